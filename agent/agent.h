@@ -1,0 +1,198 @@
+// The data plane of one node, as the daemon sees it: sessions, segments, groups, jobs, peers, rails.
+//
+// Every method may be called from any thread and never blocks for a peer: it queues a command for the engine's
+// thread (RESOURCE_EXHAUSTED through the callback when that bounded queue is full). Callbacks run on the engine's
+// thread and must not block; each is called exactly once.
+#ifndef RAILSD_AGENT_AGENT_H_
+#define RAILSD_AGENT_AGENT_H_
+
+#include <spdlog/logger.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "agent/base/ids.h"
+#include "agent/base/unique_fd.h"
+#include "agent/control/messages.h"
+#include "agent/job/submission.h"
+#include "agent/plan/plan.h"
+#include "agent/transport/transport.h"
+
+namespace railsd {
+
+// One rail of this node, as configured.
+struct RailSpec {
+  std::string name;                // "rail0"; for logs, metrics and the CLI
+  std::string address;             // "ip" or "ip:port" or "[ip6]:port" to listen on; port 0 or absent: any
+  std::string interface;           // SO_BINDTODEVICE when not empty
+  uint64_t speed_bytes_per_s = 0;  // 0: of the interface, or the default
+};
+
+struct AgentLimits {
+  uint32_t max_sessions = 256;
+  uint32_t max_segments_per_session = 64;
+  uint64_t max_segment_bytes_per_session = uint64_t{1} << 40;
+  uint32_t max_groups = 64;
+  uint32_t max_jobs_per_group = 64;  // accepted and not terminal; the head of each member is always admissible
+  uint32_t max_ranges_per_submission = 1 << 20;
+  uint32_t max_world_size = 4096;
+  uint32_t max_waiting_calls = 4096;
+};
+
+struct AgentOptions {
+  std::string node;
+  BootId boot;
+  std::vector<RailSpec> rails;
+  PlanOptions plan;
+  AgentLimits limits;
+  uint64_t frame_bytes = 0;   // 0: about 1 ms of the rail's rate
+  uint64_t window_bytes = 0;  // per (rail, destination); 0: from the rail's rate
+  absl::Duration max_job_time = absl::Minutes(10);
+  absl::Duration max_join_time = absl::Minutes(10);
+  uint32_t finished_jobs_kept = 256;  // reports per group that Wait can still get
+  std::shared_ptr<spdlog::logger> log;
+};
+
+struct SessionInfo {
+  int64_t pid = 0;
+  uint32_t uid = 0;
+  uint32_t gid = 0;
+  std::string tenant;
+};
+
+struct JoinRequest {
+  SessionId session;
+  std::string name;
+  std::string join_key;  // secret; hashed at once, never logged
+  uint32_t world_size = 0;
+  Rank rank;
+  absl::Duration timeout;
+};
+struct GroupView {
+  std::string tenant, name;
+  Epoch epoch;
+  uint32_t world_size = 0;
+  std::vector<std::string> members;  // node of each rank
+  std::vector<Rank> local_ranks;
+  bool broken = false;
+  absl::Status why;  // of a broken one
+  JobSeq next_seq;   // lowest number no local rank has submitted
+};
+
+struct RailView {
+  RailIndex index;
+  std::string name, address, interface;
+  uint64_t speed_bytes_per_s = 0;     // planned with
+  uint64_t measured_bytes_per_s = 0;  // while busy; 0 until known
+  uint32_t peers_up = 0, peers_known = 0;
+  uint64_t queued_bytes = 0;     // planned, not posted
+  uint64_t in_flight_bytes = 0;  // posted, not acknowledged
+  size_t command_depth = 0, event_depth = 0;
+  uint64_t tx_payload_bytes = 0, rx_payload_bytes = 0, tx_chunks = 0, rx_chunks = 0;
+  uint64_t tx_system_calls = 0, rx_system_calls = 0;
+  uint64_t rx_drained_bytes = 0, protocol_errors = 0, refused_connections = 0, disconnects = 0, connect_failures = 0;
+};
+struct PeerView {
+  std::string node;
+  BootId boot;
+  bool up = false;             // control stream
+  std::vector<bool> rails_up;  // data connections, by rail
+  std::vector<std::string> rail_addresses;
+  std::string why;  // when not up
+};
+struct SessionView {
+  SessionId id;
+  SessionInfo info;
+  uint32_t segments = 0;
+  uint64_t segment_bytes = 0;
+  uint32_t memberships = 0;
+};
+struct AgentCounters {
+  uint64_t jobs_done = 0, jobs_failed = 0;  // submissions of ranks
+  uint64_t jobs_active = 0;
+  uint64_t submissions_refused = 0;
+  uint64_t local_copy_bytes = 0;
+  uint64_t plans = 0;
+  uint64_t planning_nanoseconds = 0;
+  uint64_t control_messages_in = 0, control_messages_out = 0;
+  uint64_t control_messages_ignored = 0;  // of ended jobs, unknown groups, contradicting ones
+  uint64_t stolen_chunks = 0;             // moved by late binding
+  size_t engine_queue_depth = 0;
+};
+struct AgentSnapshot {
+  std::string node;
+  BootId boot;
+  std::vector<RailView> rails;
+  std::vector<PeerView> peers;
+  std::vector<SessionView> sessions;
+  std::vector<GroupView> groups;
+  std::vector<JobReport> active_jobs;    // one per local rank
+  std::vector<JobReport> finished_jobs;  // the latest, newest first, up to 64
+  AgentCounters counters;
+  bool draining = false;
+};
+
+// Called on the engine's thread.
+class AgentObserver {
+ public:
+  virtual ~AgentObserver() = default;
+  // A rank's job reached a terminal state.
+  virtual void OnJobFinished(const JobReport& report) = 0;
+};
+
+template <typename T>
+using Callback = absl::AnyInvocable<void(T) &&>;
+
+class Agent {
+ public:
+  // Binds every rail, starts the threads. `link` and `observer` outlive the agent.
+  // Errors name the rail and the address that could not be bound.
+  static absl::StatusOr<std::unique_ptr<Agent>> Create(AgentOptions options, ControlLink* link,
+                                                       AgentObserver* observer);
+  virtual ~Agent() = default;  // stops the rails, ends what waits with ABORTED, joins the threads
+
+  // For this node's HELLO on the control streams: rails with the addresses that were really bound.
+  virtual const PeerHello& Hello() const = 0;
+
+  // Sessions and segments. CloseSession aborts the session's jobs and breaks its groups, naming `reason`; its
+  // segments are unmapped when the last job that uses them is quiescent, and only then is `closed` called.
+  virtual void OpenSession(SessionInfo info, Callback<absl::StatusOr<SessionId>> done) = 0;
+  virtual void CloseSession(SessionId session, std::string reason, Callback<absl::Status> closed) = 0;
+  virtual void AddSegment(SessionId session, SegmentId id, UniqueFd fd, uint64_t length_bytes,
+                          Callback<absl::Status> done) = 0;
+  // FAILED_PRECONDITION while a job uses the segment.
+  virtual void RemoveSegment(SessionId session, SegmentId id, Callback<absl::Status> done) = 0;
+
+  // Groups. Join answers when every rank has joined (OK), or with DEADLINE_EXCEEDED naming the missing ranks.
+  virtual void Join(JoinRequest request, Callback<absl::StatusOr<GroupView>> done) = 0;
+  virtual void Leave(SessionId session, Epoch epoch, Rank rank, Callback<absl::Status> done) = 0;
+
+  // Jobs. Submit answers when the submission has been checked and accepted: OK, also for one that was accepted before
+  // with the same content; ALREADY_EXISTS if its content differs. Wait answers with the report once it is terminal,
+  // or with the state of that moment when `timeout` passes.
+  virtual void Submit(Submission submission, Callback<absl::Status> done) = 0;
+  virtual void Wait(SessionId session, JobKey job, Rank rank, absl::Duration timeout,
+                    Callback<absl::StatusOr<JobReport>> done) = 0;
+  virtual void Cancel(SessionId session, JobKey job, Rank rank, Callback<absl::Status> done) = 0;
+
+  // Peers, from the control streams. A HELLO with another boot id than before means that the peer has restarted:
+  // everything shared with the old one is broken first.
+  virtual void OnPeerUp(PeerHello hello) = 0;
+  virtual void OnPeerDown(std::string node, std::string why) = 0;
+  virtual void OnPeerMessage(std::string node, BootId boot, ControlMessage message) = 0;
+
+  // Refuses new groups and sessions; submissions up to the highest sequence that any local member has submitted are
+  // still accepted. `drained` is called when no job is active, or at the deadline with DEADLINE_EXCEEDED.
+  virtual void Drain(absl::Duration limit, Callback<absl::Status> drained) = 0;
+
+  virtual void Snapshot(Callback<AgentSnapshot> done) = 0;
+};
+
+}  // namespace railsd
+
+#endif  // RAILSD_AGENT_AGENT_H_

@@ -1,0 +1,79 @@
+// Strong types for every identifier of the data plane: two ids of different kinds never compare or convert.
+#ifndef RAILSD_AGENT_BASE_IDS_H_
+#define RAILSD_AGENT_BASE_IDS_H_
+
+#include <compare>
+#include <cstdint>
+#include <utility>
+
+namespace railsd {
+
+// An integer with a meaning. `Tag` is a class that is never defined.
+template <typename Tag, typename Rep>
+class StrongId {
+ public:
+  using rep = Rep;
+  constexpr StrongId() = default;
+  constexpr explicit StrongId(Rep value) : value_(value) {}
+  constexpr Rep value() const { return value_; }
+  friend constexpr auto operator<=>(StrongId, StrongId) = default;
+  template <typename H>
+  friend H AbslHashValue(H state, StrongId id) {
+    return H::combine(std::move(state), id.value_);
+  }
+
+ private:
+  Rep value_{};
+};
+
+// Index of a rail on this node; rail i of every node hangs on switch i.
+using RailIndex = StrongId<class RailIndexTag, uint32_t>;
+// Index of a remote node in this agent's table of peers; means nothing on another node.
+using PeerIndex = StrongId<class PeerIndexTag, uint32_t>;
+// Rank in a group, 0 .. world_size - 1.
+using Rank = StrongId<class RankTag, uint32_t>;
+// Number that a client gave to a job: one sequence per group and epoch.
+using JobSeq = StrongId<class JobSeqTag, uint64_t>;
+// One trainer process connected to this daemon.
+using SessionId = StrongId<class SessionIdTag, uint64_t>;
+// Number that a client gave to a segment; unique in its session.
+using SegmentId = StrongId<class SegmentIdTag, uint32_t>;
+// Random number drawn at each start of a daemon.
+using BootId = StrongId<class BootIdTag, uint64_t>;
+// Local handle of a job on this node; never reused, never on a wire.
+using JobTag = StrongId<class JobTagTag, uint64_t>;
+
+// Epoch of a group: who committed it (boot id of rank 0's agent) and that agent's counter. Unique over all groups.
+struct Epoch {
+  BootId boot;
+  uint64_t counter = 0;
+  friend auto operator<=>(const Epoch&, const Epoch&) = default;
+  template <typename H>
+  friend H AbslHashValue(H state, const Epoch& e) {
+    return H::combine(std::move(state), e.boot, e.counter);
+  }
+};
+
+// One job everywhere: its group's epoch and the sequence number that the ranks gave it.
+struct JobKey {
+  Epoch epoch;
+  JobSeq seq;
+  friend auto operator<=>(const JobKey&, const JobKey&) = default;
+  template <typename H>
+  friend H AbslHashValue(H state, const JobKey& k) {
+    return H::combine(std::move(state), k.epoch, k.seq);
+  }
+};
+
+// Where one flow lands at its receiver. The receiver assigns slot and generation; `index` is the flow's place in the
+// OFFER that the READY answers.
+struct ZoneRef {
+  uint32_t slot = 0;
+  uint32_t generation = 0;
+  uint32_t index = 0;
+  friend auto operator<=>(const ZoneRef&, const ZoneRef&) = default;
+};
+
+}  // namespace railsd
+
+#endif  // RAILSD_AGENT_BASE_IDS_H_

@@ -1,0 +1,127 @@
+// What agents tell each other about groups and jobs, as plain structures. The daemon carries them (proto
+// rails.peer.v1) over one numbered stream per direction and pair of agents: in order, each once, or the peer is lost.
+#ifndef RAILSD_AGENT_CONTROL_MESSAGES_H_
+#define RAILSD_AGENT_CONTROL_MESSAGES_H_
+
+#include <array>
+#include <compare>
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "agent/base/ids.h"
+
+namespace railsd {
+
+// A group before it has an epoch. `key_digest` is the SHA-256 of the secret join key: a uid or a name from another
+// node proves nothing.
+struct GroupKey {
+  std::string tenant;
+  std::string name;
+  std::array<uint8_t, 32> key_digest{};
+  friend auto operator<=>(const GroupKey&, const GroupKey&) = default;
+};
+
+// To every peer: one of my ranks wants to join.
+struct GroupJoin {
+  GroupKey key;
+  uint32_t world_size = 0;
+  Rank rank;
+};
+// To every peer: that join was given up before a commit.
+struct GroupLeave {
+  GroupKey key;
+  Rank rank;
+};
+// Rank 0's agent to every member: who is where. members[r] is the node of rank r.
+struct GroupCommit {
+  GroupKey key;
+  Epoch epoch;
+  std::vector<std::string> members;
+};
+// Rank 0's agent to the agent of a join that contradicts it.
+struct GroupReject {
+  GroupKey key;
+  Rank rank;
+  absl::StatusCode code = absl::StatusCode::kUnknown;
+  std::string reason;
+};
+// Any member's agent to all others: nothing more can be done in this epoch.
+struct GroupBroken {
+  Epoch epoch;
+  absl::StatusCode code = absl::StatusCode::kUnknown;
+  std::string reason;
+};
+
+// All flows of the sender's ranks to the receiver's ranks in one job, zero lengths too.
+struct Offer {
+  struct Flow {
+    Rank source;
+    Rank destination;
+    uint64_t bytes = 0;
+  };
+  JobKey job;
+  uint64_t tag = 0;
+  std::vector<Flow> flows;
+  JobSeq retired_below;  // the sender holds no job of this epoch below this one: tombstones may go
+};
+// The answer: where the flows of that OFFER may land and what the receiver's rails can take. Zone i of the slot is
+// flow i of the offer.
+struct Ready {
+  struct RailState {
+    RailIndex rail;
+    bool usable = true;
+    uint64_t speed_bytes_per_s = 0;
+    uint64_t backlog_bytes = 0;
+  };
+  JobKey job;
+  uint32_t slot = 0;
+  uint32_t generation = 0;
+  std::vector<RailState> rails;
+};
+// Ends a job everywhere; idempotent, leaves a tombstone.
+struct Abort {
+  JobKey job;
+  absl::StatusCode code = absl::StatusCode::kUnknown;
+  std::string reason;
+  bool breaks_group = false;
+};
+// The sender of flows for an aborted job will write nothing more into the receiver's zones.
+struct Quiesced {
+  JobKey job;
+};
+// My rail changed: senders must know at once.
+struct RailState {
+  RailIndex rail;
+  bool usable = true;
+};
+
+using ControlMessage = std::variant<GroupJoin, GroupLeave, GroupCommit, GroupReject, GroupBroken, Offer, Ready, Abort,
+                                    Quiesced, RailState>;
+
+// What a peer's HELLO on the control stream says of it.
+struct PeerHello {
+  struct Rail {
+    RailIndex index;
+    std::string address;  // "ip:port"
+    uint64_t speed_bytes_per_s = 0;
+  };
+  std::string node;
+  BootId boot;
+  std::vector<Rail> rails;
+};
+
+// Carries messages to other agents. Implemented by the daemon and by tests.
+class ControlLink {
+ public:
+  virtual ~ControlLink() = default;
+  // Queues a message for `node`; never blocks. A full queue loses the peer (OnPeerDown), never a single message.
+  // Called by the engine's thread.
+  virtual void Send(const std::string& node, ControlMessage message) = 0;
+};
+
+}  // namespace railsd
+
+#endif  // RAILSD_AGENT_CONTROL_MESSAGES_H_

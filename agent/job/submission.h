@@ -1,0 +1,73 @@
+// What a trainer asks for and what it gets back: descriptors without pointers.
+#ifndef RAILSD_AGENT_JOB_SUBMISSION_H_
+#define RAILSD_AGENT_JOB_SUBMISSION_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "agent/base/ids.h"
+
+namespace railsd {
+
+// Bytes [offset, offset + length) of one of the session's segments.
+struct Range {
+  SegmentId segment;
+  uint64_t offset_bytes = 0;
+  uint64_t length_bytes = 0;
+  friend bool operator==(const Range&, const Range&) = default;
+};
+
+// The bytes of one flow at one end: their order in the list is their order in the flow. The two ends may cut the
+// flow into ranges differently; only the totals must agree.
+struct FlowRanges {
+  Rank peer;  // destination rank in `sends`, source rank in `receives`
+  std::vector<Range> ranges;
+};
+
+// One rank's part of one all-to-all(v). Ranks left out of `sends` or `receives` exchange zero bytes. A rank's bytes
+// to itself are not here: its client copies them.
+struct Submission {
+  SessionId session;
+  JobKey job;
+  Rank rank;
+  uint64_t tag = 0;  // the trainer's own mark: layer, iteration; must agree over the ranks
+  std::vector<FlowRanges> sends;
+  std::vector<FlowRanges> receives;
+  absl::Duration timeout = absl::InfiniteDuration();  // from acceptance; the configured limit caps it
+};
+
+enum class JobState : uint8_t {
+  kQueued,    // accepted, other local ranks have not submitted
+  kMatching,  // OFFERs sent, not every peer has answered READY
+  kRunning,   // every flow has somewhere to go
+  kDone,
+  kFailed,
+};
+
+// One rank's view of one job. Terminal (kDone, kFailed) means quiescent: nothing touches the rank's ranges any more.
+struct JobReport {
+  JobKey job;
+  Rank rank;
+  uint64_t tag = 0;
+  std::string group;  // name
+  JobState state = JobState::kQueued;
+  absl::Status status;                         // OK, or why it failed
+  uint64_t bytes_to_send = 0, bytes_sent = 0;  // of this rank, other nodes and other local ranks
+  uint64_t bytes_to_receive = 0, bytes_received = 0;
+  absl::Duration elapsed;            // from acceptance to terminal (or to now)
+  absl::Duration waiting_for_ranks;  // until every local rank had submitted
+  absl::Duration waiting_for_peers;  // from then until the last READY
+  // Of the whole job on this node: max(out, in) / sum of rail speeds, and elapsed since the last local submission
+  // over it; 0 when nothing crosses nodes.
+  absl::Duration node_bound;
+  double ratio_to_bound = 0;
+  std::vector<uint64_t> rail_tx_bytes;  // of the whole job on this node, by rail
+  std::vector<uint64_t> rail_rx_bytes;
+};
+
+}  // namespace railsd
+
+#endif  // RAILSD_AGENT_JOB_SUBMISSION_H_

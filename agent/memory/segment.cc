@@ -1,0 +1,1 @@
+// written in its room

@@ -1,0 +1,48 @@
+// Segments: memory that a trainer and this daemon both map.
+#ifndef RAILSD_AGENT_MEMORY_SEGMENT_H_
+#define RAILSD_AGENT_MEMORY_SEGMENT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "agent/base/ids.h"
+#include "agent/base/unique_fd.h"
+
+namespace railsd {
+
+// What a descriptor stands for. Later: dma-buf for the memory of a GPU.
+enum class MemoryKind { kMemfd, kHugePageMemfd };
+
+// One mapped segment. Immutable after Map(); shared by the session that owns it and by every job that uses it, and
+// unmapped with the last of them. Its bytes are touched only by system calls that can fail (recv, send,
+// process_vm_writev), never by a load or a store.
+class Segment {
+ public:
+  // Maps the whole of `fd`. Refuses (INVALID_ARGUMENT) what is no memfd, lacks F_SEAL_SHRINK, is shorter than
+  // `length_bytes`, or has length 0; RESOURCE_EXHAUSTED when the mapping fails for lack of memory.
+  static absl::StatusOr<std::shared_ptr<const Segment>> Map(SegmentId id, UniqueFd fd, uint64_t length_bytes);
+  ~Segment();
+  Segment(const Segment&) = delete;
+  Segment& operator=(const Segment&) = delete;
+
+  SegmentId id() const { return id_; }
+  std::byte* base() const { return base_; }
+  uint64_t length_bytes() const { return length_bytes_; }
+  MemoryKind kind() const { return kind_; }
+  int fd() const { return fd_.get(); }
+
+ private:
+  Segment(SegmentId id, UniqueFd fd, std::byte* base, uint64_t length_bytes, MemoryKind kind)
+      : id_(id), fd_(std::move(fd)), base_(base), length_bytes_(length_bytes), kind_(kind) {}
+  SegmentId id_;
+  UniqueFd fd_;
+  std::byte* base_;
+  uint64_t length_bytes_;
+  MemoryKind kind_;
+};
+
+}  // namespace railsd
+
+#endif  // RAILSD_AGENT_MEMORY_SEGMENT_H_

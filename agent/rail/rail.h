@@ -1,0 +1,75 @@
+// One rail with its thread: a RailTransport driven by commands from the engine, answering by events.
+#ifndef RAILSD_AGENT_RAIL_RAIL_H_
+#define RAILSD_AGENT_RAIL_RAIL_H_
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/types/span.h"
+#include "agent/base/ids.h"
+#include "agent/base/wake_event.h"
+#include "agent/transport/transport.h"
+
+namespace railsd {
+
+// What the engine tells a rail.
+struct RailCommand {
+  enum class Kind : uint8_t { kPost, kStopSends, kOpenZones, kCloseZones, kSetPeer, kRemovePeer };
+  Kind kind = Kind::kPost;
+  SendOrder order;                           // kPost
+  JobTag job;                                // kStopSends
+  std::shared_ptr<const ReceiveSet> zones;   // kOpenZones
+  uint32_t slot = 0, generation = 0;         // kCloseZones
+  std::shared_ptr<const RailPeer> set_peer;  // kSetPeer
+  PeerIndex peer;                            // kRemovePeer
+};
+
+// The engine's view of a rail; a test can stand in for the thread. Called by the engine's thread only.
+class RailPort {
+ public:
+  virtual ~RailPort() = default;
+  // False when the queue is full: nothing was taken, try again after the next events.
+  virtual bool TryCommand(RailCommand command) = 0;
+  // Takes up to `out.size()` events; returns how many.
+  virtual size_t TakeEvents(absl::Span<RailEvent> out) = 0;
+  // Wakes the rail's thread for the commands since the last call.
+  virtual void Flush() = 0;
+  virtual const RailCounters& counters() const = 0;
+};
+
+// Owns the transport and the thread "rail-<index>". Queues are bounded single-producer single-consumer rings.
+class Rail final : public RailPort {
+ public:
+  // `engine_wake` outlives the rail; it is woken when events were published.
+  Rail(RailIndex index, std::unique_ptr<RailTransport> transport, WakeEvent* engine_wake, size_t command_capacity,
+       size_t event_capacity);
+  ~Rail() override;  // stops and joins the thread
+
+  void Start();
+  RailIndex index() const { return index_; }
+  std::string LocalAddress() const { return transport_->LocalAddress(); }  // before Start() only
+  size_t command_depth() const;                                            // any thread; approximate
+  size_t event_depth() const;
+
+  bool TryCommand(RailCommand command) override;
+  size_t TakeEvents(absl::Span<RailEvent> out) override;
+  void Flush() override;
+  const RailCounters& counters() const override { return transport_->counters(); }
+
+ private:
+  struct Queues;
+  void Run();
+  const RailIndex index_;
+  std::unique_ptr<RailTransport> transport_;
+  WakeEvent* const engine_wake_;
+  std::unique_ptr<Queues> queues_;
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+}  // namespace railsd
+
+#endif  // RAILSD_AGENT_RAIL_RAIL_H_

@@ -1,0 +1,133 @@
+// The seam between the sprayer and a network: one RailTransport is one rail of this node.
+//
+// One thread calls all methods but Wake(). A transport owns its endpoints (connections, queue pairs) to every peer of
+// its rail and builds them in the background; it never blocks outside Poll(), and never allocates, locks or logs per
+// order. The same suite, tests/conformance, runs against every implementation.
+#ifndef RAILSD_AGENT_TRANSPORT_TRANSPORT_H_
+#define RAILSD_AGENT_TRANSPORT_TRANSPORT_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "agent/base/ids.h"
+#include "agent/memory/memory_ranges.h"
+
+namespace railsd {
+
+// One flow as its sender sees it. Owned by the job; outlives every order that names it.
+struct SendFlow {
+  JobTag job;
+  PeerIndex peer;       // node of the destination rank
+  MemoryRanges memory;  // where the bytes are
+};
+
+// One chunk to send: bytes [offset, offset + length) of a flow. Every order that Post() took ends in exactly one
+// kSendDone event.
+struct SendOrder {
+  const SendFlow* flow = nullptr;
+  ZoneRef zone;  // the receiver's answer in READY
+  uint64_t offset_bytes = 0;
+  uint64_t length_bytes = 0;  // more than 0
+  uint64_t cookie = 0;        // comes back in the event
+};
+
+// The zones that one READY opened: for each flow of the peer's OFFER, in its order, where the bytes land.
+struct ReceiveSet {
+  PeerIndex peer;  // only this peer may write here
+  uint32_t slot = 0;
+  uint32_t generation = 0;
+  std::vector<MemoryRanges> zones;
+};
+
+// A peer's end of this rail, as its HELLO on the control stream told it.
+struct RailPeer {
+  PeerIndex peer;
+  std::string node;     // for messages and for the check in the rail's own HELLO
+  BootId boot;          // of the peer's daemon; another boot id is refused
+  std::string address;  // transport-specific; for TCP "ip:port" or "[ip6]:port"
+};
+
+enum class SendResult : uint8_t {
+  kAcknowledged,  // the bytes are in the receiver's memory
+  kZoneClosed,    // the receiver has closed the zone (job complete or aborted there)
+  kStopped,       // StopSends() or RemovePeer() came first
+  kMemoryFault,   // a page of the flow could not be read
+  kRailFailed,    // the connection broke; the bytes may or may not have arrived
+};
+
+struct RailEvent {
+  enum class Kind : uint8_t {
+    kSendDone,      // cookie, result, length_bytes, job: the flow's memory is not touched any more
+    kReceived,      // peer, zone, offset_bytes, length_bytes: in memory, whole frames only
+    kReceiveFault,  // peer, zone: a page of the zone could not be written
+    kZonesClosed,   // peer, zone.slot, zone.generation: nothing of this rail touches them any more
+    kPeerUp,        // peer: orders may be posted
+    kPeerDown,      // peer, error_number, result unused: orders posted to it came back kRailFailed
+    kBadPeer,       // peer: it broke the protocol (its connection was closed); see counters
+  };
+  Kind kind = Kind::kSendDone;
+  SendResult result = SendResult::kAcknowledged;
+  PeerIndex peer;
+  int32_t error_number = 0;  // errno, or 0
+  ZoneRef zone;
+  JobTag job;
+  uint64_t cookie = 0;
+  uint64_t offset_bytes = 0;
+  uint64_t length_bytes = 0;
+};
+
+// Written by the rail's thread only, read by anybody (relaxed).
+struct RailCounters {
+  using Counter = std::atomic<uint64_t>;
+  Counter tx_payload_bytes{0}, rx_payload_bytes{0};  // acknowledged; arrived whole
+  Counter tx_chunks{0}, rx_chunks{0};                // orders acknowledged; frames arrived whole
+  Counter tx_frames{0}, tx_system_calls{0}, rx_system_calls{0}, polls{0};
+  Counter rx_drained_bytes{0};     // for zones closed or unknown
+  Counter protocol_errors{0};      // connections closed for what they sent
+  Counter refused_connections{0};  // HELLO of the wrong version, node, boot id or rail
+  Counter connects{0}, disconnects{0}, connect_failures{0};
+  Counter posted_bytes{0};  // gauge: taken by Post(), not done yet
+};
+
+class RailTransport {
+ public:
+  virtual ~RailTransport() = default;
+
+  // The address that peers dial, with the port that was really bound.
+  virtual std::string LocalAddress() const = 0;
+
+  // Keeps endpoints to `peer` (replacing those to an older boot id or address) until RemovePeer(): connects, says
+  // HELLO, reconnects with back-off. kPeerUp and kPeerDown tell the state.
+  virtual void SetPeer(const RailPeer& peer) = 0;
+  virtual void RemovePeer(PeerIndex peer) = 0;
+
+  // Takes orders from the front of `orders`; returns how many. Fewer than all when a queue is full. Orders for a peer
+  // that is not up are taken and come back kRailFailed.
+  virtual size_t Post(absl::Span<const SendOrder> orders) = 0;
+
+  // Ends the job's orders early: each still yields its kSendDone (kStopped unless it was done already), and after it
+  // the flow's memory is not read any more.
+  virtual void StopSends(JobTag job) = 0;
+
+  // Lets frames for these zones land until CloseZones(). Frames for other zones are drained and answered kZoneClosed.
+  virtual void OpenZones(std::shared_ptr<const ReceiveSet> zones) = 0;
+  // Yields kZonesClosed once no receive is inside the set. A frame that is half received is drained from here on.
+  virtual void CloseZones(uint32_t slot, uint32_t generation) = 0;
+
+  // Makes progress and fills `out` with up to its size of events; returns how many. Waits up to `max_wait` when there
+  // is nothing to do. What does not fit stays for the next call, and receiving pauses meanwhile.
+  virtual size_t Poll(absl::Duration max_wait, absl::Span<RailEvent> out) = 0;
+  // Ends a waiting Poll(). Any thread.
+  virtual void Wake() = 0;
+
+  virtual const RailCounters& counters() const = 0;
+};
+
+}  // namespace railsd
+
+#endif  // RAILSD_AGENT_TRANSPORT_TRANSPORT_H_

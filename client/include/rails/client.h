@@ -1,0 +1,152 @@
+// The C++ client of railsd: sessions, segments, groups, asynchronous all-to-all(v) jobs.
+//
+//   auto client = rails::Client::Connect({.socket_dir = "/run/railsd"});
+//   auto send = (*client)->CreateSegment(bytes), receive = (*client)->CreateSegment(bytes);
+//   auto group = (*client)->JoinGroup({.name = "moe", .world_size = 16, .rank = 3});
+//   rails::AllToAllv exchange;
+//   for (uint32_t peer = 0; peer < 16; ++peer) {
+//     exchange.sends.push_back({peer, {{*send, offset[peer], length[peer]}}});
+//     exchange.receives.push_back({peer, {{*receive, into[peer], expected[peer]}}});
+//   }
+//   auto job = (*group)->Submit(exchange);
+//   auto report = job->Wait(absl::Seconds(60));     // now, and not before, the buffers are the caller's again
+//
+// All classes are safe to use from several threads. Nothing throws.
+#ifndef RAILS_CLIENT_H_
+#define RAILS_CLIENT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <future>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+
+namespace rails {
+
+struct ClientOptions {
+  // Directory of the daemon's sockets: client.sock (gRPC) and descriptors.sock.
+  std::string socket_dir = "/run/railsd";
+  // Shown to operators.
+  std::string client_name;
+  // Connect() keeps trying for this long when the daemon is not there.
+  absl::Duration connect_timeout = absl::Seconds(10);
+};
+
+struct SegmentOptions {
+  bool huge_pages = false;             // memfd with MFD_HUGETLB; RESOURCE_EXHAUSTED when the system has none free
+  bool prefault = true;                // touch every page now, so that they are charged to this process
+  std::string name = "rails-segment";  // as in /proc/PID/maps
+};
+
+// Memory shared with the daemon. The mapping lives as long as the object; the daemon lets go when the last reference
+// is dropped, or at the end of the session.
+class Segment {
+ public:
+  virtual ~Segment() = default;
+  virtual absl::Span<std::byte> bytes() const = 0;
+  virtual uint32_t id() const = 0;
+};
+
+// Bytes [offset, offset + length) of a segment.
+struct Range {
+  std::shared_ptr<Segment> segment;
+  uint64_t offset_bytes = 0;
+  uint64_t length_bytes = 0;
+};
+
+// The bytes exchanged with one rank, in the order of the list. The two ends may cut them into ranges differently;
+// their totals must agree.
+struct FlowRanges {
+  uint32_t rank = 0;
+  std::vector<Range> ranges;
+};
+
+// One rank's part of an all-to-all(v). A rank left out exchanges nothing. Bytes from the rank to itself are copied by
+// this library during Submit().
+struct AllToAllv {
+  std::vector<FlowRanges> sends;                  // by destination rank
+  std::vector<FlowRanges> receives;               // by source rank; must not overlap
+  uint64_t tag = 0;                               // the caller's mark; every rank gives the same
+  absl::Duration timeout = absl::ZeroDuration();  // from acceptance; zero: the daemon's limit
+};
+
+// What became of one rank's part of a job.
+struct JobReport {
+  uint64_t seq = 0;
+  uint32_t rank = 0;
+  bool terminal = false;  // nothing touches the buffers any more
+  absl::Status status;    // OK when done; else which node, rail or rank failed and how
+  uint64_t bytes_sent = 0, bytes_received = 0;
+  absl::Duration elapsed;
+  absl::Duration waiting_for_ranks;
+  absl::Duration waiting_for_peers;
+  absl::Duration node_bound;  // max(out, in) / sum of rail speeds, of the whole job on this node
+  double ratio_to_bound = 0;
+  std::vector<uint64_t> rail_tx_bytes, rail_rx_bytes;  // of the whole job on this node
+};
+
+// A submitted job. Dropping it neither cancels nor waits; the group remembers which segments are in use.
+class Job {
+ public:
+  virtual ~Job() = default;
+  virtual uint64_t seq() const = 0;
+  // Blocks until the job is terminal or `timeout` has passed (the report then says terminal = false).
+  // Error: UNAVAILABLE when the daemon is gone; the job's segments then stay poisoned until its process has ended.
+  virtual absl::StatusOr<JobReport> Wait(absl::Duration timeout = absl::InfiniteDuration()) = 0;
+  // Called once, from a thread of the client, when the job is terminal or the daemon is gone. Must not block.
+  virtual void OnDone(std::function<void(absl::StatusOr<JobReport>)> callback) = 0;
+  virtual std::future<absl::StatusOr<JobReport>> Future() = 0;
+  // Asks for the end of the job at every rank; Wait() then reports CANCELLED, unless it was done already.
+  virtual absl::Status Cancel() = 0;
+};
+
+struct GroupOptions {
+  std::string name;
+  std::string join_key;  // secret shared by the ranks
+  uint32_t world_size = 0;
+  uint32_t rank = 0;
+  absl::Duration timeout = absl::Minutes(2);  // for all ranks to arrive
+};
+
+class Group {
+ public:
+  virtual ~Group() = default;  // leaves
+  virtual uint32_t rank() const = 0;
+  virtual uint32_t world_size() const = 0;
+  virtual const std::vector<std::string>& members() const = 0;  // node of each rank
+  // Numbers the job and hands it to the daemon. Ranks must submit their jobs in the same order. A submission that the
+  // daemon refuses takes no number.
+  virtual absl::StatusOr<std::shared_ptr<Job>> Submit(const AllToAllv& exchange) = 0;
+  virtual absl::Status Leave() = 0;
+};
+
+class Client {
+ public:
+  static absl::StatusOr<std::unique_ptr<Client>> Connect(ClientOptions options);
+  virtual ~Client() = default;  // ends the session
+
+  // New shared memory of `length_bytes`, sealed against shrinking and registered with the daemon.
+  virtual absl::StatusOr<std::shared_ptr<Segment>> CreateSegment(uint64_t length_bytes,
+                                                                 SegmentOptions options = {}) = 0;
+  // Registers a memfd that the caller made (it must carry F_SEAL_SHRINK). `fd` stays the caller's.
+  virtual absl::StatusOr<std::shared_ptr<Segment>> ImportSegment(int fd, uint64_t length_bytes) = 0;
+  // Blocks until every rank has joined.
+  virtual absl::StatusOr<std::unique_ptr<Group>> JoinGroup(GroupOptions options) = 0;
+
+  // False once the daemon is gone. Groups and jobs are then lost; Reconnect() opens a new session and registers the
+  // living segments again, and groups can be joined anew.
+  virtual bool Connected() const = 0;
+  virtual absl::Status Reconnect() = 0;
+  virtual const std::string& node() const = 0;
+};
+
+}  // namespace rails
+
+#endif  // RAILS_CLIENT_H_
