@@ -35,7 +35,7 @@ struct GroupLeave {
   GroupKey key;
   Rank rank;
 };
-// Rank 0's agent to every member: who is where. members[r] is the node of rank r.
+// Rank 0's agent to every peer: who is where. members[r] is the node of rank r. Peers without a member forget the joins.
 struct GroupCommit {
   GroupKey key;
   Epoch epoch;
@@ -48,9 +48,11 @@ struct GroupReject {
   absl::StatusCode code = absl::StatusCode::kUnknown;
   std::string reason;
 };
-// Any member's agent to all others: nothing more can be done in this epoch.
+// Any member's agent to all others: nothing more can be started in this epoch. Jobs up to `last_seq` go on: the member
+// that left had finished its part of them.
 struct GroupBroken {
   Epoch epoch;
+  JobSeq last_seq;
   absl::StatusCode code = absl::StatusCode::kUnknown;
   std::string reason;
 };
