@@ -1,0 +1,179 @@
+#!/usr/bin/env python3
+"""Checks the sources: format, scripts, protos, rooms, sizes, and clang-tidy. `./dev lint` calls this."""
+
+import argparse
+import concurrent.futures
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import proto_lint
+
+ROOT = Path(__file__).resolve().parent.parent
+MAX_LINES = 500
+CXX = {".cc", ".h"}
+TEXT = CXX | {".py", ".sh", ".proto", ".cmake", ".md", ".yaml", ".yml"}
+
+# Who may not include what; the architecture's table of rooms in regular expressions.
+ROOMS = [
+    ("agent/", r"grpc|google/protobuf|prometheus|\.pb\.h|^(rails|daemon|client)/", "the data plane knows sockets only"),
+    ("agent/plan/", r"^agent/(?!base/|plan/)|^(sys/|netinet/|unistd)", "planning is pure"),
+    ("client/", r"^(agent|daemon)/|infiniband/|prometheus", "clients know the protos only"),
+    ("daemon/", r"infiniband/|rdma/|^(client|sim)/", "the daemon knows the agent's interfaces only"),
+    ("sim/", r"^(daemon)/|^agent/(transport|rail|memory|control)/|infiniband/|grpc", "the simulator knows planning only"),
+]
+
+
+def tracked():
+    """Files of the project: git's, or all that are not built when this is no checkout."""
+    git = subprocess.run(["git", "-C", ROOT, "ls-files", "-co", "--exclude-standard"], stdout=subprocess.PIPE,
+                         stderr=subprocess.DEVNULL, text=True, check=False)
+    if git.returncode == 0:
+        names = git.stdout.split("\n")
+    else:
+        names = [str(path.relative_to(ROOT)) for path in ROOT.rglob("*")]
+    paths = [Path(name) for name in names if name]
+    return sorted(path for path in paths
+                  if (ROOT / path).is_file() and not {"build", ".git", "__pycache__"} & set(path.parts))
+
+
+def read(path):
+    return (ROOT / path).read_text(errors="replace")
+
+
+def check_format(files):
+    sources = [path for path in files if path.suffix in CXX]
+    run = subprocess.run(["clang-format", "--dry-run", "-Werror", *sources], cwd=ROOT, stdout=subprocess.PIPE,
+                         stderr=subprocess.STDOUT, text=True, check=False)
+    return run.stdout.splitlines() if run.returncode else []
+
+
+def check_scripts(files):
+    scripts = [path for path in files if path.suffix in ("", ".sh", ".bash") and
+               re.match(r"#!.*\b(ba)?sh\b", read(path).split("\n", 1)[0])]
+    run = subprocess.run(["shellcheck", *scripts], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                         text=True, check=False)
+    problems = run.stdout.splitlines() if run.returncode else []
+    for path in files:
+        if path.suffix == ".py":
+            try:
+                compile(read(path), str(path), "exec")
+            except SyntaxError as error:
+                problems.append(f"{path}:{error.lineno}: {error.msg}")
+    return problems
+
+
+def check_protos(_):
+    return proto_lint.check(ROOT / "proto")
+
+
+def check_sizes(files):
+    problems = []
+    for path in files:
+        if path.suffix in CXX | {".py", ".sh", ".proto"} or path == Path("dev"):
+            lines = read(path).count("\n")
+            if lines > MAX_LINES:
+                problems.append(f"{path}: {lines} lines; a file past {MAX_LINES} lines is two files")
+    return problems
+
+
+def check_rooms(files):
+    problems = []
+    for path in files:
+        if path.suffix not in CXX:
+            continue
+        for number, line in enumerate(read(path).split("\n"), 1):
+            include = re.match(r'\s*#\s*include\s*[<"]([^>"]+)[>"]', line)
+            for room, forbidden, why in ROOMS:
+                if include and str(path).startswith(room) and re.search(forbidden, include[1]):
+                    problems.append(f"{path}:{number}: {room} may not include {include[1]}: {why}")
+            if str(path).startswith("daemon/") and re.search(r"\bibv_\w+\(", line):
+                problems.append(f"{path}:{number}: verbs belong to agent/transport")
+    return problems
+
+
+def check_text(files):
+    """Leftovers: marks of unfinished work, conflict marks, blanks at the end of a line, no newline at the end."""
+    problems = []
+    unfinished = re.compile(r"\b(TO" r"DO|FIX" r"ME|X" r"XX)\b")
+    for path in files:
+        if path.suffix not in TEXT and path.name not in ("CMakeLists.txt", "dev"):
+            continue
+        content = read(path)
+        for number, line in enumerate(content.split("\n"), 1):
+            if unfinished.search(line):
+                problems.append(f"{path}:{number}: unfinished: {line.strip()}")
+            if re.match(r"(<{7}|>{7}) ", line):
+                problems.append(f"{path}:{number}: conflict mark")
+            if line != line.rstrip() and path.suffix != ".md":
+                problems.append(f"{path}:{number}: blank at the end of the line")
+        if content and not content.endswith("\n"):
+            problems.append(f"{path}: no newline at the end")
+    return problems
+
+
+def changed_sources(files):
+    """C++ sources that differ from main (or, on main itself, from the commit before), with those of changed headers."""
+    def git(*arguments):
+        run = subprocess.run(["git", "-C", ROOT, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                             text=True, check=False)
+        return run.stdout.strip() if run.returncode == 0 else None
+    base = None
+    for main in ("origin/main", "main"):
+        base = base or git("merge-base", "HEAD", main)
+    if base is None or base == git("rev-parse", "HEAD"):
+        base = git("rev-parse", "HEAD~1")
+    if base is None:
+        return [path for path in files if path.suffix == ".cc"]
+    changed = {Path(name) for name in (git("diff", "--name-only", base) or "").split("\n") if name}
+    changed |= {Path(name) for name in (git("ls-files", "-o", "--exclude-standard") or "").split("\n") if name}
+    stems = {path.with_suffix("") for path in changed if path.suffix in CXX}
+    return [path for path in files if path.suffix == ".cc" and path.with_suffix("") in stems]
+
+
+def check_tidy(files, everything):
+    sources = [path for path in files if path.suffix == ".cc"] if everything else changed_sources(files)
+    if not sources:
+        return []
+    if subprocess.run([ROOT / "dev", "build"], check=False).returncode != 0:
+        return ["the release build failed; clang-tidy needs its compile commands and generated headers"]
+    compiled = (ROOT / "build/release/compile_commands.json").read_text()
+    sources = [path for path in sources if f'"{ROOT / path}"' in compiled]
+    problems = []
+
+    def tidy(path):
+        run = subprocess.run(["clang-tidy", "--quiet", "-p", ROOT / "build/release", path], cwd=ROOT,
+                             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False)
+        return run.stdout.splitlines() if run.returncode else []
+
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        for path, found in zip(sources, pool.map(tidy, sources)):
+            print(f"  clang-tidy {path}: {'ok' if not found else 'problems'}", flush=True)
+            problems += found
+    return problems
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="./dev lint", description="Checks the sources.")
+    parser.add_argument("--all", action="store_true", help="clang-tidy on every file, not only on changed ones")
+    parser.add_argument("--no-tidy", action="store_true", help="only the checks that take seconds")
+    options = parser.parse_args()
+    files = tracked()
+    checks = [("format", check_format), ("scripts", check_scripts), ("protos", check_protos), ("rooms", check_rooms),
+              ("sizes", check_sizes), ("text", check_text)]
+    if not options.no_tidy:
+        checks.append(("tidy", lambda known: check_tidy(known, options.all)))
+    failed = 0
+    for name, check in checks:
+        problems = check(files)
+        print(f"{'FAILED' if problems else 'ok    '} {name}", flush=True)
+        for problem in problems:
+            print(f"  {problem}", flush=True)
+        failed += bool(problems)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,188 @@
+#!/usr/bin/env python3
+"""Runs the test suites, quick ones first, and counts their cases. `./dev test` calls this.
+
+The last line of the output is always `N passed, N failed`, summed over the suites; the exit status is 0 only when
+nothing failed.
+"""
+
+import argparse
+import concurrent.futures
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SUITES = ["unit", "conformance", "integration", "asan", "tsan", "fuzz"]
+FUZZ_SECONDS = 15
+
+# What a test program prints for each of its cases: GoogleTest and Python's unittest.
+PASSED = re.compile(r"^\[       OK \] |\.\.\. ok$", re.MULTILINE)
+FAILED = re.compile(r"^\[  FAILED  \] .* \(\d+ ms\)$|^(?:FAIL|ERROR): ", re.MULTILINE)
+
+
+class Result:
+    """What one suite came to."""
+
+    def __init__(self, suite):
+        self.suite, self.passed, self.failed, self.seconds, self.notes = suite, 0, 0, 0.0, []
+
+    def fail(self, note):
+        self.failed += 1
+        self.notes.append(note)
+
+
+def say(text):
+    print(text, flush=True)
+
+
+def build(preset, targets=()):
+    """Builds through ./dev, which also installs what is missing; returns whether it worked."""
+    return subprocess.run([ROOT / "dev", "build", "--preset", preset, *targets], cwd=ROOT, check=False).returncode == 0
+
+
+def count_cases(result, junit_path):
+    """Adds the cases that ctest's report holds: of one program many, as its output shows them."""
+    for test in ElementTree.parse(junit_path).getroot().iter("testcase"):
+        output = "".join(node.text or "" for node in test.iter("system-out"))
+        passed, failed = len(PASSED.findall(output)), len(FAILED.findall(output))
+        ended_well = test.get("status") == "run"
+        if not ended_well and failed == 0:
+            failed = 1  # crashed, timed out or could not start
+        if ended_well and passed == 0:
+            passed = 1
+        result.passed += passed
+        result.failed += failed
+        if failed:
+            result.notes.append(f"{test.get('name')}: {failed} failed")
+
+
+def ctest(result, preset, label=None):
+    """Builds `preset` and runs the tests under `label` (all of them without one)."""
+    if not build(preset):
+        result.fail(f"the {preset} build")
+        return
+    with tempfile.TemporaryDirectory(prefix="railsd-test-") as folder:
+        junit = Path(folder) / "report.xml"
+        command = ["ctest", "--test-dir", ROOT / "build" / preset, "--output-on-failure", "--no-tests=error",
+                   "-j", str(os.cpu_count() or 1), "--output-junit", junit,
+                   "--test-output-size-passed", "10000000", "--test-output-size-failed", "10000000"]
+        if label:
+            command += ["-L", f"^{label}$"]
+        status = subprocess.run(command, cwd=ROOT, check=False).returncode
+        if not junit.exists():
+            result.fail("ctest found no tests")
+            return
+        count_cases(result, junit)
+        if status != 0 and result.failed == 0:
+            result.fail(f"ctest ended with {status}")
+
+
+def fuzz_targets():
+    """Names of the fuzz programs and the corpus that is stored for each."""
+    found = {}
+    for lists in sorted((ROOT / "tests" / "fuzz").glob("*/CMakeLists.txt")):
+        for name in re.findall(r"^railsd_fuzzer\(\s*(\w+)", lists.read_text(), re.MULTILINE):
+            short = re.sub(r"^fuzz_|_fuzz(er)?$", "", name)
+            folders = [path for root in (lists.parent / "corpus", lists.parent.parent / "corpus")
+                       for path in (root / name, root / short) if path.is_dir()]
+            found[name] = (ROOT / "build/fuzz" / lists.parent.relative_to(ROOT) / name, folders)
+    return found
+
+
+def fuzz_one(name, program, corpus):
+    """First the stored corpus alone, then new inputs for a while. Returns an empty text when nothing was found."""
+    with tempfile.TemporaryDirectory(prefix="railsd-fuzz-") as folder:
+        for how in (["-runs=0"], [f"-max_total_time={FUZZ_SECONDS}"]):
+            fresh = Path(folder) / "new"
+            fresh.mkdir(exist_ok=True)
+            run = subprocess.run(
+                [program, *how, "-rss_limit_mb=2048", "-timeout=10", f"-artifact_prefix={folder}/", fresh, *corpus],
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", check=False)
+            if run.returncode != 0:
+                inputs = [f"{path.name}: {path.read_bytes()[:512].hex()}" for path in Path(folder).glob("*-*")
+                          if path.is_file()]
+                return f"{name} {how[0]} ended with {run.returncode}\n{run.stdout[-6000:]}\n" + "\n".join(inputs)
+    return ""
+
+
+def fuzz(result):
+    """Every fuzz program, briefly."""
+    targets = fuzz_targets()
+    if not targets:
+        result.fail("no fuzz targets")
+        return
+    if not build("fuzz", targets):
+        result.fail("the fuzz build")
+        return
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        runs = {name: pool.submit(fuzz_one, name, program, corpus) for name, (program, corpus) in targets.items()}
+    for name, run in runs.items():
+        stored = sum(len(list(folder.iterdir())) for folder in targets[name][1])
+        if run.result():
+            say(run.result())
+            result.fail(f"fuzz {name}")
+        elif not stored:
+            say(f"{name}: no stored corpus under tests/fuzz")
+            result.fail(f"fuzz {name}: no stored corpus")
+        else:
+            say(f"{name}: {stored} stored inputs and {FUZZ_SECONDS} s of new ones, nothing found")
+            result.passed += 1
+
+
+def lint(result):
+    """The quick lints; each counts as one case."""
+    run = subprocess.run([ROOT / "dev", "lint", "--no-tidy"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    say(run.stdout)
+    result.passed = len(re.findall(r"^ok    ", run.stdout, re.MULTILINE))
+    result.failed = len(re.findall(r"^FAILED ", run.stdout, re.MULTILINE))
+    if run.returncode != 0 and result.failed == 0:
+        result.fail(f"lint ended with {run.returncode}")
+
+
+def run_suite(suite):
+    """Runs one suite and returns its Result; an error of the suite's own machinery is a failure of the suite."""
+    result = Result(suite)
+    say(f"\n=== {suite}")
+    start = time.monotonic()
+    try:
+        if suite == "fuzz":
+            fuzz(result)
+        elif suite == "lint":
+            lint(result)
+        elif suite in ("asan", "tsan"):
+            ctest(result, suite)
+        else:
+            ctest(result, "release", suite)
+    except (OSError, ElementTree.ParseError, subprocess.SubprocessError) as error:
+        result.fail(f"{suite} could not be run: {error}")
+    result.seconds = time.monotonic() - start
+    say(f"=== {suite}: {result.passed} passed, {result.failed} failed, {result.seconds:.0f} s")
+    return result
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="./dev test", description="Runs the test suites, quick ones first.")
+    parser.add_argument("suites", nargs="*", metavar="SUITE", help=", ".join(SUITES + ["lint"]) + "; all but lint")
+    chosen = parser.parse_args().suites or SUITES
+    for suite in chosen:
+        if suite not in SUITES + ["lint"]:
+            parser.error(f"no suite '{suite}': {', '.join(SUITES + ['lint'])}")
+    results = [run_suite(suite) for suite in chosen]
+    say(f"\n{'suite':<14}{'passed':>8}{'failed':>8}{'seconds':>9}")
+    for result in results:
+        say(f"{result.suite:<14}{result.passed:>8}{result.failed:>8}{result.seconds:>9.0f}")
+    for result in results:
+        for note in result.notes:
+            say(f"{result.suite}: {note}")
+    failed = sum(result.failed for result in results)
+    say(f"{sum(result.passed for result in results)} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
