@@ -17,14 +17,15 @@ absl::StatusOr<WakeEvent> WakeEvent::Create() {
 
 void WakeEvent::EndSleep() {
   // Whoever found `sleeping_` true and cleared it has written (or is about to write) to the descriptor.
-  if (sleeping_.exchange(false, std::memory_order_seq_cst)) return;
+  if (sleeping_.exchange(false, std::memory_order_acq_rel)) return;
   uint64_t count = 0;
   [[maybe_unused]] ssize_t n = ::read(fd_.get(), &count, sizeof(count));
 }
 
 void WakeEvent::Wake() {
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (!sleeping_.load(std::memory_order_relaxed) || !sleeping_.exchange(false, std::memory_order_seq_cst)) return;
+  // Either this exchange comes after the sleeper's, and finds it asleep, or before it, and then the sleeper's exchange
+  // has acquired what was pushed before this call.
+  if (!sleeping_.exchange(false, std::memory_order_acq_rel)) return;
   uint64_t one = 1;
   [[maybe_unused]] ssize_t n = ::write(fd_.get(), &one, sizeof(one));
 }

@@ -1,1 +1,94 @@
-// written in its room
+#include "agent/memory/memory_ranges.h"
+
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace railsd {
+
+void MemoryRanges::Append(std::shared_ptr<const Segment> segment, uint64_t offset_bytes, uint64_t length_bytes) {
+  if (length_bytes == 0) return;
+  std::byte* const address = segment->base() + offset_bytes;
+  // Two segments may lie side by side in the address space; a range that crosses them is still one range.
+  if (!pieces_.empty() && pieces_.back().address + pieces_.back().length_bytes == address) {
+    pieces_.back().length_bytes += length_bytes;
+  } else {
+    pieces_.push_back({total_bytes_, address, length_bytes});
+  }
+  total_bytes_ += length_bytes;
+  // Nearly always the one of the range before; a session has few segments.
+  if (std::find(segments_.rbegin(), segments_.rend(), segment) == segments_.rend()) {
+    segments_.push_back(std::move(segment));
+  }
+}
+
+size_t MemoryRanges::FillIovecs(uint64_t offset_bytes, uint64_t length_bytes, absl::Span<iovec> out,
+                                uint64_t* covered_bytes) const {
+  *covered_bytes = 0;
+  if (offset_bytes >= total_bytes_ || out.empty()) return 0;
+  uint64_t left = std::min(length_bytes, total_bytes_ - offset_bytes);
+  auto piece = std::upper_bound(pieces_.begin(), pieces_.end(), offset_bytes,
+                                [](uint64_t offset, const Piece& p) { return offset < p.flow_offset_bytes; }) -
+               1;
+  uint64_t skip = offset_bytes - piece->flow_offset_bytes;
+  size_t filled = 0;
+  for (; left > 0 && filled < out.size(); ++piece, ++filled, skip = 0) {
+    const uint64_t take = std::min(left, piece->length_bytes - skip);
+    out[filled] = {piece->address + skip, take};
+    *covered_bytes += take;
+    left -= take;
+  }
+  return filled;
+}
+
+absl::Status CopyRangeBytes(const MemoryRanges& from, const MemoryRanges& to, uint64_t offset_bytes,
+                            uint64_t length_bytes, uint64_t* done_bytes) {
+  constexpr size_t kRangesPerCall = 128;
+  std::array<iovec, kRangesPerCall> source;
+  std::array<iovec, kRangesPerCall> destination;
+  // Of the process itself: the kernel checks every page of both sides and reports a bad one.
+  const pid_t self = ::getpid();
+  while (*done_bytes < length_bytes) {
+    const uint64_t at = offset_bytes + *done_bytes;
+    uint64_t readable = 0;
+    uint64_t writable = 0;
+    const size_t sources = from.FillIovecs(at, length_bytes - *done_bytes, absl::MakeSpan(source), &readable);
+    const size_t destinations = to.FillIovecs(at, readable, absl::MakeSpan(destination), &writable);
+    // The system call stops at the shorter side.
+    const ssize_t moved = ::process_vm_writev(self, source.data(), sources, destination.data(), destinations, 0);
+    if (moved > 0) {
+      *done_bytes += static_cast<uint64_t>(moved);
+      continue;
+    }
+    if (moved < 0 && errno == EINTR) continue;
+    if (moved < 0 && errno != EFAULT) {
+      return absl::ErrnoToStatus(errno, absl::StrCat("local copy at byte ", at, ": process_vm_writev"));
+    }
+    return absl::FailedPreconditionError(
+        absl::StrCat("local copy at byte ", at, " of ", from.total_bytes(),
+                     ": a page of the segment cannot be touched (was its memfd truncated?)"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CopyBetweenRanges(const MemoryRanges& from, const MemoryRanges& to, uint64_t limit_bytes,
+                               uint64_t* done_bytes) {
+  if (from.total_bytes() != to.total_bytes()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("copy from ", from.total_bytes(), " bytes to ", to.total_bytes(), " bytes: the totals differ"));
+  }
+  const uint64_t length = std::min(limit_bytes, from.total_bytes() - *done_bytes);
+  uint64_t moved = 0;
+  absl::Status status = CopyRangeBytes(from, to, *done_bytes, length, &moved);
+  *done_bytes += moved;
+  return status;
+}
+
+}  // namespace railsd

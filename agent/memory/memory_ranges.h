@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "agent/memory/segment.h"
 
@@ -44,6 +45,10 @@ class MemoryRanges {
 // Errors: FAILED_PRECONDITION when a page of either side cannot be touched.
 absl::Status CopyBetweenRanges(const MemoryRanges& from, const MemoryRanges& to, uint64_t limit_bytes,
                                uint64_t* done_bytes);
+
+// The same for bytes [offset, offset + length) of both, which lie inside both; `*done_bytes` counts from `offset`.
+absl::Status CopyRangeBytes(const MemoryRanges& from, const MemoryRanges& to, uint64_t offset_bytes,
+                            uint64_t length_bytes, uint64_t* done_bytes);
 
 }  // namespace railsd
 

@@ -1,1 +1,87 @@
-// written in its room
+#include "agent/memory/segment.h"
+
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+
+#include <cerrno>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace railsd {
+namespace {
+
+absl::Status MapFailure(int error, SegmentId id, uint64_t length_bytes, MemoryKind kind) {
+  const std::string what = absl::StrCat("segment ", id.value(), ": mapping ", length_bytes, " bytes");
+  switch (error) {
+    case ENOMEM:
+      return absl::ResourceExhaustedError(absl::StrCat(
+          what, kind == MemoryKind::kHugePageMemfd
+                    ? " failed: not enough free huge pages (raise vm.nr_hugepages)"
+                    : " failed: no address space or memory left (RLIMIT_AS, vm.max_map_count, overcommit)"));
+    case EACCES:
+      return absl::InvalidArgumentError(
+          absl::StrCat(what, " failed: its descriptor must be open for reading and writing"));
+    case EPERM:
+      return absl::InvalidArgumentError(absl::StrCat(what, " failed: it is sealed against writing"));
+    default:
+      return absl::ErrnoToStatus(error, what);
+  }
+}
+
+// What `fd` is, if it may become a segment of `length_bytes`; `*mapped_bytes` is what mmap and munmap take.
+absl::StatusOr<MemoryKind> Inspect(SegmentId id, int fd, uint64_t length_bytes, uint64_t* mapped_bytes) {
+  const std::string who = absl::StrCat("segment ", id.value());
+  if (length_bytes == 0)
+    return absl::InvalidArgumentError(absl::StrCat(who, ": length_bytes is 0; it must be positive"));
+  const int seals = ::fcntl(fd, F_GET_SEALS);
+  if (seals < 0) {
+    if (errno == EBADF) return absl::InvalidArgumentError(absl::StrCat(who, ": its descriptor is not open"));
+    return absl::InvalidArgumentError(absl::StrCat(who, ": its descriptor is not a memfd (see memfd_create)"));
+  }
+  if ((seals & F_SEAL_SHRINK) == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(who,
+                     ": the memfd lacks F_SEAL_SHRINK; create it with MFD_ALLOW_SEALING, set its size, and seal it "
+                     "with fcntl(F_ADD_SEALS, F_SEAL_SHRINK)"));
+  }
+  struct stat file {};
+  struct statfs file_system {};
+  if (::fstat(fd, &file) != 0) return absl::ErrnoToStatus(errno, absl::StrCat(who, ": fstat"));
+  if (::fstatfs(fd, &file_system) != 0) return absl::ErrnoToStatus(errno, absl::StrCat(who, ": fstatfs"));
+  if (length_bytes > static_cast<uint64_t>(file.st_size)) {
+    return absl::InvalidArgumentError(absl::StrCat(who, ": length_bytes ", length_bytes, " is more than the memfd's ",
+                                                   static_cast<uint64_t>(file.st_size), " bytes"));
+  }
+  const bool huge = file_system.f_type == HUGETLBFS_MAGIC;
+  const uint64_t page = huge ? static_cast<uint64_t>(file_system.f_bsize) : 1;  // munmap wants whole huge pages
+  *mapped_bytes = (length_bytes + page - 1) / page * page;
+  if (*mapped_bytes < length_bytes || *mapped_bytes > std::numeric_limits<ptrdiff_t>::max()) {
+    return absl::InvalidArgumentError(absl::StrCat(who, ": length_bytes ", length_bytes, " cannot be addressed"));
+  }
+  return huge ? MemoryKind::kHugePageMemfd : MemoryKind::kMemfd;
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<const Segment>> Segment::Map(SegmentId id, UniqueFd fd, uint64_t length_bytes) {
+  uint64_t mapped_bytes = 0;
+  const absl::StatusOr<MemoryKind> kind = Inspect(id, fd.get(), length_bytes, &mapped_bytes);
+  if (!kind.ok()) return kind.status();
+  void* base = ::mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  if (base == MAP_FAILED) return MapFailure(errno, id, length_bytes, *kind);
+  // A trainer's core dumps are its own business; the daemon's need not carry its tensors.
+  ::madvise(base, mapped_bytes, MADV_DONTDUMP);
+  return std::shared_ptr<const Segment>(
+      new Segment(id, std::move(fd), static_cast<std::byte*>(base), length_bytes, mapped_bytes, *kind));
+}
+
+Segment::~Segment() { ::munmap(base_, mapped_bytes_); }
+
+}  // namespace railsd

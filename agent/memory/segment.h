@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "agent/base/ids.h"
@@ -34,12 +35,18 @@ class Segment {
   int fd() const { return fd_.get(); }
 
  private:
-  Segment(SegmentId id, UniqueFd fd, std::byte* base, uint64_t length_bytes, MemoryKind kind)
-      : id_(id), fd_(std::move(fd)), base_(base), length_bytes_(length_bytes), kind_(kind) {}
+  Segment(SegmentId id, UniqueFd fd, std::byte* base, uint64_t length_bytes, uint64_t mapped_bytes, MemoryKind kind)
+      : id_(id),
+        fd_(std::move(fd)),
+        base_(base),
+        length_bytes_(length_bytes),
+        mapped_bytes_(mapped_bytes),
+        kind_(kind) {}
   SegmentId id_;
   UniqueFd fd_;
   std::byte* base_;
   uint64_t length_bytes_;
+  uint64_t mapped_bytes_;  // rounded up to whole huge pages
   MemoryKind kind_;
 };
 

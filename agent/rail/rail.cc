@@ -1,1 +1,161 @@
-// written in its room
+#include "agent/rail/rail.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "agent/base/spsc_ring.h"
+
+namespace railsd {
+namespace {
+
+constexpr size_t kPostBatch = 64;
+constexpr size_t kEventBatch = 256;
+// Nothing depends on it: whatever needs the thread wakes it.
+constexpr absl::Duration kMaxWait = absl::Seconds(1);
+
+bool IsReceiving(RailCommand::Kind kind) {
+  return kind == RailCommand::Kind::kOpenZones || kind == RailCommand::Kind::kCloseZones;
+}
+
+}  // namespace
+
+struct Rail::Queues {
+  Queues(size_t command_capacity, size_t event_capacity)
+      : sending(command_capacity), receiving(command_capacity), events(event_capacity) {}
+  SpscRing<RailCommand> sending;
+  SpscRing<RailCommand> receiving;
+  SpscRing<RailEvent> events;
+  // Set by the rail's thread when it found no room for events; whoever makes room clears it and wakes the thread.
+  std::atomic<bool> starved{false};
+
+  // Orders that the transport has not taken yet; of the rail's thread.
+  std::array<SendOrder, kPostBatch> staged;
+  size_t staged_begin = 0;
+  size_t staged_end = 0;
+  RailCommand held;  // taken from `sending` behind the staged orders, not yet applied
+  bool holding = false;
+};
+
+Rail::Rail(RailIndex index, std::unique_ptr<RailTransport> transport, WakeEvent* engine_wake, size_t command_capacity,
+           size_t event_capacity)
+    : index_(index),
+      transport_(std::move(transport)),
+      engine_wake_(engine_wake),
+      queues_(std::make_unique<Queues>(command_capacity, event_capacity)) {}
+
+Rail::~Rail() {
+  if (!thread_.joinable()) return;
+  stop_.store(true, std::memory_order_release);
+  transport_->Wake();
+  thread_.join();
+}
+
+void Rail::Start() {
+  thread_ = std::thread([this] { Run(); });
+  ::pthread_setname_np(thread_.native_handle(), absl::StrCat("rail-", index_.value()).substr(0, 15).c_str());
+}
+
+size_t Rail::command_depth() const { return queues_->sending.Depth() + queues_->receiving.Depth(); }
+size_t Rail::event_depth() const { return queues_->events.Depth(); }
+
+bool Rail::TryCommand(RailCommand command) {
+  SpscRing<RailCommand>& queue = IsReceiving(command.kind) ? queues_->receiving : queues_->sending;
+  if (!queue.TryPush(std::move(command))) return false;
+  unflushed_ = true;
+  return true;
+}
+
+size_t Rail::TakeEvents(absl::Span<RailEvent> out) {
+  size_t taken = 0;
+  while (taken < out.size() && queues_->events.TryPop(&out[taken])) ++taken;
+  if (taken > 0 && queues_->starved.exchange(false, std::memory_order_acq_rel)) transport_->Wake();
+  return taken;
+}
+
+void Rail::Flush() {
+  if (!std::exchange(unflushed_, false)) return;
+  transport_->Wake();
+}
+
+void Rail::Apply(RailCommand& command) {
+  switch (command.kind) {
+    case RailCommand::Kind::kPost:
+      break;  // staged by RunCommands()
+    case RailCommand::Kind::kStopSends:
+      transport_->StopSends(command.job);
+      break;
+    case RailCommand::Kind::kOpenZones:
+      transport_->OpenZones(std::move(command.zones));
+      break;
+    case RailCommand::Kind::kCloseZones:
+      transport_->CloseZones(command.slot, command.generation);
+      break;
+    case RailCommand::Kind::kSetPeer:
+      transport_->SetPeer(*command.set_peer);
+      command.set_peer.reset();
+      break;
+    case RailCommand::Kind::kRemovePeer:
+      transport_->RemovePeer(command.peer);
+      break;
+  }
+}
+
+void Rail::DrainReceiving() {
+  RailCommand command;
+  while (queues_->receiving.TryPop(&command)) Apply(command);
+}
+
+// True when nothing is left staged.
+bool Rail::PostStaged() {
+  Queues& q = *queues_;
+  if (q.staged_begin < q.staged_end) {
+    q.staged_begin += transport_->Post({q.staged.data() + q.staged_begin, q.staged_end - q.staged_begin});
+    if (q.staged_begin < q.staged_end) return false;
+  }
+  q.staged_begin = q.staged_end = 0;
+  return true;
+}
+
+// Applies what is queued, until there is no more or the transport takes no more orders. True when it did something.
+bool Rail::RunCommands() {
+  Queues& q = *queues_;
+  bool any = false;
+  for (;;) {
+    DrainReceiving();
+    if (!PostStaged()) return any;
+    if (std::exchange(q.holding, false)) Apply(q.held);
+    while (q.staged_end < q.staged.size() && q.sending.TryPop(&q.held)) {
+      any = true;
+      if (q.held.kind != RailCommand::Kind::kPost) {
+        q.holding = true;
+        break;
+      }
+      q.staged[q.staged_end++] = q.held.order;
+    }
+    if (q.staged_end == 0 && !q.holding) return any;
+  }
+}
+
+void Rail::Run() {
+  std::array<RailEvent, kEventBatch> batch;
+  Queues& q = *queues_;
+  while (!stop_.load(std::memory_order_acquire)) {
+    RunCommands();
+    size_t room = std::min(q.events.Free(), batch.size());
+    if (room == 0) {
+      q.starved.exchange(true, std::memory_order_acq_rel);
+      room = std::min(q.events.Free(), batch.size());
+    }
+    const size_t count = transport_->Poll(kMaxWait, {batch.data(), room});
+    for (size_t i = 0; i < count; ++i) q.events.TryPush(std::move(batch[i]));
+    if (count > 0) engine_wake_->Wake();
+  }
+}
+
+}  // namespace railsd

@@ -40,10 +40,14 @@ class RailPort {
   virtual const RailCounters& counters() const = 0;
 };
 
-// Owns the transport and the thread "rail-<index>". Queues are bounded single-producer single-consumer rings.
+// Owns the transport and the thread "rail-<index>". Queues are bounded single-producer single-consumer rings that never
+// allocate. Commands keep their order, but for one freedom: those about receiving (kOpenZones, kCloseZones) have a
+// queue of their own and may overtake those about sending, never the other way. A full transport holds up only
+// sending, so a zone that was opened before its READY left is always known before the next frame is judged.
 class Rail final : public RailPort {
  public:
-  // `engine_wake` outlives the rail; it is woken when events were published.
+  // `engine_wake` outlives the rail; it is woken when events were published. Each of the two command queues holds
+  // `command_capacity`.
   Rail(RailIndex index, std::unique_ptr<RailTransport> transport, WakeEvent* engine_wake, size_t command_capacity,
        size_t event_capacity);
   ~Rail() override;  // stops and joins the thread
@@ -62,12 +66,17 @@ class Rail final : public RailPort {
  private:
   struct Queues;
   void Run();
+  bool RunCommands();
+  void Apply(RailCommand& command);
+  void DrainReceiving();
+  bool PostStaged();
   const RailIndex index_;
   std::unique_ptr<RailTransport> transport_;
   WakeEvent* const engine_wake_;
   std::unique_ptr<Queues> queues_;
   std::atomic<bool> stop_{false};
   std::thread thread_;
+  bool unflushed_ = false;  // the engine's thread: commands since the last Flush()
 };
 
 }  // namespace railsd

@@ -104,6 +104,7 @@ class RailTransport {
   // Keeps endpoints to `peer` (replacing those to an older boot id or address) until RemovePeer(): connects, says
   // HELLO, reconnects with back-off. kPeerUp and kPeerDown tell the state.
   virtual void SetPeer(const RailPeer& peer) = 0;
+  // Orders still posted to it yield kStopped; no kPeerDown follows.
   virtual void RemovePeer(PeerIndex peer) = 0;
 
   // Takes orders from the front of `orders`; returns how many. Fewer than all when a queue is full. Orders for a peer
@@ -120,9 +121,13 @@ class RailTransport {
   virtual void CloseZones(uint32_t slot, uint32_t generation) = 0;
 
   // Makes progress and fills `out` with up to its size of events; returns how many. Waits up to `max_wait` when there
-  // is nothing to do. What does not fit stays for the next call, and receiving pauses meanwhile.
+  // is nothing to do. What does not fit stays for the next call, and receiving pauses meanwhile. With an empty `out`
+  // nothing but Wake() or `max_wait` ends the wait.
+  // A frame for a zone that is not open is not judged by the Poll() that first sees it: that call returns (perhaps with
+  // no event), and only if the zone is still not open at the next call is the frame drained as kZoneClosed. So a
+  // caller that opens a zone before telling anybody of it, and looks at what it owes between two calls, loses no frame.
   virtual size_t Poll(absl::Duration max_wait, absl::Span<RailEvent> out) = 0;
-  // Ends a waiting Poll(). Any thread.
+  // Ends a waiting Poll(), or else the next wait before it begins. Any thread.
   virtual void Wake() = 0;
 
   virtual const RailCounters& counters() const = 0;

@@ -1,0 +1,51 @@
+#include "agent/transport/fake/fake_fabric.h"
+
+#include <cerrno>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "agent/transport/fake/fake_transport.h"
+
+namespace railsd {
+
+FakeFabric::FakeFabric() : state_(std::make_shared<FakeFabricState>()) {}
+FakeFabric::~FakeFabric() = default;
+
+std::unique_ptr<RailTransport> FakeFabric::Create(const FakeTransportOptions& options) {
+  std::string address;
+  {
+    std::lock_guard lock(state_->mutex);
+    address = absl::StrCat("fake:", state_->next_address++);
+  }
+  return std::make_unique<FakeTransport>(state_, std::move(address), options);
+}
+
+void FakeFabric::Fail(const std::string& address) {
+  std::lock_guard lock(state_->mutex);
+  FakeTransport* transport = state_->Find(address);
+  if (transport == nullptr) return;
+  transport->failed_ = true;
+  for (auto& [index, link] : transport->links_) transport->Disconnect(link, ENETDOWN);
+  transport->DropIncoming(ENETDOWN);
+}
+
+void FakeFabric::Heal(const std::string& address) {
+  std::lock_guard lock(state_->mutex);
+  FakeTransport* transport = state_->Find(address);
+  if (transport == nullptr) return;
+  transport->failed_ = false;
+  state_->ConnectAll();
+}
+
+void FakeFabric::SetStepBytes(const std::string& address, uint64_t step_bytes) {
+  std::lock_guard lock(state_->mutex);
+  FakeTransport* transport = state_->Find(address);
+  if (transport == nullptr) return;
+  transport->options_.step_bytes = step_bytes;
+  transport->changed_ = true;
+  transport->wake_.notify_all();
+}
+
+}  // namespace railsd

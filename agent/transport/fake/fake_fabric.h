@@ -1,0 +1,50 @@
+// A network in memory, for tests of what sits on top of RailTransport: deterministic when driven by one thread, and
+// safe when every transport has its own. Bytes move in bounded steps, inside the receiver's Poll().
+#ifndef RAILSD_AGENT_TRANSPORT_FAKE_FAKE_FABRIC_H_
+#define RAILSD_AGENT_TRANSPORT_FAKE_FAKE_FABRIC_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "agent/base/ids.h"
+#include "agent/transport/transport.h"
+
+namespace railsd {
+
+struct FakeTransportOptions {
+  RailIndex rail;
+  std::string node;
+  BootId boot;
+  uint64_t frame_bytes = 64 << 10;  // an order is received in frames of this size
+  uint64_t step_bytes = 128 << 10;  // received per Poll(), over all peers
+  size_t max_posted_orders = 256;
+  size_t max_receive_events = 256;  // receiving pauses while so many were not taken
+};
+
+struct FakeFabricState;
+
+// Any thread may call its methods. The transports may outlive it. One mutex guards everything (this is a fake).
+class FakeFabric {
+ public:
+  FakeFabric();
+  ~FakeFabric();
+
+  // A transport whose LocalAddress() is unique in this fabric ("fake:1", ...).
+  std::unique_ptr<RailTransport> Create(const FakeTransportOptions& options);
+
+  // Cuts every link to and from `address`, as a dead rail would: its orders and those to it come back kRailFailed with
+  // ENETDOWN. Heal() lets the links come up again.
+  void Fail(const std::string& address);
+  void Heal(const std::string& address);
+
+  // How fast `address` receives from now on; 0 stalls it without breaking it.
+  void SetStepBytes(const std::string& address, uint64_t step_bytes);
+
+ private:
+  std::shared_ptr<FakeFabricState> state_;
+};
+
+}  // namespace railsd
+
+#endif  // RAILSD_AGENT_TRANSPORT_FAKE_FAKE_FABRIC_H_

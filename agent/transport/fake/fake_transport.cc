@@ -1,0 +1,342 @@
+#include "agent/transport/fake/fake_transport.h"
+
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <utility>
+
+namespace railsd {
+namespace {
+
+void Add(RailCounters::Counter& counter, uint64_t n) { counter.fetch_add(n, std::memory_order_relaxed); }
+
+// Whether the byte at `offset_bytes` of the flow can be read.
+bool IsReadable(const MemoryRanges& memory, uint64_t offset_bytes) {
+  iovec remote;
+  uint64_t covered = 0;
+  if (memory.FillIovecs(offset_bytes, 1, {&remote, 1}, &covered) == 0) return false;
+  char byte = 0;
+  const iovec local{&byte, 1};
+  return ::process_vm_readv(::getpid(), &local, 1, &remote, 1, 0) == 1;
+}
+
+}  // namespace
+
+FakeTransport* FakeFabricState::Find(const std::string& address) const {
+  for (FakeTransport* transport : transports) {
+    if (transport->address_ == address) return transport;
+  }
+  return nullptr;
+}
+
+void FakeFabricState::ConnectAll() {
+  for (FakeTransport* dialler : transports) {
+    for (auto& [index, link] : dialler->links_) {
+      if (link.up || dialler->failed_) continue;
+      FakeTransport* peer = Find(link.peer.address);
+      if (peer == nullptr || peer->failed_) {
+        Add(dialler->counters_.connect_failures, 1);
+        continue;
+      }
+      if (peer->options_.node != link.peer.node || peer->options_.boot != link.peer.boot || !peer->Accepts(*dialler)) {
+        Add(dialler->counters_.connect_failures, 1);
+        Add(peer->counters_.refused_connections, 1);
+        continue;
+      }
+      link.up = true;
+      Add(dialler->counters_.connects, 1);
+      RailEvent event;
+      event.kind = RailEvent::Kind::kPeerUp;
+      event.peer = index;
+      dialler->Push(event);
+    }
+  }
+}
+
+FakeTransport::FakeTransport(std::shared_ptr<FakeFabricState> fabric, std::string address, FakeTransportOptions options)
+    : fabric_(std::move(fabric)), address_(std::move(address)), options_(std::move(options)) {
+  std::lock_guard lock(fabric_->mutex);
+  fabric_->transports.push_back(this);
+}
+
+FakeTransport::~FakeTransport() {
+  std::lock_guard lock(fabric_->mutex);
+  std::erase(fabric_->transports, this);
+  DropIncoming(ECONNRESET);
+}
+
+bool FakeTransport::Accepts(const FakeTransport& dialler) const {
+  if (dialler.options_.rail != options_.rail) return false;
+  return std::any_of(links_.begin(), links_.end(), [&](const auto& entry) {
+    return entry.second.peer.node == dialler.options_.node && entry.second.peer.boot == dialler.options_.boot;
+  });
+}
+
+void FakeTransport::Push(const RailEvent& event) {
+  events_.push_back(event);
+  changed_ = true;
+  wake_.notify_all();
+}
+
+void FakeTransport::FinishSend(const SendOrder& order, SendResult result, int error_number) {
+  RailEvent event;
+  event.kind = RailEvent::Kind::kSendDone;
+  event.result = result;
+  event.peer = order.flow->peer;
+  event.error_number = error_number;
+  event.zone = order.zone;
+  event.job = order.flow->job;
+  event.cookie = order.cookie;
+  event.offset_bytes = order.offset_bytes;
+  event.length_bytes = order.length_bytes;
+  counters_.posted_bytes.fetch_sub(order.length_bytes, std::memory_order_relaxed);
+  if (result == SendResult::kAcknowledged) {
+    Add(counters_.tx_payload_bytes, order.length_bytes);
+    Add(counters_.tx_chunks, 1);
+  }
+  Push(event);
+}
+
+void FakeTransport::FailOrders(Link& link, SendResult result, int error_number) {
+  for (const Pending& pending : link.orders) FinishSend(pending.order, result, error_number);
+  link.orders.clear();
+}
+
+void FakeTransport::Disconnect(Link& link, int error_number) {
+  FailOrders(link, SendResult::kRailFailed, error_number);
+  if (!std::exchange(link.up, false)) return;
+  Add(counters_.disconnects, 1);
+  RailEvent event;
+  event.kind = RailEvent::Kind::kPeerDown;
+  event.peer = link.peer.peer;
+  event.error_number = error_number;
+  Push(event);
+}
+
+void FakeTransport::DropIncoming(int error_number) {
+  for (FakeTransport* other : fabric_->transports) {
+    for (auto& [index, link] : other->links_) {
+      if (link.peer.address == address_) other->Disconnect(link, error_number);
+    }
+  }
+}
+
+void FakeTransport::SetPeer(const RailPeer& peer) {
+  std::lock_guard lock(fabric_->mutex);
+  Link& link = links_[peer.peer];
+  if (link.peer.boot != peer.boot || link.peer.address != peer.address || link.peer.node != peer.node) {
+    Disconnect(link, ESTALE);
+    link.peer = peer;
+  }
+  fabric_->ConnectAll();
+}
+
+void FakeTransport::RemovePeer(PeerIndex peer) {
+  std::lock_guard lock(fabric_->mutex);
+  auto found = links_.find(peer);
+  if (found == links_.end()) return;
+  Link link = std::move(found->second);
+  links_.erase(found);
+  FailOrders(link, SendResult::kStopped, 0);
+  // What it sent us has no home any more.
+  FakeTransport* other = fabric_->Find(link.peer.address);
+  if (other == nullptr) return;
+  for (auto& [index, back] : other->links_) {
+    if (back.peer.address == address_) other->Disconnect(back, ECONNRESET);
+  }
+}
+
+size_t FakeTransport::Post(absl::Span<const SendOrder> orders) {
+  std::lock_guard lock(fabric_->mutex);
+  size_t taken = 0;
+  for (const SendOrder& order : orders) {
+    if (orders_held_ >= options_.max_posted_orders) break;
+    ++taken;
+    ++orders_held_;
+    Add(counters_.posted_bytes, order.length_bytes);
+    auto link = links_.find(order.flow->peer);
+    if (link == links_.end() || !link->second.up) {
+      FinishSend(order, SendResult::kRailFailed, ENOTCONN);
+      continue;
+    }
+    link->second.orders.push_back({.order = order});
+    if (FakeTransport* peer = fabric_->Find(link->second.peer.address)) {
+      peer->changed_ = true;
+      peer->wake_.notify_all();
+    }
+  }
+  return taken;
+}
+
+void FakeTransport::StopSends(JobTag job) {
+  std::lock_guard lock(fabric_->mutex);
+  for (auto& [index, link] : links_) {
+    for (const Pending& pending : link.orders) {
+      if (pending.order.flow->job == job) FinishSend(pending.order, SendResult::kStopped, 0);
+    }
+    // FinishSend() leaves the flow alone, and so does whoever gets the event only after this lock is released.
+    std::erase_if(link.orders, [&](const Pending& pending) { return pending.order.flow->job == job; });
+  }
+}
+
+void FakeTransport::OpenZones(std::shared_ptr<const ReceiveSet> zones) {
+  std::lock_guard lock(fabric_->mutex);
+  const std::pair<uint32_t, uint32_t> key(zones->slot, zones->generation);
+  zones_[key] = std::move(zones);
+}
+
+void FakeTransport::CloseZones(uint32_t slot, uint32_t generation) {
+  std::lock_guard lock(fabric_->mutex);
+  zones_.erase({slot, generation});
+  RailEvent event;
+  event.kind = RailEvent::Kind::kZonesClosed;
+  event.zone.slot = slot;
+  event.zone.generation = generation;
+  Push(event);
+}
+
+FakeTransport::Step FakeTransport::CopyPart(FakeTransport& sender, Link& link, PeerIndex from, const MemoryRanges& zone,
+                                            uint64_t* budget_bytes) {
+  Pending& pending = link.orders.front();
+  const SendOrder order = pending.order;
+  const uint64_t frame_begin = pending.done_bytes - pending.frame_bytes;
+  const uint64_t frame_length = std::min(options_.frame_bytes, order.length_bytes - frame_begin);
+  const uint64_t want = std::min(*budget_bytes, frame_length - pending.frame_bytes);
+  uint64_t moved = 0;
+  const absl::Status copied =
+      CopyRangeBytes(order.flow->memory, zone, order.offset_bytes + pending.done_bytes, want, &moved);
+  pending.done_bytes += moved;
+  pending.frame_bytes += moved;
+  *budget_bytes -= moved;
+  RailEvent event;
+  event.peer = from;
+  event.zone = order.zone;
+  if (!copied.ok()) {
+    const bool readable = IsReadable(order.flow->memory, order.offset_bytes + pending.done_bytes);
+    link.orders.pop_front();
+    sender.FinishSend(order, readable ? SendResult::kZoneClosed : SendResult::kMemoryFault, EFAULT);
+    if (readable) {
+      event.kind = RailEvent::Kind::kReceiveFault;
+      event.error_number = EFAULT;
+      ++receive_events_;
+      Push(event);
+    }
+    return Step::kProgress;
+  }
+  if (pending.frame_bytes < frame_length) return Step::kProgress;
+  event.kind = RailEvent::Kind::kReceived;
+  event.offset_bytes = order.offset_bytes + frame_begin;
+  event.length_bytes = frame_length;
+  pending.frame_bytes = 0;
+  ++receive_events_;
+  Add(counters_.rx_payload_bytes, frame_length);
+  Add(counters_.rx_chunks, 1);
+  Add(sender.counters_.tx_frames, 1);
+  Push(event);
+  if (pending.done_bytes == order.length_bytes) {
+    link.orders.pop_front();
+    sender.FinishSend(order, SendResult::kAcknowledged, 0);
+  }
+  return Step::kProgress;
+}
+
+FakeTransport::Step FakeTransport::ReceiveFrom(FakeTransport& sender, Link& link, uint64_t* budget_bytes) {
+  if (!link.up || link.orders.empty() || *budget_bytes == 0 || !IsReceiveRoom()) return Step::kNothing;
+  Pending& pending = link.orders.front();
+  const SendOrder order = pending.order;
+  PeerIndex from;
+  for (const auto& [index, back] : links_) {
+    if (back.peer.node == sender.options_.node) from = index;
+  }
+  auto found = zones_.find({order.zone.slot, order.zone.generation});
+  if (found == zones_.end()) {
+    if (!pending.begun && pending.parked_at == 0) pending.parked_at = poll_number_;
+    if (!pending.begun && pending.parked_at == poll_number_) {
+      parked_ = true;
+      return Step::kNothing;
+    }
+    Add(counters_.rx_drained_bytes, order.length_bytes - (pending.done_bytes - pending.frame_bytes));
+    link.orders.pop_front();
+    sender.FinishSend(order, SendResult::kZoneClosed, 0);
+    return Step::kProgress;
+  }
+  pending.begun = true;
+  const ReceiveSet& set = *found->second;
+  const bool inside = set.peer == from && order.zone.index < set.zones.size() &&
+                      order.length_bytes <= set.zones[order.zone.index].total_bytes() &&
+                      order.offset_bytes <= set.zones[order.zone.index].total_bytes() - order.length_bytes;
+  if (!inside) {
+    Add(counters_.protocol_errors, 1);
+    RailEvent event;
+    event.kind = RailEvent::Kind::kBadPeer;
+    event.peer = from;
+    event.error_number = EPROTO;
+    Push(event);
+    sender.Disconnect(link, EPROTO);
+    return Step::kProgress;
+  }
+  return CopyPart(sender, link, from, set.zones[order.zone.index], budget_bytes);
+}
+
+bool FakeTransport::ReceiveStep() {
+  uint64_t budget = options_.step_bytes;
+  bool any = false;
+  for (bool progress = true; progress;) {
+    progress = false;
+    for (FakeTransport* sender : fabric_->transports) {
+      for (auto& [index, link] : sender->links_) {
+        if (link.peer.address != address_) continue;
+        progress |= ReceiveFrom(*sender, link, &budget) == Step::kProgress;
+      }
+    }
+    any |= progress;
+  }
+  return any;
+}
+
+size_t FakeTransport::Deliver(absl::Span<RailEvent> out) {
+  size_t count = 0;
+  for (; count < out.size() && !events_.empty(); ++count) {
+    out[count] = events_.front();
+    events_.pop_front();
+    if (out[count].kind == RailEvent::Kind::kSendDone) --orders_held_;
+    if (out[count].kind == RailEvent::Kind::kReceived || out[count].kind == RailEvent::Kind::kReceiveFault) {
+      --receive_events_;
+    }
+  }
+  return count;
+}
+
+size_t FakeTransport::Poll(absl::Duration max_wait, absl::Span<RailEvent> out) {
+  std::unique_lock lock(fabric_->mutex);
+  const auto deadline =
+      std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(std::min(max_wait, absl::Hours(1)));
+  Add(counters_.polls, 1);
+  ++poll_number_;
+  parked_ = false;
+  if (out.empty()) {
+    wake_.wait_until(lock, deadline, [this] { return woken_; });
+    woken_ = false;
+    return 0;
+  }
+  for (;;) {
+    changed_ = false;
+    fabric_->ConnectAll();
+    const bool progress = ReceiveStep();
+    const size_t count = Deliver(out);
+    const bool woken = std::exchange(woken_, false);
+    if (count > 0 || progress || parked_ || woken) return count;
+    if (!wake_.wait_until(lock, deadline, [this] { return woken_ || changed_; })) return 0;
+  }
+}
+
+void FakeTransport::Wake() {
+  std::lock_guard lock(fabric_->mutex);
+  woken_ = true;
+  wake_.notify_all();
+}
+
+}  // namespace railsd

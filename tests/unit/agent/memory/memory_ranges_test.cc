@@ -1,0 +1,123 @@
+#include "agent/memory/memory_ranges.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <random>
+
+#include "tests/support/test_memory.h"
+
+namespace railsd {
+namespace {
+
+using testing::MakeMemfd;
+using testing::MakeSegment;
+using testing::RandomBytes;
+using testing::ReadAll;
+using testing::Scatter;
+using testing::WriteAll;
+
+std::mt19937_64 Random() {
+  const uint64_t seed = static_cast<uint64_t>(::testing::UnitTest::GetInstance()->random_seed());
+  std::printf("seed: --gtest_random_seed=%lu\n", static_cast<unsigned long>(seed));
+  return std::mt19937_64(seed);
+}
+
+TEST(MemoryRangesTest, DropsEmptyAndMergesContinued) {
+  auto segment = MakeSegment(4096);
+  MemoryRanges ranges;
+  ranges.Append(segment, 100, 0);
+  EXPECT_EQ(ranges.range_count(), 0u);
+  ranges.Append(segment, 100, 50);
+  ranges.Append(segment, 150, 10);
+  ranges.Append(segment, 159, 1);
+  ranges.Append(segment, 100, 50);
+  EXPECT_EQ(ranges.range_count(), 3u);
+  EXPECT_EQ(ranges.total_bytes(), 111u);
+}
+
+TEST(MemoryRangesTest, KeepsSegmentsAlive) {
+  auto segment = MakeSegment(4096);
+  std::weak_ptr<const Segment> weak = segment;
+  MemoryRanges ranges;
+  ranges.Append(segment, 0, 10);
+  ranges.Append(segment, 100, 10);
+  segment.reset();
+  EXPECT_FALSE(weak.expired());
+  ranges = MemoryRanges();
+  EXPECT_TRUE(weak.expired());
+}
+
+TEST(MemoryRangesTest, FillsFromAnyOffset) {
+  std::mt19937_64 random = Random();
+  auto segment = MakeSegment(1 << 16);
+  const MemoryRanges ranges = Scatter(segment, 100, 60000, 300, random);
+  const std::string bytes = RandomBytes(60000, random);
+  WriteAll(ranges, bytes);
+  for (int round = 0; round < 2000; ++round) {
+    const uint64_t offset = random() % 60010;
+    const uint64_t length = random() % 3000;
+    std::array<iovec, 7> out;
+    uint64_t covered = 99;
+    const size_t n = ranges.FillIovecs(offset, length, {out.data(), 1 + random() % out.size()}, &covered);
+    std::string got;
+    for (size_t i = 0; i < n; ++i) got.append(static_cast<const char*>(out[i].iov_base), out[i].iov_len);
+    ASSERT_EQ(got.size(), covered);
+    if (offset >= 60000 || length == 0) {
+      ASSERT_EQ(n, 0u);
+      continue;
+    }
+    ASSERT_GT(covered, 0u);
+    ASSERT_EQ(got, bytes.substr(offset, covered));
+    ASSERT_LE(covered, length);
+  }
+}
+
+TEST(MemoryRangesTest, CopiesBetweenDifferentCuts) {
+  std::mt19937_64 random = Random();
+  for (size_t pieces : {1, 2, 1000}) {
+    auto source = MakeSegment(1 << 20);
+    auto destination = MakeSegment(1 << 20);
+    const MemoryRanges from = Scatter(source, 3, 1000000, pieces, random);
+    const MemoryRanges to = Scatter(destination, 77, 1000000, 1 + pieces / 3, random);
+    const std::string bytes = RandomBytes(1000000, random);
+    WriteAll(from, bytes);
+    uint64_t done = 0;
+    while (done < 1000000) {
+      const uint64_t before = done;
+      ASSERT_TRUE(CopyBetweenRanges(from, to, 123457, &done).ok());
+      ASSERT_EQ(done, std::min<uint64_t>(before + 123457, 1000000));
+    }
+    EXPECT_EQ(ReadAll(to), bytes);
+  }
+}
+
+TEST(MemoryRangesTest, CopyRefusesDifferentTotals) {
+  auto segment = MakeSegment(4096);
+  MemoryRanges from, to;
+  from.Append(segment, 0, 10);
+  to.Append(segment, 100, 11);
+  uint64_t done = 0;
+  EXPECT_EQ(CopyBetweenRanges(from, to, 100, &done).code(), absl::StatusCode::kInvalidArgument);
+}
+
+// A page without access stands for memory that has become bad under the daemon.
+TEST(MemoryRangesTest, CopyReportsABadPageOfEitherSide) {
+  const uint64_t page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  for (const bool bad_source : {true, false}) {
+    auto good = MakeSegment(4 * page);
+    auto bad = MakeSegment(4 * page);
+    ASSERT_EQ(::mprotect(bad->base() + 2 * page, page, PROT_NONE), 0);
+    MemoryRanges from, to;
+    from.Append(bad_source ? bad : good, 0, 4 * page);
+    to.Append(bad_source ? good : bad, 0, 4 * page);
+    uint64_t done = 0;
+    const absl::Status status = CopyBetweenRanges(from, to, 4 * page, &done);
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+    EXPECT_EQ(done, 2 * page);
+  }
+}
+
+}  // namespace
+}  // namespace railsd
