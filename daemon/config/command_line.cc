@@ -1,0 +1,67 @@
+#include "daemon/config/command_line.h"
+
+#include <CLI/CLI.hpp>
+#include <iostream>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/config/units.h"
+#include "daemon/version.h"
+
+namespace railsd {
+
+CommandLine ParseCommandLine(int argc, char** argv) {
+  CommandLine out;
+  CLI::App app(
+      "railsd owns the rail network interfaces of this node and moves the all-to-all traffic of training jobs over "
+      "them.\nExit status: 0 when it ended as asked, 1 when it failed, 2 for a wrong command line, 3 for a wrong "
+      "configuration.",
+      "railsd");
+  bool print = false, check = false;
+  app.set_version_flag("--version", absl::StrCat("railsd ", kVersion), "Print the version and exit.");
+  app.set_help_flag("-h,--help", "Print this help and exit.");
+  app.add_option("--config", out.config_path, "Read the configuration from this YAML file.")
+      ->required()
+      ->type_name("FILE");
+  app.add_flag("--check-config", check, "Check the configuration, report every mistake in it, and exit.");
+  app.add_flag("--print-config", print, "Print the whole configuration with its defaults as YAML, and exit.")
+      ->excludes("--check-config");
+  app.add_option("--node", out.node, "Use this node name instead of the configured one.")->type_name("NAME");
+  app.add_option("--socket-dir", out.socket_dir, "Put the Unix sockets into this directory.")->type_name("DIR");
+  app.add_option("--log-level", out.log_level, "Log from this level on: trace, debug, info, warning or error.")
+      ->check(CLI::IsMember({"trace", "debug", "info", "warning", "error"}))
+      ->type_name("LEVEL");
+  app.add_option("--log-format", out.log_format, "Write log lines as text or as json.")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->type_name("FORMAT");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    const int code = app.exit(e, std::cout, std::cerr);
+    out.action = Action::kExit;
+    out.exit_code = code == 0 ? kExitOk : kExitUsage;
+    return out;
+  }
+  out.action = print ? Action::kPrintConfig : check ? Action::kCheckConfig : Action::kRun;
+  return out;
+}
+
+absl::StatusOr<Config> ConfigFor(const CommandLine& line) {
+  absl::StatusOr<Config> config = LoadConfig(line.config_path);
+  if (!config.ok()) return config.status();
+  if (!line.node.empty()) {
+    if (!IsName(line.node, 253)) return absl::InvalidArgumentError(absl::StrCat("--node: '", line.node, "': no name"));
+    config->node = line.node;
+  }
+  if (!line.socket_dir.empty()) {
+    if (line.socket_dir[0] != '/' || line.socket_dir.size() > 90) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--socket-dir: '", line.socket_dir, "': not an absolute path of at most 90 bytes"));
+    }
+    config->socket_dir = line.socket_dir;
+  }
+  if (!line.log_level.empty()) config->log.level = line.log_level;
+  if (!line.log_format.empty()) config->log.format = line.log_format == "json" ? LogFormat::kJson : LogFormat::kText;
+  return config;
+}
+
+}  // namespace railsd

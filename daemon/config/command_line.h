@@ -1,0 +1,32 @@
+// What the command line says.
+#ifndef RAILSD_DAEMON_CONFIG_COMMAND_LINE_H_
+#define RAILSD_DAEMON_CONFIG_COMMAND_LINE_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "daemon/config/config.h"
+
+namespace railsd {
+
+// Exit codes of `railsd`.
+enum ExitCode { kExitOk = 0, kExitRuntime = 1, kExitUsage = 2, kExitConfig = 3 };
+
+enum class Action { kRun, kPrintConfig, kCheckConfig, kExit };
+
+struct CommandLine {
+  Action action = Action::kRun;
+  int exit_code = kExitOk;  // kExit: help, the version or a complaint has been printed
+  std::string config_path;
+  // Over the file; empty: as the file says.
+  std::string node, socket_dir, log_level, log_format;
+};
+
+CommandLine ParseCommandLine(int argc, char** argv);
+
+// Loads the file and puts the flags over it.
+absl::StatusOr<Config> ConfigFor(const CommandLine& line);
+
+}  // namespace railsd
+
+#endif  // RAILSD_DAEMON_CONFIG_COMMAND_LINE_H_

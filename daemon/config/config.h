@@ -1,0 +1,90 @@
+// The daemon's whole configuration as one typed value: read from one YAML file, validated at start, printed by
+// `railsd --print-config`. deploy/railsd.example.yaml explains every key.
+#ifndef RAILSD_DAEMON_CONFIG_CONFIG_H_
+#define RAILSD_DAEMON_CONFIG_CONFIG_H_
+
+#include <cstdint>
+#include <string>
+#include "absl/strings/string_view.h"
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "agent/agent.h"
+#include "agent/plan/plan.h"
+
+namespace railsd {
+
+// Largest file that is read at all; hostile input ends here.
+inline constexpr size_t kMaxConfigBytes = 1 << 20;
+
+struct StaticPeerConfig {
+  std::string name;                // the node's name, as its HELLO must say
+  std::string control;             // "host:port" to dial
+  std::vector<std::string> rails;  // addresses that its HELLO must show, in order; empty: anything
+  friend bool operator==(const StaticPeerConfig&, const StaticPeerConfig&) = default;
+};
+
+struct DnsPeersConfig {
+  std::string name;  // empty: off
+  uint32_t port = 7471;
+  absl::Duration refresh = absl::Seconds(10);
+  friend bool operator==(const DnsPeersConfig&, const DnsPeersConfig&) = default;
+};
+
+struct TimeoutsConfig {
+  absl::Duration job = absl::Minutes(10);
+  absl::Duration join = absl::Minutes(10);
+  absl::Duration peer_lost = absl::Seconds(5);
+  absl::Duration heartbeat = absl::Milliseconds(500);
+  absl::Duration drain = absl::Seconds(30);
+  friend bool operator==(const TimeoutsConfig&, const TimeoutsConfig&) = default;
+};
+
+enum class LogFormat : uint8_t { kText, kJson };
+
+struct LogConfig {
+  std::string level = "info";  // trace, debug, info, warning, error
+  std::string file;            // empty: standard error
+  LogFormat format = LogFormat::kText;
+  friend bool operator==(const LogConfig&, const LogConfig&) = default;
+};
+
+struct Config {
+  std::string node;  // never empty once loaded
+  std::string socket_dir = "/run/railsd";
+  uint32_t socket_mode = 0666;    // client.sock and descriptors.sock
+  uint32_t operator_mode = 0600;  // operator.sock
+  std::string operator_group;     // name or number; empty: the daemon's own
+  std::string control_listen;     // empty: no control socket, so no peers
+  std::vector<RailSpec> rails;    // speed 0: ask the interface
+  std::vector<StaticPeerConfig> static_peers;
+  DnsPeersConfig dns;
+  std::string metrics_listen;  // empty: off
+  PlanOptions plan;
+  uint64_t frame_bytes = 0;   // 0: derived
+  uint64_t window_bytes = 0;  // 0: derived
+  AgentLimits limits;
+  uint32_t finished_jobs_kept = 256;
+  uint64_t max_message_bytes = 16 << 20;
+  TimeoutsConfig timeouts;
+  LogConfig log;
+};
+
+// Reads a configuration. Error: INVALID_ARGUMENT with every mistake found, one a line:
+//   FILE:LINE: KEY: VALUE: REASON
+// Never throws, whatever the bytes.
+absl::StatusOr<Config> ParseConfig(absl::string_view text, absl::string_view file_name);
+
+// ParseConfig() of a file. NOT_FOUND or PERMISSION_DENIED when it cannot be read.
+absl::StatusOr<Config> LoadConfig(const std::string& path);
+
+// The configuration as YAML with every key present; ParseConfig() of it gives the same configuration back.
+std::string PrintConfig(const Config& config);
+
+// First 16 hexadecimal digits of the SHA-256 of PrintConfig(): equal on nodes that run the same settings.
+std::string ConfigHash(const Config& config);
+
+}  // namespace railsd
+
+#endif  // RAILSD_DAEMON_CONFIG_CONFIG_H_

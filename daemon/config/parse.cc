@@ -1,0 +1,246 @@
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <limits>
+#include <memory>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "daemon/config/config.h"
+#include "daemon/config/units.h"
+#include "daemon/config/yaml_reader.h"
+
+namespace railsd {
+namespace {
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+constexpr uint64_t kGiB = uint64_t{1} << 30;
+constexpr size_t kMaxRails = 64;
+constexpr size_t kMaxPeers = 4096;
+// sockaddr_un holds 108 bytes with the final zero; the longest name in the directory is "/descriptors.sock".
+constexpr size_t kMaxSocketDir = 107 - 17;
+
+std::string HostName() {
+  char name[256] = {};
+  return gethostname(name, sizeof(name) - 1) == 0 ? name : "";
+}
+
+void ReadRails(const YamlReader& in, Config* config) {
+  std::set<std::string> names, addresses;
+  in.List(kMaxRails, [&](const YamlReader& item) {
+    RailSpec rail;
+    item.Map({{"name",
+               [&](const YamlReader& r) {
+                 r.Name(&rail.name, 63);
+                 if (!rail.name.empty() && !names.insert(rail.name).second) r.Fail("another rail has this name");
+               }},
+              {"address",
+               [&](const YamlReader& r) {
+                 r.Address(&rail.address, /*port_optional=*/true, /*numeric=*/true, /*allow_empty=*/false);
+                 const auto address = ParseHostPort(rail.address, true);
+                 if (address.ok() && address->port != 0 && !addresses.insert(FormatHostPort(*address)).second) {
+                   r.Fail("another rail listens on this address and port");
+                 }
+               }},
+              {"interface", [&](const YamlReader& r) { r.String(&rail.interface, 15); }},
+              {"speed", [&](const YamlReader& r) { r.Rate(&rail.speed_bytes_per_s); }}},
+             {"address"});
+    if (rail.name.empty()) rail.name = absl::StrCat("rail", config->rails.size());
+    config->rails.push_back(std::move(rail));
+  });
+}
+
+void ReadStaticPeer(const YamlReader& in, std::set<std::string>* names, Config* config) {
+  StaticPeerConfig peer;
+  in.Map({{"name",
+           [&](const YamlReader& r) {
+             r.Name(&peer.name, 253);
+             if (!peer.name.empty() && !names->insert(peer.name).second) r.Fail("another peer has this name");
+           }},
+          {"control",
+           [&](const YamlReader& r) {
+             r.Address(&peer.control, /*port_optional=*/false, /*numeric=*/false, /*allow_empty=*/false);
+           }},
+          {"rails",
+           [&](const YamlReader& r) {
+             r.List(kMaxRails, [&](const YamlReader& rail) {
+               std::string address;
+               rail.Address(&address, /*port_optional=*/true, /*numeric=*/true, /*allow_empty=*/false);
+               peer.rails.push_back(std::move(address));
+             });
+           }}},
+         {"name", "control"});
+  config->static_peers.push_back(std::move(peer));
+}
+
+void ReadPeers(const YamlReader& in, Config* config) {
+  std::set<std::string> names;
+  in.Map({{"static",
+           [&](const YamlReader& r) {
+             r.List(kMaxPeers, [&](const YamlReader& item) { ReadStaticPeer(item, &names, config); });
+           }},
+          {"dns", [&](const YamlReader& r) {
+             r.Map({{"name", [&](const YamlReader& f) { f.Name(&config->dns.name, 253); }},
+                    {"port", [&](const YamlReader& f) { f.Number(&config->dns.port, 1, 65535); }},
+                    {"refresh",
+                     [&](const YamlReader& f) {
+                       f.Time(&config->dns.refresh, absl::Milliseconds(100), absl::Hours(1));
+                     }}},
+                   {"name"});
+           }}});
+}
+
+void ReadPlan(const YamlReader& in, Config* config) {
+  in.Map({{"policy",
+           [&](const YamlReader& r) {
+             const absl::StatusOr<Policy> policy = ParsePolicy(r.text());
+             if (policy.ok()) {
+               config->plan.policy = *policy;
+             } else {
+               r.Fail(policy.status().message());
+             }
+           }},
+          {"chunk", [&](const YamlReader& r) { r.Bytes(&config->plan.chunk_bytes, 1, kGiB); }},
+          {"min_chunk", [&](const YamlReader& r) { r.Bytes(&config->plan.min_chunk_bytes, 1, kGiB); }}});
+  if (config->plan.min_chunk_bytes > config->plan.chunk_bytes) {
+    in.Fail(absl::StrCat("min_chunk ", FormatBytes(config->plan.min_chunk_bytes), " is more than chunk ",
+                         FormatBytes(config->plan.chunk_bytes)));
+  }
+}
+
+void ReadLimits(const YamlReader& in, Config* config) {
+  AgentLimits& l = config->limits;
+  const auto count = [](uint32_t* out, uint64_t max) {
+    return [out, max](const YamlReader& r) { r.Number(out, 1, max); };
+  };
+  in.Map({{"max_sessions", count(&l.max_sessions, 1 << 16)},
+          {"max_segments_per_session", count(&l.max_segments_per_session, 1 << 16)},
+          {"max_segment_bytes_per_session",
+           [&](const YamlReader& r) {
+             r.Bytes(&l.max_segment_bytes_per_session, 1, std::numeric_limits<uint64_t>::max() >> 1);
+           }},
+          {"max_groups", count(&l.max_groups, 1 << 16)},
+          {"max_jobs_per_group", count(&l.max_jobs_per_group, 1 << 16)},
+          {"max_ranges_per_submission", count(&l.max_ranges_per_submission, 1 << 26)},
+          {"max_world_size", count(&l.max_world_size, 1 << 16)},
+          {"max_waiting_calls", count(&l.max_waiting_calls, 1 << 20)},
+          {"finished_jobs_kept", count(&config->finished_jobs_kept, 1 << 20)},
+          {"max_message", [&](const YamlReader& r) { r.Bytes(&config->max_message_bytes, 64 << 10, kGiB); }}});
+}
+
+void ReadTimeouts(const YamlReader& in, Config* config) {
+  TimeoutsConfig& t = config->timeouts;
+  const auto time = [](absl::Duration* out, absl::Duration min, absl::Duration max) {
+    return [=](const YamlReader& r) { r.Time(out, min, max); };
+  };
+  in.Map({{"job", time(&t.job, absl::Milliseconds(1), absl::Hours(24 * 7))},
+          {"join", time(&t.join, absl::Milliseconds(1), absl::Hours(24 * 7))},
+          {"peer_lost", time(&t.peer_lost, absl::Milliseconds(10), absl::Hours(1))},
+          {"heartbeat", time(&t.heartbeat, absl::Milliseconds(5), absl::Minutes(10))},
+          {"drain", time(&t.drain, absl::ZeroDuration(), absl::Hours(24))}});
+  if (2 * t.heartbeat > t.peer_lost) {
+    in.Fail(absl::StrCat("peer_lost ", absl::FormatDuration(t.peer_lost), " is less than two heartbeats of ",
+                         absl::FormatDuration(t.heartbeat)));
+  }
+}
+
+void ReadLog(const YamlReader& in, Config* config) {
+  in.Map({{"level",
+           [&](const YamlReader& r) {
+             const std::string level = r.text();
+             static constexpr absl::string_view kLevels[] = {"trace", "debug", "info", "warning", "error"};
+             for (const absl::string_view known : kLevels) {
+               if (level == known) config->log.level = level;
+             }
+             if (config->log.level != level) r.Fail(absl::StrCat("not one of ", absl::StrJoin(kLevels, ", ")));
+           }},
+          {"file", [&](const YamlReader& r) { r.String(&config->log.file); }},
+          {"format", [&](const YamlReader& r) {
+             if (r.text() != "text" && r.text() != "json") return r.Fail("not one of text, json");
+             config->log.format = r.text() == "json" ? LogFormat::kJson : LogFormat::kText;
+           }}});
+}
+
+std::map<absl::string_view, YamlReader::Field> TopLevel(Config* config) {
+  return {
+      {"node", [=](const YamlReader& r) { r.Name(&config->node, 253); }},
+      {"socket_dir",
+       [=](const YamlReader& r) {
+         r.String(&config->socket_dir, kMaxSocketDir);
+         if (!r.text().empty() && r.text()[0] != '/') r.Fail("not an absolute path");
+         if (r.text().empty()) r.Fail("empty");
+       }},
+      {"socket_mode", [=](const YamlReader& r) { r.Mode(&config->socket_mode); }},
+      {"operator_mode", [=](const YamlReader& r) { r.Mode(&config->operator_mode); }},
+      {"operator_group", [=](const YamlReader& r) { r.String(&config->operator_group, 64); }},
+      {"control",
+       [=](const YamlReader& r) {
+         r.Map({{"listen", [=](const YamlReader& f) { f.Address(&config->control_listen, false, false, true); }}});
+       }},
+      {"rails", [=](const YamlReader& r) { ReadRails(r, config); }},
+      {"peers", [=](const YamlReader& r) { ReadPeers(r, config); }},
+      {"metrics",
+       [=](const YamlReader& r) {
+         r.Map({{"listen", [=](const YamlReader& f) { f.Address(&config->metrics_listen, false, false, true); }}});
+       }},
+      {"plan", [=](const YamlReader& r) { ReadPlan(r, config); }},
+      {"data",
+       [=](const YamlReader& r) {
+         r.Map({{"frame", [=](const YamlReader& f) { f.Bytes(&config->frame_bytes, 0, 64 * kMiB); }},
+                {"window", [=](const YamlReader& f) { f.Bytes(&config->window_bytes, 0, 16 * kGiB); }}});
+       }},
+      {"limits", [=](const YamlReader& r) { ReadLimits(r, config); }},
+      {"timeouts", [=](const YamlReader& r) { ReadTimeouts(r, config); }},
+      {"log", [=](const YamlReader& r) { ReadLog(r, config); }},
+      {"tls",
+       [=](const YamlReader& r) { r.Fail("reserved: this version has no TLS between nodes; remove the key"); }},
+  };
+}
+
+// What no single key can tell.
+void CheckWhole(const Config& config, ConfigErrors* errors) {
+  if (!IsName(config.node, 253)) {
+    errors->Add(0, "node", config.node, "the host name is no valid node name; set `node`");
+  }
+  const bool peers = !config.static_peers.empty() || !config.dns.name.empty();
+  if (peers && config.control_listen.empty()) {
+    errors->Add(0, "control.listen", "", "missing; peers must be able to dial this node");
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<Config> ParseConfig(absl::string_view text, absl::string_view file_name) {
+  ConfigErrors errors(file_name);
+  Config config;
+  if (text.size() > kMaxConfigBytes) {
+    errors.Add(0, "", "", absl::StrCat("larger than ", FormatBytes(kMaxConfigBytes)));
+    return errors.ToStatus();
+  }
+  try {
+    const YAML::Node root = ParseYaml(std::string(text), &errors);
+    if (errors.empty()) YamlReader(root, "", &errors).Map(TopLevel(&config), {"rails"});
+  } catch (const YAML::Exception& e) {
+    errors.Add(e.mark.line + 1, "", "", absl::StrCat("not YAML: ", e.msg));
+  } catch (const std::exception& e) {
+    errors.Add(0, "", "", absl::StrCat("not YAML: ", e.what()));
+  }
+  if (config.node.empty()) config.node = HostName();
+  if (errors.empty() && config.rails.empty()) errors.Add(0, "rails", "", "empty; a node needs at least one rail");
+  if (errors.empty()) CheckWhole(config, &errors);
+  if (!errors.empty()) return errors.ToStatus();
+  return config;
+}
+
+absl::StatusOr<Config> LoadConfig(const std::string& path) {
+  const std::unique_ptr<FILE, int (*)(FILE*)> file(fopen(path.c_str(), "re"), &fclose);
+  if (file == nullptr) return absl::ErrnoToStatus(errno, absl::StrCat(path, ": cannot open"));
+  std::string text(kMaxConfigBytes + 1, '\0');
+  text.resize(fread(text.data(), 1, text.size(), file.get()));
+  if (ferror(file.get())) return absl::ErrnoToStatus(errno, absl::StrCat(path, ": cannot read"));
+  return ParseConfig(text, path);
+}
+
+}  // namespace railsd

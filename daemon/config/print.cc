@@ -1,0 +1,136 @@
+#include <openssl/sha.h>
+#include <yaml-cpp/yaml.h>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_format.h"
+#include "daemon/config/config.h"
+#include "daemon/config/units.h"
+
+namespace railsd {
+namespace {
+
+using YAML::BeginMap;
+using YAML::BeginSeq;
+using YAML::DoubleQuoted;
+using YAML::EndMap;
+using YAML::EndSeq;
+using YAML::Flow;
+using YAML::Key;
+using YAML::Value;
+
+// Quoted, so that a name like "no" or "0660" stays a text.
+void Text(YAML::Emitter& out, const char* key, const std::string& value) {
+  out << Key << key << Value << DoubleQuoted << value;
+}
+void Time(YAML::Emitter& out, const char* key, absl::Duration value) {
+  out << Key << key << Value << absl::FormatDuration(value);
+}
+void Bytes(YAML::Emitter& out, const char* key, uint64_t value) { out << Key << key << Value << FormatBytes(value); }
+void Number(YAML::Emitter& out, const char* key, uint64_t value) { out << Key << key << Value << value; }
+
+void PrintRails(YAML::Emitter& out, const Config& config) {
+  out << Key << "rails" << Value << BeginSeq;
+  for (const RailSpec& rail : config.rails) {
+    out << Flow << BeginMap;
+    Text(out, "name", rail.name);
+    Text(out, "address", rail.address);
+    Text(out, "interface", rail.interface);
+    if (rail.speed_bytes_per_s != 0) out << Key << "speed" << Value << FormatRate(rail.speed_bytes_per_s);
+    out << EndMap;
+  }
+  out << EndSeq;
+}
+
+void PrintPeers(YAML::Emitter& out, const Config& config) {
+  out << Key << "peers" << Value << BeginMap << Key << "static" << Value;
+  if (config.static_peers.empty()) out << Flow;
+  out << BeginSeq;
+  for (const StaticPeerConfig& peer : config.static_peers) {
+    out << Flow << BeginMap;
+    Text(out, "name", peer.name);
+    Text(out, "control", peer.control);
+    out << Key << "rails" << Value << Flow << BeginSeq;
+    for (const std::string& rail : peer.rails) out << DoubleQuoted << rail;
+    out << EndSeq << EndMap;
+  }
+  out << EndSeq;
+  if (!config.dns.name.empty()) {
+    out << Key << "dns" << Value << Flow << BeginMap;
+    Text(out, "name", config.dns.name);
+    Number(out, "port", config.dns.port);
+    Time(out, "refresh", config.dns.refresh);
+    out << EndMap;
+  }
+  out << EndMap;
+}
+
+void PrintLimits(YAML::Emitter& out, const Config& config) {
+  const AgentLimits& limits = config.limits;
+  out << Key << "limits" << Value << BeginMap;
+  Number(out, "max_sessions", limits.max_sessions);
+  Number(out, "max_segments_per_session", limits.max_segments_per_session);
+  Bytes(out, "max_segment_bytes_per_session", limits.max_segment_bytes_per_session);
+  Number(out, "max_groups", limits.max_groups);
+  Number(out, "max_jobs_per_group", limits.max_jobs_per_group);
+  Number(out, "max_ranges_per_submission", limits.max_ranges_per_submission);
+  Number(out, "max_world_size", limits.max_world_size);
+  Number(out, "max_waiting_calls", limits.max_waiting_calls);
+  Number(out, "finished_jobs_kept", config.finished_jobs_kept);
+  Bytes(out, "max_message", config.max_message_bytes);
+  out << EndMap;
+}
+
+void PrintRest(YAML::Emitter& out, const Config& config) {
+  out << Key << "plan" << Value << BeginMap;
+  out << Key << "policy" << Value << std::string(PolicyName(config.plan.policy));
+  Bytes(out, "chunk", config.plan.chunk_bytes);
+  Bytes(out, "min_chunk", config.plan.min_chunk_bytes);
+  out << EndMap << Key << "data" << Value << BeginMap;
+  Bytes(out, "frame", config.frame_bytes);
+  Bytes(out, "window", config.window_bytes);
+  out << EndMap;
+  PrintLimits(out, config);
+  out << Key << "timeouts" << Value << BeginMap;
+  Time(out, "job", config.timeouts.job);
+  Time(out, "join", config.timeouts.join);
+  Time(out, "peer_lost", config.timeouts.peer_lost);
+  Time(out, "heartbeat", config.timeouts.heartbeat);
+  Time(out, "drain", config.timeouts.drain);
+  out << EndMap << Key << "log" << Value << BeginMap;
+  out << Key << "level" << Value << config.log.level;
+  Text(out, "file", config.log.file);
+  out << Key << "format" << Value << (config.log.format == LogFormat::kJson ? "json" : "text");
+  out << EndMap;
+}
+
+}  // namespace
+
+std::string PrintConfig(const Config& config) {
+  YAML::Emitter out;
+  out << BeginMap;
+  Text(out, "node", config.node);
+  Text(out, "socket_dir", config.socket_dir);
+  Text(out, "socket_mode", absl::StrFormat("%04o", config.socket_mode));
+  Text(out, "operator_mode", absl::StrFormat("%04o", config.operator_mode));
+  Text(out, "operator_group", config.operator_group);
+  out << Key << "control" << Value << BeginMap;
+  Text(out, "listen", config.control_listen);
+  out << EndMap;
+  PrintRails(out, config);
+  PrintPeers(out, config);
+  out << Key << "metrics" << Value << BeginMap;
+  Text(out, "listen", config.metrics_listen);
+  out << EndMap;
+  PrintRest(out, config);
+  out << EndMap;
+  return std::string(out.c_str(), out.size()) + "\n";
+}
+
+std::string ConfigHash(const Config& config) {
+  const std::string text = PrintConfig(config);
+  unsigned char digest[SHA256_DIGEST_LENGTH];
+  SHA256(reinterpret_cast<const unsigned char*>(text.data()), text.size(), digest);
+  return absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(digest), 8));
+}
+
+}  // namespace railsd

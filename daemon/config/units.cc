@@ -1,0 +1,160 @@
+#include "daemon/config/units.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+namespace railsd {
+namespace {
+
+struct Unit {
+  absl::string_view name;
+  uint64_t factor;
+};
+
+constexpr std::array<Unit, 10> kByteUnits = {{{"", 1},
+                                              {"B", 1},
+                                              {"KB", 1'000},
+                                              {"MB", 1'000'000},
+                                              {"GB", 1'000'000'000},
+                                              {"TB", 1'000'000'000'000},
+                                              {"KiB", uint64_t{1} << 10},
+                                              {"MiB", uint64_t{1} << 20},
+                                              {"GiB", uint64_t{1} << 30},
+                                              {"TiB", uint64_t{1} << 40}}};
+
+constexpr std::array<Unit, 5> kBitUnits = {
+    {{"bit", 1}, {"kbit", 1'000}, {"mbit", 1'000'000}, {"gbit", 1'000'000'000}, {"tbit", 1'000'000'000'000}}};
+
+// Splits "12.5mbit" into the number and the unit.
+std::pair<absl::string_view, absl::string_view> SplitUnit(absl::string_view text) {
+  const auto end = std::find_if_not(text.begin(), text.end(), [](char c) { return absl::ascii_isdigit(c) || c == '.'; });
+  const size_t digits = static_cast<size_t>(end - text.begin());
+  return {text.substr(0, digits), absl::StripAsciiWhitespace(text.substr(digits))};
+}
+
+}  // namespace
+
+absl::StatusOr<uint64_t> ParseBytes(absl::string_view text) {
+  const auto [digits, name] = SplitUnit(text);
+  uint64_t number = 0;
+  if (digits.empty() || absl::StrContains(digits, '.') || !absl::SimpleAtoi(digits, &number)) {
+    return absl::InvalidArgumentError("not a size; write a whole number of bytes, as in 65536, 64KiB or 1MB");
+  }
+  for (const Unit& unit : kByteUnits) {
+    if (unit.name != name) continue;
+    if (number > std::numeric_limits<uint64_t>::max() / unit.factor) {
+      return absl::InvalidArgumentError("too large for 64 bits");
+    }
+    return number * unit.factor;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("unknown unit '", name, "'; units are B, KB, MB, GB, TB, KiB, MiB, GiB, TiB"));
+}
+
+std::string FormatBytes(uint64_t bytes) {
+  for (const absl::string_view name : {"TiB", "GiB", "MiB", "KiB"}) {
+    const auto unit = std::find_if(kByteUnits.begin(), kByteUnits.end(), [&](const Unit& u) { return u.name == name; });
+    if (bytes != 0 && bytes % unit->factor == 0) return absl::StrCat(bytes / unit->factor, name);
+  }
+  return absl::StrCat(bytes);
+}
+
+absl::StatusOr<uint64_t> ParseRate(absl::string_view text) {
+  const auto [digits, name] = SplitUnit(text);
+  double number = 0;
+  if (digits.empty() || std::count(digits.begin(), digits.end(), '.') > 1 || !absl::SimpleAtod(digits, &number)) {
+    return absl::InvalidArgumentError("not a rate; write a number and a unit, as in 200mbit or 2.5gbit");
+  }
+  for (const Unit& unit : kBitUnits) {
+    if (unit.name != name) continue;
+    const double bits = number * static_cast<double>(unit.factor);
+    // Slower rails would never finish a chunk; faster ones do not exist.
+    if (bits < 8e3 || bits > 1e13) return absl::InvalidArgumentError("outside 8kbit to 10tbit");
+    return static_cast<uint64_t>(std::llround(bits / 8));
+  }
+  if (name.empty()) return absl::InvalidArgumentError("needs a unit: bit, kbit, mbit, gbit or tbit");
+  return absl::InvalidArgumentError(absl::StrCat("unknown unit '", name, "'; units are bit, kbit, mbit, gbit, tbit"));
+}
+
+std::string FormatRate(uint64_t bytes_per_s) {
+  const uint64_t bits = bytes_per_s * 8;
+  for (auto unit = kBitUnits.rbegin(); unit != kBitUnits.rend(); ++unit) {
+    if (bits % unit->factor == 0) return absl::StrCat(bits / unit->factor, unit->name);
+  }
+  return absl::StrCat(bits, "bit");
+}
+
+absl::StatusOr<absl::Duration> ParseTime(absl::string_view text) {
+  absl::Duration duration;
+  if (!absl::ParseDuration(text, &duration)) {
+    return absl::InvalidArgumentError("not a time; write a number and a unit, as in 500ms, 10s, 5m or 1h30m");
+  }
+  if (duration < absl::ZeroDuration()) return absl::InvalidArgumentError("negative");
+  if (duration == absl::InfiniteDuration()) return absl::InvalidArgumentError("must be finite");
+  return duration;
+}
+
+absl::StatusOr<HostPort> ParseHostPort(absl::string_view text, bool port_optional) {
+  const auto bad = [&](absl::string_view why) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(why, port_optional ? "; write an address, with or without a port, as in 10.0.0.1 or [fd00::1]:7471"
+                                        : "; write host and port, as in 10.0.0.1:7471 or [fd00::1]:7471"));
+  };
+  HostPort out;
+  absl::string_view port;
+  bool has_port = false;
+  if (absl::StartsWith(text, "[")) {
+    const size_t close = text.find(']');
+    if (close == absl::string_view::npos) return bad("a bracket is not closed");
+    out.host = std::string(text.substr(1, close - 1));
+    const absl::string_view rest = text.substr(close + 1);
+    has_port = !rest.empty();
+    if (has_port && rest[0] != ':') return bad("something follows the bracket");
+    port = has_port ? rest.substr(1) : rest;
+  } else if (const size_t colon = text.find(':'); colon != absl::string_view::npos && text.rfind(':') == colon) {
+    out.host = std::string(text.substr(0, colon));
+    port = text.substr(colon + 1);
+    has_port = true;
+  } else {
+    out.host = std::string(text);  // no colon, or a bare IPv6 address
+    if (colon != absl::string_view::npos && !IsNumericAddress(out.host)) return bad("more than one colon");
+  }
+  if (out.host.empty()) return bad("the host is missing");
+  if (!has_port) return port_optional ? absl::StatusOr<HostPort>(out) : bad("the port is missing");
+  uint32_t number = 0;
+  if (port.empty() || !std::all_of(port.begin(), port.end(), absl::ascii_isdigit) ||
+      !absl::SimpleAtoi(port, &number) || number > 65535) {
+    return bad("the port is not a number from 0 to 65535");
+  }
+  out.port = static_cast<uint16_t>(number);
+  return out;
+}
+
+std::string FormatHostPort(const HostPort& address) {
+  const bool brackets = absl::StrContains(address.host, ':');
+  return absl::StrCat(brackets ? "[" : "", address.host, brackets ? "]:" : ":", address.port);
+}
+
+bool IsNumericAddress(const std::string& host) {
+  unsigned char buffer[sizeof(in6_addr)];
+  return inet_pton(AF_INET, host.c_str(), buffer) == 1 || inet_pton(AF_INET6, host.c_str(), buffer) == 1;
+}
+
+bool IsName(absl::string_view text, size_t max_length) {
+  return !text.empty() && text.size() <= max_length && std::all_of(text.begin(), text.end(), [](char c) {
+    return absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-';
+  });
+}
+
+}  // namespace railsd

@@ -1,0 +1,41 @@
+// Texts with units: sizes, rates, durations, addresses. Pure.
+#ifndef RAILSD_DAEMON_CONFIG_UNITS_H_
+#define RAILSD_DAEMON_CONFIG_UNITS_H_
+
+#include <cstdint>
+#include <string>
+#include "absl/strings/string_view.h"
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace railsd {
+
+// "65536", "64KiB", "1MB": bytes. Units: B, KB, MB, GB, TB (decimal), KiB, MiB, GiB, TiB (binary).
+absl::StatusOr<uint64_t> ParseBytes(absl::string_view text);
+std::string FormatBytes(uint64_t bytes);
+
+// "200mbit", "2.5gbit": bytes per second. Units: bit, kbit, mbit, gbit, tbit (decimal, per second).
+absl::StatusOr<uint64_t> ParseRate(absl::string_view text);
+std::string FormatRate(uint64_t bytes_per_s);
+
+// "500ms", "10s", "1h30m": not negative, finite.
+absl::StatusOr<absl::Duration> ParseTime(absl::string_view text);
+
+struct HostPort {
+  std::string host;  // without brackets
+  uint16_t port = 0;
+};
+// "host:port", "1.2.3.4:7", "[::1]:7"; with `port_optional` also without the port (0 then).
+absl::StatusOr<HostPort> ParseHostPort(absl::string_view text, bool port_optional);
+// With brackets where the host needs them.
+std::string FormatHostPort(const HostPort& address);
+// Is it an IPv4 or IPv6 address, not a name?
+bool IsNumericAddress(const std::string& host);
+
+// A name of a node or rail: 1 to 63 of a-z, A-Z, 0-9, '.', '_', '-'; node names reach 253.
+bool IsName(absl::string_view text, size_t max_length);
+
+}  // namespace railsd
+
+#endif  // RAILSD_DAEMON_CONFIG_UNITS_H_
