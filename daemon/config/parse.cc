@@ -77,19 +77,18 @@ void ReadStaticPeer(const YamlReader& in, std::set<std::string>* names, Config* 
 
 void ReadPeers(const YamlReader& in, Config* config) {
   std::set<std::string> names;
-  in.Map({{"static",
-           [&](const YamlReader& r) {
-             r.List(kMaxPeers, [&](const YamlReader& item) { ReadStaticPeer(item, &names, config); });
-           }},
-          {"dns", [&](const YamlReader& r) {
-             r.Map({{"name", [&](const YamlReader& f) { f.Name(&config->dns.name, 253); }},
-                    {"port", [&](const YamlReader& f) { f.Number(&config->dns.port, 1, 65535); }},
-                    {"refresh",
-                     [&](const YamlReader& f) {
-                       f.Time(&config->dns.refresh, absl::Milliseconds(100), absl::Hours(1));
-                     }}},
-                   {"name"});
-           }}});
+  in.Map(
+      {{"static",
+        [&](const YamlReader& r) {
+          r.List(kMaxPeers, [&](const YamlReader& item) { ReadStaticPeer(item, &names, config); });
+        }},
+       {"dns", [&](const YamlReader& r) {
+          r.Map({{"name", [&](const YamlReader& f) { f.Name(&config->dns.name, 253); }},
+                 {"port", [&](const YamlReader& f) { f.Number(&config->dns.port, 1, 65535); }},
+                 {"refresh",
+                  [&](const YamlReader& f) { f.Time(&config->dns.refresh, absl::Milliseconds(100), absl::Hours(1)); }}},
+                {"name"});
+        }}});
 }
 
 void ReadPlan(const YamlReader& in, Config* config) {
@@ -194,8 +193,7 @@ std::map<absl::string_view, YamlReader::Field> TopLevel(Config* config) {
       {"limits", [=](const YamlReader& r) { ReadLimits(r, config); }},
       {"timeouts", [=](const YamlReader& r) { ReadTimeouts(r, config); }},
       {"log", [=](const YamlReader& r) { ReadLog(r, config); }},
-      {"tls",
-       [=](const YamlReader& r) { r.Fail("reserved: this version has no TLS between nodes; remove the key"); }},
+      {"tls", [=](const YamlReader& r) { r.Fail("reserved: this version has no TLS between nodes; remove the key"); }},
   };
 }
 

@@ -38,7 +38,8 @@ constexpr std::array<Unit, 5> kBitUnits = {
 
 // Splits "12.5mbit" into the number and the unit.
 std::pair<absl::string_view, absl::string_view> SplitUnit(absl::string_view text) {
-  const auto end = std::find_if_not(text.begin(), text.end(), [](char c) { return absl::ascii_isdigit(c) || c == '.'; });
+  const auto end =
+      std::find_if_not(text.begin(), text.end(), [](char c) { return absl::ascii_isdigit(c) || c == '.'; });
   const size_t digits = static_cast<size_t>(end - text.begin());
   return {text.substr(0, digits), absl::StripAsciiWhitespace(text.substr(digits))};
 }
@@ -133,8 +134,8 @@ absl::StatusOr<HostPort> ParseHostPort(absl::string_view text, bool port_optiona
   if (out.host.empty()) return bad("the host is missing");
   if (!has_port) return port_optional ? absl::StatusOr<HostPort>(out) : bad("the port is missing");
   uint32_t number = 0;
-  if (port.empty() || !std::all_of(port.begin(), port.end(), absl::ascii_isdigit) ||
-      !absl::SimpleAtoi(port, &number) || number > 65535) {
+  if (port.empty() || !std::all_of(port.begin(), port.end(), absl::ascii_isdigit) || !absl::SimpleAtoi(port, &number) ||
+      number > 65535) {
     return bad("the port is not a number from 0 to 65535");
   }
   out.port = static_cast<uint16_t>(number);

@@ -1,0 +1,204 @@
+#include "daemon/config/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "daemon/config/units.h"
+
+namespace railsd {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr char kRail[] = "rails: [{address: 127.1.0.1, speed: 200mbit}]\n";
+
+std::string ErrorOf(const std::string& text) {
+  const absl::StatusOr<Config> config = ParseConfig(text, "f.yaml");
+  return config.ok() ? "accepted" : std::string(config.status().message());
+}
+
+TEST(ConfigTest, ReadsEveryKeyOfTheExample) {
+  const absl::StatusOr<Config> config = LoadConfig(RAILSD_EXAMPLE_CONFIG);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->node, "n0");
+  EXPECT_EQ(config->socket_dir, "/run/railsd");
+  EXPECT_EQ(config->socket_mode, 0666u);
+  EXPECT_EQ(config->operator_mode, 0600u);
+  EXPECT_EQ(config->control_listen, "127.0.1.1:7471");
+  ASSERT_EQ(config->rails.size(), 2u);
+  EXPECT_EQ(config->rails[1].name, "rail1");
+  EXPECT_EQ(config->rails[1].address, "127.1.1.1");
+  EXPECT_EQ(config->rails[1].speed_bytes_per_s, 25'000'000u);
+  ASSERT_EQ(config->static_peers.size(), 1u);
+  EXPECT_EQ(config->static_peers[0].name, "n1");
+  EXPECT_THAT(config->static_peers[0].rails, ElementsAre("127.1.0.2", "127.1.1.2"));
+  EXPECT_EQ(config->metrics_listen, "127.0.1.1:9471");
+  EXPECT_EQ(config->plan.policy, Policy::kLpt);
+  EXPECT_EQ(config->max_message_bytes, 16u << 20);
+}
+
+// The example claims to show the defaults: reading it changes nothing but what a node must say of itself.
+TEST(ConfigTest, TheExampleShowsTheDefaults) {
+  absl::StatusOr<Config> example = LoadConfig(RAILSD_EXAMPLE_CONFIG);
+  ASSERT_TRUE(example.ok());
+  Config defaults;
+  defaults.node = example->node;
+  defaults.control_listen = example->control_listen;
+  defaults.metrics_listen = example->metrics_listen;
+  defaults.rails = example->rails;
+  defaults.static_peers = example->static_peers;
+  EXPECT_EQ(PrintConfig(*example), PrintConfig(defaults));
+}
+
+TEST(ConfigTest, PrintedConfigurationReadsBackTheSame) {
+  const std::string text =
+      "node: n7\nsocket_dir: /tmp/x\nsocket_mode: \"0660\"\noperator_group: \"no\"\ncontrol: {listen: \"[::1]:0\"}\n"
+      "rails:\n  - {address: \"[fd00::1]:7000\", interface: eth1, speed: 2.5gbit}\n  - {address: 10.0.0.1}\n"
+      "peers:\n  static: [{name: n1, control: \"host.example:1\", rails: [\"10.0.0.2\"]}]\n"
+      "  dns: {name: a.b, port: 99, refresh: 250ms}\n"
+      "plan: {policy: round_robin, chunk: 2MiB, min_chunk: 1}\ndata: {frame: 128KiB, window: 3MB}\n"
+      "limits: {max_sessions: 3, max_message: 65536}\ntimeouts: {job: 1h30m, peer_lost: 200ms, heartbeat: 50ms}\n"
+      "log: {level: debug, file: \"/tmp/a \\\"b\\\"\", format: json}\n";
+  const absl::StatusOr<Config> config = ParseConfig(text, "f.yaml");
+  ASSERT_TRUE(config.ok()) << config.status();
+  const std::string printed = PrintConfig(*config);
+  const absl::StatusOr<Config> again = ParseConfig(printed, "printed");
+  ASSERT_TRUE(again.ok()) << again.status() << "\n" << printed;
+  EXPECT_EQ(PrintConfig(*again), printed);
+  EXPECT_EQ(ConfigHash(*again), ConfigHash(*config));
+  EXPECT_EQ(again->rails[0].speed_bytes_per_s, 312'500'000u);
+  EXPECT_EQ(again->rails[1].speed_bytes_per_s, 0u);
+  EXPECT_EQ(again->rails[1].name, "rail1");
+  EXPECT_EQ(again->timeouts.job, absl::Minutes(90));
+  EXPECT_EQ(again->log.file, "/tmp/a \"b\"");
+  EXPECT_TRUE(again->dns == config->dns);
+}
+
+struct BadCase {
+  const char* text;  // after kRail
+  const char* error;
+};
+
+class BadConfigTest : public ::testing::TestWithParam<BadCase> {};
+
+TEST_P(BadConfigTest, SaysFileLineKeyValueAndReason) {
+  EXPECT_EQ(ErrorOf(std::string(kRail) + GetParam().text), GetParam().error);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Table, BadConfigTest,
+    ::testing::Values(
+        BadCase{"nodee: x\n",
+                "f.yaml:2: nodee: unknown key; known here: control, data, limits, log, metrics, node, operator_group, "
+                "operator_mode, peers, plan, rails, socket_dir, socket_mode, timeouts, tls"},
+        BadCase{"node: a\nnode: b\n", "f.yaml:3: node: given twice"},
+        BadCase{"node: \"a b\"\n", "f.yaml:2: node: 'a b': not a name: 1 to 253 of letters, digits, '.', '_' and '-'"},
+        BadCase{"node: [a]\n", "f.yaml:2: node: expected one value"},
+        BadCase{"socket_dir: run\n", "f.yaml:2: socket_dir: 'run': not an absolute path"},
+        BadCase{"socket_mode: \"0999\"\n",
+                "f.yaml:2: socket_mode: '0999': not a file mode; write four octal digits, as in \"0660\""},
+        BadCase{"control: {listen: \"127.0.0.1\"}\n",
+                "f.yaml:2: control.listen: '127.0.0.1': the port is missing; write host and port, as in 10.0.0.1:7471 "
+                "or [fd00::1]:7471"},
+        BadCase{"control: {listen: \"127.0.0.1:70000\"}\n",
+                "f.yaml:2: control.listen: '127.0.0.1:70000': the port is not a number from 0 to 65535; write host "
+                "and port, as in 10.0.0.1:7471 or [fd00::1]:7471"},
+        BadCase{"control: 5\n", "f.yaml:2: control: '5': expected a mapping of keys to values"},
+        BadCase{"plan: {chunk: 1MiB, min_chunk: 2MiB}\n", "f.yaml:2: plan: min_chunk 2MiB is more than chunk 1MiB"},
+        BadCase{"plan: {chunk: 1.5MiB}\n",
+                "f.yaml:2: plan.chunk: '1.5MiB': not a size; write a whole number of bytes, as in 65536, 64KiB or 1MB"},
+        BadCase{"plan: {chunk: 1mib}\n",
+                "f.yaml:2: plan.chunk: '1mib': unknown unit 'mib'; units are B, KB, MB, GB, TB, KiB, MiB, GiB, TiB"},
+        BadCase{"plan: {chunk: 99999999999TiB}\n", "f.yaml:2: plan.chunk: '99999999999TiB': too large for 64 bits"},
+        BadCase{"limits: {max_sessions: 0}\n", "f.yaml:2: limits.max_sessions: '0': outside 1 to 65536"},
+        BadCase{"limits: {max_sessions: -1}\n", "f.yaml:2: limits.max_sessions: '-1': not a whole number"},
+        BadCase{"timeouts: {job: 5}\n",
+                "f.yaml:2: timeouts.job: '5': not a time; write a number and a unit, as in 500ms, 10s, 5m or 1h30m"},
+        BadCase{"timeouts: {job: -5s}\n", "f.yaml:2: timeouts.job: '-5s': negative"},
+        BadCase{"timeouts: {job: inf}\n", "f.yaml:2: timeouts.job: 'inf': must be finite"},
+        BadCase{"timeouts: {peer_lost: 800ms}\n",
+                "f.yaml:2: timeouts: peer_lost 800ms is less than two heartbeats of 500ms"},
+        BadCase{"log: {level: loud}\n", "f.yaml:2: log.level: 'loud': not one of trace, debug, info, warning, error"},
+        BadCase{"log: {format: xml}\n", "f.yaml:2: log.format: 'xml': not one of text, json"},
+        BadCase{"tls: {cert: x}\n", "f.yaml:2: tls: reserved: this version has no TLS between nodes; remove the key"},
+        BadCase{"peers: {static: [{name: n1, control: \"h:1\"}]}\n",
+                "f.yaml: control.listen: missing; peers must be able to dial this node"},
+        BadCase{"peers: {static: [{name: n1}]}\n", "f.yaml:2: peers.static[0].control: missing"},
+        BadCase{"peers:\n  static:\n    - {name: n1, control: \"h:1\"}\n    - {name: n1, control: \"h:2\"}\n",
+                "f.yaml:5: peers.static[1].name: 'n1': another peer has this name"},
+        BadCase{"peers: {dns: {port: 1}}\n", "f.yaml:2: peers.dns.name: missing"},
+        BadCase{"node: !!binary aGVsbG8=\n", "f.yaml:2: tags are not supported: tag:yaml.org,2002:binary"},
+        BadCase{"log: &a {}\ndata: *a\n", "f.yaml:2: anchors are not supported"},
+        BadCase{"---\nnode: a\n", "f.yaml: holds more than one YAML document"}));
+
+TEST(ConfigTest, AnUnknownPolicyIsRefused) {
+  EXPECT_THAT(ErrorOf(std::string(kRail) + "plan: {policy: magic}\n"), HasSubstr("f.yaml:2: plan.policy: 'magic': "));
+}
+
+TEST(ConfigTest, RailsAreChecked) {
+  EXPECT_EQ(ErrorOf(""), "f.yaml: rails: missing");
+  EXPECT_EQ(ErrorOf("rails: []\n"), "f.yaml: rails: empty; a node needs at least one rail");
+  EXPECT_EQ(ErrorOf("rails: [{name: a}]\n"), "f.yaml:1: rails[0].address: missing");
+  EXPECT_EQ(ErrorOf("rails:\n- {address: 10.0.0.1, speed: 200furlong}\n"),
+            "f.yaml:2: rails[0].speed: '200furlong': unknown unit 'furlong'; units are bit, kbit, mbit, gbit, tbit");
+  EXPECT_EQ(ErrorOf("rails:\n- {address: 10.0.0.1, speed: 200}\n"),
+            "f.yaml:2: rails[0].speed: '200': needs a unit: bit, kbit, mbit, gbit or tbit");
+  EXPECT_EQ(ErrorOf("rails:\n- {address: 10.0.0.1, speed: 0mbit}\n"),
+            "f.yaml:2: rails[0].speed: '0mbit': outside 8kbit to 10tbit");
+  EXPECT_EQ(ErrorOf("rails:\n- {address: host}\n"), "f.yaml:2: rails[0].address: 'host': not an IPv4 or IPv6 address");
+  EXPECT_EQ(ErrorOf("rails:\n- {name: a, address: 10.0.0.1:5}\n- {name: a, address: 10.0.0.1:5}\n"),
+            "f.yaml:3: rails[1].name: 'a': another rail has this name\n"
+            "f.yaml:3: rails[1].address: '10.0.0.1:5': another rail listens on this address and port");
+}
+
+TEST(ConfigTest, ReportsAllMistakesAtOnce) {
+  EXPECT_EQ(ErrorOf("rails: [{address: x}]\nlog: {level: loud}\ntimeouts: {drain: never}\n"),
+            "f.yaml:1: rails[0].address: 'x': not an IPv4 or IPv6 address\n"
+            "f.yaml:2: log.level: 'loud': not one of trace, debug, info, warning, error\n"
+            "f.yaml:3: timeouts.drain: 'never': not a time; write a number and a unit, as in 500ms, 10s, 5m or 1h30m");
+}
+
+TEST(ConfigTest, HostileFilesAreRefused) {
+  EXPECT_THAT(ErrorOf(std::string(100'000, '[')), HasSubstr("nested deeper than 16"));
+  EXPECT_THAT(ErrorOf(std::string(200'000, '{')), HasSubstr("nested deeper than 16"));
+  std::string dashes;
+  for (int i = 0; i < 50'000; ++i) dashes += "- ";
+  EXPECT_THAT(ErrorOf(dashes), HasSubstr("nested deeper than 16"));
+  EXPECT_EQ(ErrorOf(std::string(kMaxConfigBytes + 1, ' ')), "f.yaml: larger than 1MiB");
+  EXPECT_EQ(ErrorOf(std::string("rails:\0", 7)), "f.yaml: holds a zero byte: not a text file");
+  EXPECT_THAT(ErrorOf("rails: [\n"), HasSubstr("not YAML"));
+  EXPECT_THAT(ErrorOf("\t\x01\xff\xfe%$@"), ::testing::Not("accepted"));
+  EXPECT_THAT(ErrorOf("? [a, b]\n: c\n"), HasSubstr("a key must be plain text"));
+  std::string many = kRail;
+  for (int i = 0; i < 1000; ++i) many += "k" + std::to_string(i) + ": 1\n";
+  EXPECT_THAT(ErrorOf(many), HasSubstr("f.yaml: and 900 more"));
+}
+
+TEST(ConfigTest, AMissingFileIsSaid) {
+  const absl::StatusOr<Config> config = LoadConfig("/nonexistent/railsd.yaml");
+  EXPECT_EQ(config.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(config.status().message()), HasSubstr("/nonexistent/railsd.yaml: cannot open"));
+}
+
+TEST(UnitsTest, FormatsWhatItParses) {
+  for (const uint64_t bytes : {uint64_t{0}, uint64_t{1}, uint64_t{1} << 10, uint64_t{1000}, uint64_t{5} << 30}) {
+    EXPECT_EQ(ParseBytes(FormatBytes(bytes)).value(), bytes);
+  }
+  for (const char* rate : {"200mbit", "25gbit", "2500mbit", "8kbit", "10tbit"}) {
+    EXPECT_EQ(FormatRate(ParseRate(rate).value()), rate);
+  }
+  EXPECT_EQ(FormatHostPort(ParseHostPort("[fd00::1]:7", false).value()), "[fd00::1]:7");
+  EXPECT_EQ(ParseHostPort("fd00::1", true)->host, "fd00::1");
+  EXPECT_FALSE(ParseHostPort("a:b:c", true).ok());
+  EXPECT_FALSE(ParseHostPort(":5", true).ok());
+  EXPECT_FALSE(ParseHostPort("[::1", true).ok());
+  EXPECT_FALSE(ParseHostPort("h:+5", true).ok());
+}
+
+}  // namespace
+}  // namespace railsd
