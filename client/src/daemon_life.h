@@ -1,0 +1,31 @@
+// Whether the process of a daemon still exists, and so may still touch shared memory.
+#ifndef RAILS_CLIENT_SRC_DAEMON_LIFE_H_
+#define RAILS_CLIENT_SRC_DAEMON_LIFE_H_
+
+#include <poll.h>
+
+#include <utility>
+
+#include "client/src/unique_fd.h"
+
+namespace rails::internal {
+
+// Holds the pidfd that the daemon handed over at the start of the session. Thread-safe.
+class DaemonLife {
+ public:
+  explicit DaemonLife(UniqueFd pidfd) : pidfd_(std::move(pidfd)) {}
+
+  int fd() const { return pidfd_.get(); }
+  // A pidfd becomes readable when its process has ended, with all of its threads and mappings.
+  bool Ended() const {
+    pollfd entry{pidfd_.get(), POLLIN, 0};
+    return poll(&entry, 1, 0) == 1 && (entry.revents & POLLIN) != 0;
+  }
+
+ private:
+  UniqueFd pidfd_;
+};
+
+}  // namespace rails::internal
+
+#endif  // RAILS_CLIENT_SRC_DAEMON_LIFE_H_

@@ -1,0 +1,67 @@
+// The descriptor socket: opens the session and carries the descriptors of segments. Knows no gRPC.
+#ifndef RAILS_CLIENT_SRC_DESCRIPTOR_CHANNEL_H_
+#define RAILS_CLIENT_SRC_DESCRIPTOR_CHANNEL_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "client/src/daemon_life.h"
+#include "client/src/unique_fd.h"
+#include "rails/v1/descriptor.pb.h"
+
+namespace rails::internal {
+
+// What the daemon said about the session.
+struct SessionHello {
+  uint64_t session_id = 0;
+  uint64_t boot_id = 0;
+  std::string token;  // secret: never logged
+  std::string node;
+  std::shared_ptr<DaemonLife> daemon;
+};
+
+// Thread-safe: one request at a time. The daemon keeps the session while this object lives.
+class DescriptorChannel {
+ public:
+  // Connects to the socket at `path` and opens a session. Errors name the path and what to do; UNAVAILABLE means that
+  // trying again may help.
+  static absl::StatusOr<std::unique_ptr<DescriptorChannel>> Open(const std::string& path,
+                                                                 const std::string& client_name,
+                                                                 absl::Duration timeout);
+
+  const SessionHello& hello() const { return hello_; }
+  // For watching only: hangs up when the daemon ends the session.
+  int fd() const { return socket_.get(); }
+  // Shares `memory_fd`, which stays the caller's. UNAVAILABLE when the daemon is gone.
+  absl::Status AddSegment(uint32_t segment_id, int memory_fd, uint64_t length_bytes, absl::Duration timeout);
+  // Ends the session: a request in progress fails, later ones too. The descriptor stays open, for watchers.
+  void Shutdown();
+
+ private:
+  DescriptorChannel(std::string path, UniqueFd socket) : path_(std::move(path)), socket_(std::move(socket)) {}
+
+  // Sends a request, with `attachment` unless it is -1, and takes its answer; `received` gets the descriptor that came
+  // along, if any.
+  absl::Status Exchange(const v1::DescriptorRequest& request, int attachment, absl::Duration timeout,
+                        v1::DescriptorResponse* response, UniqueFd* received) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Send(const std::string& packet, int attachment, absl::Time deadline);
+  absl::Status Receive(absl::Time deadline, v1::DescriptorResponse* response, UniqueFd* received);
+  absl::Status WaitFor(short events, absl::Time deadline);
+  absl::Status Gone(absl::string_view doing, int error) const;
+
+  const std::string path_;
+  const UniqueFd socket_;
+  SessionHello hello_;
+  absl::Mutex mutex_;
+  // After an answer that did not come or was not understood, answers and requests no longer match.
+  bool out_of_step_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace rails::internal
+
+#endif  // RAILS_CLIENT_SRC_DESCRIPTOR_CHANNEL_H_

@@ -1,0 +1,214 @@
+#include "client/src/job.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/src/segment.h"
+
+namespace rails::internal {
+namespace {
+
+constexpr absl::Duration kFirstPause = absl::Milliseconds(5);
+constexpr absl::Duration kLongestPause = absl::Seconds(1);
+// A daemon that lives but cannot be asked for so long is reported as silent.
+constexpr absl::Duration kSilence = absl::Seconds(60);
+
+// The daemon, or the way to it, is in trouble for a moment; the job goes on.
+bool MayPass(absl::StatusCode code) {
+  switch (code) {
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDeadlineExceeded:
+    case absl::StatusCode::kResourceExhausted:
+    case absl::StatusCode::kCancelled:
+    case absl::StatusCode::kAborted:
+    case absl::StatusCode::kInternal:
+    case absl::StatusCode::kUnknown:
+      return true;
+    default:
+      return false;
+  }
+}
+
+JobReport FromProto(const v1::JobReport& from) {
+  JobReport report;
+  report.seq = from.job().seq();
+  report.rank = from.job().rank();
+  report.terminal = from.state() == v1::JOB_STATE_DONE || from.state() == v1::JOB_STATE_FAILED;
+  if (from.state() == v1::JOB_STATE_FAILED) {
+    const auto code = from.code() == 0 ? absl::StatusCode::kUnknown : static_cast<absl::StatusCode>(from.code());
+    report.status = absl::Status(code, from.message());
+  }
+  report.bytes_sent = from.bytes_sent();
+  report.bytes_received = from.bytes_received();
+  report.elapsed = absl::Seconds(from.elapsed_seconds());
+  report.waiting_for_ranks = absl::Seconds(from.waiting_for_ranks_seconds());
+  report.waiting_for_peers = absl::Seconds(from.waiting_for_peers_seconds());
+  report.node_bound = absl::Seconds(from.node_bound_seconds());
+  report.ratio_to_bound = from.ratio_to_bound();
+  report.rail_tx_bytes.assign(from.rail_tx_bytes().begin(), from.rail_tx_bytes().end());
+  report.rail_rx_bytes.assign(from.rail_rx_bytes().begin(), from.rail_rx_bytes().end());
+  return report;
+}
+
+}  // namespace
+
+JobCore::JobCore(std::shared_ptr<Session> session, v1::JobId id, std::vector<std::shared_ptr<SegmentCore>> segments)
+    : session_(std::move(session)), id_(std::move(id)), segments_(std::move(segments)), pause_(kFirstPause) {}
+
+bool JobCore::finished() const {
+  absl::MutexLock lock(&mutex_);
+  return result_.has_value();
+}
+
+JobCore::Result JobCore::Wait(absl::Duration timeout) {
+  const absl::Time deadline = absl::Now() + timeout;
+  absl::Time trouble_since = absl::InfiniteFuture();
+  for (bool first = true;; first = false) {
+    {
+      absl::MutexLock lock(&mutex_);
+      // One asks for all who wait; when it stops before the end, another takes over.
+      const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return result_.has_value() || (!watching_ && asking_ == 0);
+      };
+      const bool take_over = mutex_.AwaitWithDeadline(absl::Condition(&ready), deadline);
+      if (result_.has_value()) return *result_;
+      if (!take_over && !first) return Unfinished();
+      ++asking_;  // also after a timeout: the caller wants a report of this moment
+    }
+    if (std::optional<Result> result = Ask(deadline, &trouble_since)) return *std::move(result);
+  }
+}
+
+std::optional<JobCore::Result> JobCore::Ask(absl::Time deadline, absl::Time* trouble_since) {
+  const absl::Duration wait = std::clamp(deadline - absl::Now(), absl::ZeroDuration(), kWaitChunk);
+  const absl::StatusOr<v1::JobReport> answer = session_->rpc().WaitJob(id_, wait, kCallTimeout);
+  const Step step = Digest(answer);
+  const absl::Time now = absl::Now();
+  absl::MutexLock lock(&mutex_);
+  --asking_;
+  if (result_.has_value()) return *result_;
+  if (step == Step::kPending) {
+    *trouble_since = absl::InfiniteFuture();
+    if (now >= deadline) return FromProto(*answer);
+    return std::nullopt;
+  }
+  *trouble_since =
+      std::min(*trouble_since, now - (absl::IsDeadlineExceeded(answer.status()) ? kCallTimeout : absl::ZeroDuration()));
+  const bool silent = !absl::IsResourceExhausted(answer.status()) && now - *trouble_since >= kSilence;
+  if (silent || (now >= deadline && absl::IsDeadlineExceeded(answer.status()))) {
+    return absl::UnavailableError(absl::StrCat("railsd of node ", session_->hello().node,
+                                               " lives but does not answer; job ", id_.seq(),
+                                               " is unfinished: ", answer.status().message()));
+  }
+  if (now >= deadline) return Unfinished();
+  // If the daemon is gone, the watcher ends the job now.
+  const auto ended = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return result_.has_value(); };
+  mutex_.AwaitWithDeadline(absl::Condition(&ended), std::min(deadline, now + kFirstPause * 4));
+  if (result_.has_value()) return *result_;
+  return std::nullopt;
+}
+
+JobCore::Step JobCore::Digest(const absl::StatusOr<v1::JobReport>& answer) {
+  if (answer.ok()) {
+    if (answer->state() != v1::JOB_STATE_DONE && answer->state() != v1::JOB_STATE_FAILED) return Step::kPending;
+    Finish(FromProto(*answer), /*quiescent=*/true);
+    return Step::kFinished;
+  }
+  if (absl::Status lost = session_->Usable(); !lost.ok()) {
+    Finish(lost, /*quiescent=*/false);
+    return Step::kFinished;
+  }
+  if (MayPass(answer.status().code())) return Step::kTrouble;
+  // A job that the daemon has forgotten was terminal.
+  Finish(answer.status(), /*quiescent=*/absl::IsNotFound(answer.status()));
+  return Step::kFinished;
+}
+
+void JobCore::OnDone(std::function<void(Result)> callback) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!result_.has_value()) {
+      callbacks_.push_back(std::move(callback));
+      callback = nullptr;
+    }
+  }
+  if (callback == nullptr) return StartWatch();
+  session_->watcher()->Post(absl::ZeroDuration(), [self = shared_from_this(), callback = std::move(callback)] {
+    std::optional<Result> result;
+    {
+      absl::MutexLock lock(&self->mutex_);
+      result = self->result_;
+    }
+    callback(*std::move(result));
+  });
+}
+
+void JobCore::StartWatch() {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (watching_ || result_.has_value()) return;
+    watching_ = true;
+  }
+  AskAsync();
+}
+
+void JobCore::AskAsync() {
+  session_->rpc().WaitJobAsync(
+      id_, kWaitChunk, kCallTimeout, [self = shared_from_this()](absl::StatusOr<v1::JobReport> answer) {
+        const Step step = self->Digest(answer);
+        if (step == Step::kFinished) return;
+        absl::Duration pause = absl::ZeroDuration();
+        {
+          absl::MutexLock lock(&self->mutex_);
+          if (step == Step::kTrouble) pause = self->pause_;
+          self->pause_ = step == Step::kTrouble ? std::min(2 * pause, kLongestPause) : kFirstPause;
+        }
+        if (step == Step::kPending) return self->AskAsync();
+        self->session_->watcher()->Post(pause, [self] {
+          if (!self->finished()) self->AskAsync();
+        });
+      });
+}
+
+absl::Status JobCore::Cancel() {
+  if (finished()) return absl::OkStatus();
+  if (absl::Status status = session_->Usable(); !status.ok()) return status;
+  return session_->rpc().CancelJob(id_, kCallTimeout);
+}
+
+void JobCore::Finish(Result result, bool quiescent) {
+  std::vector<std::shared_ptr<SegmentCore>> segments;
+  std::vector<std::function<void(Result)>> callbacks;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (result_.has_value()) return;
+    segments.swap(segments_);
+    if (!quiescent) {
+      for (const auto& segment : segments) segment->Poison(session_->hello().daemon);
+    }
+    // Before anybody sees the end: a segment that only this job held is given back by then.
+    segments.clear();
+    result_ = result;
+    callbacks.swap(callbacks_);
+  }
+  const std::shared_ptr<JobCore> self = shared_from_this();  // the session's reference may be the last
+  session_->ForgetJob(this);
+  for (auto& callback : callbacks) callback(result);
+}
+
+JobReport JobCore::Unfinished() const {
+  JobReport report;
+  report.seq = id_.seq();
+  report.rank = id_.rank();
+  return report;
+}
+
+std::future<absl::StatusOr<JobReport>> JobHandle::Future() {
+  auto promise = std::make_shared<std::promise<absl::StatusOr<JobReport>>>();
+  std::future<absl::StatusOr<JobReport>> future = promise->get_future();
+  core_->OnDone([promise](absl::StatusOr<JobReport> result) { promise->set_value(std::move(result)); });
+  return future;
+}
+
+}  // namespace rails::internal

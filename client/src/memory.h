@@ -1,0 +1,45 @@
+// Shared memory: a sealed memfd and this process's mapping of it.
+#ifndef RAILS_CLIENT_SRC_MEMORY_H_
+#define RAILS_CLIENT_SRC_MEMORY_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "client/src/unique_fd.h"
+#include "rails/client.h"
+
+namespace rails::internal {
+
+class SharedMemory {
+ public:
+  // New memory of `length_bytes`, sealed against shrinking and growing.
+  // INVALID_ARGUMENT: length 0 or absurd. RESOURCE_EXHAUSTED: no memory, or no free huge pages.
+  static absl::StatusOr<SharedMemory> Create(uint64_t length_bytes, const SegmentOptions& options);
+  // Maps the first `length_bytes` of a duplicate of `fd`. INVALID_ARGUMENT: no memfd, F_SEAL_SHRINK missing, sealed
+  // against writing, shorter than `length_bytes`.
+  static absl::StatusOr<SharedMemory> Import(int fd, uint64_t length_bytes);
+
+  SharedMemory(SharedMemory&& other) noexcept;
+  SharedMemory& operator=(SharedMemory&&) = delete;
+  ~SharedMemory();
+
+  int fd() const { return fd_.get(); }
+  absl::Span<std::byte> bytes() const { return {base_, static_cast<size_t>(length_bytes_)}; }
+  // What is mapped and shared: the length rounded up to whole huge pages, or the length itself.
+  uint64_t mapped_bytes() const { return mapped_bytes_; }
+
+ private:
+  SharedMemory(UniqueFd fd, std::byte* base, uint64_t length_bytes, uint64_t mapped_bytes)
+      : fd_(std::move(fd)), base_(base), length_bytes_(length_bytes), mapped_bytes_(mapped_bytes) {}
+
+  UniqueFd fd_;
+  std::byte* base_;
+  uint64_t length_bytes_;
+  uint64_t mapped_bytes_;
+};
+
+}  // namespace rails::internal
+
+#endif  // RAILS_CLIENT_SRC_MEMORY_H_

@@ -1,0 +1,92 @@
+#include "client/src/segment.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace rails::internal {
+
+SegmentCore::~SegmentCore() { table_->Release(id_); }
+
+void SegmentCore::Poison(std::shared_ptr<DaemonLife> daemon) {
+  absl::MutexLock lock(&mutex_);
+  if (std::find(poisoned_by_.begin(), poisoned_by_.end(), daemon) == poisoned_by_.end()) {
+    poisoned_by_.push_back(std::move(daemon));
+  }
+}
+
+absl::Status SegmentCore::CheckUsable() {
+  absl::MutexLock lock(&mutex_);
+  std::erase_if(poisoned_by_, [](const std::shared_ptr<DaemonLife>& daemon) { return daemon->Ended(); });
+  if (poisoned_by_.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "segment ", id_,
+      " was in use by a job whose end this client did not see, and that railsd process still lives and may write into "
+      "it: use another segment, or wait until the process has ended"));
+}
+
+absl::StatusOr<std::shared_ptr<SegmentCore>> SegmentTable::Add(SharedMemory memory) {
+  absl::MutexLock sharing(&sharing_);
+  const std::shared_ptr<Session> session = this->session();
+  if (session == nullptr) return absl::CancelledError("the client is closed");
+  uint32_t id = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    do {
+      ++last_id_;
+    } while (last_id_ == 0 || living_.contains(last_id_));
+    id = last_id_;
+  }
+  absl::Status status = session->ShareSegment(id, memory.fd(), memory.mapped_bytes());
+  if (!status.ok()) return status;
+  auto core = std::make_shared<SegmentCore>(id, std::move(memory), shared_from_this());
+  absl::MutexLock lock(&mutex_);
+  living_[id] = core;
+  return core;
+}
+
+absl::Status SegmentTable::Use(std::shared_ptr<Session> session) {
+  absl::MutexLock sharing(&sharing_);
+  std::vector<std::shared_ptr<SegmentCore>> cores;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [id, weak] : living_) {
+      if (std::shared_ptr<SegmentCore> core = weak.lock()) cores.push_back(std::move(core));
+    }
+  }
+  for (const auto& core : cores) {
+    absl::Status status = session->ShareSegment(core->id(), core->memory().fd(), core->memory().mapped_bytes());
+    if (!status.ok()) {
+      return absl::Status(status.code(),
+                          absl::StrCat("registering segment ", core->id(), " again: ", status.message()));
+    }
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    session_.swap(session);
+  }
+  return absl::OkStatus();
+}
+
+void SegmentTable::Clear() {
+  std::shared_ptr<Session> dropped;
+  absl::MutexLock lock(&mutex_);
+  session_.swap(dropped);
+}
+
+void SegmentTable::Release(uint32_t id) {
+  std::shared_ptr<Session> session;
+  {
+    absl::MutexLock lock(&mutex_);
+    living_.erase(id);
+    session = session_;
+  }
+  if (session != nullptr) session->DropSegment(id);
+}
+
+std::shared_ptr<Session> SegmentTable::session() const {
+  absl::MutexLock lock(&mutex_);
+  return session_;
+}
+
+}  // namespace rails::internal

@@ -1,0 +1,158 @@
+#include "client/src/session.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/src/job.h"
+
+namespace rails::internal {
+namespace {
+
+constexpr absl::Duration kFirstPause = absl::Milliseconds(20);
+constexpr absl::Duration kLongestPause = absl::Milliseconds(500);
+
+// Whether trying again may help: the daemon may be starting, or its sockets not have their modes yet.
+bool MayPass(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsPermissionDenied(status) || absl::IsUnauthenticated(status) ||
+         absl::IsDeadlineExceeded(status);
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<Session>> Session::Open(const ClientOptions& options, std::shared_ptr<Watcher> watcher) {
+  if (options.socket_dir.empty()) return absl::InvalidArgumentError("socket_dir is empty");
+  std::error_code error;
+  const std::string directory = std::filesystem::absolute(options.socket_dir, error).string();
+  if (error) return absl::InvalidArgumentError(absl::StrCat("socket_dir ", options.socket_dir, ": ", error.message()));
+  const absl::Time deadline = absl::Now() + options.connect_timeout;
+  absl::Duration pause = kFirstPause;
+  for (;;) {
+    const absl::Duration left = std::max(deadline - absl::Now(), absl::Milliseconds(100));
+    absl::StatusOr<std::shared_ptr<Session>> session = TryOpen(options, directory, left, watcher);
+    if (session.ok() || !MayPass(session.status())) return session;
+    if (absl::Now() + pause >= deadline) {
+      return absl::Status(session.status().code(), absl::StrCat(session.status().message(), " (tried for ",
+                                                                absl::FormatDuration(options.connect_timeout), ")"));
+    }
+    absl::SleepFor(pause);
+    pause = std::min(2 * pause, kLongestPause);
+  }
+}
+
+absl::StatusOr<std::shared_ptr<Session>> Session::TryOpen(const ClientOptions& options, const std::string& directory,
+                                                          absl::Duration timeout, std::shared_ptr<Watcher> watcher) {
+  const absl::Time deadline = absl::Now() + timeout;
+  auto channel = DescriptorChannel::Open(absl::StrCat(directory, "/descriptors.sock"), options.client_name, timeout);
+  if (!channel.ok()) return channel.status();
+  const std::string path = absl::StrCat(directory, "/client.sock");
+  std::unique_ptr<Rpc> rpc = Rpc::Create(path, (*channel)->hello().token);
+  const absl::Duration left = std::max(deadline - absl::Now(), absl::Milliseconds(100));
+  if (!rpc->WaitConnected(left)) {
+    return absl::UnavailableError(absl::StrCat("cannot connect to the gRPC socket ", path,
+                                               ", though descriptors.sock beside it answers: is railsd still starting, "
+                                               "and may this user (uid ",
+                                               geteuid(), ") write to the socket?"));
+  }
+  absl::StatusOr<v1::GetSessionResponse> known = rpc->GetSession(std::max(deadline - absl::Now(), absl::Seconds(1)));
+  if (!known.ok()) {
+    return absl::Status(known.status().code(),
+                        absl::StrCat("opening the session on ", path, ": ", known.status().message()));
+  }
+  if (known->boot_id() != (*channel)->hello().boot_id) {
+    return absl::UnavailableError(
+        absl::StrCat("client.sock and descriptors.sock in ", directory, " belong to different daemons"));
+  }
+  return std::make_shared<Session>(*std::move(channel), std::move(rpc), std::move(watcher));
+}
+
+Session::Session(std::unique_ptr<DescriptorChannel> channel, std::unique_ptr<Rpc> rpc, std::shared_ptr<Watcher> watcher)
+    : watcher_(std::move(watcher)), channel_(std::move(channel)), rpc_(std::move(rpc)) {}
+
+Session::~Session() {
+  // In a forked child gRPC's threads do not exist: nothing would ever end its calls.
+  if (getpid() != process_) (void)rpc_.release();
+}
+
+absl::Status Session::Usable() const {
+  if (getpid() != process_) {
+    return absl::FailedPreconditionError(absl::StrCat("this client belongs to process ", process_,
+                                                      "; a forked child must Connect() for itself, after exec"));
+  }
+  absl::MutexLock lock(&mutex_);
+  return lost_;
+}
+
+void Session::Watch() {
+  watcher_->Watch(channel_->fd(), hello().daemon->fd(), [self = shared_from_this()] {
+    const SessionHello& hello = self->hello();
+    self->Lose(absl::UnavailableError(absl::StrCat(
+        hello.daemon->Ended() ? "the railsd process of node " : "the session was closed by railsd of node ", hello.node,
+        hello.daemon->Ended() ? " has ended" : "", ": groups and jobs are lost; Reconnect() and join again")));
+  });
+}
+
+void Session::Lose(absl::Status why) {
+  std::vector<std::shared_ptr<JobCore>> jobs;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!lost_.ok()) return;
+    lost_ = why;
+    lost_flag_.store(true, std::memory_order_release);
+    jobs.reserve(jobs_.size());
+    for (const auto& [key, job] : jobs_) jobs.push_back(job);
+  }
+  channel_->Shutdown();
+  for (const std::shared_ptr<JobCore>& job : jobs) job->Finish(why, /*quiescent=*/false);
+  rpc_->CancelAll();
+}
+
+void Session::Close() {
+  Lose(absl::CancelledError("the client was closed"));
+  rpc_->Drain();
+}
+
+absl::Status Session::AddJob(std::shared_ptr<JobCore> job) {
+  absl::MutexLock lock(&mutex_);
+  if (!lost_.ok()) return lost_;
+  JobCore* key = job.get();
+  jobs_[key] = std::move(job);
+  return absl::OkStatus();
+}
+
+void Session::ForgetJob(JobCore* job) {
+  std::shared_ptr<JobCore> dropped;
+  absl::MutexLock lock(&mutex_);
+  if (const auto found = jobs_.find(job); found != jobs_.end()) {
+    dropped = std::move(found->second);
+    jobs_.erase(found);
+  }
+}
+
+absl::Status Session::ShareSegment(uint32_t id, int fd, uint64_t length_bytes) {
+  if (absl::Status status = Usable(); !status.ok()) return status;
+  {
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(
+        +[](uint32_t* removals) { return *removals == 0; }, &removals_));
+  }
+  absl::Status status = channel_->AddSegment(id, fd, length_bytes, absl::Minutes(1));
+  if (absl::IsUnavailable(status) && !connected()) return Usable();
+  return status;
+}
+
+void Session::DropSegment(uint32_t id) {
+  if (!Usable().ok()) return;
+  {
+    absl::MutexLock lock(&mutex_);
+    ++removals_;
+  }
+  rpc_->RemoveSegmentAsync(id, kCallTimeout, [this](absl::Status) {
+    absl::MutexLock lock(&mutex_);
+    --removals_;
+  });
+}
+
+}  // namespace rails::internal

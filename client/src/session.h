@@ -1,0 +1,81 @@
+// One life of the connection to one daemon: descriptor channel, calls, unfinished jobs, and what ended it.
+#ifndef RAILS_CLIENT_SRC_SESSION_H_
+#define RAILS_CLIENT_SRC_SESSION_H_
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "client/src/descriptor_channel.h"
+#include "client/src/rpc.h"
+#include "client/src/watcher.h"
+#include "rails/client.h"
+
+namespace rails::internal {
+
+class JobCore;
+
+// What the calls wait for. The defaults suit a daemon on the same machine.
+inline constexpr absl::Duration kCallTimeout = absl::Seconds(10);  // for an answer that waits for nobody
+inline constexpr absl::Duration kWaitChunk = absl::Seconds(30);    // one WaitJob call
+
+// Thread-safe. Lost for good at the first sign that the daemon or the session is gone.
+class Session : public std::enable_shared_from_this<Session> {
+ public:
+  // Tries until `options.connect_timeout`; the error says which socket failed, how, and what to do. `watcher` outlives
+  // the session's use.
+  static absl::StatusOr<std::shared_ptr<Session>> Open(const ClientOptions& options, std::shared_ptr<Watcher> watcher);
+  Session(std::unique_ptr<DescriptorChannel> channel, std::unique_ptr<Rpc> rpc, std::shared_ptr<Watcher> watcher);
+  ~Session();
+
+  const SessionHello& hello() const { return channel_->hello(); }
+  Rpc& rpc() { return *rpc_; }
+  const std::shared_ptr<Watcher>& watcher() const { return watcher_; }
+
+  // OK while the session lives; else why it does not. Also refuses a forked child.
+  absl::Status Usable() const ABSL_LOCKS_EXCLUDED(mutex_);
+  bool connected() const { return !lost_flag_.load(std::memory_order_acquire); }
+
+  // Starts to watch for the daemon's end.
+  void Watch();
+  // The session is over: its unfinished jobs end with `why`, and calls under way are cancelled.
+  void Lose(absl::Status why) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Loses the session and waits for its calls. Not from a callback.
+  void Close();
+
+  // Unfinished jobs, which Lose() ends. Adding one fails when the session is lost.
+  absl::Status AddJob(std::shared_ptr<JobCore> job) ABSL_LOCKS_EXCLUDED(mutex_);
+  void ForgetJob(JobCore* job) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Shares a segment, after the removals under way: they count against the same quota.
+  absl::Status ShareSegment(uint32_t id, int fd, uint64_t length_bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Tells the daemon to let go of a segment; does not wait. A refusal leaves it there until the session ends.
+  void DropSegment(uint32_t id) ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  static absl::StatusOr<std::shared_ptr<Session>> TryOpen(const ClientOptions& options, const std::string& directory,
+                                                          absl::Duration timeout, std::shared_ptr<Watcher> watcher);
+
+  const pid_t process_ = getpid();
+  const std::shared_ptr<Watcher> watcher_;
+  const std::unique_ptr<DescriptorChannel> channel_;
+  std::unique_ptr<Rpc> rpc_;
+  std::atomic<bool> lost_flag_{false};
+  mutable absl::Mutex mutex_;
+  absl::Status lost_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<JobCore*, std::shared_ptr<JobCore>> jobs_ ABSL_GUARDED_BY(mutex_);
+  uint32_t removals_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace rails::internal
+
+#endif  // RAILS_CLIENT_SRC_SESSION_H_

@@ -1,0 +1,240 @@
+#include "client/src/submission.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+
+namespace rails::internal {
+namespace {
+
+using Bytes = absl::Span<std::byte>;
+
+bool StartsBefore(const Bytes& a, const Bytes& b) { return a.data() < b.data(); }
+
+// Whether any of `sorted` overlaps `bytes`. The entries of `sorted` do not overlap each other.
+bool OverlapsAny(const std::vector<Bytes>& sorted, const Bytes& bytes) {
+  auto after = std::upper_bound(sorted.begin(), sorted.end(), bytes, StartsBefore);
+  if (after != sorted.end() && after->data() < bytes.data() + bytes.size()) return true;
+  return after != sorted.begin() && bytes.data() < (after - 1)->data() + (after - 1)->size();
+}
+
+// Checks the flows of one direction and writes them as columns.
+class DirectionBuilder {
+ public:
+  DirectionBuilder(const char* field, const SegmentTable* table, uint32_t world_size, uint32_t rank,
+                   absl::flat_hash_set<const SegmentCore*>* seen, Submission* submission)
+      : field_(field),
+        table_(table),
+        world_size_(world_size),
+        rank_(rank),
+        seen_(seen),
+        submission_(submission),
+        peers_(world_size, false) {}
+
+  absl::Status Build(const std::vector<FlowRanges>& flows, google::protobuf::RepeatedPtrField<v1::FlowRanges>* out) {
+    out->Reserve(static_cast<int>(flows.size()));
+    for (size_t i = 0; i < flows.size(); ++i) {
+      const FlowRanges& flow = flows[i];
+      if (flow.rank >= world_size_) {
+        return Error(i, absl::StrCat(".rank ", flow.rank, " is outside the world of ", world_size_, " ranks"));
+      }
+      if (peers_[flow.rank]) return Error(i, absl::StrCat(".rank ", flow.rank, " appears twice"));
+      peers_[flow.rank] = true;
+      const bool self = flow.rank == rank_;
+      v1::FlowRanges* columns = self || flow.ranges.empty() ? nullptr : out->Add();
+      absl::Status status = BuildFlow(i, flow, columns);
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status BuildFlow(size_t index, const FlowRanges& flow, v1::FlowRanges* columns) {
+    const bool self = flow.rank == rank_;
+    if (columns != nullptr) {
+      columns->set_peer_rank(flow.rank);
+      columns->mutable_offsets_bytes()->Reserve(static_cast<int>(flow.ranges.size()));
+      columns->mutable_lengths_bytes()->Reserve(static_cast<int>(flow.ranges.size()));
+    }
+    uint64_t total_bytes = 0;
+    for (size_t i = 0; i < flow.ranges.size(); ++i) {
+      const Range& range = flow.ranges[i];
+      if (range.segment.get() != segment_ || segment_ == nullptr) {
+        absl::Status status = TakeSegment(index, i, range);
+        if (!status.ok()) return status;
+      }
+      if (range.offset_bytes > length_bytes_ || range.length_bytes > length_bytes_ - range.offset_bytes) {
+        return Error(index, absl::StrCat(".ranges[", i, "]: offset_bytes ", range.offset_bytes, " + length_bytes ",
+                                         range.length_bytes, " is past the end of segment ", core_->id(), " (",
+                                         length_bytes_, " bytes)"));
+      }
+      if (range.length_bytes > std::numeric_limits<uint64_t>::max() - total_bytes) {
+        return Error(index,
+                     absl::StrCat(".ranges[", i, "]: length_bytes ", range.length_bytes, " brings the flow past 2^64"));
+      }
+      total_bytes += range.length_bytes;
+      if (self && range.length_bytes > 0) AddSelf(range);
+      if (columns != nullptr) AddRange(range, i, columns);
+    }
+    return absl::OkStatus();
+  }
+
+  // One segment for all ranges as long as that suffices; one for each from the first that differs.
+  void AddRange(const Range& range, size_t index, v1::FlowRanges* columns) {
+    auto* ids = columns->mutable_segment_ids();
+    if (index == 0) {
+      ids->Add(core_->id());
+    } else if (ids->size() > 1 || ids->Get(0) != core_->id()) {
+      if (ids->size() == 1) {
+        const uint32_t first = ids->Get(0);  // the argument must not point into what grows
+        ids->Reserve(columns->offsets_bytes().Capacity());
+        ids->Resize(static_cast<int>(index), first);
+      }
+      ids->Add(core_->id());
+    }
+    columns->mutable_offsets_bytes()->AddAlreadyReserved(range.offset_bytes);
+    columns->mutable_lengths_bytes()->AddAlreadyReserved(range.length_bytes);
+  }
+
+  void AddSelf(const Range& range) {
+    const Bytes bytes = core_->memory().bytes().subspan(range.offset_bytes, range.length_bytes);
+    if (field_[0] == 's') {
+      submission_->self.AddSource(bytes);
+    } else {
+      submission_->self.AddDestination(bytes);
+    }
+  }
+
+  // Makes the segment of `range` the current one, after checking that it is ours and usable.
+  absl::Status TakeSegment(size_t flow, size_t index, const Range& range) {
+    const std::string where = absl::StrCat(".ranges[", index, "].segment");
+    if (range.segment == nullptr) return Error(flow, absl::StrCat(where, " is null"));
+    const auto* handle = dynamic_cast<const SegmentHandle*>(range.segment.get());
+    if (handle == nullptr) return Error(flow, absl::StrCat(where, " was not made by this library"));
+    if (handle->core()->table() != table_) {
+      return Error(flow, absl::StrCat(where, " ", handle->id(), " belongs to another client"));
+    }
+    segment_ = range.segment.get();
+    core_ = handle->core().get();
+    length_bytes_ = core_->memory().bytes().size();
+    if (!seen_->insert(core_).second) return absl::OkStatus();
+    if (absl::Status status = core_->CheckUsable(); !status.ok()) {
+      return absl::Status(status.code(), absl::StrCat(field_, "[", flow, "]", where, ": ", status.message()));
+    }
+    submission_->segments.push_back(handle->core());
+    return absl::OkStatus();
+  }
+
+  absl::Status Error(size_t flow, absl::string_view what) const {
+    return absl::InvalidArgumentError(absl::StrCat(field_, "[", flow, "]", what));
+  }
+
+  const char* const field_;
+  const SegmentTable* const table_;
+  const uint32_t world_size_;
+  const uint32_t rank_;
+  absl::flat_hash_set<const SegmentCore*>* const seen_;
+  Submission* const submission_;
+  std::vector<bool> peers_;
+  // The segment of the last range: mostly that of the next one as well.
+  const Segment* segment_ = nullptr;
+  SegmentCore* core_ = nullptr;
+  uint64_t length_bytes_ = 0;
+};
+
+// The daemon compares the receive ranges that it sees; it does not see the rank's own.
+absl::Status CheckSelf(const AllToAllv& exchange, uint32_t rank, const SelfCopy& self) {
+  if (self.source_bytes() != self.destination_bytes()) {
+    return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " sends ", self.source_bytes(),
+                                                   " bytes to itself but receives ", self.destination_bytes(),
+                                                   " from itself"));
+  }
+  if (self.destinations().empty()) return absl::OkStatus();
+  std::vector<Bytes> own = self.destinations();
+  std::sort(own.begin(), own.end(), StartsBefore);
+  for (size_t i = 1; i < own.size(); ++i) {
+    if (own[i].data() < own[i - 1].data() + own[i - 1].size()) {
+      return absl::InvalidArgumentError(absl::StrCat("receives: ranges of rank ", rank, " from itself overlap"));
+    }
+  }
+  for (size_t i = 0; i < exchange.receives.size(); ++i) {
+    const FlowRanges& flow = exchange.receives[i];
+    if (flow.rank == rank) continue;
+    for (size_t j = 0; j < flow.ranges.size(); ++j) {
+      const Range& range = flow.ranges[j];
+      if (range.length_bytes == 0) continue;
+      if (OverlapsAny(own, range.segment->bytes().subspan(range.offset_bytes, range.length_bytes))) {
+        return absl::InvalidArgumentError(absl::StrCat("receives[", i, "].ranges[", j, "]: offset_bytes ",
+                                                       range.offset_bytes, ", length_bytes ", range.length_bytes,
+                                                       " overlaps what rank ", rank, " receives from itself"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Walks two lists of equal totals in step.
+template <typename Function>
+void ForEachPiece(const std::vector<Bytes>& from, const std::vector<Bytes>& to, Function function) {
+  size_t i = 0, j = 0, i_done = 0, j_done = 0;
+  while (i < from.size() && j < to.size()) {
+    const size_t length = std::min(from[i].size() - i_done, to[j].size() - j_done);
+    function(from[i].data() + i_done, to[j].data() + j_done, length);
+    i_done += length;
+    j_done += length;
+    if (i_done == from[i].size()) i_done = 0, ++i;
+    if (j_done == to[j].size()) j_done = 0, ++j;
+  }
+}
+
+}  // namespace
+
+uint64_t SelfCopy::TotalBytes(const std::vector<absl::Span<std::byte>>& list) {
+  uint64_t total_bytes = 0;
+  for (const Bytes& bytes : list) total_bytes += bytes.size();
+  return total_bytes;
+}
+
+void SelfCopy::Run() const {
+  std::vector<Bytes> sorted = destinations_;
+  std::sort(sorted.begin(), sorted.end(), StartsBefore);
+  const bool overlap = std::any_of(sources_.begin(), sources_.end(),
+                                   [&sorted](const Bytes& bytes) { return OverlapsAny(sorted, bytes); });
+  const auto move = [](const std::byte* from, std::byte* to, size_t length) { std::memmove(to, from, length); };
+  if (!overlap || (sources_.size() == 1 && destinations_.size() == 1)) {
+    ForEachPiece(sources_, destinations_, move);
+    return;
+  }
+  std::vector<std::byte> staged;
+  staged.reserve(source_bytes());
+  for (const Bytes& bytes : sources_) staged.insert(staged.end(), bytes.begin(), bytes.end());
+  ForEachPiece({Bytes(staged.data(), staged.size())}, destinations_, move);
+}
+
+absl::Status BuildSubmission(const AllToAllv& exchange, const SegmentTable* table, uint32_t world_size, uint32_t rank,
+                             Submission* submission) {
+  if (exchange.timeout < absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(absl::StrCat("timeout ", absl::FormatDuration(exchange.timeout), " is negative"));
+  }
+  absl::flat_hash_set<const SegmentCore*> seen;
+  DirectionBuilder sends("sends", table, world_size, rank, &seen, submission);
+  absl::Status status = sends.Build(exchange.sends, submission->request->mutable_sends());
+  if (!status.ok()) return status;
+  DirectionBuilder receives("receives", table, world_size, rank, &seen, submission);
+  status = receives.Build(exchange.receives, submission->request->mutable_receives());
+  if (!status.ok()) return status;
+  status = CheckSelf(exchange, rank, submission->self);
+  if (!status.ok()) return status;
+  submission->request->set_tag(exchange.tag);
+  if (exchange.timeout != absl::InfiniteDuration()) {
+    const absl::Duration whole = absl::Ceil(exchange.timeout, absl::Milliseconds(1));
+    submission->request->set_timeout_milliseconds(static_cast<uint64_t>(absl::ToInt64Milliseconds(whole)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace rails::internal
