@@ -1,0 +1,363 @@
+#!/usr/bin/env python3
+"""Starts, watches and stops clusters of real daemons on one machine.
+
+The demo, the integration tests and the benchmarks all use this module; it can also be run by itself:
+
+    bench/cluster.py --nodes 2 --rails 4 --speed 200mbit        # until interrupted
+
+Several clusters can run at once: each holds one network 127.K.0.0/16 by a listening socket. Daemons die with the
+process that started them, unless they are to be kept.
+"""
+
+import argparse
+import contextlib
+import ctypes
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CONTROL_PORT, METRICS_PORT, LOCK_PORT = 7471, 9471, 7470
+PR_SET_PDEATHSIG = 1
+
+
+class ClusterError(Exception):
+    """A daemon that did not do what it should; the text holds what its log said."""
+
+
+@dataclasses.dataclass
+class Settings:
+    """What the daemons are told. `sections` holds further sections of the configuration, merged into each file."""
+
+    nodes: int = 4
+    rails: int = 4
+    speed: str = "200mbit"
+    sections: dict = dataclasses.field(default_factory=dict)
+
+
+class Loopback:
+    """Addresses in a network 127.K.0.0/16 that nobody else uses, held until close()."""
+
+    def __init__(self):
+        start = os.getpid()
+        for attempt in range(200):
+            number = 16 + (start + attempt) % 200
+            held = socket.socket()
+            try:
+                held.bind((f"127.{number}.255.254", LOCK_PORT))
+                held.listen()
+                with socket.socket() as probe:  # daemons that were kept by an earlier run
+                    probe.bind((f"127.{number}.0.1", CONTROL_PORT))
+            except OSError:
+                held.close()
+                continue
+            self._held, self.number = held, number
+            return
+        raise ClusterError("no free network 127.16.0.0/16 to 127.215.0.0/16: stop clusters that were kept")
+
+    def control(self, node):
+        return f"127.{self.number}.0.{node + 1}:{CONTROL_PORT}"
+
+    def metrics(self, node):
+        return f"127.{self.number}.0.{node + 1}:{METRICS_PORT}"
+
+    def rail(self, node, rail):
+        return f"127.{self.number}.{rail + 1}.{node + 1}"
+
+    def command(self, _node):
+        """What comes before the daemon's command line."""
+        return []
+
+    def close(self):
+        self._held.close()
+
+
+class LoopbackV6(Loopback):
+    """Rails on [::1], told apart by ports that the kernel chooses."""
+
+    def rail(self, node, rail):
+        return "[::1]:0"
+
+
+@dataclasses.dataclass
+class Node:
+    """One daemon."""
+
+    index: int
+    name: str
+    folder: Path
+    process: subprocess.Popen = None
+
+    @property
+    def sockets(self):
+        return self.folder / "sockets"
+
+    @property
+    def config(self):
+        return self.folder / "railsd.yaml"
+
+    @property
+    def log(self):
+        return self.folder / "railsd.log"
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def running(self):
+        return self.process is not None and self.process.poll() is None
+
+    def cpu_seconds(self):
+        """Processor time of the daemon so far: (user, system)."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        ticks = os.sysconf("SC_CLK_TCK")
+        return int(fields[11]) / ticks, int(fields[12]) / ticks
+
+
+def yaml_text(value):
+    """A configuration as YAML: one line for each section, its value in JSON, which is YAML too."""
+    lines = []
+    for key, section in value.items():
+        if isinstance(section, list) and section:
+            lines += [f"{key}:"] + [f"  - {json.dumps(item)}" for item in section]
+        elif isinstance(section, dict) and section:
+            lines += [f"{key}:"] + [f"  {name}: {json.dumps(item)}" for name, item in section.items()]
+        else:
+            lines.append(f"{key}: {json.dumps(section)}")
+    return "\n".join(lines) + "\n"
+
+
+def _die_with_parent():
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+class Cluster:
+    """M daemons. A context manager: starts on entry, stops on exit. Use it from one thread, which must outlive it."""
+
+    def __init__(self, settings=None, build="build/release", folder=None, addresses=None, keep=False):
+        self.settings = settings or Settings()
+        self.build = Path(build) if Path(build).is_absolute() else ROOT / build
+        self.keep = keep
+        self._own_folder = folder is None
+        self.folder = Path(folder or tempfile.mkdtemp(prefix="railsd-cluster-"))
+        self.addresses = addresses or Loopback()
+        self.nodes = [Node(i, f"n{i}", self.folder / f"n{i}") for i in range(self.settings.nodes)]
+        for node in self.nodes:
+            node.sockets.mkdir(parents=True, exist_ok=True)
+            node.config.write_text(yaml_text(self.config(node)))
+
+    @property
+    def railsd(self):
+        return self.build / "daemon/railsd"
+
+    @property
+    def railsctl(self):
+        return self.build / "client/railsctl/railsctl"
+
+    def config(self, node):
+        """The configuration of one daemon."""
+        peers = [{"name": other.name, "control": self.addresses.control(other.index)}
+                 for other in self.nodes if other is not node]
+        config = {
+            "node": node.name,
+            "socket_dir": str(node.sockets),
+            "control": {"listen": self.addresses.control(node.index)},
+            "rails": [{"name": f"rail{r}", "address": self.addresses.rail(node.index, r), "speed": self.settings.speed}
+                      for r in range(self.settings.rails)],
+            "peers": {"static": peers},
+            "metrics": {"listen": self.addresses.metrics(node.index)},
+            "timeouts": {"job": "2m", "join": "1m", "drain": "10s"},
+        }
+        for key, section in self.settings.sections.items():
+            if isinstance(section, dict):
+                config.setdefault(key, {}).update(section)
+            else:
+                config[key] = section
+        return config
+
+    def __enter__(self):
+        try:
+            self.start()
+            self.wait_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, kind, value, trace):
+        if self.keep and kind is None:
+            self.addresses.close()
+        else:
+            self.stop()
+
+    def start_node(self, node):
+        """Starts one daemon; does not wait for it."""
+        with open(node.log, "ab") as log:
+            node.process = subprocess.Popen(
+                [*self.addresses.command(node.index), self.railsd, "--config", node.config],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                preexec_fn=None if self.keep else _die_with_parent)
+
+    def start(self):
+        for node in self.nodes:
+            self.start_node(node)
+
+    def wait_ready(self, timeout=30.0, nodes=None):
+        """Waits until every daemon (of `nodes`) sees all others over the control network and over every rail."""
+        deadline = time.monotonic() + timeout
+        waiting, why = list(nodes or self.nodes), {}
+        while waiting:
+            for node in list(waiting):
+                if not node.running():
+                    raise ClusterError(f"{node.name} ended with {node.process.poll()}\n{self.logs([node])}")
+                try:
+                    why[node.name] = self._not_ready(node)
+                except ClusterError as error:
+                    why[node.name] = str(error)
+                if not why[node.name]:
+                    waiting.remove(node)
+            if waiting and time.monotonic() > deadline:
+                reasons = "\n".join(f"{node.name}: {why[node.name]}" for node in waiting)
+                raise ClusterError(f"not ready after {timeout:.0f} s\n{reasons}\n{self.logs(waiting)}")
+            if waiting:
+                time.sleep(0.05)
+
+    def _not_ready(self, node):
+        """What is missing, as a text; empty when nothing is."""
+        peers = {peer["node"]: peer for peer in self.ctl_json(node, "peers")["peers"]}
+        for other in self.nodes:
+            if other is node or not other.running():
+                continue
+            peer = peers.get(other.name)
+            if not peer or not peer["up"]:
+                return f"{other.name} is not up"
+            if sum(map(bool, peer["rails_up"])) < self.settings.rails:
+                return f"rails to {other.name}: {peer['rails_up']}"
+        return ""
+
+    def ctl(self, node, *arguments, timeout=60):
+        """railsctl against one daemon. Returns the finished process with its output as text."""
+        return subprocess.run([self.railsctl, arguments[0], "--socket-dir", node.sockets, *map(str, arguments[1:])],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=timeout, check=False)
+
+    def ctl_json(self, node, *arguments):
+        run = self.ctl(node, *arguments, "--json")
+        if run.returncode != 0:
+            raise ClusterError(f"railsctl {arguments[0]} ended with {run.returncode}: {run.stderr.strip()}")
+        return json.loads(run.stdout)
+
+    def replay_command(self, *arguments):
+        """The command that replays a workload through all daemons."""
+        command = [self.railsctl, "replay"]
+        for node in self.nodes:
+            command += ["--daemon", str(node.sockets)]
+        return command + [str(argument) for argument in arguments]
+
+    def replay(self, *arguments, timeout=600, check=True):
+        """Runs a replay and returns its JSON report (None when check is false and there is none)."""
+        with running(self.replay_command(*arguments, "--json"), stdout=subprocess.PIPE,
+                     stderr=subprocess.PIPE, text=True) as process:
+            try:
+                out, errors = process.communicate(timeout=timeout)
+            except subprocess.TimeoutExpired as error:
+                raise ClusterError(f"replay still runs after {timeout} s\n{self.logs()}") from error
+        report = None
+        with contextlib.suppress(ValueError):
+            report = json.loads(out)
+        if check and (process.returncode != 0 or report is None):
+            raise ClusterError(f"replay ended with {process.returncode}: {errors.strip()}\n{self.logs()}")
+        return report
+
+    def stop_node(self, node, how=signal.SIGTERM, timeout=15.0):
+        """Stops one daemon and returns its exit status; kills it when it does not end in time."""
+        if node.process is None:
+            return None
+        if node.running():
+            node.process.send_signal(how)
+        try:
+            return node.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            node.process.kill()
+            node.process.wait()
+            return None
+
+    def stop(self):
+        """Stops all daemons and removes what they left. Returns their exit statuses."""
+        for node in self.nodes:
+            if node.running():
+                node.process.send_signal(signal.SIGTERM)
+        statuses = [self.stop_node(node) for node in self.nodes]
+        self.addresses.close()
+        if self._own_folder:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        return statuses
+
+    def logs(self, nodes=None, lines=40):
+        """The end of the daemons' logs."""
+        parts = []
+        for node in nodes or self.nodes:
+            if node.log.exists():
+                tail = node.log.read_text(errors="replace").splitlines()[-lines:]
+                parts.append(f"--- {node.name}\n" + "\n".join(tail))
+        return "\n".join(parts)
+
+
+@contextlib.contextmanager
+def running(command, **options):
+    """A child in a process group of its own; the whole group is gone afterwards, whatever happens in between."""
+    process = subprocess.Popen([str(part) for part in command], start_new_session=True,
+                               preexec_fn=_die_with_parent, **options)
+    try:
+        yield process
+    finally:
+        for how, patience in ((signal.SIGTERM, 10), (signal.SIGKILL, 10)):
+            if process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, how)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(patience)
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream:
+                stream.close()
+
+
+def exit_on_signals():
+    """Turns the signals that end a program into SystemExit, so that what was started is stopped."""
+    def leave(number, _frame):
+        for other in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(other, signal.SIG_IGN)  # once is enough; stopping must not be interrupted
+        raise SystemExit(128 + number)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, leave)
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Runs a cluster of daemons until interrupted.")
+    parser.add_argument("--nodes", type=int, default=4)
+    parser.add_argument("--rails", type=int, default=4)
+    parser.add_argument("--speed", default="200mbit")
+    parser.add_argument("--build", default="build/release")
+    options = parser.parse_args()
+    exit_on_signals()
+    try:
+        with Cluster(Settings(options.nodes, options.rails, options.speed), build=options.build) as cluster:
+            for node in cluster.nodes:
+                print(f"{node.name}: pid {node.pid}, sockets in {node.sockets}", flush=True)
+            signal.pause()
+    except ClusterError as error:
+        print(f"cluster: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+// Asks a daemon's socket what any gRPC tool would: standard health and server reflection.
+//
+//   grpc_probe unix:/run/railsd/client.sock
+//
+// Prints "health N" (1 is SERVING) and one "service NAME" a line. No generated code: the messages are two bytes long.
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+
+#include <chrono>
+#include <cstdint>
+#include <iostream>
+#include <memory>
+#include <string>
+
+namespace {
+
+grpc::ByteBuffer Buffer(const std::string& bytes) {
+  const grpc::Slice slice(bytes);
+  return {&slice, 1};
+}
+
+std::string Text(const grpc::ByteBuffer& buffer) {
+  grpc::Slice slice;
+  if (!buffer.DumpToSingleSlice(&slice).ok()) return "";
+  return {reinterpret_cast<const char*>(slice.begin()), slice.size()};
+}
+
+// Sends one message to a method and returns the first one that comes back.
+grpc::Status Ask(const std::shared_ptr<grpc::Channel>& channel, const std::string& method, const std::string& request,
+                 std::string* response) {
+  grpc::GenericStub stub(channel);
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+  grpc::CompletionQueue queue;
+  const auto step = [&queue] {
+    void* tag = nullptr;
+    bool ok = false;
+    return queue.Next(&tag, &ok) && ok;
+  };
+  auto call = stub.PrepareCall(&context, method, &queue);
+  call->StartCall(nullptr);
+  grpc::ByteBuffer answer;
+  if (step()) {
+    call->Write(Buffer(request), nullptr);
+    if (step()) {
+      call->WritesDone(nullptr);
+      step();
+      call->Read(&answer, nullptr);
+      if (step()) *response = Text(answer);
+    }
+  }
+  grpc::Status status;
+  call->Finish(&status, nullptr);
+  step();
+  return status;
+}
+
+// Reads one protobuf field header and length; false at the end or on what is no length-delimited field.
+bool NextField(const std::string& bytes, size_t* at, uint32_t* number, std::string* value) {
+  if (*at + 2 > bytes.size() || (bytes[*at] & 7) != 2) return false;
+  *number = static_cast<uint8_t>(bytes[*at]) >> 3;
+  size_t length = 0;
+  int shift = 0;
+  size_t next = *at + 1;
+  for (; next < bytes.size() && shift < 28; ++next, shift += 7) {
+    length |= static_cast<size_t>(bytes[next] & 0x7f) << shift;
+    if ((bytes[next] & 0x80) == 0) break;
+  }
+  ++next;
+  if (next + length > bytes.size()) return false;
+  *value = bytes.substr(next, length);
+  *at = next + length;
+  return true;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::cerr << "usage: grpc_probe TARGET\n";
+    return 2;
+  }
+  const auto channel = grpc::CreateChannel(argv[1], grpc::InsecureChannelCredentials());
+  std::string response;
+  grpc::Status status = Ask(channel, "/grpc.health.v1.Health/Check", "", &response);
+  if (!status.ok()) {
+    std::cerr << "health: " << status.error_message() << "\n";
+    return 1;
+  }
+  std::cout << "health " << (response.size() == 2 ? static_cast<int>(response[1]) : 0) << "\n";
+
+  response.clear();
+  // ServerReflectionRequest.list_services = ""; the answer's field 6 lists messages whose field 1 is a name.
+  status = Ask(channel, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", std::string("\x3a\x00", 2),
+               &response);
+  if (!status.ok()) {
+    std::cerr << "reflection: " << status.error_message() << "\n";
+    return 1;
+  }
+  size_t at = 0;
+  uint32_t number = 0;
+  std::string value;
+  while (NextField(response, &at, &number, &value)) {
+    if (number != 6) continue;
+    size_t inner = 0;
+    std::string service, name;
+    while (NextField(value, &inner, &number, &service)) {
+      size_t innermost = 0;
+      if (NextField(service, &innermost, &number, &name)) std::cout << "service " << name << "\n";
+    }
+  }
+  return 0;
+}

@@ -1,0 +1,179 @@
+"""What the integration tests share: clusters of real daemons, trainers that obey, and how to wait for a condition.
+
+Each test file ends with `harness.main()`; `--build DIR` names the build that is tested, `--seed N` repeats a random
+test. Nothing here measures time; every wait is for a condition, with a deadline that only a broken program meets.
+"""
+
+import argparse
+import collections
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "bench"))
+
+import cluster as clusters  # noqa: E402  (found by the line above)
+
+BUILD = ROOT / "build/release"
+SEED = random.SystemRandom().randrange(1 << 32)
+PATIENCE = 60.0  # seconds until a condition that should come is given up
+SLOW = False  # a sanitizer build: everything is several times slower, so repeat less
+MIB = 1 << 20
+
+
+def eventually(condition, what, patience=None):
+    """Waits until `condition()` is true and returns what it gave."""
+    deadline = time.monotonic() + (patience or PATIENCE)
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"never happened: {what() if callable(what) else what}")
+        time.sleep(0.02)
+
+
+class Trainer:
+    """A process that uses the client library as it is told. A context manager; killed on exit."""
+
+    def __init__(self, node=None):
+        self.process = subprocess.Popen([BUILD / "tests/integration/rails_test_trainer"], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, text=True, start_new_session=True)
+        if node is not None:
+            self.must(do="connect", socket_dir=str(node.sockets))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.kill()
+
+    def send(self, **command):
+        """Gives a command and does not wait for its answer."""
+        self.process.stdin.write(json.dumps(command) + "\n")
+        self.process.stdin.flush()
+
+    def receive(self):
+        line = self.process.stdout.readline()
+        if not line:
+            raise AssertionError(f"the trainer ended with {self.process.wait()}")
+        return json.loads(line)
+
+    def do(self, **command):
+        self.send(**command)
+        return self.receive()
+
+    def must(self, **command):
+        answer = self.do(**command)
+        if not answer["ok"]:
+            raise AssertionError(f"{command}: {answer}")
+        return answer
+
+    def segment(self, name, length, seed=None):
+        self.must(do="segment", name=name, bytes=length)
+        if seed is not None:
+            self.must(do="fill", name=name, offset=0, bytes=length, seed=seed)
+
+    def wrong_bytes(self, name, offset, length, seed):
+        return self.must(do="check", name=name, offset=offset, bytes=length, seed=seed)["wrong"]
+
+    def kill(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+
+def join(trainers, group, key=""):
+    """All trainers join one group, in rank order; returns their answers."""
+    for rank, trainer in enumerate(trainers):
+        trainer.send(do="join", group=group, world=len(trainers), rank=rank, key=key)
+    return [trainer.receive() for trainer in trainers]
+
+
+def footprint(pid):
+    """What a process holds: descriptors by kind, its own threads by name, shared memory that it maps."""
+    descriptors, threads = collections.Counter(), collections.Counter()
+    for entry in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            target = os.readlink(f"/proc/{pid}/fd/{entry}")
+        except FileNotFoundError:
+            continue
+        descriptors[re.sub(r":\[\d+\]$|\d+$", "", target)] += 1
+    for task in os.listdir(f"/proc/{pid}/task"):
+        try:
+            name = Path(f"/proc/{pid}/task/{task}/comm").read_text().strip()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if not re.match(r"grpc|default-executo|resolver-execu|event_engine|timer", name):
+            threads[name] += 1
+    mapped = [line for line in Path(f"/proc/{pid}/maps").read_text().splitlines() if "/memfd:" in line]
+    return {"descriptors": dict(descriptors), "threads": dict(threads), "mapped": len(mapped)}
+
+
+class ClusterTest(unittest.TestCase):
+    """Tests that share one cluster. `settings` is its shape."""
+
+    settings = clusters.Settings(nodes=2, rails=4, speed="1gbit")
+    addresses = None  # a class like clusters.Loopback
+
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = clusters.Cluster(cls.settings, build=BUILD, addresses=cls.addresses() if cls.addresses else None)
+        cls.cluster.__enter__()
+
+    @classmethod
+    def tearDownClass(cls):
+        statuses = {node.name: cls.cluster.stop_node(node) for node in cls.cluster.nodes}
+        logs = cls.cluster.logs()
+        cls.cluster.stop()
+        bad = {name: status for name, status in statuses.items() if status != 0}
+        if bad:
+            raise AssertionError(f"daemons ended with {bad}\n{logs}")
+
+    def run(self, result=None):
+        before = len(result.failures) + len(result.errors) if result else 0
+        super().run(result)
+        if result and len(result.failures) + len(result.errors) > before:
+            print(f"{self.id()}: logs\n{self.cluster.logs()}", file=sys.stderr)
+
+    def trainer(self, node):
+        """A trainer connected to daemon `node`, gone at the end of the test."""
+        trainer = Trainer(self.cluster.nodes[node])
+        self.addCleanup(trainer.kill)
+        return trainer
+
+    def status(self, node):
+        return self.cluster.ctl_json(self.cluster.nodes[node], "status")
+
+    def idle(self, node):
+        """True when the daemon holds no session, no group and no job."""
+        status = self.status(node)
+        return not status["sessions"] and not status["groups"] and not int(status["jobs_active"])
+
+    def wait_idle(self):
+        for node in range(len(self.cluster.nodes)):
+            eventually(lambda node=node: self.idle(node), lambda node=node: f"n{node} idle: {self.status(node)}")
+
+
+def main():
+    global BUILD, SEED, SLOW
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--build", default=str(BUILD))
+    parser.add_argument("--seed", type=int, default=SEED)
+    options, rest = parser.parse_known_args()
+    # Tests import this file as `harness`, and run it as that module too.
+    BUILD, SEED = Path(options.build).resolve(), options.seed
+    cache = BUILD / "CMakeCache.txt"
+    SLOW = cache.exists() and bool(re.search(r"^RAILSD_SANITIZE:\w+=.+", cache.read_text(), re.MULTILINE))
+    print(f"seed {SEED}", file=sys.stderr)
+    unittest.main(module="__main__", argv=[sys.argv[0], *rest])

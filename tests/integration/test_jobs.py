@@ -1,0 +1,279 @@
+"""Jobs as trainers submit them: right ones, wrong ones, cancelled ones, late ones. A wrong one changes nothing."""
+
+import harness
+from harness import MIB, clusters, join
+
+
+class JobTest(harness.ClusterTest):
+    settings = clusters.Settings(nodes=2, rails=4, speed="1gbit")
+    counter = 0
+
+    def pair(self, length=MIB, key=""):
+        """Two trainers, one a node, in a group of their own, with a filled segment `s` and an empty one `r`."""
+        JobTest.counter += 1
+        group = f"group{JobTest.counter}"
+        trainers = [self.trainer(0), self.trainer(1)]
+        for seed, trainer in enumerate(trainers):
+            trainer.segment("s", length, seed=seed + 1)
+            trainer.segment("r", length)
+        for answer in join(trainers, group, key):
+            self.assertEqual(answer.get("members"), ["n0", "n1"], answer)
+        return group, trainers
+
+    def exchange(self, group, trainers, length, job="j", **more):
+        """Both submit the same exchange; returns both reports."""
+        for rank, trainer in enumerate(trainers):
+            other = str(1 - rank)
+            trainer.must(do="submit", group=group, job=job, sends={other: [["s", 0, length]]},
+                         receives={other: [["r", 0, length]]}, **more)
+        return [trainer.must(do="wait", job=job) for trainer in trainers]
+
+    def assert_done(self, reports, length):
+        for report in reports:
+            self.assertEqual((report["terminal"], report["code"]), (True, "OK"), report)
+            self.assertEqual((report["sent"], report["received"]), (length, length))
+
+    def assert_refused(self, answer, code, *words):
+        self.assertFalse(answer["ok"], answer)
+        self.assertEqual(answer["code"], code, answer)
+        for word in words:
+            self.assertIn(word, answer["message"])
+
+
+class GoodJobs(JobTest):
+    def test_bytes_arrive_where_they_belong(self):
+        group, trainers = self.pair()
+        self.assert_done(self.exchange(group, trainers, MIB), MIB)
+        self.assertEqual(trainers[0].wrong_bytes("r", 0, MIB, seed=2), 0)
+        self.assertEqual(trainers[1].wrong_bytes("r", 0, MIB, seed=1), 0)
+
+    def test_ends_cut_a_flow_differently(self):
+        group, (a, b) = self.pair()
+        cuts = [["s", 0, 1], ["s", 1, 4095], ["s", 4096, MIB - 4096]]
+        a.must(do="submit", group=group, job="j", sends={"1": cuts}, receives={"1": [["r", 0, 100]]})
+        b.must(do="submit", group=group, job="j", sends={"0": [["s", 0, 50], ["s", 50, 50]]},
+               receives={"0": [["r", 0, MIB // 2], ["r", MIB // 2, MIB // 2]]})
+        for trainer in (a, b):
+            self.assertEqual(trainer.must(do="wait", job="j")["code"], "OK")
+        self.assertEqual(b.wrong_bytes("r", 0, MIB, seed=1), 0)
+        self.assertEqual(a.wrong_bytes("r", 0, 100, seed=2), 0)
+
+    def test_ranges_land_out_of_order(self):
+        group, (a, b) = self.pair()
+        half = MIB // 2
+        a.must(do="submit", group=group, job="j", sends={"1": [["s", 0, MIB]]}, receives={})
+        b.must(do="submit", group=group, job="j", sends={}, receives={"0": [["r", half, half], ["r", 0, half]]})
+        for trainer in (a, b):
+            self.assertEqual(trainer.must(do="wait", job="j")["code"], "OK")
+        self.assertEqual(b.wrong_bytes("r", half, half, seed=1), 0)
+
+    def test_nothing_at_all(self):
+        group, trainers = self.pair()
+        for trainer in trainers:
+            trainer.must(do="submit", group=group, job="j", sends={}, receives={})
+        self.assert_done([trainer.must(do="wait", job="j") for trainer in trainers], 0)
+
+    def test_zero_and_one_byte(self):
+        group, trainers = self.pair()
+        self.assert_done(self.exchange(group, trainers, 0, job="zero"), 0)
+        self.assert_done(self.exchange(group, trainers, 1, job="one"), 1)
+
+    def test_to_oneself_and_within_a_node(self):
+        a, b = self.trainer(0), self.trainer(0)
+        for seed, trainer in enumerate((a, b)):
+            trainer.segment("s", MIB, seed=seed + 1)
+            trainer.segment("r", 2 * MIB)
+        for answer in join((a, b), "one-node"):
+            self.assertEqual(answer["members"], ["n0", "n0"])
+        for trainer in (a, b):
+            trainer.must(do="submit", group="one-node", job="j",
+                         sends={"0": [["s", 0, MIB]], "1": [["s", 0, MIB]]},
+                         receives={"0": [["r", 0, MIB]], "1": [["r", MIB, MIB]]})
+        for trainer in (a, b):
+            self.assertEqual(trainer.must(do="wait", job="j")["code"], "OK")
+            self.assertEqual(trainer.wrong_bytes("r", 0, MIB, seed=1), 0)
+            self.assertEqual(trainer.wrong_bytes("r", MIB, MIB, seed=2), 0)
+
+    def test_many_jobs_in_flight(self):
+        group, trainers = self.pair(length=4 * MIB)
+        for rank, trainer in enumerate(trainers):
+            other = str(1 - rank)
+            for job in range(16):
+                at = job * MIB // 4
+                trainer.must(do="submit", group=group, job=f"j{job}", tag=job, sends={other: [["s", at, MIB // 4]]},
+                             receives={other: [["r", at, MIB // 4]]})
+        for job in reversed(range(16)):
+            for trainer in trainers:
+                self.assertEqual(trainer.must(do="wait", job=f"j{job}")["code"], "OK")
+        self.assertEqual(trainers[0].wrong_bytes("r", 0, 4 * MIB, seed=2), 0)
+
+    def test_groups_do_not_wait_for_each_other(self):
+        first, one = self.pair()
+        second, two = self.pair()
+        one[0].must(do="submit", group=first, job="j", sends={"1": [["s", 0, MIB]]}, receives={})
+        self.assert_done(self.exchange(second, two, MIB), MIB)
+        one[1].must(do="submit", group=first, job="j", sends={}, receives={"0": [["r", 0, MIB]]})
+        self.assertEqual(one[1].must(do="wait", job="j")["code"], "OK")
+
+    def test_leave_and_join_again(self):
+        group, trainers = self.pair()
+        self.assert_done(self.exchange(group, trainers, MIB), MIB)
+        for trainer in trainers:
+            trainer.do(do="leave", group=group)
+        for answer in join(trainers, group):
+            self.assertTrue(answer["ok"], answer)
+        self.assert_done(self.exchange(group, trainers, MIB, job="again"), MIB)
+
+
+class BadJobs(JobTest):
+    def test_lengths_that_differ_are_told_to_both(self):
+        group, (a, b) = self.pair()
+        a.must(do="submit", group=group, job="j", sends={"1": [["s", 0, 1000]]}, receives={})
+        b.must(do="submit", group=group, job="j", sends={}, receives={"0": [["r", 0, 1001]]})
+        for trainer in (a, b):
+            report = trainer.must(do="wait", job="j")
+            self.assertNotEqual(report["code"], "OK", report)
+            self.assertTrue(report["terminal"])
+            for word in ("1000", "1001"):
+                self.assertIn(word, report["message"])
+
+    def test_ranges_outside_a_segment(self):
+        group, (a, _) = self.pair()
+        for ranges, word in (([["s", 0, MIB + 1]], str(MIB + 1)), ([["s", MIB, 1]], str(MIB)),
+                             ([["s", (1 << 64) - 1, 2]], "18446744073709551615"),
+                             ([["s", 1 << 63, 1 << 63]], "9223372036854775808")):
+            with self.subTest(ranges=ranges):
+                for field in ("sends", "receives"):
+                    answer = a.do(do="submit", group=group, job="bad", **{field: {"1": ranges}})
+                    self.assert_refused(answer, "INVALID_ARGUMENT", word)
+
+    def test_overlapping_receives(self):
+        group, (a, _) = self.pair()
+        answer = a.do(do="submit", group=group, job="bad", receives={"1": [["r", 0, 100], ["r", 99, 10]]})
+        self.assert_refused(answer, "INVALID_ARGUMENT", "overlap", "99")
+
+    def test_unknown_rank(self):
+        group, (a, _) = self.pair()
+        answer = a.do(do="submit", group=group, job="bad", sends={"2": [["s", 0, 1]]})
+        self.assert_refused(answer, "INVALID_ARGUMENT", "2")
+
+    def test_a_refused_submission_takes_no_number(self):
+        group, trainers = self.pair()
+        answer = trainers[0].do(do="submit", group=group, job="bad", sends={"1": [["s", 0, MIB + 1]]})
+        self.assert_refused(answer, "INVALID_ARGUMENT")
+        self.assert_done(self.exchange(group, trainers, MIB), MIB)
+
+    def test_tags_that_differ(self):
+        group, (a, b) = self.pair()
+        a.must(do="submit", group=group, job="j", sends={"1": [["s", 0, 10]]}, receives={}, tag=7)
+        b.must(do="submit", group=group, job="j", sends={}, receives={"0": [["r", 0, 10]]}, tag=8)
+        for trainer in (a, b):
+            report = trainer.must(do="wait", job="j")
+            self.assertNotEqual(report["code"], "OK", report)
+            for word in ("7", "8"):
+                self.assertIn(word, report["message"])
+
+    def test_a_broken_group_refuses(self):
+        group, (a, b) = self.pair()
+        b.kill()
+        report = harness.eventually(
+            lambda: a.do(do="submit", group=group, job="late", sends={"1": [["s", 0, 1]]}),
+            "an answer")
+        if report["ok"]:  # the news was not there yet: then the job fails
+            self.assertNotEqual(a.must(do="wait", job="late")["code"], "OK")
+        answer = a.do(do="submit", group=group, job="later", sends={"1": [["s", 0, 1]]})
+        self.assert_refused(answer, "FAILED_PRECONDITION", "rank 1")
+
+
+class Endings(JobTest):
+    def test_cancel(self):
+        group, (a, b) = self.pair()
+        a.must(do="submit", group=group, job="j", sends={"1": [["s", 0, MIB]]}, receives={})
+        a.must(do="cancel", job="j")
+        self.assertEqual(a.must(do="wait", job="j")["code"], "CANCELLED")
+        # The other rank's submission of the same number meets the tombstone.
+        answer = b.do(do="submit", group=group, job="j", sends={}, receives={"0": [["r", 0, MIB]]})
+        code = b.must(do="wait", job="j")["code"] if answer["ok"] else answer["code"]
+        self.assertIn(code, ("CANCELLED", "FAILED_PRECONDITION"))
+
+    def test_cancel_of_a_finished_job_changes_nothing(self):
+        group, trainers = self.pair()
+        self.assert_done(self.exchange(group, trainers, MIB), MIB)
+        trainers[0].must(do="cancel", job="j")
+        self.assertEqual(trainers[0].must(do="wait", job="j")["code"], "OK")
+        self.assert_done(self.exchange(group, trainers, MIB, job="next"), MIB)
+
+    def test_cancel_in_the_middle(self):
+        length = 64 * MIB
+        group, trainers = self.pair(length)
+        for rank, trainer in enumerate(trainers):
+            other = str(1 - rank)
+            trainer.must(do="submit", group=group, job="j", sends={other: [["s", 0, length]]},
+                         receives={other: [["r", 0, length]]})
+        trainers[1].must(do="cancel", job="j")
+        codes = {trainer.must(do="wait", job="j")["code"] for trainer in trainers}
+        self.assertLessEqual(codes, {"OK", "CANCELLED"})
+
+    def test_deadline(self):
+        group, (a, _) = self.pair()
+        a.must(do="submit", group=group, job="j", sends={"1": [["s", 0, MIB]]}, receives={}, timeout=0.2)
+        report = a.must(do="wait", job="j")
+        self.assertEqual(report["code"], "DEADLINE_EXCEEDED", report)
+
+    def test_wait_gives_up_and_the_job_goes_on(self):
+        group, (a, b) = self.pair()
+        a.must(do="submit", group=group, job="j", sends={"1": [["s", 0, MIB]]}, receives={})
+        self.assertFalse(a.must(do="wait", job="j", timeout=0.05)["terminal"])
+        b.must(do="submit", group=group, job="j", sends={}, receives={"0": [["r", 0, MIB]]})
+        self.assertEqual(a.must(do="wait", job="j")["code"], "OK")
+
+    def test_a_dead_trainer_fails_its_peers_jobs_by_name(self):
+        group, (a, b) = self.pair()
+        a.must(do="submit", group=group, job="j", sends={"1": [["s", 0, MIB]]}, receives={})
+        b.kill()
+        report = a.must(do="wait", job="j")
+        self.assertNotEqual(report["code"], "OK")
+        self.assertIn("rank 1", report["message"])
+
+
+class Joins(JobTest):
+    def test_world_sizes_that_differ(self):
+        a, b = self.trainer(0), self.trainer(1)
+        a.send(do="join", group="sizes", world=2, rank=0, timeout=10)
+        b.send(do="join", group="sizes", world=3, rank=1, timeout=10)
+        answers = [a.receive(), b.receive()]
+        self.assertTrue(any(answer.get("code") == "INVALID_ARGUMENT" and "2" in answer["message"]
+                            and "3" in answer["message"] for answer in answers), answers)
+
+    def test_a_rank_twice(self):
+        a, b, c = self.trainer(0), self.trainer(1), self.trainer(1)
+        for trainer, rank in ((a, 0), (b, 0)):
+            trainer.send(do="join", group="twice", world=2, rank=rank, timeout=10)
+        # One of the two is told at once; the other one goes on with the real rank 1.
+        c.send(do="join", group="twice", world=2, rank=1, timeout=10)
+        answers = [trainer.receive() for trainer in (a, b, c)]
+        self.assertIn("ALREADY_EXISTS", [answer.get("code") for answer in answers], answers)
+
+    def test_missing_ranks_are_named(self):
+        answer = self.trainer(0).do(do="join", group="alone", world=3, rank=1, timeout=0.3)
+        self.assert_refused(answer, "DEADLINE_EXCEEDED", "0", "2")
+
+    def test_rank_outside_the_world(self):
+        answer = self.trainer(0).do(do="join", group="outside", world=2, rank=2, timeout=1)
+        self.assert_refused(answer, "INVALID_ARGUMENT", "2")
+
+    def test_absurd_world_and_empty_name(self):
+        self.assert_refused(self.trainer(0).do(do="join", group="huge", world=(1 << 32) - 1, rank=0, timeout=1),
+                            "INVALID_ARGUMENT", "4294967295")
+        self.assert_refused(self.trainer(0).do(do="join", group="", world=1, rank=0, timeout=1), "INVALID_ARGUMENT")
+
+    def test_keys_keep_groups_apart(self):
+        strangers = self.trainer(0), self.trainer(1)
+        strangers[0].send(do="join", group="same", world=2, rank=0, key="one", timeout=0.3)
+        strangers[1].send(do="join", group="same", world=2, rank=1, key="two", timeout=0.3)
+        for trainer in strangers:
+            self.assert_refused(trainer.receive(), "DEADLINE_EXCEEDED")
+
+
+if __name__ == "__main__":
+    harness.main()

@@ -1,0 +1,215 @@
+"""The daemon's own life: bad configurations, drain, restarts, the death of a peer, what it shows to the outside."""
+
+import re
+import signal
+import subprocess
+import tempfile
+import unittest
+import urllib.request
+from pathlib import Path
+
+import harness
+from harness import MIB, clusters, join
+
+
+class Configuration(unittest.TestCase):
+    """`railsd` refuses what it cannot run, with the file, the line and the reason, and exit status 3."""
+
+    GOOD = 'node: n0\nsocket_dir: {folder}\nrails:\n  - {{name: rail0, address: "127.0.0.1", speed: 200mbit}}\n'
+
+    def railsd(self, text, *arguments):
+        with tempfile.TemporaryDirectory(prefix="railsd-config-") as folder:
+            path = Path(folder) / "railsd.yaml"
+            path.write_text(text.format(folder=folder))
+            return subprocess.run([harness.BUILD / "daemon/railsd", "--config", path, *arguments], text=True,
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60, check=False)
+
+    def test_good(self):
+        self.assertEqual(self.railsd(self.GOOD, "--check-config").returncode, 0)
+        printed = self.railsd(self.GOOD, "--print-config")
+        self.assertEqual(printed.returncode, 0)
+        for word in ("node:", "rails:", "rail0", "timeouts:"):
+            self.assertIn(word, printed.stdout)
+
+    def test_bad(self):
+        for text, line, words in (
+                (self.GOOD + "plan: {{policy: fastest}}\n", 5, ["policy", "fastest"]),
+                (self.GOOD + "plan:\n  chunk: -1MiB\n", 6, ["chunk", "-1MiB"]),
+                (self.GOOD + "colour: red\n", 5, ["colour"]),
+                (self.GOOD + "timeouts: {{job: soon}}\n", 5, ["job", "soon"]),
+                (self.GOOD.replace("200mbit", "200 parsecs"), 4, ["speed", "parsecs"]),
+                (self.GOOD.replace("127.0.0.1", "not.an.address.at.all:x"), 4, ["address"]),
+                ("node: [\n", 2, [])):
+            with self.subTest(text=text):
+                for flag in ("--check-config", None):
+                    run = self.railsd(text, *([flag] if flag else []))
+                    self.assertEqual(run.returncode, 3, run.stderr)
+                    self.assertRegex(run.stderr, rf"railsd\.yaml:{line}\b")
+                    for word in words:
+                        self.assertIn(word, run.stderr)
+
+    def test_no_file(self):
+        run = subprocess.run([harness.BUILD / "daemon/railsd", "--config", "/nonexistent/railsd.yaml"], text=True,
+                             stderr=subprocess.PIPE, timeout=60, check=False)
+        self.assertEqual(run.returncode, 3)
+        self.assertIn("/nonexistent/railsd.yaml", run.stderr)
+
+    def test_version(self):
+        run = subprocess.run([harness.BUILD / "daemon/railsd", "--version"], text=True, stdout=subprocess.PIPE,
+                             timeout=60, check=False)
+        self.assertEqual(run.returncode, 0)
+        self.assertRegex(run.stdout, r"\d+\.\d+\.\d+")
+
+
+class Outside(harness.ClusterTest):
+    """What others can ask a daemon."""
+
+    settings = clusters.Settings(nodes=2, rails=4, speed="1gbit")
+
+    def scrape(self, node):
+        address = self.cluster.addresses.metrics(node)
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+            return answer.read().decode()
+
+    def sample(self, text, name):
+        """Sum of the samples of one metric over its labels."""
+        values = re.findall(rf"^{name}(?:\{{[^}}]*\}})? (\S+)$", text, re.MULTILINE)
+        self.assertTrue(values, f"no {name}")
+        return sum(map(float, values))
+
+    def test_metrics_follow_the_bytes(self):
+        before = self.scrape(0)
+        report = self.cluster.replay("--verify", "--workload", "uniform", "--bytes-per-rank", "4MiB", "--steps", 1)
+        after = self.scrape(0)
+        sent = sum(rail["tx_bytes"] for rail in report["rails"] if rail["node"] == "n0")
+        names = re.findall(r"^# TYPE (\S+) counter$", after, re.MULTILINE)
+        transmitted = [name for name in names if re.search(r"rail.*(transmit|tx|sent).*bytes", name)]
+        self.assertTrue(transmitted, names)
+        grown = self.sample(after, transmitted[0]) - self.sample(before, transmitted[0])
+        self.assertEqual(grown, sent)
+        for name in re.findall(r"^# TYPE (\S+) \w+$", after, re.MULTILINE):
+            self.assertIn(f"# HELP {name} ", after)
+        self.assertNotIn("nan", after.lower().replace("nano", ""))
+
+    def test_health_and_reflection(self):
+        for name, service in (("client.sock", "rails.v1.JobService"), ("operator.sock", "rails.v1.OperatorService")):
+            run = subprocess.run([harness.BUILD / "tests/integration/rails_grpc_probe",
+                                  f"unix:{self.cluster.nodes[0].sockets / name}"], text=True, stdout=subprocess.PIPE,
+                                 stderr=subprocess.PIPE, timeout=60, check=False)
+            self.assertEqual(run.returncode, 0, run.stderr)
+            self.assertIn("health 1\n", run.stdout)
+            self.assertIn(f"service {service}\n", run.stdout)
+
+    def test_railsctl_shows_the_node(self):
+        node = self.cluster.nodes[0]
+        self.assertEqual(self.cluster.ctl_json(node, "status")["node"], "n0")
+        self.assertEqual(len(self.cluster.ctl_json(node, "rails")["rails"]), 4)
+        self.assertEqual([peer["node"] for peer in self.cluster.ctl_json(node, "peers")["peers"]], ["n1"])
+        self.assertIn("finished", self.cluster.ctl_json(node, "jobs"))
+        for command in ("status", "rails", "peers", "jobs"):
+            run = self.cluster.ctl(node, command)
+            self.assertEqual((run.returncode, run.stderr), (0, ""), command)
+            self.assertTrue(run.stdout.strip())
+
+    def test_railsctl_exit_codes(self):
+        node = self.cluster.nodes[0]
+        self.assertEqual(self.cluster.ctl(node, "status", "--no-such-flag").returncode, 2)
+        run = subprocess.run([self.cluster.railsctl, "status", "--socket-dir", "/nonexistent"], text=True,
+                             stderr=subprocess.PIPE, timeout=60, check=False)
+        self.assertEqual(run.returncode, 3)
+        self.assertIn("/nonexistent", run.stderr)
+        trace = self.cluster.folder / "no.csv"
+        trace.write_text("this,is,no\ntrace,at,all\n")
+        run = subprocess.run(self.cluster.replay_command(trace), text=True, stdout=subprocess.DEVNULL,
+                             stderr=subprocess.PIPE, timeout=60, check=False)
+        self.assertEqual(run.returncode, 5)
+        self.assertIn("no.csv", run.stderr)
+
+
+class Death(unittest.TestCase):
+    """Daemons that stop, die and come back."""
+
+    def setUp(self):
+        settings = clusters.Settings(nodes=3, rails=2, speed="1gbit",
+                                     sections={"timeouts": {"peer_lost": "2s", "heartbeat": "200ms"}})
+        self.cluster = clusters.Cluster(settings, build=harness.BUILD)
+        self.cluster.__enter__()
+        self.addCleanup(self.cluster.stop)
+
+    def pair(self, group, first=0, second=1):
+        trainers = [harness.Trainer(self.cluster.nodes[first]), harness.Trainer(self.cluster.nodes[second])]
+        for trainer in trainers:
+            self.addCleanup(trainer.kill)
+            trainer.segment("s", MIB, seed=1)
+            trainer.segment("r", MIB)
+        for answer in join(trainers, group):
+            self.assertTrue(answer["ok"], answer)
+        return trainers
+
+    def exchange(self, group, trainers, job):
+        for rank, trainer in enumerate(trainers):
+            other = str(1 - rank)
+            trainer.must(do="submit", group=group, job=job, sends={other: [["s", 0, MIB]]},
+                         receives={other: [["r", 0, MIB]]})
+        for trainer in trainers:
+            self.assertEqual(trainer.must(do="wait", job=job)["code"], "OK")
+
+    def test_a_dead_daemon_fails_its_peers_jobs_and_no_others(self):
+        a, _ = self.pair("with-n1")
+        others = self.pair("without-n1", 0, 2)
+        a.must(do="submit", group="with-n1", job="j", sends={"1": [["s", 0, MIB]]}, receives={})
+        self.cluster.stop_node(self.cluster.nodes[1], signal.SIGKILL)
+        report = a.must(do="wait", job="j")
+        self.assertTrue(report["terminal"])
+        self.assertEqual(report["code"], "UNAVAILABLE", report)
+        self.assertIn("n1", report["message"])
+        self.exchange("without-n1", others, "j")
+
+    def test_restart_and_join_again(self):
+        a, b = self.pair("g")
+        self.exchange("g", (a, b), "before")
+        node = self.cluster.nodes[1]
+        self.cluster.stop_node(node, signal.SIGKILL)
+        harness.eventually(lambda: not b.must(do="connected")["connected"], "the client sees that its daemon is gone")
+        self.cluster.start_node(node)
+        self.cluster.wait_ready()
+        b.must(do="reconnect")
+        for answer in join((a, b), "g2"):
+            self.assertTrue(answer["ok"], answer)
+        self.exchange("g2", (a, b), "after")
+        self.assertEqual(a.wrong_bytes("r", 0, MIB, seed=1), 0)
+
+    def test_a_daemon_that_dies_fails_its_own_clients(self):
+        a, _ = self.pair("g")
+        a.must(do="submit", group="g", job="j", sends={"1": [["s", 0, MIB]]}, receives={})
+        self.cluster.stop_node(self.cluster.nodes[0], signal.SIGKILL)
+        answer = a.do(do="wait", job="j")
+        self.assertEqual((answer["ok"], answer["code"]), (False, "UNAVAILABLE"), answer)
+
+    def test_sigterm_drains(self):
+        a, b = self.pair("g")
+        node = self.cluster.nodes[0]
+        a.must(do="submit", group="g", job="j", sends={"1": [["s", 0, MIB]]}, receives={"1": [["r", 0, MIB]]})
+        node.process.send_signal(signal.SIGTERM)
+        with harness.Trainer() as late:
+            def refused():
+                answer = late.do(do="connect", socket_dir=str(node.sockets), timeout=0.5)
+                return not answer["ok"] or not late.do(do="join", group="late", world=1, rank=0, timeout=1)["ok"]
+            harness.eventually(refused, "a draining daemon refuses what is new")
+        # The job that it had accepted is finished by the other end, and completes.
+        b.must(do="submit", group="g", job="j", sends={"0": [["s", 0, MIB]]}, receives={"0": [["r", 0, MIB]]})
+        self.assertEqual(b.must(do="wait", job="j")["code"], "OK")
+        self.assertEqual(node.process.wait(timeout=60), 0)
+
+    def test_sigterm_with_a_job_that_never_ends(self):
+        a, _ = self.pair("g")
+        a.must(do="submit", group="g", job="j", sends={"1": [["s", 0, MIB]]}, receives={})
+        node = self.cluster.nodes[0]
+        node.process.send_signal(signal.SIGTERM)
+        status = node.process.wait(timeout=60)  # the limit of the drain is 10 s
+        self.assertIn(status, (0, 1), self.cluster.logs([node]))
+        self.assertFalse((node.sockets / "client.sock").exists())
+
+
+if __name__ == "__main__":
+    harness.main()

@@ -1,0 +1,132 @@
+"""Replays: every workload, every policy, several at once; every byte checked by the ranks that receive it."""
+
+import unittest
+from pathlib import Path
+
+import harness
+from harness import clusters
+
+WORKLOADS = ["mixtral", "uniform", "zipf", "sparse", "permutation", "incast"]
+POLICIES = ["lpt", "pinned", "aligned", "ecmp", "round_robin", "lpt_flow"]
+
+
+class ReplayTest(harness.ClusterTest):
+    """What every replay must come to."""
+
+    def replay(self, *arguments):
+        report = self.cluster.replay("--verify", "--bytes-per-rank", "2MiB", "--steps", 2, *arguments)
+        self.check(report)
+        return report
+
+    def check(self, report):
+        self.assertIs(report["verified"], True)
+        self.assertGreater(report["bytes"], 0)
+        self.assertGreater(report["ratio_to_bound"], 0)
+        for direction in ("tx_bytes", "rx_bytes"):
+            # Bytes between nodes leave and arrive on rails exactly once.
+            self.assertEqual(sum(rail[direction] for rail in report["rails"]), report["bytes"], report["rails"])
+
+
+class TwoNodes(ReplayTest):
+    settings = clusters.Settings(nodes=2, rails=4, speed="1gbit")
+
+    def test_every_workload(self):
+        for workload in WORKLOADS:
+            for ranks in (1, 2):
+                with self.subTest(workload=workload, ranks_per_node=ranks):
+                    report = self.replay("--workload", workload, "--ranks-per-node", ranks, "--seed", harness.SEED)
+                    self.assertEqual(len(report["steps"]), 2)
+        self.wait_idle()
+
+
+class FourNodes(ReplayTest):
+    settings = clusters.Settings(nodes=4, rails=4, speed="1gbit")
+
+    def test_every_workload(self):
+        for workload in WORKLOADS:
+            for ranks in (1, 3):
+                with self.subTest(workload=workload, ranks_per_node=ranks):
+                    self.replay("--workload", workload, "--ranks-per-node", ranks, "--seed", harness.SEED)
+        self.wait_idle()
+
+    def test_lpt_balances_the_rails(self):
+        report = self.replay("--workload", "mixtral", "--bytes-per-rank", "16MiB")
+        self.assertLess(report["balance"]["tx_max_over_mean"], 1.1)
+        self.assertLess(report["balance"]["rx_max_over_mean"], 1.1)
+
+    def test_trace_file(self):
+        trace = self.cluster.folder / "trace.csv"
+        rows = ["rank,model,layer,iter,tokens"]
+        rows += [f"{rank},tiny,{layer},0,{(rank * 7 + layer * 3) % 11 + 1}" for layer in range(2) for rank in range(32)]
+        trace.write_text("\n".join(rows) + "\n")
+        report = self.replay(trace)
+        self.assertEqual(len(report["steps"]), 2)
+
+    def test_replays_at_once(self):
+        commands = [self.cluster.replay_command("--verify", "--workload", workload, "--bytes-per-rank", "4MiB",
+                                                "--steps", 2, "--json") for workload in ("uniform", "zipf", "incast")]
+        outputs = []
+        with clusters.running(commands[0], stdout=-1, text=True) as first, \
+                clusters.running(commands[1], stdout=-1, text=True) as second, \
+                clusters.running(commands[2], stdout=-1, text=True) as third:
+            for process in (first, second, third):
+                outputs.append(process.communicate(timeout=300)[0])
+                self.assertEqual(process.returncode, 0, outputs[-1])
+        for output in outputs:
+            self.check(harness.json.loads(output))
+        self.wait_idle()
+
+
+class OneRail(ReplayTest):
+    settings = clusters.Settings(nodes=3, rails=1, speed="1gbit")
+
+    def test_uniform(self):
+        report = self.replay("--workload", "uniform")
+        self.assertEqual(report["balance"]["tx_max_over_mean"], 1)
+
+
+class Ipv6(ReplayTest):
+    settings = clusters.Settings(nodes=2, rails=3, speed="1gbit")
+    addresses = clusters.LoopbackV6
+
+    @unittest.skipUnless(Path("/proc/net/if_inet6").exists() and "lo" in Path("/proc/net/if_inet6").read_text(),
+                         "no IPv6 on the loopback interface")
+    def test_uniform(self):
+        self.replay("--workload", "uniform", "--ranks-per-node", 2)
+
+
+class Policies(unittest.TestCase):
+    """The policy is the daemons' business: the same replay under each, and each balances as it must."""
+
+    def test_every_policy(self):
+        for policy in POLICIES:
+            with self.subTest(policy=policy):
+                settings = clusters.Settings(nodes=3, rails=4, speed="1gbit", sections={"plan": {"policy": policy}})
+                with clusters.Cluster(settings, build=harness.BUILD) as cluster:
+                    report = cluster.replay("--verify", "--workload", "uniform", "--bytes-per-rank", "6MiB",
+                                            "--steps", 1)
+                    self.assertIs(report["verified"], True)
+                    used = [rail for rail in report["rails"] if rail["node"] == "n0" and rail["tx_bytes"] > 0]
+                    if policy == "pinned":
+                        self.assertEqual(len(used), 1, report["rails"])
+                    if policy in ("lpt", "round_robin"):
+                        self.assertEqual(len(used), 4, report["rails"])
+
+
+class UnequalRails(unittest.TestCase):
+    def test_speeds_that_differ(self):
+        cluster = clusters.Cluster(clusters.Settings(nodes=2, rails=2), build=harness.BUILD)
+        for node in cluster.nodes:
+            config = cluster.config(node)
+            config["rails"][0]["speed"], config["rails"][1]["speed"] = "3gbit", "1gbit"
+            node.config.write_text(clusters.yaml_text(config))
+        with cluster:
+            report = cluster.replay("--verify", "--workload", "uniform", "--bytes-per-rank", "32MiB", "--steps", 1)
+            self.assertIs(report["verified"], True)
+            speeds = {rail["name"]: int(rail["speed_bytes_per_second"])
+                      for rail in cluster.ctl_json(cluster.nodes[0], "rails")["rails"]}
+            self.assertEqual(speeds, {"rail0": 375_000_000, "rail1": 125_000_000})
+
+
+if __name__ == "__main__":
+    harness.main()
