@@ -172,7 +172,10 @@ void JobCore::AskAsync() {
 }
 
 absl::Status JobCore::Cancel() {
-  if (finished()) return absl::OkStatus();
+  {
+    absl::MutexLock lock(&mutex_);
+    if (result_.has_value()) return result_->status();  // the end is known, or lost
+  }
   if (absl::Status status = session_->Usable(); !status.ok()) return status;
   return session_->rpc().CancelJob(id_, kCallTimeout);
 }

@@ -34,7 +34,7 @@ struct ClientOptions {
   // Directory of the daemon's sockets: client.sock (gRPC) and descriptors.sock.
   std::string socket_dir = "/run/railsd";
   // Shown to operators.
-  std::string client_name;
+  std::string client_name{};
   // Connect() keeps trying for this long when the daemon is not there.
   absl::Duration connect_timeout = absl::Seconds(10);
 };
@@ -56,7 +56,7 @@ class Segment {
 
 // Bytes [offset, offset + length) of a segment.
 struct Range {
-  std::shared_ptr<Segment> segment;
+  std::shared_ptr<Segment> segment{};
   uint64_t offset_bytes = 0;
   uint64_t length_bytes = 0;
 };
@@ -65,14 +65,14 @@ struct Range {
 // their totals must agree.
 struct FlowRanges {
   uint32_t rank = 0;
-  std::vector<Range> ranges;
+  std::vector<Range> ranges{};
 };
 
 // One rank's part of an all-to-all(v). A rank left out exchanges nothing. Bytes from the rank to itself are copied by
 // this library during Submit().
 struct AllToAllv {
-  std::vector<FlowRanges> sends;                  // by destination rank
-  std::vector<FlowRanges> receives;               // by source rank; must not overlap
+  std::vector<FlowRanges> sends{};                // by destination rank
+  std::vector<FlowRanges> receives{};             // by source rank; must not overlap
   uint64_t tag = 0;                               // the caller's mark; every rank gives the same
   absl::Duration timeout = absl::ZeroDuration();  // from acceptance; zero: the daemon's limit
 };
@@ -108,8 +108,8 @@ class Job {
 };
 
 struct GroupOptions {
-  std::string name;
-  std::string join_key;  // secret shared by the ranks
+  std::string name{};
+  std::string join_key{};  // secret shared by the ranks
   uint32_t world_size = 0;
   uint32_t rank = 0;
   absl::Duration timeout = absl::Minutes(2);  // for all ranks to arrive

@@ -1,0 +1,191 @@
+// Sessions and segments.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <thread>
+
+#include "tests/unit/client/library/fixture.h"
+
+namespace rails::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+size_t OpenDescriptors() {
+  return static_cast<size_t>(
+      std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator()));
+}
+
+TEST_F(ClientTest, ConnectsWithTokenAndNode) {
+  EXPECT_TRUE(client_->Connected());
+  EXPECT_EQ(client_->node(), "fake-node");
+  EXPECT_EQ(daemon_->calls_without_token(), 0);
+  EXPECT_EQ(daemon_->sessions_open(), 1);
+  client_.reset();
+  EXPECT_TRUE(Eventually([&] { return daemon_->sessions_open() == 0; }));
+}
+
+TEST(ConnectTest, NamesTheSocketWhenNobodyIsThere) {
+  const TemporaryDirectory directory;
+  auto client = Client::Connect({.socket_dir = directory.path(), .connect_timeout = absl::ZeroDuration()});
+  EXPECT_TRUE(absl::IsUnavailable(client.status())) << client.status();
+  EXPECT_THAT(client.status().message(), HasSubstr(directory.path() + "/descriptors.sock"));
+  EXPECT_THAT(client.status().message(), HasSubstr("is railsd running"));
+}
+
+TEST(ConnectTest, RefusesPathsThatNoSocketCanHave) {
+  auto client = Client::Connect({.socket_dir = std::string(200, 'x'), .connect_timeout = absl::Hours(1)});
+  EXPECT_TRUE(absl::IsInvalidArgument(client.status())) << client.status();
+  EXPECT_THAT(client.status().message(), HasSubstr("socket_dir"));
+  client = Client::Connect({.socket_dir = ""});
+  EXPECT_TRUE(absl::IsInvalidArgument(client.status())) << client.status();
+}
+
+TEST(ConnectTest, WaitsForADaemonThatStarts) {
+  const TemporaryDirectory directory;
+  absl::StatusOr<std::unique_ptr<Client>> client = absl::UnknownError("not tried");
+  std::thread thread(
+      [&] { client = Client::Connect({.socket_dir = directory.path(), .connect_timeout = absl::Minutes(1)}); });
+  FakeDaemon daemon(directory.path(), 1);
+  thread.join();
+  EXPECT_TRUE(client.ok()) << client.status();
+}
+
+TEST_F(ClientTest, LeaksNoDescriptorOverAHundredConnects) {
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(Connect().ok());  // gRPC keeps a few of its own
+  ASSERT_TRUE(Eventually([&] { return daemon_->sessions_open() == 1; }));
+  const size_t before = OpenDescriptors();
+  for (int i = 0; i < 100; ++i) {
+    auto client = Connect();
+    ASSERT_TRUE(client.ok()) << client.status();
+    ASSERT_TRUE((*client)->CreateSegment(4096).ok());
+  }
+  EXPECT_TRUE(Eventually([&] { return OpenDescriptors() <= before + daemon_->segments().size(); }))
+      << before << " before, " << OpenDescriptors() << " after";
+}
+
+TEST_F(ClientTest, EveryDescriptorClosesOnExec) {
+  auto segment = MakeSegment();
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int fd = std::stoi(entry.path().filename().string());
+    std::error_code error;
+    const std::string target = std::filesystem::read_symlink(entry.path(), error).string();
+    const int flags = fcntl(fd, F_GETFD);
+    // What the process was started with, and the iterator's own, are not ours.
+    if (flags < 0 || fd <= 2 || (target.rfind("socket:", 0) != 0 && target.rfind("/memfd:rails", 0) != 0)) continue;
+    EXPECT_NE(flags & FD_CLOEXEC, 0) << fd << " " << target;
+  }
+}
+
+TEST_F(ClientTest, SegmentArrivesSealedAndShared) {
+  auto segment = MakeSegment(10'000);
+  ASSERT_NE(segment, nullptr);
+  ASSERT_EQ(segment->bytes().size(), 10'000u);
+  const auto segments = daemon_->segments();
+  ASSERT_EQ(segments.count(segment->id()), 1u);
+  const FakeDaemon::SharedSegment& shared = segments.at(segment->id());
+  EXPECT_EQ(shared.length_bytes, 10'000u);
+  EXPECT_EQ(fcntl(shared.fd->get(), F_GET_SEALS) & F_SEAL_SHRINK, F_SEAL_SHRINK);
+  EXPECT_EQ(ftruncate(shared.fd->get(), 1), -1);
+  std::memset(segment->bytes().data(), 0x5a, segment->bytes().size());
+  unsigned char last = 0;
+  ASSERT_EQ(pread(shared.fd->get(), &last, 1, 9'999), 1);
+  EXPECT_EQ(last, 0x5a);
+  struct stat info {};
+  ASSERT_EQ(fstat(shared.fd->get(), &info), 0);
+  EXPECT_GE(info.st_blocks * 512, 10'000) << "prefaulted";
+}
+
+TEST_F(ClientTest, DroppedSegmentIsRemoved) {
+  auto segment = MakeSegment();
+  segment.reset();
+  auto other = MakeSegment();  // waits for the removal, so that quotas count what lives
+  EXPECT_EQ(daemon_->segments().size(), 1u);
+}
+
+TEST_F(ClientTest, SegmentOutlivesTheClient) {
+  auto segment = MakeSegment();
+  client_.reset();
+  std::memset(segment->bytes().data(), 1, segment->bytes().size());
+}
+
+TEST_F(ClientTest, RefusesBadSegments) {
+  EXPECT_TRUE(absl::IsInvalidArgument(client_->CreateSegment(0).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(client_->CreateSegment(~uint64_t{0}).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(client_->ImportSegment(-1, 1).status()));
+  internal::UniqueFd pipe_like(open("/dev/null", O_RDWR | O_CLOEXEC));
+  EXPECT_TRUE(absl::IsInvalidArgument(client_->ImportSegment(pipe_like.get(), 1).status()));
+  internal::UniqueFd fd(memfd_create("import", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(ftruncate(fd.get(), 4096), 0);
+  auto imported = client_->ImportSegment(fd.get(), 4096);
+  EXPECT_THAT(imported.status().message(), HasSubstr("F_SEAL_SHRINK"));
+  ASSERT_EQ(fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK), 0);
+  imported = client_->ImportSegment(fd.get(), 4097);
+  EXPECT_THAT(imported.status().message(), HasSubstr("4097"));
+  EXPECT_TRUE(daemon_->segments().empty());
+  imported = client_->ImportSegment(fd.get(), 4096);
+  ASSERT_TRUE(imported.ok()) << imported.status();
+  const char text[] = "hello";
+  ASSERT_EQ(pwrite(fd.get(), text, sizeof(text), 0), static_cast<ssize_t>(sizeof(text)));
+  EXPECT_EQ(std::memcmp((*imported)->bytes().data(), text, sizeof(text)), 0);
+}
+
+TEST_F(ClientTest, RefusalOfASegmentPassesThrough) {
+  daemon_->RefuseSegments(absl::ResourceExhaustedError("max_segments_per_session 64 reached"));
+  auto segment = client_->CreateSegment(4096);
+  EXPECT_TRUE(absl::IsResourceExhausted(segment.status())) << segment.status();
+  daemon_->RefuseSegments(absl::OkStatus());
+  EXPECT_NE(MakeSegment(), nullptr) << "the session goes on";
+}
+
+TEST_F(ClientTest, HugePagesEitherWorkOrSaySo) {
+  auto segment = client_->CreateSegment(1'000'000, {.huge_pages = true});
+  if (segment.ok()) {
+    EXPECT_EQ((*segment)->bytes().size(), 1'000'000u);
+  } else {
+    EXPECT_TRUE(absl::IsResourceExhausted(segment.status())) << segment.status();
+    EXPECT_THAT(segment.status().message(), HasSubstr("nr_hugepages"));
+  }
+}
+
+TEST_F(ClientTest, ReconnectRegistersLivingSegmentsAgain) {
+  auto kept = MakeSegment();
+  auto dropped = MakeSegment();
+  const uint32_t id = kept->id();
+  daemon_->Die();
+  EXPECT_TRUE(Eventually([&] { return !client_->Connected(); }));
+  EXPECT_TRUE(absl::IsUnavailable(client_->CreateSegment(4096).status()));
+  EXPECT_TRUE(absl::IsUnavailable(client_->JoinGroup({.name = "g", .world_size = 1}).status()));
+  dropped.reset();
+  daemon_ = std::make_unique<FakeDaemon>(directory_.path(), 2);
+  ASSERT_TRUE(client_->Reconnect().ok());
+  EXPECT_TRUE(client_->Connected());
+  const auto segments = daemon_->segments();
+  ASSERT_EQ(segments.size(), 1u);
+  EXPECT_EQ(segments.begin()->first, id);
+  auto fresh = MakeSegment();
+  EXPECT_NE(fresh->id(), id);
+  auto group = Join();
+  auto job = group->Submit(Exchange(kept, fresh));
+  EXPECT_TRUE(job.ok()) << job.status();
+  EXPECT_TRUE(client_->Reconnect().ok()) << "nothing to do";
+  EXPECT_EQ(daemon_->sessions_open(), 1);
+}
+
+TEST_F(ClientTest, ClosedSessionIsNoticed) {
+  daemon_->CloseSessions();
+  EXPECT_TRUE(Eventually([&] { return !client_->Connected(); }));
+  EXPECT_TRUE(client_->Reconnect().ok());
+}
+
+TEST_F(ClientTest, EndedProcessIsNoticed) {
+  daemon_->EndProcess();
+  EXPECT_TRUE(Eventually([&] { return !client_->Connected(); }));
+}
+
+}  // namespace
+}  // namespace rails::testing

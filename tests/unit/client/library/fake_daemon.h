@@ -1,0 +1,84 @@
+// A daemon of a few lines for the tests of the client library: both sockets, no data plane. gRPC stays in the source.
+#ifndef RAILS_TESTS_UNIT_CLIENT_LIBRARY_FAKE_DAEMON_H_
+#define RAILS_TESTS_UNIT_CLIENT_LIBRARY_FAKE_DAEMON_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "client/src/unique_fd.h"
+#include "rails/v1/job.pb.h"
+
+namespace rails::testing {
+
+// A new directory for sockets, removed with the object.
+class TemporaryDirectory {
+ public:
+  TemporaryDirectory();
+  ~TemporaryDirectory();
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// Asks until `condition` holds; false when it does not within a minute.
+bool Eventually(const std::function<bool()>& condition);
+
+// Thread-safe. Sessions are not told apart: one client at a time, but for connecting.
+class FakeDaemon {
+ public:
+  struct SharedSegment {
+    std::shared_ptr<internal::UniqueFd> fd;
+    uint64_t length_bytes = 0;
+  };
+  struct WaitCall {
+    uint64_t timeout_milliseconds = 0;
+    bool has_deadline = false;
+  };
+  // What the daemon does with a submission: refuse it, accept it and say so, or accept it and lose the answer.
+  enum class Fate { kAccept, kRefuse, kAcceptAndLoseTheAnswer, kLoseTheRequest };
+
+  FakeDaemon(std::string socket_dir, uint64_t boot_id);
+  ~FakeDaemon();
+
+  // The sockets close, as when the process is killed; the pidfd is not readable yet.
+  void Die();
+  // Closes the sessions' descriptor sockets only.
+  void CloseSessions();
+  // The pidfd becomes readable.
+  void EndProcess();
+
+  // The answer to the next submissions, in turn; kAccept when there is no more.
+  void PlanSubmissions(std::vector<Fate> fates, absl::Status refusal = absl::OkStatus());
+  // The next `count` WaitJob calls answer "running" at once.
+  void AnswerEarly(int count);
+  // The next `count` calls of WaitJob fail.
+  void FailWaits(int count, absl::Status status);
+  void RefuseJoins(absl::Status status);
+  void RefuseSegments(absl::Status status);
+  // Makes the job terminal and answers who waits.
+  void FinishJob(uint64_t seq, absl::Status status = absl::OkStatus());
+
+  std::vector<v1::SubmitAllToAllRequest> submissions() const;  // all that came, refused ones too
+  std::vector<uint64_t> accepted() const;                      // numbers, in order
+  std::vector<WaitCall> waits() const;
+  std::vector<uint64_t> cancelled() const;
+  std::map<uint32_t, SharedSegment> segments() const;
+  int leaves() const;
+  int sessions_open() const;
+  int calls_without_token() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace rails::testing
+
+#endif  // RAILS_TESTS_UNIT_CLIENT_LIBRARY_FAKE_DAEMON_H_

@@ -1,0 +1,55 @@
+// A client connected to a fake daemon, with two segments and a group of four ranks.
+#ifndef RAILS_TESTS_UNIT_CLIENT_LIBRARY_FIXTURE_H_
+#define RAILS_TESTS_UNIT_CLIENT_LIBRARY_FIXTURE_H_
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <utility>
+
+#include "rails/client.h"
+#include "tests/unit/client/library/fake_daemon.h"
+
+namespace rails::testing {
+
+class ClientTest : public ::testing::Test {
+ protected:
+  static constexpr uint64_t kBytes = 64 * 1024;
+
+  ClientTest() : daemon_(std::make_unique<FakeDaemon>(directory_.path(), 1)) {
+    auto client = Connect();
+    EXPECT_TRUE(client.ok()) << client.status();
+    client_ = *std::move(client);
+  }
+
+  absl::StatusOr<std::unique_ptr<Client>> Connect() {
+    return Client::Connect(
+        {.socket_dir = directory_.path(), .client_name = "test", .connect_timeout = absl::Minutes(1)});
+  }
+  std::shared_ptr<Segment> MakeSegment(uint64_t bytes = kBytes) {
+    auto segment = client_->CreateSegment(bytes);
+    EXPECT_TRUE(segment.ok()) << segment.status();
+    return segment.ok() ? *segment : nullptr;
+  }
+  std::unique_ptr<Group> Join(uint32_t rank = 0) {
+    auto group = client_->JoinGroup({.name = "moe", .join_key = "secret", .world_size = 4, .rank = rank});
+    EXPECT_TRUE(group.ok()) << group.status();
+    return group.ok() ? *std::move(group) : nullptr;
+  }
+  // Sends to and receives from rank 1.
+  static AllToAllv Exchange(std::shared_ptr<Segment> send, std::shared_ptr<Segment> receive) {
+    AllToAllv exchange;
+    exchange.sends.push_back({1, {{std::move(send), 0, 100}}});
+    exchange.receives.push_back({1, {{std::move(receive), 0, 200}}});
+    return exchange;
+  }
+
+  TemporaryDirectory directory_;
+  std::unique_ptr<FakeDaemon> daemon_;
+  std::unique_ptr<Client> client_;
+};
+
+}  // namespace rails::testing
+
+#endif  // RAILS_TESTS_UNIT_CLIENT_LIBRARY_FIXTURE_H_

@@ -1,0 +1,240 @@
+// Waiting for jobs, and what happens to them when the daemon is lost.
+#include <future>
+#include <thread>
+#include <vector>
+
+#include "tests/unit/client/library/fixture.h"
+
+namespace rails::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Fate = FakeDaemon::Fate;
+
+class JobTest : public ClientTest {
+ protected:
+  JobTest() : send_(MakeSegment()), receive_(MakeSegment()), group_(Join()) {}
+
+  std::shared_ptr<Job> Submit() {
+    auto job = group_->Submit(Exchange(send_, receive_));
+    EXPECT_TRUE(job.ok()) << job.status();
+    return job.ok() ? *job : nullptr;
+  }
+
+  std::shared_ptr<Segment> send_, receive_;
+  std::unique_ptr<Group> group_;
+};
+
+TEST_F(JobTest, ReportsADoneJob) {
+  auto job = Submit();
+  daemon_->FinishJob(1);
+  auto report = job->Wait();
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_TRUE(report->terminal);
+  EXPECT_TRUE(report->status.ok());
+  EXPECT_EQ(report->seq, 1u);
+  EXPECT_EQ(report->bytes_sent, 11u);
+  EXPECT_EQ(report->bytes_received, 22u);
+  EXPECT_EQ(report->elapsed, absl::Milliseconds(500));
+  EXPECT_EQ(report->ratio_to_bound, 1.25);
+  EXPECT_THAT(report->rail_tx_bytes, ElementsAre(5, 6));
+  EXPECT_TRUE(job->Wait().ok()) << "again, without the daemon";
+  EXPECT_EQ(daemon_->waits().size(), 1u);
+  EXPECT_TRUE(job->Cancel().ok());
+  EXPECT_TRUE(daemon_->cancelled().empty());
+}
+
+TEST_F(JobTest, ReportsAFailedJob) {
+  auto job = Submit();
+  daemon_->FinishJob(1, absl::UnavailableError("node2: every rail is down"));
+  auto report = job->Wait();
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_TRUE(report->terminal);
+  EXPECT_EQ(report->status, absl::UnavailableError("node2: every rail is down"));
+}
+
+TEST_F(JobTest, TimeoutLeavesTheJobRunning) {
+  auto job = Submit();
+  auto report = job->Wait(absl::ZeroDuration());
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_FALSE(report->terminal);
+  EXPECT_EQ(report->seq, 1u);
+  daemon_->FinishJob(1);
+  EXPECT_TRUE(job->Wait()->terminal);
+}
+
+TEST_F(JobTest, LongWaitsAreManyCallsWithDeadlines) {
+  auto job = Submit();
+  daemon_->AnswerEarly(3);
+  daemon_->FinishJob(1);
+  EXPECT_TRUE(job->Wait()->terminal);
+  const auto waits = daemon_->waits();
+  ASSERT_EQ(waits.size(), 4u);
+  for (const FakeDaemon::WaitCall& call : waits) {
+    EXPECT_TRUE(call.has_deadline);
+    EXPECT_EQ(call.timeout_milliseconds, 30'000u);
+  }
+}
+
+TEST_F(JobTest, TroubleOnTheWayIsNoEnd) {
+  auto job = Submit();
+  daemon_->FailWaits(2, absl::ResourceExhaustedError("max_waiting_calls"));
+  daemon_->FinishJob(1);
+  EXPECT_TRUE(job->Wait()->terminal);
+  auto next = Submit();
+  daemon_->FailWaits(2, absl::UnavailableError("for a moment"));
+  daemon_->FinishJob(2);
+  EXPECT_TRUE(next->Future().get()->terminal);
+}
+
+TEST_F(JobTest, ForgottenJobIsAnError) {
+  auto job = Submit();
+  daemon_->FailWaits(1, absl::NotFoundError("job 1 is long forgotten"));
+  EXPECT_TRUE(absl::IsNotFound(job->Wait().status()));
+}
+
+TEST_F(JobTest, ManyThreadsWaitForOneJob) {
+  auto job = Submit();
+  std::vector<std::thread> threads;
+  std::atomic<int> terminal = 0;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      auto report = job->Wait();
+      if (report.ok() && report->terminal) ++terminal;
+    });
+  }
+  ASSERT_TRUE(Eventually([&] { return !daemon_->waits().empty(); }));
+  EXPECT_FALSE(job->Wait(absl::Milliseconds(1))->terminal) << "one with a limit of its own";
+  daemon_->FinishJob(1);
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(terminal, 4);
+}
+
+TEST_F(JobTest, CallbacksAndFutures) {
+  auto job = Submit();
+  std::promise<uint64_t> called;
+  job->OnDone([&](absl::StatusOr<JobReport> report) { called.set_value(report->seq); });
+  std::future<absl::StatusOr<JobReport>> future = job->Future();
+  auto next = Submit();
+  next->OnDone([](absl::StatusOr<JobReport>) {});
+  daemon_->FinishJob(1);
+  EXPECT_EQ(called.get_future().get(), 1u);
+  EXPECT_TRUE(future.get()->terminal);
+  std::promise<std::thread::id> late;
+  job->OnDone([&](absl::StatusOr<JobReport>) { late.set_value(std::this_thread::get_id()); });
+  EXPECT_NE(late.get_future().get(), std::this_thread::get_id()) << "from a thread of the client, also when late";
+  daemon_->FinishJob(2);
+  EXPECT_TRUE(next->Wait()->terminal);
+}
+
+TEST_F(JobTest, ManyFutures) {
+  std::vector<std::future<absl::StatusOr<JobReport>>> futures;
+  for (int i = 0; i < 20; ++i) futures.push_back(Submit()->Future());  // the handles are dropped
+  for (uint64_t seq = 20; seq > 0; --seq) daemon_->FinishJob(seq);
+  for (auto& future : futures) EXPECT_TRUE(future.get()->terminal);
+}
+
+TEST_F(JobTest, Cancels) {
+  auto job = Submit();
+  EXPECT_TRUE(job->Cancel().ok());
+  auto report = job->Wait();
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_TRUE(absl::IsCancelled(report->status));
+  EXPECT_THAT(daemon_->cancelled(), ElementsAre(1));
+}
+
+TEST_F(JobTest, SegmentsStayUntilTheirJobEnds) {
+  auto job = Submit();
+  send_.reset();
+  receive_.reset();
+  auto other = MakeSegment();
+  EXPECT_EQ(daemon_->segments().size(), 3u);
+  daemon_->FinishJob(1);
+  EXPECT_TRUE(job->Wait()->terminal);
+  auto another = MakeSegment();
+  EXPECT_EQ(daemon_->segments().size(), 2u);
+}
+
+TEST_F(JobTest, DroppedJobIsFollowedToItsEnd) {
+  Submit().reset();
+  send_.reset();
+  receive_.reset();
+  EXPECT_EQ(daemon_->segments().size(), 2u);
+  daemon_->FinishJob(1);
+  EXPECT_TRUE(Eventually([&] { return daemon_->segments().empty(); }));
+}
+
+TEST_F(JobTest, LostDaemonEndsEveryJobAndPoisonsItsSegments) {
+  auto waiting = Submit(), watched = Submit(), idle = Submit();
+  auto future = watched->Future();
+  absl::Status seen;
+  std::thread thread([&] { seen = waiting->Wait().status(); });
+  ASSERT_TRUE(Eventually([&] { return daemon_->waits().size() >= 2; }));
+  daemon_->Die();
+  thread.join();
+  EXPECT_TRUE(absl::IsUnavailable(seen)) << seen;
+  EXPECT_THAT(seen.message(), HasSubstr("fake-node"));
+  EXPECT_TRUE(absl::IsUnavailable(future.get().status()));
+  EXPECT_TRUE(absl::IsUnavailable(idle->Wait().status()));
+  EXPECT_TRUE(absl::IsUnavailable(idle->Cancel()));
+  EXPECT_TRUE(absl::IsUnavailable(group_->Submit(Exchange(send_, receive_)).status()));
+
+  std::unique_ptr<FakeDaemon> old = std::move(daemon_);
+  daemon_ = std::make_unique<FakeDaemon>(directory_.path(), 2);
+  ASSERT_TRUE(client_->Reconnect().ok());
+  EXPECT_EQ(daemon_->segments().size(), 2u);
+  auto group = Join();
+  auto refused = group->Submit(Exchange(send_, receive_));
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused.status())) << refused.status();
+  EXPECT_THAT(refused.status().message(), HasSubstr("sends[0].ranges[0].segment"));
+  EXPECT_THAT(refused.status().message(), HasSubstr("still lives"));
+  auto clean = MakeSegment(), other = MakeSegment();
+  EXPECT_TRUE(group->Submit(Exchange(clean, other)).ok()) << "only those of lost jobs";
+  old->EndProcess();
+  EXPECT_TRUE(group->Submit(Exchange(send_, receive_)).ok());
+}
+
+TEST_F(JobTest, FinishedJobsPoisonNothing) {
+  auto job = Submit();
+  daemon_->FinishJob(1);
+  ASSERT_TRUE(job->Wait().ok());
+  daemon_->CloseSessions();
+  ASSERT_TRUE(Eventually([&] { return !client_->Connected(); }));
+  EXPECT_TRUE(job->Wait()->terminal) << "known for good";
+  ASSERT_TRUE(client_->Reconnect().ok());
+  EXPECT_TRUE(Join()->Submit(Exchange(send_, receive_)).ok());
+}
+
+TEST_F(JobTest, DaemonLostDuringASubmission) {
+  daemon_->PlanSubmissions(std::vector<Fate>(1000, Fate::kLoseTheRequest));
+  daemon_->FailWaits(1'000'000, absl::UnavailableError("gone"));
+  absl::Status seen;
+  std::thread thread([&] { seen = group_->Submit(Exchange(send_, receive_)).status(); });
+  ASSERT_TRUE(Eventually([&] { return !daemon_->submissions().empty(); }));
+  daemon_->Die();
+  thread.join();
+  EXPECT_TRUE(absl::IsUnavailable(seen)) << seen;
+  std::unique_ptr<FakeDaemon> old = std::move(daemon_);
+  daemon_ = std::make_unique<FakeDaemon>(directory_.path(), 2);
+  ASSERT_TRUE(client_->Reconnect().ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(Join()->Submit(Exchange(send_, receive_)).status()))
+      << "the daemon may have accepted it";
+}
+
+TEST_F(JobTest, DestroyedClientEndsItsJobs) {
+  auto job = Submit();
+  auto future = job->Future();
+  absl::Status seen;
+  std::thread thread([&] { seen = Submit()->Wait().status(); });
+  ASSERT_TRUE(Eventually([&] { return daemon_->waits().size() >= 2; }));
+  client_.reset();
+  thread.join();
+  EXPECT_TRUE(absl::IsCancelled(seen)) << seen;
+  EXPECT_TRUE(absl::IsCancelled(future.get().status()));
+  EXPECT_TRUE(absl::IsCancelled(job->Wait().status()));
+  EXPECT_FALSE(group_->Submit(Exchange(send_, receive_)).ok());
+}
+
+}  // namespace
+}  // namespace rails::testing
