@@ -1,0 +1,50 @@
+// How railsctl is put together: each command adds itself to the CLI11 tree and leaves its exit code in the context.
+#ifndef RAILS_RAILSCTL_COMMAND_H_
+#define RAILS_RAILSCTL_COMMAND_H_
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "client/railsctl/exit_code.h"
+
+namespace CLI {
+class App;
+}
+
+namespace rails::ctl {
+
+// What all commands share. Filled by the parser before a command runs.
+struct Context {
+  std::string socket_dir = "/run/railsd";
+  bool json = false;
+  absl::Duration timeout = absl::ZeroDuration();  // zero: not given, the command's own
+  bool color = false;                             // standard output is a terminal and people read it
+
+  std::vector<std::string> arguments;  // as given, without the program's name
+
+  // Set by a command's options; run after parsing. Returns the exit code.
+  std::function<int()> run;
+
+  absl::Duration TimeoutOr(absl::Duration fallback) const {
+    return timeout > absl::ZeroDuration() ? timeout : fallback;
+  }
+};
+
+// Prints "railsctl: MESSAGE" to standard error; with --json, also {"error": {code, message}} to standard output.
+// Returns `code`.
+int Fail(const Context& context, ExitCode code, const absl::Status& status);
+
+void AddInspectCommands(CLI::App& app, Context& context);    // status, rails, peers, jobs
+void AddPlanCommand(CLI::App& app, Context& context);        // plan
+void AddReplayCommand(CLI::App& app, Context& context);      // replay
+void AddBenchCommand(CLI::App& app, Context& context);       // bench
+void AddWorkerCommand(CLI::App& app, Context& context);      // hidden: one rank of replay and bench
+void AddCompletionCommand(CLI::App& app, Context& context);  // completion; last, because it reads the others
+
+}  // namespace rails::ctl
+
+#endif  // RAILS_RAILSCTL_COMMAND_H_

@@ -1,0 +1,171 @@
+// completion: shell scripts made from the command tree itself, so that they cannot fall behind it.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "client/railsctl/command.h"
+
+namespace rails::ctl {
+namespace {
+
+struct Flag {
+  std::string name;  // "--json", "-h"
+  bool takes_value = false;
+  std::string help;
+};
+
+struct Command {
+  std::string name;
+  std::string help;
+  std::vector<Flag> flags;
+};
+
+std::vector<Flag> FlagsOf(const CLI::App& app) {
+  std::vector<Flag> flags;
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->get_group().empty()) continue;  // hidden
+    if (app.get_parent() != nullptr && (option == app.get_help_ptr() || option == app.get_help_all_ptr())) continue;
+    const bool takes_value = option->get_expected_max() > 0 && option->get_type_size_max() > 0;
+    for (const std::string& name : option->get_lnames()) {
+      flags.push_back({absl::StrCat("--", name), takes_value, option->get_description()});
+    }
+  }
+  return flags;
+}
+
+std::vector<Command> CommandsOf(const CLI::App& app) {
+  std::vector<Command> commands;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    if (command->get_group().empty()) continue;
+    commands.push_back({command->get_name(), command->get_description(), FlagsOf(*command)});
+  }
+  return commands;
+}
+
+std::string Names(const std::vector<Flag>& flags) {
+  return absl::StrJoin(flags, " ", [](std::string* out, const Flag& flag) { absl::StrAppend(out, flag.name); });
+}
+
+std::string Quoted(absl::string_view text) {
+  return absl::StrCat("'", absl::StrReplaceAll(text, {{"'", "'\\''"}}), "'");
+}
+
+std::string Bash(const std::vector<Command>& commands, const std::vector<Flag>& globals) {
+  std::string cases, values, names;
+  const auto add_values = [&values](const std::vector<Flag>& flags) {
+    for (const Flag& flag : flags) {
+      if (flag.takes_value) absl::StrAppend(&values, values.empty() ? "" : "|", flag.name);
+    }
+  };
+  add_values(globals);
+  for (const Command& command : commands) {
+    add_values(command.flags);
+    absl::StrAppend(&names, names.empty() ? "" : " ", command.name);
+    const char* words = command.name == "completion" ? "bash zsh fish " : "";
+    absl::StrAppend(&cases, "    ", command.name, ") words=\"", words, Names(command.flags), "\" ;;\n");
+  }
+  return absl::StrCat(
+      "# bash completion of railsctl\n_railsctl() {\n"
+      "  local current=\"${COMP_WORDS[COMP_CWORD]}\" previous=\"${COMP_WORDS[COMP_CWORD-1]}\"\n"
+      "  local command= words= i\n"
+      "  for ((i = 1; i < COMP_CWORD; ++i)); do\n"
+      "    case \"${COMP_WORDS[i]}\" in\n"
+      "      ",
+      absl::StrReplaceAll(names, {{" ", "|"}}),
+      ") command=\"${COMP_WORDS[i]}\"; break ;;\n"
+      "    esac\n  done\n"
+      "  case \"$previous\" in\n"
+      "    --workload) COMPREPLY=($(compgen -W \"mixtral uniform zipf sparse permutation incast\" -- "
+      "\"$current\")); return ;;\n"
+      "    ",
+      values,
+      ") COMPREPLY=($(compgen -f -- \"$current\")); return ;;\n"
+      "  esac\n"
+      "  case \"$command\" in\n",
+      cases, "    *) words=\"", names,
+      "\" ;;\n  esac\n"
+      "  COMPREPLY=($(compgen -W \"$words ",
+      Names(globals),
+      "\" -- \"$current\"))\n"
+      "  if [[ $command == replay || $command == plan ]] && [[ $current != -* ]]; then\n"
+      "    COMPREPLY+=($(compgen -f -- \"$current\"))\n  fi\n}\n"
+      "complete -o filenames -F _railsctl railsctl\n");
+}
+
+// One entry of _arguments; its brackets, colons and quotes mean something to zsh.
+std::string ZshFlag(const Flag& flag) {
+  const std::string help = absl::StrReplaceAll(flag.help, {{"[", "\\["}, {"]", "\\]"}, {":", "\\:"}});
+  const char* value = !flag.takes_value           ? ""
+                      : flag.name == "--workload" ? ":value:(mixtral uniform zipf sparse permutation incast)"
+                                                  : ":value:_files";
+  return Quoted(absl::StrCat(flag.name, "[", help, "]", value));
+}
+
+std::string Zsh(const std::vector<Command>& commands, const std::vector<Flag>& globals) {
+  std::string described, cases, shared;
+  for (const Flag& flag : globals) absl::StrAppend(&shared, " ", ZshFlag(flag));
+  for (const Command& command : commands) {
+    absl::StrAppend(&described, "    ",
+                    Quoted(absl::StrCat(command.name, ":", absl::StrReplaceAll(command.help, {{":", "\\:"}}))), "\n");
+    std::string flags = shared;
+    for (const Flag& flag : command.flags) absl::StrAppend(&flags, " ", ZshFlag(flag));
+    const char* rest = command.name == "completion" ? "1:shell:(bash zsh fish)" : "*:file:_files";
+    absl::StrAppend(&cases, "    ", command.name, ") _arguments", flags, " ", Quoted(rest), " ;;\n");
+  }
+  return absl::StrCat("#compdef railsctl\n_railsctl() {\n  local context state line\n  local -a commands=(\n",
+                      described, "  )\n  _arguments -C", shared,
+                      " '1:command:->command' '*::argument:->argument'\n"
+                      "  case $state in\n  command) _describe command commands ;;\n"
+                      "  argument) case $line[1] in\n",
+                      cases, "  esac ;;\n  esac\n}\n_railsctl \"$@\"\n");
+}
+
+std::string Fish(const std::vector<Command>& commands, const std::vector<Flag>& globals) {
+  std::string out = "# fish completion of railsctl\n";
+  const auto add_flag = [&out](const Flag& flag, absl::string_view condition) {
+    absl::StrAppend(&out, "complete -c railsctl", condition, " -l ", flag.name.substr(2),
+                    flag.name == "--workload" ? " -x -a 'mixtral uniform zipf sparse permutation incast'"
+                    : flag.takes_value        ? " -r"
+                                              : "",
+                    " -d ", Quoted(flag.help), "\n");
+  };
+  for (const Flag& flag : globals) add_flag(flag, "");
+  for (const Command& command : commands) {
+    absl::StrAppend(&out, "complete -c railsctl -f -n __fish_use_subcommand -a ", command.name, " -d ",
+                    Quoted(command.help), "\n");
+    const std::string condition = absl::StrCat(" -n '__fish_seen_subcommand_from ", command.name, "'");
+    for (const Flag& flag : command.flags) add_flag(flag, condition);
+    if (command.name == "completion") {
+      absl::StrAppend(&out, "complete -c railsctl -f", condition, " -a 'bash zsh fish'\n");
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+void AddCompletionCommand(CLI::App& app, Context& context) {
+  CLI::App* command = app.add_subcommand("completion", "Prints a completion script for bash, zsh or fish.");
+  auto shell = std::make_shared<std::string>();
+  command->add_option("shell", *shell, "The shell to make the script for.")
+      ->required()
+      ->type_name("SHELL")
+      ->check(CLI::IsMember({"bash", "zsh", "fish"}));
+  command->callback([&app, &context, shell] {
+    context.run = [&app, shell] {
+      const std::vector<Command> commands = CommandsOf(app);
+      const std::vector<Flag> globals = FlagsOf(app);
+      const std::string script = *shell == "bash"  ? Bash(commands, globals)
+                                 : *shell == "zsh" ? Zsh(commands, globals)
+                                                   : Fish(commands, globals);
+      std::fputs(script.c_str(), stdout);
+      return static_cast<int>(kExitOk);
+    };
+  });
+}
+
+}  // namespace rails::ctl

@@ -1,0 +1,38 @@
+// Quantities as people write and read them. Nothing here depends on the locale.
+#ifndef RAILS_RAILSCTL_FORMAT_H_
+#define RAILS_RAILSCTL_FORMAT_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+
+namespace rails::ctl {
+
+// "16MiB", "4KiB", "1.5GiB", "1MB" (decimal), "512", "512B". Error: INVALID_ARGUMENT with the text.
+absl::StatusOr<uint64_t> ParseBytes(absl::string_view text);
+
+// Bytes per second from "200mbit", "10Gbit/s", "25MB/s", "1GiB/s". The unit is required.
+absl::StatusOr<uint64_t> ParseRate(absl::string_view text);
+
+// "500ms", "5s", "2m", or seconds without a unit. Must be above zero and finite.
+absl::StatusOr<absl::Duration> ParseTimeout(absl::string_view text);
+
+// "0 B", "1.50 KiB", "16.0 MiB": three figures from KiB on.
+std::string FormatBytes(uint64_t bytes);
+// As the speed of a link is named, in bits: "200 Mbit/s", "1.60 Gbit/s"; "-" for 0.
+std::string FormatBitRate(double bytes_per_second);
+// As throughput is named: "24.8 MB/s", "4.50 GB/s"; "-" for 0.
+std::string FormatByteRate(double bytes_per_second);
+// "250 ns", "12.5 us", "3.20 ms", "1.25 s", "2m 05s", "3h 04m", "2d 03h".
+std::string FormatSeconds(double seconds);
+// "1.014"; "-" when not finite or 0.
+std::string FormatRatio(double ratio);
+// 64-bit ids as fixed-width hexadecimal, because JSON readers lose the low bits of large numbers.
+std::string FormatId(uint64_t id);
+
+}  // namespace rails::ctl
+
+#endif  // RAILS_RAILSCTL_FORMAT_H_

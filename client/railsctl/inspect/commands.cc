@@ -1,0 +1,98 @@
+// status, rails, peers, jobs: one call each, printed.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/railsctl/command.h"
+#include "client/railsctl/format.h"
+#include "client/railsctl/inspect/render.h"
+#include "client/railsctl/operator_client.h"
+
+namespace rails::ctl {
+namespace {
+
+constexpr absl::Duration kCallTimeout = absl::Seconds(5);
+
+template <typename Response>
+int Print(const Context& context, const absl::StatusOr<Response>& response,
+          std::string (*render)(const Response&, bool), nlohmann::ordered_json (*json)(const Response&)) {
+  if (!response.ok()) return Fail(context, ExitCodeOfCall(response.status()), response.status());
+  const std::string text = context.json
+                               ? json(*response).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
+                               : render(*response, context.color);
+  std::fputs(text.c_str(), stdout);
+  return kExitOk;
+}
+
+OperatorClient Connect(const Context& context) {
+  return OperatorClient(context.socket_dir, context.TimeoutOr(kCallTimeout));
+}
+
+// Refreshes until interrupted or until the daemon is gone. With --json, one object a line.
+int WatchRails(const Context& context, absl::Duration interval) {
+  OperatorClient client = Connect(context);
+  absl::StatusOr<v1::ListRailsResponse> before = client.ListRails();
+  absl::Time taken = absl::Now();
+  while (before.ok()) {
+    absl::SleepFor(interval);
+    absl::StatusOr<v1::ListRailsResponse> after = client.ListRails();
+    const absl::Time now = absl::Now();
+    if (!after.ok()) return Fail(context, ExitCodeOfCall(after.status()), after.status());
+    if (context.json) {
+      std::printf("%s\n", RailsJson(*after).dump().c_str());
+    } else {
+      if (context.color) std::fputs("\033[H\033[2J", stdout);
+      std::printf("%s%s\n", absl::FormatTime("%H:%M:%S", now, absl::LocalTimeZone()).c_str(), " (Ctrl-C ends)");
+      std::fputs(RenderRailRates(*before, *after, absl::ToDoubleSeconds(now - taken), context.color).c_str(), stdout);
+    }
+    if (std::fflush(stdout) != 0) return kExitFailed;  // the reader went away
+    before = std::move(after);
+    taken = now;
+  }
+  return Fail(context, ExitCodeOfCall(before.status()), before.status());
+}
+
+}  // namespace
+
+void AddInspectCommands(CLI::App& app, Context& context) {
+  CLI::App* status = app.add_subcommand("status", "Shows a daemon's state, sessions and groups.");
+  status->callback([&context] {
+    context.run = [&context] { return Print(context, Connect(context).GetStatus(), RenderStatus, StatusJson); };
+  });
+
+  CLI::App* rails = app.add_subcommand("rails", "Shows a daemon's rails: state, speed, queues and counters.");
+  auto interval = std::make_shared<std::string>();
+  rails->add_option("--watch", *interval, "Refreshes in this interval, 1s when none is given, and shows rates.")
+      ->type_name("[INTERVAL]")
+      ->expected(0, 1)
+      ->default_str("1s")
+      ->check([](const std::string& text) { return std::string(ParseTimeout(text).status().message()); });
+  rails->callback([&context, rails, interval] {
+    const bool watch = rails->count("--watch") > 0;
+    context.run = [&context, interval, watch] {
+      if (!watch) return Print(context, Connect(context).ListRails(), RenderRails, RailsJson);
+      return WatchRails(context, ParseTimeout(*interval).value_or(absl::Seconds(1)));
+    };
+  });
+
+  CLI::App* peers = app.add_subcommand("peers", "Shows the other nodes and which rails reach them.");
+  peers->callback([&context] {
+    context.run = [&context] { return Print(context, Connect(context).ListPeers(), RenderPeers, PeersJson); };
+  });
+
+  CLI::App* jobs = app.add_subcommand("jobs", "Shows the jobs that are active, and finished ones if asked.");
+  auto finished = std::make_shared<uint32_t>(0);
+  jobs->add_option("--finished", *finished, "Shows this many of the latest finished jobs too.")->type_name("N");
+  jobs->callback([&context, finished] {
+    context.run = [&context, finished] {
+      return Print(context, Connect(context).ListJobs(*finished), RenderJobs, JobsJson);
+    };
+  });
+}
+
+}  // namespace rails::ctl

@@ -1,0 +1,130 @@
+#include <nlohmann/json.hpp>
+
+#include "client/railsctl/format.h"
+#include "client/railsctl/inspect/render.h"
+
+namespace rails::ctl {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json EpochJson(const v1::Epoch& epoch) {
+  return {{"boot_id", FormatId(epoch.boot_id())}, {"counter", epoch.counter()}};
+}
+
+template <typename Repeated>
+Json ArrayOf(const Repeated& values) {
+  Json array = Json::array();
+  for (const auto& value : values) array.push_back(value);
+  return array;
+}
+
+Json JobJson(const v1::JobReport& job) {
+  return {{"group", job.group()},
+          {"epoch", EpochJson(job.job().epoch())},
+          {"seq", job.job().seq()},
+          {"rank", job.job().rank()},
+          {"tag", job.tag()},
+          {"state", std::string(JobStateName(job.state()))},
+          {"code", CodeName(job.code())},
+          {"message", job.message()},
+          {"bytes_to_send", job.bytes_to_send()},
+          {"bytes_sent", job.bytes_sent()},
+          {"bytes_to_receive", job.bytes_to_receive()},
+          {"bytes_received", job.bytes_received()},
+          {"elapsed_seconds", job.elapsed_seconds()},
+          {"waiting_for_ranks_seconds", job.waiting_for_ranks_seconds()},
+          {"waiting_for_peers_seconds", job.waiting_for_peers_seconds()},
+          {"node_bound_seconds", job.node_bound_seconds()},
+          {"ratio_to_bound", job.ratio_to_bound()},
+          {"rail_tx_bytes", ArrayOf(job.rail_tx_bytes())},
+          {"rail_rx_bytes", ArrayOf(job.rail_rx_bytes())}};
+}
+
+}  // namespace
+
+Json StatusJson(const v1::GetStatusResponse& status) {
+  Json sessions = Json::array();
+  for (const auto& session : status.sessions()) {
+    sessions.push_back({{"session_id", FormatId(session.session_id())},
+                        {"pid", session.pid()},
+                        {"uid", session.uid()},
+                        {"gid", session.gid()},
+                        {"tenant", session.tenant()},
+                        {"segments", session.segments()},
+                        {"segment_bytes", session.segment_bytes()},
+                        {"memberships", session.memberships()}});
+  }
+  Json groups = Json::array();
+  for (const auto& group : status.groups()) {
+    groups.push_back({{"tenant", group.tenant()},
+                      {"name", group.name()},
+                      {"epoch", EpochJson(group.epoch())},
+                      {"world_size", group.world_size()},
+                      {"members", ArrayOf(group.members())},
+                      {"local_ranks", ArrayOf(group.local_ranks())},
+                      {"broken", group.broken()},
+                      {"why_broken", group.why_broken()}});
+  }
+  return {{"node", status.node()},
+          {"version", status.version()},
+          {"boot_id", FormatId(status.boot_id())},
+          {"uptime_seconds", status.uptime_seconds()},
+          {"draining", status.draining()},
+          {"config_hash", status.config_hash()},
+          {"tls", status.tls()},
+          {"jobs_active", status.jobs_active()},
+          {"jobs_done", status.jobs_done()},
+          {"jobs_failed", status.jobs_failed()},
+          {"sessions", std::move(sessions)},
+          {"groups", std::move(groups)}};
+}
+
+Json RailsJson(const v1::ListRailsResponse& rails) {
+  Json array = Json::array();
+  for (const auto& rail : rails.rails()) {
+    array.push_back({{"index", rail.index()},
+                     {"name", rail.name()},
+                     {"address", rail.address()},
+                     {"interface", rail.interface()},
+                     {"speed_bytes_per_second", rail.speed_bytes_per_second()},
+                     {"measured_bytes_per_second", rail.measured_bytes_per_second()},
+                     {"peers_up", rail.peers_up()},
+                     {"peers_known", rail.peers_known()},
+                     {"queued_bytes", rail.queued_bytes()},
+                     {"in_flight_bytes", rail.in_flight_bytes()},
+                     {"tx_payload_bytes", rail.tx_payload_bytes()},
+                     {"rx_payload_bytes", rail.rx_payload_bytes()},
+                     {"tx_chunks", rail.tx_chunks()},
+                     {"rx_chunks", rail.rx_chunks()},
+                     {"tx_system_calls", rail.tx_system_calls()},
+                     {"rx_system_calls", rail.rx_system_calls()},
+                     {"protocol_errors", rail.protocol_errors()},
+                     {"refused_connections", rail.refused_connections()},
+                     {"disconnects", rail.disconnects()},
+                     {"connect_failures", rail.connect_failures()}});
+  }
+  return {{"rails", std::move(array)}};
+}
+
+Json PeersJson(const v1::ListPeersResponse& peers) {
+  Json array = Json::array();
+  for (const auto& peer : peers.peers()) {
+    array.push_back({{"node", peer.node()},
+                     {"boot_id", FormatId(peer.boot_id())},
+                     {"up", peer.up()},
+                     {"rails_up", ArrayOf(peer.rails_up())},
+                     {"rail_addresses", ArrayOf(peer.rail_addresses())},
+                     {"why", peer.why()}});
+  }
+  return {{"peers", std::move(array)}};
+}
+
+Json JobsJson(const v1::ListJobsResponse& jobs) {
+  Json active = Json::array(), finished = Json::array();
+  for (const auto& job : jobs.active()) active.push_back(JobJson(job));
+  for (const auto& job : jobs.finished()) finished.push_back(JobJson(job));
+  return {{"active", std::move(active)}, {"finished", std::move(finished)}};
+}
+
+}  // namespace rails::ctl

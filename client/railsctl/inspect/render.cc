@@ -1,0 +1,217 @@
+#include "client/railsctl/inspect/render.h"
+
+#include <algorithm>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "client/railsctl/format.h"
+#include "client/railsctl/table.h"
+
+namespace rails::ctl {
+namespace {
+
+using Align = Table::Align;
+
+Cell RailState(const v1::RailStatus& rail) {
+  if (rail.peers_known() == 0) return Cell("no peers");
+  if (rail.peers_up() == rail.peers_known()) return Cell("up", Mark::kGood);
+  if (rail.peers_up() == 0) return Cell("DOWN", Mark::kBad);
+  return Cell("DEGRADED", Mark::kWarn);
+}
+
+// A counter that should stay 0.
+Cell Trouble(uint64_t count) { return Cell(absl::StrCat(count), count == 0 ? Mark::kNone : Mark::kWarn); }
+
+std::string EpochText(const v1::Epoch& epoch) {
+  return absl::StrCat(FormatId(epoch.boot_id()).substr(0, 8), ".", epoch.counter());
+}
+
+std::string SessionTable(const v1::GetStatusResponse& status, bool color) {
+  Table table({{"SESSION", Align::kRight},
+               {"PID", Align::kRight},
+               {"UID", Align::kRight},
+               {"TENANT"},
+               {"SEGMENTS", Align::kRight},
+               {"MEMORY", Align::kRight},
+               {"GROUPS", Align::kRight}});
+  for (const auto& session : status.sessions()) {
+    table.AddRow({absl::StrCat(session.session_id()), absl::StrCat(session.pid()), absl::StrCat(session.uid()),
+                  session.tenant(), absl::StrCat(session.segments()), FormatBytes(session.segment_bytes()),
+                  absl::StrCat(session.memberships())});
+  }
+  return table.Render(color);
+}
+
+std::string GroupTable(const v1::GetStatusResponse& status, bool color) {
+  Table table({{"GROUP"}, {"TENANT"}, {"EPOCH"}, {"RANKS", Align::kRight}, {"LOCAL RANKS"}, {"STATE"}});
+  for (const auto& group : status.groups()) {
+    const Cell state =
+        group.broken() ? Cell(absl::StrCat("BROKEN: ", group.why_broken()), Mark::kBad) : Cell("whole", Mark::kGood);
+    table.AddRow({group.name(), group.tenant(), EpochText(group.epoch()), absl::StrCat(group.world_size()),
+                  absl::StrJoin(group.local_ranks(), ","), state});
+  }
+  return table.Render(color);
+}
+
+std::string JobTable(const google::protobuf::RepeatedPtrField<v1::JobReport>& jobs, bool color) {
+  Table table({{"GROUP"},
+               {"SEQ", Align::kRight},
+               {"RANK", Align::kRight},
+               {"STATE"},
+               {"SENT", Align::kRight},
+               {"OF", Align::kRight},
+               {"RECEIVED", Align::kRight},
+               {"OF", Align::kRight},
+               {"TIME", Align::kRight},
+               {"/BOUND", Align::kRight},
+               {"WHY"}});
+  for (const auto& job : jobs) {
+    const bool failed = job.state() == v1::JOB_STATE_FAILED;
+    const Mark mark = failed ? Mark::kBad : job.state() == v1::JOB_STATE_DONE ? Mark::kGood : Mark::kNone;
+    const std::string state =
+        failed ? absl::StrCat("FAILED ", CodeName(job.code())) : std::string(JobStateName(job.state()));
+    table.AddRow({job.group(), absl::StrCat(job.job().seq()), absl::StrCat(job.job().rank()), Cell(state, mark),
+                  FormatBytes(job.bytes_sent()), FormatBytes(job.bytes_to_send()), FormatBytes(job.bytes_received()),
+                  FormatBytes(job.bytes_to_receive()), FormatSeconds(job.elapsed_seconds()),
+                  FormatRatio(job.ratio_to_bound()), Cell(job.message(), mark)});
+  }
+  return table.Render(color);
+}
+
+}  // namespace
+
+std::string RenderStatus(const v1::GetStatusResponse& status, bool color) {
+  std::string out;
+  const auto line = [&out](absl::string_view name, absl::string_view value) {
+    absl::StrAppendFormat(&out, "%-9s %s\n", name, value);
+  };
+  line("node", status.node());
+  line("state", status.draining() ? Paint("DRAINING: new jobs are refused", Mark::kBad, color)
+                                  : Paint("serving", Mark::kGood, color));
+  line("version", status.version());
+  line("boot id", FormatId(status.boot_id()));
+  line("config", status.config_hash());
+  line("uptime", FormatSeconds(status.uptime_seconds()));
+  line("peer TLS", status.tls() ? Paint("on", Mark::kGood, color)
+                                : Paint("OFF: peers are neither encrypted nor authenticated", Mark::kWarn, color));
+  line("jobs", absl::StrCat(status.jobs_active(), " active, ", status.jobs_done(), " done, ",
+                            Paint(absl::StrCat(status.jobs_failed(), " failed"),
+                                  status.jobs_failed() == 0 ? Mark::kNone : Mark::kWarn, color)));
+  line("sessions", absl::StrCat(status.sessions_size()));
+  line("groups", absl::StrCat(status.groups_size()));
+  if (status.sessions_size() > 0) absl::StrAppend(&out, "\n", SessionTable(status, color));
+  if (status.groups_size() > 0) absl::StrAppend(&out, "\n", GroupTable(status, color));
+  return out;
+}
+
+std::string RenderRails(const v1::ListRailsResponse& rails, bool color) {
+  if (rails.rails_size() == 0) return "no rails\n";
+  Table table({{"RAIL", Align::kRight},
+               {"NAME"},
+               {"STATE"},
+               {"PEERS", Align::kRight},
+               {"ADDRESS"},
+               {"SPEED", Align::kRight},
+               {"MEASURED", Align::kRight},
+               {"QUEUED", Align::kRight},
+               {"IN FLIGHT", Align::kRight},
+               {"SENT", Align::kRight},
+               {"RECEIVED", Align::kRight},
+               {"ERRORS", Align::kRight},
+               {"DISCONNECTS", Align::kRight}});
+  for (const auto& rail : rails.rails()) {
+    const std::string address =
+        rail.interface().empty() ? rail.address() : absl::StrCat(rail.address(), "%", rail.interface());
+    table.AddRow({absl::StrCat(rail.index()), rail.name(), RailState(rail),
+                  absl::StrCat(rail.peers_up(), "/", rail.peers_known()), address,
+                  FormatBitRate(static_cast<double>(rail.speed_bytes_per_second())),
+                  FormatBitRate(static_cast<double>(rail.measured_bytes_per_second())),
+                  FormatBytes(rail.queued_bytes()), FormatBytes(rail.in_flight_bytes()),
+                  FormatBytes(rail.tx_payload_bytes()), FormatBytes(rail.rx_payload_bytes()),
+                  Trouble(rail.protocol_errors() + rail.refused_connections() + rail.connect_failures()),
+                  Trouble(rail.disconnects())});
+  }
+  return table.Render(color);
+}
+
+std::string RenderRailRates(const v1::ListRailsResponse& before, const v1::ListRailsResponse& after, double seconds,
+                            bool color) {
+  Table table({{"RAIL", Align::kRight},
+               {"NAME"},
+               {"STATE"},
+               {"SENDING", Align::kRight},
+               {""},
+               {"RECEIVING", Align::kRight},
+               {""},
+               {"QUEUED", Align::kRight},
+               {"IN FLIGHT", Align::kRight}});
+  constexpr size_t kBarWidth = 16;
+  for (const auto& rail : after.rails()) {
+    const auto old = std::find_if(before.rails().begin(), before.rails().end(),
+                                  [&](const v1::RailStatus& other) { return other.index() == rail.index(); });
+    double tx = 0, rx = 0;
+    // Counters that fell belong to a daemon that started again; the next refresh is right.
+    if (old != before.rails().end() && seconds > 0 && rail.tx_payload_bytes() >= old->tx_payload_bytes() &&
+        rail.rx_payload_bytes() >= old->rx_payload_bytes()) {
+      tx = static_cast<double>(rail.tx_payload_bytes() - old->tx_payload_bytes()) / seconds;
+      rx = static_cast<double>(rail.rx_payload_bytes() - old->rx_payload_bytes()) / seconds;
+    }
+    const auto speed = static_cast<double>(rail.speed_bytes_per_second());
+    table.AddRow({absl::StrCat(rail.index()), rail.name(), RailState(rail), FormatBitRate(tx),
+                  Bar(tx, speed, kBarWidth), FormatBitRate(rx), Bar(rx, speed, kBarWidth),
+                  FormatBytes(rail.queued_bytes()), FormatBytes(rail.in_flight_bytes())});
+  }
+  return table.Render(color);
+}
+
+std::string RenderPeers(const v1::ListPeersResponse& peers, bool color) {
+  if (peers.peers_size() == 0) return "no peers\n";
+  Table table({{"NODE"}, {"STATE"}, {"RAILS"}, {"BOOT ID"}, {"RAIL ADDRESSES"}, {"WHY"}});
+  for (const auto& peer : peers.peers()) {
+    std::string rails;
+    bool all_up = true;
+    for (int i = 0; i < peer.rails_up_size(); ++i) {
+      all_up = all_up && peer.rails_up(i);
+      absl::StrAppend(&rails, rails.empty() ? "" : " ", i, peer.rails_up(i) ? ":up" : ":DOWN");
+    }
+    const Cell state = !peer.up() ? Cell("DOWN", Mark::kBad)
+                       : !all_up  ? Cell("DEGRADED", Mark::kWarn)
+                                  : Cell("up", Mark::kGood);
+    table.AddRow({peer.node(), state, Cell(rails, all_up ? Mark::kNone : Mark::kWarn),
+                  peer.boot_id() == 0 ? "-" : FormatId(peer.boot_id()), absl::StrJoin(peer.rail_addresses(), " "),
+                  Cell(peer.why(), Mark::kWarn)});
+  }
+  return table.Render(color);
+}
+
+std::string RenderJobs(const v1::ListJobsResponse& jobs, bool color) {
+  std::string out = jobs.active_size() == 0 ? "no active jobs\n" : JobTable(jobs.active(), color);
+  if (jobs.finished_size() > 0) absl::StrAppend(&out, "\nfinished\n", JobTable(jobs.finished(), color));
+  return out;
+}
+
+absl::string_view JobStateName(v1::JobState state) {
+  switch (state) {
+    case v1::JOB_STATE_QUEUED:
+      return "queued";
+    case v1::JOB_STATE_MATCHING:
+      return "matching";
+    case v1::JOB_STATE_RUNNING:
+      return "running";
+    case v1::JOB_STATE_DONE:
+      return "done";
+    case v1::JOB_STATE_FAILED:
+      return "failed";
+    default:
+      return "unknown";
+  }
+}
+
+std::string CodeName(int code) {
+  const std::string name = absl::StatusCodeToString(static_cast<absl::StatusCode>(code));
+  return name.empty() ? absl::StrCat("code ", code) : name;
+}
+
+}  // namespace rails::ctl

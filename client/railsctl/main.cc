@@ -1,0 +1,60 @@
+// railsctl: looks at railsd daemons, plans, replays workloads through them and measures them.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <csignal>
+#include <cstdio>
+
+#include "client/railsctl/command.h"
+#include "client/railsctl/format.h"
+
+namespace {
+
+constexpr const char* kExitCodes =
+    "\nExit codes:\n"
+    "  0  All went well.\n"
+    "  1  The thing asked for failed.\n"
+    "  2  The command line is wrong.\n"
+    "  3  A daemon is not reachable.\n"
+    "  4  Bytes arrived wrong.\n"
+    "  5  An input file is missing or bad.\n";
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);
+  rails::ctl::Context context;
+  context.arguments.assign(argv + 1, argv + argc);
+
+  CLI::App app{"Looks at railsd daemons, plans exchanges, replays workloads and measures.", "railsctl"};
+  app.require_subcommand(1);
+  app.fallthrough();
+  app.footer(kExitCodes);
+  app.set_help_flag("-h,--help", "Prints this help and exits.");
+  app.set_help_all_flag("--help-all", "Prints the help of all commands and exits.");
+  app.get_formatter()->column_width(34);
+  app.set_version_flag("--version", std::string("railsctl " RAILSD_VERSION), "Prints the version and exits.");
+  app.add_option("--socket-dir", context.socket_dir, "The folder of the daemon's sockets.")
+      ->type_name("DIR")
+      ->capture_default_str();
+  app.add_flag("--json", context.json, "Prints JSON in base units: bytes and seconds.");
+  std::string timeout;
+  app.add_option("--timeout", timeout,
+                 "Gives up after this long: a call of a daemon (5s), or an exchange of replay and bench (60s).")
+      ->type_name("TIME")
+      ->check([](const std::string& text) { return std::string(rails::ctl::ParseTimeout(text).status().message()); });
+
+  rails::ctl::AddInspectCommands(app, context);
+  rails::ctl::AddPlanCommand(app, context);
+  rails::ctl::AddCompletionCommand(app, context);
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {  // --help and --version are "errors" with code 0
+    return app.exit(error) == 0 ? rails::ctl::kExitOk : rails::ctl::kExitUsage;
+  }
+  if (!timeout.empty()) context.timeout = *rails::ctl::ParseTimeout(timeout);
+  context.color = !context.json && isatty(STDOUT_FILENO) == 1;
+  const int code = context.run ? context.run() : static_cast<int>(rails::ctl::kExitUsage);
+  return std::fflush(stdout) == 0 || code != 0 ? code : static_cast<int>(rails::ctl::kExitFailed);
+}

@@ -1,0 +1,90 @@
+#include "client/railsctl/operator_client.h"
+
+#include <grpcpp/grpcpp.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "rails/v1/operator.grpc.pb.h"
+
+namespace rails::ctl {
+
+struct OperatorClient::Impl {
+  std::string socket;
+  absl::Duration timeout;
+  std::unique_ptr<v1::OperatorService::Stub> stub;
+
+  // The socket's own trouble says more than "failed to connect".
+  absl::Status CheckSocket() const {
+    if (access(socket.c_str(), R_OK | W_OK) == 0) return absl::OkStatus();
+    if (errno == EACCES || errno == EPERM) {
+      return absl::PermissionDeniedError(
+          absl::StrCat("may not open ", socket, "; operator calls need its owner or group"));
+    }
+    return absl::UnavailableError(absl::StrCat(socket, ": ", std::strerror(errno),
+                                               "; is railsd running, and is --socket-dir its socket directory?"));
+  }
+
+  template <typename Response, typename Request>
+  absl::StatusOr<Response> Call(grpc::Status (v1::OperatorService::Stub::*method)(grpc::ClientContext*, const Request&,
+                                                                                  Response*),
+                                const Request& request) {
+    if (absl::Status status = CheckSocket(); !status.ok()) return status;
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+    Response response;
+    const grpc::Status status = (stub.get()->*method)(&context, request, &response);
+    if (status.ok()) return response;
+    if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
+      return absl::UnavailableError(
+          absl::StrCat("no daemon answers on ", socket, " (", status.error_message(), "); is railsd running?"));
+    }
+    if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("the daemon on ", socket, " did not answer within ", absl::FormatDuration(timeout)));
+    }
+    return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
+                        absl::StrCat(socket, ": ", status.error_message()));
+  }
+};
+
+OperatorClient::OperatorClient(const std::string& socket_dir, absl::Duration timeout)
+    : impl_(std::make_unique<Impl>()) {
+  std::error_code ignored;  // a path that cannot be made absolute is reported by CheckSocket
+  const auto path = std::filesystem::absolute(std::filesystem::path(socket_dir) / "operator.sock", ignored);
+  impl_->socket = path.lexically_normal().string();
+  impl_->timeout = timeout;
+  // A Unix socket's path is no authority that HTTP/2 would take; proxies of the environment are not for it.
+  grpc::ChannelArguments arguments;
+  arguments.SetString(GRPC_ARG_DEFAULT_AUTHORITY, "localhost");
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetMaxReceiveMessageSize(64 << 20);
+  impl_->stub = v1::OperatorService::NewStub(
+      grpc::CreateCustomChannel("unix://" + impl_->socket, grpc::InsecureChannelCredentials(), arguments));
+}
+
+OperatorClient::~OperatorClient() = default;
+
+absl::StatusOr<v1::GetStatusResponse> OperatorClient::GetStatus() {
+  return impl_->Call(&v1::OperatorService::Stub::GetStatus, v1::GetStatusRequest());
+}
+
+absl::StatusOr<v1::ListRailsResponse> OperatorClient::ListRails() {
+  return impl_->Call(&v1::OperatorService::Stub::ListRails, v1::ListRailsRequest());
+}
+
+absl::StatusOr<v1::ListPeersResponse> OperatorClient::ListPeers() {
+  return impl_->Call(&v1::OperatorService::Stub::ListPeers, v1::ListPeersRequest());
+}
+
+absl::StatusOr<v1::ListJobsResponse> OperatorClient::ListJobs(uint32_t finished_limit) {
+  v1::ListJobsRequest request;
+  request.set_finished_limit(finished_limit);
+  return impl_->Call(&v1::OperatorService::Stub::ListJobs, request);
+}
+
+}  // namespace rails::ctl

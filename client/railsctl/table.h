@@ -1,0 +1,54 @@
+// Text for terminals: aligned tables and bars. Returns strings; prints nothing.
+#ifndef RAILS_RAILSCTL_TABLE_H_
+#define RAILS_RAILSCTL_TABLE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace rails::ctl {
+
+enum class Mark : uint8_t { kNone, kGood, kWarn, kBad };
+
+// Wraps `text` in terminal colours; returns it as it is when `color` is false.
+std::string Paint(absl::string_view text, Mark mark, bool color);
+
+// Columns printed in UTF-8 text, as the number of code points.
+size_t DisplayWidth(absl::string_view text);
+
+struct Cell {
+  Cell(std::string text, Mark mark = Mark::kNone) : text(std::move(text)), mark(mark) {}  // NOLINT: cells are text
+  Cell(const char* text) : text(text) {}                                                  // NOLINT
+  std::string text;
+  Mark mark = Mark::kNone;
+};
+
+class Table {
+ public:
+  enum class Align : uint8_t { kLeft, kRight };
+  struct Column {
+    std::string header;
+    Align align = Align::kLeft;
+  };
+
+  explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
+  // As many cells as columns; missing ones are empty, further ones are dropped.
+  void AddRow(std::vector<Cell> cells);
+  bool empty() const { return rows_.empty(); }
+  // Header and rows, each line ended, no trailing blanks, columns two blanks apart.
+  std::string Render(bool color) const;
+
+ private:
+  std::vector<Column> columns_;
+  std::vector<std::vector<Cell>> rows_;
+};
+
+// A bar of `value` in the scale of `max`, `width` columns wide at most, in eighths of a column, padded with blanks.
+// Anything above zero shows.
+std::string Bar(double value, double max, size_t width);
+
+}  // namespace rails::ctl
+
+#endif  // RAILS_RAILSCTL_TABLE_H_

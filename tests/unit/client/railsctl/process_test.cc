@@ -1,0 +1,159 @@
+// The program itself: exit codes, standard output and standard error, against a daemon that answers from a script.
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "rails/v1/operator.grpc.pb.h"
+
+namespace rails {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Outcome {
+  int code = -1;
+  std::string out, err;
+};
+
+class ProcessTest : public ::testing::Test {
+ protected:
+  ProcessTest() {
+    std::string name = (std::filesystem::temp_directory_path() / "railsctl-test-XXXXXX").string();
+    folder_ = mkdtemp(name.data());
+  }
+  ~ProcessTest() override { std::filesystem::remove_all(folder_); }
+
+  Outcome Run(const std::string& arguments) {
+    const std::string errors = (folder_ / "stderr").string();
+    const std::string line = std::string(RAILSCTL) + " " + arguments + " 2>" + errors + " </dev/null";
+    Outcome outcome;
+    FILE* pipe = popen(line.c_str(), "r");
+    char buffer[4096];
+    for (size_t n; (n = fread(buffer, 1, sizeof(buffer), pipe)) > 0;) outcome.out.append(buffer, n);
+    const int status = pclose(pipe);
+    outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    std::ifstream stream(errors);
+    outcome.err.assign(std::istreambuf_iterator<char>(stream), {});
+    return outcome;
+  }
+
+  std::filesystem::path folder_;
+};
+
+TEST_F(ProcessTest, WrongCommandLinesAreUsage) {
+  for (const char* arguments :
+       {"", "nonsense", "status --nonsense", "--timeout 0 status", "--timeout x status", "rails --watch soon",
+        "jobs --finished many", "jobs --finished -1", "completion", "completion tcsh", "status extra"}) {
+    const Outcome outcome = Run(arguments);
+    EXPECT_EQ(outcome.code, 2) << arguments;
+    EXPECT_EQ(outcome.out, "") << arguments;
+    EXPECT_NE(outcome.err, "") << arguments;
+  }
+}
+
+TEST_F(ProcessTest, HelpExplainsTheExitCodes) {
+  const Outcome outcome = Run("--help");
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.out, HasSubstr("4  Bytes arrived wrong."));
+  EXPECT_EQ(Run("--version").code, 0);
+}
+
+TEST_F(ProcessTest, AMissingDaemonIsUnreachable) {
+  const std::string where = " --socket-dir " + folder_.string();
+  for (const char* command : {"status", "rails", "peers", "jobs", "rails --watch 1s"}) {
+    const Outcome outcome = Run(command + where);
+    EXPECT_EQ(outcome.code, 3) << command;
+    EXPECT_EQ(outcome.out, "") << command;
+    EXPECT_THAT(outcome.err, HasSubstr((folder_ / "operator.sock").string())) << command;
+  }
+  const Outcome outcome = Run("--json status" + where);
+  EXPECT_EQ(outcome.code, 3);
+  EXPECT_EQ(nlohmann::json::parse(outcome.out)["error"]["code"], "UNAVAILABLE");
+}
+
+TEST_F(ProcessTest, ASocketThatNobodyServesIsUnreachable) {
+  std::ofstream(folder_ / "operator.sock") << "no socket";
+  EXPECT_EQ(Run("status --timeout 2s --socket-dir " + folder_.string()).code, 3);
+}
+
+TEST_F(ProcessTest, CompletionScriptsParse) {
+  for (const char* shell : {"bash", "zsh", "fish"}) {
+    const Outcome outcome = Run(std::string("completion ") + shell);
+    EXPECT_EQ(outcome.code, 0) << shell;
+    EXPECT_THAT(outcome.out, HasSubstr("status")) << shell;
+    const std::string script = (folder_ / shell).string();
+    std::ofstream(script) << outcome.out;
+    const std::string check = std::string("command -v ") + shell + " >/dev/null || exit 0; " + shell + " -n " + script;
+    EXPECT_EQ(std::system(check.c_str()), 0) << shell;
+  }
+}
+
+TEST_F(ProcessTest, PlanHandsEverythingToItsProgram) {
+  const std::filesystem::path program = folder_ / "railsctl-plan";
+  std::ofstream(program) << "#!/bin/sh\nprintf '%s|' \"$@\"\nexit 5\n";
+  std::filesystem::permissions(program, std::filesystem::perms::owner_all);
+  // A copy of the command finds the program beside itself.
+  const std::filesystem::path copy = folder_ / "railsctl";
+  std::filesystem::copy_file(RAILSCTL, copy);
+  const std::string output = (folder_ / "out").string();
+  const int status = std::system((copy.string() + " plan a.csv --rails 4 --help >" + output).c_str());
+  EXPECT_EQ(WEXITSTATUS(status), 5);
+  std::ifstream stream(output);
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(stream), {}), "a.csv|--rails|4|--help|");
+  const int with_json = std::system((copy.string() + " --json plan a.csv >" + output).c_str());
+  EXPECT_EQ(WEXITSTATUS(with_json), 5);
+  std::ifstream again(output);
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(again), {}), "a.csv|--json|");
+}
+
+class ScriptedDaemon final : public v1::OperatorService::Service {
+  grpc::Status GetStatus(grpc::ServerContext*, const v1::GetStatusRequest*, v1::GetStatusResponse* out) override {
+    out->set_node("n0");
+    return grpc::Status::OK;
+  }
+  grpc::Status ListRails(grpc::ServerContext*, const v1::ListRailsRequest*, v1::ListRailsResponse* out) override {
+    out->add_rails()->set_name("rail0");
+    return grpc::Status::OK;
+  }
+  grpc::Status ListJobs(grpc::ServerContext*, const v1::ListJobsRequest* in, v1::ListJobsResponse* out) override {
+    for (uint32_t i = 0; i < in->finished_limit(); ++i) out->add_finished()->set_state(v1::JOB_STATE_DONE);
+    return grpc::Status::OK;
+  }
+  grpc::Status ListPeers(grpc::ServerContext*, const v1::ListPeersRequest*, v1::ListPeersResponse*) override {
+    return grpc::Status(grpc::StatusCode::INTERNAL, "the peers are at lunch");
+  }
+};
+
+TEST_F(ProcessTest, ReadsADaemon) {
+  ScriptedDaemon daemon;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort("unix:" + (folder_ / "operator.sock").string(), grpc::InsecureServerCredentials());
+  builder.RegisterService(&daemon);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  ASSERT_NE(server, nullptr);
+  const std::string where = " --socket-dir " + folder_.string();
+
+  Outcome outcome = Run("status" + where);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("node      n0\n"));
+  outcome = Run("rails --json" + where);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(nlohmann::json::parse(outcome.out)["rails"][0]["name"], "rail0");
+  outcome = Run("jobs --finished 2 --json" + where);
+  EXPECT_EQ(nlohmann::json::parse(outcome.out)["finished"].size(), 2u);
+  outcome = Run("peers" + where);
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("the peers are at lunch"));
+  server->Shutdown();
+}
+
+}  // namespace
+}  // namespace rails

@@ -1,0 +1,150 @@
+// What people and scripts see, letter by letter.
+#include "client/railsctl/inspect/render.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "client/railsctl/table.h"
+
+namespace rails::ctl {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+TEST(TableTest, AlignsAndLeavesNoTrailingBlanks) {
+  Table table({{"NAME"}, {"SIZE", Table::Align::kRight}, {"WHY"}});
+  table.AddRow({"a", "7", ""});
+  table.AddRow({"longer", "1234567", "because"});
+  table.AddRow({"é█", "1"});
+  EXPECT_EQ(table.Render(false),
+            "NAME       SIZE  WHY\n"
+            "a             7\n"
+            "longer  1234567  because\n"
+            "é█            1\n");
+}
+
+TEST(TableTest, ColoursDoNotShiftColumns) {
+  Table table({{"A"}, {"B"}});
+  table.AddRow({Cell("bad", Mark::kBad), "x"});
+  EXPECT_EQ(table.Render(true), "A    B\n\033[1;31mbad\033[0m  x\n");
+}
+
+TEST(BarTest, ShowsAnythingAboveZeroAndKeepsItsWidth) {
+  EXPECT_EQ(Bar(0, 10, 4), "    ");
+  EXPECT_EQ(Bar(1, 1e9, 4), "▏   ");
+  EXPECT_EQ(Bar(10, 10, 4), "████");
+  EXPECT_EQ(Bar(20, 10, 4), "████");
+  EXPECT_EQ(Bar(5, 10, 4), "██  ");
+  EXPECT_EQ(Bar(1, 0, 4), "    ");
+  EXPECT_EQ(DisplayWidth(Bar(3.3, 10, 7)), 7u);
+}
+
+v1::ListRailsResponse TwoRails() {
+  v1::ListRailsResponse rails;
+  v1::RailStatus* rail = rails.add_rails();
+  rail->set_name("rail0");
+  rail->set_address("127.1.0.1:7000");
+  rail->set_speed_bytes_per_second(25'000'000);
+  rail->set_peers_up(3);
+  rail->set_peers_known(3);
+  rail->set_tx_payload_bytes(16 << 20);
+  rail->set_rx_payload_bytes(1536);
+  rail = rails.add_rails();
+  rail->set_index(1);
+  rail->set_name("rail1");
+  rail->set_address("127.1.1.1:7000");
+  rail->set_interface("eth1");
+  rail->set_speed_bytes_per_second(25'000'000);
+  rail->set_peers_up(2);
+  rail->set_peers_known(3);
+  rail->set_protocol_errors(1);
+  rail->set_disconnects(4);
+  return rails;
+}
+
+TEST(RenderRails, Golden) {
+  EXPECT_EQ(RenderRails(TwoRails(), false),
+            "RAIL  NAME   STATE     PEERS  ADDRESS                   SPEED  MEASURED  QUEUED  IN FLIGHT      SENT  "
+            "RECEIVED  ERRORS  DISCONNECTS\n"
+            "   0  rail0  up          3/3  127.1.0.1:7000       200 Mbit/s         -     0 B        0 B  16.0 MiB  "
+            "1.50 KiB       0            0\n"
+            "   1  rail1  DEGRADED    2/3  127.1.1.1:7000%eth1  200 Mbit/s         -     0 B        0 B       0 B  "
+            "     0 B       1            4\n");
+  EXPECT_EQ(RenderRails({}, false), "no rails\n");
+}
+
+TEST(RenderRails, RatesSurviveARestartedDaemon) {
+  v1::ListRailsResponse before = TwoRails(), after = TwoRails();
+  after.mutable_rails(0)->set_tx_payload_bytes((16 << 20) + 12'500'000);
+  EXPECT_THAT(RenderRailRates(before, after, 0.5, false), HasSubstr("200 Mbit/s  ████████████████"));
+  after.mutable_rails(0)->set_tx_payload_bytes(5);
+  EXPECT_THAT(RenderRailRates(before, after, 0.5, false), Not(HasSubstr("bit/s")));
+  EXPECT_THAT(RenderRailRates({}, after, 0.5, false), Not(HasSubstr("bit/s")));
+}
+
+TEST(RenderPeers, SaysWhatIsDown) {
+  v1::ListPeersResponse peers;
+  v1::PeerStatus* peer = peers.add_peers();
+  peer->set_node("n1");
+  peer->set_boot_id(0xabcdef);
+  peer->set_up(true);
+  peer->add_rails_up(true);
+  peer->add_rails_up(false);
+  peer->add_rail_addresses("127.1.0.2:7000");
+  peer = peers.add_peers();
+  peer->set_node("n2");
+  peer->set_why("connection refused");
+  EXPECT_EQ(RenderPeers(peers, false),
+            "NODE  STATE     RAILS        BOOT ID           RAIL ADDRESSES  WHY\n"
+            "n1    DEGRADED  0:up 1:DOWN  0000000000abcdef  127.1.0.2:7000\n"
+            "n2    DOWN                   -                                 connection refused\n");
+  EXPECT_EQ(RenderPeers({}, false), "no peers\n");
+  EXPECT_EQ(PeersJson(peers).dump(),
+            R"({"peers":[{"node":"n1","boot_id":"0000000000abcdef","up":true,"rails_up":[true,false],)"
+            R"("rail_addresses":["127.1.0.2:7000"],"why":""},{"node":"n2","boot_id":"0000000000000000","up":false,)"
+            R"("rails_up":[],"rail_addresses":[],"why":"connection refused"}]})");
+}
+
+TEST(RenderStatus, TroubleStandsOut) {
+  v1::GetStatusResponse status;
+  status.set_node("n0");
+  status.set_version("0.1.0");
+  status.set_boot_id(7);
+  status.set_uptime_seconds(125);
+  status.set_draining(true);
+  v1::GroupStatus* group = status.add_groups();
+  group->set_name("moe");
+  group->set_broken(true);
+  group->set_why_broken("rank 3 died");
+  group->set_world_size(4);
+  group->add_local_ranks(0);
+  group->add_local_ranks(1);
+  const std::string text = RenderStatus(status, false);
+  EXPECT_THAT(text, HasSubstr("state     DRAINING: new jobs are refused\n"));
+  EXPECT_THAT(text, HasSubstr("uptime    2m 05s\n"));
+  EXPECT_THAT(text, HasSubstr("BROKEN: rank 3 died"));
+  EXPECT_THAT(text, HasSubstr("0,1"));
+  EXPECT_EQ(StatusJson(status)["groups"][0]["why_broken"], "rank 3 died");
+  EXPECT_EQ(StatusJson(status)["boot_id"], "0000000000000007");
+}
+
+TEST(RenderJobs, FailedJobsSayWhy) {
+  v1::ListJobsResponse jobs;
+  EXPECT_EQ(RenderJobs(jobs, false), "no active jobs\n");
+  v1::JobReport* job = jobs.add_finished();
+  job->set_group("moe");
+  job->mutable_job()->set_seq(12);
+  job->set_state(v1::JOB_STATE_FAILED);
+  job->set_code(14);
+  job->set_message("node n2 is lost");
+  EXPECT_THAT(RenderJobs(jobs, false), HasSubstr("FAILED UNAVAILABLE"));
+  EXPECT_THAT(RenderJobs(jobs, false), HasSubstr("node n2 is lost"));
+  EXPECT_EQ(JobsJson(jobs)["finished"][0]["code"], "UNAVAILABLE");
+  EXPECT_EQ(CodeName(99), "code 99");
+}
+
+}  // namespace
+}  // namespace rails::ctl
