@@ -135,8 +135,8 @@ class GrpcRpc final : public Rpc {
 
   void Drain() override {
     absl::MutexLock lock(&mutex_);
-    mutex_.Await(absl::Condition(
-        +[](absl::flat_hash_set<grpc::ClientContext*>* under_way) { return under_way->empty(); }, &under_way_));
+    const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return under_way_.empty() && callbacks_ == 0; };
+    mutex_.Await(absl::Condition(&idle));
   }
 
  private:
@@ -181,11 +181,18 @@ class GrpcRpc final : public Rpc {
       delete call;
       return;
     }
+    {
+      absl::MutexLock lock(&mutex_);
+      ++callbacks_;
+    }
     function(call, [this, call](grpc::Status status) {
       call->done(ToAbsl(status), call->response);
-      call->done = nullptr;  // what it held may need this object; Drain() returns only after that
       Forget(&call->context);
+      // The context holds the channel, whose end joins this very thread: it must not be the last to let go. And what
+      // `done` holds may need this object. So both go before Drain() returns.
       delete call;
+      absl::MutexLock lock(&mutex_);
+      --callbacks_;
     });
   }
 
@@ -207,6 +214,7 @@ class GrpcRpc final : public Rpc {
   absl::Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   absl::flat_hash_set<grpc::ClientContext*> under_way_ ABSL_GUARDED_BY(mutex_);
+  uint32_t callbacks_ ABSL_GUARDED_BY(mutex_) = 0;  // of asynchronous calls, that have not returned
 };
 
 }  // namespace
