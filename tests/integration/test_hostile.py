@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Bytes that no friend would send, on every socket a daemon has, while a replay runs: the replay does not notice."""
 
 import array

@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Jobs as trainers submit them: right ones, wrong ones, cancelled ones, late ones. A wrong one changes nothing."""
 
 import harness

@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Trainers killed at any moment, 200 times: the daemons hold nothing of them afterwards."""
 
 import random

@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """The daemon's own life: bad configurations, drain, restarts, the death of a peer, what it shows to the outside."""
 
 import re

@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Replays: every workload, every policy, several at once; every byte checked by the ranks that receive it."""
 
 import unittest

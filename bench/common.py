@@ -1,0 +1,69 @@
+"""The form in which every benchmark speaks: one object per target, one table for people."""
+
+import dataclasses
+import json
+import statistics
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build/release"
+
+
+class BenchError(Exception):
+    """A benchmark that could not be run."""
+
+
+@dataclasses.dataclass
+class Result:
+    """One measured value beside what it has to reach (None: said for information only)."""
+
+    name: str
+    value: float
+    unit: str
+    target: float
+    how: str
+    at_least: bool = False  # the target is a floor, not a ceiling
+
+    @property
+    def met(self):
+        if self.target is None:
+            return None
+        return self.value >= self.target if self.at_least else self.value <= self.target
+
+    def json(self):
+        return {"name": self.name, "value": self.value, "unit": self.unit, "target": self.target, "met": self.met,
+                "how": self.how}
+
+
+def progress(text):
+    """For people who wait; never on standard output, which holds results."""
+    print(f"  {text}", file=sys.stderr, flush=True)
+
+
+def median(values):
+    return statistics.median(values)
+
+
+def rounded(value):
+    """Four significant digits: what a measurement on a shared machine is worth."""
+    return float(f"{value:.4g}")
+
+
+def table(results):
+    """All results for people."""
+    rows = [("what", "value", "target", "", "how")]
+    for result in results:
+        sign = "" if result.target is None else ("at least " if result.at_least else "at most ")
+        rows.append((result.name, f"{result.value:g} {result.unit}".strip(),
+                     "-" if result.target is None else f"{sign}{result.target:g}",
+                     {True: "met", False: "NOT MET", None: ""}[result.met], result.how))
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row[:4], widths)) + "  " + row[4]
+                     for row in rows)
+
+
+def print_results(results, as_json):
+    for result in results:
+        result.value = rounded(result.value)
+    print(json.dumps([result.json() for result in results], indent=2) if as_json else table(results), flush=True)

@@ -1,0 +1,77 @@
+"""Processor time of the daemons for a byte, against a bare loop over the same sockets in the same run."""
+
+import json
+import subprocess
+
+from cluster import Cluster, Loopback, Settings
+from common import BUILD, BenchError, Result, median, progress
+
+NODES, RAILS, PER_RANK = 4, 4, 64 << 20
+STEPS = 4  # each is a dispatch and a combine
+PER_PAIR = PER_RANK // NODES  # uniform, the quarter to oneself never leaves the node
+
+
+def bare(network):
+    """One run of the bare loop: seconds of processor per GB, GB/s, system calls per GB."""
+    run = subprocess.run([BUILD / "bench/bare/bench_bare", "--network", network, "--nodes", str(NODES), "--rails",
+                          str(RAILS), "--bytes-per-pair", str(PER_PAIR), "--rounds", str(2 * STEPS)],
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+    if run.returncode != 0:
+        raise BenchError(f"bench_bare ended with {run.returncode}: {run.stderr.strip()}")
+    report = json.loads(run.stdout)
+    gigabytes = report["bytes"] / 1e9
+    return {"user": report["user_seconds"] / gigabytes, "system": report["system_seconds"] / gigabytes,
+            "speed": gigabytes / report["seconds"], "calls": report["system_calls"] / gigabytes}
+
+
+def counters(cluster):
+    """System calls of the rails and plan counters so far, over all daemons."""
+    rails = [rail for node in cluster.nodes for rail in cluster.ctl_json(node, "rails")["rails"]]
+    return sum(int(rail["tx_system_calls"]) + int(rail["rx_system_calls"]) for rail in rails)
+
+
+def daemons(cluster):
+    """The same bytes through the daemons."""
+    before, calls = [node.cpu_seconds() for node in cluster.nodes], counters(cluster)
+    report = cluster.replay("--workload", "uniform", "--bytes-per-rank", PER_RANK, "--steps", STEPS, "--verify")
+    after, calls = [node.cpu_seconds() for node in cluster.nodes], counters(cluster) - calls
+    gigabytes = sum(rail["tx_bytes"] for rail in report["rails"]) / 1e9
+    return {"user": sum(b[0] - a[0] for a, b in zip(before, after)) / gigabytes,
+            "system": sum(b[1] - a[1] for a, b in zip(before, after)) / gigabytes,
+            "speed": gigabytes / report["seconds"], "calls": calls / gigabytes}
+
+
+def measure(options):
+    pairs = options.repeat or 10
+    ours, theirs = [], []
+    # The bare loop has a network of its own, so that both stand side by side in one run.
+    network = Loopback()
+    try:
+        with Cluster(Settings(NODES, RAILS, "40gbit")) as cluster:
+            daemons(cluster)  # warm
+            for number in range(pairs):
+                theirs.append(bare(f"127.{network.number}"))
+                ours.append(daemons(cluster))
+                progress(f"pair {number + 1} of {pairs}: daemons {ours[-1]['user'] + ours[-1]['system']:.3f} s/GB at "
+                         f"{ours[-1]['speed']:.2f} GB/s, bare {theirs[-1]['user'] + theirs[-1]['system']:.3f} at "
+                         f"{theirs[-1]['speed']:.2f}")
+    finally:
+        network.close()
+
+    def of(runs, *keys):
+        return median([sum(run[key] for key in keys) for run in runs])
+
+    ratios = [(a["user"] + a["system"]) / (b["user"] + b["system"]) for a, b in zip(ours, theirs)]
+    how = (f"user + system seconds per GB, {NODES} daemons x {RAILS} rails on loopback, {PER_RANK >> 20} MiB a rank, "
+           f"uniform, over a bare loop on as many sockets; median of {pairs} interleaved pairs")
+    return [
+        Result("cpu.ratio_to_bare_loop", median(ratios), "", 1.25, how),
+        Result("cpu.daemons", of(ours, "user", "system"), "s/GB", None, "all daemons, /proc/PID/stat"),
+        Result("cpu.daemons.user", of(ours, "user"), "s/GB", None, "of which in the daemons' own code"),
+        Result("cpu.daemons.system", of(ours, "system"), "s/GB", None, "of which in the kernel"),
+        Result("cpu.daemons.system_calls", of(ours, "calls"), "per GB", None, "send and receive calls of the rails"),
+        Result("cpu.daemons.speed", of(ours, "speed"), "GB/s", None, "bytes over the time of the phases"),
+        Result("cpu.bare", of(theirs, "user", "system"), "s/GB", None, "the bare loop"),
+        Result("cpu.bare.system_calls", of(theirs, "calls"), "per GB", None, "send, receive and epoll calls"),
+        Result("cpu.bare.speed", of(theirs, "speed"), "GB/s", None, "the bare loop"),
+    ]
