@@ -83,13 +83,20 @@ def ctest(result, preset, label=None):
 
 
 def fuzz_targets():
-    """Names of the fuzz programs and the corpus that is stored for each."""
+    """Names of the fuzz programs, each with its path and the folders of its stored corpus.
+
+    A corpus lies beside the program's CMakeLists.txt: corpus/NAME (with or without fuzz_, _fuzz, _fuzzer) or, when the
+    program is alone there, corpus.
+    """
     found = {}
-    for lists in sorted((ROOT / "tests" / "fuzz").glob("*/CMakeLists.txt")):
-        for name in re.findall(r"^railsd_fuzzer\(\s*(\w+)", lists.read_text(), re.MULTILINE):
+    for lists in sorted((ROOT / "tests" / "fuzz").rglob("CMakeLists.txt")):
+        names = re.findall(r"^railsd_fuzzer\(\s*(\w+)", lists.read_text(), re.MULTILINE)
+        for name in names:
             short = re.sub(r"^fuzz_|_fuzz(er)?$", "", name)
-            folders = [path for root in (lists.parent / "corpus", lists.parent.parent / "corpus")
-                       for path in (root / name, root / short) if path.is_dir()]
+            corpus = lists.parent / "corpus"
+            folders = [path for path in {corpus / name, corpus / short} if path.is_dir()]
+            if not folders and len(names) == 1 and corpus.is_dir():
+                folders = [corpus]
             found[name] = (ROOT / "build/fuzz" / lists.parent.relative_to(ROOT) / name, folders)
     return found
 
