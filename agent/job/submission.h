@@ -60,6 +60,7 @@ struct JobReport {
   absl::Duration elapsed;            // from acceptance to terminal (or to now)
   absl::Duration waiting_for_ranks;  // until every local rank had submitted
   absl::Duration waiting_for_peers;  // from then until the last READY
+  absl::Duration to_first_chunk;     // from acceptance until the first chunk of the job was handed to a rail
   // Of the whole job on this node: max(out, in) / sum of rail speeds, and elapsed since the last local submission
   // over it; 0 when nothing crosses nodes.
   absl::Duration node_bound;

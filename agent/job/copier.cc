@@ -1,0 +1,90 @@
+#include "agent/job/copier.h"
+
+#include <pthread.h>
+
+#include <string>
+#include <utility>
+
+namespace railsd {
+namespace {
+
+// Between two looks at the stop flag.
+constexpr uint64_t kStepBytes = 8 << 20;
+
+CopyResult RunTask(const CopyTask& task) {
+  CopyResult result{task.job, task.index, absl::OkStatus()};
+  uint64_t done = 0;
+  while (done < task.from->total_bytes() && result.status.ok()) {
+    if (task.stop->load(std::memory_order_relaxed)) {
+      result.status = absl::CancelledError("copy stopped");
+    } else {
+      result.status = CopyBetweenRanges(*task.from, *task.to, kStepBytes, &done);
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+ThreadCopier::ThreadCopier(int threads, WakeEvent* engine_wake) : engine_wake_(engine_wake) {
+  for (int i = 0; i < threads; ++i) threads_.emplace_back([this, i] { Run(i); });
+}
+
+ThreadCopier::~ThreadCopier() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  work_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void ThreadCopier::Submit(CopyTask task) {
+  {
+    std::lock_guard lock(mutex_);
+    tasks_.push_back(std::move(task));
+  }
+  work_.notify_one();
+}
+
+bool ThreadCopier::TakeResult(CopyResult* result) {
+  if (result_count_.load(std::memory_order_acquire) == 0) return false;
+  std::lock_guard lock(mutex_);
+  *result = std::move(results_.front());
+  results_.pop_front();
+  result_count_.fetch_sub(1, std::memory_order_release);
+  return true;
+}
+
+size_t ThreadCopier::depth() const {
+  std::lock_guard lock(mutex_);
+  return tasks_.size();
+}
+
+void ThreadCopier::Run(int index) {
+  pthread_setname_np(pthread_self(), ("copy-" + std::to_string(index)).c_str());
+  std::unique_lock lock(mutex_);
+  while (true) {
+    work_.wait(lock, [this] { return stop_ || !tasks_.empty(); });
+    if (stop_) return;
+    CopyTask task = std::move(tasks_.front());
+    tasks_.pop_front();
+    lock.unlock();
+    CopyResult result = RunTask(task);
+    lock.lock();
+    results_.push_back(std::move(result));
+    result_count_.fetch_add(1, std::memory_order_release);
+    engine_wake_->Wake();
+  }
+}
+
+void InlineCopier::Submit(CopyTask task) { results_.push_back(RunTask(task)); }
+
+bool InlineCopier::TakeResult(CopyResult* result) {
+  if (results_.empty()) return false;
+  *result = std::move(results_.front());
+  results_.pop_front();
+  return true;
+}
+
+}  // namespace railsd

@@ -1,0 +1,322 @@
+#include "agent/job/engine.h"
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace railsd {
+namespace {
+
+constexpr size_t kEventBatch = 256;
+constexpr size_t kMaxEarly = 4096;
+constexpr absl::Duration kEarlyKept = absl::Seconds(60);
+
+std::vector<RailHandle> MakeHandles(const AgentOptions& options, const std::vector<RailPort*>& ports) {
+  std::vector<RailHandle> handles(ports.size());
+  for (size_t r = 0; r < ports.size(); ++r) {
+    handles[r].port = ports[r];
+    handles[r].speed_bytes_per_s = static_cast<double>(options.rails[r].speed_bytes_per_s);
+  }
+  return handles;
+}
+
+}  // namespace
+
+Engine::Engine(AgentOptions options, std::vector<RailPort*> rails, ControlLink* link, AgentObserver* observer,
+               Copier* copier)
+    : options_(std::move(options)),
+      observer_(observer),
+      copier_(copier),
+      outbox_(link),
+      peers_(options_.node, rails.size()),
+      sessions_(options_.limits),
+      rails_(MakeHandles(options_, rails)),
+      groups_(options_, &peers_, &sessions_, &outbox_,
+              [this](Group& group) {
+                options_.log->info("group_broken group={} epoch={}.{} good_until={} why=\"{}\"", group.key.name,
+                                   group.epoch.boot.value(), group.epoch.counter, group.good_until.value(),
+                                   group.why.ToString());
+                sweep_ = true;
+                jobs_.OnGroupBroken(group);
+              }),
+      sprayer_({options_.plan.chunk_bytes, options_.window_bytes}, &rails_, &peers_),
+      jobs_({&options_, &peers_, &sessions_, &groups_, &outbox_, &rails_, &sprayer_, copier_, observer_}),
+      events_(kEventBatch) {}
+
+void Engine::SetNow(absl::Time now) {
+  now_ = now;
+  jobs_.SetNow(now);
+}
+
+void Engine::OpenSession(SessionInfo info, Callback<absl::StatusOr<SessionId>> done) {
+  if (draining_) return std::move(done)(absl::UnavailableError(absl::StrCat(options_.node, " is draining")));
+  std::move(done)(sessions_.Open(std::move(info)));
+}
+
+void Engine::CloseSession(SessionId id, const std::string& reason, Callback<absl::Status> closed) {
+  Session* session = sessions_.FindAny(id);
+  if (session == nullptr) {
+    return std::move(closed)(absl::NotFoundError(absl::StrCat("session ", id.value(), " is not open")));
+  }
+  session->closed.push_back(std::move(closed));
+  if (session->closing) return;
+  session->closing = true;
+  sweep_ = true;
+  groups_.AbandonJoins(id, absl::AbortedError(absl::StrCat("session ", id.value(), " ended: ", reason)));
+  std::vector<Group*> mine;
+  for (const auto& [epoch, group] : groups_.all()) mine.push_back(group.get());
+  for (Group* group : mine) {
+    for (Rank rank : group->local_ranks) {
+      if (group->ranks[rank.value()].session != id) continue;
+      groups_.MemberGone(*group, rank, jobs_.FinishedUntil(*group, rank),
+                         absl::UnavailableError(absl::StrCat(group->Describe(rank), " is gone: ", reason)));
+    }
+  }
+}
+
+void Engine::AddSegment(SessionId session, SegmentId id, UniqueFd fd, uint64_t length_bytes,
+                        Callback<absl::Status> done) {
+  std::move(done)(sessions_.AddSegment(session, id, std::move(fd), length_bytes));
+}
+
+void Engine::RemoveSegment(SessionId session, SegmentId id, Callback<absl::Status> done) {
+  jobs_.Reap();  // a job that has ended holds references until then
+  std::move(done)(sessions_.RemoveSegment(session, id));
+}
+
+void Engine::Join(JoinRequest request, Callback<absl::StatusOr<GroupView>> done) {
+  if (draining_) return std::move(done)(absl::UnavailableError(absl::StrCat(options_.node, " is draining")));
+  groups_.Join(std::move(request), now_, std::move(done));
+  ReplayEarly();
+}
+
+void Engine::Leave(SessionId session, Epoch epoch, Rank rank, Callback<absl::Status> done) {
+  Group* group = groups_.Find(epoch);
+  const bool held = group != nullptr && rank.value() < group->world_size() && group->ranks[rank.value()].local &&
+                    !group->ranks[rank.value()].gone && group->ranks[rank.value()].session == session;
+  if (!held) {
+    return std::move(done)(
+        absl::NotFoundError(absl::StrCat("rank: ", rank.value(), " of epoch ", epoch.boot.value(), ".", epoch.counter,
+                                         " is not held by session ", session.value())));
+  }
+  sweep_ = true;
+  groups_.MemberGone(*group, rank, jobs_.FinishedUntil(*group, rank),
+                     absl::AbortedError(absl::StrCat(group->Describe(rank), " left group ", group->key.name)));
+  std::move(done)(absl::OkStatus());
+}
+
+void Engine::OnPeerUp(const PeerHello& hello) {
+  if (hello.node == options_.node) return;
+  Peer& peer = peers_.FindOrAdd(hello.node);
+  if (peer.up && peer.boot == hello.boot) return;
+  if (peer.up) LosePeer(peer, absl::StrCat("it restarted (boot id ", hello.boot.value(), ")"));
+  peers_.Update(peer, hello);
+  peer.up = true;
+  peer.why.clear();
+  for (size_t r = 0; r < rails_.size(); ++r) {
+    if (!peer.rails[r].known) continue;
+    RailCommand command;
+    command.kind = RailCommand::Kind::kSetPeer;
+    command.set_peer = std::make_shared<RailPeer>(RailPeer{peer.index, peer.node, peer.boot, peer.rails[r].address});
+    rails_[r].Command(std::move(command));
+  }
+  options_.log->info("peer_up node={} boot={}", peer.node, peer.boot.value());
+  groups_.TellPendingJoins(peer);
+  jobs_.OnPeerReachable(peer);
+}
+
+void Engine::OnPeerDown(const std::string& node, const std::string& why) {
+  Peer* peer = peers_.Find(node);
+  if (peer != nullptr) LosePeer(*peer, why);
+}
+
+void Engine::LosePeer(Peer& peer, const std::string& why) {
+  if (!peer.up) return;
+  peer.up = false;
+  peer.why = why;
+  options_.log->warn("peer_down node={} boot={} why=\"{}\"", peer.node, peer.boot.value(), why);
+  for (size_t r = 0; r < rails_.size(); ++r) {
+    peer.rails[r].connected = false;
+    RailCommand command;
+    command.kind = RailCommand::Kind::kRemovePeer;
+    command.peer = peer.index;
+    rails_[r].Command(std::move(command));
+  }
+  std::erase_if(early_, [&](const Early& e) { return e.peer == peer.index; });
+  jobs_.ForgetPeer(peer.index);
+  groups_.OnPeerLost(peer, absl::UnavailableError(absl::StrCat("node ", peer.node, " is lost: ", why)));
+}
+
+void Engine::OnPeerMessage(const std::string& node, BootId boot, ControlMessage message) {
+  ++messages_in_;
+  Peer* peer = peers_.Find(node);
+  if (peer == nullptr || !peer->up || peer->boot != boot || !Dispatch(*peer, std::move(message))) ++messages_ignored_;
+  ReplayEarly();
+}
+
+bool Engine::Dispatch(const Peer& from, ControlMessage message) {
+  return std::visit(
+      [&](auto&& m) -> bool {
+        using M = std::decay_t<decltype(m)>;
+        if constexpr (std::is_same_v<M, RailState>) {
+          if (m.rail.value() >= rails_.size()) return false;
+          peers_.Get(from.index).rails[m.rail.value()].usable = m.usable;
+          if (m.usable) jobs_.OnPeerReachable(from);
+          return true;
+        } else if constexpr (std::is_same_v<M, GroupBroken>) {
+          if (groups_.Find(m.epoch) != nullptr) return groups_.OnMessage(from, std::move(m));
+          KeepEarly(from, m.epoch, std::move(m));
+          return true;
+        } else if constexpr (std::is_same_v<M, Offer> || std::is_same_v<M, Abort>) {
+          if (groups_.Find(m.job.epoch) != nullptr) return jobs_.OnMessage(from, std::move(m));
+          const Epoch epoch = m.job.epoch;
+          KeepEarly(from, epoch, std::move(m));
+          return true;
+        } else if constexpr (std::is_same_v<M, Ready> || std::is_same_v<M, Quiesced>) {
+          return jobs_.OnMessage(from, std::move(m));
+        } else {
+          groups_.OnMessage(from, std::move(m));
+          return true;
+        }
+      },
+      std::move(message));
+}
+
+void Engine::KeepEarly(const Peer& from, Epoch epoch, ControlMessage message) {
+  if (early_.size() >= kMaxEarly) {
+    early_.pop_front();
+    ++messages_ignored_;
+  }
+  early_.push_back({from.index, epoch, now_, std::move(message)});
+}
+
+void Engine::ReplayEarly() {
+  for (size_t i = 0; i < early_.size();) {
+    if (groups_.Find(early_[i].epoch) == nullptr) {
+      ++i;
+      continue;
+    }
+    Early early = std::move(early_[i]);
+    early_.erase(early_.begin() + static_cast<std::ptrdiff_t>(i));
+    if (!Dispatch(peers_.Get(early.peer), std::move(early.message))) ++messages_ignored_;
+  }
+}
+
+void Engine::Drain(absl::Duration limit, Callback<absl::Status> drained) {
+  draining_ = true;
+  jobs_.Drain();
+  drain_deadline_ = now_ + limit;
+  drained_ = std::move(drained);
+  options_.log->info("draining active_jobs={}", jobs_.active_parts());
+}
+
+void Engine::FinishDrain() {
+  if (!drained_) return;
+  if (jobs_.active_parts() == 0) {
+    std::move(drained_)(absl::OkStatus());
+  } else if (now_ >= drain_deadline_) {
+    std::move(drained_)(absl::DeadlineExceededError(
+        absl::StrCat(jobs_.active_parts(), " jobs were still active at the end of the drain")));
+  } else {
+    return;
+  }
+  drained_ = nullptr;
+  drain_deadline_ = absl::InfiniteFuture();
+}
+
+void Engine::OnRailEvent(RailIndex rail, const RailEvent& event) {
+  if (event.kind == RailEvent::Kind::kPeerUp || event.kind == RailEvent::Kind::kPeerDown) {
+    Peer& peer = peers_.Get(event.peer);
+    const bool up = event.kind == RailEvent::Kind::kPeerUp;
+    peer.rails[rail.value()].connected = up && peer.up;
+    if (up) {
+      options_.log->info("rail_up rail={} peer={}", rail.value(), peer.node);
+      jobs_.OnPeerReachable(peer);
+    } else {
+      options_.log->warn("rail_down rail={} peer={} error=\"{}\"", rail.value(), peer.node,
+                         event.error_number == 0 ? "closed" : std::strerror(event.error_number));
+    }
+    return;
+  }
+  if (event.kind == RailEvent::Kind::kBadPeer) {
+    options_.log->warn("protocol_error rail={} peer={}", rail.value(), peers_.Get(event.peer).node);
+    return;
+  }
+  jobs_.OnRailEvent(rail, event);
+}
+
+bool Engine::TakeRailEvents() {
+  bool any = false;
+  for (size_t r = 0; r < rails_.size(); ++r) {
+    while (const size_t count = rails_[r].port->TakeEvents(absl::MakeSpan(events_))) {
+      any = true;
+      for (size_t i = 0; i < count; ++i) OnRailEvent(RailIndex(static_cast<uint32_t>(r)), events_[i]);
+      if (count < events_.size()) break;
+    }
+  }
+  return any;
+}
+
+void Engine::Sweep() {
+  sweep_ = false;
+  std::vector<Epoch> epochs;
+  for (const auto& [epoch, group] : groups_.all()) epochs.push_back(epoch);
+  for (Epoch epoch : epochs) {
+    groups_.EraseIfUnused(epoch, jobs_.HasJobs(epoch));
+    if (groups_.Find(epoch) == nullptr) jobs_.ForgetGroup(epoch);
+  }
+  std::vector<std::pair<SessionId, std::vector<Callback<absl::Status>>>> closed;
+  for (const auto& [id, session] : sessions_.all()) {
+    if (!session->closing) continue;
+    if (session->active_parts == 0) {
+      closed.emplace_back(id, std::move(session->closed));
+    } else {
+      sweep_ = true;  // until its last job is quiescent
+    }
+  }
+  for (auto& [id, callbacks] : closed) {
+    sessions_.Erase(id);
+    for (auto& callback : callbacks) std::move(callback)(absl::OkStatus());
+  }
+  while (!early_.empty() && early_.front().arrived + kEarlyKept < now_) {
+    early_.pop_front();
+    ++messages_ignored_;
+  }
+}
+
+bool Engine::Step() {
+  bool any = TakeRailEvents();
+  CopyResult result;
+  while (copier_->TakeResult(&result)) {
+    any = true;
+    jobs_.OnCopyResult(result);
+  }
+  groups_.Tick(now_);
+  jobs_.Tick();
+  any = sprayer_.Dispatch(now_) || any;
+  jobs_.Reap();
+  if (sweep_) Sweep();
+  FinishDrain();
+  for (RailHandle& rail : rails_) rail.Pump();
+  return any;
+}
+
+absl::Time Engine::NextDeadline() const {
+  absl::Time next = std::min({jobs_.NextDeadline(), groups_.NextDeadline(), drain_deadline_});
+  // Full queues and closing sessions are looked at again soon even if no event comes.
+  const bool retry = std::any_of(rails_.begin(), rails_.end(), [](const RailHandle& r) { return !r.overflow.empty(); });
+  if (retry || sweep_) next = std::min(next, now_ + absl::Milliseconds(1));
+  return next;
+}
+
+void Engine::Shutdown() {
+  std::vector<SessionId> ids;
+  for (const auto& [id, session] : sessions_.all()) ids.push_back(id);
+  const auto ignore = [](absl::Status) {};
+  for (SessionId id : ids) CloseSession(id, absl::StrCat("the daemon of ", options_.node, " is stopping"), ignore);
+}
+
+}  // namespace railsd

@@ -1,0 +1,105 @@
+// The engine: everything of the agent that has state, on one thread and without a clock of its own. `Agent` gives it a
+// thread; tests step it by hand.
+#ifndef RAILSD_AGENT_JOB_ENGINE_H_
+#define RAILSD_AGENT_JOB_ENGINE_H_
+
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "agent/agent.h"
+#include "agent/job/copier.h"
+#include "agent/job/groups.h"
+#include "agent/job/jobs.h"
+#include "agent/job/peers.h"
+#include "agent/job/sessions.h"
+#include "agent/job/sprayer.h"
+#include "agent/rail/rail.h"
+
+namespace railsd {
+
+class Engine {
+ public:
+  // One entry per rail, in order of index: where it is, for views. `speed_bytes_per_s` of options.rails is resolved.
+  // All pointers outlive the engine; `observer` may be null.
+  Engine(AgentOptions options, std::vector<RailPort*> rails, ControlLink* link, AgentObserver* observer,
+         Copier* copier);
+
+  // The time of everything until the next call. Call before each batch.
+  void SetNow(absl::Time now);
+
+  // As in agent/agent.h.
+  void OpenSession(SessionInfo info, Callback<absl::StatusOr<SessionId>> done);
+  void CloseSession(SessionId session, const std::string& reason, Callback<absl::Status> closed);
+  void AddSegment(SessionId session, SegmentId id, UniqueFd fd, uint64_t length_bytes, Callback<absl::Status> done);
+  void RemoveSegment(SessionId session, SegmentId id, Callback<absl::Status> done);
+  void Join(JoinRequest request, Callback<absl::StatusOr<GroupView>> done);
+  void Leave(SessionId session, Epoch epoch, Rank rank, Callback<absl::Status> done);
+  void Submit(Submission submission, Callback<absl::Status> done) {
+    jobs_.Submit(std::move(submission), std::move(done));
+  }
+  void Wait(SessionId session, JobKey job, Rank rank, absl::Duration timeout,
+            Callback<absl::StatusOr<JobReport>> done) {
+    jobs_.Wait(session, job, rank, timeout, std::move(done));
+  }
+  void Cancel(SessionId session, JobKey job, Rank rank, Callback<absl::Status> done) {
+    jobs_.Cancel(session, job, rank, std::move(done));
+  }
+  void OnPeerUp(const PeerHello& hello);
+  void OnPeerDown(const std::string& node, const std::string& why);
+  void OnPeerMessage(const std::string& node, BootId boot, ControlMessage message);
+  void Drain(absl::Duration limit, Callback<absl::Status> drained);
+  AgentSnapshot Snapshot(size_t queue_depth) const;
+  // Ends every session; step on until Idle() for the answers to those who wait.
+  void Shutdown();
+  // No job is active: nothing touches anybody's memory.
+  bool Idle() const { return jobs_.active_parts() == 0; }
+
+  // Takes the rails' events and the copies' results, looks at deadlines, dispatches chunks. True: did something, call
+  // again before sleeping.
+  bool Step();
+  // When Step() must be called again even if nothing happens.
+  absl::Time NextDeadline() const;
+
+ private:
+  // A message of a group whose commit has not come yet: its sender heard of the commit first.
+  struct Early {
+    PeerIndex peer;
+    Epoch epoch;
+    absl::Time arrived;
+    ControlMessage message;
+  };
+  bool TakeRailEvents();
+  void OnRailEvent(RailIndex rail, const RailEvent& event);
+  void LosePeer(Peer& peer, const std::string& why);
+  // False: of nothing that is known here.
+  bool Dispatch(const Peer& from, ControlMessage message);
+  void KeepEarly(const Peer& from, Epoch epoch, ControlMessage message);
+  void ReplayEarly();
+  void Sweep();
+  void FinishDrain();
+
+  const AgentOptions options_;
+  AgentObserver* const observer_;
+  Copier* const copier_;
+  Outbox outbox_;
+  PeerTable peers_;
+  SessionTable sessions_;
+  std::vector<RailHandle> rails_;
+  GroupTable groups_;
+  Sprayer sprayer_;
+  JobTable jobs_;
+  absl::Time now_;
+  std::vector<RailEvent> events_;  // scratch
+  std::deque<Early> early_;
+  bool sweep_ = false;
+  bool draining_ = false;
+  absl::Time drain_deadline_ = absl::InfiniteFuture();
+  Callback<absl::Status> drained_;
+  uint64_t messages_in_ = 0, messages_ignored_ = 0;
+};
+
+}  // namespace railsd
+
+#endif  // RAILSD_AGENT_JOB_ENGINE_H_

@@ -1,0 +1,73 @@
+// Engine: what operators see.
+#include <algorithm>
+
+#include "agent/job/engine.h"
+
+namespace railsd {
+namespace {
+
+RailView ViewOfRail(const RailSpec& spec, RailIndex index, const RailHandle& handle, const Sprayer& sprayer) {
+  const size_t r = index.value();
+  const RailCounters& counters = handle.port->counters();
+  const auto read = [](const RailCounters::Counter& counter) { return counter.load(std::memory_order_relaxed); };
+  RailView view;
+  view.index = index;
+  view.name = spec.name;
+  view.address = spec.address;
+  view.interface = spec.interface;
+  view.speed_bytes_per_s = static_cast<uint64_t>(handle.speed_bytes_per_s);
+  view.measured_bytes_per_s = static_cast<uint64_t>(sprayer.measured_speed(r));
+  view.queued_bytes = sprayer.queued_bytes(r);
+  view.in_flight_bytes = sprayer.in_flight_bytes(r);
+  view.tx_payload_bytes = read(counters.tx_payload_bytes);
+  view.rx_payload_bytes = read(counters.rx_payload_bytes);
+  view.tx_chunks = read(counters.tx_chunks);
+  view.rx_chunks = read(counters.rx_chunks);
+  view.tx_system_calls = read(counters.tx_system_calls);
+  view.rx_system_calls = read(counters.rx_system_calls);
+  view.rx_drained_bytes = read(counters.rx_drained_bytes);
+  view.protocol_errors = read(counters.protocol_errors);
+  view.refused_connections = read(counters.refused_connections);
+  view.disconnects = read(counters.disconnects);
+  view.connect_failures = read(counters.connect_failures);
+  return view;
+}
+
+}  // namespace
+
+AgentSnapshot Engine::Snapshot(size_t queue_depth) const {
+  AgentSnapshot snapshot;
+  snapshot.node = options_.node;
+  snapshot.boot = options_.boot;
+  snapshot.draining = draining_;
+  for (size_t r = 0; r < rails_.size(); ++r) {
+    const RailIndex index(static_cast<uint32_t>(r));
+    snapshot.rails.push_back(ViewOfRail(options_.rails[r], index, rails_[r], sprayer_));
+  }
+  for (size_t p = 0; p < peers_.size(); ++p) {
+    const Peer& peer = peers_.Get(PeerIndex(static_cast<uint32_t>(p)));
+    PeerView view{peer.node, peer.boot, peer.up, {}, {}, peer.why};
+    for (size_t r = 0; r < rails_.size(); ++r) {
+      view.rails_up.push_back(peer.CanSend(r));
+      view.rail_addresses.push_back(peer.rails[r].address);
+      snapshot.rails[r].peers_known += peer.rails[r].known;
+      snapshot.rails[r].peers_up += peer.CanSend(r);
+    }
+    snapshot.peers.push_back(std::move(view));
+  }
+  for (const auto& [id, session] : sessions_.all()) {
+    snapshot.sessions.push_back({id, session->info, static_cast<uint32_t>(session->segments.size()),
+                                 session->segment_bytes, session->memberships});
+  }
+  for (const auto& [epoch, group] : groups_.all()) snapshot.groups.push_back(group->View());
+  snapshot.active_jobs = jobs_.ActiveReports();
+  snapshot.finished_jobs = jobs_.FinishedReports();
+  jobs_.FillCounters(&snapshot.counters);
+  snapshot.counters.control_messages_in = messages_in_;
+  snapshot.counters.control_messages_out = outbox_.sent();
+  snapshot.counters.control_messages_ignored = messages_ignored_;
+  snapshot.counters.engine_queue_depth = queue_depth;
+  return snapshot;
+}
+
+}  // namespace railsd

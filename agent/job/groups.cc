@@ -1,0 +1,394 @@
+#include "agent/job/groups.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "agent/job/validate.h"
+
+namespace railsd {
+namespace {
+
+// Joins of other nodes that are remembered while rank 0 is missing; a bound on what peers can make us store.
+constexpr size_t kMaxRemoteJoins = 1 << 16;
+constexpr size_t kMaxNameBytes = 256;
+
+}  // namespace
+
+std::string Group::Describe(Rank rank) const {
+  return absl::StrCat("rank ", rank.value(), " on ", nodes_of_ranks[rank.value()]);
+}
+
+GroupView Group::View() const {
+  GroupView view;
+  view.tenant = key.tenant;
+  view.name = key.name;
+  view.epoch = epoch;
+  view.world_size = world_size();
+  view.members = nodes_of_ranks;
+  view.local_ranks = local_ranks;
+  view.broken = broken;
+  view.why = why;
+  uint64_t last = 0;
+  for (Rank rank : local_ranks) last = std::max(last, ranks[rank.value()].last_seq.value());
+  view.next_seq = JobSeq(last + 1);
+  return view;
+}
+
+GroupTable::GroupTable(const AgentOptions& options, PeerTable* peers, SessionTable* sessions, Outbox* outbox,
+                       std::function<void(Group&)> on_broken)
+    : options_(options), peers_(peers), sessions_(sessions), outbox_(outbox), on_broken_(std::move(on_broken)) {}
+
+Group* GroupTable::Find(Epoch epoch) {
+  auto it = groups_.find(epoch);
+  return it == groups_.end() ? nullptr : it->second.get();
+}
+
+void GroupTable::TellAll(const ControlMessage& message) {
+  for (const Peer& peer : peers_->all()) {
+    if (peer.up) outbox_->Send(peer.node, message);
+  }
+}
+
+absl::Status GroupTable::CheckJoin(const JoinRequest& request, const Session* session) const {
+  if (session == nullptr) return absl::NotFoundError(absl::StrCat("session ", request.session.value(), " is not open"));
+  if (request.name.empty() || request.name.size() > kMaxNameBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("name: ", request.name.size(), " bytes; give 1 to ", kMaxNameBytes));
+  }
+  if (request.world_size == 0 || request.world_size > options_.limits.max_world_size) {
+    return absl::InvalidArgumentError(absl::StrCat("world_size: ", request.world_size, " is not between 1 and ",
+                                                   options_.limits.max_world_size, " (limits.max_world_size)"));
+  }
+  if (request.rank.value() >= request.world_size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank: ", request.rank.value(), " is not below world_size ", request.world_size));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GroupTable::CheckNotMember(const GroupKey& key, Rank rank) const {
+  for (const auto& [epoch, group] : groups_) {
+    if (group->key != key || group->broken || rank.value() >= group->world_size()) continue;
+    const Group::Member& member = group->ranks[rank.value()];
+    if (member.local && !member.gone) {
+      return absl::AlreadyExistsError(absl::StrCat("rank: ", rank.value(), " of group ", key.name,
+                                                   " is held by session ", member.session.value(),
+                                                   "; it must leave first"));
+    }
+  }
+  auto forming = forming_.find(key);
+  if (forming == forming_.end()) return absl::OkStatus();
+  auto joiner = forming->second.find(rank);
+  if (joiner == forming->second.end()) return absl::OkStatus();
+  return absl::AlreadyExistsError(
+      absl::StrCat("rank: ", rank.value(), " of group ", key.name, " is joining on ", joiner->second.node, " already"));
+}
+
+void GroupTable::Join(JoinRequest request, absl::Time now, Callback<absl::StatusOr<GroupView>> done) {
+  Session* session = sessions_->Find(request.session);
+  if (absl::Status s = CheckJoin(request, session); !s.ok()) return std::move(done)(s);
+  GroupKey key{session->info.tenant, request.name, Sha256(request.join_key)};
+  if (absl::Status s = CheckNotMember(key, request.rank); !s.ok()) return std::move(done)(s);
+  const size_t live = std::count_if(groups_.begin(), groups_.end(), [](const auto& g) { return !g.second->broken; });
+  if (!forming_.contains(key) && live + forming_.size() >= options_.limits.max_groups) {
+    return std::move(done)(absl::ResourceExhaustedError(
+        absl::StrCat("limits.max_groups: ", live, " groups live and ", forming_.size(), " form on ", peers_->self())));
+  }
+  Joiner& joiner = forming_[key][request.rank];
+  joiner.node = peers_->self();
+  joiner.world_size = request.world_size;
+  joiner.session = request.session;
+  joiner.deadline = now + std::min(request.timeout > absl::ZeroDuration() ? request.timeout : options_.max_join_time,
+                                   options_.max_join_time);
+  joiner.done = std::move(done);
+  ++session->memberships;
+  TellAll(GroupJoin{key, request.world_size, request.rank});
+  Settle(key);
+}
+
+void GroupTable::RejectJoin(const GroupKey& key, Rank rank, Joiner& joiner, const absl::Status& why) {
+  if (!IsLocal(joiner)) {
+    outbox_->Send(joiner.node, GroupReject{key, rank, why.code(), std::string(why.message())});
+    --remote_joins_;
+    return;
+  }
+  if (Session* session = sessions_->FindAny(joiner.session)) --session->memberships;
+  TellAll(GroupLeave{key, rank});
+  std::move(joiner.done)(why);
+}
+
+void GroupTable::Settle(const GroupKey& key) {
+  auto it = forming_.find(key);
+  if (it == forming_.end()) return;
+  Forming& forming = it->second;
+  auto zero = forming.find(Rank(0));
+  if (zero == forming.end() || !IsLocal(zero->second)) return;
+  const uint32_t world_size = zero->second.world_size;
+  for (const auto& [rank, joiner] : forming) {
+    if (joiner.world_size == world_size) continue;
+    const absl::Status why = absl::InvalidArgumentError(
+        absl::StrCat("world_size: rank ", rank.value(), " on ", joiner.node, " says ", joiner.world_size,
+                     ", rank 0 on ", peers_->self(), " says ", world_size));
+    Forming rejected = std::move(forming);
+    forming_.erase(it);
+    for (auto& [r, j] : rejected) RejectJoin(key, r, j, why);
+    return;
+  }
+  if (forming.size() < world_size) return;
+  GroupCommit commit{key, Epoch{options_.boot, next_counter_++}, {}};
+  for (const auto& [rank, joiner] : forming) commit.members.push_back(joiner.node);
+  TellAll(commit);
+  Forming complete = std::move(forming);
+  forming_.erase(it);
+  AnswerJoins(commit, complete);
+}
+
+Group& GroupTable::Create(const GroupCommit& commit) {
+  // Older epochs of the same group that ended are of no more use once its ranks meet again.
+  for (auto it = groups_.begin(); it != groups_.end();) {
+    const auto here = it++;
+    if (here->second->key == commit.key && here->second->broken) {
+      for (Rank rank : here->second->local_ranks) {
+        Group::Member& member = here->second->ranks[rank.value()];
+        Session* session = sessions_->FindAny(member.session);
+        if (!member.gone && session != nullptr) --session->memberships;
+        member.gone = true;
+      }
+    }
+  }
+  auto group = std::make_unique<Group>();
+  group->key = commit.key;
+  group->epoch = commit.epoch;
+  group->nodes_of_ranks = commit.members;
+  group->ranks.resize(commit.members.size());
+  for (uint32_t r = 0; r < commit.members.size(); ++r) {
+    Group::Member& member = group->ranks[r];
+    member.local = commit.members[r] == peers_->self();
+    if (member.local) {
+      group->local_ranks.push_back(Rank(r));
+      continue;
+    }
+    member.peer = peers_->FindOrAdd(commit.members[r]).index;
+    if (std::find(group->peers.begin(), group->peers.end(), member.peer) == group->peers.end()) {
+      group->peers.push_back(member.peer);
+    }
+  }
+  Group& result = *group;
+  groups_[commit.epoch] = std::move(group);
+  return result;
+}
+
+void GroupTable::AnswerJoins(const GroupCommit& commit, Forming& forming) {
+  Group& group = Create(commit);
+  for (Rank rank : group.local_ranks) group.ranks[rank.value()].session = forming[rank].session;
+  const GroupView view = group.View();
+  remote_joins_ -= forming.size() - group.local_ranks.size();
+  for (Rank rank : group.local_ranks) std::move(forming[rank].done)(view);
+}
+
+void GroupTable::OnMessage(const Peer& from, GroupJoin&& message) {
+  if (message.rank.value() >= message.world_size || message.world_size > options_.limits.max_world_size) return;
+  Forming& forming = forming_[message.key];
+  auto [it, inserted] = forming.try_emplace(message.rank);
+  if (!inserted && it->second.node != from.node) {
+    Joiner second;
+    second.node = from.node;
+    ++remote_joins_;
+    RejectJoin(message.key, message.rank, second,
+               absl::AlreadyExistsError(absl::StrCat("rank: ", message.rank.value(), " of group ", message.key.name,
+                                                     " is joining on ", it->second.node, " already")));
+    return;
+  }
+  if (inserted) ++remote_joins_;
+  it->second.node = from.node;
+  it->second.world_size = message.world_size;
+  if (remote_joins_ > kMaxRemoteJoins) {
+    Joiner refused = std::move(it->second);
+    forming.erase(it);
+    if (forming.empty()) forming_.erase(message.key);
+    RejectJoin(message.key, message.rank, refused,
+               absl::ResourceExhaustedError(absl::StrCat(kMaxRemoteJoins, " joins wait on ", peers_->self())));
+    return;
+  }
+  Settle(message.key);
+}
+
+void GroupTable::OnMessage(const Peer& from, GroupLeave&& message) {
+  auto it = forming_.find(message.key);
+  if (it == forming_.end()) return;
+  auto joiner = it->second.find(message.rank);
+  if (joiner == it->second.end() || joiner->second.node != from.node) return;
+  it->second.erase(joiner);
+  --remote_joins_;
+  if (it->second.empty()) forming_.erase(it);
+}
+
+void GroupTable::OnMessage(const Peer& from, GroupCommit&& message) {
+  // Only rank 0's agent commits, under its own boot id.
+  if (message.members.empty() || message.members[0] != from.node || message.epoch.boot != from.boot) return;
+  auto it = forming_.find(message.key);
+  Forming forming;
+  if (it != forming_.end()) {
+    forming = std::move(it->second);
+    forming_.erase(it);
+  }
+  bool involved = false, complete = true;
+  for (uint32_t r = 0; r < message.members.size(); ++r) {
+    if (message.members[r] != peers_->self()) continue;
+    involved = true;
+    auto joiner = forming.find(Rank(r));
+    complete = complete && joiner != forming.end() && IsLocal(joiner->second);
+  }
+  if (involved && complete) {
+    // Joins of the same key that this commit does not cover cannot exist: it names every rank of the world.
+    return AnswerJoins(message, forming);
+  }
+  for (auto& [rank, joiner] : forming) {
+    if (!IsLocal(joiner)) {
+      --remote_joins_;
+      continue;
+    }
+    RejectJoin(message.key, rank, joiner,
+               absl::AbortedError(absl::StrCat("group ", message.key.name, " was committed on ", from.node,
+                                               " without all ranks of ", peers_->self(), "; join again")));
+  }
+  if (!involved) return;
+  Group& group = Create(message);
+  for (Rank rank : group.local_ranks) group.ranks[rank.value()].gone = true;
+  Break(group, JobSeq(0),
+        absl::AbortedError(absl::StrCat("a rank of ", peers_->self(), " gave up joining group ", message.key.name,
+                                        " before it was committed; join again")));
+  groups_.erase(message.epoch);
+}
+
+void GroupTable::OnMessage(const Peer& from, GroupReject&& message) {
+  auto it = forming_.find(message.key);
+  if (it == forming_.end()) return;
+  auto joiner = it->second.find(message.rank);
+  if (joiner == it->second.end() || !IsLocal(joiner->second)) return;
+  Joiner rejected = std::move(joiner->second);
+  it->second.erase(joiner);
+  if (it->second.empty()) forming_.erase(it);
+  const absl::StatusCode code = message.code == absl::StatusCode::kOk ? absl::StatusCode::kInternal : message.code;
+  RejectJoin(message.key, message.rank, rejected,
+             absl::Status(code, absl::StrCat(message.reason, " (said ", from.node, ")")));
+}
+
+bool GroupTable::OnMessage(const Peer& from, GroupBroken&& message) {
+  Group* group = Find(message.epoch);
+  if (group == nullptr) return false;
+  if (group->broken && group->good_until <= message.last_seq) return true;
+  group->broken = true;
+  group->good_until = message.last_seq;
+  const absl::StatusCode code = message.code == absl::StatusCode::kOk ? absl::StatusCode::kInternal : message.code;
+  group->why = absl::Status(code, absl::StrCat(message.reason, " (said ", from.node, ")"));
+  on_broken_(*group);
+  return true;
+}
+
+void GroupTable::Break(Group& group, JobSeq good_until, absl::Status why) {
+  if (group.broken && group.good_until <= good_until) return;
+  group.broken = true;
+  group.good_until = good_until;
+  group.why = std::move(why);
+  for (PeerIndex peer : group.peers) {
+    if (!peers_->Get(peer).up) continue;
+    outbox_->Send(peers_->Get(peer).node,
+                  GroupBroken{group.epoch, good_until, group.why.code(), std::string(group.why.message())});
+  }
+  on_broken_(group);
+}
+
+void GroupTable::MemberGone(Group& group, Rank rank, JobSeq finished_until, absl::Status why) {
+  Group::Member& member = group.ranks[rank.value()];
+  if (!member.local || member.gone) return;
+  member.gone = true;
+  if (Session* session = sessions_->FindAny(member.session)) --session->memberships;
+  Break(group, finished_until, std::move(why));
+}
+
+void GroupTable::AbandonJoins(SessionId session, const absl::Status& why) {
+  for (auto it = forming_.begin(); it != forming_.end();) {
+    const auto here = it++;
+    for (auto joiner = here->second.begin(); joiner != here->second.end();) {
+      if (!IsLocal(joiner->second) || joiner->second.session != session) {
+        ++joiner;
+        continue;
+      }
+      RejectJoin(here->first, joiner->first, joiner->second, why);
+      joiner = here->second.erase(joiner);
+    }
+    if (here->second.empty()) forming_.erase(here);
+  }
+}
+
+void GroupTable::TellPendingJoins(const Peer& peer) {
+  for (const auto& [key, forming] : forming_) {
+    for (const auto& [rank, joiner] : forming) {
+      if (IsLocal(joiner)) outbox_->Send(peer.node, GroupJoin{key, joiner.world_size, rank});
+    }
+  }
+}
+
+void GroupTable::OnPeerLost(const Peer& peer, const absl::Status& why) {
+  for (auto it = forming_.begin(); it != forming_.end();) {
+    const auto here = it++;
+    remote_joins_ -= absl::erase_if(here->second, [&](const auto& j) { return j.second.node == peer.node; });
+    if (here->second.empty()) forming_.erase(here);
+  }
+  std::vector<Group*> hit;
+  for (const auto& [epoch, group] : groups_) {
+    if (std::find(group->peers.begin(), group->peers.end(), peer.index) != group->peers.end())
+      hit.push_back(group.get());
+  }
+  for (Group* group : hit) Break(*group, JobSeq(0), why);
+}
+
+absl::Status GroupTable::MissingRanks(const GroupKey& key, const Forming& forming, uint32_t world_size) const {
+  std::vector<uint32_t> missing;
+  for (uint32_t r = 0; r < world_size && missing.size() < 16; ++r) {
+    if (!forming.contains(Rank(r))) missing.push_back(r);
+  }
+  return absl::DeadlineExceededError(
+      absl::StrCat("group ", key.name, ": ", forming.size(), " of ", world_size, " ranks have joined",
+                   missing.empty() ? "; rank 0's node has not committed it"
+                                   : absl::StrCat("; missing: ", absl::StrJoin(missing, ", ")),
+                   missing.size() == 16 ? ", ..." : ""));
+}
+
+void GroupTable::Tick(absl::Time now) {
+  for (auto it = forming_.begin(); it != forming_.end();) {
+    const auto here = it++;
+    Forming& forming = here->second;
+    std::vector<std::pair<Rank, absl::Status>> late;
+    for (const auto& [rank, joiner] : forming) {
+      if (joiner.deadline <= now) late.emplace_back(rank, MissingRanks(here->first, forming, joiner.world_size));
+    }
+    for (auto& [rank, why] : late) {
+      Joiner joiner = std::move(forming.at(rank));
+      forming.erase(rank);
+      RejectJoin(here->first, rank, joiner, why);
+    }
+    if (forming.empty()) forming_.erase(here);
+  }
+}
+
+absl::Time GroupTable::NextDeadline() const {
+  absl::Time next = absl::InfiniteFuture();
+  for (const auto& [key, forming] : forming_) {
+    for (const auto& [rank, joiner] : forming) next = std::min(next, joiner.deadline);
+  }
+  return next;
+}
+
+void GroupTable::EraseIfUnused(Epoch epoch, bool has_jobs) {
+  auto it = groups_.find(epoch);
+  if (it == groups_.end() || has_jobs) return;
+  const Group& group = *it->second;
+  const bool unused = std::all_of(group.local_ranks.begin(), group.local_ranks.end(),
+                                  [&](Rank r) { return group.ranks[r.value()].gone; });
+  if (unused) groups_.erase(it);
+}
+
+}  // namespace railsd

@@ -1,0 +1,130 @@
+// Groups: joins, the commit by rank 0's agent, epochs, and their end.
+#ifndef RAILSD_AGENT_JOB_GROUPS_H_
+#define RAILSD_AGENT_JOB_GROUPS_H_
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/time/time.h"
+#include "agent/agent.h"
+#include "agent/control/messages.h"
+#include "agent/job/peers.h"
+#include "agent/job/sessions.h"
+
+namespace railsd {
+
+// A committed group on this node.
+struct Group {
+  struct Member {
+    bool local = false;
+    PeerIndex peer;     // of a remote one
+    SessionId session;  // of a local one
+    JobSeq last_seq;    // of a local one: highest accepted submission
+    bool gone = false;  // of a local one: left, or its session has ended
+  };
+  GroupKey key;
+  Epoch epoch;
+  std::vector<std::string> nodes_of_ranks;
+  std::vector<Member> ranks;
+  std::vector<Rank> local_ranks;
+  std::vector<PeerIndex> peers;  // remote nodes with members
+  bool broken = false;
+  absl::Status why;
+  JobSeq good_until;  // of a broken one: jobs up to this go on
+
+  uint32_t world_size() const { return static_cast<uint32_t>(ranks.size()); }
+  // "rank 3 on n1".
+  std::string Describe(Rank rank) const;
+  GroupView View() const;
+};
+
+// Sends control messages and counts them.
+class Outbox {
+ public:
+  explicit Outbox(ControlLink* link) : link_(link) {}
+  void Send(const std::string& node, ControlMessage message) {
+    ++sent_;
+    link_->Send(node, std::move(message));
+  }
+  uint64_t sent() const { return sent_; }
+
+ private:
+  ControlLink* const link_;
+  uint64_t sent_ = 0;
+};
+
+// Owned by the engine's thread.
+class GroupTable {
+ public:
+  // `on_broken(group)` is called when jobs after group.good_until must end with group.why.
+  GroupTable(const AgentOptions& options, PeerTable* peers, SessionTable* sessions, Outbox* outbox,
+             std::function<void(Group&)> on_broken);
+
+  void Join(JoinRequest request, absl::Time now, Callback<absl::StatusOr<GroupView>> done);
+  Group* Find(Epoch epoch);
+  // A local rank will do nothing more; `finished_until`: the last job that it has finished its part of.
+  void MemberGone(Group& group, Rank rank, JobSeq finished_until, absl::Status why);
+  // Ends an epoch here and tells the other members.
+  void Break(Group& group, JobSeq good_until, absl::Status why);
+  // Gives up the session's joins that wait for other ranks.
+  void AbandonJoins(SessionId session, const absl::Status& why);
+
+  void OnMessage(const Peer& from, GroupJoin&& message);
+  void OnMessage(const Peer& from, GroupLeave&& message);
+  void OnMessage(const Peer& from, GroupCommit&& message);
+  void OnMessage(const Peer& from, GroupReject&& message);
+  // False for an unknown epoch.
+  bool OnMessage(const Peer& from, GroupBroken&& message);
+  // A peer that has just come up learns of the joins that wait here.
+  void TellPendingJoins(const Peer& peer);
+  void OnPeerLost(const Peer& peer, const absl::Status& why);
+
+  // Fails joins whose deadline has passed.
+  void Tick(absl::Time now);
+  absl::Time NextDeadline() const;
+  // Forgets a group whose local ranks are all gone.
+  void EraseIfUnused(Epoch epoch, bool has_jobs);
+  const absl::flat_hash_map<Epoch, std::unique_ptr<Group>>& all() const { return groups_; }
+
+ private:
+  struct Joiner {
+    std::string node;
+    uint32_t world_size = 0;
+    // Of a local one:
+    SessionId session;
+    absl::Time deadline = absl::InfiniteFuture();
+    Callback<absl::StatusOr<GroupView>> done;
+  };
+  using Forming = absl::btree_map<Rank, Joiner>;
+
+  absl::Status CheckJoin(const JoinRequest& request, const Session* session) const;
+  absl::Status CheckNotMember(const GroupKey& key, Rank rank) const;
+  bool IsLocal(const Joiner& joiner) const { return joiner.node == peers_->self(); }
+  void TellAll(const ControlMessage& message);
+  // Ends one join with an error: a local one by its callback, a remote one by a REJECT.
+  void RejectJoin(const GroupKey& key, Rank rank, Joiner& joiner, const absl::Status& why);
+  // If rank 0 is here: rejects a forming group that contradicts itself, commits one that is complete.
+  void Settle(const GroupKey& key);
+  Group& Create(const GroupCommit& commit);
+  void AnswerJoins(const GroupCommit& commit, Forming& forming);
+  absl::Status MissingRanks(const GroupKey& key, const Forming& forming, uint32_t world_size) const;
+
+  const AgentOptions& options_;
+  PeerTable* const peers_;
+  SessionTable* const sessions_;
+  Outbox* const outbox_;
+  const std::function<void(Group&)> on_broken_;
+  uint64_t next_counter_ = 1;
+  std::map<GroupKey, Forming> forming_;
+  size_t remote_joins_ = 0;
+  absl::flat_hash_map<Epoch, std::unique_ptr<Group>> groups_;
+};
+
+}  // namespace railsd
+
+#endif  // RAILSD_AGENT_JOB_GROUPS_H_

@@ -1,0 +1,169 @@
+// The table of jobs: submissions, OFFER and READY, completion, abort. "Terminal" is said only when nothing touches the
+// rank's memory any more.
+#ifndef RAILSD_AGENT_JOB_JOBS_H_
+#define RAILSD_AGENT_JOB_JOBS_H_
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/time/time.h"
+#include "agent/agent.h"
+#include "agent/job/copier.h"
+#include "agent/job/groups.h"
+#include "agent/job/node_job.h"
+#include "agent/job/peers.h"
+#include "agent/job/sessions.h"
+#include "agent/job/sprayer.h"
+
+namespace railsd {
+
+// Owned by the engine's thread. Split over jobs_submit.cc (what trainers ask), jobs_exchange.cc (what peers and rails
+// say) and jobs_end.cc (how a job ends).
+class JobTable {
+ public:
+  struct Parts {
+    const AgentOptions* options;
+    PeerTable* peers;
+    SessionTable* sessions;
+    GroupTable* groups;
+    Outbox* outbox;
+    std::vector<RailHandle>* rails;
+    Sprayer* sprayer;
+    Copier* copier;
+    AgentObserver* observer;  // may be null
+  };
+  explicit JobTable(const Parts& parts);
+
+  // The time that all methods below work with; set before each batch of calls.
+  void SetNow(absl::Time now) { now_ = now; }
+
+  void Submit(Submission submission, Callback<absl::Status> done);
+  void Wait(SessionId session, JobKey key, Rank rank, absl::Duration timeout, Callback<absl::StatusOr<JobReport>> done);
+  void Cancel(SessionId session, JobKey key, Rank rank, Callback<absl::Status> done);
+  // From now on only submissions up to each group's highest accepted sequence number are taken.
+  void Drain() { draining_ = true; }
+
+  // False: of no known job (counted by the caller).
+  bool OnMessage(const Peer& from, Offer&& message);
+  bool OnMessage(const Peer& from, Ready&& message);
+  bool OnMessage(const Peer& from, Abort&& message);
+  bool OnMessage(const Peer& from, Quiesced&& message);
+  void OnRailEvent(RailIndex rail, const RailEvent& event);
+  void OnCopyResult(const CopyResult& result);
+  // A peer's control stream or one of its rails came up: what waited for it goes out.
+  void OnPeerReachable(const Peer& peer);
+  void OnGroupBroken(const Group& group);
+
+  // The last job that the rank has finished its part of.
+  JobSeq FinishedUntil(const Group& group, Rank rank) const;
+  bool HasJobs(Epoch epoch) const;
+  void ForgetGroup(Epoch epoch) { ended_.erase(epoch); }
+  void ForgetPeer(PeerIndex peer) { ledger_.Forget(peer); }
+
+  void Tick();
+  // Forgets jobs that have ended; call when nothing refers to one, after each batch of calls.
+  void Reap();
+  absl::Time NextDeadline() const { return next_deadline_; }
+
+  size_t active_parts() const { return active_parts_; }
+  void FillCounters(AgentCounters* counters) const;
+  std::vector<JobReport> ActiveReports() const;
+  std::vector<JobReport> FinishedReports() const;
+
+ private:
+  // What is remembered of a group's jobs that have ended.
+  struct Finished {
+    SessionId session;
+    Digest digest{};
+    JobReport report;
+  };
+  struct Ended {
+    std::map<std::pair<JobSeq, Rank>, Finished> reports;
+    std::map<JobSeq, absl::Status> tombstones;  // of aborted jobs
+  };
+  struct Slot {
+    uint32_t generation = 0;
+    NodeJob* job = nullptr;
+    PeerExchange* exchange = nullptr;
+  };
+  // jobs_submit.cc
+  absl::Status CheckAdmission(const Submission& submission, Group** group, Session** session) const;
+  absl::Status CheckRepeated(const Submission& submission, const Digest& digest) const;
+  NodeJob& FindOrCreate(const Group& group, JobKey key);
+  void Accept(Submission submission, const Digest& digest, Group& group, Session& session);
+  void StartIfComplete(NodeJob& job, Group& group);
+  void Start(NodeJob& job, Group& group);
+  absl::Status BuildFlows(NodeJob& job, Group& group);
+  absl::Status AddLocalCopies(NodeJob& job, const Group& group);
+  void AddOutFlows(NodeJob& job, const Group& group, PeerExchange& exchange);
+  MemoryRanges Resolve(const RankPart& part, const std::vector<Range>& ranges) const;
+  // Flows of one side of a part by rank; null for ranks left out.
+  static std::vector<const FlowRanges*> ByRank(const std::vector<FlowRanges>& flows, uint32_t world_size);
+
+  // jobs_exchange.cc
+  void SendOffer(NodeJob& job, PeerExchange& exchange);
+  absl::Status CheckOffer(const NodeJob& job, const Group& group, const PeerExchange& exchange) const;
+  void Match(NodeJob& job, const Group& group, PeerExchange& exchange);
+  void OpenZones(NodeJob& job, const Group& group, PeerExchange& exchange);
+  void SendReady(NodeJob& job, PeerExchange& exchange, uint32_t slot);
+  void PlanExchange(NodeJob& job, PeerExchange& exchange);
+  void MaybeRunning(NodeJob& job);
+  void CloseZones(PeerExchange& exchange);
+  void OnSendDone(const RailEvent& event);
+  void OnReceived(RailIndex rail, const RailEvent& event);
+  void OnReceiveFault(const RailEvent& event);
+  void OnZonesClosed(const RailEvent& event);
+  Slot* FindSlot(const RailEvent& event);
+
+  // jobs_end.cc
+  void AbortJob(NodeJob& job, absl::Status why, bool tell_peers);
+  // Aborts at every member; breaks the group as well when `env` (a node, rail or trainer failed) or data was moving.
+  void FailJob(NodeJob& job, absl::Status why, bool environment);
+  void FinishIfDone(NodeJob& job, Rank rank);
+  void FinishPart(NodeJob& job, RankPart& part, absl::Status status);
+  // Hands the job to Reap() when nothing of it is left here; ends the parts of an aborted one when it is quiescent.
+  void Settle(NodeJob& job);
+  bool Quiescent(const NodeJob& job) const;
+  void FillReport(const NodeJob& job, RankPart& part) const;
+  absl::Status DeadlineStatus(const NodeJob& job, const RankPart& part) const;
+  void Tombstone(const Group& group, JobSeq seq, const absl::Status& why);
+  void Sooner(absl::Time deadline) { next_deadline_ = std::min(next_deadline_, deadline); }
+  NodeJob* Find(JobKey key);
+
+  const AgentOptions& options_;
+  PeerTable& peers_;
+  SessionTable& sessions_;
+  GroupTable& groups_;
+  Outbox& outbox_;
+  std::vector<RailHandle>& rails_;
+  Sprayer& sprayer_;
+  Copier& copier_;
+  AgentObserver* const observer_;
+
+  absl::Time now_;
+  absl::Time next_deadline_ = absl::InfiniteFuture();
+  bool draining_ = false;
+  uint64_t next_tag_ = 1;
+  absl::flat_hash_map<JobKey, std::unique_ptr<NodeJob>> jobs_;
+  absl::flat_hash_map<JobTag, NodeJob*> by_tag_;
+  absl::flat_hash_map<Epoch, Ended> ended_;
+  std::vector<Slot> slots_;
+  std::vector<uint32_t> free_slots_;
+  Ledger ledger_;
+  PlanWorkspace workspace_;
+  std::vector<PlanFlow> plan_flows_;
+  std::vector<PlanRail> plan_rails_;
+  std::vector<JobKey> ended_jobs_;  // for Reap()
+  size_t active_parts_ = 0;
+  uint64_t ingress_left_bytes_ = 0;  // announced to come, not here yet
+  AgentCounters counters_;
+  std::deque<JobReport> recent_;  // finished, newest first
+};
+
+}  // namespace railsd
+
+#endif  // RAILSD_AGENT_JOB_JOBS_H_

@@ -1,0 +1,259 @@
+// JobTable: how a job ends.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "agent/job/jobs.h"
+
+namespace railsd {
+namespace {
+
+// Finished reports that operators can see.
+constexpr size_t kRecentReports = 64;
+// Tombstones of one group that peers can make this agent keep.
+constexpr size_t kMaxTombstones = 4096;
+
+}  // namespace
+
+bool JobTable::OnMessage(const Peer& from, Abort&& message) {
+  Group* group = groups_.Find(message.job.epoch);
+  if (group == nullptr) return false;
+  const absl::StatusCode code = message.code == absl::StatusCode::kOk ? absl::StatusCode::kInternal : message.code;
+  const absl::Status why(code, absl::StrCat(message.reason, " (said ", from.node, ")"));
+  NodeJob* job = Find(message.job);
+  Tombstone(*group, message.job.seq, why);
+  if (job == nullptr) return true;
+  AbortJob(*job, why, false);
+  return true;
+}
+
+// Over TCP a receiver's zones are safe once its own rails have closed them; transports that write into remote memory
+// wait for this message.
+bool JobTable::OnMessage(const Peer&, Quiesced&& message) { return groups_.Find(message.job.epoch) != nullptr; }
+
+void JobTable::Tombstone(const Group& group, JobSeq seq, const absl::Status& why) {
+  uint64_t taken_by_all = ~uint64_t{0};
+  for (Rank rank : group.local_ranks) {
+    const Group::Member& member = group.ranks[rank.value()];
+    if (!member.gone) taken_by_all = std::min(taken_by_all, member.last_seq.value());
+  }
+  Ended& ended = ended_[group.epoch];
+  // Every local rank has its outcome of those below: nobody can ask any more.
+  ended.tombstones.erase(ended.tombstones.begin(), ended.tombstones.lower_bound(JobSeq(taken_by_all)));
+  if (ended.tombstones.size() < kMaxTombstones) ended.tombstones.emplace(seq, why);
+}
+
+void JobTable::FailJob(NodeJob& job, absl::Status why, bool environment) {
+  if (job.aborting()) return;
+  const bool breaks = environment || job.running;
+  AbortJob(job, why, true);
+  Group* group = groups_.Find(job.key.epoch);
+  // Jobs below this one may still end well.
+  if (breaks && group != nullptr) groups_.Break(*group, JobSeq(job.key.seq.value() - 1), why);
+}
+
+void JobTable::AbortJob(NodeJob& job, absl::Status why, bool tell_peers) {
+  if (job.aborting() || job.ended) return;
+  job.failure = std::move(why);
+  job.stop_copies->store(true, std::memory_order_relaxed);
+  sprayer_.Drop(&job);
+  if (job.outstanding_orders > 0) {
+    for (RailHandle& rail : rails_) {
+      RailCommand command;
+      command.kind = RailCommand::Kind::kStopSends;
+      command.job = job.tag;
+      rail.Command(std::move(command));
+    }
+  }
+  for (auto& [peer, exchange] : job.peers) CloseZones(exchange);
+  if (Group* group = groups_.Find(job.key.epoch)) {
+    Tombstone(*group, job.key.seq, job.failure);
+    for (PeerIndex peer : group->peers) {
+      if (!tell_peers || !peers_.Get(peer).up) continue;
+      outbox_.Send(peers_.Get(peer).node,
+                   Abort{job.key, job.failure.code(), std::string(job.failure.message()), false});
+    }
+  }
+  Settle(job);
+}
+
+void JobTable::OnGroupBroken(const Group& group) {
+  std::vector<NodeJob*> hit;
+  for (const auto& [key, job] : jobs_) {
+    if (key.epoch == group.epoch && key.seq > group.good_until) hit.push_back(job.get());
+  }
+  for (NodeJob* job : hit) AbortJob(*job, group.why, false);
+}
+
+bool JobTable::Quiescent(const NodeJob& job) const {
+  if (job.outstanding_orders > 0 || job.copies_running > 0) return false;
+  return std::all_of(job.peers.begin(), job.peers.end(), [](const auto& p) { return p.second.zones == nullptr; });
+}
+
+void JobTable::Settle(NodeJob& job) {
+  if (job.ended || !Quiescent(job)) return;
+  if (job.aborting()) {
+    for (auto& [rank, part] : job.parts) {
+      if (!part.terminal()) FinishPart(job, part, job.failure);
+    }
+    for (const auto& [peer, exchange] : job.peers) {
+      if (exchange.ready.has_value() && peers_.Get(peer).up) outbox_.Send(peers_.Get(peer).node, Quiesced{job.key});
+    }
+  } else if (!job.started ||
+             !std::all_of(job.parts.begin(), job.parts.end(), [](const auto& p) { return p.second.terminal(); })) {
+    return;
+  }
+  job.ended = true;
+  ended_jobs_.push_back(job.key);
+}
+
+void JobTable::Reap() {
+  for (const JobKey& key : ended_jobs_) {
+    auto it = jobs_.find(key);
+    if (it == jobs_.end()) continue;
+    by_tag_.erase(it->second->tag);
+    jobs_.erase(it);
+  }
+  ended_jobs_.clear();
+}
+
+void JobTable::FinishIfDone(NodeJob& job, Rank rank) {
+  RankPart& part = job.parts.at(rank);
+  if (part.terminal() || job.aborting() || !job.running) return;
+  if (part.sends_left_bytes > 0 || part.copies_left > 0 || part.receive_peers_left > 0) return;
+  FinishPart(job, part, absl::OkStatus());
+  Settle(job);
+}
+
+void JobTable::FillReport(const NodeJob& job, RankPart& part) const {
+  JobReport& report = part.report;
+  report.elapsed = now_ - part.accepted;
+  if (job.started) report.waiting_for_ranks = job.started_at - part.accepted;
+  if (job.running) report.waiting_for_peers = job.running_at - job.started_at;
+  if (job.first_chunk_at < absl::InfiniteFuture()) report.to_first_chunk = job.first_chunk_at - part.accepted;
+  double speed = 0;
+  for (const RailHandle& rail : rails_) speed += rail.speed_bytes_per_s;
+  if (job.out_bytes + job.in_bytes > 0 && speed > 0) {
+    report.node_bound = absl::Seconds(NodeBoundSeconds(job.out_bytes, job.in_bytes, speed));
+    if (job.started) report.ratio_to_bound = absl::FDivDuration(now_ - job.started_at, report.node_bound);
+  }
+  report.rail_tx_bytes = job.rail_tx_bytes;
+  report.rail_rx_bytes = job.rail_rx_bytes;
+}
+
+void JobTable::FinishPart(NodeJob& job, RankPart& part, absl::Status status) {
+  FillReport(job, part);
+  part.report.state = status.ok() ? JobState::kDone : JobState::kFailed;
+  part.report.status = std::move(status);
+  ++(part.report.status.ok() ? counters_.jobs_done : counters_.jobs_failed);
+  --active_parts_;
+  recent_.push_front(part.report);
+  if (recent_.size() > kRecentReports) recent_.pop_back();
+  Ended& ended = ended_[job.key.epoch];
+  ended.reports[{job.key.seq, part.submission.rank}] = {part.submission.session, part.digest, part.report};
+  const Group* group = groups_.Find(job.key.epoch);
+  const size_t kept =
+      options_.finished_jobs_kept * (group == nullptr ? 1 : std::max<size_t>(1, group->local_ranks.size()));
+  if (ended.reports.size() > kept) ended.reports.erase(ended.reports.begin());
+  if (observer_ != nullptr) observer_->OnJobFinished(part.report);
+  std::vector<Waiter> waiters = std::move(part.waiters);
+  part.waiters.clear();
+  for (Waiter& waiter : waiters) std::move(waiter.done)(part.report);
+  if (Session* session = sessions_.FindAny(part.submission.session)) --session->active_parts;
+}
+
+JobSeq JobTable::FinishedUntil(const Group& group, Rank rank) const {
+  JobSeq until = group.ranks[rank.value()].last_seq;
+  for (const auto& [key, job] : jobs_) {
+    if (key.epoch != group.epoch) continue;
+    auto part = job->parts.find(rank);
+    if (part == job->parts.end() || part->second.terminal()) continue;
+    until = std::min(until, JobSeq(key.seq.value() - 1));
+  }
+  return until;
+}
+
+bool JobTable::HasJobs(Epoch epoch) const {
+  return std::any_of(jobs_.begin(), jobs_.end(), [&](const auto& job) { return job.first.epoch == epoch; });
+}
+
+absl::Status JobTable::DeadlineStatus(const NodeJob& job, const RankPart& part) const {
+  const Group* group = groups_.Find(job.key.epoch);
+  std::string waits = "for its last bytes";
+  if (group != nullptr && !job.started) {
+    for (Rank rank : group->local_ranks) {
+      if (!job.parts.contains(rank)) waits = absl::StrCat("for ", group->Describe(rank), " to submit");
+    }
+  }
+  for (const auto& [peer, exchange] : job.peers) {
+    if (!job.started) break;
+    const Peer& node = peers_.Get(peer);
+    if (!node.up) {
+      waits = absl::StrCat("for ", node.node, ", which is not connected: ", node.why);
+    } else if (!exchange.offer.has_value()) {
+      waits = absl::StrCat("for the ranks of ", node.node, " to submit");
+    } else if (!exchange.ready.has_value()) {
+      waits = absl::StrCat("for ", node.node, " to be ready");
+    } else if (!exchange.planned) {
+      waits = absl::StrCat("for a rail to ", node.node);
+    } else {
+      continue;
+    }
+    break;
+  }
+  return absl::DeadlineExceededError(absl::StrCat(
+      "job ", job.key.seq.value(), " of rank ", part.submission.rank.value(), " on ", peers_.self(), " waited ", waits,
+      "; ", part.report.bytes_sent, " of ", part.report.bytes_to_send, " bytes were sent, ", part.report.bytes_received,
+      " of ", part.report.bytes_to_receive, " received"));
+}
+
+void JobTable::Tick() {
+  if (now_ < next_deadline_) return;
+  next_deadline_ = absl::InfiniteFuture();
+  std::vector<std::pair<NodeJob*, absl::Status>> late;
+  std::vector<std::pair<Waiter, JobReport>> answers;
+  for (auto& [key, job] : jobs_) {
+    for (auto& [rank, part] : job->parts) {
+      if (part.terminal()) continue;
+      if (part.deadline <= now_ && !job->aborting()) {
+        late.emplace_back(job.get(), DeadlineStatus(*job, part));
+      } else if (!job->aborting()) {
+        Sooner(part.deadline);
+      }
+      for (Waiter& waiter : part.waiters) {
+        if (waiter.deadline > now_) {
+          Sooner(waiter.deadline);
+          continue;
+        }
+        FillReport(*job, part);
+        answers.emplace_back(std::move(waiter), part.report);
+        waiter.done = nullptr;
+      }
+      std::erase_if(part.waiters, [](const Waiter& w) { return !w.done; });
+    }
+  }
+  for (auto& [waiter, report] : answers) std::move(waiter.done)(std::move(report));
+  for (auto& [job, why] : late) FailJob(*job, why, false);
+}
+
+void JobTable::FillCounters(AgentCounters* counters) const {
+  *counters = counters_;
+  counters->jobs_active = active_parts_;
+  counters->stolen_chunks = sprayer_.stolen_chunks();
+}
+
+std::vector<JobReport> JobTable::ActiveReports() const {
+  std::vector<JobReport> reports;
+  for (const auto& [key, job] : jobs_) {
+    for (auto& [rank, part] : job->parts) {
+      if (part.terminal()) continue;
+      FillReport(*job, part);
+      reports.push_back(part.report);
+    }
+  }
+  return reports;
+}
+
+std::vector<JobReport> JobTable::FinishedReports() const { return {recent_.begin(), recent_.end()}; }
+
+}  // namespace railsd

@@ -1,0 +1,389 @@
+// JobTable: what peers and rails say.
+#include <algorithm>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "agent/job/jobs.h"
+
+namespace railsd {
+namespace {
+
+// The same in every process, as a switch's hash over addresses would be (finalizer of splitmix64).
+uint64_t FlowHash(Rank source, Rank destination) {
+  uint64_t x = (uint64_t{source.value()} << 32 | destination.value()) + 0x9e3779b97f4a7c15;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+}  // namespace
+
+bool JobTable::OnMessage(const Peer& from, Offer&& message) {
+  Group* group = groups_.Find(message.job.epoch);
+  if (group == nullptr) return false;
+  Ended& ended = ended_[message.job.epoch];
+  if (group->broken && message.job.seq > group->good_until) return true;
+  if (ended.tombstones.contains(message.job.seq)) return true;  // its sender hears of the abort on its own stream
+  uint64_t last = 0;
+  for (Rank rank : group->local_ranks) last = std::max(last, group->ranks[rank.value()].last_seq.value());
+  NodeJob* job = Find(message.job);
+  if (job == nullptr && message.job.seq.value() <= last) return false;  // of a job that has ended here
+  const uint64_t limit = last + 2 * uint64_t{options_.limits.max_jobs_per_group};
+  const uint64_t seq = message.job.seq.value();
+  if (job == nullptr) job = &FindOrCreate(*group, message.job);
+  if (seq > limit) {
+    FailJob(*job,
+            absl::ResourceExhaustedError(absl::StrCat("limits.max_jobs_per_group: ", from.node, " offers job ", seq,
+                                                      ", ", peers_.self(), " is at ", last)),
+            false);
+    return true;
+  }
+  auto exchange = job->peers.find(from.index);
+  if (exchange == job->peers.end() || exchange->second.offer.has_value()) return false;
+  exchange->second.offer = std::move(message);
+  if (job->started && !job->aborting()) Match(*job, *group, exchange->second);
+  return true;
+}
+
+void JobTable::SendOffer(NodeJob& job, PeerExchange& exchange) {
+  const Peer& peer = peers_.Get(exchange.peer);
+  if (!peer.up || exchange.offer_sent) return;
+  exchange.offer_sent = true;
+  Offer offer;
+  offer.job = job.key;
+  offer.tag = job.parts.begin()->second.submission.tag;
+  offer.retired_below = job.key.seq;
+  for (const auto& [key, other] : jobs_) {
+    if (key.epoch == job.key.epoch && !other->ended) offer.retired_below = std::min(offer.retired_below, key.seq);
+  }
+  offer.flows.reserve(exchange.out.size());
+  for (const OutFlow& flow : exchange.out) {
+    offer.flows.push_back({flow.source, flow.destination, flow.send.memory.total_bytes()});
+  }
+  outbox_.Send(peer.node, std::move(offer));
+}
+
+// Both ends know all lengths: a contradiction is found before a byte moves.
+absl::Status JobTable::CheckOffer(const NodeJob& job, const Group& group, const PeerExchange& exchange) const {
+  const Offer& offer = *exchange.offer;
+  const Peer& peer = peers_.Get(exchange.peer);
+  if (const RankPart& part = job.parts.begin()->second; part.submission.tag != offer.tag) {
+    return absl::InvalidArgumentError(absl::StrCat("tag: ", group.Describe(part.submission.rank), " says ",
+                                                   part.submission.tag, ", ", peer.node, " says ", offer.tag,
+                                                   " for job ", job.key.seq.value()));
+  }
+  absl::flat_hash_map<std::pair<Rank, Rank>, uint64_t> offered;
+  for (const Offer::Flow& flow : offer.flows) {
+    const bool source_there = flow.source.value() < group.world_size() && !group.ranks[flow.source.value()].local &&
+                              group.ranks[flow.source.value()].peer == exchange.peer;
+    if (!source_there || !job.parts.contains(flow.destination) ||
+        !offered.emplace(std::pair(flow.source, flow.destination), flow.bytes).second) {
+      return absl::InternalError(absl::StrCat(peer.node, " offered a flow from rank ", flow.source.value(), " to rank ",
+                                              flow.destination.value(), " in job ", job.key.seq.value(),
+                                              ", which it cannot"));
+    }
+  }
+  for (const auto& [destination, part] : job.parts) {
+    const auto receives = ByRank(part.submission.receives, group.world_size());
+    for (uint32_t source = 0; source < group.world_size(); ++source) {
+      if (group.ranks[source].local || group.ranks[source].peer != exchange.peer) continue;
+      uint64_t expected = 0;
+      if (receives[source] != nullptr) {
+        for (const Range& range : receives[source]->ranges) expected += range.length_bytes;
+      }
+      auto it = offered.find({Rank(source), destination});
+      const uint64_t bytes = it == offered.end() ? 0 : it->second;
+      if (bytes == expected) continue;
+      return absl::InvalidArgumentError(absl::StrCat(group.Describe(Rank(source)), " sends ", bytes, " bytes to ",
+                                                     group.Describe(destination), ", which expects ", expected,
+                                                     " in job ", job.key.seq.value()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void JobTable::Match(NodeJob& job, const Group& group, PeerExchange& exchange) {
+  if (absl::Status s = CheckOffer(job, group, exchange); !s.ok()) return FailJob(job, s, false);
+  OpenZones(job, group, exchange);
+  MaybeRunning(job);
+  for (Rank rank : group.local_ranks) FinishIfDone(job, rank);
+}
+
+void JobTable::OpenZones(NodeJob& job, const Group& group, PeerExchange& exchange) {
+  auto set = std::make_shared<ReceiveSet>();
+  set->peer = exchange.peer;
+  absl::flat_hash_map<Rank, std::vector<const FlowRanges*>> receives;
+  for (const auto& [rank, part] : job.parts) receives[rank] = ByRank(part.submission.receives, group.world_size());
+  for (const Offer::Flow& flow : exchange.offer->flows) {
+    const FlowRanges* ranges = flow.bytes == 0 ? nullptr : receives[flow.destination][flow.source.value()];
+    set->zones.push_back(ranges == nullptr ? MemoryRanges() : Resolve(job.parts.at(flow.destination), ranges->ranges));
+    exchange.in.emplace_back(flow.bytes);
+    exchange.in_bytes += flow.bytes;
+  }
+  exchange.in_left_bytes = exchange.in_bytes;
+  job.in_bytes += exchange.in_bytes;
+  if (exchange.in_bytes == 0) {
+    exchange.received = true;
+    for (auto& [rank, part] : job.parts) --part.receive_peers_left;
+    return SendReady(job, exchange, 0);
+  }
+  uint32_t slot = static_cast<uint32_t>(slots_.size());
+  if (free_slots_.empty()) {
+    slots_.emplace_back();
+  } else {
+    slot = free_slots_.back();
+    free_slots_.pop_back();
+  }
+  set->slot = slot;
+  set->generation = ++slots_[slot].generation;
+  slots_[slot].job = &job;
+  slots_[slot].exchange = &exchange;
+  exchange.zones = std::move(set);
+  exchange.rails_open = static_cast<uint32_t>(rails_.size());
+  ingress_left_bytes_ += exchange.in_left_bytes;
+  // Every rail knows the zones before the READY can leave this node.
+  for (RailHandle& rail : rails_) {
+    RailCommand command;
+    command.kind = RailCommand::Kind::kOpenZones;
+    command.zones = exchange.zones;
+    rail.Command(std::move(command));
+  }
+  SendReady(job, exchange, slot);
+}
+
+void JobTable::SendReady(NodeJob& job, PeerExchange& exchange, uint32_t slot) {
+  const Peer& peer = peers_.Get(exchange.peer);
+  exchange.ready_sent = true;
+  Ready ready;
+  ready.job = job.key;
+  ready.slot = slot;
+  ready.generation = slot == 0 ? 0 : slots_[slot].generation;
+  for (size_t r = 0; r < rails_.size(); ++r) {
+    ready.rails.push_back({RailIndex(static_cast<uint32_t>(r)), true,
+                           static_cast<uint64_t>(rails_[r].speed_bytes_per_s), ingress_left_bytes_ / rails_.size()});
+  }
+  outbox_.Send(peer.node, std::move(ready));
+}
+
+bool JobTable::OnMessage(const Peer& from, Ready&& message) {
+  NodeJob* job = Find(message.job);
+  if (job == nullptr || job->aborting() || !job->started) return false;
+  auto exchange = job->peers.find(from.index);
+  if (exchange == job->peers.end() || exchange->second.ready.has_value() || !exchange->second.offer_sent) return false;
+  exchange->second.ready = std::move(message);
+  PlanExchange(*job, exchange->second);
+  MaybeRunning(*job);
+  std::vector<Rank> ranks;
+  for (const auto& [rank, part] : job->parts) ranks.push_back(rank);
+  for (Rank rank : ranks) FinishIfDone(*job, rank);
+  return true;
+}
+
+void JobTable::PlanExchange(NodeJob& job, PeerExchange& exchange) {
+  if (exchange.planned || !exchange.ready.has_value() || job.aborting()) return;
+  const Peer& peer = peers_.Get(exchange.peer);
+  plan_flows_.clear();
+  uint32_t local = 0, remote = 0;
+  Rank last_source = exchange.out.empty() ? Rank(0) : exchange.out.front().source;
+  for (const OutFlow& flow : exchange.out) {
+    if (flow.source != last_source) {
+      ++local;
+      remote = 0;
+      last_source = flow.source;
+    }
+    plan_flows_.push_back({flow.send.memory.total_bytes(), local, remote++, FlowHash(flow.source, flow.destination)});
+  }
+  plan_rails_.assign(rails_.size(), PlanRail{});
+  for (size_t r = 0; r < rails_.size(); ++r) {
+    plan_rails_[r].source_speed = rails_[r].speed_bytes_per_s;
+    plan_rails_[r].usable = false;
+    plan_rails_[r].source_backlog_bytes = sprayer_.queued_bytes(r) + sprayer_.in_flight_bytes(r);
+  }
+  for (const Ready::RailState& rail : exchange.ready->rails) {
+    if (rail.rail.value() >= rails_.size()) continue;
+    PlanRail& mine = plan_rails_[rail.rail.value()];
+    mine.destination_speed = static_cast<double>(rail.speed_bytes_per_s);
+    mine.destination_backlog_bytes = rail.backlog_bytes;
+    mine.usable = rail.usable && peer.CanSend(rail.rail.value());
+  }
+  const absl::Time before = absl::Now();
+  const absl::Status planned = BuildPlan(plan_flows_, plan_rails_, exchange.peer, options_.plan, &ledger_, &workspace_);
+  if (!planned.ok()) {
+    // No rail is up towards the peer: planned again when one comes up; the job's deadline bounds the wait.
+    if (planned.code() == absl::StatusCode::kUnavailable) return;
+    return FailJob(job, planned, true);
+  }
+  ++counters_.plans;
+  counters_.planning_nanoseconds += static_cast<uint64_t>(absl::ToInt64Nanoseconds(absl::Now() - before));
+  exchange.planned = true;
+  for (const PlanRun& run : workspace_.runs) {
+    const OutFlow& flow = exchange.out[run.flow];
+    sprayer_.Queue(&job, &flow.send, flow.source, {exchange.ready->slot, exchange.ready->generation, run.flow}, run);
+  }
+}
+
+void JobTable::MaybeRunning(NodeJob& job) {
+  if (job.running || job.aborting() || !job.started) return;
+  for (const auto& [peer, exchange] : job.peers) {
+    if (!exchange.ready_sent || !exchange.ready.has_value()) return;
+  }
+  job.running = true;
+  job.running_at = now_;
+  for (auto& [rank, part] : job.parts) {
+    if (!part.terminal()) part.report.state = JobState::kRunning;
+  }
+}
+
+void JobTable::OnPeerReachable(const Peer& peer) {
+  for (auto& [key, job] : jobs_) {
+    auto exchange = job->peers.find(peer.index);
+    if (exchange == job->peers.end() || !job->started || job->aborting()) continue;
+    SendOffer(*job, exchange->second);
+    PlanExchange(*job, exchange->second);
+  }
+}
+
+void JobTable::OnRailEvent(RailIndex rail, const RailEvent& event) {
+  switch (event.kind) {
+    case RailEvent::Kind::kSendDone:
+      return OnSendDone(event);
+    case RailEvent::Kind::kReceived:
+      return OnReceived(rail, event);
+    case RailEvent::Kind::kReceiveFault:
+      return OnReceiveFault(event);
+    case RailEvent::Kind::kZonesClosed:
+      return OnZonesClosed(event);
+    case RailEvent::Kind::kPeerUp:
+    case RailEvent::Kind::kPeerDown:
+    case RailEvent::Kind::kBadPeer:
+      return;  // the engine's
+  }
+}
+
+void JobTable::OnSendDone(const RailEvent& event) {
+  const InFlight done = sprayer_.Finish(event, now_);
+  NodeJob& job = *done.job;
+  --job.outstanding_orders;
+  if (job.aborting()) return Settle(job);
+  RankPart& part = job.parts.at(done.source);
+  const auto where = [&] { return absl::StrCat("rail ", done.rail.value(), " to ", peers_.Get(done.peer).node); };
+  switch (event.result) {
+    case SendResult::kAcknowledged:
+      part.report.bytes_sent += done.length_bytes;
+      part.sends_left_bytes -= done.length_bytes;
+      job.rail_tx_bytes[done.rail.value()] += done.length_bytes;
+      return FinishIfDone(job, done.source);
+    case SendResult::kMemoryFault:
+      return FailJob(job,
+                     absl::FailedPreconditionError(absl::StrCat("a page of a send range of rank ", done.source.value(),
+                                                                " cannot be read (", where(), ")")),
+                     true);
+    case SendResult::kRailFailed:
+      return FailJob(
+          job, absl::UnavailableError(absl::StrCat(where(), " failed in the middle of job ", job.key.seq.value())),
+          true);
+    case SendResult::kZoneClosed:
+      return FailJob(job,
+                     absl::AbortedError(absl::StrCat(peers_.Get(done.peer).node, " closed its zones for job ",
+                                                     job.key.seq.value(), " early")),
+                     true);
+    case SendResult::kStopped:
+      return FailJob(job, absl::UnavailableError(absl::StrCat("the endpoint of ", where(), " was given up")), true);
+  }
+}
+
+JobTable::Slot* JobTable::FindSlot(const RailEvent& event) {
+  const ZoneRef& zone = event.zone;
+  if (zone.slot >= slots_.size() || slots_[zone.slot].job == nullptr) return nullptr;
+  return slots_[zone.slot].generation == zone.generation ? &slots_[zone.slot] : nullptr;
+}
+
+void JobTable::OnReceived(RailIndex rail, const RailEvent& event) {
+  Slot* slot = FindSlot(event);
+  if (slot == nullptr) return;
+  NodeJob& job = *slot->job;
+  PeerExchange& exchange = *slot->exchange;
+  if (job.aborting() || event.zone.index >= exchange.in.size()) return;
+  if (!exchange.in[event.zone.index].Add(event.offset_bytes, event.length_bytes)) {
+    return FailJob(job,
+                   absl::InternalError(absl::StrCat(peers_.Get(exchange.peer).node, " sent bytes [", event.offset_bytes,
+                                                    ", +", event.length_bytes,
+                                                    ") of a flow twice or past its end in job ", job.key.seq.value())),
+                   true);
+  }
+  RankPart& part = job.parts.at(exchange.offer->flows[event.zone.index].destination);
+  part.report.bytes_received += event.length_bytes;
+  job.rail_rx_bytes[rail.value()] += event.length_bytes;
+  exchange.in_left_bytes -= event.length_bytes;
+  ingress_left_bytes_ -= event.length_bytes;
+  if (exchange.in_left_bytes == 0) CloseZones(exchange);
+}
+
+void JobTable::OnReceiveFault(const RailEvent& event) {
+  Slot* slot = FindSlot(event);
+  if (slot == nullptr || slot->job->aborting() || event.zone.index >= slot->exchange->in.size()) return;
+  const Rank rank = slot->exchange->offer->flows[event.zone.index].destination;
+  FailJob(*slot->job,
+          absl::FailedPreconditionError(absl::StrCat("a page of a receive range of rank ", rank.value(), " on ",
+                                                     peers_.self(), " cannot be written")),
+          true);
+}
+
+void JobTable::CloseZones(PeerExchange& exchange) {
+  if (exchange.zones == nullptr || exchange.closing) return;
+  exchange.closing = true;
+  for (RailHandle& rail : rails_) {
+    RailCommand command;
+    command.kind = RailCommand::Kind::kCloseZones;
+    command.slot = exchange.zones->slot;
+    command.generation = exchange.zones->generation;
+    rail.Command(std::move(command));
+  }
+}
+
+void JobTable::OnZonesClosed(const RailEvent& event) {
+  Slot* slot = FindSlot(event);
+  if (slot == nullptr || --slot->exchange->rails_open > 0) return;
+  NodeJob& job = *slot->job;
+  PeerExchange& exchange = *slot->exchange;
+  free_slots_.push_back(event.zone.slot);
+  slot->job = nullptr;
+  slot->exchange = nullptr;
+  exchange.zones.reset();
+  ingress_left_bytes_ -= exchange.in_left_bytes;
+  if (job.aborting()) return Settle(job);
+  exchange.received = true;
+  std::vector<Rank> ranks;
+  for (auto& [rank, part] : job.parts) {
+    --part.receive_peers_left;
+    ranks.push_back(rank);
+  }
+  for (Rank rank : ranks) FinishIfDone(job, rank);
+}
+
+void JobTable::OnCopyResult(const CopyResult& result) {
+  auto it = by_tag_.find(result.job);
+  if (it == by_tag_.end()) return;
+  NodeJob& job = *it->second;
+  --job.copies_running;
+  if (job.aborting()) return Settle(job);
+  const LocalCopy& copy = job.copies[result.index];
+  if (!result.status.ok()) {
+    return FailJob(job,
+                   absl::Status(result.status.code(), absl::StrCat("copy from rank ", copy.source.value(), " to rank ",
+                                                                   copy.destination.value(), " on ", peers_.self(),
+                                                                   ": ", result.status.message())),
+                   true);
+  }
+  const uint64_t bytes = copy.from.total_bytes();
+  counters_.local_copy_bytes += bytes;
+  job.parts.at(copy.source).report.bytes_sent += bytes;
+  job.parts.at(copy.destination).report.bytes_received += bytes;
+  for (Rank rank : {copy.source, copy.destination}) {
+    --job.parts.at(rank).copies_left;
+    FinishIfDone(job, rank);
+  }
+}
+
+}  // namespace railsd

@@ -1,0 +1,311 @@
+// JobTable: what trainers ask.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "agent/job/jobs.h"
+#include "agent/job/validate.h"
+
+namespace railsd {
+namespace {
+
+uint64_t TotalBytes(const FlowRanges* flow) {
+  uint64_t total = 0;
+  if (flow != nullptr) {
+    for (const Range& range : flow->ranges) total += range.length_bytes;
+  }
+  return total;
+}
+
+}  // namespace
+
+JobTable::JobTable(const Parts& parts)
+    : options_(*parts.options),
+      peers_(*parts.peers),
+      sessions_(*parts.sessions),
+      groups_(*parts.groups),
+      outbox_(*parts.outbox),
+      rails_(*parts.rails),
+      sprayer_(*parts.sprayer),
+      copier_(*parts.copier),
+      observer_(parts.observer),
+      slots_(1),  // slot 0 means "no zones"
+      ledger_(parts.rails->size()) {}
+
+NodeJob* JobTable::Find(JobKey key) {
+  auto it = jobs_.find(key);
+  return it == jobs_.end() ? nullptr : it->second.get();
+}
+
+absl::Status JobTable::CheckAdmission(const Submission& submission, Group** group_out, Session** session_out) const {
+  Session* session = sessions_.Find(submission.session);
+  if (session == nullptr) {
+    return absl::NotFoundError(absl::StrCat("session ", submission.session.value(), " is not open"));
+  }
+  Group* group = groups_.Find(submission.job.epoch);
+  if (group == nullptr) {
+    return absl::NotFoundError(absl::StrCat("job.epoch: ", submission.job.epoch.boot.value(), ".",
+                                            submission.job.epoch.counter, " is no group of this node; join again"));
+  }
+  const uint32_t rank = submission.rank.value();
+  if (rank >= group->world_size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("job.rank: ", rank, " is not below the world size ", group->world_size()));
+  }
+  const Group::Member& member = group->ranks[rank];
+  if (!member.local || member.gone || member.session != submission.session) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("job.rank: ", rank, " of group ", group->key.name, " is not a rank of this session"));
+  }
+  *group_out = group;
+  *session_out = session;
+  return absl::OkStatus();
+}
+
+// A number that was taken before: the same content is the same job.
+absl::Status JobTable::CheckRepeated(const Submission& submission, const Digest& digest) const {
+  const Digest* known = nullptr;
+  if (auto it = jobs_.find(submission.job); it != jobs_.end()) {
+    if (auto part = it->second->parts.find(submission.rank); part != it->second->parts.end()) {
+      known = &part->second.digest;
+    }
+  }
+  if (auto it = ended_.find(submission.job.epoch); known == nullptr && it != ended_.end()) {
+    auto report = it->second.reports.find({submission.job.seq, submission.rank});
+    if (report != it->second.reports.end()) known = &report->second.digest;
+  }
+  if (known == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("job.seq: ", submission.job.seq.value(), " ended long ago and is forgotten"));
+  }
+  if (*known != digest) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("job.seq: ", submission.job.seq.value(), " was submitted before with other content"));
+  }
+  return absl::OkStatus();
+}
+
+void JobTable::Submit(Submission submission, Callback<absl::Status> done) {
+  Group* group = nullptr;
+  Session* session = nullptr;
+  const auto check = [&]() -> absl::Status {
+    if (absl::Status s = CheckAdmission(submission, &group, &session); !s.ok()) return s;
+    const uint64_t seq = submission.job.seq.value();
+    const uint64_t last = group->ranks[submission.rank.value()].last_seq.value();
+    if (seq <= last && seq > 0) return absl::OkStatus();  // CheckRepeated() decides
+    if (seq != last + 1) {
+      return absl::InvalidArgumentError(absl::StrCat("job.seq: ", seq, ", the next of rank ", submission.rank.value(),
+                                                     " in this epoch is ", last + 1));
+    }
+    if (group->broken && submission.job.seq > group->good_until) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("group ", group->key.name, " is broken: ", group->why.message(), "; join again"));
+    }
+    uint64_t cut = 0;
+    for (Rank rank : group->local_ranks) cut = std::max(cut, group->ranks[rank.value()].last_seq.value());
+    if (draining_ && seq > cut) {
+      return absl::UnavailableError(absl::StrCat(peers_.self(), " is draining; the last job taken is ", cut));
+    }
+    size_t active = 0;
+    for (const auto& [key, job] : jobs_) {
+      auto part = key.epoch == submission.job.epoch ? job->parts.find(submission.rank) : job->parts.end();
+      active += part != job->parts.end() && !part->second.terminal();
+    }
+    if (active >= std::max(1u, options_.limits.max_jobs_per_group)) {
+      return absl::ResourceExhaustedError(absl::StrCat("limits.max_jobs_per_group: ", active, " jobs of rank ",
+                                                       submission.rank.value(), " are under way in group ",
+                                                       group->key.name, "; wait for one"));
+    }
+    return CheckSubmission(submission, *session, group->world_size(), options_.limits.max_ranges_per_submission);
+  };
+  if (absl::Status s = check(); !s.ok()) {
+    ++counters_.submissions_refused;
+    return std::move(done)(s);
+  }
+  const Digest digest = SubmissionDigest(submission);
+  if (submission.job.seq <= group->ranks[submission.rank.value()].last_seq) {
+    return std::move(done)(CheckRepeated(submission, digest));
+  }
+  std::move(done)(absl::OkStatus());
+  Accept(std::move(submission), digest, *group, *session);
+}
+
+NodeJob& JobTable::FindOrCreate(const Group& group, JobKey key) {
+  std::unique_ptr<NodeJob>& slot = jobs_[key];
+  if (slot != nullptr) return *slot;
+  slot = std::make_unique<NodeJob>();
+  NodeJob& job = *slot;
+  job.key = key;
+  job.tag = JobTag(next_tag_++);
+  by_tag_[job.tag] = &job;
+  job.stop_copies = std::make_shared<std::atomic<bool>>(false);
+  job.rail_tx_bytes.assign(rails_.size(), 0);
+  job.rail_rx_bytes.assign(rails_.size(), 0);
+  for (PeerIndex peer : group.peers) job.peers[peer].peer = peer;
+  return job;
+}
+
+void JobTable::Accept(Submission submission, const Digest& digest, Group& group, Session& session) {
+  const Rank rank = submission.rank;
+  const JobKey key = submission.job;
+  NodeJob& job = FindOrCreate(group, key);
+  group.ranks[rank.value()].last_seq = key.seq;
+  ++session.active_parts;
+  ++active_parts_;
+  RankPart& part = job.parts[rank];
+  part.digest = digest;
+  part.accepted = now_;
+  part.deadline = now_ + std::min(submission.timeout, options_.max_job_time);
+  Sooner(part.deadline);
+  part.report.job = key;
+  part.report.rank = rank;
+  part.report.tag = submission.tag;
+  part.report.group = group.key.name;
+  part.submission = std::move(submission);
+  for (const FlowRanges& flow : part.submission.sends) part.report.bytes_to_send += TotalBytes(&flow);
+  for (const FlowRanges& flow : part.submission.receives) part.report.bytes_to_receive += TotalBytes(&flow);
+  Ended& ended = ended_[key.epoch];
+  auto tombstone = ended.tombstones.find(key.seq);
+  if (tombstone != ended.tombstones.end() && !job.aborting()) job.failure = tombstone->second;
+  if (job.aborting()) {
+    // This rank's memory was never handed to anybody.
+    FinishPart(job, part, job.failure);
+    return Settle(job);
+  }
+  StartIfComplete(job, group);
+}
+
+void JobTable::StartIfComplete(NodeJob& job, Group& group) {
+  if (job.started || job.aborting() || job.parts.size() < group.local_ranks.size()) return;
+  Start(job, group);
+}
+
+void JobTable::Start(NodeJob& job, Group& group) {
+  job.started = true;
+  job.started_at = now_;
+  for (auto& [rank, part] : job.parts) part.report.state = JobState::kMatching;
+  if (absl::Status s = BuildFlows(job, group); !s.ok()) return FailJob(job, s, false);
+  for (size_t i = 0; i < job.copies.size(); ++i) {
+    ++job.copies_running;
+    copier_.Submit({job.tag, i, &job.copies[i].from, &job.copies[i].to, job.stop_copies});
+  }
+  for (PeerIndex peer : group.peers) SendOffer(job, job.peers[peer]);
+  for (PeerIndex peer : group.peers) {
+    if (!job.aborting() && job.peers[peer].offer.has_value()) Match(job, group, job.peers[peer]);
+  }
+  if (job.aborting()) return;
+  MaybeRunning(job);
+  for (Rank rank : group.local_ranks) FinishIfDone(job, rank);
+}
+
+std::vector<const FlowRanges*> JobTable::ByRank(const std::vector<FlowRanges>& flows, uint32_t world_size) {
+  std::vector<const FlowRanges*> by_rank(world_size, nullptr);
+  for (const FlowRanges& flow : flows) by_rank[flow.peer.value()] = &flow;
+  return by_rank;
+}
+
+MemoryRanges JobTable::Resolve(const RankPart& part, const std::vector<Range>& ranges) const {
+  MemoryRanges memory;
+  memory.Reserve(ranges.size());
+  const Session* session = sessions_.FindAny(part.submission.session);
+  for (const Range& range : ranges) {
+    memory.Append(session->segments.at(range.segment), range.offset_bytes, range.length_bytes);
+  }
+  return memory;
+}
+
+absl::Status JobTable::BuildFlows(NodeJob& job, Group& group) {
+  const RankPart& first = job.parts.begin()->second;
+  for (const auto& [rank, part] : job.parts) {
+    if (part.submission.tag == first.submission.tag) continue;
+    return absl::InvalidArgumentError(absl::StrCat("tag: ", group.Describe(rank), " says ", part.submission.tag, ", ",
+                                                   group.Describe(first.submission.rank), " says ",
+                                                   first.submission.tag, " for job ", job.key.seq.value()));
+  }
+  if (absl::Status s = AddLocalCopies(job, group); !s.ok()) return s;
+  for (PeerIndex peer : group.peers) AddOutFlows(job, group, job.peers[peer]);
+  for (auto& [rank, part] : job.parts) part.receive_peers_left = group.peers.size();
+  return absl::OkStatus();
+}
+
+absl::Status JobTable::AddLocalCopies(NodeJob& job, const Group& group) {
+  for (auto& [source, from] : job.parts) {
+    const auto sends = ByRank(from.submission.sends, group.world_size());
+    for (auto& [destination, to] : job.parts) {
+      if (source == destination) continue;
+      const FlowRanges* send = sends[destination.value()];
+      const auto receives = ByRank(to.submission.receives, group.world_size());
+      const FlowRanges* receive = receives[source.value()];
+      const uint64_t sent = TotalBytes(send), expected = TotalBytes(receive);
+      if (sent != expected) {
+        return absl::InvalidArgumentError(absl::StrCat(group.Describe(source), " sends ", sent, " bytes to ",
+                                                       group.Describe(destination), ", which expects ", expected,
+                                                       " in job ", job.key.seq.value()));
+      }
+      if (sent == 0) continue;
+      job.copies.push_back({source, destination, Resolve(from, send->ranges), Resolve(to, receive->ranges)});
+      ++from.copies_left;
+      ++to.copies_left;
+    }
+  }
+  return absl::OkStatus();
+}
+
+void JobTable::AddOutFlows(NodeJob& job, const Group& group, PeerExchange& exchange) {
+  for (auto& [source, part] : job.parts) {
+    const auto sends = ByRank(part.submission.sends, group.world_size());
+    for (uint32_t r = 0; r < group.world_size(); ++r) {
+      if (group.ranks[r].local || group.ranks[r].peer != exchange.peer) continue;
+      OutFlow& flow = exchange.out.emplace_back();
+      flow.source = source;
+      flow.destination = Rank(r);
+      flow.send.job = job.tag;
+      flow.send.peer = exchange.peer;
+      if (sends[r] != nullptr) flow.send.memory = Resolve(part, sends[r]->ranges);
+      exchange.out_bytes += flow.send.memory.total_bytes();
+      part.sends_left_bytes += flow.send.memory.total_bytes();
+    }
+  }
+  job.out_bytes += exchange.out_bytes;
+}
+
+void JobTable::Wait(SessionId session, JobKey key, Rank rank, absl::Duration timeout,
+                    Callback<absl::StatusOr<JobReport>> done) {
+  if (NodeJob* job = Find(key)) {
+    auto it = job->parts.find(rank);
+    if (it != job->parts.end() && !it->second.terminal() && it->second.submission.session == session) {
+      if (timeout <= absl::ZeroDuration()) {
+        FillReport(*job, it->second);
+        return std::move(done)(it->second.report);
+      }
+      it->second.waiters.push_back({now_ + timeout, std::move(done)});
+      return Sooner(now_ + timeout);
+    }
+  }
+  if (auto ended = ended_.find(key.epoch); ended != ended_.end()) {
+    auto it = ended->second.reports.find({key.seq, rank});
+    if (it != ended->second.reports.end() && it->second.session == session) return std::move(done)(it->second.report);
+  }
+  std::move(done)(absl::NotFoundError(
+      absl::StrCat("job.seq: ", key.seq.value(), " of rank ", rank.value(), " is not a job of this session")));
+}
+
+void JobTable::Cancel(SessionId session, JobKey key, Rank rank, Callback<absl::Status> done) {
+  NodeJob* job = Find(key);
+  if (job != nullptr) {
+    auto it = job->parts.find(rank);
+    if (it != job->parts.end() && it->second.submission.session == session) {
+      std::move(done)(absl::OkStatus());
+      if (it->second.terminal()) return;
+      const Group* group = groups_.Find(key.epoch);
+      return FailJob(*job,
+                     absl::CancelledError(absl::StrCat("job ", key.seq.value(), " was cancelled by ",
+                                                       group == nullptr ? "its owner" : group->Describe(rank))),
+                     false);
+    }
+  }
+  Wait(session, key, rank, absl::ZeroDuration(),
+       [done = std::move(done)](absl::StatusOr<JobReport> report) mutable { std::move(done)(report.status()); });
+}
+
+}  // namespace railsd

@@ -1,0 +1,96 @@
+// One job as this node sees it: the parts of its local ranks, the exchange with each peer node, the local copies.
+#ifndef RAILSD_AGENT_JOB_NODE_JOB_H_
+#define RAILSD_AGENT_JOB_NODE_JOB_H_
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/time/time.h"
+#include "agent/agent.h"
+#include "agent/control/messages.h"
+#include "agent/job/submission.h"
+#include "agent/job/tracker.h"
+#include "agent/job/validate.h"
+#include "agent/transport/transport.h"
+
+namespace railsd {
+
+// Somebody who waits for a part to become terminal.
+struct Waiter {
+  absl::Time deadline;
+  Callback<absl::StatusOr<JobReport>> done;
+};
+
+// A local rank's part. Terminal when `report.state` says so.
+struct RankPart {
+  Submission submission;
+  Digest digest{};
+  JobReport report;
+  absl::Time accepted, deadline;
+  uint64_t sends_left_bytes = 0;    // to other nodes, not acknowledged
+  uint64_t copies_left = 0;         // local flows from or to this rank
+  uint64_t receive_peers_left = 0;  // peers whose zones for this job are not closed yet
+  std::vector<Waiter> waiters;
+  bool terminal() const { return report.state == JobState::kDone || report.state == JobState::kFailed; }
+};
+
+// A flow to a rank of a peer.
+struct OutFlow {
+  SendFlow send;
+  Rank source, destination;
+};
+
+// The exchange with one peer node.
+struct PeerExchange {
+  PeerIndex peer;
+  // Sending.
+  bool offer_sent = false;
+  std::deque<OutFlow> out;  // in the order of the OFFER; addresses are stable
+  uint64_t out_bytes = 0;
+  std::optional<Ready> ready;  // theirs
+  bool planned = false;
+  // Receiving.
+  std::optional<Offer> offer;  // theirs
+  bool ready_sent = false;
+  std::shared_ptr<const ReceiveSet> zones;  // while open or closing
+  std::vector<ReceiveTracker> in;           // by zone
+  uint64_t in_bytes = 0, in_left_bytes = 0;
+  uint32_t rails_open = 0;  // rails that have not confirmed the close
+  bool closing = false;
+  bool received = false;  // everything is here and the zones are closed, or there was nothing to receive
+};
+
+struct LocalCopy {
+  Rank source, destination;
+  MemoryRanges from, to;
+};
+
+struct NodeJob {
+  JobKey key;
+  JobTag tag;
+  absl::btree_map<Rank, RankPart> parts;
+  absl::flat_hash_map<PeerIndex, PeerExchange> peers;
+  std::deque<LocalCopy> copies;
+  size_t copies_running = 0;
+  std::shared_ptr<std::atomic<bool>> stop_copies;
+
+  bool started = false;  // every local rank has submitted
+  absl::Time started_at, running_at;
+  absl::Time first_chunk_at = absl::InfiniteFuture();  // handed to a rail
+  bool running = false;                                // every OFFER and READY is here
+  uint64_t outstanding_orders = 0;                     // posted, kSendDone not seen
+  uint64_t out_bytes = 0, in_bytes = 0;                // across nodes
+  std::vector<uint64_t> rail_tx_bytes, rail_rx_bytes;
+  bool ended = false;    // waits to be forgotten
+  absl::Status failure;  // not OK: aborting; terminal once quiescent
+  bool aborting() const { return !failure.ok(); }
+};
+
+}  // namespace railsd
+
+#endif  // RAILSD_AGENT_JOB_NODE_JOB_H_

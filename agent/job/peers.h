@@ -1,0 +1,66 @@
+// The other nodes, as this agent knows them: names, boot ids, which rails reach them.
+#ifndef RAILSD_AGENT_JOB_PEERS_H_
+#define RAILSD_AGENT_JOB_PEERS_H_
+
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/string_view.h"
+#include "agent/base/ids.h"
+#include "agent/control/messages.h"
+
+namespace railsd {
+
+struct PeerRail {
+  bool known = false;      // the peer has a rail of this index
+  bool connected = false;  // the data connection is up
+  bool usable = true;      // the peer did not say that its end is down
+  double speed_bytes_per_s = 0;
+  std::string address;
+};
+
+struct Peer {
+  PeerIndex index;
+  std::string node;
+  BootId boot;
+  bool up = false;
+  std::string why = "never connected";  // when not up
+  std::vector<PeerRail> rails;          // by this node's rail index
+
+  bool CanSend(size_t rail) const { return up && rails[rail].connected && rails[rail].usable; }
+};
+
+// Owned by the engine's thread. Indexes are given once per node name and never reused.
+class PeerTable {
+ public:
+  PeerTable(std::string self, size_t rails) : self_(std::move(self)), rails_(rails) {}
+
+  const std::string& self() const { return self_; }
+  // The peer of that name; created on first sight.
+  Peer& FindOrAdd(const std::string& node);
+  Peer* Find(absl::string_view node);
+  Peer& Get(PeerIndex index) { return peers_[index.value()]; }
+  const Peer& Get(PeerIndex index) const { return peers_[index.value()]; }
+  size_t size() const { return peers_.size(); }
+  std::deque<Peer>& all() { return peers_; }
+
+  // Takes over what a HELLO says; rails the peer lacks become unknown.
+  void Update(Peer& peer, const PeerHello& hello);
+
+  // Destinations in the order in which this node should start sending: the names after its own first, then from the
+  // beginning, so that node k starts with node k + 1 and no receiver is hit by all at once.
+  const std::vector<PeerIndex>& spray_order() const { return spray_order_; }
+
+ private:
+  const std::string self_;
+  const size_t rails_;
+  std::deque<Peer> peers_;  // references stay valid
+  absl::flat_hash_map<std::string, PeerIndex> by_name_;
+  std::vector<PeerIndex> spray_order_;
+};
+
+}  // namespace railsd
+
+#endif  // RAILSD_AGENT_JOB_PEERS_H_

@@ -1,0 +1,71 @@
+#include "agent/job/sessions.h"
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace railsd {
+
+absl::StatusOr<SessionId> SessionTable::Open(SessionInfo info) {
+  if (sessions_.size() >= limits_.max_sessions) {
+    return absl::ResourceExhaustedError(absl::StrCat("limits.max_sessions: ", limits_.max_sessions,
+                                                     " sessions are open; pid ", info.pid, " must wait"));
+  }
+  auto session = std::make_unique<Session>();
+  session->id = SessionId(next_id_++);
+  session->info = std::move(info);
+  const SessionId id = session->id;
+  sessions_.emplace(id, std::move(session));
+  return id;
+}
+
+Session* SessionTable::FindAny(SessionId id) {
+  auto it = sessions_.find(id);
+  return it == sessions_.end() ? nullptr : it->second.get();
+}
+
+Session* SessionTable::Find(SessionId id) {
+  Session* session = FindAny(id);
+  return session != nullptr && !session->closing ? session : nullptr;
+}
+
+absl::Status SessionTable::AddSegment(SessionId session_id, SegmentId id, UniqueFd fd, uint64_t length_bytes) {
+  Session* session = Find(session_id);
+  if (session == nullptr) return absl::NotFoundError(absl::StrCat("session ", session_id.value(), " is not open"));
+  if (session->segments.contains(id)) {
+    return absl::AlreadyExistsError(absl::StrCat("segment_id: ", id.value(), " is taken in this session"));
+  }
+  if (session->segments.size() >= limits_.max_segments_per_session) {
+    return absl::ResourceExhaustedError(absl::StrCat("limits.max_segments_per_session: the session has ",
+                                                     session->segments.size(), " segments; remove one first"));
+  }
+  if (length_bytes > limits_.max_segment_bytes_per_session - session->segment_bytes) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "limits.max_segment_bytes_per_session: the session has ", session->segment_bytes, " bytes, length_bytes ",
+        length_bytes, " would pass the limit of ", limits_.max_segment_bytes_per_session));
+  }
+  absl::StatusOr<std::shared_ptr<const Segment>> segment = Segment::Map(id, std::move(fd), length_bytes);
+  if (!segment.ok()) return segment.status();
+  session->segment_bytes += length_bytes;
+  session->segments.emplace(id, *std::move(segment));
+  return absl::OkStatus();
+}
+
+absl::Status SessionTable::RemoveSegment(SessionId session_id, SegmentId id) {
+  Session* session = Find(session_id);
+  if (session == nullptr) return absl::NotFoundError(absl::StrCat("session ", session_id.value(), " is not open"));
+  auto it = session->segments.find(id);
+  if (it == session->segments.end()) {
+    return absl::NotFoundError(absl::StrCat("segment_id: ", id.value(), " is not a segment of this session"));
+  }
+  // Every job that uses the segment holds a reference to it.
+  if (it->second.use_count() > 1) {
+    return absl::FailedPreconditionError(absl::StrCat("segment_id: ", id.value(), " is used by a job"));
+  }
+  session->segment_bytes -= it->second->length_bytes();
+  session->segments.erase(it);
+  return absl::OkStatus();
+}
+
+}  // namespace railsd

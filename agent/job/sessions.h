@@ -1,0 +1,53 @@
+// Sessions and their segments, with quotas.
+#ifndef RAILSD_AGENT_JOB_SESSIONS_H_
+#define RAILSD_AGENT_JOB_SESSIONS_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "agent/agent.h"
+#include "agent/base/ids.h"
+#include "agent/memory/segment.h"
+
+namespace railsd {
+
+struct Session {
+  SessionId id;
+  SessionInfo info;
+  absl::flat_hash_map<SegmentId, std::shared_ptr<const Segment>> segments;
+  uint64_t segment_bytes = 0;
+  uint32_t memberships = 0;   // ranks in groups
+  uint32_t active_parts = 0;  // parts of jobs that are not terminal
+  bool closing = false;
+  std::string close_reason;
+  std::vector<Callback<absl::Status>> closed;  // called when the last active part is terminal
+};
+
+// Owned by the engine's thread.
+class SessionTable {
+ public:
+  explicit SessionTable(const AgentLimits& limits) : limits_(limits) {}
+
+  absl::StatusOr<SessionId> Open(SessionInfo info);
+  // Null for an unknown session or one that is closing.
+  Session* Find(SessionId id);
+  // Also finds one that is closing.
+  Session* FindAny(SessionId id);
+  absl::Status AddSegment(SessionId session, SegmentId id, UniqueFd fd, uint64_t length_bytes);
+  absl::Status RemoveSegment(SessionId session, SegmentId id);
+  // Forgets the session; its segments are unmapped with their last user.
+  void Erase(SessionId id) { sessions_.erase(id); }
+  const absl::flat_hash_map<SessionId, std::unique_ptr<Session>>& all() const { return sessions_; }
+
+ private:
+  const AgentLimits limits_;
+  uint64_t next_id_ = 1;
+  absl::flat_hash_map<SessionId, std::unique_ptr<Session>> sessions_;
+};
+
+}  // namespace railsd
+
+#endif  // RAILSD_AGENT_JOB_SESSIONS_H_

@@ -1,0 +1,267 @@
+#include "agent/job/sprayer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "agent/job/node_job.h"
+
+namespace railsd {
+namespace {
+
+// A piece posted at once is about this much of the rail's time, so that what is posted (and can no longer move) stays
+// short on slow rails; fast rails take whole chunks.
+constexpr double kPieceSeconds = 4e-3;
+constexpr uint64_t kMinPieceBytes = 64 << 10;
+// Pieces in flight to one destination: one on the wire, one behind it, one whose acknowledgement is under way.
+constexpr uint64_t kWindowPieces = 3;
+// A rail without work takes from another one only what that one would need longer for than this many pieces.
+constexpr double kStealPieces = 3;
+
+}  // namespace
+
+void RailHandle::Command(RailCommand command) {
+  flush = true;
+  if (overflow.empty() && port->TryCommand(command)) return;
+  overflow.push_back(std::move(command));
+}
+
+bool RailHandle::TryPost(const SendOrder& order) {
+  if (!overflow.empty()) return false;
+  RailCommand command;
+  command.kind = RailCommand::Kind::kPost;
+  command.order = order;
+  if (!port->TryCommand(std::move(command))) return false;
+  flush = true;
+  return true;
+}
+
+void RailHandle::Pump() {
+  while (!overflow.empty() && port->TryCommand(overflow.front())) overflow.pop_front();
+  if (flush) port->Flush();
+  flush = !overflow.empty();
+}
+
+Sprayer::Sprayer(const SprayerOptions& options, std::vector<RailHandle>* rails, PeerTable* peers)
+    : options_(options), rails_(rails), peers_(peers), rails_state_(rails->size()) {
+  for (size_t r = 0; r < rails->size(); ++r) {
+    RailState& rail = rails_state_[r];
+    const auto by_rate = static_cast<uint64_t>((*rails)[r].speed_bytes_per_s * kPieceSeconds);
+    rail.piece_bytes = std::clamp(by_rate, std::min(kMinPieceBytes, options.chunk_bytes), options.chunk_bytes);
+    rail.window_bytes = options.window_bytes > 0 ? options.window_bytes : kWindowPieces * rail.piece_bytes;
+  }
+}
+
+Sprayer::Run* Sprayer::NewRun() {
+  if (free_runs_ == nullptr) return &run_storage_.emplace_back();
+  Run* run = std::exchange(free_runs_, free_runs_->next);
+  run->next = nullptr;
+  return run;
+}
+
+void Sprayer::FreeRun(Run* run) {
+  *run = Run{};
+  run->next = std::exchange(free_runs_, run);
+}
+
+Sprayer::DestinationQueue& Sprayer::At(size_t rail, PeerIndex peer) {
+  std::vector<DestinationQueue>& destinations = rails_state_[rail].destinations;
+  if (peer.value() >= destinations.size()) destinations.resize(peers_->size());
+  return destinations[peer.value()];
+}
+
+void Sprayer::Push(size_t rail, PeerIndex peer, Run* run) {
+  DestinationQueue& queue = At(rail, peer);
+  (queue.tail == nullptr ? queue.head : queue.tail->next) = run;
+  queue.tail = run;
+  queue.queued_bytes += run->left_bytes;
+  rails_state_[rail].queued_bytes += run->left_bytes;
+}
+
+void Sprayer::Queue(NodeJob* job, const SendFlow* flow, Rank source, ZoneRef zone, const PlanRun& planned) {
+  Run* run = NewRun();
+  run->job = job;
+  run->flow = flow;
+  run->source = source;
+  run->zone = zone;
+  run->offset_bytes = planned.offset_bytes;
+  run->left_bytes = planned.length_bytes;
+  Push(planned.rail.value(), flow->peer, run);
+}
+
+void Sprayer::Drop(const NodeJob* job) {
+  for (RailState& rail : rails_state_) {
+    for (DestinationQueue& queue : rail.destinations) {
+      Run* run = std::exchange(queue.head, nullptr);
+      queue.tail = nullptr;
+      while (run != nullptr) {
+        Run* next = std::exchange(run->next, nullptr);
+        if (run->job == job) {
+          queue.queued_bytes -= run->left_bytes;
+          rail.queued_bytes -= run->left_bytes;
+          FreeRun(run);
+        } else {
+          (queue.tail == nullptr ? queue.head : queue.tail->next) = run;
+          queue.tail = run;
+        }
+        run = next;
+      }
+    }
+  }
+}
+
+uint64_t Sprayer::NewCookie(const InFlight& in_flight) {
+  if (free_cookies_.empty()) {
+    in_flight_.push_back(in_flight);
+    free_cookies_.reserve(in_flight_.capacity());
+    return in_flight_.size() - 1;
+  }
+  const uint64_t cookie = free_cookies_.back();
+  free_cookies_.pop_back();
+  in_flight_[cookie] = in_flight;
+  return cookie;
+}
+
+bool Sprayer::PostNext(size_t r, PeerIndex peer, absl::Time now) {
+  RailState& rail = rails_state_[r];
+  DestinationQueue& queue = At(r, peer);
+  Run* run = queue.head;
+  const uint64_t length = NextChunkBytes(run->left_bytes, rail.piece_bytes);
+  const uint64_t cookie = NewCookie({run->job, run->source, peer, RailIndex(static_cast<uint32_t>(r)), length});
+  if (!(*rails_)[r].TryPost({run->flow, run->zone, run->offset_bytes, length, cookie})) {
+    free_cookies_.push_back(cookie);
+    return false;
+  }
+  ++run->job->outstanding_orders;
+  run->job->first_chunk_at = std::min(run->job->first_chunk_at, now);
+  run->offset_bytes += length;
+  run->left_bytes -= length;
+  queue.queued_bytes -= length;
+  queue.in_flight_bytes += length;
+  queue.deficit_bytes -= std::min(queue.deficit_bytes, length);
+  rail.queued_bytes -= length;
+  rail.in_flight_bytes += length;
+  if (run->left_bytes == 0) {
+    queue.head = run->next;
+    if (queue.head == nullptr) queue.tail = nullptr;
+    FreeRun(run);
+  }
+  return true;
+}
+
+// Deficit round robin over the destinations that have work and an open window.
+bool Sprayer::DispatchRail(size_t r, absl::Time now) {
+  RailState& rail = rails_state_[r];
+  const std::vector<PeerIndex>& order = peers_->spray_order();
+  bool posted = false;
+  for (size_t idle = 0; idle < order.size() && rail.queued_bytes > 0;) {
+    const PeerIndex peer = order[rail.turn % order.size()];
+    ++rail.turn;
+    DestinationQueue& queue = At(r, peer);
+    const bool open =
+        queue.head != nullptr && queue.in_flight_bytes < rail.window_bytes && peers_->Get(peer).CanSend(r);
+    if (!open) {
+      queue.deficit_bytes = 0;
+      ++idle;
+      continue;
+    }
+    idle = 0;
+    queue.deficit_bytes += rail.piece_bytes;
+    while (queue.head != nullptr && queue.in_flight_bytes < rail.window_bytes &&
+           queue.deficit_bytes >= NextChunkBytes(queue.head->left_bytes, rail.piece_bytes)) {
+      if (!PostNext(r, peer, now)) return posted;
+      posted = true;
+    }
+  }
+  return posted;
+}
+
+// Moves the tail of the queue `from` to `to`: one piece of it, or all when the old rail cannot send at all.
+void Sprayer::Take(size_t from, size_t to, PeerIndex peer) {
+  DestinationQueue& queue = At(from, peer);
+  Run* before = nullptr;
+  for (Run* run = queue.head; run != queue.tail; run = run->next) before = run;
+  Run* last = queue.tail;
+  Run* moved = last;
+  const uint64_t piece = rails_state_[to].piece_bytes;
+  if (peers_->Get(peer).CanSend(from) && last->left_bytes > 2 * piece) {
+    moved = NewRun();
+    *moved = *last;
+    moved->left_bytes = piece;
+    moved->offset_bytes = last->offset_bytes + last->left_bytes - piece;
+    last->left_bytes -= piece;
+  } else {
+    (before == nullptr ? queue.head : before->next) = nullptr;
+    queue.tail = before;
+  }
+  moved->next = nullptr;
+  queue.queued_bytes -= moved->left_bytes;
+  rails_state_[from].queued_bytes -= moved->left_bytes;
+  Push(to, peer, moved);
+  ++stolen_chunks_;
+}
+
+// Late binding: a rail with nothing queued takes work from the one that would need longest for it.
+bool Sprayer::Steal(size_t to) {
+  RailState& rail = rails_state_[to];
+  if (rail.queued_bytes > 0) return false;
+  double worst_seconds = 0;
+  size_t from = to;
+  PeerIndex peer;
+  for (size_t r = 0; r < rails_state_.size(); ++r) {
+    if (r == to || rails_state_[r].queued_bytes == 0) continue;
+    const double speed = std::max(1.0, (*rails_)[r].speed_bytes_per_s);
+    for (PeerIndex p : peers_->spray_order()) {
+      const DestinationQueue& queue = At(r, p);
+      if (queue.head == nullptr || !peers_->Get(p).CanSend(to)) continue;
+      if (At(to, p).in_flight_bytes >= rail.window_bytes) continue;
+      const bool stuck = !peers_->Get(p).CanSend(r);
+      const double seconds = static_cast<double>(rails_state_[r].queued_bytes) / speed;
+      const double threshold = kStealPieces * static_cast<double>(rails_state_[r].piece_bytes) / speed;
+      if (!stuck && seconds <= threshold) continue;
+      const double badness = stuck ? 1e9 + seconds : seconds;
+      if (badness > worst_seconds) {
+        worst_seconds = badness;
+        from = r;
+        peer = p;
+      }
+    }
+  }
+  if (from == to) return false;
+  Take(from, to, peer);
+  return true;
+}
+
+bool Sprayer::Dispatch(absl::Time now) {
+  bool any = false;
+  for (size_t r = 0; r < rails_state_.size(); ++r) {
+    any = DispatchRail(r, now) || any;
+    while (Steal(r)) {
+      if (!DispatchRail(r, now)) break;
+      any = true;
+    }
+  }
+  return any;
+}
+
+InFlight Sprayer::Finish(const RailEvent& event, absl::Time now) {
+  const InFlight done = std::exchange(in_flight_[event.cookie], InFlight{});
+  free_cookies_.push_back(event.cookie);
+  RailState& rail = rails_state_[done.rail.value()];
+  DestinationQueue& queue = At(done.rail.value(), done.peer);
+  queue.in_flight_bytes -= done.length_bytes;
+  rail.in_flight_bytes -= done.length_bytes;
+  // The rate is what was acknowledged over a busy stretch of at least 10 ms.
+  rail.busy_bytes += done.length_bytes;
+  const double seconds = absl::ToDoubleSeconds(now - rail.busy_since);
+  if (seconds >= 10e-3) {
+    if (seconds < 100e-3) {
+      const double rate = static_cast<double>(rail.busy_bytes) / seconds;
+      rail.measured = rail.measured == 0 ? rate : 0.8 * rail.measured + 0.2 * rate;
+    }
+    rail.busy_since = now;
+    rail.busy_bytes = 0;
+  }
+  return done;
+}
+
+}  // namespace railsd

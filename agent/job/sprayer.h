@@ -1,0 +1,120 @@
+// The sprayer: planned runs in queues by (rail, destination), fed to the rails a bounded window at a time.
+//
+// Chunks are bound to rails when they are dequeued: what has not been posted may still leave a rail that lags.
+#ifndef RAILSD_AGENT_JOB_SPRAYER_H_
+#define RAILSD_AGENT_JOB_SPRAYER_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "agent/base/ids.h"
+#include "agent/job/peers.h"
+#include "agent/plan/plan.h"
+#include "agent/rail/rail.h"
+#include "agent/transport/transport.h"
+
+namespace railsd {
+
+struct NodeJob;
+
+// A rail as the engine drives it. Commands other than chunks are never refused: they wait in `overflow` while the
+// rail's queue is full, and chunks wait behind them.
+struct RailHandle {
+  RailPort* port = nullptr;
+  double speed_bytes_per_s = 0;
+  std::deque<RailCommand> overflow;
+  bool flush = false;
+
+  void Command(RailCommand command);
+  bool TryPost(const SendOrder& order);
+  // Retries what overflowed, then wakes the rail if it was given anything.
+  void Pump();
+};
+
+// One chunk in flight; its address-sized index is the order's cookie.
+struct InFlight {
+  NodeJob* job = nullptr;
+  Rank source;
+  PeerIndex peer;
+  RailIndex rail;
+  uint64_t length_bytes = 0;
+};
+
+struct SprayerOptions {
+  uint64_t chunk_bytes = 1 << 20;
+  uint64_t window_bytes = 0;  // per (rail, destination); 0: from the rail's speed
+};
+
+// Owned by the engine's thread.
+class Sprayer {
+ public:
+  Sprayer(const SprayerOptions& options, std::vector<RailHandle>* rails, PeerTable* peers);
+
+  // Queues one run of `flow` (owned by `job`, which outlives it here).
+  void Queue(NodeJob* job, const SendFlow* flow, Rank source, ZoneRef slot, const PlanRun& run);
+  // Drops what is queued of the job (posted chunks are stopped by the rails).
+  void Drop(const NodeJob* job);
+  // Posts what the windows allow; call after events. Returns false when there was nothing to do.
+  bool Dispatch(absl::Time now);
+  // A posted chunk has ended. Returns what it was.
+  InFlight Finish(const RailEvent& event, absl::Time now);
+
+  uint64_t queued_bytes(size_t rail) const { return rails_state_[rail].queued_bytes; }
+  uint64_t in_flight_bytes(size_t rail) const { return rails_state_[rail].in_flight_bytes; }
+  double measured_speed(size_t rail) const { return rails_state_[rail].measured; }
+  uint64_t stolen_chunks() const { return stolen_chunks_; }
+
+ private:
+  // A stretch of a flow that waits; linked in its destination's queue.
+  struct Run {
+    NodeJob* job = nullptr;
+    const SendFlow* flow = nullptr;
+    Rank source;
+    ZoneRef zone;
+    uint64_t offset_bytes = 0, left_bytes = 0;
+    Run* next = nullptr;
+  };
+  struct DestinationQueue {
+    Run* head = nullptr;
+    Run* tail = nullptr;
+    uint64_t queued_bytes = 0, in_flight_bytes = 0;
+    uint64_t deficit_bytes = 0;
+  };
+  struct RailState {
+    std::vector<DestinationQueue> destinations;  // by peer
+    uint64_t queued_bytes = 0, in_flight_bytes = 0;
+    size_t turn = 0;  // into the spray order
+    uint64_t piece_bytes = 0, window_bytes = 0;
+    // Measuring.
+    absl::Time busy_since;
+    uint64_t busy_bytes = 0;
+    double measured = 0;
+  };
+
+  Run* NewRun();
+  void FreeRun(Run* run);
+  void Push(size_t rail, PeerIndex peer, Run* run);
+  DestinationQueue& At(size_t rail, PeerIndex peer);
+  bool PostNext(size_t rail, PeerIndex peer, absl::Time now);
+  bool DispatchRail(size_t rail, absl::Time now);
+  bool Steal(size_t rail);
+  void Take(size_t from, size_t to, PeerIndex peer);
+  uint64_t NewCookie(const InFlight& in_flight);
+
+  const SprayerOptions options_;
+  std::vector<RailHandle>* const rails_;
+  PeerTable* const peers_;
+  std::vector<RailState> rails_state_;
+  std::deque<Run> run_storage_;
+  Run* free_runs_ = nullptr;
+  std::vector<InFlight> in_flight_;  // by cookie
+  std::vector<uint64_t> free_cookies_;
+  uint64_t stolen_chunks_ = 0;
+};
+
+}  // namespace railsd
+
+#endif  // RAILSD_AGENT_JOB_SPRAYER_H_

@@ -1,0 +1,149 @@
+// Several engines in one process, stepped by hand: in-memory rails, control messages delivered in an order drawn from a
+// seed (in order within a direction, as the real streams do), and a clock that moves only when told.
+#ifndef RAILSD_TESTS_UNIT_AGENT_JOB_CLUSTER_H_
+#define RAILSD_TESTS_UNIT_AGENT_JOB_CLUSTER_H_
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "agent/job/engine.h"
+#include "agent/transport/fake/fake_fabric.h"
+
+namespace railsd::testing {
+
+// A rail without a thread.
+class SteppedRail final : public RailPort {
+ public:
+  explicit SteppedRail(std::unique_ptr<RailTransport> transport) : transport_(std::move(transport)) {}
+  bool TryCommand(RailCommand command) override;
+  size_t TakeEvents(absl::Span<RailEvent> out) override;
+  void Flush() override {}
+  const RailCounters& counters() const override { return transport_->counters(); }
+  RailTransport& transport() { return *transport_; }
+  // True when something happened.
+  bool Step();
+  // While frozen the rail neither takes commands nor makes progress.
+  bool frozen = false;
+  // Commands that fit before TryCommand refuses.
+  size_t capacity = 64;
+
+ private:
+  void Apply(const RailCommand& command);
+  std::unique_ptr<RailTransport> transport_;
+  std::deque<RailCommand> commands_;
+  std::deque<RailEvent> events_;
+};
+
+// A trainer's memory: a sealed memfd mapped here and in the engine.
+class Buffer {
+ public:
+  explicit Buffer(uint64_t length_bytes);
+  ~Buffer();
+  Buffer(const Buffer&) = delete;
+  UniqueFd Dup() const;
+  uint8_t* data() const { return data_; }
+  uint64_t size() const { return length_bytes_; }
+
+ private:
+  uint64_t length_bytes_;
+  UniqueFd fd_;
+  uint8_t* data_;
+};
+
+struct Node final : public ControlLink {
+  void Send(const std::string& node, ControlMessage message) override { outbox.emplace_back(node, std::move(message)); }
+  std::string name;
+  BootId boot;
+  std::vector<std::unique_ptr<SteppedRail>> rails;
+  InlineCopier copier;
+  std::deque<std::pair<std::string, ControlMessage>> outbox;
+  std::unique_ptr<Engine> engine;
+};
+
+class Cluster {
+ public:
+  struct Options {
+    size_t nodes = 2;
+    size_t rails = 2;
+    uint64_t seed = 1;
+    AgentLimits limits = {};
+    PlanOptions plan = {};
+    bool connect = true;
+  };
+  explicit Cluster(Options options);
+
+  Node& node(size_t n) { return *nodes_[n]; }
+  size_t size() const { return nodes_.size(); }
+  // Runs until nothing happens any more (the clock stands still) or `done` says so. Fails the test after too many
+  // steps.
+  void Run(const std::function<bool()>& done = nullptr);
+  void Advance(absl::Duration duration) { now_ += duration; }
+  void Connect(size_t a, size_t b);  // both directions
+  PeerHello HelloOf(size_t n) const;
+  // Messages from `from` to `to` wait until released.
+  void Hold(size_t from, size_t to) { held_[{nodes_[from]->name, nodes_[to]->name}] = true; }
+  void Release(size_t from, size_t to) { held_.erase({nodes_[from]->name, nodes_[to]->name}); }
+
+  SessionId OpenSession(size_t n);
+  void AddSegment(size_t n, SessionId session, uint32_t id, const Buffer& buffer);
+
+ private:
+  bool StepOnce();
+  bool DeliverOne();
+  FakeFabric fabric_;
+  std::mt19937_64 random_;
+  absl::Time now_ = absl::UnixEpoch();
+  std::vector<std::unique_ptr<Node>> nodes_;
+  std::map<std::pair<std::string, std::string>, bool> held_;
+};
+
+// One rank as a trainer would drive it.
+struct Trainer {
+  Cluster* cluster;
+  size_t node;
+  Rank rank;
+  SessionId session;
+  std::unique_ptr<Buffer> send, receive;
+  absl::StatusOr<GroupView> group = absl::UnknownError("not joined");
+
+  void Join(const std::string& name, uint32_t world_size, absl::Duration timeout = absl::Seconds(60));
+  absl::Status Submit(Submission submission);
+  // Null until terminal.
+  std::shared_ptr<absl::StatusOr<JobReport>> Wait(uint64_t seq);
+};
+
+// An all-to-all over `world` ranks, rank r on node r % nodes, with its own matrix of lengths and checked contents.
+class Exchange {
+ public:
+  Exchange(Cluster* cluster, uint32_t world, std::string name, uint64_t buffer_bytes = 1 << 20);
+  void JoinAll();
+  // Lengths by [source][destination]; fills the send buffers and clears the receive buffers.
+  void SetLengths(std::vector<std::vector<uint64_t>> lengths, uint64_t seed);
+  // `pieces`: ranges per flow.
+  Submission For(uint32_t rank, uint64_t seq, size_t pieces = 1) const;
+  void SubmitAll(uint64_t seq, size_t pieces = 1);
+  void ExpectDone(uint64_t seq);
+  // Every received byte is right and every other byte of the receive buffers is untouched.
+  void ExpectBytes() const;
+  Trainer& trainer(uint32_t rank) { return trainers_[rank]; }
+  uint32_t world() const { return static_cast<uint32_t>(trainers_.size()); }
+  static std::vector<std::vector<uint64_t>> RandomLengths(uint32_t world, uint64_t limit, std::mt19937_64& random);
+
+ private:
+  std::vector<FlowRanges> Ranges(uint32_t rank, bool sends, size_t pieces) const;
+  Cluster* cluster_;
+  std::string name_;
+  std::deque<Trainer> trainers_;
+  std::vector<std::vector<uint64_t>> lengths_;
+  uint64_t seed_ = 0;
+  std::map<std::pair<uint64_t, uint32_t>, std::shared_ptr<absl::StatusOr<JobReport>>> waits_;
+};
+
+}  // namespace railsd::testing
+
+#endif  // RAILSD_TESTS_UNIT_AGENT_JOB_CLUSTER_H_

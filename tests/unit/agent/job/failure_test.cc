@@ -1,0 +1,235 @@
+// Groups that form and break; trainers, peers and daemons that go away.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/unit/agent/job/cluster.h"
+
+namespace railsd::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+std::string Text(const absl::Status& status) { return status.ToString(); }
+
+TEST(GroupTest, WorldSizeThatRanksDisagreeOnIsToldToAll) {
+  Cluster cluster({.nodes = 2, .rails = 1});
+  Exchange exchange(&cluster, 2, "g");
+  exchange.trainer(0).Join("g", 2);
+  exchange.trainer(1).Join("g", 3);
+  cluster.Run();
+  for (uint32_t r : {0u, 1u}) {
+    EXPECT_EQ(exchange.trainer(r).group.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(Text(exchange.trainer(r).group.status()), AllOf(HasSubstr("says 3"), HasSubstr("says 2")));
+  }
+  exchange.JoinAll();
+}
+
+TEST(GroupTest, BadJoins) {
+  Cluster cluster({.nodes = 1, .rails = 1, .limits = {.max_groups = 1, .max_world_size = 8}});
+  Exchange exchange(&cluster, 2, "g");
+  Trainer& trainer = exchange.trainer(0);
+  const auto join = [&](const std::string& name, uint32_t world, uint32_t rank) {
+    trainer.rank = Rank(rank);
+    trainer.Join(name, world);
+    return Text(trainer.group.status());
+  };
+  EXPECT_THAT(join("g", 0, 0), HasSubstr("world_size: 0"));
+  EXPECT_THAT(join("g", 9, 0), HasSubstr("world_size: 9"));
+  EXPECT_THAT(join("g", 2, 2), HasSubstr("rank: 2"));
+  EXPECT_THAT(join("", 2, 0), HasSubstr("name: 0 bytes"));
+  EXPECT_THAT(join("g", 2, 0), HasSubstr("joining"));
+  EXPECT_THAT(join("g", 2, 0), HasSubstr("ALREADY_EXISTS"));
+  EXPECT_THAT(join("other", 2, 0), HasSubstr("limits.max_groups"));
+}
+
+TEST(GroupTest, SameRankTwiceOnDifferentNodes) {
+  Cluster cluster({.nodes = 3, .rails = 1});
+  Exchange exchange(&cluster, 3, "g");
+  exchange.trainer(0).Join("g", 3);
+  cluster.Run();
+  exchange.trainer(1).Join("g", 3);
+  cluster.Run();
+  exchange.trainer(2).rank = Rank(1);
+  exchange.trainer(2).Join("g", 3);
+  cluster.Run();
+  EXPECT_EQ(exchange.trainer(2).group.status().code(), absl::StatusCode::kAlreadyExists);
+  exchange.trainer(2).rank = Rank(2);
+  exchange.trainer(2).Join("g", 3);
+  cluster.Run();
+  EXPECT_TRUE(exchange.trainer(2).group.ok()) << exchange.trainer(2).group.status();
+}
+
+TEST(GroupTest, MissingRanksAreNamed) {
+  Cluster cluster({.nodes = 2, .rails = 1});
+  Exchange exchange(&cluster, 4, "g");
+  exchange.trainer(0).Join("g", 4, absl::Seconds(10));
+  exchange.trainer(1).Join("g", 4);
+  cluster.Run();
+  cluster.Advance(absl::Seconds(11));
+  cluster.Run();
+  EXPECT_EQ(exchange.trainer(0).group.status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(Text(exchange.trainer(0).group.status()), HasSubstr("missing: 2, 3"));
+  EXPECT_THAT(Text(exchange.trainer(1).group.status()), HasSubstr("joining"));
+}
+
+TEST(GroupTest, DifferentKeysNeverMeet) {
+  Cluster cluster({.nodes = 2, .rails = 1});
+  Exchange exchange(&cluster, 2, "g");
+  exchange.trainer(0).Join("g", 2);
+  Trainer& other = exchange.trainer(1);
+  cluster.node(1).engine->Join({other.session, "g", "another", 2, Rank(1), absl::Seconds(5)},
+                               [&](absl::StatusOr<GroupView> view) { other.group = std::move(view); });
+  cluster.Run();
+  EXPECT_FALSE(exchange.trainer(0).group.ok());
+  EXPECT_FALSE(other.group.ok());
+}
+
+TEST(GroupTest, LeavingAfterTheLastJobDoesNotFailOthersJobs) {
+  Cluster cluster({.nodes = 3, .rails = 1});
+  Exchange exchange(&cluster, 3, "g", 8 << 20);
+  exchange.JoinAll();
+  // Rank 0 exchanges nothing and is done early; ranks 1 and 2 move a lot.
+  exchange.SetLengths({{0, 0, 0}, {0, 0, 4'000'000}, {0, 4'000'000, 0}}, 1);
+  exchange.SubmitAll(1);
+  auto first = exchange.trainer(0).Wait(1);
+  cluster.Run([&] { return first->ok(); });
+  ASSERT_EQ((*first)->state, JobState::kDone) << (*first)->status;
+  cluster.node(0).engine->Leave(exchange.trainer(0).session, exchange.trainer(0).group->epoch, Rank(0),
+                                [](absl::Status s) { EXPECT_TRUE(s.ok()) << s; });
+  cluster.Run();
+  exchange.ExpectDone(1);
+  exchange.ExpectBytes();
+  EXPECT_THAT(Text(exchange.trainer(1).Submit(exchange.For(1, 2))), HasSubstr("rank 0 on n0 left"));
+}
+
+class TrainerDeathTest : public ::testing::TestWithParam<int> {};
+
+// A trainer that goes away at any moment leaves nothing behind, and its peers hear its rank.
+TEST_P(TrainerDeathTest, PeersHearTheRankAndNothingIsLeft) {
+  Cluster cluster({.nodes = 2, .rails = 2, .seed = static_cast<uint64_t>(GetParam()) + 1});
+  Exchange exchange(&cluster, 4, "g", 8 << 20);
+  exchange.JoinAll();
+  std::vector<std::vector<uint64_t>> lengths(4, std::vector<uint64_t>(4, 500'000));
+  exchange.SetLengths(lengths, 1);
+  exchange.SubmitAll(1);
+  int steps = 0;
+  cluster.Run([&] { return ++steps > GetParam(); });
+  bool closed = false;
+  cluster.node(1).engine->CloseSession(exchange.trainer(3).session, "pid 42 was killed",
+                                       [&](absl::Status s) { closed = s.ok(); });
+  cluster.Run();
+  EXPECT_TRUE(closed);
+  for (uint32_t r : {0u, 1u, 2u}) {
+    auto report = *exchange.trainer(r).Wait(1);
+    ASSERT_TRUE(report.ok()) << report.status();
+    if (report->state == JobState::kDone) continue;  // it was over by then
+    EXPECT_EQ(report->status.code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(Text(report->status), AllOf(HasSubstr("rank 3 on n1"), HasSubstr("pid 42 was killed")));
+  }
+  for (uint32_t r : {0u, 1u, 2u}) {
+    cluster.node(r % 2).engine->CloseSession(exchange.trainer(r).session, "end", [](absl::Status) {});
+  }
+  cluster.Run();
+  for (size_t n = 0; n < 2; ++n) {
+    const AgentSnapshot snapshot = cluster.node(n).engine->Snapshot(0);
+    EXPECT_TRUE(snapshot.sessions.empty());
+    EXPECT_TRUE(snapshot.groups.empty());
+    EXPECT_TRUE(snapshot.active_jobs.empty());
+    for (const RailView& rail : snapshot.rails) EXPECT_EQ(rail.queued_bytes + rail.in_flight_bytes, 0u);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(AfterSteps, TrainerDeathTest, ::testing::Values(0, 1, 3, 5, 8, 12, 20, 30, 50, 80, 200));
+
+TEST(PeerTest, LostPeerFailsItsJobsAndNamesTheNode) {
+  Cluster cluster({.nodes = 3, .rails = 2});
+  Exchange with(&cluster, 3, "with", 8 << 20);
+  with.JoinAll();
+  with.SetLengths(std::vector<std::vector<uint64_t>>(3, std::vector<uint64_t>(3, 2'000'000)), 1);
+  with.SubmitAll(1);
+  int steps = 0;
+  cluster.Run([&] { return ++steps > 40; });
+  for (size_t n : {0u, 1u}) cluster.node(n).engine->OnPeerDown("n2", "silent for 5 s");
+  cluster.Run();
+  for (uint32_t r : {0u, 1u}) {
+    auto report = *with.trainer(r).Wait(1);
+    ASSERT_TRUE(report.ok());
+    EXPECT_EQ(report->status.code(), absl::StatusCode::kUnavailable) << report->status;
+    EXPECT_THAT(Text(report->status), AllOf(HasSubstr("n2"), HasSubstr("silent for 5 s")));
+  }
+}
+
+TEST(PeerTest, RestartedPeerBreaksOldGroupsAndJoinsAgain) {
+  Cluster cluster({.nodes = 2, .rails = 1});
+  Exchange exchange(&cluster, 2, "g");
+  exchange.JoinAll();
+  PeerHello hello = cluster.HelloOf(1);
+  hello.boot = BootId(999);
+  cluster.node(0).engine->OnPeerUp(hello);
+  cluster.Run();
+  exchange.SetLengths({{0, 10}, {20, 0}}, 1);
+  EXPECT_THAT(Text(exchange.trainer(0).Submit(exchange.For(0, 1))), HasSubstr("restarted"));
+}
+
+TEST(DrainTest, TakesJobsUpToTheCutOnly) {
+  Cluster cluster({.nodes = 1, .rails = 1});
+  Exchange exchange(&cluster, 2, "g");
+  exchange.JoinAll();
+  exchange.SetLengths({{0, 10}, {20, 0}}, 1);
+  ASSERT_TRUE(exchange.trainer(0).Submit(exchange.For(0, 1)).ok());
+  absl::Status drained = absl::UnknownError("not yet");
+  cluster.node(0).engine->Drain(absl::Seconds(10), [&](absl::Status s) { drained = std::move(s); });
+  cluster.Run();
+  EXPECT_EQ(drained.code(), absl::StatusCode::kUnknown);
+  EXPECT_EQ(exchange.trainer(0).Submit(exchange.For(0, 2)).code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(exchange.trainer(1).Submit(exchange.For(1, 1)).ok());
+  cluster.Run();
+  EXPECT_TRUE(drained.ok()) << drained;
+  exchange.ExpectBytes();
+}
+
+TEST(DrainTest, EndsAtItsLimit) {
+  Cluster cluster({.nodes = 1, .rails = 1});
+  Exchange exchange(&cluster, 2, "g");
+  exchange.JoinAll();
+  exchange.SetLengths({{0, 10}, {20, 0}}, 1);
+  ASSERT_TRUE(exchange.trainer(0).Submit(exchange.For(0, 1)).ok());
+  absl::Status drained;
+  cluster.node(0).engine->Drain(absl::Seconds(10), [&](absl::Status s) { drained = std::move(s); });
+  cluster.Advance(absl::Seconds(11));
+  cluster.Run();
+  EXPECT_EQ(drained.code(), absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST(SegmentTest, QuotasAndUse) {
+  Cluster cluster(
+      {.nodes = 1, .rails = 1, .limits = {.max_segments_per_session = 3, .max_segment_bytes_per_session = 4 << 20}});
+  Exchange exchange(&cluster, 2, "g");
+  exchange.JoinAll();
+  Trainer& trainer = exchange.trainer(0);
+  Engine& engine = *cluster.node(0).engine;
+  const auto add = [&](uint32_t id, uint64_t bytes) {
+    absl::Status result;
+    Buffer buffer(bytes);
+    engine.AddSegment(trainer.session, SegmentId(id), buffer.Dup(), bytes,
+                      [&](absl::Status s) { result = std::move(s); });
+    return Text(result);
+  };
+  EXPECT_THAT(add(1, 4096), HasSubstr("segment_id: 1 is taken"));
+  EXPECT_THAT(add(3, 3 << 20), HasSubstr("max_segment_bytes_per_session"));
+  EXPECT_EQ(add(3, 4096), "OK");
+  EXPECT_THAT(add(4, 4096), HasSubstr("max_segments_per_session"));
+  exchange.SetLengths({{0, 10}, {20, 0}}, 1);
+  ASSERT_TRUE(trainer.Submit(exchange.For(0, 1)).ok());
+  ASSERT_TRUE(exchange.trainer(1).Submit(exchange.For(1, 1)).ok());
+  cluster.Run();
+  absl::Status removed;
+  engine.RemoveSegment(trainer.session, SegmentId(1), [&](absl::Status s) { removed = std::move(s); });
+  EXPECT_TRUE(removed.ok()) << removed;
+  engine.RemoveSegment(trainer.session, SegmentId(1), [&](absl::Status s) { removed = std::move(s); });
+  EXPECT_EQ(removed.code(), absl::StatusCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace railsd::testing

@@ -1,0 +1,194 @@
+#include "agent/job/sprayer.h"
+
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "agent/job/node_job.h"
+
+namespace railsd {
+namespace {
+
+constexpr uint64_t kMiB = 1 << 20;
+
+// Records what is posted; a test acknowledges by hand.
+class RecordingRail final : public RailPort {
+ public:
+  bool TryCommand(RailCommand command) override {
+    if (refuse) return false;
+    orders.push_back(command.order);
+    return true;
+  }
+  size_t TakeEvents(absl::Span<RailEvent>) override { return 0; }
+  void Flush() override {}
+  const RailCounters& counters() const override { return counters_; }
+  std::deque<SendOrder> orders;
+  bool refuse = false;
+
+ private:
+  RailCounters counters_;
+};
+
+class SprayerTest : public ::testing::Test {
+ protected:
+  // Rails of `speed` bytes per second to `peers` destinations, all up.
+  void SetUpRails(size_t rails, size_t peers, double speed, SprayerOptions options = {}) {
+    ports_.resize(rails);
+    handles_.resize(rails);
+    for (size_t r = 0; r < rails; ++r) {
+      handles_[r].port = &ports_[r];
+      handles_[r].speed_bytes_per_s = speed;
+    }
+    table_ = std::make_unique<PeerTable>("n1", rails);
+    for (size_t p = 0; p < peers; ++p) {
+      Peer& peer = table_->FindOrAdd(absl::StrCat("n", p < 1 ? p : p + 1));
+      peer.up = true;
+      for (PeerRail& rail : peer.rails) rail.connected = true;
+    }
+    sprayer_ = std::make_unique<Sprayer>(options, &handles_, table_.get());
+  }
+  void Queue(uint32_t rail, uint32_t peer, uint64_t bytes, uint64_t offset = 0, NodeJob* job = nullptr) {
+    SendFlow& flow = flows_.emplace_back();
+    flow.peer = PeerIndex(peer);
+    sprayer_->Queue(job == nullptr ? &job_ : job, &flow, Rank(0), {}, {0, RailIndex(rail), offset, bytes});
+  }
+  void Acknowledge(size_t rail) {
+    RailEvent event;
+    event.cookie = ports_[rail].orders.front().cookie;
+    ports_[rail].orders.pop_front();
+    sprayer_->Finish(event, absl::UnixEpoch());
+  }
+  uint64_t PostedTo(size_t rail, uint32_t peer) const {
+    uint64_t bytes = 0;
+    for (const SendOrder& order : ports_[rail].orders)
+      bytes += order.flow->peer.value() == peer ? order.length_bytes : 0;
+    return bytes;
+  }
+
+  NodeJob job_;
+  std::deque<SendFlow> flows_;
+  std::deque<RecordingRail> ports_;
+  std::vector<RailHandle> handles_;
+  std::unique_ptr<PeerTable> table_;
+  std::unique_ptr<Sprayer> sprayer_;
+};
+
+TEST_F(SprayerTest, WindowBoundsWhatIsPostedPerDestination) {
+  SetUpRails(1, 2, 1e9, {.chunk_bytes = kMiB, .window_bytes = 2 * kMiB});
+  Queue(0, 0, 64 * kMiB);
+  Queue(0, 1, 64 * kMiB);
+  sprayer_->Dispatch(absl::UnixEpoch());
+  EXPECT_EQ(PostedTo(0, 0), 2 * kMiB);
+  EXPECT_EQ(PostedTo(0, 1), 2 * kMiB) << "a stalled destination does not hold the other's share";
+  Acknowledge(0);
+  sprayer_->Dispatch(absl::UnixEpoch());
+  EXPECT_EQ(PostedTo(0, 0) + PostedTo(0, 1), 4 * kMiB);
+  EXPECT_EQ(sprayer_->in_flight_bytes(0), 4 * kMiB);
+  EXPECT_EQ(sprayer_->queued_bytes(0), 128 * kMiB - 5 * kMiB);
+}
+
+TEST_F(SprayerTest, StartsWithTheNextNodeAndTakesTurns) {
+  SetUpRails(1, 3, 1e9, {.chunk_bytes = kMiB, .window_bytes = 2 * kMiB});  // this node is n1; peers n0, n2, n3
+  for (uint32_t p : {0u, 1u, 2u}) Queue(0, p, 4 * kMiB);
+  sprayer_->Dispatch(absl::UnixEpoch());
+  std::vector<uint32_t> order;
+  for (const SendOrder& o : ports_[0].orders) order.push_back(o.flow->peer.value());
+  EXPECT_EQ(order, (std::vector<uint32_t>{1, 2, 0, 1, 2, 0}));
+}
+
+TEST_F(SprayerTest, EveryByteIsPostedOnceInChunksOfBoundedSize) {
+  SetUpRails(2, 2, 20e6);  // slow: pieces of about 4 ms
+  Queue(0, 0, 1'000'003);
+  Queue(1, 0, 999'999, 1'000'003);
+  Queue(1, 1, 17);
+  std::map<const SendFlow*, std::set<uint64_t>> seen;
+  uint64_t total = 0;
+  for (int round = 0; round < 1000; ++round) {
+    sprayer_->Dispatch(absl::UnixEpoch());
+    for (size_t r = 0; r < 2; ++r) {
+      while (!ports_[r].orders.empty()) {
+        const SendOrder& order = ports_[r].orders.front();
+        EXPECT_LE(order.length_bytes, 80'000u);
+        EXPECT_TRUE(seen[order.flow].insert(order.offset_bytes).second);
+        total += order.length_bytes;
+        Acknowledge(r);
+      }
+    }
+  }
+  EXPECT_EQ(total, 2'000'019u);
+  EXPECT_EQ(
+      job_.outstanding_orders, 0u +
+                                   [&] {
+                                     uint64_t n = 0;
+                                     for (auto& [flow, offsets] : seen) n += offsets.size();
+                                     return n;
+                                   }())
+      << "the caller counts down";
+}
+
+TEST_F(SprayerTest, IdleRailTakesWorkFromOneThatLags) {
+  SetUpRails(2, 1, 1e9, {.chunk_bytes = kMiB, .window_bytes = kMiB});
+  Queue(0, 0, 16 * kMiB);
+  for (int round = 0; round < 100; ++round) {
+    sprayer_->Dispatch(absl::UnixEpoch());
+    // Rail 0 never acknowledges; rail 1 does at once.
+    while (!ports_[1].orders.empty()) Acknowledge(1);
+  }
+  EXPECT_GT(sprayer_->stolen_chunks(), 8u);
+  EXPECT_LE(sprayer_->queued_bytes(0), 3 * kMiB) << "but what the lagging rail would soon do itself stays";
+}
+
+TEST_F(SprayerTest, EverythingLeavesARailThatCannotSend) {
+  SetUpRails(2, 1, 1e9, {.chunk_bytes = kMiB, .window_bytes = kMiB});
+  Queue(0, 0, 2 * kMiB);
+  table_->Get(PeerIndex(0)).rails[0].connected = false;
+  for (int round = 0; round < 10; ++round) {
+    sprayer_->Dispatch(absl::UnixEpoch());
+    while (!ports_[1].orders.empty()) Acknowledge(1);
+  }
+  EXPECT_TRUE(ports_[0].orders.empty());
+  EXPECT_EQ(sprayer_->queued_bytes(0) + sprayer_->queued_bytes(1), 0u);
+}
+
+TEST_F(SprayerTest, EvenRailsKeepTheirPlan) {
+  SetUpRails(4, 3, 25e6);
+  for (uint32_t r = 0; r < 4; ++r) {
+    for (uint32_t p : {0u, 1u, 2u}) Queue(r, p, 1'400'000);
+  }
+  for (int round = 0; round < 1000; ++round) {
+    sprayer_->Dispatch(absl::UnixEpoch());
+    for (size_t r = 0; r < 4; ++r) {
+      if (!ports_[r].orders.empty()) Acknowledge(r);
+    }
+  }
+  EXPECT_EQ(sprayer_->stolen_chunks(), 0u);
+}
+
+TEST_F(SprayerTest, DropForgetsOneJobOnly) {
+  SetUpRails(1, 1, 1e9, {.chunk_bytes = kMiB, .window_bytes = kMiB});
+  NodeJob other;
+  Queue(0, 0, 4 * kMiB);
+  Queue(0, 0, 4 * kMiB, 0, &other);
+  Queue(0, 0, 4 * kMiB);
+  sprayer_->Drop(&job_);
+  EXPECT_EQ(sprayer_->queued_bytes(0), 4 * kMiB);
+  sprayer_->Dispatch(absl::UnixEpoch());
+  EXPECT_EQ(other.outstanding_orders, 1u);
+}
+
+TEST_F(SprayerTest, RefusedPostsAreTriedAgain) {
+  SetUpRails(1, 1, 1e9);
+  Queue(0, 0, kMiB);
+  ports_[0].refuse = true;
+  EXPECT_FALSE(sprayer_->Dispatch(absl::UnixEpoch()));
+  EXPECT_EQ(sprayer_->in_flight_bytes(0), 0u);
+  ports_[0].refuse = false;
+  EXPECT_TRUE(sprayer_->Dispatch(absl::UnixEpoch()));
+  EXPECT_EQ(PostedTo(0, 0), kMiB);
+}
+
+}  // namespace
+}  // namespace railsd
