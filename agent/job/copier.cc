@@ -81,7 +81,7 @@ void ThreadCopier::Run(int index) {
 void InlineCopier::Submit(CopyTask task) { results_.push_back(RunTask(task)); }
 
 bool InlineCopier::TakeResult(CopyResult* result) {
-  if (results_.empty()) return false;
+  if (held || results_.empty()) return false;
   *result = std::move(results_.front());
   results_.pop_front();
   return true;

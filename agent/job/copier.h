@@ -69,6 +69,8 @@ class InlineCopier final : public Copier {
   void Submit(CopyTask task) override;
   bool TakeResult(CopyResult* result) override;
   size_t depth() const override { return results_.size(); }
+  // While set, results are kept back.
+  bool held = false;
 
  private:
   std::deque<CopyResult> results_;
