@@ -210,8 +210,8 @@ TEST_F(AgentTest, SessionsThatEndInTheMiddleLeaveNothing) {
     std::vector<Member> members = Join(4, "g", 4 * kBytes);
     for (Member& m : members) ASSERT_TRUE(Submit(m, 4, 1, kBytes).ok());
     Member& victim = members[static_cast<size_t>(round) % 4];
-    const absl::Status closed = Await<absl::Status>(
-        [&](auto done) { victim.agent->CloseSession(victim.session, "pid 1 was killed", done); });
+    const absl::Status closed =
+        Await<absl::Status>([&](auto done) { victim.agent->CloseSession(victim.session, "pid 1 was killed", done); });
     EXPECT_TRUE(closed.ok()) << closed;
     for (Member& m : members) {
       if (m.session == victim.session && m.agent == victim.agent) continue;
@@ -221,8 +221,7 @@ TEST_F(AgentTest, SessionsThatEndInTheMiddleLeaveNothing) {
         EXPECT_THAT(std::string(report->status.message()),
                     ::testing::HasSubstr(absl::StrCat("rank ", victim.rank.value(), " on ")));
       }
-      EXPECT_TRUE(
-          Await<absl::Status>([&](auto done) { m.agent->CloseSession(m.session, "end of round", done); }).ok());
+      EXPECT_TRUE(Await<absl::Status>([&](auto done) { m.agent->CloseSession(m.session, "end of round", done); }).ok());
     }
     for (auto& agent : agents_) {
       const AgentSnapshot snapshot = SnapshotOf(*agent);

@@ -1,0 +1,256 @@
+// Agent: the threads around the engine.
+#include "agent/agent.h"
+
+#include <poll.h>
+#include <pthread.h>
+
+#include <atomic>
+#include <chrono>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "agent/base/wake_event.h"
+#include "agent/job/copier.h"
+#include "agent/job/engine.h"
+#include "agent/rail/rail.h"
+#include "agent/transport/tcp/tcp_transport.h"
+
+namespace railsd {
+namespace {
+
+constexpr uint64_t kDefaultSpeedBytesPerSecond = 10'000'000'000 / 8;
+// Orders, zone commands and results that a rail's queues hold. A result's space is reserved before it is polled.
+constexpr size_t kCommandCapacity = 4096;
+constexpr size_t kEventCapacity = 8192;
+constexpr int kCopyThreads = 1;
+// Messages of peers are bounded by their senders' outboxes; past this the peer is given up rather than a message.
+constexpr size_t kMaxPeerMessages = 1 << 16;
+constexpr absl::Duration kLongestSleep = absl::Seconds(1);
+constexpr absl::Duration kLongestStop = absl::Seconds(2);
+
+// Deadlines must not jump with the wall clock.
+absl::Time MonotonicNow() {
+  return absl::UnixEpoch() + absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
+}
+
+class AgentImpl final : public Agent {
+ public:
+  AgentImpl(AgentOptions options, WakeEvent wake)
+      : log_(options.log), max_commands_(options.limits.max_waiting_calls), wake_(std::move(wake)) {}
+
+  ~AgentImpl() override {
+    stop_.store(true, std::memory_order_release);
+    wake_.Wake();
+    if (thread_.joinable()) thread_.join();
+    // Those who touch the jobs' memory stop before the engine frees it.
+    rails_.clear();
+    copier_.reset();
+  }
+
+  absl::Status Init(AgentOptions options, ControlLink* link, AgentObserver* observer) {
+    hello_.node = options.node;
+    hello_.boot = options.boot;
+    std::vector<RailPort*> ports;
+    for (size_t r = 0; r < options.rails.size(); ++r) {
+      RailSpec& spec = options.rails[r];
+      if (spec.speed_bytes_per_s == 0) spec.speed_bytes_per_s = kDefaultSpeedBytesPerSecond;
+      const RailIndex index(static_cast<uint32_t>(r));
+      TcpOptions tcp;
+      tcp.rail = index;
+      tcp.node = options.node;
+      tcp.boot = options.boot;
+      tcp.listen_address = spec.address;
+      tcp.interface = spec.interface;
+      tcp.speed_bytes_per_s = spec.speed_bytes_per_s;
+      tcp.frame_bytes = options.frame_bytes;
+      tcp.max_posted_orders = kCommandCapacity;
+      tcp.on_notice = [log = options.log, name = spec.name](const std::string& notice) {
+        log->warn("rail_notice rail={} text=\"{}\"", name, notice);
+      };
+      absl::StatusOr<std::unique_ptr<RailTransport>> transport = CreateTcpTransport(std::move(tcp));
+      if (!transport.ok()) {
+        return absl::Status(transport.status().code(),
+                            absl::StrCat("rail ", spec.name, " (", r, "): ", transport.status().message()));
+      }
+      spec.address = (*transport)->LocalAddress();
+      hello_.rails.push_back({index, spec.address, spec.speed_bytes_per_s});
+      rails_.push_back(std::make_unique<Rail>(index, *std::move(transport), &wake_, kCommandCapacity, kEventCapacity));
+      ports.push_back(rails_.back().get());
+    }
+    copier_ = std::make_unique<ThreadCopier>(kCopyThreads, &wake_);
+    engine_ = std::make_unique<Engine>(std::move(options), std::move(ports), link, observer, copier_.get());
+    for (auto& rail : rails_) rail->Start();
+    thread_ = std::thread([this] { Run(); });
+    return absl::OkStatus();
+  }
+
+  const PeerHello& Hello() const override { return hello_; }
+
+  void OpenSession(SessionInfo info, Callback<absl::StatusOr<SessionId>> done) override {
+    Call(std::move(done), [info = std::move(info)](Engine& engine, auto done) mutable {
+      engine.OpenSession(std::move(info), std::move(done));
+    });
+  }
+  void CloseSession(SessionId session, std::string reason, Callback<absl::Status> closed) override {
+    // Never refused: what it releases is what others wait for.
+    Push([=, reason = std::move(reason), closed = std::move(closed)](Engine& engine) mutable {
+      engine.CloseSession(session, reason, std::move(closed));
+    });
+  }
+  void AddSegment(SessionId session, SegmentId id, UniqueFd fd, uint64_t length_bytes,
+                  Callback<absl::Status> done) override {
+    Call(std::move(done), [=, fd = std::move(fd)](Engine& engine, auto done) mutable {
+      engine.AddSegment(session, id, std::move(fd), length_bytes, std::move(done));
+    });
+  }
+  void RemoveSegment(SessionId session, SegmentId id, Callback<absl::Status> done) override {
+    Call(std::move(done), [=](Engine& engine, auto done) { engine.RemoveSegment(session, id, std::move(done)); });
+  }
+  void Join(JoinRequest request, Callback<absl::StatusOr<GroupView>> done) override {
+    Call(std::move(done), [request = std::move(request)](Engine& engine, auto done) mutable {
+      engine.Join(std::move(request), std::move(done));
+    });
+  }
+  void Leave(SessionId session, Epoch epoch, Rank rank, Callback<absl::Status> done) override {
+    Call(std::move(done), [=](Engine& engine, auto done) { engine.Leave(session, epoch, rank, std::move(done)); });
+  }
+  void Submit(Submission submission, Callback<absl::Status> done) override {
+    Call(std::move(done), [submission = std::move(submission)](Engine& engine, auto done) mutable {
+      engine.Submit(std::move(submission), std::move(done));
+    });
+  }
+  void Wait(SessionId session, JobKey job, Rank rank, absl::Duration timeout,
+            Callback<absl::StatusOr<JobReport>> done) override {
+    Call(std::move(done),
+         [=](Engine& engine, auto done) { engine.Wait(session, job, rank, timeout, std::move(done)); });
+  }
+  void Cancel(SessionId session, JobKey job, Rank rank, Callback<absl::Status> done) override {
+    Call(std::move(done), [=](Engine& engine, auto done) { engine.Cancel(session, job, rank, std::move(done)); });
+  }
+  void OnPeerUp(PeerHello hello) override {
+    Push([hello = std::move(hello)](Engine& engine) { engine.OnPeerUp(hello); });
+  }
+  void OnPeerDown(std::string node, std::string why) override {
+    Push([node = std::move(node), why = std::move(why)](Engine& engine) { engine.OnPeerDown(node, why); });
+  }
+  void OnPeerMessage(std::string node, BootId boot, ControlMessage message) override {
+    if (QueueDepth() >= kMaxPeerMessages) return OnPeerDown(node, "its messages outran this node's agent");
+    Push([node = std::move(node), boot, message = std::move(message)](Engine& engine) mutable {
+      engine.OnPeerMessage(node, boot, std::move(message));
+    });
+  }
+  void Drain(absl::Duration limit, Callback<absl::Status> drained) override {
+    Push([=, drained = std::move(drained)](Engine& engine) mutable { engine.Drain(limit, std::move(drained)); });
+  }
+  void Snapshot(Callback<AgentSnapshot> done) override {
+    const size_t depth = QueueDepth();
+    Push([this, depth, done = std::move(done)](Engine& engine) mutable {
+      AgentSnapshot snapshot = engine.Snapshot(depth);
+      for (size_t r = 0; r < rails_.size(); ++r) {
+        snapshot.rails[r].command_depth = rails_[r]->command_depth();
+        snapshot.rails[r].event_depth = rails_[r]->event_depth();
+      }
+      std::move(done)(std::move(snapshot));
+    });
+  }
+
+ private:
+  using Command = absl::AnyInvocable<void(Engine&)>;
+
+  template <typename T, typename Body>
+  void Call(Callback<T> done, Body body) {
+    if (QueueDepth() >= max_commands_) {
+      return std::move(done)(absl::ResourceExhaustedError(
+          absl::StrCat("limits.max_waiting_calls: ", max_commands_, " calls wait for the engine of ", hello_.node)));
+    }
+    Push([done = std::move(done), body = std::move(body)](Engine& engine) mutable { body(engine, std::move(done)); });
+  }
+
+  void Push(Command command) {
+    {
+      std::lock_guard lock(mutex_);
+      commands_.push_back(std::move(command));
+      depth_.store(commands_.size(), std::memory_order_release);
+    }
+    wake_.Wake();
+  }
+
+  size_t QueueDepth() const { return depth_.load(std::memory_order_acquire); }
+
+  bool RunCommands() {
+    if (QueueDepth() == 0) return false;
+    {
+      std::lock_guard lock(mutex_);
+      running_.swap(commands_);
+      depth_.store(0, std::memory_order_release);
+    }
+    for (Command& command : running_) command(*engine_);
+    running_.clear();
+    return true;
+  }
+
+  bool Turn() {
+    engine_->SetNow(MonotonicNow());
+    const bool commands = RunCommands();
+    return engine_->Step() || commands;
+  }
+
+  void Run() {
+    pthread_setname_np(pthread_self(), "engine");
+    while (!stop_.load(std::memory_order_acquire)) {
+      if (Turn()) continue;
+      wake_.BeginSleep();
+      if (!Turn() && !stop_.load(std::memory_order_acquire)) Sleep();
+      wake_.EndSleep();
+    }
+    Stop();
+  }
+
+  // Ends the sessions and gives the rails a moment to let go of their memory, so that every caller gets its answer.
+  void Stop() {
+    Turn();
+    engine_->Shutdown();
+    const absl::Time limit = MonotonicNow() + kLongestStop;
+    while (!engine_->Idle() && MonotonicNow() < limit) {
+      if (!Turn()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    Turn();
+  }
+
+  void Sleep() {
+    const absl::Duration wait =
+        std::clamp(engine_->NextDeadline() - MonotonicNow(), absl::ZeroDuration(), kLongestSleep);
+    pollfd poll_fd{wake_.fd(), POLLIN, 0};
+    const timespec timeout = absl::ToTimespec(wait);
+    ::ppoll(&poll_fd, 1, &timeout, nullptr);
+  }
+
+  const std::shared_ptr<spdlog::logger> log_;
+  const size_t max_commands_;
+  PeerHello hello_;
+  WakeEvent wake_;  // outlives the rails and the copier, which wake it
+  std::atomic<bool> stop_{false};
+  std::mutex mutex_;
+  std::vector<Command> commands_;  // guarded by mutex_
+  std::atomic<size_t> depth_{0};
+  std::vector<Command> running_;  // the engine's thread only
+  std::unique_ptr<ThreadCopier> copier_;
+  std::vector<std::unique_ptr<Rail>> rails_;
+  std::unique_ptr<Engine> engine_;
+  std::thread thread_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Agent>> Agent::Create(AgentOptions options, ControlLink* link, AgentObserver* observer) {
+  if (options.rails.empty()) return absl::InvalidArgumentError("rails: give at least one");
+  absl::StatusOr<WakeEvent> wake = WakeEvent::Create();
+  if (!wake.ok()) return wake.status();
+  auto agent = std::make_unique<AgentImpl>(options, *std::move(wake));
+  if (absl::Status s = agent->Init(std::move(options), link, observer); !s.ok()) return s;
+  return agent;
+}
+
+}  // namespace railsd
