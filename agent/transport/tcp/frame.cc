@@ -1,0 +1,232 @@
+#include "agent/transport/tcp/frame.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <type_traits>
+
+namespace railsd::tcp {
+namespace {
+
+constexpr uint64_t kHelloMagic = 0x4f4c4c4548535201;   // "\1RSHELLO"
+constexpr uint64_t kAnswerMagic = 0x52574e4153535201;  // another one, so that a socket connected to itself is found out
+constexpr uint8_t kLayout = 1;
+constexpr uint8_t kTypeFrame = 0xF1;
+constexpr uint8_t kTypeAckUpTo = 0xA1;
+constexpr uint8_t kTypeAckStatus = 0xA2;
+constexpr size_t kNodeField = kMaxNodeBytes + 1;
+
+static_assert(std::endian::native == std::endian::little, "the wire is little-endian; add byte swaps for this machine");
+
+template <typename T>
+void Put(std::byte* out, size_t at, T value) {
+  static_assert(std::is_integral_v<T>);
+  std::memcpy(out + at, &value, sizeof(value));
+}
+template <typename T>
+T Get(const std::byte* in, size_t at) {
+  T value;
+  std::memcpy(&value, in + at, sizeof(value));
+  return value;
+}
+
+// Finds a stream that lost its place, not an attacker; TCP's own checksum guards the payload.
+uint32_t Check(const std::byte* in, size_t words, uint64_t seed) {
+  uint64_t sum = seed * 0x9e3779b97f4a7c15;
+  for (size_t i = 0; i < words; ++i) {
+    sum = (sum ^ Get<uint64_t>(in, i * 8)) * 0xff51afd7ed558ccd;
+    sum ^= sum >> 32;
+  }
+  return static_cast<uint32_t>(sum);
+}
+
+void PutNode(std::byte* out, size_t at, const std::string& node) {
+  const size_t length = std::min(node.size(), kMaxNodeBytes);
+  Put<uint8_t>(out, at, static_cast<uint8_t>(length));
+  std::memcpy(out + at + 1, node.data(), length);
+}
+std::string GetNode(const std::byte* in, size_t at) {
+  const size_t length = Get<uint8_t>(in, at);
+  return std::string(reinterpret_cast<const char*>(in + at + 1), length);
+}
+
+}  // namespace
+
+const char* RefusalText(Refusal refusal) {
+  switch (refusal) {
+    case Refusal::kNone:
+      return "accepted";
+    case Refusal::kWrongVersion:
+      return "no protocol version in common";
+    case Refusal::kUnknownNode:
+      return "the caller is not a peer there (yet)";
+    case Refusal::kWrongBoot:
+      return "the caller's boot id is not the one known there";
+    case Refusal::kNotMe:
+      return "another node or boot id is at this address";
+    case Refusal::kWrongRail:
+      return "this address belongs to another rail";
+    case Refusal::kStale:
+      return "a newer connection exists";
+  }
+  return "unknown refusal";
+}
+
+// HELLO: 0 magic, 8 versions, 12 kind, 16 rail, 20 max frame, 24 features, 32 boot, 40 expected boot, 48 generation,
+// 56 challenge, 88 response, 120 reserved, 128 node, 384 expected node.
+void EncodeHello(const Hello& hello, absl::Span<std::byte> out) {
+  std::memset(out.data(), 0, kHelloBytes);
+  std::byte* p = out.data();
+  Put(p, 0, kHelloMagic);
+  Put(p, 8, hello.version_min);
+  Put(p, 10, hello.version_max);
+  Put(p, 12, static_cast<uint8_t>(hello.kind));
+  Put(p, 16, hello.rail);
+  Put(p, 20, hello.max_frame_bytes);
+  Put(p, 24, hello.features);
+  Put(p, 32, hello.boot);
+  Put(p, 40, hello.expected_boot);
+  Put(p, 48, hello.generation);
+  std::memcpy(p + 56, hello.challenge.data(), 32);
+  std::memcpy(p + 88, hello.response.data(), 32);
+  PutNode(p, 128, hello.node);
+  PutNode(p, 128 + kNodeField, hello.expected_node);
+  static_assert(128 + 2 * kNodeField == kHelloBytes);
+}
+
+bool DecodeHello(absl::Span<const std::byte> in, Hello* hello) {
+  if (in.size() < kHelloBytes) return false;
+  const std::byte* p = in.data();
+  if (Get<uint64_t>(p, 0) != kHelloMagic) return false;
+  hello->version_min = Get<uint16_t>(p, 8);
+  hello->version_max = Get<uint16_t>(p, 10);
+  const uint8_t kind = Get<uint8_t>(p, 12);
+  if (kind != static_cast<uint8_t>(ConnectionKind::kBulk) && kind != static_cast<uint8_t>(ConnectionKind::kSmall)) {
+    return false;
+  }
+  hello->kind = static_cast<ConnectionKind>(kind);
+  hello->rail = Get<uint32_t>(p, 16);
+  hello->max_frame_bytes = Get<uint32_t>(p, 20);
+  hello->features = Get<uint64_t>(p, 24);
+  hello->boot = Get<uint64_t>(p, 32);
+  hello->expected_boot = Get<uint64_t>(p, 40);
+  hello->generation = Get<uint64_t>(p, 48);
+  std::memcpy(hello->challenge.data(), p + 56, 32);
+  std::memcpy(hello->response.data(), p + 88, 32);
+  hello->node = GetNode(p, 128);
+  hello->expected_node = GetNode(p, 128 + kNodeField);
+  return true;
+}
+
+// Answer: 0 magic, 8 version, 10 refusal, 12 max frame, 16 features, 24 boot, 32 challenge, 64 response, 96 rail,
+// 100 reserved, 128 node.
+void EncodeAnswer(const Answer& answer, absl::Span<std::byte> out) {
+  std::memset(out.data(), 0, kAnswerBytes);
+  std::byte* p = out.data();
+  Put(p, 0, kAnswerMagic);
+  Put(p, 8, answer.version);
+  Put(p, 10, static_cast<uint16_t>(answer.refusal));
+  Put(p, 12, answer.max_frame_bytes);
+  Put(p, 16, answer.features);
+  Put(p, 24, answer.boot);
+  std::memcpy(p + 32, answer.challenge.data(), 32);
+  std::memcpy(p + 64, answer.response.data(), 32);
+  Put(p, 96, answer.rail);
+  PutNode(p, 128, answer.node);
+  static_assert(128 + kNodeField == kAnswerBytes);
+}
+
+bool DecodeAnswer(absl::Span<const std::byte> in, Answer* answer) {
+  if (in.size() < kAnswerBytes) return false;
+  const std::byte* p = in.data();
+  if (Get<uint64_t>(p, 0) != kAnswerMagic) return false;
+  answer->version = Get<uint16_t>(p, 8);
+  const uint16_t refusal = Get<uint16_t>(p, 10);
+  if (refusal > static_cast<uint16_t>(Refusal::kStale)) return false;
+  answer->refusal = static_cast<Refusal>(refusal);
+  answer->max_frame_bytes = Get<uint32_t>(p, 12);
+  answer->features = Get<uint64_t>(p, 16);
+  answer->boot = Get<uint64_t>(p, 24);
+  std::memcpy(answer->challenge.data(), p + 32, 32);
+  std::memcpy(answer->response.data(), p + 64, 32);
+  answer->rail = Get<uint32_t>(p, 96);
+  answer->node = GetNode(p, 128);
+  return true;
+}
+
+// Header: 0 type, 1 layout, 2 reserved, 4 check, 8 generation, 16 number, 24 slot, 28 slot generation, 32 index,
+// 36 length, 40 offset. The check covers everything from 8 on; type and layout are compared.
+void EncodeHeader(const FrameHeader& header, std::byte* out) {
+  Put(out, 0, kTypeFrame);
+  Put(out, 1, kLayout);
+  Put<uint16_t>(out, 2, 0);
+  Put(out, 8, header.generation);
+  Put(out, 16, header.number);
+  Put(out, 24, header.zone.slot);
+  Put(out, 28, header.zone.generation);
+  Put(out, 32, header.zone.index);
+  Put(out, 36, header.length_bytes);
+  Put(out, 40, header.offset_bytes);
+  Put(out, 4, Check(out + 8, 5, kTypeFrame));
+}
+
+bool DecodeHeader(const std::byte* in, FrameHeader* header) {
+  if (Get<uint8_t>(in, 0) != kTypeFrame || Get<uint8_t>(in, 1) != kLayout || Get<uint16_t>(in, 2) != 0) return false;
+  if (Get<uint32_t>(in, 4) != Check(in + 8, 5, kTypeFrame)) return false;
+  header->generation = Get<uint64_t>(in, 8);
+  header->number = Get<uint64_t>(in, 16);
+  header->zone.slot = Get<uint32_t>(in, 24);
+  header->zone.generation = Get<uint32_t>(in, 28);
+  header->zone.index = Get<uint32_t>(in, 32);
+  header->length_bytes = Get<uint32_t>(in, 36);
+  header->offset_bytes = Get<uint64_t>(in, 40);
+  return true;
+}
+
+// Trailer: 0 number, 8 status, 10 reserved, 12 check.
+void EncodeTrailer(const FrameTrailer& trailer, std::byte* out) {
+  Put(out, 0, trailer.number);
+  Put(out, 8, static_cast<uint16_t>(trailer.status));
+  Put<uint16_t>(out, 10, 0);
+  Put(out, 12, Check(out, 1, 1 + static_cast<uint64_t>(trailer.status)));
+}
+
+bool DecodeTrailer(const std::byte* in, FrameTrailer* trailer) {
+  const uint16_t status = Get<uint16_t>(in, 8);
+  if (status > static_cast<uint16_t>(FrameStatus::kPoisoned) || Get<uint16_t>(in, 10) != 0) return false;
+  if (Get<uint32_t>(in, 12) != Check(in, 1, uint64_t{1} + status)) return false;
+  trailer->number = Get<uint64_t>(in, 0);
+  trailer->status = static_cast<FrameStatus>(status);
+  return true;
+}
+
+// Record: 0 type, 1 layout, 2 status, 4 check, 8 generation, 16 number.
+void EncodeAck(const AckRecord& ack, std::byte* out) {
+  const uint8_t type = ack.cumulative ? kTypeAckUpTo : kTypeAckStatus;
+  const auto status = static_cast<uint16_t>(ack.status);
+  Put(out, 0, type);
+  Put(out, 1, kLayout);
+  Put(out, 2, status);
+  Put(out, 8, ack.generation);
+  Put(out, 16, ack.number);
+  Put(out, 4, Check(out + 8, 2, type + (uint64_t{status} << 8)));
+}
+
+bool DecodeAck(const std::byte* in, AckRecord* ack) {
+  const uint8_t type = Get<uint8_t>(in, 0);
+  const uint16_t status = Get<uint16_t>(in, 2);
+  if ((type != kTypeAckUpTo && type != kTypeAckStatus) || Get<uint8_t>(in, 1) != kLayout) return false;
+  if (Get<uint32_t>(in, 4) != Check(in + 8, 2, type + (uint64_t{status} << 8))) return false;
+  ack->cumulative = type == kTypeAckUpTo;
+  if (ack->cumulative ? status != 0
+                      : status < static_cast<uint16_t>(FrameStatus::kZoneClosed) ||
+                            status > static_cast<uint16_t>(FrameStatus::kZoneFault)) {
+    return false;
+  }
+  ack->status = static_cast<FrameStatus>(status);
+  ack->generation = Get<uint64_t>(in, 8);
+  ack->number = Get<uint64_t>(in, 16);
+  return true;
+}
+
+}  // namespace railsd::tcp

@@ -1,0 +1,115 @@
+// The bytes of the TCP transport: encoding and decoding, no I/O. Everything is little-endian and of fixed size.
+//
+// A rail's pair of connections from a sender to a receiver, both dialled by the sender:
+//   bulk    HELLO ->, <- answer, then frames: header, payload, trailer
+//   small   HELLO ->, <- answer, then <- acknowledgement records
+// The trailer exists because a sender can find in the middle of a frame that it cannot finish it (a bad page, a job
+// that was stopped): it pads the rest with zeros and marks the frame poisoned there.
+#ifndef RAILSD_AGENT_TRANSPORT_TCP_FRAME_H_
+#define RAILSD_AGENT_TRANSPORT_TCP_FRAME_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/types/span.h"
+#include "agent/base/ids.h"
+
+namespace railsd::tcp {
+
+inline constexpr uint16_t kProtocolVersion = 1;
+inline constexpr size_t kMaxNodeBytes = 255;
+inline constexpr size_t kHelloBytes = 640;
+inline constexpr size_t kAnswerBytes = 384;
+inline constexpr size_t kHeaderBytes = 48;
+inline constexpr size_t kTrailerBytes = 16;
+inline constexpr size_t kAckBytes = 24;
+inline constexpr uint32_t kMaxFrameBytes = 16 << 20;  // no frame is longer, whatever its receiver says
+
+enum class ConnectionKind : uint8_t { kBulk = 1, kSmall = 2 };
+
+// The first bytes on every connection.
+struct Hello {
+  uint16_t version_min = kProtocolVersion;
+  uint16_t version_max = kProtocolVersion;
+  ConnectionKind kind = ConnectionKind::kBulk;
+  uint32_t rail = 0;
+  uint64_t features = 0;       // none defined; unknown bits are ignored
+  uint64_t boot = 0;           // of the sender's daemon
+  uint64_t expected_boot = 0;  // of the daemon that is meant
+  uint64_t generation = 0;     // grows with every attempt of one sender; ties a pair together
+  uint32_t max_frame_bytes = 0;
+  std::string node;                       // who calls
+  std::string expected_node;              // who is meant
+  std::array<std::byte, 32> challenge{};  // reserved for HMAC
+  std::array<std::byte, 32> response{};   // reserved for HMAC
+};
+
+enum class Refusal : uint16_t {
+  kNone = 0,
+  kWrongVersion = 1,
+  kUnknownNode = 2,  // the caller is not (yet) a peer here
+  kWrongBoot = 3,    // the caller is known by another boot id
+  kNotMe = 4,        // another node or boot id is meant
+  kWrongRail = 5,
+  kStale = 6,  // a newer pair exists, or this half of the pair is already there
+};
+const char* RefusalText(Refusal refusal);
+
+struct Answer {
+  uint16_t version = kProtocolVersion;
+  Refusal refusal = Refusal::kNone;
+  uint64_t features = 0;
+  uint64_t boot = 0;
+  uint32_t max_frame_bytes = 0;  // frames must not be longer
+  uint32_t rail = 0;
+  std::string node;
+  std::array<std::byte, 32> challenge{};
+  std::array<std::byte, 32> response{};
+};
+
+struct FrameHeader {
+  uint64_t generation = 0;
+  uint64_t number = 0;  // 0, 1, 2, ... on one connection
+  ZoneRef zone;
+  uint64_t offset_bytes = 0;
+  uint32_t length_bytes = 0;
+};
+
+enum class FrameStatus : uint16_t {
+  kOk = 0,
+  kPoisoned = 1,    // trailer: the payload is not the flow's
+  kZoneClosed = 2,  // acknowledgement: drained
+  kZoneFault = 3,   // acknowledgement: a page of the zone could not be written
+};
+
+struct FrameTrailer {
+  uint64_t number = 0;
+  FrameStatus status = FrameStatus::kOk;
+};
+
+// Either "frames below `number` are done with" or "frame `number` ended with `status`", which comes before the former.
+struct AckRecord {
+  bool cumulative = true;
+  FrameStatus status = FrameStatus::kOk;
+  uint64_t generation = 0;
+  uint64_t number = 0;
+};
+
+// Encoders fill the whole of their fixed-size output. Decoders return false for whatever an encoder could not have
+// produced (magic, version of the layout, check field, enum out of range); they judge nothing else.
+void EncodeHello(const Hello& hello, absl::Span<std::byte> out);
+bool DecodeHello(absl::Span<const std::byte> in, Hello* hello);
+void EncodeAnswer(const Answer& answer, absl::Span<std::byte> out);
+bool DecodeAnswer(absl::Span<const std::byte> in, Answer* answer);
+void EncodeHeader(const FrameHeader& header, std::byte* out);
+bool DecodeHeader(const std::byte* in, FrameHeader* header);
+void EncodeTrailer(const FrameTrailer& trailer, std::byte* out);
+bool DecodeTrailer(const std::byte* in, FrameTrailer* trailer);
+void EncodeAck(const AckRecord& ack, std::byte* out);
+bool DecodeAck(const std::byte* in, AckRecord* ack);
+
+}  // namespace railsd::tcp
+
+#endif  // RAILSD_AGENT_TRANSPORT_TCP_FRAME_H_

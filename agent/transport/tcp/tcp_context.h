@@ -1,0 +1,100 @@
+// What the parts of one TCP transport share. Everything here belongs to the rail's thread.
+#ifndef RAILSD_AGENT_TRANSPORT_TCP_TCP_CONTEXT_H_
+#define RAILSD_AGENT_TRANSPORT_TCP_TCP_CONTEXT_H_
+
+#include <sys/uio.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/types/span.h"
+#include "agent/transport/transport.h"
+
+namespace railsd::tcp {
+
+inline constexpr uint32_t kNoOrder = UINT32_MAX;
+inline constexpr size_t kMaxIovecs = 1024;  // UIO_MAXIOV
+
+// Events that were not taken yet, in order. Orders and receives are counted against limits, so the ring grows (and
+// allocates) only for a burst of rare events.
+class EventQueue {
+ public:
+  EventQueue(size_t max_orders, size_t max_receives);
+
+  void Push(const RailEvent& event);
+  size_t Take(absl::Span<RailEvent> out);
+  bool empty() const { return head_ == tail_; }
+
+  // Room for one more order: posted, or done and not taken.
+  bool CanHoldOrder() const { return orders_ < max_orders_; }
+  void HoldOrder() { ++orders_; }
+  bool CanReceive() const { return receives_ < max_receives_; }
+
+ private:
+  const size_t max_orders_;
+  const size_t max_receives_;
+  size_t orders_ = 0;
+  size_t receives_ = 0;
+  std::vector<RailEvent> ring_;
+  size_t head_ = 0;
+  size_t tail_ = 0;
+};
+
+// One posted order. Linked in the order of posting within its peer.
+struct OrderSlot {
+  SendOrder order;
+  uint64_t cut_bytes = 0;  // handed to frames
+  uint32_t frames_in_flight = 0;
+  uint32_t next = kNoOrder;
+  uint32_t previous = kNoOrder;
+  SendResult result = SendResult::kAcknowledged;
+  bool dropped = false;  // the receiver refused a frame: no further ones
+};
+
+class OrderPool {
+ public:
+  explicit OrderPool(size_t capacity);
+  uint32_t Take();  // kNoOrder when none is free
+  void Free(uint32_t index);
+  OrderSlot& operator[](uint32_t index) { return slots_[index]; }
+
+ private:
+  std::vector<OrderSlot> slots_;
+  std::vector<uint32_t> free_;
+};
+
+using ZoneKey = std::pair<uint32_t, uint32_t>;  // slot, generation
+
+struct Context {
+  Context(size_t max_orders, size_t max_receives) : events(max_orders, max_receives), orders(max_orders) {}
+
+  RailCounters counters;
+  EventQueue events;
+  OrderPool orders;
+  absl::flat_hash_map<ZoneKey, std::shared_ptr<const ReceiveSet>> zones;
+  uint64_t frame_bytes = 0;
+  uint64_t poll_number = 0;
+  bool parked = false;  // this Poll() met a frame for a zone that is not open
+  std::array<iovec, kMaxIovecs> iovecs;
+
+  // One writer, so no read-modify-write on the bus.
+  static void Add(RailCounters::Counter& counter, uint64_t n) {
+    counter.store(counter.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+  }
+  static void Subtract(RailCounters::Counter& counter, uint64_t n) {
+    counter.store(counter.load(std::memory_order_relaxed) - n, std::memory_order_relaxed);
+  }
+
+  // Ends an order; `slot` may be freed after it.
+  void PushSendDone(const SendOrder& order, SendResult result, int error_number);
+};
+
+}  // namespace railsd::tcp
+
+#endif  // RAILSD_AGENT_TRANSPORT_TCP_TCP_CONTEXT_H_

@@ -1,0 +1,395 @@
+// How the connections of a TcpRail come and go: accepting, dialling, HELLO, timers.
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "agent/transport/tcp/tcp_rail.h"
+
+namespace railsd::tcp {
+namespace {
+
+constexpr int kMaxAcceptsPerTurn = 64;
+constexpr Nanoseconds kAcceptPause = 100'000'000;  // when no descriptor is left
+
+// Reads towards a full greeting. 1: complete, 0: more to come, -1: the connection is gone (errno).
+int ReadGreeting(Connection& connection, size_t size) {
+  connection.greeting.resize(size);
+  while (connection.greeting_have < size) {
+    const ssize_t got = ::recv(connection.fd.get(), connection.greeting.data() + connection.greeting_have,
+                               size - connection.greeting_have, MSG_DONTWAIT);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
+    if (got == 0) errno = ECONNRESET;
+    if (got <= 0) return -1;
+    connection.greeting_have += static_cast<size_t>(got);
+  }
+  return 1;
+}
+
+std::string PeerName(int fd) {
+  SocketAddress address;
+  address.length = sizeof(address.storage);
+  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&address.storage), &address.length) != 0) return "(gone)";
+  return address.ToString();
+}
+
+}  // namespace
+
+absl::Status TcpRail::Init(UniqueFd listener) {
+  absl::StatusOr<SocketAddress> bound = LocalAddressOf(listener.get());
+  if (!bound.ok()) return bound.status();
+  address_ = *bound;
+  listener_.role = Connection::Role::kListener;
+  listener_.fd = std::move(listener);
+  wake_.role = Connection::Role::kWake;
+  wake_.fd.Reset(::dup(wake_event_.fd()));
+  if (!wake_.fd.valid()) return absl::ErrnoToStatus(errno, "dup of the wake descriptor");
+  if (!Watch(listener_, EPOLLIN) || !Watch(wake_, EPOLLIN)) return absl::ErrnoToStatus(errno, "epoll_ctl");
+  return absl::OkStatus();
+}
+
+void TcpRail::Notice(std::string* last, const std::string& text) {
+  if (!options_.on_notice || *last == text) return;
+  *last = text;
+  options_.on_notice(text);
+}
+
+bool TcpRail::Watch(Connection& connection, uint32_t events) {
+  epoll_event event{};
+  event.events = events;
+  event.data.ptr = &connection;
+  return ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, connection.fd.get(), &event) == 0;
+}
+
+void TcpRail::Rearm(Connection& connection, uint32_t events) {
+  epoll_event event{};
+  event.events = events;
+  event.data.ptr = &connection;
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, connection.fd.get(), &event);
+}
+
+// Closes at once; events of this round may still point to the object.
+void TcpRail::Discard(std::unique_ptr<Connection>& connection) {
+  if (connection == nullptr) return;
+  connection->fd.Reset();
+  graveyard_.push_back(std::move(connection));
+}
+
+// --- Connections that others dial ---
+
+void TcpRail::AcceptAll() {
+  for (int i = 0; i < kMaxAcceptsPerTurn; ++i) {
+    UniqueFd fd(::accept4(listener_.fd.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!fd.valid()) {
+      if (errno == EINTR || errno == ECONNABORTED) continue;
+      if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
+      Notice(&inbound_notice_, absl::StrCat("rail ", options_.rail.value(), " of ", options_.node,
+                                            ": cannot accept: ", std::strerror(errno), " (raise LimitNOFILE)"));
+      accepting_ = false;  // else the listener would keep the thread spinning
+      Rearm(listener_, 0);
+      Arm(Now() + kAcceptPause);
+      return;
+    }
+    if (half_open_.size() >= options_.max_half_open) {
+      Context::Add(context_.counters.refused_connections, 1);
+      Discard(half_open_.front());
+      half_open_.pop_front();
+    }
+    TuneAccepted(fd.get(), tuning_);
+    auto connection = std::make_unique<Connection>();
+    connection->fd = std::move(fd);
+    connection->deadline = Now() + absl::ToInt64Nanoseconds(options_.handshake_time);
+    if (!Watch(*connection, EPOLLIN)) continue;
+    Arm(connection->deadline);
+    half_open_.push_back(std::move(connection));
+  }
+}
+
+Refusal TcpRail::Judge(const Hello& hello, Peer** peer) {
+  if (hello.version_min > kProtocolVersion || hello.version_max < kProtocolVersion) return Refusal::kWrongVersion;
+  if (hello.expected_node != options_.node || hello.expected_boot != options_.boot.value()) return Refusal::kNotMe;
+  if (hello.rail != options_.rail.value()) return Refusal::kWrongRail;
+  const auto found = std::find_if(peers_.begin(), peers_.end(),
+                                  [&](const auto& entry) { return entry.second->config.node == hello.node; });
+  if (found == peers_.end()) return Refusal::kUnknownNode;
+  if (found->second->config.boot.value() != hello.boot) return Refusal::kWrongBoot;
+  *peer = found->second.get();
+  const Peer& known = **peer;
+  if (known.receiver == nullptr || hello.generation > known.in_generation) return Refusal::kNone;
+  const auto& place = hello.kind == ConnectionKind::kBulk ? known.in_bulk : known.in_small;
+  return hello.generation < known.in_generation || place != nullptr ? Refusal::kStale : Refusal::kNone;
+}
+
+void TcpRail::OnHalfOpen(Connection& connection) {
+  const auto place = std::find_if(half_open_.begin(), half_open_.end(),
+                                  [&](const auto& candidate) { return candidate.get() == &connection; });
+  const int state = ReadGreeting(connection, kHelloBytes);
+  if (state == 0) return;
+  std::unique_ptr<Connection> owned = std::move(*place);
+  half_open_.erase(place);
+  Hello hello;
+  if (state < 0 || !DecodeHello(owned->greeting, &hello)) {
+    if (state > 0) {
+      Context::Add(context_.counters.protocol_errors, 1);
+      Notice(&inbound_notice_, absl::StrCat("rail ", options_.rail.value(), " of ", options_.node, ": what ",
+                                            PeerName(owned->fd.get()), " sent is no HELLO"));
+    }
+    Discard(owned);
+    return;
+  }
+  Peer* peer = nullptr;
+  Answer answer;
+  answer.refusal = Judge(hello, &peer);
+  answer.boot = options_.boot.value();
+  answer.max_frame_bytes = kMaxFrameBytes;
+  answer.rail = options_.rail.value();
+  answer.node = options_.node;
+  std::array<std::byte, kAnswerBytes> bytes;
+  EncodeAnswer(answer, absl::MakeSpan(bytes));
+  // A fresh socket has room for so little; if not, it is not worth keeping.
+  const bool told = ::send(owned->fd.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL) ==
+                    static_cast<ssize_t>(bytes.size());
+  if (answer.refusal != Refusal::kNone) {
+    Context::Add(context_.counters.refused_connections, 1);
+    // A peer that learnt of us a moment before we learn of it comes here on every start: that is no news.
+    if (answer.refusal != Refusal::kUnknownNode) {
+      Notice(
+          &inbound_notice_,
+          absl::StrCat("rail ", options_.rail.value(), " of ", options_.node, " (boot ", options_.boot.value(),
+                       ") refused ", hello.node, " (boot ", hello.boot, ", rail ", hello.rail, ", versions ",
+                       hello.version_min, " to ", hello.version_max, ", for ", hello.expected_node, " boot ",
+                       hello.expected_boot, ") from ", PeerName(owned->fd.get()), ": ", RefusalText(answer.refusal)));
+    }
+  }
+  if (answer.refusal != Refusal::kNone || !told) {
+    Discard(owned);
+    return;
+  }
+  Attach(std::move(owned), hello, *peer);
+}
+
+void TcpRail::Attach(std::unique_ptr<Connection> connection, const Hello& hello, Peer& peer) {
+  if (peer.receiver == nullptr || hello.generation > peer.in_generation) {
+    DropIncoming(peer);
+    peer.in_generation = hello.generation;
+    peer.receiver = std::make_unique<TcpReceiver>(&context_, peer.config.peer, hello.generation);
+    peer.in_deadline = connection->deadline;
+  }
+  connection->peer = &peer;
+  connection->ready = true;
+  connection->greeting = {};
+  const bool bulk = hello.kind == ConnectionKind::kBulk;
+  connection->role = bulk ? Connection::Role::kInBulk : Connection::Role::kInSmall;
+  (bulk ? peer.in_bulk : peer.in_small) = std::move(connection);
+  if (peer.in_bulk != nullptr && peer.in_small != nullptr) peer.in_deadline = 0;
+  // The peer knows us now, so our own attempts have better prospects than the back-off thinks.
+  if (!peer.up && peer.bulk == nullptr && peer.timer != 0) {
+    peer.timer = Now();
+    Arm(peer.timer);
+  }
+}
+
+void TcpRail::DropIncoming(Peer& peer) {
+  Discard(peer.in_bulk);
+  Discard(peer.in_small);
+  peer.receiver.reset();
+  peer.in_deadline = 0;
+  peer.acks_blocked = false;
+}
+
+// --- Connections that we dial ---
+
+std::unique_ptr<Connection> TcpRail::DialOne(Peer& peer, Connection::Role role, int* error_number) {
+  auto connection = std::make_unique<Connection>();
+  connection->role = role;
+  connection->peer = &peer;
+  connection->fd = StartConnect(address_, peer.address, tuning_, error_number);
+  if (!connection->fd.valid()) return nullptr;
+  if (!Watch(*connection, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET)) {
+    *error_number = errno;
+    connection->fd.Reset();
+    return nullptr;
+  }
+  return connection;
+}
+
+void TcpRail::Dial(Peer& peer) {
+  peer.generation = next_generation_++;
+  peer.max_frame_bytes = kMaxFrameBytes;
+  peer.timer = Now() + absl::ToInt64Nanoseconds(options_.handshake_time);
+  Arm(peer.timer);
+  int error_number = 0;
+  peer.bulk = DialOne(peer, Connection::Role::kDialBulk, &error_number);
+  if (peer.bulk != nullptr) peer.small = DialOne(peer, Connection::Role::kDialSmall, &error_number);
+  if (peer.small == nullptr) DialFailed(peer, error_number, std::strerror(error_number));
+}
+
+bool TcpRail::SayHello(Connection& connection) {
+  const Peer& peer = *connection.peer;
+  Hello hello;
+  hello.kind = connection.role == Connection::Role::kDialBulk ? ConnectionKind::kBulk : ConnectionKind::kSmall;
+  hello.rail = options_.rail.value();
+  hello.boot = options_.boot.value();
+  hello.expected_boot = peer.config.boot.value();
+  hello.generation = peer.generation;
+  hello.max_frame_bytes = kMaxFrameBytes;
+  hello.node = options_.node;
+  hello.expected_node = peer.config.node;
+  std::array<std::byte, kHelloBytes> bytes;
+  EncodeHello(hello, absl::MakeSpan(bytes));
+  return ::send(connection.fd.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL) ==
+         static_cast<ssize_t>(bytes.size());
+}
+
+void TcpRail::OnDialling(Connection& connection, uint32_t events) {
+  Peer& peer = *connection.peer;
+  if (!connection.connected) {
+    if ((events & (EPOLLOUT | EPOLLERR | EPOLLHUP)) == 0) return;
+    const int error = TakeSocketError(connection.fd.get());
+    if (error != 0) return DialFailed(peer, error, std::strerror(error));
+    if (!SayHello(connection)) return DialFailed(peer, errno, "HELLO could not be sent");
+    connection.connected = true;
+  }
+  const int state = ReadGreeting(connection, kAnswerBytes);
+  if (state < 0) return DialFailed(peer, errno, "the connection was closed without an answer to HELLO");
+  if (state > 0) OnAnswer(connection);
+}
+
+void TcpRail::OnAnswer(Connection& connection) {
+  Peer& peer = *connection.peer;
+  Answer answer;
+  if (!DecodeAnswer(connection.greeting, &answer) || answer.version != kProtocolVersion) {
+    Context::Add(context_.counters.protocol_errors, 1);
+    return DialFailed(peer, EPROTO, "what answers there is no railsd of this version");
+  }
+  if (answer.refusal != Refusal::kNone) {
+    return DialFailed(peer, ECONNREFUSED,
+                      absl::StrCat("refused by ", answer.node, " (boot ", answer.boot, ", rail ", answer.rail,
+                                   "): ", RefusalText(answer.refusal)));
+  }
+  if (answer.node != peer.config.node || answer.boot != peer.config.boot.value() || answer.max_frame_bytes == 0) {
+    return DialFailed(peer, EPROTO, absl::StrCat("answered as ", answer.node, " (boot ", answer.boot, ")"));
+  }
+  connection.ready = true;
+  connection.greeting = {};
+  peer.max_frame_bytes = std::min(peer.max_frame_bytes, answer.max_frame_bytes);
+  if (!peer.bulk->ready || !peer.small->ready) return;
+  Rearm(*peer.small, EPOLLIN);
+  peer.up = true;
+  peer.writable = true;
+  peer.failures = 0;
+  peer.timer = 0;
+  peer.notice.clear();
+  peer.sender.Start(peer.generation, peer.max_frame_bytes);
+  Context::Add(context_.counters.connects, 1);
+  PushPeerEvent(RailEvent::Kind::kPeerUp, peer, 0);
+}
+
+void TcpRail::DialFailed(Peer& peer, int error_number, const std::string& why) {
+  Notice(&peer.notice, absl::StrCat("rail ", options_.rail.value(), " of ", options_.node, " (", LocalAddress(),
+                                    ") cannot reach ", peer.config.node, " at ", peer.config.address, ": ", why));
+  PeerDown(peer, error_number);
+}
+
+// Both dialled connections are closed, the orders come back, and another attempt follows.
+void TcpRail::PeerDown(Peer& peer, int error_number) {
+  HangUp(peer);
+  peer.sender.Fail(SendResult::kRailFailed, error_number);
+  if (std::exchange(peer.up, false)) {
+    Context::Add(context_.counters.disconnects, 1);
+    PushPeerEvent(RailEvent::Kind::kPeerDown, peer, error_number);
+  } else {
+    Context::Add(context_.counters.connect_failures, 1);
+  }
+  RetryLater(peer);
+}
+
+void TcpRail::HangUp(Peer& peer) {
+  Discard(peer.bulk);
+  Discard(peer.small);
+  peer.writable = false;
+}
+
+void TcpRail::RetryLater(Peer& peer) {
+  const int64_t least = absl::ToInt64Nanoseconds(options_.min_back_off);
+  const int64_t most = absl::ToInt64Nanoseconds(options_.max_back_off);
+  const int64_t pause = std::min(most, least << std::min(peer.failures, 20u));
+  ++peer.failures;
+  peer.timer = Now() + pause;
+  Arm(peer.timer);
+}
+
+void TcpRail::SetPeer(const RailPeer& config) {
+  std::unique_ptr<Peer>& peer = peers_[config.peer];
+  if (peer != nullptr && peer->config.boot == config.boot && peer->config.address == config.address &&
+      peer->config.node == config.node) {
+    return;
+  }
+  if (peer != nullptr) {
+    // The old daemon's connections, both ways, end with it.
+    PeerDown(*peer, ESTALE);
+    DropIncoming(*peer);
+  } else {
+    peer = std::make_unique<Peer>(&context_);
+    active_.reserve(peers_.size());
+    owing_.reserve(peers_.size());
+  }
+  peer->config = config;
+  peer->failures = 0;
+  peer->notice.clear();
+  const absl::StatusOr<SocketAddress> address = ParseAddress(config.address);
+  if (!address.ok()) {
+    peer->timer = 0;  // nowhere to dial; the peer may still reach us
+    Notice(&peer->notice, absl::StrCat("rail ", options_.rail.value(), " of ", options_.node, ": peer ", config.node,
+                                       ": ", std::string(address.status().message())));
+    return;
+  }
+  peer->address = *address;
+  Dial(*peer);
+}
+
+void TcpRail::RemovePeer(PeerIndex index) {
+  const auto found = peers_.find(index);
+  if (found == peers_.end()) return;
+  Peer& peer = *found->second;
+  HangUp(peer);
+  DropIncoming(peer);
+  peer.sender.Fail(SendResult::kStopped, 0);
+  std::erase(active_, &peer);
+  std::erase(owing_, &peer);
+  peers_.erase(found);
+}
+
+// --- Time ---
+
+void TcpRail::RunTimers(Nanoseconds now) {
+  next_timer_ = INT64_MAX;
+  if (!std::exchange(accepting_, true)) Rearm(listener_, EPOLLIN);
+  while (!half_open_.empty() && half_open_.front()->deadline <= now) {
+    Context::Add(context_.counters.refused_connections, 1);
+    Discard(half_open_.front());
+    half_open_.pop_front();
+  }
+  if (!half_open_.empty()) Arm(half_open_.front()->deadline);
+  for (auto& [index, owned] : peers_) {
+    Peer& peer = *owned;
+    if (peer.in_deadline != 0 && peer.in_deadline <= now) DropIncoming(peer);
+    if (peer.in_deadline != 0) Arm(peer.in_deadline);
+    if (peer.up || peer.timer == 0) continue;
+    if (peer.timer <= now) {
+      if (peer.bulk != nullptr) {
+        DialFailed(peer, ETIMEDOUT, "no answer in time");  // arms the next attempt
+      } else {
+        Dial(peer);
+      }
+    }
+    Arm(peer.timer);
+  }
+}
+
+}  // namespace railsd::tcp

@@ -1,0 +1,264 @@
+#include "agent/transport/tcp/tcp_sender.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace railsd::tcp {
+namespace {
+
+// Stands in for payload that cannot or must not be read any more.
+constexpr size_t kZeroBytes = 64 << 10;
+alignas(4096) const std::byte kZeros[kZeroBytes] = {};
+
+}  // namespace
+
+void TcpSender::Start(uint64_t generation, uint32_t max_frame_bytes) {
+  generation_ = generation;
+  frame_limit_bytes_ = static_cast<uint32_t>(std::min<uint64_t>(context_->frame_bytes, max_frame_bytes));
+  acked_ = sent_ = begun_ = wire_bytes_ = 0;
+  careful_ = false;
+  ack_have_ = 0;
+}
+
+void TcpSender::Add(const SendOrder& order) {
+  const uint32_t index = context_->orders.Take();
+  OrderSlot& slot = context_->orders[index];
+  slot.order = order;
+  slot.previous = last_;
+  if (last_ != kNoOrder) context_->orders[last_].next = index;
+  last_ = index;
+  if (first_ == kNoOrder) first_ = index;
+  if (uncut_ == kNoOrder) uncut_ = index;
+}
+
+bool TcpSender::HasWork() const {
+  return begun_ > sent_ || (uncut_ != kNoOrder && begun_ - acked_ < kMaxFramesInFlight);
+}
+
+void TcpSender::Unlink(uint32_t index) {
+  OrderPool& orders = context_->orders;
+  OrderSlot& slot = orders[index];
+  if (uncut_ == index) uncut_ = slot.next;
+  (slot.previous == kNoOrder ? first_ : orders[slot.previous].next) = slot.next;
+  (slot.next == kNoOrder ? last_ : orders[slot.next].previous) = slot.previous;
+}
+
+// Ends an order now, whatever of it is under way: frames in the socket lose their owner, and a half-sent one is
+// poisoned, so that nothing reads the flow's memory after this.
+void TcpSender::FinishOrder(uint32_t index, SendResult result, int error_number) {
+  OrderSlot& slot = context_->orders[index];
+  if (slot.frames_in_flight > 0) {
+    for (uint64_t number = acked_; number < begun_; ++number) {
+      Frame& frame = FrameAt(number);
+      if (frame.order != index) continue;
+      frame.order = kNoOrder;
+      // With its whole payload gone it needs no poison, and half a trailer must not change.
+      if (number == sent_ && wire_bytes_ < kHeaderBytes + frame.length_bytes) frame.status = FrameStatus::kPoisoned;
+    }
+  }
+  context_->PushSendDone(slot.order, result, error_number);
+  Unlink(index);
+  context_->orders.Free(index);
+}
+
+void TcpSender::Stop(JobTag job) {
+  for (uint32_t index = first_; index != kNoOrder;) {
+    const uint32_t next = context_->orders[index].next;
+    if (context_->orders[index].order.flow->job == job) FinishOrder(index, SendResult::kStopped, 0);
+    index = next;
+  }
+}
+
+void TcpSender::Fail(SendResult result, int error_number) {
+  while (first_ != kNoOrder) FinishOrder(first_, result, error_number);
+  acked_ = sent_ = begun_ = wire_bytes_ = 0;
+}
+
+void TcpSender::AddBytes(const void* data, size_t length) {
+  context_->iovecs[batch_.iovecs++] = {const_cast<void*>(data), length};
+  batch_.bytes += length;
+}
+
+// Adds payload from `skip_bytes` on. False when the iovecs did not suffice.
+bool TcpSender::AddPayload(const Frame& frame, uint64_t skip_bytes) {
+  uint64_t left = frame.length_bytes - skip_bytes;
+  const size_t room = kMaxIovecs - 1 - batch_.iovecs;  // one is kept for the trailer
+  if (frame.status == FrameStatus::kPoisoned) {
+    for (size_t used = 0; left > 0 && used < room; ++used) {
+      const size_t part = std::min<uint64_t>(left, kZeroBytes);
+      AddBytes(kZeros, part);
+      left -= part;
+    }
+    return left == 0;
+  }
+  uint64_t covered = 0;
+  const MemoryRanges& memory = context_->orders[frame.order].order.flow->memory;
+  const size_t used = memory.FillIovecs(frame.offset_bytes + skip_bytes, left,
+                                        absl::MakeSpan(context_->iovecs).subspan(batch_.iovecs, room), &covered);
+  batch_.iovecs += used;
+  batch_.bytes += covered;
+  return covered == left;
+}
+
+// Adds a frame from its wire byte `skip_bytes` on, with the header and trailer of `slot`. False when it did not fit
+// whole, or only one piece was wanted.
+bool TcpSender::AddFrame(const Frame& frame, uint64_t number, uint64_t skip_bytes, size_t slot) {
+  if (skip_bytes < kHeaderBytes) {
+    auto& header = batch_.headers[slot];
+    EncodeHeader({generation_, number, frame.zone, frame.offset_bytes, frame.length_bytes}, header.data());
+    AddBytes(header.data() + skip_bytes, kHeaderBytes - skip_bytes);
+    skip_bytes = kHeaderBytes;
+    if (careful_) return false;
+  }
+  const uint64_t trailer_at = kHeaderBytes + frame.length_bytes;
+  if (skip_bytes < trailer_at) {
+    if (!AddPayload(frame, skip_bytes - kHeaderBytes) || careful_) return false;
+    skip_bytes = trailer_at;
+  }
+  auto& trailer = batch_.trailers[slot];
+  EncodeTrailer({number, frame.status == FrameStatus::kPoisoned ? FrameStatus::kPoisoned : FrameStatus::kOk},
+                trailer.data());
+  AddBytes(trailer.data() + (skip_bytes - trailer_at), kTrailerBytes - (skip_bytes - trailer_at));
+  return !careful_;
+}
+
+// Cuts further frames off the orders, as a proposal: only those whose first byte the socket takes come to be.
+void TcpSender::PlanFrames(uint64_t budget_bytes) {
+  uint32_t index = uncut_;
+  uint64_t cut = index == kNoOrder ? 0 : context_->orders[index].cut_bytes;
+  uint64_t number = begun_;
+  while (index != kNoOrder && batch_.bytes < budget_bytes && batch_.frames < kMaxFramesPerCall &&
+         number - acked_ < kMaxFramesInFlight && batch_.iovecs + 3 <= kMaxIovecs) {
+    const OrderSlot& slot = context_->orders[index];
+    if (!slot.dropped) {
+      Frame& frame = batch_.planned[batch_.frames++];
+      frame.offset_bytes = slot.order.offset_bytes + cut;
+      frame.order = index;
+      frame.length_bytes = static_cast<uint32_t>(std::min<uint64_t>(frame_limit_bytes_, slot.order.length_bytes - cut));
+      frame.zone = slot.order.zone;
+      frame.status = FrameStatus::kOk;
+      cut += frame.length_bytes;
+      if (!AddFrame(frame, number++, 0, batch_.frames)) return;
+    }
+    if (slot.dropped || cut == slot.order.length_bytes) {
+      index = slot.next;
+      cut = 0;
+    }
+  }
+}
+
+void TcpSender::BuildBatch(uint64_t budget_bytes) {
+  batch_.iovecs = 0;
+  batch_.bytes = 0;
+  batch_.frames = 0;
+  if (begun_ > sent_ && !AddFrame(FrameAt(sent_), sent_, wire_bytes_, 0)) return;
+  PlanFrames(budget_bytes);
+}
+
+// The socket took `bytes` of the batch.
+void TcpSender::Commit(uint64_t bytes) {
+  const auto advance = [&](const Frame& frame) {
+    const uint64_t whole = kHeaderBytes + frame.length_bytes + kTrailerBytes;
+    const uint64_t take = std::min(bytes, whole - wire_bytes_);
+    wire_bytes_ += take;
+    bytes -= take;
+    if (wire_bytes_ < whole) return;
+    wire_bytes_ = 0;
+    ++sent_;
+    careful_ = false;
+    Context::Add(context_->counters.tx_frames, 1);
+  };
+  if (begun_ > sent_) advance(FrameAt(sent_));
+  for (size_t i = 0; i < batch_.frames && bytes > 0; ++i) {
+    const Frame& frame = FrameAt(begun_++) = batch_.planned[i];
+    OrderSlot& slot = context_->orders[frame.order];
+    slot.cut_bytes += frame.length_bytes;
+    ++slot.frames_in_flight;
+    while (uncut_ != frame.order) uncut_ = context_->orders[uncut_].next;  // past dropped ones
+    if (slot.cut_bytes == slot.order.length_bytes) uncut_ = slot.next;
+    advance(frame);
+  }
+}
+
+// sendmsg() said EFAULT. True when something can be sent now.
+bool TcpSender::OnFault() {
+  if (!careful_) {
+    careful_ = true;  // header, payload and trailer by themselves, so that the blame is certain
+    return true;
+  }
+  // Headers and trailers are our own memory, zeros too: this is the payload of the half-sent frame.
+  if (begun_ == sent_ || FrameAt(sent_).order == kNoOrder) return false;
+  FinishOrder(FrameAt(sent_).order, SendResult::kMemoryFault, EFAULT);
+  return true;
+}
+
+TcpSender::Outcome TcpSender::Send(int bulk, uint64_t budget_bytes, int* error_number) {
+  uint64_t sent = 0;
+  while (sent < budget_bytes) {
+    BuildBatch(budget_bytes - sent);
+    if (batch_.bytes == 0) return Outcome::kIdle;
+    msghdr message{};
+    message.msg_iov = context_->iovecs.data();
+    message.msg_iovlen = batch_.iovecs;
+    Context::Add(context_->counters.tx_system_calls, 1);
+    const ssize_t taken = ::sendmsg(bulk, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (taken >= 0) {
+      Commit(static_cast<uint64_t>(taken));
+      sent += static_cast<uint64_t>(taken);
+      continue;
+    }
+    if (errno == EINTR) continue;
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return Outcome::kBlocked;
+    if (errno == EFAULT && OnFault()) continue;
+    *error_number = errno;
+    return Outcome::kFailed;
+  }
+  return HasWork() ? Outcome::kMore : Outcome::kIdle;
+}
+
+// A frame is done with; perhaps its order is too.
+void TcpSender::SettleFrame(Frame& frame) {
+  if (frame.order == kNoOrder) return;
+  const uint32_t index = frame.order;
+  OrderSlot& slot = context_->orders[index];
+  frame.order = kNoOrder;
+  --slot.frames_in_flight;
+  if (frame.status != FrameStatus::kOk) {
+    slot.result = SendResult::kZoneClosed;
+    slot.dropped = true;
+  }
+  if (slot.frames_in_flight == 0 && (slot.dropped || slot.cut_bytes == slot.order.length_bytes)) {
+    FinishOrder(index, slot.result, 0);
+  }
+}
+
+bool TcpSender::OnAck(const AckRecord& ack) {
+  if (ack.generation != generation_) return false;
+  if (!ack.cumulative) {
+    if (ack.number < acked_ || ack.number >= sent_) return false;
+    FrameAt(ack.number).status = ack.status;
+    return true;
+  }
+  if (ack.number < acked_ || ack.number > sent_) return false;
+  while (acked_ < ack.number) SettleFrame(FrameAt(acked_++));
+  return true;
+}
+
+bool TcpSender::OnAckBytes(absl::Span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const size_t take = std::min(bytes.size(), kAckBytes - ack_have_);
+    std::memcpy(ack_buffer_.data() + ack_have_, bytes.data(), take);
+    ack_have_ += take;
+    bytes.remove_prefix(take);
+    if (ack_have_ < kAckBytes) return true;
+    ack_have_ = 0;
+    AckRecord ack;
+    if (!DecodeAck(ack_buffer_.data(), &ack) || !OnAck(ack)) return false;
+  }
+  return true;
+}
+
+}  // namespace railsd::tcp

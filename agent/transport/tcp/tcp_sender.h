@@ -1,0 +1,97 @@
+// The sending half of one peer: its orders, cut into frames on the bulk connection, and what is acknowledged of them.
+#ifndef RAILSD_AGENT_TRANSPORT_TCP_TCP_SENDER_H_
+#define RAILSD_AGENT_TRANSPORT_TCP_TCP_SENDER_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "agent/transport/tcp/frame.h"
+#include "agent/transport/tcp/tcp_context.h"
+
+namespace railsd::tcp {
+
+// Of the rail's thread. Holds no socket: the transport lends them.
+class TcpSender {
+ public:
+  enum class Outcome {
+    kIdle,     // nothing left to send
+    kBlocked,  // the socket is full: wait until it is writable
+    kMore,     // the budget is used up
+    kFailed,   // *error_number says why
+  };
+
+  explicit TcpSender(Context* context) : context_(context), frames_(kMaxFramesInFlight) {}
+
+  // A fresh pair of connections is up; no order is held.
+  void Start(uint64_t generation, uint32_t max_frame_bytes);
+  // Takes an order that the context has room for.
+  void Add(const SendOrder& order);
+  bool HasWork() const;
+
+  // Sends up to about `budget_bytes` on `bulk`.
+  Outcome Send(int bulk, uint64_t budget_bytes, int* error_number);
+  // Applies what arrived on the small connection. False when it breaks the protocol.
+  bool OnAckBytes(absl::Span<const std::byte> bytes);
+
+  // Ends the job's orders as kStopped. Their memory is not read after it.
+  void Stop(JobTag job);
+  // The connections are gone: ends every order.
+  void Fail(SendResult result, int error_number);
+
+ private:
+  static constexpr uint32_t kMaxFramesInFlight = 1024;
+  static constexpr size_t kMaxFramesPerCall = 64;
+
+  struct Frame {
+    uint64_t offset_bytes = 0;
+    uint32_t order = kNoOrder;  // kNoOrder once the order has ended
+    uint32_t length_bytes = 0;
+    ZoneRef zone;
+    FrameStatus status = FrameStatus::kOk;  // of the trailer, or what the receiver said of it
+  };
+  // What one sendmsg() carries, before it is known how much of it goes.
+  struct Batch {
+    size_t iovecs = 0;
+    uint64_t bytes = 0;
+    size_t frames = 0;  // of `planned_`
+    std::array<std::array<std::byte, kHeaderBytes>, kMaxFramesPerCall + 1> headers;
+    std::array<std::array<std::byte, kTrailerBytes>, kMaxFramesPerCall + 1> trailers;
+    std::array<Frame, kMaxFramesPerCall> planned;
+  };
+
+  Frame& FrameAt(uint64_t number) { return frames_[number % kMaxFramesInFlight]; }
+  void AddBytes(const void* data, size_t length);
+  bool AddFrame(const Frame& frame, uint64_t number, uint64_t skip_bytes, size_t slot);
+  bool AddPayload(const Frame& frame, uint64_t skip_bytes);
+  void BuildBatch(uint64_t budget_bytes);
+  void PlanFrames(uint64_t budget_bytes);
+  void Commit(uint64_t bytes);
+  bool OnFault();
+  bool OnAck(const AckRecord& ack);
+  void SettleFrame(Frame& frame);
+  void FinishOrder(uint32_t index, SendResult result, int error_number);
+  void Unlink(uint32_t index);
+
+  Context* const context_;
+  std::vector<Frame> frames_;  // ring by frame number: [acked_, begun_)
+  uint64_t generation_ = 0;
+  uint32_t frame_limit_bytes_ = 0;
+  uint64_t acked_ = 0;         // frames below are done with
+  uint64_t sent_ = 0;          // frames below are wholly in the socket
+  uint64_t begun_ = 0;         // sent_, or sent_ + 1 while one is half sent
+  uint64_t wire_bytes_ = 0;    // of the half-sent frame: header, payload and trailer bytes in the socket
+  bool careful_ = false;       // one piece per call, to find out whose page is bad
+  uint32_t first_ = kNoOrder;  // orders in the order of posting
+  uint32_t last_ = kNoOrder;
+  uint32_t uncut_ = kNoOrder;  // first with bytes that are in no frame yet
+  Batch batch_;
+  std::array<std::byte, kAckBytes> ack_buffer_;
+  size_t ack_have_ = 0;
+};
+
+}  // namespace railsd::tcp
+
+#endif  // RAILSD_AGENT_TRANSPORT_TCP_TCP_SENDER_H_

@@ -1,0 +1,162 @@
+#include "tests/conformance/transport_suite.h"
+
+#include <dirent.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace railsd::testing {
+namespace {
+
+size_t OpenDescriptors() {
+  DIR* directory = ::opendir("/proc/self/fd");
+  size_t count = 0;
+  while (::readdir(directory) != nullptr) ++count;
+  ::closedir(directory);
+  return count;
+}
+
+}  // namespace
+
+size_t TransportSuite::End::Count(RailEvent::Kind kind) const {
+  return static_cast<size_t>(
+      std::count_if(events.begin(), events.end(), [&](const RailEvent& e) { return e.kind == kind; }));
+}
+size_t TransportSuite::End::CountDone(SendResult result) const {
+  return static_cast<size_t>(std::count_if(events.begin(), events.end(), [&](const RailEvent& e) {
+    return e.kind == RailEvent::Kind::kSendDone && e.result == result;
+  }));
+}
+std::vector<RailEvent> TransportSuite::End::Of(RailEvent::Kind kind) const {
+  std::vector<RailEvent> found;
+  for (const RailEvent& event : events) {
+    if (event.kind == kind) found.push_back(event);
+  }
+  return found;
+}
+uint64_t TransportSuite::End::ReceivedBytes() const {
+  uint64_t bytes = 0;
+  for (const RailEvent& event : Of(RailEvent::Kind::kReceived)) bytes += event.length_bytes;
+  return bytes;
+}
+
+void TransportSuite::SetUp() {
+  const int seed = ::testing::UnitTest::GetInstance()->random_seed();
+  RecordProperty("seed", seed);
+  std::printf("seed: --gtest_random_seed=%d\n", seed);
+  random_.seed(static_cast<uint64_t>(seed));
+  descriptors_before_ = OpenDescriptors();
+  world_ = GetParam().make();
+  if (const std::string why = world_->Unavailable(); !why.empty()) GTEST_SKIP() << why;
+}
+
+void TransportSuite::TearDown() {
+  ends_.clear();
+  world_.reset();
+  EXPECT_EQ(OpenDescriptors(), descriptors_before_) << "descriptors leaked";
+}
+
+TransportSuite::End& TransportSuite::Add(const std::string& node, uint64_t boot, EndOptions options) {
+  auto end = std::make_unique<End>();
+  options.node = node;
+  options.boot = BootId(boot);
+  end->options = options;
+  end->transport = world_->Create(options);
+  ends_.push_back(std::move(end));
+  return *ends_.back();
+}
+
+void TransportSuite::KnowAs(End& at, const End& peer, const std::string& node, uint64_t boot) {
+  at.transport->SetPeer({Index(peer), node, BootId(boot), peer.transport->LocalAddress()});
+}
+void TransportSuite::Know(End& at, const End& peer) { KnowAs(at, peer, peer.options.node, peer.options.boot.value()); }
+
+void TransportSuite::Meet(End& a, End& b) {
+  const size_t a_before = a.Count(RailEvent::Kind::kPeerUp);
+  const size_t b_before = b.Count(RailEvent::Kind::kPeerUp);
+  Know(a, b);
+  Know(b, a);
+  ASSERT_TRUE(Until(
+      [&] { return a.Count(RailEvent::Kind::kPeerUp) > a_before && b.Count(RailEvent::Kind::kPeerUp) > b_before; }));
+}
+
+void TransportSuite::Poll(End& end, absl::Duration wait) {
+  std::vector<RailEvent> batch(end.batch);
+  const size_t count = end.transport->Poll(wait, absl::MakeSpan(batch));
+  ASSERT_LE(count, batch.size());
+  end.events.insert(end.events.end(), batch.begin(), batch.begin() + static_cast<ptrdiff_t>(count));
+}
+
+void TransportSuite::PollAll() {
+  for (const auto& end : ends_) {
+    if (end->transport != nullptr && end->polled) Poll(*end);
+  }
+}
+
+::testing::AssertionResult TransportSuite::Until(const std::function<bool()>& done) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (!done()) {
+    if (std::chrono::steady_clock::now() > deadline) {
+      return ::testing::AssertionFailure() << "the condition did not come true within 60 s";
+    }
+    PollAll();
+  }
+  return ::testing::AssertionSuccess();
+}
+
+void TransportSuite::Spin(int rounds) {
+  for (int i = 0; i < rounds; ++i) PollAll();
+}
+
+std::unique_ptr<TransportSuite::Flow> TransportSuite::MakeFlow(const End& to, uint64_t bytes, size_t send_pieces,
+                                                               size_t receive_pieces, uint64_t job) {
+  auto flow = std::make_unique<Flow>();
+  // Odd offsets: nothing is aligned.
+  flow->send.job = JobTag(job);
+  flow->send.peer = Index(to);
+  flow->send.memory = Scatter(MakeSegment(bytes + 5000), 13, bytes, send_pieces, random_);
+  flow->zone = Scatter(MakeSegment(bytes + 5000), 4099, bytes, receive_pieces, random_);
+  flow->bytes = RandomBytes(bytes, random_);
+  WriteAll(flow->send.memory, flow->bytes);
+  return flow;
+}
+
+void TransportSuite::Open(End& at, const End& from, uint32_t slot, const std::vector<const Flow*>& flows,
+                          uint32_t generation) {
+  auto set = std::make_shared<ReceiveSet>();
+  set->peer = Index(from);
+  set->slot = slot;
+  set->generation = generation;
+  for (const Flow* flow : flows) set->zones.push_back(flow->zone);
+  at.transport->OpenZones(std::move(set));
+}
+
+SendOrder TransportSuite::Order(const Flow& flow, uint32_t slot, uint32_t index, uint64_t offset, uint64_t length,
+                                uint64_t cookie, uint32_t generation) {
+  return {&flow.send, {slot, generation, index}, offset, length, cookie};
+}
+
+void TransportSuite::SendAll(End& from, const Flow& flow, uint32_t slot, uint32_t index, uint64_t chunk) {
+  for (uint64_t offset = 0; offset < flow.bytes.size(); offset += chunk) {
+    const SendOrder order =
+        Order(flow, slot, index, offset, std::min<uint64_t>(chunk, flow.bytes.size() - offset), offset);
+    ASSERT_TRUE(Until([&] { return from.transport->Post({&order, 1}) == 1; }));
+  }
+}
+
+void TransportSuite::ExpectCoveredOnce(const End& at, uint32_t slot, uint32_t index, uint64_t bytes) {
+  std::map<uint64_t, uint64_t> pieces;
+  for (const RailEvent& event : at.Of(RailEvent::Kind::kReceived)) {
+    if (event.zone.slot != slot || event.zone.index != index) continue;
+    ASSERT_TRUE(pieces.emplace(event.offset_bytes, event.length_bytes).second) << "reported twice";
+  }
+  uint64_t next = 0;
+  for (const auto& [offset, length] : pieces) {
+    ASSERT_EQ(offset, next) << "a hole or an overlap";
+    next = offset + length;
+  }
+  EXPECT_EQ(next, bytes);
+}
+
+}  // namespace railsd::testing
