@@ -74,6 +74,7 @@ Session::Session(std::unique_ptr<DescriptorChannel> channel, std::unique_ptr<Rpc
 Session::~Session() {
   // In a forked child gRPC's threads do not exist: nothing would ever end its calls.
   if (getpid() != process_) (void)rpc_.release();
+  rpc_.reset();  // its callbacks use the other members
 }
 
 absl::Status Session::Usable() const {

@@ -11,7 +11,9 @@
 //   auto job = (*group)->Submit(exchange);
 //   auto report = job->Wait(absl::Seconds(60));     // now, and not before, the buffers are the caller's again
 //
-// All classes are safe to use from several threads. Nothing throws.
+// All classes are safe to use from several threads. Nothing throws. No signal is raised or handled, every descriptor
+// closes on exec. A client belongs to the process that made it: a forked child is refused with FAILED_PRECONDITION, and
+// its copies may be destroyed without harm; it sees the segments' memory.
 #ifndef RAILS_CLIENT_H_
 #define RAILS_CLIENT_H_
 
@@ -101,7 +103,8 @@ class Job {
   // Blocks until the job is terminal or `timeout` has passed (the report then says terminal = false).
   // Error: UNAVAILABLE when the daemon is gone; the job's segments then stay poisoned until its process has ended.
   virtual absl::StatusOr<JobReport> Wait(absl::Duration timeout = absl::InfiniteDuration()) = 0;
-  // Called once, from a thread of the client, when the job is terminal or the daemon is gone. Must not block.
+  // Called once, from a thread of the client, when the job is terminal or the daemon is gone. Must not block, nor call
+  // Reconnect() or destroy the client.
   virtual void OnDone(std::function<void(absl::StatusOr<JobReport>)> callback) = 0;
   virtual std::future<absl::StatusOr<JobReport>> Future() = 0;
   // Asks for the end of the job at every rank; Wait() then reports CANCELLED, unless it was done already.
@@ -122,16 +125,19 @@ class Group {
   virtual uint32_t rank() const = 0;
   virtual uint32_t world_size() const = 0;
   virtual const std::vector<std::string>& members() const = 0;  // node of each rank
-  // Numbers the job and hands it to the daemon. Ranks must submit their jobs in the same order. A submission that the
-  // daemon refuses takes no number.
+  // Numbers the job and hands it to the daemon. Ranks must submit their jobs in the same order. A submission that is
+  // refused takes no number and copies nothing.
+  // INVALID_ARGUMENT names the field and its value. FAILED_PRECONDITION: a segment is poisoned by a lost job, or the
+  // group is over. UNAVAILABLE: the daemon drains or is gone. Others are the daemon's.
   virtual absl::StatusOr<std::shared_ptr<Job>> Submit(const AllToAllv& exchange) = 0;
   virtual absl::Status Leave() = 0;
 };
 
 class Client {
  public:
+  // UNAVAILABLE, PERMISSION_DENIED: names the socket, and says what to do.
   static absl::StatusOr<std::unique_ptr<Client>> Connect(ClientOptions options);
-  virtual ~Client() = default;  // ends the session
+  virtual ~Client() = default;  // ends the session; unfinished jobs report CANCELLED
 
   // New shared memory of `length_bytes`, sealed against shrinking and registered with the daemon.
   virtual absl::StatusOr<std::shared_ptr<Segment>> CreateSegment(uint64_t length_bytes,
@@ -142,7 +148,7 @@ class Client {
   virtual absl::StatusOr<std::unique_ptr<Group>> JoinGroup(GroupOptions options) = 0;
 
   // False once the daemon is gone. Groups and jobs are then lost; Reconnect() opens a new session and registers the
-  // living segments again, and groups can be joined anew.
+  // living segments again, and groups can be joined anew. Nothing to do, and OK, while connected.
   virtual bool Connected() const = 0;
   virtual absl::Status Reconnect() = 0;
   virtual const std::string& node() const = 0;

@@ -1,13 +1,17 @@
 // Sessions and segments.
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
 #include <thread>
 
+#include "rails/v1/descriptor.pb.h"
 #include "tests/unit/client/library/fixture.h"
 
 namespace rails::testing {
@@ -66,6 +70,71 @@ TEST_F(ClientTest, LeaksNoDescriptorOverAHundredConnects) {
   }
   EXPECT_TRUE(Eventually([&] { return OpenDescriptors() <= before + daemon_->segments().size(); }))
       << before << " before, " << OpenDescriptors() << " after";
+}
+
+// Whoever sits on the socket: the client says what is wrong.
+TEST(ConnectTest, HostileAnswersAreErrors) {
+  v1::DescriptorResponse no_token;
+  no_token.mutable_open_session()->set_version(1);
+  v1::DescriptorResponse no_pidfd = no_token;
+  no_pidfd.mutable_open_session()->set_token("token");
+  v1::DescriptorResponse version = no_pidfd;
+  version.mutable_open_session()->set_version(9);
+  v1::DescriptorResponse refusal;
+  refusal.set_code(8);
+  refusal.set_message("max_sessions 256 reached");
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"\xff\xff\xff garbage", "no DescriptorResponse"},
+      {no_token.SerializeAsString(), "without a session token"},
+      {no_pidfd.SerializeAsString(), "no pidfd"},
+      {version.SerializeAsString(), "version 9"},
+      {refusal.SerializeAsString(), "max_sessions 256 reached"},
+      {std::string(65'537, 'x'), "cut short"},
+      {"", "closed the descriptor socket"},
+  };
+  for (const auto& [answer, says] : cases) {
+    const TemporaryDirectory directory;
+    internal::UniqueFd listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::strcpy(address.sun_path, (directory.path() + "/descriptors.sock").c_str());
+    ASSERT_EQ(bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    ASSERT_EQ(listen(listener.get(), 4), 0);
+    std::thread thread([&listener, &answer = answer] {
+      const internal::UniqueFd peer(accept(listener.get(), nullptr, nullptr));
+      char packet[1024];
+      if (recv(peer.get(), packet, sizeof(packet), 0) > 0 && !answer.empty()) {
+        send(peer.get(), answer.data(), answer.size(), MSG_NOSIGNAL);
+      }
+    });
+    auto client = Client::Connect({.socket_dir = directory.path(), .connect_timeout = absl::ZeroDuration()});
+    thread.join();
+    EXPECT_FALSE(client.ok());
+    EXPECT_THAT(client.status().message(), HasSubstr(says)) << client.status();
+  }
+}
+
+TEST_F(ClientTest, ForkedChildIsRefused) {
+  auto segment = MakeSegment();
+  auto group = Join();
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool refused = absl::IsFailedPrecondition(client_->CreateSegment(4096).status()) &&
+                         absl::IsFailedPrecondition(group->Submit(Exchange(segment, segment)).status());
+    segment->bytes()[0] = std::byte{42};
+    segment.reset();
+    group.reset();
+    client_.reset();
+    _exit(refused ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  EXPECT_EQ(segment->bytes()[0], std::byte{42});
+  EXPECT_TRUE(client_->Connected());
+  EXPECT_EQ(daemon_->segments().size(), 1u);
+  EXPECT_EQ(daemon_->leaves(), 0);
+  EXPECT_TRUE(group->Submit(Exchange(segment, segment)).ok());
 }
 
 TEST_F(ClientTest, EveryDescriptorClosesOnExec) {

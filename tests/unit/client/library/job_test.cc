@@ -1,4 +1,5 @@
 // Waiting for jobs, and what happens to them when the daemon is lost.
+#include <atomic>
 #include <future>
 #include <thread>
 #include <vector>
@@ -133,6 +134,48 @@ TEST_F(JobTest, ManyFutures) {
   for (int i = 0; i < 20; ++i) futures.push_back(Submit()->Future());  // the handles are dropped
   for (uint64_t seq = 20; seq > 0; --seq) daemon_->FinishJob(seq);
   for (auto& future : futures) EXPECT_TRUE(future.get()->terminal);
+}
+
+TEST_F(JobTest, ManyThreadsUseOneClient) {
+  constexpr uint64_t kJobs = 50;
+  for (uint64_t seq = 1; seq <= kJobs; ++seq) daemon_->FinishJob(seq);
+  std::atomic<uint64_t> done = 0;
+  std::vector<std::thread> threads;
+  for (uint32_t rank = 0; rank < 4; ++rank) {
+    threads.emplace_back([&, rank] {
+      auto group = client_->JoinGroup({.name = "shared", .world_size = 4, .rank = rank});
+      ASSERT_TRUE(group.ok()) << group.status();
+      for (uint64_t seq = 1; seq <= kJobs; ++seq) {
+        auto send = client_->CreateSegment(4096), receive = client_->CreateSegment(4096);
+        ASSERT_TRUE(send.ok() && receive.ok());
+        AllToAllv exchange;
+        exchange.sends.push_back({(rank + 1) % 4, {{*send, 0, 10}}});
+        exchange.receives.push_back({(rank + 2) % 4, {{*receive, 0, 10}}});
+        auto job = (*group)->Submit(exchange);
+        ASSERT_TRUE(job.ok()) << job.status();
+        EXPECT_EQ((*job)->seq(), seq);
+        auto report = seq % 2 == 0 ? (*job)->Wait() : (*job)->Future().get();
+        if (report.ok() && report->terminal) ++done;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(done, 4 * kJobs);
+  EXPECT_TRUE(Eventually([&] { return daemon_->segments().size() == 2; })) << "the fixture's own";
+}
+
+TEST_F(JobTest, ReconnectsOverAndOver) {
+  for (uint64_t boot_id = 2; boot_id < 12; ++boot_id) {
+    auto job = Submit();
+    auto future = job->Future();
+    daemon_->EndProcess();
+    daemon_->Die();
+    EXPECT_TRUE(absl::IsUnavailable(future.get().status()));
+    daemon_ = std::make_unique<FakeDaemon>(directory_.path(), boot_id);
+    ASSERT_TRUE(client_->Reconnect().ok());
+    group_ = Join();
+    EXPECT_EQ(daemon_->segments().size(), 2u);
+  }
 }
 
 TEST_F(JobTest, Cancels) {
