@@ -44,6 +44,7 @@ JobReport FromProto(const v1::JobReport& from) {
   report.elapsed = absl::Seconds(from.elapsed_seconds());
   report.waiting_for_ranks = absl::Seconds(from.waiting_for_ranks_seconds());
   report.waiting_for_peers = absl::Seconds(from.waiting_for_peers_seconds());
+  report.to_first_chunk = absl::Seconds(from.to_first_chunk_seconds());
   report.node_bound = absl::Seconds(from.node_bound_seconds());
   report.ratio_to_bound = from.ratio_to_bound();
   report.rail_tx_bytes.assign(from.rail_tx_bytes().begin(), from.rail_tx_bytes().end());

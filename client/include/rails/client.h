@@ -90,7 +90,7 @@ struct JobReport {
   absl::Duration waiting_for_ranks;
   absl::Duration waiting_for_peers;
   absl::Duration to_first_chunk;  // from acceptance until the first chunk of the job was handed to a rail
-  absl::Duration node_bound;  // max(out, in) / sum of rail speeds, of the whole job on this node
+  absl::Duration node_bound;      // max(out, in) / sum of rail speeds, of the whole job on this node
   double ratio_to_bound = 0;
   std::vector<uint64_t> rail_tx_bytes, rail_rx_bytes;  // of the whole job on this node
 };

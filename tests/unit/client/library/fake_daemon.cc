@@ -221,6 +221,7 @@ class FakeDaemon::Impl final : public v1::SessionService::Service,
     report->set_bytes_sent(11);
     report->set_bytes_received(22);
     report->set_elapsed_seconds(0.5);
+    report->set_to_first_chunk_seconds(0.25);
     report->set_ratio_to_bound(1.25);
     report->add_rail_tx_bytes(5);
     report->add_rail_tx_bytes(6);

@@ -38,6 +38,7 @@ TEST_F(JobTest, ReportsADoneJob) {
   EXPECT_EQ(report->bytes_sent, 11u);
   EXPECT_EQ(report->bytes_received, 22u);
   EXPECT_EQ(report->elapsed, absl::Milliseconds(500));
+  EXPECT_EQ(report->to_first_chunk, absl::Milliseconds(250));
   EXPECT_EQ(report->ratio_to_bound, 1.25);
   EXPECT_THAT(report->rail_tx_bytes, ElementsAre(5, 6));
   EXPECT_TRUE(job->Wait().ok()) << "again, without the daemon";
