@@ -1,0 +1,84 @@
+// The chunk path allocates nothing.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <new>
+
+#include "agent/transport/tcp/tcp_transport.h"
+#include "tests/support/test_memory.h"
+
+namespace {
+std::atomic<uint64_t> allocations{0};
+}  // namespace
+
+void* operator new(size_t size) {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  if (void* memory = std::malloc(size)) return memory;
+  throw std::bad_alloc();
+}
+void* operator new[](size_t size) { return operator new(size); }
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
+
+namespace railsd {
+namespace {
+
+TEST(TcpAllocationTest, SteadyStateAllocatesNothing) {
+  std::mt19937_64 random(1);
+  std::array<std::unique_ptr<RailTransport>, 2> ends;
+  for (uint64_t i = 0; i < 2; ++i) {
+    TcpOptions options;
+    options.node = i == 0 ? "a" : "b";
+    options.boot = BootId(i + 1);
+    options.listen_address = "127.0.0.1";
+    options.frame_bytes = 10000;
+    ends[i] = CreateTcpTransport(options).value();
+  }
+  ends[0]->SetPeer({PeerIndex(1), "b", BootId(2), ends[1]->LocalAddress()});
+  ends[1]->SetPeer({PeerIndex(1), "a", BootId(1), ends[0]->LocalAddress()});
+  constexpr uint64_t kBytes = 1 << 20;
+  SendFlow flow{JobTag(1), PeerIndex(1), testing::Scatter(testing::MakeSegment(kBytes), 0, kBytes, 3000, random)};
+  auto set = std::make_shared<ReceiveSet>();
+  set->peer = PeerIndex(1);
+  set->zones.push_back(testing::Scatter(testing::MakeSegment(kBytes), 0, kBytes, 2000, random));
+  ends[1]->OpenZones(set);
+
+  std::array<RailEvent, 64> events;
+  size_t up = 0, done = 0;
+  uint64_t received = 0;
+  const auto poll = [&] {
+    for (auto& end : ends) {
+      const size_t count = end->Poll(absl::ZeroDuration(), absl::MakeSpan(events));
+      for (size_t i = 0; i < count; ++i) {
+        up += events[i].kind == RailEvent::Kind::kPeerUp;
+        done += events[i].kind == RailEvent::Kind::kSendDone;
+        if (events[i].kind == RailEvent::Kind::kReceived) received += events[i].length_bytes;
+      }
+    }
+  };
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (up < 2 && std::chrono::steady_clock::now() < deadline) poll();
+  ASSERT_EQ(up, 2u);
+  poll();
+  const uint64_t before = allocations.load();
+  size_t posted = 0;
+  for (int round = 0; round < 20; ++round) {
+    for (uint64_t offset = 0; offset < kBytes; offset += kBytes / 16) {
+      const SendOrder order{&flow, {0, 0, 0}, offset, kBytes / 16, 0};
+      posted += ends[0]->Post({&order, 1});
+      poll();
+    }
+  }
+  while ((done < posted || received < posted * (kBytes / 16)) && std::chrono::steady_clock::now() < deadline) poll();
+  const uint64_t after = allocations.load();
+  EXPECT_EQ(posted, 320u);
+  EXPECT_EQ(done, posted);
+  EXPECT_EQ(after - before, 0u);
+}
+
+}  // namespace
+}  // namespace railsd

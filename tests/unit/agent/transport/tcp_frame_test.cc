@@ -1,0 +1,115 @@
+#include <gtest/gtest.h>
+
+#include <array>
+
+#include "agent/transport/tcp/frame.h"
+
+namespace railsd::tcp {
+namespace {
+
+TEST(TcpFrameTest, HeaderRoundTripAndEveryFlippedBitIsSeen) {
+  const FrameHeader header{0x0102030405060708, 99, {3, 5, 1 << 20}, uint64_t{1} << 40, 777};
+  std::array<std::byte, kHeaderBytes> bytes;
+  EncodeHeader(header, bytes.data());
+  FrameHeader back;
+  ASSERT_TRUE(DecodeHeader(bytes.data(), &back));
+  EXPECT_EQ(back.generation, header.generation);
+  EXPECT_EQ(back.number, header.number);
+  EXPECT_EQ(back.zone, header.zone);
+  EXPECT_EQ(back.offset_bytes, header.offset_bytes);
+  EXPECT_EQ(back.length_bytes, header.length_bytes);
+  for (size_t bit = 0; bit < bytes.size() * 8; ++bit) {
+    bytes[bit / 8] ^= std::byte(1 << (bit % 8));
+    EXPECT_FALSE(DecodeHeader(bytes.data(), &back)) << "bit " << bit;
+    bytes[bit / 8] ^= std::byte(1 << (bit % 8));
+  }
+}
+
+TEST(TcpFrameTest, TrailerRoundTripAndEveryFlippedBitIsSeen) {
+  for (const FrameStatus status : {FrameStatus::kOk, FrameStatus::kPoisoned}) {
+    std::array<std::byte, kTrailerBytes> bytes;
+    EncodeTrailer({1234567890123, status}, bytes.data());
+    FrameTrailer back;
+    ASSERT_TRUE(DecodeTrailer(bytes.data(), &back));
+    EXPECT_EQ(back.number, 1234567890123u);
+    EXPECT_EQ(back.status, status);
+    for (size_t bit = 0; bit < bytes.size() * 8; ++bit) {
+      bytes[bit / 8] ^= std::byte(1 << (bit % 8));
+      EXPECT_FALSE(DecodeTrailer(bytes.data(), &back)) << "bit " << bit;
+      bytes[bit / 8] ^= std::byte(1 << (bit % 8));
+    }
+  }
+}
+
+TEST(TcpFrameTest, AckRoundTripAndEveryFlippedBitIsSeen) {
+  for (const AckRecord& ack :
+       {AckRecord{true, FrameStatus::kOk, 5, 6}, AckRecord{false, FrameStatus::kZoneClosed, 7, 8},
+        AckRecord{false, FrameStatus::kZoneFault, 9, uint64_t{1} << 63}}) {
+    std::array<std::byte, kAckBytes> bytes;
+    EncodeAck(ack, bytes.data());
+    AckRecord back;
+    ASSERT_TRUE(DecodeAck(bytes.data(), &back));
+    EXPECT_EQ(back.cumulative, ack.cumulative);
+    EXPECT_EQ(back.status, ack.status);
+    EXPECT_EQ(back.generation, ack.generation);
+    EXPECT_EQ(back.number, ack.number);
+    for (size_t bit = 0; bit < bytes.size() * 8; ++bit) {
+      bytes[bit / 8] ^= std::byte(1 << (bit % 8));
+      EXPECT_FALSE(DecodeAck(bytes.data(), &back)) << "bit " << bit;
+      bytes[bit / 8] ^= std::byte(1 << (bit % 8));
+    }
+  }
+}
+
+TEST(TcpFrameTest, AckStatusesThatNoReceiverSends) {
+  std::array<std::byte, kAckBytes> bytes;
+  AckRecord back;
+  for (const FrameStatus status : {FrameStatus::kOk, FrameStatus::kPoisoned, static_cast<FrameStatus>(9)}) {
+    EncodeAck({false, status, 1, 1}, bytes.data());
+    EXPECT_FALSE(DecodeAck(bytes.data(), &back));
+  }
+  EncodeAck({true, FrameStatus::kZoneClosed, 1, 1}, bytes.data());
+  EXPECT_FALSE(DecodeAck(bytes.data(), &back));
+}
+
+TEST(TcpFrameTest, HelloAndAnswerRoundTrip) {
+  Hello hello;
+  hello.kind = ConnectionKind::kSmall;
+  hello.version_max = 9;
+  hello.rail = 3;
+  hello.boot = 11;
+  hello.expected_boot = 12;
+  hello.generation = 13;
+  hello.node = std::string(kMaxNodeBytes, 'n');
+  hello.expected_node = "b";
+  hello.challenge[31] = std::byte(7);
+  std::array<std::byte, kHelloBytes> bytes;
+  EncodeHello(hello, absl::MakeSpan(bytes));
+  Hello back;
+  ASSERT_TRUE(DecodeHello(bytes, &back));
+  EXPECT_EQ(back.kind, hello.kind);
+  EXPECT_EQ(back.version_max, 9);
+  EXPECT_EQ(back.rail, 3u);
+  EXPECT_EQ(back.boot, 11u);
+  EXPECT_EQ(back.expected_boot, 12u);
+  EXPECT_EQ(back.generation, 13u);
+  EXPECT_EQ(back.node, hello.node);
+  EXPECT_EQ(back.expected_node, "b");
+  EXPECT_EQ(back.challenge, hello.challenge);
+  EXPECT_FALSE(DecodeHello(absl::MakeSpan(bytes).first(kHelloBytes - 1), &back));
+  Answer answer;
+  EXPECT_FALSE(DecodeAnswer(bytes, &answer)) << "a HELLO is no answer to a HELLO";
+  answer.refusal = Refusal::kWrongRail;
+  answer.node = "b";
+  answer.boot = 12;
+  std::array<std::byte, kAnswerBytes> answer_bytes;
+  EncodeAnswer(answer, absl::MakeSpan(answer_bytes));
+  Answer answer_back;
+  ASSERT_TRUE(DecodeAnswer(answer_bytes, &answer_back));
+  EXPECT_EQ(answer_back.refusal, Refusal::kWrongRail);
+  EXPECT_EQ(answer_back.node, "b");
+  EXPECT_EQ(answer_back.boot, 12u);
+}
+
+}  // namespace
+}  // namespace railsd::tcp
