@@ -1,0 +1,121 @@
+#include "daemon/lifecycle/logging.h"
+
+#include <spdlog/formatter.h>
+#include <spdlog/pattern_formatter.h>
+#include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/sinks/null_sink.h>
+#include <spdlog/sinks/stdout_sinks.h>
+
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+
+namespace railsd {
+namespace {
+
+std::string JsonString(absl::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      out += absl::StrFormat("\\u%04x", static_cast<int>(c));
+    } else {
+      out += c;
+    }
+  }
+  return out + "\"";
+}
+
+class JsonFormatter final : public spdlog::formatter {
+ public:
+  void format(const spdlog::details::log_msg& msg, spdlog::memory_buf_t& dest) override {
+    const LogFields fields = SplitLogLine(absl::string_view(msg.payload.data(), msg.payload.size()));
+    const auto level = spdlog::level::to_string_view(msg.level);
+    std::string line = absl::StrCat(
+        "{\"time\":",
+        JsonString(absl::FormatTime("%Y-%m-%dT%H:%M:%E6SZ", absl::FromChrono(msg.time), absl::UTCTimeZone())),
+        ",\"level\":", JsonString(absl::string_view(level.data(), level.size())),
+        ",\"event\":", JsonString(fields.event));
+    for (const auto& [key, value] : fields.pairs) absl::StrAppend(&line, ",", JsonString(key), ":", JsonString(value));
+    absl::StrAppend(&line, "}\n");
+    dest.append(line.data(), line.data() + line.size());
+  }
+  std::unique_ptr<spdlog::formatter> clone() const override { return std::make_unique<JsonFormatter>(); }
+};
+
+bool IsKeyCharacter(char c) { return absl::ascii_isalnum(c) || c == '_' || c == '.'; }
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<spdlog::logger>> MakeLogger(const LogConfig& config) {
+  spdlog::sink_ptr sink;
+  try {
+    if (config.file.empty()) {
+      sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
+    } else {
+      sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(config.file);
+    }
+  } catch (const spdlog::spdlog_ex& e) {
+    return absl::InvalidArgumentError(absl::StrCat("log.file: '", config.file, "': ", e.what()));
+  }
+  auto logger = std::make_shared<spdlog::logger>("railsd", std::move(sink));
+  if (config.format == LogFormat::kJson) {
+    logger->set_formatter(std::make_unique<JsonFormatter>());
+  } else {
+    logger->set_formatter(std::make_unique<spdlog::pattern_formatter>("%Y-%m-%dT%H:%M:%S.%fZ %l %v",
+                                                                      spdlog::pattern_time_type::utc));
+  }
+  logger->set_level(spdlog::level::from_str(config.level));
+  logger->flush_on(spdlog::level::trace);
+  return logger;
+}
+
+std::shared_ptr<spdlog::logger> NullLogger() {
+  return std::make_shared<spdlog::logger>("null", std::make_shared<spdlog::sinks::null_sink_mt>());
+}
+
+std::string LogValue(absl::string_view value) {
+  const bool plain = !value.empty() && std::all_of(value.begin(), value.end(), [](char c) {
+    return absl::ascii_isgraph(static_cast<unsigned char>(c)) && c != '"' && c != '\\' && c != '=';
+  });
+  return plain ? std::string(value) : absl::StrCat("\"", absl::CHexEscape(value), "\"");
+}
+
+LogFields SplitLogLine(absl::string_view line) {
+  LogFields out;
+  size_t at = 0;
+  while (at < line.size()) {
+    size_t end = at;
+    while (end < line.size() && IsKeyCharacter(line[end])) ++end;
+    if (end == at || end == line.size() || line[end] != '=') {  // a word of the event
+      end = std::min(line.find(' ', at), line.size());
+      if (end > at) absl::StrAppend(&out.event, out.event.empty() ? "" : " ", line.substr(at, end - at));
+      at = end + 1;
+      continue;
+    }
+    const std::string key(line.substr(at, end - at));
+    std::string value;
+    at = end + 1;
+    if (at < line.size() && line[at] == '"') {
+      end = at + 1;
+      while (end < line.size() && line[end] != '"') end += line[end] == '\\' ? 2 : 1;
+      end = std::min(end, line.size());
+      if (!absl::CUnescape(line.substr(at + 1, end - at - 1), &value)) value = std::string(line.substr(at + 1, end - at - 1));
+      at = end + 2;
+    } else {
+      end = std::min(line.find(' ', at), line.size());
+      value = std::string(line.substr(at, end - at));
+      at = end + 1;
+    }
+    out.pairs.emplace_back(key, std::move(value));
+  }
+  return out;
+}
+
+}  // namespace railsd

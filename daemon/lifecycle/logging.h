@@ -1,0 +1,36 @@
+// The daemon's log: one logger, made in main() and passed down. Lines read "event key=value key=\"two words\"".
+#ifndef RAILSD_DAEMON_LIFECYCLE_LOGGING_H_
+#define RAILSD_DAEMON_LIFECYCLE_LOGGING_H_
+
+#include <spdlog/logger.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "daemon/config/config.h"
+
+namespace railsd {
+
+// Writes each line at once to standard error or the file. Error: the file cannot be opened.
+absl::StatusOr<std::shared_ptr<spdlog::logger>> MakeLogger(const LogConfig& config);
+// Drops everything; for tests.
+std::shared_ptr<spdlog::logger> NullLogger();
+
+// A value as it stands behind "key=": quoted and escaped when it is not one plain word. Whatever a client, a peer or
+// the system said goes through this, so that nobody writes lines of his own into the log.
+std::string LogValue(absl::string_view value);
+
+// A line taken apart: the words that are no pair ("peer up"), and the pairs in order, unquoted.
+struct LogFields {
+  std::string event;
+  std::vector<std::pair<std::string, std::string>> pairs;
+};
+LogFields SplitLogLine(absl::string_view line);
+
+}  // namespace railsd
+
+#endif  // RAILSD_DAEMON_LIFECYCLE_LOGGING_H_

@@ -1,0 +1,340 @@
+#include "daemon/peer/peer_conversion.h"
+
+#include <algorithm>
+#include <type_traits>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "daemon/config/units.h"
+#include "rails/peer/v1/peer.pb.h"
+
+namespace railsd {
+namespace {
+
+namespace pb = rails::peer::v1;
+
+constexpr size_t kMaxText = 4096;  // reasons: longer ones are cut when sent, refused when received
+constexpr size_t kMaxGroupText = 256;
+
+absl::Status Invalid(const std::string& text) { return absl::InvalidArgumentError(text); }
+
+void EpochTo(const Epoch& epoch, pb::Epoch* out) {
+  out->set_boot_id(epoch.boot.value());
+  out->set_counter(epoch.counter);
+}
+void JobTo(const JobKey& job, pb::JobKey* out) {
+  EpochTo(job.epoch, out->mutable_epoch());
+  out->set_seq(job.seq.value());
+}
+void KeyTo(const GroupKey& key, pb::GroupKey* out) {
+  out->set_tenant(key.tenant);
+  out->set_name(key.name);
+  out->set_key_digest(key.key_digest.data(), key.key_digest.size());
+}
+std::string Cut(const std::string& text) { return text.substr(0, kMaxText); }
+
+struct Writer {
+  pb::Numbered* out;
+  void operator()(const GroupJoin& m) const {
+    auto* b = out->mutable_group_join();
+    KeyTo(m.key, b->mutable_key());
+    b->set_world_size(m.world_size);
+    b->set_rank(m.rank.value());
+  }
+  void operator()(const GroupLeave& m) const {
+    auto* b = out->mutable_group_leave();
+    KeyTo(m.key, b->mutable_key());
+    b->set_rank(m.rank.value());
+  }
+  void operator()(const GroupCommit& m) const {
+    auto* b = out->mutable_group_commit();
+    KeyTo(m.key, b->mutable_key());
+    EpochTo(m.epoch, b->mutable_epoch());
+    for (const std::string& node : m.members) b->add_members(node);
+  }
+  void operator()(const GroupReject& m) const {
+    auto* b = out->mutable_group_reject();
+    KeyTo(m.key, b->mutable_key());
+    b->set_rank(m.rank.value());
+    b->set_code(static_cast<int32_t>(m.code));
+    b->set_reason(Cut(m.reason));
+  }
+  void operator()(const GroupBroken& m) const {
+    auto* b = out->mutable_group_broken();
+    EpochTo(m.epoch, b->mutable_epoch());
+    b->set_code(static_cast<int32_t>(m.code));
+    b->set_reason(Cut(m.reason));
+    b->set_last_seq(m.last_seq.value());
+  }
+  void operator()(const Offer& m) const {
+    auto* b = out->mutable_offer();
+    JobTo(m.job, b->mutable_job());
+    b->set_tag(m.tag);
+    const int count = static_cast<int>(m.flows.size());
+    b->mutable_source_ranks()->Reserve(count);
+    b->mutable_destination_ranks()->Reserve(count);
+    b->mutable_lengths_bytes()->Reserve(count);
+    for (const Offer::Flow& flow : m.flows) {
+      b->add_source_ranks(flow.source.value());
+      b->add_destination_ranks(flow.destination.value());
+      b->add_lengths_bytes(flow.bytes);
+    }
+    b->set_retired_below(m.retired_below.value());
+  }
+  void operator()(const Ready& m) const {
+    auto* b = out->mutable_ready();
+    JobTo(m.job, b->mutable_job());
+    b->set_slot(m.slot);
+    b->set_generation(m.generation);
+    for (const Ready::RailState& rail : m.rails) {
+      auto* r = b->add_rails();
+      r->set_rail(rail.rail.value());
+      r->set_usable(rail.usable);
+      r->set_speed_bytes_per_second(rail.speed_bytes_per_s);
+      r->set_backlog_bytes(rail.backlog_bytes);
+    }
+  }
+  void operator()(const Abort& m) const {
+    auto* b = out->mutable_abort();
+    JobTo(m.job, b->mutable_job());
+    b->set_code(static_cast<int32_t>(m.code));
+    b->set_reason(Cut(m.reason));
+    b->set_breaks_group(m.breaks_group);
+  }
+  void operator()(const Quiesced& m) const { JobTo(m.job, out->mutable_quiesced()->mutable_job()); }
+  void operator()(const RailState& m) const {
+    auto* b = out->mutable_rail_state();
+    b->set_rail(m.rail.value());
+    b->set_usable(m.usable);
+  }
+};
+
+// Reads fields, remembers the first mistake.
+class FieldReader {
+ public:
+  FieldReader(std::string message, uint32_t max_world_size) : message_(std::move(message)), world_(max_world_size) {}
+  const absl::Status& status() const { return status_; }
+  void Fail(absl::string_view field, absl::string_view reason) {
+    if (status_.ok()) status_ = Invalid(absl::StrCat(message_, ".", field, ": ", reason));
+  }
+
+  Epoch ReadEpoch(const pb::Epoch& in, absl::string_view field) {
+    if (in.boot_id() == 0) Fail(field, "boot_id: 0");
+    return {BootId(in.boot_id()), in.counter()};
+  }
+  JobKey Job(const pb::JobKey& in) {
+    if (in.seq() == 0) Fail("job.seq", "0");
+    return {ReadEpoch(in.epoch(), "job.epoch"), JobSeq(in.seq())};
+  }
+  GroupKey Key(const pb::GroupKey& in) {
+    GroupKey out;
+    out.tenant = Text(in.tenant(), "key.tenant", kMaxGroupText);
+    out.name = Text(in.name(), "key.name", kMaxGroupText);
+    if (in.name().empty()) Fail("key.name", "empty");
+    if (in.key_digest().size() != out.key_digest.size()) {
+      Fail("key.key_digest", absl::StrCat(in.key_digest().size(), " bytes, not ", out.key_digest.size()));
+    } else {
+      std::copy(in.key_digest().begin(), in.key_digest().end(), out.key_digest.begin());
+    }
+    return out;
+  }
+  Rank ReadRank(uint32_t in, absl::string_view field) {
+    if (in >= world_) Fail(field, absl::StrCat(in, ", outside the largest world size ", world_));
+    return Rank(in);
+  }
+  uint32_t WorldSize(uint32_t in) {
+    if (in == 0 || in > world_) Fail("world_size", absl::StrCat(in, ", outside 1 to ", world_));
+    return in;
+  }
+  RailIndex Rail(uint32_t in, absl::string_view field) {
+    if (in >= kMaxPeerRails) Fail(field, absl::StrCat(in, ", more than ", kMaxPeerRails - 1));
+    return RailIndex(in);
+  }
+  absl::StatusCode Code(int32_t in) {
+    if (in < 1 || in > 16) Fail("code", absl::StrCat(in, ", no error code"));
+    return static_cast<absl::StatusCode>(in);
+  }
+  std::string Text(const std::string& in, absl::string_view field, size_t max) {
+    if (in.size() > max) Fail(field, absl::StrCat(in.size(), " bytes, more than ", max));
+    return in.size() > max ? std::string() : in;
+  }
+  std::string Node(const std::string& in, absl::string_view field) {
+    if (!IsName(in, 253)) Fail(field, absl::StrCat("'", absl::CEscape(in.substr(0, 64)), "' is no node name"));
+    return in;
+  }
+  uint32_t world() const { return world_; }
+
+ private:
+  const std::string message_;
+  const uint32_t world_;
+  absl::Status status_;
+};
+
+ControlMessage ReadOffer(const pb::Offer& in, FieldReader* r) {
+  Offer out;
+  out.job = r->Job(in.job());
+  out.tag = in.tag();
+  out.retired_below = JobSeq(in.retired_below());
+  const int count = in.source_ranks_size();
+  if (in.destination_ranks_size() != count || in.lengths_bytes_size() != count) {
+    r->Fail("lengths_bytes", absl::StrCat("columns of ", count, ", ", in.destination_ranks_size(), " and ",
+                                          in.lengths_bytes_size(), " entries"));
+    return out;
+  }
+  out.flows.reserve(static_cast<size_t>(count));
+  for (int i = 0; i < count; ++i) {
+    out.flows.push_back({r->ReadRank(in.source_ranks(i), "source_ranks"),
+                         r->ReadRank(in.destination_ranks(i), "destination_ranks"), in.lengths_bytes(i)});
+  }
+  return out;
+}
+
+ControlMessage ReadReady(const pb::Ready& in, FieldReader* r) {
+  Ready out;
+  out.job = r->Job(in.job());
+  out.slot = in.slot();
+  out.generation = in.generation();
+  if (in.rails_size() > static_cast<int>(kMaxPeerRails)) {
+    r->Fail("rails", absl::StrCat(in.rails_size(), " entries, more than ", kMaxPeerRails));
+    return out;
+  }
+  for (const pb::ReadyRail& rail : in.rails()) {
+    out.rails.push_back({r->Rail(rail.rail(), "rails.rail"), rail.usable(), rail.speed_bytes_per_second(),
+                         rail.backlog_bytes()});
+  }
+  return out;
+}
+
+ControlMessage ReadCommit(const pb::GroupCommit& in, FieldReader* r) {
+  GroupCommit out;
+  out.key = r->Key(in.key());
+  out.epoch = r->ReadEpoch(in.epoch(), "epoch");
+  const uint32_t count = static_cast<uint32_t>(in.members_size());
+  if (count == 0 || count > r->world()) {
+    r->Fail("members", absl::StrCat(count, " entries, outside 1 to ", r->world()));
+    return out;
+  }
+  for (const std::string& node : in.members()) out.members.push_back(r->Node(node, "members"));
+  return out;
+}
+
+ControlMessage ReadBody(const pb::Numbered& in, FieldReader* r) {
+  switch (in.body_case()) {
+    case pb::Numbered::kGroupJoin:
+      return GroupJoin{r->Key(in.group_join().key()), r->WorldSize(in.group_join().world_size()),
+                       r->ReadRank(in.group_join().rank(), "rank")};
+    case pb::Numbered::kGroupLeave:
+      return GroupLeave{r->Key(in.group_leave().key()), r->ReadRank(in.group_leave().rank(), "rank")};
+    case pb::Numbered::kGroupCommit:
+      return ReadCommit(in.group_commit(), r);
+    case pb::Numbered::kGroupReject:
+      return GroupReject{r->Key(in.group_reject().key()), r->ReadRank(in.group_reject().rank(), "rank"),
+                         r->Code(in.group_reject().code()), r->Text(in.group_reject().reason(), "reason", kMaxText)};
+    case pb::Numbered::kGroupBroken: {
+      GroupBroken out;
+      out.epoch = r->ReadEpoch(in.group_broken().epoch(), "epoch");
+      out.code = r->Code(in.group_broken().code());
+      out.reason = r->Text(in.group_broken().reason(), "reason", kMaxText);
+      out.last_seq = JobSeq(in.group_broken().last_seq());
+      return out;
+    }
+    case pb::Numbered::kOffer:
+      return ReadOffer(in.offer(), r);
+    case pb::Numbered::kReady:
+      return ReadReady(in.ready(), r);
+    case pb::Numbered::kAbort:
+      return Abort{r->Job(in.abort().job()), r->Code(in.abort().code()),
+                   r->Text(in.abort().reason(), "reason", kMaxText), in.abort().breaks_group()};
+    case pb::Numbered::kQuiesced:
+      return Quiesced{r->Job(in.quiesced().job())};
+    case pb::Numbered::kRailState:
+      return RailState{r->Rail(in.rail_state().rail(), "rail"), in.rail_state().usable()};
+    case pb::Numbered::BODY_NOT_SET:
+      break;
+  }
+  r->Fail("body", "missing or of an unknown kind");
+  return Quiesced{};
+}
+
+const char* NameOf(const pb::Numbered& in) {
+  const auto* field = pb::Numbered::descriptor()->FindFieldByNumber(static_cast<int>(in.body_case()));
+  return field == nullptr ? "message" : field->name().c_str();
+}
+
+}  // namespace
+
+void MessageTo(const ControlMessage& message, pb::Numbered* out) { std::visit(Writer{out}, message); }
+
+absl::StatusOr<ControlMessage> MessageFrom(const pb::Numbered& in, uint32_t max_world_size) {
+  FieldReader reader(NameOf(in), max_world_size);
+  ControlMessage out = ReadBody(in, &reader);
+  if (!reader.status().ok()) return reader.status();
+  return out;
+}
+
+void HelloTo(const HelloFacts& facts, pb::Hello* out) {
+  out->set_min_version(kPeerProtocolVersion);
+  out->set_max_version(kPeerProtocolVersion);
+  out->set_node(facts.hello.node);
+  out->set_boot_id(facts.hello.boot.value());
+  out->set_expected_boot_id(facts.expected_boot.value());
+  out->set_link_generation(facts.link_generation);
+  out->mutable_limits()->set_max_message_bytes(static_cast<uint32_t>(facts.max_message_bytes));
+  out->mutable_limits()->set_max_world_size(facts.max_world_size);
+  for (const PeerHello::Rail& rail : facts.hello.rails) {
+    auto* r = out->add_rails();
+    r->set_index(rail.index.value());
+    r->set_address(rail.address);
+    r->set_speed_bytes_per_second(rail.speed_bytes_per_s);
+  }
+}
+
+absl::StatusOr<HelloFacts> HelloFrom(const pb::Hello& in, const std::string& own_node, uint32_t own_max_world_size) {
+  if (!IsName(in.node(), 253)) {
+    return Invalid(absl::StrCat("hello.node: '", absl::CEscape(in.node().substr(0, 64)), "' is no node name (told to ",
+                                own_node, ")"));
+  }
+  const std::string both = absl::StrCat("node ", in.node(), " to node ", own_node, ": hello.");
+  if (in.min_version() > kPeerProtocolVersion || in.max_version() < kPeerProtocolVersion) {
+    return absl::FailedPreconditionError(absl::StrCat(both, "min_version, max_version: ", in.min_version(), " to ",
+                                                      in.max_version(), " do not include ", kPeerProtocolVersion));
+  }
+  if (in.boot_id() == 0) return Invalid(absl::StrCat(both, "boot_id: 0"));
+  if (in.link_generation() == 0) return Invalid(absl::StrCat(both, "link_generation: 0"));
+  if (in.limits().max_message_bytes() < kMinMaxMessageBytes) {
+    return absl::FailedPreconditionError(absl::StrCat(both, "limits.max_message_bytes: ",
+                                                      in.limits().max_message_bytes(), ", less than ",
+                                                      kMinMaxMessageBytes));
+  }
+  if (in.limits().max_world_size() != own_max_world_size) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(both, "limits.max_world_size: ", in.limits().max_world_size(), ", but ", own_node, " has ",
+                     own_max_world_size, "; set limits.max_world_size alike on all nodes"));
+  }
+  if (in.rails_size() == 0 || in.rails_size() > static_cast<int>(kMaxPeerRails)) {
+    return Invalid(absl::StrCat(both, "rails: ", in.rails_size(), " entries, outside 1 to ", kMaxPeerRails));
+  }
+  HelloFacts out;
+  out.hello.node = in.node();
+  out.hello.boot = BootId(in.boot_id());
+  out.link_generation = in.link_generation();
+  out.max_message_bytes = in.limits().max_message_bytes();
+  out.max_world_size = in.limits().max_world_size();
+  out.expected_boot = BootId(in.expected_boot_id());
+  for (int i = 0; i < in.rails_size(); ++i) {
+    const pb::Rail& rail = in.rails(i);
+    if (rail.index() != static_cast<uint32_t>(i)) {
+      return Invalid(absl::StrCat(both, "rails[", i, "].index: ", rail.index(), ", not ", i));
+    }
+    if (const auto address = ParseHostPort(rail.address(), false);
+        rail.address().size() > 128 || !address.ok() || !IsNumericAddress(address->host) || address->port == 0) {
+      return Invalid(absl::StrCat(both, "rails[", i, "].address: '", absl::CEscape(rail.address().substr(0, 64)),
+                                  "' is no address with a port"));
+    }
+    out.hello.rails.push_back({RailIndex(rail.index()), rail.address(), rail.speed_bytes_per_second()});
+  }
+  return out;
+}
+
+}  // namespace railsd

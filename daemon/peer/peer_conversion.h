@@ -1,0 +1,47 @@
+// rails.peer.v1 messages to the agent's structures and back. Bytes from a peer are hostile: everything is checked.
+#ifndef RAILSD_DAEMON_PEER_PEER_CONVERSION_H_
+#define RAILSD_DAEMON_PEER_PEER_CONVERSION_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "agent/control/messages.h"
+
+namespace rails::peer::v1 {
+class Hello;
+class Numbered;
+}  // namespace rails::peer::v1
+
+namespace railsd {
+
+inline constexpr uint32_t kPeerProtocolVersion = 1;
+inline constexpr uint64_t kMinMaxMessageBytes = 64 << 10;
+inline constexpr size_t kMaxPeerRails = 64;
+
+// Fills the body; the number is the caller's.
+void MessageTo(const ControlMessage& message, rails::peer::v1::Numbered* out);
+
+// INVALID_ARGUMENT names the field and the value: ranks from `max_world_size` on, columns of unequal length, status
+// codes outside 1 to 16, texts that are too long, too many rails, a missing body.
+absl::StatusOr<ControlMessage> MessageFrom(const rails::peer::v1::Numbered& in, uint32_t max_world_size);
+
+// This node's HELLO.
+struct HelloFacts {
+  PeerHello hello;
+  uint32_t link_generation = 1;
+  uint64_t max_message_bytes = 0;
+  uint32_t max_world_size = 0;
+  BootId expected_boot;
+};
+void HelloTo(const HelloFacts& facts, rails::peer::v1::Hello* out);
+
+// A peer's HELLO, checked against this node's limits. Errors name both nodes: FAILED_PRECONDITION when the versions do
+// not overlap or the limits do not agree, INVALID_ARGUMENT for what is malformed.
+absl::StatusOr<HelloFacts> HelloFrom(const rails::peer::v1::Hello& in, const std::string& own_node,
+                                     uint32_t own_max_world_size);
+
+}  // namespace railsd
+
+#endif  // RAILSD_DAEMON_PEER_PEER_CONVERSION_H_

@@ -1,0 +1,69 @@
+// Control streams to every other agent: dials, answers, numbers, resends, notices silence. The agent's ControlLink.
+#ifndef RAILSD_DAEMON_PEER_PEER_HUB_H_
+#define RAILSD_DAEMON_PEER_PEER_HUB_H_
+
+#include <spdlog/logger.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "agent/agent.h"
+#include "daemon/config/config.h"
+#include "daemon/peer/outbox.h"
+
+namespace railsd {
+
+struct PeerHubOptions {
+  std::string node;
+  BootId boot;
+  std::string listen;  // empty: no peers
+  std::vector<StaticPeerConfig> static_peers;
+  DnsPeersConfig dns;
+  absl::Duration lost_after = absl::Seconds(5);
+  absl::Duration heartbeat = absl::Milliseconds(500);
+  uint64_t max_message_bytes = 16 << 20;
+  uint32_t max_world_size = 4096;
+  OutboxLimits outbox;
+  std::shared_ptr<spdlog::logger> log;
+};
+
+// Read by anybody, relaxed.
+struct PeerCounters {
+  std::atomic<uint64_t> connects{0};          // streams that this node dialled and that were answered
+  std::atomic<uint64_t> disconnects{0};       // of those
+  std::atomic<uint64_t> refused{0};           // HELLOs of the wrong version, limits, name or link
+  std::atomic<uint64_t> protocol_errors{0};   // streams ended for what they carried
+  std::atomic<uint64_t> messages_out{0};      // taken by Send()
+  std::atomic<uint64_t> messages_in{0};       // given to the agent
+  std::atomic<uint64_t> messages_dropped{0};  // sent to a node that is not up
+  std::atomic<uint64_t> duplicates{0};        // of a resend
+  std::atomic<uint64_t> lost{0};              // links ended from this side
+};
+
+class PeerHub : public ControlLink {
+ public:
+  static std::unique_ptr<PeerHub> Make(PeerHubOptions options);
+  // Stop() must have returned.
+  ~PeerHub() override = default;
+
+  // Listens and dials. `agent` outlives Stop(). UNAVAILABLE when the address cannot be bound.
+  virtual absl::Status Start(Agent* agent) = 0;
+  // Tells the peers, ends every stream, joins the threads. The agent is not called afterwards. Send() drops from here.
+  virtual void Stop() = 0;
+
+  virtual int port() const = 0;  // bound
+  // Every configured or known peer with its state; `rails_up` is empty.
+  virtual std::vector<PeerView> Peers() const = 0;
+  virtual const PeerCounters& counters() const = 0;
+  // Breaks the TCP-level streams to a node without losing the link; for tests of the resend.
+  virtual void BreakStreams(const std::string& node) = 0;
+};
+
+}  // namespace railsd
+
+#endif  // RAILSD_DAEMON_PEER_PEER_HUB_H_

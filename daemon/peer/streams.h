@@ -1,0 +1,78 @@
+// The two ends of a control stream over gRPC, without its types. Private to daemon/peer.
+//
+// A stream calls its handler from gRPC's threads, one call at a time for reads and one for writes, never from inside
+// one of its own methods and never with its lock held; so a handler may call methods with its own lock held.
+#ifndef RAILSD_DAEMON_PEER_STREAMS_H_
+#define RAILSD_DAEMON_PEER_STREAMS_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace grpc {
+class Service;
+}
+namespace rails::peer::v1 {
+class ExchangeRequest;
+class ExchangeResponse;
+}  // namespace rails::peer::v1
+
+namespace railsd {
+
+// A stream that this node dialled: writes requests, reads responses.
+class OutboundStream {
+ public:
+  virtual ~OutboundStream() = default;
+  // At most one write may be under way; OnWritten() ends it. Ignored after the end.
+  virtual void Write(std::shared_ptr<const rails::peer::v1::ExchangeRequest> request) = 0;
+  virtual bool writing() const = 0;
+  virtual void Cancel() = 0;
+};
+
+// A stream that a peer dialled: reads requests, writes responses.
+class InboundStream {
+ public:
+  virtual ~InboundStream() = default;
+  virtual void Write(std::shared_ptr<const rails::peer::v1::ExchangeResponse> response) = 0;
+  virtual bool writing() const = 0;
+  // Asks for the next request; the first is asked for already. Until then nothing is read from the peer.
+  virtual void ReadNext() = 0;
+  // Ends the stream with a status, after the write under way. `stopping`: tells the peer that this daemon ends.
+  virtual void Finish(absl::Status status, bool stopping = false) = 0;
+  virtual void Cancel() = 0;
+};
+
+class StreamHandler {
+ public:
+  virtual ~StreamHandler() = default;
+  virtual void OnResponse(const std::shared_ptr<OutboundStream>& stream,
+                          const rails::peer::v1::ExchangeResponse& response) = 0;
+  virtual void OnWritten(const std::shared_ptr<OutboundStream>& stream) = 0;
+  // The last call for this stream. `stopping`: the peer said that its daemon ends.
+  virtual void OnEnded(const std::shared_ptr<OutboundStream>& stream, absl::Status status, bool stopping) = 0;
+
+  // False refuses the stream before anything is read; OnEnded() does not follow then.
+  virtual bool OnAccepted(const std::shared_ptr<InboundStream>& stream) = 0;
+  // The handler calls ReadNext() when it can take another one.
+  virtual void OnRequest(const std::shared_ptr<InboundStream>& stream,
+                         const rails::peer::v1::ExchangeRequest& request) = 0;
+  virtual void OnWritten(const std::shared_ptr<InboundStream>& stream) = 0;
+  virtual void OnEnded(const std::shared_ptr<InboundStream>& stream) = 0;
+};
+
+// One channel to one address. Streams outlive it.
+class Dialler {
+ public:
+  static std::unique_ptr<Dialler> Make(const std::string& address, uint64_t max_message_bytes);
+  virtual ~Dialler() = default;
+  virtual std::shared_ptr<OutboundStream> Dial(StreamHandler* handler) = 0;
+};
+
+// The server's end. `handler` outlives the server that it is registered with.
+std::shared_ptr<grpc::Service> MakePeerService(StreamHandler* handler);
+
+}  // namespace railsd
+
+#endif  // RAILSD_DAEMON_PEER_STREAMS_H_

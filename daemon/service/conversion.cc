@@ -1,0 +1,252 @@
+#include "daemon/service/conversion.h"
+
+#include <limits>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "rails/v1/group.pb.h"
+#include "rails/v1/job.pb.h"
+#include "rails/v1/operator.pb.h"
+
+namespace railsd {
+namespace {
+
+constexpr size_t kMaxGroupName = 256;
+constexpr size_t kMaxJoinKey = 4096;
+
+absl::Status Invalid(const std::string& text) { return absl::InvalidArgumentError(text); }
+
+// One flow's three columns.
+absl::Status ReadFlow(const rails::v1::FlowRanges& in, const std::string& field, FlowRanges* out) {
+  const int count = in.offsets_bytes_size();
+  if (in.lengths_bytes_size() != count) {
+    return Invalid(absl::StrCat(field, ".lengths_bytes: ", in.lengths_bytes_size(), " entries beside ", count,
+                                " offsets_bytes"));
+  }
+  const bool one_segment = in.segment_ids_size() == 1;
+  if (!one_segment && in.segment_ids_size() != count) {
+    return Invalid(absl::StrCat(field, ".segment_ids: ", in.segment_ids_size(), " entries, neither 1 nor ", count));
+  }
+  out->peer = Rank(in.peer_rank());
+  out->ranges.reserve(static_cast<size_t>(count));
+  uint64_t total = 0;
+  for (int i = 0; i < count; ++i) {
+    const uint64_t offset = in.offsets_bytes(i), length = in.lengths_bytes(i);
+    if (length > std::numeric_limits<uint64_t>::max() - offset) {
+      return Invalid(absl::StrCat(field, ".offsets_bytes[", i, "]: ", offset, " + length ", length, " is past 64 bits"));
+    }
+    if (__builtin_add_overflow(total, length, &total)) {
+      return Invalid(absl::StrCat(field, ".lengths_bytes[", i, "]: ", length, " takes the flow past 64 bits"));
+    }
+    out->ranges.push_back({SegmentId(in.segment_ids(one_segment ? 0 : i)), offset, length});
+  }
+  return absl::OkStatus();
+}
+
+template <typename Flows>
+absl::Status ReadFlows(const Flows& in, const char* name, Rank self, const AgentLimits& limits, uint64_t* ranges_left,
+                       std::vector<FlowRanges>* out) {
+  if (static_cast<uint64_t>(in.size()) > limits.max_world_size) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(name, ": ", in.size(), " flows, more than limits.max_world_size ", limits.max_world_size));
+  }
+  absl::flat_hash_set<uint32_t> seen;
+  seen.reserve(static_cast<size_t>(in.size()));
+  out->reserve(static_cast<size_t>(in.size()));
+  for (int i = 0; i < in.size(); ++i) {
+    const std::string field = absl::StrCat(name, "[", i, "]");
+    if (in[i].peer_rank() == self.value()) {
+      return Invalid(absl::StrCat(field, ".peer_rank: ", in[i].peer_rank(), " is the rank itself"));
+    }
+    if (!seen.insert(in[i].peer_rank()).second) {
+      return Invalid(absl::StrCat(field, ".peer_rank: ", in[i].peer_rank(), " is given twice"));
+    }
+    const uint64_t ranges = static_cast<uint64_t>(in[i].offsets_bytes_size());
+    if (ranges > *ranges_left) {
+      return absl::ResourceExhaustedError(absl::StrCat(field, ".offsets_bytes: more ranges in the submission than ",
+                                                       "limits.max_ranges_per_submission ",
+                                                       limits.max_ranges_per_submission));
+    }
+    *ranges_left -= ranges;
+    FlowRanges flow;
+    if (absl::Status status = ReadFlow(in[i], field, &flow); !status.ok()) return status;
+    out->push_back(std::move(flow));
+  }
+  return absl::OkStatus();
+}
+
+void EpochTo(const Epoch& epoch, rails::v1::Epoch* out) {
+  out->set_boot_id(epoch.boot.value());
+  out->set_counter(epoch.counter);
+}
+
+rails::v1::JobState StateTo(JobState state) {
+  switch (state) {
+    case JobState::kQueued:
+      return rails::v1::JOB_STATE_QUEUED;
+    case JobState::kMatching:
+      return rails::v1::JOB_STATE_MATCHING;
+    case JobState::kRunning:
+      return rails::v1::JOB_STATE_RUNNING;
+    case JobState::kDone:
+      return rails::v1::JOB_STATE_DONE;
+    case JobState::kFailed:
+      return rails::v1::JOB_STATE_FAILED;
+  }
+  return rails::v1::JOB_STATE_UNSPECIFIED;
+}
+
+}  // namespace
+
+absl::Duration FromMilliseconds(uint64_t milliseconds) {
+  constexpr uint64_t kMax = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+  return milliseconds > kMax ? absl::InfiniteDuration() : absl::Milliseconds(static_cast<int64_t>(milliseconds));
+}
+
+absl::StatusOr<JoinRequest> JoinFrom(const rails::v1::JoinGroupRequest& request, SessionId session,
+                                     const AgentLimits& limits) {
+  if (request.name().empty()) return Invalid("name: empty");
+  if (request.name().size() > kMaxGroupName) {
+    return Invalid(absl::StrCat("name: ", request.name().size(), " bytes, more than ", kMaxGroupName));
+  }
+  if (request.join_key().size() > kMaxJoinKey) {
+    return Invalid(absl::StrCat("join_key: ", request.join_key().size(), " bytes, more than ", kMaxJoinKey));
+  }
+  if (request.world_size() == 0 || request.world_size() > limits.max_world_size) {
+    return Invalid(absl::StrCat("world_size: ", request.world_size(), ", outside 1 to limits.max_world_size ",
+                                limits.max_world_size));
+  }
+  if (request.rank() >= request.world_size()) {
+    return Invalid(absl::StrCat("rank: ", request.rank(), ", outside the world size ", request.world_size()));
+  }
+  JoinRequest join;
+  join.session = session;
+  join.name = request.name();
+  join.join_key = request.join_key();
+  join.world_size = request.world_size();
+  join.rank = Rank(request.rank());
+  join.timeout = request.timeout_milliseconds() == 0 ? absl::InfiniteDuration()
+                                                     : FromMilliseconds(request.timeout_milliseconds());
+  return join;
+}
+
+void JoinTo(const GroupView& group, rails::v1::JoinGroupResponse* out) {
+  EpochTo(group.epoch, out->mutable_epoch());
+  for (const std::string& node : group.members) out->add_members(node);
+}
+
+absl::StatusOr<Epoch> EpochFrom(const rails::v1::Epoch& epoch, const char* field) {
+  if (epoch.boot_id() == 0) return Invalid(absl::StrCat(field, ".boot_id: 0; give the epoch that JoinGroup answered"));
+  return Epoch{BootId(epoch.boot_id()), epoch.counter()};
+}
+
+absl::StatusOr<JobOfRank> JobFrom(const rails::v1::JobId& job, bool present) {
+  if (!present) return Invalid("job: missing");
+  absl::StatusOr<Epoch> epoch = EpochFrom(job.epoch(), "job.epoch");
+  if (!epoch.ok()) return epoch.status();
+  if (job.seq() == 0) return Invalid("job.seq: 0; sequence numbers start from 1");
+  return JobOfRank{{*epoch, JobSeq(job.seq())}, Rank(job.rank())};
+}
+
+absl::StatusOr<Submission> SubmissionFrom(const rails::v1::SubmitAllToAllRequest& request, SessionId session,
+                                          const AgentLimits& limits) {
+  const absl::StatusOr<JobOfRank> job = JobFrom(request.job(), request.has_job());
+  if (!job.ok()) return job.status();
+  Submission out;
+  out.session = session;
+  out.job = job->job;
+  out.rank = job->rank;
+  out.tag = request.tag();
+  out.timeout = request.timeout_milliseconds() == 0 ? absl::InfiniteDuration()
+                                                    : FromMilliseconds(request.timeout_milliseconds());
+  uint64_t ranges_left = limits.max_ranges_per_submission;
+  absl::Status status = ReadFlows(request.sends(), "sends", out.rank, limits, &ranges_left, &out.sends);
+  if (status.ok()) status = ReadFlows(request.receives(), "receives", out.rank, limits, &ranges_left, &out.receives);
+  if (!status.ok()) return status;
+  return out;
+}
+
+void ReportTo(const JobReport& report, rails::v1::JobReport* out) {
+  EpochTo(report.job.epoch, out->mutable_job()->mutable_epoch());
+  out->mutable_job()->set_seq(report.job.seq.value());
+  out->mutable_job()->set_rank(report.rank.value());
+  out->set_tag(report.tag);
+  out->set_group(report.group);
+  out->set_state(StateTo(report.state));
+  out->set_code(static_cast<int32_t>(report.status.code()));
+  out->set_message(std::string(report.status.message()));
+  out->set_bytes_to_send(report.bytes_to_send);
+  out->set_bytes_sent(report.bytes_sent);
+  out->set_bytes_to_receive(report.bytes_to_receive);
+  out->set_bytes_received(report.bytes_received);
+  out->set_elapsed_seconds(absl::ToDoubleSeconds(report.elapsed));
+  out->set_waiting_for_ranks_seconds(absl::ToDoubleSeconds(report.waiting_for_ranks));
+  out->set_waiting_for_peers_seconds(absl::ToDoubleSeconds(report.waiting_for_peers));
+  out->set_node_bound_seconds(absl::ToDoubleSeconds(report.node_bound));
+  out->set_ratio_to_bound(report.ratio_to_bound);
+  out->mutable_rail_tx_bytes()->Add(report.rail_tx_bytes.begin(), report.rail_tx_bytes.end());
+  out->mutable_rail_rx_bytes()->Add(report.rail_rx_bytes.begin(), report.rail_rx_bytes.end());
+}
+
+void RailTo(const RailView& rail, rails::v1::RailStatus* out) {
+  out->set_index(rail.index.value());
+  out->set_name(rail.name);
+  out->set_address(rail.address);
+  out->set_interface(rail.interface);
+  out->set_speed_bytes_per_second(rail.speed_bytes_per_s);
+  out->set_measured_bytes_per_second(rail.measured_bytes_per_s);
+  out->set_peers_up(rail.peers_up);
+  out->set_peers_known(rail.peers_known);
+  out->set_queued_bytes(rail.queued_bytes);
+  out->set_in_flight_bytes(rail.in_flight_bytes);
+  out->set_tx_payload_bytes(rail.tx_payload_bytes);
+  out->set_rx_payload_bytes(rail.rx_payload_bytes);
+  out->set_tx_chunks(rail.tx_chunks);
+  out->set_rx_chunks(rail.rx_chunks);
+  out->set_tx_system_calls(rail.tx_system_calls);
+  out->set_rx_system_calls(rail.rx_system_calls);
+  out->set_protocol_errors(rail.protocol_errors);
+  out->set_refused_connections(rail.refused_connections);
+  out->set_disconnects(rail.disconnects);
+  out->set_connect_failures(rail.connect_failures);
+}
+
+void PeerTo(const PeerView& peer, rails::v1::PeerStatus* out) {
+  out->set_node(peer.node);
+  out->set_boot_id(peer.boot.value());
+  out->set_up(peer.up);
+  for (const bool up : peer.rails_up) out->add_rails_up(up);
+  for (const std::string& address : peer.rail_addresses) out->add_rail_addresses(address);
+  out->set_why(peer.why);
+}
+
+void StatusTo(const AgentSnapshot& snapshot, rails::v1::GetStatusResponse* out) {
+  for (const SessionView& session : snapshot.sessions) {
+    auto* s = out->add_sessions();
+    s->set_session_id(session.id.value());
+    s->set_pid(session.info.pid);
+    s->set_uid(session.info.uid);
+    s->set_gid(session.info.gid);
+    s->set_tenant(session.info.tenant);
+    s->set_segments(session.segments);
+    s->set_segment_bytes(session.segment_bytes);
+    s->set_memberships(session.memberships);
+  }
+  for (const GroupView& group : snapshot.groups) {
+    auto* g = out->add_groups();
+    g->set_tenant(group.tenant);
+    g->set_name(group.name);
+    EpochTo(group.epoch, g->mutable_epoch());
+    g->set_world_size(group.world_size);
+    for (const std::string& node : group.members) g->add_members(node);
+    for (const Rank rank : group.local_ranks) g->add_local_ranks(rank.value());
+    g->set_broken(group.broken);
+    g->set_why_broken(group.broken ? group.why.ToString() : "");
+  }
+  out->set_draining(snapshot.draining);
+  out->set_jobs_active(snapshot.counters.jobs_active);
+  out->set_jobs_done(snapshot.counters.jobs_done);
+  out->set_jobs_failed(snapshot.counters.jobs_failed);
+}
+
+}  // namespace railsd

@@ -1,0 +1,58 @@
+// rails.v1 messages to the agent's structures and back, with every check that needs no state.
+// Errors name the field as the proto does and the value.
+#ifndef RAILSD_DAEMON_SERVICE_CONVERSION_H_
+#define RAILSD_DAEMON_SERVICE_CONVERSION_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "agent/agent.h"
+
+namespace rails::v1 {
+class Epoch;
+class GetStatusResponse;
+class JobId;
+class JobReport;
+class JoinGroupRequest;
+class JoinGroupResponse;
+class PeerStatus;
+class RailStatus;
+class SubmitAllToAllRequest;
+}  // namespace rails::v1
+
+namespace railsd {
+
+// A rank's job, as the calls on it name it.
+struct JobOfRank {
+  JobKey job;
+  Rank rank;
+};
+
+// INVALID_ARGUMENT: name empty or longer than 256 bytes, key longer than 4096, world size 0 or over the limit, rank
+// outside it. Milliseconds of 0 become an infinite timeout, which the agent caps.
+absl::StatusOr<JoinRequest> JoinFrom(const rails::v1::JoinGroupRequest& request, SessionId session,
+                                     const AgentLimits& limits);
+void JoinTo(const GroupView& group, rails::v1::JoinGroupResponse* out);
+
+absl::StatusOr<Epoch> EpochFrom(const rails::v1::Epoch& epoch, const char* field);
+// `present`: the request has the field at all.
+absl::StatusOr<JobOfRank> JobFrom(const rails::v1::JobId& job, bool present);
+
+// INVALID_ARGUMENT: columns of unequal length, offset + length past 64 bits, a flow to the rank itself or one rank
+// twice, a total past 64 bits. RESOURCE_EXHAUSTED: more ranges or flows than the limits.
+absl::StatusOr<Submission> SubmissionFrom(const rails::v1::SubmitAllToAllRequest& request, SessionId session,
+                                          const AgentLimits& limits);
+void ReportTo(const JobReport& report, rails::v1::JobReport* out);
+
+void RailTo(const RailView& rail, rails::v1::RailStatus* out);
+void PeerTo(const PeerView& peer, rails::v1::PeerStatus* out);
+// Sessions, groups and counters of a snapshot.
+void StatusTo(const AgentSnapshot& snapshot, rails::v1::GetStatusResponse* out);
+
+// Saturates at an infinite duration.
+absl::Duration FromMilliseconds(uint64_t milliseconds);
+
+}  // namespace railsd
+
+#endif  // RAILSD_DAEMON_SERVICE_CONVERSION_H_

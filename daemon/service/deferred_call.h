@@ -1,0 +1,112 @@
+// A unary call whose answer comes later from the engine, or that the client gives up first. Private to the services:
+// this header pulls in gRPC.
+#ifndef RAILSD_DAEMON_SERVICE_DEFERRED_CALL_H_
+#define RAILSD_DAEMON_SERVICE_DEFERRED_CALL_H_
+
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "daemon/session/session_registry.h"
+
+namespace railsd {
+
+inline grpc::Status ToGrpc(const absl::Status& status) {
+  if (status.ok()) return grpc::Status::OK;
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
+}
+
+// The session behind the call's token.
+inline std::optional<SessionIdentity> CallerOf(const grpc::CallbackServerContext& context,
+                                               const SessionRegistry& sessions) {
+  const auto token = context.client_metadata().find("rails-session-token");
+  if (token == context.client_metadata().end()) return std::nullopt;
+  return sessions.Find(absl::string_view(token->second.data(), token->second.size()));
+}
+
+inline absl::Status NoSession() {
+  return absl::UnauthenticatedError(
+      "metadata rails-session-token: missing or of no living session; open one on the descriptor socket");
+}
+
+// Time until the client gives the call up.
+inline absl::Duration TimeLeft(const grpc::CallbackServerContext& context) {
+  const auto deadline = context.deadline();
+  if (deadline == std::chrono::system_clock::time_point::max()) return absl::InfiniteDuration();
+  return std::max(absl::FromChrono(deadline) - absl::Now(), absl::ZeroDuration());
+}
+
+// Lives until gRPC and the last callback of the agent have let go of it. The response may be written only inside
+// Finish(), while the call is unfinished: afterwards gRPC has freed it.
+class DeferredCall final : public grpc::ServerUnaryReactor {
+ public:
+  static std::shared_ptr<DeferredCall> Make() {
+    auto call = std::make_shared<DeferredCall>();
+    call->self_ = call;
+    return call;
+  }
+
+  // Answers once: calls `fill` (when OK) and finishes. False when the call is finished already.
+  template <typename Fill>
+  bool Answer(const absl::Status& status, Fill fill) {
+    absl::MutexLock lock(&mutex_);
+    if (finished_) return false;
+    finished_ = true;
+    if (status.ok()) fill();
+    grpc::ServerUnaryReactor::Finish(ToGrpc(status));
+    return true;
+  }
+  bool Answer(const absl::Status& status) {
+    return Answer(status, [] {});
+  }
+  bool finished() const {
+    absl::MutexLock lock(&mutex_);
+    return finished_;
+  }
+
+  // `undo` runs if the client turns out not to have received an OK that Answer() gave: the call was cancelled.
+  void OnLostAnswer(absl::AnyInvocable<void() &&> undo) {
+    absl::MutexLock lock(&mutex_);
+    undo_ = std::move(undo);
+  }
+
+  void OnCancel() override {
+    {
+      absl::MutexLock lock(&mutex_);
+      cancelled_ = true;
+    }
+    Answer(absl::CancelledError("the client gave the call up"));
+  }
+
+  void OnDone() override {
+    absl::AnyInvocable<void() &&> undo;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (cancelled_) undo = std::move(undo_);
+      undo_ = nullptr;
+    }
+    if (undo) std::move(undo)();
+    const std::shared_ptr<DeferredCall> last = std::move(self_);
+  }
+
+ private:
+  mutable absl::Mutex mutex_;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::AnyInvocable<void() &&> undo_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<DeferredCall> self_;  // until OnDone()
+};
+
+}  // namespace railsd
+
+#endif  // RAILSD_DAEMON_SERVICE_DEFERRED_CALL_H_

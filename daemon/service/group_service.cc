@@ -1,0 +1,79 @@
+#include "daemon/service/conversion.h"
+#include "daemon/service/deferred_call.h"
+#include "daemon/service/services.h"
+#include "rails/v1/group.grpc.pb.h"
+
+namespace railsd {
+namespace {
+
+using grpc::CallbackServerContext;
+using grpc::ServerUnaryReactor;
+
+class GroupService final : public rails::v1::GroupService::CallbackService {
+ public:
+  explicit GroupService(std::shared_ptr<const ServiceContext> context) : context_(std::move(context)) {}
+
+  ServerUnaryReactor* JoinGroup(CallbackServerContext* call_context, const rails::v1::JoinGroupRequest* request,
+                                rails::v1::JoinGroupResponse* response) override {
+    const auto call = DeferredCall::Make();
+    const auto caller = CallerOf(*call_context, *context_->sessions);
+    absl::StatusOr<JoinRequest> join =
+        caller ? JoinFrom(*request, caller->id, context_->limits) : absl::StatusOr<JoinRequest>(NoSession());
+    if (!join.ok()) {
+      call->Answer(join.status());
+      return call.get();
+    }
+    join->timeout = std::min(join->timeout, TimeLeft(*call_context));
+    const SessionId session = join->session;
+    const Rank rank = join->rank;
+    context_->agent->Join(*std::move(join), [call, response, session, rank,
+                                             context = context_](absl::StatusOr<GroupView> group) {
+      if (!group.ok()) {
+        call->Answer(group.status());
+        return;
+      }
+      // Before the answer: a job of this epoch can finish at once.
+      context->feed->AddMember(session, group->epoch, rank);
+      const auto leave = [context, session, rank, epoch = group->epoch] { LeaveAfter(*context, session, epoch, rank); };
+      call->OnLostAnswer(leave);
+      // A client that went away meanwhile must not stay a member.
+      if (!call->Answer(absl::OkStatus(), [&] { JoinTo(*group, response); })) leave();
+    });
+    return call.get();
+  }
+
+  ServerUnaryReactor* LeaveGroup(CallbackServerContext* call_context, const rails::v1::LeaveGroupRequest* request,
+                                 rails::v1::LeaveGroupResponse*) override {
+    const auto call = DeferredCall::Make();
+    const auto caller = CallerOf(*call_context, *context_->sessions);
+    const absl::StatusOr<Epoch> epoch =
+        caller ? EpochFrom(request->epoch(), "epoch") : absl::StatusOr<Epoch>(NoSession());
+    if (!epoch.ok()) {
+      call->Answer(epoch.status());
+      return call.get();
+    }
+    const Rank rank(request->rank());
+    context_->agent->Leave(caller->id, *epoch, rank,
+                           [call, context = context_, epoch = *epoch, rank](absl::Status status) {
+                             if (status.ok()) context->feed->RemoveMember(epoch, rank);
+                             call->Answer(status);
+                           });
+    return call.get();
+  }
+
+ private:
+  static void LeaveAfter(const ServiceContext& context, SessionId session, Epoch epoch, Rank rank) {
+    JobFeed* const feed = context.feed;
+    context.agent->Leave(session, epoch, rank, [feed, epoch, rank](absl::Status) { feed->RemoveMember(epoch, rank); });
+  }
+
+  const std::shared_ptr<const ServiceContext> context_;
+};
+
+}  // namespace
+
+std::shared_ptr<grpc::Service> MakeGroupService(std::shared_ptr<const ServiceContext> context) {
+  return std::make_shared<GroupService>(std::move(context));
+}
+
+}  // namespace railsd

@@ -1,0 +1,63 @@
+// Finished jobs, on their way to whoever watches them: the callers of WatchJobs, and the metrics.
+#ifndef RAILSD_DAEMON_SERVICE_JOB_FEED_H_
+#define RAILSD_DAEMON_SERVICE_JOB_FEED_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/synchronization/mutex.h"
+#include "agent/agent.h"
+
+namespace railsd {
+
+// The reports for one call of WatchJobs, bounded: the oldest are dropped and counted.
+class JobWatch {
+ public:
+  struct Item {
+    JobReport report;
+    uint64_t missed = 0;  // dropped before this one
+  };
+  // `notify` is called without locks after each push, from the engine's thread; it must not block.
+  JobWatch(size_t capacity, std::function<void()> notify) : capacity_(capacity), notify_(std::move(notify)) {}
+  void Push(const JobReport& report);
+  std::optional<Item> Pop();
+
+ private:
+  const size_t capacity_;
+  const std::function<void()> notify_;
+  absl::Mutex mutex_;
+  std::deque<JobReport> reports_ ABSL_GUARDED_BY(mutex_);
+  uint64_t missed_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+// Knows which session holds which rank, because a report does not. Safe to use from any thread.
+class JobFeed final : public AgentObserver {
+ public:
+  // `next`, when given, sees every report too and outlives the feed.
+  explicit JobFeed(AgentObserver* next) : next_(next) {}
+
+  void OnJobFinished(const JobReport& report) override;
+
+  void AddMember(SessionId session, Epoch epoch, Rank rank);
+  void RemoveMember(Epoch epoch, Rank rank);
+  void RemoveSession(SessionId session);
+  // The feed holds the watch only as long as somebody else does.
+  void AddWatch(SessionId session, const std::shared_ptr<JobWatch>& watch);
+  size_t member_count() const;
+
+ private:
+  AgentObserver* const next_;
+  mutable absl::Mutex mutex_;
+  absl::flat_hash_map<std::pair<Epoch, Rank>, SessionId> members_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<SessionId, std::vector<std::weak_ptr<JobWatch>>> watches_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace railsd
+
+#endif  // RAILSD_DAEMON_SERVICE_JOB_FEED_H_

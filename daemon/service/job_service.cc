@@ -1,0 +1,156 @@
+#include "daemon/service/conversion.h"
+#include "daemon/service/deferred_call.h"
+#include "daemon/service/services.h"
+#include "rails/v1/job.grpc.pb.h"
+
+namespace railsd {
+namespace {
+
+using grpc::CallbackServerContext;
+using grpc::ServerUnaryReactor;
+
+constexpr size_t kWatchCapacity = 1024;
+// The agent cannot be told that a waiter has left, so it is asked anew this often.
+constexpr absl::Duration kWaitSlice = absl::Seconds(20);
+
+bool IsTerminal(JobState state) { return state == JobState::kDone || state == JobState::kFailed; }
+
+// One WatchJobs call: at most one write in flight, what comes meanwhile stays in the watch.
+class WatchReactor final : public grpc::ServerWriteReactor<rails::v1::WatchJobsResponse> {
+ public:
+  static WatchReactor* Make(SessionId session, JobFeed* feed) {
+    auto reactor = std::make_shared<WatchReactor>();
+    reactor->self_ = reactor;
+    reactor->watch_ = std::make_shared<JobWatch>(kWatchCapacity, [weak = std::weak_ptr(reactor)] {
+      if (const auto alive = weak.lock()) alive->WriteNext();
+    });
+    feed->AddWatch(session, reactor->watch_);
+    reactor->StartSendInitialMetadata();  // tells the client that from now on nothing is lost
+    return reactor.get();
+  }
+
+  void OnWriteDone(bool ok) override {
+    {
+      absl::MutexLock lock(&mutex_);
+      writing_ = false;
+    }
+    if (ok) WriteNext();
+  }
+  void OnCancel() override {
+    absl::MutexLock lock(&mutex_);
+    if (finished_) return;
+    finished_ = true;
+    Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the client gave the call up"));
+  }
+  void OnDone() override { const std::shared_ptr<WatchReactor> last = std::move(self_); }
+
+ private:
+  void WriteNext() {
+    absl::MutexLock lock(&mutex_);
+    if (writing_ || finished_) return;
+    std::optional<JobWatch::Item> item = watch_->Pop();
+    if (!item) return;
+    writing_ = true;
+    message_.Clear();
+    ReportTo(item->report, message_.mutable_report());
+    message_.set_missed(item->missed);
+    StartWrite(&message_);
+  }
+
+  absl::Mutex mutex_;
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  rails::v1::WatchJobsResponse message_;  // of the write in flight
+  std::shared_ptr<JobWatch> watch_;
+  std::shared_ptr<WatchReactor> self_;
+};
+
+// Answers a stream at once with a status.
+class RefusedWatch final : public grpc::ServerWriteReactor<rails::v1::WatchJobsResponse> {
+ public:
+  explicit RefusedWatch(const absl::Status& status) { Finish(ToGrpc(status)); }
+  void OnDone() override { delete this; }
+};
+
+class JobService final : public rails::v1::JobService::CallbackService {
+ public:
+  explicit JobService(std::shared_ptr<const ServiceContext> context) : context_(std::move(context)) {}
+
+  ServerUnaryReactor* SubmitAllToAll(CallbackServerContext* call_context,
+                                     const rails::v1::SubmitAllToAllRequest* request,
+                                     rails::v1::SubmitAllToAllResponse*) override {
+    const auto call = DeferredCall::Make();
+    const auto caller = CallerOf(*call_context, *context_->sessions);
+    absl::StatusOr<Submission> submission =
+        caller ? SubmissionFrom(*request, caller->id, context_->limits) : absl::StatusOr<Submission>(NoSession());
+    if (!submission.ok()) {
+      call->Answer(submission.status());
+      return call.get();
+    }
+    context_->agent->Submit(*std::move(submission), [call](absl::Status status) { call->Answer(status); });
+    return call.get();
+  }
+
+  ServerUnaryReactor* WaitJob(CallbackServerContext* call_context, const rails::v1::WaitJobRequest* request,
+                              rails::v1::WaitJobResponse* response) override {
+    const auto call = DeferredCall::Make();
+    const auto caller = CallerOf(*call_context, *context_->sessions);
+    const absl::StatusOr<JobOfRank> job =
+        caller ? JobFrom(request->job(), request->has_job()) : absl::StatusOr<JobOfRank>(NoSession());
+    if (!job.ok()) {
+      call->Answer(job.status());
+      return call.get();
+    }
+    const absl::Duration timeout =
+        std::min(FromMilliseconds(request->timeout_milliseconds()), TimeLeft(*call_context));
+    WaitOn(context_->agent, call, response, caller->id, *job, absl::Now() + timeout);
+    return call.get();
+  }
+
+  grpc::ServerWriteReactor<rails::v1::WatchJobsResponse>* WatchJobs(CallbackServerContext* call_context,
+                                                                    const rails::v1::WatchJobsRequest*) override {
+    const auto caller = CallerOf(*call_context, *context_->sessions);
+    if (!caller) return new RefusedWatch(NoSession());
+    return WatchReactor::Make(caller->id, context_->feed);
+  }
+
+  ServerUnaryReactor* CancelJob(CallbackServerContext* call_context, const rails::v1::CancelJobRequest* request,
+                                rails::v1::CancelJobResponse*) override {
+    const auto call = DeferredCall::Make();
+    const auto caller = CallerOf(*call_context, *context_->sessions);
+    const absl::StatusOr<JobOfRank> job =
+        caller ? JobFrom(request->job(), request->has_job()) : absl::StatusOr<JobOfRank>(NoSession());
+    if (!job.ok()) {
+      call->Answer(job.status());
+      return call.get();
+    }
+    context_->agent->Cancel(caller->id, job->job, job->rank, [call](absl::Status status) { call->Answer(status); });
+    return call.get();
+  }
+
+ private:
+  static void WaitOn(Agent* agent, std::shared_ptr<DeferredCall> call, rails::v1::WaitJobResponse* response,
+                     SessionId session, JobOfRank job, absl::Time until) {
+    const absl::Duration left = std::max(until - absl::Now(), absl::ZeroDuration());
+    agent->Wait(session, job.job, job.rank, std::min(left, kWaitSlice),
+                [=](absl::StatusOr<JobReport> report) {
+                  if (!report.ok()) {
+                    call->Answer(report.status());
+                  } else if (IsTerminal(report->state) || absl::Now() >= until) {
+                    call->Answer(absl::OkStatus(), [&] { ReportTo(*report, response->mutable_report()); });
+                  } else if (!call->finished()) {
+                    WaitOn(agent, call, response, session, job, until);
+                  }
+                });
+  }
+
+  const std::shared_ptr<const ServiceContext> context_;
+};
+
+}  // namespace
+
+std::shared_ptr<grpc::Service> MakeJobService(std::shared_ptr<const ServiceContext> context) {
+  return std::make_shared<JobService>(std::move(context));
+}
+
+}  // namespace railsd

@@ -1,0 +1,89 @@
+#include <algorithm>
+
+#include "daemon/service/conversion.h"
+#include "daemon/service/deferred_call.h"
+#include "daemon/service/services.h"
+#include "rails/v1/operator.grpc.pb.h"
+
+namespace railsd {
+namespace {
+
+using grpc::CallbackServerContext;
+using grpc::ServerUnaryReactor;
+
+class OperatorService final : public rails::v1::OperatorService::CallbackService {
+ public:
+  explicit OperatorService(std::shared_ptr<const ServiceContext> context) : context_(std::move(context)) {}
+
+  ServerUnaryReactor* GetStatus(CallbackServerContext*, const rails::v1::GetStatusRequest*,
+                                rails::v1::GetStatusResponse* response) override {
+    return FromSnapshot([response, context = context_](const AgentSnapshot& snapshot) {
+      response->set_node(context->node);
+      response->set_version(context->version);
+      response->set_boot_id(context->boot.value());
+      response->set_uptime_seconds(absl::ToDoubleSeconds(absl::Now() - context->started));
+      response->set_config_hash(context->config_hash);
+      response->set_tls(context->tls);
+      StatusTo(snapshot, response);
+    });
+  }
+
+  ServerUnaryReactor* ListRails(CallbackServerContext*, const rails::v1::ListRailsRequest*,
+                                rails::v1::ListRailsResponse* response) override {
+    return FromSnapshot([response](const AgentSnapshot& snapshot) {
+      for (const RailView& rail : snapshot.rails) RailTo(rail, response->add_rails());
+    });
+  }
+
+  ServerUnaryReactor* ListPeers(CallbackServerContext*, const rails::v1::ListPeersRequest*,
+                                rails::v1::ListPeersResponse* response) override {
+    return FromSnapshot([response, context = context_](const AgentSnapshot& snapshot) {
+      for (const PeerView& peer : MergePeers(snapshot.peers, context->peers ? context->peers() : snapshot.peers)) {
+        PeerTo(peer, response->add_peers());
+      }
+    });
+  }
+
+  ServerUnaryReactor* ListJobs(CallbackServerContext*, const rails::v1::ListJobsRequest* request,
+                               rails::v1::ListJobsResponse* response) override {
+    return FromSnapshot([response, limit = request->finished_limit()](const AgentSnapshot& snapshot) {
+      for (const JobReport& job : snapshot.active_jobs) ReportTo(job, response->add_active());
+      const size_t count = std::min<size_t>(limit, snapshot.finished_jobs.size());
+      for (size_t i = 0; i < count; ++i) ReportTo(snapshot.finished_jobs[i], response->add_finished());
+    });
+  }
+
+ private:
+  template <typename Fill>
+  ServerUnaryReactor* FromSnapshot(Fill fill) {
+    const auto call = DeferredCall::Make();
+    context_->agent->Snapshot([call, fill = std::move(fill)](AgentSnapshot snapshot) {
+      call->Answer(absl::OkStatus(), [&] { fill(snapshot); });
+    });
+    return call.get();
+  }
+
+  // The agent knows the rails of peers that were up, the control streams why others are not.
+  static std::vector<PeerView> MergePeers(std::vector<PeerView> known, const std::vector<PeerView>& configured) {
+    for (const PeerView& peer : configured) {
+      const auto it =
+          std::find_if(known.begin(), known.end(), [&](const PeerView& k) { return k.node == peer.node; });
+      if (it == known.end()) {
+        known.push_back(peer);
+      } else if (!it->up && !peer.why.empty()) {
+        it->why = peer.why;
+      }
+    }
+    return known;
+  }
+
+  const std::shared_ptr<const ServiceContext> context_;
+};
+
+}  // namespace
+
+std::shared_ptr<grpc::Service> MakeOperatorService(std::shared_ptr<const ServiceContext> context) {
+  return std::make_shared<OperatorService>(std::move(context));
+}
+
+}  // namespace railsd

@@ -1,0 +1,77 @@
+#include "daemon/service/rpc_server.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
+
+#include <mutex>
+
+#include "absl/strings/str_cat.h"
+
+namespace railsd {
+namespace {
+
+class Server final : public RpcServer {
+ public:
+  explicit Server(std::vector<std::shared_ptr<grpc::Service>> services) : services_(std::move(services)) {}
+  ~Server() override { Shutdown(absl::ZeroDuration()); }
+
+  absl::Status Listen(const RpcServerOptions& options) {
+    grpc::ServerBuilder builder;
+    // Two daemons on one address must not share its connections.
+    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+    builder.SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
+    builder.SetMaxSendMessageSize(-1);
+    // Only health and reflection are served by threads of their own.
+    builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
+    builder.SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
+    builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 2);
+    builder.AddListeningPort(options.address, grpc::InsecureServerCredentials(), &port_);
+    for (const std::shared_ptr<grpc::Service>& service : services_) builder.RegisterService(service.get());
+    server_ = builder.BuildAndStart();
+    if (server_ == nullptr || port_ == 0) {
+      return absl::UnavailableError(absl::StrCat("cannot listen on ", options.address,
+                                                 ": the address is not this node's or is in use"));
+    }
+    SetServing(false);
+    return absl::OkStatus();
+  }
+
+  void SetServing(bool serving) override { server_->GetHealthCheckService()->SetServingStatus(serving); }
+
+  void Shutdown(absl::Duration grace) override {
+    if (server_ == nullptr || stopped_) return;
+    stopped_ = true;
+    server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));
+    server_->Wait();
+  }
+
+  int port() const override { return port_; }
+
+ private:
+  const std::vector<std::shared_ptr<grpc::Service>> services_;
+  std::unique_ptr<grpc::Server> server_;  // goes before the services
+  int port_ = 0;
+  bool stopped_ = false;
+};
+
+}  // namespace
+
+void InitRpcPlugins() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    grpc::EnableDefaultHealthCheckService(true);
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  });
+}
+
+absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(RpcServerOptions options,
+                                                            std::vector<std::shared_ptr<grpc::Service>> services) {
+  InitRpcPlugins();
+  auto server = std::make_unique<Server>(std::move(services));
+  if (absl::Status status = server->Listen(options); !status.ok()) return status;
+  return server;
+}
+
+}  // namespace railsd

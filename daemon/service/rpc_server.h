@@ -1,0 +1,41 @@
+// One gRPC server on one address, with the standard health service and reflection.
+#ifndef RAILSD_DAEMON_SERVICE_RPC_SERVER_H_
+#define RAILSD_DAEMON_SERVICE_RPC_SERVER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace grpc {
+class Service;
+}
+
+namespace railsd {
+
+struct RpcServerOptions {
+  std::string address;  // "unix:/path", "1.2.3.4:7", "[::1]:0"
+  uint64_t max_message_bytes = 16 << 20;
+};
+
+class RpcServer {
+ public:
+  // Health says NOT_SERVING until SetServing(true). Error: UNAVAILABLE, the address cannot be bound.
+  static absl::StatusOr<std::unique_ptr<RpcServer>> Start(RpcServerOptions options,
+                                                          std::vector<std::shared_ptr<grpc::Service>> services);
+  virtual ~RpcServer() = default;  // Shutdown(0)
+  virtual void SetServing(bool serving) = 0;
+  // Refuses new calls, lets running ones end for `grace`, then cancels them. Blocks. Once only.
+  virtual void Shutdown(absl::Duration grace) = 0;
+  virtual int port() const = 0;  // that was really bound; 1 for a Unix socket
+};
+
+// Before the first server starts: plugins are process-wide.
+void InitRpcPlugins();
+
+}  // namespace railsd
+
+#endif  // RAILSD_DAEMON_SERVICE_RPC_SERVER_H_

@@ -1,0 +1,44 @@
+// The gRPC services of rails.v1. Built on the callback API: a call that waits for a peer or a job holds no thread.
+#ifndef RAILSD_DAEMON_SERVICE_SERVICES_H_
+#define RAILSD_DAEMON_SERVICE_SERVICES_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "agent/agent.h"
+#include "daemon/service/job_feed.h"
+#include "daemon/session/session_registry.h"
+
+namespace grpc {
+class Service;
+}
+
+namespace railsd {
+
+// What the services share. Everything pointed to outlives them.
+struct ServiceContext {
+  Agent* agent = nullptr;
+  const SessionRegistry* sessions = nullptr;
+  JobFeed* feed = nullptr;
+  AgentLimits limits;
+  std::string node;
+  BootId boot;
+  std::string version;
+  std::string config_hash;
+  bool tls = false;
+  absl::Time started;
+  // Peers as the control streams see them: those never up yet too, whom the agent does not know.
+  std::function<std::vector<PeerView>()> peers;
+};
+
+std::shared_ptr<grpc::Service> MakeSessionService(std::shared_ptr<const ServiceContext> context);
+std::shared_ptr<grpc::Service> MakeGroupService(std::shared_ptr<const ServiceContext> context);
+std::shared_ptr<grpc::Service> MakeJobService(std::shared_ptr<const ServiceContext> context);
+std::shared_ptr<grpc::Service> MakeOperatorService(std::shared_ptr<const ServiceContext> context);
+
+}  // namespace railsd
+
+#endif  // RAILSD_DAEMON_SERVICE_SERVICES_H_

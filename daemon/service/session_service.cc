@@ -1,0 +1,66 @@
+#include "daemon/service/deferred_call.h"
+#include "daemon/service/services.h"
+#include "rails/v1/session.grpc.pb.h"
+
+namespace railsd {
+namespace {
+
+using grpc::CallbackServerContext;
+using grpc::ServerUnaryReactor;
+
+class SessionService final : public rails::v1::SessionService::CallbackService {
+ public:
+  explicit SessionService(std::shared_ptr<const ServiceContext> context) : context_(std::move(context)) {}
+
+  ServerUnaryReactor* GetSession(CallbackServerContext* call_context, const rails::v1::GetSessionRequest*,
+                                 rails::v1::GetSessionResponse* response) override {
+    const auto call = DeferredCall::Make();
+    const auto caller = CallerOf(*call_context, *context_->sessions);
+    if (!caller) {
+      call->Answer(NoSession());
+      return call.get();
+    }
+    context_->agent->Snapshot([call, response, caller = *caller, context = context_](AgentSnapshot snapshot) {
+      call->Answer(absl::OkStatus(), [&] {
+        response->set_session_id(caller.id.value());
+        response->set_pid(caller.info.pid);
+        response->set_uid(caller.info.uid);
+        response->set_gid(caller.info.gid);
+        response->set_tenant(caller.info.tenant);
+        response->set_node(context->node);
+        response->set_boot_id(context->boot.value());
+        for (const SessionView& session : snapshot.sessions) {
+          if (session.id != caller.id) continue;
+          response->set_segments(session.segments);
+          response->set_segment_bytes(session.segment_bytes);
+        }
+      });
+    });
+    return call.get();
+  }
+
+  ServerUnaryReactor* RemoveSegment(CallbackServerContext* call_context,
+                                    const rails::v1::RemoveSegmentRequest* request,
+                                    rails::v1::RemoveSegmentResponse*) override {
+    const auto call = DeferredCall::Make();
+    const auto caller = CallerOf(*call_context, *context_->sessions);
+    if (!caller) {
+      call->Answer(NoSession());
+      return call.get();
+    }
+    context_->agent->RemoveSegment(caller->id, SegmentId(request->segment_id()),
+                                   [call](absl::Status status) { call->Answer(status); });
+    return call.get();
+  }
+
+ private:
+  const std::shared_ptr<const ServiceContext> context_;
+};
+
+}  // namespace
+
+std::shared_ptr<grpc::Service> MakeSessionService(std::shared_ptr<const ServiceContext> context) {
+  return std::make_shared<SessionService>(std::move(context));
+}
+
+}  // namespace railsd

@@ -1,0 +1,418 @@
+#include "daemon/session/descriptor_server.h"
+
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/pidfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "daemon/lifecycle/logging.h"
+#include "daemon/session/packet_socket.h"
+#include "rails/v1/descriptor.pb.h"
+
+namespace railsd {
+namespace {
+
+using rails::v1::DescriptorRequest;
+using rails::v1::DescriptorResponse;
+
+constexpr uint32_t kProtocolVersion = 1;
+constexpr size_t kMaxClientName = 128;
+constexpr absl::Duration kAcceptPause = absl::Milliseconds(100);
+
+// What an epoll entry stands for. Connection numbers are never used again, so a late event finds nothing.
+enum class Source : uint64_t { kListen, kWake, kSocket, kProcess };
+uint64_t EventKey(Source source, uint64_t connection) { return connection << 2 | static_cast<uint64_t>(source); }
+
+// An answer of the agent on its way to the server's thread. At most one per connection is under way.
+struct Answer {
+  uint64_t connection = 0;
+  bool opened = false;  // of OpenSession, else of AddSegment
+  absl::Status status;
+  SessionId session;
+};
+
+// Outlives the server when the agent answers late.
+class Mailbox {
+ public:
+  explicit Mailbox(UniqueFd wake) : wake_(std::move(wake)) {}
+  int wake_fd() const { return wake_.get(); }
+  void Push(Answer answer) {
+    {
+      absl::MutexLock lock(&mutex_);
+      answers_.push_back(std::move(answer));
+    }
+    Wake();
+  }
+  std::vector<Answer> TakeAll() {
+    absl::MutexLock lock(&mutex_);
+    return std::exchange(answers_, {});
+  }
+  void Wake() {
+    const uint64_t one = 1;
+    // Fails only when the counter is full: the thread is awake then.
+    [[maybe_unused]] const ssize_t written = write(wake_.get(), &one, sizeof(one));
+  }
+  void Drain() {
+    uint64_t count;
+    [[maybe_unused]] const ssize_t got = read(wake_.get(), &count, sizeof(count));
+  }
+
+ private:
+  const UniqueFd wake_;
+  absl::Mutex mutex_;
+  std::vector<Answer> answers_ ABSL_GUARDED_BY(mutex_);
+};
+
+struct Connection {
+  UniqueFd socket;
+  UniqueFd process;
+  ucred peer = {};
+  bool busy = false;  // the agent works on its request; nothing is read meanwhile
+  bool open = false;
+  SessionId session;
+  std::string client_name;
+  absl::Time hello_deadline;
+};
+
+class Server final : public DescriptorServer {
+ public:
+  Server(DescriptorServerOptions options, Agent* agent, SessionRegistry* registry, UniqueFd listener, UniqueFd epoll,
+         UniqueFd wake)
+      : options_(std::move(options)),
+        agent_(agent),
+        registry_(registry),
+        listener_(std::move(listener)),
+        epoll_(std::move(epoll)),
+        mailbox_(std::make_shared<Mailbox>(std::move(wake))) {}
+
+  ~Server() override {
+    stop_ = true;
+    mailbox_->Wake();
+    if (thread_.joinable()) thread_.join();
+    unlink(options_.path.c_str());
+  }
+
+  bool Run() {
+    if (!Watch(listener_.get(), EventKey(Source::kListen, 0)) || !Watch(mailbox_->wake_fd(), EventKey(Source::kWake, 0)))
+      return false;
+    thread_ = std::thread([this] {
+      pthread_setname_np(pthread_self(), "descriptors");
+      Loop();
+    });
+    return true;
+  }
+
+  void StopAccepting() override { refuse_ = true; }
+  const DescriptorCounters& counters() const override { return counters_; }
+
+ private:
+  using Connections = absl::flat_hash_map<uint64_t, std::unique_ptr<Connection>>;
+
+  bool Watch(int fd, uint64_t key) {
+    epoll_event event = {};
+    event.events = EPOLLIN;
+    event.data.u64 = key;
+    return epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
+  }
+
+  // While the agent works on a request only the end of the connection is watched (EPOLLHUP cannot be masked).
+  void SetReading(uint64_t id, const Connection& connection, bool reading) {
+    epoll_event event = {};
+    event.events = reading ? uint32_t{EPOLLIN} : 0u;
+    event.data.u64 = EventKey(Source::kSocket, id);
+    epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, connection.socket.get(), &event);
+  }
+
+  void Loop() {
+    std::array<epoll_event, 64> events;
+    while (!stop_) {
+      const int count = epoll_wait(epoll_.get(), events.data(), events.size(), NextTimeoutMilliseconds());
+      for (int i = 0; i < count; ++i) Handle(events[i]);
+      ExpireHellos();
+    }
+    while (!connections_.empty()) End(connections_.begin()->first, "the daemon is stopping");
+  }
+
+  int NextTimeoutMilliseconds() const {
+    absl::Time next = accept_paused_until_;
+    for (const auto& [id, connection] : connections_) {
+      if (!connection->open) next = std::min(next, connection->hello_deadline);
+    }
+    if (next == absl::InfiniteFuture()) return -1;
+    return static_cast<int>(absl::ToInt64Milliseconds(std::max(next - absl::Now(), absl::ZeroDuration()))) + 1;
+  }
+
+  void ExpireHellos() {
+    const absl::Time now = absl::Now();
+    if (now >= accept_paused_until_) {
+      accept_paused_until_ = absl::InfiniteFuture();
+      Watch(listener_.get(), EventKey(Source::kListen, 0));
+    }
+    std::vector<uint64_t> expired;
+    for (const auto& [id, connection] : connections_) {
+      if (!connection->open && !connection->busy && now >= connection->hello_deadline) expired.push_back(id);
+    }
+    for (const uint64_t id : expired) {
+      ++counters_.bad_packets;
+      End(id, "no session was opened in time");
+    }
+  }
+
+  void Handle(const epoll_event& event) {
+    const Source source = static_cast<Source>(event.data.u64 & 3);
+    const uint64_t id = event.data.u64 >> 2;
+    if (source == Source::kListen) return AcceptAll();
+    if (source == Source::kWake) return TakeAnswers();
+    const auto it = connections_.find(id);
+    if (it == connections_.end()) return;
+    if (source == Source::kProcess) return End(id, "the process ended");
+    Connection& connection = *it->second;
+    if (connection.busy) return End(id, "the connection was closed");  // only EPOLLHUP gets here
+    ReadOne(id, connection);
+  }
+
+  void AcceptAll() {
+    while (true) {
+      UniqueFd socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      if (socket.valid()) {
+        Admit(std::move(socket));
+        continue;
+      }
+      if (errno == EINTR || errno == ECONNABORTED) continue;
+      if (errno == EAGAIN) return;
+      // Out of descriptors or memory: look again later instead of spinning.
+      options_.log->error("descriptor accept failed errno={}", errno);
+      epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
+      accept_paused_until_ = absl::Now() + kAcceptPause;
+      return;
+    }
+  }
+
+  void Admit(UniqueFd socket) {
+    ++counters_.connections;
+    auto connection = std::make_unique<Connection>();
+    socklen_t size = sizeof(connection->peer);
+    absl::Status refused;
+    if (refuse_) {
+      refused = absl::UnavailableError(absl::StrCat("node ", options_.node, " drains: no new sessions"));
+    } else if (connections_.size() >= options_.max_connections) {
+      refused = absl::ResourceExhaustedError(
+          absl::StrCat("more than ", options_.max_connections, " connections to the descriptor socket"));
+    } else if (getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &connection->peer, &size) != 0) {
+      refused = absl::ErrnoToStatus(errno, "SO_PEERCRED");
+    } else {
+      absl::StatusOr<UniqueFd> process = PidfdOfPeer(socket.get(), connection->peer.pid);
+      refused = process.status();
+      if (process.ok()) connection->process = *std::move(process);
+    }
+    const uint64_t id = next_connection_++;
+    if (refused.ok() && !(Watch(socket.get(), EventKey(Source::kSocket, id)) &&
+                          Watch(connection->process.get(), EventKey(Source::kProcess, id)))) {
+      refused = absl::ErrnoToStatus(errno, "epoll");
+    }
+    if (!refused.ok()) {
+      ++counters_.refused_connections;
+      options_.log->warn("session refused pid={} uid={} reason={}", connection->peer.pid, connection->peer.uid,
+                         LogValue(std::string(refused.message())));
+      Reply(socket.get(), refused);
+      return;
+    }
+    connection->socket = std::move(socket);
+    connection->hello_deadline = absl::Now() + options_.hello_timeout;
+    connections_.emplace(id, std::move(connection));
+    counters_.open_connections = connections_.size();
+  }
+
+  static bool Reply(int socket, const absl::Status& status, const DescriptorResponse& ok = {}, int fd = -1) {
+    DescriptorResponse response;
+    if (status.ok()) {
+      response = ok;
+    } else {
+      response.set_code(static_cast<int32_t>(status.code()));
+      response.set_message(std::string(status.message()));
+    }
+    return SendPacket(socket, response.SerializeAsString(), fd);
+  }
+
+  // A request that changes nothing: answered, and the connection stays usable.
+  void Refuse(uint64_t id, Connection& connection, absl::string_view reason,
+              absl::StatusCode code = absl::StatusCode::kInvalidArgument) {
+    ++counters_.bad_packets;
+    if (!Reply(connection.socket.get(), absl::Status(code, reason))) End(id, "it does not read its answers");
+  }
+
+  void ReadOne(uint64_t id, Connection& connection) {
+    Packet packet = ReceivePacket(connection.socket.get());
+    if (packet.kind == Packet::Kind::kNothing) return;
+    if (packet.kind == Packet::Kind::kEnd) return End(id, "the connection was closed");
+    DescriptorRequest request;
+    if (packet.truncated || packet.control_truncated || !request.ParseFromString(packet.bytes)) {
+      const std::string reason = packet.truncated ? absl::StrCat("packet: longer than ", kMaxPacketBytes, " bytes")
+                                 : packet.control_truncated
+                                     ? "packet: carries more descriptors than could be received"
+                                     : "packet: not a rails.v1.DescriptorRequest";
+      ++counters_.bad_packets;
+      Reply(connection.socket.get(), absl::InvalidArgumentError(reason));
+      return End(id, reason);
+    }
+    switch (request.request_case()) {
+      case DescriptorRequest::kOpenSession:
+        return Open(id, connection, request.open_session(), packet.fds.size());
+      case DescriptorRequest::kAddSegment:
+        return AddSegment(id, connection, request.add_segment(), std::move(packet.fds));
+      case DescriptorRequest::REQUEST_NOT_SET:
+        return Refuse(id, connection, "request: empty or of an unknown kind");
+    }
+  }
+
+  void Open(uint64_t id, Connection& connection, const rails::v1::OpenSessionRequest& request, size_t fds) {
+    if (fds != 0) return Refuse(id, connection, absl::StrCat("open_session: carries ", fds, " descriptors, wants none"));
+    if (connection.open) {
+      return Refuse(id, connection, "open_session: this connection has a session already",
+                    absl::StatusCode::kFailedPrecondition);
+    }
+    if (request.min_version() > kProtocolVersion || request.max_version() < kProtocolVersion) {
+      return Refuse(id, connection,
+                    absl::StrCat("open_session: versions ", request.min_version(), " to ", request.max_version(),
+                                 " do not include ", kProtocolVersion),
+                    absl::StatusCode::kFailedPrecondition);
+    }
+    if (request.client_name().size() > kMaxClientName) {
+      return Refuse(id, connection, absl::StrCat("open_session: client_name: ", request.client_name().size(),
+                                                 " bytes, more than ", kMaxClientName));
+    }
+    connection.client_name = request.client_name();
+    connection.busy = true;
+    SetReading(id, connection, false);
+    const SessionInfo info = {connection.peer.pid, connection.peer.uid, connection.peer.gid, options_.tenant};
+    agent_->OpenSession(info, [mailbox = mailbox_, id](absl::StatusOr<SessionId> session) {
+      mailbox->Push({id, true, session.status(), session.ok() ? *session : SessionId()});
+    });
+  }
+
+  void AddSegment(uint64_t id, Connection& connection, const rails::v1::AddSegmentRequest& request,
+                  std::vector<UniqueFd> fds) {
+    if (!connection.open) {
+      return Refuse(id, connection, "add_segment: no session; send open_session first",
+                    absl::StatusCode::kFailedPrecondition);
+    }
+    if (fds.size() != 1) {
+      return Refuse(id, connection, absl::StrCat("add_segment: carries ", fds.size(), " descriptors, wants 1"));
+    }
+    if (request.length_bytes() == 0) return Refuse(id, connection, "add_segment: length_bytes: 0");
+    connection.busy = true;
+    SetReading(id, connection, false);
+    agent_->AddSegment(connection.session, SegmentId(request.segment_id()), std::move(fds[0]), request.length_bytes(),
+                       [mailbox = mailbox_, id](absl::Status status) {
+                         mailbox->Push({id, false, std::move(status), SessionId()});
+                       });
+  }
+
+  void TakeAnswers() {
+    mailbox_->Drain();
+    for (Answer& answer : mailbox_->TakeAll()) {
+      const auto it = connections_.find(answer.connection);
+      if (it == connections_.end()) {
+        // The trainer left while its session was being opened.
+        if (answer.opened && answer.status.ok()) CloseSession(answer.session, "the trainer left at once");
+        continue;
+      }
+      Connection& connection = *it->second;
+      connection.busy = false;
+      SetReading(answer.connection, connection, true);
+      const bool sent = answer.opened ? AnswerOpen(connection, answer) : AnswerAdd(connection, answer);
+      if (!sent) End(answer.connection, "it does not read its answers");
+    }
+  }
+
+  bool AnswerOpen(Connection& connection, const Answer& answer) {
+    if (!answer.status.ok()) return Reply(connection.socket.get(), answer.status);
+    connection.open = true;
+    connection.session = answer.session;
+    const UniqueFd self(pidfd_open(getpid(), 0));
+    DescriptorResponse response;
+    auto& opened = *response.mutable_open_session();
+    opened.set_version(kProtocolVersion);
+    opened.set_session_id(answer.session.value());
+    opened.set_token(registry_->Add(
+        {answer.session,
+         {connection.peer.pid, connection.peer.uid, connection.peer.gid, options_.tenant},
+         connection.client_name}));
+    opened.set_node(options_.node);
+    opened.set_boot_id(options_.boot.value());
+    options_.log->info("session opened session={} pid={} uid={} client={}", answer.session.value(),
+                       connection.peer.pid, connection.peer.uid, LogValue(connection.client_name));
+    return Reply(connection.socket.get(), absl::OkStatus(), response, self.get());
+  }
+
+  bool AnswerAdd(Connection& connection, const Answer& answer) {
+    if (!answer.status.ok()) ++counters_.bad_packets;
+    DescriptorResponse response;
+    response.mutable_add_segment();
+    return Reply(connection.socket.get(), answer.status, response);
+  }
+
+  void End(uint64_t id, const std::string& why) {
+    const auto it = connections_.find(id);
+    const std::unique_ptr<Connection> connection = std::move(it->second);
+    connections_.erase(it);
+    counters_.open_connections = connections_.size();
+    if (!connection->open) return;
+    registry_->Remove(connection->session);
+    const std::string who = connection->client_name.empty() ? "" : absl::StrCat(" (", connection->client_name, ")");
+    CloseSession(connection->session, absl::StrCat("trainer process ", connection->peer.pid, who, " on node ",
+                                                   options_.node, ": ", why));
+  }
+
+  void CloseSession(SessionId session, const std::string& reason) {
+    options_.log->info("session closing session={} reason={}", session.value(), LogValue(reason));
+    agent_->CloseSession(session, reason,
+                         [session, log = options_.log, closed = options_.on_session_closed](absl::Status status) {
+                           if (closed) closed(session);
+                           log->info("session closed session={} status={}", session.value(),
+                                     LogValue(status.ToString()));
+                         });
+  }
+
+  const DescriptorServerOptions options_;
+  Agent* const agent_;
+  SessionRegistry* const registry_;
+  const UniqueFd listener_;
+  const UniqueFd epoll_;
+  const std::shared_ptr<Mailbox> mailbox_;
+  DescriptorCounters counters_;
+  std::atomic<bool> stop_{false};
+  std::atomic<bool> refuse_{false};
+  // The rest belongs to the thread.
+  Connections connections_;
+  uint64_t next_connection_ = 1;
+  absl::Time accept_paused_until_ = absl::InfiniteFuture();
+  std::thread thread_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DescriptorServer>> DescriptorServer::Start(DescriptorServerOptions options,
+                                                                          Agent* agent, SessionRegistry* registry) {
+  absl::StatusOr<UniqueFd> listener = ListenAt(options.path, options.mode);
+  if (!listener.ok()) return listener.status();
+  UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
+  UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!epoll.valid() || !wake.valid()) return absl::ErrnoToStatus(errno, "descriptor socket: epoll or eventfd");
+  auto server = std::make_unique<Server>(std::move(options), agent, registry, *std::move(listener), std::move(epoll),
+                                         std::move(wake));
+  if (!server->Run()) return absl::ErrnoToStatus(errno, "descriptor socket: epoll");
+  return server;
+}
+
+}  // namespace railsd

@@ -1,0 +1,121 @@
+#include "daemon/session/packet_socket.h"
+
+#include <sys/pidfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77
+#endif
+
+namespace railsd {
+namespace {
+
+// One is wanted; room for more lets all that came be counted and named.
+constexpr size_t kMaxReceivedFds = 16;
+
+union ControlBuffer {
+  char bytes[CMSG_SPACE(sizeof(int) * kMaxReceivedFds)];
+  cmsghdr align;
+};
+
+void TakeDescriptors(msghdr* message, std::vector<UniqueFd>* out) {
+  for (cmsghdr* header = CMSG_FIRSTHDR(message); header != nullptr; header = CMSG_NXTHDR(message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+    const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(fd));
+      out->emplace_back(fd);
+    }
+  }
+}
+
+}  // namespace
+
+Packet ReceivePacket(int socket) {
+  Packet packet;
+  packet.bytes.resize(kMaxPacketBytes);
+  iovec io = {packet.bytes.data(), packet.bytes.size()};
+  ControlBuffer control;
+  msghdr message = {};
+  message.msg_iov = &io;
+  message.msg_iovlen = 1;
+  message.msg_control = control.bytes;
+  message.msg_controllen = sizeof(control.bytes);
+  ssize_t received;
+  do {
+    received = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  } while (received < 0 && errno == EINTR);
+  if (received < 0) {
+    packet.kind = errno == EAGAIN ? Packet::Kind::kNothing : Packet::Kind::kEnd;
+    return packet;
+  }
+  TakeDescriptors(&message, &packet.fds);
+  packet.kind = received == 0 ? Packet::Kind::kEnd : Packet::Kind::kPacket;
+  packet.bytes.resize(static_cast<size_t>(received));
+  packet.truncated = (message.msg_flags & MSG_TRUNC) != 0;
+  packet.control_truncated = (message.msg_flags & MSG_CTRUNC) != 0;
+  return packet;
+}
+
+bool SendPacket(int socket, absl::string_view bytes, int fd) {
+  iovec io = {const_cast<char*>(bytes.data()), bytes.size()};
+  union {
+    char bytes[CMSG_SPACE(sizeof(int))];
+    cmsghdr align;
+  } control;
+  msghdr message = {};
+  message.msg_iov = &io;
+  message.msg_iovlen = 1;
+  if (fd >= 0) {
+    message.msg_control = control.bytes;
+    message.msg_controllen = sizeof(control.bytes);
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(header), &fd, sizeof(fd));
+  }
+  ssize_t sent;
+  do {
+    sent = sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  } while (sent < 0 && errno == EINTR);
+  return sent >= 0;
+}
+
+absl::StatusOr<UniqueFd> ListenAt(const std::string& path, uint32_t mode) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof(address.sun_path)) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": longer than ", sizeof(address.sun_path) - 1, " bytes"));
+  }
+  memcpy(address.sun_path, path.data(), path.size());
+  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket.valid()) return absl::ErrnoToStatus(errno, absl::StrCat(path, ": socket"));
+  if (bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat(path, ": bind"));
+  }
+  if (chmod(path.c_str(), mode) != 0) return absl::ErrnoToStatus(errno, absl::StrCat(path, ": chmod"));
+  if (listen(socket.get(), 128) != 0) return absl::ErrnoToStatus(errno, absl::StrCat(path, ": listen"));
+  return socket;
+}
+
+absl::StatusOr<UniqueFd> PidfdOfPeer(int socket, pid_t pid) {
+  int fd = -1;
+  socklen_t size = sizeof(fd);
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &fd, &size) == 0) return UniqueFd(fd);
+  if (pid <= 0) return absl::FailedPreconditionError("the process is not visible here: it is in another pid namespace");
+  UniqueFd pidfd(pidfd_open(pid, 0));
+  if (!pidfd.valid()) return absl::ErrnoToStatus(errno, absl::StrCat("pidfd of process ", pid));
+  return pidfd;
+}
+
+}  // namespace railsd

@@ -1,0 +1,43 @@
+// Packets with descriptors over a Unix SOCK_SEQPACKET socket.
+#ifndef RAILSD_DAEMON_SESSION_PACKET_SOCKET_H_
+#define RAILSD_DAEMON_SESSION_PACKET_SOCKET_H_
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "agent/base/unique_fd.h"
+
+namespace railsd {
+
+inline constexpr size_t kMaxPacketBytes = 64 << 10;
+
+struct Packet {
+  enum class Kind { kPacket, kNothing, kEnd };
+  Kind kind = Kind::kNothing;
+  std::string bytes;
+  std::vector<UniqueFd> fds;       // every descriptor that came with it; closed when dropped
+  bool truncated = false;          // longer than kMaxPacketBytes
+  bool control_truncated = false;  // more descriptors than room: the kernel has dropped some
+};
+
+// Takes the next packet without waiting. kEnd on the end of the connection, on any error and on an empty packet.
+Packet ReceivePacket(int socket);
+
+// Sends without waiting; `fd` -1: no descriptor. False when the socket is full or gone.
+bool SendPacket(int socket, absl::string_view bytes, int fd);
+
+// Binds and listens at `path` with `mode`. Errors name path and errno.
+absl::StatusOr<UniqueFd> ListenAt(const std::string& path, uint32_t mode);
+
+// A pidfd of the process behind the socket: the kernel's own record of it where it has one (Linux 6.5), else by
+// number. Error: the process is gone or cannot be seen from here.
+absl::StatusOr<UniqueFd> PidfdOfPeer(int socket, pid_t pid);
+
+}  // namespace railsd
+
+#endif  // RAILSD_DAEMON_SESSION_PACKET_SOCKET_H_

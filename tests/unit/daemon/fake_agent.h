@@ -1,0 +1,210 @@
+// An Agent in memory that does what it is told: the double for everything in daemon/ that talks to the data plane.
+#ifndef RAILSD_TESTS_UNIT_DAEMON_FAKE_AGENT_H_
+#define RAILSD_TESTS_UNIT_DAEMON_FAKE_AGENT_H_
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "agent/agent.h"
+
+namespace railsd {
+
+// Polls until `condition` holds; false after ten seconds.
+template <typename Condition>
+bool Eventually(Condition condition) {
+  for (int i = 0; i < 10'000; ++i) {
+    if (condition()) return true;
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  return false;
+}
+
+class FakeAgent final : public Agent {
+ public:
+  struct PendingWait {
+    JobKey job;
+    absl::Duration timeout;
+    Callback<absl::StatusOr<JobReport>> done;
+  };
+  struct PendingJoin {
+    JoinRequest request;
+    Callback<absl::StatusOr<GroupView>> done;
+  };
+
+  FakeAgent() {
+    hello_.rails.push_back({RailIndex(0), "127.1.0.1:4000", 25'000'000});
+    snapshot_.node = "n0";
+  }
+  PeerHello& mutable_hello() { return hello_; }
+
+  const PeerHello& Hello() const override { return hello_; }
+
+  void OpenSession(SessionInfo info, Callback<absl::StatusOr<SessionId>> done) override {
+    absl::StatusOr<SessionId> answer = SessionId();
+    if (!open_status.ok()) answer = open_status;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (answer.ok()) {
+        answer = SessionId(next_session_++);
+        sessions_.emplace(answer->value(), info);
+      }
+    }
+    std::move(done)(answer);
+  }
+  void CloseSession(SessionId session, std::string reason, Callback<absl::Status> closed) override {
+    {
+      absl::MutexLock lock(&mutex_);
+      sessions_.erase(session.value());
+      close_reasons_.push_back(std::move(reason));
+    }
+    std::move(closed)(absl::OkStatus());
+  }
+  void AddSegment(SessionId, SegmentId id, UniqueFd fd, uint64_t length_bytes, Callback<absl::Status> done) override {
+    const bool valid = fd.valid();
+    fd.Reset();
+    {
+      absl::MutexLock lock(&mutex_);
+      if (valid) segments_[id.value()] = length_bytes;
+    }
+    std::move(done)(valid ? absl::OkStatus() : absl::InvalidArgumentError("fd"));
+  }
+  void RemoveSegment(SessionId, SegmentId id, Callback<absl::Status> done) override {
+    absl::MutexLock lock(&mutex_);
+    const bool known = segments_.erase(id.value()) != 0;
+    std::move(done)(known ? absl::OkStatus() : absl::NotFoundError("segment_id: unknown"));
+  }
+  void Join(JoinRequest request, Callback<absl::StatusOr<GroupView>> done) override {
+    absl::MutexLock lock(&mutex_);
+    joins_.push_back({std::move(request), std::move(done)});
+  }
+  void Leave(SessionId, Epoch epoch, Rank rank, Callback<absl::Status> done) override {
+    {
+      absl::MutexLock lock(&mutex_);
+      leaves_.emplace_back(epoch, rank);
+    }
+    std::move(done)(absl::OkStatus());
+  }
+  void Submit(Submission submission, Callback<absl::Status> done) override {
+    {
+      absl::MutexLock lock(&mutex_);
+      submissions_.push_back(std::move(submission));
+    }
+    std::move(done)(submit_status);
+  }
+  void Wait(SessionId, JobKey job, Rank, absl::Duration timeout, Callback<absl::StatusOr<JobReport>> done) override {
+    absl::MutexLock lock(&mutex_);
+    waits_.push_back({job, timeout, std::move(done)});
+  }
+  void Cancel(SessionId, JobKey, Rank, Callback<absl::Status> done) override { std::move(done)(absl::OkStatus()); }
+
+  void OnPeerUp(PeerHello hello) override { Log("up " + hello.node); }
+  void OnPeerDown(std::string node, std::string why) override { Log("down " + node + ": " + why); }
+  void OnPeerMessage(std::string node, BootId, ControlMessage message) override {
+    absl::MutexLock lock(&mutex_);
+    messages_.emplace_back(std::move(node), std::move(message));
+  }
+  void Drain(absl::Duration, Callback<absl::Status> drained) override { std::move(drained)(absl::OkStatus()); }
+  void Snapshot(Callback<AgentSnapshot> done) override {
+    AgentSnapshot copy;
+    {
+      absl::MutexLock lock(&mutex_);
+      copy = snapshot_;
+    }
+    std::move(done)(std::move(copy));
+  }
+
+  // What tests look at.
+  void SetSnapshot(AgentSnapshot snapshot) {
+    absl::MutexLock lock(&mutex_);
+    snapshot_ = std::move(snapshot);
+  }
+  size_t session_count() const {
+    absl::MutexLock lock(&mutex_);
+    return sessions_.size();
+  }
+  size_t segment_count() const {
+    absl::MutexLock lock(&mutex_);
+    return segments_.size();
+  }
+  std::vector<std::string> close_reasons() const {
+    absl::MutexLock lock(&mutex_);
+    return close_reasons_;
+  }
+  std::vector<std::pair<Epoch, Rank>> leaves() const {
+    absl::MutexLock lock(&mutex_);
+    return leaves_;
+  }
+  std::vector<Submission> submissions() const {
+    absl::MutexLock lock(&mutex_);
+    return submissions_;
+  }
+  size_t pending_joins() const {
+    absl::MutexLock lock(&mutex_);
+    return joins_.size();
+  }
+  size_t pending_waits() const {
+    absl::MutexLock lock(&mutex_);
+    return waits_.size();
+  }
+  PendingJoin TakeJoin() {
+    absl::MutexLock lock(&mutex_);
+    PendingJoin join = std::move(joins_.front());
+    joins_.erase(joins_.begin());
+    return join;
+  }
+  PendingWait TakeWait() {
+    absl::MutexLock lock(&mutex_);
+    PendingWait wait = std::move(waits_.front());
+    waits_.erase(waits_.begin());
+    return wait;
+  }
+  std::vector<std::string> events() const {
+    absl::MutexLock lock(&mutex_);
+    return events_;
+  }
+  std::vector<std::pair<std::string, ControlMessage>> messages() const {
+    absl::MutexLock lock(&mutex_);
+    return messages_;
+  }
+  size_t message_count() const {
+    absl::MutexLock lock(&mutex_);
+    return messages_.size();
+  }
+  bool Saw(const std::string& prefix) const {
+    absl::MutexLock lock(&mutex_);
+    return std::any_of(events_.begin(), events_.end(),
+                       [&](const std::string& e) { return e.compare(0, prefix.size(), prefix) == 0; });
+  }
+
+  absl::Status open_status, submit_status;  // set before use
+
+ private:
+  void Log(std::string event) {
+    absl::MutexLock lock(&mutex_);
+    events_.push_back(std::move(event));
+  }
+
+  PeerHello hello_;
+  mutable absl::Mutex mutex_;
+  uint64_t next_session_ ABSL_GUARDED_BY(mutex_) = 1;
+  std::map<uint64_t, SessionInfo> sessions_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint32_t, uint64_t> segments_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::string> close_reasons_ ABSL_GUARDED_BY(mutex_);
+  std::vector<PendingJoin> joins_ ABSL_GUARDED_BY(mutex_);
+  std::vector<PendingWait> waits_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::pair<Epoch, Rank>> leaves_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Submission> submissions_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::string> events_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::pair<std::string, ControlMessage>> messages_ ABSL_GUARDED_BY(mutex_);
+  AgentSnapshot snapshot_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace railsd
+
+#endif  // RAILSD_TESTS_UNIT_DAEMON_FAKE_AGENT_H_

@@ -1,0 +1,220 @@
+#include "daemon/peer/peer_hub.h"
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <memory>
+#include <string>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/lifecycle/logging.h"
+#include "tests/unit/daemon/fake_agent.h"
+
+namespace railsd {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// Binds any free port and gives it back; the hubs need to know each other's before they start.
+int FreePort() {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  EXPECT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  close(fd);
+  return ntohs(address.sin_port);
+}
+
+struct Node {
+  std::string name;
+  int port;
+  FakeAgent agent;
+  std::unique_ptr<PeerHub> hub;
+
+  Node(std::string node, int listen) : name(std::move(node)), port(listen) {}
+  ~Node() {
+    if (hub) hub->Stop();
+  }
+  std::string address() const { return absl::StrCat("127.0.0.1:", port); }
+
+  PeerHubOptions Options(const Node& other, uint64_t boot) const {
+    PeerHubOptions options;
+    options.node = name;
+    options.boot = BootId(boot);
+    options.listen = address();
+    options.static_peers.push_back({other.name, other.address(), {}});
+    options.lost_after = absl::Seconds(30);
+    options.heartbeat = absl::Milliseconds(50);
+    options.log = NullLogger();
+    return options;
+  }
+  void Run(PeerHubOptions options) {
+    hub = PeerHub::Make(std::move(options));
+    const absl::Status status = hub->Start(&agent);
+    ASSERT_TRUE(status.ok()) << status;
+  }
+  void Restart(PeerHubOptions options) {
+    hub->Stop();
+    hub.reset();
+    Run(std::move(options));
+  }
+};
+
+ControlMessage Numbered(uint64_t n) { return Quiesced{{{BootId(1), 1}, JobSeq(n)}}; }
+uint64_t NumberOf(const ControlMessage& message) { return std::get<Quiesced>(message).job.seq.value(); }
+
+class PeerHubTest : public ::testing::Test {
+ protected:
+  Node a{"a", FreePort()}, b{"b", FreePort()};
+
+  void StartBoth() {
+    a.Run(a.Options(b, 11));
+    b.Run(b.Options(a, 22));
+    ASSERT_TRUE(Eventually([&] { return a.agent.Saw("up b") && b.agent.Saw("up a"); }));
+  }
+};
+
+TEST_F(PeerHubTest, BothSidesComeUpAndCarryMessagesInOrder) {
+  StartBoth();
+  for (uint64_t n = 1; n <= 500; ++n) {
+    a.hub->Send("b", Numbered(n));
+    b.hub->Send("a", Numbered(n + 10'000));
+  }
+  ASSERT_TRUE(Eventually([&] { return a.agent.message_count() == 500 && b.agent.message_count() == 500; }));
+  for (uint64_t n = 1; n <= 500; ++n) {
+    EXPECT_EQ(NumberOf(b.agent.messages()[n - 1].second), n);
+    EXPECT_EQ(NumberOf(a.agent.messages()[n - 1].second), n + 10'000);
+  }
+}
+
+TEST_F(PeerHubTest, ABrokenStreamLosesAndDoublesNothing) {
+  StartBoth();
+  uint64_t sent = 0;
+  for (int round = 0; round < 10; ++round) {
+    for (int i = 0; i < 100; ++i) a.hub->Send("b", Numbered(++sent));
+    (round % 2 ? a : b).hub->BreakStreams(round % 2 ? "b" : "a");
+    for (int i = 0; i < 100; ++i) a.hub->Send("b", Numbered(++sent));
+  }
+  ASSERT_TRUE(Eventually([&] { return b.agent.message_count() >= sent; }));
+  const auto messages = b.agent.messages();
+  ASSERT_EQ(messages.size(), sent);
+  for (uint64_t n = 1; n <= sent; ++n) ASSERT_EQ(NumberOf(messages[n - 1].second), n);
+  EXPECT_THAT(a.agent.events(), ElementsAre("up b"));
+  EXPECT_THAT(b.agent.events(), ElementsAre("up a"));
+  EXPECT_EQ(a.hub->counters().lost, 0u);
+}
+
+TEST_F(PeerHubTest, ARestartIsANewLife) {
+  StartBoth();
+  for (uint64_t n = 1; n <= 10; ++n) a.hub->Send("b", Numbered(n));
+  ASSERT_TRUE(Eventually([&] { return b.agent.message_count() == 10; }));
+  b.Restart(b.Options(a, 33));
+  ASSERT_TRUE(Eventually([&] { return a.agent.events().size() == 3 && b.agent.events().size() >= 2; }));
+  EXPECT_EQ(a.agent.events()[0], "up b");
+  EXPECT_THAT(a.agent.events()[1], HasSubstr("down b: node b is stopping"));
+  EXPECT_EQ(a.agent.events()[2], "up b");
+  a.hub->Send("b", Numbered(77));
+  ASSERT_TRUE(Eventually([&] { return b.agent.message_count() == 11; }));
+  EXPECT_EQ(NumberOf(b.agent.messages()[10].second), 77u);
+}
+
+TEST_F(PeerHubTest, AFullOutboxLosesThePeerAtBothEnds) {
+  PeerHubOptions options = a.Options(b, 11);
+  options.outbox.max_bytes = 4096;
+  a.Run(options);
+  b.Run(b.Options(a, 22));
+  ASSERT_TRUE(Eventually([&] { return a.agent.Saw("up b") && b.agent.Saw("up a"); }));
+  Offer large;
+  large.job = {{BootId(1), 1}, JobSeq(1)};
+  for (uint32_t i = 0; i < 1000; ++i) large.flows.push_back({Rank(i), Rank(i), uint64_t{1} << 40});
+  a.hub->Send("b", large);
+  ASSERT_TRUE(Eventually([&] { return a.agent.Saw("down b: node b does not take messages") && b.agent.Saw("down a"); }));
+  // And they find each other again.
+  ASSERT_TRUE(Eventually([&] { return a.agent.events().size() >= 3 && b.agent.events().size() >= 3; }));
+  EXPECT_EQ(a.agent.events().back(), "up b");
+  EXPECT_EQ(a.hub->counters().lost, 1u);
+}
+
+TEST_F(PeerHubTest, SilenceLosesThePeer) {
+  PeerHubOptions options = a.Options(b, 11);
+  options.lost_after = absl::Milliseconds(300);
+  a.Run(options);
+  b.Run(b.Options(a, 22));
+  ASSERT_TRUE(Eventually([&] { return a.agent.Saw("up b"); }));
+  // A peer that just goes away without a word: its port answers nobody.
+  b.hub->Stop();
+  b.hub.reset();
+  ASSERT_TRUE(Eventually([&] { return a.agent.Saw("down b"); }));
+  EXPECT_FALSE(a.hub->Peers()[0].up);
+  EXPECT_NE(a.hub->Peers()[0].why, "");
+}
+
+TEST_F(PeerHubTest, AWrongNameIsRefusedWithBothNames) {
+  PeerHubOptions options = a.Options(b, 11);
+  options.static_peers[0].name = "c";
+  a.Run(options);
+  b.Run(b.Options(a, 22));
+  ASSERT_TRUE(Eventually([&] { return a.hub->counters().refused > 0 && b.hub->counters().disconnects == 0; }));
+  ASSERT_TRUE(Eventually([&] {
+    return a.hub->Peers()[0].why.find("the address of c is answered by node b") != std::string::npos ||
+           a.hub->Peers()[0].why.find("CANCELLED") != std::string::npos;
+  }));
+  EXPECT_TRUE(a.agent.events().empty());
+  EXPECT_TRUE(b.agent.events().empty());
+}
+
+TEST_F(PeerHubTest, UnequalLimitsAreRefused) {
+  PeerHubOptions options = a.Options(b, 11);
+  options.max_world_size = 8;
+  a.Run(options);
+  b.Run(b.Options(a, 22));
+  ASSERT_TRUE(Eventually([&] { return a.hub->counters().refused > 0 || b.hub->counters().refused > 0; }));
+  EXPECT_TRUE(a.agent.events().empty());
+}
+
+TEST_F(PeerHubTest, RailsThatDifferFromTheConfigurationAreRefused) {
+  PeerHubOptions options = a.Options(b, 11);
+  options.static_peers[0].rails = {"127.1.0.9"};
+  a.Run(options);
+  b.Run(b.Options(a, 22));
+  ASSERT_TRUE(Eventually([&] { return a.hub->counters().refused > 0; }));
+  EXPECT_TRUE(a.agent.events().empty());
+}
+
+TEST_F(PeerHubTest, MessagesToNobodyAreCounted) {
+  a.Run(a.Options(b, 11));
+  a.hub->Send("b", Numbered(1));
+  a.hub->Send("nobody", Numbered(1));
+  EXPECT_EQ(a.hub->counters().messages_dropped, 2u);
+}
+
+TEST_F(PeerHubTest, DnsFindsThePeersAndLeavesOutTheNodeItself) {
+  // Both listen on one port of different loopback addresses; the name stands for only one of them.
+  PeerHubOptions options = a.Options(b, 11);
+  options.static_peers.clear();
+  options.dns = {"127.0.0.1", static_cast<uint32_t>(b.port), absl::Milliseconds(100)};
+  a.Run(options);
+  options = b.Options(a, 22);
+  options.static_peers.clear();
+  options.dns = {"127.0.0.1", static_cast<uint32_t>(a.port), absl::Milliseconds(100)};
+  b.Run(options);
+  ASSERT_TRUE(Eventually([&] { return a.agent.Saw("up b") && b.agent.Saw("up a"); }));
+  Node c("c", FreePort());
+  options = c.Options(a, 44);
+  options.static_peers.clear();
+  options.dns = {"127.0.0.1", static_cast<uint32_t>(c.port), absl::Milliseconds(100)};
+  c.Run(options);
+  ASSERT_TRUE(Eventually([&] { return c.hub->counters().refused + c.hub->counters().connects >= 0; }));
+  EXPECT_TRUE(c.agent.events().empty());
+}
+
+}  // namespace
+}  // namespace railsd
