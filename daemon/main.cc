@@ -1,19 +1,231 @@
-// The only wiring of the daemon.
+// The only wiring of the daemon. Read it from top to bottom: each part gets what it needs from the parts above it, and
+// they end in the opposite order.
+#include <sys/stat.h>
+
 #include <iostream>
 
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "agent/agent.h"
 #include "daemon/config/command_line.h"
 #include "daemon/config/config.h"
+#include "daemon/lifecycle/logging.h"
+#include "daemon/lifecycle/notifier.h"
+#include "daemon/lifecycle/process.h"
+#include "daemon/lifecycle/rail_speed.h"
+#include "daemon/metrics/exporter.h"
+#include "daemon/peer/peer_hub.h"
+#include "daemon/service/job_feed.h"
+#include "daemon/service/rpc_server.h"
+#include "daemon/service/services.h"
+#include "daemon/session/descriptor_server.h"
+#include "daemon/session/session_registry.h"
+#include "daemon/version.h"
 
-int main(int argc, char** argv) {
-  using namespace railsd;  // NOLINT: the composition root names everything
+namespace railsd {
+namespace {
+
+AgentOptions AgentOptionsFrom(const Config& config, BootId boot, std::shared_ptr<spdlog::logger> log) {
+  AgentOptions options;
+  options.node = config.node;
+  options.boot = boot;
+  options.rails = config.rails;
+  options.plan = config.plan;
+  options.limits = config.limits;
+  options.frame_bytes = config.frame_bytes;
+  options.window_bytes = config.window_bytes;
+  options.max_job_time = config.timeouts.job;
+  options.max_join_time = config.timeouts.join;
+  options.finished_jobs_kept = config.finished_jobs_kept;
+  options.log = std::move(log);
+  return options;
+}
+
+PeerHubOptions PeerOptionsFrom(const Config& config, BootId boot, std::shared_ptr<spdlog::logger> log) {
+  PeerHubOptions options;
+  options.node = config.node;
+  options.boot = boot;
+  options.listen = config.control_listen;
+  options.static_peers = config.static_peers;
+  options.dns = config.dns;
+  options.lost_after = config.timeouts.peer_lost;
+  options.heartbeat = config.timeouts.heartbeat;
+  options.max_message_bytes = config.max_message_bytes;
+  options.max_world_size = config.limits.max_world_size;
+  options.log = std::move(log);
+  return options;
+}
+
+// Ends a part when the daemon does, whichever way that is.
+template <typename End>
+class AtEnd {
+ public:
+  explicit AtEnd(End end) : end_(std::move(end)) {}
+  ~AtEnd() { end_(); }
+  AtEnd(const AtEnd&) = delete;
+
+ private:
+  End end_;
+};
+
+// Lets running jobs finish; a second signal ends the process meanwhile.
+void DrainAgent(Agent* agent, absl::Duration limit, spdlog::logger* log) {
+  const auto drained = std::make_shared<absl::Notification>();
+  const auto status = std::make_shared<absl::Status>();
+  agent->Drain(limit, [drained, status](absl::Status s) {
+    *status = std::move(s);
+    drained->Notify();
+  });
+  // The engine keeps the limit; the second is for an engine that hangs.
+  if (!drained->WaitForNotificationWithTimeout(limit + absl::Seconds(1))) {
+    log->error("drain_gave_no_answer limit={}", absl::FormatDuration(limit));
+  } else {
+    log->info("drained status={}", LogValue(status->ToString()));
+  }
+}
+
+// Until a signal; answers systemd's watchdog as long as the engine answers.
+int ServeUntilSignal(StopSignals* signals, Agent* agent, spdlog::logger* log) {
+  const absl::Duration interval = WatchdogInterval();
+  auto alive = std::make_shared<std::atomic<bool>>(true);
+  while (true) {
+    const int signal = signals->WaitFor(interval);
+    if (signal != 0) return signal;
+    if (!alive->exchange(false)) {
+      log->error("engine_does_not_answer");
+      continue;
+    }
+    NotifyWatchdog();
+    agent->Snapshot([alive](AgentSnapshot) { alive->store(true); });
+  }
+}
+
+absl::Status Run(Config config) {
+  // Sockets and files are nobody else's until they get their modes.
+  umask(0077);
+  absl::StatusOr<StopSignals> signals = StopSignals::Block();
+  if (!signals.ok()) return signals.status();
+
+  // Log.
+  absl::StatusOr<std::shared_ptr<spdlog::logger>> made_log = MakeLogger(config.log);
+  if (!made_log.ok()) return made_log.status();
+  const std::shared_ptr<spdlog::logger> log = *made_log;
+  const BootId boot(DrawBootId());
+  const absl::Time started = absl::Now();
+  const std::string config_hash = ConfigHash(config);
+  log->info("starting version={} node={} boot={:x} config={} files={}", std::string(kVersion), config.node,
+            boot.value(), config_hash, RaiseFileLimit());
+  log->warn("no_tls_between_nodes hint=\"keep control.listen and the rails on a network of their own\"");
+  FillRailSpeeds(&config.rails, log.get());
+
+  // Socket directory.
+  absl::StatusOr<SocketDirectory> directory = SocketDirectory::Prepare(config.socket_dir);
+  if (!directory.ok()) return directory.status();
+
+  // Data plane, with the control link that it sends through and the observers of its jobs.
+  JobStatistics statistics;
+  JobFeed feed(&statistics);
+  const std::unique_ptr<PeerHub> peers = PeerHub::Make(PeerOptionsFrom(config, boot, log));
+  absl::StatusOr<std::unique_ptr<Agent>> agent = Agent::Create(AgentOptionsFrom(config, boot, log), peers.get(), &feed);
+  if (!agent.ok()) return agent.status();
+
+  // Control streams.
+  const AtEnd stop_peers([&] { peers->Stop(); });
+  if (absl::Status status = peers->Start(agent->get()); !status.ok()) return status;
+
+  // Trainers and operators.
+  SessionRegistry sessions;
+  const auto context = std::make_shared<const ServiceContext>(
+      ServiceContext{agent->get(), &sessions, &feed, config.limits, config.node, boot, std::string(kVersion),
+                     config_hash, false, started, [&peers] { return peers->Peers(); }});
+  const std::string client_path = config.socket_dir + "/client.sock";
+  const std::string operator_path = config.socket_dir + "/operator.sock";
+  absl::StatusOr<std::unique_ptr<RpcServer>> client_server =
+      RpcServer::Start({"unix:" + client_path, config.max_message_bytes},
+                       {MakeSessionService(context), MakeGroupService(context), MakeJobService(context)});
+  if (!client_server.ok()) return client_server.status();
+  absl::StatusOr<std::unique_ptr<RpcServer>> operator_server =
+      RpcServer::Start({"unix:" + operator_path, config.max_message_bytes}, {MakeOperatorService(context)});
+  if (!operator_server.ok()) return operator_server.status();
+  if (absl::Status status = SetSocketAccess(operator_path, config.operator_mode, config.operator_group); !status.ok())
+    return status;
+  if (absl::Status status = SetSocketAccess(client_path, config.socket_mode, ""); !status.ok()) return status;
+
+  // Descriptor socket: last, because a client connects here first.
+  DescriptorServerOptions descriptor_options;
+  descriptor_options.path = config.socket_dir + "/descriptors.sock";
+  descriptor_options.mode = config.socket_mode;
+  descriptor_options.node = config.node;
+  descriptor_options.boot = boot;
+  descriptor_options.max_connections = config.limits.max_sessions + 64;
+  descriptor_options.on_session_closed = [&feed](SessionId session) { feed.RemoveSession(session); };
+  descriptor_options.log = log;
+  absl::StatusOr<std::unique_ptr<DescriptorServer>> descriptors =
+      DescriptorServer::Start(std::move(descriptor_options), agent->get(), &sessions);
+  if (!descriptors.ok()) return descriptors.status();
+
+  // Metrics.
+  std::unique_ptr<MetricsServer> metrics;
+  if (!config.metrics_listen.empty()) {
+    MetricSources sources{agent->get(),       &statistics, peers.get(),
+                          descriptors->get(), config.node, std::string(kVersion),
+                          config_hash,        false,       started};
+    absl::StatusOr<std::unique_ptr<MetricsServer>> server =
+        MetricsServer::Start(config.metrics_listen, std::move(sources));
+    if (!server.ok()) return server.status();
+    metrics = *std::move(server);
+  }
+
+  // Serve.
+  (*client_server)->SetServing(true);
+  (*operator_server)->SetServing(true);
+  log->info("ready socket_dir={} control={} metrics={}", LogValue(config.socket_dir), LogValue(config.control_listen),
+            LogValue(config.metrics_listen));
+  NotifyReady(absl::StrCat("node ", config.node, ", ", config.rails.size(), " rails"));
+  const int signal = ServeUntilSignal(&*signals, agent->get(), log.get());
+
+  // Stop: say so first, then let running jobs end.
+  log->info("stopping signal={}", signal);
+  NotifyStopping("draining");
+  (*client_server)->SetServing(false);
+  (*operator_server)->SetServing(false);
+  signals->NextOneKills();
+  (*descriptors)->StopAccepting();
+  DrainAgent(agent->get(), config.timeouts.drain, log.get());
+  metrics.reset();
+  descriptors->reset();
+  (*operator_server)->Shutdown(absl::Milliseconds(100));
+  (*client_server)->Shutdown(absl::Milliseconds(500));
+  peers->Stop();
+  agent->reset();
+  log->info("stopped");
+  return absl::OkStatus();
+}
+
+int Main(int argc, char** argv) {
   const CommandLine line = ParseCommandLine(argc, argv);
   if (line.action == Action::kExit) return line.exit_code;
-  const absl::StatusOr<Config> config = ConfigFor(line);
+  absl::StatusOr<Config> config = ConfigFor(line);
   if (!config.ok()) {
     std::cerr << config.status().message() << "\n";
     return kExitConfig;
   }
-  if (line.action == Action::kPrintConfig) std::cout << PrintConfig(*config);
-  if (line.action == Action::kCheckConfig) std::cout << line.config_path << ": ok\n";
-  return kExitOk;
+  if (line.action == Action::kPrintConfig) {
+    std::cout << PrintConfig(*config);
+    return kExitOk;
+  }
+  if (line.action == Action::kCheckConfig) {
+    std::cout << line.config_path << ": ok\n";
+    return kExitOk;
+  }
+  const absl::Status status = Run(*std::move(config));
+  if (status.ok()) return kExitOk;
+  std::cerr << "railsd: " << status.message() << "\n";
+  return kExitRuntime;
 }
+
+}  // namespace
+}  // namespace railsd
+
+int main(int argc, char** argv) { return railsd::Main(argc, argv); }

@@ -68,8 +68,8 @@ absl::StatusOr<std::shared_ptr<spdlog::logger>> MakeLogger(const LogConfig& conf
   if (config.format == LogFormat::kJson) {
     logger->set_formatter(std::make_unique<JsonFormatter>());
   } else {
-    logger->set_formatter(std::make_unique<spdlog::pattern_formatter>("%Y-%m-%dT%H:%M:%S.%fZ %l %v",
-                                                                      spdlog::pattern_time_type::utc));
+    logger->set_formatter(
+        std::make_unique<spdlog::pattern_formatter>("%Y-%m-%dT%H:%M:%S.%fZ %l %v", spdlog::pattern_time_type::utc));
   }
   logger->set_level(spdlog::level::from_str(config.level));
   logger->flush_on(spdlog::level::trace);
@@ -106,7 +106,8 @@ LogFields SplitLogLine(absl::string_view line) {
       end = at + 1;
       while (end < line.size() && line[end] != '"') end += line[end] == '\\' ? 2 : 1;
       end = std::min(end, line.size());
-      if (!absl::CUnescape(line.substr(at + 1, end - at - 1), &value)) value = std::string(line.substr(at + 1, end - at - 1));
+      if (!absl::CUnescape(line.substr(at + 1, end - at - 1), &value))
+        value = std::string(line.substr(at + 1, end - at - 1));
       at = end + 2;
     } else {
       end = std::min(line.find(' ', at), line.size());

@@ -28,9 +28,9 @@ class LinkState {
 
   // What a HELLO changed.
   enum class Effect {
-    kNone,    // the same link: a reconnect, or the other direction
-    kNew,     // the first HELLO, or of another life: reset both boxes, close other streams
-    kStale,   // of a link that is over: refuse the stream
+    kNone,   // the same link: a reconnect, or the other direction
+    kNew,    // the first HELLO, or of another life: reset both boxes, close other streams
+    kStale,  // of a link that is over: refuse the stream
   };
   // A HELLO arrived on a stream of `direction`, which is open from now on unless the effect is kStale.
   // `*down` is set when a link that was up ended by it, with the reason.

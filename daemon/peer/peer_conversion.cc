@@ -200,8 +200,8 @@ ControlMessage ReadReady(const pb::Ready& in, FieldReader* r) {
     return out;
   }
   for (const pb::ReadyRail& rail : in.rails()) {
-    out.rails.push_back({r->Rail(rail.rail(), "rails.rail"), rail.usable(), rail.speed_bytes_per_second(),
-                         rail.backlog_bytes()});
+    out.rails.push_back(
+        {r->Rail(rail.rail(), "rails.rail"), rail.usable(), rail.speed_bytes_per_second(), rail.backlog_bytes()});
   }
   return out;
 }
@@ -303,14 +303,13 @@ absl::StatusOr<HelloFacts> HelloFrom(const pb::Hello& in, const std::string& own
   if (in.boot_id() == 0) return Invalid(absl::StrCat(both, "boot_id: 0"));
   if (in.link_generation() == 0) return Invalid(absl::StrCat(both, "link_generation: 0"));
   if (in.limits().max_message_bytes() < kMinMaxMessageBytes) {
-    return absl::FailedPreconditionError(absl::StrCat(both, "limits.max_message_bytes: ",
-                                                      in.limits().max_message_bytes(), ", less than ",
-                                                      kMinMaxMessageBytes));
+    return absl::FailedPreconditionError(absl::StrCat(
+        both, "limits.max_message_bytes: ", in.limits().max_message_bytes(), ", less than ", kMinMaxMessageBytes));
   }
   if (in.limits().max_world_size() != own_max_world_size) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(both, "limits.max_world_size: ", in.limits().max_world_size(), ", but ", own_node, " has ",
-                     own_max_world_size, "; set limits.max_world_size alike on all nodes"));
+    return absl::FailedPreconditionError(absl::StrCat(both, "limits.max_world_size: ", in.limits().max_world_size(),
+                                                      ", but ", own_node, " has ", own_max_world_size,
+                                                      "; set limits.max_world_size alike on all nodes"));
   }
   if (in.rails_size() == 0 || in.rails_size() > static_cast<int>(kMaxPeerRails)) {
     return Invalid(absl::StrCat(both, "rails: ", in.rails_size(), " entries, outside 1 to ", kMaxPeerRails));

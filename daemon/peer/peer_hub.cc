@@ -44,8 +44,8 @@ struct Peer {
   Inbox inbox;
   uint64_t acknowledged_in = 0;  // what the peer was told
   uint64_t max_message_bytes = 0;
-  OutPtr out;  // answered
-  InPtr in;    // greeted
+  OutPtr out;                          // answered
+  InPtr in;                            // greeted
   std::optional<ControlMessage> held;  // arrived before the link was up; nothing more is read until it is
   absl::Time last_out, last_in;        // written
   const StaticPeerConfig* config = nullptr;
@@ -64,8 +64,8 @@ struct Target {
   absl::Time dialled;
   absl::Time next_dial = absl::InfinitePast();
   absl::Duration back_off = kFirstRedial;
-  bool self = false;     // this node's own address
-  bool present = true;   // in the configuration or in DNS
+  bool self = false;    // this node's own address
+  bool present = true;  // in the configuration or in DNS
 };
 
 // Where an inbound stream comes from.
@@ -180,8 +180,8 @@ class Hub final : public PeerHub, public StreamHandler {
                                      peer.max_message_bytes, "); raise its limits.max_message"));
     }
     if (!peer.outbox.Push(std::move(request), bytes)) {
-      return Lose(peer, absl::StrCat("node ", node, " does not take messages: ", peer.outbox.unacknowledged(),
-                                     " of ", peer.outbox.bytes(), " bytes are unacknowledged"));
+      return Lose(peer, absl::StrCat("node ", node, " does not take messages: ", peer.outbox.unacknowledged(), " of ",
+                                     peer.outbox.bytes(), " bytes are unacknowledged"));
     }
     ++counters_.messages_out;
     Pump(peer);
@@ -229,7 +229,7 @@ class Hub final : public PeerHub, public StreamHandler {
     peer.out = nullptr;
     peer.link.OnStreamEnd(Direction::kOutbound);
     ++counters_.disconnects;
-    options_.log->info("peer stream ended node={} address={} status={}", node, target->address,
+    options_.log->info("control_stream_ended node={} address={} status={}", node, target->address,
                        LogValue(status.ToString()));
     if (stopping) Lose(peer, absl::StrCat("node ", node, " is stopping"));
   }
@@ -344,8 +344,8 @@ class Hub final : public PeerHub, public StreamHandler {
     }
     const auto it = peers_.find(hello.node);
     if (it == peers_.end() && options_.dns.name.empty()) {
-      return absl::FailedPreconditionError(absl::StrCat("node ", hello.node, " is no peer of node ", options_.node,
-                                                        "; add it to peers.static there"));
+      return absl::FailedPreconditionError(
+          absl::StrCat("node ", hello.node, " is no peer of node ", options_.node, "; add it to peers.static there"));
     }
     if (it == peers_.end() || it->second->config == nullptr) return absl::OkStatus();
     const std::vector<std::string>& wanted = it->second->config->rails;
@@ -381,8 +381,9 @@ class Hub final : public PeerHub, public StreamHandler {
   void OnAnswer(Target& target, const pb::HelloAnswer& answer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const absl::StatusOr<HelloFacts> facts = HelloFrom(answer.hello(), options_.node, options_.max_world_size);
     if (facts.ok() && facts->hello.boot == options_.boot) {
-      options_.log->info("own address found address={}", target.address);
+      options_.log->info("own_address_found address={}", target.address);
       target.self = true;
+      ++counters_.own_addresses;
       return target.stream->Cancel();
     }
     const absl::Status status = facts.ok() ? CheckPeer(facts->hello, target.expected_node) : facts.status();
@@ -411,8 +412,7 @@ class Hub final : public PeerHub, public StreamHandler {
 
   void RefuseTarget(Target& target, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     ++counters_.refused;
-    options_.log->error("peer refused address={} reason={}", target.address,
-                        LogValue(std::string(status.message())));
+    options_.log->error("peer_refused address={} reason={}", target.address, LogValue(std::string(status.message())));
     if (const auto it = peers_.find(target.expected_node); it != peers_.end()) {
       it->second->why = std::string(status.message());
     }
@@ -434,7 +434,7 @@ class Hub final : public PeerHub, public StreamHandler {
     Peer* const peer = status.ok() ? Greet(Direction::kInbound, *facts) : nullptr;
     if (peer == nullptr) {
       ++counters_.refused;
-      options_.log->error("peer refused node={} reason={}", LogValue(hello.node().substr(0, 64)),
+      options_.log->error("peer_refused node={} reason={}", LogValue(hello.node().substr(0, 64)),
                           LogValue(std::string(status.message())));
       return stream->Finish(status.ok() ? absl::FailedPreconditionError("this link is over; dial anew") : status);
     }
@@ -466,7 +466,7 @@ class Hub final : public PeerHub, public StreamHandler {
 
   void TryUp(Peer& peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (!peer.link.TakeUp()) return;
-    options_.log->info("peer up node={} boot={:x}", peer.node, peer.link.hello().boot.value());
+    options_.log->debug("control_link_up node={} boot={:x}", peer.node, peer.link.hello().boot.value());
     agent_->OnPeerUp(peer.link.hello());
     if (!peer.held) return;
     ControlMessage message = *std::exchange(peer.held, std::nullopt);
@@ -505,7 +505,7 @@ class Hub final : public PeerHub, public StreamHandler {
     ++counters_.protocol_errors;
     const std::string from = peer == nullptr ? "a stranger" : absl::StrCat("node ", peer->node);
     const std::string text = absl::StrCat(from, " to node ", options_.node, ": ", reason);
-    options_.log->error("peer broke the protocol node={} reason={}", peer == nullptr ? "?" : peer->node,
+    options_.log->error("peer_broke_the_protocol node={} reason={}", peer == nullptr ? "?" : peer->node,
                         LogValue(text));
     stream->Finish(absl::InvalidArgumentError(text));
     if (peer != nullptr) Lose(*peer, text);
@@ -562,14 +562,14 @@ class Hub final : public PeerHub, public StreamHandler {
 
   void ReportDown(Peer& peer, const std::string& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     peer.why = why;
-    options_.log->warn("peer down node={} reason={}", peer.node, LogValue(why));
+    options_.log->info("control_link_down node={} reason={}", peer.node, LogValue(why));
     agent_->OnPeerDown(peer.node, why);
   }
 
   void OnAddresses(absl::StatusOr<std::vector<std::string>> found) {
     absl::MutexLock lock(&mutex_);
     if (!found.ok()) {
-      options_.log->warn("peer lookup failed reason={}", LogValue(std::string(found.status().message())));
+      options_.log->warn("peer_lookup_failed reason={}", LogValue(std::string(found.status().message())));
       return;  // the last answer stays good
     }
     for (const auto& target : targets_) {
@@ -593,7 +593,8 @@ class Hub final : public PeerHub, public StreamHandler {
   void Tick(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     for (auto& [node, peer] : peers_) TickPeer(*peer, now);
     for (const auto& [stream, from] : inbound_) {
-      if (!from.greeted && now - from.since > options_.lost_after) stream->Finish(absl::DeadlineExceededError("no hello came in time"));
+      if (!from.greeted && now - from.since > options_.lost_after)
+        stream->Finish(absl::DeadlineExceededError("no hello came in time"));
     }
     // Addresses that DNS has dropped go once nothing uses them.
     std::erase_if(targets_, [](const auto& target) { return !target->present && target->stream == nullptr; });
@@ -611,8 +612,8 @@ class Hub final : public PeerHub, public StreamHandler {
       const bool inbound = *silent == Direction::kInbound;
       return Lose(peer, absl::StrCat("node ", peer.node, " has not been heard by node ", options_.node, " for ",
                                      absl::FormatDuration(options_.lost_after),
-                                     inbound ? " on its own stream" : " on this node's stream", "; last: ",
-                                     peer.why.empty() ? "nothing" : peer.why));
+                                     inbound ? " on its own stream" : " on this node's stream",
+                                     "; last: ", peer.why.empty() ? "nothing" : peer.why));
     }
     if (peer.out != nullptr && now - peer.last_out >= options_.heartbeat && !peer.out->writing()) {
       auto request = std::make_shared<pb::ExchangeRequest>();

@@ -42,6 +42,7 @@ struct PeerCounters {
   std::atomic<uint64_t> messages_in{0};       // given to the agent
   std::atomic<uint64_t> messages_dropped{0};  // sent to a node that is not up
   std::atomic<uint64_t> duplicates{0};        // of a resend
+  std::atomic<uint64_t> own_addresses{0};     // that DNS named among the peers'
   std::atomic<uint64_t> lost{0};              // links ended from this side
 };
 

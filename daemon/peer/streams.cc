@@ -19,7 +19,8 @@ constexpr char kStoppingKey[] = "rails-stopping";
 constexpr int kFirstReconnectMilliseconds = 100;
 constexpr int kMaxReconnectMilliseconds = 1000;
 
-class Outbound final : public OutboundStream, public grpc::ClientBidiReactor<pb::ExchangeRequest, pb::ExchangeResponse> {
+class Outbound final : public OutboundStream,
+                       public grpc::ClientBidiReactor<pb::ExchangeRequest, pb::ExchangeResponse> {
  public:
   explicit Outbound(StreamHandler* handler) : handler_(handler) {}
 
@@ -179,8 +180,7 @@ class GrpcDialler final : public Dialler {
     arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
     arguments.SetMaxReceiveMessageSize(static_cast<int>(max_message_bytes));
     arguments.SetMaxSendMessageSize(-1);
-    stub_ = pb::PeerService::NewStub(
-        grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
+    stub_ = pb::PeerService::NewStub(grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
   }
 
   std::shared_ptr<OutboundStream> Dial(StreamHandler* handler) override {

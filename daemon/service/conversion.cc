@@ -20,8 +20,8 @@ absl::Status Invalid(const std::string& text) { return absl::InvalidArgumentErro
 absl::Status ReadFlow(const rails::v1::FlowRanges& in, const std::string& field, FlowRanges* out) {
   const int count = in.offsets_bytes_size();
   if (in.lengths_bytes_size() != count) {
-    return Invalid(absl::StrCat(field, ".lengths_bytes: ", in.lengths_bytes_size(), " entries beside ", count,
-                                " offsets_bytes"));
+    return Invalid(
+        absl::StrCat(field, ".lengths_bytes: ", in.lengths_bytes_size(), " entries beside ", count, " offsets_bytes"));
   }
   const bool one_segment = in.segment_ids_size() == 1;
   if (!one_segment && in.segment_ids_size() != count) {
@@ -33,7 +33,8 @@ absl::Status ReadFlow(const rails::v1::FlowRanges& in, const std::string& field,
   for (int i = 0; i < count; ++i) {
     const uint64_t offset = in.offsets_bytes(i), length = in.lengths_bytes(i);
     if (length > std::numeric_limits<uint64_t>::max() - offset) {
-      return Invalid(absl::StrCat(field, ".offsets_bytes[", i, "]: ", offset, " + length ", length, " is past 64 bits"));
+      return Invalid(
+          absl::StrCat(field, ".offsets_bytes[", i, "]: ", offset, " + length ", length, " is past 64 bits"));
     }
     if (__builtin_add_overflow(total, length, &total)) {
       return Invalid(absl::StrCat(field, ".lengths_bytes[", i, "]: ", length, " takes the flow past 64 bits"));
@@ -125,8 +126,8 @@ absl::StatusOr<JoinRequest> JoinFrom(const rails::v1::JoinGroupRequest& request,
   join.join_key = request.join_key();
   join.world_size = request.world_size();
   join.rank = Rank(request.rank());
-  join.timeout = request.timeout_milliseconds() == 0 ? absl::InfiniteDuration()
-                                                     : FromMilliseconds(request.timeout_milliseconds());
+  join.timeout =
+      request.timeout_milliseconds() == 0 ? absl::InfiniteDuration() : FromMilliseconds(request.timeout_milliseconds());
   return join;
 }
 
@@ -157,8 +158,8 @@ absl::StatusOr<Submission> SubmissionFrom(const rails::v1::SubmitAllToAllRequest
   out.job = job->job;
   out.rank = job->rank;
   out.tag = request.tag();
-  out.timeout = request.timeout_milliseconds() == 0 ? absl::InfiniteDuration()
-                                                    : FromMilliseconds(request.timeout_milliseconds());
+  out.timeout =
+      request.timeout_milliseconds() == 0 ? absl::InfiniteDuration() : FromMilliseconds(request.timeout_milliseconds());
   uint64_t ranges_left = limits.max_ranges_per_submission;
   absl::Status status = ReadFlows(request.sends(), "sends", out.rank, limits, &ranges_left, &out.sends);
   if (status.ok()) status = ReadFlows(request.receives(), "receives", out.rank, limits, &ranges_left, &out.receives);

@@ -101,8 +101,7 @@ class JobService final : public rails::v1::JobService::CallbackService {
       call->Answer(job.status());
       return call.get();
     }
-    const absl::Duration timeout =
-        std::min(FromMilliseconds(request->timeout_milliseconds()), TimeLeft(*call_context));
+    const absl::Duration timeout = std::min(FromMilliseconds(request->timeout_milliseconds()), TimeLeft(*call_context));
     WaitOn(context_->agent, call, response, caller->id, *job, absl::Now() + timeout);
     return call.get();
   }
@@ -132,16 +131,15 @@ class JobService final : public rails::v1::JobService::CallbackService {
   static void WaitOn(Agent* agent, std::shared_ptr<DeferredCall> call, rails::v1::WaitJobResponse* response,
                      SessionId session, JobOfRank job, absl::Time until) {
     const absl::Duration left = std::max(until - absl::Now(), absl::ZeroDuration());
-    agent->Wait(session, job.job, job.rank, std::min(left, kWaitSlice),
-                [=](absl::StatusOr<JobReport> report) {
-                  if (!report.ok()) {
-                    call->Answer(report.status());
-                  } else if (IsTerminal(report->state) || absl::Now() >= until) {
-                    call->Answer(absl::OkStatus(), [&] { ReportTo(*report, response->mutable_report()); });
-                  } else if (!call->finished()) {
-                    WaitOn(agent, call, response, session, job, until);
-                  }
-                });
+    agent->Wait(session, job.job, job.rank, std::min(left, kWaitSlice), [=](absl::StatusOr<JobReport> report) {
+      if (!report.ok()) {
+        call->Answer(report.status());
+      } else if (IsTerminal(report->state) || absl::Now() >= until) {
+        call->Answer(absl::OkStatus(), [&] { ReportTo(*report, response->mutable_report()); });
+      } else if (!call->finished()) {
+        WaitOn(agent, call, response, session, job, until);
+      }
+    });
   }
 
   const std::shared_ptr<const ServiceContext> context_;

@@ -31,8 +31,8 @@ class Server final : public RpcServer {
     for (const std::shared_ptr<grpc::Service>& service : services_) builder.RegisterService(service.get());
     server_ = builder.BuildAndStart();
     if (server_ == nullptr || port_ == 0) {
-      return absl::UnavailableError(absl::StrCat("cannot listen on ", options.address,
-                                                 ": the address is not this node's or is in use"));
+      return absl::UnavailableError(
+          absl::StrCat("cannot listen on ", options.address, ": the address is not this node's or is in use"));
     }
     SetServing(false);
     return absl::OkStatus();

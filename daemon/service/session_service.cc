@@ -39,8 +39,7 @@ class SessionService final : public rails::v1::SessionService::CallbackService {
     return call.get();
   }
 
-  ServerUnaryReactor* RemoveSegment(CallbackServerContext* call_context,
-                                    const rails::v1::RemoveSegmentRequest* request,
+  ServerUnaryReactor* RemoveSegment(CallbackServerContext* call_context, const rails::v1::RemoveSegmentRequest* request,
                                     rails::v1::RemoveSegmentResponse*) override {
     const auto call = DeferredCall::Make();
     const auto caller = CallerOf(*call_context, *context_->sessions);

@@ -3,7 +3,6 @@
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/pidfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -103,7 +102,8 @@ class Server final : public DescriptorServer {
   }
 
   bool Run() {
-    if (!Watch(listener_.get(), EventKey(Source::kListen, 0)) || !Watch(mailbox_->wake_fd(), EventKey(Source::kWake, 0)))
+    if (!Watch(listener_.get(), EventKey(Source::kListen, 0)) ||
+        !Watch(mailbox_->wake_fd(), EventKey(Source::kWake, 0)))
       return false;
     thread_ = std::thread([this] {
       pthread_setname_np(pthread_self(), "descriptors");
@@ -191,7 +191,7 @@ class Server final : public DescriptorServer {
       if (errno == EINTR || errno == ECONNABORTED) continue;
       if (errno == EAGAIN) return;
       // Out of descriptors or memory: look again later instead of spinning.
-      options_.log->error("descriptor accept failed errno={}", errno);
+      options_.log->error("descriptor_accept_failed errno={}", errno);
       epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
       accept_paused_until_ = absl::Now() + kAcceptPause;
       return;
@@ -222,7 +222,7 @@ class Server final : public DescriptorServer {
     }
     if (!refused.ok()) {
       ++counters_.refused_connections;
-      options_.log->warn("session refused pid={} uid={} reason={}", connection->peer.pid, connection->peer.uid,
+      options_.log->warn("session_refused pid={} uid={} reason={}", connection->peer.pid, connection->peer.uid,
                          LogValue(std::string(refused.message())));
       Reply(socket.get(), refused);
       return;
@@ -258,9 +258,8 @@ class Server final : public DescriptorServer {
     DescriptorRequest request;
     if (packet.truncated || packet.control_truncated || !request.ParseFromString(packet.bytes)) {
       const std::string reason = packet.truncated ? absl::StrCat("packet: longer than ", kMaxPacketBytes, " bytes")
-                                 : packet.control_truncated
-                                     ? "packet: carries more descriptors than could be received"
-                                     : "packet: not a rails.v1.DescriptorRequest";
+                                 : packet.control_truncated ? "packet: carries more descriptors than could be received"
+                                                            : "packet: not a rails.v1.DescriptorRequest";
       ++counters_.bad_packets;
       Reply(connection.socket.get(), absl::InvalidArgumentError(reason));
       return End(id, reason);
@@ -276,7 +275,8 @@ class Server final : public DescriptorServer {
   }
 
   void Open(uint64_t id, Connection& connection, const rails::v1::OpenSessionRequest& request, size_t fds) {
-    if (fds != 0) return Refuse(id, connection, absl::StrCat("open_session: carries ", fds, " descriptors, wants none"));
+    if (fds != 0)
+      return Refuse(id, connection, absl::StrCat("open_session: carries ", fds, " descriptors, wants none"));
     if (connection.open) {
       return Refuse(id, connection, "open_session: this connection has a session already",
                     absl::StatusCode::kFailedPrecondition);
@@ -288,8 +288,9 @@ class Server final : public DescriptorServer {
                     absl::StatusCode::kFailedPrecondition);
     }
     if (request.client_name().size() > kMaxClientName) {
-      return Refuse(id, connection, absl::StrCat("open_session: client_name: ", request.client_name().size(),
-                                                 " bytes, more than ", kMaxClientName));
+      return Refuse(id, connection,
+                    absl::StrCat("open_session: client_name: ", request.client_name().size(), " bytes, more than ",
+                                 kMaxClientName));
     }
     connection.client_name = request.client_name();
     connection.busy = true;
@@ -339,19 +340,18 @@ class Server final : public DescriptorServer {
     if (!answer.status.ok()) return Reply(connection.socket.get(), answer.status);
     connection.open = true;
     connection.session = answer.session;
-    const UniqueFd self(pidfd_open(getpid(), 0));
+    const UniqueFd self = OpenPidfd(getpid());
     DescriptorResponse response;
     auto& opened = *response.mutable_open_session();
     opened.set_version(kProtocolVersion);
     opened.set_session_id(answer.session.value());
-    opened.set_token(registry_->Add(
-        {answer.session,
-         {connection.peer.pid, connection.peer.uid, connection.peer.gid, options_.tenant},
-         connection.client_name}));
+    opened.set_token(registry_->Add({answer.session,
+                                     {connection.peer.pid, connection.peer.uid, connection.peer.gid, options_.tenant},
+                                     connection.client_name}));
     opened.set_node(options_.node);
     opened.set_boot_id(options_.boot.value());
-    options_.log->info("session opened session={} pid={} uid={} client={}", answer.session.value(),
-                       connection.peer.pid, connection.peer.uid, LogValue(connection.client_name));
+    options_.log->info("session_opened session={} pid={} uid={} client={}", answer.session.value(), connection.peer.pid,
+                       connection.peer.uid, LogValue(connection.client_name));
     return Reply(connection.socket.get(), absl::OkStatus(), response, self.get());
   }
 
@@ -370,18 +370,17 @@ class Server final : public DescriptorServer {
     if (!connection->open) return;
     registry_->Remove(connection->session);
     const std::string who = connection->client_name.empty() ? "" : absl::StrCat(" (", connection->client_name, ")");
-    CloseSession(connection->session, absl::StrCat("trainer process ", connection->peer.pid, who, " on node ",
-                                                   options_.node, ": ", why));
+    CloseSession(connection->session,
+                 absl::StrCat("trainer process ", connection->peer.pid, who, " on node ", options_.node, ": ", why));
   }
 
   void CloseSession(SessionId session, const std::string& reason) {
-    options_.log->info("session closing session={} reason={}", session.value(), LogValue(reason));
-    agent_->CloseSession(session, reason,
-                         [session, log = options_.log, closed = options_.on_session_closed](absl::Status status) {
-                           if (closed) closed(session);
-                           log->info("session closed session={} status={}", session.value(),
-                                     LogValue(status.ToString()));
-                         });
+    options_.log->info("session_closing session={} reason={}", session.value(), LogValue(reason));
+    agent_->CloseSession(
+        session, reason, [session, log = options_.log, closed = options_.on_session_closed](absl::Status status) {
+          if (closed) closed(session);
+          log->info("session_closed session={} status={}", session.value(), LogValue(status.ToString()));
+        });
   }
 
   const DescriptorServerOptions options_;
@@ -402,8 +401,8 @@ class Server final : public DescriptorServer {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<DescriptorServer>> DescriptorServer::Start(DescriptorServerOptions options,
-                                                                          Agent* agent, SessionRegistry* registry) {
+absl::StatusOr<std::unique_ptr<DescriptorServer>> DescriptorServer::Start(DescriptorServerOptions options, Agent* agent,
+                                                                          SessionRegistry* registry) {
   absl::StatusOr<UniqueFd> listener = ListenAt(options.path, options.mode);
   if (!listener.ok()) return listener.status();
   UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));

@@ -1,9 +1,10 @@
 #include "daemon/session/packet_socket.h"
 
-#include <sys/pidfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -108,12 +109,14 @@ absl::StatusOr<UniqueFd> ListenAt(const std::string& path, uint32_t mode) {
   return socket;
 }
 
+UniqueFd OpenPidfd(pid_t pid) { return UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))); }
+
 absl::StatusOr<UniqueFd> PidfdOfPeer(int socket, pid_t pid) {
   int fd = -1;
   socklen_t size = sizeof(fd);
   if (getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &fd, &size) == 0) return UniqueFd(fd);
   if (pid <= 0) return absl::FailedPreconditionError("the process is not visible here: it is in another pid namespace");
-  UniqueFd pidfd(pidfd_open(pid, 0));
+  UniqueFd pidfd = OpenPidfd(pid);
   if (!pidfd.valid()) return absl::ErrnoToStatus(errno, absl::StrCat("pidfd of process ", pid));
   return pidfd;
 }

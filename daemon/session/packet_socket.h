@@ -34,6 +34,10 @@ bool SendPacket(int socket, absl::string_view bytes, int fd);
 // Binds and listens at `path` with `mode`. Errors name path and errno.
 absl::StatusOr<UniqueFd> ListenAt(const std::string& path, uint32_t mode);
 
+// A pidfd of a process; invalid, with errno, when there is none. By system call: the C library's header of Debian 12
+// cannot be used from C++.
+UniqueFd OpenPidfd(pid_t pid);
+
 // A pidfd of the process behind the socket: the kernel's own record of it where it has one (Linux 6.5), else by
 // number. Error: the process is gone or cannot be seen from here.
 absl::StatusOr<UniqueFd> PidfdOfPeer(int socket, pid_t pid);

@@ -1,0 +1,163 @@
+#include "daemon/lifecycle/process.h"
+
+#include <fcntl.h>
+#include <grp.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+namespace railsd {
+namespace {
+
+sigset_t StopSet() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGINT);
+  return set;
+}
+
+void DieOf(int signal) { _exit(128 + signal); }
+
+// The process that listens at `path`, 0 for one that cannot be named; NOT_FOUND when nobody does.
+absl::StatusOr<pid_t> ListenerAt(const std::string& path, int type) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof(address.sun_path)) return absl::InvalidArgumentError(absl::StrCat(path, ": too long"));
+  memcpy(address.sun_path, path.data(), path.size());
+  const UniqueFd socket(::socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket.valid()) return absl::ErrnoToStatus(errno, absl::StrCat(path, ": socket"));
+  if (connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0 && errno != EAGAIN) {
+    return absl::NotFoundError("nobody listens");
+  }
+  ucred peer = {};
+  socklen_t size = sizeof(peer);
+  return getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 ? peer.pid : 0;
+}
+
+absl::Status RemoveStale(const std::string& path, int type) {
+  struct stat info;
+  if (lstat(path.c_str(), &info) != 0) {
+    return errno == ENOENT ? absl::OkStatus() : absl::ErrnoToStatus(errno, path);
+  }
+  if (!S_ISSOCK(info.st_mode)) return absl::FailedPreconditionError(absl::StrCat(path, ": in the way, and no socket"));
+  const absl::StatusOr<pid_t> listener = ListenerAt(path, type);
+  if (listener.ok()) {
+    return absl::FailedPreconditionError(absl::StrCat(path, ": process ", *listener, " listens there already"));
+  }
+  if (unlink(path.c_str()) != 0) return absl::ErrnoToStatus(errno, absl::StrCat(path, ": cannot remove"));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<StopSignals> StopSignals::Block() {
+  signal(SIGPIPE, SIG_IGN);
+  const sigset_t set = StopSet();
+  const int error = pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  if (error != 0) return absl::ErrnoToStatus(error, "sigmask");
+  UniqueFd fd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!fd.valid()) return absl::ErrnoToStatus(errno, "signalfd");
+  return StopSignals(std::move(fd));
+}
+
+int StopSignals::WaitFor(absl::Duration timeout) {
+  pollfd entry = {fd_.get(), POLLIN, 0};
+  const int wait = timeout == absl::InfiniteDuration() ? -1 : static_cast<int>(absl::ToInt64Milliseconds(timeout));
+  if (poll(&entry, 1, wait) <= 0) return 0;
+  signalfd_siginfo info = {};
+  return read(fd_.get(), &info, sizeof(info)) == sizeof(info) ? static_cast<int>(info.ssi_signo) : 0;
+}
+
+void StopSignals::NextOneKills() {
+  signal(SIGTERM, &DieOf);
+  signal(SIGINT, &DieOf);
+  const sigset_t set = StopSet();
+  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+}
+
+uint64_t RaiseFileLimit() {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+  getrlimit(RLIMIT_NOFILE, &limit);
+  return limit.rlim_cur;
+}
+
+absl::StatusOr<SocketDirectory> SocketDirectory::Prepare(const std::string& path) {
+  const bool created = mkdir(path.c_str(), 0755) == 0;
+  if (!created && errno != EEXIST) return absl::ErrnoToStatus(errno, absl::StrCat("socket_dir: '", path, "'"));
+  // The process's umask hides the sockets until they have their modes; the directory itself must be open.
+  if (created && chmod(path.c_str(), 0755) != 0) return absl::ErrnoToStatus(errno, absl::StrCat(path, ": chmod"));
+  struct stat info;
+  if (stat(path.c_str(), &info) != 0) return absl::ErrnoToStatus(errno, path);
+  if (!S_ISDIR(info.st_mode))
+    return absl::FailedPreconditionError(absl::StrCat("socket_dir: '", path, "': no directory"));
+  if ((info.st_mode & S_IWOTH) != 0 && (info.st_mode & S_ISVTX) == 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("socket_dir: '", path, "': everybody may replace files in it; take the write permission away"));
+  }
+  const std::string lock_path = path + "/railsd.lock";
+  UniqueFd lock(open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!lock.valid()) return absl::ErrnoToStatus(errno, absl::StrCat(lock_path, ": cannot open"));
+  if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    char pid[32] = {};
+    const ssize_t size = pread(lock.get(), pid, sizeof(pid) - 1, 0);
+    return absl::FailedPreconditionError(
+        absl::StrCat("socket_dir: '", path, "': another railsd runs here, process ", size > 0 ? pid : "unknown"));
+  }
+  const std::string pid = absl::StrCat(getpid());
+  if (ftruncate(lock.get(), 0) != 0 || pwrite(lock.get(), pid.data(), pid.size(), 0) < 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat(lock_path, ": cannot write"));
+  }
+  for (const auto& [name, type] : {std::pair{"/client.sock", int{SOCK_STREAM}},
+                                   {"/operator.sock", int{SOCK_STREAM}},
+                                   {"/descriptors.sock", int{SOCK_SEQPACKET}}}) {
+    if (absl::Status status = RemoveStale(path + name, type); !status.ok()) return status;
+  }
+  return SocketDirectory(std::move(lock));
+}
+
+absl::Status SetSocketAccess(const std::string& path, uint32_t mode, const std::string& group) {
+  if (!group.empty()) {
+    uint32_t number = 0;
+    if (!absl::SimpleAtoi(group, &number)) {
+      const struct group* entry = getgrnam(group.c_str());
+      if (entry == nullptr) {
+        return absl::InvalidArgumentError(absl::StrCat("operator_group: '", group, "': no such group"));
+      }
+      number = entry->gr_gid;
+    }
+    if (chown(path.c_str(), static_cast<uid_t>(-1), number) != 0) {
+      return absl::ErrnoToStatus(errno, absl::StrCat(path, ": cannot give it to group ", group));
+    }
+  }
+  if (chmod(path.c_str(), mode) != 0) return absl::ErrnoToStatus(errno, absl::StrCat(path, ": chmod"));
+  return absl::OkStatus();
+}
+
+uint64_t DrawBootId() {
+  uint64_t value = 0;
+  while (value == 0) {
+    if (getrandom(&value, sizeof(value), 0) != sizeof(value)) abort();
+  }
+  return value;
+}
+
+}  // namespace railsd

@@ -1,0 +1,54 @@
+// What the process does to its surroundings before it serves: signals, descriptors, the socket directory.
+#ifndef RAILSD_DAEMON_LIFECYCLE_PROCESS_H_
+#define RAILSD_DAEMON_LIFECYCLE_PROCESS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "agent/base/unique_fd.h"
+
+namespace railsd {
+
+// SIGTERM and SIGINT as something to wait for. Make it before any thread starts: threads inherit the mask. SIGPIPE is
+// ignored from then on. A second signal ends the process at once with status 128 + its number.
+class StopSignals {
+ public:
+  static absl::StatusOr<StopSignals> Block();
+  // The signal that came, or 0 when `timeout` passed first.
+  int WaitFor(absl::Duration timeout);
+  // From now on the next signal kills: for the drain.
+  void NextOneKills();
+
+ private:
+  explicit StopSignals(UniqueFd fd) : fd_(std::move(fd)) {}
+  UniqueFd fd_;
+};
+
+// Raises the soft limit on open files to the hard one; returns the limit in force.
+uint64_t RaiseFileLimit();
+
+// The directory of the sockets, held by this process: created (0755) when missing, locked against a second daemon,
+// stale sockets removed. The lock ends with the object.
+class SocketDirectory {
+ public:
+  // FAILED_PRECONDITION: another daemon runs here (names its pid), something that is no socket is in the way, or the
+  // directory is writable by everybody without the sticky bit.
+  static absl::StatusOr<SocketDirectory> Prepare(const std::string& path);
+
+ private:
+  explicit SocketDirectory(UniqueFd lock) : lock_(std::move(lock)) {}
+  UniqueFd lock_;
+};
+
+// Sets mode and, when `group` is not empty, the group (name or number) of a socket.
+absl::Status SetSocketAccess(const std::string& path, uint32_t mode, const std::string& group);
+
+// A random number for this start, never 0.
+uint64_t DrawBootId();
+
+}  // namespace railsd
+
+#endif  // RAILSD_DAEMON_LIFECYCLE_PROCESS_H_

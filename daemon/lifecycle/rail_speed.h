@@ -1,0 +1,25 @@
+// The speed of a rail that the configuration leaves open.
+#ifndef RAILSD_DAEMON_LIFECYCLE_RAIL_SPEED_H_
+#define RAILSD_DAEMON_LIFECYCLE_RAIL_SPEED_H_
+
+#include <spdlog/logger.h>
+
+#include <string>
+#include <vector>
+
+#include "agent/agent.h"
+
+namespace railsd {
+
+inline constexpr uint64_t kDefaultRailBytesPerSecond = 1'250'000'000;  // 10gbit
+
+// Interface that has `address` ("ip" or "ip:port"), or empty.
+std::string InterfaceOf(const std::string& address);
+// Of an interface as the kernel tells it, in bytes per second; 0 when it does not know.
+uint64_t InterfaceSpeed(const std::string& interface);
+// Fills speeds of 0: from the interface, else the default with a warning.
+void FillRailSpeeds(std::vector<RailSpec>* rails, spdlog::logger* log);
+
+}  // namespace railsd
+
+#endif  // RAILSD_DAEMON_LIFECYCLE_RAIL_SPEED_H_

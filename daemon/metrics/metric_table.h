@@ -1,0 +1,126 @@
+// Every metric that the daemon exports: name, type, unit and help in one table. Names follow the Prometheus rules:
+// base units, `_total` for counters. Labels are bounded: rail, direction, peer, state, result; never a job.
+#ifndef RAILSD_DAEMON_METRICS_METRIC_TABLE_H_
+#define RAILSD_DAEMON_METRICS_METRIC_TABLE_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace railsd {
+
+enum class MetricKind : uint8_t { kCounter, kGauge, kHistogram };
+
+struct MetricInfo {
+  const char* name;
+  MetricKind kind;
+  const char* labels;  // comma-separated, for people and for the test of the exposition
+  const char* help;
+};
+
+enum class Metric : size_t {
+  kBuildInfo,
+  kStartTime,
+  kConfigInfo,
+  kTlsEnabled,
+  kDraining,
+  kRailSpeed,
+  kRailMeasuredSpeed,
+  kRailPayload,
+  kRailChunks,
+  kRailSystemCalls,
+  kRailQueued,
+  kRailInFlight,
+  kRailQueueDepth,
+  kRailPeersUp,
+  kRailErrors,
+  kRailDrained,
+  kPeerUp,
+  kPeerRailUp,
+  kControlMessages,
+  kControlIgnored,
+  kControlStreamErrors,
+  kSessions,
+  kSegments,
+  kSegmentBytes,
+  kGroups,
+  kJobs,
+  kJobsFinished,
+  kJobDuration,
+  kJobWait,
+  kJobRatio,
+  kSubmissionsRefused,
+  kLocalCopy,
+  kPlans,
+  kPlanningTime,
+  kStolenChunks,
+  kEngineQueueDepth,
+  kDescriptorConnections,
+  kDescriptorRefused,
+  kDescriptorBadPackets,
+  kScrapeFailed,
+  kCount,
+};
+
+inline constexpr size_t kMetricCount = static_cast<size_t>(Metric::kCount);
+
+inline constexpr std::array<MetricInfo, kMetricCount> kMetricTable = {{
+    {"railsd_build_info", MetricKind::kGauge, "version,node", "Version and node of this daemon; always 1."},
+    {"railsd_start_time_seconds", MetricKind::kGauge, "", "When this daemon started, in seconds since 1970."},
+    {"railsd_config_info", MetricKind::kGauge, "hash", "Hash of the configuration in force; always 1."},
+    {"railsd_tls_enabled", MetricKind::kGauge, "", "1 when nodes authenticate each other by mutual TLS."},
+    {"railsd_draining", MetricKind::kGauge, "", "1 while the daemon refuses new groups and ends running jobs."},
+    {"railsd_rail_speed_bytes_per_second", MetricKind::kGauge, "rail", "Speed that the planner counts on."},
+    {"railsd_rail_measured_speed_bytes_per_second", MetricKind::kGauge, "rail",
+     "Speed seen while the rail was busy; 0 until known."},
+    {"railsd_rail_payload_bytes_total", MetricKind::kCounter, "rail,direction",
+     "Payload bytes: acknowledged by the receiver (tx), arrived whole (rx)."},
+    {"railsd_rail_chunks_total", MetricKind::kCounter, "rail,direction",
+     "Chunks acknowledged (tx) and frames arrived whole (rx)."},
+    {"railsd_rail_system_calls_total", MetricKind::kCounter, "rail,direction", "System calls that moved payload."},
+    {"railsd_rail_queued_bytes", MetricKind::kGauge, "rail", "Bytes planned onto the rail and not posted."},
+    {"railsd_rail_in_flight_bytes", MetricKind::kGauge, "rail", "Bytes posted and not acknowledged."},
+    {"railsd_rail_queue_depth", MetricKind::kGauge, "rail,queue",
+     "Entries in the queues between the engine and the rail's thread."},
+    {"railsd_rail_peers_up", MetricKind::kGauge, "rail", "Peers that the rail is connected to."},
+    {"railsd_rail_errors_total", MetricKind::kCounter, "rail,kind",
+     "Data connections that failed: protocol, refused, disconnect, connect."},
+    {"railsd_rail_drained_bytes_total", MetricKind::kCounter, "rail",
+     "Payload bytes that arrived for zones closed or unknown, and were dropped."},
+    {"railsd_peer_up", MetricKind::kGauge, "peer", "1 when the control streams with the peer are up."},
+    {"railsd_peer_rail_up", MetricKind::kGauge, "peer,rail", "1 when the data connection to the peer is up."},
+    {"railsd_control_messages_total", MetricKind::kCounter, "direction", "Messages between agents."},
+    {"railsd_control_messages_ignored_total", MetricKind::kCounter, "",
+     "Messages of ended jobs, of unknown groups, or that contradict what is known."},
+    {"railsd_control_stream_errors_total", MetricKind::kCounter, "kind",
+     "Control streams: disconnect, refused, protocol, lost, duplicate, dropped."},
+    {"railsd_sessions", MetricKind::kGauge, "", "Trainer processes with a session."},
+    {"railsd_segments", MetricKind::kGauge, "", "Shared memory segments."},
+    {"railsd_segment_bytes", MetricKind::kGauge, "", "Bytes of shared memory segments."},
+    {"railsd_groups", MetricKind::kGauge, "state", "Groups with a rank on this node: active, broken."},
+    {"railsd_jobs", MetricKind::kGauge, "", "Jobs of ranks of this node that are not finished."},
+    {"railsd_jobs_finished_total", MetricKind::kCounter, "result", "Finished jobs of ranks of this node."},
+    {"railsd_job_duration_seconds", MetricKind::kHistogram, "",
+     "From the acceptance of a rank's part of a job to its end, of jobs that were done."},
+    {"railsd_job_wait_seconds", MetricKind::kHistogram, "for",
+     "Part of the duration spent waiting for other ranks of the node (ranks) and for READY (peers)."},
+    {"railsd_job_ratio_to_bound", MetricKind::kHistogram, "",
+     "Time of a job on this node over its lower bound, max(out, in) / sum of rail speeds."},
+    {"railsd_submissions_refused_total", MetricKind::kCounter, "", "Submissions that were refused; nothing changed."},
+    {"railsd_local_copy_bytes_total", MetricKind::kCounter, "", "Bytes copied between ranks of this node."},
+    {"railsd_plans_total", MetricKind::kCounter, "", "Plans made: one per job and destination node."},
+    {"railsd_planning_seconds_total", MetricKind::kCounter, "", "Time spent planning."},
+    {"railsd_stolen_chunks_total", MetricKind::kCounter, "", "Chunks that late binding moved to another rail."},
+    {"railsd_engine_queue_depth", MetricKind::kGauge, "", "Commands that wait for the engine's thread."},
+    {"railsd_descriptor_connections", MetricKind::kGauge, "", "Open connections to the descriptor socket."},
+    {"railsd_descriptor_refused_total", MetricKind::kCounter, "", "Connections to the descriptor socket refused."},
+    {"railsd_descriptor_bad_packets_total", MetricKind::kCounter, "",
+     "Packets on the descriptor socket answered with an error, or connections closed for them."},
+    {"railsd_scrape_failed", MetricKind::kGauge, "", "1 when the engine did not answer this scrape in time."},
+}};
+
+constexpr const MetricInfo& InfoOf(Metric metric) { return kMetricTable[static_cast<size_t>(metric)]; }
+
+}  // namespace railsd
+
+#endif  // RAILSD_DAEMON_METRICS_METRIC_TABLE_H_
