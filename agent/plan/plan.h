@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "agent/base/ids.h"
@@ -51,7 +52,7 @@ struct PlanFlow {
 struct PlanOptions {
   Policy policy = Policy::kLpt;
   uint64_t chunk_bytes = 1 << 20;       // no chunk is longer
-  uint64_t min_chunk_bytes = 64 << 10;  // no chunk is shorter unless its flow is
+  uint64_t min_chunk_bytes = 64 << 10;  // no chunk is shorter unless its flow is (at most half of chunk_bytes counts)
 };
 
 // A stretch of one flow on one rail.
@@ -63,46 +64,84 @@ struct PlanRun {
 };
 
 // How a run is cut: into the fewest chunks of at most `chunk_bytes`, as equal as can be (differing by at most 1 byte).
-// The last bytes of a run of r bytes at position p: chunk = ceil(remaining / ceil(remaining / chunk_bytes)).
+// The next chunk of a run with r bytes left is ceil(r / ceil(r / chunk_bytes)).
 inline uint64_t NextChunkBytes(uint64_t remaining_bytes, uint64_t chunk_bytes) {
   const uint64_t pieces = (remaining_bytes + chunk_bytes - 1) / chunk_bytes;
   return (remaining_bytes + pieces - 1) / pieces;
 }
 
 // Residual bytes per rail and per (destination, rail) that lasts across plans, so that the odd pieces of many small
-// jobs do not pile up on one rail. Values are relative: only differences between rails matter, and they decay as they
-// are evened out. Owned by the engine's thread.
+// jobs do not pile up on one rail. Values are relative: bytes planned over (or, negative, under) the rail's share of
+// what was planned, so they sum to zero over the rails of a plan and do not grow with the traffic. `lpt` and `lpt_flow`
+// read and write them; `round_robin` keeps its turn here; the other policies leave the ledger alone. Owned by the
+// engine's thread.
 class Ledger {
  public:
   explicit Ledger(size_t rails) : sender_(rails, 0) {}
-  // One entry per rail: bytes planned over the level of the least loaded rail.
+  // One entry per rail, all destinations together.
   absl::Span<double> Sender() { return absl::MakeSpan(sender_); }
   // The same for one destination; created at first use.
   absl::Span<double> Pair(PeerIndex destination);
   void Forget(PeerIndex destination);
+  // Place, among the usable rails, that round_robin's next chunk goes to.
+  uint64_t& Turn() { return turn_; }
 
  private:
   std::vector<double> sender_;
   std::vector<std::vector<double>> pairs_;
+  uint64_t turn_ = 0;
 };
 
 // Scratch memory and the result; reuse one for call after call and the steady state allocates nothing.
 struct PlanWorkspace {
   std::vector<PlanRun> runs;         // the result: grouped by rail, larger flows first
   std::vector<uint64_t> rail_bytes;  // the result: bytes per rail
-  // scratch below
-  std::vector<uint32_t> order;
-  std::vector<double> load;
-  std::vector<double> target;
-  std::vector<uint32_t> bin_of_rail;
+
+  // Scratch. A bin is a usable rail of the pair before it is decided which of the equal rails it is.
+  struct SizedFlow {
+    uint64_t bytes = 0;
+    uint32_t flow = 0;
+  };
+  std::vector<SizedFlow> order;       // flows with bytes, largest first
+  std::vector<uint32_t> usable;       // rail of each bin
+  std::vector<double> speed;          // of each bin, relative to the fastest
+  std::vector<double> offset;         // load that a bin starts with, bytes: backlog past the threshold
+  std::vector<double> load;           // bytes per bin, what it started with included
+  std::vector<uint64_t> bin_bytes;    // bytes per bin
+  std::vector<uint64_t> deficit;      // bytes per bin still to be laid
+  std::vector<uint32_t> rail_of_bin;  // the matching
+  std::vector<uint32_t> bin_order;
   std::vector<uint32_t> rail_order;
+  std::vector<PlanRun> pending;  // runs whose rail is a bin
+  std::vector<PlanRun> rest;     // stretches that no bin had room for
   std::vector<uint64_t> cursor;
 };
 
+// A rail whose backlog exceeds the least backlogged usable rail's by more than this many chunks (in bytes, backlogs
+// compared by the time that they take) gets a smaller share of the pair, as if the excess over the threshold were
+// already laid on it. Below it backlog decides only between rails that are otherwise equal. Of a rail's two backlogs
+// the larger counts: they are worked off at the same time.
+inline constexpr uint64_t kBacklogThresholdChunks = 64;
+
 // Plans all `flows` (this node to `destination`) over `rails` and writes the result into `workspace`; updates
-// `ledger`. Flows of zero bytes yield no run.
+// `ledger`. Flows of zero bytes yield no run. Costs O(flows * (log flows + rails) + runs), whatever the bytes. A rail
+// is usable when `usable` and both its speeds are above zero.
+//
+// `min` below is min_chunk_bytes, or half of chunk_bytes (rounded up) where that is smaller: some lengths cannot be
+// cut otherwise. P is the largest piece that cannot be split: 2 * min - 1 when any flow can be split, else the largest
+// flow (all are under 2 * min then). What `lpt` promises, backlog below the threshold:
+// - Rails of equal pair speed: bytes per rail of this pair differ by at most P. If the sender's totals (the ledger)
+//   differed by at most P before, they do after.
+// - Rails of unequal speed s: for rails i and j, bytes_i / s_i <= (bytes_j + P) / s_j + D, where D is zero when the
+//   ledger is even between rails of different speed and at most P / s_i + P / s_j otherwise: that is the room in which
+//   errors are diffused over destinations. The sender's residuals then stay within P * (1 + s_i / mean speed) of
+//   rail i's share plus the spread of rails of the same speed, P; they do not accumulate.
+// - At most (flows + 2 * usable rails) runs.
+// `lpt_flow` keeps the same with P the largest flow.
+//
 // Errors: UNAVAILABLE when no rail is usable and some flow has bytes; INVALID_ARGUMENT for a zero or inverted chunk
-// size, or a speed that is negative or not finite.
+// size, a speed that is negative or not finite, flows of more than 2^63 bytes together, or a ledger for another number
+// of rails. On error the result is empty and the ledger unchanged.
 absl::Status BuildPlan(absl::Span<const PlanFlow> flows, absl::Span<const PlanRail> rails, PeerIndex destination,
                        const PlanOptions& options, Ledger* ledger, PlanWorkspace* workspace);
 

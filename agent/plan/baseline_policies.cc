@@ -1,0 +1,65 @@
+// The policies that `lpt` is compared with.
+#include <algorithm>
+
+#include "agent/plan/plan_internal.h"
+
+namespace railsd::plan_internal {
+namespace {
+
+// The bin of the rail that `rank` owns. Ranks whose rail is dead are dealt out over the usable ones; the others stay.
+uint32_t BinOfRank(uint32_t rank, const Problem& problem, const PlanWorkspace& w) {
+  const uint32_t own = rank % static_cast<uint32_t>(problem.rails.size());
+  const auto at = std::lower_bound(w.usable.begin(), w.usable.end(), own);
+  if (at != w.usable.end() && *at == own) return static_cast<uint32_t>(at - w.usable.begin());
+  return rank % static_cast<uint32_t>(w.usable.size());
+}
+
+// Finaliser of SplitMix64: hashes of neighbouring ranks spread over all bits.
+uint64_t Mix(uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  return x ^ (x >> 31);
+}
+
+}  // namespace
+
+void LayPinned(const Problem& problem, PlanWorkspace* w) {
+  for (const auto& [bytes, flow] : w->order) {
+    Lay(BinOfRank(problem.flows[flow].source_local_rank, problem, *w), flow, 0, bytes, w);
+  }
+}
+
+void LayAligned(const Problem& problem, PlanWorkspace* w) {
+  for (const auto& [bytes, flow] : w->order) {
+    Lay(BinOfRank(problem.flows[flow].destination_local_rank, problem, *w), flow, 0, bytes, w);
+  }
+}
+
+void LayEcmp(const Problem& problem, PlanWorkspace* w) {
+  for (const auto& [bytes, flow] : w->order) {
+    Lay(static_cast<uint32_t>(Mix(problem.flows[flow].hash) % w->usable.size()), flow, 0, bytes, w);
+  }
+}
+
+void LayRoundRobin(const Problem& problem, PlanWorkspace* w) {
+  const uint64_t bins = w->usable.size();
+  // Of `count` chunks dealt in turn, how many fall on the place `place`.
+  const auto dealt = [bins](uint64_t count, uint64_t place) {
+    return count > place ? (count - place + bins - 1) / bins : 0;
+  };
+  uint64_t& turn = problem.ledger->Turn();
+  for (const auto& [bytes, flow] : w->order) {
+    const uint64_t chunks = (bytes - 1) / problem.chunk_bytes + 1;
+    const uint64_t shorter = bytes / chunks;      // length of a chunk,
+    const uint64_t longer_ones = bytes % chunks;  // the first few being one byte longer
+    uint64_t offset = 0;
+    for (uint64_t place = 0; place < std::min(bins, chunks); ++place) {
+      const uint64_t length = dealt(chunks, place) * shorter + dealt(longer_ones, place);
+      Lay(static_cast<uint32_t>((turn + place) % bins), flow, offset, length, w);
+      offset += length;
+    }
+    turn = (turn + chunks % bins) % bins;
+  }
+}
+
+}  // namespace railsd::plan_internal

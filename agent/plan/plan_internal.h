@@ -1,0 +1,50 @@
+// The parts of BuildPlan, one file each. They share the workspace: `usable` and `speed` are filled, `order` holds the
+// flows with bytes; each part lays runs into `pending`, whose rail is the index of a bin (a place in `usable`).
+#ifndef RAILSD_AGENT_PLAN_PLAN_INTERNAL_H_
+#define RAILSD_AGENT_PLAN_PLAN_INTERNAL_H_
+
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "agent/plan/plan.h"
+
+namespace railsd::plan_internal {
+
+// What one plan is about.
+struct Problem {
+  absl::Span<const PlanFlow> flows;
+  absl::Span<const PlanRail> rails;
+  PeerIndex destination;
+  uint64_t chunk_bytes = 0;
+  uint64_t min_bytes = 0;  // effective: every run of at least this is cut into chunks of at least this
+  uint64_t total_bytes = 0;
+  Ledger* ledger = nullptr;
+};
+
+// The shortest chunk that can be promised: min_chunk_bytes, or half of chunk_bytes rounded up.
+inline uint64_t EffectiveMinBytes(const PlanOptions& options) {
+  const uint64_t half = options.chunk_bytes / 2 + options.chunk_bytes % 2;
+  return options.min_chunk_bytes < half ? options.min_chunk_bytes : half;
+}
+
+inline void Lay(uint32_t bin, uint32_t flow, uint64_t offset_bytes, uint64_t length_bytes, PlanWorkspace* w) {
+  w->pending.push_back({flow, RailIndex(bin), offset_bytes, length_bytes});
+  w->bin_bytes[bin] += length_bytes;
+}
+
+// Longest processing time first. Flows of `whole_below` bytes or more may be split. Returns the largest piece that
+// could not be. Leaves in `pending` the flows laid whole first, then the rest; the first number of them in `*whole`.
+void LayLpt(const Problem& problem, uint64_t whole_below, size_t* whole, PlanWorkspace* workspace);
+// Decides which rail each bin is and books the result in the ledger.
+void MatchBinsToRails(const Problem& problem, PlanWorkspace* workspace);
+
+// Each flow whole, on the rail that its field names.
+void LayPinned(const Problem& problem, PlanWorkspace* workspace);
+void LayAligned(const Problem& problem, PlanWorkspace* workspace);
+void LayEcmp(const Problem& problem, PlanWorkspace* workspace);
+// Chunks in turn. What a rail gets of a flow is laid as one stretch: the same bytes and chunks per rail, fewer runs.
+void LayRoundRobin(const Problem& problem, PlanWorkspace* workspace);
+
+}  // namespace railsd::plan_internal
+
+#endif  // RAILSD_AGENT_PLAN_PLAN_INTERNAL_H_
