@@ -186,6 +186,7 @@ TEST_F(RailTest, AFullTransportDoesNotHoldUpReceiving) {
   Command(a_, close);
   Until([&] { return Count(a_, RailEvent::Kind::kZonesClosed) == 1; });
   EXPECT_EQ(Count(a_, RailEvent::Kind::kSendDone), 0u);
+  a_.rail.reset();  // a flow outlives the orders that name it
 }
 
 TEST_F(RailTest, StopAfterPostsStopsThemAll) {
