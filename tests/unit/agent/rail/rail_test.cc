@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "agent/transport/fake/fake_fabric.h"
+#include "agent/transport/tcp/tcp_transport.h"
 #include "tests/support/test_memory.h"
 
 namespace railsd {
@@ -34,12 +35,15 @@ class RailTest : public ::testing::Test {
     std::vector<RailEvent> events;
   };
 
+  virtual std::unique_ptr<RailTransport> MakeTransport(const FakeTransportOptions& options) {
+    return fabric_.Create(options);
+  }
   Node MakeNode(const std::string& name, uint64_t boot, size_t commands, size_t events, FakeTransportOptions options) {
     Node node;
     options.node = name;
     options.boot = BootId(boot);
     node.wake = std::make_unique<WakeEvent>(WakeEvent::Create().value());
-    node.rail = std::make_unique<Rail>(RailIndex(0), fabric_.Create(options), node.wake.get(), commands, events);
+    node.rail = std::make_unique<Rail>(RailIndex(0), MakeTransport(options), node.wake.get(), commands, events);
     node.address = node.rail->LocalAddress();
     return node;
   }
@@ -122,7 +126,24 @@ class RailTest : public ::testing::Test {
   Node a_, b_;
 };
 
-TEST_F(RailTest, MovesBytesThroughTinyQueues) {
+// Over both transports: the thread's wakes and waits are theirs.
+class RailOverTransportTest : public RailTest, public ::testing::WithParamInterface<bool> {
+ protected:
+  std::unique_ptr<RailTransport> MakeTransport(const FakeTransportOptions& options) override {
+    if (!GetParam()) return RailTest::MakeTransport(options);
+    TcpOptions tcp;
+    tcp.node = options.node;
+    tcp.boot = options.boot;
+    tcp.listen_address = "127.0.0.1";
+    tcp.frame_bytes = options.frame_bytes;
+    tcp.max_posted_orders = options.max_posted_orders;
+    return CreateTcpTransport(std::move(tcp)).value();
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Transports, RailOverTransportTest, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "Tcp" : "Fake"; });
+
+TEST_P(RailOverTransportTest, MovesBytesThroughTinyQueues) {
   // Commands, orders and events all outnumber what any queue holds.
   FakeTransportOptions options;
   options.max_posted_orders = 4;
@@ -153,7 +174,7 @@ TEST_F(RailTest, MovesBytesThroughTinyQueues) {
 
 // The engine opens the zones and only then lets the peer know; the frame may still reach a rail that is in the middle
 // of a Poll(). No such frame may be taken for one of a closed zone.
-TEST_F(RailTest, AZoneOpenedBeforeItsPeerWasToldIsNeverRefused) {
+TEST_P(RailOverTransportTest, AZoneOpenedBeforeItsPeerWasToldIsNeverRefused) {
   Build(/*commands=*/64, /*events=*/64);
   Meet();
   SendFlow flow{JobTag(1), PeerIndex(5), {}};
