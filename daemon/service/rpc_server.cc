@@ -1,5 +1,6 @@
 #include "daemon/service/rpc_server.h"
 
+#include <google/protobuf/stubs/logging.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
@@ -61,6 +62,8 @@ class Server final : public RpcServer {
 void InitRpcPlugins() {
   static std::once_flag once;
   std::call_once(once, [] {
+    // A client's malformed bytes are answered, not printed by the library onto standard error.
+    google::protobuf::SetLogHandler(nullptr);
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   });

@@ -1,0 +1,56 @@
+#include "daemon/lifecycle/logging.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <sstream>
+
+namespace railsd {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Pair;
+
+TEST(LoggingTest, QuotesWhatIsNoPlainWord) {
+  EXPECT_EQ(LogValue("rail0"), "rail0");
+  EXPECT_EQ(LogValue(""), "\"\"");
+  EXPECT_EQ(LogValue("two words"), "\"two words\"");
+  EXPECT_EQ(LogValue("a=b"), "\"a=b\"");
+  EXPECT_EQ(LogValue("x\ny \"z\""), "\"x\\ny \\\"z\\\"\"") << "nobody writes lines of his own";
+}
+
+TEST(LoggingTest, SplitsWhatItQuoted) {
+  const LogFields fields = SplitLogLine("peer_down node=n1 reason=" + LogValue("a \"b\"\nc") + " n=3");
+  EXPECT_EQ(fields.event, "peer_down");
+  EXPECT_THAT(fields.pairs, ElementsAre(Pair("node", "n1"), Pair("reason", "a \"b\"\nc"), Pair("n", "3")));
+  EXPECT_EQ(SplitLogLine("").event, "");
+  EXPECT_EQ(SplitLogLine("a \"b c=\"").event, "a \"b");
+  SplitLogLine("k=\"never closed \\");
+}
+
+TEST(LoggingTest, WritesOneObjectALine) {
+  char path[] = "/tmp/railsd-log.XXXXXX";
+  close(mkstemp(path));
+  auto logger = MakeLogger({"info", path, LogFormat::kJson});
+  ASSERT_TRUE(logger.ok());
+  (*logger)->info("session_opened pid={} client={}", 7, LogValue("a\"b\n"));
+  (*logger)->debug("not shown");
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  EXPECT_THAT(text.str(), HasSubstr("\"level\":\"info\",\"event\":\"session_opened\",\"pid\":\"7\",\"client\":"
+                                    "\"a\\\"b\\u000a\"}\n"));
+  EXPECT_EQ(text.str().find("not shown"), std::string::npos);
+  unlink(path);
+}
+
+TEST(LoggingTest, AFileThatCannotBeOpenedIsSaid) {
+  const auto logger = MakeLogger({"info", "/proc/nowhere/log", LogFormat::kText});
+  EXPECT_THAT(std::string(logger.status().message()), HasSubstr("log.file: '/proc/nowhere/log'"));
+}
+
+}  // namespace
+}  // namespace railsd

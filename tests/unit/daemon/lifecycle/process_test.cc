@@ -1,0 +1,81 @@
+#include "daemon/lifecycle/process.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/lifecycle/rail_speed.h"
+#include "daemon/session/packet_socket.h"
+
+namespace railsd {
+namespace {
+
+using ::testing::HasSubstr;
+
+class SocketDirectoryTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    char pattern[] = "/tmp/railsd-test.XXXXXX";
+    base_ = mkdtemp(pattern);
+    path_ = base_ + "/run";
+  }
+  void TearDown() override { ASSERT_EQ(system(absl::StrCat("rm -rf ", base_).c_str()), 0); }
+  std::string base_, path_;
+};
+
+TEST_F(SocketDirectoryTest, IsCreatedAndHeld) {
+  auto first = SocketDirectory::Prepare(path_);
+  ASSERT_TRUE(first.ok()) << first.status();
+  struct stat info;
+  ASSERT_EQ(stat(path_.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0755u);
+  const auto second = SocketDirectory::Prepare(path_);
+  EXPECT_EQ(second.status().message(),
+            absl::StrCat("socket_dir: '", path_, "': another railsd runs here, process ", getpid()));
+}
+
+TEST_F(SocketDirectoryTest, StaleSocketsAreReplacedAndLivingOnesAreNot) {
+  ASSERT_EQ(mkdir(path_.c_str(), 0755), 0);
+  std::optional<UniqueFd> listener;
+  {
+    auto made = ListenAt(path_ + "/descriptors.sock", 0666);
+    ASSERT_TRUE(made.ok());
+    listener = *std::move(made);
+  }
+  EXPECT_EQ(SocketDirectory::Prepare(path_).status().message(),
+            absl::StrCat(path_, "/descriptors.sock: process ", getpid(), " listens there already"));
+  listener.reset();
+  EXPECT_TRUE(SocketDirectory::Prepare(path_).ok());
+  EXPECT_NE(access((path_ + "/descriptors.sock").c_str(), F_OK), 0);
+}
+
+TEST_F(SocketDirectoryTest, WhatIsNoSocketIsNeverRemoved) {
+  ASSERT_EQ(mkdir(path_.c_str(), 0755), 0);
+  std::ofstream(path_ + "/client.sock") << "precious";
+  EXPECT_THAT(std::string(SocketDirectory::Prepare(path_).status().message()), HasSubstr("in the way, and no socket"));
+  EXPECT_EQ(access((path_ + "/client.sock").c_str(), F_OK), 0);
+}
+
+TEST_F(SocketDirectoryTest, ADirectoryThatEverybodyWritesIsRefused) {
+  ASSERT_EQ(mkdir(path_.c_str(), 0755), 0);
+  ASSERT_EQ(chmod(path_.c_str(), 0777), 0);
+  EXPECT_THAT(std::string(SocketDirectory::Prepare(path_).status().message()), HasSubstr("everybody may replace"));
+  EXPECT_EQ(SocketDirectory::Prepare("/nonexistent/a/b").status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(ProcessTest, BootIdsDiffer) { EXPECT_NE(DrawBootId(), DrawBootId()); }
+
+TEST(RailSpeedTest, FindsTheInterfaceOfAnAddress) {
+  EXPECT_EQ(InterfaceOf("127.0.0.1:80"), "lo");
+  EXPECT_EQ(InterfaceOf("192.0.2.1"), "");
+  EXPECT_EQ(InterfaceSpeed("no-such-interface"), 0u);
+}
+
+}  // namespace
+}  // namespace railsd

@@ -1,0 +1,192 @@
+#include "daemon/peer/peer_conversion.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+#include <variant>
+
+#include "rails/peer/v1/peer.pb.h"
+
+namespace railsd {
+namespace {
+
+namespace pb = rails::peer::v1;
+using ::testing::HasSubstr;
+
+const JobKey kJob{{BootId(5), 6}, JobSeq(7)};
+
+GroupKey Key() {
+  GroupKey key;
+  key.tenant = "t";
+  key.name = "moe";
+  key.key_digest.fill(0xab);
+  return key;
+}
+
+pb::Numbered Wire(const ControlMessage& message) {
+  pb::Numbered out;
+  MessageTo(message, &out);
+  pb::Numbered again;
+  EXPECT_TRUE(again.ParseFromString(out.SerializeAsString()));
+  return again;
+}
+
+std::string ErrorOf(const pb::Numbered& in) {
+  const auto message = MessageFrom(in, 16);
+  return message.ok() ? "accepted" : std::string(message.status().message());
+}
+
+TEST(PeerConversionTest, EveryMessageSurvivesTheWire) {
+  GroupBroken broken{{BootId(1), 2}, JobSeq(9), absl::StatusCode::kUnavailable, "why"};
+  Offer offer;
+  offer.job = kJob;
+  offer.tag = 11;
+  offer.flows = {{Rank(1), Rank(2), 0}, {Rank(3), Rank(4), uint64_t{1} << 50}};
+  offer.retired_below = JobSeq(5);
+  Ready ready;
+  ready.job = kJob;
+  ready.slot = 3;
+  ready.generation = 4;
+  ready.rails = {{RailIndex(1), false, 100, 200}};
+  const ControlMessage messages[] = {GroupJoin{Key(), 8, Rank(3)},
+                                     GroupLeave{Key(), Rank(15)},
+                                     GroupCommit{Key(), {BootId(1), 2}, {"n0", "n1"}},
+                                     GroupReject{Key(), Rank(1), absl::StatusCode::kAlreadyExists, "taken"},
+                                     broken,
+                                     offer,
+                                     ready,
+                                     Abort{kJob, absl::StatusCode::kCancelled, "asked", true},
+                                     Quiesced{kJob},
+                                     RailState{RailIndex(2), false}};
+  for (const ControlMessage& message : messages) {
+    const pb::Numbered wire = Wire(message);
+    const auto back = MessageFrom(wire, 16);
+    ASSERT_TRUE(back.ok()) << back.status();
+    EXPECT_EQ(back->index(), message.index());
+    EXPECT_EQ(Wire(*back).SerializeAsString(), wire.SerializeAsString());
+  }
+}
+
+TEST(PeerConversionTest, BadFieldsAreNamed) {
+  EXPECT_EQ(ErrorOf(pb::Numbered()), "message.body: missing or of an unknown kind");
+  EXPECT_EQ(ErrorOf(Wire(GroupJoin{Key(), 17, Rank(3)})), "group_join.world_size: 17, outside 1 to 16");
+  EXPECT_EQ(ErrorOf(Wire(GroupJoin{Key(), 8, Rank(16)})), "group_join.rank: 16, outside the largest world size 16");
+  pb::Numbered bad = Wire(GroupJoin{Key(), 8, Rank(1)});
+  bad.mutable_group_join()->mutable_key()->set_key_digest("short");
+  EXPECT_EQ(ErrorOf(bad), "group_join.key.key_digest: 5 bytes, not 32");
+  bad = Wire(GroupCommit{Key(), {BootId(1), 2}, {"n0"}});
+  bad.mutable_group_commit()->add_members("a b");
+  EXPECT_EQ(ErrorOf(bad), "group_commit.members: 'a b' is no node name");
+  for (int i = 0; i < 20; ++i) bad.mutable_group_commit()->add_members("n");
+  EXPECT_THAT(ErrorOf(bad), HasSubstr("group_commit.members: 22 entries, outside 1 to 16"));
+  bad = Wire(Quiesced{kJob});
+  bad.mutable_quiesced()->mutable_job()->set_seq(0);
+  EXPECT_EQ(ErrorOf(bad), "quiesced.job.seq: 0");
+  bad = Wire(Abort{kJob, absl::StatusCode::kCancelled, "", false});
+  bad.mutable_abort()->set_code(0);
+  EXPECT_EQ(ErrorOf(bad), "abort.code: 0, no error code");
+  bad.mutable_abort()->set_code(-5);
+  EXPECT_EQ(ErrorOf(bad), "abort.code: -5, no error code");
+  bad.mutable_abort()->set_code(5);
+  bad.mutable_abort()->set_reason(std::string(5000, 'x'));
+  EXPECT_EQ(ErrorOf(bad), "abort.reason: 5000 bytes, more than 4096");
+  Offer offer;
+  offer.job = kJob;
+  offer.flows = {{Rank(1), Rank(2), 3}};
+  bad = Wire(offer);
+  bad.mutable_offer()->add_lengths_bytes(1);
+  EXPECT_EQ(ErrorOf(bad), "offer.lengths_bytes: columns of 1, 1 and 2 entries");
+  EXPECT_EQ(ErrorOf(Wire(RailState{RailIndex(64), true})), "rail_state.rail: 64, more than 63");
+}
+
+TEST(PeerConversionTest, ALongReasonIsCutBeforeItIsSent) {
+  EXPECT_EQ(ErrorOf(Wire(Abort{kJob, absl::StatusCode::kInternal, std::string(100'000, 'x'), false})), "accepted");
+}
+
+TEST(PeerConversionTest, RandomBytesAreRefusedOrRead) {
+  const auto seed = static_cast<uint32_t>(::testing::UnitTest::GetInstance()->random_seed());
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937 random(seed);
+  Offer offer;
+  offer.job = kJob;
+  for (uint32_t i = 0; i < 8; ++i) offer.flows.push_back({Rank(i), Rank(i), i});
+  const std::string good = Wire(offer).SerializeAsString();
+  for (int i = 0; i < 20'000; ++i) {
+    std::string bytes = good;
+    for (uint32_t n = 1 + random() % 4; n > 0; --n) bytes[random() % bytes.size()] = static_cast<char>(random());
+    bytes.resize(random() % (bytes.size() + 1));
+    pb::Numbered message;
+    if (!message.ParseFromString(bytes)) continue;
+    const auto read = MessageFrom(message, 16);
+    if (!read.ok() || !std::holds_alternative<Offer>(*read)) continue;
+    for (const Offer::Flow& flow : std::get<Offer>(*read).flows) ASSERT_LT(flow.source.value(), 16u);
+  }
+}
+
+HelloFacts Facts() {
+  HelloFacts facts;
+  facts.hello.node = "n1";
+  facts.hello.boot = BootId(9);
+  facts.hello.rails = {{RailIndex(0), "10.0.0.1:4000", 1000}, {RailIndex(1), "[fd00::1]:4001", 2000}};
+  facts.link_generation = 3;
+  facts.max_message_bytes = 1 << 20;
+  facts.max_world_size = 16;
+  facts.expected_boot = BootId(4);
+  return facts;
+}
+
+std::string HelloError(const pb::Hello& hello) {
+  const auto facts = HelloFrom(hello, "n0", 16);
+  return facts.ok() ? "accepted" : std::string(facts.status().message());
+}
+
+TEST(PeerHelloTest, SurvivesTheWire) {
+  pb::Hello wire;
+  HelloTo(Facts(), &wire);
+  const auto back = HelloFrom(wire, "n0", 16);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->hello.node, "n1");
+  EXPECT_EQ(back->hello.rails[1].address, "[fd00::1]:4001");
+  EXPECT_EQ(back->link_generation, 3u);
+  EXPECT_EQ(back->expected_boot, BootId(4));
+}
+
+TEST(PeerHelloTest, RefusalsNameBothNodesAndTheField) {
+  pb::Hello good, bad;
+  HelloTo(Facts(), &good);
+  bad = good;
+  bad.set_min_version(2);
+  bad.set_max_version(3);
+  EXPECT_EQ(HelloError(bad), "node n1 to node n0: hello.min_version, max_version: 2 to 3 do not include 1");
+  bad = good;
+  bad.mutable_limits()->set_max_world_size(8);
+  EXPECT_EQ(HelloError(bad),
+            "node n1 to node n0: hello.limits.max_world_size: 8, but n0 has 16; set limits.max_world_size alike on all "
+            "nodes");
+  bad = good;
+  bad.mutable_limits()->set_max_message_bytes(10);
+  EXPECT_EQ(HelloError(bad), "node n1 to node n0: hello.limits.max_message_bytes: 10, less than 65536");
+  bad = good;
+  bad.mutable_rails(1)->set_index(5);
+  EXPECT_EQ(HelloError(bad), "node n1 to node n0: hello.rails[1].index: 5, not 1");
+  bad = good;
+  bad.mutable_rails(0)->set_address("host:1");
+  EXPECT_EQ(HelloError(bad), "node n1 to node n0: hello.rails[0].address: 'host:1' is no address with a port");
+  bad = good;
+  bad.clear_rails();
+  EXPECT_EQ(HelloError(bad), "node n1 to node n0: hello.rails: 0 entries, outside 1 to 64");
+  bad = good;
+  bad.set_boot_id(0);
+  EXPECT_EQ(HelloError(bad), "node n1 to node n0: hello.boot_id: 0");
+  bad = good;
+  bad.set_link_generation(0);
+  EXPECT_EQ(HelloError(bad), "node n1 to node n0: hello.link_generation: 0");
+  bad = good;
+  bad.set_node("n1\n");
+  EXPECT_EQ(HelloError(bad), "hello.node: 'n1\\n' is no node name (told to n0)");
+}
+
+}  // namespace
+}  // namespace railsd
