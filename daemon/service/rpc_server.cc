@@ -26,6 +26,7 @@ class Server final : public RpcServer {
     builder.SetMaxSendMessageSize(-1);
     // Only health and reflection are served by threads of their own.
     builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
+    builder.SetSyncServerOption(grpc::ServerBuilder::CQ_TIMEOUT_MSEC, 200);
     builder.SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
     builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 2);
     builder.AddListeningPort(options.address, grpc::InsecureServerCredentials(), &port_);

@@ -1,0 +1,150 @@
+#include "daemon/metrics/exporter.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "daemon/metrics/metric_table.h"
+#include "tests/unit/daemon/fake_agent.h"
+
+namespace railsd {
+namespace {
+
+using ::testing::HasSubstr;
+
+AgentSnapshot Snapshot() {
+  AgentSnapshot snapshot;
+  snapshot.rails.resize(2);
+  for (uint32_t i = 0; i < 2; ++i) {
+    RailView& rail = snapshot.rails[i];
+    rail.index = RailIndex(i);
+    rail.name = absl::StrCat("rail", i);
+    rail.speed_bytes_per_s = 25'000'000;
+    rail.tx_payload_bytes = 1000 + i;
+    rail.rx_payload_bytes = 2000 + i;
+    rail.peers_up = 1;
+  }
+  PeerView peer;
+  peer.node = "n1";
+  peer.up = true;
+  peer.rails_up = {true, false};
+  snapshot.peers.push_back(peer);
+  snapshot.sessions.push_back({SessionId(1), {}, 2, 8192, 1});
+  snapshot.groups.resize(3);
+  snapshot.groups[0].broken = true;
+  snapshot.counters.jobs_active = 4;
+  snapshot.counters.planning_nanoseconds = 1'500'000;
+  return snapshot;
+}
+
+JobReport Report(absl::Status status, double ratio) {
+  JobReport report;
+  report.status = std::move(status);
+  report.elapsed = absl::Milliseconds(30);
+  report.ratio_to_bound = ratio;
+  return report;
+}
+
+class ExporterTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    agent_.SetSnapshot(Snapshot());
+    jobs_.OnJobFinished(Report(absl::OkStatus(), 1.045));
+    jobs_.OnJobFinished(Report(absl::OkStatus(), 0));
+    jobs_.OnJobFinished(Report(absl::UnavailableError("x"), 2));
+    sources_.agent = &agent_;
+    sources_.jobs = &jobs_;
+    sources_.node = "n0";
+    sources_.version = "1.2.3";
+    sources_.config_hash = "abcd";
+    sources_.started = absl::FromUnixSeconds(1'700'000'000);
+  }
+  FakeAgent agent_;
+  JobStatistics jobs_;
+  MetricSources sources_;
+};
+
+// To accept a change on purpose, write what the test prints into the file.
+TEST_F(ExporterTest, GoldenExposition) {
+  std::ifstream file(RAILSD_GOLDEN_METRICS);
+  std::stringstream golden;
+  golden << file.rdbuf();
+  const std::string text = RenderMetrics(sources_);
+  EXPECT_EQ(text, golden.str()) << text;
+}
+
+TEST_F(ExporterTest, AnEngineThatDoesNotAnswerDoesNotHangTheScrape) {
+  class Stuck final : public Agent {
+   public:
+    const PeerHello& Hello() const override { return hello_; }
+    void OpenSession(SessionInfo, Callback<absl::StatusOr<SessionId>>) override {}
+    void CloseSession(SessionId, std::string, Callback<absl::Status>) override {}
+    void AddSegment(SessionId, SegmentId, UniqueFd, uint64_t, Callback<absl::Status>) override {}
+    void RemoveSegment(SessionId, SegmentId, Callback<absl::Status>) override {}
+    void Join(JoinRequest, Callback<absl::StatusOr<GroupView>>) override {}
+    void Leave(SessionId, Epoch, Rank, Callback<absl::Status>) override {}
+    void Submit(Submission, Callback<absl::Status>) override {}
+    void Wait(SessionId, JobKey, Rank, absl::Duration, Callback<absl::StatusOr<JobReport>>) override {}
+    void Cancel(SessionId, JobKey, Rank, Callback<absl::Status>) override {}
+    void OnPeerUp(PeerHello) override {}
+    void OnPeerDown(std::string, std::string) override {}
+    void OnPeerMessage(std::string, BootId, ControlMessage) override {}
+    void Drain(absl::Duration, Callback<absl::Status>) override {}
+    void Snapshot(Callback<AgentSnapshot> done) override { kept_ = std::move(done); }
+
+   private:
+    PeerHello hello_;
+    Callback<AgentSnapshot> kept_;
+  } stuck;
+  sources_.agent = &stuck;
+  sources_.deadline = absl::Milliseconds(10);
+  const std::string text = RenderMetrics(sources_);
+  EXPECT_THAT(text, HasSubstr("railsd_scrape_failed 1\n"));
+  EXPECT_EQ(text.find("railsd_rail_"), std::string::npos) << "nothing rather than zeros";
+}
+
+TEST_F(ExporterTest, ServesOverHttp) {
+  auto server = MetricsServer::Start("127.0.0.1:0", sources_);
+  ASSERT_TRUE(server.ok()) << server.status();
+  EXPECT_NE((*server)->port(), 0);
+  const auto second = MetricsServer::Start(absl::StrCat("127.0.0.1:", (*server)->port()), sources_);
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
+}
+
+// What `promtool check metrics` asks of names, and what the project asks of labels.
+TEST(MetricTableTest, NamesFollowTheRules) {
+  const std::set<std::string> allowed = {"rail",   "direction", "peer", "state",   "queue", "kind",
+                                         "result", "for",       "hash", "version", "node"};
+  std::set<std::string> names;
+  for (const MetricInfo& metric : kMetricTable) {
+    const std::string name = metric.name;
+    SCOPED_TRACE(name);
+    EXPECT_TRUE(names.insert(name).second);
+    EXPECT_TRUE(absl::StartsWith(name, "railsd_"));
+    EXPECT_EQ(absl::EndsWith(name, "_total"), metric.kind == MetricKind::kCounter);
+    for (const char* unit : {"milli", "micro", "nano", "kilo", "mega", "_ms", "_us", "_ns"}) {
+      EXPECT_EQ(name.find(unit), std::string::npos) << "base units only";
+    }
+    EXPECT_TRUE(absl::EndsWith(metric.help, "."));
+    for (const auto label : absl::StrSplit(metric.labels, ',', absl::SkipEmpty())) {
+      EXPECT_TRUE(allowed.count(std::string(label))) << std::string(label);
+    }
+  }
+}
+
+TEST(HistogramTest, CountsIntoBuckets) {
+  HistogramData data({1, 2});
+  for (const double value : {0.5, 1.0, 1.5, 3.0}) data.Observe(value);
+  EXPECT_THAT(data.counts(), ::testing::ElementsAre(2, 1, 1));
+  EXPECT_DOUBLE_EQ(data.sum(), 6.0);
+}
+
+}  // namespace
+}  // namespace railsd

@@ -1,0 +1,328 @@
+#include "daemon/service/services.h"
+
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/service/rpc_server.h"
+#include "rails/v1/group.grpc.pb.h"
+#include "rails/v1/job.grpc.pb.h"
+#include "rails/v1/operator.grpc.pb.h"
+#include "rails/v1/session.grpc.pb.h"
+#include "tests/unit/daemon/fake_agent.h"
+
+namespace railsd {
+namespace {
+
+using ::testing::HasSubstr;
+
+class ServicesTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    char pattern[] = "/tmp/railsd-test.XXXXXX";
+    directory_ = mkdtemp(pattern);
+    const std::string address = "unix:" + directory_ + "/client.sock";
+    context_->agent = &agent_;
+    context_->sessions = &registry_;
+    context_->feed = &feed_;
+    context_->node = "n0";
+    context_->boot = BootId(77);
+    context_->version = "9.9";
+    context_->peers = [] {
+      PeerView view;
+      view.node = "n9";
+      view.why = "not reached yet";
+      return std::vector<PeerView>{view};
+    };
+    auto server = RpcServer::Start({address, 1 << 20}, {MakeSessionService(context_), MakeGroupService(context_),
+                                                        MakeJobService(context_), MakeOperatorService(context_)});
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    channel_ = grpc::CreateChannel(address, grpc::InsecureChannelCredentials());
+    sessions_ = rails::v1::SessionService::NewStub(channel_);
+    groups_ = rails::v1::GroupService::NewStub(channel_);
+    jobs_ = rails::v1::JobService::NewStub(channel_);
+    operators_ = rails::v1::OperatorService::NewStub(channel_);
+    token_ = registry_.Add({SessionId(4), {12, 34, 56, "t"}, "test"});
+  }
+  void TearDown() override {
+    server_.reset();
+    unlink((directory_ + "/client.sock").c_str());
+    rmdir(directory_.c_str());
+  }
+
+  void Authenticate(grpc::ClientContext* context) { context->AddMetadata("rails-session-token", token_); }
+
+  rails::v1::JobId Job(uint64_t seq) {
+    rails::v1::JobId job;
+    job.mutable_epoch()->set_boot_id(1);
+    job.mutable_epoch()->set_counter(2);
+    job.set_seq(seq);
+    job.set_rank(3);
+    return job;
+  }
+  JobReport Report(uint64_t seq, JobState state) {
+    JobReport report;
+    report.job = {{BootId(1), 2}, JobSeq(seq)};
+    report.rank = Rank(3);
+    report.state = state;
+    return report;
+  }
+  GroupView View() {
+    GroupView view;
+    view.epoch = {BootId(1), 2};
+    view.members = {"n0", "n1"};
+    return view;
+  }
+
+  std::string directory_, token_;
+  FakeAgent agent_;
+  SessionRegistry registry_;
+  JobFeed feed_{nullptr};
+  std::shared_ptr<ServiceContext> context_ = std::make_shared<ServiceContext>();
+  std::unique_ptr<RpcServer> server_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<rails::v1::SessionService::Stub> sessions_;
+  std::unique_ptr<rails::v1::GroupService::Stub> groups_;
+  std::unique_ptr<rails::v1::JobService::Stub> jobs_;
+  std::unique_ptr<rails::v1::OperatorService::Stub> operators_;
+};
+
+TEST_F(ServicesTest, CallsWithoutATokenAreUnauthenticated) {
+  grpc::ClientContext a, b, c, d, e;
+  rails::v1::GetSessionResponse session;
+  EXPECT_EQ(sessions_->GetSession(&a, {}, &session).error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  rails::v1::JoinGroupResponse join;
+  b.AddMetadata("rails-session-token", std::string(64, '0'));
+  EXPECT_EQ(groups_->JoinGroup(&b, {}, &join).error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  rails::v1::SubmitAllToAllResponse submit;
+  EXPECT_EQ(jobs_->SubmitAllToAll(&c, {}, &submit).error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  rails::v1::WaitJobResponse wait;
+  EXPECT_EQ(jobs_->WaitJob(&d, {}, &wait).error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  auto watch = jobs_->WatchJobs(&e, {});
+  rails::v1::WatchJobsResponse report;
+  EXPECT_FALSE(watch->Read(&report));
+  EXPECT_EQ(watch->Finish().error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(agent_.pending_joins() + agent_.pending_waits() + agent_.submissions().size(), 0u);
+}
+
+TEST_F(ServicesTest, TellsASessionWhoItIs) {
+  AgentSnapshot snapshot;
+  snapshot.sessions.push_back({SessionId(4), {}, 2, 8192, 1});
+  snapshot.sessions.push_back({SessionId(5), {}, 9, 9, 9});
+  agent_.SetSnapshot(snapshot);
+  grpc::ClientContext context;
+  Authenticate(&context);
+  rails::v1::GetSessionResponse response;
+  ASSERT_TRUE(sessions_->GetSession(&context, {}, &response).ok());
+  EXPECT_EQ(response.session_id(), 4u);
+  EXPECT_EQ(response.pid(), 12);
+  EXPECT_EQ(response.uid(), 34u);
+  EXPECT_EQ(response.segments(), 2u);
+  EXPECT_EQ(response.segment_bytes(), 8192u);
+  EXPECT_EQ(response.boot_id(), 77u);
+}
+
+TEST_F(ServicesTest, SubmitPassesOnWhatTheAgentSays) {
+  rails::v1::SubmitAllToAllRequest request;
+  *request.mutable_job() = Job(1);
+  rails::v1::SubmitAllToAllResponse response;
+  {
+    grpc::ClientContext context;
+    Authenticate(&context);
+    ASSERT_TRUE(jobs_->SubmitAllToAll(&context, request, &response).ok());
+  }
+  EXPECT_EQ(agent_.submissions()[0].session, SessionId(4));
+  agent_.submit_status = absl::AlreadyExistsError("job.seq: 1 was taken by other content");
+  grpc::ClientContext context;
+  Authenticate(&context);
+  const grpc::Status status = jobs_->SubmitAllToAll(&context, request, &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::ALREADY_EXISTS);
+  EXPECT_EQ(status.error_message(), "job.seq: 1 was taken by other content");
+}
+
+TEST_F(ServicesTest, MessagesOverTheLimitAreRefused) {
+  rails::v1::SubmitAllToAllRequest request;
+  *request.mutable_job() = Job(1);
+  auto* flow = request.add_sends();
+  for (int i = 0; i < 200'000; ++i) {
+    flow->add_offsets_bytes(uint64_t{1} << 60);
+    flow->add_lengths_bytes(1);
+  }
+  grpc::ClientContext context;
+  Authenticate(&context);
+  rails::v1::SubmitAllToAllResponse response;
+  EXPECT_EQ(jobs_->SubmitAllToAll(&context, request, &response).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_TRUE(agent_.submissions().empty());
+}
+
+TEST_F(ServicesTest, WaitAnswersWhenTheJobIsTerminal) {
+  grpc::ClientContext context;
+  Authenticate(&context);
+  rails::v1::WaitJobRequest request;
+  *request.mutable_job() = Job(5);
+  request.set_timeout_milliseconds(60'000);
+  rails::v1::WaitJobResponse response;
+  grpc::Status status;
+  std::thread caller([&] { status = jobs_->WaitJob(&context, request, &response); });
+  ASSERT_TRUE(Eventually([&] { return agent_.pending_waits() == 1; }));
+  // The agent's own slice has passed: it is asked again.
+  FakeAgent::PendingWait first = agent_.TakeWait();
+  EXPECT_LE(first.timeout, absl::Seconds(20));
+  std::move(first.done)(Report(5, JobState::kRunning));
+  ASSERT_TRUE(Eventually([&] { return agent_.pending_waits() == 1; }));
+  std::move(agent_.TakeWait().done)(Report(5, JobState::kDone));
+  caller.join();
+  ASSERT_TRUE(status.ok());
+  EXPECT_EQ(response.report().state(), rails::v1::JOB_STATE_DONE);
+  EXPECT_EQ(agent_.pending_waits(), 0u);
+}
+
+TEST_F(ServicesTest, ACancelledWaitIsForgotten) {
+  grpc::ClientContext context;
+  Authenticate(&context);
+  rails::v1::WaitJobRequest request;
+  *request.mutable_job() = Job(5);
+  request.set_timeout_milliseconds(60'000);
+  rails::v1::WaitJobResponse response;
+  grpc::Status status;
+  std::thread caller([&] { status = jobs_->WaitJob(&context, request, &response); });
+  ASSERT_TRUE(Eventually([&] { return agent_.pending_waits() == 1; }));
+  context.TryCancel();
+  caller.join();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED);
+  // The server hears of it in its own time; then the late answer of the agent asks for nothing more.
+  auto late = std::make_shared<FakeAgent::PendingWait>(agent_.TakeWait());
+  server_->Shutdown(absl::Seconds(5));
+  std::move(late->done)(Report(5, JobState::kRunning));
+  EXPECT_EQ(agent_.pending_waits(), 0u);
+}
+
+TEST_F(ServicesTest, JoinAnswersWithTheGroup) {
+  rails::v1::JoinGroupRequest request;
+  request.set_name("moe");
+  request.set_world_size(2);
+  request.set_rank(1);
+  grpc::ClientContext context;
+  Authenticate(&context);
+  rails::v1::JoinGroupResponse response;
+  grpc::Status status;
+  std::thread caller([&] { status = groups_->JoinGroup(&context, request, &response); });
+  ASSERT_TRUE(Eventually([&] { return agent_.pending_joins() == 1; }));
+  std::move(agent_.TakeJoin().done)(View());
+  caller.join();
+  ASSERT_TRUE(status.ok());
+  EXPECT_EQ(response.epoch().counter(), 2u);
+  EXPECT_EQ(response.members_size(), 2);
+  EXPECT_TRUE(agent_.leaves().empty());
+  EXPECT_EQ(feed_.member_count(), 1u);
+}
+
+TEST_F(ServicesTest, AJoinThatItsClientGaveUpIsLeft) {
+  rails::v1::JoinGroupRequest request;
+  request.set_name("moe");
+  request.set_world_size(2);
+  request.set_rank(1);
+  grpc::ClientContext context;
+  Authenticate(&context);
+  rails::v1::JoinGroupResponse response;
+  grpc::Status status;
+  std::thread caller([&] { status = groups_->JoinGroup(&context, request, &response); });
+  ASSERT_TRUE(Eventually([&] { return agent_.pending_joins() == 1; }));
+  context.TryCancel();
+  caller.join();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED);
+  auto join = std::make_shared<FakeAgent::PendingJoin>(agent_.TakeJoin());
+  server_->Shutdown(absl::Seconds(5));
+  std::move(join->done)(View());
+  ASSERT_EQ(agent_.leaves().size(), 1u);
+  EXPECT_EQ(agent_.leaves()[0].second, Rank(1));
+  EXPECT_EQ(feed_.member_count(), 0u);
+}
+
+TEST_F(ServicesTest, AWatchSeesItsOwnJobsOnly) {
+  feed_.AddMember(SessionId(4), {BootId(1), 2}, Rank(3));
+  feed_.AddMember(SessionId(5), {BootId(1), 2}, Rank(4));
+  grpc::ClientContext context;
+  Authenticate(&context);
+  auto watch = jobs_->WatchJobs(&context, {});
+  watch->WaitForInitialMetadata();
+  JobReport other = Report(1, JobState::kDone);
+  other.rank = Rank(4);
+  feed_.OnJobFinished(other);
+  for (uint64_t seq = 1; seq <= 10; ++seq) feed_.OnJobFinished(Report(seq, JobState::kDone));
+  for (uint64_t seq = 1; seq <= 10; ++seq) {
+    rails::v1::WatchJobsResponse response;
+    ASSERT_TRUE(watch->Read(&response));
+    EXPECT_EQ(response.report().job().seq(), seq);
+    EXPECT_EQ(response.report().job().rank(), 3u);
+    EXPECT_EQ(response.missed(), 0u);
+  }
+  context.TryCancel();
+  EXPECT_EQ(watch->Finish().error_code(), grpc::StatusCode::CANCELLED);
+}
+
+TEST_F(ServicesTest, OperatorsSeePeersThatWereNeverUp) {
+  AgentSnapshot snapshot;
+  PeerView known;
+  known.node = "n1";
+  known.up = true;
+  snapshot.peers.push_back(known);
+  snapshot.finished_jobs = {Report(2, JobState::kDone), Report(1, JobState::kFailed)};
+  snapshot.rails.resize(1);
+  snapshot.rails[0].name = "rail0";
+  agent_.SetSnapshot(snapshot);
+  grpc::ClientContext a, b, c, d;
+  rails::v1::ListPeersResponse peers;
+  ASSERT_TRUE(operators_->ListPeers(&a, {}, &peers).ok());
+  ASSERT_EQ(peers.peers_size(), 2);
+  EXPECT_EQ(peers.peers(1).node(), "n9");
+  EXPECT_EQ(peers.peers(1).why(), "not reached yet");
+  rails::v1::ListJobsRequest request;
+  request.set_finished_limit(1);
+  rails::v1::ListJobsResponse jobs;
+  ASSERT_TRUE(operators_->ListJobs(&b, request, &jobs).ok());
+  ASSERT_EQ(jobs.finished_size(), 1);
+  EXPECT_EQ(jobs.finished(0).job().seq(), 2u);
+  rails::v1::GetStatusResponse status;
+  ASSERT_TRUE(operators_->GetStatus(&c, {}, &status).ok());
+  EXPECT_EQ(status.version(), "9.9");
+  rails::v1::ListRailsResponse rails;
+  ASSERT_TRUE(operators_->ListRails(&d, {}, &rails).ok());
+  EXPECT_EQ(rails.rails(0).name(), "rail0");
+}
+
+TEST(JobWatchTest, ASlowReaderLosesTheOldestAndIsTold) {
+  int notified = 0;
+  JobWatch watch(3, [&] { ++notified; });
+  for (uint64_t seq = 1; seq <= 5; ++seq) {
+    JobReport report;
+    report.job.seq = JobSeq(seq);
+    watch.Push(report);
+  }
+  EXPECT_EQ(notified, 5);
+  const auto first = watch.Pop();
+  ASSERT_TRUE(first);
+  EXPECT_EQ(first->report.job.seq, JobSeq(3));
+  EXPECT_EQ(first->missed, 2u);
+  EXPECT_EQ(watch.Pop()->missed, 0u);
+  EXPECT_TRUE(watch.Pop());
+  EXPECT_FALSE(watch.Pop());
+}
+
+TEST(RpcServerTest, AnAddressInUseIsSaid) {
+  auto first = RpcServer::Start({"127.0.0.1:0", 1 << 20}, {});
+  ASSERT_TRUE(first.ok());
+  const std::string address = absl::StrCat("127.0.0.1:", (*first)->port());
+  const auto second = RpcServer::Start({address, 1 << 20}, {});
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr(absl::StrCat("cannot listen on ", address)));
+}
+
+}  // namespace
+}  // namespace railsd
