@@ -43,10 +43,10 @@ class TrafficMatrix {
 
 // One layer of one iteration: tokens are dispatched to their experts, then the results are combined.
 struct Step {
-  std::string model;  // of the trace, or the name of the generator, or "matrix"
+  std::string model = {};  // of the trace, or the name of the generator, or "matrix"
   uint32_t layer = 0;
   uint32_t iteration = 0;
-  TrafficMatrix dispatch;
+  TrafficMatrix dispatch = {};
   TrafficMatrix Combine() const { return dispatch.Transposed(); }
 };
 
@@ -73,9 +73,9 @@ struct ReadLimits {
 struct TraceOptions {
   uint32_t ranks_per_node = 8;      // in the trace
   uint64_t bytes_per_token = 8192;  // hidden size 4096 in bf16
-  std::string model;                // only this model; empty: all. NOT_FOUND lists the names when it is not there
+  std::string model = {};           // only this model; empty: all. NOT_FOUND lists the names when it is not there
   size_t max_steps = 0;             // the first ones only; 0: all
-  ReadLimits limits;
+  ReadLimits limits = {};
 };
 
 struct Trace {
@@ -147,7 +147,7 @@ enum class Spread : uint8_t {
 
 // From nodes to ranks: node k becomes the ranks k * ranks_per_node and following. Every cell of `nodes` equals the sum
 // of its ranks' cells exactly, the diagonal included.
-// Errors: INVALID_ARGUMENT when ranks_per_node is 0 or the result has more than 16,384 ends.
+// Errors: INVALID_ARGUMENT when ranks_per_node is 0 or the result has more than 4,096 ends.
 absl::StatusOr<TrafficMatrix> SpreadToRanks(const TrafficMatrix& nodes, uint32_t ranks_per_node,
                                             Spread spread = Spread::kEven, uint64_t seed = 1);
 
