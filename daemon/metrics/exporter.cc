@@ -1,19 +1,25 @@
 #include "daemon/metrics/exporter.h"
 
+#include <netdb.h>
 #include <prometheus/collectable.h>
 #include <prometheus/exposer.h>
 #include <prometheus/metric_family.h>
 #include <prometheus/text_serializer.h>
+#include <sys/socket.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <limits>
 #include <optional>
 #include <sstream>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "agent/base/unique_fd.h"
 #include "daemon/config/units.h"
 #include "daemon/metrics/metric_table.h"
 
@@ -215,20 +221,56 @@ class Collector final : public prometheus::Collectable {
   const MetricSources sources_;
 };
 
+// Connects to a local listener and hangs up.
+void TouchPort(const std::string& listen, int port) {
+  const auto address = ParseHostPort(listen, false);
+  if (!address.ok()) return;
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(address->host.c_str(), absl::StrCat(port).c_str(), &hints, &found) != 0) return;
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> list(found, &freeaddrinfo);
+  const UniqueFd socket(::socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  // Whether it succeeds does not matter: the listener has woken up, or is gone.
+  if (!socket.valid()) return;
+  [[maybe_unused]] const int result = connect(socket.get(), found->ai_addr, found->ai_addrlen);
+}
+
 class Server final : public MetricsServer {
  public:
-  Server(const std::vector<std::string>& options, MetricSources sources)
-      : collector_(std::make_shared<Collector>(std::move(sources))), exposer_(options) {
-    exposer_.RegisterCollectable(collector_);
+  Server(const std::string& listen, MetricSources sources)
+      : listen_(listen),
+        collector_(std::make_shared<Collector>(std::move(sources))),
+        // Two threads are enough for scrapers; civetweb otherwise starts fifty.
+        exposer_(std::make_unique<prometheus::Exposer>(
+            std::vector<std::string>{"listening_ports", listen, "num_threads", "2"})) {
+    exposer_->RegisterCollectable(collector_);
+  }
+
+  // civetweb looks at its stop flag when somebody connects, or every two seconds: connect until it has stopped.
+  ~Server() override {
+    const int at = port();
+    std::atomic<bool> ended{false};
+    std::thread waker([this, at, &ended] {
+      while (!ended) {
+        TouchPort(listen_, at);
+        absl::SleepFor(absl::Milliseconds(5));
+      }
+    });
+    exposer_.reset();
+    ended = true;
+    waker.join();
   }
   int port() const override {
-    const std::vector<int> ports = exposer_.GetListeningPorts();
+    const std::vector<int> ports = exposer_->GetListeningPorts();
     return ports.empty() ? 0 : ports[0];
   }
 
  private:
+  const std::string listen_;
   const std::shared_ptr<Collector> collector_;
-  prometheus::Exposer exposer_;
+  std::unique_ptr<prometheus::Exposer> exposer_;
 };
 
 std::vector<double> DurationBounds() {
@@ -275,9 +317,7 @@ std::string RenderMetrics(const MetricSources& sources) {
 
 absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(const std::string& listen, MetricSources sources) {
   try {
-    // Two threads are enough for scrapers; civetweb otherwise starts fifty.
-    return std::make_unique<Server>(std::vector<std::string>{"listening_ports", listen, "num_threads", "2"},
-                                    std::move(sources));
+    return std::make_unique<Server>(listen, std::move(sources));
   } catch (const std::exception& e) {
     return absl::UnavailableError(absl::StrCat("metrics.listen: '", listen, "': ", e.what()));
   }

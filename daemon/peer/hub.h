@@ -1,0 +1,154 @@
+// The hub's state and methods. Private to daemon/peer: peer_hub.cc has its life, its lists and its clock,
+// hub_streams.cc what the streams tell it.
+#ifndef RAILSD_DAEMON_PEER_HUB_H_
+#define RAILSD_DAEMON_PEER_HUB_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "daemon/peer/dns_resolver.h"
+#include "daemon/peer/link_state.h"
+#include "daemon/peer/outbox.h"
+#include "daemon/peer/peer_conversion.h"
+#include "daemon/peer/peer_hub.h"
+#include "daemon/peer/streams.h"
+#include "daemon/service/rpc_server.h"
+#include "rails/peer/v1/peer.pb.h"
+
+namespace railsd {
+
+namespace pb = rails::peer::v1;
+using OutPtr = std::shared_ptr<OutboundStream>;
+using InPtr = std::shared_ptr<InboundStream>;
+
+inline constexpr absl::Duration kFirstRedial = absl::Milliseconds(50);
+inline constexpr absl::Duration kMaxRedial = absl::Seconds(1);
+
+// One other node.
+struct Peer {
+  Peer(std::string name, absl::Duration lost_after, OutboxLimits limits)
+      : node(std::move(name)), link(lost_after), outbox(limits) {}
+  const std::string node;
+  LinkState link;
+  Outbox<pb::ExchangeRequest> outbox;
+  Inbox inbox;
+  uint64_t acknowledged_in = 0;  // what the peer was told
+  uint64_t max_message_bytes = 0;
+  OutPtr out;                          // answered
+  InPtr in;                            // greeted
+  std::optional<ControlMessage> held;  // arrived before the link was up; nothing more is read until it is
+  absl::Time last_out, last_in;        // written
+  const StaticPeerConfig* config = nullptr;
+  std::string why = "not reached yet";
+};
+
+// One address to dial.
+struct Target {
+  std::string address;
+  std::string expected_node;  // of a static peer
+  std::string node;           // once answered
+  std::unique_ptr<Dialler> dialler;
+  OutPtr stream;
+  Peer* peer = nullptr;     // whose `out` the stream is
+  uint32_t generation = 0;  // that the stream's HELLO said
+  std::string refusal;      // why this node gave the stream up
+  absl::Time dialled;
+  absl::Time next_dial = absl::InfinitePast();
+  absl::Duration back_off = kFirstRedial;
+  bool self = false;    // this node's own address
+  bool present = true;  // in the configuration or in DNS
+};
+
+// Where an inbound stream comes from.
+struct Origin {
+  absl::Time since;
+  bool greeted = false;  // its first message has come
+  Peer* peer = nullptr;  // when the greeting was accepted
+};
+
+class Hub final : public PeerHub, public StreamHandler {
+ public:
+  explicit Hub(PeerHubOptions options);
+  absl::Status Start(Agent* agent) override;
+  void Stop() override;
+  int port() const override { return server_ ? server_->port() : 0; }
+  const PeerCounters& counters() const override { return counters_; }
+  std::vector<PeerView> Peers() const override;
+  void BreakStreams(const std::string& node) override;
+  void Send(const std::string& node, ControlMessage message) override;
+
+  // Streams that this node dialled.
+  void OnResponse(const OutPtr& stream, const pb::ExchangeResponse& response) override;
+  void OnWritten(const OutPtr& stream) override;
+  void OnEnded(const OutPtr& stream, absl::Status status, bool stopping) override;
+
+  // Streams that peers dialled.
+  bool OnAccepted(const InPtr& stream) override;
+  void OnRequest(const InPtr& stream, const pb::ExchangeRequest& request) override;
+  void OnWritten(const InPtr& stream) override;
+  void OnEnded(const InPtr& stream) override;
+
+ private:
+  std::string Stopping() const;
+  Peer* FindOrAddPeer(const std::string& node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Target* AddTarget(const std::string& address) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Target* TargetOf(const OutPtr& stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Null when the stream has not greeted, or is not its peer's present one any more.
+  Peer* PeerOf(const InPtr& stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void FillHello(const Peer* peer, pb::Hello* out) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Dial(Target& target, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What a HELLO says against the configuration.
+  absl::Status CheckPeer(const PeerHello& hello, const std::string& expected_node)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Lets the link follow a HELLO. Null: it is stale and the stream must go.
+  Peer* Greet(Direction direction, const HelloFacts& facts) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnAnswer(Target& target, const pb::HelloAnswer& answer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RefuseTarget(Target& target, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnGreeting(const InPtr& stream, const pb::Hello& hello) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The peer is alive: do not wait for the back-off to dial it.
+  void Hasten(const Peer& peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TryUp(Peer& peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnNumbered(Peer& peer, uint64_t number, absl::StatusOr<ControlMessage> message)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Deliver(Peer& peer, uint64_t number, ControlMessage message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // A stream that carried what it must not. In order and each once can no longer be kept, so the link goes with it.
+  void Break(Peer* peer, const InPtr& stream, const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AcknowledgeIfMany(Peer& peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // An acknowledgement, or a heartbeat when there is none to give.
+  void WriteResponse(Peer& peer, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Pump(Peer& peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CloseStreams(Peer& peer, const std::string& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Lose(Peer& peer, const std::string& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ReportDown(Peer& peer, const std::string& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnAddresses(absl::StatusOr<std::vector<std::string>> found);
+  void Loop();
+  void Tick(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TickPeer(Peer& peer, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const PeerHubOptions options_;
+  PeerCounters counters_;
+  mutable absl::Mutex mutex_;  // taken before a stream's, and before the agent's queue
+  Agent* agent_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  PeerHello own_hello_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  size_t streams_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::flat_hash_map<std::string, std::unique_ptr<Peer>> peers_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<Target>> targets_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<OutPtr, Target*> outbound_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<InPtr, Origin> inbound_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<RpcServer> server_;
+  std::unique_ptr<DnsResolver> resolver_ ABSL_GUARDED_BY(mutex_);
+  std::thread thread_;
+};
+
+}  // namespace railsd
+
+#endif  // RAILSD_DAEMON_PEER_HUB_H_

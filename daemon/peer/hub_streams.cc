@@ -1,0 +1,268 @@
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "daemon/config/units.h"
+#include "daemon/lifecycle/logging.h"
+#include "daemon/peer/hub.h"
+
+namespace railsd {
+namespace {
+
+constexpr size_t kMaxInboundStreams = 4096;
+
+}  // namespace
+
+void Hub::OnResponse(const OutPtr& stream, const pb::ExchangeResponse& response) {
+  absl::MutexLock lock(&mutex_);
+  Target* const target = TargetOf(stream);
+  if (target == nullptr || stopping_) return;
+  if (response.has_hello()) return OnAnswer(*target, response.hello());
+  if (target->peer == nullptr || target->peer->out != stream) return;
+  Peer& peer = *target->peer;
+  peer.link.OnHeard(Direction::kOutbound, absl::Now());
+  if (response.response_case() == pb::ExchangeResponse::kAcknowledged &&
+      !peer.outbox.Acknowledge(response.acknowledged())) {
+    ++counters_.protocol_errors;
+    Lose(peer,
+         absl::StrCat("node ", peer.node, " acknowledges message ", response.acknowledged(), ", which was never sent"));
+  }
+}
+
+void Hub::OnWritten(const OutPtr& stream) {
+  absl::MutexLock lock(&mutex_);
+  Target* const target = TargetOf(stream);
+  if (target != nullptr && target->peer != nullptr && target->peer->out == stream) Pump(*target->peer);
+}
+
+void Hub::OnEnded(const OutPtr& stream, absl::Status status, bool stopping) {
+  absl::MutexLock lock(&mutex_);
+  --streams_;
+  Target* const target = TargetOf(stream);
+  if (target == nullptr) return;
+  outbound_.erase(stream);
+  target->stream = nullptr;
+  target->peer = nullptr;
+  target->next_dial = absl::Now() + target->back_off;
+  target->back_off = std::min(target->back_off * 2, kMaxRedial);
+  const std::string& node = target->expected_node.empty() ? target->node : target->expected_node;
+  const auto it = peers_.find(node);
+  if (it == peers_.end()) return;
+  Peer& peer = *it->second;
+  if (!peer.link.up())
+    peer.why = absl::StrCat(target->address, ": ", target->refusal.empty() ? status.ToString() : target->refusal);
+  if (peer.out != stream) return;
+  peer.out = nullptr;
+  peer.link.OnStreamEnd(Direction::kOutbound);
+  ++counters_.disconnects;
+  options_.log->info("control_stream_ended node={} address={} status={}", node, target->address,
+                     LogValue(status.ToString()));
+  if (stopping) Lose(peer, absl::StrCat("node ", node, " is stopping"));
+}
+
+bool Hub::OnAccepted(const InPtr& stream) {
+  absl::MutexLock lock(&mutex_);
+  if (stopping_ || inbound_.size() >= kMaxInboundStreams) return false;
+  ++streams_;
+  inbound_.emplace(stream, Origin{absl::Now()});
+  return true;
+}
+
+void Hub::OnRequest(const InPtr& stream, const pb::ExchangeRequest& request) {
+  // Converted before the lock is taken: an OFFER may be large.
+  absl::StatusOr<ControlMessage> message = absl::UnknownError("");
+  if (request.has_message()) message = MessageFrom(request.message(), options_.max_world_size);
+  absl::MutexLock lock(&mutex_);
+  if (stopping_) return;
+  const auto it = inbound_.find(stream);
+  if (it == inbound_.end()) return;
+  if (!it->second.greeted) {
+    it->second.greeted = true;
+    if (!request.has_hello()) return Break(nullptr, stream, "the first message is no hello");
+    return OnGreeting(stream, request.hello());
+  }
+  Peer* const peer = PeerOf(stream);
+  if (peer == nullptr) return;  // replaced or ended: what it still carries is of no link
+  peer->link.OnHeard(Direction::kInbound, absl::Now());
+  if (request.has_message()) return OnNumbered(*peer, request.message().number(), std::move(message));
+  if (!request.has_heartbeat()) return Break(peer, stream, "a second hello, or an empty message");
+  stream->ReadNext();
+}
+
+void Hub::OnWritten(const InPtr& stream) {
+  absl::MutexLock lock(&mutex_);
+  Peer* const peer = PeerOf(stream);
+  if (peer != nullptr) AcknowledgeIfMany(*peer);
+}
+
+void Hub::OnEnded(const InPtr& stream) {
+  absl::MutexLock lock(&mutex_);
+  --streams_;
+  Peer* const peer = PeerOf(stream);
+  inbound_.erase(stream);
+  if (peer == nullptr) return;
+  peer->in = nullptr;
+  peer->held.reset();  // not acknowledged: it comes again
+  peer->link.OnStreamEnd(Direction::kInbound);
+}
+
+absl::Status Hub::CheckPeer(const PeerHello& hello, const std::string& expected_node) {
+  if (hello.node == options_.node) {
+    return absl::FailedPreconditionError(absl::StrCat("node name ", hello.node, ": two daemons have it"));
+  }
+  if (!expected_node.empty() && hello.node != expected_node) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("peers.static: the address of ", expected_node, " is answered by node ", hello.node));
+  }
+  const auto it = peers_.find(hello.node);
+  if (it == peers_.end() && options_.dns.name.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("node ", hello.node, " is no peer of node ", options_.node, "; add it to peers.static there"));
+  }
+  if (it == peers_.end() || it->second->config == nullptr) return absl::OkStatus();
+  const std::vector<std::string>& wanted = it->second->config->rails;
+  if (!wanted.empty() && wanted.size() != hello.rails.size()) {
+    return absl::FailedPreconditionError(absl::StrCat("node ", hello.node, " has ", hello.rails.size(),
+                                                      " rails, but node ", options_.node, " expects ", wanted.size()));
+  }
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    const auto want = ParseHostPort(wanted[i], true), have = ParseHostPort(hello.rails[i].address, false);
+    if (!want.ok() || !have.ok() || want->host != have->host || (want->port != 0 && want->port != have->port)) {
+      return absl::FailedPreconditionError(absl::StrCat("node ", hello.node, ": rail ", i, " is ",
+                                                        hello.rails[i].address, ", but node ", options_.node,
+                                                        " expects ", wanted[i]));
+    }
+  }
+  return absl::OkStatus();
+}
+
+Peer* Hub::Greet(Direction direction, const HelloFacts& facts) {
+  Peer* const peer = FindOrAddPeer(facts.hello.node);
+  std::optional<std::string> down;
+  const LinkState::Effect effect =
+      peer->link.OnHello(direction, facts.hello, facts.link_generation, absl::Now(), &down);
+  if (effect == LinkState::Effect::kStale) return nullptr;
+  if (effect == LinkState::Effect::kNew) CloseStreams(*peer, "the link is over");
+  if (down) ReportDown(*peer, *down);
+  peer->max_message_bytes = facts.max_message_bytes;
+  return peer;
+}
+
+void Hub::OnAnswer(Target& target, const pb::HelloAnswer& answer) {
+  const absl::StatusOr<HelloFacts> facts = HelloFrom(answer.hello(), options_.node, options_.max_world_size);
+  if (facts.ok() && facts->hello.boot == options_.boot) {
+    options_.log->info("own_address_found address={}", target.address);
+    target.self = true;
+    ++counters_.own_addresses;
+    return target.stream->Cancel();
+  }
+  const absl::Status status = facts.ok() ? CheckPeer(facts->hello, target.expected_node) : facts.status();
+  if (!status.ok()) return RefuseTarget(target, status);
+  target.node = facts->hello.node;
+  if (const auto it = peers_.find(target.node); it != peers_.end() && it->second->out != nullptr) {
+    return target.stream->Cancel();  // reached over another address already
+  }
+  // The link was given up from here while the HELLO was under way: the peer has not been told yet.
+  if (FindOrAddPeer(target.node)->link.own_generation() != target.generation) return target.stream->Cancel();
+  Peer* const peer = Greet(Direction::kOutbound, *facts);
+  if (peer == nullptr) return target.stream->Cancel();
+  target.peer = peer;
+  peer->out = target.stream;
+  peer->last_out = absl::Now();
+  target.back_off = kFirstRedial;
+  ++counters_.connects;
+  if (!peer->outbox.Rewind(answer.acknowledged())) {
+    ++counters_.protocol_errors;
+    return Lose(*peer, absl::StrCat("node ", peer->node, " says it has taken message ", answer.acknowledged(),
+                                    ", which contradicts what it said before"));
+  }
+  TryUp(*peer);
+  Pump(*peer);
+}
+
+void Hub::RefuseTarget(Target& target, const absl::Status& status) {
+  ++counters_.refused;
+  options_.log->error("peer_refused address={} reason={}", target.address, LogValue(std::string(status.message())));
+  target.refusal = std::string(status.message());
+  target.back_off = kMaxRedial;
+  target.stream->Cancel();
+}
+
+void Hub::OnGreeting(const InPtr& stream, const pb::Hello& hello) {
+  const absl::StatusOr<HelloFacts> facts = HelloFrom(hello, options_.node, options_.max_world_size);
+  auto answer = std::make_shared<pb::ExchangeResponse>();
+  answer->mutable_hello()->set_version(kPeerProtocolVersion);
+  if (facts.ok() && facts->hello.boot == options_.boot) {
+    // This node dialled itself (DNS names every node): it learns so from the boot id.
+    FillHello(nullptr, answer->mutable_hello()->mutable_hello());
+    stream->Write(std::move(answer));
+    return stream->Finish(absl::FailedPreconditionError("this is the node itself"));
+  }
+  const absl::Status status = facts.ok() ? CheckPeer(facts->hello, "") : facts.status();
+  Peer* const peer = status.ok() ? Greet(Direction::kInbound, *facts) : nullptr;
+  if (peer == nullptr) {
+    ++counters_.refused;
+    options_.log->error("peer_refused node={} reason={}", LogValue(hello.node().substr(0, 64)),
+                        LogValue(std::string(status.message())));
+    return stream->Finish(status.ok() ? absl::FailedPreconditionError("this link is over; dial anew") : status);
+  }
+  if (peer->in != nullptr) peer->in->Finish(absl::UnavailableError("replaced by a newer stream"));
+  peer->in = stream;
+  inbound_[stream].peer = peer;
+  peer->held.reset();
+  peer->last_in = absl::Now();
+  peer->acknowledged_in = peer->inbox.taken();
+  answer->mutable_hello()->set_acknowledged(peer->inbox.taken());
+  FillHello(peer, answer->mutable_hello()->mutable_hello());
+  stream->Write(std::move(answer));
+  TryUp(*peer);
+  stream->ReadNext();
+  Hasten(*peer);
+}
+
+void Hub::TryUp(Peer& peer) {
+  if (!peer.link.TakeUp()) return;
+  options_.log->debug("control_link_up node={} boot={:x}", peer.node, peer.link.hello().boot.value());
+  agent_->OnPeerUp(peer.link.hello());
+  if (!peer.held) return;
+  ControlMessage message = *std::exchange(peer.held, std::nullopt);
+  Deliver(peer, peer.inbox.taken() + 1, std::move(message));
+  if (peer.in) peer.in->ReadNext();
+}
+
+void Hub::OnNumbered(Peer& peer, uint64_t number, absl::StatusOr<ControlMessage> message) {
+  if (number != 0 && number <= peer.inbox.taken()) {
+    ++counters_.duplicates;
+    return peer.in->ReadNext();
+  }
+  if (number != peer.inbox.taken() + 1) {
+    return Break(&peer, peer.in, absl::StrCat("message ", number, " after ", peer.inbox.taken()));
+  }
+  if (!message.ok()) return Break(&peer, peer.in, std::string(message.status().message()));
+  if (!peer.link.up()) {
+    // Our own stream has not been answered yet. Reading pauses; the message is taken when the link is up.
+    peer.held = *std::move(message);
+    return;
+  }
+  Deliver(peer, number, *std::move(message));
+  AcknowledgeIfMany(peer);
+  peer.in->ReadNext();
+}
+
+void Hub::Deliver(Peer& peer, uint64_t number, ControlMessage message) {
+  if (peer.inbox.Receive(number) != Inbox::Verdict::kTake) return;
+  ++counters_.messages_in;
+  agent_->OnPeerMessage(peer.node, peer.link.hello().boot, std::move(message));
+}
+
+void Hub::Break(Peer* peer, const InPtr& stream, const std::string& reason) {
+  ++counters_.protocol_errors;
+  const std::string from = peer == nullptr ? "a stranger" : absl::StrCat("node ", peer->node);
+  const std::string text = absl::StrCat(from, " to node ", options_.node, ": ", reason);
+  options_.log->error("peer_broke_the_protocol node={} reason={}", peer == nullptr ? "?" : peer->node, LogValue(text));
+  stream->Finish(absl::InvalidArgumentError(text));
+  if (peer != nullptr) Lose(*peer, text);
+}
+
+}  // namespace railsd
