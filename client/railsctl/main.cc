@@ -46,6 +46,9 @@ int main(int argc, char** argv) {
 
   rails::ctl::AddInspectCommands(app, context);
   rails::ctl::AddPlanCommand(app, context);
+  rails::ctl::AddReplayCommand(app, context);
+  rails::ctl::AddBenchCommand(app, context);
+  rails::ctl::AddWorkerCommand(app, context);
   rails::ctl::AddCompletionCommand(app, context);
 
   try {

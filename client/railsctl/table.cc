@@ -45,6 +45,7 @@ std::string Table::Render(bool color) const {
       if (columns_[c].align == Align::kLeft) blanks += padding;
       blanks += "  ";
     }
+    line.erase(line.find_last_not_of(' ') + 1);
     absl::StrAppend(&out, line, "\n");
   };
   std::vector<Cell> headers;

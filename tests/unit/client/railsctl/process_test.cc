@@ -49,9 +49,32 @@ class ProcessTest : public ::testing::Test {
 };
 
 TEST_F(ProcessTest, WrongCommandLinesAreUsage) {
-  for (const char* arguments :
-       {"", "nonsense", "status --nonsense", "--timeout 0 status", "--timeout x status", "rails --watch soon",
-        "jobs --finished many", "jobs --finished -1", "completion", "completion tcsh", "status extra"}) {
+  for (const char* arguments : {"",
+                                "nonsense",
+                                "status --nonsense",
+                                "--timeout 0 status",
+                                "--timeout x status",
+                                "rails --watch soon",
+                                "jobs --finished many",
+                                "jobs --finished -1",
+                                "completion",
+                                "completion tcsh",
+                                "status extra",
+                                "replay",
+                                "replay --workload nonsense",
+                                "replay a.csv --workload uniform",
+                                "replay --workload uniform --bytes-per-rank 1parsec",
+                                "replay --workload uniform --bytes-per-rank 0",
+                                "replay --workload uniform --steps 0",
+                                "replay --workload uniform --ranks-per-node 0",
+                                "replay --workload uniform --goodput 2",
+                                "replay --workload uniform --rail-speed 200",
+                                "replay --workload uniform --rails 4",
+                                "replay --workload uniform --nodes a,,b",
+                                "replay --workload uniform --ranges-per-flow 0",
+                                "bench --mode nonsense",
+                                "bench --mode submit",
+                                "bench --iterations 0"}) {
     const Outcome outcome = Run(arguments);
     EXPECT_EQ(outcome.code, 2) << arguments;
     EXPECT_EQ(outcome.out, "") << arguments;
@@ -82,6 +105,33 @@ TEST_F(ProcessTest, AMissingDaemonIsUnreachable) {
 TEST_F(ProcessTest, ASocketThatNobodyServesIsUnreachable) {
   std::ofstream(folder_ / "operator.sock") << "no socket";
   EXPECT_EQ(Run("status --timeout 2s --socket-dir " + folder_.string()).code, 3);
+}
+
+TEST_F(ProcessTest, BadInputFilesAreNamed) {
+  const std::string nodes = " --nodes " + folder_.string() + "/a," + folder_.string() + "/b ";
+  const auto replay = [&](const std::string& content) {
+    std::ofstream(folder_ / "in.csv") << content;
+    return Run("replay" + nodes + (folder_ / "in.csv").string());
+  };
+  EXPECT_EQ(Run("replay" + nodes + (folder_ / "missing.csv").string()).code, 5);
+  for (const char* content : {"", "this,is,no\ntrace,at,all\n", "1 2\n3\n", "1 nan\n3 4\n", "1 -2\n3 4\n",
+                              "1 2 3\n4 5 6\n7 8 9\n", "0 0\n0 0\n"}) {
+    const Outcome outcome = replay(content);
+    EXPECT_EQ(outcome.code, 5) << content << outcome.err;
+    EXPECT_EQ(outcome.out, "");
+  }
+  // A good one gets as far as the daemons, which are not there.
+  EXPECT_EQ(replay("1 2\n3 4\n").code, 3);
+  EXPECT_EQ(Run("bench" + nodes).code, 3);
+}
+
+TEST_F(ProcessTest, AWorkerWithoutACoordinatorEnds) {
+  // Descriptors 3 and 4 are closed, or lead nowhere.
+  EXPECT_EQ(Run("worker 3<&- 4>&-").code, 1);
+  EXPECT_EQ(Run("worker 3</dev/null 4>/dev/null").code, 1);
+  const Outcome outcome = Run("worker 3</proc/version 4>&1");
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.out, HasSubstr("\"event\":\"failed\""));
 }
 
 TEST_F(ProcessTest, CompletionScriptsParse) {

@@ -1,0 +1,74 @@
+// The measurements of `bench`. Timed parts neither fill nor check; one checked exchange stands before and after them.
+#ifndef RAILS_RAILSCTL_BENCH_MEASURE_H_
+#define RAILS_RAILSCTL_BENCH_MEASURE_H_
+
+#include <cstdint>
+#include <functional>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/railsctl/replay/coordinator.h"
+#include "client/railsctl/replay/exchange.h"
+
+namespace rails::ctl {
+
+// Seconds, sorted.
+class Samples {
+ public:
+  void Add(double seconds);
+  size_t size() const { return sorted_.size(); }
+  // Nearest rank: the smallest sample that `part` of all do not exceed. 0 without samples.
+  double Quantile(double part) const;
+  double Median() const { return Quantile(0.5); }
+  double Min() const { return Quantile(0); }
+  double Max() const { return Quantile(1); }
+
+ private:
+  std::vector<double> sorted_;
+};
+
+struct Measurement {
+  Samples phase;        // from the first rank's submission to the last rank's end
+  Samples submit;       // one rank's call until the daemon has accepted
+  Samples first_chunk;  // from rank 0's call until a rail had the first chunk, at most
+  Samples rank_done;    // rank 0's call until its end
+  ByteCounts bytes;     // of one exchange
+  uint64_t ranges = 0;  // that one rank, rank 0, submits for sending
+  double bound_seconds = 0;
+  uint64_t wrong_bytes = 0;  // of the checked exchanges
+};
+
+struct MeasureRequest {
+  workload::TrafficMatrix ranks;
+  uint32_t ranks_per_node = 1;
+  uint32_t ranges_per_flow = 1;
+  uint32_t iterations = 10;
+  uint32_t warmup = 1;
+  bool rank0_last = false;  // rank 0 submits when all others have been accepted
+  std::vector<double> node_speeds;
+};
+
+// `job`: names payloads; counted on. Errors: as Coordinator's.
+absl::StatusOr<Measurement> Measure(const MeasureRequest& request, Coordinator* coordinator, uint64_t* job);
+
+// Everybody sends the same to everybody, itself included; a rank `bytes_per_rank` in all.
+workload::TrafficMatrix UniformMatrix(size_t ranks, uint64_t bytes_per_rank);
+// Rank 0 sends `bytes` in all, the same to every rank of other nodes; when there is one node, to every other rank.
+workload::TrafficMatrix FromRankZero(size_t ranks, uint32_t ranks_per_node, uint64_t bytes);
+
+struct BenchReport {
+  uint32_t nodes = 0, ranks_per_node = 0;
+  std::optional<Measurement> throughput, small_jobs, submit;
+
+  uint64_t wrong_bytes() const;
+};
+
+nlohmann::ordered_json BenchJson(const BenchReport& report);
+std::string RenderBench(const BenchReport& report, bool color);
+
+}  // namespace rails::ctl
+
+#endif  // RAILS_RAILSCTL_BENCH_MEASURE_H_

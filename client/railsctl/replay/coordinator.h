@@ -1,0 +1,95 @@
+// Leads the workers through one exchange after the other. Knows pipes, not processes; tests run workers as threads.
+#ifndef RAILS_RAILSCTL_REPLAY_COORDINATOR_H_
+#define RAILS_RAILSCTL_REPLAY_COORDINATOR_H_
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "client/railsctl/replay/worker_process.h"
+#include "client/railsctl/replay/worker_protocol.h"
+#include "client/workload/workload.h"
+
+namespace rails::ctl {
+
+struct CoordinatorOptions {
+  uint32_t ranks_per_node = 1;
+  absl::Duration timeout = absl::Seconds(60);  // of a job; the workers have it too and get a little longer to say so
+  // How a rank's process ended; for messages.
+  std::function<std::string(size_t rank)> how_ended;
+  // Readable when the user wants to stop; -1 for none.
+  int interrupt_fd = -1;
+};
+
+struct PhaseRequest {
+  uint64_t job = 0;
+  const workload::TrafficMatrix* ranks = nullptr;
+  uint32_t ranges_per_flow = 1;
+  bool fill = true;     // pattern and poison
+  bool check = true;    // compare; needs `fill`
+  bool barrier = true;  // nobody submits before all are ready
+};
+
+struct PhaseOutcome {
+  double seconds = 0;           // from the first submission to the last completion
+  std::vector<DoneEvent> done;  // by rank
+  uint64_t wrong_bytes = 0;
+  std::optional<WrongByte> first_wrong;
+  uint32_t first_wrong_rank = 0;  // who received it
+};
+
+// Errors of all calls: what failed at which rank of which node, UNAVAILABLE when a worker could not reach its daemon,
+// CANCELLED when interrupted, DEADLINE_EXCEEDED when a worker is silent. After an error the coordinator is of no use.
+class Coordinator {
+ public:
+  Coordinator(std::vector<WorkerLink> links, CoordinatorOptions options);
+
+  // Every rank connects, and joins. `commands` by rank.
+  absl::Status Start(const std::vector<StartCommand>& commands);
+  // Prepares, submits, waits, checks.
+  absl::StatusOr<PhaseOutcome> RunPhase(const PhaseRequest& request);
+
+  // The parts of RunPhase(), for measurements that repeat some of them.
+  absl::Status Prepare(const PhaseRequest& request);
+  absl::StatusOr<PhaseOutcome> Go();
+  // As Go(), but rank 0 submits only when all others have been accepted.
+  absl::StatusOr<PhaseOutcome> GoLast();
+  absl::Status Check(PhaseOutcome* outcome);
+
+  // Lets the workers leave and end. The caller waits for the processes.
+  void Quit();
+
+  // Node of each rank, known after Start().
+  const std::vector<std::string>& nodes() const { return nodes_; }
+
+ private:
+  using OnEvent = std::function<absl::Status(size_t rank, Event& event)>;
+
+  absl::Status Send(size_t rank, const Command& command);
+  // Waits until every rank of [first, end) has sent one event of alternative `kind`; gives each to `on_event` at once.
+  absl::Status Gather(size_t kind, size_t first, absl::Duration timeout, const OnEvent& on_event);
+  template <typename E>
+  absl::Status GatherAll(absl::Duration timeout, const std::function<absl::Status(size_t rank, E& event)>& on_event,
+                         size_t first = 0);
+  absl::Status GatherDone(size_t first, PhaseOutcome* outcome);
+  absl::Status FinishGo(PhaseOutcome* outcome);
+
+  struct Waiting;
+  absl::Status PollOnce(Waiting* waiting, absl::Time deadline);
+  void TakeLines(size_t rank, Waiting* waiting);
+  void Note(size_t rank, absl::StatusCode code, const std::string& what, Waiting* waiting);
+  absl::Status Verdict(const Waiting& waiting) const;
+  std::string Name(size_t rank) const;
+
+  std::vector<WorkerLink> links_;
+  CoordinatorOptions options_;
+  std::vector<LineReader> readers_;
+  std::vector<std::string> nodes_;
+};
+
+}  // namespace rails::ctl
+
+#endif  // RAILS_RAILSCTL_REPLAY_COORDINATOR_H_

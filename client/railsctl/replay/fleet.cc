@@ -1,0 +1,93 @@
+#include "client/railsctl/replay/fleet.h"
+
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/railsctl/format.h"
+
+namespace rails::ctl {
+
+SignalGuard::SignalGuard() {
+  sigset_t mask;
+  sigemptyset(&mask);
+  for (int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&mask, signal);
+  pthread_sigmask(SIG_BLOCK, &mask, &old_mask_);
+  fd_ = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+SignalGuard::~SignalGuard() {
+  if (fd_ >= 0) close(fd_);
+  pthread_sigmask(SIG_SETMASK, &old_mask_, nullptr);  // a signal that waited acts now
+}
+
+Fleet::Fleet(FleetOptions options) : options_(std::move(options)) {
+  for (const std::string& dir : options_.socket_dirs) {
+    operators_.push_back(std::make_unique<OperatorClient>(dir, options_.call_timeout));
+  }
+  names_.resize(operators_.size());
+}
+
+absl::StatusOr<std::vector<NodeRails>> Fleet::ReadRails() {
+  std::vector<NodeRails> nodes;
+  for (size_t i = 0; i < operators_.size(); ++i) {
+    if (names_[i].empty()) {
+      absl::StatusOr<v1::GetStatusResponse> status = operators_[i]->GetStatus();
+      if (!status.ok()) return status.status();
+      names_[i] = status->node();
+    }
+    absl::StatusOr<v1::ListRailsResponse> rails = operators_[i]->ListRails();
+    if (!rails.ok()) return rails.status();
+    NodeRails& node = nodes.emplace_back();
+    node.node = names_[i];
+    for (const v1::RailStatus& rail : rails->rails()) {
+      node.rails.push_back(
+          {rail.name(), rail.speed_bytes_per_second(), rail.tx_payload_bytes(), rail.rx_payload_bytes()});
+    }
+  }
+  return nodes;
+}
+
+absl::Status Fleet::Start(uint64_t send_bytes, uint64_t receive_bytes) {
+  absl::StatusOr<WorkerProcesses> workers = WorkerProcesses::Start(ranks());
+  if (!workers.ok()) return workers.status();
+  workers_.emplace(*std::move(workers));
+  coordinator_.emplace(workers_->links(),
+                       CoordinatorOptions{.ranks_per_node = options_.ranks_per_node,
+                                          .timeout = options_.job_timeout,
+                                          .how_ended = [this](size_t rank) { return workers_->HowEnded(rank); },
+                                          .interrupt_fd = options_.interrupt_fd});
+  std::random_device random;
+  const auto random64 = [&random] { return uint64_t{random()} << 32 | random(); };
+  StartCommand command;
+  command.group = absl::StrCat("railsctl-", getpid(), "-", FormatId(random64()));
+  command.join_key = absl::StrCat(FormatId(random64()), FormatId(random64()));
+  command.world_size = static_cast<uint32_t>(ranks());
+  command.send_bytes = send_bytes;
+  command.receive_bytes = receive_bytes;
+  command.huge_pages = options_.huge_pages;
+  command.seed = options_.seed;
+  command.timeout_milliseconds =
+      std::max<uint64_t>(1, static_cast<uint64_t>(absl::ToInt64Milliseconds(options_.job_timeout)));
+  std::vector<StartCommand> commands(ranks(), command);
+  for (size_t rank = 0; rank < commands.size(); ++rank) {
+    commands[rank].rank = static_cast<uint32_t>(rank);
+    commands[rank].socket_dir = options_.socket_dirs[rank / options_.ranks_per_node];
+  }
+  return coordinator_->Start(commands);
+}
+
+bool Fleet::Stop() {
+  if (!coordinator_.has_value()) return true;
+  coordinator_->Quit();
+  const bool all = workers_->WaitAll(absl::Seconds(10));
+  coordinator_.reset();
+  workers_.reset();
+  return all;
+}
+
+}  // namespace rails::ctl

@@ -1,0 +1,42 @@
+// Payload that tells where it belongs: every byte depends on the seed, the job, the flow and its offset in the flow, so
+// a byte that is stale, misplaced, or from another flow differs from the right one (but for one in 256, by chance).
+#ifndef RAILS_RAILSCTL_REPLAY_PATTERN_H_
+#define RAILS_RAILSCTL_REPLAY_PATTERN_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/types/span.h"
+
+namespace rails::ctl {
+
+// Names the bytes of one flow of one job of one run.
+struct FlowName {
+  uint64_t seed = 0;
+  uint64_t job = 0;  // counts phases over the whole run
+  uint32_t source_rank = 0;
+  uint32_t destination_rank = 0;
+};
+
+// The flow's key for the functions below.
+uint64_t PatternKey(const FlowName& flow);
+
+// Writes the flow's bytes [flow_offset, flow_offset + out.size()). Several GB/s.
+void FillPattern(uint64_t key, uint64_t flow_offset, absl::Span<std::byte> out);
+
+struct Mismatch {
+  uint64_t count = 0;  // wrong bytes; 0: the rest says nothing
+  uint64_t first = 0;  // index in the compared bytes
+  uint8_t expected = 0, got = 0;
+};
+
+// Compares with what FillPattern() would write. Looks at every byte.
+Mismatch ComparePattern(uint64_t key, uint64_t flow_offset, absl::Span<const std::byte> bytes);
+
+// Before a job its receive buffer is filled with one value, which tells missing bytes and bytes outside the ranges.
+uint8_t PoisonByte(uint64_t job);
+Mismatch ComparePoison(uint8_t poison, absl::Span<const std::byte> bytes);
+
+}  // namespace rails::ctl
+
+#endif  // RAILS_RAILSCTL_REPLAY_PATTERN_H_

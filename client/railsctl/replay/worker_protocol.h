@@ -1,0 +1,128 @@
+// What the coordinator and its workers (one process per rank) say to each other over two pipes: one JSON object a line.
+#ifndef RAILS_RAILSCTL_REPLAY_WORKER_PROTOCOL_H_
+#define RAILS_RAILSCTL_REPLAY_WORKER_PROTOCOL_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace rails::ctl {
+
+// --- To a worker. It answers each with the event named, or with Failed, after which it ends.
+
+// Connect, make two segments, join the group. Answer: Joined.
+struct StartCommand {
+  std::string socket_dir;
+  std::string group, join_key;
+  uint32_t rank = 0, world_size = 0;
+  uint64_t send_bytes = 0, receive_bytes = 0;  // of the segments
+  bool huge_pages = false;
+  uint64_t seed = 0;
+  uint64_t timeout_milliseconds = 60'000;  // of the joining, and of each job
+};
+
+// Lay out one exchange and fill the buffers. Answer: Ready.
+struct PrepareCommand {
+  uint64_t job = 0;                   // names the payload
+  std::vector<uint64_t> row, column;  // bytes to and from each rank
+  uint32_t ranges_per_flow = 1;
+  bool fill = true;  // send buffer with the pattern, receive buffer with poison
+};
+
+// Submit what was prepared, once more if it was before, and wait. Answer: Accepted if asked for, then Done.
+struct GoCommand {
+  bool tell_accepted = false;
+};
+
+// Compare every byte of the receive segment. Answer: Checked.
+struct CheckCommand {};
+
+// Leave and end. Answer: the end of the pipe.
+struct QuitCommand {};
+
+using Command = std::variant<StartCommand, PrepareCommand, GoCommand, CheckCommand, QuitCommand>;
+
+// --- From a worker.
+
+struct JoinedEvent {
+  std::string node;
+};
+
+struct ReadyEvent {};
+
+struct AcceptedEvent {};
+
+struct DoneEvent {
+  absl::Status status;  // of the job
+  // CLOCK_MONOTONIC: right before Submit(), when it returned, when the job was terminal.
+  int64_t submit_ns = 0, accepted_ns = 0, done_ns = 0;
+  double waiting_for_ranks_seconds = 0, waiting_for_peers_seconds = 0, elapsed_seconds = 0;
+  double to_first_chunk_seconds = 0;                   // from acceptance until a rail got the job's first chunk
+  std::vector<uint64_t> rail_tx_bytes, rail_rx_bytes;  // of the whole job on the rank's node
+};
+
+struct WrongByte {
+  bool guard = false;  // outside of all ranges; source and flow_offset mean nothing then
+  uint32_t source_rank = 0;
+  uint64_t flow_offset = 0, segment_offset = 0;
+  uint32_t expected = 0, got = 0;
+};
+
+struct CheckedEvent {
+  uint64_t wrong_bytes = 0;
+  std::optional<WrongByte> first;
+};
+
+struct FailedEvent {
+  std::string doing;  // "connect", "join", ...
+  absl::Status status;
+};
+
+using Event = std::variant<JoinedEvent, ReadyEvent, AcceptedEvent, DoneEvent, CheckedEvent, FailedEvent>;
+
+// One line without its end.
+std::string Encode(const Command& command);
+std::string Encode(const Event& event);
+
+// Errors: INVALID_ARGUMENT for a line that is no JSON object, of an unknown kind, or with a field that is missing or
+// of another type or out of range; names the field.
+absl::StatusOr<Command> ParseCommand(absl::string_view line);
+absl::StatusOr<Event> ParseEvent(absl::string_view line);
+
+// "ready", "done", ...
+absl::string_view EventName(const Event& event);
+
+inline constexpr size_t kMaxLineBytes = 8 << 20;
+
+// Cuts what arrives on a descriptor into lines. The descriptor stays the caller's.
+class LineReader {
+ public:
+  explicit LineReader(int fd) : fd_(fd) {}
+  // Reads once: blocks when the descriptor does and nothing is there. False at the end of the stream.
+  // Errors: INVALID_ARGUMENT past kMaxLineBytes without a line's end; INTERNAL from the system.
+  absl::StatusOr<bool> Fill();
+  // The next complete line, if there is one.
+  std::optional<std::string> Next();
+  // Bytes of a line that has not ended.
+  size_t pending() const { return buffer_.size() - begin_; }
+  int fd() const { return fd_; }
+
+ private:
+  int fd_;
+  std::string buffer_;
+  size_t begin_ = 0;
+  size_t scanned_ = 0;  // no line's end before this
+};
+
+// Writes line and end. Error: UNAVAILABLE when the other end is gone.
+absl::Status WriteLine(int fd, std::string line);
+
+}  // namespace rails::ctl
+
+#endif  // RAILS_RAILSCTL_REPLAY_WORKER_PROTOCOL_H_
