@@ -36,7 +36,7 @@ class TwoNodes(ReplayTest):
             for ranks in (1, 2):
                 with self.subTest(workload=workload, ranks_per_node=ranks):
                     report = self.replay("--workload", workload, "--ranks-per-node", ranks, "--seed", harness.SEED)
-                    self.assertEqual(len(report["steps"]), 2)
+                    self.assertEqual(report["steps"], 2)
         self.wait_idle()
 
 
@@ -61,7 +61,7 @@ class FourNodes(ReplayTest):
         rows += [f"{rank},tiny,{layer},0,{(rank * 7 + layer * 3) % 11 + 1}" for layer in range(2) for rank in range(32)]
         trace.write_text("\n".join(rows) + "\n")
         report = self.replay(trace)
-        self.assertEqual(len(report["steps"]), 2)
+        self.assertEqual(report["steps"], 2)
 
     def test_replays_at_once(self):
         commands = [self.cluster.replay_command("--verify", "--workload", workload, "--bytes-per-rank", "4MiB",
