@@ -29,6 +29,7 @@ int main(int argc, char** argv) {
   CLI::App app{"Looks at railsd daemons, plans exchanges, replays workloads and measures.", "railsctl"};
   app.require_subcommand(1);
   app.fallthrough();
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // so scripts can override
   app.footer(kExitCodes);
   app.set_help_flag("-h,--help", "Prints this help and exits.");
   app.set_help_all_flag("--help-all", "Prints the help of all commands and exits.");

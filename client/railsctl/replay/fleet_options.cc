@@ -31,6 +31,7 @@ void AddFleetFlags(CLI::App* command, FleetFlags* flags, const char* bytes_defau
                    "The socket folders of the daemons of node 0, 1 and so on; one daemon, that of --socket-dir, "
                    "without it.")
       ->type_name("DIR,...")
+      ->take_all()
       ->allow_extra_args(false);  // what follows DIR is the trace, not another one
   command->add_option("--ranks-per-node", flags->ranks_per_node, "How many ranks run on each node.")
       ->type_name("R")

@@ -107,6 +107,15 @@ TEST_F(ProcessTest, ASocketThatNobodyServesIsUnreachable) {
   EXPECT_EQ(Run("status --timeout 2s --socket-dir " + folder_.string()).code, 3);
 }
 
+TEST_F(ProcessTest, TheLastOfRepeatedOptionsCountsAndAllNodesDo) {
+  const std::string line = "replay --workload uniform --bytes-per-rank nonsense --bytes-per-rank 1MiB --daemon ";
+  EXPECT_EQ(Run(line + folder_.string() + "/a --daemon " + folder_.string() + "/b").code, 3);
+  std::ofstream(folder_ / "three.csv") << "1 2 3\n4 5 6\n7 8 9\n";  // fits three nodes only
+  const std::string a = folder_.string() + "/a", file = (folder_ / "three.csv").string();
+  EXPECT_EQ(Run("replay --nodes " + a + " --nodes " + a + "," + a + " " + file).code, 3);
+  EXPECT_EQ(Run("replay --nodes " + a + " --nodes " + a + " " + file).code, 5);
+}
+
 TEST_F(ProcessTest, BadInputFilesAreNamed) {
   const std::string nodes = " --nodes " + folder_.string() + "/a," + folder_.string() + "/b ";
   const auto replay = [&](const std::string& content) {
