@@ -122,6 +122,7 @@ void JobTable::OpenZones(NodeJob& job, const Group& group, PeerExchange& exchang
     exchange.in_bytes += flow.bytes;
   }
   exchange.in_left_bytes = exchange.in_bytes;
+  set->left_bytes.store(exchange.in_bytes, std::memory_order_relaxed);
   job.in_bytes += exchange.in_bytes;
   if (exchange.in_bytes == 0) {
     exchange.received = true;

@@ -18,6 +18,10 @@ constexpr size_t kPostBatch = 64;
 constexpr size_t kEventBatch = 256;
 // Nothing depends on it: whatever needs the thread wakes it.
 constexpr absl::Duration kMaxWait = absl::Seconds(1);
+// Events that nobody waits for are gathered for so long, or until there are so many: waking the engine for every chunk
+// costs more than its work on them.
+constexpr absl::Duration kGather = absl::Milliseconds(1);
+constexpr size_t kMaxUnannounced = 128;
 
 bool IsReceiving(RailCommand::Kind kind) {
   return kind == RailCommand::Kind::kOpenZones || kind == RailCommand::Kind::kCloseZones;
@@ -40,6 +44,11 @@ struct Rail::Queues {
   size_t staged_end = 0;
   RailCommand held;  // taken from `sending` behind the staged orders, not yet applied
   bool holding = false;
+
+  // Published, but the engine was not woken for them yet; of the rail's thread.
+  size_t unannounced = 0;
+  size_t unannounced_sends = 0;
+  size_t outstanding_orders = 0;
 };
 
 Rail::Rail(RailIndex index, std::unique_ptr<RailTransport> transport, WakeEvent* engine_wake, size_t command_capacity,
@@ -115,7 +124,9 @@ void Rail::DrainReceiving() {
 bool Rail::PostStaged() {
   Queues& q = *queues_;
   if (q.staged_begin < q.staged_end) {
-    q.staged_begin += transport_->Post({q.staged.data() + q.staged_begin, q.staged_end - q.staged_begin});
+    const size_t taken = transport_->Post({q.staged.data() + q.staged_begin, q.staged_end - q.staged_begin});
+    q.staged_begin += taken;
+    q.outstanding_orders += taken;
     if (q.staged_begin < q.staged_end) return false;
   }
   q.staged_begin = q.staged_end = 0;
@@ -149,13 +160,38 @@ void Rail::Run() {
     RunCommands();
     size_t room = std::min(q.events.Free(), batch.size());
     if (room == 0) {
+      Announce();
       q.starved.exchange(true, std::memory_order_acq_rel);
       room = std::min(q.events.Free(), batch.size());
     }
-    const size_t count = transport_->Poll(kMaxWait, {batch.data(), room});
-    for (size_t i = 0; i < count; ++i) q.events.TryPush(std::move(batch[i]));
-    if (count > 0) engine_wake_->Wake();
+    const size_t count = transport_->Poll(q.unannounced > 0 ? kGather : kMaxWait, {batch.data(), room});
+    if (Publish({batch.data(), count}) || count == 0) Announce();
   }
+}
+
+bool Rail::Publish(absl::Span<RailEvent> events) {
+  Queues& q = *queues_;
+  bool urgent = false;
+  for (RailEvent& event : events) {
+    if (event.kind == RailEvent::Kind::kSendDone) {
+      --q.outstanding_orders;
+      ++q.unannounced_sends;
+      // Half of what the engine had posted is done: time to post more. What failed is told at once.
+      urgent = urgent || event.result != SendResult::kAcknowledged || 2 * q.unannounced_sends >= q.outstanding_orders;
+    } else {
+      urgent = urgent || event.kind != RailEvent::Kind::kReceived || event.last;
+    }
+    q.events.TryPush(std::move(event));
+  }
+  q.unannounced += events.size();
+  return urgent || q.unannounced >= kMaxUnannounced;
+}
+
+void Rail::Announce() {
+  Queues& q = *queues_;
+  if (q.unannounced == 0) return;
+  q.unannounced = q.unannounced_sends = 0;
+  engine_wake_->Wake();
 }
 
 }  // namespace railsd

@@ -70,6 +70,9 @@ class Rail final : public RailPort {
   void Apply(RailCommand& command);
   void DrainReceiving();
   bool PostStaged();
+  // Publishes events; true when the engine should hear of them at once.
+  bool Publish(absl::Span<RailEvent> events);
+  void Announce();
   const RailIndex index_;
   std::unique_ptr<RailTransport> transport_;
   WakeEvent* const engine_wake_;

@@ -42,6 +42,9 @@ struct ReceiveSet {
   uint32_t slot = 0;
   uint32_t generation = 0;
   std::vector<MemoryRanges> zones;
+  // Bytes that have not arrived, over all rails: each counts its frames down. Only a hint of when to look (a hostile
+  // peer can make it wrong); what has arrived is counted by kReceived.
+  mutable std::atomic<uint64_t> left_bytes{0};
 };
 
 // A peer's end of this rail, as its HELLO on the control stream told it.
@@ -73,6 +76,7 @@ struct RailEvent {
   Kind kind = Kind::kSendDone;
   SendResult result = SendResult::kAcknowledged;
   PeerIndex peer;
+  bool last = false;         // kReceived: nothing of the set is left to come; worth a look at once
   int32_t error_number = 0;  // errno, or 0
   ZoneRef zone;
   JobTag job;

@@ -32,6 +32,10 @@ TEST_P(TransportSuite, BytesOfAllSizesArriveRight) {
   Spin(50);
   EXPECT_EQ(a.CountDone(SendResult::kAcknowledged), orders);
   EXPECT_EQ(a.Count(Kind::kSendDone), orders);
+  size_t last = 0;
+  for (const RailEvent& event : b.Of(Kind::kReceived)) last += event.last;
+  EXPECT_EQ(last, 1u) << "one frame completes the set";
+  EXPECT_TRUE(b.Of(Kind::kReceived).back().last);
   for (uint32_t i = 0; i < flows.size(); ++i) {
     EXPECT_TRUE(ReadAll(flows[i]->zone) == flows[i]->bytes) << "flow " << i;
     ExpectCoveredOnce(b, 7, i, flows[i]->bytes.size());

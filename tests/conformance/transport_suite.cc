@@ -128,7 +128,10 @@ void TransportSuite::Open(End& at, const End& from, uint32_t slot, const std::ve
   set->peer = Index(from);
   set->slot = slot;
   set->generation = generation;
-  for (const Flow* flow : flows) set->zones.push_back(flow->zone);
+  for (const Flow* flow : flows) {
+    set->zones.push_back(flow->zone);
+    set->left_bytes += flow->zone.total_bytes();
+  }
   at.transport->OpenZones(std::move(set));
 }
 

@@ -198,8 +198,9 @@ void FakeTransport::CloseZones(uint32_t slot, uint32_t generation) {
   Push(event);
 }
 
-FakeTransport::Step FakeTransport::CopyPart(FakeTransport& sender, Link& link, PeerIndex from, const MemoryRanges& zone,
+FakeTransport::Step FakeTransport::CopyPart(FakeTransport& sender, Link& link, PeerIndex from, const ReceiveSet& set,
                                             uint64_t* budget_bytes) {
+  const MemoryRanges& zone = set.zones[link.orders.front().order.zone.index];
   Pending& pending = link.orders.front();
   const SendOrder order = pending.order;
   const uint64_t frame_begin = pending.done_bytes - pending.frame_bytes;
@@ -230,6 +231,7 @@ FakeTransport::Step FakeTransport::CopyPart(FakeTransport& sender, Link& link, P
   event.kind = RailEvent::Kind::kReceived;
   event.offset_bytes = order.offset_bytes + frame_begin;
   event.length_bytes = frame_length;
+  event.last = set.left_bytes.fetch_sub(frame_length, std::memory_order_relaxed) == frame_length;
   pending.frame_bytes = 0;
   ++receive_events_;
   Add(counters_.rx_payload_bytes, frame_length);
@@ -278,7 +280,7 @@ FakeTransport::Step FakeTransport::ReceiveFrom(FakeTransport& sender, Link& link
     sender.Disconnect(link, EPROTO);
     return Step::kProgress;
   }
-  return CopyPart(sender, link, from, set.zones[order.zone.index], budget_bytes);
+  return CopyPart(sender, link, from, set, budget_bytes);
 }
 
 bool FakeTransport::ReceiveStep() {

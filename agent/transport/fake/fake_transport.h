@@ -71,7 +71,7 @@ class FakeTransport final : public RailTransport {
 
   bool ReceiveStep();
   Step ReceiveFrom(FakeTransport& sender, Link& link, uint64_t* budget_bytes);
-  Step CopyPart(FakeTransport& sender, Link& link, PeerIndex from, const MemoryRanges& zone, uint64_t* budget_bytes);
+  Step CopyPart(FakeTransport& sender, Link& link, PeerIndex from, const ReceiveSet& set, uint64_t* budget_bytes);
   size_t Deliver(absl::Span<RailEvent> out);
 
   const std::shared_ptr<FakeFabricState> fabric_;

@@ -73,6 +73,7 @@ bool TcpReceiver::EndFrame() {
     event.zone = header_.zone;
     event.offset_bytes = header_.offset_bytes;
     event.length_bytes = header_.length_bytes;
+    event.last = set_->left_bytes.fetch_sub(header_.length_bytes, std::memory_order_relaxed) == header_.length_bytes;
     context_->events.Push(event);
     Context::Add(context_->counters.rx_payload_bytes, header_.length_bytes);
     Context::Add(context_->counters.rx_chunks, 1);
