@@ -211,22 +211,20 @@ void Read(Fields& f, FailedEvent* e) {
   if (e->status.ok()) e->status = absl::UnknownError("failed without saying why");
 }
 
-// The alternative of the variant whose encoding carries this name.
+// Makes *out the alternative whose encoding carries this name. In place: moving it out of here makes GCC 12 with
+// sanitizers warn of members that no path leaves uninitialized.
 template <typename Variant, size_t kIndex = 0>
-absl::StatusOr<Variant> Dispatch(const char* key, const std::string& name, const Json& json) {
+absl::Status Dispatch(const char* key, const std::string& name, const Json& json, Variant* out) {
   if constexpr (kIndex == std::variant_size_v<Variant>) {
     return absl::InvalidArgumentError(absl::StrCat("unknown ", key, " '", name.substr(0, 40), "'"));
   } else {
     using Alternative = std::variant_alternative_t<kIndex, Variant>;
     static const std::string own_name = ToJson(Alternative{})[key].template get<std::string>();
-    if (name != own_name) return Dispatch<Variant, kIndex + 1>(key, name, json);
-    Alternative alternative;
+    if (name != own_name) return Dispatch<Variant, kIndex + 1>(key, name, json, out);
     Fields fields(json);
-    Read(fields, &alternative);
-    if (!fields.status().ok()) {
-      return absl::InvalidArgumentError(absl::StrCat(name, ": ", fields.status().message()));
-    }
-    return Variant(std::move(alternative));
+    Read(fields, &out->template emplace<kIndex>());
+    if (fields.status().ok()) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(name, ": ", fields.status().message()));
   }
 }
 
@@ -237,7 +235,10 @@ absl::StatusOr<Variant> ParseAny(const char* key, absl::string_view line) {
   if (name == json.end() || !name->is_string()) {
     return absl::InvalidArgumentError(absl::StrCat("no JSON object with '", key, "': ", line.substr(0, 80)));
   }
-  return Dispatch<Variant>(key, name->template get<std::string>(), json);
+  absl::StatusOr<Variant> message(absl::in_place);
+  absl::Status status = Dispatch(key, name->template get<std::string>(), json, &*message);
+  if (!status.ok()) return status;
+  return message;
 }
 
 }  // namespace
