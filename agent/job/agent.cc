@@ -67,7 +67,7 @@ class AgentImpl final : public Agent {
       tcp.frame_bytes = options.frame_bytes;
       tcp.max_posted_orders = kCommandCapacity;
       tcp.on_notice = [log = options.log, name = spec.name](const std::string& notice) {
-        log->warn("rail_notice rail={} text=\"{}\"", name, notice);
+        log->info("rail_notice rail={} text=\"{}\"", name, notice);
       };
       absl::StatusOr<std::unique_ptr<RailTransport>> transport = CreateTcpTransport(std::move(tcp));
       if (!transport.ok()) {

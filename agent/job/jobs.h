@@ -112,7 +112,7 @@ class JobTable {
   void SendReady(NodeJob& job, PeerExchange& exchange, uint32_t slot);
   void PlanExchange(NodeJob& job, PeerExchange& exchange);
   void MaybeRunning(NodeJob& job);
-  void CloseZones(PeerExchange& exchange);
+  void CloseZones(const NodeJob& job, PeerExchange& exchange);
   void OnSendDone(const RailEvent& event);
   void OnReceived(RailIndex rail, const RailEvent& event);
   void OnReceiveFault(const RailEvent& event);

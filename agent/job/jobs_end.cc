@@ -65,7 +65,7 @@ void JobTable::AbortJob(NodeJob& job, absl::Status why, bool tell_peers) {
       rail.Command(std::move(command));
     }
   }
-  for (auto& [peer, exchange] : job.peers) CloseZones(exchange);
+  for (auto& [peer, exchange] : job.peers) CloseZones(job, exchange);
   if (Group* group = groups_.Find(job.key.epoch)) {
     Tombstone(*group, job.key.seq, job.failure);
     for (PeerIndex peer : group->peers) {

@@ -143,12 +143,13 @@ void JobTable::OpenZones(NodeJob& job, const Group& group, PeerExchange& exchang
   exchange.zones = std::move(set);
   exchange.rails_open = static_cast<uint32_t>(rails_.size());
   ingress_left_bytes_ += exchange.in_left_bytes;
-  // Every rail knows the zones before the READY can leave this node.
+  // Every rail has the command before the READY can leave this node, and looks for it when a frame comes whose zone it
+  // does not know: nobody is woken.
   for (RailHandle& rail : rails_) {
     RailCommand command;
     command.kind = RailCommand::Kind::kOpenZones;
     command.zones = exchange.zones;
-    rail.Command(std::move(command));
+    rail.Command(std::move(command), /*wake=*/false);
   }
   SendReady(job, exchange, slot);
 }
@@ -318,7 +319,7 @@ void JobTable::OnReceived(RailIndex rail, const RailEvent& event) {
   job.rail_rx_bytes[rail.value()] += event.length_bytes;
   exchange.in_left_bytes -= event.length_bytes;
   ingress_left_bytes_ -= event.length_bytes;
-  if (exchange.in_left_bytes == 0) CloseZones(exchange);
+  if (exchange.in_left_bytes == 0) CloseZones(job, exchange);
 }
 
 void JobTable::OnReceiveFault(const RailEvent& event) {
@@ -331,15 +332,20 @@ void JobTable::OnReceiveFault(const RailEvent& event) {
           true);
 }
 
-void JobTable::CloseZones(PeerExchange& exchange) {
+void JobTable::CloseZones(const NodeJob& job, PeerExchange& exchange) {
   if (exchange.zones == nullptr || exchange.closing) return;
   exchange.closing = true;
+  // While the job waits for other peers' bytes nobody waits for this: the rails see it when they are next awake, at the
+  // latest when the last set is closed.
+  const bool wake = job.aborting() || std::none_of(job.peers.begin(), job.peers.end(), [](const auto& other) {
+                      return !other.second.received && !other.second.closing;
+                    });
   for (RailHandle& rail : rails_) {
     RailCommand command;
     command.kind = RailCommand::Kind::kCloseZones;
     command.slot = exchange.zones->slot;
     command.generation = exchange.zones->generation;
-    rail.Command(std::move(command));
+    rail.Command(std::move(command), wake);
   }
 }
 

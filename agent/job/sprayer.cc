@@ -14,13 +14,15 @@ constexpr double kPieceSeconds = 4e-3;
 constexpr uint64_t kMinPieceBytes = 64 << 10;
 // Pieces in flight to one destination: one on the wire, one behind it, one whose acknowledgement is under way.
 constexpr uint64_t kWindowPieces = 3;
-// A rail without work takes from another one only what that one would need longer for than this many pieces.
-constexpr double kStealPieces = 3;
+// A rail without work takes from another one only what that one would need longer for than this, and than this many
+// pieces: less is noise, and moving chunks for it would cost the evenness that the plan has made.
+constexpr double kStealSeconds = 10e-3;
+constexpr uint64_t kStealPieces = 3;
 
 }  // namespace
 
-void RailHandle::Command(RailCommand command) {
-  flush = true;
+void RailHandle::Command(RailCommand command, bool wake) {
+  flush = flush || wake;
   if (overflow.empty() && port->TryCommand(command)) return;
   overflow.push_back(std::move(command));
 }
@@ -209,15 +211,16 @@ bool Sprayer::Steal(size_t to) {
   PeerIndex peer;
   for (size_t r = 0; r < rails_state_.size(); ++r) {
     if (r == to || rails_state_[r].queued_bytes == 0) continue;
-    const double speed = std::max(1.0, (*rails_)[r].speed_bytes_per_s);
+    const double speed = std::max({1.0, (*rails_)[r].speed_bytes_per_s, rails_state_[r].measured});
     for (PeerIndex p : peers_->spray_order()) {
       const DestinationQueue& queue = At(r, p);
       if (queue.head == nullptr || !peers_->Get(p).CanSend(to)) continue;
       if (At(to, p).in_flight_bytes >= rail.window_bytes) continue;
       const bool stuck = !peers_->Get(p).CanSend(r);
       const double seconds = static_cast<double>(rails_state_[r].queued_bytes) / speed;
-      const double threshold = kStealPieces * static_cast<double>(rails_state_[r].piece_bytes) / speed;
-      if (!stuck && seconds <= threshold) continue;
+      const bool lags =
+          seconds > kStealSeconds && rails_state_[r].queued_bytes > kStealPieces * rails_state_[r].piece_bytes;
+      if (!stuck && !lags) continue;
       const double badness = stuck ? 1e9 + seconds : seconds;
       if (badness > worst_seconds) {
         worst_seconds = badness;

@@ -28,7 +28,8 @@ struct RailHandle {
   std::deque<RailCommand> overflow;
   bool flush = false;
 
-  void Command(RailCommand command);
+  // `wake` false: the rail may see it when it is next awake for something else.
+  void Command(RailCommand command, bool wake = true);
   bool TryPost(const SendOrder& order);
   // Retries what overflowed, then wakes the rail if it was given anything.
   void Pump();

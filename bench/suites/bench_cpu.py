@@ -7,7 +7,7 @@ from cluster import Cluster, Loopback, Settings
 from common import BUILD, BenchError, Result, median, progress
 
 NODES, RAILS, PER_RANK = 4, 4, 64 << 20
-STEPS = 4  # each is a dispatch and a combine
+STEPS = 16  # each is a dispatch and a combine
 PER_PAIR = PER_RANK // NODES  # uniform, the quarter to oneself never leaves the node
 
 
@@ -33,7 +33,7 @@ def counters(cluster):
 def daemons(cluster):
     """The same bytes through the daemons."""
     before, calls = [node.cpu_seconds() for node in cluster.nodes], counters(cluster)
-    report = cluster.replay("--workload", "uniform", "--bytes-per-rank", PER_RANK, "--steps", STEPS, "--verify")
+    report = cluster.replay("--workload", "uniform", "--bytes-per-rank", PER_RANK, "--steps", STEPS, "--warmup", 0, "--verify")
     after, calls = [node.cpu_seconds() for node in cluster.nodes], counters(cluster) - calls
     gigabytes = sum(rail["tx_bytes"] for rail in report["rails"]) / 1e9
     return {"user": sum(b[0] - a[0] for a, b in zip(before, after)) / gigabytes,

@@ -183,6 +183,7 @@ void ReportTo(const JobReport& report, rails::v1::JobReport* out) {
   out->set_elapsed_seconds(absl::ToDoubleSeconds(report.elapsed));
   out->set_waiting_for_ranks_seconds(absl::ToDoubleSeconds(report.waiting_for_ranks));
   out->set_waiting_for_peers_seconds(absl::ToDoubleSeconds(report.waiting_for_peers));
+  out->set_to_first_chunk_seconds(absl::ToDoubleSeconds(report.to_first_chunk));
   out->set_node_bound_seconds(absl::ToDoubleSeconds(report.node_bound));
   out->set_ratio_to_bound(report.ratio_to_bound);
   out->mutable_rail_tx_bytes()->Add(report.rail_tx_bytes.begin(), report.rail_tx_bytes.end());

@@ -130,7 +130,7 @@ TEST_F(SprayerTest, EveryByteIsPostedOnceInChunksOfBoundedSize) {
 }
 
 TEST_F(SprayerTest, IdleRailTakesWorkFromOneThatLags) {
-  SetUpRails(2, 1, 1e9, {.chunk_bytes = kMiB, .window_bytes = kMiB});
+  SetUpRails(2, 1, 1e8, {.chunk_bytes = kMiB, .window_bytes = kMiB});  // pieces of 4 ms, 400 kB
   Queue(0, 0, 16 * kMiB);
   for (int round = 0; round < 100; ++round) {
     sprayer_->Dispatch(absl::UnixEpoch());
@@ -138,7 +138,7 @@ TEST_F(SprayerTest, IdleRailTakesWorkFromOneThatLags) {
     while (!ports_[1].orders.empty()) Acknowledge(1);
   }
   EXPECT_GT(sprayer_->stolen_chunks(), 8u);
-  EXPECT_LE(sprayer_->queued_bytes(0), 3 * kMiB) << "but what the lagging rail would soon do itself stays";
+  EXPECT_LE(sprayer_->queued_bytes(0), 1'300'000u) << "but what the lagging rail would soon do itself stays";
 }
 
 TEST_F(SprayerTest, EverythingLeavesARailThatCannotSend) {

@@ -123,9 +123,11 @@ class TcpHostileTest : public ::testing::Test {
     set->slot = 1;
     set->generation = 1;
     set->zones.emplace_back().Append(zone_, 1000, 100);
-    auto other = std::make_shared<ReceiveSet>(*set);
+    auto other = std::make_shared<ReceiveSet>();
     other->peer = PeerIndex(5);
     other->slot = 2;
+    other->generation = 1;
+    other->zones = set->zones;
     transport_->OpenZones(set);
     transport_->OpenZones(other);
   }
