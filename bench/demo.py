@@ -24,7 +24,7 @@ def workload(options):
     """The arguments that name the same exchanges to replay and to plan."""
     source = [options.trace] if options.trace else ["--workload", "mixtral"]
     return [*source, "--ranks-per-node", options.ranks_per_node, "--bytes-per-rank", options.bytes_per_rank,
-            "--steps", options.steps, "--seed", options.seed]
+            "--steps", options.steps, "--seed", options.seed, "--spread", "skewed"]
 
 
 def plan(cluster, options):
@@ -43,13 +43,13 @@ def bars(report):
     lines = []
     for rail in report["rails"]:
         drawn = ["#" * round(24 * rail[key] / largest) for key in ("tx_bytes", "rx_bytes")]
-        lines.append(f"  {rail['node']} {rail['rail']:<6} sent {rail['tx_bytes'] / 1e6:8.1f} MB {drawn[0]:<24}  "
+        lines.append(f"  {rail['node']} {rail['name']:<6} sent {rail['tx_bytes'] / 1e6:8.1f} MB {drawn[0]:<24}  "
                      f"received {rail['rx_bytes'] / 1e6:8.1f} MB {drawn[1]}")
     return "\n".join(lines)
 
 
 def show(report, policies):
-    print(f"\nReplayed {len(report['steps'])} steps, {report['bytes'] / 1e6:.1f} MB between nodes in "
+    print(f"\nReplayed {report['steps']} steps, {report['bytes'] / 1e6:.1f} MB between nodes in "
           f"{report['seconds']:.2f} s; every byte verified: {'yes' if report['verified'] else 'NO'}\n")
     print(bars(report))
     print("\nBusiest rail over the mean (1.00 is perfect):              sent  received")
