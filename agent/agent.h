@@ -49,6 +49,7 @@ struct AgentOptions {
   BootId boot;
   std::vector<RailSpec> rails;
   PlanOptions plan;
+  bool late_binding = true;  // chunks that are not posted may leave a rail that lags; for policy lpt only
   AgentLimits limits;
   uint64_t frame_bytes = 0;   // 0: about 1 ms of the rail's rate
   uint64_t window_bytes = 0;  // per (rail, destination); 0: from the rail's rate

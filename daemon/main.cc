@@ -32,6 +32,7 @@ AgentOptions AgentOptionsFrom(const Config& config, BootId boot, std::shared_ptr
   options.boot = boot;
   options.rails = config.rails;
   options.plan = config.plan;
+  options.late_binding = config.late_binding;
   options.limits = config.limits;
   options.frame_bytes = config.frame_bytes;
   options.window_bytes = config.window_bytes;

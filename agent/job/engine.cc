@@ -42,7 +42,9 @@ Engine::Engine(AgentOptions options, std::vector<RailPort*> rails, ControlLink* 
                 sweep_ = true;
                 jobs_.OnGroupBroken(group);
               }),
-      sprayer_({options_.plan.chunk_bytes, options_.window_bytes}, &rails_, &peers_),
+      sprayer_({options_.plan.chunk_bytes, options_.late_binding && options_.plan.policy == Policy::kLpt,
+                options_.window_bytes},
+               &rails_, &peers_),
       jobs_({&options_, &peers_, &sessions_, &groups_, &outbox_, &rails_, &sprayer_, copier_, observer_}),
       events_(kEventBatch) {}
 

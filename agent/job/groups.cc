@@ -192,13 +192,19 @@ void GroupTable::OnMessage(const Peer& from, GroupJoin&& message) {
   Forming& forming = forming_[message.key];
   auto [it, inserted] = forming.try_emplace(message.rank);
   if (!inserted && it->second.node != from.node) {
-    Joiner second;
-    second.node = from.node;
-    ++remote_joins_;
-    RejectJoin(message.key, message.rank, second,
-               absl::AlreadyExistsError(absl::StrCat("rank: ", message.rank.value(), " of group ", message.key.name,
-                                                     " is joining on ", it->second.node, " already")));
-    return;
+    const absl::Status taken =
+        absl::AlreadyExistsError(absl::StrCat("rank: ", message.rank.value(), " of group ", message.key.name,
+                                              " is joining on ", it->second.node, " and on ", from.node));
+    if (!IsLocal(it->second)) {
+      Joiner second;
+      second.node = from.node;
+      ++remote_joins_;
+      return RejectJoin(message.key, message.rank, second, taken);
+    }
+    // Both nodes claimed it at once. The other may have committed already, so it is ours that gives way.
+    Joiner contested = std::exchange(it->second, Joiner{});
+    inserted = true;
+    RejectJoin(message.key, message.rank, contested, taken);
   }
   if (inserted) ++remote_joins_;
   it->second.node = from.node;

@@ -123,6 +123,8 @@ class JobTable {
   void AbortJob(NodeJob& job, absl::Status why, bool tell_peers);
   // Aborts at every member; breaks the group as well when `env` (a node, rail or trainer failed) or data was moving.
   void FailJob(NodeJob& job, absl::Status why, bool environment);
+  // A receiver drains what this job sends: it has aborted, and its ABORT, which says why, comes on another connection.
+  void ExpectAbort(NodeJob& job, const Peer& peer);
   void FinishIfDone(NodeJob& job, Rank rank);
   void FinishPart(NodeJob& job, RankPart& part, absl::Status status);
   // Hands the job to Reap() when nothing of it is left here; ends the parts of an aborted one when it is quiescent.

@@ -10,6 +10,8 @@ namespace {
 
 // Finished reports that operators can see.
 constexpr size_t kRecentReports = 64;
+// How long an ABORT may take after the data connections have shown that its sender gave up.
+constexpr absl::Duration kAbortPatience = absl::Seconds(5);
 // Tombstones of one group that peers can make this agent keep.
 constexpr size_t kMaxTombstones = 4096;
 
@@ -83,6 +85,14 @@ void JobTable::OnGroupBroken(const Group& group) {
     if (key.epoch == group.epoch && key.seq > group.good_until) hit.push_back(job.get());
   }
   for (NodeJob* job : hit) AbortJob(*job, group.why, false);
+}
+
+void JobTable::ExpectAbort(NodeJob& job, const Peer& peer) {
+  if (!job.closed_by.empty()) return;
+  job.closed_by = peer.node;
+  job.abort_expected_by = now_ + kAbortPatience;
+  Sooner(job.abort_expected_by);
+  sprayer_.Drop(&job);
 }
 
 bool JobTable::Quiescent(const NodeJob& job) const {
@@ -212,7 +222,10 @@ void JobTable::Tick() {
   next_deadline_ = absl::InfiniteFuture();
   std::vector<std::pair<NodeJob*, absl::Status>> late;
   std::vector<std::pair<Waiter, JobReport>> answers;
+  std::vector<NodeJob*> silent;
   for (auto& [key, job] : jobs_) {
+    if (job->abort_expected_by <= now_ && !job->aborting()) silent.push_back(job.get());
+    if (!job->aborting() && job->abort_expected_by > now_) Sooner(job->abort_expected_by);
     for (auto& [rank, part] : job->parts) {
       if (part.terminal()) continue;
       if (part.deadline <= now_ && !job->aborting()) {
@@ -234,6 +247,12 @@ void JobTable::Tick() {
   }
   for (auto& [waiter, report] : answers) std::move(waiter.done)(std::move(report));
   for (auto& [job, why] : late) FailJob(*job, why, false);
+  for (NodeJob* job : silent) {
+    FailJob(*job,
+            absl::AbortedError(absl::StrCat(job->closed_by, " closed its zones for job ", job->key.seq.value(),
+                                            " early and did not say why")),
+            true);
+  }
 }
 
 void JobTable::FillCounters(AgentCounters* counters) const {

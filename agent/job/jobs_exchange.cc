@@ -286,10 +286,7 @@ void JobTable::OnSendDone(const RailEvent& event) {
           job, absl::UnavailableError(absl::StrCat(where(), " failed in the middle of job ", job.key.seq.value())),
           true);
     case SendResult::kZoneClosed:
-      return FailJob(job,
-                     absl::AbortedError(absl::StrCat(peers_.Get(done.peer).node, " closed its zones for job ",
-                                                     job.key.seq.value(), " early")),
-                     true);
+      return ExpectAbort(job, peers_.Get(done.peer));
     case SendResult::kStopped:
       return FailJob(job, absl::UnavailableError(absl::StrCat("the endpoint of ", where(), " was given up")), true);
   }

@@ -86,6 +86,9 @@ struct NodeJob {
   uint64_t outstanding_orders = 0;                     // posted, kSendDone not seen
   uint64_t out_bytes = 0, in_bytes = 0;                // across nodes
   std::vector<uint64_t> rail_tx_bytes, rail_rx_bytes;
+  // A peer has closed its zones early: an ABORT that says why is on its way. Until when it is waited for.
+  absl::Time abort_expected_by = absl::InfiniteFuture();
+  std::string closed_by;
   bool ended = false;    // waits to be forgotten
   absl::Status failure;  // not OK: aborting; terminal once quiescent
   bool aborting() const { return !failure.ok(); }

@@ -17,6 +17,8 @@ constexpr uint64_t kWindowPieces = 3;
 // A rail without work takes from another one only what that one would need longer for than this, and than this many
 // pieces: less is noise, and moving chunks for it would cost the evenness that the plan has made.
 constexpr double kStealSeconds = 10e-3;
+// A stretch shorter than this says nothing of a rail's rate.
+constexpr absl::Duration kMeasurable = absl::Milliseconds(5);
 constexpr uint64_t kStealPieces = 3;
 
 }  // namespace
@@ -139,6 +141,10 @@ bool Sprayer::PostNext(size_t r, PeerIndex peer, absl::Time now) {
   run->left_bytes -= length;
   queue.queued_bytes -= length;
   queue.in_flight_bytes += length;
+  if (rail.in_flight_bytes == 0) {
+    rail.busy_since = now;
+    rail.busy_bytes = 0;
+  }
   queue.deficit_bytes -= std::min(queue.deficit_bytes, length);
   rail.queued_bytes -= length;
   rail.in_flight_bytes += length;
@@ -202,8 +208,17 @@ void Sprayer::Take(size_t from, size_t to, PeerIndex peer) {
   ++stolen_chunks_;
 }
 
+double Sprayer::Rate(size_t r, absl::Time now) const {
+  const RailState& rail = rails_state_[r];
+  const absl::Duration busy = now - rail.busy_since;
+  if (rail.in_flight_bytes > 0 && busy >= kMeasurable) {
+    return std::max(1.0, static_cast<double>(rail.busy_bytes) / absl::ToDoubleSeconds(busy));
+  }
+  return std::max({1.0, (*rails_)[r].speed_bytes_per_s, rail.measured});
+}
+
 // Late binding: a rail with nothing queued takes work from the one that would need longest for it.
-bool Sprayer::Steal(size_t to) {
+bool Sprayer::Steal(size_t to, absl::Time now) {
   RailState& rail = rails_state_[to];
   if (rail.queued_bytes > 0) return false;
   double worst_seconds = 0;
@@ -211,7 +226,7 @@ bool Sprayer::Steal(size_t to) {
   PeerIndex peer;
   for (size_t r = 0; r < rails_state_.size(); ++r) {
     if (r == to || rails_state_[r].queued_bytes == 0) continue;
-    const double speed = std::max({1.0, (*rails_)[r].speed_bytes_per_s, rails_state_[r].measured});
+    const double speed = Rate(r, now);
     for (PeerIndex p : peers_->spray_order()) {
       const DestinationQueue& queue = At(r, p);
       if (queue.head == nullptr || !peers_->Get(p).CanSend(to)) continue;
@@ -238,7 +253,7 @@ bool Sprayer::Dispatch(absl::Time now) {
   bool any = false;
   for (size_t r = 0; r < rails_state_.size(); ++r) {
     any = DispatchRail(r, now) || any;
-    while (Steal(r)) {
+    while (options_.late_binding && Steal(r, now)) {
       if (!DispatchRail(r, now)) break;
       any = true;
     }
@@ -253,16 +268,11 @@ InFlight Sprayer::Finish(const RailEvent& event, absl::Time now) {
   DestinationQueue& queue = At(done.rail.value(), done.peer);
   queue.in_flight_bytes -= done.length_bytes;
   rail.in_flight_bytes -= done.length_bytes;
-  // The rate is what was acknowledged over a busy stretch of at least 10 ms.
   rail.busy_bytes += done.length_bytes;
-  const double seconds = absl::ToDoubleSeconds(now - rail.busy_since);
-  if (seconds >= 10e-3) {
-    if (seconds < 100e-3) {
-      const double rate = static_cast<double>(rail.busy_bytes) / seconds;
-      rail.measured = rail.measured == 0 ? rate : 0.8 * rail.measured + 0.2 * rate;
-    }
-    rail.busy_since = now;
-    rail.busy_bytes = 0;
+  const absl::Duration busy = now - rail.busy_since;
+  if (rail.in_flight_bytes == 0 && busy >= kMeasurable) {
+    const double rate = static_cast<double>(rail.busy_bytes) / absl::ToDoubleSeconds(busy);
+    rail.measured = rail.measured == 0 ? rate : 0.8 * rail.measured + 0.2 * rate;
   }
   return done;
 }

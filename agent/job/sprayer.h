@@ -46,6 +46,7 @@ struct InFlight {
 
 struct SprayerOptions {
   uint64_t chunk_bytes = 1 << 20;
+  bool late_binding = true;   // chunks may leave a rail that lags
   uint64_t window_bytes = 0;  // per (rail, destination); 0: from the rail's speed
 };
 
@@ -89,10 +90,10 @@ class Sprayer {
     uint64_t queued_bytes = 0, in_flight_bytes = 0;
     size_t turn = 0;  // into the spray order
     uint64_t piece_bytes = 0, window_bytes = 0;
-    // Measuring.
+    // A stretch lasts while something is in flight.
     absl::Time busy_since;
     uint64_t busy_bytes = 0;
-    double measured = 0;
+    double measured = 0;  // bytes per second, over the stretches so far
   };
 
   Run* NewRun();
@@ -101,7 +102,9 @@ class Sprayer {
   DestinationQueue& At(size_t rail, PeerIndex peer);
   bool PostNext(size_t rail, PeerIndex peer, absl::Time now);
   bool DispatchRail(size_t rail, absl::Time now);
-  bool Steal(size_t rail);
+  // What the rail delivers, as far as it is known now.
+  double Rate(size_t rail, absl::Time now) const;
+  bool Steal(size_t rail, absl::Time now);
   void Take(size_t from, size_t to, PeerIndex peer);
   uint64_t NewCookie(const InFlight& in_flight);
 

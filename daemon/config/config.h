@@ -62,6 +62,7 @@ struct Config {
   DnsPeersConfig dns;
   std::string metrics_listen;  // empty: off
   PlanOptions plan;
+  bool late_binding = true;
   uint64_t frame_bytes = 0;   // 0: derived
   uint64_t window_bytes = 0;  // 0: derived
   AgentLimits limits;

@@ -101,6 +101,11 @@ void ReadPlan(const YamlReader& in, Config* config) {
                r.Fail(policy.status().message());
              }
            }},
+          {"late_binding",
+           [&](const YamlReader& r) {
+             if (r.text() != "true" && r.text() != "false") return r.Fail("give true or false");
+             config->late_binding = r.text() == "true";
+           }},
           {"chunk", [&](const YamlReader& r) { r.Bytes(&config->plan.chunk_bytes, 1, kGiB); }},
           {"min_chunk", [&](const YamlReader& r) { r.Bytes(&config->plan.min_chunk_bytes, 1, kGiB); }}});
   if (config->plan.min_chunk_bytes > config->plan.chunk_bytes) {

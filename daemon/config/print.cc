@@ -83,6 +83,7 @@ void PrintLimits(YAML::Emitter& out, const Config& config) {
 void PrintRest(YAML::Emitter& out, const Config& config) {
   out << Key << "plan" << Value << BeginMap;
   out << Key << "policy" << Value << std::string(PolicyName(config.plan.policy));
+  out << Key << "late_binding" << Value << config.late_binding;
   Bytes(out, "chunk", config.plan.chunk_bytes);
   Bytes(out, "min_chunk", config.plan.min_chunk_bytes);
   out << EndMap << Key << "data" << Value << BeginMap;

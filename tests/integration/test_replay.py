@@ -40,6 +40,16 @@ class TwoNodes(ReplayTest):
         self.wait_idle()
 
 
+class Balance(ReplayTest):
+    # As planned: on a busy machine loopback rails lag for tens of milliseconds, and late binding rightly reacts.
+    settings = clusters.Settings(nodes=4, rails=4, speed="1gbit", sections={"plan": {"late_binding": False}})
+
+    def test_lpt_balances_the_rails(self):
+        report = self.replay("--workload", "mixtral", "--bytes-per-rank", "16MiB")
+        self.assertLess(report["balance"]["tx_max_over_mean"], 1.01)
+        self.assertLess(report["balance"]["rx_max_over_mean"], 1.01)
+
+
 class FourNodes(ReplayTest):
     settings = clusters.Settings(nodes=4, rails=4, speed="1gbit")
 
@@ -49,11 +59,6 @@ class FourNodes(ReplayTest):
                 with self.subTest(workload=workload, ranks_per_node=ranks):
                     self.replay("--workload", workload, "--ranks-per-node", ranks, "--seed", harness.SEED)
         self.wait_idle()
-
-    def test_lpt_balances_the_rails(self):
-        report = self.replay("--workload", "mixtral", "--bytes-per-rank", "16MiB")
-        self.assertLess(report["balance"]["tx_max_over_mean"], 1.1)
-        self.assertLess(report["balance"]["rx_max_over_mean"], 1.1)
 
     def test_trace_file(self):
         trace = self.cluster.folder / "trace.csv"

@@ -103,6 +103,55 @@ TEST(GroupTest, LeavingAfterTheLastJobDoesNotFailOthersJobs) {
   EXPECT_THAT(Text(exchange.trainer(1).Submit(exchange.For(1, 2))), HasSubstr("rank 0 on n0 left"));
 }
 
+// The receiver's rails drain what comes after its abort, and say so sooner than the control stream says why.
+TEST(AbortTest, TheCauseIsToldThoughTheRailsAreFaster) {
+  Cluster cluster({.nodes = 2, .rails = 1});
+  Exchange exchange(&cluster, 2, "g", 8 << 20);
+  exchange.JoinAll();
+  exchange.SetLengths({{0, 4'000'000}, {0, 0}}, 1);
+  exchange.SubmitAll(1);
+  cluster.Run([&] { return cluster.node(1).rails[0]->counters().rx_payload_bytes.load() > 0; });
+  cluster.Hold(1, 0);
+  cluster.node(1).engine->CloseSession(exchange.trainer(1).session, "pid 42 was killed", [](absl::Status) {});
+  auto sender = exchange.trainer(0).Wait(1);
+  cluster.Run();
+  EXPECT_FALSE(sender->ok());
+  cluster.Release(1, 0);
+  cluster.Run();
+  ASSERT_TRUE(sender->ok());
+  EXPECT_THAT(Text((*sender)->status), HasSubstr("rank 1 on n1"));
+}
+
+TEST(AbortTest, APeerThatNeverSaysWhyIsNotWaitedForLong) {
+  Cluster cluster({.nodes = 2, .rails = 1});
+  Exchange exchange(&cluster, 2, "g", 8 << 20);
+  exchange.JoinAll();
+  exchange.SetLengths({{0, 4'000'000}, {0, 0}}, 1);
+  exchange.SubmitAll(1);
+  cluster.Run([&] { return cluster.node(1).rails[0]->counters().rx_payload_bytes.load() > 0; });
+  cluster.Hold(1, 0);
+  cluster.node(1).engine->CloseSession(exchange.trainer(1).session, "killed", [](absl::Status) {});
+  auto sender = exchange.trainer(0).Wait(1);
+  cluster.Run();
+  cluster.Advance(absl::Seconds(6));
+  cluster.Run();
+  ASSERT_TRUE(sender->ok());
+  EXPECT_THAT(Text((*sender)->status), HasSubstr("n1 closed its zones for job 1 early"));
+}
+
+TEST(GroupTest, RankZeroClaimedOnTwoNodesAtOnce) {
+  Cluster cluster({.nodes = 2, .rails = 1});
+  Exchange exchange(&cluster, 3, "g");  // ranks 0 and 2 on n0
+  exchange.trainer(1).rank = Rank(0);
+  exchange.trainer(0).Join("g", 2);
+  exchange.trainer(1).Join("g", 2);
+  exchange.trainer(2).rank = Rank(1);
+  exchange.trainer(2).Join("g", 2);
+  cluster.Run();
+  EXPECT_TRUE(exchange.trainer(0).group.ok()) << exchange.trainer(0).group.status();
+  EXPECT_EQ(exchange.trainer(1).group.status().code(), absl::StatusCode::kAlreadyExists);
+}
+
 class TrainerDeathTest : public ::testing::TestWithParam<int> {};
 
 // A trainer that goes away at any moment leaves nothing behind, and its peers hear its rank.
