@@ -66,4 +66,8 @@ def table(results):
 def print_results(results, as_json):
     for result in results:
         result.value = rounded(result.value)
-    print(json.dumps([result.json() for result in results], indent=2) if as_json else table(results), flush=True)
+    if as_json:
+        for result in results:
+            print(json.dumps(result.json()), flush=True)
+    else:
+        print(table(results), flush=True)
