@@ -27,7 +27,7 @@ struct Options {
   std::vector<std::string> speeds = {"100gbit"};
   uint32_t ranks_per_node = 8;
   std::string chunk = "1MiB";
-  std::string min_chunk = "64KiB";
+  std::string min_chunk = "8KiB";
   bool trace = false;
   std::string model;
   uint32_t trace_ranks_per_node = 8;

@@ -51,8 +51,8 @@ struct PlanFlow {
 
 struct PlanOptions {
   Policy policy = Policy::kLpt;
-  uint64_t chunk_bytes = 1 << 20;       // no chunk is longer
-  uint64_t min_chunk_bytes = 64 << 10;  // no chunk is shorter unless its flow is (at most half of chunk_bytes counts)
+  uint64_t chunk_bytes = 1 << 20;      // no chunk is longer
+  uint64_t min_chunk_bytes = 8 << 10;  // no chunk is shorter unless its flow is (at most half of chunk_bytes counts)
 };
 
 // A stretch of one flow on one rail.
