@@ -1,5 +1,6 @@
 #include "agent/base/wake_event.h"
 
+#include <sched.h>
 #include <sys/eventfd.h>
 
 #include <cerrno>
@@ -19,7 +20,9 @@ void WakeEvent::EndSleep() {
   // Whoever found `sleeping_` true and cleared it has written (or is about to write) to the descriptor.
   if (sleeping_.exchange(false, std::memory_order_acq_rel)) return;
   uint64_t count = 0;
-  [[maybe_unused]] ssize_t n = ::read(fd_.get(), &count, sizeof(count));
+  // Exactly one write follows each clearing. If it is left in the descriptor every later sleep ends at once, so a waker
+  // that was stopped before its write is waited for.
+  while (::read(fd_.get(), &count, sizeof(count)) < 0 && (errno == EAGAIN || errno == EINTR)) ::sched_yield();
 }
 
 void WakeEvent::Wake() {

@@ -77,6 +77,8 @@ void Engine::CloseSession(SessionId id, const std::string& reason, Callback<absl
                          absl::UnavailableError(absl::StrCat(group->Describe(rank), " is gone: ", reason)));
     }
   }
+  jobs_.AbortSession(
+      id, absl::UnavailableError(absl::StrCat("session ", id.value(), " on ", options_.node, " is gone: ", reason)));
 }
 
 void Engine::AddSegment(SessionId session, SegmentId id, UniqueFd fd, uint64_t length_bytes,
@@ -211,6 +213,7 @@ void Engine::Drain(absl::Duration limit, Callback<absl::Status> drained) {
   draining_ = true;
   jobs_.Drain();
   drain_deadline_ = now_ + limit;
+  if (drained_) std::move(drained_)(absl::AbortedError("another drain was asked for"));
   drained_ = std::move(drained);
   options_.log->info("draining active_jobs={}", jobs_.active_parts());
 }
@@ -232,6 +235,7 @@ void Engine::FinishDrain() {
 void Engine::OnRailEvent(RailIndex rail, const RailEvent& event) {
   if (event.kind == RailEvent::Kind::kPeerUp || event.kind == RailEvent::Kind::kPeerDown) {
     Peer& peer = peers_.Get(event.peer);
+    if (event.cookie != peer.boot.value()) return;  // of a life of the peer that is over
     const bool up = event.kind == RailEvent::Kind::kPeerUp;
     peer.rails[rail.value()].connected = up && peer.up;
     if (up) {
@@ -299,7 +303,7 @@ bool Engine::Step() {
   groups_.Tick(now_);
   jobs_.Tick();
   any = sprayer_.Dispatch(now_) || any;
-  jobs_.Reap();
+  sweep_ = jobs_.Reap() || sweep_;
   if (sweep_) Sweep();
   FinishDrain();
   for (RailHandle& rail : rails_) rail.Pump();
@@ -309,7 +313,7 @@ bool Engine::Step() {
 absl::Time Engine::NextDeadline() const {
   absl::Time next = std::min({jobs_.NextDeadline(), groups_.NextDeadline(), drain_deadline_});
   // Full queues and closing sessions are looked at again soon even if no event comes.
-  const bool retry = std::any_of(rails_.begin(), rails_.end(), [](const RailHandle& r) { return !r.overflow.empty(); });
+  const bool retry = std::any_of(rails_.begin(), rails_.end(), [](const RailHandle& r) { return r.overflowing(); });
   if (retry || sweep_) next = std::min(next, now_ + absl::Milliseconds(1));
   return next;
 }

@@ -183,8 +183,19 @@ void GroupTable::AnswerJoins(const GroupCommit& commit, Forming& forming) {
   Group& group = Create(commit);
   for (Rank rank : group.local_ranks) group.ranks[rank.value()].session = forming[rank].session;
   const GroupView view = group.View();
-  remote_joins_ -= forming.size() - group.local_ranks.size();
-  for (Rank rank : group.local_ranks) std::move(forming[rank].done)(view);
+  for (auto& [rank, joiner] : forming) {
+    if (!IsLocal(joiner)) {
+      --remote_joins_;
+    } else if (rank.value() < group.world_size() && group.ranks[rank.value()].local) {
+      // Peers that hear of the commit before the join must not keep the join.
+      TellAll(GroupLeave{commit.key, rank});
+      std::move(joiner.done)(view);
+    } else {
+      RejectJoin(commit.key, rank, joiner,
+                 absl::AlreadyExistsError(absl::StrCat("rank: ", rank.value(), " of group ", commit.key.name,
+                                                       " was taken by another node")));
+    }
+  }
 }
 
 void GroupTable::OnMessage(const Peer& from, GroupJoin&& message) {
@@ -233,6 +244,7 @@ void GroupTable::OnMessage(const Peer& from, GroupLeave&& message) {
 void GroupTable::OnMessage(const Peer& from, GroupCommit&& message) {
   // Only rank 0's agent commits, under its own boot id.
   if (message.members.empty() || message.members[0] != from.node || message.epoch.boot != from.boot) return;
+  if (groups_.contains(message.epoch)) return;
   auto it = forming_.find(message.key);
   Forming forming;
   if (it != forming_.end()) {

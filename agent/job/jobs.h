@@ -66,7 +66,10 @@ class JobTable {
 
   void Tick();
   // Forgets jobs that have ended; call when nothing refers to one, after each batch of calls.
-  void Reap();
+  // True when there were any.
+  bool Reap();
+  // Ends the unfinished jobs of a session that ends, those of epochs that were left behind included.
+  void AbortSession(SessionId session, const absl::Status& why);
   absl::Time NextDeadline() const { return next_deadline_; }
 
   size_t active_parts() const { return active_parts_; }
@@ -113,6 +116,8 @@ class JobTable {
   void PlanExchange(NodeJob& job, PeerExchange& exchange);
   void MaybeRunning(NodeJob& job);
   void CloseZones(const NodeJob& job, PeerExchange& exchange);
+  // Nothing else of the job will wake the rails for the zones that they were told to close in passing.
+  void WakeIfClosing(const NodeJob& job);
   void OnSendDone(const RailEvent& event);
   void OnReceived(RailIndex rail, const RailEvent& event);
   void OnReceiveFault(const RailEvent& event);

@@ -68,6 +68,7 @@ void JobTable::AbortJob(NodeJob& job, absl::Status why, bool tell_peers) {
     }
   }
   for (auto& [peer, exchange] : job.peers) CloseZones(job, exchange);
+  WakeIfClosing(job);
   if (Group* group = groups_.Find(job.key.epoch)) {
     Tombstone(*group, job.key.seq, job.failure);
     for (PeerIndex peer : group->peers) {
@@ -95,6 +96,16 @@ void JobTable::ExpectAbort(NodeJob& job, const Peer& peer) {
   sprayer_.Drop(&job);
 }
 
+void JobTable::AbortSession(SessionId session, const absl::Status& why) {
+  std::vector<NodeJob*> hit;
+  for (const auto& [key, job] : jobs_) {
+    for (const auto& [rank, part] : job->parts) {
+      if (part.submission.session == session && !part.terminal() && !job->aborting()) hit.push_back(job.get());
+    }
+  }
+  for (NodeJob* job : hit) FailJob(*job, why, true);
+}
+
 bool JobTable::Quiescent(const NodeJob& job) const {
   if (job.outstanding_orders > 0 || job.copies_running > 0) return false;
   return std::all_of(job.peers.begin(), job.peers.end(), [](const auto& p) { return p.second.zones == nullptr; });
@@ -117,7 +128,8 @@ void JobTable::Settle(NodeJob& job) {
   ended_jobs_.push_back(job.key);
 }
 
-void JobTable::Reap() {
+bool JobTable::Reap() {
+  if (ended_jobs_.empty()) return false;
   for (const JobKey& key : ended_jobs_) {
     auto it = jobs_.find(key);
     if (it == jobs_.end()) continue;
@@ -125,6 +137,7 @@ void JobTable::Reap() {
     jobs_.erase(it);
   }
   ended_jobs_.clear();
+  return true;
 }
 
 void JobTable::FinishIfDone(NodeJob& job, Rank rank) {
@@ -169,6 +182,7 @@ void JobTable::FinishPart(NodeJob& job, RankPart& part, absl::Status status) {
   std::vector<Waiter> waiters = std::move(part.waiters);
   part.waiters.clear();
   for (Waiter& waiter : waiters) std::move(waiter.done)(part.report);
+  part.segments.clear();
   if (Session* session = sessions_.FindAny(part.submission.session)) --session->active_parts;
 }
 

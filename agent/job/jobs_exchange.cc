@@ -127,6 +127,7 @@ void JobTable::OpenZones(NodeJob& job, const Group& group, PeerExchange& exchang
   if (exchange.in_bytes == 0) {
     exchange.received = true;
     for (auto& [rank, part] : job.parts) --part.receive_peers_left;
+    WakeIfClosing(job);
     return SendReady(job, exchange, 0);
   }
   uint32_t slot = static_cast<uint32_t>(slots_.size());
@@ -344,6 +345,13 @@ void JobTable::CloseZones(const NodeJob& job, PeerExchange& exchange) {
     command.generation = exchange.zones->generation;
     rail.Command(std::move(command), wake);
   }
+}
+
+void JobTable::WakeIfClosing(const NodeJob& job) {
+  const bool closing = std::any_of(job.peers.begin(), job.peers.end(),
+                                   [](const auto& other) { return other.second.closing && !other.second.received; });
+  if (!closing) return;
+  for (RailHandle& rail : rails_) rail.flush = true;
 }
 
 void JobTable::OnZonesClosed(const RailEvent& event) {

@@ -103,6 +103,9 @@ void JobTable::Submit(Submission submission, Callback<absl::Status> done) {
     }
     uint64_t cut = 0;
     for (Rank rank : group->local_ranks) cut = std::max(cut, group->ranks[rank.value()].last_seq.value());
+    for (const auto& [key, job] : jobs_) {  // those that other nodes have offered are there too
+      if (key.epoch == group->epoch) cut = std::max(cut, key.seq.value());
+    }
     if (draining_ && seq > cut) {
       return absl::UnavailableError(absl::StrCat(peers_.self(), " is draining; the last job taken is ", cut));
     }
@@ -162,6 +165,12 @@ void JobTable::Accept(Submission submission, const Digest& digest, Group& group,
   part.report.tag = submission.tag;
   part.report.group = group.key.name;
   part.submission = std::move(submission);
+  for (const auto* flows : {&part.submission.sends, &part.submission.receives}) {
+    for (const FlowRanges& flow : *flows) {
+      for (const Range& range : flow.ranges)
+        part.segments.try_emplace(range.segment, session.segments.at(range.segment));
+    }
+  }
   for (const FlowRanges& flow : part.submission.sends) part.report.bytes_to_send += TotalBytes(&flow);
   for (const FlowRanges& flow : part.submission.receives) part.report.bytes_to_receive += TotalBytes(&flow);
   Ended& ended = ended_[key.epoch];
@@ -207,9 +216,8 @@ std::vector<const FlowRanges*> JobTable::ByRank(const std::vector<FlowRanges>& f
 MemoryRanges JobTable::Resolve(const RankPart& part, const std::vector<Range>& ranges) const {
   MemoryRanges memory;
   memory.Reserve(ranges.size());
-  const Session* session = sessions_.FindAny(part.submission.session);
   for (const Range& range : ranges) {
-    memory.Append(session->segments.at(range.segment), range.offset_bytes, range.length_bytes);
+    memory.Append(part.segments.at(range.segment), range.offset_bytes, range.length_bytes);
   }
   return memory;
 }

@@ -32,6 +32,8 @@ struct RankPart {
   Digest digest{};
   JobReport report;
   absl::Time accepted, deadline;
+  // Those that its ranges name, held from acceptance to the end: the session cannot give them away meanwhile.
+  absl::flat_hash_map<SegmentId, std::shared_ptr<const Segment>> segments;
   uint64_t sends_left_bytes = 0;    // to other nodes, not acknowledged
   uint64_t copies_left = 0;         // local flows from or to this rank
   uint64_t receive_peers_left = 0;  // peers whose zones for this job are not closed yet

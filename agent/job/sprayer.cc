@@ -25,12 +25,15 @@ constexpr uint64_t kStealPieces = 3;
 
 void RailHandle::Command(RailCommand command, bool wake) {
   flush = flush || wake;
+  const bool receiving =
+      command.kind == RailCommand::Kind::kOpenZones || command.kind == RailCommand::Kind::kCloseZones;
+  std::deque<RailCommand>& overflow = receiving ? receiving_overflow : sending_overflow;
   if (overflow.empty() && port->TryCommand(command)) return;
   overflow.push_back(std::move(command));
 }
 
 bool RailHandle::TryPost(const SendOrder& order) {
-  if (!overflow.empty()) return false;
+  if (!sending_overflow.empty()) return false;
   RailCommand command;
   command.kind = RailCommand::Kind::kPost;
   command.order = order;
@@ -40,9 +43,11 @@ bool RailHandle::TryPost(const SendOrder& order) {
 }
 
 void RailHandle::Pump() {
-  while (!overflow.empty() && port->TryCommand(overflow.front())) overflow.pop_front();
+  for (std::deque<RailCommand>* overflow : {&receiving_overflow, &sending_overflow}) {
+    while (!overflow->empty() && port->TryCommand(overflow->front())) overflow->pop_front();
+  }
   if (flush) port->Flush();
-  flush = !overflow.empty();
+  flush = overflowing();
 }
 
 Sprayer::Sprayer(const SprayerOptions& options, std::vector<RailHandle>* rails, PeerTable* peers)
@@ -220,7 +225,9 @@ double Sprayer::Rate(size_t r, absl::Time now) const {
 // Late binding: a rail with nothing queued takes work from the one that would need longest for it.
 bool Sprayer::Steal(size_t to, absl::Time now) {
   RailState& rail = rails_state_[to];
-  if (rail.queued_bytes > 0) return false;
+  for (PeerIndex p : peers_->spray_order()) {  // what it cannot send does not keep it busy
+    if (At(to, p).head != nullptr && peers_->Get(p).CanSend(to)) return false;
+  }
   double worst_seconds = 0;
   size_t from = to;
   PeerIndex peer;

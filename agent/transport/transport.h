@@ -69,8 +69,8 @@ struct RailEvent {
     kReceived,      // peer, zone, offset_bytes, length_bytes: in memory, whole frames only
     kReceiveFault,  // peer, zone: a page of the zone could not be written
     kZonesClosed,   // peer, zone.slot, zone.generation: nothing of this rail touches them any more
-    kPeerUp,        // peer: orders may be posted
-    kPeerDown,      // peer, error_number, result unused: orders posted to it came back kRailFailed
+    kPeerUp,        // peer, cookie (its boot id): orders may be posted
+    kPeerDown,      // peer, cookie (its boot id), error_number: orders posted to it came back kRailFailed
     kBadPeer,       // peer: it broke the protocol (its connection was closed); see counters
   };
   Kind kind = Kind::kSendDone;

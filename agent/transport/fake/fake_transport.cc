@@ -51,6 +51,7 @@ void FakeFabricState::ConnectAll() {
       RailEvent event;
       event.kind = RailEvent::Kind::kPeerUp;
       event.peer = index;
+      event.cookie = link.peer.boot.value();
       dialler->Push(event);
     }
   }
@@ -113,6 +114,7 @@ void FakeTransport::Disconnect(Link& link, int error_number) {
   event.kind = RailEvent::Kind::kPeerDown;
   event.peer = link.peer.peer;
   event.error_number = error_number;
+  event.cookie = link.peer.boot.value();
   Push(event);
 }
 

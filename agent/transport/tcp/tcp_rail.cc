@@ -39,6 +39,7 @@ void TcpRail::PushPeerEvent(RailEvent::Kind kind, const Peer& peer, int error_nu
   event.kind = kind;
   event.peer = peer.config.peer;
   event.error_number = error_number;
+  event.cookie = peer.config.boot.value();
   context_.events.Push(event);
 }
 

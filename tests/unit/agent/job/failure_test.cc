@@ -197,8 +197,9 @@ TEST(PeerTest, LostPeerFailsItsJobsAndNamesTheNode) {
   with.JoinAll();
   with.SetLengths(std::vector<std::vector<uint64_t>>(3, std::vector<uint64_t>(3, 2'000'000)), 1);
   with.SubmitAll(1);
-  int steps = 0;
-  cluster.Run([&] { return ++steps > 40; });
+  // Bytes have moved, and n2 cannot have finished: nothing of it moves any more.
+  cluster.Run([&] { return cluster.node(0).rails[0]->counters().rx_payload_bytes.load() > 0; });
+  for (auto& rail : cluster.node(2).rails) rail->frozen = true;
   for (size_t n : {0u, 1u}) cluster.node(n).engine->OnPeerDown("n2", "silent for 5 s");
   cluster.Run();
   for (uint32_t r : {0u, 1u}) {
@@ -278,6 +279,55 @@ TEST(SegmentTest, QuotasAndUse) {
   EXPECT_TRUE(removed.ok()) << removed;
   engine.RemoveSegment(trainer.session, SegmentId(1), [&](absl::Status s) { removed = std::move(s); });
   EXPECT_EQ(removed.code(), absl::StatusCode::kNotFound);
+}
+
+TEST(SegmentTest, CannotBeRemovedBetweenAcceptanceAndUse) {
+  Cluster cluster({.nodes = 2, .rails = 1});
+  Exchange exchange(&cluster, 2, "g");
+  exchange.JoinAll();
+  exchange.SetLengths({{0, 10}, {20, 0}}, 1);
+  Trainer& trainer = exchange.trainer(0);
+  ASSERT_TRUE(trainer.Submit(exchange.For(0, 1)).ok());  // its peer's OFFER has not come: no zone is open
+  cluster.Run();
+  for (uint32_t segment : {1u, 2u}) {
+    absl::Status removed;
+    cluster.node(0).engine->RemoveSegment(trainer.session, SegmentId(segment),
+                                          [&](absl::Status s) { removed = std::move(s); });
+    EXPECT_EQ(removed.code(), absl::StatusCode::kFailedPrecondition) << removed;
+  }
+  ASSERT_TRUE(exchange.trainer(1).Submit(exchange.For(1, 1)).ok());
+  cluster.Run();
+  exchange.ExpectBytes();
+}
+
+// The commit reaches a third node before the join that it answers.
+TEST(GroupTest, NoJoinIsLeftBehindByACommitThatOvertookIt) {
+  Cluster cluster({.nodes = 3, .rails = 1, .limits = {.max_groups = 1}});
+  Exchange exchange(&cluster, 3, "g");
+  cluster.Hold(1, 2);
+  exchange.trainer(0).Join("pair", 2);
+  exchange.trainer(1).Join("pair", 2);
+  cluster.Run();
+  ASSERT_TRUE(exchange.trainer(0).group.ok());
+  cluster.Release(1, 2);
+  cluster.Run();
+  exchange.trainer(2).rank = Rank(0);
+  exchange.trainer(2).Join("alone", 1);  // its quota of one group is free
+  cluster.Run();
+  EXPECT_TRUE(exchange.trainer(2).group.ok()) << exchange.trainer(2).group.status();
+}
+
+TEST(DrainTest, TakesWhatOtherNodesHaveOffered) {
+  Cluster cluster({.nodes = 2, .rails = 1});
+  Exchange exchange(&cluster, 2, "g");
+  exchange.JoinAll();
+  exchange.SetLengths({{0, 10}, {20, 0}}, 1);
+  ASSERT_TRUE(exchange.trainer(1).Submit(exchange.For(1, 1)).ok());
+  cluster.Run();
+  cluster.node(0).engine->Drain(absl::Seconds(10), [](absl::Status) {});
+  EXPECT_TRUE(exchange.trainer(0).Submit(exchange.For(0, 1)).ok());
+  cluster.Run();
+  EXPECT_EQ((*exchange.trainer(1).Wait(1))->state, JobState::kDone);
 }
 
 }  // namespace

@@ -153,6 +153,17 @@ TEST_F(SprayerTest, EverythingLeavesARailThatCannotSend) {
   EXPECT_EQ(sprayer_->queued_bytes(0) + sprayer_->queued_bytes(1), 0u);
 }
 
+TEST_F(SprayerTest, RailsThatCannotSendTheirOwnSendEachOthers) {
+  SetUpRails(2, 2, 1e9, {.chunk_bytes = kMiB, .window_bytes = kMiB});
+  Queue(0, 0, kMiB);
+  Queue(1, 1, kMiB);
+  table_->Get(PeerIndex(0)).rails[0].connected = false;
+  table_->Get(PeerIndex(1)).rails[1].connected = false;
+  for (int round = 0; round < 10; ++round) sprayer_->Dispatch(absl::UnixEpoch());
+  EXPECT_EQ(PostedTo(1, 0), kMiB);
+  EXPECT_EQ(PostedTo(0, 1), kMiB);
+}
+
 TEST_F(SprayerTest, EvenRailsKeepTheirPlan) {
   SetUpRails(4, 3, 25e6);
   for (uint32_t r = 0; r < 4; ++r) {
