@@ -122,35 +122,55 @@ void SetDeficits(uint64_t bytes, PlanWorkspace* w) {
   w->deficit[last] += left;
 }
 
-// How many bytes of a flow with `left` bytes to lay into a bin that lacks `lack`: never more than it lacks, never
-// leaving a piece under the minimum on either side.
-uint64_t Fit(uint64_t left, uint64_t lack, uint64_t min_bytes) {
-  if (left <= lack) return left;
-  if (lack < min_bytes) return 0;
-  if (left - lack >= min_bytes) return lack;
-  return left >= 2 * min_bytes ? left - min_bytes : 0;
+// What of a flow goes into the bin at hand: `now` bytes here and `held` bytes at the start of the next bin; what
+// remains of it after these starts the next bin too (then `held` is 0) or, where the bin was too short, goes to `rest`.
+struct Cut {
+  uint64_t now = 0;
+  uint64_t held = 0;
+};
+
+bool Fillable(uint64_t lack, uint64_t min_bytes) { return lack == 0 || lack >= min_bytes; }
+
+// Cuts a flow with `left` bytes at a bin that lacks `lack`, the one after it `next_lack`. No piece is under the
+// minimum, no bin gets more than it lacks, and where possible none is left with a gap under the minimum, which nothing
+// could fill: then part of the flow is held for the next bin, so that the gap becomes wide enough for the next flow.
+Cut CutAt(uint64_t left, uint64_t lack, uint64_t next_lack, uint64_t min_bytes) {
+  if (left <= lack && Fillable(lack - left, min_bytes)) return {left, 0};
+  if (left > lack && lack >= min_bytes && left - lack >= min_bytes) return {lack, 0};
+  if (lack < min_bytes) return {0, 0};
+  // Leave a gap of one minimum, or the whole bin, to the next flow.
+  for (const uint64_t now : {lack - min_bytes, uint64_t{0}}) {
+    if (now > 0 && (now < min_bytes || left < now + min_bytes)) continue;
+    const uint64_t held = left - now;
+    if (held <= next_lack && Fillable(next_lack - held, min_bytes)) return {now, held};
+  }
+  if (left <= lack) return {left, 0};
+  return {left >= 2 * min_bytes ? left - min_bytes : 0, 0};
 }
 
-// Pass 2 over the flows from `first` on; what does not fit goes to `rest`.
-void WrapAround(const Problem& problem, size_t first, PlanWorkspace* w) {
+void LayInto(uint32_t bin, uint32_t flow, uint64_t offset, uint64_t length, PlanWorkspace* w) {
+  if (length == 0) return;
+  Lay(bin, flow, offset, length, w);
+  w->load[bin] += static_cast<double>(length);
+  w->deficit[bin] -= length;
+}
+
+// Pass 2; what does not fit goes to `rest`.
+void WrapAround(const Problem& problem, PlanWorkspace* w) {
   const size_t bins = w->usable.size();
   w->rest.clear();
   uint32_t bin = 0;
-  for (size_t i = first; i < w->order.size(); ++i) {
-    const auto [bytes, flow] = w->order[i];
+  for (const auto& [bytes, flow] : w->order) {
     uint64_t offset = 0;
     while (offset < bytes && bin < bins) {
-      const uint64_t left = bytes - offset;
-      const uint64_t length = Fit(left, w->deficit[bin], problem.min_bytes);
-      if (length > 0) {
-        Lay(bin, flow, offset, length, w);
-        w->load[bin] += static_cast<double>(length);
-        w->deficit[bin] -= length;
-        offset += length;
-      } else if (w->deficit[bin] >= problem.min_bytes) {
-        break;  // the tail of a flow that cannot be cut again; the bin may do for the next flow
-      }
-      if (offset < bytes) ++bin;
+      const uint64_t next_lack = bin + 1 < bins ? w->deficit[bin + 1] : 0;
+      const Cut cut = CutAt(bytes - offset, w->deficit[bin], next_lack, problem.min_bytes);
+      LayInto(bin, flow, offset, cut.now, w);
+      LayInto(bin + 1, flow, offset + cut.now, cut.held, w);
+      offset += cut.now + cut.held;
+      // The tail of a flow that cannot be cut again: the bin may do for the next flow.
+      if (cut.now + cut.held == 0 && w->deficit[bin] >= problem.min_bytes) break;
+      if (offset < bytes || w->deficit[bin] < problem.min_bytes) ++bin;
     }
     if (offset < bytes) w->rest.push_back({flow, RailIndex(), offset, bytes - offset});
   }
@@ -207,7 +227,7 @@ void LayLpt(const Problem& problem, uint64_t whole_below, size_t* whole, PlanWor
   // The flows that are laid whole are done with; what remains is the front of the order.
   w->order.resize(first_whole);
   SetDeficits(splittable_bytes, w);
-  WrapAround(problem, 0, w);
+  WrapAround(problem, w);
   LayRest(problem, w);
 }
 
