@@ -155,12 +155,13 @@ void LayInto(uint32_t bin, uint32_t flow, uint64_t offset, uint64_t length, Plan
   w->deficit[bin] -= length;
 }
 
-// Pass 2; what does not fit goes to `rest`.
-void WrapAround(const Problem& problem, PlanWorkspace* w) {
+// Pass 2 over the first `splittable` flows; what does not fit goes to `rest`.
+void WrapAround(const Problem& problem, size_t splittable, PlanWorkspace* w) {
   const size_t bins = w->usable.size();
   w->rest.clear();
   uint32_t bin = 0;
-  for (const auto& [bytes, flow] : w->order) {
+  for (size_t i = 0; i < splittable; ++i) {
+    const auto [bytes, flow] = w->order[i];
     uint64_t offset = 0;
     while (offset < bytes && bin < bins) {
       const uint64_t next_lack = bin + 1 < bins ? w->deficit[bin + 1] : 0;
@@ -201,34 +202,67 @@ void LayRest(const Problem& problem, PlanWorkspace* w) {
   }
 }
 
-}  // namespace
-
-void LayLpt(const Problem& problem, uint64_t whole_below, size_t* whole, PlanWorkspace* w) {
-  const auto splits = [whole_below](const PlanWorkspace::SizedFlow& flow) { return flow.bytes >= whole_below; };
-  const size_t first_whole = std::partition_point(w->order.begin(), w->order.end(), splits) - w->order.begin();
-  SetOffsets(problem, w);
-  w->load.assign(w->offset.begin(), w->offset.end());
-  if (!AllInterchangeable(*w)) {
-    const uint64_t largest_piece = first_whole > 0 ? whole_below - 1 : w->order[0].bytes;
-    AddCarriedError(problem, static_cast<double>(largest_piece), w);
-  }
-
-  uint64_t splittable_bytes = problem.total_bytes;
-  for (size_t i = first_whole; i < w->order.size(); ++i) {
+// Pass 1 over the flows from `first` on; returns their bytes.
+uint64_t LayWhole(size_t first, PlanWorkspace* w) {
+  uint64_t sum = 0;
+  for (size_t i = first; i < w->order.size(); ++i) {
     const auto [bytes, flow] = w->order[i];
     const uint32_t bin = SoonestBin(bytes, *w);
     Lay(bin, flow, 0, bytes, w);
     w->load[bin] += static_cast<double>(bytes);
-    splittable_bytes -= bytes;
+    sum += bytes;
   }
-  *whole = w->pending.size();
-  if (first_whole == 0) return;
+  return sum;
+}
 
-  // The flows that are laid whole are done with; what remains is the front of the order.
-  w->order.resize(first_whole);
-  SetDeficits(splittable_bytes, w);
-  WrapAround(problem, w);
+double SpreadOfLoads(const PlanWorkspace& w) {
+  const auto [low, high] = std::minmax_element(w.load.begin(), w.load.end());
+  return *high - *low;
+}
+
+// Bins of fewer minimums than this may come out more even with all flows whole: most flows are then of one to three
+// minimums, and where those can be cut is a narrow choice.
+constexpr uint64_t kFewMinimums = 64;
+
+// On equal bins: lays all flows whole instead when that is more even, so the bounds in plan.h stay. Returns how many
+// of the runs pending are flows laid whole that must come last, `whole` when nothing is changed.
+size_t TryAllWhole(size_t whole, PlanWorkspace* w) {
+  const double spread = SpreadOfLoads(*w);
+  w->trial.assign(w->load.begin(), w->load.end());
+  w->load.assign(w->load.size(), 0);
+  for (const auto& [bytes, flow] : w->order) w->load[SoonestBin(bytes, *w)] += static_cast<double>(bytes);
+  if (SpreadOfLoads(*w) >= spread) {
+    w->load.swap(w->trial);
+    return whole;
+  }
+  w->load.assign(w->load.size(), 0);
+  w->bin_bytes.assign(w->bin_bytes.size(), 0);
+  w->pending.clear();
+  LayWhole(0, w);
+  return 0;  // largest first as they are
+}
+
+}  // namespace
+
+void LayLpt(const Problem& problem, uint64_t whole_below, size_t* whole, PlanWorkspace* w) {
+  const auto splits = [whole_below](const PlanWorkspace::SizedFlow& flow) { return flow.bytes >= whole_below; };
+  const size_t splittable = std::partition_point(w->order.begin(), w->order.end(), splits) - w->order.begin();
+  SetOffsets(problem, w);
+  const bool equal = AllInterchangeable(*w);
+  w->load.assign(w->offset.begin(), w->offset.end());
+  if (!equal) {
+    const uint64_t largest_piece = splittable > 0 ? whole_below - 1 : w->order[0].bytes;
+    AddCarriedError(problem, static_cast<double>(largest_piece), w);
+  }
+  const uint64_t whole_bytes = LayWhole(splittable, w);
+  *whole = w->pending.size();
+  if (splittable == 0) return;
+  SetDeficits(problem.total_bytes - whole_bytes, w);
+  WrapAround(problem, splittable, w);
   LayRest(problem, w);
+  if (equal && problem.total_bytes / w->usable.size() / kFewMinimums < problem.min_bytes) {
+    *whole = TryAllWhole(*whole, w);
+  }
 }
 
 void MatchBinsToRails(const Problem& problem, PlanWorkspace* w) {

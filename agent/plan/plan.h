@@ -107,6 +107,7 @@ struct PlanWorkspace {
   std::vector<double> speed;          // of each bin, relative to the fastest
   std::vector<double> offset;         // load that a bin starts with, bytes: backlog past the threshold
   std::vector<double> load;           // bytes per bin, what it started with included
+  std::vector<double> trial;          // loads of another plan that this one is compared with
   std::vector<uint64_t> bin_bytes;    // bytes per bin
   std::vector<uint64_t> deficit;      // bytes per bin still to be laid
   std::vector<uint32_t> rail_of_bin;  // the matching
