@@ -220,10 +220,6 @@ double SpreadOfLoads(const PlanWorkspace& w) {
   return *high - *low;
 }
 
-// Bins of fewer minimums than this may come out more even with all flows whole: most flows are then of one to three
-// minimums, and where those can be cut is a narrow choice.
-constexpr uint64_t kFewMinimums = 64;
-
 // On equal bins: lays all flows whole instead when that is more even, so the bounds in plan.h stay. Returns how many
 // of the runs pending are flows laid whole that must come last, `whole` when nothing is changed.
 size_t TryAllWhole(size_t whole, PlanWorkspace* w) {
@@ -260,9 +256,10 @@ void LayLpt(const Problem& problem, uint64_t whole_below, size_t* whole, PlanWor
   SetDeficits(problem.total_bytes - whole_bytes, w);
   WrapAround(problem, splittable, w);
   LayRest(problem, w);
-  if (equal && problem.total_bytes / w->usable.size() / kFewMinimums < problem.min_bytes) {
-    *whole = TryAllWhole(*whole, w);
-  }
+  // Flows of one to three minimums leave little choice where to cut them: then whole ones may come out more even.
+  constexpr double kEvenEnough = 1e-3;  // of what a bin gets
+  const double mean = static_cast<double>(problem.total_bytes) / static_cast<double>(w->usable.size());
+  if (equal && SpreadOfLoads(*w) > kEvenEnough * mean) *whole = TryAllWhole(*whole, w);
 }
 
 void MatchBinsToRails(const Problem& problem, PlanWorkspace* w) {
