@@ -35,7 +35,8 @@ struct GroupLeave {
   GroupKey key;
   Rank rank;
 };
-// Rank 0's agent to every peer: who is where. members[r] is the node of rank r. Peers without a member forget the joins.
+// Rank 0's agent to every peer: who is where. members[r] is the node of rank r. Peers without a member forget the
+// joins.
 struct GroupCommit {
   GroupKey key;
   Epoch epoch;
