@@ -1,11 +1,11 @@
 // Longest processing time first, with splitting. Three passes over the bins of a pair:
 //  1. flows that cannot be split, largest first, each into the bin where it would finish soonest;
 //  2. the others, largest first, laid end to end into what the bins lack up to a common finishing time (McNaughton's
-//     wrap-around rule), a bin being left short by less than one minimum where a cut would make a piece shorter than
-//     that;
+//     wrap-around rule). No bin gets more than it lacks; one may be left short, by at most two minimums less two bytes,
+//     where any cut would make a piece shorter than a minimum;
 //  3. what the bins were left short of, in pieces of one to two minimums, again where each finishes soonest.
 // A piece put where it finishes soonest never makes one bin finish later than another bin would with that piece on
-// top; that, and bins left short by less than a minimum, is the whole proof of the bounds in plan.h.
+// top; that, and how little a bin can be left short, is the whole proof of the bounds in plan.h.
 #include <algorithm>
 #include <limits>
 

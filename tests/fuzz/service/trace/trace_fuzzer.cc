@@ -1,5 +1,5 @@
-// Any bytes as a file given to plan or replay: refused with a message, or a workload whose sums hold. The first byte
-// is taken as part of the file; both readers and the decompressor see everything.
+// Any bytes as a file given to plan or replay: refused with a message, or a workload whose sums hold. The decompressor
+// and both readers see all of it.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
