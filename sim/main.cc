@@ -18,7 +18,7 @@ namespace {
 
 namespace workload = rails::workload;
 
-enum ExitCode : int { kExitOk = 0, kExitFailed = 1, kExitUsage = 2, kExitBadInput = 3 };
+enum ExitCode : int { kExitOk = 0, kExitFailed = 1, kExitUsage = 2, kExitBadInput = 5 };  // as railsctl
 
 struct Options {
   std::string file;
@@ -226,7 +226,7 @@ void Declare(CLI::App* app, Options* options) {
       ->check(CLI::IsMember({"even", "skewed"}))
       ->capture_default_str();
   app->add_flag("--json", options->json, "Prints JSON.");
-  app->footer("Exit codes: 0 done, 1 failed, 2 the command line is wrong, 3 the file is not what it should be.");
+  app->footer("Exit codes: 0 done, 1 failed, 2 the command line is wrong, 5 the file is not what it should be.");
 }
 
 int Main(int argc, char** argv) {

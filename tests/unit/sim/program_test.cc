@@ -85,12 +85,12 @@ TEST_F(ProgramTest, ExitCodes) {
   expect("--workload zipf --speed fast", 2, "--speed:");
   expect("--workload zipf --chunk 1 --min-chunk 2", 2, "min_chunk_bytes 2 is above chunk_bytes 1");
   expect("--no-such-flag", 2, "");
-  expect("/no/such/file", 3, "/no/such/file: No such file");
-  expect(Write("bad.csv", "1,2\n3,-4\n"), 3, "bad.csv: row 2, column 2: \"-4\" is negative");
-  expect(Write("ok.csv", "1,2\n3,4\n") + " --nodes 3", 3, "is of 2 nodes, --nodes says 3");
-  expect(Write("ok.csv", "1,2\n3,4\n") + " --trace", 3, "has no column rank");
+  expect("/no/such/file", 5, "/no/such/file: No such file");
+  expect(Write("bad.csv", "1,2\n3,-4\n"), 5, "bad.csv: row 2, column 2: \"-4\" is negative");
+  expect(Write("ok.csv", "1,2\n3,4\n") + " --nodes 3", 5, "is of 2 nodes, --nodes says 3");
+  expect(Write("ok.csv", "1,2\n3,4\n") + " --trace", 5, "has no column rank");
   const Outcome json = RunProgram("/no/such/file --json 2>/dev/null");
-  EXPECT_EQ(json.code, 3);
+  EXPECT_EQ(json.code, 5);
   EXPECT_THAT(json.output, HasSubstr("NOT_FOUND"));
 }
 
