@@ -136,6 +136,10 @@ void YamlReader::String(std::string* out, size_t max_length) const {
   if (std::any_of(value.begin(), value.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; })) {
     return Fail("holds control characters");
   }
+  // Other bytes may be no UTF-8, which would not survive being printed and read back.
+  if (std::any_of(value.begin(), value.end(), [](unsigned char c) { return c >= 0x80; })) {
+    return Fail("holds bytes that are not ASCII");
+  }
   *out = value;
 }
 

@@ -109,6 +109,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "f.yaml:2: control.listen: '127.0.0.1:70000': the port is not a number from 0 to 65535; write host "
                 "and port, as in 10.0.0.1:7471 or [fd00::1]:7471"},
         BadCase{"control: 5\n", "f.yaml:2: control: '5': expected a mapping of keys to values"},
+        BadCase{"socket_dir: /r\xbe\n", "f.yaml:2: socket_dir: '/r\\276': holds bytes that are not ASCII"},
         BadCase{"plan: {late_binding: maybe}\n", "f.yaml:2: plan.late_binding: 'maybe': give true or false"},
         BadCase{"plan: {chunk: 1MiB, min_chunk: 2MiB}\n", "f.yaml:2: plan: min_chunk 2MiB is more than chunk 1MiB"},
         BadCase{"plan: {chunk: 1.5MiB}\n",
