@@ -307,6 +307,7 @@ bool Engine::Step() {
   if (sweep_) Sweep();
   FinishDrain();
   for (RailHandle& rail : rails_) rail.Pump();
+  jobs_.SendHeldReadies();
   return any;
 }
 

@@ -57,6 +57,8 @@ class JobTable {
   // A peer's control stream or one of its rails came up: what waited for it goes out.
   void OnPeerReachable(const Peer& peer);
   void OnGroupBroken(const Group& group);
+  // Call after what overflowed the rails' queues was retried.
+  void SendHeldReadies();
 
   // The last job that the rank has finished its part of.
   JobSeq FinishedUntil(const Group& group, Rank rank) const;
@@ -93,6 +95,10 @@ class JobTable {
     NodeJob* job = nullptr;
     PeerExchange* exchange = nullptr;
   };
+  // A READY that may not leave yet: a rail's queue was full when its zones were opened.
+  struct HeldReady {
+    uint32_t slot, generation;
+  };
   // jobs_submit.cc
   absl::Status CheckAdmission(const Submission& submission, Group** group, Session** session) const;
   absl::Status CheckRepeated(const Submission& submission, const Digest& digest) const;
@@ -113,6 +119,8 @@ class JobTable {
   void Match(NodeJob& job, const Group& group, PeerExchange& exchange);
   void OpenZones(NodeJob& job, const Group& group, PeerExchange& exchange);
   void SendReady(NodeJob& job, PeerExchange& exchange, uint32_t slot);
+  // No zone waits for room in a rail's queue.
+  bool ZonesHandedOver() const;
   void PlanExchange(NodeJob& job, PeerExchange& exchange);
   void MaybeRunning(NodeJob& job);
   void CloseZones(const NodeJob& job, PeerExchange& exchange);
@@ -131,6 +139,7 @@ class JobTable {
   // A receiver drains what this job sends: it has aborted, and its ABORT, which says why, comes on another connection.
   void ExpectAbort(NodeJob& job, const Peer& peer);
   void FinishIfDone(NodeJob& job, Rank rank);
+  void FinishIfDone(NodeJob& job);  // of every local rank
   void FinishPart(NodeJob& job, RankPart& part, absl::Status status);
   // Hands the job to Reap() when nothing of it is left here; ends the parts of an aborted one when it is quiescent.
   void Settle(NodeJob& job);
@@ -160,6 +169,7 @@ class JobTable {
   absl::flat_hash_map<Epoch, Ended> ended_;
   std::vector<Slot> slots_;
   std::vector<uint32_t> free_slots_;
+  std::vector<HeldReady> held_readies_;
   Ledger ledger_;
   PlanWorkspace workspace_;
   std::vector<PlanFlow> plan_flows_;

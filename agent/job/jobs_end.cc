@@ -148,6 +148,10 @@ void JobTable::FinishIfDone(NodeJob& job, Rank rank) {
   Settle(job);
 }
 
+void JobTable::FinishIfDone(NodeJob& job) {
+  for (auto& [rank, part] : job.parts) FinishIfDone(job, rank);
+}
+
 void JobTable::FillReport(const NodeJob& job, RankPart& part) const {
   JobReport& report = part.report;
   report.elapsed = now_ - part.accepted;

@@ -107,7 +107,7 @@ void JobTable::Match(NodeJob& job, const Group& group, PeerExchange& exchange) {
   if (absl::Status s = CheckOffer(job, group, exchange); !s.ok()) return FailJob(job, s, false);
   OpenZones(job, group, exchange);
   MaybeRunning(job);
-  for (Rank rank : group.local_ranks) FinishIfDone(job, rank);
+  FinishIfDone(job);
 }
 
 void JobTable::OpenZones(NodeJob& job, const Group& group, PeerExchange& exchange) {
@@ -152,7 +152,24 @@ void JobTable::OpenZones(NodeJob& job, const Group& group, PeerExchange& exchang
     command.zones = exchange.zones;
     rail.Command(std::move(command), /*wake=*/false);
   }
-  SendReady(job, exchange, slot);
+  if (ZonesHandedOver()) return SendReady(job, exchange, slot);
+  held_readies_.push_back({slot, exchange.zones->generation});
+}
+
+bool JobTable::ZonesHandedOver() const {
+  return std::all_of(rails_.begin(), rails_.end(), [](const RailHandle& r) { return r.receiving_overflow.empty(); });
+}
+
+void JobTable::SendHeldReadies() {
+  if (held_readies_.empty() || !ZonesHandedOver()) return;
+  for (const HeldReady& held : std::exchange(held_readies_, {})) {
+    Slot& slot = slots_[held.slot];
+    if (slot.job == nullptr || slot.generation != held.generation || slot.job->aborting()) continue;
+    NodeJob& job = *slot.job;
+    SendReady(job, *slot.exchange, held.slot);
+    MaybeRunning(job);
+    FinishIfDone(job);
+  }
 }
 
 void JobTable::SendReady(NodeJob& job, PeerExchange& exchange, uint32_t slot) {
@@ -177,9 +194,7 @@ bool JobTable::OnMessage(const Peer& from, Ready&& message) {
   exchange->second.ready = std::move(message);
   PlanExchange(*job, exchange->second);
   MaybeRunning(*job);
-  std::vector<Rank> ranks;
-  for (const auto& [rank, part] : job->parts) ranks.push_back(rank);
-  for (Rank rank : ranks) FinishIfDone(*job, rank);
+  FinishIfDone(*job);
   return true;
 }
 
@@ -366,12 +381,8 @@ void JobTable::OnZonesClosed(const RailEvent& event) {
   ingress_left_bytes_ -= exchange.in_left_bytes;
   if (job.aborting()) return Settle(job);
   exchange.received = true;
-  std::vector<Rank> ranks;
-  for (auto& [rank, part] : job.parts) {
-    --part.receive_peers_left;
-    ranks.push_back(rank);
-  }
-  for (Rank rank : ranks) FinishIfDone(job, rank);
+  for (auto& [rank, part] : job.parts) --part.receive_peers_left;
+  FinishIfDone(job);
 }
 
 void JobTable::OnCopyResult(const CopyResult& result) {

@@ -105,6 +105,35 @@ TEST(JobTest, FullRailQueuesOnlyDelay) {
   exchange.ExpectBytes();
 }
 
+// A frame may follow a READY at once: whatever it names must have reached every rail before.
+TEST(JobTest, ReadyWaitsForZonesThatARailHasNoRoomFor) {
+  Cluster cluster({.nodes = 3, .rails = 2});
+  Exchange exchange(&cluster, 3, "g");
+  exchange.JoinAll();
+  exchange.SetLengths({{0, 10, 10}, {10, 0, 10}, {10, 10, 0}}, 1);
+  SteppedRail& rail = *cluster.node(0).rails[1];
+  rail.frozen = true;
+  rail.capacity = 1;
+  cluster.Hold(0, 1);
+  cluster.Hold(0, 2);
+  const auto readies = [&] {
+    const auto& outbox = cluster.node(0).outbox;
+    return std::count_if(outbox.begin(), outbox.end(),
+                         [](const auto& m) { return std::holds_alternative<Ready>(m.second); });
+  };
+  exchange.SubmitAll(1);
+  cluster.Run();
+  EXPECT_EQ(readies(), 1) << "the zones of the other peer are not in the rail's queue";
+  rail.frozen = false;
+  cluster.Run();
+  EXPECT_EQ(readies(), 2);
+  cluster.Release(0, 1);
+  cluster.Release(0, 2);
+  cluster.Run();
+  exchange.ExpectDone(1);
+  exchange.ExpectBytes();
+}
+
 TEST(JobTest, SameSubmissionIsTheSameJob) {
   Cluster cluster({.nodes = 2, .rails = 1});
   Exchange exchange(&cluster, 2, "g");
