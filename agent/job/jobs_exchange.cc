@@ -272,6 +272,9 @@ void JobTable::OnRailEvent(RailIndex rail, const RailEvent& event) {
       return OnReceiveFault(event);
     case RailEvent::Kind::kZonesClosed:
       return OnZonesClosed(event);
+    case RailEvent::Kind::kZonesOpened:
+    case RailEvent::Kind::kFence:
+      return;  // of transports that write into remote memory
     case RailEvent::Kind::kPeerUp:
     case RailEvent::Kind::kPeerDown:
     case RailEvent::Kind::kBadPeer:

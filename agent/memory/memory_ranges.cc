@@ -16,11 +16,12 @@ namespace railsd {
 void MemoryRanges::Append(std::shared_ptr<const Segment> segment, uint64_t offset_bytes, uint64_t length_bytes) {
   if (length_bytes == 0) return;
   std::byte* const address = segment->base() + offset_bytes;
-  // Two segments may lie side by side in the address space; a range that crosses them is still one range.
-  if (!pieces_.empty() && pieces_.back().address + pieces_.back().length_bytes == address) {
+  // Two segments may lie side by side in the address space: devices know them by different keys.
+  if (!pieces_.empty() && pieces_.back().segment == segment.get() &&
+      pieces_.back().address + pieces_.back().length_bytes == address) {
     pieces_.back().length_bytes += length_bytes;
   } else {
-    pieces_.push_back({total_bytes_, address, length_bytes});
+    pieces_.push_back({total_bytes_, address, length_bytes, segment.get()});
   }
   total_bytes_ += length_bytes;
   // Nearly always the one of the range before; a session has few segments.
@@ -29,14 +30,19 @@ void MemoryRanges::Append(std::shared_ptr<const Segment> segment, uint64_t offse
   }
 }
 
+absl::Span<const MemoryRanges::Piece>::const_iterator MemoryRanges::PieceAt(uint64_t offset_bytes) const {
+  const absl::Span<const Piece> all = pieces();
+  return std::upper_bound(all.begin(), all.end(), offset_bytes,
+                          [](uint64_t offset, const Piece& p) { return offset < p.flow_offset_bytes; }) -
+         1;
+}
+
 size_t MemoryRanges::FillIovecs(uint64_t offset_bytes, uint64_t length_bytes, absl::Span<iovec> out,
                                 uint64_t* covered_bytes) const {
   *covered_bytes = 0;
   if (offset_bytes >= total_bytes_ || out.empty()) return 0;
   uint64_t left = std::min(length_bytes, total_bytes_ - offset_bytes);
-  auto piece = std::upper_bound(pieces_.begin(), pieces_.end(), offset_bytes,
-                                [](uint64_t offset, const Piece& p) { return offset < p.flow_offset_bytes; }) -
-               1;
+  auto piece = PieceAt(offset_bytes);
   uint64_t skip = offset_bytes - piece->flow_offset_bytes;
   size_t filled = 0;
   for (; left > 0 && filled < out.size(); ++piece, ++filled, skip = 0) {

@@ -29,12 +29,19 @@ class MemoryRanges {
   // Returns how many entries were filled; `*covered_bytes` says how many bytes they hold. Never allocates.
   size_t FillIovecs(uint64_t offset_bytes, uint64_t length_bytes, absl::Span<iovec> out, uint64_t* covered_bytes) const;
 
- private:
+  // One range: bytes [flow_offset, flow_offset + length) of the flow. Lies inside `segment`.
   struct Piece {
     uint64_t flow_offset_bytes;
     std::byte* address;
     uint64_t length_bytes;
+    const Segment* segment;
   };
+  // In order of their offset in the flow.
+  absl::Span<const Piece> pieces() const { return pieces_; }
+  // The piece that holds byte `offset_bytes`, which is below the total.
+  absl::Span<const Piece>::const_iterator PieceAt(uint64_t offset_bytes) const;
+
+ private:
   std::vector<Piece> pieces_;
   std::vector<std::shared_ptr<const Segment>> segments_;  // keeps the mappings alive, each once
   uint64_t total_bytes_ = 0;

@@ -82,6 +82,23 @@ absl::StatusOr<std::shared_ptr<const Segment>> Segment::Map(SegmentId id, Unique
       new Segment(id, std::move(fd), static_cast<std::byte*>(base), length_bytes, mapped_bytes, *kind));
 }
 
-Segment::~Segment() { ::munmap(base_, mapped_bytes_); }
+absl::Status Segment::Register(absl::Span<const std::shared_ptr<MemoryRegistrar>> rails) const {
+  registrations_.resize(rails.size());
+  for (size_t r = 0; r < rails.size(); ++r) {
+    if (rails[r] == nullptr) continue;
+    absl::StatusOr<std::unique_ptr<Registration>> registration = rails[r]->Register(*this);
+    if (!registration.ok()) {
+      registrations_.clear();
+      return registration.status();
+    }
+    registrations_[r] = *std::move(registration);
+  }
+  return absl::OkStatus();
+}
+
+Segment::~Segment() {
+  registrations_.clear();  // before the memory that they name
+  ::munmap(base_, mapped_bytes_);
+}
 
 }  // namespace railsd

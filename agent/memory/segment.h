@@ -6,10 +6,14 @@
 #include <cstdint>
 #include <memory>
 #include <utility>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "agent/base/ids.h"
 #include "agent/base/unique_fd.h"
+#include "agent/memory/registration.h"
 
 namespace railsd {
 
@@ -24,6 +28,9 @@ class Segment {
   // Maps the whole of `fd`. Refuses (INVALID_ARGUMENT) what is no memfd, lacks F_SEAL_SHRINK, is shorter than
   // `length_bytes`, or has length 0; RESOURCE_EXHAUSTED when the mapping fails for lack of memory.
   static absl::StatusOr<std::shared_ptr<const Segment>> Map(SegmentId id, UniqueFd fd, uint64_t length_bytes);
+  // Registers it on every rail that has a registrar (null entries are skipped), before anybody else sees it. On an
+  // error nothing stays registered.
+  absl::Status Register(absl::Span<const std::shared_ptr<MemoryRegistrar>> rails) const;
   ~Segment();
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
@@ -33,6 +40,10 @@ class Segment {
   uint64_t length_bytes() const { return length_bytes_; }
   MemoryKind kind() const { return kind_; }
   int fd() const { return fd_.get(); }
+  // Null on rails without a registrar.
+  const Registration* registration(size_t rail) const {
+    return rail < registrations_.size() ? registrations_[rail].get() : nullptr;
+  }
 
  private:
   Segment(SegmentId id, UniqueFd fd, std::byte* base, uint64_t length_bytes, uint64_t mapped_bytes, MemoryKind kind)
@@ -48,6 +59,7 @@ class Segment {
   uint64_t length_bytes_;
   uint64_t mapped_bytes_;  // rounded up to whole huge pages
   MemoryKind kind_;
+  mutable std::vector<std::unique_ptr<Registration>> registrations_;  // by rail
 };
 
 }  // namespace railsd

@@ -103,7 +103,7 @@ void Rail::Apply(RailCommand& command) {
       transport_->OpenZones(std::move(command.zones));
       break;
     case RailCommand::Kind::kCloseZones:
-      transport_->CloseZones(command.slot, command.generation);
+      transport_->CloseZones(command.slot, command.generation, command.writers_stopped);
       break;
     case RailCommand::Kind::kSetPeer:
       transport_->SetPeer(*command.set_peer);
@@ -111,6 +111,10 @@ void Rail::Apply(RailCommand& command) {
       break;
     case RailCommand::Kind::kRemovePeer:
       transport_->RemovePeer(command.peer);
+      break;
+    case RailCommand::Kind::kSignal:
+      transport_->OnSignal(command.signal->peer, command.signal->bytes);
+      command.signal.reset();
       break;
   }
 }

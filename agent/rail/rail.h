@@ -15,16 +15,24 @@
 
 namespace railsd {
 
+// What the peer's end of the rail has to say to this one.
+struct PeerSignal {
+  PeerIndex peer;
+  std::string bytes;
+};
+
 // What the engine tells a rail.
 struct RailCommand {
-  enum class Kind : uint8_t { kPost, kStopSends, kOpenZones, kCloseZones, kSetPeer, kRemovePeer };
+  enum class Kind : uint8_t { kPost, kStopSends, kOpenZones, kCloseZones, kSetPeer, kRemovePeer, kSignal };
   Kind kind = Kind::kPost;
   SendOrder order;                           // kPost
   JobTag job;                                // kStopSends
   std::shared_ptr<const ReceiveSet> zones;   // kOpenZones
   uint32_t slot = 0, generation = 0;         // kCloseZones
+  bool writers_stopped = true;               // kCloseZones
   std::shared_ptr<const RailPeer> set_peer;  // kSetPeer
   PeerIndex peer;                            // kRemovePeer
+  std::shared_ptr<const PeerSignal> signal;  // kSignal
 };
 
 // The engine's view of a rail; a test can stand in for the thread. Called by the engine's thread only.

@@ -16,14 +16,36 @@
 #include "absl/types/span.h"
 #include "agent/base/ids.h"
 #include "agent/memory/memory_ranges.h"
+#include "agent/memory/registration.h"
 
 namespace railsd {
+
+// A flow's number in fences, assigned by its receiver: what fits into the immediate of a work request.
+struct FenceSlot {
+  uint16_t slot = 0;
+  uint8_t generation = 0;  // 4 bits
+  friend auto operator<=>(const FenceSlot&, const FenceSlot&) = default;
+};
+
+// Where a flow lands, for transports that write into remote memory: what the receiver's READY said. Empty for others.
+struct RemoteZone {
+  struct Piece {
+    uint64_t offset_bytes = 0;  // in the flow
+    uint64_t address = 0;       // in the receiver's daemon
+    uint64_t length_bytes = 0;
+    uint32_t first_key = 0;  // keys[first_key + rail] opens it on that rail
+  };
+  std::vector<Piece> pieces;  // in order of offset, without gaps
+  std::vector<uint32_t> keys;
+  FenceSlot fence;
+};
 
 // One flow as its sender sees it. Owned by the job; outlives every order that names it.
 struct SendFlow {
   JobTag job;
   PeerIndex peer;       // node of the destination rank
   MemoryRanges memory;  // where the bytes are
+  RemoteZone remote = {};
 };
 
 // One chunk to send: bytes [offset, offset + length) of a flow. Every order that Post() took ends in exactly one
@@ -32,8 +54,12 @@ struct SendOrder {
   const SendFlow* flow = nullptr;
   ZoneRef zone;  // the receiver's answer in READY
   uint64_t offset_bytes = 0;
-  uint64_t length_bytes = 0;  // more than 0
+  uint64_t length_bytes = 0;  // more than 0, unless it is a fence
   uint64_t cookie = 0;        // comes back in the event
+  // Not 0: a fence, for transports that write into remote memory. It lands after all orders of the flow that were
+  // posted to this rail before it, and tells the receiver that so many rails send one in this round.
+  uint8_t fences = 0;
+  uint8_t round = 0;  // 4 bits
 };
 
 // The zones that one READY opened: for each flow of the peer's OFFER, in its order, where the bytes land.
@@ -42,6 +68,11 @@ struct ReceiveSet {
   uint32_t slot = 0;
   uint32_t generation = 0;
   std::vector<MemoryRanges> zones;
+  // For transports that write into remote memory; empty for others. `fences`: by zone. `keys`: by rail; each has an
+  // entry of the set's making, and rail r fills keys[r] with one key for every range of every zone, in order, before
+  // its kZonesOpened.
+  std::vector<FenceSlot> fences;
+  mutable std::vector<std::vector<uint32_t>> keys;
   // Bytes that have not arrived, over all rails: each counts its frames down. Only a hint of when to look (a hostile
   // peer can make it wrong); what has arrived is counted by kReceived.
   mutable std::atomic<uint64_t> left_bytes{0};
@@ -68,7 +99,9 @@ struct RailEvent {
     kSendDone,      // cookie, result, length_bytes, job: the flow's memory is not touched any more
     kReceived,      // peer, zone, offset_bytes, length_bytes: in memory, whole frames only
     kReceiveFault,  // peer, zone: a page of the zone could not be written
+    kZonesOpened,   // peer, zone.slot, zone.generation: this rail's keys are in the set. error_number: they are not
     kZonesClosed,   // peer, zone.slot, zone.generation: nothing of this rail touches them any more
+    kFence,         // peer, zone, fences, round: all that the peer sent of the flow over this rail is in memory
     kPeerUp,        // peer, cookie (its boot id): orders may be posted
     kPeerDown,      // peer, cookie (its boot id), error_number: orders posted to it came back kRailFailed
     kBadPeer,       // peer: it broke the protocol (its connection was closed); see counters
@@ -83,6 +116,7 @@ struct RailEvent {
   uint64_t cookie = 0;
   uint64_t offset_bytes = 0;
   uint64_t length_bytes = 0;
+  uint8_t fences = 0, round = 0;
 };
 
 // Written by the rail's thread only, read by anybody (relaxed).
@@ -96,6 +130,19 @@ struct RailCounters {
   Counter refused_connections{0};  // HELLO of the wrong version, node, boot id or rail
   Counter connects{0}, disconnects{0}, connect_failures{0};
   Counter posted_bytes{0};  // gauge: taken by Post(), not done yet
+  // Of transports that write into remote memory; 0 for others.
+  Counter work_requests{0}, completions{0};  // posted; polled
+  Counter tx_fences{0}, rx_fences{0};
+  Counter weak_zones{0};       // opened with a key that opens the whole segment
+  Counter endpoint_errors{0};  // queue pairs that went into error
+};
+
+// Carries what the two ends of a rail have to tell each other before bytes can flow, over the control stream: in order,
+// each once, dropped while the peer is not up. Any thread; never blocks.
+class SignalSink {
+ public:
+  virtual ~SignalSink() = default;
+  virtual void Send(PeerIndex peer, std::string bytes) = 0;
 };
 
 class RailTransport {
@@ -120,9 +167,21 @@ class RailTransport {
   virtual void StopSends(JobTag job) = 0;
 
   // Lets frames for these zones land until CloseZones(). Frames for other zones are drained and answered kZoneClosed.
+  // Yields kZonesOpened when WritesRemotely().
   virtual void OpenZones(std::shared_ptr<const ReceiveSet> zones) = 0;
-  // Yields kZonesClosed once no receive is inside the set. A frame that is half received is drained from here on.
-  virtual void CloseZones(uint32_t slot, uint32_t generation) = 0;
+  // Yields kZonesClosed once nothing can land in the set any more. A frame that is half received is drained from here
+  // on. `writers_stopped` false: the peer has not said that it has stopped; a transport that writes into remote memory
+  // then makes sure by itself, at the cost of its connection if need be.
+  virtual void CloseZones(uint32_t slot, uint32_t generation, bool writers_stopped) = 0;
+
+  // True: peers write into this node's memory by themselves. Then READY waits for kZonesOpened of every rail and
+  // carries their keys, orders need SendFlow::remote, fences say what has arrived (there is no kReceived), and segments
+  // must be registered.
+  virtual bool WritesRemotely() const { return false; }
+  // Makes segments known to the device; null where that is not needed. Outlives the transport if it must.
+  virtual std::shared_ptr<MemoryRegistrar> registrar() const { return nullptr; }
+  // What the peer's end of this rail has sent through its SignalSink; hostile.
+  virtual void OnSignal(PeerIndex /*peer*/, const std::string& /*bytes*/) {}
 
   // Makes progress and fills `out` with up to its size of events; returns how many. Waits up to `max_wait` when there
   // is nothing to do. What does not fit stays for the next call, and receiving pauses meanwhile. With an empty `out`

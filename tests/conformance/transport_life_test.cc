@@ -73,7 +73,7 @@ TEST_P(TransportSuite, NothingIsWrittenAfterZonesClosed) {
   ASSERT_EQ(a.transport->Post({&order, 1}), 1u);
   ASSERT_TRUE(Until([&] { return HasBegun(flow->zone); }));
   ASSERT_EQ(b.Count(Kind::kReceived), 0u) << "the frame should be half received";
-  b.transport->CloseZones(1, 1);
+  b.transport->CloseZones(1, 1, true);
   ASSERT_TRUE(Until([&] { return b.Count(Kind::kZonesClosed) == 1; }));
   EXPECT_EQ(b.Of(Kind::kZonesClosed)[0].zone.slot, 1u);
   EXPECT_EQ(b.Of(Kind::kZonesClosed)[0].zone.generation, 1u);
@@ -95,7 +95,7 @@ TEST_P(TransportSuite, NothingIsWrittenAfterZonesClosed) {
 
 TEST_P(TransportSuite, ClosingWhatIsNotOpenIsAnsweredToo) {
   End& a = Add("a", 1);
-  a.transport->CloseZones(3, 4);
+  a.transport->CloseZones(3, 4, true);
   ASSERT_TRUE(Until([&] { return a.Count(Kind::kZonesClosed) == 1; }));
 }
 

@@ -190,7 +190,7 @@ void FakeTransport::OpenZones(std::shared_ptr<const ReceiveSet> zones) {
   zones_[key] = std::move(zones);
 }
 
-void FakeTransport::CloseZones(uint32_t slot, uint32_t generation) {
+void FakeTransport::CloseZones(uint32_t slot, uint32_t generation, bool /*writers_stopped*/) {
   std::lock_guard lock(fabric_->mutex);
   zones_.erase({slot, generation});
   RailEvent event;

@@ -83,7 +83,7 @@ void TcpRail::OpenZones(std::shared_ptr<const ReceiveSet> zones) {
   place = std::move(zones);
 }
 
-void TcpRail::CloseZones(uint32_t slot, uint32_t generation) {
+void TcpRail::CloseZones(uint32_t slot, uint32_t generation, bool /*writers_stopped*/) {
   const auto found = context_.zones.find({slot, generation});
   if (found != context_.zones.end()) {
     // Receives happen on this thread only, inside Poll(): none is under way now.

@@ -80,7 +80,7 @@ class TcpRail final : public RailTransport {
   size_t Post(absl::Span<const SendOrder> orders) override;
   void StopSends(JobTag job) override;
   void OpenZones(std::shared_ptr<const ReceiveSet> zones) override;
-  void CloseZones(uint32_t slot, uint32_t generation) override;
+  void CloseZones(uint32_t slot, uint32_t generation, bool writers_stopped) override;
   size_t Poll(absl::Duration max_wait, absl::Span<RailEvent> out) override;
   void Wake() override;
   const RailCounters& counters() const override { return context_.counters; }

@@ -49,11 +49,13 @@ void SteppedRail::Apply(const RailCommand& command) {
     case RailCommand::Kind::kOpenZones:
       return transport_->OpenZones(command.zones);
     case RailCommand::Kind::kCloseZones:
-      return transport_->CloseZones(command.slot, command.generation);
+      return transport_->CloseZones(command.slot, command.generation, command.writers_stopped);
     case RailCommand::Kind::kSetPeer:
       return transport_->SetPeer(*command.set_peer);
     case RailCommand::Kind::kRemovePeer:
       return transport_->RemovePeer(command.peer);
+    case RailCommand::Kind::kSignal:
+      return transport_->OnSignal(command.signal->peer, command.signal->bytes);
   }
 }
 
