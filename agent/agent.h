@@ -22,15 +22,20 @@
 #include "agent/job/submission.h"
 #include "agent/plan/plan.h"
 #include "agent/transport/transport.h"
+#include "agent/transport/verbs_tuning.h"
 
 namespace railsd {
+
+enum class RailKind : uint8_t { kTcp, kVerbs };
 
 // One rail of this node, as configured.
 struct RailSpec {
   std::string name;                // "rail0"; for logs, metrics and the CLI
-  std::string address;             // "ip" or "ip:port" or "[ip6]:port" to listen on; port 0 or absent: any
-  std::string interface;           // SO_BINDTODEVICE when not empty
-  uint64_t speed_bytes_per_s = 0;  // 0: of the interface, or the default
+  std::string address;             // kTcp: "ip" or "ip:port" or "[ip6]:port" to listen on; port 0 or absent: any
+  std::string interface;           // kTcp: SO_BINDTODEVICE when not empty
+  uint64_t speed_bytes_per_s = 0;  // 0: of the interface or device, or the default
+  RailKind kind = RailKind::kTcp;
+  std::string device = {};  // kVerbs: "NAME/PORT" of the RDMA device; its first port without "/PORT"
 };
 
 struct AgentLimits {
@@ -53,6 +58,7 @@ struct AgentOptions {
   AgentLimits limits;
   uint64_t frame_bytes = 0;   // 0: about 1 ms of the rail's rate
   uint64_t window_bytes = 0;  // per (rail, destination); 0: from the rail's rate
+  VerbsTuning verbs;          // for every rail of RailKind::kVerbs
   absl::Duration max_job_time = absl::Minutes(10);
   absl::Duration max_join_time = absl::Minutes(10);
   uint32_t finished_jobs_kept = 256;  // reports per group that Wait can still get

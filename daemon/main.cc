@@ -36,6 +36,7 @@ AgentOptions AgentOptionsFrom(const Config& config, BootId boot, std::shared_ptr
   options.limits = config.limits;
   options.frame_bytes = config.frame_bytes;
   options.window_bytes = config.window_bytes;
+  options.verbs = config.verbs;
   options.max_job_time = config.timeouts.job;
   options.max_join_time = config.timeouts.join;
   options.finished_jobs_kept = config.finished_jobs_kept;

@@ -15,6 +15,7 @@
 
 namespace railsd {
 
+inline constexpr size_t kMaxRails = 64;
 // Largest file that is read at all; hostile input ends here.
 inline constexpr size_t kMaxConfigBytes = 1 << 20;
 
@@ -57,7 +58,10 @@ struct Config {
   uint32_t operator_mode = 0600;  // operator.sock
   std::string operator_group;     // name or number; empty: the daemon's own
   std::string control_listen;     // empty: no control socket, so no peers
-  std::vector<RailSpec> rails;    // speed 0: ask the interface
+  // As written: speed 0 asks the interface; a device may be a pattern and a name may be open then (`ChooseRails` of
+  // daemon/lifecycle/rail_choice.h fills them in).
+  std::vector<RailSpec> rails;
+  bool auto_rails = false;  // every usable RDMA port; `rails` is empty then
   std::vector<StaticPeerConfig> static_peers;
   DnsPeersConfig dns;
   std::string metrics_listen;  // empty: off
@@ -65,6 +69,7 @@ struct Config {
   bool late_binding = true;
   uint64_t frame_bytes = 0;   // 0: derived
   uint64_t window_bytes = 0;  // 0: derived
+  VerbsTuning verbs;
   AgentLimits limits;
   uint32_t finished_jobs_kept = 256;
   uint64_t max_message_bytes = 16 << 20;

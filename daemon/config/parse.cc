@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "daemon/config/config.h"
+#include "daemon/config/parse_rails.h"
 #include "daemon/config/units.h"
 #include "daemon/config/yaml_reader.h"
 
@@ -17,7 +18,6 @@ namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint64_t kGiB = uint64_t{1} << 30;
-constexpr size_t kMaxRails = 64;
 constexpr size_t kMaxPeers = 4096;
 // sockaddr_un holds 108 bytes with the final zero; the longest name in the directory is "/descriptors.sock".
 constexpr size_t kMaxSocketDir = 107 - 17;
@@ -25,31 +25,6 @@ constexpr size_t kMaxSocketDir = 107 - 17;
 std::string HostName() {
   char name[256] = {};
   return gethostname(name, sizeof(name) - 1) == 0 ? name : "";
-}
-
-void ReadRails(const YamlReader& in, Config* config) {
-  std::set<std::string> names, addresses;
-  in.List(kMaxRails, [&](const YamlReader& item) {
-    RailSpec rail;
-    item.Map({{"name",
-               [&](const YamlReader& r) {
-                 r.Name(&rail.name, 63);
-                 if (!rail.name.empty() && !names.insert(rail.name).second) r.Fail("another rail has this name");
-               }},
-              {"address",
-               [&](const YamlReader& r) {
-                 r.Address(&rail.address, /*port_optional=*/true, /*numeric=*/true, /*allow_empty=*/false);
-                 const auto address = ParseHostPort(rail.address, true);
-                 if (address.ok() && address->port != 0 && !addresses.insert(FormatHostPort(*address)).second) {
-                   r.Fail("another rail listens on this address and port");
-                 }
-               }},
-              {"interface", [&](const YamlReader& r) { r.String(&rail.interface, 15); }},
-              {"speed", [&](const YamlReader& r) { r.Rate(&rail.speed_bytes_per_s); }}},
-             {"address"});
-    if (rail.name.empty()) rail.name = absl::StrCat("rail", config->rails.size());
-    config->rails.push_back(std::move(rail));
-  });
 }
 
 void ReadStaticPeer(const YamlReader& in, std::set<std::string>* names, Config* config) {
@@ -197,6 +172,7 @@ std::map<absl::string_view, YamlReader::Field> TopLevel(Config* config) {
        }},
       {"limits", [=](const YamlReader& r) { ReadLimits(r, config); }},
       {"timeouts", [=](const YamlReader& r) { ReadTimeouts(r, config); }},
+      {"verbs", [=](const YamlReader& r) { ReadVerbs(r, &config->verbs); }},
       {"log", [=](const YamlReader& r) { ReadLog(r, config); }},
       {"tls", [=](const YamlReader& r) { r.Fail("reserved: this version has no TLS between nodes; remove the key"); }},
   };
@@ -231,7 +207,9 @@ absl::StatusOr<Config> ParseConfig(absl::string_view text, absl::string_view fil
     errors.Add(0, "", "", absl::StrCat("not YAML: ", e.what()));
   }
   if (config.node.empty()) config.node = HostName();
-  if (errors.empty() && config.rails.empty()) errors.Add(0, "rails", "", "empty; a node needs at least one rail");
+  if (errors.empty() && config.rails.empty() && !config.auto_rails) {
+    errors.Add(0, "rails", "", "empty; a node needs at least one rail");
+  }
   if (errors.empty()) CheckWhole(config, &errors);
   if (!errors.empty()) return errors.ToStatus();
   return config;

@@ -29,12 +29,23 @@ void Bytes(YAML::Emitter& out, const char* key, uint64_t value) { out << Key << 
 void Number(YAML::Emitter& out, const char* key, uint64_t value) { out << Key << key << Value << value; }
 
 void PrintRails(YAML::Emitter& out, const Config& config) {
-  out << Key << "rails" << Value << BeginSeq;
+  out << Key << "rails" << Value;
+  if (config.auto_rails) {
+    out << "auto";
+    return;
+  }
+  out << BeginSeq;
   for (const RailSpec& rail : config.rails) {
     out << Flow << BeginMap;
-    Text(out, "name", rail.name);
-    Text(out, "address", rail.address);
-    Text(out, "interface", rail.interface);
+    if (!rail.name.empty()) Text(out, "name", rail.name);
+    if (rail.kind == RailKind::kVerbs) {
+      Text(out, "transport", "verbs");
+      Text(out, "device", rail.device);
+    } else {
+      Text(out, "transport", "tcp");
+      Text(out, "address", rail.address);
+      Text(out, "interface", rail.interface);
+    }
     if (rail.speed_bytes_per_s != 0) out << Key << "speed" << Value << FormatRate(rail.speed_bytes_per_s);
     out << EndMap;
   }
@@ -64,6 +75,31 @@ void PrintPeers(YAML::Emitter& out, const Config& config) {
   out << EndMap;
 }
 
+void PrintVerbs(YAML::Emitter& out, const VerbsTuning& verbs) {
+  out << Key << "verbs" << Value << BeginMap;
+  Number(out, "queue_pairs_per_peer", verbs.queue_pairs_per_peer);
+  Number(out, "send_queue_depth", verbs.send_queue_depth);
+  Number(out, "completion_queue_depth", verbs.completion_queue_depth);
+  Number(out, "fence_queue_depth", verbs.fence_queue_depth);
+  if (verbs.gid_index) {
+    Number(out, "gid_index", *verbs.gid_index);
+  } else {
+    out << Key << "gid_index" << Value << "auto";
+  }
+  if (verbs.path_mtu_bytes != 0) {
+    Number(out, "path_mtu", verbs.path_mtu_bytes);
+  } else {
+    out << Key << "path_mtu" << Value << "auto";
+  }
+  Number(out, "service_level", verbs.service_level);
+  Number(out, "traffic_class", verbs.traffic_class);
+  Number(out, "timeout", verbs.timeout);
+  Number(out, "retry_count", verbs.retry_count);
+  Bytes(out, "inline_bytes", verbs.inline_bytes);
+  Number(out, "max_windows", verbs.max_windows);
+  out << EndMap;
+}
+
 void PrintLimits(YAML::Emitter& out, const Config& config) {
   const AgentLimits& limits = config.limits;
   out << Key << "limits" << Value << BeginMap;
@@ -90,6 +126,7 @@ void PrintRest(YAML::Emitter& out, const Config& config) {
   Bytes(out, "frame", config.frame_bytes);
   Bytes(out, "window", config.window_bytes);
   out << EndMap;
+  PrintVerbs(out, config.verbs);
   PrintLimits(out, config);
   out << Key << "timeouts" << Value << BeginMap;
   Time(out, "job", config.timeouts.job);

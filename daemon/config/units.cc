@@ -152,6 +152,25 @@ bool IsNumericAddress(const std::string& host) {
   return inet_pton(AF_INET, host.c_str(), buffer) == 1 || inet_pton(AF_INET6, host.c_str(), buffer) == 1;
 }
 
+absl::StatusOr<RdmaDeviceName> ParseRdmaDevice(absl::string_view text) {
+  RdmaDeviceName out;
+  const size_t slash = text.find('/');
+  const absl::string_view name = text.substr(0, slash);
+  // The kernel's own limit, IB_DEVICE_NAME_MAX, counts the final zero.
+  const bool known = !name.empty() && name.size() < 64 && std::all_of(name.begin(), name.end(), [](char c) {
+    return absl::ascii_isalnum(c) || absl::StrContains("._-*?[]!", absl::string_view(&c, 1));
+  });
+  if (!known) return absl::InvalidArgumentError("not a device; write its name, as in mlx5_0, mlx5_0/1 or mlx5_*");
+  out.name = std::string(name);
+  if (slash == absl::string_view::npos) return out;
+  const absl::string_view port = text.substr(slash + 1);
+  const bool digits = !port.empty() && std::all_of(port.begin(), port.end(), absl::ascii_isdigit);
+  if (!digits || !absl::SimpleAtoi(port, &out.port) || out.port < 1 || out.port > 255) {
+    return absl::InvalidArgumentError("the port is not a number from 1 to 255");
+  }
+  return out;
+}
+
 bool IsName(absl::string_view text, size_t max_length) {
   return !text.empty() && text.size() <= max_length && std::all_of(text.begin(), text.end(), [](char c) {
     return absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-';

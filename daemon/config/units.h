@@ -33,6 +33,14 @@ std::string FormatHostPort(const HostPort& address);
 // Is it an IPv4 or IPv6 address, not a name?
 bool IsNumericAddress(const std::string& host);
 
+struct RdmaDeviceName {
+  std::string name;   // may be a pattern
+  uint32_t port = 0;  // 0: not said
+  bool pattern() const { return name.find_first_of("*?[") != std::string::npos; }
+};
+// "mlx5_0", "mlx5_0/1", "mlx5_*/1": an RDMA device as the kernel names it, or a shell pattern for such names.
+absl::StatusOr<RdmaDeviceName> ParseRdmaDevice(absl::string_view text);
+
 // A name of a node or rail: 1 to 63 of a-z, A-Z, 0-9, '.', '_', '-'; node names reach 253.
 bool IsName(absl::string_view text, size_t max_length);
 

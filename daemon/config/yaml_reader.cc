@@ -111,8 +111,12 @@ void YamlReader::Map(const std::map<absl::string_view, Field>& fields, std::vect
     }
   }
   for (const absl::string_view name : required) {
-    if (!seen.count(std::string(name))) errors_->Add(line(), absl::StrCat(prefix, name), "", "missing");
+    if (!seen.count(std::string(name))) Missing(name, "");
   }
+}
+
+void YamlReader::Missing(absl::string_view name, absl::string_view hint) const {
+  errors_->Add(line(), absl::StrCat(key_, key_.empty() ? "" : ".", name), "", absl::StrCat("missing", hint));
 }
 
 void YamlReader::List(size_t max_items, const Field& item) const {

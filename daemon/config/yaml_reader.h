@@ -47,6 +47,9 @@ class YamlReader {
   // Reports this place.
   void Fail(absl::string_view reason) const { errors_->Add(line(), key_, text(), reason); }
 
+  // Reports that `name` is missing from the mapping at this place; `hint` follows.
+  void Missing(absl::string_view name, absl::string_view hint) const;
+
   using Field = std::function<void(const YamlReader&)>;
   // Calls the handler of each key present. Unknown keys and keys given twice are mistakes; `required` ones too when
   // they are missing. An empty value counts as an empty mapping.

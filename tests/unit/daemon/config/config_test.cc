@@ -95,7 +95,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         BadCase{"nodee: x\n",
                 "f.yaml:2: nodee: unknown key; known here: control, data, limits, log, metrics, node, operator_group, "
-                "operator_mode, peers, plan, rails, socket_dir, socket_mode, timeouts, tls"},
+                "operator_mode, peers, plan, rails, socket_dir, socket_mode, timeouts, tls, verbs"},
         BadCase{"node: a\nnode: b\n", "f.yaml:3: node: given twice"},
         BadCase{"node: \"a b\"\n", "f.yaml:2: node: 'a b': not a name: 1 to 253 of letters, digits, '.', '_' and '-'"},
         BadCase{"node: [a]\n", "f.yaml:2: node: expected one value"},
@@ -135,6 +135,21 @@ INSTANTIATE_TEST_SUITE_P(
                 "f.yaml:5: peers.static[1].name: 'n1': another peer has this name"},
         BadCase{"peers: {dns: {port: 1}}\n", "f.yaml:2: peers.dns.name: missing"},
         BadCase{"node: !!binary aGVsbG8=\n", "f.yaml:2: tags are not supported: tag:yaml.org,2002:binary"},
+        BadCase{"verbs: {retry_count: 7}\n",
+                "f.yaml:2: verbs.retry_count: '7': with 7 some devices retry for ever and never report a dead peer"},
+        BadCase{"verbs: {retry_count: 8}\n", "f.yaml:2: verbs.retry_count: '8': outside 0 to 6"},
+        BadCase{"verbs: {timeout: 0}\n", "f.yaml:2: verbs.timeout: '0': outside 1 to 22"},
+        BadCase{"verbs: {send_queue_depth: 0}\n", "f.yaml:2: verbs.send_queue_depth: '0': outside 1 to 32768"},
+        BadCase{"verbs: {queue_pairs_per_peer: 17}\n", "f.yaml:2: verbs.queue_pairs_per_peer: '17': outside 1 to 16"},
+        BadCase{"verbs: {gid_index: first}\n", "f.yaml:2: verbs.gid_index: 'first': not a whole number"},
+        BadCase{"verbs: {path_mtu: 1500}\n",
+                "f.yaml:2: verbs.path_mtu: '1500': not one of auto, 256, 512, 1024, 2048, 4096"},
+        BadCase{"verbs: {path_mtu: 8192}\n", "f.yaml:2: verbs.path_mtu: '8192': outside 256 to 4KiB"},
+        BadCase{"verbs: {service_level: 16}\n", "f.yaml:2: verbs.service_level: '16': outside 0 to 15"},
+        BadCase{"verbs: {inline: 5}\n",
+                "f.yaml:2: verbs.inline: unknown key; known here: completion_queue_depth, fence_queue_depth, "
+                "gid_index, inline_bytes, max_windows, path_mtu, queue_pairs_per_peer, retry_count, "
+                "send_queue_depth, service_level, timeout, traffic_class"},
         BadCase{"log: &a {}\ndata: *a\n", "f.yaml:2: anchors are not supported"},
         BadCase{"---\nnode: a\n", "f.yaml: holds more than one YAML document"}));
 
@@ -145,7 +160,8 @@ TEST(ConfigTest, AnUnknownPolicyIsRefused) {
 TEST(ConfigTest, RailsAreChecked) {
   EXPECT_EQ(ErrorOf(""), "f.yaml: rails: missing");
   EXPECT_EQ(ErrorOf("rails: []\n"), "f.yaml: rails: empty; a node needs at least one rail");
-  EXPECT_EQ(ErrorOf("rails: [{name: a}]\n"), "f.yaml:1: rails[0].address: missing");
+  EXPECT_EQ(ErrorOf("rails: [{name: a}]\n"),
+            "f.yaml:1: rails[0].address: missing; a rail has an address (TCP) or a device (RDMA verbs)");
   EXPECT_EQ(ErrorOf("rails:\n- {address: 10.0.0.1, speed: 200furlong}\n"),
             "f.yaml:2: rails[0].speed: '200furlong': unknown unit 'furlong'; units are bit, kbit, mbit, gbit, tbit");
   EXPECT_EQ(ErrorOf("rails:\n- {address: 10.0.0.1, speed: 200}\n"),
@@ -156,6 +172,67 @@ TEST(ConfigTest, RailsAreChecked) {
   EXPECT_EQ(ErrorOf("rails:\n- {name: a, address: 10.0.0.1:5}\n- {name: a, address: 10.0.0.1:5}\n"),
             "f.yaml:3: rails[1].name: 'a': another rail has this name\n"
             "f.yaml:3: rails[1].address: '10.0.0.1:5': another rail listens on this address and port");
+}
+
+TEST(ConfigTest, RailsOverVerbs) {
+  const absl::StatusOr<Config> config = ParseConfig(
+      "rails:\n- {device: mlx5_0, speed: 400gbit}\n- {name: x, transport: verbs, device: mlx5_1/2}\n"
+      "- {device: \"mlx5_[2-5]/1\"}\n- {device: rxe_0}\n"
+      "verbs: {gid_index: 3, path_mtu: 1024, retry_count: 6, inline_bytes: 0, max_windows: 0, traffic_class: 106}\n",
+      "f.yaml");
+  ASSERT_TRUE(config.ok()) << config.status();
+  ASSERT_EQ(config->rails.size(), 4u);
+  for (const RailSpec& rail : config->rails) EXPECT_EQ(rail.kind, RailKind::kVerbs);
+  EXPECT_EQ(config->rails[0].name, "rail0");
+  EXPECT_EQ(config->rails[0].device, "mlx5_0");
+  EXPECT_EQ(config->rails[0].speed_bytes_per_s, 50'000'000'000u);
+  EXPECT_EQ(config->rails[1].name, "x");
+  EXPECT_EQ(config->rails[1].device, "mlx5_1/2");
+  // How many rails a pattern gives is known when the devices are.
+  EXPECT_EQ(config->rails[2].name, "");
+  EXPECT_EQ(config->rails[3].name, "");
+  EXPECT_EQ(config->verbs.gid_index, 3);
+  EXPECT_EQ(config->verbs.path_mtu_bytes, 1024u);
+  EXPECT_EQ(config->verbs.retry_count, 6u);
+  EXPECT_EQ(config->verbs.inline_bytes, 0u);
+  EXPECT_EQ(config->verbs.max_windows, 0u);
+  EXPECT_EQ(config->verbs.traffic_class, 106u);
+  const absl::StatusOr<Config> again = ParseConfig(PrintConfig(*config), "printed");
+  ASSERT_TRUE(again.ok()) << again.status() << "\n" << PrintConfig(*config);
+  EXPECT_EQ(PrintConfig(*again), PrintConfig(*config));
+  EXPECT_TRUE(again->verbs == config->verbs);
+
+  const absl::StatusOr<Config> every = ParseConfig("rails: auto\n", "f.yaml");
+  ASSERT_TRUE(every.ok()) << every.status();
+  EXPECT_TRUE(every->auto_rails);
+  EXPECT_TRUE(every->rails.empty());
+  EXPECT_TRUE(ParseConfig(PrintConfig(*every), "printed")->auto_rails);
+}
+
+TEST(ConfigTest, RailsOverVerbsAreChecked) {
+  EXPECT_EQ(ErrorOf("rails: [{transport: verbs}]\n"),
+            "f.yaml:1: rails[0]: a verbs rail needs a device, as in mlx5_0/1");
+  EXPECT_EQ(ErrorOf("rails: [{transport: tcp}]\n"), "f.yaml:1: rails[0].address: missing");
+  EXPECT_EQ(ErrorOf("rails: [{transport: ib, device: a}]\n"),
+            "f.yaml:1: rails[0].transport: 'ib': not one of tcp, verbs");
+  EXPECT_EQ(ErrorOf("rails: [{transport: tcp, device: a, address: 10.0.0.1}]\n"),
+            "f.yaml:1: rails[0]: a tcp rail has an address and no device");
+  EXPECT_EQ(ErrorOf("rails: [{device: a, address: 10.0.0.1}]\n"),
+            "f.yaml:1: rails[0]: a verbs rail has a device and neither address nor interface");
+  EXPECT_EQ(ErrorOf("rails: [{device: \"a*\", name: x}]\n"),
+            "f.yaml:1: rails[0]: a pattern may give several rails, so it has no name");
+  EXPECT_EQ(ErrorOf("rails:\n- {device: a/0}\n- {device: a/256}\n- {device: a/}\n- {device: a/1/1}\n"),
+            "f.yaml:2: rails[0].device: 'a/0': the port is not a number from 1 to 255\n"
+            "f.yaml:3: rails[1].device: 'a/256': the port is not a number from 1 to 255\n"
+            "f.yaml:4: rails[2].device: 'a/': the port is not a number from 1 to 255\n"
+            "f.yaml:5: rails[3].device: 'a/1/1': the port is not a number from 1 to 255");
+  EXPECT_EQ(ErrorOf("rails: [{device: \"a b\"}]\n"),
+            "f.yaml:1: rails[0].device: 'a b': not a device; write its name, as in mlx5_0, mlx5_0/1 or mlx5_*");
+  EXPECT_EQ(ErrorOf("rails: [{device: a/1}, {device: a/1}]\n"),
+            "f.yaml:1: rails[1].device: 'a/1': another rail has this device");
+  EXPECT_EQ(ErrorOf("rails: [{device: a}, {address: 10.0.0.1}]\n"),
+            "f.yaml:1: rails: rails over tcp and over verbs in one node; all rails of a cluster have one transport");
+  EXPECT_EQ(ErrorOf("rails: all\n"), "f.yaml:1: rails: 'all': expected a list, or auto");
 }
 
 TEST(ConfigTest, ReportsAllMistakesAtOnce) {
