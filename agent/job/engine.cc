@@ -87,7 +87,6 @@ void Engine::AddSegment(SessionId session, SegmentId id, UniqueFd fd, uint64_t l
 }
 
 void Engine::RemoveSegment(SessionId session, SegmentId id, Callback<absl::Status> done) {
-  jobs_.Reap();  // a job that has ended holds references until then
   std::move(done)(sessions_.RemoveSegment(session, id));
 }
 

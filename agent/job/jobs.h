@@ -94,6 +94,7 @@ class JobTable {
     uint32_t generation = 0;
     NodeJob* job = nullptr;
     PeerExchange* exchange = nullptr;
+    uint32_t rails_open = 0;  // rails that have not confirmed the close
   };
   // A READY that may not leave yet: a rail's queue was full when its zones were opened.
   struct HeldReady {
@@ -123,9 +124,9 @@ class JobTable {
   bool ZonesHandedOver() const;
   void PlanExchange(NodeJob& job, PeerExchange& exchange);
   void MaybeRunning(NodeJob& job);
-  void CloseZones(const NodeJob& job, PeerExchange& exchange);
-  // Nothing else of the job will wake the rails for the zones that they were told to close in passing.
-  void WakeIfClosing(const NodeJob& job);
+  void CloseZones(PeerExchange& exchange);
+  void OnZonesQuiet(Slot& slot);
+  void SubmitCopies(NodeJob& job);
   void OnSendDone(const RailEvent& event);
   void OnReceived(RailIndex rail, const RailEvent& event);
   void OnReceiveFault(const RailEvent& event);

@@ -67,8 +67,7 @@ void JobTable::AbortJob(NodeJob& job, absl::Status why, bool tell_peers) {
       rail.Command(std::move(command));
     }
   }
-  for (auto& [peer, exchange] : job.peers) CloseZones(job, exchange);
-  WakeIfClosing(job);
+  for (auto& [peer, exchange] : job.peers) CloseZones(exchange);
   if (Group* group = groups_.Find(job.key.epoch)) {
     Tombstone(*group, job.key.seq, job.failure);
     for (PeerIndex peer : group->peers) {

@@ -127,7 +127,6 @@ void JobTable::OpenZones(NodeJob& job, const Group& group, PeerExchange& exchang
   if (exchange.in_bytes == 0) {
     exchange.received = true;
     for (auto& [rank, part] : job.parts) --part.receive_peers_left;
-    WakeIfClosing(job);
     return SendReady(job, exchange, 0);
   }
   uint32_t slot = static_cast<uint32_t>(slots_.size());
@@ -142,7 +141,7 @@ void JobTable::OpenZones(NodeJob& job, const Group& group, PeerExchange& exchang
   slots_[slot].job = &job;
   slots_[slot].exchange = &exchange;
   exchange.zones = std::move(set);
-  exchange.rails_open = static_cast<uint32_t>(rails_.size());
+  slots_[slot].rails_open = static_cast<uint32_t>(rails_.size());
   ingress_left_bytes_ += exchange.in_left_bytes;
   // Every rail has the command before the READY can leave this node, and looks for it when a frame comes whose zone it
   // does not know: nobody is woken.
@@ -248,6 +247,7 @@ void JobTable::MaybeRunning(NodeJob& job) {
   }
   job.running = true;
   job.running_at = now_;
+  SubmitCopies(job);
   for (auto& [rank, part] : job.parts) {
     if (!part.terminal()) part.report.state = JobState::kRunning;
   }
@@ -335,7 +335,7 @@ void JobTable::OnReceived(RailIndex rail, const RailEvent& event) {
   job.rail_rx_bytes[rail.value()] += event.length_bytes;
   exchange.in_left_bytes -= event.length_bytes;
   ingress_left_bytes_ -= event.length_bytes;
-  if (exchange.in_left_bytes == 0) CloseZones(job, exchange);
+  if (exchange.in_left_bytes == 0) CloseZones(exchange);
 }
 
 void JobTable::OnReceiveFault(const RailEvent& event) {
@@ -348,44 +348,47 @@ void JobTable::OnReceiveFault(const RailEvent& event) {
           true);
 }
 
-void JobTable::CloseZones(const NodeJob& job, PeerExchange& exchange) {
+void JobTable::CloseZones(PeerExchange& exchange) {
   if (exchange.zones == nullptr || exchange.closing) return;
   exchange.closing = true;
-  // While the job waits for other peers' bytes nobody waits for this: the rails see it when they are next awake, at the
-  // latest when the last set is closed.
-  const bool wake = job.aborting() || std::none_of(job.peers.begin(), job.peers.end(), [](const auto& other) {
-                      return !other.second.received && !other.second.closing;
-                    });
+  // Mostly no rail is inside a receive, and then nobody waits for the rails: they see the command when they are next
+  // awake.
+  const bool quiet = exchange.zones->gate.Close();
   for (RailHandle& rail : rails_) {
     RailCommand command;
     command.kind = RailCommand::Kind::kCloseZones;
     command.slot = exchange.zones->slot;
     command.generation = exchange.zones->generation;
-    rail.Command(std::move(command), wake);
+    command.awaited = !quiet;
+    rail.Command(std::move(command), /*wake=*/!quiet);
   }
+  if (quiet) OnZonesQuiet(slots_[exchange.zones->slot]);
 }
 
-void JobTable::WakeIfClosing(const NodeJob& job) {
-  const bool closing = std::any_of(job.peers.begin(), job.peers.end(),
-                                   [](const auto& other) { return other.second.closing && !other.second.received; });
-  if (!closing) return;
-  for (RailHandle& rail : rails_) rail.flush = true;
-}
-
-void JobTable::OnZonesClosed(const RailEvent& event) {
-  Slot* slot = FindSlot(event);
-  if (slot == nullptr || --slot->exchange->rails_open > 0) return;
-  NodeJob& job = *slot->job;
-  PeerExchange& exchange = *slot->exchange;
-  free_slots_.push_back(event.zone.slot);
-  slot->job = nullptr;
-  slot->exchange = nullptr;
+// Nothing lands in the slot's zones any more.
+void JobTable::OnZonesQuiet(Slot& slot) {
+  NodeJob& job = *slot.job;
+  PeerExchange& exchange = *slot.exchange;
+  slot.job = nullptr;
+  slot.exchange = nullptr;
   exchange.zones.reset();
   ingress_left_bytes_ -= exchange.in_left_bytes;
-  if (job.aborting()) return Settle(job);
+  if (job.aborting()) return;
   exchange.received = true;
   for (auto& [rank, part] : job.parts) --part.receive_peers_left;
   FinishIfDone(job);
+}
+
+// The slot may be used again when every rail has forgotten the zones.
+void JobTable::OnZonesClosed(const RailEvent& event) {
+  if (event.zone.slot >= slots_.size()) return;
+  Slot& slot = slots_[event.zone.slot];
+  if (slot.generation != event.zone.generation || slot.rails_open == 0 || --slot.rails_open > 0) return;
+  free_slots_.push_back(event.zone.slot);
+  if (slot.job == nullptr) return;
+  NodeJob& job = *slot.job;
+  OnZonesQuiet(slot);
+  if (job.aborting()) Settle(job);
 }
 
 void JobTable::OnCopyResult(const CopyResult& result) {

@@ -194,10 +194,8 @@ void JobTable::Start(NodeJob& job, Group& group) {
   job.started_at = now_;
   for (auto& [rank, part] : job.parts) part.report.state = JobState::kMatching;
   if (absl::Status s = BuildFlows(job, group); !s.ok()) return FailJob(job, s, false);
-  for (size_t i = 0; i < job.copies.size(); ++i) {
-    ++job.copies_running;
-    copier_.Submit({job.tag, i, &job.copies[i].from, &job.copies[i].to, job.stop_copies});
-  }
+  // Otherwise they wait until the network has something to do: copies would only delay OFFER and READY.
+  if (group.peers.empty()) SubmitCopies(job);
   for (PeerIndex peer : group.peers) SendOffer(job, job.peers[peer]);
   for (PeerIndex peer : group.peers) {
     if (!job.aborting() && job.peers[peer].offer.has_value()) Match(job, group, job.peers[peer]);
@@ -205,6 +203,15 @@ void JobTable::Start(NodeJob& job, Group& group) {
   if (job.aborting()) return;
   MaybeRunning(job);
   for (Rank rank : group.local_ranks) FinishIfDone(job, rank);
+}
+
+void JobTable::SubmitCopies(NodeJob& job) {
+  if (job.copies_submitted) return;
+  job.copies_submitted = true;
+  for (size_t i = 0; i < job.copies.size(); ++i) {
+    ++job.copies_running;
+    copier_.Submit({job.tag, i, &job.copies[i].from, &job.copies[i].to, job.stop_copies});
+  }
 }
 
 std::vector<const FlowRanges*> JobTable::ByRank(const std::vector<FlowRanges>& flows, uint32_t world_size) {
@@ -217,7 +224,7 @@ MemoryRanges JobTable::Resolve(const RankPart& part, const std::vector<Range>& r
   MemoryRanges memory;
   memory.Reserve(ranges.size());
   for (const Range& range : ranges) {
-    memory.Append(part.segments.at(range.segment), range.offset_bytes, range.length_bytes);
+    memory.Append(part.segments.at(range.segment)->segment, range.offset_bytes, range.length_bytes);
   }
   return memory;
 }

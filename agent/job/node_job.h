@@ -33,7 +33,7 @@ struct RankPart {
   JobReport report;
   absl::Time accepted, deadline;
   // Those that its ranges name, held from acceptance to the end: the session cannot give them away meanwhile.
-  absl::flat_hash_map<SegmentId, std::shared_ptr<const Segment>> segments;
+  absl::flat_hash_map<SegmentId, std::shared_ptr<const HeldSegment>> segments;
   uint64_t sends_left_bytes = 0;    // to other nodes, not acknowledged
   uint64_t copies_left = 0;         // local flows from or to this rank
   uint64_t receive_peers_left = 0;  // peers whose zones for this job are not closed yet
@@ -62,7 +62,6 @@ struct PeerExchange {
   std::shared_ptr<const ReceiveSet> zones;  // while open or closing
   std::vector<ReceiveTracker> in;           // by zone
   uint64_t in_bytes = 0, in_left_bytes = 0;
-  uint32_t rails_open = 0;  // rails that have not confirmed the close
   bool closing = false;
   bool received = false;  // everything is here and the zones are closed, or there was nothing to receive
 };
@@ -78,6 +77,7 @@ struct NodeJob {
   absl::btree_map<Rank, RankPart> parts;
   absl::flat_hash_map<PeerIndex, PeerExchange> peers;
   std::deque<LocalCopy> copies;
+  bool copies_submitted = false;
   size_t copies_running = 0;
   std::shared_ptr<std::atomic<bool>> stop_copies;
 

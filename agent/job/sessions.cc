@@ -48,7 +48,7 @@ absl::Status SessionTable::AddSegment(SessionId session_id, SegmentId id, Unique
   absl::StatusOr<std::shared_ptr<const Segment>> segment = Segment::Map(id, std::move(fd), length_bytes);
   if (!segment.ok()) return segment.status();
   session->segment_bytes += length_bytes;
-  session->segments.emplace(id, *std::move(segment));
+  session->segments.emplace(id, std::make_shared<HeldSegment>(HeldSegment{*std::move(segment)}));
   return absl::OkStatus();
 }
 
@@ -59,11 +59,10 @@ absl::Status SessionTable::RemoveSegment(SessionId session_id, SegmentId id) {
   if (it == session->segments.end()) {
     return absl::NotFoundError(absl::StrCat("segment_id: ", id.value(), " is not a segment of this session"));
   }
-  // Every job that uses the segment holds a reference to it.
   if (it->second.use_count() > 1) {
     return absl::FailedPreconditionError(absl::StrCat("segment_id: ", id.value(), " is used by a job"));
   }
-  session->segment_bytes -= it->second->length_bytes();
+  session->segment_bytes -= it->second->segment->length_bytes();
   session->segments.erase(it);
   return absl::OkStatus();
 }

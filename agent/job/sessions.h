@@ -14,10 +14,16 @@
 
 namespace railsd {
 
+// A session's segment. Parts of jobs share it until they are terminal: who holds it uses the segment. (Rails may hold
+// the segment itself for a moment longer, with zones that are closed already.)
+struct HeldSegment {
+  std::shared_ptr<const Segment> segment;
+};
+
 struct Session {
   SessionId id;
   SessionInfo info;
-  absl::flat_hash_map<SegmentId, std::shared_ptr<const Segment>> segments;
+  absl::flat_hash_map<SegmentId, std::shared_ptr<const HeldSegment>> segments;
   uint64_t segment_bytes = 0;
   uint32_t memberships = 0;   // ranks in groups
   uint32_t active_parts = 0;  // parts of jobs that are not terminal

@@ -14,6 +14,8 @@ constexpr double kPieceSeconds = 4e-3;
 constexpr uint64_t kMinPieceBytes = 64 << 10;
 // Pieces in flight to one destination: one on the wire, one behind it, one whose acknowledgement is under way.
 constexpr uint64_t kWindowPieces = 3;
+// On fast rails more pieces are posted: whoever posts must not be woken more often than this.
+constexpr double kWindowSeconds = 1e-3;
 // A rail without work takes from another one only what that one would need longer for than this, and than this many
 // pieces: less is noise, and moving chunks for it would cost the evenness that the plan has made.
 constexpr double kStealSeconds = 10e-3;
@@ -56,7 +58,9 @@ Sprayer::Sprayer(const SprayerOptions& options, std::vector<RailHandle>* rails, 
     RailState& rail = rails_state_[r];
     const auto by_rate = static_cast<uint64_t>((*rails)[r].speed_bytes_per_s * kPieceSeconds);
     rail.piece_bytes = std::clamp(by_rate, std::min(kMinPieceBytes, options.chunk_bytes), options.chunk_bytes);
-    rail.window_bytes = options.window_bytes > 0 ? options.window_bytes : kWindowPieces * rail.piece_bytes;
+    const auto window = static_cast<uint64_t>((*rails)[r].speed_bytes_per_s * kWindowSeconds);
+    rail.window_bytes =
+        options.window_bytes > 0 ? options.window_bytes : std::max(kWindowPieces * rail.piece_bytes, window);
   }
 }
 

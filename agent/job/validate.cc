@@ -45,10 +45,10 @@ absl::Status CheckFlows(absl::string_view field, const std::vector<FlowRanges>& 
             absl::StrCat(where(), ".segment_id: ", range.segment.value(), " is not a segment of this session"));
       }
       const uint64_t end = range.offset_bytes + range.length_bytes;
-      if (end < range.offset_bytes || end > segment->second->length_bytes()) {
+      if (end < range.offset_bytes || end > segment->second->segment->length_bytes()) {
         return absl::InvalidArgumentError(absl::StrCat(
             where(), ": offset ", range.offset_bytes, " + length ", range.length_bytes, " passes the end of segment ",
-            range.segment.value(), " (", segment->second->length_bytes(), " bytes)"));
+            range.segment.value(), " (", segment->second->segment->length_bytes(), " bytes)"));
       }
       if (total + range.length_bytes < total) {
         return absl::InvalidArgumentError(absl::StrCat(at(), ": the lengths overflow 64 bits"));

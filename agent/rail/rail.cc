@@ -22,6 +22,7 @@ constexpr absl::Duration kMaxWait = absl::Seconds(1);
 // costs more than its work on them.
 constexpr absl::Duration kGather = absl::Milliseconds(1);
 constexpr size_t kMaxUnannounced = 128;
+constexpr size_t kMinAnnouncedSends = 3;
 
 bool IsReceiving(RailCommand::Kind kind) {
   return kind == RailCommand::Kind::kOpenZones || kind == RailCommand::Kind::kCloseZones;
@@ -49,6 +50,7 @@ struct Rail::Queues {
   size_t unannounced = 0;
   size_t unannounced_sends = 0;
   size_t outstanding_orders = 0;
+  size_t awaited_closes = 0;
 };
 
 Rail::Rail(RailIndex index, std::unique_ptr<RailTransport> transport, WakeEvent* engine_wake, size_t command_capacity,
@@ -103,6 +105,7 @@ void Rail::Apply(RailCommand& command) {
       transport_->OpenZones(std::move(command.zones));
       break;
     case RailCommand::Kind::kCloseZones:
+      queues_->awaited_closes += command.awaited;
       transport_->CloseZones(command.slot, command.generation, command.writers_stopped);
       break;
     case RailCommand::Kind::kSetPeer:
@@ -164,6 +167,7 @@ void Rail::Run() {
     RunCommands();
     size_t room = std::min(q.events.Free(), batch.size());
     if (room == 0) {
+      ++q.unannounced;  // whatever fills the queue: the engine must look now
       Announce();
       q.starved.exchange(true, std::memory_order_acq_rel);
       room = std::min(q.events.Free(), batch.size());
@@ -181,13 +185,18 @@ bool Rail::Publish(absl::Span<RailEvent> events) {
       --q.outstanding_orders;
       ++q.unannounced_sends;
       // Half of what the engine had posted is done: time to post more. What failed is told at once.
-      urgent = urgent || event.result != SendResult::kAcknowledged || 2 * q.unannounced_sends >= q.outstanding_orders;
+      urgent = urgent || event.result != SendResult::kAcknowledged || q.outstanding_orders == 0 ||
+               (q.unannounced_sends >= kMinAnnouncedSends && 2 * q.unannounced_sends >= q.outstanding_orders);
+    } else if (event.kind == RailEvent::Kind::kZonesClosed && q.awaited_closes == 0) {
+      q.events.TryPush(std::move(event));  // bookkeeping that can wait for the next event that matters
+      continue;
     } else {
+      q.awaited_closes -= event.kind == RailEvent::Kind::kZonesClosed;
       urgent = urgent || event.kind != RailEvent::Kind::kReceived || event.last;
     }
     q.events.TryPush(std::move(event));
+    ++q.unannounced;
   }
-  q.unannounced += events.size();
   return urgent || q.unannounced >= kMaxUnannounced;
 }
 

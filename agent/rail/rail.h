@@ -30,6 +30,7 @@ struct RailCommand {
   std::shared_ptr<const ReceiveSet> zones;   // kOpenZones
   uint32_t slot = 0, generation = 0;         // kCloseZones
   bool writers_stopped = true;               // kCloseZones
+  bool awaited = false;                      // kCloseZones: somebody waits for kZonesClosed
   std::shared_ptr<const RailPeer> set_peer;  // kSetPeer
   PeerIndex peer;                            // kRemovePeer
   std::shared_ptr<const PeerSignal> signal;  // kSignal

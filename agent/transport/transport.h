@@ -17,6 +17,7 @@
 #include "agent/base/ids.h"
 #include "agent/memory/memory_ranges.h"
 #include "agent/memory/registration.h"
+#include "agent/transport/receive_gate.h"
 
 namespace railsd {
 
@@ -76,6 +77,8 @@ struct ReceiveSet {
   // Bytes that have not arrived, over all rails: each counts its frames down. Only a hint of when to look (a hostile
   // peer can make it wrong); what has arrived is counted by kReceived.
   mutable std::atomic<uint64_t> left_bytes{0};
+  // Of transports that place the bytes themselves: what the rails pass through on their way to the memory.
+  mutable ReceiveGate gate;
 };
 
 // A peer's end of this rail, as its HELLO on the control stream told it.

@@ -256,9 +256,10 @@ FakeTransport::Step FakeTransport::ReceiveFrom(FakeTransport& sender, Link& link
     if (back.peer.node == sender.options_.node) from = index;
   }
   auto found = zones_.find({order.zone.slot, order.zone.generation});
-  if (found == zones_.end()) {
-    if (!pending.begun && pending.parked_at == 0) pending.parked_at = poll_number_;
-    if (!pending.begun && pending.parked_at == poll_number_) {
+  const bool known = found != zones_.end();
+  if (!known || !found->second->gate.Enter()) {
+    if (!known && !pending.begun && pending.parked_at == 0) pending.parked_at = poll_number_;
+    if (!known && !pending.begun && pending.parked_at == poll_number_) {
       parked_ = true;
       return Step::kNothing;
     }
@@ -273,6 +274,7 @@ FakeTransport::Step FakeTransport::ReceiveFrom(FakeTransport& sender, Link& link
                       order.length_bytes <= set.zones[order.zone.index].total_bytes() &&
                       order.offset_bytes <= set.zones[order.zone.index].total_bytes() - order.length_bytes;
   if (!inside) {
+    set.gate.Leave();
     Add(counters_.protocol_errors, 1);
     RailEvent event;
     event.kind = RailEvent::Kind::kBadPeer;
@@ -282,7 +284,9 @@ FakeTransport::Step FakeTransport::ReceiveFrom(FakeTransport& sender, Link& link
     sender.Disconnect(link, EPROTO);
     return Step::kProgress;
   }
-  return CopyPart(sender, link, from, set, budget_bytes);
+  const Step step = CopyPart(sender, link, from, set, budget_bytes);
+  set.gate.Leave();
+  return step;
 }
 
 bool FakeTransport::ReceiveStep() {

@@ -114,10 +114,17 @@ ssize_t TcpReceiver::ReceiveOnce(int bulk, uint64_t* wanted_bytes) {
     // written.
     return ::syscall(SYS_recvfrom, bulk, nullptr, *wanted_bytes, MSG_DONTWAIT | MSG_TRUNC, nullptr, nullptr);
   }
+  const bool lands = phase_ == Phase::kPayload;
+  if (lands && !set_->gate.Enter()) {  // closed, but the command has not been seen yet
+    Close(set_);
+    return ReceiveOnce(bulk, wanted_bytes);
+  }
   msghdr message{};
   message.msg_iov = context_->iovecs.data();
   message.msg_iovlen = BuildIovecs(wanted_bytes);
-  return ::recvmsg(bulk, &message, MSG_DONTWAIT);
+  const ssize_t got = ::recvmsg(bulk, &message, MSG_DONTWAIT);
+  if (lands) set_->gate.Leave();
+  return got;
 }
 
 // `bytes` arrived where the last ReceiveOnce() wanted them. kMore unless the frame that begins cannot go on.

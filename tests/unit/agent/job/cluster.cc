@@ -47,6 +47,7 @@ void SteppedRail::Apply(const RailCommand& command) {
     case RailCommand::Kind::kStopSends:
       return transport_->StopSends(command.job);
     case RailCommand::Kind::kOpenZones:
+      opened = command.zones;
       return transport_->OpenZones(command.zones);
     case RailCommand::Kind::kCloseZones:
       return transport_->CloseZones(command.slot, command.generation, command.writers_stopped);

@@ -31,6 +31,8 @@ class SteppedRail final : public RailPort {
   bool frozen = false;
   // Commands that fit before TryCommand refuses.
   size_t capacity = 64;
+  // The zones that were opened last.
+  std::shared_ptr<const ReceiveSet> opened;
 
  private:
   void Apply(const RailCommand& command);

@@ -109,6 +109,7 @@ class RailTest : public ::testing::Test {
     command.kind = RailCommand::Kind::kCloseZones;
     command.slot = slot;
     command.generation = 1;
+    command.awaited = true;
     return command;
   }
   static RailCommand Post(const SendFlow& flow, uint32_t slot, uint64_t offset, uint64_t length, uint64_t cookie) {
@@ -208,6 +209,19 @@ TEST_F(RailTest, AFullTransportDoesNotHoldUpReceiving) {
   Until([&] { return Count(a_, RailEvent::Kind::kZonesClosed) == 1; });
   EXPECT_EQ(Count(a_, RailEvent::Kind::kSendDone), 0u);
   a_.rail.reset();  // a flow outlives the orders that name it
+}
+
+// The engine is not woken for closes that nobody awaits, unless they would fill its queue.
+TEST_F(RailTest, ClosesThatNobodyAwaitsDoNotStick) {
+  Build(/*commands=*/64, /*events=*/4);
+  for (uint32_t slot = 1; slot <= 10; ++slot) {
+    RailCommand close = Close(slot);
+    close.awaited = false;
+    Command(a_, close);
+  }
+  Until([&] { return Count(a_, RailEvent::Kind::kZonesClosed) >= 6; });
+  Command(a_, Close(11));
+  Until([&] { return Count(a_, RailEvent::Kind::kZonesClosed) == 11; });
 }
 
 TEST_F(RailTest, StopAfterPostsStopsThemAll) {
