@@ -102,7 +102,8 @@ struct RailEvent {
     kSendDone,      // cookie, result, length_bytes, job: the flow's memory is not touched any more
     kReceived,      // peer, zone, offset_bytes, length_bytes: in memory, whole frames only
     kReceiveFault,  // peer, zone: a page of the zone could not be written
-    kZonesOpened,   // peer, zone.slot, zone.generation: this rail's keys are in the set. error_number: they are not
+    kZonesOpened,   // peer, zone.slot, zone.generation: this rail's keys are in the set. error_number: they are not;
+                    // ENOTCONN: because the peer is not up on this rail, and the others may do without it
     kZonesClosed,   // peer, zone.slot, zone.generation: nothing of this rail touches them any more
     kFence,         // peer, zone, fences, round: all that the peer sent of the flow over this rail is in memory
     kPeerUp,        // peer, cookie (its boot id): orders may be posted

@@ -16,6 +16,7 @@ namespace {
 
 class FakeWorld final : public World {
  public:
+  explicit FakeWorld(bool writes_remotely, bool weak_zones = false) : remote_(writes_remotely), weak_(weak_zones) {}
   std::unique_ptr<RailTransport> Create(const EndOptions& options) override {
     FakeTransportOptions fake;
     fake.rail = options.rail;
@@ -24,10 +25,14 @@ class FakeWorld final : public World {
     fake.frame_bytes = options.frame_bytes;
     fake.max_posted_orders = options.max_posted_orders;
     fake.max_receive_events = options.max_receive_events;
+    fake.writes_remotely = remote_;
+    fake.weak_zones = weak_;
+    if (remote_) fake.signals = options.signals;
     return fabric_.Create(fake);
   }
 
  private:
+  const bool remote_, weak_;
   FakeFabric fabric_;
 };
 
@@ -69,12 +74,28 @@ WorldFactory Factory(std::string name, Args... args) {
   return {std::move(name), [args...] { return std::make_unique<T>(args...); }};
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Worlds, TransportSuite,
-    ::testing::Values(Factory<FakeWorld>("Fake"), Factory<TcpWorld>("TcpIpv4", std::string("127.0.0.1"), uint64_t{0}),
-                      Factory<TcpWorld>("TcpIpv6", std::string("[::1]:0"), uint64_t{0}),
-                      Factory<TcpWorld>("TcpShallow", std::string("127.0.0.1:0"), uint64_t{25'000'000})),
-    [](const auto& info) { return info.param.name; });
+std::vector<WorldFactory> AllWorlds() {
+  std::vector<WorldFactory> all = FramedWorlds();
+  for (WorldFactory& world : RemoteWorlds()) all.push_back(std::move(world));
+  return all;
+}
+
+std::string NameOf(const ::testing::TestParamInfo<WorldFactory>& info) { return info.param.name; }
 
 }  // namespace
+
+std::vector<WorldFactory> FramedWorlds() {
+  return {Factory<FakeWorld>("Fake", false), Factory<TcpWorld>("TcpIpv4", std::string("127.0.0.1"), uint64_t{0}),
+          Factory<TcpWorld>("TcpIpv6", std::string("[::1]:0"), uint64_t{0}),
+          Factory<TcpWorld>("TcpShallow", std::string("127.0.0.1:0"), uint64_t{25'000'000})};
+}
+
+std::vector<WorldFactory> RemoteWorlds() {
+  return {Factory<FakeWorld>("FakeRemote", true), Factory<FakeWorld>("FakeRemoteWeak", true, true)};
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, TransportSuite, ::testing::ValuesIn(AllWorlds()), NameOf);
+INSTANTIATE_TEST_SUITE_P(Worlds, FramedSuite, ::testing::ValuesIn(FramedWorlds()), NameOf);
+INSTANTIATE_TEST_SUITE_P(Worlds, RemoteSuite, ::testing::ValuesIn(RemoteWorlds()), NameOf);
+
 }  // namespace railsd::testing

@@ -48,4 +48,37 @@ void FakeFabric::SetStepBytes(const std::string& address, uint64_t step_bytes) {
   transport->wake_.notify_all();
 }
 
+void FakeFabric::FailOrder(const std::string& address, uint64_t nth, SendResult result, int error_number) {
+  std::lock_guard lock(state_->mutex);
+  if (FakeTransport* transport = state_->Find(address)) transport->fault_ = {nth, result, error_number};
+}
+
+void FakeFabric::FailOpenZones(const std::string& address, int error_number) {
+  std::lock_guard lock(state_->mutex);
+  if (FakeTransport* transport = state_->Find(address)) transport->open_error_ = error_number;
+}
+
+void FakeFabric::RefuseRegistrations(const std::string& address, bool refuse) {
+  std::lock_guard lock(state_->mutex);
+  if (FakeTransport* transport = state_->Find(address)) transport->registrar_->refuses = refuse;
+}
+
+size_t FakeFabric::OpenKeys(const std::string& address) const {
+  std::lock_guard lock(state_->mutex);
+  const FakeTransport* transport = state_->Find(address);
+  return transport == nullptr ? 0 : transport->keys_.size();
+}
+
+size_t FakeFabric::OpenFences(const std::string& address) const {
+  std::lock_guard lock(state_->mutex);
+  const FakeTransport* transport = state_->Find(address);
+  return transport == nullptr ? 0 : transport->fences_.size();
+}
+
+size_t FakeFabric::Registrations(const std::string& address) const {
+  std::lock_guard lock(state_->mutex);
+  const FakeTransport* transport = state_->Find(address);
+  return transport == nullptr || transport->registrar_ == nullptr ? 0 : transport->registrar_->alive.load();
+}
+
 }  // namespace railsd

@@ -20,6 +20,11 @@ struct FakeTransportOptions {
   uint64_t step_bytes = 128 << 10;  // received per Poll(), over all peers
   size_t max_posted_orders = 256;
   size_t max_receive_events = 256;  // receiving pauses while so many were not taken
+  // Orders write into the peer's memory with the keys of its zones, as RDMA does: see RailTransport::WritesRemotely().
+  bool writes_remotely = false;
+  bool weak_zones = false;  // a zone's key outlives nothing but its writers: closing under one breaks its link
+  // Not null: links come up only after both ends have heard the other's signal. Outlives the transport.
+  SignalSink* signals = nullptr;
 };
 
 struct FakeFabricState;
@@ -40,6 +45,19 @@ class FakeFabric {
 
   // How fast `address` receives from now on; 0 stalls it without breaking it.
   void SetStepBytes(const std::string& address, uint64_t step_bytes);
+
+  // Of transports that write remotely.
+  // The order that is the `nth` from now (0: the next) to be done at its receiver ends with `result` instead;
+  // kRailFailed takes the link down with it, as a queue pair in error does.
+  void FailOrder(const std::string& address, uint64_t nth, SendResult result, int error_number);
+  // From now on opening zones at `address` fails with this errno; 0: it works again.
+  void FailOpenZones(const std::string& address, int error_number);
+  // From now on `address` can register no more memory; or can again.
+  void RefuseRegistrations(const std::string& address, bool refuse);
+  // Keys, fence slots and registrations that exist.
+  size_t OpenKeys(const std::string& address) const;
+  size_t OpenFences(const std::string& address) const;
+  size_t Registrations(const std::string& address) const;
 
  private:
   std::shared_ptr<FakeFabricState> state_;

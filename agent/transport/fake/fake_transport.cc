@@ -8,6 +8,8 @@
 #include <chrono>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 namespace railsd {
 namespace {
 
@@ -46,6 +48,7 @@ void FakeFabricState::ConnectAll() {
         Add(peer->counters_.refused_connections, 1);
         continue;
       }
+      if (dialler->options_.signals != nullptr && !(link.heard && peer->HasHeard(*dialler))) continue;
       link.up = true;
       Add(dialler->counters_.connects, 1);
       RailEvent event;
@@ -59,7 +62,9 @@ void FakeFabricState::ConnectAll() {
 
 FakeTransport::FakeTransport(std::shared_ptr<FakeFabricState> fabric, std::string address, FakeTransportOptions options)
     : fabric_(std::move(fabric)), address_(std::move(address)), options_(std::move(options)) {
+  if (options_.writes_remotely) registrar_ = std::make_shared<FakeRegistrar>(address_);
   std::lock_guard lock(fabric_->mutex);
+  random_.seed(fabric_->next_address);
   fabric_->transports.push_back(this);
 }
 
@@ -74,6 +79,28 @@ bool FakeTransport::Accepts(const FakeTransport& dialler) const {
   return std::any_of(links_.begin(), links_.end(), [&](const auto& entry) {
     return entry.second.peer.node == dialler.options_.node && entry.second.peer.boot == dialler.options_.boot;
   });
+}
+
+bool FakeTransport::HasHeard(const FakeTransport& peer) const {
+  return std::any_of(links_.begin(), links_.end(), [&](const auto& entry) {
+    return entry.second.heard && entry.second.peer.address == peer.address_;
+  });
+}
+
+std::string FakeTransport::Greeting() const {
+  return absl::StrCat("fake ", address_, " ", options_.rail.value(), " ", options_.boot.value());
+}
+
+void FakeTransport::OnSignal(PeerIndex index, const std::string& bytes) {
+  std::lock_guard lock(fabric_->mutex);
+  auto link = links_.find(index);
+  const FakeTransport* peer = link == links_.end() ? nullptr : fabric_->Find(link->second.peer.address);
+  if (peer == nullptr || bytes != peer->Greeting()) {
+    Add(counters_.refused_connections, 1);
+    return;
+  }
+  link->second.heard = true;
+  fabric_->ConnectAll();
 }
 
 void FakeTransport::Push(const RailEvent& event) {
@@ -96,8 +123,10 @@ void FakeTransport::FinishSend(const SendOrder& order, SendResult result, int er
   counters_.posted_bytes.fetch_sub(order.length_bytes, std::memory_order_relaxed);
   if (result == SendResult::kAcknowledged) {
     Add(counters_.tx_payload_bytes, order.length_bytes);
-    Add(counters_.tx_chunks, 1);
+    Add(counters_.tx_chunks, order.length_bytes > 0);
+    Add(counters_.tx_fences, order.fences > 0);
   }
+  if (options_.writes_remotely) Add(counters_.completions, 1);
   Push(event);
 }
 
@@ -127,13 +156,17 @@ void FakeTransport::DropIncoming(int error_number) {
 }
 
 void FakeTransport::SetPeer(const RailPeer& peer) {
-  std::lock_guard lock(fabric_->mutex);
-  Link& link = links_[peer.peer];
-  if (link.peer.boot != peer.boot || link.peer.address != peer.address || link.peer.node != peer.node) {
-    Disconnect(link, ESTALE);
-    link.peer = peer;
+  {
+    std::lock_guard lock(fabric_->mutex);
+    Link& link = links_[peer.peer];
+    if (link.peer.boot != peer.boot || link.peer.address != peer.address || link.peer.node != peer.node) {
+      Disconnect(link, ESTALE);
+      link.peer = peer;
+      link.heard = false;
+    }
+    fabric_->ConnectAll();
   }
-  fabric_->ConnectAll();
+  if (options_.signals != nullptr) options_.signals->Send(peer.peer, Greeting());
 }
 
 void FakeTransport::RemovePeer(PeerIndex peer) {
@@ -159,6 +192,7 @@ size_t FakeTransport::Post(absl::Span<const SendOrder> orders) {
     ++taken;
     ++orders_held_;
     Add(counters_.posted_bytes, order.length_bytes);
+    if (options_.writes_remotely) Add(counters_.work_requests, 1);
     auto link = links_.find(order.flow->peer);
     if (link == links_.end() || !link->second.up) {
       FinishSend(order, SendResult::kRailFailed, ENOTCONN);
@@ -187,12 +221,17 @@ void FakeTransport::StopSends(JobTag job) {
 void FakeTransport::OpenZones(std::shared_ptr<const ReceiveSet> zones) {
   std::lock_guard lock(fabric_->mutex);
   const std::pair<uint32_t, uint32_t> key(zones->slot, zones->generation);
+  if (options_.writes_remotely) OpenRemote(*zones);
   zones_[key] = std::move(zones);
 }
 
-void FakeTransport::CloseZones(uint32_t slot, uint32_t generation, bool /*writers_stopped*/) {
+void FakeTransport::CloseZones(uint32_t slot, uint32_t generation, bool writers_stopped) {
   std::lock_guard lock(fabric_->mutex);
-  zones_.erase({slot, generation});
+  auto open = zones_.find({slot, generation});
+  if (open != zones_.end()) {
+    if (options_.writes_remotely) CloseRemote(*open->second, writers_stopped);
+    zones_.erase(open);
+  }
   RailEvent event;
   event.kind = RailEvent::Kind::kZonesClosed;
   event.zone.slot = slot;
@@ -297,7 +336,8 @@ bool FakeTransport::ReceiveStep() {
     for (FakeTransport* sender : fabric_->transports) {
       for (auto& [index, link] : sender->links_) {
         if (link.peer.address != address_) continue;
-        progress |= ReceiveFrom(*sender, link, &budget) == Step::kProgress;
+        progress |= (options_.writes_remotely ? ReceiveRemote(*sender, link, &budget)
+                                              : ReceiveFrom(*sender, link, &budget)) == Step::kProgress;
       }
     }
     any |= progress;

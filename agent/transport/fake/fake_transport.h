@@ -2,11 +2,13 @@
 #ifndef RAILSD_AGENT_TRANSPORT_FAKE_FAKE_TRANSPORT_H_
 #define RAILSD_AGENT_TRANSPORT_FAKE_FAKE_TRANSPORT_H_
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,6 +29,18 @@ struct FakeFabricState {
   void ConnectAll();  // brings up every link whose two ends agree
 };
 
+// Hands out registrations and counts those alive. Any thread.
+class FakeRegistrar final : public MemoryRegistrar, public std::enable_shared_from_this<FakeRegistrar> {
+ public:
+  explicit FakeRegistrar(std::string address) : address_(std::move(address)) {}
+  absl::StatusOr<std::unique_ptr<Registration>> Register(const Segment& segment) override;
+  std::atomic<size_t> alive{0};
+  std::atomic<bool> refuses{false};
+
+ private:
+  const std::string address_;
+};
+
 class FakeTransport final : public RailTransport {
  public:
   FakeTransport(std::shared_ptr<FakeFabricState> fabric, std::string address, FakeTransportOptions options);
@@ -39,6 +53,9 @@ class FakeTransport final : public RailTransport {
   void StopSends(JobTag job) override;
   void OpenZones(std::shared_ptr<const ReceiveSet> zones) override;
   void CloseZones(uint32_t slot, uint32_t generation, bool writers_stopped) override;
+  bool WritesRemotely() const override { return options_.writes_remotely; }
+  std::shared_ptr<MemoryRegistrar> registrar() const override { return registrar_; }
+  void OnSignal(PeerIndex peer, const std::string& bytes) override;
   size_t Poll(absl::Duration max_wait, absl::Span<RailEvent> out) override;
   void Wake() override;
   const RailCounters& counters() const override { return counters_; }
@@ -57,7 +74,19 @@ class FakeTransport final : public RailTransport {
   struct Link {  // to one peer
     RailPeer peer;
     bool up = false;
+    bool heard = false;  // the peer's signal, if links need one
     std::deque<Pending> orders;
+  };
+  // What a key opens: only this memory, only to this peer.
+  struct OpenKey {
+    PeerIndex peer;
+    uint64_t address, length_bytes;
+    uint32_t slot, generation;
+  };
+  struct OpenFence {
+    PeerIndex peer;
+    uint8_t generation;
+    ZoneRef zone;
   };
   enum class Step { kNothing, kProgress };
 
@@ -67,12 +96,23 @@ class FakeTransport final : public RailTransport {
   void FailOrders(Link& link, SendResult result, int error_number);
   void DropIncoming(int error_number);
   bool Accepts(const FakeTransport& dialler) const;
+  bool HasHeard(const FakeTransport& peer) const;
   bool IsReceiveRoom() const { return receive_events_ < options_.max_receive_events; }
 
   bool ReceiveStep();
   Step ReceiveFrom(FakeTransport& sender, Link& link, uint64_t* budget_bytes);
   Step CopyPart(FakeTransport& sender, Link& link, PeerIndex from, const ReceiveSet& set, uint64_t* budget_bytes);
   size_t Deliver(absl::Span<RailEvent> out);
+  std::string Greeting() const;
+
+  // fake_remote.cc
+  void OpenRemote(const ReceiveSet& set);
+  void CloseRemote(const ReceiveSet& set, bool writers_stopped);
+  Step ReceiveRemote(FakeTransport& sender, Link& link, uint64_t* budget_bytes);
+  // Writes a part of the first order. False: the order or its link has ended.
+  bool WritePart(FakeTransport& sender, Link& link, PeerIndex from, uint64_t* budget_bytes);
+  // The two ends of a link go into error together. `blame`: for what the peer sent.
+  void Break(FakeTransport& sender, Link& link, PeerIndex from, int error_number, bool blame);
 
   const std::shared_ptr<FakeFabricState> fabric_;
   const std::string address_;
@@ -88,6 +128,17 @@ class FakeTransport final : public RailTransport {
   bool woken_ = false;
   bool changed_ = false;
   std::condition_variable wake_;
+  // Of one that writes remotely.
+  std::shared_ptr<FakeRegistrar> registrar_;
+  std::mt19937_64 random_;
+  std::map<uint32_t, OpenKey> keys_;
+  std::map<uint16_t, OpenFence> fences_;
+  int open_error_ = 0;
+  struct {
+    uint64_t orders_before = 0;
+    SendResult result = SendResult::kAcknowledged;
+    int error_number = 0;
+  } fault_;  // of an order of this transport; kAcknowledged: none
   RailCounters counters_;
 };
 
