@@ -7,6 +7,7 @@ nothing failed.
 
 import argparse
 import concurrent.futures
+import json
 import os
 import re
 import subprocess
@@ -17,7 +18,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SUITES = ["unit", "conformance", "integration", "asan", "tsan", "fuzz"]
+SUITES = ["unit", "conformance", "integration", "verbs", "asan", "tsan", "fuzz"]
 # The same inputs in every run: a suite that passed must not fail later by luck. For the search use the programs by hand.
 FUZZ_RUNS, FUZZ_SEED, FUZZ_SECONDS = 20000, 1, 60
 
@@ -142,6 +143,28 @@ def fuzz(result):
             result.passed += 1
 
 
+def verbs(result):
+    """Boots the guest and runs what tests/verbs lists."""
+    if subprocess.run([ROOT / "dev", "setup", "verbs"], cwd=ROOT, check=False).returncode != 0:
+        result.fail("the set-up of the guest")
+        return
+    if not build("release"):
+        result.fail("the release build")
+        return
+    with tempfile.TemporaryDirectory(prefix="railsd-test-") as folder:
+        path = Path(folder) / "report.json"
+        status = subprocess.run([sys.executable, ROOT / "tests/verbs/run.py", "--report", path], cwd=ROOT,
+                                check=False).returncode
+        report = json.loads(path.read_text()) if path.exists() else {"trouble": f"ended with {status}", "tests": []}
+    for test in report["tests"]:
+        result.passed += test["passed"]
+        result.failed += test["failed"]
+        if test["why"]:
+            result.notes.append(f"{test['name']}: {test['failed']} failed, {test['why']}")
+    if report["trouble"]:
+        result.fail(report["trouble"])
+
+
 def lint(result):
     """The quick lints; each counts as one case."""
     run = subprocess.run([ROOT / "dev", "lint", "--no-tidy"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
@@ -160,13 +183,15 @@ def run_suite(suite):
     try:
         if suite == "fuzz":
             fuzz(result)
+        elif suite == "verbs":
+            verbs(result)
         elif suite == "lint":
             lint(result)
         elif suite in ("asan", "tsan"):
             ctest(result, suite)
         else:
             ctest(result, "release", suite)
-    except (OSError, ElementTree.ParseError, subprocess.SubprocessError) as error:
+    except (OSError, ValueError, ElementTree.ParseError, subprocess.SubprocessError) as error:
         result.fail(f"{suite} could not be run: {error}")
     result.seconds = time.monotonic() - start
     say(f"=== {suite}: {result.passed} passed, {result.failed} failed, {result.seconds:.0f} s")
