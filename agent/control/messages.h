@@ -108,7 +108,7 @@ using ControlMessage = std::variant<GroupJoin, GroupLeave, GroupCommit, GroupRej
 struct PeerHello {
   struct Rail {
     RailIndex index;
-    std::string address;  // "ip:port"
+    std::string address;  // "ip:port", or "verbs:DEVICE/PORT"
     uint64_t speed_bytes_per_s = 0;
   };
   std::string node;

@@ -30,6 +30,14 @@ RailView ViewOfRail(const RailSpec& spec, RailIndex index, const RailHandle& han
   view.refused_connections = read(counters.refused_connections);
   view.disconnects = read(counters.disconnects);
   view.connect_failures = read(counters.connect_failures);
+  view.device = handle.port->Device();
+  view.queue_pairs = read(counters.queue_pairs);
+  view.work_requests = read(counters.work_requests);
+  view.completions = read(counters.completions);
+  view.tx_fences = read(counters.tx_fences);
+  view.rx_fences = read(counters.rx_fences);
+  view.weak_zones = read(counters.weak_zones);
+  view.endpoint_errors = read(counters.endpoint_errors);
   return view;
 }
 

@@ -47,6 +47,7 @@ class RailPort {
   // Wakes the rail's thread for the commands since the last call.
   virtual void Flush() = 0;
   virtual const RailCounters& counters() const = 0;
+  virtual RailDevice Device() const { return {}; }
 };
 
 // Owns the transport and the thread "rail-<index>". Queues are bounded single-producer single-consumer rings that never
@@ -71,6 +72,7 @@ class Rail final : public RailPort {
   size_t TakeEvents(absl::Span<RailEvent> out) override;
   void Flush() override;
   const RailCounters& counters() const override { return transport_->counters(); }
+  RailDevice Device() const override { return transport_->Device(); }
 
  private:
   struct Queues;

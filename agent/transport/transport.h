@@ -139,6 +139,19 @@ struct RailCounters {
   Counter tx_fences{0}, rx_fences{0};
   Counter weak_zones{0};       // opened with a key that opens the whole segment
   Counter endpoint_errors{0};  // queue pairs that went into error
+  Counter queue_pairs{0};      // gauge
+};
+
+// The port of an RDMA device under a rail, for people.
+struct RailDevice {
+  std::string name;  // "mlx5_0"; empty: the rail has no device
+  uint32_t port = 0;
+  std::string state;       // of the link: "active", "down", ...
+  std::string link_layer;  // "Ethernet", "InfiniBand"
+  std::string gid;         // as an address; of InfiniBand without a GRH "lid N"
+  uint32_t gid_index = 0;
+  uint32_t mtu_bytes = 0;
+  bool windows = false;  // zones have keys of their own
 };
 
 // Carries what the two ends of a rail have to tell each other before bytes can flow, over the control stream: in order,
@@ -153,7 +166,7 @@ class RailTransport {
  public:
   virtual ~RailTransport() = default;
 
-  // The address that peers dial, with the port that was really bound.
+  // The address that peers dial, with the port that was really bound; of a device "verbs:NAME/PORT".
   virtual std::string LocalAddress() const = 0;
 
   // Keeps endpoints to `peer` (replacing those to an older boot id or address) until RemovePeer(): connects, says
@@ -198,6 +211,8 @@ class RailTransport {
   virtual void Wake() = 0;
 
   virtual const RailCounters& counters() const = 0;
+  // As it is now. Any thread, now and then; may lock.
+  virtual RailDevice Device() const { return {}; }
 };
 
 }  // namespace railsd
