@@ -5,6 +5,7 @@
 #include <iostream>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "agent/agent.h"
@@ -230,4 +231,8 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace railsd
 
-int main(int argc, char** argv) { return railsd::Main(argc, argv); }
+int main(int argc, char** argv) {
+  // Debian builds Abseil with its lock order checks on: every mutex of gRPC would go through one global graph.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+  return railsd::Main(argc, argv);
+}

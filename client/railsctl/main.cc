@@ -5,6 +5,7 @@
 #include <csignal>
 #include <cstdio>
 
+#include "absl/synchronization/mutex.h"
 #include "client/railsctl/command.h"
 #include "client/railsctl/format.h"
 
@@ -23,6 +24,8 @@ constexpr const char* kExitCodes =
 
 int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
+  // Debian builds Abseil with its lock order checks on: every mutex of gRPC would go through one global graph.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   rails::ctl::Context context;
   context.arguments.assign(argv + 1, argv + argc);
 
