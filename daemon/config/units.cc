@@ -13,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 
 namespace railsd {
 namespace {
@@ -169,6 +170,12 @@ absl::StatusOr<RdmaDeviceName> ParseRdmaDevice(absl::string_view text) {
     return absl::InvalidArgumentError("the port is not a number from 1 to 255");
   }
   return out;
+}
+
+bool IsVerbsAddress(absl::string_view text) {
+  if (!absl::ConsumePrefix(&text, kVerbsScheme)) return false;
+  const absl::StatusOr<RdmaDeviceName> device = ParseRdmaDevice(text);
+  return device.ok() && device->port != 0 && !device->pattern();
 }
 
 bool IsName(absl::string_view text, size_t max_length) {

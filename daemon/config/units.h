@@ -40,6 +40,9 @@ struct RdmaDeviceName {
 };
 // "mlx5_0", "mlx5_0/1", "mlx5_*/1": an RDMA device as the kernel names it, or a shell pattern for such names.
 absl::StatusOr<RdmaDeviceName> ParseRdmaDevice(absl::string_view text);
+// "verbs:mlx5_0/1": how a rail over verbs is named to peers.
+inline constexpr absl::string_view kVerbsScheme = "verbs:";
+bool IsVerbsAddress(absl::string_view text);
 
 // A name of a node or rail: 1 to 63 of a-z, A-Z, 0-9, '.', '_', '-'; node names reach 253.
 bool IsName(absl::string_view text, size_t max_length);

@@ -91,6 +91,26 @@ class Page {
   std::vector<MetricFamily> families_;
 };
 
+// Of a rail over verbs.
+void AddDevice(const RailView& rail, Page* page) {
+  const RailDevice& device = rail.device;
+  const Labels labels = {{"rail", rail.name}};
+  page->Set(Metric::kRailDevice, uint64_t{1},
+            {{"rail", rail.name},
+             {"device", device.name},
+             {"port", absl::StrCat(device.port)},
+             {"link_layer", device.link_layer},
+             {"zone_keys", device.windows ? "windows" : "weak"}});
+  page->Set(Metric::kRailLinkUp, uint64_t{device.state == "active"}, labels);
+  page->Set(Metric::kRailQueuePairs, rail.queue_pairs, labels);
+  page->Set(Metric::kRailWorkRequests, rail.work_requests, labels);
+  page->Set(Metric::kRailCompletions, rail.completions, labels);
+  page->Set(Metric::kRailFences, rail.tx_fences, {{"rail", rail.name}, {"direction", "tx"}});
+  page->Set(Metric::kRailFences, rail.rx_fences, {{"rail", rail.name}, {"direction", "rx"}});
+  page->Set(Metric::kRailWeakZones, rail.weak_zones, labels);
+  page->Set(Metric::kRailErrors, rail.endpoint_errors, {{"rail", rail.name}, {"kind", "endpoint"}});
+}
+
 void AddRail(const RailView& rail, Page* page) {
   const auto labels = [&](const char* key = nullptr, const char* value = nullptr) {
     Labels out = {{"rail", rail.name}};
@@ -115,6 +135,7 @@ void AddRail(const RailView& rail, Page* page) {
   page->Set(Metric::kRailErrors, rail.disconnects, labels("kind", "disconnect"));
   page->Set(Metric::kRailErrors, rail.connect_failures, labels("kind", "connect"));
   page->Set(Metric::kRailDrained, rail.rx_drained_bytes, labels());
+  if (!rail.device.name.empty()) AddDevice(rail, page);
 }
 
 void AddSnapshot(const AgentSnapshot& snapshot, Page* page) {

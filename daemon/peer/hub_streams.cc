@@ -12,6 +12,13 @@ namespace {
 
 constexpr size_t kMaxInboundStreams = 4096;
 
+// Is this rail of a peer the one that the configuration names?
+bool IsWantedRail(const std::string& wanted, const std::string& address) {
+  if (IsVerbsAddress(wanted)) return wanted == address;
+  const auto want = ParseHostPort(wanted, true), have = ParseHostPort(address, false);
+  return want.ok() && have.ok() && want->host == have->host && (want->port == 0 || want->port == have->port);
+}
+
 }  // namespace
 
 void Hub::OnResponse(const OutPtr& stream, const pb::ExchangeResponse& response) {
@@ -115,6 +122,13 @@ absl::Status Hub::CheckPeer(const PeerHello& hello, const std::string& expected_
     return absl::FailedPreconditionError(
         absl::StrCat("peers.static: the address of ", expected_node, " is answered by node ", hello.node));
   }
+  for (size_t i = 0; i < std::min(hello.rails.size(), own_hello_.rails.size()); ++i) {
+    const std::string &theirs = hello.rails[i].address, &ours = own_hello_.rails[i].address;
+    if (IsVerbsAddress(theirs) == IsVerbsAddress(ours)) continue;
+    return absl::FailedPreconditionError(absl::StrCat("rail ", i, " is ", theirs, " on node ", hello.node, " and ",
+                                                      ours, " on node ", options_.node,
+                                                      "; a rail has one transport on all nodes"));
+  }
   const auto it = peers_.find(hello.node);
   if (it == peers_.end() && options_.dns.name.empty()) {
     return absl::FailedPreconditionError(
@@ -127,8 +141,7 @@ absl::Status Hub::CheckPeer(const PeerHello& hello, const std::string& expected_
                                                       " rails, but node ", options_.node, " expects ", wanted.size()));
   }
   for (size_t i = 0; i < wanted.size(); ++i) {
-    const auto want = ParseHostPort(wanted[i], true), have = ParseHostPort(hello.rails[i].address, false);
-    if (!want.ok() || !have.ok() || want->host != have->host || (want->port != 0 && want->port != have->port)) {
+    if (!IsWantedRail(wanted[i], hello.rails[i].address)) {
       return absl::FailedPreconditionError(absl::StrCat("node ", hello.node, ": rail ", i, " is ",
                                                         hello.rails[i].address, ", but node ", options_.node,
                                                         " expects ", wanted[i]));

@@ -262,6 +262,14 @@ const char* NameOf(const pb::Numbered& in) {
   return field == nullptr ? "message" : field->name().c_str();
 }
 
+// What a rail may be dialled by.
+bool IsRailAddress(const std::string& text) {
+  if (text.size() > 128) return false;
+  if (IsVerbsAddress(text)) return true;
+  const auto address = ParseHostPort(text, false);
+  return address.ok() && IsNumericAddress(address->host) && address->port != 0;
+}
+
 }  // namespace
 
 void MessageTo(const ControlMessage& message, pb::Numbered* out) { std::visit(Writer{out}, message); }
@@ -326,8 +334,7 @@ absl::StatusOr<HelloFacts> HelloFrom(const pb::Hello& in, const std::string& own
     if (rail.index() != static_cast<uint32_t>(i)) {
       return Invalid(absl::StrCat(both, "rails[", i, "].index: ", rail.index(), ", not ", i));
     }
-    if (const auto address = ParseHostPort(rail.address(), false);
-        rail.address().size() > 128 || !address.ok() || !IsNumericAddress(address->host) || address->port == 0) {
+    if (!IsRailAddress(rail.address())) {
       return Invalid(absl::StrCat(both, "rails[", i, "].address: '", absl::CEscape(rail.address().substr(0, 64)),
                                   "' is no address with a port"));
     }

@@ -211,6 +211,23 @@ void RailTo(const RailView& rail, rails::v1::RailStatus* out) {
   out->set_refused_connections(rail.refused_connections);
   out->set_disconnects(rail.disconnects);
   out->set_connect_failures(rail.connect_failures);
+  if (rail.device.name.empty()) return;
+  auto* device = out->mutable_device();
+  device->set_name(rail.device.name);
+  device->set_port(rail.device.port);
+  device->set_state(rail.device.state);
+  device->set_link_layer(rail.device.link_layer);
+  device->set_gid(rail.device.gid);
+  device->set_gid_index(rail.device.gid_index);
+  device->set_mtu_bytes(rail.device.mtu_bytes);
+  device->set_windows(rail.device.windows);
+  device->set_queue_pairs(static_cast<uint32_t>(rail.queue_pairs));
+  device->set_work_requests(rail.work_requests);
+  device->set_completions(rail.completions);
+  device->set_tx_fences(rail.tx_fences);
+  device->set_rx_fences(rail.rx_fences);
+  device->set_weak_zones(rail.weak_zones);
+  device->set_endpoint_errors(rail.endpoint_errors);
 }
 
 void PeerTo(const PeerView& peer, rails::v1::PeerStatus* out) {

@@ -80,6 +80,24 @@ Json StatusJson(const v1::GetStatusResponse& status) {
           {"groups", std::move(groups)}};
 }
 
+Json DeviceJson(const v1::RailDevice& device) {
+  return {{"name", device.name()},
+          {"port", device.port()},
+          {"state", device.state()},
+          {"link_layer", device.link_layer()},
+          {"gid", device.gid()},
+          {"gid_index", device.gid_index()},
+          {"mtu_bytes", device.mtu_bytes()},
+          {"windows", device.windows()},
+          {"queue_pairs", device.queue_pairs()},
+          {"work_requests", device.work_requests()},
+          {"completions", device.completions()},
+          {"tx_fences", device.tx_fences()},
+          {"rx_fences", device.rx_fences()},
+          {"weak_zones", device.weak_zones()},
+          {"endpoint_errors", device.endpoint_errors()}};
+}
+
 Json RailsJson(const v1::ListRailsResponse& rails) {
   Json array = Json::array();
   for (const auto& rail : rails.rails()) {
@@ -102,7 +120,8 @@ Json RailsJson(const v1::ListRailsResponse& rails) {
                      {"protocol_errors", rail.protocol_errors()},
                      {"refused_connections", rail.refused_connections()},
                      {"disconnects", rail.disconnects()},
-                     {"connect_failures", rail.connect_failures()}});
+                     {"connect_failures", rail.connect_failures()},
+                     {"device", rail.has_device() ? DeviceJson(rail.device()) : Json()}});
   }
   return {{"rails", std::move(array)}};
 }

@@ -80,6 +80,36 @@ std::string JobTable(const google::protobuf::RepeatedPtrField<v1::JobReport>& jo
   return table.Render(color);
 }
 
+// Rails over verbs: their devices.
+std::string DeviceTable(const v1::ListRailsResponse& rails, bool color) {
+  Table table({{"RAIL", Align::kRight},
+               {"DEVICE"},
+               {"PORT"},
+               {"LINK"},
+               {"GID"},
+               {"MTU", Align::kRight},
+               {"QUEUE PAIRS", Align::kRight},
+               {"WORK REQUESTS", Align::kRight},
+               {"COMPLETIONS", Align::kRight},
+               {"FENCES SENT", Align::kRight},
+               {"RECEIVED", Align::kRight},
+               {"ZONE KEYS"},
+               {"WEAK ZONES", Align::kRight},
+               {"ENDPOINT ERRORS", Align::kRight}});
+  for (const auto& rail : rails.rails()) {
+    if (!rail.has_device()) continue;
+    const v1::RailDevice& device = rail.device();
+    table.AddRow({absl::StrCat(rail.index()), absl::StrCat(device.name(), "/", device.port()),
+                  Cell(device.state(), device.state() == "active" ? Mark::kGood : Mark::kBad), device.link_layer(),
+                  absl::StrCat(device.gid_index(), ": ", device.gid()), absl::StrCat(device.mtu_bytes()),
+                  absl::StrCat(device.queue_pairs()), absl::StrCat(device.work_requests()),
+                  absl::StrCat(device.completions()), absl::StrCat(device.tx_fences()),
+                  absl::StrCat(device.rx_fences()), device.windows() ? Cell("windows") : Cell("weak", Mark::kWarn),
+                  Trouble(device.weak_zones()), Trouble(device.endpoint_errors())});
+  }
+  return table.empty() ? "" : absl::StrCat("\n", table.Render(color));
+}
+
 }  // namespace
 
 std::string RenderStatus(const v1::GetStatusResponse& status, bool color) {
@@ -133,7 +163,7 @@ std::string RenderRails(const v1::ListRailsResponse& rails, bool color) {
                   Trouble(rail.protocol_errors() + rail.refused_connections() + rail.connect_failures()),
                   Trouble(rail.disconnects())});
   }
-  return table.Render(color);
+  return absl::StrCat(table.Render(color), DeviceTable(rails, color));
 }
 
 std::string RenderRailRates(const v1::ListRailsResponse& before, const v1::ListRailsResponse& after, double seconds,

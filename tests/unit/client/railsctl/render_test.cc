@@ -76,6 +76,41 @@ TEST(RenderRails, Golden) {
   EXPECT_EQ(RenderRails({}, false), "no rails\n");
 }
 
+TEST(RenderRails, DevicesOfRailsOverVerbs) {
+  v1::ListRailsResponse rails = TwoRails();
+  for (int i = 0; i < 2; ++i) {
+    v1::RailDevice* device = rails.mutable_rails(i)->mutable_device();
+    device->set_name("mlx5_" + std::to_string(i));
+    device->set_port(1);
+    device->set_state(i == 0 ? "active" : "down");
+    device->set_link_layer("Ethernet");
+    device->set_gid(i == 0 ? "::ffff:10.0.0.1" : "fe80::1");
+    device->set_gid_index(i == 0 ? 3 : 0);
+    device->set_mtu_bytes(4096);
+    device->set_windows(i == 0);
+    device->set_queue_pairs(6);
+    device->set_work_requests(123456);
+    device->set_completions(1000);
+    device->set_tx_fences(12);
+    device->set_rx_fences(345);
+    device->set_weak_zones(i);
+  }
+  EXPECT_THAT(RenderRails(rails, false),
+              HasSubstr("           4\n\n"
+                        "RAIL  DEVICE    PORT    LINK      GID                  MTU  QUEUE PAIRS  WORK REQUESTS  "
+                        "COMPLETIONS  FENCES SENT  RECEIVED  ZONE KEYS  WEAK ZONES  ENDPOINT ERRORS\n"
+                        "   0  mlx5_0/1  active  Ethernet  3: ::ffff:10.0.0.1  4096            6         123456  "
+                        "       1000           12       345  windows             0                0\n"
+                        "   1  mlx5_1/1  down    Ethernet  0: fe80::1          4096            6         123456  "
+                        "       1000           12       345  weak                1                0\n"));
+  const std::string json = RailsJson(rails).dump();
+  EXPECT_THAT(json, HasSubstr(R"("device":{"name":"mlx5_1","port":1,"state":"down","link_layer":"Ethernet",)"
+                              R"("gid":"fe80::1","gid_index":0,"mtu_bytes":4096,"windows":false,"queue_pairs":6,)"
+                              R"("work_requests":123456,"completions":1000,"tx_fences":12,"rx_fences":345,)"
+                              R"("weak_zones":1,"endpoint_errors":0}})"));
+  EXPECT_THAT(RailsJson(TwoRails()).dump(), HasSubstr(R"("device":null)"));
+}
+
 TEST(RenderRails, RatesSurviveARestartedDaemon) {
   v1::ListRailsResponse before = TwoRails(), after = TwoRails();
   after.mutable_rails(0)->set_tx_payload_bytes((16 << 20) + 12'500'000);

@@ -31,6 +31,15 @@ AgentSnapshot Snapshot() {
     rail.rx_payload_bytes = 2000 + i;
     rail.peers_up = 1;
   }
+  RailView& verbs = snapshot.rails[1];
+  verbs.device = {"mlx5_1", 1, "active", "Ethernet", "::ffff:10.0.0.1", 3, 4096, true};
+  verbs.queue_pairs = 2;
+  verbs.work_requests = 3000;
+  verbs.completions = 100;
+  verbs.tx_fences = 8;
+  verbs.rx_fences = 9;
+  verbs.weak_zones = 1;
+  verbs.endpoint_errors = 4;
   PeerView peer;
   peer.node = "n1";
   peer.up = true;
@@ -120,8 +129,9 @@ TEST_F(ExporterTest, ServesOverHttp) {
 
 // What `promtool check metrics` asks of names, and what the project asks of labels.
 TEST(MetricTableTest, NamesFollowTheRules) {
-  const std::set<std::string> allowed = {"rail",   "direction", "peer", "state",   "queue", "kind",
-                                         "result", "for",       "hash", "version", "node"};
+  const std::set<std::string> allowed = {"rail", "direction", "peer", "state",      "queue",
+                                         "kind", "result",    "for",  "hash",       "version",
+                                         "node", "device",    "port", "link_layer", "zone_keys"};
   std::set<std::string> names;
   for (const MetricInfo& metric : kMetricTable) {
     const std::string name = metric.name;

@@ -7,6 +7,7 @@
 #include <string>
 #include <variant>
 
+#include "absl/strings/str_cat.h"
 #include "rails/peer/v1/peer.pb.h"
 
 namespace railsd {
@@ -174,6 +175,13 @@ TEST(PeerHelloTest, RefusalsNameBothNodesAndTheField) {
   bad = good;
   bad.mutable_rails(0)->set_address("host:1");
   EXPECT_EQ(HelloError(bad), "node n1 to node n0: hello.rails[0].address: 'host:1' is no address with a port");
+  for (const char* address : {"verbs:mlx5_0", "verbs:mlx5_*/1", "verbs:/1", "verbs:a b/1", "verbs:mlx5_0/256"}) {
+    bad.mutable_rails(0)->set_address(address);
+    EXPECT_EQ(HelloError(bad),
+              absl::StrCat("node n1 to node n0: hello.rails[0].address: '", address, "' is no address with a port"));
+  }
+  bad.mutable_rails(0)->set_address("verbs:mlx5_0/1");
+  EXPECT_EQ(HelloError(bad), "accepted");
   bad = good;
   bad.clear_rails();
   EXPECT_EQ(HelloError(bad), "node n1 to node n0: hello.rails: 0 entries, outside 1 to 64");

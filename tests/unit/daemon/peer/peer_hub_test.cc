@@ -188,6 +188,32 @@ TEST_F(PeerHubTest, RailsThatDifferFromTheConfigurationAreRefused) {
   EXPECT_TRUE(a.agent.events().empty());
 }
 
+TEST_F(PeerHubTest, ARailOfTwoTransportsIsRefusedWithBothEnds) {
+  a.agent.mutable_hello().rails[0].address = "verbs:mlx5_0/1";
+  a.Run(a.Options(b, 11));
+  b.Run(b.Options(a, 22));
+  ASSERT_TRUE(Eventually([&] {
+    const std::string why = a.hub->Peers()[0].why + b.hub->Peers()[0].why;
+    return why.find("verbs:mlx5_0/1 on node a") != std::string::npos &&
+           why.find("127.1.0.1:4000 on node b") != std::string::npos;
+  }));
+  EXPECT_TRUE(a.agent.events().empty());
+  EXPECT_TRUE(b.agent.events().empty());
+}
+
+TEST_F(PeerHubTest, AVerbsRailIsComparedAsAWhole) {
+  a.agent.mutable_hello().rails[0].address = b.agent.mutable_hello().rails[0].address = "verbs:mlx5_0/1";
+  PeerHubOptions options = a.Options(b, 11);
+  options.static_peers[0].rails = {"verbs:mlx5_0/2"};
+  a.Run(options);
+  b.Run(b.Options(a, 22));
+  ASSERT_TRUE(Eventually([&] { return a.hub->counters().refused > 0; }));
+  EXPECT_TRUE(a.agent.events().empty());
+  options.static_peers[0].rails = {"verbs:mlx5_0/1"};
+  a.Restart(options);
+  ASSERT_TRUE(Eventually([&] { return a.agent.Saw("up b") && b.agent.Saw("up a"); }));
+}
+
 TEST_F(PeerHubTest, MessagesToNobodyAreCounted) {
   a.Run(a.Options(b, 11));
   a.hub->Send("b", Numbered(1));
