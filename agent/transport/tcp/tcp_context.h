@@ -14,37 +14,13 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/types/span.h"
+#include "agent/transport/event_queue.h"
 #include "agent/transport/transport.h"
 
 namespace railsd::tcp {
 
 inline constexpr uint32_t kNoOrder = UINT32_MAX;
 inline constexpr size_t kMaxIovecs = 1024;  // UIO_MAXIOV
-
-// Events that were not taken yet, in order. Orders and receives are counted against limits, so the ring grows (and
-// allocates) only for a burst of rare events.
-class EventQueue {
- public:
-  EventQueue(size_t max_orders, size_t max_receives);
-
-  void Push(const RailEvent& event);
-  size_t Take(absl::Span<RailEvent> out);
-  bool empty() const { return head_ == tail_; }
-
-  // Room for one more order: posted, or done and not taken.
-  bool CanHoldOrder() const { return orders_ < max_orders_; }
-  void HoldOrder() { ++orders_; }
-  bool CanReceive() const { return receives_ < max_receives_; }
-
- private:
-  const size_t max_orders_;
-  const size_t max_receives_;
-  size_t orders_ = 0;
-  size_t receives_ = 0;
-  std::vector<RailEvent> ring_;
-  size_t head_ = 0;
-  size_t tail_ = 0;
-};
 
 // One posted order. Linked in the order of posting within its peer.
 struct OrderSlot {

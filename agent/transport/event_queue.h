@@ -1,0 +1,40 @@
+// The events of a transport between the work that makes them and the Poll() that takes them.
+#ifndef RAILSD_AGENT_TRANSPORT_EVENT_QUEUE_H_
+#define RAILSD_AGENT_TRANSPORT_EVENT_QUEUE_H_
+
+#include <cstddef>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "agent/transport/transport.h"
+
+namespace railsd {
+
+// Events that were not taken yet, in order. Orders and receives are counted against limits, so the ring grows (and
+// allocates) only for a burst of rare events.
+class EventQueue {
+ public:
+  EventQueue(size_t max_orders, size_t max_receives);
+
+  void Push(const RailEvent& event);
+  size_t Take(absl::Span<RailEvent> out);
+  bool empty() const { return head_ == tail_; }
+
+  // Room for one more order: posted, or done and not taken.
+  bool CanHoldOrder() const { return orders_ < max_orders_; }
+  void HoldOrder() { ++orders_; }
+  bool CanReceive() const { return receives_ < max_receives_; }
+
+ private:
+  const size_t max_orders_;
+  const size_t max_receives_;
+  size_t orders_ = 0;
+  size_t receives_ = 0;
+  std::vector<RailEvent> ring_;
+  size_t head_ = 0;
+  size_t tail_ = 0;
+};
+
+}  // namespace railsd
+
+#endif  // RAILSD_AGENT_TRANSPORT_EVENT_QUEUE_H_

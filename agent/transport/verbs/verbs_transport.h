@@ -1,0 +1,62 @@
+// A rail over RDMA verbs: one port of one device. RC queue pairs to every peer, RDMA WRITE into the final address, one
+// immediate per flow and rail as its fence. docs/verbs.md tells how it works.
+#ifndef RAILSD_AGENT_TRANSPORT_VERBS_VERBS_TRANSPORT_H_
+#define RAILSD_AGENT_TRANSPORT_VERBS_VERBS_TRANSPORT_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "agent/base/ids.h"
+#include "agent/transport/transport.h"
+#include "agent/transport/verbs/discovery.h"
+#include "agent/transport/verbs_tuning.h"
+
+namespace railsd {
+
+namespace verbs {
+class EventThread;
+}
+
+struct VerbsOptions {
+  RailIndex rail;
+  std::string node;  // this one; at most 255 bytes
+  BootId boot;
+  std::string device;  // "NAME" (its port 1) or "NAME/PORT"
+  VerbsTuning tuning;
+  size_t max_posted_orders = 1024;   // posted, or done with the event not taken
+  size_t max_receive_events = 1024;  // fences that were not taken; receiving pauses while there are so many
+  SignalSink* signals = nullptr;     // outlives the transport
+  // Reads what devices report by themselves. One serves all rails of a process; null: the rail makes its own.
+  std::shared_ptr<verbs::EventThread> events;
+  absl::Duration min_back_off = absl::Milliseconds(5);  // between attempts to connect; doubles
+  absl::Duration max_back_off = absl::Seconds(1);
+  absl::Duration drain_time = absl::Seconds(2);      // for the completions of a queue pair in error
+  absl::Duration progress_time = absl::Seconds(30);  // work requests that are outstanding so long are given up
+  absl::Duration busy_poll = absl::ZeroDuration();   // looks at the completion queue so long before it sleeps
+  // Told in words why an endpoint failed or was refused, what was clamped, what the port reported; on the rail's
+  // thread (while being created: the caller's), never for an order, and not again while the reason stays the same. May
+  // be empty.
+  std::function<void(const std::string&)> on_notice;
+};
+
+// Opens the device. Errors name the rail and the device: NOT_FOUND (no such device or port), FAILED_PRECONDITION (not
+// usable, and why), RESOURCE_EXHAUSTED, UNIMPLEMENTED when built without libibverbs.
+absl::StatusOr<std::unique_ptr<RailTransport>> CreateVerbsTransport(VerbsOptions options);
+
+// One for all rails of a process. Fails when no descriptor is left, and as CreateVerbsTransport() does.
+absl::StatusOr<std::shared_ptr<verbs::EventThread>> CreateVerbsEventThread();
+
+// False when built without libibverbs.
+bool HasVerbs();
+
+// Every RDMA port of the node: ReadRdmaPorts(), with what only the devices know (the active MTU).
+std::vector<verbs::RdmaPort> DiscoverRdmaPorts();
+
+}  // namespace railsd
+
+#endif  // RAILSD_AGENT_TRANSPORT_VERBS_VERBS_TRANSPORT_H_
