@@ -40,6 +40,7 @@ class Settings:
     nodes: int = 4
     rails: int = 4
     speed: str = "200mbit"
+    patience: float = 30.0  # seconds until the daemons must have found each other
     sections: dict = dataclasses.field(default_factory=dict)
 
 
@@ -72,6 +73,10 @@ class Loopback:
     def rail(self, node, rail):
         return f"127.{self.number}.{rail + 1}.{node + 1}"
 
+    def rail_config(self, node, rail):
+        """Where a rail is, as the configuration says it."""
+        return {"address": self.rail(node, rail)}
+
     def command(self, _node):
         """What comes before the daemon's command line."""
         return []
@@ -85,6 +90,17 @@ class LoopbackV6(Loopback):
 
     def rail(self, node, rail):
         return "[::1]:0"
+
+
+class VerbsRails(Loopback):
+    """Rails over RDMA devices; only the control streams are on loopback. `device(node, rail)` names a device."""
+
+    def __init__(self, device):
+        super().__init__()
+        self._device = device
+
+    def rail_config(self, node, rail):
+        return {"device": self._device(node, rail)}
 
 
 @dataclasses.dataclass
@@ -170,7 +186,7 @@ class Cluster:
             "node": node.name,
             "socket_dir": str(node.sockets),
             "control": {"listen": self.addresses.control(node.index)},
-            "rails": [{"name": f"rail{r}", "address": self.addresses.rail(node.index, r), "speed": self.settings.speed}
+            "rails": [{"name": f"rail{r}", **self.addresses.rail_config(node.index, r), "speed": self.settings.speed}
                       for r in range(self.settings.rails)],
             "peers": {"static": peers},
             "metrics": {"listen": self.addresses.metrics(node.index)},
@@ -186,7 +202,7 @@ class Cluster:
     def __enter__(self):
         try:
             self.start()
-            self.wait_ready()
+            self.wait_ready(self.settings.patience)
         except BaseException:
             self.stop()
             raise

@@ -60,6 +60,9 @@ class Lab:
     def rail(self, node, rail):
         return f"10.{rail + 1}.0.{node + 1}"
 
+    def rail_config(self, node, rail):
+        return {"address": self.rail(node, rail)}
+
     def command(self, node):
         return ["ip", "netns", "exec", self.namespace(node)]
 

@@ -42,7 +42,8 @@ void ReadStaticPeer(const YamlReader& in, std::set<std::string>* names, Config* 
            [&](const YamlReader& r) {
              r.List(kMaxRails, [&](const YamlReader& rail) {
                std::string address = rail.text();
-               if (!IsVerbsAddress(address)) rail.Address(&address, /*port_optional=*/true, /*numeric=*/true, /*allow_empty=*/false);
+               if (!IsVerbsAddress(address))
+                 rail.Address(&address, /*port_optional=*/true, /*numeric=*/true, /*allow_empty=*/false);
                peer.rails.push_back(std::move(address));
              });
            }}},

@@ -30,7 +30,7 @@ for entry in $TESTS; do
   say "start $test"
   case $test in
     *.sh) command=(bash "$here/$test") ;;
-    *.py) command=(python3 "$here/$test" -v) ;;
+    *.py) command=(python3 "$here/$test" --build "$BUILD" -v) ;;
   esac
   before=$(uptime_seconds)
   # A session of its own: whatever a test leaves behind is gone before the next one.

@@ -1,0 +1,92 @@
+"""What the tests inside the guest share: clusters on Soft-RoCE rails, and what the kernel holds for them."""
+
+import collections
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tests/integration"))
+
+import harness  # noqa: E402  (found by the line above)
+from harness import clusters  # noqa: E402
+
+harness.PATIENCE = 180.0  # the guest is slow, and slower on a busy machine
+RAILS = 4
+
+
+def pair():
+    """Addresses of the two nodes on veth pairs."""
+    return clusters.VerbsRails(lambda node, rail: f"rxe_n{node}r{rail}")
+
+
+def triple():
+    """Addresses of the three nodes on bridges."""
+    return clusters.VerbsRails(lambda node, rail: f"rxe_t{node}r{rail}")
+
+
+def settings(nodes=2, **sections):
+    """Of a cluster in the guest. A rail does about 0.5 Gbit/s; what is planned with is alike for all of them."""
+    sections.setdefault("timeouts", {"job": "4m", "join": "3m", "drain": "20s", "peer_lost": "30s"})
+    return clusters.Settings(nodes=nodes, rails=RAILS, speed="500mbit", patience=120.0, sections=sections)
+
+
+def run(*command):
+    """A command that must succeed; its output."""
+    done = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          check=False)
+    if done.returncode != 0:
+        raise AssertionError(f"{' '.join(map(str, command))} ended with {done.returncode}: {done.stdout}")
+    return done.stdout
+
+
+def resources(pid):
+    """How many RDMA objects the kernel holds for a process, by kind: qp, cq, mr, pd, srq, ctx, cm_id."""
+    held = collections.Counter()
+    for kind in ("qp", "cq", "mr", "pd", "ctx", "srq", "cm_id"):
+        listed = subprocess.run(["rdma", "resource", "show", kind], stdout=subprocess.PIPE, text=True, check=False)
+        held[kind] = len(re.findall(rf"\bpid {pid}\b", listed.stdout))
+    return {kind: count for kind, count in held.items() if count}
+
+
+def devices(cluster, node):
+    """The `device` of every rail of a node, as the daemon tells it."""
+    return [rail["device"] for rail in cluster.ctl_json(cluster.nodes[node], "rails")["rails"]]
+
+
+class VerbsTest(harness.ClusterTest):
+    """Tests that share one cluster over verbs."""
+
+    settings = settings()
+    addresses = staticmethod(pair)
+
+    def totals(self, key):
+        """A counter of the devices, summed over all rails of all nodes."""
+        return sum(device[key] for node in range(len(self.cluster.nodes)) for device in devices(self.cluster, node))
+
+    def assert_devices(self, key, value):
+        for node in range(len(self.cluster.nodes)):
+            self.assertEqual([device[key] for device in devices(self.cluster, node)], [value] * RAILS, f"node {node}")
+
+    def check_replay(self, report):
+        """Bytes between nodes leave and arrive on rails exactly once, and all of them are right."""
+        self.assertIs(report["verified"], True)
+        self.assertGreater(report["bytes"], 0)
+        for direction in ("tx_bytes", "rx_bytes"):
+            self.assertEqual(sum(rail[direction] for rail in report["rails"]), report["bytes"], report["rails"])
+        return report
+
+
+def link(interface, state):
+    run("ip", "link", "set", interface, state)
+
+
+def json_of(*command):
+    return json.loads(run(*command))
+
+
+def wait(seconds):
+    """Lets something go on; nothing may depend on how long it takes."""
+    time.sleep(seconds)
