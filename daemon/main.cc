@@ -9,11 +9,13 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "agent/agent.h"
+#include "agent/transport/verbs/verbs_transport.h"
 #include "daemon/config/command_line.h"
 #include "daemon/config/config.h"
 #include "daemon/lifecycle/logging.h"
 #include "daemon/lifecycle/notifier.h"
 #include "daemon/lifecycle/process.h"
+#include "daemon/lifecycle/rail_choice.h"
 #include "daemon/lifecycle/rail_speed.h"
 #include "daemon/metrics/exporter.h"
 #include "daemon/peer/peer_hub.h"
@@ -120,6 +122,9 @@ absl::Status Run(Config config) {
   log->info("starting version={} node={} boot={:x} config={} files={}", std::string(kVersion), config.node,
             boot.value(), config_hash, RaiseFileLimit());
   log->warn("no_tls_between_nodes hint=\"keep control.listen and the rails on a network of their own\"");
+  absl::StatusOr<std::vector<RailSpec>> rails = ChooseRails(config, DiscoverRdmaPorts());
+  if (!rails.ok()) return rails.status();
+  config.rails = *std::move(rails);
   FillRailSpeeds(&config.rails, log.get());
 
   // Socket directory.
@@ -209,6 +214,11 @@ absl::Status Run(Config config) {
 int Main(int argc, char** argv) {
   const CommandLine line = ParseCommandLine(argc, argv);
   if (line.action == Action::kExit) return line.exit_code;
+  if (line.action == Action::kListDevices) {
+    const std::vector<verbs::RdmaPort> ports = DiscoverRdmaPorts();
+    std::cout << (line.json ? RdmaPortJson(ports) : RdmaPortTable(ports));
+    return kExitOk;
+  }
   absl::StatusOr<Config> config = ConfigFor(line);
   if (!config.ok()) {
     std::cerr << config.status().message() << "\n";

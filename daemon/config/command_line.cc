@@ -16,15 +16,18 @@ CommandLine ParseCommandLine(int argc, char** argv) {
       "them.\nExit status: 0 when it ended as asked, 1 when it failed, 2 for a wrong command line, 3 for a wrong "
       "configuration.",
       "railsd");
-  bool print = false, check = false;
+  bool print = false, check = false, list = false;
   app.set_version_flag("--version", absl::StrCat("railsd ", kVersion), "Print the version and exit.");
   app.set_help_flag("-h,--help", "Print this help and exit.");
-  app.add_option("--config", out.config_path, "Read the configuration from this YAML file.")
-      ->required()
-      ->type_name("FILE");
+  auto* config =
+      app.add_option("--config", out.config_path, "Read the configuration from this YAML file.")->type_name("FILE");
   app.add_flag("--check-config", check, "Check the configuration, report every mistake in it, and exit.");
   app.add_flag("--print-config", print, "Print the whole configuration with its defaults as YAML, and exit.")
       ->excludes("--check-config");
+  auto* list_flag = app.add_flag("--list-devices", list,
+                                 "List the RDMA ports of this machine, and why one cannot be a rail, and exit.")
+                        ->excludes(config);
+  app.add_flag("--json", out.json, "With --list-devices: as JSON.")->needs(list_flag);
   app.add_option("--node", out.node, "Use this node name instead of the configured one.")->type_name("NAME");
   app.add_option("--socket-dir", out.socket_dir, "Put the Unix sockets into this directory.")->type_name("DIR");
   app.add_option("--log-level", out.log_level, "Log from this level on: trace, debug, info, warning or error.")
@@ -35,13 +38,14 @@ CommandLine ParseCommandLine(int argc, char** argv) {
       ->type_name("FORMAT");
   try {
     app.parse(argc, argv);
+    if (!list && out.config_path.empty()) throw CLI::RequiredError("--config");
   } catch (const CLI::ParseError& e) {
     const int code = app.exit(e, std::cout, std::cerr);
     out.action = Action::kExit;
     out.exit_code = code == 0 ? kExitOk : kExitUsage;
     return out;
   }
-  out.action = print ? Action::kPrintConfig : check ? Action::kCheckConfig : Action::kRun;
+  out.action = list ? Action::kListDevices : print ? Action::kPrintConfig : check ? Action::kCheckConfig : Action::kRun;
   return out;
 }
 

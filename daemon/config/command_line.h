@@ -12,12 +12,13 @@ namespace railsd {
 // Exit codes of `railsd`.
 enum ExitCode { kExitOk = 0, kExitRuntime = 1, kExitUsage = 2, kExitConfig = 3 };
 
-enum class Action { kRun, kPrintConfig, kCheckConfig, kExit };
+enum class Action { kRun, kPrintConfig, kCheckConfig, kListDevices, kExit };
 
 struct CommandLine {
   Action action = Action::kRun;
   int exit_code = kExitOk;  // kExit: help, the version or a complaint has been printed
   std::string config_path;
+  bool json = false;  // kListDevices
   // Over the file; empty: as the file says.
   std::string node, socket_dir, log_level, log_format;
 };

@@ -40,8 +40,11 @@ uint64_t InterfaceSpeed(const std::string& interface) {
 void FillRailSpeeds(std::vector<RailSpec>* rails, spdlog::logger* log) {
   for (RailSpec& rail : *rails) {
     if (rail.speed_bytes_per_s != 0) continue;
-    const std::string interface = rail.interface.empty() ? InterfaceOf(rail.address) : rail.interface;
-    if (!interface.empty()) rail.speed_bytes_per_s = InterfaceSpeed(interface);
+    const bool device = rail.kind == RailKind::kVerbs;
+    const std::string interface = device                   ? rail.device
+                                  : rail.interface.empty() ? InterfaceOf(rail.address)
+                                                           : rail.interface;
+    if (!device && !interface.empty()) rail.speed_bytes_per_s = InterfaceSpeed(interface);
     if (rail.speed_bytes_per_s != 0) {
       log->info("rail_speed rail={} interface={} speed={}", rail.name, interface, FormatRate(rail.speed_bytes_per_s));
       continue;

@@ -17,7 +17,7 @@ inline constexpr uint64_t kDefaultRailBytesPerSecond = 1'250'000'000;  // 10gbit
 std::string InterfaceOf(const std::string& address);
 // Of an interface as the kernel tells it, in bytes per second; 0 when it does not know.
 uint64_t InterfaceSpeed(const std::string& interface);
-// Fills speeds of 0: from the interface, else the default with a warning.
+// Fills speeds of 0: from the interface (that of a device's port is known already), else the default with a warning.
 void FillRailSpeeds(std::vector<RailSpec>* rails, spdlog::logger* log);
 
 }  // namespace railsd

@@ -4,7 +4,7 @@
 # shellcheck source=/dev/null
 source /run/out/settings.sh
 here=/run/host$ROOT/tests/verbs/guest
-export BUILD=/run/host$BUILD PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=/run/host$ROOT/bench:$here
+export BUILD=/run/host$BUILD PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=/run/host$ROOT/tests/integration:$here
 say() { echo "@@ $*"; }
 uptime_seconds() { cut -d' ' -f1 /proc/uptime; }
 

@@ -4,14 +4,10 @@ import collections
 import json
 import re
 import subprocess
-import sys
 import time
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tests/integration"))
-
-import harness  # noqa: E402  (found by the line above)
-from harness import clusters  # noqa: E402
+import harness  # of tests/integration
+from harness import clusters
 
 harness.PATIENCE = 180.0  # the guest is slow, and slower on a busy machine
 RAILS = 4

@@ -32,6 +32,28 @@ pingpong() {
   listens "$port" && timeout 60 ibv_rc_pingpong -d "rxe_n1r$rail" -g 1 -p "$port" -n 100 127.0.0.1 && wait "$server"
 }
 
+# listed WHAT COUNT: so many ports of railsd --list-devices hold WHAT
+listed() {
+  local found
+  for _ in {1..50}; do
+    found=$("$BUILD/daemon/railsd" --list-devices | grep -c "$1")
+    ((found == $2)) && return 0
+    sleep 0.5
+  done
+  "$BUILD/daemon/railsd" --list-devices
+  return 1
+}
+
+said_when_down() {
+  ip link set n1r3 down
+  listed 'rxe_n[01]r3/1 .* no: rxe_n[01]r3/1: the port is not active' 2
+  local result=$?
+  ip link set n1r3 up
+  listed 'yes$' 20 && return $result
+}
+
 check every_rail_is_active all_active
+check every_rail_is_listed listed 'ACTIVE .* 1: 10\..*RoCE v2.* yes$' 20
+check a_port_that_is_down_is_said said_when_down
 for rail in 0 1 2 3; do check "pingpong_over_rail_$rail" pingpong "$rail"; done
 exit $failed

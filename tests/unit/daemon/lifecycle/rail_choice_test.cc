@@ -1,0 +1,117 @@
+#include "daemon/lifecycle/rail_choice.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+
+namespace railsd {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using verbs::RdmaPort;
+
+RdmaPort Port(const std::string& device, uint8_t number, bool active = true, bool address = true) {
+  RdmaPort port;
+  port.device = device;
+  port.port = number;
+  port.state = active ? verbs::PortState::kActive : verbs::PortState::kDown;
+  port.state_text = active ? "ACTIVE" : "DOWN, physically Polling";
+  port.speed_bytes_per_s = 50'000'000'000;
+  port.mtu_bytes = 4096;
+  port.pci_address = "0000:3b:00.0";
+  port.numa_node = 1;
+  verbs::Gid gid;
+  gid.index = 3;
+  gid.type = address ? verbs::GidType::kRoceV2 : verbs::GidType::kRoceV1;
+  gid.bytes = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, number};
+  gid.interface = "eth" + std::to_string(number);
+  port.gids.push_back(gid);
+  return port;
+}
+
+// Two cards of one port, one of two of which the second is down, one without an address.
+std::vector<RdmaPort> Ports() {
+  return {Port("mlx5_0", 1), Port("mlx5_1", 1), Port("mlx5_2", 1), Port("mlx5_2", 2, false),
+          Port("bnxt_0", 1, true, false)};
+}
+
+std::vector<std::string> Choose(const std::string& rails) {
+  absl::StatusOr<Config> config = ParseConfig("rails: " + rails + "\n", "f");
+  if (!config.ok()) return {std::string(config.status().message())};
+  const absl::StatusOr<std::vector<RailSpec>> chosen = ChooseRails(*config, Ports());
+  if (!chosen.ok()) return {chosen.status().ToString()};
+  std::vector<std::string> out;
+  for (const RailSpec& rail : *chosen) {
+    EXPECT_EQ(rail.kind, RailKind::kVerbs);
+    out.push_back(absl::StrCat(rail.name, "=", rail.device, "@", rail.speed_bytes_per_s / 125'000'000, "g"));
+  }
+  return out;
+}
+
+TEST(RailChoiceTest, EveryUsablePortInOrder) {
+  EXPECT_THAT(Choose("auto"), ElementsAre("rail0=mlx5_0/1@400g", "rail1=mlx5_1/1@400g", "rail2=mlx5_2/1@400g"));
+}
+
+TEST(RailChoiceTest, NamedDevices) {
+  EXPECT_THAT(Choose("[{device: mlx5_1, speed: 10gbit}, {name: a, device: mlx5_2/2}]"),
+              ElementsAre("rail0=mlx5_1/1@10g", "a=mlx5_2/2@400g"));
+  EXPECT_THAT(Choose("[{device: mlx5_9}]"),
+              ElementsAre("NOT_FOUND: rails: device 'mlx5_9' is not there; this node has mlx5_0/1, mlx5_1/1, mlx5_2/1, "
+                          "mlx5_2/2, bnxt_0/1"));
+  EXPECT_THAT(Choose("[{device: mlx5_0/2}]"), ElementsAre(HasSubstr("device 'mlx5_0/2' is not there")));
+  EXPECT_THAT(Choose("[{device: mlx5_2}]"),
+              ElementsAre("INVALID_ARGUMENT: rails: device 'mlx5_2' has several ports; say which, as in mlx5_2/1"));
+  EXPECT_THAT(Choose("[{device: mlx5_0}, {device: mlx5_0/1}]"),
+              ElementsAre("INVALID_ARGUMENT: rails: mlx5_0/1 is taken by two entries"));
+}
+
+TEST(RailChoiceTest, Patterns) {
+  EXPECT_THAT(Choose("[{device: \"mlx5_[12]\"}, {device: mlx5_0}]"),
+              ElementsAre("rail0=mlx5_1/1@400g", "rail1=mlx5_2/1@400g", "rail2=mlx5_0/1@400g"));
+  EXPECT_THAT(Choose("[{device: \"mlx5_?/1\"}]"),
+              ElementsAre("rail0=mlx5_0/1@400g", "rail1=mlx5_1/1@400g", "rail2=mlx5_2/1@400g"));
+  EXPECT_THAT(Choose("[{device: \"mlx5_*/2\"}]"),
+              ElementsAre("NOT_FOUND: rails: device 'mlx5_*/2': no usable RDMA port; mlx5_2/2: the port is not active: "
+                          "DOWN, physically Polling"));
+  EXPECT_THAT(Choose("[{device: \"bnxt*\"}]"), ElementsAre(HasSubstr("bnxt_0/1: no RoCE v2 GID")));
+  EXPECT_THAT(Choose("[{device: \"x*\"}]"), ElementsAre(HasSubstr("no usable RDMA port; this node has mlx5_0/1")));
+  EXPECT_THAT(Choose("[{device: \"mlx5_*\"}, {device: mlx5_1}]"),
+              ElementsAre("INVALID_ARGUMENT: rails: mlx5_1/1 is taken by two entries"));
+  EXPECT_THAT(Choose("[{device: \"mlx5_[01]\"}, {name: rail1, device: mlx5_2/1}]"),
+              ElementsAre("INVALID_ARGUMENT: rails: 'rail1' is the name of a rail, and what rail 1 would be called"));
+}
+
+TEST(RailChoiceTest, NoDevicesAndRailsOverTcp) {
+  absl::StatusOr<Config> config = ParseConfig("rails: auto\n", "f");
+  ASSERT_TRUE(config.ok());
+  EXPECT_EQ(ChooseRails(*config, {}).status().message(),
+            "rails: auto: no usable RDMA port; this node has no RDMA devices");
+  config = ParseConfig("rails: [{address: 10.0.0.1}]\n", "f");
+  ASSERT_TRUE(config.ok());
+  EXPECT_EQ(ChooseRails(*config, {})->front().address, "10.0.0.1");
+}
+
+TEST(RdmaPortListTest, TableAndJson) {
+  EXPECT_EQ(RdmaPortTable({}), "no RDMA devices\n");
+  const std::vector<RdmaPort> all = Ports();
+  EXPECT_EQ(RdmaPortTable({all[0], all[3], all[4]}),
+            "PORT      STATE                     LINK      SPEED    MTU   GID                    INTERFACE  NUMA  "
+            "PCI           USABLE AS A RAIL\n"
+            "mlx5_0/1  ACTIVE                    Ethernet  400gbit  4096  3: 10.0.0.1 (RoCE v2)  eth1       1     "
+            "0000:3b:00.0  yes\n"
+            "mlx5_2/2  DOWN, physically Polling  Ethernet  400gbit  4096  3: 10.0.0.2 (RoCE v2)  eth2       1     "
+            "0000:3b:00.0  no: mlx5_2/2: the port is not active: DOWN, physically Polling\n"
+            "bnxt_0/1  ACTIVE                    Ethernet  400gbit  4096  -                      -          1     "
+            "0000:3b:00.0  no: bnxt_0/1: no RoCE v2 GID (give its network interface an address); it has: 3: 10.0.0.1 "
+            "RoCE v1\n");
+  const std::string json = RdmaPortJson({all[3]});
+  for (const char* part : {"\"device\": \"mlx5_2\"", "\"usable\": false", "\"gid_index\": 3",
+                           "\"why_not\": \"mlx5_2/2: the port is not active", "\"interface\": \"eth2\""}) {
+    EXPECT_THAT(json, HasSubstr(part));
+  }
+}
+
+}  // namespace
+}  // namespace railsd
