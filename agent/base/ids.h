@@ -74,6 +74,14 @@ struct ZoneRef {
   friend auto operator<=>(const ZoneRef&, const ZoneRef&) = default;
 };
 
+// A flow's number in fences, assigned by its receiver: what fits into the immediate of a work request.
+struct FenceSlot {
+  static constexpr uint8_t kGenerations = 16;  // 4 bits
+  uint16_t slot = 0;
+  uint8_t generation = 0;
+  friend auto operator<=>(const FenceSlot&, const FenceSlot&) = default;
+};
+
 }  // namespace railsd
 
 #endif  // RAILSD_AGENT_BASE_IDS_H_

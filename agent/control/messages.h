@@ -79,10 +79,20 @@ struct Ready {
     uint64_t speed_bytes_per_s = 0;
     uint64_t backlog_bytes = 0;
   };
+  // A piece of a zone, in order of the zones and within a zone of the flow's bytes: they cover it without gaps.
+  struct ZoneRange {
+    uint32_t zone = 0;
+    uint64_t address = 0;  // in the receiver's daemon
+    uint64_t length_bytes = 0;
+  };
   JobKey job;
   uint32_t slot = 0;
   uint32_t generation = 0;
   std::vector<RailState> rails;
+  // For rails that write into remote memory; empty for others. keys[i * rails.size() + r] opens ranges[i] on rail r.
+  std::vector<ZoneRange> ranges;
+  std::vector<uint32_t> keys;
+  std::vector<FenceSlot> fences;  // by zone
 };
 // Ends a job everywhere; idempotent, leaves a tombstone.
 struct Abort {
@@ -95,6 +105,18 @@ struct Abort {
 struct Quiesced {
   JobKey job;
 };
+// Of a job over rails that write into remote memory: what the sender's rails carried to this receiver, which cannot
+// count it. Bookkeeping only, nothing waits for it.
+struct Sent {
+  JobKey job;
+  std::vector<uint64_t> bytes;  // by rail
+};
+// From one end of a rail to the other; the agents only carry it.
+struct RailSignal {
+  static constexpr size_t kMaxBytes = 4096;
+  RailIndex rail;
+  std::string bytes;  // 1 to kMaxBytes
+};
 // My rail changed: senders must know at once.
 struct RailState {
   RailIndex rail;
@@ -102,7 +124,7 @@ struct RailState {
 };
 
 using ControlMessage = std::variant<GroupJoin, GroupLeave, GroupCommit, GroupReject, GroupBroken, Offer, Ready, Abort,
-                                    Quiesced, RailState>;
+                                    Quiesced, RailState, Sent, RailSignal>;
 
 // What a peer's HELLO on the control stream says of it.
 struct PeerHello {

@@ -13,9 +13,9 @@
 #include "absl/strings/str_cat.h"
 #include "agent/base/wake_event.h"
 #include "agent/job/copier.h"
+#include "agent/job/create_transport.h"
 #include "agent/job/engine.h"
 #include "agent/rail/rail.h"
-#include "agent/transport/tcp/tcp_transport.h"
 
 namespace railsd {
 namespace {
@@ -38,7 +38,10 @@ absl::Time MonotonicNow() {
 class AgentImpl final : public Agent {
  public:
   AgentImpl(AgentOptions options, WakeEvent wake)
-      : log_(options.log), max_commands_(options.limits.max_waiting_calls), wake_(std::move(wake)) {}
+      : log_(options.log),
+        max_commands_(options.limits.max_waiting_calls),
+        max_segment_bytes_(options.limits.max_segment_bytes_per_session),
+        wake_(std::move(wake)) {}
 
   ~AgentImpl() override {
     stop_.store(true, std::memory_order_release);
@@ -57,25 +60,16 @@ class AgentImpl final : public Agent {
       RailSpec& spec = options.rails[r];
       if (spec.speed_bytes_per_s == 0) spec.speed_bytes_per_s = kDefaultSpeedBytesPerSecond;
       const RailIndex index(static_cast<uint32_t>(r));
-      TcpOptions tcp;
-      tcp.rail = index;
-      tcp.node = options.node;
-      tcp.boot = options.boot;
-      tcp.listen_address = spec.address;
-      tcp.interface = spec.interface;
-      tcp.speed_bytes_per_s = spec.speed_bytes_per_s;
-      tcp.frame_bytes = options.frame_bytes;
-      tcp.max_posted_orders = kCommandCapacity;
-      tcp.on_notice = [log = options.log, name = spec.name](const std::string& notice) {
-        log->info("rail_notice rail={} text=\"{}\"", name, notice);
-      };
-      absl::StatusOr<std::unique_ptr<RailTransport>> transport = CreateTcpTransport(std::move(tcp));
+      signals_.push_back(std::make_unique<Signals>(this, index));
+      absl::StatusOr<std::unique_ptr<RailTransport>> transport =
+          CreateTransport(options, index, kCommandCapacity, signals_.back().get());
       if (!transport.ok()) {
         return absl::Status(transport.status().code(),
                             absl::StrCat("rail ", spec.name, " (", r, "): ", transport.status().message()));
       }
       spec.address = (*transport)->LocalAddress();
       hello_.rails.push_back({index, spec.address, spec.speed_bytes_per_s});
+      registrars_.push_back((*transport)->registrar());
       rails_.push_back(std::make_unique<Rail>(index, *std::move(transport), &wake_, kCommandCapacity, kEventCapacity));
       ports.push_back(rails_.back().get());
     }
@@ -101,8 +95,11 @@ class AgentImpl final : public Agent {
   }
   void AddSegment(SessionId session, SegmentId id, UniqueFd fd, uint64_t length_bytes,
                   Callback<absl::Status> done) override {
-    Call(std::move(done), [=, fd = std::move(fd)](Engine& engine, auto done) mutable {
-      engine.AddSegment(session, id, std::move(fd), length_bytes, std::move(done));
+    // Here and not on the engine's thread: registering pins the memory, which takes long.
+    absl::StatusOr<std::shared_ptr<const Segment>> segment = MapAndRegister(id, std::move(fd), length_bytes);
+    if (!segment.ok()) return std::move(done)(segment.status());
+    Call(std::move(done), [=, segment = *std::move(segment)](Engine& engine, auto done) mutable {
+      engine.AddSegment(session, id, std::move(segment), std::move(done));
     });
   }
   void RemoveSegment(SessionId session, SegmentId id, Callback<absl::Status> done) override {
@@ -158,6 +155,32 @@ class AgentImpl final : public Agent {
 
  private:
   using Command = absl::AnyInvocable<void(Engine&)>;
+
+  // What a rail says to its peers goes through the engine, which knows their names.
+  class Signals final : public SignalSink {
+   public:
+    Signals(AgentImpl* agent, RailIndex rail) : agent_(agent), rail_(rail) {}
+    void Send(PeerIndex peer, std::string bytes) override {
+      agent_->Push([rail = rail_, peer, bytes = std::move(bytes)](Engine& engine) mutable {
+        engine.SendSignal(rail, peer, std::move(bytes));
+      });
+    }
+
+   private:
+    AgentImpl* const agent_;
+    const RailIndex rail_;
+  };
+
+  absl::StatusOr<std::shared_ptr<const Segment>> MapAndRegister(SegmentId id, UniqueFd fd, uint64_t length_bytes) {
+    if (length_bytes > max_segment_bytes_) {
+      return absl::ResourceExhaustedError(absl::StrCat("limits.max_segment_bytes_per_session: length_bytes ",
+                                                       length_bytes, " is over the limit of ", max_segment_bytes_));
+    }
+    absl::StatusOr<std::shared_ptr<const Segment>> segment = Segment::Map(id, std::move(fd), length_bytes);
+    if (!segment.ok()) return segment;
+    if (absl::Status s = (*segment)->Register(registrars_); !s.ok()) return s;
+    return segment;
+  }
 
   template <typename T, typename Body>
   void Call(Callback<T> done, Body body) {
@@ -229,6 +252,7 @@ class AgentImpl final : public Agent {
 
   const std::shared_ptr<spdlog::logger> log_;
   const size_t max_commands_;
+  const uint64_t max_segment_bytes_;
   PeerHello hello_;
   WakeEvent wake_;  // outlives the rails and the copier, which wake it
   std::atomic<bool> stop_{false};
@@ -237,6 +261,8 @@ class AgentImpl final : public Agent {
   std::atomic<size_t> depth_{0};
   std::vector<Command> running_;  // the engine's thread only
   std::unique_ptr<ThreadCopier> copier_;
+  std::vector<std::unique_ptr<Signals>> signals_;             // outlive the rails, which use them
+  std::vector<std::shared_ptr<MemoryRegistrar>> registrars_;  // by rail
   std::vector<std::unique_ptr<Rail>> rails_;
   std::unique_ptr<Engine> engine_;
   std::thread thread_;

@@ -12,6 +12,8 @@ namespace {
 
 constexpr size_t kEventBatch = 256;
 constexpr size_t kMaxEarly = 4096;
+// A rail that is so far behind with its commands loses what its peers' ends say; they say it again.
+constexpr size_t kMaxWaitingSignals = 1024;
 constexpr absl::Duration kEarlyKept = absl::Seconds(60);
 
 std::vector<RailHandle> MakeHandles(const AgentOptions& options, const std::vector<RailPort*>& ports) {
@@ -81,9 +83,9 @@ void Engine::CloseSession(SessionId id, const std::string& reason, Callback<absl
       id, absl::UnavailableError(absl::StrCat("session ", id.value(), " on ", options_.node, " is gone: ", reason)));
 }
 
-void Engine::AddSegment(SessionId session, SegmentId id, UniqueFd fd, uint64_t length_bytes,
+void Engine::AddSegment(SessionId session, SegmentId id, std::shared_ptr<const Segment> segment,
                         Callback<absl::Status> done) {
-  std::move(done)(sessions_.AddSegment(session, id, std::move(fd), length_bytes));
+  std::move(done)(sessions_.AddSegment(session, id, std::move(segment)));
 }
 
 void Engine::RemoveSegment(SessionId session, SegmentId id, Callback<absl::Status> done) {
@@ -160,6 +162,23 @@ void Engine::OnPeerMessage(const std::string& node, BootId boot, ControlMessage 
   ReplayEarly();
 }
 
+void Engine::SendSignal(RailIndex rail, PeerIndex index, std::string bytes) {
+  if (index.value() >= peers_.size() || bytes.empty() || bytes.size() > RailSignal::kMaxBytes) return;
+  const Peer& peer = peers_.Get(index);
+  if (peer.up) outbox_.Send(peer.node, RailSignal{rail, std::move(bytes)});
+}
+
+bool Engine::OnSignal(const Peer& from, RailSignal&& signal) {
+  const size_t r = signal.rail.value();
+  if (r >= rails_.size() || !from.rails[r].known) return false;
+  if (rails_[r].sending_overflow.size() >= kMaxWaitingSignals) return false;
+  RailCommand command;
+  command.kind = RailCommand::Kind::kSignal;
+  command.signal = std::make_shared<PeerSignal>(PeerSignal{from.index, std::move(signal.bytes)});
+  rails_[r].Command(std::move(command));
+  return true;
+}
+
 bool Engine::Dispatch(const Peer& from, ControlMessage message) {
   return std::visit(
       [&](auto&& m) -> bool {
@@ -178,8 +197,10 @@ bool Engine::Dispatch(const Peer& from, ControlMessage message) {
           const Epoch epoch = m.job.epoch;
           KeepEarly(from, epoch, std::move(m));
           return true;
-        } else if constexpr (std::is_same_v<M, Ready> || std::is_same_v<M, Quiesced>) {
+        } else if constexpr (std::is_same_v<M, Ready> || std::is_same_v<M, Quiesced> || std::is_same_v<M, Sent>) {
           return jobs_.OnMessage(from, std::move(m));
+        } else if constexpr (std::is_same_v<M, RailSignal>) {
+          return OnSignal(from, std::move(m));
         } else {
           groups_.OnMessage(from, std::move(m));
           return true;

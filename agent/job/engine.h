@@ -32,7 +32,8 @@ class Engine {
   // As in agent/agent.h.
   void OpenSession(SessionInfo info, Callback<absl::StatusOr<SessionId>> done);
   void CloseSession(SessionId session, const std::string& reason, Callback<absl::Status> closed);
-  void AddSegment(SessionId session, SegmentId id, UniqueFd fd, uint64_t length_bytes, Callback<absl::Status> done);
+  // `segment` is mapped, and registered on every rail that must know of it.
+  void AddSegment(SessionId session, SegmentId id, std::shared_ptr<const Segment> segment, Callback<absl::Status> done);
   void RemoveSegment(SessionId session, SegmentId id, Callback<absl::Status> done);
   void Join(JoinRequest request, Callback<absl::StatusOr<GroupView>> done);
   void Leave(SessionId session, Epoch epoch, Rank rank, Callback<absl::Status> done);
@@ -48,6 +49,8 @@ class Engine {
   }
   void OnPeerUp(const PeerHello& hello);
   void OnPeerDown(const std::string& node, const std::string& why);
+  // From this node's end of a rail to the peer's; dropped while the peer is not up.
+  void SendSignal(RailIndex rail, PeerIndex peer, std::string bytes);
   void OnPeerMessage(const std::string& node, BootId boot, ControlMessage message);
   void Drain(absl::Duration limit, Callback<absl::Status> drained);
   AgentSnapshot Snapshot(size_t queue_depth) const;
@@ -75,6 +78,7 @@ class Engine {
   void LosePeer(Peer& peer, const std::string& why);
   // False: of nothing that is known here.
   bool Dispatch(const Peer& from, ControlMessage message);
+  bool OnSignal(const Peer& from, RailSignal&& signal);
   void KeepEarly(const Peer& from, Epoch epoch, ControlMessage message);
   void ReplayEarly();
   void Sweep();

@@ -52,6 +52,7 @@ class JobTable {
   bool OnMessage(const Peer& from, Ready&& message);
   bool OnMessage(const Peer& from, Abort&& message);
   bool OnMessage(const Peer& from, Quiesced&& message);
+  bool OnMessage(const Peer& from, Sent&& message);
   void OnRailEvent(RailIndex rail, const RailEvent& event);
   void OnCopyResult(const CopyResult& result);
   // A peer's control stream or one of its rails came up: what waited for it goes out.

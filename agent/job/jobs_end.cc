@@ -33,6 +33,8 @@ bool JobTable::OnMessage(const Peer& from, Abort&& message) {
 // wait for this message.
 bool JobTable::OnMessage(const Peer&, Quiesced&& message) { return groups_.Find(message.job.epoch) != nullptr; }
 
+bool JobTable::OnMessage(const Peer&, Sent&&) { return false; }
+
 void JobTable::Tombstone(const Group& group, JobSeq seq, const absl::Status& why) {
   uint64_t taken_by_all = ~uint64_t{0};
   for (Rank rank : group.local_ranks) {

@@ -30,7 +30,8 @@ Session* SessionTable::Find(SessionId id) {
   return session != nullptr && !session->closing ? session : nullptr;
 }
 
-absl::Status SessionTable::AddSegment(SessionId session_id, SegmentId id, UniqueFd fd, uint64_t length_bytes) {
+absl::Status SessionTable::AddSegment(SessionId session_id, SegmentId id, std::shared_ptr<const Segment> segment) {
+  const uint64_t length_bytes = segment->length_bytes();
   Session* session = Find(session_id);
   if (session == nullptr) return absl::NotFoundError(absl::StrCat("session ", session_id.value(), " is not open"));
   if (session->segments.contains(id)) {
@@ -45,10 +46,8 @@ absl::Status SessionTable::AddSegment(SessionId session_id, SegmentId id, Unique
         "limits.max_segment_bytes_per_session: the session has ", session->segment_bytes, " bytes, length_bytes ",
         length_bytes, " would pass the limit of ", limits_.max_segment_bytes_per_session));
   }
-  absl::StatusOr<std::shared_ptr<const Segment>> segment = Segment::Map(id, std::move(fd), length_bytes);
-  if (!segment.ok()) return segment.status();
   session->segment_bytes += length_bytes;
-  session->segments.emplace(id, std::make_shared<HeldSegment>(HeldSegment{*std::move(segment)}));
+  session->segments.emplace(id, std::make_shared<HeldSegment>(HeldSegment{std::move(segment)}));
   return absl::OkStatus();
 }
 

@@ -42,7 +42,7 @@ class SessionTable {
   Session* Find(SessionId id);
   // Also finds one that is closing.
   Session* FindAny(SessionId id);
-  absl::Status AddSegment(SessionId session, SegmentId id, UniqueFd fd, uint64_t length_bytes);
+  absl::Status AddSegment(SessionId session, SegmentId id, std::shared_ptr<const Segment> segment);
   absl::Status RemoveSegment(SessionId session, SegmentId id);
   // Forgets the session; its segments are unmapped with their last user.
   void Erase(SessionId id) { sessions_.erase(id); }

@@ -48,6 +48,9 @@ class RailPort {
   virtual void Flush() = 0;
   virtual const RailCounters& counters() const = 0;
   virtual RailDevice Device() const { return {}; }
+  // As the transport says; the same for ever.
+  virtual bool WritesRemotely() const { return false; }
+  virtual uint32_t FenceRoom() const { return UINT32_MAX; }
 };
 
 // Owns the transport and the thread "rail-<index>". Queues are bounded single-producer single-consumer rings that never
@@ -73,6 +76,8 @@ class Rail final : public RailPort {
   void Flush() override;
   const RailCounters& counters() const override { return transport_->counters(); }
   RailDevice Device() const override { return transport_->Device(); }
+  bool WritesRemotely() const override { return transport_->WritesRemotely(); }
+  uint32_t FenceRoom() const override { return transport_->FenceRoom(); }
 
  private:
   struct Queues;

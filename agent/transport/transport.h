@@ -21,13 +21,6 @@
 
 namespace railsd {
 
-// A flow's number in fences, assigned by its receiver: what fits into the immediate of a work request.
-struct FenceSlot {
-  uint16_t slot = 0;
-  uint8_t generation = 0;  // 4 bits
-  friend auto operator<=>(const FenceSlot&, const FenceSlot&) = default;
-};
-
 // Where a flow lands, for transports that write into remote memory: what the receiver's READY said. Empty for others.
 struct RemoteZone {
   struct Piece {
@@ -195,6 +188,8 @@ class RailTransport {
   // carries their keys, orders need SendFlow::remote, fences say what has arrived (there is no kReceived), and segments
   // must be registered.
   virtual bool WritesRemotely() const { return false; }
+  // Fences that can be under way to this rail at once. READYs wait until theirs have room; one alone may go past it.
+  virtual uint32_t FenceRoom() const { return UINT32_MAX; }
   // Makes segments known to the device; null where that is not needed. Outlives the transport if it must.
   virtual std::shared_ptr<MemoryRegistrar> registrar() const { return nullptr; }
   // What the peer's end of this rail has sent through its SignalSink; hostile.

@@ -16,6 +16,7 @@ namespace pb = rails::peer::v1;
 
 constexpr size_t kMaxText = 4096;  // reasons: longer ones are cut when sent, refused when received
 constexpr size_t kMaxGroupText = 256;
+constexpr int kFenceSlotBits = 16;
 
 absl::Status Invalid(const std::string& text) { return absl::InvalidArgumentError(text); }
 
@@ -94,6 +95,18 @@ struct Writer {
       r->set_speed_bytes_per_second(rail.speed_bytes_per_s);
       r->set_backlog_bytes(rail.backlog_bytes);
     }
+    const int ranges = static_cast<int>(m.ranges.size());
+    b->mutable_range_zones()->Reserve(ranges);
+    b->mutable_range_addresses()->Reserve(ranges);
+    b->mutable_range_lengths_bytes()->Reserve(ranges);
+    for (const Ready::ZoneRange& range : m.ranges) {
+      b->add_range_zones(range.zone);
+      b->add_range_addresses(range.address);
+      b->add_range_lengths_bytes(range.length_bytes);
+    }
+    b->mutable_keys()->Add(m.keys.begin(), m.keys.end());
+    b->mutable_fences()->Reserve(static_cast<int>(m.fences.size()));
+    for (const FenceSlot& fence : m.fences) b->add_fences(fence.slot | uint32_t{fence.generation} << kFenceSlotBits);
   }
   void operator()(const Abort& m) const {
     auto* b = out->mutable_abort();
@@ -107,6 +120,16 @@ struct Writer {
     auto* b = out->mutable_rail_state();
     b->set_rail(m.rail.value());
     b->set_usable(m.usable);
+  }
+  void operator()(const Sent& m) const {
+    auto* b = out->mutable_sent();
+    JobTo(m.job, b->mutable_job());
+    b->mutable_bytes()->Add(m.bytes.begin(), m.bytes.end());
+  }
+  void operator()(const RailSignal& m) const {
+    auto* b = out->mutable_rail_signal();
+    b->set_rail(m.rail.value());
+    b->set_signal(m.bytes);
   }
 };
 
@@ -190,6 +213,39 @@ ControlMessage ReadOffer(const pb::Offer& in, FieldReader* r) {
   return out;
 }
 
+// Whether they fit the flows is for the engine, which knows them.
+void ReadRanges(const pb::Ready& in, FieldReader* r, Ready* out) {
+  const int count = in.range_zones_size();
+  if (in.range_addresses_size() != count || in.range_lengths_bytes_size() != count) {
+    return r->Fail("range_zones", absl::StrCat("columns of ", count, ", ", in.range_addresses_size(), " and ",
+                                               in.range_lengths_bytes_size(), " entries"));
+  }
+  if (int64_t{in.keys_size()} != int64_t{count} * in.rails_size()) {
+    return r->Fail("keys",
+                   absl::StrCat(in.keys_size(), " entries for ", count, " ranges and ", in.rails_size(), " rails"));
+  }
+  out->ranges.reserve(static_cast<size_t>(count));
+  for (int i = 0; i < count; ++i) {
+    const Ready::ZoneRange range{in.range_zones(i), in.range_addresses(i), in.range_lengths_bytes(i)};
+    if (range.length_bytes == 0 || range.address + range.length_bytes < range.address) {
+      return r->Fail("range_lengths_bytes",
+                     absl::StrCat("[", i, "]: ", range.length_bytes, " bytes at ", range.address));
+    }
+    if (i > 0 && range.zone < out->ranges.back().zone) {
+      return r->Fail("range_zones", absl::StrCat("[", i, "]: ", range.zone, " after ", out->ranges.back().zone));
+    }
+    out->ranges.push_back(range);
+  }
+  out->keys.assign(in.keys().begin(), in.keys().end());
+  out->fences.reserve(static_cast<size_t>(in.fences_size()));
+  for (const uint32_t fence : in.fences()) {
+    if (fence >> kFenceSlotBits >= FenceSlot::kGenerations) {
+      return r->Fail("fences", absl::StrCat(fence, ", more than 20 bits"));
+    }
+    out->fences.push_back({static_cast<uint16_t>(fence), static_cast<uint8_t>(fence >> kFenceSlotBits)});
+  }
+}
+
 ControlMessage ReadReady(const pb::Ready& in, FieldReader* r) {
   Ready out;
   out.job = r->Job(in.job());
@@ -203,7 +259,29 @@ ControlMessage ReadReady(const pb::Ready& in, FieldReader* r) {
     out.rails.push_back(
         {r->Rail(rail.rail(), "rails.rail"), rail.usable(), rail.speed_bytes_per_second(), rail.backlog_bytes()});
   }
+  ReadRanges(in, r, &out);
   return out;
+}
+
+ControlMessage ReadSent(const pb::Sent& in, FieldReader* r) {
+  Sent out;
+  out.job = r->Job(in.job());
+  if (in.bytes_size() > static_cast<int>(kMaxPeerRails)) {
+    r->Fail("bytes", absl::StrCat(in.bytes_size(), " entries, more than ", kMaxPeerRails));
+    return out;
+  }
+  uint64_t total = 0;
+  for (const uint64_t bytes : in.bytes()) {
+    if (total + bytes < total) r->Fail("bytes", "their sum passes 64 bits");
+    total += bytes;
+  }
+  out.bytes.assign(in.bytes().begin(), in.bytes().end());
+  return out;
+}
+
+ControlMessage ReadSignal(const pb::RailSignal& in, FieldReader* r) {
+  if (in.signal().empty()) r->Fail("signal", "empty");
+  return RailSignal{r->Rail(in.rail(), "rail"), r->Text(in.signal(), "signal", RailSignal::kMaxBytes)};
 }
 
 ControlMessage ReadCommit(const pb::GroupCommit& in, FieldReader* r) {
@@ -250,6 +328,10 @@ ControlMessage ReadBody(const pb::Numbered& in, FieldReader* r) {
       return Quiesced{r->Job(in.quiesced().job())};
     case pb::Numbered::kRailState:
       return RailState{r->Rail(in.rail_state().rail(), "rail"), in.rail_state().usable()};
+    case pb::Numbered::kSent:
+      return ReadSent(in.sent(), r);
+    case pb::Numbered::kRailSignal:
+      return ReadSignal(in.rail_signal(), r);
     case pb::Numbered::BODY_NOT_SET:
       break;
   }

@@ -24,7 +24,7 @@ inline constexpr size_t kMaxPeerRails = 64;
 void MessageTo(const ControlMessage& message, rails::peer::v1::Numbered* out);
 
 // INVALID_ARGUMENT names the field and the value: ranks from `max_world_size` on, columns of unequal length, status
-// codes outside 1 to 16, texts that are too long, too many rails, a missing body.
+// codes outside 1 to 16, texts that are too long, too many rails, ranges without keys, a missing body.
 absl::StatusOr<ControlMessage> MessageFrom(const rails::peer::v1::Numbered& in, uint32_t max_world_size);
 
 // This node's HELLO.

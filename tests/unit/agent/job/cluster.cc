@@ -188,7 +188,12 @@ SessionId Cluster::OpenSession(size_t n) {
 }
 
 void Cluster::AddSegment(size_t n, SessionId session, uint32_t id, const Buffer& buffer) {
-  nodes_[n]->engine->AddSegment(session, SegmentId(id), buffer.Dup(), buffer.size(),
+  auto segment = Segment::Map(SegmentId(id), buffer.Dup(), buffer.size()).value();
+  std::vector<std::shared_ptr<MemoryRegistrar>> registrars;
+  for (auto& rail : nodes_[n]->rails) registrars.push_back(rail->transport().registrar());
+  const absl::Status registered = segment->Register(registrars);
+  ASSERT_TRUE(registered.ok()) << registered;
+  nodes_[n]->engine->AddSegment(session, SegmentId(id), std::move(segment),
                                 [](absl::Status s) { EXPECT_TRUE(s.ok()) << s; });
 }
 

@@ -24,6 +24,8 @@ class SteppedRail final : public RailPort {
   size_t TakeEvents(absl::Span<RailEvent> out) override;
   void Flush() override {}
   const RailCounters& counters() const override { return transport_->counters(); }
+  bool WritesRemotely() const override { return transport_->WritesRemotely(); }
+  uint32_t FenceRoom() const override { return transport_->FenceRoom(); }
   RailTransport& transport() { return *transport_; }
   // True when something happened.
   bool Step();

@@ -262,7 +262,7 @@ TEST(SegmentTest, QuotasAndUse) {
   const auto add = [&](uint32_t id, uint64_t bytes) {
     absl::Status result;
     Buffer buffer(bytes);
-    engine.AddSegment(trainer.session, SegmentId(id), buffer.Dup(), bytes,
+    engine.AddSegment(trainer.session, SegmentId(id), Segment::Map(SegmentId(id), buffer.Dup(), bytes).value(),
                       [&](absl::Status s) { result = std::move(s); });
     return Text(result);
   };

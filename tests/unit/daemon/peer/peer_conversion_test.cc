@@ -39,6 +39,18 @@ std::string ErrorOf(const pb::Numbered& in) {
   return message.ok() ? "accepted" : std::string(message.status().message());
 }
 
+Ready RemoteReady() {
+  Ready ready;
+  ready.job = kJob;
+  ready.slot = 3;
+  ready.generation = 4;
+  ready.rails = {{RailIndex(0), true, 100, 200}, {RailIndex(1), true, 100, 200}};
+  ready.ranges = {{0, 1, 1}, {2, uint64_t{1} << 47, 1 << 20}, {2, 4096, 17}};
+  ready.keys = {0, ~uint32_t{0}, 3, 4, 5, 6};
+  ready.fences = {{0, 0}, {7, 3}, {65535, 15}};
+  return ready;
+}
+
 TEST(PeerConversionTest, EveryMessageSurvivesTheWire) {
   GroupBroken broken{{BootId(1), 2}, JobSeq(9), absl::StatusCode::kUnavailable, "why"};
   Offer offer;
@@ -51,6 +63,7 @@ TEST(PeerConversionTest, EveryMessageSurvivesTheWire) {
   ready.slot = 3;
   ready.generation = 4;
   ready.rails = {{RailIndex(1), false, 100, 200}};
+  const Ready remote = RemoteReady();
   const ControlMessage messages[] = {GroupJoin{Key(), 8, Rank(3)},
                                      GroupLeave{Key(), Rank(15)},
                                      GroupCommit{Key(), {BootId(1), 2}, {"n0", "n1"}},
@@ -58,6 +71,9 @@ TEST(PeerConversionTest, EveryMessageSurvivesTheWire) {
                                      broken,
                                      offer,
                                      ready,
+                                     remote,
+                                     Sent{kJob, {0, uint64_t{1} << 60}},
+                                     RailSignal{RailIndex(3), std::string("\0\xff", 2)},
                                      Abort{kJob, absl::StatusCode::kCancelled, "asked", true},
                                      Quiesced{kJob},
                                      RailState{RailIndex(2), false}};
@@ -100,6 +116,48 @@ TEST(PeerConversionTest, BadFieldsAreNamed) {
   bad.mutable_offer()->add_lengths_bytes(1);
   EXPECT_EQ(ErrorOf(bad), "offer.lengths_bytes: columns of 1, 1 and 2 entries");
   EXPECT_EQ(ErrorOf(Wire(RailState{RailIndex(64), true})), "rail_state.rail: 64, more than 63");
+}
+
+TEST(PeerConversionTest, RangesAndKeysFitEachOther) {
+  const auto back = MessageFrom(Wire(RemoteReady()), 16);
+  ASSERT_TRUE(back.ok()) << back.status();
+  const Ready& ready = std::get<Ready>(*back);
+  ASSERT_EQ(ready.ranges.size(), 3u);
+  EXPECT_EQ(ready.ranges[1].zone, 2u);
+  EXPECT_EQ(ready.ranges[1].address, uint64_t{1} << 47);
+  EXPECT_EQ(ready.keys, RemoteReady().keys);
+  EXPECT_EQ(ready.fences, RemoteReady().fences);
+
+  pb::Numbered bad = Wire(RemoteReady());
+  bad.mutable_ready()->add_range_zones(4);
+  EXPECT_EQ(ErrorOf(bad), "ready.range_zones: columns of 4, 3 and 3 entries");
+  bad = Wire(RemoteReady());
+  bad.mutable_ready()->add_keys(4);
+  EXPECT_EQ(ErrorOf(bad), "ready.keys: 7 entries for 3 ranges and 2 rails");
+  bad = Wire(RemoteReady());
+  bad.mutable_ready()->mutable_rails()->RemoveLast();
+  EXPECT_EQ(ErrorOf(bad), "ready.keys: 6 entries for 3 ranges and 1 rails");
+  bad = Wire(RemoteReady());
+  bad.mutable_ready()->set_range_lengths_bytes(2, 0);
+  EXPECT_EQ(ErrorOf(bad), "ready.range_lengths_bytes: [2]: 0 bytes at 4096");
+  bad.mutable_ready()->set_range_lengths_bytes(2, ~uint64_t{0});
+  EXPECT_THAT(ErrorOf(bad), HasSubstr("ready.range_lengths_bytes: [2]: 18446744073709551615 bytes"));
+  bad = Wire(RemoteReady());
+  bad.mutable_ready()->set_range_zones(2, 1);
+  EXPECT_EQ(ErrorOf(bad), "ready.range_zones: [2]: 1 after 2");
+  bad = Wire(RemoteReady());
+  bad.mutable_ready()->add_fences(1 << 20);
+  EXPECT_EQ(ErrorOf(bad), "ready.fences: 1048576, more than 20 bits");
+}
+
+TEST(PeerConversionTest, TalliesAndSignalsAreBounded) {
+  EXPECT_EQ(ErrorOf(Wire(Sent{kJob, std::vector<uint64_t>(65, 1)})), "sent.bytes: 65 entries, more than 64");
+  EXPECT_EQ(ErrorOf(Wire(Sent{kJob, {~uint64_t{0}, 1}})), "sent.bytes: their sum passes 64 bits");
+  EXPECT_EQ(ErrorOf(Wire(RailSignal{RailIndex(64), "x"})), "rail_signal.rail: 64, more than 63");
+  EXPECT_EQ(ErrorOf(Wire(RailSignal{RailIndex(1), ""})), "rail_signal.signal: empty");
+  EXPECT_EQ(ErrorOf(Wire(RailSignal{RailIndex(1), std::string(4097, 'x')})),
+            "rail_signal.signal: 4097 bytes, more than 4096");
+  EXPECT_EQ(ErrorOf(Wire(RailSignal{RailIndex(1), std::string(4096, 'x')})), "accepted");
 }
 
 TEST(PeerConversionTest, ALongReasonIsCutBeforeItIsSent) {
