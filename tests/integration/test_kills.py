@@ -15,11 +15,13 @@ class Kills(harness.ClusterTest):
 
     def setUp(self):
         self.random = random.Random(harness.SEED)
+        self.server = self.enterContext(harness.TrainerServer())
 
     def life(self, number, moment):
         """Two trainers; the first is killed at `moment`, the second must be told so, and then ends as well."""
         group, length = f"kill{number}", 8 * MIB if moment == "running" else MIB
-        with harness.Trainer(self.cluster.nodes[0]) as victim, harness.Trainer(self.cluster.nodes[1]) as other:
+        with harness.Trainer(self.cluster.nodes[0], self.server) as victim, \
+                harness.Trainer(self.cluster.nodes[1], self.server) as other:
             if moment == "connected":
                 return victim.kill()
             for trainer in (victim, other):
@@ -64,6 +66,8 @@ class Kills(harness.ClusterTest):
         for number, moment in enumerate(MOMENTS * 2):  # warm: lazily made threads and descriptors exist after this
             self.life(f"warm{number}", moment)
         self.wait_idle()
+        for node in self.cluster.nodes:
+            harness.eventually(lambda node=node: footprint(node.pid)["mapped"] == 0, "segments unmapped")
         before = [footprint(node.pid) for node in self.cluster.nodes]
         moments = [MOMENTS[number % len(MOMENTS)] for number in range(KILLS // 10 if harness.SLOW else KILLS)]
         self.random.shuffle(moments)
@@ -72,7 +76,6 @@ class Kills(harness.ClusterTest):
                 self.life(number, moment)
         self.wait_idle()
         for node, held in zip(self.cluster.nodes, before):
-            self.assertEqual(held["mapped"], 0)
             harness.eventually(lambda node=node, held=held: self.no_more_than(footprint(node.pid), held),
                                lambda node=node, held=held: f"{node.name} holds {footprint(node.pid)}, before {held}")
         report = self.cluster.replay("--verify", "--workload", "uniform", "--bytes-per-rank", "1MiB", "--steps", 1)

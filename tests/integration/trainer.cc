@@ -10,12 +10,26 @@
 //    "timeout": SECONDS}
 //   {"do": "wait", "job": NAME, "timeout": SECONDS}       {"do": "cancel", "job": NAME}
 //   {"do": "leave", "group": G}
+//   {"do": "exchange", "group": G, "count": C, "sends": ..., "receives": ...}       C jobs, one after the other
+//   {"do": "import", "name": S, "bytes": N}   a segment that another process writes all the time, until
+//   {"do": "settle", "name": S, "seed": X}    which fills it for good
+//
+// With `--serve PATH` it listens on a Unix socket and serves each connection in a process of its own, whose id it says
+// first: for tests that need hundreds of trainers.
 //
 // Answers: {"ok": true, ...} or {"ok": false, "code": "NOT_FOUND", "message": "..."}.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -53,6 +67,44 @@ absl::Duration Seconds(const Json& command, double otherwise) {
   return absl::Seconds(command.value("timeout", otherwise));
 }
 
+// A process that writes a memfd all the time. It touches nothing but that memory, so it may follow a fork().
+class Scribbler {
+ public:
+  Scribbler(int fd, uint64_t length) {
+    if (pipe(orders_) != 0) throw std::runtime_error("pipe");
+    pid_ = fork();
+    if (pid_ != 0) return;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    close(orders_[1]);
+    auto* bytes = static_cast<std::byte*>(mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
+    if (bytes == MAP_FAILED || fcntl(orders_[0], F_SETFL, O_NONBLOCK) != 0) _exit(1);
+    uint64_t seed = 0;
+    for (uint64_t round = 0; read(orders_[0], &seed, sizeof(seed)) != sizeof(seed); ++round) {
+      memset(bytes, static_cast<int>(round & 0xff), length);
+    }
+    for (uint64_t i = 0; i < length; ++i) bytes[i] = Pattern(seed, i);
+    _exit(0);
+  }
+  ~Scribbler() {
+    close(orders_[0]);
+    close(orders_[1]);
+    if (pid_ > 0) kill(pid_, SIGKILL);
+  }
+  Scribbler(const Scribbler&) = delete;
+
+  // Returns when the final bytes are there.
+  bool Settle(uint64_t seed) {
+    int status = 0;
+    if (write(orders_[1], &seed, sizeof(seed)) != sizeof(seed) || waitpid(pid_, &status, 0) != pid_) return false;
+    pid_ = -1;
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  }
+
+ private:
+  int orders_[2] = {-1, -1};
+  pid_t pid_ = -1;
+};
+
 class Trainer {
  public:
   Json Do(const Json& command) {
@@ -69,6 +121,9 @@ class Trainer {
     if (what == "leave") return Leave(command);
     if (what == "submit") return Submit(command);
     if (what == "wait") return Wait(command);
+    if (what == "exchange") return Exchange(command);
+    if (what == "import") return ImportWritten(command);
+    if (what == "settle") return Settle(command);
     if (what == "cancel") return Cancel(command);
     return Failure(absl::UnimplementedError(absl::StrCat("no command '", what, "'")));
   }
@@ -170,28 +225,109 @@ class Trainer {
             {"ratio", report->ratio_to_bound}};
   }
 
+  // Stops at the first job that is not done; `done` counts those that are.
+  Json Exchange(const Json& command) {
+    AllToAllv exchange;
+    exchange.sends = Flows(command.value("sends", Json::object()));
+    exchange.receives = Flows(command.value("receives", Json::object()));
+    const uint64_t count = command.at("count");
+    for (uint64_t done = 0; done < count; ++done) {
+      absl::Status status;
+      auto job = groups_.at(command.at("group"))->Submit(exchange);
+      if (!job.ok()) {
+        status = job.status();
+      } else if (auto report = (*job)->Wait(Seconds(command, 120)); !report.ok()) {
+        status = report.status();
+      } else {
+        status = report->terminal ? report->status : absl::DeadlineExceededError("still running");
+      }
+      if (status.ok()) continue;
+      Json answer = Failure(status);
+      answer["done"] = done;
+      return answer;
+    }
+    return {{"ok", true}, {"done", count}};
+  }
+
+  Json ImportWritten(const Json& command) {
+    const uint64_t length = command.at("bytes");
+    const std::string name = command.at("name");
+    const int fd = memfd_create("trainer", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0 || ftruncate(fd, static_cast<off_t>(length)) != 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) != 0) {
+      return Failure(absl::ErrnoToStatus(errno, "memfd"));
+    }
+    scribblers_[name] = std::make_unique<Scribbler>(fd, length);
+    auto segment = client_->ImportSegment(fd, length);
+    close(fd);
+    if (!segment.ok()) return Failure(segment.status());
+    segments_[name] = *segment;
+    return {{"ok", true}, {"id", (*segment)->id()}};
+  }
+
+  Json Settle(const Json& command) {
+    const std::string name = command.at("name");
+    const bool settled = scribblers_.at(name)->Settle(command.at("seed"));
+    scribblers_.erase(name);
+    return settled ? Json{{"ok", true}} : Failure(absl::InternalError("the writing process failed"));
+  }
+
   Json Cancel(const Json& command) { return Answer(jobs_.at(command.at("job"))->Cancel()); }
 
   std::unique_ptr<Client> client_;
   std::map<std::string, std::shared_ptr<Segment>> segments_;
+  std::map<std::string, std::unique_ptr<Scribbler>> scribblers_;
   std::map<std::string, std::unique_ptr<Group>> groups_;
   std::map<std::string, std::shared_ptr<Job>> jobs_;
 };
 
-}  // namespace
-}  // namespace rails
-
-int main() {
-  rails::Trainer trainer;
+void Obey() {
+  Trainer trainer;
   std::string line;
   while (std::getline(std::cin, line)) {
-    rails::Json answer;
+    Json answer;
     try {
-      answer = trainer.Do(rails::Json::parse(line));
+      answer = trainer.Do(Json::parse(line));
     } catch (const std::exception& error) {  // of a command that is none: the test is wrong
       answer = {{"ok", false}, {"code", "BAD_COMMAND"}, {"message", error.what()}};
     }
     std::cout << answer.dump() << std::endl;
   }
+}
+
+// Forks before anything of gRPC runs, so each child is as good as a program that was just started.
+int Serve(const std::string& path) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof(address.sun_path)) return 2;
+  memcpy(address.sun_path, path.data(), path.size());
+  const int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0 || listen(listener, 64) != 0) {
+    return 1;
+  }
+  signal(SIGCHLD, SIG_IGN);
+  std::cout << "serving" << std::endl;
+  while (true) {
+    const int connection = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+    if (connection < 0) return 1;
+    if (fork() == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      signal(SIGCHLD, SIG_DFL);
+      dup2(connection, STDIN_FILENO);
+      dup2(connection, STDOUT_FILENO);
+      close(connection);
+      std::cout << Json{{"ok", true}, {"pid", getpid()}}.dump() << std::endl;
+      Obey();
+      return 0;
+    }
+    close(connection);
+  }
+}
+
+}  // namespace
+}  // namespace rails
+
+int main(int argc, char** argv) {
+  if (argc == 3 && std::string(argv[1]) == "--serve") return rails::Serve(argv[2]);
+  rails::Obey();
   return 0;
 }

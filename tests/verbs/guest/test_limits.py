@@ -1,0 +1,70 @@
+#!/usr/bin/env python3
+"""Clusters at the limits of what can be set, and settings that cannot work."""
+
+import unittest
+
+import harness
+import rdma
+from harness import clusters
+
+# Each with what must be seen of it.
+SETTINGS = {
+    "one outstanding work request": {"send_queue_depth": 1},
+    "a tiny completion queue": {"completion_queue_depth": 2},
+    "one fence at a time": {"fence_queue_depth": 1},
+    "path MTU 1024": {"path_mtu": 1024},
+    "three queue pairs a peer": {"queue_pairs_per_peer": 3},
+    "no windows": {"max_windows": 0},
+    "everything inline, or nothing": {"inline_bytes": 0},
+    "link-local GIDs": {"gid_index": 0},
+}
+
+
+class Limits(unittest.TestCase):
+    def cluster(self, verbs):
+        return clusters.Cluster(rdma.settings(verbs=verbs), build=harness.BUILD, addresses=rdma.pair())
+
+    def test_every_limit_still_moves_every_byte(self):
+        for name, verbs in SETTINGS.items():
+            with self.subTest(name), self.cluster(verbs) as cluster:
+                report = cluster.replay("--verify", "--workload", "zipf", "--ranks-per-node", 2, "--bytes-per-rank",
+                                        "1MiB", "--steps", 1, "--seed", harness.SEED)
+                self.assertIs(report["verified"], True)
+                devices = rdma.devices(cluster, 0)
+                if name == "path MTU 1024":
+                    self.assertEqual({device["mtu_bytes"] for device in devices}, {1024})
+                if name == "three queue pairs a peer":
+                    self.assertEqual({device["queue_pairs"] for device in devices}, {3})
+                weak = sum(device["weak_zones"] for device in devices)
+                self.assertEqual(weak > 0, name == "no windows")
+                if name == "no windows":
+                    self.assertIn("weak", cluster.nodes[0].log.read_text())
+
+    def test_settings_that_cannot_work_are_refused_with_the_reason(self):
+        for verbs, words in (({"gid_index": 200}, ["rxe_n0r0/1", "GID index 200"]),):
+            with self.subTest(verbs), self.assertRaises(clusters.ClusterError) as raised:
+                with self.cluster(verbs):
+                    pass
+            for word in words:
+                self.assertIn(word, str(raised.exception))
+
+    def test_no_such_device(self):
+        addresses = clusters.VerbsRails(lambda node, rail: f"rxe_x{node}r{rail}")
+        with self.assertRaises(clusters.ClusterError) as raised:
+            with clusters.Cluster(rdma.settings(), build=harness.BUILD, addresses=addresses):
+                pass
+        self.assertIn("device 'rxe_x0r0' is not there; this node has rxe_n0r0/1", str(raised.exception))
+
+    def test_rails_that_would_cross_stay_down(self):
+        # Node 1 lists its devices in another order: every rail would end in another one.
+        addresses = clusters.VerbsRails(lambda node, rail: f"rxe_n{node}r{rail if node == 0 else rail ^ 1}")
+        settings = rdma.settings()
+        settings.patience = 5.0
+        with self.assertRaises(clusters.ClusterError) as raised:
+            with clusters.Cluster(settings, build=harness.BUILD, addresses=addresses):
+                pass
+        print(raised.exception)
+
+
+if __name__ == "__main__":
+    harness.main()
