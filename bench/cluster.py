@@ -93,14 +93,16 @@ class LoopbackV6(Loopback):
 
 
 class VerbsRails(Loopback):
-    """Rails over RDMA devices; only the control streams are on loopback. `device(node, rail)` names a device."""
+    """Rails over RDMA devices; only the control streams are on loopback. `device(node, rail)` names a device; `speeds`
+    by rail, where they are not all alike."""
 
-    def __init__(self, device):
+    def __init__(self, device, speeds=None):
         super().__init__()
-        self._device = device
+        self._device, self._speeds = device, speeds
 
     def rail_config(self, node, rail):
-        return {"device": self._device(node, rail)}
+        config = {"device": self._device(node, rail)}
+        return {**config, "speed": self._speeds[rail]} if self._speeds else config
 
 
 @dataclasses.dataclass
@@ -186,7 +188,7 @@ class Cluster:
             "node": node.name,
             "socket_dir": str(node.sockets),
             "control": {"listen": self.addresses.control(node.index)},
-            "rails": [{"name": f"rail{r}", **self.addresses.rail_config(node.index, r), "speed": self.settings.speed}
+            "rails": [{"name": f"rail{r}", "speed": self.settings.speed, **self.addresses.rail_config(node.index, r)}
                       for r in range(self.settings.rails)],
             "peers": {"static": peers},
             "metrics": {"listen": self.addresses.metrics(node.index)},

@@ -13,9 +13,9 @@ harness.PATIENCE = 180.0  # the guest is slow, and slower on a busy machine
 RAILS = 4
 
 
-def pair():
+def pair(speeds=None):
     """Addresses of the two nodes on veth pairs."""
-    return clusters.VerbsRails(lambda node, rail: f"rxe_n{node}r{rail}")
+    return clusters.VerbsRails(lambda node, rail: f"rxe_n{node}r{rail}", speeds)
 
 
 def triple():
@@ -73,6 +73,34 @@ class VerbsTest(harness.ClusterTest):
         for direction in ("tx_bytes", "rx_bytes"):
             self.assertEqual(sum(rail[direction] for rail in report["rails"]), report["bytes"], report["rails"])
         return report
+
+
+class Shaped:
+    """The rails of the pair at these rates, in both directions. A context manager."""
+
+    # A packet may wait for the queue pair's 64 before it, so its acknowledgement is not late before a quarter second.
+    VERBS = {"timeout": 16, "retry_count": 6}
+
+    def __init__(self, rates):
+        self.rates = rates
+
+    def __enter__(self):
+        for rail, rate in enumerate(self.rates):
+            for node in range(2):
+                run("tc", "qdisc", "replace", "dev", f"n{node}r{rail}", "root", "tbf", "rate", rate, "burst", "66kb",
+                    "latency", "400ms")
+        return self
+
+    def __exit__(self, *_):
+        for rail in range(len(self.rates)):
+            for node in range(2):
+                run("tc", "qdisc", "del", "dev", f"n{node}r{rail}", "root")
+
+    def drops(self):
+        """Packets that the shapers dropped."""
+        text = "".join(run("tc", "-s", "qdisc", "show", "dev", f"n{node}r{rail}")
+                       for rail in range(len(self.rates)) for node in range(2))
+        return sum(int(number) for number in re.findall(r"dropped (\d+)", text))
 
 
 def link(interface, state):
