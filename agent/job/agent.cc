@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <mutex>
@@ -272,6 +273,14 @@ class AgentImpl final : public Agent {
 
 absl::StatusOr<std::unique_ptr<Agent>> Agent::Create(AgentOptions options, ControlLink* link, AgentObserver* observer) {
   if (options.rails.empty()) return absl::InvalidArgumentError("rails: give at least one");
+  if (options.rails.size() > kMaxMaskedRails) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rails: ", options.rails.size(), " given, ", kMaxMaskedRails, " at most"));
+  }
+  const auto other_kind = [&](const RailSpec& rail) { return rail.kind != options.rails.front().kind; };
+  if (std::any_of(options.rails.begin(), options.rails.end(), other_kind)) {
+    return absl::InvalidArgumentError("rails: all must be over TCP, or all over RDMA verbs");
+  }
   absl::StatusOr<WakeEvent> wake = WakeEvent::Create();
   if (!wake.ok()) return wake.status();
   auto agent = std::make_unique<AgentImpl>(options, *std::move(wake));

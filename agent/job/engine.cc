@@ -151,7 +151,7 @@ void Engine::LosePeer(Peer& peer, const std::string& why) {
     rails_[r].Command(std::move(command));
   }
   std::erase_if(early_, [&](const Early& e) { return e.peer == peer.index; });
-  jobs_.ForgetPeer(peer.index);
+  jobs_.OnPeerLost(peer);
   groups_.OnPeerLost(peer, absl::UnavailableError(absl::StrCat("node ", peer.node, " is lost: ", why)));
 }
 
@@ -264,6 +264,7 @@ void Engine::OnRailEvent(RailIndex rail, const RailEvent& event) {
     } else {
       options_.log->warn("rail_down rail={} peer={} error=\"{}\"", rail.value(), peer.node,
                          event.error_number == 0 ? "closed" : std::strerror(event.error_number));
+      jobs_.OnRailLost(rail, peer);
     }
     return;
   }
@@ -323,6 +324,7 @@ bool Engine::Step() {
   groups_.Tick(now_);
   jobs_.Tick();
   any = sprayer_.Dispatch(now_) || any;
+  jobs_.SendTallies();
   sweep_ = jobs_.Reap() || sweep_;
   if (sweep_) Sweep();
   FinishDrain();

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "agent/agent.h"
 #include "agent/job/copier.h"
+#include "agent/job/fence_slots.h"
 #include "agent/job/groups.h"
 #include "agent/job/node_job.h"
 #include "agent/job/peers.h"
@@ -22,7 +23,7 @@
 namespace railsd {
 
 // Owned by the engine's thread. Split over jobs_submit.cc (what trainers ask), jobs_exchange.cc (what peers and rails
-// say) and jobs_end.cc (how a job ends).
+// say), jobs_remote.cc (what they say over rails that write into remote memory) and jobs_end.cc (how a job ends).
 class JobTable {
  public:
   struct Parts {
@@ -57,7 +58,12 @@ class JobTable {
   void OnCopyResult(const CopyResult& result);
   // A peer's control stream or one of its rails came up: what waited for it goes out.
   void OnPeerReachable(const Peer& peer);
+  // A rail to the peer went down, and with it the keys of every zone on it.
+  void OnRailLost(RailIndex rail, const Peer& peer);
+  void OnPeerLost(const Peer& peer);
   void OnGroupBroken(const Group& group);
+  // Tells receivers that cannot count it what was sent to them; call after the sprayer has posted.
+  void SendTallies();
   // Call after what overflowed the rails' queues was retried.
   void SendHeldReadies();
 
@@ -65,7 +71,6 @@ class JobTable {
   JobSeq FinishedUntil(const Group& group, Rank rank) const;
   bool HasJobs(Epoch epoch) const;
   void ForgetGroup(Epoch epoch) { ended_.erase(epoch); }
-  void ForgetPeer(PeerIndex peer) { ledger_.Forget(peer); }
 
   void Tick();
   // Forgets jobs that have ended; call when nothing refers to one, after each batch of calls.
@@ -76,6 +81,8 @@ class JobTable {
   absl::Time NextDeadline() const { return next_deadline_; }
 
   size_t active_parts() const { return active_parts_; }
+  // What peers have written into this node's memory over the rail, as they say.
+  uint64_t told_rx_bytes(size_t rail) const { return told_rx_bytes_[rail]; }
   void FillCounters(AgentCounters* counters) const;
   std::vector<JobReport> ActiveReports() const;
   std::vector<JobReport> FinishedReports() const;
@@ -86,6 +93,7 @@ class JobTable {
     SessionId session;
     Digest digest{};
     JobReport report;
+    uint64_t node_in_bytes = 0;  // of the job on this node, from other nodes
   };
   struct Ended {
     std::map<std::pair<JobSeq, Rank>, Finished> reports;
@@ -100,6 +108,11 @@ class JobTable {
   // A READY that may not leave yet: a rail's queue was full when its zones were opened.
   struct HeldReady {
     uint32_t slot, generation;
+  };
+  // Zones that wait for room for their fences, or for a rail to their peer.
+  struct WaitingZones {
+    JobKey job;
+    PeerIndex peer;
   };
   // jobs_submit.cc
   absl::Status CheckAdmission(const Submission& submission, Group** group, Session** session) const;
@@ -120,12 +133,14 @@ class JobTable {
   absl::Status CheckOffer(const NodeJob& job, const Group& group, const PeerExchange& exchange) const;
   void Match(NodeJob& job, const Group& group, PeerExchange& exchange);
   void OpenZones(NodeJob& job, const Group& group, PeerExchange& exchange);
+  // Gives the set a slot and tells every rail of it.
+  void HandOverZones(NodeJob& job, PeerExchange& exchange, std::shared_ptr<ReceiveSet> set);
   void SendReady(NodeJob& job, PeerExchange& exchange, uint32_t slot);
   // No zone waits for room in a rail's queue.
   bool ZonesHandedOver() const;
   void PlanExchange(NodeJob& job, PeerExchange& exchange);
   void MaybeRunning(NodeJob& job);
-  void CloseZones(PeerExchange& exchange);
+  void CloseZones(PeerExchange& exchange, bool writers_stopped = true);
   void OnZonesQuiet(Slot& slot);
   void SubmitCopies(NodeJob& job);
   void OnSendDone(const RailEvent& event);
@@ -133,6 +148,25 @@ class JobTable {
   void OnReceiveFault(const RailEvent& event);
   void OnZonesClosed(const RailEvent& event);
   Slot* FindSlot(const RailEvent& event);
+
+  // jobs_remote.cc
+  void OpenRemoteZones(NodeJob& job, PeerExchange& exchange, std::shared_ptr<ReceiveSet> set);
+  void OpenWaitingZones();
+  // False: no room for its fences, or no rail to the peer.
+  bool TryOpenRemote(NodeJob& job, PeerExchange& exchange);
+  void ReleaseFences(const ReceiveSet& set);
+  void OnZonesOpened(RailIndex rail, const RailEvent& event);
+  void AddRanges(const PeerExchange& exchange, Ready* ready) const;
+  // Takes over where the flows land.
+  absl::Status FillRemote(const NodeJob& job, PeerExchange& exchange) const;
+  void StartFenced(PeerExchange& exchange);
+  void OnFence(RailIndex rail, const RailEvent& event);
+  void OnFenceDone(NodeJob& job, PeerExchange& exchange, const InFlight& done);
+  // Closes the zones of an aborted job as soon as their writers have stopped, or are given up.
+  void CloseWhenQuiesced(NodeJob& job, PeerExchange& exchange, bool told);
+  // Tells peers that wait for it that this node writes nothing more for an aborted job.
+  void SendQuiesced(NodeJob& job);
+  void AddTally(JobKey key, const std::vector<uint64_t>& before, const std::vector<uint64_t>& now);
 
   // jobs_end.cc
   void AbortJob(NodeJob& job, absl::Status why, bool tell_peers);
@@ -161,6 +195,8 @@ class JobTable {
   Sprayer& sprayer_;
   Copier& copier_;
   AgentObserver* const observer_;
+  const bool remote_;          // the rails write into remote memory
+  const uint32_t fence_room_;  // of every rail
 
   absl::Time now_;
   absl::Time next_deadline_ = absl::InfiniteFuture();
@@ -172,6 +208,9 @@ class JobTable {
   std::vector<Slot> slots_;
   std::vector<uint32_t> free_slots_;
   std::vector<HeldReady> held_readies_;
+  FenceSlots fence_slots_;
+  std::deque<WaitingZones> waiting_zones_;
+  std::vector<uint64_t> told_rx_bytes_;
   Ledger ledger_;
   PlanWorkspace workspace_;
   std::vector<PlanFlow> plan_flows_;

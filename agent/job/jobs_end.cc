@@ -24,16 +24,13 @@ bool JobTable::OnMessage(const Peer& from, Abort&& message) {
   const absl::Status why(code, absl::StrCat(message.reason, " (said ", from.node, ")"));
   NodeJob* job = Find(message.job);
   Tombstone(*group, message.job.seq, why);
-  if (job == nullptr) return true;
+  if (job == nullptr) {
+    if (remote_ && from.up) outbox_.Send(from.node, Quiesced{message.job});  // it may hold zones for this node
+    return true;
+  }
   AbortJob(*job, why, false);
   return true;
 }
-
-// Over TCP a receiver's zones are safe once its own rails have closed them; transports that write into remote memory
-// wait for this message.
-bool JobTable::OnMessage(const Peer&, Quiesced&& message) { return groups_.Find(message.job.epoch) != nullptr; }
-
-bool JobTable::OnMessage(const Peer&, Sent&&) { return false; }
 
 void JobTable::Tombstone(const Group& group, JobSeq seq, const absl::Status& why) {
   uint64_t taken_by_all = ~uint64_t{0};
@@ -69,7 +66,15 @@ void JobTable::AbortJob(NodeJob& job, absl::Status why, bool tell_peers) {
       rail.Command(std::move(command));
     }
   }
-  for (auto& [peer, exchange] : job.peers) CloseZones(exchange);
+  const bool tells = tell_peers && groups_.Find(job.key.epoch) != nullptr;
+  for (auto& [peer, exchange] : job.peers) {
+    if (remote_) {
+      CloseWhenQuiesced(job, exchange, tells);
+    } else {
+      CloseZones(exchange);
+    }
+  }
+  SendQuiesced(job);
   if (Group* group = groups_.Find(job.key.epoch)) {
     Tombstone(*group, job.key.seq, job.failure);
     for (PeerIndex peer : group->peers) {
@@ -118,9 +123,6 @@ void JobTable::Settle(NodeJob& job) {
     for (auto& [rank, part] : job.parts) {
       if (!part.terminal()) FinishPart(job, part, job.failure);
     }
-    for (const auto& [peer, exchange] : job.peers) {
-      if (exchange.ready.has_value() && peers_.Get(peer).up) outbox_.Send(peers_.Get(peer).node, Quiesced{job.key});
-    }
   } else if (!job.started ||
              !std::all_of(job.parts.begin(), job.parts.end(), [](const auto& p) { return p.second.terminal(); })) {
     return;
@@ -144,7 +146,8 @@ bool JobTable::Reap() {
 void JobTable::FinishIfDone(NodeJob& job, Rank rank) {
   RankPart& part = job.parts.at(rank);
   if (part.terminal() || job.aborting() || !job.running) return;
-  if (part.sends_left_bytes > 0 || part.copies_left > 0 || part.receive_peers_left > 0) return;
+  if (part.sends_left_bytes > 0 || part.fenced_flows_left > 0 || part.copies_left > 0) return;
+  if (part.receive_peers_left > 0) return;
   FinishPart(job, part, absl::OkStatus());
   Settle(job);
 }
@@ -178,7 +181,8 @@ void JobTable::FinishPart(NodeJob& job, RankPart& part, absl::Status status) {
   recent_.push_front(part.report);
   if (recent_.size() > kRecentReports) recent_.pop_back();
   Ended& ended = ended_[job.key.epoch];
-  ended.reports[{job.key.seq, part.submission.rank}] = {part.submission.session, part.digest, part.report};
+  ended.reports[{job.key.seq, part.submission.rank}] = {part.submission.session, part.digest, part.report,
+                                                        job.in_bytes};
   const Group* group = groups_.Find(job.key.epoch);
   const size_t kept =
       options_.finished_jobs_kept * (group == nullptr ? 1 : std::max<size_t>(1, group->local_ranks.size()));
@@ -223,6 +227,8 @@ absl::Status JobTable::DeadlineStatus(const NodeJob& job, const RankPart& part) 
       waits = absl::StrCat("for the ranks of ", node.node, " to submit");
     } else if (!exchange.ready.has_value()) {
       waits = absl::StrCat("for ", node.node, " to be ready");
+    } else if (!exchange.ready_sent) {
+      waits = absl::StrCat("for a rail from ", node.node, " to open its zones, or for room for its fences");
     } else if (!exchange.planned) {
       waits = absl::StrCat("for a rail to ", node.node);
     } else {
@@ -243,6 +249,14 @@ void JobTable::Tick() {
   std::vector<std::pair<Waiter, JobReport>> answers;
   std::vector<NodeJob*> silent;
   for (auto& [key, job] : jobs_) {
+    for (auto& [peer, exchange] : job->peers) {
+      if (!job->aborting() || exchange.quiesced_by == absl::InfiniteFuture()) continue;
+      if (exchange.quiesced_by > now_) {
+        Sooner(exchange.quiesced_by);
+      } else {
+        CloseZones(exchange, /*writers_stopped=*/false);
+      }
+    }
     if (job->abort_expected_by <= now_ && !job->aborting()) silent.push_back(job.get());
     if (!job->aborting() && job->abort_expected_by > now_) Sooner(job->abort_expected_by);
     for (auto& [rank, part] : job->parts) {
@@ -278,6 +292,7 @@ void JobTable::FillCounters(AgentCounters* counters) const {
   *counters = counters_;
   counters->jobs_active = active_parts_;
   counters->stolen_chunks = sprayer_.stolen_chunks();
+  counters->fence_slots = fence_slots_.taken();
 }
 
 std::vector<JobReport> JobTable::ActiveReports() const {

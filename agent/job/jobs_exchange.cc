@@ -129,6 +129,12 @@ void JobTable::OpenZones(NodeJob& job, const Group& group, PeerExchange& exchang
     for (auto& [rank, part] : job.parts) --part.receive_peers_left;
     return SendReady(job, exchange, 0);
   }
+  ingress_left_bytes_ += exchange.in_left_bytes;
+  if (remote_) return OpenRemoteZones(job, exchange, std::move(set));
+  HandOverZones(job, exchange, std::move(set));
+}
+
+void JobTable::HandOverZones(NodeJob& job, PeerExchange& exchange, std::shared_ptr<ReceiveSet> set) {
   uint32_t slot = static_cast<uint32_t>(slots_.size());
   if (free_slots_.empty()) {
     slots_.emplace_back();
@@ -141,16 +147,16 @@ void JobTable::OpenZones(NodeJob& job, const Group& group, PeerExchange& exchang
   slots_[slot].job = &job;
   slots_[slot].exchange = &exchange;
   exchange.zones = std::move(set);
-  slots_[slot].rails_open = static_cast<uint32_t>(rails_.size());
-  ingress_left_bytes_ += exchange.in_left_bytes;
+  slots_[slot].rails_open = exchange.rails_unopened = static_cast<uint32_t>(rails_.size());
   // Every rail has the command before the READY can leave this node, and looks for it when a frame comes whose zone it
-  // does not know: nobody is woken.
+  // does not know: nobody is woken, but for keys, which READY waits for.
   for (RailHandle& rail : rails_) {
     RailCommand command;
     command.kind = RailCommand::Kind::kOpenZones;
     command.zones = exchange.zones;
-    rail.Command(std::move(command), /*wake=*/false);
+    rail.Command(std::move(command), /*wake=*/remote_);
   }
+  if (remote_) return;  // OnZonesOpened() goes on
   if (ZonesHandedOver()) return SendReady(job, exchange, slot);
   held_readies_.push_back({slot, exchange.zones->generation});
 }
@@ -182,15 +188,31 @@ void JobTable::SendReady(NodeJob& job, PeerExchange& exchange, uint32_t slot) {
     ready.rails.push_back({RailIndex(static_cast<uint32_t>(r)), true,
                            static_cast<uint64_t>(rails_[r].speed_bytes_per_s), ingress_left_bytes_ / rails_.size()});
   }
+  if (remote_ && slot != 0) AddRanges(exchange, &ready);
   outbox_.Send(peer.node, std::move(ready));
 }
 
 bool JobTable::OnMessage(const Peer& from, Ready&& message) {
   NodeJob* job = Find(message.job);
-  if (job == nullptr || job->aborting() || !job->started) return false;
+  if (job == nullptr) {
+    // It ended here before it had begun; its receiver waits for this before it lets go of the memory.
+    if (remote_ && from.up) outbox_.Send(from.node, Quiesced{message.job});
+    return false;
+  }
+  if (!job->started) return false;
   auto exchange = job->peers.find(from.index);
   if (exchange == job->peers.end() || exchange->second.ready.has_value() || !exchange->second.offer_sent) return false;
   exchange->second.ready = std::move(message);
+  if (job->aborting()) {
+    SendQuiesced(*job);
+    return false;
+  }
+  if (remote_) {
+    if (absl::Status s = FillRemote(*job, exchange->second); !s.ok()) {
+      FailJob(*job, s, true);
+      return true;
+    }
+  }
   PlanExchange(*job, exchange->second);
   MaybeRunning(*job);
   FinishIfDone(*job);
@@ -223,6 +245,9 @@ void JobTable::PlanExchange(NodeJob& job, PeerExchange& exchange) {
     mine.destination_speed = static_cast<double>(rail.speed_bytes_per_s);
     mine.destination_backlog_bytes = rail.backlog_bytes;
     mine.usable = rail.usable && peer.CanSend(rail.rail.value());
+    if (remote_ && exchange.out_bytes > 0) {
+      mine.usable = mine.usable && (exchange.usable & RailBit(rail.rail.value())) != 0;
+    }
   }
   const absl::Time before = absl::Now();
   const absl::Status planned = BuildPlan(plan_flows_, plan_rails_, exchange.peer, options_.plan, &ledger_, &workspace_);
@@ -234,9 +259,11 @@ void JobTable::PlanExchange(NodeJob& job, PeerExchange& exchange) {
   ++counters_.plans;
   counters_.planning_nanoseconds += static_cast<uint64_t>(absl::ToInt64Nanoseconds(absl::Now() - before));
   exchange.planned = true;
+  if (remote_) StartFenced(exchange);
   for (const PlanRun& run : workspace_.runs) {
-    const OutFlow& flow = exchange.out[run.flow];
-    sprayer_.Queue(&job, &flow.send, flow.source, {exchange.ready->slot, exchange.ready->generation, run.flow}, run);
+    OutFlow& flow = exchange.out[run.flow];
+    sprayer_.Queue(&job, &flow.send, flow.source, {exchange.ready->slot, exchange.ready->generation, run.flow}, run,
+                   remote_ ? &flow.fenced : nullptr);
   }
 }
 
@@ -260,6 +287,7 @@ void JobTable::OnPeerReachable(const Peer& peer) {
     SendOffer(*job, exchange->second);
     PlanExchange(*job, exchange->second);
   }
+  OpenWaitingZones();
 }
 
 void JobTable::OnRailEvent(RailIndex rail, const RailEvent& event) {
@@ -273,8 +301,9 @@ void JobTable::OnRailEvent(RailIndex rail, const RailEvent& event) {
     case RailEvent::Kind::kZonesClosed:
       return OnZonesClosed(event);
     case RailEvent::Kind::kZonesOpened:
+      return OnZonesOpened(rail, event);
     case RailEvent::Kind::kFence:
-      return;  // of transports that write into remote memory
+      return OnFence(rail, event);
     case RailEvent::Kind::kPeerUp:
     case RailEvent::Kind::kPeerDown:
     case RailEvent::Kind::kBadPeer:
@@ -286,7 +315,10 @@ void JobTable::OnSendDone(const RailEvent& event) {
   const InFlight done = sprayer_.Finish(event, now_);
   NodeJob& job = *done.job;
   --job.outstanding_orders;
-  if (job.aborting()) return Settle(job);
+  if (job.aborting()) {
+    SendQuiesced(job);
+    return Settle(job);
+  }
   RankPart& part = job.parts.at(done.source);
   const auto where = [&] { return absl::StrCat("rail ", done.rail.value(), " to ", peers_.Get(done.peer).node); };
   switch (event.result) {
@@ -294,6 +326,7 @@ void JobTable::OnSendDone(const RailEvent& event) {
       part.report.bytes_sent += done.length_bytes;
       part.sends_left_bytes -= done.length_bytes;
       job.rail_tx_bytes[done.rail.value()] += done.length_bytes;
+      if (done.fence) OnFenceDone(job, job.peers.at(done.peer), done);
       return FinishIfDone(job, done.source);
     case SendResult::kMemoryFault:
       return FailJob(job,
@@ -348,17 +381,19 @@ void JobTable::OnReceiveFault(const RailEvent& event) {
           true);
 }
 
-void JobTable::CloseZones(PeerExchange& exchange) {
+void JobTable::CloseZones(PeerExchange& exchange, bool writers_stopped) {
   if (exchange.zones == nullptr || exchange.closing) return;
   exchange.closing = true;
+  exchange.quiesced_by = absl::InfiniteFuture();
   // Mostly no rail is inside a receive, and then nobody waits for the rails: they see the command when they are next
-  // awake.
-  const bool quiet = exchange.zones->gate.Close();
+  // awake. Where peers write by themselves only the end of the keys proves that they are out.
+  const bool quiet = !remote_ && exchange.zones->gate.Close();
   for (RailHandle& rail : rails_) {
     RailCommand command;
     command.kind = RailCommand::Kind::kCloseZones;
     command.slot = exchange.zones->slot;
     command.generation = exchange.zones->generation;
+    command.writers_stopped = writers_stopped;
     command.awaited = !quiet;
     rail.Command(std::move(command), /*wake=*/!quiet);
   }
@@ -371,7 +406,12 @@ void JobTable::OnZonesQuiet(Slot& slot) {
   PeerExchange& exchange = *slot.exchange;
   slot.job = nullptr;
   slot.exchange = nullptr;
+  if (remote_) ReleaseFences(*exchange.zones);
   exchange.zones.reset();
+  if (exchange.waiting != nullptr) {  // opened again when a rail is up
+    exchange.closing = false;
+    return waiting_zones_.push_back({job.key, exchange.peer});
+  }
   ingress_left_bytes_ -= exchange.in_left_bytes;
   if (job.aborting()) return;
   exchange.received = true;
@@ -389,6 +429,7 @@ void JobTable::OnZonesClosed(const RailEvent& event) {
   NodeJob& job = *slot.job;
   OnZonesQuiet(slot);
   if (job.aborting()) Settle(job);
+  if (remote_) OpenWaitingZones();
 }
 
 void JobTable::OnCopyResult(const CopyResult& result) {

@@ -17,6 +17,12 @@ uint64_t TotalBytes(const FlowRanges* flow) {
   return total;
 }
 
+uint32_t FenceRoomOf(const std::vector<RailHandle>& rails) {
+  uint32_t room = UINT32_MAX;
+  for (const RailHandle& rail : rails) room = std::min(room, rail.port->FenceRoom());
+  return room;
+}
+
 }  // namespace
 
 JobTable::JobTable(const Parts& parts)
@@ -29,7 +35,10 @@ JobTable::JobTable(const Parts& parts)
       sprayer_(*parts.sprayer),
       copier_(*parts.copier),
       observer_(parts.observer),
+      remote_(std::any_of(rails_.begin(), rails_.end(), [](const RailHandle& r) { return r.port->WritesRemotely(); })),
+      fence_room_(FenceRoomOf(rails_)),
       slots_(1),  // slot 0 means "no zones"
+      told_rx_bytes_(parts.rails->size()),
       ledger_(parts.rails->size()) {}
 
 NodeJob* JobTable::Find(JobKey key) {
@@ -279,6 +288,7 @@ void JobTable::AddOutFlows(NodeJob& job, const Group& group, PeerExchange& excha
       if (sends[r] != nullptr) flow.send.memory = Resolve(part, sends[r]->ranges);
       exchange.out_bytes += flow.send.memory.total_bytes();
       part.sends_left_bytes += flow.send.memory.total_bytes();
+      part.fenced_flows_left += remote_ && flow.send.memory.total_bytes() > 0;
     }
   }
   job.out_bytes += exchange.out_bytes;

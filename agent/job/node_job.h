@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "agent/agent.h"
 #include "agent/control/messages.h"
+#include "agent/job/fenced_flow.h"
 #include "agent/job/submission.h"
 #include "agent/job/tracker.h"
 #include "agent/job/validate.h"
@@ -35,6 +36,7 @@ struct RankPart {
   // Those that its ranges name, held from acceptance to the end: the session cannot give them away meanwhile.
   absl::flat_hash_map<SegmentId, std::shared_ptr<const HeldSegment>> segments;
   uint64_t sends_left_bytes = 0;    // to other nodes, not acknowledged
+  uint64_t fenced_flows_left = 0;   // to other nodes, whose fences are not all acknowledged
   uint64_t copies_left = 0;         // local flows from or to this rank
   uint64_t receive_peers_left = 0;  // peers whose zones for this job are not closed yet
   std::vector<Waiter> waiters;
@@ -45,6 +47,15 @@ struct RankPart {
 struct OutFlow {
   SendFlow send;
   Rank source, destination;
+  FencedFlow fenced = {};  // where rails write into remote memory
+};
+
+// The fences of one flow from a peer, in the present round.
+struct InFences {
+  RailMask seen = 0;
+  uint8_t expected = 0;  // as the first of them says
+  uint8_t round = 0;
+  bool arrived = false;
 };
 
 // The exchange with one peer node.
@@ -56,6 +67,13 @@ struct PeerExchange {
   uint64_t out_bytes = 0;
   std::optional<Ready> ready;  // theirs
   bool planned = false;
+  // Over rails that write into remote memory:
+  RailMask usable = 0;                 // rails that their READY gave keys for, and that have not failed since
+  std::vector<uint64_t> posted_bytes;  // by rail
+  uint64_t unposted_bytes = 0;
+  uint64_t outstanding_orders = 0;
+  uint64_t fenced_flows_left = 0;  // whose fences are not all acknowledged
+  bool quiesced_sent = false;
   // Receiving.
   std::optional<Offer> offer;  // theirs
   bool ready_sent = false;
@@ -63,6 +81,14 @@ struct PeerExchange {
   std::vector<ReceiveTracker> in;           // by zone
   uint64_t in_bytes = 0, in_left_bytes = 0;
   bool closing = false;
+  // Over rails that write into remote memory:
+  std::shared_ptr<ReceiveSet> waiting;              // zones that wait for a rail or for room for their fences
+  uint32_t rails_unopened = 0;                      // that have not said kZonesOpened
+  RailMask opened = 0;                              // whose keys are there
+  std::vector<InFences> fences;                     // by zone
+  std::vector<uint64_t> sent_bytes;                 // by rail, as they said
+  bool quiesced = false;                            // they write nothing more
+  absl::Time quiesced_by = absl::InfiniteFuture();  // until when that is waited for
   bool received = false;  // everything is here and the zones are closed, or there was nothing to receive
 };
 

@@ -1,6 +1,7 @@
 #include "agent/job/sprayer.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "agent/job/node_job.h"
@@ -90,7 +91,8 @@ void Sprayer::Push(size_t rail, PeerIndex peer, Run* run) {
   rails_state_[rail].queued_bytes += run->left_bytes;
 }
 
-void Sprayer::Queue(NodeJob* job, const SendFlow* flow, Rank source, ZoneRef zone, const PlanRun& planned) {
+void Sprayer::Queue(NodeJob* job, const SendFlow* flow, Rank source, ZoneRef zone, const PlanRun& planned,
+                    FencedFlow* fenced) {
   Run* run = NewRun();
   run->job = job;
   run->flow = flow;
@@ -98,6 +100,7 @@ void Sprayer::Queue(NodeJob* job, const SendFlow* flow, Rank source, ZoneRef zon
   run->zone = zone;
   run->offset_bytes = planned.offset_bytes;
   run->left_bytes = planned.length_bytes;
+  run->fenced = fenced;
   Push(planned.rail.value(), flow->peer, run);
 }
 
@@ -117,6 +120,15 @@ void Sprayer::Drop(const NodeJob* job) {
           queue.tail = run;
         }
         run = next;
+      }
+    }
+    for (Run** at = &rail.fences; *at != nullptr;) {
+      Run* run = *at;
+      if (run->job == job) {
+        *at = run->next;
+        FreeRun(run);
+      } else {
+        at = &run->next;
       }
     }
   }
@@ -139,11 +151,20 @@ bool Sprayer::PostNext(size_t r, PeerIndex peer, absl::Time now) {
   DestinationQueue& queue = At(r, peer);
   Run* run = queue.head;
   const uint64_t length = NextChunkBytes(run->left_bytes, rail.piece_bytes);
-  const uint64_t cookie = NewCookie({run->job, run->source, peer, RailIndex(static_cast<uint32_t>(r)), length});
-  if (!(*rails_)[r].TryPost({run->flow, run->zone, run->offset_bytes, length, cookie})) {
+  FencedFlow* fenced = run->fenced;
+  const bool last = fenced != nullptr && fenced->unposted_bytes == length;
+  const uint64_t cookie =
+      NewCookie({run->job, run->source, peer, RailIndex(static_cast<uint32_t>(r)), length, fenced, last});
+  SendOrder order{run->flow, run->zone, run->offset_bytes, length, cookie};
+  if (last) {  // this rail's fence travels with its last bytes
+    order.fences = static_cast<uint8_t>(std::popcount(fenced->used | RailBit(r)));
+    order.round = fenced->round;
+  }
+  if (!(*rails_)[r].TryPost(order)) {
     free_cookies_.push_back(cookie);
     return false;
   }
+  if (fenced != nullptr) OnFencedPosted(*run, r, length);
   ++run->job->outstanding_orders;
   run->job->first_chunk_at = std::min(run->job->first_chunk_at, now);
   run->offset_bytes += length;
@@ -165,17 +186,63 @@ bool Sprayer::PostNext(size_t r, PeerIndex peer, absl::Time now) {
   return true;
 }
 
+void Sprayer::OnFencedPosted(const Run& run, size_t r, uint64_t length) {
+  FencedFlow& fenced = *run.fenced;
+  PeerExchange& exchange = *fenced.exchange;
+  fenced.unposted_bytes -= length;
+  fenced.used |= RailBit(r);
+  ++exchange.outstanding_orders;
+  exchange.posted_bytes[r] += length;
+  exchange.unposted_bytes -= length;
+  if (exchange.unposted_bytes == 0) fully_posted_.push_back(&exchange);
+  if (fenced.unposted_bytes > 0) return;
+  fenced.fences_left = static_cast<uint32_t>(std::popcount(fenced.used));
+  for (RailMask others = fenced.used & ~RailBit(r); others != 0; others &= others - 1) {
+    Run* fence = NewRun();
+    *fence = run;
+    fence->offset_bytes = fence->left_bytes = 0;
+    fence->next = std::exchange(rails_state_[static_cast<size_t>(std::countr_zero(others))].fences, fence);
+  }
+}
+
+bool Sprayer::PostFences(size_t r) {
+  bool posted = false;
+  while (Run* run = rails_state_[r].fences) {
+    FencedFlow& fenced = *run->fenced;
+    const uint64_t cookie = NewCookie(
+        {run->job, run->source, run->flow->peer, RailIndex(static_cast<uint32_t>(r)), 0, &fenced, /*fence=*/true});
+    SendOrder order{run->flow, run->zone, 0, 0, cookie};
+    order.fences = static_cast<uint8_t>(std::popcount(fenced.used));
+    order.round = fenced.round;
+    if (!(*rails_)[r].TryPost(order)) {
+      free_cookies_.push_back(cookie);
+      return posted;
+    }
+    posted = true;
+    ++run->job->outstanding_orders;
+    ++fenced.exchange->outstanding_orders;
+    rails_state_[r].fences = run->next;
+    FreeRun(run);
+  }
+  return posted;
+}
+
+// What is queued there cannot be sent there; for the peer's or the flow's sake.
+bool Sprayer::IsStuck(size_t r, PeerIndex peer, const DestinationQueue& queue) const {
+  const FencedFlow* fenced = queue.head == nullptr ? nullptr : queue.head->fenced;
+  return !peers_->Get(peer).CanSend(r) || (fenced != nullptr && (fenced->usable & RailBit(r)) == 0);
+}
+
 // Deficit round robin over the destinations that have work and an open window.
 bool Sprayer::DispatchRail(size_t r, absl::Time now) {
   RailState& rail = rails_state_[r];
   const std::vector<PeerIndex>& order = peers_->spray_order();
-  bool posted = false;
+  bool posted = PostFences(r);
   for (size_t idle = 0; idle < order.size() && rail.queued_bytes > 0;) {
     const PeerIndex peer = order[rail.turn % order.size()];
     ++rail.turn;
     DestinationQueue& queue = At(r, peer);
-    const bool open =
-        queue.head != nullptr && queue.in_flight_bytes < rail.window_bytes && peers_->Get(peer).CanSend(r);
+    const bool open = queue.head != nullptr && queue.in_flight_bytes < rail.window_bytes && !IsStuck(r, peer, queue);
     if (!open) {
       queue.deficit_bytes = 0;
       ++idle;
@@ -184,7 +251,8 @@ bool Sprayer::DispatchRail(size_t r, absl::Time now) {
     idle = 0;
     queue.deficit_bytes += rail.piece_bytes;
     while (queue.head != nullptr && queue.in_flight_bytes < rail.window_bytes &&
-           queue.deficit_bytes >= NextChunkBytes(queue.head->left_bytes, rail.piece_bytes)) {
+           queue.deficit_bytes >= NextChunkBytes(queue.head->left_bytes, rail.piece_bytes) &&
+           !IsStuck(r, peer, queue)) {
       if (!PostNext(r, peer, now)) return posted;
       posted = true;
     }
@@ -200,7 +268,7 @@ void Sprayer::Take(size_t from, size_t to, PeerIndex peer) {
   Run* last = queue.tail;
   Run* moved = last;
   const uint64_t piece = rails_state_[to].piece_bytes;
-  if (peers_->Get(peer).CanSend(from) && last->left_bytes > 2 * piece) {
+  if (!IsStuck(from, peer, queue) && last->left_bytes > 2 * piece) {
     moved = NewRun();
     *moved = *last;
     moved->left_bytes = piece;
@@ -230,7 +298,7 @@ double Sprayer::Rate(size_t r, absl::Time now) const {
 bool Sprayer::Steal(size_t to, absl::Time now) {
   RailState& rail = rails_state_[to];
   for (PeerIndex p : peers_->spray_order()) {  // what it cannot send does not keep it busy
-    if (At(to, p).head != nullptr && peers_->Get(p).CanSend(to)) return false;
+    if (At(to, p).head != nullptr && !IsStuck(to, p, At(to, p))) return false;
   }
   double worst_seconds = 0;
   size_t from = to;
@@ -242,7 +310,8 @@ bool Sprayer::Steal(size_t to, absl::Time now) {
       const DestinationQueue& queue = At(r, p);
       if (queue.head == nullptr || !peers_->Get(p).CanSend(to)) continue;
       if (At(to, p).in_flight_bytes >= rail.window_bytes) continue;
-      const bool stuck = !peers_->Get(p).CanSend(r);
+      if (queue.tail->fenced != nullptr && (queue.tail->fenced->usable & RailBit(to)) == 0) continue;
+      const bool stuck = IsStuck(r, p, queue);
       const double seconds = static_cast<double>(rails_state_[r].queued_bytes) / speed;
       const bool lags =
           seconds > kStealSeconds && rails_state_[r].queued_bytes > kStealPieces * rails_state_[r].piece_bytes;
@@ -275,6 +344,8 @@ bool Sprayer::Dispatch(absl::Time now) {
 InFlight Sprayer::Finish(const RailEvent& event, absl::Time now) {
   const InFlight done = std::exchange(in_flight_[event.cookie], InFlight{});
   free_cookies_.push_back(event.cookie);
+  if (done.fenced != nullptr) --done.fenced->exchange->outstanding_orders;
+  if (done.length_bytes == 0) return done;
   RailState& rail = rails_state_[done.rail.value()];
   DestinationQueue& queue = At(done.rail.value(), done.peer);
   queue.in_flight_bytes -= done.length_bytes;

@@ -11,6 +11,7 @@
 
 #include "absl/time/time.h"
 #include "agent/base/ids.h"
+#include "agent/job/fenced_flow.h"
 #include "agent/job/peers.h"
 #include "agent/plan/plan.h"
 #include "agent/rail/rail.h"
@@ -43,6 +44,8 @@ struct InFlight {
   PeerIndex peer;
   RailIndex rail;
   uint64_t length_bytes = 0;
+  FencedFlow* fenced = nullptr;  // of rails that write into remote memory
+  bool fence = false;            // the chunk carries one, or is nothing else
 };
 
 struct SprayerOptions {
@@ -56,12 +59,16 @@ class Sprayer {
  public:
   Sprayer(const SprayerOptions& options, std::vector<RailHandle>* rails, PeerTable* peers);
 
-  // Queues one run of `flow` (owned by `job`, which outlives it here).
-  void Queue(NodeJob* job, const SendFlow* flow, Rank source, ZoneRef slot, const PlanRun& run);
+  // Queues one run of `flow` (owned by `job`, which outlives it here). `fenced` is the flow's, with all of its bytes
+  // unposted, where the rails write into remote memory.
+  void Queue(NodeJob* job, const SendFlow* flow, Rank source, ZoneRef slot, const PlanRun& run,
+             FencedFlow* fenced = nullptr);
   // Drops what is queued of the job (posted chunks are stopped by the rails).
   void Drop(const NodeJob* job);
   // Posts what the windows allow; call after events. Returns false when there was nothing to do.
   bool Dispatch(absl::Time now);
+  // Exchanges with fences of which the last byte was posted since the last call; look before a job is forgotten.
+  std::vector<PeerExchange*>& fully_posted() { return fully_posted_; }
   // A posted chunk has ended. Returns what it was.
   InFlight Finish(const RailEvent& event, absl::Time now);
 
@@ -77,7 +84,8 @@ class Sprayer {
     const SendFlow* flow = nullptr;
     Rank source;
     ZoneRef zone;
-    uint64_t offset_bytes = 0, left_bytes = 0;
+    uint64_t offset_bytes = 0, left_bytes = 0;  // none left: a fence
+    FencedFlow* fenced = nullptr;
     Run* next = nullptr;
   };
   struct DestinationQueue {
@@ -88,6 +96,7 @@ class Sprayer {
   };
   struct RailState {
     std::vector<DestinationQueue> destinations;  // by peer
+    Run* fences = nullptr;                       // that wait for room in the rail's queue
     uint64_t queued_bytes = 0, in_flight_bytes = 0;
     size_t turn = 0;  // into the spray order
     uint64_t piece_bytes = 0, window_bytes = 0;
@@ -102,6 +111,9 @@ class Sprayer {
   void Push(size_t rail, PeerIndex peer, Run* run);
   DestinationQueue& At(size_t rail, PeerIndex peer);
   bool PostNext(size_t rail, PeerIndex peer, absl::Time now);
+  void OnFencedPosted(const Run& run, size_t rail, uint64_t length_bytes);
+  bool PostFences(size_t rail);
+  bool IsStuck(size_t rail, PeerIndex peer, const DestinationQueue& queue) const;
   bool DispatchRail(size_t rail, absl::Time now);
   // What the rail delivers, as far as it is known now.
   double Rate(size_t rail, absl::Time now) const;
@@ -117,6 +129,7 @@ class Sprayer {
   Run* free_runs_ = nullptr;
   std::vector<InFlight> in_flight_;  // by cookie
   std::vector<uint64_t> free_cookies_;
+  std::vector<PeerExchange*> fully_posted_;
   uint64_t stolen_chunks_ = 0;
 };
 

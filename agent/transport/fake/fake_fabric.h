@@ -22,6 +22,7 @@ struct FakeTransportOptions {
   size_t max_receive_events = 256;  // receiving pauses while so many were not taken
   // Orders write into the peer's memory with the keys of its zones, as RDMA does: see RailTransport::WritesRemotely().
   bool writes_remotely = false;
+  uint32_t fence_room = 1024;
   bool weak_zones = false;  // a zone's key outlives nothing but its writers: closing under one breaks its link
   // Not null: links come up only after both ends have heard the other's signal. Outlives the transport.
   SignalSink* signals = nullptr;

@@ -54,6 +54,7 @@ class FakeTransport final : public RailTransport {
   void OpenZones(std::shared_ptr<const ReceiveSet> zones) override;
   void CloseZones(uint32_t slot, uint32_t generation, bool writers_stopped) override;
   bool WritesRemotely() const override { return options_.writes_remotely; }
+  uint32_t FenceRoom() const override { return options_.writes_remotely ? options_.fence_room : UINT32_MAX; }
   std::shared_ptr<MemoryRegistrar> registrar() const override { return registrar_; }
   void OnSignal(PeerIndex peer, const std::string& bytes) override;
   size_t Poll(absl::Duration max_wait, absl::Span<RailEvent> out) override;

@@ -64,13 +64,19 @@ bool SteppedRail::Step() {
   if (frozen) return false;
   bool any = false;
   while (!commands_.empty()) {
-    const RailCommand& command = commands_.front();
+    RailCommand& command = commands_.front();
     if (command.kind == RailCommand::Kind::kPost) {
+      if (tamper && !tampered_ && !tamper(command.order)) {
+        commands_.pop_front();
+        continue;
+      }
+      tampered_ = true;
       if (transport_->Post(absl::MakeConstSpan(&command.order, 1)) == 0) break;
     } else {
       Apply(command);
     }
     commands_.pop_front();
+    tampered_ = false;
     any = true;
   }
   RailEvent events[16];
@@ -92,7 +98,7 @@ Buffer::~Buffer() { ::munmap(data_, length_bytes_); }
 
 UniqueFd Buffer::Dup() const { return UniqueFd(::fcntl(fd_.get(), F_DUPFD_CLOEXEC, 0)); }
 
-Cluster::Cluster(Options options) : random_(options.seed) {
+Cluster::Cluster(Options options) : remote_(options.remote), random_(options.seed) {
   for (size_t n = 0; n < options.nodes; ++n) {
     auto node = std::make_unique<Node>();
     node->name = absl::StrCat("n", n);
@@ -106,8 +112,18 @@ Cluster::Cluster(Options options) : random_(options.seed) {
     std::vector<RailPort*> ports;
     for (size_t r = 0; r < options.rails; ++r) {
       agent.rails.push_back({absl::StrCat("rail", r), "", "", 100'000'000});
-      node->rails.push_back(std::make_unique<SteppedRail>(
-          fabric_.Create({.rail = RailIndex(static_cast<uint32_t>(r)), .node = node->name, .boot = node->boot})));
+      Node::Signals& signals = node->signals.emplace_back();
+      signals.node = node.get();
+      signals.rail = RailIndex(static_cast<uint32_t>(r));
+      FakeTransportOptions fake;
+      fake.rail = signals.rail;
+      fake.node = node->name;
+      fake.boot = node->boot;
+      fake.writes_remotely = remote_;
+      fake.weak_zones = options.weak_zones;
+      fake.fence_room = options.fence_room;
+      fake.signals = remote_ ? &signals : nullptr;
+      node->rails.push_back(std::make_unique<SteppedRail>(fabric_.Create(fake)));
       ports.push_back(node->rails.back().get());
     }
     node->engine = std::make_unique<Engine>(agent, ports, node.get(), nullptr, &node->copier);
@@ -185,6 +201,27 @@ SessionId Cluster::OpenSession(size_t n) {
     id = *s;
   });
   return id;
+}
+
+bool Cluster::HasReceived(size_t n, size_t rail) const {
+  if (!remote_) return nodes_[n]->rails[rail]->counters().rx_payload_bytes.load() > 0;
+  return std::any_of(nodes_.begin(), nodes_.end(), [&](const auto& node) {
+    return node != nodes_[n] && node->rails[rail]->counters().tx_payload_bytes.load() > 0;
+  });
+}
+
+void Cluster::ExpectNothingOpen() {
+  for (size_t n = 0; n < nodes_.size(); ++n) {
+    const AgentSnapshot snapshot = nodes_[n]->engine->Snapshot(0);
+    EXPECT_TRUE(snapshot.active_jobs.empty());
+    EXPECT_EQ(snapshot.counters.fence_slots, 0u);
+    for (size_t r = 0; r < nodes_[n]->rails.size(); ++r) {
+      EXPECT_EQ(snapshot.rails[r].queued_bytes + snapshot.rails[r].in_flight_bytes, 0u);
+      EXPECT_EQ(nodes_[n]->rails[r]->counters().posted_bytes.load(), 0u);
+      EXPECT_EQ(fabric_.OpenKeys(AddressOf(n, r)), 0u) << nodes_[n]->name << " rail " << r;
+      EXPECT_EQ(fabric_.OpenFences(AddressOf(n, r)), 0u) << nodes_[n]->name << " rail " << r;
+    }
+  }
 }
 
 void Cluster::AddSegment(size_t n, SessionId session, uint32_t id, const Buffer& buffer) {

@@ -31,6 +31,8 @@ class SteppedRail final : public RailPort {
   bool Step();
   // While frozen the rail neither takes commands nor makes progress.
   bool frozen = false;
+  // Sees every order before the transport does, and may change it; false: it is lost.
+  std::function<bool(SendOrder&)> tamper;
   // Commands that fit before TryCommand refuses.
   size_t capacity = 64;
   // The zones that were opened last.
@@ -39,6 +41,7 @@ class SteppedRail final : public RailPort {
  private:
   void Apply(const RailCommand& command);
   std::unique_ptr<RailTransport> transport_;
+  bool tampered_ = false;  // the first command was shown
   std::deque<RailCommand> commands_;
   std::deque<RailEvent> events_;
 };
@@ -63,8 +66,14 @@ struct Node final : public ControlLink {
   void Send(const std::string& node, ControlMessage message) override { outbox.emplace_back(node, std::move(message)); }
   std::string name;
   BootId boot;
-  std::vector<std::unique_ptr<SteppedRail>> rails;
+  struct Signals final : SignalSink {
+    void Send(PeerIndex peer, std::string bytes) override { node->engine->SendSignal(rail, peer, std::move(bytes)); }
+    Node* node = nullptr;
+    RailIndex rail;
+  };
+  std::deque<Signals> signals;
   InlineCopier copier;
+  std::vector<std::unique_ptr<SteppedRail>> rails;
   std::deque<std::pair<std::string, ControlMessage>> outbox;
   std::unique_ptr<Engine> engine;
 };
@@ -72,12 +81,15 @@ struct Node final : public ControlLink {
 class Cluster {
  public:
   struct Options {
+    bool remote = false;  // rails write into remote memory
     size_t nodes = 2;
     size_t rails = 2;
     uint64_t seed = 1;
     AgentLimits limits = {};
     PlanOptions plan = {};
     bool connect = true;
+    uint32_t fence_room = 1024;
+    bool weak_zones = false;
   };
   explicit Cluster(Options options);
 
@@ -95,10 +107,17 @@ class Cluster {
 
   SessionId OpenSession(size_t n);
   void AddSegment(size_t n, SessionId session, uint32_t id, const Buffer& buffer);
+  // Bytes have come to node `n` over the rail.
+  bool HasReceived(size_t n, size_t rail) const;
+  FakeFabric& fabric() { return fabric_; }
+  std::string AddressOf(size_t n, size_t rail) { return nodes_[n]->rails[rail]->transport().LocalAddress(); }
+  // No key, fence slot, queued or posted byte is left anywhere.
+  void ExpectNothingOpen();
 
  private:
   bool StepOnce();
   bool DeliverOne();
+  const bool remote_;
   FakeFabric fabric_;
   std::mt19937_64 random_;
   absl::Time now_ = absl::UnixEpoch();

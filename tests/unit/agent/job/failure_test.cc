@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 #include "tests/unit/agent/job/cluster.h"
 
 namespace railsd::testing {
@@ -12,8 +14,21 @@ using ::testing::HasSubstr;
 
 std::string Text(const absl::Status& status) { return status.ToString(); }
 
-TEST(GroupTest, WorldSizeThatRanksDisagreeOnIsToldToAll) {
-  Cluster cluster({.nodes = 2, .rails = 1});
+// Over rails that receive frames, and over rails that write into remote memory.
+class GroupTest : public ::testing::TestWithParam<bool> {};
+class PeerTest : public ::testing::TestWithParam<bool> {};
+class DrainTest : public ::testing::TestWithParam<bool> {};
+class SegmentTest : public ::testing::TestWithParam<bool> {};
+
+std::string ModeOf(const ::testing::TestParamInfo<bool>& info) { return info.param ? "Remote" : "Framed"; }
+
+INSTANTIATE_TEST_SUITE_P(Rails, GroupTest, ::testing::Bool(), ModeOf);
+INSTANTIATE_TEST_SUITE_P(Rails, PeerTest, ::testing::Bool(), ModeOf);
+INSTANTIATE_TEST_SUITE_P(Rails, DrainTest, ::testing::Bool(), ModeOf);
+INSTANTIATE_TEST_SUITE_P(Rails, SegmentTest, ::testing::Bool(), ModeOf);
+
+TEST_P(GroupTest, WorldSizeThatRanksDisagreeOnIsToldToAll) {
+  Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
   Exchange exchange(&cluster, 2, "g");
   exchange.trainer(0).Join("g", 2);
   exchange.trainer(1).Join("g", 3);
@@ -25,8 +40,8 @@ TEST(GroupTest, WorldSizeThatRanksDisagreeOnIsToldToAll) {
   exchange.JoinAll();
 }
 
-TEST(GroupTest, BadJoins) {
-  Cluster cluster({.nodes = 1, .rails = 1, .limits = {.max_groups = 1, .max_world_size = 8}});
+TEST_P(GroupTest, BadJoins) {
+  Cluster cluster({.remote = GetParam(), .nodes = 1, .rails = 1, .limits = {.max_groups = 1, .max_world_size = 8}});
   Exchange exchange(&cluster, 2, "g");
   Trainer& trainer = exchange.trainer(0);
   const auto join = [&](const std::string& name, uint32_t world, uint32_t rank) {
@@ -43,8 +58,8 @@ TEST(GroupTest, BadJoins) {
   EXPECT_THAT(join("other", 2, 0), HasSubstr("limits.max_groups"));
 }
 
-TEST(GroupTest, SameRankTwiceOnDifferentNodes) {
-  Cluster cluster({.nodes = 3, .rails = 1});
+TEST_P(GroupTest, SameRankTwiceOnDifferentNodes) {
+  Cluster cluster({.remote = GetParam(), .nodes = 3, .rails = 1});
   Exchange exchange(&cluster, 3, "g");
   exchange.trainer(0).Join("g", 3);
   cluster.Run();
@@ -60,8 +75,8 @@ TEST(GroupTest, SameRankTwiceOnDifferentNodes) {
   EXPECT_TRUE(exchange.trainer(2).group.ok()) << exchange.trainer(2).group.status();
 }
 
-TEST(GroupTest, MissingRanksAreNamed) {
-  Cluster cluster({.nodes = 2, .rails = 1});
+TEST_P(GroupTest, MissingRanksAreNamed) {
+  Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
   Exchange exchange(&cluster, 4, "g");
   exchange.trainer(0).Join("g", 4, absl::Seconds(10));
   exchange.trainer(1).Join("g", 4);
@@ -73,8 +88,8 @@ TEST(GroupTest, MissingRanksAreNamed) {
   EXPECT_THAT(Text(exchange.trainer(1).group.status()), HasSubstr("joining"));
 }
 
-TEST(GroupTest, DifferentKeysNeverMeet) {
-  Cluster cluster({.nodes = 2, .rails = 1});
+TEST_P(GroupTest, DifferentKeysNeverMeet) {
+  Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
   Exchange exchange(&cluster, 2, "g");
   exchange.trainer(0).Join("g", 2);
   Trainer& other = exchange.trainer(1);
@@ -85,8 +100,8 @@ TEST(GroupTest, DifferentKeysNeverMeet) {
   EXPECT_FALSE(other.group.ok());
 }
 
-TEST(GroupTest, LeavingAfterTheLastJobDoesNotFailOthersJobs) {
-  Cluster cluster({.nodes = 3, .rails = 1});
+TEST_P(GroupTest, LeavingAfterTheLastJobDoesNotFailOthersJobs) {
+  Cluster cluster({.remote = GetParam(), .nodes = 3, .rails = 1});
   Exchange exchange(&cluster, 3, "g", 8 << 20);
   exchange.JoinAll();
   // Rank 0 exchanges nothing and is done early; ranks 1 and 2 move a lot.
@@ -139,8 +154,8 @@ TEST(AbortTest, APeerThatNeverSaysWhyIsNotWaitedForLong) {
   EXPECT_THAT(Text((*sender)->status), HasSubstr("n1 closed its zones for job 1 early"));
 }
 
-TEST(GroupTest, RankZeroClaimedOnTwoNodesAtOnce) {
-  Cluster cluster({.nodes = 2, .rails = 1});
+TEST_P(GroupTest, RankZeroClaimedOnTwoNodesAtOnce) {
+  Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
   Exchange exchange(&cluster, 3, "g");  // ranks 0 and 2 on n0
   exchange.trainer(1).rank = Rank(0);
   exchange.trainer(0).Join("g", 2);
@@ -152,18 +167,19 @@ TEST(GroupTest, RankZeroClaimedOnTwoNodesAtOnce) {
   EXPECT_EQ(exchange.trainer(1).group.status().code(), absl::StatusCode::kAlreadyExists);
 }
 
-class TrainerDeathTest : public ::testing::TestWithParam<int> {};
+class TrainerDeathTest : public ::testing::TestWithParam<std::tuple<bool, int>> {};
 
 // A trainer that goes away at any moment leaves nothing behind, and its peers hear its rank.
 TEST_P(TrainerDeathTest, PeersHearTheRankAndNothingIsLeft) {
-  Cluster cluster({.nodes = 2, .rails = 2, .seed = static_cast<uint64_t>(GetParam()) + 1});
+  const auto [remote, after_steps] = GetParam();
+  Cluster cluster({.remote = remote, .nodes = 2, .rails = 2, .seed = static_cast<uint64_t>(after_steps) + 1});
   Exchange exchange(&cluster, 4, "g", 8 << 20);
   exchange.JoinAll();
   std::vector<std::vector<uint64_t>> lengths(4, std::vector<uint64_t>(4, 500'000));
   exchange.SetLengths(lengths, 1);
   exchange.SubmitAll(1);
   int steps = 0;
-  cluster.Run([&] { return ++steps > GetParam(); });
+  cluster.Run([&, limit = after_steps] { return ++steps > limit; });
   bool closed = false;
   cluster.node(1).engine->CloseSession(exchange.trainer(3).session, "pid 42 was killed",
                                        [&](absl::Status s) { closed = s.ok(); });
@@ -185,20 +201,22 @@ TEST_P(TrainerDeathTest, PeersHearTheRankAndNothingIsLeft) {
     EXPECT_TRUE(snapshot.sessions.empty());
     EXPECT_TRUE(snapshot.groups.empty());
     EXPECT_TRUE(snapshot.active_jobs.empty());
-    for (const RailView& rail : snapshot.rails) EXPECT_EQ(rail.queued_bytes + rail.in_flight_bytes, 0u);
   }
+  cluster.ExpectNothingOpen();
 }
 
-INSTANTIATE_TEST_SUITE_P(AfterSteps, TrainerDeathTest, ::testing::Values(0, 1, 3, 5, 8, 12, 20, 30, 50, 80, 200));
+INSTANTIATE_TEST_SUITE_P(AfterSteps, TrainerDeathTest,
+                         ::testing::Combine(::testing::Bool(),
+                                            ::testing::Values(0, 1, 3, 5, 8, 12, 20, 30, 50, 80, 200)));
 
-TEST(PeerTest, LostPeerFailsItsJobsAndNamesTheNode) {
-  Cluster cluster({.nodes = 3, .rails = 2});
+TEST_P(PeerTest, LostPeerFailsItsJobsAndNamesTheNode) {
+  Cluster cluster({.remote = GetParam(), .nodes = 3, .rails = 2});
   Exchange with(&cluster, 3, "with", 8 << 20);
   with.JoinAll();
   with.SetLengths(std::vector<std::vector<uint64_t>>(3, std::vector<uint64_t>(3, 2'000'000)), 1);
   with.SubmitAll(1);
   // Bytes have moved, and n2 cannot have finished: nothing of it moves any more.
-  cluster.Run([&] { return cluster.node(0).rails[0]->counters().rx_payload_bytes.load() > 0; });
+  cluster.Run([&] { return cluster.HasReceived(0, 0); });
   for (auto& rail : cluster.node(2).rails) rail->frozen = true;
   for (size_t n : {0u, 1u}) cluster.node(n).engine->OnPeerDown("n2", "silent for 5 s");
   cluster.Run();
@@ -210,8 +228,8 @@ TEST(PeerTest, LostPeerFailsItsJobsAndNamesTheNode) {
   }
 }
 
-TEST(PeerTest, RestartedPeerBreaksOldGroupsAndJoinsAgain) {
-  Cluster cluster({.nodes = 2, .rails = 1});
+TEST_P(PeerTest, RestartedPeerBreaksOldGroupsAndJoinsAgain) {
+  Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
   Exchange exchange(&cluster, 2, "g");
   exchange.JoinAll();
   PeerHello hello = cluster.HelloOf(1);
@@ -222,8 +240,8 @@ TEST(PeerTest, RestartedPeerBreaksOldGroupsAndJoinsAgain) {
   EXPECT_THAT(Text(exchange.trainer(0).Submit(exchange.For(0, 1))), HasSubstr("restarted"));
 }
 
-TEST(DrainTest, TakesJobsUpToTheCutOnly) {
-  Cluster cluster({.nodes = 1, .rails = 1});
+TEST_P(DrainTest, TakesJobsUpToTheCutOnly) {
+  Cluster cluster({.remote = GetParam(), .nodes = 1, .rails = 1});
   Exchange exchange(&cluster, 2, "g");
   exchange.JoinAll();
   exchange.SetLengths({{0, 10}, {20, 0}}, 1);
@@ -239,8 +257,8 @@ TEST(DrainTest, TakesJobsUpToTheCutOnly) {
   exchange.ExpectBytes();
 }
 
-TEST(DrainTest, EndsAtItsLimit) {
-  Cluster cluster({.nodes = 1, .rails = 1});
+TEST_P(DrainTest, EndsAtItsLimit) {
+  Cluster cluster({.remote = GetParam(), .nodes = 1, .rails = 1});
   Exchange exchange(&cluster, 2, "g");
   exchange.JoinAll();
   exchange.SetLengths({{0, 10}, {20, 0}}, 1);
@@ -252,9 +270,11 @@ TEST(DrainTest, EndsAtItsLimit) {
   EXPECT_EQ(drained.code(), absl::StatusCode::kDeadlineExceeded);
 }
 
-TEST(SegmentTest, QuotasAndUse) {
-  Cluster cluster(
-      {.nodes = 1, .rails = 1, .limits = {.max_segments_per_session = 3, .max_segment_bytes_per_session = 4 << 20}});
+TEST_P(SegmentTest, QuotasAndUse) {
+  Cluster cluster({.remote = GetParam(),
+                   .nodes = 1,
+                   .rails = 1,
+                   .limits = {.max_segments_per_session = 3, .max_segment_bytes_per_session = 4 << 20}});
   Exchange exchange(&cluster, 2, "g");
   exchange.JoinAll();
   Trainer& trainer = exchange.trainer(0);
@@ -281,8 +301,8 @@ TEST(SegmentTest, QuotasAndUse) {
   EXPECT_EQ(removed.code(), absl::StatusCode::kNotFound);
 }
 
-TEST(SegmentTest, CannotBeRemovedBetweenAcceptanceAndUse) {
-  Cluster cluster({.nodes = 2, .rails = 1});
+TEST_P(SegmentTest, CannotBeRemovedBetweenAcceptanceAndUse) {
+  Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
   Exchange exchange(&cluster, 2, "g");
   exchange.JoinAll();
   exchange.SetLengths({{0, 10}, {20, 0}}, 1);
@@ -301,8 +321,8 @@ TEST(SegmentTest, CannotBeRemovedBetweenAcceptanceAndUse) {
 }
 
 // The commit reaches a third node before the join that it answers.
-TEST(GroupTest, NoJoinIsLeftBehindByACommitThatOvertookIt) {
-  Cluster cluster({.nodes = 3, .rails = 1, .limits = {.max_groups = 1}});
+TEST_P(GroupTest, NoJoinIsLeftBehindByACommitThatOvertookIt) {
+  Cluster cluster({.remote = GetParam(), .nodes = 3, .rails = 1, .limits = {.max_groups = 1}});
   Exchange exchange(&cluster, 3, "g");
   cluster.Hold(1, 2);
   exchange.trainer(0).Join("pair", 2);
@@ -317,8 +337,8 @@ TEST(GroupTest, NoJoinIsLeftBehindByACommitThatOvertookIt) {
   EXPECT_TRUE(exchange.trainer(2).group.ok()) << exchange.trainer(2).group.status();
 }
 
-TEST(DrainTest, TakesWhatOtherNodesHaveOffered) {
-  Cluster cluster({.nodes = 2, .rails = 1});
+TEST_P(DrainTest, TakesWhatOtherNodesHaveOffered) {
+  Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
   Exchange exchange(&cluster, 2, "g");
   exchange.JoinAll();
   exchange.SetLengths({{0, 10}, {20, 0}}, 1);

@@ -11,14 +11,25 @@ namespace {
 
 uint64_t Seed() { return static_cast<uint64_t>(::testing::UnitTest::GetInstance()->random_seed()) + 1; }
 
-TEST(JobTest, EveryByteArrivesForRandomMatrices) {
+// Over rails that receive frames, and over rails that write into remote memory.
+class JobTest : public ::testing::TestWithParam<bool> {};
+
+std::string ModeOf(const ::testing::TestParamInfo<bool>& info) { return info.param ? "Remote" : "Framed"; }
+
+INSTANTIATE_TEST_SUITE_P(Rails, JobTest, ::testing::Bool(), ModeOf);
+
+TEST_P(JobTest, EveryByteArrivesForRandomMatrices) {
   for (uint64_t round = 0; round < 12; ++round) {
     const uint64_t seed = Seed() * 1000 + round;
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     std::mt19937_64 random(seed);
     const size_t nodes = 1 + random() % 4;
     const uint32_t world = static_cast<uint32_t>(nodes * (1 + random() % 3));
-    Cluster cluster({.nodes = nodes, .rails = 1 + random() % 4, .seed = seed, .plan = {.min_chunk_bytes = 1024}});
+    Cluster cluster({.remote = GetParam(),
+                     .nodes = nodes,
+                     .rails = 1 + random() % 4,
+                     .seed = seed,
+                     .plan = {.min_chunk_bytes = 1024}});
     Exchange exchange(&cluster, world, "g");
     exchange.JoinAll();
     for (uint64_t seq = 1; seq <= 3; ++seq) {
@@ -31,8 +42,8 @@ TEST(JobTest, EveryByteArrivesForRandomMatrices) {
   }
 }
 
-TEST(JobTest, ReportsBytesBoundAndRails) {
-  Cluster cluster({.nodes = 2, .rails = 2});
+TEST_P(JobTest, ReportsBytesBoundAndRails) {
+  Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 2});
   Exchange exchange(&cluster, 2, "g", 1 << 22);
   exchange.JoinAll();
   exchange.SetLengths({{0, 2'000'000}, {1'000'000, 0}}, 7);
@@ -48,8 +59,8 @@ TEST(JobTest, ReportsBytesBoundAndRails) {
   EXPECT_EQ(report->rail_rx_bytes[0] + report->rail_rx_bytes[1], 1'000'000u);
 }
 
-TEST(JobTest, SeveralJobsOfSeveralGroupsAtOnce) {
-  Cluster cluster({.nodes = 3, .rails = 2, .seed = Seed(), .limits = {.max_jobs_per_group = 4}});
+TEST_P(JobTest, SeveralJobsOfSeveralGroupsAtOnce) {
+  Cluster cluster({.remote = GetParam(), .nodes = 3, .rails = 2, .seed = Seed(), .limits = {.max_jobs_per_group = 4}});
   std::mt19937_64 random(Seed());
   Exchange a(&cluster, 3, "a"), b(&cluster, 6, "b");
   a.JoinAll();
@@ -71,8 +82,8 @@ TEST(JobTest, SeveralJobsOfSeveralGroupsAtOnce) {
 }
 
 // Two nodes whose groups submit in opposite order, each with a quota of one job: neither may wait for the other.
-TEST(JobTest, GroupsInOppositeOrderDoNotDeadlock) {
-  Cluster cluster({.nodes = 2, .rails = 1, .seed = Seed(), .limits = {.max_jobs_per_group = 1}});
+TEST_P(JobTest, GroupsInOppositeOrderDoNotDeadlock) {
+  Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1, .seed = Seed(), .limits = {.max_jobs_per_group = 1}});
   Exchange a(&cluster, 2, "a"), b(&cluster, 2, "b");
   a.JoinAll();
   b.JoinAll();
@@ -90,8 +101,8 @@ TEST(JobTest, GroupsInOppositeOrderDoNotDeadlock) {
   }
 }
 
-TEST(JobTest, FullRailQueuesOnlyDelay) {
-  Cluster cluster({.nodes = 3, .rails = 2, .seed = Seed()});
+TEST_P(JobTest, FullRailQueuesOnlyDelay) {
+  Cluster cluster({.remote = GetParam(), .nodes = 3, .rails = 2, .seed = Seed()});
   for (size_t n = 0; n < 3; ++n) {
     for (auto& rail : cluster.node(n).rails) rail->capacity = 1;
   }
@@ -106,7 +117,7 @@ TEST(JobTest, FullRailQueuesOnlyDelay) {
 }
 
 // A frame may follow a READY at once: whatever it names must have reached every rail before.
-TEST(JobTest, ReadyWaitsForZonesThatARailHasNoRoomFor) {
+TEST(FramedJobTest, ReadyWaitsForZonesThatARailHasNoRoomFor) {
   Cluster cluster({.nodes = 3, .rails = 2});
   Exchange exchange(&cluster, 3, "g");
   exchange.JoinAll();
@@ -134,8 +145,8 @@ TEST(JobTest, ReadyWaitsForZonesThatARailHasNoRoomFor) {
   exchange.ExpectBytes();
 }
 
-TEST(JobTest, SameSubmissionIsTheSameJob) {
-  Cluster cluster({.nodes = 2, .rails = 1});
+TEST_P(JobTest, SameSubmissionIsTheSameJob) {
+  Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
   Exchange exchange(&cluster, 2, "g");
   exchange.JoinAll();
   exchange.SetLengths({{0, 100}, {200, 0}}, 1);
@@ -150,8 +161,8 @@ TEST(JobTest, SameSubmissionIsTheSameJob) {
   EXPECT_TRUE(exchange.trainer(0).Submit(exchange.For(0, 2)).ok());
 }
 
-TEST(JobTest, LengthMismatchIsToldToBothAndTheGroupGoesOn) {
-  Cluster cluster({.nodes = 2, .rails = 2});
+TEST_P(JobTest, LengthMismatchIsToldToBothAndTheGroupGoesOn) {
+  Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 2});
   Exchange exchange(&cluster, 2, "g");
   exchange.JoinAll();
   exchange.SetLengths({{0, 100}, {200, 0}}, 1);
@@ -175,8 +186,8 @@ TEST(JobTest, LengthMismatchIsToldToBothAndTheGroupGoesOn) {
   exchange.ExpectDone(2);
 }
 
-TEST(JobTest, LocalLengthMismatchNamesBothRanks) {
-  Cluster cluster({.nodes = 1, .rails = 1});
+TEST_P(JobTest, LocalLengthMismatchNamesBothRanks) {
+  Cluster cluster({.remote = GetParam(), .nodes = 1, .rails = 1});
   Exchange exchange(&cluster, 2, "g");
   exchange.JoinAll();
   exchange.SetLengths({{0, 10}, {20, 0}}, 1);
@@ -189,8 +200,8 @@ TEST(JobTest, LocalLengthMismatchNamesBothRanks) {
   EXPECT_THAT(std::string(report->status.message()), ::testing::HasSubstr("rank 1 on n0 sends 21 bytes to rank 0"));
 }
 
-TEST(JobTest, TagsMustAgree) {
-  Cluster cluster({.nodes = 2, .rails = 1});
+TEST_P(JobTest, TagsMustAgree) {
+  Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
   Exchange exchange(&cluster, 2, "g");
   exchange.JoinAll();
   exchange.SetLengths({{0, 10}, {20, 0}}, 1);
@@ -202,8 +213,8 @@ TEST(JobTest, TagsMustAgree) {
   EXPECT_THAT(std::string((*exchange.trainer(0).Wait(1))->status.message()), ::testing::HasSubstr("77"));
 }
 
-TEST(JobTest, BadSubmissionsNameFieldAndValueAndChangeNothing) {
-  Cluster cluster({.nodes = 1, .rails = 1, .limits = {.max_ranges_per_submission = 8}});
+TEST_P(JobTest, BadSubmissionsNameFieldAndValueAndChangeNothing) {
+  Cluster cluster({.remote = GetParam(), .nodes = 1, .rails = 1, .limits = {.max_ranges_per_submission = 8}});
   Exchange exchange(&cluster, 2, "g");
   exchange.JoinAll();
   Trainer& trainer = exchange.trainer(0);
@@ -261,8 +272,8 @@ TEST(JobTest, BadSubmissionsNameFieldAndValueAndChangeNothing) {
   exchange.ExpectDone(1);
 }
 
-TEST(JobTest, CancelBeforeMatchingLeavesATombstone) {
-  Cluster cluster({.nodes = 2, .rails = 1});
+TEST_P(JobTest, CancelBeforeMatchingLeavesATombstone) {
+  Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
   Exchange exchange(&cluster, 2, "g");
   exchange.JoinAll();
   exchange.SetLengths({{0, 100}, {200, 0}}, 1);
@@ -281,13 +292,13 @@ TEST(JobTest, CancelBeforeMatchingLeavesATombstone) {
   exchange.ExpectBytes();
 }
 
-TEST(JobTest, CancelInTheMiddleIsQuiescentAndBreaksTheGroup) {
-  Cluster cluster({.nodes = 2, .rails = 2});
+TEST_P(JobTest, CancelInTheMiddleIsQuiescentAndBreaksTheGroup) {
+  Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 2});
   Exchange exchange(&cluster, 2, "g", 8 << 20);
   exchange.JoinAll();
   exchange.SetLengths({{0, 4'000'000}, {4'000'000, 0}}, 1);
   exchange.SubmitAll(1);
-  const auto moving = [&] { return cluster.node(1).rails[0]->counters().rx_payload_bytes.load() > 0; };
+  const auto moving = [&] { return cluster.HasReceived(1, 0); };
   cluster.Run(moving);
   ASSERT_TRUE(moving());
   cluster.node(0).engine->Cancel(exchange.trainer(0).session, {exchange.trainer(0).group->epoch, JobSeq(1)}, Rank(0),
@@ -305,7 +316,7 @@ TEST(JobTest, CancelInTheMiddleIsQuiescentAndBreaksTheGroup) {
 }
 
 // No status, failed ones included, is told while a rail may still read the rank's memory.
-TEST(JobTest, AbortedSenderIsNotTerminalWhileARailHoldsItsChunks) {
+TEST(FramedJobTest, AbortedSenderIsNotTerminalWhileARailHoldsItsChunks) {
   Cluster cluster({.nodes = 2, .rails = 2});
   Exchange exchange(&cluster, 2, "g", 8 << 20);
   exchange.JoinAll();
@@ -333,13 +344,13 @@ TEST(JobTest, AbortedSenderIsNotTerminalWhileARailHoldsItsChunks) {
   EXPECT_TRUE(closed);
 }
 
-TEST(JobTest, AbortedReceiverIsNotTerminalWhileARailHasItsZonesOpen) {
-  Cluster cluster({.nodes = 2, .rails = 2});
+TEST_P(JobTest, AbortedReceiverIsNotTerminalWhileARailHasItsZonesOpen) {
+  Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 2});
   Exchange exchange(&cluster, 2, "g", 8 << 20);
   exchange.JoinAll();
   exchange.SetLengths({{0, 4'000'000}, {0, 0}}, 1);
   exchange.SubmitAll(1);
-  cluster.Run([&] { return cluster.node(1).rails[0]->counters().rx_payload_bytes.load() > 0; });
+  cluster.Run([&] { return cluster.HasReceived(1, 0); });
   SteppedRail& rail = *cluster.node(1).rails[1];
   ASSERT_TRUE(rail.opened->gate.Enter());  // in the middle of a receive
   rail.frozen = true;
@@ -355,7 +366,7 @@ TEST(JobTest, AbortedReceiverIsNotTerminalWhileARailHasItsZonesOpen) {
   EXPECT_EQ((*receiver)->status.code(), absl::StatusCode::kCancelled);
 }
 
-TEST(JobTest, DoneWaitsForARailThatIsInsideAReceive) {
+TEST(FramedJobTest, DoneWaitsForARailThatIsInsideAReceive) {
   Cluster cluster({.nodes = 2, .rails = 2});
   Exchange exchange(&cluster, 2, "g");
   exchange.JoinAll();
@@ -386,7 +397,7 @@ TEST(JobTest, DoneWaitsForARailThatIsInsideAReceive) {
 }
 
 // What a rail has not seen yet does not matter once nobody can come in.
-TEST(JobTest, DoneDoesNotWaitForARailThatIsOutside) {
+TEST(FramedJobTest, DoneDoesNotWaitForARailThatIsOutside) {
   Cluster cluster({.nodes = 2, .rails = 2});
   Exchange exchange(&cluster, 2, "g");
   exchange.JoinAll();
@@ -411,8 +422,8 @@ TEST(JobTest, DoneDoesNotWaitForARailThatIsOutside) {
   exchange.ExpectBytes();
 }
 
-TEST(JobTest, AbortedCopiesAreWaitedFor) {
-  Cluster cluster({.nodes = 1, .rails = 1});
+TEST_P(JobTest, AbortedCopiesAreWaitedFor) {
+  Cluster cluster({.remote = GetParam(), .nodes = 1, .rails = 1});
   Exchange exchange(&cluster, 2, "g");
   exchange.JoinAll();
   exchange.SetLengths({{0, 1000}, {1000, 0}}, 1);
@@ -429,8 +440,8 @@ TEST(JobTest, AbortedCopiesAreWaitedFor) {
   EXPECT_EQ((*report)->status.code(), absl::StatusCode::kCancelled);
 }
 
-TEST(JobTest, DeadlineNamesWhatWasMissing) {
-  Cluster cluster({.nodes = 2, .rails = 1});
+TEST_P(JobTest, DeadlineNamesWhatWasMissing) {
+  Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
   Exchange exchange(&cluster, 2, "g");
   exchange.JoinAll();
   exchange.SetLengths({{0, 100}, {200, 0}}, 1);
@@ -447,8 +458,8 @@ TEST(JobTest, DeadlineNamesWhatWasMissing) {
   EXPECT_THAT(std::string((*report)->status.message()), ::testing::HasSubstr("the ranks of n1 to submit"));
 }
 
-TEST(JobTest, WaitAnswersWithTheStateWhenItsTimePasses) {
-  Cluster cluster({.nodes = 2, .rails = 1});
+TEST_P(JobTest, WaitAnswersWithTheStateWhenItsTimePasses) {
+  Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
   Exchange exchange(&cluster, 2, "g");
   exchange.JoinAll();
   exchange.SetLengths({{0, 100}, {200, 0}}, 1);
@@ -465,8 +476,8 @@ TEST(JobTest, WaitAnswersWithTheStateWhenItsTimePasses) {
   EXPECT_EQ((*exchange.trainer(1).Wait(1)).status().code(), absl::StatusCode::kNotFound);
 }
 
-TEST(JobTest, OffersBeforeTheCommitAreKept) {
-  Cluster cluster({.nodes = 3, .rails = 1});
+TEST_P(JobTest, OffersBeforeTheCommitAreKept) {
+  Cluster cluster({.remote = GetParam(), .nodes = 3, .rails = 1});
   Exchange exchange(&cluster, 3, "g");
   cluster.Hold(0, 2);  // n2 hears of rank 0's commit last
   for (uint32_t r : {0u, 1u, 2u}) exchange.trainer(r).Join("g", 3);
@@ -484,8 +495,8 @@ TEST(JobTest, OffersBeforeTheCommitAreKept) {
   exchange.ExpectBytes();
 }
 
-TEST(JobTest, AJobWaitsForAPeerThatIsNotConnectedYet) {
-  Cluster cluster({.nodes = 3, .rails = 1, .connect = false});
+TEST_P(JobTest, AJobWaitsForAPeerThatIsNotConnectedYet) {
+  Cluster cluster({.remote = GetParam(), .nodes = 3, .rails = 1, .connect = false});
   cluster.Connect(0, 1);
   cluster.Connect(0, 2);
   Exchange exchange(&cluster, 3, "g");

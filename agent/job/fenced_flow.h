@@ -1,0 +1,30 @@
+// A flow over rails that write into remote memory.
+#ifndef RAILSD_AGENT_JOB_FENCED_FLOW_H_
+#define RAILSD_AGENT_JOB_FENCED_FLOW_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace railsd {
+
+struct PeerExchange;
+
+// A set of rails; a node has no more than its size.
+using RailMask = uint64_t;
+inline constexpr size_t kMaxMaskedRails = 64;
+constexpr RailMask RailBit(size_t rail) { return RailMask{1} << rail; }
+
+// When nothing of the flow is left to post, each rail that carried some of it sends a fence; the receiver has
+// everything when it has that many. Owned by the job, kept by the sprayer.
+struct FencedFlow {
+  PeerExchange* exchange = nullptr;
+  uint64_t unposted_bytes = 0;
+  RailMask usable = 0;       // its receiver has given keys for these
+  RailMask used = 0;         // something was posted to these in this round
+  uint32_t fences_left = 0;  // not acknowledged; from the moment when the last byte was posted
+  uint8_t round = 0;
+};
+
+}  // namespace railsd
+
+#endif  // RAILSD_AGENT_JOB_FENCED_FLOW_H_
