@@ -60,7 +60,7 @@ def say(text):
 
 def follow(machine, outcomes):
     """Runs the machine to its end and tells of its progress; returns what went wrong with the machine itself."""
-    began, trouble, console = time.monotonic(), "", []
+    began, trouble, console, ended = time.monotonic(), "", [], False
     patience = BOOT_PATIENCE + max(TESTS.values())
     for line in machine.lines(patience):
         console.append(line)
@@ -69,6 +69,7 @@ def follow(machine, outcomes):
             continue
         if vm.MARK not in line:
             continue
+        ended = ended or line.startswith(f"{vm.MARK}done")
         word, _, rest = line.split(vm.MARK, 1)[1].partition(" ")
         if word == "vm":
             trouble = trouble or rest
@@ -82,7 +83,7 @@ def follow(machine, outcomes):
         elif word in ("boot", "rails"):
             say(f"  {word}: {rest} (after {time.monotonic() - began:.0f} s)")
     (machine.out / "console.log").write_text("\n".join(console) + "\n")
-    return trouble
+    return trouble or ("" if ended else "the guest ended too early")
 
 
 def main():
