@@ -47,6 +47,55 @@ def resources(pid):
     return {kind: count for kind, count in held.items() if count}
 
 
+class Exchange:
+    """Two trainers, one on each of the first two nodes, in a group of their own, that send each other what segment `s`
+    holds into segment `r`. A context manager."""
+
+    number = 0
+
+    def __init__(self, cluster, server, length):
+        Exchange.number += 1
+        self.group, self.length = f"group{Exchange.number}", length
+        self.trainers = [harness.Trainer(node, server) for node in cluster.nodes[:2]]
+        for seed, trainer in enumerate(self.trainers):
+            trainer.segment("s", length, seed=seed + 1)
+            trainer.segment("r", length)
+        for answer in harness.join(self.trainers, self.group):
+            if not answer["ok"]:
+                raise AssertionError(answer)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for trainer in self.trainers:
+            trainer.kill()
+
+    def begin(self, length=None, count=1, sources=("s", "s")):
+        """`count` jobs, one after the other."""
+        length = self.length if length is None else length
+        for rank, trainer in enumerate(self.trainers):
+            other = str(1 - rank)
+            trainer.send(do="exchange", group=self.group, count=count, sends={other: [[sources[rank], 0, length]]},
+                         receives={other: [["r", 0, length]]})
+
+    def finish(self, length=None, count=1, check=True):
+        """Waits for them; every byte of the last one must be right."""
+        length = self.length if length is None else length
+        answers = [trainer.receive() for trainer in self.trainers]
+        for rank, answer in enumerate(answers):
+            if not answer["ok"] or answer["done"] != count:
+                raise AssertionError(f"rank {rank}: {answer}")
+        for rank, trainer in enumerate(self.trainers):
+            wrong = trainer.wrong_bytes("r", 0, length, seed=2 - rank) if check else 0
+            if wrong:
+                raise AssertionError(f"rank {rank}: {wrong} wrong bytes of {length}")
+
+    def run(self, length=None, count=1):
+        self.begin(length, count)
+        self.finish(length, count)
+
+
 def devices(cluster, node):
     """The `device` of every rail of a node, as the daemon tells it."""
     return [rail["device"] for rail in cluster.ctl_json(cluster.nodes[node], "rails")["rails"]]

@@ -12,41 +12,12 @@ MOMENTS = ["segment", "joined", "submitted", "running", "done"]
 
 
 class JobTest(rdma.VerbsTest):
-    counter = 0
-
     def setUp(self):
         self.random = random.Random(harness.SEED)
         self.server = self.enterContext(harness.TrainerServer())
 
-    def trainer(self, node):
-        trainer = harness.Trainer(self.cluster.nodes[node], self.server)
-        self.addCleanup(trainer.kill)
-        return trainer
-
-    def pair(self, length):
-        """Two trainers, one a node, in a group of their own, with a filled segment `s` and an empty one `r`."""
-        JobTest.counter += 1
-        group, trainers = f"group{JobTest.counter}", [self.trainer(0), self.trainer(1)]
-        for seed, trainer in enumerate(trainers):
-            trainer.segment("s", length, seed=seed + 1)
-            trainer.segment("r", length)
-        for answer in join(trainers, group):
-            self.assertTrue(answer["ok"], answer)
-        return group, trainers
-
-    @staticmethod
-    def begin(group, trainers, length, count=1, send="s"):
-        """Both exchange `length` bytes, `count` times."""
-        for rank, trainer in enumerate(trainers):
-            other = str(1 - rank)
-            trainer.send(do="exchange", group=group, count=count, sends={other: [[send, 0, length]]},
-                         receives={other: [["r", 0, length]]})
-
-    def finish(self, trainers, length, count=1):
-        for rank, trainer in enumerate(trainers):
-            answer = trainer.receive()
-            self.assertEqual((answer["ok"], answer["done"]), (True, count), answer)
-            self.assertEqual(trainer.wrong_bytes("r", 0, length, seed=2 - rank), 0)
+    def exchange(self, length):
+        return self.enterContext(rdma.Exchange(self.cluster, self.server, length))
 
     def held(self):
         """What both daemons and the kernel hold for them."""
@@ -55,10 +26,9 @@ class JobTest(rdma.VerbsTest):
 
 class Jobs(JobTest):
     def test_a_thousand_jobs_back_to_back(self):
-        group, trainers = self.pair(256 << 10)
+        exchange = self.exchange(256 << 10)
         before = self.totals("tx_fences"), self.totals("endpoint_errors")
-        self.begin(group, trainers, 256 << 10, count=1000)
-        self.finish(trainers, 256 << 10, count=1000)
+        exchange.run(count=1000)
         fences = self.totals("tx_fences") - before[0]
         self.assertGreaterEqual(fences, 2 * 1000)
         self.assertLessEqual(fences, 2 * 1000 * rdma.RAILS)
@@ -66,48 +36,39 @@ class Jobs(JobTest):
         self.assertEqual(self.totals("endpoint_errors"), before[1])
 
     def test_odd_lengths(self):
-        group, trainers = self.pair(3 * MIB)
+        exchange = self.exchange(3 * MIB)
         for length in (0, 1, 63, 64, 65, 4095, 4097, 8 * 1024 - 1, MIB + 1, 3 * MIB - 5):
             with self.subTest(length=length):
-                self.begin(group, trainers, length)
-                self.finish(trainers, length)
+                exchange.run(length)
 
     def test_a_segment_that_another_process_writes(self):
-        group, trainers = self.pair(4 * MIB)
-        trainers[0].must(do="import", name="w", bytes=4 * MIB)  # registered while it is written
-        for trainer in trainers:  # what arrives is a mixture; that it arrives is what counts
-            trainer.segment("x", 4 * MIB)
-        trainers[0].send(do="exchange", group=group, count=3, sends={"1": [["w", 0, 4 * MIB]]}, receives={})
-        trainers[1].send(do="exchange", group=group, count=3, sends={}, receives={"0": [["x", 0, 4 * MIB]]})
-        for trainer in trainers:
-            answer = trainer.receive()
-            self.assertTrue(answer["ok"], answer)
-        trainers[0].must(do="settle", name="w", seed=1)
-        self.begin(group, trainers[:1], 4 * MIB, send="w")
-        self.begin_second(group, trainers[1], 4 * MIB)
-        self.finish(trainers, 4 * MIB)
-
-    @staticmethod
-    def begin_second(group, trainer, length):
-        trainer.send(do="exchange", group=group, count=1, sends={"0": [["s", 0, length]]},
-                     receives={"0": [["r", 0, length]]})
+        exchange = self.exchange(4 * MIB)
+        writer = exchange.trainers[0]
+        writer.must(do="import", name="w", bytes=4 * MIB)  # registered while it is written
+        # What arrives now is a mixture; that it arrives is what counts.
+        exchange.begin(count=3, sources=("w", "s"))
+        exchange.finish(count=3, check=False)
+        writer.must(do="settle", name="w", seed=1)
+        exchange.begin(sources=("w", "s"))
+        exchange.finish()
 
     def test_a_link_fails_while_jobs_run(self):
-        group, trainers = self.pair(4 * MIB)
-        self.begin(group, trainers, 4 * MIB, count=12)
+        exchange = self.exchange(4 * MIB)
+        exchange.begin(count=12)
         rdma.wait(1)
         rdma.link("n1r2", "down")
         try:
-            self.finish(trainers, 4 * MIB, count=12)
+            exchange.finish(count=12)
             # While it is down, jobs use the other three.
             harness.eventually(lambda: rdma.devices(self.cluster, 1)[2]["state"] != "active", "the port is seen down")
-            self.begin(group, trainers, MIB)
-            self.finish(trainers, MIB)
+            exchange.run(MIB)
         finally:
             rdma.link("n1r2", "up")
         self.cluster.wait_ready(timeout=120)
-        self.begin(group, trainers, MIB, count=3)
-        self.finish(trainers, MIB, count=3)
+        before = self.cluster.ctl_json(self.cluster.nodes[0], "rails")["rails"][2]["tx_payload_bytes"]
+        exchange.run(MIB, count=3)
+        after = self.cluster.ctl_json(self.cluster.nodes[0], "rails")["rails"][2]["tx_payload_bytes"]
+        self.assertGreater(int(after), int(before), "the rail is used again")
 
 
 class Kills(JobTest):
