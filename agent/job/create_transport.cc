@@ -1,44 +1,72 @@
 #include "agent/job/create_transport.h"
 
+#include <functional>
+#include <string>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "absl/status/status.h"
 #include "agent/transport/tcp/tcp_transport.h"
+#include "agent/transport/verbs/verbs_transport.h"
 
 namespace railsd {
 namespace {
 
-absl::StatusOr<std::unique_ptr<RailTransport>> CreateTcp(const AgentOptions& options, RailIndex rail,
-                                                         size_t max_posted_orders) {
-  const RailSpec& spec = options.rails[rail.value()];
-  TcpOptions tcp;
-  tcp.rail = rail;
-  tcp.node = options.node;
-  tcp.boot = options.boot;
-  tcp.listen_address = spec.address;
-  tcp.interface = spec.interface;
-  tcp.speed_bytes_per_s = spec.speed_bytes_per_s;
-  tcp.frame_bytes = options.frame_bytes;
-  tcp.max_posted_orders = max_posted_orders;
-  tcp.on_notice = [log = options.log, name = spec.name](const std::string& notice) {
+std::function<void(const std::string&)> LogNotices(const AgentOptions& options, RailIndex rail) {
+  return [log = options.log, name = options.rails[rail.value()].name](const std::string& notice) {
     log->info("rail_notice rail={} text=\"{}\"", name, notice);
   };
-  return CreateTcpTransport(std::move(tcp));
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<RailTransport>> CreateTransport(const AgentOptions& options, RailIndex rail,
-                                                               size_t max_posted_orders, SignalSink* /*signals*/) {
-  const RailSpec& spec = options.rails[rail.value()];
-  switch (spec.kind) {
+TransportFactory::TransportFactory(const AgentOptions& options) : options_(options) {}
+TransportFactory::~TransportFactory() = default;
+
+absl::StatusOr<std::unique_ptr<RailTransport>> TransportFactory::Create(RailIndex rail, size_t max_posted_orders,
+                                                                        SignalSink* signals) {
+  switch (options_.rails[rail.value()].kind) {
     case RailKind::kTcp:
-      return CreateTcp(options, rail, max_posted_orders);
+      return CreateTcp(rail, max_posted_orders);
     case RailKind::kVerbs:
-      break;
+      return CreateVerbs(rail, max_posted_orders, signals);
   }
-  return absl::UnimplementedError(absl::StrCat(
-      "device ", spec.device, ": this railsd was built without RDMA verbs (libibverbs); use rails over TCP"));
+  return absl::InternalError("a rail of an unknown kind");
+}
+
+absl::StatusOr<std::unique_ptr<RailTransport>> TransportFactory::CreateTcp(RailIndex rail,
+                                                                           size_t max_posted_orders) const {
+  const RailSpec& spec = options_.rails[rail.value()];
+  TcpOptions tcp;
+  tcp.rail = rail;
+  tcp.node = options_.node;
+  tcp.boot = options_.boot;
+  tcp.listen_address = spec.address;
+  tcp.interface = spec.interface;
+  tcp.speed_bytes_per_s = spec.speed_bytes_per_s;
+  tcp.frame_bytes = options_.frame_bytes;
+  tcp.max_posted_orders = max_posted_orders;
+  tcp.on_notice = LogNotices(options_, rail);
+  return CreateTcpTransport(std::move(tcp));
+}
+
+absl::StatusOr<std::unique_ptr<RailTransport>> TransportFactory::CreateVerbs(RailIndex rail, size_t max_posted_orders,
+                                                                             SignalSink* signals) {
+  if (events_ == nullptr) {
+    absl::StatusOr<std::shared_ptr<verbs::EventThread>> events = CreateVerbsEventThread();
+    if (!events.ok()) return events.status();
+    events_ = *std::move(events);
+  }
+  VerbsOptions options;
+  options.rail = rail;
+  options.node = options_.node;
+  options.boot = options_.boot;
+  options.device = options_.rails[rail.value()].device;
+  options.tuning = options_.verbs;
+  options.max_posted_orders = max_posted_orders;
+  options.signals = signals;
+  options.events = events_;
+  options.on_notice = LogNotices(options_, rail);
+  return CreateVerbsTransport(std::move(options));
 }
 
 }  // namespace railsd
