@@ -9,7 +9,8 @@ namespace {
 constexpr size_t kRareEvents = 256;
 
 bool IsReceive(const RailEvent& event) {
-  return event.kind == RailEvent::Kind::kReceived || event.kind == RailEvent::Kind::kReceiveFault;
+  return event.kind == RailEvent::Kind::kReceived || event.kind == RailEvent::Kind::kReceiveFault ||
+         event.kind == RailEvent::Kind::kFence;
 }
 
 }  // namespace
@@ -40,6 +41,29 @@ size_t EventQueue::Take(absl::Span<RailEvent> out) {
     out[count] = event;
   }
   return count;
+}
+
+void FinishOrder(EventQueue& events, RailCounters& counters, const SendOrder& order, SendResult result,
+                 int error_number) {
+  RailEvent event;
+  event.kind = RailEvent::Kind::kSendDone;
+  event.result = result;
+  event.peer = order.flow->peer;
+  event.error_number = error_number;
+  event.zone = order.zone;
+  event.job = order.flow->job;
+  event.cookie = order.cookie;
+  event.offset_bytes = order.offset_bytes;
+  event.length_bytes = order.length_bytes;
+  event.fences = order.fences;
+  event.round = order.round;
+  SubtractFrom(counters.posted_bytes, order.length_bytes);
+  if (result == SendResult::kAcknowledged) {
+    AddTo(counters.tx_payload_bytes, order.length_bytes);
+    if (order.length_bytes > 0) AddTo(counters.tx_chunks, 1);
+    if (order.fences > 0) AddTo(counters.tx_fences, 1);
+  }
+  events.Push(event);
 }
 
 }  // namespace railsd

@@ -2,7 +2,9 @@
 #ifndef RAILSD_AGENT_TRANSPORT_EVENT_QUEUE_H_
 #define RAILSD_AGENT_TRANSPORT_EVENT_QUEUE_H_
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -34,6 +36,18 @@ class EventQueue {
   size_t head_ = 0;
   size_t tail_ = 0;
 };
+
+// Counters have one writer, so no read-modify-write on the bus.
+inline void AddTo(RailCounters::Counter& counter, uint64_t n) {
+  counter.store(counter.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+}
+inline void SubtractFrom(RailCounters::Counter& counter, uint64_t n) {
+  counter.store(counter.load(std::memory_order_relaxed) - n, std::memory_order_relaxed);
+}
+
+// Ends an order that was posted: its kSendDone, and what it changes in the counters.
+void FinishOrder(EventQueue& events, RailCounters& counters, const SendOrder& order, SendResult result,
+                 int error_number);
 
 }  // namespace railsd
 

@@ -39,6 +39,8 @@ class World {
   virtual std::unique_ptr<RailTransport> Create(const EndOptions& options) = 0;
   // Why this network cannot be had here; empty when it can.
   virtual std::string Unavailable() const { return ""; }
+  // False: a key opens what lies beside its zone in the same segment, too.
+  virtual bool ChecksBounds() const { return true; }
 };
 
 struct WorldFactory {

@@ -18,22 +18,7 @@ uint32_t OrderPool::Take() {
 void OrderPool::Free(uint32_t index) { free_.push_back(index); }
 
 void Context::PushSendDone(const SendOrder& order, SendResult result, int error_number) {
-  RailEvent event;
-  event.kind = RailEvent::Kind::kSendDone;
-  event.result = result;
-  event.peer = order.flow->peer;
-  event.error_number = error_number;
-  event.zone = order.zone;
-  event.job = order.flow->job;
-  event.cookie = order.cookie;
-  event.offset_bytes = order.offset_bytes;
-  event.length_bytes = order.length_bytes;
-  Subtract(counters.posted_bytes, order.length_bytes);
-  if (result == SendResult::kAcknowledged) {
-    Add(counters.tx_payload_bytes, order.length_bytes);
-    Add(counters.tx_chunks, 1);
-  }
-  events.Push(event);
+  FinishOrder(events, counters, order, result, error_number);
 }
 
 }  // namespace railsd::tcp

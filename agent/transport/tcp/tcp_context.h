@@ -59,13 +59,8 @@ struct Context {
   bool parked = false;  // this Poll() met a frame for a zone that is not open
   std::array<iovec, kMaxIovecs> iovecs;
 
-  // One writer, so no read-modify-write on the bus.
-  static void Add(RailCounters::Counter& counter, uint64_t n) {
-    counter.store(counter.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
-  }
-  static void Subtract(RailCounters::Counter& counter, uint64_t n) {
-    counter.store(counter.load(std::memory_order_relaxed) - n, std::memory_order_relaxed);
-  }
+  static void Add(RailCounters::Counter& counter, uint64_t n) { AddTo(counter, n); }
+  static void Subtract(RailCounters::Counter& counter, uint64_t n) { SubtractFrom(counter, n); }
 
   // Ends an order; `slot` may be freed after it.
   void PushSendDone(const SendOrder& order, SendResult result, int error_number);

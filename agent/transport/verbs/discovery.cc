@@ -92,7 +92,7 @@ void ReadGids(const fs::path& directory, RdmaPort* port) {
   std::sort(port->gids.begin(), port->gids.end(), [](const Gid& a, const Gid& b) { return a.index < b.index; });
 }
 
-RdmaPort ReadPort(const fs::path& device, const std::string& name, uint8_t number) {
+RdmaPort ReadPort(const fs::path& device, const std::string& name, uint8_t number, bool with_gids) {
   const fs::path directory = device / "ports" / std::to_string(number);
   RdmaPort port;
   port.device = name;
@@ -117,7 +117,7 @@ RdmaPort ReadPort(const fs::path& device, const std::string& name, uint8_t numbe
   std::error_code error;
   const fs::path pci = fs::canonical(device / "device", error);
   if (!error) port.pci_address = pci.filename().string();
-  ReadGids(directory, &port);
+  if (with_gids) ReadGids(directory, &port);
   return port;
 }
 
@@ -150,14 +150,14 @@ bool Gid::IsIpv4() const {
 
 std::string RdmaPort::Name() const { return absl::StrCat(device, "/", int{port}); }
 
-std::vector<RdmaPort> ReadRdmaPorts(const std::string& class_infiniband) {
+std::vector<RdmaPort> ReadRdmaPorts(const std::string& class_infiniband, bool with_gids) {
   std::vector<RdmaPort> ports;
   for (const std::string& name : Entries(class_infiniband)) {
     const fs::path device = fs::path(class_infiniband) / name;
     for (const std::string& text : Entries(device / "ports")) {
       uint32_t number = 0;
       if (!absl::SimpleAtoi(text, &number) || number == 0 || number > 255) continue;
-      ports.push_back(ReadPort(device, name, static_cast<uint8_t>(number)));
+      ports.push_back(ReadPort(device, name, static_cast<uint8_t>(number), with_gids));
     }
   }
   std::sort(ports.begin(), ports.end(), [](const RdmaPort& a, const RdmaPort& b) {

@@ -44,8 +44,10 @@ struct RdmaPort {
 };
 
 // Every port of every device below `class_infiniband`, in order of PCI address (software devices last), device name
-// and port. No such directory: no ports. What cannot be read of a port stays at its default.
-std::vector<RdmaPort> ReadRdmaPorts(const std::string& class_infiniband = "/sys/class/infiniband");
+// and port. No such directory: no ports. What cannot be read of a port stays at its default. A table of GIDs has a file
+// for each of its entries, hundreds of them: without `with_gids` they are left out.
+std::vector<RdmaPort> ReadRdmaPorts(const std::string& class_infiniband = "/sys/class/infiniband",
+                                    bool with_gids = true);
 
 // The GID that a rail on this port uses. `forced`: this index, NOT_FOUND if it is not in use. Otherwise on Ethernet
 // RoCE v2 over IPv4, then RoCE v2 over a routable IPv6 address, then any RoCE v2; NOT_FOUND if there is none. On

@@ -1,0 +1,316 @@
+#include "agent/transport/verbs/lane.h"
+
+#include <arpa/inet.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "agent/transport/verbs/fence.h"
+#include "agent/transport/verbs/write_cutter.h"
+
+namespace railsd::verbs {
+namespace {
+
+constexpr uint8_t kHopLimit = 64;
+// Fences are covered by credit, so a receiver that is not ready is a receiver in trouble: wait a little, not for ever.
+constexpr uint8_t kReceiverNotReadyTimer = 14;  // 1.28 ms
+constexpr uint8_t kReceiverNotReadyRetries = 6;
+
+}  // namespace
+
+Lane::Lane(const LaneMaker& maker, LaneId id, Endpoint* endpoint, uint32_t psn, uint32_t depth)
+    : context_(*maker.context),
+      id_(id),
+      endpoint_(endpoint),
+      tuning_(maker.tuning),
+      psn_(psn),
+      queue_(depth, &context_.room) {
+  context_.room.Take(1);  // for the completion that ends the drain
+}
+
+Lane::~Lane() {
+  if (queue_pair_ != nullptr) SubtractFrom(context_.counters.queue_pairs, 1);
+  context_.room.Give(1);
+}
+
+absl::StatusOr<std::unique_ptr<Lane>> Lane::Create(const LaneMaker& maker, LaneId id, Endpoint* endpoint,
+                                                   uint32_t psn) {
+  RailContext& context = *maker.context;
+  const std::string& who = context.device->who();
+  if (context.room.free() < 2) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        who, ": the completion queue has no room for another queue pair: raise verbs.completion_queue_depth"));
+  }
+  std::unique_ptr<Lane> lane(new Lane(maker, id, endpoint, psn, maker.tuning.send_queue_depth));
+  ibv_qp_init_attr make{};
+  make.send_cq = make.recv_cq = maker.completions;
+  make.srq = maker.receives;
+  make.qp_type = IBV_QPT_RC;
+  make.cap.max_send_wr = maker.tuning.send_queue_depth + 1;  // and the one that ends the drain
+  make.cap.max_send_sge = context.max_pieces;
+  make.cap.max_inline_data = context.inline_bytes;
+  lane->queue_pair_.reset(ibv_create_qp(context.device->domain(), &make));
+  if (lane->queue_pair_ == nullptr) return CallFailed(who, "ibv_create_qp", errno);
+  AddTo(context.counters.queue_pairs, 1);
+  ibv_qp_attr attributes{};
+  attributes.qp_state = IBV_QPS_INIT;
+  attributes.port_num = context.device->port();
+  attributes.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
+  const int error = ibv_modify_qp(lane->queue_pair_.get(), &attributes,
+                                  IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+  if (error != 0) return CallFailed(who, "ibv_modify_qp to INIT", error);
+  return lane;
+}
+
+absl::Status Lane::Connect(const RdmaDevice::Address& own, const EndpointAddress& own_end, const EndpointAddress& peer,
+                           size_t index) {
+  const std::string& who = context_.device->who();
+  ibv_qp_attr receive{};
+  receive.qp_state = IBV_QPS_RTR;
+  receive.path_mtu = MtuOf(std::min(own_end.mtu_bytes, peer.mtu_bytes));
+  receive.dest_qp_num = peer.queue_pairs[index].number;
+  receive.rq_psn = peer.queue_pairs[index].psn;
+  receive.max_dest_rd_atomic = own_end.max_dest_rd_atomic;
+  receive.min_rnr_timer = kReceiverNotReadyTimer;
+  receive.ah_attr.port_num = context_.device->port();
+  receive.ah_attr.sl = tuning_.service_level;
+  receive.ah_attr.dlid = peer.lid;
+  // InfiniBand needs a GRH only between subnets; RoCE always.
+  const bool other_subnet = !std::equal(own.gid.bytes.begin(), own.gid.bytes.begin() + 8, peer.gid.begin());
+  if (own.link_layer == LinkLayer::kEthernet || other_subnet) {
+    receive.ah_attr.is_global = 1;
+    std::copy(peer.gid.begin(), peer.gid.end(), receive.ah_attr.grh.dgid.raw);
+    receive.ah_attr.grh.sgid_index = static_cast<uint8_t>(own.gid.index);
+    receive.ah_attr.grh.hop_limit = kHopLimit;
+    receive.ah_attr.grh.traffic_class = tuning_.traffic_class;
+  }
+  int error = ibv_modify_qp(queue_pair_.get(), &receive,
+                            IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+                                IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+  if (error != 0) return CallFailed(who, absl::StrCat("ibv_modify_qp to RTR, towards ", GidText(peer.gid)), error);
+  ibv_qp_attr send{};
+  send.qp_state = IBV_QPS_RTS;
+  send.timeout = tuning_.timeout;
+  send.retry_cnt = tuning_.retry_count;
+  send.rnr_retry = kReceiverNotReadyRetries;
+  send.sq_psn = psn_;
+  send.max_rd_atomic = std::min(own_end.max_dest_rd_atomic, peer.max_dest_rd_atomic);
+  error = ibv_modify_qp(
+      queue_pair_.get(), &send,
+      IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
+  if (error != 0) return CallFailed(who, "ibv_modify_qp to RTS", error);
+  connected_ = true;
+  return absl::OkStatus();
+}
+
+bool Lane::IsInError() const {
+  ibv_qp_attr attributes{};
+  ibv_qp_init_attr made{};
+  if (!connected_ || draining_) return false;
+  return ibv_query_qp(queue_pair_.get(), &attributes, IBV_QP_STATE, &made) != 0 || attributes.qp_state == IBV_QPS_ERR ||
+         attributes.qp_state == IBV_QPS_SQE;
+}
+
+ibv_send_wr& Lane::NextRequest(size_t at, ibv_wr_opcode opcode) {
+  ibv_send_wr& request = context_.requests[at];
+  request = {};
+  request.wr_id = Encode({WorkRequestId::Kind::kSend, id_, queue_.Next()});
+  request.opcode = opcode;
+  request.sg_list = context_.pieces[at].data();
+  return request;
+}
+
+void Lane::AddLocal(size_t at) {
+  const LocalOperation operation = local_.front();
+  local_.pop_front();
+  WindowSlot& slot = operation.set->windows[operation.window];
+  if (operation.bind) {
+    ibv_send_wr& request = NextRequest(at, IBV_WR_BIND_MW);
+    const ZonePlan::Window& where = operation.set->plan.windows[operation.window];
+    request.bind_mw.mw = slot.window.get();
+    request.bind_mw.rkey = ibv_inc_rkey(slot.window->rkey);
+    request.bind_mw.bind_info = {static_cast<const DeviceRegistration*>(where.registration)->region(), where.address,
+                                 where.length_bytes, IBV_ACCESS_REMOTE_WRITE};
+    slot.may_be_bound = true;
+  } else {
+    NextRequest(at, IBV_WR_LOCAL_INV).invalidate_rkey = slot.window->rkey;
+  }
+  local_posted_.push_back({operation.set, queue_.last()});
+}
+
+// Small chunks are copied by a system call that reports a bad page, never by a load.
+bool Lane::CopyInline(const OrderSlot& slot, size_t at, uint64_t length_bytes) {
+  std::array<iovec, kMaxPieces> from;
+  uint64_t covered = 0;
+  const size_t count = slot.order.flow->memory.FillIovecs(slot.order.offset_bytes + slot.cut_bytes, length_bytes,
+                                                          absl::MakeSpan(from), &covered);
+  const iovec to{context_.inlined.data() + at * context_.inline_bytes, length_bytes};
+  const ssize_t copied = ::process_vm_readv(::getpid(), &to, 1, from.data(), count, 0);
+  if (copied < 0 || static_cast<uint64_t>(copied) != length_bytes) return false;
+  context_.pieces[at][0] = {reinterpret_cast<uint64_t>(to.iov_base), static_cast<uint32_t>(length_bytes), 0};
+  return true;
+}
+
+// The first waiting order gets no more work requests.
+void Lane::EndEarly(SendResult result, int error_number) {
+  OrderPool& orders = context_.orders;
+  const uint32_t index = waiting_.Pop(orders);
+  if (!orders[index].begun) {
+    context_.Finish(index, result, error_number);
+    return;
+  }
+  orders[index].result = result;
+  orders[index].error_number = error_number;
+  posted_.Push(orders, index);
+}
+
+// The next work request of the first waiting order. False: the order has ended instead.
+bool Lane::AddWrite(size_t at) {
+  OrderSlot& slot = context_.orders[waiting_.front()];
+  const SendOrder& order = slot.order;
+  const uint64_t left = order.length_bytes - slot.cut_bytes;
+  RemoteWrite write;
+  bool inlined = false;
+  if (left > 0) {
+    std::array<LocalPiece, kMaxPieces> local;
+    const CutResult cut =
+        CutWrite(*order.flow, context_.rail, order.offset_bytes + slot.cut_bytes,
+                 std::min(left, context_.max_message_bytes), {local.data(), context_.max_pieces}, &write);
+    inlined = cut == CutResult::kOk && write.length_bytes <= context_.inline_bytes;
+    if (cut != CutResult::kOk || (inlined && !CopyInline(slot, at, write.length_bytes))) {
+      EndEarly(cut == CutResult::kNotReachable ? SendResult::kZoneClosed : SendResult::kMemoryFault,
+               cut == CutResult::kOk ? EFAULT : EINVAL);
+      return false;
+    }
+    if (inlined) {
+      write.pieces = 1;
+    } else {
+      for (size_t i = 0; i < write.pieces; ++i) {
+        context_.pieces[at][i] = {local[i].address, local[i].length_bytes, local[i].key};
+      }
+    }
+  }
+  slot.cut_bytes += write.length_bytes;
+  const bool ends = slot.cut_bytes == order.length_bytes;
+  const bool fence = ends && order.fences > 0;
+  ibv_send_wr& request = NextRequest(at, fence ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE);
+  request.num_sge = static_cast<int>(write.pieces);
+  request.wr.rdma.remote_addr = write.address;
+  request.wr.rdma.rkey = write.key;
+  if (inlined) request.send_flags = IBV_SEND_INLINE;
+  if (fence) request.imm_data = htonl(EncodeFence({order.flow->remote.fence, order.round, order.fences}));
+  slot.begun = true;
+  slot.last_sequence = queue_.last();
+  AddTo(context_.counters.tx_frames, 1);
+  if (ends) posted_.Push(context_.orders, waiting_.Pop(context_.orders));
+  return true;
+}
+
+int Lane::PostChain(size_t count, size_t orders_ended) {
+  for (size_t i = 0; i + 1 < count; ++i) context_.requests[i].next = &context_.requests[i + 1];
+  ibv_send_wr& last = context_.requests[count - 1];
+  last.next = nullptr;
+  last.send_flags |= IBV_SEND_SIGNALED;
+  queue_.Signal();
+  // Several orders: half of them are heard of while the others are under way, so that the next ones come in time.
+  if (orders_ended > 1) context_.requests[(count - 1) / 2].send_flags |= IBV_SEND_SIGNALED;
+  ibv_send_wr* bad = nullptr;
+  AddTo(context_.counters.work_requests, count);
+  const int error = ibv_post_send(queue_pair_.get(), context_.requests.data(), &bad);
+  if (error == 0) return 0;
+  // Those before `bad` were taken.
+  const size_t taken = bad == nullptr ? 0 : static_cast<size_t>(bad - context_.requests.data());
+  if (taken <= count) queue_.Unpost(static_cast<uint32_t>(count - taken));
+  return error;
+}
+
+int Lane::Pump() {
+  while (HasWork() && queue_.Free() > 0) {
+    size_t count = 0;
+    size_t orders_ended = 0;
+    while (count < kMaxChain && queue_.Free() > 0 && HasWork()) {
+      if (!local_.empty()) {
+        AddLocal(count);
+      } else {
+        const uint32_t order = waiting_.front();
+        if (!AddWrite(count)) continue;
+        orders_ended += waiting_.empty() || waiting_.front() != order;
+      }
+      if (queue_.MustSignal()) context_.requests[count].send_flags |= IBV_SEND_SIGNALED;
+      ++count;
+    }
+    if (count == 0) break;
+    // The provider knows a window by its present key while it binds; the next one counts once that is posted.
+    const int error = PostChain(count, orders_ended);
+    for (size_t i = 0; i < count; ++i) {
+      const ibv_send_wr& request = context_.requests[i];
+      if (request.opcode == IBV_WR_BIND_MW) request.bind_mw.mw->rkey = request.bind_mw.rkey;
+    }
+    if (error != 0) return error;
+  }
+  return 0;
+}
+
+void Lane::Stop(JobTag job) {
+  OrderList kept;
+  while (!waiting_.empty()) {
+    const uint32_t index = waiting_.front();
+    if (context_.orders[index].order.flow->job == job) {
+      EndEarly(SendResult::kStopped, 0);
+    } else {
+      kept.Push(context_.orders, waiting_.Pop(context_.orders));
+    }
+  }
+  waiting_ = kept;
+  PopDone();  // what was begun may be acknowledged as far as it went
+}
+
+void Lane::PopDone() {
+  OrderPool& orders = context_.orders;
+  while (!posted_.empty() && queue_.IsDone(orders[posted_.front()].last_sequence)) {
+    const uint32_t index = posted_.Pop(orders);
+    context_.Finish(index, orders[index].result, orders[index].error_number);
+  }
+  while (!local_posted_.empty() && queue_.IsDone(local_posted_.front().sequence)) {
+    OpenSet* const set = local_posted_.front().set;
+    local_posted_.pop_front();
+    if (--set->pending == 0) context_.settled.push_back(set);
+  }
+}
+
+void Lane::Complete(uint32_t sequence) {
+  if (queue_.Complete(sequence)) PopDone();
+}
+
+void Lane::CompleteFailed(uint32_t sequence, bool earlier_done) {
+  // While draining only the room that they take is counted: what a flush says of those before it is not certain.
+  if (earlier_done && !draining_ && queue_.Complete(sequence - 1)) PopDone();
+}
+
+void Lane::BeginDrain() {
+  draining_ = true;
+  ibv_qp_attr attributes{};
+  attributes.qp_state = IBV_QPS_ERR;
+  if (ibv_modify_qp(queue_pair_.get(), &attributes, IBV_QP_STATE) != 0 || !connected_) {
+    drained_ = true;
+    return;
+  }
+  ibv_send_wr marker{};
+  marker.wr_id = Encode({WorkRequestId::Kind::kDrain, id_, 0});
+  marker.opcode = IBV_WR_RDMA_WRITE;
+  marker.send_flags = IBV_SEND_SIGNALED;
+  ibv_send_wr* bad = nullptr;
+  drained_ = ibv_post_send(queue_pair_.get(), &marker, &bad) != 0;
+}
+
+void Lane::FailOrders(SendResult result, int error_number) {
+  for (OrderList* list : {&posted_, &waiting_}) {
+    while (!list->empty()) context_.Finish(list->Pop(context_.orders), result, error_number);
+  }
+}
+
+}  // namespace railsd::verbs

@@ -1,0 +1,108 @@
+// One RC queue pair to one peer, with what waits to be posted on it and what waits to be acknowledged.
+#ifndef RAILSD_AGENT_TRANSPORT_VERBS_LANE_H_
+#define RAILSD_AGENT_TRANSPORT_VERBS_LANE_H_
+
+#include <infiniband/verbs.h>
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "agent/transport/verbs/rail_context.h"
+#include "agent/transport/verbs/signal.h"
+#include "agent/transport/verbs/work_request_id.h"
+#include "agent/transport/verbs_tuning.h"
+
+namespace railsd::verbs {
+
+// What a queue pair is made with.
+struct LaneMaker {
+  RailContext* context = nullptr;
+  ibv_cq* completions = nullptr;
+  ibv_srq* receives = nullptr;
+  VerbsTuning tuning;
+};
+
+class Lane {
+ public:
+  // In state INIT. `psn`: of its first packet. RESOURCE_EXHAUSTED when the completion queue has no room for another.
+  static absl::StatusOr<std::unique_ptr<Lane>> Create(const LaneMaker& maker, LaneId id, Endpoint* endpoint,
+                                                      uint32_t psn);
+  ~Lane();
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
+
+  LaneId id() const { return id_; }
+  Endpoint* endpoint() const { return endpoint_; }
+  uint32_t number() const { return queue_pair_->qp_num; }
+  uint32_t psn() const { return psn_; }
+  uint32_t outstanding() const { return queue_.outstanding(); }
+
+  // INIT to RTS, towards `index` of the peer's queue pairs.
+  absl::Status Connect(const RdmaDevice::Address& own, const EndpointAddress& own_end, const EndpointAddress& peer,
+                       size_t index);
+  // True when the device has put the queue pair into error by itself.
+  bool IsInError() const;
+
+  void Add(uint32_t order) { waiting_.Push(context_.orders, order); }
+  void Bind(OpenSet* set, uint32_t window) { local_.push_back({set, window, true}); }
+  void Invalidate(OpenSet* set, uint32_t window) { local_.push_back({set, window, false}); }
+  bool HasWork() const { return !draining_ && (!local_.empty() || !waiting_.empty()); }
+  // Posts as much as fits. An errno: the device refused; the queue pair is of no use any more.
+  int Pump();
+
+  // Ends the job's orders that are not posted; those that are end with their completion.
+  void Stop(JobTag job);
+  // All work requests up to `sequence` were acknowledged.
+  void Complete(uint32_t sequence);
+  // Work request `sequence` was not. `earlier_done`: those before it were.
+  void CompleteFailed(uint32_t sequence, bool earlier_done);
+
+  // Puts the queue pair into error. Nothing lands through it and nothing is sent from here on.
+  void BeginDrain();
+  void OnDrained() { drained_ = true; }
+  bool drained() const { return drained_; }
+  // Ends every order. After the drain.
+  void FailOrders(SendResult result, int error_number);
+
+ private:
+  struct LocalOperation {
+    OpenSet* set;
+    uint32_t window;
+    bool bind;
+  };
+  struct Posted {
+    OpenSet* set;
+    uint32_t sequence;
+  };
+  Lane(const LaneMaker& maker, LaneId id, Endpoint* endpoint, uint32_t psn, uint32_t depth);
+
+  ibv_send_wr& NextRequest(size_t at, ibv_wr_opcode opcode);
+  void AddLocal(size_t at);
+  bool AddWrite(size_t at);
+  bool CopyInline(const OrderSlot& slot, size_t at, uint64_t length_bytes);
+  void EndEarly(SendResult result, int error_number);
+  int PostChain(size_t count, size_t orders_ended);
+  void PopDone();
+
+  RailContext& context_;
+  const LaneId id_;
+  Endpoint* const endpoint_;
+  const VerbsTuning tuning_;
+  const uint32_t psn_;
+  QueuePairHandle queue_pair_;
+  SendQueue queue_;
+  OrderList waiting_;                 // the first may be begun
+  OrderList posted_;                  // entirely
+  std::deque<LocalOperation> local_;  // go before orders: a READY waits for them
+  std::deque<Posted> local_posted_;
+  bool connected_ = false;
+  bool draining_ = false;
+  bool drained_ = false;
+};
+
+}  // namespace railsd::verbs
+
+#endif  // RAILSD_AGENT_TRANSPORT_VERBS_LANE_H_

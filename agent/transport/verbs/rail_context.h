@@ -1,0 +1,143 @@
+// What the parts of one verbs rail share. Everything here belongs to the rail's thread.
+#ifndef RAILSD_AGENT_TRANSPORT_VERBS_RAIL_CONTEXT_H_
+#define RAILSD_AGENT_TRANSPORT_VERBS_RAIL_CONTEXT_H_
+
+#include <infiniband/verbs.h>
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "agent/transport/event_queue.h"
+#include "agent/transport/transport.h"
+#include "agent/transport/verbs/device.h"
+#include "agent/transport/verbs/handles.h"
+#include "agent/transport/verbs/send_queue.h"
+#include "agent/transport/verbs/zone_plan.h"
+
+namespace railsd::verbs {
+
+using Nanoseconds = int64_t;  // of the monotonic clock
+inline Nanoseconds Now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+class Endpoint;
+
+// Work requests of one ibv_post_send.
+inline constexpr size_t kMaxChain = 64;
+// Local pieces of one work request; a device may have fewer.
+inline constexpr uint32_t kMaxPieces = 16;
+
+// A memory window that no queue pair knows, or one that is bound; its next key is another every time.
+struct WindowSlot {
+  WindowHandle window;
+  bool may_be_bound = false;
+};
+
+// The zones of one READY on this rail.
+struct OpenSet {
+  enum class State { kOpening, kOpen, kClosing, kDead };  // dead: its endpoint is gone, and the windows with it
+  std::shared_ptr<const ReceiveSet> set;
+  Endpoint* endpoint = nullptr;  // null once dead
+  ZonePlan plan;
+  std::vector<WindowSlot> windows;  // by plan.windows; none when weak
+  State state = State::kOpening;
+  uint32_t pending = 0;     // binds or invalidates that are not done
+  bool weak = false;        // the key opens the whole segment
+  bool close_soon = false;  // CloseZones() came while opening
+};
+
+// One posted order. Linked, in the order of posting, within its queue pair.
+inline constexpr uint32_t kNoOrder = UINT32_MAX;
+struct OrderSlot {
+  SendOrder order;
+  uint64_t cut_bytes = 0;      // in work requests
+  uint32_t last_sequence = 0;  // of its work requests
+  uint32_t next = kNoOrder;
+  bool begun = false;  // has work requests
+  SendResult result = SendResult::kAcknowledged;
+  int error_number = 0;
+};
+
+class OrderPool {
+ public:
+  explicit OrderPool(size_t capacity) : slots_(capacity) {
+    free_.reserve(capacity);
+    for (size_t i = capacity; i > 0; --i) free_.push_back(static_cast<uint32_t>(i - 1));
+  }
+  uint32_t Take(const SendOrder& order) {  // there is one: the event queue counts
+    const uint32_t index = free_.back();
+    free_.pop_back();
+    slots_[index] = OrderSlot();
+    slots_[index].order = order;
+    return index;
+  }
+  void Free(uint32_t index) { free_.push_back(index); }
+  OrderSlot& operator[](uint32_t index) { return slots_[index]; }
+
+ private:
+  std::vector<OrderSlot> slots_;
+  std::vector<uint32_t> free_;
+};
+
+// A first-in, first-out list of orders.
+class OrderList {
+ public:
+  bool empty() const { return head_ == kNoOrder; }
+  uint32_t front() const { return head_; }
+  void Push(OrderPool& pool, uint32_t index) {
+    pool[index].next = kNoOrder;
+    (head_ == kNoOrder ? head_ : pool[tail_].next) = index;
+    tail_ = index;
+  }
+  uint32_t Pop(OrderPool& pool) {
+    const uint32_t index = head_;
+    head_ = pool[index].next;
+    return index;
+  }
+
+ private:
+  uint32_t head_ = kNoOrder;
+  uint32_t tail_ = kNoOrder;
+};
+
+struct RailContext {
+  RailContext(RailIndex index, std::shared_ptr<RdmaDevice> rail_device, size_t max_orders, size_t max_receives,
+              uint32_t completion_entries)
+      : rail(index),
+        device(std::move(rail_device)),
+        events(max_orders, max_receives),
+        orders(max_orders),
+        room(completion_entries) {}
+
+  void Finish(uint32_t index, SendResult result, int error_number) {
+    FinishOrder(events, counters, orders[index].order, result, error_number);
+    orders.Free(index);
+  }
+
+  const RailIndex rail;
+  const std::shared_ptr<RdmaDevice> device;
+  RailCounters counters;
+  EventQueue events;
+  OrderPool orders;
+  CompletionRoom room;
+  uint32_t max_pieces = 1;
+  uint32_t inline_bytes = 0;
+  uint64_t max_message_bytes = 0;
+
+  // Of the chain that is being built.
+  std::array<ibv_send_wr, kMaxChain> requests;
+  std::array<std::array<ibv_sge, kMaxPieces>, kMaxChain> pieces;
+  std::vector<std::byte> inlined;  // kMaxChain times inline_bytes
+  // Sets whose binds or invalidates have all been done since the last look.
+  std::vector<OpenSet*> settled;
+};
+
+}  // namespace railsd::verbs
+
+#endif  // RAILSD_AGENT_TRANSPORT_VERBS_RAIL_CONTEXT_H_

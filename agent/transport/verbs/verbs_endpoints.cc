@@ -1,0 +1,353 @@
+// How endpoints to peers come and go.
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "agent/transport/verbs/verbs_rail.h"
+
+namespace railsd::verbs {
+namespace {
+
+constexpr Nanoseconds kLookInterval = 1'000'000'000;
+// An endpoint that was up for so long has not failed to come up.
+constexpr Nanoseconds kSteady = 1'000'000'000;
+// No reads and no atomics are ever sent; devices still want the depth of them agreed.
+constexpr int kMaxReads = 16;
+
+}  // namespace
+
+void VerbsRail::SetPeer(const RailPeer& peer) {
+  std::unique_ptr<Endpoint>& place = endpoints_[peer.peer];
+  if (place != nullptr) {
+    const RailPeer& known = place->peer;
+    if (known.boot == peer.boot && known.node == peer.node) {
+      place->peer.address = peer.address;
+      if (place->phase == Endpoint::Phase::kIdle) place->timer = 0;
+      Arm(place->timer);
+      return;
+    }
+    Leave(std::move(place), ESTALE);
+  }
+  place = std::make_unique<Endpoint>();
+  place->peer = peer;
+  Begin(*place);
+}
+
+void VerbsRail::RemovePeer(PeerIndex peer) {
+  const auto found = endpoints_.find(peer);
+  if (found == endpoints_.end()) return;
+  std::unique_ptr<Endpoint> endpoint = std::move(found->second);
+  endpoints_.erase(found);
+  endpoint->forgotten = true;
+  Leave(std::move(endpoint), ESHUTDOWN);
+}
+
+// It has its drain to end, and is then forgotten.
+void VerbsRail::Leave(std::unique_ptr<Endpoint> endpoint, int error_number) {
+  endpoint->gone = true;
+  Break(*endpoint, error_number, "");
+  leaving_.push_back(std::move(endpoint));
+  draining_ = true;
+}
+
+bool VerbsRail::IsLeaving(PeerIndex peer) const {
+  return std::any_of(leaving_.begin(), leaving_.end(), [&](const auto& other) { return other->peer.peer == peer; });
+}
+
+Nanoseconds VerbsRail::BackOff(uint32_t failures) const {
+  const absl::Duration wait = options_.min_back_off * static_cast<double>(1u << std::min(failures, 16u));
+  return absl::ToInt64Nanoseconds(std::min(wait, options_.max_back_off));
+}
+
+// Makes queue pairs and tells the peer of them.
+void VerbsRail::Begin(Endpoint& endpoint) {
+  endpoint.timer = Now() + BackOff(endpoint.failures);
+  if (dead_ || IsLeaving(endpoint.peer.peer)) {  // its predecessor has its events to tell first
+    Arm(endpoint.timer);
+    return;
+  }
+  if (absl::Status made = MakeLanes(endpoint); !made.ok()) {
+    endpoint.lanes.clear();
+    ++endpoint.failures;
+    AddTo(context_.counters.connect_failures, 1);
+    Notice(&endpoint.notice, absl::StrCat("node '", endpoint.peer.node, "': ", made.message()));
+    Arm(endpoint.timer);
+    return;
+  }
+  endpoint.phase = Endpoint::Phase::kLive;
+  endpoint.tellings = 0;
+  endpoint.late_writes = false;
+  Do(endpoint, endpoint.handshake.Begin(next_generation_++));
+}
+
+absl::Status VerbsRail::MakeLanes(Endpoint& endpoint) {
+  absl::StatusOr<RdmaDevice::Address> own = context_.device->Refresh();
+  if (!own.ok()) return own.status();
+  EndpointAddress address;
+  address.gid = own->gid.bytes;
+  address.lid = own->lid;
+  address.link_layer = own->link_layer;
+  const uint32_t wanted = options_.tuning.path_mtu_bytes;
+  address.mtu_bytes = wanted == 0 ? own->mtu_bytes : std::min(wanted, own->mtu_bytes);
+  const ibv_device_attr& attributes = context_.device->attributes();
+  address.max_dest_rd_atomic = static_cast<uint8_t>(
+      std::clamp(std::min(attributes.max_qp_rd_atom, attributes.max_qp_init_rd_atom), 0, kMaxReads));
+  context_.max_message_bytes = own->max_message_bytes;
+  const LaneMaker maker{&context_, completions_.get(), receives_.get(), options_.tuning};
+  for (uint32_t i = 0; i < options_.tuning.queue_pairs_per_peer; ++i) {
+    const LaneId id(next_lane_++ & 0xffffff);
+    absl::StatusOr<std::unique_ptr<Lane>> lane =
+        Lane::Create(maker, id, &endpoint, static_cast<uint32_t>(random_()) & 0xffffff);
+    if (!lane.ok()) return lane.status();
+    address.queue_pairs.push_back({(*lane)->number(), (*lane)->psn()});
+    endpoint.lanes.push_back(*std::move(lane));
+  }
+  for (const auto& lane : endpoint.lanes) {
+    lanes_[lane->id()] = lane.get();
+    lanes_by_number_[lane->number()] = lane.get();
+  }
+  endpoint.own = *std::move(own);
+  endpoint.address = std::move(address);
+  return absl::OkStatus();
+}
+
+void VerbsRail::Do(Endpoint& endpoint, const Handshake::Action& action) {
+  if (action.fail) {
+    // A peer whose write was refused makes new queue pairs too: see whether ours tell of it.
+    if (!LookAtQueuePairs(endpoint)) Break(endpoint, ECONNRESET, "the peer has made new queue pairs");
+    return;
+  }
+  if (action.connect.has_value()) {
+    for (size_t i = 0; i < endpoint.lanes.size(); ++i) {
+      const absl::Status connected = endpoint.lanes[i]->Connect(*endpoint.own, endpoint.address, *action.connect, i);
+      if (connected.ok()) continue;
+      AddTo(context_.counters.connect_failures, 1);
+      Break(endpoint, ENETUNREACH, std::string(connected.message()));
+      return;
+    }
+    Do(endpoint, endpoint.handshake.Connected());
+    return;
+  }
+  if (action.up) {
+    endpoint.up = true;
+    endpoint.up_since = endpoint.last_progress = Now();
+    endpoint.next_look = endpoint.up_since + kLookInterval;
+    endpoint.timer = endpoint.next_look;
+    Arm(endpoint.timer);
+    endpoint.notice.clear();
+    AddTo(context_.counters.connects, 1);
+    Push(RailEvent::Kind::kPeerUp, endpoint.peer, 0);
+  }
+  if (action.reply) SendState(endpoint);
+}
+
+// The device has an error to tell that nobody was told of. True when the endpoint was ended for it.
+bool VerbsRail::LookAtQueuePairs(Endpoint& endpoint) {
+  if (endpoint.phase != Endpoint::Phase::kLive) return false;
+  for (const auto& lane : endpoint.lanes) {
+    if (!lane->IsInError()) continue;
+    // Our own failures yield completions. Without one, the peer has asked for what it may not have.
+    PollCompletions();
+    if (endpoint.phase != Endpoint::Phase::kLive) return true;
+    if (endpoint.late_writes) {
+      Break(endpoint, ECONNRESET, "it wrote into zones that were closed before it had stopped");
+    } else {
+      BreakBad(endpoint, "it wrote where no zone is open to it");
+    }
+    return true;
+  }
+  return false;
+}
+
+void VerbsRail::BreakBad(Endpoint& endpoint, const std::string& why) {
+  AddTo(context_.counters.protocol_errors, 1);
+  Push(RailEvent::Kind::kBadPeer, endpoint.peer, EPROTO);
+  Break(endpoint, EPROTO, why);
+}
+
+// The queue pairs go into error; FinishDrain() ends what was on them.
+void VerbsRail::Break(Endpoint& endpoint, int error_number, const std::string& why) {
+  if (endpoint.phase != Endpoint::Phase::kLive) return;
+  const bool connected = endpoint.handshake.link_state() != LinkState::kInit;
+  if (!why.empty()) {
+    Notice(&endpoint.notice, absl::StrCat("node '", endpoint.peer.node, "': ", why));
+  }
+  SendSignal(endpoint.peer, MakeSignal(endpoint, Signal::Kind::kDown));
+  endpoint.phase = Endpoint::Phase::kDraining;
+  endpoint.error_number = error_number;
+  endpoint.handshake.Break();
+  for (const auto& lane : endpoint.lanes) lane->BeginDrain();
+  if (connected && !endpoint.gone) AddTo(context_.counters.endpoint_errors, endpoint.lanes.size());
+  endpoint.timer = Now() + absl::ToInt64Nanoseconds(options_.drain_time);
+  draining_ = true;
+  Arm(endpoint.timer);
+}
+
+// After the completion queue was found empty: what had arrived before the end has been told.
+void VerbsRail::FinishDrains() {
+  if (!draining_) return;
+  draining_ = false;
+  const Nanoseconds now = Now();
+  const auto is_drained = [&](const Endpoint& endpoint) {
+    return now >= endpoint.timer ||
+           std::all_of(endpoint.lanes.begin(), endpoint.lanes.end(), [](const auto& lane) { return lane->drained(); });
+  };
+  for (auto& [index, endpoint] : endpoints_) {
+    if (endpoint->phase != Endpoint::Phase::kDraining) continue;
+    if (is_drained(*endpoint)) {
+      FinishDrain(*endpoint);
+    } else {
+      draining_ = true;
+    }
+  }
+  std::erase_if(leaving_, [&](const std::unique_ptr<Endpoint>& endpoint) {
+    if (endpoint->phase == Endpoint::Phase::kDraining && !is_drained(*endpoint)) {
+      draining_ = true;
+      return false;
+    }
+    FinishDrain(*endpoint);
+    const auto successor = endpoints_.find(endpoint->peer.peer);
+    if (successor != endpoints_.end() && successor->second->phase == Endpoint::Phase::kIdle)
+      Arm(successor->second->timer = 0);
+    return true;
+  });
+}
+
+void VerbsRail::FinishDrain(Endpoint& endpoint) {
+  for (const auto& lane : endpoint.lanes) {
+    lane->FailOrders(endpoint.forgotten ? SendResult::kStopped : SendResult::kRailFailed, endpoint.error_number);
+    lanes_.erase(lane->id());
+    lanes_by_number_.erase(lane->number());
+  }
+  DropZones(endpoint);
+  endpoint.lanes.clear();
+  if (endpoint.up) {
+    AddTo(context_.counters.disconnects, 1);
+    if (!endpoint.forgotten) Push(RailEvent::Kind::kPeerDown, endpoint.peer, endpoint.error_number);
+  }
+  const Nanoseconds now = Now();
+  endpoint.failures = endpoint.up && now - endpoint.up_since > kSteady ? 0 : endpoint.failures + 1;
+  endpoint.up = false;
+  endpoint.phase = Endpoint::Phase::kIdle;
+  endpoint.timer = now + BackOff(endpoint.failures);
+  Arm(endpoint.timer);
+}
+
+Signal VerbsRail::MakeSignal(const Endpoint& endpoint, Signal::Kind kind) const {
+  Signal signal;
+  signal.kind = kind;
+  signal.state = kind == Signal::Kind::kHello ? endpoint.handshake.link_state() : LinkState::kInit;
+  signal.to_boot = endpoint.peer.boot;
+  signal.generation = endpoint.handshake.generation();
+  if (kind == Signal::Kind::kHello) {
+    signal.answers = endpoint.handshake.answers();
+    signal.endpoint = endpoint.address;
+  }
+  return signal;
+}
+
+void VerbsRail::SendSignal(const RailPeer& to, Signal signal) {
+  if (options_.signals == nullptr) return;
+  signal.node = local_.node;
+  signal.boot = local_.boot;
+  signal.rail = local_.rail;
+  signal.port = local_.port;
+  options_.signals->Send(to.peer, EncodeSignal(signal));
+}
+
+void VerbsRail::SendState(Endpoint& endpoint) {
+  SendSignal(endpoint.peer, MakeSignal(endpoint, Signal::Kind::kHello));
+  if (endpoint.up) return;
+  endpoint.timer = Now() + BackOff(endpoint.tellings++);
+  Arm(endpoint.timer);
+}
+
+void VerbsRail::Refuse(PeerIndex peer, const Endpoint* endpoint, const Signal& signal, const Refusal& refusal) {
+  AddTo(context_.counters.refused_connections, 1);
+  Notice(&inbound_notice_, absl::StrCat("refused a peer: ", refusal.text));
+  if (signal.kind == Signal::Kind::kRefused) return;  // two that refuse each other would never end
+  Signal answer;
+  answer.kind = Signal::Kind::kRefused;
+  answer.reason = refusal.reason;
+  answer.text = refusal.text;
+  answer.to_boot = signal.boot;
+  answer.generation = signal.generation;
+  RailPeer to = endpoint != nullptr ? endpoint->peer : RailPeer{};
+  to.peer = peer;
+  SendSignal(to, std::move(answer));
+}
+
+void VerbsRail::OnSignal(PeerIndex peer, const std::string& bytes) {
+  const absl::StatusOr<Signal> signal = DecodeSignal(bytes);
+  const auto found = endpoints_.find(peer);
+  Endpoint* const endpoint = found == endpoints_.end() ? nullptr : found->second.get();
+  if (!signal.ok()) {
+    AddTo(context_.counters.protocol_errors, 1);
+    Notice(&inbound_notice_,
+           absl::StrCat("node '", endpoint == nullptr ? "?" : endpoint->peer.node, "': ", signal.status().message()));
+    return;
+  }
+  if (endpoint == nullptr) {
+    Refuse(peer, nullptr, *signal,
+           {RefusalReason::kUnknownNode,
+            absl::StrCat("node '", signal->node, "' is not known to node '", local_.node, "'")});
+    return;
+  }
+  EndpointAddress own = endpoint->address;
+  own.queue_pairs.resize(options_.tuning.queue_pairs_per_peer);
+  if (!endpoint->own.has_value()) own.link_layer = signal->endpoint.link_layer;  // not known yet
+  const Refusal refusal = JudgeSignal(local_, own, endpoint->peer.node, endpoint->peer.boot, *signal);
+  if (refusal.reason != RefusalReason::kNone) {
+    Refuse(peer, endpoint, *signal, refusal);
+    return;
+  }
+  if (signal->kind == Signal::Kind::kRefused) {
+    AddTo(context_.counters.connect_failures, 1);
+    Notice(&endpoint->notice, absl::StrCat("refused by node '", endpoint->peer.node, "': ", signal->text));
+    return;
+  }
+  Do(*endpoint, endpoint->handshake.OnSignal(*signal));
+}
+
+void VerbsRail::RunTimers(Nanoseconds now) {
+  next_timer_ = INT64_MAX;
+  for (auto& [index, endpoint] : endpoints_) {
+    if (now >= endpoint->timer) RunTimer(*endpoint, now);
+    Arm(endpoint->timer);
+  }
+  for (const auto& endpoint : leaving_) {
+    if (now >= endpoint->timer) RunTimer(*endpoint, now);
+    Arm(endpoint->timer);
+  }
+}
+
+void VerbsRail::RunTimer(Endpoint& endpoint, Nanoseconds now) {
+  switch (endpoint.phase) {
+    case Endpoint::Phase::kIdle:
+      if (!endpoint.gone) Begin(endpoint);
+      return;
+    case Endpoint::Phase::kDraining:
+      endpoint.timer = 0;  // given up: FinishDrains() ends it in this round
+      draining_ = true;
+      return;
+    case Endpoint::Phase::kLive:
+      break;
+  }
+  if (!endpoint.up) {
+    SendState(endpoint);
+    return;
+  }
+  endpoint.timer = now + kLookInterval;
+  if (LookAtQueuePairs(endpoint)) return;
+  const bool waits = std::any_of(endpoint.lanes.begin(), endpoint.lanes.end(),
+                                 [](const auto& lane) { return lane->outstanding() > 0; });
+  if (!waits) endpoint.last_progress = now;
+  if (now - endpoint.last_progress > absl::ToInt64Nanoseconds(options_.progress_time)) {
+    Break(endpoint, ETIMEDOUT,
+          absl::StrCat("nothing was acknowledged for ", absl::FormatDuration(options_.progress_time)));
+  }
+}
+
+}  // namespace railsd::verbs

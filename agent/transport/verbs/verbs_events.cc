@@ -1,0 +1,75 @@
+// What the device reports by itself: links that go and come, addresses that change, errors that no completion tells.
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "agent/transport/verbs/verbs_rail.h"
+
+namespace railsd::verbs {
+
+void VerbsRail::OnDeviceEvents() {
+  if (!has_device_events_.exchange(false, std::memory_order_acq_rel)) return;
+  std::vector<DeviceEvent> events;
+  {
+    std::lock_guard lock(mutex_);
+    events.swap(device_events_);
+  }
+  for (const DeviceEvent& event : events) OnDeviceEvent(event);
+}
+
+void VerbsRail::BreakAll(int error_number, const std::string& why) {
+  for (auto& [index, endpoint] : endpoints_) Break(*endpoint, error_number, why);
+}
+
+// The port is not what it was. Endpoints that were made for another address are of no use; those that wait try at once.
+void VerbsRail::RefreshPort(const std::string& reason, int error_number) {
+  const absl::StatusOr<RdmaDevice::Address> address = context_.device->Refresh();
+  Notice(&device_notice_, address.ok() ? reason : absl::StrCat(reason, ": ", address.status().message()));
+  for (auto& [index, endpoint] : endpoints_) {
+    if (!address.ok() || (endpoint->own.has_value() && !(*endpoint->own == *address))) {
+      Break(*endpoint, error_number, reason);
+    } else if (endpoint->phase == Endpoint::Phase::kIdle) {
+      endpoint->failures = 0;
+      endpoint->timer = 0;
+      Arm(0);
+    }
+  }
+}
+
+void VerbsRail::OnDeviceEvent(const DeviceEvent& event) {
+  if (event.port != 0 && event.port != context_.device->port()) return;
+  const std::string name = ibv_event_type_str(event.type);
+  switch (event.type) {
+    case IBV_EVENT_PORT_ERR:
+      RefreshPort(absl::StrCat("the device reports: ", name), ENETDOWN);
+      return;
+    case IBV_EVENT_PORT_ACTIVE:
+    case IBV_EVENT_GID_CHANGE:
+    case IBV_EVENT_LID_CHANGE:
+    case IBV_EVENT_CLIENT_REREGISTER:
+      RefreshPort(absl::StrCat("the device reports: ", name), EADDRNOTAVAIL);
+      return;
+    case IBV_EVENT_DEVICE_FATAL:
+    case IBV_EVENT_CQ_ERR:
+    case IBV_EVENT_SRQ_ERR:
+      dead_ = true;
+      Notice(&device_notice_,
+             absl::StrCat("the device reports: ", name, "; the rail is out until the daemon restarts"));
+      BreakAll(EIO, name);
+      return;
+    case IBV_EVENT_QP_FATAL:
+    case IBV_EVENT_QP_REQ_ERR:
+    case IBV_EVENT_QP_ACCESS_ERR:
+    case IBV_EVENT_QP_LAST_WQE_REACHED: {
+      const auto lane = lanes_by_number_.find(event.queue_pair_number);
+      if (lane == lanes_by_number_.end()) return;
+      Endpoint& endpoint = *lane->second->endpoint();
+      if (!LookAtQueuePairs(endpoint)) Break(endpoint, EIO, absl::StrCat("the device reports: ", name));
+      return;
+    }
+    default:
+      return;
+  }
+}
+
+}  // namespace railsd::verbs

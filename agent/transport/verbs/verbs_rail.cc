@@ -1,0 +1,302 @@
+#include "agent/transport/verbs/verbs_rail.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "agent/transport/verbs/completion_error.h"
+
+namespace railsd::verbs {
+namespace {
+
+constexpr int kCompletionBatch = 32;
+// How often it looks again before other work gets its turn.
+constexpr int kCompletionRounds = 32;
+// Acknowledging events of the channel takes a lock.
+constexpr unsigned kAcknowledgeBatch = 64;
+
+}  // namespace
+
+VerbsRail::VerbsRail(VerbsOptions options, std::shared_ptr<RdmaDevice> device, uint32_t completion_entries,
+                     WakeEvent wake)
+    : options_(std::move(options)),
+      local_{options_.node, options_.boot, options_.rail, device->port_name()},
+      // Every receive may have a completion in the queue, at any time.
+      context_(options_.rail, device, options_.max_posted_orders, options_.max_receive_events,
+               completion_entries - options_.tuning.fence_queue_depth),
+      registrar_(MakeRegistrar(device)),
+      events_(options_.events),
+      wake_event_(std::move(wake)),
+      receive_count_(options_.tuning.fence_queue_depth),
+      random_(std::random_device{}()) {
+  const ibv_device_attr& attributes = device->attributes();
+  context_.max_pieces = static_cast<uint32_t>(std::clamp<int>(attributes.max_sge, 1, kMaxPieces));
+  context_.inline_bytes = options_.tuning.inline_bytes;
+  context_.inlined.resize(kMaxChain * context_.inline_bytes);
+}
+
+absl::Status VerbsRail::Init() {
+  ibv_context* const context = context_.device->context();
+  const std::string& who = context_.device->who();
+  epoll_ = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll_.valid()) return CallFailed(who, "epoll_create1", errno);
+  channel_.reset(ibv_create_comp_channel(context));
+  if (channel_ == nullptr) return CallFailed(who, "ibv_create_comp_channel", errno);
+  const int flags = ::fcntl(channel_->fd, F_GETFL);
+  if (flags < 0 || ::fcntl(channel_->fd, F_SETFL, flags | O_NONBLOCK) != 0) return CallFailed(who, "fcntl", errno);
+  for (const int fd : {channel_->fd, wake_event_.fd()}) {
+    epoll_event watch{};
+    watch.events = EPOLLIN;
+    watch.data.fd = fd;
+    if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &watch) != 0) return CallFailed(who, "epoll_ctl", errno);
+  }
+  const auto entries = static_cast<int>(context_.room.free() + receive_count_);
+  completions_.reset(ibv_create_cq(context, entries, nullptr, channel_.get(), 0));
+  if (completions_ == nullptr) return CallFailed(who, absl::StrCat("ibv_create_cq of ", entries, " entries"), errno);
+  ibv_srq_init_attr shared{};
+  shared.attr.max_wr = receive_count_;
+  shared.attr.max_sge = 1;
+  receives_.reset(ibv_create_srq(context_.device->domain(), &shared));
+  if (receives_ == nullptr) return CallFailed(who, absl::StrCat("ibv_create_srq of ", receive_count_), errno);
+  if (absl::Status posted = PostReceives(receive_count_); !posted.ok()) return posted;
+  if (events_ == nullptr) {
+    absl::StatusOr<std::shared_ptr<EventThread>> own = EventThread::Create();
+    if (!own.ok()) return own.status();
+    events_ = *std::move(own);
+  }
+  const absl::Status added = events_->Add(context, [this](const DeviceEvent& event) {
+    {
+      std::lock_guard lock(mutex_);
+      device_events_.push_back(event);
+    }
+    has_device_events_.store(true, std::memory_order_release);
+    Wake();
+  });
+  subscribed_ = added.ok();
+  return added;
+}
+
+VerbsRail::~VerbsRail() {
+  if (subscribed_) events_->Remove(context_.device->context());
+  for (auto& [index, endpoint] : endpoints_) Break(*endpoint, ESHUTDOWN, "");
+  // Windows before the queue pairs that they are bound to.
+  sets_.clear();
+  free_windows_.clear();
+  leaving_.clear();
+  endpoints_.clear();
+  if (completions_ != nullptr && unacknowledged_ > 0) ibv_ack_cq_events(completions_.get(), unacknowledged_);
+}
+
+std::string VerbsRail::LocalAddress() const { return absl::StrCat("verbs:", context_.device->port_name()); }
+
+void VerbsRail::Notice(std::string* last, const std::string& text) {
+  if (*last == text) return;
+  *last = text;
+  if (options_.on_notice) options_.on_notice(absl::StrCat(context_.device->who(), ": ", text));
+}
+
+void VerbsRail::Push(RailEvent::Kind kind, const RailPeer& peer, int error_number) {
+  RailEvent event;
+  event.kind = kind;
+  event.peer = peer.peer;
+  event.error_number = error_number;
+  event.cookie = peer.boot.value();
+  context_.events.Push(event);
+}
+
+absl::Status VerbsRail::PostReceives(uint32_t count) {
+  std::array<ibv_recv_wr, 32> chain{};
+  while (count > 0) {
+    const size_t part = std::min<size_t>(count, chain.size());
+    for (size_t i = 0; i < part; ++i) {
+      chain[i].wr_id = Encode({WorkRequestId::Kind::kReceive, LaneId(0), 0});
+      chain[i].next = i + 1 < part ? &chain[i + 1] : nullptr;
+    }
+    ibv_recv_wr* bad = nullptr;
+    if (const int error = ibv_post_srq_recv(receives_.get(), chain.data(), &bad); error != 0) {
+      return CallFailed(context_.device->who(), "ibv_post_srq_recv", error);
+    }
+    count -= static_cast<uint32_t>(part);
+  }
+  return absl::OkStatus();
+}
+
+size_t VerbsRail::Post(absl::Span<const SendOrder> orders) {
+  size_t taken = 0;
+  for (const SendOrder& order : orders) {
+    if (!context_.events.CanHoldOrder()) break;
+    ++taken;
+    context_.events.HoldOrder();
+    AddTo(context_.counters.posted_bytes, order.length_bytes);
+    const auto found = endpoints_.find(order.flow->peer);
+    if (found == endpoints_.end() || !found->second->up || found->second->phase != Endpoint::Phase::kLive) {
+      FinishOrder(context_.events, context_.counters, order, SendResult::kRailFailed, ENOTCONN);
+      continue;
+    }
+    Endpoint& endpoint = *found->second;
+    endpoint.lanes[LaneOf(order.zone, endpoint.lanes.size())]->Add(context_.orders.Take(order));
+  }
+  PumpAll();
+  return taken;
+}
+
+void VerbsRail::PumpAll() {
+  for (auto& [index, endpoint] : endpoints_) {
+    if (endpoint->phase != Endpoint::Phase::kLive) continue;
+    for (const auto& lane : endpoint->lanes) {
+      if (!lane->HasWork()) continue;
+      if (lane->outstanding() == 0) endpoint->last_progress = Now();
+      if (const int error = lane->Pump(); error != 0) {
+        Break(*endpoint, error, std::string(CallFailed("posting", "ibv_post_send", error).message()));
+        break;
+      }
+    }
+  }
+}
+
+void VerbsRail::StopSends(JobTag job) {
+  for (auto& [index, endpoint] : endpoints_) {
+    for (const auto& lane : endpoint->lanes) lane->Stop(job);
+  }
+}
+
+void VerbsRail::OnCompletion(const ibv_wc& completion) {
+  const WorkRequestId id = DecodeWorkRequestId(completion.wr_id);
+  if (id.kind == WorkRequestId::Kind::kReceive) {
+    if (completion.status == IBV_WC_SUCCESS && completion.opcode == IBV_WC_RECV_RDMA_WITH_IMM) {
+      OnFence(completion);
+      return;
+    }
+    ++receives_owed_;
+    const auto lane = lanes_by_number_.find(completion.qp_num);
+    // Whoever sends what is no fence is no agent.
+    if (completion.status == IBV_WC_SUCCESS && lane != lanes_by_number_.end()) {
+      BreakBad(*lane->second->endpoint(), "it sent a message that is no fence");
+    }
+    return;
+  }
+  const auto found = lanes_.find(id.lane);
+  if (found == lanes_.end()) return;  // of a queue pair that is gone
+  Lane& lane = *found->second;
+  if (id.kind == WorkRequestId::Kind::kDrain) {
+    lane.OnDrained();
+    return;
+  }
+  Endpoint& endpoint = *lane.endpoint();
+  if (completion.status == IBV_WC_SUCCESS) {
+    endpoint.last_progress = last_completion_;
+    lane.Complete(id.sequence);
+    return;
+  }
+  if (endpoint.phase != Endpoint::Phase::kLive) return;
+  const CompletionError error = ExplainCompletion(completion.status);
+  lane.CompleteFailed(id.sequence, error.earlier_done);
+  Break(endpoint, error.error_number, error.text);
+}
+
+// True when there were any.
+bool VerbsRail::PollCompletions() {
+  std::array<ibv_wc, kCompletionBatch> batch;
+  bool any = false;
+  for (int round = 0; round < kCompletionRounds; ++round) {
+    const int count = ibv_poll_cq(completions_.get(), kCompletionBatch, batch.data());
+    if (count <= 0) {
+      if (count < 0 && !std::exchange(dead_, true)) BreakAll(EIO, "ibv_poll_cq failed");
+      return any;
+    }
+    if (!std::exchange(any, true)) last_completion_ = Now();
+    AddTo(context_.counters.completions, static_cast<uint64_t>(count));
+    for (int i = 0; i < count; ++i) OnCompletion(batch[static_cast<size_t>(i)]);
+    // A set may be settled twice in a round: opened, and closed at once.
+    while (!context_.settled.empty()) {
+      OpenSet* const open = context_.settled.back();
+      context_.settled.pop_back();
+      OnSettled(*open);
+    }
+    if (count < kCompletionBatch) return any;
+  }
+  draining_again_ = true;
+  return any;
+}
+
+// Waits for a completion, a wake or the deadline. False: there was something to do already.
+bool VerbsRail::Sleep(Nanoseconds deadline) {
+  if (!std::exchange(armed_, true) && ibv_req_notify_cq(completions_.get(), 0) != 0) armed_ = false;
+  if (PollCompletions()) return false;  // one that came before the queue was armed rings no bell
+  wake_event_.BeginSleep();
+  const Nanoseconds now = Now();
+  const Nanoseconds until = std::min(deadline, next_timer_);
+  int wait_ms = until <= now ? 0 : static_cast<int>(std::min<Nanoseconds>((until - now + 999999) / 1000000, 60000));
+  if (woken_.load(std::memory_order_acquire)) wait_ms = 0;
+  std::array<epoll_event, 2> ready;
+  const int count = ::epoll_wait(epoll_.get(), ready.data(), static_cast<int>(ready.size()), wait_ms);
+  wake_event_.EndSleep();
+  for (int i = 0; i < count; ++i) {
+    if (ready[static_cast<size_t>(i)].data.fd != channel_->fd) continue;
+    ibv_cq* queue = nullptr;
+    void* cookie = nullptr;
+    while (ibv_get_cq_event(channel_.get(), &queue, &cookie) == 0) {
+      armed_ = false;
+      if (++unacknowledged_ < kAcknowledgeBatch) continue;
+      ibv_ack_cq_events(completions_.get(), std::exchange(unacknowledged_, 0));
+    }
+  }
+  return true;
+}
+
+void VerbsRail::WaitForWake(absl::Duration max_wait) {
+  wake_event_.BeginSleep();
+  if (!woken_.load(std::memory_order_acquire)) {
+    pollfd wake{wake_event_.fd(), POLLIN, 0};
+    ::poll(&wake, 1, static_cast<int>(std::clamp<int64_t>(absl::ToInt64Milliseconds(max_wait), 0, 60000)));
+  }
+  wake_event_.EndSleep();
+  woken_.exchange(false, std::memory_order_acq_rel);
+}
+
+void VerbsRail::Wake() {
+  woken_.exchange(true, std::memory_order_acq_rel);
+  wake_event_.Wake();
+}
+
+size_t VerbsRail::Poll(absl::Duration max_wait, absl::Span<RailEvent> out) {
+  AddTo(context_.counters.polls, 1);
+  if (out.empty()) {
+    WaitForWake(max_wait);
+    return 0;
+  }
+  const Nanoseconds deadline =
+      max_wait <= absl::ZeroDuration() ? 0 : Now() + absl::ToInt64Nanoseconds(std::min(max_wait, absl::Hours(1)));
+  const Nanoseconds busy = absl::ToInt64Nanoseconds(options_.busy_poll);
+  for (;;) {
+    OnDeviceEvents();
+    if (const Nanoseconds now = Now(); now >= next_timer_) RunTimers(now);
+    draining_again_ = false;
+    const bool any = PollCompletions();
+    if (!draining_again_) FinishDrains();
+    PumpAll();
+    if (!context_.events.empty() || deadline == 0 || woken_.load(std::memory_order_relaxed)) break;
+    const Nanoseconds now = Now();
+    if (now >= deadline) break;
+    if (any || (busy > 0 && now - last_completion_ < busy)) continue;
+    Sleep(deadline);
+  }
+  woken_.exchange(false, std::memory_order_acq_rel);
+  const size_t count = context_.events.Take(out);
+  for (size_t i = 0; i < count; ++i) receives_owed_ += out[i].kind == RailEvent::Kind::kFence;
+  if (receives_owed_ > 0) {
+    if (PostReceives(std::exchange(receives_owed_, 0)).ok()) return count;
+    dead_ = true;
+    BreakAll(EIO, "ibv_post_srq_recv failed");
+  }
+  return count;
+}
+
+}  // namespace railsd::verbs

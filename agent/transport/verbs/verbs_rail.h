@@ -1,0 +1,183 @@
+// The verbs transport itself: endpoints to peers, zones, the completion queue. Everything but Wake(), counters(),
+// Device() and what the event thread hands over is the rail's thread's.
+#ifndef RAILSD_AGENT_TRANSPORT_VERBS_VERBS_RAIL_H_
+#define RAILSD_AGENT_TRANSPORT_VERBS_VERBS_RAIL_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "agent/base/unique_fd.h"
+#include "agent/base/wake_event.h"
+#include "agent/transport/verbs/event_thread.h"
+#include "agent/transport/verbs/fence.h"
+#include "agent/transport/verbs/handshake.h"
+#include "agent/transport/verbs/lane.h"
+#include "agent/transport/verbs/rail_context.h"
+#include "agent/transport/verbs/verbs_transport.h"
+
+namespace railsd::verbs {
+
+// One peer, or what is left of one.
+class Endpoint {
+ public:
+  enum class Phase {
+    kIdle,      // no queue pairs; others are made when `timer` ends
+    kLive,      // has queue pairs: shaking hands, or up
+    kDraining,  // they are in error, and their completions are awaited
+  };
+  RailPeer peer;
+  Handshake handshake;
+  Phase phase = Phase::kIdle;
+  std::optional<RdmaDevice::Address> own;  // that the lanes were made for
+  EndpointAddress address;                 // as told to the peer
+  std::vector<std::unique_ptr<Lane>> lanes;
+  bool up = false;           // kPeerUp was told
+  bool gone = false;         // replaced or removed: it ends with the drain
+  bool forgotten = false;    // RemovePeer(): orders are kStopped, and no kPeerDown
+  bool late_writes = false;  // zones were closed under a writer that had not stopped: its key may be refused
+  int error_number = 0;
+  uint32_t failures = 0;  // in a row
+  uint32_t tellings = 0;  // of the present state
+  Nanoseconds timer = 0;  // next thing to do; of the drain: when it is given up
+  Nanoseconds up_since = 0;
+  Nanoseconds next_look = 0;  // at the state of the queue pairs
+  Nanoseconds last_progress = 0;
+  std::string notice;  // the last one, so as not to repeat it
+};
+
+class VerbsRail final : public RailTransport {
+ public:
+  VerbsRail(VerbsOptions options, std::shared_ptr<RdmaDevice> device, uint32_t completion_entries, WakeEvent wake);
+  ~VerbsRail() override;
+  absl::Status Init();
+
+  std::string LocalAddress() const override;
+  void SetPeer(const RailPeer& peer) override;
+  void RemovePeer(PeerIndex peer) override;
+  size_t Post(absl::Span<const SendOrder> orders) override;
+  void StopSends(JobTag job) override;
+  void OpenZones(std::shared_ptr<const ReceiveSet> zones) override;
+  void CloseZones(uint32_t slot, uint32_t generation, bool writers_stopped) override;
+  bool WritesRemotely() const override { return true; }
+  uint32_t FenceRoom() const override { return receive_count_; }
+  std::shared_ptr<MemoryRegistrar> registrar() const override { return registrar_; }
+  void OnSignal(PeerIndex peer, const std::string& bytes) override;
+  size_t Poll(absl::Duration max_wait, absl::Span<RailEvent> out) override;
+  void Wake() override;
+  const RailCounters& counters() const override { return context_.counters; }
+  RailDevice Device() const override { return context_.device->View(); }
+
+ private:
+  using ZoneKey = std::pair<uint32_t, uint32_t>;  // slot, generation
+  // Who may say that which flow is complete.
+  struct FenceEntry {
+    uint8_t generation = 0;
+    PeerIndex peer;
+    ZoneRef zone;
+    bool open = false;  // false: closed, and a late one means nothing
+  };
+
+  // verbs_rail.cc: orders, completions, the poll loop.
+  absl::Status PostReceives(uint32_t count);
+  void PumpAll();
+  bool PollCompletions();
+  void OnCompletion(const ibv_wc& completion);
+  void OnFence(const ibv_wc& completion);
+  bool Sleep(Nanoseconds deadline);
+  void WaitForWake(absl::Duration max_wait);
+  void Notice(std::string* last, const std::string& text);
+  void Push(RailEvent::Kind kind, const RailPeer& peer, int error_number);
+
+  // verbs_endpoints.cc: how endpoints come and go.
+  bool IsLeaving(PeerIndex peer) const;
+  void Begin(Endpoint& endpoint);
+  absl::Status MakeLanes(Endpoint& endpoint);
+  void Do(Endpoint& endpoint, const Handshake::Action& action);
+  void Connect(Endpoint& endpoint, const EndpointAddress& peer, bool up_already);
+  void Break(Endpoint& endpoint, int error_number, const std::string& why);
+  void Leave(std::unique_ptr<Endpoint> endpoint, int error_number);
+  void FinishDrains();
+  void FinishDrain(Endpoint& endpoint);
+  void BreakBad(Endpoint& endpoint, const std::string& why);
+  bool LookAtQueuePairs(Endpoint& endpoint);
+  void SendState(Endpoint& endpoint);
+  void SendSignal(const RailPeer& to, Signal signal);
+  void Refuse(PeerIndex peer, const Endpoint* endpoint, const Signal& signal, const Refusal& refusal);
+  Signal MakeSignal(const Endpoint& endpoint, Signal::Kind kind) const;
+  void RunTimers(Nanoseconds now);
+  void RunTimer(Endpoint& endpoint, Nanoseconds now);
+  void Arm(Nanoseconds when) { next_timer_ = std::min(next_timer_, when); }
+  Nanoseconds BackOff(uint32_t failures) const;
+
+  // verbs_events.cc: what the device reports.
+  void OnDeviceEvents();
+  void OnDeviceEvent(const DeviceEvent& event);
+  void RefreshPort(const std::string& reason, int error_number);
+  void BreakAll(int error_number, const std::string& why);
+
+  // verbs_zones.cc: landing zones.
+  bool BindWindows(OpenSet& open);
+  void TakeWindows(OpenSet& open, size_t count);
+  void OnSettled(OpenSet& open);
+  void Opened(OpenSet& open, int error_number);
+  void Closed(uint32_t slot, uint32_t generation);
+  void CloseStrong(OpenSet& open);
+  void Erase(OpenSet& open);
+  void NumberFences(const ReceiveSet& set);
+  void CloseFences(const ReceiveSet& set);
+  // The endpoint's queue pairs are about to be destroyed: nothing lands through them any more.
+  void DropZones(Endpoint& endpoint);
+
+  VerbsOptions options_;
+  const LocalEnd local_;
+  RailContext context_;
+  const std::shared_ptr<MemoryRegistrar> registrar_;
+  std::shared_ptr<EventThread> events_;
+  bool subscribed_ = false;
+
+  WakeEvent wake_event_;
+  std::atomic<bool> woken_{false};
+  UniqueFd epoll_;
+  ChannelHandle channel_;
+  CompletionQueueHandle completions_;
+  SharedReceiveHandle receives_;
+  uint32_t receive_count_ = 0;
+  uint32_t receives_owed_ = 0;  // taken out of the shared receive queue, their fences taken or of no use
+  bool armed_ = false;          // the channel will tell of the next completion
+  unsigned unacknowledged_ = 0;
+  bool dead_ = false;  // the device is
+
+  std::vector<WindowSlot> free_windows_;
+  absl::flat_hash_map<PeerIndex, std::unique_ptr<Endpoint>> endpoints_;
+  std::vector<std::unique_ptr<Endpoint>> leaving_;
+  absl::flat_hash_map<LaneId, Lane*> lanes_;
+  absl::flat_hash_map<uint32_t, Lane*> lanes_by_number_;
+  absl::flat_hash_map<ZoneKey, std::unique_ptr<OpenSet>> sets_;
+  absl::flat_hash_map<uint16_t, FenceEntry> fences_;
+  uint32_t next_lane_ = 1;
+  uint64_t next_generation_ = 1;
+  Nanoseconds next_timer_ = INT64_MAX;
+  Nanoseconds last_completion_ = 0;
+  bool draining_ = false;        // some endpoint is
+  bool draining_again_ = false;  // the completion queue was not found empty
+  std::string inbound_notice_;
+  std::string device_notice_;
+  std::mt19937_64 random_;
+
+  std::mutex mutex_;
+  std::vector<DeviceEvent> device_events_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<bool> has_device_events_{false};
+};
+
+}  // namespace railsd::verbs
+
+#endif  // RAILSD_AGENT_TRANSPORT_VERBS_VERBS_RAIL_H_
