@@ -285,12 +285,14 @@ void JobTable::AddOutFlows(NodeJob& job, const Group& group, PeerExchange& excha
       flow.destination = Rank(r);
       flow.send.job = job.tag;
       flow.send.peer = exchange.peer;
+      flow.send.left_bytes = exchange.out_left_bytes.get();
       if (sends[r] != nullptr) flow.send.memory = Resolve(part, sends[r]->ranges);
       exchange.out_bytes += flow.send.memory.total_bytes();
       part.sends_left_bytes += flow.send.memory.total_bytes();
       part.fenced_flows_left += remote_ && flow.send.memory.total_bytes() > 0;
     }
   }
+  exchange.out_left_bytes->store(exchange.out_bytes, std::memory_order_relaxed);
   job.out_bytes += exchange.out_bytes;
 }
 

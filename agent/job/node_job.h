@@ -65,6 +65,8 @@ struct PeerExchange {
   bool offer_sent = false;
   std::deque<OutFlow> out;  // in the order of the OFFER; addresses are stable
   uint64_t out_bytes = 0;
+  // Of out_bytes; the rails count it down.
+  std::unique_ptr<std::atomic<uint64_t>> out_left_bytes = std::make_unique<std::atomic<uint64_t>>(0);
   std::optional<Ready> ready;  // theirs
   bool planned = false;
   // Over rails that write into remote memory:

@@ -337,6 +337,7 @@ bool Sprayer::Dispatch(absl::Time now) {
       if (!DispatchRail(r, now)) break;
       any = true;
     }
+    (*rails_)[r].port->SetHungry(rails_state_[r].queued_bytes > 0);
   }
   return any;
 }

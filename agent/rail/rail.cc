@@ -185,8 +185,9 @@ bool Rail::Publish(absl::Span<RailEvent> events) {
       --q.outstanding_orders;
       ++q.unannounced_sends;
       // Half of what the engine had posted is done: time to post more. What failed is told at once.
-      urgent = urgent || event.result != SendResult::kAcknowledged || q.outstanding_orders == 0 ||
-               (q.unannounced_sends >= kMinAnnouncedSends && 2 * q.unannounced_sends >= q.outstanding_orders);
+      const bool half = q.unannounced_sends >= kMinAnnouncedSends && 2 * q.unannounced_sends >= q.outstanding_orders;
+      urgent = urgent || event.result != SendResult::kAcknowledged || event.last ||
+               (hungry_.load(std::memory_order_relaxed) && (half || q.outstanding_orders == 0));
     } else if (event.kind == RailEvent::Kind::kZonesClosed && q.awaited_closes == 0) {
       q.events.TryPush(std::move(event));  // bookkeeping that can wait for the next event that matters
       continue;

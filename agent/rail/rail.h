@@ -46,6 +46,9 @@ class RailPort {
   virtual size_t TakeEvents(absl::Span<RailEvent> out) = 0;
   // Wakes the rail's thread for the commands since the last call.
   virtual void Flush() = 0;
+  // Whether there is more to post once something is acknowledged: then the engine is woken for acknowledgements before
+  // the last of an exchange. The engine's thread.
+  virtual void SetHungry(bool hungry) = 0;
   virtual const RailCounters& counters() const = 0;
   virtual RailDevice Device() const { return {}; }
   // As the transport says; the same for ever.
@@ -74,6 +77,7 @@ class Rail final : public RailPort {
   bool TryCommand(RailCommand command) override;
   size_t TakeEvents(absl::Span<RailEvent> out) override;
   void Flush() override;
+  void SetHungry(bool hungry) override { hungry_.store(hungry, std::memory_order_relaxed); }
   const RailCounters& counters() const override { return transport_->counters(); }
   RailDevice Device() const override { return transport_->Device(); }
   bool WritesRemotely() const override { return transport_->WritesRemotely(); }
@@ -94,6 +98,7 @@ class Rail final : public RailPort {
   WakeEvent* const engine_wake_;
   std::unique_ptr<Queues> queues_;
   std::atomic<bool> stop_{false};
+  std::atomic<bool> hungry_{true};
   std::thread thread_;
   bool unflushed_ = false;  // the engine's thread: commands since the last Flush()
 };

@@ -40,6 +40,9 @@ struct SendFlow {
   PeerIndex peer;       // node of the destination rank
   MemoryRanges memory;  // where the bytes are
   RemoteZone remote = {};
+  // Bytes of the exchange (all flows to the peer) that are not acknowledged, over all rails: each counts its orders
+  // down. Only a hint of when to look. May be null.
+  std::atomic<uint64_t>* left_bytes = nullptr;
 };
 
 // One chunk to send: bytes [offset, offset + length) of a flow. Every order that Post() took ends in exactly one
@@ -107,7 +110,8 @@ struct RailEvent {
   Kind kind = Kind::kSendDone;
   SendResult result = SendResult::kAcknowledged;
   PeerIndex peer;
-  bool last = false;         // kReceived: nothing of the set is left to come; worth a look at once
+  bool last = false;  // kReceived: nothing of the set is left to come; kSendDone: nothing of the exchange is left to be
+                      // acknowledged. Worth a look at once
   int32_t error_number = 0;  // errno, or 0
   ZoneRef zone;
   JobTag job;
@@ -116,6 +120,12 @@ struct RailEvent {
   uint64_t length_bytes = 0;
   uint8_t fences = 0, round = 0;
 };
+
+// For RailEvent::last: counts an acknowledged order down.
+inline bool AcknowledgesLast(const SendOrder& order) {
+  std::atomic<uint64_t>* const left = order.flow->left_bytes;
+  return left == nullptr || left->fetch_sub(order.length_bytes, std::memory_order_relaxed) == order.length_bytes;
+}
 
 // Written by the rail's thread only, read by anybody (relaxed).
 struct RailCounters {

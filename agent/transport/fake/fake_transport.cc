@@ -122,6 +122,7 @@ void FakeTransport::FinishSend(const SendOrder& order, SendResult result, int er
   event.length_bytes = order.length_bytes;
   counters_.posted_bytes.fetch_sub(order.length_bytes, std::memory_order_relaxed);
   if (result == SendResult::kAcknowledged) {
+    event.last = AcknowledgesLast(order);
     Add(counters_.tx_payload_bytes, order.length_bytes);
     Add(counters_.tx_chunks, order.length_bytes > 0);
     Add(counters_.tx_fences, order.fences > 0);

@@ -23,6 +23,7 @@ class SteppedRail final : public RailPort {
   bool TryCommand(RailCommand command) override;
   size_t TakeEvents(absl::Span<RailEvent> out) override;
   void Flush() override {}
+  void SetHungry(bool) override {}
   const RailCounters& counters() const override { return transport_->counters(); }
   bool WritesRemotely() const override { return transport_->WritesRemotely(); }
   uint32_t FenceRoom() const override { return transport_->FenceRoom(); }

@@ -24,6 +24,7 @@ class RecordingRail final : public RailPort {
   }
   size_t TakeEvents(absl::Span<RailEvent>) override { return 0; }
   void Flush() override {}
+  void SetHungry(bool) override {}
   const RailCounters& counters() const override { return counters_; }
   std::deque<SendOrder> orders;
   bool refuse = false;
