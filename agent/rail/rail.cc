@@ -20,7 +20,7 @@ constexpr size_t kEventBatch = 256;
 constexpr absl::Duration kMaxWait = absl::Seconds(1);
 // Events that nobody waits for are gathered for so long, or until there are so many: waking the engine for every chunk
 // costs more than its work on them.
-constexpr absl::Duration kGather = absl::Milliseconds(1);
+constexpr absl::Duration kGather = absl::Milliseconds(5);
 constexpr size_t kMaxUnannounced = 128;
 constexpr size_t kMinAnnouncedSends = 3;
 

@@ -136,8 +136,15 @@ void TcpRail::SendActive() {
   active_.resize(kept);
 }
 
-void TcpRail::SendAcks() {
+// `all` false: only to those who wait for them, while there is more to receive; the fewer acknowledgements, the less
+// processor time.
+void TcpRail::SendAcks(bool all) {
+  size_t kept = 0;
   for (Peer* peer : owing_) {
+    if (!all && peer->receiver != nullptr && !peer->receiver->AcksAreDue()) {
+      owing_[kept++] = peer;
+      continue;
+    }
     peer->owes_acks = false;
     if (peer->in_small == nullptr || peer->acks_blocked) continue;
     const int error = peer->receiver->SendAcks(peer->in_small->fd.get());
@@ -149,7 +156,7 @@ void TcpRail::SendAcks() {
       DropIncoming(*peer);
     }
   }
-  owing_.clear();
+  owing_.resize(kept);
 }
 
 void TcpRail::OnInBulk(Connection& connection) {
@@ -263,7 +270,7 @@ void TcpRail::PollOnce(Nanoseconds deadline, bool may_wait) {
   Nanoseconds now = Now();
   if (now >= next_timer_) RunTimers(now);
   SendActive();
-  SendAcks();
+  SendAcks(/*all=*/false);
   may_wait = may_wait && active_.empty() && context_.events.empty();
   int wait_ms = 0;
   if (may_wait) {
@@ -272,13 +279,20 @@ void TcpRail::PollOnce(Nanoseconds deadline, bool may_wait) {
     wake_event_.BeginSleep();
     if (woken_.load(std::memory_order_acquire)) wait_ms = 0;
   }
-  const int count = ::epoll_wait(epoll_.get(), ready_.data(), static_cast<int>(ready_.size()), wait_ms);
+  const auto wait = [&](int ms) {
+    return ::epoll_wait(epoll_.get(), ready_.data(), static_cast<int>(ready_.size()), ms);
+  };
+  int count = wait(owing_.empty() ? wait_ms : 0);
+  if (count <= 0 && !owing_.empty()) {
+    SendAcks(/*all=*/true);
+    if (wait_ms > 0) count = wait(wait_ms);
+  }
   if (may_wait) wake_event_.EndSleep();
   for (int i = 0; i < count; ++i) {
     auto& connection = *static_cast<Connection*>(ready_[static_cast<size_t>(i)].data.ptr);
     if (connection.fd.valid()) Dispatch(connection, ready_[static_cast<size_t>(i)].events);
   }
-  SendAcks();
+  SendAcks(/*all=*/false);
 }
 
 void TcpRail::WaitForWake(absl::Duration max_wait) {

@@ -92,7 +92,7 @@ class TcpRail final : public RailTransport {
   void Dispatch(Connection& connection, uint32_t events);
   void Activate(Peer& peer);
   void SendActive();
-  void SendAcks();
+  void SendAcks(bool all);
   void OnInBulk(Connection& connection);
   void OnInSmall(Connection& connection, uint32_t events);
   void OnDialBulk(Connection& connection, uint32_t events);

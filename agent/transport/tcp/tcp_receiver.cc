@@ -76,10 +76,12 @@ bool TcpReceiver::EndFrame() {
     event.offset_bytes = header_.offset_bytes;
     event.length_bytes = header_.length_bytes;
     event.last = set_->left_bytes.fetch_sub(header_.length_bytes, std::memory_order_relaxed) == header_.length_bytes;
+    hurry_ = hurry_ || event.last;
     context_->events.Push(event);
     Context::Add(context_->counters.rx_payload_bytes, header_.length_bytes);
     Context::Add(context_->counters.rx_chunks, 1);
   } else {
+    hurry_ = true;
     Context::Add(context_->counters.rx_drained_bytes, header_.length_bytes);
     if (mode_ == Mode::kDrain) statuses_[status_count_++] = {header_.number, FrameStatus::kZoneClosed};
     if (mode_ == Mode::kFault) statuses_[status_count_++] = {header_.number, FrameStatus::kZoneFault};
@@ -183,6 +185,7 @@ int TcpReceiver::SendAcks(int small) {
       };
       for (size_t i = 0; i < status_count_; ++i) add({false, statuses_[i].status, generation_, statuses_[i].number});
       status_count_ = 0;
+      hurry_ = false;
       add({true, FrameStatus::kOk, generation_, frames_});
       told_ = frames_;
     }

@@ -36,9 +36,12 @@ class TcpReceiver {
   // errno.
   int SendAcks(int small);
   bool HasAcks() const { return acks_begin_ < acks_end_ || told_ < frames_; }
+  // Somebody may be waiting for them: the last of a set, a refusal, or many.
+  bool AcksAreDue() const { return hurry_ || acks_begin_ < acks_end_ || frames_ - told_ >= kFramesPerAck; }
 
  private:
   static constexpr size_t kMaxStatuses = 256;
+  static constexpr uint64_t kFramesPerAck = 4;
 
   enum class Phase { kHeader, kPayload, kTrailer };
   enum class Mode {
@@ -72,6 +75,7 @@ class TcpReceiver {
 
   uint64_t frames_ = 0;  // ended
   uint64_t told_ = 0;    // of them, in acks_
+  bool hurry_ = false;
   struct Status {
     uint64_t number = 0;
     FrameStatus status = FrameStatus::kOk;
