@@ -397,7 +397,9 @@ void JobTable::CloseZones(PeerExchange& exchange, bool writers_stopped) {
     command.awaited = !quiet;
     rail.Command(std::move(command), /*wake=*/!quiet);
   }
-  if (quiet) OnZonesQuiet(slots_[exchange.zones->slot]);
+  if (!quiet) return;
+  exchange.zones->zones.clear();  // the rails may hold the set for a while, but not the trainers' memory
+  OnZonesQuiet(slots_[exchange.zones->slot]);
 }
 
 // Nothing lands in the slot's zones any more.

@@ -64,7 +64,8 @@ struct ReceiveSet {
   PeerIndex peer;  // only this peer may write here
   uint32_t slot = 0;
   uint32_t generation = 0;
-  std::vector<MemoryRanges> zones;
+  // With a gate: read inside it only. Whoever closes it empty may clear them.
+  mutable std::vector<MemoryRanges> zones;
   // For transports that write into remote memory; empty for others. `fences`: by zone; a zone without bytes has none,
   // whatever stands there. `keys`: by rail; each has an
   // entry of the set's making, and rail r fills keys[r] with one key for every range of every zone, in order, before

@@ -35,8 +35,13 @@ TcpReceiver::Outcome TcpReceiver::LookUp() {
     return Outcome::kMore;
   }
   const ReceiveSet& set = *found->second;
-  if (set.peer != peer_ || header_.zone.index >= set.zones.size()) return Outcome::kProtocol;
-  const uint64_t zone_bytes = set.zones[header_.zone.index].total_bytes();
+  if (set.peer != peer_) return Outcome::kProtocol;
+  if (!set.gate.Enter()) {  // closed, but the command has not been seen yet
+    mode_ = Mode::kDrain;
+    return Outcome::kMore;
+  }
+  const uint64_t zone_bytes = header_.zone.index < set.zones.size() ? set.zones[header_.zone.index].total_bytes() : 0;
+  set.gate.Leave();
   if (header_.length_bytes > zone_bytes || header_.offset_bytes > zone_bytes - header_.length_bytes) {
     return Outcome::kProtocol;
   }
