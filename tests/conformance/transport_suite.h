@@ -63,6 +63,7 @@ class TransportSuite : public ::testing::TestWithParam<WorldFactory> {
     std::deque<std::pair<PeerIndex, std::string>> signals;                              // under way; guarded by mutex
     std::map<std::pair<uint32_t, uint32_t>, std::shared_ptr<const ReceiveSet>> opened;  // by slot and generation
     size_t fences_done = 0;
+    ~End() override { transport.reset(); }  // it may have a last word to send
     void Send(PeerIndex peer, std::string bytes) override;
     std::vector<RailEvent> events;
     size_t batch = 64;   // events taken per Poll()

@@ -1,5 +1,7 @@
 // The suite over real verbs. It wants three ports of this machine that reach each other, on each of two rails: ports
 // whose GIDs lie in one /24 network are taken for one rail.
+#include "tests/conformance/verbs_worlds.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -35,11 +37,6 @@ std::vector<std::vector<std::string>> FindRails() {
   for (auto& [network, ports] : networks) {
     if (ports.size() >= kNodes) rails.push_back(std::move(ports));
   }
-  return rails;
-}
-
-const std::vector<std::vector<std::string>>& Rails() {
-  static const std::vector<std::vector<std::string>> rails = FindRails();
   return rails;
 }
 
@@ -85,6 +82,11 @@ std::string NameOf(const ::testing::TestParamInfo<WorldFactory>& info) { return 
 
 }  // namespace
 
+const std::vector<std::vector<std::string>>& Rails() {
+  static const std::vector<std::vector<std::string>> rails = FindRails();
+  return rails;
+}
+
 std::vector<WorldFactory> FramedWorlds() { return {}; }
 
 std::vector<WorldFactory> RemoteWorlds() {
@@ -105,6 +107,7 @@ std::vector<WorldFactory> RemoteWorlds() {
 
 INSTANTIATE_TEST_SUITE_P(Worlds, TransportSuite, ::testing::ValuesIn(RemoteWorlds()), NameOf);
 INSTANTIATE_TEST_SUITE_P(Worlds, RemoteSuite, ::testing::ValuesIn(RemoteWorlds()), NameOf);
+INSTANTIATE_TEST_SUITE_P(Worlds, VerbsSuite, ::testing::Values(Factory("Verbs", {})), NameOf);
 
 }  // namespace railsd::testing
 

@@ -19,6 +19,7 @@ HERE = Path(__file__).resolve().parent
 # In the order of running: the test and how many seconds it may take inside, on a machine that is busy with other work.
 TESTS = {
     "test_devices.sh": 120,
+    "test_conformance.sh": 420,
 }
 BOOT_PATIENCE = 120  # seconds until the first line
 # What a test prints for each of its cases: GoogleTest, Python's unittest, and the shell tests like the latter.

@@ -116,7 +116,7 @@ absl::Status VerbsRail::MakeLanes(Endpoint& endpoint) {
 void VerbsRail::Do(Endpoint& endpoint, const Handshake::Action& action) {
   if (action.fail) {
     // A peer whose write was refused makes new queue pairs too: see whether ours tell of it.
-    if (!LookAtQueuePairs(endpoint)) Break(endpoint, ECONNRESET, "the peer has made new queue pairs");
+    if (!LookAtQueuePairs(endpoint)) Break(endpoint, ECONNRESET, "its end of the rail broke, or was made anew");
     return;
   }
   if (action.connect.has_value()) {

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "agent/transport/verbs/completion_error.h"
 
@@ -99,7 +100,9 @@ std::string VerbsRail::LocalAddress() const { return absl::StrCat("verbs:", cont
 void VerbsRail::Notice(std::string* last, const std::string& text) {
   if (*last == text) return;
   *last = text;
-  if (options_.on_notice) options_.on_notice(absl::StrCat(context_.device->who(), ": ", text));
+  if (!options_.on_notice) return;
+  const std::string& who = context_.device->who();
+  options_.on_notice(absl::StrContains(text, who) ? text : absl::StrCat(who, ": ", text));
 }
 
 void VerbsRail::Push(RailEvent::Kind kind, const RailPeer& peer, int error_number) {

@@ -191,6 +191,7 @@ void VerbsRail::DropZones(Endpoint& endpoint) {
 
 void VerbsRail::NumberFences(const ReceiveSet& set) {
   for (uint32_t i = 0; i < set.fences.size() && i < set.zones.size(); ++i) {
+    if (set.zones[i].total_bytes() == 0) continue;  // nothing is sent, not even a fence
     fences_[set.fences[i].slot] = {set.fences[i].generation, set.peer, {set.slot, set.generation, i}, true};
   }
 }
