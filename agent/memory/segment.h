@@ -17,8 +17,8 @@
 
 namespace railsd {
 
-// What a descriptor stands for. Later: dma-buf for the memory of a GPU.
-enum class MemoryKind { kMemfd, kHugePageMemfd };
+// What a descriptor stands for. Map() knows no dma-buf (memory of a GPU) yet; devices can register one.
+enum class MemoryKind { kMemfd, kHugePageMemfd, kDmaBuf };
 
 // One mapped segment. Immutable after Map(); shared by the session that owns it and by every job that uses it, and
 // unmapped with the last of them. Its bytes are touched only by system calls that can fail (recv, send,

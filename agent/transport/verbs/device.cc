@@ -46,7 +46,11 @@ class DeviceRegistrar final : public MemoryRegistrar {
   absl::StatusOr<std::unique_ptr<Registration>> Register(const Segment& segment) override {
     int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_RELAXED_ORDERING;
     if (device_->has_windows()) access |= IBV_ACCESS_MW_BIND;
-    RegionHandle region(ibv_reg_mr(device_->domain(), segment.base(), segment.length_bytes(), access));
+    // Peers name memory by this process's addresses, whatever kind it is.
+    RegionHandle region(segment.kind() == MemoryKind::kDmaBuf
+                            ? ibv_reg_dmabuf_mr(device_->domain(), 0, segment.length_bytes(),
+                                                reinterpret_cast<uint64_t>(segment.base()), segment.fd(), access)
+                            : ibv_reg_mr(device_->domain(), segment.base(), segment.length_bytes(), access));
     if (region == nullptr) return Failed(segment, errno);
     return std::make_unique<DeviceRegistration>(device_, std::move(region));
   }
@@ -62,8 +66,10 @@ class DeviceRegistrar final : public MemoryRegistrar {
           "the device has no more of its ",
           device_->attributes().max_mr, " memory regions"));
     }
-    if (error_number == EOPNOTSUPP) {
-      return absl::UnimplementedError(absl::StrCat(what, " failed: the device cannot register this kind of memory"));
+    if (error_number == EOPNOTSUPP || error_number == ENOSYS) {
+      return absl::UnimplementedError(
+          absl::StrCat(what, " failed: the device cannot register ",
+                       segment.kind() == MemoryKind::kDmaBuf ? "a dma-buf" : "memory of this kind"));
     }
     return CallFailed(what, "ibv_reg_mr", error_number);
   }
