@@ -1,6 +1,8 @@
 #include "agent/job/copier.h"
 
 #include <pthread.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <string>
 #include <utility>
@@ -10,6 +12,7 @@ namespace {
 
 // Between two looks at the stop flag.
 constexpr uint64_t kStepBytes = 8 << 20;
+constexpr int kNice = 5;
 
 CopyResult RunTask(const CopyTask& task) {
   CopyResult result{task.job, task.index, absl::OkStatus()};
@@ -63,6 +66,8 @@ size_t ThreadCopier::depth() const {
 
 void ThreadCopier::Run(int index) {
   pthread_setname_np(pthread_self(), ("copy-" + std::to_string(index)).c_str());
+  // Copies are done long before the network is, unless they take the processor from it.
+  ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNice);
   std::unique_lock lock(mutex_);
   while (true) {
     work_.wait(lock, [this] { return stop_ || !tasks_.empty(); });
