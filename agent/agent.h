@@ -195,7 +195,8 @@ class Agent {
   // everything shared with the old one is broken first.
   virtual void OnPeerUp(PeerHello hello) = 0;
   virtual void OnPeerDown(std::string node, std::string why) = 0;
-  virtual void OnPeerMessage(std::string node, BootId boot, ControlMessage message) = 0;
+  // False: not taken, the agent is too far behind. The caller must give the peer up, since no message may be lost.
+  virtual bool OnPeerMessage(std::string node, BootId boot, ControlMessage message) = 0;
 
   // Refuses new groups and sessions; submissions up to the highest sequence that any local member has submitted are
   // still accepted. `drained` is called when no job is active, or at the deadline with DEADLINE_EXCEEDED.

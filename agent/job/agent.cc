@@ -134,11 +134,12 @@ class AgentImpl final : public Agent {
   void OnPeerDown(std::string node, std::string why) override {
     Push([node = std::move(node), why = std::move(why)](Engine& engine) { engine.OnPeerDown(node, why); });
   }
-  void OnPeerMessage(std::string node, BootId boot, ControlMessage message) override {
-    if (QueueDepth() >= kMaxPeerMessages) return OnPeerDown(node, "its messages outran this node's agent");
+  bool OnPeerMessage(std::string node, BootId boot, ControlMessage message) override {
+    if (QueueDepth() >= kMaxPeerMessages) return false;
     Push([node = std::move(node), boot, message = std::move(message)](Engine& engine) mutable {
       engine.OnPeerMessage(node, boot, std::move(message));
     });
+    return true;
   }
   void Drain(absl::Duration limit, Callback<absl::Status> drained) override {
     Push([=, drained = std::move(drained)](Engine& engine) mutable { engine.Drain(limit, std::move(drained)); });

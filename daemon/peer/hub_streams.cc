@@ -259,6 +259,7 @@ void Hub::OnNumbered(Peer& peer, uint64_t number, absl::StatusOr<ControlMessage>
     return;
   }
   Deliver(peer, number, *std::move(message));
+  if (peer.in == nullptr) return;  // given up
   AcknowledgeIfMany(peer);
   peer.in->ReadNext();
 }
@@ -266,7 +267,9 @@ void Hub::OnNumbered(Peer& peer, uint64_t number, absl::StatusOr<ControlMessage>
 void Hub::Deliver(Peer& peer, uint64_t number, ControlMessage message) {
   if (peer.inbox.Receive(number) != Inbox::Verdict::kTake) return;
   ++counters_.messages_in;
-  agent_->OnPeerMessage(peer.node, peer.link.hello().boot, std::move(message));
+  if (!agent_->OnPeerMessage(peer.node, peer.link.hello().boot, std::move(message))) {
+    Lose(peer, absl::StrCat("the messages of node ", peer.node, " outran the agent of node ", options_.node));
+  }
 }
 
 void Hub::Break(Peer* peer, const InPtr& stream, const std::string& reason) {

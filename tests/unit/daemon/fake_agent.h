@@ -3,6 +3,7 @@
 #define RAILSD_TESTS_UNIT_DAEMON_FAKE_AGENT_H_
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <string>
 #include <utility>
@@ -105,9 +106,11 @@ class FakeAgent final : public Agent {
 
   void OnPeerUp(PeerHello hello) override { Log("up " + hello.node); }
   void OnPeerDown(std::string node, std::string why) override { Log("down " + node + ": " + why); }
-  void OnPeerMessage(std::string node, BootId, ControlMessage message) override {
+  bool OnPeerMessage(std::string node, BootId, ControlMessage message) override {
     absl::MutexLock lock(&mutex_);
+    if (messages_.size() >= message_capacity.load()) return false;
     messages_.emplace_back(std::move(node), std::move(message));
+    return true;
   }
   void Drain(absl::Duration, Callback<absl::Status> drained) override { std::move(drained)(absl::OkStatus()); }
   void Snapshot(Callback<AgentSnapshot> done) override {
@@ -118,6 +121,8 @@ class FakeAgent final : public Agent {
     }
     std::move(done)(std::move(copy));
   }
+
+  std::atomic<size_t> message_capacity = ~size_t{0};
 
   // What tests look at.
   void SetSnapshot(AgentSnapshot snapshot) {

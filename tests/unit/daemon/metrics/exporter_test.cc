@@ -104,7 +104,7 @@ TEST_F(ExporterTest, AnEngineThatDoesNotAnswerDoesNotHangTheScrape) {
     void Cancel(SessionId, JobKey, Rank, Callback<absl::Status>) override {}
     void OnPeerUp(PeerHello) override {}
     void OnPeerDown(std::string, std::string) override {}
-    void OnPeerMessage(std::string, BootId, ControlMessage) override {}
+    bool OnPeerMessage(std::string, BootId, ControlMessage) override { return true; }
     void Drain(absl::Duration, Callback<absl::Status>) override {}
     void Snapshot(Callback<AgentSnapshot> done) override { kept_ = std::move(done); }
 

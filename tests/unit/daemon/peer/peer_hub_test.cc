@@ -144,6 +144,19 @@ TEST_F(PeerHubTest, AFullOutboxLosesThePeerAtBothEnds) {
   EXPECT_EQ(a.hub->counters().lost, 1u);
 }
 
+TEST_F(PeerHubTest, AnAgentThatIsTooFarBehindLosesThePeerAtBothEndsAndGetsItBack) {
+  StartBoth();
+  b.agent.message_capacity = 3;
+  for (uint64_t n = 1; n <= 10; ++n) a.hub->Send("b", Numbered(n));
+  ASSERT_TRUE(Eventually([&] { return b.hub->counters().lost == 1; }));
+  EXPECT_EQ(b.agent.message_count(), 3u);
+  ASSERT_TRUE(Eventually([&] { return a.agent.events().size() >= 3 && b.agent.events().size() >= 3; }));
+  EXPECT_THAT(b.agent.events()[1], HasSubstr("outran"));
+  EXPECT_THAT(a.agent.events()[1], HasSubstr("down b"));
+  EXPECT_EQ(a.agent.events()[2], "up b");
+  EXPECT_EQ(b.agent.events()[2], "up a");
+}
+
 TEST_F(PeerHubTest, SilenceLosesThePeer) {
   PeerHubOptions options = a.Options(b, 11);
   options.lost_after = absl::Milliseconds(300);
