@@ -20,6 +20,10 @@ HERE = Path(__file__).resolve().parent
 TESTS = {
     "test_devices.sh": 120,
     "test_conformance.sh": 420,
+    "test_replay.py": 400,
+    "test_limits.py": 400,
+    "test_jobs.py": 600,
+    "test_shaped.py": 300,
 }
 BOOT_PATIENCE = 120  # seconds until the first line
 # What a test prints for each of its cases: GoogleTest, Python's unittest, and the shell tests like the latter.

@@ -52,7 +52,7 @@ def counters(cluster):
 
 def shaped(build, repeat):
     """Ratios to the bound of a skewed workload over four rails at 50 Mbit/s, by step."""
-    settings = rdma.settings(verbs=rdma.Shaped.VERBS)
+    settings = rdma.settings()
     with rdma.Shaped(["50mbit"] * 4) as shaper, \
             clusters.Cluster(settings, build, addresses=rdma.pair(["50mbit"] * 4)) as cluster:
         report = cluster.replay("--verify", "--workload", "mixtral", "--bytes-per-rank", "64MiB", "--steps", repeat,

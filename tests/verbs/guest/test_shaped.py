@@ -11,7 +11,7 @@ from harness import clusters
 class Shaped(unittest.TestCase):
     def replay(self, rates, speeds, sections=None):
         """A skewed workload; bytes by rail of each node, sent and received."""
-        settings = rdma.settings(verbs=rdma.Shaped.VERBS, **(sections or {}))
+        settings = rdma.settings(**(sections or {}))
         with rdma.Shaped(rates) as shaper, clusters.Cluster(settings, harness.BUILD, addresses=rdma.pair(speeds)) as cluster:
             report = cluster.replay("--verify", "--workload", "mixtral", "--bytes-per-rank", "12MiB", "--steps", 2,
                                     "--seed", harness.SEED)
