@@ -182,7 +182,8 @@ void VerbsRail::DropZones(Endpoint& endpoint) {
     open->endpoint = nullptr;
     open->pending = 0;
     open->state = OpenSet::State::kDead;
-    if (state == OpenSet::State::kOpening) Opened(*open, endpoint.error_number);
+    // Whatever broke it: the rail is down to that peer, and the others may do without it.
+    if (state == OpenSet::State::kOpening) Opened(*open, ENOTCONN);
     if (state == OpenSet::State::kClosing || open->close_soon) closing.push_back(open.get());
   }
   std::erase_if(context_.settled, [](const OpenSet* open) { return open->state == OpenSet::State::kDead; });

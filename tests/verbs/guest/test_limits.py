@@ -15,7 +15,7 @@ SETTINGS = {
     "path MTU 1024": {"path_mtu": 1024},
     "three queue pairs a peer": {"queue_pairs_per_peer": 3},
     "no windows": {"max_windows": 0},
-    "everything inline, or nothing": {"inline_bytes": 0},
+    "nothing inline": {"inline_bytes": 0},
     "link-local GIDs": {"gid_index": 0},
 }
 

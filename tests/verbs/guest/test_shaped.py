@@ -13,7 +13,7 @@ class Shaped(unittest.TestCase):
         """A skewed workload; bytes by rail of each node, sent and received."""
         settings = rdma.settings(**(sections or {}))
         with rdma.Shaped(rates) as shaper, clusters.Cluster(settings, harness.BUILD, addresses=rdma.pair(speeds)) as cluster:
-            report = cluster.replay("--verify", "--workload", "mixtral", "--bytes-per-rank", "12MiB", "--steps", 2,
+            report = cluster.replay("--verify", "--workload", "mixtral", "--bytes-per-rank", "6MiB", "--steps", 1,
                                     "--seed", harness.SEED)
             print(f"ratio to bound {report['ratio_to_bound']:.3f}, {shaper.drops()} packets dropped", report["balance"])
             errors = sum(device["endpoint_errors"] for device in rdma.devices(cluster, 0))
@@ -21,12 +21,6 @@ class Shaped(unittest.TestCase):
         self.assertEqual(errors, 0)
         return {key: [[rail[key] for rail in report["rails"] if rail["node"] == node] for node in ("n0", "n1")]
                 for key in ("tx_bytes", "rx_bytes")}
-
-    def test_even_rails_carry_even_shares(self):
-        planned = {"plan": {"late_binding": False}}
-        for nodes in self.replay(["50mbit"] * 4, ["50mbit"] * 4, planned).values():
-            for rails in nodes:
-                self.assertLess(max(rails) * len(rails), 1.02 * sum(rails), rails)
 
     def test_a_rail_of_half_the_speed_carries_half(self):
         rates = ["50mbit", "50mbit", "25mbit", "50mbit"]
