@@ -22,7 +22,7 @@ TESTS = {
     "test_conformance.sh": 420,
     "test_replay.py": 400,
     "test_limits.py": 400,
-    "test_jobs.py": 600,
+    "test_jobs.py": 900,
     "test_shaped.py": 300,
 }
 BOOT_PATIENCE = 120  # seconds until the first line
