@@ -132,6 +132,7 @@ struct AgentCounters {
   uint64_t control_messages_in = 0, control_messages_out = 0;
   uint64_t control_messages_ignored = 0;  // of ended jobs, unknown groups, contradicting ones
   uint64_t stolen_chunks = 0;             // moved by late binding
+  uint64_t rehomed_flows = 0;             // sent again in part, after a rail had failed under them
   uint64_t fence_slots = 0;               // in use: flows that may send a fence to this node
   size_t engine_queue_depth = 0;
 };

@@ -105,6 +105,27 @@ struct Abort {
 struct Quiesced {
   JobKey job;
 };
+// Over rails that write into remote memory: one failed at the sender's end under these flows, and everything that was
+// posted to it has come back, arrived or not. The receiver says which flows it has, and raises the round of the others.
+struct Rehome {
+  struct Flow {
+    uint32_t zone = 0;
+    uint8_t round = 0;  // 4 bits; the one that is over
+  };
+  JobKey job;
+  RailIndex rail;
+  std::vector<Flow> flows;
+};
+// The answer. Only what has not arrived is sent again, in the new round; fences of older rounds mean nothing.
+struct Rehomed {
+  struct Flow {
+    uint32_t zone = 0;
+    uint8_t round = 0;
+    bool arrived = false;
+  };
+  JobKey job;
+  std::vector<Flow> flows;
+};
 // Of a job over rails that write into remote memory: what the sender's rails carried to this receiver, which cannot
 // count it. Bookkeeping only, nothing waits for it.
 struct Sent {
@@ -124,7 +145,7 @@ struct RailState {
 };
 
 using ControlMessage = std::variant<GroupJoin, GroupLeave, GroupCommit, GroupReject, GroupBroken, Offer, Ready, Abort,
-                                    Quiesced, RailState, Sent, RailSignal>;
+                                    Quiesced, RailState, Sent, RailSignal, Rehome, Rehomed>;
 
 // What a peer's HELLO on the control stream says of it.
 struct PeerHello {

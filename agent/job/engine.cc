@@ -164,6 +164,7 @@ void Engine::OnPeerMessage(const std::string& node, BootId boot, ControlMessage 
 
 void Engine::SendSignal(RailIndex rail, PeerIndex index, std::string bytes) {
   if (index.value() >= peers_.size() || bytes.empty() || bytes.size() > RailSignal::kMaxBytes) return;
+  TakeRailEvents();  // what the rail said before, the peer hears before: a connection that ended before the next one
   const Peer& peer = peers_.Get(index);
   if (peer.up) outbox_.Send(peer.node, RailSignal{rail, std::move(bytes)});
 }
@@ -197,7 +198,8 @@ bool Engine::Dispatch(const Peer& from, ControlMessage message) {
           const Epoch epoch = m.job.epoch;
           KeepEarly(from, epoch, std::move(m));
           return true;
-        } else if constexpr (std::is_same_v<M, Ready> || std::is_same_v<M, Quiesced> || std::is_same_v<M, Sent>) {
+        } else if constexpr (std::is_same_v<M, Ready> || std::is_same_v<M, Quiesced> || std::is_same_v<M, Sent> ||
+                             std::is_same_v<M, Rehome> || std::is_same_v<M, Rehomed>) {
           return jobs_.OnMessage(from, std::move(m));
         } else if constexpr (std::is_same_v<M, RailSignal>) {
           return OnSignal(from, std::move(m));

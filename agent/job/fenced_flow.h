@@ -4,6 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
+
+#include "agent/base/ids.h"
 
 namespace railsd {
 
@@ -17,12 +20,19 @@ constexpr RailMask RailBit(size_t rail) { return RailMask{1} << rail; }
 // When nothing of the flow is left to post, each rail that carried some of it sends a fence; the receiver has
 // everything when it has that many. Owned by the job, kept by the sprayer.
 struct FencedFlow {
+  // What a rail gave back without knowing whether it arrived.
+  struct Lost {
+    uint64_t offset_bytes = 0, length_bytes = 0;
+    RailIndex rail;
+  };
   PeerExchange* exchange = nullptr;
   uint64_t unposted_bytes = 0;
   RailMask usable = 0;       // its receiver has given keys for these
   RailMask used = 0;         // something was posted to these in this round
   uint32_t fences_left = 0;  // not acknowledged; from the moment when the last byte was posted
-  uint8_t round = 0;
+  uint8_t round = 0;         // raised by the receiver when a rail has failed
+  bool over = false;         // the receiver has everything
+  std::vector<Lost> lost;    // of rails that failed in this round
 };
 
 }  // namespace railsd

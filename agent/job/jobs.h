@@ -23,7 +23,8 @@
 namespace railsd {
 
 // Owned by the engine's thread. Split over jobs_submit.cc (what trainers ask), jobs_exchange.cc (what peers and rails
-// say), jobs_remote.cc (what they say over rails that write into remote memory) and jobs_end.cc (how a job ends).
+// say), jobs_remote.cc and jobs_rehome.cc (what they say over rails that write into remote memory) and jobs_end.cc (how
+// a job ends).
 class JobTable {
  public:
   struct Parts {
@@ -54,6 +55,8 @@ class JobTable {
   bool OnMessage(const Peer& from, Abort&& message);
   bool OnMessage(const Peer& from, Quiesced&& message);
   bool OnMessage(const Peer& from, Sent&& message);
+  bool OnMessage(const Peer& from, Rehome&& message);
+  bool OnMessage(const Peer& from, Rehomed&& message);
   void OnRailEvent(RailIndex rail, const RailEvent& event);
   void OnCopyResult(const CopyResult& result);
   // A peer's control stream or one of its rails came up: what waited for it goes out.
@@ -161,7 +164,23 @@ class JobTable {
   absl::Status FillRemote(const NodeJob& job, PeerExchange& exchange) const;
   void StartFenced(PeerExchange& exchange);
   void OnFence(RailIndex rail, const RailEvent& event);
-  void OnFenceDone(NodeJob& job, PeerExchange& exchange, const InFlight& done);
+  void OnFencedDone(NodeJob& job, PeerExchange& exchange, const InFlight& done);
+  // jobs_rehome.cc
+  void OnOrderLost(NodeJob& job, const InFlight& done, const RailEvent& event);
+  // The exchange cannot use the rail any more.
+  void LoseRail(PeerExchange& exchange, size_t rail);
+  // A further READY takes rails away.
+  bool OnKeysLost(NodeJob& job, PeerExchange& exchange, const Ready& message);
+  void SendKeysLost(const NodeJob& job, PeerExchange& exchange, RailIndex rail);
+  // The sender's side of a rail that failed.
+  void OnSenderLostRail(NodeJob& job, PeerExchange& exchange, RailIndex rail);
+  // Asks the receiver what it has, once everything that was posted to the lost rails has come back.
+  void AskWhatArrived(NodeJob& job, PeerExchange& exchange);
+  // Nothing is left to send it over.
+  void FailIfStranded(NodeJob& job, const PeerExchange& exchange, RailIndex rail);
+  void CreditLost(NodeJob& job, RankPart& part, FencedFlow& fenced);
+  void FinishFlow(NodeJob& job, PeerExchange& exchange, OutFlow& flow);
+  void RestartFlow(NodeJob& job, PeerExchange& exchange, OutFlow& flow);
   // Closes the zones of an aborted job as soon as their writers have stopped, or are given up.
   void CloseWhenQuiesced(NodeJob& job, PeerExchange& exchange, bool told);
   // Tells peers that wait for it that this node writes nothing more for an aborted job.

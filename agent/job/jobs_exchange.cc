@@ -201,7 +201,8 @@ bool JobTable::OnMessage(const Peer& from, Ready&& message) {
   }
   if (!job->started) return false;
   auto exchange = job->peers.find(from.index);
-  if (exchange == job->peers.end() || exchange->second.ready.has_value() || !exchange->second.offer_sent) return false;
+  if (exchange == job->peers.end() || !exchange->second.offer_sent) return false;
+  if (exchange->second.ready.has_value()) return OnKeysLost(*job, exchange->second, message);
   exchange->second.ready = std::move(message);
   if (job->aborting()) {
     SendQuiesced(*job);
@@ -323,17 +324,24 @@ void JobTable::OnSendDone(const RailEvent& event) {
   const auto where = [&] { return absl::StrCat("rail ", done.rail.value(), " to ", peers_.Get(done.peer).node); };
   switch (event.result) {
     case SendResult::kAcknowledged:
+      // By the connection after the one that failed: the receiver does not count what comes over that.
+      if (done.fenced != nullptr && (done.fenced->usable & RailBit(done.rail.value())) == 0) {
+        return OnOrderLost(job, done, event);
+      }
       part.report.bytes_sent += done.length_bytes;
       part.sends_left_bytes -= done.length_bytes;
       job.rail_tx_bytes[done.rail.value()] += done.length_bytes;
-      if (done.fence) OnFenceDone(job, job.peers.at(done.peer), done);
-      return FinishIfDone(job, done.source);
+      if (done.fenced != nullptr) OnFencedDone(job, *done.fenced->exchange, done);
+      FinishIfDone(job, done.source);
+      if (remote_ && job.outstanding_orders == 0) Settle(job);  // the last may have been of a flow that is over
+      return;
     case SendResult::kMemoryFault:
       return FailJob(job,
                      absl::FailedPreconditionError(absl::StrCat("a page of a send range of rank ", done.source.value(),
                                                                 " cannot be read (", where(), ")")),
                      true);
     case SendResult::kRailFailed:
+      if (done.fenced != nullptr) return OnOrderLost(job, done, event);
       return FailJob(
           job, absl::UnavailableError(absl::StrCat(where(), " failed in the middle of job ", job.key.seq.value())),
           true);
@@ -388,14 +396,14 @@ void JobTable::CloseZones(PeerExchange& exchange, bool writers_stopped) {
   // Mostly no rail is inside a receive, and then nobody waits for the rails: they see the command when they are next
   // awake. Where peers write by themselves only the end of the keys proves that they are out.
   const bool quiet = !remote_ && exchange.zones->gate.Close();
-  for (RailHandle& rail : rails_) {
+  for (size_t r = 0; r < rails_.size(); ++r) {
     RailCommand command;
     command.kind = RailCommand::Kind::kCloseZones;
     command.slot = exchange.zones->slot;
     command.generation = exchange.zones->generation;
-    command.writers_stopped = writers_stopped;
+    command.writers_stopped = writers_stopped && (exchange.rehomed & RailBit(r)) == 0;
     command.awaited = !quiet;
-    rail.Command(std::move(command), /*wake=*/!quiet);
+    rails_[r].Command(std::move(command), /*wake=*/!quiet);
   }
   if (!quiet) return;
   exchange.zones->zones.clear();  // the rails may hold the set for a while, but not the trainers' memory

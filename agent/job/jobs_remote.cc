@@ -191,6 +191,7 @@ absl::Status JobTable::FillRemote(const NodeJob& job, PeerExchange& exchange) co
 
 void JobTable::StartFenced(PeerExchange& exchange) {
   exchange.posted_bytes.assign(rails_.size(), 0);
+  exchange.rail_orders.assign(rails_.size(), 0);
   exchange.unposted_bytes = exchange.out_bytes;
   for (OutFlow& flow : exchange.out) {
     const uint64_t total = flow.send.memory.total_bytes();
@@ -208,7 +209,7 @@ void JobTable::OnFence(RailIndex rail, const RailEvent& event) {
   NodeJob& job = *slot->job;
   PeerExchange& exchange = *slot->exchange;
   InFences& fences = exchange.fences[event.zone.index];
-  if (IsOlderRound(event.round, fences.round)) return;
+  if (IsOlderRound(event.round, fences.round) || (exchange.dead & RailBit(rail.value())) != 0) return;
   const Offer::Flow& flow = exchange.offer->flows[event.zone.index];
   const bool first = fences.seen == 0;
   const bool consistent = event.peer == exchange.peer && event.round == fences.round && flow.bytes > 0 &&
@@ -235,37 +236,14 @@ void JobTable::OnFence(RailIndex rail, const RailEvent& event) {
   if (exchange.in_left_bytes == 0) CloseZones(exchange);
 }
 
-void JobTable::OnFenceDone(NodeJob& job, PeerExchange& exchange, const InFlight& done) {
-  if (--done.fenced->fences_left > 0) return;
+void JobTable::OnFencedDone(NodeJob& job, PeerExchange& exchange, const InFlight& done) {
+  if (exchange.lost != 0) AskWhatArrived(job, exchange);  // it may have been the last on a rail that had failed before
+  if (!done.fence) return;
+  // One of an older round says nothing.
+  if (done.fenced->over || done.round != done.fenced->round || --done.fenced->fences_left > 0) return;
+  done.fenced->over = true;
   --exchange.fenced_flows_left;
   --job.parts.at(done.source).fenced_flows_left;
-}
-
-void JobTable::OnRailLost(RailIndex rail, const Peer& peer) {
-  if (!remote_) return;
-  const RailMask bit = RailBit(rail.value());
-  std::vector<NodeJob*> hit;
-  for (auto& [key, job] : jobs_) {
-    auto it = job->peers.find(peer.index);
-    if (it == job->peers.end() || job->aborting()) continue;
-    PeerExchange& exchange = it->second;
-    if ((exchange.usable & bit) == 0 || (exchange.planned && exchange.fenced_flows_left == 0)) continue;
-    // Its keys died with the connection, whether it comes back or not.
-    exchange.usable &= ~bit;
-    bool needed = exchange.usable == 0 || (exchange.planned && !options_.late_binding);
-    for (OutFlow& flow : exchange.out) {
-      flow.fenced.usable &= ~bit;
-      const bool over = flow.fenced.unposted_bytes == 0 && flow.fenced.fences_left == 0;
-      needed = needed || (!over && (flow.fenced.used & bit) != 0);
-    }
-    if (needed) hit.push_back(job.get());
-  }
-  for (NodeJob* job : hit) {
-    FailJob(*job,
-            absl::UnavailableError(absl::StrCat("rail ", rail.value(), " to ", peer.node,
-                                                " failed in the middle of job ", job->key.seq.value())),
-            true);
-  }
 }
 
 void JobTable::OnPeerLost(const Peer& peer) {

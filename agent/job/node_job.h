@@ -74,7 +74,10 @@ struct PeerExchange {
   std::vector<uint64_t> posted_bytes;  // by rail
   uint64_t unposted_bytes = 0;
   uint64_t outstanding_orders = 0;
-  uint64_t fenced_flows_left = 0;  // whose fences are not all acknowledged
+  std::vector<uint64_t> rail_orders;  // the same by rail
+  RailMask lost = 0;                  // rails that failed under flows; until the receiver has said what it has
+  RailMask asked = 0;                 // of those, that it was asked about
+  uint64_t fenced_flows_left = 0;     // whose fences are not all acknowledged
   bool quiesced_sent = false;
   // Receiving.
   std::optional<Offer> offer;  // theirs
@@ -84,9 +87,12 @@ struct PeerExchange {
   uint64_t in_bytes = 0, in_left_bytes = 0;
   bool closing = false;
   // Over rails that write into remote memory:
-  std::shared_ptr<ReceiveSet> waiting;              // zones that wait for a rail or for room for their fences
-  uint32_t rails_unopened = 0;                      // that have not said kZonesOpened
-  RailMask opened = 0;                              // whose keys are there
+  std::shared_ptr<ReceiveSet> waiting;  // zones that wait for a rail or for room for their fences
+  uint32_t rails_unopened = 0;          // that have not said kZonesOpened
+  RailMask opened = 0;                  // whose keys are there
+  RailMask rehomed = 0;                 // that failed at their sender; it may be news for this end
+  RailMask dead = 0;                    // that failed at this end since READY: what comes over them now says nothing
+  uint32_t rehomings = 0;
   std::vector<InFences> fences;                     // by zone
   std::vector<uint64_t> sent_bytes;                 // by rail, as they said
   bool quiesced = false;                            // they write nothing more

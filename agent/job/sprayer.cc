@@ -153,8 +153,8 @@ bool Sprayer::PostNext(size_t r, PeerIndex peer, absl::Time now) {
   const uint64_t length = NextChunkBytes(run->left_bytes, rail.piece_bytes);
   FencedFlow* fenced = run->fenced;
   const bool last = fenced != nullptr && fenced->unposted_bytes == length;
-  const uint64_t cookie =
-      NewCookie({run->job, run->source, peer, RailIndex(static_cast<uint32_t>(r)), length, fenced, last});
+  const uint64_t cookie = NewCookie({run->job, run->source, peer, RailIndex(static_cast<uint32_t>(r)), length,
+                                     run->flow, fenced, last, fenced == nullptr ? uint8_t{0} : fenced->round});
   SendOrder order{run->flow, run->zone, run->offset_bytes, length, cookie};
   if (last) {  // this rail's fence travels with its last bytes
     order.fences = static_cast<uint8_t>(std::popcount(fenced->used | RailBit(r)));
@@ -192,6 +192,7 @@ void Sprayer::OnFencedPosted(const Run& run, size_t r, uint64_t length) {
   fenced.unposted_bytes -= length;
   fenced.used |= RailBit(r);
   ++exchange.outstanding_orders;
+  ++exchange.rail_orders[r];
   exchange.posted_bytes[r] += length;
   exchange.unposted_bytes -= length;
   if (exchange.unposted_bytes == 0) fully_posted_.push_back(&exchange);
@@ -205,12 +206,70 @@ void Sprayer::OnFencedPosted(const Run& run, size_t r, uint64_t length) {
   }
 }
 
+void Sprayer::QueueFences(NodeJob* job, const SendFlow* flow, Rank source, ZoneRef zone, FencedFlow* fenced) {
+  fenced->fences_left = static_cast<uint32_t>(std::popcount(fenced->used));
+  for (RailMask rails = fenced->used; rails != 0; rails &= rails - 1) {
+    Run* fence = NewRun();
+    fence->job = job;
+    fence->flow = flow;
+    fence->source = source;
+    fence->zone = zone;
+    fence->fenced = fenced;
+    fence->next = std::exchange(rails_state_[static_cast<size_t>(std::countr_zero(rails))].fences, fence);
+  }
+}
+
+void Sprayer::DropFences(const FencedFlow* fenced) {
+  for (RailState& rail : rails_state_) {
+    for (Run** at = &rail.fences; *at != nullptr;) {
+      Run* run = *at;
+      if (run->fenced == fenced) {
+        *at = run->next;
+        FreeRun(run);
+      } else {
+        at = &run->next;
+      }
+    }
+  }
+}
+
+size_t Sprayer::LeastQueued(RailMask rails, PeerIndex peer) const {
+  RailMask reaching = 0;
+  for (size_t r = 0; r < rails_state_.size(); ++r) {
+    if (peers_->Get(peer).CanSend(r)) reaching |= rails & RailBit(r);
+  }
+  size_t best = rails_state_.size();
+  for (RailMask left = reaching != 0 ? reaching : rails; left != 0; left &= left - 1) {
+    const auto r = static_cast<size_t>(std::countr_zero(left));
+    if (best == rails_state_.size() || rails_state_[r].queued_bytes < rails_state_[best].queued_bytes) best = r;
+  }
+  return best;
+}
+
+void Sprayer::Evacuate(size_t r, PeerIndex peer) {
+  DestinationQueue& queue = At(r, peer);
+  Run* run = std::exchange(queue.head, nullptr);
+  queue.tail = nullptr;
+  rails_state_[r].queued_bytes -= std::exchange(queue.queued_bytes, 0);
+  while (run != nullptr) {
+    Run* next = std::exchange(run->next, nullptr);
+    const bool stays = run->fenced == nullptr || (run->fenced->usable & RailBit(r)) != 0 || run->fenced->usable == 0;
+    Push(stays ? r : LeastQueued(run->fenced->usable, peer), peer, run);
+    run = next;
+  }
+}
+
 bool Sprayer::PostFences(size_t r) {
   bool posted = false;
   while (Run* run = rails_state_[r].fences) {
     FencedFlow& fenced = *run->fenced;
-    const uint64_t cookie = NewCookie(
-        {run->job, run->source, run->flow->peer, RailIndex(static_cast<uint32_t>(r)), 0, &fenced, /*fence=*/true});
+    if ((fenced.usable & RailBit(r)) == 0) {  // the flow begins another round, without this rail
+      rails_state_[r].fences = run->next;
+      FreeRun(run);
+      continue;
+    }
+    const uint64_t cookie = NewCookie({run->job, run->source, run->flow->peer, RailIndex(static_cast<uint32_t>(r)), 0,
+                                       run->flow, &fenced, /*fence=*/true, fenced.round});
     SendOrder order{run->flow, run->zone, 0, 0, cookie};
     order.fences = static_cast<uint8_t>(std::popcount(fenced.used));
     order.round = fenced.round;
@@ -221,6 +280,7 @@ bool Sprayer::PostFences(size_t r) {
     posted = true;
     ++run->job->outstanding_orders;
     ++fenced.exchange->outstanding_orders;
+    ++fenced.exchange->rail_orders[r];
     rails_state_[r].fences = run->next;
     FreeRun(run);
   }
@@ -345,7 +405,10 @@ bool Sprayer::Dispatch(absl::Time now) {
 InFlight Sprayer::Finish(const RailEvent& event, absl::Time now) {
   const InFlight done = std::exchange(in_flight_[event.cookie], InFlight{});
   free_cookies_.push_back(event.cookie);
-  if (done.fenced != nullptr) --done.fenced->exchange->outstanding_orders;
+  if (done.fenced != nullptr) {
+    --done.fenced->exchange->outstanding_orders;
+    --done.fenced->exchange->rail_orders[done.rail.value()];
+  }
   if (done.length_bytes == 0) return done;
   RailState& rail = rails_state_[done.rail.value()];
   DestinationQueue& queue = At(done.rail.value(), done.peer);

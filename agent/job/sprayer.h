@@ -44,8 +44,10 @@ struct InFlight {
   PeerIndex peer;
   RailIndex rail;
   uint64_t length_bytes = 0;
+  const SendFlow* flow = nullptr;
   FencedFlow* fenced = nullptr;  // of rails that write into remote memory
   bool fence = false;            // the chunk carries one, or is nothing else
+  uint8_t round = 0;             // of that fence
 };
 
 struct SprayerOptions {
@@ -67,6 +69,14 @@ class Sprayer {
   void Drop(const NodeJob* job);
   // Posts what the windows allow; call after events. Returns false when there was nothing to do.
   bool Dispatch(absl::Time now);
+  // Sends the flow's fences on every rail in `fenced->used` now: nothing of it is unposted.
+  void QueueFences(NodeJob* job, const SendFlow* flow, Rank source, ZoneRef zone, FencedFlow* fenced);
+  // Forgets those that are not posted.
+  void DropFences(const FencedFlow* fenced);
+  // Moves what waits for the rail, but cannot use it any more, to rails that it can use, if it has any.
+  void Evacuate(size_t rail, PeerIndex peer);
+  // The rail with the least to do among `rails`, which are not none; those that reach the peer first.
+  size_t LeastQueued(RailMask rails, PeerIndex peer) const;
   // Exchanges with fences of which the last byte was posted since the last call; look before a job is forgotten.
   std::vector<PeerExchange*>& fully_posted() { return fully_posted_; }
   // A posted chunk has ended. Returns what it was.

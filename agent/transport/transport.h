@@ -105,7 +105,8 @@ struct RailEvent {
     kZonesClosed,   // peer, zone.slot, zone.generation: nothing of this rail touches them any more
     kFence,         // peer, zone, fences, round: all that the peer sent of the flow over this rail is in memory
     kPeerUp,        // peer, cookie (its boot id): orders may be posted
-    kPeerDown,      // peer, cookie (its boot id), error_number: orders posted to it came back kRailFailed
+    kPeerDown,      // peer, cookie (its boot id), error_number: orders posted to it came back kRailFailed, and fences
+                    // that it had sent over this connection were published
     kBadPeer,       // peer: it broke the protocol (its connection was closed); see counters
   };
   Kind kind = Kind::kSendDone;
@@ -160,7 +161,8 @@ struct RailDevice {
 };
 
 // Carries what the two ends of a rail have to tell each other before bytes can flow, over the control stream: in order,
-// each once, dropped while the peer is not up. Any thread; never blocks.
+// each once, dropped while the peer is not up. Any thread; never blocks. A connection that has ended is told to the
+// engine (kPeerDown taken out of Poll()) before anything is sent to make the next one.
 class SignalSink {
  public:
   virtual ~SignalSink() = default;

@@ -126,6 +126,24 @@ struct Writer {
     JobTo(m.job, b->mutable_job());
     b->mutable_bytes()->Add(m.bytes.begin(), m.bytes.end());
   }
+  void operator()(const Rehome& m) const {
+    auto* b = out->mutable_rehome();
+    JobTo(m.job, b->mutable_job());
+    b->set_rail(m.rail.value());
+    for (const Rehome::Flow& flow : m.flows) {
+      b->add_zones(flow.zone);
+      b->add_rounds(flow.round);
+    }
+  }
+  void operator()(const Rehomed& m) const {
+    auto* b = out->mutable_rehomed();
+    JobTo(m.job, b->mutable_job());
+    for (const Rehomed::Flow& flow : m.flows) {
+      b->add_zones(flow.zone);
+      b->add_rounds(flow.round);
+      b->add_arrived(flow.arrived);
+    }
+  }
   void operator()(const RailSignal& m) const {
     auto* b = out->mutable_rail_signal();
     b->set_rail(m.rail.value());
@@ -279,6 +297,41 @@ ControlMessage ReadSent(const pb::Sent& in, FieldReader* r) {
   return out;
 }
 
+// Zones and their rounds; false when they do not fit each other.
+template <typename Message>
+bool CheckRounds(const Message& in, FieldReader* r) {
+  if (in.zones_size() == 0 || in.rounds_size() != in.zones_size()) {
+    r->Fail("zones", absl::StrCat("columns of ", in.zones_size(), " and ", in.rounds_size(), " entries"));
+    return false;
+  }
+  for (const uint32_t round : in.rounds()) {
+    if (round > 15) r->Fail("rounds", absl::StrCat(round, ", more than 15"));
+  }
+  return r->status().ok();
+}
+
+ControlMessage ReadRehome(const pb::Rehome& in, FieldReader* r) {
+  Rehome out{r->Job(in.job()), r->Rail(in.rail(), "rail"), {}};
+  if (!CheckRounds(in, r)) return out;
+  for (int i = 0; i < in.zones_size(); ++i) {
+    out.flows.push_back({in.zones(i), static_cast<uint8_t>(in.rounds(i))});
+  }
+  return out;
+}
+
+ControlMessage ReadRehomed(const pb::Rehomed& in, FieldReader* r) {
+  Rehomed out{r->Job(in.job()), {}};
+  if (!CheckRounds(in, r)) return out;
+  if (in.arrived_size() != in.zones_size()) {
+    r->Fail("arrived", absl::StrCat(in.arrived_size(), " entries for ", in.zones_size(), " zones"));
+    return out;
+  }
+  for (int i = 0; i < in.zones_size(); ++i) {
+    out.flows.push_back({in.zones(i), static_cast<uint8_t>(in.rounds(i)), in.arrived(i)});
+  }
+  return out;
+}
+
 ControlMessage ReadSignal(const pb::RailSignal& in, FieldReader* r) {
   if (in.signal().empty()) r->Fail("signal", "empty");
   return RailSignal{r->Rail(in.rail(), "rail"), r->Text(in.signal(), "signal", RailSignal::kMaxBytes)};
@@ -330,6 +383,10 @@ ControlMessage ReadBody(const pb::Numbered& in, FieldReader* r) {
       return RailState{r->Rail(in.rail_state().rail(), "rail"), in.rail_state().usable()};
     case pb::Numbered::kSent:
       return ReadSent(in.sent(), r);
+    case pb::Numbered::kRehome:
+      return ReadRehome(in.rehome(), r);
+    case pb::Numbered::kRehomed:
+      return ReadRehomed(in.rehomed(), r);
     case pb::Numbered::kRailSignal:
       return ReadSignal(in.rail_signal(), r);
     case pb::Numbered::BODY_NOT_SET:

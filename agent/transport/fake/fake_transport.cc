@@ -99,8 +99,16 @@ void FakeTransport::OnSignal(PeerIndex index, const std::string& bytes) {
     Add(counters_.refused_connections, 1);
     return;
   }
-  link->second.heard = true;
+  if (!std::exchange(link->second.heard, true)) link->second.greeted = false;  // it may have missed ours
   fabric_->ConnectAll();
+}
+
+// A connection that has ended was told before the next one is begun.
+void FakeTransport::Greet() {
+  if (options_.signals == nullptr || failed_ || !events_.empty()) return;
+  for (auto& [index, link] : links_) {
+    if (!link.up && !std::exchange(link.greeted, true)) options_.signals->Send(index, Greeting());
+  }
 }
 
 void FakeTransport::Push(const RailEvent& event) {
@@ -139,6 +147,7 @@ void FakeTransport::FailOrders(Link& link, SendResult result, int error_number) 
 void FakeTransport::Disconnect(Link& link, int error_number) {
   FailOrders(link, SendResult::kRailFailed, error_number);
   if (!std::exchange(link.up, false)) return;
+  link.heard = link.greeted = false;
   Add(counters_.disconnects, 1);
   RailEvent event;
   event.kind = RailEvent::Kind::kPeerDown;
@@ -157,17 +166,14 @@ void FakeTransport::DropIncoming(int error_number) {
 }
 
 void FakeTransport::SetPeer(const RailPeer& peer) {
-  {
-    std::lock_guard lock(fabric_->mutex);
-    Link& link = links_[peer.peer];
-    if (link.peer.boot != peer.boot || link.peer.address != peer.address || link.peer.node != peer.node) {
-      Disconnect(link, ESTALE);
-      link.peer = peer;
-      link.heard = false;
-    }
-    fabric_->ConnectAll();
+  std::lock_guard lock(fabric_->mutex);
+  Link& link = links_[peer.peer];
+  if (link.peer.boot != peer.boot || link.peer.address != peer.address || link.peer.node != peer.node) {
+    Disconnect(link, ESTALE);
+    link.peer = peer;
+    link.heard = link.greeted = false;
   }
-  if (options_.signals != nullptr) options_.signals->Send(peer.peer, Greeting());
+  fabric_->ConnectAll();
 }
 
 void FakeTransport::RemovePeer(PeerIndex peer) {
@@ -366,6 +372,7 @@ size_t FakeTransport::Poll(absl::Duration max_wait, absl::Span<RailEvent> out) {
   Add(counters_.polls, 1);
   ++poll_number_;
   parked_ = false;
+  Greet();
   if (out.empty()) {
     wake_.wait_until(lock, deadline, [this] { return woken_; });
     woken_ = false;

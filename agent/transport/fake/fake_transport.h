@@ -75,7 +75,8 @@ class FakeTransport final : public RailTransport {
   struct Link {  // to one peer
     RailPeer peer;
     bool up = false;
-    bool heard = false;  // the peer's signal, if links need one
+    bool heard = false;    // the peer's signal, if links need one
+    bool greeted = false;  // it was sent ours
     std::deque<Pending> orders;
   };
   // What a key opens: only this memory, only to this peer.
@@ -105,6 +106,7 @@ class FakeTransport final : public RailTransport {
   Step CopyPart(FakeTransport& sender, Link& link, PeerIndex from, const ReceiveSet& set, uint64_t* budget_bytes);
   size_t Deliver(absl::Span<RailEvent> out);
   std::string Greeting() const;
+  void Greet();
 
   // fake_remote.cc
   void OpenRemote(const ReceiveSet& set);

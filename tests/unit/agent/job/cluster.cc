@@ -81,6 +81,7 @@ bool SteppedRail::Step() {
   }
   RailEvent events[16];
   const size_t n = transport_->Poll(absl::ZeroDuration(), absl::MakeSpan(events));
+  for (size_t i = 0; on_event && i < n; ++i) on_event(events[i]);
   events_.insert(events_.end(), events, events + n);
   return any || n > 0;
 }

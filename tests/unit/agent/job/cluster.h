@@ -34,6 +34,7 @@ class SteppedRail final : public RailPort {
   bool frozen = false;
   // Sees every order before the transport does, and may change it; false: it is lost.
   std::function<bool(SendOrder&)> tamper;
+  std::function<void(RailEvent&)> on_event;  // may change what the engine is told
   // Commands that fit before TryCommand refuses.
   size_t capacity = 64;
   // The zones that were opened last.

@@ -359,12 +359,11 @@ TEST_P(LyingFenceTest, FailsTheJob) {
   }
   exchange.SubmitAll(1);
   cluster.Run();
-  for (uint32_t r : {0u, 1u}) {
-    auto report = *exchange.trainer(r).Wait(1);
-    ASSERT_TRUE(report.ok()) << report.status();
-    EXPECT_EQ(report->status.code(), absl::StatusCode::kInternal);
-    EXPECT_THAT(Text(report->status), AllOf(HasSubstr("n0 sent a fence on rail"), HasSubstr("contradicts")));
-  }
+  // Its receiver, that is: the liar may have had all its acknowledgements before.
+  auto report = *exchange.trainer(1).Wait(1);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->status.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(Text(report->status), AllOf(HasSubstr("n0 sent a fence on rail"), HasSubstr("contradicts")));
   cluster.ExpectNothingOpen();
 }
 

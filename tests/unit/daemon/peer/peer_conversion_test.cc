@@ -73,6 +73,8 @@ TEST(PeerConversionTest, EveryMessageSurvivesTheWire) {
                                      ready,
                                      remote,
                                      Sent{kJob, {0, uint64_t{1} << 60}},
+                                     Rehome{kJob, RailIndex(2), {{0, 15}, {7, 0}}},
+                                     Rehomed{kJob, {{0, 1, true}, {7, 15, false}}},
                                      RailSignal{RailIndex(3), std::string("\0\xff", 2)},
                                      Abort{kJob, absl::StatusCode::kCancelled, "asked", true},
                                      Quiesced{kJob},
@@ -148,6 +150,20 @@ TEST(PeerConversionTest, RangesAndKeysFitEachOther) {
   bad = Wire(RemoteReady());
   bad.mutable_ready()->add_fences(1 << 20);
   EXPECT_EQ(ErrorOf(bad), "ready.fences: 1048576, more than 20 bits");
+}
+
+TEST(PeerConversionTest, RoundsFitTheirZones) {
+  const pb::Numbered asked = Wire(Rehome{kJob, RailIndex(2), {{0, 15}, {7, 0}}});
+  pb::Numbered bad = asked;
+  bad.mutable_rehome()->add_zones(1);
+  EXPECT_EQ(ErrorOf(bad), "rehome.zones: columns of 3 and 2 entries");
+  bad = asked;
+  bad.mutable_rehome()->set_rounds(1, 16);
+  EXPECT_EQ(ErrorOf(bad), "rehome.rounds: 16, more than 15");
+  EXPECT_EQ(ErrorOf(Wire(Rehome{kJob, RailIndex(2), {}})), "rehome.zones: columns of 0 and 0 entries");
+  bad = Wire(Rehomed{kJob, {{0, 1, true}, {7, 15, false}}});
+  bad.mutable_rehomed()->add_arrived(true);
+  EXPECT_EQ(ErrorOf(bad), "rehomed.arrived: 3 entries for 2 zones");
 }
 
 TEST(PeerConversionTest, TalliesAndSignalsAreBounded) {
