@@ -127,6 +127,16 @@ class Cluster {
   std::map<std::pair<std::string, std::string>, bool> held_;
 };
 
+// The messages of one kind that wait to leave node `from`.
+template <typename Message>
+std::vector<Message*> Outgoing(Cluster& cluster, size_t from) {
+  std::vector<Message*> found;
+  for (auto& [to, message] : cluster.node(from).outbox) {
+    if (auto* wanted = std::get_if<Message>(&message)) found.push_back(wanted);
+  }
+  return found;
+}
+
 // One rank as a trainer would drive it.
 struct Trainer {
   Cluster* cluster;
