@@ -1,11 +1,13 @@
 // The yardstick of `./dev bench cpu`: nothing but sockets. N processes, each one thread, send each other the same
 // bytes, every pair striped over the same number of TCP sockets on the same loopback addresses, in writes of at most
-// 1 MiB from and into memory, with epoll. No planning, no control, no safety: what is left is what the kernel costs.
+// 1 MiB from and into memory, with epoll, or with io_uring to compare the two. No planning, no control, no safety: what
+// is left is what the kernel costs.
 //
 //   bench_bare --network 127.77 --nodes 4 --rails 4 --bytes-per-pair 16777216 --rounds 8
 //
 // Prints one JSON object. Node n listens on NETWORK.(rail + 1).(n + 1).
 #include <arpa/inet.h>
+#include <liburing.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
@@ -35,12 +37,14 @@ namespace {
 
 constexpr uint64_t kWriteBytes = 1 << 20;
 constexpr uint16_t kPort = 7479;
+constexpr unsigned kRingEntries = 4096;
 
 struct Options {
   std::string network = "127.77";
   uint32_t nodes = 4, rails = 4, rounds = 8;
   uint64_t bytes_per_pair = 16 << 20;
   int send_buffer_bytes = 0;
+  bool io_uring = false;
 };
 
 // Shared by the processes: barriers, and what each has used.
@@ -95,6 +99,11 @@ class Worker {
     receive_memory_ = Memory(bytes);
     epoll_ = epoll_create1(0);
     Check(epoll_ >= 0, "epoll_create1");
+    if (!options.io_uring) return;
+    const int error =
+        io_uring_queue_init(kRingEntries, &ring_, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
+    errno = -error;
+    Check(error == 0, "io_uring_queue_init");
   }
 
   void Run() {
@@ -105,7 +114,11 @@ class Worker {
     getrusage(RUSAGE_SELF, &before);
     uint32_t barriers = 2;
     for (uint32_t round = 0; round < options_.rounds; ++round) {
-      Exchange();
+      if (options_.io_uring) {
+        ExchangeByRing();
+      } else {
+        Exchange();
+      }
       Barrier(shared_, options_.nodes, ++barriers);
     }
     getrusage(RUSAGE_SELF, &after);
@@ -198,6 +211,48 @@ class Worker {
     }
   }
 
+  void Enqueue(uint64_t index) {
+    Stripe& stripe = stripes_[index];
+    io_uring_sqe* const entry = io_uring_get_sqe(&ring_);
+    Check(entry != nullptr, "the ring is full");
+    const uint64_t bytes = std::min(kWriteBytes, stripe.length - stripe.done);
+    if (stripe.sends) {
+      io_uring_prep_send(entry, stripe.fd, stripe.memory + stripe.done, bytes, MSG_NOSIGNAL);
+    } else {
+      io_uring_prep_recv(entry, stripe.fd, stripe.memory + stripe.done, bytes, 0);
+    }
+    io_uring_sqe_set_data64(entry, index);
+  }
+
+  // The same as Exchange(): one operation of each stripe is under way at any time.
+  void ExchangeByRing() {
+    size_t open = stripes_.size();
+    for (size_t i = 0; i < stripes_.size(); ++i) {
+      stripes_[i].done = 0;
+      Enqueue(i);
+    }
+    while (open > 0) {
+      const int submitted = io_uring_submit_and_wait(&ring_, 1);
+      ++system_calls_;
+      errno = -submitted;
+      Check(submitted >= 0 || submitted == -EINTR, "io_uring_submit_and_wait");
+      io_uring_cqe* done = nullptr;
+      while (io_uring_peek_cqe(&ring_, &done) == 0) {
+        const uint64_t index = io_uring_cqe_get_data64(done);
+        const int moved = done->res;
+        io_uring_cqe_seen(&ring_, done);
+        errno = -moved;
+        Check(moved > 0 || moved == -EINTR || moved == -EAGAIN, "connection");
+        if (moved > 0) stripes_[index].done += static_cast<uint64_t>(moved);
+        if (stripes_[index].done == stripes_[index].length) {
+          --open;
+        } else {
+          Enqueue(index);
+        }
+      }
+    }
+  }
+
   void Step(Stripe* stripe) {
     const uint64_t bytes = std::min(kWriteBytes, stripe->length - stripe->done);
     std::byte* at = stripe->memory + stripe->done;
@@ -217,6 +272,7 @@ class Worker {
   std::byte* send_memory_ = nullptr;
   std::byte* receive_memory_ = nullptr;
   int epoll_ = -1;
+  io_uring ring_{};
   std::vector<Stripe> stripes_;
   uint64_t system_calls_ = 0;
 };
@@ -247,6 +303,7 @@ int main(int argc, char** argv) {
   app.add_option("--rounds", options.rounds)->check(CLI::Range(1u, 1000000u));
   app.add_option("--bytes-per-pair", options.bytes_per_pair)->check(CLI::Range(uint64_t{4096}, uint64_t{1} << 33));
   app.add_option("--send-buffer", options.send_buffer_bytes, "SO_SNDBUF; 0: the kernel's choice");
+  app.add_flag("--io-uring", options.io_uring, "io_uring instead of epoll");
   CLI11_PARSE(app, argc, argv);
 
   void* memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

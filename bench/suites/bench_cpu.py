@@ -11,10 +11,10 @@ STEPS = 64  # each is a dispatch and a combine; training runs many more on the s
 PER_PAIR = PER_RANK // NODES  # uniform, the quarter to oneself never leaves the node
 
 
-def bare(network):
+def bare(network, *more):
     """One run of the bare loop: seconds of processor per GB, GB/s, system calls per GB."""
     run = subprocess.run([BUILD / "bench/bare/bench_bare", "--network", network, "--nodes", str(NODES), "--rails",
-                          str(RAILS), "--bytes-per-pair", str(PER_PAIR), "--rounds", str(2 * STEPS)],
+                          str(RAILS), "--bytes-per-pair", str(PER_PAIR), "--rounds", str(2 * STEPS), *more],
                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
     if run.returncode != 0:
         raise BenchError(f"bench_bare ended with {run.returncode}: {run.stderr.strip()}")
@@ -43,7 +43,7 @@ def daemons(cluster):
 
 def measure(options):
     pairs = options.repeat or 10
-    ours, theirs = [], []
+    ours, theirs, ring = [], [], []
     # The bare loop has a network of its own, so that both stand side by side in one run.
     network = Loopback()
     try:
@@ -51,6 +51,7 @@ def measure(options):
             daemons(cluster)  # warm
             for number in range(pairs):
                 theirs.append(bare(f"127.{network.number}"))
+                ring.append(bare(f"127.{network.number}", "--io-uring"))
                 ours.append(daemons(cluster))
                 progress(f"pair {number + 1} of {pairs}: daemons {ours[-1]['user'] + ours[-1]['system']:.3f} s/GB at "
                          f"{ours[-1]['speed']:.2f} GB/s, bare {theirs[-1]['user'] + theirs[-1]['system']:.3f} at "
@@ -74,4 +75,7 @@ def measure(options):
         Result("cpu.bare", of(theirs, "user", "system"), "s/GB", None, "the bare loop"),
         Result("cpu.bare.system_calls", of(theirs, "calls"), "per GB", None, "send, receive and epoll calls"),
         Result("cpu.bare.speed", of(theirs, "speed"), "GB/s", None, "the bare loop"),
+        Result("cpu.bare_io_uring", of(ring, "user", "system"), "s/GB", None,
+               "the bare loop by io_uring instead of epoll: what the other choice would cost"),
+        Result("cpu.bare_io_uring.speed", of(ring, "speed"), "GB/s", None, "the same"),
     ]

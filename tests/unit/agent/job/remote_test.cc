@@ -10,7 +10,6 @@
 namespace railsd::testing {
 namespace {
 
-
 using Lengths = std::vector<std::vector<uint64_t>>;
 
 uint64_t Fences(Cluster& cluster) {
