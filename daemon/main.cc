@@ -119,7 +119,7 @@ absl::Status Run(Config config) {
   const BootId boot(DrawBootId());
   const absl::Time started = absl::Now();
   const std::string config_hash = ConfigHash(config);
-  log->info("starting version={} node={} boot={:x} config={} files={}", std::string(kVersion), config.node,
+  log->info("starting version={} node={} boot={:016x} config={} files={}", std::string(kVersion), config.node,
             boot.value(), config_hash, RaiseFileLimit());
   log->warn("no_tls_between_nodes hint=\"keep control.listen and the rails on a network of their own\"");
   absl::StatusOr<std::vector<RailSpec>> rails = ChooseRails(config, DiscoverRdmaPorts());

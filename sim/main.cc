@@ -3,9 +3,11 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -173,9 +175,11 @@ absl::StatusOr<PlanReport> Plan(const Options& options, Settings settings) {
 
 int Fail(const Options& options, int code, const absl::Status& status) {
   if (options.json) {
-    const nlohmann::ordered_json json = {{"error", std::string(status.message())},
-                                         {"code", absl::StatusCodeToString(status.code())}};
-    std::cout << json.dump() << "\n";
+    const nlohmann::ordered_json json = {{"error",
+                                          {{"code", absl::StatusCodeToString(status.code())},
+                                           {"exit_code", code},
+                                           {"message", std::string(status.message())}}}};  // as railsctl
+    std::cout << json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
   }
   std::cerr << "railsctl plan: " << status.message() << "\n";
   return code;
@@ -213,8 +217,11 @@ void Declare(CLI::App* app, Options* options) {
   app->add_option("--workload", options->workload,
                   "Plans a generated workload: mixtral, uniform, zipf, sparse, permutation or incast.");
   app->add_option("--nodes", options->nodes,
-                  "The number of nodes of a generated workload (4 when not given); a file must agree with it.");
-  app->add_option("--seed", options->seed, "The seed of what is drawn.")->capture_default_str();
+                  "The number of nodes of a generated workload (4 when not given); a file must agree with it.")
+      ->check(CLI::Range(1, 2048));
+  app->add_option("--seed", options->seed, "The seed of what is drawn.")
+      ->check(rails::ctl::NotBelowZero)
+      ->capture_default_str();
   app->add_option("--bytes-per-rank", options->bytes_per_rank,
                   "Scales all steps by one factor such that a rank sends this much in the largest step.");
   app->add_option("--zipf-exponent", options->zipf_exponent, "The exponent of --workload zipf.")->capture_default_str();
@@ -232,11 +239,16 @@ void Declare(CLI::App* app, Options* options) {
 int Main(int argc, char** argv) {
   Options options;
   CLI::App app{"Plans an exchange under each policy and compares it with the least possible time.", "railsctl plan"};
+  app.set_help_flag("-h,--help", "Prints this help and exits.");
   Declare(&app, &options);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? kExitOk : kExitUsage;
+    if (error.get_exit_code() == 0) return app.exit(error);
+    options.json = std::find(argv, argv + argc, std::string_view("--json")) != argv + argc;
+    const int code = Fail(options, kExitUsage, absl::InvalidArgumentError(error.what()));
+    std::cerr << "Run railsctl plan --help for more information.\n";
+    return code;
   }
   absl::StatusOr<Settings> settings = Parse(options);
   if (!settings.ok()) return Fail(options, kExitUsage, settings.status());

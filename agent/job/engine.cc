@@ -38,7 +38,7 @@ Engine::Engine(AgentOptions options, std::vector<RailPort*> rails, ControlLink* 
       rails_(MakeHandles(options_, rails)),
       groups_(options_, &peers_, &sessions_, &outbox_,
               [this](Group& group) {
-                options_.log->info("group_broken group={} epoch={}.{} good_until={} why=\"{}\"", group.key.name,
+                options_.log->info("group_broken group={} epoch={:016x}.{} good_until={} why=\"{}\"", group.key.name,
                                    group.epoch.boot.value(), group.epoch.counter, group.good_until.value(),
                                    group.why.ToString());
                 sweep_ = true;
@@ -103,9 +103,9 @@ void Engine::Leave(SessionId session, Epoch epoch, Rank rank, Callback<absl::Sta
   const bool held = group != nullptr && rank.value() < group->world_size() && group->ranks[rank.value()].local &&
                     !group->ranks[rank.value()].gone && group->ranks[rank.value()].session == session;
   if (!held) {
-    return std::move(done)(
-        absl::NotFoundError(absl::StrCat("rank: ", rank.value(), " of epoch ", epoch.boot.value(), ".", epoch.counter,
-                                         " is not held by session ", session.value())));
+    return std::move(done)(absl::NotFoundError(
+        absl::StrCat("rank: ", rank.value(), " of epoch ", absl::Hex(epoch.boot.value(), absl::kZeroPad16), ".",
+                     epoch.counter, " is not held by session ", session.value())));
   }
   sweep_ = true;
   groups_.MemberGone(*group, rank, jobs_.FinishedUntil(*group, rank),
@@ -117,7 +117,8 @@ void Engine::OnPeerUp(const PeerHello& hello) {
   if (hello.node == options_.node) return;
   Peer& peer = peers_.FindOrAdd(hello.node);
   if (peer.up && peer.boot == hello.boot) return;
-  if (peer.up) LosePeer(peer, absl::StrCat("it restarted (boot id ", hello.boot.value(), ")"));
+  if (peer.up)
+    LosePeer(peer, absl::StrCat("it restarted (boot id ", absl::Hex(hello.boot.value(), absl::kZeroPad16), ")"));
   peers_.Update(peer, hello);
   peer.up = true;
   peer.why.clear();
@@ -128,7 +129,7 @@ void Engine::OnPeerUp(const PeerHello& hello) {
     command.set_peer = std::make_shared<RailPeer>(RailPeer{peer.index, peer.node, peer.boot, peer.rails[r].address});
     rails_[r].Command(std::move(command));
   }
-  options_.log->info("peer_up node={} boot={}", peer.node, peer.boot.value());
+  options_.log->info("peer_up node={} boot={:016x}", peer.node, peer.boot.value());
   groups_.TellPendingJoins(peer);
   jobs_.OnPeerReachable(peer);
 }
@@ -142,7 +143,7 @@ void Engine::LosePeer(Peer& peer, const std::string& why) {
   if (!peer.up) return;
   peer.up = false;
   peer.why = why;
-  options_.log->warn("peer_down node={} boot={} why=\"{}\"", peer.node, peer.boot.value(), why);
+  options_.log->warn("peer_down node={} boot={:016x} why=\"{}\"", peer.node, peer.boot.value(), why);
   for (size_t r = 0; r < rails_.size(); ++r) {
     peer.rails[r].connected = false;
     RailCommand command;

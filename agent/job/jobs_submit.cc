@@ -53,8 +53,9 @@ absl::Status JobTable::CheckAdmission(const Submission& submission, Group** grou
   }
   Group* group = groups_.Find(submission.job.epoch);
   if (group == nullptr) {
-    return absl::NotFoundError(absl::StrCat("job.epoch: ", submission.job.epoch.boot.value(), ".",
-                                            submission.job.epoch.counter, " is no group of this node; join again"));
+    return absl::NotFoundError(
+        absl::StrCat("job.epoch: ", absl::Hex(submission.job.epoch.boot.value(), absl::kZeroPad16), ".",
+                     submission.job.epoch.counter, " is no group of this node; join again"));
   }
   const uint32_t rank = submission.rank.value();
   if (rank >= group->world_size()) {

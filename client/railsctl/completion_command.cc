@@ -1,6 +1,7 @@
 // completion: shell scripts made from the command tree itself, so that they cannot fall behind it.
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <map>
 #include <memory>
 
 #include "absl/strings/ascii.h"
@@ -15,6 +16,7 @@ namespace {
 struct Flag {
   std::string name;  // "--json", "-h"
   bool takes_value = false;
+  std::string choices;  // the only values, separated by blanks; empty when there are others
   std::string help;
 };
 
@@ -24,6 +26,14 @@ struct Command {
   std::vector<Flag> flags;
 };
 
+// "even skewed" of "HOW:{even,skewed}", which is how CLI11 names the type of an option with a list of values.
+std::string ChoicesOf(const CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  const size_t begin = type.find('{'), end = type.find('}');
+  if (begin == std::string::npos || end == std::string::npos) return "";
+  return absl::StrReplaceAll(type.substr(begin + 1, end - begin - 1), {{",", " "}});
+}
+
 std::vector<Flag> FlagsOf(const CLI::App& app) {
   std::vector<Flag> flags;
   for (const CLI::Option* option : app.get_options()) {
@@ -31,7 +41,8 @@ std::vector<Flag> FlagsOf(const CLI::App& app) {
     if (app.get_parent() != nullptr && (option == app.get_help_ptr() || option == app.get_help_all_ptr())) continue;
     const bool takes_value = option->get_expected_max() > 0 && option->get_type_size_max() > 0;
     for (const std::string& name : option->get_lnames()) {
-      flags.push_back({absl::StrCat("--", name), takes_value, option->get_description()});
+      flags.push_back(
+          {absl::StrCat("--", name), takes_value, takes_value ? ChoicesOf(*option) : "", option->get_description()});
     }
   }
   return flags;
@@ -55,10 +66,11 @@ std::string Quoted(absl::string_view text) {
 }
 
 std::string Bash(const std::vector<Command>& commands, const std::vector<Flag>& globals) {
-  std::string cases, values, names;
+  std::string cases, names;
+  std::map<std::string, std::string> values;  // options that take one, and its choices
   const auto add_values = [&values](const std::vector<Flag>& flags) {
     for (const Flag& flag : flags) {
-      if (flag.takes_value) absl::StrAppend(&values, values.empty() ? "" : "|", flag.name);
+      if (flag.takes_value) values[flag.name] = flag.choices;
     }
   };
   add_values(globals);
@@ -67,6 +79,15 @@ std::string Bash(const std::vector<Command>& commands, const std::vector<Flag>& 
     absl::StrAppend(&names, names.empty() ? "" : " ", command.name);
     const char* words = command.name == "completion" ? "bash zsh fish " : "";
     absl::StrAppend(&cases, "    ", command.name, ") words=\"", words, Names(command.flags), "\" ;;\n");
+  }
+  std::string of_files, of_choices;
+  for (const auto& [flag, choices] : values) {
+    if (choices.empty()) {
+      absl::StrAppend(&of_files, of_files.empty() ? "" : "|", flag);
+    } else {
+      absl::StrAppend(&of_choices, "    ", flag, ") COMPREPLY=($(compgen -W \"", choices,
+                      "\" -- \"$current\")); return ;;\n");
+    }
   }
   return absl::StrCat(
       "# bash completion of railsctl\n_railsctl() {\n"
@@ -78,12 +99,9 @@ std::string Bash(const std::vector<Command>& commands, const std::vector<Flag>& 
       absl::StrReplaceAll(names, {{" ", "|"}}),
       ") command=\"${COMP_WORDS[i]}\"; break ;;\n"
       "    esac\n  done\n"
-      "  case \"$previous\" in\n"
-      "    --workload) COMPREPLY=($(compgen -W \"mixtral uniform zipf sparse permutation incast\" -- "
-      "\"$current\")); return ;;\n"
-      "    ",
-      values,
-      ") COMPREPLY=($(compgen -f -- \"$current\")); return ;;\n"
+      "  case \"$previous\" in\n",
+      of_choices, "    ", of_files,
+      ") compopt -o filenames; COMPREPLY=($(compgen -f -- \"$current\")); return ;;\n"
       "  esac\n"
       "  case \"$command\" in\n",
       cases, "    *) words=\"", names,
@@ -92,16 +110,16 @@ std::string Bash(const std::vector<Command>& commands, const std::vector<Flag>& 
       Names(globals),
       "\" -- \"$current\"))\n"
       "  if [[ $command == replay || $command == plan ]] && [[ $current != -* ]]; then\n"
-      "    COMPREPLY+=($(compgen -f -- \"$current\"))\n  fi\n}\n"
-      "complete -o filenames -F _railsctl railsctl\n");
+      "    compopt -o filenames\n    COMPREPLY+=($(compgen -f -- \"$current\"))\n  fi\n}\n"
+      "complete -F _railsctl railsctl\n");
 }
 
 // One entry of _arguments; its brackets, colons and quotes mean something to zsh.
 std::string ZshFlag(const Flag& flag) {
   const std::string help = absl::StrReplaceAll(flag.help, {{"[", "\\["}, {"]", "\\]"}, {":", "\\:"}});
-  const char* value = !flag.takes_value           ? ""
-                      : flag.name == "--workload" ? ":value:(mixtral uniform zipf sparse permutation incast)"
-                                                  : ":value:_files";
+  const std::string value = !flag.takes_value      ? ""
+                            : flag.choices.empty() ? ":value:_files"
+                                                   : absl::StrCat(":value:(", flag.choices, ")");
   return Quoted(absl::StrCat(flag.name, "[", help, "]", value));
 }
 
@@ -128,9 +146,9 @@ std::string Fish(const std::vector<Command>& commands, const std::vector<Flag>& 
   std::string out = "# fish completion of railsctl\n";
   const auto add_flag = [&out](const Flag& flag, absl::string_view condition) {
     absl::StrAppend(&out, "complete -c railsctl", condition, " -l ", flag.name.substr(2),
-                    flag.name == "--workload" ? " -x -a 'mixtral uniform zipf sparse permutation incast'"
-                    : flag.takes_value        ? " -r"
-                                              : "",
+                    !flag.choices.empty() ? absl::StrCat(" -x -a '", flag.choices, "'")
+                    : flag.takes_value    ? " -r"
+                                          : "",
                     " -d ", Quoted(flag.help), "\n");
   };
   for (const Flag& flag : globals) add_flag(flag, "");

@@ -15,9 +15,11 @@ enum ExitCode : int {
   kExitBadInputFile = 5,  // a file given is missing, not what it should be, or does not fit
 };
 
-// For an error met while talking to a daemon: one that does not answer is kExitUnreachable.
+// For an error met while talking to a daemon: one that does not answer is kExitUnreachable, one that was not to be
+// asked kExitUsage.
 inline ExitCode ExitCodeOfCall(const absl::Status& status) {
   if (status.ok()) return kExitOk;
+  if (absl::IsInvalidArgument(status)) return kExitUsage;
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ? kExitUnreachable : kExitFailed;
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -113,6 +114,14 @@ absl::StatusOr<absl::Duration> ParseTimeout(absl::string_view text) {
   if (duration > absl::ZeroDuration() && duration <= absl::Hours(24 * 365)) return duration;
   return absl::InvalidArgumentError(
       absl::StrCat("'", text, "' is no time above zero; write for example 500ms, 5s or 2m"));
+}
+
+std::string NotBelowZero(const std::string& text) {
+  return absl::StartsWith(text, "-") ? absl::StrCat("'", text, "' is below zero") : "";
+}
+
+std::string FormatCount(uint64_t count, absl::string_view noun) {
+  return absl::StrCat(count, " ", noun, count == 1 ? "" : "s");
 }
 
 std::string FormatBytes(uint64_t bytes) {

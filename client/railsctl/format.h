@@ -20,6 +20,11 @@ absl::StatusOr<uint64_t> ParseRate(absl::string_view text);
 // "500ms", "5s", "2m", or seconds without a unit. Must be above zero and finite.
 absl::StatusOr<absl::Duration> ParseTimeout(absl::string_view text);
 
+// What is wrong with a number below zero, "" with any other text. CLI11 reads -1 as 2^64 - 1.
+std::string NotBelowZero(const std::string& text);
+
+// "1 rank", "2 ranks".
+std::string FormatCount(uint64_t count, absl::string_view noun);
 // "0 B", "1.50 KiB", "16.0 MiB": three figures from KiB on.
 std::string FormatBytes(uint64_t bytes);
 // As the speed of a link is named, in bits: "200 Mbit/s", "1.60 Gbit/s"; "-" for 0.

@@ -2,9 +2,13 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
 #include "client/railsctl/command.h"
 #include "client/railsctl/format.h"
@@ -19,6 +23,32 @@ constexpr const char* kExitCodes =
     "  3  A daemon is not reachable.\n"
     "  4  Bytes arrived wrong.\n"
     "  5  An input file is missing or bad.\n";
+constexpr const char* kSharedOptions =
+    "\nOptions of every command: --socket-dir, --json, --timeout; see railsctl --help.\n";
+
+// What is wrong with the command line, in a sentence for people.
+std::string Describe(const CLI::App& app, const CLI::ParseError& error) {
+  const std::vector<std::string> unknown = app.remaining();
+  if (!app.get_subcommands().empty() || unknown.empty()) {
+    return std::string(absl::StripAsciiWhitespace(error.what()));
+  }
+  // CLI11 would only say that a command is missing.
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    if (!command->get_group().empty()) names.push_back(command->get_name());
+  }
+  return absl::StrCat("no command '", unknown.front(), "'; the commands are ", absl::StrJoin(names, ", "));
+}
+
+// Says what is wrong, or prints what --help and --version ask for, which are "errors" with code 0.
+int EndOfParsing(const CLI::App& app, rails::ctl::Context& context, const CLI::ParseError& error) {
+  if (error.get_exit_code() == 0) return app.exit(error);
+  // The flag may stand behind the mistake, where nobody has read it.
+  context.json = std::count(context.arguments.begin(), context.arguments.end(), "--json") > 0;
+  const int code = Fail(context, rails::ctl::kExitUsage, absl::InvalidArgumentError(Describe(app, error)));
+  std::fputs("Run with --help for more information.\n", stderr);
+  return code;
+}
 
 }  // namespace
 
@@ -33,7 +63,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   app.fallthrough();
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // so scripts can override
-  app.footer(kExitCodes);
+  app.footer(absl::StrCat(kSharedOptions, kExitCodes));                          // of the commands, which copy it
   app.set_help_flag("-h,--help", "Prints this help and exits.");
   app.set_help_all_flag("--help-all", "Prints the help of all commands and exits.");
   app.get_formatter()->column_width(34);
@@ -54,11 +84,12 @@ int main(int argc, char** argv) {
   rails::ctl::AddBenchCommand(app, context);
   rails::ctl::AddWorkerCommand(app, context);
   rails::ctl::AddCompletionCommand(app, context);
+  app.footer(kExitCodes);
 
   try {
     app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {  // --help and --version are "errors" with code 0
-    return app.exit(error) == 0 ? rails::ctl::kExitOk : rails::ctl::kExitUsage;
+  } catch (const CLI::ParseError& error) {
+    return EndOfParsing(app, context, error);
   }
   if (!timeout.empty()) context.timeout = *rails::ctl::ParseTimeout(timeout);
   context.color = !context.json && isatty(STDOUT_FILENO) == 1;

@@ -340,7 +340,10 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(const std::s
   try {
     return std::make_unique<Server>(listen, std::move(sources));
   } catch (const std::exception& e) {
-    return absl::UnavailableError(absl::StrCat("metrics.listen: '", listen, "': ", e.what()));
+    // What civetweb says of a port that it cannot have names neither the port nor the cause.
+    return absl::UnavailableError(absl::StrCat("metrics.listen: '", listen,
+                                               "': cannot listen there: the address is not ",
+                                               "this node's or is in use (", e.what(), ")"));
   }
 }
 

@@ -236,7 +236,7 @@ void Hub::OnGreeting(const InPtr& stream, const pb::Hello& hello) {
 
 void Hub::TryUp(Peer& peer) {
   if (!peer.link.TakeUp()) return;
-  options_.log->debug("control_link_up node={} boot={:x}", peer.node, peer.link.hello().boot.value());
+  options_.log->debug("control_link_up node={} boot={:016x}", peer.node, peer.link.hello().boot.value());
   agent_->OnPeerUp(peer.link.hello());
   if (!peer.held) return;
   ControlMessage message = *std::exchange(peer.held, std::nullopt);

@@ -63,7 +63,7 @@ class OperatorService final : public rails::v1::OperatorService::CallbackService
     return call.get();
   }
 
-  // The agent knows the rails of peers that were up, the control streams why others are not.
+  // By name. The agent knows the rails of peers that were up, the control streams why others are not.
   static std::vector<PeerView> MergePeers(std::vector<PeerView> known, const std::vector<PeerView>& configured) {
     for (const PeerView& peer : configured) {
       const auto it = std::find_if(known.begin(), known.end(), [&](const PeerView& k) { return k.node == peer.node; });
@@ -73,6 +73,7 @@ class OperatorService final : public rails::v1::OperatorService::CallbackService
         it->why = peer.why;
       }
     }
+    std::sort(known.begin(), known.end(), [](const PeerView& a, const PeerView& b) { return a.node < b.node; });
     return known;
   }
 

@@ -158,12 +158,13 @@ void TcpRail::OnHalfOpen(Connection& connection) {
     Context::Add(context_.counters.refused_connections, 1);
     // A peer that learnt of us a moment before we learn of it comes here on every start: that is no news.
     if (answer.refusal != Refusal::kUnknownNode) {
-      Notice(
-          &inbound_notice_,
-          absl::StrCat("rail ", options_.rail.value(), " of ", options_.node, " (boot ", options_.boot.value(),
-                       ") refused ", hello.node, " (boot ", hello.boot, ", rail ", hello.rail, ", versions ",
-                       hello.version_min, " to ", hello.version_max, ", for ", hello.expected_node, " boot ",
-                       hello.expected_boot, ") from ", PeerName(owned->fd.get()), ": ", RefusalText(answer.refusal)));
+      Notice(&inbound_notice_,
+             absl::StrCat("rail ", options_.rail.value(), " of ", options_.node, " (boot ",
+                          absl::Hex(options_.boot.value(), absl::kZeroPad16), ") refused ", hello.node, " (boot ",
+                          absl::Hex(hello.boot, absl::kZeroPad16), ", rail ", hello.rail, ", versions ",
+                          hello.version_min, " to ", hello.version_max, ", for ", hello.expected_node, " boot ",
+                          absl::Hex(hello.expected_boot, absl::kZeroPad16), ") from ", PeerName(owned->fd.get()), ": ",
+                          RefusalText(answer.refusal)));
     }
   }
   if (answer.refusal != Refusal::kNone || !told) {
@@ -269,11 +270,13 @@ void TcpRail::OnAnswer(Connection& connection) {
   }
   if (answer.refusal != Refusal::kNone) {
     return DialFailed(peer, ECONNREFUSED,
-                      absl::StrCat("refused by ", answer.node, " (boot ", answer.boot, ", rail ", answer.rail,
-                                   "): ", RefusalText(answer.refusal)));
+                      absl::StrCat("refused by ", answer.node, " (boot ", absl::Hex(answer.boot, absl::kZeroPad16),
+                                   ", rail ", answer.rail, "): ", RefusalText(answer.refusal)));
   }
   if (answer.node != peer.config.node || answer.boot != peer.config.boot.value() || answer.max_frame_bytes == 0) {
-    return DialFailed(peer, EPROTO, absl::StrCat("answered as ", answer.node, " (boot ", answer.boot, ")"));
+    return DialFailed(
+        peer, EPROTO,
+        absl::StrCat("answered as ", answer.node, " (boot ", absl::Hex(answer.boot, absl::kZeroPad16), ")"));
   }
   connection.ready = true;
   connection.greeting = {};

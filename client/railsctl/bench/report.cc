@@ -61,7 +61,8 @@ Json BenchJson(const BenchReport& report) {
 }
 
 std::string RenderBench(const BenchReport& report, bool color) {
-  std::string out = absl::StrCat(report.nodes * report.ranks_per_node, " ranks on ", report.nodes, " nodes\n\n");
+  std::string out = absl::StrCat(FormatCount(report.nodes * report.ranks_per_node, "rank"), " on ",
+                                 FormatCount(report.nodes, "node"), "\n\n");
   Table table({{"WHAT"},
                {"SAMPLES", Align::kRight},
                {"MIN", Align::kRight},

@@ -17,6 +17,8 @@ namespace rails::ctl {
 namespace {
 
 constexpr absl::Duration kCallTimeout = absl::Seconds(5);
+// Lines of `jobs`: most jobs are over before anybody looks.
+constexpr uint32_t kFinishedShown = 10;
 
 template <typename Response>
 int Print(const Context& context, const absl::StatusOr<Response>& response,
@@ -85,9 +87,11 @@ void AddInspectCommands(CLI::App& app, Context& context) {
     context.run = [&context] { return Print(context, Connect(context).ListPeers(), RenderPeers, PeersJson); };
   });
 
-  CLI::App* jobs = app.add_subcommand("jobs", "Shows the jobs that are active, and finished ones if asked.");
-  auto finished = std::make_shared<uint32_t>(0);
-  jobs->add_option("--finished", *finished, "Shows this many of the latest finished jobs too.")->type_name("N");
+  CLI::App* jobs = app.add_subcommand("jobs", "Shows the active jobs and the latest finished ones, one line a rank.");
+  auto finished = std::make_shared<uint32_t>(kFinishedShown);
+  jobs->add_option("--finished", *finished, "Shows at most this many lines of finished jobs; 0 shows active ones only.")
+      ->type_name("N")
+      ->capture_default_str();
   jobs->callback([&context, finished] {
     context.run = [&context, finished] {
       return Print(context, Connect(context).ListJobs(*finished), RenderJobs, JobsJson);

@@ -150,18 +150,21 @@ std::string RenderRails(const v1::ListRailsResponse& rails, bool color) {
                {"SENT", Align::kRight},
                {"RECEIVED", Align::kRight},
                {"ERRORS", Align::kRight},
-               {"DISCONNECTS", Align::kRight}});
+               {"DISCONNECTS", Align::kRight},
+               {"FAILED CONNECTS", Align::kRight}});
   for (const auto& rail : rails.rails()) {
+    // Nodes that start together miss each other a few times; that matters only while somebody is not connected.
+    const uint64_t failed_connects = rail.refused_connections() + rail.connect_failures();
     const std::string address =
         rail.interface().empty() ? rail.address() : absl::StrCat(rail.address(), "%", rail.interface());
-    table.AddRow({absl::StrCat(rail.index()), rail.name(), RailState(rail),
-                  absl::StrCat(rail.peers_up(), "/", rail.peers_known()), address,
-                  FormatBitRate(static_cast<double>(rail.speed_bytes_per_second())),
-                  FormatBitRate(static_cast<double>(rail.measured_bytes_per_second())),
-                  FormatBytes(rail.queued_bytes()), FormatBytes(rail.in_flight_bytes()),
-                  FormatBytes(rail.tx_payload_bytes()), FormatBytes(rail.rx_payload_bytes()),
-                  Trouble(rail.protocol_errors() + rail.refused_connections() + rail.connect_failures()),
-                  Trouble(rail.disconnects())});
+    table.AddRow(
+        {absl::StrCat(rail.index()), rail.name(), RailState(rail),
+         absl::StrCat(rail.peers_up(), "/", rail.peers_known()), address,
+         FormatBitRate(static_cast<double>(rail.speed_bytes_per_second())),
+         FormatBitRate(static_cast<double>(rail.measured_bytes_per_second())), FormatBytes(rail.queued_bytes()),
+         FormatBytes(rail.in_flight_bytes()), FormatBytes(rail.tx_payload_bytes()),
+         FormatBytes(rail.rx_payload_bytes()), Trouble(rail.protocol_errors()), Trouble(rail.disconnects()),
+         rail.peers_up() < rail.peers_known() ? Trouble(failed_connects) : Cell(absl::StrCat(failed_connects))});
   }
   return absl::StrCat(table.Render(color), DeviceTable(rails, color));
 }
@@ -218,7 +221,7 @@ std::string RenderPeers(const v1::ListPeersResponse& peers, bool color) {
 
 std::string RenderJobs(const v1::ListJobsResponse& jobs, bool color) {
   std::string out = jobs.active_size() == 0 ? "no active jobs\n" : JobTable(jobs.active(), color);
-  if (jobs.finished_size() > 0) absl::StrAppend(&out, "\nfinished\n", JobTable(jobs.finished(), color));
+  if (jobs.finished_size() > 0) absl::StrAppend(&out, "\nfinished, latest first\n", JobTable(jobs.finished(), color));
   return out;
 }
 

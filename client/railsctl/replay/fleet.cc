@@ -3,15 +3,17 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "client/railsctl/format.h"
+#include "client/railsctl/replay/memory_check.h"
 
 namespace rails::ctl {
-
 SignalGuard::SignalGuard() {
   sigset_t mask;
   sigemptyset(&mask);
@@ -30,15 +32,29 @@ Fleet::Fleet(FleetOptions options) : options_(std::move(options)) {
     operators_.push_back(std::make_unique<OperatorClient>(dir, options_.call_timeout));
   }
   names_.resize(operators_.size());
+  boots_.resize(operators_.size());
+}
+
+absl::Status Fleet::Identify(size_t node) {
+  absl::StatusOr<v1::GetStatusResponse> status = operators_[node]->GetStatus();
+  if (!status.ok()) return status.status();
+  const auto same = std::find(boots_.begin(), boots_.end(), status->boot_id());
+  if (same != boots_.end() && status->boot_id() != 0) {
+    // Its ranks would exchange by memory copy what is counted as bytes between nodes.
+    return absl::InvalidArgumentError(absl::StrCat("--nodes names the daemon of node ", status->node(), " twice: ",
+                                                   options_.socket_dirs[static_cast<size_t>(same - boots_.begin())],
+                                                   " and ", options_.socket_dirs[node]));
+  }
+  names_[node] = status->node();
+  boots_[node] = status->boot_id();
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<NodeRails>> Fleet::ReadRails() {
   std::vector<NodeRails> nodes;
   for (size_t i = 0; i < operators_.size(); ++i) {
     if (names_[i].empty()) {
-      absl::StatusOr<v1::GetStatusResponse> status = operators_[i]->GetStatus();
-      if (!status.ok()) return status.status();
-      names_[i] = status->node();
+      if (absl::Status status = Identify(i); !status.ok()) return status;
     }
     absl::StatusOr<v1::ListRailsResponse> rails = operators_[i]->ListRails();
     if (!rails.ok()) return rails.status();
@@ -53,6 +69,13 @@ absl::StatusOr<std::vector<NodeRails>> Fleet::ReadRails() {
 }
 
 absl::Status Fleet::Start(uint64_t send_bytes, uint64_t receive_bytes) {
+  if (!options_.huge_pages) {  // those are set aside, and run out without harm
+    std::ifstream file("/proc/meminfo");
+    const std::string meminfo(std::istreambuf_iterator<char>(file), {});
+    if (absl::Status status = FitsMemory(meminfo, BuffersOfAll(ranks(), send_bytes, receive_bytes)); !status.ok()) {
+      return status;
+    }
+  }
   absl::StatusOr<WorkerProcesses> workers = WorkerProcesses::Start(ranks());
   if (!workers.ok()) return workers.status();
   workers_.emplace(*std::move(workers));

@@ -49,10 +49,12 @@ class Fleet {
  public:
   explicit Fleet(FleetOptions options);
 
-  // Counters and speeds of all rails, by node. Error: as OperatorClient's.
+  // Counters and speeds of all rails, by node. Error: as OperatorClient's; INVALID_ARGUMENT when two folders are of one
+  // daemon.
   absl::StatusOr<std::vector<NodeRails>> ReadRails();
 
-  // Starts the workers, which connect, make segments of these sizes and join one group. Error: as Coordinator's.
+  // Starts the workers, which connect, make segments of these sizes and join one group. Error: as Coordinator's;
+  // RESOURCE_EXHAUSTED when the segments of all ranks would not fit into the memory that is free.
   absl::Status Start(uint64_t send_bytes, uint64_t receive_bytes);
   Coordinator& coordinator() { return *coordinator_; }
   // Lets the workers leave. False when some had to be killed.
@@ -65,7 +67,10 @@ class Fleet {
  private:
   FleetOptions options_;
   std::vector<std::unique_ptr<OperatorClient>> operators_;
+  absl::Status Identify(size_t node);
+
   std::vector<std::string> names_;  // of the nodes, once known
+  std::vector<uint64_t> boots_;     // and their boot ids
   std::optional<WorkerProcesses> workers_;
   std::optional<Coordinator> coordinator_;
 };

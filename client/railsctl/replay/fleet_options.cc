@@ -42,6 +42,7 @@ void AddFleetFlags(CLI::App* command, FleetFlags* flags, const char* bytes_defau
       ->default_str(bytes_default);
   command->add_option("--seed", flags->seed, "The seed of the traffic and of the payload.")
       ->type_name("S")
+      ->check(NotBelowZero)
       ->capture_default_str();
   command->add_flag("--huge-pages", flags->huge_pages, "Puts the buffers on huge pages.");
   AddQuantity(command, "--rail-speed", &flags->rail_speed_bytes_per_second, ParseRate,

@@ -164,6 +164,7 @@ void AddReplayCommand(CLI::App& app, Context& context) {
   replay->add_option("--trace-ranks-per-node", options->trace_ranks_per_node, "Ranks per node in the trace.")
       ->capture_default_str();
   replay->add_option("--bytes-per-token", options->bytes_per_token, "Bytes of a token of the trace.")
+      ->check(NotBelowZero)
       ->capture_default_str();
   replay->callback([&context, options, file, workload] {
     if (file->count() + workload->count() == 0) throw CLI::RequiredError("FILE or --workload");

@@ -210,9 +210,9 @@ Json ReplayJson(const ReplayReport& report) {
 }
 
 std::string RenderReplay(const ReplayReport& report, bool color) {
-  std::string out =
-      absl::StrCat(report.workload, ", ", report.steps.size(), " of ", report.steps_available, " steps, seed ",
-                   report.seed, "; ", report.nodes * report.ranks_per_node, " ranks on ", report.nodes, " nodes");
+  std::string out = absl::StrCat(
+      report.workload, ", ", report.steps.size(), " of ", report.steps_available, " steps, seed ", report.seed, "; ",
+      FormatCount(report.nodes * report.ranks_per_node, "rank"), " on ", FormatCount(report.nodes, "node"));
   if (report.bytes_per_rank == 0) {
     absl::StrAppend(&out, "; volumes as they are\n\n");
   } else {

@@ -71,6 +71,11 @@ TEST_F(ProgramTest, GeneratedWorkloadAsATable) {
   EXPECT_THAT(outcome.output, ::testing::Not(HasSubstr("pinned")));
 }
 
+// What --json printed of a mistake; the same in words follows it.
+nlohmann::json ErrorOf(const Outcome& outcome) {
+  return nlohmann::json::parse(outcome.output.substr(0, outcome.output.rfind('}') + 1))["error"];
+}
+
 TEST_F(ProgramTest, ExitCodes) {
   const auto expect = [](const std::string& arguments, int code, const std::string& text) {
     const Outcome outcome = RunProgram(arguments);
@@ -89,9 +94,15 @@ TEST_F(ProgramTest, ExitCodes) {
   expect(Write("bad.csv", "1,2\n3,-4\n"), 5, "bad.csv: row 2, column 2: \"-4\" is negative");
   expect(Write("ok.csv", "1,2\n3,4\n") + " --nodes 3", 5, "is of 2 nodes, --nodes says 3");
   expect(Write("ok.csv", "1,2\n3,4\n") + " --trace", 5, "has no column rank");
-  const Outcome json = RunProgram("/no/such/file --json 2>/dev/null");
+  const Outcome json = RunProgram("/no/such/file --json");
   EXPECT_EQ(json.code, 5);
-  EXPECT_THAT(json.output, HasSubstr("NOT_FOUND"));
+  EXPECT_EQ(ErrorOf(json)["code"], "NOT_FOUND");
+  for (const char* arguments :
+       {"--json --workload zipf --nodes 0", "--nonsense --json", "--workload zipf --seed -1 --json"}) {
+    const Outcome usage = RunProgram(arguments);
+    EXPECT_EQ(usage.code, 2) << arguments;
+    EXPECT_EQ(ErrorOf(usage)["exit_code"], 2) << arguments;
+  }
 }
 
 TEST_F(ProgramTest, UnequalAndDeadRails) {

@@ -17,6 +17,7 @@ namespace rails {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 struct Outcome {
   int code = -1;
@@ -68,6 +69,7 @@ TEST_F(ProcessTest, WrongCommandLinesAreUsage) {
                                 "replay --workload uniform --steps 0",
                                 "replay --workload uniform --ranks-per-node 0",
                                 "replay --workload uniform --goodput 2",
+                                "replay --workload uniform --seed -1",
                                 "replay --workload uniform --rail-speed 200",
                                 "replay --workload uniform --rails 4",
                                 "replay --workload uniform --nodes a,,b",
@@ -80,6 +82,28 @@ TEST_F(ProcessTest, WrongCommandLinesAreUsage) {
     EXPECT_EQ(outcome.out, "") << arguments;
     EXPECT_NE(outcome.err, "") << arguments;
   }
+}
+
+TEST_F(ProcessTest, AnUnknownCommandIsNamedBesideThoseThereAre) {
+  EXPECT_THAT(Run("nonsense --socket-dir /x").err, HasSubstr("no command 'nonsense'; the commands are status, rails"));
+  EXPECT_THAT(Run("nonsense").err, Not(HasSubstr("worker")));
+  EXPECT_THAT(Run("").err, HasSubstr("is required"));
+}
+
+TEST_F(ProcessTest, WrongCommandLinesAreJsonWhenAsked) {
+  for (const char* arguments : {"--json nonsense", "jobs --finished many --json"}) {
+    const Outcome outcome = Run(arguments);
+    EXPECT_EQ(outcome.code, 2) << arguments;
+    const nlohmann::json error = nlohmann::json::parse(outcome.out)["error"];
+    EXPECT_EQ(error["code"], "INVALID_ARGUMENT") << arguments;
+    EXPECT_EQ(error["exit_code"], 2) << arguments;
+    EXPECT_NE(error["message"], "") << arguments;
+  }
+}
+
+TEST_F(ProcessTest, HelpOfACommandLeadsToTheOptionsOfAll) {
+  EXPECT_THAT(Run("jobs --help").out, HasSubstr("--socket-dir, --json, --timeout; see railsctl --help"));
+  EXPECT_THAT(Run("--help").out, Not(HasSubstr("see railsctl --help")));
 }
 
 TEST_F(ProcessTest, HelpExplainsTheExitCodes) {
@@ -176,6 +200,7 @@ TEST_F(ProcessTest, PlanHandsEverythingToItsProgram) {
 class ScriptedDaemon final : public v1::OperatorService::Service {
   grpc::Status GetStatus(grpc::ServerContext*, const v1::GetStatusRequest*, v1::GetStatusResponse* out) override {
     out->set_node("n0");
+    out->set_boot_id(7);
     return grpc::Status::OK;
   }
   grpc::Status ListRails(grpc::ServerContext*, const v1::ListRailsRequest*, v1::ListRailsResponse* out) override {
@@ -206,8 +231,13 @@ TEST_F(ProcessTest, ReadsADaemon) {
   outcome = Run("rails --json" + where);
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_EQ(nlohmann::json::parse(outcome.out)["rails"][0]["name"], "rail0");
+  outcome = Run("jobs --json" + where);
+  EXPECT_EQ(nlohmann::json::parse(outcome.out)["finished"].size(), 10u);
   outcome = Run("jobs --finished 2 --json" + where);
   EXPECT_EQ(nlohmann::json::parse(outcome.out)["finished"].size(), 2u);
+  outcome = Run("replay --workload uniform --nodes " + folder_.string() + "," + folder_.string() + "/.");
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("the daemon of node n0 twice"));
   outcome = Run("peers" + where);
   EXPECT_EQ(outcome.code, 1);
   EXPECT_THAT(outcome.err, HasSubstr("the peers are at lunch"));

@@ -62,18 +62,31 @@ v1::ListRailsResponse TwoRails() {
   rail->set_peers_known(3);
   rail->set_protocol_errors(1);
   rail->set_disconnects(4);
+  rail->set_refused_connections(2);
+  rail->set_connect_failures(5);
   return rails;
 }
 
 TEST(RenderRails, Golden) {
   EXPECT_EQ(RenderRails(TwoRails(), false),
             "RAIL  NAME   STATE     PEERS  ADDRESS                   SPEED  MEASURED  QUEUED  IN FLIGHT      SENT  "
-            "RECEIVED  ERRORS  DISCONNECTS\n"
+            "RECEIVED  ERRORS  DISCONNECTS  FAILED CONNECTS\n"
             "   0  rail0  up          3/3  127.1.0.1:7000       200 Mbit/s         -     0 B        0 B  16.0 MiB  "
-            "1.50 KiB       0            0\n"
+            "1.50 KiB       0            0                0\n"
             "   1  rail1  DEGRADED    2/3  127.1.1.1:7000%eth1  200 Mbit/s         -     0 B        0 B       0 B  "
-            "     0 B       1            4\n");
+            "     0 B       1            4                7\n");
   EXPECT_EQ(RenderRails({}, false), "no rails\n");
+}
+
+TEST(RenderRails, FailedConnectsAreTroubleOnlyWhileAPeerIsMissing) {
+  v1::ListRailsResponse rails;
+  v1::RailStatus* rail = rails.add_rails();
+  rail->set_connect_failures(5);
+  rail->set_peers_known(3);
+  rail->set_peers_up(3);
+  EXPECT_THAT(RenderRails(rails, true), Not(HasSubstr("5\033")));
+  rail->set_peers_up(2);
+  EXPECT_THAT(RenderRails(rails, true), HasSubstr("5\033"));
 }
 
 TEST(RenderRails, DevicesOfRailsOverVerbs) {
@@ -96,7 +109,7 @@ TEST(RenderRails, DevicesOfRailsOverVerbs) {
     device->set_weak_zones(i);
   }
   EXPECT_THAT(RenderRails(rails, false),
-              HasSubstr("           4\n\n"
+              HasSubstr("           7\n\n"
                         "RAIL  DEVICE    PORT    LINK      GID                  MTU  QUEUE PAIRS  WORK REQUESTS  "
                         "COMPLETIONS  FENCES SENT  RECEIVED  ZONE KEYS  WEAK ZONES  ENDPOINT ERRORS\n"
                         "   0  mlx5_0/1  active  Ethernet  3: ::ffff:10.0.0.1  4096            6         123456  "

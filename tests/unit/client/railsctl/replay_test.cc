@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "absl/time/clock.h"
+#include "client/railsctl/replay/memory_check.h"
 #include "client/railsctl/replay/run.h"
 #include "client/railsctl/replay/worker.h"
 #include "tests/unit/client/railsctl/fake_client.h"
@@ -255,6 +256,22 @@ TEST(CoordinatorTest, InterruptEndsTheWait) {
   Coordinator coordinator({{commands[1], events[0]}}, options);
   EXPECT_EQ(coordinator.Start({StartCommand{}}).code(), absl::StatusCode::kCancelled);
   for (int fd : {commands[0], commands[1], events[0], events[1], interrupt[0], interrupt[1]}) close(fd);
+}
+
+TEST(BuffersOfAll, AreSummedWithoutOverflow) {
+  EXPECT_EQ(BuffersOfAll(3, 5, 7), 36u);
+  EXPECT_EQ(BuffersOfAll(2, ~uint64_t{0}, 1), ~uint64_t{0});
+  EXPECT_EQ(BuffersOfAll(4, uint64_t{1} << 62, 0), ~uint64_t{0});
+}
+
+TEST(FitsMemory, RefusesWhatTheMachineDoesNotHave) {
+  constexpr absl::string_view kMeminfo = "MemTotal:       16000000 kB\nMemAvailable:    1048576 kB\nBuffers: 1 kB\n";
+  EXPECT_TRUE(FitsMemory(kMeminfo, uint64_t{1} << 30).ok());
+  const absl::Status refused = FitsMemory(kMeminfo, uint64_t{1} << 31);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(refused.message(), HasSubstr("need 2.00 GiB, and 1.00 GiB of this machine's memory are free"));
+  EXPECT_TRUE(FitsMemory("", ~uint64_t{0}).ok());
+  EXPECT_TRUE(FitsMemory("MemAvailable: many kB\n", ~uint64_t{0}).ok());
 }
 
 }  // namespace
