@@ -70,7 +70,7 @@ def how_to_look(cluster):
     lines += [f"  curl http://{cluster.addresses.metrics(0)}/metrics",
               "  " + " ".join(map(str, cluster.replay_command("--workload", "zipf", "--verify"))),
               "Stop them, and remove their files:",
-              "  kill " + " ".join(str(each.pid) for each in cluster.nodes) + f"; rm -r {cluster.folder}"]
+              "  kill " + " ".join(str(each.pid) for each in cluster.nodes), f"  rm -r {cluster.folder}"]
     return "\n".join(lines)
 
 
