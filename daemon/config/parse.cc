@@ -27,7 +27,9 @@ std::string HostName() {
   return gethostname(name, sizeof(name) - 1) == 0 ? name : "";
 }
 
-void ReadStaticPeer(const YamlReader& in, std::set<std::string>* names, Config* config) {
+// `names` and `addresses` are those of the peers before it.
+void ReadStaticPeer(const YamlReader& in, std::set<std::string>* names, std::set<std::string>* addresses,
+                    Config* config) {
   StaticPeerConfig peer;
   in.Map({{"name",
            [&](const YamlReader& r) {
@@ -37,6 +39,9 @@ void ReadStaticPeer(const YamlReader& in, std::set<std::string>* names, Config* 
           {"control",
            [&](const YamlReader& r) {
              r.Address(&peer.control, /*port_optional=*/false, /*numeric=*/false, /*allow_empty=*/false);
+             if (!peer.control.empty() && !addresses->insert(peer.control).second) {
+               r.Fail("another peer has this address");
+             }
            }},
           {"rails",
            [&](const YamlReader& r) {
@@ -52,11 +57,11 @@ void ReadStaticPeer(const YamlReader& in, std::set<std::string>* names, Config* 
 }
 
 void ReadPeers(const YamlReader& in, Config* config) {
-  std::set<std::string> names;
+  std::set<std::string> names, addresses;
   in.Map(
       {{"static",
         [&](const YamlReader& r) {
-          r.List(kMaxPeers, [&](const YamlReader& item) { ReadStaticPeer(item, &names, config); });
+          r.List(kMaxPeers, [&](const YamlReader& item) { ReadStaticPeer(item, &names, &addresses, config); });
         }},
        {"dns", [&](const YamlReader& r) {
           r.Map({{"name", [&](const YamlReader& f) { f.Name(&config->dns.name, 253); }},

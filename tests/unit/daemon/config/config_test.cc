@@ -133,6 +133,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"peers: {static: [{name: n1}]}\n", "f.yaml:2: peers.static[0].control: missing"},
         BadCase{"peers:\n  static:\n    - {name: n1, control: \"h:1\"}\n    - {name: n1, control: \"h:2\"}\n",
                 "f.yaml:5: peers.static[1].name: 'n1': another peer has this name"},
+        BadCase{"peers:\n  static:\n    - {name: n1, control: \"h:1\"}\n    - {name: n2, control: \"h:1\"}\n",
+                "f.yaml:5: peers.static[1].control: 'h:1': another peer has this address"},
         BadCase{"peers: {dns: {port: 1}}\n", "f.yaml:2: peers.dns.name: missing"},
         BadCase{"node: !!binary aGVsbG8=\n", "f.yaml:2: tags are not supported: tag:yaml.org,2002:binary"},
         BadCase{"verbs: {retry_count: 7}\n",
