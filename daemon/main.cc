@@ -150,11 +150,14 @@ absl::Status Run(Config config) {
   const std::string client_path = config.socket_dir + "/client.sock";
   const std::string operator_path = config.socket_dir + "/operator.sock";
   absl::StatusOr<std::unique_ptr<RpcServer>> client_server =
-      RpcServer::Start({"unix:" + client_path, config.max_message_bytes},
+      RpcServer::Start({"unix:" + client_path,
+                        config.max_message_bytes,
+                        {"rails.v1.SessionService", "rails.v1.GroupService", "rails.v1.JobService"}},
                        {MakeSessionService(context), MakeGroupService(context), MakeJobService(context)});
   if (!client_server.ok()) return client_server.status();
   absl::StatusOr<std::unique_ptr<RpcServer>> operator_server =
-      RpcServer::Start({"unix:" + operator_path, config.max_message_bytes}, {MakeOperatorService(context)});
+      RpcServer::Start({"unix:" + operator_path, config.max_message_bytes, {"rails.v1.OperatorService"}},
+                       {MakeOperatorService(context)});
   if (!operator_server.ok()) return operator_server.status();
   if (absl::Status status = SetSocketAccess(operator_path, config.operator_mode, config.operator_group); !status.ok())
     return status;

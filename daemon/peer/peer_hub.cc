@@ -36,8 +36,8 @@ absl::Status Hub::Start(Agent* agent) {
     own_hello_ = agent->Hello();
   }
   if (options_.listen.empty()) return absl::OkStatus();
-  absl::StatusOr<std::unique_ptr<RpcServer>> server =
-      RpcServer::Start({options_.listen, options_.max_message_bytes}, {MakePeerService(this)});
+  absl::StatusOr<std::unique_ptr<RpcServer>> server = RpcServer::Start(
+      {options_.listen, options_.max_message_bytes, {"rails.peer.v1.PeerService"}}, {MakePeerService(this)});
   if (!server.ok()) return server.status();
   server_ = *std::move(server);
   server_->SetServing(true);

@@ -36,6 +36,9 @@ class Server final : public RpcServer {
       return absl::UnavailableError(
           absl::StrCat("cannot listen on ", options.address, ": the address is not this node's or is in use"));
     }
+    for (const std::string& name : options.service_names) {
+      server_->GetHealthCheckService()->SetServingStatus(name, false);
+    }
     SetServing(false);
     return absl::OkStatus();
   }

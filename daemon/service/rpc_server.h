@@ -19,6 +19,8 @@ namespace railsd {
 struct RpcServerOptions {
   std::string address;  // "unix:/path", "1.2.3.4:7", "[::1]:0"
   uint64_t max_message_bytes = 16 << 20;
+  // Services that the health service knows by name, besides "", the whole server: it answers the same for all.
+  std::vector<std::string> service_names = {};
 };
 
 class RpcServer {

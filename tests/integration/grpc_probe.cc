@@ -2,7 +2,8 @@
 //
 //   grpc_probe unix:/run/railsd/client.sock
 //
-// Prints "health N" (1 is SERVING) and one "service NAME" a line. No generated code: the messages are two bytes long.
+// Prints "health N" (1 is SERVING), and for each service "service NAME" and "health NAME N". No generated code: the
+// messages are a few bytes long.
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
@@ -73,6 +74,15 @@ bool NextField(const std::string& bytes, size_t* at, uint32_t* number, std::stri
   return true;
 }
 
+// "health NAME N", with N 0 when the server knows no health of it.
+void PrintHealth(const std::shared_ptr<grpc::Channel>& channel, const std::string& name) {
+  std::string response;
+  const std::string request = "\x0a" + std::string(1, static_cast<char>(name.size())) + name;
+  const grpc::Status status = Ask(channel, "/grpc.health.v1.Health/Check", request, &response);
+  std::cout << "health " << name << " " << (status.ok() && response.size() == 2 ? static_cast<int>(response[1]) : 0)
+            << "\n";
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -106,7 +116,9 @@ int main(int argc, char** argv) {
     std::string service, name;
     while (NextField(value, &inner, &number, &service)) {
       size_t innermost = 0;
-      if (NextField(service, &innermost, &number, &name)) std::cout << "service " << name << "\n";
+      if (!NextField(service, &innermost, &number, &name)) continue;
+      std::cout << "service " << name << "\n";
+      PrintHealth(channel, name);
     }
   }
   return 0;

@@ -101,7 +101,7 @@ class Outside(harness.ClusterTest):
                                  stderr=subprocess.PIPE, timeout=60, check=False)
             self.assertEqual(run.returncode, 0, run.stderr)
             self.assertIn("health 1\n", run.stdout)
-            self.assertIn(f"service {service}\n", run.stdout)
+            self.assertIn(f"service {service}\nhealth {service} 1\n", run.stdout)
 
     def test_railsctl_shows_the_node(self):
         node = self.cluster.nodes[0]
