@@ -52,7 +52,7 @@ absl::StatusOr<std::unique_ptr<RailTransport>> TransportFactory::CreateTcp(RailI
 absl::StatusOr<std::unique_ptr<RailTransport>> TransportFactory::CreateVerbs(RailIndex rail, size_t max_posted_orders,
                                                                              SignalSink* signals) {
   if (events_ == nullptr) {
-    absl::StatusOr<std::shared_ptr<verbs::EventThread>> events = CreateVerbsEventThread();
+    absl::StatusOr<std::shared_ptr<verbs::DeviceEvents>> events = CreateVerbsEventThread();
     if (!events.ok()) return events.status();
     events_ = *std::move(events);
   }

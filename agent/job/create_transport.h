@@ -13,7 +13,7 @@
 namespace railsd {
 
 namespace verbs {
-class EventThread;
+class DeviceEvents;
 }
 
 // Makes the transports of one process, and what they share.
@@ -32,7 +32,7 @@ class TransportFactory {
   absl::StatusOr<std::unique_ptr<RailTransport>> CreateVerbs(RailIndex rail, size_t max_posted_orders,
                                                              SignalSink* signals);
   const AgentOptions& options_;
-  std::shared_ptr<verbs::EventThread> events_;  // of all devices; from the first rail over verbs on
+  std::shared_ptr<verbs::DeviceEvents> events_;  // of all devices; from the first rail over verbs on
 };
 
 }  // namespace railsd

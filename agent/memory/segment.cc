@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <limits>
@@ -35,11 +36,31 @@ absl::Status MapFailure(int error, SegmentId id, uint64_t length_bytes, MemoryKi
   }
 }
 
+absl::Status TooLong(const std::string& who, uint64_t length_bytes, const char* what, uint64_t size_bytes) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(who, ": length_bytes ", length_bytes, " is more than the ", what, "'s ", size_bytes, " bytes"));
+}
+
+absl::StatusOr<MemoryKind> InspectDmaBuf(const std::string& who, int fd, uint64_t length_bytes,
+                                         uint64_t* mapped_bytes) {
+  const off_t size = ::lseek(fd, 0, SEEK_END);
+  if (size < 0) return absl::ErrnoToStatus(errno, absl::StrCat(who, ": the size of the dma-buf"));
+  if (length_bytes > static_cast<uint64_t>(size)) {
+    return TooLong(who, length_bytes, "dma-buf", static_cast<uint64_t>(size));
+  }
+  *mapped_bytes = length_bytes;
+  return MemoryKind::kDmaBuf;
+}
+
 // What `fd` is, if it may become a segment of `length_bytes`; `*mapped_bytes` is what mmap and munmap take.
 absl::StatusOr<MemoryKind> Inspect(SegmentId id, int fd, uint64_t length_bytes, uint64_t* mapped_bytes) {
   const std::string who = absl::StrCat("segment ", id.value());
   if (length_bytes == 0)
     return absl::InvalidArgumentError(absl::StrCat(who, ": length_bytes is 0; it must be positive"));
+  struct statfs file_system {};
+  if (::fstatfs(fd, &file_system) == 0 && file_system.f_type == DMA_BUF_MAGIC) {
+    return InspectDmaBuf(who, fd, length_bytes, mapped_bytes);
+  }
   const int seals = ::fcntl(fd, F_GET_SEALS);
   if (seals < 0) {
     if (errno == EBADF) return absl::InvalidArgumentError(absl::StrCat(who, ": its descriptor is not open"));
@@ -52,12 +73,10 @@ absl::StatusOr<MemoryKind> Inspect(SegmentId id, int fd, uint64_t length_bytes, 
                      "with fcntl(F_ADD_SEALS, F_SEAL_SHRINK)"));
   }
   struct stat file {};
-  struct statfs file_system {};
   if (::fstat(fd, &file) != 0) return absl::ErrnoToStatus(errno, absl::StrCat(who, ": fstat"));
   if (::fstatfs(fd, &file_system) != 0) return absl::ErrnoToStatus(errno, absl::StrCat(who, ": fstatfs"));
   if (length_bytes > static_cast<uint64_t>(file.st_size)) {
-    return absl::InvalidArgumentError(absl::StrCat(who, ": length_bytes ", length_bytes, " is more than the memfd's ",
-                                                   static_cast<uint64_t>(file.st_size), " bytes"));
+    return TooLong(who, length_bytes, "memfd", static_cast<uint64_t>(file.st_size));
   }
   const bool huge = file_system.f_type == HUGETLBFS_MAGIC;
   const uint64_t page = huge ? static_cast<uint64_t>(file_system.f_bsize) : 1;  // munmap wants whole huge pages
@@ -74,7 +93,10 @@ absl::StatusOr<std::shared_ptr<const Segment>> Segment::Map(SegmentId id, Unique
   uint64_t mapped_bytes = 0;
   const absl::StatusOr<MemoryKind> kind = Inspect(id, fd.get(), length_bytes, &mapped_bytes);
   if (!kind.ok()) return kind.status();
-  void* base = ::mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  // Memory of a device need not be mappable: its addresses are names, for peers and in flows.
+  void* base = *kind == MemoryKind::kDmaBuf
+                   ? ::mmap(nullptr, mapped_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+                   : ::mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (base == MAP_FAILED) return MapFailure(errno, id, length_bytes, *kind);
   // A trainer's core dumps are its own business; the daemon's need not carry its tensors.
   ::madvise(base, mapped_bytes, MADV_DONTDUMP);
@@ -85,6 +107,11 @@ absl::StatusOr<std::shared_ptr<const Segment>> Segment::Map(SegmentId id, Unique
 absl::Status Segment::Register(absl::Span<const std::shared_ptr<MemoryRegistrar>> rails) const {
   registrations_.resize(rails.size());
   for (size_t r = 0; r < rails.size(); ++r) {
+    if (rails[r] == nullptr && kind_ == MemoryKind::kDmaBuf) {
+      registrations_.clear();
+      return absl::UnimplementedError(absl::StrCat("segment ", id_.value(), ": it is a dma-buf, which rail ", r,
+                                                   " cannot use: only rails over RDMA verbs can"));
+    }
     if (rails[r] == nullptr) continue;
     absl::StatusOr<std::unique_ptr<Registration>> registration = rails[r]->Register(*this);
     if (!registration.ok()) {

@@ -17,7 +17,7 @@
 
 namespace railsd {
 
-// What a descriptor stands for. Map() knows no dma-buf (memory of a GPU) yet; devices can register one.
+// What a descriptor stands for. A dma-buf is memory of a device, of a GPU for example: only RDMA devices reach it.
 enum class MemoryKind { kMemfd, kHugePageMemfd, kDmaBuf };
 
 // One mapped segment. Immutable after Map(); shared by the session that owns it and by every job that uses it, and
@@ -25,11 +25,12 @@ enum class MemoryKind { kMemfd, kHugePageMemfd, kDmaBuf };
 // process_vm_writev), never by a load or a store.
 class Segment {
  public:
-  // Maps the whole of `fd`. Refuses (INVALID_ARGUMENT) what is no memfd, lacks F_SEAL_SHRINK, is shorter than
-  // `length_bytes`, or has length 0; RESOURCE_EXHAUSTED when the mapping fails for lack of memory.
+  // Maps the whole of `fd`; of a dma-buf only the addresses are taken, and nobody but devices can use them. Refuses
+  // (INVALID_ARGUMENT) what is no memfd and no dma-buf, a memfd that lacks F_SEAL_SHRINK, what is shorter than
+  // `length_bytes`, and length 0; RESOURCE_EXHAUSTED when the mapping fails for lack of memory.
   static absl::StatusOr<std::shared_ptr<const Segment>> Map(SegmentId id, UniqueFd fd, uint64_t length_bytes);
-  // Registers it on every rail that has a registrar (null entries are skipped), before anybody else sees it. On an
-  // error nothing stays registered.
+  // Registers it on every rail that has a registrar (null entries are skipped; they cannot do with a dma-buf, which is
+  // UNIMPLEMENTED), before anybody else sees it. On an error nothing stays registered.
   absl::Status Register(absl::Span<const std::shared_ptr<MemoryRegistrar>> rails) const;
   ~Segment();
   Segment(const Segment&) = delete;

@@ -40,6 +40,7 @@ size_t EventQueue::Take(absl::Span<RailEvent> out) {
     if (IsReceive(event)) --receives_;
     out[count] = event;
   }
+  taken_ += count;
   return count;
 }
 

@@ -21,6 +21,9 @@ class EventQueue {
   void Push(const RailEvent& event);
   size_t Take(absl::Span<RailEvent> out);
   bool empty() const { return head_ == tail_; }
+  // Events that were ever pushed, and taken: an event is taken when taken() has reached what pushed() was after it.
+  uint64_t pushed() const { return taken_ + (tail_ - head_); }
+  uint64_t taken() const { return taken_; }
 
   // Room for one more order: posted, or done and not taken.
   bool CanHoldOrder() const { return orders_ < max_orders_; }
@@ -35,6 +38,7 @@ class EventQueue {
   std::vector<RailEvent> ring_;
   size_t head_ = 0;
   size_t tail_ = 0;
+  uint64_t taken_ = 0;
 };
 
 // Counters have one writer, so no read-modify-write on the bus.

@@ -158,9 +158,14 @@ TEST_P(TransportSuite, APeerThatDiesFailsItsOrdersAndMayComeBack) {
   ASSERT_EQ(a.transport->Post(orders), 3u);
   ASSERT_TRUE(Until([&] { return HasBegun(flow->zone); }));
   b.transport.reset();
-  ASSERT_TRUE(Until([&] { return a.Count(Kind::kPeerDown) == 1; }));
-  // A device that writes by itself may have done some before.
-  EXPECT_EQ(a.CountDone(SendResult::kRailFailed) + (a.remote() ? a.CountDone(SendResult::kAcknowledged) : 0), 3u);
+  size_t posted = 3;
+  ASSERT_TRUE(Until([&] {
+    if (a.Count(Kind::kPeerDown) == 1) return true;
+    // A device that writes by itself may have done them all before; a silent peer is known by what it does not do.
+    if (posted == 3 && a.Count(Kind::kSendDone) == 3) posted += a.transport->Post({&orders[2], 1});
+    return false;
+  }));
+  EXPECT_EQ(a.CountDone(SendResult::kRailFailed) + (a.remote() ? a.CountDone(SendResult::kAcknowledged) : 0), posted);
   EXPECT_NE(a.Of(Kind::kPeerDown)[0].error_number, 0);
   EXPECT_EQ(a.Of(Kind::kPeerDown)[0].peer, Index(b));
   EXPECT_EQ(a.events.back().kind, Kind::kPeerDown) << "the orders come first";

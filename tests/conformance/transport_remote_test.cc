@@ -108,7 +108,7 @@ TEST_P(RemoteSuite, AKeyOpensItsZoneOnly) {
       {"past the zone's end", [&](RemoteZone* r) { r->pieces[0].address += 1; }, false, true},
       {"another peer's zone", [&](RemoteZone* r) { *r = theirs->send.remote; }, false},
   };
-  size_t up = a.Count(Kind::kPeerUp);
+  size_t up = a.Count(Kind::kPeerUp), bad = 0;
   for (const Case& wrong : cases) {
     SCOPED_TRACE(wrong.what);
     if (IsWeak(*b.transport) && !wrong.though_weak) continue;
@@ -121,6 +121,10 @@ TEST_P(RemoteSuite, AKeyOpensItsZoneOnly) {
     ++up;
     ASSERT_TRUE(Until([&] { return a.Count(Kind::kPeerUp) == up; })) << "down, and up again";
     EXPECT_EQ(a.CountDone(SendResult::kRailFailed), failed + 1);
+    ++bad;
+    ASSERT_TRUE(Until([&] { return b.Count(Kind::kBadPeer) == bad; })) << "and b knows why";
+    EXPECT_EQ(b.Of(Kind::kBadPeer).back().peer, Index(a));
+    EXPECT_EQ(b.transport->counters().protocol_errors.load(), bad);
     mine->send.remote = good;
     // Its zones were bound to the connection that is gone.
     const auto generation = static_cast<uint32_t>(up);

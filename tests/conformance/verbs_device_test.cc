@@ -1,14 +1,21 @@
 // Devices, their links and their limits; what peers of the wrong kind are told.
+#include <fcntl.h>
 #include <gmock/gmock.h>
+#include <infiniband/verbs.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "agent/transport/verbs/event_thread.h"
 #include "agent/transport/verbs/signal.h"
 #include "agent/transport/verbs/verbs_transport.h"
 #include "tests/conformance/verbs_worlds.h"
@@ -166,6 +173,155 @@ TEST_P(VerbsSuite, ALinkThatGoesDownAndComesBack) {
   SendAll(a, *flow, 1, 0, 250000);
   ASSERT_TRUE(Until([&] { return b.ReceivedBytes() == 1000000; }));
   EXPECT_TRUE(ReadAll(flow->zone) == flow->bytes);
+}
+
+// The engine gives up what it sent over a connection before anything can be sent over the next one.
+TEST_P(VerbsSuite, TheEndOfAConnectionIsToldBeforeAnotherIsBegun) {
+  End& a = Add("a", 1);
+  End& b = Add("b", 2);
+  Meet(a, b);
+  auto flow = MakeFlow(b, 100 * 1000);
+  Open(b, a, 1, {flow.get()});
+  a.signals.clear();
+  a.batch = 1;  // the end waits behind what became of the orders
+  for (uint64_t i = 0; i < 100; ++i) {
+    const SendOrder order = Order(*flow, 1, 0, i * 1000, 1000, i);
+    ASSERT_EQ(a.transport->Post({&order, 1}), 1u);
+  }
+  b.transport.reset();
+  while (CarrySignal(b)) {
+  }
+  const auto begun = [&] {
+    return std::any_of(a.signals.begin(), a.signals.end(), [](const auto& signal) {
+      const absl::StatusOr<verbs::Signal> decoded = verbs::DecodeSignal(signal.second);
+      return decoded.ok() && decoded->kind == verbs::Signal::Kind::kHello;
+    });
+  };
+  for (int i = 0; i < 10000 && a.Count(Kind::kPeerDown) == 0; ++i) {
+    Poll(a, absl::Milliseconds(10));
+    absl::SleepFor(absl::Milliseconds(1));  // longer than the first back-off in all
+    ASSERT_FALSE(begun()) << a.events.size() << " events taken";
+  }
+  EXPECT_EQ(a.Count(Kind::kSendDone), 100u);
+  ASSERT_EQ(a.Count(Kind::kPeerDown), 1u);
+  for (int i = 0; i < 1000 && !begun(); ++i) Poll(a, absl::Milliseconds(10));
+  EXPECT_TRUE(begun());
+}
+
+// What <drm/drm.h> calls drm_mode_create_dumb and drm_prime_handle.
+struct DumbBuffer {
+  uint32_t height, width, bits_per_pixel, flags, handle, pitch;
+  uint64_t size;
+};
+struct BufferName {
+  uint32_t handle, flags;
+  int32_t fd;
+};
+
+// A dma-buf of one page, of a graphics device (the kernel's vgem will do); invalid when there is none.
+UniqueFd MakeDmaBuf() {
+  const UniqueFd device(::open("/dev/dri/card0", O_RDWR | O_CLOEXEC));
+  DumbBuffer buffer{};
+  buffer.height = 1;
+  buffer.width = 1024;
+  buffer.bits_per_pixel = 32;
+  if (!device.valid() || ::ioctl(device.get(), _IOWR('d', 0xb2, DumbBuffer), &buffer) != 0) return UniqueFd();
+  BufferName name{buffer.handle, O_CLOEXEC | O_RDWR, -1};
+  if (::ioctl(device.get(), _IOWR('d', 0x2d, BufferName), &name) != 0) return UniqueFd();
+  return UniqueFd(name.fd);
+}
+
+TEST_P(VerbsSuite, ADmaBufIsRegisteredOrRefusedByTheDevicesName) {
+  UniqueFd memory = MakeDmaBuf();
+  if (!memory.valid()) GTEST_SKIP() << "no device here makes dma-bufs";
+  EXPECT_THAT(Segment::Map(SegmentId(4), MakeDmaBuf(), 4097).status().message(),
+              HasSubstr("more than the dma-buf's 4096 bytes"));
+  const auto segment = Segment::Map(SegmentId(5), std::move(memory), 4096);
+  ASSERT_TRUE(segment.ok()) << segment.status();
+  EXPECT_EQ((*segment)->kind(), MemoryKind::kDmaBuf);
+  End& a = Add("a", 1);
+  const std::vector<std::shared_ptr<MemoryRegistrar>> rails{a.transport->registrar()};
+  const absl::Status registered = (*segment)->Register(rails);
+  if (registered.ok()) return;  // Soft-RoCE cannot; others may
+  EXPECT_EQ(registered.code(), absl::StatusCode::kUnimplemented) << registered;
+  EXPECT_THAT(registered.message(), ::testing::AllOf(HasSubstr(Rails()[0][0]), HasSubstr("segment 5"),
+                                                     HasSubstr("the device cannot register a dma-buf")));
+}
+
+// Says what a device might.
+class Reports final : public verbs::DeviceEvents {
+ public:
+  absl::Status Add(ibv_context* /*context*/, Handler handler) override {
+    handler_ = std::move(handler);
+    return absl::OkStatus();
+  }
+  void Remove(ibv_context* /*context*/) override { handler_ = nullptr; }
+  void Tell(ibv_event_type type, uint8_t port, uint32_t queue_pair) { handler_({type, port, queue_pair}); }
+
+ private:
+  Handler handler_;
+};
+
+// Passes signals on, and knows the number of the newest queue pair.
+class Listener final : public SignalSink {
+ public:
+  explicit Listener(SignalSink* next) : next_(next) {}
+  void Send(PeerIndex peer, std::string bytes) override {
+    const absl::StatusOr<verbs::Signal> signal = verbs::DecodeSignal(bytes);
+    if (signal.ok() && signal->kind == verbs::Signal::Kind::kHello) number_ = signal->endpoint.queue_pairs[0].number;
+    next_->Send(peer, std::move(bytes));
+  }
+  uint32_t number() const { return number_; }
+
+ private:
+  SignalSink* const next_;
+  uint32_t number_ = 0;
+};
+
+TEST_P(VerbsSuite, EveryEventOfADeviceIsActedOn) {
+  for (const ibv_event_type fatal : {IBV_EVENT_DEVICE_FATAL, IBV_EVENT_CQ_ERR, IBV_EVENT_SRQ_ERR}) {
+    const auto reports = std::make_shared<Reports>();
+    End& a = Add("a", 1);
+    End& b = Add("b", 2);
+    Listener listener(&a);
+    std::string said;
+    const absl::Cleanup end = [&] { ends_.clear(); };
+    VerbsOptions options = Options();
+    options.signals = &listener;
+    options.events = reports;
+    options.on_notice = [&](const std::string& text) { absl::StrAppend(&said, text, "\n"); };
+    a.transport.reset();
+    a.transport = CreateVerbsTransport(options).value();
+    Meet(a, b);
+    // The port is as it was, whatever they say; or they concern nobody here.
+    for (const ibv_event_type harmless :
+         {IBV_EVENT_PORT_ERR, IBV_EVENT_PORT_ACTIVE, IBV_EVENT_GID_CHANGE, IBV_EVENT_LID_CHANGE,
+          IBV_EVENT_CLIENT_REREGISTER, IBV_EVENT_SM_CHANGE, IBV_EVENT_PKEY_CHANGE}) {
+      reports->Tell(harmless, 1, 0);
+      reports->Tell(harmless, 2, 0);
+    }
+    reports->Tell(IBV_EVENT_QP_FATAL, 0, listener.number() + 1);
+    reports->Tell(IBV_EVENT_COMM_EST, 0, listener.number());
+    reports->Tell(IBV_EVENT_SQ_DRAINED, 0, listener.number());
+    Spin(20);
+    EXPECT_EQ(a.Count(Kind::kPeerDown), 0u);
+    EXPECT_THAT(said, ::testing::AllOf(HasSubstr("port error"), HasSubstr("GID table change")));
+    size_t downs = 0;
+    for (const ibv_event_type type :
+         {IBV_EVENT_QP_FATAL, IBV_EVENT_QP_REQ_ERR, IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_LAST_WQE_REACHED}) {
+      SCOPED_TRACE(ibv_event_type_str(type));
+      reports->Tell(type, 0, listener.number());
+      ++downs;
+      ASSERT_TRUE(Until([&] { return a.Count(Kind::kPeerDown) == downs && a.Count(Kind::kPeerUp) == downs + 1; }));
+      ASSERT_TRUE(Until([&] { return b.Count(Kind::kPeerUp) == downs + 1; }));
+      EXPECT_EQ(a.Of(Kind::kPeerDown).back().error_number, EIO);
+    }
+    reports->Tell(fatal, 0, 0);
+    ASSERT_TRUE(Until([&] { return a.Count(Kind::kPeerDown) == downs + 1 && b.Count(Kind::kPeerDown) == downs + 1; }));
+    Spin(20);
+    EXPECT_EQ(a.transport->counters().queue_pairs.load(), 0u) << "it is not tried again";
+    EXPECT_THAT(said, HasSubstr("the rail is out until the daemon restarts"));
+  }
 }
 
 // Every object of the kernel that this process has, by kind and device.

@@ -120,7 +120,7 @@ absl::StatusOr<std::unique_ptr<RailTransport>> CreateVerbsTransport(VerbsOptions
   return rail;
 }
 
-absl::StatusOr<std::shared_ptr<verbs::EventThread>> CreateVerbsEventThread() { return verbs::EventThread::Create(); }
+absl::StatusOr<std::shared_ptr<verbs::DeviceEvents>> CreateVerbsEventThread() { return verbs::EventThread::Create(); }
 
 bool HasVerbs() { return true; }
 

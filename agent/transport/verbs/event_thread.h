@@ -23,18 +23,26 @@ struct DeviceEvent {
   uint32_t queue_pair_number = 0;  // of events of queue pairs
 };
 
-class EventThread {
+// Who tells rails what their devices report.
+class DeviceEvents {
+ public:
+  virtual ~DeviceEvents() = default;
+  using Handler = std::function<void(const DeviceEvent&)>;
+  // Calls `handler` for every event of `context`, until Remove(), which waits for a call under way. Both from any
+  // thread but the one that calls. The handler must not block.
+  virtual absl::Status Add(ibv_context* context, Handler handler) = 0;
+  virtual void Remove(ibv_context* context) = 0;
+};
+
+class EventThread final : public DeviceEvents {
  public:
   static absl::StatusOr<std::shared_ptr<EventThread>> Create();
-  ~EventThread();
+  ~EventThread() override;
   EventThread(const EventThread&) = delete;
   EventThread& operator=(const EventThread&) = delete;
 
-  using Handler = std::function<void(const DeviceEvent&)>;
-  // Calls `handler` on this thread for every event of `context`, until Remove(), which waits for a call under way. Both
-  // from any thread but this one. The handler must not block.
-  absl::Status Add(ibv_context* context, Handler handler);
-  void Remove(ibv_context* context);
+  absl::Status Add(ibv_context* context, Handler handler) override;
+  void Remove(ibv_context* context) override;
 
  private:
   EventThread(UniqueFd epoll, UniqueFd stop) : epoll_(std::move(epoll)), stop_(std::move(stop)) {}

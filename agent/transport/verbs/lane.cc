@@ -30,11 +30,20 @@ Lane::Lane(const LaneMaker& maker, LaneId id, Endpoint* endpoint, uint32_t psn, 
       psn_(psn),
       queue_(depth, &context_.room) {
   context_.room.Take(1);  // for the completion that ends the drain
+  context_.busy.reserve(++context_.lanes);
 }
 
 Lane::~Lane() {
-  if (queue_pair_ != nullptr) SubtractFrom(context_.counters.queue_pairs, 1);
+  Destroy();
   context_.room.Give(1);
+  --context_.lanes;
+  if (busy_) std::erase(context_.busy, this);
+}
+
+void Lane::Destroy() {
+  if (queue_pair_ == nullptr) return;
+  queue_pair_.reset();
+  SubtractFrom(context_.counters.queue_pairs, 1);
 }
 
 absl::StatusOr<std::unique_ptr<Lane>> Lane::Create(const LaneMaker& maker, LaneId id, Endpoint* endpoint,
@@ -55,6 +64,7 @@ absl::StatusOr<std::unique_ptr<Lane>> Lane::Create(const LaneMaker& maker, LaneI
   make.cap.max_inline_data = context.inline_bytes;
   lane->queue_pair_.reset(ibv_create_qp(context.device->domain(), &make));
   if (lane->queue_pair_ == nullptr) return CallFailed(who, "ibv_create_qp", errno);
+  lane->number_ = lane->queue_pair_->qp_num;
   AddTo(context.counters.queue_pairs, 1);
   ibv_qp_attr attributes{};
   attributes.qp_state = IBV_QPS_INIT;
@@ -166,6 +176,7 @@ void Lane::EndEarly(SendResult result, int error_number) {
   orders[index].result = result;
   orders[index].error_number = error_number;
   posted_.Push(orders, index);
+  ended_early_ = true;
 }
 
 // The next work request of the first waiting order. False: the order has ended instead.
@@ -180,7 +191,7 @@ bool Lane::AddWrite(size_t at) {
     const CutResult cut =
         CutWrite(*order.flow, context_.rail, order.offset_bytes + slot.cut_bytes,
                  std::min(left, context_.max_message_bytes), {local.data(), context_.max_pieces}, &write);
-    inlined = cut == CutResult::kOk && write.length_bytes <= context_.inline_bytes;
+    inlined = cut == CutResult::kOk && write.copyable && write.length_bytes <= context_.inline_bytes;
     if (cut != CutResult::kOk || (inlined && !CopyInline(slot, at, write.length_bytes))) {
       EndEarly(cut == CutResult::kNotReachable ? SendResult::kZoneClosed : SendResult::kMemoryFault,
                cut == CutResult::kOk ? EFAULT : EINVAL);
@@ -252,6 +263,7 @@ int Lane::Pump() {
     }
     if (error != 0) return error;
   }
+  if (ended_early_) PopDone();  // of what was begun, all may be done already: no completion would tell
   return 0;
 }
 
@@ -266,11 +278,12 @@ void Lane::Stop(JobTag job) {
     }
   }
   waiting_ = kept;
-  PopDone();  // what was begun may be acknowledged as far as it went
+  if (ended_early_) PopDone();
 }
 
 void Lane::PopDone() {
   OrderPool& orders = context_.orders;
+  ended_early_ = false;
   while (!posted_.empty() && queue_.IsDone(orders[posted_.front()].last_sequence)) {
     const uint32_t index = posted_.Pop(orders);
     context_.Finish(index, orders[index].result, orders[index].error_number);

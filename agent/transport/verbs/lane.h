@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -36,7 +37,7 @@ class Lane {
 
   LaneId id() const { return id_; }
   Endpoint* endpoint() const { return endpoint_; }
-  uint32_t number() const { return queue_pair_->qp_num; }
+  uint32_t number() const { return number_; }
   uint32_t psn() const { return psn_; }
   uint32_t outstanding() const { return queue_.outstanding(); }
 
@@ -46,10 +47,15 @@ class Lane {
   // True when the device has put the queue pair into error by itself.
   bool IsInError() const;
 
-  void Add(uint32_t order) { waiting_.Push(context_.orders, order); }
-  void Bind(OpenSet* set, uint32_t window) { local_.push_back({set, window, true}); }
-  void Invalidate(OpenSet* set, uint32_t window) { local_.push_back({set, window, false}); }
+  void Add(uint32_t order) {
+    waiting_.Push(context_.orders, order);
+    MarkBusy();
+  }
+  void Bind(OpenSet* set, uint32_t window) { Queue({set, window, true}); }
+  void Invalidate(OpenSet* set, uint32_t window) { Queue({set, window, false}); }
   bool HasWork() const { return !draining_ && (!local_.empty() || !waiting_.empty()); }
+  // Is not in RailContext::busy any more.
+  void OnIdle() { busy_ = false; }
   // Posts as much as fits. An errno: the device refused; the queue pair is of no use any more.
   int Pump();
 
@@ -66,6 +72,9 @@ class Lane {
   bool drained() const { return drained_; }
   // Ends every order. After the drain.
   void FailOrders(SendResult result, int error_number);
+  // The device forgets the queue pair: nothing is added to the completion queue for it any more. Windows that were
+  // bound to it are gone.
+  void Destroy();
 
  private:
   struct LocalOperation {
@@ -83,6 +92,13 @@ class Lane {
   void AddLocal(size_t at);
   bool AddWrite(size_t at);
   bool CopyInline(const OrderSlot& slot, size_t at, uint64_t length_bytes);
+  void Queue(const LocalOperation& operation) {
+    local_.push_back(operation);
+    MarkBusy();
+  }
+  void MarkBusy() {
+    if (!std::exchange(busy_, true)) context_.busy.push_back(this);
+  }
   void EndEarly(SendResult result, int error_number);
   int PostChain(size_t count, size_t orders_ended);
   void PopDone();
@@ -93,11 +109,14 @@ class Lane {
   const VerbsTuning tuning_;
   const uint32_t psn_;
   QueuePairHandle queue_pair_;
+  uint32_t number_ = 0;
   SendQueue queue_;
   OrderList waiting_;                 // the first may be begun
   OrderList posted_;                  // entirely
   std::deque<LocalOperation> local_;  // go before orders: a READY waits for them
   std::deque<Posted> local_posted_;
+  bool ended_early_ = false;  // an order was put into posted_ whose last work request may be done
+  bool busy_ = false;         // in RailContext::busy
   bool connected_ = false;
   bool draining_ = false;
   bool drained_ = false;

@@ -6,7 +6,7 @@
 namespace railsd {
 
 namespace verbs {
-class EventThread {};
+class DeviceEvents {};
 }  // namespace verbs
 
 absl::StatusOr<std::unique_ptr<RailTransport>> CreateVerbsTransport(VerbsOptions options) {
@@ -14,7 +14,7 @@ absl::StatusOr<std::unique_ptr<RailTransport>> CreateVerbsTransport(VerbsOptions
                                                "': built without libibverbs; rails are TCP only"));
 }
 
-absl::StatusOr<std::shared_ptr<verbs::EventThread>> CreateVerbsEventThread() {
+absl::StatusOr<std::shared_ptr<verbs::DeviceEvents>> CreateVerbsEventThread() {
   return absl::UnimplementedError("built without libibverbs");
 }
 

@@ -27,6 +27,7 @@ inline Nanoseconds Now() {
 }
 
 class Endpoint;
+class Lane;
 
 // Work requests of one ibv_post_send.
 inline constexpr size_t kMaxChain = 64;
@@ -134,6 +135,9 @@ struct RailContext {
   std::array<ibv_send_wr, kMaxChain> requests;
   std::array<std::array<ibv_sge, kMaxPieces>, kMaxChain> pieces;
   std::vector<std::byte> inlined;  // kMaxChain times inline_bytes
+  // Queue pairs with something to post, each once, so that those of idle peers cost nothing. Room for every one.
+  std::vector<Lane*> busy;
+  size_t lanes = 0;
   // Sets whose binds or invalidates have all been done since the last look.
   std::vector<OpenSet*> settled;
 };

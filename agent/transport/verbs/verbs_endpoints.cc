@@ -11,12 +11,22 @@ namespace railsd::verbs {
 namespace {
 
 constexpr Nanoseconds kLookInterval = 1'000'000'000;
+// Endpoints that are looked at in one interval; a device may take a tenth of a millisecond for it.
+constexpr size_t kLooks = 16;
 // An endpoint that was up for so long has not failed to come up.
 constexpr Nanoseconds kSteady = 1'000'000'000;
 // No reads and no atomics are ever sent; devices still want the depth of them agreed.
 constexpr int kMaxReads = 16;
 
 }  // namespace
+
+// The same for all endpoints, so that one walk over them serves them all.
+Nanoseconds VerbsRail::NextTick(Nanoseconds now) { return (now / kLookInterval + 1) * kLookInterval; }
+
+// How often each endpoint is looked at.
+Nanoseconds VerbsRail::LookInterval() const {
+  return kLookInterval * static_cast<Nanoseconds>(std::max<size_t>(endpoints_.size() / kLooks, 1));
+}
 
 void VerbsRail::SetPeer(const RailPeer& peer) {
   std::unique_ptr<Endpoint>& place = endpoints_[peer.peer];
@@ -64,7 +74,8 @@ Nanoseconds VerbsRail::BackOff(uint32_t failures) const {
 // Makes queue pairs and tells the peer of them.
 void VerbsRail::Begin(Endpoint& endpoint) {
   endpoint.timer = Now() + BackOff(endpoint.failures);
-  if (dead_ || IsLeaving(endpoint.peer.peer)) {  // its predecessor has its events to tell first
+  // Its predecessor has its events to tell first, and nobody hears of a connection before the end of the last one.
+  if (dead_ || IsLeaving(endpoint.peer.peer) || context_.events.taken() < downs_pushed_) {
     Arm(endpoint.timer);
     return;
   }
@@ -133,8 +144,9 @@ void VerbsRail::Do(Endpoint& endpoint, const Handshake::Action& action) {
   if (action.up) {
     endpoint.up = true;
     endpoint.up_since = endpoint.last_progress = Now();
-    endpoint.next_look = endpoint.up_since + kLookInterval;
-    endpoint.timer = endpoint.next_look;
+    endpoint.next_look =
+        endpoint.up_since + static_cast<Nanoseconds>(random_() % static_cast<uint64_t>(LookInterval()));
+    endpoint.timer = NextTick(endpoint.up_since);
     Arm(endpoint.timer);
     endpoint.notice.clear();
     AddTo(context_.counters.connects, 1);
@@ -219,13 +231,18 @@ void VerbsRail::FinishDrain(Endpoint& endpoint) {
   for (const auto& lane : endpoint.lanes) {
     lane->FailOrders(endpoint.forgotten ? SendResult::kStopped : SendResult::kRailFailed, endpoint.error_number);
     lanes_.erase(lane->id());
-    lanes_by_number_.erase(lane->number());
   }
   DropZones(endpoint);
+  // A receiver may be busy with a last packet while its queue pair goes into error: its fence is there once the queue
+  // pair is not.
+  for (const auto& lane : endpoint.lanes) lane->Destroy();
+  PollCompletions();
+  for (const auto& lane : endpoint.lanes) lanes_by_number_.erase(lane->number());
   endpoint.lanes.clear();
   if (endpoint.up) {
     AddTo(context_.counters.disconnects, 1);
     if (!endpoint.forgotten) Push(RailEvent::Kind::kPeerDown, endpoint.peer, endpoint.error_number);
+    downs_pushed_ = context_.events.pushed();
   }
   const Nanoseconds now = Now();
   endpoint.failures = endpoint.up && now - endpoint.up_since > kSteady ? 0 : endpoint.failures + 1;
@@ -339,8 +356,11 @@ void VerbsRail::RunTimer(Endpoint& endpoint, Nanoseconds now) {
     SendState(endpoint);
     return;
   }
-  endpoint.timer = now + kLookInterval;
-  if (LookAtQueuePairs(endpoint)) return;
+  endpoint.timer = NextTick(now);
+  if (now >= endpoint.next_look) {
+    endpoint.next_look = now + LookInterval();
+    if (LookAtQueuePairs(endpoint)) return;
+  }
   const bool waits = std::any_of(endpoint.lanes.begin(), endpoint.lanes.end(),
                                  [](const auto& lane) { return lane->outstanding() > 0; });
   if (!waits) endpoint.last_progress = now;

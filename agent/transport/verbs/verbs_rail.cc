@@ -151,17 +151,24 @@ size_t VerbsRail::Post(absl::Span<const SendOrder> orders) {
 }
 
 void VerbsRail::PumpAll() {
-  for (auto& [index, endpoint] : endpoints_) {
-    if (endpoint->phase != Endpoint::Phase::kLive) continue;
-    for (const auto& lane : endpoint->lanes) {
-      if (!lane->HasWork()) continue;
-      if (lane->outstanding() == 0) endpoint->last_progress = Now();
-      if (const int error = lane->Pump(); error != 0) {
-        Break(*endpoint, error, std::string(CallFailed("posting", "ibv_post_send", error).message()));
-        break;
+  std::vector<Lane*>& busy = context_.busy;
+  size_t kept = 0;
+  for (size_t i = 0; i < busy.size(); ++i) {
+    Lane& lane = *busy[i];
+    if (lane.HasWork()) {
+      Endpoint& endpoint = *lane.endpoint();
+      if (lane.outstanding() == 0) endpoint.last_progress = Now();
+      if (const int error = lane.Pump(); error != 0) {
+        Break(endpoint, error, std::string(CallFailed("posting", "ibv_post_send", error).message()));
       }
     }
+    if (lane.HasWork()) {
+      busy[kept++] = &lane;
+    } else {
+      lane.OnIdle();
+    }
   }
+  busy.resize(kept);
 }
 
 void VerbsRail::StopSends(JobTag job) {

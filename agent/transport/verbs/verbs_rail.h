@@ -117,6 +117,8 @@ class VerbsRail final : public RailTransport {
   void RunTimer(Endpoint& endpoint, Nanoseconds now);
   void Arm(Nanoseconds when) { next_timer_ = std::min(next_timer_, when); }
   Nanoseconds BackOff(uint32_t failures) const;
+  static Nanoseconds NextTick(Nanoseconds now);
+  Nanoseconds LookInterval() const;
 
   // verbs_events.cc: what the device reports.
   void OnDeviceEvents();
@@ -141,7 +143,7 @@ class VerbsRail final : public RailTransport {
   const LocalEnd local_;
   RailContext context_;
   const std::shared_ptr<MemoryRegistrar> registrar_;
-  std::shared_ptr<EventThread> events_;
+  std::shared_ptr<DeviceEvents> events_;
   bool subscribed_ = false;
 
   WakeEvent wake_event_;
@@ -165,6 +167,7 @@ class VerbsRail final : public RailTransport {
   absl::flat_hash_map<uint16_t, FenceEntry> fences_;
   uint32_t next_lane_ = 1;
   uint64_t next_generation_ = 1;
+  uint64_t downs_pushed_ = 0;  // in the event queue, after the last kPeerDown
   Nanoseconds next_timer_ = INT64_MAX;
   Nanoseconds last_completion_ = 0;
   bool draining_ = false;        // some endpoint is

@@ -19,7 +19,7 @@
 namespace railsd {
 
 namespace verbs {
-class EventThread;
+class DeviceEvents;
 }
 
 struct VerbsOptions {
@@ -32,7 +32,7 @@ struct VerbsOptions {
   size_t max_receive_events = 1024;  // fences that were not taken; receiving pauses while there are so many
   SignalSink* signals = nullptr;     // outlives the transport
   // Reads what devices report by themselves. One serves all rails of a process; null: the rail makes its own.
-  std::shared_ptr<verbs::EventThread> events;
+  std::shared_ptr<verbs::DeviceEvents> events;
   absl::Duration min_back_off = absl::Milliseconds(5);  // between attempts to connect; doubles
   absl::Duration max_back_off = absl::Seconds(1);
   absl::Duration drain_time = absl::Seconds(2);      // for the completions of a queue pair in error
@@ -49,7 +49,7 @@ struct VerbsOptions {
 absl::StatusOr<std::unique_ptr<RailTransport>> CreateVerbsTransport(VerbsOptions options);
 
 // One for all rails of a process. Fails when no descriptor is left, and as CreateVerbsTransport() does.
-absl::StatusOr<std::shared_ptr<verbs::EventThread>> CreateVerbsEventThread();
+absl::StatusOr<std::shared_ptr<verbs::DeviceEvents>> CreateVerbsEventThread();
 
 // False when built without libibverbs.
 bool HasVerbs();

@@ -210,7 +210,10 @@ void VerbsRail::CloseFences(const ReceiveSet& set) {
 // A flow's fence: all that its sender posted to this rail before it is in memory.
 void VerbsRail::OnFence(const ibv_wc& completion) {
   const auto lane = lanes_by_number_.find(completion.qp_num);
-  if (lane == lanes_by_number_.end()) return;  // of a queue pair that is gone
+  if (lane == lanes_by_number_.end()) {  // of a queue pair that is gone
+    ++receives_owed_;
+    return;
+  }
   Endpoint& endpoint = *lane->second->endpoint();
   const FenceImmediate fence = DecodeFence(ntohl(completion.imm_data));
   const auto found = fences_.find(fence.slot.slot);

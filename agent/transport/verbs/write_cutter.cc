@@ -17,7 +17,7 @@ CutResult CutWrite(const SendFlow& flow, RailIndex rail, uint64_t offset_bytes, 
   if (offset_bytes >= flow.memory.total_bytes()) return CutResult::kNotRegistered;
 
   uint64_t left = std::min({limit_bytes, there->length_bytes - skip, flow.memory.total_bytes() - offset_bytes});
-  *write = {there->address + skip, flow.remote.keys[key_index], 0, 0};
+  *write = {there->address + skip, flow.remote.keys[key_index], 0, 0, true};
   auto here = flow.memory.PieceAt(offset_bytes);
   uint64_t here_skip = offset_bytes - here->flow_offset_bytes;
   for (; left > 0 && write->pieces < local.size(); ++here, here_skip = 0) {
@@ -27,6 +27,7 @@ CutResult CutWrite(const SendFlow& flow, RailIndex rail, uint64_t offset_bytes, 
     local[write->pieces++] = {reinterpret_cast<uint64_t>(here->address) + here_skip, static_cast<uint32_t>(take),
                               registration->local_key()};
     write->length_bytes += take;
+    write->copyable = write->copyable && here->segment->kind() != MemoryKind::kDmaBuf;
     left -= take;
   }
   return CutResult::kOk;

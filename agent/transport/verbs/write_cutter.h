@@ -20,6 +20,7 @@ struct RemoteWrite {
   uint32_t key = 0;
   size_t pieces = 0;  // of `local` that were filled
   uint64_t length_bytes = 0;
+  bool copyable = true;  // no local piece is memory of a device
 };
 
 enum class CutResult {
