@@ -122,7 +122,7 @@ absl::Status Run(Config config) {
   log->info("starting version={} node={} boot={:016x} config={} files={}", std::string(kVersion), config.node,
             boot.value(), config_hash, RaiseFileLimit());
   log->warn("no_tls_between_nodes hint=\"keep control.listen and the rails on a network of their own\"");
-  absl::StatusOr<std::vector<RailSpec>> rails = ChooseRails(config, DiscoverRdmaPorts());
+  absl::StatusOr<std::vector<RailSpec>> rails = ChooseRails(config, DiscoverRdmaPorts(), HasVerbs());
   if (!rails.ok()) return rails.status();
   config.rails = *std::move(rails);
   FillRailSpeeds(&config.rails, log.get());

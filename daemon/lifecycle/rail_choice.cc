@@ -106,14 +106,24 @@ class Choice {
 
 }  // namespace
 
-absl::StatusOr<std::vector<RailSpec>> ChooseRails(const Config& config, absl::Span<const RdmaPort> ports) {
+absl::StatusOr<std::vector<RailSpec>> ChooseRails(const Config& config, absl::Span<const RdmaPort> ports,
+                                                  bool has_verbs) {
+  const bool wants_verbs =
+      config.auto_rails || (!config.rails.empty() && config.rails.front().kind == RailKind::kVerbs);  // all or none
+  if (wants_verbs && !has_verbs) {
+    return absl::UnimplementedError(
+        absl::StrCat("rails: ", config.auto_rails ? "auto" : absl::StrCat("device '", config.rails.front().device, "'"),
+                     ": this railsd was built without libibverbs and knows TCP rails only; install libibverbs-dev and "
+                     "build again, or "
+                     "give the rails addresses"));
+  }
   Choice choice(config, ports);
   if (config.auto_rails) {
     if (absl::Status status = choice.AddUsable(RailSpec(), {"*", 0}); !status.ok()) return status;
     return choice.Take();
   }
   for (const RailSpec& entry : config.rails) {
-    if (entry.kind != RailKind::kVerbs) return config.rails;  // all or none
+    if (entry.kind != RailKind::kVerbs) return config.rails;
     const absl::StatusOr<RdmaDeviceName> wanted = ParseRdmaDevice(entry.device);
     if (!wanted.ok()) return wanted.status();
     absl::Status status = wanted->pattern() ? choice.AddUsable(entry, *wanted) : choice.AddNamed(entry, *wanted);

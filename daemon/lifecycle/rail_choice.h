@@ -19,8 +19,10 @@ namespace railsd {
 // the order of `ports`.
 // Errors: NOT_FOUND, a device or port is not there, or nothing usable matches (names each port that was left out, and
 // why); INVALID_ARGUMENT, two entries give the same port or name, a device has several ports and none is named, or
-// there are too many rails.
-absl::StatusOr<std::vector<RailSpec>> ChooseRails(const Config& config, absl::Span<const verbs::RdmaPort> ports);
+// there are too many rails; UNIMPLEMENTED, rails over RDMA are asked for and this program was built without libibverbs
+// (`has_verbs`).
+absl::StatusOr<std::vector<RailSpec>> ChooseRails(const Config& config, absl::Span<const verbs::RdmaPort> ports,
+                                                  bool has_verbs = true);
 
 // For people: a table of the ports, and for each whether it can be a rail or why not.
 std::string RdmaPortTable(absl::Span<const verbs::RdmaPort> ports);

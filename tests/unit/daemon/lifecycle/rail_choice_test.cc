@@ -54,6 +54,17 @@ TEST(RailChoiceTest, EveryUsablePortInOrder) {
   EXPECT_THAT(Choose("auto"), ElementsAre("rail0=mlx5_0/1@400g", "rail1=mlx5_1/1@400g", "rail2=mlx5_2/1@400g"));
 }
 
+TEST(RailChoiceTest, WithoutLibibverbsRdmaIsRefusedAndTcpIsNot) {
+  const auto choose = [](const std::string& rails) {
+    const absl::StatusOr<Config> config = ParseConfig("rails: " + rails + "\n", "f");
+    return ChooseRails(*config, Ports(), /*has_verbs=*/false).status();
+  };
+  EXPECT_EQ(choose("auto").code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(choose("[{device: mlx5_1}]").message(),
+              ::testing::AllOf(HasSubstr("device 'mlx5_1'"), HasSubstr("built without libibverbs")));
+  EXPECT_TRUE(choose("[{address: 10.0.0.1}]").ok());
+}
+
 TEST(RailChoiceTest, NamedDevices) {
   EXPECT_THAT(Choose("[{device: mlx5_1, speed: 10gbit}, {name: a, device: mlx5_2/2}]"),
               ElementsAre("rail0=mlx5_1/1@10g", "a=mlx5_2/2@400g"));
