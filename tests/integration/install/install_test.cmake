@@ -30,7 +30,8 @@ endfunction()
 run(${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${root}/first --component client-dev)
 file(RENAME ${root}/first ${root}/prefix)
 
-run(${CMAKE_COMMAND} -S ${EXAMPLES_DIR} -B ${root}/build -DCMAKE_PREFIX_PATH=${root}/prefix
+# Ninja, because `./dev` installs it and make need not be there.
+run(${CMAKE_COMMAND} -G Ninja -S ${EXAMPLES_DIR} -B ${root}/build -DCMAKE_PREFIX_PATH=${root}/prefix
   -DCMAKE_CXX_COMPILER=${CXX})
 run(${CMAKE_COMMAND} --build ${root}/build)
 check_program(${root}/build/all_to_all)
