@@ -125,7 +125,10 @@ void AddReplayCommand(CLI::App& app, Context& context) {
   CLI::App* replay = app.add_subcommand(
       "replay", "Runs a workload through daemons, one process per rank, checks every byte and reports the balance.");
   auto options = std::make_shared<ReplayOptions>();
-  auto* file = replay->add_option("file", options->file, "A routing trace (CSV) or a traffic matrix, plain or gzip.")
+  auto* file = replay
+                   ->add_option("file", options->file,
+                                "A routing trace (CSV with rank, model, layer, iter, tokens) or a traffic matrix in "
+                                "bytes (CSV, blanks or JSON), plain or gzip.")
                    ->type_name("FILE");
   std::vector<std::string> names;
   for (workload::Generator generator : workload::kAllGenerators) names.emplace_back(workload::GeneratorName(generator));
