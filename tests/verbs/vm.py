@@ -68,6 +68,8 @@ def _kernel_version():
     package = next(STORE.glob(f"{names[0]}_*.deb"))
     _output(["dpkg", "-x", package, STORE])
     package.unlink()
+    if not (STORE / "lib").exists():
+        (STORE / "lib").symlink_to("usr/lib")  # since Debian 13 the modules lie in /usr/lib
     version = names[0].removeprefix("linux-image-")
     note.write_text(version + "\n")
     return version
