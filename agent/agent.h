@@ -61,7 +61,8 @@ struct AgentOptions {
   VerbsTuning verbs;          // for every rail of RailKind::kVerbs
   absl::Duration max_job_time = absl::Minutes(10);
   absl::Duration max_join_time = absl::Minutes(10);
-  uint32_t finished_jobs_kept = 256;  // reports per group that Wait can still get
+  absl::Duration peer_lost = absl::Seconds(5);  // jobs wait for a rail to a peer for so long
+  uint32_t finished_jobs_kept = 256;            // reports per group that Wait can still get
   std::shared_ptr<spdlog::logger> log;
 };
 
@@ -132,6 +133,7 @@ struct AgentCounters {
   uint64_t control_messages_in = 0, control_messages_out = 0;
   uint64_t control_messages_ignored = 0;  // of ended jobs, unknown groups, contradicting ones
   uint64_t stolen_chunks = 0;             // moved by late binding
+  uint64_t returned_chunks = 0;           // not arrived when a rail had failed under them; sent another way
   uint64_t rehomed_flows = 0;             // sent again in part, after a rail had failed under them
   uint64_t fence_slots = 0;               // in use: flows that may send a fence to this node
   size_t engine_queue_depth = 0;

@@ -42,6 +42,7 @@ AgentOptions AgentOptionsFrom(const Config& config, BootId boot, std::shared_ptr
   options.verbs = config.verbs;
   options.max_job_time = config.timeouts.job;
   options.max_join_time = config.timeouts.join;
+  options.peer_lost = config.timeouts.peer_lost;
   options.finished_jobs_kept = config.finished_jobs_kept;
   options.log = std::move(log);
   return options;

@@ -26,15 +26,15 @@ absl::StatusOr<std::unique_ptr<RailTransport>> TransportFactory::Create(RailInde
                                                                         SignalSink* signals) {
   switch (options_.rails[rail.value()].kind) {
     case RailKind::kTcp:
-      return CreateTcp(rail, max_posted_orders);
+      return CreateTcp(rail, max_posted_orders, signals);
     case RailKind::kVerbs:
       return CreateVerbs(rail, max_posted_orders, signals);
   }
   return absl::InternalError("a rail of an unknown kind");
 }
 
-absl::StatusOr<std::unique_ptr<RailTransport>> TransportFactory::CreateTcp(RailIndex rail,
-                                                                           size_t max_posted_orders) const {
+absl::StatusOr<std::unique_ptr<RailTransport>> TransportFactory::CreateTcp(RailIndex rail, size_t max_posted_orders,
+                                                                           SignalSink* signals) const {
   const RailSpec& spec = options_.rails[rail.value()];
   TcpOptions tcp;
   tcp.rail = rail;
@@ -45,6 +45,7 @@ absl::StatusOr<std::unique_ptr<RailTransport>> TransportFactory::CreateTcp(RailI
   tcp.speed_bytes_per_s = spec.speed_bytes_per_s;
   tcp.frame_bytes = options_.frame_bytes;
   tcp.max_posted_orders = max_posted_orders;
+  tcp.signals = signals;
   tcp.on_notice = LogNotices(options_, rail);
   return CreateTcpTransport(std::move(tcp));
 }

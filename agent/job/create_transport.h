@@ -28,7 +28,8 @@ class TransportFactory {
   absl::StatusOr<std::unique_ptr<RailTransport>> Create(RailIndex rail, size_t max_posted_orders, SignalSink* signals);
 
  private:
-  absl::StatusOr<std::unique_ptr<RailTransport>> CreateTcp(RailIndex rail, size_t max_posted_orders) const;
+  absl::StatusOr<std::unique_ptr<RailTransport>> CreateTcp(RailIndex rail, size_t max_posted_orders,
+                                                           SignalSink* signals) const;
   absl::StatusOr<std::unique_ptr<RailTransport>> CreateVerbs(RailIndex rail, size_t max_posted_orders,
                                                              SignalSink* signals);
   const AgentOptions& options_;

@@ -122,6 +122,7 @@ void Engine::OnPeerUp(const PeerHello& hello) {
   peers_.Update(peer, hello);
   peer.up = true;
   peer.why.clear();
+  peer.stranded_since = now_;
   for (size_t r = 0; r < rails_.size(); ++r) {
     if (!peer.rails[r].known) continue;
     RailCommand command;
@@ -188,6 +189,7 @@ bool Engine::Dispatch(const Peer& from, ControlMessage message) {
         if constexpr (std::is_same_v<M, RailState>) {
           if (m.rail.value() >= rails_.size()) return false;
           peers_.Get(from.index).rails[m.rail.value()].usable = m.usable;
+          peers_.Get(from.index).UpdateStranded(now_);
           if (m.usable) jobs_.OnPeerReachable(from);
           return true;
         } else if constexpr (std::is_same_v<M, GroupBroken>) {
@@ -261,6 +263,7 @@ void Engine::OnRailEvent(RailIndex rail, const RailEvent& event) {
     if (event.cookie != peer.boot.value()) return;  // of a life of the peer that is over
     const bool up = event.kind == RailEvent::Kind::kPeerUp;
     peer.rails[rail.value()].connected = up && peer.up;
+    peer.UpdateStranded(now_);
     if (up) {
       options_.log->info("rail_up rail={} peer={}", rail.value(), peer.node);
       jobs_.OnPeerReachable(peer);

@@ -166,6 +166,8 @@ class JobTable {
   void OnFence(RailIndex rail, const RailEvent& event);
   void OnFencedDone(NodeJob& job, PeerExchange& exchange, const InFlight& done);
   // jobs_rehome.cc
+  // A rail gave back what certainly has not arrived: it goes another way.
+  void OnReturned(NodeJob& job, const InFlight& done, const RailEvent& event);
   void OnOrderLost(NodeJob& job, const InFlight& done, const RailEvent& event);
   // The exchange cannot use the rail any more.
   void LoseRail(PeerExchange& exchange, size_t rail);
@@ -176,11 +178,13 @@ class JobTable {
   void OnSenderLostRail(NodeJob& job, PeerExchange& exchange, RailIndex rail);
   // Asks the receiver what it has, once everything that was posted to the lost rails has come back.
   void AskWhatArrived(NodeJob& job, PeerExchange& exchange);
+  // Fails the jobs that have been waiting for any rail to a peer for too long.
+  void FailStranded();
   // Nothing is left to send it over.
   void FailIfStranded(NodeJob& job, const PeerExchange& exchange, RailIndex rail);
   void CreditLost(NodeJob& job, RankPart& part, FencedFlow& fenced);
   void FinishFlow(NodeJob& job, PeerExchange& exchange, OutFlow& flow);
-  void RestartFlow(NodeJob& job, PeerExchange& exchange, OutFlow& flow);
+  void RestartFlow(NodeJob& job, PeerExchange& exchange, uint32_t zone);
   // Closes the zones of an aborted job as soon as their writers have stopped, or are given up.
   void CloseWhenQuiesced(NodeJob& job, PeerExchange& exchange, bool told);
   // Tells peers that wait for it that this node writes nothing more for an aborted job.

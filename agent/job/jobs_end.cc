@@ -280,6 +280,7 @@ void JobTable::Tick() {
   }
   for (auto& [waiter, report] : answers) std::move(waiter.done)(std::move(report));
   for (auto& [job, why] : late) FailJob(*job, why, false);
+  FailStranded();
   for (NodeJob* job : silent) {
     FailJob(*job,
             absl::AbortedError(absl::StrCat(job->closed_by, " closed its zones for job ", job->key.seq.value(),

@@ -282,6 +282,9 @@ void JobTable::MaybeRunning(NodeJob& job) {
 }
 
 void JobTable::OnPeerReachable(const Peer& peer) {
+  for (size_t r = 0; r < rails_.size(); ++r) {
+    if (!remote_ && !peer.CanSend(r)) sprayer_.Evacuate(r, peer.index);  // there is a way again
+  }
   for (auto& [key, job] : jobs_) {
     auto exchange = job->peers.find(peer.index);
     if (exchange == job->peers.end() || !job->started || job->aborting()) continue;
@@ -340,6 +343,8 @@ void JobTable::OnSendDone(const RailEvent& event) {
                      absl::FailedPreconditionError(absl::StrCat("a page of a send range of rank ", done.source.value(),
                                                                 " cannot be read (", where(), ")")),
                      true);
+    case SendResult::kReturned:
+      return OnReturned(job, done, event);
     case SendResult::kRailFailed:
       if (done.fenced != nullptr) return OnOrderLost(job, done, event);
       return FailJob(

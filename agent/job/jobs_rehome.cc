@@ -1,5 +1,7 @@
 // JobTable: moving work off a rail that has died under it. What was posted to it may have arrived without being
-// acknowledged, and the receiver may be done with it: nothing is posted again without its permission.
+// acknowledged, and the receiver may be done with it: nothing is posted again without its permission. Where the
+// receiver places the bytes itself (TCP) its end of the rail says what arrived, and gives back the rest; where peers
+// write into its memory the engines agree on it, flow by flow.
 #include <algorithm>
 #include <bit>
 #include <utility>
@@ -24,7 +26,8 @@ void JobTable::LoseRail(PeerExchange& exchange, size_t rail) {
 }
 
 void JobTable::OnRailLost(RailIndex rail, const Peer& peer) {
-  if (!remote_) return;
+  if (peer.stranded_since < absl::InfiniteFuture()) Sooner(peer.stranded_since + options_.peer_lost);
+  if (!remote_) return sprayer_.Evacuate(rail.value(), peer.index);
   std::vector<std::pair<NodeJob*, PeerExchange*>> hit;
   for (auto& [key, job] : jobs_) {
     auto it = job->peers.find(peer.index);
@@ -34,6 +37,44 @@ void JobTable::OnRailLost(RailIndex rail, const Peer& peer) {
     if (job->aborting()) continue;
     SendKeysLost(*job, *exchange, rail);
     OnSenderLostRail(*job, *exchange, rail);
+  }
+}
+
+void JobTable::OnReturned(NodeJob& job, const InFlight& done, const RailEvent& event) {
+  const uint64_t arrived = done.length_bytes - event.length_bytes;
+  RankPart& part = job.parts.at(done.source);
+  part.report.bytes_sent += arrived;
+  part.sends_left_bytes -= arrived;
+  job.rail_tx_bytes[done.rail.value()] += arrived;
+  if (!job.closed_by.empty()) return;  // its ABORT is on the way
+  ++counters_.returned_chunks;
+  const auto refuge = static_cast<uint32_t>(sprayer_.Refuge(done.rail.value(), done.peer));
+  sprayer_.Queue(&job, done.flow, done.source, event.zone,
+                 {event.zone.index, RailIndex(refuge), event.offset_bytes, event.length_bytes});
+}
+
+void JobTable::FailStranded() {
+  std::vector<std::pair<NodeJob*, const Peer*>> hit;
+  for (auto& [key, job] : jobs_) {
+    if (!job->started || job->aborting()) continue;
+    for (auto& [index, exchange] : job->peers) {
+      const Peer& peer = peers_.Get(index);
+      if (!peer.up || peer.stranded_since == absl::InfiniteFuture() || exchange.out_bytes == 0) continue;
+      if (exchange.planned && exchange.out_left_bytes->load(std::memory_order_relaxed) == 0) continue;
+      if (peer.stranded_since + options_.peer_lost > now_) {
+        Sooner(peer.stranded_since + options_.peer_lost);
+      } else {
+        hit.emplace_back(job.get(), &peer);
+        break;
+      }
+    }
+  }
+  for (auto& [job, peer] : hit) {
+    FailJob(*job,
+            absl::UnavailableError(absl::StrCat("no rail of ", peers_.self(), " has reached ", peer->node, " for ",
+                                                absl::FormatDuration(options_.peer_lost), " (job ",
+                                                job->key.seq.value(), ")")),
+            true);
   }
 }
 
@@ -193,7 +234,7 @@ bool JobTable::OnMessage(const Peer& from, Rehomed&& message) {
       continue;
     }
     fenced->round = answer.round;
-    if (complete && exchange.usable != 0) RestartFlow(*job, exchange, exchange.out[answer.zone]);
+    if (complete && exchange.usable != 0) RestartFlow(*job, exchange, answer.zone);
   }
   const auto rail = static_cast<uint32_t>(std::countr_zero(exchange.lost));
   if (complete) {
@@ -227,9 +268,9 @@ void JobTable::FinishFlow(NodeJob& job, PeerExchange& exchange, OutFlow& flow) {
   --exchange.fenced_flows_left;
 }
 
-void JobTable::RestartFlow(NodeJob& job, PeerExchange& exchange, OutFlow& flow) {
+void JobTable::RestartFlow(NodeJob& job, PeerExchange& exchange, uint32_t zone) {
+  OutFlow& flow = exchange.out[zone];
   FencedFlow& fenced = flow.fenced;
-  const auto zone = static_cast<uint32_t>(&flow - &exchange.out.front());
   const ZoneRef ref{exchange.ready->slot, exchange.ready->generation, zone};
   ++counters_.rehomed_flows;
   sprayer_.DropFences(&fenced);

@@ -206,7 +206,10 @@ void JobTable::Start(NodeJob& job, Group& group) {
   if (absl::Status s = BuildFlows(job, group); !s.ok()) return FailJob(job, s, false);
   // Otherwise they wait until the network has something to do: copies would only delay OFFER and READY.
   if (group.peers.empty()) SubmitCopies(job);
-  for (PeerIndex peer : group.peers) SendOffer(job, job.peers[peer]);
+  for (PeerIndex peer : group.peers) {
+    SendOffer(job, job.peers[peer]);
+    Sooner(peers_.Get(peer).stranded_since + options_.peer_lost);
+  }
   for (PeerIndex peer : group.peers) {
     if (!job.aborting() && job.peers[peer].offer.has_value()) Match(job, group, job.peers[peer]);
   }

@@ -27,6 +27,12 @@ Peer* PeerTable::Find(absl::string_view node) {
   return it == by_name_.end() ? nullptr : &peers_[it->second.value()];
 }
 
+void Peer::UpdateStranded(absl::Time now) {
+  bool reached = false;
+  for (size_t r = 0; r < rails.size(); ++r) reached = reached || CanSend(r);
+  stranded_since = reached ? absl::InfiniteFuture() : std::min(stranded_since, now);
+}
+
 void PeerTable::Update(Peer& peer, const PeerHello& hello) {
   peer.boot = hello.boot;
   for (PeerRail& rail : peer.rails) rail = PeerRail{};

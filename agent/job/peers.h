@@ -8,6 +8,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "agent/base/ids.h"
 #include "agent/control/messages.h"
 
@@ -28,8 +29,12 @@ struct Peer {
   bool up = false;
   std::string why = "never connected";  // when not up
   std::vector<PeerRail> rails;          // by this node's rail index
+  // While it is up: since when no rail reaches it.
+  absl::Time stranded_since = absl::InfiniteFuture();
 
   bool CanSend(size_t rail) const { return up && rails[rail].connected && rails[rail].usable; }
+  // After rails came or went.
+  void UpdateStranded(absl::Time now);
 };
 
 // Owned by the engine's thread. Indexes are given once per node name and never reused.

@@ -246,6 +246,15 @@ size_t Sprayer::LeastQueued(RailMask rails, PeerIndex peer) const {
   return best;
 }
 
+size_t Sprayer::Refuge(size_t r, PeerIndex peer) const {
+  size_t best = r;
+  for (size_t other = 0; other < rails_state_.size(); ++other) {
+    if (other == r || !peers_->Get(peer).CanSend(other)) continue;
+    if (best == r || rails_state_[other].queued_bytes < rails_state_[best].queued_bytes) best = other;
+  }
+  return best;
+}
+
 void Sprayer::Evacuate(size_t r, PeerIndex peer) {
   DestinationQueue& queue = At(r, peer);
   Run* run = std::exchange(queue.head, nullptr);
@@ -253,8 +262,12 @@ void Sprayer::Evacuate(size_t r, PeerIndex peer) {
   rails_state_[r].queued_bytes -= std::exchange(queue.queued_bytes, 0);
   while (run != nullptr) {
     Run* next = std::exchange(run->next, nullptr);
-    const bool stays = run->fenced == nullptr || (run->fenced->usable & RailBit(r)) != 0 || run->fenced->usable == 0;
-    Push(stays ? r : LeastQueued(run->fenced->usable, peer), peer, run);
+    if (run->fenced == nullptr) {
+      Push(peers_->Get(peer).CanSend(r) ? r : Refuge(r, peer), peer, run);
+    } else {
+      const bool stays = (run->fenced->usable & RailBit(r)) != 0 || run->fenced->usable == 0;
+      Push(stays ? r : LeastQueued(run->fenced->usable, peer), peer, run);
+    }
     run = next;
   }
 }

@@ -73,10 +73,12 @@ class Sprayer {
   void QueueFences(NodeJob* job, const SendFlow* flow, Rank source, ZoneRef zone, FencedFlow* fenced);
   // Forgets those that are not posted.
   void DropFences(const FencedFlow* fenced);
-  // Moves what waits for the rail, but cannot use it any more, to rails that it can use, if it has any.
+  // Moves what waits for the rail, but cannot use it (any more), to rails that it can use, if it has any.
   void Evacuate(size_t rail, PeerIndex peer);
   // The rail with the least to do among `rails`, which are not none; those that reach the peer first.
   size_t LeastQueued(RailMask rails, PeerIndex peer) const;
+  // The rail with the least to do among the others that reach the peer; `rail` itself when none does.
+  size_t Refuge(size_t rail, PeerIndex peer) const;
   // Exchanges with fences of which the last byte was posted since the last call; look before a job is forgotten.
   std::vector<PeerExchange*>& fully_posted() { return fully_posted_; }
   // A posted chunk has ended. Returns what it was.

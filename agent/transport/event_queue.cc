@@ -45,7 +45,7 @@ size_t EventQueue::Take(absl::Span<RailEvent> out) {
 }
 
 void FinishOrder(EventQueue& events, RailCounters& counters, const SendOrder& order, SendResult result,
-                 int error_number) {
+                 int error_number, uint64_t arrived_bytes) {
   RailEvent event;
   event.kind = RailEvent::Kind::kSendDone;
   event.result = result;
@@ -54,8 +54,8 @@ void FinishOrder(EventQueue& events, RailCounters& counters, const SendOrder& or
   event.zone = order.zone;
   event.job = order.flow->job;
   event.cookie = order.cookie;
-  event.offset_bytes = order.offset_bytes;
-  event.length_bytes = order.length_bytes;
+  event.offset_bytes = order.offset_bytes + arrived_bytes;
+  event.length_bytes = order.length_bytes - arrived_bytes;
   event.fences = order.fences;
   event.round = order.round;
   SubtractFrom(counters.posted_bytes, order.length_bytes);
@@ -64,6 +64,12 @@ void FinishOrder(EventQueue& events, RailCounters& counters, const SendOrder& or
     AddTo(counters.tx_payload_bytes, order.length_bytes);
     if (order.length_bytes > 0) AddTo(counters.tx_chunks, 1);
     if (order.fences > 0) AddTo(counters.tx_fences, 1);
+  }
+  if (arrived_bytes > 0) {
+    if (order.flow->left_bytes != nullptr) {
+      order.flow->left_bytes->fetch_sub(arrived_bytes, std::memory_order_relaxed);
+    }
+    AddTo(counters.tx_payload_bytes, arrived_bytes);
   }
   events.Push(event);
 }

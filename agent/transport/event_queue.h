@@ -49,9 +49,10 @@ inline void SubtractFrom(RailCounters::Counter& counter, uint64_t n) {
   counter.store(counter.load(std::memory_order_relaxed) - n, std::memory_order_relaxed);
 }
 
-// Ends an order that was posted: its kSendDone, and what it changes in the counters.
+// Ends an order that was posted: its kSendDone, and what it changes in the counters. `arrived_bytes`: of kReturned, the
+// bytes from the order's first on that have arrived.
 void FinishOrder(EventQueue& events, RailCounters& counters, const SendOrder& order, SendResult result,
-                 int error_number);
+                 int error_number, uint64_t arrived_bytes = 0);
 
 }  // namespace railsd
 

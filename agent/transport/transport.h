@@ -92,6 +92,8 @@ enum class SendResult : uint8_t {
   kZoneClosed,    // the receiver has closed the zone (job complete or aborted there)
   kStopped,       // StopSends() or RemovePeer() came first
   kMemoryFault,   // a page of the flow could not be read
+  kReturned,      // the connection broke; what the event names has not arrived and never will, the order's bytes
+                  // before it have
   kRailFailed,    // the connection broke; the bytes may or may not have arrived
 };
 
@@ -105,8 +107,8 @@ struct RailEvent {
     kZonesClosed,   // peer, zone.slot, zone.generation: nothing of this rail touches them any more
     kFence,         // peer, zone, fences, round: all that the peer sent of the flow over this rail is in memory
     kPeerUp,        // peer, cookie (its boot id): orders may be posted
-    kPeerDown,      // peer, cookie (its boot id), error_number: orders posted to it came back kRailFailed, and fences
-                    // that it had sent over this connection were published
+    kPeerDown,      // peer, cookie (its boot id), error_number: fences that it had sent over this connection were
+                    // published, and orders posted to it came back, or do when its end has said what arrived
     kBadPeer,       // peer: it broke the protocol (its connection was closed); see counters
   };
   Kind kind = Kind::kSendDone;
@@ -160,8 +162,9 @@ struct RailDevice {
   bool windows = false;  // zones have keys of their own
 };
 
-// Carries what the two ends of a rail have to tell each other before bytes can flow, over the control stream: in order,
-// each once, dropped while the peer is not up. Any thread; never blocks. A connection that has ended is told to the
+// Carries what the two ends of a rail have to tell each other outside of it (how to connect, what arrived before a
+// connection broke), over the control stream: in order, each once, dropped while the peer is not up. Any thread; never
+// blocks. A connection that has ended is told to the
 // engine (kPeerDown taken out of Poll()) before anything is sent to make the next one.
 class SignalSink {
  public:
@@ -183,7 +186,7 @@ class RailTransport {
   virtual void RemovePeer(PeerIndex peer) = 0;
 
   // Takes orders from the front of `orders`; returns how many. Fewer than all when a queue is full. Orders for a peer
-  // that is not up are taken and come back kRailFailed.
+  // that is not up are taken and come back kReturned (kRailFailed when WritesRemotely()).
   virtual size_t Post(absl::Span<const SendOrder> orders) = 0;
 
   // Ends the job's orders early: each still yields its kSendDone (kStopped unless it was done already), and after it

@@ -51,6 +51,7 @@ class TcpWorld final : public World {
     tcp.max_posted_orders = options.max_posted_orders;
     tcp.max_receive_events = options.max_receive_events;
     tcp.min_back_off = absl::Milliseconds(1);
+    tcp.signals = options.signals;
     return CreateTcpTransport(std::move(tcp)).value();
   }
 

@@ -13,7 +13,8 @@ from harness import clusters
 
 
 class Hostile(harness.ClusterTest):
-    settings = clusters.Settings(nodes=2, rails=4, speed="1gbit")
+    # Here bytes and states are looked at, not how long a starved machine with a sanitizer takes for a heartbeat.
+    settings = clusters.Settings(nodes=2, rails=4, speed="1gbit", sections={"timeouts": {"peer_lost": "30s"}})
 
     def setUp(self):
         self.random = random.Random(harness.SEED)

@@ -39,8 +39,8 @@ class FakeFabric {
   // A transport whose LocalAddress() is unique in this fabric ("fake:1", ...).
   std::unique_ptr<RailTransport> Create(const FakeTransportOptions& options);
 
-  // Cuts every link to and from `address`, as a dead rail would: its orders and those to it come back kRailFailed with
-  // ENETDOWN. Heal() lets the links come up again.
+  // Cuts every link to and from `address`, as a dead rail would: its orders and those to it come back with ENETDOWN.
+  // Heal() lets the links come up again.
   void Fail(const std::string& address);
   void Heal(const std::string& address);
 

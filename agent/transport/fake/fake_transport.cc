@@ -117,7 +117,7 @@ void FakeTransport::Push(const RailEvent& event) {
   wake_.notify_all();
 }
 
-void FakeTransport::FinishSend(const SendOrder& order, SendResult result, int error_number) {
+void FakeTransport::FinishSend(const SendOrder& order, SendResult result, int error_number, uint64_t arrived_bytes) {
   RailEvent event;
   event.kind = RailEvent::Kind::kSendDone;
   event.result = result;
@@ -126,8 +126,10 @@ void FakeTransport::FinishSend(const SendOrder& order, SendResult result, int er
   event.zone = order.zone;
   event.job = order.flow->job;
   event.cookie = order.cookie;
-  event.offset_bytes = order.offset_bytes;
-  event.length_bytes = order.length_bytes;
+  event.offset_bytes = order.offset_bytes + arrived_bytes;
+  event.length_bytes = order.length_bytes - arrived_bytes;
+  Add(counters_.tx_payload_bytes, arrived_bytes);
+  if (order.flow->left_bytes != nullptr) order.flow->left_bytes->fetch_sub(arrived_bytes, std::memory_order_relaxed);
   counters_.posted_bytes.fetch_sub(order.length_bytes, std::memory_order_relaxed);
   if (result == SendResult::kAcknowledged) {
     event.last = AcknowledgesLast(order);
@@ -140,12 +142,15 @@ void FakeTransport::FinishSend(const SendOrder& order, SendResult result, int er
 }
 
 void FakeTransport::FailOrders(Link& link, SendResult result, int error_number) {
-  for (const Pending& pending : link.orders) FinishSend(pending.order, result, error_number);
+  for (const Pending& pending : link.orders) {
+    const uint64_t arrived = result == SendResult::kReturned ? pending.done_bytes - pending.frame_bytes : 0;
+    FinishSend(pending.order, result, error_number, arrived);
+  }
   link.orders.clear();
 }
 
 void FakeTransport::Disconnect(Link& link, int error_number) {
-  FailOrders(link, SendResult::kRailFailed, error_number);
+  FailOrders(link, WhenDown(), error_number);
   if (!std::exchange(link.up, false)) return;
   link.heard = link.greeted = false;
   Add(counters_.disconnects, 1);
@@ -202,7 +207,7 @@ size_t FakeTransport::Post(absl::Span<const SendOrder> orders) {
     if (options_.writes_remotely) Add(counters_.work_requests, 1);
     auto link = links_.find(order.flow->peer);
     if (link == links_.end() || !link->second.up) {
-      FinishSend(order, SendResult::kRailFailed, ENOTCONN);
+      FinishSend(order, WhenDown(), ENOTCONN);
       continue;
     }
     link->second.orders.push_back({.order = order});

@@ -93,7 +93,9 @@ class FakeTransport final : public RailTransport {
   enum class Step { kNothing, kProgress };
 
   void Push(const RailEvent& event);
-  void FinishSend(const SendOrder& order, SendResult result, int error_number);
+  // `arrived_bytes`: of kReturned.
+  void FinishSend(const SendOrder& order, SendResult result, int error_number, uint64_t arrived_bytes = 0);
+  SendResult WhenDown() const { return options_.writes_remotely ? SendResult::kRailFailed : SendResult::kReturned; }
   void Disconnect(Link& link, int error_number);
   void FailOrders(Link& link, SendResult result, int error_number);
   void DropIncoming(int error_number);

@@ -17,8 +17,8 @@ uint32_t OrderPool::Take() {
 
 void OrderPool::Free(uint32_t index) { free_.push_back(index); }
 
-void Context::PushSendDone(const SendOrder& order, SendResult result, int error_number) {
-  FinishOrder(events, counters, order, result, error_number);
+void Context::PushSendDone(const SendOrder& order, SendResult result, int error_number, uint64_t arrived_bytes) {
+  FinishOrder(events, counters, order, result, error_number, arrived_bytes);
 }
 
 }  // namespace railsd::tcp

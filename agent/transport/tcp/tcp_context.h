@@ -25,7 +25,8 @@ inline constexpr size_t kMaxIovecs = 1024;  // UIO_MAXIOV
 // One posted order. Linked in the order of posting within its peer.
 struct OrderSlot {
   SendOrder order;
-  uint64_t cut_bytes = 0;  // handed to frames
+  uint64_t cut_bytes = 0;    // handed to frames
+  uint64_t acked_bytes = 0;  // of frames that have arrived
   uint32_t frames_in_flight = 0;
   uint32_t next = kNoOrder;
   uint32_t previous = kNoOrder;
@@ -63,7 +64,7 @@ struct Context {
   static void Subtract(RailCounters::Counter& counter, uint64_t n) { SubtractFrom(counter, n); }
 
   // Ends an order; `slot` may be freed after it.
-  void PushSendDone(const SendOrder& order, SendResult result, int error_number);
+  void PushSendDone(const SendOrder& order, SendResult result, int error_number, uint64_t arrived_bytes = 0);
 };
 
 }  // namespace railsd::tcp

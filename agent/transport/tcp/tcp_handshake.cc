@@ -120,6 +120,7 @@ Refusal TcpRail::Judge(const Hello& hello, Peer** peer) {
   if (found->second->config.boot.value() != hello.boot) return Refusal::kWrongBoot;
   *peer = found->second.get();
   const Peer& known = **peer;
+  if (hello.generation <= known.ended_generation) return Refusal::kStale;  // what arrived over it was told for good
   if (known.receiver == nullptr || hello.generation > known.in_generation) return Refusal::kNone;
   const auto& place = hello.kind == ConnectionKind::kBulk ? known.in_bulk : known.in_small;
   return hello.generation < known.in_generation || place != nullptr ? Refusal::kStale : Refusal::kNone;
@@ -189,18 +190,10 @@ void TcpRail::Attach(std::unique_ptr<Connection> connection, const Hello& hello,
   (bulk ? peer.in_bulk : peer.in_small) = std::move(connection);
   if (peer.in_bulk != nullptr && peer.in_small != nullptr) peer.in_deadline = 0;
   // The peer knows us now, so our own attempts have better prospects than the back-off thinks.
-  if (!peer.up && peer.bulk == nullptr && peer.timer != 0) {
+  if (!peer.up && peer.bulk == nullptr && peer.timer != 0 && !peer.sender.InDoubt()) {
     peer.timer = Now();
     Arm(peer.timer);
   }
-}
-
-void TcpRail::DropIncoming(Peer& peer) {
-  Discard(peer.in_bulk);
-  Discard(peer.in_small);
-  peer.receiver.reset();
-  peer.in_deadline = 0;
-  peer.acks_blocked = false;
 }
 
 // --- Connections that we dial ---
@@ -299,19 +292,6 @@ void TcpRail::DialFailed(Peer& peer, int error_number, const std::string& why) {
   PeerDown(peer, error_number);
 }
 
-// Both dialled connections are closed, the orders come back, and another attempt follows.
-void TcpRail::PeerDown(Peer& peer, int error_number) {
-  HangUp(peer);
-  peer.sender.Fail(SendResult::kRailFailed, error_number);
-  if (std::exchange(peer.up, false)) {
-    Context::Add(context_.counters.disconnects, 1);
-    PushPeerEvent(RailEvent::Kind::kPeerDown, peer, error_number);
-  } else {
-    Context::Add(context_.counters.connect_failures, 1);
-  }
-  RetryLater(peer);
-}
-
 void TcpRail::HangUp(Peer& peer) {
   Discard(peer.bulk);
   Discard(peer.small);
@@ -334,9 +314,12 @@ void TcpRail::SetPeer(const RailPeer& config) {
     return;
   }
   if (peer != nullptr) {
-    // The old daemon's connections, both ways, end with it.
-    PeerDown(*peer, ESTALE);
+    // The old daemon's connections, both ways, end with it, and nobody is left who could say what arrived.
+    const bool another = peer->config.boot != config.boot;
+    if (another) peer->sender.Fail(SendResult::kRailFailed, ESTALE);
+    if (!peer->sender.InDoubt() || peer->up) PeerDown(*peer, ESTALE);
     DropIncoming(*peer);
+    if (another) peer->ended_generation = 0;
   } else {
     peer = std::make_unique<Peer>(&context_);
     active_.reserve(peers_.size());
@@ -353,7 +336,7 @@ void TcpRail::SetPeer(const RailPeer& config) {
     return;
   }
   peer->address = *address;
-  Dial(*peer);
+  if (!peer->sender.InDoubt()) Dial(*peer);
 }
 
 void TcpRail::RemovePeer(PeerIndex index) {
@@ -385,7 +368,9 @@ void TcpRail::RunTimers(Nanoseconds now) {
     if (peer.in_deadline != 0) Arm(peer.in_deadline);
     if (peer.up || peer.timer == 0) continue;
     if (peer.timer <= now) {
-      if (peer.bulk != nullptr) {
+      if (peer.sender.InDoubt()) {
+        OnDoubtTimer(peer, now);
+      } else if (peer.bulk != nullptr) {
         DialFailed(peer, ETIMEDOUT, "no answer in time");  // arms the next attempt
       } else {
         Dial(peer);

@@ -57,7 +57,7 @@ size_t TcpRail::Post(absl::Span<const SendOrder> orders) {
     Context::Add(context_.counters.posted_bytes, order.length_bytes);
     const auto found = peers_.find(order.flow->peer);
     if (found == peers_.end() || !found->second->up) {
-      context_.PushSendDone(order, SendResult::kRailFailed, ENOTCONN);
+      context_.PushSendDone(order, SendResult::kReturned, ENOTCONN);
       continue;
     }
     found->second->sender.Add(order);

@@ -17,6 +17,7 @@
 #include "agent/base/unique_fd.h"
 #include "agent/base/wake_event.h"
 #include "agent/transport/tcp/frame.h"
+#include "agent/transport/tcp/recount.h"
 #include "agent/transport/tcp/tcp_context.h"
 #include "agent/transport/tcp/tcp_receiver.h"
 #include "agent/transport/tcp/tcp_sender.h"
@@ -56,7 +57,10 @@ struct Peer {
   bool writable = false;
   bool active = false;  // in TcpRail::active_
   uint32_t failures = 0;
-  Nanoseconds timer = 0;  // next attempt, or the end of the one under way
+  Nanoseconds timer = 0;  // next attempt, the end of the one under way, or when to ask again what arrived
+  // While `sender` is in doubt:
+  int doubt_error = 0;
+  Nanoseconds doubt_deadline = 0;
 
   // In: dialled by the peer.
   std::unique_ptr<Connection> in_bulk, in_small;
@@ -65,6 +69,8 @@ struct Peer {
   Nanoseconds in_deadline = 0;  // for the other half of the pair; 0 when complete
   bool owes_acks = false;       // in TcpRail::owing_
   bool acks_blocked = false;    // waiting for in_small to be writable
+  // Of the last pair that was closed: what its sender may ask for.
+  uint64_t ended_generation = 0, ended_frames = 0;
 };
 
 class TcpRail final : public RailTransport {
@@ -81,6 +87,7 @@ class TcpRail final : public RailTransport {
   void StopSends(JobTag job) override;
   void OpenZones(std::shared_ptr<const ReceiveSet> zones) override;
   void CloseZones(uint32_t slot, uint32_t generation, bool writers_stopped) override;
+  void OnSignal(PeerIndex peer, const std::string& bytes) override;
   size_t Poll(absl::Duration max_wait, absl::Span<RailEvent> out) override;
   void Wake() override;
   const RailCounters& counters() const override { return context_.counters; }
@@ -108,19 +115,26 @@ class TcpRail final : public RailTransport {
   void OnHalfOpen(Connection& connection);
   Refusal Judge(const Hello& hello, Peer** peer);
   void Attach(std::unique_ptr<Connection> connection, const Hello& hello, Peer& peer);
-  void DropIncoming(Peer& peer);
   void Dial(Peer& peer);
   std::unique_ptr<Connection> DialOne(Peer& peer, Connection::Role role, int* error_number);
   void OnDialling(Connection& connection, uint32_t events);
   bool SayHello(Connection& connection);
   void OnAnswer(Connection& connection);
   void DialFailed(Peer& peer, int error_number, const std::string& why);
-  void PeerDown(Peer& peer, int error_number);
   void HangUp(Peer& peer);
   void RetryLater(Peer& peer);
   void RunTimers(Nanoseconds now);
   void Arm(Nanoseconds when) { next_timer_ = std::min(next_timer_, when); }
   void Notice(std::string* last, const std::string& text);
+
+  // tcp_recount.cc: what arrived before a connection broke.
+  void PeerDown(Peer& peer, int error_number);
+  void AskWhatArrived(Peer& peer);
+  void SendRecount(const Peer& peer, Recount recount);
+  void GiveUpDoubt(Peer& peer);
+  void OnDoubtTimer(Peer& peer, Nanoseconds now);
+  void OnAsked(Peer& peer, uint64_t generation);
+  void DropIncoming(Peer& peer);
 
   TcpOptions options_;
   SocketTuning tuning_;

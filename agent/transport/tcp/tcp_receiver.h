@@ -32,6 +32,9 @@ class TcpReceiver {
   // From here on nothing is written into the set's zones; a frame under way for them is drained.
   void Close(const ReceiveSet* set);
 
+  // Whole frames that have ended, from the first on: their bytes are in memory, or were refused.
+  uint64_t frames() const { return frames_; }
+
   // Acknowledges on `small` what was finished since the last time. Returns 0, EAGAIN (call again when writable) or an
   // errno.
   int SendAcks(int small);

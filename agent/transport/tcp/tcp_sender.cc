@@ -59,7 +59,7 @@ void TcpSender::FinishOrder(uint32_t index, SendResult result, int error_number)
       if (number == sent_ && wire_bytes_ < kHeaderBytes + frame.length_bytes) frame.status = FrameStatus::kPoisoned;
     }
   }
-  context_->PushSendDone(slot.order, result, error_number);
+  context_->PushSendDone(slot.order, result, error_number, result == SendResult::kReturned ? slot.acked_bytes : 0);
   Unlink(index);
   context_->orders.Free(index);
 }
@@ -75,6 +75,26 @@ void TcpSender::Stop(JobTag job) {
 void TcpSender::Fail(SendResult result, int error_number) {
   while (first_ != kNoOrder) FinishOrder(first_, result, error_number);
   acked_ = sent_ = begun_ = wire_bytes_ = 0;
+}
+
+void TcpSender::Break(int error_number) {
+  for (uint32_t index = first_; index != kNoOrder;) {
+    const OrderSlot& slot = context_->orders[index];
+    const uint32_t next = slot.next;
+    if (slot.frames_in_flight == 0) FinishOrder(index, SendResult::kReturned, error_number);
+    index = next;
+  }
+}
+
+bool TcpSender::Settle(uint64_t frames, int error_number) {
+  if (frames < acked_ || frames > sent_) return false;
+  while (acked_ < frames) SettleFrame(FrameAt(acked_++));
+  while (first_ != kNoOrder) {
+    const OrderSlot& slot = context_->orders[first_];
+    FinishOrder(first_, slot.dropped ? slot.result : SendResult::kReturned, error_number);
+  }
+  acked_ = sent_ = begun_ = wire_bytes_ = 0;
+  return true;
 }
 
 void TcpSender::AddBytes(const void* data, size_t length) {
@@ -226,7 +246,9 @@ void TcpSender::SettleFrame(Frame& frame) {
   OrderSlot& slot = context_->orders[index];
   frame.order = kNoOrder;
   --slot.frames_in_flight;
-  if (frame.status != FrameStatus::kOk) {
+  if (frame.status == FrameStatus::kOk) {
+    slot.acked_bytes += frame.length_bytes;
+  } else {
     slot.result = SendResult::kZoneClosed;
     slot.dropped = true;
   }

@@ -38,6 +38,13 @@ class TcpSender {
 
   // Ends the job's orders as kStopped. Their memory is not read after it.
   void Stop(JobTag job);
+  // The connections are gone. Ends the orders of which nothing is under way as kReturned; the others are in doubt until
+  // Settle() or Fail().
+  void Break(int error_number);
+  bool InDoubt() const { return first_ != kNoOrder; }
+  // The receiver had `frames` whole frames when it closed its end, and nothing lands any more: ends every order that is
+  // in doubt, as kAcknowledged or kReturned. False, and nothing has changed, when there cannot have been so many.
+  bool Settle(uint64_t frames, int error_number);
   // The connections are gone: ends every order.
   void Fail(SendResult result, int error_number);
 

@@ -33,6 +33,9 @@ struct TcpOptions {
   absl::Duration max_back_off = absl::Seconds(1);
   absl::Duration handshake_time = absl::Seconds(3);  // from connecting to the answer; at either end
   absl::Duration peer_silence = absl::Seconds(10);   // a peer that answers nothing for so long is gone
+  // Carries what is asked and told when a connection breaks; outlives the transport. Null: what was under way then
+  // comes back kRailFailed.
+  SignalSink* signals = nullptr;
   // Told why a connection failed or was refused, in words; on the rail's thread, never for an order or a frame, and
   // not again while the reason stays the same. May be empty.
   std::function<void(const std::string&)> on_notice;
