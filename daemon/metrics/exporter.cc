@@ -169,6 +169,8 @@ void AddSnapshot(const AgentSnapshot& snapshot, Page* page) {
   page->Set(Metric::kPlans, counters.plans);
   page->Set(Metric::kPlanningTime, static_cast<double>(counters.planning_nanoseconds) * 1e-9);
   page->Set(Metric::kStolenChunks, counters.stolen_chunks);
+  page->Set(Metric::kReturnedChunks, counters.returned_chunks);
+  page->Set(Metric::kRehomedFlows, counters.rehomed_flows);
   page->Set(Metric::kEngineQueueDepth, uint64_t{counters.engine_queue_depth});
 }
 

@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 import unittest
+import urllib.request
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -209,6 +210,19 @@ class ClusterTest(unittest.TestCase):
         """True when the daemon holds no session, no group and no job."""
         status = self.status(node)
         return not status["sessions"] and not status["groups"] and not int(status["jobs_active"])
+
+    def scrape(self, node):
+        """What the daemon tells Prometheus."""
+        address = self.cluster.addresses.metrics(node)
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+            return answer.read().decode()
+
+    def sample(self, text, name, **labels):
+        """Sum of the samples of one metric that carry these labels."""
+        lines = [line for line in text.split("\n") if re.match(rf"{name}[ {{]", line) and
+                 all(f'{key}="{value}"' in line for key, value in labels.items())]
+        self.assertTrue(lines, f"no {name} {labels} in\n{text}")
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
 
     def wait_idle(self):
         for node in range(len(self.cluster.nodes)):

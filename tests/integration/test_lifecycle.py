@@ -6,7 +6,6 @@ import signal
 import subprocess
 import tempfile
 import unittest
-import urllib.request
 from pathlib import Path
 
 import harness
@@ -66,18 +65,6 @@ class Outside(harness.ClusterTest):
     """What others can ask a daemon."""
 
     settings = clusters.Settings(nodes=2, rails=4, speed="1gbit")
-
-    def scrape(self, node):
-        address = self.cluster.addresses.metrics(node)
-        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
-            return answer.read().decode()
-
-    def sample(self, text, name, **labels):
-        """Sum of the samples of one metric that carry these labels."""
-        lines = [line for line in text.split("\n") if re.match(rf"{name}[ {{]", line) and
-                 all(f'{key}="{value}"' in line for key, value in labels.items())]
-        self.assertTrue(lines, f"no {name} {labels} in\n{text}")
-        return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
 
     def test_metrics_follow_the_bytes(self):
         before = self.scrape(0)

@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+"""Rails whose connections are destroyed by the kernel in the middle of jobs: the jobs go on, and no byte is wrong."""
+
+import os
+import random
+import shutil
+import subprocess
+import threading
+import unittest
+
+import harness
+from harness import clusters
+
+
+def can_destroy():
+    """Why sockets cannot be destroyed here, or nothing."""
+    if shutil.which("ss") is None:
+        return "ss (iproute2) is not installed"
+    return "" if os.geteuid() == 0 else "destroying sockets of others needs root"
+
+
+@unittest.skipIf(can_destroy(), can_destroy())
+class Failover(harness.ClusterTest):
+    # No limit is to be met on a busy machine: what counts is that nothing is lost or written twice.
+    settings = clusters.Settings(nodes=3, rails=4, speed="1gbit", sections={"timeouts": {"peer_lost": "30s"}})
+
+    def setUp(self):
+        self.random = random.Random(harness.SEED)
+
+    def cut(self, node, rail):
+        """Destroys every connection that has an end on the rail, in both directions."""
+        address = self.cluster.addresses.rail(node, rail)
+        for end in ("src", "dst"):
+            subprocess.run(["ss", "-K", end, address], check=True, capture_output=True)
+
+    def counter(self, name):
+        """The sum of a metric over all nodes."""
+        return sum(self.sample(self.scrape(node), name) for node in range(len(self.cluster.nodes)))
+
+    def storm(self, stop, rails):
+        while not stop.wait(0.05 + 0.2 * self.random.random()):
+            self.cut(self.random.randrange(3), self.random.choice(rails))
+            self.cuts += 1
+
+    def replay_under(self, rails):
+        self.cuts, stop = 0, threading.Event()
+        thread = threading.Thread(target=self.storm, args=(stop, rails))
+        thread.start()
+        try:
+            report = self.cluster.replay("--verify", "--bytes-per-rank", "8MiB", "--steps", 20, "--workload", "zipf",
+                                         "--ranks-per-node", 2, "--seed", harness.SEED)
+        finally:
+            stop.set()
+            thread.join()
+        self.assertIs(report["verified"], True)
+        self.assertEqual(report["steps"], 20)
+        for direction in ("tx_bytes", "rx_bytes"):
+            self.assertEqual(sum(rail[direction] for rail in report["rails"]), report["bytes"], report["rails"])
+        self.assertGreater(self.cuts, 0)
+        self.wait_idle()
+
+    def test_one_rail_is_cut_again_and_again(self):
+        self.replay_under([1])
+
+    def test_every_rail_is_cut_again_and_again(self):
+        before = self.counter("railsd_returned_chunks_total")
+        for _ in range(10):  # a cut may always meet a rail between two chunks
+            self.replay_under([0, 1, 2, 3])
+            if self.counter("railsd_returned_chunks_total") > before:
+                return
+        self.fail("no cut ever met a chunk that was under way")
+
+
+if __name__ == "__main__":
+    harness.main()
