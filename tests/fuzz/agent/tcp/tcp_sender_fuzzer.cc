@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "agent/transport/tcp/frame.h"
+#include "agent/transport/tcp/recount.h"
 #include "agent/transport/tcp/tcp_context.h"
 #include "agent/transport/tcp/tcp_sender.h"
 #include "tests/fuzz/agent/tcp/loopback.h"
@@ -38,7 +39,7 @@ class Run {
 
   void Go() {
     while (data_.remaining_bytes() > 0) {
-      switch (data_.ConsumeIntegralInRange(0, 4)) {
+      switch (data_.ConsumeIntegralInRange(0, 6)) {
         case 0:
           Post();
           break;
@@ -54,6 +55,12 @@ class Run {
         case 3:
         case 4:
           if (!Acknowledge()) sender_.Fail(SendResult::kRailFailed, EPROTO);
+          break;
+        case 5:
+          Cut();
+          break;
+        case 6:
+          Decode();
           break;
       }
       TakeEvents();
@@ -82,6 +89,21 @@ class Run {
     Context::Add(context_.counters.posted_bytes, length);
     sender_.Add({&flows_[job], {1, 1, 0}, 0, length, ended_.size()});
     ended_.push_back(0);
+    lengths_.push_back(length);
+  }
+  // The connection breaks; its receiver counts, truly or not.
+  void Cut() {
+    sender_.Break(ECONNRESET);
+    if (!sender_.Settle(data_.ConsumeIntegralInRange<uint64_t>(0, 64), ECONNRESET)) {
+      sender_.Fail(SendResult::kRailFailed, EPROTO);
+    }
+    Require(!sender_.InDoubt());
+    sender_.Start(kGeneration, kMaxFrameBytes);
+  }
+  void Decode() {
+    const std::string bytes = data_.ConsumeBytesAsString(data_.ConsumeIntegralInRange<size_t>(0, 64));
+    Recount recount;
+    if (DecodeRecount(bytes, &recount)) Require(EncodeRecount(recount) == bytes);
   }
   bool Acknowledge() {
     std::vector<std::byte> bytes(kAckBytes);
@@ -103,6 +125,9 @@ class Run {
       for (size_t i = 0; i < n; ++i) {
         Require(events[i].kind == RailEvent::Kind::kSendDone && events[i].cookie < ended_.size());
         Require(++ended_[events[i].cookie] == 1);
+        if (events[i].result != SendResult::kReturned) continue;
+        Require(events[i].length_bytes > 0);
+        Require(events[i].offset_bytes + events[i].length_bytes == lengths_[events[i].cookie]);
       }
     }
   }
@@ -111,7 +136,8 @@ class Run {
   std::array<SendFlow, 3> flows_;
   Context context_{16, 4};
   TcpSender sender_;
-  std::vector<uint8_t> ended_;
+  std::vector<uint8_t> ended_;     // by cookie
+  std::vector<uint64_t> lengths_;  // the same
 };
 
 }  // namespace
