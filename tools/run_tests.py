@@ -18,7 +18,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SUITES = ["unit", "conformance", "integration", "verbs", "asan", "tsan", "fuzz"]
+SUITES = ["unit", "conformance", "model", "integration", "verbs", "asan", "tsan", "fuzz"]
 # The same inputs in every run: a suite that passed must not fail later by luck. For the search use the programs by hand.
 FUZZ_RUNS, FUZZ_SEED, FUZZ_SECONDS = 20000, 1, 60
 
@@ -143,6 +143,19 @@ def fuzz(result):
             result.passed += 1
 
 
+def model(result):
+    """Checks every state of the models that tests/model lists."""
+    if subprocess.run([ROOT / "dev", "setup", "model"], cwd=ROOT, check=False).returncode != 0:
+        result.fail("the set-up of the model checker")
+        return
+    run = subprocess.run([sys.executable, ROOT / "tests/model/run.py"], cwd=ROOT, stdout=subprocess.PIPE, text=True,
+                         check=False)
+    say(run.stdout)
+    result.passed, result.failed = len(PASSED.findall(run.stdout)), len(FAILED.findall(run.stdout))
+    if run.returncode != 0 and result.failed == 0:
+        result.fail(f"the models ended with {run.returncode}")
+
+
 def verbs(result):
     """Boots the guest and runs what tests/verbs lists."""
     if subprocess.run([ROOT / "dev", "setup", "verbs"], cwd=ROOT, check=False).returncode != 0:
@@ -185,6 +198,8 @@ def run_suite(suite):
             fuzz(result)
         elif suite == "verbs":
             verbs(result)
+        elif suite == "model":
+            model(result)
         elif suite == "lint":
             lint(result)
         elif suite in ("asan", "tsan"):

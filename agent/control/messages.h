@@ -101,19 +101,22 @@ struct Abort {
   std::string reason;
   bool breaks_group = false;
 };
-// The sender of flows for an aborted job will write nothing more into the receiver's zones.
+// The sender of flows for an aborted job posts nothing more for the receiver's zones. What is still on the wire of
+// rails that failed at its end (bit r: rail r) may yet land, unless the receiver ends its end of them.
 struct Quiesced {
   JobKey job;
+  uint64_t failed_rails = 0;
 };
-// Over rails that write into remote memory: one failed at the sender's end under these flows, and everything that was
-// posted to it has come back, arrived or not. The receiver says which flows it has, and raises the round of the others.
+// Over rails that write into remote memory: some (bit r: rail r) have failed at the sender's end since READY, and
+// everything of these flows that was posted to them has come back, arrived or not; it may yet land. The receiver says
+// which flows it has, and raises the round of the others.
 struct Rehome {
   struct Flow {
     uint32_t zone = 0;
     uint8_t round = 0;  // 4 bits; the one that is over
   };
   JobKey job;
-  RailIndex rail;
+  uint64_t failed_rails = 0;
   std::vector<Flow> flows;
 };
 // The answer. Only what has not arrived is sent again, in the new round; fences of older rounds mean nothing.

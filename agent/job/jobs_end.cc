@@ -25,7 +25,7 @@ bool JobTable::OnMessage(const Peer& from, Abort&& message) {
   NodeJob* job = Find(message.job);
   Tombstone(*group, message.job.seq, why);
   if (job == nullptr) {
-    if (remote_ && from.up) outbox_.Send(from.node, Quiesced{message.job});  // it may hold zones for this node
+    if (remote_ && from.up) outbox_.Send(from.node, Quiesced{message.job, 0});  // it may hold zones for this node
     return true;
   }
   AbortJob(*job, why, false);

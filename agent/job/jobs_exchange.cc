@@ -196,7 +196,7 @@ bool JobTable::OnMessage(const Peer& from, Ready&& message) {
   NodeJob* job = Find(message.job);
   if (job == nullptr) {
     // It ended here before it had begun; its receiver waits for this before it lets go of the memory.
-    if (remote_ && from.up) outbox_.Send(from.node, Quiesced{message.job});
+    if (remote_ && from.up) outbox_.Send(from.node, Quiesced{message.job, 0});
     return false;
   }
   if (!job->started) return false;
@@ -320,6 +320,9 @@ void JobTable::OnSendDone(const RailEvent& event) {
   NodeJob& job = *done.job;
   --job.outstanding_orders;
   if (job.aborting()) {
+    if (done.fenced != nullptr && event.result == SendResult::kRailFailed) {
+      done.fenced->exchange->failed |= RailBit(done.rail.value());
+    }
     SendQuiesced(job);
     return Settle(job);
   }

@@ -21,6 +21,7 @@ uint8_t NextRound(uint8_t round) { return (round + 1) & 15; }
 
 void JobTable::LoseRail(PeerExchange& exchange, size_t rail) {
   exchange.usable &= ~RailBit(rail);
+  exchange.failed |= RailBit(rail);
   for (OutFlow& flow : exchange.out) flow.fenced.usable &= ~RailBit(rail);
   if (exchange.planned) sprayer_.Evacuate(rail, exchange.peer);
 }
@@ -149,7 +150,7 @@ void JobTable::AskWhatArrived(NodeJob& job, PeerExchange& exchange) {
   }
   Rehome rehome;
   rehome.job = job.key;
-  rehome.rail = RailIndex(static_cast<uint32_t>(std::countr_zero(exchange.lost)));
+  rehome.failed_rails = exchange.failed;
   for (uint32_t zone = 0; zone < exchange.out.size(); ++zone) {
     const FencedFlow& fenced = exchange.out[zone].fenced;
     if (!fenced.over && (fenced.used & exchange.lost) != 0) rehome.flows.push_back({zone, fenced.round});
@@ -160,8 +161,8 @@ void JobTable::AskWhatArrived(NodeJob& job, PeerExchange& exchange) {
   }
   exchange.asked = exchange.lost;
   const std::string& node = peers_.Get(exchange.peer).node;
-  options_.log->info("rehoming job={} rail={} peer={} flows={}", job.key.seq.value(), rehome.rail.value(), node,
-                     rehome.flows.size());
+  options_.log->info("rehoming job={} failed_rails={:#x} peer={} flows={}", job.key.seq.value(), rehome.failed_rails,
+                     node, rehome.flows.size());
   outbox_.Send(node, std::move(rehome));
 }
 
@@ -186,8 +187,8 @@ bool JobTable::OnMessage(const Peer& from, Rehome&& message) {
   PeerExchange& exchange = it->second;
   const auto fail = [&](absl::string_view why) {
     FailJob(*job,
-            absl::InternalError(absl::StrCat(from.node, " moves flows of job ", job->key.seq.value(), " off rail ",
-                                             message.rail.value(), ": ", why)),
+            absl::InternalError(
+                absl::StrCat(from.node, " moves flows of job ", job->key.seq.value(), " off failed rails: ", why)),
             true);
     return true;
   };
@@ -204,7 +205,7 @@ bool JobTable::OnMessage(const Peer& from, Rehome&& message) {
     }
     answer.flows.push_back({flow.zone, fences.round, fences.arrived});
   }
-  if (message.rail.value() < rails_.size()) exchange.rehomed |= RailBit(message.rail.value());
+  exchange.rehomed |= message.failed_rails;
   outbox_.Send(from.node, std::move(answer));
   return true;
 }

@@ -275,6 +275,7 @@ bool JobTable::OnMessage(const Peer& from, Quiesced&& message) {
   auto it = job->peers.find(from.index);
   if (it == job->peers.end()) return false;
   it->second.quiesced = true;
+  it->second.rehomed |= message.failed_rails;
   if (it->second.quiesced_by < absl::InfiniteFuture()) CloseZones(it->second);
   return true;
 }
@@ -286,7 +287,7 @@ void JobTable::SendQuiesced(NodeJob& job) {
     const bool busy = remote_ ? exchange.outstanding_orders > 0 : job.outstanding_orders > 0;
     if (!exchange.ready.has_value() || exchange.quiesced_sent || busy || !peer.up) continue;
     exchange.quiesced_sent = true;
-    outbox_.Send(peer.node, Quiesced{job.key});
+    outbox_.Send(peer.node, Quiesced{job.key, exchange.failed});
   }
 }
 

@@ -77,6 +77,7 @@ struct PeerExchange {
   std::vector<uint64_t> rail_orders;  // the same by rail
   RailMask lost = 0;                  // rails that failed under flows; until the receiver has said what it has
   RailMask asked = 0;                 // of those, that it was asked about
+  RailMask failed = 0;                // that failed at this end since READY: what is on their wire may yet land
   uint64_t fenced_flows_left = 0;     // whose fences are not all acknowledged
   bool quiesced_sent = false;
   // Receiving.

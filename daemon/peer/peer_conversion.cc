@@ -115,7 +115,11 @@ struct Writer {
     b->set_reason(Cut(m.reason));
     b->set_breaks_group(m.breaks_group);
   }
-  void operator()(const Quiesced& m) const { JobTo(m.job, out->mutable_quiesced()->mutable_job()); }
+  void operator()(const Quiesced& m) const {
+    auto* b = out->mutable_quiesced();
+    JobTo(m.job, b->mutable_job());
+    b->set_failed_rails(m.failed_rails);
+  }
   void operator()(const RailState& m) const {
     auto* b = out->mutable_rail_state();
     b->set_rail(m.rail.value());
@@ -129,7 +133,7 @@ struct Writer {
   void operator()(const Rehome& m) const {
     auto* b = out->mutable_rehome();
     JobTo(m.job, b->mutable_job());
-    b->set_rail(m.rail.value());
+    b->set_failed_rails(m.failed_rails);
     for (const Rehome::Flow& flow : m.flows) {
       b->add_zones(flow.zone);
       b->add_rounds(flow.round);
@@ -311,7 +315,7 @@ bool CheckRounds(const Message& in, FieldReader* r) {
 }
 
 ControlMessage ReadRehome(const pb::Rehome& in, FieldReader* r) {
-  Rehome out{r->Job(in.job()), r->Rail(in.rail(), "rail"), {}};
+  Rehome out{r->Job(in.job()), in.failed_rails(), {}};
   if (!CheckRounds(in, r)) return out;
   for (int i = 0; i < in.zones_size(); ++i) {
     out.flows.push_back({in.zones(i), static_cast<uint8_t>(in.rounds(i))});
@@ -378,7 +382,7 @@ ControlMessage ReadBody(const pb::Numbered& in, FieldReader* r) {
       return Abort{r->Job(in.abort().job()), r->Code(in.abort().code()),
                    r->Text(in.abort().reason(), "reason", kMaxText), in.abort().breaks_group()};
     case pb::Numbered::kQuiesced:
-      return Quiesced{r->Job(in.quiesced().job())};
+      return Quiesced{r->Job(in.quiesced().job()), in.quiesced().failed_rails()};
     case pb::Numbered::kRailState:
       return RailState{r->Rail(in.rail_state().rail(), "rail"), in.rail_state().usable()};
     case pb::Numbered::kSent:

@@ -294,10 +294,10 @@ TEST(CompletionErrorsTest, ASenderThatMovesItsFlowsTooOftenIsRefused) {
   const JobKey job{exchange.trainer(1).group->epoch, JobSeq(1)};
   Engine& engine = *cluster.node(1).engine;
   for (uint8_t round = 0; round < 7; ++round) {
-    engine.OnPeerMessage("n0", BootId(1000), Rehome{job, RailIndex(0), {{0, round}}});
+    engine.OnPeerMessage("n0", BootId(1000), Rehome{job, 1, {{0, round}}});
     EXPECT_EQ(engine.Snapshot(0).active_jobs.size(), 1u);
   }
-  engine.OnPeerMessage("n0", BootId(1000), Rehome{job, RailIndex(0), {{0, 7}}});
+  engine.OnPeerMessage("n0", BootId(1000), Rehome{job, 1, {{0, 7}}});
   for (auto& rail : cluster.node(0).rails) rail->frozen = false;
   cluster.Run();
   auto report = *exchange.trainer(1).Wait(1);

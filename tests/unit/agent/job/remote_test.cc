@@ -331,6 +331,42 @@ TEST_P(QuiescenceTest, APeerThatIsLostMeanwhileIsNotWaitedFor) {
   ExpectUntouchedWhile([&] { Thaw(); });
 }
 
+// What is on the wire of a rail that failed at its sender may yet land, though the sender has stopped.
+TEST_P(QuiescenceTest, RailsThatFailedAtTheSenderAreEndedHereToo) {
+  Begin();
+  cluster_->node(1).engine->OnPeerMessage("n0", BootId(1000),
+                                          Quiesced{{exchange_->trainer(1).group->epoch, JobSeq(1)}, 1});
+  cluster_->Run();
+  ASSERT_TRUE(receiver_->ok());
+  const auto broken = [&](size_t rail) { return cluster_->node(0).rails[rail]->counters().disconnects.load(); };
+  EXPECT_EQ(broken(0), GetParam() ? 1u : 0u) << "without windows only the end of the connection is safe";
+  EXPECT_EQ(broken(1), 0u);
+  Thaw();
+  cluster_->ExpectNothingOpen();
+}
+
+TEST_P(QuiescenceTest, TheSenderNamesTheRailsThatFailed) {
+  Cluster cluster({.remote = true, .rails = 3, .plan = {.chunk_bytes = 64 << 10}, .weak_zones = GetParam()});
+  Exchange exchange(&cluster, 2, "g", 8 << 20);
+  exchange.JoinAll();
+  exchange.SetLengths({{0, 4'000'000}, {0, 0}}, 1);
+  exchange.SubmitAll(1);
+  cluster.Run([&] { return cluster.HasReceived(1, 0); });
+  cluster.Hold(0, 1);
+  for (size_t r : {0u, 2u}) cluster.fabric().FailOrder(cluster.AddressOf(0, r), 0, SendResult::kRailFailed, ETIMEDOUT);
+  cluster.Run();
+  ASSERT_EQ(Outgoing<Rehome>(cluster, 0).size(), 1u);
+  EXPECT_NE(Outgoing<Rehome>(cluster, 0)[0]->failed_rails, 0u);
+  cluster.node(1).engine->Cancel(exchange.trainer(1).session, {exchange.trainer(1).group->epoch, JobSeq(1)}, Rank(1),
+                                 [](absl::Status) {});
+  cluster.Run();
+  ASSERT_FALSE(Outgoing<Quiesced>(cluster, 0).empty());
+  EXPECT_EQ(Outgoing<Quiesced>(cluster, 0)[0]->failed_rails, 0b101u);
+  cluster.Release(0, 1);
+  cluster.Run();
+  cluster.ExpectNothingOpen();
+}
+
 TEST_P(QuiescenceTest, TheSendersWordMayBeLateOrLost) {
   Begin();
   cluster_->Hold(0, 1);

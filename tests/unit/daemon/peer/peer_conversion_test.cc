@@ -73,11 +73,11 @@ TEST(PeerConversionTest, EveryMessageSurvivesTheWire) {
                                      ready,
                                      remote,
                                      Sent{kJob, {0, uint64_t{1} << 60}},
-                                     Rehome{kJob, RailIndex(2), {{0, 15}, {7, 0}}},
+                                     Rehome{kJob, uint64_t{1} << 63 | 4, {{0, 15}, {7, 0}}},
                                      Rehomed{kJob, {{0, 1, true}, {7, 15, false}}},
                                      RailSignal{RailIndex(3), std::string("\0\xff", 2)},
                                      Abort{kJob, absl::StatusCode::kCancelled, "asked", true},
-                                     Quiesced{kJob},
+                                     Quiesced{kJob, 5},
                                      RailState{RailIndex(2), false}};
   for (const ControlMessage& message : messages) {
     const pb::Numbered wire = Wire(message);
@@ -100,7 +100,7 @@ TEST(PeerConversionTest, BadFieldsAreNamed) {
   EXPECT_EQ(ErrorOf(bad), "group_commit.members: 'a b' is no node name");
   for (int i = 0; i < 20; ++i) bad.mutable_group_commit()->add_members("n");
   EXPECT_THAT(ErrorOf(bad), HasSubstr("group_commit.members: 22 entries, outside 1 to 16"));
-  bad = Wire(Quiesced{kJob});
+  bad = Wire(Quiesced{kJob, 5});
   bad.mutable_quiesced()->mutable_job()->set_seq(0);
   EXPECT_EQ(ErrorOf(bad), "quiesced.job.seq: 0");
   bad = Wire(Abort{kJob, absl::StatusCode::kCancelled, "", false});
@@ -153,14 +153,14 @@ TEST(PeerConversionTest, RangesAndKeysFitEachOther) {
 }
 
 TEST(PeerConversionTest, RoundsFitTheirZones) {
-  const pb::Numbered asked = Wire(Rehome{kJob, RailIndex(2), {{0, 15}, {7, 0}}});
+  const pb::Numbered asked = Wire(Rehome{kJob, uint64_t{1} << 63 | 4, {{0, 15}, {7, 0}}});
   pb::Numbered bad = asked;
   bad.mutable_rehome()->add_zones(1);
   EXPECT_EQ(ErrorOf(bad), "rehome.zones: columns of 3 and 2 entries");
   bad = asked;
   bad.mutable_rehome()->set_rounds(1, 16);
   EXPECT_EQ(ErrorOf(bad), "rehome.rounds: 16, more than 15");
-  EXPECT_EQ(ErrorOf(Wire(Rehome{kJob, RailIndex(2), {}})), "rehome.zones: columns of 0 and 0 entries");
+  EXPECT_EQ(ErrorOf(Wire(Rehome{kJob, uint64_t{1} << 63 | 4, {}})), "rehome.zones: columns of 0 and 0 entries");
   bad = Wire(Rehomed{kJob, {{0, 1, true}, {7, 15, false}}});
   bad.mutable_rehomed()->add_arrived(true);
   EXPECT_EQ(ErrorOf(bad), "rehomed.arrived: 3 entries for 2 zones");

@@ -68,7 +68,7 @@ struct Node {
   }
 };
 
-ControlMessage Numbered(uint64_t n) { return Quiesced{{{BootId(1), 1}, JobSeq(n)}}; }
+ControlMessage Numbered(uint64_t n) { return Quiesced{{{BootId(1), 1}, JobSeq(n)}, 0}; }
 uint64_t NumberOf(const ControlMessage& message) { return std::get<Quiesced>(message).job.seq.value(); }
 
 class PeerHubTest : public ::testing::Test {
