@@ -42,13 +42,14 @@ def run(*command):
     return done.stdout
 
 
-def resources(pid):
-    """How many RDMA objects the kernel holds for a process, by kind: qp, cq, mr, pd, srq, ctx, cm_id."""
+def resources(node):
+    """How many RDMA objects the kernel holds on the devices of a node of the pair, by kind: qp, cq, mr, pd, srq, ctx,
+    cm_id. A daemon's, and a few of the kernel's own."""
     held = collections.Counter()
-    for kind in ("qp", "cq", "mr", "pd", "ctx", "srq", "cm_id"):
-        listed = subprocess.run(["rdma", "resource", "show", kind], stdout=subprocess.PIPE, text=True, check=False)
-        held[kind] = len(re.findall(rf"\bpid {pid}\b", listed.stdout))
-    return {kind: count for kind, count in held.items() if count}
+    for device in json_of("rdma", "-j", "resource", "show"):
+        if device["ifname"].startswith(f"rxe_n{node}r"):
+            held.update({kind: count for kind, count in device.items() if kind not in ("ifindex", "ifname")})
+    return dict(held)
 
 
 class Exchange:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Jobs of trainers over verbs: many, beside a writing process, through a dead link, with a trainer that is killed."""
+"""Jobs of trainers over verbs: many, beside a writing process, with a trainer that is killed."""
 
 import random
 
@@ -21,7 +21,7 @@ class JobTest(rdma.VerbsTest):
 
     def held(self):
         """What both daemons and the kernel hold for them."""
-        return [{**footprint(node.pid), "rdma": rdma.resources(node.pid)} for node in self.cluster.nodes]
+        return [{**footprint(node.pid), "rdma": rdma.resources(node.index)} for node in self.cluster.nodes]
 
 
 class Jobs(JobTest):
@@ -51,31 +51,6 @@ class Jobs(JobTest):
         writer.must(do="settle", name="w", seed=1)
         exchange.begin(sources=("w", "s"))
         exchange.finish()
-
-    def test_a_link_fails_while_jobs_run(self):
-        exchange = self.exchange(4 * MIB)
-        exchange.begin(count=12)
-        rdma.wait(1)
-        rdma.link("n1r2", "down")
-        try:
-            # What was under way on the rail may fail, but then with the reason, at both ends.
-            for trainer in exchange.trainers:
-                answer = trainer.receive()
-                if not answer["ok"]:
-                    self.assertEqual(answer["code"], "UNAVAILABLE", answer)
-                    self.assertIn("rail 2", answer["message"])
-            # While it is down, jobs use the other three.
-            harness.eventually(lambda: rdma.devices(self.cluster, 1)[2]["state"] != "active", "the port is seen down")
-            self.exchange(MIB).run(count=2)
-        finally:
-            rdma.link("n1r2", "up")
-        self.cluster.wait_ready(timeout=120)
-        before = self.sent_on(2)
-        self.exchange(MIB).run(count=3)
-        self.assertGreater(self.sent_on(2), before, "the rail is used again")
-
-    def sent_on(self, rail):
-        return int(self.cluster.ctl_json(self.cluster.nodes[0], "rails")["rails"][rail]["tx_payload_bytes"])
 
 
 class Kills(JobTest):
@@ -114,6 +89,9 @@ class Kills(JobTest):
             self.life(f"warm{number}", moment)
         self.settle()
         before = self.held()
+        for held in before:
+            for kind in ("qp", "cq", "pd"):
+                self.assertGreaterEqual(held["rdma"][kind], rdma.RAILS, held)
         moments = [MOMENTS[number % len(MOMENTS)] for number in range(KILLS)]
         self.random.shuffle(moments)
         for number, moment in enumerate(moments):

@@ -31,7 +31,8 @@ class Shaped(unittest.TestCase):
                 self.assertAlmostEqual(slow / (sum(others) / 3), 0.5, delta=0.03, msg=f"{rails}")
 
     def test_a_rail_that_is_slower_than_planned_gets_less(self):
-        for nodes in self.replay(["50mbit", "50mbit", "50mbit", "12mbit"], ["50mbit"] * 4).values():
+        # So slow that a busy machine is not what slows them.
+        for nodes in self.replay(["12mbit", "12mbit", "12mbit", "3mbit"], ["12mbit"] * 4).values():
             for rails in nodes:
                 self.assertLess(rails[3], min(rails[:3]), rails)
 

@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+"""Links and addresses that fail, and come back, while jobs run: work moves to the other rails, and every byte is right."""
+
+import contextlib
+import re
+import threading
+
+import harness
+import rdma
+from harness import MIB
+
+ROUNDS = 20  # at most, until posted work was lost with a rail
+
+
+def interface(rail, node=1):
+    return f"n{node}r{rail}"
+
+
+class Links(rdma.VerbsTest):
+    def setUp(self):
+        self.server = self.enterContext(harness.TrainerServer())
+        # Whatever a test leaves down.
+        for rail in range(rdma.RAILS):
+            self.addCleanup(rdma.link, interface(rail), "up")
+
+    def down(self, rail):
+        rdma.link(interface(rail), "down")
+        harness.eventually(lambda: rdma.devices(self.cluster, 1)[rail]["state"] != "active", "the port is seen down")
+
+    def up(self, rail):
+        rdma.link(interface(rail), "up")
+
+    def rails(self, node=0):
+        return self.cluster.ctl_json(self.cluster.nodes[node], "rails")["rails"]
+
+    def sent_on(self, rail):
+        return int(self.rails()[rail]["tx_payload_bytes"])
+
+    def flows_on(self, rail):
+        """Waits until bytes move on a rail."""
+        before = self.sent_on(rail)
+        harness.eventually(lambda: self.sent_on(rail) > before, f"bytes on rail {rail}")
+
+    def rehomed(self):
+        """Rails that work was moved off, as either node tells it, with repetitions."""
+        text = "".join(node.log.read_text(errors="replace") for node in self.cluster.nodes)
+        return [int(rail) for rail in re.findall(r"rehoming job=\d+ rail=(\d+)", text)]
+
+    @contextlib.contextmanager
+    def replaying(self):
+        """Replays that go on until the body ends; every step of each must be right."""
+        reports, ended = [], threading.Event()
+
+        def run():
+            while not reports or not ended.is_set():
+                reports.append(None)
+                reports[-1] = self.cluster.replay("--verify", "--workload", "uniform", "--bytes-per-rank", "12MiB",
+                                                  "--steps", 10, "--warmup", 0, "--seed", harness.SEED)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+        self.assertNotIn(None, reports, self.cluster.logs())
+        for report in reports:
+            self.check_replay(report)
+
+    def test_work_moves_off_links_that_fail(self):
+        before = len(self.rehomed())
+        for number in range(ROUNDS):
+            with self.replaying():
+                for rail in (3, 0, 2):  # one is enough
+                    self.flows_on(rail)
+                    self.down(rail)
+                self.flows_on(1)
+                for rail in (3, 0, 2):
+                    self.up(rail)
+                for rail in (3, 0, 2):
+                    self.flows_on(rail)  # used again
+            if len(self.rehomed()) > before:
+                break
+        print(f"rehomed, by rail: {self.rehomed()[before:]} in {number + 1} rounds")
+        self.assertGreater(len(self.rehomed()), before)
+
+    def test_without_any_link_jobs_fail_or_wait(self):
+        exchange = self.enterContext(rdma.Exchange(self.cluster, self.server, 4 * MIB))
+        exchange.begin(count=30)
+        self.flows_on(0)
+        for rail in range(rdma.RAILS):
+            self.down(rail)
+        for rail in range(rdma.RAILS):
+            self.up(rail)
+        for rank, trainer in enumerate(exchange.trainers):
+            answer = trainer.receive()
+            if answer["ok"]:  # it was between two jobs
+                self.assertEqual(trainer.wrong_bytes("r", 0, 4 * MIB, seed=2 - rank), 0)
+            else:
+                self.assertEqual(answer["code"], "UNAVAILABLE", answer)
+                self.assertIn("no other is left", answer["message"])
+        self.cluster.wait_ready(timeout=120)
+        self.enterContext(rdma.Exchange(self.cluster, self.server, MIB)).run(count=3)
+
+    def test_an_address_that_goes_and_comes_back(self):
+        address = ["10.0.1.2/24", "dev", interface(1)]
+        before = self.totals("endpoint_errors")
+        with self.replaying():
+            self.flows_on(1)
+            rdma.run("ip", "addr", "del", *address)
+            try:
+                harness.eventually(lambda: self.totals("endpoint_errors") > before, "the rail is given up")
+                self.flows_on(2)
+            finally:
+                rdma.run("ip", "addr", "add", *address)
+            self.flows_on(1)
+        self.assertIn("GID table change", self.cluster.nodes[1].log.read_text())
+
+
+if __name__ == "__main__":
+    harness.main()
