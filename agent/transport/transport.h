@@ -136,6 +136,7 @@ struct RailCounters {
   using Counter = std::atomic<uint64_t>;
   Counter tx_payload_bytes{0}, rx_payload_bytes{0};  // acknowledged; arrived whole
   Counter tx_chunks{0}, rx_chunks{0};                // orders acknowledged; frames arrived whole
+  // System calls that moved payload; of verbs: posts of chains of work requests, sleeps until the next completion.
   Counter tx_frames{0}, tx_system_calls{0}, rx_system_calls{0}, polls{0};
   Counter rx_drained_bytes{0};     // for zones closed or unknown
   Counter protocol_errors{0};      // connections closed for what they sent

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <optional>
 
+#include "absl/time/time.h"
+
 namespace railsd {
 
 // The same for all verbs rails of a node. Sizes are wishes: what a device cannot do is clamped to what it can, with a
@@ -22,6 +24,8 @@ struct VerbsTuning {
   uint8_t timeout = 12;        // of an acknowledgement: 4.096 us * 2^timeout; 0 would be for ever
   uint8_t retry_count = 3;     // 0 to 6; with 7 a dead peer is never reported by some devices
   uint32_t inline_bytes = 64;  // chunks up to this size travel in the work request
+  // A rail's thread looks for completions so long after the last one before it sleeps until the next.
+  absl::Duration busy_poll = absl::ZeroDuration();
   uint32_t max_windows = 256;  // memory windows of one READY and rail; more, or 0: weak zones
   friend bool operator==(const VerbsTuning&, const VerbsTuning&) = default;
 };

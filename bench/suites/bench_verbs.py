@@ -36,11 +36,24 @@ def run_guest(repeat):
         return json.loads((out / "bench.json").read_text())
 
 
+def busy_rows(busy, runs):
+    """What looking for completions for so long costs and brings, four rails."""
+    per_gib = {key: median([run[key] / run["tx_payload_bytes"] * GIB for run in runs])
+               for key in ("rx_system_calls", "cpu_seconds", "seconds")}
+    return [
+        Result(f"verbs.busy_poll_{busy}.sleeps", per_gib["rx_system_calls"], "per GiB", None,
+               f"times that a rail's thread armed its completion queue and slept, busy_poll {busy}"),
+        Result(f"verbs.busy_poll_{busy}.cpu", per_gib["cpu_seconds"], "s per GiB", None,
+               "processor time of both daemons, sent and received"),
+        Result(f"verbs.busy_poll_{busy}.time", per_gib["seconds"], "s per GiB", None, "time of the jobs"),
+    ]
+
+
 def measure(options):
     found = run_guest(options.repeat or RUNS)
     bare = {rails: median(found["bare"][rails]) for rails in ("1", "4")}
     ours = {rails: median(found["daemons"][rails]) for rails in ("1", "4")}
-    counted, shaped = found["counters"], found["shaped"]
+    counted, shaped, uneven = found["busy"]["0s"][-1], found["shaped"], found["uneven"]
     bare_ratio, our_ratio = bare["4"] / bare["1"], ours["4"] / ours["1"]
     gib = counted["tx_payload_bytes"] / GIB
     where = f"two nodes on Soft-RoCE in one guest with two emulated processors, median of {len(found['bare']['1'])} runs"
@@ -57,10 +70,13 @@ def measure(options):
         Result("verbs.shaped.tx_max_over_mean", shaped["balance"]["tx_max_over_mean"], "", None,
                "busiest sending rail of a node over its rails' mean, all steps"),
         Result("verbs.shaped.rx_max_over_mean", shaped["balance"]["rx_max_over_mean"], "", None, "the same, receiving"),
+        Result("verbs.shaped.uneven", median(uneven["ratios"]), "x bound", None,
+               f"the same with one of the rails at 25 Mbit/s ({min(uneven['ratios']):.3f} to "
+               f"{max(uneven['ratios']):.3f}), {uneven['drops']} packets dropped"),
         Result("verbs.completions", counted["completions"] / gib, "per GiB", None,
                f"polled, with chunks of 1 MiB: {counted['completions']} for {counted['tx_chunks']} chunks and "
                f"{counted['work_requests']} work requests"),
         Result("verbs.chunks", counted["tx_chunks"] / gib, "per GiB", None, "chunks in the same run"),
         Result("verbs.fences", counted["tx_fences"] / counted["jobs"], "per job", 8,
                "two ordered pairs of ranks on different nodes x four rails"),
-    ]
+    ] + [row for busy, runs in found["busy"].items() for row in busy_rows(busy, runs)]

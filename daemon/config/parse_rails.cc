@@ -118,6 +118,9 @@ void ReadVerbs(const YamlReader& in, VerbsTuning* verbs) {
   const auto number = [](auto* out, uint64_t min, uint64_t max) {
     return [=](const YamlReader& r) { r.Number(out, min, max); };
   };
+  const auto up_to_a_second = [](absl::Duration* out) {
+    return [=](const YamlReader& r) { r.Time(out, absl::ZeroDuration(), absl::Seconds(1)); };
+  };
   in.Map({{"queue_pairs_per_peer", number(&verbs->queue_pairs_per_peer, 1, 16)},
           {"send_queue_depth", number(&verbs->send_queue_depth, 1, 1 << 15)},
           {"completion_queue_depth", number(&verbs->completion_queue_depth, 1, 1 << 22)},
@@ -150,6 +153,7 @@ void ReadVerbs(const YamlReader& in, VerbsTuning* verbs) {
              r.Bytes(&bytes, 0, 4096);
              verbs->inline_bytes = static_cast<uint32_t>(bytes);
            }},
+          {"busy_poll", up_to_a_second(&verbs->busy_poll)},
           {"max_windows", number(&verbs->max_windows, 0, 1 << 16)}});
 }
 

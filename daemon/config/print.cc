@@ -96,6 +96,7 @@ void PrintVerbs(YAML::Emitter& out, const VerbsTuning& verbs) {
   Number(out, "timeout", verbs.timeout);
   Number(out, "retry_count", verbs.retry_count);
   Bytes(out, "inline_bytes", verbs.inline_bytes);
+  Time(out, "busy_poll", verbs.busy_poll);
   Number(out, "max_windows", verbs.max_windows);
   out << EndMap;
 }

@@ -231,6 +231,7 @@ int Lane::PostChain(size_t count, size_t orders_ended) {
   if (orders_ended > 1) context_.requests[(count - 1) / 2].send_flags |= IBV_SEND_SIGNALED;
   ibv_send_wr* bad = nullptr;
   AddTo(context_.counters.work_requests, count);
+  AddTo(context_.counters.tx_system_calls, 1);
   const int error = ibv_post_send(queue_pair_.get(), context_.requests.data(), &bad);
   if (error == 0) return 0;
   // Those before `bad` were taken.

@@ -246,6 +246,7 @@ bool VerbsRail::Sleep(Nanoseconds deadline) {
   int wait_ms = until <= now ? 0 : static_cast<int>(std::min<Nanoseconds>((until - now + 999999) / 1000000, 60000));
   if (woken_.load(std::memory_order_acquire)) wait_ms = 0;
   std::array<epoll_event, 2> ready;
+  AddTo(context_.counters.rx_system_calls, 1);
   const int count = ::epoll_wait(epoll_.get(), ready.data(), static_cast<int>(ready.size()), wait_ms);
   wake_event_.EndSleep();
   for (int i = 0; i < count; ++i) {
@@ -284,7 +285,7 @@ size_t VerbsRail::Poll(absl::Duration max_wait, absl::Span<RailEvent> out) {
   }
   const Nanoseconds deadline =
       max_wait <= absl::ZeroDuration() ? 0 : Now() + absl::ToInt64Nanoseconds(std::min(max_wait, absl::Hours(1)));
-  const Nanoseconds busy = absl::ToInt64Nanoseconds(options_.busy_poll);
+  const Nanoseconds busy = absl::ToInt64Nanoseconds(options_.tuning.busy_poll);
   for (;;) {
     OnDeviceEvents();
     if (const Nanoseconds now = Now(); now >= next_timer_) RunTimers(now);

@@ -37,7 +37,6 @@ struct VerbsOptions {
   absl::Duration max_back_off = absl::Seconds(1);
   absl::Duration drain_time = absl::Seconds(2);      // for the completions of a queue pair in error
   absl::Duration progress_time = absl::Seconds(30);  // work requests that are outstanding so long are given up
-  absl::Duration busy_poll = absl::ZeroDuration();   // looks at the completion queue so long before it sleeps
   // Told in words why an endpoint failed or was refused, what was clamped, what the port reported; on the rail's
   // thread (while being created: the caller's), never for an order, and not again while the reason stays the same. May
   // be empty.

@@ -11,7 +11,9 @@ import rdma
 from harness import clusters
 
 OUT = Path("/run/out/bench.json")
-MEGABYTES = 32  # that each node sends in one run
+MEGABYTES = 96  # that each node sends in one step: long against what a job begins and ends with
+STEPS = 1
+BUSY_POLLS = ("0s", "50us", "1ms")
 
 
 def say(text):
@@ -21,28 +23,31 @@ def say(text):
 def bare(build, rails):
     """MB/s of the bare loop."""
     pairs = [argument for rail in range(rails) for argument in ("--rail", f"rxe_n0r{rail}:rxe_n1r{rail}")]
-    report = rdma.json_of(build / "bench/bare/bench_bare_verbs", *pairs, "--megabytes", MEGABYTES)
+    report = rdma.json_of(build / "bench/bare/bench_bare_verbs", *pairs, "--megabytes", MEGABYTES * STEPS)
     return report["bytes"] / report["seconds"] / 1e6
 
 
-def daemons(build, rails):
-    """MB/s of two daemons over so many rails, every byte verified; and what the devices counted for it."""
-    settings = rdma.settings(data={"window": "4MiB"})
-    settings.rails = rails
+def daemons(build, rails, busy_poll="0s"):
+    """MB/s of two daemons over so many rails, every byte verified; and what was counted for it."""
+    # Fast enough on paper for chunks of 1 MiB; as many of them under way as in the bare loop.
+    settings = rdma.settings(data={"window": "4MiB"}, verbs={"busy_poll": busy_poll})
+    settings.rails, settings.speed = rails, "4gbit"
     with clusters.Cluster(settings, build, addresses=rdma.pair()) as cluster:
-        before = counters(cluster)
         # Two ranks: what is not sent to the other node stays at home, half of it.
-        report = cluster.replay("--verify", "--workload", "uniform", "--bytes-per-rank", f"{2 * MEGABYTES}MiB",
-                                "--steps", 1, "--warmup", 0)
+        arguments = ["--verify", "--workload", "uniform", "--bytes-per-rank", f"{2 * MEGABYTES}MiB", "--warmup", 0]
+        cluster.replay(*arguments, "--steps", 1)  # everything has been touched once
+        before = counters(cluster)
+        report = cluster.replay(*arguments, "--steps", STEPS)
         after = counters(cluster)
-    return report["bytes"] / report["seconds"] / 1e6, {key: after[key] - before[key] for key in after}, report
+    counted = {key: after[key] - before[key] for key in after}
+    return report["bytes"] / report["seconds"] / 1e6, {**counted, "seconds": report["seconds"]}
 
 
 def counters(cluster):
-    total = {}
+    total = {"cpu_seconds": sum(sum(node.cpu_seconds()) for node in cluster.nodes)}
     for node in cluster.nodes:
         for rail in cluster.ctl_json(node, "rails")["rails"]:
-            for key in ("tx_payload_bytes", "tx_chunks"):
+            for key in ("tx_payload_bytes", "tx_chunks", "tx_system_calls", "rx_system_calls"):
                 total[key] = total.get(key, 0) + int(rail[key])
             for key in ("work_requests", "completions", "tx_fences", "endpoint_errors"):
                 total[key] = total.get(key, 0) + int(rail["device"][key])
@@ -50,11 +55,10 @@ def counters(cluster):
     return total
 
 
-def shaped(build, repeat):
-    """Ratios to the bound of a skewed workload over four rails at 50 Mbit/s, by step."""
+def shaped(build, repeat, rates):
+    """Ratios to the bound of a skewed workload over shaped rails, by step."""
     settings = rdma.settings()
-    with rdma.Shaped(["50mbit"] * 4) as shaper, \
-            clusters.Cluster(settings, build, addresses=rdma.pair(["50mbit"] * 4)) as cluster:
+    with rdma.Shaped(rates) as shaper, clusters.Cluster(settings, build, addresses=rdma.pair(rates)) as cluster:
         report = cluster.replay("--verify", "--workload", "mixtral", "--bytes-per-rank", "64MiB", "--steps", repeat,
                                 "--warmup", 1)
         return {"ratios": [step["ratio_to_bound"] for step in report["per_step"]], "balance": report["balance"],
@@ -67,16 +71,22 @@ def main():
     parser.add_argument("-v", action="store_true")
     options = parser.parse_args()
     repeat = int(OUT.with_name("repeat").read_text())
-    result = {"bare": {1: [], 4: []}, "daemons": {1: [], 4: []}, "counters": None}
+    result = {"bare": {1: [], 4: []}, "daemons": {1: [], 4: []}, "busy": {busy: [] for busy in BUSY_POLLS}}
     for number in range(repeat):
         for rails in (1, 4):
             result["bare"][rails].append(bare(options.build, rails))
-            speed, counted, _ = daemons(options.build, rails)
+            speed, counted = daemons(options.build, rails)
             result["daemons"][rails].append(speed)
-            result["counters"] = counted
+            if rails == 4:
+                result["busy"]["0s"].append(counted)
             say(f"run {number}: {rails} rails, bare {result['bare'][rails][-1]:.1f} MB/s, daemons {speed:.1f} MB/s")
-    result["shaped"] = shaped(options.build, repeat)
+        for busy in BUSY_POLLS[1:]:
+            result["busy"][busy].append(daemons(options.build, 4, busy)[1])
+            say(f"busy_poll {busy}: {result['busy'][busy][-1]}")
+    result["shaped"] = shaped(options.build, repeat, ["50mbit"] * 4)
     say(f"shaped: {result['shaped']}")
+    result["uneven"] = shaped(options.build, repeat, ["50mbit", "50mbit", "25mbit", "50mbit"])
+    say(f"uneven: {result['uneven']}")
     OUT.write_text(json.dumps(result))
     say("bench ... ok")
     return 0

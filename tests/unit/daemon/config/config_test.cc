@@ -148,10 +148,11 @@ INSTANTIATE_TEST_SUITE_P(
                 "f.yaml:2: verbs.path_mtu: '1500': not one of auto, 256, 512, 1024, 2048, 4096"},
         BadCase{"verbs: {path_mtu: 8192}\n", "f.yaml:2: verbs.path_mtu: '8192': outside 256 to 4KiB"},
         BadCase{"verbs: {service_level: 16}\n", "f.yaml:2: verbs.service_level: '16': outside 0 to 15"},
-        BadCase{"verbs: {inline: 5}\n",
-                "f.yaml:2: verbs.inline: unknown key; known here: completion_queue_depth, fence_queue_depth, "
-                "gid_index, inline_bytes, max_windows, path_mtu, queue_pairs_per_peer, retry_count, "
-                "send_queue_depth, service_level, timeout, traffic_class"},
+        BadCase{
+            "verbs: {inline: 5}\n",
+            "f.yaml:2: verbs.inline: unknown key; known here: busy_poll, completion_queue_depth, fence_queue_depth, "
+            "gid_index, inline_bytes, max_windows, path_mtu, queue_pairs_per_peer, retry_count, "
+            "send_queue_depth, service_level, timeout, traffic_class"},
         BadCase{"log: &a {}\ndata: *a\n", "f.yaml:2: anchors are not supported"},
         BadCase{"---\nnode: a\n", "f.yaml: holds more than one YAML document"}));
 
@@ -180,7 +181,8 @@ TEST(ConfigTest, RailsOverVerbs) {
   const absl::StatusOr<Config> config = ParseConfig(
       "rails:\n- {device: mlx5_0, speed: 400gbit}\n- {name: x, transport: verbs, device: mlx5_1/2}\n"
       "- {device: \"mlx5_[2-5]/1\"}\n- {device: rxe_0}\n"
-      "verbs: {gid_index: 3, path_mtu: 1024, retry_count: 6, inline_bytes: 0, max_windows: 0, traffic_class: 106}\n",
+      "verbs: {gid_index: 3, path_mtu: 1024, retry_count: 6, inline_bytes: 0, max_windows: 0, traffic_class: 106, "
+      "busy_poll: 50us}\n",
       "f.yaml");
   ASSERT_TRUE(config.ok()) << config.status();
   ASSERT_EQ(config->rails.size(), 4u);
@@ -198,6 +200,7 @@ TEST(ConfigTest, RailsOverVerbs) {
   EXPECT_EQ(config->verbs.retry_count, 6u);
   EXPECT_EQ(config->verbs.inline_bytes, 0u);
   EXPECT_EQ(config->verbs.max_windows, 0u);
+  EXPECT_EQ(config->verbs.busy_poll, absl::Microseconds(50));
   EXPECT_EQ(config->verbs.traffic_class, 106u);
   const absl::StatusOr<Config> again = ParseConfig(PrintConfig(*config), "printed");
   ASSERT_TRUE(again.ok()) << again.status() << "\n" << PrintConfig(*config);
