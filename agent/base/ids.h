@@ -16,7 +16,7 @@ class StrongId {
   constexpr StrongId() = default;
   constexpr explicit StrongId(Rep value) : value_(value) {}
   constexpr Rep value() const { return value_; }
-  friend constexpr auto operator<=>(StrongId, StrongId) = default;
+  friend constexpr auto operator<=>(StrongId, StrongId) = default;  // NOLINT(modernize-use-nullptr): mistaken
   template <typename H>
   friend H AbslHashValue(H state, StrongId id) {
     return H::combine(std::move(state), id.value_);

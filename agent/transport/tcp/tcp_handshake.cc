@@ -168,7 +168,7 @@ void TcpRail::OnHalfOpen(Connection& connection) {
                           RefusalText(answer.refusal)));
     }
   }
-  if (answer.refusal != Refusal::kNone || !told) {
+  if (answer.refusal != Refusal::kNone || !told || peer == nullptr) {
     Discard(owned);
     return;
   }
