@@ -66,7 +66,10 @@ class Links(rdma.VerbsTest):
             thread.join()
         self.assertNotIn(None, reports, self.cluster.logs())
         for report in reports:
-            self.check_replay(report)
+            self.assertIs(report["verified"], True)
+            # What moved may be counted on both rails (docs/verbs.md, known gaps); nothing may be missing.
+            for direction in ("tx_bytes", "rx_bytes"):
+                self.assertGreaterEqual(sum(rail[direction] for rail in report["rails"]), report["bytes"])
 
     def test_work_moves_off_links_that_fail(self):
         before = len(self.rehomed())
