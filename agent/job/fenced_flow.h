@@ -31,6 +31,7 @@ struct FencedFlow {
   RailMask used = 0;         // something was posted to these in this round
   uint32_t fences_left = 0;  // not acknowledged; from the moment when the last byte was posted
   uint8_t round = 0;         // raised by the receiver when a rail has failed
+  bool asked = false;        // the receiver is to say whether it has it; nothing else decides meanwhile
   bool over = false;         // the receiver has everything
   std::vector<Lost> lost;    // of rails that failed in this round
 };

@@ -152,8 +152,10 @@ void JobTable::AskWhatArrived(NodeJob& job, PeerExchange& exchange) {
   rehome.job = job.key;
   rehome.failed_rails = exchange.failed;
   for (uint32_t zone = 0; zone < exchange.out.size(); ++zone) {
-    const FencedFlow& fenced = exchange.out[zone].fenced;
-    if (!fenced.over && (fenced.used & exchange.lost) != 0) rehome.flows.push_back({zone, fenced.round});
+    FencedFlow& fenced = exchange.out[zone].fenced;
+    if (fenced.over || (fenced.used & exchange.lost) == 0) continue;
+    fenced.asked = true;  // it may raise the round: fences of this one that are acknowledged from now on prove nothing
+    rehome.flows.push_back({zone, fenced.round});
   }
   if (rehome.flows.empty()) {
     exchange.lost = 0;
@@ -220,8 +222,7 @@ bool JobTable::OnMessage(const Peer& from, Rehomed&& message) {
   for (const Rehomed::Flow& answer : message.flows) {
     const bool known = answer.zone < exchange.out.size();
     FencedFlow* fenced = known ? &exchange.out[answer.zone].fenced : nullptr;
-    if (known && fenced->over) continue;
-    const bool fits = known && fenced->exchange != nullptr &&
+    const bool fits = known && fenced->asked &&
                       (answer.arrived ? fenced->unposted_bytes == 0 : answer.round == NextRound(fenced->round));
     if (!fits) {
       FailJob(*job,
@@ -230,12 +231,21 @@ bool JobTable::OnMessage(const Peer& from, Rehomed&& message) {
               true);
       return true;
     }
+    fenced->asked = false;
     if (answer.arrived) {
       FinishFlow(*job, exchange, exchange.out[answer.zone]);
       continue;
     }
     fenced->round = answer.round;
     if (complete && exchange.usable != 0) RestartFlow(*job, exchange, answer.zone);
+  }
+  for (const OutFlow& flow : exchange.out) {
+    if (!flow.fenced.asked) continue;
+    FailJob(*job,
+            absl::InternalError(absl::StrCat(from.node, " does not answer for every flow of job ", job->key.seq.value(),
+                                             " that it was asked about")),
+            true);
+    return true;
   }
   const auto rail = static_cast<uint32_t>(std::countr_zero(exchange.lost));
   if (complete) {

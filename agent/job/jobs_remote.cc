@@ -240,7 +240,8 @@ void JobTable::OnFencedDone(NodeJob& job, PeerExchange& exchange, const InFlight
   if (exchange.lost != 0) AskWhatArrived(job, exchange);  // it may have been the last on a rail that had failed before
   if (!done.fence) return;
   // One of an older round says nothing.
-  if (done.fenced->over || done.round != done.fenced->round || --done.fenced->fences_left > 0) return;
+  if (done.fenced->over || done.round != done.fenced->round || done.fenced->asked) return;
+  if (--done.fenced->fences_left > 0) return;
   done.fenced->over = true;
   --exchange.fenced_flows_left;
   --job.parts.at(done.source).fenced_flows_left;

@@ -14,6 +14,7 @@
 namespace railsd::testing {
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
 struct Case {
@@ -182,7 +183,7 @@ INSTANTIATE_TEST_SUITE_P(Errors, CompletionErrorTest, ::testing::ValuesIn(Cases(
 
 // Rails that die and come back at any moment, again and again: as long as one is left every byte arrives, once.
 TEST(CompletionErrorsTest, JobsSurviveRailsThatComeAndGo) {
-  for (uint64_t seed = 1; seed <= 20; ++seed) {
+  for (uint64_t seed = 1; seed <= 30; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     std::mt19937_64 random(seed);
     const bool weak = seed % 2 == 0;
@@ -190,7 +191,8 @@ TEST(CompletionErrorsTest, JobsSurviveRailsThatComeAndGo) {
         {.remote = true, .nodes = 3, .rails = 4, .seed = seed, .plan = {.chunk_bytes = 16 << 10}, .weak_zones = weak});
     Exchange exchange(&cluster, 6, "g", 2 << 20);
     exchange.JoinAll();
-    exchange.SetLengths(Exchange::RandomLengths(6, 200'000, random), seed);
+    const auto lengths = Exchange::RandomLengths(6, 200'000, random);
+    exchange.SetLengths(lengths, seed);
     for (size_t n = 0; n < 3; ++n) {
       for (auto& rail : cluster.node(n).rails) {
         rail->tamper = [](const SendOrder& order) {
@@ -212,6 +214,14 @@ TEST(CompletionErrorsTest, JobsSurviveRailsThatComeAndGo) {
     cluster.Run();
     exchange.ExpectDone(1);
     exchange.ExpectBytes();
+    for (uint32_t n = 0; n < 3; ++n) {  // ranks n and n + 3; whoever ends last has seen all
+      const auto first = (*exchange.trainer(n).Wait(1))->rail_tx_bytes;
+      const auto second = (*exchange.trainer(n + 3).Wait(1))->rail_tx_bytes;
+      uint64_t sent = 0, expected = 0;
+      for (size_t r = 0; r < 4; ++r) sent += std::max(first[r], second[r]);
+      for (uint32_t to = 0; to < 6; ++to) expected += to % 3 == n ? 0 : lengths[n][to] + lengths[n + 3][to];
+      EXPECT_EQ(sent, expected) << "node " << n;
+    }
     cluster.ExpectNothingOpen();
     if (::testing::Test::HasFailure()) return;
   }
@@ -245,6 +255,30 @@ TEST(CompletionErrorsTest, WhatHasArrivedIsNotSentAgain) {
   cluster.ExpectNothingOpen();
 }
 
+// Whoever has asked waits for the answer: fences of the round that may be over by then prove nothing, though the rails
+// acknowledge them. Once the sender took such a flow for done, and its receiver waited for ever.
+TEST(CompletionErrorsTest, NothingButTheAnswerDecidesWhatWasAsked) {
+  Cluster cluster({.remote = true, .nodes = 2, .rails = 2, .plan = {.chunk_bytes = 64 << 10}});
+  Exchange exchange(&cluster, 2, "g", 1 << 20);
+  exchange.JoinAll();
+  exchange.SetLengths({{0, 128 << 10}, {0, 0}}, 1);
+  cluster.node(0).rails[1]->frozen = true;
+  exchange.SubmitAll(1);
+  cluster.Run();  // rail 0 has sent its half and its fence
+  cluster.fabric().Fail(cluster.AddressOf(0, 0));
+  cluster.Hold(1, 0);
+  cluster.Run();
+  ASSERT_EQ(Outgoing<Rehomed>(cluster, 1).size(), 1u);
+  EXPECT_FALSE(Outgoing<Rehomed>(cluster, 1)[0]->flows[0].arrived);
+  cluster.node(0).rails[1]->frozen = false;  // its fence is of the round before
+  cluster.Run();
+  cluster.Release(1, 0);
+  cluster.Run();
+  exchange.ExpectDone(1);
+  exchange.ExpectBytes();
+  cluster.ExpectNothingOpen();
+}
+
 class LyingRehomeTest : public ::testing::TestWithParam<std::pair<const char*, std::function<void(Rehomed*)>>> {};
 
 TEST_P(LyingRehomeTest, FailsTheJob) {
@@ -271,13 +305,15 @@ TEST_P(LyingRehomeTest, FailsTheJob) {
     auto report = *exchange.trainer(r).Wait(1);
     ASSERT_TRUE(report.ok()) << report.status();
     EXPECT_EQ(report->status.code(), absl::StatusCode::kInternal);
-    EXPECT_THAT(std::string(report->status.message()), HasSubstr("which cannot be"));
+    EXPECT_THAT(std::string(report->status.message()),
+                AnyOf(HasSubstr("which cannot be"), HasSubstr("does not answer")));
   }
   cluster.ExpectNothingOpen();
 }
 
 INSTANTIATE_TEST_SUITE_P(Lies, LyingRehomeTest,
                          ::testing::Values(std::pair{"AnotherZone", [](Rehomed* a) { a->flows[0].zone = 9; }},
+                                           std::pair{"NoFlow", [](Rehomed* a) { a->flows.clear(); }},
                                            std::pair{"AnotherRound", [](Rehomed* a) { a->flows[0].round = 3; }},
                                            std::pair{"ArrivedBeforeItWasSent",
                                                      [](Rehomed* a) { a->flows[0].arrived = true; }}),
