@@ -1,7 +1,9 @@
 """Processor time of the daemons for a byte, against a bare loop over the same sockets in the same run."""
 
 import json
+import os
 import subprocess
+from pathlib import Path
 
 from cluster import Cluster, Loopback, Settings
 from common import BUILD, BenchError, Result, median, progress
@@ -11,8 +13,23 @@ STEPS = 64  # each is a dispatch and a combine; training runs many more on the s
 PER_PAIR = PER_RANK // NODES  # uniform, the quarter to oneself never leaves the node
 
 
+def softirq_seconds():
+    """What the kernel's ksoftirqd threads have used so far. Packets that they carry are paid by nobody's process, and how
+    many they carry depends on how a process calls the kernel: seconds of processes alone flatter io_uring."""
+    total = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            name, _, rest = stat.read_text().partition("(")[2].rpartition(")")
+        except OSError:
+            continue  # it has ended
+        if name.startswith("ksoftirqd/"):
+            total += sum(map(int, rest.split()[11:13]))
+    return total / os.sysconf("SC_CLK_TCK")
+
+
 def bare(network, *more):
     """One run of the bare loop: seconds of processor per GB, GB/s, system calls per GB."""
+    softirq = softirq_seconds()
     run = subprocess.run([BUILD / "bench/bare/bench_bare", "--network", network, "--nodes", str(NODES), "--rails",
                           str(RAILS), "--bytes-per-pair", str(PER_PAIR), "--rounds", str(2 * STEPS), *more],
                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
@@ -20,7 +37,8 @@ def bare(network, *more):
         raise BenchError(f"bench_bare ended with {run.returncode}: {run.stderr.strip()}")
     report = json.loads(run.stdout)
     gigabytes = report["bytes"] / 1e9
-    return {"user": report["user_seconds"] / gigabytes, "system": report["system_seconds"] / gigabytes,
+    softirq = softirq_seconds() - softirq
+    return {"softirq": softirq / gigabytes, "user": report["user_seconds"] / gigabytes, "system": report["system_seconds"] / gigabytes,
             "speed": gigabytes / report["seconds"], "calls": report["system_calls"] / gigabytes}
 
 
@@ -32,11 +50,13 @@ def counters(cluster):
 
 def daemons(cluster):
     """The same bytes through the daemons."""
-    before, calls = [node.cpu_seconds() for node in cluster.nodes], counters(cluster)
+    before, calls, softirq = [node.cpu_seconds() for node in cluster.nodes], counters(cluster), softirq_seconds()
     report = cluster.replay("--workload", "uniform", "--bytes-per-rank", PER_RANK, "--steps", STEPS, "--warmup", 0, "--verify")
     after, calls = [node.cpu_seconds() for node in cluster.nodes], counters(cluster) - calls
+    softirq = softirq_seconds() - softirq
     gigabytes = sum(rail["tx_bytes"] for rail in report["rails"]) / 1e9
-    return {"user": sum(b[0] - a[0] for a, b in zip(before, after)) / gigabytes,
+    return {"softirq": softirq / gigabytes,
+            "user": sum(b[0] - a[0] for a, b in zip(before, after)) / gigabytes,
             "system": sum(b[1] - a[1] for a, b in zip(before, after)) / gigabytes,
             "speed": gigabytes / report["seconds"], "calls": calls / gigabytes}
 
@@ -70,12 +90,16 @@ def measure(options):
         Result("cpu.daemons", of(ours, "user", "system"), "s/GB", None, "all daemons, /proc/PID/stat"),
         Result("cpu.daemons.user", of(ours, "user"), "s/GB", None, "of which in the daemons' own code"),
         Result("cpu.daemons.system", of(ours, "system"), "s/GB", None, "of which in the kernel"),
+        Result("cpu.daemons.softirq", of(ours, "softirq"), "s/GB", None, "beside it, in the kernel's ksoftirqd threads"),
         Result("cpu.daemons.system_calls", of(ours, "calls"), "per GB", None, "send and receive calls of the rails"),
         Result("cpu.daemons.speed", of(ours, "speed"), "GB/s", None, "bytes over the time of the phases"),
         Result("cpu.bare", of(theirs, "user", "system"), "s/GB", None, "the bare loop"),
+        Result("cpu.bare.softirq", of(theirs, "softirq"), "s/GB", None, "beside it, in the kernel's ksoftirqd threads"),
         Result("cpu.bare.system_calls", of(theirs, "calls"), "per GB", None, "send, receive and epoll calls"),
         Result("cpu.bare.speed", of(theirs, "speed"), "GB/s", None, "the bare loop"),
         Result("cpu.bare_io_uring", of(ring, "user", "system"), "s/GB", None,
                "the bare loop by io_uring instead of epoll: what the other choice would cost"),
+        Result("cpu.bare_io_uring.softirq", of(ring, "softirq"), "s/GB", None,
+               "beside it, in the kernel's ksoftirqd threads: add it before comparing"),
         Result("cpu.bare_io_uring.speed", of(ring, "speed"), "GB/s", None, "the same"),
     ]
