@@ -1,0 +1,247 @@
+#include "agent/rail/health.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace railsd {
+namespace {
+
+// Connections that break within so long broke together: each end finds out when it next sends, or is acknowledged.
+constexpr absl::Duration kTogether = absl::Seconds(1);
+
+// The better of two for new work comes first.
+int Badness(HealthState state) {
+  switch (state) {
+    case HealthState::kUp:
+      return 0;
+    case HealthState::kProbing:
+      return 1;
+    case HealthState::kSuspect:
+      return 2;
+    case HealthState::kDown:
+      return 3;
+  }
+  return 3;
+}
+
+}  // namespace
+
+const char* HealthStateName(HealthState state) {
+  switch (state) {
+    case HealthState::kUp:
+      return "up";
+    case HealthState::kSuspect:
+      return "suspect";
+    case HealthState::kDown:
+      return "down";
+    case HealthState::kProbing:
+      return "probing";
+  }
+  return "unknown";
+}
+
+double RailHealth::Failures::At(absl::Time now, absl::Duration half_life) const {
+  if (count == 0) return 0;
+  return count * std::exp2(-absl::FDivDuration(now - at, half_life));
+}
+
+void RailHealth::Failures::Add(absl::Time now, absl::Duration half_life) {
+  count = At(now, half_life) + 1;
+  at = now;
+}
+
+RailHealth::RailHealth(const HealthOptions& options, size_t rails) : options_(options), rails_(rails) {}
+
+RailHealth::Peer& RailHealth::At(PeerIndex index) {
+  while (peers_.size() <= index.value()) peers_.emplace_back().paths.resize(rails_.size());
+  return peers_[index.value()];
+}
+
+const RailHealth::Path* RailHealth::FindPath(RailIndex rail, PeerIndex peer) const {
+  return peer.value() < peers_.size() ? &peers_[peer.value()].paths[rail.value()] : nullptr;
+}
+
+void RailHealth::OnPeerUp(PeerIndex index, BootId boot) {
+  Peer& peer = At(index);
+  if (peer.known && peer.boot != boot) peer.paths.assign(rails_.size(), Path{});
+  for (Path& path : peer.paths) path.end_usable = true;  // until it says otherwise
+  peer.known = peer.up = true;
+  peer.boot = boot;
+}
+
+void RailHealth::OnPeerLost(PeerIndex index) {
+  Peer& peer = At(index);
+  peer.up = false;
+  for (size_t r = 0; r < rails_.size(); ++r) {
+    Path& path = peer.paths[r];
+    if (path.broken && rails_[r].charged && rails_[r].link_up) {  // those who broke together were lost together
+      rails_[r].charged = false;
+      rails_[r].failures = rails_[r].before;
+      --rails_[r].flaps;
+    } else if (path.broken && path.failures.at == path.broken_at) {
+      path.failures = path.before;
+      --rails_[r].flaps;
+    }
+    path.connected = path.stalled = path.broken = false;
+  }
+}
+
+void RailHealth::ChargeRail(size_t r, absl::Time now) {
+  Rail& rail = rails_[r];
+  if (rail.charged) return;
+  rail.charged = true;
+  rail.before = rail.failures;
+  rail.failures.Add(now, options_.half_life);
+  ++rail.flaps;
+}
+
+void RailHealth::ChargePath(Path& path, size_t r, absl::Time now) {
+  path.before = path.failures;
+  path.failures.Add(now, options_.half_life);
+  ++rails_[r].flaps;
+}
+
+void RailHealth::JudgeTogether(size_t r, absl::Time now) {
+  size_t broken = 0;
+  for (const Peer& peer : peers_) {
+    const Path& path = peer.paths[r];
+    if (!peer.up || (!path.connected && !path.broken)) continue;
+    if (path.connected || now - path.broken_at > kTogether) return;
+    ++broken;
+  }
+  if (broken < 2) return;  // with one peer nobody can tell whose fault it was
+  for (Peer& peer : peers_) {
+    Path& path = peer.paths[r];
+    if (!path.broken || path.failures.at != path.broken_at) continue;
+    path.failures = path.before;
+    --rails_[r].flaps;
+  }
+  ChargeRail(r, now);
+}
+
+void RailHealth::OnConnected(RailIndex rail, PeerIndex peer, absl::Time now) {
+  Rail& mine = rails_[rail.value()];
+  Path& path = At(peer).paths[rail.value()];
+  if (path.connected) return;
+  path.connected = true;
+  path.stalled = path.broken = false;
+  if (mine.link_up) mine.charged = false;
+  const double failures = path.failures.At(now, options_.half_life) + mine.failures.At(now, options_.half_life);
+  const double doublings = std::round(failures) - 1;
+  if (doublings < 0) return;
+  path.held_until = now + std::min(options_.max_hold, options_.first_hold * std::exp2(std::min(doublings, 40.0)));
+}
+
+void RailHealth::OnDisconnected(RailIndex rail, PeerIndex index, absl::Time now) {
+  Peer& peer = At(index);
+  Path& path = peer.paths[rail.value()];
+  if (!path.connected) return;
+  path.connected = path.stalled = false;
+  if (!peer.up || rails_[rail.value()].drained) return;
+  path.broken = true;
+  path.broken_at = now;
+  if (!rails_[rail.value()].link_up) return;  // charged to the rail when its link went down
+  ChargePath(path, rail.value(), now);
+  JudgeTogether(rail.value(), now);
+}
+
+void RailHealth::OnStalled(RailIndex rail, PeerIndex peer, bool stalled) {
+  Path& path = At(peer).paths[rail.value()];
+  path.stalled = stalled && path.connected;
+}
+
+void RailHealth::OnPeerSays(RailIndex rail, PeerIndex peer, bool usable) {
+  At(peer).paths[rail.value()].end_usable = usable;
+}
+
+void RailHealth::OnLink(RailIndex rail, bool up, const std::string& why, absl::Time now) {
+  Rail& mine = rails_[rail.value()];
+  mine.why = why;
+  if (mine.link_up == up) return;
+  mine.link_up = up;
+  if (!up && !mine.drained) ChargeRail(rail.value(), now);
+}
+
+bool RailHealth::SetDrained(RailIndex rail, bool drained) {
+  return std::exchange(rails_[rail.value()].drained, drained) != drained;
+}
+
+HealthState RailHealth::StateOf(const Rail& rail, const Path& path, absl::Time now) const {
+  if (!rail.link_up || !path.connected || !path.end_usable) return HealthState::kDown;
+  if (path.stalled) return HealthState::kSuspect;
+  return now < path.held_until ? HealthState::kProbing : HealthState::kUp;
+}
+
+HealthState RailHealth::PathState(RailIndex rail, PeerIndex peer, absl::Time now) const {
+  const Path* path = FindPath(rail, peer);
+  return path == nullptr ? HealthState::kDown : StateOf(rails_[rail.value()], *path, now);
+}
+
+bool RailHealth::MayUse(RailIndex rail, PeerIndex index, absl::Time now) const {
+  if (rails_[rail.value()].drained || index.value() >= peers_.size()) return false;
+  const Peer& peer = peers_[index.value()];
+  const HealthState mine = StateOf(rails_[rail.value()], peer.paths[rail.value()], now);
+  if (!peer.up || mine == HealthState::kDown) return false;
+  if (mine == HealthState::kUp) return true;
+  for (size_t r = 0; r < rails_.size(); ++r) {
+    if (!rails_[r].drained && StateOf(rails_[r], peer.paths[r], now) == HealthState::kUp) return false;
+  }
+  return true;
+}
+
+bool RailHealth::EndUsable(RailIndex rail) const {
+  const Rail& mine = rails_[rail.value()];
+  return mine.link_up && !mine.drained && !mine.charged;
+}
+
+std::string RailHealth::Why(const Rail& rail, HealthState state, absl::Time held_until, absl::Time now) const {
+  if (!rail.link_up) return rail.why.empty() ? "the link is down" : rail.why;
+  switch (state) {
+    case HealthState::kUp:
+      return "";
+    case HealthState::kSuspect:
+      return "what was sent makes no progress";
+    case HealthState::kDown:
+      return rail.charged ? "the connections to all peers broke together" : "not connected to any peer";
+    case HealthState::kProbing:
+      return absl::StrCat("held back for ", absl::FormatDuration(absl::Ceil(held_until - now, absl::Milliseconds(1))),
+                          " more after failures");
+  }
+  return "";
+}
+
+RailHealthView RailHealth::View(RailIndex rail, absl::Time now) const {
+  const Rail& mine = rails_[rail.value()];
+  RailHealthView view;
+  view.drained = mine.drained;
+  view.flaps = mine.flaps;
+  view.state = HealthState::kDown;
+  bool any = false;
+  for (const Peer& peer : peers_) {
+    if (!peer.up) continue;
+    any = true;
+    const Path& path = peer.paths[rail.value()];
+    const HealthState state = StateOf(mine, path, now);
+    if (state == HealthState::kProbing) view.held_until = std::max(view.held_until, path.held_until);
+    if (Badness(state) < Badness(view.state)) view.state = state;
+  }
+  if (!any && mine.link_up) view.state = HealthState::kUp;  // nobody has anything against it
+  view.why = Why(mine, view.state, view.held_until, now);
+  if (mine.drained) view.why = absl::StrCat("drained by an operator", view.why.empty() ? "" : "; ", view.why);
+  return view;
+}
+
+absl::Time RailHealth::NextChange(absl::Time now) const {
+  absl::Time next = absl::InfiniteFuture();
+  for (const Peer& peer : peers_) {
+    for (const Path& path : peer.paths) {
+      if (path.connected && path.held_until > now) next = std::min(next, path.held_until);
+    }
+  }
+  return next;
+}
+
+}  // namespace railsd
