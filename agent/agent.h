@@ -21,6 +21,7 @@
 #include "agent/control/messages.h"
 #include "agent/job/submission.h"
 #include "agent/plan/plan.h"
+#include "agent/rail/health.h"
 #include "agent/transport/transport.h"
 #include "agent/transport/verbs_tuning.h"
 
@@ -59,6 +60,7 @@ struct AgentOptions {
   uint64_t frame_bytes = 0;   // 0: about 1 ms of the rail's rate
   uint64_t window_bytes = 0;  // per (rail, destination); 0: from the rail's rate
   VerbsTuning verbs;          // for every rail of RailKind::kVerbs
+  HealthOptions health;
   absl::Duration max_job_time = absl::Minutes(10);
   absl::Duration max_join_time = absl::Minutes(10);
   absl::Duration peer_lost = absl::Seconds(5);  // jobs wait for a rail to a peer for so long
@@ -98,6 +100,7 @@ struct RailView {
   uint64_t speed_bytes_per_s = 0;     // planned with
   uint64_t measured_bytes_per_s = 0;  // while busy; 0 until known
   uint32_t peers_up = 0, peers_known = 0;
+  RailHealthView health;
   uint64_t queued_bytes = 0;     // planned, not posted
   uint64_t in_flight_bytes = 0;  // posted, not acknowledged
   size_t command_depth = 0, event_depth = 0;
@@ -114,7 +117,8 @@ struct PeerView {
   bool up = false;             // control stream
   std::vector<bool> rails_up;  // data connections, by rail
   std::vector<std::string> rail_addresses;
-  std::string why;  // when not up
+  std::string why;                            // when not up
+  std::vector<HealthState> rail_states = {};  // may new work go that way; by rail
 };
 struct SessionView {
   SessionId id;
@@ -204,6 +208,12 @@ class Agent {
   // Refuses new groups and sessions; submissions up to the highest sequence that any local member has submitted are
   // still accepted. `drained` is called when no job is active, or at the deadline with DEADLINE_EXCEEDED.
   virtual void Drain(absl::Duration limit, Callback<absl::Status> drained) = 0;
+
+  // Operators: from now on nothing new goes over the rail, here and at the peers, which are told; what is under way
+  // ends. Or the other way round. `rail` is its name, or its index. Lasts until it is undone or the daemon ends. OK
+  // also when it was so; NOT_FOUND when there is no such rail; FAILED_PRECONDITION for the last one that is not
+  // drained.
+  virtual void DrainRail(std::string rail, bool drained, Callback<absl::Status> done) = 0;
 
   virtual void Snapshot(Callback<AgentSnapshot> done) = 0;
 };

@@ -41,6 +41,7 @@ AgentOptions AgentOptionsFrom(const Config& config, BootId boot, std::shared_ptr
   options.frame_bytes = config.frame_bytes;
   options.window_bytes = config.window_bytes;
   options.verbs = config.verbs;
+  options.health = config.health;
   options.max_job_time = config.timeouts.job;
   options.max_join_time = config.timeouts.join;
   options.peer_lost = config.timeouts.peer_lost;

@@ -144,6 +144,10 @@ class AgentImpl final : public Agent {
   void Drain(absl::Duration limit, Callback<absl::Status> drained) override {
     Push([=, drained = std::move(drained)](Engine& engine) mutable { engine.Drain(limit, std::move(drained)); });
   }
+  void DrainRail(std::string rail, bool drained, Callback<absl::Status> done) override {
+    Call(std::move(done),
+         [=, rail = std::move(rail)](Engine& engine, auto done) { engine.DrainRail(rail, drained, std::move(done)); });
+  }
   void Snapshot(Callback<AgentSnapshot> done) override {
     const size_t depth = QueueDepth();
     Push([this, depth, done = std::move(done)](Engine& engine) mutable {

@@ -1,7 +1,6 @@
 #include "agent/job/engine.h"
 
 #include <algorithm>
-#include <cstring>
 #include <type_traits>
 #include <utility>
 
@@ -47,7 +46,9 @@ Engine::Engine(AgentOptions options, std::vector<RailPort*> rails, ControlLink* 
       sprayer_({options_.plan.chunk_bytes, options_.late_binding && options_.plan.policy == Policy::kLpt,
                 options_.window_bytes},
                &rails_, &peers_),
-      jobs_({&options_, &peers_, &sessions_, &groups_, &outbox_, &rails_, &sprayer_, copier_, observer_}),
+      health_(options_.health, rails.size()),
+      told_usable_(rails.size(), true),
+      jobs_({&options_, &peers_, &sessions_, &groups_, &outbox_, &rails_, &sprayer_, &health_, copier_, observer_}),
       events_(kEventBatch) {}
 
 void Engine::SetNow(absl::Time now) {
@@ -123,6 +124,8 @@ void Engine::OnPeerUp(const PeerHello& hello) {
   peer.up = true;
   peer.why.clear();
   peer.stranded_since = now_;
+  health_.OnPeerUp(peer.index, peer.boot);
+  TellEndsTo(peer);
   for (size_t r = 0; r < rails_.size(); ++r) {
     if (!peer.rails[r].known) continue;
     RailCommand command;
@@ -145,6 +148,8 @@ void Engine::LosePeer(Peer& peer, const std::string& why) {
   peer.up = false;
   peer.why = why;
   options_.log->warn("peer_down node={} boot={:016x} why=\"{}\"", peer.node, peer.boot.value(), why);
+  health_.OnPeerLost(peer.index);
+  TellEnds();
   for (size_t r = 0; r < rails_.size(); ++r) {
     peer.rails[r].connected = false;
     RailCommand command;
@@ -187,11 +192,7 @@ bool Engine::Dispatch(const Peer& from, ControlMessage message) {
       [&](auto&& m) -> bool {
         using M = std::decay_t<decltype(m)>;
         if constexpr (std::is_same_v<M, RailState>) {
-          if (m.rail.value() >= rails_.size()) return false;
-          peers_.Get(from.index).rails[m.rail.value()].usable = m.usable;
-          peers_.Get(from.index).UpdateStranded(now_);
-          if (m.usable) jobs_.OnPeerReachable(from);
-          return true;
+          return OnPeerRailState(from, m);
         } else if constexpr (std::is_same_v<M, GroupBroken>) {
           if (groups_.Find(m.epoch) != nullptr) return groups_.OnMessage(from, std::move(m));
           KeepEarly(from, m.epoch, std::move(m));
@@ -259,20 +260,7 @@ void Engine::FinishDrain() {
 
 void Engine::OnRailEvent(RailIndex rail, const RailEvent& event) {
   if (event.kind == RailEvent::Kind::kPeerUp || event.kind == RailEvent::Kind::kPeerDown) {
-    Peer& peer = peers_.Get(event.peer);
-    if (event.cookie != peer.boot.value()) return;  // of a life of the peer that is over
-    const bool up = event.kind == RailEvent::Kind::kPeerUp;
-    peer.rails[rail.value()].connected = up && peer.up;
-    peer.UpdateStranded(now_);
-    if (up) {
-      options_.log->info("rail_up rail={} peer={}", rail.value(), peer.node);
-      jobs_.OnPeerReachable(peer);
-    } else {
-      options_.log->warn("rail_down rail={} peer={} error=\"{}\"", rail.value(), peer.node,
-                         event.error_number == 0 ? "closed" : std::strerror(event.error_number));
-      jobs_.OnRailLost(rail, peer);
-    }
-    return;
+    return OnPathEvent(rail, event);
   }
   if (event.kind == RailEvent::Kind::kBadPeer) {
     options_.log->warn("protocol_error rail={} peer={}", rail.value(), peers_.Get(event.peer).node);
@@ -329,6 +317,7 @@ bool Engine::Step() {
   }
   groups_.Tick(now_);
   jobs_.Tick();
+  if (now_ >= health_due_) RefreshAllPaths();
   any = sprayer_.Dispatch(now_) || any;
   jobs_.SendTallies();
   sweep_ = jobs_.Reap() || sweep_;
@@ -340,7 +329,7 @@ bool Engine::Step() {
 }
 
 absl::Time Engine::NextDeadline() const {
-  absl::Time next = std::min({jobs_.NextDeadline(), groups_.NextDeadline(), drain_deadline_});
+  absl::Time next = std::min({jobs_.NextDeadline(), groups_.NextDeadline(), drain_deadline_, health_due_});
   // Full queues and closing sessions are looked at again soon even if no event comes.
   const bool retry = std::any_of(rails_.begin(), rails_.end(), [](const RailHandle& r) { return r.overflowing(); });
   if (retry || sweep_) next = std::min(next, now_ + absl::Milliseconds(1));

@@ -15,6 +15,7 @@
 #include "agent/job/peers.h"
 #include "agent/job/sessions.h"
 #include "agent/job/sprayer.h"
+#include "agent/rail/health.h"
 #include "agent/rail/rail.h"
 
 namespace railsd {
@@ -53,6 +54,7 @@ class Engine {
   void SendSignal(RailIndex rail, PeerIndex peer, std::string bytes);
   void OnPeerMessage(const std::string& node, BootId boot, ControlMessage message);
   void Drain(absl::Duration limit, Callback<absl::Status> drained);
+  void DrainRail(const std::string& rail, bool drained, Callback<absl::Status> done);
   AgentSnapshot Snapshot(size_t queue_depth) const;
   // Ends every session; step on until Idle() for the answers to those who wait.
   void Shutdown();
@@ -76,6 +78,18 @@ class Engine {
   bool TakeRailEvents();
   void OnRailEvent(RailIndex rail, const RailEvent& event);
   void LosePeer(Peer& peer, const std::string& why);
+
+  // engine_health.cc: what becomes of connections, and what follows for work and peers.
+  void OnPathEvent(RailIndex rail, const RailEvent& event);
+  bool OnPeerRailState(const Peer& from, const RailState& message);
+  // What may go over which rails may have changed: work leaves those that it may not use, and waits no longer for
+  // others.
+  void RefreshPaths(Peer& peer);
+  void RefreshAllPaths();
+  // Tells all peers of this node's ends that work, or do not, since they were told last.
+  void TellEnds();
+  void TellEndsTo(const Peer& peer);
+
   // False: of nothing that is known here.
   bool Dispatch(const Peer& from, ControlMessage message);
   bool OnSignal(const Peer& from, RailSignal&& signal);
@@ -93,6 +107,9 @@ class Engine {
   std::vector<RailHandle> rails_;
   GroupTable groups_;
   Sprayer sprayer_;
+  RailHealth health_;
+  std::vector<bool> told_usable_;                   // of this node's ends of the rails
+  absl::Time health_due_ = absl::InfiniteFuture();  // when a path's state changes by itself
   JobTable jobs_;
   absl::Time now_;
   std::vector<RailEvent> events_;  // scratch

@@ -51,16 +51,19 @@ AgentSnapshot Engine::Snapshot(size_t queue_depth) const {
   for (size_t r = 0; r < rails_.size(); ++r) {
     const RailIndex index(static_cast<uint32_t>(r));
     snapshot.rails.push_back(ViewOfRail(options_.rails[r], index, rails_[r], sprayer_));
+    snapshot.rails.back().health = health_.View(index, now_);
     snapshot.rails.back().rx_payload_bytes += jobs_.told_rx_bytes(r);  // what the rail itself could not see
   }
   for (size_t p = 0; p < peers_.size(); ++p) {
     const Peer& peer = peers_.Get(PeerIndex(static_cast<uint32_t>(p)));
     PeerView view{peer.node, peer.boot, peer.up, {}, {}, peer.why};
     for (size_t r = 0; r < rails_.size(); ++r) {
-      view.rails_up.push_back(peer.CanSend(r));
+      const bool up = peer.up && peer.rails[r].connected;
+      view.rails_up.push_back(up);
+      view.rail_states.push_back(health_.PathState(RailIndex(static_cast<uint32_t>(r)), peer.index, now_));
       view.rail_addresses.push_back(peer.rails[r].address);
       snapshot.rails[r].peers_known += peer.rails[r].known;
-      snapshot.rails[r].peers_up += peer.CanSend(r);
+      snapshot.rails[r].peers_up += up;
     }
     snapshot.peers.push_back(std::move(view));
   }

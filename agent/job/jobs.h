@@ -19,6 +19,7 @@
 #include "agent/job/peers.h"
 #include "agent/job/sessions.h"
 #include "agent/job/sprayer.h"
+#include "agent/rail/health.h"
 
 namespace railsd {
 
@@ -35,6 +36,7 @@ class JobTable {
     Outbox* outbox;
     std::vector<RailHandle>* rails;
     Sprayer* sprayer;
+    const RailHealth* health;
     Copier* copier;
     AgentObserver* observer;  // may be null
   };
@@ -63,6 +65,8 @@ class JobTable {
   void OnPeerReachable(const Peer& peer);
   // A rail to the peer went down, and with it the keys of every zone on it.
   void OnRailLost(RailIndex rail, const Peer& peer);
+  // The rail may carry nothing new to the peer, though its connection may be up.
+  void OnRailUnusable(RailIndex rail, const Peer& peer);
   void OnPeerLost(const Peer& peer);
   void OnGroupBroken(const Group& group);
   // Tells receivers that cannot count it what was sent to them; call after the sprayer has posted.
@@ -216,6 +220,7 @@ class JobTable {
   Outbox& outbox_;
   std::vector<RailHandle>& rails_;
   Sprayer& sprayer_;
+  const RailHealth& health_;
   Copier& copier_;
   AgentObserver* const observer_;
   const bool remote_;          // the rails write into remote memory

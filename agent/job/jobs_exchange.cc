@@ -185,8 +185,9 @@ void JobTable::SendReady(NodeJob& job, PeerExchange& exchange, uint32_t slot) {
   ready.slot = slot;
   ready.generation = slot == 0 ? 0 : slots_[slot].generation;
   for (size_t r = 0; r < rails_.size(); ++r) {
-    ready.rails.push_back({RailIndex(static_cast<uint32_t>(r)), true,
-                           static_cast<uint64_t>(rails_[r].speed_bytes_per_s), ingress_left_bytes_ / rails_.size()});
+    const RailIndex rail(static_cast<uint32_t>(r));
+    ready.rails.push_back({rail, health_.EndUsable(rail), static_cast<uint64_t>(rails_[r].speed_bytes_per_s),
+                           ingress_left_bytes_ / rails_.size()});
   }
   if (remote_ && slot != 0) AddRanges(exchange, &ready);
   outbox_.Send(peer.node, std::move(ready));
@@ -254,7 +255,11 @@ void JobTable::PlanExchange(NodeJob& job, PeerExchange& exchange) {
   const absl::Status planned = BuildPlan(plan_flows_, plan_rails_, exchange.peer, options_.plan, &ledger_, &workspace_);
   if (!planned.ok()) {
     // No rail is up towards the peer: planned again when one comes up; the job's deadline bounds the wait.
-    if (planned.code() == absl::StatusCode::kUnavailable) return;
+    if (planned.code() == absl::StatusCode::kUnavailable) {
+      // What its receiver's ends can do by then is known from RailState.
+      for (Ready::RailState& rail : exchange.ready->rails) rail.usable = rail.usable || !remote_;
+      return;
+    }
     return FailJob(job, planned, true);
   }
   ++counters_.plans;
@@ -283,7 +288,7 @@ void JobTable::MaybeRunning(NodeJob& job) {
 
 void JobTable::OnPeerReachable(const Peer& peer) {
   for (size_t r = 0; r < rails_.size(); ++r) {
-    if (!remote_ && !peer.CanSend(r)) sprayer_.Evacuate(r, peer.index);  // there is a way again
+    if (!peer.CanSend(r)) sprayer_.Evacuate(r, peer.index);  // there is a way again
   }
   for (auto& [key, job] : jobs_) {
     auto exchange = job->peers.find(peer.index);

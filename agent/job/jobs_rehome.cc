@@ -26,9 +26,14 @@ void JobTable::LoseRail(PeerExchange& exchange, size_t rail) {
   if (exchange.planned) sprayer_.Evacuate(rail, exchange.peer);
 }
 
-void JobTable::OnRailLost(RailIndex rail, const Peer& peer) {
+void JobTable::OnRailUnusable(RailIndex rail, const Peer& peer) {
   if (peer.stranded_since < absl::InfiniteFuture()) Sooner(peer.stranded_since + options_.peer_lost);
-  if (!remote_) return sprayer_.Evacuate(rail.value(), peer.index);
+  sprayer_.Evacuate(rail.value(), peer.index);
+}
+
+void JobTable::OnRailLost(RailIndex rail, const Peer& peer) {
+  if (!remote_) return OnRailUnusable(rail, peer);
+  if (peer.stranded_since < absl::InfiniteFuture()) Sooner(peer.stranded_since + options_.peer_lost);
   std::vector<std::pair<NodeJob*, PeerExchange*>> hit;
   for (auto& [key, job] : jobs_) {
     auto it = job->peers.find(peer.index);

@@ -130,7 +130,10 @@ void JobTable::AddRanges(const PeerExchange& exchange, Ready* ready) const {
   ready->fences = set.fences;
   ready->ranges.reserve(count);
   ready->keys.reserve(count * rails_.size());
-  for (size_t r = 0; r < rails_.size(); ++r) ready->rails[r].usable = (exchange.opened & RailBit(r)) != 0;
+  RailMask wanted = 0;
+  for (size_t r = 0; r < rails_.size(); ++r) wanted |= ready->rails[r].usable ? RailBit(r) & exchange.opened : 0;
+  if (wanted == 0) wanted = exchange.opened;  // no other has keys
+  for (size_t r = 0; r < rails_.size(); ++r) ready->rails[r].usable = (wanted & RailBit(r)) != 0;
   for (uint32_t zone = 0; zone < set.zones.size(); ++zone) {
     for (const MemoryRanges::Piece& piece : set.zones[zone].pieces()) {
       const size_t i = ready->ranges.size();

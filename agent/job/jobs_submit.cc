@@ -33,6 +33,7 @@ JobTable::JobTable(const Parts& parts)
       outbox_(*parts.outbox),
       rails_(*parts.rails),
       sprayer_(*parts.sprayer),
+      health_(*parts.health),
       copier_(*parts.copier),
       observer_(parts.observer),
       remote_(std::any_of(rails_.begin(), rails_.end(), [](const RailHandle& r) { return r.port->WritesRemotely(); })),

@@ -17,7 +17,7 @@ namespace railsd {
 struct PeerRail {
   bool known = false;      // the peer has a rail of this index
   bool connected = false;  // the data connection is up
-  bool usable = true;      // the peer did not say that its end is down
+  bool usable = true;      // its health lets new work go this way
   double speed_bytes_per_s = 0;
   std::string address;
 };

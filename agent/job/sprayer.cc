@@ -265,7 +265,8 @@ void Sprayer::Evacuate(size_t r, PeerIndex peer) {
     if (run->fenced == nullptr) {
       Push(peers_->Get(peer).CanSend(r) ? r : Refuge(r, peer), peer, run);
     } else {
-      const bool stays = (run->fenced->usable & RailBit(r)) != 0 || run->fenced->usable == 0;
+      const bool usable = (run->fenced->usable & RailBit(r)) != 0 && peers_->Get(peer).CanSend(r);
+      const bool stays = usable || run->fenced->usable == 0;
       Push(stays ? r : LeastQueued(run->fenced->usable, peer), peer, run);
     }
     run = next;

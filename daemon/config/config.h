@@ -70,6 +70,7 @@ struct Config {
   uint64_t frame_bytes = 0;   // 0: derived
   uint64_t window_bytes = 0;  // 0: derived
   VerbsTuning verbs;
+  HealthOptions health;
   AgentLimits limits;
   uint32_t finished_jobs_kept = 256;
   uint64_t max_message_bytes = 16 << 20;

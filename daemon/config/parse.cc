@@ -131,6 +131,20 @@ void ReadTimeouts(const YamlReader& in, Config* config) {
   }
 }
 
+void ReadHealth(const YamlReader& in, Config* config) {
+  HealthOptions& h = config->health;
+  const auto time = [](absl::Duration* out, absl::Duration min, absl::Duration max) {
+    return [=](const YamlReader& r) { r.Time(out, min, max); };
+  };
+  in.Map({{"first_hold", time(&h.first_hold, absl::ZeroDuration(), absl::Minutes(10))},
+          {"max_hold", time(&h.max_hold, absl::ZeroDuration(), absl::Hours(1))},
+          {"half_life", time(&h.half_life, absl::Milliseconds(1), absl::Hours(24))}});
+  if (h.first_hold > h.max_hold) {
+    in.Fail(absl::StrCat("max_hold ", absl::FormatDuration(h.max_hold), " is less than first_hold ",
+                         absl::FormatDuration(h.first_hold)));
+  }
+}
+
 void ReadLog(const YamlReader& in, Config* config) {
   in.Map({{"level",
            [&](const YamlReader& r) {
@@ -178,6 +192,7 @@ std::map<absl::string_view, YamlReader::Field> TopLevel(Config* config) {
        }},
       {"limits", [=](const YamlReader& r) { ReadLimits(r, config); }},
       {"timeouts", [=](const YamlReader& r) { ReadTimeouts(r, config); }},
+      {"health", [=](const YamlReader& r) { ReadHealth(r, config); }},
       {"verbs", [=](const YamlReader& r) { ReadVerbs(r, &config->verbs); }},
       {"log", [=](const YamlReader& r) { ReadLog(r, config); }},
       {"tls", [=](const YamlReader& r) { r.Fail("reserved: this version has no TLS between nodes; remove the key"); }},

@@ -135,6 +135,10 @@ void PrintRest(YAML::Emitter& out, const Config& config) {
   Time(out, "peer_lost", config.timeouts.peer_lost);
   Time(out, "heartbeat", config.timeouts.heartbeat);
   Time(out, "drain", config.timeouts.drain);
+  out << EndMap << Key << "health" << Value << BeginMap;
+  Time(out, "first_hold", config.health.first_hold);
+  Time(out, "max_hold", config.health.max_hold);
+  Time(out, "half_life", config.health.half_life);
   out << EndMap << Key << "log" << Value << BeginMap;
   out << Key << "level" << Value << config.log.level;
   Text(out, "file", config.log.file);

@@ -63,6 +63,7 @@ TEST(ConfigTest, PrintedConfigurationReadsBackTheSame) {
       "  dns: {name: a.b, port: 99, refresh: 250ms}\n"
       "plan: {policy: round_robin, chunk: 2MiB, min_chunk: 1}\ndata: {frame: 128KiB, window: 3MB}\n"
       "limits: {max_sessions: 3, max_message: 65536}\ntimeouts: {job: 1h30m, peer_lost: 200ms, heartbeat: 50ms}\n"
+      "health: {first_hold: 50ms, max_hold: 7s, half_life: 2m}\n"
       "log: {level: debug, file: \"/tmp/a \\\"b\\\"\", format: json}\n";
   const absl::StatusOr<Config> config = ParseConfig(text, "f.yaml");
   ASSERT_TRUE(config.ok()) << config.status();
@@ -76,6 +77,8 @@ TEST(ConfigTest, PrintedConfigurationReadsBackTheSame) {
   EXPECT_EQ(again->rails[1].name, "rail1");
   EXPECT_EQ(again->timeouts.job, absl::Minutes(90));
   EXPECT_EQ(again->log.file, "/tmp/a \"b\"");
+  EXPECT_EQ(again->health.first_hold, absl::Milliseconds(50));
+  EXPECT_TRUE(again->health == config->health);
   EXPECT_TRUE(again->dns == config->dns);
 }
 
@@ -94,7 +97,8 @@ INSTANTIATE_TEST_SUITE_P(
     Table, BadConfigTest,
     ::testing::Values(
         BadCase{"nodee: x\n",
-                "f.yaml:2: nodee: unknown key; known here: control, data, limits, log, metrics, node, operator_group, "
+                "f.yaml:2: nodee: unknown key; known here: control, data, health, limits, log, metrics, node, "
+                "operator_group, "
                 "operator_mode, peers, plan, rails, socket_dir, socket_mode, timeouts, tls, verbs"},
         BadCase{"node: a\nnode: b\n", "f.yaml:3: node: given twice"},
         BadCase{"node: \"a b\"\n", "f.yaml:2: node: 'a b': not a name: 1 to 253 of letters, digits, '.', '_' and '-'"},
@@ -123,6 +127,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "f.yaml:2: timeouts.job: '5': not a time; write a number and a unit, as in 500ms, 10s, 5m or 1h30m"},
         BadCase{"timeouts: {job: -5s}\n", "f.yaml:2: timeouts.job: '-5s': negative"},
         BadCase{"timeouts: {job: inf}\n", "f.yaml:2: timeouts.job: 'inf': must be finite"},
+        BadCase{"health: {max_hold: 10ms}\n", "f.yaml:2: health: max_hold 10ms is less than first_hold 200ms"},
         BadCase{"timeouts: {peer_lost: 800ms}\n",
                 "f.yaml:2: timeouts: peer_lost 800ms is less than two heartbeats of 500ms"},
         BadCase{"log: {level: loud}\n", "f.yaml:2: log.level: 'loud': not one of trace, debug, info, warning, error"},

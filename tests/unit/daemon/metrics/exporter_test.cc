@@ -106,6 +106,7 @@ TEST_F(ExporterTest, AnEngineThatDoesNotAnswerDoesNotHangTheScrape) {
     void OnPeerDown(std::string, std::string) override {}
     bool OnPeerMessage(std::string, BootId, ControlMessage) override { return true; }
     void Drain(absl::Duration, Callback<absl::Status>) override {}
+    void DrainRail(std::string, bool, Callback<absl::Status>) override {}
     void Snapshot(Callback<AgentSnapshot> done) override { kept_ = std::move(done); }
 
    private:

@@ -1,0 +1,198 @@
+// What the engine makes of the health of rails: flaps hold work back, drains move it off, peers hear of it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "tests/unit/agent/job/cluster.h"
+
+namespace railsd::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+uint64_t SentOver(Cluster& cluster, size_t n, size_t rail) {
+  return cluster.node(n).engine->Snapshot(0).rails[rail].tx_payload_bytes;
+}
+
+absl::Status Drain(Cluster& cluster, size_t n, const std::string& rail, bool drained) {
+  absl::Status answer = absl::UnknownError("no answer");
+  cluster.node(n).engine->DrainRail(rail, drained, [&](absl::Status s) { answer = std::move(s); });
+  return answer;
+}
+
+// Both kinds of rails.
+class EngineHealthTest : public ::testing::TestWithParam<bool> {
+ protected:
+  void Make(size_t nodes, size_t rails, Policy policy = Policy::kLpt) {
+    cluster_ = std::make_unique<Cluster>(Cluster::Options{
+        .remote = GetParam(), .nodes = nodes, .rails = rails, .plan = {.policy = policy, .chunk_bytes = 64 << 10}});
+    exchange_ = std::make_unique<Exchange>(cluster_.get(), static_cast<uint32_t>(nodes), "g", 6 << 20);
+    exchange_->JoinAll();
+  }
+  void Begin(uint64_t seq, uint64_t bytes = 2'000'000) {
+    const uint32_t world = exchange_->world();
+    exchange_->SetLengths(std::vector<std::vector<uint64_t>>(world, std::vector<uint64_t>(world, bytes)), seq);
+    exchange_->SubmitAll(seq);
+  }
+  void RunJob(uint64_t seq) {
+    Begin(seq);
+    Finish(seq);
+  }
+  void Finish(uint64_t seq) {
+    cluster_->Run();
+    exchange_->ExpectDone(seq);
+    exchange_->ExpectBytes();
+  }
+  RailView Rail(size_t n, size_t rail) { return cluster_->node(n).engine->Snapshot(0).rails[rail]; }
+
+  std::unique_ptr<Cluster> cluster_;
+  std::unique_ptr<Exchange> exchange_;
+};
+
+TEST_P(EngineHealthTest, ARailThatFlappedIsHeldBackAndThenUsedAgain) {
+  Make(2, 2);
+  RunJob(1);
+  cluster_->fabric().Fail(cluster_->AddressOf(0, 0));
+  cluster_->Run();
+  EXPECT_EQ(Rail(0, 0).health.state, HealthState::kDown);
+  cluster_->fabric().Heal(cluster_->AddressOf(0, 0));
+  cluster_->Run();
+  EXPECT_EQ(Rail(0, 0).peers_up, 1u);
+  EXPECT_EQ(Rail(0, 0).health.state, HealthState::kProbing);
+  const uint64_t before = SentOver(*cluster_, 0, 0);
+  RunJob(2);
+  EXPECT_EQ(SentOver(*cluster_, 0, 0), before) << "held back";
+  const absl::Time due = cluster_->node(0).engine->NextDeadline();
+  EXPECT_LE(due, absl::UnixEpoch() + absl::Milliseconds(250)) << "the engine wakes up by itself";
+  cluster_->Advance(absl::Milliseconds(250));
+  cluster_->Run();
+  EXPECT_EQ(Rail(0, 0).health.state, HealthState::kUp);
+  EXPECT_EQ(Rail(0, 0).health.flaps, 1u);
+  RunJob(3);
+  EXPECT_GE(SentOver(*cluster_, 0, 0), before + 900'000);
+  cluster_->ExpectNothingOpen();
+}
+
+TEST_P(EngineHealthTest, AHoldEndsInTheMiddleOfAJob) {
+  Make(2, 2);
+  for (size_t r : {0u, 1u}) cluster_->fabric().Fail(cluster_->AddressOf(0, r));
+  cluster_->Run();
+  Begin(1);
+  cluster_->fabric().Heal(cluster_->AddressOf(0, 1));
+  uint64_t steps = 60;
+  cluster_->Run([&] { return steps-- == 0; });
+  cluster_->fabric().Heal(cluster_->AddressOf(0, 0));  // both are held back: both may be used
+  Finish(1);
+  cluster_->ExpectNothingOpen();
+}
+
+TEST_P(EngineHealthTest, ADrainMovesWorkOffAndLosesNothing) {
+  for (const Policy policy : {Policy::kLpt, Policy::kPinned, Policy::kRoundRobin}) {
+    SCOPED_TRACE(std::string(PolicyName(policy)));
+    Make(3, 3, policy);
+    Begin(1);
+    uint64_t steps = 60;
+    cluster_->Run([&] { return steps-- == 0; });
+    ASSERT_TRUE(Drain(*cluster_, 0, "rail1", true).ok());
+    ASSERT_TRUE(Drain(*cluster_, 0, "1", true).ok()) << "again, by its index";
+    Finish(1);
+    std::vector<uint64_t> before;
+    for (size_t n = 0; n < 3; ++n) before.push_back(SentOver(*cluster_, n, 1));
+    RunJob(2);
+    EXPECT_EQ(SentOver(*cluster_, 0, 1), before[0]);
+    EXPECT_EQ(Rail(0, 1).health.drained, true);
+    EXPECT_THAT(Rail(0, 1).health.why, HasSubstr("drained by an operator"));
+    if (policy != Policy::kPinned) {  // n1 and n2 have heard of it: rail 1 is theirs alone
+      EXPECT_GT(SentOver(*cluster_, 1, 1), before[1]);
+      EXPECT_LT(SentOver(*cluster_, 1, 1), before[1] + 2'000'000);
+    }
+    ASSERT_TRUE(Drain(*cluster_, 0, "rail1", false).ok());
+    cluster_->Run();
+    RunJob(3);
+    EXPECT_TRUE(policy == Policy::kPinned || SentOver(*cluster_, 0, 1) > before[0]);
+    cluster_->ExpectNothingOpen();
+  }
+}
+
+TEST_P(EngineHealthTest, APeerThatComesLaterHearsOfADrain) {
+  Make(2, 2);
+  ASSERT_TRUE(Drain(*cluster_, 1, "rail0", true).ok());
+  cluster_->Run();
+  EXPECT_EQ(cluster_->node(0).engine->Snapshot(0).peers[0].rail_states[0], HealthState::kDown);
+  PeerHello again = cluster_->HelloOf(1);
+  cluster_->node(0).engine->OnPeerDown("n1", "a test");
+  cluster_->node(1).engine->OnPeerDown("n0", "a test");
+  cluster_->Connect(0, 1);
+  cluster_->Run();
+  EXPECT_EQ(cluster_->node(0).engine->Snapshot(0).peers[0].rail_states[0], HealthState::kDown);
+  EXPECT_EQ(cluster_->node(0).engine->Snapshot(0).peers[0].rail_states[1], HealthState::kUp);
+}
+
+TEST_P(EngineHealthTest, TheLastRailCannotBeDrained) {
+  Make(2, 2);
+  ASSERT_TRUE(Drain(*cluster_, 0, "rail0", true).ok());
+  const absl::Status last = Drain(*cluster_, 0, "rail1", true);
+  EXPECT_EQ(last.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(last.message()), HasSubstr("rail1 is the last rail of n0 that is not drained"));
+  const absl::Status unknown = Drain(*cluster_, 0, "eth7", true);
+  EXPECT_EQ(unknown.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(unknown.message()), HasSubstr("it has rail0, rail1"));
+}
+
+// Two ends drained on different rails: the third carries all.
+TEST_P(EngineHealthTest, BothEndsCount) {
+  Make(2, 3);
+  ASSERT_TRUE(Drain(*cluster_, 0, "rail0", true).ok());
+  ASSERT_TRUE(Drain(*cluster_, 1, "rail1", true).ok());
+  cluster_->Run();
+  RunJob(1);
+  for (size_t n : {0u, 1u}) {
+    EXPECT_EQ(SentOver(*cluster_, n, 0) + SentOver(*cluster_, n, 1), 0u);
+    EXPECT_EQ(SentOver(*cluster_, n, 2), 2'000'000u);
+  }
+  cluster_->ExpectNothingOpen();
+}
+
+// Drains, failures and time at any moment of jobs.
+TEST_P(EngineHealthTest, JobsSurviveWhateverHappens) {
+  for (uint64_t seed = 1; seed <= 15; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    std::mt19937_64 random(seed);
+    Make(3, 3);
+    std::vector<std::string> dead;
+    for (uint64_t seq = 1; seq <= 2; ++seq) {
+      Begin(seq, 500'000);
+      for (int fault = 0; fault < 6; ++fault) {
+        uint64_t steps = random() % 60;
+        cluster_->Run([&] { return steps-- == 0; });
+        const size_t n = random() % 3, r = random() % 2;  // rail 2 lives: verbs have no other way to go on
+        switch (random() % 4) {
+          case 0:
+            dead.push_back(cluster_->AddressOf(n, r));
+            cluster_->fabric().Fail(dead.back());
+            break;
+          case 1:
+            if (!dead.empty()) cluster_->fabric().Heal(dead[random() % dead.size()]);
+            break;
+          case 2:
+            static_cast<void>(Drain(*cluster_, n, absl::StrCat(r), random() % 2 == 0));
+            break;
+          default:
+            cluster_->Advance(absl::Milliseconds(random() % 300));
+        }
+      }
+      for (const std::string& address : dead) cluster_->fabric().Heal(address);
+      Finish(seq);
+    }
+    cluster_->ExpectNothingOpen();
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Rails, EngineHealthTest, ::testing::Bool(),
+                         [](const auto& info) { return std::string(info.param ? "Remote" : "Placing"); });
+
+}  // namespace
+}  // namespace railsd::testing
