@@ -6,6 +6,8 @@
 //
 // Each end sends so many MiB, divided over the rails. Prints one JSON object.
 #include <infiniband/verbs.h>
+#include <pthread.h>
+#include <sched.h>
 
 #include <CLI/CLI.hpp>
 #include <atomic>
@@ -166,6 +168,15 @@ class End {
   uint32_t remote_key_ = 0;
 };
 
+// Soft-RoCE works where it is called. The ends of a rail are on two processors, or its speed would depend on where the
+// scheduler happens to put them: both on one, half of the time.
+void PinTo(size_t end) {
+  cpu_set_t processors;
+  CPU_ZERO(&processors);
+  CPU_SET(end % std::thread::hardware_concurrency(), &processors);
+  Check(pthread_setaffinity_np(pthread_self(), sizeof processors, &processors), "affinity");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -176,6 +187,8 @@ int main(int argc, char** argv) {
   app.add_option("--rail", rails, "Two devices that reach each other, as A:B; once for each rail.")->required();
   app.add_option("--megabytes", megabytes, "MiB that each end sends, over all rails.");
   app.add_option("--gid-index", gid_index, "GID of the devices.");
+  bool pin = true;
+  app.add_flag("--pin,!--no-pin", pin, "Keeps each end on one processor.");
   CLI11_PARSE(app, argc, argv);
   std::vector<std::unique_ptr<End>> ends;
   for (const std::string& rail : rails) {
@@ -190,7 +203,12 @@ int main(int argc, char** argv) {
   const auto start = std::chrono::steady_clock::now();
   {
     std::vector<std::jthread> threads;
-    for (auto& end : ends) threads.emplace_back([&end, writes] { end->Send(writes); });
+    for (size_t i = 0; i < ends.size(); ++i) {
+      threads.emplace_back([&, i] {
+        if (pin) PinTo(i);
+        ends[i]->Send(writes);
+      });
+    }
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   std::printf("{\"rails\": %zu, \"bytes\": %llu, \"seconds\": %.6f}\n", rails.size(),

@@ -54,9 +54,10 @@ def measure(options):
     bare = {rails: median(found["bare"][rails]) for rails in ("1", "4")}
     ours = {rails: median(found["daemons"][rails]) for rails in ("1", "4")}
     counted, shaped, uneven = found["busy"]["0s"][-1], found["shaped"], found["uneven"]
+    wide = found["wide"]
     bare_ratio, our_ratio = bare["4"] / bare["1"], ours["4"] / ours["1"]
     gib = counted["tx_payload_bytes"] / GIB
-    where = f"two nodes on Soft-RoCE in one guest with two emulated processors, median of {len(found['bare']['1'])} runs"
+    where = f"two nodes on Soft-RoCE in one guest with two emulated processors, median of {len(found['daemons']['1'])} runs"
     return [
         Result("verbs.four_over_one", our_ratio, "", None, f"speed of four rails over one, unshaped; {where}"),
         Result("verbs.bare.four_over_one", bare_ratio, "", None, "the same of a bare loop of RDMA writes"),
@@ -64,7 +65,7 @@ def measure(options):
         Result("verbs.speed_to_bare_loop", ours["4"] / bare["4"], "", None,
                f"four rails: {ours['4']:.1f} MB/s of the daemons over {bare['4']:.1f} MB/s of the bare loop"),
         Result("verbs.shaped", median(shaped["ratios"]), "x bound", 1.08,
-               f"mixtral, 64 MiB a rank, 4 rails at 50 Mbit/s; payload over raw line rate; median of "
+               f"mixtral, 256 MiB a rank, 4 rails at 50 Mbit/s; payload over raw line rate; median of "
                f"{len(shaped['ratios'])} steps ({min(shaped['ratios']):.3f} to {max(shaped['ratios']):.3f}), "
                f"{shaped['drops']} packets dropped, every byte verified"),
         Result("verbs.shaped.tx_max_over_mean", shaped["balance"]["tx_max_over_mean"], "", None,
@@ -74,8 +75,10 @@ def measure(options):
                f"the same with one of the rails at 25 Mbit/s ({min(uneven['ratios']):.3f} to "
                f"{max(uneven['ratios']):.3f}), {uneven['drops']} packets dropped"),
         Result("verbs.completions", counted["completions"] / gib, "per GiB", None,
-               f"polled, with chunks of 1 MiB: {counted['completions']} for {counted['tx_chunks']} chunks and "
-               f"{counted['work_requests']} work requests"),
+               f"polled, with chunks of 1 MiB, 4 under way to a peer on a rail: {counted['completions']} for "
+               f"{counted['tx_chunks']} chunks and {counted['work_requests']} work requests"),
+        Result("verbs.completions_16", wide["completions"] / wide["tx_payload_bytes"] * GIB, "per GiB", None,
+               f"the same with 16 under way: {wide['completions']} for {wide['tx_chunks']} chunks"),
         Result("verbs.chunks", counted["tx_chunks"] / gib, "per GiB", None, "chunks in the same run"),
         Result("verbs.fences", counted["tx_fences"] / counted["jobs"], "per job", 8,
                "two ordered pairs of ranks on different nodes x four rails"),

@@ -14,6 +14,7 @@ OUT = Path("/run/out/bench.json")
 MEGABYTES = 96  # that each node sends in one step: long against what a job begins and ends with
 STEPS = 1
 BUSY_POLLS = ("0s", "50us", "1ms")
+SHAPED = {"shaped": ["50mbit"] * 4, "uneven": ["50mbit", "50mbit", "25mbit", "50mbit"]}
 
 
 def say(text):
@@ -27,14 +28,14 @@ def bare(build, rails):
     return report["bytes"] / report["seconds"] / 1e6
 
 
-def daemons(build, rails, busy_poll="0s"):
+def daemons(build, rails, busy_poll="0s", window="4MiB"):
     """MB/s of two daemons over so many rails, every byte verified; and what was counted for it."""
     # Fast enough on paper for chunks of 1 MiB; as many of them under way as in the bare loop.
-    settings = rdma.settings(data={"window": "4MiB"}, verbs={"busy_poll": busy_poll})
+    settings = rdma.settings(data={"window": window}, verbs={"busy_poll": busy_poll})
     settings.rails, settings.speed = rails, "4gbit"
     with clusters.Cluster(settings, build, addresses=rdma.pair()) as cluster:
-        # Two ranks: what is not sent to the other node stays at home, half of it.
-        arguments = ["--verify", "--workload", "uniform", "--bytes-per-rank", f"{2 * MEGABYTES}MiB", "--warmup", 0]
+        # Two ranks that send each other everything, as the ends of the bare loop do.
+        arguments = ["--verify", "--workload", "permutation", "--bytes-per-rank", f"{MEGABYTES}MiB", "--warmup", 0]
         cluster.replay(*arguments, "--steps", 1)  # everything has been touched once
         before = counters(cluster)
         report = cluster.replay(*arguments, "--steps", STEPS)
@@ -57,9 +58,10 @@ def counters(cluster):
 
 def shaped(build, repeat, rates):
     """Ratios to the bound of a skewed workload over shaped rails, by step."""
-    settings = rdma.settings()
+    # Two emulated processors may be away from a rail for 30 ms, so much more than that is under way.
+    settings = rdma.settings(data={"window": "1MiB"})
     with rdma.Shaped(rates) as shaper, clusters.Cluster(settings, build, addresses=rdma.pair(rates)) as cluster:
-        report = cluster.replay("--verify", "--workload", "mixtral", "--bytes-per-rank", "64MiB", "--steps", repeat,
+        report = cluster.replay("--verify", "--workload", "mixtral", "--bytes-per-rank", "256MiB", "--steps", repeat,
                                 "--warmup", 1)
         return {"ratios": [step["ratio_to_bound"] for step in report["per_step"]], "balance": report["balance"],
                 "drops": shaper.drops(), "counters": counters(cluster)}
@@ -72,9 +74,13 @@ def main():
     options = parser.parse_args()
     repeat = int(OUT.with_name("repeat").read_text())
     result = {"bare": {1: [], 4: []}, "daemons": {1: [], 4: []}, "busy": {busy: [] for busy in BUSY_POLLS}}
+    for name, rates in SHAPED.items():
+        result[name] = shaped(options.build, repeat, rates)
+        say(f"{name}: {result[name]}")
+    rdma.receive_where_it_is_sent()
     for number in range(repeat):
         for rails in (1, 4):
-            result["bare"][rails].append(bare(options.build, rails))
+            result["bare"][rails] += [bare(options.build, rails) for _ in range(3)]
             speed, counted = daemons(options.build, rails)
             result["daemons"][rails].append(speed)
             if rails == 4:
@@ -83,10 +89,8 @@ def main():
         for busy in BUSY_POLLS[1:]:
             result["busy"][busy].append(daemons(options.build, 4, busy)[1])
             say(f"busy_poll {busy}: {result['busy'][busy][-1]}")
-    result["shaped"] = shaped(options.build, repeat, ["50mbit"] * 4)
-    say(f"shaped: {result['shaped']}")
-    result["uneven"] = shaped(options.build, repeat, ["50mbit", "50mbit", "25mbit", "50mbit"])
-    say(f"uneven: {result['uneven']}")
+    result["wide"] = daemons(options.build, 4, window="16MiB")[1]
+    say(f"window 16MiB: {result['wide']}")
     OUT.write_text(json.dumps(result))
     say("bench ... ok")
     return 0
