@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -166,7 +165,11 @@ void RailHealth::OnLink(RailIndex rail, bool up, const std::string& why, absl::T
 }
 
 bool RailHealth::SetDrained(RailIndex rail, bool drained) {
-  return std::exchange(rails_[rail.value()].drained, drained) != drained;
+  Rail& mine = rails_[rail.value()];
+  if (mine.drained == drained) return false;
+  mine.drained = drained;
+  mine.drains += drained;
+  return true;
 }
 
 HealthState RailHealth::StateOf(const Rail& rail, const Path& path, absl::Time now) const {
@@ -197,7 +200,7 @@ bool RailHealth::EndUsable(RailIndex rail) const {
   return mine.link_up && !mine.drained && !mine.charged;
 }
 
-std::string RailHealth::Why(const Rail& rail, HealthState state, absl::Time held_until, absl::Time now) const {
+std::string RailHealth::Why(const Rail& rail, HealthState state, absl::Duration held) const {
   if (!rail.link_up) return rail.why.empty() ? "the link is down" : rail.why;
   switch (state) {
     case HealthState::kUp:
@@ -207,7 +210,7 @@ std::string RailHealth::Why(const Rail& rail, HealthState state, absl::Time held
     case HealthState::kDown:
       return rail.charged ? "the connections to all peers broke together" : "not connected to any peer";
     case HealthState::kProbing:
-      return absl::StrCat("held back for ", absl::FormatDuration(absl::Ceil(held_until - now, absl::Milliseconds(1))),
+      return absl::StrCat("held back for ", absl::FormatDuration(absl::Ceil(held, absl::Milliseconds(1))),
                           " more after failures");
   }
   return "";
@@ -218,6 +221,7 @@ RailHealthView RailHealth::View(RailIndex rail, absl::Time now) const {
   RailHealthView view;
   view.drained = mine.drained;
   view.flaps = mine.flaps;
+  view.drains = mine.drains;
   view.state = HealthState::kDown;
   bool any = false;
   for (const Peer& peer : peers_) {
@@ -225,11 +229,11 @@ RailHealthView RailHealth::View(RailIndex rail, absl::Time now) const {
     any = true;
     const Path& path = peer.paths[rail.value()];
     const HealthState state = StateOf(mine, path, now);
-    if (state == HealthState::kProbing) view.held_until = std::max(view.held_until, path.held_until);
+    if (state == HealthState::kProbing) view.held = std::max(view.held, path.held_until - now);
     if (Badness(state) < Badness(view.state)) view.state = state;
   }
   if (!any && mine.link_up) view.state = HealthState::kUp;  // nobody has anything against it
-  view.why = Why(mine, view.state, view.held_until, now);
+  view.why = Why(mine, view.state, view.held);
   if (mine.drained) view.why = absl::StrCat("drained by an operator", view.why.empty() ? "" : "; ", view.why);
   return view;
 }

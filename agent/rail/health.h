@@ -38,9 +38,10 @@ struct HealthOptions {
 struct RailHealthView {
   HealthState state = HealthState::kUp;
   bool drained = false;
-  std::string why;                               // when it is not up, or drained; a sentence without a full stop
-  uint64_t flaps = 0;                            // failures so far: of the rail and of its paths to single peers
-  absl::Time held_until = absl::InfinitePast();  // kProbing: of the path that is held longest
+  std::string why;      // when it is not up, or drained; a sentence without a full stop
+  uint64_t drains = 0;  // how often it was drained
+  uint64_t flaps = 0;   // failures so far: of the rail and of its paths to single peers
+  absl::Duration held;  // kProbing: how much longer the path that is held longest is
 };
 
 // A *path* is a rail to one peer: this node's end, the connection, the peer's end. A failure is charged to the rail
@@ -100,7 +101,7 @@ class RailHealth {
     bool charged = false;  // the failure that goes on is in `failures`
     std::string why;       // of the link
     Failures failures, before;
-    uint64_t flaps = 0;
+    uint64_t flaps = 0, drains = 0;
   };
   struct Peer {
     BootId boot;
@@ -116,7 +117,7 @@ class RailHealth {
   // The paths to all peers broke together: it is this end.
   void JudgeTogether(size_t rail, absl::Time now);
   HealthState StateOf(const Rail& rail, const Path& path, absl::Time now) const;
-  std::string Why(const Rail& rail, HealthState state, absl::Time held_until, absl::Time now) const;
+  std::string Why(const Rail& rail, HealthState state, absl::Duration held) const;
 
   const HealthOptions options_;
   std::vector<Rail> rails_;

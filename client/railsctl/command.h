@@ -38,7 +38,7 @@ struct Context {
 // Returns `code`.
 int Fail(const Context& context, ExitCode code, const absl::Status& status);
 
-void AddInspectCommands(CLI::App& app, Context& context);    // status, rails, peers, jobs
+void AddInspectCommands(CLI::App& app, Context& context);    // status, rails, drain, peers, jobs
 void AddPlanCommand(CLI::App& app, Context& context);        // plan
 void AddReplayCommand(CLI::App& app, Context& context);      // replay
 void AddBenchCommand(CLI::App& app, Context& context);       // bench

@@ -87,4 +87,20 @@ absl::StatusOr<v1::ListJobsResponse> OperatorClient::ListJobs(uint32_t finished_
   return impl_->Call(&v1::OperatorService::Stub::ListJobs, request);
 }
 
+absl::StatusOr<v1::RailStatus> OperatorClient::DrainRail(const std::string& rail) {
+  v1::DrainRailRequest request;
+  request.set_rail(rail);
+  absl::StatusOr<v1::DrainRailResponse> response = impl_->Call(&v1::OperatorService::Stub::DrainRail, request);
+  if (!response.ok()) return response.status();
+  return std::move(*response->mutable_rail());
+}
+
+absl::StatusOr<v1::RailStatus> OperatorClient::UndrainRail(const std::string& rail) {
+  v1::UndrainRailRequest request;
+  request.set_rail(rail);
+  absl::StatusOr<v1::UndrainRailResponse> response = impl_->Call(&v1::OperatorService::Stub::UndrainRail, request);
+  if (!response.ok()) return response.status();
+  return std::move(*response->mutable_rail());
+}
+
 }  // namespace rails::ctl

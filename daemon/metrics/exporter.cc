@@ -130,6 +130,13 @@ void AddRail(const RailView& rail, Page* page) {
   page->Set(Metric::kRailQueueDepth, uint64_t{rail.command_depth}, labels("queue", "commands"));
   page->Set(Metric::kRailQueueDepth, uint64_t{rail.event_depth}, labels("queue", "events"));
   page->Set(Metric::kRailPeersUp, uint64_t{rail.peers_up}, labels());
+  for (const HealthState state : kAllHealthStates) {
+    const bool in = !rail.health.drained && rail.health.state == state;
+    page->Set(Metric::kRailState, uint64_t{in}, labels("state", HealthStateName(state)));
+  }
+  page->Set(Metric::kRailState, uint64_t{rail.health.drained}, labels("state", "drained"));
+  page->Set(Metric::kRailFlaps, rail.health.flaps, labels());
+  page->Set(Metric::kRailDrains, rail.health.drains, labels());
   page->Set(Metric::kRailErrors, rail.protocol_errors, labels("kind", "protocol"));
   page->Set(Metric::kRailErrors, rail.refused_connections, labels("kind", "refused"));
   page->Set(Metric::kRailErrors, rail.disconnects, labels("kind", "disconnect"));

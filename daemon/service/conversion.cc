@@ -190,6 +190,28 @@ void ReportTo(const JobReport& report, rails::v1::JobReport* out) {
   out->mutable_rail_rx_bytes()->Add(report.rail_rx_bytes.begin(), report.rail_rx_bytes.end());
 }
 
+namespace {
+
+static_assert(static_cast<int>(HealthState::kUp) + 1 == rails::v1::RAIL_STATE_UP);
+static_assert(static_cast<int>(HealthState::kSuspect) + 1 == rails::v1::RAIL_STATE_SUSPECT);
+static_assert(static_cast<int>(HealthState::kDown) + 1 == rails::v1::RAIL_STATE_DOWN);
+static_assert(static_cast<int>(HealthState::kProbing) + 1 == rails::v1::RAIL_STATE_PROBING);
+
+rails::v1::RailState StateTo(HealthState state) {
+  return static_cast<rails::v1::RailState>(static_cast<int>(state) + 1);
+}
+
+void HealthTo(const RailHealthView& health, rails::v1::RailHealth* out) {
+  out->set_state(StateTo(health.state));
+  out->set_drained(health.drained);
+  out->set_why(health.why);
+  out->set_flaps(health.flaps);
+  out->set_drains(health.drains);
+  out->set_held_seconds(absl::ToDoubleSeconds(health.held));
+}
+
+}  // namespace
+
 void RailTo(const RailView& rail, rails::v1::RailStatus* out) {
   out->set_index(rail.index.value());
   out->set_name(rail.name);
@@ -211,6 +233,7 @@ void RailTo(const RailView& rail, rails::v1::RailStatus* out) {
   out->set_refused_connections(rail.refused_connections);
   out->set_disconnects(rail.disconnects);
   out->set_connect_failures(rail.connect_failures);
+  HealthTo(rail.health, out->mutable_health());
   if (rail.device.name.empty()) return;
   auto* device = out->mutable_device();
   device->set_name(rail.device.name);
@@ -237,6 +260,7 @@ void PeerTo(const PeerView& peer, rails::v1::PeerStatus* out) {
   for (const bool up : peer.rails_up) out->add_rails_up(up);
   for (const std::string& address : peer.rail_addresses) out->add_rail_addresses(address);
   out->set_why(peer.why);
+  for (const HealthState state : peer.rail_states) out->add_rail_states(StateTo(state));
 }
 
 void StatusTo(const AgentSnapshot& snapshot, rails::v1::GetStatusResponse* out) {

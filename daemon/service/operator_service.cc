@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
 #include "daemon/service/conversion.h"
 #include "daemon/service/deferred_call.h"
 #include "daemon/service/services.h"
@@ -53,7 +54,46 @@ class OperatorService final : public rails::v1::OperatorService::CallbackService
     });
   }
 
+  ServerUnaryReactor* DrainRail(CallbackServerContext*, const rails::v1::DrainRailRequest* request,
+                                rails::v1::DrainRailResponse* response) override {
+    return SetDrained(request->rail(), true, response);
+  }
+
+  ServerUnaryReactor* UndrainRail(CallbackServerContext*, const rails::v1::UndrainRailRequest* request,
+                                  rails::v1::UndrainRailResponse* response) override {
+    return SetDrained(request->rail(), false, response);
+  }
+
  private:
+  // Answers with the rail as it is afterwards.
+  template <typename Response>
+  ServerUnaryReactor* SetDrained(const std::string& rail, bool drained, Response* response) {
+    const auto call = DeferredCall::Make();
+    context_->agent->DrainRail(rail, drained, [call, rail, response, context = context_](absl::Status status) {
+      if (!status.ok()) {
+        call->Answer(status);
+        return;
+      }
+      context->agent->Snapshot([call, rail, response](AgentSnapshot snapshot) {
+        call->Answer(absl::OkStatus(), [&] {
+          const RailView* found = FindRail(snapshot, rail);
+          if (found != nullptr) RailTo(*found, response->mutable_rail());
+        });
+      });
+    });
+    return call.get();
+  }
+
+  static const RailView* FindRail(const AgentSnapshot& snapshot, const std::string& rail) {
+    for (const RailView& view : snapshot.rails) {
+      if (view.name == rail) return &view;
+    }
+    for (const RailView& view : snapshot.rails) {
+      if (absl::StrCat(view.index.value()) == rail) return &view;
+    }
+    return nullptr;
+  }
+
   template <typename Fill>
   ServerUnaryReactor* FromSnapshot(Fill fill) {
     const auto call = DeferredCall::Make();

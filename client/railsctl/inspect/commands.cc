@@ -1,4 +1,4 @@
-// status, rails, peers, jobs: one call each, printed.
+// status, rails, drain, undrain, peers, jobs: one call each, printed.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -81,6 +81,23 @@ void AddInspectCommands(CLI::App& app, Context& context) {
       return WatchRails(context, ParseTimeout(*interval).value_or(absl::Seconds(1)));
     };
   });
+
+  const auto add_drain = [&app, &context](const char* name, const char* help, bool drained) {
+    CLI::App* command = app.add_subcommand(name, help);
+    auto rail = std::make_shared<std::string>();
+    command->add_option("rail", *rail, "The rail's name or index, as `railsctl rails` shows them.")
+        ->required()
+        ->type_name("RAIL");
+    command->callback([&context, rail, drained] {
+      context.run = [&context, rail, drained] {
+        OperatorClient client = Connect(context);
+        return Print(context, drained ? client.DrainRail(*rail) : client.UndrainRail(*rail), RenderDrain, RailJson);
+      };
+    });
+  };
+  add_drain("drain", "Moves traffic off a rail, here and at the peers; what is under way ends, and no chunk is lost.",
+            true);
+  add_drain("undrain", "Lets traffic return to a rail that was drained.", false);
 
   CLI::App* peers = app.add_subcommand("peers", "Shows the other nodes and which rails reach them.");
   peers->callback([&context] {

@@ -98,41 +98,71 @@ Json DeviceJson(const v1::RailDevice& device) {
           {"endpoint_errors", device.endpoint_errors()}};
 }
 
+std::string StateName(v1::RailState state) {
+  switch (state) {
+    case v1::RAIL_STATE_UP:
+      return "up";
+    case v1::RAIL_STATE_SUSPECT:
+      return "suspect";
+    case v1::RAIL_STATE_DOWN:
+      return "down";
+    case v1::RAIL_STATE_PROBING:
+      return "probing";
+    default:
+      return "unknown";
+  }
+}
+
+Json HealthJson(const v1::RailHealth& health) {
+  return {{"state", StateName(health.state())},
+          {"drained", health.drained()},
+          {"why", health.why()},
+          {"flaps", health.flaps()},
+          {"drains", health.drains()},
+          {"held_seconds", health.held_seconds()}};
+}
+
+Json RailJson(const v1::RailStatus& rail) {
+  return {{"index", rail.index()},
+          {"name", rail.name()},
+          {"address", rail.address()},
+          {"interface", rail.interface()},
+          {"speed_bytes_per_second", rail.speed_bytes_per_second()},
+          {"measured_bytes_per_second", rail.measured_bytes_per_second()},
+          {"peers_up", rail.peers_up()},
+          {"peers_known", rail.peers_known()},
+          {"queued_bytes", rail.queued_bytes()},
+          {"in_flight_bytes", rail.in_flight_bytes()},
+          {"tx_payload_bytes", rail.tx_payload_bytes()},
+          {"rx_payload_bytes", rail.rx_payload_bytes()},
+          {"tx_chunks", rail.tx_chunks()},
+          {"rx_chunks", rail.rx_chunks()},
+          {"tx_system_calls", rail.tx_system_calls()},
+          {"rx_system_calls", rail.rx_system_calls()},
+          {"protocol_errors", rail.protocol_errors()},
+          {"refused_connections", rail.refused_connections()},
+          {"disconnects", rail.disconnects()},
+          {"connect_failures", rail.connect_failures()},
+          {"health", HealthJson(rail.health())},
+          {"device", rail.has_device() ? DeviceJson(rail.device()) : Json()}};
+}
+
 Json RailsJson(const v1::ListRailsResponse& rails) {
   Json array = Json::array();
-  for (const auto& rail : rails.rails()) {
-    array.push_back({{"index", rail.index()},
-                     {"name", rail.name()},
-                     {"address", rail.address()},
-                     {"interface", rail.interface()},
-                     {"speed_bytes_per_second", rail.speed_bytes_per_second()},
-                     {"measured_bytes_per_second", rail.measured_bytes_per_second()},
-                     {"peers_up", rail.peers_up()},
-                     {"peers_known", rail.peers_known()},
-                     {"queued_bytes", rail.queued_bytes()},
-                     {"in_flight_bytes", rail.in_flight_bytes()},
-                     {"tx_payload_bytes", rail.tx_payload_bytes()},
-                     {"rx_payload_bytes", rail.rx_payload_bytes()},
-                     {"tx_chunks", rail.tx_chunks()},
-                     {"rx_chunks", rail.rx_chunks()},
-                     {"tx_system_calls", rail.tx_system_calls()},
-                     {"rx_system_calls", rail.rx_system_calls()},
-                     {"protocol_errors", rail.protocol_errors()},
-                     {"refused_connections", rail.refused_connections()},
-                     {"disconnects", rail.disconnects()},
-                     {"connect_failures", rail.connect_failures()},
-                     {"device", rail.has_device() ? DeviceJson(rail.device()) : Json()}});
-  }
+  for (const auto& rail : rails.rails()) array.push_back(RailJson(rail));
   return {{"rails", std::move(array)}};
 }
 
 Json PeersJson(const v1::ListPeersResponse& peers) {
   Json array = Json::array();
   for (const auto& peer : peers.peers()) {
+    Json states = Json::array();
+    for (const int state : peer.rail_states()) states.push_back(StateName(static_cast<v1::RailState>(state)));
     array.push_back({{"node", peer.node()},
                      {"boot_id", FormatId(peer.boot_id())},
                      {"up", peer.up()},
                      {"rails_up", ArrayOf(peer.rails_up())},
+                     {"rail_states", std::move(states)},
                      {"rail_addresses", ArrayOf(peer.rail_addresses())},
                      {"why", peer.why()}});
   }

@@ -15,6 +15,10 @@ namespace {
 using Align = Table::Align;
 
 Cell RailState(const v1::RailStatus& rail) {
+  if (rail.health().drained()) return Cell("DRAINED", Mark::kWarn);
+  if (rail.health().state() == v1::RAIL_STATE_DOWN) return Cell("DOWN", Mark::kBad);
+  if (rail.health().state() == v1::RAIL_STATE_PROBING) return Cell("PROBING", Mark::kWarn);
+  if (rail.health().state() == v1::RAIL_STATE_SUSPECT) return Cell("SUSPECT", Mark::kWarn);
   if (rail.peers_known() == 0) return Cell("no peers");
   if (rail.peers_up() == rail.peers_known()) return Cell("up", Mark::kGood);
   if (rail.peers_up() == 0) return Cell("DOWN", Mark::kBad);
@@ -151,20 +155,23 @@ std::string RenderRails(const v1::ListRailsResponse& rails, bool color) {
                {"RECEIVED", Align::kRight},
                {"ERRORS", Align::kRight},
                {"DISCONNECTS", Align::kRight},
-               {"FAILED CONNECTS", Align::kRight}});
+               {"FAILED CONNECTS", Align::kRight},
+               {"FLAPS", Align::kRight},
+               {"WHY"}});
   for (const auto& rail : rails.rails()) {
     // Nodes that start together miss each other a few times; that matters only while somebody is not connected.
     const uint64_t failed_connects = rail.refused_connections() + rail.connect_failures();
     const std::string address =
         rail.interface().empty() ? rail.address() : absl::StrCat(rail.address(), "%", rail.interface());
-    table.AddRow(
-        {absl::StrCat(rail.index()), rail.name(), RailState(rail),
-         absl::StrCat(rail.peers_up(), "/", rail.peers_known()), address,
-         FormatBitRate(static_cast<double>(rail.speed_bytes_per_second())),
-         FormatBitRate(static_cast<double>(rail.measured_bytes_per_second())), FormatBytes(rail.queued_bytes()),
-         FormatBytes(rail.in_flight_bytes()), FormatBytes(rail.tx_payload_bytes()),
-         FormatBytes(rail.rx_payload_bytes()), Trouble(rail.protocol_errors()), Trouble(rail.disconnects()),
-         rail.peers_up() < rail.peers_known() ? Trouble(failed_connects) : Cell(absl::StrCat(failed_connects))});
+    table.AddRow({absl::StrCat(rail.index()), rail.name(), RailState(rail),
+                  absl::StrCat(rail.peers_up(), "/", rail.peers_known()), address,
+                  FormatBitRate(static_cast<double>(rail.speed_bytes_per_second())),
+                  FormatBitRate(static_cast<double>(rail.measured_bytes_per_second())),
+                  FormatBytes(rail.queued_bytes()), FormatBytes(rail.in_flight_bytes()),
+                  FormatBytes(rail.tx_payload_bytes()), FormatBytes(rail.rx_payload_bytes()),
+                  Trouble(rail.protocol_errors()), Trouble(rail.disconnects()),
+                  rail.peers_up() < rail.peers_known() ? Trouble(failed_connects) : Cell(absl::StrCat(failed_connects)),
+                  Trouble(rail.health().flaps()), Cell(rail.health().why(), Mark::kWarn)});
   }
   return absl::StrCat(table.Render(color), DeviceTable(rails, color));
 }
@@ -197,6 +204,15 @@ std::string RenderRailRates(const v1::ListRailsResponse& before, const v1::ListR
                   FormatBytes(rail.queued_bytes()), FormatBytes(rail.in_flight_bytes())});
   }
   return table.Render(color);
+}
+
+std::string RenderDrain(const v1::RailStatus& rail, bool color) {
+  if (!rail.health().drained()) {
+    const std::string& why = rail.health().why();
+    return absl::StrCat(rail.name(), " is not drained", why.empty() ? "" : absl::StrCat("; ", why), ".\n");
+  }
+  return absl::StrCat(rail.name(), " is ", Paint("DRAINED", Mark::kWarn, color), "; ",
+                      FormatBytes(rail.queued_bytes() + rail.in_flight_bytes()), " of this node are still on it.\n");
 }
 
 std::string RenderPeers(const v1::ListPeersResponse& peers, bool color) {

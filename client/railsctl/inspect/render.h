@@ -14,6 +14,8 @@ namespace rails::ctl {
 // For people: aligned, units scaled; what is not healthy is in capitals, and coloured when `color`.
 std::string RenderStatus(const v1::GetStatusResponse& status, bool color);
 std::string RenderRails(const v1::ListRailsResponse& rails, bool color);
+// One rail after `drain` or `undrain`.
+std::string RenderDrain(const v1::RailStatus& rail, bool color);
 std::string RenderPeers(const v1::ListPeersResponse& peers, bool color);
 std::string RenderJobs(const v1::ListJobsResponse& jobs, bool color);
 
@@ -24,6 +26,7 @@ std::string RenderRailRates(const v1::ListRailsResponse& before, const v1::ListR
 // For scripts: base units (bytes, seconds), 64-bit ids as hexadecimal text.
 nlohmann::ordered_json StatusJson(const v1::GetStatusResponse& status);
 nlohmann::ordered_json RailsJson(const v1::ListRailsResponse& rails);
+nlohmann::ordered_json RailJson(const v1::RailStatus& rail);
 nlohmann::ordered_json PeersJson(const v1::ListPeersResponse& peers);
 nlohmann::ordered_json JobsJson(const v1::ListJobsResponse& jobs);
 

@@ -115,10 +115,12 @@ class FakeAgent final : public Agent {
   void Drain(absl::Duration, Callback<absl::Status> drained) override { std::move(drained)(absl::OkStatus()); }
   void DrainRail(std::string rail, bool drained, Callback<absl::Status> done) override {
     if (rail != "rail0") return std::move(done)(absl::NotFoundError("rail: n0 has no rail '" + rail + "'"));
-    absl::MutexLock lock(&mutex_);
-    snapshot_.rails.resize(1);
-    snapshot_.rails[0].name = rail;
-    snapshot_.rails[0].health.drained = drained;
+    {
+      absl::MutexLock lock(&mutex_);
+      snapshot_.rails.resize(1);
+      snapshot_.rails[0].name = rail;
+      snapshot_.rails[0].health.drained = drained;
+    }
     std::move(done)(absl::OkStatus());
   }
   void Snapshot(Callback<AgentSnapshot> done) override {

@@ -214,6 +214,17 @@ class ScriptedDaemon final : public v1::OperatorService::Service {
   grpc::Status ListPeers(grpc::ServerContext*, const v1::ListPeersRequest*, v1::ListPeersResponse*) override {
     return grpc::Status(grpc::StatusCode::INTERNAL, "the peers are at lunch");
   }
+  grpc::Status DrainRail(grpc::ServerContext*, const v1::DrainRailRequest* in, v1::DrainRailResponse* out) override {
+    if (in->rail() != "rail0") return grpc::Status(grpc::StatusCode::NOT_FOUND, "rail: no rail '" + in->rail() + "'");
+    out->mutable_rail()->set_name(in->rail());
+    out->mutable_rail()->mutable_health()->set_drained(true);
+    return grpc::Status::OK;
+  }
+  grpc::Status UndrainRail(grpc::ServerContext*, const v1::UndrainRailRequest* in,
+                           v1::UndrainRailResponse* out) override {
+    out->mutable_rail()->set_name(in->rail());
+    return grpc::Status::OK;
+  }
 };
 
 TEST_F(ProcessTest, ReadsADaemon) {
@@ -241,6 +252,16 @@ TEST_F(ProcessTest, ReadsADaemon) {
   outcome = Run("peers" + where);
   EXPECT_EQ(outcome.code, 1);
   EXPECT_THAT(outcome.err, HasSubstr("the peers are at lunch"));
+  outcome = Run("drain rail0" + where);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, "rail0 is DRAINED; 0 B of this node are still on it.\n");
+  outcome = Run("undrain rail0 --json" + where);
+  EXPECT_EQ(nlohmann::json::parse(outcome.out)["health"]["drained"], false);
+  outcome = Run("drain eth9" + where);
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("no rail 'eth9'"));
+  outcome = Run("drain" + where);
+  EXPECT_EQ(outcome.code, 2) << "a drain names its rail";
   server->Shutdown();
 }
 

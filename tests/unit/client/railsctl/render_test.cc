@@ -70,12 +70,35 @@ v1::ListRailsResponse TwoRails() {
 TEST(RenderRails, Golden) {
   EXPECT_EQ(RenderRails(TwoRails(), false),
             "RAIL  NAME   STATE     PEERS  ADDRESS                   SPEED  MEASURED  QUEUED  IN FLIGHT      SENT  "
-            "RECEIVED  ERRORS  DISCONNECTS  FAILED CONNECTS\n"
+            "RECEIVED  ERRORS  DISCONNECTS  FAILED CONNECTS  FLAPS  WHY\n"
             "   0  rail0  up          3/3  127.1.0.1:7000       200 Mbit/s         -     0 B        0 B  16.0 MiB  "
-            "1.50 KiB       0            0                0\n"
+            "1.50 KiB       0            0                0      0\n"
             "   1  rail1  DEGRADED    2/3  127.1.1.1:7000%eth1  200 Mbit/s         -     0 B        0 B       0 B  "
-            "     0 B       1            4                7\n");
+            "     0 B       1            4                7      0\n");
   EXPECT_EQ(RenderRails({}, false), "no rails\n");
+}
+
+TEST(RenderRails, StatesAndWhy) {
+  v1::ListRailsResponse rails = TwoRails();
+  v1::RailHealth* health = rails.mutable_rails(0)->mutable_health();
+  health->set_state(v1::RAIL_STATE_PROBING);
+  health->set_why("held back for 150ms more after failures");
+  health->set_flaps(3);
+  health->set_held_seconds(0.15);
+  const std::string text = RenderRails(rails, false);
+  EXPECT_THAT(text, HasSubstr("rail0  PROBING"));
+  EXPECT_THAT(text, HasSubstr("3  held back for 150ms more after failures\n"));
+  EXPECT_THAT(
+      RailsJson(rails).dump(),
+      HasSubstr(R"("health":{"state":"probing","drained":false,)"
+                R"("why":"held back for 150ms more after failures","flaps":3,"drains":0,"held_seconds":0.15})"));
+  health->set_state(v1::RAIL_STATE_DOWN);
+  EXPECT_THAT(RenderRails(rails, false), HasSubstr("rail0  DOWN"));
+  health->set_drained(true);
+  EXPECT_THAT(RenderRails(rails, false), HasSubstr("rail0  DRAINED"));
+  rails.mutable_rails(0)->set_in_flight_bytes(1536);
+  EXPECT_EQ(RenderDrain(rails.rails(0), false), "rail0 is DRAINED; 1.50 KiB of this node are still on it.\n");
+  EXPECT_EQ(RenderDrain(rails.rails(1), false), "rail1 is not drained.\n");
 }
 
 TEST(RenderRails, FailedConnectsAreTroubleOnlyWhileAPeerIsMissing) {
@@ -109,7 +132,7 @@ TEST(RenderRails, DevicesOfRailsOverVerbs) {
     device->set_weak_zones(i);
   }
   EXPECT_THAT(RenderRails(rails, false),
-              HasSubstr("           7\n\n"
+              HasSubstr("           7      0\n\n"
                         "RAIL  DEVICE    PORT    LINK      GID                  MTU  QUEUE PAIRS  WORK REQUESTS  "
                         "COMPLETIONS  FENCES SENT  RECEIVED  ZONE KEYS  WEAK ZONES  ENDPOINT ERRORS\n"
                         "   0  mlx5_0/1  active  Ethernet  3: ::ffff:10.0.0.1  4096            6         123456  "
@@ -141,6 +164,8 @@ TEST(RenderPeers, SaysWhatIsDown) {
   peer->set_up(true);
   peer->add_rails_up(true);
   peer->add_rails_up(false);
+  peer->add_rail_states(v1::RAIL_STATE_UP);
+  peer->add_rail_states(v1::RAIL_STATE_PROBING);
   peer->add_rail_addresses("127.1.0.2:7000");
   peer = peers.add_peers();
   peer->set_node("n2");
@@ -152,8 +177,9 @@ TEST(RenderPeers, SaysWhatIsDown) {
   EXPECT_EQ(RenderPeers({}, false), "no peers\n");
   EXPECT_EQ(PeersJson(peers).dump(),
             R"({"peers":[{"node":"n1","boot_id":"0000000000abcdef","up":true,"rails_up":[true,false],)"
+            R"("rail_states":["up","probing"],)"
             R"("rail_addresses":["127.1.0.2:7000"],"why":""},{"node":"n2","boot_id":"0000000000000000","up":false,)"
-            R"("rails_up":[],"rail_addresses":[],"why":"connection refused"}]})");
+            R"("rails_up":[],"rail_states":[],"rail_addresses":[],"why":"connection refused"}]})");
 }
 
 TEST(RenderStatus, TroubleStandsOut) {

@@ -31,6 +31,10 @@ AgentSnapshot Snapshot() {
     rail.rx_payload_bytes = 2000 + i;
     rail.peers_up = 1;
   }
+  snapshot.rails[0].health.drained = true;
+  snapshot.rails[0].health.drains = 2;
+  snapshot.rails[1].health.state = HealthState::kProbing;
+  snapshot.rails[1].health.flaps = 7;
   RailView& verbs = snapshot.rails[1];
   verbs.device = {"mlx5_1", 1, "active", "Ethernet", "::ffff:10.0.0.1", 3, 4096, true};
   verbs.queue_pairs = 2;

@@ -298,6 +298,26 @@ TEST_F(ServicesTest, OperatorsSeePeersThatWereNeverUp) {
   EXPECT_EQ(rails.rails(0).name(), "rail0");
 }
 
+TEST_F(ServicesTest, OperatorsDrainRails) {
+  grpc::ClientContext a, b, c;
+  rails::v1::DrainRailRequest drain;
+  drain.set_rail("rail0");
+  rails::v1::DrainRailResponse drained;
+  ASSERT_TRUE(operators_->DrainRail(&a, drain, &drained).ok());
+  EXPECT_EQ(drained.rail().name(), "rail0");
+  EXPECT_TRUE(drained.rail().health().drained());
+  EXPECT_EQ(drained.rail().health().state(), rails::v1::RAIL_STATE_UP);
+  rails::v1::UndrainRailRequest undrain;
+  undrain.set_rail("rail0");
+  rails::v1::UndrainRailResponse undrained;
+  ASSERT_TRUE(operators_->UndrainRail(&b, undrain, &undrained).ok());
+  EXPECT_FALSE(undrained.rail().health().drained());
+  drain.set_rail("eth9");
+  const grpc::Status unknown = operators_->DrainRail(&c, drain, &drained);
+  EXPECT_EQ(unknown.error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_THAT(unknown.error_message(), ::testing::HasSubstr("eth9"));
+}
+
 TEST(JobWatchTest, ASlowReaderLosesTheOldestAndIsTold) {
   int notified = 0;
   JobWatch watch(3, [&] { ++notified; });

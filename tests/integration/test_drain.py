@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+"""Operators drain rails in the middle of replays: nothing is lost, and a drained rail carries nothing any more."""
+
+import random
+import threading
+import unittest
+
+import harness
+from harness import clusters, eventually
+
+
+class Drain(harness.ClusterTest):
+    settings = clusters.Settings(nodes=3, rails=4, speed="1gbit", sections={"timeouts": {"peer_lost": "30s"}})
+
+    def rail(self, node, rail):
+        return self.cluster.ctl_json(self.cluster.nodes[node], "rails")["rails"][rail]
+
+    def drain(self, node, rail, how="drain"):
+        answer = self.cluster.ctl_json(self.cluster.nodes[node], how, rail)
+        self.assertEqual(answer["health"]["drained"], how == "drain")
+
+    def replay(self, *arguments):
+        report = self.cluster.replay("--verify", "--bytes-per-rank", "8MiB", "--workload", "uniform",
+                                     "--ranks-per-node", 2, "--seed", harness.SEED, *arguments)
+        self.assertIs(report["verified"], True)
+        for direction in ("tx_bytes", "rx_bytes"):
+            self.assertEqual(sum(rail[direction] for rail in report["rails"]), report["bytes"], report["rails"])
+        return report
+
+    def carried(self, node, rail):
+        """Payload bytes that have left and reached this end of the rail."""
+        view = self.rail(node, rail)
+        return view["tx_payload_bytes"], view["rx_payload_bytes"]
+
+    def heard(self, rail, state):
+        """The peers of n0 have heard that its end of the rail is drained, or is not."""
+        def all_heard():
+            states = [peer["rail_states"][rail] for node in (1, 2)
+                      for peer in self.cluster.ctl_json(self.cluster.nodes[node], "peers")["peers"]
+                      if peer["node"] == "n0"]
+            return states == [state, state]
+        eventually(all_heard, f"n1 and n2 take rail {rail} of n0 for {state}")
+
+    def test_a_drained_rail_stands_still(self):
+        end = threading.Event()
+        reports = []
+
+        def replays():
+            while not end.is_set():
+                reports.append(self.replay("--steps", 10))
+        thread = threading.Thread(target=replays)
+        thread.start()
+        try:
+            eventually(lambda: self.rail(0, 1)["tx_payload_bytes"] > 1 << 20, "rail1 of n0 is in use")
+            self.drain(0, "rail1")
+            self.heard(1, "down")
+            eventually(lambda: self.rail(0, 1)["in_flight_bytes"] + self.rail(0, 1)["queued_bytes"] == 0,
+                       "what was under way over rail1 of n0 has ended")
+            # What the peers had under way towards it ends with the replay that runs now.
+            done = len(reports)
+            eventually(lambda: len(reports) > done, "a replay ended")
+            before = self.carried(0, 1)
+            others = self.carried(0, 2)
+            done = len(reports)
+            eventually(lambda: len(reports) > done + 1, "another replay ended")
+            self.assertEqual(self.carried(0, 1), before)
+            self.assertGreater(self.carried(0, 2), others)
+            self.assertEqual(self.sample(self.scrape(0), "railsd_rail_state", rail="rail1", state="drained"), 1)
+            self.assertEqual(self.sample(self.scrape(0), "railsd_rail_drains_total", rail="rail1"), 1)
+            self.drain(0, "1", "undrain")
+            self.heard(1, "up")
+            eventually(lambda: self.carried(0, 1) > before, "rail1 of n0 is used again")
+        finally:
+            end.set()
+            thread.join()
+        self.assertTrue(all(report["verified"] for report in reports))
+        self.assertEqual(self.sample(self.scrape(0), "railsd_rail_state", rail="rail1", state="drained"), 0)
+        self.wait_idle()
+
+    def test_drains_at_any_moment(self):
+        draws, end = random.Random(harness.SEED), threading.Event()
+
+        def operators():
+            while not end.wait(0.02 + 0.1 * draws.random()):
+                self.cluster.ctl(self.cluster.nodes[draws.randrange(3)], draws.choice(["drain", "undrain"]),
+                                 draws.choice(["rail0", "rail2", "3"]))
+        thread = threading.Thread(target=operators)
+        thread.start()
+        try:
+            self.replay("--steps", 30)
+        finally:
+            end.set()
+            thread.join()
+        for node in range(3):
+            for rail in range(4):
+                self.drain(node, rail, "undrain")
+        self.wait_idle()
+
+    def test_what_cannot_be_drained(self):
+        node = self.cluster.nodes[0]
+        unknown = self.cluster.ctl(node, "drain", "eth9")
+        self.assertEqual(unknown.returncode, 1)
+        self.assertIn("n0 has no rail 'eth9'; it has rail0, rail1, rail2, rail3", unknown.stderr)
+        for rail in range(3):
+            self.drain(0, rail)
+        last = self.cluster.ctl(node, "drain", "rail3")
+        self.assertEqual(last.returncode, 1)
+        self.assertIn("rail3 is the last rail of n0 that is not drained", last.stderr)
+        self.replay("--steps", 1)
+        for rail in range(3):
+            self.drain(0, rail, "undrain")
+
+
+if __name__ == "__main__":
+    harness.main()
