@@ -19,6 +19,7 @@
 #include "daemon/peer/outbox.h"
 #include "daemon/peer/peer_conversion.h"
 #include "daemon/peer/peer_hub.h"
+#include "daemon/peer/reach_probe.h"
 #include "daemon/peer/streams.h"
 #include "daemon/service/rpc_server.h"
 #include "rails/peer/v1/peer.pb.h"
@@ -48,6 +49,7 @@ struct Peer {
   absl::Time last_out, last_in;        // written
   const StaticPeerConfig* config = nullptr;
   std::string why = "not reached yet";
+  ReachProbe probe;  // while it is up and does not speak
 };
 
 // One address to dial.
@@ -55,6 +57,7 @@ struct Target {
   std::string address;
   std::string expected_node;  // of a static peer
   std::string node;           // once answered
+  std::string reached_at;     // where the last stream that was answered led, as numbers
   std::unique_ptr<Dialler> dialler;
   OutPtr stream;
   Peer* peer = nullptr;     // whose `out` the stream is
@@ -131,6 +134,9 @@ class Hub final : public PeerHub, public StreamHandler {
   void OnAddresses(absl::StatusOr<std::vector<std::string>> found);
   void Loop();
   void Tick(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // A peer that is up and does not speak: looks whether its daemon is gone. True when it is, and was given up.
+  bool IsDead(Peer& peer, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string ReachedAt(const Peer& peer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TickPeer(Peer& peer, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const PeerHubOptions options_;

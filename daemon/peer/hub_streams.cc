@@ -184,6 +184,7 @@ void Hub::OnAnswer(Target& target, const pb::HelloAnswer& answer) {
   peer->out = target.stream;
   peer->last_out = absl::Now();
   target.back_off = kFirstRedial;
+  target.reached_at = target.stream->RemoteAddress();
   ++counters_.connects;
   if (!peer->outbox.Rewind(answer.acknowledged())) {
     ++counters_.protocol_errors;

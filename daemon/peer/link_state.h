@@ -49,6 +49,10 @@ class LinkState {
   // peer's HELLO. The caller closes both streams and resets both boxes. True when the link was up.
   bool Lose();
 
+  // Up, and in trouble: a stream is gone, or was last heard before `then`.
+  bool Troubled(absl::Time then) const {
+    return up_ && (!open_[0] || !open_[1] || heard_[0] < then || heard_[1] < then);
+  }
   // A direction that has been silent for too long, although the link is up or its stream is open.
   std::optional<Direction> Silent(absl::Time now) const;
 

@@ -13,6 +13,23 @@
 namespace railsd {
 namespace {
 
+// What silence means, as far as it can be told from here.
+std::string SilenceText(const Peer& peer, absl::Duration lost_after, Direction silent) {
+  const std::string heard =
+      absl::StrCat("nothing was heard of node ", peer.node, " for ", absl::FormatDuration(lost_after),
+                   silent == Direction::kInbound ? " on its own stream" : " on this node's stream");
+  switch (peer.probe.reach()) {
+    case Reach::kListening:
+      return absl::StrCat(heard, "; its machine takes connections, so its daemon is frozen or far too busy");
+    case Reach::kSilent:
+      return absl::StrCat(heard, "; its machine does not answer either: it is down, or cut off from this node");
+    case Reach::kRefused:
+    case Reach::kUnknown:
+      break;
+  }
+  return absl::StrCat(heard, peer.why.empty() ? "" : "; last: ", peer.why);
+}
+
 // An acknowledgement is worth a write of its own only when this much waits in the peer's outbox for it.
 constexpr uint64_t kAcknowledgeAfter = 64;
 
@@ -286,13 +303,30 @@ void Hub::Tick(absl::Time now) {
   }
 }
 
+std::string Hub::ReachedAt(const Peer& peer) const {
+  for (const auto& target : targets_) {
+    if (target->node == peer.node && !target->reached_at.empty()) return target->reached_at;
+  }
+  return "";
+}
+
+bool Hub::IsDead(Peer& peer, absl::Time now) {
+  if (!peer.link.Troubled(now - 2 * options_.heartbeat)) {
+    peer.probe.Reset();
+    return false;
+  }
+  const std::string address = ReachedAt(peer);
+  peer.probe.Step(address, now);
+  // For a moment only, it may be a port that is moved; for longer nobody is there who could come back.
+  if (now - peer.probe.refused_since() < options_.heartbeat) return false;
+  Lose(peer, absl::StrCat("the daemon of node ", peer.node, " is dead: ", address, " refuses connections"));
+  return true;
+}
+
 void Hub::TickPeer(Peer& peer, absl::Time now) {
+  if (IsDead(peer, now)) return;
   if (const std::optional<Direction> silent = peer.link.Silent(now)) {
-    const bool inbound = *silent == Direction::kInbound;
-    return Lose(peer, absl::StrCat("node ", peer.node, " has not been heard by node ", options_.node, " for ",
-                                   absl::FormatDuration(options_.lost_after),
-                                   inbound ? " on its own stream" : " on this node's stream",
-                                   "; last: ", peer.why.empty() ? "nothing" : peer.why));
+    return Lose(peer, SilenceText(peer, options_.lost_after, *silent));
   }
   if (peer.out != nullptr && now - peer.last_out >= options_.heartbeat && !peer.out->writing()) {
     auto request = std::make_shared<pb::ExchangeRequest>();

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/str_replace.h"
 #include "absl/synchronization/mutex.h"
 #include "rails/peer/v1/peer.grpc.pb.h"
 
@@ -18,6 +19,14 @@ namespace pb = rails::peer::v1;
 constexpr char kStoppingKey[] = "rails-stopping";
 constexpr int kFirstReconnectMilliseconds = 100;
 constexpr int kMaxReconnectMilliseconds = 1000;
+
+// gRPC names the other end as "ipv4:1.2.3.4:5" or "ipv6:%5B::1%5D:5".
+std::string AddressOfUri(const std::string& uri) {
+  const size_t colon = uri.find(':');
+  return colon == std::string::npos
+             ? ""
+             : absl::StrReplaceAll(uri.substr(colon + 1), {{"%5B", "["}, {"%5D", "]"}, {"%25", "%"}});
+}
 
 class Outbound final : public OutboundStream,
                        public grpc::ClientBidiReactor<pb::ExchangeRequest, pb::ExchangeResponse> {
@@ -43,6 +52,7 @@ class Outbound final : public OutboundStream,
     return in_flight_ != nullptr;
   }
   void Cancel() override { context_.TryCancel(); }
+  std::string RemoteAddress() const override { return AddressOfUri(context_.peer()); }
 
   void OnReadDone(bool ok) override {
     if (!ok) {

@@ -29,6 +29,8 @@ class OutboundStream {
   virtual void Write(std::shared_ptr<const rails::peer::v1::ExchangeRequest> request) = 0;
   virtual bool writing() const = 0;
   virtual void Cancel() = 0;
+  // Where it is connected, "ip:port" or "[ip6]:port"; once the first response has come.
+  virtual std::string RemoteAddress() const = 0;
 };
 
 // A stream that a peer dialled: reads requests, writes responses.

@@ -152,8 +152,24 @@ class Death(unittest.TestCase):
         report = a.must(do="wait", job="j")
         self.assertTrue(report["terminal"])
         self.assertEqual(report["code"], "UNAVAILABLE", report)
-        self.assertIn("n1", report["message"])
+        self.assertRegex(report["message"], "the daemon of node n1 is dead: .* refuses connections")
         self.exchange("without-n1", others, "j")
+
+    def test_a_frozen_daemon_is_told_from_a_dead_one(self):
+        a, _ = self.pair("with-n1")
+        others = self.pair("without-n1", 0, 2)
+        a.must(do="submit", group="with-n1", job="j", sends={"1": [["s", 0, MIB]]}, receives={})
+        frozen = self.cluster.nodes[1].process
+        frozen.send_signal(signal.SIGSTOP)
+        self.addCleanup(frozen.send_signal, signal.SIGCONT)
+        report = a.must(do="wait", job="j")
+        self.assertEqual(report["code"], "UNAVAILABLE", report)
+        self.assertRegex(report["message"], "node n1 .*its daemon is frozen or far too busy")
+        self.exchange("without-n1", others, "j")
+        # It wakes, and the next group is as good as any.
+        frozen.send_signal(signal.SIGCONT)
+        self.cluster.wait_ready()
+        self.exchange("again", self.pair("again"), "j")
 
     def test_restart_and_join_again(self):
         a, b = self.pair("g")

@@ -20,6 +20,15 @@ SETTINGS = {
 }
 
 
+class LittleMemory(clusters.VerbsRails):
+    """Daemons that may pin so much memory; root may pin all it likes, so they lose the capability for it."""
+
+    LIMIT = 8 * MIB
+
+    def command(self, _node):
+        return ["prlimit", f"--memlock={self.LIMIT}", "setpriv", "--bounding-set=-ipc_lock", "--inh-caps=-ipc_lock"]
+
+
 class Limits(unittest.TestCase):
     def cluster(self, verbs):
         return clusters.Cluster(rdma.settings(verbs=verbs), build=harness.BUILD, addresses=rdma.pair())
@@ -44,6 +53,17 @@ class Limits(unittest.TestCase):
             with self.cluster({"gid_index": 200}):
                 pass
         self.assertRegex(str(raised.exception), "rxe_n[01]r0/1: GID index 200 is not in use; it has: ")
+
+    def test_what_cannot_be_pinned_is_refused_and_says_why(self):
+        addresses = LittleMemory(lambda node, rail: f"rxe_n{node}r{rail}")
+        server = self.enterContext(harness.TrainerServer())
+        with clusters.Cluster(rdma.settings(), build=harness.BUILD, addresses=addresses) as cluster:
+            with harness.Trainer(cluster.nodes[0], server) as trainer:
+                answer = trainer.do(do="segment", name="s", bytes=2 * LittleMemory.LIMIT)
+                self.assertFalse(answer["ok"], answer)
+                self.assertRegex(str(answer), r"rxe_n0r\d/1.*16777216 bytes.*memlock")
+            with rdma.Exchange(cluster, server, MIB // 2) as exchange:
+                exchange.run(count=2)
 
     def test_no_such_device(self):
         addresses = clusters.VerbsRails(lambda node, rail: f"rxe_x{node}r{rail}")

@@ -96,6 +96,24 @@ TEST_F(LinkStateTest, SilenceOfEitherDirectionIsSeen) {
 }
 
 // An ended stream may come back before the deadline; the deadline counts from what was heard last.
+TEST_F(LinkStateTest, TroubleBeginsBeforeSilence) {
+  LinkState link(absl::Seconds(5));
+  EXPECT_FALSE(link.Troubled(absl::InfiniteFuture()));  // it was never up
+  std::optional<std::string> down;
+  for (Direction direction : {Direction::kOutbound, Direction::kInbound}) {
+    link.OnHello(direction, {.node = "b", .boot = BootId(1)}, 1, absl::FromUnixSeconds(10), &down);
+  }
+  ASSERT_TRUE(link.TakeUp());
+  EXPECT_FALSE(link.Troubled(absl::FromUnixSeconds(10)));
+  EXPECT_TRUE(link.Troubled(absl::FromUnixSeconds(11)));
+  link.OnHeard(Direction::kOutbound, absl::FromUnixSeconds(12));
+  EXPECT_TRUE(link.Troubled(absl::FromUnixSeconds(11)));
+  link.OnHeard(Direction::kInbound, absl::FromUnixSeconds(12));
+  EXPECT_FALSE(link.Troubled(absl::FromUnixSeconds(11)));
+  link.OnStreamEnd(Direction::kInbound);
+  EXPECT_TRUE(link.Troubled(absl::FromUnixSeconds(11)));
+}
+
 TEST_F(LinkStateTest, AnEndedStreamIsGraced) {
   BringUp();
   link.OnStreamEnd(kIn);
