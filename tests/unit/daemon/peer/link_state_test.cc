@@ -100,8 +100,11 @@ TEST_F(LinkStateTest, TroubleBeginsBeforeSilence) {
   LinkState link(absl::Seconds(5));
   EXPECT_FALSE(link.Troubled(absl::InfiniteFuture()));  // it was never up
   std::optional<std::string> down;
+  PeerHello hello;
+  hello.node = "b";
+  hello.boot = BootId(1);
   for (Direction direction : {Direction::kOutbound, Direction::kInbound}) {
-    link.OnHello(direction, {.node = "b", .boot = BootId(1)}, 1, absl::FromUnixSeconds(10), &down);
+    link.OnHello(direction, hello, 1, absl::FromUnixSeconds(10), &down);
   }
   ASSERT_TRUE(link.TakeUp());
   EXPECT_FALSE(link.Troubled(absl::FromUnixSeconds(10)));
