@@ -264,6 +264,13 @@ class Server final : public DescriptorServer {
       Reply(connection.socket.get(), absl::InvalidArgumentError(reason));
       return End(id, reason);
     }
+    if (packet.none_left) {
+      options_.log->error("descriptors_exhausted");
+      return Refuse(id, connection,
+                    absl::StrCat("descriptor: the daemon of node ", options_.node, " can open no more files",
+                                 AdviceOnDescriptors(EMFILE)),
+                    absl::StatusCode::kResourceExhausted);
+    }
     switch (request.request_case()) {
       case DescriptorRequest::kOpenSession:
         return Open(id, connection, request.open_session(), packet.fds.size());
@@ -338,9 +345,14 @@ class Server final : public DescriptorServer {
 
   bool AnswerOpen(Connection& connection, const Answer& answer) {
     if (!answer.status.ok()) return Reply(connection.socket.get(), answer.status);
+    const UniqueFd self = OpenPidfd(getpid());
+    if (const absl::string_view advice = AdviceOnDescriptors(self.valid() ? 0 : errno); !advice.empty()) {
+      const std::string reason = absl::StrCat("the daemon of node ", options_.node, " can open no more files", advice);
+      CloseSession(answer.session, reason);
+      return Reply(connection.socket.get(), absl::ResourceExhaustedError(reason));
+    }
     connection.open = true;
     connection.session = answer.session;
-    const UniqueFd self = OpenPidfd(getpid());
     DescriptorResponse response;
     auto& opened = *response.mutable_open_session();
     opened.set_version(kProtocolVersion);

@@ -63,8 +63,16 @@ Packet ReceivePacket(int socket) {
   packet.kind = received == 0 ? Packet::Kind::kEnd : Packet::Kind::kPacket;
   packet.bytes.resize(static_cast<size_t>(received));
   packet.truncated = (message.msg_flags & MSG_TRUNC) != 0;
-  packet.control_truncated = (message.msg_flags & MSG_CTRUNC) != 0;
+  const bool dropped = (message.msg_flags & MSG_CTRUNC) != 0;
+  packet.control_truncated = dropped && packet.fds.size() == kMaxReceivedFds;
+  packet.none_left = dropped && !packet.control_truncated;
   return packet;
+}
+
+absl::string_view AdviceOnDescriptors(int error_number) {
+  return error_number == EMFILE || error_number == ENFILE
+             ? "; raise the daemon's limit of open files (LimitNOFILE in its unit, `ulimit -n`)"
+             : "";
 }
 
 bool SendPacket(int socket, absl::string_view bytes, int fd) {
@@ -117,7 +125,8 @@ absl::StatusOr<UniqueFd> PidfdOfPeer(int socket, pid_t pid) {
   if (getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &fd, &size) == 0) return UniqueFd(fd);
   if (pid <= 0) return absl::FailedPreconditionError("the process is not visible here: it is in another pid namespace");
   UniqueFd pidfd = OpenPidfd(pid);
-  if (!pidfd.valid()) return absl::ErrnoToStatus(errno, absl::StrCat("pidfd of process ", pid));
+  if (!pidfd.valid())
+    return absl::ErrnoToStatus(errno, absl::StrCat("pidfd of process ", pid, AdviceOnDescriptors(errno)));
   return pidfd;
 }
 

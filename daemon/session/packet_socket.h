@@ -23,10 +23,14 @@ struct Packet {
   std::vector<UniqueFd> fds;       // every descriptor that came with it; closed when dropped
   bool truncated = false;          // longer than kMaxPacketBytes
   bool control_truncated = false;  // more descriptors than room: the kernel has dropped some
+  bool none_left = false;          // there was room, but this process may open no more: the kernel has dropped some
 };
 
 // Takes the next packet without waiting. kEnd on the end of the connection, on any error and on an empty packet.
 Packet ReceivePacket(int socket);
+
+// What to do about errno EMFILE and ENFILE, to append to an error; empty for others.
+absl::string_view AdviceOnDescriptors(int error_number);
 
 // Sends without waiting; `fd` -1: no descriptor. False when the socket is full or gone.
 bool SendPacket(int socket, absl::string_view bytes, int fd);

@@ -17,8 +17,13 @@ def interface(rail, node=1):
 
 
 class Links(rdma.VerbsTest):
+    # Rails that fail again and again are wanted back at once here.
+    settings = rdma.settings(health={"first_hold": "20ms", "max_hold": "100ms"})
+
     def setUp(self):
         self.server = self.enterContext(harness.TrainerServer())
+        # So slow that there is always something on the wire when a link fails.
+        self.enterContext(rdma.Shaped(["50mbit"] * rdma.RAILS))
         # Whatever a test leaves down.
         for rail in range(rdma.RAILS):
             self.addCleanup(rdma.link, interface(rail), "up")
@@ -54,8 +59,8 @@ class Links(rdma.VerbsTest):
         def run():
             while not reports or not ended.is_set():
                 reports.append(None)
-                reports[-1] = self.cluster.replay("--verify", "--workload", "uniform", "--bytes-per-rank", "12MiB",
-                                                  "--steps", 10, "--warmup", 0, "--seed", harness.SEED)
+                reports[-1] = self.cluster.replay("--verify", "--workload", "uniform", "--bytes-per-rank", "32MiB",
+                                                  "--steps", 5, "--warmup", 0, "--seed", harness.SEED)
 
         thread = threading.Thread(target=run)
         thread.start()

@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+"""Daemons that run out of something: what cannot be had is refused with the reason, and the daemon lives on."""
+
+import os
+import unittest
+
+import harness
+from harness import MIB, clusters
+
+
+class FewDescriptors(clusters.Loopback):
+    """Node 0 may open only so many files."""
+
+    LIMIT = 90
+
+    def command(self, node):
+        return ["prlimit", f"--nofile={self.LIMIT}"] if node == 0 else []
+
+
+class Exhaustion(unittest.TestCase):
+    settings = clusters.Settings(nodes=2, rails=2, speed="1gbit")
+
+    def open_files(self, cluster):
+        return len(os.listdir(f"/proc/{cluster.nodes[0].process.pid}/fd"))
+
+    def exchange(self, cluster, trainers, group):
+        for answer in harness.join(trainers, group):
+            self.assertTrue(answer["ok"], answer)
+        for rank, trainer in enumerate(trainers):
+            other = str(1 - rank)
+            trainer.must(do="submit", group=group, job="j", sends={other: [["s", 0, MIB]]},
+                         receives={other: [["r", 0, MIB]]})
+        for trainer in trainers:
+            self.assertEqual(trainer.must(do="wait", job="j")["code"], "OK")
+        self.assertEqual(trainers[0].wrong_bytes("r", 0, MIB, seed=2), 0)
+
+    def test_no_descriptors_left(self):
+        with clusters.Cluster(self.settings, build=harness.BUILD, addresses=FewDescriptors()) as cluster:
+            trainers = []
+            for seed, node in enumerate(cluster.nodes):
+                trainers.append(harness.Trainer(node))
+                self.addCleanup(trainers[-1].kill)
+                trainers[-1].segment("s", MIB, seed=seed + 1)
+                trainers[-1].segment("r", MIB)
+            before = self.open_files(cluster)
+            with self.subTest("segments"), harness.Trainer(cluster.nodes[0]) as greedy:
+                for number in range(FewDescriptors.LIMIT):
+                    answer = greedy.do(do="segment", name=f"s{number}", bytes=4096)
+                    if not answer["ok"]:
+                        break
+                self.assertEqual(answer["code"], "RESOURCE_EXHAUSTED", answer)
+                self.assertRegex(answer["message"], "open no more files; .*LimitNOFILE")
+                self.exchange(cluster, trainers, "meanwhile")
+                # The session that asked for too much goes on with what it has.
+                self.assertTrue(greedy.must(do="connected")["connected"])
+            harness.eventually(lambda: self.open_files(cluster) <= before, cluster.logs)
+            with self.subTest("sessions"):
+                greedy = []
+                for _ in range(FewDescriptors.LIMIT):
+                    greedy.append(harness.Trainer())
+                    self.addCleanup(greedy[-1].kill)
+                    answer = greedy[-1].do(do="connect", socket_dir=str(cluster.nodes[0].sockets))
+                    if not answer["ok"]:
+                        break
+                for trainer in greedy:
+                    trainer.kill()
+                # Or nobody takes the connection, when not even that is left.
+                self.assertIn(answer["code"], ("RESOURCE_EXHAUSTED", "UNAVAILABLE", "DEADLINE_EXCEEDED"), answer)
+            harness.eventually(lambda: self.open_files(cluster) <= before, cluster.logs)
+            self.exchange(cluster, trainers, "afterwards")
+
+    def test_a_log_on_a_full_disk(self):
+        settings = clusters.Settings(nodes=2, rails=2, speed="1gbit", sections={"log": {"file": "/dev/full"}})
+        with clusters.Cluster(settings, build=harness.BUILD) as cluster:
+            report = cluster.replay("--verify", "--workload", "uniform", "--bytes-per-rank", "1MiB", "--steps", 2)
+            self.assertIs(report["verified"], True)
+            # What the log lost is said on standard error, with a count.
+            self.assertRegex(cluster.nodes[0].log.read_text(), "LOG ERROR #[0-9]+ .*/dev/full: No space left on device")
+
+
+if __name__ == "__main__":
+    harness.main()
