@@ -45,6 +45,7 @@ absl::StatusOr<std::unique_ptr<RailTransport>> TransportFactory::CreateTcp(RailI
   tcp.speed_bytes_per_s = spec.speed_bytes_per_s;
   tcp.frame_bytes = options_.frame_bytes;
   tcp.max_posted_orders = max_posted_orders;
+  tcp.stall = options_.health.stall;
   tcp.signals = signals;
   tcp.on_notice = LogNotices(options_, rail);
   return CreateTcpTransport(std::move(tcp));

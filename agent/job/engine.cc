@@ -262,6 +262,10 @@ void Engine::OnRailEvent(RailIndex rail, const RailEvent& event) {
   if (event.kind == RailEvent::Kind::kPeerUp || event.kind == RailEvent::Kind::kPeerDown) {
     return OnPathEvent(rail, event);
   }
+  if (event.kind == RailEvent::Kind::kLinkUp || event.kind == RailEvent::Kind::kLinkDown) {
+    return OnLinkEvent(rail, event);
+  }
+  if (event.kind == RailEvent::Kind::kPeerStalled) return OnStallEvent(rail, event);
   if (event.kind == RailEvent::Kind::kBadPeer) {
     options_.log->warn("protocol_error rail={} peer={}", rail.value(), peers_.Get(event.peer).node);
     return;

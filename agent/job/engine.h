@@ -81,6 +81,8 @@ class Engine {
 
   // engine_health.cc: what becomes of connections, and what follows for work and peers.
   void OnPathEvent(RailIndex rail, const RailEvent& event);
+  void OnLinkEvent(RailIndex rail, const RailEvent& event);
+  void OnStallEvent(RailIndex rail, const RailEvent& event);
   bool OnPeerRailState(const Peer& from, const RailState& message);
   // What may go over which rails may have changed: work leaves those that it may not use, and waits no longer for
   // others.

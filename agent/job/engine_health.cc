@@ -1,5 +1,6 @@
 // Engine: rails that come and go, as the health of rails sees it; what follows for work under way, and what peers hear.
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 
 #include "absl/strings/numbers.h"
@@ -30,6 +31,30 @@ void Engine::OnPathEvent(RailIndex rail, const RailEvent& event) {
   }
   RefreshPaths(peer);
   TellEnds();
+}
+
+void Engine::OnLinkEvent(RailIndex rail, const RailEvent& event) {
+  const bool up = event.kind == RailEvent::Kind::kLinkUp;
+  const char* why = up                                    ? ""
+                    : event.error_number == ENETDOWN      ? "its interface is switched off or has no carrier"
+                    : event.error_number == EADDRNOTAVAIL ? "no interface has its address any more"
+                    : event.error_number == ENODEV        ? "its interface is gone"
+                                                          : "its link is down";
+  if (up) {
+    options_.log->info("link_up rail={}", rail.value());
+  } else {
+    options_.log->warn("link_down rail={} why=\"{}\"", rail.value(), why);
+  }
+  health_.OnLink(rail, up, why, now_);
+  RefreshAllPaths();
+  TellEnds();
+}
+
+void Engine::OnStallEvent(RailIndex rail, const RailEvent& event) {
+  Peer& peer = peers_.Get(event.peer);
+  if (event.cookie != peer.boot.value()) return;
+  health_.OnStalled(rail, peer.index, event.error_number != 0);
+  RefreshPaths(peer);
 }
 
 bool Engine::OnPeerRailState(const Peer& from, const RailState& message) {

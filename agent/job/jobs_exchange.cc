@@ -315,6 +315,9 @@ void JobTable::OnRailEvent(RailIndex rail, const RailEvent& event) {
       return OnFence(rail, event);
     case RailEvent::Kind::kPeerUp:
     case RailEvent::Kind::kPeerDown:
+    case RailEvent::Kind::kLinkDown:
+    case RailEvent::Kind::kLinkUp:
+    case RailEvent::Kind::kPeerStalled:
     case RailEvent::Kind::kBadPeer:
       return;  // the engine's
   }

@@ -109,7 +109,12 @@ struct RailEvent {
     kPeerUp,        // peer, cookie (its boot id): orders may be posted
     kPeerDown,      // peer, cookie (its boot id), error_number: fences that it had sent over this connection were
                     // published, and orders posted to it came back, or do when its end has said what arrived
-    kBadPeer,       // peer: it broke the protocol (its connection was closed); see counters
+    kLinkDown,  // error_number: this end of the rail is cut off (ENETDOWN: no carrier, or switched off; EADDRNOTAVAIL:
+                // no interface has its address). Before the kPeerDown of the connections that it ends
+    kLinkUp,    // and it works again
+    kPeerStalled,  // peer, cookie (its boot id): nothing of what was sent has been acknowledged by its network for a
+                   // while (error_number not 0), or it has been again
+    kBadPeer,      // peer: it broke the protocol (its connection was closed); see counters
   };
   Kind kind = Kind::kSendDone;
   SendResult result = SendResult::kAcknowledged;

@@ -138,6 +138,7 @@ void ReadHealth(const YamlReader& in, Config* config) {
   };
   in.Map({{"first_hold", time(&h.first_hold, absl::ZeroDuration(), absl::Minutes(10))},
           {"max_hold", time(&h.max_hold, absl::ZeroDuration(), absl::Hours(1))},
+          {"stall", time(&h.stall, absl::ZeroDuration(), absl::Minutes(1))},
           {"half_life", time(&h.half_life, absl::Milliseconds(1), absl::Hours(24))}});
   if (h.first_hold > h.max_hold) {
     in.Fail(absl::StrCat("max_hold ", absl::FormatDuration(h.max_hold), " is less than first_hold ",

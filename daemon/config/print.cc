@@ -139,6 +139,7 @@ void PrintRest(YAML::Emitter& out, const Config& config) {
   Time(out, "first_hold", config.health.first_hold);
   Time(out, "max_hold", config.health.max_hold);
   Time(out, "half_life", config.health.half_life);
+  Time(out, "stall", config.health.stall);
   out << EndMap << Key << "log" << Value << BeginMap;
   out << Key << "level" << Value << config.log.level;
   Text(out, "file", config.log.file);

@@ -50,6 +50,7 @@ absl::Status TcpRail::Init(UniqueFd listener) {
   wake_.fd.Reset(::dup(wake_event_.fd()));
   if (!wake_.fd.valid()) return absl::ErrnoToStatus(errno, "dup of the wake descriptor");
   if (!Watch(listener_, EPOLLIN) || !Watch(wake_, EPOLLIN)) return absl::ErrnoToStatus(errno, "epoll_ctl");
+  WatchLink();
   return absl::OkStatus();
 }
 
@@ -213,6 +214,7 @@ std::unique_ptr<Connection> TcpRail::DialOne(Peer& peer, Connection::Role role, 
 }
 
 void TcpRail::Dial(Peer& peer) {
+  if (link_watch_ != nullptr && link_watch_->error() != 0) return RetryLater(peer);
   peer.generation = next_generation_++;
   peer.max_frame_bytes = kMaxFrameBytes;
   peer.timer = Now() + absl::ToInt64Nanoseconds(options_.handshake_time);
@@ -281,6 +283,8 @@ void TcpRail::OnAnswer(Connection& connection) {
   peer.failures = 0;
   peer.timer = 0;
   peer.notice.clear();
+  peer.stall.Restart();
+  peer.stalled = false;
   peer.sender.Start(peer.generation, peer.max_frame_bytes);
   Context::Add(context_.counters.connects, 1);
   PushPeerEvent(RailEvent::Kind::kPeerUp, peer, 0);
@@ -362,6 +366,8 @@ void TcpRail::RunTimers(Nanoseconds now) {
     half_open_.pop_front();
   }
   if (!half_open_.empty()) Arm(half_open_.front()->deadline);
+  if (stall_check_ != 0 && stall_check_ <= now) CheckStalls(now);
+  if (stall_check_ != 0) Arm(stall_check_);
   for (auto& [index, owned] : peers_) {
     Peer& peer = *owned;
     if (peer.in_deadline != 0 && peer.in_deadline <= now) DropIncoming(peer);

@@ -28,7 +28,8 @@ TcpRail::TcpRail(TcpOptions options, const SocketAddress& address, const SocketT
       address_(address),
       context_(options_.max_posted_orders, options_.max_receive_events),
       wake_event_(std::move(wake)),
-      epoll_(std::move(epoll)) {
+      epoll_(std::move(epoll)),
+      stall_(absl::ToInt64Nanoseconds(options_.stall)) {
   context_.frame_bytes = options_.frame_bytes;
 }
 
@@ -61,6 +62,7 @@ size_t TcpRail::Post(absl::Span<const SendOrder> orders) {
       continue;
     }
     found->second->sender.Add(order);
+    ExpectProgress();
     Activate(*found->second);
   }
   return taken;
@@ -148,6 +150,8 @@ void TcpRail::SendAcks(bool all) {
     peer->owes_acks = false;
     if (peer->in_small == nullptr || peer->acks_blocked) continue;
     const int error = peer->receiver->SendAcks(peer->in_small->fd.get());
+    peer->acks_under_way = true;
+    ExpectProgress();
     if (error == EAGAIN) {
       peer->acks_blocked = true;
       Rearm(*peer->in_small, EPOLLIN | EPOLLOUT);
@@ -249,6 +253,8 @@ void TcpRail::Dispatch(Connection& connection, uint32_t events) {
   switch (connection.role) {
     case Connection::Role::kWake:
       return;  // WakeEvent::EndSleep() has emptied it
+    case Connection::Role::kLink:
+      return OnLinkMessages();
     case Connection::Role::kListener:
       return AcceptAll();
     case Connection::Role::kHalfOpen:

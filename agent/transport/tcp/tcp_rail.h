@@ -17,7 +17,9 @@
 #include "agent/base/unique_fd.h"
 #include "agent/base/wake_event.h"
 #include "agent/transport/tcp/frame.h"
+#include "agent/transport/tcp/link_watch.h"
 #include "agent/transport/tcp/recount.h"
+#include "agent/transport/tcp/stall.h"
 #include "agent/transport/tcp/tcp_context.h"
 #include "agent/transport/tcp/tcp_receiver.h"
 #include "agent/transport/tcp/tcp_sender.h"
@@ -31,7 +33,7 @@ using Nanoseconds = int64_t;  // of the monotonic clock
 struct Peer;
 
 struct Connection {
-  enum class Role { kListener, kWake, kHalfOpen, kDialBulk, kDialSmall, kInBulk, kInSmall };
+  enum class Role { kListener, kWake, kLink, kHalfOpen, kDialBulk, kDialSmall, kInBulk, kInSmall };
   Role role = Role::kHalfOpen;
   UniqueFd fd;           // invalid once closed; the object lives on until the poll round is over
   Peer* peer = nullptr;  // once known
@@ -58,6 +60,8 @@ struct Peer {
   bool active = false;  // in TcpRail::active_
   uint32_t failures = 0;
   Nanoseconds timer = 0;  // next attempt, the end of the one under way, or when to ask again what arrived
+  StallWatch stall;
+  bool stalled = false;  // as the engine was told
   // While `sender` is in doubt:
   int doubt_error = 0;
   Nanoseconds doubt_deadline = 0;
@@ -69,6 +73,8 @@ struct Peer {
   Nanoseconds in_deadline = 0;  // for the other half of the pair; 0 when complete
   bool owes_acks = false;       // in TcpRail::owing_
   bool acks_blocked = false;    // waiting for in_small to be writable
+  StallWatch in_stall;
+  bool acks_under_way = false;  // perhaps not acknowledged by the network yet
   // Of the last pair that was closed: what its sender may ask for.
   uint64_t ended_generation = 0, ended_frames = 0;
 };
@@ -127,6 +133,19 @@ class TcpRail final : public RailTransport {
   void Arm(Nanoseconds when) { next_timer_ = std::min(next_timer_, when); }
   void Notice(std::string* last, const std::string& text);
 
+  // tcp_link.cc: what the kernel says of the rail's interface.
+  void WatchLink();
+  void OnLinkMessages();
+  void CutOff(Peer& peer);
+  void DialNow(Peer& peer);
+
+  // tcp_stall.cc: networks that swallow packets.
+  void ExpectProgress();
+  void CheckStalls(Nanoseconds now);
+  void CheckOutgoing(Peer& peer, Nanoseconds now);
+  bool CheckIncoming(Peer& peer, Nanoseconds now);
+  void TellStall(Peer& peer, bool stalled);
+
   // tcp_recount.cc: what arrived before a connection broke.
   void PeerDown(Peer& peer, int error_number);
   void AskWhatArrived(Peer& peer);
@@ -145,12 +164,16 @@ class TcpRail final : public RailTransport {
   UniqueFd epoll_;
   Connection listener_;
   Connection wake_;
+  std::unique_ptr<LinkWatch> link_watch_;  // null where the kernel gives none
+  Connection link_;
   bool accepting_ = true;  // false while no descriptor is left
   absl::flat_hash_map<PeerIndex, std::unique_ptr<Peer>> peers_;
   std::deque<std::unique_ptr<Connection>> half_open_;  // oldest first
   std::vector<std::unique_ptr<Connection>> graveyard_;
-  std::vector<Peer*> active_;  // up, writable, with something to send
-  std::vector<Peer*> owing_;   // with acknowledgements to send
+  std::vector<Peer*> active_;    // up, writable, with something to send
+  std::vector<Peer*> owing_;     // with acknowledgements to send
+  const Nanoseconds stall_;      // unacknowledged for so long: broken; 0: never
+  Nanoseconds stall_check_ = 0;  // the next look; 0: nothing is under way
   uint64_t next_generation_ = 1;
   Nanoseconds next_timer_ = INT64_MAX;
   std::string inbound_notice_;

@@ -109,7 +109,8 @@ void TcpRail::DropIncoming(Peer& peer) {
   }
   peer.receiver.reset();
   peer.in_deadline = 0;
-  peer.acks_blocked = false;
+  peer.acks_blocked = peer.acks_under_way = false;
+  peer.in_stall.Restart();
 }
 
 }  // namespace railsd::tcp

@@ -33,6 +33,9 @@ struct TcpOptions {
   absl::Duration max_back_off = absl::Seconds(1);
   absl::Duration handshake_time = absl::Seconds(3);  // from connecting to the answer; at either end
   absl::Duration peer_silence = absl::Seconds(10);   // a peer that answers nothing for so long is gone
+  // Data that the network (not the peer's process) has not acknowledged for so long, in spite of retransmissions, ends
+  // its connection; 0: only `peer_silence` does.
+  absl::Duration stall = absl::Milliseconds(400);
   // Carries what is asked and told when a connection breaks; outlives the transport. Null: what was under way then
   // comes back kRailFailed.
   SignalSink* signals = nullptr;

@@ -30,6 +30,8 @@ class SteppedRail final : public RailPort {
   RailTransport& transport() { return *transport_; }
   // True when something happened.
   bool Step();
+  // As if the transport had told it.
+  void Tell(const RailEvent& event) { events_.push_back(event); }
   // While frozen the rail neither takes commands nor makes progress.
   bool frozen = false;
   // Sees every order before the transport does, and may change it; false: it is lost.

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <random>
 
 #include "absl/strings/str_cat.h"
@@ -139,6 +140,47 @@ TEST_P(EngineHealthTest, TheLastRailCannotBeDrained) {
   const absl::Status unknown = Drain(*cluster_, 0, "eth7", true);
   EXPECT_EQ(unknown.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(unknown.message()), HasSubstr("it has rail0, rail1"));
+}
+
+// Before any connection breaks: nothing new goes over a link that is down, at either end.
+TEST_P(EngineHealthTest, ALinkThatIsDownIsLeftAtBothEnds) {
+  Make(3, 3);
+  RailEvent event;
+  event.kind = RailEvent::Kind::kLinkDown;
+  event.error_number = EADDRNOTAVAIL;
+  Begin(1);
+  uint64_t steps = 60;
+  cluster_->Run([&] { return steps-- == 0; });
+  cluster_->node(0).rails[1]->Tell(event);
+  Finish(1);
+  EXPECT_EQ(Rail(0, 1).health.state, HealthState::kDown);
+  EXPECT_EQ(Rail(0, 1).health.why, "no interface has its address any more");
+  EXPECT_EQ(Rail(0, 1).health.flaps, 1u);
+  const uint64_t own = SentOver(*cluster_, 0, 1), theirs = SentOver(*cluster_, 1, 1);
+  RunJob(2);
+  EXPECT_EQ(SentOver(*cluster_, 0, 1), own);
+  EXPECT_GT(SentOver(*cluster_, 1, 1), theirs) << "to n2";
+  EXPECT_LT(SentOver(*cluster_, 1, 1), theirs + 2'000'000);
+}
+
+// A path that stalls is left until it moves.
+TEST_P(EngineHealthTest, AStalledPathIsLeft) {
+  Make(2, 2);
+  RailEvent event;
+  event.kind = RailEvent::Kind::kPeerStalled;
+  event.peer = PeerIndex(0);
+  event.cookie = cluster_->node(1).boot.value();
+  event.error_number = ETIMEDOUT;
+  cluster_->node(0).rails[0]->Tell(event);
+  cluster_->Run();
+  EXPECT_EQ(Rail(0, 0).health.state, HealthState::kSuspect);
+  RunJob(1);
+  EXPECT_EQ(SentOver(*cluster_, 0, 0), 0u);
+  event.error_number = 0;
+  cluster_->node(0).rails[0]->Tell(event);
+  RunJob(2);
+  EXPECT_GE(SentOver(*cluster_, 0, 0), 900'000u);
+  cluster_->ExpectNothingOpen();
 }
 
 // Two ends drained on different rails: the third carries all.

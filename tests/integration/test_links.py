@@ -1,0 +1,228 @@
+#!/usr/bin/env python3
+"""Links that fail under running jobs, in network namespaces: every byte is compared, and the states that operators see
+are those that the links are in. Needs root.
+
+Faults are set at bridges and interfaces of the emulated fabric (bench/lab.py). What is asserted is bytes, states and
+counts; how quickly things are noticed is measured by `./dev bench faults`.
+"""
+
+import contextlib
+import os
+import random
+import signal
+import threading
+import time
+import unittest
+
+import harness
+from harness import clusters, eventually
+
+import lab as labs
+
+NODES, RAILS = 3, 4
+
+
+class Links(harness.ClusterTest):
+    settings = clusters.Settings(nodes=NODES, rails=RAILS, speed="200mbit", sections={"timeouts": {"peer_lost": "30s"}})
+
+    @classmethod
+    def setUpClass(cls):
+        cls.fabric = contextlib.ExitStack()
+        cls.addClassCleanup(cls.fabric.close)
+        try:
+            cls.lab = cls.fabric.enter_context(labs.Lab(nodes=NODES, rails=RAILS, rate="200mbit"))
+        except labs.LabError as error:
+            raise unittest.SkipTest(str(error)) from error
+        cls.cluster = clusters.Cluster(cls.settings, build=harness.BUILD, addresses=cls.lab)
+        cls.cluster.__enter__()
+
+    def setUp(self):
+        self.draws = random.Random(harness.SEED)
+        self.wait_up()
+
+    # What the tests look at.
+
+    def rail(self, node, rail):
+        return self.cluster.ctl_json(self.cluster.nodes[node], "rails")["rails"][rail]
+
+    def state(self, node, rail):
+        return self.rail(node, rail)["health"]["state"]
+
+    def total(self, field):
+        """Of all rails of all nodes."""
+        return sum(rail[field] for node in self.cluster.nodes
+                   for rail in self.cluster.ctl_json(node, "rails")["rails"])
+
+    def wait_state(self, node, rail, state):
+        eventually(lambda: self.state(node, rail) == state, lambda: f"rail{rail} of n{node} is {state}: "
+                   f"{self.rail(node, rail)['health']}")
+
+    def wait_up(self):
+        """Every path of every node is in use again."""
+        def up():
+            peers = [peer for node in self.cluster.nodes for peer in self.cluster.ctl_json(node, "peers")["peers"]]
+            return len(peers) == NODES * (NODES - 1) and all(peer["rail_states"] == ["up"] * RAILS for peer in peers)
+        eventually(up, lambda: "every path is up: " + str([self.cluster.ctl_json(node, "peers")["peers"]
+                                                          for node in self.cluster.nodes]), patience=120)
+
+    def verify(self, report):
+        self.assertIs(report["verified"], True)
+        for direction in ("tx_bytes", "rx_bytes"):
+            self.assertEqual(sum(rail[direction] for rail in report["rails"]), report["bytes"], report["rails"])
+
+    @contextlib.contextmanager
+    def replays(self):
+        """Verified replays, one after the other, as long as the block runs; yields how many have ended."""
+        end, reports, errors = threading.Event(), [], []
+
+        def run():
+            while not end.is_set() and not errors:
+                try:
+                    reports.append(self.cluster.replay(
+                        "--verify", "--bytes-per-rank", "8MiB", "--steps", 4, "--workload", "zipf", "--ranks-per-node",
+                        2, "--seed", self.draws.randrange(1 << 30)))
+                except Exception as error:  # shown by the test's own thread
+                    errors.append(error)
+
+        def ended():
+            if errors:
+                raise errors[0]
+            return len(reports)
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield ended
+        finally:
+            end.set()
+            thread.join()
+        if errors:
+            raise errors[0]
+        self.assertTrue(reports)
+        for report in reports:
+            self.verify(report)
+
+    def another(self, ended):
+        """Another replay, that begins after now, ends."""
+        count = ended()
+        eventually(lambda: ended() > count + 1, "a replay ended", patience=300)
+
+    def used_again(self, node, rail):
+        before = self.rail(node, rail)["tx_payload_bytes"]
+        eventually(lambda: self.rail(node, rail)["tx_payload_bytes"] > before, f"rail{rail} of n{node} carries bytes")
+
+    # Faults.
+
+    def link(self, node, rail, how):
+        labs.run("ip", "-n", self.lab.namespace(node), "link", "set", f"rail{rail}", how)
+
+    def port(self, node, rail, *how):
+        """The switch's side of a link."""
+        labs.run("ip", "-n", self.lab.switch, "link", "set", f"p{node}r{rail}", *how)
+
+    def drop(self, namespace, device):
+        """What leaves through this device disappears; nobody is told."""
+        labs.run("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "pfifo", "limit", 0)
+
+    def shape(self, node, rail, rate):
+        self.lab._shape(self.lab.namespace(node), f"rail{rail}", rate)
+        self.lab._shape(self.lab.switch, f"p{node}r{rail}", rate)
+
+    # Tests.
+
+    def fails_and_returns(self, node, rail, fail, mend, why=None):
+        """One link fails under replays, is seen to be down, carries nothing, and is used when it is back."""
+        with self.replays() as ended:
+            self.used_again(node, rail)
+            flaps = self.rail(node, rail)["health"]["flaps"]
+            fail()
+            self.wait_state(node, rail, "down")
+            if why:
+                self.assertIn(why, self.rail(node, rail)["health"]["why"])
+            # The link carries nothing now; what it has told of is what had arrived.
+            self.another(ended)
+            self.assertEqual(self.state(node, rail), "down")
+            mend()
+            self.wait_state(node, rail, "up")
+            self.assertGreater(self.rail(node, rail)["health"]["flaps"], flaps)
+            self.used_again(node, rail)
+        self.wait_idle()
+
+    def test_link_down(self):
+        self.fails_and_returns(0, 1, lambda: self.link(0, 1, "down"), lambda: self.link(0, 1, "up"),
+                               "switched off or has no carrier")
+
+    def test_no_carrier(self):
+        self.fails_and_returns(1, 2, lambda: self.port(1, 2, "down"), lambda: self.port(1, 2, "up"),
+                               "switched off or has no carrier")
+
+    def test_address_removed(self):
+        change = ["ip", "-n", self.lab.namespace(2), "addr"]
+        address = [f"{self.lab.rail(2, 0)}/24", "dev", "rail0"]
+        self.fails_and_returns(2, 0, lambda: labs.run(*change, "del", *address),
+                               lambda: labs.run(*change, "add", *address), "no interface has its address")
+
+    def test_black_hole(self):
+        self.fails_and_returns(0, 3, lambda: self.port(0, 3, "nomaster"),
+                               lambda: self.port(0, 3, "master", "br3"))
+
+    def test_black_hole_in_one_direction(self):
+        for namespace, device in ((self.lab.namespace(0), "rail2"), (self.lab.switch, "p0r2")):
+            with self.subTest(device=device):
+                self.fails_and_returns(0, 2, lambda: self.drop(namespace, device), lambda: self.shape(0, 2, "200mbit"))
+                self.wait_up()
+
+    def test_a_crawl(self):
+        with self.replays() as ended:
+            self.used_again(0, 0)
+            self.shape(0, 0, "2mbit")
+            self.another(ended)
+            self.shape(0, 0, "200mbit")
+            self.another(ended)
+        self.wait_idle()
+
+    def test_a_link_that_flaps(self):
+        with self.replays() as ended:
+            for _ in range(6):
+                self.link(1, 1, "down")
+                self.wait_state(1, 1, "down")
+                time.sleep(0.5)
+                self.link(1, 1, "up")
+                eventually(lambda: self.rail(1, 1)["peers_up"] == NODES - 1, "rail1 of n1 is connected")
+                time.sleep(0.5)
+            self.assertEqual(self.state(1, 1), "probing")
+            self.assertGreater(self.rail(1, 1)["health"]["held_seconds"], 1)
+            self.another(ended)
+        self.wait_state(1, 1, "up")
+
+    def test_a_daemon_that_sleeps_is_no_black_hole(self):
+        with self.replays() as ended:
+            self.used_again(2, 0)
+            before = self.total("disconnects")
+            os.kill(self.cluster.nodes[2].pid, signal.SIGSTOP)
+            time.sleep(2)
+            os.kill(self.cluster.nodes[2].pid, signal.SIGCONT)
+            self.another(ended)
+            self.assertEqual(self.total("disconnects"), before)
+
+    def test_whatever_happens(self):
+        def mend():
+            for node in range(NODES):
+                for rail in range(RAILS - 1):
+                    self.link(node, rail, "up")
+                    self.port(node, rail, "master", f"br{rail}", "up")
+                    self.shape(node, rail, "200mbit")
+        with self.replays() as ended:
+            for _ in range(12):
+                node, rail = self.draws.randrange(NODES), self.draws.randrange(RAILS - 1)
+                self.draws.choice([
+                    lambda: self.link(node, rail, "down"), lambda: self.port(node, rail, "down"),
+                    lambda: self.port(node, rail, "nomaster"), lambda: self.drop(self.lab.namespace(node), f"rail{rail}"),
+                    lambda: self.shape(node, rail, "5mbit"), mend])()
+                time.sleep(0.5 * self.draws.random())
+            mend()
+            self.another(ended)
+        self.wait_idle()
+
+
+if __name__ == "__main__":
+    harness.main()
