@@ -117,7 +117,7 @@ JobCore::Step JobCore::Digest(const absl::StatusOr<v1::JobReport>& answer) {
     return Step::kFinished;
   }
   if (absl::Status lost = session_->Usable(); !lost.ok()) {
-    Finish(lost, /*quiescent=*/false);
+    Finish(EndOfJobs(lost), /*quiescent=*/false);
     return Step::kFinished;
   }
   if (MayPass(answer.status().code())) return Step::kTrouble;

@@ -86,6 +86,10 @@ absl::Status Session::Usable() const {
   return lost_;
 }
 
+absl::Status EndOfJobs(const absl::Status& lost) {
+  return absl::IsUnavailable(lost) ? absl::AbortedError(lost.message()) : lost;
+}
+
 void Session::Watch() {
   watcher_->Watch(channel_->fd(), hello().daemon->fd(), [self = shared_from_this()] {
     const SessionHello& hello = self->hello();
@@ -106,7 +110,7 @@ void Session::Lose(absl::Status why) {
     for (const auto& [key, job] : jobs_) jobs.push_back(job);
   }
   channel_->Shutdown();
-  for (const std::shared_ptr<JobCore>& job : jobs) job->Finish(why, /*quiescent=*/false);
+  for (const std::shared_ptr<JobCore>& job : jobs) job->Finish(EndOfJobs(why), /*quiescent=*/false);
   rpc_->CancelAll();
 }
 

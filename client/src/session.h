@@ -28,6 +28,9 @@ class JobCore;
 inline constexpr absl::Duration kCallTimeout = absl::Seconds(10);  // for an answer that waits for nobody
 inline constexpr absl::Duration kWaitChunk = absl::Seconds(30);    // one WaitJob call
 
+// How jobs end whose session is lost: ABORTED where later calls get UNAVAILABLE, since they may have begun to write.
+absl::Status EndOfJobs(const absl::Status& lost);
+
 // Thread-safe. Lost for good at the first sign that the daemon or the session is gone.
 class Session : public std::enable_shared_from_this<Session> {
  public:

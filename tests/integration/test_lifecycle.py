@@ -190,7 +190,7 @@ class Death(unittest.TestCase):
         a.must(do="submit", group="g", job="j", sends={"1": [["s", 0, MIB]]}, receives={})
         self.cluster.stop_node(self.cluster.nodes[0], signal.SIGKILL)
         answer = a.do(do="wait", job="j")
-        self.assertEqual((answer["ok"], answer["code"]), (False, "UNAVAILABLE"), answer)
+        self.assertEqual((answer["ok"], answer["code"]), (False, "ABORTED"), answer)
 
     def test_sigterm_drains(self):
         a, b = self.pair("g")

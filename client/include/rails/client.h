@@ -101,7 +101,8 @@ class Job {
   virtual ~Job() = default;
   virtual uint64_t seq() const = 0;
   // Blocks until the job is terminal or `timeout` has passed (the report then says terminal = false).
-  // Error: UNAVAILABLE when the daemon is gone; the job's segments then stay poisoned until its process has ended.
+  // Error: ABORTED when the daemon is gone; the job's segments then stay poisoned until its process has ended.
+  // UNAVAILABLE: the daemon lives and does not answer; the job is unfinished.
   virtual absl::StatusOr<JobReport> Wait(absl::Duration timeout = absl::InfiniteDuration()) = 0;
   // Called once, from a thread of the client, when the job is terminal or the daemon is gone. Must not block, nor call
   // Reconnect() or destroy the client.

@@ -171,7 +171,7 @@ TEST_F(JobTest, ReconnectsOverAndOver) {
     auto future = job->Future();
     daemon_->EndProcess();
     daemon_->Die();
-    EXPECT_TRUE(absl::IsUnavailable(future.get().status()));
+    EXPECT_TRUE(absl::IsAborted(future.get().status()));
     daemon_ = std::make_unique<FakeDaemon>(directory_.path(), boot_id);
     ASSERT_TRUE(client_->Reconnect().ok());
     group_ = Join();
@@ -217,11 +217,11 @@ TEST_F(JobTest, LostDaemonEndsEveryJobAndPoisonsItsSegments) {
   ASSERT_TRUE(Eventually([&] { return daemon_->waits().size() >= 2; }));
   daemon_->Die();
   thread.join();
-  EXPECT_TRUE(absl::IsUnavailable(seen)) << seen;
+  EXPECT_TRUE(absl::IsAborted(seen)) << seen;
   EXPECT_THAT(seen.message(), HasSubstr("fake-node"));
-  EXPECT_TRUE(absl::IsUnavailable(future.get().status()));
-  EXPECT_TRUE(absl::IsUnavailable(idle->Wait().status()));
-  EXPECT_TRUE(absl::IsUnavailable(idle->Cancel()));
+  EXPECT_TRUE(absl::IsAborted(future.get().status()));
+  EXPECT_TRUE(absl::IsAborted(idle->Wait().status()));
+  EXPECT_TRUE(absl::IsAborted(idle->Cancel()));
   EXPECT_TRUE(absl::IsUnavailable(group_->Submit(Exchange(send_, receive_)).status()));
 
   std::unique_ptr<FakeDaemon> old = std::move(daemon_);
