@@ -237,7 +237,7 @@ void JobTable::PlanExchange(NodeJob& job, PeerExchange& exchange) {
   }
   plan_rails_.assign(rails_.size(), PlanRail{});
   for (size_t r = 0; r < rails_.size(); ++r) {
-    plan_rails_[r].source_speed = rails_[r].speed_bytes_per_s;
+    plan_rails_[r].source_speed = sprayer_.PlanSpeed(r, now_);
     plan_rails_[r].usable = false;
     plan_rails_[r].source_backlog_bytes = sprayer_.queued_bytes(r) + sprayer_.in_flight_bytes(r);
   }

@@ -23,6 +23,14 @@ constexpr double kStealSeconds = 10e-3;
 // A stretch shorter than this says nothing of a rail's rate.
 constexpr absl::Duration kMeasurable = absl::Milliseconds(5);
 constexpr uint64_t kStealPieces = 3;
+// Plans go by what was measured only where rails are what limits the exchange: the best one delivers at least this part
+// of its speed, and the other clearly less. Whatever else slows rails slows all of them, and unequal plans for it would
+// cost the evenness at the receivers.
+constexpr double kLimitedByRails = 0.7;
+constexpr double kClearlySlower = 0.8;
+// A slow rail keeps a share that is enough to see that it is fast again, and old news is none.
+constexpr double kLeastPart = 0.1;
+constexpr absl::Duration kMeasureKept = absl::Seconds(30);
 
 }  // namespace
 
@@ -359,6 +367,25 @@ void Sprayer::Take(size_t from, size_t to, PeerIndex peer) {
   ++stolen_chunks_;
 }
 
+double Sprayer::Part(size_t r, absl::Time now) const {
+  const RailState& rail = rails_state_[r];
+  const double speed = (*rails_)[r].speed_bytes_per_s;
+  if (rail.measured == 0 || speed == 0 || now - rail.measured_at > kMeasureKept) return 1;
+  return std::clamp(rail.measured / speed, kLeastPart, 1.0);
+}
+
+double Sprayer::PlanSpeed(size_t r, absl::Time now) const {
+  const double speed = (*rails_)[r].speed_bytes_per_s;
+  const double part = Part(r, now);
+  if (!options_.late_binding || part == 1) return speed;
+  double best = 0;
+  for (size_t other = 0; other < rails_state_.size(); ++other) {
+    if (rails_state_[other].measured > 0) best = std::max(best, Part(other, now));
+  }
+  if (best < kLimitedByRails || part > kClearlySlower * best) return speed;
+  return speed * part / best;
+}
+
 double Sprayer::Rate(size_t r, absl::Time now) const {
   const RailState& rail = rails_state_[r];
   const absl::Duration busy = now - rail.busy_since;
@@ -429,10 +456,12 @@ InFlight Sprayer::Finish(const RailEvent& event, absl::Time now) {
   queue.in_flight_bytes -= done.length_bytes;
   rail.in_flight_bytes -= done.length_bytes;
   rail.busy_bytes += done.length_bytes;
+  if (event.result != SendResult::kAcknowledged) rail.busy_since = absl::InfiniteFuture();  // says nothing of its rate
   const absl::Duration busy = now - rail.busy_since;
   if (rail.in_flight_bytes == 0 && busy >= kMeasurable) {
     const double rate = static_cast<double>(rail.busy_bytes) / absl::ToDoubleSeconds(busy);
-    rail.measured = rail.measured == 0 ? rate : 0.8 * rail.measured + 0.2 * rate;
+    rail.measured = rail.measured == 0 ? rate : 0.5 * (rail.measured + rate);
+    rail.measured_at = now;
   }
   return done;
 }

@@ -87,6 +87,9 @@ class Sprayer {
   uint64_t queued_bytes(size_t rail) const { return rails_state_[rail].queued_bytes; }
   uint64_t in_flight_bytes(size_t rail) const { return rails_state_[rail].in_flight_bytes; }
   double measured_speed(size_t rail) const { return rails_state_[rail].measured; }
+  // What the next plan should count on, in bytes per second: the rail's own speed, or the part of it that was measured
+  // lately where that is clearly less than what another rail is seen to deliver of its own.
+  double PlanSpeed(size_t rail, absl::Time now) const;
   uint64_t stolen_chunks() const { return stolen_chunks_; }
 
  private:
@@ -116,6 +119,7 @@ class Sprayer {
     absl::Time busy_since;
     uint64_t busy_bytes = 0;
     double measured = 0;  // bytes per second, over the stretches so far
+    absl::Time measured_at = absl::InfinitePast();
   };
 
   Run* NewRun();
@@ -127,6 +131,8 @@ class Sprayer {
   bool PostFences(size_t rail);
   bool IsStuck(size_t rail, PeerIndex peer, const DestinationQueue& queue) const;
   bool DispatchRail(size_t rail, absl::Time now);
+  // How much of its speed the rail delivers, 0 to 1; 1 when that is not known.
+  double Part(size_t rail, absl::Time now) const;
   // What the rail delivers, as far as it is known now.
   double Rate(size_t rail, absl::Time now) const;
   bool Steal(size_t rail, absl::Time now);

@@ -38,6 +38,7 @@ class SprayerTest : public ::testing::Test {
   // Rails of `speed` bytes per second to `peers` destinations, all up.
   void SetUpRails(size_t rails, size_t peers, double speed, SprayerOptions options = {}) {
     ports_.resize(rails);
+    handles_.clear();
     handles_.resize(rails);
     for (size_t r = 0; r < rails; ++r) {
       handles_[r].port = &ports_[r];
@@ -56,11 +57,20 @@ class SprayerTest : public ::testing::Test {
     flow.peer = PeerIndex(peer);
     sprayer_->Queue(job == nullptr ? &job_ : job, &flow, Rank(0), {}, {0, RailIndex(rail), offset, bytes});
   }
-  void Acknowledge(size_t rail) {
+  void Acknowledge(size_t rail, SendResult result = SendResult::kAcknowledged) {
     RailEvent event;
+    event.result = result;
     event.cookie = ports_[rail].orders.front().cookie;
     ports_[rail].orders.pop_front();
-    sprayer_->Finish(event, absl::UnixEpoch());
+    sprayer_->Finish(event, now_);
+  }
+  // The rail carries four pieces at this rate, alone.
+  void Carry(size_t rail, double bytes_per_s, SendResult result = SendResult::kAcknowledged) {
+    Queue(static_cast<uint32_t>(rail), 0, 400'000);
+    for (sprayer_->Dispatch(now_); !ports_[rail].orders.empty(); sprayer_->Dispatch(now_)) {
+      now_ += absl::Seconds(static_cast<double>(ports_[rail].orders.front().length_bytes) / bytes_per_s);
+      Acknowledge(rail, result);
+    }
   }
   uint64_t PostedTo(size_t rail, uint32_t peer) const {
     uint64_t bytes = 0;
@@ -69,6 +79,7 @@ class SprayerTest : public ::testing::Test {
     return bytes;
   }
 
+  absl::Time now_ = absl::UnixEpoch();
   NodeJob job_;
   std::deque<SendFlow> flows_;
   std::deque<RecordingRail> ports_;
@@ -177,6 +188,45 @@ TEST_F(SprayerTest, EvenRailsKeepTheirPlan) {
     }
   }
   EXPECT_EQ(sprayer_->stolen_chunks(), 0u);
+}
+
+TEST_F(SprayerTest, PlansCountOnWhatASlowRailDelivers) {
+  SetUpRails(2, 1, 25e6);
+  EXPECT_EQ(sprayer_->PlanSpeed(0, now_), 25e6) << "nothing is known";
+  Carry(0, 12.5e6);
+  EXPECT_EQ(sprayer_->PlanSpeed(0, now_), 25e6) << "perhaps it is not the rail: no other has been seen";
+  Carry(1, 24e6);
+  EXPECT_NEAR(sprayer_->PlanSpeed(0, now_), 13e6, 0.5e6);
+  EXPECT_EQ(sprayer_->PlanSpeed(1, now_), 25e6);
+  for (int i = 0; i < 8; ++i) Carry(0, 24e6);
+  EXPECT_EQ(sprayer_->PlanSpeed(0, now_), 25e6) << "it has become fast again";
+  for (int i = 0; i < 20; ++i) Carry(0, 1e6);
+  EXPECT_NEAR(sprayer_->PlanSpeed(0, now_), 2.6e6, 0.2e6) << "enough to see when that changes";
+  now_ += absl::Minutes(1);
+  EXPECT_EQ(sprayer_->PlanSpeed(0, now_), 25e6) << "that is long ago";
+}
+
+TEST_F(SprayerTest, PlansStayEvenWhereRailsAreNotTheLimit) {
+  SetUpRails(2, 1, 25e6);
+  Carry(0, 5e6);
+  Carry(1, 10e6);
+  EXPECT_EQ(sprayer_->PlanSpeed(0, now_), 25e6) << "the best one is far from its speed, too";
+  SetUpRails(2, 1, 25e6);
+  Carry(0, 21e6);
+  Carry(1, 25e6);
+  EXPECT_EQ(sprayer_->PlanSpeed(0, now_), 25e6) << "noise";
+  SetUpRails(2, 1, 25e6);
+  Carry(0, 50e6);
+  Carry(1, 500e6);
+  EXPECT_EQ(sprayer_->PlanSpeed(0, now_), 25e6) << "both are as fast as they say";
+  SetUpRails(2, 1, 25e6);
+  Carry(1, 25e6);
+  Carry(0, 1e6, SendResult::kRailFailed);
+  EXPECT_EQ(sprayer_->PlanSpeed(0, now_), 25e6) << "a failure says nothing of the rate";
+  SetUpRails(2, 1, 25e6, {.late_binding = false});
+  Carry(0, 12.5e6);
+  Carry(1, 25e6);
+  EXPECT_EQ(sprayer_->PlanSpeed(0, now_), 25e6) << "as configured, when nothing may move";
 }
 
 TEST_F(SprayerTest, DropForgetsOneJobOnly) {
