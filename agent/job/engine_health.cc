@@ -39,6 +39,7 @@ void Engine::OnLinkEvent(RailIndex rail, const RailEvent& event) {
                     : event.error_number == ENETDOWN      ? "its interface is switched off or has no carrier"
                     : event.error_number == EADDRNOTAVAIL ? "no interface has its address any more"
                     : event.error_number == ENODEV        ? "its interface is gone"
+                    : event.error_number == EIO           ? "its device has failed"
                                                           : "its link is down";
   if (up) {
     options_.log->info("link_up rail={}", rail.value());

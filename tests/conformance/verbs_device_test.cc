@@ -316,10 +316,12 @@ TEST_P(VerbsSuite, EveryEventOfADeviceIsActedOn) {
       ASSERT_TRUE(Until([&] { return b.Count(Kind::kPeerUp) == downs + 1; }));
       EXPECT_EQ(a.Of(Kind::kPeerDown).back().error_number, EIO);
     }
+    EXPECT_EQ(a.Count(Kind::kLinkDown) + a.Count(Kind::kLinkUp), 0u);
     reports->Tell(fatal, 0, 0);
     ASSERT_TRUE(Until([&] { return a.Count(Kind::kPeerDown) == downs + 1 && b.Count(Kind::kPeerDown) == downs + 1; }));
     Spin(20);
     EXPECT_EQ(a.transport->counters().queue_pairs.load(), 0u) << "it is not tried again";
+    EXPECT_EQ(a.Count(Kind::kLinkDown), 1u);
     EXPECT_THAT(said, HasSubstr("the rail is out until the daemon restarts"));
   }
 }

@@ -21,10 +21,20 @@ void VerbsRail::BreakAll(int error_number, const std::string& why) {
   for (auto& [index, endpoint] : endpoints_) Break(*endpoint, error_number, why);
 }
 
+void VerbsRail::SetLink(int error_number) {
+  if ((link_error_ == 0) == (error_number == 0)) return;
+  link_error_ = error_number;
+  RailEvent event;
+  event.kind = error_number != 0 ? RailEvent::Kind::kLinkDown : RailEvent::Kind::kLinkUp;
+  event.error_number = error_number;
+  context_.events.Push(event);
+}
+
 // The port is not what it was. Endpoints that were made for another address are of no use; those that wait try at once.
 void VerbsRail::RefreshPort(const std::string& reason, int error_number) {
   const absl::StatusOr<RdmaDevice::Address> address = context_.device->Refresh();
   Notice(&device_notice_, address.ok() ? reason : absl::StrCat(reason, ": ", address.status().message()));
+  SetLink(address.ok() ? 0 : error_number);
   for (auto& [index, endpoint] : endpoints_) {
     if (!address.ok() || (endpoint->own.has_value() && !(*endpoint->own == *address))) {
       Break(*endpoint, error_number, reason);
@@ -55,6 +65,7 @@ void VerbsRail::OnDeviceEvent(const DeviceEvent& event) {
       dead_ = true;
       Notice(&device_notice_,
              absl::StrCat("the device reports: ", name, "; the rail is out until the daemon restarts"));
+      SetLink(EIO);
       BreakAll(EIO, name);
       return;
     case IBV_EVENT_QP_FATAL:

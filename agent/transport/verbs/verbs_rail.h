@@ -123,6 +123,8 @@ class VerbsRail final : public RailTransport {
   // verbs_events.cc: what the device reports.
   void OnDeviceEvents();
   void OnDeviceEvent(const DeviceEvent& event);
+  // Tells whether this end of the rail works (0), when that has changed; before anything breaks by it.
+  void SetLink(int error_number);
   void RefreshPort(const std::string& reason, int error_number);
   void BreakAll(int error_number, const std::string& why);
 
@@ -157,6 +159,7 @@ class VerbsRail final : public RailTransport {
   bool armed_ = false;          // the channel will tell of the next completion
   unsigned unacknowledged_ = 0;
   bool dead_ = false;  // the device is
+  int link_error_ = 0;
 
   std::vector<WindowSlot> free_windows_;
   absl::flat_hash_map<PeerIndex, std::unique_ptr<Endpoint>> endpoints_;

@@ -90,6 +90,10 @@ class Links(rdma.VerbsTest):
                     self.flows_on(rail)  # used again
             if len(self.rehomed()) > before:
                 break
+        log = self.cluster.nodes[1].log.read_text(errors="replace")
+        for rail in (3, 0, 2):
+            self.assertRegex(log, f'link_down rail={rail} why="its interface is switched off or has no carrier"')
+            self.assertIn(f"link_up rail={rail}", log)
         print(f"rehomed, masks of rails: {self.rehomed()[before:]} in {number + 1} rounds")
         self.assertGreater(len(self.rehomed()), before)
 
