@@ -69,12 +69,12 @@ class OperatorService final : public rails::v1::OperatorService::CallbackService
   template <typename Response>
   ServerUnaryReactor* SetDrained(const std::string& rail, bool drained, Response* response) {
     const auto call = DeferredCall::Make();
-    context_->agent->DrainRail(rail, drained, [call, rail, response, context = context_](absl::Status status) {
+    context_->agent->DrainRail(rail, drained, [call, rail, response, context = context_](const absl::Status& status) {
       if (!status.ok()) {
         call->Answer(status);
         return;
       }
-      context->agent->Snapshot([call, rail, response](AgentSnapshot snapshot) {
+      context->agent->Snapshot([call, rail, response](const AgentSnapshot& snapshot) {
         call->Answer(absl::OkStatus(), [&] {
           const RailView* found = FindRail(snapshot, rail);
           if (found != nullptr) RailTo(*found, response->mutable_rail());

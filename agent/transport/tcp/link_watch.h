@@ -41,7 +41,7 @@ class LinkWatch {
     uint32_t interface = 0;
     uint8_t family = 0, prefix = 0;
     std::array<std::byte, 16> bytes{};
-    friend auto operator<=>(const Address&, const Address&) = default;
+    friend auto operator<=>(const Address&, const Address&) = default;  // NOLINT(modernize-use-nullptr): mistaken
   };
   struct Link {
     std::string name;
