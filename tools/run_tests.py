@@ -25,6 +25,8 @@ FUZZ_RUNS, FUZZ_SEED, FUZZ_SECONDS = 20000, 1, 60
 # What a test program prints for each of its cases: GoogleTest and Python's unittest.
 PASSED = re.compile(r"^\[       OK \] |\.\.\. ok$", re.MULTILINE)
 FAILED = re.compile(r"^\[  FAILED  \] .* \(\d+ ms\)$|^(?:FAIL|ERROR): ", re.MULTILINE)
+# Of cases that cannot run here; unittest tells the reason on the line, GoogleTest the name of the case.
+SKIPPED = re.compile(r"^\[  SKIPPED \] (.*) \(\d+ ms\)$|\.\.\. skipped (.*)$", re.MULTILINE)
 
 
 class Result:
@@ -52,11 +54,14 @@ def count_cases(result, junit_path):
     for test in ElementTree.parse(junit_path).getroot().iter("testcase"):
         output = "".join(node.text or "" for node in test.iter("system-out"))
         passed, failed = len(PASSED.findall(output)), len(FAILED.findall(output))
+        skipped = [name or reason for name, reason in SKIPPED.findall(output)]
         ended_well = test.get("status") == "run"
         if not ended_well and failed == 0:
             failed = 1  # crashed, timed out or could not start
-        if ended_well and passed == 0:
+        if ended_well and passed == 0 and not skipped:
             passed = 1
+        if skipped:
+            result.notes.append(f"{test.get('name')}: {len(skipped)} skipped: {skipped[0]}" + ", ..." * (len(skipped) > 1))
         result.passed += passed
         result.failed += failed
         if failed:
