@@ -28,6 +28,8 @@ constexpr uint64_t kStealPieces = 3;
 // cost the evenness at the receivers.
 constexpr double kLimitedByRails = 0.7;
 constexpr double kClearlySlower = 0.8;
+// And only when so many stretches in a row have said so: single ones are slow for want of processor time, too.
+constexpr uint32_t kBelievedStretches = 3;
 // A slow rail keeps a share that is enough to see that it is fast again, and old news is none.
 constexpr double kLeastPart = 0.1;
 constexpr absl::Duration kMeasureKept = absl::Seconds(30);
@@ -374,16 +376,28 @@ double Sprayer::Part(size_t r, absl::Time now) const {
   return std::clamp(rail.measured / speed, kLeastPart, 1.0);
 }
 
+double Sprayer::BestPart(absl::Time now) const {
+  double best = 0;
+  for (size_t r = 0; r < rails_state_.size(); ++r) {
+    if (rails_state_[r].measured > 0) best = std::max(best, Part(r, now));
+  }
+  return best;
+}
+
 double Sprayer::PlanSpeed(size_t r, absl::Time now) const {
   const double speed = (*rails_)[r].speed_bytes_per_s;
-  const double part = Part(r, now);
-  if (!options_.late_binding || part == 1) return speed;
-  double best = 0;
-  for (size_t other = 0; other < rails_state_.size(); ++other) {
-    if (rails_state_[other].measured > 0) best = std::max(best, Part(other, now));
-  }
-  if (best < kLimitedByRails || part > kClearlySlower * best) return speed;
-  return speed * part / best;
+  const double part = Part(r, now), best = BestPart(now);
+  const bool believed = rails_state_[r].slow_stretches >= kBelievedStretches && part < kClearlySlower * best;
+  return options_.late_binding && believed ? speed * part / best : speed;
+}
+
+void Sprayer::Measured(size_t r, double rate, absl::Time now) {
+  RailState& rail = rails_state_[r];
+  rail.measured = rail.measured == 0 ? rate : 0.5 * (rail.measured + rate);
+  rail.measured_at = now;
+  const double best = BestPart(now);
+  const bool slow = best >= kLimitedByRails && rate < kClearlySlower * best * (*rails_)[r].speed_bytes_per_s;
+  rail.slow_stretches = slow ? rail.slow_stretches + 1 : 0;
 }
 
 double Sprayer::Rate(size_t r, absl::Time now) const {
@@ -459,9 +473,7 @@ InFlight Sprayer::Finish(const RailEvent& event, absl::Time now) {
   if (event.result != SendResult::kAcknowledged) rail.busy_since = absl::InfiniteFuture();  // says nothing of its rate
   const absl::Duration busy = now - rail.busy_since;
   if (rail.in_flight_bytes == 0 && busy >= kMeasurable) {
-    const double rate = static_cast<double>(rail.busy_bytes) / absl::ToDoubleSeconds(busy);
-    rail.measured = rail.measured == 0 ? rate : 0.5 * (rail.measured + rate);
-    rail.measured_at = now;
+    Measured(done.rail.value(), static_cast<double>(rail.busy_bytes) / absl::ToDoubleSeconds(busy), now);
   }
   return done;
 }

@@ -120,6 +120,7 @@ class Sprayer {
     uint64_t busy_bytes = 0;
     double measured = 0;  // bytes per second, over the stretches so far
     absl::Time measured_at = absl::InfinitePast();
+    uint32_t slow_stretches = 0;  // the last so many were clearly slower than another rail
   };
 
   Run* NewRun();
@@ -133,6 +134,10 @@ class Sprayer {
   bool DispatchRail(size_t rail, absl::Time now);
   // How much of its speed the rail delivers, 0 to 1; 1 when that is not known.
   double Part(size_t rail, absl::Time now) const;
+  // Of the best rail that was measured; 0 when none was.
+  double BestPart(absl::Time now) const;
+  // A stretch has ended, with so many bytes per second.
+  void Measured(size_t rail, double rate, absl::Time now);
   // What the rail delivers, as far as it is known now.
   double Rate(size_t rail, absl::Time now) const;
   bool Steal(size_t rail, absl::Time now);

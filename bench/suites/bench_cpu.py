@@ -38,8 +38,8 @@ def bare(network, *more):
     report = json.loads(run.stdout)
     gigabytes = report["bytes"] / 1e9
     softirq = softirq_seconds() - softirq
-    return {"softirq": softirq / gigabytes, "user": report["user_seconds"] / gigabytes, "system": report["system_seconds"] / gigabytes,
-            "speed": gigabytes / report["seconds"], "calls": report["system_calls"] / gigabytes}
+    return {"softirq": softirq / gigabytes, "user": report["user_seconds"] / gigabytes,
+            "system": report["system_seconds"] / gigabytes, "speed": gigabytes / report["seconds"], "calls": report["system_calls"] / gigabytes}
 
 
 def counters(cluster):
