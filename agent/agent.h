@@ -160,7 +160,7 @@ class AgentObserver {
  public:
   virtual ~AgentObserver() = default;
   // A rank's job reached a terminal state.
-  virtual void OnJobFinished(const JobReport& report) = 0;
+  virtual void OnJobFinished(SessionId session, const JobReport& report) = 0;
 };
 
 template <typename T>

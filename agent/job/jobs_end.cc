@@ -187,7 +187,7 @@ void JobTable::FinishPart(NodeJob& job, RankPart& part, absl::Status status) {
   const size_t kept =
       options_.finished_jobs_kept * (group == nullptr ? 1 : std::max<size_t>(1, group->local_ranks.size()));
   if (ended.reports.size() > kept) ended.reports.erase(ended.reports.begin());
-  if (observer_ != nullptr) observer_->OnJobFinished(part.report);
+  if (observer_ != nullptr) observer_->OnJobFinished(part.submission.session, part.report);
   std::vector<Waiter> waiters = std::move(part.waiters);
   part.waiters.clear();
   for (Waiter& waiter : waiters) std::move(waiter.done)(part.report);

@@ -11,6 +11,8 @@ namespace {
 
 constexpr absl::Duration kFirstPause = absl::Milliseconds(5);
 constexpr absl::Duration kLongestPause = absl::Seconds(1);
+// Who waits for a report that comes unasked asks after so long, whatever keeps it.
+constexpr absl::Duration kPatience = absl::Seconds(5);
 // A daemon that lives but cannot be asked for so long is reported as silent.
 constexpr absl::Duration kSilence = absl::Seconds(60);
 
@@ -57,6 +59,28 @@ JobReport FromProto(const v1::JobReport& from) {
 JobCore::JobCore(std::shared_ptr<Session> session, v1::JobId id, std::vector<std::shared_ptr<SegmentCore>> segments)
     : session_(std::move(session)), id_(std::move(id)), segments_(std::move(segments)), pause_(kFirstPause) {}
 
+bool JobCore::Is(const v1::JobId& id) const {
+  return id.seq() == id_.seq() && id.rank() == id_.rank() && id.epoch().boot_id() == id_.epoch().boot_id() &&
+         id.epoch().counter() == id_.epoch().counter();
+}
+
+void JobCore::ExpectReport() {
+  absl::MutexLock lock(&mutex_);
+  told_ = true;
+}
+
+void JobCore::ExpectNoReport() {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!told_) return;
+    told_ = false;
+    if (!watching_ || result_.has_value()) return;
+  }
+  AskAsync();
+}
+
+void JobCore::OnReport(const v1::JobReport& report) { Digest(report); }
+
 bool JobCore::finished() const {
   absl::MutexLock lock(&mutex_);
   return result_.has_value();
@@ -64,6 +88,11 @@ bool JobCore::finished() const {
 
 JobCore::Result JobCore::Wait(absl::Duration timeout) {
   const absl::Time deadline = absl::Now() + timeout;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto must_ask = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return result_.has_value() || !told_; };
+    mutex_.AwaitWithDeadline(absl::Condition(&must_ask), std::min(deadline, absl::Now() + kPatience));
+  }
   absl::Time trouble_since = absl::InfiniteFuture();
   for (bool first = true;; first = false) {
     {
@@ -150,6 +179,7 @@ void JobCore::StartWatch() {
     absl::MutexLock lock(&mutex_);
     if (watching_ || result_.has_value()) return;
     watching_ = true;
+    if (told_) return;
   }
   AskAsync();
 }

@@ -27,6 +27,7 @@ class JobCore : public std::enable_shared_from_this<JobCore> {
   JobCore(std::shared_ptr<Session> session, v1::JobId id, std::vector<std::shared_ptr<SegmentCore>> segments);
 
   const v1::JobId& id() const { return id_; }
+  bool Is(const v1::JobId& id) const;
   bool finished() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // As Job's.
@@ -36,6 +37,10 @@ class JobCore : public std::enable_shared_from_this<JobCore> {
 
   // Follows the job to its end without a thread of its own.
   void StartWatch() ABSL_LOCKS_EXCLUDED(mutex_);
+  // The daemon will tell the end unasked (OnReport), or will not any more.
+  void ExpectReport() ABSL_LOCKS_EXCLUDED(mutex_);
+  void ExpectNoReport() ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnReport(const v1::JobReport& report) ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends the job here, once; later calls change nothing. Unless `quiescent`, the daemon may still touch the job's
   // segments, which are poisoned.
   void Finish(Result result, bool quiescent) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -56,7 +61,8 @@ class JobCore : public std::enable_shared_from_this<JobCore> {
   std::vector<std::shared_ptr<SegmentCore>> segments_ ABSL_GUARDED_BY(mutex_);
   std::optional<Result> result_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::function<void(Result)>> callbacks_ ABSL_GUARDED_BY(mutex_);
-  bool watching_ ABSL_GUARDED_BY(mutex_) = false;  // AskAsync() goes on until the end
+  bool told_ ABSL_GUARDED_BY(mutex_) = false;      // a report comes unasked
+  bool watching_ ABSL_GUARDED_BY(mutex_) = false;  // to the end: by the report that comes, or AskAsync()
   uint32_t asking_ ABSL_GUARDED_BY(mutex_) = 0;    // threads in Ask()
   absl::Duration pause_ ABSL_GUARDED_BY(mutex_);   // of AskAsync() after trouble
 };

@@ -117,6 +117,18 @@ class GrpcRpc final : public Rpc {
     });
   }
 
+  void WatchJobs(JobFeed feed) override {
+    auto reader = std::make_unique<FeedReader>(this, std::move(feed));
+    if (Prepare(&reader->context, absl::InfiniteDuration())) {
+      CountCallback();
+      FeedReader* const started = reader.release();  // until its OnDone()
+      jobs_->async()->WatchJobs(&started->context, &started->request, started);
+      started->Start();
+    } else {
+      reader->feed.on_end();
+    }
+  }
+
   void RemoveSegmentAsync(uint32_t segment_id, absl::Duration timeout,
                           std::function<void(absl::Status)> done) override {
     auto* call = new AsyncCall<v1::RemoveSegmentRequest, v1::RemoveSegmentResponse>;
@@ -146,6 +158,32 @@ class GrpcRpc final : public Rpc {
     Request request;
     Response response;
     std::function<void(absl::Status, Response&)> done;
+  };
+
+  struct FeedReader final : grpc::ClientReadReactor<v1::WatchJobsResponse> {
+    FeedReader(GrpcRpc* rpc, JobFeed feed) : rpc(rpc), feed(std::move(feed)) {}
+    void Start() {
+      StartRead(&response);
+      StartCall();
+    }
+    void OnReadInitialMetadataDone(bool ok) override {
+      if (ok) feed.on_live();
+    }
+    void OnReadDone(bool ok) override {
+      if (!ok) return;
+      feed.on_report(response);
+      StartRead(&response);
+    }
+    void OnDone(const grpc::Status&) override {
+      feed.on_end();
+      rpc->EndCallback(this);
+    }
+
+    GrpcRpc* const rpc;
+    JobFeed feed;
+    grpc::ClientContext context;
+    const v1::WatchJobsRequest request;
+    v1::WatchJobsResponse response;
   };
 
   static absl::Status Closed() { return absl::CancelledError("the session is closed"); }
@@ -181,19 +219,26 @@ class GrpcRpc final : public Rpc {
       delete call;
       return;
     }
-    {
-      absl::MutexLock lock(&mutex_);
-      ++callbacks_;
-    }
+    CountCallback();
     function(call, [this, call](grpc::Status status) {
       call->done(ToAbsl(status), call->response);
-      Forget(&call->context);
-      // The context holds the channel, whose end joins this very thread: it must not be the last to let go. And what
-      // `done` holds may need this object. So both go before Drain() returns.
-      delete call;
-      absl::MutexLock lock(&mutex_);
-      --callbacks_;
+      EndCallback(call);
     });
+  }
+
+  void CountCallback() {
+    absl::MutexLock lock(&mutex_);
+    ++callbacks_;
+  }
+
+  // The last callback of `call` ends. Its context holds the channel, whose end joins this very thread: it must not be
+  // the last to let go. And what its functions hold may need this object. So both go before Drain() returns.
+  template <typename AnyCall>
+  void EndCallback(AnyCall* call) {
+    Forget(&call->context);
+    delete call;
+    absl::MutexLock lock(&mutex_);
+    --callbacks_;
   }
 
   absl::Status ToAbsl(const grpc::Status& status) const {

@@ -39,6 +39,15 @@ class Rpc {
   // The same; `done` is called once, from a thread of gRPC or from this one.
   virtual void WaitJobAsync(const v1::JobId& job, absl::Duration wait, absl::Duration grace,
                             std::function<void(absl::StatusOr<v1::JobReport>)> done) = 0;
+  // Reports of the session's jobs as they end, without being asked, until the stream breaks. The functions are called
+  // one at a time, from threads of gRPC; `on_end` last, and always (from this thread when no call may start any more).
+  struct JobFeed {
+    std::function<void()>
+        on_live;  // no job that ends from now on is left out, but for those that are counted as missed
+    std::function<void(const v1::WatchJobsResponse&)> on_report;
+    std::function<void()> on_end;
+  };
+  virtual void WatchJobs(JobFeed feed) = 0;
   virtual void RemoveSegmentAsync(uint32_t segment_id, absl::Duration timeout,
                                   std::function<void(absl::Status)> done) = 0;
 

@@ -97,20 +97,57 @@ void Session::Watch() {
         hello.daemon->Ended() ? "the railsd process of node " : "the session was closed by railsd of node ", hello.node,
         hello.daemon->Ended() ? " has ended" : "", ": groups and jobs are lost; Reconnect() and join again")));
   });
+  // The calls are drained before this object goes.
+  rpc_->WatchJobs({.on_live =
+                       [this] {
+                         absl::MutexLock lock(&mutex_);
+                         told_unasked_ = true;
+                       },
+                   .on_report = [this](const v1::WatchJobsResponse& message) { OnReport(message); },
+                   .on_end =
+                       [this] {
+                         {
+                           absl::MutexLock lock(&mutex_);
+                           told_unasked_ = false;
+                         }
+                         AskForJobs();
+                       }});
+}
+
+void Session::OnReport(const v1::WatchJobsResponse& message) {
+  const v1::JobId& id = message.report().job();
+  std::shared_ptr<JobCore> job;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [key, candidate] : jobs_) {
+      if (candidate->Is(id)) job = candidate;
+    }
+  }
+  if (job != nullptr) job->OnReport(message.report());
+  if (message.missed() > 0) AskForJobs();
+}
+
+void Session::AskForJobs() {
+  for (const std::shared_ptr<JobCore>& job : UnfinishedJobs()) job->ExpectNoReport();
+}
+
+std::vector<std::shared_ptr<JobCore>> Session::UnfinishedJobs() const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<std::shared_ptr<JobCore>> jobs;
+  jobs.reserve(jobs_.size());
+  for (const auto& [key, job] : jobs_) jobs.push_back(job);
+  return jobs;
 }
 
 void Session::Lose(absl::Status why) {
-  std::vector<std::shared_ptr<JobCore>> jobs;
   {
     absl::MutexLock lock(&mutex_);
     if (!lost_.ok()) return;
     lost_ = why;
     lost_flag_.store(true, std::memory_order_release);
-    jobs.reserve(jobs_.size());
-    for (const auto& [key, job] : jobs_) jobs.push_back(job);
   }
   channel_->Shutdown();
-  for (const std::shared_ptr<JobCore>& job : jobs) job->Finish(EndOfJobs(why), /*quiescent=*/false);
+  for (const std::shared_ptr<JobCore>& job : UnfinishedJobs()) job->Finish(EndOfJobs(why), /*quiescent=*/false);
   rpc_->CancelAll();
 }
 
@@ -122,6 +159,7 @@ void Session::Close() {
 absl::Status Session::AddJob(std::shared_ptr<JobCore> job) {
   absl::MutexLock lock(&mutex_);
   if (!lost_.ok()) return lost_;
+  if (told_unasked_) job->ExpectReport();
   JobCore* key = job.get();
   jobs_[key] = std::move(job);
   return absl::OkStatus();

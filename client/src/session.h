@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
@@ -48,7 +49,7 @@ class Session : public std::enable_shared_from_this<Session> {
   absl::Status Usable() const ABSL_LOCKS_EXCLUDED(mutex_);
   bool connected() const { return !lost_flag_.load(std::memory_order_acquire); }
 
-  // Starts to watch for the daemon's end.
+  // Starts to watch for the daemon's end and for the ends of jobs.
   void Watch();
   // The session is over: its unfinished jobs end with `why`, and calls under way are cancelled.
   void Lose(absl::Status why) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -65,6 +66,10 @@ class Session : public std::enable_shared_from_this<Session> {
   void DropSegment(uint32_t id) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
+  void OnReport(const v1::WatchJobsResponse& message) ABSL_LOCKS_EXCLUDED(mutex_);
+  std::vector<std::shared_ptr<JobCore>> UnfinishedJobs() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Ends may have been missed: who waits for them asks.
+  void AskForJobs() ABSL_LOCKS_EXCLUDED(mutex_);
   static absl::StatusOr<std::shared_ptr<Session>> TryOpen(const ClientOptions& options, const std::string& directory,
                                                           absl::Duration timeout, std::shared_ptr<Watcher> watcher);
 
@@ -76,6 +81,7 @@ class Session : public std::enable_shared_from_this<Session> {
   mutable absl::Mutex mutex_;
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<JobCore*, std::shared_ptr<JobCore>> jobs_ ABSL_GUARDED_BY(mutex_);
+  bool told_unasked_ ABSL_GUARDED_BY(mutex_) = false;  // the ends of jobs
   uint32_t removals_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

@@ -326,7 +326,7 @@ JobStatistics::JobStatistics()
             HistogramData(DurationBounds()),
             HistogramData({1.005, 1.01, 1.02, 1.03, 1.04, 1.06, 1.08, 1.1, 1.15, 1.2, 1.3, 1.5, 2, 3, 5, 10})} {}
 
-void JobStatistics::OnJobFinished(const JobReport& report) {
+void JobStatistics::OnJobFinished(SessionId, const JobReport& report) {
   absl::MutexLock lock(&mutex_);
   ++view_.by_result[absl::AsciiStrToLower(absl::StatusCodeToString(report.status.code()))];
   if (!report.status.ok()) return;

@@ -37,7 +37,7 @@ class HistogramData {
 class JobStatistics final : public AgentObserver {
  public:
   JobStatistics();
-  void OnJobFinished(const JobReport& report) override;
+  void OnJobFinished(SessionId session, const JobReport& report) override;
 
   struct View {
     std::map<std::string, uint64_t> by_result;  // "ok" or the name of the status

@@ -26,19 +26,19 @@ class GroupService final : public rails::v1::GroupService::CallbackService {
     join->timeout = std::min(join->timeout, TimeLeft(*call_context));
     const SessionId session = join->session;
     const Rank rank = join->rank;
-    context_->agent->Join(*std::move(join), [call, response, session, rank,
-                                             context = context_](absl::StatusOr<GroupView> group) {
-      if (!group.ok()) {
-        call->Answer(group.status());
-        return;
-      }
-      // Before the answer: a job of this epoch can finish at once.
-      context->feed->AddMember(session, group->epoch, rank);
-      const auto leave = [context, session, rank, epoch = group->epoch] { LeaveAfter(*context, session, epoch, rank); };
-      call->OnLostAnswer(leave);
-      // A client that went away meanwhile must not stay a member.
-      if (!call->Answer(absl::OkStatus(), [&] { JoinTo(*group, response); })) leave();
-    });
+    context_->agent->Join(*std::move(join),
+                          [call, response, session, rank, context = context_](absl::StatusOr<GroupView> group) {
+                            if (!group.ok()) {
+                              call->Answer(group.status());
+                              return;
+                            }
+                            const auto leave = [context, session, rank, epoch = group->epoch] {
+                              context->agent->Leave(session, epoch, rank, [](absl::Status) {});
+                            };
+                            call->OnLostAnswer(leave);
+                            // A client that went away meanwhile must not stay a member.
+                            if (!call->Answer(absl::OkStatus(), [&] { JoinTo(*group, response); })) leave();
+                          });
     return call.get();
   }
 
@@ -53,20 +53,11 @@ class GroupService final : public rails::v1::GroupService::CallbackService {
       return call.get();
     }
     const Rank rank(request->rank());
-    context_->agent->Leave(caller->id, *epoch, rank,
-                           [call, context = context_, epoch = *epoch, rank](absl::Status status) {
-                             if (status.ok()) context->feed->RemoveMember(epoch, rank);
-                             call->Answer(status);
-                           });
+    context_->agent->Leave(caller->id, *epoch, rank, [call](absl::Status status) { call->Answer(status); });
     return call.get();
   }
 
  private:
-  static void LeaveAfter(const ServiceContext& context, SessionId session, Epoch epoch, Rank rank) {
-    JobFeed* const feed = context.feed;
-    context.agent->Leave(session, epoch, rank, [feed, epoch, rank](absl::Status) { feed->RemoveMember(epoch, rank); });
-  }
-
   const std::shared_ptr<const ServiceContext> context_;
 };
 

@@ -24,14 +24,12 @@ std::optional<JobWatch::Item> JobWatch::Pop() {
   return item;
 }
 
-void JobFeed::OnJobFinished(const JobReport& report) {
-  if (next_ != nullptr) next_->OnJobFinished(report);
+void JobFeed::OnJobFinished(SessionId session, const JobReport& report) {
+  if (next_ != nullptr) next_->OnJobFinished(session, report);
   std::vector<std::shared_ptr<JobWatch>> interested;
   {
     absl::MutexLock lock(&mutex_);
-    const auto member = members_.find({report.job.epoch, report.rank});
-    if (member == members_.end()) return;
-    const auto watches = watches_.find(member->second);
+    const auto watches = watches_.find(session);
     if (watches == watches_.end()) return;
     for (const std::weak_ptr<JobWatch>& watch : watches->second) {
       if (std::shared_ptr<JobWatch> alive = watch.lock()) interested.push_back(std::move(alive));
@@ -40,25 +38,8 @@ void JobFeed::OnJobFinished(const JobReport& report) {
   for (const std::shared_ptr<JobWatch>& watch : interested) watch->Push(report);
 }
 
-void JobFeed::AddMember(SessionId session, Epoch epoch, Rank rank) {
-  absl::MutexLock lock(&mutex_);
-  members_[{epoch, rank}] = session;
-}
-
-void JobFeed::RemoveMember(Epoch epoch, Rank rank) {
-  absl::MutexLock lock(&mutex_);
-  members_.erase({epoch, rank});
-}
-
 void JobFeed::RemoveSession(SessionId session) {
   absl::MutexLock lock(&mutex_);
-  for (auto it = members_.begin(); it != members_.end();) {
-    if (it->second == session) {
-      members_.erase(it++);
-    } else {
-      ++it;
-    }
-  }
   watches_.erase(session);
 }
 
@@ -67,11 +48,6 @@ void JobFeed::AddWatch(SessionId session, const std::shared_ptr<JobWatch>& watch
   std::vector<std::weak_ptr<JobWatch>>& watches = watches_[session];
   std::erase_if(watches, [](const std::weak_ptr<JobWatch>& w) { return w.expired(); });
   watches.push_back(watch);
-}
-
-size_t JobFeed::member_count() const {
-  absl::MutexLock lock(&mutex_);
-  return members_.size();
 }
 
 }  // namespace railsd

@@ -36,25 +36,21 @@ class JobWatch {
   uint64_t missed_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// Knows which session holds which rank, because a report does not. Safe to use from any thread.
+// Safe to use from any thread.
 class JobFeed final : public AgentObserver {
  public:
   // `next`, when given, sees every report too and outlives the feed.
   explicit JobFeed(AgentObserver* next) : next_(next) {}
 
-  void OnJobFinished(const JobReport& report) override;
+  void OnJobFinished(SessionId session, const JobReport& report) override;
 
-  void AddMember(SessionId session, Epoch epoch, Rank rank);
-  void RemoveMember(Epoch epoch, Rank rank);
   void RemoveSession(SessionId session);
   // The feed holds the watch only as long as somebody else does.
   void AddWatch(SessionId session, const std::shared_ptr<JobWatch>& watch);
-  size_t member_count() const;
 
  private:
   AgentObserver* const next_;
-  mutable absl::Mutex mutex_;
-  absl::flat_hash_map<std::pair<Epoch, Rank>, SessionId> members_ ABSL_GUARDED_BY(mutex_);
+  absl::Mutex mutex_;
   absl::flat_hash_map<SessionId, std::vector<std::weak_ptr<JobWatch>>> watches_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "client/railsctl/replay/exchange.h"
+#include "client/railsctl/replay/worker.h"
 
 namespace rails::ctl {
 namespace {
@@ -22,6 +23,9 @@ constexpr absl::Duration kStuck = absl::Seconds(30);
 constexpr absl::Duration kEcho = absl::Seconds(2);
 constexpr absl::Duration kPrepareTimeout = absl::Minutes(5);
 constexpr size_t kMaxFailuresShown = 4;
+// What it takes until the last rank has heard that it goes.
+constexpr absl::Duration kGoAhead = absl::Milliseconds(2);
+constexpr absl::Duration kGoAheadPerRank = absl::Microseconds(100);
 
 template <typename E, size_t kIndex = 0>
 constexpr size_t KindOf() {
@@ -213,8 +217,11 @@ absl::Status Coordinator::FinishGo(PhaseOutcome* outcome) {
 }
 
 absl::StatusOr<PhaseOutcome> Coordinator::Go() {
+  // Ranks meet after a computation; who hears of it first is no part of the exchange.
+  const int64_t at_ns = MonotonicNanoseconds() +
+                        absl::ToInt64Nanoseconds(kGoAhead + kGoAheadPerRank * static_cast<int64_t>(links_.size()));
   for (size_t rank = 0; rank < links_.size(); ++rank) {
-    if (absl::Status status = Send(rank, GoCommand{}); !status.ok()) return status;
+    if (absl::Status status = Send(rank, GoCommand{.at_ns = at_ns}); !status.ok()) return status;
   }
   PhaseOutcome outcome;
   if (absl::Status status = FinishGo(&outcome); !status.ok()) return status;

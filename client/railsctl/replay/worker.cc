@@ -17,6 +17,8 @@ namespace {
 
 // After the job's own limit the daemon must have answered by then.
 constexpr absl::Duration kGrace = absl::Seconds(10);
+// A command to start is never for later than that.
+constexpr absl::Duration kLongestRest = absl::Seconds(2);
 
 class Worker {
  public:
@@ -154,6 +156,8 @@ void Worker::BuildExchange() {
 absl::Status Worker::Do(const GoCommand& command) {
   if (group_ == nullptr) return absl::FailedPreconditionError("not started");
   DoneEvent done;
+  const absl::Duration left = absl::Nanoseconds(command.at_ns - MonotonicNanoseconds());
+  absl::SleepFor(std::min(left, kLongestRest));
   doing_ = "submit an exchange";
   done.submit_ns = MonotonicNanoseconds();
   absl::StatusOr<std::shared_ptr<Job>> job = group_->Submit(exchange_);

@@ -106,7 +106,7 @@ Json ToJson(const PrepareCommand& c) {
       {"do", "prepare"}, {"job", c.job}, {"row", c.row}, {"column", c.column}, {"ranges_per_flow", c.ranges_per_flow},
       {"fill", c.fill}};
 }
-Json ToJson(const GoCommand& c) { return {{"do", "go"}, {"tell_accepted", c.tell_accepted}}; }
+Json ToJson(const GoCommand& c) { return {{"do", "go"}, {"tell_accepted", c.tell_accepted}, {"at_ns", c.at_ns}}; }
 Json ToJson(const CheckCommand&) { return {{"do", "check"}}; }
 Json ToJson(const QuitCommand&) { return {{"do", "quit"}}; }
 
@@ -175,7 +175,10 @@ void Read(Fields& f, PrepareCommand* c) {
   f.Get("ranges_per_flow", &c->ranges_per_flow);
   f.Get("fill", &c->fill);
 }
-void Read(Fields& f, GoCommand* c) { f.Get("tell_accepted", &c->tell_accepted); }
+void Read(Fields& f, GoCommand* c) {
+  f.Get("tell_accepted", &c->tell_accepted);
+  f.Get("at_ns", &c->at_ns);
+}
 void Read(Fields&, CheckCommand*) {}
 void Read(Fields&, QuitCommand*) {}
 

@@ -38,6 +38,7 @@ struct PrepareCommand {
 // Submit what was prepared, once more if it was before, and wait. Answer: Accepted if asked for, then Done.
 struct GoCommand {
   bool tell_accepted = false;
+  int64_t at_ns = 0;  // when, by the monotonic clock: not before, so that all ranks have the command by then
 };
 
 // Compare every byte of the receive segment. Answer: Checked.

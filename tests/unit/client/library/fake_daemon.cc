@@ -114,7 +114,8 @@ class FakeDaemon::Impl final : public v1::SessionService::Service,
 
   // State that the tests see.
   mutable absl::Mutex mutex;
-  bool dying = false;
+  bool dying = false, telling = false;
+  std::set<uint64_t> missed;
   std::deque<Fate> fates;
   absl::Status refusal, join_refusal, segment_refusal, wait_failure;
   int early_answers = 0, wait_failures = 0;
@@ -212,12 +213,14 @@ class FakeDaemon::Impl final : public v1::SessionService::Service,
       mutex.AwaitWithTimeout(absl::Condition(&ready), absl::Milliseconds(20));
     }
     if (dying) return {grpc::UNAVAILABLE, "the daemon stops"};
-    const auto found = finished.find(seq);
-    if (found == finished.end()) return grpc::Status::OK;
-    v1::JobReport* report = response->mutable_report();
-    report->set_state(found->second.ok() ? v1::JOB_STATE_DONE : v1::JOB_STATE_FAILED);
-    report->set_code(static_cast<int>(found->second.code()));
-    report->set_message(std::string(found->second.message()));
+    if (const auto found = finished.find(seq); found != finished.end()) Fill(found->second, response->mutable_report());
+    return grpc::Status::OK;
+  }
+
+  static void Fill(const absl::Status& end, v1::JobReport* report) {
+    report->set_state(end.ok() ? v1::JOB_STATE_DONE : v1::JOB_STATE_FAILED);
+    report->set_code(static_cast<int>(end.code()));
+    report->set_message(std::string(end.message()));
     report->set_bytes_sent(11);
     report->set_bytes_received(22);
     report->set_elapsed_seconds(0.5);
@@ -225,7 +228,35 @@ class FakeDaemon::Impl final : public v1::SessionService::Service,
     report->set_ratio_to_bound(1.25);
     report->add_rail_tx_bytes(5);
     report->add_rail_tx_bytes(6);
-    return grpc::Status::OK;
+  }
+
+  grpc::Status WatchJobs(grpc::ServerContext* context, const v1::WatchJobsRequest*,
+                         grpc::ServerWriter<v1::WatchJobsResponse>* writer) override {
+    if (!KnowsCaller(context)) return Unknown();
+    std::set<uint64_t> told;
+    absl::MutexLock lock(&mutex);
+    if (!telling) return {grpc::UNIMPLEMENTED, "no ends are told"};
+    for (const auto& [seq, end] : finished) told.insert(seq);
+    writer->SendInitialMetadata();
+    v1::WatchJobsResponse message;
+    while (telling && !dying && !context->IsCancelled()) {
+      for (const v1::SubmitAllToAllRequest& submission : submissions) {
+        const auto end = finished.find(submission.job().seq());
+        if (end == finished.end() || !told.insert(end->first).second) continue;
+        if (missed.contains(end->first)) {
+          message.set_missed(message.missed() + 1);
+          continue;
+        }
+        *message.mutable_report()->mutable_job() = submission.job();
+        Fill(end->second, message.mutable_report());
+        writer->Write(message);
+        message.Clear();
+      }
+      mutex.AwaitWithTimeout(absl::Condition(
+                                 +[](bool* telling) { return !*telling; }, &telling),
+                             absl::Milliseconds(2));
+    }
+    return {grpc::UNAVAILABLE, "no more ends are told"};
   }
 
   grpc::Status CancelJob(grpc::ServerContext* context, const v1::CancelJobRequest* request,
@@ -343,6 +374,18 @@ void FakeDaemon::FailWaits(int count, absl::Status status) {
   absl::MutexLock lock(&impl_->mutex);
   impl_->wait_failures = count;
   impl_->wait_failure = std::move(status);
+}
+void FakeDaemon::TellEnds() {
+  absl::MutexLock lock(&impl_->mutex);
+  impl_->telling = true;
+}
+void FakeDaemon::StopTelling() {
+  absl::MutexLock lock(&impl_->mutex);
+  impl_->telling = false;
+}
+void FakeDaemon::MissEnd(uint64_t seq) {
+  absl::MutexLock lock(&impl_->mutex);
+  impl_->missed.insert(seq);
 }
 void FakeDaemon::RefuseJoins(absl::Status status) {
   absl::MutexLock lock(&impl_->mutex);

@@ -60,6 +60,11 @@ class FakeDaemon {
   void AnswerEarly(int count);
   // The next `count` calls of WaitJob fail.
   void FailWaits(int count, absl::Status status);
+  // From now on WatchJobs is there for sessions that open, and tells ends; it is not at first.
+  void TellEnds();
+  void StopTelling();  // the streams end
+  // The end of this job is not told; the next one says that one was missed.
+  void MissEnd(uint64_t seq);
   void RefuseJoins(absl::Status status);
   void RefuseSegments(absl::Status status);
   // Makes the job terminal and answers who waits.

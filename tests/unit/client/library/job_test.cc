@@ -47,6 +47,77 @@ TEST_F(JobTest, ReportsADoneJob) {
   EXPECT_TRUE(daemon_->cancelled().empty());
 }
 
+// A client whose daemon tells the ends of jobs unasked.
+class ToldTest : public JobTest {
+ protected:
+  ToldTest() {
+    group_.reset();
+    send_ = receive_ = nullptr;
+    daemon_->TellEnds();
+    client_ = *Connect();
+    send_ = MakeSegment();
+    receive_ = MakeSegment();
+    group_ = Join();
+    // Until the stream is there, ends are asked for.
+    EXPECT_TRUE(Eventually([this] {
+      const size_t asked = daemon_->waits().size();
+      std::shared_ptr<Job> job = Submit();
+      daemon_->FinishJob(job->seq());
+      return job->Wait()->terminal && daemon_->waits().size() == asked;
+    }));
+    asked_before_ = daemon_->waits().size();
+  }
+  size_t Asked() const { return daemon_->waits().size() - asked_before_; }
+
+  size_t asked_before_ = 0;
+};
+
+TEST_F(ToldTest, AnEndIsToldUnasked) {
+  auto waited = Submit(), followed = Submit(), failed = Submit();
+  auto future = followed->Future();
+  for (const auto& job : {waited, followed}) daemon_->FinishJob(job->seq());
+  daemon_->FinishJob(failed->seq(), absl::UnavailableError("node2: every rail is down"));
+  auto report = waited->Wait();
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_TRUE(report->terminal);
+  EXPECT_EQ(report->seq, waited->seq());
+  EXPECT_EQ(report->bytes_sent, 11u);
+  EXPECT_EQ(future.get()->seq, followed->seq());
+  EXPECT_EQ(failed->Wait()->status, absl::UnavailableError("node2: every rail is down"));
+  EXPECT_EQ(Asked(), 0u);
+}
+
+TEST_F(ToldTest, WhenNothingIsToldAnyMoreWhoWaitsAsks) {
+  auto waited = Submit(), followed = Submit();
+  auto future = followed->Future();
+  std::thread thread([&] { EXPECT_TRUE(waited->Wait()->terminal); });
+  daemon_->StopTelling();
+  ASSERT_TRUE(Eventually([&] { return Asked() >= 2; }));
+  daemon_->FinishJob(waited->seq());
+  daemon_->FinishJob(followed->seq());
+  thread.join();
+  EXPECT_TRUE(future.get()->terminal);
+}
+
+TEST_F(ToldTest, AnEndThatWasMissedIsAskedFor) {
+  auto missed = Submit(), told = Submit();
+  daemon_->MissEnd(missed->seq());
+  daemon_->FinishJob(missed->seq());
+  auto future = missed->Future();
+  daemon_->FinishJob(told->seq());
+  EXPECT_TRUE(future.get()->terminal);
+  EXPECT_TRUE(told->Wait()->terminal);
+  EXPECT_EQ(Asked(), 1u);
+}
+
+TEST_F(ToldTest, AReportOfThisMomentIsAskedFor) {
+  auto job = Submit();
+  EXPECT_FALSE(job->Wait(absl::ZeroDuration())->terminal);
+  EXPECT_EQ(Asked(), 1u);
+  daemon_->FinishJob(job->seq());
+  EXPECT_TRUE(job->Wait()->terminal);
+}
+
 TEST_F(JobTest, ReportsAFailedJob) {
   auto job = Submit();
   daemon_->FinishJob(1, absl::UnavailableError("node2: every rail is down"));

@@ -25,7 +25,8 @@ TEST(WorkerProtocol, CommandsSurviveTheTrip) {
   ASSERT_TRUE(prepare.ok());
   EXPECT_EQ(std::get<PrepareCommand>(*prepare).column, (std::vector<uint64_t>{3, ~uint64_t{0}}));
   EXPECT_FALSE(std::get<PrepareCommand>(*prepare).fill);
-  EXPECT_TRUE(std::get<GoCommand>(*ParseCommand(Encode(GoCommand{true}))).tell_accepted);
+  EXPECT_TRUE(std::get<GoCommand>(*ParseCommand(Encode(GoCommand{true, 7}))).tell_accepted);
+  EXPECT_EQ(std::get<GoCommand>(*ParseCommand(Encode(GoCommand{true, -7}))).at_ns, -7);
   EXPECT_TRUE(std::holds_alternative<CheckCommand>(*ParseCommand(Encode(CheckCommand{}))));
   EXPECT_TRUE(std::holds_alternative<QuitCommand>(*ParseCommand(Encode(QuitCommand{}))));
 }

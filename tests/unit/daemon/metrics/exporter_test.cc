@@ -69,9 +69,9 @@ class ExporterTest : public ::testing::Test {
  protected:
   void SetUp() override {
     agent_.SetSnapshot(Snapshot());
-    jobs_.OnJobFinished(Report(absl::OkStatus(), 1.045));
-    jobs_.OnJobFinished(Report(absl::OkStatus(), 0));
-    jobs_.OnJobFinished(Report(absl::UnavailableError("x"), 2));
+    jobs_.OnJobFinished(SessionId(1), Report(absl::OkStatus(), 1.045));
+    jobs_.OnJobFinished(SessionId(1), Report(absl::OkStatus(), 0));
+    jobs_.OnJobFinished(SessionId(1), Report(absl::UnavailableError("x"), 2));
     sources_.agent = &agent_;
     sources_.jobs = &jobs_;
     sources_.node = "n0";
