@@ -39,6 +39,19 @@ void FakeFabric::Heal(const std::string& address) {
   state_->ConnectAll();
 }
 
+void FakeFabric::Break(const std::string& address, PeerIndex peer, int error_number) {
+  std::lock_guard lock(state_->mutex);
+  FakeTransport* transport = state_->Find(address);
+  auto link = transport == nullptr ? decltype(transport->links_.end()){} : transport->links_.find(peer);
+  if (transport == nullptr || link == transport->links_.end()) return;
+  transport->Disconnect(link->second, error_number);
+  FakeTransport* other = state_->Find(link->second.peer.address);
+  if (other == nullptr) return;
+  for (auto& [index, back] : other->links_) {
+    if (back.peer.address == address) other->Disconnect(back, error_number);
+  }
+}
+
 void FakeFabric::SetStepBytes(const std::string& address, uint64_t step_bytes) {
   std::lock_guard lock(state_->mutex);
   FakeTransport* transport = state_->Find(address);

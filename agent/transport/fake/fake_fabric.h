@@ -43,6 +43,8 @@ class FakeFabric {
   // Heal() lets the links come up again.
   void Fail(const std::string& address);
   void Heal(const std::string& address);
+  // Cuts the link between `address` and its peer in both directions, as a reset connection does; it comes up again.
+  void Break(const std::string& address, PeerIndex peer, int error_number);
 
   // How fast `address` receives from now on; 0 stalls it without breaking it.
   void SetStepBytes(const std::string& address, uint64_t step_bytes);

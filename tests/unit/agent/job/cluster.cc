@@ -124,7 +124,9 @@ Cluster::Cluster(Options options) : remote_(options.remote), random_(options.see
       fake.weak_zones = options.weak_zones;
       fake.fence_room = options.fence_room;
       fake.signals = remote_ ? &signals : nullptr;
-      node->rails.push_back(std::make_unique<SteppedRail>(fabric_.Create(fake)));
+      std::unique_ptr<RailTransport> transport = fabric_.Create(fake);
+      if (options.wrap) transport = options.wrap(n, r, std::move(transport));
+      node->rails.push_back(std::make_unique<SteppedRail>(std::move(transport)));
       ports.push_back(node->rails.back().get());
     }
     node->engine = std::make_unique<Engine>(agent, ports, node.get(), nullptr, &node->copier);
@@ -151,6 +153,15 @@ PeerHello Cluster::HelloOf(size_t n) const {
 void Cluster::Connect(size_t a, size_t b) {
   nodes_[a]->engine->OnPeerUp(HelloOf(b));
   nodes_[b]->engine->OnPeerUp(HelloOf(a));
+}
+
+void Cluster::Lose(size_t a, size_t b, const std::string& why) {
+  for (const auto& [at, of] : {std::pair(a, b), std::pair(b, a)}) {
+    nodes_[at]->engine->OnPeerDown(nodes_[of]->name, why);
+  }
+  for (const auto& [from, to] : {std::pair(a, b), std::pair(b, a)}) {
+    std::erase_if(nodes_[from]->outbox, [&](const auto& message) { return message.first == nodes_[to]->name; });
+  }
 }
 
 bool Cluster::DeliverOne() {

@@ -94,6 +94,8 @@ class Cluster {
     bool connect = true;
     uint32_t fence_room = 1024;
     bool weak_zones = false;
+    // Puts something around a rail's transport; null: nothing.
+    std::function<std::unique_ptr<RailTransport>(size_t node, size_t rail, std::unique_ptr<RailTransport>)> wrap = {};
   };
   explicit Cluster(Options options);
 
@@ -104,6 +106,8 @@ class Cluster {
   void Run(const std::function<bool()>& done = nullptr);
   void Advance(absl::Duration duration) { now_ += duration; }
   void Connect(size_t a, size_t b);  // both directions
+  // Both ends hear that the other is lost; what was under way between them is dropped, as the real streams do.
+  void Lose(size_t a, size_t b, const std::string& why);
   PeerHello HelloOf(size_t n) const;
   // Messages from `from` to `to` wait until released.
   void Hold(size_t from, size_t to) { held_[{nodes_[from]->name, nodes_[to]->name}] = true; }

@@ -1,0 +1,159 @@
+#include "agent/transport/fake/faulty_transport.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <iterator>
+
+namespace railsd {
+namespace {
+
+using Kind = RailEvent::Kind;
+
+bool IsArrival(Kind kind) { return kind == Kind::kReceived || kind == Kind::kFence; }
+bool IsZones(Kind kind) { return kind == Kind::kZonesOpened || kind == Kind::kZonesClosed; }
+bool IsReceiving(Kind kind) { return IsArrival(kind) || IsZones(kind) || kind == Kind::kReceiveFault; }
+bool IsLink(Kind kind) { return kind == Kind::kLinkDown || kind == Kind::kLinkUp; }
+
+}  // namespace
+
+FaultyTransport::FaultyTransport(std::unique_ptr<RailTransport> inner, uint64_t seed, const FaultRates& rates,
+                                 std::function<void(PeerIndex)> break_link)
+    : inner_(std::move(inner)), random_(seed), rates_(rates), break_link_(std::move(break_link)) {}
+
+bool FaultyTransport::Draw(uint32_t per_thousand) { return per_thousand > 0 && random_() % 1000 < per_thousand; }
+
+void FaultyTransport::SetPeer(const RailPeer& peer) {
+  peers_.insert(peer.peer);
+  inner_->SetPeer(peer);
+}
+
+void FaultyTransport::RemovePeer(PeerIndex peer) {
+  peers_.erase(peer);
+  inner_->RemovePeer(peer);
+  EndLost([&](const RailEvent& event) { return event.peer == peer; }, SendResult::kStopped);
+}
+
+void FaultyTransport::StopSends(JobTag job) {
+  inner_->StopSends(job);
+  EndLost([&](const RailEvent& event) { return event.kind == Kind::kSendDone && event.job == job; },
+          SendResult::kStopped);
+}
+
+size_t FaultyTransport::Post(absl::Span<const SendOrder> orders) {
+  size_t limit = orders.size();
+  if (limit > 0 && Draw(rates_.part_of_post)) {
+    limit = random_() % limit;
+    ++counts_.parts_of_posts;
+  }
+  for (size_t i = 0; i < limit; ++i) {
+    const bool fails = fail_post_ == 0 || Draw(rates_.failed_post);
+    if (fails) {
+      FailOrder(orders[i]);
+    } else if (inner_->Post(orders.subspan(i, 1)) == 0) {
+      return i;
+    }
+    if (fail_post_ != kNever) --fail_post_;  // past 0: never again
+  }
+  return limit;
+}
+
+void FaultyTransport::FailOrder(const SendOrder& order) {
+  ++counts_.failed_posts;
+  RailEvent event;
+  event.kind = Kind::kSendDone;
+  event.result = WritesRemotely() ? SendResult::kRailFailed : SendResult::kReturned;
+  event.error_number = ENOMEM;
+  event.peer = order.flow->peer;
+  event.zone = order.zone;
+  event.job = order.flow->job;
+  event.cookie = order.cookie;
+  event.offset_bytes = order.offset_bytes;
+  event.length_bytes = order.length_bytes;
+  held_.push_back({event, polls_});
+  break_link_(order.flow->peer);
+}
+
+void FaultyTransport::Take(const RailEvent& event) {
+  const bool acknowledged = event.kind == Kind::kSendDone && event.result == SendResult::kAcknowledged;
+  if (acknowledged && Draw(rates_.lost_sends)) {
+    ++counts_.lost_sends;
+    return lost_.push_back(event);
+  }
+  if (IsArrival(event.kind) && Draw(rates_.lost_arrivals)) {
+    ++counts_.lost_arrivals;
+    return;
+  }
+  if (event.kind == Kind::kPeerDown) {
+    // One that writes remotely cannot know; one whose receiver counts hears that it has arrived.
+    EndLost([&](const RailEvent& lost) { return lost.peer == event.peer; },
+            WritesRemotely() ? SendResult::kRailFailed : SendResult::kAcknowledged);
+  }
+  const auto due = [&] {
+    if (!Draw(rates_.late)) return polls_;
+    ++counts_.late;
+    return polls_ + 1 + random_() % rates_.late_polls;
+  };
+  held_.push_back({event, due()});
+  if (!IsArrival(event.kind) || !Draw(rates_.repeated_arrivals)) return;
+  ++counts_.repeated_arrivals;
+  held_.push_back({event, due()});
+}
+
+void FaultyTransport::EndLost(const std::function<bool(const RailEvent&)>& which, SendResult result) {
+  const auto end = std::stable_partition(lost_.begin(), lost_.end(), [&](const RailEvent& e) { return !which(e); });
+  for (auto it = end; it != lost_.end(); ++it) {
+    it->result = result;
+    held_.push_back({*it, polls_});
+  }
+  lost_.erase(end, lost_.end());
+}
+
+// The order that the contract promises, and that engines may rely on.
+bool FaultyTransport::MustPrecede(const RailEvent& earlier, const RailEvent& later) const {
+  if (IsLink(earlier.kind) || IsLink(later.kind)) return true;
+  const bool sends = earlier.kind == Kind::kSendDone || later.kind == Kind::kSendDone;
+  const bool data = (sends || IsArrival(earlier.kind)) && (later.kind == Kind::kSendDone || IsArrival(later.kind));
+  if (data) return false;
+  // Zones: what lands in them is told between their two events, and their keys end with the connection.
+  if (IsZones(earlier.kind) || IsZones(later.kind)) return !sends;
+  if (IsReceiving(earlier.kind) && IsReceiving(later.kind)) return false;
+  // What is left is about connections: of one peer in their order. Where the receiver counts, what was under way may
+  // come back later.
+  if (earlier.kind == Kind::kSendDone && !WritesRemotely()) return false;
+  return earlier.peer == later.peer;
+}
+
+bool FaultyTransport::MayBeTold(size_t index) const {
+  if (held_[index].due_poll > polls_) return false;
+  for (size_t i = 0; i < index; ++i) {
+    if (!rates_.shuffled || MustPrecede(held_[i].event, held_[index].event)) return false;
+  }
+  return true;
+}
+
+size_t FaultyTransport::Poll(absl::Duration max_wait, absl::Span<RailEvent> out) {
+  if (out.empty()) return inner_->Poll(max_wait, out);
+  ++polls_;
+  if (!peers_.empty() && Draw(rates_.broken)) {
+    ++counts_.broken;
+    break_link_(*std::next(peers_.begin(), static_cast<std::ptrdiff_t>(random_() % peers_.size())));
+  }
+  fresh_.resize(out.size());
+  const size_t n = inner_->Poll(held_.empty() ? max_wait : absl::ZeroDuration(), absl::MakeSpan(fresh_));
+  for (size_t i = 0; i < n; ++i) Take(fresh_[i]);
+  size_t told = 0;
+  std::vector<size_t> candidates;
+  while (told < out.size()) {
+    candidates.clear();
+    for (size_t i = 0; i < held_.size() && (rates_.shuffled || i == 0); ++i) {
+      if (MayBeTold(i)) candidates.push_back(i);
+    }
+    if (candidates.empty()) break;
+    const size_t chosen = candidates[rates_.shuffled ? random_() % candidates.size() : 0];
+    out[told++] = held_[chosen].event;
+    held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(chosen));
+  }
+  return told;
+}
+
+}  // namespace railsd

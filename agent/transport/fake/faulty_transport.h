@@ -1,0 +1,110 @@
+// A transport whose device is broken in ways that are drawn from a seed: it wraps another one and keeps to the seam's
+// contract, which is what makes its faults fair. For tests that are driven by one thread.
+#ifndef RAILSD_AGENT_TRANSPORT_FAKE_FAULTY_TRANSPORT_H_
+#define RAILSD_AGENT_TRANSPORT_FAKE_FAULTY_TRANSPORT_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "agent/transport/transport.h"
+
+namespace railsd {
+
+// What goes wrong, and how often: chances in 1000. What is left out never happens.
+struct FaultRates {
+  // Of a Post(): only some of its orders are taken, or none. A send queue that is full, a kernel short of memory.
+  uint32_t part_of_post = 0;
+  // Of an order: it is taken, never leaves, and its connection breaks. A post that the device refuses (its queue pair
+  // goes into error), a socket that the kernel has closed meanwhile.
+  uint32_t failed_post = 0;
+  // Of a Poll(): a connection to one peer breaks. A reset, retries exceeded, a port that flaps.
+  uint32_t broken = 0;
+  // Of a completion: it is told only up to `late_polls` later. Moderated interrupts, a thread that did not run.
+  uint32_t late = 0;
+  uint32_t late_polls = 12;
+  // Completions come in any order that the contract leaves open: queue pairs have none among each other, nor have
+  // sockets; what a connection carried is still told before its end.
+  bool shuffled = false;
+  // Of a completion: it is not told, though what it stands for has happened. An overrun completion queue, a lost
+  // interrupt of a device that has no other work. What was posted comes back when the endpoint is torn down or flushed
+  // (StopSends(), RemovePeer(), the end of the connection), as the contract demands; what has arrived is never told.
+  uint32_t lost_sends = 0;
+  uint32_t lost_arrivals = 0;
+  // Of what has arrived: it is told twice. A peer, or what is between, that sends a frame or a fence again. A device
+  // that completes a work request twice is found by its transport, which knows them; the contract has one end for each.
+  uint32_t repeated_arrivals = 0;
+};
+
+struct FaultCounts {
+  uint64_t parts_of_posts = 0, failed_posts = 0, broken = 0, late = 0, lost_sends = 0, lost_arrivals = 0;
+  uint64_t repeated_arrivals = 0;
+};
+
+class FaultyTransport final : public RailTransport {
+ public:
+  // `break_link` breaks the connection to a peer, at both ends and with what is under way over it, but not for ever.
+  FaultyTransport(std::unique_ptr<RailTransport> inner, uint64_t seed, const FaultRates& rates,
+                  std::function<void(PeerIndex)> break_link);
+
+  // From now on. The order that is the `nth` from now (0: the next) to be posted fails, whatever the rates are.
+  void SetRates(const FaultRates& rates) { rates_ = rates; }
+  void FailPost(uint64_t nth) { fail_post_ = nth; }
+  const FaultCounts& counts() const { return counts_; }
+  // Completions that are kept back, not counting those that are lost.
+  size_t held() const { return held_.size(); }
+
+  std::string LocalAddress() const override { return inner_->LocalAddress(); }
+  void SetPeer(const RailPeer& peer) override;
+  void RemovePeer(PeerIndex peer) override;
+  size_t Post(absl::Span<const SendOrder> orders) override;
+  void StopSends(JobTag job) override;
+  void OpenZones(std::shared_ptr<const ReceiveSet> zones) override { inner_->OpenZones(std::move(zones)); }
+  void CloseZones(uint32_t slot, uint32_t generation, bool writers_stopped) override {
+    inner_->CloseZones(slot, generation, writers_stopped);
+  }
+  bool WritesRemotely() const override { return inner_->WritesRemotely(); }
+  uint32_t FenceRoom() const override { return inner_->FenceRoom(); }
+  std::shared_ptr<MemoryRegistrar> registrar() const override { return inner_->registrar(); }
+  void OnSignal(PeerIndex peer, const std::string& bytes) override { inner_->OnSignal(peer, bytes); }
+  size_t Poll(absl::Duration max_wait, absl::Span<RailEvent> out) override;
+  void Wake() override { inner_->Wake(); }
+  const RailCounters& counters() const override { return inner_->counters(); }
+  RailDevice Device() const override { return inner_->Device(); }
+
+ private:
+  static constexpr uint64_t kNever = UINT64_MAX;
+  struct Held {
+    RailEvent event;
+    uint64_t due_poll = 0;
+  };
+  bool Draw(uint32_t per_thousand);
+  void FailOrder(const SendOrder& order);
+  void Take(const RailEvent& event);
+  // Ends the lost orders that `which` picks: the endpoint that knows of them is torn down.
+  void EndLost(const std::function<bool(const RailEvent&)>& which, SendResult result);
+  bool MustPrecede(const RailEvent& earlier, const RailEvent& later) const;
+  bool MayBeTold(size_t index) const;
+
+  const std::unique_ptr<RailTransport> inner_;
+  std::mt19937_64 random_;
+  FaultRates rates_;
+  const std::function<void(PeerIndex)> break_link_;
+  std::set<PeerIndex> peers_;
+  std::deque<Held> held_;        // not told yet, in the order in which they happened
+  std::vector<RailEvent> lost_;  // told when their endpoint ends
+  std::vector<RailEvent> fresh_;
+  uint64_t polls_ = 0;
+  uint64_t fail_post_ = kNever;
+  FaultCounts counts_;
+};
+
+}  // namespace railsd
+
+#endif  // RAILSD_AGENT_TRANSPORT_FAKE_FAULTY_TRANSPORT_H_
