@@ -118,8 +118,7 @@ class Lab:
         self._link(node, "mgmt", f"p{node}m", "br-mgmt", f"10.250.0.{node + 1}")
         for rail in range(self.rails):
             self._link(node, f"rail{rail}", f"p{node}r{rail}", f"br{rail}", self.rail(node, rail))
-            self._shape(namespace, f"rail{rail}", self.rate)
-            self._shape(self.switch, f"p{node}r{rail}", self.rate)
+            self.shape(node, rail, self.rate)
 
     def _link(self, node, device, port, bridge, address):
         namespace = self.namespace(node)
@@ -133,11 +132,15 @@ class Lab:
         run("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf", "rate", rate, "burst", BURST,
             "latency", self.latency)
 
+    def shape(self, node, rail, rate):
+        """Changes the speed of one rail of one node, both ways."""
+        self._shape(self.namespace(node), f"rail{rail}", rate)
+        self._shape(self.switch, f"p{node}r{rail}", rate)
+
     def rail_rate(self, rail, rate):
         """Changes the speed of one rail everywhere."""
         for node in range(self.nodes):
-            self._shape(self.namespace(node), f"rail{rail}", rate)
-            self._shape(self.switch, f"p{node}r{rail}", rate)
+            self.shape(node, rail, rate)
 
     def drops(self):
         """Packets that the shapers have dropped since they were set up."""

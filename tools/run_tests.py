@@ -18,9 +18,10 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SUITES = ["unit", "conformance", "model", "integration", "verbs", "asan", "tsan", "fuzz"]
+SUITES = ["unit", "conformance", "model", "integration", "soak", "verbs", "asan", "tsan", "fuzz"]
 # The same inputs in every run: a suite that passed must not fail later by luck. For the search use the programs by hand.
 FUZZ_RUNS, FUZZ_SEED, FUZZ_SECONDS = 20000, 1, 60
+SOAK_MINUTES = 1.0
 
 # What a test program prints for each of its cases: GoogleTest and Python's unittest.
 PASSED = re.compile(r"^\[       OK \] |\.\.\. ok$", re.MULTILINE)
@@ -183,6 +184,27 @@ def verbs(result):
         result.fail(report["trouble"])
 
 
+def soak(result, options):
+    """All faults at once against real daemons, for `options.minutes`."""
+    if not build("release", ["railsd", "railsctl", "rails_test_trainer"]):
+        result.fail("the release build")
+        return
+    command = [sys.executable, ROOT / "tests/soak/soak.py", "--minutes", str(options.minutes), "--json"]
+    command += ["--seed", str(options.seed)] if options.seed is not None else []
+    run = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    report = json.loads(run.stdout) if run.stdout.strip() else {}
+    if "skipped" in report:
+        result.notes.append(f"1 skipped: {report['skipped']}")
+        return
+    say(run.stdout.strip() if options.json else report.get("text", ""))
+    for what in report.get("leaks", []) + report.get("complaints", []):
+        result.fail(what)
+    if run.returncode != 0 and result.failed == 0:
+        result.fail(f"the soak ended with {run.returncode}")
+    if run.returncode == 0:
+        result.passed = 1
+
+
 def lint(result):
     """The quick lints; each counts as one case."""
     run = subprocess.run([ROOT / "dev", "lint", "--no-tidy"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
@@ -193,7 +215,7 @@ def lint(result):
         result.fail(f"lint ended with {run.returncode}")
 
 
-def run_suite(suite):
+def run_suite(suite, options):
     """Runs one suite and returns its Result; an error of the suite's own machinery is a failure of the suite."""
     result = Result(suite)
     say(f"\n=== {suite}")
@@ -205,6 +227,8 @@ def run_suite(suite):
             verbs(result)
         elif suite == "model":
             model(result)
+        elif suite == "soak":
+            soak(result, options)
         elif suite == "lint":
             lint(result)
         elif suite in ("asan", "tsan"):
@@ -221,11 +245,15 @@ def run_suite(suite):
 def main():
     parser = argparse.ArgumentParser(prog="./dev test", description="Runs the test suites, quick ones first.")
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=", ".join(SUITES + ["lint"]) + "; all but lint")
-    chosen = parser.parse_args().suites or SUITES
+    parser.add_argument("--minutes", type=float, default=SOAK_MINUTES, help="of the soak")
+    parser.add_argument("--seed", type=int, help="of the soak; without it another one each time, which is said")
+    parser.add_argument("--json", action="store_true", help="the soak's report as one JSON object")
+    options = parser.parse_args()
+    chosen = options.suites or SUITES
     for suite in chosen:
         if suite not in SUITES + ["lint"]:
             parser.error(f"no suite '{suite}': {', '.join(SUITES + ['lint'])}")
-    results = [run_suite(suite) for suite in chosen]
+    results = [run_suite(suite, options) for suite in chosen]
     say(f"\n{'suite':<14}{'passed':>8}{'failed':>8}{'seconds':>9}")
     for result in results:
         say(f"{result.suite:<14}{result.passed:>8}{result.failed:>8}{result.seconds:>9.0f}")

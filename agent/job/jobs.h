@@ -182,6 +182,8 @@ class JobTable {
   void OnSenderLostRail(NodeJob& job, PeerExchange& exchange, RailIndex rail);
   // Asks the receiver what it has, once everything that was posted to the lost rails has come back.
   void AskWhatArrived(NodeJob& job, PeerExchange& exchange);
+  // When jobs stop waiting for any rail to the peer.
+  absl::Time StrandedUntil(const Peer& peer) const;
   // Fails the jobs that have been waiting for any rail to a peer for too long.
   void FailStranded();
   // Nothing is left to send it over.

@@ -14,6 +14,9 @@ namespace {
 
 // More rounds than this could not be told from old ones.
 constexpr uint32_t kMaxRehomings = 7;
+// Where the peer is cut off altogether its control stream falls silent for `peer_lost`, too, and says more of why: it
+// has the first word.
+constexpr absl::Duration kControlFirst = absl::Seconds(1);
 
 uint8_t NextRound(uint8_t round) { return (round + 1) & 15; }
 
@@ -27,13 +30,13 @@ void JobTable::LoseRail(PeerExchange& exchange, size_t rail) {
 }
 
 void JobTable::OnRailUnusable(RailIndex rail, const Peer& peer) {
-  if (peer.stranded_since < absl::InfiniteFuture()) Sooner(peer.stranded_since + options_.peer_lost);
+  if (peer.stranded_since < absl::InfiniteFuture()) Sooner(StrandedUntil(peer));
   sprayer_.Evacuate(rail.value(), peer.index);
 }
 
 void JobTable::OnRailLost(RailIndex rail, const Peer& peer) {
   if (!remote_) return OnRailUnusable(rail, peer);
-  if (peer.stranded_since < absl::InfiniteFuture()) Sooner(peer.stranded_since + options_.peer_lost);
+  if (peer.stranded_since < absl::InfiniteFuture()) Sooner(StrandedUntil(peer));
   std::vector<std::pair<NodeJob*, PeerExchange*>> hit;
   for (auto& [key, job] : jobs_) {
     auto it = job->peers.find(peer.index);
@@ -59,6 +62,10 @@ void JobTable::OnReturned(NodeJob& job, const InFlight& done, const RailEvent& e
                  {event.zone.index, RailIndex(refuge), event.offset_bytes, event.length_bytes});
 }
 
+absl::Time JobTable::StrandedUntil(const Peer& peer) const {
+  return peer.stranded_since + options_.peer_lost + kControlFirst;
+}
+
 void JobTable::FailStranded() {
   std::vector<std::pair<NodeJob*, const Peer*>> hit;
   for (auto& [key, job] : jobs_) {
@@ -67,8 +74,8 @@ void JobTable::FailStranded() {
       const Peer& peer = peers_.Get(index);
       if (!peer.up || peer.stranded_since == absl::InfiniteFuture() || exchange.out_bytes == 0) continue;
       if (exchange.planned && exchange.out_left_bytes->load(std::memory_order_relaxed) == 0) continue;
-      if (peer.stranded_since + options_.peer_lost > now_) {
-        Sooner(peer.stranded_since + options_.peer_lost);
+      if (StrandedUntil(peer) > now_) {
+        Sooner(StrandedUntil(peer));
       } else {
         hit.emplace_back(job.get(), &peer);
         break;

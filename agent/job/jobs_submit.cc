@@ -209,7 +209,7 @@ void JobTable::Start(NodeJob& job, Group& group) {
   if (group.peers.empty()) SubmitCopies(job);
   for (PeerIndex peer : group.peers) {
     SendOffer(job, job.peers[peer]);
-    Sooner(peers_.Get(peer).stranded_since + options_.peer_lost);
+    Sooner(StrandedUntil(peers_.Get(peer)));
   }
   for (PeerIndex peer : group.peers) {
     if (!job.aborting() && job.peers[peer].offer.has_value()) Match(job, group, job.peers[peer]);

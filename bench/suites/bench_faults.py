@@ -6,6 +6,7 @@ around single jobs and faults, so nothing is averaged over what is not the fault
 
 import calendar
 import re
+import signal
 import sys
 import time
 from pathlib import Path
@@ -62,6 +63,14 @@ class Pair:
     def job(self):
         begin = self.start()
         return self.finish() - begin
+
+    def fail(self, rank, reason):
+        """Waits until the rank's job has failed, which says why; returns when that was."""
+        answer = self.trainers[rank].do(do="wait", job=str(self.number))
+        end = time.monotonic()
+        if answer.get("code") != "UNAVAILABLE" or not re.search(reason, answer["message"]):
+            raise BenchError(f"the job should have failed as '{reason}': {answer}\n{self.cluster.logs()}")
+        return end
 
     def close(self):
         for trainer in self.trainers:
@@ -203,7 +212,28 @@ def half_speed(repeat):
                    f"carries {100 * GOODPUT:.1f} % of it); median of {repeat} jobs")]
 
 
+def daemon_killed(repeat):
+    after = []
+    with Fabric() as fabric:
+        for i in range(repeat):
+            begin = fabric.pair.start()
+            time.sleep(0.3 * i / repeat)
+            victim = fabric.cluster.nodes[1]
+            victim.process.send_signal(signal.SIGKILL)
+            fault = time.monotonic()
+            after.append(fabric.pair.fail(0, "the daemon of node n1 is dead") - fault)
+            victim.process.wait()
+            fabric.pair.close()
+            fabric.cluster.start_node(victim)
+            fabric.cluster.wait_ready(60)
+            fabric.pair = Pair(fabric.cluster)
+            progress(f"daemon killed {fault - begin:.2f} s into a job, told after {after[-1]:.3f} s")
+    how = f"a daemon is killed (SIGKILL) in mid-job, and until its peer's job has failed with the node named; of {repeat}"
+    return [Result("faults.daemon_killed.told_max", max(after), "s", 2, "the longest: " + how),
+            Result("faults.daemon_killed.told_median", median(after), "s", None, "median of the same")]
+
+
 def measure(options):
     repeat = options.repeat or RUNS
     return (own_link_down(options.repeat or LINK_RUNS) + black_hole(repeat) + after_a_flap(max(1, repeat // 7)) +
-            half_speed(repeat))
+            half_speed(repeat) + daemon_killed(repeat))

@@ -124,8 +124,7 @@ class Links(harness.ClusterTest):
         labs.run("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "pfifo", "limit", 0)
 
     def shape(self, node, rail, rate):
-        self.lab._shape(self.lab.namespace(node), f"rail{rail}", rate)
-        self.lab._shape(self.lab.switch, f"p{node}r{rail}", rate)
+        self.lab.shape(node, rail, rate)
 
     # Tests.
 

@@ -144,6 +144,24 @@ TEST(FailoverTest, AJobThatNeverFindsARailFails) {
   cluster.ExpectNothingOpen();
 }
 
+// A peer that is cut off loses its rails first; what its jobs are told is what the control stream makes of it, a moment
+// after `peer_lost`.
+TEST(FailoverTest, WhyAPeerIsLostIsToldBeforeThatNoRailReachesIt) {
+  Cluster cluster({.nodes = 2, .rails = 2, .plan = {.chunk_bytes = 64 << 10}});
+  Exchange exchange(&cluster, 2, "g", 4 << 20);
+  Begin(cluster, exchange);
+  for (size_t r : {0u, 1u}) cluster.fabric().Fail(cluster.AddressOf(1, r));
+  cluster.Run();
+  cluster.Advance(absl::Milliseconds(5600));  // peer_lost is 5 s; the last heartbeat came just before the cut
+  cluster.Run();
+  EXPECT_FALSE(exchange.trainer(0).Wait(1)->ok()) << "not told yet";
+  cluster.node(0).engine->OnPeerDown("n1", "cut off from this node");
+  cluster.Run();
+  auto report = *exchange.trainer(0).Wait(1);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_THAT(std::string(report->status.message()), AllOf(HasSubstr("node n1 is lost"), HasSubstr("cut off")));
+}
+
 // A rail that cannot say what has arrived: what it had is neither sent again nor taken for sent.
 TEST(FailoverTest, WhatStaysInDoubtFailsTheJob) {
   Cluster cluster({.nodes = 2, .rails = 2, .plan = {.chunk_bytes = 64 << 10}});
