@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "agent/transport/fake/fake_fabric.h"
+#include "agent/transport/fake/faulty_transport.h"
 #include "agent/transport/tcp/tcp_transport.h"
 #include "tests/conformance/transport_suite.h"
 
@@ -34,6 +35,20 @@ class FakeWorld final : public World {
  private:
   const bool remote_, weak_;
   FakeFabric fabric_;
+};
+
+// The faults of a device that no contract forbids: it is as good a transport as any.
+class FaultyWorld final : public World {
+ public:
+  explicit FaultyWorld(bool writes_remotely) : inner_(writes_remotely) {}
+  std::unique_ptr<RailTransport> Create(const EndOptions& options) override {
+    return std::make_unique<FaultyTransport>(
+        inner_.Create(options), ++seed_, FaultRates{.late = 200, .late_polls = 6, .shuffled = true}, [](PeerIndex) {});
+  }
+
+ private:
+  FakeWorld inner_;
+  uint64_t seed_ = 0;
 };
 
 class TcpWorld final : public World {
@@ -78,6 +93,8 @@ WorldFactory Factory(std::string name, Args... args) {
 std::vector<WorldFactory> AllWorlds() {
   std::vector<WorldFactory> all = FramedWorlds();
   for (WorldFactory& world : RemoteWorlds()) all.push_back(std::move(world));
+  all.push_back(Factory<FaultyWorld>("FakeFaulty", false));
+  all.push_back(Factory<FaultyWorld>("FakeRemoteFaulty", true));
   return all;
 }
 

@@ -72,7 +72,7 @@ TEST_P(FaultTest, JobsEndWellWhateverOrderThingsHappenIn) {
   options.rates = {.part_of_post = 200, .failed_post = 20, .broken = 4, .late = 200, .shuffled = true};
   options.spare_rail_0 = options.remote;
   options.drains = true;
-  ForSeeds(options, 25, [](FaultWorld& world) {
+  ForSeeds(options, 15, [](FaultWorld& world) {
     world.ExpectAllDone();
     world.Check({});
   });
@@ -83,7 +83,7 @@ TEST_P(FaultTest, JobsEndWellWhateverOrderThingsHappenIn) {
 TEST_P(FaultTest, WhatIsLostForEverEndsAtTheDeadline) {
   FaultWorldOptions options = Options();
   options.rates = {.late = 100, .shuffled = true, .lost_sends = 8, .lost_arrivals = 8};
-  ForSeeds(options, 25, [](FaultWorld& world) {
+  ForSeeds(options, 15, [](FaultWorld& world) {
     const FaultCounts counts = world.counts();
     if (counts.lost_sends + counts.lost_arrivals == 0) world.ExpectAllDone();
     world.Check({Code::kDeadlineExceeded, Code::kUnavailable, Code::kAborted});
@@ -94,7 +94,7 @@ TEST_P(FaultTest, WhatIsLostForEverEndsAtTheDeadline) {
 TEST_P(FaultTest, WhatArrivesTwiceIsNotCountedTwice) {
   FaultWorldOptions options = Options();
   options.rates = {.late = 100, .shuffled = true, .repeated_arrivals = 8};
-  ForSeeds(options, 25, [](FaultWorld& world) {
+  ForSeeds(options, 15, [](FaultWorld& world) {
     if (world.counts().repeated_arrivals == 0) world.ExpectAllDone();
     world.Check({Code::kInternal});
   });
@@ -113,7 +113,7 @@ TEST_P(FaultTest, WhateverHappensNoByteIsWrongAndNothingIsLeft) {
                    .repeated_arrivals = 4};
   options.cancels = options.deaths = options.deadlines = options.drains = options.lost_peers = options.dead_rails =
       true;
-  ForSeeds(options, 40, [](FaultWorld& world) {
+  ForSeeds(options, 25, [](FaultWorld& world) {
     world.Check({Code::kInternal, Code::kDeadlineExceeded, Code::kUnavailable, Code::kAborted, Code::kCancelled});
   });
 }
