@@ -51,8 +51,10 @@ AgentSnapshot Engine::Snapshot(size_t queue_depth) const {
   for (size_t r = 0; r < rails_.size(); ++r) {
     const RailIndex index(static_cast<uint32_t>(r));
     snapshot.rails.push_back(ViewOfRail(options_.rails[r], index, rails_[r], sprayer_));
-    snapshot.rails.back().health = health_.View(index, now_);
-    snapshot.rails.back().rx_payload_bytes += jobs_.told_rx_bytes(r);  // what the rail itself could not see
+    RailView& view = snapshot.rails.back();
+    view.health = health_.View(index, now_);
+    view.rx_payload_bytes += jobs_.told_rx_bytes(r);  // what the rail itself could not see
+    if (rails_[r].port->WritesRemotely()) view.tx_payload_bytes = jobs_.sent_bytes(r);
   }
   for (size_t p = 0; p < peers_.size(); ++p) {
     const Peer& peer = peers_.Get(PeerIndex(static_cast<uint32_t>(p)));

@@ -90,6 +90,10 @@ class JobTable {
   size_t active_parts() const { return active_parts_; }
   // What peers have written into this node's memory over the rail, as they say.
   uint64_t told_rx_bytes(size_t rail) const { return told_rx_bytes_[rail]; }
+  // What this node has written into peers' memory over the rail and its receivers count, each byte once: after a rail
+  // has failed, the transport may see bytes acknowledged that are sent again all the same, and bytes that arrived given
+  // back as failed.
+  uint64_t sent_bytes(size_t rail) const { return sent_bytes_[rail]; }
   void FillCounters(AgentCounters* counters) const;
   std::vector<JobReport> ActiveReports() const;
   std::vector<JobReport> FinishedReports() const;
@@ -240,7 +244,7 @@ class JobTable {
   std::vector<HeldReady> held_readies_;
   FenceSlots fence_slots_;
   std::deque<WaitingZones> waiting_zones_;
-  std::vector<uint64_t> told_rx_bytes_;
+  std::vector<uint64_t> told_rx_bytes_, sent_bytes_;
   Ledger ledger_;
   PlanWorkspace workspace_;
   std::vector<PlanFlow> plan_flows_;

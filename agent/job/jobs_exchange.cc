@@ -331,6 +331,7 @@ void JobTable::OnSendDone(const RailEvent& event) {
     if (done.fenced != nullptr && event.result == SendResult::kRailFailed) {
       done.fenced->exchange->failed |= RailBit(done.rail.value());
     }
+    if (event.result == SendResult::kAcknowledged) sent_bytes_[done.rail.value()] += done.length_bytes;
     SendQuiesced(job);
     return Settle(job);
   }
@@ -345,6 +346,7 @@ void JobTable::OnSendDone(const RailEvent& event) {
       part.report.bytes_sent += done.length_bytes;
       part.sends_left_bytes -= done.length_bytes;
       job.rail_tx_bytes[done.rail.value()] += done.length_bytes;
+      sent_bytes_[done.rail.value()] += done.length_bytes;
       if (done.fenced != nullptr) OnFencedDone(job, *done.fenced->exchange, done);
       FinishIfDone(job, done.source);
       if (remote_ && job.outstanding_orders == 0) Settle(job);  // the last may have been of a flow that is over

@@ -278,6 +278,7 @@ void JobTable::CreditLost(NodeJob& job, RankPart& part, FencedFlow& fenced) {
     part.report.bytes_sent += arrived.length_bytes;
     part.sends_left_bytes -= arrived.length_bytes;
     job.rail_tx_bytes[arrived.rail.value()] += arrived.length_bytes;
+    sent_bytes_[arrived.rail.value()] += arrived.length_bytes;
   }
   fenced.lost.clear();
 }

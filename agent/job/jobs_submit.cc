@@ -40,6 +40,7 @@ JobTable::JobTable(const Parts& parts)
       fence_room_(FenceRoomOf(rails_)),
       slots_(1),  // slot 0 means "no zones"
       told_rx_bytes_(parts.rails->size()),
+      sent_bytes_(parts.rails->size()),
       ledger_(parts.rails->size()) {}
 
 NodeJob* JobTable::Find(JobKey key) {

@@ -132,6 +132,18 @@ def quantile(values, part):
     return sorted(values)[min(len(values) - 1, int(part * len(values)))]
 
 
+def cost_of_a_rail(pair, four, part, fail):
+    """Seconds that a job took longer than what is left of it takes over one rail less, when a rail fails after `part`
+    of the `four` seconds that jobs take undisturbed."""
+    begin = pair.start()
+    time.sleep(four * part)
+    fault = time.monotonic()
+    fail()
+    end = pair.finish()
+    done = min(fault - begin, four)
+    return end - begin - done - (four - done) * RAILS / (RAILS - 1)
+
+
 def own_link_down(repeat):
     added = []
     with Fabric(FORGETFUL) as fabric:
@@ -139,14 +151,7 @@ def own_link_down(repeat):
         undisturbed = [pair.job() for _ in range(5)]
         four = median(undisturbed)
         for i in range(repeat):
-            begin = pair.start()
-            time.sleep(four * (0.1 + 0.6 * i / repeat))
-            fault = time.monotonic()
-            fabric.link("down")
-            end = pair.finish()
-            done = min(fault - begin, four)
-            ideal = done + (four - done) * RAILS / (RAILS - 1)
-            added.append(end - begin - ideal)
+            added.append(cost_of_a_rail(pair, four, 0.1 + 0.6 * i / repeat, lambda: fabric.link("down")))
             fabric.link("up")
             fabric.wait_state("up")
     progress("own link down, added ms: " + " ".join(f"{1e3 * value:.0f}" for value in added))

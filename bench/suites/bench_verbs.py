@@ -15,19 +15,19 @@ RUNS = 3
 GIB = 1 << 30
 
 
-def run_guest(repeat):
-    """Boots the guest, runs guest/bench_verbs.py and returns what it measured."""
+def run_guest(repeat, program="bench_verbs.py"):
+    """Boots the guest, runs a program of its and returns what that measured."""
     with tempfile.TemporaryDirectory(prefix="railsd-bench-") as folder:
         out = Path(folder)
         (out / "repeat").write_text(str(repeat))
         try:
-            machine = vm.Vm(out, {"BUILD": BUILD, "TESTS": f"bench_verbs.py:{600 + 300 * repeat}"})
+            machine = vm.Vm(out, {"BUILD": BUILD, "TESTS": f"{program}:{600 + 300 * repeat}"})
         except vm.VmError as error:
             raise BenchError(str(error)) from error
         for line in machine.lines(900 + 300 * repeat):
             if vm.MARK in line or line.startswith("vm: "):
                 progress(line)
-        log = out / "bench_verbs.py.log"
+        log = out / f"{program}.log"
         text = log.read_text(errors="replace") if log.exists() else "no answer from the guest"
         for line in text.splitlines():
             progress(line)

@@ -24,6 +24,7 @@ TESTS = {
     "test_limits.py": 400,
     "test_jobs.py": 900,
     "test_links.py": 500,
+    "test_faults.py": 600,
     "test_shaped.py": 300,
 }
 BOOT_PATIENCE = 120  # seconds until the first line

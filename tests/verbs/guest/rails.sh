@@ -7,7 +7,7 @@ rails_sets=0
 make_rails() {
   local set=$1 nodes=$2 rails=$3 mtu=${4:-4200} node rail batch=/tmp/make_rails number=$rails_sets
   if ((rails_sets++ == 0)); then
-    modprobe -a rdma_rxe veth bridge rdma_ucm sch_tbf || return 1
+    modprobe -a rdma_rxe veth bridge rdma_ucm sch_tbf sch_netem || return 1
     local key
     for key in all default; do
       echo 0 >/proc/sys/net/ipv4/conf/$key/rp_filter

@@ -137,11 +137,15 @@ class Shaped:
         self.rates = rates
 
     def __enter__(self):
-        for rail, rate in enumerate(self.rates):
+        for rail in range(len(self.rates)):
             for node in range(2):
-                run("tc", "qdisc", "replace", "dev", f"n{node}r{rail}", "root", "tbf", "rate", rate, "burst", "66kb",
-                    "latency", "400ms")
+                self.shape(rail, node)
         return self
+
+    def shape(self, rail, node):
+        """Makes one end as it is to be; something else may have taken its place."""
+        run("tc", "qdisc", "replace", "dev", f"n{node}r{rail}", "root", "tbf", "rate", self.rates[rail], "burst", "66kb",
+            "latency", "400ms")
 
     def __exit__(self, *_):
         for rail in range(len(self.rates)):

@@ -1,80 +1,17 @@
 #!/usr/bin/env python3
 """Links and addresses that fail, and come back, while jobs run: work moves to the other rails, and every byte is right."""
 
-import contextlib
-import re
-import threading
-
 import harness
+import links
 import rdma
 from harness import MIB
 
 ROUNDS = 20  # at most, until posted work was lost with a rail
 
 
-def interface(rail, node=1):
-    return f"n{node}r{rail}"
-
-
-class Links(rdma.VerbsTest):
+class Links(links.LinksTest):
     # Rails that fail again and again are wanted back at once here.
     settings = rdma.settings(health={"first_hold": "20ms", "max_hold": "100ms"})
-
-    def setUp(self):
-        self.server = self.enterContext(harness.TrainerServer())
-        # So slow that there is always something on the wire when a link fails.
-        self.enterContext(rdma.Shaped(["50mbit"] * rdma.RAILS))
-        # Whatever a test leaves down.
-        for rail in range(rdma.RAILS):
-            self.addCleanup(rdma.link, interface(rail), "up")
-
-    def down(self, rail):
-        rdma.link(interface(rail), "down")
-        harness.eventually(lambda: rdma.devices(self.cluster, 1)[rail]["state"] != "active", "the port is seen down")
-
-    def up(self, rail):
-        rdma.link(interface(rail), "up")
-
-    def rails(self, node=0):
-        return self.cluster.ctl_json(self.cluster.nodes[node], "rails")["rails"]
-
-    def sent_on(self, rail):
-        return int(self.rails()[rail]["tx_payload_bytes"])
-
-    def flows_on(self, rail):
-        """Waits until bytes move on a rail."""
-        before = self.sent_on(rail)
-        harness.eventually(lambda: self.sent_on(rail) > before, f"bytes on rail {rail}")
-
-    def rehomed(self):
-        """Sets of rails that work was moved off, as masks, one for each time that either node tells of it."""
-        text = "".join(node.log.read_text(errors="replace") for node in self.cluster.nodes)
-        return re.findall(r"rehoming job=\d+ failed_rails=(0x[0-9a-f]+)", text)
-
-    @contextlib.contextmanager
-    def replaying(self):
-        """Replays that go on until the body ends; every step of each must be right."""
-        reports, ended = [], threading.Event()
-
-        def run():
-            while not reports or not ended.is_set():
-                reports.append(None)
-                reports[-1] = self.cluster.replay("--verify", "--workload", "uniform", "--bytes-per-rank", "32MiB",
-                                                  "--steps", 5, "--warmup", 0, "--seed", harness.SEED)
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join()
-        self.assertNotIn(None, reports, self.cluster.logs())
-        for report in reports:
-            self.assertIs(report["verified"], True)
-            # What moved may be counted on both rails (docs/verbs.md, known gaps); nothing may be missing.
-            for direction in ("tx_bytes", "rx_bytes"):
-                self.assertGreaterEqual(sum(rail[direction] for rail in report["rails"]), report["bytes"])
 
     def test_work_moves_off_links_that_fail(self):
         before = len(self.rehomed())
@@ -116,7 +53,7 @@ class Links(rdma.VerbsTest):
         self.enterContext(rdma.Exchange(self.cluster, self.server, MIB)).run(count=3)
 
     def test_an_address_that_goes_and_comes_back(self):
-        address = ["10.0.1.2/24", "dev", interface(1)]
+        address = ["10.0.1.2/24", "dev", links.interface(1)]
         before = self.totals("endpoint_errors")
         with self.replaying():
             self.flows_on(1)
