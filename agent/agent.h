@@ -97,12 +97,15 @@ struct GroupView {
 struct RailView {
   RailIndex index;
   std::string name, address, interface;
-  uint64_t speed_bytes_per_s = 0;     // planned with
+  uint64_t speed_bytes_per_s = 0;     // configured, or of the interface or device
+  uint64_t planned_bytes_per_s = 0;   // what the next plan counts on
   uint64_t measured_bytes_per_s = 0;  // while busy; 0 until known
   uint32_t peers_up = 0, peers_known = 0;
   RailHealthView health;
   uint64_t queued_bytes = 0;     // planned, not posted
   uint64_t in_flight_bytes = 0;  // posted, not acknowledged
+  uint64_t window_bytes = 0;     // that may be in flight to one peer
+  uint64_t planned_bytes = 0;    // that plans have put onto the rail
   size_t command_depth = 0, event_depth = 0;
   uint64_t tx_payload_bytes = 0, rx_payload_bytes = 0, tx_chunks = 0, rx_chunks = 0;
   uint64_t tx_system_calls = 0, rx_system_calls = 0;
@@ -117,8 +120,9 @@ struct PeerView {
   bool up = false;             // control stream
   std::vector<bool> rails_up;  // data connections, by rail
   std::vector<std::string> rail_addresses;
-  std::string why;                            // when not up
-  std::vector<HealthState> rail_states = {};  // may new work go that way; by rail
+  std::string why;                                               // when not up
+  std::vector<HealthState> rail_states = {};                     // may new work go that way; by rail
+  std::vector<uint64_t> rail_tx_bytes = {}, rail_rx_bytes = {};  // payload of jobs; by rail
 };
 struct SessionView {
   SessionId id;

@@ -18,7 +18,9 @@
 #include "daemon/lifecycle/process.h"
 #include "daemon/lifecycle/rail_choice.h"
 #include "daemon/lifecycle/rail_speed.h"
+#include "daemon/metrics/balance_sampler.h"
 #include "daemon/metrics/exporter.h"
+#include "daemon/metrics/metric_table.h"
 #include "daemon/peer/peer_hub.h"
 #include "daemon/service/job_feed.h"
 #include "daemon/service/rpc_server.h"
@@ -63,6 +65,12 @@ PeerHubOptions PeerOptionsFrom(const Config& config, BootId boot, std::shared_pt
   options.max_world_size = config.limits.max_world_size;
   options.log = std::move(log);
   return options;
+}
+
+std::vector<uint64_t> RailSpeeds(const std::vector<RailSpec>& rails) {
+  std::vector<uint64_t> speeds;
+  for (const RailSpec& rail : rails) speeds.push_back(rail.speed_bytes_per_s);
+  return speeds;
 }
 
 // Ends a part when the daemon does, whichever way that is.
@@ -147,7 +155,7 @@ absl::Status Run(Config config) {
   if (!directory.ok()) return directory.status();
 
   // Data plane, with the control link that it sends through and the observers of its jobs.
-  JobStatistics statistics;
+  JobStatistics statistics(RailSpeeds(config.rails));
   JobFeed feed(&statistics);
   const std::unique_ptr<PeerHub> peers = PeerHub::Make(PeerOptionsFrom(config, boot, log));
   absl::StatusOr<std::unique_ptr<Agent>> agent = Agent::Create(AgentOptionsFrom(config, boot, log), peers.get(), &feed);
@@ -162,17 +170,18 @@ absl::Status Run(Config config) {
   const auto context = std::make_shared<const ServiceContext>(
       ServiceContext{agent->get(), &sessions, &feed, config.limits, config.node, boot, std::string(kVersion),
                      config_hash, false, started, [&peers] { return peers->Peers(); }});
+  const std::vector<std::string> client_services = {"rails.v1.SessionService", "rails.v1.GroupService",
+                                                    "rails.v1.JobService"};
+  const std::vector<std::string> operator_services = {"rails.v1.OperatorService"};
+  CallCounters calls({client_services[0], client_services[1], client_services[2], operator_services[0]});
   const std::string client_path = config.socket_dir + "/client.sock";
   const std::string operator_path = config.socket_dir + "/operator.sock";
   absl::StatusOr<std::unique_ptr<RpcServer>> client_server =
-      RpcServer::Start({"unix:" + client_path,
-                        config.max_message_bytes,
-                        {"rails.v1.SessionService", "rails.v1.GroupService", "rails.v1.JobService"}},
+      RpcServer::Start({"unix:" + client_path, config.max_message_bytes, client_services, &calls},
                        {MakeSessionService(context), MakeGroupService(context), MakeJobService(context)});
   if (!client_server.ok()) return client_server.status();
-  absl::StatusOr<std::unique_ptr<RpcServer>> operator_server =
-      RpcServer::Start({"unix:" + operator_path, config.max_message_bytes, {"rails.v1.OperatorService"}},
-                       {MakeOperatorService(context)});
+  absl::StatusOr<std::unique_ptr<RpcServer>> operator_server = RpcServer::Start(
+      {"unix:" + operator_path, config.max_message_bytes, operator_services, &calls}, {MakeOperatorService(context)});
   if (!operator_server.ok()) return operator_server.status();
   if (absl::Status status = SetSocketAccess(operator_path, config.operator_mode, config.operator_group); !status.ok())
     return status;
@@ -192,11 +201,21 @@ absl::Status Run(Config config) {
   if (!descriptors.ok()) return descriptors.status();
 
   // Metrics.
+  std::unique_ptr<BalanceSampler> balance;
   std::unique_ptr<MetricsServer> metrics;
   if (!config.metrics_listen.empty()) {
-    MetricSources sources{agent->get(),       &statistics, peers.get(),
-                          descriptors->get(), config.node, std::string(kVersion),
-                          config_hash,        false,       started};
+    balance = std::make_unique<BalanceSampler>(agent->get());
+    MetricSources sources;
+    sources.agent = agent->get();
+    sources.jobs = &statistics;
+    sources.peers = peers.get();
+    sources.descriptors = descriptors->get();
+    sources.calls = &calls;
+    sources.balance = &balance->meter();
+    sources.node = config.node;
+    sources.version = std::string(kVersion);
+    sources.config_hash = config_hash;
+    sources.started = started;
     absl::StatusOr<std::unique_ptr<MetricsServer>> server =
         MetricsServer::Start(config.metrics_listen, std::move(sources));
     if (!server.ok()) return server.status();
@@ -220,6 +239,7 @@ absl::Status Run(Config config) {
   (*descriptors)->StopAccepting();
   DrainAgent(agent->get(), config.timeouts.drain, log.get());
   metrics.reset();
+  balance.reset();
   descriptors->reset();
   (*operator_server)->Shutdown(absl::Milliseconds(100));
   (*client_server)->Shutdown(absl::Milliseconds(500));
@@ -236,6 +256,10 @@ int Main(int argc, char** argv) {
   if (line.action == Action::kListDevices) {
     const std::vector<verbs::RdmaPort> ports = DiscoverRdmaPorts();
     std::cout << (line.json ? RdmaPortJson(ports) : RdmaPortTable(ports));
+    return kExitOk;
+  }
+  if (line.action == Action::kMetricsTable) {
+    std::cout << MetricTableMarkdown();
     return kExitOk;
   }
   absl::StatusOr<Config> config = ConfigFor(line);

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import dashboard_lint
 import proto_lint
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -75,6 +76,13 @@ def check_scripts(files):
 
 def check_protos(_):
     return proto_lint.check(ROOT / "proto")
+
+
+def check_dashboards(_):
+    try:
+        return dashboard_lint.check(ROOT)
+    except dashboard_lint.NoPromtool as error:
+        raise Skipped("promtool is not installed (Debian's package prometheus)") from error
 
 
 def check_sizes(files):
@@ -170,7 +178,7 @@ def main():
     options = parser.parse_args()
     files = tracked()
     checks = [("format", check_format), ("scripts", check_scripts), ("protos", check_protos), ("rooms", check_rooms),
-              ("sizes", check_sizes), ("text", check_text)]
+              ("sizes", check_sizes), ("text", check_text), ("dashboards", check_dashboards)]
     if not options.no_tidy:
         checks.append(("tidy", lambda known: check_tidy(known, options.all)))
     failed = 0

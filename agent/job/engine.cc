@@ -149,6 +149,7 @@ void Engine::LosePeer(Peer& peer, const std::string& why) {
   peer.why = why;
   options_.log->warn("peer_down node={} boot={:016x} why=\"{}\"", peer.node, peer.boot.value(), why);
   health_.OnPeerLost(peer.index);
+  health_.Account(now_);
   TellEnds();
   for (size_t r = 0; r < rails_.size(); ++r) {
     peer.rails[r].connected = false;

@@ -78,6 +78,7 @@ void Engine::RefreshPaths(Peer& peer) {
     held = held || health_.PathState(rail, peer.index, now_) == HealthState::kProbing;
   }
   if (held) health_due_ = std::min(health_due_, health_.NextChange(now_));
+  health_.Account(now_);
   peer.UpdateStranded(now_);
   for (RailIndex rail : lost) jobs_.OnRailUnusable(rail, peer);
   if (gained) jobs_.OnPeerReachable(peer);

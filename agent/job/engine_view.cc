@@ -17,6 +17,7 @@ RailView ViewOfRail(const RailSpec& spec, RailIndex index, const RailHandle& han
   view.interface = spec.interface;
   view.speed_bytes_per_s = static_cast<uint64_t>(handle.speed_bytes_per_s);
   view.measured_bytes_per_s = static_cast<uint64_t>(sprayer.measured_speed(r));
+  view.window_bytes = sprayer.window_bytes(r);
   view.queued_bytes = sprayer.queued_bytes(r);
   view.in_flight_bytes = sprayer.in_flight_bytes(r);
   view.tx_payload_bytes = read(counters.tx_payload_bytes);
@@ -53,6 +54,8 @@ AgentSnapshot Engine::Snapshot(size_t queue_depth) const {
     snapshot.rails.push_back(ViewOfRail(options_.rails[r], index, rails_[r], sprayer_));
     RailView& view = snapshot.rails.back();
     view.health = health_.View(index, now_);
+    view.planned_bytes_per_s = static_cast<uint64_t>(sprayer_.PlanSpeed(r, now_));
+    view.planned_bytes = jobs_.planned_bytes(r);
     view.rx_payload_bytes += jobs_.told_rx_bytes(r);  // what the rail itself could not see
     if (rails_[r].port->WritesRemotely()) view.tx_payload_bytes = jobs_.sent_bytes(r);
   }
@@ -64,6 +67,8 @@ AgentSnapshot Engine::Snapshot(size_t queue_depth) const {
       view.rails_up.push_back(up);
       view.rail_states.push_back(health_.PathState(RailIndex(static_cast<uint32_t>(r)), peer.index, now_));
       view.rail_addresses.push_back(peer.rails[r].address);
+      view.rail_tx_bytes.push_back(peer.rails[r].tx_bytes);
+      view.rail_rx_bytes.push_back(peer.rails[r].rx_bytes);
       snapshot.rails[r].peers_known += peer.rails[r].known;
       snapshot.rails[r].peers_up += up;
     }

@@ -94,6 +94,8 @@ class JobTable {
   // has failed, the transport may see bytes acknowledged that are sent again all the same, and bytes that arrived given
   // back as failed.
   uint64_t sent_bytes(size_t rail) const { return sent_bytes_[rail]; }
+  // What plans have put onto the rail; late binding and failures may have moved it since.
+  uint64_t planned_bytes(size_t rail) const { return planned_bytes_[rail]; }
   void FillCounters(AgentCounters* counters) const;
   std::vector<JobReport> ActiveReports() const;
   std::vector<JobReport> FinishedReports() const;
@@ -174,6 +176,8 @@ class JobTable {
   void OnFence(RailIndex rail, const RailEvent& event);
   void OnFencedDone(NodeJob& job, PeerExchange& exchange, const InFlight& done);
   // jobs_rehome.cc
+  // Bytes that their receiver counts; each is counted once, whatever is sent again.
+  void CountSent(NodeJob& job, PeerIndex peer, RailIndex rail, uint64_t bytes);
   // A rail gave back what certainly has not arrived: it goes another way.
   void OnReturned(NodeJob& job, const InFlight& done, const RailEvent& event);
   void OnOrderLost(NodeJob& job, const InFlight& done, const RailEvent& event);
@@ -199,7 +203,7 @@ class JobTable {
   void CloseWhenQuiesced(NodeJob& job, PeerExchange& exchange, bool told);
   // Tells peers that wait for it that this node writes nothing more for an aborted job.
   void SendQuiesced(NodeJob& job);
-  void AddTally(JobKey key, const std::vector<uint64_t>& before, const std::vector<uint64_t>& now);
+  void AddTally(JobKey key, PeerIndex peer, const std::vector<uint64_t>& before, const std::vector<uint64_t>& now);
 
   // jobs_end.cc
   void AbortJob(NodeJob& job, absl::Status why, bool tell_peers);
@@ -244,7 +248,7 @@ class JobTable {
   std::vector<HeldReady> held_readies_;
   FenceSlots fence_slots_;
   std::deque<WaitingZones> waiting_zones_;
-  std::vector<uint64_t> told_rx_bytes_, sent_bytes_;
+  std::vector<uint64_t> told_rx_bytes_, sent_bytes_, planned_bytes_;
   Ledger ledger_;
   PlanWorkspace workspace_;
   std::vector<PlanFlow> plan_flows_;

@@ -170,6 +170,7 @@ void JobTable::FillReport(const NodeJob& job, RankPart& part) const {
   }
   report.rail_tx_bytes = job.rail_tx_bytes;
   report.rail_rx_bytes = job.rail_rx_bytes;
+  report.rail_planned_bytes = job.rail_planned_bytes;
 }
 
 void JobTable::FinishPart(NodeJob& job, RankPart& part, absl::Status status) {

@@ -268,6 +268,8 @@ void JobTable::PlanExchange(NodeJob& job, PeerExchange& exchange) {
   if (remote_) StartFenced(exchange);
   for (const PlanRun& run : workspace_.runs) {
     OutFlow& flow = exchange.out[run.flow];
+    job.rail_planned_bytes[run.rail.value()] += run.length_bytes;
+    planned_bytes_[run.rail.value()] += run.length_bytes;
     sprayer_.Queue(&job, &flow.send, flow.source, {exchange.ready->slot, exchange.ready->generation, run.flow}, run,
                    remote_ ? &flow.fenced : nullptr);
   }
@@ -331,7 +333,7 @@ void JobTable::OnSendDone(const RailEvent& event) {
     if (done.fenced != nullptr && event.result == SendResult::kRailFailed) {
       done.fenced->exchange->failed |= RailBit(done.rail.value());
     }
-    if (event.result == SendResult::kAcknowledged) sent_bytes_[done.rail.value()] += done.length_bytes;
+    if (event.result == SendResult::kAcknowledged) CountSent(job, done.peer, done.rail, done.length_bytes);
     SendQuiesced(job);
     return Settle(job);
   }
@@ -345,8 +347,7 @@ void JobTable::OnSendDone(const RailEvent& event) {
       }
       part.report.bytes_sent += done.length_bytes;
       part.sends_left_bytes -= done.length_bytes;
-      job.rail_tx_bytes[done.rail.value()] += done.length_bytes;
-      sent_bytes_[done.rail.value()] += done.length_bytes;
+      CountSent(job, done.peer, done.rail, done.length_bytes);
       if (done.fenced != nullptr) OnFencedDone(job, *done.fenced->exchange, done);
       FinishIfDone(job, done.source);
       if (remote_ && job.outstanding_orders == 0) Settle(job);  // the last may have been of a flow that is over
@@ -392,6 +393,7 @@ void JobTable::OnReceived(RailIndex rail, const RailEvent& event) {
   RankPart& part = job.parts.at(exchange.offer->flows[event.zone.index].destination);
   part.report.bytes_received += event.length_bytes;
   job.rail_rx_bytes[rail.value()] += event.length_bytes;
+  peers_.Get(exchange.peer).rails[rail.value()].rx_bytes += event.length_bytes;
   exchange.in_left_bytes -= event.length_bytes;
   ingress_left_bytes_ -= event.length_bytes;
   if (exchange.in_left_bytes == 0) CloseZones(exchange);

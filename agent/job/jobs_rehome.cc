@@ -49,12 +49,18 @@ void JobTable::OnRailLost(RailIndex rail, const Peer& peer) {
   }
 }
 
+void JobTable::CountSent(NodeJob& job, PeerIndex peer, RailIndex rail, uint64_t bytes) {
+  job.rail_tx_bytes[rail.value()] += bytes;
+  sent_bytes_[rail.value()] += bytes;
+  peers_.Get(peer).rails[rail.value()].tx_bytes += bytes;
+}
+
 void JobTable::OnReturned(NodeJob& job, const InFlight& done, const RailEvent& event) {
   const uint64_t arrived = done.length_bytes - event.length_bytes;
   RankPart& part = job.parts.at(done.source);
   part.report.bytes_sent += arrived;
   part.sends_left_bytes -= arrived;
-  job.rail_tx_bytes[done.rail.value()] += arrived;
+  CountSent(job, done.peer, done.rail, arrived);
   if (!job.closed_by.empty()) return;  // its ABORT is on the way
   ++counters_.returned_chunks;
   const auto refuge = static_cast<uint32_t>(sprayer_.Refuge(done.rail.value(), done.peer));
@@ -277,8 +283,7 @@ void JobTable::CreditLost(NodeJob& job, RankPart& part, FencedFlow& fenced) {
   for (const FencedFlow::Lost& arrived : fenced.lost) {
     part.report.bytes_sent += arrived.length_bytes;
     part.sends_left_bytes -= arrived.length_bytes;
-    job.rail_tx_bytes[arrived.rail.value()] += arrived.length_bytes;
-    sent_bytes_[arrived.rail.value()] += arrived.length_bytes;
+    CountSent(job, fenced.exchange->peer, arrived.rail, arrived.length_bytes);
   }
   fenced.lost.clear();
 }

@@ -312,7 +312,7 @@ bool JobTable::OnMessage(const Peer& from, Sent&& message) {
     auto it = job->peers.find(from.index);
     if (it == job->peers.end() || total != it->second.in_bytes) return false;
     it->second.sent_bytes.resize(rails_.size(), 0);
-    AddTally(message.job, it->second.sent_bytes, message.bytes);
+    AddTally(message.job, from.index, it->second.sent_bytes, message.bytes);
     it->second.sent_bytes = std::move(message.bytes);
     return true;
   }
@@ -323,16 +323,18 @@ bool JobTable::OnMessage(const Peer& from, Sent&& message) {
   const std::vector<uint64_t>& known = report->second.report.rail_rx_bytes;
   const uint64_t so_far = std::accumulate(known.begin(), known.end(), uint64_t{0});
   if (so_far > report->second.node_in_bytes || total > report->second.node_in_bytes - so_far) return false;
-  AddTally(message.job, std::vector<uint64_t>(rails_.size(), 0), message.bytes);
+  AddTally(message.job, from.index, std::vector<uint64_t>(rails_.size(), 0), message.bytes);
   return true;
 }
 
-void JobTable::AddTally(JobKey key, const std::vector<uint64_t>& before, const std::vector<uint64_t>& now) {
+void JobTable::AddTally(JobKey key, PeerIndex peer, const std::vector<uint64_t>& before,
+                        const std::vector<uint64_t>& now) {
   const auto add = [&](std::vector<uint64_t>* rails) {
     rails->resize(rails_.size(), 0);
     for (size_t r = 0; r < rails_.size(); ++r) (*rails)[r] += now[r] - before[r];
   };
   add(&told_rx_bytes_);
+  for (size_t r = 0; r < rails_.size(); ++r) peers_.Get(peer).rails[r].rx_bytes += now[r] - before[r];
   if (NodeJob* job = Find(key)) add(&job->rail_rx_bytes);
   for (JobReport& report : recent_) {
     if (report.job == key) add(&report.rail_rx_bytes);

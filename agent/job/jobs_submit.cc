@@ -41,6 +41,7 @@ JobTable::JobTable(const Parts& parts)
       slots_(1),  // slot 0 means "no zones"
       told_rx_bytes_(parts.rails->size()),
       sent_bytes_(parts.rails->size()),
+      planned_bytes_(parts.rails->size()),
       ledger_(parts.rails->size()) {}
 
 NodeJob* JobTable::Find(JobKey key) {
@@ -156,6 +157,7 @@ NodeJob& JobTable::FindOrCreate(const Group& group, JobKey key) {
   job.stop_copies = std::make_shared<std::atomic<bool>>(false);
   job.rail_tx_bytes.assign(rails_.size(), 0);
   job.rail_rx_bytes.assign(rails_.size(), 0);
+  job.rail_planned_bytes.assign(rails_.size(), 0);
   for (PeerIndex peer : group.peers) job.peers[peer].peer = peer;
   return job;
 }

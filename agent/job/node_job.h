@@ -122,7 +122,7 @@ struct NodeJob {
   bool running = false;                                // every OFFER and READY is here
   uint64_t outstanding_orders = 0;                     // posted, kSendDone not seen
   uint64_t out_bytes = 0, in_bytes = 0;                // across nodes
-  std::vector<uint64_t> rail_tx_bytes, rail_rx_bytes;
+  std::vector<uint64_t> rail_tx_bytes, rail_rx_bytes, rail_planned_bytes;
   // A peer has closed its zones early: an ABORT that says why is on its way. Until when it is waited for.
   absl::Time abort_expected_by = absl::InfiniteFuture();
   std::string closed_by;

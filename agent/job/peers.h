@@ -20,6 +20,7 @@ struct PeerRail {
   bool usable = true;      // its health lets new work go this way
   double speed_bytes_per_s = 0;
   std::string address;
+  uint64_t tx_bytes = 0, rx_bytes = 0;  // payload of jobs, each byte once; never set back
 };
 
 struct Peer {

@@ -86,6 +86,7 @@ class Sprayer {
 
   uint64_t queued_bytes(size_t rail) const { return rails_state_[rail].queued_bytes; }
   uint64_t in_flight_bytes(size_t rail) const { return rails_state_[rail].in_flight_bytes; }
+  uint64_t window_bytes(size_t rail) const { return rails_state_[rail].window_bytes; }
   double measured_speed(size_t rail) const { return rails_state_[rail].measured; }
   // What the next plan should count on, in bytes per second: the rail's own speed, or the part of it that was measured
   // lately where that is clearly less than what another rail is seen to deliver of its own.

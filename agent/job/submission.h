@@ -67,6 +67,7 @@ struct JobReport {
   double ratio_to_bound = 0;
   std::vector<uint64_t> rail_tx_bytes;  // of the whole job on this node, by rail
   std::vector<uint64_t> rail_rx_bytes;
+  std::vector<uint64_t> rail_planned_bytes;  // to be sent, as the plans had it
 };
 
 }  // namespace railsd

@@ -216,23 +216,44 @@ std::string RailHealth::Why(const Rail& rail, HealthState state, absl::Duration 
   return "";
 }
 
+// The best that it is in towards any peer.
+HealthState RailHealth::RailState(const Rail& rail, size_t index, absl::Time now) const {
+  HealthState best = HealthState::kDown;
+  bool any = false;
+  for (const Peer& peer : peers_) {
+    if (!peer.up) continue;
+    any = true;
+    const HealthState state = StateOf(rail, peer.paths[index], now);
+    if (Badness(state) < Badness(best)) best = state;
+  }
+  return !any && rail.link_up ? HealthState::kUp : best;  // nobody has anything against it
+}
+
+void RailHealth::Account(absl::Time now) {
+  const absl::Duration passed = std::max(now - accounted_, absl::ZeroDuration());  // none at the first call
+  accounted_ = now;
+  for (size_t r = 0; r < rails_.size(); ++r) {
+    Rail& rail = rails_[r];
+    rail.spent[rail.accounted] += passed;
+    rail.accounted = rail.drained ? std::size(kAllHealthStates) : static_cast<size_t>(RailState(rail, r, now));
+  }
+}
+
 RailHealthView RailHealth::View(RailIndex rail, absl::Time now) const {
   const Rail& mine = rails_[rail.value()];
   RailHealthView view;
   view.drained = mine.drained;
   view.flaps = mine.flaps;
   view.drains = mine.drains;
-  view.state = HealthState::kDown;
-  bool any = false;
+  view.state = RailState(mine, rail.value(), now);
   for (const Peer& peer : peers_) {
-    if (!peer.up) continue;
-    any = true;
     const Path& path = peer.paths[rail.value()];
-    const HealthState state = StateOf(mine, path, now);
-    if (state == HealthState::kProbing) view.held = std::max(view.held, path.held_until - now);
-    if (Badness(state) < Badness(view.state)) view.state = state;
+    if (peer.up && StateOf(mine, path, now) == HealthState::kProbing) {
+      view.held = std::max(view.held, path.held_until - now);
+    }
   }
-  if (!any && mine.link_up) view.state = HealthState::kUp;  // nobody has anything against it
+  view.spent = mine.spent;
+  view.spent[mine.accounted] += std::max(now - accounted_, absl::ZeroDuration());
   view.why = Why(mine, view.state, view.held);
   if (mine.drained) view.why = absl::StrCat("drained by an operator", view.why.empty() ? "" : "; ", view.why);
   return view;

@@ -3,8 +3,10 @@
 #ifndef RAILSD_AGENT_RAIL_HEALTH_H_
 #define RAILSD_AGENT_RAIL_HEALTH_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -42,6 +44,8 @@ struct RailHealthView {
   uint64_t drains = 0;  // how often it was drained
   uint64_t flaps = 0;   // failures so far: of the rail and of its paths to single peers
   absl::Duration held;  // kProbing: how much longer the path that is held longest is
+  // How long it has been in each state, in the order of kAllHealthStates, and drained; since the first Account().
+  std::array<absl::Duration, std::size(kAllHealthStates) + 1> spent = {};
 };
 
 // A *path* is a rail to one peer: this node's end, the connection, the peer's end. A failure is charged to the rail
@@ -75,6 +79,8 @@ class RailHealth {
   bool EndUsable(RailIndex rail) const;
   bool drained(RailIndex rail) const { return rails_[rail.value()].drained; }
   RailHealthView View(RailIndex rail, absl::Time now) const;
+  // Counts the time since the last call to the states that the rails were in then; call after whatever may change one.
+  void Account(absl::Time now);
   // When an answer may change although nothing happens; InfiniteFuture: never.
   absl::Time NextChange(absl::Time now) const;
 
@@ -102,6 +108,8 @@ class RailHealth {
     std::string why;       // of the link
     Failures failures, before;
     uint64_t flaps = 0, drains = 0;
+    size_t accounted = 0;  // the state that the time since `accounted_` counts for, as an index of `spent`
+    std::array<absl::Duration, std::size(kAllHealthStates) + 1> spent = {};
   };
   struct Peer {
     BootId boot;
@@ -111,6 +119,7 @@ class RailHealth {
   };
 
   Peer& At(PeerIndex peer);
+  HealthState RailState(const Rail& rail, size_t index, absl::Time now) const;
   const Path* FindPath(RailIndex rail, PeerIndex peer) const;
   void ChargeRail(size_t rail, absl::Time now);
   void ChargePath(Path& path, size_t rail, absl::Time now);
@@ -122,6 +131,7 @@ class RailHealth {
   const HealthOptions options_;
   std::vector<Rail> rails_;
   std::vector<Peer> peers_;  // by index
+  absl::Time accounted_ = absl::InfiniteFuture();
 };
 
 }  // namespace railsd

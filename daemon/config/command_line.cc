@@ -16,7 +16,7 @@ CommandLine ParseCommandLine(int argc, char** argv) {
       "them.\nExit status: 0 when it ended as asked, 1 when it failed, 2 for a wrong command line, 3 for a wrong "
       "configuration.",
       "railsd");
-  bool print = false, check = false, list = false;
+  bool print = false, check = false, list = false, table = false;
   app.set_version_flag("--version", absl::StrCat("railsd ", kVersion), "Print the version and exit.");
   app.set_help_flag("-h,--help", "Print this help and exit.");
   auto* config =
@@ -27,6 +27,8 @@ CommandLine ParseCommandLine(int argc, char** argv) {
   auto* list_flag = app.add_flag("--list-devices", list,
                                  "List the RDMA ports of this machine, and why one cannot be a rail, and exit.")
                         ->excludes(config);
+  app.add_flag("--metrics-table", table, "Print what is exported to Prometheus as a table in Markdown, and exit.")
+      ->excludes(config);
   app.add_flag("--json", out.json, "With --list-devices: as JSON.")->needs(list_flag);
   app.add_option("--node", out.node, "Use this node name instead of the configured one.")->type_name("NAME");
   app.add_option("--socket-dir", out.socket_dir, "Put the Unix sockets into this directory.")->type_name("DIR");
@@ -38,14 +40,18 @@ CommandLine ParseCommandLine(int argc, char** argv) {
       ->type_name("FORMAT");
   try {
     app.parse(argc, argv);
-    if (!list && out.config_path.empty()) throw CLI::RequiredError("--config");
+    if (!list && !table && out.config_path.empty()) throw CLI::RequiredError("--config");
   } catch (const CLI::ParseError& e) {
     const int code = app.exit(e, std::cout, std::cerr);
     out.action = Action::kExit;
     out.exit_code = code == 0 ? kExitOk : kExitUsage;
     return out;
   }
-  out.action = list ? Action::kListDevices : print ? Action::kPrintConfig : check ? Action::kCheckConfig : Action::kRun;
+  out.action = list    ? Action::kListDevices
+               : table ? Action::kMetricsTable
+               : print ? Action::kPrintConfig
+               : check ? Action::kCheckConfig
+                       : Action::kRun;
   return out;
 }
 

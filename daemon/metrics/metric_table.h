@@ -1,11 +1,13 @@
 // Every metric that the daemon exports: name, type, unit and help in one table. Names follow the Prometheus rules:
 // base units, `_total` for counters. Labels are bounded: rail, direction, peer, state, result; never a job.
+// dashboards/METRICS.md is this table for people; `railsd --metrics-table` prints it.
 #ifndef RAILSD_DAEMON_METRICS_METRIC_TABLE_H_
 #define RAILSD_DAEMON_METRICS_METRIC_TABLE_H_
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace railsd {
 
@@ -24,16 +26,22 @@ enum class Metric : size_t {
   kConfigInfo,
   kTlsEnabled,
   kDraining,
+  kBalanceMaxOverMean,
+  kBalanceJain,
   kRailSpeed,
+  kRailPlanSpeed,
   kRailMeasuredSpeed,
   kRailPayload,
+  kRailPlanned,
   kRailChunks,
   kRailSystemCalls,
   kRailQueued,
   kRailInFlight,
+  kRailWindow,
   kRailQueueDepth,
   kRailPeersUp,
   kRailState,
+  kRailStateSeconds,
   kRailFlaps,
   kRailDrains,
   kRailErrors,
@@ -45,8 +53,11 @@ enum class Metric : size_t {
   kRailCompletions,
   kRailFences,
   kRailWeakZones,
+  kRailPortEvents,
   kPeerUp,
   kPeerRailUp,
+  kPeerRailState,
+  kPeerRailPayload,
   kControlMessages,
   kControlIgnored,
   kControlStreamErrors,
@@ -59,6 +70,8 @@ enum class Metric : size_t {
   kJobDuration,
   kJobWait,
   kJobRatio,
+  kJobBalanceMaxOverMean,
+  kJobBalanceJain,
   kSubmissionsRefused,
   kLocalCopy,
   kPlans,
@@ -67,6 +80,7 @@ enum class Metric : size_t {
   kReturnedChunks,
   kRehomedFlows,
   kEngineQueueDepth,
+  kGrpcCalls,
   kDescriptorConnections,
   kDescriptorRefused,
   kDescriptorBadPackets,
@@ -82,22 +96,35 @@ inline constexpr std::array<MetricInfo, kMetricCount> kMetricTable = {{
     {"railsd_config_info", MetricKind::kGauge, "hash", "Hash of the configuration in force; always 1."},
     {"railsd_tls_enabled", MetricKind::kGauge, "", "1 when nodes authenticate each other by mutual TLS."},
     {"railsd_draining", MetricKind::kGauge, "", "1 while the daemon refuses new groups and ends running jobs."},
-    {"railsd_rail_speed_bytes_per_second", MetricKind::kGauge, "rail", "Speed that the planner counts on."},
+    {"railsd_balance_max_over_mean", MetricKind::kGauge, "direction,of,window",
+     "Busiest rail of the node over the mean of its rails, each rail's bytes over its speed, during the window; 1 is "
+     "even. Rails that are drained do not count; absent while nothing moves. Actual, and as planned (tx only)."},
+    {"railsd_balance_jain_index", MetricKind::kGauge, "direction,of,window",
+     "The same as Jain's index: 1 is even, one over the number of rails when one rail carries all."},
+    {"railsd_rail_speed_bytes_per_second", MetricKind::kGauge, "rail",
+     "Speed that is configured, or that the interface or device tells."},
+    {"railsd_rail_plan_speed_bytes_per_second", MetricKind::kGauge, "rail",
+     "Speed that the next plan counts on: less where the rail was seen to be slow."},
     {"railsd_rail_measured_speed_bytes_per_second", MetricKind::kGauge, "rail",
      "Speed seen while the rail was busy; 0 until known."},
     {"railsd_rail_payload_bytes_total", MetricKind::kCounter, "rail,direction",
      "Payload bytes: acknowledged by the receiver (tx), arrived whole (rx)."},
+    {"railsd_rail_planned_bytes_total", MetricKind::kCounter, "rail",
+     "Payload bytes that plans put onto the rail, to be sent; late binding and failures may have moved them since."},
     {"railsd_rail_chunks_total", MetricKind::kCounter, "rail,direction",
      "Chunks acknowledged (tx) and frames arrived whole (rx)."},
     {"railsd_rail_system_calls_total", MetricKind::kCounter, "rail,direction",
      "System calls that moved payload; RDMA: posts (tx), sleeps until a completion (rx)."},
     {"railsd_rail_queued_bytes", MetricKind::kGauge, "rail", "Bytes planned onto the rail and not posted."},
     {"railsd_rail_in_flight_bytes", MetricKind::kGauge, "rail", "Bytes posted and not acknowledged."},
+    {"railsd_rail_window_bytes", MetricKind::kGauge, "rail", "Bytes that may be in flight to one peer."},
     {"railsd_rail_queue_depth", MetricKind::kGauge, "rail,queue",
      "Entries in the queues between the engine and the rail's thread."},
     {"railsd_rail_peers_up", MetricKind::kGauge, "rail", "Peers that the rail is connected to."},
     {"railsd_rail_state", MetricKind::kGauge, "rail,state",
      "1 for the state that the rail is in: up, suspect, down, probing, or drained by an operator; 0 for the others."},
+    {"railsd_rail_state_seconds_total", MetricKind::kCounter, "rail,state",
+     "Time that the rail has spent in each state, since a first peer was up."},
     {"railsd_rail_flaps_total", MetricKind::kCounter, "rail",
      "Failures of the rail or of its connections to single peers; restarts of peers are none."},
     {"railsd_rail_drains_total", MetricKind::kCounter, "rail", "How often an operator drained the rail."},
@@ -117,8 +144,14 @@ inline constexpr std::array<MetricInfo, kMetricCount> kMetricTable = {{
      "Fences, each of which says that all of a flow on the rail has arrived."},
     {"railsd_rail_weak_zones_total", MetricKind::kCounter, "rail",
      "Landing zones opened with a key that opens their whole segment to the sending node."},
+    {"railsd_rail_port_events_total", MetricKind::kCounter, "rail,counter",
+     "Errors, discards, repeats and signs of congestion as the driver of the rail's RDMA port counts them (sysfs)."},
     {"railsd_peer_up", MetricKind::kGauge, "peer", "1 when the control streams with the peer are up."},
     {"railsd_peer_rail_up", MetricKind::kGauge, "peer,rail", "1 when the data connection to the peer is up."},
+    {"railsd_peer_rail_state", MetricKind::kGauge, "peer,rail,state",
+     "1 for the state that the way to the peer over the rail is in: up, suspect, down, probing; others are left out."},
+    {"railsd_peer_rail_payload_bytes_total", MetricKind::kCounter, "peer,rail,direction",
+     "Payload bytes of jobs, each counted once. Peers beyond the first 64 are summed as peer \"other\"."},
     {"railsd_control_messages_total", MetricKind::kCounter, "direction", "Messages between agents."},
     {"railsd_control_messages_ignored_total", MetricKind::kCounter, "",
      "Messages of ended jobs, of unknown groups, or that contradict what is known."},
@@ -133,9 +166,15 @@ inline constexpr std::array<MetricInfo, kMetricCount> kMetricTable = {{
     {"railsd_job_duration_seconds", MetricKind::kHistogram, "",
      "From the acceptance of a rank's part of a job to its end, of jobs that were done."},
     {"railsd_job_wait_seconds", MetricKind::kHistogram, "for",
-     "Part of the duration spent waiting for other ranks of the node (ranks) and for READY (peers)."},
+     "Part of the duration spent waiting for other ranks of the node (ranks), for READY (peers), and the rest, in "
+     "which "
+     "bytes moved (transfer)."},
     {"railsd_job_ratio_to_bound", MetricKind::kHistogram, "",
      "Time of a job on this node over its lower bound, max(out, in) / sum of rail speeds."},
+    {"railsd_job_balance_max_over_mean", MetricKind::kHistogram, "direction,of",
+     "Busiest rail over the mean of the rails, for each job that was done; see railsd_balance_max_over_mean."},
+    {"railsd_job_balance_jain_index", MetricKind::kHistogram, "direction,of",
+     "Jain's index of the rails' use, for each job that was done."},
     {"railsd_submissions_refused_total", MetricKind::kCounter, "", "Submissions that were refused; nothing changed."},
     {"railsd_local_copy_bytes_total", MetricKind::kCounter, "", "Bytes copied between ranks of this node."},
     {"railsd_plans_total", MetricKind::kCounter, "", "Plans made: one per job and destination node."},
@@ -146,12 +185,17 @@ inline constexpr std::array<MetricInfo, kMetricCount> kMetricTable = {{
     {"railsd_rehomed_flows_total", MetricKind::kCounter, "",
      "Flows over verbs of which a part was sent again after a rail broke."},
     {"railsd_engine_queue_depth", MetricKind::kGauge, "", "Commands that wait for the engine's thread."},
+    {"railsd_grpc_calls_total", MetricKind::kCounter, "method,code",
+     "Calls of trainers and operators that have ended, by how."},
     {"railsd_descriptor_connections", MetricKind::kGauge, "", "Open connections to the descriptor socket."},
     {"railsd_descriptor_refused_total", MetricKind::kCounter, "", "Connections to the descriptor socket refused."},
     {"railsd_descriptor_bad_packets_total", MetricKind::kCounter, "",
      "Packets on the descriptor socket answered with an error, or connections closed for them."},
     {"railsd_scrape_failed", MetricKind::kGauge, "", "1 when the engine did not answer this scrape in time."},
 }};
+
+// The table as Markdown, with the units that the names tell.
+std::string MetricTableMarkdown();
 
 constexpr const MetricInfo& InfoOf(Metric metric) { return kMetricTable[static_cast<size_t>(metric)]; }
 

@@ -4,13 +4,42 @@
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/support/server_interceptor.h>
 
 #include <mutex>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
 namespace railsd {
 namespace {
+
+// Counts one call when its status is sent.
+class CountingInterceptor final : public grpc::experimental::Interceptor {
+ public:
+  CountingInterceptor(const char* method, CallCounters* calls) : method_(method), calls_(*calls) {}
+  void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
+    if (methods->QueryInterceptionHookPoint(grpc::experimental::InterceptionHookPoints::PRE_SEND_STATUS)) {
+      calls_.Count(method_, static_cast<int>(methods->GetSendStatus().error_code()));
+    }
+    methods->Proceed();
+  }
+
+ private:
+  const char* const method_;  // gRPC's own
+  CallCounters& calls_;
+};
+
+class CountingFactory final : public grpc::experimental::ServerInterceptorFactoryInterface {
+ public:
+  explicit CountingFactory(CallCounters* calls) : calls_(calls) {}
+  grpc::experimental::Interceptor* CreateServerInterceptor(grpc::experimental::ServerRpcInfo* info) override {
+    return new CountingInterceptor(info->method(), calls_);  // gRPC owns it
+  }
+
+ private:
+  CallCounters* const calls_;
+};
 
 class Server final : public RpcServer {
  public:
@@ -31,6 +60,11 @@ class Server final : public RpcServer {
     builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 2);
     builder.AddListeningPort(options.address, grpc::InsecureServerCredentials(), &port_);
     for (const std::shared_ptr<grpc::Service>& service : services_) builder.RegisterService(service.get());
+    if (options.calls != nullptr) {
+      std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
+      interceptors.push_back(std::make_unique<CountingFactory>(options.calls));
+      builder.experimental().SetInterceptorCreators(std::move(interceptors));
+    }
     server_ = builder.BuildAndStart();
     if (server_ == nullptr || port_ == 0) {
       return absl::UnavailableError(

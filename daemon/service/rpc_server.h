@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "daemon/service/call_counters.h"
 
 namespace grpc {
 class Service;
@@ -21,6 +22,7 @@ struct RpcServerOptions {
   uint64_t max_message_bytes = 16 << 20;
   // Services that the health service knows by name, besides "", the whole server: it answers the same for all.
   std::vector<std::string> service_names = {};
+  CallCounters* calls = nullptr;  // where calls are counted; outlives the server
 };
 
 class RpcServer {

@@ -75,7 +75,7 @@ class Faults(links.LinksTest):
 
     def test_a_port_that_flaps(self):
         rail, node = self.draw()
-        flaps = self.health(rail, node)["flaps"]
+        flaps, held = self.health(rail, node)["flaps"], self.held_seconds(rail, node)
 
         def wait_connected(peers):
             harness.eventually(lambda: self.rails(node)[rail]["peers_up"] == peers, self.cluster.logs)
@@ -90,6 +90,12 @@ class Faults(links.LinksTest):
             self.assertGreaterEqual(self.health(rail, node)["flaps"], flaps + FLAPS)
             self.another(ended)
         self.wait_up()
+        # A second for the first failure, twice as long for each further one.
+        self.assertGreater(self.held_seconds(rail, node), held + 3)
+
+    def held_seconds(self, rail, node):
+        """How long a rail has been held back after failures, so far."""
+        return self.sample(self.scrape(node), "railsd_rail_state_seconds_total", rail=f"rail{rail}", state="probing")
 
     def test_whatever_happens(self):
         def mend():

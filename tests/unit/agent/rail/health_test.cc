@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <iterator>
 #include <random>
 
 #include "absl/strings/str_cat.h"
@@ -229,6 +230,27 @@ TEST_F(RailHealthTest, ALinkThatIsDownIsSaidSo) {
 }
 
 // Whatever happens, a peer with a connected path over a rail that is wanted at both ends can be sent to.
+TEST_F(RailHealthTest, TimeCountsForTheStateInWhichItPassed) {
+  const auto spent = [this](RailIndex rail) { return health_.View(rail, now_).spent; };
+  const size_t up = static_cast<size_t>(HealthState::kUp), down = static_cast<size_t>(HealthState::kDown);
+  const size_t drained = std::size(kAllHealthStates);
+  EXPECT_EQ(spent(kRail0)[up], absl::ZeroDuration());
+  health_.Account(now_);
+  now_ += absl::Seconds(10);
+  EXPECT_EQ(spent(kRail0)[up], absl::Seconds(10)) << "up to now, not only to the last call";
+  health_.OnLink(kRail0, false, "", now_);
+  health_.Account(now_);
+  now_ += absl::Seconds(3);
+  health_.OnLink(kRail0, true, "", now_);
+  health_.SetDrained(kRail1, true);
+  health_.Account(now_);
+  now_ += absl::Seconds(5);
+  EXPECT_EQ(spent(kRail0)[up], absl::Seconds(15));
+  EXPECT_EQ(spent(kRail0)[down], absl::Seconds(3));
+  EXPECT_EQ(spent(kRail1)[up], absl::Seconds(13));
+  EXPECT_EQ(spent(kRail1)[drained], absl::Seconds(5));
+}
+
 TEST_F(RailHealthTest, NoHistoryStrandsAPeer) {
   for (uint64_t seed = 1; seed <= 50; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));

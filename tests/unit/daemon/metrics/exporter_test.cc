@@ -2,8 +2,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <fstream>
+#include <memory>
 #include <set>
 #include <sstream>
 #include <string>
@@ -11,7 +15,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "agent/base/unique_fd.h"
 #include "daemon/metrics/metric_table.h"
+#include "rails/v1/job.pb.h"
 #include "tests/unit/daemon/fake_agent.h"
 
 namespace railsd {
@@ -27,6 +33,11 @@ AgentSnapshot Snapshot() {
     rail.index = RailIndex(i);
     rail.name = absl::StrCat("rail", i);
     rail.speed_bytes_per_s = 25'000'000;
+    rail.planned_bytes_per_s = 20'000'000;
+    rail.planned_bytes = 900 + i;
+    rail.window_bytes = 65536;
+    rail.health.spent[0] = absl::Seconds(90);
+    rail.health.spent[4] = absl::Milliseconds(1500);
     rail.tx_payload_bytes = 1000 + i;
     rail.rx_payload_bytes = 2000 + i;
     rail.peers_up = 1;
@@ -48,6 +59,9 @@ AgentSnapshot Snapshot() {
   peer.node = "n1";
   peer.up = true;
   peer.rails_up = {true, false};
+  peer.rail_states = {HealthState::kUp, HealthState::kDown};
+  peer.rail_tx_bytes = {10, 11};
+  peer.rail_rx_bytes = {20, 21};
   snapshot.peers.push_back(peer);
   snapshot.sessions.push_back({SessionId(1), {}, 2, 8192, 1});
   snapshot.groups.resize(3);
@@ -62,6 +76,9 @@ JobReport Report(absl::Status status, double ratio) {
   report.status = std::move(status);
   report.elapsed = absl::Milliseconds(30);
   report.ratio_to_bound = ratio;
+  report.rail_tx_bytes = {100, 300};
+  report.rail_rx_bytes = {50, 50};
+  report.rail_planned_bytes = {200, 200};
   return report;
 }
 
@@ -74,13 +91,30 @@ class ExporterTest : public ::testing::Test {
     jobs_.OnJobFinished(SessionId(1), Report(absl::UnavailableError("x"), 2));
     sources_.agent = &agent_;
     sources_.jobs = &jobs_;
+    // Everything goes over the second rail.
+    std::vector<RailView> rails = Snapshot().rails;
+    rails[0].health.drained = false;
+    balance_.Add(rails, absl::FromUnixSeconds(0));
+    rails[1].tx_payload_bytes += 1000;
+    balance_.Add(rails, absl::FromUnixSeconds(2));
+    sources_.balance = &balance_;
+    ASSERT_NE(rails::v1::WaitJobRequest::descriptor(), nullptr);  // links what CallCounters looks up
+    calls_ = std::make_unique<CallCounters>(std::vector<std::string>{"rails.v1.JobService", "rails.v1.NoService"});
+    calls_->Count("/grpc.health.v1.Health/Check", 0);
+    calls_->Count("/rails.v1.JobService/WaitJob", 0);
+    calls_->Count("/rails.v1.JobService/WaitJob", 4);
+    calls_->Count("/rails.v1.JobService/WaitJob", 4);
+    calls_->Count("/rails.v1.JobService/WaitJob", 99);
+    sources_.calls = calls_.get();
     sources_.node = "n0";
     sources_.version = "1.2.3";
     sources_.config_hash = "abcd";
     sources_.started = absl::FromUnixSeconds(1'700'000'000);
   }
   FakeAgent agent_;
-  JobStatistics jobs_;
+  JobStatistics jobs_{{1, 1}};
+  BalanceMeter balance_;
+  std::unique_ptr<CallCounters> calls_;
   MetricSources sources_;
 };
 
@@ -91,6 +125,30 @@ TEST_F(ExporterTest, GoldenExposition) {
   golden << file.rdbuf();
   const std::string text = RenderMetrics(sources_);
   EXPECT_EQ(text, golden.str()) << text;
+}
+
+// To accept a change on purpose: `railsd --metrics-table >dashboards/METRICS.md`.
+TEST(MetricTableTest, ThePageForPeopleIsCurrent) {
+  std::ifstream file(RAILSD_METRICS_PAGE);
+  std::stringstream page;
+  page << file.rdbuf();
+  EXPECT_EQ(MetricTableMarkdown(), page.str());
+}
+
+TEST_F(ExporterTest, PeersBeyondTheLimitAreSummed) {
+  AgentSnapshot snapshot = Snapshot();
+  const PeerView one = snapshot.peers[0];
+  for (int i = 0; i < 70; ++i) {
+    snapshot.peers.push_back(one);
+    snapshot.peers.back().node = absl::StrCat("m", i);
+  }
+  agent_.SetSnapshot(snapshot);
+  const std::string text = RenderMetrics(sources_);
+  EXPECT_THAT(text,
+              HasSubstr("railsd_peer_rail_payload_bytes_total{peer=\"m62\",rail=\"rail0\",direction=\"tx\"} 10\n"));
+  EXPECT_THAT(text, ::testing::Not(HasSubstr("peer=\"m63\"")));
+  EXPECT_THAT(text,
+              HasSubstr("railsd_peer_rail_payload_bytes_total{peer=\"other\",rail=\"rail1\",direction=\"rx\"} 147\n"));
 }
 
 TEST_F(ExporterTest, AnEngineThatDoesNotAnswerDoesNotHangTheScrape) {
@@ -124,19 +182,49 @@ TEST_F(ExporterTest, AnEngineThatDoesNotAnswerDoesNotHangTheScrape) {
   EXPECT_EQ(text.find("railsd_rail_"), std::string::npos) << "nothing rather than zeros";
 }
 
+// One request on a connection of its own; all that comes back.
+std::string Ask(int port, const std::string& method, const std::string& path, const std::string& headers) {
+  const UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) return "no connection";
+  const std::string request =
+      absl::StrCat(method, " ", path, " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n", headers, "\r\n");
+  if (write(socket.get(), request.data(), request.size()) != static_cast<ssize_t>(request.size())) return "not sent";
+  std::string answer;
+  char part[4096];
+  for (ssize_t size = 0; (size = read(socket.get(), part, sizeof(part))) > 0;) {
+    answer.append(part, static_cast<size_t>(size));
+  }
+  return answer;
+}
+
 TEST_F(ExporterTest, ServesOverHttp) {
   auto server = MetricsServer::Start("127.0.0.1:0", sources_);
   ASSERT_TRUE(server.ok()) << server.status();
   EXPECT_NE((*server)->port(), 0);
   const auto second = MetricsServer::Start(absl::StrCat("127.0.0.1:", (*server)->port()), sources_);
   EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
+  const int port = (*server)->port();
+  const std::string get = Ask(port, "GET", "/metrics", "");
+  EXPECT_THAT(get, HasSubstr("HTTP/1.1 200 OK\r\n"));
+  EXPECT_THAT(get, HasSubstr("\r\n\r\n# HELP railsd_build_info "));
+  const std::string head = Ask(port, "HEAD", "/metrics", "");
+  EXPECT_THAT(head, HasSubstr("HTTP/1.1 200 OK\r\n"));
+  EXPECT_THAT(head, ::testing::EndsWith("\r\n\r\n"));
+  EXPECT_EQ(head, get.substr(0, head.size())) << "the same but for the body";
+  EXPECT_THAT(Ask(port, "GET", "/metrics", "Accept-Encoding: gzip\r\n"), HasSubstr("Content-Encoding: gzip\r\n"));
+  EXPECT_THAT(Ask(port, "POST", "/metrics", "Content-Length: 0\r\n"), HasSubstr("405 Method Not Allowed"));
+  EXPECT_THAT(Ask(port, "GET", "/etc/passwd", ""), HasSubstr("HTTP/1.1 404 "));
 }
 
 // What `promtool check metrics` asks of names, and what the project asks of labels.
 TEST(MetricTableTest, NamesFollowTheRules) {
-  const std::set<std::string> allowed = {"rail", "direction", "peer", "state",      "queue",
-                                         "kind", "result",    "for",  "hash",       "version",
-                                         "node", "device",    "port", "link_layer", "zone_keys"};
+  const std::set<std::string> allowed = {"rail",      "direction", "peer",    "state",   "queue",  "kind", "result",
+                                         "for",       "hash",      "version", "node",    "device", "port", "link_layer",
+                                         "zone_keys", "of",        "window",  "counter", "method", "code"};
   std::set<std::string> names;
   for (const MetricInfo& metric : kMetricTable) {
     const std::string name = metric.name;

@@ -1,0 +1,312 @@
+// What one scrape reads, family by family.
+#include "daemon/metrics/collect.h"
+
+#include <algorithm>
+#include <atomic>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/metrics/balance.h"
+#include "daemon/metrics/metric_table.h"
+#include "daemon/metrics/port_counters.h"
+
+namespace railsd {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using Labels = std::vector<ClientMetric::Label>;
+
+// That have series of their own by rail.
+constexpr size_t kMaxPeers = 64;
+
+prometheus::MetricType TypeOf(MetricKind kind) {
+  switch (kind) {
+    case MetricKind::kCounter:
+      return prometheus::MetricType::Counter;
+    case MetricKind::kGauge:
+      return prometheus::MetricType::Gauge;
+    case MetricKind::kHistogram:
+      return prometheus::MetricType::Histogram;
+  }
+  return prometheus::MetricType::Untyped;
+}
+
+// One scrape's families, in the order of the table.
+class Page {
+ public:
+  Page() : families_(kMetricCount) {
+    for (size_t i = 0; i < kMetricCount; ++i) {
+      families_[i].name = kMetricTable[i].name;
+      families_[i].help = kMetricTable[i].help;
+      families_[i].type = TypeOf(kMetricTable[i].kind);
+    }
+  }
+  void Set(Metric metric, double value, Labels labels = {}) {
+    ClientMetric out;
+    out.label = std::move(labels);
+    if (InfoOf(metric).kind == MetricKind::kCounter) {
+      out.counter.value = value;
+    } else {
+      out.gauge.value = value;
+    }
+    Add(metric, std::move(out));
+  }
+  void Set(Metric metric, uint64_t value, Labels labels = {}) {
+    Set(metric, static_cast<double>(value), std::move(labels));
+  }
+  void Set(Metric metric, const HistogramData& data, Labels labels = {}) {
+    ClientMetric out;
+    out.label = std::move(labels);
+    uint64_t total = 0;
+    for (size_t i = 0; i < data.counts().size(); ++i) {
+      total += data.counts()[i];
+      const double bound = i < data.bounds().size() ? data.bounds()[i] : std::numeric_limits<double>::infinity();
+      out.histogram.bucket.push_back({total, bound});
+    }
+    out.histogram.sample_count = total;
+    out.histogram.sample_sum = data.sum();
+    Add(metric, std::move(out));
+  }
+  // Families without a value are left out.
+  std::vector<MetricFamily> Take() {
+    std::erase_if(families_, [](const MetricFamily& f) { return f.metric.empty(); });
+    return std::move(families_);
+  }
+
+ private:
+  void Add(Metric metric, ClientMetric value) {
+    families_[static_cast<size_t>(metric)].metric.push_back(std::move(value));
+  }
+  std::vector<MetricFamily> families_;
+};
+
+// Of a rail over verbs.
+void AddDevice(const RailView& rail, Page* page) {
+  const RailDevice& device = rail.device;
+  const Labels labels = {{"rail", rail.name}};
+  page->Set(Metric::kRailDevice, uint64_t{1},
+            {{"rail", rail.name},
+             {"device", device.name},
+             {"port", absl::StrCat(device.port)},
+             {"link_layer", device.link_layer},
+             {"zone_keys", device.windows ? "windows" : "weak"}});
+  page->Set(Metric::kRailLinkUp, uint64_t{device.state == "active"}, labels);
+  page->Set(Metric::kRailQueuePairs, rail.queue_pairs, labels);
+  page->Set(Metric::kRailWorkRequests, rail.work_requests, labels);
+  page->Set(Metric::kRailCompletions, rail.completions, labels);
+  page->Set(Metric::kRailFences, rail.tx_fences, {{"rail", rail.name}, {"direction", "tx"}});
+  page->Set(Metric::kRailFences, rail.rx_fences, {{"rail", rail.name}, {"direction", "rx"}});
+  page->Set(Metric::kRailWeakZones, rail.weak_zones, labels);
+  page->Set(Metric::kRailErrors, rail.endpoint_errors, {{"rail", rail.name}, {"kind", "endpoint"}});
+  for (const auto& [counter, value] : ReadRdmaPortCounters(device.name, device.port)) {
+    page->Set(Metric::kRailPortEvents, value, {{"rail", rail.name}, {"counter", counter}});
+  }
+}
+
+void AddRail(const RailView& rail, Page* page) {
+  const auto labels = [&](const char* key = nullptr, const char* value = nullptr) {
+    Labels out = {{"rail", rail.name}};
+    if (key != nullptr) out.push_back({key, value});
+    return out;
+  };
+  page->Set(Metric::kRailSpeed, rail.speed_bytes_per_s, labels());
+  page->Set(Metric::kRailPlanSpeed, rail.planned_bytes_per_s, labels());
+  page->Set(Metric::kRailPlanned, rail.planned_bytes, labels());
+  page->Set(Metric::kRailWindow, rail.window_bytes, labels());
+  page->Set(Metric::kRailMeasuredSpeed, rail.measured_bytes_per_s, labels());
+  page->Set(Metric::kRailPayload, rail.tx_payload_bytes, labels("direction", "tx"));
+  page->Set(Metric::kRailPayload, rail.rx_payload_bytes, labels("direction", "rx"));
+  page->Set(Metric::kRailChunks, rail.tx_chunks, labels("direction", "tx"));
+  page->Set(Metric::kRailChunks, rail.rx_chunks, labels("direction", "rx"));
+  page->Set(Metric::kRailSystemCalls, rail.tx_system_calls, labels("direction", "tx"));
+  page->Set(Metric::kRailSystemCalls, rail.rx_system_calls, labels("direction", "rx"));
+  page->Set(Metric::kRailQueued, rail.queued_bytes, labels());
+  page->Set(Metric::kRailInFlight, rail.in_flight_bytes, labels());
+  page->Set(Metric::kRailQueueDepth, uint64_t{rail.command_depth}, labels("queue", "commands"));
+  page->Set(Metric::kRailQueueDepth, uint64_t{rail.event_depth}, labels("queue", "events"));
+  page->Set(Metric::kRailPeersUp, uint64_t{rail.peers_up}, labels());
+  for (const HealthState state : kAllHealthStates) {
+    const bool in = !rail.health.drained && rail.health.state == state;
+    page->Set(Metric::kRailState, uint64_t{in}, labels("state", HealthStateName(state)));
+  }
+  page->Set(Metric::kRailState, uint64_t{rail.health.drained}, labels("state", "drained"));
+  for (size_t i = 0; i < rail.health.spent.size(); ++i) {
+    const char* state = i < std::size(kAllHealthStates) ? HealthStateName(kAllHealthStates[i]) : "drained";
+    page->Set(Metric::kRailStateSeconds, absl::ToDoubleSeconds(rail.health.spent[i]), labels("state", state));
+  }
+  page->Set(Metric::kRailFlaps, rail.health.flaps, labels());
+  page->Set(Metric::kRailDrains, rail.health.drains, labels());
+  page->Set(Metric::kRailErrors, rail.protocol_errors, labels("kind", "protocol"));
+  page->Set(Metric::kRailErrors, rail.refused_connections, labels("kind", "refused"));
+  page->Set(Metric::kRailErrors, rail.disconnects, labels("kind", "disconnect"));
+  page->Set(Metric::kRailErrors, rail.connect_failures, labels("kind", "connect"));
+  page->Set(Metric::kRailDrained, rail.rx_drained_bytes, labels());
+  if (!rail.device.name.empty()) AddDevice(rail, page);
+}
+
+// By rail and peer; the number of series is bounded.
+void AddPaths(const AgentSnapshot& snapshot, Page* page) {
+  const size_t rails = snapshot.rails.size();
+  std::vector<uint64_t> other_tx(rails), other_rx(rails);
+  for (size_t p = 0; p < snapshot.peers.size(); ++p) {
+    const PeerView& peer = snapshot.peers[p];
+    for (size_t r = 0; r < rails && r < peer.rails_up.size(); ++r) {
+      const uint64_t tx = r < peer.rail_tx_bytes.size() ? peer.rail_tx_bytes[r] : 0;
+      const uint64_t rx = r < peer.rail_rx_bytes.size() ? peer.rail_rx_bytes[r] : 0;
+      if (p >= kMaxPeers) {
+        other_tx[r] += tx;
+        other_rx[r] += rx;
+        continue;
+      }
+      const Labels path = {{"peer", peer.node}, {"rail", snapshot.rails[r].name}};
+      const auto with = [&](const char* key, const char* value) {
+        Labels labels = path;
+        labels.push_back({key, value});
+        return labels;
+      };
+      page->Set(Metric::kPeerRailUp, uint64_t{peer.rails_up[r]}, path);
+      if (r < peer.rail_states.size()) {
+        page->Set(Metric::kPeerRailState, uint64_t{1}, with("state", HealthStateName(peer.rail_states[r])));
+      }
+      page->Set(Metric::kPeerRailPayload, tx, with("direction", "tx"));
+      page->Set(Metric::kPeerRailPayload, rx, with("direction", "rx"));
+    }
+  }
+  for (size_t r = 0; r < rails && snapshot.peers.size() > kMaxPeers; ++r) {
+    const std::string& rail = snapshot.rails[r].name;
+    page->Set(Metric::kPeerRailPayload, other_tx[r], {{"peer", "other"}, {"rail", rail}, {"direction", "tx"}});
+    page->Set(Metric::kPeerRailPayload, other_rx[r], {{"peer", "other"}, {"rail", rail}, {"direction", "rx"}});
+  }
+}
+
+void AddBalance(const BalanceMeter& meter, Page* page) {
+  const std::vector<BalanceMeter::Window> windows = meter.Read();
+  for (size_t w = 0; w < windows.size(); ++w) {
+    const auto set = [&](const std::optional<Balance>& balance, const char* direction, const char* of) {
+      if (!balance) return;
+      const Labels labels = {{"direction", direction}, {"of", of}, {"window", BalanceMeter::kWindowNames[w]}};
+      page->Set(Metric::kBalanceMaxOverMean, balance->max_over_mean, labels);
+      page->Set(Metric::kBalanceJain, balance->jain, labels);
+    };
+    set(windows[w].sent, "tx", "actual");
+    set(windows[w].received, "rx", "actual");
+    set(windows[w].planned, "tx", "planned");
+  }
+}
+
+void AddSnapshot(const AgentSnapshot& snapshot, Page* page) {
+  page->Set(Metric::kDraining, uint64_t{snapshot.draining});
+  for (const RailView& rail : snapshot.rails) AddRail(rail, page);
+  AddPaths(snapshot, page);
+  uint64_t segments = 0, segment_bytes = 0;
+  for (const SessionView& session : snapshot.sessions) {
+    segments += session.segments;
+    segment_bytes += session.segment_bytes;
+  }
+  page->Set(Metric::kSessions, uint64_t{snapshot.sessions.size()});
+  page->Set(Metric::kSegments, segments);
+  page->Set(Metric::kSegmentBytes, segment_bytes);
+  const auto broken = std::count_if(snapshot.groups.begin(), snapshot.groups.end(),
+                                    [](const GroupView& group) { return group.broken; });
+  page->Set(Metric::kGroups, uint64_t{snapshot.groups.size()} - static_cast<uint64_t>(broken), {{"state", "active"}});
+  page->Set(Metric::kGroups, static_cast<uint64_t>(broken), {{"state", "broken"}});
+  const AgentCounters& counters = snapshot.counters;
+  page->Set(Metric::kJobs, counters.jobs_active);
+  page->Set(Metric::kControlMessages, counters.control_messages_in, {{"direction", "rx"}});
+  page->Set(Metric::kControlMessages, counters.control_messages_out, {{"direction", "tx"}});
+  page->Set(Metric::kControlIgnored, counters.control_messages_ignored);
+  page->Set(Metric::kSubmissionsRefused, counters.submissions_refused);
+  page->Set(Metric::kLocalCopy, counters.local_copy_bytes);
+  page->Set(Metric::kPlans, counters.plans);
+  page->Set(Metric::kPlanningTime, static_cast<double>(counters.planning_nanoseconds) * 1e-9);
+  page->Set(Metric::kStolenChunks, counters.stolen_chunks);
+  page->Set(Metric::kReturnedChunks, counters.returned_chunks);
+  page->Set(Metric::kRehomedFlows, counters.rehomed_flows);
+  page->Set(Metric::kEngineQueueDepth, uint64_t{counters.engine_queue_depth});
+}
+
+void AddJobs(const JobStatistics& jobs, Page* page) {
+  const JobStatistics::View view = jobs.Read();
+  for (const auto& [result, count] : view.by_result) page->Set(Metric::kJobsFinished, count, {{"result", result}});
+  page->Set(Metric::kJobDuration, view.duration);
+  page->Set(Metric::kJobWait, view.wait_ranks, {{"for", "ranks"}});
+  page->Set(Metric::kJobWait, view.wait_peers, {{"for", "peers"}});
+  page->Set(Metric::kJobWait, view.transfer, {{"for", "transfer"}});
+  page->Set(Metric::kJobRatio, view.ratio);
+  const auto set = [page](const JobStatistics::BalanceView& balance, const char* direction, const char* of) {
+    page->Set(Metric::kJobBalanceMaxOverMean, balance.max_over_mean, {{"direction", direction}, {"of", of}});
+    page->Set(Metric::kJobBalanceJain, balance.jain, {{"direction", direction}, {"of", of}});
+  };
+  set(view.sent, "tx", "actual");
+  set(view.received, "rx", "actual");
+  set(view.planned, "tx", "planned");
+}
+
+void AddPeers(const PeerHub& peers, Page* page) {
+  const std::vector<PeerView> all = peers.Peers();
+  for (size_t p = 0; p < std::min(all.size(), kMaxPeers); ++p) {
+    page->Set(Metric::kPeerUp, uint64_t{all[p].up}, {{"peer", all[p].node}});
+  }
+  const PeerCounters& counters = peers.counters();
+  const auto set = [&](const char* kind, const std::atomic<uint64_t>& value) {
+    page->Set(Metric::kControlStreamErrors, value.load(std::memory_order_relaxed), {{"kind", kind}});
+  };
+  set("disconnect", counters.disconnects);
+  set("refused", counters.refused);
+  set("protocol", counters.protocol_errors);
+  set("lost", counters.lost);
+  set("duplicate", counters.duplicates);
+  set("dropped", counters.messages_dropped);
+}
+
+// Waits for the engine, but not for ever: a scrape must end even when the engine hangs.
+std::optional<AgentSnapshot> ReadAgent(Agent* agent, absl::Duration deadline) {
+  struct Box {
+    absl::Mutex mutex;
+    std::optional<AgentSnapshot> snapshot ABSL_GUARDED_BY(mutex);
+  };
+  const auto box = std::make_shared<Box>();
+  agent->Snapshot([box](AgentSnapshot snapshot) {
+    absl::MutexLock lock(&box->mutex);
+    box->snapshot = std::move(snapshot);
+  });
+  const auto there = [&box]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(box->mutex) { return box->snapshot.has_value(); };
+  absl::MutexLock lock(&box->mutex);
+  box->mutex.AwaitWithTimeout(absl::Condition(&there), deadline);
+  return std::move(box->snapshot);
+}
+
+}  // namespace
+
+std::vector<MetricFamily> CollectMetrics(const MetricSources& sources) {
+  Page page;
+  page.Set(Metric::kBuildInfo, uint64_t{1}, {{"version", sources.version}, {"node", sources.node}});
+  page.Set(Metric::kStartTime, static_cast<double>(absl::ToUnixMicros(sources.started)) * 1e-6);
+  page.Set(Metric::kConfigInfo, uint64_t{1}, {{"hash", sources.config_hash}});
+  page.Set(Metric::kTlsEnabled, uint64_t{sources.tls});
+  std::optional<AgentSnapshot> snapshot;
+  if (sources.agent != nullptr) snapshot = ReadAgent(sources.agent, sources.deadline);
+  page.Set(Metric::kScrapeFailed, uint64_t{!snapshot});
+  if (snapshot) AddSnapshot(*snapshot, &page);
+  if (sources.jobs != nullptr) AddJobs(*sources.jobs, &page);
+  if (sources.balance != nullptr) AddBalance(*sources.balance, &page);
+  if (sources.calls != nullptr) {
+    sources.calls->ForEach([&page](const std::string& method, const std::string& code, uint64_t count) {
+      page.Set(Metric::kGrpcCalls, count, {{"method", method}, {"code", code}});
+    });
+  }
+  if (sources.peers != nullptr) AddPeers(*sources.peers, &page);
+  if (sources.descriptors != nullptr) {
+    const DescriptorCounters& counters = sources.descriptors->counters();
+    page.Set(Metric::kDescriptorConnections, counters.open_connections.load(std::memory_order_relaxed));
+    page.Set(Metric::kDescriptorRefused, counters.refused_connections.load(std::memory_order_relaxed));
+    page.Set(Metric::kDescriptorBadPackets, counters.bad_packets.load(std::memory_order_relaxed));
+  }
+  return page.Take();
+}
+
+}  // namespace railsd

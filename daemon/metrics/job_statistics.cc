@@ -1,0 +1,72 @@
+#include "daemon/metrics/job_statistics.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "daemon/metrics/balance.h"
+
+namespace railsd {
+namespace {
+
+std::vector<double> DurationBounds() {
+  std::vector<double> bounds;
+  for (double decade = 1e-4; decade < 100; decade *= 10) {
+    for (const double step : {1.0, 2.5, 5.0}) bounds.push_back(decade * step);
+  }
+  return bounds;
+}
+
+}  // namespace
+
+void HistogramData::Observe(double value) {
+  const auto bucket = std::lower_bound(bounds_.begin(), bounds_.end(), value);
+  ++counts_[static_cast<size_t>(bucket - bounds_.begin())];
+  sum_ += value;
+}
+
+JobStatistics::BalanceView::BalanceView()
+    : max_over_mean({1.001, 1.002, 1.005, 1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2, 4, 8}),
+      jain({0.125, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 1}) {}
+
+void JobStatistics::BalanceView::Observe(absl::Span<const uint64_t> bytes, absl::Span<const uint64_t> speeds) {
+  const std::optional<Balance> balance = BalanceOf(bytes, speeds);
+  if (!balance) return;
+  max_over_mean.Observe(balance->max_over_mean);
+  jain.Observe(balance->jain);
+}
+
+JobStatistics::JobStatistics(std::vector<uint64_t> rail_speeds)
+    : rail_speeds_(std::move(rail_speeds)),
+      view_{{},
+            HistogramData(DurationBounds()),
+            HistogramData(DurationBounds()),
+            HistogramData(DurationBounds()),
+            HistogramData(DurationBounds()),
+            HistogramData({1.005, 1.01, 1.02, 1.03, 1.04, 1.06, 1.08, 1.1, 1.15, 1.2, 1.3, 1.5, 2, 3, 5, 10}),
+            {},
+            {},
+            {}} {}
+
+void JobStatistics::OnJobFinished(SessionId, const JobReport& report) {
+  absl::MutexLock lock(&mutex_);
+  ++view_.by_result[absl::AsciiStrToLower(absl::StatusCodeToString(report.status.code()))];
+  if (!report.status.ok()) return;
+  view_.duration.Observe(absl::ToDoubleSeconds(report.elapsed));
+  view_.wait_ranks.Observe(absl::ToDoubleSeconds(report.waiting_for_ranks));
+  view_.wait_peers.Observe(absl::ToDoubleSeconds(report.waiting_for_peers));
+  view_.transfer.Observe(absl::ToDoubleSeconds(report.elapsed - report.waiting_for_ranks - report.waiting_for_peers));
+  if (report.ratio_to_bound > 0) view_.ratio.Observe(report.ratio_to_bound);
+  view_.sent.Observe(report.rail_tx_bytes, rail_speeds_);
+  view_.received.Observe(report.rail_rx_bytes, rail_speeds_);
+  view_.planned.Observe(report.rail_planned_bytes, rail_speeds_);
+}
+
+JobStatistics::View JobStatistics::Read() const {
+  absl::MutexLock lock(&mutex_);
+  return view_;
+}
+
+}  // namespace railsd

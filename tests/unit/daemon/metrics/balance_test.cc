@@ -1,0 +1,143 @@
+#include "daemon/metrics/balance.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <zlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/metrics/gzip.h"
+#include "daemon/metrics/job_statistics.h"
+#include "daemon/metrics/port_counters.h"
+
+namespace railsd {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::Pair;
+
+const absl::Time kStart = absl::FromUnixSeconds(1'700'000'000);
+
+// Two rails, the second of half the speed.
+std::vector<RailView> Rails(uint64_t fast, uint64_t slow) {
+  std::vector<RailView> rails(2);
+  rails[0].speed_bytes_per_s = 100;
+  rails[1].speed_bytes_per_s = 50;
+  rails[0].tx_payload_bytes = rails[0].planned_bytes = fast;
+  rails[1].tx_payload_bytes = rails[1].planned_bytes = slow;
+  return rails;
+}
+
+TEST(BalanceTest, EvenIsOne) {
+  const auto balance = BalanceOf({10, 10, 10, 10}, {1, 1, 1, 1});
+  ASSERT_TRUE(balance.has_value());
+  EXPECT_DOUBLE_EQ(balance->max_over_mean, 1);
+  EXPECT_DOUBLE_EQ(balance->jain, 1);
+}
+
+TEST(BalanceTest, OneRailCarriesAll) {
+  const auto balance = BalanceOf({10, 0, 0, 0}, {1, 1, 1, 1});
+  ASSERT_TRUE(balance.has_value());
+  EXPECT_DOUBLE_EQ(balance->max_over_mean, 4);
+  EXPECT_DOUBLE_EQ(balance->jain, 0.25);
+}
+
+TEST(BalanceTest, HalfTheSpeedIsEvenWithHalfTheBytes) {
+  EXPECT_DOUBLE_EQ(BalanceOf({100, 50}, {2, 1})->max_over_mean, 1);
+  EXPECT_DOUBLE_EQ(BalanceOf({100, 100}, {2, 1})->max_over_mean, 4.0 / 3);
+}
+
+TEST(BalanceTest, NothingCarriedIsNothing) {
+  EXPECT_FALSE(BalanceOf({0, 0}, {1, 1}).has_value());
+  EXPECT_FALSE(BalanceOf({}, {}).has_value());
+  EXPECT_FALSE(BalanceOf({5}, {0}).has_value()) << "a drained rail does not count";
+}
+
+TEST(BalanceMeterTest, WindowsEndNow) {
+  BalanceMeter meter;
+  EXPECT_TRUE(meter.Read().empty());
+  // Even for 5 minutes, then 20 seconds over the fast rail only.
+  uint64_t fast = 0, slow = 0;
+  absl::Time now = kStart;
+  for (int i = 0; i <= 150; ++i, now += absl::Seconds(2)) meter.Add(Rails(fast += 20, slow += 10), now);
+  for (int i = 0; i < 10; ++i, now += absl::Seconds(2)) meter.Add(Rails(fast += 20, slow), now);
+  const std::vector<BalanceMeter::Window> windows = meter.Read();
+  ASSERT_EQ(windows.size(), 3u);
+  EXPECT_DOUBLE_EQ(windows[0].sent->max_over_mean, 2);    // 10 s
+  EXPECT_DOUBLE_EQ(windows[1].sent->max_over_mean, 1.2);  // 1 min: 30 samples of 20, 20 of 10
+  EXPECT_LT(windows[2].sent->max_over_mean, 1.05);        // 5 min
+  EXPECT_EQ(windows[0].planned->jain, windows[0].sent->jain);
+  EXPECT_FALSE(windows[0].received.has_value());
+}
+
+TEST(BalanceMeterTest, SamplesThatComeTooSoonAreLeftOut) {
+  BalanceMeter meter;
+  meter.Add(Rails(0, 0), kStart);
+  meter.Add(Rails(10, 0), kStart + absl::Milliseconds(10));
+  EXPECT_TRUE(meter.Read().empty());
+  meter.Add(Rails(10, 5), kStart + BalanceMeter::kPace);
+  EXPECT_DOUBLE_EQ(meter.Read()[0].sent->max_over_mean, 1);
+}
+
+TEST(BalanceMeterTest, CountersThatGoBackCountAsStill) {
+  BalanceMeter meter;
+  meter.Add(Rails(100, 100), kStart);
+  meter.Add(Rails(50, 110), kStart + absl::Seconds(2));
+  EXPECT_DOUBLE_EQ(meter.Read()[0].sent->max_over_mean, 2);
+}
+
+TEST(JobStatisticsTest, BalanceOfJobs) {
+  JobStatistics jobs({1, 1});
+  JobReport report;
+  report.elapsed = absl::Seconds(3);
+  report.waiting_for_ranks = report.waiting_for_peers = absl::Seconds(1);
+  report.rail_tx_bytes = {10, 10};
+  report.rail_planned_bytes = {20, 0};
+  jobs.OnJobFinished(SessionId(1), report);
+  const JobStatistics::View view = jobs.Read();
+  EXPECT_DOUBLE_EQ(view.sent.max_over_mean.sum(), 1);
+  EXPECT_DOUBLE_EQ(view.planned.max_over_mean.sum(), 2);
+  EXPECT_DOUBLE_EQ(view.planned.jain.sum(), 0.5);
+  EXPECT_DOUBLE_EQ(view.received.max_over_mean.sum(), 0) << "nothing received, nothing observed";
+  EXPECT_DOUBLE_EQ(view.transfer.sum(), 1);
+}
+
+TEST(PortCountersTest, ReadsWhatThereIs) {
+  const std::string folder = absl::StrCat(::testing::TempDir(), "/port_counters");
+  const std::string port = absl::StrCat(folder, "/class/infiniband/mlx5_0/ports/1/");
+  std::filesystem::create_directories(port + "counters");
+  std::filesystem::create_directories(port + "hw_counters");
+  std::ofstream(port + "counters/port_xmit_wait") << "7\n";
+  std::ofstream(port + "counters/symbol_error") << "no number\n";
+  std::ofstream(port + "counters/made_up_by_a_driver") << "1\n";
+  std::ofstream(port + "hw_counters/out_of_sequence") << "18446744073709551615\n";
+  EXPECT_THAT(ReadRdmaPortCounters("mlx5_0", 1, folder),
+              ElementsAre(Pair("port_xmit_wait", 7), Pair("out_of_sequence", UINT64_MAX)));
+  EXPECT_TRUE(ReadRdmaPortCounters("mlx5_0", 2, folder).empty());
+  std::filesystem::remove_all(folder);
+}
+
+TEST(GzipTest, ComesBack) {
+  const std::string text(100'000, 'x');
+  const absl::StatusOr<std::string> small = Gzip(text);
+  ASSERT_TRUE(small.ok()) << small.status();
+  EXPECT_LT(small->size(), text.size() / 10);
+  std::string back(text.size() + 1, '\0');
+  z_stream stream = {};
+  ASSERT_EQ(inflateInit2(&stream, 15 + 16), Z_OK);
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(small->data()));
+  stream.avail_in = static_cast<uInt>(small->size());
+  stream.next_out = reinterpret_cast<Bytef*>(back.data());
+  stream.avail_out = static_cast<uInt>(back.size());
+  EXPECT_EQ(inflate(&stream, Z_FINISH), Z_STREAM_END);
+  back.resize(stream.total_out);
+  inflateEnd(&stream);
+  EXPECT_EQ(back, text);
+}
+
+}  // namespace
+}  // namespace railsd
