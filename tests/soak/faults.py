@@ -102,6 +102,7 @@ class Injector:
         """A daemon that cannot begin for want of an address is begun again, as its supervisor would."""
         last = node.log.read_text(errors="replace").rstrip().rsplit("\n", 1)[-1]
         if "no interface of this node has the address" in last:
+            time.sleep(0.2)
             self.cluster.start_node(node)
         elif node not in self.deaths:
             self.deaths.append(node)

@@ -163,12 +163,21 @@ void TcpRail::SendAcks(bool all) {
   owing_.resize(kept);
 }
 
+// A pair is used only when it is complete, which its sender knows; it may well be given up before.
+TcpReceiver::Outcome TcpRail::ReadHalfPair(const Connection& connection) {
+  std::byte unexpected;
+  Context::Add(context_.counters.rx_system_calls, 1);
+  const ssize_t got = ::recv(connection.fd.get(), &unexpected, 1, MSG_DONTWAIT);
+  if (got > 0) return TcpReceiver::Outcome::kProtocol;
+  const bool open = got < 0 && (errno == EAGAIN || errno == EINTR);
+  return open ? TcpReceiver::Outcome::kDrained : TcpReceiver::Outcome::kClosed;
+}
+
 void TcpRail::OnInBulk(Connection& connection) {
   Peer& peer = *connection.peer;
   int error_number = 0;
-  // A pair is used only when it is complete; its sender knows.
   const TcpReceiver::Outcome outcome = peer.in_small == nullptr
-                                           ? TcpReceiver::Outcome::kProtocol
+                                           ? ReadHalfPair(connection)
                                            : peer.receiver->Receive(connection.fd.get(), kTurnBytes, &error_number);
   if (outcome == TcpReceiver::Outcome::kProtocol) {
     BadPeer(peer);

@@ -106,6 +106,7 @@ class TcpRail final : public RailTransport {
   void Activate(Peer& peer);
   void SendActive();
   void SendAcks(bool all);
+  TcpReceiver::Outcome ReadHalfPair(const Connection& connection);
   void OnInBulk(Connection& connection);
   void OnInSmall(Connection& connection, uint32_t events);
   void OnDialBulk(Connection& connection, uint32_t events);

@@ -301,6 +301,19 @@ TEST_F(TcpHostileTest, FramesBeforeTheSmallConnectionAreAProtocolError) {
   EXPECT_EQ(ProtocolErrors(), 1u);
 }
 
+// Its other half was refused, or the network failed under it: nobody is to blame.
+TEST_F(TcpHostileTest, AHalfPairThatIsGivenUpIsNone) {
+  Build();
+  UniqueFd bulk = Connect();
+  EXPECT_EQ(Greet(bulk, GoodHello(ConnectionKind::kBulk, 1)).refusal, Refusal::kNone);
+  bulk.Reset();
+  for (int i = 0; i < 20; ++i) Poll();
+  const UniqueFd small = Connect();
+  EXPECT_EQ(Greet(small, GoodHello(ConnectionKind::kSmall, 1)).refusal, Refusal::kStale) << "the pair is over";
+  EXPECT_EQ(ProtocolErrors(), 0u);
+  EXPECT_EQ(Count(Kind::kBadPeer), 0u);
+}
+
 TEST_F(TcpHostileTest, AFloodOfIdleConnectionsIsBounded) {
   Build([](TcpOptions* options) { options->max_half_open = 8; });
   std::vector<UniqueFd> idle;
