@@ -6,6 +6,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -71,6 +72,12 @@ class Page {
     out.histogram.sample_sum = data.sum();
     Add(metric, std::move(out));
   }
+  // A counter that may fall.
+  void SetRising(HighWater* high_water, Metric metric, uint64_t value, Labels labels) {
+    std::string key = InfoOf(metric).name;
+    for (const ClientMetric::Label& label : labels) absl::StrAppend(&key, "/", label.value);
+    Set(metric, high_water == nullptr ? value : high_water->Raise(key, value), std::move(labels));
+  }
   // Families without a value are left out.
   std::vector<MetricFamily> Take() {
     std::erase_if(families_, [](const MetricFamily& f) { return f.metric.empty(); });
@@ -107,7 +114,7 @@ void AddDevice(const RailView& rail, Page* page) {
   }
 }
 
-void AddRail(const RailView& rail, Page* page) {
+void AddRail(const RailView& rail, HighWater* high, Page* page) {
   const auto labels = [&](const char* key = nullptr, const char* value = nullptr) {
     Labels out = {{"rail", rail.name}};
     if (key != nullptr) out.push_back({key, value});
@@ -119,7 +126,7 @@ void AddRail(const RailView& rail, Page* page) {
   page->Set(Metric::kRailWindow, rail.window_bytes, labels());
   page->Set(Metric::kRailMeasuredSpeed, rail.measured_bytes_per_s, labels());
   page->Set(Metric::kRailPayload, rail.tx_payload_bytes, labels("direction", "tx"));
-  page->Set(Metric::kRailPayload, rail.rx_payload_bytes, labels("direction", "rx"));
+  page->SetRising(high, Metric::kRailPayload, rail.rx_payload_bytes, labels("direction", "rx"));
   page->Set(Metric::kRailChunks, rail.tx_chunks, labels("direction", "tx"));
   page->Set(Metric::kRailChunks, rail.rx_chunks, labels("direction", "rx"));
   page->Set(Metric::kRailSystemCalls, rail.tx_system_calls, labels("direction", "tx"));
@@ -149,7 +156,7 @@ void AddRail(const RailView& rail, Page* page) {
 }
 
 // By rail and peer; the number of series is bounded.
-void AddPaths(const AgentSnapshot& snapshot, Page* page) {
+void AddPaths(const AgentSnapshot& snapshot, HighWater* high, Page* page) {
   const size_t rails = snapshot.rails.size();
   std::vector<uint64_t> other_tx(rails), other_rx(rails);
   for (size_t p = 0; p < snapshot.peers.size(); ++p) {
@@ -173,13 +180,14 @@ void AddPaths(const AgentSnapshot& snapshot, Page* page) {
         page->Set(Metric::kPeerRailState, uint64_t{1}, with("state", HealthStateName(peer.rail_states[r])));
       }
       page->Set(Metric::kPeerRailPayload, tx, with("direction", "tx"));
-      page->Set(Metric::kPeerRailPayload, rx, with("direction", "rx"));
+      page->SetRising(high, Metric::kPeerRailPayload, rx, with("direction", "rx"));
     }
   }
   for (size_t r = 0; r < rails && snapshot.peers.size() > kMaxPeers; ++r) {
     const std::string& rail = snapshot.rails[r].name;
     page->Set(Metric::kPeerRailPayload, other_tx[r], {{"peer", "other"}, {"rail", rail}, {"direction", "tx"}});
-    page->Set(Metric::kPeerRailPayload, other_rx[r], {{"peer", "other"}, {"rail", rail}, {"direction", "rx"}});
+    page->SetRising(high, Metric::kPeerRailPayload, other_rx[r],
+                    {{"peer", "other"}, {"rail", rail}, {"direction", "rx"}});
   }
 }
 
@@ -198,10 +206,10 @@ void AddBalance(const BalanceMeter& meter, Page* page) {
   }
 }
 
-void AddSnapshot(const AgentSnapshot& snapshot, Page* page) {
+void AddSnapshot(const AgentSnapshot& snapshot, HighWater* high, Page* page) {
   page->Set(Metric::kDraining, uint64_t{snapshot.draining});
-  for (const RailView& rail : snapshot.rails) AddRail(rail, page);
-  AddPaths(snapshot, page);
+  for (const RailView& rail : snapshot.rails) AddRail(rail, high, page);
+  AddPaths(snapshot, high, page);
   uint64_t segments = 0, segment_bytes = 0;
   for (const SessionView& session : snapshot.sessions) {
     segments += session.segments;
@@ -291,7 +299,7 @@ std::vector<MetricFamily> CollectMetrics(const MetricSources& sources) {
   std::optional<AgentSnapshot> snapshot;
   if (sources.agent != nullptr) snapshot = ReadAgent(sources.agent, sources.deadline);
   page.Set(Metric::kScrapeFailed, uint64_t{!snapshot});
-  if (snapshot) AddSnapshot(*snapshot, &page);
+  if (snapshot) AddSnapshot(*snapshot, sources.high_water, &page);
   if (sources.jobs != nullptr) AddJobs(*sources.jobs, &page);
   if (sources.balance != nullptr) AddBalance(*sources.balance, &page);
   if (sources.calls != nullptr) {

@@ -27,7 +27,7 @@ bool Contains(const char* list, const char* word) { return list != nullptr && st
 // Answers GET, and HEAD with what GET would have said of its answer; nothing else.
 class Page final : public CivetHandler {
  public:
-  explicit Page(MetricSources sources) : sources_(std::move(sources)) {}
+  explicit Page(MetricSources sources) : sources_(std::move(sources)) { sources_.high_water = &high_water_; }
   bool handleGet(CivetServer*, mg_connection* connection) override { return Answer(connection, true); }
   bool handleHead(CivetServer*, mg_connection* connection) override { return Answer(connection, false); }
   bool handlePost(CivetServer*, mg_connection* connection) override { return Refuse(connection); }
@@ -59,7 +59,8 @@ class Page final : public CivetHandler {
     return true;
   }
 
-  const MetricSources sources_;
+  HighWater high_water_;
+  MetricSources sources_;  // not changed after construction
 };
 
 // Connects to a local listener and hangs up.

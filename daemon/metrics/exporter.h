@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "agent/agent.h"
 #include "daemon/metrics/balance.h"
+#include "daemon/metrics/high_water.h"
 #include "daemon/metrics/job_statistics.h"
 #include "daemon/peer/peer_hub.h"
 #include "daemon/service/call_counters.h"
@@ -24,6 +25,7 @@ struct MetricSources {
   const DescriptorServer* descriptors = nullptr;
   const CallCounters* calls = nullptr;
   const BalanceMeter* balance = nullptr;
+  HighWater* high_water = nullptr;  // the server brings its own
   std::string node, version, config_hash;
   bool tls = false;
   absl::Time started;

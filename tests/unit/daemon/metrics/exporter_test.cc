@@ -11,6 +11,7 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -149,6 +150,24 @@ TEST_F(ExporterTest, PeersBeyondTheLimitAreSummed) {
   EXPECT_THAT(text, ::testing::Not(HasSubstr("peer=\"m63\"")));
   EXPECT_THAT(text,
               HasSubstr("railsd_peer_rail_payload_bytes_total{peer=\"other\",rail=\"rail1\",direction=\"rx\"} 147\n"));
+}
+
+TEST_F(ExporterTest, ReceivedBytesNeverFall) {
+  HighWater high_water;
+  sources_.high_water = &high_water;
+  const auto received = [this](uint64_t bytes) {
+    AgentSnapshot snapshot = Snapshot();
+    snapshot.rails[0].rx_payload_bytes = snapshot.peers[0].rail_rx_bytes[0] = bytes;
+    agent_.SetSnapshot(snapshot);
+    return RenderMetrics(sources_);
+  };
+  for (const auto& [bytes, shown] : {std::pair(5000, 5000), {4000, 5000}, {4900, 5000}, {5100, 5100}}) {
+    const std::string text = received(static_cast<uint64_t>(bytes));
+    EXPECT_THAT(text, HasSubstr(absl::StrCat("railsd_rail_payload_bytes_total{rail=\"rail0\",direction=\"rx\"} ", shown,
+                                             "\n")));
+    EXPECT_THAT(text,
+                HasSubstr(absl::StrCat("bytes_total{peer=\"n1\",rail=\"rail0\",direction=\"rx\"} ", shown, "\n")));
+  }
 }
 
 TEST_F(ExporterTest, AnEngineThatDoesNotAnswerDoesNotHangTheScrape) {
