@@ -40,7 +40,14 @@ void JobStatistics::BalanceView::Observe(absl::Span<const uint64_t> bytes, absl:
 
 JobStatistics::JobStatistics(std::vector<uint64_t> rail_speeds)
     : rail_speeds_(std::move(rail_speeds)),
-      view_{{},
+      // Those that are likely are there from the start: Prometheus sees no increase in a counter's first appearance.
+      view_{{{"ok", 0},
+             {"aborted", 0},
+             {"cancelled", 0},
+             {"deadline_exceeded", 0},
+             {"failed_precondition", 0},
+             {"internal", 0},
+             {"unavailable", 0}},
             HistogramData(DurationBounds()),
             HistogramData(DurationBounds()),
             HistogramData(DurationBounds()),
