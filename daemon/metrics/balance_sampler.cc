@@ -12,7 +12,7 @@ BalanceSampler::BalanceSampler(Agent* agent)
     : meter_(std::make_shared<BalanceMeter>()), thread_([this, agent] {
         ::pthread_setname_np(::pthread_self(), "balance");
         do {
-          agent->Snapshot([meter = meter_](AgentSnapshot snapshot) { meter->Add(snapshot.rails, absl::Now()); });
+          agent->Snapshot([meter = meter_](const AgentSnapshot& snapshot) { meter->Add(snapshot.rails, absl::Now()); });
         } while (!stop_.WaitForNotificationWithTimeout(BalanceMeter::kPace));
       }) {}
 

@@ -13,7 +13,8 @@ namespace {
 
 std::vector<double> DurationBounds() {
   std::vector<double> bounds;
-  for (double decade = 1e-4; decade < 100; decade *= 10) {
+  double decade = 1e-4;
+  for (int decades = 0; decades < 6; ++decades, decade *= 10) {
     for (const double step : {1.0, 2.5, 5.0}) bounds.push_back(decade * step);
   }
   return bounds;
