@@ -87,6 +87,11 @@ void FaultyTransport::Take(const RailEvent& event) {
     // One that writes remotely cannot know; one whose receiver counts hears that it has arrived.
     EndLost([&](const RailEvent& lost) { return lost.peer == event.peer; },
             WritesRemotely() ? SendResult::kRailFailed : SendResult::kAcknowledged);
+    // Nothing may be done for the next connection before this one's end is told, and so is what it had carried.
+    for (Held& held : held_) held.due_poll = polls_;
+    held_.push_back({event, polls_});
+    ++ends_;
+    return;
   }
   const auto due = [&] {
     if (!Draw(rates_.late)) return polls_;
@@ -139,7 +144,8 @@ size_t FaultyTransport::Poll(absl::Duration max_wait, absl::Span<RailEvent> out)
     break_link_(*std::next(peers_.begin(), static_cast<std::ptrdiff_t>(random_() % peers_.size())));
   }
   fresh_.resize(out.size());
-  const size_t n = inner_->Poll(held_.empty() ? max_wait : absl::ZeroDuration(), absl::MakeSpan(fresh_));
+  const absl::Duration wait = held_.empty() ? max_wait : absl::ZeroDuration();
+  const size_t n = ends_ > 0 ? 0 : inner_->Poll(wait, absl::MakeSpan(fresh_));
   for (size_t i = 0; i < n; ++i) Take(fresh_[i]);
   size_t told = 0;
   std::vector<size_t> candidates;
@@ -150,7 +156,8 @@ size_t FaultyTransport::Poll(absl::Duration max_wait, absl::Span<RailEvent> out)
     }
     if (candidates.empty()) break;
     const size_t chosen = candidates[rates_.shuffled ? random_() % candidates.size() : 0];
-    out[told++] = held_[chosen].event;
+    out[told] = held_[chosen].event;
+    if (out[told++].kind == Kind::kPeerDown) --ends_;
     held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(chosen));
   }
   return told;

@@ -101,6 +101,7 @@ class FaultyTransport final : public RailTransport {
   std::vector<RailEvent> lost_;  // told when their endpoint ends
   std::vector<RailEvent> fresh_;
   uint64_t polls_ = 0;
+  size_t ends_ = 0;  // of connections, among `held_`
   uint64_t fail_post_ = kNever;
   FaultCounts counts_;
 };

@@ -156,12 +156,18 @@ void Cluster::Connect(size_t a, size_t b) {
 }
 
 void Cluster::Lose(size_t a, size_t b, const std::string& why) {
-  for (const auto& [at, of] : {std::pair(a, b), std::pair(b, a)}) {
-    nodes_[at]->engine->OnPeerDown(nodes_[of]->name, why);
-  }
+  nodes_[a]->engine->OnPeerDown(nodes_[b]->name, why);
+  Hold(a, b);
+  Hold(b, a);
+}
+
+void Cluster::Meet(size_t a, size_t b) {
   for (const auto& [from, to] : {std::pair(a, b), std::pair(b, a)}) {
+    nodes_[from]->engine->OnPeerDown(nodes_[to]->name, absl::StrCat("node ", nodes_[to]->name, " had lost this node"));
     std::erase_if(nodes_[from]->outbox, [&](const auto& message) { return message.first == nodes_[to]->name; });
+    Release(from, to);
   }
+  Connect(a, b);
 }
 
 bool Cluster::DeliverOne() {

@@ -106,8 +106,11 @@ class Cluster {
   void Run(const std::function<bool()>& done = nullptr);
   void Advance(absl::Duration duration) { now_ += duration; }
   void Connect(size_t a, size_t b);  // both directions
-  // Both ends hear that the other is lost; what was under way between them is dropped, as the real streams do.
+  // Node `a` has lost `b`, which does not know of it yet: no message between them arrives any more.
   void Lose(size_t a, size_t b, const std::string& why);
+  // They meet again, after both have lost the other; what was under way between them is dropped, as the real streams
+  // do.
+  void Meet(size_t a, size_t b);
   PeerHello HelloOf(size_t n) const;
   // Messages from `from` to `to` wait until released.
   void Hold(size_t from, size_t to) { held_[{nodes_[from]->name, nodes_[to]->name}] = true; }

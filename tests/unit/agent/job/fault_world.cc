@@ -221,14 +221,15 @@ void FaultWorld::Act(uint32_t what, size_t node, size_t rail) {
     failed_rails_.erase(failed_rails_.begin());
   }
   if (what == 14 && options_.lost_peers && random_() % 4 == 0) {
-    const std::pair pair(std::min(node, (node + 1) % options_.nodes), std::max(node, (node + 1) % options_.nodes));
-    if (lost_.insert(pair).second) cluster_->Lose(pair.first, pair.second, "silent for 5 s");
+    const size_t other = (node + 1) % options_.nodes;
+    const std::pair pair(std::min(node, other), std::max(node, other));
+    if (lost_.insert(pair).second) cluster_->Lose(node, other, "silent for 5 s");
   }
   if (what == 15) MendPeers();
 }
 
 void FaultWorld::MendPeers() {
-  for (const auto& [a, b] : lost_) cluster_->Connect(a, b);
+  for (const auto& [a, b] : lost_) cluster_->Meet(a, b);
   lost_.clear();
 }
 
@@ -321,6 +322,14 @@ void FaultWorld::Check(const std::set<absl::StatusCode>& codes) {
   cluster_->Run();
   cluster_->Advance(absl::Seconds(10));
   cluster_->Run();
+  // A fence of a flow that is over, whose completion is lost, keeps its job on record (but no memory) until its
+  // connection ends.
+  for (size_t i = 0; i < faulty_.size() && counts().lost_sends > 0; ++i) {
+    const std::string address = cluster_->AddressOf(i / options_.rails, i % options_.rails);
+    cluster_->fabric().Fail(address);
+    cluster_->fabric().Heal(address);
+  }
+  cluster_->Run();
   cluster_->ExpectNothingOpen();
   uint64_t expected = 0, received = 0;
   for (const Team& team : teams_) {
@@ -342,7 +351,10 @@ void FaultWorld::Check(const std::set<absl::StatusCode>& codes) {
   for (size_t node = 0; node < options_.nodes; ++node) {
     const AgentSnapshot snapshot = cluster_->node(node).engine->Snapshot(0);
     EXPECT_TRUE(snapshot.sessions.empty());
-    EXPECT_TRUE(snapshot.groups.empty());
+    for (const GroupView& group : snapshot.groups) {
+      ADD_FAILURE() << "group " << group.name << " is left on n" << node << " (broken: " << group.why << ", next "
+                    << group.next_seq.value() << ")";
+    }
     for (size_t rail = 0; rail < options_.rails; ++rail) {
       EXPECT_EQ(faulty_[node * options_.rails + rail]->held(), 0u);
       received += cluster_->node(node).rails[rail]->counters().rx_payload_bytes.load();
