@@ -63,8 +63,9 @@ struct AgentOptions {
   HealthOptions health;
   absl::Duration max_job_time = absl::Minutes(10);
   absl::Duration max_join_time = absl::Minutes(10);
-  absl::Duration peer_lost = absl::Seconds(5);  // jobs wait for a rail to a peer for so long
-  uint32_t finished_jobs_kept = 256;            // reports per group that Wait can still get
+  absl::Duration peer_lost = absl::Seconds(5);      // jobs wait for a rail to a peer for so long
+  absl::Duration max_peer_wait = absl::Minutes(5);  // the longest that a group may choose to wait for a peer
+  uint32_t finished_jobs_kept = 256;                // reports per group that Wait can still get
   std::shared_ptr<spdlog::logger> log;
 };
 
@@ -82,6 +83,7 @@ struct JoinRequest {
   uint32_t world_size = 0;
   Rank rank;
   absl::Duration timeout;
+  Recovery recovery = {};
 };
 struct GroupView {
   std::string tenant, name;
@@ -92,6 +94,8 @@ struct GroupView {
   bool broken = false;
   absl::Status why;  // of a broken one
   JobSeq next_seq;   // lowest number no local rank has submitted
+  Recovery recovery;
+  std::vector<std::string> lost;  // nodes that the group goes on without
 };
 
 struct RailView {
@@ -206,6 +210,8 @@ class Agent {
   // everything shared with the old one is broken first.
   virtual void OnPeerUp(PeerHello hello) = 0;
   virtual void OnPeerDown(std::string node, std::string why) = 0;
+  // Nothing is heard of a peer that is up; its link is kept for the groups that wait for it (ControlLink::SetPatience).
+  virtual void OnPeerSilent(std::string node, std::string why) = 0;
   // False: not taken, the agent is too far behind. The caller must give the peer up, since no message may be lost.
   virtual bool OnPeerMessage(std::string node, BootId boot, ControlMessage message) = 0;
 

@@ -47,6 +47,7 @@ AgentOptions AgentOptionsFrom(const Config& config, BootId boot, std::shared_ptr
   options.max_job_time = config.timeouts.job;
   options.max_join_time = config.timeouts.join;
   options.peer_lost = config.timeouts.peer_lost;
+  options.max_peer_wait = config.timeouts.max_peer_wait;
   options.finished_jobs_kept = config.finished_jobs_kept;
   options.log = std::move(log);
   return options;

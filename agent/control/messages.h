@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "agent/base/ids.h"
+#include "agent/base/recovery.h"
 
 namespace railsd {
 
@@ -29,6 +30,7 @@ struct GroupJoin {
   GroupKey key;
   uint32_t world_size = 0;
   Rank rank;
+  Recovery recovery;
 };
 // To every peer: that join was given up before a commit.
 struct GroupLeave {
@@ -41,6 +43,7 @@ struct GroupCommit {
   GroupKey key;
   Epoch epoch;
   std::vector<std::string> members;
+  Recovery recovery;
 };
 // Rank 0's agent to the agent of a join that contradicts it.
 struct GroupReject {
@@ -169,6 +172,9 @@ class ControlLink {
   // Queues a message for `node`; never blocks. A full queue loses the peer (OnPeerDown), never a single message.
   // Called by the engine's thread.
   virtual void Send(const std::string& node, ControlMessage message) = 0;
+  // Groups wait for `node` for so long when nothing is heard of it: until then its link is kept, with the messages that
+  // wait for it, and OnPeerSilent comes instead of OnPeerDown. Zero, as at first: it is lost at once.
+  virtual void SetPatience(const std::string& node, absl::Duration patience) = 0;
 };
 
 }  // namespace railsd

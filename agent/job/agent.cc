@@ -134,6 +134,9 @@ class AgentImpl final : public Agent {
   void OnPeerDown(std::string node, std::string why) override {
     Push([node = std::move(node), why = std::move(why)](Engine& engine) { engine.OnPeerDown(node, why); });
   }
+  void OnPeerSilent(std::string node, std::string why) override {
+    Push([node = std::move(node), why = std::move(why)](Engine& engine) { engine.OnPeerSilent(node, why); });
+  }
   bool OnPeerMessage(std::string node, BootId boot, ControlMessage message) override {
     if (QueueDepth() >= kMaxPeerMessages) return false;
     Push([node = std::move(node), boot, message = std::move(message)](Engine& engine) mutable {

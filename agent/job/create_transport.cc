@@ -46,6 +46,7 @@ absl::StatusOr<std::unique_ptr<RailTransport>> TransportFactory::CreateTcp(RailI
   tcp.frame_bytes = options_.frame_bytes;
   tcp.max_posted_orders = max_posted_orders;
   tcp.stall = options_.health.stall;
+  tcp.answer_patience = tcp.peer_silence + options_.max_peer_wait;
   tcp.signals = signals;
   tcp.on_notice = LogNotices(options_, rail);
   return CreateTcpTransport(std::move(tcp));

@@ -143,6 +143,14 @@ void Engine::OnPeerDown(const std::string& node, const std::string& why) {
   if (peer != nullptr) LosePeer(*peer, why);
 }
 
+void Engine::OnPeerSilent(const std::string& node, const std::string& why) {
+  Peer* peer = peers_.Find(node);
+  if (peer == nullptr || !peer->up) return;
+  options_.log->warn("peer_silent node={} boot={:016x} groups_wait={} why=\"{}\"", node, peer->boot.value(),
+                     absl::FormatDuration(groups_.PatienceWith(peer->index)), why);
+  groups_.OnPeerSilent(*peer, absl::UnavailableError(absl::StrCat("node ", node, " is lost: ", why)));
+}
+
 void Engine::LosePeer(Peer& peer, const std::string& why) {
   if (!peer.up) return;
   peer.up = false;
@@ -161,6 +169,7 @@ void Engine::LosePeer(Peer& peer, const std::string& why) {
   std::erase_if(early_, [&](const Early& e) { return e.peer == peer.index; });
   jobs_.OnPeerLost(peer);
   groups_.OnPeerLost(peer, absl::UnavailableError(absl::StrCat("node ", peer.node, " is lost: ", why)));
+  jobs_.GoOnWithout(peer);
 }
 
 void Engine::OnPeerMessage(const std::string& node, BootId boot, ControlMessage message) {
@@ -189,9 +198,19 @@ bool Engine::OnSignal(const Peer& from, RailSignal&& signal) {
 }
 
 bool Engine::Dispatch(const Peer& from, ControlMessage message) {
+  // To a group that goes on without a node it has nothing to say any more, though it may be reachable again.
+  const auto left_out = [&](Epoch epoch) {
+    const Group* group = groups_.Find(epoch);
+    return group != nullptr && group->Lost(from.index);
+  };
   return std::visit(
       [&](auto&& m) -> bool {
         using M = std::decay_t<decltype(m)>;
+        if constexpr (requires { m.job.epoch; }) {
+          if (left_out(m.job.epoch)) return false;
+        } else if constexpr (std::is_same_v<M, GroupBroken>) {
+          if (left_out(m.epoch)) return false;
+        }
         if constexpr (std::is_same_v<M, RailState>) {
           return OnPeerRailState(from, m);
         } else if constexpr (std::is_same_v<M, GroupBroken>) {

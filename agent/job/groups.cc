@@ -33,6 +33,12 @@ GroupView Group::View() const {
   uint64_t last = 0;
   for (Rank rank : local_ranks) last = std::max(last, ranks[rank.value()].last_seq.value());
   view.next_seq = JobSeq(last + 1);
+  view.recovery = recovery;
+  for (uint32_t r = 0; r < world_size(); ++r) {
+    const std::string& node = nodes_of_ranks[r];
+    if (ranks[r].local || !Lost(ranks[r].peer)) continue;
+    if (std::find(view.lost.begin(), view.lost.end(), node) == view.lost.end()) view.lost.push_back(node);
+  }
   return view;
 }
 
@@ -63,6 +69,11 @@ absl::Status GroupTable::CheckJoin(const JoinRequest& request, const Session* se
   if (request.rank.value() >= request.world_size) {
     return absl::InvalidArgumentError(
         absl::StrCat("rank: ", request.rank.value(), " is not below world_size ", request.world_size));
+  }
+  if (request.recovery.wait_limit > options_.max_peer_wait) {
+    return absl::InvalidArgumentError(absl::StrCat("wait_limit: ", absl::FormatDuration(request.recovery.wait_limit),
+                                                   " is more than timeouts.max_peer_wait of ", peers_->self(), ", ",
+                                                   absl::FormatDuration(options_.max_peer_wait)));
   }
   return absl::OkStatus();
 }
@@ -98,12 +109,13 @@ void GroupTable::Join(JoinRequest request, absl::Time now, Callback<absl::Status
   Joiner& joiner = forming_[key][request.rank];
   joiner.node = peers_->self();
   joiner.world_size = request.world_size;
+  joiner.recovery = request.recovery;
   joiner.session = request.session;
   joiner.deadline = now + std::min(request.timeout > absl::ZeroDuration() ? request.timeout : options_.max_join_time,
                                    options_.max_join_time);
   joiner.done = std::move(done);
   ++session->memberships;
-  TellAll(GroupJoin{key, request.world_size, request.rank});
+  TellAll(GroupJoin{key, request.world_size, request.rank, request.recovery});
   Settle(key);
 }
 
@@ -118,6 +130,16 @@ void GroupTable::RejectJoin(const GroupKey& key, Rank rank, Joiner& joiner, cons
   std::move(joiner.done)(why);
 }
 
+absl::Status GroupTable::Contradiction(Rank rank, const Joiner& joiner, const Joiner& zero) {
+  const auto differ = [&](const char* field, const auto& says, const auto& zero_says) {
+    return absl::InvalidArgumentError(absl::StrCat(field, ": rank ", rank.value(), " on ", joiner.node, " says ", says,
+                                                   ", rank 0 on ", zero.node, " says ", zero_says));
+  };
+  if (joiner.world_size != zero.world_size) return differ("world_size", joiner.world_size, zero.world_size);
+  if (joiner.recovery == zero.recovery) return absl::OkStatus();
+  return differ("recovery", joiner.recovery.ToString(), zero.recovery.ToString());
+}
+
 void GroupTable::Settle(const GroupKey& key) {
   auto it = forming_.find(key);
   if (it == forming_.end()) return;
@@ -126,17 +148,15 @@ void GroupTable::Settle(const GroupKey& key) {
   if (zero == forming.end() || !IsLocal(zero->second)) return;
   const uint32_t world_size = zero->second.world_size;
   for (const auto& [rank, joiner] : forming) {
-    if (joiner.world_size == world_size) continue;
-    const absl::Status why = absl::InvalidArgumentError(
-        absl::StrCat("world_size: rank ", rank.value(), " on ", joiner.node, " says ", joiner.world_size,
-                     ", rank 0 on ", peers_->self(), " says ", world_size));
+    const absl::Status why = Contradiction(rank, joiner, zero->second);
+    if (why.ok()) continue;
     Forming rejected = std::move(forming);
     forming_.erase(it);
     for (auto& [r, j] : rejected) RejectJoin(key, r, j, why);
     return;
   }
   if (forming.size() < world_size) return;
-  GroupCommit commit{key, Epoch{options_.boot, next_counter_++}, {}};
+  GroupCommit commit{key, Epoch{options_.boot, next_counter_++}, {}, zero->second.recovery};
   for (const auto& [rank, joiner] : forming) commit.members.push_back(joiner.node);
   TellAll(commit);
   Forming complete = std::move(forming);
@@ -160,6 +180,7 @@ Group& GroupTable::Create(const GroupCommit& commit) {
   auto group = std::make_unique<Group>();
   group->key = commit.key;
   group->epoch = commit.epoch;
+  group->recovery = commit.recovery;
   group->nodes_of_ranks = commit.members;
   group->ranks.resize(commit.members.size());
   for (uint32_t r = 0; r < commit.members.size(); ++r) {
@@ -176,7 +197,20 @@ Group& GroupTable::Create(const GroupCommit& commit) {
   }
   Group& result = *group;
   groups_[commit.epoch] = std::move(group);
+  UpdatePatience(result.peers);
   return result;
+}
+
+absl::Duration GroupTable::PatienceWith(PeerIndex peer) const {
+  absl::Duration patience;
+  for (const Group* group : With(peer)) {
+    if (!group->broken) patience = std::max(patience, std::min(group->recovery.wait_limit, options_.max_peer_wait));
+  }
+  return patience;
+}
+
+void GroupTable::UpdatePatience(const std::vector<PeerIndex>& with) {
+  for (PeerIndex peer : with) outbox_->SetPatience(peers_->Get(peer).node, PatienceWith(peer));
 }
 
 void GroupTable::AnswerJoins(const GroupCommit& commit, Forming& forming) {
@@ -220,6 +254,7 @@ void GroupTable::OnMessage(const Peer& from, GroupJoin&& message) {
   if (inserted) ++remote_joins_;
   it->second.node = from.node;
   it->second.world_size = message.world_size;
+  it->second.recovery = message.recovery;
   if (remote_joins_ > kMaxRemoteJoins) {
     Joiner refused = std::move(it->second);
     forming.erase(it);
@@ -301,6 +336,7 @@ bool GroupTable::OnMessage(const Peer& from, GroupBroken&& message) {
   group->good_until = message.last_seq;
   const absl::StatusCode code = message.code == absl::StatusCode::kOk ? absl::StatusCode::kInternal : message.code;
   group->why = absl::Status(code, absl::StrCat(message.reason, " (said ", from.node, ")"));
+  UpdatePatience(group->peers);
   on_broken_(*group);
   return true;
 }
@@ -315,6 +351,7 @@ void GroupTable::Break(Group& group, JobSeq good_until, absl::Status why) {
     outbox_->Send(peers_->Get(peer).node,
                   GroupBroken{group.epoch, good_until, group.why.code(), std::string(group.why.message())});
   }
+  UpdatePatience(group.peers);
   on_broken_(group);
 }
 
@@ -344,7 +381,7 @@ void GroupTable::AbandonJoins(SessionId session, const absl::Status& why) {
 void GroupTable::TellPendingJoins(const Peer& peer) {
   for (const auto& [key, forming] : forming_) {
     for (const auto& [rank, joiner] : forming) {
-      if (IsLocal(joiner)) outbox_->Send(peer.node, GroupJoin{key, joiner.world_size, rank});
+      if (IsLocal(joiner)) outbox_->Send(peer.node, GroupJoin{key, joiner.world_size, rank, joiner.recovery});
     }
   }
 }
@@ -355,12 +392,29 @@ void GroupTable::OnPeerLost(const Peer& peer, const absl::Status& why) {
     remote_joins_ -= absl::erase_if(here->second, [&](const auto& j) { return j.second.node == peer.node; });
     if (here->second.empty()) forming_.erase(here);
   }
-  std::vector<Group*> hit;
-  for (const auto& [epoch, group] : groups_) {
-    if (std::find(group->peers.begin(), group->peers.end(), peer.index) != group->peers.end())
-      hit.push_back(group.get());
+  for (Group* group : With(peer.index)) {
+    if (group->recovery.policy != RecoveryPolicy::kDegrade) {
+      Break(*group, JobSeq(0), why);
+    } else if (!group->Lost(peer.index)) {
+      group->lost.push_back(peer.index);
+      options_.log->warn("group_goes_on_without group={} epoch={:016x}.{} node={}", group->key.name,
+                         group->epoch.boot.value(), group->epoch.counter, peer.node);
+    }
   }
-  for (Group* group : hit) Break(*group, JobSeq(0), why);
+}
+
+void GroupTable::OnPeerSilent(const Peer& peer, const absl::Status& why) {
+  for (Group* group : With(peer.index)) {
+    if (group->recovery.policy == RecoveryPolicy::kFail) Break(*group, JobSeq(0), why);
+  }
+}
+
+std::vector<Group*> GroupTable::With(PeerIndex peer) const {
+  std::vector<Group*> groups;
+  for (const auto& [epoch, group] : groups_) {
+    if (std::find(group->peers.begin(), group->peers.end(), peer) != group->peers.end()) groups.push_back(group.get());
+  }
+  return groups;
 }
 
 absl::Status GroupTable::MissingRanks(const GroupKey& key, const Forming& forming, uint32_t world_size) const {
@@ -406,7 +460,10 @@ void GroupTable::EraseIfUnused(Epoch epoch, bool has_jobs) {
   const Group& group = *it->second;
   const bool unused = std::all_of(group.local_ranks.begin(), group.local_ranks.end(),
                                   [&](Rank r) { return group.ranks[r.value()].gone; });
-  if (unused) groups_.erase(it);
+  if (!unused) return;
+  const std::vector<PeerIndex> peers = group.peers;
+  groups_.erase(it);
+  UpdatePatience(peers);
 }
 
 }  // namespace railsd

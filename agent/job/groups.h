@@ -2,6 +2,7 @@
 #ifndef RAILSD_AGENT_JOB_GROUPS_H_
 #define RAILSD_AGENT_JOB_GROUPS_H_
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
@@ -36,6 +37,10 @@ struct Group {
   bool broken = false;
   absl::Status why;
   JobSeq good_until;  // of a broken one: jobs up to this go on
+  Recovery recovery;
+  std::vector<PeerIndex> lost;  // of `peers`, that it goes on without
+
+  bool Lost(PeerIndex peer) const { return std::find(lost.begin(), lost.end(), peer) != lost.end(); }
 
   uint32_t world_size() const { return static_cast<uint32_t>(ranks.size()); }
   // "rank 3 on n1".
@@ -51,6 +56,7 @@ class Outbox {
     ++sent_;
     link_->Send(node, std::move(message));
   }
+  void SetPatience(const std::string& node, absl::Duration patience) { link_->SetPatience(node, patience); }
   uint64_t sent() const { return sent_; }
 
  private:
@@ -82,7 +88,12 @@ class GroupTable {
   bool OnMessage(const Peer& from, GroupBroken&& message);
   // A peer that has just come up learns of the joins that wait here.
   void TellPendingJoins(const Peer& peer);
+  // Breaks the groups that do not go on without it.
   void OnPeerLost(const Peer& peer, const absl::Status& why);
+  // Breaks the groups that neither wait for it nor go on without it.
+  void OnPeerSilent(const Peer& peer, const absl::Status& why);
+  // How long the live groups with that peer wait for it; zero: not at all.
+  absl::Duration PatienceWith(PeerIndex peer) const;
 
   // Fails joins whose deadline has passed.
   void Tick(absl::Time now);
@@ -95,6 +106,7 @@ class GroupTable {
   struct Joiner {
     std::string node;
     uint32_t world_size = 0;
+    Recovery recovery;
     // Of a local one:
     SessionId session;
     absl::Time deadline = absl::InfiniteFuture();
@@ -110,7 +122,12 @@ class GroupTable {
   void RejectJoin(const GroupKey& key, Rank rank, Joiner& joiner, const absl::Status& why);
   // If rank 0 is here: rejects a forming group that contradicts itself, commits one that is complete.
   void Settle(const GroupKey& key);
+  // Why two joins of a group cannot be of the same; OK when they can.
+  static absl::Status Contradiction(Rank rank, const Joiner& joiner, const Joiner& zero);
   Group& Create(const GroupCommit& commit);
+  std::vector<Group*> With(PeerIndex peer) const;
+  // After a group with these peers came or ended.
+  void UpdatePatience(const std::vector<PeerIndex>& with);
   void AnswerJoins(const GroupCommit& commit, Forming& forming);
   absl::Status MissingRanks(const GroupKey& key, const Forming& forming, uint32_t world_size) const;
 

@@ -24,8 +24,8 @@
 namespace railsd {
 
 // Owned by the engine's thread. Split over jobs_submit.cc (what trainers ask), jobs_exchange.cc (what peers and rails
-// say), jobs_remote.cc and jobs_rehome.cc (what they say over rails that write into remote memory) and jobs_end.cc (how
-// a job ends).
+// say), jobs_remote.cc and jobs_rehome.cc (what they say over rails that write into remote memory), jobs_degrade.cc
+// (going on without a node) and jobs_end.cc (how a job ends).
 class JobTable {
  public:
   struct Parts {
@@ -68,6 +68,9 @@ class JobTable {
   // The rail may carry nothing new to the peer, though its connection may be up.
   void OnRailUnusable(RailIndex rail, const Peer& peer);
   void OnPeerLost(const Peer& peer);
+  // After OnPeerLost(): the jobs of groups that go on without the peer leave out what is to come from it or to go to
+  // it.
+  void GoOnWithout(const Peer& peer);
   void OnGroupBroken(const Group& group);
   // Tells receivers that cannot count it what was sent to them; call after the sprayer has posted.
   void SendTallies();
@@ -191,11 +194,11 @@ class JobTable {
   // Asks the receiver what it has, once everything that was posted to the lost rails has come back.
   void AskWhatArrived(NodeJob& job, PeerExchange& exchange);
   // When jobs stop waiting for any rail to the peer.
-  absl::Time StrandedUntil(const Peer& peer) const;
+  absl::Time StrandedUntil(const Peer& peer, absl::Duration patience = absl::ZeroDuration()) const;
   // Fails the jobs that have been waiting for any rail to a peer for too long.
   void FailStranded();
   // Nothing is left to send it over.
-  void FailIfStranded(NodeJob& job, const PeerExchange& exchange, RailIndex rail);
+  void FailIfStranded(NodeJob& job, PeerExchange& exchange, RailIndex rail);
   void CreditLost(NodeJob& job, RankPart& part, FencedFlow& fenced);
   void FinishFlow(NodeJob& job, PeerExchange& exchange, OutFlow& flow);
   void RestartFlow(NodeJob& job, PeerExchange& exchange, uint32_t zone);
@@ -211,6 +214,12 @@ class JobTable {
   void FailJob(NodeJob& job, absl::Status why, bool environment);
   // A receiver drains what this job sends: it has aborted, and its ABORT, which says why, comes on another connection.
   void ExpectAbort(NodeJob& job, const Peer& peer);
+  // jobs_degrade.cc
+  void LeaveOut(NodeJob& job, const Group& group, PeerExchange& exchange);
+  void LeaveOutSends(NodeJob& job, PeerExchange& exchange);
+  void LeaveOutReceives(NodeJob& job, PeerExchange& exchange);
+  // An order to a peer that is left out came back.
+  void OnLeftOutDone(NodeJob& job, const InFlight& done, const RailEvent& event);
   void FinishIfDone(NodeJob& job, Rank rank);
   void FinishIfDone(NodeJob& job);  // of every local rank
   void FinishPart(NodeJob& job, RankPart& part, absl::Status status);

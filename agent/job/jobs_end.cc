@@ -221,6 +221,7 @@ absl::Status JobTable::DeadlineStatus(const NodeJob& job, const RankPart& part) 
   }
   for (const auto& [peer, exchange] : job.peers) {
     if (!job.started) break;
+    if (exchange.left_out) continue;
     const Peer& node = peers_.Get(peer);
     if (!node.up) {
       waits = absl::StrCat("for ", node.node, ", which is not connected: ", node.why);

@@ -48,7 +48,7 @@ bool JobTable::OnMessage(const Peer& from, Offer&& message) {
 
 void JobTable::SendOffer(NodeJob& job, PeerExchange& exchange) {
   const Peer& peer = peers_.Get(exchange.peer);
-  if (!peer.up || exchange.offer_sent) return;
+  if (!peer.up || exchange.offer_sent || exchange.left_out) return;
   exchange.offer_sent = true;
   Offer offer;
   offer.job = job.key;
@@ -222,7 +222,7 @@ bool JobTable::OnMessage(const Peer& from, Ready&& message) {
 }
 
 void JobTable::PlanExchange(NodeJob& job, PeerExchange& exchange) {
-  if (exchange.planned || !exchange.ready.has_value() || job.aborting()) return;
+  if (exchange.planned || !exchange.ready.has_value() || job.aborting() || exchange.left_out) return;
   const Peer& peer = peers_.Get(exchange.peer);
   plan_flows_.clear();
   uint32_t local = 0, remote = 0;
@@ -278,7 +278,7 @@ void JobTable::PlanExchange(NodeJob& job, PeerExchange& exchange) {
 void JobTable::MaybeRunning(NodeJob& job) {
   if (job.running || job.aborting() || !job.started) return;
   for (const auto& [peer, exchange] : job.peers) {
-    if (!exchange.ready_sent || !exchange.ready.has_value()) return;
+    if (!exchange.left_out && (!exchange.ready_sent || !exchange.ready.has_value())) return;
   }
   job.running = true;
   job.running_at = now_;
@@ -336,6 +336,9 @@ void JobTable::OnSendDone(const RailEvent& event) {
     if (event.result == SendResult::kAcknowledged) CountSent(job, done.peer, done.rail, done.length_bytes);
     SendQuiesced(job);
     return Settle(job);
+  }
+  if ((remote_ || event.result != SendResult::kAcknowledged) && job.peers.at(done.peer).left_out) {
+    return OnLeftOutDone(job, done, event);
   }
   RankPart& part = job.parts.at(done.source);
   const auto where = [&] { return absl::StrCat("rail ", done.rail.value(), " to ", peers_.Get(done.peer).node); };

@@ -40,7 +40,7 @@ void JobTable::OnRailLost(RailIndex rail, const Peer& peer) {
   std::vector<std::pair<NodeJob*, PeerExchange*>> hit;
   for (auto& [key, job] : jobs_) {
     auto it = job->peers.find(peer.index);
-    if (it != job->peers.end() && !job->aborting()) hit.emplace_back(job.get(), &it->second);
+    if (it != job->peers.end() && !job->aborting() && !it->second.left_out) hit.emplace_back(job.get(), &it->second);
   }
   for (auto& [job, exchange] : hit) {
     if (job->aborting()) continue;
@@ -68,31 +68,41 @@ void JobTable::OnReturned(NodeJob& job, const InFlight& done, const RailEvent& e
                  {event.zone.index, RailIndex(refuge), event.offset_bytes, event.length_bytes});
 }
 
-absl::Time JobTable::StrandedUntil(const Peer& peer) const {
-  return peer.stranded_since + options_.peer_lost + kControlFirst;
+absl::Time JobTable::StrandedUntil(const Peer& peer, absl::Duration patience) const {
+  return peer.stranded_since + std::max(options_.peer_lost, patience) + kControlFirst;
 }
 
 void JobTable::FailStranded() {
-  std::vector<std::pair<NodeJob*, const Peer*>> hit;
+  struct Hit {
+    NodeJob* job;
+    const Peer* peer;
+    absl::Duration waited;
+  };
+  std::vector<Hit> hit;
   for (auto& [key, job] : jobs_) {
     if (!job->started || job->aborting()) continue;
+    const Group* group = groups_.Find(key.epoch);
+    const absl::Duration patience = group == nullptr ? absl::ZeroDuration() : group->recovery.wait_limit;
     for (auto& [index, exchange] : job->peers) {
       const Peer& peer = peers_.Get(index);
-      if (!peer.up || peer.stranded_since == absl::InfiniteFuture() || exchange.out_bytes == 0) continue;
-      if (exchange.planned && exchange.out_left_bytes->load(std::memory_order_relaxed) == 0) continue;
-      if (StrandedUntil(peer) > now_) {
-        Sooner(StrandedUntil(peer));
-      } else {
-        hit.emplace_back(job.get(), &peer);
-        break;
+      if (exchange.left_out) continue;
+      absl::Time until = exchange.doomed_at;
+      if (peer.up && peer.stranded_since < absl::InfiniteFuture() && exchange.out_bytes > 0 &&
+          !(exchange.planned && exchange.out_left_bytes->load(std::memory_order_relaxed) == 0)) {
+        until = std::min(until, StrandedUntil(peer, patience));
       }
+      if (until > now_) {
+        Sooner(until);
+        continue;
+      }
+      hit.push_back({job.get(), &peer, std::max(options_.peer_lost, patience)});
+      break;
     }
   }
-  for (auto& [job, peer] : hit) {
+  for (const auto& [job, peer, waited] : hit) {
     FailJob(*job,
             absl::UnavailableError(absl::StrCat("no rail of ", peers_.self(), " has reached ", peer->node, " for ",
-                                                absl::FormatDuration(options_.peer_lost), " (job ",
-                                                job->key.seq.value(), ")")),
+                                                absl::FormatDuration(waited), " (job ", job->key.seq.value(), ")")),
             true);
   }
 }
@@ -150,10 +160,17 @@ void JobTable::OnOrderLost(NodeJob& job, const InFlight& done, const RailEvent& 
   FailIfStranded(job, exchange, done.rail);
 }
 
-void JobTable::FailIfStranded(NodeJob& job, const PeerExchange& exchange, RailIndex rail) {
+void JobTable::FailIfStranded(NodeJob& job, PeerExchange& exchange, RailIndex rail) {
   // While the receiver is asked it may still turn out to have everything.
   if (exchange.usable != 0 || exchange.lost != 0 || job.aborting()) return;
   if (exchange.planned && exchange.fenced_flows_left == 0) return;
+  if (const Group* group = groups_.Find(job.key.epoch); group != nullptr) {
+    if (group->recovery.policy == RecoveryPolicy::kDegrade && exchange.doomed_at > now_) {
+      // Rails notice a dead node before anybody else does.
+      exchange.doomed_at = std::min(exchange.doomed_at, now_ + 2 * options_.peer_lost);
+      return Sooner(exchange.doomed_at);
+    }
+  }
   FailJob(job,
           absl::UnavailableError(absl::StrCat("rail ", rail.value(), " to ", peers_.Get(exchange.peer).node,
                                               " failed in the middle of job ", job.key.seq.value(),

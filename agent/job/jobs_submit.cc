@@ -158,7 +158,10 @@ NodeJob& JobTable::FindOrCreate(const Group& group, JobKey key) {
   job.rail_tx_bytes.assign(rails_.size(), 0);
   job.rail_rx_bytes.assign(rails_.size(), 0);
   job.rail_planned_bytes.assign(rails_.size(), 0);
-  for (PeerIndex peer : group.peers) job.peers[peer].peer = peer;
+  for (PeerIndex peer : group.peers) {
+    job.peers[peer].peer = peer;
+    job.peers[peer].left_out = group.Lost(peer);
+  }
   return job;
 }
 
@@ -215,7 +218,8 @@ void JobTable::Start(NodeJob& job, Group& group) {
     Sooner(StrandedUntil(peers_.Get(peer)));
   }
   for (PeerIndex peer : group.peers) {
-    if (!job.aborting() && job.peers[peer].offer.has_value()) Match(job, group, job.peers[peer]);
+    if (!job.aborting() && !job.peers[peer].left_out && job.peers[peer].offer.has_value())
+      Match(job, group, job.peers[peer]);
   }
   if (job.aborting()) return;
   MaybeRunning(job);
@@ -257,6 +261,10 @@ absl::Status JobTable::BuildFlows(NodeJob& job, Group& group) {
   if (absl::Status s = AddLocalCopies(job, group); !s.ok()) return s;
   for (PeerIndex peer : group.peers) AddOutFlows(job, group, job.peers[peer]);
   for (auto& [rank, part] : job.parts) part.receive_peers_left = group.peers.size();
+  // In full at first, so that a peer that is lost before and one that is lost later are left out in one way.
+  for (PeerIndex peer : group.peers) {
+    if (job.peers[peer].left_out) LeaveOut(job, group, job.peers[peer]);
+  }
   return absl::OkStatus();
 }
 

@@ -61,6 +61,7 @@ struct InFences {
 // The exchange with one peer node.
 struct PeerExchange {
   PeerIndex peer;
+  bool left_out = false;  // the peer is lost, and the job goes on without it
   // Sending.
   bool offer_sent = false;
   std::deque<OutFlow> out;  // in the order of the OFFER; addresses are stable
@@ -79,6 +80,8 @@ struct PeerExchange {
   RailMask asked = 0;                 // of those, that it was asked about
   RailMask failed = 0;                // that failed at this end since READY: what is on their wire may yet land
   uint64_t fenced_flows_left = 0;     // whose fences are not all acknowledged
+  // No rail is left; the job fails then, unless the peer turns out to be lost and is left out.
+  absl::Time doomed_at = absl::InfiniteFuture();
   bool quiesced_sent = false;
   // Receiving.
   std::optional<Offer> offer;  // theirs

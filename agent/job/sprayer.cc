@@ -114,27 +114,12 @@ void Sprayer::Queue(NodeJob* job, const SendFlow* flow, Rank source, ZoneRef zon
   Push(planned.rail.value(), flow->peer, run);
 }
 
-void Sprayer::Drop(const NodeJob* job) {
+template <typename Gone>
+void Sprayer::EraseFences(Gone gone) {
   for (RailState& rail : rails_state_) {
-    for (DestinationQueue& queue : rail.destinations) {
-      Run* run = std::exchange(queue.head, nullptr);
-      queue.tail = nullptr;
-      while (run != nullptr) {
-        Run* next = std::exchange(run->next, nullptr);
-        if (run->job == job) {
-          queue.queued_bytes -= run->left_bytes;
-          rail.queued_bytes -= run->left_bytes;
-          FreeRun(run);
-        } else {
-          (queue.tail == nullptr ? queue.head : queue.tail->next) = run;
-          queue.tail = run;
-        }
-        run = next;
-      }
-    }
     for (Run** at = &rail.fences; *at != nullptr;) {
       Run* run = *at;
-      if (run->job == job) {
+      if (gone(*run)) {
         *at = run->next;
         FreeRun(run);
       } else {
@@ -142,6 +127,43 @@ void Sprayer::Drop(const NodeJob* job) {
       }
     }
   }
+}
+
+template <typename Gone>
+void Sprayer::EraseRuns(RailState& rail, DestinationQueue& queue, Gone gone) {
+  Run* run = std::exchange(queue.head, nullptr);
+  queue.tail = nullptr;
+  while (run != nullptr) {
+    Run* next = std::exchange(run->next, nullptr);
+    if (gone(*run)) {
+      queue.queued_bytes -= run->left_bytes;
+      rail.queued_bytes -= run->left_bytes;
+      FreeRun(run);
+    } else {
+      (queue.tail == nullptr ? queue.head : queue.tail->next) = run;
+      queue.tail = run;
+    }
+    run = next;
+  }
+}
+
+void Sprayer::Drop(const NodeJob* job) {
+  const auto gone = [&](const Run& run) { return run.job == job; };
+  for (RailState& rail : rails_state_) {
+    for (DestinationQueue& queue : rail.destinations) EraseRuns(rail, queue, gone);
+  }
+  EraseFences(gone);
+}
+
+void Sprayer::DropTo(const NodeJob* job, PeerIndex peer, absl::FunctionRef<void(Rank, uint64_t)> on_dropped) {
+  for (size_t r = 0; r < rails_state_.size(); ++r) {
+    EraseRuns(rails_state_[r], At(r, peer), [&](const Run& run) {
+      if (run.job != job) return false;
+      on_dropped(run.source, run.left_bytes);
+      return true;
+    });
+  }
+  EraseFences([&](const Run& run) { return run.job == job && run.fenced->exchange->peer == peer; });
 }
 
 uint64_t Sprayer::NewCookie(const InFlight& in_flight) {
@@ -230,17 +252,7 @@ void Sprayer::QueueFences(NodeJob* job, const SendFlow* flow, Rank source, ZoneR
 }
 
 void Sprayer::DropFences(const FencedFlow* fenced) {
-  for (RailState& rail : rails_state_) {
-    for (Run** at = &rail.fences; *at != nullptr;) {
-      Run* run = *at;
-      if (run->fenced == fenced) {
-        *at = run->next;
-        FreeRun(run);
-      } else {
-        at = &run->next;
-      }
-    }
-  }
+  EraseFences([&](const Run& run) { return run.fenced == fenced; });
 }
 
 size_t Sprayer::LeastQueued(RailMask rails, PeerIndex peer) const {

@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
 #include "agent/base/ids.h"
 #include "agent/job/fenced_flow.h"
@@ -67,6 +68,8 @@ class Sprayer {
              FencedFlow* fenced = nullptr);
   // Drops what is queued of the job (posted chunks are stopped by the rails).
   void Drop(const NodeJob* job);
+  // Drops what is queued of the job to one peer; `on_dropped` is told the source and the bytes of each run.
+  void DropTo(const NodeJob* job, PeerIndex peer, absl::FunctionRef<void(Rank, uint64_t)> on_dropped);
   // Posts what the windows allow; call after events. Returns false when there was nothing to do.
   bool Dispatch(absl::Time now);
   // Sends the flow's fences on every rail in `fenced->used` now: nothing of it is unposted.
@@ -124,6 +127,10 @@ class Sprayer {
     uint32_t slow_stretches = 0;  // the last so many were clearly slower than another rail
   };
 
+  template <typename Gone>
+  void EraseFences(Gone gone);
+  template <typename Gone>
+  void EraseRuns(RailState& rail, DestinationQueue& queue, Gone gone);
   Run* NewRun();
   void FreeRun(Run* run);
   void Push(size_t rail, PeerIndex peer, Run* run);

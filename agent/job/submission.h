@@ -68,6 +68,9 @@ struct JobReport {
   std::vector<uint64_t> rail_tx_bytes;  // of the whole job on this node, by rail
   std::vector<uint64_t> rail_rx_bytes;
   std::vector<uint64_t> rail_planned_bytes;  // to be sent, as the plans had it
+  // Ranks whose nodes were lost before everything from and to them was through, in a group that goes on without them
+  // (RecoveryPolicy::kDegrade). What they send has arrived in part or not at all.
+  std::vector<Rank> lost_ranks;
 };
 
 }  // namespace railsd

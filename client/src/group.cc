@@ -21,6 +21,10 @@ bool LeavesAcceptanceOpen(const absl::Status& status) {
          absl::IsInternal(status) || absl::IsUnknown(status);
 }
 
+uint64_t WholeMilliseconds(absl::Duration duration) {
+  return static_cast<uint64_t>(absl::ToInt64Milliseconds(absl::Ceil(duration, absl::Milliseconds(1))));
+}
+
 absl::Status CheckOptions(const GroupOptions& options) {
   if (options.name.empty()) return absl::InvalidArgumentError("name is empty");
   if (options.world_size == 0) return absl::InvalidArgumentError("world_size is 0");
@@ -31,6 +35,11 @@ absl::Status CheckOptions(const GroupOptions& options) {
   if (options.timeout <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError(
         absl::StrCat("timeout ", absl::FormatDuration(options.timeout), " is not positive"));
+  }
+  const bool waits = options.recovery == Recovery::kWait;
+  if (waits ? options.wait_limit <= absl::ZeroDuration() : options.wait_limit != absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(absl::StrCat("wait_limit ", absl::FormatDuration(options.wait_limit),
+                                                   waits ? " is not positive" : ": only Recovery::kWait has one"));
   }
   return absl::OkStatus();
 }
@@ -46,11 +55,12 @@ absl::StatusOr<std::unique_ptr<Group>> GroupImpl::Join(const GroupOptions& optio
   request.set_join_key(options.join_key);
   request.set_world_size(options.world_size);
   request.set_rank(options.rank);
+  request.set_recovery(static_cast<v1::RecoveryPolicy>(options.recovery));
+  request.set_wait_limit_milliseconds(WholeMilliseconds(std::min(options.wait_limit, absl::Hours(24))));
   // Without a limit of the caller's own, the daemon's counts; the call ends when either does.
   const absl::Duration timeout = std::min(options.timeout, absl::Hours(24));
   if (options.timeout != absl::InfiniteDuration()) {
-    request.set_timeout_milliseconds(
-        static_cast<uint64_t>(absl::ToInt64Milliseconds(absl::Ceil(timeout, absl::Milliseconds(1)))));
+    request.set_timeout_milliseconds(WholeMilliseconds(timeout));
   }
   absl::StatusOr<v1::JoinGroupResponse> joined = session->rpc().Join(request, timeout + kCallTimeout);
   if (!joined.ok()) {

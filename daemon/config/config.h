@@ -37,6 +37,7 @@ struct TimeoutsConfig {
   absl::Duration job = absl::Minutes(10);
   absl::Duration join = absl::Minutes(10);
   absl::Duration peer_lost = absl::Seconds(5);
+  absl::Duration max_peer_wait = absl::Minutes(5);
   absl::Duration heartbeat = absl::Milliseconds(500);
   absl::Duration drain = absl::Seconds(30);
   friend bool operator==(const TimeoutsConfig&, const TimeoutsConfig&) = default;

@@ -123,6 +123,7 @@ void ReadTimeouts(const YamlReader& in, Config* config) {
   in.Map({{"job", time(&t.job, absl::Milliseconds(1), absl::Hours(24 * 7))},
           {"join", time(&t.join, absl::Milliseconds(1), absl::Hours(24 * 7))},
           {"peer_lost", time(&t.peer_lost, absl::Milliseconds(10), absl::Hours(1))},
+          {"max_peer_wait", time(&t.max_peer_wait, absl::Milliseconds(10), absl::Hours(24))},
           {"heartbeat", time(&t.heartbeat, absl::Milliseconds(5), absl::Minutes(10))},
           {"drain", time(&t.drain, absl::ZeroDuration(), absl::Hours(24))}});
   if (2 * t.heartbeat > t.peer_lost) {

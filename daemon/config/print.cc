@@ -133,6 +133,7 @@ void PrintRest(YAML::Emitter& out, const Config& config) {
   Time(out, "job", config.timeouts.job);
   Time(out, "join", config.timeouts.join);
   Time(out, "peer_lost", config.timeouts.peer_lost);
+  Time(out, "max_peer_wait", config.timeouts.max_peer_wait);
   Time(out, "heartbeat", config.timeouts.heartbeat);
   Time(out, "drain", config.timeouts.drain);
   out << EndMap << Key << "health" << Value << BeginMap;

@@ -49,7 +49,8 @@ struct Peer {
   absl::Time last_out, last_in;        // written
   const StaticPeerConfig* config = nullptr;
   std::string why = "not reached yet";
-  ReachProbe probe;  // while it is up and does not speak
+  std::string silence;  // while it is up, and groups wait to hear of it again
+  ReachProbe probe;     // while it is up and does not speak
 };
 
 // One address to dial.
@@ -87,6 +88,7 @@ class Hub final : public PeerHub, public StreamHandler {
   std::vector<PeerView> Peers() const override;
   void BreakStreams(const std::string& node) override;
   void Send(const std::string& node, ControlMessage message) override;
+  void SetPatience(const std::string& node, absl::Duration patience) override;
 
   // Streams that this node dialled.
   void OnResponse(const OutPtr& stream, const pb::ExchangeResponse& response) override;
@@ -131,6 +133,8 @@ class Hub final : public PeerHub, public StreamHandler {
   void CloseStreams(Peer& peer, const std::string& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Lose(Peer& peer, const std::string& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ReportDown(Peer& peer, const std::string& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Nothing is heard of it: its streams begin anew, or, when no group waits for it any more, it is lost.
+  void OnSilence(Peer& peer, Direction silent, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnAddresses(absl::StatusOr<std::vector<std::string>> found);
   void Loop();
   void Tick(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

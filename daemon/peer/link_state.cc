@@ -43,9 +43,9 @@ bool LinkState::Lose() {
   return std::exchange(up_, false);
 }
 
-std::optional<Direction> LinkState::Silent(absl::Time now) const {
+std::optional<Direction> LinkState::SilentFor(absl::Duration limit, absl::Time now) const {
   for (const Direction direction : {Direction::kOutbound, Direction::kInbound}) {
-    if ((up_ || open_[Index(direction)]) && now - heard_[Index(direction)] > lost_after_) return direction;
+    if ((up_ || open_[Index(direction)]) && now - heard_[Index(direction)] > limit) return direction;
   }
   return std::nullopt;
 }

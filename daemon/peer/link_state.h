@@ -9,6 +9,7 @@
 #ifndef RAILSD_DAEMON_PEER_LINK_STATE_H_
 #define RAILSD_DAEMON_PEER_LINK_STATE_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -53,16 +54,24 @@ class LinkState {
   bool Troubled(absl::Time then) const {
     return up_ && (!open_[0] || !open_[1] || heard_[0] < then || heard_[1] < then);
   }
+  // How long a link that is up outlives silence beyond `lost_after`, because somebody waits for the peer.
+  void SetPatience(absl::Duration patience) { patience_ = patience; }
   // A direction that has been silent for too long, although the link is up or its stream is open.
-  std::optional<Direction> Silent(absl::Time now) const;
+  std::optional<Direction> Silent(absl::Time now) const { return SilentFor(lost_after_, now); }
+  // Silent, and nobody waits any more.
+  bool GivenUp(absl::Time now) const {
+    return SilentFor(up_ ? std::max(lost_after_, patience_) : lost_after_, now).has_value();
+  }
 
   uint32_t own_generation() const { return own_generation_; }
   const PeerHello& hello() const { return *hello_; }
 
  private:
+  std::optional<Direction> SilentFor(absl::Duration limit, absl::Time now) const;
   static size_t Index(Direction direction) { return static_cast<size_t>(direction); }
 
   const absl::Duration lost_after_;
+  absl::Duration patience_;
   uint32_t own_generation_ = 1;
   std::optional<PeerHello> hello_;
   uint32_t peer_generation_ = 0;

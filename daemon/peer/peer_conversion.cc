@@ -33,6 +33,10 @@ void KeyTo(const GroupKey& key, pb::GroupKey* out) {
   out->set_name(key.name);
   out->set_key_digest(key.key_digest.data(), key.key_digest.size());
 }
+void RecoveryTo(const Recovery& recovery, pb::Recovery* out) {
+  out->set_policy(static_cast<uint32_t>(recovery.policy));
+  out->set_wait_limit_milliseconds(static_cast<uint64_t>(absl::ToInt64Milliseconds(recovery.wait_limit)));
+}
 std::string Cut(const std::string& text) { return text.substr(0, kMaxText); }
 
 struct Writer {
@@ -42,6 +46,7 @@ struct Writer {
     KeyTo(m.key, b->mutable_key());
     b->set_world_size(m.world_size);
     b->set_rank(m.rank.value());
+    RecoveryTo(m.recovery, b->mutable_recovery());
   }
   void operator()(const GroupLeave& m) const {
     auto* b = out->mutable_group_leave();
@@ -53,6 +58,7 @@ struct Writer {
     KeyTo(m.key, b->mutable_key());
     EpochTo(m.epoch, b->mutable_epoch());
     for (const std::string& node : m.members) b->add_members(node);
+    RecoveryTo(m.recovery, b->mutable_recovery());
   }
   void operator()(const GroupReject& m) const {
     auto* b = out->mutable_group_reject();
@@ -191,6 +197,11 @@ class FieldReader {
   uint32_t WorldSize(uint32_t in) {
     if (in == 0 || in > world_) Fail("world_size", absl::StrCat(in, ", outside 1 to ", world_));
     return in;
+  }
+  Recovery ReadRecovery(const pb::Recovery& in) {
+    if (in.policy() > 3) Fail("recovery.policy", absl::StrCat(in.policy(), " is none"));
+    return {static_cast<RecoveryPolicy>(std::max(in.policy(), 1u)),
+            absl::Milliseconds(std::min<uint64_t>(in.wait_limit_milliseconds(), 1 << 30))};
   }
   RailIndex Rail(uint32_t in, absl::string_view field) {
     if (in >= kMaxPeerRails) Fail(field, absl::StrCat(in, ", more than ", kMaxPeerRails - 1));
@@ -351,6 +362,7 @@ ControlMessage ReadCommit(const pb::GroupCommit& in, FieldReader* r) {
     return out;
   }
   for (const std::string& node : in.members()) out.members.push_back(r->Node(node, "members"));
+  out.recovery = r->ReadRecovery(in.recovery());
   return out;
 }
 
@@ -358,7 +370,7 @@ ControlMessage ReadBody(const pb::Numbered& in, FieldReader* r) {
   switch (in.body_case()) {
     case pb::Numbered::kGroupJoin:
       return GroupJoin{r->Key(in.group_join().key()), r->WorldSize(in.group_join().world_size()),
-                       r->ReadRank(in.group_join().rank(), "rank")};
+                       r->ReadRank(in.group_join().rank(), "rank"), r->ReadRecovery(in.group_join().recovery())};
     case pb::Numbered::kGroupLeave:
       return GroupLeave{r->Key(in.group_leave().key()), r->ReadRank(in.group_leave().rank(), "rank")};
     case pb::Numbered::kGroupCommit:

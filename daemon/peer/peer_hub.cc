@@ -105,7 +105,7 @@ std::vector<PeerView> Hub::Peers() const {
       view.boot = peer->link.hello().boot;
       for (const PeerHello::Rail& rail : peer->link.hello().rails) view.rail_addresses.push_back(rail.address);
     }
-    view.why = view.up ? "" : peer->why;
+    view.why = view.up ? peer->silence : peer->why;
     out.push_back(std::move(view));
   }
   std::sort(out.begin(), out.end(), [](const PeerView& a, const PeerView& b) { return a.node < b.node; });
@@ -142,6 +142,11 @@ void Hub::Send(const std::string& node, ControlMessage message) {
   }
   ++counters_.messages_out;
   Pump(peer);
+}
+
+void Hub::SetPatience(const std::string& node, absl::Duration patience) {
+  absl::MutexLock lock(&mutex_);
+  if (const auto it = peers_.find(node); it != peers_.end()) it->second->link.SetPatience(patience);
 }
 
 std::string Hub::Stopping() const { return absl::StrCat("node ", options_.node, " is stopping"); }
@@ -245,6 +250,7 @@ void Hub::CloseStreams(Peer& peer, const std::string& why) {
   peer.held.reset();
   peer.outbox.Reset();
   peer.inbox.Reset();
+  peer.silence.clear();
   peer.acknowledged_in = 0;
 }
 
@@ -323,10 +329,26 @@ bool Hub::IsDead(Peer& peer, absl::Time now) {
   return true;
 }
 
+void Hub::OnSilence(Peer& peer, Direction silent, absl::Time now) {
+  const std::string text = SilenceText(peer, options_.lost_after, silent);
+  if (peer.link.GivenUp(now)) {
+    return Lose(peer, peer.silence.empty() ? text : absl::StrCat(text, "; the groups that waited for it gave up"));
+  }
+  if (!peer.silence.empty()) return;
+  peer.silence = text;
+  agent_->OnPeerSilent(peer.node, text);
+  // What is under way on them may be lost in the network for minutes; new ones go on where they stopped.
+  if (peer.out) peer.out->Cancel();
+  if (peer.in) peer.in->Cancel();
+}
+
 void Hub::TickPeer(Peer& peer, absl::Time now) {
   if (IsDead(peer, now)) return;
   if (const std::optional<Direction> silent = peer.link.Silent(now)) {
-    return Lose(peer, SilenceText(peer, options_.lost_after, *silent));
+    OnSilence(peer, *silent, now);
+  } else if (!peer.silence.empty()) {
+    options_.log->info("control_link_heard_again node={}", peer.node);
+    peer.silence.clear();
   }
   if (peer.out != nullptr && now - peer.last_out >= options_.heartbeat && !peer.out->writing()) {
     auto request = std::make_shared<pb::ExchangeRequest>();

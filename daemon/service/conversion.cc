@@ -120,8 +120,20 @@ absl::StatusOr<JoinRequest> JoinFrom(const rails::v1::JoinGroupRequest& request,
   if (request.rank() >= request.world_size()) {
     return Invalid(absl::StrCat("rank: ", request.rank(), ", outside the world size ", request.world_size()));
   }
+  if (request.recovery() < 0 || request.recovery() > rails::v1::RECOVERY_POLICY_DEGRADE) {
+    return Invalid(absl::StrCat("recovery: ", request.recovery(), " is no policy"));
+  }
+  const bool waits = request.recovery() == rails::v1::RECOVERY_POLICY_WAIT;
+  if (waits != (request.wait_limit_milliseconds() > 0)) {
+    return Invalid(waits ? "wait_limit_milliseconds: 0; policy WAIT needs a limit"
+                         : "wait_limit_milliseconds: only policy WAIT has a limit");
+  }
   JoinRequest join;
   join.session = session;
+  if (request.recovery() != rails::v1::RECOVERY_POLICY_UNSPECIFIED) {
+    join.recovery.policy = static_cast<RecoveryPolicy>(request.recovery());
+  }
+  join.recovery.wait_limit = FromMilliseconds(request.wait_limit_milliseconds());
   join.name = request.name();
   join.join_key = request.join_key();
   join.world_size = request.world_size();
@@ -188,6 +200,7 @@ void ReportTo(const JobReport& report, rails::v1::JobReport* out) {
   out->set_ratio_to_bound(report.ratio_to_bound);
   out->mutable_rail_tx_bytes()->Add(report.rail_tx_bytes.begin(), report.rail_tx_bytes.end());
   out->mutable_rail_rx_bytes()->Add(report.rail_rx_bytes.begin(), report.rail_rx_bytes.end());
+  for (Rank rank : report.lost_ranks) out->add_lost_ranks(rank.value());
 }
 
 namespace {
@@ -285,6 +298,9 @@ void StatusTo(const AgentSnapshot& snapshot, rails::v1::GetStatusResponse* out) 
     for (const Rank rank : group.local_ranks) g->add_local_ranks(rank.value());
     g->set_broken(group.broken);
     g->set_why_broken(group.broken ? group.why.ToString() : "");
+    g->set_recovery(static_cast<rails::v1::RecoveryPolicy>(group.recovery.policy));
+    g->set_wait_limit_milliseconds(static_cast<uint64_t>(absl::ToInt64Milliseconds(group.recovery.wait_limit)));
+    for (const std::string& node : group.lost) g->add_lost_nodes(node);
   }
   out->set_draining(snapshot.draining);
   out->set_jobs_active(snapshot.counters.jobs_active);

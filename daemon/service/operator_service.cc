@@ -103,13 +103,13 @@ class OperatorService final : public rails::v1::OperatorService::CallbackService
     return call.get();
   }
 
-  // By name. The agent knows the rails of peers that were up, the control streams why others are not.
+  // By name. The agent knows the rails of peers that were up, the control streams why others are not, or are silent.
   static std::vector<PeerView> MergePeers(std::vector<PeerView> known, const std::vector<PeerView>& configured) {
     for (const PeerView& peer : configured) {
       const auto it = std::find_if(known.begin(), known.end(), [&](const PeerView& k) { return k.node == peer.node; });
       if (it == known.end()) {
         known.push_back(peer);
-      } else if (!it->up && !peer.why.empty()) {
+      } else if (!peer.why.empty()) {
         it->why = peer.why;
       }
     }

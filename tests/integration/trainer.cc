@@ -4,8 +4,9 @@
 //
 //   {"do": "connect", "socket_dir": D}                    {"do": "reconnect"}  {"do": "connected"}
 //   {"do": "segment", "name": S, "bytes": N}              {"do": "drop", "name": S}
-//   {"do": "fill" | "check", "name": S, "offset": O, "bytes": N, "seed": X}
-//   {"do": "join", "group": G, "world": W, "rank": R, "key": K, "timeout": SECONDS}
+//   {"do": "fill" | "check", "name": S, "offset": O, "bytes": N, "seed": X, "first": BYTES INTO WHAT WAS FILLED}
+//   {"do": "join", "group": G, "world": W, "rank": R, "key": K, "timeout": SECONDS,
+//    "recovery": "fail" | "wait" | "degrade", "wait_limit": SECONDS}
 //   {"do": "submit", "group": G, "job": NAME, "sends": {RANK: [[S, O, N], ...]}, "receives": {...}, "tag": T,
 //    "timeout": SECONDS}
 //   {"do": "wait", "job": NAME, "timeout": SECONDS}       {"do": "cancel", "job": NAME}
@@ -160,19 +161,25 @@ class Trainer {
   Json Check(const Json& command) {
     const absl::Span<std::byte> bytes = segments_.at(command.at("name"))->bytes();
     const uint64_t offset = command.at("offset"), length = command.at("bytes"), seed = command.at("seed");
+    const uint64_t first = command.value("first", uint64_t{0});
     uint64_t wrong = 0;
-    for (uint64_t i = 0; i < length; ++i) wrong += bytes.at(offset + i) != Pattern(seed, i);
+    for (uint64_t i = 0; i < length; ++i) wrong += bytes.at(offset + i) != Pattern(seed, first + i);
     return {{"ok", true}, {"wrong", wrong}};
   }
 
   Json Join(const Json& command) {
     const std::string name = command.at("group");
     groups_.erase(name);
+    const std::string recovery = command.value("recovery", "fail");
     auto group = client_->JoinGroup({.name = name,
                                      .join_key = command.value("key", ""),
                                      .world_size = command.at("world"),
                                      .rank = command.at("rank"),
-                                     .timeout = Seconds(command, 30)});
+                                     .timeout = Seconds(command, 30),
+                                     .recovery = recovery == "wait"      ? Recovery::kWait
+                                                 : recovery == "degrade" ? Recovery::kDegrade
+                                                                         : Recovery::kFail,
+                                     .wait_limit = absl::Seconds(command.value("wait_limit", 0))});
     if (!group.ok()) return Failure(group.status());
     const std::vector<std::string> members = (*group)->members();
     groups_[name] = *std::move(group);
@@ -222,6 +229,7 @@ class Trainer {
             {"received", report->bytes_received},
             {"rail_tx", report->rail_tx_bytes},
             {"rail_rx", report->rail_rx_bytes},
+            {"lost_ranks", report->lost_ranks},
             {"ratio", report->ratio_to_bound}};
   }
 

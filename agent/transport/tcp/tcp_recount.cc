@@ -28,7 +28,7 @@ void TcpRail::PeerDown(Peer& peer, int error_number) {
   if (was_up) PushPeerEvent(RailEvent::Kind::kPeerDown, peer, error_number);
   if (!peer.sender.InDoubt()) return RetryLater(peer);
   peer.doubt_error = error_number;
-  peer.doubt_deadline = Now() + absl::ToInt64Nanoseconds(options_.peer_silence);
+  peer.doubt_deadline = Now() + absl::ToInt64Nanoseconds(options_.answer_patience);
   AskWhatArrived(peer);
 }
 

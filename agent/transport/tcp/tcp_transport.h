@@ -33,6 +33,8 @@ struct TcpOptions {
   absl::Duration max_back_off = absl::Seconds(1);
   absl::Duration handshake_time = absl::Seconds(3);  // from connecting to the answer; at either end
   absl::Duration peer_silence = absl::Seconds(10);   // a peer that answers nothing for so long is gone
+  // Until when a peer that is up may say what arrived over a connection that broke; then nobody knows.
+  absl::Duration answer_patience = absl::Seconds(10);
   // Data that the network (not the peer's process) has not acknowledged for so long, in spite of retransmissions, ends
   // its connection; 0: only `peer_silence` does.
   absl::Duration stall = absl::Milliseconds(400);

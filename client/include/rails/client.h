@@ -93,6 +93,9 @@ struct JobReport {
   absl::Duration node_bound;      // max(out, in) / sum of rail speeds, of the whole job on this node
   double ratio_to_bound = 0;
   std::vector<uint64_t> rail_tx_bytes, rail_rx_bytes;  // of the whole job on this node
+  // Recovery::kDegrade: ranks whose nodes were lost before everything from and to them was through. `status` is OK all
+  // the same; what they send has arrived in part or not at all.
+  std::vector<uint32_t> lost_ranks;
 };
 
 // A submitted job. Dropping it neither cancels nor waits; the group remembers which segments are in use.
@@ -112,12 +115,21 @@ class Job {
   virtual absl::Status Cancel() = 0;
 };
 
+// What becomes of a group when one of its nodes is lost. All ranks of a group choose the same.
+enum class Recovery {
+  kFail = 1,     // its jobs fail with UNAVAILABLE, naming the node, and the group is over
+  kWait = 2,     // its jobs go on when the same daemon is heard of again within `wait_limit`; else as kFail
+  kDegrade = 3,  // the others go on without it; what is to come from or to go to its ranks is left out and reported
+};
+
 struct GroupOptions {
   std::string name{};
   std::string join_key{};  // secret shared by the ranks
   uint32_t world_size = 0;
   uint32_t rank = 0;
   absl::Duration timeout = absl::Minutes(2);  // for all ranks to arrive
+  Recovery recovery = Recovery::kFail;
+  absl::Duration wait_limit = {};  // of kWait: positive, at most the daemon's `timeouts.max_peer_wait`
 };
 
 class Group {

@@ -64,7 +64,9 @@ Json StatusJson(const v1::GetStatusResponse& status) {
                       {"members", ArrayOf(group.members())},
                       {"local_ranks", ArrayOf(group.local_ranks())},
                       {"broken", group.broken()},
-                      {"why_broken", group.why_broken()}});
+                      {"why_broken", group.why_broken()},
+                      {"recovery", RecoveryText(group)},
+                      {"lost_nodes", ArrayOf(group.lost_nodes())}});
   }
   return {{"node", status.node()},
           {"version", status.version()},

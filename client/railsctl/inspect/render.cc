@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/time.h"
 #include "client/railsctl/format.h"
 #include "client/railsctl/table.h"
 
@@ -49,12 +50,15 @@ std::string SessionTable(const v1::GetStatusResponse& status, bool color) {
 }
 
 std::string GroupTable(const v1::GetStatusResponse& status, bool color) {
-  Table table({{"GROUP"}, {"TENANT"}, {"EPOCH"}, {"RANKS", Align::kRight}, {"LOCAL RANKS"}, {"STATE"}});
+  Table table({{"GROUP"}, {"TENANT"}, {"EPOCH"}, {"RANKS", Align::kRight}, {"LOCAL RANKS"}, {"RECOVERY"}, {"STATE"}});
   for (const auto& group : status.groups()) {
-    const Cell state =
-        group.broken() ? Cell(absl::StrCat("BROKEN: ", group.why_broken()), Mark::kBad) : Cell("whole", Mark::kGood);
+    Cell state("whole", Mark::kGood);
+    if (group.lost_nodes_size() > 0) {
+      state = Cell(absl::StrCat("WITHOUT ", absl::StrJoin(group.lost_nodes(), ", ")), Mark::kBad);
+    }
+    if (group.broken()) state = Cell(absl::StrCat("BROKEN: ", group.why_broken()), Mark::kBad);
     table.AddRow({group.name(), group.tenant(), EpochText(group.epoch()), absl::StrCat(group.world_size()),
-                  absl::StrJoin(group.local_ranks(), ","), state});
+                  absl::StrJoin(group.local_ranks(), ","), RecoveryText(group), state});
   }
   return table.Render(color);
 }
@@ -115,6 +119,12 @@ std::string DeviceTable(const v1::ListRailsResponse& rails, bool color) {
 }
 
 }  // namespace
+
+std::string RecoveryText(const v1::GroupStatus& group) {
+  if (group.recovery() == v1::RECOVERY_POLICY_DEGRADE) return "degrade";
+  if (group.recovery() != v1::RECOVERY_POLICY_WAIT) return "fail";
+  return absl::StrCat("wait ", absl::FormatDuration(absl::Milliseconds(group.wait_limit_milliseconds())));
+}
 
 std::string RenderStatus(const v1::GetStatusResponse& status, bool color) {
   std::string out;

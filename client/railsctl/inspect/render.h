@@ -19,6 +19,9 @@ std::string RenderDrain(const v1::RailStatus& rail, bool color);
 std::string RenderPeers(const v1::ListPeersResponse& peers, bool color);
 std::string RenderJobs(const v1::ListJobsResponse& jobs, bool color);
 
+// What the group does when a node is lost: "fail", "wait 30s", "degrade".
+std::string RecoveryText(const v1::GroupStatus& group);
+
 // The change between two answers, as rates. `seconds` is the time between them.
 std::string RenderRailRates(const v1::ListRailsResponse& before, const v1::ListRailsResponse& after, double seconds,
                             bool color);

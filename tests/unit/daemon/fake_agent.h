@@ -106,6 +106,7 @@ class FakeAgent final : public Agent {
 
   void OnPeerUp(PeerHello hello) override { Log("up " + hello.node); }
   void OnPeerDown(std::string node, std::string why) override { Log("down " + node + ": " + why); }
+  void OnPeerSilent(std::string node, std::string why) override { Log("silent " + node + ": " + why); }
   bool OnPeerMessage(std::string node, BootId, ControlMessage message) override {
     absl::MutexLock lock(&mutex_);
     if (messages_.size() >= message_capacity.load()) return false;

@@ -39,6 +39,7 @@ class DirectLink final : public ControlLink {
     auto it = agents_.find(node);
     if (it != agents_.end()) it->second->OnPeerMessage(self_, boot_, std::move(message));
   }
+  void SetPatience(const std::string&, absl::Duration) override {}
 
  private:
   const std::string self_;

@@ -254,7 +254,7 @@ void Cluster::AddSegment(size_t n, SessionId session, uint32_t id, const Buffer&
 
 void Trainer::Join(const std::string& name, uint32_t world_size, absl::Duration timeout) {
   group = absl::UnknownError("joining");
-  cluster->node(node).engine->Join({session, name, "secret", world_size, rank, timeout},
+  cluster->node(node).engine->Join({session, name, "secret", world_size, rank, timeout, recovery},
                                    [this](absl::StatusOr<GroupView> view) { group = std::move(view); });
 }
 
@@ -365,6 +365,19 @@ void Exchange::ExpectBytes() const {
       }
     }
     ASSERT_EQ(std::find_if(at, end, [](uint8_t b) { return b != kUntouched; }), end) << "rank " << d;
+  }
+}
+
+void Exchange::ExpectBytesBetween(const std::vector<uint32_t>& ranks, uint32_t destination) const {
+  const uint8_t* at = trainers_[destination].receive->data();
+  for (uint32_t s = 0; s < world(); ++s) {
+    if (s == destination) continue;
+    const bool checked = std::find(ranks.begin(), ranks.end(), s) != ranks.end();
+    for (uint64_t i = 0; i < lengths_[s][destination]; ++i, ++at) {
+      const uint8_t right = Pattern(seed_, s, destination, i);
+      if (!checked && *at == kUntouched) continue;
+      ASSERT_EQ(*at, right) << "from " << s << " to " << destination << " at " << i;
+    }
   }
 }
 

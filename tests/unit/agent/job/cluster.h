@@ -68,8 +68,10 @@ class Buffer {
 
 struct Node final : public ControlLink {
   void Send(const std::string& node, ControlMessage message) override { outbox.emplace_back(node, std::move(message)); }
+  void SetPatience(const std::string& node, absl::Duration limit) override { patience[node] = limit; }
   std::string name;
   BootId boot;
+  std::map<std::string, absl::Duration> patience;
   struct Signals final : SignalSink {
     void Send(PeerIndex peer, std::string bytes) override { node->engine->SendSignal(rail, peer, std::move(bytes)); }
     Node* node = nullptr;
@@ -154,6 +156,7 @@ struct Trainer {
   SessionId session;
   std::unique_ptr<Buffer> send, receive;
   absl::StatusOr<GroupView> group = absl::UnknownError("not joined");
+  Recovery recovery = {};
 
   void Join(const std::string& name, uint32_t world_size, absl::Duration timeout = absl::Seconds(60));
   absl::Status Submit(Submission submission);
@@ -174,6 +177,8 @@ class Exchange {
   void ExpectDone(uint64_t seq);
   // Every received byte is right and every other byte of the receive buffers is untouched.
   void ExpectBytes() const;
+  // What rank `destination` has from `ranks` is right; nothing is said of what it has from others.
+  void ExpectBytesBetween(const std::vector<uint32_t>& ranks, uint32_t destination) const;
   Trainer& trainer(uint32_t rank) { return trainers_[rank]; }
   uint32_t world() const { return static_cast<uint32_t>(trainers_.size()); }
   static std::vector<std::vector<uint64_t>> RandomLengths(uint32_t world, uint64_t limit, std::mt19937_64& random);

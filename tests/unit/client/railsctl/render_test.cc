@@ -201,6 +201,15 @@ TEST(RenderStatus, TroubleStandsOut) {
   EXPECT_THAT(text, HasSubstr("uptime    2m 05s\n"));
   EXPECT_THAT(text, HasSubstr("BROKEN: rank 3 died"));
   EXPECT_THAT(text, HasSubstr("0,1"));
+  group->set_broken(false);
+  group->set_recovery(v1::RECOVERY_POLICY_WAIT);
+  group->set_wait_limit_milliseconds(1500);
+  EXPECT_THAT(RenderStatus(status, false), HasSubstr("wait 1.5s  whole"));
+  group->set_recovery(v1::RECOVERY_POLICY_DEGRADE);
+  group->add_lost_nodes("n2");
+  EXPECT_THAT(RenderStatus(status, false), HasSubstr("degrade   WITHOUT n2"));
+  EXPECT_EQ(StatusJson(status)["groups"][0]["recovery"], "degrade");
+  EXPECT_EQ(StatusJson(status)["groups"][0]["lost_nodes"][0], "n2");
   EXPECT_EQ(StatusJson(status)["groups"][0]["why_broken"], "rank 3 died");
   EXPECT_EQ(StatusJson(status)["boot_id"], "0000000000000007");
 }

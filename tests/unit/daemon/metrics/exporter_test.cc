@@ -185,6 +185,7 @@ TEST_F(ExporterTest, AnEngineThatDoesNotAnswerDoesNotHangTheScrape) {
     void Cancel(SessionId, JobKey, Rank, Callback<absl::Status>) override {}
     void OnPeerUp(PeerHello) override {}
     void OnPeerDown(std::string, std::string) override {}
+    void OnPeerSilent(std::string, std::string) override {}
     bool OnPeerMessage(std::string, BootId, ControlMessage) override { return true; }
     void Drain(absl::Duration, Callback<absl::Status>) override {}
     void DrainRail(std::string, bool, Callback<absl::Status>) override {}

@@ -95,6 +95,28 @@ TEST_F(LinkStateTest, SilenceOfEitherDirectionIsSeen) {
   EXPECT_EQ(link.Silent(now), kOut);
 }
 
+TEST_F(LinkStateTest, WhoWaitsForThePeerKeepsTheLinkBeyondSilence) {
+  link.SetPatience(absl::Seconds(20));
+  BringUp();
+  now += absl::Seconds(6);
+  EXPECT_TRUE(link.Silent(now));
+  EXPECT_FALSE(link.GivenUp(now));
+  now += absl::Seconds(13);
+  EXPECT_FALSE(link.GivenUp(now));
+  // The streams begin anew, of the same link: what waits is resent.
+  EXPECT_EQ(Hello(kIn, 7, 1), Effect::kNone);
+  EXPECT_EQ(Hello(kOut, 7, 1), Effect::kNone);
+  EXPECT_TRUE(link.up());
+  EXPECT_FALSE(link.Silent(now));
+  now += absl::Seconds(21);
+  EXPECT_TRUE(link.GivenUp(now));
+  link.SetPatience(absl::ZeroDuration());
+  link.OnHeard(kIn, now);
+  link.OnHeard(kOut, now);
+  now += absl::Seconds(6);
+  EXPECT_TRUE(link.GivenUp(now));
+}
+
 // An ended stream may come back before the deadline; the deadline counts from what was heard last.
 TEST_F(LinkStateTest, TroubleBeginsBeforeSilence) {
   LinkState link(absl::Seconds(5));

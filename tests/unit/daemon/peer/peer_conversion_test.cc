@@ -64,9 +64,9 @@ TEST(PeerConversionTest, EveryMessageSurvivesTheWire) {
   ready.generation = 4;
   ready.rails = {{RailIndex(1), false, 100, 200}};
   const Ready remote = RemoteReady();
-  const ControlMessage messages[] = {GroupJoin{Key(), 8, Rank(3)},
+  const ControlMessage messages[] = {GroupJoin{Key(), 8, Rank(3), {RecoveryPolicy::kWait, absl::Seconds(30)}},
                                      GroupLeave{Key(), Rank(15)},
-                                     GroupCommit{Key(), {BootId(1), 2}, {"n0", "n1"}},
+                                     GroupCommit{Key(), {BootId(1), 2}, {"n0", "n1"}, {RecoveryPolicy::kDegrade, {}}},
                                      GroupReject{Key(), Rank(1), absl::StatusCode::kAlreadyExists, "taken"},
                                      broken,
                                      offer,
@@ -90,12 +90,15 @@ TEST(PeerConversionTest, EveryMessageSurvivesTheWire) {
 
 TEST(PeerConversionTest, BadFieldsAreNamed) {
   EXPECT_EQ(ErrorOf(pb::Numbered()), "message.body: missing or of an unknown kind");
-  EXPECT_EQ(ErrorOf(Wire(GroupJoin{Key(), 17, Rank(3)})), "group_join.world_size: 17, outside 1 to 16");
-  EXPECT_EQ(ErrorOf(Wire(GroupJoin{Key(), 8, Rank(16)})), "group_join.rank: 16, outside the largest world size 16");
-  pb::Numbered bad = Wire(GroupJoin{Key(), 8, Rank(1)});
+  EXPECT_EQ(ErrorOf(Wire(GroupJoin{Key(), 17, Rank(3), {}})), "group_join.world_size: 17, outside 1 to 16");
+  EXPECT_EQ(ErrorOf(Wire(GroupJoin{Key(), 8, Rank(16), {}})), "group_join.rank: 16, outside the largest world size 16");
+  pb::Numbered bad = Wire(GroupJoin{Key(), 8, Rank(1), {}});
   bad.mutable_group_join()->mutable_key()->set_key_digest("short");
   EXPECT_EQ(ErrorOf(bad), "group_join.key.key_digest: 5 bytes, not 32");
-  bad = Wire(GroupCommit{Key(), {BootId(1), 2}, {"n0"}});
+  bad = Wire(GroupJoin{Key(), 8, Rank(1), {}});
+  bad.mutable_group_join()->mutable_recovery()->set_policy(4);
+  EXPECT_EQ(ErrorOf(bad), "group_join.recovery.policy: 4 is none");
+  bad = Wire(GroupCommit{Key(), {BootId(1), 2}, {"n0"}, {}});
   bad.mutable_group_commit()->add_members("a b");
   EXPECT_EQ(ErrorOf(bad), "group_commit.members: 'a b' is no node name");
   for (int i = 0; i < 20; ++i) bad.mutable_group_commit()->add_members("n");
