@@ -13,7 +13,6 @@ namespace railsd {
 namespace {
 
 namespace pb = rails::peer::v1;
-
 constexpr size_t kMaxText = 4096;  // reasons: longer ones are cut when sent, refused when received
 constexpr size_t kMaxGroupText = 256;
 constexpr int kFenceSlotBits = 16;
