@@ -68,8 +68,10 @@ class Lane {
 
   // Puts the queue pair into error. Nothing lands through it and nothing is sent from here on.
   void BeginDrain();
-  void OnDrained() { drained_ = true; }
+  void OnDrained() { drained_ = flushed_ = true; }
   bool drained() const { return drained_; }
+  // The marker has come back: so has everything before it. False where there could be none, or it was not waited for.
+  bool flushed() const { return flushed_; }
   // Ends every order. After the drain.
   void FailOrders(SendResult result, int error_number);
   // The device forgets the queue pair: nothing is added to the completion queue for it any more. Windows that were
@@ -120,6 +122,7 @@ class Lane {
   bool connected_ = false;
   bool draining_ = false;
   bool drained_ = false;
+  bool flushed_ = false;
 };
 
 }  // namespace railsd::verbs

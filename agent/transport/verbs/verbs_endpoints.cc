@@ -208,7 +208,9 @@ void VerbsRail::FinishDrains() {
   };
   for (auto& [index, endpoint] : endpoints_) {
     if (endpoint->phase != Endpoint::Phase::kDraining) continue;
-    if (is_drained(*endpoint)) {
+    if (TellOrders(*endpoint)) {
+      draining_ = true;
+    } else if (is_drained(*endpoint)) {
       FinishDrain(*endpoint);
     } else {
       draining_ = true;
@@ -227,7 +229,19 @@ void VerbsRail::FinishDrains() {
   });
 }
 
+// Ends the orders of an endpoint whose queue pairs have given everything back. True when there is something to tell
+// before it goes on: destroying queue pairs may take long (Soft-RoCE waits for packets in a shaper), and their work can
+// move to other rails meanwhile.
+bool VerbsRail::TellOrders(Endpoint& endpoint) {
+  const bool flushed =
+      std::all_of(endpoint.lanes.begin(), endpoint.lanes.end(), [](const auto& lane) { return lane->flushed(); });
+  if (!flushed || std::exchange(endpoint.orders_ended, true)) return false;
+  for (const auto& lane : endpoint.lanes) lane->FailOrders(SendResult::kRailFailed, endpoint.error_number);
+  return !context_.events.empty();
+}
+
 void VerbsRail::FinishDrain(Endpoint& endpoint) {
+  endpoint.orders_ended = false;
   for (const auto& lane : endpoint.lanes) {
     lane->FailOrders(endpoint.forgotten ? SendResult::kStopped : SendResult::kRailFailed, endpoint.error_number);
     lanes_.erase(lane->id());

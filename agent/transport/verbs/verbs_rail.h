@@ -40,10 +40,11 @@ class Endpoint {
   std::optional<RdmaDevice::Address> own;  // that the lanes were made for
   EndpointAddress address;                 // as told to the peer
   std::vector<std::unique_ptr<Lane>> lanes;
-  bool up = false;           // kPeerUp was told
-  bool gone = false;         // replaced or removed: it ends with the drain
-  bool forgotten = false;    // RemovePeer(): orders are kStopped, and no kPeerDown
-  bool late_writes = false;  // zones were closed under a writer that had not stopped: its key may be refused
+  bool up = false;            // kPeerUp was told
+  bool gone = false;          // replaced or removed: it ends with the drain
+  bool forgotten = false;     // RemovePeer(): orders are kStopped, and no kPeerDown
+  bool orders_ended = false;  // of the drain that goes on: told, and the queue pairs may still have to be destroyed
+  bool late_writes = false;   // zones were closed under a writer that had not stopped: its key may be refused
   int error_number = 0;
   uint32_t failures = 0;  // in a row
   uint32_t tellings = 0;  // of the present state
@@ -106,6 +107,7 @@ class VerbsRail final : public RailTransport {
   void Break(Endpoint& endpoint, int error_number, const std::string& why);
   void Leave(std::unique_ptr<Endpoint> endpoint, int error_number);
   void FinishDrains();
+  bool TellOrders(Endpoint& endpoint);
   void FinishDrain(Endpoint& endpoint);
   void BreakBad(Endpoint& endpoint, const std::string& why);
   bool LookAtQueuePairs(Endpoint& endpoint);
