@@ -1,7 +1,10 @@
 #include "client/src/rpc.h"
 
 #include <grpcpp/grpcpp.h>
+#include <pthread.h>
+#include <signal.h>
 
+#include <thread>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
@@ -47,6 +50,7 @@ class GrpcRpc final : public Rpc {
   ~GrpcRpc() override {
     CancelAll();
     Drain();
+    if (watch_thread_.joinable()) watch_thread_.join();
   }
 
   bool WaitConnected(absl::Duration timeout) override {
@@ -118,15 +122,15 @@ class GrpcRpc final : public Rpc {
   }
 
   void WatchJobs(JobFeed feed) override {
-    auto reader = std::make_unique<FeedReader>(this, std::move(feed));
-    if (Prepare(&reader->context, absl::InfiniteDuration())) {
-      CountCallback();
-      FeedReader* const started = reader.release();  // until its OnDone()
-      jobs_->async()->WatchJobs(&started->context, &started->request, started);
-      started->Start();
-    } else {
-      reader->feed.on_end();
-    }
+    watch_context_ = std::make_unique<grpc::ClientContext>();
+    if (!Prepare(watch_context_.get(), absl::InfiniteDuration())) return feed.on_end();
+    // The program's signals are for its own threads.
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    watch_thread_ = std::thread([this, feed = std::move(feed)] { ReadFeed(feed); });
+    pthread_setname_np(watch_thread_.native_handle(), "rails-feed");
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 
   void RemoveSegmentAsync(uint32_t segment_id, absl::Duration timeout,
@@ -160,31 +164,18 @@ class GrpcRpc final : public Rpc {
     std::function<void(absl::Status, Response&)> done;
   };
 
-  struct FeedReader final : grpc::ClientReadReactor<v1::WatchJobsResponse> {
-    FeedReader(GrpcRpc* rpc, JobFeed feed) : rpc(rpc), feed(std::move(feed)) {}
-    void Start() {
-      StartRead(&response);
-      StartCall();
-    }
-    void OnReadInitialMetadataDone(bool ok) override {
-      if (ok) feed.on_live();
-    }
-    void OnReadDone(bool ok) override {
-      if (!ok) return;
-      feed.on_report(response);
-      StartRead(&response);
-    }
-    void OnDone(const grpc::Status&) override {
-      feed.on_end();
-      rpc->EndCallback(this);
-    }
-
-    GrpcRpc* const rpc;
-    JobFeed feed;
-    grpc::ClientContext context;
-    const v1::WatchJobsRequest request;
-    v1::WatchJobsResponse response;
-  };
+  // A thread that reads, and polls for itself: gRPC 1.51's own threads for callbacks sleep for 100 ms after each idle
+  // second, and whoever waits for a job would wait for them.
+  void ReadFeed(const JobFeed& feed) {
+    const auto reader = jobs_->WatchJobs(watch_context_.get(), v1::WatchJobsRequest());
+    reader->WaitForInitialMetadata();
+    feed.on_live();
+    v1::WatchJobsResponse message;
+    while (reader->Read(&message)) feed.on_report(message);
+    (void)reader->Finish();  // why it broke is no matter: jobs are asked for
+    feed.on_end();
+    Forget(watch_context_.get());
+  }
 
   static absl::Status Closed() { return absl::CancelledError("the session is closed"); }
 
@@ -219,26 +210,19 @@ class GrpcRpc final : public Rpc {
       delete call;
       return;
     }
-    CountCallback();
+    {
+      absl::MutexLock lock(&mutex_);
+      ++callbacks_;
+    }
     function(call, [this, call](grpc::Status status) {
       call->done(ToAbsl(status), call->response);
-      EndCallback(call);
+      Forget(&call->context);
+      // The context holds the channel, whose end joins this very thread: it must not be the last to let go. And what
+      // `done` holds may need this object. So both go before Drain() returns.
+      delete call;
+      absl::MutexLock lock(&mutex_);
+      --callbacks_;
     });
-  }
-
-  void CountCallback() {
-    absl::MutexLock lock(&mutex_);
-    ++callbacks_;
-  }
-
-  // The last callback of `call` ends. Its context holds the channel, whose end joins this very thread: it must not be
-  // the last to let go. And what its functions hold may need this object. So both go before Drain() returns.
-  template <typename AnyCall>
-  void EndCallback(AnyCall* call) {
-    Forget(&call->context);
-    delete call;
-    absl::MutexLock lock(&mutex_);
-    --callbacks_;
   }
 
   absl::Status ToAbsl(const grpc::Status& status) const {
@@ -259,7 +243,9 @@ class GrpcRpc final : public Rpc {
   absl::Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   absl::flat_hash_set<grpc::ClientContext*> under_way_ ABSL_GUARDED_BY(mutex_);
-  uint32_t callbacks_ ABSL_GUARDED_BY(mutex_) = 0;  // of asynchronous calls, that have not returned
+  uint32_t callbacks_ ABSL_GUARDED_BY(mutex_) = 0;      // of asynchronous calls, that have not returned
+  std::unique_ptr<grpc::ClientContext> watch_context_;  // of the thread's one call
+  std::thread watch_thread_;
 };
 
 }  // namespace

@@ -40,7 +40,8 @@ class Rpc {
   virtual void WaitJobAsync(const v1::JobId& job, absl::Duration wait, absl::Duration grace,
                             std::function<void(absl::StatusOr<v1::JobReport>)> done) = 0;
   // Reports of the session's jobs as they end, without being asked, until the stream breaks. The functions are called
-  // one at a time, from threads of gRPC; `on_end` last, and always (from this thread when no call may start any more).
+  // one at a time, from a thread of its own; `on_end` last, and always (from this thread when no call may start any
+  // more). To be called once.
   struct JobFeed {
     std::function<void()>
         on_live;  // no job that ends from now on is left out, but for those that are counted as missed
