@@ -166,11 +166,14 @@ absl::Status Run(Config config) {
   const AtEnd stop_peers([&] { peers->Stop(); });
   if (absl::Status status = peers->Start(agent->get()); !status.ok()) return status;
 
+  // How evenly the rails are used, over time.
+  auto balance = std::make_unique<BalanceSampler>(agent->get());
+
   // Trainers and operators.
   SessionRegistry sessions;
   const auto context = std::make_shared<const ServiceContext>(
       ServiceContext{agent->get(), &sessions, &feed, config.limits, config.node, boot, std::string(kVersion),
-                     config_hash, false, started, [&peers] { return peers->Peers(); }});
+                     config_hash, false, started, [&peers] { return peers->Peers(); }, &balance->meter()});
   const std::vector<std::string> client_services = {"rails.v1.SessionService", "rails.v1.GroupService",
                                                     "rails.v1.JobService"};
   const std::vector<std::string> operator_services = {"rails.v1.OperatorService"};
@@ -202,10 +205,8 @@ absl::Status Run(Config config) {
   if (!descriptors.ok()) return descriptors.status();
 
   // Metrics.
-  std::unique_ptr<BalanceSampler> balance;
   std::unique_ptr<MetricsServer> metrics;
   if (!config.metrics_listen.empty()) {
-    balance = std::make_unique<BalanceSampler>(agent->get());
     MetricSources sources;
     sources.agent = agent->get();
     sources.jobs = &statistics;
@@ -240,10 +241,10 @@ absl::Status Run(Config config) {
   (*descriptors)->StopAccepting();
   DrainAgent(agent->get(), config.timeouts.drain, log.get());
   metrics.reset();
-  balance.reset();
   descriptors->reset();
   (*operator_server)->Shutdown(absl::Milliseconds(100));
   (*client_server)->Shutdown(absl::Milliseconds(500));
+  balance.reset();
   peers->Stop();
   agent->reset();
   log->info("stopped");

@@ -157,6 +157,4 @@ std::string FormatRatio(double ratio) {
   return absl::StrFormat("%.3f", ratio);
 }
 
-std::string FormatId(uint64_t id) { return absl::StrFormat("%016x", id); }
-
 }  // namespace rails::ctl

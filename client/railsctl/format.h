@@ -35,8 +35,6 @@ std::string FormatByteRate(double bytes_per_second);
 std::string FormatSeconds(double seconds);
 // "1.014"; "-" when not finite or 0.
 std::string FormatRatio(double ratio);
-// 64-bit ids as fixed-width hexadecimal, because JSON readers lose the low bits of large numbers.
-std::string FormatId(uint64_t id);
 
 }  // namespace rails::ctl
 

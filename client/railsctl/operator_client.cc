@@ -87,6 +87,12 @@ absl::StatusOr<v1::ListJobsResponse> OperatorClient::ListJobs(uint32_t finished_
   return impl_->Call(&v1::OperatorService::Stub::ListJobs, request);
 }
 
+absl::StatusOr<v1::GetOverviewResponse> OperatorClient::GetOverview(uint32_t finished_limit) {
+  v1::GetOverviewRequest request;
+  request.set_finished_limit(finished_limit);
+  return impl_->Call(&v1::OperatorService::Stub::GetOverview, request);
+}
+
 absl::StatusOr<v1::RailStatus> OperatorClient::DrainRail(const std::string& rail) {
   v1::DrainRailRequest request;
   request.set_rail(rail);

@@ -24,6 +24,7 @@ class OperatorClient {
   absl::StatusOr<v1::ListRailsResponse> ListRails();
   absl::StatusOr<v1::ListPeersResponse> ListPeers();
   absl::StatusOr<v1::ListJobsResponse> ListJobs(uint32_t finished_limit);
+  absl::StatusOr<v1::GetOverviewResponse> GetOverview(uint32_t finished_limit);
   // `rail`: its name or its index. Answers with the rail as it is afterwards.
   absl::StatusOr<v1::RailStatus> DrainRail(const std::string& rail);
   absl::StatusOr<v1::RailStatus> UndrainRail(const std::string& rail);

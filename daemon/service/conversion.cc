@@ -200,6 +200,7 @@ void ReportTo(const JobReport& report, rails::v1::JobReport* out) {
   out->set_ratio_to_bound(report.ratio_to_bound);
   out->mutable_rail_tx_bytes()->Add(report.rail_tx_bytes.begin(), report.rail_tx_bytes.end());
   out->mutable_rail_rx_bytes()->Add(report.rail_rx_bytes.begin(), report.rail_rx_bytes.end());
+  out->mutable_rail_planned_bytes()->Add(report.rail_planned_bytes.begin(), report.rail_planned_bytes.end());
   for (Rank rank : report.lost_ranks) out->add_lost_ranks(rank.value());
 }
 
@@ -247,6 +248,8 @@ void RailTo(const RailView& rail, rails::v1::RailStatus* out) {
   out->set_disconnects(rail.disconnects);
   out->set_connect_failures(rail.connect_failures);
   HealthTo(rail.health, out->mutable_health());
+  out->set_planned_bytes_per_second(rail.planned_bytes_per_s);
+  out->set_planned_bytes(rail.planned_bytes);
   if (rail.device.name.empty()) return;
   auto* device = out->mutable_device();
   device->set_name(rail.device.name);
@@ -274,6 +277,8 @@ void PeerTo(const PeerView& peer, rails::v1::PeerStatus* out) {
   for (const std::string& address : peer.rail_addresses) out->add_rail_addresses(address);
   out->set_why(peer.why);
   for (const HealthState state : peer.rail_states) out->add_rail_states(StateTo(state));
+  out->mutable_rail_tx_bytes()->Add(peer.rail_tx_bytes.begin(), peer.rail_tx_bytes.end());
+  out->mutable_rail_rx_bytes()->Add(peer.rail_rx_bytes.begin(), peer.rail_rx_bytes.end());
 }
 
 void StatusTo(const AgentSnapshot& snapshot, rails::v1::GetStatusResponse* out) {

@@ -1,8 +1,7 @@
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 #include "daemon/service/conversion.h"
 #include "daemon/service/deferred_call.h"
+#include "daemon/service/overview.h"
 #include "daemon/service/services.h"
 #include "rails/v1/operator.grpc.pb.h"
 
@@ -18,15 +17,8 @@ class OperatorService final : public rails::v1::OperatorService::CallbackService
 
   ServerUnaryReactor* GetStatus(CallbackServerContext*, const rails::v1::GetStatusRequest*,
                                 rails::v1::GetStatusResponse* response) override {
-    return FromSnapshot([response, context = context_](const AgentSnapshot& snapshot) {
-      response->set_node(context->node);
-      response->set_version(context->version);
-      response->set_boot_id(context->boot.value());
-      response->set_uptime_seconds(absl::ToDoubleSeconds(absl::Now() - context->started));
-      response->set_config_hash(context->config_hash);
-      response->set_tls(context->tls);
-      StatusTo(snapshot, response);
-    });
+    return FromSnapshot(
+        [response, context = context_](const AgentSnapshot& snapshot) { StatusTo(snapshot, *context, response); });
   }
 
   ServerUnaryReactor* ListRails(CallbackServerContext*, const rails::v1::ListRailsRequest*,
@@ -39,18 +31,21 @@ class OperatorService final : public rails::v1::OperatorService::CallbackService
   ServerUnaryReactor* ListPeers(CallbackServerContext*, const rails::v1::ListPeersRequest*,
                                 rails::v1::ListPeersResponse* response) override {
     return FromSnapshot([response, context = context_](const AgentSnapshot& snapshot) {
-      for (const PeerView& peer : MergePeers(snapshot.peers, context->peers ? context->peers() : snapshot.peers)) {
-        PeerTo(peer, response->add_peers());
-      }
+      for (const PeerView& peer : AllPeers(snapshot, *context)) PeerTo(peer, response->add_peers());
     });
   }
 
   ServerUnaryReactor* ListJobs(CallbackServerContext*, const rails::v1::ListJobsRequest* request,
                                rails::v1::ListJobsResponse* response) override {
     return FromSnapshot([response, limit = request->finished_limit()](const AgentSnapshot& snapshot) {
-      for (const JobReport& job : snapshot.active_jobs) ReportTo(job, response->add_active());
-      const size_t count = std::min<size_t>(limit, snapshot.finished_jobs.size());
-      for (size_t i = 0; i < count; ++i) ReportTo(snapshot.finished_jobs[i], response->add_finished());
+      JobsTo(snapshot, limit, response);
+    });
+  }
+
+  ServerUnaryReactor* GetOverview(CallbackServerContext*, const rails::v1::GetOverviewRequest* request,
+                                  rails::v1::GetOverviewResponse* response) override {
+    return FromSnapshot([response, limit = request->finished_limit(), context = context_](const auto& snapshot) {
+      OverviewTo(snapshot, *context, limit, response);
     });
   }
 
@@ -101,20 +96,6 @@ class OperatorService final : public rails::v1::OperatorService::CallbackService
       call->Answer(absl::OkStatus(), [&] { fill(snapshot); });
     });
     return call.get();
-  }
-
-  // By name. The agent knows the rails of peers that were up, the control streams why others are not, or are silent.
-  static std::vector<PeerView> MergePeers(std::vector<PeerView> known, const std::vector<PeerView>& configured) {
-    for (const PeerView& peer : configured) {
-      const auto it = std::find_if(known.begin(), known.end(), [&](const PeerView& k) { return k.node == peer.node; });
-      if (it == known.end()) {
-        known.push_back(peer);
-      } else if (!peer.why.empty()) {
-        it->why = peer.why;
-      }
-    }
-    std::sort(known.begin(), known.end(), [](const PeerView& a, const PeerView& b) { return a.node < b.node; });
-    return known;
   }
 
   const std::shared_ptr<const ServiceContext> context_;

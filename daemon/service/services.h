@@ -18,6 +18,8 @@ class Service;
 
 namespace railsd {
 
+class BalanceMeter;
+
 // What the services share. Everything pointed to outlives them.
 struct ServiceContext {
   Agent* agent = nullptr;
@@ -32,6 +34,7 @@ struct ServiceContext {
   absl::Time started;
   // Peers as the control streams see them: those never up yet too, whom the agent does not know.
   std::function<std::vector<PeerView>()> peers;
+  const BalanceMeter* balance = nullptr;  // null: not measured
 };
 
 std::shared_ptr<grpc::Service> MakeSessionService(std::shared_ptr<const ServiceContext> context);

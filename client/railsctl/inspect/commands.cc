@@ -12,6 +12,7 @@
 #include "client/railsctl/format.h"
 #include "client/railsctl/inspect/render.h"
 #include "client/railsctl/operator_client.h"
+#include "proto/json/json.h"
 
 namespace rails::ctl {
 namespace {

@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "client/railsctl/format.h"
 #include "client/railsctl/table.h"
+#include "proto/json/names.h"
 
 namespace rails::ctl {
 namespace {
@@ -78,8 +79,7 @@ std::string JobTable(const google::protobuf::RepeatedPtrField<v1::JobReport>& jo
   for (const auto& job : jobs) {
     const bool failed = job.state() == v1::JOB_STATE_FAILED;
     const Mark mark = failed ? Mark::kBad : job.state() == v1::JOB_STATE_DONE ? Mark::kGood : Mark::kNone;
-    const std::string state =
-        failed ? absl::StrCat("FAILED ", CodeName(job.code())) : std::string(JobStateName(job.state()));
+    const std::string state = failed ? absl::StrCat("FAILED ", CodeName(job.code())) : JobStateName(job.state());
     table.AddRow({job.group(), absl::StrCat(job.job().seq()), absl::StrCat(job.job().rank()), Cell(state, mark),
                   FormatBytes(job.bytes_sent()), FormatBytes(job.bytes_to_send()), FormatBytes(job.bytes_received()),
                   FormatBytes(job.bytes_to_receive()), FormatSeconds(job.elapsed_seconds()),
@@ -119,12 +119,6 @@ std::string DeviceTable(const v1::ListRailsResponse& rails, bool color) {
 }
 
 }  // namespace
-
-std::string RecoveryText(const v1::GroupStatus& group) {
-  if (group.recovery() == v1::RECOVERY_POLICY_DEGRADE) return "degrade";
-  if (group.recovery() != v1::RECOVERY_POLICY_WAIT) return "fail";
-  return absl::StrCat("wait ", absl::FormatDuration(absl::Milliseconds(group.wait_limit_milliseconds())));
-}
 
 std::string RenderStatus(const v1::GetStatusResponse& status, bool color) {
   std::string out;
@@ -249,28 +243,6 @@ std::string RenderJobs(const v1::ListJobsResponse& jobs, bool color) {
   std::string out = jobs.active_size() == 0 ? "no active jobs\n" : JobTable(jobs.active(), color);
   if (jobs.finished_size() > 0) absl::StrAppend(&out, "\nfinished, latest first\n", JobTable(jobs.finished(), color));
   return out;
-}
-
-absl::string_view JobStateName(v1::JobState state) {
-  switch (state) {
-    case v1::JOB_STATE_QUEUED:
-      return "queued";
-    case v1::JOB_STATE_MATCHING:
-      return "matching";
-    case v1::JOB_STATE_RUNNING:
-      return "running";
-    case v1::JOB_STATE_DONE:
-      return "done";
-    case v1::JOB_STATE_FAILED:
-      return "failed";
-    default:
-      return "unknown";
-  }
-}
-
-std::string CodeName(int code) {
-  const std::string name = absl::StatusCodeToString(static_cast<absl::StatusCode>(code));
-  return name.empty() ? absl::StrCat("code ", code) : name;
 }
 
 }  // namespace rails::ctl

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/railsctl/format.h"
 #include "client/railsctl/replay/memory_check.h"
+#include "proto/json/names.h"
 
 namespace rails::ctl {
 SignalGuard::SignalGuard() {

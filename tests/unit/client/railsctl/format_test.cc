@@ -62,7 +62,6 @@ TEST(Format, ScalesForPeople) {
   EXPECT_EQ(FormatSeconds(-1), "-");
   EXPECT_EQ(FormatRatio(1.0136), "1.014");
   EXPECT_EQ(FormatRatio(std::numeric_limits<double>::quiet_NaN()), "-");
-  EXPECT_EQ(FormatId(0xabc), "0000000000000abc");
   EXPECT_EQ(FormatCount(1, "rank"), "1 rank");
   EXPECT_EQ(FormatCount(0, "rank"), "0 ranks");
 }

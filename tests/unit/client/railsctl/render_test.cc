@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "client/railsctl/table.h"
+#include "proto/json/json.h"
+#include "proto/json/names.h"
 
 namespace rails::ctl {
 namespace {
@@ -175,11 +177,12 @@ TEST(RenderPeers, SaysWhatIsDown) {
             "n1    DEGRADED  0:up 1:DOWN  0000000000abcdef  127.1.0.2:7000\n"
             "n2    DOWN                   -                                 connection refused\n");
   EXPECT_EQ(RenderPeers({}, false), "no peers\n");
-  EXPECT_EQ(PeersJson(peers).dump(),
-            R"({"peers":[{"node":"n1","boot_id":"0000000000abcdef","up":true,"rails_up":[true,false],)"
-            R"("rail_states":["up","probing"],)"
-            R"("rail_addresses":["127.1.0.2:7000"],"why":""},{"node":"n2","boot_id":"0000000000000000","up":false,)"
-            R"("rails_up":[],"rail_states":[],"rail_addresses":[],"why":"connection refused"}]})");
+  EXPECT_EQ(
+      PeersJson(peers).dump(),
+      R"({"peers":[{"node":"n1","boot_id":"0000000000abcdef","up":true,"rails_up":[true,false],)"
+      R"("rail_states":["up","probing"],)"
+      R"("rail_tx_bytes":[],"rail_rx_bytes":[],"rail_addresses":["127.1.0.2:7000"],"why":""},{"node":"n2","boot_id":"0000000000000000","up":false,)"
+      R"("rails_up":[],"rail_states":[],"rail_tx_bytes":[],"rail_rx_bytes":[],"rail_addresses":[],"why":"connection refused"}]})");
 }
 
 TEST(RenderStatus, TroubleStandsOut) {
@@ -227,6 +230,7 @@ TEST(RenderJobs, FailedJobsSayWhy) {
   EXPECT_THAT(RenderJobs(jobs, false), HasSubstr("node n2 is lost"));
   EXPECT_EQ(JobsJson(jobs)["finished"][0]["code"], "UNAVAILABLE");
   EXPECT_EQ(CodeName(99), "code 99");
+  EXPECT_EQ(FormatId(0xabc), "0000000000000abc");
 }
 
 }  // namespace

@@ -1,9 +1,10 @@
+#include "proto/json/json.h"
+
 #include <nlohmann/json.hpp>
 
-#include "client/railsctl/format.h"
-#include "client/railsctl/inspect/render.h"
+#include "proto/json/names.h"
 
-namespace rails::ctl {
+namespace rails {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -38,7 +39,50 @@ Json JobJson(const v1::JobReport& job) {
           {"node_bound_seconds", job.node_bound_seconds()},
           {"ratio_to_bound", job.ratio_to_bound()},
           {"rail_tx_bytes", ArrayOf(job.rail_tx_bytes())},
-          {"rail_rx_bytes", ArrayOf(job.rail_rx_bytes())}};
+          {"rail_rx_bytes", ArrayOf(job.rail_rx_bytes())},
+          {"rail_planned_bytes", ArrayOf(job.rail_planned_bytes())},
+          {"to_first_chunk_seconds", job.to_first_chunk_seconds()},
+          {"sending_seconds", job.sending_seconds()},
+          {"receiving_seconds", job.receiving_seconds()},
+          {"lost_ranks", ArrayOf(job.lost_ranks())},
+          {"efficiency",
+           {{"total", job.efficiency().total()},
+            {"data", job.efficiency().data()},
+            {"moving", job.efficiency().moving()},
+            {"utilisation", job.efficiency().utilisation()}}}};
+}
+
+template <typename Repeated>
+Json JobArray(const Repeated& jobs) {
+  Json array = Json::array();
+  for (const auto& job : jobs) array.push_back(JobJson(job));
+  return array;
+}
+
+template <typename Repeated>
+Json RailArray(const Repeated& rails) {
+  Json array = Json::array();
+  for (const auto& rail : rails) array.push_back(RailJson(rail));
+  return array;
+}
+
+template <typename Repeated>
+Json PeerArray(const Repeated& peers) {
+  Json array = Json::array();
+  for (const auto& peer : peers) {
+    Json states = Json::array();
+    for (const int state : peer.rail_states()) states.push_back(RailStateName(static_cast<v1::RailState>(state)));
+    array.push_back({{"node", peer.node()},
+                     {"boot_id", FormatId(peer.boot_id())},
+                     {"up", peer.up()},
+                     {"rails_up", ArrayOf(peer.rails_up())},
+                     {"rail_states", std::move(states)},
+                     {"rail_tx_bytes", ArrayOf(peer.rail_tx_bytes())},
+                     {"rail_rx_bytes", ArrayOf(peer.rail_rx_bytes())},
+                     {"rail_addresses", ArrayOf(peer.rail_addresses())},
+                     {"why", peer.why()}});
+  }
+  return array;
 }
 
 }  // namespace
@@ -100,23 +144,8 @@ Json DeviceJson(const v1::RailDevice& device) {
           {"endpoint_errors", device.endpoint_errors()}};
 }
 
-std::string StateName(v1::RailState state) {
-  switch (state) {
-    case v1::RAIL_STATE_UP:
-      return "up";
-    case v1::RAIL_STATE_SUSPECT:
-      return "suspect";
-    case v1::RAIL_STATE_DOWN:
-      return "down";
-    case v1::RAIL_STATE_PROBING:
-      return "probing";
-    default:
-      return "unknown";
-  }
-}
-
 Json HealthJson(const v1::RailHealth& health) {
-  return {{"state", StateName(health.state())},
+  return {{"state", RailStateName(health.state())},
           {"drained", health.drained()},
           {"why", health.why()},
           {"flaps", health.flaps()},
@@ -145,37 +174,38 @@ Json RailJson(const v1::RailStatus& rail) {
           {"refused_connections", rail.refused_connections()},
           {"disconnects", rail.disconnects()},
           {"connect_failures", rail.connect_failures()},
+          {"planned_bytes_per_second", rail.planned_bytes_per_second()},
+          {"planned_bytes", rail.planned_bytes()},
           {"health", HealthJson(rail.health())},
           {"device", rail.has_device() ? DeviceJson(rail.device()) : Json()}};
 }
 
-Json RailsJson(const v1::ListRailsResponse& rails) {
-  Json array = Json::array();
-  for (const auto& rail : rails.rails()) array.push_back(RailJson(rail));
-  return {{"rails", std::move(array)}};
-}
+Json RailsJson(const v1::ListRailsResponse& rails) { return {{"rails", RailArray(rails.rails())}}; }
 
-Json PeersJson(const v1::ListPeersResponse& peers) {
-  Json array = Json::array();
-  for (const auto& peer : peers.peers()) {
-    Json states = Json::array();
-    for (const int state : peer.rail_states()) states.push_back(StateName(static_cast<v1::RailState>(state)));
-    array.push_back({{"node", peer.node()},
-                     {"boot_id", FormatId(peer.boot_id())},
-                     {"up", peer.up()},
-                     {"rails_up", ArrayOf(peer.rails_up())},
-                     {"rail_states", std::move(states)},
-                     {"rail_addresses", ArrayOf(peer.rail_addresses())},
-                     {"why", peer.why()}});
-  }
-  return {{"peers", std::move(array)}};
-}
+Json PeersJson(const v1::ListPeersResponse& peers) { return {{"peers", PeerArray(peers.peers())}}; }
 
 Json JobsJson(const v1::ListJobsResponse& jobs) {
-  Json active = Json::array(), finished = Json::array();
-  for (const auto& job : jobs.active()) active.push_back(JobJson(job));
-  for (const auto& job : jobs.finished()) finished.push_back(JobJson(job));
-  return {{"active", std::move(active)}, {"finished", std::move(finished)}};
+  return {{"active", JobArray(jobs.active())}, {"finished", JobArray(jobs.finished())}};
 }
 
-}  // namespace rails::ctl
+Json OverviewJson(const v1::GetOverviewResponse& overview) {
+  Json balance = Json::array();
+  for (const auto& window : overview.balance()) {
+    balance.push_back({{"length_seconds", window.length_seconds()},
+                       {"tx_max_over_mean", window.tx_max_over_mean()},
+                       {"rx_max_over_mean", window.rx_max_over_mean()},
+                       {"planned_max_over_mean", window.planned_max_over_mean()},
+                       {"tx_jain", window.tx_jain()},
+                       {"rx_jain", window.rx_jain()},
+                       {"planned_jain", window.planned_jain()}});
+  }
+  return {{"time_seconds", overview.time_seconds()},
+          {"status", StatusJson(overview.status())},
+          {"rails", RailArray(overview.rails())},
+          {"peers", PeerArray(overview.peers())},
+          {"active", JobArray(overview.active())},
+          {"finished", JobArray(overview.finished())},
+          {"balance", std::move(balance)}};
+}
+
+}  // namespace rails

@@ -1,0 +1,34 @@
+// What operators and live views see of a node at one moment, put together from the engine's snapshot and what the
+// daemon itself knows.
+#ifndef RAILSD_DAEMON_SERVICE_OVERVIEW_H_
+#define RAILSD_DAEMON_SERVICE_OVERVIEW_H_
+
+#include <algorithm>
+#include <vector>
+
+#include "agent/agent.h"
+#include "daemon/service/conversion.h"
+#include "daemon/service/services.h"
+
+namespace rails::v1 {
+class GetOverviewResponse;
+}  // namespace rails::v1
+
+namespace railsd {
+
+void StatusTo(const AgentSnapshot& snapshot, const ServiceContext& context, rails::v1::GetStatusResponse* out);
+// By name. The agent knows the rails of peers that were up, the control streams why others are not, or are silent.
+std::vector<PeerView> AllPeers(const AgentSnapshot& snapshot, const ServiceContext& context);
+// `finished_limit`: of the finished jobs, latest first. Response: with active and finished.
+template <typename Response>
+void JobsTo(const AgentSnapshot& snapshot, uint32_t finished_limit, Response* out) {
+  for (const JobReport& job : snapshot.active_jobs) ReportTo(job, out->add_active());
+  const size_t count = std::min<size_t>(finished_limit, snapshot.finished_jobs.size());
+  for (size_t i = 0; i < count; ++i) ReportTo(snapshot.finished_jobs[i], out->add_finished());
+}
+void OverviewTo(const AgentSnapshot& snapshot, const ServiceContext& context, uint32_t finished_limit,
+                rails::v1::GetOverviewResponse* out);
+
+}  // namespace railsd
+
+#endif  // RAILSD_DAEMON_SERVICE_OVERVIEW_H_

@@ -1,0 +1,26 @@
+// What values of rails.v1 are called, for people and in JSON.
+#ifndef RAILS_PROTO_JSON_NAMES_H_
+#define RAILS_PROTO_JSON_NAMES_H_
+
+#include <cstdint>
+#include <string>
+
+#include "rails/v1/job.pb.h"
+#include "rails/v1/operator.pb.h"
+
+namespace rails {
+
+// "queued", "matching", "running", "done", "failed".
+std::string JobStateName(v1::JobState state);
+// "up", "suspect", "down", "probing".
+std::string RailStateName(v1::RailState state);
+// "UNAVAILABLE" for 14.
+std::string CodeName(int code);
+// What the group does when a node is lost: "fail", "wait 30s", "degrade".
+std::string RecoveryText(const v1::GroupStatus& group);
+// Sixteen hexadecimal digits.
+std::string FormatId(uint64_t id);
+
+}  // namespace rails
+
+#endif  // RAILS_PROTO_JSON_NAMES_H_
