@@ -19,8 +19,8 @@
 #include "daemon/lifecycle/rail_choice.h"
 #include "daemon/lifecycle/rail_speed.h"
 #include "daemon/metrics/balance_sampler.h"
-#include "daemon/metrics/exporter.h"
 #include "daemon/metrics/metric_table.h"
+#include "daemon/metrics/status_port.h"
 #include "daemon/peer/peer_hub.h"
 #include "daemon/service/job_feed.h"
 #include "daemon/service/rpc_server.h"
@@ -204,8 +204,8 @@ absl::Status Run(Config config) {
       DescriptorServer::Start(std::move(descriptor_options), agent->get(), &sessions);
   if (!descriptors.ok()) return descriptors.status();
 
-  // Metrics.
-  std::unique_ptr<MetricsServer> metrics;
+  // Metrics and the page.
+  std::unique_ptr<StatusPort> status_port;
   if (!config.metrics_listen.empty()) {
     MetricSources sources;
     sources.agent = agent->get();
@@ -218,15 +218,16 @@ absl::Status Run(Config config) {
     sources.version = std::string(kVersion);
     sources.config_hash = config_hash;
     sources.started = started;
-    absl::StatusOr<std::unique_ptr<MetricsServer>> server =
-        MetricsServer::Start(config.metrics_listen, std::move(sources));
+    absl::StatusOr<std::unique_ptr<StatusPort>> server =
+        StatusPort::Start(config.metrics_listen, std::move(sources), context);
     if (!server.ok()) return server.status();
-    metrics = *std::move(server);
+    status_port = *std::move(server);
   }
 
   // Serve.
   (*client_server)->SetServing(true);
   (*operator_server)->SetServing(true);
+  if (status_port != nullptr) status_port->SetReady();
   log->info("ready socket_dir={} control={} metrics={}", LogValue(config.socket_dir), LogValue(config.control_listen),
             LogValue(config.metrics_listen));
   NotifyReady(absl::StrCat("node ", config.node, ", ", config.rails.size(), " rails"));
@@ -235,12 +236,13 @@ absl::Status Run(Config config) {
   // Stop: say so first, then let running jobs end.
   log->info("stopping signal={}", signal);
   NotifyStopping("draining");
+  if (status_port != nullptr) status_port->SetNotReady("stopping: running jobs end, nothing new is taken");
   (*client_server)->SetServing(false);
   (*operator_server)->SetServing(false);
   signals->NextOneKills();
   (*descriptors)->StopAccepting();
   DrainAgent(agent->get(), config.timeouts.drain, log.get());
-  metrics.reset();
+  status_port.reset();
   descriptors->reset();
   (*operator_server)->Shutdown(absl::Milliseconds(100));
   (*client_server)->Shutdown(absl::Milliseconds(500));

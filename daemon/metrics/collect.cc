@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <atomic>
 #include <limits>
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -13,6 +12,7 @@
 #include "daemon/metrics/balance.h"
 #include "daemon/metrics/metric_table.h"
 #include "daemon/metrics/port_counters.h"
+#include "daemon/metrics/read_agent.h"
 
 namespace railsd {
 namespace {
@@ -269,23 +269,6 @@ void AddPeers(const PeerHub& peers, Page* page) {
   set("lost", counters.lost);
   set("duplicate", counters.duplicates);
   set("dropped", counters.messages_dropped);
-}
-
-// Waits for the engine, but not for ever: a scrape must end even when the engine hangs.
-std::optional<AgentSnapshot> ReadAgent(Agent* agent, absl::Duration deadline) {
-  struct Box {
-    absl::Mutex mutex;
-    std::optional<AgentSnapshot> snapshot ABSL_GUARDED_BY(mutex);
-  };
-  const auto box = std::make_shared<Box>();
-  agent->Snapshot([box](AgentSnapshot snapshot) {
-    absl::MutexLock lock(&box->mutex);
-    box->snapshot = std::move(snapshot);
-  });
-  const auto there = [&box]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(box->mutex) { return box->snapshot.has_value(); };
-  absl::MutexLock lock(&box->mutex);
-  box->mutex.AwaitWithTimeout(absl::Condition(&there), deadline);
-  return std::move(box->snapshot);
 }
 
 }  // namespace

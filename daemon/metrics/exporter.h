@@ -1,11 +1,9 @@
-// The Prometheus endpoint: reads the agent at each scrape, and counts finished jobs as they come.
+// What Prometheus scrapes: read from the agent and the daemon's parts at each scrape.
 #ifndef RAILSD_DAEMON_METRICS_EXPORTER_H_
 #define RAILSD_DAEMON_METRICS_EXPORTER_H_
 
-#include <memory>
 #include <string>
 
-#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "agent/agent.h"
 #include "daemon/metrics/balance.h"
@@ -34,15 +32,6 @@ struct MetricSources {
 
 // The exposition in text form, as one scrape would see it now.
 std::string RenderMetrics(const MetricSources& sources);
-
-// Serves /metrics. Threads of its own ("civetweb").
-class MetricsServer {
- public:
-  // Error: UNAVAILABLE, the address cannot be bound.
-  static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(const std::string& listen, MetricSources sources);
-  virtual ~MetricsServer() = default;
-  virtual int port() const = 0;
-};
 
 }  // namespace railsd
 

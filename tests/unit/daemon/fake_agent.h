@@ -128,12 +128,14 @@ class FakeAgent final : public Agent {
     AgentSnapshot copy;
     {
       absl::MutexLock lock(&mutex_);
+      if (silent) return unanswered_.push_back(std::move(done));
       copy = snapshot_;
     }
     std::move(done)(std::move(copy));
   }
 
   std::atomic<size_t> message_capacity = ~size_t{0};
+  std::atomic<bool> silent = false;  // an engine that hangs: snapshots are never answered
 
   // What tests look at.
   void SetSnapshot(AgentSnapshot snapshot) {
@@ -218,6 +220,7 @@ class FakeAgent final : public Agent {
   std::vector<Submission> submissions_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> events_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::pair<std::string, ControlMessage>> messages_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Callback<AgentSnapshot>> unanswered_ ABSL_GUARDED_BY(mutex_);
   AgentSnapshot snapshot_ ABSL_GUARDED_BY(mutex_);
 };
 

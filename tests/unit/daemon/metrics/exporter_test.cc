@@ -2,9 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <fstream>
 #include <memory>
@@ -16,7 +13,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "agent/base/unique_fd.h"
 #include "daemon/metrics/metric_table.h"
 #include "rails/v1/job.pb.h"
 #include "tests/unit/daemon/fake_agent.h"
@@ -171,73 +167,11 @@ TEST_F(ExporterTest, ReceivedBytesNeverFall) {
 }
 
 TEST_F(ExporterTest, AnEngineThatDoesNotAnswerDoesNotHangTheScrape) {
-  class Stuck final : public Agent {
-   public:
-    const PeerHello& Hello() const override { return hello_; }
-    void OpenSession(SessionInfo, Callback<absl::StatusOr<SessionId>>) override {}
-    void CloseSession(SessionId, std::string, Callback<absl::Status>) override {}
-    void AddSegment(SessionId, SegmentId, UniqueFd, uint64_t, Callback<absl::Status>) override {}
-    void RemoveSegment(SessionId, SegmentId, Callback<absl::Status>) override {}
-    void Join(JoinRequest, Callback<absl::StatusOr<GroupView>>) override {}
-    void Leave(SessionId, Epoch, Rank, Callback<absl::Status>) override {}
-    void Submit(Submission, Callback<absl::Status>) override {}
-    void Wait(SessionId, JobKey, Rank, absl::Duration, Callback<absl::StatusOr<JobReport>>) override {}
-    void Cancel(SessionId, JobKey, Rank, Callback<absl::Status>) override {}
-    void OnPeerUp(PeerHello) override {}
-    void OnPeerDown(std::string, std::string) override {}
-    void OnPeerSilent(std::string, std::string) override {}
-    bool OnPeerMessage(std::string, BootId, ControlMessage) override { return true; }
-    void Drain(absl::Duration, Callback<absl::Status>) override {}
-    void DrainRail(std::string, bool, Callback<absl::Status>) override {}
-    void Snapshot(Callback<AgentSnapshot> done) override { kept_ = std::move(done); }
-
-   private:
-    PeerHello hello_;
-    Callback<AgentSnapshot> kept_;
-  } stuck;
-  sources_.agent = &stuck;
+  agent_.silent = true;
   sources_.deadline = absl::Milliseconds(10);
   const std::string text = RenderMetrics(sources_);
   EXPECT_THAT(text, HasSubstr("railsd_scrape_failed 1\n"));
   EXPECT_EQ(text.find("railsd_rail_"), std::string::npos) << "nothing rather than zeros";
-}
-
-// One request on a connection of its own; all that comes back.
-std::string Ask(int port, const std::string& method, const std::string& path, const std::string& headers) {
-  const UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  if (connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) return "no connection";
-  const std::string request =
-      absl::StrCat(method, " ", path, " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n", headers, "\r\n");
-  if (write(socket.get(), request.data(), request.size()) != static_cast<ssize_t>(request.size())) return "not sent";
-  std::string answer;
-  char part[4096];
-  for (ssize_t size = 0; (size = read(socket.get(), part, sizeof(part))) > 0;) {
-    answer.append(part, static_cast<size_t>(size));
-  }
-  return answer;
-}
-
-TEST_F(ExporterTest, ServesOverHttp) {
-  auto server = MetricsServer::Start("127.0.0.1:0", sources_);
-  ASSERT_TRUE(server.ok()) << server.status();
-  EXPECT_NE((*server)->port(), 0);
-  const auto second = MetricsServer::Start(absl::StrCat("127.0.0.1:", (*server)->port()), sources_);
-  EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
-  const int port = (*server)->port();
-  const std::string get = Ask(port, "GET", "/metrics", "");
-  EXPECT_THAT(get, HasSubstr("HTTP/1.1 200 OK\r\n"));
-  EXPECT_THAT(get, HasSubstr("\r\n\r\n# HELP railsd_build_info "));
-  const std::string head = Ask(port, "HEAD", "/metrics", "");
-  EXPECT_THAT(head, HasSubstr("HTTP/1.1 200 OK\r\n"));
-  EXPECT_THAT(head, ::testing::EndsWith("\r\n\r\n"));
-  EXPECT_EQ(head, get.substr(0, head.size())) << "the same but for the body";
-  EXPECT_THAT(Ask(port, "GET", "/metrics", "Accept-Encoding: gzip\r\n"), HasSubstr("Content-Encoding: gzip\r\n"));
-  EXPECT_THAT(Ask(port, "POST", "/metrics", "Content-Length: 0\r\n"), HasSubstr("405 Method Not Allowed"));
-  EXPECT_THAT(Ask(port, "GET", "/etc/passwd", ""), HasSubstr("HTTP/1.1 404 "));
 }
 
 // What `promtool check metrics` asks of names, and what the project asks of labels.

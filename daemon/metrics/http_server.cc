@@ -1,0 +1,186 @@
+#include "daemon/metrics/http_server.h"
+
+#include <civetweb.h>
+#include <netdb.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <cstring>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "agent/base/unique_fd.h"
+#include "daemon/config/units.h"
+#include "daemon/metrics/gzip.h"
+
+namespace railsd {
+namespace {
+
+// Less fits into one packet as it is.
+constexpr size_t kWorthCompressing = 1000;
+
+bool Contains(const char* list, const char* word) { return list != nullptr && strstr(list, word) != nullptr; }
+
+bool HasBody(mg_connection* connection) {
+  const char* length = mg_get_header(connection, "Content-Length");
+  return mg_get_header(connection, "Transfer-Encoding") != nullptr || (length != nullptr && strcmp(length, "0") != 0);
+}
+
+// `extra`: further header lines, each with its end.
+void Send(mg_connection* connection, HttpAnswer answer, bool with_body, std::string extra = "") {
+  if (answer.body.size() > kWorthCompressing && Contains(mg_get_header(connection, "Accept-Encoding"), "gzip")) {
+    if (absl::StatusOr<std::string> small = Gzip(answer.body); small.ok()) {
+      answer.body = *std::move(small);
+      extra += "Content-Encoding: gzip\r\n";
+    }
+  }
+  const std::string head =
+      absl::StrCat("HTTP/1.1 ", answer.status, " ", mg_get_response_code_text(connection, answer.status),
+                   "\r\nContent-Type: ", answer.type, "\r\nContent-Length: ", answer.body.size(),
+                   "\r\nCache-Control: no-store\r\nVary: Accept-Encoding\r\nX-Content-Type-Options: nosniff\r\n"
+                   "Referrer-Policy: no-referrer\r\nContent-Security-Policy: ",
+                   answer.policy, "\r\n", extra, "Connection: close\r\n\r\n");
+  mg_write(connection, head.data(), head.size());
+  if (with_body) mg_write(connection, answer.body.data(), answer.body.size());
+}
+
+HttpAnswer Text(int status, std::string text) { return {.status = status, .body = std::move(text) + "\n"}; }
+
+// Connects to a local listener and hangs up.
+void TouchPort(const std::string& listen, int port) {
+  const auto address = ParseHostPort(listen, false);
+  if (!address.ok()) return;
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(address->host.c_str(), absl::StrCat(port).c_str(), &hints, &found) != 0) return;
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> list(found, &freeaddrinfo);
+  const UniqueFd socket(::socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  // Whether it succeeds does not matter: the listener has woken up, or is gone.
+  if (!socket.valid()) return;
+  [[maybe_unused]] const int result = connect(socket.get(), found->ai_addr, found->ai_addrlen);
+}
+
+class Server final : public HttpServer {
+ public:
+  explicit Server(HttpOptions options) : options_(std::move(options)) {}
+
+  absl::Status Listen() {
+    const std::string threads = absl::StrCat(options_.threads);
+    const std::string waiting = absl::StrCat(options_.waiting);
+    const std::string patience = absl::StrCat(absl::ToInt64Milliseconds(options_.patience));
+    const std::string request = absl::StrCat(kMaxRequestBytes);
+    // Without a document root civetweb serves no file and runs no program.
+    const std::vector<const char*> settings = {"listening_ports",
+                                               options_.listen.c_str(),
+                                               "num_threads",
+                                               threads.c_str(),
+                                               "connection_queue",
+                                               waiting.c_str(),
+                                               "request_timeout_ms",
+                                               patience.c_str(),
+                                               "max_request_size",
+                                               request.c_str(),
+                                               "enable_keep_alive",
+                                               "no",
+                                               "enable_directory_listing",
+                                               "no",
+                                               nullptr};
+    mg_callbacks callbacks = {};
+    callbacks.begin_request = &Server::Answer;
+    callbacks.http_error = &Server::AnswerError;
+    callbacks.log_message = [](const mg_connection*, const char*) { return 1; };  // says what clients do wrong
+    mg_init_data start = {};
+    start.callbacks = &callbacks;
+    start.user_data = this;
+    start.configuration_options = const_cast<const char**>(settings.data());
+    char text[256] = {};
+    mg_error_data error = {};
+    error.text = text;
+    error.text_buffer_size = sizeof(text);
+    context_ = mg_start2(&start, &error);
+    if (context_ != nullptr) return absl::OkStatus();
+    return absl::UnavailableError(text);
+  }
+
+  // civetweb looks at its stop flag when somebody connects, or every two seconds: connect until it has stopped.
+  ~Server() override {
+    if (context_ == nullptr) return;
+    const int at = port();
+    std::atomic<bool> ended{false};
+    std::thread waker([this, at, &ended] {
+      while (!ended) {
+        TouchPort(options_.listen, at);
+        absl::SleepFor(absl::Milliseconds(5));
+      }
+    });
+    mg_stop(context_);
+    ended = true;
+    waker.join();
+  }
+  int port() const override {
+    mg_server_port ports[1] = {};
+    return mg_get_server_ports(context_, 1, ports) < 1 ? 0 : ports[0].port;
+  }
+
+ private:
+  // civetweb's first look at a request; a result over 0 says that it is answered.
+  static int Answer(mg_connection* connection) {
+    const mg_request_info* request = mg_get_request_info(connection);
+    const Server* server = static_cast<const Server*>(request->user_data);
+    const std::string method = request->request_method;
+    if (method != "GET" && method != "HEAD") {
+      Send(connection, Text(405, "only GET and HEAD are answered here"), true, "Allow: GET, HEAD\r\n");
+      return 405;
+    }
+    HttpAnswer answer;
+    if (HasBody(connection)) {
+      answer = Text(400, "a request with a body: none is wanted here");
+    } else {
+      // As it was sent: a path that has to be cleaned first is none of ours.
+      const auto found = server->options_.paths.find(request->local_uri_raw == nullptr ? "" : request->local_uri_raw);
+      answer =
+          found == server->options_.paths.end()
+              ? Text(404, server->Known())
+              : found->second(request->query_string == nullptr ? std::string() : std::string(request->query_string));
+    }
+    const int status = answer.status;
+    Send(connection, std::move(answer), method == "GET");
+    return status;
+  }
+
+  // Of requests that civetweb does not understand; they have no method to go by.
+  static int AnswerError(mg_connection* connection, int status, const char*) {
+    Send(connection, Text(status, mg_get_response_code_text(connection, status)), true);
+    return 0;
+  }
+
+  std::string Known() const {
+    std::string text = "nothing here; there are:";
+    for (const auto& [path, handler] : options_.paths) absl::StrAppend(&text, " ", path);
+    return text;
+  }
+
+  const HttpOptions options_;
+  mg_context* context_ = nullptr;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(HttpOptions options) {
+  auto server = std::make_unique<Server>(options);
+  if (absl::Status status = server->Listen(); !status.ok()) {
+    // What civetweb says of a port that it cannot have names neither the port nor the cause.
+    return absl::UnavailableError(absl::StrCat("metrics.listen: '", options.listen,
+                                               "': cannot listen there: the address is not ",
+                                               "this node's or is in use (", status.message(), ")"));
+  }
+  return server;
+}
+
+}  // namespace railsd

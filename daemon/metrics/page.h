@@ -1,0 +1,13 @@
+// The page for people, as page.html has it. The build puts it into the program.
+#ifndef RAILSD_DAEMON_METRICS_PAGE_H_
+#define RAILSD_DAEMON_METRICS_PAGE_H_
+
+#include <string>
+
+namespace railsd {
+
+std::string Page();
+
+}  // namespace railsd
+
+#endif  // RAILSD_DAEMON_METRICS_PAGE_H_

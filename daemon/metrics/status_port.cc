@@ -1,0 +1,138 @@
+#include "daemon/metrics/status_port.h"
+
+#include <openssl/sha.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "daemon/metrics/http_server.h"
+#include "daemon/metrics/page.h"
+#include "daemon/metrics/read_agent.h"
+#include "daemon/service/overview.h"
+#include "proto/json/json.h"
+#include "rails/v1/operator.pb.h"
+
+namespace railsd {
+namespace {
+
+constexpr char kNoAnswer[] = "the engine does not answer; the daemon's log says engine_does_not_answer when that lasts";
+
+HttpAnswer Json(int status, const nlohmann::ordered_json& value) {
+  // Names come from outside; what is no UTF-8 in them must not end the daemon.
+  return {.status = status,
+          .type = "application/json",
+          .body = value.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n"};
+}
+
+HttpAnswer JsonError(int status, const std::string& text) { return Json(status, {{"error", text}}); }
+
+HttpAnswer Text(int status, const std::string& text) { return {.status = status, .body = text + "\n"}; }
+
+// How many finished jobs a query asks for. Nothing when it asks for no number.
+std::optional<uint32_t> FinishedWanted(const std::string& query) {
+  uint32_t wanted = StatusPort::kDefaultFinished;
+  for (const auto part : absl::StrSplit(query, '&')) {
+    const std::pair<absl::string_view, absl::string_view> pair = absl::StrSplit(part, absl::MaxSplits('=', 1));
+    if (pair.first == "finished" && !absl::SimpleAtoi(pair.second, &wanted)) return std::nullopt;
+  }
+  return std::min(wanted, StatusPort::kMaxFinished);
+}
+
+// 'sha256-...' of what stands between the first `<tag>` and its end: the only style and script that the page may have.
+std::string HashOf(absl::string_view page, const std::string& tag) {
+  const size_t start = page.find(absl::StrCat("<", tag, ">"));
+  const size_t end = page.find(absl::StrCat("</", tag, ">"));
+  if (start == absl::string_view::npos || end == absl::string_view::npos) return "'none'";
+  const absl::string_view text = page.substr(start + tag.size() + 2, end - start - tag.size() - 2);
+  unsigned char digest[SHA256_DIGEST_LENGTH];
+  SHA256(reinterpret_cast<const unsigned char*>(text.data()), text.size(), digest);
+  const absl::string_view bytes(reinterpret_cast<const char*>(digest), sizeof(digest));
+  return absl::StrCat("'sha256-", absl::Base64Escape(bytes), "'");
+}
+
+class Port final : public StatusPort {
+ public:
+  Port(MetricSources sources, std::shared_ptr<const ServiceContext> context)
+      : sources_(std::move(sources)), context_(std::move(context)) {
+    sources_.high_water = &high_water_;
+    const std::string page = Page();
+    page_ = {.type = "text/html; charset=utf-8",
+             .body = page,
+             .policy = absl::StrCat("default-src 'none'; style-src ", HashOf(page, "style"), "; script-src ",
+                                    HashOf(page, "script"),
+                                    "; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
+                                    "frame-ancestors 'none'")};
+  }
+
+  absl::Status Listen(const std::string& listen) {
+    HttpOptions options;
+    options.listen = listen;
+    options.paths["/"] = [this](const std::string&) { return page_; };
+    options.paths["/api/v1/status"] = [this](const std::string& query) { return Status(query); };
+    options.paths["/healthz"] = [this](const std::string&) {
+      return ReadAgent(sources_.agent, sources_.deadline) ? Text(200, "ok") : Text(503, kNoAnswer);
+    };
+    options.paths["/readyz"] = [this](const std::string&) { return Ready(); };
+    options.paths["/metrics"] = [this](const std::string&) {
+      return HttpAnswer{.type = "text/plain; version=0.0.4; charset=utf-8", .body = RenderMetrics(sources_)};
+    };
+    absl::StatusOr<std::unique_ptr<HttpServer>> server = HttpServer::Start(std::move(options));
+    if (server.ok()) server_ = *std::move(server);
+    return server.status();
+  }
+
+  int port() const override { return server_->port(); }
+  void SetNotReady(std::string why) override {
+    absl::MutexLock lock(&mutex_);
+    why_not_ready_ = std::move(why);
+  }
+
+ private:
+  HttpAnswer Status(const std::string& query) const {
+    const std::optional<uint32_t> finished = FinishedWanted(query);
+    if (!finished) return JsonError(400, "finished: not a number of jobs");
+    const std::optional<AgentSnapshot> snapshot = ReadAgent(sources_.agent, sources_.deadline);
+    if (!snapshot) return JsonError(503, kNoAnswer);
+    rails::v1::GetOverviewResponse overview;
+    OverviewTo(*snapshot, *context_, *finished, &overview);
+    return Json(200, rails::OverviewJson(overview));
+  }
+
+  HttpAnswer Ready() const {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (!why_not_ready_.empty()) return Text(503, why_not_ready_);
+    }
+    const std::optional<AgentSnapshot> snapshot = ReadAgent(sources_.agent, sources_.deadline);
+    if (!snapshot) return Text(503, kNoAnswer);
+    return snapshot->draining ? Text(503, "draining: running jobs end, nothing new is taken") : Text(200, "ready");
+  }
+
+  HighWater high_water_;
+  MetricSources sources_;  // this and what follows: not changed after construction
+  const std::shared_ptr<const ServiceContext> context_;
+  HttpAnswer page_;
+  mutable absl::Mutex mutex_;
+  std::string why_not_ready_ ABSL_GUARDED_BY(mutex_) = "starting";
+  std::unique_ptr<HttpServer> server_;  // last: its threads use the rest
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<StatusPort>> StatusPort::Start(const std::string& listen, MetricSources sources,
+                                                              std::shared_ptr<const ServiceContext> context) {
+  auto port = std::make_unique<Port>(std::move(sources), std::move(context));
+  if (absl::Status status = port->Listen(listen); !status.ok()) return status;
+  return port;
+}
+
+}  // namespace railsd

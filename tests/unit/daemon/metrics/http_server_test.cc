@@ -1,0 +1,163 @@
+#include "daemon/metrics/http_server.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/unit/daemon/metrics/http_client.h"
+
+namespace railsd {
+namespace {
+
+using ::testing::AnyOf;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+class HttpServerTest : public ::testing::Test {
+ protected:
+  void SetUp() override { Start(absl::Seconds(60)); }
+
+  void Start(absl::Duration patience) {
+    server_.reset();
+    HttpOptions options;
+    options.listen = "127.0.0.1:0";
+    options.threads = 2;
+    options.waiting = 4;
+    options.patience = patience;
+    options.paths["/"] = [](const std::string&) { return HttpAnswer{.body = "root"}; };
+    options.paths["/echo"] = [](const std::string& query) { return HttpAnswer{.body = query}; };
+    options.paths["/long"] = [](const std::string&) { return HttpAnswer{.body = std::string(100'000, 'x')}; };
+    auto server = HttpServer::Start(std::move(options));
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+  }
+  int port() const { return server_->port(); }
+  void ExpectItServes() { EXPECT_THAT(Ask(port(), "GET", "/echo?still=here"), EndsWith("\r\n\r\nstill=here")); }
+
+  std::unique_ptr<HttpServer> server_;
+};
+
+TEST_F(HttpServerTest, AnswersItsPathsWithSaneHeaders) {
+  const std::string answer = Ask(port(), "GET", "/");
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 200 OK\r\n"));
+  EXPECT_THAT(answer, EndsWith("\r\n\r\nroot"));
+  for (const char* header :
+       {"Cache-Control: no-store\r\n", "X-Content-Type-Options: nosniff\r\n", "Referrer-Policy: no-referrer\r\n",
+        "Content-Security-Policy: default-src 'none'", "Connection: close\r\n", "Content-Length: 4\r\n"}) {
+    EXPECT_THAT(answer, HasSubstr(header));
+  }
+  EXPECT_THAT(answer, Not(HasSubstr("Access-Control"))) << "other sites' scripts must not read it";
+  EXPECT_EQ(BodyOf(Ask(port(), "GET", "/echo?a=1&b=%zz")), "a=1&b=%zz");
+  EXPECT_EQ(BodyOf(Ask(port(), "GET", "/echo")), "");
+}
+
+TEST_F(HttpServerTest, HeadIsGetWithoutTheBody) {
+  const std::string get = Ask(port(), "GET", "/long");
+  const std::string head = Ask(port(), "HEAD", "/long");
+  EXPECT_THAT(head, EndsWith("\r\n\r\n"));
+  EXPECT_EQ(head, get.substr(0, head.size()));
+  EXPECT_EQ(BodyOf(get).size(), 100'000u);
+  EXPECT_THAT(Ask(port(), "GET", "/long", "Accept-Encoding: gzip\r\n"), HasSubstr("Content-Encoding: gzip\r\n"));
+}
+
+TEST_F(HttpServerTest, OnlyGetAndHead) {
+  for (const char* method : {"POST", "PUT", "DELETE", "OPTIONS", "PATCH", "PROPFIND", "MKCOL", "CONNECT"}) {
+    SCOPED_TRACE(method);
+    const std::string answer = Ask(port(), method, "/", "Content-Length: 0\r\n");
+    EXPECT_THAT(answer, AnyOf(StartsWith("HTTP/1.1 405 "), StartsWith("HTTP/1.1 400 ")));
+    EXPECT_THAT(answer, AnyOf(HasSubstr("Allow: GET, HEAD\r\n"), StartsWith("HTTP/1.1 400 ")));
+  }
+  EXPECT_THAT(Ask(port(), "POST", "/"), StartsWith("HTTP/1.1 405 "));
+  EXPECT_THAT(Ask(port(), "OPTIONS", "/", "Origin: http://x\r\nAccess-Control-Request-Method: GET\r\n"),
+              StartsWith("HTTP/1.1 405 "));
+  EXPECT_THAT(Ask(port(), "BREW", "/"), StartsWith("HTTP/1.1 4"));
+}
+
+TEST_F(HttpServerTest, NothingElseIsThere) {
+  for (const char* path : {"/etc/passwd", "/../etc/passwd", "/../../../../etc/passwd", "/echo/../../etc/passwd",
+                           "/%2e%2e/%2e%2e/etc/passwd", "/..%2f..%2fetc/passwd", "/..\\..\\etc\\passwd", "//etc/passwd",
+                           "/echo/", "/echo/..", "/./echo", "//echo", "/ECHO", "/index.html", "/cgi-bin/x.cgi"}) {
+    SCOPED_TRACE(path);
+    const std::string answer = Ask(port(), "GET", path);
+    EXPECT_THAT(answer, AnyOf(StartsWith("HTTP/1.1 404 "), StartsWith("HTTP/1.1 400 ")));
+    EXPECT_THAT(answer, Not(HasSubstr("root:")));
+    EXPECT_LT(answer.size(), 600u);
+  }
+  EXPECT_THAT(Ask(port(), "GET", "/nothing"), EndsWith("nothing here; there are: / /echo /long\n"));
+}
+
+TEST_F(HttpServerTest, RequestsAreBounded) {
+  EXPECT_THAT(Ask(port(), "GET", "/", absl::StrCat("X: ", std::string(1 << 20, 'a'), "\r\n")), Not(HasSubstr(" 200 ")));
+  EXPECT_THAT(Ask(port(), "GET", absl::StrCat("/", std::string(1 << 20, 'a'))), Not(HasSubstr(" 200 ")));
+  std::string many;
+  for (int i = 0; i < 2000; ++i) absl::StrAppend(&many, "H", i, ": x\r\n");
+  EXPECT_THAT(Ask(port(), "GET", "/", many), Not(HasSubstr(" 200 ")));
+  ExpectItServes();
+}
+
+TEST_F(HttpServerTest, ARequestWithABodyIsRefused) {
+  Start(absl::Milliseconds(200));  // so long the server waits for bodies that never come
+  EXPECT_THAT(Ask(port(), "GET", "/", "Content-Length: 4\r\n\r\nbody"), StartsWith("HTTP/1.1 400 "));
+  EXPECT_THAT(Ask(port(), "GET", "/", "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"), StartsWith("HTTP/1.1 400 "));
+  EXPECT_THAT(Ask(port(), "GET", "/", "Content-Length: -1\r\n"), StartsWith("HTTP/1.1 4"));
+  EXPECT_THAT(Ask(port(), "GET", "/", "Content-Length: 99999999999999999999\r\n"), StartsWith("HTTP/1.1 4"));
+  EXPECT_THAT(Ask(port(), "GET", "/", "Content-Length: 0\r\n"), StartsWith("HTTP/1.1 200 "));
+  ExpectItServes();
+}
+
+TEST_F(HttpServerTest, WhatIsNoHttp1) {
+  const std::string nul("GET /\0 HTTP/1.1\r\nHost: x\r\n\r\n", 29);
+  for (const std::string& request :
+       {std::string("GET /\r\n\r\n"), std::string("GET / HTTP/0.9\r\n\r\n"), std::string("GET / HTTP/9.9\r\n\r\n"),
+        std::string("GET\r\n\r\n"), std::string("\r\n\r\n"),
+        std::string("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\r\n\r\n"), std::string("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
+        std::string("GET * HTTP/1.1\r\nHost: x\r\n\r\n"), nul}) {
+    EXPECT_THAT(Exchange(port(), request), Not(HasSubstr(" 200 "))) << request;
+  }
+  // A client that does not say whom it asks still gets an answer: there is only one host here.
+  EXPECT_THAT(Exchange(port(), "GET / HTTP/1.0\r\n\r\n"), StartsWith("HTTP/1.1 200 "));
+  EXPECT_THAT(Exchange(port(), "GET / HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 200 "));
+  ExpectItServes();
+}
+
+TEST_F(HttpServerTest, OneRequestForEachConnection) {
+  const std::string request = "GET / HTTP/1.1\r\nHost: x\r\nConnection: keep-alive\r\n\r\n";
+  EXPECT_THAT(Exchange(port(), request + request), EndsWith("\r\n\r\nroot"));
+}
+
+// Clients that never end their requests, or never take their answers, and more of them than there are threads.
+TEST_F(HttpServerTest, ThoseThatDawdleAreCutOff) {
+  Start(absl::Milliseconds(200));
+  std::vector<UniqueFd> sockets;
+  for (int i = 0; i < 40; ++i) {
+    sockets.push_back(ConnectTo(port()));
+    ASSERT_TRUE(sockets.back().valid());
+    const std::string part = i % 2 == 0 ? "GET / HTTP/1.1\r\nX: " : "";
+    ASSERT_EQ(send(sockets.back().get(), part.data(), part.size(), MSG_NOSIGNAL), static_cast<ssize_t>(part.size()));
+  }
+  ExpectItServes();
+  for (const UniqueFd& socket : sockets) EXPECT_THAT(ReadAll(socket), Not(HasSubstr(" 200 ")));
+}
+
+TEST_F(HttpServerTest, EndsWhileClientsAreConnected) {
+  const UniqueFd idle = ConnectTo(port());
+  server_.reset();
+  EXPECT_EQ(ReadAll(idle), "");
+}
+
+TEST_F(HttpServerTest, AnAddressInUseIsTold) {
+  HttpOptions options;
+  options.listen = absl::StrCat("127.0.0.1:", port());
+  const auto second = HttpServer::Start(std::move(options));
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr(absl::StrCat("127.0.0.1:", port())));
+}
+
+}  // namespace
+}  // namespace railsd
