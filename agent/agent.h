@@ -19,6 +19,7 @@
 #include "agent/base/ids.h"
 #include "agent/base/unique_fd.h"
 #include "agent/control/messages.h"
+#include "agent/job/explanation.h"
 #include "agent/job/submission.h"
 #include "agent/plan/plan.h"
 #include "agent/rail/health.h"
@@ -66,6 +67,7 @@ struct AgentOptions {
   absl::Duration peer_lost = absl::Seconds(5);      // jobs wait for a rail to a peer for so long
   absl::Duration max_peer_wait = absl::Minutes(5);  // the longest that a group may choose to wait for a peer
   uint32_t finished_jobs_kept = 256;                // reports per group that Wait can still get
+  uint32_t explained_jobs = 16;                     // finished jobs that can be explained; 0: none, nor running ones
   std::shared_ptr<spdlog::logger> log;
 };
 
@@ -226,6 +228,10 @@ class Agent {
   virtual void DrainRail(std::string rail, bool drained, Callback<absl::Status> done) = 0;
 
   virtual void Snapshot(Callback<AgentSnapshot> done) = 0;
+  // What became of the job: of those that run and the latest AgentOptions::explained_jobs that have ended. `group`: its
+  // group's name, empty for any; `seq` 0: the latest one. NOT_FOUND; INVALID_ARGUMENT when groups of several names have
+  // it; FAILED_PRECONDITION when none are kept.
+  virtual void Explain(std::string group, JobSeq seq, Callback<absl::StatusOr<JobExplanation>> done) = 0;
 };
 
 }  // namespace railsd

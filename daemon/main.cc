@@ -49,6 +49,7 @@ AgentOptions AgentOptionsFrom(const Config& config, BootId boot, std::shared_ptr
   options.peer_lost = config.timeouts.peer_lost;
   options.max_peer_wait = config.timeouts.max_peer_wait;
   options.finished_jobs_kept = config.finished_jobs_kept;
+  options.explained_jobs = config.explained_jobs;
   options.log = std::move(log);
   return options;
 }
@@ -171,9 +172,9 @@ absl::Status Run(Config config) {
 
   // Trainers and operators.
   SessionRegistry sessions;
-  const auto context = std::make_shared<const ServiceContext>(
-      ServiceContext{agent->get(), &sessions, &feed, config.limits, config.node, boot, std::string(kVersion),
-                     config_hash, false, started, [&peers] { return peers->Peers(); }, &balance->meter()});
+  const auto context = std::make_shared<const ServiceContext>(ServiceContext{
+      agent->get(), &sessions, &feed, config.limits, config.node, boot, std::string(kVersion), config_hash, false,
+      started, [&peers] { return peers->Peers(); }, &balance->meter(), config.rails});
   const std::vector<std::string> client_services = {"rails.v1.SessionService", "rails.v1.GroupService",
                                                     "rails.v1.JobService"};
   const std::vector<std::string> operator_services = {"rails.v1.OperatorService"};

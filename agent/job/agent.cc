@@ -151,6 +151,10 @@ class AgentImpl final : public Agent {
     Call(std::move(done),
          [=, rail = std::move(rail)](Engine& engine, auto done) { engine.DrainRail(rail, drained, std::move(done)); });
   }
+  void Explain(std::string group, JobSeq seq, Callback<absl::StatusOr<JobExplanation>> done) override {
+    Call(std::move(done),
+         [=, group = std::move(group)](Engine& engine, auto done) { std::move(done)(engine.Explain(group, seq)); });
+  }
   void Snapshot(Callback<AgentSnapshot> done) override {
     const size_t depth = QueueDepth();
     Push([this, depth, done = std::move(done)](Engine& engine) mutable {

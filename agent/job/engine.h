@@ -57,6 +57,9 @@ class Engine {
   void Drain(absl::Duration limit, Callback<absl::Status> drained);
   void DrainRail(const std::string& rail, bool drained, Callback<absl::Status> done);
   AgentSnapshot Snapshot(size_t queue_depth) const;
+  absl::StatusOr<JobExplanation> Explain(const std::string& group, JobSeq seq) const {
+    return jobs_.Explain(group, seq);
+  }
   // Ends every session; step on until Idle() for the answers to those who wait.
   void Shutdown();
   // No job is active: nothing touches anybody's memory.

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "agent/agent.h"
 #include "agent/job/copier.h"
+#include "agent/job/explanation.h"
 #include "agent/job/fence_slots.h"
 #include "agent/job/groups.h"
 #include "agent/job/node_job.h"
@@ -25,7 +26,7 @@ namespace railsd {
 
 // Owned by the engine's thread. Split over jobs_submit.cc (what trainers ask), jobs_exchange.cc (what peers and rails
 // say), jobs_remote.cc and jobs_rehome.cc (what they say over rails that write into remote memory), jobs_degrade.cc
-// (going on without a node) and jobs_end.cc (how a job ends).
+// (going on without a node), jobs_end.cc (how a job ends) and jobs_explain.cc (what is remembered of its course).
 class JobTable {
  public:
   struct Parts {
@@ -100,6 +101,8 @@ class JobTable {
   // What plans have put onto the rail; late binding and failures may have moved it since.
   uint64_t planned_bytes(size_t rail) const { return planned_bytes_[rail]; }
   void FillCounters(AgentCounters* counters) const;
+  // As Agent::Explain().
+  absl::StatusOr<JobExplanation> Explain(const std::string& group, JobSeq seq) const;
   std::vector<JobReport> ActiveReports() const;
   std::vector<JobReport> FinishedReports() const;
 
@@ -226,7 +229,17 @@ class JobTable {
   // Hands the job to Reap() when nothing of it is left here; ends the parts of an aborted one when it is quiescent.
   void Settle(NodeJob& job);
   bool Quiescent(const NodeJob& job) const;
-  void FillReport(const NodeJob& job, RankPart& part) const;
+  void FillReport(const NodeJob& job, const RankPart& part, JobReport* out) const;
+  // jobs_explain.cc
+  std::unique_ptr<JobTimeline> NewTimeline();
+  void NoteReceived(NodeJob& job, PeerExchange& exchange, RailIndex rail);
+  // `speed`: of all rails, in bytes per second.
+  void FillUse(const NodeJob& job, double speed, JobReport* report) const;
+  // All but the timeline.
+  JobExplanation ExplanationOf(const NodeJob& job) const;
+  // Of a job that is about to be forgotten.
+  void KeepExplanation(NodeJob& job);
+
   absl::Status DeadlineStatus(const NodeJob& job, const RankPart& part) const;
   void Tombstone(const Group& group, JobSeq seq, const absl::Status& why);
   void Sooner(absl::Time deadline) { next_deadline_ = std::min(next_deadline_, deadline); }
@@ -266,7 +279,9 @@ class JobTable {
   size_t active_parts_ = 0;
   uint64_t ingress_left_bytes_ = 0;  // announced to come, not here yet
   AgentCounters counters_;
-  std::deque<JobReport> recent_;  // finished, newest first
+  std::deque<JobReport> recent_;                 // finished, newest first
+  std::deque<JobExplanation> explained_;         // finished, newest first
+  std::unique_ptr<JobTimeline> spare_timeline_;  // storage for the next job
 };
 
 }  // namespace railsd

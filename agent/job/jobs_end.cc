@@ -136,6 +136,7 @@ bool JobTable::Reap() {
   for (const JobKey& key : ended_jobs_) {
     auto it = jobs_.find(key);
     if (it == jobs_.end()) continue;
+    KeepExplanation(*it->second);
     by_tag_.erase(it->second->tag);
     jobs_.erase(it);
   }
@@ -156,8 +157,8 @@ void JobTable::FinishIfDone(NodeJob& job) {
   for (auto& [rank, part] : job.parts) FinishIfDone(job, rank);
 }
 
-void JobTable::FillReport(const NodeJob& job, RankPart& part) const {
-  JobReport& report = part.report;
+void JobTable::FillReport(const NodeJob& job, const RankPart& part, JobReport* out) const {
+  JobReport& report = *out;
   report.elapsed = now_ - part.accepted;
   if (job.started) report.waiting_for_ranks = job.started_at - part.accepted;
   if (job.running) report.waiting_for_peers = job.running_at - job.started_at;
@@ -168,13 +169,15 @@ void JobTable::FillReport(const NodeJob& job, RankPart& part) const {
     report.node_bound = absl::Seconds(NodeBoundSeconds(job.out_bytes, job.in_bytes, speed));
     if (job.started) report.ratio_to_bound = absl::FDivDuration(now_ - job.started_at, report.node_bound);
   }
+  FillUse(job, speed, out);
   report.rail_tx_bytes = job.rail_tx_bytes;
   report.rail_rx_bytes = job.rail_rx_bytes;
   report.rail_planned_bytes = job.rail_planned_bytes;
 }
 
 void JobTable::FinishPart(NodeJob& job, RankPart& part, absl::Status status) {
-  FillReport(job, part);
+  FillReport(job, part, &part.report);
+  part.ended = now_;
   part.report.state = status.ok() ? JobState::kDone : JobState::kFailed;
   part.report.status = std::move(status);
   ++(part.report.status.ok() ? counters_.jobs_done : counters_.jobs_failed);
@@ -273,7 +276,7 @@ void JobTable::Tick() {
           Sooner(waiter.deadline);
           continue;
         }
-        FillReport(*job, part);
+        FillReport(*job, part, &part.report);
         answers.emplace_back(std::move(waiter), part.report);
         waiter.done = nullptr;
       }
@@ -303,7 +306,7 @@ std::vector<JobReport> JobTable::ActiveReports() const {
   for (const auto& [key, job] : jobs_) {
     for (auto& [rank, part] : job->parts) {
       if (part.terminal()) continue;
-      FillReport(*job, part);
+      FillReport(*job, part, &part.report);
       reports.push_back(part.report);
     }
   }

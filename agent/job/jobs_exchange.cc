@@ -42,6 +42,7 @@ bool JobTable::OnMessage(const Peer& from, Offer&& message) {
   auto exchange = job->peers.find(from.index);
   if (exchange == job->peers.end() || exchange->second.offer.has_value()) return false;
   exchange->second.offer = std::move(message);
+  exchange->second.times.offer_received = now_;
   if (job->started && !job->aborting()) Match(*job, *group, exchange->second);
   return true;
 }
@@ -50,6 +51,7 @@ void JobTable::SendOffer(NodeJob& job, PeerExchange& exchange) {
   const Peer& peer = peers_.Get(exchange.peer);
   if (!peer.up || exchange.offer_sent || exchange.left_out) return;
   exchange.offer_sent = true;
+  exchange.times.offer_sent = now_;
   Offer offer;
   offer.job = job.key;
   offer.tag = job.parts.begin()->second.submission.tag;
@@ -180,6 +182,7 @@ void JobTable::SendHeldReadies() {
 void JobTable::SendReady(NodeJob& job, PeerExchange& exchange, uint32_t slot) {
   const Peer& peer = peers_.Get(exchange.peer);
   exchange.ready_sent = true;
+  exchange.times.ready_sent = now_;
   Ready ready;
   ready.job = job.key;
   ready.slot = slot;
@@ -205,6 +208,7 @@ bool JobTable::OnMessage(const Peer& from, Ready&& message) {
   if (exchange == job->peers.end() || !exchange->second.offer_sent) return false;
   if (exchange->second.ready.has_value()) return OnKeysLost(*job, exchange->second, message);
   exchange->second.ready = std::move(message);
+  exchange->second.times.ready_received = now_;
   if (job->aborting()) {
     SendQuiesced(*job);
     return false;
@@ -265,6 +269,7 @@ void JobTable::PlanExchange(NodeJob& job, PeerExchange& exchange) {
   ++counters_.plans;
   counters_.planning_nanoseconds += static_cast<uint64_t>(absl::ToInt64Nanoseconds(absl::Now() - before));
   exchange.planned = true;
+  exchange.times.planned = now_;
   if (remote_) StartFenced(exchange);
   for (const PlanRun& run : workspace_.runs) {
     OutFlow& flow = exchange.out[run.flow];
@@ -397,6 +402,7 @@ void JobTable::OnReceived(RailIndex rail, const RailEvent& event) {
   part.report.bytes_received += event.length_bytes;
   job.rail_rx_bytes[rail.value()] += event.length_bytes;
   peers_.Get(exchange.peer).rails[rail.value()].rx_bytes += event.length_bytes;
+  NoteReceived(job, exchange, rail);
   exchange.in_left_bytes -= event.length_bytes;
   ingress_left_bytes_ -= event.length_bytes;
   if (exchange.in_left_bytes == 0) CloseZones(exchange);

@@ -51,6 +51,7 @@ void JobTable::OnRailLost(RailIndex rail, const Peer& peer) {
 
 void JobTable::CountSent(NodeJob& job, PeerIndex peer, RailIndex rail, uint64_t bytes) {
   job.rail_tx_bytes[rail.value()] += bytes;
+  job.last_acknowledged = job.peers.at(peer).times.last_acknowledged = now_;
   sent_bytes_[rail.value()] += bytes;
   peers_.Get(peer).rails[rail.value()].tx_bytes += bytes;
 }

@@ -234,6 +234,7 @@ void JobTable::OnFence(RailIndex rail, const RailEvent& event) {
   if (std::popcount(fences.seen) < fences.expected) return;
   fences.arrived = true;
   job.parts.at(flow.destination).report.bytes_received += flow.bytes;
+  NoteReceived(job, exchange, rail);
   exchange.in_left_bytes -= flow.bytes;
   ingress_left_bytes_ -= flow.bytes;
   if (exchange.in_left_bytes == 0) CloseZones(exchange);

@@ -158,6 +158,7 @@ NodeJob& JobTable::FindOrCreate(const Group& group, JobKey key) {
   job.rail_tx_bytes.assign(rails_.size(), 0);
   job.rail_rx_bytes.assign(rails_.size(), 0);
   job.rail_planned_bytes.assign(rails_.size(), 0);
+  job.timeline = NewTimeline();
   for (PeerIndex peer : group.peers) {
     job.peers[peer].peer = peer;
     job.peers[peer].left_out = group.Lost(peer);
@@ -318,7 +319,7 @@ void JobTable::Wait(SessionId session, JobKey key, Rank rank, absl::Duration tim
     auto it = job->parts.find(rank);
     if (it != job->parts.end() && !it->second.terminal() && it->second.submission.session == session) {
       if (timeout <= absl::ZeroDuration()) {
-        FillReport(*job, it->second);
+        FillReport(*job, it->second, &it->second.report);
         return std::move(done)(it->second.report);
       }
       it->second.waiters.push_back({now_ + timeout, std::move(done)});

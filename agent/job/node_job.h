@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "agent/agent.h"
 #include "agent/control/messages.h"
+#include "agent/job/explanation.h"
 #include "agent/job/fenced_flow.h"
 #include "agent/job/submission.h"
 #include "agent/job/tracker.h"
@@ -33,6 +34,7 @@ struct RankPart {
   Digest digest{};
   JobReport report;
   absl::Time accepted, deadline;
+  absl::Time ended = absl::InfiniteFuture();
   // Those that its ranges name, held from acceptance to the end: the session cannot give them away meanwhile.
   absl::flat_hash_map<SegmentId, std::shared_ptr<const HeldSegment>> segments;
   uint64_t sends_left_bytes = 0;    // to other nodes, not acknowledged
@@ -62,6 +64,7 @@ struct InFences {
 struct PeerExchange {
   PeerIndex peer;
   bool left_out = false;  // the peer is lost, and the job goes on without it
+  ExchangeTimes times;
   // Sending.
   bool offer_sent = false;
   std::deque<OutFlow> out;  // in the order of the OFFER; addresses are stable
@@ -125,6 +128,9 @@ struct NodeJob {
   bool running = false;                                // every OFFER and READY is here
   uint64_t outstanding_orders = 0;                     // posted, kSendDone not seen
   uint64_t out_bytes = 0, in_bytes = 0;                // across nodes
+  uint64_t posted_bytes = 0;                           // chunks that were posted again count again
+  absl::Time last_acknowledged = absl::InfinitePast(), last_received = absl::InfinitePast();
+  std::unique_ptr<JobTimeline> timeline;  // null when none is kept
   std::vector<uint64_t> rail_tx_bytes, rail_rx_bytes, rail_planned_bytes;
   // A peer has closed its zones early: an ABORT that says why is on its way. Until when it is waited for.
   absl::Time abort_expected_by = absl::InfiniteFuture();

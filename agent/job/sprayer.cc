@@ -20,19 +20,7 @@ constexpr double kWindowSeconds = 1e-3;
 // A rail without work takes from another one only what that one would need longer for than this, and than this many
 // pieces: less is noise, and moving chunks for it would cost the evenness that the plan has made.
 constexpr double kStealSeconds = 10e-3;
-// A stretch shorter than this says nothing of a rail's rate.
-constexpr absl::Duration kMeasurable = absl::Milliseconds(5);
 constexpr uint64_t kStealPieces = 3;
-// Plans go by what was measured only where rails are what limits the exchange: the best one delivers at least this part
-// of its speed, and the other clearly less. Whatever else slows rails slows all of them, and unequal plans for it would
-// cost the evenness at the receivers.
-constexpr double kLimitedByRails = 0.7;
-constexpr double kClearlySlower = 0.8;
-// And only when so many stretches in a row have said so: single ones are slow for want of processor time, too.
-constexpr uint32_t kBelievedStretches = 3;
-// A slow rail keeps a share that is enough to see that it is fast again, and old news is none.
-constexpr double kLeastPart = 0.1;
-constexpr absl::Duration kMeasureKept = absl::Seconds(30);
 
 }  // namespace
 
@@ -198,6 +186,11 @@ bool Sprayer::PostNext(size_t r, PeerIndex peer, absl::Time now) {
   }
   if (fenced != nullptr) OnFencedPosted(*run, r, length);
   ++run->job->outstanding_orders;
+  run->job->posted_bytes += length;
+  if (JobTimeline* timeline = run->job->timeline.get()) {
+    InFlight& posted = in_flight_[cookie];
+    posted.record = timeline->OnPosted(posted.rail, peer, run->source, length, now);
+  }
   run->job->first_chunk_at = std::min(run->job->first_chunk_at, now);
   run->offset_bytes += length;
   run->left_bytes -= length;
@@ -381,46 +374,6 @@ void Sprayer::Take(size_t from, size_t to, PeerIndex peer) {
   ++stolen_chunks_;
 }
 
-double Sprayer::Part(size_t r, absl::Time now) const {
-  const RailState& rail = rails_state_[r];
-  const double speed = (*rails_)[r].speed_bytes_per_s;
-  if (rail.measured == 0 || speed == 0 || now - rail.measured_at > kMeasureKept) return 1;
-  return std::clamp(rail.measured / speed, kLeastPart, 1.0);
-}
-
-double Sprayer::BestPart(absl::Time now) const {
-  double best = 0;
-  for (size_t r = 0; r < rails_state_.size(); ++r) {
-    if (rails_state_[r].measured > 0) best = std::max(best, Part(r, now));
-  }
-  return best;
-}
-
-double Sprayer::PlanSpeed(size_t r, absl::Time now) const {
-  const double speed = (*rails_)[r].speed_bytes_per_s;
-  const double part = Part(r, now), best = BestPart(now);
-  const bool believed = rails_state_[r].slow_stretches >= kBelievedStretches && part < kClearlySlower * best;
-  return options_.late_binding && believed ? speed * part / best : speed;
-}
-
-void Sprayer::Measured(size_t r, double rate, absl::Time now) {
-  RailState& rail = rails_state_[r];
-  rail.measured = rail.measured == 0 ? rate : 0.5 * (rail.measured + rate);
-  rail.measured_at = now;
-  const double best = BestPart(now);
-  const bool slow = best >= kLimitedByRails && rate < kClearlySlower * best * (*rails_)[r].speed_bytes_per_s;
-  rail.slow_stretches = slow ? rail.slow_stretches + 1 : 0;
-}
-
-double Sprayer::Rate(size_t r, absl::Time now) const {
-  const RailState& rail = rails_state_[r];
-  const absl::Duration busy = now - rail.busy_since;
-  if (rail.in_flight_bytes > 0 && busy >= kMeasurable) {
-    return std::max(1.0, static_cast<double>(rail.busy_bytes) / absl::ToDoubleSeconds(busy));
-  }
-  return std::max({1.0, (*rails_)[r].speed_bytes_per_s, rail.measured});
-}
-
 // Late binding: a rail with nothing queued takes work from the one that would need longest for it.
 bool Sprayer::Steal(size_t to, absl::Time now) {
   RailState& rail = rails_state_[to];
@@ -477,16 +430,16 @@ InFlight Sprayer::Finish(const RailEvent& event, absl::Time now) {
     --done.fenced->exchange->rail_orders[done.rail.value()];
   }
   if (done.length_bytes == 0) return done;
+  if (done.job->timeline != nullptr) {
+    done.job->timeline->OnEnded(done.record, done.rail, event.result == SendResult::kAcknowledged, now);
+  }
   RailState& rail = rails_state_[done.rail.value()];
   DestinationQueue& queue = At(done.rail.value(), done.peer);
   queue.in_flight_bytes -= done.length_bytes;
   rail.in_flight_bytes -= done.length_bytes;
   rail.busy_bytes += done.length_bytes;
   if (event.result != SendResult::kAcknowledged) rail.busy_since = absl::InfiniteFuture();  // says nothing of its rate
-  const absl::Duration busy = now - rail.busy_since;
-  if (rail.in_flight_bytes == 0 && busy >= kMeasurable) {
-    Measured(done.rail.value(), static_cast<double>(rail.busy_bytes) / absl::ToDoubleSeconds(busy), now);
-  }
+  if (rail.in_flight_bytes == 0) EndStretch(done.rail.value(), now);
   return done;
 }
 

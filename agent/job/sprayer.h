@@ -49,6 +49,7 @@ struct InFlight {
   FencedFlow* fenced = nullptr;  // of rails that write into remote memory
   bool fence = false;            // the chunk carries one, or is nothing else
   uint8_t round = 0;             // of that fence
+  uint32_t record = 0;           // in the job's timeline, if it has one
 };
 
 struct SprayerOptions {
@@ -144,8 +145,8 @@ class Sprayer {
   double Part(size_t rail, absl::Time now) const;
   // Of the best rail that was measured; 0 when none was.
   double BestPart(absl::Time now) const;
-  // A stretch has ended, with so many bytes per second.
-  void Measured(size_t rail, double rate, absl::Time now);
+  // A stretch has ended.
+  void EndStretch(size_t rail, absl::Time now);
   // What the rail delivers, as far as it is known now.
   double Rate(size_t rail, absl::Time now) const;
   bool Steal(size_t rail, absl::Time now);

@@ -47,6 +47,16 @@ enum class JobState : uint8_t {
   kFailed,
 };
 
+// Useful bytes of both directions over what the rails could have carried since the last local submission (switching
+// efficiency, arXiv 2604.14690), and its factors. Routing efficiency is 1 here: a chunk crosses one rail switch, once.
+// All 0 when nothing crosses nodes.
+struct Efficiency {
+  double total = 0;
+  double data = 0;         // useful bytes over carried ones: less than 1 where chunks were sent again
+  double moving = 0;       // the part of the time in which every peer was ready
+  double utilisation = 0;  // carried bytes over the capacity of that part
+};
+
 // One rank's view of one job. Terminal (kDone, kFailed) means quiescent: nothing touches the rank's ranges any more.
 struct JobReport {
   JobKey job;
@@ -61,10 +71,14 @@ struct JobReport {
   absl::Duration waiting_for_ranks;  // until every local rank had submitted
   absl::Duration waiting_for_peers;  // from then until the last READY
   absl::Duration to_first_chunk;     // from acceptance until the first chunk of the job was handed to a rail
+  // Of the whole job on this node, from the last READY on: until everything that was sent was acknowledged, and
+  // everything that was to come was here.
+  absl::Duration sending, receiving;
   // Of the whole job on this node: max(out, in) / sum of rail speeds, and elapsed since the last local submission
   // over it; 0 when nothing crosses nodes.
   absl::Duration node_bound;
   double ratio_to_bound = 0;
+  Efficiency efficiency;
   std::vector<uint64_t> rail_tx_bytes;  // of the whole job on this node, by rail
   std::vector<uint64_t> rail_rx_bytes;
   std::vector<uint64_t> rail_planned_bytes;  // to be sent, as the plans had it

@@ -39,6 +39,7 @@ struct Context {
 int Fail(const Context& context, ExitCode code, const absl::Status& status);
 
 void AddInspectCommands(CLI::App& app, Context& context);    // status, rails, drain, peers, jobs
+void AddExplainCommand(CLI::App& app, Context& context);     // explain
 void AddPlanCommand(CLI::App& app, Context& context);        // plan
 void AddReplayCommand(CLI::App& app, Context& context);      // replay
 void AddBenchCommand(CLI::App& app, Context& context);       // bench

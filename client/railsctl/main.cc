@@ -79,6 +79,7 @@ int main(int argc, char** argv) {
       ->check([](const std::string& text) { return std::string(rails::ctl::ParseTimeout(text).status().message()); });
 
   rails::ctl::AddInspectCommands(app, context);
+  rails::ctl::AddExplainCommand(app, context);
   rails::ctl::AddPlanCommand(app, context);
   rails::ctl::AddReplayCommand(app, context);
   rails::ctl::AddBenchCommand(app, context);

@@ -93,6 +93,13 @@ absl::StatusOr<v1::GetOverviewResponse> OperatorClient::GetOverview(uint32_t fin
   return impl_->Call(&v1::OperatorService::Stub::GetOverview, request);
 }
 
+absl::StatusOr<v1::ExplainJobResponse> OperatorClient::ExplainJob(const std::string& group, uint64_t seq) {
+  v1::ExplainJobRequest request;
+  request.set_group(group);
+  request.set_seq(seq);
+  return impl_->Call(&v1::OperatorService::Stub::ExplainJob, request);
+}
+
 absl::StatusOr<v1::RailStatus> OperatorClient::DrainRail(const std::string& rail) {
   v1::DrainRailRequest request;
   request.set_rail(rail);

@@ -25,6 +25,8 @@ class OperatorClient {
   absl::StatusOr<v1::ListPeersResponse> ListPeers();
   absl::StatusOr<v1::ListJobsResponse> ListJobs(uint32_t finished_limit);
   absl::StatusOr<v1::GetOverviewResponse> GetOverview(uint32_t finished_limit);
+  // `group` empty: any; `seq` 0: the latest.
+  absl::StatusOr<v1::ExplainJobResponse> ExplainJob(const std::string& group, uint64_t seq);
   // `rail`: its name or its index. Answers with the rail as it is afterwards.
   absl::StatusOr<v1::RailStatus> DrainRail(const std::string& rail);
   absl::StatusOr<v1::RailStatus> UndrainRail(const std::string& rail);

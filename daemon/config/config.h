@@ -74,6 +74,7 @@ struct Config {
   HealthOptions health;
   AgentLimits limits;
   uint32_t finished_jobs_kept = 256;
+  uint32_t explained_jobs = 16;
   uint64_t max_message_bytes = 16 << 20;
   TimeoutsConfig timeouts;
   LogConfig log;

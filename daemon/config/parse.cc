@@ -112,6 +112,7 @@ void ReadLimits(const YamlReader& in, Config* config) {
           {"max_world_size", count(&l.max_world_size, 1 << 16)},
           {"max_waiting_calls", count(&l.max_waiting_calls, 1 << 20)},
           {"finished_jobs_kept", count(&config->finished_jobs_kept, 1 << 20)},
+          {"explained_jobs", [&](const YamlReader& r) { r.Number(&config->explained_jobs, 0, 1024); }},
           {"max_message", [&](const YamlReader& r) { r.Bytes(&config->max_message_bytes, 64 << 10, kGiB); }}});
 }
 

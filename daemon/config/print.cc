@@ -113,6 +113,7 @@ void PrintLimits(YAML::Emitter& out, const Config& config) {
   Number(out, "max_world_size", limits.max_world_size);
   Number(out, "max_waiting_calls", limits.max_waiting_calls);
   Number(out, "finished_jobs_kept", config.finished_jobs_kept);
+  Number(out, "explained_jobs", config.explained_jobs);
   Bytes(out, "max_message", config.max_message_bytes);
   out << EndMap;
 }

@@ -196,6 +196,13 @@ void ReportTo(const JobReport& report, rails::v1::JobReport* out) {
   out->set_waiting_for_ranks_seconds(absl::ToDoubleSeconds(report.waiting_for_ranks));
   out->set_waiting_for_peers_seconds(absl::ToDoubleSeconds(report.waiting_for_peers));
   out->set_to_first_chunk_seconds(absl::ToDoubleSeconds(report.to_first_chunk));
+  out->set_sending_seconds(absl::ToDoubleSeconds(report.sending));
+  out->set_receiving_seconds(absl::ToDoubleSeconds(report.receiving));
+  auto* efficiency = out->mutable_efficiency();
+  efficiency->set_total(report.efficiency.total);
+  efficiency->set_data(report.efficiency.data);
+  efficiency->set_moving(report.efficiency.moving);
+  efficiency->set_utilisation(report.efficiency.utilisation);
   out->set_node_bound_seconds(absl::ToDoubleSeconds(report.node_bound));
   out->set_ratio_to_bound(report.ratio_to_bound);
   out->mutable_rail_tx_bytes()->Add(report.rail_tx_bytes.begin(), report.rail_tx_bytes.end());

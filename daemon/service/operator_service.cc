@@ -1,6 +1,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/service/conversion.h"
 #include "daemon/service/deferred_call.h"
+#include "daemon/service/explain.h"
 #include "daemon/service/overview.h"
 #include "daemon/service/services.h"
 #include "rails/v1/operator.grpc.pb.h"
@@ -47,6 +48,20 @@ class OperatorService final : public rails::v1::OperatorService::CallbackService
     return FromSnapshot([response, limit = request->finished_limit(), context = context_](const auto& snapshot) {
       OverviewTo(snapshot, *context, limit, response);
     });
+  }
+
+  ServerUnaryReactor* ExplainJob(CallbackServerContext*, const rails::v1::ExplainJobRequest* request,
+                                 rails::v1::ExplainJobResponse* response) override {
+    const auto call = DeferredCall::Make();
+    context_->agent->Explain(request->group(), JobSeq(request->seq()),
+                             [call, response, context = context_](absl::StatusOr<JobExplanation> explanation) {
+                               if (!explanation.ok()) {
+                                 call->Answer(explanation.status());
+                                 return;
+                               }
+                               call->Answer(absl::OkStatus(), [&] { ExplanationTo(*explanation, *context, response); });
+                             });
+    return call.get();
   }
 
   ServerUnaryReactor* DrainRail(CallbackServerContext*, const rails::v1::DrainRailRequest* request,

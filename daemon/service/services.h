@@ -35,6 +35,7 @@ struct ServiceContext {
   // Peers as the control streams see them: those never up yet too, whom the agent does not know.
   std::function<std::vector<PeerView>()> peers;
   const BalanceMeter* balance = nullptr;  // null: not measured
+  std::vector<RailSpec> rails = {};       // names and speeds
 };
 
 std::shared_ptr<grpc::Service> MakeSessionService(std::shared_ptr<const ServiceContext> context);

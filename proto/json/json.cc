@@ -188,6 +188,58 @@ Json JobsJson(const v1::ListJobsResponse& jobs) {
   return {{"active", JobArray(jobs.active())}, {"finished", JobArray(jobs.finished())}};
 }
 
+Json ExplanationJson(const v1::ExplainJobResponse& job) {
+  Json ranks = Json::array(), rails = Json::array(), exchanges = Json::array(), chunks = Json::array();
+  for (const auto& rank : job.ranks()) {
+    ranks.push_back({{"rank", rank.rank()},
+                     {"submitted_seconds", rank.submitted_seconds()},
+                     {"ended_seconds", rank.ended_seconds()}});
+  }
+  for (const auto& rail : job.rails()) {
+    rails.push_back({{"rail", rail.rail()},
+                     {"speed_bytes_per_second", rail.speed_bytes_per_second()},
+                     {"planned_bytes", rail.planned_bytes()},
+                     {"tx_bytes", rail.tx_bytes()},
+                     {"rx_bytes", rail.rx_bytes()},
+                     {"chunks", rail.chunks()},
+                     {"returned_chunks", rail.returned_chunks()},
+                     {"first_posted_seconds", rail.first_posted_seconds()},
+                     {"last_acknowledged_seconds", rail.last_acknowledged_seconds()},
+                     {"last_received_seconds", rail.last_received_seconds()},
+                     {"busy_seconds", rail.busy_seconds()}});
+  }
+  for (const auto& exchange : job.exchanges()) {
+    exchanges.push_back({{"node", exchange.node()},
+                         {"out_bytes", exchange.out_bytes()},
+                         {"in_bytes", exchange.in_bytes()},
+                         {"offer_sent_seconds", exchange.offer_sent_seconds()},
+                         {"offer_received_seconds", exchange.offer_received_seconds()},
+                         {"ready_sent_seconds", exchange.ready_sent_seconds()},
+                         {"ready_received_seconds", exchange.ready_received_seconds()},
+                         {"planned_seconds", exchange.planned_seconds()},
+                         {"last_acknowledged_seconds", exchange.last_acknowledged_seconds()},
+                         {"last_received_seconds", exchange.last_received_seconds()},
+                         {"left_out", exchange.left_out()}});
+  }
+  for (const auto& chunk : job.chunks()) {
+    chunks.push_back({{"rail", chunk.rail()},
+                      {"exchange", chunk.exchange()},
+                      {"source_rank", chunk.source_rank()},
+                      {"length_bytes", chunk.length_bytes()},
+                      {"posted_seconds", chunk.posted_seconds()},
+                      {"ended_seconds", chunk.ended_seconds()},
+                      {"returned", chunk.returned()}});
+  }
+  return {{"report", JobJson(job.report())},
+          {"node", job.node()},
+          {"begun_seconds", job.begun_seconds()},
+          {"ranks", std::move(ranks)},
+          {"rails", std::move(rails)},
+          {"exchanges", std::move(exchanges)},
+          {"chunks", std::move(chunks)},
+          {"chunks_left_out", job.chunks_left_out()}};
+}
+
 Json OverviewJson(const v1::GetOverviewResponse& overview) {
   Json balance = Json::array();
   for (const auto& window : overview.balance()) {

@@ -14,6 +14,7 @@ nlohmann::ordered_json RailsJson(const v1::ListRailsResponse& rails);
 nlohmann::ordered_json RailJson(const v1::RailStatus& rail);
 nlohmann::ordered_json PeersJson(const v1::ListPeersResponse& peers);
 nlohmann::ordered_json JobsJson(const v1::ListJobsResponse& jobs);
+nlohmann::ordered_json ExplanationJson(const v1::ExplainJobResponse& job);
 nlohmann::ordered_json OverviewJson(const v1::GetOverviewResponse& overview);
 
 }  // namespace rails

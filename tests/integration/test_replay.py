@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Replays: every workload, every policy, several at once; every byte checked by the ranks that receive it."""
 
+import json
+import subprocess
 import unittest
 from pathlib import Path
 
@@ -48,6 +50,45 @@ class Balance(ReplayTest):
         report = self.replay("--workload", "mixtral", "--bytes-per-rank", "16MiB")
         self.assertLess(report["balance"]["tx_max_over_mean"], 1.01)
         self.assertLess(report["balance"]["rx_max_over_mean"], 1.01)
+
+
+class Explain(ReplayTest):
+    settings = clusters.Settings(nodes=2, rails=3, speed="1gbit")
+
+    def explain(self, node, *arguments):
+        run = subprocess.run([self.cluster.railsctl, "--socket-dir", node.sockets, "explain", *arguments],
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+        return run.returncode, run.stdout, run.stderr
+
+    def test_every_byte_of_a_job_is_accounted_for(self):
+        self.replay("--workload", "uniform", "--ranks-per-node", 2, "--seed", harness.SEED)
+        self.wait_idle()
+        for node, other in zip(self.cluster.nodes, reversed(self.cluster.nodes)):
+            trace = Path(self.cluster.folder) / f"{node.name}.trace.json"
+            code, out, errors = self.explain(node, "--json", "--trace", str(trace))
+            self.assertEqual(code, 0, errors)
+            job = json.loads(out)
+            self.assertEqual((job["node"], job["report"]["state"]), (node.name, "done"))
+            self.assertEqual([exchange["node"] for exchange in job["exchanges"]], [other.name])
+            sent = sum(exchange["out_bytes"] for exchange in job["exchanges"])
+            self.assertEqual(sum(rail["tx_bytes"] for rail in job["rails"]), sent)
+            self.assertEqual(sum(rail["planned_bytes"] for rail in job["rails"]), sent)
+            self.assertEqual(sum(chunk["length_bytes"] for chunk in job["chunks"]), sent)
+            self.assertEqual(len(job["ranks"]), 2)
+            spans = [event for event in json.loads(trace.read_text())["traceEvents"]
+                     if "source_rank" in event.get("args", {})]
+            self.assertEqual(sum(span["args"]["bytes"] for span in spans), sent)
+            code, out, _ = self.explain(node, str(job["report"]["seq"]))
+            self.assertEqual(code, 0)
+            self.assertIn("why\n", out)
+
+    def test_other_jobs_are_refused_with_words(self):
+        code, _, errors = self.explain(self.cluster.nodes[0], "4711")
+        self.assertEqual(code, 1)
+        self.assertIn("no job 4711", errors)
+        code, _, errors = self.explain(self.cluster.nodes[0], "soon")
+        self.assertEqual(code, 2)
+        self.assertIn("'soon'", errors)
 
 
 class FourNodes(ReplayTest):

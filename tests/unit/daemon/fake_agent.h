@@ -124,6 +124,9 @@ class FakeAgent final : public Agent {
     }
     std::move(done)(absl::OkStatus());
   }
+  void Explain(std::string, JobSeq, Callback<absl::StatusOr<JobExplanation>> done) override {
+    std::move(done)(explanation);
+  }
   void Snapshot(Callback<AgentSnapshot> done) override {
     AgentSnapshot copy;
     {
@@ -134,6 +137,7 @@ class FakeAgent final : public Agent {
     std::move(done)(std::move(copy));
   }
 
+  absl::StatusOr<JobExplanation> explanation = absl::NotFoundError("no job");  // set before use
   std::atomic<size_t> message_capacity = ~size_t{0};
   std::atomic<bool> silent = false;  // an engine that hangs: snapshots are never answered
 

@@ -109,6 +109,7 @@ Cluster::Cluster(Options options) : remote_(options.remote), random_(options.see
     agent.boot = node->boot;
     agent.limits = options.limits;
     agent.plan = options.plan;
+    agent.explained_jobs = options.explained_jobs;
     agent.log = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>());
     std::vector<RailPort*> ports;
     for (size_t r = 0; r < options.rails; ++r) {

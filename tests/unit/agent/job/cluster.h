@@ -96,6 +96,7 @@ class Cluster {
     bool connect = true;
     uint32_t fence_room = 1024;
     bool weak_zones = false;
+    uint32_t explained_jobs = 16;
     // Puts something around a rail's transport; null: nothing.
     std::function<std::unique_ptr<RailTransport>(size_t node, size_t rail, std::unique_ptr<RailTransport>)> wrap = {};
   };

@@ -314,6 +314,37 @@ TEST_F(ServicesTest, OperatorsDrainRails) {
   EXPECT_THAT(unknown.error_message(), ::testing::HasSubstr("eth9"));
 }
 
+TEST_F(ServicesTest, JobsAreExplained) {
+  grpc::ClientContext a, b;
+  rails::v1::ExplainJobResponse response;
+  EXPECT_EQ(operators_->ExplainJob(&a, {}, &response).error_code(), grpc::StatusCode::NOT_FOUND);
+  const absl::Time begun = absl::UnixEpoch() + absl::Seconds(1000);
+  JobExplanation job;
+  job.report.job.seq = JobSeq(7);
+  job.report.rail_tx_bytes = {4096};
+  job.report.rail_planned_bytes = {5000};
+  job.begun = begun;
+  job.ranks.push_back({Rank(3), begun + absl::Seconds(1)});
+  job.exchanges.push_back({PeerIndex(4), "n4", 4096, 0, {}, false});
+  job.exchanges[0].times.planned = begun + absl::Seconds(2);
+  job.timeline.Reset(1);
+  const uint32_t record = job.timeline.OnPosted(RailIndex(0), PeerIndex(4), Rank(3), 4096, begun + absl::Seconds(3));
+  job.timeline.OnEnded(record, RailIndex(0), true, begun + absl::Seconds(5));
+  agent_.explanation = job;
+  ASSERT_TRUE(operators_->ExplainJob(&b, {}, &response).ok());
+  EXPECT_EQ(response.report().job().seq(), 7u);
+  EXPECT_EQ(response.ranks(0).submitted_seconds(), 1);
+  EXPECT_EQ(response.ranks(0).ended_seconds(), 0);
+  EXPECT_EQ(response.exchanges(0).planned_seconds(), 2);
+  EXPECT_EQ(response.exchanges(0).offer_sent_seconds(), 0);
+  EXPECT_EQ(response.rails(0).planned_bytes(), 5000u);
+  EXPECT_EQ(response.rails(0).busy_seconds(), 2);
+  ASSERT_EQ(response.chunks_size(), 1);
+  EXPECT_EQ(response.chunks(0).exchange(), 0u);
+  EXPECT_EQ(response.chunks(0).posted_seconds(), 3);
+  EXPECT_EQ(response.chunks(0).ended_seconds(), 5);
+}
+
 TEST(JobWatchTest, ASlowReaderLosesTheOldestAndIsTold) {
   int notified = 0;
   JobWatch watch(3, [&] { ++notified; });

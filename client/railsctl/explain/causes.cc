@@ -1,0 +1,152 @@
+#include "client/railsctl/explain/causes.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "client/railsctl/format.h"
+#include "proto/json/names.h"
+
+namespace rails::ctl {
+namespace {
+
+// Differences below this part of the job's time are not worth a sentence.
+constexpr double kNotable = 0.05;
+// A rail that delivers less than this part of what the best one does, each against its speed, is slow.
+constexpr double kSlow = 0.8;
+// And one that was given more than this over the mean has more to do.
+constexpr double kUneven = 1.02;
+
+double Part(const v1::RailPart& rail, uint64_t bytes) {
+  return rail.speed_bytes_per_second() == 0
+             ? 0
+             : static_cast<double>(bytes) / static_cast<double>(rail.speed_bytes_per_second());
+}
+
+// Of its speed, while it was busy.
+double Delivered(const v1::RailPart& rail) {
+  return rail.busy_seconds() > 0 ? Part(rail, rail.tx_bytes()) / rail.busy_seconds() : 0;
+}
+
+void AddOutcome(const v1::ExplainJobResponse& job, std::vector<std::string>* out) {
+  const v1::JobReport& report = job.report();
+  if (report.state() == v1::JOB_STATE_FAILED) {
+    out->push_back(absl::StrCat("It failed with ", CodeName(report.code()), ": ", report.message(), "."));
+  }
+  if (report.lost_ranks_size() > 0) {
+    out->push_back(absl::StrCat("It went on without the ranks ", absl::StrJoin(report.lost_ranks(), ", "),
+                                ", whose nodes were lost."));
+  }
+}
+
+// Local ranks that kept the others waiting, and peers that kept the node waiting.
+void AddWaits(const v1::ExplainJobResponse& job, std::vector<std::string>* out) {
+  const double notable = kNotable * job.report().elapsed_seconds();
+  const auto last = std::max_element(job.ranks().begin(), job.ranks().end(), [](const auto& a, const auto& b) {
+    return a.submitted_seconds() < b.submitted_seconds();
+  });
+  if (last != job.ranks().end() && last->submitted_seconds() > notable) {
+    out->push_back(absl::StrCat("Rank ", last->rank(), " submitted last, ", FormatSeconds(last->submitted_seconds()),
+                                " after the first; until then nothing of this node could move."));
+  }
+  const v1::ExchangePart* latest = nullptr;
+  for (const auto& exchange : job.exchanges()) {
+    if (latest == nullptr || exchange.offer_received_seconds() > latest->offer_received_seconds()) latest = &exchange;
+  }
+  if (latest != nullptr && latest->offer_received_seconds() - latest->offer_sent_seconds() > notable) {
+    out->push_back(absl::StrCat("Node ", latest->node(), " was the last to offer, ",
+                                FormatSeconds(latest->offer_received_seconds() - latest->offer_sent_seconds()),
+                                " after this one: its ranks submitted later, or it was behind."));
+  }
+  for (const auto& exchange : job.exchanges()) {
+    const double answered =
+        exchange.ready_received_seconds() - std::max(exchange.offer_sent_seconds(), exchange.offer_received_seconds());
+    if (exchange.ready_received_seconds() > 0 && answered > notable) {
+      out->push_back(absl::StrCat("Node ", exchange.node(), " took ", FormatSeconds(answered), " to be ready."));
+    }
+    if (exchange.left_out()) continue;
+    if (exchange.offer_sent_seconds() > 0 && exchange.offer_received_seconds() == 0) {
+      out->push_back(absl::StrCat("Node ", exchange.node(), " has not offered: its ranks have not submitted."));
+    } else if (exchange.offer_received_seconds() > 0 && exchange.ready_received_seconds() == 0 &&
+               exchange.offer_sent_seconds() > 0) {
+      out->push_back(absl::StrCat("Node ", exchange.node(), " is not ready."));
+    }
+  }
+}
+
+std::string WhyLast(const v1::ExplainJobResponse& job, const v1::RailPart& last) {
+  double best = 0, planned = 0, moved = 0;
+  for (const auto& rail : job.rails()) {
+    best = std::max(best, Delivered(rail));
+    planned += Part(rail, rail.planned_bytes()) / job.rails_size();
+    moved += Part(rail, rail.tx_bytes()) / job.rails_size();
+  }
+  if (last.returned_chunks() > 0) {
+    return absl::StrCat("it failed under ", FormatCount(last.returned_chunks(), "chunk"), " and took time to recover");
+  }
+  if (Delivered(last) < kSlow * best) {
+    return absl::StrFormat("it delivered %.2f of its speed while it was busy, the best rail %.2f", Delivered(last),
+                           best);
+  }
+  if (Part(last, last.planned_bytes()) > kUneven * planned) {
+    return absl::StrFormat("the plan gave it %.2f of the mean", Part(last, last.planned_bytes()) / planned);
+  }
+  if (Part(last, last.tx_bytes()) > kUneven * moved) {
+    return absl::StrFormat("it carried %.2f of the mean, part of it taken over from other rails",
+                           Part(last, last.tx_bytes()) / moved);
+  }
+  if (last.last_acknowledged_seconds() - last.first_posted_seconds() - last.busy_seconds() >
+      kNotable * job.report().elapsed_seconds()) {
+    return "it was idle in between: its peers' windows or READYs came late";
+  }
+  return "nothing of this node says why; its last receiver was slow to acknowledge";
+}
+
+void AddRails(const v1::ExplainJobResponse& job, std::vector<std::string>* out) {
+  const v1::RailPart* last = nullptr;
+  const v1::RailPart* first = nullptr;
+  for (const auto& rail : job.rails()) {
+    if (rail.returned_chunks() > 0) {
+      out->push_back(absl::StrCat(rail.rail(), " gave back ", FormatCount(rail.returned_chunks(), "chunk"),
+                                  "; other rails took over."));
+    }
+    if (rail.last_acknowledged_seconds() == 0) continue;
+    if (last == nullptr || rail.last_acknowledged_seconds() > last->last_acknowledged_seconds()) last = &rail;
+    if (first == nullptr || rail.last_acknowledged_seconds() < first->last_acknowledged_seconds()) first = &rail;
+  }
+  if (last == nullptr) return;
+  const double gap = last->last_acknowledged_seconds() - first->last_acknowledged_seconds();
+  if (gap <= kNotable * job.report().elapsed_seconds()) {
+    out->push_back(absl::StrCat("Sending ended on all rails within ", FormatSeconds(gap), "."));
+    return;
+  }
+  out->push_back(absl::StrCat(last->rail(), " ended last, ", FormatSeconds(gap), " after ", first->rail(), ": ",
+                              WhyLast(job, *last), "."));
+}
+
+void AddReceiving(const v1::ExplainJobResponse& job, std::vector<std::string>* out) {
+  const v1::ExchangePart* last = nullptr;
+  double sent = 0;
+  for (const auto& exchange : job.exchanges()) {
+    sent = std::max(sent, exchange.last_acknowledged_seconds());
+    if (last == nullptr || exchange.last_received_seconds() > last->last_received_seconds()) last = &exchange;
+  }
+  if (last == nullptr || last->last_received_seconds() - sent <= kNotable * job.report().elapsed_seconds()) return;
+  out->push_back(absl::StrCat("The last bytes came from ", last->node(), ", ",
+                              FormatSeconds(last->last_received_seconds() - sent),
+                              " after everything from here had arrived: ask there with `railsctl explain`."));
+}
+
+}  // namespace
+
+std::vector<std::string> Causes(const v1::ExplainJobResponse& job) {
+  std::vector<std::string> out;
+  AddOutcome(job, &out);
+  AddWaits(job, &out);
+  AddRails(job, &out);
+  AddReceiving(job, &out);
+  return out;
+}
+
+}  // namespace rails::ctl

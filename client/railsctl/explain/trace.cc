@@ -1,0 +1,126 @@
+// The format: "Trace Event Format", https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.
+#include <algorithm>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/railsctl/explain/render.h"
+#include "proto/json/names.h"
+
+namespace rails::ctl {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kProcess = 1;
+
+class Trace {
+ public:
+  explicit Trace(const std::string& process) {
+    Add({{"name", "process_name"}, {"ph", "M"}, {"pid", kProcess}, {"tid", 0}, {"args", {{"name", process}}}});
+  }
+  // A new row below the others.
+  int Row(const std::string& name) {
+    const int row = ++rows_;
+    Add({{"name", "thread_name"}, {"ph", "M"}, {"pid", kProcess}, {"tid", row}, {"args", {{"name", name}}}});
+    Add({{"name", "thread_sort_index"}, {"ph", "M"}, {"pid", kProcess}, {"tid", row}, {"args", {{"sort_index", row}}}});
+    return row;
+  }
+  // Those that have not ended, or not begun, are left out.
+  void Span(int row, const std::string& name, double from, double to, Json args = Json::object()) {
+    if (to < from || to <= 0) return;
+    Add({{"name", name},
+         {"ph", "X"},
+         {"pid", kProcess},
+         {"tid", row},
+         {"ts", from * 1e6},
+         {"dur", (to - from) * 1e6},
+         {"args", std::move(args)}});
+  }
+  void Mark(int row, const std::string& name, double at) {
+    if (at <= 0) return;
+    Add({{"name", name}, {"ph", "i"}, {"s", "t"}, {"pid", kProcess}, {"tid", row}, {"ts", at * 1e6}});
+  }
+  std::string Dump(Json about) {
+    const Json trace = {
+        {"displayTimeUnit", "ms"}, {"otherData", std::move(about)}, {"traceEvents", std::move(events_)}};
+    return trace.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  }
+
+ private:
+  void Add(Json event) { events_.push_back(std::move(event)); }
+  Json events_ = Json::array();
+  int rows_ = 0;
+};
+
+void AddPhases(const v1::ExplainJobResponse& job, Trace* trace) {
+  const v1::JobReport& report = job.report();
+  const int row = trace->Row(absl::StrCat("job ", report.job().seq()));
+  double started = 0;
+  for (const auto& rank : job.ranks()) started = std::max(started, rank.submitted_seconds());
+  const double running = started + report.waiting_for_peers_seconds();
+  trace->Span(row, "waiting for ranks", 0, started);
+  trace->Span(row, "waiting for peers", started, running);
+  trace->Span(row, "sending", running, running + report.sending_seconds());
+  const int receiving = trace->Row("receiving");
+  trace->Span(receiving, "receiving", running, running + report.receiving_seconds());
+  for (const auto& rank : job.ranks()) {
+    trace->Span(trace->Row(absl::StrCat("rank ", rank.rank())), "submitted to ended", rank.submitted_seconds(),
+                rank.ended_seconds());
+  }
+}
+
+void AddExchanges(const v1::ExplainJobResponse& job, Trace* trace) {
+  for (const auto& exchange : job.exchanges()) {
+    const int row = trace->Row(absl::StrCat("peer ", exchange.node()));
+    trace->Span(row, "until its READY", exchange.offer_sent_seconds(), exchange.ready_received_seconds());
+    trace->Span(row, "sending to it", exchange.planned_seconds(), exchange.last_acknowledged_seconds(),
+                {{"bytes", exchange.out_bytes()}});
+    trace->Mark(row, "its OFFER", exchange.offer_received_seconds());
+    trace->Mark(row, "our READY", exchange.ready_sent_seconds());
+    trace->Mark(row, "last bytes from it", exchange.last_received_seconds());
+  }
+}
+
+// Chunks that overlap in time go to rows of their own.
+void AddRail(const v1::ExplainJobResponse& job, uint32_t index, Trace* trace) {
+  const std::string& name = job.rails(static_cast<int>(index)).rail();
+  std::vector<std::pair<int, double>> rows;  // and until when each is taken
+  for (const auto& chunk : job.chunks()) {
+    if (chunk.rail() != index || chunk.ended_seconds() <= 0) continue;
+    auto free =
+        std::find_if(rows.begin(), rows.end(), [&](const auto& r) { return r.second <= chunk.posted_seconds(); });
+    if (free == rows.end()) {
+      rows.emplace_back(trace->Row(absl::StrCat(name, rows.empty() ? "" : absl::StrCat(" +", rows.size()))), 0);
+      free = std::prev(rows.end());
+    }
+    free->second = chunk.ended_seconds();
+    const auto peer = static_cast<int>(chunk.exchange());
+    const std::string node = peer < job.exchanges_size() ? job.exchanges(peer).node() : "?";
+    trace->Span(
+        free->first, absl::StrCat(chunk.returned() ? "RETURNED, to " : "to ", node), chunk.posted_seconds(),
+        chunk.ended_seconds(),
+        {{"bytes", chunk.length_bytes()}, {"source_rank", chunk.source_rank()}, {"returned", chunk.returned()}});
+  }
+}
+
+}  // namespace
+
+std::string TraceJson(const v1::ExplainJobResponse& job) {
+  const v1::JobReport& report = job.report();
+  Trace trace(absl::StrCat(job.node(), ": job ", report.job().seq(), " of ", report.group()));
+  AddPhases(job, &trace);
+  AddExchanges(job, &trace);
+  for (int rail = 0; rail < job.rails_size(); ++rail) AddRail(job, static_cast<uint32_t>(rail), &trace);
+  return trace.Dump({{"node", job.node()},
+                     {"group", report.group()},
+                     {"seq", report.job().seq()},
+                     {"state", JobStateName(report.state())},
+                     {"begun_seconds", job.begun_seconds()},
+                     {"chunks_left_out", job.chunks_left_out()}});
+}
+
+}  // namespace rails::ctl
