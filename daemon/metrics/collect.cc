@@ -243,7 +243,12 @@ void AddJobs(const JobStatistics& jobs, Page* page) {
   page->Set(Metric::kJobDuration, view.duration);
   page->Set(Metric::kJobWait, view.wait_ranks, {{"for", "ranks"}});
   page->Set(Metric::kJobWait, view.wait_peers, {{"for", "peers"}});
-  page->Set(Metric::kJobWait, view.transfer, {{"for", "transfer"}});
+  page->Set(Metric::kJobWait, view.sending, {{"for", "sending"}});
+  page->Set(Metric::kJobWait, view.receiving, {{"for", "receiving"}});
+  page->Set(Metric::kJobEfficiency, view.efficiency, {{"part", "total"}});
+  page->Set(Metric::kJobEfficiency, view.efficiency_data, {{"part", "data"}});
+  page->Set(Metric::kJobEfficiency, view.efficiency_moving, {{"part", "moving"}});
+  page->Set(Metric::kJobEfficiency, view.efficiency_utilisation, {{"part", "utilisation"}});
   page->Set(Metric::kJobRatio, view.ratio);
   const auto set = [page](const JobStatistics::BalanceView& balance, const char* direction, const char* of) {
     page->Set(Metric::kJobBalanceMaxOverMean, balance.max_over_mean, {{"direction", direction}, {"of", of}});

@@ -20,6 +20,9 @@ std::vector<double> DurationBounds() {
   return bounds;
 }
 
+// Of parts of one.
+std::vector<double> PartBounds() { return {0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1}; }
+
 }  // namespace
 
 void HistogramData::Observe(double value) {
@@ -53,7 +56,12 @@ JobStatistics::JobStatistics(std::vector<uint64_t> rail_speeds)
             HistogramData(DurationBounds()),
             HistogramData(DurationBounds()),
             HistogramData(DurationBounds()),
+            HistogramData(DurationBounds()),
             HistogramData({1.005, 1.01, 1.02, 1.03, 1.04, 1.06, 1.08, 1.1, 1.15, 1.2, 1.3, 1.5, 2, 3, 5, 10}),
+            HistogramData(PartBounds()),
+            HistogramData(PartBounds()),
+            HistogramData(PartBounds()),
+            HistogramData(PartBounds()),
             {},
             {},
             {}} {}
@@ -65,8 +73,15 @@ void JobStatistics::OnJobFinished(SessionId, const JobReport& report) {
   view_.duration.Observe(absl::ToDoubleSeconds(report.elapsed));
   view_.wait_ranks.Observe(absl::ToDoubleSeconds(report.waiting_for_ranks));
   view_.wait_peers.Observe(absl::ToDoubleSeconds(report.waiting_for_peers));
-  view_.transfer.Observe(absl::ToDoubleSeconds(report.elapsed - report.waiting_for_ranks - report.waiting_for_peers));
+  view_.sending.Observe(absl::ToDoubleSeconds(report.sending));
+  view_.receiving.Observe(absl::ToDoubleSeconds(report.receiving));
   if (report.ratio_to_bound > 0) view_.ratio.Observe(report.ratio_to_bound);
+  if (report.efficiency.total > 0) {
+    view_.efficiency.Observe(report.efficiency.total);
+    view_.efficiency_data.Observe(report.efficiency.data);
+    view_.efficiency_moving.Observe(report.efficiency.moving);
+    view_.efficiency_utilisation.Observe(report.efficiency.utilisation);
+  }
   view_.sent.Observe(report.rail_tx_bytes, rail_speeds_);
   view_.received.Observe(report.rail_rx_bytes, rail_speeds_);
   view_.planned.Observe(report.rail_planned_bytes, rail_speeds_);

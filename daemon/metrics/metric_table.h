@@ -70,6 +70,7 @@ enum class Metric : size_t {
   kJobDuration,
   kJobWait,
   kJobRatio,
+  kJobEfficiency,
   kJobBalanceMaxOverMean,
   kJobBalanceJain,
   kSubmissionsRefused,
@@ -166,11 +167,15 @@ inline constexpr std::array<MetricInfo, kMetricCount> kMetricTable = {{
     {"railsd_job_duration_seconds", MetricKind::kHistogram, "",
      "From the acceptance of a rank's part of a job to its end, of jobs that were done."},
     {"railsd_job_wait_seconds", MetricKind::kHistogram, "for",
-     "Part of the duration spent waiting for other ranks of the node (ranks), for READY (peers), and the rest, in "
-     "which "
-     "bytes moved (transfer)."},
+     "Part of the duration spent waiting for other ranks of the node (ranks), for READY (peers), and from then on "
+     "until "
+     "everything was acknowledged (sending) and everything was here (receiving); the last two overlap."},
     {"railsd_job_ratio_to_bound", MetricKind::kHistogram, "",
      "Time of a job on this node over its lower bound, max(out, in) / sum of rail speeds."},
+    {"railsd_job_switching_efficiency", MetricKind::kHistogram, "part",
+     "Useful bytes of a job over what the rails could have carried both ways since the last local submission (total), "
+     "and its factors: useful over carried bytes (data), time in which every peer was ready (moving), use of the rails "
+     "in that time (utilisation)."},
     {"railsd_job_balance_max_over_mean", MetricKind::kHistogram, "direction,of",
      "Busiest rail over the mean of the rails, for each job that was done; see railsd_balance_max_over_mean."},
     {"railsd_job_balance_jain_index", MetricKind::kHistogram, "direction,of",

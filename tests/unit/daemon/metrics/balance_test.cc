@@ -95,6 +95,9 @@ TEST(JobStatisticsTest, BalanceOfJobs) {
   JobReport report;
   report.elapsed = absl::Seconds(3);
   report.waiting_for_ranks = report.waiting_for_peers = absl::Seconds(1);
+  report.sending = absl::Milliseconds(750);
+  report.receiving = absl::Seconds(1);
+  report.efficiency = {0.4, 1, 0.5, 0.8};
   report.rail_tx_bytes = {10, 10};
   report.rail_planned_bytes = {20, 0};
   jobs.OnJobFinished(SessionId(1), report);
@@ -103,7 +106,10 @@ TEST(JobStatisticsTest, BalanceOfJobs) {
   EXPECT_DOUBLE_EQ(view.planned.max_over_mean.sum(), 2);
   EXPECT_DOUBLE_EQ(view.planned.jain.sum(), 0.5);
   EXPECT_DOUBLE_EQ(view.received.max_over_mean.sum(), 0) << "nothing received, nothing observed";
-  EXPECT_DOUBLE_EQ(view.transfer.sum(), 1);
+  EXPECT_DOUBLE_EQ(view.sending.sum(), 0.75);
+  EXPECT_DOUBLE_EQ(view.receiving.sum(), 1);
+  EXPECT_DOUBLE_EQ(view.efficiency_moving.sum(), 0.5);
+  EXPECT_EQ(view.efficiency.counts()[4], 1u) << "0.4 is a bound";
 }
 
 TEST(PortCountersTest, ReadsWhatThereIs) {
