@@ -184,6 +184,13 @@ def verbs(result):
         result.fail(report["trouble"])
 
 
+def integration(result):
+    """Real daemons; a real Prometheus and a browser look at them, where they can be had."""
+    if subprocess.run([ROOT / "dev", "setup", "test"], cwd=ROOT, check=False).returncode != 0:
+        result.notes.append("prometheus or chromium could not be installed: the tests that need them are skipped")
+    ctest(result, "release", "integration")
+
+
 def soak(result, options):
     """All faults at once against real daemons, for `options.minutes`."""
     if not build("release", ["railsd", "railsctl", "rails_test_trainer"]):
@@ -231,6 +238,8 @@ def run_suite(suite, options):
             soak(result, options)
         elif suite == "lint":
             lint(result)
+        elif suite == "integration":
+            integration(result)
         elif suite in ("asan", "tsan"):
             ctest(result, suite)
         else:
