@@ -112,6 +112,7 @@ struct RailView {
   uint64_t in_flight_bytes = 0;  // posted, not acknowledged
   uint64_t window_bytes = 0;     // that may be in flight to one peer
   uint64_t planned_bytes = 0;    // that plans have put onto the rail
+  uint64_t returned_chunks = 0;  // that the rail broke under; they, or what had not arrived, went another way
   size_t command_depth = 0, event_depth = 0;
   uint64_t tx_payload_bytes = 0, rx_payload_bytes = 0, tx_chunks = 0, rx_chunks = 0;
   uint64_t tx_system_calls = 0, rx_system_calls = 0;
@@ -143,11 +144,11 @@ struct AgentCounters {
   uint64_t submissions_refused = 0;
   uint64_t local_copy_bytes = 0;
   uint64_t plans = 0;
+  uint64_t groups_formed = 0;  // epochs that have begun
   uint64_t planning_nanoseconds = 0;
   uint64_t control_messages_in = 0, control_messages_out = 0;
   uint64_t control_messages_ignored = 0;  // of ended jobs, unknown groups, contradicting ones
   uint64_t stolen_chunks = 0;             // moved by late binding
-  uint64_t returned_chunks = 0;           // not arrived when a rail had failed under them; sent another way
   uint64_t rehomed_flows = 0;             // sent again in part, after a rail had failed under them
   uint64_t fence_slots = 0;               // in use: flows that may send a fence to this node
   size_t engine_queue_depth = 0;

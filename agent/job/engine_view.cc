@@ -20,6 +20,7 @@ RailView ViewOfRail(const RailSpec& spec, RailIndex index, const RailHandle& han
   view.window_bytes = sprayer.window_bytes(r);
   view.queued_bytes = sprayer.queued_bytes(r);
   view.in_flight_bytes = sprayer.in_flight_bytes(r);
+  view.returned_chunks = sprayer.returned_chunks(r);
   view.tx_payload_bytes = read(counters.tx_payload_bytes);
   view.rx_payload_bytes = read(counters.rx_payload_bytes);
   view.tx_chunks = read(counters.tx_chunks);
@@ -82,6 +83,7 @@ AgentSnapshot Engine::Snapshot(size_t queue_depth) const {
   snapshot.active_jobs = jobs_.ActiveReports();
   snapshot.finished_jobs = jobs_.FinishedReports();
   jobs_.FillCounters(&snapshot.counters);
+  snapshot.counters.groups_formed = groups_.formed();
   snapshot.counters.control_messages_in = messages_in_;
   snapshot.counters.control_messages_out = outbox_.sent();
   snapshot.counters.control_messages_ignored = messages_ignored_;

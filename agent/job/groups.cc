@@ -181,6 +181,9 @@ Group& GroupTable::Create(const GroupCommit& commit) {
   group->key = commit.key;
   group->epoch = commit.epoch;
   group->recovery = commit.recovery;
+  // A peer's word does not make this node wait for longer than its own configuration allows.
+  group->recovery.wait_limit = std::min(group->recovery.wait_limit, options_.max_peer_wait);
+  ++formed_;
   group->nodes_of_ranks = commit.members;
   group->ranks.resize(commit.members.size());
   for (uint32_t r = 0; r < commit.members.size(); ++r) {

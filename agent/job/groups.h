@@ -101,6 +101,7 @@ class GroupTable {
   // Forgets a group whose local ranks are all gone.
   void EraseIfUnused(Epoch epoch, bool has_jobs);
   const absl::flat_hash_map<Epoch, std::unique_ptr<Group>>& all() const { return groups_; }
+  uint64_t formed() const { return formed_; }  // so far
 
  private:
   struct Joiner {
@@ -132,6 +133,7 @@ class GroupTable {
   absl::Status MissingRanks(const GroupKey& key, const Forming& forming, uint32_t world_size) const;
 
   const AgentOptions& options_;
+  uint64_t formed_ = 0;
   PeerTable* const peers_;
   SessionTable* const sessions_;
   Outbox* const outbox_;

@@ -63,7 +63,6 @@ void JobTable::OnReturned(NodeJob& job, const InFlight& done, const RailEvent& e
   part.sends_left_bytes -= arrived;
   CountSent(job, done.peer, done.rail, arrived);
   if (!job.closed_by.empty()) return;  // its ABORT is on the way
-  ++counters_.returned_chunks;
   const auto refuge = static_cast<uint32_t>(sprayer_.Refuge(done.rail.value(), done.peer));
   sprayer_.Queue(&job, done.flow, done.source, event.zone,
                  {event.zone.index, RailIndex(refuge), event.offset_bytes, event.length_bytes});

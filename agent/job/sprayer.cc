@@ -435,6 +435,7 @@ InFlight Sprayer::Finish(const RailEvent& event, absl::Time now) {
   }
   RailState& rail = rails_state_[done.rail.value()];
   DestinationQueue& queue = At(done.rail.value(), done.peer);
+  rail.returned_chunks += event.result == SendResult::kReturned || event.result == SendResult::kRailFailed;
   queue.in_flight_bytes -= done.length_bytes;
   rail.in_flight_bytes -= done.length_bytes;
   rail.busy_bytes += done.length_bytes;

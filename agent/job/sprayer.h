@@ -96,6 +96,8 @@ class Sprayer {
   // lately where that is clearly less than what another rail is seen to deliver of its own.
   double PlanSpeed(size_t rail, absl::Time now) const;
   uint64_t stolen_chunks() const { return stolen_chunks_; }
+  // Whose rail broke under them.
+  uint64_t returned_chunks(size_t rail) const { return rails_state_[rail].returned_chunks; }
 
  private:
   // A stretch of a flow that waits; linked in its destination's queue.
@@ -118,6 +120,7 @@ class Sprayer {
     std::vector<DestinationQueue> destinations;  // by peer
     Run* fences = nullptr;                       // that wait for room in the rail's queue
     uint64_t queued_bytes = 0, in_flight_bytes = 0;
+    uint64_t returned_chunks = 0;
     size_t turn = 0;  // into the spray order
     uint64_t piece_bytes = 0, window_bytes = 0;
     // A stretch lasts while something is in flight.

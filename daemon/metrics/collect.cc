@@ -152,6 +152,7 @@ void AddRail(const RailView& rail, HighWater* high, Page* page) {
   page->Set(Metric::kRailErrors, rail.disconnects, labels("kind", "disconnect"));
   page->Set(Metric::kRailErrors, rail.connect_failures, labels("kind", "connect"));
   page->Set(Metric::kRailDrained, rail.rx_drained_bytes, labels());
+  page->Set(Metric::kReturnedChunks, rail.returned_chunks, labels());
   if (!rail.device.name.empty()) AddDevice(rail, page);
 }
 
@@ -223,6 +224,7 @@ void AddSnapshot(const AgentSnapshot& snapshot, HighWater* high, Page* page) {
   page->Set(Metric::kGroups, uint64_t{snapshot.groups.size()} - static_cast<uint64_t>(broken), {{"state", "active"}});
   page->Set(Metric::kGroups, static_cast<uint64_t>(broken), {{"state", "broken"}});
   const AgentCounters& counters = snapshot.counters;
+  page->Set(Metric::kGroupsFormed, counters.groups_formed);
   page->Set(Metric::kJobs, counters.jobs_active);
   page->Set(Metric::kControlMessages, counters.control_messages_in, {{"direction", "rx"}});
   page->Set(Metric::kControlMessages, counters.control_messages_out, {{"direction", "tx"}});
@@ -232,7 +234,6 @@ void AddSnapshot(const AgentSnapshot& snapshot, HighWater* high, Page* page) {
   page->Set(Metric::kPlans, counters.plans);
   page->Set(Metric::kPlanningTime, static_cast<double>(counters.planning_nanoseconds) * 1e-9);
   page->Set(Metric::kStolenChunks, counters.stolen_chunks);
-  page->Set(Metric::kReturnedChunks, counters.returned_chunks);
   page->Set(Metric::kRehomedFlows, counters.rehomed_flows);
   page->Set(Metric::kEngineQueueDepth, uint64_t{counters.engine_queue_depth});
 }
@@ -241,6 +242,8 @@ void AddJobs(const JobStatistics& jobs, Page* page) {
   const JobStatistics::View view = jobs.Read();
   for (const auto& [result, count] : view.by_result) page->Set(Metric::kJobsFinished, count, {{"result", result}});
   page->Set(Metric::kJobDuration, view.duration);
+  page->Set(Metric::kJobBytes, view.bytes_sent, {{"direction", "tx"}});
+  page->Set(Metric::kJobBytes, view.bytes_received, {{"direction", "rx"}});
   page->Set(Metric::kJobWait, view.wait_ranks, {{"for", "ranks"}});
   page->Set(Metric::kJobWait, view.wait_peers, {{"for", "peers"}});
   page->Set(Metric::kJobWait, view.sending, {{"for", "sending"}});

@@ -20,6 +20,13 @@ std::vector<double> DurationBounds() {
   return bounds;
 }
 
+// 4 KiB to 64 GiB.
+std::vector<double> ByteBounds() {
+  std::vector<double> bounds;
+  for (double bytes = 4096; bytes <= 64.0 * (1 << 30); bytes *= 8) bounds.push_back(bytes);
+  return bounds;
+}
+
 // Of parts of one.
 std::vector<double> PartBounds() { return {0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1}; }
 
@@ -53,6 +60,8 @@ JobStatistics::JobStatistics(std::vector<uint64_t> rail_speeds)
              {"internal", 0},
              {"unavailable", 0}},
             HistogramData(DurationBounds()),
+            HistogramData(ByteBounds()),
+            HistogramData(ByteBounds()),
             HistogramData(DurationBounds()),
             HistogramData(DurationBounds()),
             HistogramData(DurationBounds()),
@@ -71,6 +80,8 @@ void JobStatistics::OnJobFinished(SessionId, const JobReport& report) {
   ++view_.by_result[absl::AsciiStrToLower(absl::StatusCodeToString(report.status.code()))];
   if (!report.status.ok()) return;
   view_.duration.Observe(absl::ToDoubleSeconds(report.elapsed));
+  view_.bytes_sent.Observe(static_cast<double>(report.bytes_sent));
+  view_.bytes_received.Observe(static_cast<double>(report.bytes_received));
   view_.wait_ranks.Observe(absl::ToDoubleSeconds(report.waiting_for_ranks));
   view_.wait_peers.Observe(absl::ToDoubleSeconds(report.waiting_for_peers));
   view_.sending.Observe(absl::ToDoubleSeconds(report.sending));

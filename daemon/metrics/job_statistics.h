@@ -44,7 +44,7 @@ class JobStatistics final : public AgentObserver {
   };
   struct View {
     std::map<std::string, uint64_t> by_result;  // "ok" or the name of the status
-    HistogramData duration, wait_ranks, wait_peers, sending, receiving, ratio;
+    HistogramData duration, bytes_sent, bytes_received, wait_ranks, wait_peers, sending, receiving, ratio;
     HistogramData efficiency, efficiency_data, efficiency_moving, efficiency_utilisation;
     BalanceView sent, received, planned;
   };

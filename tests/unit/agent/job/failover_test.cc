@@ -18,7 +18,9 @@ using ::testing::HasSubstr;
 
 uint64_t Returned(Cluster& cluster) {
   uint64_t chunks = 0;
-  for (size_t n = 0; n < cluster.size(); ++n) chunks += cluster.node(n).engine->Snapshot(0).counters.returned_chunks;
+  for (size_t n = 0; n < cluster.size(); ++n) {
+    for (const RailView& rail : cluster.node(n).engine->Snapshot(0).rails) chunks += rail.returned_chunks;
+  }
   return chunks;
 }
 

@@ -52,6 +52,19 @@ TEST_P(RecoveryTest, RanksThatDisagreeAreToldSo) {
               AllOf(HasSubstr("wait_limit: 1h"), HasSubstr("timeouts.max_peer_wait")));
 }
 
+TEST_P(RecoveryTest, ACommitDoesNotStretchThePatience) {
+  Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
+  Exchange exchange(&cluster, 2, "g");
+  Choose(exchange, {RecoveryPolicy::kWait, absl::Seconds(10)});
+  for (uint32_t r : {0u, 1u}) exchange.trainer(r).Join("g", 2);
+  cluster.Run([&] {
+    for (GroupCommit* commit : Outgoing<GroupCommit>(cluster, 0)) commit->recovery.wait_limit = absl::Hours(9999);
+    return false;
+  });
+  ASSERT_TRUE(exchange.trainer(1).group.ok()) << exchange.trainer(1).group.status();
+  EXPECT_EQ(exchange.trainer(1).group->recovery.wait_limit, AgentOptions().max_peer_wait);
+}
+
 TEST_P(RecoveryTest, ThePatienceWithAPeerIsThatOfItsMostPatientLivingGroup) {
   Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
   Exchange failing(&cluster, 2, "failing"), short_one(&cluster, 2, "short"), long_one(&cluster, 2, "long");
