@@ -185,9 +185,9 @@ def verbs(result):
 
 
 def integration(result):
-    """Real daemons; a real Prometheus and a browser look at them, where they can be had."""
+    """Real daemons; a real Prometheus, a browser and a terminal look at them, where they can be had."""
     if subprocess.run([ROOT / "dev", "setup", "test"], cwd=ROOT, check=False).returncode != 0:
-        result.notes.append("prometheus or chromium could not be installed: the tests that need them are skipped")
+        result.notes.append("prometheus, chromium or tmux could not be installed: the tests that need them are skipped")
     ctest(result, "release", "integration")
 
 

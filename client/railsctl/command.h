@@ -22,7 +22,8 @@ struct Context {
   std::string socket_dir = "/run/railsd";
   bool json = false;
   absl::Duration timeout = absl::ZeroDuration();  // zero: not given, the command's own
-  bool color = false;                             // standard output is a terminal and people read it
+  bool terminal = false;                          // standard output is one that understands more than letters
+  bool color = false;                             // ... and people read it, who have not said --no-color
 
   std::vector<std::string> arguments;  // as given, without the program's name
 
@@ -40,6 +41,7 @@ int Fail(const Context& context, ExitCode code, const absl::Status& status);
 
 void AddInspectCommands(CLI::App& app, Context& context);    // status, rails, drain, peers, jobs
 void AddExplainCommand(CLI::App& app, Context& context);     // explain
+void AddTopCommand(CLI::App& app, Context& context);         // top
 void AddPlanCommand(CLI::App& app, Context& context);        // plan
 void AddReplayCommand(CLI::App& app, Context& context);      // replay
 void AddBenchCommand(CLI::App& app, Context& context);       // bench

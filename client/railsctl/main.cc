@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -24,7 +25,7 @@ constexpr const char* kExitCodes =
     "  4  Bytes arrived wrong.\n"
     "  5  An input file is missing or bad.\n";
 constexpr const char* kSharedOptions =
-    "\nOptions of every command: --socket-dir, --json, --timeout; see railsctl --help.\n";
+    "\nOptions of every command: --socket-dir, --json, --no-color, --timeout; see railsctl --help.\n";
 
 // What is wrong with the command line, in a sentence for people.
 std::string Describe(const CLI::App& app, const CLI::ParseError& error) {
@@ -38,6 +39,12 @@ std::string Describe(const CLI::App& app, const CLI::ParseError& error) {
     if (!command->get_group().empty()) names.push_back(command->get_name());
   }
   return absl::StrCat("no command '", unknown.front(), "'; the commands are ", absl::StrJoin(names, ", "));
+}
+
+// What a terminal can do is told by the environment, and only there.
+bool IsDumbTerminal() {
+  const char* term = std::getenv("TERM");
+  return term == nullptr || *term == '\0' || absl::string_view(term) == "dumb";
 }
 
 // Says what is wrong, or prints what --help and --version ask for, which are "errors" with code 0.
@@ -72,6 +79,8 @@ int main(int argc, char** argv) {
       ->type_name("DIR")
       ->capture_default_str();
   app.add_flag("--json", context.json, "Prints JSON in base units: bytes and seconds.");
+  bool no_color = false;
+  app.add_flag("--no-color", no_color, "Prints no colours; there are none either when no terminal reads along.");
   std::string timeout;
   app.add_option("--timeout", timeout,
                  "Gives up after this long: a call of a daemon (5s), or an exchange of replay and bench (60s).")
@@ -80,6 +89,7 @@ int main(int argc, char** argv) {
 
   rails::ctl::AddInspectCommands(app, context);
   rails::ctl::AddExplainCommand(app, context);
+  rails::ctl::AddTopCommand(app, context);
   rails::ctl::AddPlanCommand(app, context);
   rails::ctl::AddReplayCommand(app, context);
   rails::ctl::AddBenchCommand(app, context);
@@ -93,7 +103,8 @@ int main(int argc, char** argv) {
     return EndOfParsing(app, context, error);
   }
   if (!timeout.empty()) context.timeout = *rails::ctl::ParseTimeout(timeout);
-  context.color = !context.json && isatty(STDOUT_FILENO) == 1;
+  context.terminal = isatty(STDOUT_FILENO) == 1 && !IsDumbTerminal();
+  context.color = !context.json && !no_color && context.terminal;
   const int code = context.run ? context.run() : static_cast<int>(rails::ctl::kExitUsage);
   return std::fflush(stdout) == 0 || code != 0 ? code : static_cast<int>(rails::ctl::kExitFailed);
 }

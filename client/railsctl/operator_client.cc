@@ -7,7 +7,10 @@
 #include <cstring>
 #include <filesystem>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "rails/v1/operator.grpc.pb.h"
 
 namespace rails::ctl {
@@ -16,6 +19,9 @@ struct OperatorClient::Impl {
   std::string socket;
   absl::Duration timeout;
   std::unique_ptr<v1::OperatorService::Stub> stub;
+  absl::Mutex mutex;
+  bool cancelled ABSL_GUARDED_BY(mutex) = false;
+  absl::flat_hash_set<grpc::ClientContext*> under_way ABSL_GUARDED_BY(mutex);
 
   // The socket's own trouble says more than "failed to connect".
   absl::Status CheckSocket() const {
@@ -28,6 +34,16 @@ struct OperatorClient::Impl {
                                                "; is railsd running, and is --socket-dir its socket directory?"));
   }
 
+  void Begin(grpc::ClientContext* context) {
+    const absl::MutexLock lock(&mutex);
+    under_way.insert(context);
+    if (cancelled) context->TryCancel();
+  }
+  void End(grpc::ClientContext* context) {
+    const absl::MutexLock lock(&mutex);
+    under_way.erase(context);
+  }
+
   template <typename Response, typename Request>
   absl::StatusOr<Response> Call(grpc::Status (v1::OperatorService::Stub::*method)(grpc::ClientContext*, const Request&,
                                                                                   Response*),
@@ -36,7 +52,9 @@ struct OperatorClient::Impl {
     grpc::ClientContext context;
     context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
     Response response;
+    Begin(&context);
     const grpc::Status status = (stub.get()->*method)(&context, request, &response);
+    End(&context);
     if (status.ok()) return response;
     if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
       return absl::UnavailableError(
@@ -63,11 +81,19 @@ OperatorClient::OperatorClient(const std::string& socket_dir, absl::Duration tim
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetMaxReceiveMessageSize(64 << 20);
+  // Who watches a daemon sees soon that it is there again.
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   impl_->stub = v1::OperatorService::NewStub(
       grpc::CreateCustomChannel("unix://" + impl_->socket, grpc::InsecureChannelCredentials(), arguments));
 }
 
 OperatorClient::~OperatorClient() = default;
+
+void OperatorClient::Cancel() {
+  const absl::MutexLock lock(&impl_->mutex);
+  impl_->cancelled = true;
+  for (grpc::ClientContext* context : impl_->under_way) context->TryCancel();
+}
 
 absl::StatusOr<v1::GetStatusResponse> OperatorClient::GetStatus() {
   return impl_->Call(&v1::OperatorService::Stub::GetStatus, v1::GetStatusRequest());

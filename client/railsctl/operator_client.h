@@ -31,6 +31,9 @@ class OperatorClient {
   absl::StatusOr<v1::RailStatus> DrainRail(const std::string& rail);
   absl::StatusOr<v1::RailStatus> UndrainRail(const std::string& rail);
 
+  // Calls that are under way, and all later ones, end at once with CANCELLED.
+  void Cancel();
+
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;

@@ -16,17 +16,6 @@ namespace {
 
 using Align = Table::Align;
 
-Cell RailState(const v1::RailStatus& rail) {
-  if (rail.health().drained()) return Cell("DRAINED", Mark::kWarn);
-  if (rail.health().state() == v1::RAIL_STATE_DOWN) return Cell("DOWN", Mark::kBad);
-  if (rail.health().state() == v1::RAIL_STATE_PROBING) return Cell("PROBING", Mark::kWarn);
-  if (rail.health().state() == v1::RAIL_STATE_SUSPECT) return Cell("SUSPECT", Mark::kWarn);
-  if (rail.peers_known() == 0) return Cell("no peers");
-  if (rail.peers_up() == rail.peers_known()) return Cell("up", Mark::kGood);
-  if (rail.peers_up() == 0) return Cell("DOWN", Mark::kBad);
-  return Cell("DEGRADED", Mark::kWarn);
-}
-
 // A counter that should stay 0.
 Cell Trouble(uint64_t count) { return Cell(absl::StrCat(count), count == 0 ? Mark::kNone : Mark::kWarn); }
 
@@ -120,6 +109,17 @@ std::string DeviceTable(const v1::ListRailsResponse& rails, bool color) {
 
 }  // namespace
 
+Cell RailStateCell(const v1::RailStatus& rail) {
+  if (rail.health().drained()) return Cell("DRAINED", Mark::kWarn);
+  if (rail.health().state() == v1::RAIL_STATE_DOWN) return Cell("DOWN", Mark::kBad);
+  if (rail.health().state() == v1::RAIL_STATE_PROBING) return Cell("PROBING", Mark::kWarn);
+  if (rail.health().state() == v1::RAIL_STATE_SUSPECT) return Cell("SUSPECT", Mark::kWarn);
+  if (rail.peers_known() == 0) return Cell("no peers");
+  if (rail.peers_up() == rail.peers_known()) return Cell("up", Mark::kGood);
+  if (rail.peers_up() == 0) return Cell("DOWN", Mark::kBad);
+  return Cell("DEGRADED", Mark::kWarn);
+}
+
 std::string RenderStatus(const v1::GetStatusResponse& status, bool color) {
   std::string out;
   const auto line = [&out](absl::string_view name, absl::string_view value) {
@@ -167,7 +167,7 @@ std::string RenderRails(const v1::ListRailsResponse& rails, bool color) {
     const uint64_t failed_connects = rail.refused_connections() + rail.connect_failures();
     const std::string address =
         rail.interface().empty() ? rail.address() : absl::StrCat(rail.address(), "%", rail.interface());
-    table.AddRow({absl::StrCat(rail.index()), rail.name(), RailState(rail),
+    table.AddRow({absl::StrCat(rail.index()), rail.name(), RailStateCell(rail),
                   absl::StrCat(rail.peers_up(), "/", rail.peers_known()), address,
                   FormatBitRate(static_cast<double>(rail.speed_bytes_per_second())),
                   FormatBitRate(static_cast<double>(rail.measured_bytes_per_second())),
@@ -203,7 +203,7 @@ std::string RenderRailRates(const v1::ListRailsResponse& before, const v1::ListR
       rx = static_cast<double>(rail.rx_payload_bytes() - old->rx_payload_bytes()) / seconds;
     }
     const auto speed = static_cast<double>(rail.speed_bytes_per_second());
-    table.AddRow({absl::StrCat(rail.index()), rail.name(), RailState(rail), FormatBitRate(tx),
+    table.AddRow({absl::StrCat(rail.index()), rail.name(), RailStateCell(rail), FormatBitRate(tx),
                   Bar(tx, speed, kBarWidth), FormatBitRate(rx), Bar(rx, speed, kBarWidth),
                   FormatBytes(rail.queued_bytes()), FormatBytes(rail.in_flight_bytes())});
   }

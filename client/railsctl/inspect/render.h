@@ -4,9 +4,13 @@
 
 #include <string>
 
+#include "client/railsctl/table.h"
 #include "rails/v1/operator.pb.h"
 
 namespace rails::ctl {
+
+// "up", "DEGRADED", "DRAINED", ... of one rail; unmarked as "no peers" where there is nobody to reach.
+Cell RailStateCell(const v1::RailStatus& rail);
 
 // For people: aligned, units scaled; what is not healthy is in capitals, and coloured when `color`.
 std::string RenderStatus(const v1::GetStatusResponse& status, bool color);

@@ -102,7 +102,7 @@ TEST_F(ProcessTest, WrongCommandLinesAreJsonWhenAsked) {
 }
 
 TEST_F(ProcessTest, HelpOfACommandLeadsToTheOptionsOfAll) {
-  EXPECT_THAT(Run("jobs --help").out, HasSubstr("--socket-dir, --json, --timeout; see railsctl --help"));
+  EXPECT_THAT(Run("jobs --help").out, HasSubstr("--socket-dir, --json, --no-color, --timeout; see railsctl --help"));
   EXPECT_THAT(Run("--help").out, Not(HasSubstr("see railsctl --help")));
 }
 
