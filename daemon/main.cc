@@ -174,7 +174,7 @@ absl::Status Run(Config config) {
   SessionRegistry sessions;
   const auto context = std::make_shared<const ServiceContext>(ServiceContext{
       agent->get(), &sessions, &feed, config.limits, config.node, boot, std::string(kVersion), config_hash, false,
-      started, [&peers] { return peers->Peers(); }, &balance->meter(), config.rails});
+      started, [&peers] { return peers->Peers(); }, &balance->meter(), config.rails, log});
   const std::vector<std::string> client_services = {"rails.v1.SessionService", "rails.v1.GroupService",
                                                     "rails.v1.JobService"};
   const std::vector<std::string> operator_services = {"rails.v1.OperatorService"};

@@ -39,7 +39,7 @@ struct Context {
 // Returns `code`.
 int Fail(const Context& context, ExitCode code, const absl::Status& status);
 
-void AddInspectCommands(CLI::App& app, Context& context);    // status, rails, drain, peers, jobs
+void AddInspectCommands(CLI::App& app, Context& context);    // status, rails, drain, peers, jobs, log-level
 void AddExplainCommand(CLI::App& app, Context& context);     // explain
 void AddTopCommand(CLI::App& app, Context& context);         // top
 void AddPlanCommand(CLI::App& app, Context& context);        // plan

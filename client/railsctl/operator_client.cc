@@ -142,4 +142,12 @@ absl::StatusOr<v1::RailStatus> OperatorClient::UndrainRail(const std::string& ra
   return std::move(*response->mutable_rail());
 }
 
+absl::StatusOr<std::string> OperatorClient::SetLogLevel(const std::string& level) {
+  v1::SetLogLevelRequest request;
+  request.set_level(level);
+  absl::StatusOr<v1::SetLogLevelResponse> response = impl_->Call(&v1::OperatorService::Stub::SetLogLevel, request);
+  if (!response.ok()) return response.status();
+  return response->level_before();
+}
+
 }  // namespace rails::ctl

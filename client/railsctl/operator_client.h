@@ -30,6 +30,8 @@ class OperatorClient {
   // `rail`: its name or its index. Answers with the rail as it is afterwards.
   absl::StatusOr<v1::RailStatus> DrainRail(const std::string& rail);
   absl::StatusOr<v1::RailStatus> UndrainRail(const std::string& rail);
+  // An empty `level` changes nothing. Answers with the level before.
+  absl::StatusOr<std::string> SetLogLevel(const std::string& level);
 
   // Calls that are under way, and all later ones, end at once with CANCELLED.
   void Cancel();

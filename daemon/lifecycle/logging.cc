@@ -12,6 +12,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 
 namespace railsd {
@@ -74,6 +75,27 @@ absl::StatusOr<std::shared_ptr<spdlog::logger>> MakeLogger(const LogConfig& conf
   logger->set_level(spdlog::level::from_str(config.level));
   logger->flush_on(spdlog::level::trace);
   return logger;
+}
+
+std::string LogLevelOf(const spdlog::logger& log) {
+  const auto name = spdlog::level::to_string_view(log.level());
+  return std::string(name.data(), name.size());
+}
+
+absl::StatusOr<std::string> SetLogLevel(spdlog::logger* log, absl::string_view level) {
+  static constexpr absl::string_view kLevels[] = {"trace", "debug", "info", "warning", "error", "off"};
+  const absl::string_view name = level == "warn" ? "warning" : level;
+  if (std::find(std::begin(kLevels), std::end(kLevels), name) == std::end(kLevels)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("there is no log level '", level, "': it is one of ", absl::StrJoin(kLevels, ", ")));
+  }
+  const spdlog::level::level_enum before = log->level(), after = spdlog::level::from_str(std::string(name));
+  const std::string before_name = LogLevelOf(*log);
+  // Under the one of the two that lets it through.
+  if (after < before) log->set_level(after);
+  log->warn("log_level_set level={} before={} hint=\"until the daemon ends\"", std::string(name), before_name);
+  log->set_level(after);
+  return before_name;
 }
 
 std::shared_ptr<spdlog::logger> NullLogger() {

@@ -17,6 +17,13 @@ namespace railsd {
 
 // Writes each line at once to standard error or the file. Error: the file cannot be opened.
 absl::StatusOr<std::shared_ptr<spdlog::logger>> MakeLogger(const LogConfig& config);
+// The level from which on the logger logs: "trace", "debug", "info", "warning", "error" or "off". Any thread.
+std::string LogLevelOf(const spdlog::logger& log);
+// Sets it, at once and for all threads, and logs that as a warning, unless warnings are logged neither before nor
+// after. Returns the level before. Error: INVALID_ARGUMENT, naming `level` and those that there are; "warn" is
+// "warning".
+absl::StatusOr<std::string> SetLogLevel(spdlog::logger* log, absl::string_view level);
+
 // Drops everything; for tests.
 std::shared_ptr<spdlog::logger> NullLogger();
 

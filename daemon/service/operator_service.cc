@@ -1,4 +1,5 @@
 #include "absl/strings/str_cat.h"
+#include "daemon/lifecycle/logging.h"
 #include "daemon/service/conversion.h"
 #include "daemon/service/deferred_call.h"
 #include "daemon/service/explain.h"
@@ -62,6 +63,17 @@ class OperatorService final : public rails::v1::OperatorService::CallbackService
                                call->Answer(absl::OkStatus(), [&] { ExplanationTo(*explanation, *context, response); });
                              });
     return call.get();
+  }
+
+  ServerUnaryReactor* SetLogLevel(CallbackServerContext* context, const rails::v1::SetLogLevelRequest* request,
+                                  rails::v1::SetLogLevelResponse* response) override {
+    const absl::StatusOr<std::string> before = request->level().empty()
+                                                   ? LogLevelOf(*context_->log)
+                                                   : railsd::SetLogLevel(context_->log.get(), request->level());
+    if (before.ok()) response->set_level_before(*before);
+    ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(ToGrpc(before.status()));
+    return reactor;
   }
 
   ServerUnaryReactor* DrainRail(CallbackServerContext*, const rails::v1::DrainRailRequest* request,

@@ -36,6 +36,7 @@ struct ServiceContext {
   std::function<std::vector<PeerView>()> peers;
   const BalanceMeter* balance = nullptr;  // null: not measured
   std::vector<RailSpec> rails = {};       // names and speeds
+  std::shared_ptr<spdlog::logger> log = {};
 };
 
 std::shared_ptr<grpc::Service> MakeSessionService(std::shared_ptr<const ServiceContext> context);

@@ -116,6 +116,42 @@ class Outside(harness.ClusterTest):
         self.assertIn("no.csv", run.stderr)
 
 
+class LogLevel(harness.ClusterTest):
+    """The level of the log changes while the daemon runs."""
+
+    def lines(self, node, pattern):
+        return re.findall(rf"(?m)^\S+ {pattern}", node.log.read_text())
+
+    def reconnect(self):
+        """n1 comes back, which n0 logs; only the control link is a debug line."""
+        self.cluster.stop_node(self.cluster.nodes[1])
+        self.cluster.start_node(self.cluster.nodes[1])
+        self.cluster.wait_ready()
+
+    def test_debug_lines_come_and_go(self):
+        node = self.cluster.nodes[0]
+        self.assertEqual(self.cluster.ctl_json(node, "log-level"), {"level": "info", "level_before": "info"})
+        self.assertEqual(self.lines(node, "debug"), [])
+        run = self.cluster.ctl(node, "log-level", "debug")
+        self.assertEqual((run.returncode, run.stdout, run.stderr), (0, "debug (it was info)\n", ""))
+        self.assertEqual(len(self.lines(node, "warning log_level_set level=debug before=info")), 1)
+        self.reconnect()
+        self.assertEqual(len(self.lines(node, "debug control_link_up node=n1")), 1)
+        self.assertEqual(self.cluster.ctl_json(node, "log-level", "warn"), {"level": "warning", "level_before": "debug"})
+        ups = len(self.lines(node, "info peer_up"))
+        self.reconnect()
+        self.assertEqual(len(self.lines(node, "debug control_link_up node=n1")), 1)
+        self.assertEqual(len(self.lines(node, "info peer_up")), ups)
+        self.assertEqual(self.cluster.ctl(node, "log-level", "info").returncode, 0)
+
+    def test_levels_that_there_are_not(self):
+        node = self.cluster.nodes[0]
+        run = self.cluster.ctl(node, "log-level", "loud")
+        self.assertEqual((run.returncode, run.stdout), (2, ""))
+        self.assertIn("no log level 'loud': it is one of trace, debug, info, warning, error, off", run.stderr)
+        self.assertEqual(self.cluster.ctl(node, "log-level").stdout, "info\n")
+
+
 class Death(unittest.TestCase):
     """Daemons that stop, die and come back."""
 

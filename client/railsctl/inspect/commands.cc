@@ -1,4 +1,4 @@
-// status, rails, drain, undrain, peers, jobs: one call each, printed.
+// status, rails, drain, undrain, peers, jobs, log-level: one call each, printed.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -60,6 +60,20 @@ int WatchRails(const Context& context, absl::Duration interval) {
   return Fail(context, ExitCodeOfCall(before.status()), before.status());
 }
 
+// Sets the level, or asks for it when `level` is empty.
+int LogLevel(const Context& context, const std::string& level) {
+  const absl::StatusOr<std::string> before = Connect(context).SetLogLevel(level);
+  if (!before.ok()) return Fail(context, ExitCodeOfCall(before.status()), before.status());
+  const std::string now = level.empty() ? *before : level == "warn" ? "warning" : level;
+  if (context.json) {
+    const nlohmann::ordered_json json = {{"level", now}, {"level_before", *before}};
+    std::printf("%s\n", json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+  } else {
+    std::printf("%s%s\n", now.c_str(), level.empty() ? "" : absl::StrCat(" (it was ", *before, ")").c_str());
+  }
+  return kExitOk;
+}
+
 }  // namespace
 
 void AddInspectCommands(CLI::App& app, Context& context) {
@@ -99,6 +113,14 @@ void AddInspectCommands(CLI::App& app, Context& context) {
   add_drain("drain", "Moves traffic off a rail, here and at the peers; what is under way ends, and no chunk is lost.",
             true);
   add_drain("undrain", "Lets traffic return to a rail that was drained.", false);
+
+  CLI::App* log_level = app.add_subcommand("log-level", "Shows or sets the level from which on a daemon logs.");
+  auto level = std::make_shared<std::string>();
+  log_level
+      ->add_option("level", *level,
+                   "trace, debug, info, warning, error or off; until it is set again or the daemon ends.")
+      ->type_name("LEVEL");
+  log_level->callback([&context, level] { context.run = [&context, level] { return LogLevel(context, *level); }; });
 
   CLI::App* peers = app.add_subcommand("peers", "Shows the other nodes and which rails reach them.");
   peers->callback([&context] {

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <spdlog/sinks/ostream_sink.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -50,6 +51,22 @@ TEST(LoggingTest, WritesOneObjectALine) {
 TEST(LoggingTest, AFileThatCannotBeOpenedIsSaid) {
   const auto logger = MakeLogger({"info", "/proc/nowhere/log", LogFormat::kText});
   EXPECT_THAT(std::string(logger.status().message()), HasSubstr("log.file: '/proc/nowhere/log'"));
+}
+
+TEST(LoggingTest, ChangesOfTheLevelAreLoggedWhicheverWayTheyGo) {
+  std::ostringstream text;
+  spdlog::logger log("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(text));
+  log.set_pattern("%l %v");
+  EXPECT_EQ(*SetLogLevel(&log, "off"), "info");
+  log.error("not shown");
+  EXPECT_EQ(*SetLogLevel(&log, "debug"), "off");
+  log.debug("shown");
+  EXPECT_EQ(text.str(),
+            "warning log_level_set level=off before=info hint=\"until the daemon ends\"\n"
+            "warning log_level_set level=debug before=off hint=\"until the daemon ends\"\n"
+            "debug shown\n");
+  EXPECT_EQ(SetLogLevel(&log, "").status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(LogLevelOf(log), "debug");
 }
 
 }  // namespace

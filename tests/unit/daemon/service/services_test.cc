@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/lifecycle/logging.h"
 #include "daemon/service/rpc_server.h"
 #include "rails/v1/group.grpc.pb.h"
 #include "rails/v1/job.grpc.pb.h"
@@ -34,6 +35,7 @@ class ServicesTest : public ::testing::Test {
     context_->node = "n0";
     context_->boot = BootId(77);
     context_->version = "9.9";
+    context_->log = NullLogger();
     context_->peers = [] {
       PeerView view;
       view.node = "n9";
@@ -369,6 +371,24 @@ TEST(RpcServerTest, AnAddressInUseIsSaid) {
   const std::string address = absl::StrCat("127.0.0.1:", (*first)->port());
   const auto second = RpcServer::Start({address, 1 << 20}, {});
   EXPECT_THAT(std::string(second.status().message()), HasSubstr(absl::StrCat("cannot listen on ", address)));
+}
+
+TEST_F(ServicesTest, TheLogLevelIsToldAndSet) {
+  const auto call = [this](const std::string& level) {
+    grpc::ClientContext context;
+    rails::v1::SetLogLevelRequest request;
+    request.set_level(level);
+    rails::v1::SetLogLevelResponse response;
+    const grpc::Status status = operators_->SetLogLevel(&context, request, &response);
+    return status.ok() ? response.level_before() : absl::StrCat(status.error_code(), " ", status.error_message());
+  };
+  EXPECT_EQ(call(""), "info");
+  EXPECT_EQ(call("debug"), "info");
+  EXPECT_EQ(call(""), "debug");
+  EXPECT_EQ(call("Loud"), "3 there is no log level 'Loud': it is one of trace, debug, info, warning, error, off");
+  EXPECT_EQ(call("warn"), "debug");
+  EXPECT_EQ(call("off"), "warning");
+  EXPECT_EQ(call(""), "off");
 }
 
 }  // namespace
