@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "bench"))
 
 import cluster as clusters  # noqa: E402  (found by the line above)
+import lab as labs  # noqa: E402
 
 BUILD = ROOT / "build/release"
 SEED = random.SystemRandom().randrange(1 << 32)
@@ -227,6 +228,22 @@ class ClusterTest(unittest.TestCase):
     def wait_idle(self):
         for node in range(len(self.cluster.nodes)):
             eventually(lambda node=node: self.idle(node), lambda node=node: f"n{node} idle: {self.status(node)}")
+
+
+class FabricTest(ClusterTest):
+    """Tests that share one cluster in network namespaces whose rails have the speed of `settings`; needs root."""
+
+    @classmethod
+    def setUpClass(cls):
+        fabric = contextlib.ExitStack()
+        cls.addClassCleanup(fabric.close)
+        shape = cls.settings
+        try:
+            cls.lab = fabric.enter_context(labs.Lab(nodes=shape.nodes, rails=shape.rails, rate=shape.speed))
+        except labs.LabError as error:
+            raise unittest.SkipTest(str(error)) from error
+        cls.cluster = clusters.Cluster(shape, build=BUILD, addresses=cls.lab)
+        cls.cluster.__enter__()
 
 
 def main():

@@ -12,7 +12,6 @@ import random
 import signal
 import threading
 import time
-import unittest
 
 import harness
 from harness import clusters, eventually
@@ -22,19 +21,8 @@ import lab as labs
 NODES, RAILS = 3, 4
 
 
-class Links(harness.ClusterTest):
+class Links(harness.FabricTest):
     settings = clusters.Settings(nodes=NODES, rails=RAILS, speed="200mbit", sections={"timeouts": {"peer_lost": "30s"}})
-
-    @classmethod
-    def setUpClass(cls):
-        cls.fabric = contextlib.ExitStack()
-        cls.addClassCleanup(cls.fabric.close)
-        try:
-            cls.lab = cls.fabric.enter_context(labs.Lab(nodes=NODES, rails=RAILS, rate="200mbit"))
-        except labs.LabError as error:
-            raise unittest.SkipTest(str(error)) from error
-        cls.cluster = clusters.Cluster(cls.settings, build=harness.BUILD, addresses=cls.lab)
-        cls.cluster.__enter__()
 
     def setUp(self):
         self.draws = random.Random(harness.SEED)

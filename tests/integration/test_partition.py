@@ -5,10 +5,8 @@ Both sides hear which node is lost and that the network is what is cut; nothing 
 of others go on, and when the network is whole again groups are joined anew.
 """
 
-import contextlib
 import random
 import time
-import unittest
 
 import harness
 from harness import MIB, clusters, eventually, join
@@ -20,19 +18,8 @@ LENGTH = 48 * MIB  # half a second and more, so that the cut meets it
 POISON = 9
 
 
-class Partition(harness.ClusterTest):
+class Partition(harness.FabricTest):
     settings = clusters.Settings(nodes=NODES, rails=RAILS, speed="200mbit", sections={"timeouts": {"peer_lost": "3s"}})
-
-    @classmethod
-    def setUpClass(cls):
-        cls.fabric = contextlib.ExitStack()
-        cls.addClassCleanup(cls.fabric.close)
-        try:
-            cls.lab = cls.fabric.enter_context(labs.Lab(nodes=NODES, rails=RAILS, rate="200mbit"))
-        except labs.LabError as error:
-            raise unittest.SkipTest(str(error)) from error
-        cls.cluster = clusters.Cluster(cls.settings, build=harness.BUILD, addresses=cls.lab)
-        cls.cluster.__enter__()
 
     def ports(self, node):
         """The switch's side of every link of a node, with its bridge."""

@@ -45,6 +45,16 @@ struct FaultRates {
 struct FaultCounts {
   uint64_t parts_of_posts = 0, failed_posts = 0, broken = 0, late = 0, lost_sends = 0, lost_arrivals = 0;
   uint64_t repeated_arrivals = 0;
+  FaultCounts& operator+=(const FaultCounts& other) {
+    parts_of_posts += other.parts_of_posts;
+    failed_posts += other.failed_posts;
+    broken += other.broken;
+    late += other.late;
+    lost_sends += other.lost_sends;
+    lost_arrivals += other.lost_arrivals;
+    repeated_arrivals += other.repeated_arrivals;
+    return *this;
+  }
 };
 
 class FaultyTransport final : public RailTransport {

@@ -46,14 +46,7 @@ class FaultTest : public ::testing::TestWithParam<Rails> {
       world.Settle();
       body(world);
       if (HasFailure()) return;
-      const FaultCounts counts = world.counts();
-      sum.parts_of_posts += counts.parts_of_posts;
-      sum.failed_posts += counts.failed_posts;
-      sum.broken += counts.broken;
-      sum.late += counts.late;
-      sum.lost_sends += counts.lost_sends;
-      sum.lost_arrivals += counts.lost_arrivals;
-      sum.repeated_arrivals += counts.repeated_arrivals;
+      sum += world.counts();
       done += world.done();
       for (const auto& [code, n] : world.failed()) failed += n;
     }
