@@ -152,6 +152,7 @@ struct AgentCounters {
   uint64_t rehomed_flows = 0;             // sent again in part, after a rail had failed under them
   uint64_t fence_slots = 0;               // in use: flows that may send a fence to this node
   size_t engine_queue_depth = 0;
+  size_t copy_queue_depth = 0;  // copies between local ranks that wait for a thread
 };
 struct AgentSnapshot {
   std::string node;

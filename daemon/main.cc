@@ -215,6 +215,8 @@ absl::Status Run(Config config) {
     sources.descriptors = descriptors->get();
     sources.calls = &calls;
     sources.balance = &balance->meter();
+    sources.feed = &feed;
+    sources.interfaces = InterfacesOf(config.rails);
     sources.node = config.node;
     sources.version = std::string(kVersion);
     sources.config_hash = config_hash;

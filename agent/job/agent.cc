@@ -159,6 +159,7 @@ class AgentImpl final : public Agent {
     const size_t depth = QueueDepth();
     Push([this, depth, done = std::move(done)](Engine& engine) mutable {
       AgentSnapshot snapshot = engine.Snapshot(depth);
+      snapshot.counters.copy_queue_depth = copier_->depth();
       for (size_t r = 0; r < rails_.size(); ++r) {
         snapshot.rails[r].command_depth = rails_[r]->command_depth();
         snapshot.rails[r].event_depth = rails_[r]->event_depth();

@@ -105,6 +105,7 @@ int Main(int repetitions) {
   MetricSources sources;
   sources.agent = &agent;
   sources.jobs = &jobs;
+  sources.interfaces = std::vector<std::string>(kRails, "lo");
   sources.balance = &balance;
   auto port = StatusPort::Start("127.0.0.1:0", sources, context);
   if (!port.ok()) {

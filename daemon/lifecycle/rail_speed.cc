@@ -31,6 +31,15 @@ std::string InterfaceOf(const std::string& address) {
   return "";
 }
 
+std::vector<std::string> InterfacesOf(const std::vector<RailSpec>& rails) {
+  std::vector<std::string> interfaces;
+  for (const RailSpec& rail : rails) {
+    const bool tcp = rail.kind == RailKind::kTcp;
+    interfaces.push_back(tcp && rail.interface.empty() ? InterfaceOf(rail.address) : rail.interface);
+  }
+  return interfaces;
+}
+
 uint64_t InterfaceSpeed(const std::string& interface) {
   std::ifstream file(absl::StrCat("/sys/class/net/", interface, "/speed"));
   int64_t megabits = 0;

@@ -15,6 +15,8 @@ inline constexpr uint64_t kDefaultRailBytesPerSecond = 1'250'000'000;  // 10gbit
 
 // Interface that has `address` ("ip" or "ip:port"), or empty.
 std::string InterfaceOf(const std::string& address);
+// That of each rail over TCP, by rail: as configured, or the one that has its address; empty where there is none.
+std::vector<std::string> InterfacesOf(const std::vector<RailSpec>& rails);
 // Of an interface as the kernel tells it, in bytes per second; 0 when it does not know.
 uint64_t InterfaceSpeed(const std::string& interface);
 // Fills speeds of 0: from the interface (that of a device's port is known already), else the default with a warning.

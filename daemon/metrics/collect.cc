@@ -92,7 +92,7 @@ class Page {
 };
 
 // Of a rail over verbs.
-void AddDevice(const RailView& rail, Page* page) {
+void AddDevice(const RailView& rail, const std::string& sysfs, Page* page) {
   const RailDevice& device = rail.device;
   const Labels labels = {{"rail", rail.name}};
   page->Set(Metric::kRailDevice, uint64_t{1},
@@ -109,12 +109,27 @@ void AddDevice(const RailView& rail, Page* page) {
   page->Set(Metric::kRailFences, rail.rx_fences, {{"rail", rail.name}, {"direction", "rx"}});
   page->Set(Metric::kRailWeakZones, rail.weak_zones, labels);
   page->Set(Metric::kRailErrors, rail.endpoint_errors, {{"rail", rail.name}, {"kind", "endpoint"}});
-  for (const auto& [counter, value] : ReadRdmaPortCounters(device.name, device.port)) {
+  for (const auto& [counter, value] : ReadRdmaPortCounters(device.name, device.port, sysfs)) {
     page->Set(Metric::kRailPortEvents, value, {{"rail", rail.name}, {"counter", counter}});
   }
 }
 
-void AddRail(const RailView& rail, HighWater* high, Page* page) {
+// Of a rail over TCP.
+void AddInterface(const RailView& rail, const MetricSources& sources, Page* page) {
+  const size_t index = rail.index.value();
+  if (index >= sources.interfaces.size()) return;
+  const InterfaceCounters counters = ReadInterfaceCounters(sources.interfaces[index], sources.sysfs);
+  const auto set = [&](const std::optional<uint64_t>& bytes, const char* direction) {
+    if (bytes) page->Set(Metric::kRailInterfaceBytes, *bytes, {{"rail", rail.name}, {"direction", direction}});
+  };
+  set(counters.tx_bytes, "tx");
+  set(counters.rx_bytes, "rx");
+  for (const auto& [counter, value] : counters.events) {
+    page->Set(Metric::kRailPortEvents, value, {{"rail", rail.name}, {"counter", counter}});
+  }
+}
+
+void AddRail(const RailView& rail, const MetricSources& sources, Page* page) {
   const auto labels = [&](const char* key = nullptr, const char* value = nullptr) {
     Labels out = {{"rail", rail.name}};
     if (key != nullptr) out.push_back({key, value});
@@ -126,7 +141,7 @@ void AddRail(const RailView& rail, HighWater* high, Page* page) {
   page->Set(Metric::kRailWindow, rail.window_bytes, labels());
   page->Set(Metric::kRailMeasuredSpeed, rail.measured_bytes_per_s, labels());
   page->Set(Metric::kRailPayload, rail.tx_payload_bytes, labels("direction", "tx"));
-  page->SetRising(high, Metric::kRailPayload, rail.rx_payload_bytes, labels("direction", "rx"));
+  page->SetRising(sources.high_water, Metric::kRailPayload, rail.rx_payload_bytes, labels("direction", "rx"));
   page->Set(Metric::kRailChunks, rail.tx_chunks, labels("direction", "tx"));
   page->Set(Metric::kRailChunks, rail.rx_chunks, labels("direction", "rx"));
   page->Set(Metric::kRailSystemCalls, rail.tx_system_calls, labels("direction", "tx"));
@@ -153,7 +168,11 @@ void AddRail(const RailView& rail, HighWater* high, Page* page) {
   page->Set(Metric::kRailErrors, rail.connect_failures, labels("kind", "connect"));
   page->Set(Metric::kRailDrained, rail.rx_drained_bytes, labels());
   page->Set(Metric::kReturnedChunks, rail.returned_chunks, labels());
-  if (!rail.device.name.empty()) AddDevice(rail, page);
+  if (rail.device.name.empty()) {
+    AddInterface(rail, sources, page);
+  } else {
+    AddDevice(rail, sources.sysfs, page);
+  }
 }
 
 // By rail and peer; the number of series is bounded.
@@ -207,10 +226,10 @@ void AddBalance(const BalanceMeter& meter, Page* page) {
   }
 }
 
-void AddSnapshot(const AgentSnapshot& snapshot, HighWater* high, Page* page) {
+void AddSnapshot(const AgentSnapshot& snapshot, const MetricSources& sources, Page* page) {
   page->Set(Metric::kDraining, uint64_t{snapshot.draining});
-  for (const RailView& rail : snapshot.rails) AddRail(rail, high, page);
-  AddPaths(snapshot, high, page);
+  for (const RailView& rail : snapshot.rails) AddRail(rail, sources, page);
+  AddPaths(snapshot, sources.high_water, page);
   uint64_t segments = 0, segment_bytes = 0;
   for (const SessionView& session : snapshot.sessions) {
     segments += session.segments;
@@ -236,6 +255,7 @@ void AddSnapshot(const AgentSnapshot& snapshot, HighWater* high, Page* page) {
   page->Set(Metric::kStolenChunks, counters.stolen_chunks);
   page->Set(Metric::kRehomedFlows, counters.rehomed_flows);
   page->Set(Metric::kEngineQueueDepth, uint64_t{counters.engine_queue_depth});
+  page->Set(Metric::kCopyQueueDepth, uint64_t{counters.copy_queue_depth});
 }
 
 void AddJobs(const JobStatistics& jobs, Page* page) {
@@ -277,6 +297,17 @@ void AddPeers(const PeerHub& peers, Page* page) {
   set("lost", counters.lost);
   set("duplicate", counters.duplicates);
   set("dropped", counters.messages_dropped);
+  const OutboxDepths outboxes = peers.Outboxes();
+  page->Set(Metric::kControlOutboxMessages, uint64_t{outboxes.messages}, {{"of", "all"}});
+  page->Set(Metric::kControlOutboxMessages, uint64_t{outboxes.most_messages}, {{"of", "fullest"}});
+  page->Set(Metric::kControlOutboxBytes, uint64_t{outboxes.bytes}, {{"of", "all"}});
+  page->Set(Metric::kControlOutboxBytes, uint64_t{outboxes.most_bytes}, {{"of", "fullest"}});
+}
+
+void AddWatches(const WatchDepths& depths, Page* page) {
+  page->Set(Metric::kJobWatches, uint64_t{depths.watches});
+  page->Set(Metric::kJobWatchReports, uint64_t{depths.reports}, {{"of", "all"}});
+  page->Set(Metric::kJobWatchReports, uint64_t{depths.most_reports}, {{"of", "fullest"}});
 }
 
 }  // namespace
@@ -290,7 +321,7 @@ std::vector<MetricFamily> CollectMetrics(const MetricSources& sources) {
   std::optional<AgentSnapshot> snapshot;
   if (sources.agent != nullptr) snapshot = ReadAgent(sources.agent, sources.deadline);
   page.Set(Metric::kScrapeFailed, uint64_t{!snapshot});
-  if (snapshot) AddSnapshot(*snapshot, sources.high_water, &page);
+  if (snapshot) AddSnapshot(*snapshot, sources, &page);
   if (sources.jobs != nullptr) AddJobs(*sources.jobs, &page);
   if (sources.balance != nullptr) AddBalance(*sources.balance, &page);
   if (sources.calls != nullptr) {
@@ -298,6 +329,7 @@ std::vector<MetricFamily> CollectMetrics(const MetricSources& sources) {
       page.Set(Metric::kGrpcCalls, count, {{"method", method}, {"code", code}});
     });
   }
+  if (sources.feed != nullptr) AddWatches(sources.feed->Depths(), &page);
   if (sources.peers != nullptr) AddPeers(*sources.peers, &page);
   if (sources.descriptors != nullptr) {
     const DescriptorCounters& counters = sources.descriptors->counters();

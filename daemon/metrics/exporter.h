@@ -3,6 +3,7 @@
 #define RAILSD_DAEMON_METRICS_EXPORTER_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "agent/agent.h"
@@ -11,6 +12,7 @@
 #include "daemon/metrics/job_statistics.h"
 #include "daemon/peer/peer_hub.h"
 #include "daemon/service/call_counters.h"
+#include "daemon/service/job_feed.h"
 #include "daemon/session/descriptor_server.h"
 
 namespace railsd {
@@ -23,8 +25,11 @@ struct MetricSources {
   const DescriptorServer* descriptors = nullptr;
   const CallCounters* calls = nullptr;
   const BalanceMeter* balance = nullptr;
+  const JobFeed* feed = nullptr;
   HighWater* high_water = nullptr;  // the server brings its own
   std::string node, version, config_hash;
+  std::vector<std::string> interfaces;  // that have the addresses of the rails over TCP, by rail; empty: not known
+  std::string sysfs = "/sys";
   bool tls = false;
   absl::Time started;
   absl::Duration deadline = absl::Seconds(2);  // for the engine to answer

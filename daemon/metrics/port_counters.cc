@@ -44,6 +44,9 @@ constexpr const char* kCounters[] = {
     "hw_counters/retrans_pkts",
 };
 
+constexpr const char* kInterfaceEvents[] = {"rx_errors",  "tx_errors",        "rx_dropped",
+                                            "tx_dropped", "rx_missed_errors", "tx_carrier_errors"};
+
 std::optional<uint64_t> ReadNumber(const std::string& path) {
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.valid()) return std::nullopt;
@@ -66,6 +69,18 @@ std::vector<std::pair<std::string, uint64_t>> ReadRdmaPortCounters(const std::st
     const std::string path(name);
     const std::optional<uint64_t> value = ReadNumber(absl::StrCat(folder, path));
     if (value) counters.emplace_back(path.substr(path.find('/') + 1), *value);
+  }
+  return counters;
+}
+
+InterfaceCounters ReadInterfaceCounters(const std::string& interface, const std::string& sysfs) {
+  InterfaceCounters counters;
+  if (interface.empty() || interface.find('/') != std::string::npos) return counters;
+  const std::string folder = absl::StrCat(sysfs, "/class/net/", interface, "/statistics/");
+  counters.tx_bytes = ReadNumber(folder + "tx_bytes");
+  counters.rx_bytes = ReadNumber(folder + "rx_bytes");
+  for (const char* name : kInterfaceEvents) {
+    if (const std::optional<uint64_t> value = ReadNumber(folder + name)) counters.events.emplace_back(name, *value);
   }
   return counters;
 }

@@ -3,6 +3,7 @@
 #define RAILSD_DAEMON_METRICS_PORT_COUNTERS_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +15,15 @@ namespace railsd {
 // `sysfs` is /sys but in tests.
 std::vector<std::pair<std::string, uint64_t>> ReadRdmaPortCounters(const std::string& device, uint32_t port,
                                                                    const std::string& sysfs = "/sys");
+
+// Of a network interface.
+struct InterfaceCounters {
+  std::optional<uint64_t> tx_bytes, rx_bytes;            // all that pass it, with headers
+  std::vector<std::pair<std::string, uint64_t>> events;  // as above
+};
+
+// Empty without such an interface.
+InterfaceCounters ReadInterfaceCounters(const std::string& interface, const std::string& sysfs = "/sys");
 
 }  // namespace railsd
 

@@ -86,6 +86,7 @@ class Hub final : public PeerHub, public StreamHandler {
   int port() const override { return server_ ? server_->port() : 0; }
   const PeerCounters& counters() const override { return counters_; }
   std::vector<PeerView> Peers() const override;
+  OutboxDepths Outboxes() const override;
   void BreakStreams(const std::string& node) override;
   void Send(const std::string& node, ControlMessage message) override;
   void SetPatience(const std::string& node, absl::Duration patience) override;

@@ -112,6 +112,18 @@ std::vector<PeerView> Hub::Peers() const {
   return out;
 }
 
+OutboxDepths Hub::Outboxes() const {
+  absl::MutexLock lock(&mutex_);
+  OutboxDepths depths;
+  for (const auto& [node, peer] : peers_) {
+    depths.messages += peer->outbox.unacknowledged();
+    depths.bytes += peer->outbox.bytes();
+    depths.most_messages = std::max(depths.most_messages, peer->outbox.unacknowledged());
+    depths.most_bytes = std::max(depths.most_bytes, peer->outbox.bytes());
+  }
+  return depths;
+}
+
 void Hub::BreakStreams(const std::string& node) {
   absl::MutexLock lock(&mutex_);
   const auto it = peers_.find(node);

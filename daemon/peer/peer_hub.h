@@ -46,6 +46,12 @@ struct PeerCounters {
   std::atomic<uint64_t> lost{0};              // links ended from this side
 };
 
+// What peers have not acknowledged: of all of them, and of the one with the most.
+struct OutboxDepths {
+  size_t messages = 0, most_messages = 0;
+  size_t bytes = 0, most_bytes = 0;
+};
+
 class PeerHub : public ControlLink {
  public:
   static std::unique_ptr<PeerHub> Make(PeerHubOptions options);
@@ -61,6 +67,7 @@ class PeerHub : public ControlLink {
   // Every configured or known peer with its state; `rails_up` is empty.
   virtual std::vector<PeerView> Peers() const = 0;
   virtual const PeerCounters& counters() const = 0;
+  virtual OutboxDepths Outboxes() const = 0;
   // Breaks the TCP-level streams to a node without losing the link; for tests of the resend.
   virtual void BreakStreams(const std::string& node) = 0;
 };

@@ -1,5 +1,6 @@
 #include "daemon/service/job_feed.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace railsd {
@@ -22,6 +23,11 @@ std::optional<JobWatch::Item> JobWatch::Pop() {
   Item item{std::move(reports_.front()), std::exchange(missed_, 0)};
   reports_.pop_front();
   return item;
+}
+
+size_t JobWatch::Depth() const {
+  absl::MutexLock lock(&mutex_);
+  return reports_.size();
 }
 
 void JobFeed::OnJobFinished(SessionId session, const JobReport& report) {
@@ -48,6 +54,26 @@ void JobFeed::AddWatch(SessionId session, const std::shared_ptr<JobWatch>& watch
   std::vector<std::weak_ptr<JobWatch>>& watches = watches_[session];
   std::erase_if(watches, [](const std::weak_ptr<JobWatch>& w) { return w.expired(); });
   watches.push_back(watch);
+}
+
+WatchDepths JobFeed::Depths() const {
+  std::vector<std::shared_ptr<JobWatch>> alive;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [session, watches] : watches_) {
+      for (const std::weak_ptr<JobWatch>& watch : watches) {
+        if (std::shared_ptr<JobWatch> held = watch.lock()) alive.push_back(std::move(held));
+      }
+    }
+  }
+  WatchDepths depths;
+  depths.watches = alive.size();
+  for (const std::shared_ptr<JobWatch>& watch : alive) {
+    const size_t reports = watch->Depth();
+    depths.reports += reports;
+    depths.most_reports = std::max(depths.most_reports, reports);
+  }
+  return depths;
 }
 
 }  // namespace railsd

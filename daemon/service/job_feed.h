@@ -27,13 +27,19 @@ class JobWatch {
   JobWatch(size_t capacity, std::function<void()> notify) : capacity_(capacity), notify_(std::move(notify)) {}
   void Push(const JobReport& report);
   std::optional<Item> Pop();
+  size_t Depth() const;
 
  private:
   const size_t capacity_;
   const std::function<void()> notify_;
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
   std::deque<JobReport> reports_ ABSL_GUARDED_BY(mutex_);
   uint64_t missed_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+// How many watches there are, and reports that wait in them: in all, and in the one with the most.
+struct WatchDepths {
+  size_t watches = 0, reports = 0, most_reports = 0;
 };
 
 // Safe to use from any thread.
@@ -48,9 +54,11 @@ class JobFeed final : public AgentObserver {
   // The feed holds the watch only as long as somebody else does.
   void AddWatch(SessionId session, const std::shared_ptr<JobWatch>& watch);
 
+  WatchDepths Depths() const;
+
  private:
   AgentObserver* const next_;
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
   absl::flat_hash_map<SessionId, std::vector<std::weak_ptr<JobWatch>>> watches_ ABSL_GUARDED_BY(mutex_);
 };
 

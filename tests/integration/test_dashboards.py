@@ -22,8 +22,9 @@ sys.path.insert(0, str(harness.ROOT / "tools"))
 import dashboard_lint  # noqa: E402  (found by the line above)
 
 FOLDER = harness.ROOT / "dashboards"
-# Only after errors, or with RDMA devices: what a panel shows of that is empty on a good day.
-QUIET = ("railsd_rail_errors_total", "railsd_rail_port_events_total", 'code!="ok"', "railsd_control_stream_errors_total",
+# Only after errors, with RDMA devices, or with interfaces of their own: what a panel shows of that is empty on a good day.
+QUIET = ("railsd_rail_errors_total", "railsd_rail_port_events_total", "railsd_rail_interface_bytes_total",
+         'code!="ok"', "railsd_control_stream_errors_total",
          "railsd_peer_up", "changes(railsd_rail_flaps_total", "changes(railsd_rail_drains_total")
 
 

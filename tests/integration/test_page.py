@@ -140,6 +140,14 @@ class Fabric(PageTest):
         folder.mkdir(exist_ok=True)
         page.screenshot(folder / f"{name}.png", height)
 
+    def interfaces_count(self, page):
+        """Each rail has an interface of its own here, which counts the payload and the headers around it."""
+        text = page.run("fetch('/metrics').then(answer => answer.text())")
+        for rail in self.cluster.ctl_json(self.cluster.nodes[0], "rails")["rails"]:
+            sent = self.sample(text, "railsd_rail_payload_bytes_total", rail=rail["name"], direction="tx")
+            self.assertGreater(self.sample(text, "railsd_rail_interface_bytes_total", rail=rail["name"], direction="tx"),
+                               sent)
+
     def test_a_rail_goes_down_and_comes_back(self):
         page = self.open(self.lab.command(0))
         self.wait_text(page, "#headline", "8 of 8 rails up")
@@ -150,6 +158,7 @@ class Fabric(PageTest):
             self.wait_text(page, "#finished", "done")
             eventually(lambda: all("MB/s" in text for text in page.texts("#rails .send")), "every rail sends")
             self.fits(page)
+            self.interfaces_count(page)
             self.shot(page, "light")
             page.shape(960, 700)
             self.shot(page, "top", height=790)

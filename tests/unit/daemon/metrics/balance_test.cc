@@ -127,6 +127,24 @@ TEST(PortCountersTest, ReadsWhatThereIs) {
   std::filesystem::remove_all(folder);
 }
 
+TEST(PortCountersTest, OfAnInterface) {
+  const std::string folder = absl::StrCat(::testing::TempDir(), "/interface_counters");
+  const std::string statistics = absl::StrCat(folder, "/class/net/eth0/statistics/");
+  std::filesystem::create_directories(statistics);
+  std::ofstream(statistics + "tx_bytes") << "10\n";
+  std::ofstream(statistics + "rx_errors") << "1\n";
+  std::ofstream(statistics + "tx_dropped") << "2\n";
+  std::ofstream(statistics + "collisions") << "3\n";
+  const InterfaceCounters counters = ReadInterfaceCounters("eth0", folder);
+  EXPECT_EQ(counters.tx_bytes, 10u);
+  EXPECT_EQ(counters.rx_bytes, std::nullopt);
+  EXPECT_THAT(counters.events, ElementsAre(Pair("rx_errors", 1), Pair("tx_dropped", 2)));
+  for (const char* none : {"", "eth1", "../net/eth0", "."}) {
+    EXPECT_TRUE(ReadInterfaceCounters(none, folder).events.empty()) << none;
+  }
+  std::filesystem::remove_all(folder);
+}
+
 TEST(GzipTest, ComesBack) {
   const std::string text(100'000, 'x');
   const absl::StatusOr<std::string> small = Gzip(text);

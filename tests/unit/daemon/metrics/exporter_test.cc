@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <set>
@@ -64,6 +65,7 @@ AgentSnapshot Snapshot() {
   snapshot.groups.resize(3);
   snapshot.groups[0].broken = true;
   snapshot.counters.jobs_active = 4;
+  snapshot.counters.copy_queue_depth = 5;
   snapshot.counters.planning_nanoseconds = 1'500'000;
   return snapshot;
 }
@@ -84,6 +86,7 @@ JobReport Report(absl::Status status, double ratio) {
 
 class ExporterTest : public ::testing::Test {
  protected:
+  void TearDown() override { std::filesystem::remove_all(sources_.sysfs); }
   void SetUp() override {
     agent_.SetSnapshot(Snapshot());
     jobs_.OnJobFinished(SessionId(1), Report(absl::OkStatus(), 1.045));
@@ -98,6 +101,18 @@ class ExporterTest : public ::testing::Test {
     rails[1].tx_payload_bytes += 1000;
     balance_.Add(rails, absl::FromUnixSeconds(2));
     sources_.balance = &balance_;
+    watch_ = std::make_shared<JobWatch>(8, [] {});
+    feed_.AddWatch(SessionId(1), watch_);
+    feed_.AddWatch(SessionId(2), std::make_shared<JobWatch>(8, [] {}));  // nobody holds it
+    for (int i = 0; i < 3; ++i) feed_.OnJobFinished(SessionId(1), Report(absl::OkStatus(), 1));
+    sources_.feed = &feed_;
+    sources_.interfaces = {"eth0", "eth1"};
+    sources_.sysfs = absl::StrCat(::testing::TempDir(), "/exporter_test");
+    const std::string statistics = absl::StrCat(sources_.sysfs, "/class/net/eth0/statistics/");
+    std::filesystem::create_directories(statistics);
+    std::ofstream(statistics + "tx_bytes") << "5000\n";
+    std::ofstream(statistics + "rx_bytes") << "6000\n";
+    std::ofstream(statistics + "rx_dropped") << "3\n";
     ASSERT_NE(rails::v1::WaitJobRequest::descriptor(), nullptr);  // links what CallCounters looks up
     calls_ = std::make_unique<CallCounters>(std::vector<std::string>{"rails.v1.JobService", "rails.v1.NoService"});
     calls_->Count("/grpc.health.v1.Health/Check", 0);
@@ -114,6 +129,8 @@ class ExporterTest : public ::testing::Test {
   FakeAgent agent_;
   JobStatistics jobs_{{1, 1}};
   BalanceMeter balance_;
+  JobFeed feed_{nullptr};
+  std::shared_ptr<JobWatch> watch_;
   std::unique_ptr<CallCounters> calls_;
   MetricSources sources_;
 };

@@ -95,6 +95,22 @@ TEST_F(PeerHubTest, BothSidesComeUpAndCarryMessagesInOrder) {
   }
 }
 
+TEST_F(PeerHubTest, TellsWhatIsNotAcknowledged) {
+  StartBoth();
+  OutboxDepths most;
+  for (uint64_t n = 1; n <= 500; ++n) {
+    a.hub->Send("b", Numbered(n));
+    const OutboxDepths now = a.hub->Outboxes();
+    EXPECT_EQ(now.messages, now.most_messages) << "there is one peer";
+    EXPECT_EQ(now.bytes, now.most_bytes);
+    if (now.messages > most.messages) most = now;
+  }
+  EXPECT_GT(most.messages, 0u);
+  EXPECT_GT(most.bytes, most.messages);
+  ASSERT_TRUE(Eventually([&] { return a.hub->Outboxes().messages == 0; }));
+  EXPECT_EQ(a.hub->Outboxes().bytes, 0u);
+}
+
 TEST_F(PeerHubTest, ABrokenStreamLosesAndDoublesNothing) {
   StartBoth();
   uint64_t sent = 0;
