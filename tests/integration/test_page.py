@@ -22,13 +22,14 @@ import lab as labs
 PHONE = 360  # CSS pixels
 
 
-class PageTest(harness.ClusterTest):
-    """The page of n0, open in a browser."""
+class Page:
+    """Tests on a cluster with the page of n0 open in a browser."""
 
     @classmethod
     def setUpClass(cls):
         if not browser.installed():
             raise unittest.SkipTest("chromium is not installed (Debian's package chromium)")
+        super().setUpClass()
 
     def open(self, command=()):
         page = self.enterContext(browser.Browser(command))
@@ -54,13 +55,8 @@ class PageTest(harness.ClusterTest):
             self.assertIsNone(process.poll(), "the replay has ended too early")
 
 
-class Loopback(PageTest):
+class Loopback(Page, harness.ClusterTest):
     settings = clusters.Settings(nodes=2, rails=4, speed="200mbit")
-
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        super(PageTest, cls).setUpClass()
 
     def get(self, path, **headers):
         request = urllib.request.Request(f"http://{self.cluster.addresses.metrics(0)}{path}", headers=headers)
@@ -118,22 +114,10 @@ class Loopback(PageTest):
         self.assertEqual(page.complaints, [])
 
 
-class Fabric(PageTest):
+class Fabric(Page, harness.FabricTest):
     """Links that carry what real ones do, and fail."""
 
     settings = clusters.Settings(nodes=3, rails=8, speed="50mbit")
-
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        fabric = contextlib.ExitStack()
-        cls.addClassCleanup(fabric.close)
-        try:
-            cls.lab = fabric.enter_context(labs.Lab(nodes=3, rails=8, rate="50mbit"))
-        except labs.LabError as error:
-            raise unittest.SkipTest(str(error)) from error
-        cls.cluster = clusters.Cluster(cls.settings, build=harness.BUILD, addresses=cls.lab)
-        cls.cluster.__enter__()
 
     def shot(self, page, name, height=None):
         folder = harness.BUILD / "screenshots"
