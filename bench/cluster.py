@@ -319,11 +319,12 @@ class Cluster:
         return statuses
 
     def logs(self, nodes=None, lines=40):
-        """The end of the daemons' logs."""
+        """The end of the daemons' logs, without the jobs that went well."""
         parts = []
         for node in nodes or self.nodes:
             if node.log.exists():
-                tail = node.log.read_text(errors="replace").splitlines()[-lines:]
+                log = node.log.read_text(errors="replace").splitlines()
+                tail = [line for line in log if " info job_done " not in line][-lines:]
                 parts.append(f"--- {node.name}\n" + "\n".join(tail))
         return "\n".join(parts)
 

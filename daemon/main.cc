@@ -2,6 +2,7 @@
 // they end in the opposite order.
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <iostream>
 
@@ -103,13 +104,20 @@ void DrainAgent(Agent* agent, absl::Duration limit, spdlog::logger* log) {
   }
 }
 
+// How late the log may tell of lines that it has held back.
+constexpr absl::Duration kLogPace = absl::Seconds(1);
+
 // Until a signal; answers systemd's watchdog as long as the engine answers.
 int ServeUntilSignal(StopSignals* signals, Agent* agent, spdlog::logger* log) {
   const absl::Duration interval = WatchdogInterval();
+  absl::Time next_probe = absl::Now() + interval;
   auto alive = std::make_shared<std::atomic<bool>>(true);
   while (true) {
-    const int signal = signals->WaitFor(interval);
+    const int signal = signals->WaitFor(std::clamp(next_probe - absl::Now(), absl::ZeroDuration(), kLogPace));
     if (signal != 0) return signal;
+    log->flush();  // says what it has held back
+    if (absl::Now() < next_probe) continue;
+    next_probe = absl::Now() + interval;
     if (!alive->exchange(false)) {
       log->error("engine_does_not_answer");
       continue;

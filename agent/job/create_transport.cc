@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "agent/base/log_value.h"
 #include "agent/transport/tcp/tcp_transport.h"
 #include "agent/transport/verbs/verbs_transport.h"
 
@@ -13,7 +14,7 @@ namespace {
 
 std::function<void(const std::string&)> LogNotices(const AgentOptions& options, RailIndex rail) {
   return [log = options.log, name = options.rails[rail.value()].name](const std::string& notice) {
-    log->info("rail_notice rail={} text=\"{}\"", name, notice);
+    log->info("rail_notice rail={} text={}", name, LogValue(notice));
   };
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "agent/base/log_value.h"
 
 namespace railsd {
 namespace {
@@ -37,9 +38,9 @@ Engine::Engine(AgentOptions options, std::vector<RailPort*> rails, ControlLink* 
       rails_(MakeHandles(options_, rails)),
       groups_(options_, &peers_, &sessions_, &outbox_,
               [this](Group& group) {
-                options_.log->info("group_broken group={} epoch={:016x}.{} good_until={} why=\"{}\"", group.key.name,
-                                   group.epoch.boot.value(), group.epoch.counter, group.good_until.value(),
-                                   group.why.ToString());
+                options_.log->info("group_broken group={} epoch={:016x}.{} good_until={} why={}",
+                                   LogValue(group.key.name), group.epoch.boot.value(), group.epoch.counter,
+                                   group.good_until.value(), LogValue(group.why.ToString()));
                 sweep_ = true;
                 jobs_.OnGroupBroken(group);
               }),
@@ -146,8 +147,8 @@ void Engine::OnPeerDown(const std::string& node, const std::string& why) {
 void Engine::OnPeerSilent(const std::string& node, const std::string& why) {
   Peer* peer = peers_.Find(node);
   if (peer == nullptr || !peer->up) return;
-  options_.log->warn("peer_silent node={} boot={:016x} groups_wait={} why=\"{}\"", node, peer->boot.value(),
-                     absl::FormatDuration(groups_.PatienceWith(peer->index)), why);
+  options_.log->warn("peer_silent node={} boot={:016x} groups_wait={} why={}", node, peer->boot.value(),
+                     absl::FormatDuration(groups_.PatienceWith(peer->index)), LogValue(why));
   groups_.OnPeerSilent(*peer, absl::UnavailableError(absl::StrCat("node ", node, " is lost: ", why)));
 }
 
@@ -155,7 +156,7 @@ void Engine::LosePeer(Peer& peer, const std::string& why) {
   if (!peer.up) return;
   peer.up = false;
   peer.why = why;
-  options_.log->warn("peer_down node={} boot={:016x} why=\"{}\"", peer.node, peer.boot.value(), why);
+  options_.log->warn("peer_down node={} boot={:016x} why={}", peer.node, peer.boot.value(), LogValue(why));
   health_.OnPeerLost(peer.index);
   health_.Account(now_);
   TellEnds();

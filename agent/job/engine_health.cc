@@ -6,6 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "agent/base/log_value.h"
 #include "agent/job/engine.h"
 
 namespace railsd {
@@ -97,7 +98,7 @@ void Engine::TellEnds() {
     const bool usable = health_.EndUsable(rail);
     if (told_usable_[r] == usable) continue;
     told_usable_[r] = usable;
-    options_.log->info("rail_state rail={} usable={} why=\"{}\"", r, usable, health_.View(rail, now_).why);
+    options_.log->info("rail_state rail={} usable={} why={}", r, usable, LogValue(health_.View(rail, now_).why));
     for (const Peer& peer : peers_.all()) {
       if (peer.up) outbox_.Send(peer.node, RailState{rail, usable});
     }

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "agent/base/log_value.h"
 #include "agent/job/validate.h"
 
 namespace railsd {
@@ -400,7 +401,7 @@ void GroupTable::OnPeerLost(const Peer& peer, const absl::Status& why) {
       Break(*group, JobSeq(0), why);
     } else if (!group->Lost(peer.index)) {
       group->lost.push_back(peer.index);
-      options_.log->warn("group_goes_on_without group={} epoch={:016x}.{} node={}", group->key.name,
+      options_.log->warn("group_goes_on_without group={} epoch={:016x}.{} node={}", LogValue(group->key.name),
                          group->epoch.boot.value(), group->epoch.counter, peer.node);
     }
   }

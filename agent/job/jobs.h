@@ -239,6 +239,7 @@ class JobTable {
   JobExplanation ExplanationOf(const NodeJob& job) const;
   // Of a job that is about to be forgotten.
   void KeepExplanation(NodeJob& job);
+  void LogEnd(const NodeJob& job) const;
 
   absl::Status DeadlineStatus(const NodeJob& job, const RankPart& part) const;
   void Tombstone(const Group& group, JobSeq seq, const absl::Status& why);

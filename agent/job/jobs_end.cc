@@ -1,8 +1,12 @@
 // JobTable: how a job ends.
+#include <spdlog/fmt/fmt.h>
+
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "agent/base/log_value.h"
 #include "agent/job/jobs.h"
 
 namespace railsd {
@@ -131,11 +135,45 @@ void JobTable::Settle(NodeJob& job) {
   ended_jobs_.push_back(job.key);
 }
 
+// One line for all ranks of this node.
+void JobTable::LogEnd(const NodeJob& job) const {
+  const RankPart* last = nullptr;     // the one that ended last
+  const JobReport* failed = nullptr;  // of the first that failed
+  uint64_t sent = 0, received = 0;
+  absl::Duration elapsed;
+  for (const auto& [rank, part] : job.parts) {
+    if (last == nullptr || part.ended > last->ended) last = &part;
+    if (failed == nullptr && !part.report.status.ok()) failed = &part.report;
+    sent += part.report.bytes_sent;
+    received += part.report.bytes_received;
+    elapsed = std::max(elapsed, part.report.elapsed);
+  }
+  const spdlog::level::level_enum level = failed == nullptr ? spdlog::level::info : spdlog::level::warn;
+  if (last == nullptr || !options_.log->should_log(level)) return;
+  const JobReport& report = last->report;
+  const auto rank_name = [](std::string* out, const auto& part) { absl::StrAppend(out, part.first.value()); };
+  std::string line = fmt::format(
+      "job_{} group={} epoch={:016x}.{} seq={} tag={} ranks={} bytes_sent={} bytes_received={} elapsed_seconds={:.6f} "
+      "waiting_for_ranks_seconds={:.6f} waiting_for_peers_seconds={:.6f} sending_seconds={:.6f} "
+      "receiving_seconds={:.6f} bound_seconds={:.6f} ratio_to_bound={:.3f}",
+      failed == nullptr ? "done" : "failed", LogValue(report.group), job.key.epoch.boot.value(), job.key.epoch.counter,
+      job.key.seq.value(), report.tag, absl::StrJoin(job.parts, ",", rank_name), sent, received,
+      absl::ToDoubleSeconds(elapsed), absl::ToDoubleSeconds(report.waiting_for_ranks),
+      absl::ToDoubleSeconds(report.waiting_for_peers), absl::ToDoubleSeconds(report.sending),
+      absl::ToDoubleSeconds(report.receiving), absl::ToDoubleSeconds(report.node_bound), report.ratio_to_bound);
+  if (failed != nullptr) {
+    absl::StrAppend(&line, " rank=", failed->rank.value(), " code=", absl::StatusCodeToString(failed->status.code()),
+                    " why=", LogValue(failed->status.message()));
+  }
+  options_.log->log(level, spdlog::string_view_t(line));
+}
+
 bool JobTable::Reap() {
   if (ended_jobs_.empty()) return false;
   for (const JobKey& key : ended_jobs_) {
     auto it = jobs_.find(key);
     if (it == jobs_.end()) continue;
+    LogEnd(*it->second);
     KeepExplanation(*it->second);
     by_tag_.erase(it->second->tag);
     jobs_.erase(it);

@@ -14,9 +14,14 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "daemon/lifecycle/repeat_limiter.h"
 
 namespace railsd {
 namespace {
+
+// Lines of one event in a window. More than people read, and far less than a job on every core can bring forth.
+constexpr uint64_t kRepeats = 100;
+constexpr std::chrono::seconds kRepeatWindow(1);
 
 std::string JsonString(absl::string_view text) {
   std::string out = "\"";
@@ -58,14 +63,15 @@ absl::StatusOr<std::shared_ptr<spdlog::logger>> MakeLogger(const LogConfig& conf
   spdlog::sink_ptr sink;
   try {
     if (config.file.empty()) {
-      sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
+      sink = std::make_shared<spdlog::sinks::stderr_sink_st>();
     } else {
-      sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(config.file);
+      sink = std::make_shared<spdlog::sinks::basic_file_sink_st>(config.file);
     }
   } catch (const spdlog::spdlog_ex& e) {
     return absl::InvalidArgumentError(absl::StrCat("log.file: '", config.file, "': ", e.what()));
   }
-  auto logger = std::make_shared<spdlog::logger>("railsd", std::move(sink));
+  auto logger = std::make_shared<spdlog::logger>(
+      "railsd", std::make_shared<RepeatLimiter>(std::move(sink), kRepeats, kRepeatWindow));
   if (config.format == LogFormat::kJson) {
     logger->set_formatter(std::make_unique<JsonFormatter>());
   } else {
@@ -73,7 +79,6 @@ absl::StatusOr<std::shared_ptr<spdlog::logger>> MakeLogger(const LogConfig& conf
         std::make_unique<spdlog::pattern_formatter>("%Y-%m-%dT%H:%M:%S.%fZ %l %v", spdlog::pattern_time_type::utc));
   }
   logger->set_level(spdlog::level::from_str(config.level));
-  logger->flush_on(spdlog::level::trace);
   return logger;
 }
 
@@ -100,13 +105,6 @@ absl::StatusOr<std::string> SetLogLevel(spdlog::logger* log, absl::string_view l
 
 std::shared_ptr<spdlog::logger> NullLogger() {
   return std::make_shared<spdlog::logger>("null", std::make_shared<spdlog::sinks::null_sink_mt>());
-}
-
-std::string LogValue(absl::string_view value) {
-  const bool plain = !value.empty() && std::all_of(value.begin(), value.end(), [](char c) {
-    return absl::ascii_isgraph(static_cast<unsigned char>(c)) && c != '"' && c != '\\' && c != '=';
-  });
-  return plain ? std::string(value) : absl::StrCat("\"", absl::CHexEscape(value), "\"");
 }
 
 LogFields SplitLogLine(absl::string_view line) {

@@ -11,11 +11,13 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "agent/base/log_value.h"
 #include "daemon/config/config.h"
 
 namespace railsd {
 
-// Writes each line at once to standard error or the file. Error: the file cannot be opened.
+// Writes each line at once to standard error or the file; but of one event no more than 100 lines a second, the others
+// counted (repeat_limiter.h). flush() tells of those. Error: the file cannot be opened.
 absl::StatusOr<std::shared_ptr<spdlog::logger>> MakeLogger(const LogConfig& config);
 // The level from which on the logger logs: "trace", "debug", "info", "warning", "error" or "off". Any thread.
 std::string LogLevelOf(const spdlog::logger& log);
@@ -26,10 +28,6 @@ absl::StatusOr<std::string> SetLogLevel(spdlog::logger* log, absl::string_view l
 
 // Drops everything; for tests.
 std::shared_ptr<spdlog::logger> NullLogger();
-
-// A value as it stands behind "key=": quoted and escaped when it is not one plain word. Whatever a client, a peer or
-// the system said goes through this, so that nobody writes lines of his own into the log.
-std::string LogValue(absl::string_view value);
 
 // A line taken apart: the words that are no pair ("peer up"), and the pairs in order, unquoted.
 struct LogFields {

@@ -81,6 +81,19 @@ class Outside(harness.ClusterTest):
         for line in after.splitlines():
             self.assertNotRegex(line.lower(), r" -?nan$")
 
+    def test_one_log_line_a_job(self):
+        node = self.cluster.nodes[0]
+        self.cluster.replay("--workload", "uniform", "--bytes-per-rank", "1MiB", "--steps", 3, "--warmup", 0,
+                            "--ranks-per-node", 2)
+        group = re.findall(r"info job_done group=(\S+)", node.log.read_text())[-1]
+        lines = re.findall(
+            rf"info job_done group={re.escape(group)} epoch=[0-9a-f]{{16}}\.\d+ seq=(\d+) tag=\d+ ranks=0,1 "
+            r"bytes_sent=(\d+) bytes_received=\d+ elapsed_seconds=0\.\d+ waiting_for_ranks_seconds=\S+ "
+            r"waiting_for_peers_seconds=\S+ sending_seconds=\S+ receiving_seconds=\S+ bound_seconds=0\.\d+ "
+            r"ratio_to_bound=\d+\.\d+\n", node.log.read_text())
+        self.assertEqual([int(seq) for seq, _ in lines], list(range(1, 7)))  # dispatch and combine, all ranks in one
+        self.assertTrue(all(int(sent) > 0 for _, sent in lines))
+
     def test_health_and_reflection(self):
         for name, service in (("client.sock", "rails.v1.JobService"), ("operator.sock", "rails.v1.OperatorService")):
             run = subprocess.run([harness.BUILD / "tests/integration/rails_grpc_probe",
@@ -189,6 +202,8 @@ class Death(unittest.TestCase):
         self.assertTrue(report["terminal"])
         self.assertEqual(report["code"], "UNAVAILABLE", report)
         self.assertRegex(report["message"], "the daemon of node n1 is dead: .* refuses connections")
+        self.assertRegex(self.cluster.nodes[0].log.read_text(),
+                         'warning job_failed group=with-n1 .* rank=0 code=UNAVAILABLE why=".*n1 is dead')
         self.exchange("without-n1", others, "j")
 
     def test_a_frozen_daemon_is_told_from_a_dead_one(self):
