@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import dashboard_lint
+import dashboard_types
 import proto_lint
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -83,6 +84,13 @@ def check_dashboards(_):
         return dashboard_lint.check(ROOT)
     except dashboard_lint.NoPromtool as error:
         raise Skipped("promtool is not installed (Debian's package prometheus)") from error
+
+
+def check_types(_):
+    try:
+        return dashboard_types.check(ROOT)
+    except dashboard_types.NoTypes as reason:
+        raise Skipped(str(reason)) from reason
 
 
 def check_sizes(files):
@@ -178,7 +186,8 @@ def main():
     options = parser.parse_args()
     files = tracked()
     checks = [("format", check_format), ("scripts", check_scripts), ("protos", check_protos), ("rooms", check_rooms),
-              ("sizes", check_sizes), ("text", check_text), ("dashboards", check_dashboards)]
+              ("sizes", check_sizes), ("text", check_text), ("dashboards", check_dashboards),
+              ("types", check_types)]
     if not options.no_tidy:
         checks.append(("tidy", lambda known: check_tidy(known, options.all)))
     failed = 0

@@ -218,6 +218,7 @@ def lint(result):
     say(run.stdout)
     result.passed = len(re.findall(r"^ok    ", run.stdout, re.MULTILINE))
     result.failed = len(re.findall(r"^FAILED ", run.stdout, re.MULTILINE))
+    result.notes += re.findall(r"^skipped .*$", run.stdout, re.MULTILINE)
     if run.returncode != 0 and result.failed == 0:
         result.fail(f"lint ended with {run.returncode}")
 
