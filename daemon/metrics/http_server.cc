@@ -173,10 +173,11 @@ class Server final : public HttpServer {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(HttpOptions options) {
-  auto server = std::make_unique<Server>(options);
+  const std::string listen = options.listen;
+  auto server = std::make_unique<Server>(std::move(options));
   if (absl::Status status = server->Listen(); !status.ok()) {
     // What civetweb says of a port that it cannot have names neither the port nor the cause.
-    return absl::UnavailableError(absl::StrCat("metrics.listen: '", options.listen,
+    return absl::UnavailableError(absl::StrCat("metrics.listen: '", listen,
                                                "': cannot listen there: the address is not ",
                                                "this node's or is in use (", status.message(), ")"));
   }

@@ -86,8 +86,9 @@ class Port final : public StatusPort {
       return HttpAnswer{.type = "text/plain; version=0.0.4; charset=utf-8", .body = RenderMetrics(sources_)};
     };
     absl::StatusOr<std::unique_ptr<HttpServer>> server = HttpServer::Start(std::move(options));
-    if (server.ok()) server_ = *std::move(server);
-    return server.status();
+    if (!server.ok()) return server.status();
+    server_ = *std::move(server);
+    return absl::OkStatus();
   }
 
   int port() const override { return server_->port(); }

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <spdlog/sinks/null_sink.h>
 
+#include <atomic>
 #include <chrono>
 #include <future>
 #include <map>
@@ -202,6 +203,38 @@ TEST_F(AgentTest, JobsOverTcpRailsEveryByte) {
     EXPECT_GT(snapshot.counters.local_copy_bytes, 0u);
     EXPECT_EQ(snapshot.counters.jobs_done, 8u);
   }
+}
+
+// What a scrape does, as often as it can: ThreadSanitizer says that nothing of it races with the rails.
+TEST_F(AgentTest, SnapshotsWhileJobsRun) {
+  constexpr uint32_t kWorld = 4;
+  constexpr uint64_t kBytes = 1 << 20;
+  SetUpNodes(2, 4);
+  std::vector<Member> members = Join(kWorld, "g", kWorld * kBytes);
+  std::atomic<bool> end{false};
+  std::atomic<uint64_t> snapshots{0};
+  std::vector<std::thread> scrapers;
+  for (auto& agent : agents_) {
+    scrapers.emplace_back([&end, &snapshots, agent = agent.get()] {
+      uint64_t sent = 0;
+      while (!end) {
+        uint64_t now = 0;
+        for (const RailView& rail : SnapshotOf(*agent).rails) now += rail.tx_payload_bytes;
+        EXPECT_GE(now, sent) << "counters never fall";
+        sent = now;
+        ++snapshots;
+      }
+    });
+  }
+  for (uint64_t seq = 1; seq <= 20 || snapshots < 1000; ++seq) {
+    for (Member& m : members) EXPECT_TRUE(Submit(m, kWorld, seq, kBytes).ok());
+    for (Member& m : members) {
+      const absl::StatusOr<JobReport> report = Wait(m, seq);
+      EXPECT_TRUE(report.ok() && report->state == JobState::kDone) << report.status();
+    }
+  }
+  end = true;
+  for (std::thread& scraper : scrapers) scraper.join();
 }
 
 TEST_F(AgentTest, SessionsThatEndInTheMiddleLeaveNothing) {

@@ -112,11 +112,11 @@ TEST_F(HttpServerTest, ARequestWithABodyIsRefused) {
 }
 
 TEST_F(HttpServerTest, WhatIsNoHttp1) {
-  const std::string nul("GET /\0 HTTP/1.1\r\nHost: x\r\n\r\n", 29);
+  const std::string nul = std::string("GET /") + '\0' + " HTTP/1.1\r\nHost: x\r\n\r\n";
+  const std::string tls = std::string("\x16\x03\x01\x02") + '\0' + "\x01\r\n\r\n";
   for (const std::string& request :
        {std::string("GET /\r\n\r\n"), std::string("GET / HTTP/0.9\r\n\r\n"), std::string("GET / HTTP/9.9\r\n\r\n"),
-        std::string("GET\r\n\r\n"), std::string("\r\n\r\n"),
-        std::string("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\r\n\r\n"), std::string("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
+        std::string("GET\r\n\r\n"), std::string("\r\n\r\n"), tls, std::string("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
         std::string("GET * HTTP/1.1\r\nHost: x\r\n\r\n"), nul}) {
     EXPECT_THAT(Exchange(port(), request), Not(HasSubstr(" 200 "))) << request;
   }
