@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <memory>
@@ -150,8 +151,11 @@ class Top {
         if (signal != SIGTSTP && signal != SIGCONT && signal != SIGWINCH) return signal;
       }
       if (absl::Now() - last < options_.interval) continue;
-      last = absl::Now();
       const std::vector<NodeView> nodes = Views();
+      const bool asked =
+          std::all_of(nodes.begin(), nodes.end(), [](const NodeView& node) { return node.after || !node.status.ok(); });
+      if (!asked) continue;  // somebody has neither answered nor failed to
+      last = absl::Now();
       std::fputs((context_.json ? JsonText(nodes, -1) : Plain(nodes, options_) + "\n").c_str(), stdout);
       if (std::fflush(stdout) != 0) return SIGPIPE;
     }
