@@ -108,11 +108,12 @@ struct RailView {
   uint64_t measured_bytes_per_s = 0;  // while busy; 0 until known
   uint32_t peers_up = 0, peers_known = 0;
   RailHealthView health;
-  uint64_t queued_bytes = 0;     // planned, not posted
-  uint64_t in_flight_bytes = 0;  // posted, not acknowledged
-  uint64_t window_bytes = 0;     // that may be in flight to one peer
-  uint64_t planned_bytes = 0;    // that plans have put onto the rail
-  uint64_t returned_chunks = 0;  // that the rail broke under; they, or what had not arrived, went another way
+  uint64_t queued_bytes = 0;      // planned, not posted
+  uint64_t in_flight_bytes = 0;   // posted, not acknowledged
+  uint64_t window_bytes = 0;      // that may be in flight to one peer
+  uint64_t planned_bytes = 0;     // that plans have put onto the rail
+  uint64_t planned_rx_bytes = 0;  // that the peers' plans have, as they say: up to the job before the present one
+  uint64_t returned_chunks = 0;   // that the rail broke under; they, or what had not arrived, went another way
   size_t command_depth = 0, event_depth = 0;
   uint64_t tx_payload_bytes = 0, rx_payload_bytes = 0, tx_chunks = 0, rx_chunks = 0;
   uint64_t tx_system_calls = 0, rx_system_calls = 0;

@@ -72,6 +72,9 @@ struct Offer {
   uint64_t tag = 0;
   std::vector<Flow> flows;
   JobSeq retired_below;  // the sender holds no job of this epoch below this one: tombstones may go
+  // By rail: what the sender's plans have put onto it for the receiver since the two met, up to the job before. So the
+  // receiver knows how evenly it was planned to receive.
+  std::vector<uint64_t> planned_bytes;
 };
 // The answer: where the flows of that OFFER may land and what the receiver's rails can take. Zone i of the slot is
 // flow i of the offer.

@@ -71,6 +71,7 @@ AgentSnapshot Engine::Snapshot(size_t queue_depth) const {
       view.rail_tx_bytes.push_back(peer.rails[r].tx_bytes);
       view.rail_rx_bytes.push_back(peer.rails[r].rx_bytes);
       snapshot.rails[r].peers_known += peer.rails[r].known;
+      snapshot.rails[r].planned_rx_bytes += peer.rails[r].planned_rx_bytes;
       snapshot.rails[r].peers_up += up;
     }
     snapshot.peers.push_back(std::move(view));

@@ -7,21 +7,10 @@
 #include "agent/job/jobs.h"
 
 namespace railsd {
-namespace {
-
-// The same in every process, as a switch's hash over addresses would be (finalizer of splitmix64).
-uint64_t FlowHash(Rank source, Rank destination) {
-  uint64_t x = (uint64_t{source.value()} << 32 | destination.value()) + 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
-
-}  // namespace
-
 bool JobTable::OnMessage(const Peer& from, Offer&& message) {
   Group* group = groups_.Find(message.job.epoch);
   if (group == nullptr) return false;
+  peers_.Get(from.index).TakePlanned(message.planned_bytes);
   Ended& ended = ended_[message.job.epoch];
   if (group->broken && message.job.seq > group->good_until) return true;
   if (ended.tombstones.contains(message.job.seq)) return true;  // its sender hears of the abort on its own stream
@@ -60,6 +49,7 @@ void JobTable::SendOffer(NodeJob& job, PeerExchange& exchange) {
     if (key.epoch == job.key.epoch && !other->ended) offer.retired_below = std::min(offer.retired_below, key.seq);
   }
   offer.flows.reserve(exchange.out.size());
+  for (const PeerRail& rail : peer.rails) offer.planned_bytes.push_back(rail.planned_tx_bytes);
   for (const OutFlow& flow : exchange.out) {
     offer.flows.push_back({flow.source, flow.destination, flow.send.memory.total_bytes()});
   }
@@ -237,7 +227,8 @@ void JobTable::PlanExchange(NodeJob& job, PeerExchange& exchange) {
       remote = 0;
       last_source = flow.source;
     }
-    plan_flows_.push_back({flow.send.memory.total_bytes(), local, remote++, FlowHash(flow.source, flow.destination)});
+    const uint64_t hash = (uint64_t{flow.source.value()} << 32) + flow.destination.value() + 1;
+    plan_flows_.push_back({flow.send.memory.total_bytes(), local, remote++, hash});
   }
   plan_rails_.assign(rails_.size(), PlanRail{});
   for (size_t r = 0; r < rails_.size(); ++r) {
@@ -275,6 +266,7 @@ void JobTable::PlanExchange(NodeJob& job, PeerExchange& exchange) {
     OutFlow& flow = exchange.out[run.flow];
     job.rail_planned_bytes[run.rail.value()] += run.length_bytes;
     planned_bytes_[run.rail.value()] += run.length_bytes;
+    peers_.Get(exchange.peer).rails[run.rail.value()].planned_tx_bytes += run.length_bytes;
     sprayer_.Queue(&job, &flow.send, flow.source, {exchange.ready->slot, exchange.ready->generation, run.flow}, run,
                    remote_ ? &flow.fenced : nullptr);
   }

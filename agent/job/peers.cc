@@ -33,9 +33,26 @@ void Peer::UpdateStranded(absl::Time now) {
   stranded_since = reached ? absl::InfiniteFuture() : std::min(stranded_since, now);
 }
 
+void Peer::TakePlanned(const std::vector<uint64_t>& by_rail) {
+  for (size_t r = 0; r < std::min(rails.size(), by_rail.size()); ++r) {
+    PeerRail& rail = rails[r];
+    rail.planned_rx_bytes += by_rail[r] - std::min(by_rail[r], rail.told_planned_bytes);
+    rail.told_planned_bytes = std::max(by_rail[r], rail.told_planned_bytes);
+  }
+}
+
 void PeerTable::Update(Peer& peer, const PeerHello& hello) {
+  const bool restarted = peer.boot != hello.boot;
   peer.boot = hello.boot;
-  for (PeerRail& rail : peer.rails) rail = PeerRail{};
+  for (PeerRail& rail : peer.rails) {
+    const PeerRail before = std::exchange(rail, PeerRail{});
+    rail.tx_bytes = before.tx_bytes;
+    rail.rx_bytes = before.rx_bytes;
+    rail.planned_rx_bytes = before.planned_rx_bytes;
+    if (restarted) continue;
+    rail.told_planned_bytes = before.told_planned_bytes;
+    rail.planned_tx_bytes = before.planned_tx_bytes;
+  }
   for (const PeerHello::Rail& rail : hello.rails) {
     if (rail.index.value() >= rails_) continue;
     PeerRail& mine = peer.rails[rail.index.value()];

@@ -21,6 +21,9 @@ struct PeerRail {
   double speed_bytes_per_s = 0;
   std::string address;
   uint64_t tx_bytes = 0, rx_bytes = 0;  // payload of jobs, each byte once; never set back
+  uint64_t planned_rx_bytes = 0;        // by the peer's plans, as it says; never set back
+  // As it was said last, and by plans of this node; from 0 when the peer has restarted.
+  uint64_t told_planned_bytes = 0, planned_tx_bytes = 0;
 };
 
 struct Peer {
@@ -34,6 +37,8 @@ struct Peer {
   absl::Time stranded_since = absl::InfiniteFuture();
 
   bool CanSend(size_t rail) const { return up && rails[rail].connected && rails[rail].usable; }
+  // What its plans have put onto its rails towards this node, up to now.
+  void TakePlanned(const std::vector<uint64_t>& by_rail);
   // After rails came or went.
   void UpdateStranded(absl::Time now);
 };

@@ -33,12 +33,13 @@ std::optional<Balance> BalanceOf(absl::Span<const uint64_t> bytes, absl::Span<co
 void BalanceMeter::Add(absl::Span<const RailView> rails, absl::Time now) {
   absl::MutexLock lock(&mutex_);
   if (!samples_.empty() && now - samples_.back().at < kPace) return;
-  Sample sample{now, {}, {}, {}};
+  Sample sample{now, {}, {}, {}, {}};
   speeds_.clear();
   for (const RailView& rail : rails) {
     sample.tx_bytes.push_back(rail.tx_payload_bytes);
     sample.rx_bytes.push_back(rail.rx_payload_bytes);
     sample.planned_bytes.push_back(rail.planned_bytes);
+    sample.planned_rx_bytes.push_back(rail.planned_rx_bytes);
     speeds_.push_back(rail.health.drained ? 0 : rail.speed_bytes_per_s);
   }
   samples_.push_back(std::move(sample));
@@ -57,7 +58,8 @@ std::vector<BalanceMeter::Window> BalanceMeter::Read() const {
     while (std::next(first) != std::prev(samples_.end()) && last.at - std::next(first)->at >= length) ++first;
     windows.push_back({BalanceOf(Growth(first->tx_bytes, last.tx_bytes), speeds_),
                        BalanceOf(Growth(first->rx_bytes, last.rx_bytes), speeds_),
-                       BalanceOf(Growth(first->planned_bytes, last.planned_bytes), speeds_)});
+                       BalanceOf(Growth(first->planned_bytes, last.planned_bytes), speeds_),
+                       BalanceOf(Growth(first->planned_rx_bytes, last.planned_rx_bytes), speeds_)});
   }
   return windows;
 }

@@ -35,7 +35,7 @@ class BalanceMeter {
 
   // Of one direction over one window; nothing where nothing moved.
   struct Window {
-    std::optional<Balance> sent, received, planned;
+    std::optional<Balance> sent, received, planned, planned_received;
   };
 
   // `now` does not go back. Rails that are drained do not count: an operator wants them to be idle.
@@ -46,7 +46,7 @@ class BalanceMeter {
  private:
   struct Sample {
     absl::Time at;
-    std::vector<uint64_t> tx_bytes, rx_bytes, planned_bytes;
+    std::vector<uint64_t> tx_bytes, rx_bytes, planned_bytes, planned_rx_bytes;
   };
 
   mutable absl::Mutex mutex_;

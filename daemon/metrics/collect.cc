@@ -137,7 +137,8 @@ void AddRail(const RailView& rail, const MetricSources& sources, Page* page) {
   };
   page->Set(Metric::kRailSpeed, rail.speed_bytes_per_s, labels());
   page->Set(Metric::kRailPlanSpeed, rail.planned_bytes_per_s, labels());
-  page->Set(Metric::kRailPlanned, rail.planned_bytes, labels());
+  page->Set(Metric::kRailPlanned, rail.planned_bytes, labels("direction", "tx"));
+  page->Set(Metric::kRailPlanned, rail.planned_rx_bytes, labels("direction", "rx"));
   page->Set(Metric::kRailWindow, rail.window_bytes, labels());
   page->Set(Metric::kRailMeasuredSpeed, rail.measured_bytes_per_s, labels());
   page->Set(Metric::kRailPayload, rail.tx_payload_bytes, labels("direction", "tx"));
@@ -223,6 +224,7 @@ void AddBalance(const BalanceMeter& meter, Page* page) {
     set(windows[w].sent, "tx", "actual");
     set(windows[w].received, "rx", "actual");
     set(windows[w].planned, "tx", "planned");
+    set(windows[w].planned_received, "rx", "planned");
   }
 }
 

@@ -107,7 +107,7 @@ inline constexpr std::array<MetricInfo, kMetricCount> kMetricTable = {{
     {"railsd_draining", MetricKind::kGauge, "", "1 while the daemon refuses new groups and ends running jobs."},
     {"railsd_balance_max_over_mean", MetricKind::kGauge, "direction,of,window",
      "Busiest rail of the node over the mean of its rails, each rail's bytes over its speed, during the window; 1 is "
-     "even. Rails that are drained do not count; absent while nothing moves. Actual, and as planned (tx only)."},
+     "even. Rails that are drained do not count; absent while nothing moves. Actual, and as planned."},
     {"railsd_balance_jain_index", MetricKind::kGauge, "direction,of,window",
      "The same as Jain's index: 1 is even, one over the number of rails when one rail carries all."},
     {"railsd_rail_speed_bytes_per_second", MetricKind::kGauge, "rail",
@@ -118,8 +118,9 @@ inline constexpr std::array<MetricInfo, kMetricCount> kMetricTable = {{
      "Speed seen while the rail was busy; 0 until known."},
     {"railsd_rail_payload_bytes_total", MetricKind::kCounter, "rail,direction",
      "Payload bytes: acknowledged by the receiver (tx), arrived whole (rx)."},
-    {"railsd_rail_planned_bytes_total", MetricKind::kCounter, "rail",
-     "Payload bytes that plans put onto the rail, to be sent; late binding and failures may have moved them since."},
+    {"railsd_rail_planned_bytes_total", MetricKind::kCounter, "rail,direction",
+     "Payload bytes that plans put onto the rail; late binding and failures may have moved them since. What is to be "
+     "received (rx) the peers tell with their next job."},
     {"railsd_rail_chunks_total", MetricKind::kCounter, "rail,direction",
      "Chunks acknowledged (tx) and frames arrived whole (rx)."},
     {"railsd_rail_system_calls_total", MetricKind::kCounter, "rail,direction",

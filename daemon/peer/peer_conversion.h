@@ -19,6 +19,8 @@ namespace railsd {
 inline constexpr uint32_t kPeerProtocolVersion = 1;
 inline constexpr uint64_t kMinMaxMessageBytes = 64 << 10;
 inline constexpr size_t kMaxPeerRails = 64;
+inline constexpr int kFenceSlotBits = 16;     // of a fence on the wire, below its generation
+inline constexpr size_t kMaxPeerText = 4096;  // bytes of reasons: longer ones are cut when sent, refused when received
 
 // Fills the body; the number is the caller's.
 void MessageTo(const ControlMessage& message, rails::peer::v1::Numbered* out);

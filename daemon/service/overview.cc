@@ -51,6 +51,8 @@ void OverviewTo(const AgentSnapshot& snapshot, const ServiceContext& context, ui
     window->set_rx_jain(windows[w].received ? windows[w].received->jain : 0);
     window->set_planned_max_over_mean(windows[w].planned ? windows[w].planned->max_over_mean : 0);
     window->set_planned_jain(windows[w].planned ? windows[w].planned->jain : 0);
+    window->set_planned_rx_max_over_mean(windows[w].planned_received ? windows[w].planned_received->max_over_mean : 0);
+    window->set_planned_rx_jain(windows[w].planned_received ? windows[w].planned_received->jain : 0);
   }
 }
 

@@ -249,7 +249,9 @@ Json OverviewJson(const v1::GetOverviewResponse& overview) {
                        {"planned_max_over_mean", window.planned_max_over_mean()},
                        {"tx_jain", window.tx_jain()},
                        {"rx_jain", window.rx_jain()},
-                       {"planned_jain", window.planned_jain()}});
+                       {"planned_jain", window.planned_jain()},
+                       {"planned_rx_max_over_mean", window.planned_rx_max_over_mean()},
+                       {"planned_rx_jain", window.planned_rx_jain()}});
   }
   return {{"time_seconds", overview.time_seconds()},
           {"status", StatusJson(overview.status())},

@@ -59,6 +59,43 @@ TEST_P(JobTest, ReportsBytesBoundAndRails) {
   EXPECT_EQ(report->rail_rx_bytes[0] + report->rail_rx_bytes[1], 1'000'000u);
 }
 
+// Peers tell with each job what their plans have put onto the rails before.
+TEST_P(JobTest, WhatPeersHavePlannedIsKnown) {
+  Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 2});
+  Exchange exchange(&cluster, 2, "g", 1 << 22);
+  exchange.JoinAll();
+  exchange.SetLengths({{0, 2'000'000}, {1'000'000, 0}}, 7);
+  const auto planned = [&](size_t n) {
+    const AgentSnapshot snapshot = cluster.node(n).engine->Snapshot(0);
+    return std::pair(snapshot.rails[0].planned_rx_bytes, snapshot.rails[1].planned_rx_bytes);
+  };
+  exchange.SubmitAll(1);
+  cluster.Run();
+  exchange.ExpectDone(1);
+  EXPECT_EQ(planned(1), std::pair(uint64_t{0}, uint64_t{0}));
+  exchange.SubmitAll(2);
+  cluster.Run();
+  EXPECT_EQ(planned(1), std::pair(uint64_t{1'000'000}, uint64_t{1'000'000}));
+  EXPECT_EQ(planned(0), std::pair(uint64_t{500'000}, uint64_t{500'000}));
+  // The link is lost and comes back: nothing is counted twice, and nothing is forgotten.
+  const uint64_t received = cluster.node(1).engine->Snapshot(0).peers[0].rail_rx_bytes[0];
+  EXPECT_EQ(received, 2'000'000u);
+  cluster.Lose(0, 1, "silent");
+  cluster.Lose(1, 0, "silent");
+  cluster.Run();
+  cluster.Meet(0, 1);
+  cluster.Run();
+  Exchange again(&cluster, 2, "h", 1 << 22);
+  again.JoinAll();
+  again.SetLengths({{0, 10'000}, {0, 0}}, 8);
+  again.SubmitAll(1);
+  cluster.Run();
+  again.ExpectDone(1);
+  EXPECT_EQ(planned(1), std::pair(uint64_t{2'000'000}, uint64_t{2'000'000}));
+  const std::vector<uint64_t> by_rail = cluster.node(1).engine->Snapshot(0).peers[0].rail_rx_bytes;
+  EXPECT_EQ(by_rail[0] + by_rail[1], 4'010'000u);
+}
+
 TEST_P(JobTest, SeveralJobsOfSeveralGroupsAtOnce) {
   Cluster cluster({.remote = GetParam(), .nodes = 3, .rails = 2, .seed = Seed(), .limits = {.max_jobs_per_group = 4}});
   std::mt19937_64 random(Seed());

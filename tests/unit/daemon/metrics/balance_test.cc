@@ -71,6 +71,7 @@ TEST(BalanceMeterTest, WindowsEndNow) {
   EXPECT_DOUBLE_EQ(windows[1].sent->max_over_mean, 1.2);  // 1 min: 30 samples of 20, 20 of 10
   EXPECT_LT(windows[2].sent->max_over_mean, 1.05);        // 5 min
   EXPECT_EQ(windows[0].planned->jain, windows[0].sent->jain);
+  EXPECT_FALSE(windows[0].planned_received.has_value());
   EXPECT_FALSE(windows[0].received.has_value());
 }
 

@@ -58,6 +58,7 @@ TEST(PeerConversionTest, EveryMessageSurvivesTheWire) {
   offer.tag = 11;
   offer.flows = {{Rank(1), Rank(2), 0}, {Rank(3), Rank(4), uint64_t{1} << 50}};
   offer.retired_below = JobSeq(5);
+  offer.planned_bytes = {7, uint64_t{1} << 60};
   Ready ready;
   ready.job = kJob;
   ready.slot = 3;
@@ -120,6 +121,8 @@ TEST(PeerConversionTest, BadFieldsAreNamed) {
   bad = Wire(offer);
   bad.mutable_offer()->add_lengths_bytes(1);
   EXPECT_EQ(ErrorOf(bad), "offer.lengths_bytes: columns of 1, 1 and 2 entries");
+  offer.planned_bytes.assign(65, 1);
+  EXPECT_EQ(ErrorOf(Wire(offer)), "offer.planned_bytes: 65 rails, more than 64");
   EXPECT_EQ(ErrorOf(Wire(RailState{RailIndex(64), true})), "rail_state.rail: 64, more than 63");
 }
 
