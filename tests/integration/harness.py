@@ -7,6 +7,7 @@ test. Nothing here measures time; every wait is for a condition, with a deadline
 import argparse
 import collections
 import contextlib
+import ctypes
 import json
 import os
 import random
@@ -33,6 +34,7 @@ SEED = random.SystemRandom().randrange(1 << 32)
 PATIENCE = 60.0  # seconds until a condition that should come is given up
 SLOW = False  # a sanitizer build: everything is several times slower, so repeat less
 MIB = 1 << 20
+CLONE_NEWNET = 0x40000000
 
 
 def eventually(condition, what, patience=None):
@@ -228,6 +230,19 @@ class ClusterTest(unittest.TestCase):
     def wait_idle(self):
         for node in range(len(self.cluster.nodes)):
             eventually(lambda node=node: self.idle(node), lambda node=node: f"n{node} idle: {self.status(node)}")
+
+
+@contextlib.contextmanager
+def inside(namespace):
+    """What this thread opens meanwhile belongs to the network namespace: setns(2), which Python has from 3.12 on."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open("/proc/thread-self/ns/net", "rb") as home, open(f"/run/netns/{namespace}", "rb") as there:
+        if libc.setns(there.fileno(), CLONE_NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), f"cannot enter the network namespace {namespace}")
+        try:
+            yield
+        finally:
+            libc.setns(home.fileno(), CLONE_NEWNET)
 
 
 class FabricTest(ClusterTest):
