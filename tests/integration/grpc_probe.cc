@@ -4,11 +4,17 @@
 //
 // Prints "health N" (1 is SERVING), and for each service "service NAME" and "health NAME N". No generated code: the
 // messages are a few bytes long.
+//
+//   grpc_probe unix:/run/railsd/operator.sock METHOD COUNT
+//
+// Sends so many empty requests to the method at once and prints "answered N" when all have ended.
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
+#include <deque>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -56,6 +62,30 @@ grpc::Status Ask(const std::shared_ptr<grpc::Channel>& channel, const std::strin
   return status;
 }
 
+// Returns how many of `count` calls that were begun together were answered.
+size_t Flood(const std::shared_ptr<grpc::Channel>& channel, const std::string& method, size_t count) {
+  struct Call {
+    grpc::ClientContext context;
+    grpc::ByteBuffer response;
+    grpc::Status status;
+    std::unique_ptr<grpc::GenericClientAsyncResponseReader> reader;
+  };
+  grpc::GenericStub stub(channel);
+  grpc::CompletionQueue queue;
+  std::deque<Call> calls(count);
+  for (Call& call : calls) {
+    call.context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(120));
+    call.reader = stub.PrepareUnaryCall(&call.context, method, Buffer(""), &queue);
+    call.reader->StartCall();
+    call.reader->Finish(&call.response, &call.status, &call);
+  }
+  size_t answered = 0;
+  void* tag = nullptr;
+  bool ok = false;
+  for (size_t i = 0; i < count && queue.Next(&tag, &ok); ++i) answered += static_cast<Call*>(tag)->status.ok();
+  return answered;
+}
+
 // Reads one protobuf field header and length; false at the end or on what is no length-delimited field.
 bool NextField(const std::string& bytes, size_t* at, uint32_t* number, std::string* value) {
   if (*at + 2 > bytes.size() || (bytes[*at] & 7) != 2) return false;
@@ -86,11 +116,15 @@ void PrintHealth(const std::shared_ptr<grpc::Channel>& channel, const std::strin
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::cerr << "usage: grpc_probe TARGET\n";
+  if (argc != 2 && argc != 4) {
+    std::cerr << "usage: grpc_probe TARGET [METHOD COUNT]\n";
     return 2;
   }
   const auto channel = grpc::CreateChannel(argv[1], grpc::InsecureChannelCredentials());
+  if (argc == 4) {
+    std::cout << "answered " << Flood(channel, argv[2], std::strtoul(argv[3], nullptr, 10)) << "\n";
+    return 0;
+  }
   std::string response;
   grpc::Status status = Ask(channel, "/grpc.health.v1.Health/Check", "", &response);
   if (!status.ok()) {
