@@ -66,8 +66,8 @@ def how_to_look(cluster):
     node = cluster.nodes[0]
     ctl = cluster.railsctl
     lines = [f"The daemons go on; their files are in {cluster.folder}", "Look at them:"]
-    lines += [f"  {ctl} {what} --socket-dir {node.sockets}" for what in ("status", "rails", "peers", "jobs")]
-    lines += [f"  curl http://{cluster.addresses.metrics(0)}/metrics",
+    lines += [f"  {ctl} {what} --socket-dir {node.sockets}" for what in ("status", "rails", "peers", "jobs", "explain", "top")]
+    lines += [f"  curl http://{cluster.addresses.metrics(0)}/metrics; in a browser: http://{cluster.addresses.metrics(0)}/",
               "  " + " ".join(map(str, cluster.replay_command("--workload", "zipf", "--verify"))),
               "Stop them, and remove their files:",
               "  kill " + " ".join(str(each.pid) for each in cluster.nodes), f"  rm -r {cluster.folder}"]
