@@ -230,12 +230,12 @@ class Faults(Scraped, harness.FabricTest):
         """An engine that does not answer, and then has much to catch up with."""
         with self.engine_stopped():
             self.shown("EngineDoesNotAnswer")
-        for _ in range(20):  # a scrape must come between the flood and its end
+        for attempt in range(8):  # until a scrape has come between the flood and its end
             probe = [harness.BUILD / "tests/integration/rails_grpc_probe",
                      f"unix:{self.cluster.nodes[0].sockets}/operator.sock", "/rails.v1.OperatorService/GetStatus"]
             with subprocess.Popen([*probe, str(FLOOD)], stdout=subprocess.PIPE, text=True) as flood:
                 with self.engine_stopped():
-                    time.sleep(2)  # for all calls, and a scrape after them; another round if it was not enough
+                    time.sleep(2 + 2 * attempt)  # for all calls; another round if it was not enough
                 self.assertEqual(flood.communicate(timeout=120)[0], f"answered {FLOOD}\n")
             if self.query(f"max_over_time(({self.awaited['EngineQueueLong'].split(' >')[0]})[20s:500ms]) > 2048"):
                 del self.awaited["EngineQueueLong"]
