@@ -1,9 +1,12 @@
 #include "client/railsctl/command.h"
 
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 
 namespace rails::ctl {
 
@@ -18,6 +21,17 @@ int Fail(const Context& context, ExitCode code, const absl::Status& status) {
     std::printf("%s\n", error.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
   }
   return code;
+}
+
+void ResolveNodes(const Context& context, std::vector<std::string>* nodes) {
+  // Split here: CLI11's delimiter drops empty names, and the nodes behind one would move up.
+  for (const std::string& list : std::exchange(*nodes, {})) {
+    for (absl::string_view dir : absl::StrSplit(list, ',')) nodes->emplace_back(dir);
+  }
+  if (nodes->empty()) nodes->push_back(context.socket_dir);
+  for (const std::string& node : *nodes) {
+    if (node.empty()) throw CLI::ValidationError("--nodes", "a folder's name is empty");
+  }
 }
 
 }  // namespace rails::ctl

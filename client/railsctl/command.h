@@ -39,6 +39,11 @@ struct Context {
 // Returns `code`.
 int Fail(const Context& context, ExitCode code, const absl::Status& status);
 
+// What options named --nodes were given: each may list several folders with commas between them. Afterwards `nodes` has
+// one each; the daemon of --socket-dir when none was given. To be called after parsing; throws CLI::ValidationError,
+// as CLI11 wants it, when a name is empty.
+void ResolveNodes(const Context& context, std::vector<std::string>* nodes);
+
 void AddInspectCommands(CLI::App& app, Context& context);    // status, rails, drain, peers, jobs, log-level
 void AddExplainCommand(CLI::App& app, Context& context);     // explain
 void AddTopCommand(CLI::App& app, Context& context);         // top

@@ -159,7 +159,7 @@ void AddBenchCommand(CLI::App& app, Context& context) {
   quantity("--small-bytes", &options->small_bytes, "What each rank sends in a small exchange.", "4KiB");
   quantity("--range-bytes", &options->range_bytes, "The length of a range in mode submit.", "64");
   bench->callback([&context, options] {
-    ResolveFleetFlags(context, &options->fleet);
+    ResolveNodes(context, &options->fleet.nodes);
     if (options->mode == "submit" && options->fleet.nodes.size() * options->fleet.ranks_per_node < 2) {
       throw CLI::ValidationError("--mode", "submit needs two ranks at least");
     }

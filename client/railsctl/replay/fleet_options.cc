@@ -3,7 +3,6 @@
 #include <CLI/CLI.hpp>
 #include <utility>
 
-#include "absl/strings/str_split.h"
 #include "client/railsctl/format.h"
 
 namespace rails::ctl {
@@ -56,19 +55,6 @@ void AddFleetFlags(CLI::App* command, FleetFlags* flags, const char* bytes_defau
                    "Counts the lower bound with this part of the rails' speed, as 0.993 for what headers leave.")
       ->type_name("PART")
       ->check(CLI::Range(0.01, 1.0));
-}
-
-void ResolveFleetFlags(const Context& context, FleetFlags* flags) {
-  // Split here: CLI11's delimiter drops empty names, and the nodes behind one would move up.
-  const std::vector<std::string> given = std::move(flags->nodes);
-  flags->nodes.clear();
-  for (const std::string& list : given) {
-    for (absl::string_view dir : absl::StrSplit(list, ',')) flags->nodes.emplace_back(dir);
-  }
-  if (given.empty()) flags->nodes.push_back(context.socket_dir);
-  for (const std::string& node : flags->nodes) {
-    if (node.empty()) throw CLI::ValidationError("--nodes", "a folder's name is empty");
-  }
 }
 
 FleetOptions MakeFleetOptions(const Context& context, const FleetFlags& flags, int interrupt_fd) {

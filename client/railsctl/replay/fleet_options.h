@@ -24,9 +24,6 @@ struct FleetFlags {
 
 // `flags` must outlive the parsing. `bytes_default` as in "16MiB".
 void AddFleetFlags(CLI::App* command, FleetFlags* flags, const char* bytes_default, const char* bytes_help);
-// After parsing: the daemon of --socket-dir when no --nodes were given.
-void ResolveFleetFlags(const Context& context, FleetFlags* flags);
-
 FleetOptions MakeFleetOptions(const Context& context, const FleetFlags& flags, int interrupt_fd);
 
 // Sum of each node's rails in bytes per second, for the lower bound.

@@ -175,7 +175,7 @@ void AddReplayCommand(CLI::App& app, Context& context) {
     if (workload->count() > 0 && options->fleet.bytes_per_rank == 0) {
       throw CLI::ValidationError("--bytes-per-rank", "0 needs a FILE");
     }
-    ResolveFleetFlags(context, &options->fleet);
+    ResolveNodes(context, &options->fleet.nodes);
     context.run = [&context, options] { return RunReplay(context, *options); };
   });
 }

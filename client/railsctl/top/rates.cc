@@ -1,6 +1,7 @@
 #include "client/railsctl/top/rates.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <tuple>
@@ -46,7 +47,9 @@ Verdict Evenness(const v1::GetOverviewResponse& overview) {
   if (overview.balance_size() == 0) return {"not measured yet", Mark::kNone};
   const v1::BalanceWindow& window = overview.balance(std::min(1, overview.balance_size() - 1));  // as the page does
   const double worst = std::max(window.tx_max_over_mean(), window.rx_max_over_mean());
-  const std::string length = absl::FormatDuration(absl::Seconds(window.length_seconds()));
+  // A daemon that is younger than the window has measured as long as it lives.
+  const double seconds = std::min(window.length_seconds(), std::floor(overview.status().uptime_seconds()));
+  const std::string length = absl::FormatDuration(absl::Seconds(seconds));
   if (!(worst > 0)) return {absl::StrCat("idle for ", length), Mark::kNone};
   const bool uneven = worst >= kUneven;
   return {absl::StrFormat("%s used: the busiest carries %.2f x the mean of %s",

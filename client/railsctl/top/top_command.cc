@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "client/railsctl/command.h"
 #include "client/railsctl/format.h"
@@ -237,15 +236,7 @@ void AddTopCommand(CLI::App& app, Context& context) {
       ->check([](const std::string& text) { return std::string(ParseTimeout(text).status().message()); });
   top->add_flag("--once", flags->once, "Prints one frame of two answers as plain text, or with --json, and ends.");
   top->callback([&context, flags] {
-    const std::vector<std::string> given = std::move(flags->nodes);
-    flags->nodes.clear();
-    for (const std::string& list : given) {
-      for (absl::string_view dir : absl::StrSplit(list, ',')) flags->nodes.emplace_back(dir);
-    }
-    if (given.empty()) flags->nodes.push_back(context.socket_dir);
-    for (const std::string& node : flags->nodes) {
-      if (node.empty()) throw CLI::ValidationError("--nodes", "a folder's name is empty");
-    }
+    ResolveNodes(context, &flags->nodes);
     context.run = [&context, flags] { return RunTop(context, *flags); };
   });
 }
