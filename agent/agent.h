@@ -131,6 +131,7 @@ struct PeerView {
   std::string why;                                               // when not up
   std::vector<HealthState> rail_states = {};                     // may new work go that way; by rail
   std::vector<uint64_t> rail_tx_bytes = {}, rail_rx_bytes = {};  // payload of jobs; by rail
+  std::string version = {};                                      // its daemon's; known to the control link only
 };
 struct SessionView {
   SessionId id;
@@ -155,6 +156,20 @@ struct AgentCounters {
   size_t engine_queue_depth = 0;
   size_t copy_queue_depth = 0;  // copies between local ranks that wait for a thread
 };
+// A thread whose standing still does harm. One that works, or that has nothing to do, begins a turn at least once a
+// second; one that hangs does not.
+struct ThreadProgress {
+  std::string name;    // as in /proc/PID/task/TID/comm
+  uint64_t turns = 0;  // begun so far
+};
+
+// What may change while the agent works.
+struct AgentTuning {
+  AgentLimits limits;  // but max_world_size, which peers were told
+  absl::Duration max_job_time, max_join_time;
+  uint32_t finished_jobs_kept = 0;
+};
+
 struct AgentSnapshot {
   std::string node;
   BootId boot;
@@ -221,8 +236,11 @@ class Agent {
   virtual bool OnPeerMessage(std::string node, BootId boot, ControlMessage message) = 0;
 
   // Refuses new groups and sessions; submissions up to the highest sequence that any local member has submitted are
-  // still accepted. `drained` is called when no job is active, or at the deadline with DEADLINE_EXCEEDED.
+  // still accepted. `drained` is called when no job is active, or at the deadline with DEADLINE_EXCEEDED; with ABORTED
+  // when another drain, or Undrain(), comes first.
   virtual void Drain(absl::Duration limit, Callback<absl::Status> drained) = 0;
+  // Takes new work again.
+  virtual void Undrain(Callback<absl::Status> done) = 0;
 
   // Operators: from now on nothing new goes over the rail, here and at the peers, which are told; what is under way
   // ends. Or the other way round. `rail` is its name, or its index. Lasts until it is undone or the daemon ends. OK
@@ -230,7 +248,13 @@ class Agent {
   // drained.
   virtual void DrainRail(std::string rail, bool drained, Callback<absl::Status> done) = 0;
 
+  // For what comes after; running jobs and what is over a lower limit already stay.
+  virtual void Retune(AgentTuning tuning, Callback<absl::Status> done) = 0;
+
   virtual void Snapshot(Callback<AgentSnapshot> done) = 0;
+  // Of the engine, the rails and the copiers, always in the same order. Reads atomics only, so that it answers whatever
+  // hangs.
+  virtual std::vector<ThreadProgress> Progress() const = 0;
   // What became of the job: of those that run and the latest AgentOptions::explained_jobs that have ended. `group`: its
   // group's name, empty for any; `seq` 0: the latest one. NOT_FOUND; INVALID_ARGUMENT when groups of several names have
   // it; FAILED_PRECONDITION when none are kept.

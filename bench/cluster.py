@@ -153,7 +153,8 @@ def yaml_text(value):
     return "\n".join(lines) + "\n"
 
 
-def _die_with_parent():
+def die_with_parent():
+    """For a child before it starts its program: SIGTERM when this process ends."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
@@ -222,7 +223,7 @@ class Cluster:
             node.process = subprocess.Popen(
                 [*self.addresses.command(node.index), self.railsd, "--config", node.config],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-                preexec_fn=None if self.keep else _die_with_parent)
+                preexec_fn=None if self.keep else die_with_parent)
 
     def start(self):
         for node in self.nodes:
@@ -333,7 +334,7 @@ class Cluster:
 def running(command, **options):
     """A child in a process group of its own; the whole group is gone afterwards, whatever happens in between."""
     process = subprocess.Popen([str(part) for part in command], start_new_session=True,
-                               preexec_fn=_die_with_parent, **options)
+                               preexec_fn=die_with_parent, **options)
     try:
         yield process
     finally:

@@ -1,15 +1,19 @@
-# Installs the client library for other projects, as component `client-dev`: header, static libraries, CMake package
-# and pkg-config file. What is installed may be moved.
+# Installs the client library for other projects. Component `client`: the shared library, for programs that are linked
+# with it. Component `client-dev`: header, CMake package, pkg-config file and the static libraries. What is installed may
+# be moved.
 include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/railsd)
-set_target_properties(rails_client PROPERTIES EXPORT_NAME client)
+set_target_properties(rails_client_shared PROPERTIES EXPORT_NAME client)
+set_target_properties(rails_client PROPERTIES EXPORT_NAME client_static)
 set_target_properties(railsd_grpc PROPERTIES EXPORT_NAME grpc)
 set_target_properties(railsd_proto PROPERTIES EXPORT_NAME proto)
-install(TARGETS rails_client railsd_grpc railsd_proto EXPORT railsdTargets
-  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT client-dev
-  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT client-dev)
+install(TARGETS rails_client_shared EXPORT railsdTargets
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT client NAMELINK_COMPONENT client-dev)
+install(TARGETS rails_client railsd_grpc railsd_proto EXPORT railsdStaticTargets
+  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT client-dev)
 install(EXPORT railsdTargets NAMESPACE railsd:: DESTINATION ${package_dir} COMPONENT client-dev)
+install(EXPORT railsdStaticTargets NAMESPACE railsd:: DESTINATION ${package_dir} COMPONENT client-dev)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/client/include/rails DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
   COMPONENT client-dev)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/proto/rails DESTINATION ${CMAKE_INSTALL_DATADIR}/railsd/proto

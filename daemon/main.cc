@@ -2,7 +2,7 @@
 // they end in the opposite order.
 #include <sys/stat.h>
 
-#include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <iostream>
 
@@ -14,11 +14,15 @@
 #include "agent/transport/verbs/verbs_transport.h"
 #include "daemon/config/command_line.h"
 #include "daemon/config/config.h"
+#include "daemon/config/table.h"
 #include "daemon/lifecycle/logging.h"
 #include "daemon/lifecycle/notifier.h"
 #include "daemon/lifecycle/process.h"
 #include "daemon/lifecycle/rail_choice.h"
 #include "daemon/lifecycle/rail_speed.h"
+#include "daemon/lifecycle/readiness.h"
+#include "daemon/lifecycle/reloader.h"
+#include "daemon/lifecycle/serve.h"
 #include "daemon/metrics/balance_sampler.h"
 #include "daemon/metrics/metric_table.h"
 #include "daemon/metrics/status_port.h"
@@ -28,7 +32,7 @@
 #include "daemon/service/services.h"
 #include "daemon/session/descriptor_server.h"
 #include "daemon/session/session_registry.h"
-#include "daemon/version.h"
+#include "version/version.h"
 
 namespace railsd {
 namespace {
@@ -59,6 +63,7 @@ PeerHubOptions PeerOptionsFrom(const Config& config, BootId boot, std::shared_pt
   PeerHubOptions options;
   options.node = config.node;
   options.boot = boot;
+  options.version = std::string(Version());
   options.listen = config.control_listen;
   options.static_peers = config.static_peers;
   options.dns = config.dns;
@@ -75,6 +80,9 @@ std::vector<uint64_t> RailSpeeds(const std::vector<RailSpec>& rails) {
   for (const RailSpec& rail : rails) speeds.push_back(rail.speed_bytes_per_s);
   return speeds;
 }
+
+// Trainers that have a session, and some that are about to open or to close one.
+size_t MaxConnections(const Config& config) { return config.limits.max_sessions + 64; }
 
 // Ends a part when the daemon does, whichever way that is.
 template <typename End>
@@ -104,29 +112,6 @@ void DrainAgent(Agent* agent, absl::Duration limit, spdlog::logger* log) {
   }
 }
 
-// How late the log may tell of lines that it has held back.
-constexpr absl::Duration kLogPace = absl::Seconds(1);
-
-// Until a signal; answers systemd's watchdog as long as the engine answers.
-int ServeUntilSignal(StopSignals* signals, Agent* agent, spdlog::logger* log) {
-  const absl::Duration interval = WatchdogInterval();
-  absl::Time next_probe = absl::Now() + interval;
-  auto alive = std::make_shared<std::atomic<bool>>(true);
-  while (true) {
-    const int signal = signals->WaitFor(std::clamp(next_probe - absl::Now(), absl::ZeroDuration(), kLogPace));
-    if (signal != 0) return signal;
-    log->flush();  // says what it has held back
-    if (absl::Now() < next_probe) continue;
-    next_probe = absl::Now() + interval;
-    if (!alive->exchange(false)) {
-      log->error("engine_does_not_answer");
-      continue;
-    }
-    NotifyWatchdog();
-    agent->Snapshot([alive](AgentSnapshot) { alive->store(true); });
-  }
-}
-
 // Everything of ours has stopped; what is left is memory, and gRPC's teardown, which may abort when a peer that has
 // just connected is still in its handshake (seen in 1.51, twice in some thousands of stops: `ref_counted.h: prior >
 // 0`). Sanitizer builds go the long way, for the check of leaks.
@@ -139,25 +124,28 @@ void LeaveAtOnce(spdlog::logger* log) {
 #endif
 }
 
-absl::Status Run(Config config) {
+absl::Status Run(Config config, Reloader::Load load) {
   // Sockets and files are nobody else's until they get their modes.
   umask(0077);
-  absl::StatusOr<StopSignals> signals = StopSignals::Block();
+  absl::StatusOr<Signals> signals = Signals::Block();
   if (!signals.ok()) return signals.status();
 
   // Log.
   absl::StatusOr<std::shared_ptr<spdlog::logger>> made_log = MakeLogger(config.log);
   if (!made_log.ok()) return made_log.status();
   const std::shared_ptr<spdlog::logger> log = *made_log;
+  const bool memlock = TakeMemlockCapability();
   const BootId boot(DrawBootId());
   const absl::Time started = absl::Now();
-  const std::string config_hash = ConfigHash(config);
-  log->info("starting version={} node={} boot={:016x} config={} files={}", std::string(kVersion), config.node,
-            boot.value(), config_hash, RaiseFileLimit());
+  const Config as_written = config;
+  log->info("starting version={} node={} boot={:016x} config={} files={}", std::string(Version()), config.node,
+            boot.value(), ConfigHash(config), RaiseFileLimit());
+  log->info("locked_memory unlimited_by_capability={}", memlock);
   log->warn("no_tls_between_nodes hint=\"keep control.listen and the rails on a network of their own\"");
   absl::StatusOr<std::vector<RailSpec>> rails = ChooseRails(config, DiscoverRdmaPorts(), HasVerbs());
   if (!rails.ok()) return rails.status();
   config.rails = *std::move(rails);
+  if (absl::Status status = FillRailAddresses(&config.rails); !status.ok()) return status;
   FillRailSpeeds(&config.rails, log.get());
 
   // Socket directory.
@@ -178,11 +166,27 @@ absl::Status Run(Config config) {
   // How evenly the rails are used, over time.
   auto balance = std::make_unique<BalanceSampler>(agent->get());
 
+  // What may change from here on.
+  Readiness readiness;
+  std::atomic<DescriptorServer*> descriptor_server = nullptr;
+  Reloader reloader(
+      as_written, std::move(load),
+      [&](const Config& before, const Config& now) {
+        if (now.log.level != before.log.level) static_cast<void>(SetLogLevel(log.get(), now.log.level));
+        (*agent)->Retune({now.limits, now.timeouts.job, now.timeouts.join, now.finished_jobs_kept},
+                         [](absl::Status) {});
+        if (now.static_peers != before.static_peers) peers->SetStaticPeers(now.static_peers);
+        if (DescriptorServer* server = descriptor_server) server->SetMaxConnections(MaxConnections(now));
+      },
+      log);
+  readiness.AddListener([&](bool ready, bool live, const std::string&) { peers->SetHealth(ready, live); });
+
   // Trainers and operators.
   SessionRegistry sessions;
-  const auto context = std::make_shared<const ServiceContext>(ServiceContext{
-      agent->get(), &sessions, &feed, config.limits, config.node, boot, std::string(kVersion), config_hash, false,
-      started, [&peers] { return peers->Peers(); }, &balance->meter(), config.rails, log});
+  const auto context = std::make_shared<const ServiceContext>(
+      ServiceContext{agent->get(), &sessions, &feed, config.limits, config.node, boot, std::string(Version()),
+                     [&reloader] { return reloader.config_hash(); }, false, started,
+                     [&peers] { return peers->Peers(); }, &balance->meter(), config.rails, log, &readiness, &reloader});
   const std::vector<std::string> client_services = {"rails.v1.SessionService", "rails.v1.GroupService",
                                                     "rails.v1.JobService"};
   const std::vector<std::string> operator_services = {"rails.v1.OperatorService"};
@@ -196,9 +200,9 @@ absl::Status Run(Config config) {
   absl::StatusOr<std::unique_ptr<RpcServer>> operator_server = RpcServer::Start(
       {"unix:" + operator_path, config.max_message_bytes, operator_services, &calls}, {MakeOperatorService(context)});
   if (!operator_server.ok()) return operator_server.status();
-  if (absl::Status status = SetSocketAccess(operator_path, config.operator_mode, config.operator_group); !status.ok())
-    return status;
-  if (absl::Status status = SetSocketAccess(client_path, config.socket_mode, ""); !status.ok()) return status;
+  absl::Status access = SetSocketAccess(operator_path, config.operator_mode, config.operator_group, "operator_group");
+  access.Update(SetSocketAccess(client_path, config.socket_mode, config.socket_group, "socket_group"));
+  if (!access.ok()) return access;
 
   // Descriptor socket: last, because a client connects here first.
   DescriptorServerOptions descriptor_options;
@@ -206,12 +210,16 @@ absl::Status Run(Config config) {
   descriptor_options.mode = config.socket_mode;
   descriptor_options.node = config.node;
   descriptor_options.boot = boot;
-  descriptor_options.max_connections = config.limits.max_sessions + 64;
+  descriptor_options.max_connections = MaxConnections(config);
   descriptor_options.on_session_closed = [&feed](SessionId session) { feed.RemoveSession(session); };
   descriptor_options.log = log;
   absl::StatusOr<std::unique_ptr<DescriptorServer>> descriptors =
       DescriptorServer::Start(std::move(descriptor_options), agent->get(), &sessions);
   if (!descriptors.ok()) return descriptors.status();
+  descriptor_server = descriptors->get();
+  access =
+      SetSocketAccess(config.socket_dir + "/descriptors.sock", config.socket_mode, config.socket_group, "socket_group");
+  if (!access.ok()) return access;
 
   // Metrics and the page.
   std::unique_ptr<StatusPort> status_port;
@@ -226,8 +234,8 @@ absl::Status Run(Config config) {
     sources.feed = &feed;
     sources.interfaces = InterfacesOf(config.rails);
     sources.node = config.node;
-    sources.version = std::string(kVersion);
-    sources.config_hash = config_hash;
+    sources.version = std::string(Version());
+    sources.config_hash = context->config_hash;
     sources.started = started;
     absl::StatusOr<std::unique_ptr<StatusPort>> server =
         StatusPort::Start(config.metrics_listen, std::move(sources), context);
@@ -236,27 +244,31 @@ absl::Status Run(Config config) {
   }
 
   // Serve.
-  (*client_server)->SetServing(true);
-  (*operator_server)->SetServing(true);
-  if (status_port != nullptr) status_port->SetReady();
+  readiness.AddListener([&](bool ready, bool live, const std::string& why) {
+    (*client_server)->SetHealth(ready, live);
+    (*operator_server)->SetHealth(ready, live);
+    if (status_port != nullptr) status_port->SetNotReady(why);
+  });
+  readiness.SetStarted();
   log->info("ready socket_dir={} control={} metrics={}", LogValue(config.socket_dir), LogValue(config.control_listen),
             LogValue(config.metrics_listen));
   NotifyReady(absl::StrCat("node ", config.node, ", ", config.rails.size(), " rails"));
-  const int signal = ServeUntilSignal(&*signals, agent->get(), log.get());
+  const int signal = ServeUntilStopped(*signals, **agent, reloader, readiness, config.timeouts.stuck, *log);
 
   // Stop: say so first, then let running jobs end.
   log->info("stopping signal={}", signal);
   NotifyStopping("draining");
-  if (status_port != nullptr) status_port->SetNotReady("stopping: running jobs end, nothing new is taken");
-  (*client_server)->SetServing(false);
-  (*operator_server)->SetServing(false);
+  readiness.SetStopping();
   signals->NextOneKills();
   (*descriptors)->StopAccepting();
-  DrainAgent(agent->get(), config.timeouts.drain, log.get());
+  DrainAgent(agent->get(), reloader.config().timeouts.drain, log.get());
   status_port.reset();
-  descriptors->reset();
-  (*operator_server)->Shutdown(absl::Milliseconds(100));
+  (*operator_server)->Shutdown(absl::Milliseconds(100));  // before what its calls use
+  // First the calls, then the sessions: a client that hears that its session is over before it hears how its last job
+  // ended takes the job for lost.
   (*client_server)->Shutdown(absl::Milliseconds(500));
+  descriptor_server = nullptr;
+  descriptors->reset();
   balance.reset();
   peers->Stop();
   agent->reset();
@@ -277,6 +289,10 @@ int Main(int argc, char** argv) {
     std::cout << MetricTableMarkdown();
     return kExitOk;
   }
+  if (line.action == Action::kConfigTable) {
+    std::cout << ConfigTableMarkdown();
+    return kExitOk;
+  }
   absl::StatusOr<Config> config = ConfigFor(line);
   if (!config.ok()) {
     std::cerr << config.status().message() << "\n";
@@ -290,7 +306,7 @@ int Main(int argc, char** argv) {
     std::cout << line.config_path << ": ok\n";
     return kExitOk;
   }
-  const absl::Status status = Run(*std::move(config));
+  const absl::Status status = Run(*std::move(config), [line] { return ConfigFor(line); });
   if (status.ok()) return kExitOk;
   std::cerr << "railsd: " << status.message() << "\n";
   return kExitRuntime;

@@ -6,38 +6,10 @@ kept there.
 
 import json
 import re
-import shutil
-import subprocess
 
-FILES = ("package.json", "package-lock.json", "tsconfig.json", "types.ts")
+import npm
 
-
-class NoTypes(Exception):
-    """The schema cannot be had here, and why."""
-
-
-def install(source, folder):
-    """Brings the schema and the compiler into `folder`, unless they are there in these versions."""
-    for tool in ("node", "npm"):
-        if not shutil.which(tool):
-            raise NoTypes(f"{tool} is not installed (Debian's packages nodejs and npm)")
-    folder.mkdir(parents=True, exist_ok=True)
-    stamp, lock = folder / "installed", (source / "package-lock.json").read_text()
-    if not stamp.exists() or stamp.read_text() != lock:
-        for name in FILES:
-            shutil.copyfile(source / name, folder / name)
-        try:
-            run = subprocess.run(["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=1",
-                                  "--fetch-timeout=30000"], cwd=folder, stdout=subprocess.PIPE,
-                                 stderr=subprocess.STDOUT, text=True, timeout=300, check=False)
-        except subprocess.TimeoutExpired as error:
-            raise NoTypes("npm could not install @grafana/schema within 5 minutes") from error
-        if run.returncode != 0:
-            why = [line for line in run.stdout.splitlines() if line.startswith("npm ERR") or "error" in line]
-            raise NoTypes(f"npm could not install @grafana/schema: {(why or ['no reason given'])[0]}")
-        stamp.write_text(lock)
-    for name in FILES:
-        shutil.copyfile(source / name, folder / name)
+NoTypes = npm.NoTypes
 
 
 def typescript(name, board, kinds):
@@ -58,7 +30,7 @@ def typescript(name, board, kinds):
 def check(root):
     """All problems, each with the dashboard, and the panel's title."""
     source, folder = root / "tools/dashboard_types", root / "build/grafana-schema"
-    install(source, folder)
+    npm.install(source, folder, "@grafana/schema")
     kinds = set(re.findall(r"PanelOf<'([\w-]+)'", (source / "types.ts").read_text()))
     for old in folder.glob("board_*.ts"):
         old.unlink()
@@ -69,9 +41,7 @@ def check(root):
         problems += found
         (folder / f"board_{path.stem}.ts").write_text(text)
         titles.update({(path.stem, f"panel{panel['id']}"): panel.get("title") for panel in board["panels"]})
-    run = subprocess.run(["node", "node_modules/typescript/bin/tsc", "-p", "."], cwd=folder, stdout=subprocess.PIPE,
-                         stderr=subprocess.STDOUT, text=True, check=False)
-    for line in run.stdout.splitlines() if run.returncode else []:
+    for line in npm.check_types(folder):
         place = re.match(r"board_(\w+)\.ts\((\d+),\d+\): error \w+: (.*)", line)
         if not place:
             problems.append(line if line.startswith(" ") else f"tools/dashboard_types: {line}")
@@ -80,6 +50,4 @@ def check(root):
         constant = re.match(r"export const (\w+)", code)[1]
         what = f"panel '{titles[place[1], constant]}'" if constant != "board" else "beside its panels"
         problems.append(f"{place[1]}.json: {what}: {place[3]}")
-    if run.returncode and not problems:
-        problems.append(f"tsc ended with {run.returncode}")
     return problems

@@ -11,7 +11,10 @@ from pathlib import Path
 
 import dashboard_lint
 import dashboard_types
+import kubernetes_lint
+import npm
 import proto_lint
+import service_lint
 
 ROOT = Path(__file__).resolve().parent.parent
 MAX_LINES = 500
@@ -90,6 +93,20 @@ def check_types(_):
     try:
         return dashboard_types.check(ROOT)
     except dashboard_types.NoTypes as reason:
+        raise Skipped(str(reason)) from reason
+
+
+def check_service(_):
+    try:
+        return service_lint.check(ROOT)
+    except service_lint.NoSystemd as error:
+        raise Skipped("systemd-analyze is not installed (Debian's package systemd)") from error
+
+
+def check_kubernetes(_):
+    try:
+        return kubernetes_lint.check() + kubernetes_lint.check_types()
+    except npm.NoTypes as reason:
         raise Skipped(str(reason)) from reason
 
 
@@ -187,7 +204,7 @@ def main():
     files = tracked()
     checks = [("format", check_format), ("scripts", check_scripts), ("protos", check_protos), ("rooms", check_rooms),
               ("sizes", check_sizes), ("text", check_text), ("dashboards", check_dashboards),
-              ("types", check_types)]
+              ("types", check_types), ("kubernetes", check_kubernetes), ("service", check_service)]
     if not options.no_tidy:
         checks.append(("tidy", lambda known: check_tidy(known, options.all)))
     failed = 0

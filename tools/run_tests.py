@@ -18,7 +18,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SUITES = ["unit", "conformance", "model", "integration", "soak", "verbs", "asan", "tsan", "fuzz"]
+SUITES = ["unit", "conformance", "model", "integration", "package", "docker", "soak", "verbs", "asan", "tsan", "fuzz"]
 # The same inputs in every run: a suite that passed must not fail later by luck. For the search use the programs by hand.
 FUZZ_RUNS, FUZZ_SEED, FUZZ_SECONDS = 20000, 1, 60
 SOAK_MINUTES = 1.0
@@ -191,6 +191,31 @@ def integration(result):
     ctest(result, "release", "integration")
 
 
+def package(result):
+    """Makes the Debian packages, and tries them in clean roots and on a machine that boots."""
+    if os.geteuid() != 0:
+        result.notes.append("1 skipped: packages need root: root file systems, apt in them, a machine that boots")
+        return
+    if subprocess.run([ROOT / "dev", "setup", "package"], cwd=ROOT, check=False).returncode != 0:
+        result.fail("the set-up of packages and roots")
+        return
+    if not build("release", ["rails_test_trainer"]):
+        result.fail("the release build")
+        return
+    if subprocess.run([ROOT / "dev", "package"], cwd=ROOT, check=False).returncode != 0:
+        result.fail("the packages")
+        return
+    for path in sorted((ROOT / "tests/package").glob("test_*.py")):
+        run = subprocess.run([sys.executable, path], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                             text=True, errors="replace", check=False)
+        say(run.stdout)
+        failed = len(FAILED.findall(run.stdout))
+        result.passed += len(PASSED.findall(run.stdout))
+        result.failed += failed
+        if run.returncode != 0 and not failed:
+            result.fail(f"{path.name} ended with {run.returncode}")
+
+
 def soak(result, options):
     """All faults at once against real daemons, for `options.minutes`."""
     if not build("release", ["railsd", "railsctl", "rails_test_trainer"]):
@@ -210,6 +235,29 @@ def soak(result, options):
         result.fail(f"the soak ended with {run.returncode}")
     if run.returncode == 0:
         result.passed = 1
+
+
+def docker(result):
+    """Nodes in containers, on an engine of their own where none runs."""
+    if os.geteuid() != 0:
+        result.notes.append("1 skipped: Docker needs root: an engine, namespaces, a root file system for the base")
+        return
+    if subprocess.run([ROOT / "dev", "setup", "docker"], cwd=ROOT, check=False).returncode != 0:
+        result.fail("the set-up of Docker")
+        return
+    if (subprocess.run([ROOT / "dev", "package"], cwd=ROOT, stdout=subprocess.DEVNULL, check=False).returncode != 0 or
+            not build("release", ["railsctl", "railsd", "rails_test_trainer"])):
+        result.fail("the packages")
+        return
+    run = subprocess.Popen([sys.executable, ROOT / "tests/docker/run.py"], cwd=ROOT, stdout=subprocess.PIPE,
+                           stderr=subprocess.STDOUT, text=True, errors="replace")
+    output = ""
+    for line in run.stdout:
+        print(line, end="", flush=True)
+        output += line
+    result.passed, result.failed = len(PASSED.findall(output)), len(FAILED.findall(output))
+    if run.wait() != 0 and result.failed == 0:
+        result.fail(f"the Docker tests ended with {run.returncode}")
 
 
 def lint(result):
@@ -237,10 +285,14 @@ def run_suite(suite, options):
             model(result)
         elif suite == "soak":
             soak(result, options)
+        elif suite == "docker":
+            docker(result)
         elif suite == "lint":
             lint(result)
         elif suite == "integration":
             integration(result)
+        elif suite == "package":
+            package(result)
         elif suite in ("asan", "tsan"):
             ctest(result, suite)
         else:

@@ -25,7 +25,7 @@ constexpr uint64_t kDefaultSpeedBytesPerSecond = 10'000'000'000 / 8;
 // Orders, zone commands and results that a rail's queues hold. A result's space is reserved before it is polled.
 constexpr size_t kCommandCapacity = 4096;
 constexpr size_t kEventCapacity = 8192;
-constexpr int kCopyThreads = 1;
+constexpr size_t kCopyThreads = 1;
 // Messages of peers are bounded by their senders' outboxes; past this the peer is given up rather than a message.
 constexpr size_t kMaxPeerMessages = 1 << 16;
 constexpr absl::Duration kLongestSleep = absl::Seconds(1);
@@ -147,6 +147,26 @@ class AgentImpl final : public Agent {
   void Drain(absl::Duration limit, Callback<absl::Status> drained) override {
     Push([=, drained = std::move(drained)](Engine& engine) mutable { engine.Drain(limit, std::move(drained)); });
   }
+  void Undrain(Callback<absl::Status> done) override {
+    Push([done = std::move(done)](Engine& engine) mutable {
+      engine.Undrain();
+      std::move(done)(absl::OkStatus());
+    });
+  }
+  void Retune(AgentTuning tuning, Callback<absl::Status> done) override {
+    max_commands_.store(tuning.limits.max_waiting_calls, std::memory_order_relaxed);
+    max_segment_bytes_.store(tuning.limits.max_segment_bytes_per_session, std::memory_order_relaxed);
+    Push([tuning, done = std::move(done)](Engine& engine) mutable {
+      engine.Retune(tuning);
+      std::move(done)(absl::OkStatus());
+    });
+  }
+  std::vector<ThreadProgress> Progress() const override {
+    std::vector<ThreadProgress> out = {{"engine", turns_.load(std::memory_order_relaxed)}};
+    for (size_t r = 0; r < rails_.size(); ++r) out.push_back({absl::StrCat("rail-", r), rails_[r]->turns()});
+    for (size_t c = 0; c < kCopyThreads; ++c) out.push_back({absl::StrCat("copy-", c), copier_->turns(c)});
+    return out;
+  }
   void DrainRail(std::string rail, bool drained, Callback<absl::Status> done) override {
     Call(std::move(done),
          [=, rail = std::move(rail)](Engine& engine, auto done) { engine.DrainRail(rail, drained, std::move(done)); });
@@ -187,9 +207,10 @@ class AgentImpl final : public Agent {
   };
 
   absl::StatusOr<std::shared_ptr<const Segment>> MapAndRegister(SegmentId id, UniqueFd fd, uint64_t length_bytes) {
-    if (length_bytes > max_segment_bytes_) {
+    const uint64_t limit = max_segment_bytes_.load(std::memory_order_relaxed);
+    if (length_bytes > limit) {
       return absl::ResourceExhaustedError(absl::StrCat("limits.max_segment_bytes_per_session: length_bytes ",
-                                                       length_bytes, " is over the limit of ", max_segment_bytes_));
+                                                       length_bytes, " is over the limit of ", limit));
     }
     absl::StatusOr<std::shared_ptr<const Segment>> segment = Segment::Map(id, std::move(fd), length_bytes);
     if (!segment.ok()) return segment;
@@ -199,9 +220,10 @@ class AgentImpl final : public Agent {
 
   template <typename T, typename Body>
   void Call(Callback<T> done, Body body) {
-    if (QueueDepth() >= max_commands_) {
+    const size_t limit = max_commands_.load(std::memory_order_relaxed);
+    if (QueueDepth() >= limit) {
       return std::move(done)(absl::ResourceExhaustedError(
-          absl::StrCat("limits.max_waiting_calls: ", max_commands_, " calls wait for the engine of ", hello_.node)));
+          absl::StrCat("limits.max_waiting_calls: ", limit, " calls wait for the engine of ", hello_.node)));
     }
     Push([done = std::move(done), body = std::move(body)](Engine& engine) mutable { body(engine, std::move(done)); });
   }
@@ -230,6 +252,7 @@ class AgentImpl final : public Agent {
   }
 
   bool Turn() {
+    turns_.store(turns_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);  // the only writer
     engine_->SetNow(MonotonicNow());
     const bool commands = RunCommands();
     return engine_->Step() || commands;
@@ -266,11 +289,12 @@ class AgentImpl final : public Agent {
   }
 
   const std::shared_ptr<spdlog::logger> log_;
-  const size_t max_commands_;
-  const uint64_t max_segment_bytes_;
+  std::atomic<size_t> max_commands_;
+  std::atomic<uint64_t> max_segment_bytes_;
   PeerHello hello_;
   WakeEvent wake_;  // outlives the rails and the copier, which wake it
   std::atomic<bool> stop_{false};
+  std::atomic<uint64_t> turns_{0};  // of the engine's thread
   std::mutex mutex_;
   std::vector<Command> commands_;  // guarded by mutex_
   std::atomic<size_t> depth_{0};

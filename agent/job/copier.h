@@ -45,14 +45,16 @@ class Copier {
 // Threads "copy-<i>".
 class ThreadCopier final : public Copier {
  public:
-  ThreadCopier(int threads, WakeEvent* engine_wake);
+  ThreadCopier(size_t threads, WakeEvent* engine_wake);
   ~ThreadCopier() override;
   void Submit(CopyTask task) override;
   bool TakeResult(CopyResult* result) override;
   size_t depth() const override;
+  // How often the thread has come round: once a second at least. Any thread.
+  uint64_t turns(size_t thread) const { return turns_[thread].load(std::memory_order_relaxed); }
 
  private:
-  void Run(int index);
+  void Run(size_t index);
   WakeEvent* const engine_wake_;
   mutable std::mutex mutex_;
   std::condition_variable work_;
@@ -60,6 +62,7 @@ class ThreadCopier final : public Copier {
   std::deque<CopyResult> results_;  // guarded by mutex_
   bool stop_ = false;               // guarded by mutex_
   std::atomic<size_t> result_count_{0};
+  std::vector<std::atomic<uint64_t>> turns_;  // by thread
   std::vector<std::thread> threads_;
 };
 

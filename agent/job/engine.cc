@@ -258,11 +258,29 @@ void Engine::ReplayEarly() {
 
 void Engine::Drain(absl::Duration limit, Callback<absl::Status> drained) {
   draining_ = true;
-  jobs_.Drain();
+  jobs_.SetDraining(true);
   drain_deadline_ = now_ + limit;
   if (drained_) std::move(drained_)(absl::AbortedError("another drain was asked for"));
   drained_ = std::move(drained);
   options_.log->info("draining active_jobs={}", jobs_.active_parts());
+}
+
+void Engine::Undrain() {
+  if (!draining_) return;
+  draining_ = false;
+  jobs_.SetDraining(false);
+  drain_deadline_ = absl::InfiniteFuture();
+  if (drained_) std::exchange(drained_, nullptr)(absl::AbortedError("the drain was undone"));
+  options_.log->info("undrained");
+}
+
+void Engine::Retune(const AgentTuning& tuning) {
+  const uint32_t max_world_size = options_.limits.max_world_size;
+  options_.limits = tuning.limits;
+  options_.limits.max_world_size = max_world_size;
+  options_.max_job_time = tuning.max_job_time;
+  options_.max_join_time = tuning.max_join_time;
+  options_.finished_jobs_kept = tuning.finished_jobs_kept;
 }
 
 void Engine::FinishDrain() {

@@ -55,6 +55,8 @@ class Engine {
   void SendSignal(RailIndex rail, PeerIndex peer, std::string bytes);
   void OnPeerMessage(const std::string& node, BootId boot, ControlMessage message);
   void Drain(absl::Duration limit, Callback<absl::Status> drained);
+  void Undrain();
+  void Retune(const AgentTuning& tuning);
   void DrainRail(const std::string& rail, bool drained, Callback<absl::Status> done);
   AgentSnapshot Snapshot(size_t queue_depth) const;
   absl::StatusOr<JobExplanation> Explain(const std::string& group, JobSeq seq) const {
@@ -104,7 +106,7 @@ class Engine {
   void Sweep();
   void FinishDrain();
 
-  const AgentOptions options_;
+  AgentOptions options_;  // the tables refer to it: Retune() changes what they go by
   AgentObserver* const observer_;
   Copier* const copier_;
   Outbox outbox_;

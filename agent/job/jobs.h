@@ -50,7 +50,7 @@ class JobTable {
   void Wait(SessionId session, JobKey key, Rank rank, absl::Duration timeout, Callback<absl::StatusOr<JobReport>> done);
   void Cancel(SessionId session, JobKey key, Rank rank, Callback<absl::Status> done);
   // From now on only submissions up to each group's highest accepted sequence number are taken.
-  void Drain() { draining_ = true; }
+  void SetDraining(bool draining) { draining_ = draining; }
 
   // False: of no known job (counted by the caller).
   bool OnMessage(const Peer& from, Offer&& message);

@@ -35,6 +35,7 @@ struct Session {
 // Owned by the engine's thread.
 class SessionTable {
  public:
+  // `limits` outlives the table, and may change.
   explicit SessionTable(const AgentLimits& limits) : limits_(limits) {}
 
   absl::StatusOr<SessionId> Open(SessionInfo info);
@@ -49,7 +50,7 @@ class SessionTable {
   const absl::flat_hash_map<SessionId, std::unique_ptr<Session>>& all() const { return sessions_; }
 
  private:
-  const AgentLimits limits_;
+  const AgentLimits& limits_;
   uint64_t next_id_ = 1;
   absl::flat_hash_map<SessionId, std::unique_ptr<Session>> sessions_;
 };

@@ -1,7 +1,6 @@
 #include "agent/memory/memory_ranges.h"
 
 #include <sys/uio.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -10,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "agent/memory/guarded_copy.h"
 
 namespace railsd {
 
@@ -59,23 +59,23 @@ absl::Status CopyRangeBytes(const MemoryRanges& from, const MemoryRanges& to, ui
   constexpr size_t kRangesPerCall = 128;
   std::array<iovec, kRangesPerCall> source;
   std::array<iovec, kRangesPerCall> destination;
-  // Of the process itself: the kernel checks every page of both sides and reports a bad one.
-  const pid_t self = ::getpid();
+  GuardedCopy copy;
   while (*done_bytes < length_bytes) {
     const uint64_t at = offset_bytes + *done_bytes;
     uint64_t readable = 0;
     uint64_t writable = 0;
     const size_t sources = from.FillIovecs(at, length_bytes - *done_bytes, absl::MakeSpan(source), &readable);
     const size_t destinations = to.FillIovecs(at, readable, absl::MakeSpan(destination), &writable);
-    // The system call stops at the shorter side.
-    const ssize_t moved = ::process_vm_writev(self, source.data(), sources, destination.data(), destinations, 0);
+    // It stops at the shorter side.
+    const ssize_t moved =
+        copy.Copy(absl::MakeSpan(source.data(), sources), absl::MakeSpan(destination.data(), destinations));
     if (moved > 0) {
       *done_bytes += static_cast<uint64_t>(moved);
       continue;
     }
     if (moved < 0 && errno == EINTR) continue;
     if (moved < 0 && errno != EFAULT) {
-      return absl::ErrnoToStatus(errno, absl::StrCat("local copy at byte ", at, ": process_vm_writev"));
+      return absl::ErrnoToStatus(errno, absl::StrCat("local copy at byte ", at));
     }
     return absl::FailedPreconditionError(
         absl::StrCat("local copy at byte ", at, " of ", from.total_bytes(),

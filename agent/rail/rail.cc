@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kPostBatch = 64;
 constexpr size_t kEventBatch = 256;
-// Nothing depends on it: whatever needs the thread wakes it.
+// Only the watch over threads that hang depends on it: whatever needs the thread wakes it.
 constexpr absl::Duration kMaxWait = absl::Seconds(1);
 // Events that nobody waits for are gathered for so long, or until there are so many: waking the engine for every chunk
 // costs more than its work on them.
@@ -164,6 +164,7 @@ void Rail::Run() {
   std::array<RailEvent, kEventBatch> batch;
   Queues& q = *queues_;
   while (!stop_.load(std::memory_order_acquire)) {
+    turns_.store(turns_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);  // the only writer
     RunCommands();
     size_t room = std::min(q.events.Free(), batch.size());
     if (room == 0) {

@@ -73,6 +73,8 @@ class Rail final : public RailPort {
   std::string LocalAddress() const { return transport_->LocalAddress(); }  // before Start() only
   size_t command_depth() const;                                            // any thread; approximate
   size_t event_depth() const;
+  // How often the thread has come round: once a second at least. Any thread.
+  uint64_t turns() const { return turns_.load(std::memory_order_relaxed); }
 
   bool TryCommand(RailCommand command) override;
   size_t TakeEvents(absl::Span<RailEvent> out) override;
@@ -99,6 +101,7 @@ class Rail final : public RailPort {
   std::unique_ptr<Queues> queues_;
   std::atomic<bool> stop_{false};
   std::atomic<bool> hungry_{true};
+  std::atomic<uint64_t> turns_{0};
   std::thread thread_;
   bool unflushed_ = false;  // the engine's thread: commands since the last Flush()
 };

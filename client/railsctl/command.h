@@ -44,14 +44,17 @@ int Fail(const Context& context, ExitCode code, const absl::Status& status);
 // as CLI11 wants it, when a name is empty.
 void ResolveNodes(const Context& context, std::vector<std::string>* nodes);
 
-void AddInspectCommands(CLI::App& app, Context& context);    // status, rails, drain, peers, jobs, log-level
+void AddInspectCommands(CLI::App& app, Context& context);    // status, rails, peers, jobs
+void AddOperateCommands(CLI::App& app, Context& context);    // drain, undrain, reload, log-level, health
 void AddExplainCommand(CLI::App& app, Context& context);     // explain
 void AddTopCommand(CLI::App& app, Context& context);         // top
+void AddDoctorCommand(CLI::App& app, Context& context);      // doctor
 void AddPlanCommand(CLI::App& app, Context& context);        // plan
 void AddReplayCommand(CLI::App& app, Context& context);      // replay
 void AddBenchCommand(CLI::App& app, Context& context);       // bench
 void AddWorkerCommand(CLI::App& app, Context& context);      // hidden: one rank of replay and bench
-void AddCompletionCommand(CLI::App& app, Context& context);  // completion; last, because it reads the others
+void AddCompletionCommand(CLI::App& app, Context& context);  // completion
+void AddManCommand(CLI::App& app, Context& context);         // hidden: man
 
 }  // namespace rails::ctl
 

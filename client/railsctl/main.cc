@@ -13,6 +13,7 @@
 #include "absl/synchronization/mutex.h"
 #include "client/railsctl/command.h"
 #include "client/railsctl/format.h"
+#include "version/version.h"
 
 namespace {
 
@@ -74,7 +75,7 @@ int main(int argc, char** argv) {
   app.set_help_flag("-h,--help", "Prints this help and exits.");
   app.set_help_all_flag("--help-all", "Prints the help of all commands and exits.");
   app.get_formatter()->column_width(34);
-  app.set_version_flag("--version", std::string("railsctl " RAILSD_VERSION), "Prints the version and exits.");
+  app.set_version_flag("--version", absl::StrCat("railsctl ", railsd::Version()), "Prints the version and exits.");
   app.add_option("--socket-dir", context.socket_dir, "The folder of the daemon's sockets.")
       ->type_name("DIR")
       ->capture_default_str();
@@ -88,13 +89,16 @@ int main(int argc, char** argv) {
       ->check([](const std::string& text) { return std::string(rails::ctl::ParseTimeout(text).status().message()); });
 
   rails::ctl::AddInspectCommands(app, context);
+  rails::ctl::AddOperateCommands(app, context);
   rails::ctl::AddExplainCommand(app, context);
   rails::ctl::AddTopCommand(app, context);
+  rails::ctl::AddDoctorCommand(app, context);
   rails::ctl::AddPlanCommand(app, context);
   rails::ctl::AddReplayCommand(app, context);
   rails::ctl::AddBenchCommand(app, context);
   rails::ctl::AddWorkerCommand(app, context);
   rails::ctl::AddCompletionCommand(app, context);
+  rails::ctl::AddManCommand(app, context);
   app.footer(kExitCodes);
 
   try {

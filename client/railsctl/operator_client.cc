@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 
@@ -14,6 +15,12 @@
 #include "rails/v1/operator.grpc.pb.h"
 
 namespace rails::ctl {
+namespace {
+
+// That a daemon takes.
+constexpr absl::Duration kLongestDrain = absl::Hours(24);
+
+}  // namespace
 
 struct OperatorClient::Impl {
   std::string socket;
@@ -48,9 +55,16 @@ struct OperatorClient::Impl {
   absl::StatusOr<Response> Call(grpc::Status (v1::OperatorService::Stub::*method)(grpc::ClientContext*, const Request&,
                                                                                   Response*),
                                 const Request& request) {
+    return Call(method, request, timeout);
+  }
+
+  template <typename Response, typename Request>
+  absl::StatusOr<Response> Call(grpc::Status (v1::OperatorService::Stub::*method)(grpc::ClientContext*, const Request&,
+                                                                                  Response*),
+                                const Request& request, absl::Duration patience) {
     if (absl::Status status = CheckSocket(); !status.ok()) return status;
     grpc::ClientContext context;
-    context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+    context.set_deadline(absl::ToChronoTime(absl::Now() + patience));
     Response response;
     Begin(&context);
     const grpc::Status status = (stub.get()->*method)(&context, request, &response);
@@ -60,9 +74,10 @@ struct OperatorClient::Impl {
       return absl::UnavailableError(
           absl::StrCat("no daemon answers on ", socket, " (", status.error_message(), "); is railsd running?"));
     }
-    if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+    if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED &&
+        std::chrono::system_clock::now() >= context.deadline()) {
       return absl::DeadlineExceededError(
-          absl::StrCat("the daemon on ", socket, " did not answer within ", absl::FormatDuration(timeout)));
+          absl::StrCat("the daemon on ", socket, " did not answer within ", absl::FormatDuration(patience)));
     }
     return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
                         absl::StrCat(socket, ": ", status.error_message()));
@@ -124,6 +139,22 @@ absl::StatusOr<v1::ExplainJobResponse> OperatorClient::ExplainJob(const std::str
   request.set_group(group);
   request.set_seq(seq);
   return impl_->Call(&v1::OperatorService::Stub::ExplainJob, request);
+}
+
+absl::Status OperatorClient::DrainNode(absl::Duration limit) {
+  v1::DrainNodeRequest request;
+  request.set_timeout_seconds(absl::ToDoubleSeconds(limit));
+  // The daemon keeps the limit, and answers in any case.
+  const absl::Duration patience = (limit > absl::ZeroDuration() ? limit : kLongestDrain) + impl_->timeout;
+  return impl_->Call(&v1::OperatorService::Stub::DrainNode, request, patience).status();
+}
+
+absl::Status OperatorClient::UndrainNode() {
+  return impl_->Call(&v1::OperatorService::Stub::UndrainNode, v1::UndrainNodeRequest()).status();
+}
+
+absl::StatusOr<v1::ReloadResponse> OperatorClient::Reload() {
+  return impl_->Call(&v1::OperatorService::Stub::Reload, v1::ReloadRequest());
 }
 
 absl::StatusOr<v1::RailStatus> OperatorClient::DrainRail(const std::string& rail) {

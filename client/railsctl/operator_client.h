@@ -27,6 +27,10 @@ class OperatorClient {
   absl::StatusOr<v1::GetOverviewResponse> GetOverview(uint32_t finished_limit);
   // `group` empty: any; `seq` 0: the latest.
   absl::StatusOr<v1::ExplainJobResponse> ExplainJob(const std::string& group, uint64_t seq);
+  // Answers when the node's jobs have ended; `limit` bounds that, zero: as long as its configuration says.
+  absl::Status DrainNode(absl::Duration limit);
+  absl::Status UndrainNode();
+  absl::StatusOr<v1::ReloadResponse> Reload();
   // `rail`: its name or its index. Answers with the rail as it is afterwards.
   absl::StatusOr<v1::RailStatus> DrainRail(const std::string& rail);
   absl::StatusOr<v1::RailStatus> UndrainRail(const std::string& rail);

@@ -4,10 +4,36 @@
 #include <iostream>
 
 #include "absl/strings/str_cat.h"
+#include "cli/completion.h"
+#include "cli/man_page.h"
 #include "daemon/config/units.h"
-#include "daemon/version.h"
+#include "version/version.h"
 
 namespace railsd {
+namespace {
+
+// What packages install beside the program; the options for it are hidden.
+CommandLine TellOfItself(const CLI::App& app, const std::string& shell) {
+  CommandLine out;
+  out.action = Action::kExit;
+  if (shell.empty()) {
+    std::cout << cli::ManPage(app, {.section = 8,
+                                    .see_also = {"railsd.yaml(5)", "railsctl(1)"},
+                                    .files = {{"/etc/railsd/railsd.yaml", "The configuration of the service."},
+                                              {"/run/railsd", "The sockets for trainers and operators."}}});
+    return out;
+  }
+  const absl::StatusOr<std::string> script = cli::CompletionScript(app, shell);
+  out.exit_code = script.ok() ? kExitOk : kExitUsage;
+  if (script.ok()) {
+    std::cout << *script;
+  } else {
+    std::cerr << "railsd: " << script.status().message() << "\n";
+  }
+  return out;
+}
+
+}  // namespace
 
 CommandLine ParseCommandLine(int argc, char** argv) {
   CommandLine out;
@@ -16,8 +42,8 @@ CommandLine ParseCommandLine(int argc, char** argv) {
       "them.\nExit status: 0 when it ended as asked, 1 when it failed, 2 for a wrong command line, 3 for a wrong "
       "configuration.",
       "railsd");
-  bool print = false, check = false, list = false, table = false;
-  app.set_version_flag("--version", absl::StrCat("railsd ", kVersion), "Print the version and exit.");
+  bool print = false, check = false, list = false, table = false, config_table = false;
+  app.set_version_flag("--version", absl::StrCat("railsd ", Version()), "Print the version and exit.");
   app.set_help_flag("-h,--help", "Print this help and exit.");
   auto* config =
       app.add_option("--config", out.config_path, "Read the configuration from this YAML file.")->type_name("FILE");
@@ -29,6 +55,8 @@ CommandLine ParseCommandLine(int argc, char** argv) {
                         ->excludes(config);
   app.add_flag("--metrics-table", table, "Print what is exported to Prometheus as a table in Markdown, and exit.")
       ->excludes(config);
+  app.add_flag("--config-table", config_table, "Print every key of the configuration as a table in Markdown, and exit.")
+      ->excludes(config);
   app.add_flag("--json", out.json, "With --list-devices: as JSON.")->needs(list_flag);
   app.add_option("--node", out.node, "Use this node name instead of the configured one.")->type_name("NAME");
   app.add_option("--socket-dir", out.socket_dir, "Put the Unix sockets into this directory.")->type_name("DIR");
@@ -38,20 +66,26 @@ CommandLine ParseCommandLine(int argc, char** argv) {
   app.add_option("--log-format", out.log_format, "Write log lines as text or as json.")
       ->check(CLI::IsMember({"text", "json"}))
       ->type_name("FORMAT");
+  std::string completion;
+  bool man = false;
+  app.add_option("--completion", completion)->group("");
+  app.add_flag("--man", man)->group("");
   try {
     app.parse(argc, argv);
-    if (!list && !table && out.config_path.empty()) throw CLI::RequiredError("--config");
+    if (man || !completion.empty()) return TellOfItself(app, completion);
+    if (!list && !table && !config_table && out.config_path.empty()) throw CLI::RequiredError("--config");
   } catch (const CLI::ParseError& e) {
     const int code = app.exit(e, std::cout, std::cerr);
     out.action = Action::kExit;
     out.exit_code = code == 0 ? kExitOk : kExitUsage;
     return out;
   }
-  out.action = list    ? Action::kListDevices
-               : table ? Action::kMetricsTable
-               : print ? Action::kPrintConfig
-               : check ? Action::kCheckConfig
-                       : Action::kRun;
+  out.action = list           ? Action::kListDevices
+               : table        ? Action::kMetricsTable
+               : config_table ? Action::kConfigTable
+               : print        ? Action::kPrintConfig
+               : check        ? Action::kCheckConfig
+                              : Action::kRun;
   return out;
 }
 

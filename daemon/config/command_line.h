@@ -12,7 +12,7 @@ namespace railsd {
 // Exit codes of `railsd`.
 enum ExitCode { kExitOk = 0, kExitRuntime = 1, kExitUsage = 2, kExitConfig = 3 };
 
-enum class Action { kRun, kPrintConfig, kCheckConfig, kListDevices, kMetricsTable, kExit };
+enum class Action { kRun, kPrintConfig, kCheckConfig, kListDevices, kMetricsTable, kConfigTable, kExit };
 
 struct CommandLine {
   Action action = Action::kRun;

@@ -40,6 +40,7 @@ struct TimeoutsConfig {
   absl::Duration max_peer_wait = absl::Minutes(5);
   absl::Duration heartbeat = absl::Milliseconds(500);
   absl::Duration drain = absl::Seconds(30);
+  absl::Duration stuck = absl::Seconds(15);
   friend bool operator==(const TimeoutsConfig&, const TimeoutsConfig&) = default;
 };
 
@@ -56,6 +57,7 @@ struct Config {
   std::string node;  // never empty once loaded
   std::string socket_dir = "/run/railsd";
   uint32_t socket_mode = 0666;    // client.sock and descriptors.sock
+  std::string socket_group;       // of those two, name or number; empty: the daemon's own
   uint32_t operator_mode = 0600;  // operator.sock
   std::string operator_group;     // name or number; empty: the daemon's own
   std::string control_listen;     // empty: no control socket, so no peers
@@ -93,6 +95,17 @@ std::string PrintConfig(const Config& config);
 
 // First 16 hexadecimal digits of the SHA-256 of PrintConfig(): equal on nodes that run the same settings.
 std::string ConfigHash(const Config& config);
+
+// One key whose value differs: "limits.max_groups". A list ("peers.static") is one value. Values as YAML.
+struct ConfigDifference {
+  std::string key, before, after;
+  friend bool operator==(const ConfigDifference&, const ConfigDifference&) = default;
+};
+std::vector<ConfigDifference> DiffConfigs(const Config& before, const Config& after);
+
+// `in_force` with what a running daemon can take over from `wanted`: the log's level, limits, the peers that are
+// listed, how long jobs, joins and drains may take.
+Config WithLiveChanges(const Config& in_force, const Config& wanted);
 
 }  // namespace railsd
 

@@ -126,7 +126,8 @@ void ReadTimeouts(const YamlReader& in, Config* config) {
           {"peer_lost", time(&t.peer_lost, absl::Milliseconds(10), absl::Hours(1))},
           {"max_peer_wait", time(&t.max_peer_wait, absl::Milliseconds(10), absl::Hours(24))},
           {"heartbeat", time(&t.heartbeat, absl::Milliseconds(5), absl::Minutes(10))},
-          {"drain", time(&t.drain, absl::ZeroDuration(), absl::Hours(24))}});
+          {"drain", time(&t.drain, absl::ZeroDuration(), absl::Hours(24))},
+          {"stuck", time(&t.stuck, absl::Seconds(2), absl::Hours(1))}});
   if (2 * t.heartbeat > t.peer_lost) {
     in.Fail(absl::StrCat("peer_lost ", absl::FormatDuration(t.peer_lost), " is less than two heartbeats of ",
                          absl::FormatDuration(t.heartbeat)));
@@ -176,6 +177,7 @@ std::map<absl::string_view, YamlReader::Field> TopLevel(Config* config) {
        }},
       {"socket_mode", [=](const YamlReader& r) { r.Mode(&config->socket_mode); }},
       {"operator_mode", [=](const YamlReader& r) { r.Mode(&config->operator_mode); }},
+      {"socket_group", [=](const YamlReader& r) { r.String(&config->socket_group, 64); }},
       {"operator_group", [=](const YamlReader& r) { r.String(&config->operator_group, 64); }},
       {"control",
        [=](const YamlReader& r) {

@@ -77,7 +77,7 @@ void ReadRails(const YamlReader& in, Config* config) {
   bool counted = true;  // no pattern so far, so that this rail's index is known
   in.List(kMaxRails, [&](const YamlReader& item) {
     Entry entry;
-    bool has_address = false, has_device = false;
+    bool has_address = false, has_interface = false, has_device = false;
     item.Map({{"name",
                [&](const YamlReader& r) {
                  r.Name(&entry.rail.name, 63);
@@ -91,7 +91,11 @@ void ReadRails(const YamlReader& in, Config* config) {
                  has_address = true;
                  ReadAddress(r, &taken, &entry.rail);
                }},
-              {"interface", [&](const YamlReader& r) { r.String(&entry.rail.interface, 15); }},
+              {"interface",
+               [&](const YamlReader& r) {
+                 r.String(&entry.rail.interface, 15);
+                 has_interface = !entry.rail.interface.empty();
+               }},
               {"device",
                [&](const YamlReader& r) {
                  has_device = true;
@@ -99,8 +103,9 @@ void ReadRails(const YamlReader& in, Config* config) {
                }},
               {"speed", [&](const YamlReader& r) { r.Rate(&entry.rail.speed_bytes_per_s); }}});
     entry.rail.kind = entry.kind.value_or(has_device ? RailKind::kVerbs : RailKind::kTcp);
-    if (entry.rail.kind == RailKind::kTcp && !has_address && !has_device) {
-      item.Missing("address", entry.kind ? "" : "; a rail has an address (TCP) or a device (RDMA verbs)");
+    if (entry.rail.kind == RailKind::kTcp && !has_address && !has_interface && !has_device) {
+      item.Missing("address",
+                   entry.kind ? "" : "; a rail has an address or an interface (TCP) or a device (RDMA verbs)");
     } else if (has_device == !entry.rail.device.empty()) {  // a wrong device has been reported
       CheckEntry(item, entry);
     }

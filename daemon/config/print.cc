@@ -43,7 +43,7 @@ void PrintRails(YAML::Emitter& out, const Config& config) {
       Text(out, "device", rail.device);
     } else {
       Text(out, "transport", "tcp");
-      Text(out, "address", rail.address);
+      if (!rail.address.empty()) Text(out, "address", rail.address);
       Text(out, "interface", rail.interface);
     }
     if (rail.speed_bytes_per_s != 0) out << Key << "speed" << Value << FormatRate(rail.speed_bytes_per_s);
@@ -137,6 +137,7 @@ void PrintRest(YAML::Emitter& out, const Config& config) {
   Time(out, "max_peer_wait", config.timeouts.max_peer_wait);
   Time(out, "heartbeat", config.timeouts.heartbeat);
   Time(out, "drain", config.timeouts.drain);
+  Time(out, "stuck", config.timeouts.stuck);
   out << EndMap << Key << "health" << Value << BeginMap;
   Time(out, "first_hold", config.health.first_hold);
   Time(out, "max_hold", config.health.max_hold);
@@ -157,6 +158,7 @@ std::string PrintConfig(const Config& config) {
   Text(out, "node", config.node);
   Text(out, "socket_dir", config.socket_dir);
   Text(out, "socket_mode", absl::StrFormat("%04o", config.socket_mode));
+  Text(out, "socket_group", config.socket_group);
   Text(out, "operator_mode", absl::StrFormat("%04o", config.operator_mode));
   Text(out, "operator_group", config.operator_group);
   out << Key << "control" << Value << BeginMap;

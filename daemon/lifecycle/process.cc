@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <grp.h>
+#include <linux/capability.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/file.h>
@@ -10,6 +11,7 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -24,11 +26,12 @@
 namespace railsd {
 namespace {
 
-sigset_t StopSet() {
+sigset_t WaitedFor() {
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGTERM);
   sigaddset(&set, SIGINT);
+  sigaddset(&set, SIGHUP);
   return set;
 }
 
@@ -66,17 +69,27 @@ absl::Status RemoveStale(const std::string& path, int type) {
 
 }  // namespace
 
-absl::StatusOr<StopSignals> StopSignals::Block() {
+absl::StatusOr<Signals> Signals::Block() {
   signal(SIGPIPE, SIG_IGN);
-  const sigset_t set = StopSet();
+  const sigset_t set = WaitedFor();
   const int error = pthread_sigmask(SIG_BLOCK, &set, nullptr);
   if (error != 0) return absl::ErrnoToStatus(error, "sigmask");
   UniqueFd fd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!fd.valid()) return absl::ErrnoToStatus(errno, "signalfd");
-  return StopSignals(std::move(fd));
+  return Signals(std::move(fd));
 }
 
-int StopSignals::WaitFor(absl::Duration timeout) {
+bool TakeMemlockCapability() {
+  __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {};
+  if (syscall(SYS_capget, &header, data) != 0) return false;
+  auto& word = data[CAP_TO_INDEX(CAP_IPC_LOCK)];
+  if ((word.permitted & CAP_TO_MASK(CAP_IPC_LOCK)) == 0) return false;
+  word.effective |= CAP_TO_MASK(CAP_IPC_LOCK);
+  return syscall(SYS_capset, &header, data) == 0;
+}
+
+int Signals::WaitFor(absl::Duration timeout) {
   pollfd entry = {fd_.get(), POLLIN, 0};
   const int wait = timeout == absl::InfiniteDuration() ? -1 : static_cast<int>(absl::ToInt64Milliseconds(timeout));
   if (poll(&entry, 1, wait) <= 0) return 0;
@@ -84,10 +97,11 @@ int StopSignals::WaitFor(absl::Duration timeout) {
   return read(fd_.get(), &info, sizeof(info)) == sizeof(info) ? static_cast<int>(info.ssi_signo) : 0;
 }
 
-void StopSignals::NextOneKills() {
+void Signals::NextOneKills() {
   signal(SIGTERM, &DieOf);
   signal(SIGINT, &DieOf);
-  const sigset_t set = StopSet();
+  signal(SIGHUP, SIG_IGN);
+  const sigset_t set = WaitedFor();
   pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }
 
@@ -134,18 +148,19 @@ absl::StatusOr<SocketDirectory> SocketDirectory::Prepare(const std::string& path
   return SocketDirectory(std::move(lock));
 }
 
-absl::Status SetSocketAccess(const std::string& path, uint32_t mode, const std::string& group) {
+absl::Status SetSocketAccess(const std::string& path, uint32_t mode, const std::string& group, const std::string& key) {
   if (!group.empty()) {
     uint32_t number = 0;
     if (!absl::SimpleAtoi(group, &number)) {
       const struct group* entry = getgrnam(group.c_str());
       if (entry == nullptr) {
-        return absl::InvalidArgumentError(absl::StrCat("operator_group: '", group, "': no such group"));
+        return absl::InvalidArgumentError(absl::StrCat(key, ": '", group, "': no such group"));
       }
       number = entry->gr_gid;
     }
     if (chown(path.c_str(), static_cast<uid_t>(-1), number) != 0) {
-      return absl::ErrnoToStatus(errno, absl::StrCat(path, ": cannot give it to group ", group));
+      return absl::ErrnoToStatus(errno, absl::StrCat(key, ": cannot give ", path, " to group ", group,
+                                                     "; is the daemon's user a member of it?"));
     }
   }
   if (chmod(path.c_str(), mode) != 0) return absl::ErrnoToStatus(errno, absl::StrCat(path, ": chmod"));

@@ -12,20 +12,26 @@
 
 namespace railsd {
 
-// SIGTERM and SIGINT as something to wait for. Make it before any thread starts: threads inherit the mask. SIGPIPE is
-// ignored from then on. A second signal ends the process at once with status 128 + its number.
-class StopSignals {
+// SIGTERM, SIGINT and SIGHUP as something to wait for. Make it before any thread starts: threads inherit the mask.
+// SIGPIPE is ignored from then on.
+class Signals {
  public:
-  static absl::StatusOr<StopSignals> Block();
+  static absl::StatusOr<Signals> Block();
   // The signal that came, or 0 when `timeout` passed first.
   int WaitFor(absl::Duration timeout);
-  // From now on the next signal kills: for the drain.
+  // From now on the next SIGTERM or SIGINT ends the process at once with status 128 + its number, for the drain; SIGHUP
+  // is ignored.
   void NextOneKills();
 
  private:
-  explicit StopSignals(UniqueFd fd) : fd_(std::move(fd)) {}
+  explicit Signals(UniqueFd fd) : fd_(std::move(fd)) {}
   UniqueFd fd_;
 };
+
+// Takes up CAP_IPC_LOCK where the program's file or its supervisor permits it, so that registrations over RDMA are not
+// bound by the limit on locked memory. A container's process that is not root gets it in this way only. Call it before
+// any thread starts. Returns whether it is in force.
+bool TakeMemlockCapability();
 
 // Raises the soft limit on open files to the hard one; returns the limit in force.
 uint64_t RaiseFileLimit();
@@ -43,8 +49,9 @@ class SocketDirectory {
   UniqueFd lock_;
 };
 
-// Sets mode and, when `group` is not empty, the group (name or number) of a socket.
-absl::Status SetSocketAccess(const std::string& path, uint32_t mode, const std::string& group);
+// Sets mode and, when `group` is not empty, the group (name or number) of a socket; `key` is where the configuration
+// names the group. INVALID_ARGUMENT: there is no such group. Giving a socket to a group needs membership in it.
+absl::Status SetSocketAccess(const std::string& path, uint32_t mode, const std::string& group, const std::string& key);
 
 // A random number for this start, never 0.
 uint64_t DrawBootId();

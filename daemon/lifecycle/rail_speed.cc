@@ -12,10 +12,18 @@
 
 namespace railsd {
 
-std::string InterfaceOf(const std::string& address) {
-  const auto wanted = ParseHostPort(address, true);
+namespace {
+
+struct InterfaceAddress {
+  std::string interface, host;
+  bool v4 = false;
+};
+
+// Every IP address of this machine, in the kernel's order.
+std::vector<InterfaceAddress> Addresses() {
+  std::vector<InterfaceAddress> addresses;
   ifaddrs* found = nullptr;
-  if (!wanted.ok() || getifaddrs(&found) != 0) return "";
+  if (getifaddrs(&found) != 0) return addresses;
   const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> list(found, &freeifaddrs);
   for (const ifaddrs* entry = found; entry != nullptr; entry = entry->ifa_next) {
     if (entry->ifa_addr == nullptr) continue;
@@ -23,12 +31,45 @@ std::string InterfaceOf(const std::string& address) {
     if (family != AF_INET && family != AF_INET6) continue;
     char host[NI_MAXHOST];
     const socklen_t size = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-    if (getnameinfo(entry->ifa_addr, size, host, sizeof(host), nullptr, 0, NI_NUMERICHOST) == 0 &&
-        wanted->host == host) {
-      return entry->ifa_name;
+    if (getnameinfo(entry->ifa_addr, size, host, sizeof(host), nullptr, 0, NI_NUMERICHOST) == 0) {
+      addresses.push_back({entry->ifa_name, host, family == AF_INET});
     }
   }
+  return addresses;
+}
+
+}  // namespace
+
+std::string InterfaceOf(const std::string& address) {
+  const auto wanted = ParseHostPort(address, true);
+  if (!wanted.ok()) return "";
+  for (const InterfaceAddress& known : Addresses()) {
+    if (wanted->host == known.host) return known.interface;
+  }
   return "";
+}
+
+std::string AddressOf(const std::string& interface) {
+  std::string v6;
+  for (const InterfaceAddress& known : Addresses()) {
+    if (known.interface != interface) continue;
+    if (known.v4) return known.host;
+    const bool link_local = known.host.find('%') != std::string::npos;  // has a scope
+    if (v6.empty() && !link_local) v6 = known.host;
+  }
+  return v6;
+}
+
+absl::Status FillRailAddresses(std::vector<RailSpec>* rails) {
+  for (RailSpec& rail : *rails) {
+    if (rail.kind != RailKind::kTcp || !rail.address.empty()) continue;
+    rail.address = AddressOf(rail.interface);
+    if (rail.address.empty()) {
+      return absl::NotFoundError(absl::StrCat("rails: ", rail.name, ": interface '", rail.interface,
+                                              "' is not there or has no address; `ip -brief address` shows what is"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 std::vector<std::string> InterfacesOf(const std::vector<RailSpec>& rails) {

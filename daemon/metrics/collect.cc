@@ -318,7 +318,7 @@ std::vector<MetricFamily> CollectMetrics(const MetricSources& sources) {
   Page page;
   page.Set(Metric::kBuildInfo, uint64_t{1}, {{"version", sources.version}, {"node", sources.node}});
   page.Set(Metric::kStartTime, static_cast<double>(absl::ToUnixMicros(sources.started)) * 1e-6);
-  page.Set(Metric::kConfigInfo, uint64_t{1}, {{"hash", sources.config_hash}});
+  page.Set(Metric::kConfigInfo, uint64_t{1}, {{"hash", sources.config_hash()}});
   page.Set(Metric::kTlsEnabled, uint64_t{sources.tls});
   std::optional<AgentSnapshot> snapshot;
   if (sources.agent != nullptr) snapshot = ReadAgent(sources.agent, sources.deadline);

@@ -2,6 +2,7 @@
 #ifndef RAILSD_DAEMON_METRICS_EXPORTER_H_
 #define RAILSD_DAEMON_METRICS_EXPORTER_H_
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -27,7 +28,8 @@ struct MetricSources {
   const BalanceMeter* balance = nullptr;
   const JobFeed* feed = nullptr;
   HighWater* high_water = nullptr;  // the server brings its own
-  std::string node, version, config_hash;
+  std::string node, version;
+  std::function<std::string()> config_hash = [] { return std::string(); };  // of what is in force now
   std::vector<std::string> interfaces;  // that have the addresses of the rails over TCP, by rail; empty: not known
   std::string sysfs = "/sys";
   bool tls = false;

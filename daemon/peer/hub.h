@@ -31,6 +31,7 @@ using OutPtr = std::shared_ptr<OutboundStream>;
 using InPtr = std::shared_ptr<InboundStream>;
 
 inline constexpr absl::Duration kFirstRedial = absl::Milliseconds(50);
+inline constexpr char kNotReached[] = "not reached yet";
 inline constexpr absl::Duration kMaxRedial = absl::Seconds(1);
 
 // One other node.
@@ -43,12 +44,13 @@ struct Peer {
   Inbox inbox;
   uint64_t acknowledged_in = 0;  // what the peer was told
   uint64_t max_message_bytes = 0;
+  std::string software;                // its daemon's version, as it said last
   OutPtr out;                          // answered
   InPtr in;                            // greeted
   std::optional<ControlMessage> held;  // arrived before the link was up; nothing more is read until it is
   absl::Time last_out, last_in;        // written
-  const StaticPeerConfig* config = nullptr;
-  std::string why = "not reached yet";
+  std::optional<StaticPeerConfig> config;
+  std::string why = kNotReached;
   std::string silence;  // while it is up, and groups wait to hear of it again
   ReachProbe probe;     // while it is up and does not speak
 };
@@ -87,6 +89,10 @@ class Hub final : public PeerHub, public StreamHandler {
   const PeerCounters& counters() const override { return counters_; }
   std::vector<PeerView> Peers() const override;
   OutboxDepths Outboxes() const override;
+  void SetHealth(bool serving, bool live) override {
+    if (server_ != nullptr) server_->SetHealth(serving, live);
+  }
+  void SetStaticPeers(const std::vector<StaticPeerConfig>& peers) override;
   void BreakStreams(const std::string& node) override;
   void Send(const std::string& node, ControlMessage message) override;
   void SetPatience(const std::string& node, absl::Duration patience) override;
@@ -110,6 +116,7 @@ class Hub final : public PeerHub, public StreamHandler {
   // Null when the stream has not greeted, or is not its peer's present one any more.
   Peer* PeerOf(const InPtr& stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void FillHello(const Peer* peer, pb::Hello* out) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AddStaticPeers(const std::vector<StaticPeerConfig>& peers) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Dial(Target& target, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What a HELLO says against the configuration.
   absl::Status CheckPeer(const PeerHello& hello, const std::string& expected_node)

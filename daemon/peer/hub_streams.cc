@@ -134,7 +134,7 @@ absl::Status Hub::CheckPeer(const PeerHello& hello, const std::string& expected_
     return absl::FailedPreconditionError(
         absl::StrCat("node ", hello.node, " is no peer of node ", options_.node, "; add it to peers.static there"));
   }
-  if (it == peers_.end() || it->second->config == nullptr) return absl::OkStatus();
+  if (it == peers_.end() || !it->second->config) return absl::OkStatus();
   const std::vector<std::string>& wanted = it->second->config->rails;
   if (!wanted.empty() && wanted.size() != hello.rails.size()) {
     return absl::FailedPreconditionError(absl::StrCat("node ", hello.node, " has ", hello.rails.size(),
@@ -159,6 +159,7 @@ Peer* Hub::Greet(Direction direction, const HelloFacts& facts) {
   if (effect == LinkState::Effect::kNew) CloseStreams(*peer, "the link is over");
   if (down) ReportDown(*peer, *down);
   peer->max_message_bytes = facts.max_message_bytes;
+  peer->software = facts.software;
   return peer;
 }
 
@@ -215,11 +216,19 @@ void Hub::OnGreeting(const InPtr& stream, const pb::Hello& hello) {
   }
   const absl::Status status = facts.ok() ? CheckPeer(facts->hello, "") : facts.status();
   Peer* const peer = status.ok() ? Greet(Direction::kInbound, *facts) : nullptr;
+  if (peer == nullptr && status.ok()) {
+    // It has given this link up while its HELLO was under way; or DNS had lost its target, and it dials an address of
+    // which it does not know any more whose it is. The answer tells, so that it dials anew with the right generation.
+    options_.log->info("peer_dials_link_that_is_over node={} generation={}", facts->hello.node, facts->link_generation);
+    FillHello(FindOrAddPeer(facts->hello.node), answer->mutable_hello()->mutable_hello());
+    stream->Write(std::move(answer));
+    return stream->Finish(absl::FailedPreconditionError("this link is over; dial anew"));
+  }
   if (peer == nullptr) {
     ++counters_.refused;
     options_.log->error("peer_refused node={} reason={}", LogValue(hello.node().substr(0, 64)),
                         LogValue(std::string(status.message())));
-    return stream->Finish(status.ok() ? absl::FailedPreconditionError("this link is over; dial anew") : status);
+    return stream->Finish(status);
   }
   if (peer->in != nullptr) peer->in->Finish(absl::UnavailableError("replaced by a newer stream"));
   peer->in = stream;

@@ -4,6 +4,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/config/units.h"
@@ -303,6 +304,7 @@ void HelloTo(const HelloFacts& facts, pb::Hello* out) {
   out->set_boot_id(facts.hello.boot.value());
   out->set_expected_boot_id(facts.expected_boot.value());
   out->set_link_generation(facts.link_generation);
+  out->set_software(facts.software);
   out->mutable_limits()->set_max_message_bytes(static_cast<uint32_t>(facts.max_message_bytes));
   out->mutable_limits()->set_max_world_size(facts.max_world_size);
   for (const PeerHello::Rail& rail : facts.hello.rails) {
@@ -337,7 +339,13 @@ absl::StatusOr<HelloFacts> HelloFrom(const pb::Hello& in, const std::string& own
   if (in.rails_size() == 0 || in.rails_size() > static_cast<int>(kMaxPeerRails)) {
     return Invalid(absl::StrCat(both, "rails: ", in.rails_size(), " entries, outside 1 to ", kMaxPeerRails));
   }
+  if (in.software().size() > kMaxSoftware ||
+      !std::all_of(in.software().begin(), in.software().end(), [](char c) { return absl::ascii_isprint(c); })) {
+    return Invalid(absl::StrCat(both, "software: '", absl::CEscape(in.software().substr(0, kMaxSoftware)), "', not ",
+                                kMaxSoftware, " printable characters at most"));
+  }
   HelloFacts out;
+  out.software = in.software();
   out.hello.node = in.node();
   out.hello.boot = BootId(in.boot_id());
   out.link_generation = in.link_generation();

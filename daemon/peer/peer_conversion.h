@@ -19,6 +19,7 @@ namespace railsd {
 inline constexpr uint32_t kPeerProtocolVersion = 1;
 inline constexpr uint64_t kMinMaxMessageBytes = 64 << 10;
 inline constexpr size_t kMaxPeerRails = 64;
+inline constexpr size_t kMaxSoftware = 64;
 inline constexpr int kFenceSlotBits = 16;     // of a fence on the wire, below its generation
 inline constexpr size_t kMaxPeerText = 4096;  // bytes of reasons: longer ones are cut when sent, refused when received
 
@@ -36,6 +37,7 @@ struct HelloFacts {
   uint64_t max_message_bytes = 0;
   uint32_t max_world_size = 0;
   BootId expected_boot;
+  std::string software;  // version of the daemon
 };
 void HelloTo(const HelloFacts& facts, rails::peer::v1::Hello* out);
 

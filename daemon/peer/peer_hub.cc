@@ -39,10 +39,36 @@ std::unique_ptr<PeerHub> PeerHub::Make(PeerHubOptions options) { return std::mak
 
 Hub::Hub(PeerHubOptions options) : options_(std::move(options)) {
   absl::MutexLock lock(&mutex_);
-  for (const StaticPeerConfig& peer : options_.static_peers) {
+  AddStaticPeers(options_.static_peers);
+}
+
+void Hub::AddStaticPeers(const std::vector<StaticPeerConfig>& peers) {
+  for (const StaticPeerConfig& peer : peers) {
     if (peer.name == options_.node) continue;  // one file for all nodes is fine
-    FindOrAddPeer(peer.name)->config = &peer;
-    AddTarget(peer.control)->expected_node = peer.name;
+    Peer* const known = FindOrAddPeer(peer.name);
+    if (!known->config && !known->link.known()) known->why = kNotReached;
+    known->config = peer;
+    const auto it = std::find_if(targets_.begin(), targets_.end(), [&](const std::unique_ptr<Target>& target) {
+      return target->expected_node == peer.name && target->address == peer.control;
+    });
+    Target* const target = it == targets_.end() ? AddTarget(peer.control) : it->get();
+    target->expected_node = peer.name;
+    target->present = true;
+  }
+}
+
+void Hub::SetStaticPeers(const std::vector<StaticPeerConfig>& peers) {
+  absl::MutexLock lock(&mutex_);
+  std::vector<Peer*> were;
+  for (auto& [node, peer] : peers_) {
+    if (std::exchange(peer->config, std::nullopt)) were.push_back(peer.get());
+  }
+  for (const auto& target : targets_) {
+    if (!target->expected_node.empty()) target->present = false;
+  }
+  AddStaticPeers(peers);
+  for (Peer* peer : were) {
+    if (!peer->config && !peer->link.up()) peer->why = "not listed in peers.static any more";
   }
 }
 
@@ -57,7 +83,6 @@ absl::Status Hub::Start(Agent* agent) {
       {options_.listen, options_.max_message_bytes, {"rails.peer.v1.PeerService"}}, {MakePeerService(this)});
   if (!server.ok()) return server.status();
   server_ = *std::move(server);
-  server_->SetServing(true);
   thread_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "peers");
     Loop();
@@ -105,6 +130,7 @@ std::vector<PeerView> Hub::Peers() const {
       view.boot = peer->link.hello().boot;
       for (const PeerHello::Rail& rail : peer->link.hello().rails) view.rail_addresses.push_back(rail.address);
     }
+    view.version = peer->software;
     view.why = view.up ? peer->silence : peer->why;
     out.push_back(std::move(view));
   }
@@ -196,6 +222,7 @@ void Hub::FillHello(const Peer* peer, pb::Hello* out) {
   facts.expected_boot = peer != nullptr && peer->link.known() ? peer->link.hello().boot : BootId();
   facts.max_message_bytes = options_.max_message_bytes;
   facts.max_world_size = options_.max_world_size;
+  facts.software = options_.version;
   HelloTo(facts, out);
 }
 
@@ -310,7 +337,7 @@ void Hub::Tick(absl::Time now) {
     if (!from.greeted && now - from.since > options_.lost_after)
       stream->Finish(absl::DeadlineExceededError("no hello came in time"));
   }
-  // Addresses that DNS has dropped go once nothing uses them.
+  // Addresses that DNS or the configuration has dropped go once nothing uses them.
   std::erase_if(targets_, [](const auto& target) { return !target->present && target->stream == nullptr; });
   for (const auto& target : targets_) {
     if (target->stream == nullptr) {

@@ -21,7 +21,8 @@ namespace railsd {
 struct PeerHubOptions {
   std::string node;
   BootId boot;
-  std::string listen;  // empty: no peers
+  std::string version;  // that peers are told
+  std::string listen;   // empty: no peers
   std::vector<StaticPeerConfig> static_peers;
   DnsPeersConfig dns;
   absl::Duration lost_after = absl::Seconds(5);
@@ -68,6 +69,11 @@ class PeerHub : public ControlLink {
   virtual std::vector<PeerView> Peers() const = 0;
   virtual const PeerCounters& counters() const = 0;
   virtual OutboxDepths Outboxes() const = 0;
+  // For gRPC's health service on the control port (rpc_server.h).
+  virtual void SetHealth(bool serving, bool live) = 0;
+  // Another list of peers than at the start: new ones are dialled; one that is not listed any more is not dialled
+  // again, while a link that is up stays until it ends.
+  virtual void SetStaticPeers(const std::vector<StaticPeerConfig>& peers) = 0;
   // Breaks the TCP-level streams to a node without losing the link; for tests of the resend.
   virtual void BreakStreams(const std::string& node) = 0;
 };

@@ -286,6 +286,7 @@ void PeerTo(const PeerView& peer, rails::v1::PeerStatus* out) {
   for (const HealthState state : peer.rail_states) out->add_rail_states(StateTo(state));
   out->mutable_rail_tx_bytes()->Add(peer.rail_tx_bytes.begin(), peer.rail_tx_bytes.end());
   out->mutable_rail_rx_bytes()->Add(peer.rail_rx_bytes.begin(), peer.rail_rx_bytes.end());
+  out->set_version(peer.version);
 }
 
 void StatusTo(const AgentSnapshot& snapshot, rails::v1::GetStatusResponse* out) {

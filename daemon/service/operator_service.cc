@@ -1,5 +1,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/lifecycle/logging.h"
+#include "daemon/lifecycle/readiness.h"
+#include "daemon/lifecycle/reloader.h"
 #include "daemon/service/conversion.h"
 #include "daemon/service/deferred_call.h"
 #include "daemon/service/explain.h"
@@ -12,6 +14,8 @@ namespace {
 
 using grpc::CallbackServerContext;
 using grpc::ServerUnaryReactor;
+
+constexpr double kLongestDrainSeconds = 24 * 3600;
 
 class OperatorService final : public rails::v1::OperatorService::CallbackService {
  public:
@@ -71,9 +75,44 @@ class OperatorService final : public rails::v1::OperatorService::CallbackService
                                                    ? LogLevelOf(*context_->log)
                                                    : railsd::SetLogLevel(context_->log.get(), request->level());
     if (before.ok()) response->set_level_before(*before);
-    ServerUnaryReactor* reactor = context->DefaultReactor();
-    reactor->Finish(ToGrpc(before.status()));
-    return reactor;
+    return AnswerNow(context, before.status());
+  }
+
+  ServerUnaryReactor* DrainNode(CallbackServerContext* context, const rails::v1::DrainNodeRequest* request,
+                                rails::v1::DrainNodeResponse*) override {
+    const double seconds = request->timeout_seconds();
+    if (!(seconds >= 0) || seconds > kLongestDrainSeconds) {
+      return AnswerNow(context, absl::InvalidArgumentError(absl::StrCat("timeout_seconds: ", seconds, ": outside 0 to ",
+                                                                        kLongestDrainSeconds)));
+    }
+    if (context_->readiness->stopping()) return AnswerNow(context, Stopping());
+    context_->readiness->SetDrained(true);
+    const auto call = DeferredCall::Make();
+    const absl::Duration limit = seconds > 0 ? absl::Seconds(seconds) : context_->reloader->config().timeouts.drain;
+    context_->agent->Drain(limit, [call](const absl::Status& status) { call->Answer(status); });
+    return call.get();
+  }
+
+  ServerUnaryReactor* UndrainNode(CallbackServerContext* context, const rails::v1::UndrainNodeRequest*,
+                                  rails::v1::UndrainNodeResponse*) override {
+    if (context_->readiness->stopping()) return AnswerNow(context, Stopping());
+    const auto call = DeferredCall::Make();
+    context_->agent->Undrain([call, context = context_](const absl::Status& status) {
+      if (status.ok()) context->readiness->SetDrained(false);
+      call->Answer(status);
+    });
+    return call.get();
+  }
+
+  ServerUnaryReactor* Reload(CallbackServerContext* context, const rails::v1::ReloadRequest*,
+                             rails::v1::ReloadResponse* response) override {
+    const absl::StatusOr<ReloadReport> report = context_->reloader->Reload();
+    if (report.ok()) {
+      for (const ConfigDifference& change : report->applied) ChangeTo(change, response->add_applied());
+      for (const ConfigDifference& change : report->needs_restart) ChangeTo(change, response->add_needs_restart());
+      response->set_config_hash(report->config_hash);
+    }
+    return AnswerNow(context, report.status());
   }
 
   ServerUnaryReactor* DrainRail(CallbackServerContext*, const rails::v1::DrainRailRequest* request,
@@ -87,6 +126,22 @@ class OperatorService final : public rails::v1::OperatorService::CallbackService
   }
 
  private:
+  static ServerUnaryReactor* AnswerNow(CallbackServerContext* context, const absl::Status& status) {
+    ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(ToGrpc(status));
+    return reactor;
+  }
+
+  absl::Status Stopping() const {
+    return absl::FailedPreconditionError(absl::StrCat("node ", context_->node, " is stopping"));
+  }
+
+  static void ChangeTo(const ConfigDifference& change, rails::v1::ConfigChange* out) {
+    out->set_key(change.key);
+    out->set_before(change.before);
+    out->set_after(change.after);
+  }
+
   // Answers with the rail as it is afterwards.
   template <typename Response>
   ServerUnaryReactor* SetDrained(const std::string& rail, bool drained, Response* response) {

@@ -14,7 +14,7 @@ void StatusTo(const AgentSnapshot& snapshot, const ServiceContext& context, rail
   out->set_version(context.version);
   out->set_boot_id(context.boot.value());
   out->set_uptime_seconds(absl::ToDoubleSeconds(absl::Now() - context.started));
-  out->set_config_hash(context.config_hash);
+  out->set_config_hash(context.config_hash());
   out->set_tls(context.tls);
   StatusTo(snapshot, out);
 }
@@ -25,9 +25,10 @@ std::vector<PeerView> AllPeers(const AgentSnapshot& snapshot, const ServiceConte
     const auto it = std::find_if(known.begin(), known.end(), [&](const PeerView& k) { return k.node == peer.node; });
     if (it == known.end()) {
       known.push_back(peer);
-    } else if (!peer.why.empty()) {
-      it->why = peer.why;
+      continue;
     }
+    it->version = peer.version;
+    if (!peer.why.empty()) it->why = peer.why;
   }
   std::sort(known.begin(), known.end(), [](const PeerView& a, const PeerView& b) { return a.node < b.node; });
   return known;

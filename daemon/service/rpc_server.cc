@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/lifecycle/readiness.h"
 
 namespace railsd {
 namespace {
@@ -73,11 +74,15 @@ class Server final : public RpcServer {
     for (const std::string& name : options.service_names) {
       server_->GetHealthCheckService()->SetServingStatus(name, false);
     }
-    SetServing(false);
+    server_->GetHealthCheckService()->SetServingStatus(std::string(kLiveService), false);
+    SetHealth(false, true);
     return absl::OkStatus();
   }
 
-  void SetServing(bool serving) override { server_->GetHealthCheckService()->SetServingStatus(serving); }
+  void SetHealth(bool serving, bool live) override {
+    server_->GetHealthCheckService()->SetServingStatus(serving);  // of all names
+    server_->GetHealthCheckService()->SetServingStatus(std::string(kLiveService), live);
+  }
 
   void Shutdown(absl::Duration grace) override {
     if (server_ == nullptr || stopped_) return;

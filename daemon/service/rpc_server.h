@@ -27,11 +27,12 @@ struct RpcServerOptions {
 
 class RpcServer {
  public:
-  // Health says NOT_SERVING until SetServing(true). Error: UNAVAILABLE, the address cannot be bound.
+  // Health says NOT_SERVING until SetHealth(). Error: UNAVAILABLE, the address cannot be bound.
   static absl::StatusOr<std::unique_ptr<RpcServer>> Start(RpcServerOptions options,
                                                           std::vector<std::shared_ptr<grpc::Service>> services);
   virtual ~RpcServer() = default;  // Shutdown(0)
-  virtual void SetServing(bool serving) = 0;
+  // For the health service: `serving` of all service names and of the whole server, `live` of kLiveService.
+  virtual void SetHealth(bool serving, bool live) = 0;
   // Refuses new calls, lets running ones end for `grace`, then cancels them. Blocks. Once only.
   virtual void Shutdown(absl::Duration grace) = 0;
   virtual int port() const = 0;  // that was really bound; 1 for a Unix socket

@@ -19,6 +19,8 @@ class Service;
 namespace railsd {
 
 class BalanceMeter;
+class Readiness;
+class Reloader;
 
 // What the services share. Everything pointed to outlives them.
 struct ServiceContext {
@@ -29,7 +31,7 @@ struct ServiceContext {
   std::string node;
   BootId boot;
   std::string version;
-  std::string config_hash;
+  std::function<std::string()> config_hash = [] { return std::string(); };  // of what is in force now
   bool tls = false;
   absl::Time started;
   // Peers as the control streams see them: those never up yet too, whom the agent does not know.
@@ -37,6 +39,9 @@ struct ServiceContext {
   const BalanceMeter* balance = nullptr;  // null: not measured
   std::vector<RailSpec> rails = {};       // names and speeds
   std::shared_ptr<spdlog::logger> log = {};
+  // For operators' calls only.
+  Readiness* readiness = nullptr;
+  Reloader* reloader = nullptr;
 };
 
 std::shared_ptr<grpc::Service> MakeSessionService(std::shared_ptr<const ServiceContext> context);

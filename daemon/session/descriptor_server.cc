@@ -92,7 +92,8 @@ class Server final : public DescriptorServer {
         registry_(registry),
         listener_(std::move(listener)),
         epoll_(std::move(epoll)),
-        mailbox_(std::make_shared<Mailbox>(std::move(wake))) {}
+        mailbox_(std::make_shared<Mailbox>(std::move(wake))),
+        max_connections_(options_.max_connections) {}
 
   ~Server() override {
     stop_ = true;
@@ -113,6 +114,7 @@ class Server final : public DescriptorServer {
   }
 
   void StopAccepting() override { refuse_ = true; }
+  void SetMaxConnections(size_t connections) override { max_connections_ = connections; }
   const DescriptorCounters& counters() const override { return counters_; }
 
  private:
@@ -205,9 +207,9 @@ class Server final : public DescriptorServer {
     absl::Status refused;
     if (refuse_) {
       refused = absl::UnavailableError(absl::StrCat("node ", options_.node, " drains: no new sessions"));
-    } else if (connections_.size() >= options_.max_connections) {
-      refused = absl::ResourceExhaustedError(
-          absl::StrCat("more than ", options_.max_connections, " connections to the descriptor socket"));
+    } else if (const size_t limit = max_connections_; connections_.size() >= limit) {
+      refused =
+          absl::ResourceExhaustedError(absl::StrCat("more than ", limit, " connections to the descriptor socket"));
     } else if (getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &connection->peer, &size) != 0) {
       refused = absl::ErrnoToStatus(errno, "SO_PEERCRED");
     } else {
@@ -404,6 +406,7 @@ class Server final : public DescriptorServer {
   DescriptorCounters counters_;
   std::atomic<bool> stop_{false};
   std::atomic<bool> refuse_{false};
+  std::atomic<size_t> max_connections_;
   // The rest belongs to the thread.
   Connections connections_;
   uint64_t next_connection_ = 1;

@@ -50,6 +50,8 @@ class DescriptorServer {
   virtual ~DescriptorServer() = default;
   // Later connections are refused with UNAVAILABLE; existing ones go on.
   virtual void StopAccepting() = 0;
+  // Of new ones, from now on. Any thread.
+  virtual void SetMaxConnections(size_t connections) = 0;
   virtual const DescriptorCounters& counters() const = 0;
 };
 

@@ -80,6 +80,7 @@ Json PeerArray(const Repeated& peers) {
                      {"rail_tx_bytes", ArrayOf(peer.rail_tx_bytes())},
                      {"rail_rx_bytes", ArrayOf(peer.rail_rx_bytes())},
                      {"rail_addresses", ArrayOf(peer.rail_addresses())},
+                     {"version", peer.version()},
                      {"why", peer.why()}});
   }
   return array;
@@ -178,6 +179,19 @@ Json RailJson(const v1::RailStatus& rail) {
           {"planned_bytes", rail.planned_bytes()},
           {"health", HealthJson(rail.health())},
           {"device", rail.has_device() ? DeviceJson(rail.device()) : Json()}};
+}
+
+Json ReloadJson(const v1::ReloadResponse& reload) {
+  const auto changes = [](const auto& list) {
+    Json out = Json::array();
+    for (const auto& change : list) {
+      out.push_back({{"key", change.key()}, {"before", change.before()}, {"after", change.after()}});
+    }
+    return out;
+  };
+  return {{"applied", changes(reload.applied())},
+          {"needs_restart", changes(reload.needs_restart())},
+          {"config_hash", reload.config_hash()}};
 }
 
 Json RailsJson(const v1::ListRailsResponse& rails) { return {{"rails", RailArray(rails.rails())}}; }

@@ -11,6 +11,7 @@ namespace rails {
 
 nlohmann::ordered_json StatusJson(const v1::GetStatusResponse& status);
 nlohmann::ordered_json RailsJson(const v1::ListRailsResponse& rails);
+nlohmann::ordered_json ReloadJson(const v1::ReloadResponse& reload);
 nlohmann::ordered_json RailJson(const v1::RailStatus& rail);
 nlohmann::ordered_json PeersJson(const v1::ListPeersResponse& peers);
 nlohmann::ordered_json JobsJson(const v1::ListJobsResponse& jobs);

@@ -82,15 +82,15 @@ class TrainerServer:
 class Trainer:
     """A process that uses the client library as it is told. A context manager; killed on exit."""
 
-    def __init__(self, node=None, server=None):
+    def __init__(self, node=None, server=None, command=()):
         self.process = None
         if server is not None:
             with server.connect() as connection:
                 self.input, self.output = connection.makefile("w"), connection.makefile("r")
             self.pid = self.receive()["pid"]
         else:
-            self.process = subprocess.Popen([trainer_program()], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                            text=True, start_new_session=True)
+            self.process = subprocess.Popen(command or [trainer_program()], stdin=subprocess.PIPE,
+                                            stdout=subprocess.PIPE, text=True, start_new_session=True)
             self.input, self.output, self.pid = self.process.stdin, self.process.stdout, self.process.pid
         if node is not None:
             self.must(do="connect", socket_dir=str(node.sockets))
@@ -152,6 +152,25 @@ def join(trainers, group, key=""):
     for rank, trainer in enumerate(trainers):
         trainer.send(do="join", group=group, world=len(trainers), rank=rank, key=key)
     return [trainer.receive() for trainer in trainers]
+
+
+@contextlib.contextmanager
+def thread_stopped(pid, name):
+    """The thread of that name stands still, the others of the process go on: ptrace(2). Root, or the process's parent."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    tasks = Path(f"/proc/{pid}/task")
+    thread = next(int(task.name) for task in tasks.iterdir() if (task / "comm").read_text().strip() == name)
+
+    def ptrace(request):
+        if libc.ptrace(ctypes.c_long(request), ctypes.c_long(thread), None, None) != 0:
+            raise OSError(ctypes.get_errno(), f"ptrace({request:#x})")
+    ptrace(0x4206)  # PTRACE_SEIZE
+    ptrace(0x4207)  # PTRACE_INTERRUPT
+    os.waitpid(thread, 0x40000000)  # __WALL
+    try:
+        yield
+    finally:
+        ptrace(17)  # PTRACE_DETACH
 
 
 def footprint(pid):

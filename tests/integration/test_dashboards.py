@@ -3,7 +3,6 @@
 of errors after the fault that causes them. Skipped where Prometheus is not installed."""
 
 import contextlib
-import ctypes
 import json
 import os
 import shutil
@@ -208,23 +207,8 @@ class Faults(Scraped, harness.FabricTest):
             self.link(rail, how)
             eventually(lambda state=state: self.state(rail) == state, f"rail{rail} is {state}", patience=120)
 
-    @contextlib.contextmanager
     def engine_stopped(self):
-        """The engine's thread of the first daemon stands still, the others go on: ptrace(2)."""
-        libc = ctypes.CDLL(None, use_errno=True)
-        tasks = Path(f"/proc/{self.cluster.nodes[0].pid}/task")
-        engine = next(int(task.name) for task in tasks.iterdir() if (task / "comm").read_text().strip() == "engine")
-
-        def ptrace(request):
-            if libc.ptrace(ctypes.c_long(request), ctypes.c_long(engine), None, None) != 0:
-                raise OSError(ctypes.get_errno(), f"ptrace({request:#x})")
-        ptrace(0x4206)  # PTRACE_SEIZE
-        ptrace(0x4207)  # PTRACE_INTERRUPT
-        os.waitpid(engine, 0x40000000)  # __WALL
-        try:
-            yield
-        finally:
-            ptrace(17)  # PTRACE_DETACH
+        return harness.thread_stopped(self.cluster.nodes[0].pid, "engine")
 
     def hang(self):
         """An engine that does not answer, and then has much to catch up with."""

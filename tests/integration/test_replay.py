@@ -124,6 +124,33 @@ class FourNodes(ReplayTest):
         self.wait_idle()
 
 
+class Launched(ReplayTest):
+    """Ranks that another command starts, as in containers."""
+
+    settings = clusters.Settings(nodes=2, rails=2, speed="1gbit")
+
+    def launch(self, command):
+        return self.cluster.replay_command("--workload", "uniform", "--bytes-per-rank", "1MiB", "--ranks-per-node", 2,
+                                           "--json", "--launch", command)
+
+    def test_every_rank_is_launched(self):
+        folder = self.cluster.folder / "launched"
+        folder.mkdir()
+        launcher = folder / "launcher"
+        launcher.write_text(f'#!/bin/sh\necho "$1" > "{folder}/rank$2"\nshift 3\nexec "{self.cluster.railsctl}" "$@"\n')
+        launcher.chmod(0o755)
+        run = subprocess.run(self.launch(f"{launcher} {{node}} {{rank}}"), text=True, stdout=subprocess.PIPE,
+                             timeout=300, check=True)
+        self.check(json.loads(run.stdout))
+        self.assertEqual([(folder / f"rank{rank}").read_text() for rank in range(4)], ["0\n", "0\n", "1\n", "1\n"])
+
+    def test_a_launcher_that_fails_is_told(self):
+        run = subprocess.run(self.launch("false"), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                             timeout=300, check=False)
+        self.assertEqual(run.returncode, 1, run.stdout)
+        self.assertIn("ended with exit code 1", run.stderr)
+
+
 class OneRail(ReplayTest):
     settings = clusters.Settings(nodes=3, rails=1, speed="1gbit")
 

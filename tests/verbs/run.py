@@ -18,7 +18,7 @@ import vm
 HERE = Path(__file__).resolve().parent
 # In the order of running: the test and how many seconds it may take inside, on a machine that is busy with other work.
 TESTS = {
-    "test_devices.sh": 120,
+    "test_devices.sh": 200,
     "test_conformance.sh": 420,
     "test_replay.py": 400,
     "test_limits.py": 400,

@@ -1,14 +1,13 @@
 #include "agent/transport/verbs/lane.h"
 
 #include <arpa/inet.h>
-#include <sys/uio.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "agent/memory/guarded_copy.h"
 #include "agent/transport/verbs/fence.h"
 #include "agent/transport/verbs/write_cutter.h"
 
@@ -159,7 +158,7 @@ bool Lane::CopyInline(const OrderSlot& slot, size_t at, uint64_t length_bytes) {
   const size_t count = slot.order.flow->memory.FillIovecs(slot.order.offset_bytes + slot.cut_bytes, length_bytes,
                                                           absl::MakeSpan(from), &covered);
   const iovec to{context_.inlined.data() + at * context_.inline_bytes, length_bytes};
-  const ssize_t copied = ::process_vm_readv(::getpid(), &to, 1, from.data(), count, 0);
+  const ssize_t copied = GuardedCopy().Copy(absl::MakeSpan(from.data(), count), absl::MakeSpan(&to, 1));
   if (copied < 0 || static_cast<uint64_t>(copied) != length_bytes) return false;
   context_.pieces[at][0] = {reinterpret_cast<uint64_t>(to.iov_base), static_cast<uint32_t>(length_bytes), 0};
   return true;

@@ -1,4 +1,4 @@
-// status, rails, drain, undrain, peers, jobs, log-level: one call each, printed.
+// status, rails, peers, jobs: one call each, printed.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -12,29 +12,14 @@
 #include "client/railsctl/format.h"
 #include "client/railsctl/inspect/render.h"
 #include "client/railsctl/operator_client.h"
+#include "client/railsctl/print.h"
 #include "proto/json/json.h"
 
 namespace rails::ctl {
 namespace {
 
-constexpr absl::Duration kCallTimeout = absl::Seconds(5);
 // Lines of `jobs`: most jobs are over before anybody looks.
 constexpr uint32_t kFinishedShown = 10;
-
-template <typename Response>
-int Print(const Context& context, const absl::StatusOr<Response>& response,
-          std::string (*render)(const Response&, bool), nlohmann::ordered_json (*json)(const Response&)) {
-  if (!response.ok()) return Fail(context, ExitCodeOfCall(response.status()), response.status());
-  const std::string text = context.json
-                               ? json(*response).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
-                               : render(*response, context.color);
-  std::fputs(text.c_str(), stdout);
-  return kExitOk;
-}
-
-OperatorClient Connect(const Context& context) {
-  return OperatorClient(context.socket_dir, context.TimeoutOr(kCallTimeout));
-}
 
 // Refreshes until interrupted or until the daemon is gone. With --json, one object a line.
 int WatchRails(const Context& context, absl::Duration interval) {
@@ -60,20 +45,6 @@ int WatchRails(const Context& context, absl::Duration interval) {
   return Fail(context, ExitCodeOfCall(before.status()), before.status());
 }
 
-// Sets the level, or asks for it when `level` is empty.
-int LogLevel(const Context& context, const std::string& level) {
-  const absl::StatusOr<std::string> before = Connect(context).SetLogLevel(level);
-  if (!before.ok()) return Fail(context, ExitCodeOfCall(before.status()), before.status());
-  const std::string now = level.empty() ? *before : level == "warn" ? "warning" : level;
-  if (context.json) {
-    const nlohmann::ordered_json json = {{"level", now}, {"level_before", *before}};
-    std::printf("%s\n", json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
-  } else {
-    std::printf("%s%s\n", now.c_str(), level.empty() ? "" : absl::StrCat(" (it was ", *before, ")").c_str());
-  }
-  return kExitOk;
-}
-
 }  // namespace
 
 void AddInspectCommands(CLI::App& app, Context& context) {
@@ -96,31 +67,6 @@ void AddInspectCommands(CLI::App& app, Context& context) {
       return WatchRails(context, ParseTimeout(*interval).value_or(absl::Seconds(1)));
     };
   });
-
-  const auto add_drain = [&app, &context](const char* name, const char* help, bool drained) {
-    CLI::App* command = app.add_subcommand(name, help);
-    auto rail = std::make_shared<std::string>();
-    command->add_option("rail", *rail, "The rail's name or index, as `railsctl rails` shows them.")
-        ->required()
-        ->type_name("RAIL");
-    command->callback([&context, rail, drained] {
-      context.run = [&context, rail, drained] {
-        OperatorClient client = Connect(context);
-        return Print(context, drained ? client.DrainRail(*rail) : client.UndrainRail(*rail), RenderDrain, RailJson);
-      };
-    });
-  };
-  add_drain("drain", "Moves traffic off a rail, here and at the peers; what is under way ends, and no chunk is lost.",
-            true);
-  add_drain("undrain", "Lets traffic return to a rail that was drained.", false);
-
-  CLI::App* log_level = app.add_subcommand("log-level", "Shows or sets the level from which on a daemon logs.");
-  auto level = std::make_shared<std::string>();
-  log_level
-      ->add_option("level", *level,
-                   "trace, debug, info, warning, error or off; until it is set again or the daemon ends.")
-      ->type_name("LEVEL");
-  log_level->callback([&context, level] { context.run = [&context, level] { return LogLevel(context, *level); }; });
 
   CLI::App* peers = app.add_subcommand("peers", "Shows the other nodes and which rails reach them.");
   peers->callback([&context] {

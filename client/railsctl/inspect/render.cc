@@ -219,6 +219,23 @@ std::string RenderDrain(const v1::RailStatus& rail, bool color) {
                       FormatBytes(rail.queued_bytes() + rail.in_flight_bytes()), " of this node are still on it.\n");
 }
 
+std::string RenderReload(const v1::ReloadResponse& reload, bool color) {
+  if (reload.applied_size() + reload.needs_restart_size() == 0) {
+    return absl::StrCat("The file says what is in force already (config ", reload.config_hash(), ").\n");
+  }
+  Table table({{"KEY"}, {"IN FORCE"}, {"IN FILE"}, {"WHAT"}});
+  for (const auto& change : reload.applied()) {
+    table.AddRow(
+        {Cell(change.key()), Cell(change.after()), Cell(change.after()),
+         Cell(absl::StrCat("applied; it was ", change.before().empty() ? "absent" : change.before()), Mark::kGood)});
+  }
+  for (const auto& change : reload.needs_restart()) {
+    table.AddRow(
+        {Cell(change.key()), Cell(change.before()), Cell(change.after()), Cell("NEEDS A RESTART", Mark::kWarn)});
+  }
+  return table.Render(color);
+}
+
 std::string RenderPeers(const v1::ListPeersResponse& peers, bool color) {
   if (peers.peers_size() == 0) return "no peers\n";
   Table table({{"NODE"}, {"STATE"}, {"RAILS"}, {"BOOT ID"}, {"RAIL ADDRESSES"}, {"WHY"}});

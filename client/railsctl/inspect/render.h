@@ -17,6 +17,7 @@ std::string RenderStatus(const v1::GetStatusResponse& status, bool color);
 std::string RenderRails(const v1::ListRailsResponse& rails, bool color);
 // One rail after `drain` or `undrain`.
 std::string RenderDrain(const v1::RailStatus& rail, bool color);
+std::string RenderReload(const v1::ReloadResponse& reload, bool color);
 std::string RenderPeers(const v1::ListPeersResponse& peers, bool color);
 std::string RenderJobs(const v1::ListJobsResponse& jobs, bool color);
 

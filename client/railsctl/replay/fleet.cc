@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "client/railsctl/format.h"
 #include "client/railsctl/replay/memory_check.h"
 #include "proto/json/names.h"
@@ -69,6 +70,15 @@ absl::StatusOr<std::vector<NodeRails>> Fleet::ReadRails() {
   return nodes;
 }
 
+std::vector<std::vector<std::string>> Fleet::Launchers() const {
+  std::vector<std::vector<std::string>> out(ranks(), options_.launch);
+  for (size_t rank = 0; rank < out.size(); ++rank) {
+    const std::string node = absl::StrCat(rank / options_.ranks_per_node), number = absl::StrCat(rank);
+    for (std::string& word : out[rank]) word = absl::StrReplaceAll(word, {{"{node}", node}, {"{rank}", number}});
+  }
+  return out;
+}
+
 absl::Status Fleet::Start(uint64_t send_bytes, uint64_t receive_bytes) {
   if (!options_.huge_pages) {  // those are set aside, and run out without harm
     std::ifstream file("/proc/meminfo");
@@ -77,7 +87,7 @@ absl::Status Fleet::Start(uint64_t send_bytes, uint64_t receive_bytes) {
       return status;
     }
   }
-  absl::StatusOr<WorkerProcesses> workers = WorkerProcesses::Start(ranks());
+  absl::StatusOr<WorkerProcesses> workers = WorkerProcesses::Start(Launchers());
   if (!workers.ok()) return workers.status();
   workers_.emplace(*std::move(workers));
   coordinator_.emplace(workers_->links(),
@@ -100,7 +110,9 @@ absl::Status Fleet::Start(uint64_t send_bytes, uint64_t receive_bytes) {
   std::vector<StartCommand> commands(ranks(), command);
   for (size_t rank = 0; rank < commands.size(); ++rank) {
     commands[rank].rank = static_cast<uint32_t>(rank);
-    commands[rank].socket_dir = options_.socket_dirs[rank / options_.ranks_per_node];
+    commands[rank].socket_dir = options_.launch_socket_dir.empty()
+                                    ? options_.socket_dirs[rank / options_.ranks_per_node]
+                                    : options_.launch_socket_dir;
   }
   return coordinator_->Start(commands);
 }

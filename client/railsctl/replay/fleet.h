@@ -36,6 +36,10 @@ class SignalGuard {
 
 struct FleetOptions {
   std::vector<std::string> socket_dirs;  // by node
+  // The command that starts a rank somewhere else, {node} and {rank} in it replaced by their numbers; empty: ranks are
+  // processes beside this one.
+  std::vector<std::string> launch;
+  std::string launch_socket_dir;  // of the daemon, as a launched rank sees it; empty: the same as here
   uint32_t ranks_per_node = 1;
   bool huge_pages = false;
   uint64_t seed = 0;
@@ -68,6 +72,7 @@ class Fleet {
   FleetOptions options_;
   std::vector<std::unique_ptr<OperatorClient>> operators_;
   absl::Status Identify(size_t node);
+  std::vector<std::vector<std::string>> Launchers() const;
 
   std::vector<std::string> names_;  // of the nodes, once known
   std::vector<uint64_t> boots_;     // and their boot ids

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <utility>
 
+#include "absl/strings/str_split.h"
 #include "client/railsctl/format.h"
 
 namespace rails::ctl {
@@ -36,6 +37,19 @@ void AddFleetFlags(CLI::App* command, FleetFlags* flags, const char* bytes_defau
       ->type_name("R")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
+  auto* launch =
+      command
+          ->add_option(
+              "--launch", flags->launch,
+              "Starts each rank by this command with `railsctl worker --stdio` behind it, so that ranks live in "
+              "containers of this machine: 'docker exec -i trainer{node}'. {node} and {rank} are replaced by "
+              "numbers; blanks separate words.")
+          ->type_name("COMMAND");
+  command
+      ->add_option("--launch-socket-dir", flags->launch_socket_dir,
+                   "The socket folder as ranks see it that --launch starts; as in --nodes without it.")
+      ->type_name("DIR")
+      ->needs(launch);
   AddQuantity(command, "--bytes-per-rank", &flags->bytes_per_rank, ParseBytes, bytes_help)
       ->type_name("SIZE")
       ->default_str(bytes_default);
@@ -60,6 +74,8 @@ void AddFleetFlags(CLI::App* command, FleetFlags* flags, const char* bytes_defau
 FleetOptions MakeFleetOptions(const Context& context, const FleetFlags& flags, int interrupt_fd) {
   FleetOptions options;
   options.socket_dirs = flags.nodes;
+  options.launch = absl::StrSplit(flags.launch, ' ', absl::SkipEmpty());
+  options.launch_socket_dir = flags.launch_socket_dir;
   options.ranks_per_node = flags.ranks_per_node;
   options.huge_pages = flags.huge_pages;
   options.seed = flags.seed;

@@ -13,6 +13,7 @@ namespace rails::ctl {
 
 struct FleetFlags {
   std::vector<std::string> nodes;  // socket folders
+  std::string launch, launch_socket_dir;
   uint32_t ranks_per_node = 1;
   uint64_t bytes_per_rank = 0;
   uint64_t seed = 1;

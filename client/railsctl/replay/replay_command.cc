@@ -183,8 +183,13 @@ void AddReplayCommand(CLI::App& app, Context& context) {
 void AddWorkerCommand(CLI::App& app, Context& context) {
   CLI::App* worker = app.add_subcommand("worker", "One rank of replay and bench; not for people.");
   worker->group("");
-  worker->callback([&context] {
-    context.run = [] { return RunWorker(WorkerProcesses::kCommandsFd, WorkerProcesses::kEventsFd, &Client::Connect); };
+  auto standard = std::make_shared<bool>(false);
+  worker->add_flag("--stdio", *standard, "Commands come on standard input, events go to standard output.");
+  worker->callback([&context, standard] {
+    context.run = [standard = *standard] {
+      return RunWorker(standard ? STDIN_FILENO : WorkerProcesses::kCommandsFd,
+                       standard ? STDOUT_FILENO : WorkerProcesses::kEventsFd, &Client::Connect);
+    };
   });
 }
 

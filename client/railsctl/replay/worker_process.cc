@@ -37,14 +37,21 @@ absl::Status MakePipe(int fds[2]) {
   return status;
 }
 
-// In the child, between fork and exec: async-signal-safe calls only.
-[[noreturn]] void BecomeWorker(pid_t parent, int commands_fd, int events_fd) {
+// In the child, between fork and exec: async-signal-safe calls only. `launched`: the null-terminated words of a
+// launched worker, whose pipes are its input and output; null for one of this program's own.
+[[noreturn]] void BecomeWorker(pid_t parent, int commands_fd, int events_fd, char* const* launched) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1);  // died before the line above
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
   signal(SIGINT, SIG_IGN);  // a terminal's Ctrl-C reaches everybody; ending the workers is the coordinator's
+  if (launched != nullptr) {
+    dup2(commands_fd, STDIN_FILENO);
+    dup2(events_fd, STDOUT_FILENO);
+    execvp(launched[0], launched);
+    _exit(127);
+  }
   const int null = open("/dev/null", O_RDONLY);
   dup2(null, STDIN_FILENO);
   dup2(STDERR_FILENO, STDOUT_FILENO);
@@ -56,17 +63,22 @@ absl::Status MakePipe(int fds[2]) {
 
 }  // namespace
 
-absl::StatusOr<WorkerProcesses> WorkerProcesses::Start(size_t count) {
+absl::StatusOr<WorkerProcesses> WorkerProcesses::Start(const std::vector<std::vector<std::string>>& launchers) {
   WorkerProcesses workers;
-  for (size_t i = 0; i < count; ++i) {
-    if (absl::Status status = workers.StartOne(); !status.ok()) {
+  for (size_t i = 0; i < launchers.size(); ++i) {
+    if (absl::Status status = workers.StartOne(launchers[i]); !status.ok()) {
       return absl::Status(status.code(), absl::StrCat("cannot start the process of rank ", i, ": ", status.message()));
     }
   }
   return workers;
 }
 
-absl::Status WorkerProcesses::StartOne() {
+absl::Status WorkerProcesses::StartOne(const std::vector<std::string>& launcher) {
+  std::vector<std::string> words = launcher;
+  for (const char* word : {"railsctl", "worker", "--stdio"}) words.emplace_back(word);
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
   int commands[2], events[2];
   if (absl::Status status = MakePipe(commands); !status.ok()) return status;
   if (absl::Status status = MakePipe(events); !status.ok()) {
@@ -76,7 +88,7 @@ absl::Status WorkerProcesses::StartOne() {
   }
   const pid_t parent = getpid();
   const pid_t pid = fork();
-  if (pid == 0) BecomeWorker(parent, commands[0], events[1]);
+  if (pid == 0) BecomeWorker(parent, commands[0], events[1], launcher.empty() ? nullptr : arguments.data());
   const absl::Status status = pid < 0 ? SystemError("fork") : absl::OkStatus();
   close(commands[0]);
   close(events[1]);

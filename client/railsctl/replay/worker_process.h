@@ -1,4 +1,4 @@
-// The processes of the ranks: started from this program's own file, and gone when this object is.
+// The processes of the ranks: started from this program's own file or by a launcher, and gone when this object is.
 #ifndef RAILS_RAILSCTL_REPLAY_WORKER_PROCESS_H_
 #define RAILS_RAILSCTL_REPLAY_WORKER_PROCESS_H_
 
@@ -25,8 +25,10 @@ class WorkerProcesses {
   // Descriptors of a worker's ends, in the worker.
   static constexpr int kCommandsFd = 3, kEventsFd = 4;
 
-  // Starts `count` processes `/proc/self/exe worker`. Error: what the system refused; none are left then.
-  static absl::StatusOr<WorkerProcesses> Start(size_t count);
+  // Starts one process for each entry: `/proc/self/exe worker` where it is empty, else the words of a launcher, which
+  // is looked for in PATH, followed by `railsctl worker --stdio`. A launcher that is killed must end its worker, or at
+  // least the worker's input. Error: what the system refused; none are left then.
+  static absl::StatusOr<WorkerProcesses> Start(const std::vector<std::vector<std::string>>& launchers);
 
   WorkerProcesses(WorkerProcesses&&) noexcept = default;
   WorkerProcesses& operator=(WorkerProcesses&&) = delete;
@@ -46,7 +48,7 @@ class WorkerProcesses {
     int wait_status = 0;
   };
   WorkerProcesses() = default;
-  absl::Status StartOne();
+  absl::Status StartOne(const std::vector<std::string>& launcher);
   bool Reap(Process& process, absl::Duration timeout);
 
   std::vector<Process> processes_;

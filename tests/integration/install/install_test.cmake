@@ -1,5 +1,5 @@
-# Installs the client library into a new directory, moves it, and builds and runs the example against it twice: found
-# by find_package and by pkg-config. Arguments: BUILD_DIR, EXAMPLES_DIR, LIBDIR, CXX.
+# Installs the client library into a new directory, moves it, and builds and runs the example against it thrice: found
+# by find_package, shared and static, and by pkg-config. Arguments: BUILD_DIR, EXAMPLES_DIR, LIBDIR, CXX.
 cmake_policy(VERSION 3.25)
 
 execute_process(COMMAND mktemp -d OUTPUT_VARIABLE root OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
@@ -27,7 +27,9 @@ function(check_program program)
   endif()
 endfunction()
 
-run(${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${root}/first --component client-dev)
+foreach(component client client-dev)
+  run(${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${root}/first --component ${component})
+endforeach()
 file(RENAME ${root}/first ${root}/prefix)
 
 # Ninja, because `./dev` installs it and make need not be there.
@@ -36,9 +38,27 @@ run(${CMAKE_COMMAND} -G Ninja -S ${EXAMPLES_DIR} -B ${root}/build -DCMAKE_PREFIX
 run(${CMAKE_COMMAND} --build ${root}/build)
 check_program(${root}/build/all_to_all)
 
+# The static library, for a program that is to run where none is installed.
+file(WRITE ${root}/static/CMakeLists.txt "cmake_minimum_required(VERSION 3.16)\nproject(static LANGUAGES CXX)\n"
+  "find_package(railsd CONFIG REQUIRED COMPONENTS static)\nadd_executable(all_to_all ${EXAMPLES_DIR}/all_to_all.cc)\n"
+  "target_link_libraries(all_to_all PRIVATE railsd::client_static)\n")
+run(${CMAKE_COMMAND} -G Ninja -S ${root}/static -B ${root}/build-static -DCMAKE_PREFIX_PATH=${root}/prefix
+  -DCMAKE_CXX_COMPILER=${CXX})
+run(${CMAKE_COMMAND} --build ${root}/build-static)
+check_program(${root}/build-static/all_to_all)
+
+# What the shared library shows is the interface, and no generated code that could meet another copy.
+find_program(NM nm REQUIRED)
+run(${NM} -DC --defined-only ${root}/prefix/${LIBDIR}/librails_client.so)
+string(REGEX REPLACE "[0-9a-f]+ [A-Z] [^\n]*rails::(Client|Group|Job|Segment)(::[^\n]*)?(\n|$)" "" others "${output}")
+if(NOT output MATCHES "rails::Client::Connect" OR NOT others STREQUAL "")
+  fail("exported: ${output}")
+endif()
+
 find_program(PKG_CONFIG pkg-config REQUIRED)
 set(ENV{PKG_CONFIG_PATH} ${root}/prefix/${LIBDIR}/pkgconfig)
-run(${PKG_CONFIG} --static --cflags --libs railsd)
+set(ENV{LD_LIBRARY_PATH} ${root}/prefix/${LIBDIR})
+run(${PKG_CONFIG} --cflags --libs railsd)
 string(STRIP "${output}" flags)
 separate_arguments(flags UNIX_COMMAND "${flags}")
 run(${CXX} -std=c++20 ${EXAMPLES_DIR}/all_to_all.cc -o ${root}/by_pkg_config ${flags})

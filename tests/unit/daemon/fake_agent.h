@@ -113,7 +113,19 @@ class FakeAgent final : public Agent {
     messages_.emplace_back(std::move(node), std::move(message));
     return true;
   }
-  void Drain(absl::Duration, Callback<absl::Status> drained) override { std::move(drained)(absl::OkStatus()); }
+  void Drain(absl::Duration limit, Callback<absl::Status> drained) override {
+    drain_limits.push_back(limit);
+    std::move(drained)(drain_status);
+  }
+  void Undrain(Callback<absl::Status> done) override {
+    ++undrains;
+    std::move(done)(absl::OkStatus());
+  }
+  void Retune(AgentTuning tuning, Callback<absl::Status> done) override {
+    retunings.push_back(std::move(tuning));
+    std::move(done)(absl::OkStatus());
+  }
+  std::vector<ThreadProgress> Progress() const override { return {}; }
   void DrainRail(std::string rail, bool drained, Callback<absl::Status> done) override {
     if (rail != "rail0") return std::move(done)(absl::NotFoundError("rail: n0 has no rail '" + rail + "'"));
     {
@@ -204,7 +216,10 @@ class FakeAgent final : public Agent {
                        [&](const std::string& e) { return e.compare(0, prefix.size(), prefix) == 0; });
   }
 
-  absl::Status open_status, submit_status;  // set before use
+  absl::Status open_status, submit_status, drain_status;  // set before use
+  std::vector<absl::Duration> drain_limits;
+  std::vector<AgentTuning> retunings;
+  int undrains = 0;
 
  private:
   void Log(std::string event) {

@@ -57,7 +57,8 @@ TEST(ConfigTest, TheExampleShowsTheDefaults) {
 
 TEST(ConfigTest, PrintedConfigurationReadsBackTheSame) {
   const std::string text =
-      "node: n7\nsocket_dir: /tmp/x\nsocket_mode: \"0660\"\noperator_group: \"no\"\ncontrol: {listen: \"[::1]:0\"}\n"
+      "node: n7\nsocket_dir: /tmp/x\nsocket_mode: \"0660\"\noperator_group: \"no\"\nsocket_group: \"27\"\ncontrol: "
+      "{listen: \"[::1]:0\"}\n"
       "rails:\n  - {address: \"[fd00::1]:7000\", interface: eth1, speed: 2.5gbit}\n  - {address: 10.0.0.1}\n"
       "peers:\n  static: [{name: n1, control: \"host.example:1\", rails: [\"10.0.0.2\"]}]\n"
       "  dns: {name: a.b, port: 99, refresh: 250ms}\n"
@@ -99,7 +100,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"nodee: x\n",
                 "f.yaml:2: nodee: unknown key; known here: control, data, health, limits, log, metrics, node, "
                 "operator_group, "
-                "operator_mode, peers, plan, rails, socket_dir, socket_mode, timeouts, tls, verbs"},
+                "operator_mode, peers, plan, rails, socket_dir, socket_group, socket_mode, timeouts, tls, verbs"},
         BadCase{"node: a\nnode: b\n", "f.yaml:3: node: given twice"},
         BadCase{"node: \"a b\"\n", "f.yaml:2: node: 'a b': not a name: 1 to 253 of letters, digits, '.', '_' and '-'"},
         BadCase{"node: [a]\n", "f.yaml:2: node: expected one value"},
@@ -168,8 +169,9 @@ TEST(ConfigTest, AnUnknownPolicyIsRefused) {
 TEST(ConfigTest, RailsAreChecked) {
   EXPECT_EQ(ErrorOf(""), "f.yaml: rails: missing");
   EXPECT_EQ(ErrorOf("rails: []\n"), "f.yaml: rails: empty; a node needs at least one rail");
-  EXPECT_EQ(ErrorOf("rails: [{name: a}]\n"),
-            "f.yaml:1: rails[0].address: missing; a rail has an address (TCP) or a device (RDMA verbs)");
+  EXPECT_EQ(
+      ErrorOf("rails: [{name: a}]\n"),
+      "f.yaml:1: rails[0].address: missing; a rail has an address or an interface (TCP) or a device (RDMA verbs)");
   EXPECT_EQ(ErrorOf("rails:\n- {address: 10.0.0.1, speed: 200furlong}\n"),
             "f.yaml:2: rails[0].speed: '200furlong': unknown unit 'furlong'; units are bit, kbit, mbit, gbit, tbit");
   EXPECT_EQ(ErrorOf("rails:\n- {address: 10.0.0.1, speed: 200}\n"),
@@ -180,6 +182,16 @@ TEST(ConfigTest, RailsAreChecked) {
   EXPECT_EQ(ErrorOf("rails:\n- {name: a, address: 10.0.0.1:5}\n- {name: a, address: 10.0.0.1:5}\n"),
             "f.yaml:3: rails[1].name: 'a': another rail has this name\n"
             "f.yaml:3: rails[1].address: '10.0.0.1:5': another rail listens on this address and port");
+}
+
+TEST(ConfigTest, ARailMayNameItsInterfaceOnly) {
+  const absl::StatusOr<Config> config = ParseConfig("rails: [{interface: eth1}, {interface: eth2}]\n", "f.yaml");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->rails[1].interface, "eth2");
+  EXPECT_EQ(config->rails[1].address, "");
+  const absl::StatusOr<Config> again = ParseConfig(PrintConfig(*config), "printed");
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(PrintConfig(*again), PrintConfig(*config));
 }
 
 TEST(ConfigTest, RailsOverVerbs) {

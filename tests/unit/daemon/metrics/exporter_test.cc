@@ -123,7 +123,7 @@ class ExporterTest : public ::testing::Test {
     sources_.calls = calls_.get();
     sources_.node = "n0";
     sources_.version = "1.2.3";
-    sources_.config_hash = "abcd";
+    sources_.config_hash = [] { return std::string("abcd"); };
     sources_.started = absl::FromUnixSeconds(1'700'000'000);
   }
   FakeAgent agent_;

@@ -215,6 +215,7 @@ HelloFacts Facts() {
   facts.max_message_bytes = 1 << 20;
   facts.max_world_size = 16;
   facts.expected_boot = BootId(4);
+  facts.software = "1.2.0~rc1";
   return facts;
 }
 
@@ -232,6 +233,7 @@ TEST(PeerHelloTest, SurvivesTheWire) {
   EXPECT_EQ(back->hello.rails[1].address, "[fd00::1]:4001");
   EXPECT_EQ(back->link_generation, 3u);
   EXPECT_EQ(back->expected_boot, BootId(4));
+  EXPECT_EQ(back->software, "1.2.0~rc1");
 }
 
 TEST(PeerHelloTest, RefusalsNameBothNodesAndTheField) {
@@ -271,6 +273,13 @@ TEST(PeerHelloTest, RefusalsNameBothNodesAndTheField) {
   bad = good;
   bad.set_link_generation(0);
   EXPECT_EQ(HelloError(bad), "node n1 to node n0: hello.link_generation: 0");
+  bad = good;
+  bad.set_software("1.0\33[2J");
+  EXPECT_EQ(HelloError(bad), "node n1 to node n0: hello.software: '1.0\\033[2J', not 64 printable characters at most");
+  bad.set_software(std::string(65, '1'));
+  EXPECT_NE(HelloError(bad), "accepted");
+  bad.set_software("");  // older daemons say nothing
+  EXPECT_EQ(HelloError(bad), "accepted");
   bad = good;
   bad.set_node("n1\n");
   EXPECT_EQ(HelloError(bad), "hello.node: 'n1\\n' is no node name (told to n0)");

@@ -12,6 +12,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/lifecycle/logging.h"
+#include "daemon/peer/peer_conversion.h"
+#include "daemon/peer/streams.h"
+#include "rails/peer/v1/peer.pb.h"
 #include "tests/unit/daemon/fake_agent.h"
 
 namespace railsd {
@@ -49,6 +52,7 @@ struct Node {
     PeerHubOptions options;
     options.node = name;
     options.boot = BootId(boot);
+    options.version = absl::StrCat("1.", boot);
     options.listen = address();
     options.static_peers.push_back({other.name, other.address(), {}});
     options.lost_after = absl::Seconds(30);
@@ -132,6 +136,7 @@ TEST_F(PeerHubTest, ARestartIsANewLife) {
   StartBoth();
   for (uint64_t n = 1; n <= 10; ++n) a.hub->Send("b", Numbered(n));
   ASSERT_TRUE(Eventually([&] { return b.agent.message_count() == 10; }));
+  EXPECT_EQ(a.hub->Peers()[0].version, "1.22");
   b.Restart(b.Options(a, 33));
   ASSERT_TRUE(Eventually([&] { return a.agent.events().size() == 3 && b.agent.events().size() >= 2; }));
   EXPECT_EQ(a.agent.events()[0], "up b");
@@ -269,6 +274,70 @@ TEST_F(PeerHubTest, DnsFindsThePeersAndLeavesOutTheNodeItself) {
   ASSERT_TRUE(Eventually([&] { return c.hub->counters().own_addresses == 1; }));
   EXPECT_TRUE(c.hub->Peers().empty());
   EXPECT_TRUE(c.agent.events().empty());
+}
+
+// A peer by hand: dials, says one HELLO, and keeps what it is told.
+class ByHand : public StreamHandler {
+ public:
+  explicit ByHand(const Node& node) : dialler_(Dialler::Make(node.address(), 1 << 20)) {}
+
+  void Dial(const HelloFacts& facts) {
+    auto request = std::make_shared<rails::peer::v1::ExchangeRequest>();
+    HelloTo(facts, request->mutable_hello());
+    dialler_->Dial(this)->Write(std::move(request));
+  }
+  // The node names in the answers, and how streams have ended, in order.
+  std::vector<std::string> heard() const {
+    absl::MutexLock lock(&mutex_);
+    return heard_;
+  }
+
+  void OnResponse(const std::shared_ptr<OutboundStream>&, const rails::peer::v1::ExchangeResponse& response) override {
+    if (response.has_hello()) Add(absl::StrCat("answer of ", response.hello().hello().node()));
+  }
+  void OnWritten(const std::shared_ptr<OutboundStream>&) override {}
+  void OnEnded(const std::shared_ptr<OutboundStream>&, absl::Status status, bool) override {
+    Add(std::string(status.message()));
+  }
+  bool OnAccepted(const std::shared_ptr<InboundStream>&) override { return false; }
+  void OnRequest(const std::shared_ptr<InboundStream>&, const rails::peer::v1::ExchangeRequest&) override {}
+  void OnWritten(const std::shared_ptr<InboundStream>&) override {}
+  void OnEnded(const std::shared_ptr<InboundStream>&) override {}
+
+ private:
+  void Add(std::string what) {
+    absl::MutexLock lock(&mutex_);
+    heard_.push_back(std::move(what));
+  }
+  const std::unique_ptr<Dialler> dialler_;
+  mutable absl::Mutex mutex_;
+  std::vector<std::string> heard_ ABSL_GUARDED_BY(mutex_);
+};
+
+// It dials with generation 1 where it does not know whose address it is: DNS had dropped the address and found it
+// again.
+TEST_F(PeerHubTest, WhoeverHasForgottenItsGenerationIsToldWhoIsThere) {
+  PeerHubOptions options = b.Options(a, 22);
+  options.static_peers.clear();
+  options.dns = {"127.0.0.1", static_cast<uint32_t>(b.port), absl::Seconds(10)};
+  b.Run(options);
+  ByHand peer(b);
+  HelloFacts facts;
+  facts.hello.node = "c";
+  facts.hello.boot = BootId(33);
+  facts.hello.rails = {{RailIndex(0), "127.0.0.1:1", 1000}};
+  facts.max_message_bytes = 1 << 20;
+  facts.max_world_size = options.max_world_size;
+  facts.link_generation = 2;
+  peer.Dial(facts);
+  ASSERT_TRUE(Eventually([&] { return peer.heard().size() == 1; }));
+  facts.link_generation = 1;
+  peer.Dial(facts);
+  ASSERT_TRUE(Eventually([&] { return peer.heard().size() == 3; }));
+  EXPECT_THAT(peer.heard(), ElementsAre("answer of b", "answer of b", "this link is over; dial anew"));
+  EXPECT_EQ(b.hub->counters().refused, 0u);
+  b.hub->Stop();
+  ASSERT_TRUE(Eventually([&] { return peer.heard().size() == 4; }));
 }
 
 }  // namespace

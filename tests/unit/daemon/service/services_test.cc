@@ -5,12 +5,15 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <limits>
 #include <memory>
 #include <string>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/lifecycle/logging.h"
+#include "daemon/lifecycle/readiness.h"
+#include "daemon/lifecycle/reloader.h"
 #include "daemon/service/rpc_server.h"
 #include "rails/v1/group.grpc.pb.h"
 #include "rails/v1/job.grpc.pb.h"
@@ -36,6 +39,9 @@ class ServicesTest : public ::testing::Test {
     context_->boot = BootId(77);
     context_->version = "9.9";
     context_->log = NullLogger();
+    context_->readiness = &readiness_;
+    context_->reloader = &reloader_;
+    readiness_.SetStarted();
     context_->peers = [] {
       PeerView view;
       view.node = "n9";
@@ -87,6 +93,9 @@ class ServicesTest : public ::testing::Test {
   FakeAgent agent_;
   SessionRegistry registry_;
   JobFeed feed_{nullptr};
+  Readiness readiness_;
+  absl::StatusOr<Config> file_ = absl::NotFoundError("no file");
+  Reloader reloader_{Config(), [this] { return file_; }, [](const Config&, const Config&) {}, NullLogger()};
   std::shared_ptr<ServiceContext> context_ = std::make_shared<ServiceContext>();
   std::unique_ptr<RpcServer> server_;
   std::shared_ptr<grpc::Channel> channel_;
@@ -129,6 +138,57 @@ TEST_F(ServicesTest, TellsASessionWhoItIs) {
   EXPECT_EQ(response.segments(), 2u);
   EXPECT_EQ(response.segment_bytes(), 8192u);
   EXPECT_EQ(response.boot_id(), 77u);
+}
+
+TEST_F(ServicesTest, DrainingTheNodeTellsTheAgentAndTheProbes) {
+  bool ready = false;
+  readiness_.AddListener([&ready](bool now, bool, const std::string&) { ready = now; });
+  const auto drain = [this](double seconds) {
+    grpc::ClientContext context;
+    rails::v1::DrainNodeRequest request;
+    request.set_timeout_seconds(seconds);
+    rails::v1::DrainNodeResponse response;
+    return operators_->DrainNode(&context, request, &response);
+  };
+  for (const double bad : {-1.0, 1e9, std::numeric_limits<double>::quiet_NaN()}) {
+    EXPECT_EQ(drain(bad).error_code(), grpc::StatusCode::INVALID_ARGUMENT) << bad;
+  }
+  EXPECT_TRUE(ready);
+  EXPECT_TRUE(drain(2.5).ok());
+  EXPECT_FALSE(ready);
+  EXPECT_TRUE(drain(0).ok());
+  EXPECT_THAT(agent_.drain_limits, ::testing::ElementsAre(absl::Seconds(2.5), TimeoutsConfig().drain));
+  agent_.drain_status = absl::DeadlineExceededError("3 jobs");
+  EXPECT_EQ(drain(1).error_message(), "3 jobs");
+
+  grpc::ClientContext context;
+  rails::v1::UndrainNodeResponse response;
+  EXPECT_TRUE(operators_->UndrainNode(&context, {}, &response).ok());
+  EXPECT_TRUE(ready);
+  EXPECT_EQ(agent_.undrains, 1);
+  readiness_.SetStopping();
+  EXPECT_EQ(drain(1).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(agent_.drain_limits.size(), 3u);
+}
+
+TEST_F(ServicesTest, ReloadTellsWhatItDidOrWhyItDidNothing) {
+  const auto reload = [this](rails::v1::ReloadResponse* response) {
+    grpc::ClientContext context;
+    return operators_->Reload(&context, {}, response);
+  };
+  rails::v1::ReloadResponse response;
+  EXPECT_EQ(reload(&response).error_message(), "no file");
+  file_ = Config();
+  file_->limits.max_groups = 3;
+  file_->node = "other";
+  ASSERT_TRUE(reload(&response).ok());
+  ASSERT_EQ(response.applied_size(), 1);
+  EXPECT_EQ(response.applied(0).key(), "limits.max_groups");
+  EXPECT_EQ(response.applied(0).before(), "64");
+  EXPECT_EQ(response.applied(0).after(), "3");
+  ASSERT_EQ(response.needs_restart_size(), 1);
+  EXPECT_EQ(response.needs_restart(0).key(), "node");
+  EXPECT_EQ(response.config_hash(), reloader_.config_hash());
 }
 
 TEST_F(ServicesTest, SubmitPassesOnWhatTheAgentSays) {

@@ -1,16 +1,15 @@
-// completion: shell scripts made from the command tree itself, so that they cannot fall behind it.
+#include "cli/completion.h"
+
 #include <CLI/CLI.hpp>
-#include <cstdio>
 #include <map>
-#include <memory>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
-#include "client/railsctl/command.h"
 
-namespace rails::ctl {
+namespace railsd::cli {
 namespace {
 
 struct Flag {
@@ -33,6 +32,12 @@ std::string ChoicesOf(const CLI::Option& option) {
   if (begin == std::string::npos || end == std::string::npos) return "";
   return absl::StrReplaceAll(type.substr(begin + 1, end - begin - 1), {{",", " "}});
 }
+
+struct Program {
+  std::string name;
+  std::vector<Command> commands;  // none: the program has only options
+  std::vector<Flag> globals;
+};
 
 std::vector<Flag> FlagsOf(const CLI::App& app) {
   std::vector<Flag> flags;
@@ -65,7 +70,8 @@ std::string Quoted(absl::string_view text) {
   return absl::StrCat("'", absl::StrReplaceAll(text, {{"'", "'\\''"}}), "'");
 }
 
-std::string Bash(const std::vector<Command>& commands, const std::vector<Flag>& globals) {
+std::string Bash(const Program& program) {
+  const auto& [name, commands, globals] = program;
   std::string cases, names;
   std::map<std::string, std::string> values;  // options that take one, and its choices
   const auto add_values = [&values](const std::vector<Flag>& flags) {
@@ -89,29 +95,31 @@ std::string Bash(const std::vector<Command>& commands, const std::vector<Flag>& 
                       "\" -- \"$current\")); return ;;\n");
     }
   }
-  return absl::StrCat(
-      "# bash completion of railsctl\n_railsctl() {\n"
-      "  local current=\"${COMP_WORDS[COMP_CWORD]}\" previous=\"${COMP_WORDS[COMP_CWORD-1]}\"\n"
-      "  local command= words= i\n"
-      "  for ((i = 1; i < COMP_CWORD; ++i)); do\n"
-      "    case \"${COMP_WORDS[i]}\" in\n"
-      "      ",
-      absl::StrReplaceAll(names, {{" ", "|"}}),
-      ") command=\"${COMP_WORDS[i]}\"; break ;;\n"
-      "    esac\n  done\n"
-      "  case \"$previous\" in\n",
-      of_choices, "    ", of_files,
-      ") compopt -o filenames; COMPREPLY=($(compgen -f -- \"$current\")); return ;;\n"
-      "  esac\n"
-      "  case \"$command\" in\n",
-      cases, "    *) words=\"", names,
-      "\" ;;\n  esac\n"
-      "  COMPREPLY=($(compgen -W \"$words ",
-      Names(globals),
-      "\" -- \"$current\"))\n"
-      "  if [[ $command == replay || $command == plan ]] && [[ $current != -* ]]; then\n"
-      "    compopt -o filenames\n    COMPREPLY+=($(compgen -f -- \"$current\"))\n  fi\n}\n"
-      "complete -F _railsctl railsctl\n");
+  const std::string find_command = commands.empty() ? ""
+                                                    : absl::StrCat(
+                                                          "  for ((i = 1; i < COMP_CWORD; ++i)); do\n"
+                                                          "    case \"${COMP_WORDS[i]}\" in\n"
+                                                          "      ",
+                                                          absl::StrReplaceAll(names, {{" ", "|"}}),
+                                                          ") command=\"${COMP_WORDS[i]}\"; break ;;\n"
+                                                          "    esac\n  done\n");
+  return absl::StrCat("# bash completion of ", name, "\n_", name,
+                      "() {\n"
+                      "  local current=\"${COMP_WORDS[COMP_CWORD]}\" previous=\"${COMP_WORDS[COMP_CWORD-1]}\"\n"
+                      "  local command= words= i\n",
+                      find_command, "  case \"$previous\" in\n", of_choices, "    ", of_files,
+                      ") compopt -o filenames; COMPREPLY=($(compgen -f -- \"$current\")); return ;;\n"
+                      "  esac\n"
+                      "  case \"$command\" in\n",
+                      cases, "    *) words=\"", names,
+                      "\" ;;\n  esac\n"
+                      "  COMPREPLY=($(compgen -W \"$words ",
+                      Names(globals),
+                      "\" -- \"$current\"))\n"
+                      "  if [[ $command == replay || $command == plan ]] && [[ $current != -* ]]; then\n"
+                      "    compopt -o filenames\n    COMPREPLY+=($(compgen -f -- \"$current\"))\n  fi\n}\n"
+                      "complete -F _",
+                      name, " ", name, "\n");
 }
 
 // One entry of _arguments; its brackets, colons and quotes mean something to zsh.
@@ -123,7 +131,8 @@ std::string ZshFlag(const Flag& flag) {
   return Quoted(absl::StrCat(flag.name, "[", help, "]", value));
 }
 
-std::string Zsh(const std::vector<Command>& commands, const std::vector<Flag>& globals) {
+std::string Zsh(const Program& program) {
+  const auto& [name, commands, globals] = program;
   std::string described, cases, shared;
   for (const Flag& flag : globals) absl::StrAppend(&shared, " ", ZshFlag(flag));
   for (const Command& command : commands) {
@@ -134,18 +143,21 @@ std::string Zsh(const std::vector<Command>& commands, const std::vector<Flag>& g
     const char* rest = command.name == "completion" ? "1:shell:(bash zsh fish)" : "*:file:_files";
     absl::StrAppend(&cases, "    ", command.name, ") _arguments", flags, " ", Quoted(rest), " ;;\n");
   }
-  return absl::StrCat("#compdef railsctl\n_railsctl() {\n  local context state line\n  local -a commands=(\n",
+  if (commands.empty()) return absl::StrCat("#compdef ", name, "\n_arguments", shared, "\n");
+  return absl::StrCat("#compdef ", name, "\n_", name, "() {\n  local context state line\n  local -a commands=(\n",
                       described, "  )\n  _arguments -C", shared,
                       " '1:command:->command' '*::argument:->argument'\n"
                       "  case $state in\n  command) _describe command commands ;;\n"
                       "  argument) case $line[1] in\n",
-                      cases, "  esac ;;\n  esac\n}\n_railsctl \"$@\"\n");
+                      cases, "  esac ;;\n  esac\n}\n_", name, " \"$@\"\n");
 }
 
-std::string Fish(const std::vector<Command>& commands, const std::vector<Flag>& globals) {
-  std::string out = "# fish completion of railsctl\n";
-  const auto add_flag = [&out](const Flag& flag, absl::string_view condition) {
-    absl::StrAppend(&out, "complete -c railsctl", condition, " -l ", flag.name.substr(2),
+std::string Fish(const Program& program) {
+  const auto& [name, commands, globals] = program;
+  const std::string complete = absl::StrCat("complete -c ", name);
+  std::string out = absl::StrCat("# fish completion of ", name, "\n");
+  const auto add_flag = [&out, &complete](const Flag& flag, absl::string_view condition) {
+    absl::StrAppend(&out, complete, condition, " -l ", flag.name.substr(2),
                     !flag.choices.empty() ? absl::StrCat(" -x -a '", flag.choices, "'")
                     : flag.takes_value    ? " -r"
                                           : "",
@@ -153,12 +165,12 @@ std::string Fish(const std::vector<Command>& commands, const std::vector<Flag>& 
   };
   for (const Flag& flag : globals) add_flag(flag, "");
   for (const Command& command : commands) {
-    absl::StrAppend(&out, "complete -c railsctl -f -n __fish_use_subcommand -a ", command.name, " -d ",
-                    Quoted(command.help), "\n");
+    absl::StrAppend(&out, complete, " -f -n __fish_use_subcommand -a ", command.name, " -d ", Quoted(command.help),
+                    "\n");
     const std::string condition = absl::StrCat(" -n '__fish_seen_subcommand_from ", command.name, "'");
     for (const Flag& flag : command.flags) add_flag(flag, condition);
     if (command.name == "completion") {
-      absl::StrAppend(&out, "complete -c railsctl -f", condition, " -a 'bash zsh fish'\n");
+      absl::StrAppend(&out, complete, " -f", condition, " -a 'bash zsh fish'\n");
     }
   }
   return out;
@@ -166,24 +178,12 @@ std::string Fish(const std::vector<Command>& commands, const std::vector<Flag>& 
 
 }  // namespace
 
-void AddCompletionCommand(CLI::App& app, Context& context) {
-  CLI::App* command = app.add_subcommand("completion", "Prints a completion script for bash, zsh or fish.");
-  auto shell = std::make_shared<std::string>();
-  command->add_option("shell", *shell, "The shell to make the script for.")
-      ->required()
-      ->type_name("SHELL")
-      ->check(CLI::IsMember({"bash", "zsh", "fish"}));
-  command->callback([&app, &context, shell] {
-    context.run = [&app, shell] {
-      const std::vector<Command> commands = CommandsOf(app);
-      const std::vector<Flag> globals = FlagsOf(app);
-      const std::string script = *shell == "bash"  ? Bash(commands, globals)
-                                 : *shell == "zsh" ? Zsh(commands, globals)
-                                                   : Fish(commands, globals);
-      std::fputs(script.c_str(), stdout);
-      return static_cast<int>(kExitOk);
-    };
-  });
+absl::StatusOr<std::string> CompletionScript(const CLI::App& app, absl::string_view shell) {
+  const Program program = {app.get_name(), CommandsOf(app), FlagsOf(app)};
+  if (shell == "bash") return Bash(program);
+  if (shell == "zsh") return Zsh(program);
+  if (shell == "fish") return Fish(program);
+  return absl::InvalidArgumentError(absl::StrCat("no completion for '", shell, "': bash, zsh or fish"));
 }
 
-}  // namespace rails::ctl
+}  // namespace railsd::cli

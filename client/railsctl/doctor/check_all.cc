@@ -1,0 +1,16 @@
+#include "client/railsctl/doctor/checks.h"
+
+namespace rails::ctl::doctor {
+
+Findings CheckAll(const Facts& facts) {
+  Findings all;
+  for (const auto check : {&CheckDaemon, &CheckConfiguration, &CheckVersions, &CheckSockets, &CheckRails, &CheckPeers,
+                           &CheckDevices, &CheckDeviceFiles, &CheckInterfaces, &CheckMtu, &CheckSubnets, &CheckPcie,
+                           &CheckNuma, &CheckMemlock, &CheckHugePages, &CheckOpenFiles, &CheckClock}) {
+    const Findings found = check(facts);
+    all.insert(all.end(), found.begin(), found.end());
+  }
+  return all;
+}
+
+}  // namespace rails::ctl::doctor

@@ -1,0 +1,252 @@
+// What the daemon says of itself, its rails and its peers.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/railsctl/doctor/checks.h"
+#include "client/railsctl/doctor/rails.h"
+#include "client/railsctl/format.h"
+#include "client/railsctl/inspect/render.h"
+#include "proto/json/names.h"
+
+namespace rails::ctl::doctor {
+namespace {
+
+Finding NotRunning(const Facts& facts) {
+  const bool sockets =
+      std::any_of(facts.sockets.begin(), facts.sockets.end(), [](const Socket& s) { return s.exists; });
+  const std::string why(facts.answered.message());
+  if (absl::IsPermissionDenied(facts.answered)) {
+    return {
+        "daemon", Level::kError, why, "Without the operator's socket only the machine is judged.",
+        absl::StrCat("Run doctor as root, or `usermod -aG rails-operators ", facts.user.name, "` and log in again.")};
+  }
+  if (absl::IsDeadlineExceeded(facts.answered)) {
+    return {"daemon", Level::kError, why, "The daemon lives and its engine hangs, or it is starved of processor time.",
+            "Keep a stack (`gdb -p PID -batch -ex 'thread apply all bt'`), then `systemctl restart railsd`."};
+  }
+  if (sockets) {
+    return {"daemon", Level::kError, why, "Its sockets are there: a daemon ran here and ended without removing them.",
+            "`systemctl status railsd`, `journalctl -u railsd`; then `systemctl restart railsd`."};
+  }
+  return {"daemon", Level::kWarning, absl::StrCat("no daemon runs on ", facts.socket_dir),
+          "Only the machine and the configuration were judged.",
+          "`systemctl start railsd`; or name its directory with --socket-dir."};
+}
+
+Finding JudgeRail(const v1::RailStatus& rail) {
+  const Cell state = RailStateCell(rail);
+  const std::string why = rail.health().why().empty() ? "" : absl::StrCat(": ", rail.health().why());
+  const std::string found = absl::StrCat(rail.name(), " is ", state.text, why);
+  const bool dead_link = rail.has_device() && rail.device().state() != "active";
+  if (rail.health().drained()) {
+    return {"rails", Level::kWarning, found, "An operator took it out; nothing new goes over it.",
+            absl::StrCat("`railsctl undrain ", rail.name(), "` when its repair is done.")};
+  }
+  if (state.mark == Mark::kBad || dead_link) {
+    return {"rails", Level::kError, dead_link ? absl::StrCat(found, "; the port is ", rail.device().state()) : found,
+            "The other rails carry its share; jobs take longer.",
+            "The interface, its address, cable and switch port: `ip addr`, `ethtool`, `rdma link`, `dmesg`."};
+  }
+  if (rail.peers_up() < rail.peers_known()) {
+    return {"rails", Level::kError,
+            absl::StrCat(rail.name(), " reaches ", rail.peers_up(), " of ", FormatCount(rail.peers_known(), "peer")),
+            "What goes to the others takes the other rails.", "See the findings on peers."};
+  }
+  if (state.mark == Mark::kWarn) {
+    return {"rails", Level::kWarning, found, "It failed a while ago, and is tried again before it is used.",
+            "`railsctl rails` counts its failures (FLAPS); drain it when they go on."};
+  }
+  return {"rails", Level::kOk,
+          absl::StrCat(
+              rail.name(), ": ", state.text, ", ", FormatBitRate(static_cast<double>(rail.speed_bytes_per_second())),
+              rail.measured_bytes_per_second() == 0
+                  ? ""
+                  : absl::StrCat(", measured ", FormatBitRate(static_cast<double>(rail.measured_bytes_per_second())))),
+          "", ""};
+}
+
+// The rails of this node that do not reach a peer, or are held back on the way to it.
+struct Missing {
+  std::vector<std::string> dead, doubtful;
+};
+Missing RailsNotUp(const v1::PeerStatus& peer, const google::protobuf::RepeatedPtrField<v1::RailStatus>& rails) {
+  Missing missing;
+  for (int r = 0; r < rails.size(); ++r) {
+    const bool connected = r < peer.rails_up_size() && peer.rails_up(r);
+    const v1::RailState state = r < peer.rail_states_size() ? peer.rail_states(r) : v1::RAIL_STATE_UP;
+    if (connected && state == v1::RAIL_STATE_UP) continue;
+    const std::string name = connected ? RailStateName(state) : "not connected";
+    const std::string address = r < peer.rail_addresses_size() ? absl::StrCat(", ", peer.rail_addresses(r)) : "";
+    const bool dead = !connected || state == v1::RAIL_STATE_DOWN;
+    (dead ? missing.dead : missing.doubtful).push_back(absl::StrCat(rails[r].name(), " (", name, address, ")"));
+  }
+  return missing;
+}
+
+Findings JudgePeer(const v1::PeerStatus& peer, const Facts& facts) {
+  const std::string why = peer.why().empty() ? "" : absl::StrCat(": ", peer.why());
+  if (!peer.up()) {
+    return {
+        {"peers", Level::kError, absl::StrCat("node ", peer.node(), " is down", why),
+         "Groups with ranks there cannot form; jobs that need it fail.",
+         "Is railsd running there, does its control address answer from here (`railsctl health --address HOST:PORT`), "
+         "and does each node list the other in `peers`?"}};
+  }
+  const Missing missing = RailsNotUp(peer, facts.overview.rails());
+  if (!missing.dead.empty()) {
+    return {{"peers", Level::kError,
+             absl::StrCat("node ", peer.node(), " is not reached over ", absl::StrJoin(missing.dead, ", "), why),
+             "Its bytes take the other rails.",
+             "`ping -I INTERFACE ADDRESS` with full packets (`-M do -s MTU-28`), at both ends; a firewall, a VLAN, or "
+             "rails that are wired to another switch than their index says."}};
+  }
+  if (!missing.doubtful.empty()) {
+    return {{"peers", Level::kWarning,
+             absl::StrCat("node ", peer.node(), " is not sent to over ", absl::StrJoin(missing.doubtful, ", "), why),
+             "The path failed, or makes no progress; it is held back until it has been good for a while.",
+             "Look again in half a minute; `railsctl rails` counts the failures (FLAPS)."}};
+  }
+  if (!peer.why().empty()) {
+    return {{"peers", Level::kWarning, absl::StrCat("node ", peer.node(), why), "It is waited for.",
+             "Look at its daemon's log, and at the management network."}};
+  }
+  return {};
+}
+
+// The DNS name of the peers; nothing when it is good, or there is none.
+Findings JudgeName(const Configuration& config) {
+  if (config.dns_trouble.empty()) return {};
+  return {{"peers", Level::kError, absl::StrCat("peers.dns: ", config.dns_name, ": ", config.dns_trouble),
+           "No node is found by it.",
+           absl::StrCat("`getent ahosts ", config.dns_name,
+                        "`; in Kubernetes the headless Service must publish addresses that are not ready, too.")}};
+}
+
+}  // namespace
+
+Findings CheckDaemon(const Facts& facts) {
+  if (!facts.running()) return {NotRunning(facts)};
+  const v1::GetStatusResponse& status = facts.overview.status();
+  Findings findings;
+  if (!facts.health.ok()) {
+    findings.push_back({"daemon", Level::kError, absl::StrCat("the health service: ", facts.health.message()),
+                        "Probes of Kubernetes and of Docker take the daemon for broken.", "`journalctl -u railsd`."});
+  } else if (!facts.live) {
+    findings.push_back(
+        {"daemon", Level::kError, "a thread of the daemon stands still: `live` is NOT_SERVING",
+         "Its rail, or all of its work, stands still with it.",
+         "Keep a stack (`gdb -p PID -batch -ex 'thread apply all bt'`), then `systemctl restart railsd`; "
+         "the watchdog does so by itself."});
+  } else if (status.draining() || !facts.serving) {
+    findings.push_back({"daemon", Level::kWarning,
+                        absl::StrCat("node ", status.node(), " takes no new work: it is drained"),
+                        "Running jobs end, new ones are refused.",
+                        "That is right before an update; `railsctl undrain --node` ends it."});
+  } else {
+    findings.push_back(
+        {"daemon", Level::kOk,
+         absl::StrCat("node ", status.node(), " serves, up for ", FormatSeconds(status.uptime_seconds())), "", ""});
+  }
+  if (!status.tls() && facts.overview.peers_size() > 0) {
+    findings.push_back({"daemon", Level::kNote, "nodes neither encrypt nor authenticate what they tell each other",
+                        "Whoever reaches the control address is taken for a peer.",
+                        "Keep control.listen and the rails on a network that nobody else reaches."});
+  }
+  return findings;
+}
+
+Findings CheckRails(const Facts& facts) {
+  Findings findings;
+  if (!facts.running()) return findings;
+  for (const v1::RailStatus& rail : facts.overview.rails()) findings.push_back(JudgeRail(rail));
+  return findings;
+}
+
+Findings CheckPeers(const Facts& facts) {
+  Findings findings = JudgeName(facts.config);
+  if (!facts.running()) {
+    if (facts.config.dns_addresses > 0) {
+      findings.push_back({"peers", Level::kOk,
+                          absl::StrCat(facts.config.dns_name, " has ", facts.config.dns_addresses,
+                                       facts.config.dns_addresses == 1 ? " address" : " addresses"),
+                          "", ""});
+    }
+    std::vector<std::string> good;
+    for (const ConfiguredPeer& peer : facts.config.peers) {
+      if (peer.name == facts.config.node) continue;
+      if (peer.trouble.empty()) {
+        good.push_back(peer.name);
+        continue;
+      }
+      findings.push_back({"peers", Level::kNote,
+                          absl::StrCat("node ", peer.name, " does not answer at ", peer.control, ": ", peer.trouble),
+                          "That is right as long as its daemon has not been started.",
+                          "Afterwards look at its log, at its control.listen, and at firewalls between the nodes."});
+    }
+    if (!good.empty()) {
+      findings.push_back(
+          {"peers", Level::kOk, absl::StrCat("these take control connections: ", absl::StrJoin(good, ", ")), "", ""});
+    }
+    return findings;
+  }
+  for (const v1::PeerStatus& peer : facts.overview.peers()) {
+    const Findings found = JudgePeer(peer, facts);
+    findings.insert(findings.end(), found.begin(), found.end());
+  }
+  if (facts.overview.peers().empty()) {
+    findings.push_back({"peers", Level::kNote, "the daemon knows of no peer", "It serves groups on this node only.",
+                        "List the other nodes in `peers`, or name them all by `peers.dns`."});
+  } else if (findings.empty()) {
+    findings.push_back({"peers", Level::kOk,
+                        absl::StrCat("all reached over every rail: ",
+                                     FormatCount(static_cast<uint64_t>(facts.overview.peers_size()), "peer"), ", ",
+                                     FormatCount(static_cast<uint64_t>(facts.overview.rails_size()), "rail")),
+                        "", ""});
+  }
+  return findings;
+}
+
+Findings CheckVersions(const Facts& facts) {
+  Findings findings;
+  if (!facts.running()) {
+    if (facts.config.program.empty()) return {};
+    if (facts.config.program_version == facts.version) {
+      return {{"versions", Level::kOk, absl::StrCat("railsd and railsctl ", facts.version), "", ""}};
+    }
+    return {{"versions", Level::kWarning,
+             absl::StrCat(facts.config.program, " is ", facts.config.program_version, ", railsctl is ", facts.version),
+             "They are made for each other.", "Install both in one version."}};
+  }
+  const std::string& daemon = facts.overview.status().version();
+  if (daemon != facts.version) {
+    findings.push_back(
+        {"versions", Level::kWarning, absl::StrCat("the daemon is ", daemon, ", railsctl is ", facts.version),
+         "railsctl may show too little, or ask for what the daemon does not have.",
+         "Install both in one version; `systemctl restart railsd` if its package has been updated since it "
+         "was started."});
+  }
+  if (!facts.config.program_version.empty() && facts.config.program_version != daemon) {
+    findings.push_back({"versions", Level::kWarning,
+                        absl::StrCat("the daemon that runs is ", daemon, ", ", facts.config.program, " is ",
+                                     facts.config.program_version),
+                        "It was updated, and the old one still runs.", "`systemctl restart railsd`, between jobs."});
+  }
+  std::vector<std::string> others;
+  for (const v1::PeerStatus& peer : facts.overview.peers()) {
+    if (!peer.version().empty() && peer.version() != daemon)
+      others.push_back(absl::StrCat(peer.node(), " ", peer.version()));
+  }
+  if (!others.empty()) {
+    findings.push_back({"versions", Level::kWarning,
+                        absl::StrCat("the daemon is ", daemon, ", its peers differ: ", absl::StrJoin(others, ", ")),
+                        "They work together as long as they take each other's HELLO; an update has not ended.",
+                        "End the update, or take it back, node by node."});
+  }
+  if (findings.empty()) {
+    findings.push_back({"versions", Level::kOk, absl::StrCat(daemon, " everywhere"), "", ""});
+  }
+  return findings;
+}
+
+}  // namespace rails::ctl::doctor

@@ -1,0 +1,113 @@
+// doctor: what is wrong with this node, and what to do about it.
+#include "client/railsctl/command.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "client/railsctl/doctor/checks.h"
+#include "client/railsctl/doctor/collect.h"
+#include "client/railsctl/doctor/render.h"
+#include "client/railsctl/health_client.h"
+#include "client/railsctl/operator_client.h"
+#include "version/version.h"
+
+namespace rails::ctl {
+namespace {
+
+constexpr absl::Duration kCallTimeout = absl::Seconds(5);
+constexpr absl::Duration kConnectLimit = absl::Seconds(2);
+constexpr const char* kConfigPath = "/etc/railsd/railsd.yaml";
+
+struct Wanted {
+  std::string config;
+  bool socket_dir_given = false;
+};
+
+// Of --config, else the one that the running daemon was started with, else the installed one.
+doctor::Configuration Configure(const Wanted& wanted, const doctor::DaemonProcess& process) {
+  const std::string path = !wanted.config.empty()         ? wanted.config
+                           : !process.config_path.empty() ? process.config_path
+                                                          : kConfigPath;
+  const bool same = path == process.config_path;
+  doctor::Configuration config = doctor::ReadConfiguration(path, same ? process.options : std::vector<std::string>());
+  if (!same) config.hash.clear();
+  config.given = !wanted.config.empty();
+  return config;
+}
+
+doctor::DaemonProcess DaemonOf(const std::string& socket_dir) {
+  return doctor::ReadProcess("", doctor::ListenerOf(absl::StrCat(socket_dir, "/operator.sock")));
+}
+
+// Asks the health service, whether the daemon works and whether it takes new work.
+void AskHealth(const Context& context, doctor::Facts* facts) {
+  for (const auto& [service, answer] : {std::pair{"live", &facts->live}, std::pair{"", &facts->serving}}) {
+    const absl::StatusOr<ServingStatus> status =
+        CheckHealth("", facts->socket_dir, service, context.TimeoutOr(kCallTimeout));
+    if (absl::IsNotFound(status.status())) continue;  // an older daemon
+    if (!status.ok()) facts->health = status.status();
+    *answer = status.ok() && *status == ServingStatus::kServing;
+  }
+}
+
+doctor::Facts Collect(const Context& context, const Wanted& wanted) {
+  doctor::Facts facts;
+  facts.version = std::string(railsd::Version());
+  facts.socket_dir = context.socket_dir;
+  facts.process = DaemonOf(facts.socket_dir);
+  facts.config = Configure(wanted, facts.process);
+  if (!wanted.socket_dir_given && !facts.config.socket_dir.empty() && facts.config.socket_dir != facts.socket_dir) {
+    facts.socket_dir = facts.config.socket_dir;
+    facts.process = DaemonOf(facts.socket_dir);
+  }
+  doctor::LookUpPeers(&facts.config);
+  facts.machine = doctor::ReadMachine("", doctor::LocalAddresses());
+  facts.clock = doctor::ReadClock();
+  facts.user = doctor::ReadUser();
+  facts.own_memlock_bytes = doctor::OwnMemlockLimit();
+  facts.sockets = doctor::ReadSockets(facts.socket_dir);
+  OperatorClient client(facts.socket_dir, context.TimeoutOr(kCallTimeout));
+  absl::StatusOr<v1::GetOverviewResponse> overview = client.GetOverview(0);
+  facts.answered = overview.status();
+  if (overview.ok()) {
+    facts.overview = *std::move(overview);
+    AskHealth(context, &facts);
+  } else {
+    doctor::TryPeers(kConnectLimit, &facts.config.peers);
+  }
+  return facts;
+}
+
+int Examine(const Context& context, const Wanted& wanted) {
+  const doctor::Facts facts = Collect(context, wanted);
+  const doctor::Findings findings = doctor::CheckAll(facts);
+  const std::string text =
+      context.json
+          ? doctor::ToJson(facts, findings).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
+          : doctor::Render(findings, context.color);
+  std::fputs(text.c_str(), stdout);
+  return doctor::Count(findings, doctor::Level::kError) == 0 ? kExitOk : kExitFailed;
+}
+
+}  // namespace
+
+void AddDoctorCommand(CLI::App& app, Context& context) {
+  CLI::App* command = app.add_subcommand(
+      "doctor",
+      "Checks this node, with or without a running daemon, and says what to do about each finding. The exit code is 1 "
+      "when there are errors.");
+  auto wanted = std::make_shared<Wanted>();
+  command
+      ->add_option("--config", wanted->config,
+                   "The configuration; that of the running daemon or /etc/railsd/railsd.yaml when left out. Without "
+                   "--socket-dir it also says where the sockets are.")
+      ->type_name("FILE");
+  command->callback([&app, &context, wanted] {
+    wanted->socket_dir_given = app.count("--socket-dir") > 0;
+    context.run = [&context, wanted] { return Examine(context, *wanted); };
+  });
+}
+
+}  // namespace rails::ctl

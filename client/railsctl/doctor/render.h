@@ -1,0 +1,23 @@
+// What `railsctl doctor` prints.
+#ifndef RAILS_RAILSCTL_DOCTOR_RENDER_H_
+#define RAILS_RAILSCTL_DOCTOR_RENDER_H_
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "client/railsctl/doctor/facts.h"
+#include "client/railsctl/doctor/finding.h"
+
+namespace rails::ctl::doctor {
+
+// "ok", "note", "warning", "error".
+const char* LevelName(Level level);
+size_t Count(const Findings& findings, Level level);
+
+// For people: one line for what is fine; below what is not, what it means and what to do. The last line counts.
+std::string Render(const Findings& findings, bool color);
+nlohmann::ordered_json ToJson(const Facts& facts, const Findings& findings);
+
+}  // namespace rails::ctl::doctor
+
+#endif  // RAILS_RAILSCTL_DOCTOR_RENDER_H_

@@ -1,0 +1,77 @@
+#include "client/railsctl/health_client.h"
+
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+namespace rails::ctl {
+namespace {
+
+constexpr size_t kMaxServiceBytes = 127;
+
+// HealthCheckRequest and HealthCheckResponse have one field each, so their bytes are made and read here:
+// tag 1 (a string) and its length, tag 1 (a number).
+grpc::ByteBuffer RequestBytes(const std::string& service) {
+  std::string bytes;
+  if (!service.empty()) bytes = absl::StrCat("\x0a", std::string(1, static_cast<char>(service.size())), service);
+  const grpc::Slice slice(bytes);
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+ServingStatus StatusFrom(const grpc::ByteBuffer& response) {
+  grpc::Slice slice;
+  if (!response.DumpToSingleSlice(&slice).ok() || slice.size() != 2 || slice.begin()[0] != 0x08) {
+    return ServingStatus::kUnknown;
+  }
+  const uint8_t number = slice.begin()[1];
+  return number <= 3 ? static_cast<ServingStatus>(number) : ServingStatus::kUnknown;
+}
+
+}  // namespace
+
+const char* ServingStatusName(ServingStatus status) {
+  switch (status) {
+    case ServingStatus::kServing:
+      return "SERVING";
+    case ServingStatus::kNotServing:
+      return "NOT_SERVING";
+    case ServingStatus::kServiceUnknown:
+      return "SERVICE_UNKNOWN";
+    case ServingStatus::kUnknown:
+      break;
+  }
+  return "UNKNOWN";
+}
+
+absl::StatusOr<ServingStatus> CheckHealth(const std::string& address, const std::string& socket_dir,
+                                          const std::string& service, absl::Duration timeout) {
+  if (service.size() > kMaxServiceBytes) return absl::InvalidArgumentError("--service: longer than 127 bytes");
+  std::string target = address;
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  if (target.empty()) {
+    target = absl::StrCat("unix://", std::filesystem::absolute(socket_dir).lexically_normal().string(), "/client.sock");
+    arguments.SetString(GRPC_ARG_DEFAULT_AUTHORITY, "localhost");
+  }
+  grpc::GenericStub stub(grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments));
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+  grpc::CompletionQueue queue;
+  const auto call = stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", RequestBytes(service), &queue);
+  call->StartCall();
+  grpc::ByteBuffer response;
+  grpc::Status status;
+  call->Finish(&response, &status, nullptr);
+  void* tag = nullptr;
+  bool ok = false;
+  queue.Next(&tag, &ok);  // comes at the call's deadline at the latest
+  if (status.ok()) return StatusFrom(response);
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
+                      absl::StrCat("the health service at ", target, ": ", status.error_message()));
+}
+
+}  // namespace rails::ctl

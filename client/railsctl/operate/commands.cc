@@ -1,0 +1,120 @@
+// drain, undrain, reload, log-level, health: what operators and probes ask of a node.
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "client/railsctl/command.h"
+#include "client/railsctl/health_client.h"
+#include "client/railsctl/inspect/render.h"
+#include "client/railsctl/operator_client.h"
+#include "client/railsctl/print.h"
+#include "proto/json/json.h"
+
+namespace rails::ctl {
+namespace {
+
+// Drains the whole node, or takes that back.
+int DrainNode(const Context& context, bool drained) {
+  OperatorClient client = OperatorClient(context.socket_dir, absl::Seconds(5));
+  const absl::Status status = drained ? client.DrainNode(context.timeout) : client.UndrainNode();
+  if (absl::IsDeadlineExceeded(status)) return Fail(context, kExitFailed, status);  // it answered; jobs still run
+  if (!status.ok()) return Fail(context, ExitCodeOfCall(status), status);
+  PrintAs(context,
+          drained
+              ? "The node is drained: its jobs have ended, and it takes nothing new until `railsctl undrain --node` "
+                "or a restart.\n"
+              : "The node takes new work.\n",
+          {{"drained", drained}});
+  return kExitOk;
+}
+
+// The file is wrong, not the command line.
+int Reload(const Context& context) {
+  const absl::StatusOr<v1::ReloadResponse> response = Connect(context).Reload();
+  if (absl::IsInvalidArgument(response.status())) return Fail(context, kExitBadInputFile, response.status());
+  return Print(context, response, RenderReload, ReloadJson);
+}
+
+int Health(const Context& context, const std::string& address, const std::string& service) {
+  const absl::StatusOr<ServingStatus> status =
+      CheckHealth(address, context.socket_dir, service, context.TimeoutOr(absl::Seconds(5)));
+  if (!status.ok()) return Fail(context, ExitCodeOfCall(status.status()), status.status());
+  PrintAs(context, absl::StrCat(ServingStatusName(*status), "\n"), {{"status", ServingStatusName(*status)}});
+  return *status == ServingStatus::kServing ? kExitOk : kExitFailed;
+}
+
+// Sets the level, or asks for it when `level` is empty.
+int LogLevel(const Context& context, const std::string& level) {
+  const absl::StatusOr<std::string> before = Connect(context).SetLogLevel(level);
+  if (!before.ok()) return Fail(context, ExitCodeOfCall(before.status()), before.status());
+  const std::string now = level.empty() ? *before : level == "warn" ? "warning" : level;
+  PrintAs(context, absl::StrCat(now, level.empty() ? "" : absl::StrCat(" (it was ", *before, ")"), "\n"),
+          {{"level", now}, {"level_before", *before}});
+  return kExitOk;
+}
+
+void AddDrain(CLI::App& app, Context& context, const char* name, const char* help, bool drained) {
+  CLI::App* command = app.add_subcommand(name, help);
+  auto rail = std::make_shared<std::string>();
+  auto* name_option = command->add_option("rail", *rail, "The rail's name or index, as `railsctl rails` shows them.")
+                          ->type_name("RAIL");
+  const std::string node_help =
+      drained
+          ? "Drains the whole node: it takes no new sessions, groups and jobs, and the command returns when running "
+            "jobs have ended, or fails after --timeout (timeouts.drain of the daemon without it)."
+          : "Lets the node take new work again.";
+  auto* node_flag = command->add_flag("--node", node_help);
+  node_flag->excludes(name_option);
+  command->callback([&context, rail, name_option, node_flag, drained] {
+    if (name_option->count() + node_flag->count() == 0) throw CLI::RequiredError("RAIL or --node");
+    if (node_flag->count() > 0) {
+      context.run = [&context, drained] { return DrainNode(context, drained); };
+      return;
+    }
+    context.run = [&context, rail, drained] {
+      OperatorClient client = Connect(context);
+      return Print(context, drained ? client.DrainRail(*rail) : client.UndrainRail(*rail), RenderDrain, RailJson);
+    };
+  });
+}
+
+}  // namespace
+
+void AddOperateCommands(CLI::App& app, Context& context) {
+  AddDrain(
+      app, context, "drain",
+      "Moves traffic off a rail, here and at the peers, or new work off the whole node; what is under way ends, and "
+      "no chunk is lost.",
+      true);
+  AddDrain(app, context, "undrain", "Lets traffic return to a rail, or new work to a node, that was drained.", false);
+
+  CLI::App* reload = app.add_subcommand(
+      "reload", "Makes the daemon read its configuration file again; shows what it applied and what needs a restart.");
+  reload->callback([&context] { context.run = [&context] { return Reload(context); }; });
+
+  CLI::App* log_level = app.add_subcommand("log-level", "Shows or sets the level from which on a daemon logs.");
+  auto level = std::make_shared<std::string>();
+  log_level
+      ->add_option("level", *level,
+                   "trace, debug, info, warning, error or off; until it is set again or the daemon ends.")
+      ->type_name("LEVEL");
+  log_level->callback([&context, level] { context.run = [&context, level] { return LogLevel(context, *level); }; });
+
+  CLI::App* health = app.add_subcommand(
+      "health", "Asks a daemon's standard gRPC health service; the exit code is 0 when it says SERVING, else 1 or 3.");
+  auto address = std::make_shared<std::string>();
+  health->add_option("--address", *address, "Asks there, as at the control port, instead of the socket folder.")
+      ->type_name("HOST:PORT");
+  auto service = std::make_shared<std::string>();
+  health
+      ->add_option("--service", *service,
+                   "Asks for this service: `live` says whether the daemon works, even while it is drained or stops; "
+                   "without it, whether it takes new work.")
+      ->type_name("NAME");
+  health->callback([&context, address, service] {
+    context.run = [&context, address, service] { return Health(context, *address, *service); };
+  });
+}
+
+}  // namespace rails::ctl

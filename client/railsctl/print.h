@@ -1,0 +1,38 @@
+// One call of a daemon, printed: what the commands for looking at and operating a node share.
+#ifndef RAILS_RAILSCTL_PRINT_H_
+#define RAILS_RAILSCTL_PRINT_H_
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "client/railsctl/command.h"
+#include "client/railsctl/operator_client.h"
+
+namespace rails::ctl {
+
+inline OperatorClient Connect(const Context& context) {
+  return OperatorClient(context.socket_dir, context.TimeoutOr(absl::Seconds(5)));
+}
+
+// `text`, or with --json `json`, to standard output.
+inline void PrintAs(const Context& context, const std::string& text, const nlohmann::ordered_json& json) {
+  std::fputs(
+      context.json ? (json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n").c_str() : text.c_str(),
+      stdout);
+}
+
+// The answer for people or as JSON, or the error; returns the exit code.
+template <typename Response>
+int Print(const Context& context, const absl::StatusOr<Response>& response,
+          std::string (*render)(const Response&, bool), nlohmann::ordered_json (*json)(const Response&)) {
+  if (!response.ok()) return Fail(context, ExitCodeOfCall(response.status()), response.status());
+  PrintAs(context, render(*response, context.color), json(*response));
+  return kExitOk;
+}
+
+}  // namespace rails::ctl
+
+#endif  // RAILS_RAILSCTL_PRINT_H_

@@ -1,0 +1,73 @@
+# Four Debian packages, one of each component: `./dev package` builds them. What is installed here with EXCLUDE_FROM_ALL
+# is for packages alone; `cmake --install` leaves it out.
+set(packaging ${PROJECT_SOURCE_DIR}/deploy/packages)
+set(systemd ${PROJECT_SOURCE_DIR}/deploy/systemd)
+
+# The daemon as a service.
+install(FILES ${packaging}/railsd.yaml DESTINATION /etc/railsd COMPONENT railsd EXCLUDE_FROM_ALL)
+install(FILES ${systemd}/railsd.service DESTINATION lib/systemd/system COMPONENT railsd EXCLUDE_FROM_ALL)
+install(FILES ${systemd}/railsd.sysusers DESTINATION lib/sysusers.d RENAME railsd.conf
+  COMPONENT railsd EXCLUDE_FROM_ALL)
+install(FILES ${systemd}/railsd.tmpfiles DESTINATION lib/tmpfiles.d RENAME railsd.conf
+  COMPONENT railsd EXCLUDE_FROM_ALL)
+install(FILES ${PROJECT_SOURCE_DIR}/deploy/railsd.example.yaml ${PROJECT_SOURCE_DIR}/deploy/RUNBOOK.md
+  DESTINATION share/doc/railsd COMPONENT railsd EXCLUDE_FROM_ALL)
+install(FILES ${PROJECT_SOURCE_DIR}/client/examples/all_to_all.cc ${PROJECT_SOURCE_DIR}/client/examples/CMakeLists.txt
+  DESTINATION share/doc/librailsd-client-dev/examples COMPONENT client-dev EXCLUDE_FROM_ALL)
+
+# What Debian wants of every package: its licence, and what has changed.
+set(changelog_script ${PROJECT_SOURCE_DIR}/tools/debian_changelog.py)
+foreach(pair railsd:railsd railsctl:railsctl client:librailsd-client client-dev:librailsd-client-dev)
+  string(REGEX MATCH "^(.*):(.*)$" pair ${pair})
+  set(component ${CMAKE_MATCH_1})
+  set(package ${CMAKE_MATCH_2})
+  install(FILES ${packaging}/copyright ${PROJECT_SOURCE_DIR}/CHANGELOG.md
+    DESTINATION share/doc/${package} COMPONENT ${component} EXCLUDE_FROM_ALL)
+  install(CODE "include(${PROJECT_BINARY_DIR}/CPackVersion.cmake)
+    execute_process(COMMAND python3 ${changelog_script} ${package} \"\${RAILSD_VERSION}\"
+      \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/share/doc/${package}/changelog.gz\" COMMAND_ERROR_IS_FATAL ANY)"
+    COMPONENT ${component} EXCLUDE_FROM_ALL)
+endforeach()
+
+set(CPACK_GENERATOR DEB)
+set(CPACK_PACKAGE_CONTACT "railsd maintainers <railsd@localhost>")
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_DEB_COMPONENT_INSTALL ON)
+set(CPACK_COMPONENTS_ALL railsd railsctl client client-dev)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_COMPRESSION_TYPE xz)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
+set(CPACK_DEBIAN_PACKAGE_SECTION net)
+
+# Its reload is a call of railsctl. On a machine without systemd the small sysusers is enough.
+set(CPACK_DEBIAN_RAILSD_PACKAGE_NAME railsd)
+set(CPACK_COMPONENT_RAILSD_DESCRIPTION "Daemon that owns all network rails of a node
+It runs the all-to-all exchanges of mixture-of-experts training over them and gives each chunk to the rail that
+will finish it first. Trainers hand it jobs through librailsd-client and shared memory.")
+set(CPACK_DEBIAN_RAILSD_PACKAGE_RECOMMENDS ibverbs-providers)
+set(CPACK_DEBIAN_RAILSD_PACKAGE_CONTROL_EXTRA
+  "${packaging}/postinst;${packaging}/prerm;${packaging}/postrm;${packaging}/conffiles")
+
+set(CPACK_DEBIAN_RAILSCTL_PACKAGE_NAME railsctl)
+set(CPACK_COMPONENT_RAILSCTL_DESCRIPTION "Looks at railsd daemons, plans exchanges, replays workloads, measures
+Status, rails, peers and jobs of a node, live or as JSON; drains rails; explains where the time of a job went.")
+
+set(CPACK_DEBIAN_CLIENT_PACKAGE_NAME librailsd-client)
+set(CPACK_DEBIAN_CLIENT_PACKAGE_SECTION libs)
+set(CPACK_COMPONENT_CLIENT_DESCRIPTION "Client library of railsd
+With it training processes share memory with the daemon of their node and hand it all-to-all jobs.")
+set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
+set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS_POLICY ">=")
+
+set(CPACK_DEBIAN_CLIENT-DEV_PACKAGE_NAME librailsd-client-dev)
+set(CPACK_DEBIAN_CLIENT-DEV_PACKAGE_SECTION libdevel)
+set(CPACK_COMPONENT_CLIENT-DEV_DESCRIPTION "Client library of railsd, to compile with
+Header, CMake package, pkg-config file, an example, and static libraries, which need libgrpc++-dev besides.")
+set(CPACK_DEBIAN_CLIENT-DEV_PACKAGE_SUGGESTS "libgrpc++-dev, libprotobuf-dev")
+
+# The version of the packages is found when they are made, as that of the programs is when they are built.
+configure_file(${CMAKE_CURRENT_LIST_DIR}/CPackVersion.cmake.in ${PROJECT_BINARY_DIR}/CPackVersion.cmake @ONLY)
+set(CPACK_PROJECT_CONFIG_FILE ${PROJECT_BINARY_DIR}/CPackVersion.cmake)
+include(CPack)

@@ -1,0 +1,51 @@
+#include "daemon/lifecycle/serve.h"
+
+#include <signal.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "daemon/lifecycle/notifier.h"
+#include "daemon/lifecycle/thread_watch.h"
+
+namespace railsd {
+namespace {
+
+// Between two looks at the threads, and how late the log may tell of lines that it has held back.
+constexpr absl::Duration kPace = absl::Seconds(1);
+
+}  // namespace
+
+int ServeUntilStopped(Signals& signals, const Agent& agent, Reloader& reloader, Readiness& readiness,
+                      absl::Duration stuck_after, spdlog::logger& log) {
+  const absl::Duration feed_every = WatchdogInterval();
+  ThreadWatch watch(static_cast<uint32_t>(std::max<int64_t>(2, stuck_after / kPace)));
+  absl::Time next_look = absl::Now() + kPace, next_feed = absl::Now();
+  std::vector<std::string> stuck;
+  while (true) {
+    const int signal = signals.WaitFor(std::clamp(next_look - absl::Now(), absl::ZeroDuration(), kPace));
+    if (signal == SIGHUP) {
+      static_cast<void>(reloader.Reload());  // it logs what came of it
+    } else if (signal != 0) {
+      return signal;
+    }
+    if (absl::Now() < next_look) continue;
+    next_look = absl::Now() + kPace;
+    log.flush();  // says what it has held back
+    std::vector<std::string> hang = watch.Look(agent.Progress());
+    if (hang != stuck) {
+      if (!hang.empty())
+        log.error("threads_hang names={} for={}", absl::StrJoin(hang, ","), absl::FormatDuration(stuck_after));
+      if (hang.empty()) log.warn("threads_go_on names={}", absl::StrJoin(stuck, ","));
+      readiness.SetStuck(hang);
+      stuck = std::move(hang);
+    }
+    if (stuck.empty() && absl::Now() >= next_feed) {
+      NotifyWatchdog();
+      next_feed = absl::Now() + feed_every;
+    }
+  }
+}
+
+}  // namespace railsd

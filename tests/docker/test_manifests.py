@@ -1,0 +1,75 @@
+"""The checks of deploy/kubernetes find what they are for: each mistake below is made in a copy, and must be named."""
+
+import copy
+import unittest
+
+import pods
+from pods import kubernetes_merge
+
+import kubernetes_lint  # pods has put tools/ on the path
+
+
+def pod_of(objects):
+    return kubernetes_merge.one(objects, "DaemonSet")["spec"]["template"]["spec"]
+
+
+def container_of(objects):
+    return pod_of(objects)["containers"][0]
+
+
+def service_of(objects):
+    return kubernetes_merge.one(objects, "Service")["spec"]
+
+
+def drop(items, name):
+    items[:] = [item for item in items if item["name"] != name]
+
+
+def edit_config(objects, old, new):
+    data = kubernetes_merge.one(objects, "ConfigMap", "railsd-config")["data"]
+    assert old in data["railsd.yaml"]
+    data["railsd.yaml"] = data["railsd.yaml"].replace(old, new)
+
+
+MISTAKES = [  # what is done to the objects of the overlay for TCP, and what must be said of it
+    (lambda o: service_of(o)["selector"].update({"app.kubernetes.io/name": "rails"}), "Service selects"),
+    (lambda o: service_of(o).update(publishNotReadyAddresses=False), "discovery needs the addresses of all pods"),
+    (lambda o: service_of(o)["ports"][0].update(targetPort="grpc"), "the Service's port control leads nowhere"),
+    (lambda o: kubernetes_merge.one(o, "PodMonitor")["spec"].update(jobLabel="app"), "the rules know the scrape as job"),
+    (lambda o: kubernetes_merge.one(o, "NetworkPolicy")["metadata"].update(namespace="default"), "is in namespace default"),
+    (lambda o: pod_of(o).update(serviceAccountName="default"), "names a ServiceAccount default that is not there"),
+    (lambda o: pod_of(o).update(terminationGracePeriodSeconds=600), "600 s of grace are too few"),
+    (lambda o: pod_of(o).update(automountServiceAccountToken=True), "a token of the API server comes along"),
+    (lambda o: drop(pod_of(o)["volumes"], "config"), "volumes"),
+    (lambda o: container_of(o)["volumeMounts"].pop(0), "the configuration is for reading"),
+    (lambda o: container_of(o)["ports"][0].update(containerPort=7472), "railsd.yaml: 0.0.0.0:7471"),
+    (lambda o: container_of(o)["securityContext"]["capabilities"].update(add=["NET_ADMIN"]), "railsd has capabilities"),
+    (lambda o: container_of(o)["securityContext"].update(readOnlyRootFilesystem=False), "is for reading"),
+    (lambda o: container_of(o)["livenessProbe"]["grpc"].pop("service"), "a drained daemon is alive"),
+    (lambda o: container_of(o).update(args=["--config=/etc/railsd/railsd.yaml"]), "the node's name comes from the pod"),
+    (lambda o: container_of(o)["env"].clear(), "$(NODE_NAME) is not set"),
+    (lambda o: pod_of(o)["securityContext"].update(runAsUser=1000), "the daemon is the user of the image"),
+    (lambda o: edit_config(o, "7472", "rails"), "railsd.yaml: socket_group is not rails"),
+    (lambda o: edit_config(o, "port: 7471", "port: 7470"), "peers.dns.port is not the control port"),
+    (lambda o: edit_config(o, "railsd.railsd.svc", "railsd.default.svc"), "peers.dns.name"),
+]
+
+
+class Manifests(unittest.TestCase):
+    def test_each_mistake_is_found(self):
+        objects = kubernetes_merge.overlay("tcp")
+        self.assertEqual(kubernetes_lint.Overlay("tcp", objects).check(), [])
+        for make, said in MISTAKES:
+            changed = copy.deepcopy(objects)
+            make(changed)
+            with self.subTest(said):
+                problems = kubernetes_lint.Overlay("tcp", changed).check()
+                self.assertTrue(any(said in problem for problem in problems), problems)
+
+    def test_overlays_differ_where_they_should(self):
+        tcp, verbs = (pods.daemon_pod(name)[0]["containers"][0] for name in ("tcp", "verbs"))
+        self.assertEqual({key for key in tcp.keys() | verbs.keys() if tcp.get(key) != verbs.get(key)},
+                         {"securityContext", "resources", "volumeMounts"})
+        self.assertEqual([mount["mountPath"] for mount in verbs["volumeMounts"] if mount not in tcp["volumeMounts"]],
+                         ["/dev/infiniband"])
+        self.assertEqual(verbs["resources"]["limits"]["memory"], tcp["resources"]["limits"]["memory"])

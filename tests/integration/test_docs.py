@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+"""The commands in README.md, docs/ and the runbook are run, and their output is what the pages show.
+
+A page's blocks run in one shell, in a folder of their own, in namespaces of mounts and processes in which this node is n0
+of a cluster of two: its sockets are /run/railsd, those of the other /run/railsd-n1, its configuration is
+/etc/railsd/railsd.yaml. Needs root for that. Labels are those of doc_blocks.py; what is only to be read is counted here, so
+that it stays rare.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+import doc_blocks
+import harness
+from harness import clusters
+
+# Labels of blocks that other suites run, or nobody.
+ELSEWHERE = {"dev", "docker", "kubernetes", "package", "read", "systemd"}
+MAX_READ = 4
+COMMAND = re.compile(r"^    (\$ )?(sudo )?(railsctl|railsd|curl|docker|systemctl|kubectl|apt-get|cmake|\./dev) ")
+
+MARK = "@@@@ block "
+PROLOGUE = """set -euo pipefail
+mount -t tmpfs none /run
+mkdir -p /run/railsd /run/railsd-n1
+mount --bind "$N0" /run/railsd
+mount --bind "$N1" /run/railsd-n1
+mkdir -p "$SCRATCH/etc" "$SCRATCH/work"
+mount -t overlay overlay -o "lowerdir=/etc,upperdir=$SCRATCH/etc,workdir=$SCRATCH/work" /etc
+mkdir -p /etc/railsd
+cp "$CONFIG" /etc/railsd/railsd.yaml
+cd "$SCRATCH/home"
+"""
+
+
+def pages():
+    return [harness.ROOT / "README.md", *sorted((harness.ROOT / "docs").glob("*.md")), harness.ROOT / "deploy/RUNBOOK.md"]
+
+
+def relative(path):
+    return str(path.relative_to(harness.ROOT))
+
+
+class Marks(unittest.TestCase):
+    """That commands are where they can be run."""
+
+    def test_labels_are_known(self):
+        for path in pages():
+            for block in doc_blocks.blocks(path, root=harness.ROOT):
+                self.assertIn(block.label, ELSEWHERE | {""}, block)
+
+    def test_few_blocks_are_only_read(self):
+        read = [str(block) for path in pages() for block in doc_blocks.blocks(path, "read", harness.ROOT)]
+        self.assertLessEqual(len(read), MAX_READ, read)
+
+    def test_commands_are_in_blocks(self):
+        loose = []
+        for path in pages():
+            text = re.sub(r"^( *)```.*?^ *```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+            loose += [f"{relative(path)}: {line}" for line in text.split("\n") if COMMAND.match(line)]
+        self.assertEqual(loose, [], "put them into fenced blocks of language sh")
+
+    def test_links_lead_somewhere(self):
+        broken = []
+        for path in pages():
+            for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", path.read_text()):
+                if "://" not in target and not (path.parent / target).exists():
+                    broken.append(f"{relative(path)}: {target}")
+        self.assertEqual(broken, [])
+
+    def test_the_configuration_reference_is_the_daemons(self):
+        table = subprocess.run([harness.BUILD / "daemon/railsd", "--config-table"], text=True, stdout=subprocess.PIPE,
+                               timeout=60, check=True).stdout
+        page = subprocess.run([harness.ROOT / "tools/config_reference.py"], text=True, input=table,
+                              stdout=subprocess.PIPE, timeout=60, check=True).stdout
+        self.assertEqual((harness.ROOT / "docs/configuration.md").read_text(), page,
+                         "build/release/daemon/railsd --config-table | tools/config_reference.py >docs/configuration.md")
+
+    def test_excerpts_are_of_the_example(self):
+        program = [line.strip() for line in (harness.ROOT / "client/examples/all_to_all.cc").read_text().split("\n")]
+        excerpts = [text for _, language, label, text in doc_blocks.fenced((harness.ROOT / "docs/client.md").read_text())
+                    if (language, label) == ("cpp", "all_to_all.cc")]
+        self.assertGreaterEqual(len(excerpts), 5)
+        for excerpt in excerpts:
+            lines = [line.strip() for line in excerpt.strip().split("\n")]
+            self.assertTrue(any(program[at:at + len(lines)] == lines for at in range(len(program))), excerpt)
+
+    def test_layouts_are_those_of_the_code(self):
+        code = (harness.ROOT / "agent/transport/tcp/frame.cc").read_text()
+        page = (harness.ROOT / "docs/protocol.md").read_text()
+        for function, begin in (("EncodeHello", "HELLO, 640 bytes:"), ("EncodeAnswer", "Answer, 384 bytes:"),
+                                ("EncodeHeader", "Header, 48 bytes:"), ("EncodeTrailer", "Trailer, 16 bytes:"),
+                                ("EncodeAck", "A record on `small`, 24 bytes")):
+            body = code[code.index(f"void {function}("):]
+            body = body[:body.index("\n}\n")]
+            written = {int(at) for at in re.findall(r"(?:Put(?:Node|<\w+>)?\(\w+, |memcpy\(p \+ )(\d+)", body)}
+            table = page[page.index(begin):].split("\n\n")[1]
+            shown = {int(at) for at in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)}
+            # A second name stands behind the first.
+            self.assertEqual(shown, written | ({384} if function == "EncodeHello" else set()), function)
+
+    def test_output_is_compared(self):
+        self.assertIsNone(doc_blocks.missing("a  b\nc ... e\n", "x\na b\ny\nc d d e\n"))
+        self.assertEqual(doc_blocks.missing("a\nb\n", "b\na\n"), "b")
+
+
+@unittest.skipUnless(os.geteuid() == 0 and shutil.which("unshare"), "mount namespaces need root and unshare")
+class Commands(harness.ClusterTest):
+    settings = clusters.Settings(nodes=2, rails=4, speed="1gbit")
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.spare = clusters.Loopback()  # of the daemons that a page starts by itself
+        cls.addClassCleanup(cls.spare.close)
+        cls.cluster.replay("--workload", "uniform", "--bytes-per-rank", "1MiB", "--steps", 2)  # jobs to look at
+
+    def session(self, scratch):
+        """The environment of a page's shells."""
+        build, first = harness.BUILD, self.cluster.nodes[0]
+        Path(scratch, "home").mkdir(exist_ok=True)
+        shutil.copy(harness.ROOT / "deploy/railsd.example.yaml", Path(scratch, "home"))
+        folders = [build / "daemon", build / "client/railsctl", build / "client", build / "sim"]
+        return {"PATH": ":".join([*map(str, folders), os.environ["PATH"]]), "HOME": str(Path(scratch, "home")),
+                "N0": str(first.sockets), "N1": str(self.cluster.nodes[1].sockets), "CONFIG": str(first.config),
+                "METRICS": self.cluster.addresses.metrics(0), "SCRATCH": scratch, "TERM": "dumb", "LANG": "C.UTF-8"}
+
+    def run_page(self, path, blocks):
+        """All blocks in one shell; returns what each printed, as far as it came, and the shell's exit code."""
+        with tempfile.TemporaryDirectory(prefix="railsd-docs-") as scratch:
+            environment = self.session(scratch)
+            script = PROLOGUE
+            for number, block in enumerate(blocks):
+                text = block.text.replace("127.0.0.1:9471", environment["METRICS"])
+                script += f"echo; echo '{MARK}{number}'\n" + text.replace("127.8.", f"127.{self.spare.number}.")
+            # What a page leaves running ends with it: it is alone among its processes.
+            run = subprocess.run(["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c",
+                                  script], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                 stderr=subprocess.STDOUT, text=True, timeout=300, check=False)
+        return [part.partition("\n")[2] for part in run.stdout.split(MARK)[1:]], run
+
+    def test_pages(self):
+        for path in pages():
+            blocks = doc_blocks.blocks(path, "", harness.ROOT)
+            if not blocks:
+                continue
+            with self.subTest(page=relative(path)):
+                printed, run = self.run_page(path, blocks)
+                if run.returncode != 0:
+                    last = blocks[len(printed) - 1] if printed else "its beginning"
+                    self.fail(f"{last}: ended with {run.returncode}\n{(printed or [run.stdout])[-1][-4000:]}")
+                for block, text in zip(blocks, printed):
+                    if block.output:
+                        line = doc_blocks.missing(block.output, text)
+                        self.assertIsNone(line, f"{block}: it does not print: {line}\n{text}")
+
+
+if __name__ == "__main__":
+    harness.main()

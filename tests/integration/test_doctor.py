@@ -1,0 +1,245 @@
+#!/usr/bin/env python3
+"""`railsctl doctor` on real nodes: what is wrong with one is named, and what to do about it; nothing is named on a node
+where all is well. Needs root for the network namespaces and the limits of a process."""
+
+import json
+import os
+import re
+import resource
+import shutil
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+import harness
+from harness import clusters, eventually
+
+# Of this machine, not of the node.
+ELSEWHERE = {"clock", "hugepages", "memlock"}
+
+
+def examine(cluster, command, *arguments):
+    """Runs doctor; gives its exit code and its report."""
+    run = subprocess.run([*command, cluster.railsctl, "doctor", "--json", *map(str, arguments)], stdout=subprocess.PIPE,
+                         stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    return run.returncode, json.loads(run.stdout)
+
+
+def findings(report, check, *levels):
+    return [finding for finding in report["findings"]
+            if finding["check"] == check and (not levels or finding["level"] in levels)]
+
+
+class Fabric(harness.FabricTest):
+    settings = clusters.Settings(nodes=3, rails=2, speed="200mbit", sections={"timeouts": {"peer_lost": "30s"}})
+
+    def doctor(self, node, *arguments):
+        node = self.cluster.nodes[node]
+        return examine(self.cluster, self.lab.command(node.index), "--socket-dir", node.sockets, *arguments)
+
+    def setUp(self):
+        def well():
+            return all(not self.complaints(self.doctor(node)[1]) for node in range(len(self.cluster.nodes)))
+        eventually(well, lambda: f"all is well: {[self.complaints(self.doctor(node)[1]) for node in range(3)]}")
+
+    def complaints(self, report):
+        return [finding for finding in report["findings"]
+                if finding["level"] in ("warning", "error") and finding["check"] not in ELSEWHERE]
+
+    def test_a_node_without_mistakes(self):
+        code, report = self.doctor(1)
+        self.assertEqual((code, report["errors"], self.complaints(report)), (0, 0, []))
+        self.assertEqual((report["node"], report["running"]), ("n1", True))
+        self.assertEqual(report["config"], str(self.cluster.nodes[1].config), "of the daemon's command line")
+        self.assertIn("2 peers, 2 rails", findings(report, "peers", "ok")[0]["found"])
+        # The shapers are slower than the kernel believes its links to be.
+        self.assertIn("rail0 (rail0): the link has 10.0 Gbit/s, the planner counts on 200 Mbit/s",
+                      findings(report, "interfaces", "note")[0]["found"])
+        self.assertIn("subnet of its own", findings(report, "subnets", "ok")[0]["found"])
+        self.assertEqual(findings(report, "mtu", "ok")[0]["found"], "9000 on all rails")
+        self.assertTrue(findings(report, "files", "ok"))
+
+    def test_a_link_that_is_down(self):
+        namespace = self.lab.namespace(1)
+        link = ["ip", "-n", namespace, "link", "set", "rail1"]
+        subprocess.run([*link, "down"], check=True)
+        try:
+            def named():
+                code, report = self.doctor(1)
+                return code == 1 and findings(report, "rails", "error") and report
+            report = eventually(named, "doctor exits with 1")
+            self.assertIn("rail1 is DOWN", findings(report, "rails", "error")[0]["found"])
+            link_down = findings(report, "interfaces", "error")[0]
+            self.assertEqual(link_down["found"], "rail1 (rail1): the link is down")
+            self.assertIn("ip link set rail1 up", link_down["do"])
+
+            def far():
+                errors = findings(self.doctor(0)[1], "peers", "error")
+                return [finding["found"] for finding in errors if "node n1 is not reached over rail1" in finding["found"]]
+            eventually(far, "the others name the path")
+        finally:
+            subprocess.run([*link, "up"], check=True)
+
+    def test_an_address_that_is_gone_and_packets_that_differ(self):
+        namespace, address = self.lab.namespace(2), self.lab.rail(2, 0)
+        subprocess.run(["ip", "-n", namespace, "addr", "del", f"{address}/24", "dev", "rail0"], check=True)
+        subprocess.run(["ip", "-n", namespace, "link", "set", "rail1", "mtu", "1500"], check=True)
+        try:
+            code, report = self.doctor(2)
+            self.assertEqual(code, 1)
+            self.assertEqual(findings(report, "interfaces", "error")[0]["found"],
+                             f"rail0: no interface of this machine has the address {address}")
+        finally:
+            subprocess.run(["ip", "-n", namespace, "addr", "add", f"{address}/24", "dev", "rail0"], check=True)
+        try:
+            found = findings(self.doctor(2)[1], "mtu", "warning")
+            self.assertEqual(found[0]["found"], "the rails differ: 1500 on rail1; 9000 on rail0")
+        finally:
+            subprocess.run(["ip", "-n", namespace, "link", "set", "rail1", "mtu", "9000"], check=True)
+
+    def test_limits_of_the_daemon(self):
+        pid = self.cluster.nodes[0].pid
+        soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        locked = resource.prlimit(pid, resource.RLIMIT_MEMLOCK)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (200, hard))
+        resource.prlimit(pid, resource.RLIMIT_MEMLOCK, (65536, locked[1]))
+        try:
+            code, report = self.doctor(0)
+        finally:
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
+            resource.prlimit(pid, resource.RLIMIT_MEMLOCK, locked)
+        self.assertEqual(code, 1)
+        self.assertIn("the daemon may open 200 files", findings(report, "files", "error")[0]["found"])
+        memlock = findings(report, "memlock")[0]
+        if "CAP_IPC_LOCK" not in memlock["found"]:
+            self.assertIn(f"the daemon (process {pid}) may lock 64.0 KiB", memlock["found"])
+
+    def test_a_file_that_has_changed(self):
+        config = self.cluster.nodes[2].config
+        before = config.read_text()
+        config.write_text(before.replace('job: "2m"', 'job: "3m"'))
+        try:
+            code, report = self.doctor(2)
+        finally:
+            config.write_text(before)
+        self.assertEqual(code, 0)
+        self.assertIn("is not what the daemon runs with", findings(report, "config", "warning")[0]["found"])
+
+    def test_the_sizes_of_the_runbook(self):
+        peers, rails, sessions = 2, 2, 3
+        trainers = [self.trainer(0) for _ in range(sessions)]
+        for trainer in trainers:
+            trainer.segment("a", 1 << 16)
+        used = sum(harness.footprint(self.cluster.nodes[0].pid)["descriptors"].values())
+        for trainer in trainers:
+            trainer.kill()
+        formula = 17 + 6 * rails + peers * (2 + 4 * rails) + 3 * sessions + sessions
+        self.assertIn("17 + 6 N + (M - 1) (2 + 4 N) + 3 P + segments", (harness.ROOT / "deploy/RUNBOOK.md").read_text())
+        # A tool that has just asked may still be connected.
+        self.assertAlmostEqual(used, formula, delta=6)
+        needed = re.search(r"need up to (\d+)", findings(self.doctor(0)[1], "files", "ok")[0]["found"])
+        self.assertGreater(int(needed[1]), formula)
+
+    def test_from_another_network(self):
+        node = self.cluster.nodes[0]
+        report = examine(self.cluster, [], "--socket-dir", node.sockets)[1]
+        self.assertIn("another network namespace", findings(report, "interfaces", "note")[0]["found"])
+
+    def test_a_drained_rail(self):
+        node = self.cluster.nodes[1]
+        self.assertEqual(self.cluster.ctl(node, "drain", "rail0").returncode, 0)
+        try:
+            code, report = self.doctor(1)
+            self.assertEqual(code, 0, "an operator wanted it")
+            self.assertIn("railsctl undrain rail0", findings(report, "rails", "warning")[0]["do"])
+        finally:
+            self.assertEqual(self.cluster.ctl(node, "undrain", "rail0").returncode, 0)
+
+    def test_a_drained_node(self):
+        node = self.cluster.nodes[1]
+        self.assertEqual(self.cluster.ctl(node, "drain", "--node").returncode, 0)
+        try:
+            code, report = self.doctor(1)
+            self.assertEqual(code, 0, "an operator wanted it")
+            self.assertIn("railsctl undrain --node", findings(report, "daemon", "warning")[0]["do"])
+        finally:
+            self.assertEqual(self.cluster.ctl(node, "undrain", "--node").returncode, 0)
+
+    def test_a_text_for_people(self):
+        node = self.cluster.nodes[0]
+        run = subprocess.run([*self.lab.command(0), self.cluster.railsctl, "doctor", "--socket-dir", node.sockets],
+                             stdout=subprocess.PIPE, text=True, timeout=60, check=False)
+        self.assertEqual(run.returncode, 0)
+        self.assertRegex(run.stdout, r"(?m)^ok      peers         all reached over every rail: 2 peers, 2 rails$")
+        self.assertRegex(run.stdout.splitlines()[-1], r"^0 errors, \d+ warnings?, \d+ notes?; \d+ ok$")
+
+
+class NoDaemon(unittest.TestCase):
+    """Before one is started, or after it has died."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = clusters.Cluster(clusters.Settings(nodes=2, rails=2), build=harness.BUILD)
+        cls.addClassCleanup(cls.cluster.stop)
+
+    def doctor(self, *arguments):
+        return examine(self.cluster, [], *arguments)
+
+    def test_a_node_that_is_to_be_started(self):
+        config = self.cluster.nodes[0].config
+        code, report = self.doctor("--config", config)
+        self.assertEqual((code, report["errors"], report["running"]), (0, 0, False))
+        self.assertEqual(report["socket_dir"], str(self.cluster.nodes[0].sockets), "of the configuration")
+        self.assertIn("no daemon runs", findings(report, "daemon", "warning")[0]["found"])
+        self.assertIn("has no mistakes", findings(report, "config", "ok")[0]["found"])
+        self.assertIn("node n1 does not answer", findings(report, "peers", "note")[0]["found"])
+        self.assertIn("rail0 lo", findings(report, "interfaces", "ok")[0]["found"])
+
+    def test_a_configuration_with_mistakes(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "wrong.yaml")
+            path.write_text(self.cluster.nodes[0].config.read_text().replace('"200mbit"', '"fast"') + "\nplam: 1\n")
+            code, report = self.doctor("--config", path, "--socket-dir", self.cluster.nodes[0].sockets)
+        self.assertEqual(code, 1)
+        found = findings(report, "config", "error")[0]
+        self.assertIn("'fast'", found["found"])
+        self.assertIn("plam", found["found"])
+        self.assertIn("--check-config", found["do"])
+
+    def test_a_file_that_is_not_there(self):
+        code, report = self.doctor("--config", "/nowhere/railsd.yaml")
+        self.assertEqual(code, 1)
+        self.assertIn("/nowhere/railsd.yaml does not exist", findings(report, "config", "error")[0]["found"])
+
+    def test_a_daemon_that_was_killed(self):
+        node = self.cluster.nodes[1]
+        self.cluster.start_node(node)
+        eventually(lambda: self.cluster.ctl(node, "status").returncode == 0, "it answers")
+        node.process.kill()
+        node.process.wait()
+        code, report = self.doctor("--config", node.config)
+        self.assertEqual(code, 1)
+        self.assertIn("systemctl restart railsd", findings(report, "daemon", "error")[0]["do"])
+
+    def test_a_user_who_may_not(self):
+        node, command = self.cluster.nodes[0], []
+        self.cluster.start_node(node)
+        eventually(lambda: self.cluster.ctl(node, "status").returncode == 0, "it answers")
+        railsctl = shutil.copy(self.cluster.railsctl, self.cluster.folder)  # where everybody reaches it
+        self.cluster.folder.chmod(0o755)
+        for name in ("client.sock", "operator.sock"):
+            Path(node.sockets, name).chmod(0o600 if os.geteuid() == 0 else 0)
+        if os.geteuid() == 0:
+            command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+        run = subprocess.run([*command, railsctl, "doctor", "--json", "--socket-dir", node.sockets],
+                             stdout=subprocess.PIPE, text=True, timeout=60, check=False)
+        self.assertEqual(self.cluster.stop_node(node), 0)
+        report = json.loads(run.stdout)
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("may not use client.sock", findings(report, "sockets", "warning")[0]["found"])
+        self.assertIn("usermod -aG rails-operators", findings(report, "daemon", "error")[0]["do"])
+
+
+if __name__ == "__main__":
+    harness.main()

@@ -1,0 +1,99 @@
+#include "daemon/lifecycle/reloader.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/lifecycle/logging.h"
+
+namespace railsd {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+std::vector<std::string> Texts(const std::vector<ConfigDifference>& changes) {
+  std::vector<std::string> out;
+  for (const ConfigDifference& change : changes) {
+    out.push_back(absl::StrCat(change.key, ": ", change.before, " -> ", change.after));
+  }
+  return out;
+}
+
+constexpr char kRails[] = "rails: [{address: 127.0.0.1}]\n";
+
+Config Parsed(const std::string& text) {
+  absl::StatusOr<Config> config =
+      ParseConfig(std::string("node: n0\n") + kRails + "control: {listen: \"127.0.0.1:0\"}\n" + text, "f.yaml");
+  EXPECT_TRUE(config.ok()) << config.status();
+  return config.ok() ? *config : Config();
+}
+
+class ReloaderTest : public ::testing::Test {
+ protected:
+  void Begin(const std::string& text) {
+    reloader_ = std::make_unique<Reloader>(
+        Parsed(text), [this] { return file_; },
+        [this](const Config& before, const Config& now) { applied_.emplace_back(before, now); }, NullLogger());
+  }
+  absl::StatusOr<Config> file_;
+  std::vector<std::pair<Config, Config>> applied_;
+  std::unique_ptr<Reloader> reloader_;
+};
+
+TEST_F(ReloaderTest, AppliesWhatCanChangeAndNamesWhatCannot) {
+  Begin("limits: {max_groups: 4}\n");
+  const std::string hash = reloader_->config_hash();
+  file_ = Parsed(
+      "limits: {max_groups: 8, max_world_size: 16}\nlog: {level: debug}\ntimeouts: {drain: 1m}\n"
+      "peers: {static: [{name: n1, control: \"127.0.0.1:7\"}]}\nmetrics: {listen: \"127.0.0.1:1\"}\n");
+  const absl::StatusOr<ReloadReport> report = reloader_->Reload();
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_THAT(Texts(report->applied), ElementsAre("limits.max_groups: 4 -> 8", "log.level: info -> debug",
+                                                  "peers.static: [] -> [{name: n1, control: 127.0.0.1:7, rails: []}]",
+                                                  "timeouts.drain: 30s -> 1m"));
+  EXPECT_THAT(Texts(report->needs_restart),
+              ElementsAre("limits.max_world_size: 4096 -> 16", "metrics.listen: \"\" -> 127.0.0.1:1"));
+  ASSERT_EQ(applied_.size(), 1u);
+  EXPECT_EQ(applied_[0].first.limits.max_groups, 4u);
+  EXPECT_EQ(applied_[0].second.limits.max_groups, 8u);
+  EXPECT_EQ(applied_[0].second.limits.max_world_size, 4096u);
+  EXPECT_EQ(reloader_->config().static_peers.size(), 1u);
+  EXPECT_EQ(reloader_->config().metrics_listen, "");
+  EXPECT_NE(reloader_->config_hash(), hash);
+  EXPECT_EQ(report->config_hash, reloader_->config_hash());
+}
+
+TEST_F(ReloaderTest, ASecondTimeOnlyWhatStillDiffersIsNamed) {
+  Begin("");
+  file_ = Parsed("limits: {max_groups: 8}\nplan: {policy: ecmp}\n");
+  ASSERT_TRUE(reloader_->Reload().ok());
+  const absl::StatusOr<ReloadReport> report = reloader_->Reload();
+  ASSERT_TRUE(report.ok());
+  EXPECT_THAT(report->applied, IsEmpty());
+  EXPECT_THAT(Texts(report->needs_restart), ElementsAre("plan.policy: lpt -> ecmp"));
+  EXPECT_EQ(applied_.size(), 1u);
+}
+
+TEST_F(ReloaderTest, ABadFileChangesNothing) {
+  Begin("");
+  const std::string hash = reloader_->config_hash();
+  file_ = absl::InvalidArgumentError("f.yaml:1: no");
+  EXPECT_EQ(reloader_->Reload().status(), absl::InvalidArgumentError("f.yaml:1: no"));
+  EXPECT_TRUE(applied_.empty());
+  EXPECT_EQ(reloader_->config_hash(), hash);
+}
+
+TEST_F(ReloaderTest, PeersNeedARestartWhereNobodyListensForThem) {
+  reloader_ = std::make_unique<Reloader>(
+      *ParseConfig(std::string("node: n0\n") + kRails, "f"), [this] { return file_; },
+      [this](const Config& before, const Config& now) { applied_.emplace_back(before, now); }, NullLogger());
+  file_ = Parsed("peers: {static: [{name: n1, control: \"127.0.0.1:7\"}]}\n");
+  const absl::StatusOr<ReloadReport> report = reloader_->Reload();
+  ASSERT_TRUE(report.ok());
+  EXPECT_THAT(report->applied, IsEmpty());
+  EXPECT_EQ(report->needs_restart.size(), 2u);
+}
+
+}  // namespace
+}  // namespace railsd

@@ -1,0 +1,259 @@
+#!/usr/bin/env python3
+"""Checks deploy/kubernetes: each overlay is put together, its objects are type-checked against npm's kubernetes-types, and
+what refers to each other must fit: selectors, volumes, ports, names, users, times.
+
+    tools/kubernetes_lint.py            # prints the problems
+    tools/kubernetes_lint.py --write    # makes monitoring/prometheus-rule.yaml from dashboards/rails.rules.yaml again
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import npm
+
+try:
+    import yaml
+
+    import kubernetes_merge
+except ImportError:
+    yaml = None
+
+PROJECT = Path(__file__).resolve().parent.parent
+FOLDER = PROJECT / "deploy/kubernetes"
+OVERLAYS = {"tcp": [], "verbs": ["IPC_LOCK"]}  # with the capabilities of the daemon
+JOB = FOLDER / "example/training-job.yaml"
+RULE = FOLDER / "monitoring/prometheus-rule.yaml"
+CONFIG_FOLDER, SOCKETS = "/etc/railsd", "/run/railsd"
+# Where each kind is typed.
+TYPES = {"Namespace": "core/v1", "ServiceAccount": "core/v1", "ConfigMap": "core/v1", "Service": "core/v1",
+         "DaemonSet": "apps/v1", "PriorityClass": "scheduling/v1", "NetworkPolicy": "networking/v1", "Job": "batch/v1"}
+UNITS = {"s": 1, "m": 60, "h": 3600}
+
+
+def seconds(text):
+    """Of a time as the configuration writes it, in whole seconds, minutes or hours."""
+    return sum(int(number) * UNITS[unit] for number, unit in re.findall(r"(\d+)([smh])", text))
+
+
+def rule_text():
+    """prometheus-rule.yaml: the rules as they are, below a head."""
+    rules = (PROJECT / "dashboards/rails.rules.yaml").read_text()
+    body = "".join(f"  {line}".rstrip() + "\n" for line in rules[rules.index("groups:"):].splitlines())
+    return ("# Made from dashboards/rails.rules.yaml by tools/kubernetes_lint.py --write: change that.\n"
+            "apiVersion: monitoring.coreos.com/v1\nkind: PrometheusRule\nmetadata:\n  name: railsd\n"
+            "  namespace: railsd\n  labels:\n    app.kubernetes.io/name: railsd\nspec:\n" + body)
+
+
+class Overlay:
+    """The objects of one overlay, and what is wrong with them. `objects` may be given, to try the checks."""
+
+    def __init__(self, name, objects=None):
+        self.name, self.objects = name, objects or kubernetes_merge.overlay(name)
+        self.daemon_set = self.one("DaemonSet")
+        self.template = self.daemon_set["spec"]["template"]
+        self.pod = self.template["spec"]
+        [self.container] = self.pod["containers"]
+        [self.init] = self.pod["initContainers"]
+        self.config = yaml.safe_load(self.one("ConfigMap", "railsd-config")["data"]["railsd.yaml"])
+        self.problems = []
+
+    def one(self, kind, name=None):
+        return kubernetes_merge.one(self.objects, kind, name)
+
+    def expect(self, condition, problem):
+        if not condition:
+            self.problems.append(f"overlays/{self.name}: {problem}")
+
+    def check(self):
+        """All problems."""
+        for check in (self.names, self.selectors, self.volumes, self.ports, self.privileges, self.life, self.settings):
+            check()
+        return self.problems
+
+    def names(self):
+        namespace = self.one("Namespace")["metadata"]["name"]
+        for item in self.objects:
+            where = item["metadata"].get("namespace")
+            cluster_wide = item["kind"] in kubernetes_merge.CLUSTER_WIDE
+            self.expect(where == (None if cluster_wide else namespace),
+                        f"{item['kind']} {item['metadata']['name']} is in namespace {where}")
+        found = [(item["kind"], item["metadata"]["name"]) for item in self.objects]
+        self.expect(len(found) == len(set(found)), "two objects have one kind and name")
+        for kind, name in (("ServiceAccount", self.pod["serviceAccountName"]),
+                           ("PriorityClass", self.pod["priorityClassName"])):
+            self.expect((kind, name) in found, f"the pod names a {kind} {name} that is not there")
+        self.expect(not any("Role" in kind for kind, _ in found), "the daemon needs no rights at the API server")
+
+    def selectors(self):
+        labels = self.template["metadata"]["labels"].items()
+        for kind, selector in (("DaemonSet", self.daemon_set["spec"]["selector"]["matchLabels"]),
+                               ("Service", self.one("Service")["spec"]["selector"]),
+                               ("PodMonitor", self.one("PodMonitor")["spec"]["selector"]["matchLabels"]),
+                               ("NetworkPolicy", self.one("NetworkPolicy")["spec"]["podSelector"]["matchLabels"])):
+            self.expect(selector and selector.items() <= labels, f"{kind} selects {selector}, the pods have {dict(labels)}")
+        job_label = self.one("PodMonitor")["spec"]["jobLabel"]
+        self.expect(dict(labels).get(job_label) == "railsd", "the rules know the scrape as job `railsd`")
+
+    def volumes(self):
+        volumes = {volume["name"]: volume for volume in self.pod["volumes"]}
+        mounts = {mount["mountPath"]: mount for mount in self.container["volumeMounts"]}
+        mounted = {mount["name"] for container in (self.container, self.init) for mount in container["volumeMounts"]}
+        self.expect(mounted == volumes.keys(), f"volumes {sorted(volumes)}, mounted {sorted(mounted)}")
+        maps = {item["metadata"]["name"] for item in self.objects if item["kind"] == "ConfigMap"}
+        used = {volume["configMap"]["name"] for volume in volumes.values() if "configMap" in volume}
+        self.expect(used <= maps, f"ConfigMaps {sorted(used - maps)} are not there")
+        sockets = volumes.get(mounts.get(SOCKETS, {}).get("name"), {}).get("hostPath", {})
+        self.expect(sockets.get("path") == SOCKETS, f"trainers look for the sockets in {SOCKETS} of the node")
+        self.expect(self.init["volumeMounts"] == [mounts.get(SOCKETS)], "the first container prepares the sockets' folder")
+        self.expect(CONFIG_FOLDER in mounts and mounts[CONFIG_FOLDER].get("readOnly"), "the configuration is for reading")
+        self.expect(("/dev/infiniband" in mounts) == (self.name == "verbs"), "/dev/infiniband is for verbs")
+        pages = self.container["resources"]["limits"].get("hugepages-2Mi")
+        self.expect(bool(pages) == ("/dev/hugepages" in mounts), "huge pages: a limit and a mount go together")
+        self.expect(pages == self.container["resources"]["requests"].get("hugepages-2Mi"),
+                    "huge pages: requests and limits must be equal")
+
+    def ports(self):
+        ports = {port["name"]: port["containerPort"] for port in self.container["ports"]}
+        for port in self.container["ports"]:
+            self.expect(port["hostPort"] == port["containerPort"], f"port {port['name']}: the host's network has one number")
+        for name, key in (("control", self.config["control"]["listen"]), ("metrics", self.config["metrics"]["listen"])):
+            self.expect(key.rsplit(":", 1)[1] == str(ports.get(name)), f"port {name} is {ports.get(name)}, railsd.yaml: {key}")
+        service, dns = self.one("Service"), self.config["peers"]["dns"]
+        for port in service["spec"]["ports"]:
+            self.expect(ports.get(port["targetPort"]) == port["port"], f"the Service's port {port['name']} leads nowhere")
+        meta = service["metadata"]
+        self.expect(dns["name"].startswith(f"{meta['name']}.{meta['namespace']}.svc"), f"peers.dns.name {dns['name']}")
+        self.expect(dns["port"] == ports.get("control"), "peers.dns.port is not the control port")
+        self.expect(service["spec"]["clusterIP"] == "None" and service["spec"]["publishNotReadyAddresses"],
+                    "discovery needs the addresses of all pods, whether ready or not")
+        for endpoint in self.one("PodMonitor")["spec"]["podMetricsEndpoints"]:
+            self.expect(endpoint["port"] in ports, f"the PodMonitor scrapes port {endpoint['port']}")
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            self.expect(self.container[probe]["grpc"]["port"] == ports.get("control"), f"{probe} asks another port")
+        self.expect(self.container["livenessProbe"]["grpc"].get("service") == "live",
+                    "a drained daemon is alive: the livenessProbe must ask for `live`")
+
+    def privileges(self):
+        pod, context = self.pod["securityContext"], self.container["securityContext"]
+        recipe = (PROJECT / "deploy/docker/install.sh").read_text()
+        number = {name: int(value) for value, name in re.findall(r"groupadd --gid (\d+) ([\w-]+)", recipe)}
+        self.expect(pod["runAsNonRoot"] and (pod["runAsUser"], pod["runAsGroup"]) == (number["railsd"],) * 2,
+                    "the daemon is the user of the image")
+        self.expect(pod["supplementalGroups"] == [number["rails"], number["rails-operators"]], "supplementalGroups")
+        for key, group in (("socket_group", "rails"), ("operator_group", "rails-operators")):
+            self.expect(self.config[key] == str(number[group]), f"railsd.yaml: {key} is not {group}")
+        # Without capabilities nothing is to be had from the program's file.
+        self.expect(context["allowPrivilegeEscalation"] == bool(OVERLAYS[self.name]), "allowPrivilegeEscalation")
+        for container, wanted in ((self.container, OVERLAYS[self.name]), (self.init, ["CHOWN"])):
+            its = container["securityContext"]
+            self.expect(its["readOnlyRootFilesystem"], f"{container['name']}: the root file system is for reading")
+            self.expect(not its.get("privileged"), f"{container['name']} is privileged")
+            self.expect(its["capabilities"]["drop"] == ["ALL"] and its["capabilities"].get("add", []) == wanted,
+                        f"{container['name']} has capabilities {its['capabilities']}, not {wanted}")
+        self.expect(self.init["command"] == ["chown", f"{number['railsd']}:{number['rails']}", SOCKETS], "the sockets' folder")
+        for holder in (self.pod, self.one("ServiceAccount")):
+            self.expect(holder["automountServiceAccountToken"] is False, "a token of the API server comes along")
+        self.expect(self.pod["hostNetwork"] and self.pod["dnsPolicy"] == "ClusterFirstWithHostNet", "the host's network")
+
+    def life(self):
+        drain = self.container["lifecycle"]["preStop"]["exec"]["command"]
+        self.expect(drain[:4] == ["railsctl", "drain", "--node", "--timeout"], "preStop drains the node")
+        needed = seconds(drain[-1]) + seconds(self.config["timeouts"]["drain"])
+        grace = self.pod["terminationGracePeriodSeconds"]
+        self.expect(grace > needed, f"{grace} s of grace are too few for {needed} s of draining")
+        update = self.daemon_set["spec"]["updateStrategy"]
+        self.expect(update == {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1, "maxSurge": 0}},
+                    "one node after the other")
+        self.expect(self.container["image"] == self.init["image"] and ":" in self.container["image"].rsplit("/", 1)[1],
+                    "both containers are of one image with a tag")
+
+    def settings(self):
+        self.expect(f"--config={CONFIG_FOLDER}/railsd.yaml" in self.container["args"], "--config")
+        env = [item["name"] for item in self.container["env"]]
+        for name in re.findall(r"\$\((\w+)\)", " ".join(self.container["args"])):
+            self.expect(name in env, f"$({name}) is not set")
+        self.expect("--node=$(NODE_NAME)" in self.container["args"], "the node's name comes from the pod")
+        boards = {path.name for path in (PROJECT / "dashboards").glob("*.json")}
+        self.expect(self.one("ConfigMap", "railsd-dashboards")["data"].keys() == boards,
+                    f"dashboards/kustomization.yaml should name {sorted(boards)}")
+
+
+def check_job(daemon_set):
+    """The example of a training job against the DaemonSet whose sockets it uses."""
+    [job] = kubernetes_merge.documents(JOB)
+    pod, problems = job["spec"]["template"]["spec"], []
+    [container] = pod["containers"]
+    volumes = {volume["name"]: volume.get("hostPath", {}).get("path") for volume in pod["volumes"]}
+    if [volumes.get(mount["name"]) for mount in container["volumeMounts"]] != [SOCKETS]:
+        problems.append("example: the job mounts the sockets' folder of the node, and nothing else")
+    if 7472 not in pod["securityContext"]["supplementalGroups"]:
+        problems.append("example: the job's pods are not in the group `rails`")
+    for key in ("nodeSelector", "tolerations"):
+        if pod[key] != daemon_set["spec"]["template"]["spec"][key]:
+            problems.append(f"example: {key}: the job may run where no daemon is")
+    return problems
+
+
+def check_files():
+    """Nothing lies about that no kustomization takes."""
+    problems = []
+    for path in sorted(FOLDER.rglob("kustomization.yaml")):
+        [kustomization] = kubernetes_merge.documents(path)
+        named = set(kustomization.get("resources", [])) | {entry["path"] for entry in kustomization.get("patches", [])}
+        for generator in kustomization.get("configMapGenerator", []):
+            named |= set(generator["files"])
+        for other in sorted(path.parent.glob("*.yaml")):
+            if other.name not in named | {"kustomization.yaml"}:
+                problems.append(f"{other.relative_to(PROJECT)}: {path.relative_to(PROJECT)} does not name it")
+    if not RULE.exists() or RULE.read_text() != rule_text():
+        problems.append(f"{RULE.relative_to(PROJECT)} is not dashboards/rails.rules.yaml; run: tools/kubernetes_lint.py --write")
+    return problems
+
+
+def typescript(objects):
+    """The objects as typed constants, one a line."""
+    lines = [f"import type {{ {kind} }} from 'kubernetes-types/{module}';" for kind, module in TYPES.items()]
+    lines.append("import type { PodMonitor, PrometheusRule } from './monitoring';")
+    lines += [f"export const object{i}: {item['kind']} = {json.dumps(item)};" for i, item in enumerate(objects)]
+    return "\n".join(lines) + "\n"
+
+
+def check_types():
+    """What TypeScript finds in the objects of each overlay and in the example. Raises npm.NoTypes."""
+    folder = PROJECT / "build/kubernetes-types"
+    npm.install(PROJECT / "tools/kubernetes_types", folder, "kubernetes-types")
+    sets = {name: kubernetes_merge.overlay(name) for name in OVERLAYS}
+    sets["example"] = kubernetes_merge.documents(JOB)
+    for name, objects in sets.items():
+        (folder / f"objects_{name}.ts").write_text(typescript(objects))
+    problems = []
+    for line in npm.check_types(folder):
+        place = re.match(r"objects_(\w+)\.ts\((\d+),\d+\): error \w+: (.*)", line)
+        if not place:
+            problems.append(line if line.startswith(" ") else f"tools/kubernetes_types: {line}")
+            continue
+        number = re.match(r"export const object(\d+)", (folder / f"objects_{place[1]}.ts").read_text().split("\n")[
+            int(place[2]) - 1])
+        what = sets[place[1]][int(number[1])] if number else {"kind": "?", "metadata": {"name": "?"}}
+        problems.append(f"deploy/kubernetes, {place[1]}: {what['kind']} {what['metadata']['name']}: {place[3]}")
+    return problems
+
+
+def check():
+    """All problems but those of types."""
+    if yaml is None:
+        raise npm.NoTypes("python3-yaml is not installed")
+    problems = check_files()
+    for name in OVERLAYS:
+        overlay = Overlay(name)
+        problems += overlay.check()
+    return problems + check_job(overlay.daemon_set)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--write"]:
+        RULE.write_text(rule_text())
+    else:
+        print("\n".join(check() + check_types()) or "ok")

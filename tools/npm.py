@@ -1,0 +1,42 @@
+"""What the type checks share: packages of npm in a folder of the build, in the versions of a lock file, and TypeScript."""
+
+import shutil
+import subprocess
+
+
+class NoTypes(Exception):
+    """The types cannot be had here, and why."""
+
+
+def install(source, folder, what):
+    """Copies `source` into `folder` and brings the packages that it names there, unless they are in these versions."""
+    for tool in ("node", "npm"):
+        if not shutil.which(tool):
+            raise NoTypes(f"{tool} is not installed (Debian's packages nodejs and npm)")
+    folder.mkdir(parents=True, exist_ok=True)
+    stamp, lock = folder / "installed", (source / "package-lock.json").read_text()
+    if not stamp.exists() or stamp.read_text() != lock:
+        _copy(source, folder)
+        try:
+            run = subprocess.run(["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=1",
+                                  "--fetch-timeout=30000"], cwd=folder, stdout=subprocess.PIPE,
+                                 stderr=subprocess.STDOUT, text=True, timeout=300, check=False)
+        except subprocess.TimeoutExpired as error:
+            raise NoTypes(f"npm could not install {what} within 5 minutes") from error
+        if run.returncode != 0:
+            why = [line for line in run.stdout.splitlines() if line.startswith("npm ERR") or "error" in line]
+            raise NoTypes(f"npm could not install {what}: {(why or ['no reason given'])[0]}")
+        stamp.write_text(lock)
+    _copy(source, folder)
+
+
+def _copy(source, folder):
+    for path in source.iterdir():
+        shutil.copyfile(path, folder / path.name)
+
+
+def check_types(folder):
+    """What TypeScript says of all in `folder`, line by line; nothing when all is well."""
+    run = subprocess.run(["node", "node_modules/typescript/bin/tsc", "-p", "."], cwd=folder, stdout=subprocess.PIPE,
+                         stderr=subprocess.STDOUT, text=True, check=False)
+    return (run.stdout.splitlines() or [f"tsc ended with {run.returncode}"]) if run.returncode else []
