@@ -7,6 +7,7 @@ import os
 import re
 import resource
 import shutil
+import signal
 import subprocess
 import tempfile
 import unittest
@@ -80,6 +81,24 @@ class Fabric(harness.FabricTest):
             eventually(far, "the others name the path")
         finally:
             subprocess.run([*link, "up"], check=True)
+
+    def test_a_daemon_that_has_just_begun(self):
+        """It is given time to reach its peers before they are called down."""
+        late, node = self.cluster.nodes[0], self.cluster.nodes[1]
+        self.assertEqual(self.cluster.stop_node(node), 0)
+        os.kill(late.pid, signal.SIGSTOP)
+        try:
+            self.cluster.start_node(node)
+            eventually(lambda: self.cluster.ctl(node, "status").returncode == 0, "it answers")
+            peers = json.loads(self.cluster.ctl(node, "peers", "--json").stdout)["peers"]
+            self.assertEqual([peer["up"] for peer in peers if peer["node"] == "n0"], [False])
+            command = [*self.lab.command(1), self.cluster.railsctl, "doctor", "--json", "--socket-dir", node.sockets]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as run:
+                os.kill(late.pid, signal.SIGCONT)
+                report = json.loads(run.communicate(timeout=60)[0])
+        finally:
+            os.kill(late.pid, signal.SIGCONT)
+        self.assertEqual((run.returncode, self.complaints(report)), (0, []))
 
     def test_an_address_that_is_gone_and_packets_that_differ(self):
         namespace, address = self.lab.namespace(2), self.lab.rail(2, 0)

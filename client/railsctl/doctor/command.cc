@@ -2,10 +2,13 @@
 #include "client/railsctl/command.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "client/railsctl/doctor/checks.h"
 #include "client/railsctl/doctor/collect.h"
 #include "client/railsctl/doctor/render.h"
@@ -18,6 +21,9 @@ namespace {
 
 constexpr absl::Duration kCallTimeout = absl::Seconds(5);
 constexpr absl::Duration kConnectLimit = absl::Seconds(2);
+// Of its life, in which a daemon that does not reach its peers may only have begun too recently.
+constexpr absl::Duration kSettleTime = absl::Seconds(10);
+constexpr absl::Duration kSettleStep = absl::Milliseconds(200);
 constexpr const char* kConfigPath = "/etc/railsd/railsd.yaml";
 
 struct Wanted {
@@ -50,6 +56,23 @@ void AskHealth(const Context& context, doctor::Facts* facts) {
     if (!status.ok()) facts->health = status.status();
     *answer = status.ok() && *status == ServingStatus::kServing;
   }
+}
+
+bool ReachesItsPeers(const v1::GetOverviewResponse& overview) {
+  return std::all_of(overview.peers().begin(), overview.peers().end(), [](const v1::PeerStatus& peer) {
+    return peer.up() && std::all_of(peer.rails_up().begin(), peer.rails_up().end(), [](bool up) { return up; });
+  });
+}
+
+// What the daemon says of itself; one that has just begun is asked again until it reaches its peers or has had time to.
+absl::StatusOr<v1::GetOverviewResponse> AskOverview(OperatorClient* client) {
+  absl::StatusOr<v1::GetOverviewResponse> overview = client->GetOverview(0);
+  while (overview.ok() && !ReachesItsPeers(*overview) &&
+         absl::Seconds(overview->status().uptime_seconds()) < kSettleTime) {
+    absl::SleepFor(kSettleStep);
+    overview = client->GetOverview(0);
+  }
+  return overview;
 }
 
 doctor::Facts Collect(const Context& context, const Wanted& wanted) {
@@ -96,8 +119,8 @@ int Examine(const Context& context, const Wanted& wanted) {
 void AddDoctorCommand(CLI::App& app, Context& context) {
   CLI::App* command = app.add_subcommand(
       "doctor",
-      "Checks this node, with or without a running daemon, and says what to do about each finding. The exit code is 1 "
-      "when there are errors.");
+      "Checks this node, with or without a running daemon, and says what to do about each finding. A daemon that "
+      "began less than ten seconds ago is given that time to reach its peers. The exit code is 1 when there are errors.");
   auto wanted = std::make_shared<Wanted>();
   command
       ->add_option("--config", wanted->config,
