@@ -267,6 +267,21 @@ int Lane::Pump() {
   return 0;
 }
 
+// Soft-RoCE of Linux 6.1 needs it: its requester looks whether an invalidation must wait for what is before it and notes
+// after that look that it waits (rxe_req.c, wait_fence). When the completer takes the last acknowledgement in between
+// (rxe_comp.c, do_complete), nobody runs the queue again: no packet is under way, so no timer minds it either.
+int Lane::WakeIfStill(bool* woken) {
+  *woken = false;
+  const bool waits = queue_.outstanding() > 0 && connected_ && !draining_;
+  const bool still = waits && waited_before_ && queue_.completed() == completed_before_;
+  waited_before_ = waits;
+  completed_before_ = queue_.completed();
+  if (!still || queue_.Free() == 0) return 0;
+  NextRequest(0, IBV_WR_RDMA_WRITE);  // without pieces it names no memory, here or there
+  *woken = true;
+  return PostChain(1, 0);
+}
+
 void Lane::Stop(JobTag job) {
   OrderList kept;
   while (!waiting_.empty()) {

@@ -59,6 +59,11 @@ class Lane {
   // Posts as much as fits. An errno: the device refused; the queue pair is of no use any more.
   int Pump();
 
+  // Posts an empty write where nothing was acknowledged since the last call, although something waited then already. A
+  // queue that has gone to sleep over what it holds wakes by it; one that works is not disturbed. `*woken` is set when
+  // it was posted. 0, or an errno.
+  int WakeIfStill(bool* woken);
+
   // Ends the job's orders that are not posted; those that are end with their completion.
   void Stop(JobTag job);
   // All work requests up to `sequence` were acknowledged.
@@ -117,6 +122,8 @@ class Lane {
   OrderList posted_;                  // entirely
   std::deque<LocalOperation> local_;  // go before orders: a READY waits for them
   std::deque<Posted> local_posted_;
+  uint32_t completed_before_ = 0;      // at the last WakeIfStill()
+  bool waited_before_ = false;
   bool ended_early_ = false;  // an order was put into posted_ whose last work request may be done
   bool busy_ = false;         // in RailContext::busy
   bool connected_ = false;

@@ -381,6 +381,22 @@ void VerbsRail::RunTimer(Endpoint& endpoint, Nanoseconds now) {
   if (now - endpoint.last_progress > absl::ToInt64Nanoseconds(options_.progress_time)) {
     Break(endpoint, ETIMEDOUT,
           absl::StrCat("nothing was acknowledged for ", absl::FormatDuration(options_.progress_time)));
+    return;
+  }
+  WakeStillLanes(endpoint);
+}
+
+void VerbsRail::WakeStillLanes(Endpoint& endpoint) {
+  for (const auto& lane : endpoint.lanes) {
+    bool woken = false;
+    if (const int error = lane->WakeIfStill(&woken); error != 0) {
+      Break(endpoint, error, std::string(CallFailed("posting", "ibv_post_send", error).message()));
+      return;
+    }
+    if (!woken) continue;
+    Notice(&endpoint.notice, absl::StrCat("node '", endpoint.peer.node, "': nothing was acknowledged for ",
+                                          absl::FormatDuration(absl::Nanoseconds(kLookInterval)),
+                                          "; a queue pair was given an empty write, in case it has gone to sleep"));
   }
 }
 

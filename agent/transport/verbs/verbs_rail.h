@@ -117,6 +117,7 @@ class VerbsRail final : public RailTransport {
   Signal MakeSignal(const Endpoint& endpoint, Signal::Kind kind) const;
   void RunTimers(Nanoseconds now);
   void RunTimer(Endpoint& endpoint, Nanoseconds now);
+  void WakeStillLanes(Endpoint& endpoint);
   void Arm(Nanoseconds when) { next_timer_ = std::min(next_timer_, when); }
   Nanoseconds BackOff(uint32_t failures) const;
   static Nanoseconds NextTick(Nanoseconds now);

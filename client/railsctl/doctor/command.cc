@@ -92,7 +92,7 @@ doctor::Facts Collect(const Context& context, const Wanted& wanted) {
   facts.own_memlock_bytes = doctor::OwnMemlockLimit();
   facts.sockets = doctor::ReadSockets(facts.socket_dir);
   OperatorClient client(facts.socket_dir, context.TimeoutOr(kCallTimeout));
-  absl::StatusOr<v1::GetOverviewResponse> overview = client.GetOverview(0);
+  absl::StatusOr<v1::GetOverviewResponse> overview = AskOverview(&client);
   facts.answered = overview.status();
   if (overview.ok()) {
     facts.overview = *std::move(overview);
