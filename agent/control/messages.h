@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "agent/base/data_key.h"
 #include "agent/base/ids.h"
 #include "agent/base/recovery.h"
 
@@ -166,6 +167,7 @@ struct PeerHello {
   std::string node;
   BootId boot;
   std::vector<Rail> rails;
+  PublicShare data_key_share = {};  // of the key for data connections
 };
 
 // Carries messages to other agents. Implemented by the daemon and by tests.

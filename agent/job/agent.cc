@@ -56,6 +56,9 @@ class AgentImpl final : public Agent {
   absl::Status Init(AgentOptions options, ControlLink* link, AgentObserver* observer) {
     hello_.node = options.node;
     hello_.boot = options.boot;
+    const absl::StatusOr<KeyShare> share = KeyShare::Draw();
+    if (!share.ok()) return share.status();
+    hello_.data_key_share = share->share();
     std::vector<RailPort*> ports;
     TransportFactory transports(options);
     for (size_t r = 0; r < options.rails.size(); ++r) {
@@ -76,7 +79,7 @@ class AgentImpl final : public Agent {
       ports.push_back(rails_.back().get());
     }
     copier_ = std::make_unique<ThreadCopier>(kCopyThreads, &wake_);
-    engine_ = std::make_unique<Engine>(std::move(options), std::move(ports), link, observer, copier_.get());
+    engine_ = std::make_unique<Engine>(std::move(options), *share, std::move(ports), link, observer, copier_.get());
     for (auto& rail : rails_) rail->Start();
     thread_ = std::thread([this] { Run(); });
     return absl::OkStatus();

@@ -14,6 +14,7 @@
 
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "agent/base/data_key.h"
 #include "agent/base/ids.h"
 #include "agent/memory/memory_ranges.h"
 #include "agent/memory/registration.h"
@@ -85,6 +86,7 @@ struct RailPeer {
   std::string node;     // for messages and for the check in the rail's own HELLO
   BootId boot;          // of the peer's daemon; another boot id is refused
   std::string address;  // transport-specific; for TCP "ip:port" or "[ip6]:port"
+  DataKey key = {};     // that both daemons have, for transports whose connections do not come by the control streams
 };
 
 enum class SendResult : uint8_t {

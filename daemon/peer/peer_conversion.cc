@@ -1,6 +1,7 @@
 #include "daemon/peer/peer_conversion.h"
 
 #include <algorithm>
+#include <cstring>
 #include <type_traits>
 #include <utility>
 
@@ -305,6 +306,7 @@ void HelloTo(const HelloFacts& facts, pb::Hello* out) {
   out->set_expected_boot_id(facts.expected_boot.value());
   out->set_link_generation(facts.link_generation);
   out->set_software(facts.software);
+  out->set_data_key_share(facts.hello.data_key_share.data(), facts.hello.data_key_share.size());
   out->mutable_limits()->set_max_message_bytes(static_cast<uint32_t>(facts.max_message_bytes));
   out->mutable_limits()->set_max_world_size(facts.max_world_size);
   for (const PeerHello::Rail& rail : facts.hello.rails) {
@@ -345,6 +347,11 @@ absl::StatusOr<HelloFacts> HelloFrom(const pb::Hello& in, const std::string& own
                                 kMaxSoftware, " printable characters at most"));
   }
   HelloFacts out;
+  if (in.data_key_share().size() != out.hello.data_key_share.size()) {
+    return Invalid(absl::StrCat(both, "data_key_share: ", in.data_key_share().size(), " bytes, not ",
+                                out.hello.data_key_share.size()));
+  }
+  std::memcpy(out.hello.data_key_share.data(), in.data_key_share().data(), in.data_key_share().size());
   out.software = in.software();
   out.hello.node = in.node();
   out.hello.boot = BootId(in.boot_id());

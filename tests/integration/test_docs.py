@@ -94,6 +94,7 @@ class Marks(unittest.TestCase):
         code = (harness.ROOT / "agent/transport/tcp/frame.cc").read_text()
         page = (harness.ROOT / "docs/protocol.md").read_text()
         for function, begin in (("EncodeHello", "HELLO, 640 bytes:"), ("EncodeAnswer", "Answer, 384 bytes:"),
+                                ("EncodeProof", "Proof, 48 bytes:"),
                                 ("EncodeHeader", "Header, 48 bytes:"), ("EncodeTrailer", "Trailer, 16 bytes:"),
                                 ("EncodeAck", "A record on `small`, 24 bytes")):
             body = code[code.index(f"void {function}("):]

@@ -10,6 +10,9 @@ namespace {
 
 constexpr uint64_t kHelloMagic = 0x4f4c4c4548535201;   // "\1RSHELLO"
 constexpr uint64_t kAnswerMagic = 0x52574e4153535201;  // another one, so that a socket connected to itself is found out
+constexpr uint64_t kProofMagic = 0x464f4f5250535201;   // "\1RSPROOF"
+constexpr size_t kMacBytes = sizeof(Mac);
+constexpr size_t kAnswerMacAt = 64;
 constexpr uint8_t kLayout = 1;
 constexpr uint8_t kTypeFrame = 0xF1;
 constexpr uint8_t kTypeAckUpTo = 0xA1;
@@ -73,7 +76,7 @@ const char* RefusalText(Refusal refusal) {
 }
 
 // HELLO: 0 magic, 8 versions, 12 kind, 16 rail, 20 max frame, 24 features, 32 boot, 40 expected boot, 48 generation,
-// 56 challenge, 88 response, 120 reserved, 128 node, 384 expected node.
+// 56 nonce, 88 reserved, 128 node, 384 expected node.
 void EncodeHello(const Hello& hello, absl::Span<std::byte> out) {
   std::memset(out.data(), 0, kHelloBytes);
   std::byte* p = out.data();
@@ -87,8 +90,7 @@ void EncodeHello(const Hello& hello, absl::Span<std::byte> out) {
   Put(p, 32, hello.boot);
   Put(p, 40, hello.expected_boot);
   Put(p, 48, hello.generation);
-  std::memcpy(p + 56, hello.challenge.data(), 32);
-  std::memcpy(p + 88, hello.response.data(), 32);
+  std::memcpy(p + 56, hello.nonce.data(), 32);
   PutNode(p, 128, hello.node);
   PutNode(p, 128 + kNodeField, hello.expected_node);
   static_assert(128 + 2 * kNodeField == kHelloBytes);
@@ -111,14 +113,13 @@ bool DecodeHello(absl::Span<const std::byte> in, Hello* hello) {
   hello->boot = Get<uint64_t>(p, 32);
   hello->expected_boot = Get<uint64_t>(p, 40);
   hello->generation = Get<uint64_t>(p, 48);
-  std::memcpy(hello->challenge.data(), p + 56, 32);
-  std::memcpy(hello->response.data(), p + 88, 32);
+  std::memcpy(hello->nonce.data(), p + 56, 32);
   hello->node = GetNode(p, 128);
   hello->expected_node = GetNode(p, 128 + kNodeField);
   return true;
 }
 
-// Answer: 0 magic, 8 version, 10 refusal, 12 max frame, 16 features, 24 boot, 32 challenge, 64 response, 96 rail,
+// Answer: 0 magic, 8 version, 10 refusal, 12 max frame, 16 features, 24 boot, 32 nonce, 64 mac, 96 rail,
 // 100 reserved, 128 node.
 void EncodeAnswer(const Answer& answer, absl::Span<std::byte> out) {
   std::memset(out.data(), 0, kAnswerBytes);
@@ -129,8 +130,9 @@ void EncodeAnswer(const Answer& answer, absl::Span<std::byte> out) {
   Put(p, 12, answer.max_frame_bytes);
   Put(p, 16, answer.features);
   Put(p, 24, answer.boot);
-  std::memcpy(p + 32, answer.challenge.data(), 32);
-  std::memcpy(p + 64, answer.response.data(), 32);
+  std::memcpy(p + 32, answer.nonce.data(), 32);
+  std::memcpy(p + 64, answer.mac.data(), kMacBytes);
+  static_assert(kAnswerMacAt == 64);
   Put(p, 96, answer.rail);
   PutNode(p, 128, answer.node);
   static_assert(128 + kNodeField == kAnswerBytes);
@@ -147,11 +149,36 @@ bool DecodeAnswer(absl::Span<const std::byte> in, Answer* answer) {
   answer->max_frame_bytes = Get<uint32_t>(p, 12);
   answer->features = Get<uint64_t>(p, 16);
   answer->boot = Get<uint64_t>(p, 24);
-  std::memcpy(answer->challenge.data(), p + 32, 32);
-  std::memcpy(answer->response.data(), p + 64, 32);
+  std::memcpy(answer->nonce.data(), p + 32, 32);
+  std::memcpy(answer->mac.data(), p + kAnswerMacAt, kMacBytes);
   answer->rail = Get<uint32_t>(p, 96);
   answer->node = GetNode(p, 128);
   return true;
+}
+
+// Proof: 0 magic, 8 mac, 40 reserved.
+void EncodeProof(const Proof& proof, absl::Span<std::byte> out) {
+  std::memset(out.data(), 0, kProofBytes);
+  std::byte* p = out.data();
+  Put(p, 0, kProofMagic);
+  std::memcpy(p + 8, proof.mac.data(), kMacBytes);
+}
+
+bool DecodeProof(absl::Span<const std::byte> in, Proof* proof) {
+  if (in.size() < kProofBytes || Get<uint64_t>(in.data(), 0) != kProofMagic) return false;
+  std::memcpy(proof->mac.data(), in.data() + 8, kMacBytes);
+  return true;
+}
+
+Mac AnswerMac(const DataKey& key, absl::Span<const std::byte> hello, absl::Span<const std::byte> answer) {
+  constexpr std::array<std::byte, kMacBytes> kNoMac{};
+  return Authenticate(key, "railsd data answer",
+                      {hello.first(kHelloBytes), answer.first(kAnswerMacAt), kNoMac,
+                       answer.subspan(kAnswerMacAt + kMacBytes, kAnswerBytes - kAnswerMacAt - kMacBytes)});
+}
+
+Mac ProofMac(const DataKey& key, absl::Span<const std::byte> hello, absl::Span<const std::byte> answer) {
+  return Authenticate(key, "railsd data proof", {hello.first(kHelloBytes), answer.first(kAnswerBytes)});
 }
 
 // Header: 0 type, 1 layout, 2 reserved, 4 check, 8 generation, 16 number, 24 slot, 28 slot generation, 32 index,

@@ -1,8 +1,10 @@
 // The bytes of the TCP transport: encoding and decoding, no I/O. Everything is little-endian and of fixed size.
 //
 // A rail's pair of connections from a sender to a receiver, both dialled by the sender:
-//   bulk    HELLO ->, <- answer, then frames: header, payload, trailer
-//   small   HELLO ->, <- answer, then <- acknowledgement records
+//   bulk    HELLO ->, <- answer, proof ->, then frames: header, payload, trailer
+//   small   HELLO ->, <- answer, proof ->, then <- acknowledgement records
+// Answer and proof are authenticated by a key that only the two daemons have, over everything that was said before on
+// this very connection, nonces of both ends included: neither can be made up, and neither is worth anything elsewhere.
 // The trailer exists because a sender can find in the middle of a frame that it cannot finish it (a bad page, a job
 // that was stopped): it pads the rest with zeros and marks the frame poisoned there.
 #ifndef RAILSD_AGENT_TRANSPORT_TCP_FRAME_H_
@@ -14,14 +16,16 @@
 #include <string>
 
 #include "absl/types/span.h"
+#include "agent/base/data_key.h"
 #include "agent/base/ids.h"
 
 namespace railsd::tcp {
 
-inline constexpr uint16_t kProtocolVersion = 1;
+inline constexpr uint16_t kProtocolVersion = 2;
 inline constexpr size_t kMaxNodeBytes = 255;
 inline constexpr size_t kHelloBytes = 640;
 inline constexpr size_t kAnswerBytes = 384;
+inline constexpr size_t kProofBytes = 48;
 inline constexpr size_t kHeaderBytes = 48;
 inline constexpr size_t kTrailerBytes = 16;
 inline constexpr size_t kAckBytes = 24;
@@ -40,10 +44,9 @@ struct Hello {
   uint64_t expected_boot = 0;  // of the daemon that is meant
   uint64_t generation = 0;     // grows with every attempt of one sender; ties a pair together
   uint32_t max_frame_bytes = 0;
-  std::string node;                       // who calls
-  std::string expected_node;              // who is meant
-  std::array<std::byte, 32> challenge{};  // reserved for HMAC
-  std::array<std::byte, 32> response{};   // reserved for HMAC
+  std::string node;                   // who calls
+  std::string expected_node;          // who is meant
+  std::array<std::byte, 32> nonce{};  // drawn for this connection
 };
 
 enum class Refusal : uint16_t {
@@ -65,8 +68,13 @@ struct Answer {
   uint32_t max_frame_bytes = 0;  // frames must not be longer
   uint32_t rail = 0;
   std::string node;
-  std::array<std::byte, 32> challenge{};
-  std::array<std::byte, 32> response{};
+  std::array<std::byte, 32> nonce{};  // drawn for this connection; nothing in a refusal
+  Mac mac{};                          // AnswerMac(); nothing in a refusal
+};
+
+// The last word of a handshake: that the caller has the key, and is there now.
+struct Proof {
+  Mac mac{};  // ProofMac()
 };
 
 struct FrameHeader {
@@ -103,6 +111,12 @@ void EncodeHello(const Hello& hello, absl::Span<std::byte> out);
 bool DecodeHello(absl::Span<const std::byte> in, Hello* hello);
 void EncodeAnswer(const Answer& answer, absl::Span<std::byte> out);
 bool DecodeAnswer(absl::Span<const std::byte> in, Answer* answer);
+void EncodeProof(const Proof& proof, absl::Span<std::byte> out);
+bool DecodeProof(absl::Span<const std::byte> in, Proof* proof);
+// What an answer and a proof must carry after the HELLO and the answer `hello` and `answer`, as they were sent. The
+// answer's own mac counts as zeros in the former.
+Mac AnswerMac(const DataKey& key, absl::Span<const std::byte> hello, absl::Span<const std::byte> answer);
+Mac ProofMac(const DataKey& key, absl::Span<const std::byte> hello, absl::Span<const std::byte> answer);
 void EncodeHeader(const FrameHeader& header, std::byte* out);
 bool DecodeHeader(const std::byte* in, FrameHeader* header);
 void EncodeTrailer(const FrameTrailer& trailer, std::byte* out);

@@ -130,50 +130,93 @@ Refusal TcpRail::Judge(const Hello& hello, Peer** peer) {
 void TcpRail::OnHalfOpen(Connection& connection) {
   const auto place = std::find_if(half_open_.begin(), half_open_.end(),
                                   [&](const auto& candidate) { return candidate.get() == &connection; });
-  const int state = ReadGreeting(connection, kHelloBytes);
-  if (state == 0) return;
-  std::unique_ptr<Connection> owned = std::move(*place);
-  half_open_.erase(place);
+  for (;;) {
+    const bool greeted = connection.greeted != nullptr;
+    const int state = ReadGreeting(connection, greeted ? kProofBytes : kHelloBytes);
+    if (state == 0) return;
+    if (state > 0 && !greeted && OnHello(connection)) continue;  // the proof may be there already
+    std::unique_ptr<Connection> owned = std::move(*place);
+    half_open_.erase(place);
+    if (state > 0 && greeted) return OnProof(std::move(owned));
+    return Discard(owned);
+  }
+}
+
+// False: the connection is of no use.
+bool TcpRail::OnHello(Connection& connection) {
   Hello hello;
-  if (state < 0 || !DecodeHello(owned->greeting, &hello)) {
-    if (state > 0) {
-      Context::Add(context_.counters.protocol_errors, 1);
-      Notice(&inbound_notice_, absl::StrCat("rail ", options_.rail.value(), " of ", options_.node, ": what ",
-                                            PeerName(owned->fd.get()), " sent is no HELLO"));
-    }
-    Discard(owned);
-    return;
+  if (!DecodeHello(connection.greeting, &hello)) {
+    Context::Add(context_.counters.protocol_errors, 1);
+    Notice(&inbound_notice_, absl::StrCat("rail ", options_.rail.value(), " of ", options_.node, ": what ",
+                                          PeerName(connection.fd.get()), " sent is no HELLO"));
+    return false;
   }
   Peer* peer = nullptr;
+  const Refusal refusal = Judge(hello, &peer);
+  if (refusal != Refusal::kNone) TellRefusal(connection, hello, refusal);
+  const bool welcome = Welcome(connection, hello, peer, refusal);
+  connection.greeting.clear();
+  connection.greeting_have = 0;
+  return welcome;
+}
+
+void TcpRail::TellRefusal(const Connection& connection, const Hello& hello, Refusal refusal) {
+  Context::Add(context_.counters.refused_connections, 1);
+  // A peer that learnt of us a moment before we learn of it comes here on every start: that is no news.
+  if (refusal == Refusal::kUnknownNode) return;
+  Notice(&inbound_notice_, absl::StrCat("rail ", options_.rail.value(), " of ", options_.node, " (boot ",
+                                        absl::Hex(options_.boot.value(), absl::kZeroPad16), ") refused ", hello.node,
+                                        " (boot ", absl::Hex(hello.boot, absl::kZeroPad16), ", rail ", hello.rail,
+                                        ", versions ", hello.version_min, " to ", hello.version_max, ", for ",
+                                        hello.expected_node, " boot ", absl::Hex(hello.expected_boot, absl::kZeroPad16),
+                                        ") from ", PeerName(connection.fd.get()), ": ", RefusalText(refusal)));
+}
+
+// Answers the HELLO. True: the caller was accepted and is to prove who it is.
+bool TcpRail::Welcome(Connection& connection, const Hello& hello, const Peer* peer, Refusal refusal) {
   Answer answer;
-  answer.refusal = Judge(hello, &peer);
+  answer.refusal = refusal;
   answer.boot = options_.boot.value();
   answer.max_frame_bytes = kMaxFrameBytes;
   answer.rail = options_.rail.value();
   answer.node = options_.node;
+  const bool accepted = refusal == Refusal::kNone && peer != nullptr;
+  if (accepted) answer.nonce = DrawNonce();
   std::array<std::byte, kAnswerBytes> bytes;
   EncodeAnswer(answer, absl::MakeSpan(bytes));
+  if (accepted) {
+    answer.mac = AnswerMac(peer->config.key, connection.greeting, bytes);
+    EncodeAnswer(answer, absl::MakeSpan(bytes));
+    connection.greeted =
+        std::make_unique<Greeted>(Greeted{hello, ProofMac(peer->config.key, connection.greeting, bytes)});
+  }
   // A fresh socket has room for so little; if not, it is not worth keeping.
-  const bool told = ::send(owned->fd.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL) ==
+  const bool told = ::send(connection.fd.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL) ==
                     static_cast<ssize_t>(bytes.size());
-  if (answer.refusal != Refusal::kNone) {
-    Context::Add(context_.counters.refused_connections, 1);
-    // A peer that learnt of us a moment before we learn of it comes here on every start: that is no news.
-    if (answer.refusal != Refusal::kUnknownNode) {
-      Notice(&inbound_notice_,
-             absl::StrCat("rail ", options_.rail.value(), " of ", options_.node, " (boot ",
-                          absl::Hex(options_.boot.value(), absl::kZeroPad16), ") refused ", hello.node, " (boot ",
-                          absl::Hex(hello.boot, absl::kZeroPad16), ", rail ", hello.rail, ", versions ",
-                          hello.version_min, " to ", hello.version_max, ", for ", hello.expected_node, " boot ",
-                          absl::Hex(hello.expected_boot, absl::kZeroPad16), ") from ", PeerName(owned->fd.get()), ": ",
-                          RefusalText(answer.refusal)));
-    }
+  return accepted && told;
+}
+
+void TcpRail::NoticeUnproven(const std::string& who, int fd) {
+  Context::Add(context_.counters.refused_connections, 1);
+  Context::Add(context_.counters.protocol_errors, 1);
+  Notice(&inbound_notice_, absl::StrCat("rail ", options_.rail.value(), " of ", options_.node, ": ", PeerName(fd),
+                                        " says that it is ", who, " and did not prove it"));
+}
+
+void TcpRail::OnProof(std::unique_ptr<Connection> connection) {
+  const std::unique_ptr<Greeted> greeted = std::move(connection->greeted);
+  Proof proof;
+  Peer* peer = nullptr;
+  if (!DecodeProof(connection->greeting, &proof) || !SameMac(proof.mac, greeted->proof)) {
+    NoticeUnproven(greeted->hello.node, connection->fd.get());
+    return Discard(connection);
   }
-  if (answer.refusal != Refusal::kNone || !told || peer == nullptr) {
-    Discard(owned);
-    return;
+  // What was right at its HELLO may not be any more.
+  if (const Refusal refusal = Judge(greeted->hello, &peer); refusal != Refusal::kNone) {
+    TellRefusal(*connection, greeted->hello, refusal);
+    return Discard(connection);
   }
-  Attach(std::move(owned), hello, *peer);
+  Attach(std::move(connection), greeted->hello, *peer);
 }
 
 void TcpRail::Attach(std::unique_ptr<Connection> connection, const Hello& hello, Peer& peer) {
@@ -189,6 +232,8 @@ void TcpRail::Attach(std::unique_ptr<Connection> connection, const Hello& hello,
   const bool bulk = hello.kind == ConnectionKind::kBulk;
   connection->role = bulk ? Connection::Role::kInBulk : Connection::Role::kInSmall;
   (bulk ? peer.in_bulk : peer.in_small) = std::move(connection);
+  // Frames may be there before the proof on the other connection: they wait for it, because acknowledgements need it.
+  if (peer.in_bulk != nullptr) Rearm(*peer.in_bulk, peer.in_small == nullptr ? EPOLLRDHUP : EPOLLIN);
   if (peer.in_bulk != nullptr && peer.in_small != nullptr) peer.in_deadline = 0;
   // The peer knows us now, so our own attempts have better prospects than the back-off thinks.
   if (!peer.up && peer.bulk == nullptr && peer.timer != 0 && !peer.sender.InDoubt()) {
@@ -236,8 +281,16 @@ bool TcpRail::SayHello(Connection& connection) {
   hello.max_frame_bytes = kMaxFrameBytes;
   hello.node = options_.node;
   hello.expected_node = peer.config.node;
-  std::array<std::byte, kHelloBytes> bytes;
-  EncodeHello(hello, absl::MakeSpan(bytes));
+  hello.nonce = DrawNonce();
+  connection.hello.resize(kHelloBytes);
+  EncodeHello(hello, absl::MakeSpan(connection.hello));
+  return ::send(connection.fd.get(), connection.hello.data(), kHelloBytes, MSG_DONTWAIT | MSG_NOSIGNAL) ==
+         static_cast<ssize_t>(kHelloBytes);
+}
+
+bool TcpRail::SayProof(Connection& connection, absl::Span<const std::byte> answer) {
+  std::array<std::byte, kProofBytes> bytes;
+  EncodeProof({ProofMac(connection.peer->config.key, connection.hello, answer)}, absl::MakeSpan(bytes));
   return ::send(connection.fd.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL) ==
          static_cast<ssize_t>(bytes.size());
 }
@@ -273,8 +326,14 @@ void TcpRail::OnAnswer(Connection& connection) {
         peer, EPROTO,
         absl::StrCat("answered as ", answer.node, " (boot ", absl::Hex(answer.boot, absl::kZeroPad16), ")"));
   }
+  if (!SameMac(answer.mac, AnswerMac(peer.config.key, connection.hello, connection.greeting))) {
+    Context::Add(context_.counters.protocol_errors, 1);
+    return DialFailed(peer, EACCES, "what answers there did not prove that it is that node");
+  }
+  if (!SayProof(connection, connection.greeting)) return DialFailed(peer, errno, "the proof could not be sent");
   connection.ready = true;
   connection.greeting = {};
+  connection.hello = {};
   peer.max_frame_bytes = std::min(peer.max_frame_bytes, answer.max_frame_bytes);
   if (!peer.bulk->ready || !peer.small->ready) return;
   Rearm(*peer.small, EPOLLIN);
@@ -314,7 +373,7 @@ void TcpRail::RetryLater(Peer& peer) {
 void TcpRail::SetPeer(const RailPeer& config) {
   std::unique_ptr<Peer>& peer = peers_[config.peer];
   if (peer != nullptr && peer->config.boot == config.boot && peer->config.address == config.address &&
-      peer->config.node == config.node) {
+      peer->config.node == config.node && peer->config.key == config.key) {
     return;
   }
   if (peer != nullptr) {

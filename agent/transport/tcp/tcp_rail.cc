@@ -163,21 +163,12 @@ void TcpRail::SendAcks(bool all) {
   owing_.resize(kept);
 }
 
-// A pair is used only when it is complete, which its sender knows; it may well be given up before.
-TcpReceiver::Outcome TcpRail::ReadHalfPair(const Connection& connection) {
-  std::byte unexpected;
-  Context::Add(context_.counters.rx_system_calls, 1);
-  const ssize_t got = ::recv(connection.fd.get(), &unexpected, 1, MSG_DONTWAIT);
-  if (got > 0) return TcpReceiver::Outcome::kProtocol;
-  const bool open = got < 0 && (errno == EAGAIN || errno == EINTR);
-  return open ? TcpReceiver::Outcome::kDrained : TcpReceiver::Outcome::kClosed;
-}
-
 void TcpRail::OnInBulk(Connection& connection) {
   Peer& peer = *connection.peer;
   int error_number = 0;
+  // Of half a pair only the end is listened for.
   const TcpReceiver::Outcome outcome = peer.in_small == nullptr
-                                           ? ReadHalfPair(connection)
+                                           ? TcpReceiver::Outcome::kClosed
                                            : peer.receiver->Receive(connection.fd.get(), kTurnBytes, &error_number);
   if (outcome == TcpReceiver::Outcome::kProtocol) {
     BadPeer(peer);

@@ -32,6 +32,12 @@ using Nanoseconds = int64_t;  // of the monotonic clock
 
 struct Peer;
 
+// A half-open connection whose HELLO was accepted: what must come next.
+struct Greeted {
+  Hello hello;
+  Mac proof;
+};
+
 struct Connection {
   enum class Role { kListener, kWake, kLink, kHalfOpen, kDialBulk, kDialSmall, kInBulk, kInSmall };
   Role role = Role::kHalfOpen;
@@ -40,8 +46,10 @@ struct Connection {
   Nanoseconds deadline = 0;
   bool connected = false;           // dialled: HELLO was sent
   bool ready = false;               // the handshake is over
-  std::vector<std::byte> greeting;  // HELLO or its answer while it arrives
+  std::vector<std::byte> greeting;  // HELLO, its answer or the proof while it arrives
   size_t greeting_have = 0;
+  std::vector<std::byte> hello;      // dialled: as it was sent
+  std::unique_ptr<Greeted> greeted;  // half open: since the answer
 };
 
 struct Peer {
@@ -106,7 +114,6 @@ class TcpRail final : public RailTransport {
   void Activate(Peer& peer);
   void SendActive();
   void SendAcks(bool all);
-  TcpReceiver::Outcome ReadHalfPair(const Connection& connection);
   void OnInBulk(Connection& connection);
   void OnInSmall(Connection& connection, uint32_t events);
   void OnDialBulk(Connection& connection, uint32_t events);
@@ -120,6 +127,11 @@ class TcpRail final : public RailTransport {
   void Discard(std::unique_ptr<Connection>& connection);
   void AcceptAll();
   void OnHalfOpen(Connection& connection);
+  bool OnHello(Connection& connection);
+  bool Welcome(Connection& connection, const Hello& hello, const Peer* peer, Refusal refusal);
+  void TellRefusal(const Connection& connection, const Hello& hello, Refusal refusal);
+  void OnProof(std::unique_ptr<Connection> connection);
+  void NoticeUnproven(const std::string& who, int fd);
   Refusal Judge(const Hello& hello, Peer** peer);
   void Attach(std::unique_ptr<Connection> connection, const Hello& hello, Peer& peer);
   void Dial(Peer& peer);
@@ -127,6 +139,7 @@ class TcpRail final : public RailTransport {
   void OnDialling(Connection& connection, uint32_t events);
   bool SayHello(Connection& connection);
   void OnAnswer(Connection& connection);
+  bool SayProof(Connection& connection, absl::Span<const std::byte> answer);
   void DialFailed(Peer& peer, int error_number, const std::string& why);
   void HangUp(Peer& peer);
   void RetryLater(Peer& peer);

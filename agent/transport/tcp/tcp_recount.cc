@@ -84,9 +84,16 @@ void TcpRail::OnSignal(PeerIndex index, const std::string& bytes) {
 }
 
 void TcpRail::OnAsked(Peer& peer, uint64_t generation) {
-  if (peer.receiver != nullptr && peer.in_generation == generation) {
-    DropIncoming(peer);  // which tells
-    return;
+  if (peer.receiver != nullptr && peer.in_generation <= generation) {
+    const bool whole = peer.in_bulk != nullptr && peer.in_small != nullptr;
+    const bool this_one = peer.in_generation == generation;
+    DropIncoming(peer);
+    if (whole && this_one) return;  // that has told
+  }
+  // The caller counts on a pair whose proofs have not been read: nothing of it has landed, and it is too late for it.
+  if (peer.ended_generation < generation) {
+    peer.ended_generation = generation;
+    peer.ended_frames = 0;
   }
   const bool known = peer.ended_generation == generation;
   SendRecount(peer, {.kind = known ? Recount::Kind::kAnswer : Recount::Kind::kUnknown,

@@ -130,7 +130,7 @@ Cluster::Cluster(Options options) : remote_(options.remote), random_(options.see
       node->rails.push_back(std::make_unique<SteppedRail>(std::move(transport)));
       ports.push_back(node->rails.back().get());
     }
-    node->engine = std::make_unique<Engine>(agent, ports, node.get(), nullptr, &node->copier);
+    node->engine = std::make_unique<Engine>(agent, KeyShare::Draw().value(), ports, node.get(), nullptr, &node->copier);
     node->engine->SetNow(now_);
     nodes_.push_back(std::move(node));
   }

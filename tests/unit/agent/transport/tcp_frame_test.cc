@@ -82,7 +82,7 @@ TEST(TcpFrameTest, HelloAndAnswerRoundTrip) {
   hello.generation = 13;
   hello.node = std::string(kMaxNodeBytes, 'n');
   hello.expected_node = "b";
-  hello.challenge[31] = std::byte(7);
+  hello.nonce[31] = std::byte(7);
   std::array<std::byte, kHelloBytes> bytes;
   EncodeHello(hello, absl::MakeSpan(bytes));
   Hello back;
@@ -95,7 +95,7 @@ TEST(TcpFrameTest, HelloAndAnswerRoundTrip) {
   EXPECT_EQ(back.generation, 13u);
   EXPECT_EQ(back.node, hello.node);
   EXPECT_EQ(back.expected_node, "b");
-  EXPECT_EQ(back.challenge, hello.challenge);
+  EXPECT_EQ(back.nonce, hello.nonce);
   EXPECT_FALSE(DecodeHello(absl::MakeSpan(bytes).first(kHelloBytes - 1), &back));
   Answer answer;
   EXPECT_FALSE(DecodeAnswer(bytes, &answer)) << "a HELLO is no answer to a HELLO";
@@ -109,6 +109,40 @@ TEST(TcpFrameTest, HelloAndAnswerRoundTrip) {
   EXPECT_EQ(answer_back.refusal, Refusal::kWrongRail);
   EXPECT_EQ(answer_back.node, "b");
   EXPECT_EQ(answer_back.boot, 12u);
+  Proof proof;
+  EXPECT_FALSE(DecodeProof(bytes, &proof)) << "a HELLO is no proof";
+  proof.mac[31] = std::byte(9);
+  std::array<std::byte, kProofBytes> proof_bytes;
+  EncodeProof(proof, absl::MakeSpan(proof_bytes));
+  Proof proof_back;
+  ASSERT_TRUE(DecodeProof(proof_bytes, &proof_back));
+  EXPECT_EQ(proof_back.mac, proof.mac);
+  EXPECT_FALSE(DecodeProof(absl::MakeSpan(proof_bytes).first(kProofBytes - 1), &proof_back));
+}
+
+TEST(TcpFrameTest, MacsCoverEveryByteAndDiffer) {
+  DataKey key{};
+  key[0] = 1;
+  std::array<std::byte, kHelloBytes> hello;
+  std::array<std::byte, kAnswerBytes> answer;
+  EncodeHello({}, absl::MakeSpan(hello));
+  EncodeAnswer({}, absl::MakeSpan(answer));
+  const Mac answered = AnswerMac(key, hello, answer);
+  const Mac proof = ProofMac(key, hello, answer);
+  EXPECT_NE(answered, proof);
+  EXPECT_NE(AnswerMac({}, hello, answer), answered);
+  for (size_t i = 0; i < kHelloBytes; ++i) {
+    hello[i] ^= std::byte(1);
+    EXPECT_NE(AnswerMac(key, hello, answer), answered) << i;
+    EXPECT_NE(ProofMac(key, hello, answer), proof) << i;
+    hello[i] ^= std::byte(1);
+  }
+  for (size_t i = 0; i < kAnswerBytes; ++i) {
+    answer[i] ^= std::byte(1);
+    EXPECT_EQ(AnswerMac(key, hello, answer) == answered, i >= 64 && i < 96) << i;  // itself
+    EXPECT_NE(ProofMac(key, hello, answer), proof) << i;
+    answer[i] ^= std::byte(1);
+  }
 }
 
 }  // namespace

@@ -1,0 +1,179 @@
+// A live transport, "victim", and raw sockets that play its peer, "evil".
+#ifndef RAILSD_TESTS_UNIT_AGENT_TRANSPORT_TCP_HOSTILE_FIXTURE_H_
+#define RAILSD_TESTS_UNIT_AGENT_TRANSPORT_TCP_HOSTILE_FIXTURE_H_
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <chrono>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "agent/transport/tcp/frame.h"
+#include "agent/transport/tcp/tcp_socket.h"
+#include "agent/transport/tcp/tcp_transport.h"
+#include "tests/support/test_memory.h"
+
+namespace railsd::tcp {
+
+using Kind = RailEvent::Kind;
+
+inline constexpr DataKey kKey = {1, 2, 3};
+
+class TcpHostileTest : public ::testing::Test {
+ protected:
+  void Build(const std::function<void(TcpOptions*)>& change = [](TcpOptions*) {}) {
+    TcpOptions options;
+    options.node = "victim";
+    options.boot = BootId(1);
+    options.listen_address = "127.0.0.1";
+    options.on_notice = [this](const std::string& text) { notices_.push_back(text); };
+    change(&options);
+    transport_ = CreateTcpTransport(options).value();
+    // The raw peer listens too, so that the victim has somewhere to dial.
+    listener_ = Listen(ParseAddress("127.0.0.1").value(), {}).value();
+    transport_->SetPeer({PeerIndex(4), "evil", BootId(2), LocalAddressOf(listener_.get())->ToString(), kKey});
+  }
+  void Poll() {
+    std::array<RailEvent, 16> batch;
+    const size_t count = transport_->Poll(absl::Milliseconds(1), absl::MakeSpan(batch));
+    events_.insert(events_.end(), batch.begin(), batch.begin() + static_cast<ptrdiff_t>(count));
+  }
+  bool Until(const std::function<bool()>& done) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (!done()) {
+      if (std::chrono::steady_clock::now() > deadline) return false;
+      Poll();
+    }
+    return true;
+  }
+  size_t Count(Kind kind) const {
+    return static_cast<size_t>(
+        std::count_if(events_.begin(), events_.end(), [&](const RailEvent& e) { return e.kind == kind; }));
+  }
+  uint64_t ProtocolErrors() const { return transport_->counters().protocol_errors.load(); }
+
+  UniqueFd Connect() {
+    int error = 0;
+    UniqueFd fd =
+        StartConnect(ParseAddress("127.0.0.1").value(), ParseAddress(transport_->LocalAddress()).value(), {}, &error);
+    EXPECT_EQ(error, 0);
+    pollfd ready{fd.get(), POLLOUT, 0};
+    EXPECT_EQ(::poll(&ready, 1, 10000), 1);
+    return fd;
+  }
+  // Everything is small enough for a fresh socket's buffer.
+  static void Send(const UniqueFd& fd, absl::Span<const std::byte> bytes) {
+    ASSERT_EQ(::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
+  }
+  static void SendText(const UniqueFd& fd, const std::string& text) {
+    Send(fd, {reinterpret_cast<const std::byte*>(text.data()), text.size()});
+  }
+  // Reads what is there; -1 nothing yet, 0 closed.
+  static ssize_t Read(const UniqueFd& fd, absl::Span<std::byte> out) {
+    const ssize_t got = ::recv(fd.get(), out.data(), out.size(), MSG_DONTWAIT);
+    return got < 0 && errno == ECONNRESET ? 0 : got;
+  }
+  bool IsClosed(const UniqueFd& fd) {
+    return Until([&] {
+      std::array<std::byte, 4096> bytes;
+      return Read(fd, absl::MakeSpan(bytes)) == 0;
+    });
+  }
+  static Hello GoodHello(ConnectionKind kind, uint64_t generation) {
+    Hello hello;
+    hello.kind = kind;
+    hello.boot = 2;
+    hello.expected_boot = 1;
+    hello.generation = generation;
+    hello.node = "evil";
+    hello.expected_node = "victim";
+    return hello;
+  }
+  // A HELLO and its answer, as they were on the wire.
+  struct Spoken {
+    std::array<std::byte, kHelloBytes> hello{};
+    std::array<std::byte, kAnswerBytes> in{};
+    Answer answer;
+    std::vector<std::byte> ProofWith(const DataKey& key) const {
+      std::vector<std::byte> out(kProofBytes);
+      EncodeProof({ProofMac(key, hello, in)}, absl::MakeSpan(out));
+      return out;
+    }
+  };
+  Spoken Speak(const UniqueFd& fd, const Hello& hello) {
+    Spoken spoken;
+    EncodeHello(hello, absl::MakeSpan(spoken.hello));
+    Send(fd, spoken.hello);
+    size_t have = 0;
+    EXPECT_TRUE(Until([&] {
+      const ssize_t got = Read(fd, absl::MakeSpan(spoken.in).subspan(have));
+      if (got > 0) have += static_cast<size_t>(got);
+      return have == spoken.in.size();
+    }));
+    EXPECT_TRUE(DecodeAnswer(spoken.in, &spoken.answer));
+    return spoken;
+  }
+  // The whole handshake, unless it is refused.
+  Answer Greet(const UniqueFd& fd, const Hello& hello) {
+    const Spoken spoken = Speak(fd, hello);
+    if (spoken.answer.refusal == Refusal::kNone) Send(fd, spoken.ProofWith(kKey));
+    return spoken.answer;
+  }
+  uint64_t Refused() const { return transport_->counters().refused_connections.load(); }
+  struct Pair {
+    UniqueFd bulk, small;
+    uint64_t generation;
+  };
+  Pair Enter(uint64_t generation) {
+    Pair pair{Connect(), Connect(), generation};
+    EXPECT_EQ(Greet(pair.bulk, GoodHello(ConnectionKind::kBulk, generation)).refusal, Refusal::kNone);
+    EXPECT_EQ(Greet(pair.small, GoodHello(ConnectionKind::kSmall, generation)).refusal, Refusal::kNone);
+    return pair;
+  }
+  void OpenZone() {
+    zone_ = testing::MakeSegment(8192);
+    auto set = std::make_shared<ReceiveSet>();
+    set->peer = PeerIndex(4);
+    set->slot = 1;
+    set->generation = 1;
+    set->zones.emplace_back().Append(zone_, 1000, 100);
+    auto other = std::make_shared<ReceiveSet>();
+    other->peer = PeerIndex(5);
+    other->slot = 2;
+    other->generation = 1;
+    other->zones = set->zones;
+    transport_->OpenZones(set);
+    transport_->OpenZones(other);
+  }
+  static std::vector<std::byte> Frame(const FrameHeader& header, FrameTrailer trailer) {
+    std::vector<std::byte> bytes(kHeaderBytes + header.length_bytes + kTrailerBytes, std::byte('x'));
+    EncodeHeader(header, bytes.data());
+    EncodeTrailer(trailer, bytes.data() + kHeaderBytes + header.length_bytes);
+    return bytes;
+  }
+  static FrameHeader Header(uint64_t generation, uint64_t number, uint64_t offset, uint32_t length) {
+    return {generation, number, {1, 1, 0}, offset, length};
+  }
+  // The victim closes the connection, counts it, and says who it was.
+  void ExpectBad(Pair& pair) {
+    EXPECT_TRUE(IsClosed(pair.bulk));
+    EXPECT_TRUE(Until([&] { return Count(Kind::kBadPeer) == ProtocolErrors(); }));
+    EXPECT_EQ(events_.back().peer, PeerIndex(4));
+  }
+
+  std::vector<std::string> notices_;
+  std::unique_ptr<RailTransport> transport_;
+  UniqueFd listener_;
+  std::shared_ptr<const Segment> zone_;
+  std::vector<RailEvent> events_;
+};
+
+}  // namespace railsd::tcp
+
+#endif  // RAILSD_TESTS_UNIT_AGENT_TRANSPORT_TCP_HOSTILE_FIXTURE_H_
