@@ -42,6 +42,7 @@ class Settings:
     speed: str = "200mbit"
     patience: float = 30.0  # seconds until the daemons must have found each other
     sections: dict = dataclasses.field(default_factory=dict)
+    tls: bool = False  # mutual TLS between the daemons, by certificates of `railsctl pki`
 
 
 class Loopback:
@@ -169,6 +170,9 @@ class Cluster:
         self.folder = Path(folder or tempfile.mkdtemp(prefix="railsd-cluster-"))
         self.addresses = addresses or Loopback()
         self.nodes = [Node(i, f"n{i}", self.folder / f"n{i}") for i in range(self.settings.nodes)]
+        if self.settings.tls:
+            self.pki("init")
+            self.pki("issue", *[node.name for node in self.nodes])
         for node in self.nodes:
             node.sockets.mkdir(parents=True, exist_ok=True)
             node.config.write_text(yaml_text(self.config(node)))
@@ -181,6 +185,17 @@ class Cluster:
     def railsctl(self):
         return self.build / "client/railsctl/railsctl"
 
+    def pki(self, command, *arguments, folder=None):
+        """railsctl pki for the folder of this cluster's certificates, or another."""
+        subprocess.run([self.railsctl, "pki", command, folder or self.folder / "pki", *map(str, arguments)], check=True,
+                       stdout=subprocess.DEVNULL, timeout=60)
+
+    def tls_config(self, name, folder=None):
+        """The section `tls` of a node with the certificate of that name."""
+        folder = folder or self.folder / "pki"
+        return {"mode": "mutual", "certificate": str(folder / f"{name}.pem"), "key": str(folder / f"{name}.key"),
+                "ca": str(folder / "ca.pem"), "refresh": "200ms"}
+
     def config(self, node):
         """The configuration of one daemon."""
         peers = [{"name": other.name, "control": self.addresses.control(other.index)}
@@ -189,6 +204,7 @@ class Cluster:
             "node": node.name,
             "socket_dir": str(node.sockets),
             "control": {"listen": self.addresses.control(node.index)},
+            "tls": self.tls_config(node.name) if self.settings.tls else {"mode": "plain_text"},
             "rails": [{"name": f"rail{r}", "speed": self.settings.speed, **self.addresses.rail_config(node.index, r)}
                       for r in range(self.settings.rails)],
             "peers": {"static": peers},

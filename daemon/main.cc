@@ -32,6 +32,9 @@
 #include "daemon/service/services.h"
 #include "daemon/session/descriptor_server.h"
 #include "daemon/session/session_registry.h"
+#include "daemon/tls/credentials.h"
+#include "daemon/tls/handshakes.h"
+#include "daemon/tls/tls_files.h"
 #include "version/version.h"
 
 namespace railsd {
@@ -59,7 +62,8 @@ AgentOptions AgentOptionsFrom(const Config& config, BootId boot, std::shared_ptr
   return options;
 }
 
-PeerHubOptions PeerOptionsFrom(const Config& config, BootId boot, std::shared_ptr<spdlog::logger> log) {
+PeerHubOptions PeerOptionsFrom(const Config& config, BootId boot, const TlsFiles* tls,
+                               std::shared_ptr<spdlog::logger> log) {
   PeerHubOptions options;
   options.node = config.node;
   options.boot = boot;
@@ -71,8 +75,21 @@ PeerHubOptions PeerOptionsFrom(const Config& config, BootId boot, std::shared_pt
   options.heartbeat = config.timeouts.heartbeat;
   options.max_message_bytes = config.max_message_bytes;
   options.max_world_size = config.limits.max_world_size;
+  options.tls = tls;
   options.log = std::move(log);
   return options;
+}
+
+// Null: plain text between nodes.
+absl::StatusOr<std::unique_ptr<TlsFiles>> OpenTls(const Config& config, const std::shared_ptr<spdlog::logger>& log) {
+  if (config.tls.mode != TlsMode::kMutual) {
+    if (!config.control_listen.empty()) {
+      log->warn("no_tls_between_nodes hint=\"keep control.listen and the rails on a network of their own\"");
+    }
+    return nullptr;
+  }
+  WatchHandshakes(log);
+  return TlsFiles::Open(config.tls, config.node, log);
 }
 
 std::vector<uint64_t> RailSpeeds(const std::vector<RailSpec>& rails) {
@@ -127,6 +144,7 @@ void LeaveAtOnce(spdlog::logger* log) {
 absl::Status Run(Config config, Reloader::Load load) {
   // Sockets and files are nobody else's until they get their modes.
   umask(0077);
+  RequireTls13();
   absl::StatusOr<Signals> signals = Signals::Block();
   if (!signals.ok()) return signals.status();
 
@@ -141,7 +159,8 @@ absl::Status Run(Config config, Reloader::Load load) {
   log->info("starting version={} node={} boot={:016x} config={} files={}", std::string(Version()), config.node,
             boot.value(), ConfigHash(config), RaiseFileLimit());
   log->info("locked_memory unlimited_by_capability={}", memlock);
-  log->warn("no_tls_between_nodes hint=\"keep control.listen and the rails on a network of their own\"");
+  absl::StatusOr<std::unique_ptr<TlsFiles>> tls = OpenTls(config, log);
+  if (!tls.ok()) return tls.status();
   absl::StatusOr<std::vector<RailSpec>> rails = ChooseRails(config, DiscoverRdmaPorts(), HasVerbs());
   if (!rails.ok()) return rails.status();
   config.rails = *std::move(rails);
@@ -155,7 +174,7 @@ absl::Status Run(Config config, Reloader::Load load) {
   // Data plane, with the control link that it sends through and the observers of its jobs.
   JobStatistics statistics(RailSpeeds(config.rails));
   JobFeed feed(&statistics);
-  const std::unique_ptr<PeerHub> peers = PeerHub::Make(PeerOptionsFrom(config, boot, log));
+  const std::unique_ptr<PeerHub> peers = PeerHub::Make(PeerOptionsFrom(config, boot, tls->get(), log));
   absl::StatusOr<std::unique_ptr<Agent>> agent = Agent::Create(AgentOptionsFrom(config, boot, log), peers.get(), &feed);
   if (!agent.ok()) return agent.status();
 
@@ -185,7 +204,7 @@ absl::Status Run(Config config, Reloader::Load load) {
   SessionRegistry sessions;
   const auto context = std::make_shared<const ServiceContext>(
       ServiceContext{agent->get(), &sessions, &feed, config.limits, config.node, boot, std::string(Version()),
-                     [&reloader] { return reloader.config_hash(); }, false, started,
+                     [&reloader] { return reloader.config_hash(); }, tls->get(), started,
                      [&peers] { return peers->Peers(); }, &balance->meter(), config.rails, log, &readiness, &reloader});
   const std::vector<std::string> client_services = {"rails.v1.SessionService", "rails.v1.GroupService",
                                                     "rails.v1.JobService"};
@@ -230,6 +249,7 @@ absl::Status Run(Config config, Reloader::Load load) {
     sources.peers = peers.get();
     sources.descriptors = descriptors->get();
     sources.calls = &calls;
+    sources.tls = tls->get();
     sources.balance = &balance->meter();
     sources.feed = &feed;
     sources.interfaces = InterfacesOf(config.rails);

@@ -50,6 +50,7 @@ void AddExplainCommand(CLI::App& app, Context& context);     // explain
 void AddTopCommand(CLI::App& app, Context& context);         // top
 void AddDoctorCommand(CLI::App& app, Context& context);      // doctor
 void AddPlanCommand(CLI::App& app, Context& context);        // plan
+void AddPkiCommand(CLI::App& app, Context& context);         // pki
 void AddReplayCommand(CLI::App& app, Context& context);      // replay
 void AddBenchCommand(CLI::App& app, Context& context);       // bench
 void AddWorkerCommand(CLI::App& app, Context& context);      // hidden: one rank of replay and bench

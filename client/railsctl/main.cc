@@ -94,6 +94,7 @@ int main(int argc, char** argv) {
   rails::ctl::AddTopCommand(app, context);
   rails::ctl::AddDoctorCommand(app, context);
   rails::ctl::AddPlanCommand(app, context);
+  rails::ctl::AddPkiCommand(app, context);
   rails::ctl::AddReplayCommand(app, context);
   rails::ctl::AddBenchCommand(app, context);
   rails::ctl::AddWorkerCommand(app, context);

@@ -33,6 +33,22 @@ struct DnsPeersConfig {
   friend bool operator==(const DnsPeersConfig&, const DnsPeersConfig&) = default;
 };
 
+enum class TlsMode : uint8_t {
+  kUnset,      // right only without control.listen
+  kMutual,     // TLS 1.3; both ends show a certificate
+  kPlainText,  // asked for
+};
+
+// Between nodes. Paths of PEM files, absolute; all three or none.
+struct TlsConfig {
+  TlsMode mode = TlsMode::kUnset;
+  std::string certificate;
+  std::string key;
+  std::string ca;
+  absl::Duration refresh = absl::Seconds(10);  // how often the files are looked at
+  friend bool operator==(const TlsConfig&, const TlsConfig&) = default;
+};
+
 struct TimeoutsConfig {
   absl::Duration job = absl::Minutes(10);
   absl::Duration join = absl::Minutes(10);
@@ -61,6 +77,7 @@ struct Config {
   uint32_t operator_mode = 0600;  // operator.sock
   std::string operator_group;     // name or number; empty: the daemon's own
   std::string control_listen;     // empty: no control socket, so no peers
+  TlsConfig tls;
   // As written: speed 0 asks the interface; a device may be a pattern and a name may be open then (`ChooseRails` of
   // daemon/lifecycle/rail_choice.h fills them in).
   std::vector<RailSpec> rails;

@@ -166,6 +166,40 @@ void ReadLog(const YamlReader& in, Config* config) {
            }}});
 }
 
+void ReadTls(const YamlReader& in, TlsConfig* tls) {
+  const auto path = [](std::string* out) {
+    return [out](const YamlReader& r) {
+      r.String(out);
+      if (!r.text().empty() && r.text()[0] != '/') r.Fail("not an absolute path");
+    };
+  };
+  in.Map({{"mode",
+           [&](const YamlReader& r) {
+             if (r.text() != "mutual" && r.text() != "plain_text" && !r.text().empty()) {
+               return r.Fail("not one of mutual, plain_text");
+             }
+             tls->mode = r.text() == "mutual"       ? TlsMode::kMutual
+                         : r.text() == "plain_text" ? TlsMode::kPlainText
+                                                    : TlsMode::kUnset;
+           }},
+          {"certificate", path(&tls->certificate)},
+          {"key", path(&tls->key)},
+          {"ca", path(&tls->ca)},
+          {"refresh", [&](const YamlReader& r) { r.Time(&tls->refresh, absl::Milliseconds(100), absl::Hours(1)); }}});
+  const bool any = !tls->certificate.empty() || !tls->key.empty() || !tls->ca.empty();
+  if (any && tls->mode == TlsMode::kPlainText) {
+    in.Fail("mode plain_text uses no certificate, key or ca; remove them, or write mode: mutual");
+  } else if (any && tls->mode == TlsMode::kUnset) {
+    tls->mode = TlsMode::kMutual;
+  }
+  if (tls->mode != TlsMode::kMutual) return;
+  const std::pair<const char*, const std::string*> files[] = {
+      {"certificate", &tls->certificate}, {"key", &tls->key}, {"ca", &tls->ca}};
+  for (const auto& [name, file] : files) {
+    if (file->empty()) in.Missing(name, "; mutual TLS needs certificate, key and ca");
+  }
+}
+
 std::map<absl::string_view, YamlReader::Field> TopLevel(Config* config) {
   return {
       {"node", [=](const YamlReader& r) { r.Name(&config->node, 253); }},
@@ -200,7 +234,7 @@ std::map<absl::string_view, YamlReader::Field> TopLevel(Config* config) {
       {"health", [=](const YamlReader& r) { ReadHealth(r, config); }},
       {"verbs", [=](const YamlReader& r) { ReadVerbs(r, &config->verbs); }},
       {"log", [=](const YamlReader& r) { ReadLog(r, config); }},
-      {"tls", [=](const YamlReader& r) { r.Fail("reserved: this version has no TLS between nodes; remove the key"); }},
+      {"tls", [=](const YamlReader& r) { ReadTls(r, &config->tls); }},
   };
 }
 
@@ -212,6 +246,11 @@ void CheckWhole(const Config& config, ConfigErrors* errors) {
   const bool peers = !config.static_peers.empty() || !config.dns.name.empty();
   if (peers && config.control_listen.empty()) {
     errors->Add(0, "control.listen", "", "missing; peers must be able to dial this node");
+  }
+  if (!config.control_listen.empty() && config.tls.mode == TlsMode::kUnset) {
+    errors->Add(0, "tls", "",
+                "missing; control.listen is set, so give certificate, key and ca for mutual TLS between nodes, or ask "
+                "for plain text with mode: plain_text");
   }
 }
 

@@ -75,6 +75,28 @@ void PrintPeers(YAML::Emitter& out, const Config& config) {
   out << EndMap;
 }
 
+const char* ModeName(TlsMode mode) {
+  switch (mode) {
+    case TlsMode::kUnset:
+      return "";
+    case TlsMode::kMutual:
+      return "mutual";
+    case TlsMode::kPlainText:
+      return "plain_text";
+  }
+  return "";
+}
+
+void PrintTls(YAML::Emitter& out, const TlsConfig& tls) {
+  out << Key << "tls" << Value << BeginMap;
+  Text(out, "mode", ModeName(tls.mode));
+  Text(out, "certificate", tls.certificate);
+  Text(out, "key", tls.key);
+  Text(out, "ca", tls.ca);
+  Time(out, "refresh", tls.refresh);
+  out << EndMap;
+}
+
 void PrintVerbs(YAML::Emitter& out, const VerbsTuning& verbs) {
   out << Key << "verbs" << Value << BeginMap;
   Number(out, "queue_pairs_per_peer", verbs.queue_pairs_per_peer);
@@ -164,6 +186,7 @@ std::string PrintConfig(const Config& config) {
   out << Key << "control" << Value << BeginMap;
   Text(out, "listen", config.control_listen);
   out << EndMap;
+  PrintTls(out, config.tls);
   PrintRails(out, config);
   PrintPeers(out, config);
   out << Key << "metrics" << Value << BeginMap;

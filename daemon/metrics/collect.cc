@@ -13,6 +13,8 @@
 #include "daemon/metrics/metric_table.h"
 #include "daemon/metrics/port_counters.h"
 #include "daemon/metrics/read_agent.h"
+#include "daemon/tls/handshakes.h"
+#include "daemon/tls/tls_files.h"
 
 namespace railsd {
 namespace {
@@ -295,6 +297,7 @@ void AddPeers(const PeerHub& peers, Page* page) {
   };
   set("disconnect", counters.disconnects);
   set("refused", counters.refused);
+  set("identity", counters.identity);
   set("protocol", counters.protocol_errors);
   set("lost", counters.lost);
   set("duplicate", counters.duplicates);
@@ -312,6 +315,18 @@ void AddWatches(const WatchDepths& depths, Page* page) {
   page->Set(Metric::kJobWatchReports, uint64_t{depths.most_reports}, {{"of", "fullest"}});
 }
 
+void AddTls(const TlsFiles* tls, Page* page) {
+  page->Set(Metric::kTlsEnabled, uint64_t{tls != nullptr});
+  if (tls == nullptr) return;
+  page->Set(Metric::kTlsCertificateExpiry, static_cast<double>(absl::ToUnixSeconds(tls->expires())));
+  const auto files = [&](const char* result, const std::atomic<uint64_t>& value) {
+    page->Set(Metric::kTlsFiles, value.load(std::memory_order_relaxed), {{"result", result}});
+  };
+  files("taken", tls->counters().taken);
+  files("refused", tls->counters().refused);
+  page->Set(Metric::kTlsHandshakesFailed, FailedHandshakes());
+}
+
 }  // namespace
 
 std::vector<MetricFamily> CollectMetrics(const MetricSources& sources) {
@@ -319,7 +334,7 @@ std::vector<MetricFamily> CollectMetrics(const MetricSources& sources) {
   page.Set(Metric::kBuildInfo, uint64_t{1}, {{"version", sources.version}, {"node", sources.node}});
   page.Set(Metric::kStartTime, static_cast<double>(absl::ToUnixMicros(sources.started)) * 1e-6);
   page.Set(Metric::kConfigInfo, uint64_t{1}, {{"hash", sources.config_hash()}});
-  page.Set(Metric::kTlsEnabled, uint64_t{sources.tls});
+  AddTls(sources.tls, &page);
   std::optional<AgentSnapshot> snapshot;
   if (sources.agent != nullptr) snapshot = ReadAgent(sources.agent, sources.deadline);
   page.Set(Metric::kScrapeFailed, uint64_t{!snapshot});

@@ -18,6 +18,8 @@
 
 namespace railsd {
 
+class TlsFiles;
+
 // What a scrape reads. Everything pointed to outlives the exporter; null: those metrics are zero.
 struct MetricSources {
   Agent* agent = nullptr;
@@ -32,7 +34,7 @@ struct MetricSources {
   std::function<std::string()> config_hash = [] { return std::string(); };  // of what is in force now
   std::vector<std::string> interfaces;  // that have the addresses of the rails over TCP, by rail; empty: not known
   std::string sysfs = "/sys";
-  bool tls = false;
+  const TlsFiles* tls = nullptr;  // null: plain text
   absl::Time started;
   absl::Duration deadline = absl::Seconds(2);  // for the engine to answer
 };

@@ -25,6 +25,9 @@ enum class Metric : size_t {
   kStartTime,
   kConfigInfo,
   kTlsEnabled,
+  kTlsCertificateExpiry,
+  kTlsFiles,
+  kTlsHandshakesFailed,
   kDraining,
   kBalanceMaxOverMean,
   kBalanceJain,
@@ -104,6 +107,15 @@ inline constexpr std::array<MetricInfo, kMetricCount> kMetricTable = {{
     {"railsd_start_time_seconds", MetricKind::kGauge, "", "When this daemon started, in seconds since 1970."},
     {"railsd_config_info", MetricKind::kGauge, "hash", "Hash of the configuration in force; always 1."},
     {"railsd_tls_enabled", MetricKind::kGauge, "", "1 when nodes authenticate each other by mutual TLS."},
+    {"railsd_tls_certificate_expiry_seconds", MetricKind::kGauge, "",
+     "When the node's certificate in force, or the first of those that signed it, expires, in seconds since 1970. "
+     "Absent "
+     "without TLS."},
+    {"railsd_tls_files_total", MetricKind::kCounter, "result",
+     "Changed certificate, key or CA files that came into force (taken), and that were wrong, so that what was read "
+     "before stayed in force (refused)."},
+    {"railsd_tls_handshakes_failed_total", MetricKind::kCounter, "",
+     "TLS handshakes that failed, of the control port and of dials to peers."},
     {"railsd_draining", MetricKind::kGauge, "", "1 while the daemon refuses new groups and ends running jobs."},
     {"railsd_balance_max_over_mean", MetricKind::kGauge, "direction,of,window",
      "Busiest rail of the node over the mean of its rails, each rail's bytes over its speed, during the window; 1 is "
@@ -171,7 +183,8 @@ inline constexpr std::array<MetricInfo, kMetricCount> kMetricTable = {{
     {"railsd_control_messages_ignored_total", MetricKind::kCounter, "",
      "Messages of ended jobs, of unknown groups, or that contradict what is known."},
     {"railsd_control_stream_errors_total", MetricKind::kCounter, "kind",
-     "Control streams: disconnect, refused, protocol, lost, duplicate, dropped."},
+     "Control streams: disconnect, refused, protocol, lost, duplicate, dropped; identity: the refused ones whose "
+     "certificate does not have the name that their HELLO claims."},
     {"railsd_control_outbox_messages", MetricKind::kGauge, "of",
      "Messages that peers have not acknowledged yet: of all peers together (all), of the peer with the most "
      "(fullest)."},

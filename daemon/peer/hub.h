@@ -118,6 +118,9 @@ class Hub final : public PeerHub, public StreamHandler {
   void FillHello(const Peer* peer, pb::Hello* out) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddStaticPeers(const std::vector<StaticPeerConfig>& peers) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Dial(Target& target, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Does the certificate of a stream's other end have the name that its HELLO claims? Always, over plain text.
+  absl::Status CheckIdentity(const PeerHello& hello, const std::vector<std::string>& certificate_names)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What a HELLO says against the configuration.
   absl::Status CheckPeer(const PeerHello& hello, const std::string& expected_node)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -125,6 +128,8 @@ class Hub final : public PeerHub, public StreamHandler {
   Peer* Greet(Direction direction, const HelloFacts& facts) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnAnswer(Target& target, const pb::HelloAnswer& answer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RefuseTarget(Target& target, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RefuseGreeting(const InPtr& stream, const std::string& node, const absl::Status& status)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnGreeting(const InPtr& stream, const pb::Hello& hello) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The peer is alive: do not wait for the back-off to dial it.
   void Hasten(const Peer& peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

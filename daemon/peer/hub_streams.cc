@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "daemon/config/units.h"
@@ -17,6 +18,16 @@ bool IsWantedRail(const std::string& wanted, const std::string& address) {
   if (IsVerbsAddress(wanted)) return wanted == address;
   const auto want = ParseHostPort(wanted, true), have = ParseHostPort(address, false);
   return want.ok() && have.ok() && want->host == have->host && (want->port == 0 || want->port == have->port);
+}
+
+// What a certificate says goes into logs and to the peer: bounded.
+std::string NamesText(const std::vector<std::string>& names) {
+  if (names.empty()) return "no node (it has no DNS names)";
+  std::string text;
+  for (size_t i = 0; i < std::min<size_t>(names.size(), 4); ++i) {
+    absl::StrAppend(&text, i == 0 ? "" : ", ", absl::CEscape(names[i].substr(0, 253)));
+  }
+  return absl::StrCat(text, names.size() > 4 ? ", ..." : "");
 }
 
 }  // namespace
@@ -114,6 +125,16 @@ void Hub::OnEnded(const InPtr& stream) {
   peer->link.OnStreamEnd(Direction::kInbound);
 }
 
+absl::Status Hub::CheckIdentity(const PeerHello& hello, const std::vector<std::string>& certificate_names) {
+  if (options_.tls == nullptr) return absl::OkStatus();
+  if (std::find(certificate_names.begin(), certificate_names.end(), hello.node) != certificate_names.end()) {
+    return absl::OkStatus();
+  }
+  ++counters_.identity;
+  return absl::UnauthenticatedError(
+      absl::StrCat("says that it is node ", hello.node, ", but its certificate is of ", NamesText(certificate_names)));
+}
+
 absl::Status Hub::CheckPeer(const PeerHello& hello, const std::string& expected_node) {
   if (hello.node == options_.node) {
     return absl::FailedPreconditionError(absl::StrCat("node name ", hello.node, ": two daemons have it"));
@@ -165,6 +186,11 @@ Peer* Hub::Greet(Direction direction, const HelloFacts& facts) {
 
 void Hub::OnAnswer(Target& target, const pb::HelloAnswer& answer) {
   const absl::StatusOr<HelloFacts> facts = HelloFrom(answer.hello(), options_.node, options_.max_world_size);
+  // First of all: a stranger's word about who he is, or whose address this is, counts for nothing.
+  if (facts.ok()) {
+    const absl::Status identity = CheckIdentity(facts->hello, target.stream->CertificateNames());
+    if (!identity.ok()) return RefuseTarget(target, identity);
+  }
   if (facts.ok() && facts->hello.boot == options_.boot) {
     options_.log->info("own_address_found address={}", target.address);
     target.self = true;
@@ -206,6 +232,10 @@ void Hub::RefuseTarget(Target& target, const absl::Status& status) {
 
 void Hub::OnGreeting(const InPtr& stream, const pb::Hello& hello) {
   const absl::StatusOr<HelloFacts> facts = HelloFrom(hello, options_.node, options_.max_world_size);
+  if (facts.ok()) {
+    const absl::Status identity = CheckIdentity(facts->hello, stream->CertificateNames());
+    if (!identity.ok()) return RefuseGreeting(stream, hello.node(), identity);
+  }
   auto answer = std::make_shared<pb::ExchangeResponse>();
   answer->mutable_hello()->set_version(kPeerProtocolVersion);
   if (facts.ok() && facts->hello.boot == options_.boot) {
@@ -224,12 +254,7 @@ void Hub::OnGreeting(const InPtr& stream, const pb::Hello& hello) {
     stream->Write(std::move(answer));
     return stream->Finish(absl::FailedPreconditionError("this link is over; dial anew"));
   }
-  if (peer == nullptr) {
-    ++counters_.refused;
-    options_.log->error("peer_refused node={} reason={}", LogValue(hello.node().substr(0, 64)),
-                        LogValue(std::string(status.message())));
-    return stream->Finish(status);
-  }
+  if (peer == nullptr) return RefuseGreeting(stream, hello.node(), status);
   if (peer->in != nullptr) peer->in->Finish(absl::UnavailableError("replaced by a newer stream"));
   peer->in = stream;
   inbound_[stream].peer = peer;
@@ -242,6 +267,13 @@ void Hub::OnGreeting(const InPtr& stream, const pb::Hello& hello) {
   TryUp(*peer);
   stream->ReadNext();
   Hasten(*peer);
+}
+
+void Hub::RefuseGreeting(const InPtr& stream, const std::string& node, const absl::Status& status) {
+  ++counters_.refused;
+  options_.log->error("peer_refused node={} reason={}", LogValue(node.substr(0, 64)),
+                      LogValue(std::string(status.message())));
+  stream->Finish(status);
 }
 
 void Hub::TryUp(Peer& peer) {

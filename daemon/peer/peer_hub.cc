@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "daemon/lifecycle/logging.h"
 #include "daemon/peer/hub.h"
+#include "daemon/tls/credentials.h"
 
 namespace railsd {
 namespace {
@@ -79,8 +80,13 @@ absl::Status Hub::Start(Agent* agent) {
     own_hello_ = agent->Hello();
   }
   if (options_.listen.empty()) return absl::OkStatus();
-  absl::StatusOr<std::unique_ptr<RpcServer>> server = RpcServer::Start(
-      {options_.listen, options_.max_message_bytes, {"rails.peer.v1.PeerService"}}, {MakePeerService(this)});
+  absl::StatusOr<std::unique_ptr<RpcServer>> server =
+      RpcServer::Start({options_.listen,
+                        options_.max_message_bytes,
+                        {"rails.peer.v1.PeerService"},
+                        nullptr,
+                        options_.tls == nullptr ? nullptr : MakeServerCredentials(options_.tls)},
+                       {MakePeerService(this)});
   if (!server.ok()) return server.status();
   server_ = *std::move(server);
   thread_ = std::thread([this] {
@@ -198,7 +204,7 @@ Peer* Hub::FindOrAddPeer(const std::string& node) {
 Target* Hub::AddTarget(const std::string& address) {
   targets_.push_back(std::make_unique<Target>());
   targets_.back()->address = address;
-  targets_.back()->dialler = Dialler::Make(address, options_.max_message_bytes);
+  targets_.back()->dialler = Dialler::Make(address, options_.max_message_bytes, options_.tls);
   return targets_.back().get();
 }
 

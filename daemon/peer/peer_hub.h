@@ -18,6 +18,8 @@
 
 namespace railsd {
 
+class TlsFiles;
+
 struct PeerHubOptions {
   std::string node;
   BootId boot;
@@ -30,6 +32,7 @@ struct PeerHubOptions {
   uint64_t max_message_bytes = 16 << 20;
   uint32_t max_world_size = 4096;
   OutboxLimits outbox;
+  const TlsFiles* tls = nullptr;  // of mutual TLS; outlives the hub. Null: plain text
   std::shared_ptr<spdlog::logger> log;
 };
 
@@ -38,6 +41,7 @@ struct PeerCounters {
   std::atomic<uint64_t> connects{0};          // streams that this node dialled and that were answered
   std::atomic<uint64_t> disconnects{0};       // of those
   std::atomic<uint64_t> refused{0};           // HELLOs of the wrong version, limits, name or link
+  std::atomic<uint64_t> identity{0};          // HELLOs of a name that the certificate does not have
   std::atomic<uint64_t> protocol_errors{0};   // streams ended for what they carried
   std::atomic<uint64_t> messages_out{0};      // taken by Send()
   std::atomic<uint64_t> messages_in{0};       // given to the agent

@@ -9,6 +9,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_replace.h"
 #include "absl/synchronization/mutex.h"
+#include "daemon/tls/credentials.h"
 #include "rails/peer/v1/peer.grpc.pb.h"
 
 namespace railsd {
@@ -53,6 +54,7 @@ class Outbound final : public OutboundStream,
   }
   void Cancel() override { context_.TryCancel(); }
   std::string RemoteAddress() const override { return AddressOfUri(context_.peer()); }
+  std::vector<std::string> CertificateNames() const override { return DnsNamesOf(context_.auth_context().get()); }
 
   void OnReadDone(bool ok) override {
     if (!ok) {
@@ -126,6 +128,7 @@ class Inbound final : public InboundStream, public grpc::ServerBidiReactor<pb::E
     absl::MutexLock lock(&mutex_);
     if (!finished_) context_->TryCancel();
   }
+  std::vector<std::string> CertificateNames() const override { return DnsNamesOf(context_->auth_context().get()); }
 
   void OnReadDone(bool ok) override {
     if (!ok) return Finish(absl::OkStatus(), false);  // the peer has closed its half, or the stream broke
@@ -180,7 +183,25 @@ class Service final : public pb::PeerService::CallbackService {
 
 class GrpcDialler final : public Dialler {
  public:
-  GrpcDialler(const std::string& address, uint64_t max_message_bytes) {
+  GrpcDialler(const std::string& address, uint64_t max_message_bytes, const TlsFiles* tls)
+      : address_(address), max_message_bytes_(max_message_bytes), tls_(tls) {
+    if (tls_ == nullptr) Connect(grpc::InsecureChannelCredentials());
+  }
+
+  std::shared_ptr<OutboundStream> Dial(StreamHandler* handler) override {
+    // A channel keeps the certificates of its making: after a change, a new one. Streams that are up keep the old one.
+    if (tls_ != nullptr) {
+      std::shared_ptr<const TlsMaterial> now = tls_->material();
+      if (now != used_) Connect(MakeChannelCredentials(*now));
+      used_ = std::move(now);
+    }
+    auto stream = std::make_shared<Outbound>(handler);
+    stream->Start(stub_.get(), stream);
+    return stream;
+  }
+
+ private:
+  void Connect(const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kFirstReconnectMilliseconds);
     arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kFirstReconnectMilliseconds);
@@ -188,25 +209,22 @@ class GrpcDialler final : public Dialler {
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // one connection per peer, shared with nobody
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);          // the environment is no configuration
     arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-    arguments.SetMaxReceiveMessageSize(static_cast<int>(max_message_bytes));
+    arguments.SetMaxReceiveMessageSize(static_cast<int>(max_message_bytes_));
     arguments.SetMaxSendMessageSize(-1);
-    stub_ = pb::PeerService::NewStub(grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
+    stub_ = pb::PeerService::NewStub(grpc::CreateCustomChannel(address_, credentials, arguments));
   }
 
-  std::shared_ptr<OutboundStream> Dial(StreamHandler* handler) override {
-    auto stream = std::make_shared<Outbound>(handler);
-    stream->Start(stub_.get(), stream);
-    return stream;
-  }
-
- private:
+  const std::string address_;
+  const uint64_t max_message_bytes_;
+  const TlsFiles* const tls_;
+  std::shared_ptr<const TlsMaterial> used_;  // by the channel
   std::unique_ptr<pb::PeerService::Stub> stub_;
 };
 
 }  // namespace
 
-std::unique_ptr<Dialler> Dialler::Make(const std::string& address, uint64_t max_message_bytes) {
-  return std::make_unique<GrpcDialler>(address, max_message_bytes);
+std::unique_ptr<Dialler> Dialler::Make(const std::string& address, uint64_t max_message_bytes, const TlsFiles* tls) {
+  return std::make_unique<GrpcDialler>(address, max_message_bytes, tls);
 }
 
 std::shared_ptr<grpc::Service> MakePeerService(StreamHandler* handler) { return std::make_shared<Service>(handler); }

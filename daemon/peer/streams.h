@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 
@@ -21,6 +22,8 @@ class ExchangeResponse;
 
 namespace railsd {
 
+class TlsFiles;
+
 // A stream that this node dialled: writes requests, reads responses.
 class OutboundStream {
  public:
@@ -31,6 +34,8 @@ class OutboundStream {
   virtual void Cancel() = 0;
   // Where it is connected, "ip:port" or "[ip6]:port"; once the first response has come.
   virtual std::string RemoteAddress() const = 0;
+  // The DNS names of the certificate that the peer has shown, once the first response has come. Empty over plain text.
+  virtual std::vector<std::string> CertificateNames() const = 0;
 };
 
 // A stream that a peer dialled: reads requests, writes responses.
@@ -44,6 +49,8 @@ class InboundStream {
   // Ends the stream with a status, after the write under way. `stopping`: tells the peer that this daemon ends.
   virtual void Finish(absl::Status status, bool stopping = false) = 0;
   virtual void Cancel() = 0;
+  // As of OutboundStream; only before OnEnded().
+  virtual std::vector<std::string> CertificateNames() const = 0;
 };
 
 class StreamHandler {
@@ -67,7 +74,8 @@ class StreamHandler {
 // One channel to one address. Streams outlive it.
 class Dialler {
  public:
-  static std::unique_ptr<Dialler> Make(const std::string& address, uint64_t max_message_bytes);
+  // `tls`: mutual TLS, with what is in force in it at each dial; it outlives the dialler. Null: plain text.
+  static std::unique_ptr<Dialler> Make(const std::string& address, uint64_t max_message_bytes, const TlsFiles* tls);
   virtual ~Dialler() = default;
   virtual std::shared_ptr<OutboundStream> Dial(StreamHandler* handler) = 0;
 };

@@ -5,6 +5,7 @@
 
 #include "absl/time/clock.h"
 #include "daemon/metrics/balance.h"
+#include "daemon/tls/tls_files.h"
 #include "rails/v1/operator.pb.h"
 
 namespace railsd {
@@ -15,7 +16,10 @@ void StatusTo(const AgentSnapshot& snapshot, const ServiceContext& context, rail
   out->set_boot_id(context.boot.value());
   out->set_uptime_seconds(absl::ToDoubleSeconds(absl::Now() - context.started));
   out->set_config_hash(context.config_hash());
-  out->set_tls(context.tls);
+  out->set_tls(context.tls != nullptr);
+  if (context.tls != nullptr) {
+    out->set_tls_certificate_expiry_seconds(static_cast<double>(absl::ToUnixSeconds(context.tls->expires())));
+  }
   StatusTo(snapshot, out);
 }
 

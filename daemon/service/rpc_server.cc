@@ -44,7 +44,9 @@ class CountingFactory final : public grpc::experimental::ServerInterceptorFactor
 
 class Server final : public RpcServer {
  public:
-  explicit Server(std::vector<std::shared_ptr<grpc::Service>> services) : services_(std::move(services)) {}
+  Server(std::vector<std::shared_ptr<grpc::Service>> services, std::shared_ptr<grpc::ServerCredentials> credentials)
+      : services_(std::move(services)),
+        credentials_(credentials != nullptr ? std::move(credentials) : grpc::InsecureServerCredentials()) {}
   ~Server() override { Shutdown(absl::ZeroDuration()); }
 
   absl::Status Listen(const RpcServerOptions& options) {
@@ -59,7 +61,7 @@ class Server final : public RpcServer {
     builder.SetSyncServerOption(grpc::ServerBuilder::CQ_TIMEOUT_MSEC, 200);
     builder.SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
     builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 2);
-    builder.AddListeningPort(options.address, grpc::InsecureServerCredentials(), &port_);
+    builder.AddListeningPort(options.address, credentials_, &port_);
     for (const std::shared_ptr<grpc::Service>& service : services_) builder.RegisterService(service.get());
     if (options.calls != nullptr) {
       std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
@@ -95,7 +97,8 @@ class Server final : public RpcServer {
 
  private:
   const std::vector<std::shared_ptr<grpc::Service>> services_;
-  std::unique_ptr<grpc::Server> server_;  // goes before the services
+  const std::shared_ptr<grpc::ServerCredentials> credentials_;  // asked at each connection, to the server's end
+  std::unique_ptr<grpc::Server> server_;                        // goes before the services
   int port_ = 0;
   bool stopped_ = false;
 };
@@ -115,7 +118,7 @@ void InitRpcPlugins() {
 absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(RpcServerOptions options,
                                                             std::vector<std::shared_ptr<grpc::Service>> services) {
   InitRpcPlugins();
-  auto server = std::make_unique<Server>(std::move(services));
+  auto server = std::make_unique<Server>(std::move(services), options.credentials);
   if (absl::Status status = server->Listen(options); !status.ok()) return status;
   return server;
 }

@@ -12,8 +12,9 @@
 #include "daemon/service/call_counters.h"
 
 namespace grpc {
+class ServerCredentials;
 class Service;
-}
+}  // namespace grpc
 
 namespace railsd {
 
@@ -22,7 +23,8 @@ struct RpcServerOptions {
   uint64_t max_message_bytes = 16 << 20;
   // Services that the health service knows by name, besides "", the whole server: it answers the same for all.
   std::vector<std::string> service_names = {};
-  CallCounters* calls = nullptr;  // where calls are counted; outlives the server
+  CallCounters* calls = nullptr;                                   // where calls are counted; outlives the server
+  std::shared_ptr<grpc::ServerCredentials> credentials = nullptr;  // null: plain text
 };
 
 class RpcServer {

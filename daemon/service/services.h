@@ -21,6 +21,7 @@ namespace railsd {
 class BalanceMeter;
 class Readiness;
 class Reloader;
+class TlsFiles;
 
 // What the services share. Everything pointed to outlives them.
 struct ServiceContext {
@@ -32,7 +33,7 @@ struct ServiceContext {
   BootId boot;
   std::string version;
   std::function<std::string()> config_hash = [] { return std::string(); };  // of what is in force now
-  bool tls = false;
+  const TlsFiles* tls = nullptr;  // of mutual TLS between nodes; null: plain text
   absl::Time started;
   // Peers as the control streams see them: those never up yet too, whom the agent does not know.
   std::function<std::vector<PeerView>()> peers;

@@ -120,6 +120,7 @@ Json StatusJson(const v1::GetStatusResponse& status) {
           {"draining", status.draining()},
           {"config_hash", status.config_hash()},
           {"tls", status.tls()},
+          {"tls_certificate_expiry_seconds", status.tls_certificate_expiry_seconds()},
           {"jobs_active", status.jobs_active()},
           {"jobs_done", status.jobs_done()},
           {"jobs_failed", status.jobs_failed()},

@@ -21,6 +21,7 @@ RAILS = """
 node: n0
 rails: [{name: rail0, address: "127.1.0.1", speed: 1gbit}, {name: rail1, address: "127.1.1.1", speed: 1gbit}]
 control: {listen: "127.0.1.1:7471"}
+tls: {mode: plain_text}
 peers: {static: [{name: n1, control: "127.0.1.2:7471"}]}
 """
 PEER = """
@@ -29,6 +30,7 @@ socket_dir: /run/railsd-peer
 socket_mode: "0666"
 rails: [{name: rail0, address: "127.1.0.2", speed: 1gbit}, {name: rail1, address: "127.1.1.2", speed: 1gbit}]
 control: {listen: "127.0.1.2:7471"}
+tls: {mode: plain_text}
 peers: {static: [{name: n0, control: "127.0.1.1:7471"}]}
 """
 

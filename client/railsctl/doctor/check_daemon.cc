@@ -12,6 +12,8 @@
 namespace rails::ctl::doctor {
 namespace {
 
+constexpr double kCertificateSoonSeconds = 14 * 86400.0;
+
 Finding NotRunning(const Facts& facts) {
   const bool sockets =
       std::any_of(facts.sockets.begin(), facts.sockets.end(), [](const Socket& s) { return s.exists; });
@@ -123,6 +125,23 @@ Findings JudgeName(const Configuration& config) {
                         "`; in Kubernetes the headless Service must publish addresses that are not ready, too.")}};
 }
 
+// The certificate that the daemon shows to its peers; the daemon itself starts only with one that is its node's.
+Finding JudgeCertificate(const v1::GetStatusResponse& status, double now_seconds) {
+  const double left = status.tls_certificate_expiry_seconds() - now_seconds;
+  const std::string fix =
+      "Issue a new one into the files that `tls` in its configuration names; it is taken while the daemon runs "
+      "(deploy/RUNBOOK.md).";
+  if (left <= 0) {
+    return {"daemon", Level::kError, absl::StrCat("its certificate expired ", FormatSeconds(-left), " ago"),
+            "No peer takes a new connection; those that are up go on until they break.", fix};
+  }
+  if (left < kCertificateSoonSeconds) {
+    return {"daemon", Level::kWarning, absl::StrCat("its certificate expires in ", FormatSeconds(left)),
+            "From then on no peer takes a new connection.", fix};
+  }
+  return {"daemon", Level::kOk, absl::StrCat("mutual TLS; its certificate expires in ", FormatSeconds(left)), "", ""};
+}
+
 }  // namespace
 
 Findings CheckDaemon(const Facts& facts) {
@@ -148,10 +167,13 @@ Findings CheckDaemon(const Facts& facts) {
         {"daemon", Level::kOk,
          absl::StrCat("node ", status.node(), " serves, up for ", FormatSeconds(status.uptime_seconds())), "", ""});
   }
-  if (!status.tls() && facts.overview.peers_size() > 0) {
+  if (status.tls()) {
+    findings.push_back(JudgeCertificate(status, facts.overview.time_seconds()));
+  } else if (facts.overview.peers_size() > 0) {
     findings.push_back({"daemon", Level::kNote, "nodes neither encrypt nor authenticate what they tell each other",
                         "Whoever reaches the control address is taken for a peer.",
-                        "Keep control.listen and the rails on a network that nobody else reaches."});
+                        "Give the nodes certificates (docs/tls.md), or keep control.listen and the rails on a network "
+                        "that nobody else reaches."});
   }
   return findings;
 }

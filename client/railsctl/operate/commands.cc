@@ -36,9 +36,9 @@ int Reload(const Context& context) {
   return Print(context, response, RenderReload, ReloadJson);
 }
 
-int Health(const Context& context, const std::string& address, const std::string& service) {
+int Health(const Context& context, const std::string& address, const std::string& service, const HealthTls& tls) {
   const absl::StatusOr<ServingStatus> status =
-      CheckHealth(address, context.socket_dir, service, context.TimeoutOr(absl::Seconds(5)));
+      CheckHealth(address, context.socket_dir, service, tls, context.TimeoutOr(absl::Seconds(5)));
   if (!status.ok()) return Fail(context, ExitCodeOfCall(status.status()), status.status());
   PrintAs(context, absl::StrCat(ServingStatusName(*status), "\n"), {{"status", ServingStatusName(*status)}});
   return *status == ServingStatus::kServing ? kExitOk : kExitFailed;
@@ -112,8 +112,19 @@ void AddOperateCommands(CLI::App& app, Context& context) {
                    "Asks for this service: `live` says whether the daemon works, even while it is drained or stops; "
                    "without it, whether it takes new work.")
       ->type_name("NAME");
-  health->callback([&context, address, service] {
-    context.run = [&context, address, service] { return Health(context, *address, *service); };
+  auto tls = std::make_shared<HealthTls>();
+  CLI::Option* ca = health->add_option(
+      "--tls-ca", tls->ca,
+      "The certificate of the authority that signed the daemon's: asks over mutual TLS, as its control port wants it.");
+  CLI::Option* certificate =
+      health->add_option("--tls-certificate", tls->certificate, "The certificate to show to the daemon.");
+  CLI::Option* key = health->add_option("--tls-key", tls->key, "The key of that certificate.");
+  for (CLI::Option* option : {ca, certificate, key}) option->type_name("FILE")->needs("--address");
+  ca->needs(certificate)->needs(key);
+  certificate->needs(ca);
+  key->needs(ca);
+  health->callback([&context, address, service, tls] {
+    context.run = [&context, address, service, tls] { return Health(context, *address, *service, *tls); };
   });
 }
 

@@ -77,7 +77,9 @@ Facts Healthy() {
   facts.config.peers = {{"n0", "10.0.0.1:7471", "itself"}, {"n1", "10.0.0.2:7471", ""}};
   facts.overview.mutable_status()->set_node("n0");
   facts.overview.mutable_status()->set_version("1.2.0");
+  facts.overview.set_time_seconds(1e9);
   facts.overview.mutable_status()->set_tls(true);
+  facts.overview.mutable_status()->set_tls_certificate_expiry_seconds(1e9 + 100 * 86400.0);
   for (uint32_t r = 0; r < 2; ++r) {
     auto* rail = facts.overview.add_rails();
     rail->set_index(r);
@@ -171,6 +173,17 @@ TEST(DoctorDaemon, TellsASilentDaemonFromNone) {
   facts.health = absl::UnavailableError("no answer");
   facts.overview.mutable_status()->set_tls(false);
   EXPECT_THAT(CheckDaemon(facts), ElementsAre(Is(Level::kError, "no answer"), Is(Level::kNote, "encrypt")));
+}
+
+TEST(DoctorDaemon, JudgesTheCertificate) {
+  Facts facts = Healthy();
+  EXPECT_THAT(CheckDaemon(facts)[1], Is(Level::kOk, "mutual TLS; its certificate expires in 100d"));
+  v1::GetStatusResponse* status = facts.overview.mutable_status();
+  status->set_tls_certificate_expiry_seconds(1e9 + 13 * 86400.0);
+  EXPECT_THAT(CheckDaemon(facts)[1], Is(Level::kWarning, "its certificate expires in 13d"));
+  status->set_tls_certificate_expiry_seconds(1e9 - 7200);
+  EXPECT_THAT(CheckDaemon(facts)[1], Is(Level::kError, "its certificate expired 2h 00m ago"));
+  EXPECT_THAT(CheckDaemon(facts)[1].fix, HasSubstr("while the daemon runs"));
 }
 
 TEST(DoctorRails, JudgesStates) {

@@ -49,6 +49,7 @@ TEST(ConfigTest, TheExampleShowsTheDefaults) {
   Config defaults;
   defaults.node = example->node;
   defaults.control_listen = example->control_listen;
+  defaults.tls.mode = TlsMode::kPlainText;
   defaults.metrics_listen = example->metrics_listen;
   defaults.rails = example->rails;
   defaults.static_peers = example->static_peers;
@@ -59,6 +60,7 @@ TEST(ConfigTest, PrintedConfigurationReadsBackTheSame) {
   const std::string text =
       "node: n7\nsocket_dir: /tmp/x\nsocket_mode: \"0660\"\noperator_group: \"no\"\nsocket_group: \"27\"\ncontrol: "
       "{listen: \"[::1]:0\"}\n"
+      "tls: {certificate: /a/b.pem, key: \"/a/b c.key\", ca: /a/ca.pem, refresh: 1s}\n"
       "rails:\n  - {address: \"[fd00::1]:7000\", interface: eth1, speed: 2.5gbit}\n  - {address: 10.0.0.1}\n"
       "peers:\n  static: [{name: n1, control: \"host.example:1\", rails: [\"10.0.0.2\"]}]\n"
       "  dns: {name: a.b, port: 99, refresh: 250ms}\n"
@@ -77,6 +79,9 @@ TEST(ConfigTest, PrintedConfigurationReadsBackTheSame) {
   EXPECT_EQ(again->rails[1].speed_bytes_per_s, 0u);
   EXPECT_EQ(again->rails[1].name, "rail1");
   EXPECT_EQ(again->timeouts.job, absl::Minutes(90));
+  EXPECT_EQ(again->tls.mode, TlsMode::kMutual);  // said by the files
+  EXPECT_EQ(again->tls.key, "/a/b c.key");
+  EXPECT_TRUE(again->tls == config->tls);
   EXPECT_EQ(again->log.file, "/tmp/a \"b\"");
   EXPECT_EQ(again->health.first_hold, absl::Milliseconds(50));
   EXPECT_TRUE(again->health == config->health);
@@ -133,7 +138,22 @@ INSTANTIATE_TEST_SUITE_P(
                 "f.yaml:2: timeouts: peer_lost 800ms is less than two heartbeats of 500ms"},
         BadCase{"log: {level: loud}\n", "f.yaml:2: log.level: 'loud': not one of trace, debug, info, warning, error"},
         BadCase{"log: {format: xml}\n", "f.yaml:2: log.format: 'xml': not one of text, json"},
-        BadCase{"tls: {cert: x}\n", "f.yaml:2: tls: reserved: this version has no TLS between nodes; remove the key"},
+        BadCase{"tls: {cert: x}\n", "f.yaml:2: tls.cert: unknown key; known here: ca, certificate, key, mode, refresh"},
+        BadCase{"tls: {mode: off}\n", "f.yaml:2: tls.mode: 'off': not one of mutual, plain_text"},
+        BadCase{"tls: {mode: mutual, certificate: a.pem, key: /k, ca: /c}\n",
+                "f.yaml:2: tls.certificate: 'a.pem': not an absolute path"},
+        BadCase{"tls: {mode: mutual}\n",
+                "f.yaml:2: tls.certificate: missing; mutual TLS needs certificate, key and ca\n"
+                "f.yaml:2: tls.key: missing; mutual TLS needs certificate, key and ca\n"
+                "f.yaml:2: tls.ca: missing; mutual TLS needs certificate, key and ca"},
+        BadCase{"tls: {certificate: /a, ca: /c}\n",
+                "f.yaml:2: tls.key: missing; mutual TLS needs certificate, key and ca"},
+        BadCase{"tls: {mode: plain_text, ca: /c}\n",
+                "f.yaml:2: tls: mode plain_text uses no certificate, key or ca; remove them, or write mode: mutual"},
+        BadCase{"tls: {refresh: 1ms}\n", "f.yaml:2: tls.refresh: '1ms': outside 100ms to 1h"},
+        BadCase{"control: {listen: \"127.0.0.1:1\"}\n",
+                "f.yaml: tls: missing; control.listen is set, so give certificate, key and ca for mutual TLS between "
+                "nodes, or ask for plain text with mode: plain_text"},
         BadCase{"peers: {static: [{name: n1, control: \"h:1\"}]}\n",
                 "f.yaml: control.listen: missing; peers must be able to dial this node"},
         BadCase{"peers: {static: [{name: n1}]}\n", "f.yaml:2: peers.static[0].control: missing"},

@@ -23,8 +23,9 @@ std::vector<std::string> Texts(const std::vector<ConfigDifference>& changes) {
 constexpr char kRails[] = "rails: [{address: 127.0.0.1}]\n";
 
 Config Parsed(const std::string& text) {
-  absl::StatusOr<Config> config =
-      ParseConfig(std::string("node: n0\n") + kRails + "control: {listen: \"127.0.0.1:0\"}\n" + text, "f.yaml");
+  absl::StatusOr<Config> config = ParseConfig(
+      std::string("node: n0\n") + kRails + "control: {listen: \"127.0.0.1:0\"}\ntls: {mode: plain_text}\n" + text,
+      "f.yaml");
   EXPECT_TRUE(config.ok()) << config.status();
   return config.ok() ? *config : Config();
 }

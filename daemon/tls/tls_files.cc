@@ -1,0 +1,104 @@
+#include "daemon/tls/tls_files.h"
+
+#include <pthread.h>
+
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "daemon/lifecycle/logging.h"
+
+namespace railsd {
+namespace {
+
+std::string TimeText(absl::Time time) { return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", time, absl::UTCTimeZone()); }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<TlsFiles>> TlsFiles::Open(TlsConfig config, std::string node,
+                                                         std::shared_ptr<spdlog::logger> log) {
+  absl::StatusOr<TlsMaterial> material = ReadTlsMaterial(config);
+  if (!material.ok()) return material.status();
+  const absl::StatusOr<TlsFacts> facts = CheckTlsMaterial(*material, config, node, absl::Now());
+  if (!facts.ok()) return facts.status();
+  std::unique_ptr<TlsFiles> files(new TlsFiles(std::move(config), std::move(node), std::move(log)));
+  {
+    absl::MutexLock lock(&files->mutex_);
+    files->material_ = std::make_shared<const TlsMaterial>(*std::move(material));
+    files->expires_ = facts->expires;
+  }
+  files->log_->info("mutual_tls certificate={} expires={}", LogValue(files->config_.certificate),
+                    TimeText(facts->expires));
+  files->thread_ = std::thread([raw = files.get()] {
+    pthread_setname_np(pthread_self(), "tls");
+    raw->Loop();
+  });
+  return files;
+}
+
+TlsFiles::TlsFiles(TlsConfig config, std::string node, std::shared_ptr<spdlog::logger> log)
+    : config_(std::move(config)), node_(std::move(node)), log_(std::move(log)) {}
+
+TlsFiles::~TlsFiles() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+std::shared_ptr<const TlsMaterial> TlsFiles::material() const {
+  absl::MutexLock lock(&mutex_);
+  return material_;
+}
+
+absl::Time TlsFiles::expires() const {
+  absl::MutexLock lock(&mutex_);
+  return expires_;
+}
+
+void TlsFiles::Refuse(const std::string& why) {
+  if (why == refused_) return;  // still the same: said already
+  refused_ = why;
+  ++counters_.refused;
+  log_->error("tls_files_refused reason={} hint=\"what was read before stays in force\"", LogValue(why));
+}
+
+void TlsFiles::Look() {
+  // Contents are compared, not times: files that are swapped by a link, or restored with old times, count too.
+  absl::MutexLock look(&look_mutex_);
+  absl::StatusOr<TlsMaterial> now = ReadTlsMaterial(config_);
+  if (!now.ok()) return Refuse(std::string(now.status().message()));
+  if (*now == *material()) {
+    refused_.clear();
+    if (!told_expired_ && absl::Now() >= expires()) {
+      told_expired_ = true;
+      log_->error("tls_certificate_expired at={} hint=\"no new connection to a peer works; issue a new one\"",
+                  TimeText(expires()));
+    }
+    return;
+  }
+  const absl::StatusOr<TlsFacts> facts = CheckTlsMaterial(*now, config_, node_, absl::Now());
+  if (!facts.ok()) return Refuse(std::string(facts.status().message()));
+  refused_.clear();
+  told_expired_ = false;
+  ++counters_.taken;
+  {
+    absl::MutexLock lock(&mutex_);
+    material_ = std::make_shared<const TlsMaterial>(*std::move(now));
+    expires_ = facts->expires;
+  }
+  log_->info("tls_files_taken certificate={} expires={}", LogValue(config_.certificate), TimeText(facts->expires));
+}
+
+void TlsFiles::Loop() {
+  const auto stopping = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_; };
+  while (true) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (mutex_.AwaitWithTimeout(absl::Condition(&stopping), config_.refresh)) return;
+    }
+    Look();
+  }
+}
+
+}  // namespace railsd

@@ -1,0 +1,67 @@
+// The certificate, key and CA in force, read again when the files change.
+#ifndef RAILSD_DAEMON_TLS_TLS_FILES_H_
+#define RAILSD_DAEMON_TLS_TLS_FILES_H_
+
+#include <spdlog/logger.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "daemon/config/config.h"
+#include "daemon/tls/certificate.h"
+
+namespace railsd {
+
+// Read by anybody, relaxed.
+struct TlsCounters {
+  std::atomic<uint64_t> taken{0};    // changed files that came into force
+  std::atomic<uint64_t> refused{0};  // changed files that were wrong; what was in force before stayed
+};
+
+// Any thread may call anything.
+class TlsFiles {
+ public:
+  // Reads and checks the files, then looks at them every `config.refresh` on a thread of its own. Error: as
+  // ReadTlsMaterial() and CheckTlsMaterial().
+  static absl::StatusOr<std::unique_ptr<TlsFiles>> Open(TlsConfig config, std::string node,
+                                                        std::shared_ptr<spdlog::logger> log);
+  ~TlsFiles();  // joins the thread
+  TlsFiles(const TlsFiles&) = delete;
+
+  // Never null; another pointer after each change.
+  std::shared_ptr<const TlsMaterial> material() const;
+  absl::Time expires() const;
+  const TlsCounters& counters() const { return counters_; }
+
+  // Reads the files now. What is new and right comes into force; what is wrong is logged and counted, once.
+  void Look();
+
+ private:
+  TlsFiles(TlsConfig config, std::string node, std::shared_ptr<spdlog::logger> log);
+  void Refuse(const std::string& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(look_mutex_);
+  void Loop();
+
+  const TlsConfig config_;
+  const std::string node_;
+  const std::shared_ptr<spdlog::logger> log_;
+  TlsCounters counters_;
+  absl::Mutex look_mutex_;  // one look at a time; taken before mutex_
+  std::string refused_ ABSL_GUARDED_BY(look_mutex_);
+  bool told_expired_ ABSL_GUARDED_BY(look_mutex_) = false;
+  mutable absl::Mutex mutex_;  // a leaf
+  std::shared_ptr<const TlsMaterial> material_ ABSL_GUARDED_BY(mutex_);
+  absl::Time expires_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace railsd
+
+#endif  // RAILSD_DAEMON_TLS_TLS_FILES_H_
