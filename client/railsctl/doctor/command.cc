@@ -120,7 +120,8 @@ void AddDoctorCommand(CLI::App& app, Context& context) {
   CLI::App* command = app.add_subcommand(
       "doctor",
       "Checks this node, with or without a running daemon, and says what to do about each finding. A daemon that "
-      "began less than ten seconds ago is given that time to reach its peers. The exit code is 1 when there are errors.");
+      "began less than ten seconds ago is given that time to reach its peers. The exit code is 1 when there are "
+      "errors.");
   auto wanted = std::make_shared<Wanted>();
   command
       ->add_option("--config", wanted->config,

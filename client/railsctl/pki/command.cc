@@ -24,7 +24,7 @@ struct PkiOptions {
 };
 
 // The file is there already, or is no CA: the input, not the command line.
-int PkiExitCode(const absl::Status& status) {
+ExitCode PkiExitCode(const absl::Status& status) {
   return absl::IsNotFound(status) || absl::IsInvalidArgument(status) ? kExitBadInputFile : kExitFailed;
 }
 
