@@ -163,12 +163,13 @@ TEST(DoctorDaemon, TellsASilentDaemonFromNone) {
   EXPECT_THAT(CheckDaemon(facts)[0].fix, HasSubstr("usermod -aG rails-operators alice"));
   facts = Healthy();
   facts.overview.mutable_status()->set_draining(true);
-  EXPECT_THAT(CheckDaemon(facts), ElementsAre(Is(Level::kWarning, "node n0 takes no new work")));
+  EXPECT_THAT(CheckDaemon(facts), ElementsAre(Is(Level::kWarning, "node n0 takes no new work"), Is(Level::kOk, "TLS")));
   facts = Healthy();
   facts.serving = false;
   EXPECT_THAT(CheckDaemon(facts)[0].fix, HasSubstr("railsctl undrain --node"));
   facts.live = false;
-  EXPECT_THAT(CheckDaemon(facts), ElementsAre(Is(Level::kError, "a thread of the daemon stands still")));
+  EXPECT_THAT(CheckDaemon(facts),
+              ElementsAre(Is(Level::kError, "a thread of the daemon stands still"), Is(Level::kOk, "TLS")));
   facts = Healthy();
   facts.health = absl::UnavailableError("no answer");
   facts.overview.mutable_status()->set_tls(false);

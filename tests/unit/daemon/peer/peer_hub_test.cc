@@ -279,7 +279,7 @@ TEST_F(PeerHubTest, DnsFindsThePeersAndLeavesOutTheNodeItself) {
 // A peer by hand: dials, says one HELLO, and keeps what it is told.
 class ByHand : public StreamHandler {
  public:
-  explicit ByHand(const Node& node) : dialler_(Dialler::Make(node.address(), 1 << 20)) {}
+  explicit ByHand(const Node& node) : dialler_(Dialler::Make(node.address(), 1 << 20, nullptr)) {}
 
   void Dial(const HelloFacts& facts) {
     auto request = std::make_shared<rails::peer::v1::ExchangeRequest>();
