@@ -5,6 +5,7 @@ Whatever strangers do, the jobs of the nodes that know each other go on, every b
 """
 
 import datetime
+import json
 import socket
 import subprocess
 import tempfile
@@ -55,8 +56,10 @@ class TlsTest(harness.ClusterTest):
         return self.cluster.nodes[node].log.read_text()
 
     def why(self, node, peer):
-        peers = self.cluster.ctl_json(self.cluster.nodes[node], "peers")["peers"]
-        return next(p["why"] for p in peers if p["node"] == peer)
+        """Why a peer is not up, as a node says that may still be starting."""
+        asked = self.cluster.ctl(self.cluster.nodes[node], "peers", "--json")
+        peers = json.loads(asked.stdout)["peers"] if asked.returncode == 0 else []
+        return next((p["why"] for p in peers if p["node"] == peer), "")
 
     def restart(self, node, **tls):
         """Another `tls` section for a node, which starts anew with it."""
@@ -168,6 +171,35 @@ class Apart(TlsTest):
 
     def test_plain_text(self):
         self.apart("wrong version number", mode="plain_text")
+
+
+class Expiry(TlsTest):
+    """A certificate that nobody renews."""
+
+    def test_streams_that_are_up_go_on_and_new_ones_do_not_begin(self):
+        folder = self.folder / "short"
+        folder.mkdir()
+        for file in ("ca.pem", "ca.key"):
+            (folder / file).write_bytes((self.cluster.folder / "pki" / file).read_bytes())
+        # Long enough for a daemon to start.
+        self.cluster.pki("issue", "n2", "--from", hours_from_now(-24 + 30 / 3600), "--days", 1, folder=folder)
+        self.restart(2, **self.cluster.tls_config("n2", folder))
+        self.cluster.wait_ready(25)
+        pair = self.pair("short", (0, 2))
+        self.exchange(pair)
+        eventually(lambda: "tls_certificate_expired" in self.log(2), "n2 says that its certificate has expired")
+        self.exchange(pair)
+        found = self.cluster.ctl(self.cluster.nodes[2], "doctor").stdout
+        self.assertIn("its certificate expired", found)
+        self.restart(1)
+        eventually(lambda: "certificate verify failed" in self.why(1, "n2"), lambda: f"n1 says of n2: {self.why(1, 'n2')}")
+        eventually(lambda: self.count("railsd_tls_handshakes_failed_total", node=1) > 0, "it is counted")
+        self.exchange(pair)
+        # Renewed while it runs, it is let in again.
+        self.cluster.pki("issue", "n2", "--force", folder=folder)
+        self.cluster.wait_ready(60)
+        self.exchange(pair)
+        self.exchange(self.pair("renewed", (1, 2)))
 
 
 class Start(TlsTest):

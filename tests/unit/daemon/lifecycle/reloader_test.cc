@@ -93,7 +93,7 @@ TEST_F(ReloaderTest, PeersNeedARestartWhereNobodyListensForThem) {
   const absl::StatusOr<ReloadReport> report = reloader_->Reload();
   ASSERT_TRUE(report.ok());
   EXPECT_THAT(report->applied, IsEmpty());
-  EXPECT_EQ(report->needs_restart.size(), 2u);
+  EXPECT_EQ(report->needs_restart.size(), 3u) << "control.listen, tls.mode, peers.static";
 }
 
 }  // namespace
