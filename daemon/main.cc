@@ -32,6 +32,7 @@
 #include "daemon/service/services.h"
 #include "daemon/session/descriptor_server.h"
 #include "daemon/session/session_registry.h"
+#include "daemon/tls/certificate.h"
 #include "daemon/tls/credentials.h"
 #include "daemon/tls/handshakes.h"
 #include "daemon/tls/tls_files.h"
@@ -90,6 +91,15 @@ absl::StatusOr<std::unique_ptr<TlsFiles>> OpenTls(const Config& config, const st
   }
   WatchHandshakes(log);
   return TlsFiles::Open(config.tls, config.node, log);
+}
+
+// For --check-config. Who may not read the key, which is only the daemon's, is not told that it is wrong.
+absl::Status CheckTlsFiles(const Config& config) {
+  if (config.tls.mode != TlsMode::kMutual) return absl::OkStatus();
+  const absl::StatusOr<TlsMaterial> material = ReadTlsMaterial(config.tls);
+  if (absl::IsPermissionDenied(material.status())) return absl::OkStatus();
+  if (!material.ok()) return material.status();
+  return CheckTlsMaterial(*material, config.tls, config.node, absl::Now()).status();
 }
 
 std::vector<uint64_t> RailSpeeds(const std::vector<RailSpec>& rails) {
@@ -323,6 +333,10 @@ int Main(int argc, char** argv) {
     return kExitOk;
   }
   if (line.action == Action::kCheckConfig) {
+    if (absl::Status status = CheckTlsFiles(*config); !status.ok()) {
+      std::cerr << line.config_path << ": " << status.message() << "\n";
+      return kExitConfig;
+    }
     std::cout << line.config_path << ": ok\n";
     return kExitOk;
   }

@@ -213,7 +213,14 @@ class Start(TlsTest):
         run = subprocess.run([self.cluster.railsd, "--config", config], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                              stderr=subprocess.PIPE, text=True, timeout=60, check=False)
         self.assertEqual(run.returncode, 1, run.stderr)
-        return run.stderr.strip().split("\n")[-1]
+        reason = run.stderr.strip().split("\n")[-1].removeprefix("railsd: ")
+        check = subprocess.run([self.cluster.railsd, "--config", config, "--check-config"], stdin=subprocess.DEVNULL,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+        self.assertEqual(check.returncode, 3, check.stderr)
+        self.assertRegex(check.stderr, r"railsd\.yaml: tls\.")
+        found = self.cluster.ctl(node, "doctor", "--config", config).stdout
+        self.assertIn("A daemon does not start with this file", found)
+        return reason
 
     def test_wrong_files(self):
         pki, good = self.cluster.folder / "pki", self.cluster.tls_config("n2")

@@ -184,13 +184,14 @@ Configuration ReadConfiguration(const std::string& path, const std::vector<std::
   if (!config.exists) return config;
   std::vector<std::string> command = {config.program, "--config", path, "--print-config"};
   command.insert(command.end(), options.begin(), options.end());
-  const Output printed = RunProgram(std::move(command));
+  const Output printed = RunProgram(command);
   if (printed.good) {
     config.hash = HashOf(printed.text);
     ParseConfiguration(printed.text, &config);
-  } else {
-    config.verdict = absl::InvalidArgumentError(absl::StripAsciiWhitespace(printed.text));
+    command[3] = "--check-config";  // looks into the files, too, that the configuration names
   }
+  const Output checked = printed.good ? RunProgram(std::move(command)) : printed;
+  if (!checked.good) config.verdict = absl::InvalidArgumentError(absl::StripAsciiWhitespace(checked.text));
   return config;
 }
 
