@@ -21,6 +21,7 @@
 #include "agent/control/messages.h"
 #include "agent/job/explanation.h"
 #include "agent/job/submission.h"
+#include "agent/job/tenant_quota.h"
 #include "agent/plan/plan.h"
 #include "agent/rail/health.h"
 #include "agent/transport/transport.h"
@@ -68,6 +69,7 @@ struct AgentOptions {
   absl::Duration max_peer_wait = absl::Minutes(5);  // the longest that a group may choose to wait for a peer
   uint32_t finished_jobs_kept = 256;                // reports per group that Wait can still get
   uint32_t explained_jobs = 16;                     // finished jobs that can be explained; 0: none, nor running ones
+  std::vector<TenantOptions> tenants;
   std::shared_ptr<spdlog::logger> log;
 };
 
@@ -75,7 +77,7 @@ struct SessionInfo {
   int64_t pid = 0;
   uint32_t uid = 0;
   uint32_t gid = 0;
-  std::string tenant;
+  std::string tenant;  // one of AgentOptions::tenants
 };
 
 struct JoinRequest {
@@ -168,6 +170,7 @@ struct AgentTuning {
   AgentLimits limits;  // but max_world_size, which peers were told
   absl::Duration max_job_time, max_join_time;
   uint32_t finished_jobs_kept = 0;
+  std::vector<TenantOptions> tenants;  // new quotas; those that are not named keep theirs
 };
 
 struct AgentSnapshot {
@@ -177,6 +180,7 @@ struct AgentSnapshot {
   std::vector<PeerView> peers;
   std::vector<SessionView> sessions;
   std::vector<GroupView> groups;
+  std::vector<TenantView> tenants;       // by name
   std::vector<JobReport> active_jobs;    // one per local rank
   std::vector<JobReport> finished_jobs;  // the latest, newest first, up to 64
   AgentCounters counters;

@@ -15,6 +15,7 @@
 #include "daemon/config/command_line.h"
 #include "daemon/config/config.h"
 #include "daemon/config/table.h"
+#include "daemon/lifecycle/client_sockets.h"
 #include "daemon/lifecycle/logging.h"
 #include "daemon/lifecycle/notifier.h"
 #include "daemon/lifecycle/process.h"
@@ -27,11 +28,13 @@
 #include "daemon/metrics/metric_table.h"
 #include "daemon/metrics/status_port.h"
 #include "daemon/peer/peer_hub.h"
+#include "daemon/service/client_servers.h"
 #include "daemon/service/job_feed.h"
 #include "daemon/service/rpc_server.h"
 #include "daemon/service/services.h"
 #include "daemon/session/descriptor_server.h"
 #include "daemon/session/session_registry.h"
+#include "daemon/session/tenant_map.h"
 #include "daemon/tls/certificate.h"
 #include "daemon/tls/credentials.h"
 #include "daemon/tls/handshakes.h"
@@ -59,6 +62,7 @@ AgentOptions AgentOptionsFrom(const Config& config, BootId boot, std::shared_ptr
   options.max_peer_wait = config.timeouts.max_peer_wait;
   options.finished_jobs_kept = config.finished_jobs_kept;
   options.explained_jobs = config.explained_jobs;
+  options.tenants = TenantOptionsFrom(config);
   options.log = std::move(log);
   return options;
 }
@@ -180,6 +184,9 @@ absl::Status Run(Config config, Reloader::Load load) {
   // Socket directory.
   absl::StatusOr<SocketDirectory> directory = SocketDirectory::Prepare(config.socket_dir);
   if (!directory.ok()) return directory.status();
+  if (absl::Status status = PrepareTenantFolders(config, *directory); !status.ok()) return status;
+  absl::StatusOr<TenantMap> tenants = TenantMap::Make(config.tenants, config.node);
+  if (!tenants.ok()) return tenants.status();
 
   // Data plane, with the control link that it sends through and the observers of its jobs.
   JobStatistics statistics(RailSpeeds(config.rails));
@@ -202,8 +209,9 @@ absl::Status Run(Config config, Reloader::Load load) {
       as_written, std::move(load),
       [&](const Config& before, const Config& now) {
         if (now.log.level != before.log.level) static_cast<void>(SetLogLevel(log.get(), now.log.level));
-        (*agent)->Retune({now.limits, now.timeouts.job, now.timeouts.join, now.finished_jobs_kept},
-                         [](absl::Status) {});
+        (*agent)->Retune(
+            {now.limits, now.timeouts.job, now.timeouts.join, now.finished_jobs_kept, TenantOptionsFrom(now)},
+            [](absl::Status) {});
         if (now.static_peers != before.static_peers) peers->SetStaticPeers(now.static_peers);
         if (DescriptorServer* server = descriptor_server) server->SetMaxConnections(MaxConnections(now));
       },
@@ -212,31 +220,31 @@ absl::Status Run(Config config, Reloader::Load load) {
 
   // Trainers and operators.
   SessionRegistry sessions;
-  const auto context = std::make_shared<const ServiceContext>(
-      ServiceContext{agent->get(), &sessions, &feed, config.limits, config.node, boot, std::string(Version()),
-                     [&reloader] { return reloader.config_hash(); }, tls->get(), started,
-                     [&peers] { return peers->Peers(); }, &balance->meter(), config.rails, log, &readiness, &reloader});
+  const auto context = std::make_shared<const ServiceContext>(ServiceContext{
+      agent->get(), &sessions, &feed, config.limits, config.node, boot, std::string(Version()),
+      [&reloader] { return reloader.config_hash(); }, tls->get(), started, [&peers] { return peers->Peers(); },
+      &balance->meter(), config.rails, log, "", &readiness, &reloader});
   const std::vector<std::string> client_services = {"rails.v1.SessionService", "rails.v1.GroupService",
                                                     "rails.v1.JobService"};
   const std::vector<std::string> operator_services = {"rails.v1.OperatorService"};
   CallCounters calls({client_services[0], client_services[1], client_services[2], operator_services[0]});
-  const std::string client_path = config.socket_dir + "/client.sock";
   const std::string operator_path = config.socket_dir + "/operator.sock";
-  absl::StatusOr<std::unique_ptr<RpcServer>> client_server =
-      RpcServer::Start({"unix:" + client_path, config.max_message_bytes, client_services, &calls},
-                       {MakeSessionService(context), MakeGroupService(context), MakeJobService(context)});
-  if (!client_server.ok()) return client_server.status();
+  absl::StatusOr<ClientServers> client_servers =
+      ClientServers::Start(ClientSocketDirs(config), {"", config.max_message_bytes, client_services, &calls}, context);
+  if (!client_servers.ok()) return client_servers.status();
   absl::StatusOr<std::unique_ptr<RpcServer>> operator_server = RpcServer::Start(
       {"unix:" + operator_path, config.max_message_bytes, operator_services, &calls}, {MakeOperatorService(context)});
   if (!operator_server.ok()) return operator_server.status();
   absl::Status access = SetSocketAccess(operator_path, config.operator_mode, config.operator_group, "operator_group");
-  access.Update(SetSocketAccess(client_path, config.socket_mode, config.socket_group, "socket_group"));
+  access.Update(SetClientSocketAccess(config, "client.sock"));
   if (!access.ok()) return access;
 
-  // Descriptor socket: last, because a client connects here first.
+  // Descriptor sockets: last, because a client connects here first.
   DescriptorServerOptions descriptor_options;
-  descriptor_options.path = config.socket_dir + "/descriptors.sock";
-  descriptor_options.mode = config.socket_mode;
+  for (const ClientSocketDir& directory : ClientSocketDirs(config)) {
+    descriptor_options.sockets.push_back({directory.path + "/descriptors.sock", config.socket_mode, directory.tenant});
+  }
+  descriptor_options.tenants = *std::move(tenants);
   descriptor_options.node = config.node;
   descriptor_options.boot = boot;
   descriptor_options.max_connections = MaxConnections(config);
@@ -246,8 +254,8 @@ absl::Status Run(Config config, Reloader::Load load) {
       DescriptorServer::Start(std::move(descriptor_options), agent->get(), &sessions);
   if (!descriptors.ok()) return descriptors.status();
   descriptor_server = descriptors->get();
-  access =
-      SetSocketAccess(config.socket_dir + "/descriptors.sock", config.socket_mode, config.socket_group, "socket_group");
+  access.Update(SetClientSocketAccess(config, "descriptors.sock"));
+  access.Update(OpenTenantFolders(config));
   if (!access.ok()) return access;
 
   // Metrics and the page.
@@ -275,7 +283,7 @@ absl::Status Run(Config config, Reloader::Load load) {
 
   // Serve.
   readiness.AddListener([&](bool ready, bool live, const std::string& why) {
-    (*client_server)->SetHealth(ready, live);
+    client_servers->SetHealth(ready, live);
     (*operator_server)->SetHealth(ready, live);
     if (status_port != nullptr) status_port->SetNotReady(why);
   });
@@ -296,7 +304,7 @@ absl::Status Run(Config config, Reloader::Load load) {
   (*operator_server)->Shutdown(absl::Milliseconds(100));  // before what its calls use
   // First the calls, then the sessions: a client that hears that its session is over before it hears how its last job
   // ended takes the job for lost.
-  (*client_server)->Shutdown(absl::Milliseconds(500));
+  client_servers->Shutdown(absl::Milliseconds(500));
   descriptor_server = nullptr;
   descriptors->reset();
   balance.reset();

@@ -35,7 +35,8 @@ Engine::Engine(AgentOptions options, KeyShare share, std::vector<RailPort*> rail
       copier_(copier),
       outbox_(link),
       peers_(options_.node, rails.size()),
-      sessions_(options_.limits),
+      tenants_(options_.tenants, options_.log),
+      sessions_(options_.limits, &tenants_),
       rails_(MakeHandles(options_, rails)),
       groups_(options_, &peers_, &sessions_, &outbox_,
               [this](Group& group) {
@@ -297,6 +298,7 @@ void Engine::Retune(const AgentTuning& tuning) {
   options_.max_job_time = tuning.max_job_time;
   options_.max_join_time = tuning.max_join_time;
   options_.finished_jobs_kept = tuning.finished_jobs_kept;
+  tenants_.SetQuotas(tuning.tenants);
 }
 
 void Engine::FinishDrain() {

@@ -16,6 +16,7 @@
 #include "agent/job/peers.h"
 #include "agent/job/sessions.h"
 #include "agent/job/sprayer.h"
+#include "agent/job/tenants.h"
 #include "agent/rail/health.h"
 #include "agent/rail/rail.h"
 
@@ -115,6 +116,7 @@ class Engine {
   Copier* const copier_;
   Outbox outbox_;
   PeerTable peers_;
+  TenantTable tenants_;  // outlives the sessions, which hold theirs
   SessionTable sessions_;
   std::vector<RailHandle> rails_;
   GroupTable groups_;

@@ -81,6 +81,7 @@ AgentSnapshot Engine::Snapshot(size_t queue_depth) const {
                                  session->segment_bytes, session->memberships});
   }
   for (const auto& [epoch, group] : groups_.all()) snapshot.groups.push_back(group->View());
+  snapshot.tenants = tenants_.Views(now_);
   snapshot.active_jobs = jobs_.ActiveReports();
   snapshot.finished_jobs = jobs_.FinishedReports();
   jobs_.FillCounters(&snapshot.counters);

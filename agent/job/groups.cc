@@ -105,7 +105,9 @@ void GroupTable::Join(JoinRequest request, absl::Time now, Callback<absl::Status
   const size_t live = std::count_if(groups_.begin(), groups_.end(), [](const auto& g) { return !g.second->broken; });
   if (!forming_.contains(key) && live + forming_.size() >= options_.limits.max_groups) {
     return std::move(done)(absl::ResourceExhaustedError(
-        absl::StrCat("limits.max_groups: ", live, " groups live and ", forming_.size(), " form on ", peers_->self())));
+        // Without numbers: most may be other tenants'.
+        absl::StrCat("limits.max_groups: ", peers_->self(), " has ", options_.limits.max_groups,
+                     " groups, as many as it may")));
   }
   Joiner& joiner = forming_[key][request.rank];
   joiner.node = peers_->self();

@@ -234,7 +234,9 @@ void JobTable::FinishPart(NodeJob& job, RankPart& part, absl::Status status) {
   part.waiters.clear();
   for (Waiter& waiter : waiters) std::move(waiter.done)(part.report);
   part.segments.clear();
-  if (Session* session = sessions_.FindAny(part.submission.session)) --session->active_parts;
+  Session& session = *sessions_.FindAny(part.submission.session);  // kept until its last part is terminal
+  --session.active_parts;
+  session.tenant->ReturnJob(part.report);
 }
 
 JobSeq JobTable::FinishedUntil(const Group& group, Rank rank) const {

@@ -55,7 +55,8 @@ absl::Status JobTable::CheckAdmission(const Submission& submission, Group** grou
     return absl::NotFoundError(absl::StrCat("session ", submission.session.value(), " is not open"));
   }
   Group* group = groups_.Find(submission.job.epoch);
-  if (group == nullptr) {
+  // Of another tenant it must not even show that it exists.
+  if (group == nullptr || group->key.tenant != session->info.tenant) {
     return absl::NotFoundError(
         absl::StrCat("job.epoch: ", absl::Hex(submission.job.epoch.boot.value(), absl::kZeroPad16), ".",
                      submission.job.epoch.counter, " is no group of this node; join again"));
@@ -132,7 +133,12 @@ void JobTable::Submit(Submission submission, Callback<absl::Status> done) {
                                                        submission.rank.value(), " are under way in group ",
                                                        group->key.name, "; wait for one"));
     }
-    return CheckSubmission(submission, *session, group->world_size(), options_.limits.max_ranges_per_submission);
+    if (absl::Status s =
+            CheckSubmission(submission, *session, group->world_size(), options_.limits.max_ranges_per_submission);
+        !s.ok()) {
+      return s;
+    }
+    return session->tenant->TakeJob(/*head=*/active == 0, now_);  // last: what it takes, the job has
   };
   if (absl::Status s = check(); !s.ok()) {
     ++counters_.submissions_refused;

@@ -12,7 +12,10 @@ absl::StatusOr<SessionId> SessionTable::Open(SessionInfo info) {
     return absl::ResourceExhaustedError(absl::StrCat("limits.max_sessions: ", limits_.max_sessions,
                                                      " sessions are open; pid ", info.pid, " must wait"));
   }
+  Tenant& tenant = tenants_.Of(info.tenant);
+  if (absl::Status s = tenant.TakeSession(); !s.ok()) return s;
   auto session = std::make_unique<Session>();
+  session->tenant = &tenant;
   session->id = SessionId(next_id_++);
   session->info = std::move(info);
   const SessionId id = session->id;
@@ -46,6 +49,7 @@ absl::Status SessionTable::AddSegment(SessionId session_id, SegmentId id, std::s
         "limits.max_segment_bytes_per_session: the session has ", session->segment_bytes, " bytes, length_bytes ",
         length_bytes, " would pass the limit of ", limits_.max_segment_bytes_per_session));
   }
+  if (absl::Status s = session->tenant->TakeSegment(length_bytes); !s.ok()) return s;
   session->segment_bytes += length_bytes;
   session->segments.emplace(id, std::make_shared<HeldSegment>(HeldSegment{std::move(segment)}));
   return absl::OkStatus();
@@ -61,9 +65,20 @@ absl::Status SessionTable::RemoveSegment(SessionId session_id, SegmentId id) {
   if (it->second.use_count() > 1) {
     return absl::FailedPreconditionError(absl::StrCat("segment_id: ", id.value(), " is used by a job"));
   }
-  session->segment_bytes -= it->second->segment->length_bytes();
+  const uint64_t length_bytes = it->second->segment->length_bytes();
+  session->segment_bytes -= length_bytes;
+  session->tenant->ReturnSegment(length_bytes);
   session->segments.erase(it);
   return absl::OkStatus();
+}
+
+void SessionTable::Erase(SessionId id) {
+  const auto it = sessions_.find(id);
+  if (it == sessions_.end()) return;
+  Tenant& tenant = *it->second->tenant;
+  for (const auto& [segment, held] : it->second->segments) tenant.ReturnSegment(held->segment->length_bytes());
+  tenant.ReturnSession();
+  sessions_.erase(it);
 }
 
 }  // namespace railsd

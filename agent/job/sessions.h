@@ -1,4 +1,4 @@
-// Sessions and their segments, with quotas.
+// Sessions and their segments, with limits and quotas.
 #ifndef RAILSD_AGENT_JOB_SESSIONS_H_
 #define RAILSD_AGENT_JOB_SESSIONS_H_
 
@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "agent/agent.h"
 #include "agent/base/ids.h"
+#include "agent/job/tenants.h"
 #include "agent/memory/segment.h"
 
 namespace railsd {
@@ -23,6 +24,7 @@ struct HeldSegment {
 struct Session {
   SessionId id;
   SessionInfo info;
+  Tenant* tenant = nullptr;
   absl::flat_hash_map<SegmentId, std::shared_ptr<const HeldSegment>> segments;
   uint64_t segment_bytes = 0;
   uint32_t memberships = 0;   // ranks in groups
@@ -35,8 +37,8 @@ struct Session {
 // Owned by the engine's thread.
 class SessionTable {
  public:
-  // `limits` outlives the table, and may change.
-  explicit SessionTable(const AgentLimits& limits) : limits_(limits) {}
+  // `limits` and `tenants` outlive the table; limits may change.
+  SessionTable(const AgentLimits& limits, TenantTable* tenants) : limits_(limits), tenants_(*tenants) {}
 
   absl::StatusOr<SessionId> Open(SessionInfo info);
   // Null for an unknown session or one that is closing.
@@ -45,12 +47,13 @@ class SessionTable {
   Session* FindAny(SessionId id);
   absl::Status AddSegment(SessionId session, SegmentId id, std::shared_ptr<const Segment> segment);
   absl::Status RemoveSegment(SessionId session, SegmentId id);
-  // Forgets the session; its segments are unmapped with their last user.
-  void Erase(SessionId id) { sessions_.erase(id); }
+  // Forgets the session and gives its tenant back what it held; its segments are unmapped with their last user.
+  void Erase(SessionId id);
   const absl::flat_hash_map<SessionId, std::unique_ptr<Session>>& all() const { return sessions_; }
 
  private:
   const AgentLimits& limits_;
+  TenantTable& tenants_;
   uint64_t next_id_ = 1;
   absl::flat_hash_map<SessionId, std::unique_ptr<Session>> sessions_;
 };

@@ -60,6 +60,15 @@ struct TimeoutsConfig {
   friend bool operator==(const TimeoutsConfig&, const TimeoutsConfig&) = default;
 };
 
+// Who shares the node: sessions by credentials, or by the socket that they come to.
+struct TenantConfig {
+  std::string name;
+  std::vector<std::string> users = {}, groups = {};  // of the system, names or numbers
+  std::string socket_group = {};                     // of its own sockets, name or number; empty: the daemon's own
+  QuotaNumbers quota = {};
+  friend bool operator==(const TenantConfig&, const TenantConfig&) = default;
+};
+
 enum class LogFormat : uint8_t { kText, kJson };
 
 struct LogConfig {
@@ -91,6 +100,7 @@ struct Config {
   uint64_t window_bytes = 0;  // 0: derived
   VerbsTuning verbs;
   HealthOptions health;
+  std::vector<TenantConfig> tenants;  // empty: everybody is of kDefaultTenant
   AgentLimits limits;
   uint32_t finished_jobs_kept = 256;
   uint32_t explained_jobs = 16;
@@ -98,6 +108,12 @@ struct Config {
   TimeoutsConfig timeouts;
   LogConfig log;
 };
+
+// Where the sockets of a tenant are: SOCKET_DIR/tenants/NAME.
+std::string TenantSocketDir(const std::string& socket_dir, const std::string& tenant);
+
+// As the agent wants them: kDefaultTenant without quotas when none are configured.
+std::vector<TenantOptions> TenantOptionsFrom(const Config& config);
 
 // Reads a configuration. Error: INVALID_ARGUMENT with every mistake found, one a line:
 //   FILE:LINE: KEY: VALUE: REASON
@@ -113,15 +129,16 @@ std::string PrintConfig(const Config& config);
 // First 16 hexadecimal digits of the SHA-256 of PrintConfig(): equal on nodes that run the same settings.
 std::string ConfigHash(const Config& config);
 
-// One key whose value differs: "limits.max_groups". A list ("peers.static") is one value. Values as YAML.
+// One key whose value differs: "limits.max_groups". A list ("peers.static") is one value; of tenants each key is one
+// ("tenants.NAME.quota.jobs"), and the list of their names ("tenants"). Values as YAML.
 struct ConfigDifference {
   std::string key, before, after;
   friend bool operator==(const ConfigDifference&, const ConfigDifference&) = default;
 };
 std::vector<ConfigDifference> DiffConfigs(const Config& before, const Config& after);
 
-// `in_force` with what a running daemon can take over from `wanted`: the log's level, limits, the peers that are
-// listed, how long jobs, joins and drains may take.
+// `in_force` with what a running daemon can take over from `wanted`: the log's level, limits, quotas of the
+// tenants that both have, the peers that are listed, how long jobs, joins and drains may take.
 Config WithLiveChanges(const Config& in_force, const Config& wanted);
 
 }  // namespace railsd

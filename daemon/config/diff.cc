@@ -4,6 +4,7 @@
 #include <iterator>
 #include <map>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "daemon/config/config.h"
@@ -23,13 +24,23 @@ std::string FlowText(const YAML::Node& node) {
   return text.c_str();
 }
 
-// "limits.max_groups" -> "64". A list is one value.
+// "limits.max_groups" -> "64". A list is one value, but for `tenants`.
 void Flatten(const YAML::Node& node, const std::string& key, std::map<std::string, std::string>* out) {
   if (node.IsMap()) {
     for (const auto& entry : node) {
       const std::string name = entry.first.as<std::string>();
       Flatten(entry.second, key.empty() ? name : absl::StrCat(key, ".", name), out);
     }
+    return;
+  }
+  if (key == "tenants") {
+    std::vector<std::string> names;  // in order: the first that matches counts
+    for (YAML::Node tenant : node) {
+      names.push_back(tenant["name"].as<std::string>());
+      tenant.remove("name");
+      Flatten(tenant, absl::StrCat(key, ".", names.back()), out);
+    }
+    (*out)[key] = absl::StrCat("[", absl::StrJoin(names, ", "), "]");
     return;
   }
   (*out)[key] = FlowText(node);
@@ -86,19 +97,29 @@ std::vector<ConfigDifference> DiffConfigs(const Config& before, const Config& af
 Config WithLiveChanges(const Config& in_force, const Config& wanted) {
   Config out = in_force;
   for (const LiveSetting& setting : kLiveSettings) setting.copy(wanted, &out);
+  for (TenantConfig& tenant : out.tenants) {
+    for (const TenantConfig& other : wanted.tenants) {
+      if (other.name == tenant.name) tenant.quota = other.quota;
+    }
+  }
   // A daemon that has no peers listens to none.
   if (in_force.control_listen.empty()) out.static_peers = in_force.static_peers;
   return out;
 }
 
 std::string ConfigTableMarkdown() {
+  static constexpr absl::string_view kTenantQuota = "tenants.NAME.quota.";
   const auto live = [](const std::string& key) {
-    return std::any_of(std::begin(kLiveSettings), std::end(kLiveSettings),
+    return absl::StartsWith(key, kTenantQuota) ||
+           std::any_of(std::begin(kLiveSettings), std::end(kLiveSettings),
                        [&key](const LiveSetting& setting) { return key == setting.key; });
   };
   std::string out = "| key | default | on `railsctl reload` |\n|---|---|---|\n";
-  for (const auto& [key, value] : Flat(Config())) {
-    absl::StrAppend(&out, "| `", key, "` | `", value, "` | ", live(key) ? "applied" : "needs a restart", " |\n");
+  Config config;
+  config.tenants.emplace_back().name = "NAME";
+  for (const auto& [key, value] : Flat(config)) {
+    absl::StrAppend(&out, "| `", key, "` | `", key == "tenants" ? "[]" : value, "` | ",
+                    live(key) ? "applied" : "needs a restart", " |\n");
   }
   return out;
 }

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "daemon/config/config.h"
 #include "daemon/config/parse_rails.h"
+#include "daemon/config/parse_tenants.h"
 #include "daemon/config/units.h"
 #include "daemon/config/yaml_reader.h"
 
@@ -229,6 +230,7 @@ std::map<absl::string_view, YamlReader::Field> TopLevel(Config* config) {
          r.Map({{"frame", [=](const YamlReader& f) { f.Bytes(&config->frame_bytes, 0, 64 * kMiB); }},
                 {"window", [=](const YamlReader& f) { f.Bytes(&config->window_bytes, 0, 16 * kGiB); }}});
        }},
+      {"tenants", [=](const YamlReader& r) { ReadTenants(r, &config->tenants); }},
       {"limits", [=](const YamlReader& r) { ReadLimits(r, config); }},
       {"timeouts", [=](const YamlReader& r) { ReadTimeouts(r, config); }},
       {"health", [=](const YamlReader& r) { ReadHealth(r, config); }},
@@ -252,9 +254,21 @@ void CheckWhole(const Config& config, ConfigErrors* errors) {
                 "missing; control.listen is set, so give certificate, key and ca for mutual TLS between nodes, or ask "
                 "for plain text with mode: plain_text");
   }
+  CheckTenantSockets(config, errors);
 }
 
 }  // namespace
+
+std::string TenantSocketDir(const std::string& socket_dir, const std::string& tenant) {
+  return absl::StrCat(socket_dir, "/tenants/", tenant);
+}
+
+std::vector<TenantOptions> TenantOptionsFrom(const Config& config) {
+  std::vector<TenantOptions> out;
+  for (const TenantConfig& tenant : config.tenants) out.push_back({tenant.name, tenant.quota});
+  if (out.empty()) out.push_back({kDefaultTenant, {}});
+  return out;
+}
 
 absl::StatusOr<Config> ParseConfig(absl::string_view text, absl::string_view file_name) {
   ConfigErrors errors(file_name);

@@ -123,6 +123,34 @@ void PrintVerbs(YAML::Emitter& out, const VerbsTuning& verbs) {
   out << EndMap;
 }
 
+void PrintTenants(YAML::Emitter& out, const Config& config) {
+  const auto list = [&out](const char* key, const std::vector<std::string>& names) {
+    out << Key << key << Value << Flow << BeginSeq;
+    for (const std::string& name : names) out << DoubleQuoted << name;
+    out << EndSeq;
+  };
+  out << Key << "tenants" << Value;
+  if (config.tenants.empty()) out << Flow;
+  out << BeginSeq;
+  for (const TenantConfig& tenant : config.tenants) {
+    out << BeginMap;
+    Text(out, "name", tenant.name);
+    list("users", tenant.users);
+    list("groups", tenant.groups);
+    Text(out, "socket_group", tenant.socket_group);
+    out << Key << "quota" << Value << Flow << BeginMap;
+    for (const QuotaKind kind : kAllQuotas) {
+      if (kind == QuotaKind::kSegmentBytes) {
+        Bytes(out, QuotaName(kind), tenant.quota[kind]);
+      } else {
+        Number(out, QuotaName(kind), tenant.quota[kind]);
+      }
+    }
+    out << EndMap << EndMap;
+  }
+  out << EndSeq;
+}
+
 void PrintLimits(YAML::Emitter& out, const Config& config) {
   const AgentLimits& limits = config.limits;
   out << Key << "limits" << Value << BeginMap;
@@ -151,6 +179,7 @@ void PrintRest(YAML::Emitter& out, const Config& config) {
   Bytes(out, "window", config.window_bytes);
   out << EndMap;
   PrintVerbs(out, config.verbs);
+  PrintTenants(out, config);
   PrintLimits(out, config);
   out << Key << "timeouts" << Value << BeginMap;
   Time(out, "job", config.timeouts.job);

@@ -22,6 +22,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 
 namespace railsd {
 namespace {
@@ -64,6 +65,15 @@ absl::Status RemoveStale(const std::string& path, int type) {
     return absl::FailedPreconditionError(absl::StrCat(path, ": process ", *listener, " listens there already"));
   }
   if (unlink(path.c_str()) != 0) return absl::ErrnoToStatus(errno, absl::StrCat(path, ": cannot remove"));
+  return absl::OkStatus();
+}
+
+absl::Status RemoveStaleSockets(const std::string& directory) {
+  for (const auto& [name, type] : {std::pair{"/client.sock", int{SOCK_STREAM}},
+                                   {"/operator.sock", int{SOCK_STREAM}},
+                                   {"/descriptors.sock", int{SOCK_SEQPACKET}}}) {
+    if (absl::Status status = RemoveStale(directory + name, type); !status.ok()) return status;
+  }
   return absl::OkStatus();
 }
 
@@ -140,12 +150,25 @@ absl::StatusOr<SocketDirectory> SocketDirectory::Prepare(const std::string& path
   if (ftruncate(lock.get(), 0) != 0 || pwrite(lock.get(), pid.data(), pid.size(), 0) < 0) {
     return absl::ErrnoToStatus(errno, absl::StrCat(lock_path, ": cannot write"));
   }
-  for (const auto& [name, type] : {std::pair{"/client.sock", int{SOCK_STREAM}},
-                                   {"/operator.sock", int{SOCK_STREAM}},
-                                   {"/descriptors.sock", int{SOCK_SEQPACKET}}}) {
-    if (absl::Status status = RemoveStale(path + name, type); !status.ok()) return status;
+  if (absl::Status status = RemoveStaleSockets(path); !status.ok()) return status;
+  return SocketDirectory(path, std::move(lock));
+}
+
+absl::Status SocketDirectory::PrepareFolder(const std::string& name) const {
+  std::string path = path_;
+  for (const absl::string_view part : absl::StrSplit(name, '/')) {
+    absl::StrAppend(&path, "/", part);
+    if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return absl::ErrnoToStatus(errno, path);
+    struct stat info;
+    if (lstat(path.c_str(), &info) != 0) return absl::ErrnoToStatus(errno, path);
+    if (!S_ISDIR(info.st_mode)) return absl::FailedPreconditionError(absl::StrCat(path, ": in the way, and no folder"));
+    if (info.st_uid != geteuid() || (info.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(path, ": uid ", info.st_uid, " or others could replace the sockets in it; remove it"));
+    }
+    if (chmod(path.c_str(), 0700) != 0) return absl::ErrnoToStatus(errno, absl::StrCat(path, ": chmod"));
   }
-  return SocketDirectory(std::move(lock));
+  return RemoveStaleSockets(path);
 }
 
 absl::Status SetSocketAccess(const std::string& path, uint32_t mode, const std::string& group, const std::string& key) {

@@ -43,14 +43,20 @@ class SocketDirectory {
   // FAILED_PRECONDITION: another daemon runs here (names its pid), something that is no socket is in the way, or the
   // directory is writable by everybody without the sticky bit.
   static absl::StatusOr<SocketDirectory> Prepare(const std::string& path);
+  // Makes a folder in the directory (0700 until its owner opens it), with mode 0700, or keeps the one that is there:
+  // containers may have it mounted. Stale sockets in it are removed. `name` may have several parts.
+  // FAILED_PRECONDITION: what is there is no folder of this user's that only this user may write.
+  absl::Status PrepareFolder(const std::string& name) const;
 
  private:
-  explicit SocketDirectory(UniqueFd lock) : lock_(std::move(lock)) {}
+  SocketDirectory(std::string path, UniqueFd lock) : path_(std::move(path)), lock_(std::move(lock)) {}
+  std::string path_;
   UniqueFd lock_;
 };
 
-// Sets mode and, when `group` is not empty, the group (name or number) of a socket; `key` is where the configuration
-// names the group. INVALID_ARGUMENT: there is no such group. Giving a socket to a group needs membership in it.
+// Sets mode and, when `group` is not empty, the group (name or number) of a socket or folder; `key` is where the
+// configuration names the group. INVALID_ARGUMENT: there is no such group. Giving a socket to a group needs membership
+// in it.
 absl::Status SetSocketAccess(const std::string& path, uint32_t mode, const std::string& group, const std::string& key);
 
 // A random number for this start, never 0.

@@ -230,6 +230,20 @@ void AddBalance(const BalanceMeter& meter, Page* page) {
   }
 }
 
+void AddTenant(const TenantView& tenant, Page* page) {
+  const auto with = [&](const char* key, const char* value) { return Labels{{"tenant", tenant.name}, {key, value}}; };
+  for (const QuotaKind kind : kAllQuotas) {
+    page->Set(Metric::kTenantInUse, tenant.in_use[kind], with("quota", QuotaName(kind)));
+    page->Set(Metric::kTenantRefused, tenant.refused[kind], with("quota", QuotaName(kind)));
+    if (tenant.quota[kind] == 0) continue;
+    page->Set(Metric::kTenantQuota, tenant.quota[kind], with("quota", QuotaName(kind)));
+  }
+  page->Set(Metric::kTenantJobsFinished, tenant.jobs_done, with("state", "done"));
+  page->Set(Metric::kTenantJobsFinished, tenant.jobs_failed, with("state", "failed"));
+  page->Set(Metric::kTenantJobBytes, tenant.bytes_sent, with("direction", "tx"));
+  page->Set(Metric::kTenantJobBytes, tenant.bytes_received, with("direction", "rx"));
+}
+
 void AddSnapshot(const AgentSnapshot& snapshot, const MetricSources& sources, Page* page) {
   page->Set(Metric::kDraining, uint64_t{snapshot.draining});
   for (const RailView& rail : snapshot.rails) AddRail(rail, sources, page);
@@ -242,6 +256,7 @@ void AddSnapshot(const AgentSnapshot& snapshot, const MetricSources& sources, Pa
   page->Set(Metric::kSessions, uint64_t{snapshot.sessions.size()});
   page->Set(Metric::kSegments, segments);
   page->Set(Metric::kSegmentBytes, segment_bytes);
+  for (const TenantView& tenant : snapshot.tenants) AddTenant(tenant, page);
   const auto broken = std::count_if(snapshot.groups.begin(), snapshot.groups.end(),
                                     [](const GroupView& group) { return group.broken; });
   page->Set(Metric::kGroups, uint64_t{snapshot.groups.size()} - static_cast<uint64_t>(broken), {{"state", "active"}});
@@ -353,6 +368,7 @@ std::vector<MetricFamily> CollectMetrics(const MetricSources& sources) {
     page.Set(Metric::kDescriptorConnections, counters.open_connections.load(std::memory_order_relaxed));
     page.Set(Metric::kDescriptorRefused, counters.refused_connections.load(std::memory_order_relaxed));
     page.Set(Metric::kDescriptorBadPackets, counters.bad_packets.load(std::memory_order_relaxed));
+    page.Set(Metric::kDescriptorDenied, counters.denied_sessions.load(std::memory_order_relaxed));
   }
   return page.Take();
 }

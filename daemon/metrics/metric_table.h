@@ -1,5 +1,5 @@
 // Every metric that the daemon exports: name, type, unit and help in one table. Names follow the Prometheus rules:
-// base units, `_total` for counters. Labels are bounded: rail, direction, peer, state, result; never a job.
+// base units, `_total` for counters. Labels are bounded: rail, direction, peer, state, result, tenant; never a job.
 // dashboards/METRICS.md is this table for people; `railsd --metrics-table` prints it.
 #ifndef RAILSD_DAEMON_METRICS_METRIC_TABLE_H_
 #define RAILSD_DAEMON_METRICS_METRIC_TABLE_H_
@@ -70,6 +70,11 @@ enum class Metric : size_t {
   kSessions,
   kSegments,
   kSegmentBytes,
+  kTenantInUse,
+  kTenantQuota,
+  kTenantRefused,
+  kTenantJobsFinished,
+  kTenantJobBytes,
   kGroups,
   kGroupsFormed,
   kJobs,
@@ -96,6 +101,7 @@ enum class Metric : size_t {
   kDescriptorConnections,
   kDescriptorRefused,
   kDescriptorBadPackets,
+  kDescriptorDenied,
   kScrapeFailed,
   kCount,
 };
@@ -192,6 +198,17 @@ inline constexpr std::array<MetricInfo, kMetricCount> kMetricTable = {{
     {"railsd_sessions", MetricKind::kGauge, "", "Trainer processes with a session."},
     {"railsd_segments", MetricKind::kGauge, "", "Shared memory segments."},
     {"railsd_segment_bytes", MetricKind::kGauge, "", "Bytes of shared memory segments."},
+    {"railsd_tenant_in_use", MetricKind::kGauge, "tenant,quota",
+     "What a tenant has of what each quota counts: sessions, segments, segment_bytes, jobs; jobs_per_second: taken "
+     "within the last second, where there is such a quota."},
+    {"railsd_tenant_quota", MetricKind::kGauge, "tenant,quota",
+     "The quotas that a tenant has; those that it has not are left out."},
+    {"railsd_tenant_refused_total", MetricKind::kCounter, "tenant,quota",
+     "What a tenant's quotas have refused: sessions, segments, submissions."},
+    {"railsd_tenant_jobs_finished_total", MetricKind::kCounter, "tenant,state",
+     "Finished jobs of a tenant's ranks of this node: done, failed."},
+    {"railsd_tenant_job_bytes_total", MetricKind::kCounter, "tenant,direction",
+     "Bytes that those jobs sent to and received from other ranks."},
     {"railsd_groups", MetricKind::kGauge, "state", "Groups with a rank on this node: active, broken."},
     {"railsd_groups_formed_total", MetricKind::kCounter, "",
      "Epochs of groups with a rank on this node that have begun."},
@@ -236,6 +253,8 @@ inline constexpr std::array<MetricInfo, kMetricCount> kMetricTable = {{
     {"railsd_descriptor_refused_total", MetricKind::kCounter, "", "Connections to the descriptor socket refused."},
     {"railsd_descriptor_bad_packets_total", MetricKind::kCounter, "",
      "Packets on the descriptor socket answered with an error, or connections closed for them."},
+    {"railsd_descriptor_denied_total", MetricKind::kCounter, "",
+     "Sessions refused because the client is of no tenant, or not of the one whose socket it came to."},
     {"railsd_scrape_failed", MetricKind::kGauge, "", "1 when the engine did not answer this scrape in time."},
 }};
 

@@ -315,6 +315,21 @@ void StatusTo(const AgentSnapshot& snapshot, rails::v1::GetStatusResponse* out) 
     g->set_wait_limit_milliseconds(static_cast<uint64_t>(absl::ToInt64Milliseconds(group.recovery.wait_limit)));
     for (const std::string& node : group.lost) g->add_lost_nodes(node);
   }
+  for (const TenantView& tenant : snapshot.tenants) {
+    auto* t = out->add_tenants();
+    t->set_name(tenant.name);
+    for (const QuotaKind kind : kAllQuotas) {
+      auto* quota = t->add_quotas();
+      quota->set_name(QuotaName(kind));
+      quota->set_value(tenant.quota[kind]);
+      quota->set_in_use(tenant.in_use[kind]);
+      quota->set_refused(tenant.refused[kind]);
+    }
+    t->set_jobs_done(tenant.jobs_done);
+    t->set_jobs_failed(tenant.jobs_failed);
+    t->set_bytes_sent(tenant.bytes_sent);
+    t->set_bytes_received(tenant.bytes_received);
+  }
   out->set_draining(snapshot.draining);
   out->set_jobs_active(snapshot.counters.jobs_active);
   out->set_jobs_done(snapshot.counters.jobs_done);

@@ -47,7 +47,7 @@ void ReportTo(const JobReport& report, rails::v1::JobReport* out);
 
 void RailTo(const RailView& rail, rails::v1::RailStatus* out);
 void PeerTo(const PeerView& peer, rails::v1::PeerStatus* out);
-// Sessions, groups and counters of a snapshot.
+// Sessions, groups, tenants and counters of a snapshot.
 void StatusTo(const AgentSnapshot& snapshot, rails::v1::GetStatusResponse* out);
 
 // Saturates at an infinite duration.

@@ -5,6 +5,7 @@
 
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/support/server_callback.h>
+#include <spdlog/logger.h>
 
 #include <memory>
 #include <optional>
@@ -17,6 +18,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "daemon/service/services.h"
 #include "daemon/session/session_registry.h"
 
 namespace railsd {
@@ -26,12 +28,18 @@ inline grpc::Status ToGrpc(const absl::Status& status) {
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
 }
 
-// The session behind the call's token.
-inline std::optional<SessionIdentity> CallerOf(const grpc::CallbackServerContext& context,
-                                               const SessionRegistry& sessions) {
-  const auto token = context.client_metadata().find("rails-session-token");
-  if (token == context.client_metadata().end()) return std::nullopt;
-  return sessions.Find(absl::string_view(token->second.data(), token->second.size()));
+// The session behind the call's token; none also when it is another tenant's than the socket's.
+inline std::optional<SessionIdentity> CallerOf(const grpc::CallbackServerContext& call, const ServiceContext& context) {
+  const auto token = call.client_metadata().find("rails-session-token");
+  if (token == call.client_metadata().end()) return std::nullopt;
+  std::optional<SessionIdentity> caller =
+      context.sessions->Find(absl::string_view(token->second.data(), token->second.size()));
+  if (caller && !context.tenant.empty() && caller->info.tenant != context.tenant) {
+    context.log->warn("session_of_another_tenant session={} tenant={} socket_of={}", caller->id.value(),
+                      caller->info.tenant, context.tenant);
+    return std::nullopt;
+  }
+  return caller;
 }
 
 inline absl::Status NoSession() {

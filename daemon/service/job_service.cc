@@ -80,7 +80,7 @@ class JobService final : public rails::v1::JobService::CallbackService {
                                      const rails::v1::SubmitAllToAllRequest* request,
                                      rails::v1::SubmitAllToAllResponse*) override {
     const auto call = DeferredCall::Make();
-    const auto caller = CallerOf(*call_context, *context_->sessions);
+    const auto caller = CallerOf(*call_context, *context_);
     absl::StatusOr<Submission> submission =
         caller ? SubmissionFrom(*request, caller->id, context_->limits) : absl::StatusOr<Submission>(NoSession());
     if (!submission.ok()) {
@@ -94,7 +94,7 @@ class JobService final : public rails::v1::JobService::CallbackService {
   ServerUnaryReactor* WaitJob(CallbackServerContext* call_context, const rails::v1::WaitJobRequest* request,
                               rails::v1::WaitJobResponse* response) override {
     const auto call = DeferredCall::Make();
-    const auto caller = CallerOf(*call_context, *context_->sessions);
+    const auto caller = CallerOf(*call_context, *context_);
     const absl::StatusOr<JobOfRank> job =
         caller ? JobFrom(request->job(), request->has_job()) : absl::StatusOr<JobOfRank>(NoSession());
     if (!job.ok()) {
@@ -108,7 +108,7 @@ class JobService final : public rails::v1::JobService::CallbackService {
 
   grpc::ServerWriteReactor<rails::v1::WatchJobsResponse>* WatchJobs(CallbackServerContext* call_context,
                                                                     const rails::v1::WatchJobsRequest*) override {
-    const auto caller = CallerOf(*call_context, *context_->sessions);
+    const auto caller = CallerOf(*call_context, *context_);
     if (!caller) return new RefusedWatch(NoSession());
     return WatchReactor::Make(caller->id, context_->feed);
   }
@@ -116,7 +116,7 @@ class JobService final : public rails::v1::JobService::CallbackService {
   ServerUnaryReactor* CancelJob(CallbackServerContext* call_context, const rails::v1::CancelJobRequest* request,
                                 rails::v1::CancelJobResponse*) override {
     const auto call = DeferredCall::Make();
-    const auto caller = CallerOf(*call_context, *context_->sessions);
+    const auto caller = CallerOf(*call_context, *context_);
     const absl::StatusOr<JobOfRank> job =
         caller ? JobFrom(request->job(), request->has_job()) : absl::StatusOr<JobOfRank>(NoSession());
     if (!job.ok()) {

@@ -40,6 +40,8 @@ struct ServiceContext {
   const BalanceMeter* balance = nullptr;  // null: not measured
   std::vector<RailSpec> rails = {};       // names and speeds
   std::shared_ptr<spdlog::logger> log = {};
+  // Whose own socket the services are on: sessions of others do not count there. Empty: the shared one.
+  std::string tenant = {};
   // For operators' calls only.
   Readiness* readiness = nullptr;
   Reloader* reloader = nullptr;

@@ -15,7 +15,7 @@ class SessionService final : public rails::v1::SessionService::CallbackService {
   ServerUnaryReactor* GetSession(CallbackServerContext* call_context, const rails::v1::GetSessionRequest*,
                                  rails::v1::GetSessionResponse* response) override {
     const auto call = DeferredCall::Make();
-    const auto caller = CallerOf(*call_context, *context_->sessions);
+    const auto caller = CallerOf(*call_context, *context_);
     if (!caller) {
       call->Answer(NoSession());
       return call.get();
@@ -42,7 +42,7 @@ class SessionService final : public rails::v1::SessionService::CallbackService {
   ServerUnaryReactor* RemoveSegment(CallbackServerContext* call_context, const rails::v1::RemoveSegmentRequest* request,
                                     rails::v1::RemoveSegmentResponse*) override {
     const auto call = DeferredCall::Make();
-    const auto caller = CallerOf(*call_context, *context_->sessions);
+    const auto caller = CallerOf(*call_context, *context_);
     if (!caller) {
       call->Answer(NoSession());
       return call.get();

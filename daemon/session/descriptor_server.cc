@@ -28,9 +28,10 @@ constexpr uint32_t kProtocolVersion = 1;
 constexpr size_t kMaxClientName = 128;
 constexpr absl::Duration kAcceptPause = absl::Milliseconds(100);
 
-// What an epoll entry stands for. Connection numbers are never used again, so a late event finds nothing.
+// What an epoll entry stands for: one of the sockets, or a connection. Connection numbers are never used again, so a
+// late event finds nothing.
 enum class Source : uint64_t { kListen, kWake, kSocket, kProcess };
-uint64_t EventKey(Source source, uint64_t connection) { return connection << 2 | static_cast<uint64_t>(source); }
+uint64_t EventKey(Source source, uint64_t number) { return number << 2 | static_cast<uint64_t>(source); }
 
 // An answer of the agent on its way to the server's thread. At most one per connection is under way.
 struct Answer {
@@ -75,8 +76,10 @@ class Mailbox {
 struct Connection {
   UniqueFd socket;
   UniqueFd process;
-  ucred peer = {};
-  bool busy = false;  // the agent works on its request; nothing is read meanwhile
+  size_t listener = 0;  // that it came to
+  PeerCredentials peer;
+  std::string tenant;  // once it has asked for a session
+  bool busy = false;   // the agent works on its request; nothing is read meanwhile
   bool open = false;
   SessionId session;
   std::string client_name;
@@ -85,12 +88,12 @@ struct Connection {
 
 class Server final : public DescriptorServer {
  public:
-  Server(DescriptorServerOptions options, Agent* agent, SessionRegistry* registry, UniqueFd listener, UniqueFd epoll,
-         UniqueFd wake)
+  Server(DescriptorServerOptions options, Agent* agent, SessionRegistry* registry, std::vector<UniqueFd> listeners,
+         UniqueFd epoll, UniqueFd wake)
       : options_(std::move(options)),
         agent_(agent),
         registry_(registry),
-        listener_(std::move(listener)),
+        listeners_(std::move(listeners)),
         epoll_(std::move(epoll)),
         mailbox_(std::make_shared<Mailbox>(std::move(wake))),
         max_connections_(options_.max_connections) {}
@@ -99,13 +102,11 @@ class Server final : public DescriptorServer {
     stop_ = true;
     mailbox_->Wake();
     if (thread_.joinable()) thread_.join();
-    unlink(options_.path.c_str());
+    for (const DescriptorSocket& socket : options_.sockets) unlink(socket.path.c_str());
   }
 
   bool Run() {
-    if (!Watch(listener_.get(), EventKey(Source::kListen, 0)) ||
-        !Watch(mailbox_->wake_fd(), EventKey(Source::kWake, 0)))
-      return false;
+    if (!WatchListeners() || !Watch(mailbox_->wake_fd(), EventKey(Source::kWake, 0))) return false;
     thread_ = std::thread([this] {
       pthread_setname_np(pthread_self(), "descriptors");
       Loop();
@@ -125,6 +126,14 @@ class Server final : public DescriptorServer {
     event.events = EPOLLIN;
     event.data.u64 = key;
     return epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
+  }
+
+  bool WatchListeners() {
+    bool all = true;
+    for (size_t i = 0; i < listeners_.size(); ++i) {
+      all = Watch(listeners_[i].get(), EventKey(Source::kListen, i)) && all;
+    }
+    return all;
   }
 
   // While the agent works on a request only the end of the connection is watched (EPOLLHUP cannot be masked).
@@ -158,7 +167,7 @@ class Server final : public DescriptorServer {
     const absl::Time now = absl::Now();
     if (now >= accept_paused_until_) {
       accept_paused_until_ = absl::InfiniteFuture();
-      Watch(listener_.get(), EventKey(Source::kListen, 0));
+      WatchListeners();
     }
     std::vector<uint64_t> expired;
     for (const auto& [id, connection] : connections_) {
@@ -173,7 +182,7 @@ class Server final : public DescriptorServer {
   void Handle(const epoll_event& event) {
     const Source source = static_cast<Source>(event.data.u64 & 3);
     const uint64_t id = event.data.u64 >> 2;
-    if (source == Source::kListen) return AcceptAll();
+    if (source == Source::kListen) return AcceptAll(id);
     if (source == Source::kWake) return TakeAnswers();
     const auto it = connections_.find(id);
     if (it == connections_.end()) return;
@@ -183,36 +192,37 @@ class Server final : public DescriptorServer {
     ReadOne(id, connection);
   }
 
-  void AcceptAll() {
+  void AcceptAll(size_t listener) {
     while (true) {
-      UniqueFd socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      UniqueFd socket(accept4(listeners_[listener].get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (socket.valid()) {
-        Admit(std::move(socket));
+        Admit(std::move(socket), listener);
         continue;
       }
       if (errno == EINTR || errno == ECONNABORTED) continue;
       if (errno == EAGAIN) return;
       // Out of descriptors or memory: look again later instead of spinning.
       options_.log->error("descriptor_accept_failed errno={}", errno);
-      epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
+      for (const UniqueFd& any : listeners_) epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, any.get(), nullptr);
       accept_paused_until_ = absl::Now() + kAcceptPause;
       return;
     }
   }
 
-  void Admit(UniqueFd socket) {
+  void Admit(UniqueFd socket, size_t listener) {
     ++counters_.connections;
     auto connection = std::make_unique<Connection>();
-    socklen_t size = sizeof(connection->peer);
+    connection->listener = listener;
     absl::Status refused;
     if (refuse_) {
       refused = absl::UnavailableError(absl::StrCat("node ", options_.node, " drains: no new sessions"));
     } else if (const size_t limit = max_connections_; connections_.size() >= limit) {
       refused =
           absl::ResourceExhaustedError(absl::StrCat("more than ", limit, " connections to the descriptor socket"));
-    } else if (getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &connection->peer, &size) != 0) {
-      refused = absl::ErrnoToStatus(errno, "SO_PEERCRED");
+    } else if (absl::StatusOr<PeerCredentials> peer = CredentialsOfPeer(socket.get()); !peer.ok()) {
+      refused = peer.status();
     } else {
+      connection->peer = *std::move(peer);
       absl::StatusOr<UniqueFd> process = PidfdOfPeer(socket.get(), connection->peer.pid);
       refused = process.status();
       if (process.ok()) connection->process = *std::move(process);
@@ -301,13 +311,29 @@ class Server final : public DescriptorServer {
                     absl::StrCat("open_session: client_name: ", request.client_name().size(), " bytes, more than ",
                                  kMaxClientName));
     }
+    absl::StatusOr<std::string> tenant =
+        options_.tenants.TenantOf(connection.peer, options_.sockets[connection.listener].tenant);
+    if (!tenant.ok()) return Deny(id, connection, tenant.status());
+    connection.tenant = *std::move(tenant);
     connection.client_name = request.client_name();
     connection.busy = true;
     SetReading(id, connection, false);
-    const SessionInfo info = {connection.peer.pid, connection.peer.uid, connection.peer.gid, options_.tenant};
-    agent_->OpenSession(info, [mailbox = mailbox_, id](absl::StatusOr<SessionId> session) {
+    agent_->OpenSession(InfoOf(connection), [mailbox = mailbox_, id](absl::StatusOr<SessionId> session) {
       mailbox->Push({id, true, session.status(), session.ok() ? *session : SessionId()});
     });
+  }
+
+  // A client that no tenant is for: answered, and its place is free for others.
+  void Deny(uint64_t id, const Connection& connection, const absl::Status& why) {
+    ++counters_.denied_sessions;
+    options_.log->warn("session_denied pid={} uid={} gid={} socket={}", connection.peer.pid, connection.peer.uid,
+                       connection.peer.gid, LogValue(options_.sockets[connection.listener].path));
+    Reply(connection.socket.get(), why);
+    End(id, "it is of no tenant");
+  }
+
+  static SessionInfo InfoOf(const Connection& connection) {
+    return {connection.peer.pid, connection.peer.uid, connection.peer.gid, connection.tenant};
   }
 
   void AddSegment(uint64_t id, Connection& connection, const rails::v1::AddSegmentRequest& request,
@@ -359,13 +385,11 @@ class Server final : public DescriptorServer {
     auto& opened = *response.mutable_open_session();
     opened.set_version(kProtocolVersion);
     opened.set_session_id(answer.session.value());
-    opened.set_token(registry_->Add({answer.session,
-                                     {connection.peer.pid, connection.peer.uid, connection.peer.gid, options_.tenant},
-                                     connection.client_name}));
+    opened.set_token(registry_->Add({answer.session, InfoOf(connection), connection.client_name}));
     opened.set_node(options_.node);
     opened.set_boot_id(options_.boot.value());
-    options_.log->info("session_opened session={} pid={} uid={} client={}", answer.session.value(), connection.peer.pid,
-                       connection.peer.uid, LogValue(connection.client_name));
+    options_.log->info("session_opened session={} pid={} uid={} tenant={} client={}", answer.session.value(),
+                       connection.peer.pid, connection.peer.uid, connection.tenant, LogValue(connection.client_name));
     return Reply(connection.socket.get(), absl::OkStatus(), response, self.get());
   }
 
@@ -400,7 +424,7 @@ class Server final : public DescriptorServer {
   const DescriptorServerOptions options_;
   Agent* const agent_;
   SessionRegistry* const registry_;
-  const UniqueFd listener_;
+  const std::vector<UniqueFd> listeners_;  // of options_.sockets
   const UniqueFd epoll_;
   const std::shared_ptr<Mailbox> mailbox_;
   DescriptorCounters counters_;
@@ -418,12 +442,16 @@ class Server final : public DescriptorServer {
 
 absl::StatusOr<std::unique_ptr<DescriptorServer>> DescriptorServer::Start(DescriptorServerOptions options, Agent* agent,
                                                                           SessionRegistry* registry) {
-  absl::StatusOr<UniqueFd> listener = ListenAt(options.path, options.mode);
-  if (!listener.ok()) return listener.status();
+  std::vector<UniqueFd> listeners;
+  for (const DescriptorSocket& socket : options.sockets) {
+    absl::StatusOr<UniqueFd> listener = ListenAt(socket.path, socket.mode);
+    if (!listener.ok()) return listener.status();
+    listeners.push_back(*std::move(listener));
+  }
   UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
   UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!epoll.valid() || !wake.valid()) return absl::ErrnoToStatus(errno, "descriptor socket: epoll or eventfd");
-  auto server = std::make_unique<Server>(std::move(options), agent, registry, *std::move(listener), std::move(epoll),
+  auto server = std::make_unique<Server>(std::move(options), agent, registry, std::move(listeners), std::move(epoll),
                                          std::move(wake));
   if (!server->Run()) return absl::ErrnoToStatus(errno, "descriptor socket: epoll");
   return server;

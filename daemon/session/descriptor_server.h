@@ -1,4 +1,4 @@
-// The descriptor socket (rails/v1/descriptor.proto): opens sessions, takes segments, and notices when a trainer dies.
+// The descriptor sockets (rails/v1/descriptor.proto): opens sessions, takes segments, and notices when a trainer dies.
 #ifndef RAILSD_DAEMON_SESSION_DESCRIPTOR_SERVER_H_
 #define RAILSD_DAEMON_SESSION_DESCRIPTOR_SERVER_H_
 
@@ -9,20 +9,27 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "agent/agent.h"
 #include "daemon/session/session_registry.h"
+#include "daemon/session/tenant_map.h"
 
 namespace railsd {
 
-struct DescriptorServerOptions {
-  std::string path;  // of the socket; nothing may be there
+struct DescriptorSocket {
+  std::string path;  // nothing may be there
   uint32_t mode = 0666;
+  std::string tenant = {};  // whose own it is; empty: shared
+};
+
+struct DescriptorServerOptions {
+  std::vector<DescriptorSocket> sockets;
+  TenantMap tenants;
   std::string node;
   BootId boot;
-  std::string tenant;
   size_t max_connections = 320;
   // A connection that has not opened a session by then is closed, so that idle ones cannot hold all places.
   absl::Duration hello_timeout = absl::Seconds(10);
@@ -36,6 +43,7 @@ struct DescriptorCounters {
   std::atomic<uint64_t> connections{0};          // accepted, ever
   std::atomic<uint64_t> refused_connections{0};  // too many, or a process that cannot be watched
   std::atomic<uint64_t> bad_packets{0};          // answered with an error, or closed for it
+  std::atomic<uint64_t> denied_sessions{0};      // of clients that are of no tenant, or not of the socket's
   std::atomic<uint64_t> open_connections{0};     // now
 };
 
@@ -43,10 +51,10 @@ struct DescriptorCounters {
 // may keep the connection open, so the process decides.
 class DescriptorServer {
  public:
-  // Binds and starts. `agent` and `registry` outlive the server.
+  // Binds all sockets and starts. `agent` and `registry` outlive the server.
   static absl::StatusOr<std::unique_ptr<DescriptorServer>> Start(DescriptorServerOptions options, Agent* agent,
                                                                  SessionRegistry* registry);
-  // Closes every connection and session, joins the thread, removes the socket.
+  // Closes every connection and session, joins the thread, removes the sockets.
   virtual ~DescriptorServer() = default;
   // Later connections are refused with UNAVAILABLE; existing ones go on.
   virtual void StopAccepting() = 0;

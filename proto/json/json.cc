@@ -86,6 +86,23 @@ Json PeerArray(const Repeated& peers) {
   return array;
 }
 
+Json TenantArray(const v1::GetStatusResponse& status) {
+  Json tenants = Json::array();
+  for (const auto& tenant : status.tenants()) {
+    Json quotas = Json::object();
+    for (const auto& quota : tenant.quotas()) {
+      quotas[quota.name()] = {{"value", quota.value()}, {"in_use", quota.in_use()}, {"refused", quota.refused()}};
+    }
+    tenants.push_back({{"name", tenant.name()},
+                       {"quotas", std::move(quotas)},
+                       {"jobs_done", tenant.jobs_done()},
+                       {"jobs_failed", tenant.jobs_failed()},
+                       {"bytes_sent", tenant.bytes_sent()},
+                       {"bytes_received", tenant.bytes_received()}});
+  }
+  return tenants;
+}
+
 }  // namespace
 
 Json StatusJson(const v1::GetStatusResponse& status) {
@@ -125,8 +142,11 @@ Json StatusJson(const v1::GetStatusResponse& status) {
           {"jobs_done", status.jobs_done()},
           {"jobs_failed", status.jobs_failed()},
           {"sessions", std::move(sessions)},
-          {"groups", std::move(groups)}};
+          {"groups", std::move(groups)},
+          {"tenants", TenantArray(status)}};
 }
+
+Json TenantsJson(const v1::GetStatusResponse& status) { return {{"tenants", TenantArray(status)}}; }
 
 Json DeviceJson(const v1::RailDevice& device) {
   return {{"name", device.name()},

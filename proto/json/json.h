@@ -10,6 +10,7 @@
 namespace rails {
 
 nlohmann::ordered_json StatusJson(const v1::GetStatusResponse& status);
+nlohmann::ordered_json TenantsJson(const v1::GetStatusResponse& status);
 nlohmann::ordered_json RailsJson(const v1::ListRailsResponse& rails);
 nlohmann::ordered_json ReloadJson(const v1::ReloadResponse& reload);
 nlohmann::ordered_json RailJson(const v1::RailStatus& rail);

@@ -1,4 +1,4 @@
-// status, rails, peers, jobs: one call each, printed.
+// status, tenants, rails, peers, jobs: one call each, printed.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -51,6 +51,12 @@ void AddInspectCommands(CLI::App& app, Context& context) {
   CLI::App* status = app.add_subcommand("status", "Shows a daemon's state, sessions and groups.");
   status->callback([&context] {
     context.run = [&context] { return Print(context, Connect(context).GetStatus(), RenderStatus, StatusJson); };
+  });
+
+  CLI::App* tenants = app.add_subcommand(
+      "tenants", "Shows who shares the node: what each tenant has, its quotas, and what they refused.");
+  tenants->callback([&context] {
+    context.run = [&context] { return Print(context, Connect(context).GetStatus(), RenderTenants, TenantsJson); };
   });
 
   CLI::App* rails = app.add_subcommand("rails", "Shows a daemon's rails: state, speed, queues and counters.");

@@ -1,6 +1,8 @@
 #include "client/railsctl/inspect/render.h"
 
 #include <algorithm>
+#include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -77,6 +79,20 @@ std::string JobTable(const google::protobuf::RepeatedPtrField<v1::JobReport>& jo
   return table.Render(color);
 }
 
+// "3", "3 of 8"; marked when nothing is left.
+Cell QuotaText(const v1::TenantStatus& tenant, absl::string_view name) {
+  for (const auto& quota : tenant.quotas()) {
+    if (quota.name() != name) continue;
+    const auto text = [name](uint64_t value) {
+      return name == "segment_bytes" ? FormatBytes(value) : absl::StrCat(value);
+    };
+    if (quota.value() == 0) return Cell(name == "jobs_per_second" ? "-" : text(quota.in_use()));
+    return Cell(absl::StrCat(text(quota.in_use()), " of ", text(quota.value())),
+                quota.in_use() >= quota.value() ? Mark::kWarn : Mark::kNone);
+  }
+  return Cell("-");
+}
+
 // Rails over verbs: their devices.
 std::string DeviceTable(const v1::ListRailsResponse& rails, bool color) {
   Table table({{"RAIL", Align::kRight},
@@ -142,6 +158,32 @@ std::string RenderStatus(const v1::GetStatusResponse& status, bool color) {
   if (status.sessions_size() > 0) absl::StrAppend(&out, "\n", SessionTable(status, color));
   if (status.groups_size() > 0) absl::StrAppend(&out, "\n", GroupTable(status, color));
   return out;
+}
+
+std::string RenderTenants(const v1::GetStatusResponse& status, bool color) {
+  Table table({{"TENANT"},
+               {"SESSIONS", Align::kRight},
+               {"SEGMENTS", Align::kRight},
+               {"MEMORY", Align::kRight},
+               {"JOBS", Align::kRight},
+               {"JOBS/S", Align::kRight},
+               {"DONE", Align::kRight},
+               {"FAILED", Align::kRight},
+               {"SENT", Align::kRight},
+               {"RECEIVED", Align::kRight},
+               {"REFUSED"}});
+  for (const auto& tenant : status.tenants()) {
+    const auto use = [&tenant](const char* name) { return QuotaText(tenant, name); };
+    std::vector<std::string> refused;
+    for (const auto& quota : tenant.quotas()) {
+      if (quota.refused() > 0) refused.push_back(absl::StrCat(quota.name(), " ", quota.refused()));
+    }
+    table.AddRow({Cell(tenant.name()), use("sessions"), use("segments"), use("segment_bytes"), use("jobs"),
+                  use("jobs_per_second"), Cell(absl::StrCat(tenant.jobs_done())), Trouble(tenant.jobs_failed()),
+                  Cell(FormatBytes(tenant.bytes_sent())), Cell(FormatBytes(tenant.bytes_received())),
+                  Cell(absl::StrJoin(refused, ", "), Mark::kWarn)});
+  }
+  return table.Render(color);
 }
 
 std::string RenderRails(const v1::ListRailsResponse& rails, bool color) {

@@ -1,4 +1,4 @@
-// What `status`, `rails`, `peers` and `jobs` print, as pure functions of the daemon's answers.
+// What `status`, `tenants`, `rails`, `peers` and `jobs` print, as pure functions of the daemon's answers.
 #ifndef RAILS_RAILSCTL_INSPECT_RENDER_H_
 #define RAILS_RAILSCTL_INSPECT_RENDER_H_
 
@@ -14,6 +14,8 @@ Cell RailStateCell(const v1::RailStatus& rail);
 
 // For people: aligned, units scaled; what is not healthy is in capitals, and coloured when `color`.
 std::string RenderStatus(const v1::GetStatusResponse& status, bool color);
+// Each quota as what is in use, with the quota behind it where there is one.
+std::string RenderTenants(const v1::GetStatusResponse& status, bool color);
 std::string RenderRails(const v1::ListRailsResponse& rails, bool color);
 // One rail after `drain` or `undrain`.
 std::string RenderDrain(const v1::RailStatus& rail, bool color);

@@ -213,9 +213,9 @@ void Cluster::Run(const std::function<bool()>& done) {
   ADD_FAILURE() << "still busy after " << kMaxSteps << " steps";
 }
 
-SessionId Cluster::OpenSession(size_t n) {
+SessionId Cluster::OpenSession(size_t n, const std::string& tenant) {
   SessionId id;
-  nodes_[n]->engine->OpenSession({.pid = 1, .uid = 1, .gid = 1, .tenant = "t"}, [&](absl::StatusOr<SessionId> s) {
+  nodes_[n]->engine->OpenSession({.pid = 1, .uid = 1, .gid = 1, .tenant = tenant}, [&](absl::StatusOr<SessionId> s) {
     ASSERT_TRUE(s.ok()) << s.status();
     id = *s;
   });
@@ -273,14 +273,14 @@ std::shared_ptr<absl::StatusOr<JobReport>> Trainer::Wait(uint64_t seq) {
   return result;
 }
 
-Exchange::Exchange(Cluster* cluster, uint32_t world, std::string name, uint64_t buffer_bytes)
+Exchange::Exchange(Cluster* cluster, uint32_t world, std::string name, uint64_t buffer_bytes, const std::string& tenant)
     : cluster_(cluster), name_(std::move(name)) {
   for (uint32_t r = 0; r < world; ++r) {
     Trainer& trainer = trainers_.emplace_back();
     trainer.cluster = cluster;
     trainer.node = r % cluster->size();
     trainer.rank = Rank(r);
-    trainer.session = cluster->OpenSession(trainer.node);
+    trainer.session = cluster->OpenSession(trainer.node, tenant);
     trainer.send = std::make_unique<Buffer>(buffer_bytes);
     trainer.receive = std::make_unique<Buffer>(buffer_bytes);
     cluster->AddSegment(trainer.node, trainer.session, 1, *trainer.send);

@@ -119,7 +119,7 @@ class Cluster {
   void Hold(size_t from, size_t to) { held_[{nodes_[from]->name, nodes_[to]->name}] = true; }
   void Release(size_t from, size_t to) { held_.erase({nodes_[from]->name, nodes_[to]->name}); }
 
-  SessionId OpenSession(size_t n);
+  SessionId OpenSession(size_t n, const std::string& tenant = "t");
   void AddSegment(size_t n, SessionId session, uint32_t id, const Buffer& buffer);
   // Bytes have come to node `n` over the rail.
   bool HasReceived(size_t n, size_t rail) const;
@@ -168,7 +168,8 @@ struct Trainer {
 // An all-to-all over `world` ranks, rank r on node r % nodes, with its own matrix of lengths and checked contents.
 class Exchange {
  public:
-  Exchange(Cluster* cluster, uint32_t world, std::string name, uint64_t buffer_bytes = 1 << 20);
+  Exchange(Cluster* cluster, uint32_t world, std::string name, uint64_t buffer_bytes = 1 << 20,
+           const std::string& tenant = "t");
   void JoinAll();
   // Lengths by [source][destination]; fills the send buffers and clears the receive buffers.
   void SetLengths(std::vector<std::vector<uint64_t>> lengths, uint64_t seed);

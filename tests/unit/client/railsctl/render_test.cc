@@ -44,6 +44,34 @@ TEST(BarTest, ShowsAnythingAboveZeroAndKeepsItsWidth) {
   EXPECT_EQ(DisplayWidth(Bar(3.3, 10, 7)), 7u);
 }
 
+TEST(RenderTenantsTest, ShowsUseQuotasAndWhatWasRefused) {
+  v1::GetStatusResponse status;
+  v1::TenantStatus* tenant = status.add_tenants();
+  tenant->set_name("llm");
+  const auto add = [&tenant](const char* name, uint64_t value, uint64_t in_use, uint64_t refused) {
+    v1::TenantQuota* quota = tenant->add_quotas();
+    quota->set_name(name);
+    quota->set_value(value);
+    quota->set_in_use(in_use);
+    quota->set_refused(refused);
+  };
+  add("sessions", 2, 2, 5);
+  add("segments", 0, 4, 0);
+  add("segment_bytes", 8 << 20, 1 << 20, 0);
+  add("jobs", 0, 3, 0);
+  add("jobs_per_second", 0, 0, 1);
+  tenant->set_jobs_done(7);
+  tenant->set_bytes_sent(1 << 20);
+  const std::string text = RenderTenants(status, false);
+  EXPECT_THAT(text, HasSubstr("llm       2 of 2"));
+  EXPECT_THAT(text, HasSubstr("  sessions 5, jobs_per_second 1\n"));
+  const nlohmann::json json = TenantsJson(status);
+  EXPECT_EQ(json["tenants"][0]["name"], "llm");
+  EXPECT_EQ(json["tenants"][0]["quotas"]["segment_bytes"]["value"], 8 << 20);
+  EXPECT_EQ(json["tenants"][0]["quotas"]["sessions"]["refused"], 5);
+  EXPECT_EQ(json["tenants"][0]["jobs_done"], 7);
+}
+
 v1::ListRailsResponse TwoRails() {
   v1::ListRailsResponse rails;
   v1::RailStatus* rail = rails.add_rails();

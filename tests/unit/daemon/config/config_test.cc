@@ -65,7 +65,9 @@ TEST(ConfigTest, PrintedConfigurationReadsBackTheSame) {
       "peers:\n  static: [{name: n1, control: \"host.example:1\", rails: [\"10.0.0.2\"]}]\n"
       "  dns: {name: a.b, port: 99, refresh: 250ms}\n"
       "plan: {policy: round_robin, chunk: 2MiB, min_chunk: 1}\ndata: {frame: 128KiB, window: 3MB}\n"
-      "limits: {max_sessions: 3, max_message: 65536}\ntimeouts: {job: 1h30m, peer_lost: 200ms, heartbeat: 50ms}\n"
+      "tenants: [{name: no, users: [\"007\", root], groups: [staff], quota: {sessions: 2, segment_bytes: 64GiB}},\n"
+      "  {name: b, socket_group: \"27\"}]\nlimits: {max_sessions: 3, max_message: 65536}\ntimeouts: {job: 1h30m, "
+      "peer_lost: 200ms, heartbeat: 50ms}\n"
       "health: {first_hold: 50ms, max_hold: 7s, half_life: 2m}\n"
       "log: {level: debug, file: \"/tmp/a \\\"b\\\"\", format: json}\n";
   const absl::StatusOr<Config> config = ParseConfig(text, "f.yaml");
@@ -86,6 +88,10 @@ TEST(ConfigTest, PrintedConfigurationReadsBackTheSame) {
   EXPECT_EQ(again->health.first_hold, absl::Milliseconds(50));
   EXPECT_TRUE(again->health == config->health);
   EXPECT_TRUE(again->dns == config->dns);
+  EXPECT_TRUE(again->tenants == config->tenants);
+  ASSERT_EQ(again->tenants.size(), 2u);
+  EXPECT_THAT(again->tenants[0].users, ElementsAre("007", "root"));
+  EXPECT_EQ(again->tenants[0].quota[QuotaKind::kSegmentBytes], uint64_t{64} << 30);
 }
 
 struct BadCase {
@@ -102,10 +108,11 @@ TEST_P(BadConfigTest, SaysFileLineKeyValueAndReason) {
 INSTANTIATE_TEST_SUITE_P(
     Table, BadConfigTest,
     ::testing::Values(
-        BadCase{"nodee: x\n",
-                "f.yaml:2: nodee: unknown key; known here: control, data, health, limits, log, metrics, node, "
-                "operator_group, "
-                "operator_mode, peers, plan, rails, socket_dir, socket_group, socket_mode, timeouts, tls, verbs"},
+        BadCase{
+            "nodee: x\n",
+            "f.yaml:2: nodee: unknown key; known here: control, data, health, limits, log, metrics, node, "
+            "operator_group, "
+            "operator_mode, peers, plan, rails, socket_dir, socket_group, socket_mode, tenants, timeouts, tls, verbs"},
         BadCase{"node: a\nnode: b\n", "f.yaml:3: node: given twice"},
         BadCase{"node: \"a b\"\n", "f.yaml:2: node: 'a b': not a name: 1 to 253 of letters, digits, '.', '_' and '-'"},
         BadCase{"node: [a]\n", "f.yaml:2: node: expected one value"},
@@ -162,6 +169,39 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"peers:\n  static:\n    - {name: n1, control: \"h:1\"}\n    - {name: n2, control: \"h:1\"}\n",
                 "f.yaml:5: peers.static[1].control: 'h:1': another peer has this address"},
         BadCase{"peers: {dns: {port: 1}}\n", "f.yaml:2: peers.dns.name: missing"},
+        BadCase{"tenants: [{users: [a]}]\n", "f.yaml:2: tenants[0].name: missing"},
+        BadCase{"tenants: [{name: A}]\n",
+                "f.yaml:2: tenants[0].name: 'A': not a tenant's name: 1 to 32 of a-z, 0-9 and '-'"},
+        BadCase{"tenants: [{name: ../a}]\n",
+                "f.yaml:2: tenants[0].name: '../a': not a tenant's name: 1 to 32 of a-z, 0-9 and '-'"},
+        BadCase{"tenants: [{name: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa}]\n",
+                "f.yaml:2: tenants[0].name: 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa': not a tenant's name: 1 to 32 of a-z, "
+                "0-9 and '-'"},
+        BadCase{"tenants: [{name: \"\"}]\n", "f.yaml:2: tenants[0].name: empty"},
+        BadCase{"tenants:\n  - {name: a}\n  - {name: a}\n",
+                "f.yaml:4: tenants[1].name: 'a': another tenant has this name"},
+        BadCase{"tenants: [{name: a, users: [\"\"]}]\n", "f.yaml:2: tenants[0].users[0]: empty"},
+        BadCase{"tenants: [{name: a, groups: b}]\n", "f.yaml:2: tenants[0].groups: 'b': expected a list"},
+        BadCase{"tenants: [{name: a, uid: 1}]\n",
+                "f.yaml:2: tenants[0].uid: unknown key; known here: groups, name, quota, socket_group, users"},
+        BadCase{"tenants: [{name: a, quota: {session: 1}}]\n",
+                "f.yaml:2: tenants[0].quota.session: unknown key; known here: jobs, jobs_per_second, segment_bytes, "
+                "segments, sessions"},
+        BadCase{"tenants: [{name: a, quota: {jobs: -1}}]\n",
+                "f.yaml:2: tenants[0].quota.jobs: '-1': not a whole number"},
+        BadCase{"tenants: [{name: a, quota: {jobs_per_second: 1000001}}]\n",
+                "f.yaml:2: tenants[0].quota.jobs_per_second: '1000001': outside 0 to 1000000"},
+        BadCase{
+            "tenants: [{name: a, quota: {segment_bytes: 1gib}}]\n",
+            "f.yaml:2: tenants[0].quota.segment_bytes: '1gib': unknown unit 'gib'; units are B, KB, MB, GB, TB, KiB, "
+            "MiB, GiB, TiB"},
+        BadCase{
+            "socket_dir: /0123456789012345678901234567890123456789012345678901234567890123456789\n"
+            "tenants: [{name: 0123456789abcdef}]\n",
+            "f.yaml: socket_dir: '/0123456789012345678901234567890123456789012345678901234567890123456789': too long "
+            "for the sockets of tenant 0123456789abcdef: "
+            "/0123456789012345678901234567890123456789012345678901234567890123456789/tenants/0123456789abcdef/"
+            "descriptors.sock has 113 bytes, a socket's path 107 at most"},
         BadCase{"node: !!binary aGVsbG8=\n", "f.yaml:2: tags are not supported: tag:yaml.org,2002:binary"},
         BadCase{"verbs: {retry_count: 7}\n",
                 "f.yaml:2: verbs.retry_count: '7': with 7 some devices retry for ever and never report a dead peer"},

@@ -69,6 +69,35 @@ TEST_F(SocketDirectoryTest, ADirectoryThatEverybodyWritesIsRefused) {
   EXPECT_EQ(SocketDirectory::Prepare("/nonexistent/a/b").status().code(), absl::StatusCode::kNotFound);
 }
 
+TEST_F(SocketDirectoryTest, FoldersAreMadeKeptAndCleaned) {
+  const auto directory = SocketDirectory::Prepare(path_);
+  ASSERT_TRUE(directory.ok()) << directory.status();
+  const std::string folder = path_ + "/tenants/a";
+  ASSERT_TRUE(directory->PrepareFolder("tenants/a").ok());
+  struct stat info;
+  ASSERT_EQ(stat(folder.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0700u);
+  const ino_t inode = info.st_ino;
+  ASSERT_EQ(chmod(folder.c_str(), 0755), 0);
+  ASSERT_TRUE(ListenAt(folder + "/descriptors.sock", 0666).ok());
+  ASSERT_TRUE(directory->PrepareFolder("tenants/a").ok());
+  ASSERT_EQ(stat(folder.c_str(), &info), 0);
+  EXPECT_EQ(info.st_ino, inode) << "a container may have it mounted";
+  EXPECT_EQ(info.st_mode & 0777, 0700u);
+  EXPECT_NE(access((folder + "/descriptors.sock").c_str(), F_OK), 0);
+}
+
+TEST_F(SocketDirectoryTest, FoldersThatOthersCouldReplaceAreRefused) {
+  const auto directory = SocketDirectory::Prepare(path_);
+  ASSERT_TRUE(directory.ok()) << directory.status();
+  ASSERT_EQ(symlink("/tmp", (path_ + "/tenants").c_str()), 0);
+  EXPECT_THAT(std::string(directory->PrepareFolder("tenants/a").message()), HasSubstr("in the way, and no folder"));
+  ASSERT_EQ(unlink((path_ + "/tenants").c_str()), 0);
+  ASSERT_EQ(mkdir((path_ + "/tenants").c_str(), 0755), 0);
+  ASSERT_EQ(chmod((path_ + "/tenants").c_str(), 01777), 0);
+  EXPECT_THAT(std::string(directory->PrepareFolder("tenants/a").message()), HasSubstr("could replace the sockets"));
+}
+
 TEST(ProcessTest, BootIdsDiffer) { EXPECT_NE(DrawBootId(), DrawBootId()); }
 
 TEST(RailSpeedTest, FindsTheInterfaceOfAnAddress) {

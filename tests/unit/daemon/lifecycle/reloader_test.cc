@@ -76,6 +76,27 @@ TEST_F(ReloaderTest, ASecondTimeOnlyWhatStillDiffersIsNamed) {
   EXPECT_EQ(applied_.size(), 1u);
 }
 
+TEST_F(ReloaderTest, QuotasOfTenantsChangeAndTenantsDoNot) {
+  Begin("tenants: [{name: a, users: [root], quota: {jobs: 4}}, {name: b}, {name: c}]\n");
+  file_ = Parsed("tenants: [{name: b, quota: {jobs: 7}}, {name: a, users: [\"1\"], quota: {segment_bytes: 1GiB}}]\n");
+  const absl::StatusOr<ReloadReport> report = reloader_->Reload();
+  ASSERT_TRUE(report.ok());
+  EXPECT_THAT(Texts(report->applied),
+              ElementsAre("tenants.a.quota.jobs: 4 -> 0", "tenants.a.quota.segment_bytes: 0 -> 1GiB",
+                          "tenants.b.quota.jobs: 0 -> 7"));
+  const std::vector<std::string> restart = Texts(report->needs_restart);
+  ASSERT_GE(restart.size(), 2u);
+  EXPECT_EQ(restart[0], "tenants: [a, b, c] -> [b, a]");
+  EXPECT_EQ(restart[1], "tenants.a.users: [root] -> [1]");
+  for (size_t i = 2; i < restart.size(); ++i) EXPECT_EQ(restart[i].rfind("tenants.c.", 0), 0u) << restart[i];
+  ASSERT_EQ(applied_.size(), 1u);
+  const std::vector<TenantConfig>& now = applied_[0].second.tenants;
+  ASSERT_EQ(now.size(), 3u);
+  EXPECT_THAT(now[0].users, ElementsAre("root"));
+  EXPECT_EQ(now[0].quota[QuotaKind::kSegmentBytes], uint64_t{1} << 30);
+  EXPECT_EQ(now[1].quota[QuotaKind::kJobs], 7u);
+}
+
 TEST_F(ReloaderTest, ABadFileChangesNothing) {
   Begin("");
   const std::string hash = reloader_->config_hash();

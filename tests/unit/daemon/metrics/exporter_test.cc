@@ -62,6 +62,16 @@ AgentSnapshot Snapshot() {
   peer.rail_rx_bytes = {20, 21};
   snapshot.peers.push_back(peer);
   snapshot.sessions.push_back({SessionId(1), {}, 2, 8192, 1});
+  TenantView& tenant = snapshot.tenants.emplace_back();
+  tenant.name = "llm";
+  tenant.quota[QuotaKind::kSessions] = 8;
+  tenant.in_use[QuotaKind::kSessions] = 1;
+  tenant.in_use[QuotaKind::kSegmentBytes] = 8192;
+  tenant.refused[QuotaKind::kSessions] = 3;
+  tenant.jobs_done = 6;
+  tenant.jobs_failed = 1;
+  tenant.bytes_sent = 600;
+  tenant.bytes_received = 700;
   snapshot.groups.resize(3);
   snapshot.groups[0].broken = true;
   snapshot.counters.jobs_active = 4;
@@ -199,7 +209,7 @@ TEST(MetricTableTest, NamesFollowTheRules) {
   const std::set<std::string> allowed = {"rail",    "direction",  "peer",      "state",   "queue", "kind",
                                          "result",  "for",        "hash",      "version", "node",  "device",
                                          "port",    "link_layer", "zone_keys", "of",      "part",  "window",
-                                         "counter", "method",     "code"};
+                                         "counter", "method",     "code",      "tenant",  "quota"};
   std::set<std::string> names;
   for (const MetricInfo& metric : kMetricTable) {
     const std::string name = metric.name;
@@ -207,8 +217,8 @@ TEST(MetricTableTest, NamesFollowTheRules) {
     EXPECT_TRUE(names.insert(name).second);
     EXPECT_TRUE(absl::StartsWith(name, "railsd_"));
     EXPECT_EQ(absl::EndsWith(name, "_total"), metric.kind == MetricKind::kCounter);
-    for (const char* unit : {"milli", "micro", "nano", "kilo", "mega", "_ms", "_us", "_ns"}) {
-      EXPECT_EQ(name.find(unit), std::string::npos) << "base units only";
+    for (const char* unit : {"milli", "micro", "nano", "kilo", "mega", "_ms_", "_us_", "_ns_"}) {
+      EXPECT_EQ(absl::StrCat(name, "_").find(unit), std::string::npos) << "base units only";
     }
     EXPECT_TRUE(absl::EndsWith(metric.help, "."));
     for (const auto label : absl::StrSplit(metric.labels, ',', absl::SkipEmpty())) {

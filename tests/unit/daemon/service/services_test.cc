@@ -123,6 +123,37 @@ TEST_F(ServicesTest, CallsWithoutATokenAreUnauthenticated) {
   EXPECT_EQ(agent_.pending_joins() + agent_.pending_waits() + agent_.submissions().size(), 0u);
 }
 
+// On a tenant's own socket a token of another tenant's session is worth what a made-up one is.
+TEST_F(ServicesTest, ATokenIsWorthNothingOnAnotherTenantsSocket) {
+  const auto tell = [this](const std::string& tenant) {
+    auto own = std::make_shared<ServiceContext>(*context_);
+    own->tenant = tenant;
+    const std::string address = absl::StrCat("unix:", directory_, "/", tenant, ".sock");
+    auto server = RpcServer::Start({address, 1 << 20}, {MakeSessionService(own), MakeJobService(own)});
+    EXPECT_TRUE(server.ok()) << server.status();
+    const auto channel = grpc::CreateChannel(address, grpc::InsecureChannelCredentials());
+    grpc::ClientContext a, b, c;
+    Authenticate(&a);
+    Authenticate(&b);
+    c.AddMetadata("rails-session-token", std::string(64, '0'));
+    rails::v1::GetSessionResponse session;
+    rails::v1::WatchJobsResponse report;
+    const grpc::Status status = rails::v1::SessionService::NewStub(channel)->GetSession(&a, {}, &session);
+    const grpc::Status unknown = rails::v1::SessionService::NewStub(channel)->GetSession(&c, {}, &session);
+    if (!status.ok()) {
+      EXPECT_EQ(status.error_message(), unknown.error_message());
+      const auto watch = rails::v1::JobService::NewStub(channel)->WatchJobs(&b, {});
+      EXPECT_FALSE(watch->Read(&report));
+      EXPECT_EQ(watch->Finish().error_code(), grpc::StatusCode::UNAUTHENTICATED);
+    }
+    (*server)->Shutdown(absl::ZeroDuration());
+    unlink(absl::StrCat(directory_, "/", tenant, ".sock").c_str());
+    return status.error_code();
+  };
+  EXPECT_EQ(tell("t"), grpc::StatusCode::OK);
+  EXPECT_EQ(tell("u"), grpc::StatusCode::UNAUTHENTICATED);
+}
+
 TEST_F(ServicesTest, TellsASessionWhoItIs) {
   AgentSnapshot snapshot;
   snapshot.sessions.push_back({SessionId(4), {}, 2, 8192, 1});

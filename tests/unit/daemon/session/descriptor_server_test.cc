@@ -111,7 +111,7 @@ class DescriptorServerTest : public ::testing::Test {
     char pattern[] = "/tmp/railsd-test.XXXXXX";
     directory_ = mkdtemp(pattern);
     DescriptorServerOptions options;
-    options.path = path();
+    options.sockets = {{path()}};
     options.node = "n0";
     options.boot = BootId(77);
     options.max_connections = 4;
@@ -327,6 +327,64 @@ TEST_F(DescriptorServerTest, TheEndOfTheServerEndsItsSessions) {
   server_.reset();
   EXPECT_EQ(agent_.session_count(), 0u);
   EXPECT_TRUE(client.Closed());
+}
+
+// Four sockets: the shared one, and of three tenants each its own.
+class TenantServerTest : public DescriptorServerTest {
+ protected:
+  void Adjust(DescriptorServerOptions* options) override {
+    TenantConfig listed = {.name = "listed", .users = {absl::StrCat(getuid() + 1)}, .groups = {absl::StrCat(getgid())}};
+    TenantConfig other = {.name = "other", .users = {absl::StrCat(getuid() + 1)}};
+    TenantConfig open = {.name = "open"};
+    if (!shared_finds_me) listed.groups.clear();
+    auto tenants = TenantMap::Make({other, listed, open}, "n0");
+    ASSERT_TRUE(tenants.ok()) << tenants.status();
+    options->tenants = *std::move(tenants);
+    for (const char* tenant : {"listed", "other", "open"}) {
+      options->sockets.push_back({absl::StrCat(directory_, "/", tenant), 0666, tenant});
+    }
+  }
+  std::string TenantOf(const DescriptorResponse& response) {
+    const auto identity = registry_.Find(response.open_session().token());
+    return identity ? identity->info.tenant : "";
+  }
+  void ExpectDenied(const std::string& socket, const std::string& text) {
+    Client client(socket);
+    const uint64_t before = server_->counters().denied_sessions;
+    const DescriptorResponse response = client.Ask(OpenRequest());
+    EXPECT_EQ(response.code(), static_cast<int>(absl::StatusCode::kPermissionDenied));
+    EXPECT_THAT(response.message(), HasSubstr(absl::StrCat("uid ", getuid(), ", gid ", getgid())));
+    EXPECT_THAT(response.message(), HasSubstr(text));
+    EXPECT_TRUE(client.Closed());
+    EXPECT_EQ(server_->counters().denied_sessions, before + 1);
+  }
+  bool shared_finds_me = true;
+};
+
+TEST_F(TenantServerTest, TheSocketOrTheCredentialsSayWhoseSessionItIs) {
+  Client shared(path());
+  EXPECT_EQ(TenantOf(shared.Ask(OpenRequest())), "listed");
+  Client own(directory_ + "/listed");
+  EXPECT_EQ(TenantOf(own.Ask(OpenRequest())), "listed");
+  Client open(directory_ + "/open");
+  EXPECT_EQ(TenantOf(open.Ask(OpenRequest())), "open");
+  EXPECT_EQ(agent_.session_count(), 3u);
+  ExpectDenied(directory_ + "/other", "is not of tenant other");
+  EXPECT_EQ(agent_.session_count(), 3u);
+}
+
+class UnmappedServerTest : public TenantServerTest {
+ protected:
+  UnmappedServerTest() { shared_finds_me = false; }
+};
+
+TEST_F(UnmappedServerTest, WhoIsOfNoTenantIsRefusedAndToldWhatToDo) {
+  ExpectDenied(path(), "its operator must add");
+  ExpectDenied(path(), "`users`");
+  EXPECT_EQ(agent_.session_count(), 0u);
+  EXPECT_TRUE(Eventually([&] { return server_->counters().open_connections == 0; }));
+  Client open(directory_ + "/open");
+  EXPECT_EQ(TenantOf(open.Ask(OpenRequest())), "open");
 }
 
 class ImpatientServerTest : public DescriptorServerTest {

@@ -1,0 +1,33 @@
+// The gRPC servers of clients: one on the shared socket, one on each tenant's own, since a call does not tell which of
+// a server's sockets it came to.
+#ifndef RAILSD_DAEMON_SERVICE_CLIENT_SERVERS_H_
+#define RAILSD_DAEMON_SERVICE_CLIENT_SERVERS_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "daemon/lifecycle/client_sockets.h"
+#include "daemon/service/rpc_server.h"
+#include "daemon/service/services.h"
+
+namespace railsd {
+
+class ClientServers {
+ public:
+  // `options` are those of each, but for the address: client.sock in each directory. The context is the shared one's.
+  static absl::StatusOr<ClientServers> Start(const std::vector<ClientSocketDir>& directories, RpcServerOptions options,
+                                             std::shared_ptr<const ServiceContext> context);
+  // As RpcServer, of all.
+  void SetHealth(bool serving, bool live);
+  void Shutdown(absl::Duration grace);  // of all together
+
+ private:
+  std::vector<std::unique_ptr<RpcServer>> servers_;
+};
+
+}  // namespace railsd
+
+#endif  // RAILSD_DAEMON_SERVICE_CLIENT_SERVERS_H_

@@ -1,0 +1,106 @@
+#include "daemon/session/tenant_map.h"
+
+#include <grp.h>
+#include <pwd.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+#ifndef SO_PEERGROUPS
+#define SO_PEERGROUPS 59
+#endif
+
+namespace railsd {
+namespace {
+
+std::optional<uint32_t> UserNumber(const std::string& user) {
+  uint32_t number = 0;
+  if (absl::SimpleAtoi(user, &number)) return number;
+  const passwd* entry = getpwnam(user.c_str());
+  if (entry == nullptr) return std::nullopt;
+  return entry->pw_uid;
+}
+
+std::optional<uint32_t> GroupNumber(const std::string& name) {
+  uint32_t number = 0;
+  if (absl::SimpleAtoi(name, &number)) return number;
+  const group* entry = getgrnam(name.c_str());
+  if (entry == nullptr) return std::nullopt;
+  return entry->gr_gid;
+}
+
+}  // namespace
+
+absl::StatusOr<PeerCredentials> CredentialsOfPeer(int socket) {
+  ucred peer = {};
+  socklen_t size = sizeof(peer);
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return absl::ErrnoToStatus(errno, "SO_PEERCRED");
+  std::vector<uint32_t> groups(64);
+  while (true) {
+    const socklen_t room = static_cast<socklen_t>(groups.size() * sizeof(uint32_t));
+    size = room;
+    if (getsockopt(socket, SOL_SOCKET, SO_PEERGROUPS, groups.data(), &size) == 0) break;
+    if (errno != ERANGE || size <= room) return absl::ErrnoToStatus(errno, "SO_PEERGROUPS");
+    groups.resize(size / sizeof(uint32_t));  // the kernel says how many there are
+  }
+  groups.resize(size / sizeof(uint32_t));
+  return PeerCredentials{peer.pid, peer.uid, peer.gid, std::move(groups)};
+}
+
+bool TenantMap::Entry::Lists(const PeerCredentials& peer) const {
+  return users.contains(peer.uid) || groups.contains(peer.gid) ||
+         std::any_of(peer.groups.begin(), peer.groups.end(), [this](uint32_t group) { return groups.contains(group); });
+}
+
+absl::StatusOr<TenantMap> TenantMap::Make(const std::vector<TenantConfig>& tenants, std::string node) {
+  TenantMap map;
+  map.node_ = std::move(node);
+  std::vector<std::string> unknown;
+  for (const TenantConfig& tenant : tenants) {
+    Entry entry;
+    entry.name = tenant.name;
+    for (const std::string& user : tenant.users) {
+      const std::optional<uint32_t> number = UserNumber(user);
+      if (number) entry.users.insert(*number);
+      if (!number) unknown.push_back(absl::StrCat("tenants.", tenant.name, ".users: '", user, "': no such user"));
+    }
+    for (const std::string& group : tenant.groups) {
+      const std::optional<uint32_t> number = GroupNumber(group);
+      if (number) entry.groups.insert(*number);
+      if (!number) unknown.push_back(absl::StrCat("tenants.", tenant.name, ".groups: '", group, "': no such group"));
+    }
+    map.entries_.push_back(std::move(entry));
+  }
+  if (!unknown.empty()) return absl::InvalidArgumentError(absl::StrJoin(unknown, "; "));
+  return map;
+}
+
+absl::StatusOr<std::string> TenantMap::TenantOf(const PeerCredentials& peer, absl::string_view own) const {
+  if (entries_.empty()) return kDefaultTenant;
+  for (const Entry& entry : entries_) {
+    if (own.empty() ? entry.Lists(peer)
+                    : entry.name == own && ((entry.users.empty() && entry.groups.empty()) || entry.Lists(peer))) {
+      return entry.name;
+    }
+  }
+  // Who other tenants are is not for everybody.
+  const std::string who = absl::StrCat("uid ", peer.uid, ", gid ", peer.gid);
+  if (own.empty()) {
+    return absl::PermissionDeniedError(absl::StrCat(
+        who, " is of no tenant of node ", node_, "; its operator must add the user to `users`, or a group of it to ",
+        "`groups`, of a tenant in the daemon's configuration (`tenants`), or let it use the sockets of a tenant"));
+  }
+  return absl::PermissionDeniedError(
+      absl::StrCat(who, " is not of tenant ", own, ", whose socket this is; the operator of node ", node_,
+                   " must add the user to `users`, or a group of it to `groups`, of that tenant in the daemon's ",
+                   "configuration (`tenants`)"));
+}
+
+}  // namespace railsd

@@ -1,0 +1,232 @@
+#!/usr/bin/env python3
+"""Tenants on real daemons: who a client is, what it may have, and that nobody sees or disturbs the others. Root only:
+clients of other users are needed."""
+
+import os
+import stat
+import unittest
+
+import harness
+from harness import MIB, clusters
+
+RED, BLUE, STRANGER = 64001, 64002, 64003  # numbers that nobody has
+
+
+def as_user(number, groups=""):
+    """What comes before a program that a user runs."""
+    extra = ["--groups", groups] if groups else ["--clear-groups"]
+    return ["setpriv", f"--reuid={number}", f"--regid={number}", *extra]
+
+
+@unittest.skipIf(os.geteuid() != 0, "only root may be other users")
+class Tenants(harness.ClusterTest):
+    settings = clusters.Settings(nodes=2, rails=2, speed="1gbit", sections={"tenants": [
+        {"name": "red", "users": [str(RED)], "quota": {"sessions": 3, "segments": 6, "segment_bytes": "8MiB", "jobs": 2,
+                                                        "jobs_per_second": 1000}},
+        {"name": "blue", "groups": [str(BLUE)]},
+        {"name": "box"},
+    ]})
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        os.chmod(cls.cluster.folder, 0o755)  # the sockets are below
+
+    def client(self, user, node=0, own="", groups=""):
+        """A trainer of that user, not connected yet, and the socket directory to use."""
+        trainer = harness.Trainer(command=[*as_user(user, groups), str(harness.trainer_program())])
+        self.addCleanup(trainer.kill)
+        sockets = self.cluster.nodes[node].sockets
+        return trainer, str(sockets / "tenants" / own if own else sockets)
+
+    def connected(self, user, node=0, own="", groups=""):
+        trainer, sockets = self.client(user, node, own, groups)
+        trainer.must(do="connect", socket_dir=sockets)
+        return trainer
+
+    def connect(self, user, node=0, own="", groups=""):
+        """One that may be refused. The client tries again for a while: the daemon could be starting."""
+        trainer, sockets = self.client(user, node, own, groups)
+        return trainer.do(do="connect", socket_dir=sockets, timeout=0.1)
+
+    def pair(self, user, group, own="", seed=1):
+        """Two ranks on two nodes with a group and 1 MiB each way."""
+        trainers = [self.connected(user, node, own) for node in range(2)]
+        for rank, trainer in enumerate(trainers):
+            trainer.segment("s", MIB, seed=seed + rank)
+            trainer.segment("r", MIB)
+        for answer in harness.join(trainers, group, key="key"):
+            self.assertTrue(answer["ok"], answer)
+        return trainers
+
+    def submit(self, trainers, rank, group, job):
+        other = str(1 - rank)
+        return trainers[rank].do(do="submit", group=group, job=job, sends={other: [["s", 0, MIB]]},
+                                 receives={other: [["r", 0, MIB]]})
+
+    def exchange(self, trainers, group, job, seed=1):
+        """A whole job; every byte is looked at."""
+        for rank in range(2):
+            answer = self.submit(trainers, rank, group, job)
+            self.assertTrue(answer["ok"], answer)
+        for rank, trainer in enumerate(trainers):
+            self.assertEqual(trainer.must(do="wait", job=job)["code"], "OK")
+            self.assertEqual(trainer.wrong_bytes("r", 0, MIB, seed=seed + 1 - rank), 0)
+
+    def tenant(self, name, node=0):
+        tenants = self.cluster.ctl_json(self.cluster.nodes[node], "tenants")["tenants"]
+        return next(tenant for tenant in tenants if tenant["name"] == name)
+
+    def in_use(self, name, quota, node=0):
+        return self.tenant(name, node)["quotas"][quota]["in_use"]
+
+    def refused(self, name, quota):
+        return self.tenant(name)["quotas"][quota]["refused"]
+
+    def tearDown(self):
+        self.doCleanups()
+        self.wait_idle()
+        for name in ("red", "blue", "box"):
+            used = {kind: quota["in_use"] for kind, quota in self.tenant(name)["quotas"].items()
+                    if kind != "jobs_per_second"}
+            self.assertEqual(set(used.values()), {0}, (name, used))
+
+    def test_who_is_of_which_tenant(self):
+        self.connected(RED)
+        self.connected(BLUE)
+        self.connected(STRANGER, groups=str(BLUE))  # by a supplementary group
+        self.connected(STRANGER, own="blue", groups=str(BLUE))
+        self.connected(0, own="box")  # as root of a container
+        tenants = sorted((session["uid"], session["tenant"]) for session in self.status(0)["sessions"])
+        self.assertEqual(tenants, [(0, "box"), (RED, "red"), (BLUE, "blue"), (STRANGER, "blue"), (STRANGER, "blue")])
+        text = self.cluster.ctl(self.cluster.nodes[0], "tenants").stdout
+        self.assertRegex(text, r"red +1 of 3 +0 of 6 +0 B of 8.*MiB")
+
+    def test_who_is_of_none_is_refused(self):
+        before = self.sample(self.scrape(0), "railsd_descriptor_denied_total")
+        answer = self.connect(STRANGER)
+        self.assertEqual(answer["code"], "PERMISSION_DENIED", answer)
+        self.assertIn(f"uid {STRANGER}, gid {STRANGER} is of no tenant of node n0", answer["message"])
+        self.assertIn("`users`", answer["message"])
+        for other in ("red", "blue", "box"):
+            self.assertNotIn(other, answer["message"])
+        self.assertEqual(self.connect(RED, own="blue")["code"], "PERMISSION_DENIED")
+        self.assertGreaterEqual(self.sample(self.scrape(0), "railsd_descriptor_denied_total"), before + 2)
+        self.assertIn("session_denied pid=", self.cluster.nodes[0].log.read_text())
+        # The folder of a tenant that lists nobody is closed.
+        self.assertEqual(self.connect(STRANGER, own="box")["code"], "PERMISSION_DENIED")
+        folder = self.cluster.nodes[0].sockets / "tenants"
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
+        self.assertEqual(modes, {"red": 0o755, "blue": 0o755, "box": 0o700})
+
+    def test_same_group_and_key_of_two_tenants(self):
+        red = self.connected(RED, 0)
+        blue = self.connected(BLUE, 1)
+        for rank, trainer in enumerate((red, blue)):
+            trainer.send(do="join", group="g", world=2, rank=rank, key="key", timeout=1)
+        for trainer in (red, blue):
+            answer = trainer.receive()
+            self.assertEqual(answer["code"], "DEADLINE_EXCEEDED", answer)
+            self.assertIn("1 of 2 ranks have joined", answer["message"])
+        first, second = self.pair(RED, "g"), self.pair(BLUE, "g", seed=11)
+        groups = [(group["tenant"], group["name"]) for group in self.status(0)["groups"]]
+        self.assertEqual(sorted(groups), [("blue", "g"), ("red", "g")])
+        self.exchange(first, "g", "j", seed=1)
+        self.exchange(second, "g", "j", seed=11)
+
+    def test_its_own_folder_works(self):
+        self.exchange(self.pair(0, "boxed", own="box"), "boxed", "j")
+        self.exchange(self.pair(RED, "own", own="red"), "own", "j")
+        self.assertGreaterEqual(self.tenant("box")["jobs_done"], 1)
+        self.assertGreaterEqual(self.tenant("box", 1)["bytes_received"], MIB)
+
+    def test_each_quota_refuses_and_others_go_on(self):
+        blue = self.pair(BLUE, "blue", seed=21)
+        red = self.pair(RED, "red")
+        self.exchange(blue, "blue", "before", seed=21)
+
+        with self.subTest("sessions"):
+            more = [self.connected(RED), self.connected(RED)]
+            answer = self.connect(RED)
+            self.assertEqual(answer["code"], "RESOURCE_EXHAUSTED", answer)
+            self.assertIn("tenants.red.quota.sessions: tenant red may have 3, 3 in use", answer["message"])
+            self.exchange(blue, "blue", "sessions", seed=21)
+            for trainer in more:
+                trainer.kill()
+            harness.eventually(lambda: self.in_use("red", "sessions") == 1, "sessions are given back")
+
+        with self.subTest("segments"):
+            for number in range(4):
+                red[0].segment(f"x{number}", 4096)
+            answer = red[0].do(do="segment", name="x", bytes=4096)
+            self.assertEqual(answer["code"], "RESOURCE_EXHAUSTED", answer)
+            self.assertIn("tenants.red.quota.segments: tenant red may have 6, 6 in use", answer["message"])
+            self.exchange(blue, "blue", "segments", seed=21)
+            for number in range(4):
+                red[0].must(do="drop", name=f"x{number}")
+            harness.eventually(lambda: self.in_use("red", "segments") == 2, "segments are given back")
+
+        with self.subTest("segment_bytes"):
+            answer = red[0].do(do="segment", name="x", bytes=6 * MIB + 1)
+            self.assertEqual(answer["code"], "RESOURCE_EXHAUSTED", answer)
+            self.assertIn("tenants.red.quota.segment_bytes", answer["message"])
+            red[0].segment("x", 6 * MIB)
+            self.exchange(blue, "blue", "bytes", seed=21)
+            red[0].must(do="drop", name="x")
+            harness.eventually(lambda: self.in_use("red", "segment_bytes") == 2 * MIB, "bytes are given back")
+
+        with self.subTest("jobs"):
+            for job in ("one", "two"):
+                self.assertTrue(self.submit(red, 0, "red", job)["ok"])
+            answer = self.submit(red, 0, "red", "three")
+            self.assertEqual(answer["code"], "RESOURCE_EXHAUSTED", answer)
+            self.assertIn("tenants.red.quota.jobs: tenant red may have 2, 2 in use", answer["message"])
+            self.exchange(blue, "blue", "jobs", seed=21)
+            for job in ("one", "two"):
+                self.assertTrue(self.submit(red, 1, "red", job)["ok"])
+            for trainer in red:
+                for job in ("one", "two"):
+                    self.assertEqual(trainer.must(do="wait", job=job)["code"], "OK")
+            self.exchange(red, "red", "three")  # the number that was refused
+
+        self.assertEqual([self.refused("red", kind) for kind in ("sessions", "segments", "segment_bytes", "jobs")],
+                         [1, 1, 1, 1])
+        self.assertEqual(self.sample(self.scrape(0), "railsd_tenant_refused_total", tenant="red", quota="jobs"), 1)
+        self.assertEqual(self.sample(self.scrape(0), "railsd_tenant_refused_total", tenant="blue"), 0)
+
+    def test_a_reload_changes_quotas_only(self):
+        node = self.cluster.nodes[0]
+        config = self.cluster.config(node)
+        written = node.config.read_text()
+        self.addCleanup(lambda: (node.config.write_text(written), self.cluster.ctl_json(node, "reload")))
+        tenants = [dict(tenant) for tenant in config["tenants"]]
+        tenants[0]["quota"] = {**tenants[0]["quota"], "jobs": 0, "jobs_per_second": 1}
+        tenants[1]["groups"] = ["0"]
+        config["tenants"] = tenants
+        red = self.pair(RED, "rate")
+        node.config.write_text(clusters.yaml_text(config))
+        report = self.cluster.ctl_json(node, "reload")
+        self.assertEqual([(c["key"], c["before"], c["after"]) for c in report["applied"]],
+                         [("tenants.red.quota.jobs", "2", "0"),
+                          ("tenants.red.quota.jobs_per_second", "1000", "1")])
+        self.assertEqual([c["key"] for c in report["needs_restart"]], ["tenants.blue.groups"])
+        self.connected(BLUE)
+        answers = [self.submit(red, 0, "rate", f"j{number}") for number in range(20)]
+        refused = [answer for answer in answers if not answer["ok"]]
+        self.assertTrue(refused, answers)
+        self.assertEqual(refused[0]["code"], "RESOURCE_EXHAUSTED")
+        self.assertIn("tenants.red.quota.jobs_per_second", refused[0]["message"])
+
+
+class Unknown(unittest.TestCase):
+    def test_users_that_are_none_end_the_start(self):
+        settings = clusters.Settings(nodes=1, rails=1, patience=5,
+                                     sections={"tenants": [{"name": "a", "users": ["no-such-user"]}]})
+        cluster = clusters.Cluster(settings, build=harness.BUILD)
+        with self.assertRaises(clusters.ClusterError) as failed, cluster:
+            pass
+        self.assertIn("tenants.a.users: 'no-such-user': no such user", str(failed.exception))
+
+
+if __name__ == "__main__":
+    harness.main()
