@@ -4,6 +4,7 @@ clients of other users are needed."""
 
 import os
 import stat
+import tempfile
 import unittest
 
 import harness
@@ -118,6 +119,20 @@ class Tenants(harness.ClusterTest):
         folder = self.cluster.nodes[0].sockets / "tenants"
         modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
         self.assertEqual(modes, {"red": 0o755, "blue": 0o755, "box": 0o700})
+
+    def test_a_session_is_worth_nothing_on_another_tenants_socket(self):
+        sockets = self.cluster.nodes[0].sockets
+        for of, where, code in (("box", "tenants/box", None), ("box", ".", None),
+                                ("box", "tenants/blue", "UNAUTHENTICATED"), ("box", "tenants/red", "UNAUTHENTICATED")):
+            with self.subTest(session=of, socket=where), tempfile.TemporaryDirectory() as mixed:
+                os.symlink(sockets / "tenants" / of / "descriptors.sock", f"{mixed}/descriptors.sock")
+                os.symlink(sockets / where / "client.sock", f"{mixed}/client.sock")
+                trainer, _ = self.client(0)
+                answer = trainer.do(do="connect", socket_dir=mixed, timeout=1)
+                self.assertEqual(answer.get("code"), code, answer)
+                trainer.kill()
+        self.assertIn("session_of_another_tenant", self.cluster.nodes[0].log.read_text())
+        self.assertGreater(self.sample(self.scrape(0), "railsd_grpc_calls_total", code="unauthenticated"), 0)
 
     def test_same_group_and_key_of_two_tenants(self):
         red = self.connected(RED, 0)

@@ -289,6 +289,14 @@ TEST_F(TenantJobsTest, NothingOfAnotherTenantShows) {
       }
     }
   }
+  Buffer buffer(4096);
+  cluster_.AddSegment(0, a.trainer(0).session, 7, buffer);
+  std::vector<std::string> removed;
+  for (const uint32_t segment : {7u, 8u}) {
+    engine.RemoveSegment(stranger, SegmentId(segment), [&](absl::Status s) { removed.push_back(s.ToString()); });
+  }
+  EXPECT_THAT(removed, ::testing::ElementsAre("NOT_FOUND: segment_id: 7 is not a segment of this session",
+                                              "NOT_FOUND: segment_id: 8 is not a segment of this session"));
   // Nor did it change anything.
   Submit(a, 1, 1);
   cluster_.Run();
