@@ -191,6 +191,21 @@ def integration(result):
     ctest(result, "release", "integration")
 
 
+def python_tests(result, program):
+    """A program of Python tests; what it prints is shown as it comes, and its cases are counted."""
+    output = ""
+    with subprocess.Popen([sys.executable, program], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True, errors="replace") as run:
+        for line in run.stdout:
+            print(line, end="", flush=True)
+            output += line
+    failed = len(FAILED.findall(output))
+    result.passed += len(PASSED.findall(output))
+    result.failed += failed
+    if run.returncode != 0 and not failed:
+        result.fail(f"{program.name} ended with {run.returncode}")
+
+
 def package(result):
     """Makes the Debian packages, and tries them in clean roots and on a machine that boots."""
     if os.geteuid() != 0:
@@ -206,14 +221,7 @@ def package(result):
         result.fail("the packages")
         return
     for path in sorted((ROOT / "tests/package").glob("test_*.py")):
-        run = subprocess.run([sys.executable, path], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                             text=True, errors="replace", check=False)
-        say(run.stdout)
-        failed = len(FAILED.findall(run.stdout))
-        result.passed += len(PASSED.findall(run.stdout))
-        result.failed += failed
-        if run.returncode != 0 and not failed:
-            result.fail(f"{path.name} ended with {run.returncode}")
+        python_tests(result, path)
 
 
 def soak(result, options):
@@ -249,15 +257,7 @@ def docker(result):
             not build("release", ["railsctl", "railsd", "rails_test_trainer"])):
         result.fail("the packages")
         return
-    run = subprocess.Popen([sys.executable, ROOT / "tests/docker/run.py"], cwd=ROOT, stdout=subprocess.PIPE,
-                           stderr=subprocess.STDOUT, text=True, errors="replace")
-    output = ""
-    for line in run.stdout:
-        print(line, end="", flush=True)
-        output += line
-    result.passed, result.failed = len(PASSED.findall(output)), len(FAILED.findall(output))
-    if run.wait() != 0 and result.failed == 0:
-        result.fail(f"the Docker tests ended with {run.returncode}")
+    python_tests(result, ROOT / "tests/docker/run.py")
 
 
 def lint(result):

@@ -156,21 +156,29 @@ def join(trainers, group, key=""):
 
 @contextlib.contextmanager
 def thread_stopped(pid, name):
-    """The thread of that name stands still, the others of the process go on: ptrace(2). Root, or the process's parent."""
+    """The thread of that name stands still, the others of the process go on: ptrace(2). Root, or the process's parent.
+    Yields what has to be called again and again where the process may end meanwhile: the kernel keeps a traced thread
+    for its tracer."""
     libc = ctypes.CDLL(None, use_errno=True)
     tasks = Path(f"/proc/{pid}/task")
     thread = next(int(task.name) for task in tasks.iterdir() if (task / "comm").read_text().strip() == name)
+    wall = 0x40000000  # __WALL
 
     def ptrace(request):
         if libc.ptrace(ctypes.c_long(request), ctypes.c_long(thread), None, None) != 0:
             raise OSError(ctypes.get_errno(), f"ptrace({request:#x})")
+
+    def reap():
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(thread, wall | os.WNOHANG)
     ptrace(0x4206)  # PTRACE_SEIZE
     ptrace(0x4207)  # PTRACE_INTERRUPT
-    os.waitpid(thread, 0x40000000)  # __WALL
+    os.waitpid(thread, wall)
     try:
-        yield
+        yield reap
     finally:
-        ptrace(17)  # PTRACE_DETACH
+        with contextlib.suppress(ProcessLookupError):
+            ptrace(17)  # PTRACE_DETACH
 
 
 def footprint(pid):

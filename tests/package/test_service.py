@@ -1,9 +1,6 @@
 #!/usr/bin/env python3
 """The service on a machine that boots: start, readiness, reload, watchdog, restarts, drain, upgrade."""
 
-import contextlib
-import ctypes
-import os
 import tempfile
 import unittest
 from pathlib import Path
@@ -15,7 +12,6 @@ from harness import MIB, eventually
 CONFIG = "/etc/railsd/railsd.yaml"
 PEER_CONFIG = "/etc/railsd/peer.yaml"
 TRAINER = harness.ROOT / "build/release/tests/integration/rails_test_trainer"
-PTRACE_SEIZE, PTRACE_INTERRUPT, PTRACE_DETACH, WALL = 0x4206, 0x4207, 17, 0x40000000
 # Appended to the packaged file: two rails, and another node, which is a daemon of its own on the same machine.
 RAILS = """
 node: n0
@@ -33,32 +29,6 @@ control: {listen: "127.0.1.2:7471"}
 tls: {mode: plain_text}
 peers: {static: [{name: n0, control: "127.0.1.1:7471"}]}
 """
-
-
-@contextlib.contextmanager
-def thread_stopped(pid, thread):
-    """One thread of a process stands still, the others go on: ptrace(2). Yields what has to be called until the process
-    has ended: the kernel keeps a traced thread for its tracer."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    tasks = Path(f"/proc/{pid}/task")
-    number = next(int(task.name) for task in tasks.iterdir() if (task / "comm").read_text().strip() == thread)
-
-    def ptrace(request):
-        if libc.ptrace(ctypes.c_long(request), ctypes.c_long(number), None, None) != 0:
-            raise OSError(ctypes.get_errno(), f"ptrace({request:#x})")
-
-    def reap():
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(number, WALL | os.WNOHANG)
-
-    ptrace(PTRACE_SEIZE)
-    ptrace(PTRACE_INTERRUPT)
-    os.waitpid(number, WALL)
-    try:
-        yield reap
-    finally:
-        with contextlib.suppress(OSError):
-            ptrace(PTRACE_DETACH)
 
 
 class Service(debian.RootTest):
@@ -167,7 +137,7 @@ class Service(debian.RootTest):
 
     def test_6_a_rail_that_stands_still_brings_a_restart(self):
         pid, restarts = self.main_pid(), self.restart_count()
-        with thread_stopped(self.machine.outer_pid(pid), "rail-1") as reap:
+        with harness.thread_stopped(self.machine.outer_pid(pid), "rail-1") as reap:
             eventually(lambda: reap() or self.restarted(pid), "the watchdog restarts the daemon", patience=180)
         self.assertEqual(self.restart_count(), restarts + 1)
         self.assertIn("Watchdog timeout", self.machine.run("journalctl", "-u", "railsd", "--no-pager"))
