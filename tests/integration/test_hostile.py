@@ -5,6 +5,7 @@ import array
 import contextlib
 import os
 import random
+import resource
 import socket
 import threading
 
@@ -128,6 +129,40 @@ class Hostile(harness.ClusterTest):
         slack = 16  # the metrics server and gRPC keep a few connections until they time out
         harness.eventually(lambda: sum(harness.footprint(node.pid)["descriptors"].values())
                            <= sum(before["descriptors"].values()) + slack,
+                           lambda: f"descriptors now {harness.footprint(node.pid)}, before {before}")
+
+    def flood(self, address, count, first_bytes):
+        """So many connections at once, each of which has begun and goes no further."""
+        host, _, port = address.rpartition(":")
+        held = contextlib.ExitStack()
+        for _ in range(count):
+            connection = held.enter_context(socket.create_connection((host.strip("[]"), int(port)), timeout=60))
+            with contextlib.suppress(ConnectionError):  # it may be given up for a later one already
+                connection.sendall(first_bytes)
+        return held
+
+    def test_ten_thousand_connections(self):
+        """To the control port and to a rail; jobs begin, run and end meanwhile, and nothing is left of it."""
+        count = 1000 if harness.SLOW else 10_000
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        if most < count + 1000:
+            self.skipTest(f"a process may open {most} files, and {count} connections need more")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        node = self.cluster.nodes[0]
+        rail = self.cluster.ctl_json(node, "rails")["rails"][0]["address"]
+        before = harness.footprint(node.pid)
+        for name, address, first_bytes in (("control", self.cluster.addresses.control(0), b"PRI * HTTP/2.0\r\n\r\n"),
+                                           ("rail", rail, b"\x01RSHEL")):
+            with self.subTest(name), self.flood(address, count, first_bytes):
+                report = self.cluster.replay("--verify", "--workload", "uniform", "--bytes-per-rank", "4MiB",
+                                             "--steps", 2)
+                self.assertIs(report["verified"], True)
+                self.assertTrue(all(peer["up"] for peer in self.cluster.ctl_json(node, "peers")["peers"]))
+        refused = sum(int(rail["refused_connections"]) for rail in self.cluster.ctl_json(node, "rails")["rails"])
+        self.assertGreaterEqual(refused, count - 64, "those that gave way are counted")
+        self.wait_idle()
+        harness.eventually(lambda: sum(harness.footprint(node.pid)["descriptors"].values())
+                           <= sum(before["descriptors"].values()) + 16,
                            lambda: f"descriptors now {harness.footprint(node.pid)}, before {before}")
 
 
