@@ -87,6 +87,7 @@ absl::StatusOr<std::unique_ptr<DescriptorChannel>> DescriptorChannel::Open(const
   v1::DescriptorResponse response;
   UniqueFd pidfd;
   absl::Status status = channel->Exchange(request, -1, timeout, &response, &pidfd);
+  if (absl::IsPermissionDenied(status)) status.SetPayload(kSaidByDaemon, absl::Cord());
   if (!status.ok()) return status;
   const v1::OpenSessionResponse& opened = response.open_session();
   if (!response.has_open_session() || opened.token().empty()) {

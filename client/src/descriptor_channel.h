@@ -25,6 +25,10 @@ struct SessionHello {
   std::shared_ptr<DaemonLife> daemon;
 };
 
+// Payload of a PERMISSION_DENIED of DescriptorChannel::Open() that the daemon has answered, and will answer again: not
+// of a socket that has not got its mode yet.
+inline constexpr char kSaidByDaemon[] = "rails/said_by_daemon";
+
 // Thread-safe: one request at a time. The daemon keeps the session while this object lives.
 class DescriptorChannel {
  public:

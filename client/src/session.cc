@@ -16,8 +16,8 @@ constexpr absl::Duration kLongestPause = absl::Milliseconds(500);
 
 // Whether trying again may help: the daemon may be starting, or its sockets not have their modes yet.
 bool MayPass(const absl::Status& status) {
-  return absl::IsUnavailable(status) || absl::IsPermissionDenied(status) || absl::IsUnauthenticated(status) ||
-         absl::IsDeadlineExceeded(status);
+  if (absl::IsPermissionDenied(status)) return !status.GetPayload(kSaidByDaemon).has_value();
+  return absl::IsUnavailable(status) || absl::IsUnauthenticated(status) || absl::IsDeadlineExceeded(status);
 }
 
 }  // namespace
@@ -32,7 +32,8 @@ absl::StatusOr<std::shared_ptr<Session>> Session::Open(const ClientOptions& opti
   for (;;) {
     const absl::Duration left = std::max(deadline - absl::Now(), absl::Milliseconds(100));
     absl::StatusOr<std::shared_ptr<Session>> session = TryOpen(options, directory, left, watcher);
-    if (session.ok() || !MayPass(session.status())) return session;
+    if (session.ok()) return session;
+    if (!MayPass(session.status())) return absl::Status(session.status().code(), session.status().message());
     if (absl::Now() + pause >= deadline) {
       return absl::Status(session.status().code(), absl::StrCat(session.status().message(), " (tried for ",
                                                                 absl::FormatDuration(options.connect_timeout), ")"));

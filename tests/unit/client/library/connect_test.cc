@@ -72,6 +72,27 @@ TEST_F(ClientTest, LeaksNoDescriptorOverAHundredConnects) {
       << before << " before, " << OpenDescriptors() << " after";
 }
 
+// Connects to a socket that gives one connection one answer.
+absl::Status StatusAfter(const std::string& answer, absl::Duration connect_timeout) {
+  const TemporaryDirectory directory;
+  internal::UniqueFd listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strcpy(address.sun_path, (directory.path() + "/descriptors.sock").c_str());
+  EXPECT_EQ(bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  EXPECT_EQ(listen(listener.get(), 4), 0);
+  std::thread thread([&listener, &answer] {
+    const internal::UniqueFd peer(accept(listener.get(), nullptr, nullptr));
+    char packet[1024];
+    if (recv(peer.get(), packet, sizeof(packet), 0) > 0 && !answer.empty()) {
+      send(peer.get(), answer.data(), answer.size(), MSG_NOSIGNAL);
+    }
+  });
+  auto client = Client::Connect({.socket_dir = directory.path(), .connect_timeout = connect_timeout});
+  thread.join();
+  return client.status();
+}
+
 // Whoever sits on the socket: the client says what is wrong.
 TEST(ConnectTest, HostileAnswersAreErrors) {
   v1::DescriptorResponse no_token;
@@ -93,25 +114,19 @@ TEST(ConnectTest, HostileAnswersAreErrors) {
       {"", "closed the descriptor socket"},
   };
   for (const auto& [answer, says] : cases) {
-    const TemporaryDirectory directory;
-    internal::UniqueFd listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    std::strcpy(address.sun_path, (directory.path() + "/descriptors.sock").c_str());
-    ASSERT_EQ(bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-    ASSERT_EQ(listen(listener.get(), 4), 0);
-    std::thread thread([&listener, &answer = answer] {
-      const internal::UniqueFd peer(accept(listener.get(), nullptr, nullptr));
-      char packet[1024];
-      if (recv(peer.get(), packet, sizeof(packet), 0) > 0 && !answer.empty()) {
-        send(peer.get(), answer.data(), answer.size(), MSG_NOSIGNAL);
-      }
-    });
-    auto client = Client::Connect({.socket_dir = directory.path(), .connect_timeout = absl::ZeroDuration()});
-    thread.join();
-    EXPECT_FALSE(client.ok());
-    EXPECT_THAT(client.status().message(), HasSubstr(says)) << client.status();
+    const absl::Status status = StatusAfter(answer, absl::ZeroDuration());
+    EXPECT_FALSE(status.ok());
+    EXPECT_THAT(status.message(), HasSubstr(says)) << status;
   }
+}
+
+// Of no tenant: the daemon would say the same again. A second try would wait for an answer for ever.
+TEST(ConnectTest, WhatTheDaemonDeniesIsNotTriedAgain) {
+  v1::DescriptorResponse denied;
+  denied.set_code(static_cast<int>(absl::StatusCode::kPermissionDenied));
+  denied.set_message("uid 1 is of no tenant");
+  EXPECT_EQ(StatusAfter(denied.SerializeAsString(), absl::InfiniteDuration()),
+            absl::PermissionDeniedError("uid 1 is of no tenant"));
 }
 
 TEST_F(ClientTest, ForkedChildIsRefused) {
