@@ -267,9 +267,9 @@ int Lane::Pump() {
   return 0;
 }
 
-// Soft-RoCE of Linux 6.1 needs it: its requester looks whether an invalidation must wait for what is before it and notes
-// after that look that it waits (rxe_req.c, wait_fence). When the completer takes the last acknowledgement in between
-// (rxe_comp.c, do_complete), nobody runs the queue again: no packet is under way, so no timer minds it either.
+// Soft-RoCE of Linux 6.1 needs it: its requester looks whether an invalidation must wait for what is before it and
+// notes after that look that it waits (rxe_req.c, wait_fence). When the completer takes the last acknowledgement in
+// between (rxe_comp.c, do_complete), nobody runs the queue again: no packet is under way, so no timer minds it either.
 int Lane::WakeIfStill(bool* woken) {
   *woken = false;
   const bool waits = queue_.outstanding() > 0 && connected_ && !draining_;

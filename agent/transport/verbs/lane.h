@@ -122,7 +122,7 @@ class Lane {
   OrderList posted_;                  // entirely
   std::deque<LocalOperation> local_;  // go before orders: a READY waits for them
   std::deque<Posted> local_posted_;
-  uint32_t completed_before_ = 0;      // at the last WakeIfStill()
+  uint32_t completed_before_ = 0;  // at the last WakeIfStill()
   bool waited_before_ = false;
   bool ended_early_ = false;  // an order was put into posted_ whose last work request may be done
   bool busy_ = false;         // in RailContext::busy
