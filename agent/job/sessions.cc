@@ -44,7 +44,9 @@ absl::Status SessionTable::AddSegment(SessionId session_id, SegmentId id, std::s
     return absl::ResourceExhaustedError(absl::StrCat("limits.max_segments_per_session: the session has ",
                                                      session->segments.size(), " segments; remove one first"));
   }
-  if (length_bytes > limits_.max_segment_bytes_per_session - session->segment_bytes) {
+  const uint64_t limit_bytes = limits_.max_segment_bytes_per_session;
+  // The limit may have been lowered below what the session has.
+  if (session->segment_bytes > limit_bytes || length_bytes > limit_bytes - session->segment_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "limits.max_segment_bytes_per_session: the session has ", session->segment_bytes, " bytes, length_bytes ",
         length_bytes, " would pass the limit of ", limits_.max_segment_bytes_per_session));

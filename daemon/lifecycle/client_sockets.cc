@@ -7,6 +7,7 @@ namespace {
 
 // For the group only, where there is one.
 constexpr uint32_t kGroupSocketMode = 0660;
+constexpr uint32_t kOpenSocketMode = 0666;
 
 std::string GroupKeyOf(const TenantConfig& tenant) { return absl::StrCat("tenants.", tenant.name, ".socket_group"); }
 
@@ -31,9 +32,10 @@ absl::Status SetClientSocketAccess(const Config& config, const std::string& name
   absl::Status status = SetSocketAccess(absl::StrCat(config.socket_dir, "/", name), config.socket_mode,
                                         config.socket_group, "socket_group");
   for (const TenantConfig& tenant : config.tenants) {
+    // Without a group of its own the folder decides who comes in, and then the daemon, by its list.
     status.Update(SetSocketAccess(absl::StrCat(TenantSocketDir(config.socket_dir, tenant.name), "/", name),
-                                  tenant.socket_group.empty() ? config.socket_mode : kGroupSocketMode,
-                                  tenant.socket_group, GroupKeyOf(tenant)));
+                                  tenant.socket_group.empty() ? kOpenSocketMode : kGroupSocketMode, tenant.socket_group,
+                                  GroupKeyOf(tenant)));
   }
   return status;
 }

@@ -172,6 +172,15 @@ absl::Status SocketDirectory::PrepareFolder(const std::string& name) const {
 }
 
 absl::Status SetSocketAccess(const std::string& path, uint32_t mode, const std::string& group, const std::string& key) {
+  // Not through a link: who may write in a tenant's folder, such as root of a container, could put one there and have
+  // another file's access changed.
+  const UniqueFd place(open(path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+  struct stat info = {};
+  if (!place.valid() || fstat(place.get(), &info) != 0) return absl::ErrnoToStatus(errno, path);
+  if (!S_ISSOCK(info.st_mode) && !S_ISDIR(info.st_mode)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, ": neither a socket nor a folder; somebody has replaced it"));
+  }
   if (!group.empty()) {
     uint32_t number = 0;
     if (!absl::SimpleAtoi(group, &number)) {
@@ -181,12 +190,15 @@ absl::Status SetSocketAccess(const std::string& path, uint32_t mode, const std::
       }
       number = entry->gr_gid;
     }
-    if (chown(path.c_str(), static_cast<uid_t>(-1), number) != 0) {
+    if (fchownat(place.get(), "", static_cast<uid_t>(-1), number, AT_EMPTY_PATH) != 0) {
       return absl::ErrnoToStatus(errno, absl::StrCat(key, ": cannot give ", path, " to group ", group,
                                                      "; is the daemon's user a member of it?"));
     }
   }
-  if (chmod(path.c_str(), mode) != 0) return absl::ErrnoToStatus(errno, absl::StrCat(path, ": chmod"));
+  // fchmod(2) does not take such a descriptor; its name in /proc leads to the same file.
+  if (chmod(absl::StrCat("/proc/self/fd/", place.get()).c_str(), mode) != 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat(path, ": chmod"));
+  }
   return absl::OkStatus();
 }
 

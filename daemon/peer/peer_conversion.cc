@@ -349,7 +349,7 @@ absl::StatusOr<HelloFacts> HelloFrom(const pb::Hello& in, const std::string& own
   HelloFacts out;
   if (in.data_key_share().size() != out.hello.data_key_share.size()) {
     return Invalid(absl::StrCat(both, "data_key_share: ", in.data_key_share().size(), " bytes, not ",
-                                out.hello.data_key_share.size()));
+                                out.hello.data_key_share.size(), "; is its railsd an older one?"));
   }
   std::memcpy(out.hello.data_key_share.data(), in.data_key_share().data(), in.data_key_share().size());
   out.software = in.software();

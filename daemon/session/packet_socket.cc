@@ -109,10 +109,11 @@ absl::StatusOr<UniqueFd> ListenAt(const std::string& path, uint32_t mode) {
   memcpy(address.sun_path, path.data(), path.size());
   UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket.valid()) return absl::ErrnoToStatus(errno, absl::StrCat(path, ": socket"));
+  // Before it has a name: a name could be made to lead elsewhere meanwhile. The umask may take more away.
+  if (fchmod(socket.get(), mode) != 0) return absl::ErrnoToStatus(errno, absl::StrCat(path, ": fchmod"));
   if (bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
     return absl::ErrnoToStatus(errno, absl::StrCat(path, ": bind"));
   }
-  if (chmod(path.c_str(), mode) != 0) return absl::ErrnoToStatus(errno, absl::StrCat(path, ": chmod"));
   if (listen(socket.get(), 128) != 0) return absl::ErrnoToStatus(errno, absl::StrCat(path, ": listen"));
   return socket;
 }

@@ -4,6 +4,7 @@
 #include <openssl/bio.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>
+#include <openssl/ssl.h>
 #include <openssl/x509.h>
 #include <openssl/x509_vfy.h>
 #include <openssl/x509v3.h>
@@ -38,6 +39,7 @@ using Key = std::unique_ptr<EVP_PKEY, Freer<&EVP_PKEY_free>>;
 using CertificateList = std::unique_ptr<STACK_OF(X509), Freer<&FreeCertificates>>;
 using Store = std::unique_ptr<X509_STORE, Freer<&X509_STORE_free>>;
 using StoreContext = std::unique_ptr<X509_STORE_CTX, Freer<&X509_STORE_CTX_free>>;
+using Context = std::unique_ptr<SSL_CTX, Freer<&SSL_CTX_free>>;
 using Names = std::unique_ptr<GENERAL_NAMES, Freer<&GENERAL_NAMES_free>>;
 
 // A bound on what one file may make this process parse.
@@ -136,6 +138,20 @@ absl::Status CheckTimes(const X509* certificate, absl::string_view key, const st
   return absl::OkStatus();
 }
 
+// What OpenSSL refuses to use at its present level of security (short keys, weak digests) would be refused only when a
+// connection begins, with no word about the file.
+absl::Status CheckStrength(X509* certificate, EVP_PKEY* key, const TlsConfig& config) {
+  const Context context(SSL_CTX_new(TLS_method()));
+  if (context == nullptr) return absl::ResourceExhaustedError("tls: out of memory");
+  if (SSL_CTX_use_certificate(context.get(), certificate) == 1 && SSL_CTX_use_PrivateKey(context.get(), key) == 1) {
+    return absl::OkStatus();
+  }
+  const char* const reason = ERR_reason_error_string(ERR_peek_last_error());
+  ERR_clear_error();
+  return Wrong("certificate", config.certificate,
+               absl::StrCat("TLS does not use it: ", reason == nullptr ? "unknown reason" : reason));
+}
+
 // Do the certificates lead to the CA, for this use? When the first of them expires.
 absl::StatusOr<absl::Time> CheckChain(STACK_OF(X509) * certificates, STACK_OF(X509) * ca, const char* use,
                                       const TlsConfig& config, absl::Time now) {
@@ -187,6 +203,7 @@ absl::StatusOr<TlsFacts> CheckTlsMaterial(const TlsMaterial& material, const Tls
   const bool fits = X509_check_private_key(own, key.get()) == 1;
   ERR_clear_error();
   if (!fits) return Wrong("key", config.key, absl::StrCat("is not the key of the certificate ", config.certificate));
+  if (absl::Status status = CheckStrength(own, key.get(), config); !status.ok()) return status;
   if (absl::Status status = CheckTimes(own, "certificate", config.certificate, now); !status.ok()) return status;
   TlsFacts facts;
   facts.expires = absl::InfiniteFuture();

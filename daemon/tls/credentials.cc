@@ -40,6 +40,7 @@ class ReloadingServerCredentials final : public grpc::ServerCredentials {
     if (now == served_) return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_UNCHANGED;
     const grpc_ssl_pem_key_cert_pair pair = {now->key.c_str(), now->certificate.c_str()};
     *out = grpc_ssl_server_certificate_config_create(now->ca.c_str(), &pair, 1);
+    if (*out == nullptr) return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_FAIL;
     served_ = std::move(now);
     return GRPC_SSL_CERTIFICATE_CONFIG_RELOAD_NEW;
   }

@@ -128,8 +128,9 @@ class Tenants(harness.ClusterTest):
                 os.symlink(sockets / "tenants" / of / "descriptors.sock", f"{mixed}/descriptors.sock")
                 os.symlink(sockets / where / "client.sock", f"{mixed}/client.sock")
                 trainer, _ = self.client(0)
-                answer = trainer.do(do="connect", socket_dir=mixed, timeout=1)
-                self.assertEqual(answer.get("code"), code, answer)
+                answer = trainer.do(do="connect", socket_dir=mixed, timeout=10 if code is None else 3)
+                # It is tried again until the time is over, which may end the last try.
+                self.assertIn(answer.get("code"), (code, code and "DEADLINE_EXCEEDED"), answer)
                 trainer.kill()
         self.assertIn("session_of_another_tenant", self.cluster.nodes[0].log.read_text())
         self.assertGreater(self.sample(self.scrape(0), "railsd_grpc_calls_total", code="unauthenticated"), 0)

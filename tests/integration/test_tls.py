@@ -22,7 +22,7 @@ def hours_from_now(hours):
 
 
 class TlsTest(harness.ClusterTest):
-    settings = clusters.Settings(nodes=3, rails=2, speed="1gbit", tls=True, sections={"timeouts": {"peer_lost": "3s"}})
+    settings = clusters.Settings(nodes=3, rails=2, speed="1gbit", tls=True, sections={"timeouts": {"peer_lost": "30s"}})
 
     def setUp(self):
         self.folder = Path(tempfile.mkdtemp(dir=self.cluster.folder))  # of other certificates
@@ -182,12 +182,14 @@ class Expiry(TlsTest):
         folder.mkdir()
         for file in ("ca.pem", "ca.key"):
             (folder / file).write_bytes((self.cluster.folder / "pki" / file).read_bytes())
-        # Long enough for a daemon to start.
-        self.cluster.pki("issue", "n2", "--from", hours_from_now(-24 + 30 / 3600), "--days", 1, folder=folder)
+        self.cluster.pki("issue", "n2", folder=folder)
         self.restart(2, **self.cluster.tls_config("n2", folder))
-        self.cluster.wait_ready(25)
+        self.cluster.wait_ready(60)
         pair = self.pair("short", (0, 2))
         self.exchange(pair)
+        taken = self.count("railsd_tls_files_total", node=2, result="taken")
+        self.cluster.pki("issue", "n2", "--force", "--from", hours_from_now(-24 + 30 / 3600), "--days", 1, folder=folder)
+        eventually(lambda: self.count("railsd_tls_files_total", node=2, result="taken") > taken, "n2 takes it")
         eventually(lambda: "tls_certificate_expired" in self.log(2), "n2 says that its certificate has expired")
         self.exchange(pair)
         found = self.cluster.ctl(self.cluster.nodes[2], "doctor").stdout

@@ -13,7 +13,7 @@
 namespace railsd::tcp {
 namespace {
 
-constexpr int kMaxAcceptsPerTurn = 64;
+constexpr int kMaxAcceptsPerTurn = 16;
 constexpr Nanoseconds kAcceptPause = 100'000'000;  // when no descriptor is left
 
 // Reads towards a full greeting. 1: complete, 0: more to come, -1: the connection is gone (errno).
@@ -83,6 +83,28 @@ void TcpRail::Discard(std::unique_ptr<Connection>& connection) {
 
 // --- Connections that others dial ---
 
+// The oldest gives way that has not said who it is, although what it has sent was looked at first: strangers who only
+// connect must not push out peers. There is room for both connections of every peer at both ends of a bad moment.
+void TcpRail::MakeRoomForHalfOpen() {
+  const size_t most = std::max(options_.max_half_open, 4 * peers_.size());
+  while (half_open_.size() >= most) {
+    auto victim = std::find_if(half_open_.begin(), half_open_.end(),
+                               [](const auto& connection) { return connection->greeted == nullptr; });
+    if (victim != half_open_.end()) {
+      Connection* const silent = victim->get();
+      OnHalfOpen(*silent);
+      victim = std::find_if(half_open_.begin(), half_open_.end(),
+                            [&](const auto& connection) { return connection.get() == silent; });
+      if (victim == half_open_.end() || silent->greeted != nullptr) continue;
+    } else {
+      victim = half_open_.begin();
+    }
+    Context::Add(context_.counters.refused_connections, 1);
+    Discard(*victim);
+    half_open_.erase(victim);
+  }
+}
+
 void TcpRail::AcceptAll() {
   for (int i = 0; i < kMaxAcceptsPerTurn; ++i) {
     UniqueFd fd(::accept4(listener_.fd.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
@@ -96,11 +118,7 @@ void TcpRail::AcceptAll() {
       Arm(Now() + kAcceptPause);
       return;
     }
-    if (half_open_.size() >= options_.max_half_open) {
-      Context::Add(context_.counters.refused_connections, 1);
-      Discard(half_open_.front());
-      half_open_.pop_front();
-    }
+    MakeRoomForHalfOpen();
     TuneAccepted(fd.get(), tuning_);
     auto connection = std::make_unique<Connection>();
     connection->fd = std::move(fd);

@@ -126,6 +126,7 @@ class TcpRail final : public RailTransport {
   void Rearm(Connection& connection, uint32_t events);
   void Discard(std::unique_ptr<Connection>& connection);
   void AcceptAll();
+  void MakeRoomForHalfOpen();
   void OnHalfOpen(Connection& connection);
   bool OnHello(Connection& connection);
   bool Welcome(Connection& connection, const Hello& hello, const Peer* peer, Refusal refusal);

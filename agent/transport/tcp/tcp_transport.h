@@ -20,18 +20,18 @@ struct TcpOptions {
   RailIndex rail;
   std::string node;  // this one; at most 255 bytes
   BootId boot;
-  std::string listen_address;                           // "ip", "ip:port", "[ip6]:port"; port 0 or absent: any
-  std::string interface;                                // SO_BINDTODEVICE when not empty; needs CAP_NET_RAW
-  uint64_t frame_bytes = 0;                             // 0: about 1 ms of the rail's speed, 64 KiB to 1 MiB
-  uint64_t speed_bytes_per_s = 0;                       // 0: unknown, take it for fast
-  size_t max_posted_orders = 1024;                      // posted, or done with the event not taken
-  size_t max_receive_events = 1024;                     // receiving pauses while so many were not taken
-  size_t max_half_open = 64;                            // accepted connections without a HELLO; the oldest gives way
-  int send_buffer_bytes = 0;                            // of a connection; 0: the kernel's own tuning
-  int receive_buffer_bytes = 0;                         // of a connection; 0: the kernel's own tuning
+  std::string listen_address;        // "ip", "ip:port", "[ip6]:port"; port 0 or absent: any
+  std::string interface;             // SO_BINDTODEVICE when not empty; needs CAP_NET_RAW
+  uint64_t frame_bytes = 0;          // 0: about 1 ms of the rail's speed, 64 KiB to 1 MiB
+  uint64_t speed_bytes_per_s = 0;    // 0: unknown, take it for fast
+  size_t max_posted_orders = 1024;   // posted, or done with the event not taken
+  size_t max_receive_events = 1024;  // receiving pauses while so many were not taken
+  size_t max_half_open = 64;         // accepted connections without a proof; see MakeRoomForHalfOpen()
+  int send_buffer_bytes = 0;         // of a connection; 0: the kernel's own tuning
+  int receive_buffer_bytes = 0;      // of a connection; 0: the kernel's own tuning
   absl::Duration min_back_off = absl::Milliseconds(5);  // between attempts to connect; doubles
   absl::Duration max_back_off = absl::Seconds(1);
-  absl::Duration handshake_time = absl::Seconds(3);  // from connecting to the answer; at either end
+  absl::Duration handshake_time = absl::Seconds(3);  // from connecting to the answer, or to the proof
   absl::Duration peer_silence = absl::Seconds(10);   // a peer that answers nothing for so long is gone
   // Until when a peer that is up may say what arrived over a connection that broke; then nobody knows.
   absl::Duration answer_patience = absl::Seconds(10);

@@ -7,6 +7,8 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "agent/job/sessions.h"
+#include "tests/support/test_memory.h"
 #include "tests/unit/agent/job/cluster.h"
 
 namespace railsd::testing {
@@ -31,6 +33,16 @@ class TenantTest : public ::testing::Test {
   uint64_t Refused(const Tenant& tenant, QuotaKind kind) const { return tenant.View(now_).refused[kind]; }
   absl::Time now_ = absl::UnixEpoch();
 };
+
+TEST(SessionLimitsTest, ALimitBelowWhatASessionHasStaysALimit) {
+  AgentLimits limits;
+  TenantTable tenants({}, nullptr);
+  SessionTable sessions(limits, &tenants);
+  const SessionId session = sessions.Open({.tenant = "t"}).value();
+  ASSERT_TRUE(sessions.AddSegment(session, SegmentId(1), MakeSegment(8192)).ok());
+  limits.max_segment_bytes_per_session = 4096;  // as a reload may
+  ExpectRefused(sessions.AddSegment(session, SegmentId(2), MakeSegment(4096, 2)), "would pass the limit of 4096");
+}
 
 TEST_F(TenantTest, WithoutQuotasNothingIsRefused) {
   Tenant tenant({"t", {}}, nullptr);

@@ -16,7 +16,7 @@ TEST_F(TcpHostileTest, WhatIsNoHelloIsClosedAndCounted) {
 }
 
 TEST_F(TcpHostileTest, ATruncatedHelloRunsOutOfTime) {
-  Build([](TcpOptions* options) { options->handshake_time = absl::Milliseconds(30); });
+  Build([](TcpOptions* options) { options->handshake_time = absl::Seconds(1); });
   UniqueFd fd = Connect();
   std::array<std::byte, kHelloBytes> bytes;
   EncodeHello(GoodHello(ConnectionKind::kBulk, 1), absl::MakeSpan(bytes));
@@ -26,7 +26,7 @@ TEST_F(TcpHostileTest, ATruncatedHelloRunsOutOfTime) {
 }
 
 TEST_F(TcpHostileTest, HalfAPairRunsOutOfTime) {
-  Build([](TcpOptions* options) { options->handshake_time = absl::Milliseconds(30); });
+  Build([](TcpOptions* options) { options->handshake_time = absl::Seconds(1); });
   UniqueFd fd = Connect();
   EXPECT_EQ(Greet(fd, GoodHello(ConnectionKind::kBulk, 1)).refusal, Refusal::kNone);
   EXPECT_TRUE(IsClosed(fd));
@@ -84,7 +84,7 @@ TEST_F(TcpHostileTest, AForgedProofIsRefusedAndCounted) {
   EXPECT_TRUE(IsClosed(garbage));
   EXPECT_EQ(Refused(), 3u);
   EXPECT_EQ(ProtocolErrors(), 3u);
-  EXPECT_THAT(notices_.back(), ::testing::HasSubstr("says that it is evil and did not prove it"));
+  EXPECT_THAT(notices_, ::testing::Contains(::testing::HasSubstr("says that it is evil and did not prove it")));
   // Whoever is there goes on as if nothing had been: no newer generation was believed.
   Send(honest.bulk, Frame(Header(1, 0, 0, 10), {0, FrameStatus::kOk}));
   EXPECT_TRUE(Until([&] { return Count(Kind::kReceived) == 1; }));
@@ -126,7 +126,7 @@ TEST_F(TcpHostileTest, AProofIsForItsOwnConnection) {
 }
 
 TEST_F(TcpHostileTest, ATruncatedProofRunsOutOfTime) {
-  Build([](TcpOptions* options) { options->handshake_time = absl::Milliseconds(100); });
+  Build([](TcpOptions* options) { options->handshake_time = absl::Seconds(1); });
   UniqueFd fd = Connect();
   const Spoken spoken = Speak(fd, GoodHello(ConnectionKind::kBulk, 1));
   const std::vector<std::byte> proof = spoken.ProofWith(kKey);
@@ -194,7 +194,7 @@ TEST_F(TcpHostileTest, AnAnswerThatProvesNothingIsNotBelieved) {
   Send(fd, bytes);
   EXPECT_TRUE(IsClosed(fd));
   EXPECT_EQ(ProtocolErrors(), 1u);
-  EXPECT_THAT(notices_.back(), ::testing::HasSubstr("did not prove that it is that node"));
+  EXPECT_THAT(notices_, ::testing::Contains(::testing::HasSubstr("did not prove that it is that node")));
   EXPECT_EQ(Count(Kind::kPeerUp), 0u);
 }
 
@@ -211,8 +211,35 @@ TEST_F(TcpHostileTest, AHalfPairThatIsGivenUpIsNone) {
   EXPECT_EQ(Count(Kind::kBadPeer), 0u);
 }
 
+TEST_F(TcpHostileTest, AFloodDoesNotPushOutWhoSpeaks) {
+  Build([](TcpOptions* options) {
+    options->max_half_open = 8;
+    options->handshake_time = absl::Minutes(1);
+  });
+  UniqueFd bulk = Connect();
+  const Spoken of_bulk = Speak(bulk, GoodHello(ConnectionKind::kBulk, 1));
+  UniqueFd small = Connect();
+  std::array<std::byte, kHelloBytes> hello;
+  EncodeHello(GoodHello(ConnectionKind::kSmall, 1), absl::MakeSpan(hello));
+  Send(small, hello);  // not looked at before the flood has come
+  std::vector<UniqueFd> idle;
+  for (int i = 0; i < 50; ++i) idle.push_back(Connect());
+  ASSERT_TRUE(Until([&] { return Refused() >= 44; }));
+  Spoken of_small;
+  of_small.hello = hello;
+  ASSERT_TRUE(Until([&] { return Read(small, absl::MakeSpan(of_small.in)) == static_cast<ssize_t>(kAnswerBytes); }));
+  Send(bulk, of_bulk.ProofWith(kKey));
+  Send(small, of_small.ProofWith(kKey));
+  OpenZone();
+  Send(bulk, Frame(Header(1, 0, 0, 10), {0, FrameStatus::kOk}));
+  EXPECT_TRUE(Until([&] { return Count(Kind::kReceived) == 1; }));
+}
+
 TEST_F(TcpHostileTest, AFloodOfIdleConnectionsIsBounded) {
-  Build([](TcpOptions* options) { options->max_half_open = 8; });
+  Build([](TcpOptions* options) {
+    options->max_half_open = 8;
+    options->handshake_time = absl::Minutes(1);
+  });
   std::vector<UniqueFd> idle;
   for (int i = 0; i < 100; ++i) {
     idle.push_back(Connect());

@@ -85,7 +85,8 @@ TEST_F(ProcessTest, WrongCommandLinesAreUsage) {
 }
 
 TEST_F(ProcessTest, AnUnknownCommandIsNamedBesideThoseThereAre) {
-  EXPECT_THAT(Run("nonsense --socket-dir /x").err, HasSubstr("no command 'nonsense'; the commands are status, tenants, rails"));
+  EXPECT_THAT(Run("nonsense --socket-dir /x").err,
+              HasSubstr("no command 'nonsense'; the commands are status, tenants, rails"));
   EXPECT_THAT(Run("nonsense").err, Not(HasSubstr("worker")));
   EXPECT_THAT(Run("").err, HasSubstr("is required"));
 }

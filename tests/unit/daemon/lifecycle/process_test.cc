@@ -55,6 +55,25 @@ TEST_F(SocketDirectoryTest, StaleSocketsAreReplacedAndLivingOnesAreNot) {
   EXPECT_NE(access((path_ + "/descriptors.sock").c_str(), F_OK), 0);
 }
 
+// Somebody who may write in a folder of sockets puts a link to another file where a socket was.
+TEST_F(SocketDirectoryTest, AccessIsNotChangedThroughALink) {
+  ASSERT_EQ(mkdir(path_.c_str(), 0755), 0);
+  const std::string secret = base_ + "/secret", link = path_ + "/client.sock";
+  std::ofstream(secret) << "key";
+  ASSERT_EQ(chmod(secret.c_str(), 0600), 0);
+  ASSERT_EQ(symlink(secret.c_str(), link.c_str()), 0);
+  EXPECT_EQ(SetSocketAccess(link, 0666, "", "socket_group").code(), absl::StatusCode::kFailedPrecondition);
+  struct stat info;
+  ASSERT_EQ(stat(secret.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+  ASSERT_EQ(unlink(link.c_str()), 0);
+  const auto listener = ListenAt(link, 0600);
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  EXPECT_TRUE(SetSocketAccess(link, 0660, absl::StrCat(getegid()), "socket_group").ok());
+  ASSERT_EQ(stat(link.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0660u);
+}
+
 TEST_F(SocketDirectoryTest, WhatIsNoSocketIsNeverRemoved) {
   ASSERT_EQ(mkdir(path_.c_str(), 0755), 0);
   std::ofstream(path_ + "/client.sock") << "precious";

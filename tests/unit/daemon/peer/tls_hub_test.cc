@@ -138,7 +138,7 @@ TEST_F(TlsHubTest, NewFilesAreTakenWithoutLosingTheLink) {
   // What begins anew does so with the new ones: the link goes on, no message is lost.
   a.hub->BreakStreams("b");
   a.hub->Send("b", Numbered(2));
-  ASSERT_TRUE(Eventually([&] { return b.agent.message_count() == 2 && a.hub->counters().connects == 2; })) << a.Why();
+  ASSERT_TRUE(Eventually([&] { return b.agent.message_count() == 2 && a.hub->counters().connects >= 2; })) << a.Why();
   EXPECT_EQ(a.hub->counters().lost + b.hub->counters().lost, 0u);
   EXPECT_FALSE(a.agent.Saw("down b"));
 }
