@@ -225,6 +225,16 @@ class Faults(Scraped, harness.FabricTest):
                 del self.awaited["EngineQueueLong"]
                 return
 
+    def certificate_of_a_week(self):
+        """A node comes back with mutual TLS, and what it shows is about to expire."""
+        node = self.cluster.nodes[1]
+        self.cluster.pki("init")
+        self.cluster.pki("issue", node.name, "--days", 7)
+        self.cluster.stop_node(node)
+        node.config.write_text(clusters.yaml_text({**self.cluster.config(node), "tls": self.cluster.tls_config(node.name)}))
+        self.cluster.start_node(node)
+        self.shown("TlsCertificateExpires")
+
     def test_faults_are_shown(self):
         self.start([self.other_version()])
         self.awaited = {expression: expression for expression in expressions()
@@ -257,6 +267,7 @@ class Faults(Scraped, harness.FabricTest):
         self.assertEqual(self.cluster.ctl(self.cluster.nodes[0], "drain", "no-such-rail").returncode, 1)
         self.shown('code!="ok"')
         self.hang()
+        self.certificate_of_a_week()
         self.assertEqual(self.awaited, {})
 
 
