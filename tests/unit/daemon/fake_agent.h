@@ -16,10 +16,10 @@
 
 namespace railsd {
 
-// Polls until `condition` holds; false after ten seconds.
+// Polls until `condition` holds; false after a minute.
 template <typename Condition>
 bool Eventually(Condition condition) {
-  for (int i = 0; i < 10'000; ++i) {
+  for (int i = 0; i < 60'000; ++i) {
     if (condition()) return true;
     absl::SleepFor(absl::Milliseconds(1));
   }
