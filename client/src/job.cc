@@ -117,6 +117,9 @@ std::optional<JobCore::Result> JobCore::Ask(absl::Time deadline, absl::Time* tro
   const Step step = Digest(answer);
   const absl::Time now = absl::Now();
   absl::MutexLock lock(&mutex_);
+  const auto ended = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return result_.has_value(); };
+  // Another thread may be at it, and gives segments back: it waits for nobody.
+  if (step == Step::kFinished) mutex_.Await(absl::Condition(&ended));
   --asking_;
   if (result_.has_value()) return *result_;
   if (step == Step::kPending) {
@@ -134,7 +137,6 @@ std::optional<JobCore::Result> JobCore::Ask(absl::Time deadline, absl::Time* tro
   }
   if (now >= deadline) return Unfinished();
   // If the daemon is gone, the watcher ends the job now.
-  const auto ended = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return result_.has_value(); };
   mutex_.AwaitWithDeadline(absl::Condition(&ended), std::min(deadline, now + kFirstPause * 4));
   if (result_.has_value()) return *result_;
   return std::nullopt;
@@ -217,13 +219,17 @@ void JobCore::Finish(Result result, bool quiescent) {
   std::vector<std::function<void(Result)>> callbacks;
   {
     absl::MutexLock lock(&mutex_);
-    if (result_.has_value()) return;
+    if (std::exchange(finishing_, true)) return;
     segments.swap(segments_);
-    if (!quiescent) {
-      for (const auto& segment : segments) segment->Poison(session_->hello().daemon);
-    }
-    // Before anybody sees the end: a segment that only this job held is given back by then.
-    segments.clear();
+  }
+  if (!quiescent) {
+    for (const auto& segment : segments) segment->Poison(session_->hello().daemon);
+  }
+  // Before anybody sees the end: a segment that only this job held is given back by then. Not under the lock, since
+  // that is a call, within which gRPC may run what belongs to other jobs.
+  segments.clear();
+  {
+    absl::MutexLock lock(&mutex_);
     result_ = result;
     callbacks.swap(callbacks_);
   }

@@ -59,6 +59,7 @@ class JobCore : public std::enable_shared_from_this<JobCore> {
   const v1::JobId id_;
   mutable absl::Mutex mutex_;
   std::vector<std::shared_ptr<SegmentCore>> segments_ ABSL_GUARDED_BY(mutex_);
+  bool finishing_ ABSL_GUARDED_BY(mutex_) = false;  // by one thread, which sets the result
   std::optional<Result> result_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::function<void(Result)>> callbacks_ ABSL_GUARDED_BY(mutex_);
   bool told_ ABSL_GUARDED_BY(mutex_) = false;      // a report comes unasked

@@ -46,8 +46,8 @@ absl::StatusOr<std::shared_ptr<SegmentCore>> SegmentTable::Add(SharedMemory memo
 }
 
 absl::Status SegmentTable::Use(std::shared_ptr<Session> session) {
+  std::vector<std::shared_ptr<SegmentCore>> cores;  // outlives the lock: the last reference to one ends with a call
   absl::MutexLock sharing(&sharing_);
-  std::vector<std::shared_ptr<SegmentCore>> cores;
   {
     absl::MutexLock lock(&mutex_);
     for (const auto& [id, weak] : living_) {
