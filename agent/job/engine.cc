@@ -48,7 +48,7 @@ Engine::Engine(AgentOptions options, KeyShare share, std::vector<RailPort*> rail
               }),
       sprayer_({options_.plan.chunk_bytes, options_.late_binding && options_.plan.policy == Policy::kLpt,
                 options_.window_bytes},
-               &rails_, &peers_),
+               &rails_, &peers_, &tenants_),
       health_(options_.health, rails.size()),
       told_usable_(rails.size(), true),
       jobs_({&options_, &peers_, &sessions_, &groups_, &outbox_, &rails_, &sprayer_, &health_, copier_, observer_}),
@@ -298,7 +298,7 @@ void Engine::Retune(const AgentTuning& tuning) {
   options_.max_job_time = tuning.max_job_time;
   options_.max_join_time = tuning.max_join_time;
   options_.finished_jobs_kept = tuning.finished_jobs_kept;
-  tenants_.SetQuotas(tuning.tenants);
+  tenants_.Retune(tuning.tenants);
 }
 
 void Engine::FinishDrain() {
@@ -390,7 +390,8 @@ bool Engine::Step() {
 }
 
 absl::Time Engine::NextDeadline() const {
-  absl::Time next = std::min({jobs_.NextDeadline(), groups_.NextDeadline(), drain_deadline_, health_due_});
+  absl::Time next = std::min({jobs_.NextDeadline(), groups_.NextDeadline(), sprayer_.NextDeadline(),
+                              drain_deadline_, health_due_});
   // Full queues and closing sessions are looked at again soon even if no event comes.
   const bool retry = std::any_of(rails_.begin(), rails_.end(), [](const RailHandle& r) { return r.overflowing(); });
   if (retry || sweep_) next = std::min(next, now_ + absl::Milliseconds(1));

@@ -176,6 +176,7 @@ void JobTable::Accept(Submission submission, const Digest& digest, Group& group,
   const Rank rank = submission.rank;
   const JobKey key = submission.job;
   NodeJob& job = FindOrCreate(group, key);
+  job.tenant = session.tenant;
   group.ranks[rank.value()].last_seq = key.seq;
   ++session.active_parts;
   ++active_parts_;

@@ -16,6 +16,7 @@
 #include "agent/job/explanation.h"
 #include "agent/job/fenced_flow.h"
 #include "agent/job/submission.h"
+#include "agent/job/tenants.h"
 #include "agent/job/tracker.h"
 #include "agent/job/validate.h"
 #include "agent/transport/transport.h"
@@ -115,6 +116,7 @@ struct LocalCopy {
 struct NodeJob {
   JobKey key;
   JobTag tag;
+  Tenant* tenant = nullptr;  // of its group; known once a local rank has submitted
   absl::btree_map<Rank, RankPart> parts;
   absl::flat_hash_map<PeerIndex, PeerExchange> peers;
   std::deque<LocalCopy> copies;

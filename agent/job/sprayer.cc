@@ -17,49 +17,28 @@ constexpr uint64_t kMinPieceBytes = 64 << 10;
 constexpr uint64_t kWindowPieces = 3;
 // On fast rails more pieces are posted: whoever posts must not be woken more often than this.
 constexpr double kWindowSeconds = 1e-3;
-// A rail without work takes from another one only what that one would need longer for than this, and than this many
-// pieces: less is noise, and moving chunks for it would cost the evenness that the plan has made.
-constexpr double kStealSeconds = 10e-3;
-constexpr uint64_t kStealPieces = 3;
+// Of those while somebody of a higher priority is there, who must not wait for what is posted already.
+constexpr double kYieldingPart = 0.25;
 
 }  // namespace
 
-void RailHandle::Command(RailCommand command, bool wake) {
-  flush = flush || wake;
-  const bool receiving =
-      command.kind == RailCommand::Kind::kOpenZones || command.kind == RailCommand::Kind::kCloseZones;
-  std::deque<RailCommand>& overflow = receiving ? receiving_overflow : sending_overflow;
-  if (overflow.empty() && port->TryCommand(command)) return;
-  overflow.push_back(std::move(command));
-}
-
-bool RailHandle::TryPost(const SendOrder& order) {
-  if (!sending_overflow.empty()) return false;
-  RailCommand command;
-  command.kind = RailCommand::Kind::kPost;
-  command.order = order;
-  if (!port->TryCommand(std::move(command))) return false;
-  flush = true;
-  return true;
-}
-
-void RailHandle::Pump() {
-  for (std::deque<RailCommand>* overflow : {&receiving_overflow, &sending_overflow}) {
-    while (!overflow->empty() && port->TryCommand(overflow->front())) overflow->pop_front();
-  }
-  if (flush) port->Flush();
-  flush = overflowing();
-}
-
-Sprayer::Sprayer(const SprayerOptions& options, std::vector<RailHandle>* rails, PeerTable* peers)
-    : options_(options), rails_(rails), peers_(peers), rails_state_(rails->size()) {
+Sprayer::Sprayer(const SprayerOptions& options, std::vector<RailHandle>* rails, PeerTable* peers,
+                 const TenantTable* tenants)
+    : options_(options), rails_(rails), peers_(peers), tenants_(tenants), rails_state_(rails->size()) {
   for (size_t r = 0; r < rails->size(); ++r) {
-    RailState& rail = rails_state_[r];
-    const auto by_rate = static_cast<uint64_t>((*rails)[r].speed_bytes_per_s * kPieceSeconds);
-    rail.piece_bytes = std::clamp(by_rate, std::min(kMinPieceBytes, options.chunk_bytes), options.chunk_bytes);
-    const auto window = static_cast<uint64_t>((*rails)[r].speed_bytes_per_s * kWindowSeconds);
-    rail.window_bytes =
-        options.window_bytes > 0 ? options.window_bytes : std::max(kWindowPieces * rail.piece_bytes, window);
+    const double speed = (*rails)[r].speed_bytes_per_s;
+    const auto window = [&](double part) {
+      Window w;
+      const auto least = static_cast<uint64_t>(part * static_cast<double>(kMinPieceBytes));
+      w.piece_bytes = std::clamp(static_cast<uint64_t>(speed * part * kPieceSeconds),
+                                 std::min(least, options.chunk_bytes), options.chunk_bytes);
+      w.bytes = options.window_bytes > 0
+                    ? options.window_bytes
+                    : std::max(kWindowPieces * w.piece_bytes, static_cast<uint64_t>(speed * part * kWindowSeconds));
+      return w;
+    };
+    rails_state_[r].window = window(1);
+    rails_state_[r].yielding = window(kYieldingPart);
   }
 }
 
@@ -75,18 +54,35 @@ void Sprayer::FreeRun(Run* run) {
   run->next = std::exchange(free_runs_, run);
 }
 
-Sprayer::DestinationQueue& Sprayer::At(size_t rail, PeerIndex peer) {
-  std::vector<DestinationQueue>& destinations = rails_state_[rail].destinations;
-  if (peer.value() >= destinations.size()) destinations.resize(peers_->size());
-  return destinations[peer.value()];
+Sprayer::TenantQueues& Sprayer::Of(size_t rail, Tenant& tenant) {
+  std::vector<TenantQueues>& tenants = rails_state_[rail].tenants;
+  if (tenant.index() >= tenants.size()) tenants.resize(tenant.index() + 1);
+  TenantQueues& mine = tenants[tenant.index()];
+  mine.tenant = &tenant;
+  return mine;
 }
 
-void Sprayer::Push(size_t rail, PeerIndex peer, Run* run) {
-  DestinationQueue& queue = At(rail, peer);
+Sprayer::DestinationQueue& Sprayer::At(TenantQueues& mine, PeerIndex peer) {
+  if (peer.value() >= mine.destinations.size()) mine.destinations.resize(peers_->size());
+  return mine.destinations[peer.value()];
+}
+
+Sprayer::PeerWindow& Sprayer::WindowTo(size_t rail, PeerIndex peer) {
+  std::vector<PeerWindow>& peers = rails_state_[rail].peers;
+  if (peer.value() >= peers.size()) peers.resize(peers_->size());
+  return peers[peer.value()];
+}
+
+void Sprayer::Push(size_t r, PeerIndex peer, Run* run) {
+  RailState& rail = rails_state_[r];
+  TenantQueues& mine = Of(r, *run->job->tenant);
+  DestinationQueue& queue = At(mine, peer);
+  if (mine.queued_bytes == 0) mine.served = std::max(mine.served, rail.served);
   (queue.tail == nullptr ? queue.head : queue.tail->next) = run;
   queue.tail = run;
   queue.queued_bytes += run->left_bytes;
-  rails_state_[rail].queued_bytes += run->left_bytes;
+  mine.queued_bytes += run->left_bytes;
+  rail.queued_bytes += run->left_bytes;
 }
 
 void Sprayer::Queue(NodeJob* job, const SendFlow* flow, Rank source, ZoneRef zone, const PlanRun& planned,
@@ -118,13 +114,14 @@ void Sprayer::EraseFences(Gone gone) {
 }
 
 template <typename Gone>
-void Sprayer::EraseRuns(RailState& rail, DestinationQueue& queue, Gone gone) {
+void Sprayer::EraseRuns(RailState& rail, TenantQueues& mine, DestinationQueue& queue, Gone gone) {
   Run* run = std::exchange(queue.head, nullptr);
   queue.tail = nullptr;
   while (run != nullptr) {
     Run* next = std::exchange(run->next, nullptr);
     if (gone(*run)) {
       queue.queued_bytes -= run->left_bytes;
+      mine.queued_bytes -= run->left_bytes;
       rail.queued_bytes -= run->left_bytes;
       FreeRun(run);
     } else {
@@ -138,18 +135,21 @@ void Sprayer::EraseRuns(RailState& rail, DestinationQueue& queue, Gone gone) {
 void Sprayer::Drop(const NodeJob* job) {
   const auto gone = [&](const Run& run) { return run.job == job; };
   for (RailState& rail : rails_state_) {
-    for (DestinationQueue& queue : rail.destinations) EraseRuns(rail, queue, gone);
+    for (TenantQueues& mine : rail.tenants) {
+      for (DestinationQueue& queue : mine.destinations) EraseRuns(rail, mine, queue, gone);
+    }
   }
   EraseFences(gone);
 }
 
 void Sprayer::DropTo(const NodeJob* job, PeerIndex peer, absl::FunctionRef<void(Rank, uint64_t)> on_dropped) {
-  for (size_t r = 0; r < rails_state_.size(); ++r) {
-    EraseRuns(rails_state_[r], At(r, peer), [&](const Run& run) {
-      if (run.job != job) return false;
-      on_dropped(run.source, run.left_bytes);
-      return true;
-    });
+  const auto gone = [&](const Run& run) {
+    if (run.job != job) return false;
+    on_dropped(run.source, run.left_bytes);
+    return true;
+  };
+  for (RailState& rail : rails_state_) {
+    for (TenantQueues& mine : rail.tenants) EraseRuns(rail, mine, At(mine, peer), gone);
   }
   EraseFences([&](const Run& run) { return run.job == job && run.fenced->exchange->peer == peer; });
 }
@@ -166,11 +166,11 @@ uint64_t Sprayer::NewCookie(const InFlight& in_flight) {
   return cookie;
 }
 
-bool Sprayer::PostNext(size_t r, PeerIndex peer, absl::Time now) {
+bool Sprayer::PostNext(size_t r, TenantQueues& mine, PeerIndex peer, uint64_t length, absl::Time now) {
   RailState& rail = rails_state_[r];
-  DestinationQueue& queue = At(r, peer);
+  DestinationQueue& queue = At(mine, peer);
+  PeerWindow& window = WindowTo(r, peer);
   Run* run = queue.head;
-  const uint64_t length = NextChunkBytes(run->left_bytes, rail.piece_bytes);
   FencedFlow* fenced = run->fenced;
   const bool last = fenced != nullptr && fenced->unposted_bytes == length;
   const uint64_t cookie = NewCookie({run->job, run->source, peer, RailIndex(static_cast<uint32_t>(r)), length,
@@ -195,7 +195,10 @@ bool Sprayer::PostNext(size_t r, PeerIndex peer, absl::Time now) {
   run->offset_bytes += length;
   run->left_bytes -= length;
   queue.queued_bytes -= length;
-  queue.in_flight_bytes += length;
+  mine.queued_bytes -= length;
+  mine.in_flight_bytes += length;
+  if (window.in_flight_bytes == 0) window.heard_at = now;
+  window.in_flight_bytes += length;
   if (rail.in_flight_bytes == 0) {
     rail.busy_since = now;
     rail.busy_bytes = 0;
@@ -271,20 +274,25 @@ size_t Sprayer::Refuge(size_t r, PeerIndex peer) const {
 }
 
 void Sprayer::Evacuate(size_t r, PeerIndex peer) {
-  DestinationQueue& queue = At(r, peer);
-  Run* run = std::exchange(queue.head, nullptr);
-  queue.tail = nullptr;
-  rails_state_[r].queued_bytes -= std::exchange(queue.queued_bytes, 0);
-  while (run != nullptr) {
-    Run* next = std::exchange(run->next, nullptr);
-    if (run->fenced == nullptr) {
-      Push(peers_->Get(peer).CanSend(r) ? r : Refuge(r, peer), peer, run);
-    } else {
-      const bool usable = (run->fenced->usable & RailBit(r)) != 0 && peers_->Get(peer).CanSend(r);
-      const bool stays = usable || run->fenced->usable == 0;
-      Push(stays ? r : LeastQueued(run->fenced->usable, peer), peer, run);
+  RailState& rail = rails_state_[r];
+  for (size_t t = 0; t < rail.tenants.size(); ++t) {
+    TenantQueues& mine = rail.tenants[t];
+    DestinationQueue& queue = At(mine, peer);
+    Run* run = std::exchange(queue.head, nullptr);
+    queue.tail = nullptr;
+    mine.queued_bytes -= queue.queued_bytes;
+    rail.queued_bytes -= std::exchange(queue.queued_bytes, 0);
+    while (run != nullptr) {
+      Run* next = std::exchange(run->next, nullptr);
+      if (run->fenced == nullptr) {
+        Push(peers_->Get(peer).CanSend(r) ? r : Refuge(r, peer), peer, run);
+      } else {
+        const bool usable = (run->fenced->usable & RailBit(r)) != 0 && peers_->Get(peer).CanSend(r);
+        const bool stays = usable || run->fenced->usable == 0;
+        Push(stays ? r : LeastQueued(run->fenced->usable, peer), peer, run);
+      }
+      run = next;
     }
-    run = next;
   }
 }
 
@@ -316,112 +324,6 @@ bool Sprayer::PostFences(size_t r) {
   return posted;
 }
 
-// What is queued there cannot be sent there; for the peer's or the flow's sake.
-bool Sprayer::IsStuck(size_t r, PeerIndex peer, const DestinationQueue& queue) const {
-  const FencedFlow* fenced = queue.head == nullptr ? nullptr : queue.head->fenced;
-  return !peers_->Get(peer).CanSend(r) || (fenced != nullptr && (fenced->usable & RailBit(r)) == 0);
-}
-
-// Deficit round robin over the destinations that have work and an open window.
-bool Sprayer::DispatchRail(size_t r, absl::Time now) {
-  RailState& rail = rails_state_[r];
-  const std::vector<PeerIndex>& order = peers_->spray_order();
-  bool posted = PostFences(r);
-  for (size_t idle = 0; idle < order.size() && rail.queued_bytes > 0;) {
-    const PeerIndex peer = order[rail.turn % order.size()];
-    ++rail.turn;
-    DestinationQueue& queue = At(r, peer);
-    const bool open = queue.head != nullptr && queue.in_flight_bytes < rail.window_bytes && !IsStuck(r, peer, queue);
-    if (!open) {
-      queue.deficit_bytes = 0;
-      ++idle;
-      continue;
-    }
-    idle = 0;
-    queue.deficit_bytes += rail.piece_bytes;
-    while (queue.head != nullptr && queue.in_flight_bytes < rail.window_bytes &&
-           queue.deficit_bytes >= NextChunkBytes(queue.head->left_bytes, rail.piece_bytes) &&
-           !IsStuck(r, peer, queue)) {
-      if (!PostNext(r, peer, now)) return posted;
-      posted = true;
-    }
-  }
-  return posted;
-}
-
-// Moves the tail of the queue `from` to `to`: one piece of it, or all when the old rail cannot send at all.
-void Sprayer::Take(size_t from, size_t to, PeerIndex peer) {
-  DestinationQueue& queue = At(from, peer);
-  Run* before = nullptr;
-  for (Run* run = queue.head; run != queue.tail; run = run->next) before = run;
-  Run* last = queue.tail;
-  Run* moved = last;
-  const uint64_t piece = rails_state_[to].piece_bytes;
-  if (!IsStuck(from, peer, queue) && last->left_bytes > 2 * piece) {
-    moved = NewRun();
-    *moved = *last;
-    moved->left_bytes = piece;
-    moved->offset_bytes = last->offset_bytes + last->left_bytes - piece;
-    last->left_bytes -= piece;
-  } else {
-    (before == nullptr ? queue.head : before->next) = nullptr;
-    queue.tail = before;
-  }
-  moved->next = nullptr;
-  queue.queued_bytes -= moved->left_bytes;
-  rails_state_[from].queued_bytes -= moved->left_bytes;
-  Push(to, peer, moved);
-  ++stolen_chunks_;
-}
-
-// Late binding: a rail with nothing queued takes work from the one that would need longest for it.
-bool Sprayer::Steal(size_t to, absl::Time now) {
-  RailState& rail = rails_state_[to];
-  for (PeerIndex p : peers_->spray_order()) {  // what it cannot send does not keep it busy
-    if (At(to, p).head != nullptr && !IsStuck(to, p, At(to, p))) return false;
-  }
-  double worst_seconds = 0;
-  size_t from = to;
-  PeerIndex peer;
-  for (size_t r = 0; r < rails_state_.size(); ++r) {
-    if (r == to || rails_state_[r].queued_bytes == 0) continue;
-    const double speed = Rate(r, now);
-    for (PeerIndex p : peers_->spray_order()) {
-      const DestinationQueue& queue = At(r, p);
-      if (queue.head == nullptr || !peers_->Get(p).CanSend(to)) continue;
-      if (At(to, p).in_flight_bytes >= rail.window_bytes) continue;
-      if (queue.tail->fenced != nullptr && (queue.tail->fenced->usable & RailBit(to)) == 0) continue;
-      const bool stuck = IsStuck(r, p, queue);
-      const double seconds = static_cast<double>(rails_state_[r].queued_bytes) / speed;
-      const bool lags =
-          seconds > kStealSeconds && rails_state_[r].queued_bytes > kStealPieces * rails_state_[r].piece_bytes;
-      if (!stuck && !lags) continue;
-      const double badness = stuck ? 1e9 + seconds : seconds;
-      if (badness > worst_seconds) {
-        worst_seconds = badness;
-        from = r;
-        peer = p;
-      }
-    }
-  }
-  if (from == to) return false;
-  Take(from, to, peer);
-  return true;
-}
-
-bool Sprayer::Dispatch(absl::Time now) {
-  bool any = false;
-  for (size_t r = 0; r < rails_state_.size(); ++r) {
-    any = DispatchRail(r, now) || any;
-    while (options_.late_binding && Steal(r, now)) {
-      if (!DispatchRail(r, now)) break;
-      any = true;
-    }
-    (*rails_)[r].port->SetHungry(rails_state_[r].queued_bytes > 0);
-  }
-  return any;
-}
-
 InFlight Sprayer::Finish(const RailEvent& event, absl::Time now) {
   const InFlight done = std::exchange(in_flight_[event.cookie], InFlight{});
   free_cookies_.push_back(event.cookie);
@@ -434,9 +336,12 @@ InFlight Sprayer::Finish(const RailEvent& event, absl::Time now) {
     done.job->timeline->OnEnded(done.record, done.rail, event.result == SendResult::kAcknowledged, now);
   }
   RailState& rail = rails_state_[done.rail.value()];
-  DestinationQueue& queue = At(done.rail.value(), done.peer);
+  PeerWindow& window = WindowTo(done.rail.value(), done.peer);
   rail.returned_chunks += event.result == SendResult::kReturned || event.result == SendResult::kRailFailed;
-  queue.in_flight_bytes -= done.length_bytes;
+  if (event.result == SendResult::kAcknowledged) done.job->tenant->CountSent(done.rail.value(), done.length_bytes);
+  Of(done.rail.value(), *done.job->tenant).in_flight_bytes -= done.length_bytes;
+  window.in_flight_bytes -= done.length_bytes;
+  window.heard_at = now;
   rail.in_flight_bytes -= done.length_bytes;
   rail.busy_bytes += done.length_bytes;
   if (event.result != SendResult::kAcknowledged) rail.busy_since = absl::InfiniteFuture();  // says nothing of its rate

@@ -1,6 +1,8 @@
-// The sprayer: planned runs in queues by (rail, destination), fed to the rails a bounded window at a time.
+// The sprayer: planned runs in queues by (rail, tenant, destination), fed to the rails a bounded window at a time.
 //
-// Chunks are bound to rails when they are dequeued: what has not been posted may still leave a rail that lags.
+// Chunks are bound to rails when they are dequeued: what has not been posted may still leave a rail that lags. While
+// several tenants have work on a rail, what is posted to it is bounded in all, so that the order in which chunks are
+// dequeued is the order in which they leave: those of a higher priority first, others by weight.
 #ifndef RAILSD_AGENT_JOB_SPRAYER_H_
 #define RAILSD_AGENT_JOB_SPRAYER_H_
 
@@ -14,29 +16,14 @@
 #include "agent/base/ids.h"
 #include "agent/job/fenced_flow.h"
 #include "agent/job/peers.h"
+#include "agent/job/rail_handle.h"
+#include "agent/job/tenants.h"
 #include "agent/plan/plan.h"
-#include "agent/rail/rail.h"
 #include "agent/transport/transport.h"
 
 namespace railsd {
 
 struct NodeJob;
-
-// A rail as the engine drives it. Commands other than chunks are never refused: they wait in an overflow while the
-// rail's queue is full, and chunks wait behind those about sending. A rail has a queue for each direction.
-struct RailHandle {
-  RailPort* port = nullptr;
-  double speed_bytes_per_s = 0;
-  std::deque<RailCommand> sending_overflow, receiving_overflow;
-  bool flush = false;
-
-  // `wake` false: the rail may see it when it is next awake for something else.
-  void Command(RailCommand command, bool wake = true);
-  bool TryPost(const SendOrder& order);
-  bool overflowing() const { return !sending_overflow.empty() || !receiving_overflow.empty(); }
-  // Retries what overflowed, then wakes the rail if it was given anything.
-  void Pump();
-};
 
 // One chunk in flight; its address-sized index is the order's cookie.
 struct InFlight {
@@ -61,10 +48,10 @@ struct SprayerOptions {
 // Owned by the engine's thread.
 class Sprayer {
  public:
-  Sprayer(const SprayerOptions& options, std::vector<RailHandle>* rails, PeerTable* peers);
+  Sprayer(const SprayerOptions& options, std::vector<RailHandle>* rails, PeerTable* peers, const TenantTable* tenants);
 
-  // Queues one run of `flow` (owned by `job`, which outlives it here). `fenced` is the flow's, with all of its bytes
-  // unposted, where the rails write into remote memory.
+  // Queues one run of `flow` (owned by `job`, which outlives it here and has a tenant). `fenced` is the flow's, with
+  // all of its bytes unposted, where the rails write into remote memory.
   void Queue(NodeJob* job, const SendFlow* flow, Rank source, ZoneRef slot, const PlanRun& run,
              FencedFlow* fenced = nullptr);
   // Drops what is queued of the job (posted chunks are stopped by the rails).
@@ -73,6 +60,8 @@ class Sprayer {
   void DropTo(const NodeJob* job, PeerIndex peer, absl::FunctionRef<void(Rank, uint64_t)> on_dropped);
   // Posts what the windows allow; call after events. Returns false when there was nothing to do.
   bool Dispatch(absl::Time now);
+  // When to call Dispatch() even if no event comes.
+  absl::Time NextDeadline() const { return look_again_; }
   // Sends the flow's fences on every rail in `fenced->used` now: nothing of it is unposted.
   void QueueFences(NodeJob* job, const SendFlow* flow, Rank source, ZoneRef zone, FencedFlow* fenced);
   // Forgets those that are not posted.
@@ -90,7 +79,7 @@ class Sprayer {
 
   uint64_t queued_bytes(size_t rail) const { return rails_state_[rail].queued_bytes; }
   uint64_t in_flight_bytes(size_t rail) const { return rails_state_[rail].in_flight_bytes; }
-  uint64_t window_bytes(size_t rail) const { return rails_state_[rail].window_bytes; }
+  uint64_t window_bytes(size_t rail) const { return rails_state_[rail].window.bytes; }
   double measured_speed(size_t rail) const { return rails_state_[rail].measured; }
   // What the next plan should count on, in bytes per second: the rail's own speed, or the part of it that was measured
   // lately where that is clearly less than what another rail is seen to deliver of its own.
@@ -113,16 +102,38 @@ class Sprayer {
   struct DestinationQueue {
     Run* head = nullptr;
     Run* tail = nullptr;
-    uint64_t queued_bytes = 0, in_flight_bytes = 0;
+    uint64_t queued_bytes = 0;
     uint64_t deficit_bytes = 0;
   };
-  struct RailState {
+  // What one tenant has on one rail.
+  struct TenantQueues {
+    Tenant* tenant = nullptr;                    // null until it has queued something here
     std::vector<DestinationQueue> destinations;  // by peer
-    Run* fences = nullptr;                       // that wait for room in the rail's queue
+    uint64_t queued_bytes = 0, in_flight_bytes = 0;
+    size_t turn = 0;  // into the spray order
+    // Bytes over weight that left while others had work here, too: who has had least is next (start-time fair queueing,
+    // Goyal, Vin and Cheng, 1996). One that had no work meanwhile begins where the others are.
+    double served = 0;
+    bool blocked = false;  // in this round: nothing that it has can be posted
+  };
+  // What is posted to one peer, of all tenants: they share its connection.
+  struct PeerWindow {
+    uint64_t in_flight_bytes = 0;
+    absl::Time heard_at;  // the last end of a chunk, or the first post after a rest
+  };
+  // How much is posted at once.
+  struct Window {
+    uint64_t piece_bytes = 0;  // a chunk at most
+    uint64_t bytes = 0;
+  };
+  struct RailState {
+    std::vector<TenantQueues> tenants;  // by Tenant::index()
+    std::vector<PeerWindow> peers;      // by peer
+    Run* fences = nullptr;              // that wait for room in the rail's queue
     uint64_t queued_bytes = 0, in_flight_bytes = 0;
     uint64_t returned_chunks = 0;
-    size_t turn = 0;  // into the spray order
-    uint64_t piece_bytes = 0, window_bytes = 0;
+    double served = 0;  // of the tenant that was served last
+    Window window, yielding;
     // A stretch lasts while something is in flight.
     absl::Time busy_since;
     uint64_t busy_bytes = 0;
@@ -134,16 +145,29 @@ class Sprayer {
   template <typename Gone>
   void EraseFences(Gone gone);
   template <typename Gone>
-  void EraseRuns(RailState& rail, DestinationQueue& queue, Gone gone);
+  void EraseRuns(RailState& rail, TenantQueues& mine, DestinationQueue& queue, Gone gone);
   Run* NewRun();
   void FreeRun(Run* run);
   void Push(size_t rail, PeerIndex peer, Run* run);
-  DestinationQueue& At(size_t rail, PeerIndex peer);
-  bool PostNext(size_t rail, PeerIndex peer, absl::Time now);
+  TenantQueues& Of(size_t rail, Tenant& tenant);
+  DestinationQueue& At(TenantQueues& mine, PeerIndex peer);
+  PeerWindow& WindowTo(size_t rail, PeerIndex peer);
+  const Window& WindowOf(const RailState& rail, const TenantQueues& mine) const;
+  bool PostNext(size_t rail, TenantQueues& mine, PeerIndex peer, uint64_t length_bytes, absl::Time now);
   void OnFencedPosted(const Run& run, size_t rail, uint64_t length_bytes);
   bool PostFences(size_t rail);
   bool IsStuck(size_t rail, PeerIndex peer, const DestinationQueue& queue) const;
   bool DispatchRail(size_t rail, absl::Time now);
+  // Posts a turn of one destination, as windows allow: the next in spray order that has work and an open window.
+  struct Turn {
+    uint64_t posted_bytes = 0;
+    bool rail_full = false;
+  };
+  Turn PostTurn(size_t rail, TenantQueues& mine, absl::Time now);
+  bool DispatchShared(size_t rail, absl::Time now);
+  TenantQueues* NextTenant(RailState& rail) const;
+  bool HasRoom(const RailState& rail, const TenantQueues& mine, uint64_t stalled_bytes) const;
+  uint64_t StalledBytes(const RailState& rail, absl::Time now) const;
   // How much of its speed the rail delivers, 0 to 1; 1 when that is not known.
   double Part(size_t rail, absl::Time now) const;
   // Of the best rail that was measured; 0 when none was.
@@ -152,14 +176,18 @@ class Sprayer {
   void EndStretch(size_t rail, absl::Time now);
   // What the rail delivers, as far as it is known now.
   double Rate(size_t rail, absl::Time now) const;
+  bool HasSendable(size_t rail);
   bool Steal(size_t rail, absl::Time now);
-  void Take(size_t from, size_t to, PeerIndex peer);
+  void Take(size_t from, size_t to, TenantQueues& mine, PeerIndex peer);
   uint64_t NewCookie(const InFlight& in_flight);
 
   const SprayerOptions options_;
   std::vector<RailHandle>* const rails_;
   PeerTable* const peers_;
+  const TenantTable* const tenants_;
   std::vector<RailState> rails_state_;
+  uint32_t highest_priority_ = 0;  // of the tenants that have sessions, as of this Dispatch()
+  absl::Time look_again_ = absl::InfiniteFuture();
   std::deque<Run> run_storage_;
   Run* free_runs_ = nullptr;
   std::vector<InFlight> in_flight_;  // by cookie

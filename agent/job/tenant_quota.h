@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace railsd {
 
@@ -30,20 +31,30 @@ struct QuotaNumbers {
   friend bool operator==(const QuotaNumbers&, const QuotaNumbers&) = default;
 };
 
+// What a tenant gets of each rail while others want it, too.
+struct TenantShare {
+  uint32_t weight = 1;    // beside that of others of the same priority; at least 1
+  uint32_t priority = 0;  // a higher one goes first
+  friend bool operator==(const TenantShare&, const TenantShare&) = default;
+};
+
 // A tenant as configured.
 struct TenantOptions {
   std::string name;
-  QuotaNumbers quota;  // 0: none beyond AgentLimits
+  QuotaNumbers quota = {};  // 0: none beyond AgentLimits
+  TenantShare share = {};
   friend bool operator==(const TenantOptions&, const TenantOptions&) = default;
 };
 
 struct TenantView {
   std::string name;
   QuotaNumbers quota;
+  TenantShare share;
   QuotaNumbers in_use;   // of jobs_per_second: taken within the last second, where there is such a quota
   QuotaNumbers refused;  // how often each quota has refused something
   uint64_t jobs_done = 0, jobs_failed = 0;      // submissions of ranks
   uint64_t bytes_sent = 0, bytes_received = 0;  // by those, between ranks
+  std::vector<uint64_t> rail_sent_bytes;        // by rail, to other nodes; counted while jobs run
 };
 
 }  // namespace railsd

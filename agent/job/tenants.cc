@@ -72,6 +72,11 @@ void Tenant::ReturnJob(const JobReport& report) {
   view_.bytes_received += report.bytes_received;
 }
 
+void Tenant::CountSent(size_t rail, uint64_t length_bytes) {
+  if (rail >= view_.rail_sent_bytes.size()) view_.rail_sent_bytes.resize(rail + 1);
+  view_.rail_sent_bytes[rail] += length_bytes;
+}
+
 uint64_t Tenant::JobsOfLastSecond(absl::Time now) const {
   const uint64_t rate = view_.quota[QuotaKind::kJobsPerSecond];
   if (rate == 0 || rate_used_until_ <= now) return 0;
@@ -87,20 +92,31 @@ TenantView Tenant::View(absl::Time now) const {
 
 TenantTable::TenantTable(const std::vector<TenantOptions>& tenants, std::shared_ptr<spdlog::logger> log)
     : log_(std::move(log)) {
-  for (const TenantOptions& tenant : tenants) tenants_[tenant.name] = std::make_unique<Tenant>(tenant, log_);
+  for (const TenantOptions& tenant : tenants) {
+    std::unique_ptr<Tenant>& slot = tenants_[tenant.name];
+    slot = std::make_unique<Tenant>(tenants_.size() - 1, tenant, log_);
+  }
 }
 
 Tenant& TenantTable::Of(const std::string& name) {
   std::unique_ptr<Tenant>& tenant = tenants_[name];
-  if (tenant == nullptr) tenant = std::make_unique<Tenant>(TenantOptions{name, {}}, log_);
+  if (tenant == nullptr) tenant = std::make_unique<Tenant>(tenants_.size() - 1, TenantOptions{name}, log_);
   return *tenant;
 }
 
-void TenantTable::SetQuotas(const std::vector<TenantOptions>& tenants) {
+void TenantTable::Retune(const std::vector<TenantOptions>& tenants) {
   for (const TenantOptions& tenant : tenants) {
     const auto it = tenants_.find(tenant.name);
-    if (it != tenants_.end()) it->second->SetQuota(tenant.quota);
+    if (it != tenants_.end()) it->second->Retune(tenant);
   }
+}
+
+uint32_t TenantTable::HighestPriority() const {
+  uint32_t highest = 0;
+  for (const auto& [name, tenant] : tenants_) {
+    if (tenant->HasSessions()) highest = std::max(highest, tenant->share().priority);
+  }
+  return highest;
 }
 
 std::vector<TenantView> TenantTable::Views(absl::Time now) const {

@@ -21,14 +21,20 @@ namespace railsd {
 // what is in use, and change nothing but their count. Owned by the engine's thread.
 class Tenant {
  public:
-  // `log` may be null.
-  Tenant(TenantOptions options, std::shared_ptr<spdlog::logger> log) : log_(std::move(log)) {
+  // `index` counts the tenants of a table from 0. `log` may be null.
+  Tenant(size_t index, TenantOptions options, std::shared_ptr<spdlog::logger> log)
+      : index_(index), log_(std::move(log)) {
     view_.name = std::move(options.name);
     view_.quota = options.quota;
+    view_.share = options.share;
   }
+
+  size_t index() const { return index_; }
+  const TenantShare& share() const { return view_.share; }
 
   absl::Status TakeSession();
   void ReturnSession() { --view_.in_use[QuotaKind::kSessions]; }
+  bool HasSessions() const { return view_.in_use[QuotaKind::kSessions] > 0; }
   absl::Status TakeSegment(uint64_t length_bytes);
   void ReturnSegment(uint64_t length_bytes);
   // A rank's part of a job. `head`: none of the rank is under way in its group; then quota `jobs` does not refuse it,
@@ -36,9 +42,14 @@ class Tenant {
   absl::Status TakeJob(bool head, absl::Time now);
   // It is terminal.
   void ReturnJob(const JobReport& report);
+  // A chunk of one of its jobs has arrived at another node.
+  void CountSent(size_t rail, uint64_t length_bytes);
 
   // What is over a lower quota already stays.
-  void SetQuota(const QuotaNumbers& quota) { view_.quota = quota; }
+  void Retune(const TenantOptions& options) {
+    view_.quota = options.quota;
+    view_.share = options.share;
+  }
   TenantView View(absl::Time now) const;
 
  private:
@@ -46,6 +57,7 @@ class Tenant {
   bool Full(QuotaKind kind, uint64_t more) const;
   uint64_t JobsOfLastSecond(absl::Time now) const;
 
+  const size_t index_;
   TenantView view_;
   const std::shared_ptr<spdlog::logger> log_;
   // The bucket of jobs_per_second, which holds one second's worth: each job moves this on by its share of a second, and
@@ -60,8 +72,10 @@ class TenantTable {
 
   // A name that is not configured gets no quotas: names come from the daemon's own configuration. Stays where it is.
   Tenant& Of(const std::string& name);
-  // Takes over quotas; tenants that are not named keep theirs.
-  void SetQuotas(const std::vector<TenantOptions>& tenants);
+  // Takes over quotas and shares; tenants that are not named keep theirs.
+  void Retune(const std::vector<TenantOptions>& tenants);
+  // The highest priority of those that have sessions here; 0 when none has.
+  uint32_t HighestPriority() const;
   // By name.
   std::vector<TenantView> Views(absl::Time now) const;
 

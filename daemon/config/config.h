@@ -66,6 +66,7 @@ struct TenantConfig {
   std::vector<std::string> users = {}, groups = {};  // of the system, names or numbers
   std::string socket_group = {};                     // of its own sockets, name or number; empty: the daemon's own
   QuotaNumbers quota = {};
+  TenantShare share = {};
   friend bool operator==(const TenantConfig&, const TenantConfig&) = default;
 };
 

@@ -99,7 +99,9 @@ Config WithLiveChanges(const Config& in_force, const Config& wanted) {
   for (const LiveSetting& setting : kLiveSettings) setting.copy(wanted, &out);
   for (TenantConfig& tenant : out.tenants) {
     for (const TenantConfig& other : wanted.tenants) {
-      if (other.name == tenant.name) tenant.quota = other.quota;
+      if (other.name != tenant.name) continue;
+      tenant.quota = other.quota;
+      tenant.share = other.share;
     }
   }
   // A daemon that has no peers listens to none.
@@ -108,9 +110,8 @@ Config WithLiveChanges(const Config& in_force, const Config& wanted) {
 }
 
 std::string ConfigTableMarkdown() {
-  static constexpr absl::string_view kTenantQuota = "tenants.NAME.quota.";
   const auto live = [](const std::string& key) {
-    return absl::StartsWith(key, kTenantQuota) ||
+    return absl::StartsWith(key, "tenants.NAME.quota.") || absl::StartsWith(key, "tenants.NAME.share.") ||
            std::any_of(std::begin(kLiveSettings), std::end(kLiveSettings),
                        [&key](const LiveSetting& setting) { return key == setting.key; });
   };

@@ -265,8 +265,8 @@ std::string TenantSocketDir(const std::string& socket_dir, const std::string& te
 
 std::vector<TenantOptions> TenantOptionsFrom(const Config& config) {
   std::vector<TenantOptions> out;
-  for (const TenantConfig& tenant : config.tenants) out.push_back({tenant.name, tenant.quota});
-  if (out.empty()) out.push_back({kDefaultTenant, {}});
+  for (const TenantConfig& tenant : config.tenants) out.push_back({tenant.name, tenant.quota, tenant.share});
+  if (out.empty()) out.push_back({kDefaultTenant});
   return out;
 }
 

@@ -17,6 +17,8 @@ constexpr size_t kMaxTenantName = 32;
 constexpr size_t kMaxMembers = 1024;
 constexpr size_t kMaxAccountName = 64;
 constexpr uint64_t kMaxJobsPerSecond = 1'000'000;
+constexpr uint64_t kMaxWeight = 1000;
+constexpr uint64_t kMaxPriority = 7;
 // sockaddr_un holds 108 bytes with the final zero.
 constexpr size_t kMaxSocketPath = 107;
 
@@ -59,6 +61,11 @@ void ReadQuota(const YamlReader& in, QuotaNumbers* quota) {
           {"jobs_per_second", number(QuotaKind::kJobsPerSecond, kMaxJobsPerSecond)}});
 }
 
+void ReadShare(const YamlReader& in, TenantShare* share) {
+  in.Map({{"weight", [&](const YamlReader& r) { r.Number(&share->weight, 1, kMaxWeight); }},
+          {"priority", [&](const YamlReader& r) { r.Number(&share->priority, 0, kMaxPriority); }}});
+}
+
 }  // namespace
 
 void ReadTenants(const YamlReader& in, std::vector<TenantConfig>* tenants) {
@@ -69,7 +76,8 @@ void ReadTenants(const YamlReader& in, std::vector<TenantConfig>* tenants) {
               {"users", [&](const YamlReader& r) { ReadAccounts(r, &tenant.users); }},
               {"groups", [&](const YamlReader& r) { ReadAccounts(r, &tenant.groups); }},
               {"socket_group", [&](const YamlReader& r) { r.String(&tenant.socket_group, kMaxAccountName); }},
-              {"quota", [&](const YamlReader& r) { ReadQuota(r, &tenant.quota); }}},
+              {"quota", [&](const YamlReader& r) { ReadQuota(r, &tenant.quota); }},
+              {"share", [&](const YamlReader& r) { ReadShare(r, &tenant.share); }}},
              {"name"});
     tenants->push_back(std::move(tenant));
   });

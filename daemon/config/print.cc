@@ -146,6 +146,9 @@ void PrintTenants(YAML::Emitter& out, const Config& config) {
         Number(out, QuotaName(kind), tenant.quota[kind]);
       }
     }
+    out << EndMap << Key << "share" << Value << Flow << BeginMap;
+    Number(out, "weight", tenant.share.weight);
+    Number(out, "priority", tenant.share.priority);
     out << EndMap << EndMap;
   }
   out << EndSeq;

@@ -230,7 +230,7 @@ void AddBalance(const BalanceMeter& meter, Page* page) {
   }
 }
 
-void AddTenant(const TenantView& tenant, Page* page) {
+void AddTenant(const TenantView& tenant, const std::vector<RailView>& rails, Page* page) {
   const auto with = [&](const char* key, const char* value) { return Labels{{"tenant", tenant.name}, {key, value}}; };
   for (const QuotaKind kind : kAllQuotas) {
     page->Set(Metric::kTenantInUse, tenant.in_use[kind], with("quota", QuotaName(kind)));
@@ -242,6 +242,9 @@ void AddTenant(const TenantView& tenant, Page* page) {
   page->Set(Metric::kTenantJobsFinished, tenant.jobs_failed, with("state", "failed"));
   page->Set(Metric::kTenantJobBytes, tenant.bytes_sent, with("direction", "tx"));
   page->Set(Metric::kTenantJobBytes, tenant.bytes_received, with("direction", "rx"));
+  for (size_t r = 0; r < tenant.rail_sent_bytes.size(); ++r) {
+    page->Set(Metric::kTenantRailSent, tenant.rail_sent_bytes[r], {{"tenant", tenant.name}, {"rail", rails[r].name}});
+  }
 }
 
 void AddSnapshot(const AgentSnapshot& snapshot, const MetricSources& sources, Page* page) {
@@ -256,7 +259,7 @@ void AddSnapshot(const AgentSnapshot& snapshot, const MetricSources& sources, Pa
   page->Set(Metric::kSessions, uint64_t{snapshot.sessions.size()});
   page->Set(Metric::kSegments, segments);
   page->Set(Metric::kSegmentBytes, segment_bytes);
-  for (const TenantView& tenant : snapshot.tenants) AddTenant(tenant, page);
+  for (const TenantView& tenant : snapshot.tenants) AddTenant(tenant, snapshot.rails, page);
   const auto broken = std::count_if(snapshot.groups.begin(), snapshot.groups.end(),
                                     [](const GroupView& group) { return group.broken; });
   page->Set(Metric::kGroups, uint64_t{snapshot.groups.size()} - static_cast<uint64_t>(broken), {{"state", "active"}});

@@ -329,6 +329,9 @@ void StatusTo(const AgentSnapshot& snapshot, rails::v1::GetStatusResponse* out) 
     t->set_jobs_failed(tenant.jobs_failed);
     t->set_bytes_sent(tenant.bytes_sent);
     t->set_bytes_received(tenant.bytes_received);
+    t->set_weight(tenant.share.weight);
+    t->set_priority(tenant.share.priority);
+    t->mutable_rail_sent_bytes()->Add(tenant.rail_sent_bytes.begin(), tenant.rail_sent_bytes.end());
   }
   out->set_draining(snapshot.draining);
   out->set_jobs_active(snapshot.counters.jobs_active);

@@ -98,7 +98,10 @@ Json TenantArray(const v1::GetStatusResponse& status) {
                        {"jobs_done", tenant.jobs_done()},
                        {"jobs_failed", tenant.jobs_failed()},
                        {"bytes_sent", tenant.bytes_sent()},
-                       {"bytes_received", tenant.bytes_received()}});
+                       {"bytes_received", tenant.bytes_received()},
+                       {"weight", tenant.weight()},
+                       {"priority", tenant.priority()},
+                       {"rail_sent_bytes", ArrayOf(tenant.rail_sent_bytes())}});
   }
   return tenants;
 }

@@ -43,6 +43,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "rails/client.h"
 
@@ -233,13 +234,15 @@ class Trainer {
             {"ratio", report->ratio_to_bound}};
   }
 
-  // Stops at the first job that is not done; `done` counts those that are.
+  // Stops at the first job that is not done; `done` counts those that are, `seconds` says how long each took.
   Json Exchange(const Json& command) {
     AllToAllv exchange;
     exchange.sends = Flows(command.value("sends", Json::object()));
     exchange.receives = Flows(command.value("receives", Json::object()));
     const uint64_t count = command.at("count");
+    Json seconds = Json::array();
     for (uint64_t done = 0; done < count; ++done) {
+      const absl::Time begin = absl::Now();
       absl::Status status;
       auto job = groups_.at(command.at("group"))->Submit(exchange);
       if (!job.ok()) {
@@ -249,12 +252,13 @@ class Trainer {
       } else {
         status = report->terminal ? report->status : absl::DeadlineExceededError("still running");
       }
+      seconds.push_back(absl::ToDoubleSeconds(absl::Now() - begin));
       if (status.ok()) continue;
       Json answer = Failure(status);
       answer["done"] = done;
       return answer;
     }
-    return {{"ok", true}, {"done", count}};
+    return {{"ok", true}, {"done", count}, {"seconds", seconds}};
   }
 
   Json ImportWritten(const Json& command) {

@@ -162,6 +162,8 @@ std::string RenderStatus(const v1::GetStatusResponse& status, bool color) {
 
 std::string RenderTenants(const v1::GetStatusResponse& status, bool color) {
   Table table({{"TENANT"},
+               {"WEIGHT", Align::kRight},
+               {"PRIORITY", Align::kRight},
                {"SESSIONS", Align::kRight},
                {"SEGMENTS", Align::kRight},
                {"MEMORY", Align::kRight},
@@ -178,7 +180,8 @@ std::string RenderTenants(const v1::GetStatusResponse& status, bool color) {
     for (const auto& quota : tenant.quotas()) {
       if (quota.refused() > 0) refused.push_back(absl::StrCat(quota.name(), " ", quota.refused()));
     }
-    table.AddRow({Cell(tenant.name()), use("sessions"), use("segments"), use("segment_bytes"), use("jobs"),
+    table.AddRow({Cell(tenant.name()), Cell(absl::StrCat(tenant.weight())), Cell(absl::StrCat(tenant.priority())),
+                  use("sessions"), use("segments"), use("segment_bytes"), use("jobs"),
                   use("jobs_per_second"), Cell(absl::StrCat(tenant.jobs_done())), Trouble(tenant.jobs_failed()),
                   Cell(FormatBytes(tenant.bytes_sent())), Cell(FormatBytes(tenant.bytes_received())),
                   Cell(absl::StrJoin(refused, ", "), Mark::kWarn)});

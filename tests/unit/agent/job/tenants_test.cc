@@ -45,7 +45,7 @@ TEST(SessionLimitsTest, ALimitBelowWhatASessionHasStaysALimit) {
 }
 
 TEST_F(TenantTest, WithoutQuotasNothingIsRefused) {
-  Tenant tenant({"t", {}}, nullptr);
+  Tenant tenant(0, {"t", {}}, nullptr);
   for (int i = 0; i < 1000; ++i) {
     EXPECT_TRUE(tenant.TakeSession().ok());
     EXPECT_TRUE(tenant.TakeSegment(uint64_t{1} << 40).ok());
@@ -58,7 +58,7 @@ TEST_F(TenantTest, WithoutQuotasNothingIsRefused) {
 }
 
 TEST_F(TenantTest, Sessions) {
-  Tenant tenant({"t", Only(QuotaKind::kSessions, 2)}, nullptr);
+  Tenant tenant(0, {"t", Only(QuotaKind::kSessions, 2)}, nullptr);
   EXPECT_TRUE(tenant.TakeSession().ok());
   EXPECT_TRUE(tenant.TakeSession().ok());
   ExpectRefused(tenant.TakeSession(), "tenants.t.quota.sessions: tenant t may have 2, 2 in use");
@@ -69,7 +69,7 @@ TEST_F(TenantTest, Sessions) {
 }
 
 TEST_F(TenantTest, Segments) {
-  Tenant tenant({"t", Only(QuotaKind::kSegments, 1)}, nullptr);
+  Tenant tenant(0, {"t", Only(QuotaKind::kSegments, 1)}, nullptr);
   EXPECT_TRUE(tenant.TakeSegment(10).ok());
   ExpectRefused(tenant.TakeSegment(10), "tenants.t.quota.segments: tenant t may have 1, 1 in use");
   EXPECT_EQ(InUse(tenant, QuotaKind::kSegmentBytes), 10u);
@@ -79,7 +79,7 @@ TEST_F(TenantTest, Segments) {
 }
 
 TEST_F(TenantTest, SegmentBytes) {
-  Tenant tenant({"t", Only(QuotaKind::kSegmentBytes, 100)}, nullptr);
+  Tenant tenant(0, {"t", Only(QuotaKind::kSegmentBytes, 100)}, nullptr);
   EXPECT_TRUE(tenant.TakeSegment(60).ok());
   ExpectRefused(tenant.TakeSegment(41),
                 "tenants.t.quota.segment_bytes: tenant t may have 100, 60 in use; length_bytes 41");
@@ -89,12 +89,12 @@ TEST_F(TenantTest, SegmentBytes) {
   tenant.ReturnSegment(60);
   EXPECT_TRUE(tenant.TakeSegment(60).ok());
   // A lower quota leaves what is there.
-  tenant.SetQuota(Only(QuotaKind::kSegmentBytes, 50));
+  tenant.Retune({"t", Only(QuotaKind::kSegmentBytes, 50)});
   ExpectRefused(tenant.TakeSegment(1), "may have 50, 100 in use");
 }
 
 TEST_F(TenantTest, JobsButNeverAHead) {
-  Tenant tenant({"t", Only(QuotaKind::kJobs, 2)}, nullptr);
+  Tenant tenant(0, {"t", Only(QuotaKind::kJobs, 2)}, nullptr);
   EXPECT_TRUE(tenant.TakeJob(true, now_).ok());
   EXPECT_TRUE(tenant.TakeJob(false, now_).ok());
   ExpectRefused(tenant.TakeJob(false, now_), "tenants.t.quota.jobs: tenant t may have 2, 2 in use");
@@ -117,7 +117,7 @@ TEST_F(TenantTest, JobsButNeverAHead) {
 }
 
 TEST_F(TenantTest, JobsPerSecondAreABucketOfOneSecond) {
-  Tenant tenant({"t", Only(QuotaKind::kJobsPerSecond, 4)}, nullptr);
+  Tenant tenant(0, {"t", Only(QuotaKind::kJobsPerSecond, 4)}, nullptr);
   for (int i = 0; i < 4; ++i) EXPECT_TRUE(tenant.TakeJob(true, now_).ok());
   ExpectRefused(tenant.TakeJob(true, now_),
                 "tenants.t.quota.jobs_per_second: tenant t may have 4, 4 in use; submit again in 250ms");
@@ -139,7 +139,7 @@ TEST_F(TenantTest, JobsPerSecondAreABucketOfOneSecond) {
 TEST_F(TenantTest, TheTableTakesOverQuotasOfTenantsThatItHas) {
   TenantTable table({{"a", Only(QuotaKind::kSessions, 1)}, {"b", {}}}, nullptr);
   Tenant& a = table.Of("a");
-  table.SetQuotas({{"a", Only(QuotaKind::kSessions, 2)}, {"c", Only(QuotaKind::kSessions, 1)}});
+  table.Retune({{"a", Only(QuotaKind::kSessions, 2)}, {"c", Only(QuotaKind::kSessions, 1)}});
   EXPECT_TRUE(a.TakeSession().ok());
   EXPECT_TRUE(a.TakeSession().ok());
   EXPECT_FALSE(a.TakeSession().ok());

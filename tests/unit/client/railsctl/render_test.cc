@@ -62,14 +62,20 @@ TEST(RenderTenantsTest, ShowsUseQuotasAndWhatWasRefused) {
   add("jobs_per_second", 0, 0, 1);
   tenant->set_jobs_done(7);
   tenant->set_bytes_sent(1 << 20);
+  tenant->set_weight(3);
+  tenant->set_priority(1);
+  tenant->add_rail_sent_bytes(4096);
   const std::string text = RenderTenants(status, false);
-  EXPECT_THAT(text, HasSubstr("llm       2 of 2"));
+  EXPECT_THAT(text, HasSubstr("llm          3         1    2 of 2"));
   EXPECT_THAT(text, HasSubstr("  sessions 5, jobs_per_second 1\n"));
   const nlohmann::json json = TenantsJson(status);
   EXPECT_EQ(json["tenants"][0]["name"], "llm");
   EXPECT_EQ(json["tenants"][0]["quotas"]["segment_bytes"]["value"], 8 << 20);
   EXPECT_EQ(json["tenants"][0]["quotas"]["sessions"]["refused"], 5);
   EXPECT_EQ(json["tenants"][0]["jobs_done"], 7);
+  EXPECT_EQ(json["tenants"][0]["weight"], 3);
+  EXPECT_EQ(json["tenants"][0]["priority"], 1);
+  EXPECT_EQ(json["tenants"][0]["rail_sent_bytes"], nlohmann::json::array({4096}));
 }
 
 v1::ListRailsResponse TwoRails() {

@@ -66,7 +66,7 @@ TEST(ConfigTest, PrintedConfigurationReadsBackTheSame) {
       "  dns: {name: a.b, port: 99, refresh: 250ms}\n"
       "plan: {policy: round_robin, chunk: 2MiB, min_chunk: 1}\ndata: {frame: 128KiB, window: 3MB}\n"
       "tenants: [{name: no, users: [\"007\", root], groups: [staff], quota: {sessions: 2, segment_bytes: 64GiB}},\n"
-      "  {name: b, socket_group: \"27\"}]\nlimits: {max_sessions: 3, max_message: 65536}\ntimeouts: {job: 1h30m, "
+      "  {name: b, socket_group: \"27\", share: {weight: 3, priority: 7}}]\nlimits: {max_sessions: 3, max_message: 65536}\ntimeouts: {job: 1h30m, "
       "peer_lost: 200ms, heartbeat: 50ms}\n"
       "health: {first_hold: 50ms, max_hold: 7s, half_life: 2m}\n"
       "log: {level: debug, file: \"/tmp/a \\\"b\\\"\", format: json}\n";
@@ -92,6 +92,8 @@ TEST(ConfigTest, PrintedConfigurationReadsBackTheSame) {
   ASSERT_EQ(again->tenants.size(), 2u);
   EXPECT_THAT(again->tenants[0].users, ElementsAre("007", "root"));
   EXPECT_EQ(again->tenants[0].quota[QuotaKind::kSegmentBytes], uint64_t{64} << 30);
+  EXPECT_EQ(again->tenants[0].share, TenantShare{});
+  EXPECT_EQ(again->tenants[1].share, (TenantShare{.weight = 3, .priority = 7}));
 }
 
 struct BadCase {
@@ -183,7 +185,12 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"tenants: [{name: a, users: [\"\"]}]\n", "f.yaml:2: tenants[0].users[0]: empty"},
         BadCase{"tenants: [{name: a, groups: b}]\n", "f.yaml:2: tenants[0].groups: 'b': expected a list"},
         BadCase{"tenants: [{name: a, uid: 1}]\n",
-                "f.yaml:2: tenants[0].uid: unknown key; known here: groups, name, quota, socket_group, users"},
+                "f.yaml:2: tenants[0].uid: unknown key; known here: groups, name, quota, share, socket_group, "
+                "users"},
+        BadCase{"tenants: [{name: a, share: {weight: 0}}]\n",
+                "f.yaml:2: tenants[0].share.weight: '0': outside 1 to 1000"},
+        BadCase{"tenants: [{name: a, share: {priority: 8}}]\n",
+                "f.yaml:2: tenants[0].share.priority: '8': outside 0 to 7"},
         BadCase{"tenants: [{name: a, quota: {session: 1}}]\n",
                 "f.yaml:2: tenants[0].quota.session: unknown key; known here: jobs, jobs_per_second, segment_bytes, "
                 "segments, sessions"},

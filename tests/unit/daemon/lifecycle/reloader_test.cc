@@ -76,14 +76,14 @@ TEST_F(ReloaderTest, ASecondTimeOnlyWhatStillDiffersIsNamed) {
   EXPECT_EQ(applied_.size(), 1u);
 }
 
-TEST_F(ReloaderTest, QuotasOfTenantsChangeAndTenantsDoNot) {
+TEST_F(ReloaderTest, QuotasAndSharesOfTenantsChangeAndTenantsDoNot) {
   Begin("tenants: [{name: a, users: [root], quota: {jobs: 4}}, {name: b}, {name: c}]\n");
-  file_ = Parsed("tenants: [{name: b, quota: {jobs: 7}}, {name: a, users: [\"1\"], quota: {segment_bytes: 1GiB}}]\n");
+  file_ = Parsed("tenants: [{name: b, quota: {jobs: 7}, share: {weight: 5}}, {name: a, users: [\"1\"], quota: {segment_bytes: 1GiB}}]\n");
   const absl::StatusOr<ReloadReport> report = reloader_->Reload();
   ASSERT_TRUE(report.ok());
   EXPECT_THAT(Texts(report->applied),
               ElementsAre("tenants.a.quota.jobs: 4 -> 0", "tenants.a.quota.segment_bytes: 0 -> 1GiB",
-                          "tenants.b.quota.jobs: 0 -> 7"));
+                          "tenants.b.quota.jobs: 0 -> 7", "tenants.b.share.weight: 1 -> 5"));
   const std::vector<std::string> restart = Texts(report->needs_restart);
   ASSERT_GE(restart.size(), 2u);
   EXPECT_EQ(restart[0], "tenants: [a, b, c] -> [b, a]");
@@ -95,6 +95,7 @@ TEST_F(ReloaderTest, QuotasOfTenantsChangeAndTenantsDoNot) {
   EXPECT_THAT(now[0].users, ElementsAre("root"));
   EXPECT_EQ(now[0].quota[QuotaKind::kSegmentBytes], uint64_t{1} << 30);
   EXPECT_EQ(now[1].quota[QuotaKind::kJobs], 7u);
+  EXPECT_EQ(now[1].share.weight, 5u);
 }
 
 TEST_F(ReloaderTest, ABadFileChangesNothing) {

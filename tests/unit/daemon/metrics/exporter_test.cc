@@ -72,6 +72,7 @@ AgentSnapshot Snapshot() {
   tenant.jobs_failed = 1;
   tenant.bytes_sent = 600;
   tenant.bytes_received = 700;
+  tenant.rail_sent_bytes = {550, 50};
   snapshot.groups.resize(3);
   snapshot.groups[0].broken = true;
   snapshot.counters.jobs_active = 4;
