@@ -268,10 +268,12 @@ class Server final : public DescriptorServer {
     if (packet.kind == Packet::Kind::kNothing) return;
     if (packet.kind == Packet::Kind::kEnd) return End(id, "the connection was closed");
     DescriptorRequest request;
-    if (packet.truncated || packet.control_truncated || !request.ParseFromString(packet.bytes)) {
+    const bool too_many = packet.fds.size() > kMaxPacketDescriptors;
+    if (packet.truncated || too_many || !request.ParseFromString(packet.bytes)) {
       const std::string reason = packet.truncated ? absl::StrCat("packet: longer than ", kMaxPacketBytes, " bytes")
-                                 : packet.control_truncated ? "packet: carries more descriptors than could be received"
-                                                            : "packet: not a rails.v1.DescriptorRequest";
+                                 : too_many       ? absl::StrCat("packet: carries ", packet.fds.size(),
+                                                                 " descriptors, more than ", kMaxPacketDescriptors)
+                                                  : "packet: not a rails.v1.DescriptorRequest";
       ++counters_.bad_packets;
       Reply(connection.socket.get(), absl::InvalidArgumentError(reason));
       return End(id, reason);
@@ -405,6 +407,7 @@ class Server final : public DescriptorServer {
     const std::unique_ptr<Connection> connection = std::move(it->second);
     connections_.erase(it);
     counters_.open_connections = connections_.size();
+    DropUnread(connection->socket.get());
     if (!connection->open) return;
     registry_->Remove(connection->session);
     const std::string who = connection->client_name.empty() ? "" : absl::StrCat(" (", connection->client_name, ")");

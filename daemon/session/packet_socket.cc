@@ -19,13 +19,20 @@
 namespace railsd {
 namespace {
 
-// One is wanted; room for more lets all that came be counted and named.
-constexpr size_t kMaxReceivedFds = 16;
+// As many as the kernel lets one packet carry (SCM_MAX_FD): what found no room would be closed by the kernel unseen.
+constexpr size_t kMaxReceivedFds = 253;
 
 union ControlBuffer {
-  char bytes[CMSG_SPACE(sizeof(int) * kMaxReceivedFds)];
+  char bytes[CMSG_SPACE(sizeof(ucred)) + CMSG_SPACE(sizeof(int) * kMaxReceivedFds)];
   cmsghdr align;
 };
+
+// Whoever closes a socket that lingers last waits for its peer, for as long as its owner chose; it shall not be this
+// process. No error matters: most descriptors are no sockets.
+void DoNotLinger(int fd) {
+  const linger off = {};
+  setsockopt(fd, SOL_SOCKET, SO_LINGER, &off, sizeof(off));
+}
 
 void TakeDescriptors(msghdr* message, std::vector<UniqueFd>* out) {
   for (cmsghdr* header = CMSG_FIRSTHDR(message); header != nullptr; header = CMSG_NXTHDR(message, header)) {
@@ -34,6 +41,7 @@ void TakeDescriptors(msghdr* message, std::vector<UniqueFd>* out) {
     for (size_t i = 0; i < count; ++i) {
       int fd = -1;
       memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(fd));
+      DoNotLinger(fd);
       out->emplace_back(fd);
     }
   }
@@ -63,10 +71,30 @@ Packet ReceivePacket(int socket) {
   packet.kind = received == 0 ? Packet::Kind::kEnd : Packet::Kind::kPacket;
   packet.bytes.resize(static_cast<size_t>(received));
   packet.truncated = (message.msg_flags & MSG_TRUNC) != 0;
-  const bool dropped = (message.msg_flags & MSG_CTRUNC) != 0;
-  packet.control_truncated = dropped && packet.fds.size() == kMaxReceivedFds;
-  packet.none_left = dropped && !packet.control_truncated;
+  packet.none_left = (message.msg_flags & MSG_CTRUNC) != 0;
   return packet;
+}
+
+void DropUnread(int socket) {
+  shutdown(socket, SHUT_RD);  // nothing more is queued
+  // An empty packet looks like the end, but then each packet comes with its sender's credentials.
+  const int on = 1;
+  setsockopt(socket, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on));
+  char byte;
+  iovec io = {&byte, sizeof(byte)};
+  ControlBuffer control;
+  msghdr message = {};
+  message.msg_iov = &io;
+  message.msg_iovlen = 1;
+  while (true) {
+    message.msg_control = control.bytes;
+    message.msg_controllen = sizeof(control.bytes);
+    const ssize_t received = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (received < 0 && errno == EINTR) continue;
+    if (received < 0 || message.msg_controllen == 0) return;
+    std::vector<UniqueFd> dropped;
+    TakeDescriptors(&message, &dropped);
+  }
 }
 
 absl::string_view AdviceOnDescriptors(int error_number) {

@@ -15,19 +15,25 @@
 namespace railsd {
 
 inline constexpr size_t kMaxPacketBytes = 64 << 10;
+// One is wanted; more than these end the connection.
+inline constexpr size_t kMaxPacketDescriptors = 16;
 
 struct Packet {
   enum class Kind { kPacket, kNothing, kEnd };
   Kind kind = Kind::kNothing;
   std::string bytes;
-  std::vector<UniqueFd> fds;       // every descriptor that came with it; closed when dropped
-  bool truncated = false;          // longer than kMaxPacketBytes
-  bool control_truncated = false;  // more descriptors than room: the kernel has dropped some
-  bool none_left = false;          // there was room, but this process may open no more: the kernel has dropped some
+  std::vector<UniqueFd> fds;  // every descriptor that came with it; closed when dropped
+  bool truncated = false;     // longer than kMaxPacketBytes
+  bool none_left = false;     // this process may open no more: the kernel has dropped some
 };
 
 // Takes the next packet without waiting. kEnd on the end of the connection, on any error and on an empty packet.
+// Sockets among the descriptors linger no more (SO_LINGER), so that closing them does not wait.
 Packet ReceivePacket(int socket);
+
+// For a connection that is about to be closed: takes and drops what waits in it, so that descriptors in there are
+// closed like those that were read. Nothing can be received any more.
+void DropUnread(int socket);
 
 // What to do about errno EMFILE and ENFILE, to append to an error; empty for others.
 absl::string_view AdviceOnDescriptors(int error_number);
