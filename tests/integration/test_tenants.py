@@ -23,7 +23,7 @@ def as_user(number, groups=""):
 class Tenants(harness.ClusterTest):
     settings = clusters.Settings(nodes=2, rails=2, speed="1gbit", sections={"tenants": [
         {"name": "red", "users": [str(RED)], "quota": {"sessions": 3, "segments": 6, "segment_bytes": "8MiB", "jobs": 2,
-                                                        "jobs_per_second": 1000}},
+                                                        "jobs_per_second": 1000}, "share": {"weight": 3}},
         {"name": "blue", "groups": [str(BLUE)]},
         {"name": "box"},
     ]})
@@ -100,7 +100,7 @@ class Tenants(harness.ClusterTest):
         tenants = sorted((session["uid"], session["tenant"]) for session in self.status(0)["sessions"])
         self.assertEqual(tenants, [(0, "box"), (RED, "red"), (BLUE, "blue"), (STRANGER, "blue"), (STRANGER, "blue")])
         text = self.cluster.ctl(self.cluster.nodes[0], "tenants").stdout
-        self.assertRegex(text, r"red +1 of 3 +0 of 6 +0 B of 8.*MiB")
+        self.assertRegex(text, r"red +3 +0 +1 of 3 +0 of 6 +0 B of 8.*MiB")
 
     def test_who_is_of_none_is_refused(self):
         before = self.sample(self.scrape(0), "railsd_descriptor_denied_total")
@@ -155,6 +155,10 @@ class Tenants(harness.ClusterTest):
         self.exchange(self.pair(RED, "own", own="red"), "own", "j")
         self.assertGreaterEqual(self.tenant("box")["jobs_done"], 1)
         self.assertGreaterEqual(self.tenant("box", 1)["bytes_received"], MIB)
+        by_rail = [self.sample(self.scrape(0), "railsd_tenant_rail_sent_bytes_total", tenant="box", rail=f"rail{rail}")
+                   for rail in range(2)]
+        self.assertEqual(by_rail, self.tenant("box")["rail_sent_bytes"])
+        self.assertGreaterEqual(sum(by_rail), MIB)
 
     def test_each_quota_refuses_and_others_go_on(self):
         blue = self.pair(BLUE, "blue", seed=21)
@@ -217,6 +221,7 @@ class Tenants(harness.ClusterTest):
         self.addCleanup(lambda: (node.config.write_text(written), self.cluster.ctl_json(node, "reload")))
         tenants = [dict(tenant) for tenant in config["tenants"]]
         tenants[0]["quota"] = {**tenants[0]["quota"], "jobs": 0, "jobs_per_second": 1}
+        tenants[0]["share"] = {"weight": 2, "priority": 1}
         tenants[1]["groups"] = ["0"]
         config["tenants"] = tenants
         red = self.pair(RED, "rate")
@@ -224,7 +229,9 @@ class Tenants(harness.ClusterTest):
         report = self.cluster.ctl_json(node, "reload")
         self.assertEqual([(c["key"], c["before"], c["after"]) for c in report["applied"]],
                          [("tenants.red.quota.jobs", "2", "0"),
-                          ("tenants.red.quota.jobs_per_second", "1000", "1")])
+                          ("tenants.red.quota.jobs_per_second", "1000", "1"),
+                          ("tenants.red.share.priority", "0", "1"), ("tenants.red.share.weight", "3", "2")])
+        self.assertEqual([self.tenant("red")[key] for key in ("weight", "priority")], [2, 1])
         self.assertEqual([c["key"] for c in report["needs_restart"]], ["tenants.blue.groups"])
         self.connected(BLUE)
         answers = [self.submit(red, 0, "rate", f"j{number}") for number in range(20)]
