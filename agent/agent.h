@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "agent/base/ids.h"
+#include "agent/base/limit.h"
 #include "agent/base/unique_fd.h"
 #include "agent/control/messages.h"
 #include "agent/job/explanation.h"
@@ -50,6 +51,7 @@ struct AgentLimits {
   uint32_t max_ranges_per_submission = 1 << 20;
   uint32_t max_world_size = 4096;
   uint32_t max_waiting_calls = 4096;
+  uint32_t max_half_open = 64;  // connections of a rail over TCP whose other end has not proven who it is
 };
 
 struct AgentOptions {
@@ -65,11 +67,13 @@ struct AgentOptions {
   HealthOptions health;
   absl::Duration max_job_time = absl::Minutes(10);
   absl::Duration max_join_time = absl::Minutes(10);
-  absl::Duration peer_lost = absl::Seconds(5);      // jobs wait for a rail to a peer for so long
-  absl::Duration max_peer_wait = absl::Minutes(5);  // the longest that a group may choose to wait for a peer
-  uint32_t finished_jobs_kept = 256;                // reports per group that Wait can still get
-  uint32_t explained_jobs = 16;                     // finished jobs that can be explained; 0: none, nor running ones
+  absl::Duration peer_lost = absl::Seconds(5);       // jobs wait for a rail to a peer for so long
+  absl::Duration max_peer_wait = absl::Minutes(5);   // the longest that a group may choose to wait for a peer
+  uint32_t finished_jobs_kept = 256;                 // reports per group that Wait can still get
+  uint32_t explained_jobs = 16;                      // finished jobs that can be explained; 0: none, nor running ones
+  absl::Duration rail_handshake = absl::Seconds(3);  // of connections of rails over TCP, to make and to take
   std::vector<TenantOptions> tenants;
+  std::shared_ptr<LimitCounters> refused = std::make_shared<LimitCounters>();  // what limits have refused
   std::shared_ptr<spdlog::logger> log;
 };
 
@@ -167,7 +171,7 @@ struct ThreadProgress {
 
 // What may change while the agent works.
 struct AgentTuning {
-  AgentLimits limits;  // but max_world_size, which peers were told
+  AgentLimits limits;  // but max_world_size, which peers were told, and max_half_open
   absl::Duration max_job_time, max_join_time;
   uint32_t finished_jobs_kept = 0;
   std::vector<TenantOptions> tenants;  // new quotas; those that are not named keep theirs

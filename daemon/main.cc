@@ -44,7 +44,8 @@
 namespace railsd {
 namespace {
 
-AgentOptions AgentOptionsFrom(const Config& config, BootId boot, std::shared_ptr<spdlog::logger> log) {
+AgentOptions AgentOptionsFrom(const Config& config, BootId boot, std::shared_ptr<LimitCounters> refused,
+                              std::shared_ptr<spdlog::logger> log) {
   AgentOptions options;
   options.node = config.node;
   options.boot = boot;
@@ -62,13 +63,33 @@ AgentOptions AgentOptionsFrom(const Config& config, BootId boot, std::shared_ptr
   options.max_peer_wait = config.timeouts.max_peer_wait;
   options.finished_jobs_kept = config.finished_jobs_kept;
   options.explained_jobs = config.explained_jobs;
+  options.rail_handshake = config.timeouts.rail_handshake;
   options.tenants = TenantOptionsFrom(config);
+  options.refused = std::move(refused);
   options.log = std::move(log);
   return options;
 }
 
+// Of client and operator sockets; what they serve is the caller's.
+RpcServerOptions ServerOptionsFrom(const Config& config, std::string name, std::shared_ptr<LimitCounters> refused,
+                                   std::shared_ptr<spdlog::logger> log) {
+  RpcServerOptions options;
+  options.max_message_bytes = config.max_message_bytes;
+  options.gate.name = std::move(name);
+  options.gate.max_connections = config.connections.max_client_connections;
+  options.gate.max_half_open = config.limits.max_half_open;
+  options.gate.handshake = config.timeouts.handshake;
+  options.gate.refused = std::move(refused);
+  options.gate.log = std::move(log);
+  options.max_calls_per_connection = config.connections.max_calls_per_client_connection;
+  options.max_headers_bytes = config.connections.max_headers_bytes;
+  options.max_memory_bytes = config.connections.max_grpc_memory_bytes;
+  options.idle = config.timeouts.idle;
+  return options;
+}
+
 PeerHubOptions PeerOptionsFrom(const Config& config, BootId boot, const TlsFiles* tls,
-                               std::shared_ptr<spdlog::logger> log) {
+                               std::shared_ptr<LimitCounters> refused, std::shared_ptr<spdlog::logger> log) {
   PeerHubOptions options;
   options.node = config.node;
   options.boot = boot;
@@ -80,6 +101,11 @@ PeerHubOptions PeerOptionsFrom(const Config& config, BootId boot, const TlsFiles
   options.heartbeat = config.timeouts.heartbeat;
   options.max_message_bytes = config.max_message_bytes;
   options.max_world_size = config.limits.max_world_size;
+  options.server = ServerOptionsFrom(config, "control", std::move(refused), log);
+  options.server.gate.max_connections = config.connections.max_control_connections;
+  options.server.gate.connections_limit = Limit::kControlConnections;
+  options.server.gate.max_per_address = config.connections.max_control_connections_per_address;
+  options.server.max_calls_per_connection = config.connections.max_calls_per_control_connection;
   options.tls = tls;
   options.log = std::move(log);
   return options;
@@ -191,8 +217,11 @@ absl::Status Run(Config config, Reloader::Load load) {
   // Data plane, with the control link that it sends through and the observers of its jobs.
   JobStatistics statistics(RailSpeeds(config.rails));
   JobFeed feed(&statistics);
-  const std::unique_ptr<PeerHub> peers = PeerHub::Make(PeerOptionsFrom(config, boot, tls->get(), log));
-  absl::StatusOr<std::unique_ptr<Agent>> agent = Agent::Create(AgentOptionsFrom(config, boot, log), peers.get(), &feed);
+  const auto refused = std::make_shared<LimitCounters>();
+  const PeerHubOptions peer_options = PeerOptionsFrom(config, boot, tls->get(), refused, log);
+  const std::unique_ptr<PeerHub> peers = PeerHub::Make(peer_options);
+  absl::StatusOr<std::unique_ptr<Agent>> agent =
+      Agent::Create(AgentOptionsFrom(config, boot, refused, log), peers.get(), &feed);
   if (!agent.ok()) return agent.status();
 
   // Control streams.
@@ -221,7 +250,7 @@ absl::Status Run(Config config, Reloader::Load load) {
   // Trainers and operators.
   SessionRegistry sessions;
   const auto context = std::make_shared<const ServiceContext>(ServiceContext{
-      agent->get(), &sessions, &feed, config.limits, config.node, boot, std::string(Version()),
+      agent->get(), &sessions, &feed, config.limits, refused, config.node, boot, std::string(Version()),
       [&reloader] { return reloader.config_hash(); }, tls->get(), started, [&peers] { return peers->Peers(); },
       &balance->meter(), config.rails, log, "", &readiness, &reloader});
   const std::vector<std::string> client_services = {"rails.v1.SessionService", "rails.v1.GroupService",
@@ -229,11 +258,18 @@ absl::Status Run(Config config, Reloader::Load load) {
   const std::vector<std::string> operator_services = {"rails.v1.OperatorService"};
   CallCounters calls({client_services[0], client_services[1], client_services[2], operator_services[0]});
   const std::string operator_path = config.socket_dir + "/operator.sock";
+  RpcServerOptions client_options = ServerOptionsFrom(config, "client", refused, log);
+  client_options.service_names = client_services;
+  client_options.calls = &calls;
   absl::StatusOr<ClientServers> client_servers =
-      ClientServers::Start(ClientSocketDirs(config), {"", config.max_message_bytes, client_services, &calls}, context);
+      ClientServers::Start(ClientSocketDirs(config), client_options, context);
   if (!client_servers.ok()) return client_servers.status();
-  absl::StatusOr<std::unique_ptr<RpcServer>> operator_server = RpcServer::Start(
-      {"unix:" + operator_path, config.max_message_bytes, operator_services, &calls}, {MakeOperatorService(context)});
+  RpcServerOptions operator_options = ServerOptionsFrom(config, "operator", refused, log);
+  operator_options.address = "unix:" + operator_path;
+  operator_options.service_names = operator_services;
+  operator_options.calls = &calls;
+  absl::StatusOr<std::unique_ptr<RpcServer>> operator_server =
+      RpcServer::Start(operator_options, {MakeOperatorService(context)});
   if (!operator_server.ok()) return operator_server.status();
   absl::Status access = SetSocketAccess(operator_path, config.operator_mode, config.operator_group, "operator_group");
   access.Update(SetClientSocketAccess(config, "client.sock"));
@@ -248,6 +284,8 @@ absl::Status Run(Config config, Reloader::Load load) {
   descriptor_options.node = config.node;
   descriptor_options.boot = boot;
   descriptor_options.max_connections = MaxConnections(config);
+  descriptor_options.hello_timeout = config.timeouts.handshake;
+  descriptor_options.refused = refused;
   descriptor_options.on_session_closed = [&feed](SessionId session) { feed.RemoveSession(session); };
   descriptor_options.log = log;
   absl::StatusOr<std::unique_ptr<DescriptorServer>> descriptors =
@@ -267,6 +305,11 @@ absl::Status Run(Config config, Reloader::Load load) {
     sources.peers = peers.get();
     sources.descriptors = descriptors->get();
     sources.calls = &calls;
+    sources.refused = refused;
+    sources.connections = {{"client", client_options.gate.counters}, {"operator", operator_options.gate.counters}};
+    if (!config.control_listen.empty()) {
+      sources.connections.emplace_back("control", peer_options.server.gate.counters);
+    }
     sources.tls = tls->get();
     sources.balance = &balance->meter();
     sources.feed = &feed;
@@ -275,8 +318,13 @@ absl::Status Run(Config config, Reloader::Load load) {
     sources.version = std::string(Version());
     sources.config_hash = context->config_hash;
     sources.started = started;
+    HttpOptions http;
+    http.listen = config.metrics_listen;
+    http.patience = config.timeouts.http;
+    http.max_request_bytes = config.connections.max_http_request_bytes;
+    http.refused = refused;
     absl::StatusOr<std::unique_ptr<StatusPort>> server =
-        StatusPort::Start(config.metrics_listen, std::move(sources), context);
+        StatusPort::Start(std::move(http), std::move(sources), context);
     if (!server.ok()) return server.status();
     status_port = *std::move(server);
   }

@@ -40,6 +40,7 @@ class AgentImpl final : public Agent {
  public:
   AgentImpl(AgentOptions options, WakeEvent wake)
       : log_(options.log),
+        refused_(options.refused),
         max_commands_(options.limits.max_waiting_calls),
         max_segment_bytes_(options.limits.max_segment_bytes_per_session),
         wake_(std::move(wake)) {}
@@ -212,8 +213,8 @@ class AgentImpl final : public Agent {
   absl::StatusOr<std::shared_ptr<const Segment>> MapAndRegister(SegmentId id, UniqueFd fd, uint64_t length_bytes) {
     const uint64_t limit = max_segment_bytes_.load(std::memory_order_relaxed);
     if (length_bytes > limit) {
-      return absl::ResourceExhaustedError(absl::StrCat("limits.max_segment_bytes_per_session: length_bytes ",
-                                                       length_bytes, " is over the limit of ", limit));
+      return refused_->Refuse(Limit::kSegmentBytesPerSession,
+                              absl::StrCat("length_bytes ", length_bytes, " is over the limit of ", limit));
     }
     absl::StatusOr<std::shared_ptr<const Segment>> segment = Segment::Map(id, std::move(fd), length_bytes);
     if (!segment.ok()) return segment;
@@ -225,8 +226,8 @@ class AgentImpl final : public Agent {
   void Call(Callback<T> done, Body body) {
     const size_t limit = max_commands_.load(std::memory_order_relaxed);
     if (QueueDepth() >= limit) {
-      return std::move(done)(absl::ResourceExhaustedError(
-          absl::StrCat("limits.max_waiting_calls: ", limit, " calls wait for the engine of ", hello_.node)));
+      return std::move(done)(
+          refused_->Refuse(Limit::kWaitingCalls, absl::StrCat(limit, " calls wait for the engine of ", hello_.node)));
     }
     Push([done = std::move(done), body = std::move(body)](Engine& engine) mutable { body(engine, std::move(done)); });
   }
@@ -292,6 +293,7 @@ class AgentImpl final : public Agent {
   }
 
   const std::shared_ptr<spdlog::logger> log_;
+  const std::shared_ptr<LimitCounters> refused_;
   std::atomic<size_t> max_commands_;
   std::atomic<uint64_t> max_segment_bytes_;
   PeerHello hello_;

@@ -48,6 +48,9 @@ absl::StatusOr<std::unique_ptr<RailTransport>> TransportFactory::CreateTcp(RailI
   tcp.max_posted_orders = max_posted_orders;
   tcp.stall = options_.health.stall;
   tcp.answer_patience = tcp.peer_silence + options_.max_peer_wait;
+  tcp.max_half_open = options_.limits.max_half_open;
+  tcp.handshake_time = options_.rail_handshake;
+  tcp.refused = options_.refused;
   tcp.signals = signals;
   tcp.on_notice = LogNotices(options_, rail);
   return CreateTcpTransport(std::move(tcp));

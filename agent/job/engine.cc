@@ -36,7 +36,7 @@ Engine::Engine(AgentOptions options, KeyShare share, std::vector<RailPort*> rail
       outbox_(link),
       peers_(options_.node, rails.size()),
       tenants_(options_.tenants, options_.log),
-      sessions_(options_.limits, &tenants_),
+      sessions_(options_.limits, options_.refused.get(), &tenants_),
       rails_(MakeHandles(options_, rails)),
       groups_(options_, &peers_, &sessions_, &outbox_,
               [this](Group& group) {

@@ -64,6 +64,7 @@ absl::Status GroupTable::CheckJoin(const JoinRequest& request, const Session* se
     return absl::InvalidArgumentError(absl::StrCat("name: ", request.name.size(), " bytes; give 1 to ", kMaxNameBytes));
   }
   if (request.world_size == 0 || request.world_size > options_.limits.max_world_size) {
+    if (request.world_size != 0) options_.refused->Count(Limit::kWorldSize);
     return absl::InvalidArgumentError(absl::StrCat("world_size: ", request.world_size, " is not between 1 and ",
                                                    options_.limits.max_world_size, " (limits.max_world_size)"));
   }
@@ -104,10 +105,10 @@ void GroupTable::Join(JoinRequest request, absl::Time now, Callback<absl::Status
   if (absl::Status s = CheckNotMember(key, request.rank); !s.ok()) return std::move(done)(s);
   const size_t live = std::count_if(groups_.begin(), groups_.end(), [](const auto& g) { return !g.second->broken; });
   if (!forming_.contains(key) && live + forming_.size() >= options_.limits.max_groups) {
-    return std::move(done)(absl::ResourceExhaustedError(
+    return std::move(done)(options_.refused->Refuse(
+        Limit::kGroups,
         // Without numbers: most may be other tenants'.
-        absl::StrCat("limits.max_groups: ", peers_->self(), " has ", options_.limits.max_groups,
-                     " groups, as many as it may")));
+        absl::StrCat(peers_->self(), " has ", options_.limits.max_groups, " groups, as many as it may")));
   }
   Joiner& joiner = forming_[key][request.rank];
   joiner.node = peers_->self();

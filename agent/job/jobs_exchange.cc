@@ -23,8 +23,8 @@ bool JobTable::OnMessage(const Peer& from, Offer&& message) {
   if (job == nullptr) job = &FindOrCreate(*group, message.job);
   if (seq > limit) {
     FailJob(*job,
-            absl::ResourceExhaustedError(absl::StrCat("limits.max_jobs_per_group: ", from.node, " offers job ", seq,
-                                                      ", ", peers_.self(), " is at ", last)),
+            options_.refused->Refuse(Limit::kJobsPerGroup, absl::StrCat(from.node, " offers job ", seq, ", ",
+                                                                        peers_.self(), " is at ", last)),
             false);
     return true;
   }

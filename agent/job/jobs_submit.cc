@@ -129,13 +129,14 @@ void JobTable::Submit(Submission submission, Callback<absl::Status> done) {
       active += part != job->parts.end() && !part->second.terminal();
     }
     if (active >= std::max(1u, options_.limits.max_jobs_per_group)) {
-      return absl::ResourceExhaustedError(absl::StrCat("limits.max_jobs_per_group: ", active, " jobs of rank ",
-                                                       submission.rank.value(), " are under way in group ",
-                                                       group->key.name, "; wait for one"));
+      return options_.refused->Refuse(Limit::kJobsPerGroup,
+                                      absl::StrCat(active, " jobs of rank ", submission.rank.value(),
+                                                   " are under way in group ", group->key.name, "; wait for one"));
     }
     if (absl::Status s =
             CheckSubmission(submission, *session, group->world_size(), options_.limits.max_ranges_per_submission);
         !s.ok()) {
+      if (absl::IsResourceExhausted(s)) options_.refused->Count(Limit::kRangesPerSubmission);
       return s;
     }
     return session->tenant->TakeJob(/*head=*/active == 0, now_);  // last: what it takes, the job has

@@ -9,8 +9,8 @@ namespace railsd {
 
 absl::StatusOr<SessionId> SessionTable::Open(SessionInfo info) {
   if (sessions_.size() >= limits_.max_sessions) {
-    return absl::ResourceExhaustedError(absl::StrCat("limits.max_sessions: ", limits_.max_sessions,
-                                                     " sessions are open; pid ", info.pid, " must wait"));
+    return refused_.Refuse(Limit::kSessions,
+                           absl::StrCat(limits_.max_sessions, " sessions are open; pid ", info.pid, " must wait"));
   }
   Tenant& tenant = tenants_.Of(info.tenant);
   if (absl::Status s = tenant.TakeSession(); !s.ok()) return s;
@@ -41,15 +41,16 @@ absl::Status SessionTable::AddSegment(SessionId session_id, SegmentId id, std::s
     return absl::AlreadyExistsError(absl::StrCat("segment_id: ", id.value(), " is taken in this session"));
   }
   if (session->segments.size() >= limits_.max_segments_per_session) {
-    return absl::ResourceExhaustedError(absl::StrCat("limits.max_segments_per_session: the session has ",
-                                                     session->segments.size(), " segments; remove one first"));
+    return refused_.Refuse(Limit::kSegmentsPerSession,
+                           absl::StrCat("the session has ", session->segments.size(), " segments; remove one first"));
   }
   const uint64_t limit_bytes = limits_.max_segment_bytes_per_session;
   // The limit may have been lowered below what the session has.
   if (session->segment_bytes > limit_bytes || length_bytes > limit_bytes - session->segment_bytes) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "limits.max_segment_bytes_per_session: the session has ", session->segment_bytes, " bytes, length_bytes ",
-        length_bytes, " would pass the limit of ", limits_.max_segment_bytes_per_session));
+    return refused_.Refuse(
+        Limit::kSegmentBytesPerSession,
+        absl::StrCat("the session has ", session->segment_bytes, " bytes, length_bytes ", length_bytes,
+                     " would pass the limit of ", limits_.max_segment_bytes_per_session));
   }
   if (absl::Status s = session->tenant->TakeSegment(length_bytes); !s.ok()) return s;
   session->segment_bytes += length_bytes;

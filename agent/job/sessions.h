@@ -37,8 +37,9 @@ struct Session {
 // Owned by the engine's thread.
 class SessionTable {
  public:
-  // `limits` and `tenants` outlive the table; limits may change.
-  SessionTable(const AgentLimits& limits, TenantTable* tenants) : limits_(limits), tenants_(*tenants) {}
+  // `limits`, `refused` and `tenants` outlive the table; limits may change.
+  SessionTable(const AgentLimits& limits, LimitCounters* refused, TenantTable* tenants)
+      : limits_(limits), refused_(*refused), tenants_(*tenants) {}
 
   absl::StatusOr<SessionId> Open(SessionInfo info);
   // Null for an unknown session or one that is closing.
@@ -53,6 +54,7 @@ class SessionTable {
 
  private:
   const AgentLimits& limits_;
+  LimitCounters& refused_;
   TenantTable& tenants_;
   uint64_t next_id_ = 1;
   absl::flat_hash_map<SessionId, std::unique_ptr<Session>> sessions_;

@@ -107,7 +107,7 @@ int Main(int repetitions) {
   sources.jobs = &jobs;
   sources.interfaces = std::vector<std::string>(kRails, "lo");
   sources.balance = &balance;
-  auto port = StatusPort::Start("127.0.0.1:0", sources, context);
+  auto port = StatusPort::Start({.listen = "127.0.0.1:0"}, sources, context);
   if (!port.ok()) {
     std::cerr << port.status() << "\n";
     return 1;

@@ -49,6 +49,19 @@ struct TlsConfig {
   friend bool operator==(const TlsConfig&, const TlsConfig&) = default;
 };
 
+// Of what listens, besides AgentLimits.
+struct ConnectionLimits {
+  uint32_t max_control_connections = 4096;
+  uint32_t max_control_connections_per_address = 64;
+  uint32_t max_client_connections = 1024;  // of each client and operator socket
+  uint32_t max_calls_per_control_connection = 16;
+  uint32_t max_calls_per_client_connection = 1024;
+  uint64_t max_headers_bytes = 8 << 10;                // of one call
+  uint64_t max_grpc_memory_bytes = uint64_t{1} << 30;  // of each client and operator socket, and of the control port
+  uint64_t max_http_request_bytes = 16 << 10;
+  friend bool operator==(const ConnectionLimits&, const ConnectionLimits&) = default;
+};
+
 struct TimeoutsConfig {
   absl::Duration job = absl::Minutes(10);
   absl::Duration join = absl::Minutes(10);
@@ -57,6 +70,10 @@ struct TimeoutsConfig {
   absl::Duration heartbeat = absl::Milliseconds(500);
   absl::Duration drain = absl::Seconds(30);
   absl::Duration stuck = absl::Seconds(15);
+  absl::Duration handshake = absl::Seconds(10);
+  absl::Duration rail_handshake = absl::Seconds(3);
+  absl::Duration idle = absl::Minutes(1);
+  absl::Duration http = absl::Seconds(5);
   friend bool operator==(const TimeoutsConfig&, const TimeoutsConfig&) = default;
 };
 
@@ -103,6 +120,7 @@ struct Config {
   HealthOptions health;
   std::vector<TenantConfig> tenants;  // empty: everybody is of kDefaultTenant
   AgentLimits limits;
+  ConnectionLimits connections;
   uint32_t finished_jobs_kept = 256;
   uint32_t explained_jobs = 16;
   uint64_t max_message_bytes = 16 << 20;

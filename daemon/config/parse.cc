@@ -101,6 +101,7 @@ void ReadLimits(const YamlReader& in, Config* config) {
   const auto count = [](uint32_t* out, uint64_t max) {
     return [out, max](const YamlReader& r) { r.Number(out, 1, max); };
   };
+  ConnectionLimits& c = config->connections;
   in.Map({{"max_sessions", count(&l.max_sessions, 1 << 16)},
           {"max_segments_per_session", count(&l.max_segments_per_session, 1 << 16)},
           {"max_segment_bytes_per_session",
@@ -114,7 +115,23 @@ void ReadLimits(const YamlReader& in, Config* config) {
           {"max_waiting_calls", count(&l.max_waiting_calls, 1 << 20)},
           {"finished_jobs_kept", count(&config->finished_jobs_kept, 1 << 20)},
           {"explained_jobs", [&](const YamlReader& r) { r.Number(&config->explained_jobs, 0, 1024); }},
-          {"max_message", [&](const YamlReader& r) { r.Bytes(&config->max_message_bytes, 64 << 10, kGiB); }}});
+          {"max_message", [&](const YamlReader& r) { r.Bytes(&config->max_message_bytes, 64 << 10, kGiB); }},
+          {"max_control_connections", count(&c.max_control_connections, 1 << 16)},
+          {"max_control_connections_per_address", count(&c.max_control_connections_per_address, 1 << 16)},
+          {"max_calls_per_control_connection", count(&c.max_calls_per_control_connection, 1 << 16)},
+          {"max_client_connections", count(&c.max_client_connections, 1 << 16)},
+          {"max_calls_per_client_connection", count(&c.max_calls_per_client_connection, 1 << 16)},
+          {"max_headers", [&](const YamlReader& r) { r.Bytes(&c.max_headers_bytes, 4 << 10, kMiB); }},
+          {"max_grpc_memory", [&](const YamlReader& r) { r.Bytes(&c.max_grpc_memory_bytes, kMiB, 1024 * kGiB); }},
+          {"max_half_open", count(&l.max_half_open, 1 << 16)},
+          {"max_http_request", [&](const YamlReader& r) { r.Bytes(&c.max_http_request_bytes, 1 << 10, kMiB); }}});
+}
+
+// Calls that carry as much as they may must not end each other.
+void CheckGrpcMemory(const Config& config, ConfigErrors* errors) {
+  if (config.connections.max_grpc_memory_bytes >= 4 * config.max_message_bytes) return;
+  errors->Add(0, "limits.max_grpc_memory", FormatBytes(config.connections.max_grpc_memory_bytes),
+              absl::StrCat("less than four messages of limits.max_message ", FormatBytes(config.max_message_bytes)));
 }
 
 void ReadTimeouts(const YamlReader& in, Config* config) {
@@ -128,7 +145,11 @@ void ReadTimeouts(const YamlReader& in, Config* config) {
           {"max_peer_wait", time(&t.max_peer_wait, absl::Milliseconds(10), absl::Hours(24))},
           {"heartbeat", time(&t.heartbeat, absl::Milliseconds(5), absl::Minutes(10))},
           {"drain", time(&t.drain, absl::ZeroDuration(), absl::Hours(24))},
-          {"stuck", time(&t.stuck, absl::Seconds(2), absl::Hours(1))}});
+          {"stuck", time(&t.stuck, absl::Seconds(2), absl::Hours(1))},
+          {"handshake", time(&t.handshake, absl::Milliseconds(100), absl::Minutes(10))},
+          {"rail_handshake", time(&t.rail_handshake, absl::Milliseconds(100), absl::Minutes(10))},
+          {"idle", time(&t.idle, absl::Milliseconds(100), absl::Hours(24))},
+          {"http", time(&t.http, absl::Milliseconds(100), absl::Minutes(10))}});
   if (2 * t.heartbeat > t.peer_lost) {
     in.Fail(absl::StrCat("peer_lost ", absl::FormatDuration(t.peer_lost), " is less than two heartbeats of ",
                          absl::FormatDuration(t.heartbeat)));
@@ -254,6 +275,7 @@ void CheckWhole(const Config& config, ConfigErrors* errors) {
                 "missing; control.listen is set, so give certificate, key and ca for mutual TLS between nodes, or ask "
                 "for plain text with mode: plain_text");
   }
+  CheckGrpcMemory(config, errors);
   CheckTenantSockets(config, errors);
 }
 

@@ -168,6 +168,16 @@ void PrintLimits(YAML::Emitter& out, const Config& config) {
   Number(out, "finished_jobs_kept", config.finished_jobs_kept);
   Number(out, "explained_jobs", config.explained_jobs);
   Bytes(out, "max_message", config.max_message_bytes);
+  const ConnectionLimits& connections = config.connections;
+  Number(out, "max_control_connections", connections.max_control_connections);
+  Number(out, "max_control_connections_per_address", connections.max_control_connections_per_address);
+  Number(out, "max_calls_per_control_connection", connections.max_calls_per_control_connection);
+  Number(out, "max_client_connections", connections.max_client_connections);
+  Number(out, "max_calls_per_client_connection", connections.max_calls_per_client_connection);
+  Bytes(out, "max_headers", connections.max_headers_bytes);
+  Bytes(out, "max_grpc_memory", connections.max_grpc_memory_bytes);
+  Number(out, "max_half_open", limits.max_half_open);
+  Bytes(out, "max_http_request", connections.max_http_request_bytes);
   out << EndMap;
 }
 
@@ -192,6 +202,10 @@ void PrintRest(YAML::Emitter& out, const Config& config) {
   Time(out, "heartbeat", config.timeouts.heartbeat);
   Time(out, "drain", config.timeouts.drain);
   Time(out, "stuck", config.timeouts.stuck);
+  Time(out, "handshake", config.timeouts.handshake);
+  Time(out, "rail_handshake", config.timeouts.rail_handshake);
+  Time(out, "idle", config.timeouts.idle);
+  Time(out, "http", config.timeouts.http);
   out << EndMap << Key << "health" << Value << BeginMap;
   Time(out, "first_hold", config.health.first_hold);
   Time(out, "max_hold", config.health.max_hold);

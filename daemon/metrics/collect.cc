@@ -333,6 +333,22 @@ void AddWatches(const WatchDepths& depths, Page* page) {
   page->Set(Metric::kJobWatchReports, uint64_t{depths.most_reports}, {{"of", "fullest"}});
 }
 
+void AddLimits(const LimitCounters& refused, Page* page) {
+  for (size_t i = 0; i < static_cast<size_t>(Limit::kCount); ++i) {
+    const Limit limit = static_cast<Limit>(i);
+    page->Set(Metric::kLimitRefused, refused.Read(limit), {{"limit", LimitKey(limit)}});
+  }
+}
+
+void AddConnections(const std::string& socket, const ConnectionCounters& counters, Page* page) {
+  const auto set = [&](Metric metric, const std::atomic<uint64_t>& value, const char* key, const char* label) {
+    page->Set(metric, value.load(std::memory_order_relaxed), {{"socket", socket}, {key, label}});
+  };
+  set(Metric::kGrpcConnections, counters.open, "state", "open");
+  set(Metric::kGrpcConnections, counters.half_open, "state", "half_open");
+  set(Metric::kGrpcConnectionErrors, counters.protocol_errors, "kind", "protocol");
+}
+
 void AddTls(const TlsFiles* tls, Page* page) {
   page->Set(Metric::kTlsEnabled, uint64_t{tls != nullptr});
   if (tls == nullptr) return;
@@ -364,6 +380,8 @@ std::vector<MetricFamily> CollectMetrics(const MetricSources& sources) {
       page.Set(Metric::kGrpcCalls, count, {{"method", method}, {"code", code}});
     });
   }
+  if (sources.refused != nullptr) AddLimits(*sources.refused, &page);
+  for (const auto& [socket, counters] : sources.connections) AddConnections(socket, *counters, &page);
   if (sources.feed != nullptr) AddWatches(sources.feed->Depths(), &page);
   if (sources.peers != nullptr) AddPeers(*sources.peers, &page);
   if (sources.descriptors != nullptr) {

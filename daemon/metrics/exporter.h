@@ -3,7 +3,9 @@
 #define RAILSD_DAEMON_METRICS_EXPORTER_H_
 
 #include <functional>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -13,6 +15,7 @@
 #include "daemon/metrics/job_statistics.h"
 #include "daemon/peer/peer_hub.h"
 #include "daemon/service/call_counters.h"
+#include "daemon/service/connection_gate.h"
 #include "daemon/service/job_feed.h"
 #include "daemon/session/descriptor_server.h"
 
@@ -27,6 +30,9 @@ struct MetricSources {
   const PeerHub* peers = nullptr;
   const DescriptorServer* descriptors = nullptr;
   const CallCounters* calls = nullptr;
+  std::shared_ptr<const LimitCounters> refused = nullptr;
+  // Of gRPC sockets, by name: client, operator, control.
+  std::vector<std::pair<std::string, std::shared_ptr<const ConnectionCounters>>> connections = {};
   const BalanceMeter* balance = nullptr;
   const JobFeed* feed = nullptr;
   HighWater* high_water = nullptr;  // the server brings its own

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <thread>
 #include <utility>
@@ -74,7 +75,7 @@ class Server final : public HttpServer {
     const std::string threads = absl::StrCat(options_.threads);
     const std::string waiting = absl::StrCat(options_.waiting);
     const std::string patience = absl::StrCat(absl::ToInt64Milliseconds(options_.patience));
-    const std::string request = absl::StrCat(kMaxRequestBytes);
+    const std::string request = absl::StrCat(options_.max_request_bytes);
     // Without a document root civetweb serves no file and runs no program.
     const std::vector<const char*> settings = {"listening_ports",
                                                options_.listen.c_str(),
@@ -94,6 +95,8 @@ class Server final : public HttpServer {
     mg_callbacks callbacks = {};
     callbacks.begin_request = &Server::Answer;
     callbacks.http_error = &Server::AnswerError;
+    callbacks.init_connection = &Server::Remember;
+    callbacks.connection_closed = &Server::Forget;
     callbacks.log_message = [](const mg_connection*, const char*) { return 1; };  // says what clients do wrong
     mg_init_data start = {};
     start.callbacks = &callbacks;
@@ -129,6 +132,16 @@ class Server final : public HttpServer {
   }
 
  private:
+  using Clock = std::chrono::steady_clock;
+
+  static int Remember(const mg_connection*, void** accepted) {
+    *accepted = new Clock::time_point(Clock::now());
+    return 0;
+  }
+  static void Forget(const mg_connection* connection) {
+    delete static_cast<Clock::time_point*>(mg_get_user_connection_data(connection));
+  }
+
   // civetweb's first look at a request; a result over 0 says that it is answered.
   static int Answer(mg_connection* connection) {
     const mg_request_info* request = mg_get_request_info(connection);
@@ -156,6 +169,14 @@ class Server final : public HttpServer {
 
   // Of requests that civetweb does not understand; they have no method to go by.
   static int AnswerError(mg_connection* connection, int status, const char*) {
+    const Server& server = *static_cast<const Server*>(mg_get_request_info(connection)->user_data);
+    // civetweb says 400 of whatever does not become a request: it is late, too long or no HTTP.
+    const auto* accepted = static_cast<const Clock::time_point*>(mg_get_user_connection_data(connection));
+    if (status == 400 && accepted != nullptr) {
+      const bool late = absl::FromChrono(Clock::now() - *accepted) >= server.options_.patience;
+      server.options_.refused->Count(late ? Limit::kHttp : Limit::kHttpRequest);
+      if (late) status = 408;
+    }
     Send(connection, Text(status, mg_get_response_code_text(connection, status)), true);
     return 0;
   }

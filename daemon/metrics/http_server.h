@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "agent/base/limit.h"
 
 namespace railsd {
 
@@ -31,15 +32,14 @@ struct HttpOptions {
   int waiting = 16;  // as many more connections wait for a thread; further ones wait in the kernel
   // For a client to send its request, and to take the answer.
   absl::Duration patience = absl::Seconds(5);
+  uint64_t max_request_bytes = 16384;                                          // with its headers
+  std::shared_ptr<LimitCounters> refused = std::make_shared<LimitCounters>();  // by those two
 };
 
 // Answers GET and HEAD on exactly the given paths: 404 for others, 405 for other methods, 400 for a request that is not
-// HTTP/1 or brings a body. A request has at most kMaxRequestBytes with its headers. Each connection carries one
-// request. Threads of its own ("civetweb").
+// HTTP/1 or brings a body. Each connection carries one request. Threads of its own ("civetweb").
 class HttpServer {
  public:
-  static constexpr int kMaxRequestBytes = 16384;
-
   // Error: UNAVAILABLE, the address cannot be bound.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(HttpOptions options);
   // Waits for the requests that are being answered.

@@ -98,6 +98,9 @@ enum class Metric : size_t {
   kCopyQueueDepth,
   kJobWatches,
   kJobWatchReports,
+  kLimitRefused,
+  kGrpcConnections,
+  kGrpcConnectionErrors,
   kGrpcCalls,
   kDescriptorConnections,
   kDescriptorRefused,
@@ -250,6 +253,15 @@ inline constexpr std::array<MetricInfo, kMetricCount> kMetricTable = {{
     {"railsd_job_watch_reports", MetricKind::kGauge, "of",
      "Ends of jobs that wait to be sent to who watches them: of all watches together (all), of the one with the most "
      "(fullest)."},
+    {"railsd_limit_refused_total", MetricKind::kCounter, "limit",
+     "What each limit has refused: connections, sessions, segments, groups, submissions, calls, messages. Named as in "
+     "the "
+     "configuration."},
+    {"railsd_grpc_connections", MetricKind::kGauge, "socket,state",
+     "Connections to the control port and to the client and operator sockets: open, and half_open, which have not "
+     "begun as gRPC does yet."},
+    {"railsd_grpc_connection_errors_total", MetricKind::kCounter, "socket,kind",
+     "Connections to them that were closed because they began with something else: protocol."},
     {"railsd_grpc_calls_total", MetricKind::kCounter, "method,code",
      "Calls of trainers and operators that have ended, by how."},
     {"railsd_descriptor_connections", MetricKind::kGauge, "", "Open connections to the descriptor socket."},

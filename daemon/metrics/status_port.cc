@@ -14,7 +14,6 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
-#include "daemon/metrics/http_server.h"
 #include "daemon/metrics/page.h"
 #include "daemon/metrics/read_agent.h"
 #include "daemon/service/overview.h"
@@ -73,9 +72,7 @@ class Port final : public StatusPort {
                                     "frame-ancestors 'none'")};
   }
 
-  absl::Status Listen(const std::string& listen) {
-    HttpOptions options;
-    options.listen = listen;
+  absl::Status Listen(HttpOptions options) {
     options.paths["/"] = [this](const std::string&) { return page_; };
     options.paths["/api/v1/status"] = [this](const std::string& query) { return Status(query); };
     options.paths["/healthz"] = [this](const std::string&) {
@@ -129,10 +126,10 @@ class Port final : public StatusPort {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<StatusPort>> StatusPort::Start(const std::string& listen, MetricSources sources,
+absl::StatusOr<std::unique_ptr<StatusPort>> StatusPort::Start(HttpOptions http, MetricSources sources,
                                                               std::shared_ptr<const ServiceContext> context) {
   auto port = std::make_unique<Port>(std::move(sources), std::move(context));
-  if (absl::Status status = port->Listen(listen); !status.ok()) return status;
+  if (absl::Status status = port->Listen(std::move(http)); !status.ok()) return status;
   return port;
 }
 

@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "daemon/metrics/exporter.h"
+#include "daemon/metrics/http_server.h"
 #include "daemon/service/services.h"
 
 namespace railsd {
@@ -22,8 +23,8 @@ class StatusPort {
   // Finished jobs in one answer, when none are asked for and at most.
   static constexpr uint32_t kDefaultFinished = 10, kMaxFinished = 64;
 
-  // Not ready until SetReady(). Error: UNAVAILABLE, the address cannot be bound.
-  static absl::StatusOr<std::unique_ptr<StatusPort>> Start(const std::string& listen, MetricSources sources,
+  // `http`: where, and its limits. Not ready until SetReady(). Error: UNAVAILABLE, the address cannot be bound.
+  static absl::StatusOr<std::unique_ptr<StatusPort>> Start(HttpOptions http, MetricSources sources,
                                                            std::shared_ptr<const ServiceContext> context);
   virtual ~StatusPort() = default;
   virtual int port() const = 0;

@@ -11,8 +11,6 @@
 namespace railsd {
 namespace {
 
-constexpr size_t kMaxInboundStreams = 4096;
-
 // Is this rail of a peer the one that the configuration names?
 bool IsWantedRail(const std::string& wanted, const std::string& address) {
   if (IsVerbsAddress(wanted)) return wanted == address;
@@ -81,7 +79,12 @@ void Hub::OnEnded(const OutPtr& stream, absl::Status status, bool stopping) {
 
 bool Hub::OnAccepted(const InPtr& stream) {
   absl::MutexLock lock(&mutex_);
-  if (stopping_ || inbound_.size() >= kMaxInboundStreams) return false;
+  if (stopping_) return false;
+  // A peer needs one.
+  if (inbound_.size() >= options_.server.gate.max_connections) {
+    options_.server.gate.refused->Count(Limit::kControlConnections);
+    return false;
+  }
   ++streams_;
   inbound_.emplace(stream, Origin{absl::Now()});
   return true;

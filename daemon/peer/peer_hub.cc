@@ -80,13 +80,13 @@ absl::Status Hub::Start(Agent* agent) {
     own_hello_ = agent->Hello();
   }
   if (options_.listen.empty()) return absl::OkStatus();
+  RpcServerOptions server_options = options_.server;
+  server_options.address = options_.listen;
+  server_options.max_message_bytes = options_.max_message_bytes;
+  server_options.service_names = {"rails.peer.v1.PeerService"};
+  if (options_.tls != nullptr) server_options.credentials = MakeServerCredentials(options_.tls);
   absl::StatusOr<std::unique_ptr<RpcServer>> server =
-      RpcServer::Start({options_.listen,
-                        options_.max_message_bytes,
-                        {"rails.peer.v1.PeerService"},
-                        nullptr,
-                        options_.tls == nullptr ? nullptr : MakeServerCredentials(options_.tls)},
-                       {MakePeerService(this)});
+      RpcServer::Start(std::move(server_options), {MakePeerService(this)});
   if (!server.ok()) return server.status();
   server_ = *std::move(server);
   thread_ = std::thread([this] {
@@ -177,6 +177,7 @@ void Hub::Send(const std::string& node, ControlMessage message) {
   request->mutable_message()->set_number(peer.outbox.next_number());
   const size_t bytes = request->ByteSizeLong();
   if (bytes > peer.max_message_bytes) {
+    options_.server.gate.refused->Count(Limit::kMessage);
     return Lose(peer, absl::StrCat("a message of ", bytes, " bytes is more than node ", node, " takes (",
                                    peer.max_message_bytes, "); raise its limits.max_message"));
   }

@@ -15,6 +15,7 @@
 #include "agent/agent.h"
 #include "daemon/config/config.h"
 #include "daemon/peer/outbox.h"
+#include "daemon/service/rpc_server.h"
 
 namespace railsd {
 
@@ -32,6 +33,7 @@ struct PeerHubOptions {
   uint64_t max_message_bytes = 16 << 20;
   uint32_t max_world_size = 4096;
   OutboxLimits outbox;
+  RpcServerOptions server = {};   // limits of the control port; what else it needs is filled in by the hub
   const TlsFiles* tls = nullptr;  // of mutual TLS; outlives the hub. Null: plain text
   std::shared_ptr<spdlog::logger> log;
 };

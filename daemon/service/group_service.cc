@@ -20,6 +20,7 @@ class GroupService final : public rails::v1::GroupService::CallbackService {
     absl::StatusOr<JoinRequest> join =
         caller ? JoinFrom(*request, caller->id, context_->limits) : absl::StatusOr<JoinRequest>(NoSession());
     if (!join.ok()) {
+      if (request->world_size() > context_->limits.max_world_size) context_->refused->Count(Limit::kWorldSize);
       call->Answer(join.status());
       return call.get();
     }

@@ -84,6 +84,11 @@ class JobService final : public rails::v1::JobService::CallbackService {
     absl::StatusOr<Submission> submission =
         caller ? SubmissionFrom(*request, caller->id, context_->limits) : absl::StatusOr<Submission>(NoSession());
     if (!submission.ok()) {
+      if (absl::IsResourceExhausted(submission.status())) {
+        const int flows = std::max(request->sends_size(), request->receives_size());
+        const bool world = static_cast<uint64_t>(flows) > context_->limits.max_world_size;
+        context_->refused->Count(world ? Limit::kWorldSize : Limit::kRangesPerSubmission);
+      }
       call->Answer(submission.status());
       return call.get();
     }

@@ -6,6 +6,8 @@
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/support/server_interceptor.h>
 
+#include <algorithm>
+#include <limits>
 #include <mutex>
 #include <utility>
 
@@ -15,31 +17,47 @@
 namespace railsd {
 namespace {
 
-// Counts one call when its status is sent.
+int Milliseconds(absl::Duration duration) {
+  return static_cast<int>(std::min<int64_t>(absl::ToInt64Milliseconds(duration), std::numeric_limits<int>::max()));
+}
+
+// Counts one call when its status is sent; says whose connection has spoken.
 class CountingInterceptor final : public grpc::experimental::Interceptor {
  public:
-  CountingInterceptor(const char* method, CallCounters* calls) : method_(method), calls_(*calls) {}
+  CountingInterceptor(grpc::experimental::ServerRpcInfo* info, CallCounters* calls, ConnectionLedger* ledger)
+      : info_(*info), calls_(calls), ledger_(*ledger) {}
   void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
-    if (methods->QueryInterceptionHookPoint(grpc::experimental::InterceptionHookPoints::PRE_SEND_STATUS)) {
-      calls_.Count(method_, static_cast<int>(methods->GetSendStatus().error_code()));
+    using Points = grpc::experimental::InterceptionHookPoints;
+    if (methods->QueryInterceptionHookPoint(Points::POST_RECV_INITIAL_METADATA)) {
+      ledger_.Spoke(info_.server_context()->peer());
+    }
+    if (calls_ != nullptr && methods->QueryInterceptionHookPoint(Points::PRE_SEND_STATUS)) {
+      calls_->Count(info_.method(), static_cast<int>(methods->GetSendStatus().error_code()));
     }
     methods->Proceed();
   }
 
  private:
-  const char* const method_;  // gRPC's own
-  CallCounters& calls_;
+  grpc::experimental::ServerRpcInfo& info_;  // gRPC's own
+  CallCounters* const calls_;
+  ConnectionLedger& ledger_;
 };
 
 class CountingFactory final : public grpc::experimental::ServerInterceptorFactoryInterface {
  public:
-  explicit CountingFactory(CallCounters* calls) : calls_(calls) {}
+  CountingFactory(CallCounters* calls, ConnectionLedger* ledger) : calls_(calls), ledger_(*ledger) {}
   grpc::experimental::Interceptor* CreateServerInterceptor(grpc::experimental::ServerRpcInfo* info) override {
-    return new CountingInterceptor(info->method(), calls_);  // gRPC owns it
+    // Whose call it is gRPC knows here already but of streams that it serves by threads. The fewer have an interceptor,
+    // which sees each message, the better.
+    const std::string caller = info->server_context()->peer();
+    if (!caller.empty()) ledger_.Spoke(caller);
+    if (calls_ == nullptr && !caller.empty()) return nullptr;
+    return new CountingInterceptor(info, calls_, &ledger_);  // gRPC owns it
   }
 
  private:
   CallCounters* const calls_;
+  ConnectionLedger& ledger_;
 };
 
 class Server final : public RpcServer {
@@ -50,34 +68,52 @@ class Server final : public RpcServer {
   ~Server() override { Shutdown(absl::ZeroDuration()); }
 
   absl::Status Listen(const RpcServerOptions& options) {
+    absl::StatusOr<Listeners> listeners = ListenOn(options.address);
+    if (!listeners.ok()) return listeners.status();
+    port_ = listeners->port;
     grpc::ServerBuilder builder;
-    // Two daemons on one address must not share its connections.
-    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    // The gate ends what is late before, and counts it; this is for what it cannot tell apart.
+    builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+                               Milliseconds(2 * options.gate.handshake + absl::Seconds(2)));
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, Milliseconds(options.idle));
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, static_cast<int>(options.max_calls_per_connection));
+    builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, static_cast<int>(options.max_headers_bytes));
     builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
     builder.SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
     builder.SetMaxSendMessageSize(-1);
+    // gRPC takes a message in whole before it looks whether it is too long, whatever its beginning says.
+    grpc::ResourceQuota memory;
+    memory.Resize(options.max_memory_bytes);
+    builder.SetResourceQuota(memory);
     // Only health and reflection are served by threads of their own.
     builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
     builder.SetSyncServerOption(grpc::ServerBuilder::CQ_TIMEOUT_MSEC, 200);
     builder.SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
     builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 2);
-    builder.AddListeningPort(options.address, credentials_, &port_);
+    const std::shared_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor =
+        builder.experimental().AddExternalConnectionAcceptor(
+            grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials_);
     for (const std::shared_ptr<grpc::Service>& service : services_) builder.RegisterService(service.get());
-    if (options.calls != nullptr) {
-      std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
-      interceptors.push_back(std::make_unique<CountingFactory>(options.calls));
-      builder.experimental().SetInterceptorCreators(std::move(interceptors));
-    }
+    std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
+    interceptors.push_back(std::make_unique<CountingFactory>(options.calls, &ledger_));
+    builder.experimental().SetInterceptorCreators(std::move(interceptors));
     server_ = builder.BuildAndStart();
-    if (server_ == nullptr || port_ == 0) {
-      return absl::UnavailableError(
-          absl::StrCat("cannot listen on ", options.address, ": the address is not this node's or is in use"));
+    if (server_ == nullptr) {
+      return absl::UnavailableError(absl::StrCat("cannot listen on ", options.address, ": gRPC cannot start there"));
     }
     for (const std::string& name : options.service_names) {
       server_->GetHealthCheckService()->SetServingStatus(name, false);
     }
     server_->GetHealthCheckService()->SetServingStatus(std::string(kLiveService), false);
     SetHealth(false, true);
+    absl::StatusOr<std::unique_ptr<ConnectionGate>> gate = ConnectionGate::Start(
+        *std::move(listeners), options.credentials != nullptr, options.gate, &ledger_, [acceptor](UniqueFd connection) {
+          grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
+          parameters.fd = connection.Release();
+          acceptor->HandleNewConnection(&parameters);
+        });
+    if (!gate.ok()) return gate.status();
+    gate_ = *std::move(gate);
     return absl::OkStatus();
   }
 
@@ -89,6 +125,7 @@ class Server final : public RpcServer {
   void Shutdown(absl::Duration grace) override {
     if (server_ == nullptr || stopped_) return;
     stopped_ = true;
+    gate_.reset();
     server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));
     server_->Wait();
   }
@@ -98,7 +135,9 @@ class Server final : public RpcServer {
  private:
   const std::vector<std::shared_ptr<grpc::Service>> services_;
   const std::shared_ptr<grpc::ServerCredentials> credentials_;  // asked at each connection, to the server's end
+  ConnectionLedger ledger_;                                     // told by calls
   std::unique_ptr<grpc::Server> server_;                        // goes before the services
+  std::unique_ptr<ConnectionGate> gate_;                        // goes before the server
   int port_ = 0;
   bool stopped_ = false;
 };

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "daemon/service/call_counters.h"
+#include "daemon/service/connection_gate.h"
 
 namespace grpc {
 class ServerCredentials;
@@ -25,6 +26,11 @@ struct RpcServerOptions {
   std::vector<std::string> service_names = {};
   CallCounters* calls = nullptr;                                   // where calls are counted; outlives the server
   std::shared_ptr<grpc::ServerCredentials> credentials = nullptr;  // null: plain text
+  GateOptions gate = {};
+  uint32_t max_calls_per_connection = 1024;       // at once
+  uint64_t max_memory_bytes = uint64_t{1} << 30;  // that what has arrived may take; then gRPC ends calls
+  uint64_t max_headers_bytes = 8192;              // of one call's metadata
+  absl::Duration idle = absl::Minutes(1);         // a connection without a call for so long is closed
 };
 
 class RpcServer {

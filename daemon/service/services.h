@@ -29,6 +29,7 @@ struct ServiceContext {
   const SessionRegistry* sessions = nullptr;
   JobFeed* feed = nullptr;
   AgentLimits limits;
+  std::shared_ptr<LimitCounters> refused = std::make_shared<LimitCounters>();  // by those that the services check
   std::string node;
   BootId boot;
   std::string version;

@@ -175,6 +175,7 @@ class Server final : public DescriptorServer {
     }
     for (const uint64_t id : expired) {
       ++counters_.bad_packets;
+      options_.refused->Count(Limit::kHandshake);
       End(id, "no session was opened in time");
     }
   }
@@ -217,8 +218,8 @@ class Server final : public DescriptorServer {
     if (refuse_) {
       refused = absl::UnavailableError(absl::StrCat("node ", options_.node, " drains: no new sessions"));
     } else if (const size_t limit = max_connections_; connections_.size() >= limit) {
-      refused =
-          absl::ResourceExhaustedError(absl::StrCat("more than ", limit, " connections to the descriptor socket"));
+      refused = options_.refused->Refuse(Limit::kSessions,
+                                         absl::StrCat("more than ", limit, " connections to the descriptor socket"));
     } else if (absl::StatusOr<PeerCredentials> peer = CredentialsOfPeer(socket.get()); !peer.ok()) {
       refused = peer.status();
     } else {

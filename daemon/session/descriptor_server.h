@@ -33,6 +33,8 @@ struct DescriptorServerOptions {
   size_t max_connections = 320;
   // A connection that has not opened a session by then is closed, so that idle ones cannot hold all places.
   absl::Duration hello_timeout = absl::Seconds(10);
+  // By limits.max_sessions, which max_connections follows from, and timeouts.handshake.
+  std::shared_ptr<LimitCounters> refused = std::make_shared<LimitCounters>();
   // Called on the server's thread when the agent holds nothing of a session any more (or the agent's, see Agent).
   std::function<void(SessionId)> on_session_closed;
   std::shared_ptr<spdlog::logger> log;

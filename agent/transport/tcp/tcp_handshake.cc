@@ -99,6 +99,7 @@ void TcpRail::MakeRoomForHalfOpen() {
     } else {
       victim = half_open_.begin();
     }
+    options_.refused->Count(Limit::kHalfOpen);
     Context::Add(context_.counters.refused_connections, 1);
     Discard(*victim);
     half_open_.erase(victim);
@@ -438,6 +439,7 @@ void TcpRail::RunTimers(Nanoseconds now) {
   next_timer_ = INT64_MAX;
   if (!std::exchange(accepting_, true)) Rearm(listener_, EPOLLIN);
   while (!half_open_.empty() && half_open_.front()->deadline <= now) {
+    options_.refused->Count(Limit::kRailHandshake);
     Context::Add(context_.counters.refused_connections, 1);
     Discard(half_open_.front());
     half_open_.pop_front();

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "agent/base/ids.h"
+#include "agent/base/limit.h"
 #include "agent/transport/transport.h"
 
 namespace railsd {
@@ -38,6 +39,7 @@ struct TcpOptions {
   // Data that the network (not the peer's process) has not acknowledged for so long, in spite of retransmissions, ends
   // its connection; 0: only `peer_silence` does.
   absl::Duration stall = absl::Milliseconds(400);
+  std::shared_ptr<LimitCounters> refused = std::make_shared<LimitCounters>();  // by the two limits of half-open ones
   // Carries what is asked and told when a connection breaks; outlives the transport. Null: what was under way then
   // comes back kRailFailed.
   SignalSink* signals = nullptr;

@@ -37,7 +37,8 @@ class TenantTest : public ::testing::Test {
 TEST(SessionLimitsTest, ALimitBelowWhatASessionHasStaysALimit) {
   AgentLimits limits;
   TenantTable tenants({}, nullptr);
-  SessionTable sessions(limits, &tenants);
+  LimitCounters refused;
+  SessionTable sessions(limits, &refused, &tenants);
   const SessionId session = sessions.Open({.tenant = "t"}).value();
   ASSERT_TRUE(sessions.AddSegment(session, SegmentId(1), MakeSegment(8192)).ok());
   limits.max_segment_bytes_per_session = 4096;  // as a reload may

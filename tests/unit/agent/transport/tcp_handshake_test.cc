@@ -236,7 +236,9 @@ TEST_F(TcpHostileTest, AFloodDoesNotPushOutWhoSpeaks) {
 }
 
 TEST_F(TcpHostileTest, AFloodOfIdleConnectionsIsBounded) {
-  Build([](TcpOptions* options) {
+  std::shared_ptr<LimitCounters> refused;
+  Build([&](TcpOptions* options) {
+    refused = options->refused;
     options->max_half_open = 8;
     options->handshake_time = absl::Minutes(1);
   });
@@ -247,6 +249,7 @@ TEST_F(TcpHostileTest, AFloodOfIdleConnectionsIsBounded) {
   }
   ASSERT_TRUE(Until([&] { return transport_->counters().refused_connections.load() >= 92; }));
   EXPECT_EQ(transport_->counters().refused_connections.load(), 92u);
+  EXPECT_EQ(refused->Read(Limit::kHalfOpen), 92u);
   Pair pair = Enter(1);  // an honest peer still gets in
 }
 

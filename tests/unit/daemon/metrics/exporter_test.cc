@@ -132,6 +132,14 @@ class ExporterTest : public ::testing::Test {
     calls_->Count("/rails.v1.JobService/WaitJob", 4);
     calls_->Count("/rails.v1.JobService/WaitJob", 99);
     sources_.calls = calls_.get();
+    const auto refused = std::make_shared<LimitCounters>();
+    for (int i = 0; i < 3; ++i) refused->Count(Limit::kHalfOpen);
+    sources_.refused = refused;
+    const auto connections = std::make_shared<ConnectionCounters>();
+    connections->open = 5;
+    connections->half_open = 2;
+    connections->protocol_errors = 4;
+    sources_.connections = {{"control", connections}};
     sources_.node = "n0";
     sources_.version = "1.2.3";
     sources_.config_hash = [] { return std::string("abcd"); };
@@ -207,10 +215,10 @@ TEST_F(ExporterTest, AnEngineThatDoesNotAnswerDoesNotHangTheScrape) {
 
 // What `promtool check metrics` asks of names, and what the project asks of labels.
 TEST(MetricTableTest, NamesFollowTheRules) {
-  const std::set<std::string> allowed = {"rail",    "direction",  "peer",      "state",   "queue", "kind",
-                                         "result",  "for",        "hash",      "version", "node",  "device",
-                                         "port",    "link_layer", "zone_keys", "of",      "part",  "window",
-                                         "counter", "method",     "code",      "tenant",  "quota"};
+  const std::set<std::string> allowed = {
+      "rail",    "direction", "peer",   "state",  "queue",      "kind",      "result", "for",  "hash",
+      "version", "node",      "device", "port",   "link_layer", "zone_keys", "of",     "part", "window",
+      "counter", "method",    "code",   "tenant", "quota",      "limit",     "socket"};
   std::set<std::string> names;
   for (const MetricInfo& metric : kMetricTable) {
     const std::string name = metric.name;

@@ -43,7 +43,7 @@ class StatusPortTest : public ::testing::Test {
     sources.agent = &agent_;
     sources.node = "n0";
     sources.deadline = absl::Milliseconds(50);
-    auto port = StatusPort::Start("127.0.0.1:0", sources, context);
+    auto port = StatusPort::Start({.listen = "127.0.0.1:0"}, sources, context);
     ASSERT_TRUE(port.ok()) << port.status();
     port_ = *std::move(port);
   }

@@ -292,7 +292,7 @@ TEST_F(DescriptorServerTest, ConnectionsAreBounded) {
   DescriptorResponse response;
   ASSERT_TRUE(late.Receive(&response));
   EXPECT_EQ(response.code(), 8);
-  EXPECT_EQ(response.message(), "more than 4 connections to the descriptor socket");
+  EXPECT_EQ(response.message(), "limits.max_sessions: more than 4 connections to the descriptor socket");
   EXPECT_TRUE(late.Closed());
   EXPECT_EQ(server_->counters().refused_connections, 1u);
   clients.pop_back();

@@ -1,0 +1,128 @@
+"""What jobs notice of connections that are no friend's: idle ones, trickled ones, noise, on everything that a node listens
+on. Runs on the emulated fabric and needs root."""
+
+import statistics
+import subprocess
+import sys
+
+from bench_faults import FORGETFUL, NODES, RAILS, Pair
+from cluster import Cluster, Settings
+from common import BenchError, Result, median, progress
+from lab import Lab
+
+ROUNDS, JOBS = 10, 5
+PER_SECOND, HELD = 500, 200
+# Reads "on" and "off" lines; between them makes PER_SECOND connections a second, in turn to each address or path, with
+# noise, with nothing, or with a beginning that grows by a byte with each turn; holds the latest HELD of them. At "off" says
+# how many it made.
+ATTACKER = """
+import collections, contextlib, random, select, socket, sys, time
+per_second, hold, targets = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+beginning = b"PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n"
+chance, held, made = random.Random(1), collections.deque(), 0
+def connect(target):
+    if target.startswith("/"):
+        connection = socket.socket(socket.AF_UNIX)
+        connection.setblocking(False)
+        connection.connect(target)
+        return connection
+    host, _, port = target.rpartition(":")
+    connection = socket.socket()
+    connection.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        connection.connect((host, int(port)))
+    return connection
+def turn(number):
+    connection = connect(targets[number % len(targets)])
+    kind = number // len(targets) % 3
+    held.append((connection, kind == 2))
+    select.select([], [connection], [], 0.1)
+    if kind == 0:
+        connection.send(chance.randbytes(1000))
+    while len(held) > hold:
+        held.popleft()[0].close()
+    other, trickled = held[number % len(held)]
+    if trickled:
+        other.send(beginning[number % len(beginning):][:1])
+for line in sys.stdin:
+    made, begin = 0, time.monotonic()
+    while line == "on\\n":
+        with contextlib.suppress(OSError):
+            turn(made)
+        made += 1
+        late = begin + made / per_second - time.monotonic()
+        if select.select([sys.stdin], [], [], max(late, 0))[0]:
+            line = sys.stdin.readline()
+    while held:
+        held.popleft()[0].close()
+    print(made, flush=True)
+"""
+
+
+class Attacker:
+    """A process at node 1 that attacks node 0; a context manager."""
+
+    def __init__(self, lab, cluster):
+        node = cluster.nodes[0]
+        rails = [rail["address"] for rail in cluster.ctl_json(node, "rails")["rails"]]
+        targets = [lab.control(0), lab.metrics(0), str(node.sockets / "client.sock"), str(node.sockets / "operator.sock"),
+                   *rails]
+        self._process = subprocess.Popen([*lab.command(1), sys.executable, "-c", ATTACKER, str(PER_SECOND), str(HELD),
+                                          *targets], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+    def say(self, word):
+        self._process.stdin.write(f"{word}\n")
+        self._process.stdin.flush()
+
+    def made(self):
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise BenchError("the attacker ended")
+        return int(answer)
+
+
+def block(pair, attacker, attacked):
+    """Median time of JOBS jobs, and how many connections were made meanwhile."""
+    if attacked:
+        attacker.say("on")
+    times = [pair.job() for _ in range(JOBS)]
+    if not attacked:
+        return median(times), 0
+    attacker.say("off")
+    return median(times), attacker.made()
+
+
+def measure(options):
+    rounds, ratios, noise, made = options.repeat or ROUNDS, [], [], 0
+    with Lab(NODES, RAILS, "200mbit") as lab, \
+            Cluster(Settings(NODES, RAILS, "200mbit", sections=FORGETFUL), addresses=lab) as cluster, \
+            Attacker(lab, cluster) as attacker:
+        pair = Pair(cluster)
+        try:
+            for _ in range(2):
+                pair.job()
+            for number in range(rounds):
+                # Two blocks in peace around, and in turn before or after, the attacked one.
+                blocks = [(attacked, block(pair, attacker, attacked))
+                          for attacked in ([False, True, False] if number % 2 else [True, False, False])]
+                peace = [time for attacked, (time, _) in blocks if not attacked]
+                ratios += [time / statistics.mean(peace) for attacked, (time, _) in blocks if attacked]
+                made += sum(count for _, (_, count) in blocks)
+                noise.append(max(peace) / min(peace))
+                progress(f"round {number + 1} of {rounds}: attacked {ratios[-1]:.4f} x, in peace {noise[-1]:.4f} x")
+        finally:
+            pair.close()
+    how = (f"median job time under {PER_SECOND} connections a second to a node's control port, rails, client and operator "
+           f"sockets and status page (idle, trickled, noise; {made} in all) over without, median of {rounds} rounds of {JOBS} "
+           f"jobs, {NODES} nodes x {RAILS} rails at 200 Mbit/s, every byte compared")
+    return [Result("hostile.slow_down", median(ratios), "x", 1.20, how),
+            Result("hostile.slow_down_max", max(ratios), "x", None, "the worst round"),
+            Result("hostile.noise", median(noise), "x", None, "of two blocks in peace, median")]

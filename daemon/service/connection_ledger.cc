@@ -1,0 +1,119 @@
+#include "daemon/service/connection_ledger.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "agent/base/unique_fd.h"
+
+namespace railsd {
+namespace {
+
+// 0: none.
+ino_t SocketBehind(int fd) {
+  struct stat what;
+  return ::fstat(fd, &what) == 0 && S_ISSOCK(what.st_mode) ? what.st_ino : 0;
+}
+
+// Ends the connection for gRPC too, which sees its end. Another copy of the descriptor makes sure that it is still the
+// same: gRPC may close it at any moment, and its number be given away.
+void ShutDown(int fd, ino_t socket) {
+  const UniqueFd copy(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+  if (copy.valid() && SocketBehind(copy.get()) == socket) ::shutdown(copy.get(), SHUT_RDWR);
+}
+
+Caller CallerOfIpv4(const in_addr& address, in_port_t port) {
+  char text[INET_ADDRSTRLEN] = {};
+  ::inet_ntop(AF_INET, &address, text, sizeof(text));
+  return {absl::StrCat("ipv4:", text, ":", ntohs(port)), text};
+}
+
+Caller CallerOfIpv6(const sockaddr_in6& peer) {
+  if (IN6_IS_ADDR_V4MAPPED(&peer.sin6_addr)) {
+    in_addr inner;
+    std::memcpy(&inner, &peer.sin6_addr.s6_addr[12], sizeof(inner));
+    return CallerOfIpv4(inner, peer.sin6_port);
+  }
+  char text[INET6_ADDRSTRLEN] = {};
+  ::inet_ntop(AF_INET6, &peer.sin6_addr, text, sizeof(text));
+  const std::string scope = peer.sin6_scope_id == 0 ? "" : absl::StrCat("%25", peer.sin6_scope_id);
+  in6_addr network = peer.sin6_addr;
+  std::memset(&network.s6_addr[8], 0, 8);
+  char prefix[INET6_ADDRSTRLEN] = {};
+  ::inet_ntop(AF_INET6, &network, prefix, sizeof(prefix));
+  return {absl::StrCat("ipv6:%5B", text, scope, "%5D:", ntohs(peer.sin6_port)), absl::StrCat(prefix, "/64", scope)};
+}
+
+}  // namespace
+
+Caller CallerOfSocket(int fd) {
+  sockaddr_storage peer = {};
+  socklen_t length = sizeof(peer);
+  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) == 0) {
+    if (peer.ss_family == AF_INET) {
+      const auto& ipv4 = reinterpret_cast<const sockaddr_in&>(peer);
+      return CallerOfIpv4(ipv4.sin_addr, ipv4.sin_port);
+    }
+    if (peer.ss_family == AF_INET6) return CallerOfIpv6(reinterpret_cast<const sockaddr_in6&>(peer));
+  }
+  return {absl::StrCat("socket ", SocketBehind(fd)), ""};
+}
+
+void ConnectionLedger::Add(int fd, const Caller& caller, absl::Time deadline) {
+  absl::MutexLock lock(&mutex_);
+  const auto [it, added] = entries_.try_emplace(caller.name);
+  // The same name again: its connection from before is closed, or this one could not be.
+  if (!added) Forget(it->second.address);
+  it->second = {fd, SocketBehind(fd), caller.address, deadline};
+  if (!caller.address.empty()) ++by_address_[caller.address];
+}
+
+void ConnectionLedger::Spoke(absl::string_view name) {
+  absl::MutexLock lock(&mutex_);
+  const auto it = entries_.find(name);
+  if (it != entries_.end()) it->second.deadline = absl::InfiniteFuture();
+}
+
+size_t ConnectionLedger::Sweep(absl::Time now) {
+  absl::MutexLock lock(&mutex_);
+  size_t late = 0;
+  for (auto it = entries_.begin(); it != entries_.end();) {
+    Entry& entry = it->second;
+    if (SocketBehind(entry.fd) != entry.socket) {
+      Forget(entry.address);
+      entries_.erase(it++);
+      continue;
+    }
+    if (now >= entry.deadline) {
+      ++late;
+      entry.deadline = absl::InfiniteFuture();  // gRPC closes it soon
+      ShutDown(entry.fd, entry.socket);
+    }
+    ++it;
+  }
+  return late;
+}
+
+size_t ConnectionLedger::size() const {
+  absl::MutexLock lock(&mutex_);
+  return entries_.size();
+}
+
+size_t ConnectionLedger::CountFrom(const std::string& address) const {
+  absl::MutexLock lock(&mutex_);
+  const auto it = by_address_.find(address);
+  return it == by_address_.end() ? 0 : it->second;
+}
+
+void ConnectionLedger::Forget(const std::string& address) {
+  const auto it = by_address_.find(address);
+  if (it != by_address_.end() && --it->second == 0) by_address_.erase(it);
+}
+
+}  // namespace railsd

@@ -1,0 +1,56 @@
+// Connections that were given to gRPC, which closes them and tells nobody.
+#ifndef RAILSD_DAEMON_SERVICE_CONNECTION_LEDGER_H_
+#define RAILSD_DAEMON_SERVICE_CONNECTION_LEDGER_H_
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+
+namespace railsd {
+
+// Where a connection comes from.
+struct Caller {
+  std::string name;     // as gRPC has it, "ipv4:1.2.3.4:5"; of a Unix socket a number, since gRPC tells them not apart
+  std::string address;  // that limits go by: of IPv6 the network, the first 64 bits. Empty for a Unix socket
+};
+// Of the other end of a connected socket.
+Caller CallerOfSocket(int fd);
+
+// Knows a connection by its descriptor's number and the number of the socket behind it, which the kernel gives to no
+// other: when they do not belong together any more, gRPC has closed it. Any thread.
+class ConnectionLedger {
+ public:
+  // Of a descriptor that gRPC is about to own. It has until `deadline` for its first call.
+  void Add(int fd, const Caller& caller, absl::Time deadline);
+  // A call came over the connection.
+  void Spoke(absl::string_view name);
+  // Forgets those that are closed, ends those that are late, and says how many those were.
+  size_t Sweep(absl::Time now);
+
+  size_t size() const;
+  size_t CountFrom(const std::string& address) const;
+
+ private:
+  struct Entry {
+    int fd = -1;
+    ino_t socket = 0;
+    std::string address;
+    absl::Time deadline;  // infinite once it has spoken
+  };
+  void Forget(const std::string& address) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  mutable absl::Mutex mutex_;  // a leaf
+  absl::flat_hash_map<std::string, Entry> entries_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<std::string, size_t> by_address_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace railsd
+
+#endif  // RAILSD_DAEMON_SERVICE_CONNECTION_LEDGER_H_

@@ -1,0 +1,25 @@
+// Listening sockets of gRPC servers: the daemon accepts itself, so that it can count who comes (connection_gate.h).
+#ifndef RAILSD_DAEMON_SERVICE_LISTEN_H_
+#define RAILSD_DAEMON_SERVICE_LISTEN_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "agent/base/unique_fd.h"
+
+namespace railsd {
+
+struct Listeners {
+  std::vector<UniqueFd> sockets;  // not blocking; one for each address that a name has
+  int port = 0;                   // that was bound; 1 for a Unix socket
+  std::string path;               // of a Unix socket
+};
+
+// `address`: "unix:/path" (a socket that is there gives way), "host:port", "[::1]:0". All addresses of the node,
+// 0.0.0.0 or [::], mean those of IPv6 as well where there are any. Error: UNAVAILABLE, with the address and why.
+absl::StatusOr<Listeners> ListenOn(const std::string& address);
+
+}  // namespace railsd
+
+#endif  // RAILSD_DAEMON_SERVICE_LISTEN_H_
