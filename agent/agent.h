@@ -92,6 +92,9 @@ struct JoinRequest {
   Rank rank;
   absl::Duration timeout;
   Recovery recovery = {};
+  // The first job that the rank has not finished, over all epochs of the group so far; above 1 only where it waits
+  // (RecoveryPolicy::kWait). The ranks must agree.
+  JobSeq next_seq{1};
 };
 struct GroupView {
   std::string tenant, name;
@@ -100,8 +103,9 @@ struct GroupView {
   std::vector<std::string> members;  // node of each rank
   std::vector<Rank> local_ranks;
   bool broken = false;
-  absl::Status why;  // of a broken one
-  JobSeq next_seq;   // lowest number no local rank has submitted
+  absl::Status why;         // of a broken one
+  bool replayable = false;  // of a broken one: its ranks may join again and go on
+  JobSeq next_seq;          // lowest number no local rank has submitted
   Recovery recovery;
   std::vector<std::string> lost;  // nodes that the group goes on without
 };
@@ -237,15 +241,17 @@ class Agent {
   // Peers, from the control streams. A HELLO with another boot id than before means that the peer has restarted:
   // everything shared with the old one is broken first.
   virtual void OnPeerUp(PeerHello hello) = 0;
-  virtual void OnPeerDown(std::string node, std::string why) = 0;
+  // `ended`: its daemon is known to have ended, or to be about to.
+  virtual void OnPeerDown(std::string node, std::string why, bool ended) = 0;
   // Nothing is heard of a peer that is up; its link is kept for the groups that wait for it (ControlLink::SetPatience).
   virtual void OnPeerSilent(std::string node, std::string why) = 0;
   // False: not taken, the agent is too far behind. The caller must give the peer up, since no message may be lost.
   virtual bool OnPeerMessage(std::string node, BootId boot, ControlMessage message) = 0;
 
-  // Refuses new groups and sessions; submissions up to the highest sequence that any local member has submitted are
-  // still accepted. `drained` is called when no job is active, or at the deadline with DEADLINE_EXCEEDED; with ABORTED
-  // when another drain, or Undrain(), comes first.
+  // Refuses new groups and sessions, and submissions beyond each group's cut: the highest sequence that any member is
+  // known to have submitted when the drain begins. `drained` is called when no job is active here, and every job that
+  // has ended here has ended on the other nodes, too; or at the deadline with DEADLINE_EXCEEDED; with ABORTED when
+  // another drain, or Undrain(), comes first. A further drain keeps the cuts; after one that ended well none is taken.
   virtual void Drain(absl::Duration limit, Callback<absl::Status> drained) = 0;
   // Takes new work again.
   virtual void Undrain(Callback<absl::Status> done) = 0;

@@ -353,10 +353,12 @@ absl::Status Run(Config config, Reloader::Load load) {
   // First the calls, then the sessions: a client that hears that its session is over before it hears how its last job
   // ended takes the job for lost.
   client_servers->Shutdown(absl::Milliseconds(500));
+  // The peers hear that this daemon ends before its sessions do: else they would take its trainers for gone, with whom
+  // groups that wait for daemons cannot go on.
+  peers->Stop();
   descriptor_server = nullptr;
   descriptors->reset();
   balance.reset();
-  peers->Stop();
   agent->reset();
   log->info("stopped");
   LeaveAtOnce(log.get());

@@ -32,6 +32,7 @@ struct GroupJoin {
   uint32_t world_size = 0;
   Rank rank;
   Recovery recovery;
+  JobSeq next_seq{1};  // the first job that the rank has not finished, over all epochs so far
 };
 // To every peer: that join was given up before a commit.
 struct GroupLeave {
@@ -45,6 +46,7 @@ struct GroupCommit {
   Epoch epoch;
   std::vector<std::string> members;
   Recovery recovery;
+  JobSeq next_seq{1};  // the epoch's first job
 };
 // Rank 0's agent to the agent of a join that contradicts it.
 struct GroupReject {
@@ -60,6 +62,18 @@ struct GroupBroken {
   JobSeq last_seq;
   absl::StatusCode code = absl::StatusCode::kUnknown;
   std::string reason;
+  bool replayable = false;  // a daemon has ended, and no trainer: the ranks may join again and go on
+};
+// From a node that drains to the others of a group: its ranks have ended the jobs up to `seq`, and it leaves once the
+// receiver's ranks have ended them, too.
+struct Leaving {
+  Epoch epoch;
+  JobSeq seq;
+};
+// The answer, as soon as that is so.
+struct MayLeave {
+  Epoch epoch;
+  JobSeq seq;
 };
 
 // All flows of the sender's ranks to the receiver's ranks in one job, zero lengths too.
@@ -155,7 +169,7 @@ struct RailState {
 };
 
 using ControlMessage = std::variant<GroupJoin, GroupLeave, GroupCommit, GroupReject, GroupBroken, Offer, Ready, Abort,
-                                    Quiesced, RailState, Sent, RailSignal, Rehome, Rehomed>;
+                                    Quiesced, RailState, Sent, RailSignal, Rehome, Rehomed, Leaving, MayLeave>;
 
 // What a peer's HELLO on the control stream says of it.
 struct PeerHello {

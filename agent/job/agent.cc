@@ -135,8 +135,9 @@ class AgentImpl final : public Agent {
   void OnPeerUp(PeerHello hello) override {
     Push([hello = std::move(hello)](Engine& engine) { engine.OnPeerUp(hello); });
   }
-  void OnPeerDown(std::string node, std::string why) override {
-    Push([node = std::move(node), why = std::move(why)](Engine& engine) { engine.OnPeerDown(node, why); });
+  void OnPeerDown(std::string node, std::string why, bool ended) override {
+    Push(
+        [ended, node = std::move(node), why = std::move(why)](Engine& engine) { engine.OnPeerDown(node, why, ended); });
   }
   void OnPeerSilent(std::string node, std::string why) override {
     Push([node = std::move(node), why = std::move(why)](Engine& engine) { engine.OnPeerSilent(node, why); });

@@ -122,7 +122,8 @@ void Engine::OnPeerUp(const PeerHello& hello) {
   Peer& peer = peers_.FindOrAdd(hello.node);
   if (peer.up && peer.boot == hello.boot) return;
   if (peer.up)
-    LosePeer(peer, absl::StrCat("it restarted (boot id ", absl::Hex(hello.boot.value(), absl::kZeroPad16), ")"));
+    LosePeer(peer, absl::StrCat("it restarted (boot id ", absl::Hex(hello.boot.value(), absl::kZeroPad16), ")"),
+             /*ended=*/true);
   peers_.Update(peer, hello);
   peer.up = true;
   peer.why.clear();
@@ -156,9 +157,9 @@ DataKey Engine::KeyWith(const PeerHello& hello) const {
   return out;
 }
 
-void Engine::OnPeerDown(const std::string& node, const std::string& why) {
+void Engine::OnPeerDown(const std::string& node, const std::string& why, bool ended) {
   Peer* peer = peers_.Find(node);
-  if (peer != nullptr) LosePeer(*peer, why);
+  if (peer != nullptr) LosePeer(*peer, why, ended);
 }
 
 void Engine::OnPeerSilent(const std::string& node, const std::string& why) {
@@ -169,7 +170,7 @@ void Engine::OnPeerSilent(const std::string& node, const std::string& why) {
   groups_.OnPeerSilent(*peer, absl::UnavailableError(absl::StrCat("node ", node, " is lost: ", why)));
 }
 
-void Engine::LosePeer(Peer& peer, const std::string& why) {
+void Engine::LosePeer(Peer& peer, const std::string& why, bool ended) {
   if (!peer.up) return;
   peer.up = false;
   peer.why = why;
@@ -186,7 +187,7 @@ void Engine::LosePeer(Peer& peer, const std::string& why) {
   }
   std::erase_if(early_, [&](const Early& e) { return e.peer == peer.index; });
   jobs_.OnPeerLost(peer);
-  groups_.OnPeerLost(peer, absl::UnavailableError(absl::StrCat("node ", peer.node, " is lost: ", why)));
+  groups_.OnPeerLost(peer, absl::UnavailableError(absl::StrCat("node ", peer.node, " is lost: ", why)), ended);
   jobs_.GoOnWithout(peer);
 }
 
@@ -226,11 +227,15 @@ bool Engine::Dispatch(const Peer& from, ControlMessage message) {
         using M = std::decay_t<decltype(m)>;
         if constexpr (requires { m.job.epoch; }) {
           if (left_out(m.job.epoch)) return false;
-        } else if constexpr (std::is_same_v<M, GroupBroken>) {
+        } else if constexpr (requires { m.epoch; } && !std::is_same_v<M, GroupCommit>) {
           if (left_out(m.epoch)) return false;
         }
         if constexpr (std::is_same_v<M, RailState>) {
           return OnPeerRailState(from, m);
+        } else if constexpr (std::is_same_v<M, Leaving>) {
+          return OnLeaving(from, m);
+        } else if constexpr (std::is_same_v<M, MayLeave>) {
+          return OnMayLeave(from, m);
         } else if constexpr (std::is_same_v<M, GroupBroken>) {
           if (groups_.Find(m.epoch) != nullptr) return groups_.OnMessage(from, std::move(m));
           KeepEarly(from, m.epoch, std::move(m));
@@ -273,24 +278,6 @@ void Engine::ReplayEarly() {
   }
 }
 
-void Engine::Drain(absl::Duration limit, Callback<absl::Status> drained) {
-  draining_ = true;
-  jobs_.SetDraining(true);
-  drain_deadline_ = now_ + limit;
-  if (drained_) std::move(drained_)(absl::AbortedError("another drain was asked for"));
-  drained_ = std::move(drained);
-  options_.log->info("draining active_jobs={}", jobs_.active_parts());
-}
-
-void Engine::Undrain() {
-  if (!draining_) return;
-  draining_ = false;
-  jobs_.SetDraining(false);
-  drain_deadline_ = absl::InfiniteFuture();
-  if (drained_) std::exchange(drained_, nullptr)(absl::AbortedError("the drain was undone"));
-  options_.log->info("undrained");
-}
-
 void Engine::Retune(const AgentTuning& tuning) {
   const uint32_t max_world_size = options_.limits.max_world_size;
   options_.limits = tuning.limits;
@@ -299,20 +286,6 @@ void Engine::Retune(const AgentTuning& tuning) {
   options_.max_join_time = tuning.max_join_time;
   options_.finished_jobs_kept = tuning.finished_jobs_kept;
   tenants_.Retune(tuning.tenants);
-}
-
-void Engine::FinishDrain() {
-  if (!drained_) return;
-  if (jobs_.active_parts() == 0) {
-    std::move(drained_)(absl::OkStatus());
-  } else if (now_ >= drain_deadline_) {
-    std::move(drained_)(absl::DeadlineExceededError(
-        absl::StrCat(jobs_.active_parts(), " jobs were still active at the end of the drain")));
-  } else {
-    return;
-  }
-  drained_ = nullptr;
-  drain_deadline_ = absl::InfiniteFuture();
 }
 
 void Engine::OnRailEvent(RailIndex rail, const RailEvent& event) {
@@ -382,6 +355,7 @@ bool Engine::Step() {
   any = sprayer_.Dispatch(now_) || any;
   jobs_.SendTallies();
   sweep_ = jobs_.Reap() || sweep_;
+  AnswerLeavers();
   if (sweep_) Sweep();
   FinishDrain();
   for (RailHandle& rail : rails_) rail.Pump();

@@ -52,7 +52,7 @@ class Engine {
     jobs_.Cancel(session, job, rank, std::move(done));
   }
   void OnPeerUp(const PeerHello& hello);
-  void OnPeerDown(const std::string& node, const std::string& why);
+  void OnPeerDown(const std::string& node, const std::string& why, bool ended = false);
   void OnPeerSilent(const std::string& node, const std::string& why);
   // From this node's end of a rail to the peer's; dropped while the peer is not up.
   void SendSignal(RailIndex rail, PeerIndex peer, std::string bytes);
@@ -86,7 +86,7 @@ class Engine {
   };
   bool TakeRailEvents();
   void OnRailEvent(RailIndex rail, const RailEvent& event);
-  void LosePeer(Peer& peer, const std::string& why);
+  void LosePeer(Peer& peer, const std::string& why, bool ended);
   DataKey KeyWith(const PeerHello& hello) const;
 
   // engine_health.cc: what becomes of connections, and what follows for work and peers.
@@ -108,7 +108,17 @@ class Engine {
   void KeepEarly(const Peer& from, Epoch epoch, ControlMessage message);
   void ReplayEarly();
   void Sweep();
+
+  // engine_drain.cc: this node leaves, or another one does.
   void FinishDrain();
+  // A drain has ended: nothing more is taken.
+  void CloseCuts();
+  // Every job that has ended well here has ended at the other nodes, too; asks those that have not said so. `waits_for`
+  // becomes the first that it still waits for.
+  bool OthersHaveEnded(std::string* waits_for);
+  bool OnLeaving(const Peer& from, const Leaving& message);
+  bool OnMayLeave(const Peer& from, const MayLeave& message);
+  void AnswerLeavers();
 
   AgentOptions options_;  // the tables refer to it: Retune() changes what they go by
   const KeyShare share_;
@@ -132,6 +142,7 @@ class Engine {
   bool draining_ = false;
   absl::Time drain_deadline_ = absl::InfiniteFuture();
   Callback<absl::Status> drained_;
+  bool leavers_ = false;  // peers wait for jobs of this node's ranks to end (Group::leavers)
   uint64_t messages_in_ = 0, messages_ignored_ = 0;
 };
 

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "agent/base/log_value.h"
 #include "agent/job/validate.h"
 
@@ -13,7 +12,6 @@ namespace {
 
 // Joins of other nodes that are remembered while rank 0 is missing; a bound on what peers can make us store.
 constexpr size_t kMaxRemoteJoins = 1 << 16;
-constexpr size_t kMaxNameBytes = 256;
 
 }  // namespace
 
@@ -31,6 +29,7 @@ GroupView Group::View() const {
   view.local_ranks = local_ranks;
   view.broken = broken;
   view.why = why;
+  view.replayable = replayable;
   uint64_t last = 0;
   for (Rank rank : local_ranks) last = std::max(last, ranks[rank.value()].last_seq.value());
   view.next_seq = JobSeq(last + 1);
@@ -58,46 +57,6 @@ void GroupTable::TellAll(const ControlMessage& message) {
   }
 }
 
-absl::Status GroupTable::CheckJoin(const JoinRequest& request, const Session* session) const {
-  if (session == nullptr) return absl::NotFoundError(absl::StrCat("session ", request.session.value(), " is not open"));
-  if (request.name.empty() || request.name.size() > kMaxNameBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("name: ", request.name.size(), " bytes; give 1 to ", kMaxNameBytes));
-  }
-  if (request.world_size == 0 || request.world_size > options_.limits.max_world_size) {
-    if (request.world_size != 0) options_.refused->Count(Limit::kWorldSize);
-    return absl::InvalidArgumentError(absl::StrCat("world_size: ", request.world_size, " is not between 1 and ",
-                                                   options_.limits.max_world_size, " (limits.max_world_size)"));
-  }
-  if (request.rank.value() >= request.world_size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("rank: ", request.rank.value(), " is not below world_size ", request.world_size));
-  }
-  if (request.recovery.wait_limit > options_.max_peer_wait) {
-    return absl::InvalidArgumentError(absl::StrCat("wait_limit: ", absl::FormatDuration(request.recovery.wait_limit),
-                                                   " is more than timeouts.max_peer_wait of ", peers_->self(), ", ",
-                                                   absl::FormatDuration(options_.max_peer_wait)));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status GroupTable::CheckNotMember(const GroupKey& key, Rank rank) const {
-  for (const auto& [epoch, group] : groups_) {
-    if (group->key != key || group->broken || rank.value() >= group->world_size()) continue;
-    const Group::Member& member = group->ranks[rank.value()];
-    if (member.local && !member.gone) {
-      return absl::AlreadyExistsError(absl::StrCat("rank: ", rank.value(), " of group ", key.name,
-                                                   " is held by session ", member.session.value(),
-                                                   "; it must leave first"));
-    }
-  }
-  auto forming = forming_.find(key);
-  if (forming == forming_.end()) return absl::OkStatus();
-  auto joiner = forming->second.find(rank);
-  if (joiner == forming->second.end()) return absl::OkStatus();
-  return absl::AlreadyExistsError(
-      absl::StrCat("rank: ", rank.value(), " of group ", key.name, " is joining on ", joiner->second.node, " already"));
-}
-
 void GroupTable::Join(JoinRequest request, absl::Time now, Callback<absl::StatusOr<GroupView>> done) {
   Session* session = sessions_->Find(request.session);
   if (absl::Status s = CheckJoin(request, session); !s.ok()) return std::move(done)(s);
@@ -114,12 +73,13 @@ void GroupTable::Join(JoinRequest request, absl::Time now, Callback<absl::Status
   joiner.node = peers_->self();
   joiner.world_size = request.world_size;
   joiner.recovery = request.recovery;
+  joiner.next_seq = request.next_seq;
   joiner.session = request.session;
   joiner.deadline = now + std::min(request.timeout > absl::ZeroDuration() ? request.timeout : options_.max_join_time,
                                    options_.max_join_time);
   joiner.done = std::move(done);
   ++session->memberships;
-  TellAll(GroupJoin{key, request.world_size, request.rank, request.recovery});
+  TellAll(GroupJoin{key, request.world_size, request.rank, request.recovery, request.next_seq});
   Settle(key);
 }
 
@@ -134,16 +94,6 @@ void GroupTable::RejectJoin(const GroupKey& key, Rank rank, Joiner& joiner, cons
   std::move(joiner.done)(why);
 }
 
-absl::Status GroupTable::Contradiction(Rank rank, const Joiner& joiner, const Joiner& zero) {
-  const auto differ = [&](const char* field, const auto& says, const auto& zero_says) {
-    return absl::InvalidArgumentError(absl::StrCat(field, ": rank ", rank.value(), " on ", joiner.node, " says ", says,
-                                                   ", rank 0 on ", zero.node, " says ", zero_says));
-  };
-  if (joiner.world_size != zero.world_size) return differ("world_size", joiner.world_size, zero.world_size);
-  if (joiner.recovery == zero.recovery) return absl::OkStatus();
-  return differ("recovery", joiner.recovery.ToString(), zero.recovery.ToString());
-}
-
 void GroupTable::Settle(const GroupKey& key) {
   auto it = forming_.find(key);
   if (it == forming_.end()) return;
@@ -151,16 +101,14 @@ void GroupTable::Settle(const GroupKey& key) {
   auto zero = forming.find(Rank(0));
   if (zero == forming.end() || !IsLocal(zero->second)) return;
   const uint32_t world_size = zero->second.world_size;
-  for (const auto& [rank, joiner] : forming) {
-    const absl::Status why = Contradiction(rank, joiner, zero->second);
-    if (why.ok()) continue;
+  if (const absl::Status why = CheckForming(forming, zero->second); !why.ok()) {
     Forming rejected = std::move(forming);
     forming_.erase(it);
     for (auto& [r, j] : rejected) RejectJoin(key, r, j, why);
     return;
   }
   if (forming.size() < world_size) return;
-  GroupCommit commit{key, Epoch{options_.boot, next_counter_++}, {}, zero->second.recovery};
+  GroupCommit commit{key, Epoch{options_.boot, next_counter_++}, {}, zero->second.recovery, zero->second.next_seq};
   for (const auto& [rank, joiner] : forming) commit.members.push_back(joiner.node);
   TellAll(commit);
   Forming complete = std::move(forming);
@@ -187,12 +135,15 @@ Group& GroupTable::Create(const GroupCommit& commit) {
   group->recovery = commit.recovery;
   // A peer's word does not make this node wait for longer than its own configuration allows.
   group->recovery.wait_limit = std::min(group->recovery.wait_limit, options_.max_peer_wait);
+  const JobSeq last_seq(commit.next_seq.value() - 1);
+  group->cut = last_seq;
   ++formed_;
   group->nodes_of_ranks = commit.members;
   group->ranks.resize(commit.members.size());
   for (uint32_t r = 0; r < commit.members.size(); ++r) {
     Group::Member& member = group->ranks[r];
     member.local = commit.members[r] == peers_->self();
+    member.last_seq = last_seq;
     if (member.local) {
       group->local_ranks.push_back(Rank(r));
       continue;
@@ -262,6 +213,7 @@ void GroupTable::OnMessage(const Peer& from, GroupJoin&& message) {
   it->second.node = from.node;
   it->second.world_size = message.world_size;
   it->second.recovery = message.recovery;
+  it->second.next_seq = message.next_seq;
   if (remote_joins_ > kMaxRemoteJoins) {
     Joiner refused = std::move(it->second);
     forming.erase(it);
@@ -318,7 +270,8 @@ void GroupTable::OnMessage(const Peer& from, GroupCommit&& message) {
   for (Rank rank : group.local_ranks) group.ranks[rank.value()].gone = true;
   Break(group, JobSeq(0),
         absl::AbortedError(absl::StrCat("a rank of ", peers_->self(), " gave up joining group ", message.key.name,
-                                        " before it was committed; join again")));
+                                        " before it was committed; join again")),
+        /*replayable=*/true);
   groups_.erase(message.epoch);
 }
 
@@ -339,6 +292,7 @@ bool GroupTable::OnMessage(const Peer& from, GroupBroken&& message) {
   Group* group = Find(message.epoch);
   if (group == nullptr) return false;
   if (group->broken && group->good_until <= message.last_seq) return true;
+  group->replayable = !group->broken && message.replayable && group->recovery.policy == RecoveryPolicy::kWait;
   group->broken = true;
   group->good_until = message.last_seq;
   const absl::StatusCode code = message.code == absl::StatusCode::kOk ? absl::StatusCode::kInternal : message.code;
@@ -348,15 +302,17 @@ bool GroupTable::OnMessage(const Peer& from, GroupBroken&& message) {
   return true;
 }
 
-void GroupTable::Break(Group& group, JobSeq good_until, absl::Status why) {
+void GroupTable::Break(Group& group, JobSeq good_until, absl::Status why, bool replayable) {
   if (group.broken && group.good_until <= good_until) return;
+  // One that a trainer has left before cannot go on.
+  group.replayable = !group.broken && replayable && group.recovery.policy == RecoveryPolicy::kWait;
   group.broken = true;
   group.good_until = good_until;
   group.why = std::move(why);
   for (PeerIndex peer : group.peers) {
     if (!peers_->Get(peer).up) continue;
-    outbox_->Send(peers_->Get(peer).node,
-                  GroupBroken{group.epoch, good_until, group.why.code(), std::string(group.why.message())});
+    outbox_->Send(peers_->Get(peer).node, GroupBroken{group.epoch, good_until, group.why.code(),
+                                                      std::string(group.why.message()), group.replayable});
   }
   UpdatePatience(group.peers);
   on_broken_(group);
@@ -388,12 +344,13 @@ void GroupTable::AbandonJoins(SessionId session, const absl::Status& why) {
 void GroupTable::TellPendingJoins(const Peer& peer) {
   for (const auto& [key, forming] : forming_) {
     for (const auto& [rank, joiner] : forming) {
-      if (IsLocal(joiner)) outbox_->Send(peer.node, GroupJoin{key, joiner.world_size, rank, joiner.recovery});
+      if (IsLocal(joiner))
+        outbox_->Send(peer.node, GroupJoin{key, joiner.world_size, rank, joiner.recovery, joiner.next_seq});
     }
   }
 }
 
-void GroupTable::OnPeerLost(const Peer& peer, const absl::Status& why) {
+void GroupTable::OnPeerLost(const Peer& peer, const absl::Status& why, bool ended) {
   for (auto it = forming_.begin(); it != forming_.end();) {
     const auto here = it++;
     remote_joins_ -= absl::erase_if(here->second, [&](const auto& j) { return j.second.node == peer.node; });
@@ -401,7 +358,7 @@ void GroupTable::OnPeerLost(const Peer& peer, const absl::Status& why) {
   }
   for (Group* group : With(peer.index)) {
     if (group->recovery.policy != RecoveryPolicy::kDegrade) {
-      Break(*group, JobSeq(0), why);
+      Break(*group, JobSeq(0), why, ended);
     } else if (!group->Lost(peer.index)) {
       group->lost.push_back(peer.index);
       options_.log->warn("group_goes_on_without group={} epoch={:016x}.{} node={}", LogValue(group->key.name),
@@ -422,18 +379,6 @@ std::vector<Group*> GroupTable::With(PeerIndex peer) const {
     if (std::find(group->peers.begin(), group->peers.end(), peer) != group->peers.end()) groups.push_back(group.get());
   }
   return groups;
-}
-
-absl::Status GroupTable::MissingRanks(const GroupKey& key, const Forming& forming, uint32_t world_size) const {
-  std::vector<uint32_t> missing;
-  for (uint32_t r = 0; r < world_size && missing.size() < 16; ++r) {
-    if (!forming.contains(Rank(r))) missing.push_back(r);
-  }
-  return absl::DeadlineExceededError(
-      absl::StrCat("group ", key.name, ": ", forming.size(), " of ", world_size, " ranks have joined",
-                   missing.empty() ? "; rank 0's node has not committed it"
-                                   : absl::StrCat("; missing: ", absl::StrJoin(missing, ", ")),
-                   missing.size() == 16 ? ", ..." : ""));
 }
 
 void GroupTable::Tick(absl::Time now) {

@@ -28,6 +28,12 @@ struct Group {
     JobSeq last_seq;    // of a local one: highest accepted submission
     bool gone = false;  // of a local one: left, or its session has ended
   };
+  // A node that drains, and waits for another one's ranks to end the jobs up to `seq`, which its own have ended.
+  struct Leaver {
+    PeerIndex peer;
+    JobSeq seq;
+    bool answered = false;
+  };
   GroupKey key;
   Epoch epoch;
   std::vector<std::string> nodes_of_ranks;
@@ -36,7 +42,12 @@ struct Group {
   std::vector<PeerIndex> peers;  // remote nodes with members
   bool broken = false;
   absl::Status why;
-  JobSeq good_until;  // of a broken one: jobs up to this go on
+  JobSeq good_until;        // of a broken one: jobs up to this go on
+  bool replayable = false;  // of a broken one: a daemon has ended, and no trainer; its ranks may join again and go on
+  JobSeq last_done;         // highest job that has ended well for a local rank
+  JobSeq cut;               // while this node drains: jobs beyond it are refused
+  std::vector<Leaver> leavers;  // peers that wait for this node's ranks; none is answered
+  std::vector<Leaver> awaited;  // while this node drains: peers whose ranks it waits for
   Recovery recovery;
   std::vector<PeerIndex> lost;  // of `peers`, that it goes on without
 
@@ -75,8 +86,8 @@ class GroupTable {
   Group* Find(Epoch epoch);
   // A local rank will do nothing more; `finished_until`: the last job that it has finished its part of.
   void MemberGone(Group& group, Rank rank, JobSeq finished_until, absl::Status why);
-  // Ends an epoch here and tells the other members.
-  void Break(Group& group, JobSeq good_until, absl::Status why);
+  // Ends an epoch here and tells the other members. `replayable`: no trainer is the cause; for groups that wait.
+  void Break(Group& group, JobSeq good_until, absl::Status why, bool replayable = false);
   // Gives up the session's joins that wait for other ranks.
   void AbandonJoins(SessionId session, const absl::Status& why);
 
@@ -88,8 +99,8 @@ class GroupTable {
   bool OnMessage(const Peer& from, GroupBroken&& message);
   // A peer that has just come up learns of the joins that wait here.
   void TellPendingJoins(const Peer& peer);
-  // Breaks the groups that do not go on without it.
-  void OnPeerLost(const Peer& peer, const absl::Status& why);
+  // Breaks the groups that do not go on without it. `ended`: its daemon has ended.
+  void OnPeerLost(const Peer& peer, const absl::Status& why, bool ended);
   // Breaks the groups that neither wait for it nor go on without it.
   void OnPeerSilent(const Peer& peer, const absl::Status& why);
   // How long the live groups with that peer wait for it; zero: not at all.
@@ -108,6 +119,7 @@ class GroupTable {
     std::string node;
     uint32_t world_size = 0;
     Recovery recovery;
+    JobSeq next_seq{1};
     // Of a local one:
     SessionId session;
     absl::Time deadline = absl::InfiniteFuture();
@@ -125,6 +137,10 @@ class GroupTable {
   void Settle(const GroupKey& key);
   // Why two joins of a group cannot be of the same; OK when they can.
   static absl::Status Contradiction(Rank rank, const Joiner& joiner, const Joiner& zero);
+  // The same of where their jobs go on; judged when all ranks are there, so that all hear of it.
+  static absl::Status Disagreement(Rank rank, const Joiner& joiner, const Joiner& zero);
+  // Why the forming group, whose rank 0 is here, cannot be; OK when it can, or when ranks are missing.
+  static absl::Status CheckForming(const Forming& forming, const Joiner& zero);
   Group& Create(const GroupCommit& commit);
   std::vector<Group*> With(PeerIndex peer) const;
   // After a group with these peers came or ended.

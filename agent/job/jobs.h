@@ -49,8 +49,11 @@ class JobTable {
   void Submit(Submission submission, Callback<absl::Status> done);
   void Wait(SessionId session, JobKey key, Rank rank, absl::Duration timeout, Callback<absl::StatusOr<JobReport>> done);
   void Cancel(SessionId session, JobKey key, Rank rank, Callback<absl::Status> done);
-  // From now on only submissions up to each group's highest accepted sequence number are taken.
-  void SetDraining(bool draining) { draining_ = draining; }
+  // From now on only submissions up to each group's cut are taken: the highest sequence number that any member is known
+  // to have submitted now.
+  void SetDraining(bool draining);
+  // A local rank's part of a job of the epoch, up to that one, has not ended.
+  bool HasUnended(Epoch epoch, JobSeq until) const;
 
   // False: of no known job (counted by the caller).
   bool OnMessage(const Peer& from, Offer&& message);

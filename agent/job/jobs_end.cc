@@ -95,7 +95,10 @@ void JobTable::OnGroupBroken(const Group& group) {
   for (const auto& [key, job] : jobs_) {
     if (key.epoch == group.epoch && key.seq > group.good_until) hit.push_back(job.get());
   }
-  for (NodeJob* job : hit) AbortJob(*job, group.why, false);
+  for (NodeJob* job : hit) {
+    if (!job->aborting() && !job->ended) job->replayable = group.replayable;
+    AbortJob(*job, group.why, false);
+  }
 }
 
 void JobTable::ExpectAbort(NodeJob& job, const Peer& peer) {
@@ -218,6 +221,7 @@ void JobTable::FinishPart(NodeJob& job, RankPart& part, absl::Status status) {
   part.ended = now_;
   part.report.state = status.ok() ? JobState::kDone : JobState::kFailed;
   part.report.status = std::move(status);
+  part.report.replayable = job.replayable && !part.report.status.ok();
   ++(part.report.status.ok() ? counters_.jobs_done : counters_.jobs_failed);
   --active_parts_;
   recent_.push_front(part.report);
@@ -225,7 +229,8 @@ void JobTable::FinishPart(NodeJob& job, RankPart& part, absl::Status status) {
   Ended& ended = ended_[job.key.epoch];
   ended.reports[{job.key.seq, part.submission.rank}] = {part.submission.session, part.digest, part.report,
                                                         job.in_bytes};
-  const Group* group = groups_.Find(job.key.epoch);
+  Group* group = groups_.Find(job.key.epoch);
+  if (group != nullptr && part.report.status.ok()) group->last_done = std::max(group->last_done, job.key.seq);
   const size_t kept =
       options_.finished_jobs_kept * (group == nullptr ? 1 : std::max<size_t>(1, group->local_ranks.size()));
   if (ended.reports.size() > kept) ended.reports.erase(ended.reports.begin());
@@ -248,6 +253,14 @@ JobSeq JobTable::FinishedUntil(const Group& group, Rank rank) const {
     until = std::min(until, JobSeq(key.seq.value() - 1));
   }
   return until;
+}
+
+bool JobTable::HasUnended(Epoch epoch, JobSeq until) const {
+  return std::any_of(jobs_.begin(), jobs_.end(), [&](const auto& job) {
+    const auto& parts = job.second->parts;
+    return job.first.epoch == epoch && job.first.seq <= until &&
+           std::any_of(parts.begin(), parts.end(), [](const auto& part) { return !part.second.terminal(); });
+  });
 }
 
 bool JobTable::HasJobs(Epoch epoch) const {

@@ -112,16 +112,13 @@ void JobTable::Submit(Submission submission, Callback<absl::Status> done) {
                                                      " in this epoch is ", last + 1));
     }
     if (group->broken && submission.job.seq > group->good_until) {
-      return absl::FailedPreconditionError(
+      return absl::Status(
+          group->replayable ? absl::StatusCode::kAborted : absl::StatusCode::kFailedPrecondition,
           absl::StrCat("group ", group->key.name, " is broken: ", group->why.message(), "; join again"));
     }
-    uint64_t cut = 0;
-    for (Rank rank : group->local_ranks) cut = std::max(cut, group->ranks[rank.value()].last_seq.value());
-    for (const auto& [key, job] : jobs_) {  // those that other nodes have offered are there too
-      if (key.epoch == group->epoch) cut = std::max(cut, key.seq.value());
-    }
-    if (draining_ && seq > cut) {
-      return absl::UnavailableError(absl::StrCat(peers_.self(), " is draining; the last job taken is ", cut));
+    if (draining_ && submission.job.seq > group->cut) {
+      return absl::UnavailableError(
+          absl::StrCat(peers_.self(), " is draining; the last job taken is ", group->cut.value()));
     }
     size_t active = 0;
     for (const auto& [key, job] : jobs_) {
@@ -151,6 +148,17 @@ void JobTable::Submit(Submission submission, Callback<absl::Status> done) {
   }
   std::move(done)(absl::OkStatus());
   Accept(std::move(submission), digest, *group, *session);
+}
+
+void JobTable::SetDraining(bool draining) {
+  draining_ = draining;
+  if (!draining) return;
+  for (const auto& [epoch, group] : groups_.all()) {
+    for (Rank rank : group->local_ranks) group->cut = std::max(group->cut, group->ranks[rank.value()].last_seq);
+  }
+  for (const auto& [key, job] : jobs_) {  // those that other nodes have offered are there, too
+    if (Group* group = groups_.Find(key.epoch)) group->cut = std::max(group->cut, key.seq);
+  }
 }
 
 NodeJob& JobTable::FindOrCreate(const Group& group, JobKey key) {

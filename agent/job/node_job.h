@@ -137,8 +137,9 @@ struct NodeJob {
   // A peer has closed its zones early: an ABORT that says why is on its way. Until when it is waited for.
   absl::Time abort_expected_by = absl::InfiniteFuture();
   std::string closed_by;
-  bool ended = false;    // waits to be forgotten
-  absl::Status failure;  // not OK: aborting; terminal once quiescent
+  bool ended = false;       // waits to be forgotten
+  absl::Status failure;     // not OK: aborting; terminal once quiescent
+  bool replayable = false;  // as JobReport's
   bool aborting() const { return !failure.ok(); }
 };
 

@@ -85,6 +85,9 @@ struct JobReport {
   // Ranks whose nodes were lost before everything from and to them was through, in a group that goes on without them
   // (RecoveryPolicy::kDegrade). What they send has arrived in part or not at all.
   std::vector<Rank> lost_ranks;
+  // It failed because its epoch ended with a daemon, in a group that waits (RecoveryPolicy::kWait): it may be submitted
+  // again, under its number, in the group's next epoch.
+  bool replayable = false;
 };
 
 }  // namespace railsd

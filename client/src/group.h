@@ -19,7 +19,7 @@ namespace rails::internal {
 
 class GroupImpl final : public Group {
  public:
-  // Blocks until every rank has joined.
+  // Blocks until every rank has joined. `options` have been checked.
   static absl::StatusOr<std::unique_ptr<Group>> Join(const GroupOptions& options, std::shared_ptr<Session> session,
                                                      std::shared_ptr<SegmentTable> segments);
   ~GroupImpl() override;
@@ -33,9 +33,6 @@ class GroupImpl final : public Group {
  private:
   GroupImpl(std::string name, uint32_t rank, const v1::JoinGroupResponse& joined, std::shared_ptr<Session> session,
             std::shared_ptr<SegmentTable> segments);
-  // Hands the request over; resubmits while it is unknown whether it was accepted. `*known` says whether it is known
-  // in the end.
-  absl::Status HandOver(const v1::SubmitAllToAllRequest& request, bool* known);
 
   const std::string name_;
   const uint32_t rank_;

@@ -57,8 +57,13 @@ JobReport FromProto(const v1::JobReport& from) {
 
 }  // namespace
 
-JobCore::JobCore(std::shared_ptr<Session> session, v1::JobId id, std::vector<std::shared_ptr<SegmentCore>> segments)
-    : session_(std::move(session)), id_(std::move(id)), segments_(std::move(segments)), pause_(kFirstPause) {}
+JobCore::JobCore(std::shared_ptr<Session> session, v1::JobId id, std::vector<std::shared_ptr<SegmentCore>> segments,
+                 OnEnd on_end)
+    : session_(std::move(session)),
+      id_(std::move(id)),
+      on_end_(std::move(on_end)),
+      segments_(std::move(segments)),
+      pause_(kFirstPause) {}
 
 bool JobCore::Is(const v1::JobId& id) const {
   return id.seq() == id_.seq() && id.rank() == id_.rank() && id.epoch().boot_id() == id_.epoch().boot_id() &&
@@ -145,11 +150,12 @@ std::optional<JobCore::Result> JobCore::Ask(absl::Time deadline, absl::Time* tro
 JobCore::Step JobCore::Digest(const absl::StatusOr<v1::JobReport>& answer) {
   if (answer.ok()) {
     if (answer->state() != v1::JOB_STATE_DONE && answer->state() != v1::JOB_STATE_FAILED) return Step::kPending;
-    Finish(FromProto(*answer), /*quiescent=*/true);
+    Finish(FromProto(*answer), /*quiescent=*/true, answer->replayable());
     return Step::kFinished;
   }
   if (absl::Status lost = session_->Usable(); !lost.ok()) {
-    Finish(EndOfJobs(lost), /*quiescent=*/false);
+    if (!session_->reports_ended()) return Step::kTrouble;  // its own may be on the way
+    Finish(EndOfJobs(lost), /*quiescent=*/false, /*replayable=*/absl::IsUnavailable(lost));
     return Step::kFinished;
   }
   if (MayPass(answer.status().code())) return Step::kTrouble;
@@ -214,7 +220,7 @@ absl::Status JobCore::Cancel() {
   return session_->rpc().CancelJob(id_, kCallTimeout);
 }
 
-void JobCore::Finish(Result result, bool quiescent) {
+void JobCore::Finish(Result result, bool quiescent, bool replayable) {
   std::vector<std::shared_ptr<SegmentCore>> segments;
   std::vector<std::function<void(Result)>> callbacks;
   {
@@ -228,6 +234,7 @@ void JobCore::Finish(Result result, bool quiescent) {
   // Before anybody sees the end: a segment that only this job held is given back by then. Not under the lock, since
   // that is a call, within which gRPC may run what belongs to other jobs.
   segments.clear();
+  if (on_end_ != nullptr) on_end_(result, replayable);
   {
     absl::MutexLock lock(&mutex_);
     result_ = result;

@@ -23,8 +23,13 @@ class SegmentCore;
 class JobCore : public std::enable_shared_from_this<JobCore> {
  public:
   using Result = absl::StatusOr<JobReport>;
+  // Called once, by the thread that ends the job and before anybody else sees its end. `replayable`: the epoch ended
+  // with a daemon, before the job did.
+  using OnEnd = std::function<void(const Result& result, bool replayable)>;
 
-  JobCore(std::shared_ptr<Session> session, v1::JobId id, std::vector<std::shared_ptr<SegmentCore>> segments);
+  // `on_end` may be null.
+  JobCore(std::shared_ptr<Session> session, v1::JobId id, std::vector<std::shared_ptr<SegmentCore>> segments,
+          OnEnd on_end = nullptr);
 
   const v1::JobId& id() const { return id_; }
   bool Is(const v1::JobId& id) const;
@@ -43,7 +48,7 @@ class JobCore : public std::enable_shared_from_this<JobCore> {
   void OnReport(const v1::JobReport& report) ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends the job here, once; later calls change nothing. Unless `quiescent`, the daemon may still touch the job's
   // segments, which are poisoned.
-  void Finish(Result result, bool quiescent) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Finish(Result result, bool quiescent, bool replayable = false) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   enum class Step { kFinished, kPending, kTrouble };
@@ -57,6 +62,7 @@ class JobCore : public std::enable_shared_from_this<JobCore> {
 
   const std::shared_ptr<Session> session_;
   const v1::JobId id_;
+  const OnEnd on_end_;
   mutable absl::Mutex mutex_;
   std::vector<std::shared_ptr<SegmentCore>> segments_ ABSL_GUARDED_BY(mutex_);
   bool finishing_ ABSL_GUARDED_BY(mutex_) = false;  // by one thread, which sets the result

@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
@@ -68,10 +69,25 @@ class GrpcRpc final : public Rpc {
 
   absl::StatusOr<v1::JoinGroupResponse> Join(const v1::JoinGroupRequest& request, absl::Duration timeout) override {
     v1::JoinGroupResponse response;
-    absl::Status status =
-        Call(timeout, [&](grpc::ClientContext* context) { return groups_->JoinGroup(context, request, &response); });
+    const absl::Status status = Call(timeout, [&](grpc::ClientContext* context) {
+      {
+        absl::MutexLock lock(&mutex_);
+        joins_[context] = request.name();
+      }
+      const grpc::Status joined = groups_->JoinGroup(context, request, &response);
+      absl::MutexLock lock(&mutex_);
+      joins_.erase(context);
+      return joined;
+    });
     if (!status.ok()) return status;
     return response;
+  }
+
+  void CancelJoins(const std::string& group) override {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [context, name] : joins_) {
+      if (name == group) context->TryCancel();
+    }
   }
 
   absl::Status Leave(const v1::LeaveGroupRequest& request, absl::Duration timeout) override {
@@ -243,6 +259,7 @@ class GrpcRpc final : public Rpc {
   absl::Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   absl::flat_hash_set<grpc::ClientContext*> under_way_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<grpc::ClientContext*, std::string> joins_ ABSL_GUARDED_BY(mutex_);  // by group's name
   uint32_t callbacks_ ABSL_GUARDED_BY(mutex_) = 0;      // of asynchronous calls, that have not returned
   std::unique_ptr<grpc::ClientContext> watch_context_;  // of the thread's one call
   std::thread watch_thread_;

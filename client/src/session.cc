@@ -13,6 +13,8 @@ namespace {
 
 constexpr absl::Duration kFirstPause = absl::Milliseconds(20);
 constexpr absl::Duration kLongestPause = absl::Milliseconds(500);
+// How long the reports of a daemon that has gone may take to be read: they lie in a socket's buffer.
+constexpr absl::Duration kLastReports = absl::Seconds(1);
 
 // Whether trying again may help: the daemon may be starting, or its sockets not have their modes yet.
 bool MayPass(const absl::Status& status) {
@@ -105,14 +107,18 @@ void Session::Watch() {
                          told_unasked_ = true;
                        },
                    .on_report = [this](const v1::WatchJobsResponse& message) { OnReport(message); },
-                   .on_end =
-                       [this] {
-                         {
-                           absl::MutexLock lock(&mutex_);
-                           told_unasked_ = false;
-                         }
-                         AskForJobs();
-                       }});
+                   .on_end = [this] { OnFeedEnd(); }});
+}
+
+void Session::OnFeedEnd() {
+  bool lost = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    told_unasked_ = false;
+    lost = !lost_.ok();
+  }
+  if (lost) return EndJobs();
+  AskForJobs();
 }
 
 void Session::OnReport(const v1::WatchJobsResponse& message) {
@@ -141,19 +147,52 @@ std::vector<std::shared_ptr<JobCore>> Session::UnfinishedJobs() const {
 }
 
 void Session::Lose(absl::Status why) {
+  bool reports_come = false;
   {
     absl::MutexLock lock(&mutex_);
     if (!lost_.ok()) return;
     lost_ = why;
     lost_flag_.store(true, std::memory_order_release);
+    reports_come = told_unasked_ && !jobs_.empty() && absl::IsUnavailable(why);
   }
   channel_->Shutdown();
-  for (const std::shared_ptr<JobCore>& job : UnfinishedJobs()) job->Finish(EndOfJobs(why), /*quiescent=*/false);
+  if (!reports_come) return EndJobs();
+  // A job whose end is known here and elsewhere need not be replayed.
+  watcher_->Post(kLastReports, [weak = weak_from_this()] {
+    if (const std::shared_ptr<Session> self = weak.lock()) self->EndJobs();
+  });
+}
+
+void Session::EndJobs() {
+  if (reports_ended_.exchange(true, std::memory_order_acq_rel)) return;
+  absl::Status why;
+  std::vector<std::function<void()>> on_lost;
+  {
+    absl::MutexLock lock(&mutex_);
+    why = lost_;
+  }
+  for (const std::shared_ptr<JobCore>& job : UnfinishedJobs()) {
+    job->Finish(EndOfJobs(why), /*quiescent=*/false, /*replayable=*/absl::IsUnavailable(why));
+  }
   rpc_->CancelAll();
+  {
+    absl::MutexLock lock(&mutex_);
+    on_lost.swap(on_lost_);
+  }
+  for (const auto& call : on_lost) call();
+}
+
+void Session::OnLost(std::function<void()> on_lost) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!reports_ended()) return on_lost_.push_back(std::move(on_lost));
+  }
+  on_lost();
 }
 
 void Session::Close() {
   Lose(absl::CancelledError("the client was closed"));
+  EndJobs();
   rpc_->Drain();
 }
 

@@ -48,10 +48,16 @@ class Session : public std::enable_shared_from_this<Session> {
   // OK while the session lives; else why it does not. Also refuses a forked child.
   absl::Status Usable() const ABSL_LOCKS_EXCLUDED(mutex_);
   bool connected() const { return !lost_flag_.load(std::memory_order_acquire); }
+  // Nobody will hear of the end of a job any more: the session is lost, and what had been said has been read.
+  bool reports_ended() const { return reports_ended_.load(std::memory_order_acquire); }
+  // `on_lost` is called once when the session is lost and its jobs have ended, from whichever thread ends them; at once
+  // when that is so already.
+  void OnLost(std::function<void()> on_lost) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Starts to watch for the daemon's end and for the ends of jobs.
   void Watch();
-  // The session is over: its unfinished jobs end with `why`, and calls under way are cancelled.
+  // The session is over: its unfinished jobs end with `why`, and calls under way are cancelled. When the daemon has
+  // gone, what it has said of jobs that ended before is read first.
   void Lose(absl::Status why) ABSL_LOCKS_EXCLUDED(mutex_);
   // Loses the session and waits for its calls. Not from a callback.
   void Close();
@@ -67,6 +73,9 @@ class Session : public std::enable_shared_from_this<Session> {
 
  private:
   void OnReport(const v1::WatchJobsResponse& message) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnFeedEnd() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Of a lost session. Once; later calls change nothing.
+  void EndJobs() ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<std::shared_ptr<JobCore>> UnfinishedJobs() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends may have been missed: who waits for them asks.
   void AskForJobs() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -78,10 +87,12 @@ class Session : public std::enable_shared_from_this<Session> {
   const std::unique_ptr<DescriptorChannel> channel_;
   std::unique_ptr<Rpc> rpc_;
   std::atomic<bool> lost_flag_{false};
+  std::atomic<bool> reports_ended_{false};
   mutable absl::Mutex mutex_;
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<JobCore*, std::shared_ptr<JobCore>> jobs_ ABSL_GUARDED_BY(mutex_);
   bool told_unasked_ ABSL_GUARDED_BY(mutex_) = false;  // the ends of jobs
+  std::vector<std::function<void()>> on_lost_ ABSL_GUARDED_BY(mutex_);
   uint32_t removals_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

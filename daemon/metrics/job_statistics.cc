@@ -58,6 +58,7 @@ JobStatistics::JobStatistics(std::vector<uint64_t> rail_speeds)
              {"deadline_exceeded", 0},
              {"failed_precondition", 0},
              {"internal", 0},
+             {"replayable", 0},
              {"unavailable", 0}},
             HistogramData(DurationBounds()),
             HistogramData(ByteBounds()),
@@ -77,7 +78,9 @@ JobStatistics::JobStatistics(std::vector<uint64_t> rail_speeds)
 
 void JobStatistics::OnJobFinished(SessionId, const JobReport& report) {
   absl::MutexLock lock(&mutex_);
-  ++view_.by_result[absl::AsciiStrToLower(absl::StatusCodeToString(report.status.code()))];
+  // No failure: its rank hands it over again.
+  ++view_.by_result[report.replayable ? "replayable"
+                                      : absl::AsciiStrToLower(absl::StatusCodeToString(report.status.code()))];
   if (!report.status.ok()) return;
   view_.duration.Observe(absl::ToDoubleSeconds(report.elapsed));
   view_.bytes_sent.Observe(static_cast<double>(report.bytes_sent));

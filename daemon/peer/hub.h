@@ -144,8 +144,9 @@ class Hub final : public PeerHub, public StreamHandler {
   void WriteResponse(Peer& peer, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Pump(Peer& peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CloseStreams(Peer& peer, const std::string& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Lose(Peer& peer, const std::string& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void ReportDown(Peer& peer, const std::string& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // `ended`: the peer's daemon has ended, or is about to.
+  void Lose(Peer& peer, const std::string& why, bool ended = false) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ReportDown(Peer& peer, const std::string& why, bool ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Nothing is heard of it: its streams begin anew, or, when no group waits for it any more, it is lost.
   void OnSilence(Peer& peer, Direction silent, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnAddresses(absl::StatusOr<std::vector<std::string>> found);

@@ -74,7 +74,7 @@ void Hub::OnEnded(const OutPtr& stream, absl::Status status, bool stopping) {
   ++counters_.disconnects;
   options_.log->info("control_stream_ended node={} address={} status={}", node, target->address,
                      LogValue(status.ToString()));
-  if (stopping) Lose(peer, absl::StrCat("node ", node, " is stopping"));
+  if (stopping) Lose(peer, absl::StrCat("node ", node, " is stopping"), /*ended=*/true);
 }
 
 bool Hub::OnAccepted(const InPtr& stream) {
@@ -177,11 +177,12 @@ absl::Status Hub::CheckPeer(const PeerHello& hello, const std::string& expected_
 Peer* Hub::Greet(Direction direction, const HelloFacts& facts) {
   Peer* const peer = FindOrAddPeer(facts.hello.node);
   std::optional<std::string> down;
+  const bool restarted = peer->link.known() && peer->link.hello().boot != facts.hello.boot;
   const LinkState::Effect effect =
       peer->link.OnHello(direction, facts.hello, facts.link_generation, absl::Now(), &down);
   if (effect == LinkState::Effect::kStale) return nullptr;
   if (effect == LinkState::Effect::kNew) CloseStreams(*peer, "the link is over");
-  if (down) ReportDown(*peer, *down);
+  if (down) ReportDown(*peer, *down, restarted);
   peer->max_message_bytes = facts.max_message_bytes;
   peer->software = facts.software;
   return peer;

@@ -37,6 +37,7 @@ struct Writer {
     b->set_world_size(m.world_size);
     b->set_rank(m.rank.value());
     RecoveryTo(m.recovery, b->mutable_recovery());
+    b->set_next_seq(m.next_seq.value());
   }
   void operator()(const GroupLeave& m) const {
     auto* b = out->mutable_group_leave();
@@ -49,6 +50,7 @@ struct Writer {
     EpochTo(m.epoch, b->mutable_epoch());
     for (const std::string& node : m.members) b->add_members(node);
     RecoveryTo(m.recovery, b->mutable_recovery());
+    b->set_next_seq(m.next_seq.value());
   }
   void operator()(const GroupReject& m) const {
     auto* b = out->mutable_group_reject();
@@ -63,6 +65,15 @@ struct Writer {
     b->set_code(static_cast<int32_t>(m.code));
     b->set_reason(Cut(m.reason));
     b->set_last_seq(m.last_seq.value());
+    b->set_replayable(m.replayable);
+  }
+  void operator()(const Leaving& m) const {
+    EpochTo(m.epoch, out->mutable_leaving()->mutable_epoch());
+    out->mutable_leaving()->set_seq(m.seq.value());
+  }
+  void operator()(const MayLeave& m) const {
+    EpochTo(m.epoch, out->mutable_may_leave()->mutable_epoch());
+    out->mutable_may_leave()->set_seq(m.seq.value());
   }
   void operator()(const Offer& m) const {
     auto* b = out->mutable_offer();

@@ -61,6 +61,11 @@ class FieldReader {
     return {static_cast<RecoveryPolicy>(std::max(in.policy(), 1u)),
             absl::Milliseconds(std::min<uint64_t>(in.wait_limit_milliseconds(), 1 << 30))};
   }
+  JobSeq NextSeq(uint64_t in) {
+    constexpr uint64_t kMax = uint64_t{1} << 62;  // numbers rise from here, and none may ever overflow
+    if (in > kMax) Fail("next_seq", absl::StrCat(in, ", more than ", kMax));
+    return JobSeq(std::clamp<uint64_t>(in, 1, kMax));
+  }
   RailIndex Rail(uint32_t in, absl::string_view field) {
     if (in >= kMaxPeerRails) Fail(field, absl::StrCat(in, ", more than ", kMaxPeerRails - 1));
     return RailIndex(in);
@@ -226,6 +231,7 @@ ControlMessage ReadCommit(const pb::GroupCommit& in, FieldReader* r) {
   }
   for (const std::string& node : in.members()) out.members.push_back(r->Node(node, "members"));
   out.recovery = r->ReadRecovery(in.recovery());
+  out.next_seq = r->NextSeq(in.next_seq());
   return out;
 }
 
@@ -233,7 +239,8 @@ ControlMessage ReadBody(const pb::Numbered& in, FieldReader* r) {
   switch (in.body_case()) {
     case pb::Numbered::kGroupJoin:
       return GroupJoin{r->Key(in.group_join().key()), r->WorldSize(in.group_join().world_size()),
-                       r->ReadRank(in.group_join().rank(), "rank"), r->ReadRecovery(in.group_join().recovery())};
+                       r->ReadRank(in.group_join().rank(), "rank"), r->ReadRecovery(in.group_join().recovery()),
+                       r->NextSeq(in.group_join().next_seq())};
     case pb::Numbered::kGroupLeave:
       return GroupLeave{r->Key(in.group_leave().key()), r->ReadRank(in.group_leave().rank(), "rank")};
     case pb::Numbered::kGroupCommit:
@@ -248,8 +255,13 @@ ControlMessage ReadBody(const pb::Numbered& in, FieldReader* r) {
       out.code = r->Code(in.group_broken().code());
       out.reason = r->Text(in.group_broken().reason(), "reason", kMaxPeerText);
       out.last_seq = JobSeq(in.group_broken().last_seq());
+      out.replayable = in.group_broken().replayable();
       return out;
     }
+    case pb::Numbered::kLeaving:
+      return Leaving{r->ReadEpoch(in.leaving().epoch(), "epoch"), JobSeq(in.leaving().seq())};
+    case pb::Numbered::kMayLeave:
+      return MayLeave{r->ReadEpoch(in.may_leave().epoch(), "epoch"), JobSeq(in.may_leave().seq())};
     case pb::Numbered::kOffer:
       return ReadOffer(in.offer(), r);
     case pb::Numbered::kReady:

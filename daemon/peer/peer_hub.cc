@@ -300,18 +300,18 @@ void Hub::CloseStreams(Peer& peer, const std::string& why) {
   peer.acknowledged_in = 0;
 }
 
-void Hub::Lose(Peer& peer, const std::string& why) {
+void Hub::Lose(Peer& peer, const std::string& why, bool ended) {
   ++counters_.lost;
   const bool was_up = peer.link.Lose();
   CloseStreams(peer, why);
   peer.why = why;
-  if (was_up) ReportDown(peer, why);
+  if (was_up) ReportDown(peer, why, ended);
 }
 
-void Hub::ReportDown(Peer& peer, const std::string& why) {
+void Hub::ReportDown(Peer& peer, const std::string& why, bool ended) {
   peer.why = why;
   options_.log->info("control_link_down node={} reason={}", peer.node, LogValue(why));
-  agent_->OnPeerDown(peer.node, why);
+  agent_->OnPeerDown(peer.node, why, ended);
 }
 
 void Hub::OnAddresses(absl::StatusOr<std::vector<std::string>> found) {
@@ -371,7 +371,8 @@ bool Hub::IsDead(Peer& peer, absl::Time now) {
   peer.probe.Step(address, now);
   // For a moment only, it may be a port that is moved; for longer nobody is there who could come back.
   if (now - peer.probe.refused_since() < options_.heartbeat) return false;
-  Lose(peer, absl::StrCat("the daemon of node ", peer.node, " is dead: ", address, " refuses connections"));
+  Lose(peer, absl::StrCat("the daemon of node ", peer.node, " is dead: ", address, " refuses connections"),
+       /*ended=*/true);
   return true;
 }
 

@@ -134,6 +134,7 @@ absl::StatusOr<JoinRequest> JoinFrom(const rails::v1::JoinGroupRequest& request,
     join.recovery.policy = static_cast<RecoveryPolicy>(request.recovery());
   }
   join.recovery.wait_limit = FromMilliseconds(request.wait_limit_milliseconds());
+  join.next_seq = JobSeq(std::max<uint64_t>(1, request.next_seq()));
   join.name = request.name();
   join.join_key = request.join_key();
   join.world_size = request.world_size();
@@ -209,6 +210,7 @@ void ReportTo(const JobReport& report, rails::v1::JobReport* out) {
   out->mutable_rail_rx_bytes()->Add(report.rail_rx_bytes.begin(), report.rail_rx_bytes.end());
   out->mutable_rail_planned_bytes()->Add(report.rail_planned_bytes.begin(), report.rail_planned_bytes.end());
   for (Rank rank : report.lost_ranks) out->add_lost_ranks(rank.value());
+  out->set_replayable(report.replayable);
 }
 
 namespace {

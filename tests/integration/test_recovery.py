@@ -95,8 +95,9 @@ class Waits(Recovery):
         self.assertRegex(report["message"], "node n1 is lost: .*the groups that waited for it gave up")
 
     def test_nobody_waits_for_a_daemon_that_is_dead(self):
+        """Unless they ask for it: test_restart.py."""
         self.start(2)
-        self.join(self.trainers, "g", recovery="wait", wait_limit=60)
+        self.join(self.trainers, "g", recovery="wait", wait_limit=60, restart_limit=0)
         self.submit(self.trainers, "g", "j", ranks=[0])
         self.cluster.stop_node(self.cluster.nodes[1], signal.SIGKILL)
         report = self.trainers[0].must(do="wait", job="j")

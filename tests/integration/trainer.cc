@@ -6,7 +6,7 @@
 //   {"do": "segment", "name": S, "bytes": N}              {"do": "drop", "name": S}
 //   {"do": "fill" | "check", "name": S, "offset": O, "bytes": N, "seed": X, "first": BYTES INTO WHAT WAS FILLED}
 //   {"do": "join", "group": G, "world": W, "rank": R, "key": K, "timeout": SECONDS,
-//    "recovery": "fail" | "wait" | "degrade", "wait_limit": SECONDS}
+//    "recovery": "fail" | "wait" | "degrade", "wait_limit": SECONDS, "restart_limit": SECONDS}
 //   {"do": "submit", "group": G, "job": NAME, "sends": {RANK: [[S, O, N], ...]}, "receives": {...}, "tag": T,
 //    "timeout": SECONDS}
 //   {"do": "wait", "job": NAME, "timeout": SECONDS}       {"do": "cancel", "job": NAME}
@@ -180,7 +180,8 @@ class Trainer {
                                      .recovery = recovery == "wait"      ? Recovery::kWait
                                                  : recovery == "degrade" ? Recovery::kDegrade
                                                                          : Recovery::kFail,
-                                     .wait_limit = absl::Seconds(command.value("wait_limit", 0))});
+                                     .wait_limit = absl::Seconds(command.value("wait_limit", 0)),
+                                     .restart_limit = absl::Seconds(command.value("restart_limit", 120))});
     if (!group.ok()) return Failure(group.status());
     const std::vector<std::string> members = (*group)->members();
     groups_[name] = *std::move(group);
@@ -231,6 +232,7 @@ class Trainer {
             {"rail_tx", report->rail_tx_bytes},
             {"rail_rx", report->rail_rx_bytes},
             {"lost_ranks", report->lost_ranks},
+            {"replays", report->replays},
             {"ratio", report->ratio_to_bound}};
   }
 

@@ -96,29 +96,35 @@ struct JobReport {
   // Recovery::kDegrade: ranks whose nodes were lost before everything from and to them was through. `status` is OK all
   // the same; what they send has arrived in part or not at all.
   std::vector<uint32_t> lost_ranks;
+  uint32_t replays = 0;  // Recovery::kWait: how often it was handed over again, after a daemon had ended
 };
 
-// A submitted job. Dropping it neither cancels nor waits; the group remembers which segments are in use.
+// A submitted job. Dropping it neither cancels nor waits; the group remembers which segments are in use. In a group
+// that waits for restarts (GroupOptions::restart_limit) it outlives daemons: it is handed over again, with its timeout
+// anew, until it ends. Its buffers stay the library's until then, whatever happens.
 class Job {
  public:
   virtual ~Job() = default;
   virtual uint64_t seq() const = 0;
   // Blocks until the job is terminal or `timeout` has passed (the report then says terminal = false).
-  // Error: ABORTED when the daemon is gone; the job's segments then stay poisoned until its process has ended.
+  // Error: ABORTED when the daemon is gone, and the group does not go on (its `restart_limit` has passed, or ranks have
+  // finished different jobs); the job's segments then stay poisoned until its process has ended.
   // UNAVAILABLE: the daemon lives and does not answer; the job is unfinished.
   virtual absl::StatusOr<JobReport> Wait(absl::Duration timeout = absl::InfiniteDuration()) = 0;
   // Called once, from a thread of the client, when the job is terminal or the daemon is gone. Must not block, nor call
   // Reconnect() or destroy the client.
   virtual void OnDone(std::function<void(absl::StatusOr<JobReport>)> callback) = 0;
   virtual std::future<absl::StatusOr<JobReport>> Future() = 0;
-  // Asks for the end of the job at every rank; Wait() then reports CANCELLED, unless it was done already.
+  // Asks for the end of the job at every rank; Wait() then reports CANCELLED, unless it was done already. UNAVAILABLE
+  // while a daemon is waited for: the ranks must not differ in what they have finished.
   virtual absl::Status Cancel() = 0;
 };
 
 // What becomes of a group when one of its nodes is lost. All ranks of a group choose the same.
 enum class Recovery {
   kFail = 1,     // its jobs fail with UNAVAILABLE, naming the node, and the group is over
-  kWait = 2,     // its jobs go on when the same daemon is heard of again within `wait_limit`; else as kFail
+  kWait = 2,     // its jobs go on when the daemon is heard of again within `wait_limit`, and are replayed when it has
+                 // ended and another has taken its place within `restart_limit`; else as kFail
   kDegrade = 3,  // the others go on without it; what is to come from or to go to its ranks is left out and reported
 };
 
@@ -130,6 +136,12 @@ struct GroupOptions {
   absl::Duration timeout = absl::Minutes(2);  // for all ranks to arrive
   Recovery recovery = Recovery::kFail;
   absl::Duration wait_limit = {};  // of kWait: positive, at most the daemon's `timeouts.max_peer_wait`
+  // Of kWait: how long a daemon that has ended, this node's or another member's, may take to be back, and all ranks to
+  // join again. The library does that by itself: it connects, shares the segments, joins, and hands over what has not
+  // ended, while Submit() blocks. Zero: the group is over at once. Daemons are restarted without a lost job by
+  // draining them first, as SIGTERM does; when one dies, ranks may have finished different jobs, and then the group is
+  // over.
+  absl::Duration restart_limit = absl::Minutes(2);
 };
 
 class Group {
@@ -141,7 +153,8 @@ class Group {
   // Numbers the job and hands it to the daemon. Ranks must submit their jobs in the same order. A submission that is
   // refused takes no number and copies nothing.
   // INVALID_ARGUMENT names the field and its value. FAILED_PRECONDITION: a segment is poisoned by a lost job, or the
-  // group is over. UNAVAILABLE: the daemon drains or is gone. Others are the daemon's.
+  // group is over. UNAVAILABLE: the daemon drains or is gone; with a `restart_limit`, only after that. Others are the
+  // daemon's.
   virtual absl::StatusOr<std::shared_ptr<Job>> Submit(const AllToAllv& exchange) = 0;
   virtual absl::Status Leave() = 0;
 };
@@ -161,7 +174,8 @@ class Client {
   virtual absl::StatusOr<std::unique_ptr<Group>> JoinGroup(GroupOptions options) = 0;
 
   // False once the daemon is gone. Groups and jobs are then lost; Reconnect() opens a new session and registers the
-  // living segments again, and groups can be joined anew. Nothing to do, and OK, while connected.
+  // living segments again, and groups can be joined anew. Nothing to do, and OK, while connected. A group with a
+  // `restart_limit` does it by itself; other groups of the client are lost all the same.
   virtual bool Connected() const = 0;
   virtual absl::Status Reconnect() = 0;
   virtual const std::string& node() const = 0;

@@ -105,7 +105,9 @@ class FakeAgent final : public Agent {
   void Cancel(SessionId, JobKey, Rank, Callback<absl::Status> done) override { std::move(done)(absl::OkStatus()); }
 
   void OnPeerUp(PeerHello hello) override { Log("up " + hello.node); }
-  void OnPeerDown(std::string node, std::string why) override { Log("down " + node + ": " + why); }
+  void OnPeerDown(std::string node, std::string why, bool ended) override {
+    Log("down " + node + ": " + why + (ended ? " (ended)" : ""));
+  }
   void OnPeerSilent(std::string node, std::string why) override { Log("silent " + node + ": " + why); }
   bool OnPeerMessage(std::string node, BootId, ControlMessage message) override {
     absl::MutexLock lock(&mutex_);

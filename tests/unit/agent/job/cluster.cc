@@ -255,7 +255,7 @@ void Cluster::AddSegment(size_t n, SessionId session, uint32_t id, const Buffer&
 
 void Trainer::Join(const std::string& name, uint32_t world_size, absl::Duration timeout) {
   group = absl::UnknownError("joining");
-  cluster->node(node).engine->Join({session, name, "secret", world_size, rank, timeout, recovery},
+  cluster->node(node).engine->Join({session, name, "secret", world_size, rank, timeout, recovery, next_seq},
                                    [this](absl::StatusOr<GroupView> view) { group = std::move(view); });
 }
 

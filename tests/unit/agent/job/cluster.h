@@ -158,6 +158,7 @@ struct Trainer {
   std::unique_ptr<Buffer> send, receive;
   absl::StatusOr<GroupView> group = absl::UnknownError("not joined");
   Recovery recovery = {};
+  JobSeq next_seq{1};
 
   void Join(const std::string& name, uint32_t world_size, absl::Duration timeout = absl::Seconds(60));
   absl::Status Submit(Submission submission);

@@ -120,7 +120,8 @@ class FakeDaemon::Impl final : public v1::SessionService::Service,
   absl::Status refusal, join_refusal, segment_refusal, wait_failure;
   int early_answers = 0, wait_failures = 0;
   std::vector<v1::SubmitAllToAllRequest> submissions;
-  std::vector<uint64_t> accepted, cancelled;
+  std::vector<uint64_t> accepted, cancelled, joins;
+  uint64_t epoch = 7;
   std::vector<WaitCall> waits;
   std::map<uint64_t, absl::Status> finished;
   std::map<uint32_t, SharedSegment> segments;
@@ -158,9 +159,10 @@ class FakeDaemon::Impl final : public v1::SessionService::Service,
                          v1::JoinGroupResponse* response) override {
     if (!KnowsCaller(context)) return Unknown();
     absl::MutexLock lock(&mutex);
+    joins.push_back(request->next_seq());
     if (!join_refusal.ok()) return ToGrpc(join_refusal);
     response->mutable_epoch()->set_boot_id(boot_id_);
-    response->mutable_epoch()->set_counter(7);
+    response->mutable_epoch()->set_counter(epoch);
     for (uint32_t i = 0; i < request->world_size(); ++i) response->add_members(absl::StrCat("node", i));
     return grpc::Status::OK;
   }
@@ -183,6 +185,7 @@ class FakeDaemon::Impl final : public v1::SessionService::Service,
     }
     if (fate == Fate::kRefuse) return ToGrpc(refusal);
     if (fate == Fate::kLoseTheRequest) return {grpc::UNAVAILABLE, "connection reset"};
+    if (request->job().epoch().counter() != epoch) return {grpc::ABORTED, "the group is broken"};
     if (std::find(accepted.begin(), accepted.end(), request->job().seq()) == accepted.end()) {
       accepted.push_back(request->job().seq());
     }
@@ -209,10 +212,16 @@ class FakeDaemon::Impl final : public v1::SessionService::Service,
       return grpc::Status::OK;
     }
     while (!finished.contains(seq) && !dying && !context->IsCancelled() && absl::Now() < deadline) {
+      if (request->job().epoch().counter() != epoch) break;
       const auto ready = [this, seq] { return finished.contains(seq) || dying; };
       mutex.AwaitWithTimeout(absl::Condition(&ready), absl::Milliseconds(20));
     }
     if (dying) return {grpc::UNAVAILABLE, "the daemon stops"};
+    if (!finished.contains(seq) && request->job().epoch().counter() != epoch) {
+      Fill(absl::UnavailableError("node node1 is lost"), response->mutable_report());
+      response->mutable_report()->set_replayable(true);
+      return grpc::Status::OK;
+    }
     if (const auto found = finished.find(seq); found != finished.end()) Fill(found->second, response->mutable_report());
     return grpc::Status::OK;
   }
@@ -400,6 +409,11 @@ void FakeDaemon::FinishJob(uint64_t seq, absl::Status status) {
   impl_->finished[seq] = std::move(status);
 }
 
+void FakeDaemon::EndEpoch() {
+  absl::MutexLock lock(&impl_->mutex);
+  ++impl_->epoch;
+}
+
 #define RAILS_FAKE_GETTER(type, name)    \
   type FakeDaemon::name() const {        \
     absl::MutexLock lock(&impl_->mutex); \
@@ -407,6 +421,7 @@ void FakeDaemon::FinishJob(uint64_t seq, absl::Status status) {
   }
 RAILS_FAKE_GETTER(std::vector<v1::SubmitAllToAllRequest>, submissions)
 RAILS_FAKE_GETTER(std::vector<uint64_t>, accepted)
+RAILS_FAKE_GETTER(std::vector<uint64_t>, joins)
 RAILS_FAKE_GETTER(std::vector<FakeDaemon::WaitCall>, waits)
 RAILS_FAKE_GETTER(std::vector<uint64_t>, cancelled)
 using SegmentMap = std::map<uint32_t, FakeDaemon::SharedSegment>;

@@ -69,8 +69,11 @@ class FakeDaemon {
   void RefuseSegments(absl::Status status);
   // Makes the job terminal and answers who waits.
   void FinishJob(uint64_t seq, absl::Status status = absl::OkStatus());
+  // Another node's daemon has ended: unfinished jobs end as replayable, and jobs are taken in the next epoch only.
+  void EndEpoch();
 
   std::vector<v1::SubmitAllToAllRequest> submissions() const;  // all that came, refused ones too
+  std::vector<uint64_t> joins() const;                         // their next_seq, of refused ones too
   std::vector<uint64_t> accepted() const;                      // numbers, in order
   std::vector<WaitCall> waits() const;
   std::vector<uint64_t> cancelled() const;

@@ -52,7 +52,7 @@ Ready RemoteReady() {
 }
 
 TEST(PeerConversionTest, EveryMessageSurvivesTheWire) {
-  GroupBroken broken{{BootId(1), 2}, JobSeq(9), absl::StatusCode::kUnavailable, "why"};
+  GroupBroken broken{{BootId(1), 2}, JobSeq(9), absl::StatusCode::kUnavailable, "why", true};
   Offer offer;
   offer.job = kJob;
   offer.tag = 11;
@@ -65,21 +65,24 @@ TEST(PeerConversionTest, EveryMessageSurvivesTheWire) {
   ready.generation = 4;
   ready.rails = {{RailIndex(1), false, 100, 200}};
   const Ready remote = RemoteReady();
-  const ControlMessage messages[] = {GroupJoin{Key(), 8, Rank(3), {RecoveryPolicy::kWait, absl::Seconds(30)}},
-                                     GroupLeave{Key(), Rank(15)},
-                                     GroupCommit{Key(), {BootId(1), 2}, {"n0", "n1"}, {RecoveryPolicy::kDegrade, {}}},
-                                     GroupReject{Key(), Rank(1), absl::StatusCode::kAlreadyExists, "taken"},
-                                     broken,
-                                     offer,
-                                     ready,
-                                     remote,
-                                     Sent{kJob, {0, uint64_t{1} << 60}},
-                                     Rehome{kJob, uint64_t{1} << 63 | 4, {{0, 15}, {7, 0}}},
-                                     Rehomed{kJob, {{0, 1, true}, {7, 15, false}}},
-                                     RailSignal{RailIndex(3), std::string("\0\xff", 2)},
-                                     Abort{kJob, absl::StatusCode::kCancelled, "asked", true},
-                                     Quiesced{kJob, 5},
-                                     RailState{RailIndex(2), false}};
+  const ControlMessage messages[] = {
+      GroupJoin{Key(), 8, Rank(3), {RecoveryPolicy::kWait, absl::Seconds(30)}, JobSeq(5)},
+      GroupLeave{Key(), Rank(15)},
+      GroupCommit{Key(), {BootId(1), 2}, {"n0", "n1"}, {RecoveryPolicy::kDegrade, {}}, JobSeq(6)},
+      GroupReject{Key(), Rank(1), absl::StatusCode::kAlreadyExists, "taken"},
+      broken,
+      offer,
+      ready,
+      remote,
+      Sent{kJob, {0, uint64_t{1} << 60}},
+      Rehome{kJob, uint64_t{1} << 63 | 4, {{0, 15}, {7, 0}}},
+      Rehomed{kJob, {{0, 1, true}, {7, 15, false}}},
+      RailSignal{RailIndex(3), std::string("\0\xff", 2)},
+      Abort{kJob, absl::StatusCode::kCancelled, "asked", true},
+      Quiesced{kJob, 5},
+      RailState{RailIndex(2), false},
+      Leaving{{BootId(1), 2}, JobSeq(3)},
+      MayLeave{{BootId(1), 2}, JobSeq(4)}};
   for (const ControlMessage& message : messages) {
     const pb::Numbered wire = Wire(message);
     const auto back = MessageFrom(wire, 16);
@@ -93,6 +96,8 @@ TEST(PeerConversionTest, BadFieldsAreNamed) {
   EXPECT_EQ(ErrorOf(pb::Numbered()), "message.body: missing or of an unknown kind");
   EXPECT_EQ(ErrorOf(Wire(GroupJoin{Key(), 17, Rank(3), {}})), "group_join.world_size: 17, outside 1 to 16");
   EXPECT_EQ(ErrorOf(Wire(GroupJoin{Key(), 8, Rank(16), {}})), "group_join.rank: 16, outside the largest world size 16");
+  EXPECT_EQ(ErrorOf(Wire(GroupJoin{Key(), 8, Rank(3), {}, JobSeq(~uint64_t{0})})),
+            "group_join.next_seq: 18446744073709551615, more than 4611686018427387904");
   pb::Numbered bad = Wire(GroupJoin{Key(), 8, Rank(1), {}});
   bad.mutable_group_join()->mutable_key()->set_key_digest("short");
   EXPECT_EQ(ErrorOf(bad), "group_join.key.key_digest: 5 bytes, not 32");

@@ -140,7 +140,7 @@ TEST_F(PeerHubTest, ARestartIsANewLife) {
   b.Restart(b.Options(a, 33));
   ASSERT_TRUE(Eventually([&] { return a.agent.events().size() == 3 && b.agent.events().size() >= 2; }));
   EXPECT_EQ(a.agent.events()[0], "up b");
-  EXPECT_THAT(a.agent.events()[1], HasSubstr("down b: node b is stopping"));
+  EXPECT_THAT(a.agent.events()[1], HasSubstr("down b: node b is stopping (ended)"));
   EXPECT_EQ(a.agent.events()[2], "up b");
   a.hub->Send("b", Numbered(77));
   ASSERT_TRUE(Eventually([&] { return b.agent.message_count() == 11; }));

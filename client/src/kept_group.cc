@@ -1,0 +1,368 @@
+#include "client/src/kept_group.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/src/membership.h"
+
+namespace rails::internal {
+namespace {
+
+constexpr absl::Duration kFirstPause = absl::Milliseconds(5);
+constexpr absl::Duration kLongestPause = absl::Milliseconds(200);
+// One try to connect, and one to join. The first ends soon when the group does; joins are cancelled then, and ranks
+// that wait for each other must not be away often.
+constexpr absl::Duration kConnectSlice = absl::Milliseconds(500);
+constexpr absl::Duration kJoinSlice = absl::Seconds(30);
+
+// Whether joining again may help. FAILED_PRECONDITION: ranks have finished different jobs.
+bool MayPass(const absl::Status& status) {
+  return !absl::IsFailedPrecondition(status) && !absl::IsInvalidArgument(status) && !absl::IsCancelled(status) &&
+         !absl::IsUnimplemented(status);
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::string>> GroupKeeper::Start() {
+  std::shared_ptr<Session> session = connection_->session();
+  if (absl::Status status = session->Usable(); !status.ok()) return status;
+  absl::StatusOr<v1::JoinGroupResponse> joined = JoinGroup(*session, options_, /*next_seq=*/1, options_.timeout);
+  if (!joined.ok()) return joined.status();
+  Begin(std::move(session), joined->epoch());
+  absl::MutexLock lock(&mutex_);
+  ready_ = true;
+  return std::vector<std::string>(joined->members().begin(), joined->members().end());
+}
+
+bool GroupKeeper::Begin(std::shared_ptr<Session> session, const v1::Epoch& epoch) {
+  uint64_t generation = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (over_.ok()) {
+      generation = present_.generation + 1;
+      present_ = {session, epoch, generation};
+      ready_ = false;
+    }
+  }
+  if (generation == 0) {
+    LeaveEpoch(*session, epoch).IgnoreError();
+    return false;
+  }
+  session->OnLost([weak = weak_from_this(), generation] {
+    if (const std::shared_ptr<GroupKeeper> self = weak.lock()) self->OnEpochEnd(generation);
+  });
+  return true;
+}
+
+bool GroupKeeper::OnEpochEnd(uint64_t generation) {
+  absl::MutexLock lock(&mutex_);
+  ended_ = std::max(ended_, generation);
+  return over_.ok();
+}
+
+void GroupKeeper::OnJobEnd(uint64_t seq) {
+  std::shared_ptr<KeptJob> dropped;
+  absl::MutexLock lock(&mutex_);
+  const auto found = jobs_.find(seq);
+  if (found == jobs_.end()) return;
+  dropped = std::move(found->second);
+  jobs_.erase(found);
+}
+
+bool GroupKeeper::Lasts(uint64_t generation) const {
+  absl::MutexLock lock(&mutex_);
+  return over_.ok() && generation == present_.generation && ended_ < generation;
+}
+
+absl::Status GroupKeeper::AwaitLive(absl::Time deadline) {
+  absl::MutexLock lock(&mutex_);
+  const auto decided = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return Live() || !over_.ok(); };
+  if (!mutex_.AwaitWithDeadline(absl::Condition(&decided), deadline)) {
+    return absl::UnavailableError(absl::StrCat("group ", options_.name, " waits for a daemon that has ended, for ",
+                                               absl::FormatDuration(options_.restart_limit), " now (restart_limit)"));
+  }
+  return over_;
+}
+
+absl::Status GroupKeeper::HandOverInTime(const Membership& in, const v1::SubmitAllToAllRequest& request, bool patient,
+                                         absl::Time deadline, bool* known) {
+  absl::Duration pause = kFirstPause;
+  for (;;) {
+    absl::Status status = HandOver(*in.session, options_.name, request, known);
+    const bool passes = absl::IsUnavailable(status) || (patient && absl::IsResourceExhausted(status));
+    if (status.ok() || !*known || !passes || !Lasts(in.generation) || absl::Now() >= deadline) return status;
+    absl::SleepFor(pause);
+    pause = std::min(2 * pause, kLongestPause);
+  }
+}
+
+absl::StatusOr<std::shared_ptr<Job>> GroupKeeper::Submit(const AllToAllv& exchange) {
+  if (absl::Status status = connection_->session()->Usable(); absl::IsFailedPrecondition(status)) return status;
+  const absl::Time deadline = absl::Now() + options_.restart_limit;
+  std::shared_ptr<KeptJob> job;
+  absl::Duration pause = kFirstPause;
+  for (;;) {
+    if (absl::Status status = AwaitLive(deadline); !status.ok()) return status;
+    const absl::Status status = SubmitNow(exchange, deadline, &job);
+    if (status.ok()) return std::make_shared<KeptJobHandle>(std::move(job));
+    if (!absl::IsUnavailable(status) || absl::Now() >= deadline) return status;
+    absl::SleepFor(pause);
+    pause = std::min(2 * pause, kLongestPause);
+  }
+}
+
+absl::Status GroupKeeper::SubmitNow(const AllToAllv& exchange, absl::Time deadline, std::shared_ptr<KeptJob>* out) {
+  auto payload = std::make_shared<KeptJob::Payload>();
+  payload->submission.request = google::protobuf::Arena::CreateMessage<v1::SubmitAllToAllRequest>(&payload->arena);
+  absl::Status status = BuildSubmission(exchange, connection_->segments().get(), options_.world_size, options_.rank,
+                                        &payload->submission);
+  if (!status.ok()) return status;
+  const SelfCopy self = payload->submission.self;
+
+  absl::MutexLock submitting(&submitting_);
+  Membership in;
+  uint64_t seq = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!over_.ok()) return over_;
+    if (!Live()) return absl::UnavailableError("the epoch has just ended");
+    in = present_;
+    seq = next_seq_;
+  }
+  auto job =
+      std::make_shared<KeptJob>(shared_from_this(), connection_->watcher(), std::move(payload), options_.rank, seq);
+  absl::StatusOr<std::shared_ptr<KeptJob::Payload>> attempt = job->BeginAttempt(in.session, in.epoch, in.generation);
+  bool known = true;
+  status = attempt.status();
+  if (status.ok()) {
+    status = HandOverInTime(in, *(*attempt)->submission.request, /*patient=*/false, deadline, &known);
+  }
+  if (!status.ok()) {
+    job->Withdraw(status, known);
+    const bool lost = !in.session->Usable().ok();
+    if (absl::IsAborted(status) || lost) OnEpochEnd(in.generation);
+    if (!known && !lost) GiveUp(status);
+    return absl::IsAborted(status) ? absl::UnavailableError(status.message()) : status;
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    ++next_seq_;
+    if (!job->finished()) jobs_[seq] = job;
+  }
+  job->Accepted();
+  self.Run();
+  *out = std::move(job);
+  return absl::OkStatus();
+}
+
+void GroupKeeper::Run() {
+  for (;;) {
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto needed = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !Live(); };
+      mutex_.Await(absl::Condition(&needed));
+      if (!over_.ok()) {
+        stopped_ = true;
+        return;
+      }
+    }
+    Recover();
+  }
+}
+
+void GroupKeeper::Stop() {
+  Leave().IgnoreError();  // the session may be gone, and the membership with it
+  for (;;) {
+    connection_->session()->rpc().CancelJoins(options_.name);
+    absl::MutexLock lock(&mutex_);
+    if (mutex_.AwaitWithTimeout(absl::Condition(&stopped_), kFirstPause)) return;
+  }
+}
+
+void GroupKeeper::Recover() {
+  const absl::Time deadline = absl::Now() + options_.restart_limit;
+  absl::Duration pause = kFirstPause;
+  for (;;) {
+    const absl::Status status = TryRecover(deadline);
+    if (status.ok()) return;
+    if (!MayPass(status)) return GiveUp(status);
+    if (absl::IsDeadlineExceeded(status)) pause = absl::ZeroDuration();  // the others wait, too
+    if (absl::Now() >= deadline) {
+      return GiveUp(absl::AbortedError(absl::StrCat(status.message(), " (restart_limit ",
+                                                    absl::FormatDuration(options_.restart_limit), " has passed)")));
+    }
+    absl::MutexLock lock(&mutex_);
+    const auto over = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !over_.ok(); };
+    if (mutex_.AwaitWithTimeout(absl::Condition(&over), pause)) return;
+    pause = std::clamp(2 * pause, kFirstPause, kLongestPause);
+  }
+}
+
+absl::Status GroupKeeper::TryRecover(absl::Time deadline) {
+  absl::MutexLock submitting(&submitting_);
+  bool joined = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    joined = ended_ < present_.generation;  // and what is left is to hand over the jobs
+  }
+  if (!joined) {
+    absl::Status status = AwaitAttempts(deadline);
+    if (status.ok()) status = JoinAgain(deadline);
+    if (!status.ok()) return status;
+  }
+  return Replay(deadline);
+}
+
+std::vector<std::shared_ptr<KeptJob>> GroupKeeper::Unfinished() const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<std::shared_ptr<KeptJob>> jobs;
+  jobs.reserve(jobs_.size());
+  for (const auto& [seq, job] : jobs_) jobs.push_back(job);
+  return jobs;
+}
+
+absl::Status GroupKeeper::AwaitAttempts(absl::Time deadline) {
+  for (const std::shared_ptr<KeptJob>& job : Unfinished()) {
+    job->StartWatch();
+    while (!job->idle()) {
+      {
+        absl::MutexLock lock(&mutex_);
+        if (!over_.ok()) return over_;
+      }
+      if (absl::Now() >= deadline) {
+        return absl::UnavailableError(absl::StrCat("job ", job->seq(), " of the epoch that is over does not end"));
+      }
+      absl::SleepFor(kFirstPause);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GroupKeeper::JoinAgain(absl::Time deadline) {
+  const auto left = [&] { return std::max(deadline - absl::Now(), absl::Milliseconds(1)); };
+  const absl::Status gone = absl::CancelledError(absl::StrCat("this client has left group ", options_.name));
+  if (absl::Status status = connection_->Reconnect(std::min(kConnectSlice, left())); !status.ok()) return status;
+  std::shared_ptr<Session> session = connection_->session();
+  uint64_t next_seq = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!over_.ok()) return gone;
+    next_seq = jobs_.empty() ? next_seq_ : jobs_.begin()->first;
+  }
+  for (const std::shared_ptr<KeptJob>& job : Unfinished()) {
+    // The daemon that has gone must not write any more when the next one begins to.
+    if (absl::Status status = job->CheckUsable(); !status.ok()) return absl::UnavailableError(status.message());
+  }
+  absl::StatusOr<v1::JoinGroupResponse> joined = JoinGroup(*session, options_, next_seq, std::min(kJoinSlice, left()));
+  if (!joined.ok()) return joined.status();
+  if (Begin(std::move(session), joined->epoch())) return absl::OkStatus();
+  return gone;
+}
+
+absl::Status GroupKeeper::Replay(absl::Time deadline) {
+  Membership in;
+  {
+    absl::MutexLock lock(&mutex_);
+    in = present_;
+  }
+  for (const std::shared_ptr<KeptJob>& job : Unfinished()) {
+    if (!job->idle()) continue;  // handed over by an earlier try
+    const auto attempt = job->BeginAttempt(in.session, in.epoch, in.generation);
+    if (!attempt.ok()) {
+      OnEpochEnd(in.generation);
+      return attempt.status();
+    }
+    if (*attempt == nullptr) continue;
+    bool known = true;
+    const absl::Status status = HandOverInTime(in, *(*attempt)->submission.request, /*patient=*/true, deadline, &known);
+    if (status.ok()) {
+      job->Accepted();
+      continue;
+    }
+    job->Withdraw(status, known);
+    if (absl::IsAborted(status) || !known) OnEpochEnd(in.generation);
+    return status;
+  }
+  absl::MutexLock lock(&mutex_);
+  ready_ = true;
+  return absl::OkStatus();
+}
+
+void GroupKeeper::GiveUp(const absl::Status& why) {
+  Membership last;
+  bool joined = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!over_.ok()) return;
+    over_ = why;
+    last = present_;
+    joined = ended_ < last.generation;
+  }
+  if (joined) LeaveEpoch(*last.session, last.epoch).IgnoreError();
+  for (const std::shared_ptr<KeptJob>& job : Unfinished()) {
+    if (!job->idle()) continue;  // the daemon says how it ends
+    job->Finish(absl::IsCancelled(why) ? why
+                                       : absl::AbortedError(absl::StrCat(
+                                             "job ", job->seq(), " of group ", options_.name,
+                                             " was lost with a daemon and cannot be replayed: ", why.message())));
+  }
+}
+
+absl::Status GroupKeeper::LeaveEpoch(Session& session, const v1::Epoch& epoch) {
+  if (absl::Status status = session.Usable(); !status.ok()) return status;
+  v1::LeaveGroupRequest request;
+  *request.mutable_epoch() = epoch;
+  request.set_rank(options_.rank);
+  return session.rpc().Leave(request, kCallTimeout);
+}
+
+absl::Status GroupKeeper::Leave() {
+  Membership last;
+  bool joined = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (std::exchange(left_, true)) return absl::OkStatus();
+    joined = over_.ok() && ended_ < present_.generation;
+    over_ = absl::FailedPreconditionError(absl::StrCat("this client has left group ", options_.name));
+    last = present_;
+  }
+  for (const std::shared_ptr<KeptJob>& job : Unfinished()) {
+    if (job->idle()) job->Finish(absl::AbortedError(absl::StrCat("this client has left group ", options_.name)));
+  }
+  if (absl::Status status = last.session->Usable(); !status.ok() || !joined) return status;
+  return LeaveEpoch(*last.session, last.epoch);
+}
+
+absl::StatusOr<std::unique_ptr<Group>> KeptGroup::Join(const GroupOptions& options,
+                                                       std::shared_ptr<Connection> connection) {
+  auto keeper = std::make_shared<GroupKeeper>(options, std::move(connection));
+  absl::StatusOr<std::vector<std::string>> members = keeper->Start();
+  if (!members.ok()) return members.status();
+  return std::unique_ptr<Group>(new KeptGroup(options.rank, *std::move(members), std::move(keeper)));
+}
+
+KeptGroup::KeptGroup(uint32_t rank, std::vector<std::string> members, std::shared_ptr<GroupKeeper> keeper)
+    : rank_(rank), members_(std::move(members)), keeper_(std::move(keeper)) {
+  // The program's signals are for its own threads.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([keeper = keeper_] { keeper->Run(); });
+  pthread_setname_np(thread_.native_handle(), "rails-keeper");
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+KeptGroup::~KeptGroup() {
+  if (getpid() != process_) {  // a forked child has no such thread
+    thread_.detach();
+    return;
+  }
+  keeper_->Stop();
+  thread_.join();
+}
+
+}  // namespace rails::internal

@@ -1,0 +1,103 @@
+#include "client/src/membership.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace rails::internal {
+namespace {
+
+constexpr absl::Duration kFirstPause = absl::Milliseconds(5);
+constexpr absl::Duration kLongestPause = absl::Milliseconds(500);
+constexpr absl::Duration kGiveUp = absl::Seconds(30);
+
+// After such an answer nobody knows whether the daemon took the job. UNAVAILABLE may also be a refusal.
+bool LeavesAcceptanceOpen(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsCancelled(status) ||
+         absl::IsInternal(status) || absl::IsUnknown(status);
+}
+
+uint64_t WholeMilliseconds(absl::Duration duration) {
+  return static_cast<uint64_t>(absl::ToInt64Milliseconds(absl::Ceil(duration, absl::Milliseconds(1))));
+}
+
+}  // namespace
+
+absl::Status CheckGroupOptions(const GroupOptions& options) {
+  if (options.name.empty()) return absl::InvalidArgumentError("name is empty");
+  if (options.world_size == 0) return absl::InvalidArgumentError("world_size is 0");
+  if (options.rank >= options.world_size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", options.rank, " is outside world_size ", options.world_size));
+  }
+  if (options.timeout <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("timeout ", absl::FormatDuration(options.timeout), " is not positive"));
+  }
+  const bool waits = options.recovery == Recovery::kWait;
+  if (waits ? options.wait_limit <= absl::ZeroDuration() : options.wait_limit != absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(absl::StrCat("wait_limit ", absl::FormatDuration(options.wait_limit),
+                                                   waits ? " is not positive" : ": only Recovery::kWait has one"));
+  }
+  if (options.restart_limit < absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("restart_limit ", absl::FormatDuration(options.restart_limit), " is negative"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::JoinGroupResponse> JoinGroup(Session& session, const GroupOptions& options, uint64_t next_seq,
+                                                absl::Duration timeout) {
+  v1::JoinGroupRequest request;
+  request.set_name(options.name);
+  request.set_join_key(options.join_key);
+  request.set_world_size(options.world_size);
+  request.set_rank(options.rank);
+  request.set_next_seq(next_seq);
+  request.set_recovery(static_cast<v1::RecoveryPolicy>(options.recovery));
+  request.set_wait_limit_milliseconds(WholeMilliseconds(std::min(options.wait_limit, absl::Hours(24))));
+  // Without a limit of the caller's own, the daemon's counts; the call ends when either does.
+  const absl::Duration bounded = std::min(timeout, absl::Hours(24));
+  if (timeout != absl::InfiniteDuration()) request.set_timeout_milliseconds(WholeMilliseconds(bounded));
+  absl::StatusOr<v1::JoinGroupResponse> joined = session.rpc().Join(request, bounded + kCallTimeout);
+  if (!joined.ok()) {
+    if (absl::Status lost = session.Usable(); !lost.ok()) return lost;
+    return joined.status();
+  }
+  if (static_cast<uint32_t>(joined->members_size()) != options.world_size) {
+    return absl::InternalError(absl::StrCat("railsd names ", joined->members_size(), " members of group ", options.name,
+                                            ", which has ", options.world_size, " ranks"));
+  }
+  return joined;
+}
+
+absl::Status HandOver(Session& session, const std::string& group, const v1::SubmitAllToAllRequest& request,
+                      bool* known) {
+  const absl::Time give_up = absl::Now() + kGiveUp;
+  absl::Duration pause = kFirstPause;
+  *known = true;
+  for (int refusals = 0;;) {
+    const absl::Status status = session.rpc().Submit(request, kCallTimeout);
+    if (!LeavesAcceptanceOpen(status)) return status;
+    *known = false;
+    if (absl::Status lost = session.Usable(); !lost.ok()) return lost;
+    // The same number again is the same job. Twice UNAVAILABLE is more likely a daemon that drains: ask for the job.
+    refusals = absl::IsUnavailable(status) ? refusals + 1 : 0;
+    if (refusals >= 2) {
+      const auto report = session.rpc().WaitJob(request.job(), absl::ZeroDuration(), kCallTimeout);
+      if (report.ok() || absl::IsNotFound(report.status())) {
+        *known = true;
+        return report.ok() ? absl::OkStatus() : status;
+      }
+    }
+    if (absl::Now() >= give_up) {
+      return absl::UnavailableError(absl::StrCat("whether railsd accepted job ", request.job().seq(), " of group ",
+                                                 group, " is not known (", status.message(),
+                                                 "): leave the group and join again"));
+    }
+    absl::SleepFor(pause);
+    pause = std::min(2 * pause, kLongestPause);
+  }
+}
+
+}  // namespace rails::internal

@@ -1,0 +1,182 @@
+// Groups that wait for daemons: what the library does by itself when one has ended.
+#include "tests/unit/client/library/fixture.h"
+
+namespace rails::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class RestartTest : public ClientTest {
+ protected:
+  RestartTest() : send_(MakeSegment()), receive_(MakeSegment()) {}
+
+  std::unique_ptr<Group> JoinKept(absl::Duration restart_limit = absl::Minutes(1)) {
+    auto group = client_->JoinGroup({.name = "moe",
+                                     .join_key = "secret",
+                                     .world_size = 4,
+                                     .rank = 0,
+                                     .recovery = Recovery::kWait,
+                                     .wait_limit = absl::Seconds(1),
+                                     .restart_limit = restart_limit});
+    EXPECT_TRUE(group.ok()) << group.status();
+    return group.ok() ? *std::move(group) : nullptr;
+  }
+  std::shared_ptr<Job> Submit(Group& group) {
+    auto job = group.Submit(Exchange(send_, receive_));
+    EXPECT_TRUE(job.ok()) << job.status();
+    return job.ok() ? *job : nullptr;
+  }
+  void Restart() {
+    daemon_->Die();
+    daemon_->EndProcess();
+    daemon_ = std::make_unique<FakeDaemon>(directory_.path(), 2);
+  }
+  std::vector<uint64_t> Numbers() const {
+    std::vector<uint64_t> numbers;
+    for (const auto& submission : daemon_->submissions()) numbers.push_back(submission.job().seq());
+    return numbers;
+  }
+  static void ExpectDone(Job& job, uint32_t replays) {
+    const auto report = job.Wait(absl::Minutes(1));
+    ASSERT_TRUE(report.ok()) << report.status();
+    EXPECT_TRUE(report->terminal);
+    EXPECT_TRUE(report->status.ok()) << report->status;
+    EXPECT_EQ(report->replays, replays);
+  }
+
+  std::shared_ptr<Segment> send_, receive_;
+};
+
+TEST_F(RestartTest, ItsDaemonComesBackAndUnfinishedJobsAreHandedOverAgain) {
+  const auto group = JoinKept();
+  const auto first = Submit(*group), second = Submit(*group), third = Submit(*group);
+  daemon_->FinishJob(1);
+  ExpectDone(*first, 0);
+  std::future<absl::StatusOr<JobReport>> future = third->Future();
+  Restart();
+  ASSERT_TRUE(Eventually([&] { return Numbers() == std::vector<uint64_t>{2, 3}; }));
+  EXPECT_THAT(daemon_->joins(), ElementsAre(2));
+  EXPECT_EQ(daemon_->submissions()[0].job().epoch().boot_id(), 2u);
+  EXPECT_EQ(daemon_->segments().size(), 2u);
+  daemon_->FinishJob(2);
+  daemon_->FinishJob(3);
+  ExpectDone(*second, 1);
+  ExpectDone(*third, 1);
+  EXPECT_EQ(future.get()->replays, 1u);
+  EXPECT_EQ(Submit(*group)->seq(), 4u);
+  EXPECT_TRUE(client_->Connected());
+}
+
+TEST_F(RestartTest, ADaemonThatDiesTwiceMeanwhile) {
+  const auto group = JoinKept();
+  const auto job = Submit(*group);
+  for (uint32_t life = 1; life <= 3; ++life) {
+    Restart();
+    ASSERT_TRUE(Eventually([&] { return !daemon_->accepted().empty(); }));
+  }
+  daemon_->FinishJob(1);
+  ExpectDone(*job, 3);
+}
+
+TEST_F(RestartTest, AnIdleRankJoinsAgainToo) {
+  const auto group = JoinKept();
+  Restart();
+  ASSERT_TRUE(Eventually([&] { return daemon_->joins() == std::vector<uint64_t>{1}; }));
+  EXPECT_EQ(Submit(*group)->seq(), 1u);
+}
+
+TEST_F(RestartTest, AnotherNodesDaemonHasEnded) {
+  const auto group = JoinKept();
+  const auto job = Submit(*group);
+  daemon_->EndEpoch();
+  ASSERT_EQ(job->Wait(absl::Milliseconds(1))->terminal, false);
+  ASSERT_TRUE(Eventually([&] { return daemon_->joins() == std::vector<uint64_t>{1, 1}; }));
+  ASSERT_TRUE(Eventually([&] { return Numbers() == std::vector<uint64_t>{1, 1}; }));
+  daemon_->FinishJob(1);
+  ExpectDone(*job, 1);
+  // Without a job under way, the next submission tells.
+  daemon_->EndEpoch();
+  const auto next = Submit(*group);
+  EXPECT_EQ(next->seq(), 2u);
+  EXPECT_THAT(daemon_->joins(), ElementsAre(1, 1, 2));
+  daemon_->FinishJob(2);
+  ExpectDone(*next, 0);
+}
+
+TEST_F(RestartTest, NothingIsHandedOverWhileTheOldProcessLives) {
+  const auto group = JoinKept();
+  const auto job = Submit(*group);
+  std::unique_ptr<FakeDaemon> old = std::move(daemon_);
+  old->Die();
+  daemon_ = std::make_unique<FakeDaemon>(directory_.path(), 2);
+  ASSERT_TRUE(Eventually([&] { return daemon_->segments().size() == 2; }));
+  absl::SleepFor(absl::Milliseconds(50));
+  EXPECT_THAT(daemon_->joins(), ElementsAre());
+  old->EndProcess();
+  ASSERT_TRUE(Eventually([&] { return !daemon_->accepted().empty(); }));
+  daemon_->FinishJob(1);
+  ExpectDone(*job, 1);
+}
+
+TEST_F(RestartTest, RanksThatDisagreeEndTheGroup) {
+  const auto group = JoinKept();
+  const auto job = Submit(*group);
+  daemon_->RefuseJoins(absl::FailedPreconditionError("next_seq: rank 1 has finished its jobs up to 1"));
+  daemon_->EndEpoch();
+  const auto report = job->Wait(absl::Minutes(1));
+  EXPECT_EQ(report.status().code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(report.status().message(), HasSubstr("cannot be replayed: next_seq: rank 1 has finished"));
+  EXPECT_EQ(group->Submit(Exchange(send_, receive_)).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Numbers().size(), 1u);
+}
+
+TEST_F(RestartTest, TheLimitIsALimit) {
+  const auto group = JoinKept(absl::Milliseconds(300));
+  const auto job = Submit(*group);
+  daemon_->Die();
+  daemon_->EndProcess();
+  const auto report = job->Wait(absl::Minutes(1));
+  EXPECT_EQ(report.status().code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(report.status().message(), HasSubstr("restart_limit 300ms has passed"));
+}
+
+TEST_F(RestartTest, ADrainIsWaitedFor) {
+  const auto group = JoinKept();
+  daemon_->PlanSubmissions(std::vector<FakeDaemon::Fate>(9, FakeDaemon::Fate::kRefuse),
+                           absl::UnavailableError("the daemon drains"));
+  EXPECT_EQ(Submit(*group)->seq(), 1u);
+  EXPECT_GE(Numbers().size(), 10u);
+}
+
+TEST_F(RestartTest, WhoLeavesMeanwhileWaitsForNobody) {
+  auto group = JoinKept();
+  const auto job = Submit(*group);
+  daemon_->Die();
+  daemon_->EndProcess();
+  ASSERT_TRUE(Eventually([&] { return !client_->Connected(); }));
+  EXPECT_EQ(job->Cancel().code(), absl::StatusCode::kUnavailable);
+  group.reset();
+  EXPECT_EQ(job->Wait().status().code(), absl::StatusCode::kAborted);
+}
+
+TEST_F(RestartTest, AClientThatIsDestroyedEndsItsJobs) {
+  auto group = JoinKept();
+  const auto job = Submit(*group);
+  daemon_->Die();
+  daemon_->EndProcess();
+  client_.reset();
+  EXPECT_FALSE(job->Wait().ok());
+  group.reset();
+}
+
+TEST_F(RestartTest, WithoutALimitItIsAsWithOtherGroups) {
+  const auto group = JoinKept(absl::ZeroDuration());
+  const auto job = Submit(*group);
+  Restart();
+  EXPECT_EQ(job->Wait().status().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(group->Submit(Exchange(send_, receive_)).status().code(), absl::StatusCode::kUnavailable);
+}
+
+}  // namespace
+}  // namespace rails::testing
