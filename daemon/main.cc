@@ -55,6 +55,7 @@ AgentOptions AgentOptionsFrom(const Config& config, BootId boot, std::shared_ptr
   options.limits = config.limits;
   options.frame_bytes = config.frame_bytes;
   options.window_bytes = config.window_bytes;
+  options.tls_data = config.tls.data == TlsData::kKernel;
   options.verbs = config.verbs;
   options.health = config.health;
   options.max_job_time = config.timeouts.job;
@@ -311,6 +312,7 @@ absl::Status Run(Config config, Reloader::Load load) {
       sources.connections.emplace_back("control", peer_options.server.gate.counters);
     }
     sources.tls = tls->get();
+    sources.tls_data = config.tls.data == TlsData::kKernel;
     sources.balance = &balance->meter();
     sources.feed = &feed;
     sources.interfaces = InterfacesOf(config.rails);

@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "agent/base/log_value.h"
+#include "agent/transport/tcp/kernel_tls.h"
 #include "agent/transport/tcp/tcp_transport.h"
 #include "agent/transport/verbs/verbs_transport.h"
 
@@ -37,6 +39,9 @@ absl::StatusOr<std::unique_ptr<RailTransport>> TransportFactory::Create(RailInde
 absl::StatusOr<std::unique_ptr<RailTransport>> TransportFactory::CreateTcp(RailIndex rail, size_t max_posted_orders,
                                                                            SignalSink* signals) const {
   const RailSpec& spec = options_.rails[rail.value()];
+  if (options_.tls_data) {
+    if (absl::Status status = tcp::CheckKernelTls(); !status.ok()) return status;
+  }
   TcpOptions tcp;
   tcp.rail = rail;
   tcp.node = options_.node;
@@ -51,6 +56,7 @@ absl::StatusOr<std::unique_ptr<RailTransport>> TransportFactory::CreateTcp(RailI
   tcp.max_half_open = options_.limits.max_half_open;
   tcp.handshake_time = options_.rail_handshake;
   tcp.refused = options_.refused;
+  tcp.tls = options_.tls_data;
   tcp.signals = signals;
   tcp.on_notice = LogNotices(options_, rail);
   return CreateTcpTransport(std::move(tcp));
@@ -58,6 +64,10 @@ absl::StatusOr<std::unique_ptr<RailTransport>> TransportFactory::CreateTcp(RailI
 
 absl::StatusOr<std::unique_ptr<RailTransport>> TransportFactory::CreateVerbs(RailIndex rail, size_t max_posted_orders,
                                                                              SignalSink* signals) {
+  if (options_.tls_data) {
+    return absl::InvalidArgumentError(absl::StrCat("tls.data: kernel is for rails over TCP, and rail ", rail.value(),
+                                                   " is over RDMA verbs; set tls.data: off"));
+  }
   if (events_ == nullptr) {
     absl::StatusOr<std::shared_ptr<verbs::DeviceEvents>> events = CreateVerbsEventThread();
     if (!events.ok()) return events.status();

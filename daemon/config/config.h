@@ -39,6 +39,9 @@ enum class TlsMode : uint8_t {
   kPlainText,  // asked for
 };
 
+// Of the data connections of rails over TCP; the same at all nodes.
+enum class TlsData : uint8_t { kOff, kKernel };
+
 // Between nodes. Paths of PEM files, absolute; all three or none.
 struct TlsConfig {
   TlsMode mode = TlsMode::kUnset;
@@ -46,6 +49,7 @@ struct TlsConfig {
   std::string key;
   std::string ca;
   absl::Duration refresh = absl::Seconds(10);  // how often the files are looked at
+  TlsData data = TlsData::kOff;
   friend bool operator==(const TlsConfig&, const TlsConfig&) = default;
 };
 

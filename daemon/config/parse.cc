@@ -207,14 +207,21 @@ void ReadTls(const YamlReader& in, TlsConfig* tls) {
           {"certificate", path(&tls->certificate)},
           {"key", path(&tls->key)},
           {"ca", path(&tls->ca)},
-          {"refresh", [&](const YamlReader& r) { r.Time(&tls->refresh, absl::Milliseconds(100), absl::Hours(1)); }}});
+          {"refresh", [&](const YamlReader& r) { r.Time(&tls->refresh, absl::Milliseconds(100), absl::Hours(1)); }},
+          {"data", [&](const YamlReader& r) {
+             if (r.text() != "off" && r.text() != "kernel") return r.Fail("not one of off, kernel");
+             tls->data = r.text() == "kernel" ? TlsData::kKernel : TlsData::kOff;
+           }}});
   const bool any = !tls->certificate.empty() || !tls->key.empty() || !tls->ca.empty();
   if (any && tls->mode == TlsMode::kPlainText) {
     in.Fail("mode plain_text uses no certificate, key or ca; remove them, or write mode: mutual");
   } else if (any && tls->mode == TlsMode::kUnset) {
     tls->mode = TlsMode::kMutual;
   }
-  if (tls->mode != TlsMode::kMutual) return;
+  if (tls->mode != TlsMode::kMutual) {
+    if (tls->data == TlsData::kKernel) in.Fail("data: kernel needs mode: mutual, which its keys come from");
+    return;
+  }
   const std::pair<const char*, const std::string*> files[] = {
       {"certificate", &tls->certificate}, {"key", &tls->key}, {"ca", &tls->ca}};
   for (const auto& [name, file] : files) {

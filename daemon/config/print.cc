@@ -94,6 +94,7 @@ void PrintTls(YAML::Emitter& out, const TlsConfig& tls) {
   Text(out, "key", tls.key);
   Text(out, "ca", tls.ca);
   Time(out, "refresh", tls.refresh);
+  Text(out, "data", tls.data == TlsData::kKernel ? "kernel" : "off");
   out << EndMap;
 }
 

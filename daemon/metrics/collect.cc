@@ -349,8 +349,9 @@ void AddConnections(const std::string& socket, const ConnectionCounters& counter
   set(Metric::kGrpcConnectionErrors, counters.protocol_errors, "kind", "protocol");
 }
 
-void AddTls(const TlsFiles* tls, Page* page) {
+void AddTls(const TlsFiles* tls, bool data, Page* page) {
   page->Set(Metric::kTlsEnabled, uint64_t{tls != nullptr});
+  page->Set(Metric::kTlsDataEnabled, uint64_t{data});
   if (tls == nullptr) return;
   page->Set(Metric::kTlsCertificateExpiry, static_cast<double>(absl::ToUnixSeconds(tls->expires())));
   const auto files = [&](const char* result, const std::atomic<uint64_t>& value) {
@@ -368,7 +369,7 @@ std::vector<MetricFamily> CollectMetrics(const MetricSources& sources) {
   page.Set(Metric::kBuildInfo, uint64_t{1}, {{"version", sources.version}, {"node", sources.node}});
   page.Set(Metric::kStartTime, static_cast<double>(absl::ToUnixMicros(sources.started)) * 1e-6);
   page.Set(Metric::kConfigInfo, uint64_t{1}, {{"hash", sources.config_hash()}});
-  AddTls(sources.tls, &page);
+  AddTls(sources.tls, sources.tls_data, &page);
   std::optional<AgentSnapshot> snapshot;
   if (sources.agent != nullptr) snapshot = ReadAgent(sources.agent, sources.deadline);
   page.Set(Metric::kScrapeFailed, uint64_t{!snapshot});

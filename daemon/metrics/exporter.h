@@ -41,6 +41,7 @@ struct MetricSources {
   std::vector<std::string> interfaces;  // that have the addresses of the rails over TCP, by rail; empty: not known
   std::string sysfs = "/sys";
   const TlsFiles* tls = nullptr;  // null: plain text
+  bool tls_data = false;          // on data connections, too
   absl::Time started;
   absl::Duration deadline = absl::Seconds(2);  // for the engine to answer
 };

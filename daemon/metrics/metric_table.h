@@ -25,6 +25,7 @@ enum class Metric : size_t {
   kStartTime,
   kConfigInfo,
   kTlsEnabled,
+  kTlsDataEnabled,
   kTlsCertificateExpiry,
   kTlsFiles,
   kTlsHandshakesFailed,
@@ -117,6 +118,8 @@ inline constexpr std::array<MetricInfo, kMetricCount> kMetricTable = {{
     {"railsd_start_time_seconds", MetricKind::kGauge, "", "When this daemon started, in seconds since 1970."},
     {"railsd_config_info", MetricKind::kGauge, "hash", "Hash of the configuration in force; always 1."},
     {"railsd_tls_enabled", MetricKind::kGauge, "", "1 when nodes authenticate each other by mutual TLS."},
+    {"railsd_tls_data_enabled", MetricKind::kGauge, "",
+     "1 when the kernel encrypts and authenticates the data connections of rails over TCP (tls.data)."},
     {"railsd_tls_certificate_expiry_seconds", MetricKind::kGauge, "",
      "When the node's certificate in force, or the first of those that signed it, expires, in seconds since 1970. "
      "Absent "

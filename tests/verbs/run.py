@@ -26,6 +26,7 @@ TESTS = {
     "test_links.py": 500,
     "test_faults.py": 600,
     "test_shaped.py": 300,
+    "test_tls_data.py": 500,
 }
 BOOT_PATIENCE = 120  # seconds until the first line
 # What a test prints for each of its cases: GoogleTest, Python's unittest, and the shell tests like the latter.

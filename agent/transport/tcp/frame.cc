@@ -71,6 +71,8 @@ const char* RefusalText(Refusal refusal) {
       return "this address belongs to another rail";
     case Refusal::kStale:
       return "a newer connection exists";
+    case Refusal::kUnlikeTls:
+      return "tls.data is not the same at both ends";
   }
   return "unknown refusal";
 }
@@ -144,7 +146,7 @@ bool DecodeAnswer(absl::Span<const std::byte> in, Answer* answer) {
   if (Get<uint64_t>(p, 0) != kAnswerMagic) return false;
   answer->version = Get<uint16_t>(p, 8);
   const uint16_t refusal = Get<uint16_t>(p, 10);
-  if (refusal > static_cast<uint16_t>(Refusal::kStale)) return false;
+  if (refusal > static_cast<uint16_t>(Refusal::kUnlikeTls)) return false;
   answer->refusal = static_cast<Refusal>(refusal);
   answer->max_frame_bytes = Get<uint32_t>(p, 12);
   answer->features = Get<uint64_t>(p, 16);

@@ -31,6 +31,9 @@ inline constexpr size_t kTrailerBytes = 16;
 inline constexpr size_t kAckBytes = 24;
 inline constexpr uint32_t kMaxFrameBytes = 16 << 20;  // no frame is longer, whatever its receiver says
 
+// Hello::features, Answer::features: after the proof come TLS records. Both ends must say the same.
+inline constexpr uint64_t kTlsRecords = 1;
+
 enum class ConnectionKind : uint8_t { kBulk = 1, kSmall = 2 };
 
 // The first bytes on every connection.
@@ -39,7 +42,7 @@ struct Hello {
   uint16_t version_max = kProtocolVersion;
   ConnectionKind kind = ConnectionKind::kBulk;
   uint32_t rail = 0;
-  uint64_t features = 0;       // none defined; unknown bits are ignored
+  uint64_t features = 0;       // kTlsRecords; unknown bits are ignored
   uint64_t boot = 0;           // of the sender's daemon
   uint64_t expected_boot = 0;  // of the daemon that is meant
   uint64_t generation = 0;     // grows with every attempt of one sender; ties a pair together
@@ -57,6 +60,7 @@ enum class Refusal : uint16_t {
   kNotMe = 4,        // another node or boot id is meant
   kWrongRail = 5,
   kStale = 6,  // a newer pair exists, or this half of the pair is already there
+  kUnlikeTls = 7,
 };
 const char* RefusalText(Refusal refusal);
 

@@ -59,6 +59,8 @@ struct Context {
   uint64_t poll_number = 0;
   bool parked = false;  // this Poll() met a frame for a zone that is not open
   std::array<iovec, kMaxIovecs> iovecs;
+  // Takes what nobody wants where the kernel cannot drop it unseen, that is with TLS records; empty without.
+  std::vector<std::byte> scratch;
 
   static void Add(RailCounters::Counter& counter, uint64_t n) { AddTo(counter, n); }
   static void Subtract(RailCounters::Counter& counter, uint64_t n) { SubtractFrom(counter, n); }

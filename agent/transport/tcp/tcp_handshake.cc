@@ -138,6 +138,7 @@ Refusal TcpRail::Judge(const Hello& hello, Peer** peer) {
                                   [&](const auto& entry) { return entry.second->config.node == hello.node; });
   if (found == peers_.end()) return Refusal::kUnknownNode;
   if (found->second->config.boot.value() != hello.boot) return Refusal::kWrongBoot;
+  if ((hello.features & kTlsRecords) != Features()) return Refusal::kUnlikeTls;
   *peer = found->second.get();
   const Peer& known = **peer;
   if (hello.generation <= known.ended_generation) return Refusal::kStale;  // what arrived over it was told for good
@@ -198,6 +199,7 @@ bool TcpRail::Welcome(Connection& connection, const Hello& hello, const Peer* pe
   answer.boot = options_.boot.value();
   answer.max_frame_bytes = kMaxFrameBytes;
   answer.rail = options_.rail.value();
+  answer.features = Features();
   answer.node = options_.node;
   const bool accepted = refusal == Refusal::kNone && peer != nullptr;
   if (accepted) answer.nonce = DrawNonce();
@@ -207,7 +209,7 @@ bool TcpRail::Welcome(Connection& connection, const Hello& hello, const Peer* pe
     answer.mac = AnswerMac(peer->config.key, connection.greeting, bytes);
     EncodeAnswer(answer, absl::MakeSpan(bytes));
     connection.greeted =
-        std::make_unique<Greeted>(Greeted{hello, ProofMac(peer->config.key, connection.greeting, bytes)});
+        std::make_unique<Greeted>(Greeted{hello, ProofMac(peer->config.key, connection.greeting, bytes), answer.nonce});
   }
   // A fresh socket has room for so little; if not, it is not worth keeping.
   const bool told = ::send(connection.fd.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL) ==
@@ -235,6 +237,10 @@ void TcpRail::OnProof(std::unique_ptr<Connection> connection) {
     TellRefusal(*connection, greeted->hello, refusal);
     return Discard(connection);
   }
+  if (!StartRecords(*connection, *peer, greeted->hello.nonce, greeted->nonce, /*dialled=*/false)) {
+    NoticeNoRecords(greeted->hello.node, errno);
+    return Discard(connection);
+  }
   Attach(std::move(connection), greeted->hello, *peer);
 }
 
@@ -252,7 +258,7 @@ void TcpRail::Attach(std::unique_ptr<Connection> connection, const Hello& hello,
   connection->role = bulk ? Connection::Role::kInBulk : Connection::Role::kInSmall;
   (bulk ? peer.in_bulk : peer.in_small) = std::move(connection);
   // Frames may be there before the proof on the other connection: they wait for it, because acknowledgements need it.
-  if (peer.in_bulk != nullptr) Rearm(*peer.in_bulk, peer.in_small == nullptr ? EPOLLRDHUP : EPOLLIN);
+  if (peer.in_bulk != nullptr) Rearm(*peer.in_bulk, peer.in_small == nullptr ? uint32_t{EPOLLRDHUP} : ReadEvents());
   if (peer.in_bulk != nullptr && peer.in_small != nullptr) peer.in_deadline = 0;
   // The peer knows us now, so our own attempts have better prospects than the back-off thinks.
   if (!peer.up && peer.bulk == nullptr && peer.timer != 0 && !peer.sender.InDoubt()) {
@@ -298,9 +304,11 @@ bool TcpRail::SayHello(Connection& connection) {
   hello.expected_boot = peer.config.boot.value();
   hello.generation = peer.generation;
   hello.max_frame_bytes = kMaxFrameBytes;
+  hello.features = Features();
   hello.node = options_.node;
   hello.expected_node = peer.config.node;
   hello.nonce = DrawNonce();
+  connection.nonce = hello.nonce;
   connection.hello.resize(kHelloBytes);
   EncodeHello(hello, absl::MakeSpan(connection.hello));
   return ::send(connection.fd.get(), connection.hello.data(), kHelloBytes, MSG_DONTWAIT | MSG_NOSIGNAL) ==
@@ -349,13 +357,19 @@ void TcpRail::OnAnswer(Connection& connection) {
     Context::Add(context_.counters.protocol_errors, 1);
     return DialFailed(peer, EACCES, "what answers there did not prove that it is that node");
   }
+  if ((answer.features & kTlsRecords) != Features()) {
+    return DialFailed(peer, EPROTO, RefusalText(Refusal::kUnlikeTls));
+  }
   if (!SayProof(connection, connection.greeting)) return DialFailed(peer, errno, "the proof could not be sent");
+  if (!StartRecords(connection, peer, connection.nonce, answer.nonce, /*dialled=*/true)) {
+    return DialFailed(peer, errno, absl::StrCat(kNoRecords, ": ", std::strerror(errno)));
+  }
   connection.ready = true;
   connection.greeting = {};
   connection.hello = {};
   peer.max_frame_bytes = std::min(peer.max_frame_bytes, answer.max_frame_bytes);
   if (!peer.bulk->ready || !peer.small->ready) return;
-  Rearm(*peer.small, EPOLLIN);
+  Rearm(*peer.small, ReadEvents());
   peer.up = true;
   peer.writable = true;
   peer.failures = 0;

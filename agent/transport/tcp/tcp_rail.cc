@@ -13,6 +13,7 @@ namespace {
 
 // How much one connection moves before it is the next one's turn.
 constexpr uint64_t kTurnBytes = 2 << 20;
+constexpr size_t kScratchBytes = 64 << 10;
 
 }  // namespace
 
@@ -31,6 +32,7 @@ TcpRail::TcpRail(TcpOptions options, const SocketAddress& address, const SocketT
       epoll_(std::move(epoll)),
       stall_(absl::ToInt64Nanoseconds(options_.stall)) {
   context_.frame_bytes = options_.frame_bytes;
+  if (options_.tls) context_.scratch.resize(kScratchBytes);
 }
 
 TcpRail::~TcpRail() = default;
@@ -176,9 +178,12 @@ void TcpRail::OnInBulk(Connection& connection) {
     return;
   }
   if (outcome == TcpReceiver::Outcome::kClosed) {
+    CountBadRecord(error_number);
     DropIncoming(peer);
     return;
   }
+  // What is left in the socket makes no edge by itself.
+  if (options_.tls && outcome != TcpReceiver::Outcome::kDrained) Rearm(connection, ReadEvents());
   if (peer.receiver->HasAcks() && !peer.owes_acks) {
     peer.owes_acks = true;
     owing_.push_back(&peer);
@@ -193,6 +198,7 @@ void TcpRail::OnInSmall(Connection& connection, uint32_t events) {
     const ssize_t got = ::recv(connection.fd.get(), &unexpected, 1, MSG_DONTWAIT);
     if (got > 0) BadPeer(peer);  // nothing is defined in this direction yet
     if (got >= 0 || (errno != EAGAIN && errno != EINTR)) {
+      if (got < 0) CountBadRecord(errno);
       DropIncoming(peer);
       return;
     }
@@ -200,7 +206,7 @@ void TcpRail::OnInSmall(Connection& connection, uint32_t events) {
   if ((events & EPOLLOUT) != 0 && peer.acks_blocked) {
     peer.acks_blocked = false;
     Rearm(connection, EPOLLIN);
-    if (peer.in_bulk != nullptr) Rearm(*peer.in_bulk, EPOLLIN);
+    if (peer.in_bulk != nullptr) Rearm(*peer.in_bulk, ReadEvents());
     if (!peer.owes_acks) {
       peer.owes_acks = true;
       owing_.push_back(&peer);
@@ -217,6 +223,7 @@ void TcpRail::OnDialBulk(Connection& connection, uint32_t events) {
     const int error = got == 0 ? ECONNRESET : errno;
     if (got > 0) BadPeer(peer);
     if (got >= 0 || (error != EAGAIN && error != EINTR)) {
+      if (got < 0) CountBadRecord(error);
       PeerDown(peer, got > 0 ? EPROTO : error);
       return;
     }
@@ -236,7 +243,9 @@ void TcpRail::OnDialSmall(Connection& connection) {
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
     if (got <= 0) {
-      PeerDown(peer, got == 0 ? ECONNRESET : errno);
+      const int error = got == 0 ? ECONNRESET : errno;
+      CountBadRecord(error);
+      PeerDown(peer, error);
       return;
     }
     if (!peer.sender.OnAckBytes({buffer.data(), static_cast<size_t>(got)})) {

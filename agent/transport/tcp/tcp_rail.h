@@ -36,7 +36,11 @@ struct Peer;
 struct Greeted {
   Hello hello;
   Mac proof;
+  std::array<std::byte, 32> nonce{};  // of the answer
 };
+
+// Why a connection whose proof was good is given up nevertheless.
+inline constexpr char kNoRecords[] = "the kernel's TLS could not be turned on";
 
 struct Connection {
   enum class Role { kListener, kWake, kLink, kHalfOpen, kDialBulk, kDialSmall, kInBulk, kInSmall };
@@ -48,8 +52,9 @@ struct Connection {
   bool ready = false;               // the handshake is over
   std::vector<std::byte> greeting;  // HELLO, its answer or the proof while it arrives
   size_t greeting_have = 0;
-  std::vector<std::byte> hello;      // dialled: as it was sent
-  std::unique_ptr<Greeted> greeted;  // half open: since the answer
+  std::vector<std::byte> hello;       // dialled: as it was sent
+  std::array<std::byte, 32> nonce{};  // dialled: of that
+  std::unique_ptr<Greeted> greeted;   // half open: since the answer
 };
 
 struct Peer {
@@ -147,6 +152,14 @@ class TcpRail final : public RailTransport {
   void RunTimers(Nanoseconds now);
   void Arm(Nanoseconds when) { next_timer_ = std::min(next_timer_, when); }
   void Notice(std::string* last, const std::string& text);
+
+  // tcp_records.cc: TLS by the kernel.
+  uint64_t Features() const { return options_.tls ? kTlsRecords : 0; }
+  bool StartRecords(const Connection& connection, const Peer& peer, absl::Span<const std::byte> dialler,
+                    absl::Span<const std::byte> acceptor, bool dialled);
+  uint32_t ReadEvents() const;
+  void NoticeNoRecords(const std::string& who, int error_number);
+  void CountBadRecord(int error_number);
 
   // tcp_link.cc: what the kernel says of the rail's interface.
   void WatchLink();

@@ -117,6 +117,10 @@ ssize_t TcpReceiver::ReceiveOnce(int bulk, uint64_t* wanted_bytes) {
   Context::Add(context_->counters.rx_system_calls, 1);
   if (phase_ == Phase::kPayload && mode_ != Mode::kLand) {
     *wanted_bytes = header_.length_bytes - payload_bytes_;
+    if (!context_->scratch.empty()) {
+      *wanted_bytes = std::min<uint64_t>(*wanted_bytes, context_->scratch.size());
+      return ::recv(bulk, context_->scratch.data(), *wanted_bytes, MSG_DONTWAIT);
+    }
     // TCP drops the bytes without a copy. Not recv(): sanitizers take its buffer, which does not exist here, for
     // written.
     return ::syscall(SYS_recvfrom, bulk, nullptr, *wanted_bytes, MSG_DONTWAIT | MSG_TRUNC, nullptr, nullptr);
@@ -175,7 +179,8 @@ TcpReceiver::Outcome TcpReceiver::Receive(int bulk, uint64_t budget_bytes, int* 
     received += static_cast<uint64_t>(got);
     if (const Outcome next = OnBytes(static_cast<uint64_t>(got)); next != Outcome::kMore) return next;
     // Fewer bytes than wanted: the socket is empty, or the next page is bad, which the next call will tell.
-    if (static_cast<uint64_t>(got) < wanted) return Outcome::kDrained;
+    // With records there is no second look at what is left (TcpRail::ReadEvents()), so that is asked at once.
+    if (static_cast<uint64_t>(got) < wanted && context_->scratch.empty()) return Outcome::kDrained;
   }
   return Outcome::kMore;
 }

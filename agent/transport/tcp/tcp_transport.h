@@ -40,6 +40,9 @@ struct TcpOptions {
   // its connection; 0: only `peer_silence` does.
   absl::Duration stall = absl::Milliseconds(400);
   std::shared_ptr<LimitCounters> refused = std::make_shared<LimitCounters>();  // by the two limits of half-open ones
+  // TLS records by the kernel on every connection, with keys of its own; CheckKernelTls() says whether that can be. The
+  // other end must want the same.
+  bool tls = false;
   // Carries what is asked and told when a connection breaks; outlives the transport. Null: what was under way then
   // comes back kRailFailed.
   SignalSink* signals = nullptr;

@@ -6,7 +6,7 @@ Findings CheckAll(const Facts& facts) {
   Findings all;
   for (const auto check : {&CheckDaemon, &CheckConfiguration, &CheckVersions, &CheckSockets, &CheckRails, &CheckPeers,
                            &CheckDevices, &CheckDeviceFiles, &CheckInterfaces, &CheckMtu, &CheckSubnets, &CheckPcie,
-                           &CheckNuma, &CheckMemlock, &CheckHugePages, &CheckOpenFiles, &CheckClock}) {
+                           &CheckNuma, &CheckMemlock, &CheckHugePages, &CheckTlsData, &CheckOpenFiles, &CheckClock}) {
     const Findings found = check(facts);
     all.insert(all.end(), found.begin(), found.end());
   }

@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "client/railsctl/doctor/checks.h"
 #include "client/railsctl/doctor/rails.h"
 #include "client/railsctl/format.h"
@@ -62,6 +63,18 @@ Findings CheckHugePages(const Facts& facts) {
              "That is right while trainers hold them; else raise vm.nr_hugepages."}};
   }
   return {{"hugepages", Level::kOk, found, "", ""}};
+}
+
+Findings CheckTlsData(const Facts& facts) {
+  if (!facts.config.tls_data) return {};
+  const std::vector<std::string> ready = absl::StrSplit(facts.machine.tcp_upper_layers, ' ');
+  if (std::find(ready.begin(), ready.end(), "tls") != ready.end()) {
+    return {{"tls", Level::kOk, "the kernel encrypts the data connections of rails over TCP", "", ""}};
+  }
+  return {{"tls", Level::kError,
+           "tls.data: kernel, and the kernel has no TLS for sockets (its module tls is not loaded)",
+           "The daemon does not start.",
+           "`modprobe tls`, and the word tls in /etc/modules-load.d/railsd.conf; or tls.data: off on all nodes."}};
 }
 
 Findings CheckOpenFiles(const Facts& facts) {

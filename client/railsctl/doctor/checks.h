@@ -32,6 +32,7 @@ Findings CheckSubnets(const Facts& facts);  // several rails in one subnet
 // check_limits.cc
 Findings CheckMemlock(const Facts& facts);
 Findings CheckHugePages(const Facts& facts);
+Findings CheckTlsData(const Facts& facts);
 Findings CheckOpenFiles(const Facts& facts);
 Findings CheckClock(const Facts& facts);
 

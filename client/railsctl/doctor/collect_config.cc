@@ -151,6 +151,7 @@ void ParseConfiguration(const std::string& yaml, Configuration* config) try {
   const YAML::Node top = YAML::Load(yaml);
   config->node = TextOf(top, "node");
   config->socket_dir = TextOf(top, "socket_dir");
+  config->tls_data = TextOf(top["tls"], "data") == "kernel";
   config->control_listen = TextOf(top["control"], "listen");
   if (top["rails"].IsScalar()) config->auto_rails = true;
   for (const YAML::Node& rail : top["rails"]) {

@@ -140,6 +140,7 @@ Machine ReadMachine(const std::string& root, const AddressesByInterface& address
     machine.device_files.push_back(std::move(file));
   }
   ReadMemory(root, &machine);
+  machine.tcp_upper_layers = ReadLine(root + "/proc/sys/net/ipv4/tcp_available_ulp");
   int nodes = 0;
   for (const std::string& name : ListFolder(root + "/sys/devices/system/node")) {
     int number = 0;

@@ -67,6 +67,7 @@ struct Machine {
   std::vector<DeviceFile> device_files;  // of /dev/infiniband
   uint64_t huge_page_bytes = 0, huge_pages = 0, huge_pages_free = 0;
   uint64_t memory_bytes = 0;
+  std::string tcp_upper_layers;  // protocols that the kernel has ready above TCP, as in "mptcp tls"
   int numa_nodes = 1;
 };
 
@@ -126,6 +127,7 @@ struct Configuration {
   size_t dns_addresses = 0;  // behind the name
   std::string dns_trouble;   // of looking it up
   bool auto_rails = false;
+  bool tls_data = false;  // tls.data: kernel
   std::vector<ConfiguredRail> rails;
   std::vector<ConfiguredPeer> peers;
 };

@@ -439,12 +439,17 @@ TEST(DoctorLimits, MemlockMattersForVerbs) {
   EXPECT_THAT(CheckMemlock(facts), ElementsAre(Is(Level::kNote, "this shell may lock 64.0 KiB")));
 }
 
-TEST(DoctorLimits, HugePagesFilesAndClock) {
+TEST(DoctorLimits, HugePagesTlsFilesAndClock) {
   Facts facts = Healthy();
   facts.machine.huge_pages_free = 0;
   EXPECT_THAT(CheckHugePages(facts), ElementsAre(Is(Level::kNote, "0 of 100 huge pages")));
   facts.machine.huge_pages = 0;
   EXPECT_THAT(CheckHugePages(facts), ElementsAre(Is(Level::kNote, "no huge pages of 2.00 MiB")));
+  EXPECT_THAT(CheckTlsData(facts), IsEmpty());
+  facts.config.tls_data = true;
+  EXPECT_THAT(CheckTlsData(facts), ElementsAre(Is(Level::kError, "the kernel has no TLS for sockets")));
+  facts.machine.tcp_upper_layers = "mptcp tls";
+  EXPECT_THAT(CheckTlsData(facts), ElementsAre(Is(Level::kOk, "the kernel encrypts")));
   facts.process.open_files = 256;
   EXPECT_THAT(CheckOpenFiles(facts),
               ElementsAre(Is(Level::kError, "256 files; 1 peer, 2 rails and 64 sessions need up to 790")));

@@ -182,10 +182,13 @@ peers:
   static:
     - {name: "n1", control: "127.0.1.2:7471", rails: ["127.1.0.2"]}
   dns: {name: "railsd.default.svc", port: 7471, refresh: 10s}
+tls:
+  data: "kernel"
 )",
                      &config);
   ASSERT_TRUE(config.verdict.ok()) << config.verdict;
   EXPECT_EQ(config.node, "n0");
+  EXPECT_TRUE(config.tls_data);
   EXPECT_EQ(config.socket_dir, "/run/railsd");
   EXPECT_EQ(config.control_listen, "127.0.1.1:7471");
   ASSERT_EQ(config.rails.size(), 2u);

@@ -60,7 +60,7 @@ TEST(ConfigTest, PrintedConfigurationReadsBackTheSame) {
   const std::string text =
       "node: n7\nsocket_dir: /tmp/x\nsocket_mode: \"0660\"\noperator_group: \"no\"\nsocket_group: \"27\"\ncontrol: "
       "{listen: \"[::1]:0\"}\n"
-      "tls: {certificate: /a/b.pem, key: \"/a/b c.key\", ca: /a/ca.pem, refresh: 1s}\n"
+      "tls: {certificate: /a/b.pem, key: \"/a/b c.key\", ca: /a/ca.pem, refresh: 1s, data: kernel}\n"
       "rails:\n  - {address: \"[fd00::1]:7000\", interface: eth1, speed: 2.5gbit}\n  - {address: 10.0.0.1}\n"
       "peers:\n  static: [{name: n1, control: \"host.example:1\", rails: [\"10.0.0.2\"]}]\n"
       "  dns: {name: a.b, port: 99, refresh: 250ms}\n"
@@ -83,6 +83,7 @@ TEST(ConfigTest, PrintedConfigurationReadsBackTheSame) {
   EXPECT_EQ(again->timeouts.job, absl::Minutes(90));
   EXPECT_EQ(again->tls.mode, TlsMode::kMutual);  // said by the files
   EXPECT_EQ(again->tls.key, "/a/b c.key");
+  EXPECT_EQ(again->tls.data, TlsData::kKernel);
   EXPECT_TRUE(again->tls == config->tls);
   EXPECT_EQ(again->log.file, "/tmp/a \"b\"");
   EXPECT_EQ(again->health.first_hold, absl::Milliseconds(50));
@@ -147,7 +148,8 @@ INSTANTIATE_TEST_SUITE_P(
                 "f.yaml:2: timeouts: peer_lost 800ms is less than two heartbeats of 500ms"},
         BadCase{"log: {level: loud}\n", "f.yaml:2: log.level: 'loud': not one of trace, debug, info, warning, error"},
         BadCase{"log: {format: xml}\n", "f.yaml:2: log.format: 'xml': not one of text, json"},
-        BadCase{"tls: {cert: x}\n", "f.yaml:2: tls.cert: unknown key; known here: ca, certificate, key, mode, refresh"},
+        BadCase{"tls: {cert: x}\n",
+                "f.yaml:2: tls.cert: unknown key; known here: ca, certificate, data, key, mode, refresh"},
         BadCase{"tls: {mode: off}\n", "f.yaml:2: tls.mode: 'off': not one of mutual, plain_text"},
         BadCase{"tls: {mode: mutual, certificate: a.pem, key: /k, ca: /c}\n",
                 "f.yaml:2: tls.certificate: 'a.pem': not an absolute path"},
@@ -159,6 +161,9 @@ INSTANTIATE_TEST_SUITE_P(
                 "f.yaml:2: tls.key: missing; mutual TLS needs certificate, key and ca"},
         BadCase{"tls: {mode: plain_text, ca: /c}\n",
                 "f.yaml:2: tls: mode plain_text uses no certificate, key or ca; remove them, or write mode: mutual"},
+        BadCase{"tls: {data: on}\n", "f.yaml:2: tls.data: 'on': not one of off, kernel"},
+        BadCase{"tls: {mode: plain_text, data: kernel}\n",
+                "f.yaml:2: tls: data: kernel needs mode: mutual, which its keys come from"},
         BadCase{"tls: {refresh: 1ms}\n", "f.yaml:2: tls.refresh: '1ms': outside 100ms to 1h"},
         BadCase{"control: {listen: \"127.0.0.1:1\"}\n",
                 "f.yaml: tls: missing; control.listen is set, so give certificate, key and ca for mutual TLS between "

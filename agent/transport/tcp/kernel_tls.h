@@ -1,0 +1,23 @@
+// TLS 1.3 records made and opened by the kernel (Linux: tls.rst, "kTLS"): the data path's sendmsg() and recv() stay.
+#ifndef RAILSD_AGENT_TRANSPORT_TCP_KERNEL_TLS_H_
+#define RAILSD_AGENT_TRANSPORT_TCP_KERNEL_TLS_H_
+
+#include "absl/status/status.h"
+#include "agent/base/record_key.h"
+
+namespace railsd::tcp {
+
+// FAILED_PRECONDITION, with what to do, where the kernel has none. Loads its module, if this process may
+// (CAP_NET_ADMIN).
+absl::Status CheckKernelTls();
+
+// From here on everything on the connected socket `fd` is a record: what is sent with `send`, what was not read yet
+// with `receive`. AES-256-GCM, numbered from 0. 0, or an errno, after which the socket can only be closed.
+int StartKernelTls(int fd, const RecordKey& send, const RecordKey& receive);
+
+// Whether a receive failed because of what it found: a record that was changed on its way, or is none.
+bool IsBadRecord(int error_number);
+
+}  // namespace railsd::tcp
+
+#endif  // RAILSD_AGENT_TRANSPORT_TCP_KERNEL_TLS_H_
