@@ -376,7 +376,7 @@ class Server final : public DescriptorServer {
 
   bool AnswerOpen(Connection& connection, const Answer& answer) {
     if (!answer.status.ok()) return Reply(connection.socket.get(), answer.status);
-    const UniqueFd self = OpenPidfd(getpid());
+    const UniqueFd self = OwnPidfd();
     if (const absl::string_view advice = AdviceOnDescriptors(self.valid() ? 0 : errno); !advice.empty()) {
       const std::string reason = absl::StrCat("the daemon of node ", options_.node, " can open no more files", advice);
       CloseSession(answer.session, reason);

@@ -148,6 +148,18 @@ absl::StatusOr<UniqueFd> ListenAt(const std::string& path, uint32_t mode) {
 
 UniqueFd OpenPidfd(pid_t pid) { return UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))); }
 
+UniqueFd OwnPidfd() {
+  UniqueFd pidfd = OpenPidfd(getpid());
+  int ends[2];
+  if (pidfd.valid() || errno != ENOSYS || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return pidfd;
+  // A filter or an emulator does not know the call; the kernel's record of a socket's peer goes another way.
+  const UniqueFd left(ends[0]), right(ends[1]);
+  int fd = -1;
+  socklen_t size = sizeof(fd);
+  if (getsockopt(left.get(), SOL_SOCKET, SO_PEERPIDFD, &fd, &size) == 0) pidfd.Reset(fd);
+  return pidfd;
+}
+
 absl::StatusOr<UniqueFd> PidfdOfPeer(int socket, pid_t pid) {
   int fd = -1;
   socklen_t size = sizeof(fd);

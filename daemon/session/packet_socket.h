@@ -48,6 +48,10 @@ absl::StatusOr<UniqueFd> ListenAt(const std::string& path, uint32_t mode);
 // cannot be used from C++.
 UniqueFd OpenPidfd(pid_t pid);
 
+// A pidfd of this process, also where pidfd_open(2) is not known to what stands between it and the kernel (Linux 6.5).
+// Invalid, with errno, when there is none.
+UniqueFd OwnPidfd();
+
 // A pidfd of the process behind the socket: the kernel's own record of it where it has one (Linux 6.5), else by
 // number. Error: the process is gone or cannot be seen from here.
 absl::StatusOr<UniqueFd> PidfdOfPeer(int socket, pid_t pid);

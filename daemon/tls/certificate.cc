@@ -76,7 +76,8 @@ absl::StatusOr<std::string> ReadFile(absl::string_view key, const std::string& p
                                  "group of its own",
                                  about.st_mode & 07777));
   }
-  std::string text(kMaxTlsFileBytes + 1, '\0');
+  // One byte more than there should be shows a file that is too large, or grows meanwhile.
+  std::string text(std::min<size_t>(static_cast<size_t>(about.st_size), kMaxTlsFileBytes) + 1, '\0');
   text.resize(fread(text.data(), 1, text.size(), file.get()));
   if (ferror(file.get()) != 0) return Wrong(key, path, "cannot be read");
   if (text.size() > kMaxTlsFileBytes) return Wrong(key, path, "larger than 1MiB: no certificate or key");

@@ -1,0 +1,155 @@
+"""What mutual TLS on the control plane costs: system calls for each chunk, and instructions for each job."""
+
+import re
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+
+from cluster import Cluster, Loopback, Settings
+from common import BenchError, Result, median, progress
+
+NODES, RAILS = 2, 2
+# Of one step, a dispatch and a combine, the same number of jobs in all: only the chunks grow.
+SIZES = (4 << 20, 256 << 20)
+STEPS = 8
+REPEAT = 3
+# Instructions: runs of so many steps, so that what a start, a session and an end cost is in both and does not count.
+FEW, MANY = 5, 45
+PER_RANK = 64 << 20
+
+
+def settings(tls, speed="10gbit"):
+    # Emulated, everything takes fifty times as long: nothing shall be taken for lost for that.
+    slow = {"peer_lost": "60s", "heartbeat": "1s", "drain": "60s", "stuck": "10m", "job": "10m", "join": "10m"}
+    sections = {"timeouts": slow}
+    if tls:
+        sections["tls"] = {"refresh": "10s"}  # as it is where nobody says otherwise
+    return Settings(NODES, RAILS, speed, patience=300.0, tls=tls, sections=sections)
+
+
+def chunks(cluster):
+    rails = cluster.ctl_json(cluster.nodes[0], "rails")["rails"]
+    return sum(int(rail[key]) for rail in rails for key in ("tx_chunks", "rx_chunks"))
+
+
+def replay(cluster, size, steps):
+    return cluster.replay("--workload", "uniform", "--bytes-per-rank", size, "--steps", steps, "--warmup", 0, "--seed", 1)
+
+
+def other_threads(pid):
+    """All but those of rails, which touch no TLS and whose calls go up and down with the load: strace's options."""
+    tasks = [task for task in Path(f"/proc/{pid}/task").iterdir()
+             if not (task / "comm").read_text().startswith("rail")]
+    return [word for task in tasks for word in ("-p", task.name)]
+
+
+def counted(cluster, size):
+    """System calls of the first daemon's threads during a replay, but for those of rails, and the chunks that it sent and
+    received."""
+    with tempfile.NamedTemporaryFile("r") as table:
+        threads = other_threads(cluster.nodes[0].pid)
+        tracer = subprocess.Popen(["strace", "-c", "-U", "calls,name", "-o", table.name,
+                                   *threads], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                  stderr=subprocess.PIPE, text=True)
+        try:
+            for _ in range(len(threads) // 2):
+                if "attached" not in (line := tracer.stderr.readline()):
+                    raise BenchError(f"strace: {line.strip() or 'no word'}; it needs root or the right to trace")
+            before = chunks(cluster)
+            replay(cluster, size, STEPS)
+            moved = chunks(cluster) - before
+        finally:
+            tracer.send_signal(signal.SIGINT)
+            tracer.communicate()
+        rows = re.findall(r"^\s*(\d+) +(\w+)$", table.read(), re.MULTILINE)
+    calls = {name: int(count) for count, name in rows if name != "total"}
+    if not calls or not moved:
+        raise BenchError("strace counted nothing, or nothing moved")
+    return sum(calls.values()), moved
+
+
+def system_calls(repeat):
+    """For each mode and size: system calls and chunks, medians."""
+    out = {}
+    clusters = {"plain": Cluster(settings(False)), "tls": Cluster(settings(True))}
+    with clusters["plain"], clusters["tls"]:
+        for cluster in clusters.values():
+            replay(cluster, SIZES[0], 1)
+        runs = {(mode, size): [] for mode in clusters for size in SIZES}
+        for number in range(repeat):
+            for (mode, size), list_ in runs.items():
+                list_.append(counted(clusters[mode], size))
+                progress(f"run {number + 1} of {repeat}, {mode}, {size >> 20} MiB: {list_[-1][0]} system calls, "
+                         f"{list_[-1][1]} chunks")
+        for key, list_ in runs.items():
+            out[key] = median([calls for calls, _ in list_]), median([moved for _, moved in list_])
+    return out
+
+
+class UnderCallgrind(Loopback):
+    """The first daemon runs under callgrind, which counts the instructions of the process, not the kernel's."""
+
+    def __init__(self, counts):
+        super().__init__()
+        self._counts = counts
+
+    def command(self, node):
+        return ["valgrind", "--tool=callgrind", f"--callgrind-out-file={self._counts}"] if node == 0 else []
+
+
+def jobs_done(cluster):
+    return int(cluster.ctl_json(cluster.nodes[0], "status")["jobs_done"])
+
+
+def since_last(cluster, counts, number):
+    """Instructions since the start or the last call, which is numbered from 1."""
+    pid = str(cluster.nodes[0].pid)
+    run = subprocess.run(["callgrind_control", "--dump", pid], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                         check=False)
+    part = Path(f"{counts}.{number}")
+    total = re.search(r"^(?:summary|totals): (\d+)", part.read_text(), re.MULTILINE) if part.exists() else None
+    if run.returncode != 0 or not total:
+        raise BenchError(f"callgrind_control ended with {run.returncode}: {run.stdout.strip()}")
+    return int(total.group(1))
+
+
+def by_job(tls, repeat):
+    """Instructions of one job of the first daemon: the difference of two replays over the difference of their jobs."""
+    values = []
+    for number in range(repeat):
+        with tempfile.TemporaryDirectory(prefix="railsd-callgrind-") as folder:
+            counts = Path(folder) / "counts"
+            with Cluster(settings(tls), addresses=UnderCallgrind(counts)) as cluster:
+                replay(cluster, PER_RANK, 1)
+                since_last(cluster, counts, 1)
+                runs = []
+                for steps in (FEW, MANY):
+                    before = jobs_done(cluster)
+                    replay(cluster, PER_RANK, steps)
+                    runs.append((since_last(cluster, counts, len(runs) + 2), jobs_done(cluster) - before))
+        (few, few_jobs), (many, many_jobs) = runs
+        values.append((many - few) / (many_jobs - few_jobs))
+        progress(f"run {number + 1} of {repeat}, {'tls' if tls else 'plain'}: {values[-1]:.0f} instructions a job")
+    return median(values)
+
+
+def measure(options):
+    repeat = options.repeat or REPEAT
+    calls = system_calls(repeat)
+    small, large = SIZES
+    grown = calls["tls", large][1] - calls["tls", small][1]
+    more = {size: calls["tls", size][0] - calls["plain", size][0] for size in SIZES}
+    plain, tls = by_job(False, repeat), by_job(True, repeat)
+    how = (f"of all threads of one daemon but those of rails, under strace; {2 * STEPS} jobs of {small >> 20} and of "
+           f"{large >> 20} MiB a rank, {grown:.0f} chunks apart; median of {repeat} runs each")
+    return [
+        Result("tls.additional_system_calls_by_chunk", (more[large] - more[small]) / grown, "", 0.1, how),
+        *[Result(f"tls.system_calls.{mode}.{size >> 20}MiB", count, "", None, f"in all, {moved:.0f} chunks")
+          for (mode, size), (count, moved) in calls.items()],
+        Result("tls.instructions_over_plain", tls / plain, "", 1.05,
+               f"of one daemon in user space under callgrind, a job of {PER_RANK >> 20} MiB a rank; difference of replays of "
+               f"{2 * MANY} and {2 * FEW} jobs, median of {repeat}"),
+        Result("tls.instructions", tls, "a job", None, "with mutual TLS on the control plane"),
+        Result("tls.plain_instructions", plain, "a job", None, "in plain text"),
+    ]
