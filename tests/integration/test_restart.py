@@ -83,12 +83,13 @@ class Rank(threading.Thread):
 class Restart(harness.ClusterTest):
     settings = SETTINGS
 
-    def start(self, group, **recovery):
+    def start(self, group, world=4, **recovery):
         self.ranks = []
-        for rank in range(4):
-            self.ranks.append(Rank(self.trainer(rank), rank, 4, group))
+        for rank in range(world):
+            self.ranks.append(Rank(self.trainer(rank % 4), rank, world, group))
         for rank in self.ranks:
-            rank.trainer.send(do="join", group=group, world=4, rank=rank.rank, recovery="wait", wait_limit=60, **recovery)
+            rank.trainer.send(do="join", group=group, world=world, rank=rank.rank, recovery="wait", wait_limit=60,
+                              **recovery)
         for rank in self.ranks:
             answer = rank.trainer.receive()
             self.assertTrue(answer["ok"], answer)
@@ -154,8 +155,8 @@ class Restart(harness.ClusterTest):
         self.leave()
 
     def test_two_in_a_row(self):
-        """The second leaves while the first is not yet back."""
-        self.start("two")
+        """The second leaves while the first is not yet back; two ranks a node."""
+        self.start("two", world=8)
         for first, second in ((0, 1), (3, 0)):
             for node in (first, second):
                 self.assertEqual(self.cluster.stop_node(self.cluster.nodes[node], timeout=60), 0)
