@@ -77,7 +77,6 @@ void Sprayer::Push(size_t r, PeerIndex peer, Run* run) {
   RailState& rail = rails_state_[r];
   TenantQueues& mine = Of(r, *run->job->tenant);
   DestinationQueue& queue = At(mine, peer);
-  if (mine.queued_bytes == 0) mine.served = std::max(mine.served, rail.served);
   (queue.tail == nullptr ? queue.head : queue.tail->next) = run;
   queue.tail = run;
   queue.queued_bytes += run->left_bytes;

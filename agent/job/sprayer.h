@@ -111,8 +111,9 @@ class Sprayer {
     std::vector<DestinationQueue> destinations;  // by peer
     uint64_t queued_bytes = 0, in_flight_bytes = 0;
     size_t turn = 0;  // into the spray order
-    // Bytes over weight that left while others had work here, too: who has had least is next (start-time fair queueing,
-    // Goyal, Vin and Cheng, 1996). One that had no work meanwhile begins where the others are.
+    // Bytes over weight that left while others had work here, too, beyond the tenant of this priority that has had
+    // least: that one is next (start-time fair queueing, Goyal, Vin and Cheng, 1996). One that had no work meanwhile
+    // begins where the others are.
     double served = 0;
     bool blocked = false;  // in this round: nothing that it has can be posted
   };
@@ -132,7 +133,6 @@ class Sprayer {
     Run* fences = nullptr;              // that wait for room in the rail's queue
     uint64_t queued_bytes = 0, in_flight_bytes = 0;
     uint64_t returned_chunks = 0;
-    double served = 0;  // of the tenant that was served last
     Window window, yielding;
     // A stretch lasts while something is in flight.
     absl::Time busy_since;
@@ -166,6 +166,7 @@ class Sprayer {
   Turn PostTurn(size_t rail, TenantQueues& mine, absl::Time now);
   bool DispatchShared(size_t rail, absl::Time now);
   TenantQueues* NextTenant(RailState& rail) const;
+  void Level(RailState& rail, uint32_t priority) const;
   bool HasRoom(const RailState& rail, const TenantQueues& mine, uint64_t stalled_bytes) const;
   uint64_t StalledBytes(const RailState& rail, absl::Time now) const;
   // How much of its speed the rail delivers, 0 to 1; 1 when that is not known.

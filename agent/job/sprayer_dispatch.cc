@@ -1,5 +1,7 @@
 // Sprayer: which chunk goes next, and over which rail.
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <utility>
 
 #include "agent/job/node_job.h"
@@ -70,6 +72,22 @@ Sprayer::TenantQueues* Sprayer::NextTenant(RailState& rail) const {
   return best;
 }
 
+// Only differences count: who has had least of those that can post is at 0. What the others cannot use is lent and not
+// paid back, and nobody is ahead for long, however the tenants and their shares change.
+void Sprayer::Level(RailState& rail, uint32_t priority) const {
+  double least = std::numeric_limits<double>::infinity();
+  for (const TenantQueues& mine : rail.tenants) {
+    if (mine.queued_bytes == 0 || mine.blocked || mine.tenant->share().priority != priority) continue;
+    least = std::min(least, mine.served);
+  }
+  if (std::isinf(least)) return;
+  const auto most = static_cast<double>(rail.window.bytes + 2 * rail.window.piece_bytes);
+  for (TenantQueues& mine : rail.tenants) {
+    if (mine.tenant == nullptr || mine.tenant->share().priority != priority) continue;
+    mine.served = std::clamp(mine.served - least, 0.0, most);
+  }
+}
+
 // In flight to peers from which nothing has come back for long: it must not keep others from sending to other peers.
 uint64_t Sprayer::StalledBytes(const RailState& rail, absl::Time now) const {
   uint64_t bytes = 0;
@@ -105,12 +123,11 @@ bool Sprayer::DispatchShared(size_t r, absl::Time now) {
     if (turn.posted_bytes == 0) {
       if (turn.rail_full) break;
       next->blocked = true;
-      next->served = std::max(next->served, rail.served);  // what it cannot use is lent, and not paid back
       continue;
     }
     posted = true;
-    rail.served = next->served;
     next->served += static_cast<double>(turn.posted_bytes) / next->tenant->share().weight;
+    Level(rail, next->tenant->share().priority);
   }
   return posted;
 }

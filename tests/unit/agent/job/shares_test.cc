@@ -105,6 +105,29 @@ TEST_F(SharesTest, AHigherPriorityGoesFirst) {
   EXPECT_EQ(CarryBytes(kPiece)[&urgent_], 0u);
 }
 
+TEST_F(SharesTest, WhatAHigherPriorityHasTakenCountsAgainstNobodyElse) {
+  SetUpRails(1, 3, 25e6);
+  ASSERT_TRUE(urgent_.tenant->TakeSession().ok());
+  QueueOf(&one_, 0, 400 * kPiece);
+  QueueOf(&urgent_, 1, 200 * kPiece);
+  EXPECT_GE(CarryBytes(150 * kPiece)[&urgent_], 140 * kPiece);
+  QueueOf(&three_, 2, 300 * kPiece);
+  CarryBytes(60 * kPiece);  // the rest of what is urgent
+  auto carried = CarryBytes(200 * kPiece);
+  EXPECT_EQ(carried[&urgent_], 0u);
+  EXPECT_NEAR(static_cast<double>(carried[&three_]), 150 * kPiece, 3 * kPiece);
+}
+
+TEST_F(SharesTest, ASharesChangeTakesEffectAtOnce) {
+  SetUpRails(1, 2, 25e6);
+  QueueOf(&one_, 0, 900 * kPiece);
+  QueueOf(&three_, 1, 900 * kPiece);
+  CarryBytes(400 * kPiece);
+  tenants_.Retune({{"one", {}, {.weight = 9}}});
+  auto carried = CarryBytes(200 * kPiece);
+  EXPECT_NEAR(static_cast<double>(carried[&one_]), 150 * kPiece, 5 * kPiece);
+}
+
 TEST_F(SharesTest, WhoYieldsTakesWholeWindowsWhenNobodyUrgentIsThere) {
   SetUpRails(1, 1, 25e6);
   QueueOf(&three_, 0, 100 * kPiece);
