@@ -107,7 +107,9 @@ int Main(int repetitions) {
   sources.jobs = &jobs;
   sources.interfaces = std::vector<std::string>(kRails, "lo");
   sources.balance = &balance;
-  auto port = StatusPort::Start({.listen = "127.0.0.1:0"}, sources, context);
+  HttpOptions http;
+  http.listen = "127.0.0.1:0";
+  auto port = StatusPort::Start(http, sources, context);
   if (!port.ok()) {
     std::cerr << port.status() << "\n";
     return 1;

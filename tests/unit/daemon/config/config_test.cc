@@ -66,7 +66,8 @@ TEST(ConfigTest, PrintedConfigurationReadsBackTheSame) {
       "  dns: {name: a.b, port: 99, refresh: 250ms}\n"
       "plan: {policy: round_robin, chunk: 2MiB, min_chunk: 1}\ndata: {frame: 128KiB, window: 3MB}\n"
       "tenants: [{name: no, users: [\"007\", root], groups: [staff], quota: {sessions: 2, segment_bytes: 64GiB}},\n"
-      "  {name: b, socket_group: \"27\", share: {weight: 3, priority: 7}}]\nlimits: {max_sessions: 3, max_message: 65536}\ntimeouts: {job: 1h30m, "
+      "  {name: b, socket_group: \"27\", share: {weight: 3, priority: 7}}]\nlimits: {max_sessions: 3, max_message: "
+      "65536}\ntimeouts: {job: 1h30m, "
       "peer_lost: 200ms, heartbeat: 50ms}\n"
       "health: {first_hold: 50ms, max_hold: 7s, half_life: 2m}\n"
       "log: {level: debug, file: \"/tmp/a \\\"b\\\"\", format: json}\n";

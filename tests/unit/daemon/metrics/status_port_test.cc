@@ -43,7 +43,9 @@ class StatusPortTest : public ::testing::Test {
     sources.agent = &agent_;
     sources.node = "n0";
     sources.deadline = absl::Milliseconds(50);
-    auto port = StatusPort::Start({.listen = "127.0.0.1:0"}, sources, context);
+    HttpOptions http;
+    http.listen = "127.0.0.1:0";
+    auto port = StatusPort::Start(http, sources, context);
     ASSERT_TRUE(port.ok()) << port.status();
     port_ = *std::move(port);
   }
