@@ -364,8 +364,8 @@ bool Engine::Step() {
 }
 
 absl::Time Engine::NextDeadline() const {
-  absl::Time next = std::min({jobs_.NextDeadline(), groups_.NextDeadline(), sprayer_.NextDeadline(),
-                              drain_deadline_, health_due_});
+  absl::Time next =
+      std::min({jobs_.NextDeadline(), groups_.NextDeadline(), sprayer_.NextDeadline(), drain_deadline_, health_due_});
   // Full queues and closing sessions are looked at again soon even if no event comes.
   const bool retry = std::any_of(rails_.begin(), rails_.end(), [](const RailHandle& r) { return r.overflowing(); });
   if (retry || sweep_) next = std::min(next, now_ + absl::Milliseconds(1));

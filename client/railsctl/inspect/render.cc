@@ -181,8 +181,8 @@ std::string RenderTenants(const v1::GetStatusResponse& status, bool color) {
       if (quota.refused() > 0) refused.push_back(absl::StrCat(quota.name(), " ", quota.refused()));
     }
     table.AddRow({Cell(tenant.name()), Cell(absl::StrCat(tenant.weight())), Cell(absl::StrCat(tenant.priority())),
-                  use("sessions"), use("segments"), use("segment_bytes"), use("jobs"),
-                  use("jobs_per_second"), Cell(absl::StrCat(tenant.jobs_done())), Trouble(tenant.jobs_failed()),
+                  use("sessions"), use("segments"), use("segment_bytes"), use("jobs"), use("jobs_per_second"),
+                  Cell(absl::StrCat(tenant.jobs_done())), Trouble(tenant.jobs_failed()),
                   Cell(FormatBytes(tenant.bytes_sent())), Cell(FormatBytes(tenant.bytes_received())),
                   Cell(absl::StrJoin(refused, ", "), Mark::kWarn)});
   }

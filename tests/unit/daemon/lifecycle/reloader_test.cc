@@ -78,7 +78,9 @@ TEST_F(ReloaderTest, ASecondTimeOnlyWhatStillDiffersIsNamed) {
 
 TEST_F(ReloaderTest, QuotasAndSharesOfTenantsChangeAndTenantsDoNot) {
   Begin("tenants: [{name: a, users: [root], quota: {jobs: 4}}, {name: b}, {name: c}]\n");
-  file_ = Parsed("tenants: [{name: b, quota: {jobs: 7}, share: {weight: 5}}, {name: a, users: [\"1\"], quota: {segment_bytes: 1GiB}}]\n");
+  file_ = Parsed(
+      "tenants: [{name: b, quota: {jobs: 7}, share: {weight: 5}}, {name: a, users: [\"1\"], quota: {segment_bytes: "
+      "1GiB}}]\n");
   const absl::StatusOr<ReloadReport> report = reloader_->Reload();
   ASSERT_TRUE(report.ok());
   EXPECT_THAT(Texts(report->applied),
