@@ -177,9 +177,11 @@ void GroupKeeper::Run() {
 void GroupKeeper::Stop() {
   Leave().IgnoreError();  // the session may be gone, and the membership with it
   for (;;) {
-    connection_->session()->rpc().CancelJoins(options_.name);
-    absl::MutexLock lock(&mutex_);
-    if (mutex_.AwaitWithTimeout(absl::Condition(&stopped_), kFirstPause)) return;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (mutex_.AwaitWithTimeout(absl::Condition(&stopped_), kFirstPause)) return;
+    }
+    connection_->session()->rpc().CancelJoins(options_.name, options_.rank);
   }
 }
 
@@ -251,7 +253,16 @@ absl::Status GroupKeeper::JoinAgain(absl::Time deadline) {
   {
     absl::MutexLock lock(&mutex_);
     if (!over_.ok()) return gone;
-    next_seq = jobs_.empty() ? next_seq_ : jobs_.begin()->first;
+    next_seq = next_seq_;
+    // Numbers are consumed in order, and a daemon takes them in order: what is replayed ends with the latest job.
+    for (auto it = jobs_.rbegin(); it != jobs_.rend(); ++it) {
+      if (it->second->finished()) continue;  // and is about to be taken out
+      if (it->first + 1 != next_seq) {
+        return absl::FailedPreconditionError(absl::StrCat("job ", it->first + 1, " has ended, and job ", it->first,
+                                                          " has not: only the latest jobs can be replayed"));
+      }
+      next_seq = it->first;
+    }
   }
   for (const std::shared_ptr<KeptJob>& job : Unfinished()) {
     // The daemon that has gone must not write any more when the next one begins to.

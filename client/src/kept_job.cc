@@ -69,7 +69,7 @@ void KeptJob::Accepted() {
     if (offered_ == nullptr) return;  // it has ended already
     accepted_ = std::exchange(offered_, nullptr);
     // Callers, and those who dropped the job, look to this attempt now.
-    if (++acceptances_ > 1) core = accepted_;
+    if (++acceptances_ > 1 || watched_) core = accepted_;
   }
   if (core != nullptr) core->StartWatch();
 }
@@ -115,7 +115,11 @@ void KeptJob::Finish(Result result) {
     callbacks.swap(callbacks_);
   }
   owner_->OnJobEnd(seq_);
-  for (auto& callback : callbacks) callback(result);
+  if (callbacks.empty()) return;
+  // Not on this thread, which may be the group's own: a callback may drop the group.
+  watcher_->Post(absl::ZeroDuration(), [callbacks = std::move(callbacks), result = std::move(result)] {
+    for (const auto& callback : callbacks) callback(result);
+  });
 }
 
 KeptJob::Result KeptJob::Wait(absl::Duration timeout) {
@@ -166,6 +170,7 @@ void KeptJob::StartWatch() {
   std::shared_ptr<JobCore> attempt;
   {
     absl::MutexLock lock(&mutex_);
+    watched_ = true;
     attempt = accepted_;
   }
   if (attempt != nullptr) attempt->StartWatch();

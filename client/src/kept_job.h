@@ -84,6 +84,7 @@ class KeptJob : public std::enable_shared_from_this<KeptJob> {
   uint64_t attempts_ ABSL_GUARDED_BY(mutex_) = 0;              // begun; the last one counts
   std::shared_ptr<JobCore> offered_ ABSL_GUARDED_BY(mutex_);   // begun, not accepted
   std::shared_ptr<JobCore> accepted_ ABSL_GUARDED_BY(mutex_);  // the daemon can be asked about it
+  bool watched_ ABSL_GUARDED_BY(mutex_) = false;               // each attempt is followed to its end
   uint32_t acceptances_ ABSL_GUARDED_BY(mutex_) = 0;
   std::optional<Result> result_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::function<void(Result)>> callbacks_ ABSL_GUARDED_BY(mutex_);

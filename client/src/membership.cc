@@ -78,7 +78,10 @@ absl::Status HandOver(Session& session, const std::string& group, const v1::Subm
   *known = true;
   for (int refusals = 0;;) {
     const absl::Status status = session.rpc().Submit(request, kCallTimeout);
-    if (!LeavesAcceptanceOpen(status)) return status;
+    if (!LeavesAcceptanceOpen(status)) {
+      *known = true;  // had it been taken before, the answer would be that it was
+      return status;
+    }
     *known = false;
     if (absl::Status lost = session.Usable(); !lost.ok()) return lost;
     // The same number again is the same job. Twice UNAVAILABLE is more likely a daemon that drains: ask for the job.

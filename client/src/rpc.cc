@@ -72,7 +72,7 @@ class GrpcRpc final : public Rpc {
     const absl::Status status = Call(timeout, [&](grpc::ClientContext* context) {
       {
         absl::MutexLock lock(&mutex_);
-        joins_[context] = request.name();
+        joins_[context] = {request.name(), request.rank()};
       }
       const grpc::Status joined = groups_->JoinGroup(context, request, &response);
       absl::MutexLock lock(&mutex_);
@@ -83,10 +83,10 @@ class GrpcRpc final : public Rpc {
     return response;
   }
 
-  void CancelJoins(const std::string& group) override {
+  void CancelJoins(const std::string& group, uint32_t rank) override {
     absl::MutexLock lock(&mutex_);
-    for (const auto& [context, name] : joins_) {
-      if (name == group) context->TryCancel();
+    for (const auto& [context, of] : joins_) {
+      if (of == std::pair(group, rank)) context->TryCancel();
     }
   }
 
@@ -259,7 +259,8 @@ class GrpcRpc final : public Rpc {
   absl::Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   absl::flat_hash_set<grpc::ClientContext*> under_way_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<grpc::ClientContext*, std::string> joins_ ABSL_GUARDED_BY(mutex_);  // by group's name
+  // The group's name and the rank.
+  absl::flat_hash_map<grpc::ClientContext*, std::pair<std::string, uint32_t>> joins_ ABSL_GUARDED_BY(mutex_);
   uint32_t callbacks_ ABSL_GUARDED_BY(mutex_) = 0;      // of asynchronous calls, that have not returned
   std::unique_ptr<grpc::ClientContext> watch_context_;  // of the thread's one call
   std::thread watch_thread_;

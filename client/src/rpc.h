@@ -31,7 +31,7 @@ class Rpc {
   virtual absl::StatusOr<v1::GetSessionResponse> GetSession(absl::Duration timeout) = 0;
   virtual absl::StatusOr<v1::JoinGroupResponse> Join(const v1::JoinGroupRequest& request, absl::Duration timeout) = 0;
   // Joins of the group that are under way return CANCELLED; a rank that joins all the same leaves at once.
-  virtual void CancelJoins(const std::string& group) = 0;
+  virtual void CancelJoins(const std::string& group, uint32_t rank) = 0;
   virtual absl::Status Leave(const v1::LeaveGroupRequest& request, absl::Duration timeout) = 0;
   virtual absl::Status Submit(const v1::SubmitAllToAllRequest& request, absl::Duration timeout) = 0;
   virtual absl::Status CancelJob(const v1::JobId& job, absl::Duration timeout) = 0;

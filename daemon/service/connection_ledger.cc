@@ -68,8 +68,12 @@ Caller CallerOfSocket(int fd) {
 void ConnectionLedger::Add(int fd, const Caller& caller, absl::Time deadline) {
   absl::MutexLock lock(&mutex_);
   const auto [it, added] = entries_.try_emplace(caller.name);
-  // The same name again: its connection from before is closed, or this one could not be.
-  if (!added) Forget(it->second.address);
+  // The same name again: its connection from before is closed. Or it leads to another address of this machine; then it
+  // ends, so that none is left that is not counted.
+  if (!added) {
+    ShutDown(it->second.fd, it->second.socket);
+    Forget(it->second.address);
+  }
   it->second = {fd, SocketBehind(fd), caller.address, deadline};
   if (!caller.address.empty()) ++by_address_[caller.address];
 }

@@ -1,4 +1,5 @@
 // Groups that wait for daemons: what the library does by itself when one has ended.
+#include "absl/synchronization/notification.h"
 #include "tests/unit/client/library/fixture.h"
 
 namespace rails::testing {
@@ -130,6 +131,35 @@ TEST_F(RestartTest, RanksThatDisagreeEndTheGroup) {
   EXPECT_THAT(report.status().message(), HasSubstr("cannot be replayed: next_seq: rank 1 has finished"));
   EXPECT_EQ(group->Submit(Exchange(send_, receive_)).status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(Numbers().size(), 1u);
+}
+
+TEST_F(RestartTest, AJobThatEndedBeforeAnEarlierOneEndsTheGroup) {
+  const auto group = JoinKept();
+  const auto first = Submit(*group), second = Submit(*group), third = Submit(*group);
+  daemon_->FinishJob(2);
+  ExpectDone(*second, 0);
+  Restart();
+  for (const auto& job : {first, third}) {
+    const auto report = job->Wait(absl::Minutes(1));
+    EXPECT_EQ(report.status().code(), absl::StatusCode::kAborted);
+    EXPECT_THAT(report.status().message(), HasSubstr("job 2 has ended, and job 1 has not"));
+  }
+  EXPECT_THAT(daemon_->joins(), ElementsAre());
+}
+
+TEST_F(RestartTest, ACallbackMayDropTheGroup) {
+  auto group = JoinKept();
+  auto job = Submit(*group);
+  absl::Notification dropped;
+  job->OnDone([&](const absl::StatusOr<JobReport>& report) {
+    EXPECT_EQ(report.status().code(), absl::StatusCode::kAborted);
+    group.reset();
+    dropped.Notify();
+  });
+  daemon_->RefuseJoins(absl::FailedPreconditionError("ranks disagree"));
+  daemon_->EndEpoch();
+  job->Wait(absl::Minutes(1)).IgnoreError();
+  EXPECT_TRUE(dropped.WaitForNotificationWithTimeout(absl::Minutes(1)));
 }
 
 TEST_F(RestartTest, TheLimitIsALimit) {

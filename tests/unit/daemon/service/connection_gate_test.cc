@@ -134,6 +134,23 @@ class GateTest : public ::testing::Test {
   std::unique_ptr<ConnectionGate> gate_;
 };
 
+// One address and port may be connected to several addresses of this machine.
+TEST(ConnectionLedgerTest, NoConnectionIsLeftThatIsNotCounted) {
+  ConnectionLedger ledger;
+  const Caller caller{"ipv4:1.2.3.4:5", "1.2.3.4"};
+  int first[2], second[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, first), 0);
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, second), 0);
+  const UniqueFd ours(first[0]), theirs(first[1]), ours_too(second[0]), theirs_too(second[1]);
+  ledger.Add(ours.get(), caller, absl::InfiniteFuture());
+  EXPECT_FALSE(Ended(theirs));
+  ledger.Add(ours_too.get(), caller, absl::InfiniteFuture());
+  EXPECT_TRUE(Ended(theirs));
+  EXPECT_FALSE(Ended(theirs_too));
+  EXPECT_EQ(ledger.size(), 1u);
+  EXPECT_EQ(ledger.CountFrom("1.2.3.4"), 1u);
+}
+
 TEST_F(GateTest, ABeginningByteByByteIsTakenWhenItIsWhole) {
   Start();
   const UniqueFd slow = Connect();
