@@ -140,7 +140,7 @@ void Engine::OnPeerUp(const PeerHello& hello) {
     rails_[r].Command(std::move(command));
   }
   options_.log->info("peer_up node={} boot={:016x}", peer.node, peer.boot.value());
-  groups_.TellPendingJoins(peer);
+  groups_.OnPeerUp(peer);
   jobs_.OnPeerReachable(peer);
 }
 

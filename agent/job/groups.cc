@@ -341,7 +341,12 @@ void GroupTable::AbandonJoins(SessionId session, const absl::Status& why) {
   }
 }
 
-void GroupTable::TellPendingJoins(const Peer& peer) {
+void GroupTable::OnPeerUp(const Peer& peer) {
+  for (const Group* group : With(peer.index)) {
+    if (!group->broken || group->Lost(peer.index)) continue;
+    outbox_->Send(peer.node, GroupBroken{group->epoch, group->good_until, group->why.code(),
+                                         std::string(group->why.message()), group->replayable});
+  }
   for (const auto& [key, forming] : forming_) {
     for (const auto& [rank, joiner] : forming) {
       if (IsLocal(joiner))

@@ -97,8 +97,9 @@ class GroupTable {
   void OnMessage(const Peer& from, GroupReject&& message);
   // False for an unknown epoch.
   bool OnMessage(const Peer& from, GroupBroken&& message);
-  // A peer that has just come up learns of the joins that wait here.
-  void TellPendingJoins(const Peer& peer);
+  // A peer that has just come up learns of the joins that wait here, and of its epochs that are over: it may have
+  // joined one, by way of other nodes, before this node knew that its daemon was another one.
+  void OnPeerUp(const Peer& peer);
   // Breaks the groups that do not go on without it. `ended`: its daemon has ended.
   void OnPeerLost(const Peer& peer, const absl::Status& why, bool ended);
   // Breaks the groups that neither wait for it nor go on without it.

@@ -212,6 +212,20 @@ TEST_P(RestartTest, WhatAnotherLossTookAlongCannot) {
   }
 }
 
+// n2 has restarted and joined by way of n0 before n1 knew: n1 breaks the epoch, and n2 is not up there.
+TEST_P(RestartTest, WhoComesUpHearsOfEpochsThatAreOver) {
+  Make(3);
+  exchange_->JoinAll();
+  ASSERT_TRUE(Submit(2, 1).ok());
+  engine(1).OnPeerDown("n2", "node n2 has restarted", /*ended=*/true);
+  cluster_->Run();
+  EXPECT_FALSE(engine(2).Snapshot(0).groups[0].broken);
+  engine(1).OnPeerUp(cluster_->HelloOf(2));
+  cluster_->Run();
+  EXPECT_TRUE(engine(2).Snapshot(0).groups[0].replayable);
+  EXPECT_TRUE((*trainer(2).Wait(1))->replayable);
+}
+
 TEST_P(RestartTest, AGroupThatATrainerHasLeftIsOver) {
   Make(2);
   exchange_->JoinAll();
