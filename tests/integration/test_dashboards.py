@@ -34,7 +34,7 @@ FOLDER = harness.ROOT / "dashboards"
 OF_FAULTS = ("railsd_rail_errors_total", "railsd_rail_port_events_total", "railsd_rail_interface_bytes_total",
              'code!="ok"', "railsd_control_stream_errors_total", "railsd_peer_up", "changes(railsd_rail_flaps_total",
              "changes(railsd_rail_drains_total")
-FLOOD = 3000  # calls, more than EngineQueueLong allows to wait
+FLOOD = 3 * [1000]  # calls of each connection, together more than EngineQueueLong allows to wait
 
 
 def expressions():
@@ -217,10 +217,13 @@ class Faults(Scraped, harness.FabricTest):
         for attempt in range(8):  # until a scrape has come between the flood and its end
             probe = [harness.BUILD / "tests/integration/rails_grpc_probe",
                      f"unix:{self.cluster.nodes[0].sockets}/operator.sock", "/rails.v1.OperatorService/GetStatus"]
-            with subprocess.Popen([*probe, str(FLOOD)], stdout=subprocess.PIPE, text=True) as flood:
+            with contextlib.ExitStack() as stack:
+                floods = [stack.enter_context(subprocess.Popen([*probe, str(calls)], stdout=subprocess.PIPE, text=True))
+                          for calls in FLOOD]
                 with self.engine_stopped():
                     time.sleep(2 + 2 * attempt)  # for all calls; another round if it was not enough
-                self.assertEqual(flood.communicate(timeout=120)[0], f"answered {FLOOD}\n")
+                for flood, calls in zip(floods, FLOOD):
+                    self.assertEqual(flood.communicate(timeout=120)[0], f"answered {calls}\n")
             if self.query(f"max_over_time(({self.awaited['EngineQueueLong'].split(' >')[0]})[20s:500ms]) > 2048"):
                 del self.awaited["EngineQueueLong"]
                 return
