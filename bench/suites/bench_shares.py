@@ -80,7 +80,7 @@ class Ranks:
     def repeat(self, count):
         """So many jobs, one after the other; the seconds of each, of its slowest rank."""
         for rank, trainer in enumerate(self.trainers):
-            trainer.send(do="exchange", group="g", count=count, **self.exchange(rank))
+            trainer.send(do="exchange", group="g", count=count, clock=True, **self.exchange(rank))
         return [max(ranks) for ranks in zip(*(answer["seconds"] for answer in self.receive("jobs")))]
 
     def check(self):

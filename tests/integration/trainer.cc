@@ -11,7 +11,8 @@
 //    "timeout": SECONDS}
 //   {"do": "wait", "job": NAME, "timeout": SECONDS}       {"do": "cancel", "job": NAME}
 //   {"do": "leave", "group": G}
-//   {"do": "exchange", "group": G, "count": C, "sends": ..., "receives": ...}       C jobs, one after the other
+//   {"do": "exchange", "group": G, "count": C, "sends": ..., "receives": ..., "clock": true}
+//                                                                                    C jobs, one after the other
 //   {"do": "import", "name": S, "bytes": N}   a segment that another process writes all the time, until
 //   {"do": "settle", "name": S, "seed": X}    which fills it for good
 //
@@ -236,7 +237,7 @@ class Trainer {
             {"ratio", report->ratio_to_bound}};
   }
 
-  // Stops at the first job that is not done; `done` counts those that are, `seconds` says how long each took.
+  // Stops at the first job that is not done; `done` counts those that are; with `clock`, `seconds` says how long each took.
   Json Exchange(const Json& command) {
     AllToAllv exchange;
     exchange.sends = Flows(command.value("sends", Json::object()));
@@ -260,7 +261,9 @@ class Trainer {
       answer["done"] = done;
       return answer;
     }
-    return {{"ok", true}, {"done", count}, {"seconds", seconds}};
+    Json answer = {{"ok", true}, {"done", count}};
+    if (command.value("clock", false)) answer["seconds"] = seconds;
+    return answer;
   }
 
   Json ImportWritten(const Json& command) {
