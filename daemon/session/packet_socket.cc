@@ -19,6 +19,9 @@
 namespace railsd {
 namespace {
 
+// Interrupts, and what is told once, before packets that wait behind it.
+constexpr int kMaxErrors = 16;
+
 // As many as the kernel lets one packet carry (SCM_MAX_FD): what found no room would be closed by the kernel unseen.
 constexpr size_t kMaxReceivedFds = 253;
 
@@ -86,12 +89,16 @@ void DropUnread(int socket) {
   msghdr message = {};
   message.msg_iov = &io;
   message.msg_iovlen = 1;
-  while (true) {
+  for (int errors = 0; errors < kMaxErrors;) {
     message.msg_control = control.bytes;
     message.msg_controllen = sizeof(control.bytes);
     const ssize_t received = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    if (received < 0 && errno == EINTR) continue;
-    if (received < 0 || message.msg_controllen == 0) return;
+    if (received < 0 && errno == EAGAIN) return;
+    if (received < 0) {  // ECONNRESET of a peer that closed without reading comes once, before what it has sent
+      ++errors;
+      continue;
+    }
+    if (message.msg_controllen == 0) return;
     std::vector<UniqueFd> dropped;
     TakeDescriptors(&message, &dropped);
   }
