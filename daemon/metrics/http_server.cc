@@ -96,7 +96,6 @@ class Server final : public HttpServer {
     callbacks.begin_request = &Server::Answer;
     callbacks.http_error = &Server::AnswerError;
     callbacks.init_connection = &Server::Remember;
-    callbacks.connection_closed = &Server::Forget;
     callbacks.log_message = [](const mg_connection*, const char*) { return 1; };  // says what clients do wrong
     mg_init_data start = {};
     start.callbacks = &callbacks;
@@ -134,12 +133,14 @@ class Server final : public HttpServer {
  private:
   using Clock = std::chrono::steady_clock;
 
+  // In the pointer itself: civetweb does not tell the end of every connection.
   static int Remember(const mg_connection*, void** accepted) {
-    *accepted = new Clock::time_point(Clock::now());
+    *accepted = reinterpret_cast<void*>(static_cast<uintptr_t>(Clock::now().time_since_epoch().count()));
     return 0;
   }
-  static void Forget(const mg_connection* connection) {
-    delete static_cast<Clock::time_point*>(mg_get_user_connection_data(connection));
+  static Clock::time_point AcceptedAt(const mg_connection* connection) {
+    const auto count = reinterpret_cast<uintptr_t>(mg_get_user_connection_data(connection));
+    return Clock::time_point(Clock::duration(static_cast<Clock::rep>(count)));
   }
 
   // civetweb's first look at a request; a result over 0 says that it is answered.
@@ -171,9 +172,8 @@ class Server final : public HttpServer {
   static int AnswerError(mg_connection* connection, int status, const char*) {
     const Server& server = *static_cast<const Server*>(mg_get_request_info(connection)->user_data);
     // civetweb says 400 of whatever does not become a request: it is late, too long or no HTTP.
-    const auto* accepted = static_cast<const Clock::time_point*>(mg_get_user_connection_data(connection));
-    if (status == 400 && accepted != nullptr) {
-      const bool late = absl::FromChrono(Clock::now() - *accepted) >= server.options_.patience;
+    if (status == 400) {
+      const bool late = absl::FromChrono(Clock::now() - AcceptedAt(connection)) >= server.options_.patience;
       server.options_.refused->Count(late ? Limit::kHttp : Limit::kHttpRequest);
       if (late) status = 408;
     }
