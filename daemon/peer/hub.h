@@ -35,8 +35,8 @@ inline constexpr char kNotReached[] = "not reached yet";
 inline constexpr absl::Duration kMaxRedial = absl::Seconds(1);
 
 // One other node.
-struct Peer {
-  Peer(std::string name, absl::Duration lost_after, OutboxLimits limits)
+struct HubPeer {
+  HubPeer(std::string name, absl::Duration lost_after, OutboxLimits limits)
       : node(std::move(name)), link(lost_after), outbox(limits) {}
   const std::string node;
   LinkState link;
@@ -63,7 +63,7 @@ struct Target {
   std::string reached_at;     // where the last stream that was answered led, as numbers
   std::unique_ptr<Dialler> dialler;
   OutPtr stream;
-  Peer* peer = nullptr;     // whose `out` the stream is
+  HubPeer* peer = nullptr;  // whose `out` the stream is
   uint32_t generation = 0;  // that the stream's HELLO said
   std::string refusal;      // why this node gave the stream up
   absl::Time dialled;
@@ -76,8 +76,8 @@ struct Target {
 // Where an inbound stream comes from.
 struct Origin {
   absl::Time since;
-  bool greeted = false;  // its first message has come
-  Peer* peer = nullptr;  // when the greeting was accepted
+  bool greeted = false;     // its first message has come
+  HubPeer* peer = nullptr;  // when the greeting was accepted
 };
 
 class Hub final : public PeerHub, public StreamHandler {
@@ -110,12 +110,12 @@ class Hub final : public PeerHub, public StreamHandler {
 
  private:
   std::string Stopping() const;
-  Peer* FindOrAddPeer(const std::string& node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  HubPeer* FindOrAddPeer(const std::string& node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Target* AddTarget(const std::string& address) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Target* TargetOf(const OutPtr& stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Null when the stream has not greeted, or is not its peer's present one any more.
-  Peer* PeerOf(const InPtr& stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void FillHello(const Peer* peer, pb::Hello* out) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  HubPeer* PeerOf(const InPtr& stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void FillHello(const HubPeer* peer, pb::Hello* out) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddStaticPeers(const std::vector<StaticPeerConfig>& peers) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Dial(Target& target, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Does the certificate of a stream's other end have the name that its HELLO claims? Always, over plain text.
@@ -125,37 +125,37 @@ class Hub final : public PeerHub, public StreamHandler {
   absl::Status CheckPeer(const PeerHello& hello, const std::string& expected_node)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Lets the link follow a HELLO. Null: it is stale and the stream must go.
-  Peer* Greet(Direction direction, const HelloFacts& facts) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  HubPeer* Greet(Direction direction, const HelloFacts& facts) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnAnswer(Target& target, const pb::HelloAnswer& answer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RefuseTarget(Target& target, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RefuseGreeting(const InPtr& stream, const std::string& node, const absl::Status& status)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnGreeting(const InPtr& stream, const pb::Hello& hello) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The peer is alive: do not wait for the back-off to dial it.
-  void Hasten(const Peer& peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void TryUp(Peer& peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void OnNumbered(Peer& peer, uint64_t number, absl::StatusOr<ControlMessage> message)
+  void Hasten(const HubPeer& peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TryUp(HubPeer& peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnNumbered(HubPeer& peer, uint64_t number, absl::StatusOr<ControlMessage> message)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Deliver(Peer& peer, uint64_t number, ControlMessage message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Deliver(HubPeer& peer, uint64_t number, ControlMessage message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // A stream that carried what it must not. In order and each once can no longer be kept, so the link goes with it.
-  void Break(Peer* peer, const InPtr& stream, const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void AcknowledgeIfMany(Peer& peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Break(HubPeer* peer, const InPtr& stream, const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AcknowledgeIfMany(HubPeer& peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // An acknowledgement, or a heartbeat when there is none to give.
-  void WriteResponse(Peer& peer, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Pump(Peer& peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void CloseStreams(Peer& peer, const std::string& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void WriteResponse(HubPeer& peer, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Pump(HubPeer& peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CloseStreams(HubPeer& peer, const std::string& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // `ended`: the peer's daemon has ended, or is about to.
-  void Lose(Peer& peer, const std::string& why, bool ended = false) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void ReportDown(Peer& peer, const std::string& why, bool ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Lose(HubPeer& peer, const std::string& why, bool ended = false) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ReportDown(HubPeer& peer, const std::string& why, bool ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Nothing is heard of it: its streams begin anew, or, when no group waits for it any more, it is lost.
-  void OnSilence(Peer& peer, Direction silent, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnSilence(HubPeer& peer, Direction silent, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnAddresses(absl::StatusOr<std::vector<std::string>> found);
   void Loop();
   void Tick(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // A peer that is up and does not speak: looks whether its daemon is gone. True when it is, and was given up.
-  bool IsDead(Peer& peer, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::string ReachedAt(const Peer& peer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void TickPeer(Peer& peer, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IsDead(HubPeer& peer, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string ReachedAt(const HubPeer& peer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TickPeer(HubPeer& peer, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const PeerHubOptions options_;
   PeerCounters counters_;
@@ -164,7 +164,7 @@ class Hub final : public PeerHub, public StreamHandler {
   PeerHello own_hello_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   size_t streams_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::flat_hash_map<std::string, std::unique_ptr<Peer>> peers_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<std::string, std::unique_ptr<HubPeer>> peers_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<Target>> targets_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<OutPtr, Target*> outbound_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<InPtr, Origin> inbound_ ABSL_GUARDED_BY(mutex_);

@@ -36,7 +36,7 @@ void Hub::OnResponse(const OutPtr& stream, const pb::ExchangeResponse& response)
   if (target == nullptr || stopping_) return;
   if (response.has_hello()) return OnAnswer(*target, response.hello());
   if (target->peer == nullptr || target->peer->out != stream) return;
-  Peer& peer = *target->peer;
+  HubPeer& peer = *target->peer;
   peer.link.OnHeard(Direction::kOutbound, absl::Now());
   if (response.response_case() == pb::ExchangeResponse::kAcknowledged &&
       !peer.outbox.Acknowledge(response.acknowledged())) {
@@ -65,7 +65,7 @@ void Hub::OnEnded(const OutPtr& stream, absl::Status status, bool stopping) {
   const std::string& node = target->expected_node.empty() ? target->node : target->expected_node;
   const auto it = peers_.find(node);
   if (it == peers_.end()) return;
-  Peer& peer = *it->second;
+  HubPeer& peer = *it->second;
   if (!peer.link.up())
     peer.why = absl::StrCat(target->address, ": ", target->refusal.empty() ? status.ToString() : target->refusal);
   if (peer.out != stream) return;
@@ -103,7 +103,7 @@ void Hub::OnRequest(const InPtr& stream, const pb::ExchangeRequest& request) {
     if (!request.has_hello()) return Break(nullptr, stream, "the first message is no hello");
     return OnGreeting(stream, request.hello());
   }
-  Peer* const peer = PeerOf(stream);
+  HubPeer* const peer = PeerOf(stream);
   if (peer == nullptr) return;  // replaced or ended: what it still carries is of no link
   peer->link.OnHeard(Direction::kInbound, absl::Now());
   if (request.has_message()) return OnNumbered(*peer, request.message().number(), std::move(message));
@@ -113,14 +113,14 @@ void Hub::OnRequest(const InPtr& stream, const pb::ExchangeRequest& request) {
 
 void Hub::OnWritten(const InPtr& stream) {
   absl::MutexLock lock(&mutex_);
-  Peer* const peer = PeerOf(stream);
+  HubPeer* const peer = PeerOf(stream);
   if (peer != nullptr) AcknowledgeIfMany(*peer);
 }
 
 void Hub::OnEnded(const InPtr& stream) {
   absl::MutexLock lock(&mutex_);
   --streams_;
-  Peer* const peer = PeerOf(stream);
+  HubPeer* const peer = PeerOf(stream);
   inbound_.erase(stream);
   if (peer == nullptr) return;
   peer->in = nullptr;
@@ -174,8 +174,8 @@ absl::Status Hub::CheckPeer(const PeerHello& hello, const std::string& expected_
   return absl::OkStatus();
 }
 
-Peer* Hub::Greet(Direction direction, const HelloFacts& facts) {
-  Peer* const peer = FindOrAddPeer(facts.hello.node);
+HubPeer* Hub::Greet(Direction direction, const HelloFacts& facts) {
+  HubPeer* const peer = FindOrAddPeer(facts.hello.node);
   std::optional<std::string> down;
   const bool restarted = peer->link.known() && peer->link.hello().boot != facts.hello.boot;
   const LinkState::Effect effect =
@@ -209,7 +209,7 @@ void Hub::OnAnswer(Target& target, const pb::HelloAnswer& answer) {
   }
   // The link was given up from here while the HELLO was under way: the peer has not been told yet.
   if (FindOrAddPeer(target.node)->link.own_generation() != target.generation) return target.stream->Cancel();
-  Peer* const peer = Greet(Direction::kOutbound, *facts);
+  HubPeer* const peer = Greet(Direction::kOutbound, *facts);
   if (peer == nullptr) return target.stream->Cancel();
   target.peer = peer;
   peer->out = target.stream;
@@ -249,7 +249,7 @@ void Hub::OnGreeting(const InPtr& stream, const pb::Hello& hello) {
     return stream->Finish(absl::FailedPreconditionError("this is the node itself"));
   }
   const absl::Status status = facts.ok() ? CheckPeer(facts->hello, "") : facts.status();
-  Peer* const peer = status.ok() ? Greet(Direction::kInbound, *facts) : nullptr;
+  HubPeer* const peer = status.ok() ? Greet(Direction::kInbound, *facts) : nullptr;
   if (peer == nullptr && status.ok()) {
     // It has given this link up while its HELLO was under way; or DNS had lost its target, and it dials an address of
     // which it does not know any more whose it is. The answer tells, so that it dials anew with the right generation.
@@ -280,7 +280,7 @@ void Hub::RefuseGreeting(const InPtr& stream, const std::string& node, const abs
   stream->Finish(status);
 }
 
-void Hub::TryUp(Peer& peer) {
+void Hub::TryUp(HubPeer& peer) {
   if (!peer.link.TakeUp()) return;
   options_.log->debug("control_link_up node={} boot={:016x}", peer.node, peer.link.hello().boot.value());
   agent_->OnPeerUp(peer.link.hello());
@@ -290,7 +290,7 @@ void Hub::TryUp(Peer& peer) {
   if (peer.in) peer.in->ReadNext();
 }
 
-void Hub::OnNumbered(Peer& peer, uint64_t number, absl::StatusOr<ControlMessage> message) {
+void Hub::OnNumbered(HubPeer& peer, uint64_t number, absl::StatusOr<ControlMessage> message) {
   if (number != 0 && number <= peer.inbox.taken()) {
     ++counters_.duplicates;
     return peer.in->ReadNext();
@@ -310,7 +310,7 @@ void Hub::OnNumbered(Peer& peer, uint64_t number, absl::StatusOr<ControlMessage>
   peer.in->ReadNext();
 }
 
-void Hub::Deliver(Peer& peer, uint64_t number, ControlMessage message) {
+void Hub::Deliver(HubPeer& peer, uint64_t number, ControlMessage message) {
   if (peer.inbox.Receive(number) != Inbox::Verdict::kTake) return;
   ++counters_.messages_in;
   if (!agent_->OnPeerMessage(peer.node, peer.link.hello().boot, std::move(message))) {
@@ -318,7 +318,7 @@ void Hub::Deliver(Peer& peer, uint64_t number, ControlMessage message) {
   }
 }
 
-void Hub::Break(Peer* peer, const InPtr& stream, const std::string& reason) {
+void Hub::Break(HubPeer* peer, const InPtr& stream, const std::string& reason) {
   ++counters_.protocol_errors;
   const std::string from = peer == nullptr ? "a stranger" : absl::StrCat("node ", peer->node);
   const std::string text = absl::StrCat(from, " to node ", options_.node, ": ", reason);

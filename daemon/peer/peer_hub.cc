@@ -15,7 +15,7 @@ namespace railsd {
 namespace {
 
 // What silence means, as far as it can be told from here.
-std::string SilenceText(const Peer& peer, absl::Duration lost_after, Direction silent) {
+std::string SilenceText(const HubPeer& peer, absl::Duration lost_after, Direction silent) {
   const std::string heard =
       absl::StrCat("nothing was heard of node ", peer.node, " for ", absl::FormatDuration(lost_after),
                    silent == Direction::kInbound ? " on its own stream" : " on this node's stream");
@@ -46,7 +46,7 @@ Hub::Hub(PeerHubOptions options) : options_(std::move(options)) {
 void Hub::AddStaticPeers(const std::vector<StaticPeerConfig>& peers) {
   for (const StaticPeerConfig& peer : peers) {
     if (peer.name == options_.node) continue;  // one file for all nodes is fine
-    Peer* const known = FindOrAddPeer(peer.name);
+    HubPeer* const known = FindOrAddPeer(peer.name);
     if (!known->config && !known->link.known()) known->why = kNotReached;
     known->config = peer;
     const auto it = std::find_if(targets_.begin(), targets_.end(), [&](const std::unique_ptr<Target>& target) {
@@ -60,7 +60,7 @@ void Hub::AddStaticPeers(const std::vector<StaticPeerConfig>& peers) {
 
 void Hub::SetStaticPeers(const std::vector<StaticPeerConfig>& peers) {
   absl::MutexLock lock(&mutex_);
-  std::vector<Peer*> were;
+  std::vector<HubPeer*> were;
   for (auto& [node, peer] : peers_) {
     if (std::exchange(peer->config, std::nullopt)) were.push_back(peer.get());
   }
@@ -68,7 +68,7 @@ void Hub::SetStaticPeers(const std::vector<StaticPeerConfig>& peers) {
     if (!target->expected_node.empty()) target->present = false;
   }
   AddStaticPeers(peers);
-  for (Peer* peer : were) {
+  for (HubPeer* peer : were) {
     if (!peer->config && !peer->link.up()) peer->why = "not listed in peers.static any more";
   }
 }
@@ -173,7 +173,7 @@ void Hub::Send(const std::string& node, ControlMessage message) {
     ++counters_.messages_dropped;
     return;
   }
-  Peer& peer = *it->second;
+  HubPeer& peer = *it->second;
   request->mutable_message()->set_number(peer.outbox.next_number());
   const size_t bytes = request->ByteSizeLong();
   if (bytes > peer.max_message_bytes) {
@@ -196,9 +196,9 @@ void Hub::SetPatience(const std::string& node, absl::Duration patience) {
 
 std::string Hub::Stopping() const { return absl::StrCat("node ", options_.node, " is stopping"); }
 
-Peer* Hub::FindOrAddPeer(const std::string& node) {
-  std::unique_ptr<Peer>& peer = peers_[node];
-  if (peer == nullptr) peer = std::make_unique<Peer>(node, options_.lost_after, options_.outbox);
+HubPeer* Hub::FindOrAddPeer(const std::string& node) {
+  std::unique_ptr<HubPeer>& peer = peers_[node];
+  if (peer == nullptr) peer = std::make_unique<HubPeer>(node, options_.lost_after, options_.outbox);
   return peer.get();
 }
 
@@ -214,13 +214,13 @@ Target* Hub::TargetOf(const OutPtr& stream) {
   return it == outbound_.end() ? nullptr : it->second;
 }
 
-Peer* Hub::PeerOf(const InPtr& stream) {
+HubPeer* Hub::PeerOf(const InPtr& stream) {
   const auto it = inbound_.find(stream);
   if (it == inbound_.end() || it->second.peer == nullptr || it->second.peer->in != stream) return nullptr;
   return it->second.peer;
 }
 
-void Hub::FillHello(const Peer* peer, pb::Hello* out) {
+void Hub::FillHello(const HubPeer* peer, pb::Hello* out) {
   HelloFacts facts;
   facts.hello = own_hello_;
   facts.hello.node = options_.node;
@@ -248,7 +248,7 @@ void Hub::Dial(Target& target, absl::Time now) {
   target.stream->Write(std::move(request));
 }
 
-void Hub::Hasten(const Peer& peer) {
+void Hub::Hasten(const HubPeer& peer) {
   if (peer.out != nullptr) return;
   bool known = false;
   for (const auto& target : targets_) {
@@ -259,11 +259,11 @@ void Hub::Hasten(const Peer& peer) {
   if (!known && resolver_ != nullptr) resolver_->Poke();
 }
 
-void Hub::AcknowledgeIfMany(Peer& peer) {
+void Hub::AcknowledgeIfMany(HubPeer& peer) {
   if (peer.inbox.taken() - peer.acknowledged_in >= kAcknowledgeAfter) WriteResponse(peer, absl::Now());
 }
 
-void Hub::WriteResponse(Peer& peer, absl::Time now) {
+void Hub::WriteResponse(HubPeer& peer, absl::Time now) {
   if (peer.in == nullptr || peer.in->writing()) return;
   auto response = std::make_shared<pb::ExchangeResponse>();
   if (peer.inbox.taken() > peer.acknowledged_in) {
@@ -276,7 +276,7 @@ void Hub::WriteResponse(Peer& peer, absl::Time now) {
   peer.in->Write(std::move(response));
 }
 
-void Hub::Pump(Peer& peer) {
+void Hub::Pump(HubPeer& peer) {
   if (peer.out == nullptr || !peer.link.open(Direction::kOutbound) || peer.out->writing()) return;
   const auto* entry = peer.outbox.NextToSend();
   if (entry == nullptr) return;
@@ -285,7 +285,7 @@ void Hub::Pump(Peer& peer) {
   peer.outbox.MarkSent();
 }
 
-void Hub::CloseStreams(Peer& peer, const std::string& why) {
+void Hub::CloseStreams(HubPeer& peer, const std::string& why) {
   if (peer.out) {
     peer.out->Cancel();
     ++counters_.disconnects;
@@ -300,7 +300,7 @@ void Hub::CloseStreams(Peer& peer, const std::string& why) {
   peer.acknowledged_in = 0;
 }
 
-void Hub::Lose(Peer& peer, const std::string& why, bool ended) {
+void Hub::Lose(HubPeer& peer, const std::string& why, bool ended) {
   ++counters_.lost;
   const bool was_up = peer.link.Lose();
   CloseStreams(peer, why);
@@ -308,7 +308,7 @@ void Hub::Lose(Peer& peer, const std::string& why, bool ended) {
   if (was_up) ReportDown(peer, why, ended);
 }
 
-void Hub::ReportDown(Peer& peer, const std::string& why, bool ended) {
+void Hub::ReportDown(HubPeer& peer, const std::string& why, bool ended) {
   peer.why = why;
   options_.log->info("control_link_down node={} reason={}", peer.node, LogValue(why));
   agent_->OnPeerDown(peer.node, why, ended);
@@ -355,14 +355,14 @@ void Hub::Tick(absl::Time now) {
   }
 }
 
-std::string Hub::ReachedAt(const Peer& peer) const {
+std::string Hub::ReachedAt(const HubPeer& peer) const {
   for (const auto& target : targets_) {
     if (target->node == peer.node && !target->reached_at.empty()) return target->reached_at;
   }
   return "";
 }
 
-bool Hub::IsDead(Peer& peer, absl::Time now) {
+bool Hub::IsDead(HubPeer& peer, absl::Time now) {
   if (!peer.link.Troubled(now - 2 * options_.heartbeat)) {
     peer.probe.Reset();
     return false;
@@ -376,7 +376,7 @@ bool Hub::IsDead(Peer& peer, absl::Time now) {
   return true;
 }
 
-void Hub::OnSilence(Peer& peer, Direction silent, absl::Time now) {
+void Hub::OnSilence(HubPeer& peer, Direction silent, absl::Time now) {
   const std::string text = SilenceText(peer, options_.lost_after, silent);
   if (peer.link.GivenUp(now)) {
     return Lose(peer, peer.silence.empty() ? text : absl::StrCat(text, "; the groups that waited for it gave up"));
@@ -389,7 +389,7 @@ void Hub::OnSilence(Peer& peer, Direction silent, absl::Time now) {
   if (peer.in) peer.in->Cancel();
 }
 
-void Hub::TickPeer(Peer& peer, absl::Time now) {
+void Hub::TickPeer(HubPeer& peer, absl::Time now) {
   if (IsDead(peer, now)) return;
   if (const std::optional<Direction> silent = peer.link.Silent(now)) {
     OnSilence(peer, *silent, now);
