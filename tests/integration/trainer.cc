@@ -237,7 +237,8 @@ class Trainer {
             {"ratio", report->ratio_to_bound}};
   }
 
-  // Stops at the first job that is not done; `done` counts those that are. With `clock`, `seconds` has the time of each.
+  // Stops at the first job that is not done; `done` counts those that are. With `clock`, `seconds` has the time of
+  // each.
   Json Exchange(const Json& command) {
     AllToAllv exchange;
     exchange.sends = Flows(command.value("sends", Json::object()));
