@@ -320,6 +320,12 @@ void AddPeers(const PeerHub& peers, Page* page) {
   set("lost", counters.lost);
   set("duplicate", counters.duplicates);
   set("dropped", counters.messages_dropped);
+  set("lane_lost", counters.lanes_lost);
+  set("lane_refused", counters.lanes_refused);
+  page->Set(Metric::kControlLaneMessages, counters.lane_messages_out.load(std::memory_order_relaxed),
+            {{"direction", "tx"}});
+  page->Set(Metric::kControlLaneMessages, counters.lane_messages_in.load(std::memory_order_relaxed),
+            {{"direction", "rx"}});
   const OutboxDepths outboxes = peers.Outboxes();
   page->Set(Metric::kControlOutboxMessages, uint64_t{outboxes.messages}, {{"of", "all"}});
   page->Set(Metric::kControlOutboxMessages, uint64_t{outboxes.most_messages}, {{"of", "fullest"}});

@@ -1,8 +1,10 @@
 // The hub's state and methods. Private to daemon/peer: peer_hub.cc has its life, its lists and its clock,
-// hub_streams.cc what the streams tell it.
+// hub_streams.cc what the streams tell it, hub_messages.cc numbered messages on their way, hub_lanes.cc what lanes tell
+// it.
 #ifndef RAILSD_DAEMON_PEER_HUB_H_
 #define RAILSD_DAEMON_PEER_HUB_H_
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,6 +17,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "daemon/peer/dns_resolver.h"
+#include "daemon/peer/lanes.h"
 #include "daemon/peer/link_state.h"
 #include "daemon/peer/outbox.h"
 #include "daemon/peer/peer_conversion.h"
@@ -34,6 +37,20 @@ inline constexpr absl::Duration kFirstRedial = absl::Milliseconds(50);
 inline constexpr char kNotReached[] = "not reached yet";
 inline constexpr absl::Duration kMaxRedial = absl::Seconds(1);
 
+// The lanes beside a peer's two streams. Each goes with its stream.
+struct HubLanes {
+  LaneId out = 0, in = 0;  // being made, or open
+  bool out_open = false, in_open = false;
+  bool in_lost = false;  // since its stream began
+  // It broke: what was in it comes again with the next stream, for which the present one makes room soon. Not at once:
+  // of a daemon that ends, the stream says so.
+  absl::Time out_lost = absl::InfiniteFuture();
+  absl::Time opened;                // `out`
+  absl::Time unacknowledged_since;  // or since the last acknowledgement
+  absl::Time none_before = absl::InfinitePast();
+  uint64_t highest_on_stream = 0;  // number of the last message that went over the outbound stream
+};
+
 // One other node.
 struct HubPeer {
   HubPeer(std::string name, absl::Duration lost_after, OutboxLimits limits)
@@ -44,11 +61,15 @@ struct HubPeer {
   Inbox inbox;
   uint64_t acknowledged_in = 0;  // what the peer was told
   uint64_t max_message_bytes = 0;
-  std::string software;                // its daemon's version, as it said last
-  OutPtr out;                          // answered
-  InPtr in;                            // greeted
-  std::optional<ControlMessage> held;  // arrived before the link was up; nothing more is read until it is
-  absl::Time last_out, last_in;        // written
+  std::string software;  // its daemon's version, as it said last
+  OutPtr out;            // answered
+  InPtr in;              // greeted
+  // Arrived before the link was up, or over the stream while the lane still has what comes before.
+  std::map<uint64_t, ControlMessage> early;
+  uint64_t stream_waits_for = 0;  // one of `early`, until whose turn nothing is read from the stream; 0: none
+  bool acknowledge_soon = false;  // the peer waits for it, to go on over its lane
+  HubLanes lanes;
+  absl::Time last_out, last_in;  // written
   std::optional<StaticPeerConfig> config;
   std::string why = kNotReached;
   std::string silence;  // while it is up, and groups wait to hear of it again
@@ -63,9 +84,10 @@ struct Target {
   std::string reached_at;     // where the last stream that was answered led, as numbers
   std::unique_ptr<Dialler> dialler;
   OutPtr stream;
-  HubPeer* peer = nullptr;  // whose `out` the stream is
-  uint32_t generation = 0;  // that the stream's HELLO said
-  std::string refusal;      // why this node gave the stream up
+  HubPeer* peer = nullptr;             // whose `out` the stream is
+  uint32_t generation = 0;             // that the stream's HELLO said
+  std::optional<KeyShare> lane_share;  // likewise
+  std::string refusal;                 // why this node gave the stream up
   absl::Time dialled;
   absl::Time next_dial = absl::InfinitePast();
   absl::Duration back_off = kFirstRedial;
@@ -80,7 +102,7 @@ struct Origin {
   HubPeer* peer = nullptr;  // when the greeting was accepted
 };
 
-class Hub final : public PeerHub, public StreamHandler {
+class Hub final : public PeerHub, public StreamHandler, public LaneHandler {
  public:
   explicit Hub(PeerHubOptions options);
   absl::Status Start(Agent* agent) override;
@@ -94,6 +116,7 @@ class Hub final : public PeerHub, public StreamHandler {
   }
   void SetStaticPeers(const std::vector<StaticPeerConfig>& peers) override;
   void BreakStreams(const std::string& node) override;
+  void BreakLane(const std::string& node) override;
   void Send(const std::string& node, ControlMessage message) override;
   void SetPatience(const std::string& node, absl::Duration patience) override;
 
@@ -108,6 +131,12 @@ class Hub final : public PeerHub, public StreamHandler {
   void OnWritten(const InPtr& stream) override;
   void OnEnded(const InPtr& stream) override;
 
+  // Lanes.
+  void OnLaneOpen(LaneId lane) override;
+  void OnLaneMessage(LaneId lane, absl::string_view message) override;
+  void OnLaneWritable(LaneId lane) override;
+  void OnLaneEnd(LaneId lane, const std::string& why) override;
+
  private:
   std::string Stopping() const;
   HubPeer* FindOrAddPeer(const std::string& node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -115,7 +144,8 @@ class Hub final : public PeerHub, public StreamHandler {
   Target* TargetOf(const OutPtr& stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Null when the stream has not greeted, or is not its peer's present one any more.
   HubPeer* PeerOf(const InPtr& stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void FillHello(const HubPeer* peer, pb::Hello* out) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void FillHello(const HubPeer* peer, pb::Hello* out, std::optional<PublicShare> lane_share = std::nullopt)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddStaticPeers(const std::vector<StaticPeerConfig>& peers) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Dial(Target& target, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Does the certificate of a stream's other end have the name that its HELLO claims? Always, over plain text.
@@ -139,6 +169,18 @@ class Hub final : public PeerHub, public StreamHandler {
   void Deliver(HubPeer& peer, uint64_t number, ControlMessage message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // A stream that carried what it must not. In order and each once can no longer be kept, so the link goes with it.
   void Break(HubPeer* peer, const InPtr& stream, const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What came too early and is not any more.
+  void DeliverEarly(HubPeer& peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Null when the lane is of no stream any more.
+  HubPeer* PeerOfLane(LaneId lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Of the stream that this node dialled, and that has been answered with a share.
+  void DialLane(HubPeer& peer, const Target& target, const HelloFacts& answer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Of a stream that a peer dialled; the share for the answer.
+  std::optional<PublicShare> ExpectLane(HubPeer& peer, const HelloFacts& hello) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CloseLane(HubPeer& peer, Direction direction) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TickLane(HubPeer& peer, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool GoesOverLane(const HubPeer& peer, const Outbox<pb::ExchangeRequest>::Entry& entry) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AcknowledgeIfMany(HubPeer& peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // An acknowledgement, or a heartbeat when there is none to give.
   void WriteResponse(HubPeer& peer, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -168,6 +210,8 @@ class Hub final : public PeerHub, public StreamHandler {
   std::vector<std::unique_ptr<Target>> targets_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<OutPtr, Target*> outbound_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<InPtr, Origin> inbound_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<LaneId, HubPeer*> lane_peers_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<Lanes> lanes_;  // from Start() to Stop()
   std::unique_ptr<RpcServer> server_;
   std::unique_ptr<DnsResolver> resolver_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;

@@ -41,9 +41,10 @@ void Hub::OnResponse(const OutPtr& stream, const pb::ExchangeResponse& response)
   if (response.response_case() == pb::ExchangeResponse::kAcknowledged &&
       !peer.outbox.Acknowledge(response.acknowledged())) {
     ++counters_.protocol_errors;
-    Lose(peer,
-         absl::StrCat("node ", peer.node, " acknowledges message ", response.acknowledged(), ", which was never sent"));
+    return Lose(peer, absl::StrCat("node ", peer.node, " acknowledges message ", response.acknowledged(),
+                                   ", which was never sent"));
   }
+  peer.lanes.unacknowledged_since = absl::Now();
 }
 
 void Hub::OnWritten(const OutPtr& stream) {
@@ -70,6 +71,7 @@ void Hub::OnEnded(const OutPtr& stream, absl::Status status, bool stopping) {
     peer.why = absl::StrCat(target->address, ": ", target->refusal.empty() ? status.ToString() : target->refusal);
   if (peer.out != stream) return;
   peer.out = nullptr;
+  CloseLane(peer, Direction::kOutbound);
   peer.link.OnStreamEnd(Direction::kOutbound);
   ++counters_.disconnects;
   options_.log->info("control_stream_ended node={} address={} status={}", node, target->address,
@@ -124,7 +126,7 @@ void Hub::OnEnded(const InPtr& stream) {
   inbound_.erase(stream);
   if (peer == nullptr) return;
   peer->in = nullptr;
-  peer->held.reset();  // not acknowledged: it comes again
+  CloseLane(*peer, Direction::kInbound);  // what came early is not acknowledged: it comes again
   peer->link.OnStreamEnd(Direction::kInbound);
 }
 
@@ -223,6 +225,7 @@ void Hub::OnAnswer(Target& target, const pb::HelloAnswer& answer) {
                                     ", which contradicts what it said before"));
   }
   TryUp(*peer);
+  DialLane(*peer, target, *facts);
   Pump(*peer);
 }
 
@@ -262,11 +265,11 @@ void Hub::OnGreeting(const InPtr& stream, const pb::Hello& hello) {
   if (peer->in != nullptr) peer->in->Finish(absl::UnavailableError("replaced by a newer stream"));
   peer->in = stream;
   inbound_[stream].peer = peer;
-  peer->held.reset();
+  CloseLane(*peer, Direction::kInbound);
   peer->last_in = absl::Now();
   peer->acknowledged_in = peer->inbox.taken();
   answer->mutable_hello()->set_acknowledged(peer->inbox.taken());
-  FillHello(peer, answer->mutable_hello()->mutable_hello());
+  FillHello(peer, answer->mutable_hello()->mutable_hello(), ExpectLane(*peer, *facts));
   stream->Write(std::move(answer));
   TryUp(*peer);
   stream->ReadNext();
@@ -284,38 +287,7 @@ void Hub::TryUp(HubPeer& peer) {
   if (!peer.link.TakeUp()) return;
   options_.log->debug("control_link_up node={} boot={:016x}", peer.node, peer.link.hello().boot.value());
   agent_->OnPeerUp(peer.link.hello());
-  if (!peer.held) return;
-  ControlMessage message = *std::exchange(peer.held, std::nullopt);
-  Deliver(peer, peer.inbox.taken() + 1, std::move(message));
-  if (peer.in) peer.in->ReadNext();
-}
-
-void Hub::OnNumbered(HubPeer& peer, uint64_t number, absl::StatusOr<ControlMessage> message) {
-  if (number != 0 && number <= peer.inbox.taken()) {
-    ++counters_.duplicates;
-    return peer.in->ReadNext();
-  }
-  if (number != peer.inbox.taken() + 1) {
-    return Break(&peer, peer.in, absl::StrCat("message ", number, " after ", peer.inbox.taken()));
-  }
-  if (!message.ok()) return Break(&peer, peer.in, std::string(message.status().message()));
-  if (!peer.link.up()) {
-    // Our own stream has not been answered yet. Reading pauses; the message is taken when the link is up.
-    peer.held = *std::move(message);
-    return;
-  }
-  Deliver(peer, number, *std::move(message));
-  if (peer.in == nullptr) return;  // given up
-  AcknowledgeIfMany(peer);
-  peer.in->ReadNext();
-}
-
-void Hub::Deliver(HubPeer& peer, uint64_t number, ControlMessage message) {
-  if (peer.inbox.Receive(number) != Inbox::Verdict::kTake) return;
-  ++counters_.messages_in;
-  if (!agent_->OnPeerMessage(peer.node, peer.link.hello().boot, std::move(message))) {
-    Lose(peer, absl::StrCat("the messages of node ", peer.node, " outran the agent of node ", options_.node));
-  }
+  DeliverEarly(peer);
 }
 
 void Hub::Break(HubPeer* peer, const InPtr& stream, const std::string& reason) {

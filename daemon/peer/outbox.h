@@ -31,6 +31,8 @@ class Outbox {
   // The number that the next message gets.
   uint64_t next_number() const { return next_number_; }
   size_t unacknowledged() const { return entries_.size(); }
+  // The highest number that is.
+  uint64_t acknowledged() const { return first_number() - 1; }
   size_t bytes() const { return bytes_; }
 
   // Takes a message of `bytes` that carries next_number(). False when the box is full: nothing was taken.

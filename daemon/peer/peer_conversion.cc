@@ -319,6 +319,7 @@ void HelloTo(const HelloFacts& facts, pb::Hello* out) {
   out->set_link_generation(facts.link_generation);
   out->set_software(facts.software);
   out->set_data_key_share(facts.hello.data_key_share.data(), facts.hello.data_key_share.size());
+  if (facts.lane_share) out->set_lane_key_share(facts.lane_share->data(), facts.lane_share->size());
   out->mutable_limits()->set_max_message_bytes(static_cast<uint32_t>(facts.max_message_bytes));
   out->mutable_limits()->set_max_world_size(facts.max_world_size);
   for (const PeerHello::Rail& rail : facts.hello.rails) {
@@ -364,6 +365,15 @@ absl::StatusOr<HelloFacts> HelloFrom(const pb::Hello& in, const std::string& own
                                 out.hello.data_key_share.size(), "; is its railsd an older one?"));
   }
   std::memcpy(out.hello.data_key_share.data(), in.data_key_share().data(), in.data_key_share().size());
+  if (!in.lane_key_share().empty()) {
+    PublicShare share{};
+    if (in.lane_key_share().size() != share.size()) {
+      return Invalid(
+          absl::StrCat(both, "lane_key_share: ", in.lane_key_share().size(), " bytes, not 0 or ", share.size()));
+    }
+    std::memcpy(share.data(), in.lane_key_share().data(), share.size());
+    out.lane_share = share;
+  }
   out.software = in.software();
   out.hello.node = in.node();
   out.hello.boot = BootId(in.boot_id());

@@ -38,6 +38,7 @@ struct HelloFacts {
   uint32_t max_world_size = 0;
   BootId expected_boot;
   std::string software;  // version of the daemon
+  std::optional<PublicShare> lane_share;
 };
 void HelloTo(const HelloFacts& facts, rails::peer::v1::Hello* out);
 

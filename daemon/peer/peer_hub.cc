@@ -31,9 +31,6 @@ std::string SilenceText(const HubPeer& peer, absl::Duration lost_after, Directio
   return absl::StrCat(heard, peer.why.empty() ? "" : "; last: ", peer.why);
 }
 
-// An acknowledgement is worth a write of its own only when this much waits in the peer's outbox for it.
-constexpr uint64_t kAcknowledgeAfter = 64;
-
 }  // namespace
 
 std::unique_ptr<PeerHub> PeerHub::Make(PeerHubOptions options) { return std::make_unique<Hub>(std::move(options)); }
@@ -84,6 +81,12 @@ absl::Status Hub::Start(Agent* agent) {
   server_options.address = options_.listen;
   server_options.max_message_bytes = options_.max_message_bytes;
   server_options.service_names = {"rails.peer.v1.PeerService"};
+  absl::StatusOr<std::unique_ptr<Lanes>> lanes = Lanes::Start(options_.lost_after, options_.lost_after, this);
+  if (!lanes.ok()) return lanes.status();
+  lanes_ = *std::move(lanes);
+  server_options.gate.take_lane = [this](UniqueFd connection) {
+    if (!lanes_->Take(std::move(connection))) ++counters_.lanes_refused;
+  };
   if (options_.tls != nullptr) server_options.credentials = MakeServerCredentials(options_.tls);
   absl::StatusOr<std::unique_ptr<RpcServer>> server =
       RpcServer::Start(std::move(server_options), {MakePeerService(this)});
@@ -120,6 +123,7 @@ void Hub::Stop() {
   }
   if (server_) server_->Shutdown(absl::Seconds(1));
   if (thread_.joinable()) thread_.join();
+  lanes_.reset();
   absl::MutexLock lock(&mutex_);
   agent_ = nullptr;
   targets_.clear();
@@ -164,31 +168,6 @@ void Hub::BreakStreams(const std::string& node) {
   if (it->second->in) it->second->in->Cancel();
 }
 
-void Hub::Send(const std::string& node, ControlMessage message) {
-  auto request = std::make_shared<pb::ExchangeRequest>();
-  MessageTo(message, request->mutable_message());
-  absl::MutexLock lock(&mutex_);
-  const auto it = peers_.find(node);
-  if (stopping_ || it == peers_.end() || !it->second->link.up()) {
-    ++counters_.messages_dropped;
-    return;
-  }
-  HubPeer& peer = *it->second;
-  request->mutable_message()->set_number(peer.outbox.next_number());
-  const size_t bytes = request->ByteSizeLong();
-  if (bytes > peer.max_message_bytes) {
-    options_.server.gate.refused->Count(Limit::kMessage);
-    return Lose(peer, absl::StrCat("a message of ", bytes, " bytes is more than node ", node, " takes (",
-                                   peer.max_message_bytes, "); raise its limits.max_message"));
-  }
-  if (!peer.outbox.Push(std::move(request), bytes)) {
-    return Lose(peer, absl::StrCat("node ", node, " does not take messages: ", peer.outbox.unacknowledged(), " of ",
-                                   peer.outbox.bytes(), " bytes are unacknowledged"));
-  }
-  ++counters_.messages_out;
-  Pump(peer);
-}
-
 void Hub::SetPatience(const std::string& node, absl::Duration patience) {
   absl::MutexLock lock(&mutex_);
   if (const auto it = peers_.find(node); it != peers_.end()) it->second->link.SetPatience(patience);
@@ -220,7 +199,7 @@ HubPeer* Hub::PeerOf(const InPtr& stream) {
   return it->second.peer;
 }
 
-void Hub::FillHello(const HubPeer* peer, pb::Hello* out) {
+void Hub::FillHello(const HubPeer* peer, pb::Hello* out, std::optional<PublicShare> lane_share) {
   HelloFacts facts;
   facts.hello = own_hello_;
   facts.hello.node = options_.node;
@@ -230,6 +209,7 @@ void Hub::FillHello(const HubPeer* peer, pb::Hello* out) {
   facts.max_message_bytes = options_.max_message_bytes;
   facts.max_world_size = options_.max_world_size;
   facts.software = options_.version;
+  facts.lane_share = lane_share;
   HelloTo(facts, out);
 }
 
@@ -238,7 +218,12 @@ void Hub::Dial(Target& target, absl::Time now) {
   const auto peer = peers_.find(node);
   if (peer != peers_.end() && peer->second->out != nullptr) return;  // another address leads there too
   auto request = std::make_shared<pb::ExchangeRequest>();
-  FillHello(peer == peers_.end() ? nullptr : peer->second.get(), request->mutable_hello());
+  target.lane_share.reset();
+  if (peer == peers_.end() || now >= peer->second->lanes.none_before) {
+    if (absl::StatusOr<KeyShare> share = KeyShare::Draw(); share.ok()) target.lane_share = *share;
+  }
+  FillHello(peer == peers_.end() ? nullptr : peer->second.get(), request->mutable_hello(),
+            target.lane_share ? std::optional(target.lane_share->share()) : std::nullopt);
   target.dialled = now;
   target.refusal.clear();
   target.generation = request->hello().link_generation();
@@ -259,32 +244,6 @@ void Hub::Hasten(const HubPeer& peer) {
   if (!known && resolver_ != nullptr) resolver_->Poke();
 }
 
-void Hub::AcknowledgeIfMany(HubPeer& peer) {
-  if (peer.inbox.taken() - peer.acknowledged_in >= kAcknowledgeAfter) WriteResponse(peer, absl::Now());
-}
-
-void Hub::WriteResponse(HubPeer& peer, absl::Time now) {
-  if (peer.in == nullptr || peer.in->writing()) return;
-  auto response = std::make_shared<pb::ExchangeResponse>();
-  if (peer.inbox.taken() > peer.acknowledged_in) {
-    peer.acknowledged_in = peer.inbox.taken();
-    response->set_acknowledged(peer.acknowledged_in);
-  } else {
-    response->mutable_heartbeat();
-  }
-  peer.last_in = now;
-  peer.in->Write(std::move(response));
-}
-
-void Hub::Pump(HubPeer& peer) {
-  if (peer.out == nullptr || !peer.link.open(Direction::kOutbound) || peer.out->writing()) return;
-  const auto* entry = peer.outbox.NextToSend();
-  if (entry == nullptr) return;
-  peer.last_out = absl::Now();
-  peer.out->Write(entry->message);
-  peer.outbox.MarkSent();
-}
-
 void Hub::CloseStreams(HubPeer& peer, const std::string& why) {
   if (peer.out) {
     peer.out->Cancel();
@@ -293,7 +252,8 @@ void Hub::CloseStreams(HubPeer& peer, const std::string& why) {
   if (peer.in) peer.in->Finish(absl::UnavailableError(why));
   peer.out = nullptr;
   peer.in = nullptr;
-  peer.held.reset();
+  CloseLane(peer, Direction::kOutbound);
+  CloseLane(peer, Direction::kInbound);
   peer.outbox.Reset();
   peer.inbox.Reset();
   peer.silence.clear();
@@ -397,6 +357,7 @@ void Hub::TickPeer(HubPeer& peer, absl::Time now) {
     options_.log->info("control_link_heard_again node={}", peer.node);
     peer.silence.clear();
   }
+  TickLane(peer, now);
   if (peer.out != nullptr && now - peer.last_out >= options_.heartbeat && !peer.out->writing()) {
     auto request = std::make_shared<pb::ExchangeRequest>();
     request->mutable_heartbeat();

@@ -40,17 +40,22 @@ struct PeerHubOptions {
 
 // Read by anybody, relaxed.
 struct PeerCounters {
-  std::atomic<uint64_t> connects{0};          // streams that this node dialled and that were answered
-  std::atomic<uint64_t> disconnects{0};       // of those
-  std::atomic<uint64_t> refused{0};           // HELLOs of the wrong version, limits, name or link
-  std::atomic<uint64_t> identity{0};          // HELLOs of a name that the certificate does not have
-  std::atomic<uint64_t> protocol_errors{0};   // streams ended for what they carried
-  std::atomic<uint64_t> messages_out{0};      // taken by Send()
-  std::atomic<uint64_t> messages_in{0};       // given to the agent
-  std::atomic<uint64_t> messages_dropped{0};  // sent to a node that is not up
-  std::atomic<uint64_t> duplicates{0};        // of a resend
-  std::atomic<uint64_t> own_addresses{0};     // that DNS named among the peers'
-  std::atomic<uint64_t> lost{0};              // links ended from this side
+  std::atomic<uint64_t> connects{0};           // streams that this node dialled and that were answered
+  std::atomic<uint64_t> disconnects{0};        // of those
+  std::atomic<uint64_t> refused{0};            // HELLOs of the wrong version, limits, name or link
+  std::atomic<uint64_t> identity{0};           // HELLOs of a name that the certificate does not have
+  std::atomic<uint64_t> protocol_errors{0};    // streams ended for what they carried
+  std::atomic<uint64_t> messages_out{0};       // taken by Send()
+  std::atomic<uint64_t> messages_in{0};        // given to the agent
+  std::atomic<uint64_t> messages_dropped{0};   // sent to a node that is not up
+  std::atomic<uint64_t> duplicates{0};         // of a resend
+  std::atomic<uint64_t> own_addresses{0};      // that DNS named among the peers'
+  std::atomic<uint64_t> lost{0};               // links ended from this side
+  std::atomic<uint64_t> lane_messages_out{0};  // of messages_out, over a lane
+  std::atomic<uint64_t> lane_messages_in{0};   // of messages_in
+  std::atomic<uint64_t> lanes_opened{0};       // dialled by this node, and answered
+  std::atomic<uint64_t> lanes_lost{0};         // of those, before their stream; or never answered
+  std::atomic<uint64_t> lanes_refused{0};      // connections that began as a lane which nobody expected
 };
 
 // What peers have not acknowledged: of all of them, and of the one with the most.
@@ -82,6 +87,8 @@ class PeerHub : public ControlLink {
   virtual void SetStaticPeers(const std::vector<StaticPeerConfig>& peers) = 0;
   // Breaks the TCP-level streams to a node without losing the link; for tests of the resend.
   virtual void BreakStreams(const std::string& node) = 0;
+  // Likewise the lane by which the node's messages come, with what is on its way in it.
+  virtual void BreakLane(const std::string& node) = 0;
 };
 
 }  // namespace railsd

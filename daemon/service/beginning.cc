@@ -29,8 +29,17 @@ Beginning LookAtTls(absl::string_view bytes) {
   return bytes.size() < kRecordHeader + length ? Beginning::kMore : Beginning::kWhole;
 }
 
+Beginning LookAtLane(absl::string_view bytes) {
+  const size_t known = std::min(bytes.size(), kLaneMagic.size());
+  if (bytes.substr(0, known) != kLaneMagic.substr(0, known)) return Beginning::kWrong;
+  return bytes.size() < kLaneGreetingBytes ? Beginning::kMore : Beginning::kLane;
+}
+
 }  // namespace
 
-Beginning LookAtBeginning(absl::string_view bytes, bool tls) { return tls ? LookAtTls(bytes) : LookAtHttp2(bytes); }
+Beginning LookAtBeginning(absl::string_view bytes, bool tls, bool lanes) {
+  if (lanes && !bytes.empty() && bytes[0] == kLaneMagic[0]) return LookAtLane(bytes);
+  return tls ? LookAtTls(bytes) : LookAtHttp2(bytes);
+}
 
 }  // namespace railsd

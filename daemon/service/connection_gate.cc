@@ -53,7 +53,7 @@ class Gate final : public ConnectionGate {
         epoll_(std::move(epoll)),
         wake_(std::move(wake)),
         next_key_(1 + listeners_.sockets.size()),
-        buffer_(tls ? kMaxBeginning : 64) {}
+        buffer_(tls ? kMaxBeginning : 128) {}
 
   ~Gate() override {
     stop_ = true;
@@ -189,7 +189,8 @@ class Gate final : public ConnectionGate {
     const ssize_t got = ::recv(place->fd.get(), buffer_.data(), buffer_.size(), MSG_PEEK | MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (got <= 0) return Close(place);
-    switch (LookAtBeginning(absl::string_view(buffer_.data(), static_cast<size_t>(got)), tls_)) {
+    const absl::string_view beginning(buffer_.data(), static_cast<size_t>(got));
+    switch (LookAtBeginning(beginning, tls_, options_.take_lane != nullptr)) {
       case Beginning::kMore:
         if (HasEnded(place->fd.get())) Close(place);
         return;
@@ -199,6 +200,8 @@ class Gate final : public ConnectionGate {
         [[fallthrough]];
       case Beginning::kWhole:
         return Enter(place);
+      case Beginning::kLane:
+        return EnterLane(place);
     }
   }
 
@@ -226,6 +229,15 @@ class Gate final : public ConnectionGate {
     ledger_.Add(connection.fd.get(), connection.caller, tcp ? connection.deadline : absl::InfiniteFuture());
     CountOpen();
     hand_over_(std::move(connection.fd));
+  }
+
+  // Who takes it sees at once whether it is one that he waits for: each peer has one, and more need not be counted.
+  void EnterLane(Place place) {
+    UniqueFd fd = std::move(place->fd);
+    Close(place);
+    ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd.get(), nullptr);
+    TuneTcp(fd.get());
+    options_.take_lane(std::move(fd));
   }
 
   bool IsFull(const Caller& caller) const {

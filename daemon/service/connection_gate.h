@@ -36,6 +36,8 @@ struct GateOptions {
   size_t max_half_open = 64;
   // Until the beginning is whole; over TCP until the first call, too.
   absl::Duration handshake = absl::Seconds(10);
+  // Gets connections that begin as lanes, on the gate's thread; null: such a beginning is wrong.
+  std::function<void(UniqueFd connection)> take_lane = nullptr;
   std::shared_ptr<LimitCounters> refused = std::make_shared<LimitCounters>();
   std::shared_ptr<ConnectionCounters> counters = std::make_shared<ConnectionCounters>();
   std::shared_ptr<spdlog::logger> log = nullptr;  // null: none

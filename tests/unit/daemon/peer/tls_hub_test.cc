@@ -88,6 +88,17 @@ TEST_F(TlsHubTest, BothSidesComeUpAndCarryMessages) {
   EXPECT_EQ(a.hub->counters().identity + b.hub->counters().identity, 0u);
 }
 
+TEST_F(TlsHubTest, TheirLanesAreSealed) {
+  a.Run(b, 11, &files, "a");
+  b.Run(a, 22, &files, "b");
+  ASSERT_TRUE(Eventually([&] { return a.hub->counters().lanes_opened == 1 && b.hub->counters().lanes_opened == 1; }));
+  for (uint64_t n = 1; n <= 100; ++n) a.hub->Send("b", Numbered(n));
+  ASSERT_TRUE(Eventually([&] { return b.agent.message_count() == 100; }));
+  EXPECT_EQ(a.hub->counters().lane_messages_out, 100u);
+  EXPECT_EQ(b.hub->counters().lane_messages_in, 100u);
+  EXPECT_EQ(a.hub->counters().lanes_lost + b.hub->counters().lanes_lost, 0u);
+}
+
 TEST_F(TlsHubTest, AnothersNameIsRefusedOnBothSides) {
   // A node of the same authority, c, that says it is b.
   a.Run(b, 11, &files, "a");

@@ -12,6 +12,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -60,6 +61,19 @@ TEST(BeginningTest, OfTlsOneWholeRecordTells) {
   EXPECT_EQ(LookAtBeginning(Record(std::string((16 << 10) + 1, 'x')), true), Beginning::kWrong);
   EXPECT_EQ(LookAtBeginning(kHttp2, true), Beginning::kWrong);
   EXPECT_EQ(LookAtBeginning(std::string("\x16\x02", 2), true), Beginning::kWrong);
+}
+
+TEST(BeginningTest, OfALaneTheWholeGreetingTells) {
+  const std::string greeting = std::string(kLaneMagic) + std::string(kLaneGreetingBytes - kLaneMagic.size(), 'x');
+  for (const bool tls : {false, true}) {
+    for (size_t n = 1; n < greeting.size(); ++n) {
+      EXPECT_EQ(LookAtBeginning(greeting.substr(0, n), tls, true), Beginning::kMore) << n;
+    }
+    EXPECT_EQ(LookAtBeginning(greeting, tls, true), Beginning::kLane);
+    EXPECT_EQ(LookAtBeginning(greeting, tls, false), Beginning::kWrong) << "not at this door";
+    EXPECT_EQ(LookAtBeginning("\1RSLANE2", tls, true), Beginning::kWrong);
+    EXPECT_EQ(LookAtBeginning("\1", tls, true), Beginning::kMore);
+  }
 }
 
 bool Until(const std::function<bool()>& condition) {
@@ -177,6 +191,24 @@ TEST_F(GateTest, WhoBeginsWithSomethingElseIsCounted) {
   ASSERT_TRUE(Until([&] { return Ended(gone); }));
   EXPECT_EQ(options_.counters->protocol_errors, 1u);
   EXPECT_EQ(Taken(), 1u);
+}
+
+TEST_F(GateTest, ALaneGoesToWhoeverTakesLanes) {
+  std::atomic<int> lanes{0};
+  options_.take_lane = [&](UniqueFd fd) { lanes += fd.valid(); };
+  Start();
+  const UniqueFd lane = Connect();
+  const std::string greeting = std::string(kLaneMagic) + std::string(kLaneGreetingBytes - kLaneMagic.size(), 'x');
+  Send(lane, greeting.substr(0, 20));
+  ASSERT_TRUE(Until([&] { return options_.counters->half_open == 1; }));
+  EXPECT_EQ(lanes, 0);
+  Send(lane, greeting.substr(20));
+  ASSERT_TRUE(Until([&] { return lanes == 1; }));
+  EXPECT_EQ(Taken(), 0u);
+  ASSERT_TRUE(Until([&] { return options_.counters->half_open == 0; }));
+  const UniqueFd call = Connect();
+  Send(call, kHttp2);
+  ASSERT_TRUE(Until([&] { return Taken() == 1; }));
 }
 
 TEST_F(GateTest, TheOldestHalfOpenOneGivesWay) {

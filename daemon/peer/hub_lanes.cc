@@ -1,0 +1,142 @@
+// How the lanes beside a peer's streams come and go.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "daemon/lifecycle/logging.h"
+#include "daemon/peer/hub.h"
+
+namespace railsd {
+namespace {
+
+// A lane that breaks sooner, or does not open, is not tried again for a while: something on the way does not like it.
+constexpr absl::Duration kShortLife = absl::Seconds(10);
+constexpr absl::Duration kNoLaneFor = absl::Seconds(30);
+// So long a broken lane's stream may still say that its daemon ends.
+constexpr absl::Duration kLastWord = absl::Milliseconds(20);
+
+}  // namespace
+
+HubPeer* Hub::PeerOfLane(LaneId lane) {
+  const auto it = lane_peers_.find(lane);
+  return it == lane_peers_.end() ? nullptr : it->second;
+}
+
+void Hub::DialLane(HubPeer& peer, const Target& target, const HelloFacts& answer) {
+  if (peer.out == nullptr || !target.lane_share || !answer.lane_share || lanes_ == nullptr) return;
+  LaneKeys keys;
+  const absl::StatusOr<DataKey> key =
+      target.lane_share->Agree({options_.node, options_.boot, target.lane_share->share()},
+                               {answer.hello.node, answer.hello.boot, *answer.lane_share});
+  if (!key.ok()) return;  // no half of a key: no lane
+  keys.dialler = target.lane_share->share();
+  keys.key = *key;
+  keys.sealed = options_.tls != nullptr;
+  peer.lanes.out = lanes_->Dial(target.reached_at, keys);
+  lane_peers_[peer.lanes.out] = &peer;
+}
+
+std::optional<PublicShare> Hub::ExpectLane(HubPeer& peer, const HelloFacts& hello) {
+  if (!hello.lane_share || lanes_ == nullptr) return std::nullopt;
+  const absl::StatusOr<KeyShare> own = KeyShare::Draw();
+  if (!own.ok()) return std::nullopt;
+  const absl::StatusOr<DataKey> key =
+      own->Agree({options_.node, options_.boot, own->share()}, {hello.hello.node, hello.hello.boot, *hello.lane_share});
+  if (!key.ok()) return std::nullopt;
+  LaneKeys keys;
+  keys.dialler = *hello.lane_share;
+  keys.key = *key;
+  keys.sealed = options_.tls != nullptr;
+  peer.lanes.in = lanes_->Expect(keys);
+  lane_peers_[peer.lanes.in] = &peer;
+  return own->share();
+}
+
+void Hub::CloseLane(HubPeer& peer, Direction direction) {
+  HubLanes& lanes = peer.lanes;
+  const bool out = direction == Direction::kOutbound;
+  const LaneId lane = std::exchange(out ? lanes.out : lanes.in, LaneId{0});
+  lane_peers_.erase(lane);
+  if (lanes_ != nullptr) lanes_->Close(lane);
+  if (out) {
+    lanes.out_open = false;
+    lanes.out_lost = absl::InfiniteFuture();
+    lanes.highest_on_stream = 0;
+    return;
+  }
+  lanes.in_open = lanes.in_lost = false;
+  peer.early.clear();
+  peer.stream_waits_for = 0;
+  peer.acknowledge_soon = false;
+}
+
+void Hub::OnLaneOpen(LaneId lane) {
+  absl::MutexLock lock(&mutex_);
+  HubPeer* const peer = PeerOfLane(lane);
+  if (peer == nullptr || stopping_) return;
+  if (peer->lanes.in == lane) {
+    peer->lanes.in_open = true;
+    peer->acknowledge_soon = true;  // of what came over the stream
+    return AcknowledgeIfMany(*peer);
+  }
+  ++counters_.lanes_opened;
+  peer->lanes.out_open = true;
+  peer->lanes.opened = absl::Now();
+  Pump(*peer);
+}
+
+void Hub::OnLaneWritable(LaneId lane) {
+  absl::MutexLock lock(&mutex_);
+  HubPeer* const peer = PeerOfLane(lane);
+  if (peer != nullptr && peer->lanes.out == lane && !stopping_) Pump(*peer);
+}
+
+void Hub::OnLaneEnd(LaneId lane, const std::string& why) {
+  absl::MutexLock lock(&mutex_);
+  HubPeer* const peer = PeerOfLane(lane);
+  if (peer == nullptr || stopping_) return;
+  lane_peers_.erase(lane);
+  HubLanes& lanes = peer->lanes;
+  const absl::Time now = absl::Now();
+  if (lanes.in == lane) {
+    lanes.in = 0;
+    lanes.in_lost = std::exchange(lanes.in_open, false);
+    // What the lane had is not coming; the stream must not wait for the peer to notice.
+    if (peer->stream_waits_for > peer->inbox.taken() + 1 && peer->in != nullptr) peer->in->Cancel();
+    return;
+  }
+  options_.log->info("control_lane_ended node={} reason={}", peer->node, LogValue(why));
+  ++counters_.lanes_lost;
+  lanes.out = 0;
+  const bool was_open = std::exchange(lanes.out_open, false);
+  if (!was_open || now - lanes.opened < kShortLife) lanes.none_before = now + kNoLaneFor;
+  if (was_open) lanes.out_lost = now;
+}
+
+void Hub::TickLane(HubPeer& peer, absl::Time now) {
+  HubLanes& lanes = peer.lanes;
+  if (peer.out == nullptr) return;
+  // The streams are alive, and nothing comes through the lane: its connection has another way through the network.
+  const absl::Duration limit = std::max(options_.lost_after / 2, 2 * options_.heartbeat);
+  if (lanes.out_open && peer.outbox.unacknowledged() > 0 && now - lanes.unacknowledged_since > limit &&
+      !peer.link.Troubled(now - 2 * options_.heartbeat)) {
+    options_.log->warn("control_lane_stalled node={} for={}", peer.node, absl::FormatDuration(limit));
+    ++counters_.lanes_lost;
+    lanes.none_before = now + kNoLaneFor;
+    lanes.out_lost = now - kLastWord;
+  }
+  if (now - lanes.out_lost >= kLastWord) peer.out->Cancel();
+}
+
+void Hub::BreakLane(const std::string& node) {
+  absl::MutexLock lock(&mutex_);
+  const auto it = peers_.find(node);
+  if (it == peers_.end() || it->second->lanes.in == 0) return;
+  HubLanes& lanes = it->second->lanes;
+  lane_peers_.erase(lanes.in);
+  lanes_->Close(std::exchange(lanes.in, LaneId{0}));
+  lanes.in_lost = std::exchange(lanes.in_open, false);
+}
+
+}  // namespace railsd
