@@ -14,8 +14,8 @@ namespace {
 
 constexpr absl::string_view kGreetingLabel = "railsd lane greeting";
 constexpr absl::string_view kAnswerLabel = "railsd lane answer";
-// Room for one frame of the longest kind and what comes with it.
-constexpr size_t kBufferBytes = 2 * (kLaneHeaderBytes + kMaxLaneMessageBytes + kLaneTagBytes);
+// Room for some of the usual messages; it grows with the first long one.
+constexpr size_t kBufferBytes = 8 << 10;
 
 absl::Span<const std::byte> BytesOf(const PublicShare& share) {
   return {reinterpret_cast<const std::byte*>(share.data()), share.size()};
@@ -118,7 +118,10 @@ absl::StatusOr<std::optional<absl::string_view>> LaneOpener::Next() {
     return broken_ = absl::InvalidArgumentError(
                absl::StrCat("a frame of ", length, " bytes, outside ", tag, " to ", tag + kMaxLaneMessageBytes));
   }
-  if (have_ - begin_ < kLaneHeaderBytes + length) return std::nullopt;
+  if (have_ - begin_ < kLaneHeaderBytes + length) {
+    if (buffer_.size() < kLaneHeaderBytes + length) buffer_.resize(kLaneHeaderBytes + length);
+    return std::nullopt;
+  }
   begin_ += kLaneHeaderBytes + length;
   char* const body = frame + kLaneHeaderBytes;
   if (cipher_ && !cipher_->Next(body, length - tag, body + length - tag)) {

@@ -153,8 +153,8 @@ class Fabric(harness.FabricTest):
         used = sum(harness.footprint(self.cluster.nodes[0].pid)["descriptors"].values())
         for trainer in trainers:
             trainer.kill()
-        formula = 17 + 6 * rails + peers * (2 + 4 * rails) + 3 * sessions + sessions
-        self.assertIn("17 + 6 N + (M - 1) (2 + 4 N) + 3 P + segments", (harness.ROOT / "deploy/RUNBOOK.md").read_text())
+        formula = 25 + 6 * rails + peers * (4 + 4 * rails) + 3 * sessions + sessions
+        self.assertIn("25 + 6 N + (M - 1) (4 + 4 N) + 3 P + segments", (harness.ROOT / "deploy/RUNBOOK.md").read_text())
         # A tool that has just asked may still be connected.
         self.assertAlmostEqual(used, formula, delta=6)
         needed = re.search(r"need up to (\d+)", findings(self.doctor(0)[1], "files", "ok")[0]["found"])

@@ -16,7 +16,7 @@ std::string LimitText(uint64_t bytes) { return bytes == kUnlimited ? "without li
 }  // namespace
 
 uint64_t DescriptorsNeeded(uint64_t peers, uint64_t rails, bool tcp, uint64_t sessions) {
-  return 128 + 70 * rails + peers * (2 + (tcp ? 4 * rails : 0)) + 8 * sessions;
+  return 128 + 70 * rails + peers * (4 + (tcp ? 4 * rails : 0)) + 8 * sessions;
 }
 
 Findings CheckMemlock(const Facts& facts) {

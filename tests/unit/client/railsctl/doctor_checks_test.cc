@@ -452,7 +452,7 @@ TEST(DoctorLimits, HugePagesTlsFilesAndClock) {
   EXPECT_THAT(CheckTlsData(facts), ElementsAre(Is(Level::kOk, "the kernel encrypts")));
   facts.process.open_files = 256;
   EXPECT_THAT(CheckOpenFiles(facts),
-              ElementsAre(Is(Level::kError, "256 files; 1 peer, 2 rails and 64 sessions need up to 790")));
+              ElementsAre(Is(Level::kError, "256 files; 1 peer, 2 rails and 64 sessions need up to 792")));
   facts.clock.max_error_us = 3'000'000;
   EXPECT_THAT(CheckClock(facts), ElementsAre(Is(Level::kWarning, "wrong by 3.00 s")));
   facts.clock.synchronised = false;
