@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import statistics
+import subprocess
 import sys
 from pathlib import Path
 
@@ -34,6 +35,35 @@ class Result:
     def json(self):
         return {"name": self.name, "value": self.value, "unit": self.unit, "target": self.target, "met": self.met,
                 "how": self.how}
+
+
+class Helper:
+    """A Python program in a process of its own, which is told lines and answers with lines. A context manager.
+
+    `prefix`: what the command line begins with, such as that of a network namespace; `arguments`: the program's.
+    """
+
+    def __init__(self, prefix, program, *arguments):
+        self._process = subprocess.Popen([*prefix, sys.executable, "-c", program, *map(str, arguments)],
+                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+    def say(self, text):
+        self._process.stdin.write(f"{text}\n")
+        self._process.stdin.flush()
+
+    def answer(self):
+        line = self._process.stdout.readline()
+        if not line:
+            raise BenchError("a helping process ended")
+        return line.strip()
 
 
 def progress(text):

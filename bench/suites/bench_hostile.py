@@ -2,12 +2,10 @@
 on. Runs on the emulated fabric and needs root."""
 
 import statistics
-import subprocess
-import sys
 
 from bench_faults import FORGETFUL, NODES, RAILS, Pair
 from cluster import Cluster, Settings
-from common import BenchError, Result, median, progress
+from common import Helper, Result, median, progress
 from lab import Lab
 
 ROUNDS, JOBS = 10, 5
@@ -59,34 +57,14 @@ for line in sys.stdin:
 """
 
 
-class Attacker:
-    """A process at node 1 that attacks node 0; a context manager."""
+class Attacker(Helper):
+    """At node 1; it attacks node 0."""
 
     def __init__(self, lab, cluster):
         node = cluster.nodes[0]
         rails = [rail["address"] for rail in cluster.ctl_json(node, "rails")["rails"]]
-        targets = [lab.control(0), lab.metrics(0), str(node.sockets / "client.sock"), str(node.sockets / "operator.sock"),
-                   *rails]
-        self._process = subprocess.Popen([*lab.command(1), sys.executable, "-c", ATTACKER, str(PER_SECOND), str(HELD),
-                                          *targets], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self._process.stdin.close()
-        self._process.wait()
-        self._process.stdout.close()
-
-    def say(self, word):
-        self._process.stdin.write(f"{word}\n")
-        self._process.stdin.flush()
-
-    def made(self):
-        answer = self._process.stdout.readline()
-        if not answer:
-            raise BenchError("the attacker ended")
-        return int(answer)
+        super().__init__(lab.command(1), ATTACKER, PER_SECOND, HELD, lab.control(0), lab.metrics(0),
+                         node.sockets / "client.sock", node.sockets / "operator.sock", *rails)
 
 
 def block(pair, attacker, attacked):
@@ -97,7 +75,7 @@ def block(pair, attacker, attacked):
     if not attacked:
         return median(times), 0
     attacker.say("off")
-    return median(times), attacker.made()
+    return median(times), int(attacker.answer())
 
 
 def measure(options):

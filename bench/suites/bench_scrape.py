@@ -4,11 +4,10 @@ runs on the emulated fabric and needs root."""
 import json
 import statistics
 import subprocess
-import sys
 
 from bench_faults import FORGETFUL, NODES, RAILS, Pair
 from cluster import Cluster, Settings
-from common import BUILD, BenchError, Result, median, progress
+from common import BUILD, BenchError, Helper, Result, median, progress
 from lab import Lab
 
 ROUNDS, JOBS, SCRAPES = 10, 10, 100  # of each round: jobs of a block, scrapes of both nodes together
@@ -43,28 +42,17 @@ def one_scrape(repeat):
     ]
 
 
-class Scraper:
-    """A process in the fabric; a context manager."""
+class Scraper(Helper):
+    """A process in the fabric."""
 
     def __init__(self, lab):
-        urls = [f"http://{lab.metrics(node)}/metrics" for node in range(NODES)]
-        self._process = subprocess.Popen([*lab.command(0), sys.executable, "-c", SCRAPER, *urls],
-                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self._process.stdin.close()
-        self._process.wait()
-        self._process.stdout.close()
+        super().__init__(lab.command(0), SCRAPER, *(f"http://{lab.metrics(node)}/metrics" for node in range(NODES)))
 
     def start(self, count, pause):
-        self._process.stdin.write(f"{count} {pause}\n")
-        self._process.stdin.flush()
+        self.say(f"{count} {pause}")
 
     def finish(self, count):
-        if self._process.stdout.readline() != f"{count}\n":
+        if self.answer() != str(count):
             raise BenchError("a scrape failed under load")
 
 
