@@ -19,6 +19,7 @@ constexpr uint64_t kWindowPieces = 3;
 constexpr double kWindowSeconds = 1e-3;
 // Of those while somebody of a higher priority is there, who must not wait for what is posted already.
 constexpr double kYieldingPart = 0.25;
+constexpr uint64_t kYieldingPieces = 2;  // one on the wire, one behind it
 
 }  // namespace
 
@@ -27,18 +28,18 @@ Sprayer::Sprayer(const SprayerOptions& options, std::vector<RailHandle>* rails, 
     : options_(options), rails_(rails), peers_(peers), tenants_(tenants), rails_state_(rails->size()) {
   for (size_t r = 0; r < rails->size(); ++r) {
     const double speed = (*rails)[r].speed_bytes_per_s;
-    const auto window = [&](double part) {
+    const auto window = [&](double part, uint64_t pieces) {
       Window w;
       const auto least = static_cast<uint64_t>(part * static_cast<double>(kMinPieceBytes));
       w.piece_bytes = std::clamp(static_cast<uint64_t>(speed * part * kPieceSeconds),
                                  std::min(least, options.chunk_bytes), options.chunk_bytes);
       w.bytes = options.window_bytes > 0
                     ? options.window_bytes
-                    : std::max(kWindowPieces * w.piece_bytes, static_cast<uint64_t>(speed * part * kWindowSeconds));
+                    : std::max(pieces * w.piece_bytes, static_cast<uint64_t>(speed * part * kWindowSeconds));
       return w;
     };
-    rails_state_[r].window = window(1);
-    rails_state_[r].yielding = window(kYieldingPart);
+    rails_state_[r].window = window(1, kWindowPieces);
+    rails_state_[r].yielding = window(kYieldingPart, kYieldingPieces);
   }
 }
 

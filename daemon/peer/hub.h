@@ -45,10 +45,16 @@ struct HubLanes {
   // It broke: what was in it comes again with the next stream, for which the present one makes room soon. Not at once:
   // of a daemon that ends, the stream says so.
   absl::Time out_lost = absl::InfiniteFuture();
-  absl::Time opened;                // `out`
-  absl::Time unacknowledged_since;  // or since the last acknowledgement
+  std::string lost_because;
+  // Of the outbound stream, until its lane has opened: whoever listens there expects it once.
+  std::optional<LaneKeys> keys;
+  std::string address;
+  absl::Time opened;  // `out`
   absl::Time none_before = absl::InfinitePast();
-  uint64_t highest_on_stream = 0;  // number of the last message that went over the outbound stream
+  // Numbers of the last messages that went over the outbound stream and over its lane; what is not acknowledged of the
+  // latter waits since then, or since the last acknowledgement.
+  uint64_t highest_on_stream = 0, highest_on_lane = 0;
+  absl::Time waits_since;
 };
 
 // One other node.
@@ -66,6 +72,7 @@ struct HubPeer {
   InPtr in;              // greeted
   // Arrived before the link was up, or over the stream while the lane still has what comes before.
   std::map<uint64_t, ControlMessage> early;
+  size_t early_bytes = 0;         // of those that came over the lane, as they came
   uint64_t stream_waits_for = 0;  // one of `early`, until whose turn nothing is read from the stream; 0: none
   bool acknowledge_soon = false;  // the peer waits for it, to go on over its lane
   HubLanes lanes;
@@ -135,7 +142,7 @@ class Hub final : public PeerHub, public StreamHandler, public LaneHandler {
   void OnLaneOpen(LaneId lane) override;
   void OnLaneMessage(LaneId lane, absl::string_view message) override;
   void OnLaneWritable(LaneId lane) override;
-  void OnLaneEnd(LaneId lane, const std::string& why) override;
+  void OnLaneEnd(LaneId lane, const std::string& why, bool malformed) override;
 
  private:
   std::string Stopping() const;
@@ -173,8 +180,12 @@ class Hub final : public PeerHub, public StreamHandler, public LaneHandler {
   void DeliverEarly(HubPeer& peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Null when the lane is of no stream any more.
   HubPeer* PeerOfLane(LaneId lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Of the stream that this node dialled, and that has been answered with a share.
-  void DialLane(HubPeer& peer, const Target& target, const HelloFacts& answer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Of the stream that this node dialled, and that has been answered.
+  void AgreeOnLane(HubPeer& peer, Target& target, const HelloFacts& answer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // When there is one to dial, and its time has come.
+  void DialLane(HubPeer& peer, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Gives the inbound one up; its peer notices, and begins its stream anew.
+  void DropInboundLane(HubPeer& peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Of a stream that a peer dialled; the share for the answer.
   std::optional<PublicShare> ExpectLane(HubPeer& peer, const HelloFacts& hello) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CloseLane(HubPeer& peer, Direction direction) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

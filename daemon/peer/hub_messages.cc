@@ -14,8 +14,10 @@ namespace {
 
 // An acknowledgement is worth a write of its own only when this much waits in the peer's outbox for it.
 constexpr uint64_t kAcknowledgeAfter = 64;
-// That a lane may bring before the link is up here, too: a moment's worth.
+// That a lane may bring before the link is up here, too: a moment's worth. What is more comes again over the stream,
+// which is not read on then.
 constexpr size_t kMaxEarly = 4096;
+constexpr size_t kMaxEarlyBytes = 1 << 20;
 
 }  // namespace
 
@@ -61,7 +63,8 @@ void Hub::Pump(HubPeer& peer) {
       const size_t size = request.message().ByteSizeLong();
       if (lanes_->Write(peer.lanes.out, size, fill) != Lanes::Written::kTaken) return;  // it calls when it can, or ends
       ++counters_.lane_messages_out;
-      if (peer.outbox.unacknowledged() == 1) peer.lanes.unacknowledged_since = absl::Now();
+      if (peer.outbox.acknowledged() >= peer.lanes.highest_on_lane) peer.lanes.waits_since = absl::Now();
+      peer.lanes.highest_on_lane = entry->number;
     } else {
       if (peer.out->writing()) return;
       peer.last_out = absl::Now();
@@ -108,18 +111,21 @@ void Hub::OnLaneMessage(LaneId lane, absl::string_view bytes) {
   peer->link.OnHeard(Direction::kInbound, absl::Now());
   if (!message.ok()) return Break(peer, peer->in, std::string(message.status().message()));
   const uint64_t number = numbered.number(), taken = peer->inbox.taken();
-  if (number <= taken) {
+  if (number != 0 && number <= taken) {
     ++counters_.duplicates;
     return;
   }
-  if (!peer->link.up() && peer->early.size() < kMaxEarly) {
-    peer->early.emplace(number, *std::move(message));
-    return;
-  }
-  if (!peer->link.up() || number != taken + 1) {
+  const bool early = !peer->link.up() && number > taken + 1 && peer->early.contains(number - 1);
+  if (number != taken + 1 && !early) {
     return Break(peer, peer->in, absl::StrCat("message ", number, " after ", taken, " over its lane"));
   }
   ++counters_.lane_messages_in;
+  if (!peer->link.up()) {
+    peer->early_bytes += bytes.size();
+    if (peer->early.size() >= kMaxEarly || peer->early_bytes > kMaxEarlyBytes) return DropInboundLane(*peer);
+    peer->early.emplace(number, *std::move(message));
+    return;
+  }
   Deliver(*peer, number, *std::move(message));
   if (peer->in == nullptr) return;
   if (!peer->early.empty()) DeliverEarly(*peer);

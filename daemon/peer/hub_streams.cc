@@ -38,13 +38,13 @@ void Hub::OnResponse(const OutPtr& stream, const pb::ExchangeResponse& response)
   if (target->peer == nullptr || target->peer->out != stream) return;
   HubPeer& peer = *target->peer;
   peer.link.OnHeard(Direction::kOutbound, absl::Now());
-  if (response.response_case() == pb::ExchangeResponse::kAcknowledged &&
-      !peer.outbox.Acknowledge(response.acknowledged())) {
+  if (response.response_case() != pb::ExchangeResponse::kAcknowledged) return;
+  if (!peer.outbox.Acknowledge(response.acknowledged())) {
     ++counters_.protocol_errors;
     return Lose(peer, absl::StrCat("node ", peer.node, " acknowledges message ", response.acknowledged(),
                                    ", which was never sent"));
   }
-  peer.lanes.unacknowledged_since = absl::Now();
+  peer.lanes.waits_since = absl::Now();
 }
 
 void Hub::OnWritten(const OutPtr& stream) {
@@ -225,7 +225,7 @@ void Hub::OnAnswer(Target& target, const pb::HelloAnswer& answer) {
                                     ", which contradicts what it said before"));
   }
   TryUp(*peer);
-  DialLane(*peer, target, *facts);
+  AgreeOnLane(*peer, target, *facts);
   Pump(*peer);
 }
 

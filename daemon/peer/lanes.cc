@@ -80,6 +80,7 @@ class LaneSet final : public Lanes {
     absl::MutexLock lock(&mutex_);
     const LaneId id = next_id_++;
     lanes_[id] = lane;
+    ++connecting_;
     // Whatever is wrong with it is told by the thread.
     if (!lane->fd.valid() || !Watch(lane->fd.get(), id, EPOLLIN | EPOLLOUT | EPOLLET)) failed_.push_back(id);
     wake_.Wake();  // for the deadline
@@ -207,6 +208,7 @@ class LaneSet final : public Lanes {
     if (expected != expected_.end() && expected->second == id) expected_.erase(expected);
     // The thread may be reading from it: it is closed with the last who has it.
     if (found->second->fd.valid()) ::shutdown(found->second->fd.get(), SHUT_RDWR);
+    connecting_ -= found->second->state == Lane::State::kConnecting;
     lanes_.erase(found);
   }
 
@@ -225,6 +227,7 @@ class LaneSet final : public Lanes {
   int NextTimeoutMilliseconds() {
     absl::MutexLock lock(&mutex_);
     if (!failed_.empty()) return 0;
+    if (connecting_ == 0) return -1;
     absl::Time next = absl::InfiniteFuture();
     for (const auto& [id, lane] : lanes_) {
       if (lane->state == Lane::State::kConnecting) next = std::min(next, lane->deadline);
@@ -238,6 +241,7 @@ class LaneSet final : public Lanes {
     std::vector<LaneId> ended;
     {
       absl::MutexLock lock(&mutex_);
+      if (failed_.empty() && connecting_ == 0) return;
       ended.swap(failed_);
       const absl::Time now = absl::Now();
       for (const auto& [id, lane] : lanes_) {
@@ -247,13 +251,13 @@ class LaneSet final : public Lanes {
     for (const LaneId id : ended) End(id, "it cannot be reached, or does not take what is sent");
   }
 
-  void End(LaneId id, const std::string& why) {
+  void End(LaneId id, const std::string& why, bool malformed = false) {
     {
       absl::MutexLock lock(&mutex_);
       if (!lanes_.contains(id)) return;
       Forget(id);
     }
-    handler_.OnLaneEnd(id, why);
+    handler_.OnLaneEnd(id, why, malformed);
   }
 
   void Handle(LaneId id, uint32_t events) {
@@ -289,6 +293,8 @@ class LaneSet final : public Lanes {
       if (!SameSecret(lane.answer, lane.keys.Answer())) return End(id, "the other end has not the key of this lane");
       {
         absl::MutexLock lock(&mutex_);
+        if (!lanes_.contains(id)) return;  // closed meanwhile
+        --connecting_;
         lane.sealer = std::make_unique<LaneSealer>(lane.keys);
         lane.state = Lane::State::kOpen;
       }
@@ -307,7 +313,7 @@ class LaneSet final : public Lanes {
     lane.opener->Arrived(static_cast<size_t>(got));
     while (true) {
       const absl::StatusOr<std::optional<absl::string_view>> message = lane.opener->Next();
-      if (!message.ok()) return End(id, std::string(message.status().message()));
+      if (!message.ok()) return End(id, std::string(message.status().message()), true);
       if (!message->has_value()) return;
       handler_.OnLaneMessage(id, **message);
     }
@@ -323,6 +329,7 @@ class LaneSet final : public Lanes {
   absl::flat_hash_map<LaneId, LanePtr> lanes_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<PublicShare, LaneId> expected_ ABSL_GUARDED_BY(mutex_);
   std::vector<LaneId> failed_ ABSL_GUARDED_BY(mutex_);
+  size_t connecting_ ABSL_GUARDED_BY(mutex_) = 0;
   std::thread thread_;
 };
 

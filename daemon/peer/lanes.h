@@ -34,8 +34,8 @@ class LaneHandler {
   virtual void OnLaneMessage(LaneId lane, absl::string_view message) = 0;
   // After Write() said kBusy: there is room again.
   virtual void OnLaneWritable(LaneId lane) = 0;
-  // The last call for this lane, unless it was closed from here.
-  virtual void OnLaneEnd(LaneId lane, const std::string& why) = 0;
+  // The last call for this lane, unless it was closed from here. `malformed`: for what it brought.
+  virtual void OnLaneEnd(LaneId lane, const std::string& why, bool malformed) = 0;
 };
 
 // A thread of its own ("lanes"). All methods: any thread.

@@ -219,9 +219,7 @@ void Hub::Dial(Target& target, absl::Time now) {
   if (peer != peers_.end() && peer->second->out != nullptr) return;  // another address leads there too
   auto request = std::make_shared<pb::ExchangeRequest>();
   target.lane_share.reset();
-  if (peer == peers_.end() || now >= peer->second->lanes.none_before) {
-    if (absl::StatusOr<KeyShare> share = KeyShare::Draw(); share.ok()) target.lane_share = *share;
-  }
+  if (absl::StatusOr<KeyShare> share = KeyShare::Draw(); share.ok()) target.lane_share = *share;
   FillHello(peer == peers_.end() ? nullptr : peer->second.get(), request->mutable_hello(),
             target.lane_share ? std::optional(target.lane_share->share()) : std::nullopt);
   target.dialled = now;

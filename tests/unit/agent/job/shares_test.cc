@@ -12,7 +12,7 @@ namespace {
 class SharesTest : public SprayerTest {
  protected:
   void SetUp() override {
-    // Rails of 25 MB/s: pieces of 100 kB, windows of 300 kB; a quarter of that for who yields.
+    // Rails of 25 MB/s: pieces of 100 kB, windows of 300 kB; pieces of 25 kB, windows of 50 kB for who yields.
     tenants_.Retune({{"three", {}, {.weight = 3}}, {"urgent", {}, {.priority = 1}}});
     for (NodeJob* job : {&one_, &three_, &urgent_}) job->tenant = &tenants_.Of(NameOf(job));
   }
@@ -97,7 +97,7 @@ TEST_F(SharesTest, AHigherPriorityGoesFirst) {
   ASSERT_TRUE(urgent_.tenant->TakeSession().ok());
   QueueOf(&three_, 0, 100 * kPiece);
   CarryBytes(10 * kPiece);
-  EXPECT_LE(sprayer_->in_flight_bytes(0), kWindow / 4 + kPiece / 4) << "little is before an urgent chunk";
+  EXPECT_LE(sprayer_->in_flight_bytes(0), kWindow / 6 + kPiece / 4) << "little is before an urgent chunk";
   const uint64_t before = sprayer_->in_flight_bytes(0);
   QueueOf(&urgent_, 1, 10 * kPiece);
   auto carried = CarryBytes(before + 10 * kPiece);
@@ -136,7 +136,7 @@ TEST_F(SharesTest, WhoYieldsTakesWholeWindowsWhenNobodyUrgentIsThere) {
   while (!ports_[0].orders.empty()) Acknowledge(0);
   ASSERT_TRUE(urgent_.tenant->TakeSession().ok());
   sprayer_->Dispatch(now_);
-  EXPECT_EQ(sprayer_->in_flight_bytes(0), kWindow / 4);
+  EXPECT_EQ(sprayer_->in_flight_bytes(0), kWindow / 6);
   urgent_.tenant->ReturnSession();
   sprayer_->Dispatch(now_);
   EXPECT_GE(sprayer_->in_flight_bytes(0), kWindow);

@@ -36,9 +36,9 @@ class Watcher final : public LaneHandler {
     messages_[lane].emplace_back(message);
   }
   void OnLaneWritable(LaneId lane) override { Add("writable", lane); }
-  void OnLaneEnd(LaneId lane, const std::string& why) override {
+  void OnLaneEnd(LaneId lane, const std::string& why, bool malformed) override {
     EXPECT_FALSE(why.empty());
-    Add("end", lane);
+    Add(malformed ? "malformed" : "end", lane);
   }
   bool Saw(const std::string& what, LaneId lane) const {
     absl::MutexLock lock(&mutex_);
@@ -208,7 +208,7 @@ TEST_F(LanesTest, BytesThatAreNoFrameEndIt) {
   ASSERT_EQ(send(hand.get(), greeting.data(), greeting.size(), 0), static_cast<ssize_t>(greeting.size()));
   ASSERT_TRUE(there_->Take(Accept()));
   ASSERT_EQ(send(hand.get(), forged.data(), forged.size(), 0), static_cast<ssize_t>(forged.size()));
-  ASSERT_TRUE(Eventually([&] { return far_.Saw("end", in); }));
+  ASSERT_TRUE(Eventually([&] { return far_.Saw("malformed", in); }));
   EXPECT_TRUE(far_.messages(in).empty());
 }
 

@@ -1,21 +1,17 @@
 #include "daemon/peer/peer_hub.h"
 
-#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 
 #include <memory>
 #include <string>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/lifecycle/logging.h"
 #include "daemon/peer/peer_conversion.h"
 #include "daemon/peer/streams.h"
 #include "rails/peer/v1/peer.pb.h"
-#include "tests/unit/daemon/fake_agent.h"
+#include "tests/unit/daemon/peer/hub_node.h"
 
 namespace railsd {
 namespace {
@@ -23,67 +19,11 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Binds any free port and gives it back; the hubs need to know each other's before they start.
-int FreePort() {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-  EXPECT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size), 0);
-  close(fd);
-  return ntohs(address.sin_port);
-}
-
-struct Node {
-  std::string name;
-  int port;
-  FakeAgent agent;
-  std::unique_ptr<PeerHub> hub;
-
-  Node(std::string node, int listen) : name(std::move(node)), port(listen) {}
-  ~Node() {
-    if (hub) hub->Stop();
-  }
-  std::string address() const { return absl::StrCat("127.0.0.1:", port); }
-
-  PeerHubOptions Options(const Node& other, uint64_t boot) const {
-    PeerHubOptions options;
-    options.node = name;
-    options.boot = BootId(boot);
-    options.version = absl::StrCat("1.", boot);
-    options.listen = address();
-    options.static_peers.push_back({other.name, other.address(), {}});
-    options.lost_after = absl::Seconds(30);
-    options.heartbeat = absl::Milliseconds(50);
-    options.log = NullLogger();
-    return options;
-  }
-  void Run(PeerHubOptions options) {
-    hub = PeerHub::Make(std::move(options));
-    const absl::Status status = hub->Start(&agent);
-    ASSERT_TRUE(status.ok()) << status;
-  }
-  void Restart(PeerHubOptions options) {
-    hub->Stop();
-    hub.reset();
-    Run(std::move(options));
-  }
-};
-
-ControlMessage Numbered(uint64_t n) { return Quiesced{{{BootId(1), 1}, JobSeq(n)}, 0}; }
-uint64_t NumberOf(const ControlMessage& message) { return std::get<Quiesced>(message).job.seq.value(); }
-
 class PeerHubTest : public ::testing::Test {
  protected:
   Node a{"a", FreePort()}, b{"b", FreePort()};
 
-  void StartBoth() {
-    a.Run(a.Options(b, 11));
-    b.Run(b.Options(a, 22));
-    ASSERT_TRUE(Eventually([&] { return a.agent.Saw("up b") && b.agent.Saw("up a"); }));
-  }
+  void StartBoth() { RunBoth(&a, &b); }
 };
 
 TEST_F(PeerHubTest, BothSidesComeUpAndCarryMessagesInOrder) {
@@ -130,87 +70,6 @@ TEST_F(PeerHubTest, ABrokenStreamLosesAndDoublesNothing) {
   EXPECT_THAT(a.agent.events(), ElementsAre("up b"));
   EXPECT_THAT(b.agent.events(), ElementsAre("up a"));
   EXPECT_EQ(a.hub->counters().lost, 0u);
-}
-
-void AwaitLanes(const Node& a, const Node& b) {
-  ASSERT_TRUE(Eventually([&] {
-    return a.hub->counters().lanes_opened > a.hub->counters().lanes_lost &&
-           b.hub->counters().lanes_opened > b.hub->counters().lanes_lost;
-  }));
-}
-
-TEST_F(PeerHubTest, MessagesGoOverLanesAsSoonAsThereAreAny) {
-  StartBoth();
-  AwaitLanes(a, b);
-  for (uint64_t n = 1; n <= 500; ++n) a.hub->Send("b", Numbered(n));
-  ASSERT_TRUE(Eventually([&] { return b.agent.message_count() == 500; }));
-  EXPECT_EQ(a.hub->counters().lane_messages_out, 500u);
-  EXPECT_EQ(b.hub->counters().lane_messages_in, 500u);
-  EXPECT_EQ(a.hub->counters().messages_out, 500u);
-  ASSERT_TRUE(Eventually([&] { return a.hub->Outboxes().messages == 0; })) << "acknowledged over the stream";
-}
-
-// What is too long for a lane goes over the stream; all stays in order.
-TEST_F(PeerHubTest, LaneAndStreamTogetherKeepTheOrder) {
-  StartBoth();
-  AwaitLanes(a, b);
-  Offer large;
-  large.job = {{BootId(1), 1}, JobSeq(0)};
-  for (uint32_t i = 0; i < 20'000; ++i) large.flows.push_back({Rank(i % 4096), Rank(i % 4096), uint64_t{1} << 40});
-  uint64_t n = 0;
-  for (int round = 0; round < 20; ++round) {
-    for (int i = 0; i < 10; ++i) a.hub->Send("b", Numbered(++n));
-    large.job.seq = JobSeq(++n);
-    a.hub->Send("b", large);
-    for (int i = 0; i < 10; ++i) a.hub->Send("b", Numbered(++n));
-    // Whatever is under way: sometimes the lane may go on.
-    if (round % 4 == 3) {
-      ASSERT_TRUE(Eventually([&] { return a.hub->Outboxes().messages == 0; }));
-    }
-  }
-  ASSERT_TRUE(Eventually([&] { return b.agent.message_count() == n; }));
-  const auto messages = b.agent.messages();
-  for (uint64_t i = 1; i <= n; ++i) {
-    const ControlMessage& message = messages[i - 1].second;
-    const uint64_t number =
-        std::holds_alternative<Offer>(message) ? std::get<Offer>(message).job.seq.value() : NumberOf(message);
-    ASSERT_EQ(number, i);
-  }
-  EXPECT_GE(a.hub->counters().lane_messages_out, 10u);
-  EXPECT_LE(a.hub->counters().lane_messages_out, n - 20);
-  EXPECT_EQ(a.hub->counters().protocol_errors + b.hub->counters().protocol_errors, 0u);
-  EXPECT_EQ(a.hub->counters().lost + b.hub->counters().lost, 0u);
-}
-
-TEST_F(PeerHubTest, ABrokenLaneLosesAndDoublesNothing) {
-  StartBoth();
-  uint64_t sent = 0;
-  for (int round = 0; round < 5; ++round) {
-    if (round == 0) AwaitLanes(a, b);
-    for (int i = 0; i < 100; ++i) a.hub->Send("b", Numbered(++sent));
-    b.hub->BreakLane("a");
-    for (int i = 0; i < 100; ++i) a.hub->Send("b", Numbered(++sent));
-  }
-  ASSERT_TRUE(Eventually([&] { return b.agent.message_count() >= sent; }));
-  const auto messages = b.agent.messages();
-  ASSERT_EQ(messages.size(), sent);
-  for (uint64_t n = 1; n <= sent; ++n) ASSERT_EQ(NumberOf(messages[n - 1].second), n);
-  EXPECT_THAT(a.agent.events(), ElementsAre("up b")) << "the link has not been lost";
-  EXPECT_THAT(b.agent.events(), ElementsAre("up a"));
-  EXPECT_EQ(a.hub->counters().lost + b.hub->counters().lost, 0u);
-  EXPECT_GE(a.hub->counters().lanes_lost, 1u);
-}
-
-// A lane that broke soon is not tried again at once: the peer is reached without one.
-TEST_F(PeerHubTest, WithoutALaneTheStreamCarriesEverything) {
-  StartBoth();
-  AwaitLanes(a, b);
-  b.hub->BreakLane("a");
-  ASSERT_TRUE(Eventually([&] { return a.hub->counters().connects == 2; })) << "the stream began anew";
-  for (uint64_t n = 1; n <= 100; ++n) a.hub->Send("b", Numbered(n));
-  ASSERT_TRUE(Eventually([&] { return b.agent.message_count() == 100; }));
-  EXPECT_EQ(a.hub->counters().lane_messages_out, 0u);
-  EXPECT_EQ(a.hub->counters().lanes_opened, 1u);
 }
 
 TEST_F(PeerHubTest, ARestartIsANewLife) {

@@ -1,0 +1,83 @@
+// A hub with an agent that writes down what it is told, for tests of two hubs that talk.
+#ifndef RAILSD_TESTS_UNIT_DAEMON_PEER_HUB_NODE_H_
+#define RAILSD_TESTS_UNIT_DAEMON_PEER_HUB_NODE_H_
+
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/lifecycle/logging.h"
+#include "daemon/peer/peer_hub.h"
+#include "tests/unit/daemon/fake_agent.h"
+
+namespace railsd {
+
+// Binds any free port and gives it back; the hubs need to know each other's before they start.
+inline int FreePort() {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  EXPECT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  close(fd);
+  return ntohs(address.sin_port);
+}
+
+struct Node {
+  std::string name;
+  int port;
+  FakeAgent agent;
+  std::unique_ptr<PeerHub> hub;
+
+  Node(std::string node, int listen) : name(std::move(node)), port(listen) {}
+  ~Node() {
+    if (hub) hub->Stop();
+  }
+  std::string address() const { return absl::StrCat("127.0.0.1:", port); }
+
+  PeerHubOptions Options(const Node& other, uint64_t boot) const {
+    PeerHubOptions options;
+    options.node = name;
+    options.boot = BootId(boot);
+    options.version = absl::StrCat("1.", boot);
+    options.listen = address();
+    options.static_peers.push_back({other.name, other.address(), {}});
+    options.lost_after = absl::Seconds(30);
+    options.heartbeat = absl::Milliseconds(50);
+    options.log = NullLogger();
+    return options;
+  }
+  void Run(PeerHubOptions options) {
+    hub = PeerHub::Make(std::move(options));
+    const absl::Status status = hub->Start(&agent);
+    ASSERT_TRUE(status.ok()) << status;
+  }
+  void Restart(PeerHubOptions options) {
+    hub->Stop();
+    hub.reset();
+    Run(std::move(options));
+  }
+};
+
+inline ControlMessage Numbered(uint64_t n) { return Quiesced{{{BootId(1), 1}, JobSeq(n)}, 0}; }
+inline uint64_t NumberOf(const ControlMessage& message) { return std::get<Quiesced>(message).job.seq.value(); }
+
+// Two nodes that know each other, up.
+inline void RunBoth(Node* a, Node* b) {
+  a->Run(a->Options(*b, 11));
+  b->Run(b->Options(*a, 22));
+  ASSERT_TRUE(Eventually([&] { return a->agent.Saw("up " + b->name) && b->agent.Saw("up " + a->name); }));
+}
+
+}  // namespace railsd
+
+#endif  // RAILSD_TESTS_UNIT_DAEMON_PEER_HUB_NODE_H_
