@@ -9,8 +9,8 @@
 namespace rails::internal {
 namespace {
 
-constexpr absl::Duration kFirstPause = absl::Milliseconds(5);
-constexpr absl::Duration kLongestPause = absl::Seconds(1);
+constexpr absl::Duration kFirstWaitPause = absl::Milliseconds(5);
+constexpr absl::Duration kLongestWaitPause = absl::Seconds(1);
 // Who waits for a report that comes unasked asks after so long, whatever keeps it.
 constexpr absl::Duration kPatience = absl::Seconds(5);
 // A daemon that lives but cannot be asked for so long is reported as silent.
@@ -63,7 +63,7 @@ JobCore::JobCore(std::shared_ptr<Session> session, v1::JobId id, std::vector<std
       id_(std::move(id)),
       on_end_(std::move(on_end)),
       segments_(std::move(segments)),
-      pause_(kFirstPause) {}
+      pause_(kFirstWaitPause) {}
 
 bool JobCore::Is(const v1::JobId& id) const {
   return id.seq() == id_.seq() && id.rank() == id_.rank() && id.epoch().boot_id() == id_.epoch().boot_id() &&
@@ -142,7 +142,7 @@ std::optional<JobCore::Result> JobCore::Ask(absl::Time deadline, absl::Time* tro
   }
   if (now >= deadline) return Unfinished();
   // If the daemon is gone, the watcher ends the job now.
-  mutex_.AwaitWithDeadline(absl::Condition(&ended), std::min(deadline, now + kFirstPause * 4));
+  mutex_.AwaitWithDeadline(absl::Condition(&ended), std::min(deadline, now + kFirstWaitPause * 4));
   if (result_.has_value()) return *result_;
   return std::nullopt;
 }
@@ -202,7 +202,7 @@ void JobCore::AskAsync() {
         {
           absl::MutexLock lock(&self->mutex_);
           if (step == Step::kTrouble) pause = self->pause_;
-          self->pause_ = step == Step::kTrouble ? std::min(2 * pause, kLongestPause) : kFirstPause;
+          self->pause_ = step == Step::kTrouble ? std::min(2 * pause, kLongestWaitPause) : kFirstWaitPause;
         }
         if (step == Step::kPending) return self->AskAsync();
         self->session_->watcher()->Post(pause, [self] {

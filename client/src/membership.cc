@@ -7,8 +7,8 @@
 namespace rails::internal {
 namespace {
 
-constexpr absl::Duration kFirstPause = absl::Milliseconds(5);
-constexpr absl::Duration kLongestPause = absl::Milliseconds(500);
+constexpr absl::Duration kFirstHandOverPause = absl::Milliseconds(5);
+constexpr absl::Duration kLongestHandOverPause = absl::Milliseconds(500);
 constexpr absl::Duration kGiveUp = absl::Seconds(30);
 
 // After such an answer nobody knows whether the daemon took the job. UNAVAILABLE may also be a refusal.
@@ -74,7 +74,7 @@ absl::StatusOr<v1::JoinGroupResponse> JoinGroup(Session& session, const GroupOpt
 absl::Status HandOver(Session& session, const std::string& group, const v1::SubmitAllToAllRequest& request,
                       bool* known) {
   const absl::Time give_up = absl::Now() + kGiveUp;
-  absl::Duration pause = kFirstPause;
+  absl::Duration pause = kFirstHandOverPause;
   *known = true;
   for (int refusals = 0;;) {
     const absl::Status status = session.rpc().Submit(request, kCallTimeout);
@@ -99,7 +99,7 @@ absl::Status HandOver(Session& session, const std::string& group, const v1::Subm
                                                  "): leave the group and join again"));
     }
     absl::SleepFor(pause);
-    pause = std::min(2 * pause, kLongestPause);
+    pause = std::min(2 * pause, kLongestHandOverPause);
   }
 }
 

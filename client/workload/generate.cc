@@ -10,7 +10,6 @@
 namespace rails::workload {
 namespace {
 
-constexpr uint64_t kMostBytesInAll = uint64_t{1} << 62;
 constexpr uint64_t kMostCells = uint64_t{1} << 25;  // of all steps: 256 MiB
 constexpr uint64_t kOne = uint64_t{1} << 32;        // fixed point of the Zipf weights
 

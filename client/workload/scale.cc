@@ -6,7 +6,6 @@
 namespace rails::workload {
 namespace {
 
-constexpr uint64_t kMostBytesInAll = uint64_t{1} << 62;
 constexpr size_t kMostEnds = 4096;
 
 // Scales a row by num / den; the sum is scaled as one number, rounded down.

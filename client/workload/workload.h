@@ -17,6 +17,9 @@
 
 namespace rails::workload {
 
+// The most that generators and scaling let one step move.
+inline constexpr uint64_t kMostBytesInAll = uint64_t{1} << 62;
+
 // Bytes from each source (row) to each destination (column). The ends are nodes or ranks, as the context says; the
 // diagonal is what stays at its end. The sum of all cells fits in 63 bits in every matrix that this library returns.
 class TrafficMatrix {

@@ -39,9 +39,9 @@ prometheus::MetricType TypeOf(MetricKind kind) {
 }
 
 // One scrape's families, in the order of the table.
-class Page {
+class MetricPage {
  public:
-  Page() : families_(kMetricCount) {
+  MetricPage() : families_(kMetricCount) {
     for (size_t i = 0; i < kMetricCount; ++i) {
       families_[i].name = kMetricTable[i].name;
       families_[i].help = kMetricTable[i].help;
@@ -94,7 +94,7 @@ class Page {
 };
 
 // Of a rail over verbs.
-void AddDevice(const RailView& rail, const std::string& sysfs, Page* page) {
+void AddDevice(const RailView& rail, const std::string& sysfs, MetricPage* page) {
   const RailDevice& device = rail.device;
   const Labels labels = {{"rail", rail.name}};
   page->Set(Metric::kRailDevice, uint64_t{1},
@@ -117,7 +117,7 @@ void AddDevice(const RailView& rail, const std::string& sysfs, Page* page) {
 }
 
 // Of a rail over TCP.
-void AddInterface(const RailView& rail, const MetricSources& sources, Page* page) {
+void AddInterface(const RailView& rail, const MetricSources& sources, MetricPage* page) {
   const size_t index = rail.index.value();
   if (index >= sources.interfaces.size()) return;
   const InterfaceCounters counters = ReadInterfaceCounters(sources.interfaces[index], sources.sysfs);
@@ -131,7 +131,7 @@ void AddInterface(const RailView& rail, const MetricSources& sources, Page* page
   }
 }
 
-void AddRail(const RailView& rail, const MetricSources& sources, Page* page) {
+void AddRail(const RailView& rail, const MetricSources& sources, MetricPage* page) {
   const auto labels = [&](const char* key = nullptr, const char* value = nullptr) {
     Labels out = {{"rail", rail.name}};
     if (key != nullptr) out.push_back({key, value});
@@ -179,7 +179,7 @@ void AddRail(const RailView& rail, const MetricSources& sources, Page* page) {
 }
 
 // By rail and peer; the number of series is bounded.
-void AddPaths(const AgentSnapshot& snapshot, HighWater* high, Page* page) {
+void AddPaths(const AgentSnapshot& snapshot, HighWater* high, MetricPage* page) {
   const size_t rails = snapshot.rails.size();
   std::vector<uint64_t> other_tx(rails), other_rx(rails);
   for (size_t p = 0; p < snapshot.peers.size(); ++p) {
@@ -214,7 +214,7 @@ void AddPaths(const AgentSnapshot& snapshot, HighWater* high, Page* page) {
   }
 }
 
-void AddBalance(const BalanceMeter& meter, Page* page) {
+void AddBalance(const BalanceMeter& meter, MetricPage* page) {
   const std::vector<BalanceMeter::Window> windows = meter.Read();
   for (size_t w = 0; w < windows.size(); ++w) {
     const auto set = [&](const std::optional<Balance>& balance, const char* direction, const char* of) {
@@ -230,7 +230,7 @@ void AddBalance(const BalanceMeter& meter, Page* page) {
   }
 }
 
-void AddTenant(const TenantView& tenant, const std::vector<RailView>& rails, Page* page) {
+void AddTenant(const TenantView& tenant, const std::vector<RailView>& rails, MetricPage* page) {
   const auto with = [&](const char* key, const char* value) { return Labels{{"tenant", tenant.name}, {key, value}}; };
   for (const QuotaKind kind : kAllQuotas) {
     page->Set(Metric::kTenantInUse, tenant.in_use[kind], with("quota", QuotaName(kind)));
@@ -247,7 +247,7 @@ void AddTenant(const TenantView& tenant, const std::vector<RailView>& rails, Pag
   }
 }
 
-void AddSnapshot(const AgentSnapshot& snapshot, const MetricSources& sources, Page* page) {
+void AddSnapshot(const AgentSnapshot& snapshot, const MetricSources& sources, MetricPage* page) {
   page->Set(Metric::kDraining, uint64_t{snapshot.draining});
   for (const RailView& rail : snapshot.rails) AddRail(rail, sources, page);
   AddPaths(snapshot, sources.high_water, page);
@@ -280,7 +280,7 @@ void AddSnapshot(const AgentSnapshot& snapshot, const MetricSources& sources, Pa
   page->Set(Metric::kCopyQueueDepth, uint64_t{counters.copy_queue_depth});
 }
 
-void AddJobs(const JobStatistics& jobs, Page* page) {
+void AddJobs(const JobStatistics& jobs, MetricPage* page) {
   const JobStatistics::View view = jobs.Read();
   for (const auto& [result, count] : view.by_result) page->Set(Metric::kJobsFinished, count, {{"result", result}});
   page->Set(Metric::kJobDuration, view.duration);
@@ -304,7 +304,7 @@ void AddJobs(const JobStatistics& jobs, Page* page) {
   set(view.planned, "tx", "planned");
 }
 
-void AddPeers(const PeerHub& peers, Page* page) {
+void AddPeers(const PeerHub& peers, MetricPage* page) {
   const std::vector<PeerView> all = peers.Peers();
   for (size_t p = 0; p < std::min(all.size(), kMaxPeers); ++p) {
     page->Set(Metric::kPeerUp, uint64_t{all[p].up}, {{"peer", all[p].node}});
@@ -333,20 +333,20 @@ void AddPeers(const PeerHub& peers, Page* page) {
   page->Set(Metric::kControlOutboxBytes, uint64_t{outboxes.most_bytes}, {{"of", "fullest"}});
 }
 
-void AddWatches(const WatchDepths& depths, Page* page) {
+void AddWatches(const WatchDepths& depths, MetricPage* page) {
   page->Set(Metric::kJobWatches, uint64_t{depths.watches});
   page->Set(Metric::kJobWatchReports, uint64_t{depths.reports}, {{"of", "all"}});
   page->Set(Metric::kJobWatchReports, uint64_t{depths.most_reports}, {{"of", "fullest"}});
 }
 
-void AddLimits(const LimitCounters& refused, Page* page) {
+void AddLimits(const LimitCounters& refused, MetricPage* page) {
   for (size_t i = 0; i < static_cast<size_t>(Limit::kCount); ++i) {
     const Limit limit = static_cast<Limit>(i);
     page->Set(Metric::kLimitRefused, refused.Read(limit), {{"limit", LimitKey(limit)}});
   }
 }
 
-void AddConnections(const std::string& socket, const ConnectionCounters& counters, Page* page) {
+void AddConnections(const std::string& socket, const ConnectionCounters& counters, MetricPage* page) {
   const auto set = [&](Metric metric, const std::atomic<uint64_t>& value, const char* key, const char* label) {
     page->Set(metric, value.load(std::memory_order_relaxed), {{"socket", socket}, {key, label}});
   };
@@ -355,7 +355,7 @@ void AddConnections(const std::string& socket, const ConnectionCounters& counter
   set(Metric::kGrpcConnectionErrors, counters.protocol_errors, "kind", "protocol");
 }
 
-void AddTls(const TlsFiles* tls, bool data, Page* page) {
+void AddTls(const TlsFiles* tls, bool data, MetricPage* page) {
   page->Set(Metric::kTlsEnabled, uint64_t{tls != nullptr});
   page->Set(Metric::kTlsDataEnabled, uint64_t{data});
   if (tls == nullptr) return;
@@ -371,7 +371,7 @@ void AddTls(const TlsFiles* tls, bool data, Page* page) {
 }  // namespace
 
 std::vector<MetricFamily> CollectMetrics(const MetricSources& sources) {
-  Page page;
+  MetricPage page;
   page.Set(Metric::kBuildInfo, uint64_t{1}, {{"version", sources.version}, {"node", sources.node}});
   page.Set(Metric::kStartTime, static_cast<double>(absl::ToUnixMicros(sources.started)) * 1e-6);
   page.Set(Metric::kConfigInfo, uint64_t{1}, {{"hash", sources.config_hash()}});

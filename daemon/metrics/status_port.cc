@@ -34,7 +34,7 @@ HttpAnswer Json(int status, const nlohmann::ordered_json& value) {
 
 HttpAnswer JsonError(int status, const std::string& text) { return Json(status, {{"error", text}}); }
 
-HttpAnswer Text(int status, const std::string& text) { return {.status = status, .body = text + "\n"}; }
+HttpAnswer TextAnswer(int status, const std::string& text) { return {.status = status, .body = text + "\n"}; }
 
 // How many finished jobs a query asks for. Nothing when it asks for no number.
 std::optional<uint32_t> FinishedWanted(const std::string& query) {
@@ -76,7 +76,7 @@ class Port final : public StatusPort {
     options.paths["/"] = [this](const std::string&) { return page_; };
     options.paths["/api/v1/status"] = [this](const std::string& query) { return Status(query); };
     options.paths["/healthz"] = [this](const std::string&) {
-      return ReadAgent(sources_.agent, sources_.deadline) ? Text(200, "ok") : Text(503, kNoAnswer);
+      return ReadAgent(sources_.agent, sources_.deadline) ? TextAnswer(200, "ok") : TextAnswer(503, kNoAnswer);
     };
     options.paths["/readyz"] = [this](const std::string&) { return Ready(); };
     options.paths["/metrics"] = [this](const std::string&) {
@@ -108,11 +108,12 @@ class Port final : public StatusPort {
   HttpAnswer Ready() const {
     {
       absl::MutexLock lock(&mutex_);
-      if (!why_not_ready_.empty()) return Text(503, why_not_ready_);
+      if (!why_not_ready_.empty()) return TextAnswer(503, why_not_ready_);
     }
     const std::optional<AgentSnapshot> snapshot = ReadAgent(sources_.agent, sources_.deadline);
-    if (!snapshot) return Text(503, kNoAnswer);
-    return snapshot->draining ? Text(503, "draining: running jobs end, nothing new is taken") : Text(200, "ready");
+    if (!snapshot) return TextAnswer(503, kNoAnswer);
+    return snapshot->draining ? TextAnswer(503, "draining: running jobs end, nothing new is taken")
+                              : TextAnswer(200, "ready");
   }
 
   HighWater high_water_;

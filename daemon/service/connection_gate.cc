@@ -29,10 +29,10 @@ namespace railsd {
 namespace {
 
 constexpr int kMaxAcceptsPerTurn = 64;
-constexpr absl::Duration kAcceptPause = absl::Milliseconds(100);     // when no descriptor is left
-constexpr absl::Duration kSweepPeriod = absl::Seconds(1);            // while there are connections
-constexpr absl::Duration kLeastSweepPause = absl::Milliseconds(50);  // whatever the flood
-constexpr uint64_t kWakeKey = 0;                                     // of epoll; then the listeners, then connections
+constexpr absl::Duration kGateAcceptPause = absl::Milliseconds(100);  // when no descriptor is left
+constexpr absl::Duration kSweepPeriod = absl::Seconds(1);             // while there are connections
+constexpr absl::Duration kLeastSweepPause = absl::Milliseconds(50);   // whatever the flood
+constexpr uint64_t kWakeKey = 0;                                      // of epoll; then the listeners, then connections
 
 struct HalfOpen {
   uint64_t key = 0;
@@ -154,7 +154,7 @@ class Gate final : public ConnectionGate {
       // Out of descriptors or memory: look again later instead of spinning.
       if (options_.log) options_.log->error("accept_failed socket={} errno={}", options_.name, errno);
       for (const UniqueFd& any : listeners_.sockets) ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, any.get(), nullptr);
-      accept_paused_until_ = absl::Now() + kAcceptPause;
+      accept_paused_until_ = absl::Now() + kGateAcceptPause;
       return;
     }
   }

@@ -10,7 +10,7 @@
 namespace railsd {
 namespace {
 
-std::string TimeText(absl::Time time) { return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", time, absl::UTCTimeZone()); }
+std::string LogTime(absl::Time time) { return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", time, absl::UTCTimeZone()); }
 
 }  // namespace
 
@@ -27,7 +27,7 @@ absl::StatusOr<std::unique_ptr<TlsFiles>> TlsFiles::Open(TlsConfig config, std::
     files->expires_ = facts->expires;
   }
   files->log_->info("mutual_tls certificate={} expires={}", LogValue(files->config_.certificate),
-                    TimeText(facts->expires));
+                    LogTime(facts->expires));
   files->thread_ = std::thread([raw = files.get()] {
     pthread_setname_np(pthread_self(), "tls");
     raw->Loop();
@@ -73,7 +73,7 @@ void TlsFiles::Look() {
     if (!told_expired_ && absl::Now() >= expires()) {
       told_expired_ = true;
       log_->error("tls_certificate_expired at={} hint=\"no new connection to a peer works; issue a new one\"",
-                  TimeText(expires()));
+                  LogTime(expires()));
     }
     return;
   }
@@ -87,7 +87,7 @@ void TlsFiles::Look() {
     material_ = std::make_shared<const TlsMaterial>(*std::move(now));
     expires_ = facts->expires;
   }
-  log_->info("tls_files_taken certificate={} expires={}", LogValue(config_.certificate), TimeText(facts->expires));
+  log_->info("tls_files_taken certificate={} expires={}", LogValue(config_.certificate), LogTime(facts->expires));
 }
 
 void TlsFiles::Loop() {

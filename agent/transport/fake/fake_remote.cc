@@ -12,8 +12,6 @@
 namespace railsd {
 namespace {
 
-void Add(RailCounters::Counter& counter, uint64_t n) { counter.fetch_add(n, std::memory_order_relaxed); }
-
 class FakeRegistration final : public Registration {
  public:
   explicit FakeRegistration(std::shared_ptr<FakeRegistrar> registrar) : registrar_(std::move(registrar)) {
@@ -62,7 +60,7 @@ void FakeTransport::OpenRemote(const ReceiveSet& set) {
       while (key == 0 || keys_.contains(key)) key = static_cast<uint32_t>(random_());
       keys_[key] = {set.peer, reinterpret_cast<uintptr_t>(piece.address), piece.length_bytes, set.slot, set.generation};
       set.keys[options_.rail.value()].push_back(key);
-      if (options_.weak_zones) Add(counters_.weak_zones, 1);
+      if (options_.weak_zones) CountUp(counters_.weak_zones, 1);
     }
     if (set.zones[zone].total_bytes() == 0) continue;
     const FenceSlot fence = set.fences[zone];
@@ -90,15 +88,15 @@ void FakeTransport::CloseRemote(const ReceiveSet& set, bool writers_stopped) {
 
 void FakeTransport::Break(FakeTransport& sender, Link& link, PeerIndex from, int error_number, bool blame) {
   if (blame) {
-    Add(counters_.protocol_errors, 1);
+    CountUp(counters_.protocol_errors, 1);
     RailEvent event;
     event.kind = RailEvent::Kind::kBadPeer;
     event.peer = from;
     event.error_number = error_number;
     Push(event);
   }
-  Add(counters_.endpoint_errors, 1);
-  Add(sender.counters_.endpoint_errors, 1);
+  CountUp(counters_.endpoint_errors, 1);
+  CountUp(sender.counters_.endpoint_errors, 1);
   sender.Disconnect(link, error_number);
   auto back = links_.find(from);
   if (back != links_.end()) Disconnect(back->second, error_number);
@@ -181,7 +179,7 @@ FakeTransport::Step FakeTransport::ReceiveRemote(FakeTransport& sender, Link& li
     event.zone = open->second.zone;
     event.fences = order.fences;
     event.round = order.round;
-    Add(counters_.rx_fences, 1);
+    CountUp(counters_.rx_fences, 1);
     Push(event);
   }
   link.orders.pop_front();

@@ -13,8 +13,6 @@
 namespace railsd {
 namespace {
 
-void Add(RailCounters::Counter& counter, uint64_t n) { counter.fetch_add(n, std::memory_order_relaxed); }
-
 // Whether the byte at `offset_bytes` of the flow can be read.
 bool IsReadable(const MemoryRanges& memory, uint64_t offset_bytes) {
   iovec remote;
@@ -40,17 +38,17 @@ void FakeFabricState::ConnectAll() {
       if (link.up || dialler->failed_) continue;
       FakeTransport* peer = Find(link.peer.address);
       if (peer == nullptr || peer->failed_) {
-        Add(dialler->counters_.connect_failures, 1);
+        CountUp(dialler->counters_.connect_failures, 1);
         continue;
       }
       if (peer->options_.node != link.peer.node || peer->options_.boot != link.peer.boot || !peer->Accepts(*dialler)) {
-        Add(dialler->counters_.connect_failures, 1);
-        Add(peer->counters_.refused_connections, 1);
+        CountUp(dialler->counters_.connect_failures, 1);
+        CountUp(peer->counters_.refused_connections, 1);
         continue;
       }
       if (dialler->options_.signals != nullptr && !(link.heard && peer->HasHeard(*dialler))) continue;
       link.up = true;
-      Add(dialler->counters_.connects, 1);
+      CountUp(dialler->counters_.connects, 1);
       RailEvent event;
       event.kind = RailEvent::Kind::kPeerUp;
       event.peer = index;
@@ -96,7 +94,7 @@ void FakeTransport::OnSignal(PeerIndex index, const std::string& bytes) {
   auto link = links_.find(index);
   const FakeTransport* peer = link == links_.end() ? nullptr : fabric_->Find(link->second.peer.address);
   if (peer == nullptr || bytes != peer->Greeting()) {
-    Add(counters_.refused_connections, 1);
+    CountUp(counters_.refused_connections, 1);
     return;
   }
   if (!std::exchange(link->second.heard, true)) link->second.greeted = false;  // it may have missed ours
@@ -128,16 +126,16 @@ void FakeTransport::FinishSend(const SendOrder& order, SendResult result, int er
   event.cookie = order.cookie;
   event.offset_bytes = order.offset_bytes + arrived_bytes;
   event.length_bytes = order.length_bytes - arrived_bytes;
-  Add(counters_.tx_payload_bytes, arrived_bytes);
+  CountUp(counters_.tx_payload_bytes, arrived_bytes);
   if (order.flow->left_bytes != nullptr) order.flow->left_bytes->fetch_sub(arrived_bytes, std::memory_order_relaxed);
   counters_.posted_bytes.fetch_sub(order.length_bytes, std::memory_order_relaxed);
   if (result == SendResult::kAcknowledged) {
     event.last = AcknowledgesLast(order);
-    Add(counters_.tx_payload_bytes, order.length_bytes);
-    Add(counters_.tx_chunks, order.length_bytes > 0);
-    Add(counters_.tx_fences, order.fences > 0);
+    CountUp(counters_.tx_payload_bytes, order.length_bytes);
+    CountUp(counters_.tx_chunks, order.length_bytes > 0);
+    CountUp(counters_.tx_fences, order.fences > 0);
   }
-  if (options_.writes_remotely) Add(counters_.completions, 1);
+  if (options_.writes_remotely) CountUp(counters_.completions, 1);
   Push(event);
 }
 
@@ -153,7 +151,7 @@ void FakeTransport::Disconnect(Link& link, int error_number) {
   FailOrders(link, WhenDown(), error_number);
   if (!std::exchange(link.up, false)) return;
   link.heard = link.greeted = false;
-  Add(counters_.disconnects, 1);
+  CountUp(counters_.disconnects, 1);
   RailEvent event;
   event.kind = RailEvent::Kind::kPeerDown;
   event.peer = link.peer.peer;
@@ -203,8 +201,8 @@ size_t FakeTransport::Post(absl::Span<const SendOrder> orders) {
     if (orders_held_ >= options_.max_posted_orders) break;
     ++taken;
     ++orders_held_;
-    Add(counters_.posted_bytes, order.length_bytes);
-    if (options_.writes_remotely) Add(counters_.work_requests, 1);
+    CountUp(counters_.posted_bytes, order.length_bytes);
+    if (options_.writes_remotely) CountUp(counters_.work_requests, 1);
     auto link = links_.find(order.flow->peer);
     if (link == links_.end() || !link->second.up) {
       FinishSend(order, WhenDown(), ENOTCONN);
@@ -287,9 +285,9 @@ FakeTransport::Step FakeTransport::CopyPart(FakeTransport& sender, Link& link, P
   event.last = set.left_bytes.fetch_sub(frame_length, std::memory_order_relaxed) == frame_length;
   pending.frame_bytes = 0;
   ++receive_events_;
-  Add(counters_.rx_payload_bytes, frame_length);
-  Add(counters_.rx_chunks, 1);
-  Add(sender.counters_.tx_frames, 1);
+  CountUp(counters_.rx_payload_bytes, frame_length);
+  CountUp(counters_.rx_chunks, 1);
+  CountUp(sender.counters_.tx_frames, 1);
   Push(event);
   if (pending.done_bytes == order.length_bytes) {
     link.orders.pop_front();
@@ -314,7 +312,7 @@ FakeTransport::Step FakeTransport::ReceiveFrom(FakeTransport& sender, Link& link
       parked_ = true;
       return Step::kNothing;
     }
-    Add(counters_.rx_drained_bytes, order.length_bytes - (pending.done_bytes - pending.frame_bytes));
+    CountUp(counters_.rx_drained_bytes, order.length_bytes - (pending.done_bytes - pending.frame_bytes));
     link.orders.pop_front();
     sender.FinishSend(order, SendResult::kZoneClosed, 0);
     return Step::kProgress;
@@ -326,7 +324,7 @@ FakeTransport::Step FakeTransport::ReceiveFrom(FakeTransport& sender, Link& link
                       order.offset_bytes <= set.zones[order.zone.index].total_bytes() - order.length_bytes;
   if (!inside) {
     set.gate.Leave();
-    Add(counters_.protocol_errors, 1);
+    CountUp(counters_.protocol_errors, 1);
     RailEvent event;
     event.kind = RailEvent::Kind::kBadPeer;
     event.peer = from;
@@ -374,7 +372,7 @@ size_t FakeTransport::Poll(absl::Duration max_wait, absl::Span<RailEvent> out) {
   std::unique_lock lock(fabric_->mutex);
   const auto deadline =
       std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(std::min(max_wait, absl::Hours(1)));
-  Add(counters_.polls, 1);
+  CountUp(counters_.polls, 1);
   ++poll_number_;
   parked_ = false;
   Greet();

@@ -18,6 +18,9 @@
 
 namespace railsd {
 
+// Atomic, unlike AddTo: a fake rail's counters have several writers, the other side of a link among them.
+inline void CountUp(RailCounters::Counter& counter, uint64_t n) { counter.fetch_add(n, std::memory_order_relaxed); }
+
 class FakeTransport;
 
 struct FakeFabricState {

@@ -19,20 +19,20 @@
 namespace rails::ctl {
 namespace {
 
-constexpr absl::Duration kCallTimeout = absl::Seconds(5);
+constexpr absl::Duration kDoctorTimeout = absl::Seconds(5);
 constexpr absl::Duration kConnectLimit = absl::Seconds(2);
 // Of its life, in which a daemon that does not reach its peers may only have begun too recently.
 constexpr absl::Duration kSettleTime = absl::Seconds(10);
 constexpr absl::Duration kSettleStep = absl::Milliseconds(200);
 constexpr const char* kConfigPath = "/etc/railsd/railsd.yaml";
 
-struct Wanted {
+struct WantedChecks {
   std::string config;
   bool socket_dir_given = false;
 };
 
 // Of --config, else the one that the running daemon was started with, else the installed one.
-doctor::Configuration Configure(const Wanted& wanted, const doctor::DaemonProcess& process) {
+doctor::Configuration Configure(const WantedChecks& wanted, const doctor::DaemonProcess& process) {
   const std::string path = !wanted.config.empty()         ? wanted.config
                            : !process.config_path.empty() ? process.config_path
                                                           : kConfigPath;
@@ -51,7 +51,7 @@ doctor::DaemonProcess DaemonOf(const std::string& socket_dir) {
 void AskHealth(const Context& context, doctor::Facts* facts) {
   for (const auto& [service, answer] : {std::pair{"live", &facts->live}, std::pair{"", &facts->serving}}) {
     const absl::StatusOr<ServingStatus> status =
-        CheckHealth("", facts->socket_dir, service, {}, context.TimeoutOr(kCallTimeout));
+        CheckHealth("", facts->socket_dir, service, {}, context.TimeoutOr(kDoctorTimeout));
     if (absl::IsNotFound(status.status())) continue;  // an older daemon
     if (!status.ok()) facts->health = status.status();
     *answer = status.ok() && *status == ServingStatus::kServing;
@@ -75,7 +75,7 @@ absl::StatusOr<v1::GetOverviewResponse> AskOverview(OperatorClient* client) {
   return overview;
 }
 
-doctor::Facts Collect(const Context& context, const Wanted& wanted) {
+doctor::Facts Collect(const Context& context, const WantedChecks& wanted) {
   doctor::Facts facts;
   facts.version = std::string(railsd::Version());
   facts.socket_dir = context.socket_dir;
@@ -91,7 +91,7 @@ doctor::Facts Collect(const Context& context, const Wanted& wanted) {
   facts.user = doctor::ReadUser();
   facts.own_memlock_bytes = doctor::OwnMemlockLimit();
   facts.sockets = doctor::ReadSockets(facts.socket_dir);
-  OperatorClient client(facts.socket_dir, context.TimeoutOr(kCallTimeout));
+  OperatorClient client(facts.socket_dir, context.TimeoutOr(kDoctorTimeout));
   absl::StatusOr<v1::GetOverviewResponse> overview = AskOverview(&client);
   facts.answered = overview.status();
   if (overview.ok()) {
@@ -103,7 +103,7 @@ doctor::Facts Collect(const Context& context, const Wanted& wanted) {
   return facts;
 }
 
-int Examine(const Context& context, const Wanted& wanted) {
+int Examine(const Context& context, const WantedChecks& wanted) {
   const doctor::Facts facts = Collect(context, wanted);
   const doctor::Findings findings = doctor::CheckAll(facts);
   const std::string text =
@@ -122,7 +122,7 @@ void AddDoctorCommand(CLI::App& app, Context& context) {
       "Checks this node, with or without a running daemon, and says what to do about each finding. A daemon that "
       "began less than ten seconds ago is given that time to reach its peers. The exit code is 1 when there are "
       "errors.");
-  auto wanted = std::make_shared<Wanted>();
+  auto wanted = std::make_shared<WantedChecks>();
   command
       ->add_option("--config", wanted->config,
                    "The configuration; that of the running daemon or /etc/railsd/railsd.yaml when left out. Without "

@@ -16,7 +16,7 @@ constexpr double kNotable = 0.05;
 // A rail that delivers less than this part of what the best one does, each against its speed, is slow.
 constexpr double kSlow = 0.8;
 // And one that was given more than this over the mean has more to do.
-constexpr double kUneven = 1.02;
+constexpr double kUnevenShare = 1.02;
 
 double Part(const v1::RailPart& rail, uint64_t bytes) {
   return rail.speed_bytes_per_second() == 0
@@ -89,10 +89,10 @@ std::string WhyLast(const v1::ExplainJobResponse& job, const v1::RailPart& last)
     return absl::StrFormat("it delivered %.2f of its speed while it was busy, the best rail %.2f", Delivered(last),
                            best);
   }
-  if (Part(last, last.planned_bytes()) > kUneven * planned) {
+  if (Part(last, last.planned_bytes()) > kUnevenShare * planned) {
     return absl::StrFormat("the plan gave it %.2f of the mean", Part(last, last.planned_bytes()) / planned);
   }
-  if (Part(last, last.tx_bytes()) > kUneven * moved) {
+  if (Part(last, last.tx_bytes()) > kUnevenShare * moved) {
     return absl::StrFormat("it carried %.2f of the mean, part of it taken over from other rails",
                            Part(last, last.tx_bytes()) / moved);
   }

@@ -16,20 +16,20 @@
 namespace rails::ctl {
 namespace {
 
-constexpr absl::Duration kCallTimeout = absl::Seconds(5);
+constexpr absl::Duration kExplainTimeout = absl::Seconds(5);
 
-struct Wanted {
+struct WantedJob {
   std::string job = "latest", group, trace;
 };
 
-int Explain(const Context& context, const Wanted& wanted) {
+int Explain(const Context& context, const WantedJob& wanted) {
   uint64_t seq = 0;
   if (wanted.job != "latest" && (!absl::SimpleAtoi(wanted.job, &seq) || seq == 0)) {
     return Fail(context, kExitUsage,
                 absl::InvalidArgumentError(
                     absl::StrCat("JOB: '", wanted.job, "': give its number as `railsctl jobs` shows it, or latest")));
   }
-  OperatorClient client(context.socket_dir, context.TimeoutOr(kCallTimeout));
+  OperatorClient client(context.socket_dir, context.TimeoutOr(kExplainTimeout));
   const absl::StatusOr<v1::ExplainJobResponse> job = client.ExplainJob(wanted.group, seq);
   if (!job.ok()) return Fail(context, ExitCodeOfCall(job.status()), job.status());
   if (!wanted.trace.empty()) {
@@ -56,7 +56,7 @@ int Explain(const Context& context, const Wanted& wanted) {
 void AddExplainCommand(CLI::App& app, Context& context) {
   CLI::App* command = app.add_subcommand(
       "explain", "Shows what became of a job on this node: who waited for whom, plan and outcome by rail, and why.");
-  auto wanted = std::make_shared<Wanted>();
+  auto wanted = std::make_shared<WantedJob>();
   command
       ->add_option("job", wanted->job, "The job's number, as `railsctl jobs` shows it; the latest one when left out.")
       ->type_name("JOB");

@@ -164,8 +164,9 @@ void Cluster::Lose(size_t a, size_t b, const std::string& why) {
 
 void Cluster::Meet(size_t a, size_t b) {
   for (const auto& [from, to] : {std::pair(a, b), std::pair(b, a)}) {
-    nodes_[from]->engine->OnPeerDown(nodes_[to]->name, absl::StrCat("node ", nodes_[to]->name, " had lost this node"));
-    std::erase_if(nodes_[from]->outbox, [&](const auto& message) { return message.first == nodes_[to]->name; });
+    const std::string& peer = nodes_[to]->name;  // for the lambda: clang 14 captures no structured binding
+    nodes_[from]->engine->OnPeerDown(peer, absl::StrCat("node ", peer, " had lost this node"));
+    std::erase_if(nodes_[from]->outbox, [&](const auto& message) { return message.first == peer; });
     Release(from, to);
   }
   Connect(a, b);

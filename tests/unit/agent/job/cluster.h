@@ -166,6 +166,11 @@ struct Trainer {
   std::shared_ptr<absl::StatusOr<JobReport>> Wait(uint64_t seq);
 };
 
+// Lengths by [source][destination], all the same.
+inline std::vector<std::vector<uint64_t>> AllLengths(uint32_t world, uint64_t bytes) {
+  return std::vector<std::vector<uint64_t>>(world, std::vector<uint64_t>(world, bytes));
+}
+
 // An all-to-all over `world` ranks, rank r on node r % nodes, with its own matrix of lengths and checked contents.
 class Exchange {
  public:

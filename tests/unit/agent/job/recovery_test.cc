@@ -16,10 +16,6 @@ using ::testing::IsEmpty;
 
 constexpr Recovery kDegrade{RecoveryPolicy::kDegrade, absl::ZeroDuration()};
 
-std::vector<std::vector<uint64_t>> AllLengths(uint32_t world, uint64_t bytes) {
-  return std::vector<std::vector<uint64_t>>(world, std::vector<uint64_t>(world, bytes));
-}
-
 void Choose(Exchange& exchange, const Recovery& recovery) {
   for (uint32_t r = 0; r < exchange.world(); ++r) exchange.trainer(r).recovery = recovery;
 }

@@ -15,10 +15,6 @@ using ::testing::HasSubstr;
 
 constexpr Recovery kWaits{RecoveryPolicy::kWait, absl::Seconds(60)};
 
-std::vector<std::vector<uint64_t>> AllLengths(uint32_t world, uint64_t bytes) {
-  return std::vector<std::vector<uint64_t>>(world, std::vector<uint64_t>(world, bytes));
-}
-
 class RestartTest : public ::testing::TestWithParam<bool> {
  protected:
   // One rank a node.

@@ -10,14 +10,14 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr PeerIndex kPeer(3);
+constexpr PeerIndex kOtherPeer(3);
 
 PlanWorkspace Plan(Policy policy, const std::vector<PlanFlow>& flows, const std::vector<PlanRail>& rails,
                    Ledger* ledger = nullptr) {
   Ledger fresh(rails.size());
   PlanWorkspace plan;
   const PlanOptions options{.policy = policy};
-  EXPECT_TRUE(BuildPlan(flows, rails, kPeer, options, ledger == nullptr ? &fresh : ledger, &plan).ok());
+  EXPECT_TRUE(BuildPlan(flows, rails, kOtherPeer, options, ledger == nullptr ? &fresh : ledger, &plan).ok());
   ExpectIsPlan(flows, rails, options, plan);
   return plan;
 }
@@ -132,8 +132,8 @@ TEST(PoliciesTest, SameInputSamePlan) {
     for (int job = 0; job < 5; ++job) {
       const PlanOptions options{.policy = policy};
       PlanWorkspace fresh;
-      ASSERT_TRUE(BuildPlan(flows, rails, kPeer, options, &one, &fresh).ok());
-      ASSERT_TRUE(BuildPlan(flows, rails, kPeer, options, &two, &reused).ok());
+      ASSERT_TRUE(BuildPlan(flows, rails, kOtherPeer, options, &one, &fresh).ok());
+      ASSERT_TRUE(BuildPlan(flows, rails, kOtherPeer, options, &two, &reused).ok());
       ASSERT_EQ(fresh.runs.size(), reused.runs.size());
       for (size_t i = 0; i < fresh.runs.size(); ++i) {
         EXPECT_EQ(fresh.runs[i].flow, reused.runs[i].flow);
@@ -150,7 +150,7 @@ TEST(PoliciesTest, ErrorsNameFieldAndValueAndLeaveTheLedgerAlone) {
   PlanWorkspace plan;
   const auto expect = [&](const std::vector<PlanFlow>& flows, const std::vector<PlanRail>& rails,
                           const PlanOptions& options, absl::StatusCode code, const std::string& text) {
-    const absl::Status status = BuildPlan(flows, rails, kPeer, options, &ledger, &plan);
+    const absl::Status status = BuildPlan(flows, rails, kOtherPeer, options, &ledger, &plan);
     EXPECT_EQ(status.code(), code) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(text));
     EXPECT_TRUE(plan.runs.empty());
@@ -176,7 +176,7 @@ TEST(PoliciesTest, ErrorsNameFieldAndValueAndLeaveTheLedgerAlone) {
   rails[1].destination_speed = 0;
   expect(flows, rails, {}, absl::StatusCode::kUnavailable, "none of the 2 rails is usable");
   // With nothing to send, no rail is needed.
-  EXPECT_TRUE(BuildPlan(Flows({0, 0}), rails, kPeer, {}, &ledger, &plan).ok());
+  EXPECT_TRUE(BuildPlan(Flows({0, 0}), rails, kOtherPeer, {}, &ledger, &plan).ok());
   EXPECT_TRUE(plan.runs.empty());
   EXPECT_THAT(plan.rail_bytes, ElementsAre(0, 0));
 }
