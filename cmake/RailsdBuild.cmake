@@ -19,6 +19,11 @@ endif()
 add_library(railsd_options INTERFACE)
 target_compile_options(railsd_options INTERFACE -Wall -Wextra -Wpedantic -Werror)
 target_include_directories(railsd_options INTERFACE ${PROJECT_SOURCE_DIR})
+if(RAILSD_SANITIZE STREQUAL thread)  # in every program: what the libraries that are not instrumented do
+  add_library(railsd_tsan OBJECT ${PROJECT_SOURCE_DIR}/tests/sanitizers/tsan_abseil.cc)
+  target_sources(railsd_options INTERFACE
+    $<$<STREQUAL:$<TARGET_PROPERTY:TYPE>,EXECUTABLE>:$<TARGET_OBJECTS:railsd_tsan>>)
+endif()
 
 # railsd_test(NAME SUITE suite SOURCES ... LIBRARIES ...): a GoogleTest program, run by ctest under the suite's label.
 function(railsd_test name)
