@@ -19,8 +19,12 @@ endif()
 add_library(railsd_options INTERFACE)
 target_compile_options(railsd_options INTERFACE -Wall -Wextra -Wpedantic -Werror)
 target_include_directories(railsd_options INTERFACE ${PROJECT_SOURCE_DIR})
+set(RAILSD_TSAN_SOURCES tsan_abseil.cc tsan_grpc.cc tsan_options.cc)
 if(RAILSD_SANITIZE STREQUAL thread)  # in every program: what the libraries that are not instrumented do
-  add_library(railsd_tsan OBJECT ${PROJECT_SOURCE_DIR}/tests/sanitizers/tsan_abseil.cc)
+  list(TRANSFORM RAILSD_TSAN_SOURCES PREPEND ${PROJECT_SOURCE_DIR}/tests/sanitizers/
+    OUTPUT_VARIABLE sources)
+  add_library(railsd_tsan OBJECT ${sources})
+  target_include_directories(railsd_tsan PRIVATE ${PROJECT_SOURCE_DIR})
   target_sources(railsd_options INTERFACE
     $<$<STREQUAL:$<TARGET_PROPERTY:TYPE>,EXECUTABLE>:$<TARGET_OBJECTS:railsd_tsan>>)
 endif()

@@ -1,16 +1,14 @@
 // Shows ThreadSanitizer what Debian's Abseil does, which is not instrumented: in builds with -fsanitize=thread this file
 // is linked into every program. Its functions come before those of libabsl_synchronization.so, for gRPC's calls too;
 // each does what the real one does, and says which mutex is taken or given back meanwhile.
-#include <dlfcn.h>
 #include <sanitizer/tsan_interface.h>
 
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 
 #include "absl/base/config.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
+#include "tests/sanitizers/tsan_real.h"
 
 #if ABSL_LTS_RELEASE_VERSION != 20220623
 #error "Look up in absl/synchronization/mutex.h what this version has out of line, and who calls whom."
@@ -18,27 +16,15 @@
 #define RAILSD_ABSL "_ZN4absl7debian3"
 #define RAILSD_ABSL_CONST "_ZNK4absl7debian3"
 
-// With the suppressions beside it: what every program is run with, unless TSAN_OPTIONS says otherwise.
-extern "C" const char* __tsan_default_options() { return "halt_on_error=1:second_deadlock_stack=1:atexit_sleep_ms=0"; }
-
 namespace absl {
 ABSL_NAMESPACE_BEGIN
 namespace {
 
+using railsd::Real;
+
 constexpr unsigned kWriter = 0;
 constexpr unsigned kReader = __tsan_mutex_read_lock;
 constexpr intptr_t kWriterBit = 0x0008;  // kMuWriter in mutex.cc
-
-// The function of that name which would have been called without this file.
-template <typename Function>
-Function* Real(const char* mangled) {
-  void* const found = dlsym(RTLD_NEXT, mangled);
-  if (found == nullptr) {
-    std::fprintf(stderr, "tsan_abseil: no %s: is Abseil linked as a shared library?\n", mangled);
-    std::abort();
-  }
-  return reinterpret_cast<Function*>(found);
-}
 
 // While one of these lives, ThreadSanitizer looks away from what the thread does: from the mutex's own atomics, and from
 // conditions, which the real function evaluates while it holds the mutex.
