@@ -3,14 +3,14 @@
 // these functions come before those of libgrpc.so.
 #include <grpc/grpc.h>
 #include <grpcpp/support/server_callback.h>
+#include <link.h>
 #include <sanitizer/tsan_interface.h>
 
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "tests/sanitizers/tsan_real.h"
-
-extern "C" char __executable_start;  // both by the linker
-extern "C" char etext;
 
 namespace railsd {
 namespace {
@@ -28,14 +28,35 @@ void RunCallback(grpc_completion_queue_functor* functor, int ok) {
   real->functor_run(real, ok);
 }
 
+using Ranges = std::vector<std::pair<uintptr_t, uintptr_t>>;
+
+int AddCode(dl_phdr_info* module, size_t, void* ranges) {
+  for (int i = 0; i < module->dlpi_phnum; ++i) {
+    const auto& part = module->dlpi_phdr[i];
+    const uintptr_t begin = module->dlpi_addr + part.p_vaddr;
+    if ((part.p_flags & PF_X) != 0) static_cast<Ranges*>(ranges)->emplace_back(begin, begin + part.p_memsz);
+  }
+  return 0;
+}
+
+// Of the program or of a library that was there when it began.
+bool IsCode(uintptr_t address) {
+  static const Ranges code = [] {
+    Ranges ranges;
+    dl_iterate_phdr(AddCode, &ranges);
+    return ranges;
+  }();
+  for (const auto& [begin, end] : code) {
+    if (begin <= address && address < end) return true;
+  }
+  return false;
+}
+
 // Null unless `tag` is a callback. What a batch has in its place when somebody asks a completion queue for its end is an
-// object of C++ that begins with its table of virtual functions; a callback begins with a function.
+// object of C++, which begins with its table of virtual functions; a callback begins with a function.
 Callback* CallbackOf(void* tag) {
   auto* const real = static_cast<grpc_completion_queue_functor*>(tag);
-  const auto begin = reinterpret_cast<uintptr_t>(real->functor_run);
-  if (begin < reinterpret_cast<uintptr_t>(&__executable_start) || begin >= reinterpret_cast<uintptr_t>(&etext)) {
-    return nullptr;
-  }
+  if (!IsCode(reinterpret_cast<uintptr_t>(real->functor_run))) return nullptr;
   auto* const callback = new Callback{*real, real};
   callback->functor_run = &RunCallback;
   return callback;
@@ -73,8 +94,29 @@ grpc_event grpc_completion_queue_pluck(grpc_completion_queue* queue, void* tag, 
 
 }  // extern "C"
 
-// The counts of a call go down in libgrpc++.so too, where nobody sees it. These two follow the last time.
+// libgrpc++.so counts a call's users down too, unseen. Whoever is the last comes to one of these functions.
 namespace grpc::internal {
+namespace {
+
+// In the place of a reactor for its OnCancel(), after which its user is counted down.
+class Cancelled : public ServerReactor {
+ public:
+  Cancelled(ServerReactor* real, bool inlineable, void* users) : real_(real), inlineable_(inlineable), users_(users) {}
+  void OnDone() override {}
+  void OnCancel() override {
+    real_->OnCancel();
+    __tsan_release(users_);
+    delete this;
+  }
+
+ private:
+  bool InternalInlineable() override { return inlineable_; }
+  ServerReactor* real_;
+  bool inlineable_;
+  void* users_;
+};
+
+}  // namespace
 
 void ServerCallbackCall::ScheduleOnDone(bool inline_ondone) {
   static const auto real =
@@ -87,7 +129,7 @@ void ServerCallbackCall::CallOnCancel(ServerReactor* reactor) {
   static const auto real = railsd::Real<void(ServerCallbackCall*, ServerReactor*)>(
       "_ZN4grpc8internal18ServerCallbackCall12CallOnCancelEPNS0_13ServerReactorE");
   __tsan_acquire(&on_cancel_conditions_remaining_);
-  real(this, reactor);
+  real(this, new Cancelled(reactor, reactor->InternalInlineable(), &callbacks_outstanding_));
 }
 
 }  // namespace grpc::internal

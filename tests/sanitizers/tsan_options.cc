@@ -13,6 +13,7 @@ extern "C" const char* __tsan_default_suppressions() {
       "called_from_lib:libabsl_status.so\n"
       "called_from_lib:libabsl_strings.so\n"
       "called_from_lib:libabsl_time.so\n"
+      "called_from_lib:libabsl_time_zone.so\n"
       // Looks at a descriptor that gRPC may have closed and the kernel given to somebody else meanwhile, to find that out:
       // daemon/service/connection_ledger.h.
       "race:SocketBehind\n";
