@@ -19,12 +19,13 @@ endif()
 add_library(railsd_options INTERFACE)
 target_compile_options(railsd_options INTERFACE -Wall -Wextra -Wpedantic -Werror)
 target_include_directories(railsd_options INTERFACE ${PROJECT_SOURCE_DIR})
-set(RAILSD_TSAN_SOURCES tsan_abseil.cc tsan_grpc.cc tsan_options.cc)
-if(RAILSD_SANITIZE STREQUAL thread)  # in every program: what the libraries that are not instrumented do
-  list(TRANSFORM RAILSD_TSAN_SOURCES PREPEND ${PROJECT_SOURCE_DIR}/tests/sanitizers/
-    OUTPUT_VARIABLE sources)
-  add_library(railsd_tsan OBJECT ${sources})
-  target_include_directories(railsd_tsan PRIVATE ${PROJECT_SOURCE_DIR})
+
+# In every program: what ThreadSanitizer has to know of libraries that are not instrumented.
+if(RAILSD_SANITIZE STREQUAL thread AND NOT RAILSD_CORE_ONLY)
+  set(RAILSD_SANITIZERS ${PROJECT_SOURCE_DIR}/tests/sanitizers)
+  add_library(railsd_tsan OBJECT
+    ${RAILSD_SANITIZERS}/tsan_abseil.cc ${RAILSD_SANITIZERS}/tsan_grpc.cc ${RAILSD_SANITIZERS}/tsan_options.cc)
+  target_link_libraries(railsd_tsan PRIVATE railsd_options)
   target_sources(railsd_options INTERFACE
     $<$<STREQUAL:$<TARGET_PROPERTY:TYPE>,EXECUTABLE>:$<TARGET_OBJECTS:railsd_tsan>>)
 endif()
