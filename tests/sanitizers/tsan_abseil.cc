@@ -1,11 +1,12 @@
-// Shows ThreadSanitizer what Debian's Abseil does, which is not instrumented: in builds with -fsanitize=thread this file
-// is linked into every program. Its functions come before those of libabsl_synchronization.so, for gRPC's calls too;
-// each does what the real one does, and says which mutex is taken or given back meanwhile.
+// Shows ThreadSanitizer what Debian's Abseil does, which is not instrumented: in builds with -fsanitize=thread this
+// file is linked into every program. Its functions come before those of Abseil's shared libraries, for gRPC's calls
+// too; each does what the real one does, and says what that orders.
 #include <sanitizer/tsan_interface.h>
 
 #include <cstdint>
 
 #include "absl/base/config.h"
+#include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "tests/sanitizers/tsan_real.h"
@@ -26,8 +27,8 @@ constexpr unsigned kWriter = 0;
 constexpr unsigned kReader = __tsan_mutex_read_lock;
 constexpr intptr_t kWriterBit = 0x0008;  // kMuWriter in mutex.cc
 
-// While one of these lives, ThreadSanitizer looks away from what the thread does: from the mutex's own atomics, and from
-// conditions, which the real function evaluates while it holds the mutex.
+// While one of these lives, ThreadSanitizer looks away from what the thread does: from the mutex's own atomics, and
+// from conditions, which the real function evaluates while it holds the mutex.
 class Locking {
  public:
   explicit Locking(Mutex* mutex, unsigned flags) : mutex_(mutex), flags_(flags) { __tsan_mutex_pre_lock(mutex, flags); }
@@ -124,8 +125,8 @@ void Mutex::LockWhen(const Condition& condition) {
 }
 
 bool Mutex::LockWhenWithDeadline(const Condition& condition, Time deadline) {
-  static const auto real =
-      Real<bool(Mutex*, const Condition&, Time)>(RAILSD_ABSL "5Mutex20LockWhenWithDeadlineERKNS0_9ConditionENS0_4TimeE");
+  static const auto real = Real<bool(Mutex*, const Condition&, Time)>(
+      RAILSD_ABSL "5Mutex20LockWhenWithDeadlineERKNS0_9ConditionENS0_4TimeE");
   const Locking locking(this, kWriter);  // false: the condition is, the mutex is held all the same
   return real(this, condition, deadline);
 }
@@ -185,6 +186,14 @@ bool Notification::WaitForNotificationWithDeadline(Time deadline) const {
   const bool notified = real(this, deadline);
   if (notified) __tsan_acquire(Flag(this));
   return notified;
+}
+
+// Copies of a status in several threads share its text. Who lets go of it has read it before the last one deletes it.
+void Status::UnrefNonInlined(uintptr_t text) {
+  static const auto real = Real<void(uintptr_t)>(RAILSD_ABSL "6Status15UnrefNonInlinedEm");
+  __tsan_acquire(reinterpret_cast<void*>(text));
+  __tsan_release(reinterpret_cast<void*>(text));
+  real(text);
 }
 
 ABSL_NAMESPACE_END

@@ -2,8 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <memory>
 #include <thread>
 
+#include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
@@ -11,8 +14,8 @@
 namespace railsd {
 namespace {
 
-// Each of two threads writes a plain value, in the order that the primitive makes. Without it told, this would be a race,
-// and the end of the program.
+// Each of two threads writes a plain value, in the order that the primitive makes. Without it told, this would be a
+// race, and the end of the program.
 class Ordered : public ::testing::Test {
  protected:
   absl::Mutex mutex_;
@@ -109,6 +112,16 @@ TEST_F(Ordered, ByANotification) {
   read.Notify();
   other.join();
   EXPECT_EQ(value_, 3);
+}
+
+TEST_F(Ordered, ByTheCopiesOfAStatus) {
+  for (int i = 0; i < 1000; ++i) {
+    auto text = std::make_unique<absl::Status>(absl::InternalError("a text that is too long to be kept in place"));
+    std::thread other([copy = *text] { EXPECT_FALSE(copy.message().empty()); });
+    EXPECT_FALSE(text->message().empty());
+    text.reset();
+    other.join();
+  }
 }
 
 TEST(RaceDeathTest, IsStillSeen) {

@@ -1,6 +1,6 @@
 // Shows ThreadSanitizer what gRPC promises, which is not instrumented and passes operations from thread to thread by
-// queues without locks: whatever was done before a batch of operations began, its end comes after. As in tsan_abseil.cc,
-// these functions come before those of libgrpc.so.
+// queues without locks: whatever was done before a batch of operations began, its end comes after. As in
+// tsan_abseil.cc, these functions come before those of libgrpc.so.
 #include <grpc/grpc.h>
 #include <grpcpp/support/server_callback.h>
 #include <link.h>
@@ -52,8 +52,8 @@ bool IsCode(uintptr_t address) {
   return false;
 }
 
-// Null unless `tag` is a callback. What a batch has in its place when somebody asks a completion queue for its end is an
-// object of C++, which begins with its table of virtual functions; a callback begins with a function.
+// Null unless `tag` is a callback. What a batch has in its place when somebody asks a completion queue for its end is
+// an object of C++, which begins with its table of virtual functions; a callback begins with a function.
 Callback* CallbackOf(void* tag) {
   auto* const real = static_cast<grpc_completion_queue_functor*>(tag);
   if (!IsCode(reinterpret_cast<uintptr_t>(real->functor_run))) return nullptr;

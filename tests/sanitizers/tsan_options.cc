@@ -13,17 +13,23 @@ extern "C" const char* __tsan_default_suppressions() {
       "called_from_lib:libgrpc++.so\n"
       "called_from_lib:libgpr.so\n"
       "called_from_lib:libupb.so\n"
+      "called_from_lib:libssl.so\n"
+      "called_from_lib:libcrypto.so\n"
       // Where gRPC's own statuses are copied, compared and printed.
       "called_from_lib:libabsl_status.so\n"
       "called_from_lib:libabsl_strings.so\n"
       "called_from_lib:libabsl_cord.so\n"
+      "called_from_lib:libabsl_cord_internal.so\n"
       "called_from_lib:libabsl_time.so\n"
       "called_from_lib:libabsl_time_zone.so\n"
       // Reads the text of a status, which gRPC wrote after the call was begun, maybe with the program's std::string.
       "race:grpc::internal::CallOpClientRecvStatus::FinishOp\n"
       // The answer to methods that do not exist, whose whole life is inside of libgrpc++.so, but for the interceptor.
       "race:CallbackUnaryHandler<grpc::ByteBuffer, grpc::ByteBuffer>\n"
-      // Looks at a descriptor that gRPC may have closed and the kernel given to somebody else meanwhile, to find that out:
-      // daemon/service/connection_ledger.h.
-      "race:SocketBehind\n";
+      // Looks at a descriptor that gRPC may have closed and the kernel given to somebody else meanwhile, to find that
+      // out: daemon/service/connection_ledger.h.
+      "race:SocketBehind\n"
+      // A connection that gRPC has closed, unseen, whose number the kernel gave to a descriptor of a system call that
+      // is not intercepted either: that of a trainer's process.
+      "race_top:^accept4$\n";
 }
