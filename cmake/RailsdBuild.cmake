@@ -20,6 +20,16 @@ add_library(railsd_options INTERFACE)
 target_compile_options(railsd_options INTERFACE -Wall -Wextra -Wpedantic -Werror)
 target_include_directories(railsd_options INTERFACE ${PROJECT_SOURCE_DIR})
 
+# In every program: what ThreadSanitizer has to know of libraries that are not instrumented.
+if(RAILSD_SANITIZE STREQUAL thread AND NOT RAILSD_CORE_ONLY)
+  set(RAILSD_SANITIZERS ${PROJECT_SOURCE_DIR}/tests/sanitizers)
+  add_library(railsd_tsan OBJECT
+    ${RAILSD_SANITIZERS}/tsan_abseil.cc ${RAILSD_SANITIZERS}/tsan_grpc.cc ${RAILSD_SANITIZERS}/tsan_options.cc)
+  target_link_libraries(railsd_tsan PRIVATE railsd_options)
+  target_sources(railsd_options INTERFACE
+    $<$<STREQUAL:$<TARGET_PROPERTY:TYPE>,EXECUTABLE>:$<TARGET_OBJECTS:railsd_tsan>>)
+endif()
+
 # railsd_test(NAME SUITE suite SOURCES ... LIBRARIES ...): a GoogleTest program, run by ctest under the suite's label.
 function(railsd_test name)
   cmake_parse_arguments(ARG "" "SUITE;TIMEOUT" "SOURCES;LIBRARIES" ${ARGN})

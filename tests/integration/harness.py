@@ -288,6 +288,17 @@ class FabricTest(ClusterTest):
         cls.cluster.__enter__()
 
 
+@contextlib.contextmanager
+def race_reports():
+    """Yields a list that has in the end what ThreadSanitizer told of every process that was started meanwhile; some are
+    killed, or end as nobody looks, so that their status says nothing. Empty where programs are built without it."""
+    reports = []
+    with tempfile.TemporaryDirectory(prefix="railsd-races-") as folder:
+        os.environ["TSAN_OPTIONS"] = f"{os.environ.get('TSAN_OPTIONS', '')}:log_path={folder}/report"
+        yield reports
+        reports += [path.read_text(errors="replace") for path in sorted(Path(folder).iterdir())]
+
+
 def main():
     global BUILD, SEED, SLOW
     parser = argparse.ArgumentParser(add_help=False)
@@ -299,4 +310,8 @@ def main():
     cache = BUILD / "CMakeCache.txt"
     SLOW = cache.exists() and bool(re.search(r"^RAILSD_SANITIZE:\w+=.+", cache.read_text(), re.MULTILINE))
     print(f"seed {SEED}", file=sys.stderr)
-    unittest.main(module="__main__", argv=[sys.argv[0], *rest])
+    with race_reports() as reports:
+        tests = unittest.main(module="__main__", argv=[sys.argv[0], *rest], exit=False)
+    for report in reports:
+        print(f"FAIL: a process had a data race\n{report}", file=sys.stderr)
+    sys.exit(0 if tests.result.wasSuccessful() and not reports else 1)
