@@ -40,6 +40,7 @@ Sprayer::Sprayer(const SprayerOptions& options, std::vector<RailHandle>* rails, 
     };
     rails_state_[r].window = window(1, kWindowPieces);
     rails_state_[r].yielding = window(kYieldingPart, kYieldingPieces);
+    rails_state_[r].yielding_time = absl::Seconds(static_cast<double>(rails_state_[r].yielding.bytes) / speed);
   }
 }
 

@@ -16,6 +16,8 @@ constexpr double kStealSeconds = 10e-3;
 constexpr uint64_t kStealPieces = 3;
 // A peer that says nothing for so long does not count in the window that tenants share. Many times what is in it takes.
 constexpr absl::Duration kStalled = absl::Milliseconds(100);
+// So many times what was posted is waited for somebody of a higher priority.
+constexpr int kExpectedFor = 2;
 
 }  // namespace
 
@@ -56,6 +58,12 @@ Sprayer::Turn Sprayer::PostTurn(size_t r, TenantQueues& mine, absl::Time now) {
     }
   }
   return done;
+}
+
+void Sprayer::Expect(const Tenant& tenant, absl::Time now) {
+  if (tenant.share().priority == 0) return;
+  expected_priority_ = tenant.share().priority;
+  expected_at_ = now;
 }
 
 // Higher priorities first, then who has had least.
@@ -111,7 +119,11 @@ bool Sprayer::HasRoom(const RailState& rail, const TenantQueues& mine, uint64_t 
 bool Sprayer::DispatchShared(size_t r, absl::Time now) {
   RailState& rail = rails_state_[r];
   const uint64_t stalled_bytes = StalledBytes(rail, now);
-  for (TenantQueues& mine : rail.tenants) mine.blocked = false;
+  const absl::Time pause_end = expected_at_ + kExpectedFor * rail.yielding_time;
+  for (TenantQueues& mine : rail.tenants) {
+    mine.blocked = now < pause_end && mine.tenant != nullptr && mine.tenant->share().priority < expected_priority_;
+    if (mine.blocked && mine.queued_bytes > 0) look_again_ = std::min(look_again_, pause_end);
+  }
   bool posted = false;
   while (TenantQueues* next = NextTenant(rail)) {
     if (!HasRoom(rail, *next, stalled_bytes)) {

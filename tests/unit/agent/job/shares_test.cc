@@ -142,6 +142,40 @@ TEST_F(SharesTest, WhoYieldsTakesWholeWindowsWhenNobodyUrgentIsThere) {
   EXPECT_GE(sprayer_->in_flight_bytes(0), kWindow);
 }
 
+// A job of a higher priority has begun and its chunks are not here yet: what is posted ends, and nothing more of the
+// others comes before them, for a moment.
+TEST_F(SharesTest, WhoYieldsPausesForChunksThatAreAboutToCome) {
+  SetUpRails(1, 2, 25e6);
+  ASSERT_TRUE(urgent_.tenant->TakeSession().ok());
+  QueueOf(&three_, 0, 100 * kPiece);
+  CarryBytes(10 * kPiece);
+  const absl::Duration drain = absl::Seconds(static_cast<double>(kWindow / 6) / 25e6);
+  sprayer_->Expect(*urgent_.tenant, now_);
+  while (!ports_[0].orders.empty()) {
+    Acknowledge(0);
+    sprayer_->Dispatch(now_);
+  }
+  EXPECT_EQ(sprayer_->in_flight_bytes(0), 0u);
+  EXPECT_EQ(sprayer_->NextDeadline(), now_ + 2 * drain);
+  QueueOf(&urgent_, 1, kPiece);
+  sprayer_->Dispatch(now_);
+  EXPECT_EQ(sprayer_->in_flight_bytes(0), kPiece) << "the rail was free for it";
+  Acknowledge(0);
+  sprayer_->Dispatch(now_);
+  EXPECT_EQ(sprayer_->in_flight_bytes(0), 0u);
+  now_ += 2 * drain;
+  sprayer_->Dispatch(now_);
+  EXPECT_EQ(sprayer_->in_flight_bytes(0), kWindow / 6) << "not for long";
+}
+
+TEST_F(SharesTest, NobodyPausesForHisEquals) {
+  SetUpRails(1, 2, 25e6);
+  QueueOf(&three_, 0, 100 * kPiece);
+  sprayer_->Expect(*one_.tenant, now_);
+  sprayer_->Dispatch(now_);
+  EXPECT_EQ(sprayer_->in_flight_bytes(0), kWindow);
+}
+
 TEST_F(SharesTest, APeerThatSaysNothingDoesNotHoldTheOthersShare) {
   SetUpRails(1, 2, 25e6);
   QueueOf(&one_, 0, 100 * kPiece);
