@@ -20,8 +20,9 @@ PER_RANK = 64 << 20
 
 
 def settings(tls, speed="10gbit"):
-    # Emulated, everything takes fifty times as long: nothing shall be taken for lost for that.
-    slow = {"peer_lost": "60s", "heartbeat": "1s", "drain": "60s", "stuck": "10m", "job": "10m", "join": "10m"}
+    # Emulated, everything takes fifty times as long: nothing shall be taken for lost for that, and what is done every so
+    # often, heartbeats and the acknowledgements that come with them, shall not be counted to the jobs fifty times as often.
+    slow = {"peer_lost": "60s", "heartbeat": "10s", "drain": "60s", "stuck": "10m", "job": "10m", "join": "10m"}
     sections = {"timeouts": slow}
     if tls:
         sections["tls"] = {"refresh": "10s"}  # as it is where nobody says otherwise
