@@ -8,18 +8,12 @@
 #include <string>
 #include <vector>
 
+#include "tests/unit/daemon/peer/lane_keys.h"
+
 namespace railsd {
 namespace {
 
 using ::testing::HasSubstr;
-
-LaneKeys Keys(bool sealed, uint8_t seed = 1) {
-  LaneKeys keys;
-  keys.dialler.fill(seed);
-  keys.key.fill(static_cast<uint8_t>(seed + 100));
-  keys.sealed = sealed;
-  return keys;
-}
 
 void Append(LaneSealer& sealer, const std::string& message, std::string* out) {
   sealer.Append(
@@ -52,11 +46,11 @@ TEST_P(LaneCodecTest, MessagesComeOutAsTheyWentInHoweverTheyArrive) {
   std::vector<std::string> messages = {"", "a", std::string(kMaxLaneMessageBytes, 'x')};
   std::mt19937 random(1);
   for (int i = 0; i < 200; ++i) messages.push_back(std::string(random() % 3000, static_cast<char>(i)));
-  LaneSealer sealer(Keys(GetParam()));
+  LaneSealer sealer(MakeLaneKeys(1, GetParam()));
   std::string bytes;
   for (const std::string& message : messages) Append(sealer, message, &bytes);
   for (const size_t piece : {size_t{1}, size_t{7}, size_t{4096}, bytes.size()}) {
-    LaneOpener opener(Keys(GetParam()));
+    LaneOpener opener(MakeLaneKeys(1, GetParam()));
     std::vector<std::string> out;
     EXPECT_TRUE(Open(opener, bytes, piece, &out).ok());
     EXPECT_EQ(out, messages) << "in pieces of " << piece;
@@ -64,7 +58,7 @@ TEST_P(LaneCodecTest, MessagesComeOutAsTheyWentInHoweverTheyArrive) {
 }
 
 TEST_P(LaneCodecTest, AFrameThatIsTooLongIsRefusedBeforeItIsWaitedFor) {
-  LaneOpener opener(Keys(GetParam()));
+  LaneOpener opener(MakeLaneKeys(1, GetParam()));
   std::vector<std::string> out;
   const absl::Status status = Open(opener, std::string("\xff\xff\xff\xff", 4), 4, &out);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
@@ -73,7 +67,7 @@ TEST_P(LaneCodecTest, AFrameThatIsTooLongIsRefusedBeforeItIsWaitedFor) {
 }
 
 TEST(LaneCodecSealedTest, NothingCanBeChangedRepeatedOrLeftOut) {
-  LaneSealer sealer(Keys(true));
+  LaneSealer sealer(MakeLaneKeys());
   std::string first, second;
   Append(sealer, "the first message", &first);
   Append(sealer, "the second", &second);
@@ -81,7 +75,7 @@ TEST(LaneCodecSealedTest, NothingCanBeChangedRepeatedOrLeftOut) {
   for (size_t i = 0; i < first.size(); ++i) {
     std::string changed = first;
     changed[i] = static_cast<char>(changed[i] ^ 1);
-    LaneOpener opener(Keys(true));
+    LaneOpener opener(MakeLaneKeys());
     std::vector<std::string> out;
     const absl::Status status = Open(opener, changed + second, 1000, &out);
     EXPECT_TRUE(out.empty()) << i;
@@ -91,37 +85,37 @@ TEST(LaneCodecSealedTest, NothingCanBeChangedRepeatedOrLeftOut) {
     }
   }
   for (const std::string& bytes : {first + first, second, second + first}) {
-    LaneOpener opener(Keys(true));
+    LaneOpener opener(MakeLaneKeys());
     std::vector<std::string> out;
     EXPECT_FALSE(Open(opener, bytes, 1000, &out).ok());
     EXPECT_EQ(out.size(), bytes == first + first ? 1u : 0u);
   }
-  LaneOpener other(Keys(true, 2));
+  LaneOpener other(MakeLaneKeys(2));
   std::vector<std::string> out;
   EXPECT_FALSE(Open(other, first, 1000, &out).ok()) << "another stream's key";
 }
 
 TEST(LaneCodecSealedTest, ShorterThanATagIsNoFrame) {
-  LaneOpener opener(Keys(true));
+  LaneOpener opener(MakeLaneKeys());
   std::vector<std::string> out;
   EXPECT_FALSE(Open(opener, std::string("\x0f\0\0\0", 4), 4, &out).ok());
 }
 
 TEST(LaneGreetingTest, NamesItsLaneAndDependsOnEverything) {
-  const std::string greeting = Keys(true).Greeting();
+  const std::string greeting = MakeLaneKeys().Greeting();
   EXPECT_EQ(greeting.size(), kLaneGreetingBytes);
-  EXPECT_EQ(Keys(true).Answer().size(), kLaneAnswerBytes);
+  EXPECT_EQ(MakeLaneKeys().Answer().size(), kLaneAnswerBytes);
   EXPECT_EQ(LookAtBeginning(greeting, true, true), Beginning::kLane);
   ASSERT_TRUE(ShareOfGreeting(greeting).has_value());
-  EXPECT_EQ(*ShareOfGreeting(greeting), Keys(true).dialler);
+  EXPECT_EQ(*ShareOfGreeting(greeting), MakeLaneKeys().dialler);
   EXPECT_FALSE(ShareOfGreeting(greeting.substr(1)).has_value());
   EXPECT_FALSE(ShareOfGreeting(std::string(kLaneGreetingBytes, 'x')).has_value());
-  EXPECT_NE(greeting, Keys(false).Greeting()) << "both ends must mean the same";
-  LaneKeys other = Keys(true);
+  EXPECT_NE(greeting, MakeLaneKeys(1, false).Greeting()) << "both ends must mean the same";
+  LaneKeys other = MakeLaneKeys();
   other.key[0] ^= 1;
   EXPECT_NE(greeting, other.Greeting());
-  EXPECT_NE(Keys(true).Answer(), other.Answer());
-  EXPECT_NE(greeting.substr(40), Keys(true).Answer().substr(8)) << "an answer is no greeting";
+  EXPECT_NE(MakeLaneKeys().Answer(), other.Answer());
+  EXPECT_NE(greeting.substr(40), MakeLaneKeys().Answer().substr(8)) << "an answer is no greeting";
 }
 
 }  // namespace

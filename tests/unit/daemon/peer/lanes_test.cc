@@ -15,17 +15,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "tests/unit/daemon/fake_agent.h"
+#include "tests/unit/daemon/peer/lane_keys.h"
 
 namespace railsd {
 namespace {
-
-LaneKeys Keys(uint8_t seed, bool sealed = true) {
-  LaneKeys keys;
-  keys.dialler.fill(seed);
-  keys.key.fill(static_cast<uint8_t>(seed + 100));
-  keys.sealed = sealed;
-  return keys;
-}
 
 class Watcher final : public LaneHandler {
  public:
@@ -110,7 +103,7 @@ class LanesTest : public ::testing::Test {
 
 TEST_F(LanesTest, CarriesMessagesInOrder) {
   for (const bool sealed : {false, true}) {
-    const auto [out, in] = OpenLane(Keys(sealed ? 2 : 1, sealed));
+    const auto [out, in] = OpenLane(MakeLaneKeys(sealed ? 2 : 1, sealed));
     std::vector<std::string> sent;
     for (int i = 0; i < 1000; ++i) {
       sent.push_back(absl::StrCat("message ", i, std::string(static_cast<size_t>(i % 300), 'x')));
@@ -122,7 +115,7 @@ TEST_F(LanesTest, CarriesMessagesInOrder) {
 }
 
 TEST_F(LanesTest, WhoDoesNotReadMakesItBusyAndLosesNothing) {
-  const auto [out, in] = OpenLane(Keys(1));
+  const auto [out, in] = OpenLane(MakeLaneKeys(1));
   far_.hold = true;
   const std::string large(kMaxLaneMessageBytes, 'x');
   size_t taken = 0;
@@ -137,7 +130,7 @@ TEST_F(LanesTest, WhoDoesNotReadMakesItBusyAndLosesNothing) {
 }
 
 TEST_F(LanesTest, NobodyTakesALaneThatIsNotExpected) {
-  const LaneId out = here_->Dial(address_, Keys(1));
+  const LaneId out = here_->Dial(address_, MakeLaneKeys(1));
   EXPECT_FALSE(there_->Take(Accept()));
   ASSERT_TRUE(Eventually([&] { return near_.Saw("end", out); }));
   EXPECT_FALSE(near_.Saw("open", out));
@@ -145,7 +138,7 @@ TEST_F(LanesTest, NobodyTakesALaneThatIsNotExpected) {
 }
 
 TEST_F(LanesTest, AGreetingIsGoodOnceAndWithTheKeyOnly) {
-  const LaneKeys keys = Keys(1);
+  const LaneKeys keys = MakeLaneKeys(1);
   LaneKeys guessed = keys;
   guessed.key[5] ^= 1;
   there_->Expect(keys);
@@ -163,9 +156,9 @@ TEST_F(LanesTest, AGreetingIsGoodOnceAndWithTheKeyOnly) {
 }
 
 TEST_F(LanesTest, AnImpostorsAnswerOpensNothing) {
-  const LaneId out = here_->Dial(address_, Keys(1));
+  const LaneId out = here_->Dial(address_, MakeLaneKeys(1));
   const UniqueFd impostor = Accept();
-  LaneKeys guessed = Keys(1);
+  LaneKeys guessed = MakeLaneKeys(1);
   guessed.key[0] ^= 1;
   const std::string answer = guessed.Answer();
   ASSERT_EQ(send(impostor.get(), answer.data(), answer.size(), 0), static_cast<ssize_t>(answer.size()));
@@ -175,29 +168,29 @@ TEST_F(LanesTest, AnImpostorsAnswerOpensNothing) {
 
 TEST_F(LanesTest, WhoNeverAnswersIsGivenUp) {
   here_ = Make(&near_, absl::Milliseconds(20));
-  const LaneId out = here_->Dial(address_, Keys(1));
+  const LaneId out = here_->Dial(address_, MakeLaneKeys(1));
   const UniqueFd mute = Accept();
   ASSERT_TRUE(Eventually([&] { return near_.Saw("end", out); }));
 }
 
 TEST_F(LanesTest, AnAddressWhereNobodyListensEndsIt) {
   listener_.Reset();
-  const LaneId out = here_->Dial(address_, Keys(1)), none = here_->Dial("no address", Keys(2));
+  const LaneId out = here_->Dial(address_, MakeLaneKeys(1)), none = here_->Dial("no address", MakeLaneKeys(2));
   ASSERT_TRUE(Eventually([&] { return near_.Saw("end", out) && near_.Saw("end", none); }));
 }
 
 TEST_F(LanesTest, ClosingOneEndEndsTheOther) {
-  const auto [out, in] = OpenLane(Keys(1));
+  const auto [out, in] = OpenLane(MakeLaneKeys(1));
   there_->Close(in);
   ASSERT_TRUE(Eventually([&, lane = out] { return near_.Saw("end", lane); }));
   EXPECT_FALSE(far_.Saw("end", in)) << "who closes it is not told";
-  const auto [out2, in2] = OpenLane(Keys(2));
+  const auto [out2, in2] = OpenLane(MakeLaneKeys(2));
   here_.reset();
   ASSERT_TRUE(Eventually([&, lane = in2] { return far_.Saw("end", lane); }));
 }
 
 TEST_F(LanesTest, BytesThatAreNoFrameEndIt) {
-  const LaneKeys keys = Keys(1);
+  const LaneKeys keys = MakeLaneKeys(1);
   const LaneId in = there_->Expect(keys);
   sockaddr_in address = {};
   socklen_t size = sizeof(address);
