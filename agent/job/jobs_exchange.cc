@@ -41,7 +41,7 @@ void JobTable::SendOffer(NodeJob& job, PeerExchange& exchange) {
   if (!peer.up || exchange.offer_sent || exchange.left_out) return;
   exchange.offer_sent = true;
   exchange.times.offer_sent = now_;
-  sprayer_.Expect(*job.tenant, now_);
+  if (exchange.out_bytes > 0) sprayer_.Expect(*job.tenant, now_);
   Offer offer;
   offer.job = job.key;
   offer.tag = job.parts.begin()->second.submission.tag;
@@ -174,7 +174,7 @@ void JobTable::SendReady(NodeJob& job, PeerExchange& exchange, uint32_t slot) {
   const Peer& peer = peers_.Get(exchange.peer);
   exchange.ready_sent = true;
   exchange.times.ready_sent = now_;
-  sprayer_.Expect(*job.tenant, now_);
+  if (exchange.out_bytes + exchange.in_bytes > 0) sprayer_.Expect(*job.tenant, now_);
   Ready ready;
   ready.job = job.key;
   ready.slot = slot;

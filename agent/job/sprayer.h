@@ -58,8 +58,8 @@ class Sprayer {
   void Drop(const NodeJob* job);
   // Drops what is queued of the job to one peer; `on_dropped` is told the source and the bytes of each run.
   void DropTo(const NodeJob* job, PeerIndex peer, absl::FunctionRef<void(Rank, uint64_t)> on_dropped);
-  // Chunks of this tenant are about to come: those of lower priorities pause for what it takes to carry what they have
-  // posted, so that these find the rails free. Nothing happens when nobody is of a lower one.
+  // Chunks of this tenant are about to come: those of lower priorities pause for twice what it takes to carry what they
+  // may have posted, so that these find the rails free. Nothing happens when nobody is of a lower one.
   void Expect(const Tenant& tenant, absl::Time now);
   // Posts what the windows allow; call after events. Returns false when there was nothing to do.
   bool Dispatch(absl::Time now);
@@ -199,8 +199,7 @@ class Sprayer {
   std::vector<uint64_t> free_cookies_;
   std::vector<PeerExchange*> fully_posted_;
   uint64_t stolen_chunks_ = 0;
-  uint32_t expected_priority_ = 0;
-  absl::Time expected_at_ = absl::InfinitePast();
+  std::vector<absl::Time> expected_at_;  // by priority
 };
 
 }  // namespace railsd

@@ -61,9 +61,10 @@ Sprayer::Turn Sprayer::PostTurn(size_t r, TenantQueues& mine, absl::Time now) {
 }
 
 void Sprayer::Expect(const Tenant& tenant, absl::Time now) {
-  if (tenant.share().priority == 0) return;
-  expected_priority_ = tenant.share().priority;
-  expected_at_ = now;
+  const uint32_t priority = tenant.share().priority;
+  if (priority == 0) return;
+  if (priority >= expected_at_.size()) expected_at_.resize(priority + 1, absl::InfinitePast());
+  expected_at_[priority] = now;
 }
 
 // Higher priorities first, then who has had least.
@@ -119,10 +120,12 @@ bool Sprayer::HasRoom(const RailState& rail, const TenantQueues& mine, uint64_t 
 bool Sprayer::DispatchShared(size_t r, absl::Time now) {
   RailState& rail = rails_state_[r];
   const uint64_t stalled_bytes = StalledBytes(rail, now);
-  const absl::Time pause_end = expected_at_ + kExpectedFor * rail.yielding_time;
+  const absl::Duration pause = kExpectedFor * rail.yielding_time;
+  size_t expected = expected_at_.size();  // the highest priority that is, plus 1
+  while (expected > 0 && now >= expected_at_[expected - 1] + pause) --expected;
   for (TenantQueues& mine : rail.tenants) {
-    mine.blocked = now < pause_end && mine.tenant != nullptr && mine.tenant->share().priority < expected_priority_;
-    if (mine.blocked && mine.queued_bytes > 0) look_again_ = std::min(look_again_, pause_end);
+    mine.blocked = mine.tenant != nullptr && mine.tenant->share().priority + 1 < expected;
+    if (mine.blocked && mine.queued_bytes > 0) look_again_ = std::min(look_again_, expected_at_[expected - 1] + pause);
   }
   bool posted = false;
   while (TenantQueues* next = NextTenant(rail)) {

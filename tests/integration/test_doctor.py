@@ -155,6 +155,8 @@ class Fabric(harness.FabricTest):
             trainer.kill()
         formula = 25 + 6 * rails + peers * (4 + 4 * rails) + 3 * sessions + sessions
         self.assertIn("25 + 6 N + (M - 1) (4 + 4 N) + 3 P + segments", (harness.ROOT / "deploy/RUNBOOK.md").read_text())
+        self.assertIn(f"25 + 48 + 63 x 36 + 24 + 32 = {25 + 48 + 63 * 36 + 24 + 32:,} descriptors",
+                      (harness.ROOT / "deploy/RUNBOOK.md").read_text())
         # A tool that has just asked may still be connected.
         self.assertAlmostEqual(used, formula, delta=6)
         needed = re.search(r"need up to (\d+)", findings(self.doctor(0)[1], "files", "ok")[0]["found"])

@@ -168,6 +168,20 @@ TEST_F(SharesTest, WhoYieldsPausesForChunksThatAreAboutToCome) {
   EXPECT_EQ(sprayer_->in_flight_bytes(0), kWindow / 6) << "not for long";
 }
 
+TEST_F(SharesTest, AnExpectedPriorityIsNotForgottenForALowerOne) {
+  SetUpRails(1, 2, 25e6);
+  tenants_.Retune({{"one", {}, {.priority = 2}}, {"three", {}, {.priority = 1}}, {"urgent", {}, {.priority = 5}}});
+  ASSERT_TRUE(urgent_.tenant->TakeSession().ok());
+  QueueOf(&three_, 0, 100 * kPiece);
+  sprayer_->Expect(*urgent_.tenant, now_);
+  sprayer_->Expect(*three_.tenant, now_);
+  sprayer_->Dispatch(now_);
+  EXPECT_EQ(sprayer_->in_flight_bytes(0), 0u);
+  now_ += sprayer_->NextDeadline() - now_;
+  sprayer_->Dispatch(now_);
+  EXPECT_GT(sprayer_->in_flight_bytes(0), 0u);
+}
+
 TEST_F(SharesTest, NobodyPausesForHisEquals) {
   SetUpRails(1, 2, 25e6);
   QueueOf(&three_, 0, 100 * kPiece);
