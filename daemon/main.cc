@@ -1,5 +1,6 @@
 // The only wiring of the daemon. Read it from top to bottom: each part gets what it needs from the parts above it, and
 // they end in the opposite order.
+#include <openssl/crypto.h>
 #include <sys/stat.h>
 
 #include <atomic>
@@ -412,5 +413,7 @@ int Main(int argc, char** argv) {
 int main(int argc, char** argv) {
   // Debian builds Abseil with its lock order checks on: every mutex of gRPC would go through one global graph.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+  // At the end a thread of gRPC may be in the middle of a TLS handshake: OpenSSL must not clear itself away under it.
+  OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr);
   return railsd::Main(argc, argv);
 }
