@@ -4,12 +4,12 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <string>
 #include <vector>
 
 #include "daemon/peer/lane_codec.h"
 #include "daemon/service/beginning.h"
+#include "tests/unit/daemon/peer/lane_tools.h"
 
 namespace {
 
@@ -37,29 +37,14 @@ void Begin(string_view bytes, size_t piece) {
 
 // The messages, and at the end whether all was well.
 std::vector<std::string> Open(string_view bytes, size_t piece, bool sealed) {
-  railsd::LaneKeys keys;
-  keys.sealed = sealed;
-  railsd::LaneOpener opener(keys);
+  railsd::LaneOpener opener(railsd::MakeLaneKeys(0, sealed));
   std::vector<std::string> messages;
-  while (!bytes.empty()) {
-    size_t room = 0;
-    char* const space = opener.Space(&room);
-    Require(room > 0);
-    const size_t now = std::min({piece, room, bytes.size()});
-    std::memcpy(space, bytes.data(), now);
-    opener.Arrived(now);
-    bytes.remove_prefix(now);
-    while (true) {
-      const auto message = opener.Next();
-      if (!message.ok()) {
-        Require(!opener.Next().ok());
-        messages.emplace_back("refused");
-        return messages;
-      }
-      if (!message->has_value()) break;
-      Require((*message)->size() <= railsd::kMaxLaneMessageBytes);
-      messages.emplace_back(**message);
-    }
+  const absl::Status status = railsd::OpenLaneFrames(opener, bytes, piece, &messages);
+  Require(status.ok() || status.code() == absl::StatusCode::kInvalidArgument);
+  for (const std::string& message : messages) Require(message.size() <= railsd::kMaxLaneMessageBytes);
+  if (!status.ok()) {
+    Require(!opener.Next().ok());
+    messages.emplace_back("refused");
   }
   return messages;
 }

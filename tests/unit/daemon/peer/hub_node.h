@@ -3,9 +3,6 @@
 #define RAILSD_TESTS_UNIT_DAEMON_PEER_HUB_NODE_H_
 
 #include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <memory>
 #include <string>
@@ -16,21 +13,9 @@
 #include "daemon/lifecycle/logging.h"
 #include "daemon/peer/peer_hub.h"
 #include "tests/unit/daemon/fake_agent.h"
+#include "tests/unit/daemon/peer/free_port.h"
 
 namespace railsd {
-
-// Binds any free port and gives it back; the hubs need to know each other's before they start.
-inline int FreePort() {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-  EXPECT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size), 0);
-  close(fd);
-  return ntohs(address.sin_port);
-}
 
 struct Node {
   std::string name;

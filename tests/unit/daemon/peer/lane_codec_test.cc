@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/unit/daemon/peer/lane_keys.h"
+#include "tests/unit/daemon/peer/lane_tools.h"
 
 namespace railsd {
 namespace {
@@ -18,25 +18,6 @@ using ::testing::HasSubstr;
 void Append(LaneSealer& sealer, const std::string& message, std::string* out) {
   sealer.Append(
       message.size(), [&](char* to) { std::memcpy(to, message.data(), message.size()); }, out);
-}
-
-// Gives `bytes` in pieces of `piece`, and collects the messages.
-absl::Status Open(LaneOpener& opener, absl::string_view bytes, size_t piece, std::vector<std::string>* messages) {
-  while (!bytes.empty()) {
-    size_t room = 0;
-    char* const space = opener.Space(&room);
-    const size_t now = std::min({piece, room, bytes.size()});
-    std::memcpy(space, bytes.data(), now);
-    opener.Arrived(now);
-    bytes.remove_prefix(now);
-    while (true) {
-      const auto message = opener.Next();
-      if (!message.ok()) return message.status();
-      if (!message->has_value()) break;
-      messages->emplace_back(**message);
-    }
-  }
-  return absl::OkStatus();
 }
 
 class LaneCodecTest : public ::testing::TestWithParam<bool> {};
@@ -52,7 +33,7 @@ TEST_P(LaneCodecTest, MessagesComeOutAsTheyWentInHoweverTheyArrive) {
   for (const size_t piece : {size_t{1}, size_t{7}, size_t{4096}, bytes.size()}) {
     LaneOpener opener(MakeLaneKeys(1, GetParam()));
     std::vector<std::string> out;
-    EXPECT_TRUE(Open(opener, bytes, piece, &out).ok());
+    EXPECT_TRUE(OpenLaneFrames(opener, bytes, piece, &out).ok());
     EXPECT_EQ(out, messages) << "in pieces of " << piece;
   }
 }
@@ -60,7 +41,7 @@ TEST_P(LaneCodecTest, MessagesComeOutAsTheyWentInHoweverTheyArrive) {
 TEST_P(LaneCodecTest, AFrameThatIsTooLongIsRefusedBeforeItIsWaitedFor) {
   LaneOpener opener(MakeLaneKeys(1, GetParam()));
   std::vector<std::string> out;
-  const absl::Status status = Open(opener, std::string("\xff\xff\xff\xff", 4), 4, &out);
+  const absl::Status status = OpenLaneFrames(opener, std::string("\xff\xff\xff\xff", 4), 4, &out);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr("4294967295 bytes"));
   EXPECT_FALSE(opener.Next().ok()) << "nothing comes after that";
@@ -77,7 +58,7 @@ TEST(LaneCodecSealedTest, NothingCanBeChangedRepeatedOrLeftOut) {
     changed[i] = static_cast<char>(changed[i] ^ 1);
     LaneOpener opener(MakeLaneKeys());
     std::vector<std::string> out;
-    const absl::Status status = Open(opener, changed + second, 1000, &out);
+    const absl::Status status = OpenLaneFrames(opener, changed + second, 1000, &out);
     EXPECT_TRUE(out.empty()) << i;
     // A length that has grown is waited for first.
     if (i >= kLaneHeaderBytes) {
@@ -87,18 +68,18 @@ TEST(LaneCodecSealedTest, NothingCanBeChangedRepeatedOrLeftOut) {
   for (const std::string& bytes : {first + first, second, second + first}) {
     LaneOpener opener(MakeLaneKeys());
     std::vector<std::string> out;
-    EXPECT_FALSE(Open(opener, bytes, 1000, &out).ok());
+    EXPECT_FALSE(OpenLaneFrames(opener, bytes, 1000, &out).ok());
     EXPECT_EQ(out.size(), bytes == first + first ? 1u : 0u);
   }
   LaneOpener other(MakeLaneKeys(2));
   std::vector<std::string> out;
-  EXPECT_FALSE(Open(other, first, 1000, &out).ok()) << "another stream's key";
+  EXPECT_FALSE(OpenLaneFrames(other, first, 1000, &out).ok()) << "another stream's key";
 }
 
 TEST(LaneCodecSealedTest, ShorterThanATagIsNoFrame) {
   LaneOpener opener(MakeLaneKeys());
   std::vector<std::string> out;
-  EXPECT_FALSE(Open(opener, std::string("\x0f\0\0\0", 4), 4, &out).ok());
+  EXPECT_FALSE(OpenLaneFrames(opener, std::string("\x0f\0\0\0", 4), 4, &out).ok());
 }
 
 TEST(LaneGreetingTest, NamesItsLaneAndDependsOnEverything) {

@@ -1,17 +1,12 @@
 // Hubs with lanes beside their streams: what is in which, and what becomes of it when lanes break.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <poll.h>
 
-#include <atomic>
 #include <memory>
 #include <string>
-#include <thread>
-#include <vector>
 
-#include "agent/base/unique_fd.h"
-#include "daemon/service/beginning.h"
 #include "tests/unit/daemon/peer/hub_node.h"
+#include "tests/unit/daemon/peer/lane_proxy.h"
 
 namespace railsd {
 namespace {
@@ -105,103 +100,12 @@ TEST_F(LaneHubTest, WithoutALaneTheStreamCarriesEverything) {
   EXPECT_EQ(a.hub->counters().lanes_opened, 1u);
 }
 
-// Between a and b: passes streams on, and does with lanes what it is told.
-class Proxy {
- public:
-  enum class Lanes { kPass, kRefuse, kSwallow };  // kSwallow: the greeting and the answer pass, and then nothing
-
-  Proxy(int listen_port, int target_port) : target_(target_port) {
-    listener_ = UniqueFd(socket(AF_INET, SOCK_STREAM, 0));
-    const int on = 1;
-    setsockopt(listener_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    const sockaddr_in address = Loopback(listen_port);
-    EXPECT_EQ(bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
-    EXPECT_EQ(listen(listener_.get(), 16), 0);
-    thread_ = std::thread([this] { Run(); });
-  }
-  ~Proxy() {
-    stop_ = true;
-    thread_.join();
-  }
-  std::atomic<Lanes> lanes{Lanes::kPass};
-  std::atomic<int> lanes_seen{0};
-
- private:
-  struct Pair {
-    UniqueFd from, to;
-    bool known = false, lane = false;
-    size_t passed = 0;
-    bool over = false;
-  };
-
-  static sockaddr_in Loopback(int port) {
-    sockaddr_in address = {};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    address.sin_port = htons(static_cast<uint16_t>(port));
-    return address;
-  }
-
-  void Run() {
-    std::vector<std::unique_ptr<Pair>> pairs;
-    while (!stop_) {
-      std::vector<pollfd> polled = {{listener_.get(), POLLIN, 0}};
-      for (const auto& pair : pairs) {
-        polled.push_back({pair->from.get(), POLLIN, 0});
-        polled.push_back({pair->to.get(), POLLIN, 0});
-      }
-      if (poll(polled.data(), polled.size(), 20) <= 0) continue;
-      const size_t before = pairs.size();
-      if ((polled[0].revents & POLLIN) != 0) Accept(&pairs);
-      for (size_t i = 0; i < before; ++i) {
-        if (polled[1 + 2 * i].revents != 0) Forward(*pairs[i], true);
-        if (polled[2 + 2 * i].revents != 0) Forward(*pairs[i], false);
-      }
-      std::erase_if(pairs, [](const auto& pair) { return pair->over; });
-    }
-  }
-  void Accept(std::vector<std::unique_ptr<Pair>>* pairs) {
-    auto pair = std::make_unique<Pair>();
-    pair->from = UniqueFd(accept(listener_.get(), nullptr, nullptr));
-    pair->to = UniqueFd(socket(AF_INET, SOCK_STREAM, 0));
-    const sockaddr_in address = Loopback(target_);
-    if (connect(pair->to.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) return;
-    pairs->push_back(std::move(pair));
-  }
-  void Forward(Pair& pair, bool out) {
-    char bytes[65536];
-    const ssize_t got = recv((out ? pair.from : pair.to).get(), bytes, sizeof(bytes), 0);
-    if (got <= 0) {
-      pair.over = true;
-      return;
-    }
-    if (out && !std::exchange(pair.known, true)) {
-      pair.lane = bytes[0] == kLaneMagic[0];
-      lanes_seen += pair.lane;
-    }
-    if (pair.lane && lanes == Lanes::kRefuse) {
-      pair.over = true;
-      return;
-    }
-    const auto size = static_cast<size_t>(got);
-    const bool swallow = out && pair.lane && lanes == Lanes::kSwallow && pair.passed >= kLaneGreetingBytes;
-    if (out) pair.passed += size;
-    if (swallow) return;
-    if (send((out ? pair.to : pair.from).get(), bytes, size, MSG_NOSIGNAL) != got) pair.over = true;
-  }
-
-  const int target_;
-  UniqueFd listener_;
-  std::atomic<bool> stop_{false};
-  std::thread thread_;
-};
-
 class LaneProxyTest : public LaneHubTest {
  protected:
   // a reaches b by the proxy.
   void StartBoth(absl::Duration lost_after) {
     const int port = FreePort();
-    proxy_ = std::make_unique<Proxy>(port, b.port);
+    proxy_ = std::make_unique<LaneProxy>(port, b.port);
     PeerHubOptions options = a.Options(b, 11);
     options.static_peers = {{"b", absl::StrCat("127.0.0.1:", port), {}}};
     options.lost_after = lost_after;
@@ -220,13 +124,13 @@ class LaneProxyTest : public LaneHubTest {
     ASSERT_EQ(messages.size(), last);
     for (uint64_t n = 1; n <= last; ++n) ASSERT_EQ(NumberOf(messages[n - 1].second), n);
   }
-  std::unique_ptr<Proxy> proxy_;
+  std::unique_ptr<LaneProxy> proxy_;
 };
 
 TEST_F(LaneProxyTest, ALaneThatSwallowsWhatItTakesIsGivenUp) {
   StartBoth(absl::Seconds(3));
   ASSERT_TRUE(Eventually([&] { return a.hub->counters().lanes_opened == 1; }));
-  proxy_->lanes = Proxy::Lanes::kSwallow;
+  proxy_->lanes = LaneProxy::Lanes::kSwallow;
   SendAndAwait(1, 20);
   EXPECT_EQ(a.hub->counters().lanes_lost, 1u);
   EXPECT_EQ(b.hub->counters().lane_messages_in, 0u);
@@ -235,8 +139,8 @@ TEST_F(LaneProxyTest, ALaneThatSwallowsWhatItTakesIsGivenUp) {
 
 TEST_F(LaneProxyTest, WhereLanesAreRefusedTheStreamCarriesEverythingAndOneIsTriedLater) {
   const int port = FreePort();
-  proxy_ = std::make_unique<Proxy>(port, b.port);
-  proxy_->lanes = Proxy::Lanes::kRefuse;
+  proxy_ = std::make_unique<LaneProxy>(port, b.port);
+  proxy_->lanes = LaneProxy::Lanes::kRefuse;
   PeerHubOptions options = a.Options(b, 11);
   options.static_peers = {{"b", absl::StrCat("127.0.0.1:", port), {}}};
   options.lost_after = absl::Milliseconds(500);  // tried again after six times that
@@ -245,11 +149,20 @@ TEST_F(LaneProxyTest, WhereLanesAreRefusedTheStreamCarriesEverythingAndOneIsTrie
   ASSERT_TRUE(Eventually([&] { return a.hub->counters().lanes_lost == 1; }));
   SendAndAwait(1, 20);
   EXPECT_EQ(a.hub->counters().lane_messages_out, 0u);
-  proxy_->lanes = Proxy::Lanes::kPass;
+  proxy_->lanes = LaneProxy::Lanes::kPass;
   ASSERT_TRUE(Eventually([&] { return a.hub->counters().lanes_opened >= 1; }));
   ASSERT_TRUE(Eventually([&] { return a.hub->Outboxes().messages == 0; }));
   SendAndAwait(21, 40);
   EXPECT_GT(a.hub->counters().lane_messages_out, 0u);
+}
+
+// What the counterpart over TLS (tls_hub_test.cc) must not find.
+TEST_F(LaneProxyTest, OverPlainTextLanesAreReadable) {
+  StartBoth(absl::Seconds(30));
+  ASSERT_TRUE(Eventually([&] { return a.hub->counters().lanes_opened == 1; }));
+  a.hub->Send("b", Abort{{{BootId(1), 1}, JobSeq(1)}, absl::StatusCode::kAborted, "plain words", false});
+  ASSERT_TRUE(Eventually([&] { return b.agent.message_count() == 1; }));
+  EXPECT_NE(proxy_->lane_bytes().find("plain words"), std::string::npos);
 }
 
 TEST_F(LaneHubTest, APeerThatEndsHasLostNoLane) {

@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "tests/unit/daemon/fake_agent.h"
-#include "tests/unit/daemon/peer/lane_keys.h"
+#include "tests/unit/daemon/peer/lane_tools.h"
 
 namespace railsd {
 namespace {

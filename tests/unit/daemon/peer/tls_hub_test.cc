@@ -1,10 +1,6 @@
 // Hubs that prove to each other who they are.
-#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <memory>
 #include <string>
@@ -15,24 +11,14 @@
 #include "daemon/tls/credentials.h"
 #include "daemon/tls/tls_files.h"
 #include "tests/unit/daemon/fake_agent.h"
+#include "tests/unit/daemon/peer/free_port.h"
+#include "tests/unit/daemon/peer/lane_proxy.h"
 #include "tests/unit/daemon/tls/tls_test_files.h"
 
 namespace railsd {
 namespace {
 
 using ::testing::HasSubstr;
-
-int FreePort() {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-  EXPECT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size), 0);
-  close(fd);
-  return ntohs(address.sin_port);
-}
 
 struct Node {
   std::string name;
@@ -89,14 +75,22 @@ TEST_F(TlsHubTest, BothSidesComeUpAndCarryMessages) {
 }
 
 TEST_F(TlsHubTest, TheirLanesAreSealed) {
-  a.Run(b, 11, &files, "a");
+  Node way_to_b{"b"};
+  LaneProxy proxy(way_to_b.port, b.port);
+  a.Run(way_to_b, 11, &files, "a");
   b.Run(a, 22, &files, "b");
   ASSERT_TRUE(Eventually([&] { return a.hub->counters().lanes_opened == 1 && b.hub->counters().lanes_opened == 1; }));
-  for (uint64_t n = 1; n <= 100; ++n) a.hub->Send("b", Numbered(n));
+  for (uint64_t n = 1; n <= 100; ++n) {
+    a.hub->Send("b", Abort{{{BootId(1), 1}, JobSeq(n)}, absl::StatusCode::kAborted, "plain words", false});
+  }
   ASSERT_TRUE(Eventually([&] { return b.agent.message_count() == 100; }));
   EXPECT_EQ(a.hub->counters().lane_messages_out, 100u);
   EXPECT_EQ(b.hub->counters().lane_messages_in, 100u);
+  EXPECT_GT(proxy.lane_bytes().size(), 100 * std::string("plain words").size());
+  EXPECT_EQ(proxy.lane_bytes().find("plain words"), std::string::npos);
   EXPECT_EQ(a.hub->counters().lanes_lost + b.hub->counters().lanes_lost, 0u);
+  a.hub->Stop();
+  b.hub->Stop();
 }
 
 TEST_F(TlsHubTest, AnothersNameIsRefusedOnBothSides) {
