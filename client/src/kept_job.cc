@@ -88,9 +88,13 @@ void KeptJob::OnAttemptEnd(uint64_t attempt, uint64_t generation, const Result& 
   {
     absl::MutexLock lock(&mutex_);
     if (attempt != attempts_ || result_.has_value()) return;
-    // An end that comes before the acceptance is one, too.
-    acceptances_ += !replayable && offered_ != nullptr;
-    if (replayable) offered_ = accepted_ = nullptr;
+    if (replayable) {
+      offered_ = accepted_ = nullptr;
+    } else if (offered_ != nullptr) {
+      // An end that comes before the acceptance is one, too; Accepted() must not find the attempt to count it again.
+      accepted_ = std::exchange(offered_, nullptr);
+      ++acceptances_;
+    }
   }
   if (!replayable || !owner_->OnEpochEnd(generation)) Finish(result);
 }

@@ -115,7 +115,7 @@ class FakeDaemon::Impl final : public v1::SessionService::Service,
   // State that the tests see.
   mutable absl::Mutex mutex;
   bool dying = false, telling = false;
-  std::set<uint64_t> missed;
+  std::set<uint64_t> missed, told;
   std::deque<Fate> fates;
   absl::Status refusal, join_refusal, segment_refusal, wait_failure;
   int early_answers = 0, wait_failures = 0;
@@ -189,7 +189,13 @@ class FakeDaemon::Impl final : public v1::SessionService::Service,
     if (std::find(accepted.begin(), accepted.end(), request->job().seq()) == accepted.end()) {
       accepted.push_back(request->job().seq());
     }
-    return fate == Fate::kAccept ? grpc::Status::OK : grpc::Status(grpc::UNAVAILABLE, "connection reset");
+    if (fate == Fate::kEndAndAccept) {
+      finished.emplace(request->job().seq(), absl::OkStatus());
+      const auto is_told = [this, request] { return told.contains(request->job().seq()) || dying; };
+      mutex.Await(absl::Condition(&is_told));
+    }
+    const bool lost = fate == Fate::kAcceptAndLoseTheAnswer;
+    return lost ? grpc::Status(grpc::UNAVAILABLE, "connection reset") : grpc::Status::OK;
   }
 
   grpc::Status WaitJob(grpc::ServerContext* context, const v1::WaitJobRequest* request,
@@ -242,16 +248,17 @@ class FakeDaemon::Impl final : public v1::SessionService::Service,
   grpc::Status WatchJobs(grpc::ServerContext* context, const v1::WatchJobsRequest*,
                          grpc::ServerWriter<v1::WatchJobsResponse>* writer) override {
     if (!KnowsCaller(context)) return Unknown();
-    std::set<uint64_t> told;
+    std::set<uint64_t> known;
     absl::MutexLock lock(&mutex);
     if (!telling) return {grpc::UNIMPLEMENTED, "no ends are told"};
-    for (const auto& [seq, end] : finished) told.insert(seq);
+    for (const auto& [seq, end] : finished) known.insert(seq);
+    told.insert(known.begin(), known.end());
     writer->SendInitialMetadata();
     v1::WatchJobsResponse message;
     while (telling && !dying && !context->IsCancelled()) {
       for (const v1::SubmitAllToAllRequest& submission : submissions) {
         const auto end = finished.find(submission.job().seq());
-        if (end == finished.end() || !told.insert(end->first).second) continue;
+        if (end == finished.end() || !known.insert(end->first).second) continue;
         if (missed.contains(end->first)) {
           message.set_missed(message.missed() + 1);
           continue;
@@ -259,6 +266,7 @@ class FakeDaemon::Impl final : public v1::SessionService::Service,
         *message.mutable_report()->mutable_job() = submission.job();
         Fill(end->second, message.mutable_report());
         writer->Write(message);
+        told.insert(end->first);
         message.Clear();
       }
       mutex.AwaitWithTimeout(absl::Condition(

@@ -41,8 +41,9 @@ class FakeDaemon {
     uint64_t timeout_milliseconds = 0;
     bool has_deadline = false;
   };
-  // What the daemon does with a submission: refuse it, accept it and say so, or accept it and lose the answer.
-  enum class Fate { kAccept, kRefuse, kAcceptAndLoseTheAnswer, kLoseTheRequest };
+  // What the daemon does with a submission: refuse it, accept it and say so, or accept it and lose the answer. The last
+  // one accepts it, tells that it has ended well (TellEnds()), and answers then.
+  enum class Fate { kAccept, kRefuse, kAcceptAndLoseTheAnswer, kLoseTheRequest, kEndAndAccept };
 
   FakeDaemon(std::string socket_dir, uint64_t boot_id);
   ~FakeDaemon();

@@ -81,6 +81,18 @@ TEST_F(RestartTest, ADaemonThatDiesTwiceMeanwhile) {
   ExpectDone(*job, 3);
 }
 
+TEST_F(RestartTest, AnEndThatOvertakesTheAcceptanceIsNoReplay) {
+  daemon_->TellEnds();
+  client_ = *Connect();
+  send_ = MakeSegment();
+  receive_ = MakeSegment();
+  const auto group = JoinKept();
+  constexpr int kJobs = 2000;  // each is a race of two threads of the library
+  daemon_->PlanSubmissions(std::vector<FakeDaemon::Fate>(kJobs, FakeDaemon::Fate::kEndAndAccept));
+  for (int i = 0; i < kJobs; ++i) ExpectDone(*Submit(*group), 0);
+  EXPECT_EQ(Numbers().size(), kJobs);
+}
+
 TEST_F(RestartTest, AnIdleRankJoinsAgainToo) {
   const auto group = JoinKept();
   Restart();
