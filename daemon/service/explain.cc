@@ -9,13 +9,16 @@
 namespace railsd {
 namespace {
 
-// Seconds since the job's beginning.
+// What happened in the job's first moment did happen, and 0 says that something has not.
+constexpr double kFirstMoment = 1e-9;
+
+// Seconds since the job's beginning; 0 for what has not happened.
 class Since {
  public:
   explicit Since(absl::Time begun) : begun_(begun) {}
   double operator()(absl::Time at) const {
     if (at == absl::InfinitePast() || at == absl::InfiniteFuture()) return 0;
-    return std::max(0.0, absl::ToDoubleSeconds(at - begun_));
+    return std::max(kFirstMoment, absl::ToDoubleSeconds(at - begun_));
   }
 
  private:
@@ -87,7 +90,7 @@ void ExplanationTo(const JobExplanation& explanation, const ServiceContext& cont
   for (const JobExplanation::RankTimes& rank : explanation.ranks) {
     auto* part = out->add_ranks();
     part->set_rank(rank.rank.value());
-    part->set_submitted_seconds(since(rank.submitted));
+    part->set_submitted_seconds(absl::ToDoubleSeconds(rank.submitted - explanation.begun));
     part->set_ended_seconds(since(rank.ended));
   }
   RailsTo(explanation, context.rails, since, out);

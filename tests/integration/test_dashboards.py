@@ -34,6 +34,7 @@ FOLDER = harness.ROOT / "dashboards"
 OF_FAULTS = ("railsd_rail_errors_total", "railsd_rail_port_events_total", "railsd_rail_interface_bytes_total",
              'code!="ok"', "railsd_control_stream_errors_total", "railsd_peer_up", "changes(railsd_rail_flaps_total",
              "changes(railsd_rail_drains_total")
+SESSIONS, CONNECTIONS = 8, 64  # that a tenant, and a socket, takes
 FLOOD = 3 * [1000]  # calls of each connection, together more than EngineQueueLong allows to wait
 
 
@@ -149,7 +150,10 @@ class OtherVersion(BaseHTTPRequestHandler):
 class Faults(Scraped, harness.FabricTest):
     # Failures are forgotten at once: a rail that flaps is soon used again, and flaps again.
     settings = clusters.Settings(nodes=3, rails=3, speed="200mbit",
-                                 sections={"timeouts": {"peer_lost": "3s"}, "health": {"half_life": "50ms"}})
+                                 sections={"timeouts": {"peer_lost": "3s"}, "health": {"half_life": "50ms"},
+                                           "limits": {"max_client_connections": CONNECTIONS},
+                                           "tenants": [{"name": "all", "users": [str(os.geteuid())],
+                                                        "quota": {"sessions": SESSIONS}}]})
 
     def prefix(self):
         return self.lab.command(0)
@@ -228,6 +232,20 @@ class Faults(Scraped, harness.FabricTest):
                 del self.awaited["EngineQueueLong"]
                 return
 
+    def refusals(self):
+        """More sessions than their tenant may have, more connections than the socket takes."""
+        node = self.cluster.nodes[0]
+        trainers = [self.enterContext(harness.Trainer()) for _ in range(SESSIONS + 1)]
+        answers = [trainer.do(do="connect", socket_dir=str(node.sockets)) for trainer in trainers]
+        self.assertEqual([answer["ok"] for answer in answers], SESSIONS * [True] + [False], answers)
+        for trainer in trainers:
+            trainer.kill()
+        with contextlib.ExitStack() as stack:
+            for _ in range(CONNECTIONS + 1):
+                connection = stack.enter_context(socket.socket(socket.AF_UNIX))
+                connection.connect(f"{node.sockets}/operator.sock")
+            self.shown("railsd_tenant_refused_total", "railsd_limit_refused_total", "LimitReached")
+
     def certificate_of_a_week(self):
         """A node comes back with mutual TLS, and what it shows is about to expire."""
         node = self.cluster.nodes[1]
@@ -270,6 +288,7 @@ class Faults(Scraped, harness.FabricTest):
         self.assertEqual(self.cluster.ctl(self.cluster.nodes[0], "drain", "no-such-rail").returncode, 1)
         self.shown('code!="ok"')
         self.hang()
+        self.refusals()
         self.certificate_of_a_week()
         self.assertEqual(self.awaited, {})
 
