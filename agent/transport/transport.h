@@ -206,7 +206,7 @@ class RailTransport {
   virtual void OpenZones(std::shared_ptr<const ReceiveSet> zones) = 0;
   // Yields kZonesClosed once nothing can land in the set any more. A frame that is half received is drained from here
   // on. `writers_stopped` false: the peer has not said that it has stopped; a transport that writes into remote memory
-  // then makes sure by itself, at the cost of its connection if need be.
+  // then makes sure by itself, at the cost of its connection.
   virtual void CloseZones(uint32_t slot, uint32_t generation, bool writers_stopped) = 0;
 
   // True: peers write into this node's memory by themselves. Then READY waits for kZonesOpened of every rail and

@@ -89,7 +89,6 @@ void VerbsRail::Begin(Endpoint& endpoint) {
   }
   endpoint.phase = Endpoint::Phase::kLive;
   endpoint.tellings = 0;
-  endpoint.late_writes = false;
   Do(endpoint, endpoint.handshake.Begin(next_generation_++));
 }
 
@@ -163,11 +162,7 @@ bool VerbsRail::LookAtQueuePairs(Endpoint& endpoint) {
     // Our own failures yield completions. Without one, the peer has asked for what it may not have.
     PollCompletions();
     if (endpoint.phase != Endpoint::Phase::kLive) return true;
-    if (endpoint.late_writes) {
-      Break(endpoint, ECONNRESET, "it wrote into zones that were closed before it had stopped");
-    } else {
-      BreakBad(endpoint, "it wrote where no zone is open to it");
-    }
+    BreakBad(endpoint, "it wrote where no zone is open to it");
     return true;
   }
   return false;

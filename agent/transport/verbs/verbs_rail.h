@@ -44,7 +44,6 @@ class Endpoint {
   bool gone = false;          // replaced or removed: it ends with the drain
   bool forgotten = false;     // RemovePeer(): orders are kStopped, and no kPeerDown
   bool orders_ended = false;  // of the drain that goes on: told, and the queue pairs may still have to be destroyed
-  bool late_writes = false;   // zones were closed under a writer that had not stopped: its key may be refused
   int error_number = 0;
   uint32_t failures = 0;  // in a row
   uint32_t tellings = 0;  // of the present state

@@ -127,27 +127,18 @@ void VerbsRail::CloseZones(uint32_t slot, uint32_t generation, bool writers_stop
   }
   OpenSet& open = *found->second;
   CloseFences(*open.set);
-  switch (open.state) {
-    case OpenSet::State::kDead:
-      Erase(open);
-      return;
-    case OpenSet::State::kClosing:
-      return;
-    case OpenSet::State::kOpening:
-      open.close_soon = true;
-      open.endpoint->late_writes = open.endpoint->late_writes || !writers_stopped;
-      return;
-    case OpenSet::State::kOpen:
-      break;
-  }
-  open.endpoint->late_writes = open.endpoint->late_writes || !writers_stopped;
-  if (!open.weak) {
-    CloseStrong(open);
-  } else if (writers_stopped) {
+  if (open.state == OpenSet::State::kDead) return Erase(open);
+  if (open.state == OpenSet::State::kClosing) return;
+  if (open.state == OpenSet::State::kOpening) {  // nobody has the key yet
+    open.close_soon = true;
+  } else if (!writers_stopped) {
+    // Without a key a device refuses the next packet, but Soft-RoCE does not wait for the one that it is writing.
+    open.state = OpenSet::State::kClosing;  // DropZones() ends it
+    Break(*open.endpoint, ECONNRESET, "zones were closed under a writer that has not stopped");
+  } else if (open.weak) {
     Erase(open);
   } else {
-    open.state = OpenSet::State::kClosing;  // DropZones() ends it
-    Break(*open.endpoint, ECONNRESET, "zones without keys of their own close under a writer that has not stopped");
+    CloseStrong(open);
   }
 }
 
