@@ -15,6 +15,8 @@ extern "C" const char* __tsan_default_suppressions() {
       "called_from_lib:libupb.so\n"
       "called_from_lib:libssl.so\n"
       "called_from_lib:libcrypto.so\n"
+      // What draws gRPC's random pauses, under a lock of its own.
+      "called_from_lib:libabsl_random_internal_pool_urbg.so\n"
       // Where gRPC's own statuses are copied, compared and printed.
       "called_from_lib:libabsl_status.so\n"
       "called_from_lib:libabsl_strings.so\n"
