@@ -33,7 +33,7 @@ FOLDER = harness.ROOT / "dashboards"
 # Parts of expressions that give nothing on a good day, and on rails whose interface is not their own.
 OF_FAULTS = ("railsd_rail_errors_total", "railsd_rail_port_events_total", "railsd_rail_interface_bytes_total",
              'code!="ok"', "railsd_control_stream_errors_total", "railsd_peer_up", "changes(railsd_rail_flaps_total",
-             "changes(railsd_rail_drains_total")
+             "changes(railsd_rail_drains_total", "railsd_limit_refused_total", "railsd_tenant_refused_total")
 SESSIONS, CONNECTIONS = 8, 64  # that a tenant, and a socket, takes
 FLOOD = 3 * [1000]  # calls of each connection, together more than EngineQueueLong allows to wait
 
