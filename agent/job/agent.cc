@@ -11,8 +11,10 @@
 #include <thread>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "agent/base/wake_event.h"
+#include "agent/control/held_bytes.h"
 #include "agent/job/copier.h"
 #include "agent/job/create_transport.h"
 #include "agent/job/engine.h"
@@ -26,8 +28,10 @@ constexpr uint64_t kDefaultSpeedBytesPerSecond = 10'000'000'000 / 8;
 constexpr size_t kCommandCapacity = 4096;
 constexpr size_t kEventCapacity = 8192;
 constexpr size_t kCopyThreads = 1;
-// Messages of peers are bounded by their senders' outboxes; past this the peer is given up rather than a message.
+// Of one peer, that wait for the engine; past this the peer is given up rather than a message. One message is always
+// taken.
 constexpr size_t kMaxPeerMessages = 1 << 16;
+constexpr size_t kMaxPeerBytes = 256 << 20;
 constexpr absl::Duration kLongestSleep = absl::Seconds(1);
 constexpr absl::Duration kLongestStop = absl::Seconds(2);
 
@@ -143,10 +147,22 @@ class AgentImpl final : public Agent {
     Push([node = std::move(node), why = std::move(why)](Engine& engine) { engine.OnPeerSilent(node, why); });
   }
   bool OnPeerMessage(std::string node, BootId boot, ControlMessage message) override {
-    if (QueueDepth() >= kMaxPeerMessages) return false;
-    Push([node = std::move(node), boot, message = std::move(message)](Engine& engine) mutable {
+    const size_t bytes = HeldBytes(message);
+    std::string from = node;
+    Command command = [node = std::move(node), boot, message = std::move(message)](Engine& engine) mutable {
       engine.OnPeerMessage(node, boot, std::move(message));
-    });
+    };
+    {
+      std::lock_guard lock(mutex_);
+      Waiting& waiting = waiting_[std::move(from)];
+      if (waiting.messages >= kMaxPeerMessages || (waiting.messages > 0 && waiting.bytes + bytes > kMaxPeerBytes))
+        return false;
+      ++waiting.messages;
+      waiting.bytes += bytes;
+      commands_.push_back(std::move(command));
+      depth_.store(commands_.size(), std::memory_order_release);
+    }
+    wake_.Wake();
     return true;
   }
   void Drain(absl::Duration limit, Callback<absl::Status> drained) override {
@@ -195,6 +211,10 @@ class AgentImpl final : public Agent {
 
  private:
   using Command = absl::AnyInvocable<void(Engine&)>;
+  // Of one peer's messages, in commands_.
+  struct Waiting {
+    size_t messages = 0, bytes = 0;
+  };
 
   // What a rail says to its peers goes through the engine, which knows their names.
   class Signals final : public SignalSink {
@@ -249,6 +269,7 @@ class AgentImpl final : public Agent {
     {
       std::lock_guard lock(mutex_);
       running_.swap(commands_);
+      waiting_.clear();
       depth_.store(0, std::memory_order_release);
     }
     for (Command& command : running_) command(*engine_);
@@ -302,7 +323,8 @@ class AgentImpl final : public Agent {
   std::atomic<bool> stop_{false};
   std::atomic<uint64_t> turns_{0};  // of the engine's thread
   std::mutex mutex_;
-  std::vector<Command> commands_;  // guarded by mutex_
+  std::vector<Command> commands_;                      // guarded by mutex_
+  absl::flat_hash_map<std::string, Waiting> waiting_;  // guarded by mutex_
   std::atomic<size_t> depth_{0};
   std::vector<Command> running_;  // the engine's thread only
   std::unique_ptr<ThreadCopier> copier_;

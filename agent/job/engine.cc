@@ -1,6 +1,7 @@
 #include "agent/job/engine.h"
 
 #include <algorithm>
+#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -11,10 +12,8 @@ namespace railsd {
 namespace {
 
 constexpr size_t kEventBatch = 256;
-constexpr size_t kMaxEarly = 4096;
 // A rail that is so far behind with its commands loses what its peers' ends say; they say it again.
 constexpr size_t kMaxWaitingSignals = 1024;
-constexpr absl::Duration kEarlyKept = absl::Seconds(60);
 
 std::vector<RailHandle> MakeHandles(const AgentOptions& options, const std::vector<RailPort*>& ports) {
   std::vector<RailHandle> handles(ports.size());
@@ -185,7 +184,7 @@ void Engine::LosePeer(Peer& peer, const std::string& why, bool ended) {
     command.peer = peer.index;
     rails_[r].Command(std::move(command));
   }
-  std::erase_if(early_, [&](const Early& e) { return e.peer == peer.index; });
+  early_.Forget(peer.index);
   jobs_.OnPeerLost(peer);
   groups_.OnPeerLost(peer, absl::UnavailableError(absl::StrCat("node ", peer.node, " is lost: ", why)), ended);
   jobs_.GoOnWithout(peer);
@@ -217,18 +216,13 @@ bool Engine::OnSignal(const Peer& from, RailSignal&& signal) {
 }
 
 bool Engine::Dispatch(const Peer& from, ControlMessage message) {
-  // To a group that goes on without a node it has nothing to say any more, though it may be reachable again.
-  const auto left_out = [&](Epoch epoch) {
-    const Group* group = groups_.Find(epoch);
-    return group != nullptr && group->Lost(from.index);
-  };
   return std::visit(
       [&](auto&& m) -> bool {
         using M = std::decay_t<decltype(m)>;
         if constexpr (requires { m.job.epoch; }) {
-          if (left_out(m.job.epoch)) return false;
+          if (!MaySpeak(from, m.job.epoch)) return false;
         } else if constexpr (requires { m.epoch; } && !std::is_same_v<M, GroupCommit>) {
-          if (left_out(m.epoch)) return false;
+          if (!MaySpeak(from, m.epoch)) return false;
         }
         if constexpr (std::is_same_v<M, RailState>) {
           return OnPeerRailState(from, m);
@@ -250,6 +244,8 @@ bool Engine::Dispatch(const Peer& from, ControlMessage message) {
           return jobs_.OnMessage(from, std::move(m));
         } else if constexpr (std::is_same_v<M, RailSignal>) {
           return OnSignal(from, std::move(m));
+        } else if constexpr (std::is_same_v<M, GroupCommit>) {
+          return groups_.OnMessage(from, std::move(m));
         } else {
           groups_.OnMessage(from, std::move(m));
           return true;
@@ -258,23 +254,38 @@ bool Engine::Dispatch(const Peer& from, ControlMessage message) {
       std::move(message));
 }
 
+bool Engine::MaySpeak(const Peer& from, Epoch epoch) {
+  const Group* group = groups_.Find(epoch);
+  if (group == nullptr) return true;
+  // A group that goes on without a node does not listen to it any more, though it may be reachable again.
+  if (group->Lost(from.index)) return false;
+  if (std::find(group->peers.begin(), group->peers.end(), from.index) != group->peers.end()) return true;
+  options_.log->warn("protocol_error peer={} epoch={:016x}.{} why=\"it has no rank in that group\"", from.node,
+                     epoch.boot.value(), epoch.counter);
+  return false;
+}
+
 void Engine::KeepEarly(const Peer& from, Epoch epoch, ControlMessage message) {
-  if (early_.size() >= kMaxEarly) {
-    early_.pop_front();
-    ++messages_ignored_;
+  for (EarlyMessages::Message& dropped : early_.Keep({from.index, epoch, now_, std::move(message)})) {
+    Drop(std::move(dropped));
   }
-  early_.push_back({from.index, epoch, now_, std::move(message)});
+}
+
+// An offer that nobody has would be waited for until the job's time is over: its sender hears of it.
+void Engine::Drop(EarlyMessages::Message early) {
+  ++messages_ignored_;
+  const auto* const offer = std::get_if<Offer>(&early.message);
+  const Peer& from = peers_.Get(early.from);
+  if (offer == nullptr || !from.up) return;
+  outbox_.Send(from.node, Abort{offer->job, absl::StatusCode::kUnavailable,
+                                absl::StrCat(options_.node, " has not heard of that epoch, and keeps no more of ",
+                                             from.node, "'s offers for it")});
 }
 
 void Engine::ReplayEarly() {
-  for (size_t i = 0; i < early_.size();) {
-    if (groups_.Find(early_[i].epoch) == nullptr) {
-      ++i;
-      continue;
-    }
-    Early early = std::move(early_[i]);
-    early_.erase(early_.begin() + static_cast<std::ptrdiff_t>(i));
-    if (!Dispatch(peers_.Get(early.peer), std::move(early.message))) ++messages_ignored_;
+  const auto known = [this](Epoch epoch) { return groups_.Find(epoch) != nullptr; };
+  while (std::optional<EarlyMessages::Message> early = early_.Take(known)) {
+    if (!Dispatch(peers_.Get(early->from), std::move(early->message))) ++messages_ignored_;
   }
 }
 
@@ -336,10 +347,7 @@ void Engine::Sweep() {
     sessions_.Erase(id);
     for (auto& callback : callbacks) std::move(callback)(absl::OkStatus());
   }
-  while (!early_.empty() && early_.front().arrived + kEarlyKept < now_) {
-    early_.pop_front();
-    ++messages_ignored_;
-  }
+  for (EarlyMessages::Message& early : early_.TakeOld(now_)) Drop(std::move(early));
 }
 
 bool Engine::Step() {

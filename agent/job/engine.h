@@ -11,6 +11,7 @@
 #include "agent/agent.h"
 #include "agent/base/data_key.h"
 #include "agent/job/copier.h"
+#include "agent/job/early.h"
 #include "agent/job/groups.h"
 #include "agent/job/jobs.h"
 #include "agent/job/peers.h"
@@ -78,12 +79,6 @@ class Engine {
 
  private:
   // A message of a group whose commit has not come yet: its sender heard of the commit first.
-  struct Early {
-    PeerIndex peer;
-    Epoch epoch;
-    absl::Time arrived;
-    ControlMessage message;
-  };
   bool TakeRailEvents();
   void OnRailEvent(RailIndex rail, const RailEvent& event);
   void LosePeer(Peer& peer, const std::string& why, bool ended);
@@ -105,7 +100,10 @@ class Engine {
   // False: of nothing that is known here.
   bool Dispatch(const Peer& from, ControlMessage message);
   bool OnSignal(const Peer& from, RailSignal&& signal);
+  // Whether `from` has a say in that epoch; nobody is refused in one that is not known (yet).
+  bool MaySpeak(const Peer& from, Epoch epoch);
   void KeepEarly(const Peer& from, Epoch epoch, ControlMessage message);
+  void Drop(EarlyMessages::Message early);
   void ReplayEarly();
   void Sweep();
 
@@ -137,7 +135,7 @@ class Engine {
   JobTable jobs_;
   absl::Time now_;
   std::vector<RailEvent> events_;  // scratch
-  std::deque<Early> early_;
+  EarlyMessages early_;
   bool sweep_ = false;
   bool draining_ = false;
   absl::Time drain_deadline_ = absl::InfiniteFuture();

@@ -1,6 +1,7 @@
 #include "agent/job/groups.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,8 +11,8 @@
 namespace railsd {
 namespace {
 
-// Joins of other nodes that are remembered while rank 0 is missing; a bound on what peers can make us store.
-constexpr size_t kMaxRemoteJoins = 1 << 16;
+// Joins of one other node that are remembered while rank 0 is missing; a bound on what a peer can make us store.
+constexpr size_t kMaxRemoteJoins = 1 << 14;
 
 }  // namespace
 
@@ -86,7 +87,7 @@ void GroupTable::Join(JoinRequest request, absl::Time now, Callback<absl::Status
 void GroupTable::RejectJoin(const GroupKey& key, Rank rank, Joiner& joiner, const absl::Status& why) {
   if (!IsLocal(joiner)) {
     outbox_->Send(joiner.node, GroupReject{key, rank, why.code(), std::string(why.message())});
-    --remote_joins_;
+    ForgetJoin(joiner.node);
     return;
   }
   if (Session* session = sessions_->FindAny(joiner.session)) --session->memberships;
@@ -177,7 +178,7 @@ void GroupTable::AnswerJoins(const GroupCommit& commit, Forming& forming) {
   const GroupView view = group.View();
   for (auto& [rank, joiner] : forming) {
     if (!IsLocal(joiner)) {
-      --remote_joins_;
+      ForgetJoin(joiner.node);
     } else if (rank.value() < group.world_size() && group.ranks[rank.value()].local) {
       // Peers that hear of the commit before the join must not keep the join.
       TellAll(GroupLeave{commit.key, rank});
@@ -201,7 +202,7 @@ void GroupTable::OnMessage(const Peer& from, GroupJoin&& message) {
     if (!IsLocal(it->second)) {
       Joiner second;
       second.node = from.node;
-      ++remote_joins_;
+      ++remote_joins_[from.node];
       return RejectJoin(message.key, message.rank, second, taken);
     }
     // Both nodes claimed it at once. The other may have committed already, so it is ours that gives way.
@@ -209,17 +210,18 @@ void GroupTable::OnMessage(const Peer& from, GroupJoin&& message) {
     inserted = true;
     RejectJoin(message.key, message.rank, contested, taken);
   }
-  if (inserted) ++remote_joins_;
+  if (inserted) ++remote_joins_[from.node];
   it->second.node = from.node;
   it->second.world_size = message.world_size;
   it->second.recovery = message.recovery;
   it->second.next_seq = message.next_seq;
-  if (remote_joins_ > kMaxRemoteJoins) {
+  if (remote_joins_[from.node] > kMaxRemoteJoins) {
     Joiner refused = std::move(it->second);
     forming.erase(it);
     if (forming.empty()) forming_.erase(message.key);
     RejectJoin(message.key, message.rank, refused,
-               absl::ResourceExhaustedError(absl::StrCat(kMaxRemoteJoins, " joins wait on ", peers_->self())));
+               absl::ResourceExhaustedError(
+                   absl::StrCat(kMaxRemoteJoins, " joins of ", from.node, " wait on ", peers_->self())));
     return;
   }
   Settle(message.key);
@@ -231,48 +233,74 @@ void GroupTable::OnMessage(const Peer& from, GroupLeave&& message) {
   auto joiner = it->second.find(message.rank);
   if (joiner == it->second.end() || joiner->second.node != from.node) return;
   it->second.erase(joiner);
-  --remote_joins_;
+  ForgetJoin(from.node);
   if (it->second.empty()) forming_.erase(it);
 }
 
-void GroupTable::OnMessage(const Peer& from, GroupCommit&& message) {
+bool GroupTable::OnMessage(const Peer& from, GroupCommit&& message) {
   // Only rank 0's agent commits, under its own boot id.
-  if (message.members.empty() || message.members[0] != from.node || message.epoch.boot != from.boot) return;
-  if (groups_.contains(message.epoch)) return;
-  auto it = forming_.find(message.key);
+  if (message.members.empty() || message.members[0] != from.node || message.epoch.boot != from.boot) return false;
+  if (groups_.contains(message.epoch)) return false;
+  const bool involved =
+      std::find(message.members.begin(), message.members.end(), peers_->self()) != message.members.end();
+  const auto it = forming_.find(message.key);
+  if (it != forming_.end()) {
+    const auto zero = it->second.find(Rank(0));
+    if (zero != it->second.end() && zero->second.node != from.node) {
+      // Another one than the rank 0 that ours wait for. They go on waiting; who was named must not wait for them.
+      if (involved) RefuseCommit(message);
+      return false;
+    }
+  }
   Forming forming;
   if (it != forming_.end()) {
     forming = std::move(it->second);
     forming_.erase(it);
   }
-  bool involved = false, complete = true;
-  for (uint32_t r = 0; r < message.members.size(); ++r) {
-    if (message.members[r] != peers_->self()) continue;
-    involved = true;
-    auto joiner = forming.find(Rank(r));
-    complete = complete && joiner != forming.end() && IsLocal(joiner->second);
-  }
-  if (involved && complete) {
+  if (involved && HasAllLocals(message, forming)) {
     // Joins of the same key that this commit does not cover cannot exist: it names every rank of the world.
-    return AnswerJoins(message, forming);
+    AnswerJoins(message, forming);
+    return true;
   }
   for (auto& [rank, joiner] : forming) {
     if (!IsLocal(joiner)) {
-      --remote_joins_;
+      ForgetJoin(joiner.node);
       continue;
     }
     RejectJoin(message.key, rank, joiner,
                absl::AbortedError(absl::StrCat("group ", message.key.name, " was committed on ", from.node,
                                                " without all ranks of ", peers_->self(), "; join again")));
   }
-  if (!involved) return;
-  Group& group = Create(message);
-  for (Rank rank : group.local_ranks) group.ranks[rank.value()].gone = true;
-  Break(group, JobSeq(0),
-        absl::AbortedError(absl::StrCat("a rank of ", peers_->self(), " gave up joining group ", message.key.name,
-                                        " before it was committed; join again")),
-        /*replayable=*/true);
-  groups_.erase(message.epoch);
+  if (involved) RefuseCommit(message);
+  return true;
+}
+
+// Every rank that a commit places here has joined here.
+bool GroupTable::HasAllLocals(const GroupCommit& commit, const Forming& forming) const {
+  for (uint32_t r = 0; r < commit.members.size(); ++r) {
+    if (commit.members[r] != peers_->self()) continue;
+    const auto joiner = forming.find(Rank(r));
+    if (joiner == forming.end() || !IsLocal(joiner->second)) return false;
+  }
+  return true;
+}
+
+// Nothing is kept of it, and no name that only it knows: who is up hears that the epoch is over.
+void GroupTable::RefuseCommit(const GroupCommit& commit) {
+  const std::string why = absl::StrCat("a rank of ", peers_->self(), " gave up joining group ", commit.key.name,
+                                       " before it was committed; join again");
+  const bool replayable = commit.recovery.policy == RecoveryPolicy::kWait;
+  std::set<absl::string_view> told = {peers_->self()};
+  for (const std::string& node : commit.members) {
+    const Peer* const peer = told.insert(node).second ? peers_->Find(node) : nullptr;
+    if (peer == nullptr || !peer->up) continue;
+    outbox_->Send(node, GroupBroken{commit.epoch, JobSeq(0), absl::StatusCode::kAborted, why, replayable});
+  }
+}
+
+void GroupTable::ForgetJoin(const std::string& node) {
+  const auto found = remote_joins_.find(node);
+  if (found != remote_joins_.end() && --found->second == 0) remote_joins_.erase(found);
 }
 
 void GroupTable::OnMessage(const Peer& from, GroupReject&& message) {
@@ -356,9 +384,10 @@ void GroupTable::OnPeerUp(const Peer& peer) {
 }
 
 void GroupTable::OnPeerLost(const Peer& peer, const absl::Status& why, bool ended) {
+  remote_joins_.erase(peer.node);
   for (auto it = forming_.begin(); it != forming_.end();) {
     const auto here = it++;
-    remote_joins_ -= absl::erase_if(here->second, [&](const auto& j) { return j.second.node == peer.node; });
+    absl::erase_if(here->second, [&](const auto& j) { return j.second.node == peer.node; });
     if (here->second.empty()) forming_.erase(here);
   }
   for (Group* group : With(peer.index)) {

@@ -93,7 +93,8 @@ class GroupTable {
 
   void OnMessage(const Peer& from, GroupJoin&& message);
   void OnMessage(const Peer& from, GroupLeave&& message);
-  void OnMessage(const Peer& from, GroupCommit&& message);
+  // False: it is not for the sender to say.
+  bool OnMessage(const Peer& from, GroupCommit&& message);
   void OnMessage(const Peer& from, GroupReject&& message);
   // False for an unknown epoch.
   bool OnMessage(const Peer& from, GroupBroken&& message);
@@ -147,6 +148,9 @@ class GroupTable {
   // After a group with these peers came or ended.
   void UpdatePatience(const std::vector<PeerIndex>& with);
   void AnswerJoins(const GroupCommit& commit, Forming& forming);
+  bool HasAllLocals(const GroupCommit& commit, const Forming& forming) const;
+  void RefuseCommit(const GroupCommit& commit);
+  void ForgetJoin(const std::string& node);
   absl::Status MissingRanks(const GroupKey& key, const Forming& forming, uint32_t world_size) const;
 
   const AgentOptions& options_;
@@ -157,7 +161,7 @@ class GroupTable {
   const std::function<void(Group&)> on_broken_;
   uint64_t next_counter_ = 1;
   std::map<GroupKey, Forming> forming_;
-  size_t remote_joins_ = 0;
+  absl::flat_hash_map<std::string, size_t> remote_joins_;  // in forming_, by node; none is zero
   absl::flat_hash_map<Epoch, std::unique_ptr<Group>> groups_;
 };
 

@@ -12,13 +12,13 @@ Peer& PeerTable::FindOrAdd(const std::string& node) {
   peer.node = node;
   peer.rails.resize(rails_);
   by_name_.emplace(node, peer.index);
-  spray_order_.push_back(peer.index);
-  std::sort(spray_order_.begin(), spray_order_.end(), [this](PeerIndex a, PeerIndex b) {
+  const auto sooner = [this](PeerIndex a, PeerIndex b) {
     const std::string& x = Get(a).node;
     const std::string& y = Get(b).node;
     const bool wraps_x = x < self_, wraps_y = y < self_;
     return wraps_x != wraps_y ? wraps_y : x < y;
-  });
+  };
+  spray_order_.insert(std::upper_bound(spray_order_.begin(), spray_order_.end(), peer.index, sooner), peer.index);
   return peer;
 }
 
