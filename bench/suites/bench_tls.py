@@ -1,4 +1,4 @@
-"""What mutual TLS on the control plane costs: system calls for each chunk, and instructions for each job."""
+"""What mutual TLS on the control plane costs: system calls and instructions for each chunk, and instructions for each job."""
 
 import re
 import signal
@@ -17,6 +17,9 @@ REPEAT = 3
 # Instructions: runs of so many steps, so that what a start, a session and an end cost is in both and does not count.
 FEW, MANY = 5, 45
 PER_RANK = 64 << 20
+LARGER = 4 * PER_RANK  # as many jobs, of more chunks
+# A copy of a chunk of 1 MiB takes 32,768 loads and as many stores of 32 bytes; what two runs differ by is some hundreds.
+NO_COPY = 10_000
 
 
 def settings(tls, speed="10gbit"):
@@ -115,8 +118,8 @@ def since_last(cluster, counts, number):
     return int(total.group(1))
 
 
-def by_job(tls, repeat):
-    """Instructions of one job of the first daemon: the difference of two replays over the difference of their jobs."""
+def instructions(tls, repeat):
+    """Of the first daemon, for one job and for one chunk: the difference of two replays over that of their jobs, or chunks."""
     values = []
     for number in range(repeat):
         with tempfile.TemporaryDirectory(prefix="railsd-callgrind-") as folder:
@@ -125,14 +128,16 @@ def by_job(tls, repeat):
                 replay(cluster, PER_RANK, 1)
                 since_last(cluster, counts, 1)
                 runs = []
-                for steps in (FEW, MANY):
-                    before = jobs_done(cluster)
-                    replay(cluster, PER_RANK, steps)
-                    runs.append((since_last(cluster, counts, len(runs) + 2), jobs_done(cluster) - before))
-        (few, few_jobs), (many, many_jobs) = runs
-        values.append((many - few) / (many_jobs - few_jobs))
-        progress(f"run {number + 1} of {repeat}, {'tls' if tls else 'plain'}: {values[-1]:.0f} instructions a job")
-    return median(values)
+                for size, steps in ((PER_RANK, FEW), (PER_RANK, MANY), (LARGER, FEW)):
+                    before = jobs_done(cluster), chunks(cluster)
+                    replay(cluster, size, steps)
+                    runs.append((since_last(cluster, counts, len(runs) + 2), jobs_done(cluster) - before[0],
+                                 chunks(cluster) - before[1]))
+        few, many, larger = runs
+        values.append(((many[0] - few[0]) / (many[1] - few[1]), (larger[0] - few[0]) / (larger[2] - few[2])))
+        progress(f"run {number + 1} of {repeat}, {'tls' if tls else 'plain'}: {values[-1][0]:.0f} instructions a job, "
+                 f"{values[-1][1]:.0f} a chunk")
+    return [median(list(of_all)) for of_all in zip(*values)]
 
 
 def measure(options):
@@ -141,7 +146,7 @@ def measure(options):
     small, large = SIZES
     grown = calls["tls", large][1] - calls["tls", small][1]
     more = {size: calls["tls", size][0] - calls["plain", size][0] for size in SIZES}
-    plain, tls = by_job(False, repeat), by_job(True, repeat)
+    (plain, plain_chunk), (tls, tls_chunk) = instructions(False, repeat), instructions(True, repeat)
     how = (f"of all threads of one daemon but those of rails, under strace; {2 * STEPS} jobs of {small >> 20} and of "
            f"{large >> 20} MiB a rank, {grown:.0f} chunks apart; median of {repeat} runs each")
     return [
@@ -151,6 +156,9 @@ def measure(options):
         Result("tls.instructions_over_plain", tls / plain, "", 1.05,
                f"of one daemon in user space under callgrind, a job of {PER_RANK >> 20} MiB a rank; difference of replays of "
                f"{2 * MANY} and {2 * FEW} jobs, median of {repeat}"),
+        Result("tls.additional_instructions_by_chunk", tls_chunk - plain_chunk, "", NO_COPY,
+               f"{tls_chunk:.0f} with TLS, {plain_chunk:.0f} in plain text; of jobs of {LARGER >> 20} and of {PER_RANK >> 20} "
+               "MiB a rank; a copy of a chunk would be 65,536"),
         Result("tls.instructions", tls, "a job", None, "with mutual TLS on the control plane"),
         Result("tls.plain_instructions", plain, "a job", None, "in plain text"),
     ]
