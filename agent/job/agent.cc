@@ -246,11 +246,15 @@ class AgentImpl final : public Agent {
   template <typename T, typename Body>
   void Call(Callback<T> done, Body body) {
     const size_t limit = max_commands_.load(std::memory_order_relaxed);
-    if (QueueDepth() >= limit) {
+    if (waiting_calls_.load(std::memory_order_relaxed) >= limit) {  // whatever waits of peers and rails
       return std::move(done)(
           refused_->Refuse(Limit::kWaitingCalls, absl::StrCat(limit, " calls wait for the engine of ", hello_.node)));
     }
-    Push([done = std::move(done), body = std::move(body)](Engine& engine) mutable { body(engine, std::move(done)); });
+    waiting_calls_.fetch_add(1, std::memory_order_relaxed);
+    Push([this, done = std::move(done), body = std::move(body)](Engine& engine) mutable {
+      waiting_calls_.fetch_sub(1, std::memory_order_relaxed);
+      body(engine, std::move(done));
+    });
   }
 
   void Push(Command command) {
@@ -326,7 +330,8 @@ class AgentImpl final : public Agent {
   std::vector<Command> commands_;                      // guarded by mutex_
   absl::flat_hash_map<std::string, Waiting> waiting_;  // guarded by mutex_
   std::atomic<size_t> depth_{0};
-  std::vector<Command> running_;  // the engine's thread only
+  std::atomic<size_t> waiting_calls_{0};  // in commands_ or running_
+  std::vector<Command> running_;          // the engine's thread only
   std::unique_ptr<ThreadCopier> copier_;
   std::vector<std::unique_ptr<Signals>> signals_;             // outlive the rails, which use them
   std::vector<std::shared_ptr<MemoryRegistrar>> registrars_;  // by rail

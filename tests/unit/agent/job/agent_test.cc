@@ -280,7 +280,7 @@ TEST_F(AgentTest, AgentThatStopsAnswersEverybody) {
 }
 
 // The caller gives up the peer that is refused: it must be the one that talks too much.
-TEST_F(AgentTest, APeerThatOutrunsTheEngineTakesNoOtherPeersPlace) {
+TEST_F(AgentTest, APeerThatOutrunsTheEngineTakesNobodyElsesPlace) {
   SetUpNodes(1, 1);
   std::promise<void> reached, go_on;
   agents_[0]->Undrain([&](absl::Status) {  // on the engine's thread
@@ -292,11 +292,14 @@ TEST_F(AgentTest, APeerThatOutrunsTheEngineTakesNoOtherPeersPlace) {
   while (taken < 1'000'000 && agents_[0]->OnPeerMessage("loud", BootId(7), RailState{RailIndex(0), true})) ++taken;
   EXPECT_EQ(taken, 1u << 16);
   EXPECT_TRUE(agents_[0]->OnPeerMessage("quiet", BootId(8), RailState{RailIndex(0), true}));
+  std::promise<absl::StatusOr<SessionId>> session;
+  agents_[0]->OpenSession({1, 2, 3, "t"}, [&](absl::StatusOr<SessionId> id) { session.set_value(std::move(id)); });
   Offer large;
   large.flows.resize((256 << 20) / sizeof(Offer::Flow));
   EXPECT_TRUE(agents_[0]->OnPeerMessage("large", BootId(9), std::move(large))) << "one is always taken";
   EXPECT_FALSE(agents_[0]->OnPeerMessage("large", BootId(9), RailState{RailIndex(0), true}));
   go_on.set_value();
+  EXPECT_TRUE(session.get_future().get().ok()) << "limits.max_waiting_calls is for calls";
   EXPECT_EQ(SnapshotOf(*agents_[0]).counters.control_messages_ignored, taken + 2) << "of nodes that are not up";
   EXPECT_TRUE(agents_[0]->OnPeerMessage("loud", BootId(7), RailState{RailIndex(0), true})) << "it has room again";
 }
