@@ -20,6 +20,10 @@ const char* LimitKey(Limit limit) {
       return "limits.max_ranges_per_submission";
     case Limit::kWorldSize:
       return "limits.max_world_size";
+    case Limit::kName:
+      return "limits.max_name";
+    case Limit::kJoinKey:
+      return "limits.max_join_key";
     case Limit::kWaitingCalls:
       return "limits.max_waiting_calls";
     case Limit::kMessage:

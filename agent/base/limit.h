@@ -20,6 +20,8 @@ enum class Limit : uint8_t {
   kJobsPerGroup,
   kRangesPerSubmission,
   kWorldSize,
+  kName,
+  kJoinKey,
   kWaitingCalls,
   kMessage,
   kControlConnections,

@@ -112,6 +112,8 @@ void ReadLimits(const YamlReader& in, Config* config) {
           {"max_jobs_per_group", count(&l.max_jobs_per_group, 1 << 16)},
           {"max_ranges_per_submission", count(&l.max_ranges_per_submission, 1 << 26)},
           {"max_world_size", count(&l.max_world_size, 1 << 16)},
+          {"max_name", [&](const YamlReader& r) { r.Bytes(&l.max_name_bytes, 1, 256); }},
+          {"max_join_key", [&](const YamlReader& r) { r.Bytes(&l.max_join_key_bytes, 1, 64 << 10); }},
           {"max_waiting_calls", count(&l.max_waiting_calls, 1 << 20)},
           {"finished_jobs_kept", count(&config->finished_jobs_kept, 1 << 20)},
           {"explained_jobs", [&](const YamlReader& r) { r.Number(&config->explained_jobs, 0, 1024); }},

@@ -165,6 +165,8 @@ void PrintLimits(YAML::Emitter& out, const Config& config) {
   Number(out, "max_jobs_per_group", limits.max_jobs_per_group);
   Number(out, "max_ranges_per_submission", limits.max_ranges_per_submission);
   Number(out, "max_world_size", limits.max_world_size);
+  Bytes(out, "max_name", limits.max_name_bytes);
+  Bytes(out, "max_join_key", limits.max_join_key_bytes);
   Number(out, "max_waiting_calls", limits.max_waiting_calls);
   Number(out, "finished_jobs_kept", config.finished_jobs_kept);
   Number(out, "explained_jobs", config.explained_jobs);

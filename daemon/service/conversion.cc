@@ -11,9 +11,6 @@
 namespace railsd {
 namespace {
 
-constexpr size_t kMaxGroupName = 256;
-constexpr size_t kMaxJoinKey = 4096;
-
 absl::Status Invalid(const std::string& text) { return absl::InvalidArgumentError(text); }
 
 // One flow's three columns.
@@ -107,11 +104,13 @@ absl::Duration FromMilliseconds(uint64_t milliseconds) {
 absl::StatusOr<JoinRequest> JoinFrom(const rails::v1::JoinGroupRequest& request, SessionId session,
                                      const AgentLimits& limits) {
   if (request.name().empty()) return Invalid("name: empty");
-  if (request.name().size() > kMaxGroupName) {
-    return Invalid(absl::StrCat("name: ", request.name().size(), " bytes, more than ", kMaxGroupName));
+  if (request.name().size() > limits.max_name_bytes) {
+    return Invalid(absl::StrCat("name: ", request.name().size(), " bytes, more than limits.max_name ",
+                                limits.max_name_bytes));
   }
-  if (request.join_key().size() > kMaxJoinKey) {
-    return Invalid(absl::StrCat("join_key: ", request.join_key().size(), " bytes, more than ", kMaxJoinKey));
+  if (request.join_key().size() > limits.max_join_key_bytes) {
+    return Invalid(absl::StrCat("join_key: ", request.join_key().size(), " bytes, more than limits.max_join_key ",
+                                limits.max_join_key_bytes));
   }
   if (request.world_size() == 0 || request.world_size() > limits.max_world_size) {
     return Invalid(absl::StrCat("world_size: ", request.world_size(), ", outside 1 to limits.max_world_size ",

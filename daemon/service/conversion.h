@@ -29,7 +29,7 @@ struct JobOfRank {
   Rank rank;
 };
 
-// INVALID_ARGUMENT: name empty or longer than 256 bytes, key longer than 4096, world size 0 or over the limit, rank
+// INVALID_ARGUMENT: name empty or over its limit, join key over its limit, world size 0 or over the limit, rank
 // outside it. Milliseconds of 0 become an infinite timeout, which the agent caps.
 absl::StatusOr<JoinRequest> JoinFrom(const rails::v1::JoinGroupRequest& request, SessionId session,
                                      const AgentLimits& limits);

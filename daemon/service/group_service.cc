@@ -13,6 +13,14 @@ class GroupService final : public rails::v1::GroupService::CallbackService {
  public:
   explicit GroupService(std::shared_ptr<const ServiceContext> context) : context_(std::move(context)) {}
 
+  // Of a join that was refused.
+  void CountLimits(const rails::v1::JoinGroupRequest& request) {
+    const AgentLimits& limits = context_->limits;
+    if (request.name().size() > limits.max_name_bytes) context_->refused->Count(Limit::kName);
+    if (request.join_key().size() > limits.max_join_key_bytes) context_->refused->Count(Limit::kJoinKey);
+    if (request.world_size() > limits.max_world_size) context_->refused->Count(Limit::kWorldSize);
+  }
+
   ServerUnaryReactor* JoinGroup(CallbackServerContext* call_context, const rails::v1::JoinGroupRequest* request,
                                 rails::v1::JoinGroupResponse* response) override {
     const auto call = DeferredCall::Make();
@@ -20,7 +28,7 @@ class GroupService final : public rails::v1::GroupService::CallbackService {
     absl::StatusOr<JoinRequest> join =
         caller ? JoinFrom(*request, caller->id, context_->limits) : absl::StatusOr<JoinRequest>(NoSession());
     if (!join.ok()) {
-      if (request->world_size() > context_->limits.max_world_size) context_->refused->Count(Limit::kWorldSize);
+      if (caller) CountLimits(*request);
       call->Answer(join.status());
       return call.get();
     }

@@ -119,7 +119,7 @@ TEST(ConversionTest, JoinsAreChecked) {
   };
   EXPECT_EQ(error(), "name: empty");
   request.set_name(std::string(257, 'x'));
-  EXPECT_EQ(error(), "name: 257 bytes, more than 256");
+  EXPECT_EQ(error(), "name: 257 bytes, more than limits.max_name 256");
   request.set_name("moe");
   EXPECT_EQ(error(), "world_size: 0, outside 1 to limits.max_world_size 4096");
   request.set_world_size(5000);
@@ -129,7 +129,7 @@ TEST(ConversionTest, JoinsAreChecked) {
   EXPECT_EQ(error(), "rank: 4, outside the world size 4");
   request.set_rank(3);
   request.set_join_key(std::string(5000, 'k'));
-  EXPECT_EQ(error(), "join_key: 5000 bytes, more than 4096");
+  EXPECT_EQ(error(), "join_key: 5000 bytes, more than limits.max_join_key 4096");
   request.set_join_key("k");
   const auto join = JoinFrom(request, SessionId(1), {});
   ASSERT_TRUE(join.ok());

@@ -297,6 +297,27 @@ TEST_F(ServicesTest, ACancelledWaitIsForgotten) {
   EXPECT_EQ(agent_.pending_waits(), 0u);
 }
 
+TEST_F(ServicesTest, WhatIsOverALimitOfJoinsIsCounted) {
+  const auto join = [&](size_t name_bytes, size_t key_bytes, uint32_t world_size, bool known) {
+    rails::v1::JoinGroupRequest request;
+    request.set_name(std::string(name_bytes, 'n'));
+    request.set_join_key(std::string(key_bytes, 'k'));
+    request.set_world_size(world_size);
+    grpc::ClientContext context;
+    if (known) Authenticate(&context);
+    rails::v1::JoinGroupResponse response;
+    return groups_->JoinGroup(&context, request, &response).error_code();
+  };
+  EXPECT_EQ(join(257, 0, 2, false), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(context_->refused->Read(Limit::kName), 0u) << "a stranger has no limits";
+  EXPECT_EQ(join(257, 0, 2, true), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(join(1, 4097, 2, true), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(join(1, 0, 5000, true), grpc::StatusCode::INVALID_ARGUMENT);
+  for (Limit limit : {Limit::kName, Limit::kJoinKey, Limit::kWorldSize}) {
+    EXPECT_EQ(context_->refused->Read(limit), 1u) << LimitKey(limit);
+  }
+}
+
 TEST_F(ServicesTest, JoinAnswersWithTheGroup) {
   rails::v1::JoinGroupRequest request;
   request.set_name("moe");
