@@ -76,7 +76,8 @@ struct MayLeave {
   JobSeq seq;
 };
 
-// All flows of the sender's ranks to the receiver's ranks in one job, zero lengths too.
+// The flows of the sender's ranks to the receiver's ranks in one job that have bytes. One that is left out has none; a
+// length of 0 says the same.
 struct Offer {
   struct Flow {
     Rank source;

@@ -141,9 +141,11 @@ Group& GroupTable::Create(const GroupCommit& commit) {
   ++formed_;
   group->nodes_of_ranks = commit.members;
   group->ranks.resize(commit.members.size());
+  absl::flat_hash_map<absl::string_view, uint32_t> ranks_on;  // by node, so far
   for (uint32_t r = 0; r < commit.members.size(); ++r) {
     Group::Member& member = group->ranks[r];
     member.local = commit.members[r] == peers_->self();
+    member.place = ranks_on[commit.members[r]]++;
     member.last_seq = last_seq;
     if (member.local) {
       group->local_ranks.push_back(Rank(r));

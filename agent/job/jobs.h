@@ -24,9 +24,10 @@
 
 namespace railsd {
 
-// Owned by the engine's thread. Split over jobs_submit.cc (what trainers ask), jobs_exchange.cc (what peers and rails
-// say), jobs_remote.cc and jobs_rehome.cc (what they say over rails that write into remote memory), jobs_degrade.cc
-// (going on without a node), jobs_end.cc (how a job ends) and jobs_explain.cc (what is remembered of its course).
+// Owned by the engine's thread. Split over jobs_submit.cc (what trainers ask), jobs_match.cc (whether the two ends of
+// an exchange agree), jobs_exchange.cc (what peers and rails say), jobs_remote.cc and jobs_rehome.cc (what they say
+// over rails that write into remote memory), jobs_degrade.cc (going on without a node), jobs_end.cc (how a job ends)
+// and jobs_explain.cc (what is remembered of its course).
 class JobTable {
  public:
   struct Parts {
@@ -145,16 +146,18 @@ class JobTable {
   void Start(NodeJob& job, Group& group);
   absl::Status BuildFlows(NodeJob& job, Group& group);
   absl::Status AddLocalCopies(NodeJob& job, const Group& group);
-  void AddOutFlows(NodeJob& job, const Group& group, PeerExchange& exchange);
+  // To the exchanges with other nodes: what the part sends, and what it expects.
+  void AddOutFlows(NodeJob& job, const Group& group, RankPart& part);
+  void AddInFlows(NodeJob& job, const Group& group, const RankPart& part);
   MemoryRanges Resolve(const RankPart& part, const std::vector<Range>& ranges) const;
-  // Flows of one side of a part by rank; null for ranks left out.
-  static std::vector<const FlowRanges*> ByRank(const std::vector<FlowRanges>& flows, uint32_t world_size);
 
-  // jobs_exchange.cc
+  // jobs_match.cc
   void SendOffer(NodeJob& job, PeerExchange& exchange);
   absl::Status CheckOffer(const NodeJob& job, const Group& group, const PeerExchange& exchange) const;
   void Match(NodeJob& job, const Group& group, PeerExchange& exchange);
-  void OpenZones(NodeJob& job, const Group& group, PeerExchange& exchange);
+  void OpenZones(NodeJob& job, PeerExchange& exchange);
+
+  // jobs_exchange.cc
   // Gives the set a slot and tells every rail of it.
   void HandOverZones(NodeJob& job, PeerExchange& exchange, std::shared_ptr<ReceiveSet> set);
   void SendReady(NodeJob& job, PeerExchange& exchange, uint32_t slot);

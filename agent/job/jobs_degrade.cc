@@ -2,6 +2,8 @@
 // ends or at none, and what two nodes exchange concerns no third one: so every pair of nodes decides for itself, and
 // needs no agreement with the others.
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "agent/job/jobs.h"
 
@@ -26,10 +28,13 @@ void JobTable::LeaveOut(NodeJob& job, const Group& group, PeerExchange& exchange
   if (!job.started) return;  // Start() leaves it out
   const bool through = exchange.received && exchange.out_left_bytes->load(std::memory_order_relaxed) == 0 &&
                        exchange.fenced_flows_left == 0;
+  std::vector<Rank> lost;
+  for (uint32_t r = 0; !through && r < group.world_size(); ++r) {
+    if (!group.ranks[r].local && group.ranks[r].peer == exchange.peer) lost.push_back(Rank(r));
+  }
   for (auto& [rank, part] : job.parts) {
-    for (uint32_t r = 0; !through && !part.terminal() && r < group.world_size(); ++r) {
-      if (!group.ranks[r].local && group.ranks[r].peer == exchange.peer) part.report.lost_ranks.push_back(Rank(r));
-    }
+    std::vector<Rank>& told = part.report.lost_ranks;
+    if (!part.terminal()) told.insert(told.end(), lost.begin(), lost.end());
   }
   LeaveOutSends(job, exchange);
   LeaveOutReceives(job, exchange);
@@ -45,7 +50,7 @@ void JobTable::LeaveOutSends(NodeJob& job, PeerExchange& exchange) {
   for (OutFlow& flow : exchange.out) {
     RankPart& part = job.parts.at(flow.source);
     if (!exchange.planned) part.sends_left_bytes -= flow.send.memory.total_bytes();
-    if (!remote_ || flow.fenced.over || flow.send.memory.total_bytes() == 0) continue;
+    if (!remote_ || flow.fenced.over) continue;
     flow.fenced.over = true;
     for (const FencedFlow::Lost& lost : flow.fenced.lost) part.sends_left_bytes -= lost.length_bytes;
     flow.fenced.lost.clear();

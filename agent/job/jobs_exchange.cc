@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "agent/job/jobs.h"
 
@@ -34,97 +33,6 @@ bool JobTable::OnMessage(const Peer& from, Offer&& message) {
   exchange->second.times.offer_received = now_;
   if (job->started && !job->aborting()) Match(*job, *group, exchange->second);
   return true;
-}
-
-void JobTable::SendOffer(NodeJob& job, PeerExchange& exchange) {
-  const Peer& peer = peers_.Get(exchange.peer);
-  if (!peer.up || exchange.offer_sent || exchange.left_out) return;
-  exchange.offer_sent = true;
-  exchange.times.offer_sent = now_;
-  if (exchange.out_bytes > 0) sprayer_.Expect(*job.tenant, now_);
-  Offer offer;
-  offer.job = job.key;
-  offer.tag = job.parts.begin()->second.submission.tag;
-  offer.retired_below = job.key.seq;
-  for (const auto& [key, other] : jobs_) {
-    if (key.epoch == job.key.epoch && !other->ended) offer.retired_below = std::min(offer.retired_below, key.seq);
-  }
-  offer.flows.reserve(exchange.out.size());
-  for (const PeerRail& rail : peer.rails) offer.planned_bytes.push_back(rail.planned_tx_bytes);
-  for (const OutFlow& flow : exchange.out) {
-    offer.flows.push_back({flow.source, flow.destination, flow.send.memory.total_bytes()});
-  }
-  outbox_.Send(peer.node, std::move(offer));
-}
-
-// Both ends know all lengths: a contradiction is found before a byte moves.
-absl::Status JobTable::CheckOffer(const NodeJob& job, const Group& group, const PeerExchange& exchange) const {
-  const Offer& offer = *exchange.offer;
-  const Peer& peer = peers_.Get(exchange.peer);
-  if (const RankPart& part = job.parts.begin()->second; part.submission.tag != offer.tag) {
-    return absl::InvalidArgumentError(absl::StrCat("tag: ", group.Describe(part.submission.rank), " says ",
-                                                   part.submission.tag, ", ", peer.node, " says ", offer.tag,
-                                                   " for job ", job.key.seq.value()));
-  }
-  absl::flat_hash_map<std::pair<Rank, Rank>, uint64_t> offered;
-  for (const Offer::Flow& flow : offer.flows) {
-    const bool source_there = flow.source.value() < group.world_size() && !group.ranks[flow.source.value()].local &&
-                              group.ranks[flow.source.value()].peer == exchange.peer;
-    if (!source_there || !job.parts.contains(flow.destination) ||
-        !offered.emplace(std::pair(flow.source, flow.destination), flow.bytes).second) {
-      return absl::InternalError(absl::StrCat(peer.node, " offered a flow from rank ", flow.source.value(), " to rank ",
-                                              flow.destination.value(), " in job ", job.key.seq.value(),
-                                              ", which it cannot"));
-    }
-  }
-  for (const auto& [destination, part] : job.parts) {
-    const auto receives = ByRank(part.submission.receives, group.world_size());
-    for (uint32_t source = 0; source < group.world_size(); ++source) {
-      if (group.ranks[source].local || group.ranks[source].peer != exchange.peer) continue;
-      uint64_t expected = 0;
-      if (receives[source] != nullptr) {
-        for (const Range& range : receives[source]->ranges) expected += range.length_bytes;
-      }
-      auto it = offered.find({Rank(source), destination});
-      const uint64_t bytes = it == offered.end() ? 0 : it->second;
-      if (bytes == expected) continue;
-      return absl::InvalidArgumentError(absl::StrCat(group.Describe(Rank(source)), " sends ", bytes, " bytes to ",
-                                                     group.Describe(destination), ", which expects ", expected,
-                                                     " in job ", job.key.seq.value()));
-    }
-  }
-  return absl::OkStatus();
-}
-
-void JobTable::Match(NodeJob& job, const Group& group, PeerExchange& exchange) {
-  if (absl::Status s = CheckOffer(job, group, exchange); !s.ok()) return FailJob(job, s, false);
-  OpenZones(job, group, exchange);
-  MaybeRunning(job);
-  FinishIfDone(job);
-}
-
-void JobTable::OpenZones(NodeJob& job, const Group& group, PeerExchange& exchange) {
-  auto set = std::make_shared<ReceiveSet>();
-  set->peer = exchange.peer;
-  absl::flat_hash_map<Rank, std::vector<const FlowRanges*>> receives;
-  for (const auto& [rank, part] : job.parts) receives[rank] = ByRank(part.submission.receives, group.world_size());
-  for (const Offer::Flow& flow : exchange.offer->flows) {
-    const FlowRanges* ranges = flow.bytes == 0 ? nullptr : receives[flow.destination][flow.source.value()];
-    set->zones.push_back(ranges == nullptr ? MemoryRanges() : Resolve(job.parts.at(flow.destination), ranges->ranges));
-    exchange.in.emplace_back(flow.bytes);
-    exchange.in_bytes += flow.bytes;
-  }
-  exchange.in_left_bytes = exchange.in_bytes;
-  set->left_bytes.store(exchange.in_bytes, std::memory_order_relaxed);
-  job.in_bytes += exchange.in_bytes;
-  if (exchange.in_bytes == 0) {
-    exchange.received = true;
-    for (auto& [rank, part] : job.parts) --part.receive_peers_left;
-    return SendReady(job, exchange, 0);
-  }
-  ingress_left_bytes_ += exchange.in_left_bytes;
-  if (remote_) return OpenRemoteZones(job, exchange, std::move(set));
-  HandOverZones(job, exchange, std::move(set));
 }
 
 void JobTable::HandOverZones(NodeJob& job, PeerExchange& exchange, std::shared_ptr<ReceiveSet> set) {
@@ -221,16 +129,9 @@ void JobTable::PlanExchange(NodeJob& job, PeerExchange& exchange) {
   if (exchange.planned || !exchange.ready.has_value() || job.aborting() || exchange.left_out) return;
   const Peer& peer = peers_.Get(exchange.peer);
   plan_flows_.clear();
-  uint32_t local = 0, remote = 0;
-  Rank last_source = exchange.out.empty() ? Rank(0) : exchange.out.front().source;
   for (const OutFlow& flow : exchange.out) {
-    if (flow.source != last_source) {
-      ++local;
-      remote = 0;
-      last_source = flow.source;
-    }
     const uint64_t hash = (uint64_t{flow.source.value()} << 32) + flow.destination.value() + 1;
-    plan_flows_.push_back({flow.send.memory.total_bytes(), local, remote++, hash});
+    plan_flows_.push_back({flow.send.memory.total_bytes(), flow.source_place, flow.destination_place, hash});
   }
   plan_rails_.assign(rails_.size(), PlanRail{});
   for (size_t r = 0; r < rails_.size(); ++r) {

@@ -197,10 +197,8 @@ void JobTable::StartFenced(PeerExchange& exchange) {
   exchange.rail_orders.assign(rails_.size(), 0);
   exchange.unposted_bytes = exchange.out_bytes;
   for (OutFlow& flow : exchange.out) {
-    const uint64_t total = flow.send.memory.total_bytes();
-    if (total == 0) continue;
     flow.fenced.exchange = &exchange;
-    flow.fenced.unposted_bytes = total;
+    flow.fenced.unposted_bytes = flow.send.memory.total_bytes();
     flow.fenced.usable = exchange.usable;
     ++exchange.fenced_flows_left;
   }

@@ -17,6 +17,19 @@ uint64_t TotalBytes(const FlowRanges* flow) {
   return total;
 }
 
+// So that the flow with a rank is found without looking at the whole world. No rank appears twice.
+void SortByPeer(std::vector<FlowRanges>* flows) {
+  const auto before = [](const FlowRanges& a, const FlowRanges& b) { return a.peer < b.peer; };
+  if (!std::is_sorted(flows->begin(), flows->end(), before)) std::sort(flows->begin(), flows->end(), before);
+}
+
+// Null for a rank that is left out.
+const FlowRanges* FlowWith(Rank peer, const std::vector<FlowRanges>& sorted) {
+  const auto before = [](const FlowRanges& flow, Rank rank) { return flow.peer < rank; };
+  const auto it = std::lower_bound(sorted.begin(), sorted.end(), peer, before);
+  return it != sorted.end() && it->peer == peer ? &*it : nullptr;
+}
+
 uint32_t FenceRoomOf(const std::vector<RailHandle>& rails) {
   uint32_t room = UINT32_MAX;
   for (const RailHandle& rail : rails) room = std::min(room, rail.port->FenceRoom());
@@ -199,6 +212,8 @@ void JobTable::Accept(Submission submission, const Digest& digest, Group& group,
   part.report.tag = submission.tag;
   part.report.group = group.key.name;
   part.submission = std::move(submission);
+  SortByPeer(&part.submission.sends);
+  SortByPeer(&part.submission.receives);
   for (const auto* flows : {&part.submission.sends, &part.submission.receives}) {
     for (const FlowRanges& flow : *flows) {
       for (const Range& range : flow.ranges)
@@ -252,12 +267,6 @@ void JobTable::SubmitCopies(NodeJob& job) {
   }
 }
 
-std::vector<const FlowRanges*> JobTable::ByRank(const std::vector<FlowRanges>& flows, uint32_t world_size) {
-  std::vector<const FlowRanges*> by_rank(world_size, nullptr);
-  for (const FlowRanges& flow : flows) by_rank[flow.peer.value()] = &flow;
-  return by_rank;
-}
-
 MemoryRanges JobTable::Resolve(const RankPart& part, const std::vector<Range>& ranges) const {
   MemoryRanges memory;
   memory.Reserve(ranges.size());
@@ -276,8 +285,16 @@ absl::Status JobTable::BuildFlows(NodeJob& job, Group& group) {
                                                    first.submission.tag, " for job ", job.key.seq.value()));
   }
   if (absl::Status s = AddLocalCopies(job, group); !s.ok()) return s;
-  for (PeerIndex peer : group.peers) AddOutFlows(job, group, job.peers[peer]);
-  for (auto& [rank, part] : job.parts) part.receive_peers_left = group.peers.size();
+  for (auto& [rank, part] : job.parts) {
+    AddOutFlows(job, group, part);
+    AddInFlows(job, group, part);
+    part.receive_peers_left = group.peers.size();
+  }
+  for (PeerIndex peer : group.peers) {
+    PeerExchange& exchange = job.peers[peer];
+    exchange.out_left_bytes->store(exchange.out_bytes, std::memory_order_relaxed);
+    job.out_bytes += exchange.out_bytes;
+  }
   // In full at first, so that a peer that is lost before and one that is lost later are left out in one way.
   for (PeerIndex peer : group.peers) {
     if (job.peers[peer].left_out) LeaveOut(job, group, job.peers[peer]);
@@ -286,47 +303,64 @@ absl::Status JobTable::BuildFlows(NodeJob& job, Group& group) {
 }
 
 absl::Status JobTable::AddLocalCopies(NodeJob& job, const Group& group) {
-  for (auto& [source, from] : job.parts) {
-    const auto sends = ByRank(from.submission.sends, group.world_size());
-    for (auto& [destination, to] : job.parts) {
-      if (source == destination) continue;
-      const FlowRanges* send = sends[destination.value()];
-      const auto receives = ByRank(to.submission.receives, group.world_size());
-      const FlowRanges* receive = receives[source.value()];
-      const uint64_t sent = TotalBytes(send), expected = TotalBytes(receive);
-      if (sent != expected) {
-        return absl::InvalidArgumentError(absl::StrCat(group.Describe(source), " sends ", sent, " bytes to ",
-                                                       group.Describe(destination), ", which expects ", expected,
-                                                       " in job ", job.key.seq.value()));
-      }
-      if (sent == 0) continue;
-      job.copies.push_back({source, destination, Resolve(from, send->ranges), Resolve(to, receive->ranges)});
-      ++from.copies_left;
-      ++to.copies_left;
+  std::vector<std::pair<Rank, Rank>> flows;  // source, destination; as either of the two submitted it
+  for (const auto& [rank, part] : job.parts) {
+    for (const FlowRanges& send : part.submission.sends) {
+      if (group.ranks[send.peer.value()].local) flows.emplace_back(rank, send.peer);
     }
+    for (const FlowRanges& receive : part.submission.receives) {
+      if (group.ranks[receive.peer.value()].local) flows.emplace_back(receive.peer, rank);
+    }
+  }
+  std::sort(flows.begin(), flows.end());
+  flows.erase(std::unique(flows.begin(), flows.end()), flows.end());
+  for (const auto& [source, destination] : flows) {
+    RankPart &from = job.parts.at(source), &to = job.parts.at(destination);
+    const FlowRanges* send = FlowWith(destination, from.submission.sends);
+    const FlowRanges* receive = FlowWith(source, to.submission.receives);
+    const uint64_t sent = TotalBytes(send), expected = TotalBytes(receive);
+    if (sent != expected) {
+      return absl::InvalidArgumentError(absl::StrCat(group.Describe(source), " sends ", sent, " bytes to ",
+                                                     group.Describe(destination), ", which expects ", expected,
+                                                     " in job ", job.key.seq.value()));
+    }
+    if (sent == 0) continue;
+    job.copies.push_back({source, destination, Resolve(from, send->ranges), Resolve(to, receive->ranges)});
+    ++from.copies_left;
+    ++to.copies_left;
   }
   return absl::OkStatus();
 }
 
-void JobTable::AddOutFlows(NodeJob& job, const Group& group, PeerExchange& exchange) {
-  for (auto& [source, part] : job.parts) {
-    const auto sends = ByRank(part.submission.sends, group.world_size());
-    for (uint32_t r = 0; r < group.world_size(); ++r) {
-      if (group.ranks[r].local || group.ranks[r].peer != exchange.peer) continue;
-      OutFlow& flow = exchange.out.emplace_back();
-      flow.source = source;
-      flow.destination = Rank(r);
-      flow.send.job = job.tag;
-      flow.send.peer = exchange.peer;
-      flow.send.left_bytes = exchange.out_left_bytes.get();
-      if (sends[r] != nullptr) flow.send.memory = Resolve(part, sends[r]->ranges);
-      exchange.out_bytes += flow.send.memory.total_bytes();
-      part.sends_left_bytes += flow.send.memory.total_bytes();
-      part.fenced_flows_left += remote_ && flow.send.memory.total_bytes() > 0;
-    }
+void JobTable::AddOutFlows(NodeJob& job, const Group& group, RankPart& part) {
+  const Rank source = part.submission.rank;
+  for (const FlowRanges& send : part.submission.sends) {
+    const Group::Member& destination = group.ranks[send.peer.value()];
+    const uint64_t bytes = TotalBytes(&send);
+    if (destination.local || bytes == 0) continue;
+    PeerExchange& exchange = job.peers.at(destination.peer);
+    OutFlow& flow = exchange.out.emplace_back();
+    flow.source = source;
+    flow.destination = send.peer;
+    flow.source_place = group.ranks[source.value()].place;
+    flow.destination_place = destination.place;
+    flow.send.job = job.tag;
+    flow.send.peer = exchange.peer;
+    flow.send.left_bytes = exchange.out_left_bytes.get();
+    flow.send.memory = Resolve(part, send.ranges);
+    exchange.out_bytes += bytes;
+    part.sends_left_bytes += bytes;
+    part.fenced_flows_left += remote_;
   }
-  exchange.out_left_bytes->store(exchange.out_bytes, std::memory_order_relaxed);
-  job.out_bytes += exchange.out_bytes;
+}
+
+void JobTable::AddInFlows(NodeJob& job, const Group& group, const RankPart& part) {
+  for (const FlowRanges& receive : part.submission.receives) {
+    const Group::Member& source = group.ranks[receive.peer.value()];
+    const uint64_t bytes = TotalBytes(&receive);
+    if (source.local || bytes == 0) continue;
+    job.peers.at(source.peer).expected.push_back({part.submission.rank, receive.peer, bytes, &receive});
+  }
 }
 
 void JobTable::Wait(SessionId session, JobKey key, Rank rank, absl::Duration timeout,

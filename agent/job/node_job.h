@@ -46,11 +46,19 @@ struct RankPart {
   bool terminal() const { return report.state == JobState::kDone || report.state == JobState::kFailed; }
 };
 
-// A flow to a rank of a peer.
+// A flow to a rank of a peer; it has bytes.
 struct OutFlow {
   SendFlow send;
   Rank source, destination;
-  FencedFlow fenced = {};  // where rails write into remote memory
+  uint32_t source_place = 0, destination_place = 0;  // Group::Member::place
+  FencedFlow fenced = {};                            // where rails write into remote memory
+};
+
+// A flow from a rank of a peer, as its local receiver submitted it; it has bytes.
+struct InFlow {
+  Rank destination, source;
+  uint64_t bytes = 0;
+  const FlowRanges* ranges = nullptr;  // of the part's submission
 };
 
 // The fences of one flow from a peer, in the present round.
@@ -88,7 +96,8 @@ struct PeerExchange {
   absl::Time doomed_at = absl::InfiniteFuture();
   bool quiesced_sent = false;
   // Receiving.
-  std::optional<Offer> offer;  // theirs
+  std::vector<InFlow> expected;  // by destination, then source
+  std::optional<Offer> offer;    // theirs
   bool ready_sent = false;
   std::shared_ptr<const ReceiveSet> zones;  // while open or closing
   std::vector<ReceiveTracker> in;           // by zone

@@ -1,0 +1,151 @@
+// What a job costs the engine's thread, which every tenant of the node shares, goes by the flows that were submitted
+// and not by the pairs of ranks that there are. Measured by allocations, which every flow needs some of.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "tests/unit/agent/job/cluster.h"
+
+namespace {
+std::atomic<uint64_t> allocations{0}, allocated_bytes{0};
+}
+
+[[gnu::noinline]] void* operator new(size_t size) {
+  ++allocations;
+  allocated_bytes += size;
+  if (void* memory = std::malloc(size)) return memory;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+
+namespace railsd::testing {
+namespace {
+
+constexpr uint32_t kWorld = 4096;  // AgentLimits::max_world_size
+
+// Ranks of one session on each node, rank r on node r % nodes, which share a segment to send from and one to receive
+// into.
+class LargeWorld {
+ public:
+  explicit LargeWorld(Cluster* cluster) : cluster_(cluster), buffer_(1 << 20) {
+    std::vector<SessionId> sessions;
+    for (size_t n = 0; n < cluster->size(); ++n) {
+      sessions.push_back(cluster->OpenSession(n));
+      for (uint32_t id : {1u, 2u}) cluster->AddSegment(n, sessions[n], id, buffer_);
+    }
+    for (uint32_t r = 0; r < kWorld; ++r) {
+      const size_t n = r % cluster->size();
+      trainers_.push_back({cluster, n, Rank(r), sessions[n], nullptr, nullptr});
+    }
+    for (Trainer& trainer : trainers_) {
+      trainer.Join("large", kWorld);
+      DeliverAll();
+    }
+    DeliverAll();  // the commit
+    for (const Trainer& trainer : trainers_) EXPECT_TRUE(trainer.group.ok()) << trainer.group.status();
+  }
+
+  // Each rank sends 64 bytes to the ranks so far behind it, and expects them likewise.
+  Submission For(uint32_t rank, const std::vector<uint32_t>& steps) const {
+    Submission submission;
+    submission.job = {trainers_[rank].group->epoch, JobSeq(1)};
+    submission.rank = Rank(rank);
+    for (const uint32_t step : steps) {
+      const uint64_t at = 64 * (submission.sends.size() + 16 * (rank % 1024));
+      submission.sends.push_back({Rank((rank + step) % kWorld), {{SegmentId(1), at, 64}}});
+      submission.receives.push_back({Rank((rank + kWorld - step) % kWorld), {{SegmentId(2), at, 64}}});
+    }
+    return submission;
+  }
+  void Submit(Submission submission) {
+    Trainer& trainer = trainers_[submission.rank.value()];
+    const absl::Status submitted = trainer.Submit(std::move(submission));
+    ASSERT_TRUE(submitted.ok()) << submitted;
+  }
+  JobReport Report(uint32_t rank) {
+    const auto report = trainers_[rank].Wait(1);
+    if (report->ok()) return **report;
+    JobReport none;
+    none.status = report->status();
+    return none;
+  }
+
+  // In order and at once: Run() delivers one of many at random.
+  void DeliverAll() {
+    for (size_t n = 0; n < cluster_->size(); ++n) {
+      for (auto& [to, message] : std::exchange(cluster_->node(n).outbox, {})) {
+        for (size_t m = 0; m < cluster_->size(); ++m) {
+          Node& node = cluster_->node(m);
+          if (node.name == to) {
+            node.engine->OnPeerMessage(cluster_->node(n).name, cluster_->node(n).boot, std::move(message));
+          }
+        }
+      }
+    }
+  }
+
+ private:
+  Cluster* const cluster_;
+  Buffer buffer_;
+  std::vector<Trainer> trainers_;
+};
+
+// What the last submission costs, which begins the job.
+struct Cost {
+  template <typename Body>
+  explicit Cost(Body body) {
+    const uint64_t before = ::allocations.load(), bytes_before = ::allocated_bytes.load();
+    body();
+    allocations = ::allocations.load() - before;
+    bytes = ::allocated_bytes.load() - bytes_before;
+  }
+  uint64_t allocations, bytes;
+};
+
+TEST(JobCostTest, ManyRanksOfOneNodeWithAFewFlows) {
+  Cluster cluster({.nodes = 1, .rails = 1});
+  LargeWorld world(&cluster);
+  // In an order of their own.
+  const std::vector<uint32_t> steps = {5, 4000, 1};
+  for (uint32_t r = 0; r + 1 < kWorld; ++r) world.Submit(world.For(r, steps));
+  const Cost cost([&] { world.Submit(world.For(kWorld - 1, steps)); });
+  EXPECT_LT(cost.allocations, 32 * 3 * kWorld);
+  EXPECT_LT(cost.bytes, 8192 * 3 * kWorld);
+  cluster.Run();
+  for (uint32_t r = 0; r < kWorld; r += 100) {
+    const JobReport report = world.Report(r);
+    EXPECT_EQ(report.state, JobState::kDone) << report.status;
+    EXPECT_EQ(report.bytes_received, 3 * 64u);
+  }
+}
+
+TEST(JobCostTest, ManyRanksOfManyNodesWithAFewFlows) {
+  Cluster cluster({.nodes = 8, .rails = 1});
+  LargeWorld world(&cluster);
+  const std::vector<uint32_t> steps = {9};  // from each node to the next
+  for (uint32_t r = 0; r + 8 < kWorld; ++r) world.Submit(world.For(r, steps));
+  for (uint32_t r = kWorld - 8; r < kWorld; ++r) {
+    const Cost cost([&] { world.Submit(world.For(r, steps)); });
+    EXPECT_LT(cost.allocations, 32 * kWorld / 8);
+    EXPECT_LT(cost.bytes, 8192 * kWorld / 8);
+  }
+  for (size_t n = 0; n < cluster.size(); ++n) {
+    size_t flows = 0;
+    for (const Offer* offer : Outgoing<Offer>(cluster, n)) flows += offer->flows.size();
+    EXPECT_EQ(flows, kWorld / 8);
+  }
+  const Cost cost([&] { world.DeliverAll(); });
+  EXPECT_LT(cost.allocations, 64 * kWorld);
+  EXPECT_LT(cost.bytes, 8192 * kWorld);
+  cluster.Run();
+  for (uint32_t r = 0; r < kWorld; r += 100)
+    EXPECT_EQ(world.Report(r).state, JobState::kDone) << world.Report(r).status;
+}
+
+}  // namespace
+}  // namespace railsd::testing
