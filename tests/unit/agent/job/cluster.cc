@@ -99,7 +99,8 @@ Buffer::~Buffer() { ::munmap(data_, length_bytes_); }
 
 UniqueFd Buffer::Dup() const { return UniqueFd(::fcntl(fd_.get(), F_DUPFD_CLOEXEC, 0)); }
 
-Cluster::Cluster(Options options) : remote_(options.remote), random_(options.seed) {
+Cluster::Cluster(Options options)
+    : remote_(options.remote), quiet_steps_(options.quiet_steps), random_(options.seed) {
   for (size_t n = 0; n < options.nodes; ++n) {
     auto node = std::make_unique<Node>();
     node->name = absl::StrCat("n", n);
@@ -208,8 +209,8 @@ void Cluster::Run(const std::function<bool()>& done) {
   for (int step = 0; step < kMaxSteps; ++step) {
     if (done && done()) return;
     quiet = StepOnce() ? 0 : quiet + 1;
-    // A step leaves some things out at random; this many quiet ones in a row mean that nothing is left.
-    if (quiet > 100) return;
+    // A step leaves some things out at random.
+    if (quiet > quiet_steps_) return;
   }
   ADD_FAILURE() << "still busy after " << kMaxSteps << " steps";
 }

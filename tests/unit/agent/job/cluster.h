@@ -97,6 +97,7 @@ class Cluster {
     uint32_t fence_room = 1024;
     bool weak_zones = false;
     uint32_t explained_jobs = 16;
+    int quiet_steps = 100;  // so many in a row in which nothing happens mean that nothing is left
     // Puts something around a rail's transport; null: nothing.
     std::function<std::unique_ptr<RailTransport>(size_t node, size_t rail, std::unique_ptr<RailTransport>)> wrap = {};
   };
@@ -132,6 +133,7 @@ class Cluster {
   bool StepOnce();
   bool DeliverOne();
   const bool remote_;
+  const int quiet_steps_;
   FakeFabric fabric_;
   std::mt19937_64 random_;
   absl::Time now_ = absl::UnixEpoch();

@@ -1,0 +1,254 @@
+#include "tests/fuzz/service/agent/choices.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+namespace railsd::testing {
+namespace {
+
+// Calls `f` with every field, in a fixed order.
+template <typename F>
+void ForEachField(GroupJoin& m, F f) {
+  f(m.key), f(m.world_size), f(m.rank), f(m.recovery), f(m.next_seq);
+}
+template <typename F>
+void ForEachField(GroupLeave& m, F f) {
+  f(m.key), f(m.rank);
+}
+template <typename F>
+void ForEachField(GroupCommit& m, F f) {
+  f(m.key), f(m.epoch), f(m.members), f(m.recovery), f(m.next_seq);
+}
+template <typename F>
+void ForEachField(GroupReject& m, F f) {
+  f(m.key), f(m.rank), f(m.code);
+}
+template <typename F>
+void ForEachField(GroupBroken& m, F f) {
+  f(m.epoch), f(m.last_seq), f(m.code), f(m.replayable);
+}
+template <typename F>
+void ForEachField(Leaving& m, F f) {
+  f(m.epoch), f(m.seq);
+}
+template <typename F>
+void ForEachField(MayLeave& m, F f) {
+  f(m.epoch), f(m.seq);
+}
+template <typename F>
+void ForEachField(Offer::Flow& m, F f) {
+  f(m.source), f(m.destination), f(m.bytes);
+}
+template <typename F>
+void ForEachField(Offer& m, F f) {
+  f(m.job), f(m.tag), f(m.flows), f(m.retired_below), f(m.planned_bytes);
+}
+template <typename F>
+void ForEachField(Ready::RailState& m, F f) {
+  f(m.rail), f(m.usable), f(m.speed_bytes_per_s), f(m.backlog_bytes);
+}
+template <typename F>
+void ForEachField(Ready::ZoneRange& m, F f) {
+  f(m.zone), f(m.address), f(m.length_bytes);
+}
+template <typename F>
+void ForEachField(FenceSlot& m, F f) {
+  f(m.slot), f(m.generation);
+}
+template <typename F>
+void ForEachField(Ready& m, F f) {
+  f(m.job), f(m.slot), f(m.generation), f(m.rails), f(m.ranges), f(m.keys), f(m.fences);
+}
+template <typename F>
+void ForEachField(Abort& m, F f) {
+  f(m.job), f(m.code), f(m.breaks_group);
+}
+template <typename F>
+void ForEachField(Quiesced& m, F f) {
+  f(m.job), f(m.failed_rails);
+}
+template <typename F>
+void ForEachField(RailState& m, F f) {
+  f(m.rail), f(m.usable);
+}
+template <typename F>
+void ForEachField(Sent& m, F f) {
+  f(m.job), f(m.bytes);
+}
+template <typename F>
+void ForEachField(RailSignal& m, F f) {
+  f(m.rail), f(m.bytes);
+}
+template <typename F>
+void ForEachField(Rehome::Flow& m, F f) {
+  f(m.zone), f(m.round);
+}
+template <typename F>
+void ForEachField(Rehome& m, F f) {
+  f(m.job), f(m.failed_rails), f(m.flows);
+}
+template <typename F>
+void ForEachField(Rehomed::Flow& m, F f) {
+  f(m.zone), f(m.round), f(m.arrived);
+}
+template <typename F>
+void ForEachField(Rehomed& m, F f) {
+  f(m.job), f(m.flows);
+}
+
+class Drawer {
+ public:
+  Drawer(const Known& known, Choices* choices) : known_(known), choices_(*choices) {}
+
+  template <typename Message>
+  void Draw(Message* message) {
+    ForEachField(*message, [this](auto& field) { this->Set(field); });
+  }
+  template <typename Message>
+  void ChangeOne(Message* message) {
+    size_t count = 0;
+    ForEachField(*message, [&](auto&) { ++count; });
+    const size_t chosen = choices_.Below(count);
+    size_t at = 0;
+    ForEachField(*message, [&](auto& field) {
+      if (at++ == chosen) this->Change(field);
+    });
+  }
+
+ private:
+  // Small, at the edges of its type, or of four bytes.
+  uint64_t Number() {
+    const uint8_t byte = choices_.Byte();
+    if (byte < 224) return byte % 16;
+    if (byte < 240) return ~uint64_t{0} - byte % 16;
+    if (byte < 248) return uint64_t{1} << (31 + 4 * (byte % 8));
+    uint64_t number = 0;
+    for (int i = 0; i < 4; ++i) number = number << 8 | choices_.Byte();
+    return number;
+  }
+  template <typename T>
+  const T& OneOf(const std::vector<T>& values) {
+    return values[choices_.Below(values.size())];
+  }
+
+  void Set(bool& out) { out = choices_.Flip(); }
+  void Set(uint8_t& out) { out = choices_.Byte() % 16; }
+  void Set(uint16_t& out) { out = static_cast<uint16_t>(Number()); }
+  void Set(uint32_t& out) { out = static_cast<uint32_t>(Number()); }
+  void Set(uint64_t& out) { out = Number(); }
+  void Set(Rank& out) { out = Rank(static_cast<uint32_t>(choices_.Below(8))); }
+  void Set(RailIndex& out) { out = RailIndex(static_cast<uint32_t>(choices_.Below(4))); }
+  void Set(JobSeq& out) { out = JobSeq(Number()); }
+  void Set(absl::StatusCode& out) { out = static_cast<absl::StatusCode>(1 + choices_.Below(16)); }
+  void Set(std::string& out) { out = choices_.Bytes(1 + choices_.Below(32)); }
+  void Set(GroupKey& out) { out = OneOf(known_.keys); }
+  void Set(Epoch& out) {
+    const size_t chosen = choices_.Below(known_.epochs.size() + 2);
+    if (chosen < known_.epochs.size()) {
+      out = known_.epochs[chosen];
+    } else {
+      out = {OneOf(known_.boots), Number()};
+    }
+  }
+  void Set(JobKey& out) {
+    Set(out.epoch);
+    Set(out.seq);
+  }
+  void Set(Recovery& out) {
+    out.policy = static_cast<RecoveryPolicy>(1 + choices_.Below(3));
+    out.wait_limit = absl::Seconds(choices_.Below(4));
+  }
+  void Set(std::vector<std::string>& out) {
+    out.resize(1 + choices_.Below(4));
+    for (std::string& node : out) node = OneOf(known_.nodes);
+  }
+  template <typename T>
+  void Set(std::vector<T>& out) {
+    out.resize(choices_.Below(5));
+    for (T& element : out) Set(element);
+  }
+  template <typename Message>
+  void Set(Message& out) {
+    Draw(&out);
+  }
+
+  template <typename T>
+  void Change(std::vector<T>& out) {
+    const size_t what = choices_.Below(8);
+    if (out.empty() || what == 0) return Set(out);
+    const size_t at = choices_.Below(out.size());
+    if (what == 1) {
+      out.erase(out.begin() + static_cast<std::ptrdiff_t>(at));
+    } else if (what == 2) {
+      const T copy = out[at];
+      out.push_back(copy);
+    } else if (what == 3) {
+      std::swap(out.front(), out[at]);
+    } else {
+      Change(out[at]);
+    }
+  }
+  void Change(JobKey& out) { choices_.Flip() ? Set(out.seq) : Set(out.epoch); }
+  void Change(uint64_t& out) {
+    switch (choices_.Below(4)) {
+      case 0:
+        return Set(out);
+      case 1:
+        out += 1 + choices_.Below(4);
+        return;
+      case 2:
+        out -= 1 + choices_.Below(4);
+        return;
+      default:
+        out ^= uint64_t{1} << choices_.Below(64);
+        return;
+    }
+  }
+  template <typename Message>
+  requires requires(Message& m) { ForEachField(m, [](auto&) {}); }
+  void Change(Message& out) { ChangeOne(&out); }
+  template <typename T>
+  void Change(T& out) {
+    Set(out);
+  }
+
+  const Known& known_;
+  Choices& choices_;
+};
+
+template <size_t... kKind>
+ControlMessage OfKind(size_t kind, std::index_sequence<kKind...>) {
+  ControlMessage message;
+  ((kind == kKind ? void(message.emplace<kKind>()) : void()), ...);
+  return message;
+}
+
+}  // namespace
+
+uint8_t Choices::Byte() {
+  if (left_.empty()) return 0;
+  const uint8_t byte = left_.front();
+  left_.remove_prefix(1);
+  return byte;
+}
+
+std::string Choices::Bytes(size_t count) {
+  count = std::min(count, left_.size());
+  std::string bytes(left_.begin(), left_.begin() + static_cast<std::ptrdiff_t>(count));
+  left_.remove_prefix(count);
+  return bytes;
+}
+
+ControlMessage DrawMessage(const Known& known, Choices* choices) {
+  constexpr size_t kKinds = std::variant_size_v<ControlMessage>;
+  ControlMessage message = OfKind(choices->Below(kKinds), std::make_index_sequence<kKinds>());
+  std::visit([&](auto& m) { Drawer(known, choices).Draw(&m); }, message);
+  return message;
+}
+
+void ChangeMessage(const Known& known, Choices* choices, ControlMessage* message) {
+  std::visit([&](auto& m) { Drawer(known, choices).ChangeOne(&m); }, *message);
+}
+
+}  // namespace railsd::testing
