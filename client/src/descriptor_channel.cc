@@ -176,8 +176,9 @@ absl::Status DescriptorChannel::Receive(absl::Time deadline, v1::DescriptorRespo
       if (absl::Status status = WaitFor(POLLIN, deadline); !status.ok()) return status;
       continue;
     }
-    if (got <= 0) return Gone("reading from", got == 0 ? 0 : errno);
+    if (got < 0) return Gone("reading from", errno);
     *received = TakeDescriptor(message);
+    if (got == 0) return Gone("reading from", 0);  // or an empty packet, which may carry descriptors
     if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
       return absl::InternalError(
           absl::StrCat("the answer on ", path_,

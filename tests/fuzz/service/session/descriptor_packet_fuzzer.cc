@@ -2,6 +2,7 @@
 // second look at the rules takes, answers everything else with the reason, and when the connection is closed no
 // descriptor and no session is left. A packet is: how many descriptors, a byte; its length, two bytes; itself.
 #include <dirent.h>
+#include <google/protobuf/stubs/logging.h>
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -143,6 +144,11 @@ void Talk(int socket, const uint8_t* bytes, size_t size) {
 }
 
 }  // namespace
+
+extern "C" int LLVMFuzzerInitialize(int*, char***) {
+  google::protobuf::SetLogHandler(nullptr);  // as the daemon does
+  return 0;
+}
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   File();

@@ -72,8 +72,22 @@ TEST_F(ClientTest, LeaksNoDescriptorOverAHundredConnects) {
       << before << " before, " << OpenDescriptors() << " after";
 }
 
-// Connects to a socket that gives one connection one answer.
-absl::Status StatusAfter(const std::string& answer, absl::Duration connect_timeout) {
+// An empty packet that carries `fd`.
+void SendDescriptorAlone(int socket, int fd) {
+  msghdr message{};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  cmsghdr* const part = CMSG_FIRSTHDR(&message);
+  part->cmsg_level = SOL_SOCKET;
+  part->cmsg_type = SCM_RIGHTS;
+  part->cmsg_len = CMSG_LEN(sizeof(int));
+  std::memcpy(CMSG_DATA(part), &fd, sizeof(int));
+  EXPECT_EQ(sendmsg(socket, &message, MSG_NOSIGNAL), 0);
+}
+
+// Connects to a socket that gives one connection one answer; an empty one is its end, or a descriptor and its end.
+absl::Status StatusAfter(const std::string& answer, absl::Duration connect_timeout, bool with_descriptor = false) {
   const TemporaryDirectory directory;
   internal::UniqueFd listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   sockaddr_un address{};
@@ -81,12 +95,12 @@ absl::Status StatusAfter(const std::string& answer, absl::Duration connect_timeo
   std::strcpy(address.sun_path, (directory.path() + "/descriptors.sock").c_str());
   EXPECT_EQ(bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
   EXPECT_EQ(listen(listener.get(), 4), 0);
-  std::thread thread([&listener, &answer] {
+  std::thread thread([&listener, &answer, with_descriptor] {
     const internal::UniqueFd peer(accept(listener.get(), nullptr, nullptr));
     char packet[1024];
-    if (recv(peer.get(), packet, sizeof(packet), 0) > 0 && !answer.empty()) {
-      send(peer.get(), answer.data(), answer.size(), MSG_NOSIGNAL);
-    }
+    if (recv(peer.get(), packet, sizeof(packet), 0) <= 0) return;
+    if (with_descriptor) SendDescriptorAlone(peer.get(), listener.get());
+    if (!answer.empty()) send(peer.get(), answer.data(), answer.size(), MSG_NOSIGNAL);
   });
   auto client = Client::Connect({.socket_dir = directory.path(), .connect_timeout = connect_timeout});
   thread.join();
@@ -118,6 +132,13 @@ TEST(ConnectTest, HostileAnswersAreErrors) {
     EXPECT_FALSE(status.ok());
     EXPECT_THAT(status.message(), HasSubstr(says)) << status;
   }
+}
+
+// Found by client_answer_fuzzer.
+TEST(ConnectTest, ClosesTheDescriptorOfAnEmptyAnswer) {
+  const size_t before = OpenDescriptors();
+  EXPECT_THAT(StatusAfter("", absl::ZeroDuration(), true).message(), HasSubstr("closed the descriptor socket"));
+  EXPECT_EQ(OpenDescriptors(), before);
 }
 
 // Of no tenant: the daemon would say the same again. A second try would wait for an answer for ever.
