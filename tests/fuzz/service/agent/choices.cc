@@ -206,7 +206,9 @@ class Drawer {
     }
   }
   template <typename Message>
-  requires requires(Message& m) { ForEachField(m, [](auto&) {}); }
+  requires requires(Message& m) {
+    ForEachField(m, [](auto&) {});
+  }
   void Change(Message& out) { ChangeOne(&out); }
   template <typename T>
   void Change(T& out) {

@@ -99,8 +99,7 @@ Buffer::~Buffer() { ::munmap(data_, length_bytes_); }
 
 UniqueFd Buffer::Dup() const { return UniqueFd(::fcntl(fd_.get(), F_DUPFD_CLOEXEC, 0)); }
 
-Cluster::Cluster(Options options)
-    : remote_(options.remote), quiet_steps_(options.quiet_steps), random_(options.seed) {
+Cluster::Cluster(Options options) : remote_(options.remote), quiet_steps_(options.quiet_steps), random_(options.seed) {
   for (size_t n = 0; n < options.nodes; ++n) {
     auto node = std::make_unique<Node>();
     node->name = absl::StrCat("n", n);
