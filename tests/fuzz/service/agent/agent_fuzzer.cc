@@ -1,7 +1,8 @@
 // Any bytes as what a hostile peer does to two honest agents, message after message: it makes messages up, changes and
 // swaps its own, repeats those of others, restarts, goes and comes back with other rails. Everything that it says goes
 // through the wire's form first. Meanwhile the two exchange jobs in a group of their own, which must end well with
-// every byte right, and jobs with the hostile one, which must end somehow: nothing may stay open in the end.
+// every byte right (and so must those of a group that they form in the end), and jobs with the hostile one, which must
+// end somehow: nothing may stay open in the end.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -49,7 +50,8 @@ class Attack {
       : choices_(bytes, size),
         cluster_(OptionsFrom(choices_.Byte())),
         pair_(&cluster_, kHonest, "pair", 2 * kFlowBytes),
-        trio_(&cluster_, 3, "trio", 3 * kFlowBytes) {}
+        trio_(&cluster_, 3, "trio", 3 * kFlowBytes),
+        late_(&cluster_, kHonest, "late", 2 * kFlowBytes) {}
 
   void Run() {
     pair_.JoinAll();
@@ -67,6 +69,7 @@ class Attack {
     StartPair();  // the group is as good as it was
     CheckPair();
     CheckTrio();
+    CheckLate();
     CheckNothingLeft();
   }
 
@@ -207,9 +210,19 @@ class Attack {
     for (const Part& part : parts_) Require(ended(part), "a job has not ended");
   }
 
+  // A group that forms now: what was said of its epoch before there was one counts for nothing.
+  void CheckLate() {
+    late_.JoinAll();
+    late_.SetLengths(AllLengths(kHonest, kFlowBytes), 5);
+    late_.SubmitAll(1);
+    cluster_.Run();
+    late_.ExpectDone(1);
+    late_.ExpectBytes();
+  }
+
   void CheckNothingLeft() {
     size_t open = 0;
-    for (Exchange* exchange : {&pair_, &trio_}) {
+    for (Exchange* exchange : {&pair_, &trio_, &late_}) {
       for (uint32_t r = 0; r < exchange->world(); ++r) {
         Trainer& trainer = exchange->trainer(r);
         ++open;
@@ -227,7 +240,7 @@ class Attack {
 
   Choices choices_;
   Cluster cluster_;
-  Exchange pair_, trio_;
+  Exchange pair_, trio_, late_;
   Known known_;
   std::array<BootId, kHonest> boots_;  // of the hostile node, as the honest ones know it
   uint64_t pair_jobs_ = 0;
