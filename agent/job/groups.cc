@@ -64,7 +64,14 @@ void GroupTable::Join(JoinRequest request, absl::Time now, Callback<absl::Status
   GroupKey key{session->info.tenant, request.name, Sha256(request.join_key)};
   if (absl::Status s = CheckNotMember(key, request.rank); !s.ok()) return std::move(done)(s);
   const size_t live = std::count_if(groups_.begin(), groups_.end(), [](const auto& g) { return !g.second->broken; });
-  if (!forming_.contains(key) && live + forming_.size() >= options_.limits.max_groups) {
+  // Of what forms elsewhere every node hears, too; that takes nobody's place here.
+  const auto forms_here = [this](const auto& forming) {
+    return std::any_of(forming.second.begin(), forming.second.end(), [this](const auto& j) { return IsLocal(j.second); });
+  };
+  const size_t forming_here = std::count_if(forming_.begin(), forming_.end(), forms_here);
+  const auto own = forming_.find(key);
+  const bool counted = own != forming_.end() && forms_here(*own);
+  if (!counted && live + forming_here >= options_.limits.max_groups) {
     return std::move(done)(options_.refused->Refuse(
         Limit::kGroups,
         // Without numbers: most may be other tenants'.

@@ -114,6 +114,16 @@ TEST_P(StrangerTest, ACommitThatNobodyJoinedLeavesNoNames) {
   EXPECT_EQ(Outgoing<GroupBroken>(cluster_, 0)[0]->epoch, commit.epoch);
 }
 
+TEST_P(StrangerTest, GroupsThatFormElsewhereTakeNoPlaceHere) {
+  for (uint32_t i = 0; i < AgentLimits().max_groups; ++i) {
+    Say(0, GroupJoin{{"t", absl::StrCat("elsewhere", i), {}}, 2, Rank(0), {}, JobSeq(1)});
+  }
+  cluster_.Run();
+  for (uint32_t rank : {0u, 1u}) exchange_.trainer(rank).Join("here", 2);
+  cluster_.Run();
+  EXPECT_TRUE(exchange_.trainer(0).group.ok()) << exchange_.trainer(0).group.status();
+}
+
 // One that floods loses its own messages, and is told which of its jobs that ends.
 TEST_P(StrangerTest, AFloodOfEarlyMessagesTakesNobodyElsesPlace) {
   const Epoch later{cluster_.node(1).boot, 9};
