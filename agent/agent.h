@@ -50,7 +50,7 @@ struct AgentLimits {
   uint32_t max_jobs_per_group = 64;  // accepted and not terminal; the head of each member is always admissible
   uint32_t max_ranges_per_submission = 1 << 20;
   uint32_t max_world_size = 4096;
-  uint64_t max_name_bytes = 256;       // of a group; 256 at most, which is what peers take
+  uint64_t max_name_bytes = 256;  // of a group; 256 at most, which is what peers take
   uint64_t max_join_key_bytes = 4096;
   uint32_t max_waiting_calls = 4096;
   uint32_t max_half_open = 64;  // connections of a rail over TCP whose other end has not proven who it is

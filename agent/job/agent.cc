@@ -18,6 +18,7 @@
 #include "agent/job/copier.h"
 #include "agent/job/create_transport.h"
 #include "agent/job/engine.h"
+#include "agent/job/segment_mapper.h"
 #include "agent/rail/rail.h"
 
 namespace railsd {
@@ -46,10 +47,10 @@ class AgentImpl final : public Agent {
       : log_(options.log),
         refused_(options.refused),
         max_commands_(options.limits.max_waiting_calls),
-        max_segment_bytes_(options.limits.max_segment_bytes_per_session),
         wake_(std::move(wake)) {}
 
   ~AgentImpl() override {
+    if (mapper_ != nullptr) mapper_->Stop();  // while the engine still takes what it tells
     stop_.store(true, std::memory_order_release);
     wake_.Wake();
     if (thread_.joinable()) thread_.join();
@@ -65,6 +66,7 @@ class AgentImpl final : public Agent {
     if (!share.ok()) return share.status();
     hello_.data_key_share = share->share();
     std::vector<RailPort*> ports;
+    std::vector<std::shared_ptr<MemoryRegistrar>> registrars;
     TransportFactory transports(options);
     for (size_t r = 0; r < options.rails.size(); ++r) {
       RailSpec& spec = options.rails[r];
@@ -79,10 +81,11 @@ class AgentImpl final : public Agent {
       }
       spec.address = (*transport)->LocalAddress();
       hello_.rails.push_back({index, spec.address, spec.speed_bytes_per_s});
-      registrars_.push_back((*transport)->registrar());
+      registrars.push_back((*transport)->registrar());
       rails_.push_back(std::make_unique<Rail>(index, *std::move(transport), &wake_, kCommandCapacity, kEventCapacity));
       ports.push_back(rails_.back().get());
     }
+    mapper_ = std::make_unique<SegmentMapper>(std::move(registrars), options.limits.max_sessions);
     copier_ = std::make_unique<ThreadCopier>(kCopyThreads, &wake_);
     engine_ = std::make_unique<Engine>(std::move(options), *share, std::move(ports), link, observer, copier_.get());
     for (auto& rail : rails_) rail->Start();
@@ -105,11 +108,16 @@ class AgentImpl final : public Agent {
   }
   void AddSegment(SessionId session, SegmentId id, UniqueFd fd, uint64_t length_bytes,
                   Callback<absl::Status> done) override {
-    // Here and not on the engine's thread: registering pins the memory, which takes long.
-    absl::StatusOr<std::shared_ptr<const Segment>> segment = MapAndRegister(id, std::move(fd), length_bytes);
-    if (!segment.ok()) return std::move(done)(segment.status());
-    Call(std::move(done), [=, segment = *std::move(segment)](Engine& engine, auto done) mutable {
-      engine.AddSegment(session, id, std::move(segment), std::move(done));
+    // Nothing is mapped, and so pinned, that limits or quotas refuse.
+    Call(std::move(done), [this, session, id, length_bytes, fd = std::move(fd)](Engine& engine, auto done) mutable {
+      if (absl::Status s = engine.ReserveSegment(session, id, length_bytes); !s.ok()) return std::move(done)(s);
+      mapper_->Submit(
+          {id, std::move(fd), length_bytes, [this, session, id, done = std::move(done)](auto segment) mutable {
+             // Never refused: it gives back, or completes, what was taken.
+             Push([=, segment = std::move(segment), done = std::move(done)](Engine& engine) mutable {
+               engine.AddSegment(session, id, std::move(segment), std::move(done));
+             });
+           }});
     });
   }
   void RemoveSegment(SessionId session, SegmentId id, Callback<absl::Status> done) override {
@@ -176,7 +184,6 @@ class AgentImpl final : public Agent {
   }
   void Retune(AgentTuning tuning, Callback<absl::Status> done) override {
     max_commands_.store(tuning.limits.max_waiting_calls, std::memory_order_relaxed);
-    max_segment_bytes_.store(tuning.limits.max_segment_bytes_per_session, std::memory_order_relaxed);
     Push([tuning, done = std::move(done)](Engine& engine) mutable {
       engine.Retune(tuning);
       std::move(done)(absl::OkStatus());
@@ -230,18 +237,6 @@ class AgentImpl final : public Agent {
     AgentImpl* const agent_;
     const RailIndex rail_;
   };
-
-  absl::StatusOr<std::shared_ptr<const Segment>> MapAndRegister(SegmentId id, UniqueFd fd, uint64_t length_bytes) {
-    const uint64_t limit = max_segment_bytes_.load(std::memory_order_relaxed);
-    if (length_bytes > limit) {
-      return refused_->Refuse(Limit::kSegmentBytesPerSession,
-                              absl::StrCat("length_bytes ", length_bytes, " is over the limit of ", limit));
-    }
-    absl::StatusOr<std::shared_ptr<const Segment>> segment = Segment::Map(id, std::move(fd), length_bytes);
-    if (!segment.ok()) return segment;
-    if (absl::Status s = (*segment)->Register(registrars_); !s.ok()) return s;
-    return segment;
-  }
 
   template <typename T, typename Body>
   void Call(Callback<T> done, Body body) {
@@ -321,7 +316,6 @@ class AgentImpl final : public Agent {
   const std::shared_ptr<spdlog::logger> log_;
   const std::shared_ptr<LimitCounters> refused_;
   std::atomic<size_t> max_commands_;
-  std::atomic<uint64_t> max_segment_bytes_;
   PeerHello hello_;
   WakeEvent wake_;  // outlives the rails and the copier, which wake it
   std::atomic<bool> stop_{false};
@@ -332,9 +326,9 @@ class AgentImpl final : public Agent {
   std::atomic<size_t> depth_{0};
   std::atomic<size_t> waiting_calls_{0};  // in commands_ or running_
   std::vector<Command> running_;          // the engine's thread only
+  std::unique_ptr<SegmentMapper> mapper_;
   std::unique_ptr<ThreadCopier> copier_;
-  std::vector<std::unique_ptr<Signals>> signals_;             // outlive the rails, which use them
-  std::vector<std::shared_ptr<MemoryRegistrar>> registrars_;  // by rail
+  std::vector<std::unique_ptr<Signals>> signals_;  // outlive the rails, which use them
   std::vector<std::unique_ptr<Rail>> rails_;
   std::unique_ptr<Engine> engine_;
   std::thread thread_;

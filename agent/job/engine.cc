@@ -86,7 +86,7 @@ void Engine::CloseSession(SessionId id, const std::string& reason, Callback<absl
       id, absl::UnavailableError(absl::StrCat("session ", id.value(), " on ", options_.node, " is gone: ", reason)));
 }
 
-void Engine::AddSegment(SessionId session, SegmentId id, std::shared_ptr<const Segment> segment,
+void Engine::AddSegment(SessionId session, SegmentId id, absl::StatusOr<std::shared_ptr<const Segment>> segment,
                         Callback<absl::Status> done) {
   std::move(done)(sessions_.AddSegment(session, id, std::move(segment)));
 }
@@ -337,7 +337,8 @@ void Engine::Sweep() {
   std::vector<std::pair<SessionId, std::vector<Callback<absl::Status>>>> closed;
   for (const auto& [id, session] : sessions_.all()) {
     if (!session->closing) continue;
-    if (session->active_parts == 0) {
+    // What is being mapped for it is still memory of its tenant.
+    if (session->active_parts == 0 && session->reserved.empty()) {
       closed.emplace_back(id, std::move(session->closed));
     } else {
       sweep_ = true;  // until its last job is quiescent

@@ -66,7 +66,8 @@ void GroupTable::Join(JoinRequest request, absl::Time now, Callback<absl::Status
   const size_t live = std::count_if(groups_.begin(), groups_.end(), [](const auto& g) { return !g.second->broken; });
   // Of what forms elsewhere every node hears, too; that takes nobody's place here.
   const auto forms_here = [this](const auto& forming) {
-    return std::any_of(forming.second.begin(), forming.second.end(), [this](const auto& j) { return IsLocal(j.second); });
+    return std::any_of(forming.second.begin(), forming.second.end(),
+                       [this](const auto& j) { return IsLocal(j.second); });
   };
   const size_t forming_here = std::count_if(forming_.begin(), forming_.end(), forms_here);
   const auto own = forming_.find(key);

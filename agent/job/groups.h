@@ -68,6 +68,11 @@ class Outbox {
     ++sent_;
     link_->Send(node, std::move(message));
   }
+  absl::Status SendIfItFits(const std::string& node, ControlMessage message) {
+    absl::Status status = link_->SendIfItFits(node, std::move(message));
+    sent_ += status.ok();
+    return status;
+  }
   void SetPatience(const std::string& node, absl::Duration patience) { link_->SetPatience(node, patience); }
   uint64_t sent() const { return sent_; }
 

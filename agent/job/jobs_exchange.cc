@@ -80,9 +80,6 @@ void JobTable::SendHeldReadies() {
 
 void JobTable::SendReady(NodeJob& job, PeerExchange& exchange, uint32_t slot) {
   const Peer& peer = peers_.Get(exchange.peer);
-  exchange.ready_sent = true;
-  exchange.times.ready_sent = now_;
-  if (exchange.out_bytes + exchange.in_bytes > 0) sprayer_.Expect(*job.tenant, now_);
   Ready ready;
   ready.job = job.key;
   ready.slot = slot;
@@ -93,7 +90,17 @@ void JobTable::SendReady(NodeJob& job, PeerExchange& exchange, uint32_t slot) {
                            ingress_left_bytes_ / rails_.size()});
   }
   if (remote_ && slot != 0) AddRanges(exchange, &ready);
-  outbox_.Send(peer.node, std::move(ready));
+  const size_t ranges = ready.ranges.size();
+  if (const absl::Status sent = outbox_.SendIfItFits(peer.node, std::move(ready)); !sent.ok()) {
+    return FailJob(job,
+                   absl::ResourceExhaustedError(absl::StrCat(
+                       "job ", job.key.seq.value(), ": READY of ", ranges, " ranges from ", peers_.self(), " to ",
+                       peer.node, ": ", sent.message(), ", or let its ranks here receive into fewer")),
+                   false);
+  }
+  exchange.ready_sent = true;
+  exchange.times.ready_sent = now_;
+  if (exchange.out_bytes + exchange.in_bytes > 0) sprayer_.Expect(*job.tenant, now_);
 }
 
 bool JobTable::OnMessage(const Peer& from, Ready&& message) {

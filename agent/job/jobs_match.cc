@@ -24,10 +24,7 @@ const InFlow* FindExpected(const PeerExchange& exchange, const Offer::Flow& flow
 
 void JobTable::SendOffer(NodeJob& job, PeerExchange& exchange) {
   const Peer& peer = peers_.Get(exchange.peer);
-  if (!peer.up || exchange.offer_sent || exchange.left_out) return;
-  exchange.offer_sent = true;
-  exchange.times.offer_sent = now_;
-  if (exchange.out_bytes > 0) sprayer_.Expect(*job.tenant, now_);
+  if (!peer.up || exchange.offer_sent || exchange.left_out || job.aborting()) return;
   Offer offer;
   offer.job = job.key;
   offer.tag = job.parts.begin()->second.submission.tag;
@@ -40,7 +37,17 @@ void JobTable::SendOffer(NodeJob& job, PeerExchange& exchange) {
   for (const OutFlow& flow : exchange.out) {
     offer.flows.push_back({flow.source, flow.destination, flow.send.memory.total_bytes()});
   }
-  outbox_.Send(peer.node, std::move(offer));
+  const size_t flows = offer.flows.size();
+  if (const absl::Status sent = outbox_.SendIfItFits(peer.node, std::move(offer)); !sent.ok()) {
+    return FailJob(job,
+                   absl::ResourceExhaustedError(absl::StrCat("job ", job.key.seq.value(), ": OFFER of ", flows,
+                                                             " flows from ", peers_.self(), " to ", peer.node, ": ",
+                                                             sent.message(), ", or let its ranks there send to fewer")),
+                   false);
+  }
+  exchange.offer_sent = true;
+  exchange.times.offer_sent = now_;
+  if (exchange.out_bytes > 0) sprayer_.Expect(*job.tenant, now_);
 }
 
 // Both ends know all lengths: a contradiction is found before a byte moves.

@@ -13,7 +13,7 @@
 namespace railsd {
 namespace {
 
-// What fits into a READY of any configured size of messages.
+// More take the engines too long, however long messages may be. Where they are short, limits.max_message allows fewer.
 constexpr size_t kMaxReadyRanges = 1 << 17;
 constexpr size_t kMaxReadyKeys = 1 << 20;
 // How long the sender of an aborted job may take to say that it has stopped.

@@ -33,16 +33,16 @@ Session* SessionTable::Find(SessionId id) {
   return session != nullptr && !session->closing ? session : nullptr;
 }
 
-absl::Status SessionTable::AddSegment(SessionId session_id, SegmentId id, std::shared_ptr<const Segment> segment) {
-  const uint64_t length_bytes = segment->length_bytes();
+absl::Status SessionTable::ReserveSegment(SessionId session_id, SegmentId id, uint64_t length_bytes) {
   Session* session = Find(session_id);
   if (session == nullptr) return absl::NotFoundError(absl::StrCat("session ", session_id.value(), " is not open"));
-  if (session->segments.contains(id)) {
+  if (session->segments.contains(id) || session->reserved.contains(id)) {
     return absl::AlreadyExistsError(absl::StrCat("segment_id: ", id.value(), " is taken in this session"));
   }
-  if (session->segments.size() >= limits_.max_segments_per_session) {
+  const size_t segments = session->segments.size() + session->reserved.size();
+  if (segments >= limits_.max_segments_per_session) {
     return refused_.Refuse(Limit::kSegmentsPerSession,
-                           absl::StrCat("the session has ", session->segments.size(), " segments; remove one first"));
+                           absl::StrCat("the session has ", segments, " segments; remove one first"));
   }
   const uint64_t limit_bytes = limits_.max_segment_bytes_per_session;
   // The limit may have been lowered below what the session has.
@@ -54,8 +54,28 @@ absl::Status SessionTable::AddSegment(SessionId session_id, SegmentId id, std::s
   }
   if (absl::Status s = session->tenant->TakeSegment(length_bytes); !s.ok()) return s;
   session->segment_bytes += length_bytes;
-  session->segments.emplace(id, std::make_shared<HeldSegment>(HeldSegment{std::move(segment)}));
+  session->reserved.emplace(id, length_bytes);
   return absl::OkStatus();
+}
+
+absl::Status SessionTable::AddSegment(SessionId session_id, SegmentId id,
+                                      absl::StatusOr<std::shared_ptr<const Segment>> segment) {
+  Session* session = FindAny(session_id);
+  const auto reserved = session == nullptr ? decltype(session->reserved.end()){} : session->reserved.find(id);
+  if (session == nullptr || reserved == session->reserved.end()) {
+    return absl::NotFoundError(
+        absl::StrCat("segment_id: ", id.value(), " is not expected in session ", session_id.value()));
+  }
+  const uint64_t length_bytes = reserved->second;
+  session->reserved.erase(reserved);
+  if (segment.ok() && !session->closing) {
+    session->segments.emplace(id, std::make_shared<HeldSegment>(HeldSegment{*std::move(segment)}));
+    return absl::OkStatus();
+  }
+  session->segment_bytes -= length_bytes;
+  session->tenant->ReturnSegment(length_bytes);
+  if (!segment.ok()) return segment.status();
+  return absl::NotFoundError(absl::StrCat("session ", session_id.value(), " ended meanwhile"));
 }
 
 absl::Status SessionTable::RemoveSegment(SessionId session_id, SegmentId id) {
@@ -80,6 +100,7 @@ void SessionTable::Erase(SessionId id) {
   if (it == sessions_.end()) return;
   Tenant& tenant = *it->second->tenant;
   for (const auto& [segment, held] : it->second->segments) tenant.ReturnSegment(held->segment->length_bytes());
+  for (const auto& [segment, length_bytes] : it->second->reserved) tenant.ReturnSegment(length_bytes);
   tenant.ReturnSession();
   sessions_.erase(it);
 }

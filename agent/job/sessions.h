@@ -26,9 +26,10 @@ struct Session {
   SessionInfo info;
   Tenant* tenant = nullptr;
   absl::flat_hash_map<SegmentId, std::shared_ptr<const HeldSegment>> segments;
-  uint64_t segment_bytes = 0;
-  uint32_t memberships = 0;   // ranks in groups
-  uint32_t active_parts = 0;  // parts of jobs that are not terminal
+  absl::flat_hash_map<SegmentId, uint64_t> reserved;  // lengths of segments that are being mapped
+  uint64_t segment_bytes = 0;                         // of both
+  uint32_t memberships = 0;                           // ranks in groups
+  uint32_t active_parts = 0;                          // parts of jobs that are not terminal
   bool closing = false;
   std::string close_reason;
   std::vector<Callback<absl::Status>> closed;  // called when the last active part is terminal
@@ -46,7 +47,10 @@ class SessionTable {
   Session* Find(SessionId id);
   // Also finds one that is closing.
   Session* FindAny(SessionId id);
-  absl::Status AddSegment(SessionId session, SegmentId id, std::shared_ptr<const Segment> segment);
+  // Takes the segment's room in limits and quotas before anything is mapped: what is mapped may be pinned.
+  absl::Status ReserveSegment(SessionId session, SegmentId id, uint64_t length_bytes);
+  // What became of one that was reserved; without a segment its room is given back, and also when the session ends.
+  absl::Status AddSegment(SessionId session, SegmentId id, absl::StatusOr<std::shared_ptr<const Segment>> segment);
   absl::Status RemoveSegment(SessionId session, SegmentId id);
   // Forgets the session and gives its tenant back what it held; its segments are unmapped with their last user.
   void Erase(SessionId id);

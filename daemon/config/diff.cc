@@ -52,8 +52,9 @@ std::map<std::string, std::string> Flat(const Config& config) {
   return out;
 }
 
-// What a running daemon can take over. Not among them: max_world_size, which peers were told, and max_ranges_per_submission,
-// max_name and max_join_key, by which the services check requests before the agent sees them.
+// What a running daemon can take over. Not among them: max_world_size, which peers were told, and
+// max_ranges_per_submission, max_name and max_join_key, by which the services check requests before the agent sees
+// them.
 struct LiveSetting {
   absl::string_view key;
   void (*copy)(const Config& from, Config* to);

@@ -125,6 +125,7 @@ class Hub final : public PeerHub, public StreamHandler, public LaneHandler {
   void BreakStreams(const std::string& node) override;
   void BreakLane(const std::string& node) override;
   void Send(const std::string& node, ControlMessage message) override;
+  absl::Status SendIfItFits(const std::string& node, ControlMessage message) override;
   void SetPatience(const std::string& node, absl::Duration patience) override;
 
   // Streams that this node dialled.
@@ -146,6 +147,11 @@ class Hub final : public PeerHub, public StreamHandler, public LaneHandler {
 
  private:
   std::string Stopping() const;
+  // RESOURCE_EXHAUSTED for a message that is longer than the peer takes.
+  absl::Status Enqueue(HubPeer& peer, std::shared_ptr<pb::ExchangeRequest> request)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Null, and the message counts as dropped, while the node is not up.
+  HubPeer* Receiver(const std::string& node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   HubPeer* FindOrAddPeer(const std::string& node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Target* AddTarget(const std::string& address) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Target* TargetOf(const OutPtr& stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -19,31 +19,55 @@ constexpr uint64_t kAcknowledgeAfter = 64;
 constexpr size_t kMaxEarly = 4096;
 constexpr size_t kMaxEarlyBytes = 1 << 20;
 
+// Outside of the hub's lock.
+std::shared_ptr<pb::ExchangeRequest> RequestOf(const ControlMessage& message) {
+  auto request = std::make_shared<pb::ExchangeRequest>();
+  MessageTo(message, request->mutable_message());
+  return request;
+}
+
 }  // namespace
 
 void Hub::Send(const std::string& node, ControlMessage message) {
-  auto request = std::make_shared<pb::ExchangeRequest>();
-  MessageTo(message, request->mutable_message());
+  auto request = RequestOf(message);
   absl::MutexLock lock(&mutex_);
+  HubPeer* const peer = Receiver(node);
+  if (peer == nullptr) return;
+  const absl::Status sent = Enqueue(*peer, std::move(request));
+  if (!sent.ok()) Lose(*peer, std::string(sent.message()));  // without it the next ones are worth nothing
+}
+
+absl::Status Hub::SendIfItFits(const std::string& node, ControlMessage message) {
+  auto request = RequestOf(message);
+  absl::MutexLock lock(&mutex_);
+  HubPeer* const peer = Receiver(node);
+  return peer == nullptr ? absl::OkStatus() : Enqueue(*peer, std::move(request));
+}
+
+HubPeer* Hub::Receiver(const std::string& node) {
   const auto it = peers_.find(node);
-  if (stopping_ || it == peers_.end() || !it->second->link.up()) {
-    ++counters_.messages_dropped;
-    return;
-  }
-  HubPeer& peer = *it->second;
+  if (!stopping_ && it != peers_.end() && it->second->link.up()) return it->second.get();
+  ++counters_.messages_dropped;
+  return nullptr;
+}
+
+absl::Status Hub::Enqueue(HubPeer& peer, std::shared_ptr<pb::ExchangeRequest> request) {
   request->mutable_message()->set_number(peer.outbox.next_number());
   const size_t bytes = request->ByteSizeLong();
   if (bytes > peer.max_message_bytes) {
     options_.server.gate.refused->Count(Limit::kMessage);
-    return Lose(peer, absl::StrCat("a message of ", bytes, " bytes is more than node ", node, " takes (",
-                                   peer.max_message_bytes, "); raise its limits.max_message"));
+    return absl::ResourceExhaustedError(absl::StrCat("a message of ", bytes, " bytes is more than node ", peer.node,
+                                                     " takes (", peer.max_message_bytes,
+                                                     "); raise its limits.max_message"));
   }
   if (!peer.outbox.Push(std::move(request), bytes)) {
-    return Lose(peer, absl::StrCat("node ", node, " does not take messages: ", peer.outbox.unacknowledged(), " of ",
-                                   peer.outbox.bytes(), " bytes are unacknowledged"));
+    Lose(peer, absl::StrCat("node ", peer.node, " does not take messages: ", peer.outbox.unacknowledged(), " of ",
+                            peer.outbox.bytes(), " bytes are unacknowledged"));
+    return absl::OkStatus();
   }
   ++counters_.messages_out;
   Pump(peer);
+  return absl::OkStatus();
 }
 
 bool Hub::GoesOverLane(const HubPeer& peer, const Outbox<pb::ExchangeRequest>::Entry& entry) const {

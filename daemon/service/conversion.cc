@@ -105,8 +105,8 @@ absl::StatusOr<JoinRequest> JoinFrom(const rails::v1::JoinGroupRequest& request,
                                      const AgentLimits& limits) {
   if (request.name().empty()) return Invalid("name: empty");
   if (request.name().size() > limits.max_name_bytes) {
-    return Invalid(absl::StrCat("name: ", request.name().size(), " bytes, more than limits.max_name ",
-                                limits.max_name_bytes));
+    return Invalid(
+        absl::StrCat("name: ", request.name().size(), " bytes, more than limits.max_name ", limits.max_name_bytes));
   }
   if (request.join_key().size() > limits.max_join_key_bytes) {
     return Invalid(absl::StrCat("join_key: ", request.join_key().size(), " bytes, more than limits.max_join_key ",

@@ -1,6 +1,7 @@
 // Whole agents with their threads, over TCP rails on loopback. The suite that ThreadSanitizer runs on the core.
 #include "agent/agent.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <spdlog/sinks/null_sink.h>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "agent/job/segment_mapper.h"
 #include "tests/unit/agent/job/cluster.h"
 
 namespace railsd::testing {
@@ -39,6 +41,10 @@ class DirectLink final : public ControlLink {
     std::lock_guard lock(mutex_);
     auto it = agents_.find(node);
     if (it != agents_.end()) it->second->OnPeerMessage(self_, boot_, std::move(message));
+  }
+  absl::Status SendIfItFits(const std::string& node, ControlMessage message) override {
+    Send(node, std::move(message));
+    return absl::OkStatus();
   }
   void SetPatience(const std::string&, absl::Duration) override {}
 
@@ -77,6 +83,7 @@ class AgentTest : public ::testing::Test {
       options.boot = BootId(100 + n);
       options.plan.min_chunk_bytes = 4096;
       for (size_t r = 0; r < rails; ++r) options.rails.push_back({absl::StrCat("rail", r), "127.0.0.1", "", 0});
+      options.tenants = tenants_;
       options.log = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>());
       links_.push_back(std::make_unique<DirectLink>(options.node, options.boot));
       auto agent = Agent::Create(options, links_.back().get(), nullptr);
@@ -165,6 +172,7 @@ class AgentTest : public ::testing::Test {
     return static_cast<uint8_t>((seq * 31 + source * 7 + destination * 13) ^ (i * 2654435761u >> 13));
   }
 
+  std::vector<TenantOptions> tenants_;
   std::vector<std::unique_ptr<DirectLink>> links_;
   std::vector<std::unique_ptr<Agent>> agents_;
 };
@@ -263,6 +271,77 @@ TEST_F(AgentTest, SessionsThatEndInTheMiddleLeaveNothing) {
       EXPECT_TRUE(snapshot.active_jobs.empty());
     }
   }
+}
+
+// Judged before anything is mapped: what the descriptor is does not matter then.
+TEST_F(AgentTest, SegmentsOverAQuotaAreNotMapped) {
+  TenantOptions tenant{"t"};
+  tenant.quota[QuotaKind::kSegmentBytes] = 8192;
+  tenants_ = {tenant};
+  SetUpNodes(1, 1);
+  Agent& agent = *agents_[0];
+  const SessionId session = *Await<absl::StatusOr<SessionId>>([&](auto done) {
+    agent.OpenSession({1, 2, 3, "t"}, done);
+  });
+  const auto add = [&](uint32_t id, UniqueFd fd, uint64_t bytes) {
+    return Await<absl::Status>([&](auto done) { agent.AddSegment(session, SegmentId(id), std::move(fd), bytes, done); })
+        .code();
+  };
+  const auto no_memory = [] { return UniqueFd(::open("/dev/null", O_RDWR | O_CLOEXEC)); };
+  EXPECT_EQ(add(1, no_memory(), 8193), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(add(1, no_memory(), 8192), absl::StatusCode::kInvalidArgument);
+  // That gave its room back; and of two at once only one gets it.
+  Buffer buffer(8192);
+  auto first = std::make_shared<std::promise<absl::Status>>(), second = std::make_shared<std::promise<absl::Status>>();
+  agent.AddSegment(session, SegmentId(1), buffer.Dup(), 8192, [first](absl::Status s) { first->set_value(s); });
+  agent.AddSegment(session, SegmentId(2), buffer.Dup(), 8192, [second](absl::Status s) { second->set_value(s); });
+  EXPECT_EQ(first->get_future().get(), absl::OkStatus());
+  EXPECT_EQ(second->get_future().get().code(), absl::StatusCode::kResourceExhausted);
+  const absl::Status closed = Await<absl::Status>([&](auto done) { agent.CloseSession(session, "test", done); });
+  EXPECT_TRUE(closed.ok()) << closed;
+  EXPECT_EQ(SnapshotOf(agent).tenants[0].in_use, QuotaNumbers());
+}
+
+class CountingRegistrar final : public MemoryRegistrar {
+ public:
+  absl::StatusOr<std::unique_ptr<Registration>> Register(const Segment&) override {
+    ++count;
+    if (gate.valid()) gate.wait();
+    return absl::ResourceExhaustedError("no room on the device");
+  }
+  std::atomic<int> count{0};
+  std::shared_future<void> gate;
+};
+
+TEST(SegmentMapperTest, AnswersEverybodyAndHoldsNoMoreThanItMay) {
+  std::promise<void> open;
+  auto registrar = std::make_shared<CountingRegistrar>();
+  registrar->gate = open.get_future().share();
+  SegmentMapper mapper({registrar}, 2);
+  Buffer buffer(4096);
+  std::mutex mutex;
+  std::map<uint32_t, absl::StatusCode> answers;
+  const auto submit = [&](uint32_t id) {
+    mapper.Submit({SegmentId(id), buffer.Dup(), 4096, [&, id](const auto& segment) {
+                     std::lock_guard lock(mutex);
+                     answers[id] = segment.status().code();
+                   }});
+  };
+  submit(1);
+  while (registrar->count == 0) std::this_thread::yield();  // it is at the first
+  for (uint32_t id = 2; id <= 4; ++id) submit(id);
+  {
+    std::lock_guard lock(mutex);
+    EXPECT_EQ(answers, (std::map<uint32_t, absl::StatusCode>{{4, absl::StatusCode::kUnavailable}}));
+  }
+  std::thread stopper([&] { mapper.Stop(); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  open.set_value();
+  stopper.join();
+  submit(5);
+  EXPECT_EQ(answers.size(), 5u);
+  EXPECT_EQ(answers[1], absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(answers[5], absl::StatusCode::kAborted);
 }
 
 TEST_F(AgentTest, AgentThatStopsAnswersEverybody) {

@@ -68,7 +68,14 @@ class Buffer {
 
 struct Node final : public ControlLink {
   void Send(const std::string& node, ControlMessage message) override { outbox.emplace_back(node, std::move(message)); }
+  absl::Status SendIfItFits(const std::string& node, ControlMessage message) override {
+    const absl::Status fits = does_not_fit ? does_not_fit(message) : absl::OkStatus();
+    if (fits.ok()) Send(node, std::move(message));
+    return fits;
+  }
   void SetPatience(const std::string& node, absl::Duration limit) override { patience[node] = limit; }
+  // What the link says of a message that is too long for its receiver; null: all fit.
+  std::function<absl::Status(const ControlMessage&)> does_not_fit;
   std::string name;
   BootId boot;
   std::map<std::string, absl::Duration> patience;

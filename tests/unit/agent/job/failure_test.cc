@@ -282,6 +282,7 @@ TEST_P(SegmentTest, QuotasAndUse) {
   const auto add = [&](uint32_t id, uint64_t bytes) {
     absl::Status result;
     Buffer buffer(bytes);
+    if (absl::Status s = engine.ReserveSegment(trainer.session, SegmentId(id), bytes); !s.ok()) return Text(s);
     engine.AddSegment(trainer.session, SegmentId(id), Segment::Map(SegmentId(id), buffer.Dup(), bytes).value(),
                       [&](absl::Status s) { result = std::move(s); });
     return Text(result);

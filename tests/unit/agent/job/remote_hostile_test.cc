@@ -74,7 +74,7 @@ INSTANTIATE_TEST_SUITE_P(
         Lie{"RangeEndless", [](Ready* r) { r->ranges[0].length_bytes = ~uint64_t{0}; }, "from rank 0 to rank 1"},
         Lie{"RangeTooShort", [](Ready* r) { --r->ranges[0].length_bytes; }, "from rank 0 to rank 1"},
         Lie{"RangeEmpty", [](Ready* r) { r->ranges[0].length_bytes = 0; }, "from rank 0 to rank 1"},
-        Lie{"ForTheNextFlow", [](Ready* r) { r->ranges[1].zone = 1; },
+        Lie{"ForAnotherFlow", [](Ready* r) { r->ranges[1].zone = 0; },
             "do not cover the 1000 bytes from rank 0 to rank 1"},
         Lie{"ForNoFlow",
             [](Ready* r) {

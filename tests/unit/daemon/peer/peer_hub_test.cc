@@ -105,6 +105,31 @@ TEST_F(PeerHubTest, AFullOutboxLosesThePeerAtBothEnds) {
   EXPECT_EQ(a.hub->counters().lost, 1u);
 }
 
+TEST_F(PeerHubTest, AMessageThatIsLongerThanThePeerTakesNeedNotCostTheLink) {
+  PeerHubOptions options = a.Options(b, 11);
+  a.Run(options);
+  PeerHubOptions narrow = b.Options(a, 22);
+  narrow.max_message_bytes = 64 << 10;
+  b.Run(narrow);
+  ASSERT_TRUE(Eventually([&] { return a.agent.Saw("up b") && b.agent.Saw("up a"); }));
+  Offer large;
+  large.job = {{BootId(1), 1}, JobSeq(1)};
+  for (uint32_t i = 0; i < 10'000; ++i) large.flows.push_back({Rank(i % 4096), Rank(i % 4096), uint64_t{1} << 40});
+  const absl::Status refused = a.hub->SendIfItFits("b", large);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("is more than node b takes (65536); raise its limits.max_message"));
+  EXPECT_EQ(options.server.gate.refused->Read(Limit::kMessage), 1u);
+  EXPECT_TRUE(a.hub->SendIfItFits("b", Numbered(1)).ok());
+  ASSERT_TRUE(Eventually([&] { return b.agent.message_count() == 1; }));
+  EXPECT_EQ(a.hub->counters().lost, 0u);
+  // Whoever does not ask.
+  a.hub->Send("b", large);
+  ASSERT_TRUE(Eventually([&] { return a.agent.Saw("down b: a message of") && b.agent.Saw("down a"); }));
+  EXPECT_EQ(options.server.gate.refused->Read(Limit::kMessage), 2u);
+  EXPECT_TRUE(a.hub->SendIfItFits("nobody", large).ok());
+}
+
 TEST_F(PeerHubTest, AnAgentThatIsTooFarBehindLosesThePeerAtBothEndsAndGetsItBack) {
   StartBoth();
   b.agent.message_capacity = 3;
