@@ -1,6 +1,6 @@
-#include "daemon/service/job_feed.h"
-
 #include <gtest/gtest.h>
+
+#include "daemon/service/job_feed.h"
 
 namespace railsd {
 namespace {
