@@ -278,8 +278,8 @@ void Engine::Drop(EarlyMessages::Message early) {
   const Peer& from = peers_.Get(early.from);
   if (offer == nullptr || !from.up) return;
   outbox_.Send(from.node, Abort{offer->job, absl::StatusCode::kUnavailable,
-                                absl::StrCat(options_.node, " has not heard of that epoch, and keeps no more of ",
-                                             from.node, "'s offers for it")});
+                                absl::StrCat(options_.node, " has not heard of the group's epoch, and keeps only so ",
+                                             "many messages of ", from.node, " for so long; join again")});
 }
 
 void Engine::ReplayEarly() {

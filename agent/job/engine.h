@@ -83,7 +83,6 @@ class Engine {
   absl::Time NextDeadline() const;
 
  private:
-  // A message of a group whose commit has not come yet: its sender heard of the commit first.
   bool TakeRailEvents();
   void OnRailEvent(RailIndex rail, const RailEvent& event);
   void LosePeer(Peer& peer, const std::string& why, bool ended);

@@ -1,9 +1,7 @@
 // Any bytes as the answers of a daemon to a client library, on the descriptor socket: the session opens only with all
 // that it needs, segments are shared only when the answer says so, what is no answer is the last one, and no descriptor
 // is left. An answer is: how many descriptors, a byte; its length, two bytes; itself.
-#include <dirent.h>
 #include <google/protobuf/stubs/logging.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -20,14 +18,20 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "client/src/descriptor_channel.h"
+#include "tests/fuzz/service/descriptors.h"
+#include "tests/unit/daemon/session/send_packet.h"
 
 namespace {
 
 using rails::internal::DescriptorChannel;
 using rails::internal::UniqueFd;
 using rails::v1::DescriptorResponse;
+using railsd::testing::File;
+using railsd::testing::OpenDescriptors;
+using railsd::testing::Require;
+using railsd::testing::SocketAddress;
+using railsd::testing::SocketName;
 
 constexpr size_t kMaxAnswers = 8;
 constexpr size_t kMaxDescriptors = 6;  // the library has room for 4
@@ -43,58 +47,12 @@ struct Answer {
   }
 };
 
-void Require(bool ok, const char* what) {
-  if (ok) return;
-  fprintf(stderr, "%s\n", what);
-  std::abort();
-}
-
-int File() {
-  static const int file = memfd_create("fuzz", MFD_CLOEXEC);
-  return file;
-}
-
-size_t OpenDescriptors() {
-  DIR* const directory = opendir("/proc/self/fd");
-  size_t count = 0;
-  while (readdir(directory) != nullptr) ++count;
-  closedir(directory);
-  return count;
-}
-
-// A name that no file system has.
-const std::string& SocketName() {
-  static const std::string name = std::string(1, '\0') + absl::StrCat("rails-fuzz-", getpid());
-  return name;
-}
-
 UniqueFd Listen() {
   UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  sockaddr_un address = {};
-  address.sun_family = AF_UNIX;
-  memcpy(address.sun_path, SocketName().data(), SocketName().size());
-  const bool bound = bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
+  const sockaddr_un address = SocketAddress();
+  const bool bound = bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
   Require(bound && listen(socket.get(), 1) == 0, "cannot listen");
   return socket;
-}
-
-void Send(int socket, const Answer& answer) {
-  std::vector<int> fds(answer.descriptors, File());
-  std::vector<char> control(CMSG_SPACE(sizeof(int) * fds.size()));
-  iovec io = {const_cast<char*>(answer.bytes.data()), answer.bytes.size()};
-  msghdr message = {};
-  message.msg_iov = &io;
-  message.msg_iovlen = 1;
-  if (!fds.empty()) {
-    message.msg_control = control.data();
-    message.msg_controllen = control.size();
-    cmsghdr* const header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int) * fds.size());
-    memcpy(CMSG_DATA(header), fds.data(), sizeof(int) * fds.size());
-  }
-  sendmsg(socket, &message, MSG_NOSIGNAL);  // the client may be gone
 }
 
 // Answers one request after the other.
@@ -111,7 +69,8 @@ void Serve(int listener, const std::vector<Answer>& answers) {
       got = recv(socket.get(), request, sizeof(request), 0);
     } while (got < 0 && errno == EINTR);
     if (got <= 0) return;
-    Send(socket.get(), answer);
+    // The client may be gone.
+    railsd::testing::SendPacket(socket.get(), answer.bytes, std::vector<int>(answer.descriptors, File()));
   }
 }
 

@@ -1,10 +1,8 @@
 // Any bytes as the packets of a connection to the descriptor socket, each with some descriptors: a server takes what a
 // second look at the rules takes, answers everything else with the reason, and when the connection is closed no
 // descriptor and no session is left. A packet is: how many descriptors, a byte; its length, two bytes; itself.
-#include <dirent.h>
 #include <google/protobuf/stubs/logging.h>
 #include <poll.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -19,76 +17,34 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "daemon/lifecycle/logging.h"
 #include "daemon/session/descriptor_server.h"
 #include "daemon/session/packet_socket.h"
 #include "rails/v1/descriptor.pb.h"
+#include "tests/fuzz/service/descriptors.h"
 #include "tests/unit/daemon/fake_agent.h"
+#include "tests/unit/daemon/session/send_packet.h"
 
 namespace {
 
 using rails::v1::DescriptorRequest;
 using rails::v1::DescriptorResponse;
+using railsd::testing::File;
+using railsd::testing::OpenDescriptors;
+using railsd::testing::Require;
+using railsd::testing::SocketAddress;
+using railsd::testing::SocketName;
 
 constexpr size_t kMaxSentDescriptors = 20;
 constexpr size_t kMaxPackets = 16;
 constexpr size_t kMaxName = 128;
 
-void Require(bool ok, const char* what) {
-  if (ok) return;
-  fprintf(stderr, "%s\n", what);
-  std::abort();
-}
-
-// A name that no file system has.
-const std::string& SocketName() {
-  static const std::string name = std::string(1, '\0') + absl::StrCat("railsd-fuzz-", getpid());
-  return name;
-}
-
-// What every packet carries, stays open.
-int File() {
-  static const int file = memfd_create("fuzz", MFD_CLOEXEC);
-  return file;
-}
-
-size_t OpenDescriptors() {
-  DIR* const directory = opendir("/proc/self/fd");
-  size_t count = 0;
-  while (readdir(directory) != nullptr) ++count;
-  closedir(directory);
-  return count;
-}
-
 railsd::UniqueFd Connect() {
   railsd::UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  sockaddr_un address = {};
-  address.sun_family = AF_UNIX;
-  memcpy(address.sun_path, SocketName().data(), SocketName().size());
-  const int done = connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address));
+  const sockaddr_un address = SocketAddress();
+  const int done = connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address));
   Require(done == 0, "cannot connect");
   return socket;
-}
-
-// False: the server has closed the connection.
-bool Send(int socket, const std::string& bytes, size_t descriptors) {
-  std::vector<int> fds(descriptors, File());
-  std::vector<char> control(CMSG_SPACE(sizeof(int) * fds.size()));
-  iovec io = {const_cast<char*>(bytes.data()), bytes.size()};
-  msghdr message = {};
-  message.msg_iov = &io;
-  message.msg_iovlen = 1;
-  if (!fds.empty()) {
-    message.msg_control = control.data();
-    message.msg_controllen = control.size();
-    cmsghdr* const header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int) * fds.size());
-    memcpy(CMSG_DATA(header), fds.data(), sizeof(int) * fds.size());
-  }
-  return sendmsg(socket, &message, MSG_NOSIGNAL) >= 0;
 }
 
 // Null: the server has closed the connection.
@@ -128,7 +84,8 @@ void Talk(int socket, const uint8_t* bytes, size_t size) {
     DescriptorRequest request;
     const bool ends = packet.empty();  // as the end of the connection does
     const bool fits = !ends && descriptors <= railsd::kMaxPacketDescriptors && request.ParseFromString(packet);
-    Require(Send(socket, packet, descriptors), "cannot send");
+    const std::vector<int> fds(descriptors, File());
+    Require(railsd::testing::SendPacket(socket, packet, fds), "cannot send");
     const std::unique_ptr<DescriptorResponse> response = Receive(socket);
     if (ends) return Require(response == nullptr, "goes on after its end");
     Require(response != nullptr, "closed without a word");

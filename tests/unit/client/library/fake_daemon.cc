@@ -192,7 +192,7 @@ class FakeDaemon::Impl final : public v1::SessionService::Service,
     if (fate == Fate::kEndAndAccept) {
       finished.emplace(request->job().seq(), absl::OkStatus());
       const auto is_told = [this, request] { return told.contains(request->job().seq()) || dying; };
-      mutex.Await(absl::Condition(&is_told));
+      mutex.AwaitWithTimeout(absl::Condition(&is_told), absl::Minutes(1));
     }
     const bool lost = fate == Fate::kAcceptAndLoseTheAnswer;
     return lost ? grpc::Status(grpc::UNAVAILABLE, "connection reset") : grpc::Status::OK;

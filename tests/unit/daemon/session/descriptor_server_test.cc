@@ -20,6 +20,7 @@
 #include "daemon/session/packet_socket.h"
 #include "rails/v1/descriptor.pb.h"
 #include "tests/unit/daemon/fake_agent.h"
+#include "tests/unit/daemon/session/send_packet.h"
 
 namespace railsd {
 namespace {
@@ -61,21 +62,7 @@ class Client {
   }
   bool connected() const { return connected_; }
   bool Send(const std::string& bytes, const std::vector<int>& fds = {}) {
-    iovec io = {const_cast<char*>(bytes.data()), bytes.size()};
-    std::vector<char> control(CMSG_SPACE(sizeof(int) * fds.size()));
-    msghdr message = {};
-    message.msg_iov = &io;
-    message.msg_iovlen = 1;
-    if (!fds.empty()) {
-      message.msg_control = control.data();
-      message.msg_controllen = control.size();
-      cmsghdr* header = CMSG_FIRSTHDR(&message);
-      header->cmsg_level = SOL_SOCKET;
-      header->cmsg_type = SCM_RIGHTS;
-      header->cmsg_len = CMSG_LEN(sizeof(int) * fds.size());
-      memcpy(CMSG_DATA(header), fds.data(), sizeof(int) * fds.size());
-    }
-    return sendmsg(socket_.get(), &message, MSG_NOSIGNAL) >= 0;
+    return testing::SendPacket(socket_.get(), bytes, fds);
   }
   // Waits for the next answer. False when the server has closed the connection.
   bool Receive(DescriptorResponse* response, std::vector<UniqueFd>* fds = nullptr) {
@@ -260,7 +247,7 @@ TEST_F(DescriptorServerTest, PacketsThatCannotBeReadEndTheConnection) {
 
 TEST_F(DescriptorServerTest, RandomPacketsNeitherCrashNorLeak) {
   const auto seed = static_cast<uint32_t>(::testing::UnitTest::GetInstance()->random_seed());
-  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  SCOPED_TRACE(::testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   const UniqueFd memory(memfd_create("x", 0));
   const size_t before = OpenDescriptors();
