@@ -92,7 +92,7 @@ TEST(InboxTest, TakesInOrderEachOnce) {
 // each once.
 TEST(OutboxTest, SurvivesRandomBreaks) {
   const auto seed = static_cast<uint32_t>(::testing::UnitTest::GetInstance()->random_seed());
-  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  SCOPED_TRACE(::testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   Outbox<int> box({});
   Inbox inbox;

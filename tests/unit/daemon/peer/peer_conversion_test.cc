@@ -193,7 +193,7 @@ TEST(PeerConversionTest, ALongReasonIsCutBeforeItIsSent) {
 
 TEST(PeerConversionTest, RandomBytesAreRefusedOrRead) {
   const auto seed = static_cast<uint32_t>(::testing::UnitTest::GetInstance()->random_seed());
-  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  SCOPED_TRACE(::testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   Offer offer;
   offer.job = kJob;
