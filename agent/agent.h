@@ -224,6 +224,7 @@ class Agent {
   // segments are unmapped when the last job that uses them is quiescent, and only then is `closed` called.
   virtual void OpenSession(SessionInfo info, Callback<absl::StatusOr<SessionId>> done) = 0;
   virtual void CloseSession(SessionId session, std::string reason, Callback<absl::Status> closed) = 0;
+  // A descriptor that is refused is closed before `done` is called.
   virtual void AddSegment(SessionId session, SegmentId id, UniqueFd fd, uint64_t length_bytes,
                           Callback<absl::Status> done) = 0;
   // FAILED_PRECONDITION while a job uses the segment.

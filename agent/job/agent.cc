@@ -110,7 +110,10 @@ class AgentImpl final : public Agent {
                   Callback<absl::Status> done) override {
     // Nothing is mapped, and so pinned, that limits or quotas refuse.
     Call(std::move(done), [this, session, id, length_bytes, fd = std::move(fd)](Engine& engine, auto done) mutable {
-      if (absl::Status s = engine.ReserveSegment(session, id, length_bytes); !s.ok()) return std::move(done)(s);
+      if (absl::Status s = engine.ReserveSegment(session, id, length_bytes); !s.ok()) {
+        fd.Reset();
+        return std::move(done)(s);
+      }
       mapper_->Submit(
           {id, std::move(fd), length_bytes, [this, session, id, done = std::move(done)](auto segment) mutable {
              // Never refused: it gives back, or completes, what was taken.
@@ -242,6 +245,7 @@ class AgentImpl final : public Agent {
   void Call(Callback<T> done, Body body) {
     const size_t limit = max_commands_.load(std::memory_order_relaxed);
     if (waiting_calls_.load(std::memory_order_relaxed) >= limit) {  // whatever waits of peers and rails
+      { [[maybe_unused]] const Body dropped = std::move(body); }    // with the descriptor that it may carry
       return std::move(done)(
           refused_->Refuse(Limit::kWaitingCalls, absl::StrCat(limit, " calls wait for the engine of ", hello_.node)));
     }

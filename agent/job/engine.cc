@@ -88,7 +88,8 @@ void Engine::CloseSession(SessionId id, const std::string& reason, Callback<absl
 
 void Engine::AddSegment(SessionId session, SegmentId id, absl::StatusOr<std::shared_ptr<const Segment>> segment,
                         Callback<absl::Status> done) {
-  std::move(done)(sessions_.AddSegment(session, id, std::move(segment)));
+  const absl::Status status = sessions_.AddSegment(session, id, std::move(segment));  // what it refuses is unmapped
+  std::move(done)(status);
 }
 
 void Engine::RemoveSegment(SessionId session, SegmentId id, Callback<absl::Status> done) {

@@ -23,7 +23,7 @@ void SegmentMapper::Submit(Task task) {
       tasks_.push_back(std::move(task));
     }
   }
-  if (!refused.ok()) return std::move(task.done)(refused);
+  if (!refused.ok()) return Refuse(task, refused);
   changed_.notify_one();
 }
 
@@ -34,8 +34,13 @@ void SegmentMapper::Stop() {
   }
   changed_.notify_one();
   if (thread_.joinable()) thread_.join();
-  for (Task& task : tasks_) std::move(task.done)(absl::AbortedError("the daemon ends"));
+  for (Task& task : tasks_) Refuse(task, absl::AbortedError("the daemon ends"));
   tasks_.clear();
+}
+
+void SegmentMapper::Refuse(Task& task, const absl::Status& why) {
+  task.fd.Reset();
+  std::move(task.done)(why);
 }
 
 void SegmentMapper::Run() {

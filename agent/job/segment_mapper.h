@@ -29,12 +29,13 @@ class SegmentMapper {
   ~SegmentMapper() { Stop(); }
 
   // In their order. `done` is called in any case, on the mapper's thread or on this one: with UNAVAILABLE when too many
-  // wait, with ABORTED after Stop().
+  // wait, with ABORTED after Stop(). A descriptor that is refused is closed before.
   void Submit(Task task);
   // Ends the thread; the task that it is at is finished first, those that wait end with ABORTED.
   void Stop();
 
  private:
+  static void Refuse(Task& task, const absl::Status& why);
   void Run();
   absl::StatusOr<std::shared_ptr<const Segment>> Map(Task& task) const;
 

@@ -276,6 +276,7 @@ class Server final : public DescriptorServer {
                                                                  " descriptors, more than ", kMaxPacketDescriptors)
                                                   : "packet: not a rails.v1.DescriptorRequest";
       ++counters_.bad_packets;
+      packet.fds.clear();
       Reply(connection.socket.get(), absl::InvalidArgumentError(reason));
       return End(id, reason);
     }
@@ -286,11 +287,18 @@ class Server final : public DescriptorServer {
                                  AdviceOnDescriptors(EMFILE)),
                     absl::StatusCode::kResourceExhausted);
     }
+    // What is refused is closed before the answer, so that a client that has it can count on it.
+    std::vector<UniqueFd> fds = std::move(packet.fds);
+    const size_t carried = fds.size();
+    if (!request.has_add_segment() || carried != 1) fds.clear();
     switch (request.request_case()) {
       case DescriptorRequest::kOpenSession:
-        return Open(id, connection, request.open_session(), packet.fds.size());
+        return Open(id, connection, request.open_session(), carried);
       case DescriptorRequest::kAddSegment:
-        return AddSegment(id, connection, request.add_segment(), std::move(packet.fds));
+        if (carried != 1) {
+          return Refuse(id, connection, absl::StrCat("add_segment: carries ", carried, " descriptors, wants 1"));
+        }
+        return AddSegment(id, connection, request.add_segment(), std::move(fds[0]));
       case DescriptorRequest::REQUEST_NOT_SET:
         return Refuse(id, connection, "request: empty or of an unknown kind");
     }
@@ -339,19 +347,16 @@ class Server final : public DescriptorServer {
     return {connection.peer.pid, connection.peer.uid, connection.peer.gid, connection.tenant};
   }
 
-  void AddSegment(uint64_t id, Connection& connection, const rails::v1::AddSegmentRequest& request,
-                  std::vector<UniqueFd> fds) {
+  void AddSegment(uint64_t id, Connection& connection, const rails::v1::AddSegmentRequest& request, UniqueFd fd) {
+    if (!connection.open || request.length_bytes() == 0) fd.Reset();
     if (!connection.open) {
       return Refuse(id, connection, "add_segment: no session; send open_session first",
                     absl::StatusCode::kFailedPrecondition);
     }
-    if (fds.size() != 1) {
-      return Refuse(id, connection, absl::StrCat("add_segment: carries ", fds.size(), " descriptors, wants 1"));
-    }
     if (request.length_bytes() == 0) return Refuse(id, connection, "add_segment: length_bytes: 0");
     connection.busy = true;
     SetReading(id, connection, false);
-    agent_->AddSegment(connection.session, SegmentId(request.segment_id()), std::move(fds[0]), request.length_bytes(),
+    agent_->AddSegment(connection.session, SegmentId(request.segment_id()), std::move(fd), request.length_bytes(),
                        [mailbox = mailbox_, id](absl::Status status) {
                          mailbox->Push({id, false, std::move(status), SessionId()});
                        });

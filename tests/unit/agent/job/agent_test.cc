@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <spdlog/sinks/null_sink.h>
 
 #include <atomic>
@@ -283,13 +284,21 @@ TEST_F(AgentTest, SegmentsOverAQuotaAreNotMapped) {
   const SessionId session = *Await<absl::StatusOr<SessionId>>([&](auto done) {
     agent.OpenSession({1, 2, 3, "t"}, done);
   });
-  const auto add = [&](uint32_t id, UniqueFd fd, uint64_t bytes) {
-    return Await<absl::Status>([&](auto done) { agent.AddSegment(session, SegmentId(id), std::move(fd), bytes, done); })
-        .code();
+  // What is refused is closed before the answer: the other end of a pipe tells.
+  const auto refusal = [&](uint64_t bytes) {
+    int ends[2];
+    EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+    const UniqueFd watched(ends[0]);
+    auto answer = std::make_shared<std::promise<absl::StatusCode>>();
+    agent.AddSegment(session, SegmentId(1), UniqueFd(ends[1]), bytes, [answer, end = watched.get()](absl::Status s) {
+      pollfd writers{end, POLLIN, 0};
+      EXPECT_EQ(::poll(&writers, 1, 0), 1) << "not closed yet";
+      answer->set_value(s.code());
+    });
+    return answer->get_future().get();
   };
-  const auto no_memory = [] { return UniqueFd(::open("/dev/null", O_RDWR | O_CLOEXEC)); };
-  EXPECT_EQ(add(1, no_memory(), 8193), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(add(1, no_memory(), 8192), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(refusal(8193), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(refusal(8192), absl::StatusCode::kInvalidArgument);
   // That gave its room back; and of two at once only one gets it.
   Buffer buffer(8192);
   auto first = std::make_shared<std::promise<absl::Status>>(), second = std::make_shared<std::promise<absl::Status>>();
