@@ -14,6 +14,10 @@ namespace {
 
 // More rounds than this could not be told from old ones.
 constexpr uint32_t kMaxRehomings = 7;
+// Rails flap, and a connection that ends gives back whatever waits behind the chunk that it was at. With more than this
+// in a row, and nothing arrived in the time in which a peer is given up, it is the receiver that takes nothing: zones
+// that it does not have, or connections that it ends each time.
+constexpr uint32_t kMaxFruitlessReturns = 64;
 // Where the peer is cut off altogether its control stream falls silent for `peer_lost`, too, and says more of why: it
 // has the first word.
 constexpr absl::Duration kControlFirst = absl::Seconds(1);
@@ -51,7 +55,10 @@ void JobTable::OnRailLost(RailIndex rail, const Peer& peer) {
 
 void JobTable::CountSent(NodeJob& job, PeerIndex peer, RailIndex rail, uint64_t bytes) {
   job.rail_tx_bytes[rail.value()] += bytes;
-  job.last_acknowledged = job.peers.at(peer).times.last_acknowledged = now_;
+  PeerExchange& exchange = job.peers.at(peer);
+  job.last_acknowledged = exchange.times.last_acknowledged = now_;
+  exchange.fruitless_returns = 0;
+  exchange.fruitless_since = absl::InfiniteFuture();
   sent_bytes_[rail.value()] += bytes;
   peers_.Get(peer).rails[rail.value()].tx_bytes += bytes;
 }
@@ -61,7 +68,13 @@ void JobTable::OnReturned(NodeJob& job, const InFlight& done, const RailEvent& e
   RankPart& part = job.parts.at(done.source);
   part.report.bytes_sent += arrived;
   part.sends_left_bytes -= arrived;
-  CountSent(job, done.peer, done.rail, arrived);
+  if (arrived > 0) {
+    CountSent(job, done.peer, done.rail, arrived);
+  } else {
+    PeerExchange& exchange = job.peers.at(done.peer);
+    if (exchange.fruitless_returns++ == 0) exchange.fruitless_since = now_;
+    if (exchange.fruitless_returns == kMaxFruitlessReturns) Sooner(now_);  // FailStranded() looks at it from now on
+  }
   if (!job.closed_by.empty()) return;  // its ABORT is on the way
   const auto refuge = static_cast<uint32_t>(sprayer_.Refuge(done.rail.value(), done.peer));
   sprayer_.Queue(&job, done.flow, done.source, event.zone,
@@ -72,39 +85,44 @@ absl::Time JobTable::StrandedUntil(const Peer& peer, absl::Duration patience) co
   return peer.stranded_since + std::max(options_.peer_lost, patience) + kControlFirst;
 }
 
+absl::Time JobTable::GivenUpAt(const PeerExchange& exchange, absl::Duration patience) const {
+  absl::Time until = exchange.doomed_at;
+  const bool all_sent = exchange.planned && exchange.out_left_bytes->load(std::memory_order_relaxed) == 0;
+  if (exchange.out_bytes == 0 || all_sent) return until;
+  const Peer& peer = peers_.Get(exchange.peer);
+  if (peer.up && peer.stranded_since < absl::InfiniteFuture()) until = std::min(until, StrandedUntil(peer, patience));
+  if (exchange.fruitless_returns >= kMaxFruitlessReturns) {
+    until = std::min(until, exchange.fruitless_since + std::max(options_.peer_lost, patience) + kControlFirst);
+  }
+  return until;
+}
+
 void JobTable::FailStranded() {
-  struct Hit {
-    NodeJob* job;
-    const Peer* peer;
-    absl::Duration waited;
-  };
-  std::vector<Hit> hit;
+  std::vector<std::pair<NodeJob*, absl::Status>> hit;
   for (auto& [key, job] : jobs_) {
     if (!job->started || job->aborting()) continue;
     const Group* group = groups_.Find(key.epoch);
     const absl::Duration patience = group == nullptr ? absl::ZeroDuration() : group->recovery.wait_limit;
     for (auto& [index, exchange] : job->peers) {
-      const Peer& peer = peers_.Get(index);
       if (exchange.left_out) continue;
-      absl::Time until = exchange.doomed_at;
-      if (peer.up && peer.stranded_since < absl::InfiniteFuture() && exchange.out_bytes > 0 &&
-          !(exchange.planned && exchange.out_left_bytes->load(std::memory_order_relaxed) == 0)) {
-        until = std::min(until, StrandedUntil(peer, patience));
-      }
-      if (until > now_) {
+      if (const absl::Time until = GivenUpAt(exchange, patience); until > now_) {
         Sooner(until);
         continue;
       }
-      hit.push_back({job.get(), &peer, std::max(options_.peer_lost, patience)});
+      const std::string& node = peers_.Get(index).node;
+      const std::string waited = absl::FormatDuration(std::max(options_.peer_lost, patience));
+      hit.emplace_back(
+          job.get(),
+          absl::UnavailableError(exchange.fruitless_returns >= kMaxFruitlessReturns
+                                     ? absl::StrCat("node ", node, " has taken nothing of job ", key.seq.value(),
+                                                    " for ", waited, ": the rails of ", peers_.self(),
+                                                    " gave chunks for it back ", exchange.fruitless_returns, " times")
+                                     : absl::StrCat("no rail of ", peers_.self(), " has reached ", node, " for ",
+                                                    waited, " (job ", key.seq.value(), ")")));
       break;
     }
   }
-  for (const auto& [job, peer, waited] : hit) {
-    FailJob(*job,
-            absl::UnavailableError(absl::StrCat("no rail of ", peers_.self(), " has reached ", peer->node, " for ",
-                                                absl::FormatDuration(waited), " (job ", job->key.seq.value(), ")")),
-            true);
-  }
+  for (const auto& [job, why] : hit) FailJob(*job, why, true);
 }
 
 // The keys of this end's zones died with the connection. Its sender may not know: it may even have got the READY that

@@ -92,6 +92,10 @@ struct PeerExchange {
   RailMask asked = 0;                 // of those, that it was asked about
   RailMask failed = 0;                // that failed at this end since READY: what is on their wire may yet land
   uint64_t fenced_flows_left = 0;     // whose fences are not all acknowledged
+  // Over rails whose receiver places the bytes: how often an order came back with nothing of it arrived, since when.
+  // Whatever arrives begins anew.
+  uint32_t fruitless_returns = 0;
+  absl::Time fruitless_since = absl::InfiniteFuture();
   // No rail is left; the job fails then, unless the peer turns out to be lost and is left out.
   absl::Time doomed_at = absl::InfiniteFuture();
   bool quiesced_sent = false;
