@@ -273,10 +273,9 @@ class Agent {
   // Of the engine, the rails and the copiers, always in the same order. Reads atomics only, so that it answers whatever
   // hangs.
   virtual std::vector<ThreadProgress> Progress() const = 0;
-  // What became of the job: of those that run and the latest AgentOptions::explained_jobs that have ended. `group`: its
-  // group's name, empty for any; `seq` 0: the latest one. NOT_FOUND; INVALID_ARGUMENT when groups of several names have
-  // it; FAILED_PRECONDITION when none are kept.
-  virtual void Explain(std::string group, JobSeq seq, Callback<absl::StatusOr<JobExplanation>> done) = 0;
+  // What became of the job: of those that run and the latest AgentOptions::explained_jobs that have ended. NOT_FOUND;
+  // INVALID_ARGUMENT when several groups that were meant have it; FAILED_PRECONDITION when none are kept.
+  virtual void Explain(WantedJob wanted, Callback<absl::StatusOr<JobExplanation>> done) = 0;
 };
 
 }  // namespace railsd

@@ -202,9 +202,9 @@ class AgentImpl final : public Agent {
     Call(std::move(done),
          [=, rail = std::move(rail)](Engine& engine, auto done) { engine.DrainRail(rail, drained, std::move(done)); });
   }
-  void Explain(std::string group, JobSeq seq, Callback<absl::StatusOr<JobExplanation>> done) override {
+  void Explain(WantedJob wanted, Callback<absl::StatusOr<JobExplanation>> done) override {
     Call(std::move(done),
-         [=, group = std::move(group)](Engine& engine, auto done) { std::move(done)(engine.Explain(group, seq)); });
+         [wanted = std::move(wanted)](Engine& engine, auto done) { std::move(done)(engine.Explain(wanted)); });
   }
   void Snapshot(Callback<AgentSnapshot> done) override {
     const size_t depth = QueueDepth();

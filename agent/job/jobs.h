@@ -106,7 +106,7 @@ class JobTable {
   uint64_t planned_bytes(size_t rail) const { return planned_bytes_[rail]; }
   void FillCounters(AgentCounters* counters) const;
   // As Agent::Explain().
-  absl::StatusOr<JobExplanation> Explain(const std::string& group, JobSeq seq) const;
+  absl::StatusOr<JobExplanation> Explain(const WantedJob& wanted) const;
   std::vector<JobReport> ActiveReports() const;
   std::vector<JobReport> FinishedReports() const;
 

@@ -78,19 +78,22 @@ void JobTable::KeepExplanation(NodeJob& job) {
   explained_.pop_back();
 }
 
-absl::StatusOr<JobExplanation> JobTable::Explain(const std::string& group, JobSeq seq) const {
+absl::StatusOr<JobExplanation> JobTable::Explain(const WantedJob& wanted) const {
+  const JobSeq seq = wanted.seq;
   if (options_.explained_jobs == 0) {
     return absl::FailedPreconditionError("limits.explained_jobs: 0; this daemon keeps nothing to explain jobs with");
   }
   const auto matches = [&](const JobReport& report) {
-    return (group.empty() || report.group == group) && (seq.value() == 0 || report.job.seq == seq);
+    return (wanted.tenant.empty() || report.tenant == wanted.tenant) &&
+           (wanted.group.empty() || report.group == wanted.group) && (seq.value() == 0 || report.job.seq == seq);
   };
   const NodeJob* running = nullptr;
   const JobExplanation* ended = nullptr;
   absl::Time begun = absl::InfinitePast();
-  std::string found, other;  // names of groups that have one
+  std::pair<std::string, std::string> found, other;  // tenant and name of groups that have one
   const auto is_later = [&](const JobReport& report, absl::Time at) {
-    (found.empty() || found == report.group ? found : other) = report.group;
+    std::pair<std::string, std::string> group(report.tenant, report.group);
+    (found.second.empty() || found == group ? found : other) = std::move(group);
     if (at < begun) return false;
     begun = at;
     return true;
@@ -103,14 +106,18 @@ absl::StatusOr<JobExplanation> JobTable::Explain(const std::string& group, JobSe
     const RankPart& part = job->parts.begin()->second;
     if (matches(part.report) && is_later(part.report, part.accepted)) running = job.get();
   }
-  if (seq.value() != 0 && !other.empty()) {
+  if (seq.value() != 0 && !other.second.empty()) {
+    const bool tenants = found.second == other.second;
     return absl::InvalidArgumentError(
-        absl::StrCat("group: '", found, "' and '", other, "' both have a job ", seq.value(), "; name one of them"));
+        absl::StrCat(tenants ? "tenant: '" : "group: '", tenants ? found.first : found.second, "' and '",
+                     tenants ? other.first : other.second, "' both have a job ", seq.value(),
+                     tenants ? absl::StrCat(" of a group '", found.second, "'") : "", "; name one of them"));
   }
   if (running == nullptr && ended == nullptr) {
     return absl::NotFoundError(absl::StrCat("no job", seq.value() == 0 ? "" : absl::StrCat(" ", seq.value()),
-                                            group.empty() ? "" : absl::StrCat(" of group '", group, "'"), " runs on ",
-                                            peers_.self(), " or is among the last ", explained_.size(),
+                                            wanted.group.empty() ? "" : absl::StrCat(" of group '", wanted.group, "'"),
+                                            wanted.tenant.empty() ? "" : absl::StrCat(" of tenant ", wanted.tenant),
+                                            " runs on ", peers_.self(), " or is among the last ", explained_.size(),
                                             " that ended (limits.explained_jobs: ", options_.explained_jobs, ")"));
   }
   JobExplanation out = running == nullptr ? *ended : ExplanationOf(*running);

@@ -210,6 +210,7 @@ void JobTable::Accept(Submission submission, const Digest& digest, Group& group,
   part.report.job = key;
   part.report.rank = rank;
   part.report.tag = submission.tag;
+  part.report.tenant = group.key.tenant;
   part.report.group = group.key.name;
   part.submission = std::move(submission);
   SortByPeer(&part.submission.sends);

@@ -57,12 +57,18 @@ struct Efficiency {
   double utilisation = 0;  // carried bytes over the capacity of that part
 };
 
+// A job of any group that fits.
+struct WantedJob {
+  std::string tenant, group;  // empty: any
+  JobSeq seq;                 // 0: the latest one
+};
+
 // One rank's view of one job. Terminal (kDone, kFailed) means quiescent: nothing touches the rank's ranges any more.
 struct JobReport {
   JobKey job;
   Rank rank;
   uint64_t tag = 0;
-  std::string group;  // name
+  std::string tenant, group;  // of its group, and that one's name
   JobState state = JobState::kQueued;
   absl::Status status;                         // OK, or why it failed
   uint64_t bytes_to_send = 0, bytes_sent = 0;  // of this rank, other nodes and other local ranks

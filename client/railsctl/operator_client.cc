@@ -134,10 +134,7 @@ absl::StatusOr<v1::GetOverviewResponse> OperatorClient::GetOverview(uint32_t fin
   return impl_->Call(&v1::OperatorService::Stub::GetOverview, request);
 }
 
-absl::StatusOr<v1::ExplainJobResponse> OperatorClient::ExplainJob(const std::string& group, uint64_t seq) {
-  v1::ExplainJobRequest request;
-  request.set_group(group);
-  request.set_seq(seq);
+absl::StatusOr<v1::ExplainJobResponse> OperatorClient::ExplainJob(const v1::ExplainJobRequest& request) {
   return impl_->Call(&v1::OperatorService::Stub::ExplainJob, request);
 }
 

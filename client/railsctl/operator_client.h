@@ -25,8 +25,7 @@ class OperatorClient {
   absl::StatusOr<v1::ListPeersResponse> ListPeers();
   absl::StatusOr<v1::ListJobsResponse> ListJobs(uint32_t finished_limit);
   absl::StatusOr<v1::GetOverviewResponse> GetOverview(uint32_t finished_limit);
-  // `group` empty: any; `seq` 0: the latest.
-  absl::StatusOr<v1::ExplainJobResponse> ExplainJob(const std::string& group, uint64_t seq);
+  absl::StatusOr<v1::ExplainJobResponse> ExplainJob(const v1::ExplainJobRequest& request);
   // Answers when the node's jobs have ended; `limit` bounds that, zero: as long as its configuration says.
   absl::Status DrainNode(absl::Duration limit);
   absl::Status UndrainNode();

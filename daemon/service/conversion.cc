@@ -184,6 +184,7 @@ void ReportTo(const JobReport& report, rails::v1::JobReport* out) {
   out->mutable_job()->set_seq(report.job.seq.value());
   out->mutable_job()->set_rank(report.rank.value());
   out->set_tag(report.tag);
+  out->set_tenant(report.tenant);
   out->set_group(report.group);
   out->set_state(StateTo(report.state));
   out->set_code(static_cast<int32_t>(report.status.code()));

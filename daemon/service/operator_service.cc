@@ -58,7 +58,7 @@ class OperatorService final : public rails::v1::OperatorService::CallbackService
   ServerUnaryReactor* ExplainJob(CallbackServerContext*, const rails::v1::ExplainJobRequest* request,
                                  rails::v1::ExplainJobResponse* response) override {
     const auto call = DeferredCall::Make();
-    context_->agent->Explain(request->group(), JobSeq(request->seq()),
+    context_->agent->Explain({request->tenant(), request->group(), JobSeq(request->seq())},
                              [call, response, context = context_](absl::StatusOr<JobExplanation> explanation) {
                                if (!explanation.ok()) {
                                  call->Answer(explanation.status());

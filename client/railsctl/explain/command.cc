@@ -19,7 +19,7 @@ namespace {
 constexpr absl::Duration kExplainTimeout = absl::Seconds(5);
 
 struct WantedJob {
-  std::string job = "latest", group, trace;
+  std::string job = "latest", tenant, group, trace;
 };
 
 int Explain(const Context& context, const WantedJob& wanted) {
@@ -29,8 +29,12 @@ int Explain(const Context& context, const WantedJob& wanted) {
                 absl::InvalidArgumentError(
                     absl::StrCat("JOB: '", wanted.job, "': give its number as `railsctl jobs` shows it, or latest")));
   }
+  v1::ExplainJobRequest request;
+  request.set_seq(seq);
+  request.set_group(wanted.group);
+  request.set_tenant(wanted.tenant);
   OperatorClient client(context.socket_dir, context.TimeoutOr(kExplainTimeout));
-  const absl::StatusOr<v1::ExplainJobResponse> job = client.ExplainJob(wanted.group, seq);
+  const absl::StatusOr<v1::ExplainJobResponse> job = client.ExplainJob(request);
   if (!job.ok()) return Fail(context, ExitCodeOfCall(job.status()), job.status());
   if (!wanted.trace.empty()) {
     std::ofstream file(wanted.trace, std::ios::trunc);
@@ -62,6 +66,9 @@ void AddExplainCommand(CLI::App& app, Context& context) {
       ->type_name("JOB");
   command->add_option("--group", wanted->group, "Names the job's group, where several have a job of that number.")
       ->type_name("NAME");
+  command
+      ->add_option("--tenant", wanted->tenant, "Names the tenant of that group, where several have one of that name.")
+      ->type_name("TENANT");
   command
       ->add_option("--trace", wanted->trace, "Also writes a trace for Perfetto or Chrome into this file, replacing it.")
       ->type_name("FILE");

@@ -24,8 +24,8 @@ std::string At(double seconds) { return seconds == 0 ? "-" : FormatSeconds(secon
 std::string Head(const v1::ExplainJobResponse& job, bool color) {
   const v1::JobReport& report = job.report();
   const bool failed = report.state() == v1::JOB_STATE_FAILED;
-  std::string out = absl::StrCat("job ", report.job().seq(), " of ", report.group(), " (tag ", report.tag(), ") on ",
-                                 job.node(), ": ");
+  std::string out = absl::StrCat("job ", report.job().seq(), " of ", report.group(), " (tenant ", report.tenant(),
+                                 ", tag ", report.tag(), ") on ", job.node(), ": ");
   absl::StrAppend(&out, failed ? Paint(absl::StrCat("FAILED ", CodeName(report.code())), Mark::kBad, color)
                                : JobStateName(report.state()));
   absl::StrAppend(&out, report.state() == v1::JOB_STATE_DONE || failed ? " in " : " for ",

@@ -116,6 +116,7 @@ std::string TraceJson(const v1::ExplainJobResponse& job) {
   AddExchanges(job, &trace);
   for (int rail = 0; rail < job.rails_size(); ++rail) AddRail(job, static_cast<uint32_t>(rail), &trace);
   return trace.Dump({{"node", job.node()},
+                     {"tenant", report.tenant()},
                      {"group", report.group()},
                      {"seq", report.job().seq()},
                      {"state", JobStateName(report.state())},

@@ -57,6 +57,7 @@ std::string GroupTable(const v1::GetStatusResponse& status, bool color) {
 
 std::string JobTable(const google::protobuf::RepeatedPtrField<v1::JobReport>& jobs, bool color) {
   Table table({{"GROUP"},
+               {"TENANT"},
                {"SEQ", Align::kRight},
                {"RANK", Align::kRight},
                {"STATE"},
@@ -71,10 +72,10 @@ std::string JobTable(const google::protobuf::RepeatedPtrField<v1::JobReport>& jo
     const bool failed = job.state() == v1::JOB_STATE_FAILED;
     const Mark mark = failed ? Mark::kBad : job.state() == v1::JOB_STATE_DONE ? Mark::kGood : Mark::kNone;
     const std::string state = failed ? absl::StrCat("FAILED ", CodeName(job.code())) : JobStateName(job.state());
-    table.AddRow({job.group(), absl::StrCat(job.job().seq()), absl::StrCat(job.job().rank()), Cell(state, mark),
-                  FormatBytes(job.bytes_sent()), FormatBytes(job.bytes_to_send()), FormatBytes(job.bytes_received()),
-                  FormatBytes(job.bytes_to_receive()), FormatSeconds(job.elapsed_seconds()),
-                  FormatRatio(job.ratio_to_bound()), Cell(job.message(), mark)});
+    table.AddRow({job.group(), job.tenant(), absl::StrCat(job.job().seq()), absl::StrCat(job.job().rank()),
+                  Cell(state, mark), FormatBytes(job.bytes_sent()), FormatBytes(job.bytes_to_send()),
+                  FormatBytes(job.bytes_received()), FormatBytes(job.bytes_to_receive()),
+                  FormatSeconds(job.elapsed_seconds()), FormatRatio(job.ratio_to_bound()), Cell(job.message(), mark)});
   }
   return table.Render(color);
 }

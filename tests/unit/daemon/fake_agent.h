@@ -138,9 +138,7 @@ class FakeAgent final : public Agent {
     }
     std::move(done)(absl::OkStatus());
   }
-  void Explain(std::string, JobSeq, Callback<absl::StatusOr<JobExplanation>> done) override {
-    std::move(done)(explanation);
-  }
+  void Explain(WantedJob, Callback<absl::StatusOr<JobExplanation>> done) override { std::move(done)(explanation); }
   void Snapshot(Callback<AgentSnapshot> done) override {
     AgentSnapshot copy;
     {

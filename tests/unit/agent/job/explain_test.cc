@@ -12,7 +12,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 absl::StatusOr<JobExplanation> Ask(Cluster& cluster, size_t node, const std::string& group, uint64_t seq) {
-  return cluster.node(node).engine->Explain(group, JobSeq(seq));
+  return cluster.node(node).engine->Explain({"", group, JobSeq(seq)});
 }
 
 class ExplainTest : public ::testing::TestWithParam<bool> {};  // rails write into remote memory
@@ -110,6 +110,29 @@ TEST_P(ExplainTest, OnlyTheLatestAreKept) {
   EXPECT_THAT(Ask(cluster, 0, "", 3).status().ToString(),
               AllOf(HasSubstr("INVALID_ARGUMENT"), HasSubstr("'a'"), HasSubstr("'b'")));
   EXPECT_EQ(Ask(cluster, 0, "b", 3)->report.group, "b");
+}
+
+// Tenants do not know of each other, and may choose the same names.
+TEST_P(ExplainTest, GroupsOfOneNameAreToldApartByTenant) {
+  Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 2});
+  Exchange first(&cluster, 2, "g", 1 << 20, "t"), second(&cluster, 2, "g", 1 << 20, "u");
+  for (Exchange* exchange : {&first, &second}) {
+    exchange->JoinAll();
+    exchange->SetLengths({{0, exchange == &first ? 1000u : 2000u}, {0, 0}}, 1);
+    exchange->SubmitAll(1);
+    cluster.Run();
+    exchange->ExpectDone(1);
+  }
+  EXPECT_THAT(Ask(cluster, 0, "g", 1).status().ToString(),
+              AllOf(HasSubstr("INVALID_ARGUMENT: tenant: "), HasSubstr("'t'"), HasSubstr("'u'")));
+  const Engine& engine = *cluster.node(0).engine;
+  EXPECT_EQ(engine.Explain({"t", "g", JobSeq(1)})->exchanges[0].out_bytes, 1000u);
+  const absl::StatusOr<JobExplanation> of_u = engine.Explain({"u", "", JobSeq(0)});
+  ASSERT_TRUE(of_u.ok()) << of_u.status();
+  EXPECT_EQ(of_u->exchanges[0].out_bytes, 2000u);
+  EXPECT_EQ(of_u->report.tenant, "u");
+  EXPECT_THAT(engine.Explain({"nobody", "g", JobSeq(1)}).status().ToString(),
+              HasSubstr("NOT_FOUND: no job 1 of group 'g' of tenant nobody runs on n0"));
 }
 
 TEST(ExplainOnceTest, ChunksThatCameBackAreMarked) {

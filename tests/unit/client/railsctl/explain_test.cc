@@ -20,6 +20,7 @@ v1::ExplainJobResponse EvenJob() {
   v1::ExplainJobResponse job;
   job.set_node("n0");
   v1::JobReport* report = job.mutable_report();
+  report->set_tenant("research");
   report->set_group("moe");
   report->mutable_job()->set_seq(12);
   report->set_tag(7);
@@ -122,8 +123,9 @@ TEST(CausesTest, AWaitingJobNamesWhomItWaitsFor) {
 
 TEST(RenderExplanation, ShowsTheTimelineToScale) {
   const std::string text = RenderExplanation(EvenJob(), false);
-  EXPECT_THAT(text, HasSubstr("job 12 of moe (tag 7) on n0: done in 12.0 ms, 1.100 x the bound of 10.0 ms\n"
-                              "switching efficiency 0.500 = data 1.000 x moving 0.800 x utilisation 0.625\n"));
+  EXPECT_THAT(text,
+              HasSubstr("job 12 of moe (tenant research, tag 7) on n0: done in 12.0 ms, 1.100 x the bound of 10.0 ms\n"
+                        "switching efficiency 0.500 = data 1.000 x moving 0.800 x utilisation 0.625\n"));
   std::string bar = "  rail0 |·····";
   for (int i = 0; i < 50; ++i) bar += "█";
   EXPECT_THAT(text, HasSubstr(bar + "·····|\n"));

@@ -256,10 +256,12 @@ TEST(RenderJobs, FailedJobsSayWhy) {
   EXPECT_EQ(RenderJobs(jobs, false), "no active jobs\n");
   v1::JobReport* job = jobs.add_finished();
   job->set_group("moe");
+  job->set_tenant("research");
   job->mutable_job()->set_seq(12);
   job->set_state(v1::JOB_STATE_FAILED);
   job->set_code(14);
   job->set_message("node n2 is lost");
+  EXPECT_THAT(RenderJobs(jobs, false), HasSubstr("moe    research"));
   EXPECT_THAT(RenderJobs(jobs, false), HasSubstr("FAILED UNAVAILABLE"));
   EXPECT_THAT(RenderJobs(jobs, false), HasSubstr("node n2 is lost"));
   EXPECT_EQ(JobsJson(jobs)["finished"][0]["code"], "UNAVAILABLE");
