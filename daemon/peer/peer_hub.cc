@@ -223,6 +223,7 @@ void Hub::Dial(Target& target, absl::Time now) {
   FillHello(peer == peers_.end() ? nullptr : peer->second.get(), request->mutable_hello(),
             target.lane_share ? std::optional(target.lane_share->share()) : std::nullopt);
   target.dialled = now;
+  target.answered = false;
   target.refusal.clear();
   target.generation = request->hello().link_generation();
   target.stream = target.dialler->Dial(this);
