@@ -150,9 +150,12 @@ class Hub final : public PeerHub, public StreamHandler, public LaneHandler {
   friend class HubByHand;  // tests: streams and lanes of their own, and its clock
 
   std::string Stopping() const;
-  // RESOURCE_EXHAUSTED for a message that is longer than the peer takes.
-  absl::Status Enqueue(HubPeer& peer, std::shared_ptr<pb::ExchangeRequest> request)
+  // How much of a peer's outbox a message may fill.
+  enum class Share : uint8_t { kAll, kJobs };
+  // RESOURCE_EXHAUSTED for a message that is longer than the peer takes, or that is more than its share.
+  absl::Status Enqueue(HubPeer& peer, std::shared_ptr<pb::ExchangeRequest> request, Share share)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckShare(const HubPeer& peer, size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Null, and the message counts as dropped, while the node is not up.
   HubPeer* Receiver(const std::string& node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   HubPeer* FindOrAddPeer(const std::string& node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

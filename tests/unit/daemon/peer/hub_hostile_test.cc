@@ -4,7 +4,9 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "daemon/lifecycle/logging.h"
 #include "tests/unit/daemon/fake_agent.h"
 #include "tests/unit/daemon/peer/hub_by_hand.h"
@@ -25,6 +27,7 @@ PeerHubOptions Options() {
 
 class HubHostileTest : public ::testing::Test {
  protected:
+  explicit HubHostileTest(PeerHubOptions options = Options()) : hub(std::move(options), {"b", "c"}, &agent) {}
   void SetUp() override { hub.Tick(absl::Now()); }
 
   std::shared_ptr<InByHand> Greet(const HelloFacts& facts) {
@@ -41,7 +44,7 @@ class HubHostileTest : public ::testing::Test {
   }
 
   FakeAgent agent;
-  HubByHand hub{Options(), {"b", "c"}, &agent};
+  HubByHand hub;
   std::shared_ptr<OutByHand> out;
   std::shared_ptr<InByHand> in;
 };
@@ -128,6 +131,73 @@ TEST_F(HubHostileTest, NobodyRestartsAsAnotherOrTakesTheBootIdOfWhoIsAway) {
   EXPECT_EQ(Greet(FactsOf("b", 33))->status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(agent.events(), ElementsAre("up c", "down c: node c is stopping (ended)", "up b"));
   EXPECT_FALSE(in->finished) << "what b said before is as good as it was";
+}
+
+Offer OfferOf(uint64_t seq, uint32_t flows) {
+  Offer offer;
+  offer.job = {{BootId(11), 1}, JobSeq(seq)};
+  for (uint32_t i = 0; i < flows; ++i) offer.flows.push_back({Rank(i), Rank(i), uint64_t{1} << 40});
+  return offer;
+}
+
+class SlowPeerTest : public HubHostileTest {
+ protected:
+  SlowPeerTest() : HubHostileTest(Small()) {}
+  static PeerHubOptions Small() {
+    PeerHubOptions options = Options();
+    options.outbox = {.max_messages = 100, .max_bytes = 20'000};
+    return options;
+  }
+  // The answers of b and c to HELLO; from then on b takes nothing.
+  void SetUp() override {
+    hub.Tick(absl::Now());
+    BringUp(FactsOf("c", 33));
+    BringUp(FactsOf("b", 22));
+  }
+  void Acknowledge(uint64_t number) {
+    while (out->writing()) hub.Written(out);
+    pb::ExchangeResponse response;
+    response.set_acknowledged(number);
+    hub.Respond(out, response);
+  }
+};
+
+TEST_F(SlowPeerTest, LongMessagesOfJobsTakeHalfOfAnOutboxAndLeaveTheRestToShortOnes) {
+  uint64_t sent = 0;
+  absl::Status full;
+  while (full.ok()) {
+    ASSERT_LT(sent, 100u) << "nothing is refused";
+    full = hub.hub().SendIfItFits("b", OfferOf(sent + 1, 100));
+    sent += full.ok() ? 1 : 0;
+  }
+  EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(full.message()), HasSubstr(absl::StrCat("node b has not taken ", sent, " messages of ")));
+  EXPECT_THAT(std::string(full.message()), HasSubstr("(50 of 10000)"));
+  EXPECT_GT(sent, 5u);
+  EXPECT_LE(hub.hub().Outboxes().bytes, 10'000u);
+  EXPECT_EQ(hub.hub().counters().messages_held_back, 1u);
+  // A shorter one has room, aborts have, and so has everybody for another node.
+  EXPECT_TRUE(hub.hub().SendIfItFits("b", OfferOf(50, 1)).ok());
+  for (uint64_t seq = 1; seq <= sent; ++seq) {
+    hub.hub().Send("b", Abort{{{BootId(11), 1}, JobSeq(seq)}, absl::StatusCode::kResourceExhausted, "full", false});
+  }
+  EXPECT_TRUE(hub.hub().SendIfItFits("c", OfferOf(1, 100)).ok());
+  EXPECT_EQ(hub.hub().counters().lost, 0u);
+  EXPECT_THAT(agent.events(), ElementsAre("up c", "up b"));
+  // When it has caught up.
+  Acknowledge(2 * sent + 1);
+  EXPECT_EQ(hub.hub().Outboxes().messages, 1u) << "that for c";
+  EXPECT_TRUE(hub.hub().SendIfItFits("b", OfferOf(51, 100)).ok());
+}
+
+TEST_F(SlowPeerTest, ManyMessagesOfJobsTakeHalfOfAnOutbox) {
+  for (uint64_t seq = 1; seq <= 50; ++seq) ASSERT_TRUE(hub.hub().SendIfItFits("b", OfferOf(seq, 0)).ok());
+  EXPECT_EQ(hub.hub().SendIfItFits("b", OfferOf(51, 0)).code(), absl::StatusCode::kResourceExhausted);
+  for (uint64_t seq = 1; seq <= 50; ++seq) hub.hub().Send("b", OfferOf(seq, 0));
+  EXPECT_EQ(hub.hub().Outboxes().messages, 100u);
+  EXPECT_EQ(hub.hub().counters().lost, 0u);
+  hub.hub().Send("b", OfferOf(52, 0));
+  EXPECT_EQ(hub.hub().counters().lost, 1u) << "without it the next ones are worth nothing";
 }
 
 }  // namespace
