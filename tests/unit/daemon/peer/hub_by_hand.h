@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,13 +33,16 @@ class OutByHand final : public OutboundStream {
   }
   bool writing() const override { return writing_; }
   void Cancel() override { cancelled = true; }
-  std::string RemoteAddress() const override { return ""; }  // nothing is probed
-  std::vector<std::string> CertificateNames() const override { return {}; }
+  std::string RemoteAddress() const override { return address_; }  // no number: nothing is probed
+  std::vector<std::string> CertificateNames() const override { return names; }
   const std::string& address() const { return address_; }
   void WriteDone() { writing_ = false; }
 
   std::vector<std::shared_ptr<const pb::ExchangeRequest>> written;
   bool cancelled = false, ended = false;
+  std::vector<std::string> names;   // of the other end's certificate
+  std::optional<HelloFacts> hello;  // that the other end began with, if it was a good one
+  bool begun = false;
 
  private:
   const std::string address_;
@@ -65,13 +69,16 @@ class InByHand final : public InboundStream {
     status = std::move(with);
   }
   void Cancel() override { cancelled = true; }
-  std::vector<std::string> CertificateNames() const override { return {}; }
+  std::vector<std::string> CertificateNames() const override { return names; }
   void WriteDone() { writing_ = false; }
 
   std::vector<std::shared_ptr<const pb::ExchangeResponse>> written;
   bool reading = true;
   bool finished = false, cancelled = false, ended = false;
   absl::Status status;
+  std::vector<std::string> names;
+  std::optional<HelloFacts> hello;
+  bool begun = false;
 
  private:
   bool writing_ = false;
@@ -81,12 +88,13 @@ class LanesByHand final : public Lanes {
  public:
   enum class State { kMaking, kOpen, kClosed };
   struct Lane {
-    bool dialled = false;
+    std::string address;  // empty: expected, by the share
+    PublicShare share{};
     State state = State::kMaking;
     std::vector<std::string> written;
   };
-  LaneId Dial(const std::string&, const LaneKeys&) override { return Add(true); }
-  LaneId Expect(const LaneKeys&) override { return Add(false); }
+  LaneId Dial(const std::string& address, const LaneKeys& keys) override { return Add(address, keys); }
+  LaneId Expect(const LaneKeys& keys) override { return Add("", keys); }
   bool Take(UniqueFd) override { return false; }
   Written Write(LaneId id, size_t size, Fill fill) override {
     const auto it = lanes.find(id);
@@ -105,8 +113,10 @@ class LanesByHand final : public Lanes {
   bool busy = false;
 
  private:
-  LaneId Add(bool dialled) {
-    lanes[++last_].dialled = dialled;
+  LaneId Add(const std::string& address, const LaneKeys& keys) {
+    Lane& lane = lanes[++last_];
+    lane.address = address;
+    lane.share = keys.dialler;
     return last_;
   }
   LaneId last_ = 0;
@@ -163,11 +173,14 @@ class HubByHand {
   // False: the hub does not read now, as it is.
   bool Request(const std::shared_ptr<InByHand>& stream, const pb::ExchangeRequest& request) {
     if (stream->ended || !std::exchange(stream->reading, false)) return false;
+    Note(*stream, request.has_hello() ? &request.hello() : nullptr);
     hub_->OnRequest(stream, request);
     return true;
   }
   void Respond(const std::shared_ptr<OutByHand>& stream, const pb::ExchangeResponse& response) {
-    if (!stream->ended) hub_->OnResponse(stream, response);
+    if (stream->ended) return;
+    Note(*stream, response.has_hello() ? &response.hello().hello() : nullptr);
+    hub_->OnResponse(stream, response);
   }
   // The write under way is done, if there is one.
   template <typename Stream>
@@ -184,6 +197,13 @@ class HubByHand {
   }
 
  private:
+  template <typename Stream>
+  void Note(Stream& stream, const pb::Hello* hello) {
+    if (std::exchange(stream.begun, true) || hello == nullptr) return;
+    absl::StatusOr<HelloFacts> facts = HelloFrom(*hello, hub_->options_.node, hub_->options_.max_world_size);
+    if (facts.ok()) stream.hello = *std::move(facts);
+  }
+
   class DiallerByHand final : public Dialler {
    public:
     DiallerByHand(std::string address, std::vector<std::shared_ptr<OutByHand>>* dialled)

@@ -133,6 +133,19 @@ TEST_F(HubHostileTest, NobodyRestartsAsAnotherOrTakesTheBootIdOfWhoIsAway) {
   EXPECT_FALSE(in->finished) << "what b said before is as good as it was";
 }
 
+// A stream that is given up ends a while later, and is nobody's until then.
+TEST_F(HubHostileTest, AHelloThatComesTooLateOpensNothing) {
+  out = hub.DialledTo("b");
+  in = hub.Accept();
+  hub.Tick(absl::Now() + Options().lost_after + absl::Seconds(1));
+  EXPECT_TRUE(out->cancelled);
+  EXPECT_EQ(in->status.code(), absl::StatusCode::kDeadlineExceeded);
+  hub.Respond(out, AnswerOf(FactsOf("b", 22)));
+  hub.Request(in, GreetingOf(FactsOf("b", 22)));
+  EXPECT_EQ(hub.hub().counters().connects, 0u);
+  EXPECT_TRUE(agent.events().empty());
+}
+
 Offer OfferOf(uint64_t seq, uint32_t flows) {
   Offer offer;
   offer.job = {{BootId(11), 1}, JobSeq(seq)};
