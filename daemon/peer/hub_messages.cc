@@ -63,7 +63,7 @@ absl::Status Hub::CheckShare(const HubPeer& peer, size_t bytes) {
   return absl::ResourceExhaustedError(
       absl::StrCat("node ", peer.node, " has not taken ", messages, " messages of ", used,
                    " bytes yet, and with one of ", bytes, " they would be more than jobs may leave waiting for it (",
-                   max_messages, " of ", max_bytes, "); submit the next one when it has caught up"));
+                   max_messages, " of ", max_bytes, "); try again when it has caught up"));
 }
 
 absl::Status Hub::Enqueue(HubPeer& peer, std::shared_ptr<pb::ExchangeRequest> request, Share share) {

@@ -152,6 +152,7 @@ void HonestPeer::Hear() {
       for (size_t& read = frames_read_[id]; read < lane.written.size(); ++read) {
         pb::Numbered message;
         Must(message.ParseFromString(lane.written[read]), "a frame that is no message");
+        Must(message.number() <= heard_ + 1, "a lane has overtaken its stream");
         Take(message);
       }
     }
