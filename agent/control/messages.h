@@ -192,8 +192,8 @@ class ControlLink {
   // Queues a message for `node`; never blocks. A full queue loses the peer (OnPeerDown), never a single message.
   // Called by the engine's thread.
   virtual void Send(const std::string& node, ControlMessage message) = 0;
-  // The same for messages that grow with what a tenant asks for: one that is longer than `node` takes is not sent, and
-  // RESOURCE_EXHAUSTED names both lengths. (Send() loses the peer then, and with it everybody's jobs.)
+  // The same for messages that grow with what a tenant asks for: one that is longer than `node` takes, or more than may
+  // wait for it, is not sent; RESOURCE_EXHAUSTED says why. (Send() loses the peer then, and with it everybody's jobs.)
   virtual absl::Status SendIfItFits(const std::string& node, ControlMessage message) = 0;
   // Groups wait for `node` for so long when nothing is heard of it: until then its link is kept, with the messages that
   // wait for it, and OnPeerSilent comes instead of OnPeerDown. Zero, as at first: it is lost at once.

@@ -14,6 +14,36 @@ namespace {
 // Joins of one other node that are remembered while rank 0 is missing; a bound on what a peer can make us store.
 constexpr size_t kMaxRemoteJoins = 1 << 14;
 
+// Tells everybody of a commit. It names the node of each rank, so it may be longer than a peer takes: then the epoch is
+// over where it has been heard of, and the error says what to do.
+absl::Status TellCommit(const GroupCommit& commit, PeerTable& peers, Outbox* outbox) {
+  const std::set<absl::string_view> members(commit.members.begin(), commit.members.end());
+  // Who has no rank forgets the joins, whoever the others are.
+  GroupCommit brief = commit;
+  brief.members.resize(1);
+  std::vector<const Peer*> told;
+  for (const Peer& peer : peers.all()) {
+    if (!peer.up) continue;
+    if (!members.contains(peer.node)) {
+      outbox->Send(peer.node, brief);
+      continue;
+    }
+    const absl::Status sent = outbox->SendIfItFits(peer.node, commit);
+    if (sent.ok()) {
+      told.push_back(&peer);
+      continue;
+    }
+    const absl::Status why = absl::ResourceExhaustedError(
+        absl::StrCat("group ", commit.key.name, " of ", commit.members.size(), " ranks cannot form: its commit from ",
+                     peers.self(), " to ", peer.node, ": ", sent.message()));
+    for (const Peer* heard : told) {
+      outbox->Send(heard->node, GroupBroken{commit.epoch, JobSeq(0), why.code(), std::string(why.message()), false});
+    }
+    return why;
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 std::string Group::Describe(Rank rank) const {
@@ -119,9 +149,12 @@ void GroupTable::Settle(const GroupKey& key) {
   if (forming.size() < world_size) return;
   GroupCommit commit{key, Epoch{options_.boot, next_counter_++}, {}, zero->second.recovery, zero->second.next_seq};
   for (const auto& [rank, joiner] : forming) commit.members.push_back(joiner.node);
-  TellAll(commit);
   Forming complete = std::move(forming);
   forming_.erase(it);
+  if (const absl::Status told = TellCommit(commit, *peers_, outbox_); !told.ok()) {
+    for (auto& [rank, joiner] : complete) RejectJoin(key, rank, joiner, told);
+    return;
+  }
   AnswerJoins(commit, complete);
 }
 

@@ -320,6 +320,7 @@ void AddPeers(const PeerHub& peers, MetricPage* page) {
   set("lost", counters.lost);
   set("duplicate", counters.duplicates);
   set("dropped", counters.messages_dropped);
+  set("held_back", counters.messages_held_back);
   set("lane_lost", counters.lanes_lost);
   set("lane_refused", counters.lanes_refused);
   page->Set(Metric::kControlLaneMessages, counters.lane_messages_out.load(std::memory_order_relaxed),

@@ -199,9 +199,10 @@ inline constexpr std::array<MetricInfo, kMetricCount> kMetricTable = {{
     {"railsd_control_lane_messages_total", MetricKind::kCounter, "direction",
      "Messages between agents that went over lanes, the quick way beside the control streams: tx, rx."},
     {"railsd_control_stream_errors_total", MetricKind::kCounter, "kind",
-     "Control streams: disconnect, refused, protocol, lost, duplicate, dropped; identity: the refused ones whose "
-     "certificate does not have the name that their HELLO claims; lane_lost: lanes that broke before their stream, or "
-     "never opened; lane_refused: connections that began as a lane which nobody expected."},
+     "Control streams: disconnect, refused, protocol, lost, duplicate, dropped; held_back: messages of jobs to a node "
+     "that has half an outbox waiting for it; identity: the refused ones whose certificate does not have the name that "
+     "their HELLO claims; lane_lost: lanes that broke before their stream, or never opened; lane_refused: connections "
+     "that began as a lane which nobody expected."},
     {"railsd_control_outbox_messages", MetricKind::kGauge, "of",
      "Messages that peers have not acknowledged yet: of all peers together (all), of the peer with the most "
      "(fullest)."},

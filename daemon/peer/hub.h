@@ -92,6 +92,7 @@ struct Target {
   std::unique_ptr<Dialler> dialler;
   OutPtr stream;
   HubPeer* peer = nullptr;             // whose `out` the stream is
+  bool answered = false;               // the stream's HELLO has been
   uint32_t generation = 0;             // that the stream's HELLO said
   std::optional<KeyShare> lane_share;  // likewise
   std::string refusal;                 // why this node gave the stream up
@@ -146,10 +147,15 @@ class Hub final : public PeerHub, public StreamHandler, public LaneHandler {
   void OnLaneEnd(LaneId lane, const std::string& why, bool malformed) override;
 
  private:
+  friend class HubByHand;  // tests: streams and lanes of their own, and its clock
+
   std::string Stopping() const;
-  // RESOURCE_EXHAUSTED for a message that is longer than the peer takes.
-  absl::Status Enqueue(HubPeer& peer, std::shared_ptr<pb::ExchangeRequest> request)
+  // How much of a peer's outbox a message may fill.
+  enum class Share : uint8_t { kAll, kJobs };
+  // RESOURCE_EXHAUSTED for a message that is longer than the peer takes, or that is more than its share.
+  absl::Status Enqueue(HubPeer& peer, std::shared_ptr<pb::ExchangeRequest> request, Share share)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckShare(const HubPeer& peer, size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Null, and the message counts as dropped, while the node is not up.
   HubPeer* Receiver(const std::string& node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   HubPeer* FindOrAddPeer(const std::string& node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -167,6 +173,9 @@ class Hub final : public PeerHub, public StreamHandler, public LaneHandler {
   // What a HELLO says against the configuration.
   absl::Status CheckPeer(const PeerHello& hello, const std::string& expected_node)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether it says the boot id of another node. Epochs are named by those: who has another node's could take the names
+  // of its groups, and what that node says of them would count as known.
+  absl::Status CheckBoot(const PeerHello& hello) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Lets the link follow a HELLO. Null: it is stale and the stream must go.
   HubPeer* Greet(Direction direction, const HelloFacts& facts) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnAnswer(Target& target, const pb::HelloAnswer& answer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -182,6 +191,8 @@ class Hub final : public PeerHub, public StreamHandler, public LaneHandler {
   void Deliver(HubPeer& peer, uint64_t number, ControlMessage message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // A stream that carried what it must not. In order and each once can no longer be kept, so the link goes with it.
   void Break(HubPeer* peer, const InPtr& stream, const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The same of what answers a stream that this node dialled.
+  void Break(Target& target, const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What came too early and is not any more.
   void DeliverEarly(HubPeer& peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Null when the lane is of no stream any more.

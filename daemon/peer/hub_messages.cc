@@ -14,6 +14,9 @@ namespace {
 
 // An acknowledgement is worth a write of its own only when this much waits in the peer's outbox for it.
 constexpr uint64_t kAcknowledgeAfter = 64;
+// Messages that grow with what tenants ask for may take half of a peer's outbox. The rest is for what follows from them
+// and for everybody else's short ones, without which the link and all groups on it would be lost.
+constexpr size_t kJobsPart = 2;
 // That a lane may bring before the link is up here, too: a moment's worth. What is more comes again over the stream,
 // which is not read on then.
 constexpr size_t kMaxEarly = 4096;
@@ -33,7 +36,7 @@ void Hub::Send(const std::string& node, ControlMessage message) {
   absl::MutexLock lock(&mutex_);
   HubPeer* const peer = Receiver(node);
   if (peer == nullptr) return;
-  const absl::Status sent = Enqueue(*peer, std::move(request));
+  const absl::Status sent = Enqueue(*peer, std::move(request), Share::kAll);
   if (!sent.ok()) Lose(*peer, std::string(sent.message()));  // without it the next ones are worth nothing
 }
 
@@ -41,7 +44,7 @@ absl::Status Hub::SendIfItFits(const std::string& node, ControlMessage message) 
   auto request = RequestOf(message);
   absl::MutexLock lock(&mutex_);
   HubPeer* const peer = Receiver(node);
-  return peer == nullptr ? absl::OkStatus() : Enqueue(*peer, std::move(request));
+  return peer == nullptr ? absl::OkStatus() : Enqueue(*peer, std::move(request), Share::kJobs);
 }
 
 HubPeer* Hub::Receiver(const std::string& node) {
@@ -51,7 +54,19 @@ HubPeer* Hub::Receiver(const std::string& node) {
   return nullptr;
 }
 
-absl::Status Hub::Enqueue(HubPeer& peer, std::shared_ptr<pb::ExchangeRequest> request) {
+absl::Status Hub::CheckShare(const HubPeer& peer, size_t bytes) {
+  const size_t max_bytes = options_.outbox.max_bytes / kJobsPart,
+               max_messages = options_.outbox.max_messages / kJobsPart;
+  const size_t messages = peer.outbox.unacknowledged(), used = peer.outbox.bytes();
+  if (messages < max_messages && used <= max_bytes && bytes <= max_bytes - used) return absl::OkStatus();
+  ++counters_.messages_held_back;
+  return absl::ResourceExhaustedError(
+      absl::StrCat("node ", peer.node, " has not taken ", messages, " messages of ", used,
+                   " bytes yet, and with one of ", bytes, " they would be more than jobs may leave waiting for it (",
+                   max_messages, " of ", max_bytes, "); try again when it has caught up"));
+}
+
+absl::Status Hub::Enqueue(HubPeer& peer, std::shared_ptr<pb::ExchangeRequest> request, Share share) {
   request->mutable_message()->set_number(peer.outbox.next_number());
   const size_t bytes = request->ByteSizeLong();
   if (bytes > peer.max_message_bytes) {
@@ -59,6 +74,9 @@ absl::Status Hub::Enqueue(HubPeer& peer, std::shared_ptr<pb::ExchangeRequest> re
     return absl::ResourceExhaustedError(absl::StrCat("a message of ", bytes, " bytes is more than node ", peer.node,
                                                      " takes (", peer.max_message_bytes,
                                                      "); raise its limits.max_message"));
+  }
+  if (share == Share::kJobs) {
+    if (absl::Status fits = CheckShare(peer, bytes); !fits.ok()) return fits;
   }
   if (!peer.outbox.Push(std::move(request), bytes)) {
     Lose(peer, absl::StrCat("node ", peer.node, " does not take messages: ", peer.outbox.unacknowledged(), " of ",

@@ -34,17 +34,21 @@ void Hub::OnResponse(const OutPtr& stream, const pb::ExchangeResponse& response)
   absl::MutexLock lock(&mutex_);
   Target* const target = TargetOf(stream);
   if (target == nullptr || stopping_) return;
-  if (response.has_hello()) return OnAnswer(*target, response.hello());
-  if (target->peer == nullptr || target->peer->out != stream) return;
-  HubPeer& peer = *target->peer;
-  peer.link.OnHeard(Direction::kOutbound, absl::Now());
-  if (response.response_case() != pb::ExchangeResponse::kAcknowledged) return;
-  if (!peer.outbox.Acknowledge(response.acknowledged())) {
-    ++counters_.protocol_errors;
-    return Lose(peer, absl::StrCat("node ", peer.node, " acknowledges message ", response.acknowledged(),
-                                   ", which was never sent"));
+  if (!std::exchange(target->answered, true)) {
+    return response.has_hello() ? OnAnswer(*target, response.hello()) : Break(*target, "the first answer is no hello");
   }
-  peer.lanes.waits_since = absl::Now();
+  if (target->peer == nullptr || target->peer->out != stream) return;  // given up: what it still carries is of no link
+  HubPeer& peer = *target->peer;
+  if (response.response_case() == pb::ExchangeResponse::kAcknowledged) {
+    if (!peer.outbox.Acknowledge(response.acknowledged())) {
+      return Break(*target, absl::StrCat("acknowledges message ", response.acknowledged(), ", which was never sent"));
+    }
+    peer.lanes.waits_since = absl::Now();
+  } else if (!response.has_heartbeat()) {
+    // Whoever answers as somebody else now was checked under another name, and its link is of that.
+    return Break(*target, "a second hello, or an empty answer");
+  }
+  peer.link.OnHeard(Direction::kOutbound, absl::Now());
 }
 
 void Hub::OnWritten(const OutPtr& stream) {
@@ -155,6 +159,7 @@ absl::Status Hub::CheckPeer(const PeerHello& hello, const std::string& expected_
                                                       ours, " on node ", options_.node,
                                                       "; a rail has one transport on all nodes"));
   }
+  if (const absl::Status boot = CheckBoot(hello); !boot.ok()) return boot;
   const auto it = peers_.find(hello.node);
   if (it == peers_.end() && options_.dns.name.empty()) {
     return absl::FailedPreconditionError(
@@ -172,6 +177,17 @@ absl::Status Hub::CheckPeer(const PeerHello& hello, const std::string& expected_
                                                         hello.rails[i].address, ", but node ", options_.node,
                                                         " expects ", wanted[i]));
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Hub::CheckBoot(const PeerHello& hello) {
+  for (const auto& [node, peer] : peers_) {
+    if (node == hello.node || peer->link.last_boot() != hello.boot) continue;
+    // Boot ids are random, so one of them has heard it of the other. Who said it first is believed.
+    return absl::FailedPreconditionError(absl::StrCat("node ", hello.node, " says boot id ",
+                                                      absl::Hex(hello.boot.value(), absl::kZeroPad16), ", which node ",
+                                                      node, " has said before: one of them lies; restart both"));
   }
   return absl::OkStatus();
 }
@@ -220,9 +236,8 @@ void Hub::OnAnswer(Target& target, const pb::HelloAnswer& answer) {
   target.reached_at = target.stream->RemoteAddress();
   ++counters_.connects;
   if (!peer->outbox.Rewind(answer.acknowledged())) {
-    ++counters_.protocol_errors;
-    return Lose(*peer, absl::StrCat("node ", peer->node, " says it has taken message ", answer.acknowledged(),
-                                    ", which contradicts what it said before"));
+    return Break(target, absl::StrCat("says it has taken message ", answer.acknowledged(),
+                                      ", which contradicts what it said before"));
   }
   TryUp(*peer);
   AgreeOnLane(*peer, target, *facts);
@@ -297,6 +312,18 @@ void Hub::Break(HubPeer* peer, const InPtr& stream, const std::string& reason) {
   options_.log->error("peer_broke_the_protocol node={} reason={}", peer == nullptr ? "?" : peer->node, LogValue(text));
   stream->Finish(absl::InvalidArgumentError(text));
   if (peer != nullptr) Lose(*peer, text);
+}
+
+void Hub::Break(Target& target, const std::string& reason) {
+  ++counters_.protocol_errors;
+  HubPeer* const peer = target.peer;
+  const std::string from = peer == nullptr ? absl::StrCat("whoever is at ", target.address) : "node " + peer->node;
+  target.refusal = absl::StrCat(from, " to node ", options_.node, ": ", reason);
+  options_.log->error("peer_broke_the_protocol node={} reason={}", peer == nullptr ? "?" : peer->node,
+                      LogValue(target.refusal));
+  target.back_off = kMaxRedial;
+  target.stream->Cancel();
+  if (peer != nullptr) Lose(*peer, target.refusal);
 }
 
 }  // namespace railsd

@@ -63,6 +63,9 @@ class LinkState {
     return SilentFor(up_ ? std::max(lost_after_, patience_) : lost_after_, now).has_value();
   }
 
+  // Of the last life that was heard of, also after Lose(). 0: none.
+  BootId last_boot() const { return last_boot_; }
+
   uint32_t own_generation() const { return own_generation_; }
   const PeerHello& hello() const { return *hello_; }
 

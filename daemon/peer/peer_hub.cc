@@ -223,6 +223,7 @@ void Hub::Dial(Target& target, absl::Time now) {
   FillHello(peer == peers_.end() ? nullptr : peer->second.get(), request->mutable_hello(),
             target.lane_share ? std::optional(target.lane_share->share()) : std::nullopt);
   target.dialled = now;
+  target.answered = false;
   target.refusal.clear();
   target.generation = request->hello().link_generation();
   target.stream = target.dialler->Dial(this);
@@ -298,9 +299,10 @@ void Hub::Loop() {
 
 void Hub::Tick(absl::Time now) {
   for (auto& [node, peer] : peers_) TickPeer(*peer, now);
-  for (const auto& [stream, from] : inbound_) {
-    if (!from.greeted && now - from.since > options_.lost_after)
-      stream->Finish(absl::DeadlineExceededError("no hello came in time"));
+  for (auto& [stream, from] : inbound_) {
+    if (from.greeted || now - from.since <= options_.lost_after) continue;
+    from.greeted = true;  // what comes now, while the stream ends, is too late
+    stream->Finish(absl::DeadlineExceededError("no hello came in time"));
   }
   // Addresses that DNS or the configuration has dropped go once nothing uses them.
   std::erase_if(targets_, [](const auto& target) { return !target->present && target->stream == nullptr; });
@@ -309,7 +311,9 @@ void Hub::Tick(absl::Time now) {
       if (!target->self && now >= target->next_dial) Dial(*target, now);
       continue;
     }
-    if (target->peer == nullptr && now - target->dialled > options_.lost_after) target->stream->Cancel();
+    if (target->peer != nullptr || now - target->dialled <= options_.lost_after) continue;
+    target->answered = true;  // likewise
+    target->stream->Cancel();
   }
 }
 

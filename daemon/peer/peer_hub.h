@@ -40,22 +40,23 @@ struct PeerHubOptions {
 
 // Read by anybody, relaxed.
 struct PeerCounters {
-  std::atomic<uint64_t> connects{0};           // streams that this node dialled and that were answered
-  std::atomic<uint64_t> disconnects{0};        // of those
-  std::atomic<uint64_t> refused{0};            // HELLOs of the wrong version, limits, name or link
-  std::atomic<uint64_t> identity{0};           // HELLOs of a name that the certificate does not have
-  std::atomic<uint64_t> protocol_errors{0};    // streams ended for what they carried
-  std::atomic<uint64_t> messages_out{0};       // taken by Send()
-  std::atomic<uint64_t> messages_in{0};        // given to the agent
-  std::atomic<uint64_t> messages_dropped{0};   // sent to a node that is not up
-  std::atomic<uint64_t> duplicates{0};         // of a resend
-  std::atomic<uint64_t> own_addresses{0};      // that DNS named among the peers'
-  std::atomic<uint64_t> lost{0};               // links ended from this side
-  std::atomic<uint64_t> lane_messages_out{0};  // of messages_out, over a lane
-  std::atomic<uint64_t> lane_messages_in{0};   // of messages_in
-  std::atomic<uint64_t> lanes_opened{0};       // dialled by this node, and answered
-  std::atomic<uint64_t> lanes_lost{0};         // of those, before their stream; or never answered
-  std::atomic<uint64_t> lanes_refused{0};      // connections that began as a lane which nobody expected
+  std::atomic<uint64_t> connects{0};            // streams that this node dialled and that were answered
+  std::atomic<uint64_t> disconnects{0};         // of those
+  std::atomic<uint64_t> refused{0};             // HELLOs of the wrong version, limits, name or link
+  std::atomic<uint64_t> identity{0};            // HELLOs of a name that the certificate does not have
+  std::atomic<uint64_t> protocol_errors{0};     // streams ended for what they carried
+  std::atomic<uint64_t> messages_out{0};        // taken by Send()
+  std::atomic<uint64_t> messages_in{0};         // given to the agent
+  std::atomic<uint64_t> messages_dropped{0};    // sent to a node that is not up
+  std::atomic<uint64_t> messages_held_back{0};  // of jobs, to a node that has too much waiting for it already
+  std::atomic<uint64_t> duplicates{0};          // of a resend
+  std::atomic<uint64_t> own_addresses{0};       // that DNS named among the peers'
+  std::atomic<uint64_t> lost{0};                // links ended from this side
+  std::atomic<uint64_t> lane_messages_out{0};   // of messages_out, over a lane
+  std::atomic<uint64_t> lane_messages_in{0};    // of messages_in
+  std::atomic<uint64_t> lanes_opened{0};        // dialled by this node, and answered
+  std::atomic<uint64_t> lanes_lost{0};          // of those, before their stream; or never answered
+  std::atomic<uint64_t> lanes_refused{0};       // connections that began as a lane which nobody expected
 };
 
 // What peers have not acknowledged: of all of them, and of the one with the most.

@@ -26,7 +26,7 @@ bool Eventually(Condition condition) {
   return false;
 }
 
-class FakeAgent final : public Agent {
+class FakeAgent : public Agent {
  public:
   struct PendingWait {
     JobKey job;

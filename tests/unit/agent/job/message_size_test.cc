@@ -3,7 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <string>
+#include <utility>
 #include <variant>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "tests/unit/agent/job/cluster.h"
@@ -13,6 +17,8 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Pair;
+using ::testing::UnorderedElementsAre;
 
 absl::Status TooLong() { return absl::ResourceExhaustedError("9000 bytes, takes 8000; raise its limits.max_message"); }
 
@@ -69,6 +75,66 @@ TEST_P(MessageSizeTest, AReady) {
     return ready != nullptr && ready->fences.size() > 4 ? TooLong() : absl::OkStatus();
   };
   ExpectItAloneFails(large, other, "job 1: READY of ");
+}
+
+// A commit names the node of every rank.
+TEST_P(MessageSizeTest, ACommit) {
+  Exchange other(&cluster_, 3, "other"), large(&cluster_, 9, "large");
+  other.JoinAll();
+  // n1 hears of it, n2 does not.
+  int commits = 0;
+  cluster_.node(0).does_not_fit = [&](const ControlMessage& message) {
+    return std::holds_alternative<GroupCommit>(message) && ++commits > 1 ? TooLong() : absl::OkStatus();
+  };
+  for (uint32_t r = 0; r < large.world(); ++r) large.trainer(r).Join("large", large.world());
+  cluster_.Run();
+  for (uint32_t r = 0; r < large.world(); ++r) {
+    const absl::StatusOr<GroupView>& group = large.trainer(r).group;
+    if (group.ok()) {
+      EXPECT_EQ(r % 3, 1u) << "only n1 has heard of it";
+      continue;
+    }
+    EXPECT_EQ(group.status().code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_THAT(std::string(group.status().message()),
+                AllOf(HasSubstr("group large of 9 ranks cannot form: its commit from n0 to n2: "),
+                      HasSubstr(TooLong().message())));
+  }
+  for (size_t n = 0; n < cluster_.size(); ++n) {
+    for (const GroupView& group : cluster_.node(n).engine->Snapshot(0).groups) {
+      EXPECT_EQ(group.name == "large", group.broken) << group.name << " on n" << n;
+    }
+  }
+  other.SetLengths(AllLengths(other.world(), 700), 2);
+  other.SubmitAll(1);
+  cluster_.Run();
+  other.ExpectDone(1);
+  // As soon as it fits.
+  cluster_.node(0).does_not_fit = nullptr;
+  for (uint32_t r = 0; r < large.world(); ++r) large.trainer(r).Join("large", large.world());
+  cluster_.Run();
+  for (uint32_t r = 0; r < large.world(); ++r) EXPECT_TRUE(large.trainer(r).group.ok()) << r;
+}
+
+// Who has no rank in a group need not take its whole commit.
+TEST_P(MessageSizeTest, ACommitForWhoIsNotInTheGroup) {
+  Exchange pair(&cluster_, 2, "pair");
+  cluster_.node(0).does_not_fit = [](const ControlMessage& message) {
+    const auto* commit = std::get_if<GroupCommit>(&message);
+    EXPECT_TRUE(commit == nullptr || commit->members.size() == 2);
+    return absl::OkStatus();
+  };
+  for (uint32_t r = 0; r < 2; ++r) pair.trainer(r).Join("pair", 2);
+  std::vector<std::pair<std::string, size_t>> heard;
+  cluster_.Run([&] {
+    for (const auto& [node, message] : cluster_.node(0).outbox) {
+      const auto* commit = std::get_if<GroupCommit>(&message);
+      if (commit != nullptr && heard.size() < 2) heard.emplace_back(node, commit->members.size());
+    }
+    return !heard.empty();
+  });
+  cluster_.Run();
+  EXPECT_THAT(heard, UnorderedElementsAre(Pair("n1", 2), Pair("n2", 1)));
+  EXPECT_TRUE(pair.trainer(0).group.ok() && pair.trainer(1).group.ok());
 }
 
 }  // namespace

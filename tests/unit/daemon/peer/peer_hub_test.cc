@@ -11,6 +11,7 @@
 #include "daemon/peer/peer_conversion.h"
 #include "daemon/peer/streams.h"
 #include "rails/peer/v1/peer.pb.h"
+#include "tests/unit/daemon/peer/hub_by_hand.h"
 #include "tests/unit/daemon/peer/hub_node.h"
 
 namespace railsd {
@@ -287,12 +288,7 @@ TEST_F(PeerHubTest, WhoeverHasForgottenItsGenerationIsToldWhoIsThere) {
   options.dns = {"127.0.0.1", static_cast<uint32_t>(b.port), absl::Seconds(10)};
   b.Run(options);
   ByHand peer(b);
-  HelloFacts facts;
-  facts.hello.node = "c";
-  facts.hello.boot = BootId(33);
-  facts.hello.rails = {{RailIndex(0), "127.0.0.1:1", 1000}};
-  facts.max_message_bytes = 1 << 20;
-  facts.max_world_size = options.max_world_size;
+  HelloFacts facts = FactsOf("c", 33);
   facts.link_generation = 2;
   peer.Dial(facts);
   ASSERT_TRUE(Eventually([&] { return peer.heard().size() == 1; }));
