@@ -2,14 +2,19 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <linux/tcp.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "agent/base/unique_fd.h"
 
 namespace railsd {
@@ -19,6 +24,16 @@ namespace {
 ino_t SocketBehind(int fd) {
   struct stat what;
   return ::fstat(fd, &what) == 0 && S_ISSOCK(what.st_mode) ? what.st_ino : 0;
+}
+
+// Nothing for what is no TCP, as Unix sockets.
+std::optional<uint64_t> BytesReceived(int fd) {
+  tcp_info info;
+  socklen_t length = sizeof(info);
+  std::memset(&info, 0, sizeof(info));
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return std::nullopt;
+  if (length < offsetof(tcp_info, tcpi_bytes_received) + sizeof(info.tcpi_bytes_received)) return std::nullopt;
+  return info.tcpi_bytes_received;
 }
 
 // Ends the connection for gRPC too, which sees its end. Another copy of the descriptor makes sure that it is still the
@@ -74,7 +89,13 @@ void ConnectionLedger::Add(int fd, const Caller& caller, absl::Time deadline) {
     ShutDown(it->second.fd, it->second.socket);
     Forget(it->second.address);
   }
-  it->second = {fd, SocketBehind(fd), caller.address, deadline};
+  Entry entry;
+  entry.fd = fd;
+  entry.socket = SocketBehind(fd);
+  entry.address = caller.address;
+  entry.deadline = deadline;
+  entry.looked = absl::Now();
+  it->second = std::move(entry);
   if (!caller.address.empty()) ++by_address_[caller.address];
 }
 
@@ -82,6 +103,35 @@ void ConnectionLedger::Spoke(absl::string_view name) {
   absl::MutexLock lock(&mutex_);
   const auto it = entries_.find(name);
   if (it != entries_.end()) it->second.deadline = absl::InfiniteFuture();
+}
+
+void ConnectionLedger::Taken(absl::string_view name, uint64_t bytes) {
+  absl::MutexLock lock(&mutex_);
+  const auto it = entries_.find(name);
+  // With the frames of HTTP/2 and the records of TLS around it.
+  if (it != entries_.end()) it->second.taken += bytes + bytes / 64 + 1024;
+}
+
+size_t ConnectionLedger::Meter(absl::Time now, uint64_t most) {
+  absl::MutexLock lock(&mutex_);
+  size_t greedy = 0;
+  for (auto& [name, entry] : entries_) {
+    if (entry.address.empty()) continue;
+    const std::optional<uint64_t> received = BytesReceived(entry.fd);
+    if (!received || SocketBehind(entry.fd) != entry.socket) continue;  // closed; Sweep() will forget it
+    const double idle = std::max(absl::ToDoubleSeconds(now - entry.looked), 0.0);
+    const uint64_t credit = entry.taken + static_cast<uint64_t>(idle * static_cast<double>(kForgivenPerSecond));
+    entry.untaken += *received - entry.received;
+    entry.untaken -= std::min(entry.untaken, credit);
+    entry.received = *received;
+    entry.taken = 0;
+    entry.looked = now;
+    if (entry.untaken <= most) continue;
+    ++greedy;
+    entry.untaken = 0;  // gRPC closes it soon
+    ShutDown(entry.fd, entry.socket);
+  }
+  return greedy;
 }
 
 size_t ConnectionLedger::Sweep(absl::Time now) {
