@@ -12,6 +12,7 @@
 #include <cstring>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -112,18 +113,36 @@ void ConnectionLedger::Taken(absl::string_view name, uint64_t bytes) {
   if (it != entries_.end()) it->second.taken += bytes + bytes / 64 + 1024;
 }
 
+// The kernel is asked without the mutex: calls and peers' messages must not wait for some thousand system calls.
+std::vector<ConnectionLedger::Reading> ConnectionLedger::ReadAll() const {
+  std::vector<Reading> readings;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [name, entry] : entries_) {
+      if (!entry.address.empty()) readings.push_back({name, entry.fd, entry.socket, std::nullopt});
+    }
+  }
+  for (Reading& reading : readings) {
+    reading.received = BytesReceived(reading.fd);
+    // Its descriptor may be another's by now; that of a socket that is gone never comes back.
+    if (SocketBehind(reading.fd) != reading.socket) reading.received = std::nullopt;
+  }
+  return readings;
+}
+
 size_t ConnectionLedger::Meter(absl::Time now, uint64_t most) {
-  absl::MutexLock lock(&mutex_);
   size_t greedy = 0;
-  for (auto& [name, entry] : entries_) {
-    if (entry.address.empty()) continue;
-    const std::optional<uint64_t> received = BytesReceived(entry.fd);
-    if (!received || SocketBehind(entry.fd) != entry.socket) continue;  // closed; Sweep() will forget it
-    const double idle = std::max(absl::ToDoubleSeconds(now - entry.looked), 0.0);
-    const uint64_t credit = entry.taken + static_cast<uint64_t>(idle * static_cast<double>(kForgivenPerSecond));
-    entry.untaken += *received - entry.received;
+  for (const Reading& reading : ReadAll()) {
+    if (!reading.received) continue;
+    absl::MutexLock lock(&mutex_);
+    const auto it = entries_.find(reading.name);
+    if (it == entries_.end() || it->second.socket != reading.socket) continue;
+    Entry& entry = it->second;
+    const double seconds = std::max(absl::ToDoubleSeconds(now - entry.looked), 0.0);
+    const uint64_t credit = entry.taken + static_cast<uint64_t>(seconds * static_cast<double>(kForgivenPerSecond));
+    entry.untaken += *reading.received - entry.received;
     entry.untaken -= std::min(entry.untaken, credit);
-    entry.received = *received;
+    entry.received = *reading.received;
     entry.taken = 0;
     entry.looked = now;
     if (entry.untaken <= most) continue;
