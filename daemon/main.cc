@@ -108,6 +108,8 @@ PeerHubOptions PeerOptionsFrom(const Config& config, BootId boot, const TlsFiles
   options.server.gate.connections_limit = Limit::kControlConnections;
   options.server.gate.max_per_address = config.connections.max_control_connections_per_address;
   options.server.max_calls_per_connection = config.connections.max_calls_per_control_connection;
+  options.server.calls_limit = Limit::kCallsPerControlConnection;
+  options.server.gate.max_untaken_bytes = config.connections.max_connection_memory_bytes;
   options.tls = tls;
   options.log = std::move(log);
   return options;
@@ -251,8 +253,9 @@ absl::Status Run(Config config, Reloader::Load load) {
 
   // Trainers and operators.
   SessionRegistry sessions;
+  const auto refused_calls = std::make_shared<RefusedCalls>();
   const auto context = std::make_shared<const ServiceContext>(ServiceContext{
-      agent->get(), &sessions, &feed, config.limits, refused, config.node, boot, std::string(Version()),
+      agent->get(), &sessions, &feed, config.limits, refused, refused_calls, config.node, boot, std::string(Version()),
       [&reloader] { return reloader.config_hash(); }, tls->get(), started, [&peers] { return peers->Peers(); },
       &balance->meter(), config.rails, log, "", &readiness, &reloader});
   const std::vector<std::string> client_services = {"rails.v1.SessionService", "rails.v1.GroupService",
@@ -263,6 +266,7 @@ absl::Status Run(Config config, Reloader::Load load) {
   RpcServerOptions client_options = ServerOptionsFrom(config, "client", refused, log);
   client_options.service_names = client_services;
   client_options.calls = &calls;
+  client_options.refused_calls = refused_calls;
   absl::StatusOr<ClientServers> client_servers =
       ClientServers::Start(ClientSocketDirs(config), client_options, context);
   if (!client_servers.ok()) return client_servers.status();
@@ -270,6 +274,7 @@ absl::Status Run(Config config, Reloader::Load load) {
   operator_options.address = "unix:" + operator_path;
   operator_options.service_names = operator_services;
   operator_options.calls = &calls;
+  operator_options.refused_calls = refused_calls;
   absl::StatusOr<std::unique_ptr<RpcServer>> operator_server =
       RpcServer::Start(operator_options, {MakeOperatorService(context)});
   if (!operator_server.ok()) return operator_server.status();

@@ -62,6 +62,7 @@ struct ConnectionLimits {
   uint32_t max_calls_per_client_connection = 1024;
   uint64_t max_headers_bytes = 8 << 10;                // of one call
   uint64_t max_grpc_memory_bytes = uint64_t{1} << 30;  // of each client and operator socket, and of the control port
+  uint64_t max_connection_memory_bytes = uint64_t{256} << 20;  // of one connection to the control port
   uint64_t max_http_request_bytes = 16 << 10;
   friend bool operator==(const ConnectionLimits&, const ConnectionLimits&) = default;
 };

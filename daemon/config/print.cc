@@ -179,6 +179,7 @@ void PrintLimits(YAML::Emitter& out, const Config& config) {
   Number(out, "max_calls_per_client_connection", connections.max_calls_per_client_connection);
   Bytes(out, "max_headers", connections.max_headers_bytes);
   Bytes(out, "max_grpc_memory", connections.max_grpc_memory_bytes);
+  Bytes(out, "max_connection_memory", connections.max_connection_memory_bytes);
   Number(out, "max_half_open", limits.max_half_open);
   Bytes(out, "max_http_request", connections.max_http_request_bytes);
   out << EndMap;

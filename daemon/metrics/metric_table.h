@@ -103,6 +103,8 @@ enum class Metric : size_t {
   kLimitRefused,
   kGrpcConnections,
   kGrpcConnectionErrors,
+  kGrpcCallsBegun,
+  kGrpcCallsTaken,
   kGrpcCalls,
   kDescriptorConnections,
   kDescriptorRefused,
@@ -271,6 +273,13 @@ inline constexpr std::array<MetricInfo, kMetricCount> kMetricTable = {{
      "begun as gRPC does yet."},
     {"railsd_grpc_connection_errors_total", MetricKind::kCounter, "socket,kind",
      "Connections to them that were closed because they began with something else: protocol."},
+    {"railsd_grpc_calls_begun_total", MetricKind::kCounter, "socket",
+     "Calls of which gRPC has seen the beginning, as it counts them, within a second."},
+    {"railsd_grpc_calls_taken_total", MetricKind::kCounter, "socket",
+     "Of those, the calls that came whole, or that their callers gave up. The others are still on their way, or gRPC "
+     "has "
+     "ended them itself: headers or a message more than twice as long as this node takes, no memory left, wrong "
+     "headers."},
     {"railsd_grpc_calls_total", MetricKind::kCounter, "method,code",
      "Calls of trainers and operators that have ended, by how."},
     {"railsd_descriptor_connections", MetricKind::kGauge, "", "Open connections to the descriptor socket."},

@@ -2,20 +2,18 @@
 
 #include <openssl/sha.h>
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/escaping.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "daemon/metrics/page.h"
 #include "daemon/metrics/read_agent.h"
+#include "daemon/metrics/status_query.h"
 #include "daemon/service/overview.h"
 #include "proto/json/json.h"
 #include "rails/v1/operator.pb.h"
@@ -35,16 +33,6 @@ HttpAnswer Json(int status, const nlohmann::ordered_json& value) {
 HttpAnswer JsonError(int status, const std::string& text) { return Json(status, {{"error", text}}); }
 
 HttpAnswer TextAnswer(int status, const std::string& text) { return {.status = status, .body = text + "\n"}; }
-
-// How many finished jobs a query asks for. Nothing when it asks for no number.
-std::optional<uint32_t> FinishedWanted(const std::string& query) {
-  uint32_t wanted = StatusPort::kDefaultFinished;
-  for (const auto part : absl::StrSplit(query, '&')) {
-    const std::pair<absl::string_view, absl::string_view> pair = absl::StrSplit(part, absl::MaxSplits('=', 1));
-    if (pair.first == "finished" && !absl::SimpleAtoi(pair.second, &wanted)) return std::nullopt;
-  }
-  return std::min(wanted, StatusPort::kMaxFinished);
-}
 
 // 'sha256-...' of what stands between the first `<tag>` and its end: the only style and script that the page may have.
 std::string HashOf(absl::string_view page, const std::string& tag) {

@@ -20,9 +20,6 @@ namespace railsd {
 
 class StatusPort {
  public:
-  // Finished jobs in one answer, when none are asked for and at most.
-  static constexpr uint32_t kDefaultFinished = 10, kMaxFinished = 64;
-
   // `http`: where, and its limits. Not ready until SetReady(). Error: UNAVAILABLE, the address cannot be bound.
   static absl::StatusOr<std::unique_ptr<StatusPort>> Start(HttpOptions http, MetricSources sources,
                                                            std::shared_ptr<const ServiceContext> context);

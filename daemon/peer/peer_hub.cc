@@ -88,8 +88,10 @@ absl::Status Hub::Start(Agent* agent) {
     if (!lanes_->Take(std::move(connection))) ++counters_.lanes_refused;
   };
   if (options_.tls != nullptr) server_options.credentials = MakeServerCredentials(options_.tls);
-  absl::StatusOr<std::unique_ptr<RpcServer>> server =
-      RpcServer::Start(std::move(server_options), {MakePeerService(this)});
+  server_options.ledger = std::make_shared<ConnectionLedger>();
+  const auto service =
+      MakePeerService(this, {options_.max_message_bytes, server_options.gate.refused, server_options.ledger});
+  absl::StatusOr<std::unique_ptr<RpcServer>> server = RpcServer::Start(std::move(server_options), {service});
   if (!server.ok()) return server.status();
   server_ = *std::move(server);
   thread_ = std::thread([this] {

@@ -7,8 +7,10 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/synchronization/mutex.h"
+#include "daemon/service/connection_ledger.h"
 #include "daemon/tls/credentials.h"
 #include "rails/peer/v1/peer.grpc.pb.h"
 
@@ -92,7 +94,9 @@ class Outbound final : public OutboundStream,
 
 class Inbound final : public InboundStream, public grpc::ServerBidiReactor<pb::ExchangeRequest, pb::ExchangeResponse> {
  public:
-  Inbound(StreamHandler* handler, grpc::CallbackServerContext* context) : handler_(handler), context_(context) {}
+  Inbound(StreamHandler* handler, std::shared_ptr<const PeerServiceOptions> options,
+          grpc::CallbackServerContext* context)
+      : handler_(handler), options_(std::move(options)), context_(context), connection_(context->peer()) {}
 
   void Start(std::shared_ptr<Inbound> self) {
     self_ = std::move(self);
@@ -114,6 +118,7 @@ class Inbound final : public InboundStream, public grpc::ServerBidiReactor<pb::E
     return in_flight_ != nullptr;
   }
   void ReadNext() override {
+    if (options_->ledger != nullptr) options_->ledger->Taken(connection_, bytes_);
     absl::MutexLock lock(&mutex_);
     if (!finished_) StartRead(&request_);
   }
@@ -132,6 +137,13 @@ class Inbound final : public InboundStream, public grpc::ServerBidiReactor<pb::E
 
   void OnReadDone(bool ok) override {
     if (!ok) return Finish(absl::OkStatus(), false);  // the peer has closed its half, or the stream broke
+    bytes_ = request_.ByteSizeLong();
+    const uint64_t most = options_->max_message_bytes;
+    if (bytes_ > most) {
+      return Finish(options_->refused->Refuse(Limit::kMessage, absl::StrCat("a message of ", bytes_.load(),
+                                                                            " bytes, this node takes ", most)),
+                    false);
+    }
     handler_->OnRequest(self_, request_);
   }
   void OnWriteDone(bool ok) override {
@@ -156,7 +168,10 @@ class Inbound final : public InboundStream, public grpc::ServerBidiReactor<pb::E
   }
 
   StreamHandler* const handler_;
+  const std::shared_ptr<const PeerServiceOptions> options_;
   grpc::CallbackServerContext* const context_;  // gone after OnDone()
+  const std::string connection_;
+  std::atomic<uint64_t> bytes_{0};  // of the request that was read last
   pb::ExchangeRequest request_;
   bool accepted_ = true;
   mutable absl::Mutex mutex_;
@@ -168,10 +183,11 @@ class Inbound final : public InboundStream, public grpc::ServerBidiReactor<pb::E
 
 class Service final : public pb::PeerService::CallbackService {
  public:
-  explicit Service(StreamHandler* handler) : handler_(handler) {}
+  Service(StreamHandler* handler, PeerServiceOptions options)
+      : handler_(handler), options_(std::make_shared<const PeerServiceOptions>(std::move(options))) {}
   grpc::ServerBidiReactor<pb::ExchangeRequest, pb::ExchangeResponse>* Exchange(
       grpc::CallbackServerContext* context) override {
-    auto stream = std::make_shared<Inbound>(handler_, context);
+    auto stream = std::make_shared<Inbound>(handler_, options_, context);
     Inbound* const raw = stream.get();
     raw->Start(std::move(stream));
     return raw;
@@ -179,6 +195,7 @@ class Service final : public pb::PeerService::CallbackService {
 
  private:
   StreamHandler* const handler_;
+  const std::shared_ptr<const PeerServiceOptions> options_;
 };
 
 class GrpcDialler final : public Dialler {
@@ -227,6 +244,8 @@ std::unique_ptr<Dialler> Dialler::Make(const std::string& address, uint64_t max_
   return std::make_unique<GrpcDialler>(address, max_message_bytes, tls);
 }
 
-std::shared_ptr<grpc::Service> MakePeerService(StreamHandler* handler) { return std::make_shared<Service>(handler); }
+std::shared_ptr<grpc::Service> MakePeerService(StreamHandler* handler, PeerServiceOptions options) {
+  return std::make_shared<Service>(handler, std::move(options));
+}
 
 }  // namespace railsd

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "agent/base/limit.h"
 
 namespace grpc {
 class Service;
@@ -22,6 +23,7 @@ class ExchangeResponse;
 
 namespace railsd {
 
+class ConnectionLedger;
 class TlsFiles;
 
 // A stream that this node dialled: writes requests, reads responses.
@@ -80,8 +82,15 @@ class Dialler {
   virtual std::shared_ptr<OutboundStream> Dial(StreamHandler* handler) = 0;
 };
 
+struct PeerServiceOptions {
+  uint64_t max_message_bytes = 16 << 20;  // a longer one ends its stream
+  std::shared_ptr<LimitCounters> refused = std::make_shared<LimitCounters>();
+  // Told of each message that the handler has taken, and whose connection brought it. Null: none.
+  std::shared_ptr<ConnectionLedger> ledger = nullptr;
+};
+
 // The server's end. `handler` outlives the server that it is registered with.
-std::shared_ptr<grpc::Service> MakePeerService(StreamHandler* handler);
+std::shared_ptr<grpc::Service> MakePeerService(StreamHandler* handler, PeerServiceOptions options);
 
 }  // namespace railsd
 

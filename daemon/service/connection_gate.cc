@@ -12,6 +12,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <limits>
 #include <list>
 #include <thread>
 #include <utility>
@@ -31,6 +32,7 @@ namespace {
 constexpr int kMaxAcceptsPerTurn = 64;
 constexpr absl::Duration kGateAcceptPause = absl::Milliseconds(100);  // when no descriptor is left
 constexpr absl::Duration kSweepPeriod = absl::Seconds(1);             // while there are connections
+constexpr absl::Duration kMeterPeriod = absl::Milliseconds(100);      // while there are connections to meter
 constexpr absl::Duration kLeastSweepPause = absl::Milliseconds(50);   // whatever the flood
 constexpr uint64_t kWakeKey = 0;                                      // of epoll; then the listeners, then connections
 
@@ -105,7 +107,7 @@ class Gate final : public ConnectionGate {
   int NextTimeoutMilliseconds() const {
     absl::Time next = accept_paused_until_;
     if (!half_open_.empty()) next = std::min(next, half_open_.front().deadline);
-    if (ledger_.size() != 0) next = std::min(next, last_sweep_ + kSweepPeriod);
+    if (ledger_.size() != 0) next = std::min({next, last_sweep_ + kSweepPeriod, NextMeter()});
     if (next == absl::InfiniteFuture()) return -1;
     return static_cast<int>(absl::ToInt64Milliseconds(std::max(next - absl::Now(), absl::ZeroDuration()))) + 1;
   }
@@ -119,7 +121,17 @@ class Gate final : public ConnectionGate {
       Refuse(Limit::kHandshake, half_open_.front().caller, "it did not begin in time");
       Close(half_open_.begin());
     }
+    if (ledger_.size() != 0 && now >= NextMeter()) Meter(now);
     if (ledger_.size() != 0 && now - last_sweep_ >= kSweepPeriod) Sweep(now);
+  }
+
+  bool Meters() const { return options_.max_untaken_bytes != std::numeric_limits<uint64_t>::max(); }
+  absl::Time NextMeter() const { return Meters() ? last_meter_ + kMeterPeriod : absl::InfiniteFuture(); }
+
+  void Meter(absl::Time now) {
+    last_meter_ = now;
+    const size_t greedy = ledger_.Meter(now, options_.max_untaken_bytes);
+    for (size_t i = 0; i < greedy; ++i) Refuse(Limit::kConnectionMemory, {}, "it brought more than anybody took");
   }
 
   void Sweep(absl::Time now) {
@@ -127,6 +139,7 @@ class Gate final : public ConnectionGate {
     const size_t late = ledger_.Sweep(now);
     for (size_t i = 0; i < late; ++i) Refuse(Limit::kHandshake, {}, "no call came in time");
     CountOpen();
+    if (options_.look) options_.look();
   }
 
   void CountOpen() {
@@ -282,6 +295,7 @@ class Gate final : public ConnectionGate {
   std::list<HalfOpen> half_open_;  // oldest first
   absl::flat_hash_map<uint64_t, Place> by_key_;
   absl::Time last_sweep_ = absl::InfinitePast();
+  absl::Time last_meter_ = absl::InfinitePast();
   absl::Time accept_paused_until_ = absl::InfiniteFuture();
   size_t counted_open_ = 0;  // in the counters
   std::thread thread_;

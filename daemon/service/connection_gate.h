@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 
 #include "absl/status/statusor.h"
@@ -25,6 +26,8 @@ struct ConnectionCounters {
   std::atomic<uint64_t> open{0};             // gRPC has them; what it has closed is noticed within seconds
   std::atomic<uint64_t> half_open{0};        // wait for their beginning to be whole
   std::atomic<uint64_t> protocol_errors{0};  // began with something else
+  std::atomic<uint64_t> calls_begun{0};      // by gRPC's count, within a second
+  std::atomic<uint64_t> calls_taken{0};      // of those, that came whole
 };
 
 struct GateOptions {
@@ -36,6 +39,10 @@ struct GateOptions {
   size_t max_half_open = 64;
   // Until the beginning is whole; over TCP until the first call, too.
   absl::Duration handshake = absl::Seconds(10);
+  // What a connection over TCP may bring before it is said to be trusted (ConnectionLedger).
+  uint64_t max_untaken_bytes = std::numeric_limits<uint64_t>::max();
+  // Each second while there are connections, and after the last; on the gate's thread.
+  std::function<void()> look = nullptr;
   // Gets connections that begin as lanes, on the gate's thread; null: such a beginning is wrong.
   std::function<void(UniqueFd connection)> take_lane = nullptr;
   std::shared_ptr<LimitCounters> refused = std::make_shared<LimitCounters>();

@@ -2,14 +2,20 @@
 
 #include <arpa/inet.h>
 #include <fcntl.h>
+#include <linux/tcp.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstring>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "agent/base/unique_fd.h"
 
 namespace railsd {
@@ -19,6 +25,16 @@ namespace {
 ino_t SocketBehind(int fd) {
   struct stat what;
   return ::fstat(fd, &what) == 0 && S_ISSOCK(what.st_mode) ? what.st_ino : 0;
+}
+
+// Nothing for what is no TCP, as Unix sockets.
+std::optional<uint64_t> BytesReceived(int fd) {
+  tcp_info info;
+  socklen_t length = sizeof(info);
+  std::memset(&info, 0, sizeof(info));
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return std::nullopt;
+  if (length < offsetof(tcp_info, tcpi_bytes_received) + sizeof(info.tcpi_bytes_received)) return std::nullopt;
+  return info.tcpi_bytes_received;
 }
 
 // Ends the connection for gRPC too, which sees its end. Another copy of the descriptor makes sure that it is still the
@@ -74,7 +90,13 @@ void ConnectionLedger::Add(int fd, const Caller& caller, absl::Time deadline) {
     ShutDown(it->second.fd, it->second.socket);
     Forget(it->second.address);
   }
-  it->second = {fd, SocketBehind(fd), caller.address, deadline};
+  Entry entry;
+  entry.fd = fd;
+  entry.socket = SocketBehind(fd);
+  entry.address = caller.address;
+  entry.deadline = deadline;
+  entry.looked = absl::Now();
+  it->second = std::move(entry);
   if (!caller.address.empty()) ++by_address_[caller.address];
 }
 
@@ -82,6 +104,53 @@ void ConnectionLedger::Spoke(absl::string_view name) {
   absl::MutexLock lock(&mutex_);
   const auto it = entries_.find(name);
   if (it != entries_.end()) it->second.deadline = absl::InfiniteFuture();
+}
+
+void ConnectionLedger::Taken(absl::string_view name, uint64_t bytes) {
+  absl::MutexLock lock(&mutex_);
+  const auto it = entries_.find(name);
+  // With the frames of HTTP/2 and the records of TLS around it.
+  if (it != entries_.end()) it->second.taken += bytes + bytes / 64 + 1024;
+}
+
+// The kernel is asked without the mutex: calls and peers' messages must not wait for some thousand system calls.
+std::vector<ConnectionLedger::Reading> ConnectionLedger::ReadAll() const {
+  std::vector<Reading> readings;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [name, entry] : entries_) {
+      if (!entry.address.empty()) readings.push_back({name, entry.fd, entry.socket, std::nullopt});
+    }
+  }
+  for (Reading& reading : readings) {
+    reading.received = BytesReceived(reading.fd);
+    // Its descriptor may be another's by now; that of a socket that is gone never comes back.
+    if (SocketBehind(reading.fd) != reading.socket) reading.received = std::nullopt;
+  }
+  return readings;
+}
+
+size_t ConnectionLedger::Meter(absl::Time now, uint64_t most) {
+  size_t greedy = 0;
+  for (const Reading& reading : ReadAll()) {
+    if (!reading.received) continue;
+    absl::MutexLock lock(&mutex_);
+    const auto it = entries_.find(reading.name);
+    if (it == entries_.end() || it->second.socket != reading.socket) continue;
+    Entry& entry = it->second;
+    const double seconds = std::max(absl::ToDoubleSeconds(now - entry.looked), 0.0);
+    const uint64_t credit = entry.taken + static_cast<uint64_t>(seconds * static_cast<double>(kForgivenPerSecond));
+    entry.untaken += *reading.received - entry.received;
+    entry.untaken -= std::min(entry.untaken, credit);
+    entry.received = *reading.received;
+    entry.taken = 0;
+    entry.looked = now;
+    if (entry.untaken <= most) continue;
+    ++greedy;
+    entry.untaken = 0;  // gRPC closes it soon
+    ShutDown(entry.fd, entry.socket);
+  }
+  return greedy;
 }
 
 size_t ConnectionLedger::Sweep(absl::Time now) {

@@ -5,7 +5,10 @@
 #include <sys/types.h>
 
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
@@ -31,19 +34,39 @@ class ConnectionLedger {
   void Add(int fd, const Caller& caller, absl::Time deadline);
   // A call came over the connection.
   void Spoke(absl::string_view name);
+  // A message of so many bytes that came over it was taken by whom it was for.
+  void Taken(absl::string_view name, uint64_t bytes);
+  // Ends connections over TCP which have brought more than `most` that was not taken, and says how many those were.
+  // What calls cost besides their messages is forgiven at kForgivenPerSecond. To be called some times in a second, by
+  // one thread.
+  size_t Meter(absl::Time now, uint64_t most);
   // Forgets those that are closed, ends those that are late, and says how many those were.
   size_t Sweep(absl::Time now);
 
   size_t size() const;
   size_t CountFrom(const std::string& address) const;
 
+  static constexpr uint64_t kForgivenPerSecond = 4 << 10;
+
  private:
   struct Entry {
     int fd = -1;
     ino_t socket = 0;
     std::string address;
-    absl::Time deadline;  // infinite once it has spoken
+    absl::Time deadline;    // infinite once it has spoken
+    uint64_t received = 0;  // by TCP, at the last look
+    uint64_t taken = 0;     // since then
+    uint64_t untaken = 0;
+    absl::Time looked;
   };
+  // What the kernel says of one connection over TCP; nothing when it is closed.
+  struct Reading {
+    std::string name;
+    int fd = -1;
+    ino_t socket = 0;
+    std::optional<uint64_t> received;
+  };
+  std::vector<Reading> ReadAll() const;
   void Forget(const std::string& address) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable absl::Mutex mutex_;  // a leaf

@@ -28,8 +28,10 @@ inline grpc::Status ToGrpc(const absl::Status& status) {
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
 }
 
-// The session behind the call's token; none also when it is another tenant's than the socket's.
-inline std::optional<SessionIdentity> CallerOf(const grpc::CallbackServerContext& call, const ServiceContext& context) {
+// The session behind the call's token; none also when it is another tenant's than the socket's, and of a call that has
+// been refused: its caller is told why by who refused it.
+inline std::optional<SessionIdentity> CallerOf(grpc::CallbackServerContext& call, const ServiceContext& context) {
+  if (context.refused_calls->Contains(&call)) return std::nullopt;
   const auto token = call.client_metadata().find("rails-session-token");
   if (token == call.client_metadata().end()) return std::nullopt;
   std::optional<SessionIdentity> caller =

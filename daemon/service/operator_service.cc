@@ -71,6 +71,7 @@ class OperatorService final : public rails::v1::OperatorService::CallbackService
 
   ServerUnaryReactor* SetLogLevel(CallbackServerContext* context, const rails::v1::SetLogLevelRequest* request,
                                   rails::v1::SetLogLevelResponse* response) override {
+    if (IsRefused(context)) return AnswerNow(context, Refused());
     const absl::StatusOr<std::string> before = request->level().empty()
                                                    ? LogLevelOf(*context_->log)
                                                    : railsd::SetLogLevel(context_->log.get(), request->level());
@@ -80,6 +81,7 @@ class OperatorService final : public rails::v1::OperatorService::CallbackService
 
   ServerUnaryReactor* DrainNode(CallbackServerContext* context, const rails::v1::DrainNodeRequest* request,
                                 rails::v1::DrainNodeResponse*) override {
+    if (IsRefused(context)) return AnswerNow(context, Refused());
     const double seconds = request->timeout_seconds();
     if (!(seconds >= 0) || seconds > kLongestDrainSeconds) {
       return AnswerNow(context, absl::InvalidArgumentError(absl::StrCat("timeout_seconds: ", seconds, ": outside 0 to ",
@@ -95,6 +97,7 @@ class OperatorService final : public rails::v1::OperatorService::CallbackService
 
   ServerUnaryReactor* UndrainNode(CallbackServerContext* context, const rails::v1::UndrainNodeRequest*,
                                   rails::v1::UndrainNodeResponse*) override {
+    if (IsRefused(context)) return AnswerNow(context, Refused());
     if (context_->readiness->stopping()) return AnswerNow(context, Stopping());
     const auto call = DeferredCall::Make();
     context_->agent->Undrain([call, context = context_](const absl::Status& status) {
@@ -106,6 +109,7 @@ class OperatorService final : public rails::v1::OperatorService::CallbackService
 
   ServerUnaryReactor* Reload(CallbackServerContext* context, const rails::v1::ReloadRequest*,
                              rails::v1::ReloadResponse* response) override {
+    if (IsRefused(context)) return AnswerNow(context, Refused());
     const absl::StatusOr<ReloadReport> report = context_->reloader->Reload();
     if (report.ok()) {
       for (const ConfigDifference& change : report->applied) ChangeTo(change, response->add_applied());
@@ -115,13 +119,15 @@ class OperatorService final : public rails::v1::OperatorService::CallbackService
     return AnswerNow(context, report.status());
   }
 
-  ServerUnaryReactor* DrainRail(CallbackServerContext*, const rails::v1::DrainRailRequest* request,
+  ServerUnaryReactor* DrainRail(CallbackServerContext* context, const rails::v1::DrainRailRequest* request,
                                 rails::v1::DrainRailResponse* response) override {
+    if (IsRefused(context)) return AnswerNow(context, Refused());
     return SetDrained(request->rail(), true, response);
   }
 
-  ServerUnaryReactor* UndrainRail(CallbackServerContext*, const rails::v1::UndrainRailRequest* request,
+  ServerUnaryReactor* UndrainRail(CallbackServerContext* context, const rails::v1::UndrainRailRequest* request,
                                   rails::v1::UndrainRailResponse* response) override {
+    if (IsRefused(context)) return AnswerNow(context, Refused());
     return SetDrained(request->rail(), false, response);
   }
 
@@ -131,6 +137,10 @@ class OperatorService final : public rails::v1::OperatorService::CallbackService
     reactor->Finish(ToGrpc(status));
     return reactor;
   }
+
+  // By its limits; who asks has been told why.
+  bool IsRefused(CallbackServerContext* context) const { return context_->refused_calls->Contains(context); }
+  static absl::Status Refused() { return absl::ResourceExhaustedError("the call was refused"); }
 
   absl::Status Stopping() const {
     return absl::FailedPreconditionError(absl::StrCat("node ", context_->node, " is stopping"));

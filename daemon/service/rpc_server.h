@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "daemon/service/call_counters.h"
+#include "daemon/service/call_guard.h"
 #include "daemon/service/connection_gate.h"
 
 namespace grpc {
@@ -27,10 +28,15 @@ struct RpcServerOptions {
   CallCounters* calls = nullptr;                                   // where calls are counted; outlives the server
   std::shared_ptr<grpc::ServerCredentials> credentials = nullptr;  // null: plain text
   GateOptions gate = {};
-  uint32_t max_calls_per_connection = 1024;       // at once
-  uint64_t max_memory_bytes = uint64_t{1} << 30;  // that what has arrived may take; then gRPC ends calls
-  uint64_t max_headers_bytes = 8192;              // of one call's metadata
-  absl::Duration idle = absl::Minutes(1);         // a connection without a call for so long is closed
+  uint32_t max_calls_per_connection = 1024;              // at once
+  Limit calls_limit = Limit::kCallsPerClientConnection;  // that this is
+  uint64_t max_memory_bytes = uint64_t{1} << 30;         // that what has arrived may take; then gRPC ends calls
+  uint64_t max_headers_bytes = 8192;                     // of one call's metadata
+  absl::Duration idle = absl::Minutes(1);                // a connection without a call for so long is closed
+  // Told of calls that were refused although gRPC serves them.
+  std::shared_ptr<RefusedCalls> refused_calls = std::make_shared<RefusedCalls>();
+  // Where connections are written down; null: the server brings its own.
+  std::shared_ptr<ConnectionLedger> ledger = nullptr;
 };
 
 class RpcServer {

@@ -9,6 +9,7 @@
 
 #include "absl/time/time.h"
 #include "agent/agent.h"
+#include "daemon/service/call_guard.h"
 #include "daemon/service/job_feed.h"
 #include "daemon/session/session_registry.h"
 
@@ -30,6 +31,8 @@ struct ServiceContext {
   JobFeed* feed = nullptr;
   AgentLimits limits;
   std::shared_ptr<LimitCounters> refused = std::make_shared<LimitCounters>();  // by those that the services check
+  // Those that gRPC serves although their limits have ended them.
+  std::shared_ptr<RefusedCalls> refused_calls = std::make_shared<RefusedCalls>();
   std::string node;
   BootId boot;
   std::string version;

@@ -26,10 +26,17 @@ def literal(name, value):
     return b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value
 
 
-def call(path, stream=1):
+def varint(number):
+    out = b""
+    while number > 127:
+        out, number = out + bytes([number & 127 | 128]), number >> 7
+    return out + bytes([number])
+
+
+def call(path, stream=1, headers=b""):
     """The headers of a gRPC call."""
     return frame(1, 4, stream, b"\x83\x86" + literal(b":path", path) + literal(b":authority", b"x") +
-                 literal(b"content-type", b"application/grpc") + literal(b"te", b"trailers"))
+                 literal(b"content-type", b"application/grpc") + literal(b"te", b"trailers") + headers)
 
 
 class SlowTest(harness.ClusterTest):
@@ -37,6 +44,7 @@ class SlowTest(harness.ClusterTest):
         "timeouts": {"peer_lost": "30s", "handshake": "1s", "rail_handshake": "1s", "idle": "3s", "http": "500ms"},
         "limits": {"max_half_open": 8, "max_control_connections": 40, "max_control_connections_per_address": 20,
                    "max_client_connections": 12, "max_message": "64KiB", "max_grpc_memory": "16MiB",
+                   "max_connection_memory": "4MiB", "max_calls_per_control_connection": 4,
                    "max_http_request": "2KiB"}})
 
     def setUp(self):
@@ -75,6 +83,38 @@ class SlowTest(harness.ClusterTest):
             while connection.recv(4096):
                 pass
         return True
+
+    def heard(self, connection, until=None):
+        """What the daemon says until it hangs up, or has said something."""
+        heard = b""
+        with contextlib.suppress(ConnectionError, TimeoutError):
+            while not until or until not in heard:
+                data = connection.recv(65536)
+                if not data:
+                    break
+                heard += data
+        return heard
+
+    def whole(self, connection, path, message, headers=b""):
+        """Sends a call's only message, with a pause until there is room for all of it."""
+        pieces = [frame(0, 0, 1, message[at:at + 10_000]) for at in range(0, len(message), 10_000)]
+        connection.sendall(PREFACE + SETTINGS + call(path, headers=headers) + b"".join(pieces[:6]))
+        if len(pieces) > 6:
+            # gRPC gives as much as the message says that it needs, in one go or in two.
+            room = 60_000
+            while room < len(message):
+                room += self.granted(connection.recv(65536))
+            connection.sendall(b"".join(pieces[6:]))
+        connection.sendall(frame(0, 1, 1, b""))
+
+    @staticmethod
+    def granted(data):
+        """Room of the stream that WINDOW_UPDATE frames give."""
+        sign, room, at = frame(8, 0, 1, b"")[3:9], 0, 0
+        while (at := data.find(b"\0\0\4" + sign, at)) >= 0 and at + 13 <= len(data):
+            room += int.from_bytes(data[at + 9:at + 13], "big")
+            at += 13
+        return room
 
     @contextlib.contextmanager
     def replaying(self):
@@ -208,42 +248,21 @@ class TooMany(SlowTest):
 
 
 class TooLarge(SlowTest):
-    def heard(self, connection, until=None):
-        """What the daemon says until it hangs up, or has said something."""
-        heard = b""
-        with contextlib.suppress(ConnectionError, TimeoutError):
-            while not until or until not in heard:
-                data = connection.recv(65536)
-                if not data:
-                    break
-                heard += data
-        return heard
-
     def test_messages(self):
         """One that is too long is refused, one that is cut is none, and neither reaches anybody."""
-        window, begin = 65535, frame(8, 0, 1, b"")[3:9]
         for path, address in ((b"/rails.v1.SessionService/GetSession", self.node.sockets / "client.sock"),
                               (b"/rails.peer.v1.PeerService/Exchange", self.cluster.addresses.control(0))):
-            for cut, answer in ((0, b"Received message larger than max (100000 vs. 65536)"), (1, b"grpc-status")):
-                with self.subTest(path, cut=cut), self.replaying():
+            for size, cut, answer in ((100_000, 0, b"limits.max_message: a message of 100000 bytes"),
+                                      (100_000, 1, b"grpc-status"),
+                                      (200_000, 0, b"Received message larger than max (200000 vs. 131072)")):
+                with self.subTest(path, size=size, cut=cut), self.replaying():
+                    before = self.refused("limits.max_message")
                     connection = self.connect(address)
-                    message = b"\0" + (100_000).to_bytes(4, "big") + bytes(100_000 - cut)
-                    pieces = [message[at:at + 10_000] for at in range(0, len(message), 10_000)]
-                    first = window // 10_000
-                    connection.sendall(PREFACE + SETTINGS + call(path) +
-                                       b"".join(frame(0, 0, 1, piece) for piece in pieces[:first]))
-                    self.assertIn(begin, self.heard(connection, begin), "there is room for all of it")
-                    connection.sendall(b"".join(frame(0, 0, 1, piece) for piece in pieces[first:]) + frame(0, 1, 1, b""))
+                    field = b"\x7a" + varint(size - 4) + bytes(size - 4)  # that nobody knows
+                    self.whole(connection, path, b"\0" + size.to_bytes(4, "big") + field[:len(field) - cut])
                     self.assertIn(answer, self.heard(connection, answer))
-
-    @staticmethod
-    def granted(data):
-        """Room of the stream that WINDOW_UPDATE frames give."""
-        sign, room, at = frame(8, 0, 1, b"")[3:9], 0, 0
-        while (at := data.find(b"\0\0\4" + sign, at)) >= 0 and at + 13 <= len(data):
-            room += int.from_bytes(data[at + 9:at + 13], "big")
-            at += 13
-        return room
+                    counted = b"limits.max_message" in answer
+                    self.assertEqual(self.refused("limits.max_message") - before, counted)
 
     def test_memory(self):
         """A message that never ends is cut off, however long it says that it is."""
@@ -274,11 +293,71 @@ class TooLarge(SlowTest):
         self.assertLess(sent, 2 * most)
 
     def test_headers(self):
+        """Of a caller that has not acknowledged gRPC's settings, whom gRPC itself does not hold to them."""
+        many = b"".join(literal(b"x%d" % number, b"y" * 10) for number in range(200))  # 200 * (14 + 32) bytes
+        for path, address in ((b"/rails.v1.SessionService/GetSession", self.node.sockets / "client.sock"),
+                              (b"/rails.v1.OperatorService/DrainNode", self.node.sockets / "operator.sock"),
+                              (b"/grpc.health.v1.Health/Check", self.node.sockets / "client.sock"),
+                              (b"/a/b", self.cluster.addresses.control(0)),
+                              (b"/rails.peer.v1.PeerService/Exchange", self.cluster.addresses.control(0))):
+            with self.subTest(path), self.replaying():
+                before = self.refused("limits.max_headers")
+                connection = self.connect(address)
+                self.whole(connection, path, bytes(5), headers=many)
+                answer = b"limits.max_headers: 200 headers of"
+                self.assertIn(answer, self.heard(connection, answer))
+                self.assertEqual(self.refused("limits.max_headers") - before, 1)
+        self.assertEqual(self.sample(self.scrape(0), "railsd_draining"), 0)
+
+    def test_calls_of_one_connection(self):
+        """Of callers that have not acknowledged how many they may make: twice as many, the others are told so."""
+        limit, before = "limits.max_calls_per_control_connection", self.refused("limits.max_calls_per_control_connection")
         with self.replaying():
-            connection = self.connect(self.cluster.addresses.control(0))
-            many = b"".join(literal(b"x%d" % number, b"y" * 100) for number in range(120))
-            connection.sendall(PREFACE + SETTINGS + frame(1, 4, 1, b"\x83\x86" + literal(b":path", b"/a/b") + many))
-            self.assertTrue(self.heard(connection))
+            greedy = self.connect(self.cluster.addresses.control(0))
+            greedy.sendall(PREFACE + SETTINGS + b"".join(
+                call(b"/rails.peer.v1.PeerService/Exchange", stream) for stream in range(1, 21, 2)))
+            harness.eventually(lambda: self.refused(limit) - before == 2, "ten calls, two over twice the limit")
+            answer = b"limits.max_calls_per_control_connection: 9 calls at once"
+            self.assertIn(answer, self.heard(greedy, answer))
+            other = self.connect(self.cluster.addresses.control(0))
+            other.sendall(PREFACE + SETTINGS + call(b"/grpc.health.v1.Health/Watch") + frame(0, 1, 1, bytes(5)))
+            self.assertTrue(self.heard(other, b"application/grpc"), "another connection has its own")
+            self.assertEqual(self.refused(limit) - before, 2)
+
+    def ask(self, connection, stream):
+        """One call, whole and answered."""
+        connection.sendall(call(b"/grpc.health.v1.Health/Check", stream) + frame(0, 1, stream, bytes(5)))
+        end = frame(1, 5, stream, b"")[3:]
+        self.assertIn(end, self.heard(connection, end))
+
+    def test_memory_of_one_connection(self):
+        """Who brings more than a connection may, and never ends it, is closed before the memory of all is used up."""
+        limit, most = "limits.max_connection_memory", 4 << 20
+        before, address = self.refused(limit), self.cluster.addresses.control(0)
+        honest = self.connect(address)
+        honest.sendall(PREFACE + SETTINGS)
+        with self.replaying():
+            greedy, asked, sent = self.connect(address), 0, 0
+            greedy.sendall(PREFACE + SETTINGS + call(b"/rails.peer.v1.PeerService/Exchange") +
+                           frame(0, 0, 1, b"\0" + (1 << 30).to_bytes(4, "big")))
+            room = 60_000
+            with contextlib.suppress(ConnectionError):
+                while sent < 3 * most:
+                    while room < 64_000:
+                        data = greedy.recv(65536)
+                        if not data:
+                            raise ConnectionResetError
+                        room += self.granted(data)
+                    greedy.sendall(4 * frame(0, 0, 1, bytes(16_000)))
+                    room, sent = room - 64_000, sent + 64_000
+                    time.sleep(0.01)  # so that many looks at it fall into its rise
+                    if sent % 640_000 == 0:
+                        asked += 1
+                        self.ask(honest, 2 * asked - 1)
+            self.assertGreaterEqual(sent, most, "so much is everybody's right")
+            self.assertLess(sent, 3 * most)
+        harness.eventually(lambda: self.refused(limit) - before == 1, "the greedy one is counted")
+        self.assertGreater(asked, 0)
 
     def test_requests_of_the_status_page(self):
         before = self.refused("limits.max_http_request")
@@ -288,6 +367,23 @@ class TooLarge(SlowTest):
                 connection.sendall(b"GET /metrics HTTP/1.1\r\nX: " + b"x" * 10_000 + b"\r\n\r\n")
             self.heard(connection)
         harness.eventually(lambda: self.refused("limits.max_http_request") - before >= 1, "counted")
+
+
+class Unseen(SlowTest):
+    """On daemons that nobody else has called."""
+
+    def test_messages_that_grpc_refuses(self):
+        """What no method ever sees is missing among the calls that were taken."""
+        def calls(what):
+            return self.sample(self.scrape(0), f"railsd_grpc_calls_{what}_total", socket="client")
+        harness.eventually(lambda: calls("begun") == calls("taken"), "nothing is under way")
+        before = calls("begun"), calls("taken")
+        for _ in range(3):
+            connection = self.connect(self.node.sockets / "client.sock")
+            self.whole(connection, b"/rails.v1.SessionService/GetSession",
+                       b"\0" + (200_000).to_bytes(4, "big") + bytes(200_000))
+            self.assertIn(b"larger than max", self.heard(connection, b"larger than max"))
+        harness.eventually(lambda: (calls("begun"), calls("taken")) == (before[0] + 3, before[1]), "three are missing")
 
 
 class Tls(SlowTest):

@@ -139,6 +139,8 @@ class ExporterTest : public ::testing::Test {
     connections->open = 5;
     connections->half_open = 2;
     connections->protocol_errors = 4;
+    connections->calls_begun = 9;
+    connections->calls_taken = 7;
     sources_.connections = {{"control", connections}};
     sources_.node = "n0";
     sources_.version = "1.2.3";

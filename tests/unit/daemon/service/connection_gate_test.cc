@@ -14,6 +14,7 @@
 
 #include <atomic>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -163,6 +164,73 @@ TEST(ConnectionLedgerTest, NoConnectionIsLeftThatIsNotCounted) {
   EXPECT_FALSE(Ended(theirs_too));
   EXPECT_EQ(ledger.size(), 1u);
   EXPECT_EQ(ledger.CountFrom("1.2.3.4"), 1u);
+}
+
+// Two ends of a connection over loopback.
+std::pair<UniqueFd, UniqueFd> TcpPair() {
+  const absl::StatusOr<Listeners> listeners = ListenOn("127.0.0.1:0");
+  EXPECT_TRUE(listeners.ok()) << listeners.status();
+  UniqueFd ours = ConnectTcp("127.0.0.1", listeners->port);
+  pollfd come = {listeners->sockets[0].get(), POLLIN, 0};
+  EXPECT_EQ(poll(&come, 1, 30'000), 1);
+  return {std::move(ours), UniqueFd(accept4(listeners->sockets[0].get(), nullptr, nullptr, SOCK_CLOEXEC))};
+}
+
+// Has the kernel taken so many bytes from the other end?
+bool Arrived(const UniqueFd& fd, size_t bytes) {
+  std::string buffer(bytes, '\0');
+  return Until(
+      [&] { return recv(fd.get(), buffer.data(), bytes, MSG_PEEK | MSG_DONTWAIT) == static_cast<ssize_t>(bytes); });
+}
+
+TEST(ConnectionLedgerTest, WhoBringsMoreThanIsTakenIsEnded) {
+  ConnectionLedger ledger;
+  const auto [ours, theirs] = TcpPair();
+  const auto [other, other_theirs] = TcpPair();
+  const absl::Time now = absl::Now();
+  const Caller caller = CallerOfSocket(theirs.get());
+  ledger.Add(theirs.get(), caller, absl::InfiniteFuture());
+  ledger.Add(other_theirs.get(), CallerOfSocket(other_theirs.get()), absl::InfiniteFuture());
+  Send(ours, std::string(20'000, 'x'));
+  ASSERT_TRUE(Arrived(theirs, 20'000));
+  EXPECT_EQ(ledger.Meter(now, 30'000), 0u);
+  ledger.Taken(caller.name, 15'000);
+  Send(ours, std::string(20'000, 'x'));
+  ASSERT_TRUE(Arrived(theirs, 40'000));
+  EXPECT_EQ(ledger.Meter(now, 30'000), 0u) << "some of it was taken";
+  Send(ours, std::string(20'000, 'x'));
+  ASSERT_TRUE(Arrived(theirs, 60'000));
+  EXPECT_EQ(ledger.Meter(now, 30'000), 1u);
+  EXPECT_TRUE(Until([&ours = ours] { return Ended(ours); }));
+  EXPECT_FALSE(Ended(other)) << "who did nothing";
+  EXPECT_EQ(ledger.Meter(now, 30'000), 0u) << "counted once";
+}
+
+TEST(ConnectionLedgerTest, WhatCallsCostBesidesTheirMessagesIsForgivenWithTime) {
+  ConnectionLedger ledger;
+  const auto [ours, theirs] = TcpPair();
+  ledger.Add(theirs.get(), CallerOfSocket(theirs.get()), absl::InfiniteFuture());
+  absl::Time now = absl::Now();
+  for (int second = 1; second <= 20; ++second) {
+    const std::string little(ConnectionLedger::kForgivenPerSecond / 2, 'x');
+    Send(ours, little);
+    ASSERT_TRUE(Arrived(theirs, little.size()));
+    std::string all(little.size(), '\0');
+    ASSERT_EQ(recv(theirs.get(), all.data(), all.size(), 0), static_cast<ssize_t>(all.size()));
+    now += absl::Seconds(1);
+    EXPECT_EQ(ledger.Meter(now, 2 * ConnectionLedger::kForgivenPerSecond), 0u);
+  }
+  EXPECT_FALSE(Ended(ours));
+}
+
+TEST(ConnectionLedgerTest, UnixSocketsAreNotMetered) {
+  ConnectionLedger ledger;
+  int pair[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+  const UniqueFd ours(pair[0]), theirs(pair[1]);
+  ledger.Add(theirs.get(), CallerOfSocket(theirs.get()), absl::InfiniteFuture());
+  Send(ours, std::string(1000, 'x'));
+  EXPECT_EQ(ledger.Meter(absl::Now(), 10), 0u);
 }
 
 TEST_F(GateTest, ABeginningByteByByteIsTakenWhenItIsWhole) {
