@@ -45,6 +45,7 @@ class SlowTest(harness.ClusterTest):
         "limits": {"max_half_open": 8, "max_control_connections": 40, "max_control_connections_per_address": 20,
                    "max_client_connections": 12, "max_message": "64KiB", "max_grpc_memory": "16MiB",
                    "max_connection_memory": "4MiB", "max_calls_per_control_connection": 4,
+                   "max_calls_per_client_connection": 20,
                    "max_http_request": "2KiB"}})
 
     def setUp(self):
@@ -311,22 +312,25 @@ class TooLarge(SlowTest):
 
     def test_calls_of_one_connection(self):
         """Of callers that have not acknowledged how many they may make: twice as many, the others are told so."""
-        limit, before = "limits.max_calls_per_control_connection", self.refused("limits.max_calls_per_control_connection")
-        with self.replaying():
-            greedy = self.connect(self.cluster.addresses.control(0))
-            greedy.sendall(PREFACE + SETTINGS + b"".join(
-                call(b"/rails.peer.v1.PeerService/Exchange", stream) for stream in range(1, 21, 2)))
-            harness.eventually(lambda: self.refused(limit) - before == 2, "ten calls, two over twice the limit")
-            answer = b"limits.max_calls_per_control_connection: 9 calls at once"
-            self.assertIn(answer, self.heard(greedy, answer))
-            other = self.connect(self.cluster.addresses.control(0))
-            other.sendall(PREFACE + SETTINGS + call(b"/grpc.health.v1.Health/Watch") + frame(0, 1, 1, bytes(5)))
-            self.assertTrue(self.heard(other, b"application/grpc"), "another connection has its own")
-            self.assertEqual(self.refused(limit) - before, 2)
+        for kind, most, path, address in (
+                ("control", 4, b"/rails.peer.v1.PeerService/Exchange", self.cluster.addresses.control(0)),
+                ("client", 20, b"/grpc.health.v1.Health/Watch", self.node.sockets / "client.sock")):
+            limit = f"limits.max_calls_per_{kind}_connection"
+            with self.subTest(kind), self.replaying():
+                before, greedy = self.refused(limit), self.connect(address)
+                greedy.sendall(PREFACE + SETTINGS + b"".join(
+                    call(path, stream) + (frame(0, 1, stream, bytes(5)) if kind == "client" else b"")
+                    for stream in range(1, 4 * most + 4, 2)))
+                harness.eventually(lambda limit=limit, before=before: self.refused(limit) - before == 2,
+                                   "two over twice the limit")
+                answer = f"{limit}: {2 * most + 1} calls at once".encode()
+                self.assertIn(answer, self.heard(greedy, answer))
+                self.ask(self.connect(address), 1, PREFACE + SETTINGS)
+                self.assertEqual(self.refused(limit) - before, 2, "another connection has its own")
 
-    def ask(self, connection, stream):
+    def ask(self, connection, stream, before=b""):
         """One call, whole and answered."""
-        connection.sendall(call(b"/grpc.health.v1.Health/Check", stream) + frame(0, 1, stream, bytes(5)))
+        connection.sendall(before + call(b"/grpc.health.v1.Health/Check", stream) + frame(0, 1, stream, bytes(5)))
         end = frame(1, 5, stream, b"")[3:]
         self.assertIn(end, self.heard(connection, end))
 
