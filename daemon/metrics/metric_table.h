@@ -277,8 +277,7 @@ inline constexpr std::array<MetricInfo, kMetricCount> kMetricTable = {{
      "Calls of which gRPC has seen the beginning, as it counts them, within a second."},
     {"railsd_grpc_calls_taken_total", MetricKind::kCounter, "socket",
      "Of those, the calls that came whole, or that their callers gave up. The others are still on their way, or gRPC "
-     "has "
-     "ended them itself: headers or a message more than twice as long as this node takes, no memory left, wrong "
+     "has ended them itself: headers or a message more than twice as long as this node takes, no memory left, wrong "
      "headers."},
     {"railsd_grpc_calls_total", MetricKind::kCounter, "method,code",
      "Calls of trainers and operators that have ended, by how."},
