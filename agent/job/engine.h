@@ -68,9 +68,7 @@ class Engine {
   void Retune(const AgentTuning& tuning);
   void DrainRail(const std::string& rail, bool drained, Callback<absl::Status> done);
   AgentSnapshot Snapshot(size_t queue_depth) const;
-  absl::StatusOr<JobExplanation> Explain(const WantedJob& wanted) const {
-    return jobs_.Explain(wanted);
-  }
+  absl::StatusOr<JobExplanation> Explain(const WantedJob& wanted) const { return jobs_.Explain(wanted); }
   // Ends every session; step on until Idle() for the answers to those who wait.
   void Shutdown();
   // No job is active: nothing touches anybody's memory.
