@@ -1,7 +1,7 @@
 #include "daemon/peer/lanes.h"
 
+#include <linux/tcp.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>

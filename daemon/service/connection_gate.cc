@@ -1,7 +1,7 @@
 #include "daemon/service/connection_gate.h"
 
+#include <linux/tcp.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/epoll.h>
