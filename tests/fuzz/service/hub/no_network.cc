@@ -10,7 +10,7 @@
 namespace railsd {
 
 std::unique_ptr<Dialler> Dialler::Make(const std::string&, uint64_t, const TlsFiles*) { return nullptr; }
-std::shared_ptr<grpc::Service> MakePeerService(StreamHandler*) { return nullptr; }
+std::shared_ptr<grpc::Service> MakePeerService(StreamHandler*, PeerServiceOptions) { return nullptr; }
 absl::StatusOr<std::unique_ptr<Lanes>> Lanes::Start(absl::Duration, absl::Duration, LaneHandler*) {
   return absl::UnimplementedError("no network");
 }
