@@ -92,6 +92,19 @@ grpc_event grpc_completion_queue_pluck(grpc_completion_queue* queue, void* tag, 
   return event;
 }
 
+void AnnotateIgnoreWritesBegin(const char* file, int line);
+void AnnotateIgnoreWritesEnd(const char* file, int line);
+
+// In the place of ~ClientContext(), which is in libgrpc++.so and so counts a channel's users unseen, while others count
+// them inline: when this is the last one it deletes what they were counted in.
+void DestroyClientContext(void* context) __asm__("_ZN4grpc13ClientContextD1Ev");
+void DestroyClientContext(void* context) {
+  static const auto real = railsd::Real<void(void*)>("_ZN4grpc13ClientContextD1Ev");
+  AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
+  real(context);
+  AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
+}
+
 }  // extern "C"
 
 // libgrpc++.so counts a call's users down too, unseen. Whoever is the last comes to one of these functions.
