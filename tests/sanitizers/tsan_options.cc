@@ -26,12 +26,14 @@ extern "C" const char* __tsan_default_suppressions() {
       "called_from_lib:libabsl_time_zone.so\n"
       // Reads the text of a status, which gRPC wrote after the call was begun, maybe with the program's std::string.
       "race:grpc::internal::CallOpClientRecvStatus::FinishOp\n"
-      // What CountingInterceptor is given, which gRPC has made on the thread that took the call. Besides, it only calls
-      // the ledger, which has a mutex, and counts by atomics.
+      // What CallInterceptor is given, which gRPC has made on the thread that took the call. Besides, it only calls
+      // the ledger and the guard, which have a mutex each, and counts by atomics.
       "race:^Intercept$\n"
       // Calls of gRPC's own services and of methods that do not exist: their users are counted inside of libgrpc++.so,
       // and the last one deletes the interceptor.
-      "race:~CountingInterceptor\n"
+      "race:~CallInterceptor\n"
+      // The same of the whole call where the method does not exist, which libgrpc++.so serves by bytes.
+      "race:CallbackBidiHandler<grpc::ByteBuffer, grpc::ByteBuffer>\n"
       // Looks at a descriptor that gRPC may have closed and the kernel given to somebody else meanwhile, to find that
       // out: daemon/service/connection_ledger.h.
       "race:SocketBehind\n"
