@@ -20,6 +20,7 @@ constexpr absl::Duration kSilence = absl::Seconds(60);
 bool MayPass(absl::StatusCode code) {
   switch (code) {
     case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kUnauthenticated:  // by a daemon that has started again: the watcher is about to see it
     case absl::StatusCode::kDeadlineExceeded:
     case absl::StatusCode::kResourceExhausted:
     case absl::StatusCode::kCancelled:

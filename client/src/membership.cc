@@ -11,10 +11,11 @@ constexpr absl::Duration kFirstHandOverPause = absl::Milliseconds(5);
 constexpr absl::Duration kLongestHandOverPause = absl::Milliseconds(500);
 constexpr absl::Duration kGiveUp = absl::Seconds(30);
 
-// After such an answer nobody knows whether the daemon took the job. UNAVAILABLE may also be a refusal.
+// After such an answer nobody knows whether the daemon took the job. UNAVAILABLE may also be a refusal; UNAUTHENTICATED
+// is the word of a daemon that has started again, which knows nothing of what the one before it took.
 bool LeavesAcceptanceOpen(const absl::Status& status) {
-  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsCancelled(status) ||
-         absl::IsInternal(status) || absl::IsUnknown(status);
+  return absl::IsUnavailable(status) || absl::IsUnauthenticated(status) || absl::IsDeadlineExceeded(status) ||
+         absl::IsCancelled(status) || absl::IsInternal(status) || absl::IsUnknown(status);
 }
 
 uint64_t WholeMilliseconds(absl::Duration duration) {

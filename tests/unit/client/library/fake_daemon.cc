@@ -126,6 +126,7 @@ class FakeDaemon::Impl final : public v1::SessionService::Service,
   std::map<uint64_t, absl::Status> finished;
   std::map<uint32_t, SharedSegment> segments;
   int leaves = 0, sessions_open = 0, calls_without_token = 0;
+  void ForgetTokens() { tokens_.clear(); }
 
  private:
   bool KnowsCaller(grpc::ServerContext* context) {
@@ -403,6 +404,10 @@ void FakeDaemon::StopTelling() {
 void FakeDaemon::MissEnd(uint64_t seq) {
   absl::MutexLock lock(&impl_->mutex);
   impl_->missed.insert(seq);
+}
+void FakeDaemon::ForgetSessions() {
+  absl::MutexLock lock(&impl_->mutex);
+  impl_->ForgetTokens();
 }
 void FakeDaemon::RefuseJoins(absl::Status status) {
   absl::MutexLock lock(&impl_->mutex);

@@ -66,6 +66,7 @@ class FakeDaemon {
   void StopTelling();  // the streams end
   // The end of this job is not told; the next one says that one was missed.
   void MissEnd(uint64_t seq);
+  void ForgetSessions();  // as a daemon that has started again, but the descriptor sockets stay
   void RefuseJoins(absl::Status status);
   void RefuseSegments(absl::Status status);
   // Makes the job terminal and answers who waits.

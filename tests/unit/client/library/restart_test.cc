@@ -1,4 +1,6 @@
 // Groups that wait for daemons: what the library does by itself when one has ended.
+#include <future>
+
 #include "absl/synchronization/notification.h"
 #include "tests/unit/client/library/fixture.h"
 
@@ -219,6 +221,28 @@ TEST_F(RestartTest, WithoutALimitItIsAsWithOtherGroups) {
   Restart();
   EXPECT_EQ(job->Wait().status().code(), absl::StatusCode::kAborted);
   EXPECT_EQ(group->Submit(Exchange(send_, receive_)).status().code(), absl::StatusCode::kUnavailable);
+}
+
+// gRPC connects again by itself, maybe before anybody here has seen that the daemon is another one.
+TEST_F(RestartTest, ADaemonThatDoesNotKnowTheSessionIsNoEndOfAJob) {
+  const auto group = JoinKept(absl::ZeroDuration());
+  const auto job = Submit(*group);
+  daemon_->ForgetSessions();
+  daemon_->StopTelling();
+  std::future<absl::Status> end = std::async(std::launch::async, [&] { return job->Wait().status(); });
+  EXPECT_TRUE(Eventually([&] { return daemon_->calls_without_token() > 0; }));
+  Restart();
+  EXPECT_EQ(end.get().code(), absl::StatusCode::kAborted);
+}
+
+TEST_F(RestartTest, ADaemonThatDoesNotKnowTheSessionRefusesNoJob) {
+  const auto group = JoinKept();
+  daemon_->ForgetSessions();
+  std::future<absl::Status> submitted =
+      std::async(std::launch::async, [&] { return group->Submit(Exchange(send_, receive_)).status(); });
+  EXPECT_TRUE(Eventually([&] { return daemon_->calls_without_token() > 0; }));
+  Restart();
+  EXPECT_EQ(submitted.get(), absl::OkStatus());
 }
 
 }  // namespace
