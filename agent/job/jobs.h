@@ -204,8 +204,8 @@ class JobTable {
   void AskWhatArrived(NodeJob& job, PeerExchange& exchange);
   // When jobs stop waiting for any rail to the peer.
   absl::Time StrandedUntil(const Peer& peer, absl::Duration patience = absl::ZeroDuration()) const;
-  // When a job that waits for this peer to take its bytes fails.
-  absl::Time GivenUpAt(const PeerExchange& exchange, absl::Duration patience) const;
+  // Rails have brought something back and the peer has taken nothing for too long. True: the job has failed.
+  bool FailIfFruitless(NodeJob& job, PeerExchange& exchange);
   // Fails the jobs that have been waiting for any rail to a peer for too long.
   void FailStranded();
   // Nothing is left to send it over.

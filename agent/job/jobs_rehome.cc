@@ -68,61 +68,69 @@ void JobTable::OnReturned(NodeJob& job, const InFlight& done, const RailEvent& e
   RankPart& part = job.parts.at(done.source);
   part.report.bytes_sent += arrived;
   part.sends_left_bytes -= arrived;
-  if (arrived > 0) {
-    CountSent(job, done.peer, done.rail, arrived);
-  } else {
-    PeerExchange& exchange = job.peers.at(done.peer);
-    if (exchange.fruitless_returns++ == 0) exchange.fruitless_since = now_;
-    if (exchange.fruitless_returns == kMaxFruitlessReturns) Sooner(now_);  // FailStranded() looks at it from now on
-  }
+  if (arrived > 0) CountSent(job, done.peer, done.rail, arrived);
   if (!job.closed_by.empty()) return;  // its ABORT is on the way
+  if (arrived == 0 && FailIfFruitless(job, job.peers.at(done.peer))) return;
   const auto refuge = static_cast<uint32_t>(sprayer_.Refuge(done.rail.value(), done.peer));
   sprayer_.Queue(&job, done.flow, done.source, event.zone,
                  {event.zone.index, RailIndex(refuge), event.offset_bytes, event.length_bytes});
+}
+
+// Looks only when something has come back: where the network is slow, or a rail to it is waited for, nothing does.
+bool JobTable::FailIfFruitless(NodeJob& job, PeerExchange& exchange) {
+  if (exchange.fruitless_returns++ == 0) exchange.fruitless_since = now_;
+  const Group* group = groups_.Find(job.key.epoch);
+  const absl::Duration limit =
+      std::max(options_.peer_lost, group == nullptr ? absl::ZeroDuration() : group->recovery.wait_limit);
+  if (exchange.fruitless_returns < kMaxFruitlessReturns || now_ < exchange.fruitless_since + limit + kControlFirst) {
+    return false;
+  }
+  FailJob(job,
+          absl::UnavailableError(absl::StrCat("node ", peers_.Get(exchange.peer).node, " has taken nothing of job ",
+                                              job.key.seq.value(), " for ", absl::FormatDuration(limit),
+                                              ": the rails of ", peers_.self(), " gave chunks for it back ",
+                                              exchange.fruitless_returns, " times")),
+          true);
+  return true;
 }
 
 absl::Time JobTable::StrandedUntil(const Peer& peer, absl::Duration patience) const {
   return peer.stranded_since + std::max(options_.peer_lost, patience) + kControlFirst;
 }
 
-absl::Time JobTable::GivenUpAt(const PeerExchange& exchange, absl::Duration patience) const {
-  absl::Time until = exchange.doomed_at;
-  const bool all_sent = exchange.planned && exchange.out_left_bytes->load(std::memory_order_relaxed) == 0;
-  if (exchange.out_bytes == 0 || all_sent) return until;
-  const Peer& peer = peers_.Get(exchange.peer);
-  if (peer.up && peer.stranded_since < absl::InfiniteFuture()) until = std::min(until, StrandedUntil(peer, patience));
-  if (exchange.fruitless_returns >= kMaxFruitlessReturns) {
-    until = std::min(until, exchange.fruitless_since + std::max(options_.peer_lost, patience) + kControlFirst);
-  }
-  return until;
-}
-
 void JobTable::FailStranded() {
-  std::vector<std::pair<NodeJob*, absl::Status>> hit;
+  struct Hit {
+    NodeJob* job;
+    const Peer* peer;
+    absl::Duration waited;
+  };
+  std::vector<Hit> hit;
   for (auto& [key, job] : jobs_) {
     if (!job->started || job->aborting()) continue;
     const Group* group = groups_.Find(key.epoch);
     const absl::Duration patience = group == nullptr ? absl::ZeroDuration() : group->recovery.wait_limit;
     for (auto& [index, exchange] : job->peers) {
+      const Peer& peer = peers_.Get(index);
       if (exchange.left_out) continue;
-      if (const absl::Time until = GivenUpAt(exchange, patience); until > now_) {
+      absl::Time until = exchange.doomed_at;
+      if (peer.up && peer.stranded_since < absl::InfiniteFuture() && exchange.out_bytes > 0 &&
+          !(exchange.planned && exchange.out_left_bytes->load(std::memory_order_relaxed) == 0)) {
+        until = std::min(until, StrandedUntil(peer, patience));
+      }
+      if (until > now_) {
         Sooner(until);
         continue;
       }
-      const std::string& node = peers_.Get(index).node;
-      const std::string waited = absl::FormatDuration(std::max(options_.peer_lost, patience));
-      hit.emplace_back(
-          job.get(),
-          absl::UnavailableError(exchange.fruitless_returns >= kMaxFruitlessReturns
-                                     ? absl::StrCat("node ", node, " has taken nothing of job ", key.seq.value(),
-                                                    " for ", waited, ": the rails of ", peers_.self(),
-                                                    " gave chunks for it back ", exchange.fruitless_returns, " times")
-                                     : absl::StrCat("no rail of ", peers_.self(), " has reached ", node, " for ",
-                                                    waited, " (job ", key.seq.value(), ")")));
+      hit.push_back({job.get(), &peer, std::max(options_.peer_lost, patience)});
       break;
     }
   }
-  for (const auto& [job, why] : hit) FailJob(*job, why, true);
+  for (const auto& [job, peer, waited] : hit) {
+    FailJob(*job,
+            absl::UnavailableError(absl::StrCat("no rail of ", peers_.self(), " has reached ", peer->node, " for ",
+                                                absl::FormatDuration(waited), " (job ", job->key.seq.value(), ")")),
+            true);
+  }
 }
 
 // The keys of this end's zones died with the connection. Its sender may not know: it may even have got the READY that
