@@ -6,7 +6,7 @@
 #ifndef RAILSD_AGENT_AGENT_H_
 #define RAILSD_AGENT_AGENT_H_
 
-#include <spdlog/logger.h>
+#include <spdlog/fwd.h>
 
 #include <functional>
 #include <memory>

@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import ctypes
 import dataclasses
+import http.client
 import json
 import os
 import shutil
@@ -81,6 +82,10 @@ class Loopback:
     def command(self, _node):
         """What comes before the daemon's command line."""
         return []
+
+    def reach(self, _node):
+        """A context manager: what this thread connects meanwhile reaches the daemon's addresses."""
+        return contextlib.nullcontext()
 
     def close(self):
         self._held.close()
@@ -267,7 +272,7 @@ class Cluster:
 
     def _not_ready(self, node):
         """What is missing, as a text; empty when nothing is."""
-        peers = {peer["node"]: peer for peer in self.ctl_json(node, "peers")["peers"]}
+        peers = {peer["node"]: peer for peer in self.overview(node)["peers"]}
         for other in self.nodes:
             if other is node or not other.running():
                 continue
@@ -282,6 +287,24 @@ class Cluster:
         """railsctl against one daemon. Returns the finished process with its output as text."""
         return subprocess.run([self.railsctl, arguments[0], "--socket-dir", node.sockets, *map(str, arguments[1:])],
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=timeout, check=False)
+
+    def overview(self, node):
+        """What the daemon's page shows, as `railsctl --json` has it: status, rails, peers, jobs. Costs no process, so it
+        is what to poll."""
+        connection = http.client.HTTPConnection(self.addresses.metrics(node.index), timeout=60)
+        try:
+            with self.addresses.reach(node.index):
+                connection.connect()
+            connection.request("GET", "/api/v1/status")
+            answer = connection.getresponse()
+            body = answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise ClusterError(f"no overview of {node.name}: {error}") from error
+        finally:
+            connection.close()
+        if answer.status != 200:
+            raise ClusterError(f"no overview of {node.name}: {answer.status} {body.decode(errors='replace')}")
+        return json.loads(body)
 
     def ctl_json(self, node, *arguments):
         run = self.ctl(node, *arguments, "--json")

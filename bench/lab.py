@@ -10,6 +10,7 @@ but one fabric at a time is enough for one machine's processors, so a lock keeps
 """
 
 import contextlib
+import ctypes
 import fcntl
 import os
 import shutil
@@ -21,6 +22,7 @@ import cluster
 LOCK = Path("/run/railsd-lab.lock")
 ALLOWED_CONGESTION_CONTROL = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
 MTU = 9000
+CLONE_NEWNET = 0x40000000
 BURST = "66kb"  # just over one segment of segmentation offload; less splits them, more lets bursts beat the bound
 GOODPUT = 0.993  # payload over bytes on the wire, TCP over IPv4 at this MTU
 
@@ -35,6 +37,19 @@ def run(*command, check=True):
     if check and done.returncode != 0:
         raise LabError(f"{' '.join(map(str, command))}: {done.stdout.strip()}")
     return done.stdout
+
+
+@contextlib.contextmanager
+def inside(namespace):
+    """What this thread opens meanwhile belongs to the network namespace: setns(2), which Python has from 3.12 on."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open("/proc/thread-self/ns/net", "rb") as home, open(f"/run/netns/{namespace}", "rb") as there:
+        if libc.setns(there.fileno(), CLONE_NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), f"cannot enter the network namespace {namespace}")
+        try:
+            yield
+        finally:
+            libc.setns(home.fileno(), CLONE_NEWNET)
 
 
 class Lab:
@@ -65,6 +80,9 @@ class Lab:
 
     def command(self, node):
         return ["ip", "netns", "exec", self.namespace(node)]
+
+    def reach(self, node):
+        return inside(self.namespace(node))
 
     def close(self):
         """A cluster ended; the fabric stays until the lab is left."""

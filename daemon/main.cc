@@ -1,6 +1,7 @@
 // The only wiring of the daemon. Read it from top to bottom: each part gets what it needs from the parts above it, and
 // they end in the opposite order.
 #include <openssl/crypto.h>
+#include <spdlog/logger.h>
 #include <sys/stat.h>
 
 #include <atomic>

@@ -2,13 +2,12 @@
 """Checks the sources: format, scripts, protos, rooms, sizes, and clang-tidy. `./dev lint` calls this."""
 
 import argparse
-import concurrent.futures
-import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import cxx_lint
 import dashboard_lint
 import dashboard_types
 import kubernetes_lint
@@ -155,58 +154,25 @@ def check_text(files):
     return problems
 
 
-def changed_sources(files):
-    """C++ sources that differ from main (or, on main itself, from the commit before), with those of changed headers."""
-    def git(*arguments):
-        run = subprocess.run(["git", "-C", ROOT, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                             text=True, check=False)
-        return run.stdout.strip() if run.returncode == 0 else None
-    base = None
-    for main in ("origin/main", "main"):
-        base = base or git("merge-base", "HEAD", main)
-    if base is None or base == git("rev-parse", "HEAD"):
-        base = git("rev-parse", "HEAD~1")
-    if base is None:
-        return [path for path in files if path.suffix == ".cc"]
-    changed = {Path(name) for name in (git("diff", "--name-only", base) or "").split("\n") if name}
-    changed |= {Path(name) for name in (git("ls-files", "-o", "--exclude-standard") or "").split("\n") if name}
-    stems = {path.with_suffix("") for path in changed if path.suffix in CXX}
-    return [path for path in files if path.suffix == ".cc" and path.with_suffix("") in stems]
-
-
-def check_tidy(files, everything):
-    sources = [path for path in files if path.suffix == ".cc"] if everything else changed_sources(files)
-    if not sources:
-        return []
-    if subprocess.run([ROOT / "dev", "build"], check=False).returncode != 0:
-        return ["the release build failed; clang-tidy needs its compile commands and generated headers"]
-    compiled = (ROOT / "build/release/compile_commands.json").read_text()
-    sources = [path for path in sources if f'"{ROOT / path}"' in compiled]
-    problems = []
-
-    def tidy(path):
-        run = subprocess.run(["clang-tidy", "--quiet", "-p", ROOT / "build/release", path], cwd=ROOT,
-                             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False)
-        return run.stdout.splitlines() if run.returncode else []
-
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        for path, found in zip(sources, pool.map(tidy, sources)):
-            print(f"  clang-tidy {path}: {'ok' if not found else 'problems'}", flush=True)
-            problems += found
-    return problems
+def with_compiler(check, files, everything):
+    try:
+        return check([path for path in files if path.suffix in CXX], everything)
+    except cxx_lint.Unbuilt as error:
+        return str(error).splitlines()
 
 
 def main():
     parser = argparse.ArgumentParser(prog="./dev lint", description="Checks the sources.")
-    parser.add_argument("--all", action="store_true", help="clang-tidy on every file, not only on changed ones")
-    parser.add_argument("--no-tidy", action="store_true", help="only the checks that take seconds")
+    parser.add_argument("--all", action="store_true", help="every file by the compiler and clang-tidy, not only changed ones")
+    parser.add_argument("--no-tidy", action="store_true", help="without clang-tidy")
     options = parser.parse_args()
     files = tracked()
     checks = [("format", check_format), ("scripts", check_scripts), ("protos", check_protos), ("rooms", check_rooms),
               ("sizes", check_sizes), ("text", check_text), ("dashboards", check_dashboards),
               ("types", check_types), ("kubernetes", check_kubernetes), ("service", check_service)]
-    if not options.no_tidy:
-        checks.append(("tidy", lambda known: check_tidy(known, options.all)))
+    by_compiler = [("includes", cxx_lint.check_includes)] + [("tidy", cxx_lint.check_tidy)] * (not options.no_tidy)
+    checks += [(name, lambda files, check=check: with_compiler(check, files, options.all))
+               for name, check in by_compiler]
     failed = 0
     for name, check in checks:
         try:

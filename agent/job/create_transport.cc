@@ -1,5 +1,7 @@
 #include "agent/job/create_transport.h"
 
+#include <spdlog/logger.h>
+
 #include <functional>
 #include <string>
 #include <utility>

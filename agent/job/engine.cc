@@ -1,5 +1,7 @@
 #include "agent/job/engine.h"
 
+#include <spdlog/logger.h>
+
 #include <algorithm>
 #include <optional>
 #include <type_traits>

@@ -1,6 +1,8 @@
 // Engine: leaving without costing anybody a job. A node that drains takes jobs up to each group's cut, ends them, and
 // leaves only when the other nodes have ended them, too: a job that has ended at one rank and not at another could
 // neither go on nor be replayed. Jobs beyond the cut cannot end anywhere, since they need this node's ranks.
+#include <spdlog/logger.h>
+
 #include <algorithm>
 #include <utility>
 

@@ -1,4 +1,6 @@
 // Engine: rails that come and go, as the health of rails sees it; what follows for work under way, and what peers hear.
+#include <spdlog/logger.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>

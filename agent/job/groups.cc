@@ -1,5 +1,7 @@
 #include "agent/job/groups.h"
 
+#include <spdlog/logger.h>
+
 #include <algorithm>
 #include <set>
 #include <utility>

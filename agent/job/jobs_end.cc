@@ -1,5 +1,6 @@
 // JobTable: how a job ends.
 #include <spdlog/fmt/fmt.h>
+#include <spdlog/logger.h>
 
 #include <algorithm>
 #include <utility>

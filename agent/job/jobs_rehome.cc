@@ -2,6 +2,8 @@
 // acknowledged, and the receiver may be done with it: nothing is posted again without its permission. Where the
 // receiver places the bytes itself (TCP) its end of the rail says what arrived, and gives back the rest; where peers
 // write into its memory the engines agree on it, flow by flow.
+#include <spdlog/logger.h>
+
 #include <algorithm>
 #include <bit>
 #include <utility>

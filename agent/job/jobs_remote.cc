@@ -1,5 +1,7 @@
 // JobTable: exchanges over rails that write into remote memory. READY waits for keys and carries them, fences say what
 // has arrived, and zones close only when their writers are out.
+#include <spdlog/logger.h>
+
 #include <algorithm>
 #include <bit>
 #include <cerrno>

@@ -1,5 +1,7 @@
 #include "agent/job/tenants.h"
 
+#include <spdlog/logger.h>
+
 #include <algorithm>
 #include <utility>
 

@@ -3,7 +3,7 @@
 #ifndef RAILSD_AGENT_JOB_TENANTS_H_
 #define RAILSD_AGENT_JOB_TENANTS_H_
 
-#include <spdlog/logger.h>
+#include <spdlog/fwd.h>
 
 #include <map>
 #include <memory>

@@ -44,7 +44,7 @@ def bare(network, *more):
 
 def counters(cluster):
     """System calls of the rails and plan counters so far, over all daemons."""
-    rails = [rail for node in cluster.nodes for rail in cluster.ctl_json(node, "rails")["rails"]]
+    rails = [rail for node in cluster.nodes for rail in cluster.overview(node)["rails"]]
     return sum(int(rail["tx_system_calls"]) + int(rail["rx_system_calls"]) for rail in rails)
 
 

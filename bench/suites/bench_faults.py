@@ -107,7 +107,7 @@ class Fabric:
 
     def wait_state(self, state):
         def states():
-            peers = [self.cluster.ctl_json(node, "peers")["peers"][0] for node in self.cluster.nodes]
+            peers = [self.cluster.overview(node)["peers"][0] for node in self.cluster.nodes]
             return all(peer["rail_states"][1] == state for peer in peers)
         eventually(states, f"rail1 is {state} at both ends")
 

@@ -62,7 +62,7 @@ class Attacker(Helper):
 
     def __init__(self, lab, cluster):
         node = cluster.nodes[0]
-        rails = [rail["address"] for rail in cluster.ctl_json(node, "rails")["rails"]]
+        rails = [rail["address"] for rail in cluster.overview(node)["rails"]]
         super().__init__(lab.command(1), ATTACKER, PER_SECOND, HELD, lab.control(0), lab.metrics(0),
                          node.sockets / "client.sock", node.sockets / "operator.sock", *rails)
 

@@ -33,7 +33,7 @@ def settings(tls, speed="10gbit"):
 
 
 def chunks(cluster):
-    rails = cluster.ctl_json(cluster.nodes[0], "rails")["rails"]
+    rails = cluster.overview(cluster.nodes[0])["rails"]
     return sum(int(rail[key]) for rail in rails for key in ("tx_chunks", "rx_chunks"))
 
 
@@ -103,7 +103,7 @@ class UnderCallgrind(Loopback):
 
 
 def jobs_done(cluster):
-    return int(cluster.ctl_json(cluster.nodes[0], "status")["jobs_done"])
+    return int(cluster.overview(cluster.nodes[0])["status"]["jobs_done"])
 
 
 def since_last(cluster, counts, number):

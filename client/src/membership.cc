@@ -18,10 +18,6 @@ bool LeavesAcceptanceOpen(const absl::Status& status) {
          absl::IsCancelled(status) || absl::IsInternal(status) || absl::IsUnknown(status);
 }
 
-uint64_t WholeMilliseconds(absl::Duration duration) {
-  return static_cast<uint64_t>(absl::ToInt64Milliseconds(absl::Ceil(duration, absl::Milliseconds(1))));
-}
-
 }  // namespace
 
 absl::Status CheckGroupOptions(const GroupOptions& options) {

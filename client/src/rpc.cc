@@ -34,10 +34,6 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& socket_path) {
   return grpc::CreateCustomChannel(absl::StrCat("unix:", socket_path), grpc::InsecureChannelCredentials(), arguments);
 }
 
-uint64_t WholeMilliseconds(absl::Duration duration) {
-  return static_cast<uint64_t>(absl::ToInt64Milliseconds(absl::Ceil(duration, absl::Milliseconds(1))));
-}
-
 class GrpcRpc final : public Rpc {
  public:
   GrpcRpc(std::string socket_path, std::string token)

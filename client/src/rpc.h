@@ -16,6 +16,11 @@
 
 namespace rails::internal {
 
+// `duration` in milliseconds, rounded up, as requests carry it.
+inline uint64_t WholeMilliseconds(absl::Duration duration) {
+  return static_cast<uint64_t>(absl::ToInt64Milliseconds(absl::Ceil(duration, absl::Milliseconds(1))));
+}
+
 // Thread-safe. Every call carries the session's token and a deadline. The daemon's own errors pass through with their
 // code and text; errors of the connection are UNAVAILABLE and name the socket.
 class Rpc {

@@ -11,13 +11,13 @@
 namespace rails::internal {
 namespace {
 
-constexpr absl::Duration kFirstPause = absl::Milliseconds(20);
-constexpr absl::Duration kLongestPause = absl::Milliseconds(500);
+constexpr absl::Duration kFirstRetry = absl::Milliseconds(20);
+constexpr absl::Duration kLastRetry = absl::Milliseconds(500);
 // How long the reports of a daemon that has gone may take to be read: they lie in a socket's buffer.
 constexpr absl::Duration kLastReports = absl::Seconds(1);
 
 // Whether trying again may help: the daemon may be starting, or its sockets not have their modes yet.
-bool MayPass(const absl::Status& status) {
+bool RetryMayConnect(const absl::Status& status) {
   if (absl::IsPermissionDenied(status)) return !status.GetPayload(kSaidByDaemon).has_value();
   return absl::IsUnavailable(status) || absl::IsUnauthenticated(status) || absl::IsDeadlineExceeded(status);
 }
@@ -30,18 +30,18 @@ absl::StatusOr<std::shared_ptr<Session>> Session::Open(const ClientOptions& opti
   const std::string directory = std::filesystem::absolute(options.socket_dir, error).string();
   if (error) return absl::InvalidArgumentError(absl::StrCat("socket_dir ", options.socket_dir, ": ", error.message()));
   const absl::Time deadline = absl::Now() + options.connect_timeout;
-  absl::Duration pause = kFirstPause;
+  absl::Duration pause = kFirstRetry;
   for (;;) {
     const absl::Duration left = std::max(deadline - absl::Now(), absl::Milliseconds(100));
     absl::StatusOr<std::shared_ptr<Session>> session = TryOpen(options, directory, left, watcher);
     if (session.ok()) return session;
-    if (!MayPass(session.status())) return absl::Status(session.status().code(), session.status().message());
+    if (!RetryMayConnect(session.status())) return absl::Status(session.status().code(), session.status().message());
     if (absl::Now() + pause >= deadline) {
       return absl::Status(session.status().code(), absl::StrCat(session.status().message(), " (tried for ",
                                                                 absl::FormatDuration(options.connect_timeout), ")"));
     }
     absl::SleepFor(pause);
-    pause = std::min(2 * pause, kLongestPause);
+    pause = std::min(2 * pause, kLastRetry);
   }
 }
 

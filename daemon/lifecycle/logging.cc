@@ -1,6 +1,7 @@
 #include "daemon/lifecycle/logging.h"
 
 #include <spdlog/formatter.h>
+#include <spdlog/logger.h>
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/null_sink.h>

@@ -2,7 +2,7 @@
 #ifndef RAILSD_DAEMON_LIFECYCLE_LOGGING_H_
 #define RAILSD_DAEMON_LIFECYCLE_LOGGING_H_
 
-#include <spdlog/logger.h>
+#include <spdlog/fwd.h>
 
 #include <memory>
 #include <string>

@@ -2,6 +2,7 @@
 
 #include <ifaddrs.h>
 #include <netdb.h>
+#include <spdlog/logger.h>
 #include <sys/socket.h>
 
 #include <fstream>

@@ -1,5 +1,7 @@
 #include "daemon/lifecycle/reloader.h"
 
+#include <spdlog/logger.h>
+
 #include <utility>
 
 #include "agent/base/log_value.h"

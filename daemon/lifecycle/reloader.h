@@ -2,7 +2,7 @@
 #ifndef RAILSD_DAEMON_LIFECYCLE_RELOADER_H_
 #define RAILSD_DAEMON_LIFECYCLE_RELOADER_H_
 
-#include <spdlog/logger.h>
+#include <spdlog/fwd.h>
 
 #include <functional>
 #include <memory>

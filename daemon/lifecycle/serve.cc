@@ -1,6 +1,7 @@
 #include "daemon/lifecycle/serve.h"
 
 #include <signal.h>
+#include <spdlog/logger.h>
 
 #include <algorithm>
 

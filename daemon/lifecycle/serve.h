@@ -2,7 +2,7 @@
 #ifndef RAILSD_DAEMON_LIFECYCLE_SERVE_H_
 #define RAILSD_DAEMON_LIFECYCLE_SERVE_H_
 
-#include <spdlog/logger.h>
+#include <spdlog/fwd.h>
 
 #include "absl/time/time.h"
 #include "agent/agent.h"

@@ -1,4 +1,6 @@
 // How the lanes beside a peer's streams come and go.
+#include <spdlog/logger.h>
+
 #include <algorithm>
 #include <utility>
 

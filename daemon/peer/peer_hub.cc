@@ -1,6 +1,7 @@
 #include "daemon/peer/peer_hub.h"
 
 #include <pthread.h>
+#include <spdlog/logger.h>
 
 #include <algorithm>
 #include <utility>

@@ -2,7 +2,7 @@
 #ifndef RAILSD_DAEMON_PEER_PEER_HUB_H_
 #define RAILSD_DAEMON_PEER_PEER_HUB_H_
 
-#include <spdlog/logger.h>
+#include <spdlog/fwd.h>
 
 #include <atomic>
 #include <cstdint>

@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
+#include <spdlog/logger.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>

@@ -3,7 +3,7 @@
 #ifndef RAILSD_DAEMON_SERVICE_CONNECTION_GATE_H_
 #define RAILSD_DAEMON_SERVICE_CONNECTION_GATE_H_
 
-#include <spdlog/logger.h>
+#include <spdlog/fwd.h>
 
 #include <atomic>
 #include <cstddef>

@@ -1,6 +1,7 @@
 #include "daemon/session/descriptor_server.h"
 
 #include <pthread.h>
+#include <spdlog/logger.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>

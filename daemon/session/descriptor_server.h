@@ -2,7 +2,7 @@
 #ifndef RAILSD_DAEMON_SESSION_DESCRIPTOR_SERVER_H_
 #define RAILSD_DAEMON_SESSION_DESCRIPTOR_SERVER_H_
 
-#include <spdlog/logger.h>
+#include <spdlog/fwd.h>
 
 #include <atomic>
 #include <cstdint>

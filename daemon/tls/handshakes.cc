@@ -1,6 +1,7 @@
 #include "daemon/tls/handshakes.h"
 
 #include <grpc/support/log.h>
+#include <spdlog/logger.h>
 
 #include <atomic>
 #include <string>

@@ -2,7 +2,7 @@
 #ifndef RAILSD_DAEMON_TLS_HANDSHAKES_H_
 #define RAILSD_DAEMON_TLS_HANDSHAKES_H_
 
-#include <spdlog/logger.h>
+#include <spdlog/fwd.h>
 
 #include <cstdint>
 #include <memory>

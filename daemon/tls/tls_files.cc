@@ -1,6 +1,7 @@
 #include "daemon/tls/tls_files.h"
 
 #include <pthread.h>
+#include <spdlog/logger.h>
 
 #include <utility>
 

@@ -2,7 +2,7 @@
 #ifndef RAILSD_DAEMON_TLS_TLS_FILES_H_
 #define RAILSD_DAEMON_TLS_TLS_FILES_H_
 
-#include <spdlog/logger.h>
+#include <spdlog/fwd.h>
 
 #include <atomic>
 #include <cstdint>

@@ -13,8 +13,7 @@ namespace {
 using Kind = RailEvent::Kind;
 
 TEST_P(TransportSuite, BytesOfAllSizesArriveRight) {
-  End& a = Add("a", 1);
-  End& b = Add("b", 2);
+  End &a = Add("a", 1), &b = Add("b", 2);
   Meet(a, b);
   std::vector<std::unique_ptr<Flow>> flows;
   std::vector<Flow*> pointers;
@@ -51,8 +50,7 @@ TEST_P(TransportSuite, BytesOfAllSizesArriveRight) {
 }
 
 TEST_P(TransportSuite, ThousandsOfTinyRangesAtBothEnds) {
-  End& a = Add("a", 1);
-  End& b = Add("b", 2);
+  End &a = Add("a", 1), &b = Add("b", 2);
   Meet(a, b);
   auto flow = MakeFlow(b, 700001, 9000, 7000);
   Open(b, a, 1, {flow.get()});
@@ -64,8 +62,7 @@ TEST_P(TransportSuite, ThousandsOfTinyRangesAtBothEnds) {
 }
 
 TEST_P(TransportSuite, ManyTinyOrders) {
-  End& a = Add("a", 1);
-  End& b = Add("b", 2);
+  End &a = Add("a", 1), &b = Add("b", 2);
   Meet(a, b);
   auto flow = MakeFlow(b, 60000, 100, 1);
   Open(b, a, 1, {flow.get()});
@@ -83,8 +80,7 @@ TEST_P(TransportSuite, ManyTinyOrders) {
 }
 
 TEST_P(TransportSuite, BothWaysAtOnce) {
-  End& a = Add("a", 1);
-  End& b = Add("b", 2);
+  End &a = Add("a", 1), &b = Add("b", 2);
   Meet(a, b);
   auto there = MakeFlow(b, 5000000, 3, 5);
   auto back = MakeFlow(a, 4000000, 7, 2);
@@ -98,9 +94,7 @@ TEST_P(TransportSuite, BothWaysAtOnce) {
 }
 
 TEST_P(TransportSuite, ThreePeersAtOnce) {
-  End& a = Add("a", 1);
-  End& b = Add("b", 2);
-  End& c = Add("c", 3);
+  End &a = Add("a", 1), &b = Add("b", 2), &c = Add("c", 3);
   Meet(a, b);
   Meet(b, c);
   Meet(a, c);
@@ -129,8 +123,7 @@ TEST_P(TransportSuite, ThreePeersAtOnce) {
 TEST_P(TransportSuite, PostTakesWhatFits) {
   EndOptions small;
   small.max_posted_orders = 10;
-  End& a = Add("a", 1, small);
-  End& b = Add("b", 2);
+  End &a = Add("a", 1, small), &b = Add("b", 2);
   Meet(a, b);
   b.polled = false;
   auto flow = MakeFlow(b, 1600);
@@ -152,8 +145,7 @@ TEST_P(TransportSuite, PostTakesWhatFits) {
 TEST_P(TransportSuite, OneEventAtATimeLosesNone) {
   EndOptions options;
   options.frame_bytes = 1000;
-  End& a = Add("a", 1, options);
-  End& b = Add("b", 2, options);
+  End &a = Add("a", 1, options), &b = Add("b", 2, options);
   Meet(a, b);
   a.batch = b.batch = 1;
   auto flow = MakeFlow(b, 200000, 3, 3);
@@ -168,8 +160,7 @@ TEST_P(FramedSuite, ReceivingPausesWhileEventsAreNotTaken) {
   EndOptions options;
   options.frame_bytes = 100;
   options.max_receive_events = 8;
-  End& a = Add("a", 1, options);
-  End& b = Add("b", 2, options);
+  End &a = Add("a", 1, options), &b = Add("b", 2, options);
   Meet(a, b);
   auto flow = MakeFlow(b, 10000);
   Open(b, a, 1, {flow.get()});
@@ -198,8 +189,7 @@ TEST_P(FramedSuite, ABadPageOfTheSenderFailsThatOrderOnly) {
   const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
   EndOptions options;
   options.frame_bytes = 16 * page;
-  End& a = Add("a", 1, options);
-  End& b = Add("b", 2, options);
+  End &a = Add("a", 1, options), &b = Add("b", 2, options);
   Meet(a, b);
   auto segment = MakeSegment(64 * page);
   auto flow = MakeFlow(b, 64 * page);
@@ -226,8 +216,7 @@ TEST_P(FramedSuite, ABadPageOfTheReceiverFailsThatZoneOnly) {
   const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
   EndOptions options;
   options.frame_bytes = 16 * page;
-  End& a = Add("a", 1, options);
-  End& b = Add("b", 2, options);
+  End &a = Add("a", 1, options), &b = Add("b", 2, options);
   Meet(a, b);
   auto bad = MakeFlow(b, 16 * page);
   auto good = MakeFlow(b, 100000);

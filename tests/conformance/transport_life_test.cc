@@ -15,17 +15,16 @@ EndOptions Large() {
   return options;
 }
 
-std::vector<RailEvent> DoneOf(const std::vector<RailEvent>& all, JobTag job) {
+std::vector<RailEvent> DoneOf(const std::vector<RailEvent> &all, JobTag job) {
   std::vector<RailEvent> done;
-  for (const RailEvent& event : all) {
+  for (const RailEvent &event : all) {
     if (event.kind == Kind::kSendDone && event.job == job) done.push_back(event);
   }
   return done;
 }
 
 TEST_P(FramedSuite, FramesForUnknownZonesAreDrained) {
-  End& a = Add("a", 1);
-  End& b = Add("b", 2);
+  End &a = Add("a", 1), &b = Add("b", 2);
   Meet(a, b);
   auto lost = MakeFlow(b, 300000);
   auto kept = MakeFlow(b, 300000);
@@ -34,7 +33,7 @@ TEST_P(FramedSuite, FramesForUnknownZonesAreDrained) {
                                       Order(*kept, 2, 0, 0, 300000, 3, /*generation=*/9)};
   ASSERT_EQ(a.transport->Post(orders), 3u);
   ASSERT_TRUE(Until([&] { return a.Count(Kind::kSendDone) == 3; }));
-  for (const RailEvent& event : a.Of(Kind::kSendDone)) {
+  for (const RailEvent &event : a.Of(Kind::kSendDone)) {
     EXPECT_EQ(event.result, event.cookie == 2 ? SendResult::kAcknowledged : SendResult::kZoneClosed) << event.cookie;
   }
   ASSERT_TRUE(Until([&] { return b.ReceivedBytes() == 300000; }));
@@ -44,8 +43,7 @@ TEST_P(FramedSuite, FramesForUnknownZonesAreDrained) {
 }
 
 TEST_P(FramedSuite, AZoneOpenedBetweenTwoPollsIsInTime) {
-  End& a = Add("a", 1);
-  End& b = Add("b", 2);
+  End &a = Add("a", 1), &b = Add("b", 2);
   Meet(a, b);
   b.polled = false;
   for (uint32_t slot = 1; slot <= 20; ++slot) {
@@ -67,8 +65,7 @@ TEST_P(FramedSuite, AZoneOpenedBetweenTwoPollsIsInTime) {
 }
 
 TEST_P(FramedSuite, NothingIsWrittenAfterZonesClosed) {
-  End& a = Add("a", 1, Large());
-  End& b = Add("b", 2, Large());
+  End &a = Add("a", 1, Large()), &b = Add("b", 2, Large());
   Meet(a, b);
   auto flow = MakeFlow(b, 8 << 20);
   Open(b, a, 1, {flow.get()});
@@ -97,14 +94,13 @@ TEST_P(FramedSuite, NothingIsWrittenAfterZonesClosed) {
 }
 
 TEST_P(TransportSuite, ClosingWhatIsNotOpenIsAnsweredToo) {
-  End& a = Add("a", 1);
+  End &a = Add("a", 1);
   a.transport->CloseZones(3, 4, true);
   ASSERT_TRUE(Until([&] { return a.Count(Kind::kZonesClosed) == 1; }));
 }
 
 TEST_P(TransportSuite, StoppedOrdersAreNeverReceived) {
-  End& a = Add("a", 1, Large());
-  End& b = Add("b", 2, Large());
+  End &a = Add("a", 1, Large()), &b = Add("b", 2, Large());
   Meet(a, b);
   auto flow = MakeFlow(b, 16 << 20, 1, 1, /*job=*/1);
   auto other = MakeFlow(b, 1 << 20, 1, 1, /*job=*/2);
@@ -116,7 +112,7 @@ TEST_P(TransportSuite, StoppedOrdersAreNeverReceived) {
   ASSERT_EQ(b.Count(Kind::kReceived), 0u) << "the frame should be half received";
   a.transport->StopSends(JobTag(1));
   ASSERT_TRUE(Until([&] { return DoneOf(a.events, JobTag(1)).size() == 2; }));
-  for (const RailEvent& done : DoneOf(a.events, JobTag(1))) {
+  for (const RailEvent &done : DoneOf(a.events, JobTag(1))) {
     // A device that writes by itself may have been faster.
     const bool was_done = a.remote() && done.result == SendResult::kAcknowledged;
     EXPECT_TRUE(was_done || done.result == SendResult::kStopped);
@@ -137,8 +133,7 @@ TEST_P(TransportSuite, StoppedOrdersAreNeverReceived) {
 }
 
 TEST_P(TransportSuite, OrdersForAPeerThatIsNotUpComeBack) {
-  End& a = Add("a", 1);
-  End& b = Add("b", 2);
+  End &a = Add("a", 1), &b = Add("b", 2);
   auto flow = MakeFlow(b, 100);
   const SendOrder order = Order(*flow, 1, 0, 0, 100, 42);
   ASSERT_EQ(a.transport->Post({&order, 1}), 1u);
@@ -149,8 +144,7 @@ TEST_P(TransportSuite, OrdersForAPeerThatIsNotUpComeBack) {
 }
 
 TEST_P(TransportSuite, APeerThatDiesFailsItsOrdersAndMayComeBack) {
-  End& a = Add("a", 1, Large());
-  End& b = Add("b", 2, Large());
+  End &a = Add("a", 1, Large()), &b = Add("b", 2, Large());
   Meet(a, b);
   auto flow = MakeFlow(b, 24 << 20);
   Open(b, a, 1, {flow.get()});
@@ -173,7 +167,7 @@ TEST_P(TransportSuite, APeerThatDiesFailsItsOrdersAndMayComeBack) {
   }
 
   // Another daemon of that node, with another boot id and address.
-  End& again = Add("b", 3, Large());
+  End &again = Add("b", 3, Large());
   Know(again, a);
   a.peers[Index(b)] = {"b", BootId(3)};
   a.transport->SetPeer({Index(b), "b", BootId(3), again.transport->LocalAddress()});
@@ -184,7 +178,7 @@ TEST_P(TransportSuite, APeerThatDiesFailsItsOrdersAndMayComeBack) {
   EXPECT_EQ(a.transport->counters().posted_bytes.load(), 0u);
   auto next = MakeFlow(b, 24 << 20);
   Open(again, a, 1, {next.get()});
-  for (SendOrder& order : orders) order.flow = &next->send;
+  for (SendOrder &order : orders) order.flow = &next->send;
   const size_t before = a.CountDone(SendResult::kAcknowledged);
   ASSERT_EQ(a.transport->Post(orders), 3u);
   Fence(a, *next, 1, 0);
@@ -194,8 +188,7 @@ TEST_P(TransportSuite, APeerThatDiesFailsItsOrdersAndMayComeBack) {
 }
 
 TEST_P(FramedSuite, AnUnknownOrMistakenPeerIsRefused) {
-  End& a = Add("a", 1);
-  End& b = Add("b", 2);
+  End &a = Add("a", 1), &b = Add("b", 2);
   Know(a, b);  // b does not know a
   ASSERT_TRUE(Until([&] { return b.transport->counters().refused_connections.load() > 0; }));
   EXPECT_EQ(a.Count(Kind::kPeerUp), 0u);
@@ -211,8 +204,7 @@ TEST_P(FramedSuite, AnUnknownOrMistakenPeerIsRefused) {
 TEST_P(TransportSuite, AnotherRailIsRefused) {
   EndOptions other;
   other.rail = RailIndex(1);
-  End& a = Add("a", 1);
-  End& b = Add("b", 2, other);
+  End &a = Add("a", 1), &b = Add("b", 2, other);
   Know(a, b);
   Know(b, a);
   ASSERT_TRUE(Until([&] {
@@ -223,8 +215,7 @@ TEST_P(TransportSuite, AnotherRailIsRefused) {
 }
 
 TEST_P(TransportSuite, ANewBootIdReplacesThePeer) {
-  End& a = Add("a", 1, Large());
-  End& b = Add("b", 2, Large());
+  End &a = Add("a", 1, Large()), &b = Add("b", 2, Large());
   Meet(a, b);
   auto flow = MakeFlow(b, 8 << 20);
   Open(b, a, 1, {flow.get()});
@@ -242,9 +233,7 @@ TEST_P(TransportSuite, ANewBootIdReplacesThePeer) {
 }
 
 TEST_P(TransportSuite, RemovePeerStopsItsOrders) {
-  End& a = Add("a", 1);
-  End& b = Add("b", 2);
-  End& c = Add("c", 3);
+  End &a = Add("a", 1), &b = Add("b", 2), &c = Add("c", 3);
   Meet(a, b);
   Meet(a, c);
   b.polled = false;
@@ -256,7 +245,7 @@ TEST_P(TransportSuite, RemovePeerStopsItsOrders) {
   ASSERT_EQ(a.transport->Post(orders), 2u);
   a.transport->RemovePeer(Index(b));
   ASSERT_TRUE(Until([&] { return a.Count(Kind::kSendDone) == 2; }));
-  for (const RailEvent& done : a.Of(Kind::kSendDone)) {
+  for (const RailEvent &done : a.Of(Kind::kSendDone)) {
     const bool was_done = a.remote() && done.result == SendResult::kAcknowledged;
     EXPECT_TRUE(was_done || done.result == (done.cookie == 1 ? SendResult::kStopped : SendResult::kAcknowledged));
   }
@@ -267,25 +256,23 @@ TEST_P(TransportSuite, RemovePeerStopsItsOrders) {
 }
 
 TEST_P(FramedSuite, FramesOutsideTheZoneAreAProtocolError) {
-  End& a = Add("a", 1);
-  End& b = Add("b", 2);
-  End& c = Add("c", 3);
+  End &a = Add("a", 1), &b = Add("b", 2), &c = Add("c", 3);
   Meet(a, b);
   Meet(c, b);
   auto flow = MakeFlow(b, 1000);
   auto longer = MakeFlow(b, 2000);
   Open(b, a, 1, {flow.get()});
-  const std::vector<std::pair<End*, SendOrder>> wrong{
+  const std::vector<std::pair<End *, SendOrder>> wrong{
       {&a, Order(*longer, 1, 0, 500, 1000, 1)},  // past the zone's end
       {&a, Order(*flow, 1, 1, 0, 1000, 2)},      // no such index
       {&c, Order(*flow, 1, 0, 0, 1000, 3)},      // another peer's zone
   };
   uint64_t errors = 0;
-  for (const auto& [from, order] : wrong) {
+  for (const auto &[from, order] : wrong) {
     const size_t up = from->Count(Kind::kPeerUp);
     ASSERT_EQ(from->transport->Post({&order, 1}), 1u);
     ++errors;
-    End& sender = *from;
+    End &sender = *from;
     ASSERT_TRUE(Until([&] { return sender.Count(Kind::kPeerUp) == up + 1; })) << "down, and up again";
     EXPECT_EQ(b.transport->counters().protocol_errors.load(), errors);
     ASSERT_TRUE(Until([&] { return b.Count(Kind::kBadPeer) == errors; }));

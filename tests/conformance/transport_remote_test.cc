@@ -12,8 +12,7 @@ using Kind = RailEvent::Kind;
 bool IsWeak(const RailTransport& transport) { return transport.counters().weak_zones.load() > 0; }
 
 TEST_P(RemoteSuite, AFenceComesAfterEverythingOfItsFlow) {
-  End& a = Add("a", 1);
-  End& b = Add("b", 2);
+  End &a = Add("a", 1), &b = Add("b", 2);
   Meet(a, b);
   std::vector<std::unique_ptr<Flow>> flows;
   std::vector<Flow*> pointers;
@@ -49,8 +48,7 @@ TEST_P(RemoteSuite, AFenceComesAfterEverythingOfItsFlow) {
 }
 
 TEST_P(RemoteSuite, FencesCarryTheirCountAndRound) {
-  End& a = Add("a", 1);
-  End& b = Add("b", 2);
+  End &a = Add("a", 1), &b = Add("b", 2);
   Meet(a, b);
   auto flow = MakeFlow(b, 1000);
   auto other = MakeFlow(b, 1000);
@@ -70,8 +68,7 @@ TEST_P(RemoteSuite, FencesCarryTheirCountAndRound) {
 }
 
 TEST_P(RemoteSuite, AFenceMayCarryTheLastBytes) {
-  End& a = Add("a", 1);
-  End& b = Add("b", 2);
+  End &a = Add("a", 1), &b = Add("b", 2);
   Meet(a, b);
   auto flow = MakeFlow(b, 70000, 3, 4);
   Open(b, a, 1, {flow.get()});
@@ -84,9 +81,7 @@ TEST_P(RemoteSuite, AFenceMayCarryTheLastBytes) {
 }
 
 TEST_P(RemoteSuite, AKeyOpensItsZoneOnly) {
-  End& a = Add("a", 1);
-  End& b = Add("b", 2);
-  End& c = Add("c", 3);
+  End &a = Add("a", 1), &b = Add("b", 2), &c = Add("c", 3);
   Meet(a, b);
   Meet(c, b);
   auto mine = MakeFlow(b, 1000);
@@ -142,9 +137,7 @@ TEST_P(RemoteSuite, AKeyOpensItsZoneOnly) {
 }
 
 TEST_P(RemoteSuite, AFenceForWhatIsNotOpenBreaksTheConnection) {
-  End& a = Add("a", 1);
-  End& b = Add("b", 2);
-  End& c = Add("c", 3);
+  End &a = Add("a", 1), &b = Add("b", 2), &c = Add("c", 3);
   Meet(a, b);
   Meet(c, b);
   auto mine = MakeFlow(b, 1000);
@@ -170,8 +163,7 @@ TEST_P(RemoteSuite, AFenceForWhatIsNotOpenBreaksTheConnection) {
 }
 
 TEST_P(RemoteSuite, KeysDieWithTheirZone) {
-  End& a = Add("a", 1);
-  End& b = Add("b", 2);
+  End &a = Add("a", 1), &b = Add("b", 2);
   Meet(a, b);
   auto flow = MakeFlow(b, 100000);
   for (uint32_t generation = 1; generation <= 20; ++generation) {
@@ -193,8 +185,7 @@ TEST_P(RemoteSuite, KeysDieWithTheirZone) {
 
 // The peer has not said that it has stopped, and it has not.
 TEST_P(RemoteSuite, NothingIsWrittenAfterZonesClosedUnderAWriter) {
-  End& a = Add("a", 1);
-  End& b = Add("b", 2);
+  End &a = Add("a", 1), &b = Add("b", 2);
   Meet(a, b);
   auto flow = MakeFlow(b, 16 << 20);
   Open(b, a, 1, {flow.get()});
@@ -225,8 +216,7 @@ TEST_P(RemoteSuite, NothingIsWrittenAfterZonesClosedUnderAWriter) {
 }
 
 TEST_P(RemoteSuite, ManySetsOpenAtOnceAndInAnyOrder) {
-  End& a = Add("a", 1);
-  End& b = Add("b", 2);
+  End &a = Add("a", 1), &b = Add("b", 2);
   Meet(a, b);
   std::vector<std::unique_ptr<Flow>> flows;
   for (uint32_t slot = 1; slot <= 40; ++slot) {

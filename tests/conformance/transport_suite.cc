@@ -3,8 +3,10 @@
 #include <dirent.h>
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
+
+#include "tests/support/seeds.h"
+#include "tests/support/until.h"
 
 namespace railsd::testing {
 namespace {
@@ -66,10 +68,7 @@ uint64_t TransportSuite::End::ReceivedBytes() const {
 }
 
 void TransportSuite::SetUp() {
-  const int seed = ::testing::UnitTest::GetInstance()->random_seed();
-  RecordProperty("seed", seed);
-  std::printf("seed: --gtest_random_seed=%d\n", seed);
-  random_.seed(static_cast<uint64_t>(seed));
+  random_ = SeededRandom();
   descriptors_before_ = OpenDescriptors();
   world_ = GetParam().make();
   if (const std::string why = world_->Unavailable(); !why.empty()) GTEST_SKIP() << why;
@@ -155,14 +154,9 @@ void TransportSuite::PollAll() {
 }
 
 ::testing::AssertionResult TransportSuite::Until(const std::function<bool()>& done) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  while (!done()) {
-    if (std::chrono::steady_clock::now() > deadline) {
-      return ::testing::AssertionFailure() << "the condition did not come true within 60 s";
-    }
-    PollAll();
-  }
-  return ::testing::AssertionSuccess();
+  return testing::Until(done, [this] { PollAll(); })
+             ? ::testing::AssertionSuccess()
+             : ::testing::AssertionFailure() << "the condition did not come true within a minute";
 }
 
 void TransportSuite::Spin(int rounds) {

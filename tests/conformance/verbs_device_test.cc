@@ -102,8 +102,7 @@ TEST_P(VerbsSuite, PeersOfAnotherVersionAreRefusedWithBothVersions) {
 }
 
 TEST_P(VerbsSuite, BatchesAreSignalledNotChunks) {
-  End& a = Add("a", 1);
-  End& b = Add("b", 2);
+  End &a = Add("a", 1), &b = Add("b", 2);
   Meet(a, b);
   auto flow = MakeFlow(b, 64 * 5000);
   Open(b, a, 1, {flow.get()});
@@ -120,8 +119,7 @@ TEST_P(VerbsSuite, BatchesAreSignalledNotChunks) {
 }
 
 TEST_P(VerbsSuite, ASegmentThatAnotherProcessWrites) {
-  End& a = Add("a", 1);
-  End& b = Add("b", 2);
+  End &a = Add("a", 1), &b = Add("b", 2);
   Meet(a, b);
   constexpr uint64_t kBytes = 300000;
   auto flow = MakeFlow(b, kBytes);
@@ -149,8 +147,7 @@ TEST_P(VerbsSuite, ALinkThatGoesDownAndComesBack) {
   const auto link = [&](const char* state) {
     return std::system(absl::StrCat("ip link set dev ", interface, " ", state).c_str());
   };
-  End& a = Add("a", 1);
-  End& b = Add("b", 2);
+  End &a = Add("a", 1), &b = Add("b", 2);
   Meet(a, b);
   auto flow = MakeFlow(b, 1000000);
   Open(b, a, 1, {flow.get()});
@@ -177,8 +174,7 @@ TEST_P(VerbsSuite, ALinkThatGoesDownAndComesBack) {
 
 // The engine gives up what it sent over a connection before anything can be sent over the next one.
 TEST_P(VerbsSuite, TheEndOfAConnectionIsToldBeforeAnotherIsBegun) {
-  End& a = Add("a", 1);
-  End& b = Add("b", 2);
+  End &a = Add("a", 1), &b = Add("b", 2);
   Meet(a, b);
   auto flow = MakeFlow(b, 100 * 1000);
   Open(b, a, 1, {flow.get()});
@@ -281,8 +277,7 @@ class Listener final : public SignalSink {
 TEST_P(VerbsSuite, EveryEventOfADeviceIsActedOn) {
   for (const ibv_event_type fatal : {IBV_EVENT_DEVICE_FATAL, IBV_EVENT_CQ_ERR, IBV_EVENT_SRQ_ERR}) {
     const auto reports = std::make_shared<Reports>();
-    End& a = Add("a", 1);
-    End& b = Add("b", 2);
+    End &a = Add("a", 1), &b = Add("b", 2);
     Listener listener(&a);
     std::string said;
     const absl::Cleanup end = [&] { ends_.clear(); };
@@ -340,8 +335,7 @@ TEST_P(VerbsSuite, NothingIsLeftBehind) {
   const std::string before = Resources();
   ASSERT_THAT(before, HasSubstr(" qp "));
   for (int round = 0; round < 10; ++round) {
-    End& a = Add("a", 1);
-    End& b = Add("b", 2);
+    End &a = Add("a", 1), &b = Add("b", 2);
     Meet(a, b);
     auto flow = MakeFlow(b, 100000, 3, 3);
     Open(b, a, 1, {flow.get()});

@@ -145,6 +145,10 @@ class Stack(clusters.Cluster):
         return engine.run("docker-compose", "--no-ansi", "--project-name", self.project, "--file",
                           self.folder / "compose.json", *arguments, env=self.docker.environment, cwd=self.folder)
 
+    def overview(self, node):
+        """By its socket, which the machine shares; the networks of the containers are the engine's own."""
+        return {"status": self.ctl_json(node, "status"), **self.ctl_json(node, "rails"), **self.ctl_json(node, "peers")}
+
     def start(self):
         self.write()
         self.compose("up", "--detach")

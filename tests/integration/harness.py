@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 import urllib.request
@@ -34,7 +35,6 @@ SEED = random.SystemRandom().randrange(1 << 32)
 PATIENCE = 60.0  # seconds until a condition that should come is given up
 SLOW = False  # a sanitizer build: everything is several times slower, so repeat less
 MIB = 1 << 20
-CLONE_NEWNET = 0x40000000
 
 
 def eventually(condition, what, patience=None):
@@ -234,7 +234,7 @@ class ClusterTest(unittest.TestCase):
         return trainer
 
     def status(self, node):
-        return self.cluster.ctl_json(self.cluster.nodes[node], "status")
+        return self.cluster.overview(self.cluster.nodes[node])["status"]
 
     def idle(self, node):
         """True when the daemon holds no session, no group and no job."""
@@ -257,19 +257,6 @@ class ClusterTest(unittest.TestCase):
     def wait_idle(self):
         for node in range(len(self.cluster.nodes)):
             eventually(lambda node=node: self.idle(node), lambda node=node: f"n{node} idle: {self.status(node)}")
-
-
-@contextlib.contextmanager
-def inside(namespace):
-    """What this thread opens meanwhile belongs to the network namespace: setns(2), which Python has from 3.12 on."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    with open("/proc/thread-self/ns/net", "rb") as home, open(f"/run/netns/{namespace}", "rb") as there:
-        if libc.setns(there.fileno(), CLONE_NEWNET) != 0:
-            raise OSError(ctypes.get_errno(), f"cannot enter the network namespace {namespace}")
-        try:
-            yield
-        finally:
-            libc.setns(home.fileno(), CLONE_NEWNET)
 
 
 class FabricTest(ClusterTest):
@@ -299,6 +286,47 @@ def race_reports():
         reports += [path.read_text(errors="replace") for path in sorted(Path(folder).iterdir())]
 
 
+class TimedResult(unittest.TextTestResult):
+    """Tells how long a case took, where that is more than a second."""
+
+    def startTest(self, test):
+        self.began = time.monotonic()
+        super().startTest(test)
+
+    def stopTest(self, test):
+        super().stopTest(test)
+        seconds = time.monotonic() - self.began
+        if seconds > 1:
+            self.stream.writeln(f"    {seconds:.1f} s")
+
+
+class TimedRunner(unittest.TextTestRunner):
+    resultclass = TimedResult
+
+
+@contextlib.contextmanager
+def verified_replays(test, steps):
+    """Replays in a loop while the block runs, once as a whole at least, every byte compared."""
+    stop, reports, failures = threading.Event(), [], []
+
+    def loop():
+        try:
+            while not stop.is_set() or not reports:
+                reports.append(test.cluster.replay("--verify", "--workload", "uniform", "--bytes-per-rank", "2MiB",
+                                                   "--steps", steps))
+        except Exception as error:  # what a thread raises nobody sees
+            failures.append(error)
+    thread = threading.Thread(target=loop)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+    test.assertEqual(failures, [])
+    test.assertTrue(reports and all(report["verified"] is True for report in reports))
+
+
 def main():
     global BUILD, SEED, SLOW
     parser = argparse.ArgumentParser(add_help=False)
@@ -311,7 +339,8 @@ def main():
     SLOW = cache.exists() and bool(re.search(r"^RAILSD_SANITIZE:\w+=.+", cache.read_text(), re.MULTILINE))
     print(f"seed {SEED}", file=sys.stderr)
     with race_reports() as reports:
-        tests = unittest.main(module="__main__", argv=[sys.argv[0], *rest], exit=False)
+        tests = unittest.main(module="__main__", argv=[sys.argv[0], *rest], exit=False,
+                              testRunner=TimedRunner)
     for report in reports:
         print(f"FAIL: a process had a data race\n{report}", file=sys.stderr)
     sys.exit(0 if tests.result.wasSuccessful() and not reports else 1)

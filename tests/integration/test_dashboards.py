@@ -159,7 +159,7 @@ class Faults(Scraped, harness.FabricTest):
         return self.lab.command(0)
 
     def where(self):
-        return harness.inside(self.lab.namespace(0))
+        return harness.labs.inside(self.lab.namespace(0))
 
     def other_version(self):
         """The address of something that says so."""
@@ -204,7 +204,7 @@ class Faults(Scraped, harness.FabricTest):
         labs.run("ip", "-n", self.lab.namespace(0), "link", "set", f"rail{rail}", how)
 
     def state(self, rail):
-        return self.cluster.ctl_json(self.cluster.nodes[0], "rails")["rails"][rail]["health"]["state"]
+        return self.cluster.overview(self.cluster.nodes[0])["rails"][rail]["health"]["state"]
 
     def flap(self, rail):
         for how, state in (("down", "down"), ("up", "up")):

@@ -139,29 +139,6 @@ class Descriptors(harness.ClusterTest):
         self.assertEqual(client.ask(open_session()), (0, ""))
         return client
 
-    @contextlib.contextmanager
-    def jobs_meanwhile(self):
-        """Verified replays one after the other; at least one of them began and ended meanwhile."""
-        stop, reports, failures = threading.Event(), [], []
-
-        def loop():
-            while not stop.is_set() or not reports:
-                try:
-                    reports.append(self.cluster.replay("--verify", "--workload", "uniform", "--bytes-per-rank", "2MiB",
-                                                       "--steps", 2))
-                except clusters.ClusterError as error:
-                    failures.append(str(error))
-                    return
-        thread = threading.Thread(target=loop)
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            thread.join()
-        self.assertEqual(failures, [])
-        self.assertTrue(reports and all(report["verified"] is True for report in reports))
-
     def assert_unharmed(self):
         """Nothing of what was handed over is left, and jobs run."""
         self.held.close()
@@ -214,7 +191,7 @@ class Descriptors(harness.ClusterTest):
         counted = self.counted()
         kinds = self.kinds_of_descriptors()
         client = self.session()
-        with self.jobs_meanwhile():
+        with harness.verified_replays(self, steps=2):
             for name, descriptor, says in kinds:
                 with self.subTest(name):
                     code, message = client.ask(add_segment(1, MIB), [descriptor])
@@ -248,7 +225,7 @@ class Descriptors(harness.ClusterTest):
         counted = self.counted()
         null = self.own(os.open("/dev/null", os.O_RDWR))
         good = self.own(memfd())
-        with self.jobs_meanwhile():
+        with harness.verified_replays(self, steps=2):
             client = self.session()
             for count in (0, 2, 16):
                 code, message = client.ask(add_segment(1, MIB), [good] * count)
@@ -283,7 +260,7 @@ class Descriptors(harness.ClusterTest):
                 for number in range(200):
                     client.send(body, [good if number % 3 else null] * count)
                     sent[count] += 1
-        with self.jobs_meanwhile():
+        with harness.verified_replays(self, steps=2):
             for _ in range(3 if harness.SLOW else 20):
                 for body in bodies.values():
                     for count in (1, 16, 17, MOST_IN_A_MESSAGE):
@@ -296,7 +273,7 @@ class Descriptors(harness.ClusterTest):
         """They queue in the socket while the daemon does not read: at a connection that was never greeted, behind an
         answer that nobody takes, and inside a socket that is handed over itself, in a ring."""
         null = self.own(os.open("/dev/null", os.O_RDWR))
-        with self.jobs_meanwhile():
+        with harness.verified_replays(self, steps=2):
             for own in ("main", "box"):
                 client = self.session(own)
                 client.socket.settimeout(0)
@@ -360,7 +337,7 @@ class Descriptors(harness.ClusterTest):
         refused["sessions"] = self.held.enter_context(Client(self.node.sockets / "tenants" / "box")).ask(open_session())
         self.assertEqual(refused["segments"][0], RESOURCE_EXHAUSTED, refused)
         self.assertEqual({code for code, _ in refused.values()}, {RESOURCE_EXHAUSTED}, refused)
-        with self.jobs_meanwhile():
+        with harness.verified_replays(self, steps=2):
             for number in range(200):
                 self.assertEqual(box.ask(add_segment(10 + number, PAGE), [self.own(memfd(PAGE))])[0], RESOURCE_EXHAUSTED)
         self.assertIn(box.ask(add_segment(1, MIB), [self.own(memfd())])[0], (6, RESOURCE_EXHAUSTED), "a number twice")

@@ -13,7 +13,7 @@ class Drain(harness.ClusterTest):
     settings = clusters.Settings(nodes=3, rails=4, speed="1gbit", sections={"timeouts": {"peer_lost": "30s"}})
 
     def rail(self, node, rail):
-        return self.cluster.ctl_json(self.cluster.nodes[node], "rails")["rails"][rail]
+        return self.cluster.overview(self.cluster.nodes[node])["rails"][rail]
 
     def drain(self, node, rail, how="drain"):
         answer = self.cluster.ctl_json(self.cluster.nodes[node], how, rail)
@@ -36,7 +36,7 @@ class Drain(harness.ClusterTest):
         """The peers of n0 have heard that its end of the rail is drained, or is not."""
         def all_heard():
             states = [peer["rail_states"][rail] for node in (1, 2)
-                      for peer in self.cluster.ctl_json(self.cluster.nodes[node], "peers")["peers"]
+                      for peer in self.cluster.overview(self.cluster.nodes[node])["peers"]
                       if peer["node"] == "n0"]
             return states == [state, state]
         eventually(all_heard, f"n1 and n2 take rail {rail} of n0 for {state}")

@@ -100,7 +100,7 @@ class Hostile(harness.ClusterTest):
     def test_a_replay_does_not_notice(self):
         node = self.cluster.nodes[0]
         before = harness.footprint(node.pid)
-        rails = [rail["address"] for rail in self.cluster.ctl_json(node, "rails")["rails"]]
+        rails = [rail["address"] for rail in self.cluster.overview(node)["rails"]]
         self.attack("control", self.tcp(self.cluster.addresses.control(0)))
         self.attack("metrics", self.tcp(self.cluster.addresses.metrics(0)))
         for number, address in enumerate(rails):
@@ -121,7 +121,7 @@ class Hostile(harness.ClusterTest):
             for thread in self.threads:
                 thread.join()
         self.wait_idle()
-        after = self.cluster.ctl_json(node, "rails")["rails"]
+        after = self.cluster.overview(node)["rails"]
         counted = sum(int(rail["protocol_errors"]) + int(rail["refused_connections"]) for rail in after)
         self.assertGreater(counted, 0, "hostile bytes on rails are counted")
         harness.eventually(lambda: harness.footprint(node.pid)["threads"] == before["threads"],
@@ -149,7 +149,7 @@ class Hostile(harness.ClusterTest):
             self.skipTest(f"a process may open {most} files, and {count} connections need more")
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         node = self.cluster.nodes[0]
-        rail = self.cluster.ctl_json(node, "rails")["rails"][0]["address"]
+        rail = self.cluster.overview(node)["rails"][0]["address"]
         before = harness.footprint(node.pid)
         for name, address, first_bytes in (("control", self.cluster.addresses.control(0), b"PRI * HTTP/2.0\r\n\r\n"),
                                            ("rail", rail, b"\x01RSHEL")):
@@ -157,8 +157,8 @@ class Hostile(harness.ClusterTest):
                 report = self.cluster.replay("--verify", "--workload", "uniform", "--bytes-per-rank", "4MiB",
                                              "--steps", 2)
                 self.assertIs(report["verified"], True)
-                self.assertTrue(all(peer["up"] for peer in self.cluster.ctl_json(node, "peers")["peers"]))
-        refused = sum(int(rail["refused_connections"]) for rail in self.cluster.ctl_json(node, "rails")["rails"])
+                self.assertTrue(all(peer["up"] for peer in self.cluster.overview(node)["peers"]))
+        refused = sum(int(rail["refused_connections"]) for rail in self.cluster.overview(node)["rails"])
         self.assertGreaterEqual(refused, count - 64, "those that gave way are counted")
         self.wait_idle()
         harness.eventually(lambda: sum(harness.footprint(node.pid)["descriptors"].values())

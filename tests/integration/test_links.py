@@ -22,7 +22,8 @@ NODES, RAILS = 3, 4
 
 
 class Links(harness.FabricTest):
-    settings = clusters.Settings(nodes=NODES, rails=RAILS, speed="200mbit", sections={"timeouts": {"peer_lost": "30s"}})
+    settings = clusters.Settings(nodes=NODES, rails=RAILS, speed="200mbit", sections={
+        "timeouts": {"peer_lost": "30s"}, "health": {"max_hold": "4s"}})
 
     def setUp(self):
         self.draws = random.Random(harness.SEED)
@@ -31,7 +32,7 @@ class Links(harness.FabricTest):
     # What the tests look at.
 
     def rail(self, node, rail):
-        return self.cluster.ctl_json(self.cluster.nodes[node], "rails")["rails"][rail]
+        return self.cluster.overview(self.cluster.nodes[node])["rails"][rail]
 
     def state(self, node, rail):
         return self.rail(node, rail)["health"]["state"]
@@ -39,7 +40,7 @@ class Links(harness.FabricTest):
     def total(self, field):
         """Of all rails of all nodes."""
         return sum(rail[field] for node in self.cluster.nodes
-                   for rail in self.cluster.ctl_json(node, "rails")["rails"])
+                   for rail in self.cluster.overview(node)["rails"])
 
     def wait_state(self, node, rail, state):
         eventually(lambda: self.state(node, rail) == state, lambda: f"rail{rail} of n{node} is {state}: "
@@ -48,9 +49,9 @@ class Links(harness.FabricTest):
     def wait_up(self):
         """Every path of every node is in use again."""
         def up():
-            peers = [peer for node in self.cluster.nodes for peer in self.cluster.ctl_json(node, "peers")["peers"]]
+            peers = [peer for node in self.cluster.nodes for peer in self.cluster.overview(node)["peers"]]
             return len(peers) == NODES * (NODES - 1) and all(peer["rail_states"] == ["up"] * RAILS for peer in peers)
-        eventually(up, lambda: "every path is up: " + str([self.cluster.ctl_json(node, "peers")["peers"]
+        eventually(up, lambda: "every path is up: " + str([self.cluster.overview(node)["peers"]
                                                           for node in self.cluster.nodes]), patience=120)
 
     def verify(self, report):
@@ -67,7 +68,7 @@ class Links(harness.FabricTest):
             while not end.is_set() and not errors:
                 try:
                     reports.append(self.cluster.replay(
-                        "--verify", "--bytes-per-rank", "8MiB", "--steps", 4, "--workload", "zipf", "--ranks-per-node",
+                        "--verify", "--bytes-per-rank", "2MiB" if harness.SLOW else "8MiB", "--steps", 4, "--workload", "zipf", "--ranks-per-node",
                         2, "--seed", self.draws.randrange(1 << 30)))
                 except Exception as error:  # shown by the test's own thread
                     errors.append(error)
@@ -161,7 +162,7 @@ class Links(harness.FabricTest):
     def test_a_crawl(self):
         with self.replays() as ended:
             self.used_again(0, 0)
-            self.shape(0, 0, "2mbit")
+            self.shape(0, 0, "10mbit")
             self.another(ended)
             self.shape(0, 0, "200mbit")
             self.another(ended)

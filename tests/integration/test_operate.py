@@ -141,7 +141,7 @@ class Reload(OperateTest):
         node.config.write_text(clusters.yaml_text(config))
 
     def up(self, node):
-        return sorted(peer["node"] for peer in self.cluster.ctl_json(self.cluster.nodes[node], "peers")["peers"]
+        return sorted(peer["node"] for peer in self.cluster.overview(self.cluster.nodes[node])["peers"]
                       if peer["up"])
 
     def test_reload(self):

@@ -127,7 +127,7 @@ class Fabric(Page, harness.FabricTest):
     def interfaces_count(self, page):
         """Each rail has an interface of its own here, which counts the payload and the headers around it."""
         text = page.run("fetch('/metrics').then(answer => answer.text())")
-        for rail in self.cluster.ctl_json(self.cluster.nodes[0], "rails")["rails"]:
+        for rail in self.cluster.overview(self.cluster.nodes[0])["rails"]:
             sent = self.sample(text, "railsd_rail_payload_bytes_total", rail=rail["name"], direction="tx")
             self.assertGreater(self.sample(text, "railsd_rail_interface_bytes_total", rail=rail["name"], direction="tx"),
                                sent)

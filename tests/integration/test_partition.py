@@ -58,7 +58,7 @@ class Partition(harness.FabricTest):
 
     def received(self, node):
         return sum(rail["rx_payload_bytes"]
-                   for rail in self.cluster.ctl_json(self.cluster.nodes[node], "rails")["rails"])
+                   for rail in self.cluster.overview(self.cluster.nodes[node])["rails"])
 
     def cut_in_a_job(self, how):
         ours, theirs = f"cut-{how}", f"whole-{how}"

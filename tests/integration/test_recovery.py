@@ -54,7 +54,7 @@ class Recovery(unittest.TestCase):
             self.assertEqual(answer["wrong"], 0, f"from rank {rank}")
 
     def status(self, node):
-        return self.cluster.ctl_json(self.cluster.nodes[node], "status")["groups"]
+        return self.cluster.overview(self.cluster.nodes[node])["status"]["groups"]
 
     def freeze(self, node):
         process = self.cluster.nodes[node].process
@@ -63,7 +63,7 @@ class Recovery(unittest.TestCase):
         return process
 
     def silent(self, node, other):
-        peers = self.cluster.ctl_json(self.cluster.nodes[node], "peers")["peers"]
+        peers = self.cluster.overview(self.cluster.nodes[node])["peers"]
         return [peer["why"] for peer in peers if peer["node"] == other and "nothing was heard" in peer["why"]]
 
 

@@ -198,7 +198,7 @@ class UnequalRails(unittest.TestCase):
             report = cluster.replay("--verify", "--workload", "uniform", "--bytes-per-rank", "32MiB", "--steps", 1)
             self.assertIs(report["verified"], True)
             speeds = {rail["name"]: int(rail["speed_bytes_per_second"])
-                      for rail in cluster.ctl_json(cluster.nodes[0], "rails")["rails"]}
+                      for rail in cluster.overview(cluster.nodes[0])["rails"]}
             self.assertEqual(speeds, {"rail0": 375_000_000, "rail1": 125_000_000})
 
 

@@ -120,25 +120,9 @@ class SlowTest(harness.ClusterTest):
     @contextlib.contextmanager
     def replaying(self):
         """Replays in a loop, every byte compared, and at least once as a whole meanwhile."""
-        stop, reports, failed = threading.Event(), [], []
-
-        def loop():
-            try:
-                while not stop.is_set() or not reports:
-                    reports.append(self.cluster.replay("--verify", "--workload", "uniform", "--bytes-per-rank", "2MiB",
-                                                       "--steps", 3))
-            except Exception as error:  # what a thread raises nobody sees
-                failed.append(error)
-        thread = threading.Thread(target=loop)
-        thread.start()
-        try:
+        with harness.verified_replays(self, steps=3):
             yield
-        finally:
-            stop.set()
-            thread.join()
-        self.assertEqual(failed, [])
-        self.assertTrue(reports and all(report["verified"] is True for report in reports))
-        self.assertTrue(all(peer["up"] for peer in self.cluster.ctl_json(self.node, "peers")["peers"]))
+        self.assertTrue(all(peer["up"] for peer in self.cluster.overview(self.node)["peers"]))
 
     def assert_slow_ones_end(self, address, data, limit, count=3):
         before = self.refused(limit)
@@ -184,7 +168,7 @@ class Slow(SlowTest):
             self.assertTrue(self.ended(connection), "idle: no call has come")
 
     def test_data_ports(self):
-        for rail in self.cluster.ctl_json(self.node, "rails")["rails"]:
+        for rail in self.cluster.overview(self.node)["rails"]:
             with self.subTest(rail["name"]):
                 self.assert_slow_ones_end(rail["address"], b"\x01RSHEL", "timeouts.rail_handshake")
 
@@ -204,7 +188,7 @@ class Slow(SlowTest):
 
 class TooMany(SlowTest):
     def test_half_open(self):
-        rail = self.cluster.ctl_json(self.node, "rails")["rails"][0]["address"]
+        rail = self.cluster.overview(self.node)["rails"][0]["address"]
         for address in (self.cluster.addresses.control(0), self.node.sockets / "client.sock", rail):
             with self.subTest(address), self.replaying():
                 before = self.refused("limits.max_half_open")

@@ -130,15 +130,15 @@ class Soak:
                 self.record.complain(f"{team.name} does not end: group {team.number}, it does {team.doing}")
 
     def _idle(self, node):
-        status = self.cluster.ctl_json(node, "status")
-        rails = self.cluster.ctl_json(node, "rails")["rails"]
+        status = self.cluster.overview(node)["status"]
+        rails = self.cluster.overview(node)["rails"]
         return (not status["sessions"] and not status["groups"] and not int(status["jobs_active"]) and
                 not any(rail["queued_bytes"] + rail["in_flight_bytes"] for rail in rails))
 
     def _wait_idle(self):
         for node in self.cluster.nodes:
             eventually(lambda node=node: self._idle(node), lambda node=node: f"{node.name} idle: "
-                       f"{self.cluster.ctl_json(node, 'status')}", patience=120)
+                       f"{self.cluster.overview(node)['status']}", patience=120)
 
     def _excess(self, node):
         """What the daemon holds and should not, as texts."""

@@ -147,7 +147,7 @@ class Vm:
         """Yields the lines of the console until the machine has powered off. Ends it (and says so, as a last line that
         begins with "vm: ") when nothing came for `patience` seconds."""
         process = subprocess.Popen([str(part) for part in self.command], stdin=subprocess.DEVNULL,
-                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         try:
             yield from self._read(process, patience)
             if process.wait(30) != 0:
@@ -179,3 +179,7 @@ class Vm:
                 yield line.decode(errors="replace").rstrip("\r")
             if not data:
                 return
+
+
+if __name__ == "__main__":
+    prepare()

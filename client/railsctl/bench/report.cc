@@ -8,10 +8,10 @@
 namespace rails::ctl {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 using Align = Table::Align;
 
-Json SamplesJson(const Samples& samples) {
+OrderedJson SamplesJson(const Samples& samples) {
   if (samples.size() == 0) return nullptr;
   return {{"samples", samples.size()},    {"min", samples.Min()},          {"p50", samples.Median()},
           {"p90", samples.Quantile(0.9)}, {"p99", samples.Quantile(0.99)}, {"max", samples.Max()}};
@@ -21,16 +21,17 @@ double Rate(const Measurement& m, uint64_t bytes) {
   return m.phase.Median() > 0 ? static_cast<double>(bytes) / m.phase.Median() : 0;
 }
 
-Json MeasurementJson(const Measurement& m) {
-  return {{"bytes", m.bytes.network},
-          {"local_bytes", m.bytes.local},
-          {"self_bytes", m.bytes.self},
-          {"ranges_per_submission", m.ranges},
-          {"seconds", SamplesJson(m.phase)},
-          {"bytes_per_second", Rate(m, m.bytes.network)},
-          {"bound_seconds", m.bound_seconds},
-          {"ratio_to_bound", m.bound_seconds > 0 ? Json(m.phase.Median() / m.bound_seconds) : Json(nullptr)},
-          {"submit_seconds", SamplesJson(m.submit)}};
+OrderedJson MeasurementJson(const Measurement& m) {
+  return {
+      {"bytes", m.bytes.network},
+      {"local_bytes", m.bytes.local},
+      {"self_bytes", m.bytes.self},
+      {"ranges_per_submission", m.ranges},
+      {"seconds", SamplesJson(m.phase)},
+      {"bytes_per_second", Rate(m, m.bytes.network)},
+      {"bound_seconds", m.bound_seconds},
+      {"ratio_to_bound", m.bound_seconds > 0 ? OrderedJson(m.phase.Median() / m.bound_seconds) : OrderedJson(nullptr)},
+      {"submit_seconds", SamplesJson(m.submit)}};
 }
 
 void AddSamples(const std::string& what, const Samples& samples, Table* table) {
@@ -42,11 +43,11 @@ void AddSamples(const std::string& what, const Samples& samples, Table* table) {
 
 }  // namespace
 
-Json BenchJson(const BenchReport& report) {
-  Json json = {{"nodes", report.nodes},
-               {"ranks", report.nodes * report.ranks_per_node},
-               {"verified", report.wrong_bytes() == 0},
-               {"wrong_bytes", report.wrong_bytes()}};
+OrderedJson BenchJson(const BenchReport& report) {
+  OrderedJson json = {{"nodes", report.nodes},
+                      {"ranks", report.nodes * report.ranks_per_node},
+                      {"verified", report.wrong_bytes() == 0},
+                      {"wrong_bytes", report.wrong_bytes()}};
   if (report.throughput.has_value()) json["throughput"] = MeasurementJson(*report.throughput);
   if (report.small_jobs.has_value()) json["small_jobs"] = MeasurementJson(*report.small_jobs);
   if (report.submit.has_value()) {

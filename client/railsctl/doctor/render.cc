@@ -1,6 +1,7 @@
 #include "client/railsctl/doctor/render.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"

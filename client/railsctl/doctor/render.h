@@ -2,7 +2,7 @@
 #ifndef RAILS_RAILSCTL_DOCTOR_RENDER_H_
 #define RAILS_RAILSCTL_DOCTOR_RENDER_H_
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "client/railsctl/doctor/facts.h"

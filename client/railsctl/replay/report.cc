@@ -11,17 +11,17 @@
 namespace rails::ctl {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 using Align = Table::Align;
 
 double Ratio(double seconds, double bound_seconds) { return bound_seconds > 0 ? seconds / bound_seconds : 0; }
 
 // A ratio that is unknown is null.
-Json RatioJson(double seconds, double bound_seconds) {
-  return bound_seconds > 0 ? Json(seconds / bound_seconds) : Json(nullptr);
+OrderedJson RatioJson(double seconds, double bound_seconds) {
+  return bound_seconds > 0 ? OrderedJson(seconds / bound_seconds) : OrderedJson(nullptr);
 }
 
-void AddPhase(const PhaseResult& phase, Json* json) {
+void AddPhase(const PhaseResult& phase, OrderedJson* json) {
   (*json)["bytes"] = phase.bytes.network;
   (*json)["local_bytes"] = phase.bytes.local;
   (*json)["self_bytes"] = phase.bytes.self;
@@ -44,15 +44,15 @@ PhaseResult Total(const ReplayReport& report) {
   return total;
 }
 
-Json BalanceJson(const Balance& balance) {
+OrderedJson BalanceJson(const Balance& balance) {
   return {{"tx_max_over_mean", balance.tx_max_over_mean}, {"rx_max_over_mean", balance.rx_max_over_mean}};
 }
 
-Json StepsJson(const ReplayReport& report) {
-  Json steps = Json::array();
+OrderedJson StepsJson(const ReplayReport& report) {
+  OrderedJson steps = OrderedJson::array();
   for (size_t i = 0; i < report.steps.size(); ++i) {
     const StepResult& step = report.steps[i];
-    Json json = {{"step", i}, {"model", step.model}, {"layer", step.layer}, {"iteration", step.iteration}};
+    OrderedJson json = {{"step", i}, {"model", step.model}, {"layer", step.layer}, {"iteration", step.iteration}};
     AddPhase(step.Sum(), &json);
     json["balance"] = BalanceJson(step.balance);
     for (const PhaseResult& phase : step.phases) AddPhase(phase, &json["phases"][phase.name]);
@@ -61,8 +61,8 @@ Json StepsJson(const ReplayReport& report) {
   return steps;
 }
 
-Json RailsJson(const std::vector<NodeRails>& nodes) {
-  Json rails = Json::array();
+OrderedJson RailsJson(const std::vector<NodeRails>& nodes) {
+  OrderedJson rails = OrderedJson::array();
   for (const NodeRails& node : nodes) {
     for (size_t i = 0; i < node.rails.size(); ++i) {
       const RailBytes& rail = node.rails[i];
@@ -79,14 +79,14 @@ Json RailsJson(const std::vector<NodeRails>& nodes) {
   return rails;
 }
 
-Json WrongByteJson(const WrongByteReport& wrong) {
-  Json json = {{"phase", wrong.phase},
-               {"step", wrong.step},
-               {"warmup", wrong.warmup},
-               {"destination_rank", wrong.receiving_rank},
-               {"outside_of_ranges", wrong.byte.guard}};
-  json["source_rank"] = wrong.byte.guard ? Json(nullptr) : Json(wrong.byte.source_rank);
-  json["flow_offset"] = wrong.byte.guard ? Json(nullptr) : Json(wrong.byte.flow_offset);
+OrderedJson WrongByteJson(const WrongByteReport& wrong) {
+  OrderedJson json = {{"phase", wrong.phase},
+                      {"step", wrong.step},
+                      {"warmup", wrong.warmup},
+                      {"destination_rank", wrong.receiving_rank},
+                      {"outside_of_ranges", wrong.byte.guard}};
+  json["source_rank"] = wrong.byte.guard ? OrderedJson(nullptr) : OrderedJson(wrong.byte.source_rank);
+  json["flow_offset"] = wrong.byte.guard ? OrderedJson(nullptr) : OrderedJson(wrong.byte.flow_offset);
   json["segment_offset"] = wrong.byte.segment_offset;
   json["expected"] = wrong.byte.expected;
   json["got"] = wrong.byte.got;
@@ -186,19 +186,19 @@ std::string DescribeWrongBytes(const ReplayReport& report) {
   return text;
 }
 
-Json ReplayJson(const ReplayReport& report) {
+OrderedJson ReplayJson(const ReplayReport& report) {
   const PhaseResult total = Total(report);
-  Json json = {{"verified", report.verified()},
-               {"checked", report.checked},
-               {"workload", report.workload},
-               {"seed", report.seed},
-               {"scale_factor", report.scale_factor},
-               {"bytes_per_rank", report.bytes_per_rank},
-               {"nodes", report.nodes},
-               {"ranks", report.nodes * report.ranks_per_node},
-               {"ranks_per_node", report.ranks_per_node},
-               {"warmup_steps", report.warmup},
-               {"steps", report.steps.size()}};
+  OrderedJson json = {{"verified", report.verified()},
+                      {"checked", report.checked},
+                      {"workload", report.workload},
+                      {"seed", report.seed},
+                      {"scale_factor", report.scale_factor},
+                      {"bytes_per_rank", report.bytes_per_rank},
+                      {"nodes", report.nodes},
+                      {"ranks", report.nodes * report.ranks_per_node},
+                      {"ranks_per_node", report.ranks_per_node},
+                      {"warmup_steps", report.warmup},
+                      {"steps", report.steps.size()}};
   AddPhase(total, &json);
   json["wrong_bytes"] = report.wrong_bytes;
   if (report.first_wrong.has_value()) json["first_wrong_byte"] = WrongByteJson(*report.first_wrong);

@@ -4,6 +4,7 @@
 
 #include <dirent.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 

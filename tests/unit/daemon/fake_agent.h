@@ -11,20 +11,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
 #include "agent/agent.h"
 
 namespace railsd {
-
-// Polls until `condition` holds; false after a minute.
-template <typename Condition>
-bool Eventually(Condition condition) {
-  for (int i = 0; i < 60'000; ++i) {
-    if (condition()) return true;
-    absl::SleepFor(absl::Milliseconds(1));
-  }
-  return false;
-}
 
 class FakeAgent : public Agent {
  public:

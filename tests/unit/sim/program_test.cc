@@ -3,13 +3,12 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/temporary_folder.h"
 
 namespace {
 
@@ -31,16 +30,11 @@ Outcome RunProgram(const std::string& arguments) {
 
 class ProgramTest : public ::testing::Test {
  protected:
-  ProgramTest() {
-    char pattern[] = "/tmp/railsctl-plan-XXXXXX";
-    folder_ = mkdtemp(pattern);
-  }
-  ~ProgramTest() override { std::filesystem::remove_all(folder_); }
   std::string Write(const std::string& name, const std::string& content) const {
-    std::ofstream(folder_ + "/" + name) << content;
-    return folder_ + "/" + name;
+    return temporary_.Write(name, content);
   }
-  std::string folder_;
+  const railsd::testing::TemporaryFolder temporary_;
+  const std::string folder_ = temporary_.path();
 };
 
 TEST_F(ProgramTest, JsonHasEveryPolicy) {

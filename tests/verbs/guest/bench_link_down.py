@@ -29,7 +29,7 @@ RAIL = 1
 
 def wait_up(cluster):
     def up():
-        peers = [cluster.ctl_json(node, "peers")["peers"][0] for node in cluster.nodes]
+        peers = [cluster.overview(node)["peers"][0] for node in cluster.nodes]
         return all(peer["rail_states"] == ["up"] * rdma.RAILS for peer in peers)
     eventually(up, cluster.logs)
 

@@ -47,12 +47,12 @@ def daemons(build, rails, busy_poll="0s", window="4MiB"):
 def counters(cluster):
     total = {"cpu_seconds": sum(sum(node.cpu_seconds()) for node in cluster.nodes)}
     for node in cluster.nodes:
-        for rail in cluster.ctl_json(node, "rails")["rails"]:
+        for rail in cluster.overview(node)["rails"]:
             for key in ("tx_payload_bytes", "tx_chunks", "tx_system_calls", "rx_system_calls"):
                 total[key] = total.get(key, 0) + int(rail[key])
             for key in ("work_requests", "completions", "tx_fences", "endpoint_errors"):
                 total[key] = total.get(key, 0) + int(rail["device"][key])
-    total["jobs"] = int(cluster.ctl_json(cluster.nodes[0], "status")["jobs_done"])
+    total["jobs"] = int(cluster.overview(cluster.nodes[0])["status"]["jobs_done"])
     return total
 
 

@@ -30,7 +30,7 @@ class LinksTest(rdma.VerbsTest):
     # What the tests look at.
 
     def rails(self, node=0):
-        return self.cluster.ctl_json(self.cluster.nodes[node], "rails")["rails"]
+        return self.cluster.overview(self.cluster.nodes[node])["rails"]
 
     def health(self, rail, node=0):
         return self.rails(node)[rail]["health"]
@@ -43,7 +43,7 @@ class LinksTest(rdma.VerbsTest):
     def wait_up(self):
         """Every path of both nodes is in use again."""
         def up():
-            peers = [peer for node in self.cluster.nodes for peer in self.cluster.ctl_json(node, "peers")["peers"]]
+            peers = [peer for node in self.cluster.nodes for peer in self.cluster.overview(node)["peers"]]
             return len(peers) == 2 and all(peer["rail_states"] == ["up"] * rdma.RAILS for peer in peers)
         harness.eventually(up, self.cluster.logs)
 

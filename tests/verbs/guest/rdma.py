@@ -104,7 +104,7 @@ class Exchange:
 
 def devices(cluster, node):
     """The `device` of every rail of a node, as the daemon tells it."""
-    return [rail["device"] for rail in cluster.ctl_json(cluster.nodes[node], "rails")["rails"]]
+    return [rail["device"] for rail in cluster.overview(cluster.nodes[node])["rails"]]
 
 
 class VerbsTest(harness.ClusterTest):

@@ -81,7 +81,7 @@ class Limits(unittest.TestCase):
         cluster.start()
         for node in cluster.nodes:
             harness.eventually(lambda node=node: "to RTR, towards 10.0." in node.log.read_text(), cluster.logs)
-            peer, = cluster.ctl_json(node, "peers")["peers"]
+            peer, = cluster.overview(node)["peers"]
             self.assertEqual([bool(up) for up in peer["rails_up"]], [False] * rdma.RAILS)
 
 

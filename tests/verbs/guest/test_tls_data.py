@@ -30,7 +30,7 @@ def setUpModule():
 
 class TlsDataTest(harness.ClusterTest):
     def rails(self, node=0):
-        return self.cluster.ctl_json(self.cluster.nodes[node], "rails")["rails"]
+        return self.cluster.overview(self.cluster.nodes[node])["rails"]
 
     def total(self, *keys):
         return sum(int(rail[key]) for node in range(2) for rail in self.rails(node) for key in keys)
@@ -135,7 +135,7 @@ class Unlike(harness.unittest.TestCase):
         says = "tls.data is not the same at both ends"
         for node in cluster.nodes:
             harness.eventually(lambda node=node: node.log.exists() and says in node.log.read_text(), cluster.logs)
-        self.assertEqual(cluster.ctl_json(cluster.nodes[0], "rails")["rails"][0]["tx_chunks"], 0)
+        self.assertEqual(cluster.overview(cluster.nodes[0])["rails"][0]["tx_chunks"], 0)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <spdlog/logger.h>
 #include <spdlog/sinks/null_sink.h>
 
 #include <atomic>

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "tests/support/seeds.h"
 #include "tests/unit/agent/job/cluster.h"
 
 namespace railsd::testing {
@@ -183,7 +184,7 @@ INSTANTIATE_TEST_SUITE_P(Errors, CompletionErrorTest, ::testing::ValuesIn(Cases(
 
 // Rails that die and come back at any moment, again and again: as long as one is left every byte arrives, once.
 TEST(CompletionErrorsTest, JobsSurviveRailsThatComeAndGo) {
-  for (uint64_t seed = 1; seed <= 30; ++seed) {
+  for (const uint64_t seed : Seeds(30)) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     std::mt19937_64 random(seed);
     const bool weak = seed % 2 == 0;

@@ -2,26 +2,11 @@
 // and not by the pairs of ranks that there are. Measured by allocations, which every flow needs some of.
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstdlib>
-#include <new>
 #include <utility>
 #include <vector>
 
+#include "tests/support/allocations.h"
 #include "tests/unit/agent/job/cluster.h"
-
-namespace {
-std::atomic<uint64_t> allocations{0}, allocated_bytes{0};
-}
-
-[[gnu::noinline]] void* operator new(size_t size) {
-  ++allocations;
-  allocated_bytes += size;
-  if (void* memory = std::malloc(size)) return memory;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace railsd::testing {
 namespace {
@@ -95,17 +80,14 @@ class LargeWorld {
   std::vector<Trainer> trainers_;
 };
 
-// What the last submission costs, which begins the job.
-struct Cost {
-  template <typename Body>
-  explicit Cost(Body body) {
-    const uint64_t before = ::allocations.load(), bytes_before = ::allocated_bytes.load();
-    body();
-    allocations = ::allocations.load() - before;
-    bytes = ::allocated_bytes.load() - bytes_before;
-  }
-  uint64_t allocations, bytes;
-};
+// What `body`, the last submission, allocates: it begins the job.
+template <typename Body>
+Allocations CostOf(Body body) {
+  const Allocations before = AllocationsSoFar();
+  body();
+  const Allocations after = AllocationsSoFar();
+  return {after.count - before.count, after.bytes - before.bytes};
+}
 
 TEST(JobCostTest, ManyRanksOfOneNodeWithAFewFlows) {
   Cluster cluster({.nodes = 1, .rails = 1});
@@ -113,8 +95,8 @@ TEST(JobCostTest, ManyRanksOfOneNodeWithAFewFlows) {
   // In an order of their own.
   const std::vector<uint32_t> steps = {5, 4000, 1};
   for (uint32_t r = 0; r + 1 < kWorld; ++r) world.Submit(world.For(r, steps));
-  const Cost cost([&] { world.Submit(world.For(kWorld - 1, steps)); });
-  EXPECT_LT(cost.allocations, 32 * 3 * kWorld);
+  const Allocations cost = CostOf([&] { world.Submit(world.For(kWorld - 1, steps)); });
+  EXPECT_LT(cost.count, 32 * 3 * kWorld);
   EXPECT_LT(cost.bytes, 8192 * 3 * kWorld);
   cluster.Run();
   for (uint32_t r = 0; r < kWorld; r += 100) {
@@ -130,8 +112,8 @@ TEST(JobCostTest, ManyRanksOfManyNodesWithAFewFlows) {
   const std::vector<uint32_t> steps = {9};  // from each node to the next
   for (uint32_t r = 0; r + 8 < kWorld; ++r) world.Submit(world.For(r, steps));
   for (uint32_t r = kWorld - 8; r < kWorld; ++r) {
-    const Cost cost([&] { world.Submit(world.For(r, steps)); });
-    EXPECT_LT(cost.allocations, 32 * kWorld / 8);
+    const Allocations cost = CostOf([&] { world.Submit(world.For(r, steps)); });
+    EXPECT_LT(cost.count, 32 * kWorld / 8);
     EXPECT_LT(cost.bytes, 8192 * kWorld / 8);
   }
   for (size_t n = 0; n < cluster.size(); ++n) {
@@ -139,8 +121,8 @@ TEST(JobCostTest, ManyRanksOfManyNodesWithAFewFlows) {
     for (const Offer* offer : Outgoing<Offer>(cluster, n)) flows += offer->flows.size();
     EXPECT_EQ(flows, kWorld / 8);
   }
-  const Cost cost([&] { world.DeliverAll(); });
-  EXPECT_LT(cost.allocations, 64 * kWorld);
+  const Allocations cost = CostOf([&] { world.DeliverAll(); });
+  EXPECT_LT(cost.count, 64 * kWorld);
   EXPECT_LT(cost.bytes, 8192 * kWorld);
   cluster.Run();
   for (uint32_t r = 0; r < kWorld; r += 100)

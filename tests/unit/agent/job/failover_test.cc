@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "tests/support/seeds.h"
 #include "tests/unit/agent/job/cluster.h"
 
 namespace railsd::testing {
@@ -68,7 +69,7 @@ INSTANTIATE_TEST_SUITE_P(Policies, FailoverPolicyTest,
 // Rails die and come back at any moment, again and again, sometimes all of them.
 TEST(FailoverTest, JobsSurviveRailsThatComeAndGo) {
   uint64_t returned = 0;
-  for (uint64_t seed = 1; seed <= 30; ++seed) {
+  for (const uint64_t seed : Seeds(30)) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     std::mt19937_64 random(seed);
     Cluster cluster({.nodes = 3, .rails = 3, .seed = seed, .plan = {.chunk_bytes = 16 << 10}});

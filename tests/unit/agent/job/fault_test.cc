@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/support/seeds.h"
 #include "tests/unit/agent/job/fault_world.h"
 
 namespace railsd::testing {
@@ -16,14 +17,6 @@ namespace {
 using Code = absl::StatusCode;
 
 enum class Rails { kPlacing, kWriting, kWeak };
-
-std::vector<uint64_t> Seeds(uint64_t count) {
-  const int flag = GTEST_FLAG_GET(random_seed);
-  if (flag > 0) return {static_cast<uint64_t>(flag)};
-  std::vector<uint64_t> seeds(count);
-  for (uint64_t i = 0; i < count; ++i) seeds[i] = i + 1;
-  return seeds;
-}
 
 class FaultTest : public ::testing::TestWithParam<Rails> {
  protected:

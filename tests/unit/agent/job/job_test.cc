@@ -4,12 +4,11 @@
 
 #include <random>
 
+#include "tests/support/seeds.h"
 #include "tests/unit/agent/job/cluster.h"
 
 namespace railsd::testing {
 namespace {
-
-uint64_t Seed() { return static_cast<uint64_t>(::testing::UnitTest::GetInstance()->random_seed()) + 1; }
 
 // Over rails that receive frames, and over rails that write into remote memory.
 class JobTest : public ::testing::TestWithParam<bool> {};

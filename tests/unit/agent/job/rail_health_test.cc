@@ -6,6 +6,7 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
+#include "tests/support/seeds.h"
 #include "tests/unit/agent/job/cluster.h"
 
 namespace railsd::testing {
@@ -199,7 +200,7 @@ TEST_P(EngineHealthTest, BothEndsCount) {
 
 // Drains, failures and time at any moment of jobs.
 TEST_P(EngineHealthTest, JobsSurviveWhateverHappens) {
-  for (uint64_t seed = 1; seed <= 15; ++seed) {
+  for (const uint64_t seed : Seeds(15)) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     std::mt19937_64 random(seed);
     Make(3, 3);

@@ -4,6 +4,7 @@
 
 #include <tuple>
 
+#include "tests/support/seeds.h"
 #include "tests/unit/agent/job/cluster.h"
 
 namespace railsd::testing {
@@ -128,7 +129,7 @@ INSTANTIATE_TEST_SUITE_P(AfterSteps, DegradeTest,
 
 TEST_P(DegradeTest, TheOthersGoOnAndSayWhoIsLost) {
   const auto [remote, steps] = GetParam();
-  for (uint64_t seed = 1; seed <= 2; ++seed) {
+  for (const uint64_t seed : Seeds(2)) {
     SCOPED_TRACE(seed);
     Cluster cluster({.remote = remote, .nodes = 3, .rails = 2, .seed = seed});
     Exchange exchange(&cluster, 6, "g", 8 << 20);

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
+#include "tests/support/seeds.h"
 #include "tests/unit/agent/job/cluster.h"
 
 namespace railsd::testing {
@@ -126,7 +127,7 @@ TEST(RemoteJobTest, ASenderIsNotDoneBeforeItsFencesAreAcknowledged) {
 }
 
 TEST(RemoteJobTest, LateBindingMovesChunksAndTheirFences) {
-  for (uint64_t seed = 1; seed <= 5; ++seed) {
+  for (const uint64_t seed : Seeds(5)) {
     SCOPED_TRACE(seed);
     Cluster cluster({.remote = true, .nodes = 2, .rails = 3, .seed = seed, .plan = {.chunk_bytes = 64 << 10}});
     Exchange exchange(&cluster, 4, "g", 8 << 20);

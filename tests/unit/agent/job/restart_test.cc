@@ -5,6 +5,7 @@
 
 #include <tuple>
 
+#include "tests/support/seeds.h"
 #include "tests/unit/agent/job/cluster.h"
 
 namespace railsd::testing {
@@ -240,7 +241,7 @@ INSTANTIATE_TEST_SUITE_P(AfterSteps, PlannedTest,
 
 TEST_P(PlannedTest, RanksAgreeOnWhatHasEnded) {
   const auto [remote, steps] = GetParam();
-  for (uint64_t seed = 1; seed <= 3; ++seed) {
+  for (const uint64_t seed : Seeds(3)) {
     SCOPED_TRACE(seed);
     Cluster cluster({.remote = remote, .nodes = 3, .rails = 2, .seed = seed});
     Exchange exchange(&cluster, 3, "g");

@@ -7,11 +7,13 @@
 #include <random>
 #include <vector>
 
+#include "tests/support/seeds.h"
+
 namespace railsd {
 namespace {
 
 TEST(ReceiveTrackerTest, CountsEachByteOnceInAnyOrder) {
-  std::mt19937_64 random(static_cast<uint64_t>(::testing::UnitTest::GetInstance()->random_seed()));
+  std::mt19937_64 random = testing::SeededRandom();
   for (int round = 0; round < 200; ++round) {
     const uint64_t total = 1 + random() % 500;
     std::vector<uint64_t> cuts{0, total};

@@ -6,6 +6,7 @@
 #include <array>
 #include <random>
 
+#include "tests/support/seeds.h"
 #include "tests/support/test_memory.h"
 
 namespace railsd {
@@ -17,12 +18,6 @@ using testing::RandomBytes;
 using testing::ReadAll;
 using testing::Scatter;
 using testing::WriteAll;
-
-std::mt19937_64 Random() {
-  const uint64_t seed = static_cast<uint64_t>(::testing::UnitTest::GetInstance()->random_seed());
-  std::printf("seed: --gtest_random_seed=%lu\n", static_cast<unsigned long>(seed));
-  return std::mt19937_64(seed);
-}
 
 TEST(MemoryRangesTest, DropsEmptyAndMergesContinued) {
   auto segment = MakeSegment(4096);
@@ -50,12 +45,12 @@ TEST(MemoryRangesTest, KeepsSegmentsAlive) {
 }
 
 TEST(MemoryRangesTest, FillsFromAnyOffset) {
-  std::mt19937_64 random = Random();
+  std::mt19937_64 random = testing::SeededRandom();
   auto segment = MakeSegment(1 << 16);
   const MemoryRanges ranges = Scatter(segment, 100, 60000, 300, random);
   const std::string bytes = RandomBytes(60000, random);
   WriteAll(ranges, bytes);
-  for (int round = 0; round < 2000; ++round) {
+  for (uint64_t round = 0; round < testing::Rounds(2000); ++round) {
     const uint64_t offset = random() % 60010;
     const uint64_t length = random() % 3000;
     std::array<iovec, 7> out;
@@ -75,7 +70,7 @@ TEST(MemoryRangesTest, FillsFromAnyOffset) {
 }
 
 TEST(MemoryRangesTest, CopiesBetweenDifferentCuts) {
-  std::mt19937_64 random = Random();
+  std::mt19937_64 random = testing::SeededRandom();
   for (size_t pieces : {1, 2, 1000}) {
     auto source = MakeSegment(1 << 20);
     auto destination = MakeSegment(1 << 20);

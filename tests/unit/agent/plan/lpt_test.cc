@@ -56,7 +56,7 @@ PlanOptions RandomOptions(Random* random) {
 
 TEST(LptTest, EqualRailsStayWithinOnePiecePerPairAndPerSender) {
   Random random(Seed());
-  for (int round = 0; round < 2000; ++round) {
+  for (uint64_t round = 0; round < Rounds(2000); ++round) {
     SCOPED_TRACE(round);
     const size_t rails_count = random.Between(1, 9);
     const std::vector<PlanRail> rails = EqualRails(rails_count, 12.5e9);
@@ -83,7 +83,7 @@ TEST(LptTest, EqualRailsStayWithinOnePiecePerPairAndPerSender) {
 TEST(LptTest, UnequalRailsKeepTheWeightedBoundAndDiffuseErrors) {
   Random random(Seed());
   double worst_residual = 0;
-  for (int round = 0; round < 2000; ++round) {
+  for (uint64_t round = 0; round < Rounds(2000); ++round) {
     SCOPED_TRACE(round);
     const size_t rails_count = random.Between(2, 8);
     std::vector<PlanRail> rails = EqualRails(rails_count);
@@ -208,7 +208,7 @@ uint64_t Optimum(const std::vector<uint64_t>& pieces, size_t next, std::vector<u
 
 TEST(LptTest, WithinLptsBoundOfTheOptimum) {
   Random random(Seed());
-  for (int round = 0; round < 400; ++round) {
+  for (uint64_t round = 0; round < Rounds(400); ++round) {
     const size_t rails_count = random.Between(1, 4);
     std::vector<uint64_t> pieces(random.Between(1, 9));
     for (uint64_t& piece : pieces) piece = random.Between(1, 127 * kKiB);
@@ -225,7 +225,7 @@ TEST(LptTest, WithinLptsBoundOfTheOptimum) {
 
 TEST(LptTest, NeverWorseThanRoundRobinByMoreThanOnePiece) {
   Random random(Seed());
-  for (int round = 0; round < 2000; ++round) {
+  for (uint64_t round = 0; round < Rounds(2000); ++round) {
     SCOPED_TRACE(round);
     const size_t rails_count = random.Between(1, 8);
     std::vector<PlanRail> rails = EqualRails(rails_count);

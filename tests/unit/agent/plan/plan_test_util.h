@@ -11,6 +11,7 @@
 
 #include "agent/plan/plan.h"
 #include "gtest/gtest.h"
+#include "tests/support/seeds.h"
 
 namespace railsd::plan_test {
 
@@ -18,13 +19,8 @@ inline constexpr uint64_t kKiB = 1024;
 inline constexpr uint64_t kMiB = 1024 * kKiB;
 inline constexpr uint64_t kGiB = 1024 * kMiB;
 
-// The seed of a random test: --gtest_random_seed, or 1. Logged.
-inline uint64_t Seed() {
-  const int flag = GTEST_FLAG_GET(random_seed);
-  const uint64_t seed = flag == 0 ? 1 : static_cast<uint64_t>(flag);
-  std::cout << "seed " << seed << " (--gtest_random_seed)\n";
-  return seed;
-}
+using testing::Rounds;
+using testing::Seed;
 
 class Random {
  public:

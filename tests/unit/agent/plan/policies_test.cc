@@ -101,7 +101,7 @@ TEST(PoliciesTest, LptFlowKeepsFlowsWhole) {
 
 TEST(PoliciesTest, DeadRailsCarryNothingUnderAnyPolicy) {
   Random random(Seed());
-  for (int round = 0; round < 300; ++round) {
+  for (uint64_t round = 0; round < Rounds(300); ++round) {
     const size_t rails_count = random.Between(1, 8);
     std::vector<PlanRail> rails = EqualRails(rails_count);
     for (PlanRail& rail : rails) {

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
+#include "tests/support/seeds.h"
 
 namespace railsd {
 namespace {
@@ -252,7 +253,7 @@ TEST_F(RailHealthTest, TimeCountsForTheStateInWhichItPassed) {
 }
 
 TEST_F(RailHealthTest, NoHistoryStrandsAPeer) {
-  for (uint64_t seed = 1; seed <= 50; ++seed) {
+  for (const uint64_t seed : testing::Seeds(50)) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     std::mt19937_64 random(seed);
     RailHealth health(options_, 3);

@@ -1,28 +1,11 @@
 // The chunk path allocates nothing.
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <chrono>
-#include <cstdlib>
-#include <new>
 
 #include "agent/transport/tcp/tcp_transport.h"
+#include "tests/support/allocations.h"
 #include "tests/support/test_memory.h"
-
-namespace {
-std::atomic<uint64_t> allocations{0};
-}  // namespace
-
-[[gnu::noinline]] void* operator new(size_t size) {
-  allocations.fetch_add(1, std::memory_order_relaxed);
-  if (void* memory = std::malloc(size)) return memory;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void* operator new[](size_t size) { return operator new(size); }
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete[](void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
 
 namespace railsd {
 namespace {
@@ -64,7 +47,7 @@ TEST(TcpAllocationTest, SteadyStateAllocatesNothing) {
   while (up < 2 && std::chrono::steady_clock::now() < deadline) poll();
   ASSERT_EQ(up, 2u);
   poll();
-  const uint64_t before = allocations.load();
+  const uint64_t before = testing::AllocationsSoFar().count;
   size_t posted = 0;
   for (int round = 0; round < 20; ++round) {
     for (uint64_t offset = 0; offset < kBytes; offset += kBytes / 16) {
@@ -74,7 +57,7 @@ TEST(TcpAllocationTest, SteadyStateAllocatesNothing) {
     }
   }
   while ((done < posted || received < posted * (kBytes / 16)) && std::chrono::steady_clock::now() < deadline) poll();
-  const uint64_t after = allocations.load();
+  const uint64_t after = testing::AllocationsSoFar().count;
   EXPECT_EQ(posted, 320u);
   EXPECT_EQ(done, posted);
   EXPECT_EQ(after - before, 0u);

@@ -7,6 +7,16 @@
 namespace railsd::tcp {
 namespace {
 
+template <size_t kSize, typename Message>
+void ExpectEveryFlippedBitIsSeen(std::array<std::byte, kSize> bytes, bool (*decode)(const std::byte*, Message*)) {
+  Message ignored;
+  for (size_t bit = 0; bit < kSize * 8; ++bit) {
+    bytes[bit / 8] ^= std::byte(1 << (bit % 8));
+    EXPECT_FALSE(decode(bytes.data(), &ignored)) << "bit " << bit;
+    bytes[bit / 8] ^= std::byte(1 << (bit % 8));
+  }
+}
+
 TEST(TcpFrameTest, HeaderRoundTripAndEveryFlippedBitIsSeen) {
   const FrameHeader header{0x0102030405060708, 99, {3, 5, 1 << 20}, uint64_t{1} << 40, 777};
   std::array<std::byte, kHeaderBytes> bytes;
@@ -18,11 +28,7 @@ TEST(TcpFrameTest, HeaderRoundTripAndEveryFlippedBitIsSeen) {
   EXPECT_EQ(back.zone, header.zone);
   EXPECT_EQ(back.offset_bytes, header.offset_bytes);
   EXPECT_EQ(back.length_bytes, header.length_bytes);
-  for (size_t bit = 0; bit < bytes.size() * 8; ++bit) {
-    bytes[bit / 8] ^= std::byte(1 << (bit % 8));
-    EXPECT_FALSE(DecodeHeader(bytes.data(), &back)) << "bit " << bit;
-    bytes[bit / 8] ^= std::byte(1 << (bit % 8));
-  }
+  ExpectEveryFlippedBitIsSeen(bytes, DecodeHeader);
 }
 
 TEST(TcpFrameTest, TrailerRoundTripAndEveryFlippedBitIsSeen) {
@@ -33,11 +39,7 @@ TEST(TcpFrameTest, TrailerRoundTripAndEveryFlippedBitIsSeen) {
     ASSERT_TRUE(DecodeTrailer(bytes.data(), &back));
     EXPECT_EQ(back.number, 1234567890123u);
     EXPECT_EQ(back.status, status);
-    for (size_t bit = 0; bit < bytes.size() * 8; ++bit) {
-      bytes[bit / 8] ^= std::byte(1 << (bit % 8));
-      EXPECT_FALSE(DecodeTrailer(bytes.data(), &back)) << "bit " << bit;
-      bytes[bit / 8] ^= std::byte(1 << (bit % 8));
-    }
+    ExpectEveryFlippedBitIsSeen(bytes, DecodeTrailer);
   }
 }
 
@@ -53,11 +55,7 @@ TEST(TcpFrameTest, AckRoundTripAndEveryFlippedBitIsSeen) {
     EXPECT_EQ(back.status, ack.status);
     EXPECT_EQ(back.generation, ack.generation);
     EXPECT_EQ(back.number, ack.number);
-    for (size_t bit = 0; bit < bytes.size() * 8; ++bit) {
-      bytes[bit / 8] ^= std::byte(1 << (bit % 8));
-      EXPECT_FALSE(DecodeAck(bytes.data(), &back)) << "bit " << bit;
-      bytes[bit / 8] ^= std::byte(1 << (bit % 8));
-    }
+    ExpectEveryFlippedBitIsSeen(bytes, DecodeAck);
   }
 }
 

@@ -172,17 +172,8 @@ TEST_F(TcpHostileTest, AProofAfterTheQuestionComesTooLate) {
 TEST_F(TcpHostileTest, AnAnswerThatProvesNothingIsNotBelieved) {
   Build();
   UniqueFd fd;
-  ASSERT_TRUE(Until([&] {
-    fd = UniqueFd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    return fd.valid();
-  }));
   std::array<std::byte, kHelloBytes> hello;
-  size_t have = 0;
-  ASSERT_TRUE(Until([&] {
-    const ssize_t got = Read(fd, absl::MakeSpan(hello).subspan(have));
-    if (got > 0) have += static_cast<size_t>(got);
-    return have == hello.size();
-  }));
+  ASSERT_NO_FATAL_FAILURE(TakeDial(&fd, &hello));
   Answer answer;
   answer.boot = 2;
   answer.node = "evil";

@@ -8,7 +8,6 @@
 #include <sys/socket.h>
 
 #include <array>
-#include <chrono>
 #include <functional>
 #include <limits>
 #include <string>
@@ -18,6 +17,7 @@
 #include "agent/transport/tcp/tcp_socket.h"
 #include "agent/transport/tcp/tcp_transport.h"
 #include "tests/support/test_memory.h"
+#include "tests/support/until.h"
 
 namespace railsd::tcp {
 
@@ -45,12 +45,7 @@ class TcpHostileTest : public ::testing::Test {
     events_.insert(events_.end(), batch.begin(), batch.begin() + static_cast<ptrdiff_t>(count));
   }
   bool Until(const std::function<bool()>& done) {
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-    while (!done()) {
-      if (std::chrono::steady_clock::now() > deadline) return false;
-      Poll();
-    }
-    return true;
+    return testing::Until(done, [this] { Poll(); });
   }
   size_t Count(Kind kind) const {
     return static_cast<size_t>(
@@ -58,6 +53,19 @@ class TcpHostileTest : public ::testing::Test {
   }
   uint64_t ProtocolErrors() const { return transport_->counters().protocol_errors.load(); }
 
+  // Takes the victim's dial and reads its HELLO.
+  void TakeDial(UniqueFd* fd, std::array<std::byte, kHelloBytes>* hello) {
+    ASSERT_TRUE(Until([&] {
+      *fd = UniqueFd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      return fd->valid();
+    }));
+    size_t have = 0;
+    ASSERT_TRUE(Until([&] {
+      const ssize_t got = Read(*fd, absl::MakeSpan(*hello).subspan(have));
+      if (got > 0) have += static_cast<size_t>(got);
+      return have == hello->size();
+    }));
+  }
   UniqueFd Connect() {
     int error = 0;
     UniqueFd fd =

@@ -14,17 +14,8 @@ class TcpRecordsTest : public TcpHostileTest {
   // Takes the victim's dial, answers with these features, and gives back what the victim says then.
   void AnswerDial(uint64_t features) {
     UniqueFd fd;
-    ASSERT_TRUE(Until([&] {
-      fd = UniqueFd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-      return fd.valid();
-    }));
     std::array<std::byte, kHelloBytes> hello;
-    size_t have = 0;
-    ASSERT_TRUE(Until([&] {
-      const ssize_t got = Read(fd, absl::MakeSpan(hello).subspan(have));
-      if (got > 0) have += static_cast<size_t>(got);
-      return have == hello.size();
-    }));
+    ASSERT_NO_FATAL_FAILURE(TakeDial(&fd, &hello));
     ASSERT_TRUE(DecodeHello(hello, &heard_));
     Answer answer;
     answer.boot = 2;

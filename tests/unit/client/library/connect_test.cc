@@ -30,11 +30,11 @@ TEST_F(ClientTest, ConnectsWithTokenAndNode) {
   EXPECT_EQ(daemon_->calls_without_token(), 0);
   EXPECT_EQ(daemon_->sessions_open(), 1);
   client_.reset();
-  EXPECT_TRUE(Eventually([&] { return daemon_->sessions_open() == 0; }));
+  EXPECT_TRUE(Until([&] { return daemon_->sessions_open() == 0; }));
 }
 
 TEST(ConnectTest, NamesTheSocketWhenNobodyIsThere) {
-  const TemporaryDirectory directory;
+  const TemporaryFolder directory;
   auto client = Client::Connect({.socket_dir = directory.path(), .connect_timeout = absl::ZeroDuration()});
   EXPECT_TRUE(absl::IsUnavailable(client.status())) << client.status();
   EXPECT_THAT(client.status().message(), HasSubstr(directory.path() + "/descriptors.sock"));
@@ -50,7 +50,7 @@ TEST(ConnectTest, RefusesPathsThatNoSocketCanHave) {
 }
 
 TEST(ConnectTest, WaitsForADaemonThatStarts) {
-  const TemporaryDirectory directory;
+  const TemporaryFolder directory;
   absl::StatusOr<std::unique_ptr<Client>> client = absl::UnknownError("not tried");
   std::thread thread(
       [&] { client = Client::Connect({.socket_dir = directory.path(), .connect_timeout = absl::Minutes(1)}); });
@@ -61,14 +61,14 @@ TEST(ConnectTest, WaitsForADaemonThatStarts) {
 
 TEST_F(ClientTest, LeaksNoDescriptorOverAHundredConnects) {
   for (int i = 0; i < 5; ++i) ASSERT_TRUE(Connect().ok());  // gRPC keeps a few of its own
-  ASSERT_TRUE(Eventually([&] { return daemon_->sessions_open() == 1; }));
+  ASSERT_TRUE(Until([&] { return daemon_->sessions_open() == 1; }));
   const size_t before = OpenDescriptors();
   for (int i = 0; i < 100; ++i) {
     auto client = Connect();
     ASSERT_TRUE(client.ok()) << client.status();
     ASSERT_TRUE((*client)->CreateSegment(4096).ok());
   }
-  EXPECT_TRUE(Eventually([&] { return OpenDescriptors() <= before + daemon_->segments().size(); }))
+  EXPECT_TRUE(Until([&] { return OpenDescriptors() <= before + daemon_->segments().size(); }))
       << before << " before, " << OpenDescriptors() << " after";
 }
 
@@ -88,7 +88,7 @@ void SendDescriptorAlone(int socket, int fd) {
 
 // Connects to a socket that gives one connection one answer; an empty one is its end, or a descriptor and its end.
 absl::Status StatusAfter(const std::string& answer, absl::Duration connect_timeout, bool with_descriptor = false) {
-  const TemporaryDirectory directory;
+  const TemporaryFolder directory;
   internal::UniqueFd listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -262,7 +262,7 @@ TEST_F(ClientTest, ReconnectRegistersLivingSegmentsAgain) {
   auto dropped = MakeSegment();
   const uint32_t id = kept->id();
   daemon_->Die();
-  EXPECT_TRUE(Eventually([&] { return !client_->Connected(); }));
+  EXPECT_TRUE(Until([&] { return !client_->Connected(); }));
   EXPECT_TRUE(absl::IsUnavailable(client_->CreateSegment(4096).status()));
   EXPECT_TRUE(absl::IsUnavailable(client_->JoinGroup({.name = "g", .world_size = 1}).status()));
   dropped.reset();
@@ -283,13 +283,13 @@ TEST_F(ClientTest, ReconnectRegistersLivingSegmentsAgain) {
 
 TEST_F(ClientTest, ClosedSessionIsNoticed) {
   daemon_->CloseSessions();
-  EXPECT_TRUE(Eventually([&] { return !client_->Connected(); }));
+  EXPECT_TRUE(Until([&] { return !client_->Connected(); }));
   EXPECT_TRUE(client_->Reconnect().ok());
 }
 
 TEST_F(ClientTest, EndedProcessIsNoticed) {
   daemon_->EndProcess();
-  EXPECT_TRUE(Eventually([&] { return !client_->Connected(); }));
+  EXPECT_TRUE(Until([&] { return !client_->Connected(); }));
 }
 
 }  // namespace

@@ -10,7 +10,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
-#include <filesystem>
 #include <set>
 #include <thread>
 #include <utility>
@@ -50,24 +49,6 @@ void SendWithDescriptor(int socket, const std::string& packet, int fd) {
 }
 
 }  // namespace
-
-TemporaryDirectory::TemporaryDirectory() {
-  std::string pattern = (std::filesystem::temp_directory_path() / "rails-client-XXXXXX").string();
-  path_ = mkdtemp(pattern.data());
-}
-TemporaryDirectory::~TemporaryDirectory() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
-bool Eventually(const std::function<bool()>& condition) {
-  const absl::Time deadline = absl::Now() + absl::Minutes(1);
-  while (!condition()) {
-    if (absl::Now() > deadline) return false;
-    absl::SleepFor(absl::Milliseconds(2));
-  }
-  return true;
-}
 
 class FakeDaemon::Impl final : public v1::SessionService::Service,
                                public v1::GroupService::Service,

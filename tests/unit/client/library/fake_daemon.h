@@ -3,32 +3,21 @@
 #define RAILS_TESTS_UNIT_CLIENT_LIBRARY_FAKE_DAEMON_H_
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/time/time.h"
 #include "client/src/unique_fd.h"
 #include "rails/v1/job.pb.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/until.h"
 
 namespace rails::testing {
 
-// A new directory for sockets, removed with the object.
-class TemporaryDirectory {
- public:
-  TemporaryDirectory();
-  ~TemporaryDirectory();
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
-// Asks until `condition` holds; false when it does not within a minute.
-bool Eventually(const std::function<bool()>& condition);
+using railsd::testing::TemporaryFolder;
+using railsd::testing::Until;
 
 // Thread-safe. Sessions are not told apart: one client at a time, but for connecting.
 class FakeDaemon {

@@ -45,7 +45,7 @@ class ClientTest : public ::testing::Test {
     return exchange;
   }
 
-  TemporaryDirectory directory_;
+  TemporaryFolder directory_;
   std::unique_ptr<FakeDaemon> daemon_;
   std::unique_ptr<Client> client_;
 };

@@ -59,7 +59,7 @@ class ToldTest : public JobTest {
     receive_ = MakeSegment();
     group_ = Join();
     // Until the stream is there, ends are asked for.
-    EXPECT_TRUE(Eventually([this] {
+    EXPECT_TRUE(Until([this] {
       const size_t asked = daemon_->waits().size();
       std::shared_ptr<Job> job = Submit();
       daemon_->FinishJob(job->seq());
@@ -92,7 +92,7 @@ TEST_F(ToldTest, WhenNothingIsToldAnyMoreWhoWaitsAsks) {
   auto future = followed->Future();
   std::thread thread([&] { EXPECT_TRUE(waited->Wait()->terminal); });
   daemon_->StopTelling();
-  ASSERT_TRUE(Eventually([&] { return Asked() >= 2; }));
+  ASSERT_TRUE(Until([&] { return Asked() >= 2; }));
   daemon_->FinishJob(waited->seq());
   daemon_->FinishJob(followed->seq());
   thread.join();
@@ -177,7 +177,7 @@ TEST_F(JobTest, ManyThreadsWaitForOneJob) {
       if (report.ok() && report->terminal) ++terminal;
     });
   }
-  ASSERT_TRUE(Eventually([&] { return !daemon_->waits().empty(); }));
+  ASSERT_TRUE(Until([&] { return !daemon_->waits().empty(); }));
   EXPECT_FALSE(job->Wait(absl::Milliseconds(1))->terminal) << "one with a limit of its own";
   daemon_->FinishJob(1);
   for (std::thread& thread : threads) thread.join();
@@ -233,7 +233,7 @@ TEST_F(JobTest, ManyThreadsUseOneClient) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(done, 4 * kJobs);
-  EXPECT_TRUE(Eventually([&] { return daemon_->segments().size() == 2; })) << "the fixture's own";
+  EXPECT_TRUE(Until([&] { return daemon_->segments().size() == 2; })) << "the fixture's own";
 }
 
 TEST_F(JobTest, ReconnectsOverAndOver) {
@@ -277,7 +277,7 @@ TEST_F(JobTest, DroppedJobIsFollowedToItsEnd) {
   receive_.reset();
   EXPECT_EQ(daemon_->segments().size(), 2u);
   daemon_->FinishJob(1);
-  EXPECT_TRUE(Eventually([&] { return daemon_->segments().empty(); }));
+  EXPECT_TRUE(Until([&] { return daemon_->segments().empty(); }));
 }
 
 TEST_F(JobTest, LostDaemonEndsEveryJobAndPoisonsItsSegments) {
@@ -285,7 +285,7 @@ TEST_F(JobTest, LostDaemonEndsEveryJobAndPoisonsItsSegments) {
   auto future = watched->Future();
   absl::Status seen;
   std::thread thread([&] { seen = waiting->Wait().status(); });
-  ASSERT_TRUE(Eventually([&] { return daemon_->waits().size() >= 2; }));
+  ASSERT_TRUE(Until([&] { return daemon_->waits().size() >= 2; }));
   daemon_->Die();
   thread.join();
   EXPECT_TRUE(absl::IsAborted(seen)) << seen;
@@ -315,7 +315,7 @@ TEST_F(JobTest, FinishedJobsPoisonNothing) {
   daemon_->FinishJob(1);
   ASSERT_TRUE(job->Wait().ok());
   daemon_->CloseSessions();
-  ASSERT_TRUE(Eventually([&] { return !client_->Connected(); }));
+  ASSERT_TRUE(Until([&] { return !client_->Connected(); }));
   EXPECT_TRUE(job->Wait()->terminal) << "known for good";
   ASSERT_TRUE(client_->Reconnect().ok());
   EXPECT_TRUE(Join()->Submit(Exchange(send_, receive_)).ok());
@@ -326,7 +326,7 @@ TEST_F(JobTest, DaemonLostDuringASubmission) {
   daemon_->FailWaits(1'000'000, absl::UnavailableError("gone"));
   absl::Status seen;
   std::thread thread([&] { seen = group_->Submit(Exchange(send_, receive_)).status(); });
-  ASSERT_TRUE(Eventually([&] { return !daemon_->submissions().empty(); }));
+  ASSERT_TRUE(Until([&] { return !daemon_->submissions().empty(); }));
   daemon_->Die();
   thread.join();
   EXPECT_TRUE(absl::IsUnavailable(seen)) << seen;
@@ -342,7 +342,7 @@ TEST_F(JobTest, DestroyedClientEndsItsJobs) {
   auto future = job->Future();
   absl::Status seen;
   std::thread thread([&] { seen = Submit()->Wait().status(); });
-  ASSERT_TRUE(Eventually([&] { return daemon_->waits().size() >= 2; }));
+  ASSERT_TRUE(Until([&] { return daemon_->waits().size() >= 2; }));
   client_.reset();
   thread.join();
   EXPECT_TRUE(absl::IsCancelled(seen)) << seen;

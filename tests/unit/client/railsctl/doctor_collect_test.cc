@@ -1,13 +1,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
 #include "client/railsctl/doctor/collect.h"
+#include "tests/support/temporary_folder.h"
 
 namespace rails::ctl::doctor {
 namespace {
@@ -19,15 +19,7 @@ using ::testing::IsEmpty;
 // A tree of sysfs and procfs.
 class DoctorCollectTest : public ::testing::Test {
  protected:
-  DoctorCollectTest() : root_(fs::path(::testing::TempDir()) / absl::StrCat("doctor", getpid())) {
-    fs::remove_all(root_);
-  }
-  ~DoctorCollectTest() override { fs::remove_all(root_); }
-
-  void Write(const std::string& path, const std::string& text) {
-    fs::create_directories((root_ / path).parent_path());
-    std::ofstream(root_ / path) << text << "\n";
-  }
+  void Write(const std::string& path, const std::string& text) { folder_.Write(path, text + "\n"); }
   void WritePci(const std::string& folder, const std::string& lanes) {
     Write(folder + "/numa_node", "1");
     Write(folder + "/current_link_speed", "16.0 GT/s PCIe");
@@ -37,7 +29,8 @@ class DoctorCollectTest : public ::testing::Test {
   }
   std::string root() const { return root_.string(); }
 
-  const fs::path root_;
+  const railsd::testing::TemporaryFolder folder_;
+  const fs::path root_ = folder_.path();
 };
 
 TEST_F(DoctorCollectTest, ReadsInterfaces) {

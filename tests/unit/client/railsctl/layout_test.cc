@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <random>
 
+#include "tests/support/seeds.h"
+
 namespace rails::ctl {
 namespace {
 
@@ -32,7 +34,7 @@ void CheckSide(const std::vector<PlacedFlow>& flows, const std::vector<uint64_t>
 }
 
 TEST(LayOut, PlacesEveryByteOnce) {
-  std::mt19937_64 random(::testing::UnitTest::GetInstance()->random_seed());
+  std::mt19937_64 random = railsd::testing::SeededRandom();
   for (int round = 0; round < 200; ++round) {
     std::vector<uint64_t> row(1 + random() % 8), column(row.size());
     for (uint64_t& bytes : row) bytes = random() % 4 == 0 ? 0 : random() % 10000;

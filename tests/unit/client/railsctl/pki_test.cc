@@ -11,6 +11,7 @@
 #include "absl/time/clock.h"
 #include "client/railsctl/pki/certificate.h"
 #include "client/railsctl/pki/files.h"
+#include "tests/support/temporary_folder.h"
 
 namespace rails::ctl::pki {
 namespace {
@@ -19,13 +20,6 @@ using ::testing::HasSubstr;
 
 class PkiTest : public ::testing::Test {
  protected:
-  PkiTest() {
-    std::string name = "/tmp/railsctl-pki-XXXXXX";
-    EXPECT_NE(mkdtemp(name.data()), nullptr);
-    parent = name;
-    folder = absl::StrCat(name, "/pki");
-  }
-  ~PkiTest() override { std::filesystem::remove_all(parent); }
   mode_t Mode(const std::string& path) const {
     struct stat about = {};
     EXPECT_EQ(lstat(path.c_str(), &about), 0) << path;
@@ -34,7 +28,8 @@ class PkiTest : public ::testing::Test {
   static Choices For(absl::Duration time, bool force = false) {
     return {{absl::Now() - absl::Hours(1), absl::Now() + time}, force};
   }
-  std::string parent, folder;
+  const railsd::testing::TemporaryFolder temporary;
+  const std::string parent = temporary.path(), folder = parent + "/pki";
 };
 
 TEST_F(PkiTest, WritesFilesThatOnlyTheirOwnerMayUse) {

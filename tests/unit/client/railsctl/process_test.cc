@@ -3,7 +3,6 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -12,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "rails/v1/operator.grpc.pb.h"
+#include "tests/support/temporary_folder.h"
 
 namespace rails {
 namespace {
@@ -26,12 +26,6 @@ struct Outcome {
 
 class ProcessTest : public ::testing::Test {
  protected:
-  ProcessTest() {
-    std::string name = (std::filesystem::temp_directory_path() / "railsctl-test-XXXXXX").string();
-    folder_ = mkdtemp(name.data());
-  }
-  ~ProcessTest() override { std::filesystem::remove_all(folder_); }
-
   Outcome Run(const std::string& arguments) {
     const std::string errors = (folder_ / "stderr").string();
     const std::string line = std::string(RAILSCTL) + " " + arguments + " 2>" + errors + " </dev/null";
@@ -46,7 +40,8 @@ class ProcessTest : public ::testing::Test {
     return outcome;
   }
 
-  std::filesystem::path folder_;
+  const railsd::testing::TemporaryFolder temporary_;
+  const std::filesystem::path folder_ = temporary_.path();
 };
 
 TEST_F(ProcessTest, WrongCommandLinesAreUsage) {

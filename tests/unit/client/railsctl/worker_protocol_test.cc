@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "tests/support/seeds.h"
+
 namespace rails::ctl {
 namespace {
 
@@ -66,7 +68,7 @@ TEST(WorkerProtocol, CutAndFlippedLinesNeverCrash) {
   done.rail_tx_bytes = {1, 2, 3};
   const std::string line = Encode(done);
   for (size_t length = 0; length < line.size(); ++length) EXPECT_FALSE(ParseEvent(line.substr(0, length)).ok());
-  std::mt19937 random(static_cast<unsigned>(::testing::UnitTest::GetInstance()->random_seed()));
+  std::mt19937_64 random = railsd::testing::SeededRandom();
   for (int round = 0; round < 5000; ++round) {
     std::string flipped = line;
     flipped[random() % flipped.size()] = static_cast<char>(random());

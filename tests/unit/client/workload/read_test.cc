@@ -1,39 +1,22 @@
 // Reading traces and matrices: what they become, and what is said of bad ones.
-#include <unistd.h>
 #include <zlib.h>
 
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
 #include "client/workload/workload.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/temporary_folder.h"
 
 namespace rails::workload {
 namespace {
 
 using ::testing::HasSubstr;
 
-class Folder {
- public:
-  Folder() {
-    char pattern[] = "/tmp/rails-workload-XXXXXX";
-    path_ = mkdtemp(pattern);
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  std::string Write(const std::string& name, const std::string& content) const {
-    const std::string path = absl::StrCat(path_, "/", name);
-    std::ofstream(path, std::ios::binary) << content;
-    return path;
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
+using Folder = railsd::testing::TemporaryFolder;
 
 std::string Gzip(const std::string& text) {
   z_stream stream = {};

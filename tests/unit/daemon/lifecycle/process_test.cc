@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/lifecycle/rail_speed.h"
 #include "daemon/session/packet_socket.h"
+#include "tests/support/temporary_folder.h"
 
 namespace railsd {
 namespace {
@@ -20,13 +21,8 @@ using ::testing::HasSubstr;
 
 class SocketDirectoryTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    char pattern[] = "/tmp/railsd-test.XXXXXX";
-    base_ = mkdtemp(pattern);
-    path_ = base_ + "/run";
-  }
-  void TearDown() override { ASSERT_EQ(system(absl::StrCat("rm -rf ", base_).c_str()), 0); }
-  std::string base_, path_;
+  const testing::TemporaryFolder folder_;
+  const std::string base_ = folder_.path(), path_ = base_ + "/run";
 };
 
 TEST_F(SocketDirectoryTest, IsCreatedAndHeld) {

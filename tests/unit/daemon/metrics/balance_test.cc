@@ -4,15 +4,14 @@
 #include <gtest/gtest.h>
 #include <zlib.h>
 
-#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "daemon/metrics/gzip.h"
 #include "daemon/metrics/job_statistics.h"
 #include "daemon/metrics/port_counters.h"
+#include "tests/support/temporary_folder.h"
 
 namespace railsd {
 namespace {
@@ -114,36 +113,31 @@ TEST(JobStatisticsTest, BalanceOfJobs) {
 }
 
 TEST(PortCountersTest, ReadsWhatThereIs) {
-  const std::string folder = absl::StrCat(::testing::TempDir(), "/port_counters");
-  const std::string port = absl::StrCat(folder, "/class/infiniband/mlx5_0/ports/1/");
-  std::filesystem::create_directories(port + "counters");
-  std::filesystem::create_directories(port + "hw_counters");
-  std::ofstream(port + "counters/port_xmit_wait") << "7\n";
-  std::ofstream(port + "counters/symbol_error") << "no number\n";
-  std::ofstream(port + "counters/made_up_by_a_driver") << "1\n";
-  std::ofstream(port + "hw_counters/out_of_sequence") << "18446744073709551615\n";
-  EXPECT_THAT(ReadRdmaPortCounters("mlx5_0", 1, folder),
+  const testing::TemporaryFolder folder;
+  const std::string port = "class/infiniband/mlx5_0/ports/1/";
+  folder.Write(port + "counters/port_xmit_wait", "7\n");
+  folder.Write(port + "counters/symbol_error", "no number\n");
+  folder.Write(port + "counters/made_up_by_a_driver", "1\n");
+  folder.Write(port + "hw_counters/out_of_sequence", "18446744073709551615\n");
+  EXPECT_THAT(ReadRdmaPortCounters("mlx5_0", 1, folder.path()),
               ElementsAre(Pair("port_xmit_wait", 7), Pair("out_of_sequence", UINT64_MAX)));
-  EXPECT_TRUE(ReadRdmaPortCounters("mlx5_0", 2, folder).empty());
-  std::filesystem::remove_all(folder);
+  EXPECT_TRUE(ReadRdmaPortCounters("mlx5_0", 2, folder.path()).empty());
 }
 
 TEST(PortCountersTest, OfAnInterface) {
-  const std::string folder = absl::StrCat(::testing::TempDir(), "/interface_counters");
-  const std::string statistics = absl::StrCat(folder, "/class/net/eth0/statistics/");
-  std::filesystem::create_directories(statistics);
-  std::ofstream(statistics + "tx_bytes") << "10\n";
-  std::ofstream(statistics + "rx_errors") << "1\n";
-  std::ofstream(statistics + "tx_dropped") << "2\n";
-  std::ofstream(statistics + "collisions") << "3\n";
-  const InterfaceCounters counters = ReadInterfaceCounters("eth0", folder);
+  const testing::TemporaryFolder folder;
+  const std::string statistics = "class/net/eth0/statistics/";
+  folder.Write(statistics + "tx_bytes", "10\n");
+  folder.Write(statistics + "rx_errors", "1\n");
+  folder.Write(statistics + "tx_dropped", "2\n");
+  folder.Write(statistics + "collisions", "3\n");
+  const InterfaceCounters counters = ReadInterfaceCounters("eth0", folder.path());
   EXPECT_EQ(counters.tx_bytes, 10u);
   EXPECT_EQ(counters.rx_bytes, std::nullopt);
   EXPECT_THAT(counters.events, ElementsAre(Pair("rx_errors", 1), Pair("tx_dropped", 2)));
   for (const char* none : {"", "eth1", "../net/eth0", "."}) {
-    EXPECT_TRUE(ReadInterfaceCounters(none, folder).events.empty()) << none;
+    EXPECT_TRUE(ReadInterfaceCounters(none, folder.path()).events.empty()) << none;
   }
-  std::filesystem::remove_all(folder);
 }
 
 TEST(GzipTest, ComesBack) {

@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <set>
@@ -16,6 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "daemon/metrics/metric_table.h"
 #include "rails/v1/job.pb.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/unit/daemon/fake_agent.h"
 
 namespace railsd {
@@ -97,7 +97,6 @@ JobReport Report(absl::Status status, double ratio) {
 
 class ExporterTest : public ::testing::Test {
  protected:
-  void TearDown() override { std::filesystem::remove_all(sources_.sysfs); }
   void SetUp() override {
     agent_.SetSnapshot(Snapshot());
     jobs_.OnJobFinished(SessionId(1), Report(absl::OkStatus(), 1.045));
@@ -118,12 +117,10 @@ class ExporterTest : public ::testing::Test {
     for (int i = 0; i < 3; ++i) feed_.OnJobFinished(SessionId(1), Report(absl::OkStatus(), 1));
     sources_.feed = &feed_;
     sources_.interfaces = {"eth0", "eth1"};
-    sources_.sysfs = absl::StrCat(::testing::TempDir(), "/exporter_test");
-    const std::string statistics = absl::StrCat(sources_.sysfs, "/class/net/eth0/statistics/");
-    std::filesystem::create_directories(statistics);
-    std::ofstream(statistics + "tx_bytes") << "5000\n";
-    std::ofstream(statistics + "rx_bytes") << "6000\n";
-    std::ofstream(statistics + "rx_dropped") << "3\n";
+    sources_.sysfs = folder_.path();
+    folder_.Write("class/net/eth0/statistics/tx_bytes", "5000\n");
+    folder_.Write("class/net/eth0/statistics/rx_bytes", "6000\n");
+    folder_.Write("class/net/eth0/statistics/rx_dropped", "3\n");
     ASSERT_NE(rails::v1::WaitJobRequest::descriptor(), nullptr);  // links what CallCounters looks up
     calls_ = std::make_unique<CallCounters>(std::vector<std::string>{"rails.v1.JobService", "rails.v1.NoService"});
     calls_->Count("/grpc.health.v1.Health/Check", 0);
@@ -153,6 +150,7 @@ class ExporterTest : public ::testing::Test {
   JobFeed feed_{nullptr};
   std::shared_ptr<JobWatch> watch_;
   std::unique_ptr<CallCounters> calls_;
+  const testing::TemporaryFolder folder_;
   MetricSources sources_;
 };
 

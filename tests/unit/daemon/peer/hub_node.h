@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/lifecycle/logging.h"
 #include "daemon/peer/peer_hub.h"
+#include "tests/support/until.h"
 #include "tests/unit/daemon/fake_agent.h"
 #include "tests/unit/daemon/peer/free_port.h"
 
@@ -60,7 +61,7 @@ inline uint64_t NumberOf(const ControlMessage& message) { return std::get<Quiesc
 inline void RunBoth(Node* a, Node* b) {
   a->Run(a->Options(*b, 11));
   b->Run(b->Options(*a, 22));
-  ASSERT_TRUE(Eventually([&] { return a->agent.Saw("up " + b->name) && b->agent.Saw("up " + a->name); }));
+  ASSERT_TRUE(testing::Until([&] { return a->agent.Saw("up " + b->name) && b->agent.Saw("up " + a->name); }));
 }
 
 }  // namespace railsd

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "tests/support/until.h"
 #include "tests/unit/daemon/peer/hub_node.h"
 #include "tests/unit/daemon/peer/lane_proxy.h"
 
@@ -20,7 +21,7 @@ class LaneHubTest : public ::testing::Test {
 };
 
 void AwaitLanes(const Node& a, const Node& b) {
-  ASSERT_TRUE(Eventually([&] {
+  ASSERT_TRUE(testing::Until([&] {
     return a.hub->counters().lanes_opened > a.hub->counters().lanes_lost &&
            b.hub->counters().lanes_opened > b.hub->counters().lanes_lost;
   }));
@@ -30,11 +31,11 @@ TEST_F(LaneHubTest, MessagesGoOverLanesAsSoonAsThereAreAny) {
   StartBoth();
   AwaitLanes(a, b);
   for (uint64_t n = 1; n <= 500; ++n) a.hub->Send("b", Numbered(n));
-  ASSERT_TRUE(Eventually([&] { return b.agent.message_count() == 500; }));
+  ASSERT_TRUE(testing::Until([&] { return b.agent.message_count() == 500; }));
   EXPECT_EQ(a.hub->counters().lane_messages_out, 500u);
   EXPECT_EQ(b.hub->counters().lane_messages_in, 500u);
   EXPECT_EQ(a.hub->counters().messages_out, 500u);
-  ASSERT_TRUE(Eventually([&] { return a.hub->Outboxes().messages == 0; })) << "acknowledged over the stream";
+  ASSERT_TRUE(testing::Until([&] { return a.hub->Outboxes().messages == 0; })) << "acknowledged over the stream";
 }
 
 // What is too long for a lane goes over the stream; all stays in order.
@@ -52,10 +53,10 @@ TEST_F(LaneHubTest, LaneAndStreamTogetherKeepTheOrder) {
     for (int i = 0; i < 10; ++i) a.hub->Send("b", Numbered(++n));
     // Whatever is under way: sometimes the lane may go on.
     if (round % 4 == 3) {
-      ASSERT_TRUE(Eventually([&] { return a.hub->Outboxes().messages == 0; }));
+      ASSERT_TRUE(testing::Until([&] { return a.hub->Outboxes().messages == 0; }));
     }
   }
-  ASSERT_TRUE(Eventually([&] { return b.agent.message_count() == n; }));
+  ASSERT_TRUE(testing::Until([&] { return b.agent.message_count() == n; }));
   const auto messages = b.agent.messages();
   for (uint64_t i = 1; i <= n; ++i) {
     const ControlMessage& message = messages[i - 1].second;
@@ -78,7 +79,7 @@ TEST_F(LaneHubTest, ABrokenLaneLosesAndDoublesNothing) {
     b.hub->BreakLane("a");
     for (int i = 0; i < 100; ++i) a.hub->Send("b", Numbered(++sent));
   }
-  ASSERT_TRUE(Eventually([&] { return b.agent.message_count() >= sent; }));
+  ASSERT_TRUE(testing::Until([&] { return b.agent.message_count() >= sent; }));
   const auto messages = b.agent.messages();
   ASSERT_EQ(messages.size(), sent);
   for (uint64_t n = 1; n <= sent; ++n) ASSERT_EQ(NumberOf(messages[n - 1].second), n);
@@ -93,9 +94,9 @@ TEST_F(LaneHubTest, WithoutALaneTheStreamCarriesEverything) {
   StartBoth();
   AwaitLanes(a, b);
   b.hub->BreakLane("a");
-  ASSERT_TRUE(Eventually([&] { return a.hub->counters().connects == 2; })) << "the stream began anew";
+  ASSERT_TRUE(testing::Until([&] { return a.hub->counters().connects == 2; })) << "the stream began anew";
   for (uint64_t n = 1; n <= 100; ++n) a.hub->Send("b", Numbered(n));
-  ASSERT_TRUE(Eventually([&] { return b.agent.message_count() == 100; }));
+  ASSERT_TRUE(testing::Until([&] { return b.agent.message_count() == 100; }));
   EXPECT_EQ(a.hub->counters().lane_messages_out, 0u);
   EXPECT_EQ(a.hub->counters().lanes_opened, 1u);
 }
@@ -111,7 +112,7 @@ class LaneProxyTest : public LaneHubTest {
     options.lost_after = lost_after;
     a.Run(options);
     b.Run(b.Options(a, 22));
-    ASSERT_TRUE(Eventually([&] { return a.agent.Saw("up b") && b.agent.Saw("up a"); }));
+    ASSERT_TRUE(testing::Until([&] { return a.agent.Saw("up b") && b.agent.Saw("up a"); }));
   }
   void TearDown() override {
     a.hub->Stop();
@@ -119,7 +120,7 @@ class LaneProxyTest : public LaneHubTest {
   }
   void SendAndAwait(uint64_t first, uint64_t last) {
     for (uint64_t n = first; n <= last; ++n) a.hub->Send("b", Numbered(n));
-    ASSERT_TRUE(Eventually([&] { return b.agent.message_count() >= last; }));
+    ASSERT_TRUE(testing::Until([&] { return b.agent.message_count() >= last; }));
     const auto messages = b.agent.messages();
     ASSERT_EQ(messages.size(), last);
     for (uint64_t n = 1; n <= last; ++n) ASSERT_EQ(NumberOf(messages[n - 1].second), n);
@@ -129,7 +130,7 @@ class LaneProxyTest : public LaneHubTest {
 
 TEST_F(LaneProxyTest, ALaneThatSwallowsWhatItTakesIsGivenUp) {
   StartBoth(absl::Seconds(3));
-  ASSERT_TRUE(Eventually([&] { return a.hub->counters().lanes_opened == 1; }));
+  ASSERT_TRUE(testing::Until([&] { return a.hub->counters().lanes_opened == 1; }));
   proxy_->lanes = LaneProxy::Lanes::kSwallow;
   SendAndAwait(1, 20);
   EXPECT_EQ(a.hub->counters().lanes_lost, 1u);
@@ -143,15 +144,16 @@ TEST_F(LaneProxyTest, WhereLanesAreRefusedTheStreamCarriesEverythingAndOneIsTrie
   proxy_->lanes = LaneProxy::Lanes::kRefuse;
   PeerHubOptions options = a.Options(b, 11);
   options.static_peers = {{"b", absl::StrCat("127.0.0.1:", port), {}}};
-  options.lost_after = absl::Milliseconds(500);  // tried again after six times that
+  options.lost_after = absl::Seconds(1);  // tried again after six times that
   a.Run(options);
   b.Run(b.Options(a, 22));
-  ASSERT_TRUE(Eventually([&] { return a.hub->counters().lanes_lost == 1; }));
+  ASSERT_TRUE(testing::Until([&] { return a.agent.Saw("up b") && b.agent.Saw("up a"); }));
+  ASSERT_TRUE(testing::Until([&] { return a.hub->counters().lanes_lost == 1; }));
   SendAndAwait(1, 20);
   EXPECT_EQ(a.hub->counters().lane_messages_out, 0u);
   proxy_->lanes = LaneProxy::Lanes::kPass;
-  ASSERT_TRUE(Eventually([&] { return a.hub->counters().lanes_opened >= 1; }));
-  ASSERT_TRUE(Eventually([&] { return a.hub->Outboxes().messages == 0; }));
+  ASSERT_TRUE(testing::Until([&] { return a.hub->counters().lanes_opened >= 1; }));
+  ASSERT_TRUE(testing::Until([&] { return a.hub->Outboxes().messages == 0; }));
   SendAndAwait(21, 40);
   EXPECT_GT(a.hub->counters().lane_messages_out, 0u);
 }
@@ -159,9 +161,9 @@ TEST_F(LaneProxyTest, WhereLanesAreRefusedTheStreamCarriesEverythingAndOneIsTrie
 // What the counterpart over TLS (tls_hub_test.cc) must not find.
 TEST_F(LaneProxyTest, OverPlainTextLanesAreReadable) {
   StartBoth(absl::Seconds(30));
-  ASSERT_TRUE(Eventually([&] { return a.hub->counters().lanes_opened == 1; }));
+  ASSERT_TRUE(testing::Until([&] { return a.hub->counters().lanes_opened == 1; }));
   a.hub->Send("b", Abort{{{BootId(1), 1}, JobSeq(1)}, absl::StatusCode::kAborted, "plain words", false});
-  ASSERT_TRUE(Eventually([&] { return b.agent.message_count() == 1; }));
+  ASSERT_TRUE(testing::Until([&] { return b.agent.message_count() == 1; }));
   EXPECT_NE(proxy_->lane_bytes().find("plain words"), std::string::npos);
 }
 
@@ -169,7 +171,7 @@ TEST_F(LaneHubTest, APeerThatEndsHasLostNoLane) {
   StartBoth();
   AwaitLanes(a, b);
   b.hub->Stop();
-  ASSERT_TRUE(Eventually([&] { return a.agent.Saw("down b"); }));
+  ASSERT_TRUE(testing::Until([&] { return a.agent.Saw("down b"); }));
   EXPECT_EQ(a.hub->counters().lanes_lost, 0u) << "it ended with its stream";
 }
 

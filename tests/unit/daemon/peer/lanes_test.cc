@@ -14,6 +14,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "tests/support/until.h"
 #include "tests/unit/daemon/fake_agent.h"
 #include "tests/unit/daemon/peer/lane_tools.h"
 
@@ -90,7 +91,7 @@ class LanesTest : public ::testing::Test {
   std::pair<LaneId, LaneId> OpenLane(const LaneKeys& keys) {
     const LaneId in = there_->Expect(keys), out = here_->Dial(address_, keys);
     EXPECT_TRUE(there_->Take(Accept()));
-    EXPECT_TRUE(Eventually([&] { return near_.Saw("open", out); }));
+    EXPECT_TRUE(testing::Until([&] { return near_.Saw("open", out); }));
     EXPECT_TRUE(far_.Saw("open", in)) << "before the dialler knows";
     return {out, in};
   }
@@ -109,7 +110,7 @@ TEST_F(LanesTest, CarriesMessagesInOrder) {
       sent.push_back(absl::StrCat("message ", i, std::string(static_cast<size_t>(i % 300), 'x')));
       ASSERT_EQ(Write(*here_, out, sent.back()), Lanes::Written::kTaken);
     }
-    ASSERT_TRUE(Eventually([&, lane = in] { return far_.messages(lane).size() == sent.size(); }));
+    ASSERT_TRUE(testing::Until([&, lane = in] { return far_.messages(lane).size() == sent.size(); }));
     EXPECT_EQ(far_.messages(in), sent);
   }
 }
@@ -123,16 +124,16 @@ TEST_F(LanesTest, WhoDoesNotReadMakesItBusyAndLosesNothing) {
   ASSERT_EQ(Write(*here_, out, large), Lanes::Written::kBusy);
   EXPECT_FALSE(near_.Saw("writable", out));
   far_.hold = false;
-  ASSERT_TRUE(Eventually([&, lane = out] { return near_.Saw("writable", lane); }));
+  ASSERT_TRUE(testing::Until([&, lane = out] { return near_.Saw("writable", lane); }));
   EXPECT_EQ(Write(*here_, out, "last"), Lanes::Written::kTaken);
-  ASSERT_TRUE(Eventually([&, lane = in] { return far_.messages(lane).size() == taken + 1; }));
+  ASSERT_TRUE(testing::Until([&, lane = in] { return far_.messages(lane).size() == taken + 1; }));
   EXPECT_EQ(far_.messages(in).back(), "last");
 }
 
 TEST_F(LanesTest, NobodyTakesALaneThatIsNotExpected) {
   const LaneId out = here_->Dial(address_, MakeLaneKeys(1));
   EXPECT_FALSE(there_->Take(Accept()));
-  ASSERT_TRUE(Eventually([&] { return near_.Saw("end", out); }));
+  ASSERT_TRUE(testing::Until([&] { return near_.Saw("end", out); }));
   EXPECT_FALSE(near_.Saw("open", out));
   EXPECT_EQ(Write(*here_, out, "?"), Lanes::Written::kGone);
 }
@@ -144,14 +145,14 @@ TEST_F(LanesTest, AGreetingIsGoodOnceAndWithTheKeyOnly) {
   there_->Expect(keys);
   const LaneId thief = here_->Dial(address_, guessed);
   EXPECT_FALSE(there_->Take(Accept()));
-  ASSERT_TRUE(Eventually([&] { return near_.Saw("end", thief); }));
+  ASSERT_TRUE(testing::Until([&] { return near_.Saw("end", thief); }));
   // The right one still may come; a second time, what was recorded of it is worth nothing.
   const LaneId out = here_->Dial(address_, keys);
   EXPECT_TRUE(there_->Take(Accept()));
-  ASSERT_TRUE(Eventually([&] { return near_.Saw("open", out); }));
+  ASSERT_TRUE(testing::Until([&] { return near_.Saw("open", out); }));
   const LaneId again = here_->Dial(address_, keys);
   EXPECT_FALSE(there_->Take(Accept()));
-  ASSERT_TRUE(Eventually([&] { return near_.Saw("end", again); }));
+  ASSERT_TRUE(testing::Until([&] { return near_.Saw("end", again); }));
   EXPECT_FALSE(near_.Saw("end", out));
 }
 
@@ -162,7 +163,7 @@ TEST_F(LanesTest, AnImpostorsAnswerOpensNothing) {
   guessed.key[0] ^= 1;
   const std::string answer = guessed.Answer();
   ASSERT_EQ(send(impostor.get(), answer.data(), answer.size(), 0), static_cast<ssize_t>(answer.size()));
-  ASSERT_TRUE(Eventually([&] { return near_.Saw("end", out); }));
+  ASSERT_TRUE(testing::Until([&] { return near_.Saw("end", out); }));
   EXPECT_FALSE(near_.Saw("open", out));
 }
 
@@ -170,23 +171,23 @@ TEST_F(LanesTest, WhoNeverAnswersIsGivenUp) {
   here_ = Make(&near_, absl::Milliseconds(20));
   const LaneId out = here_->Dial(address_, MakeLaneKeys(1));
   const UniqueFd mute = Accept();
-  ASSERT_TRUE(Eventually([&] { return near_.Saw("end", out); }));
+  ASSERT_TRUE(testing::Until([&] { return near_.Saw("end", out); }));
 }
 
 TEST_F(LanesTest, AnAddressWhereNobodyListensEndsIt) {
   listener_.Reset();
   const LaneId out = here_->Dial(address_, MakeLaneKeys(1)), none = here_->Dial("no address", MakeLaneKeys(2));
-  ASSERT_TRUE(Eventually([&] { return near_.Saw("end", out) && near_.Saw("end", none); }));
+  ASSERT_TRUE(testing::Until([&] { return near_.Saw("end", out) && near_.Saw("end", none); }));
 }
 
 TEST_F(LanesTest, ClosingOneEndEndsTheOther) {
   const auto [out, in] = OpenLane(MakeLaneKeys(1));
   there_->Close(in);
-  ASSERT_TRUE(Eventually([&, lane = out] { return near_.Saw("end", lane); }));
+  ASSERT_TRUE(testing::Until([&, lane = out] { return near_.Saw("end", lane); }));
   EXPECT_FALSE(far_.Saw("end", in)) << "who closes it is not told";
   const auto [out2, in2] = OpenLane(MakeLaneKeys(2));
   here_.reset();
-  ASSERT_TRUE(Eventually([&, lane = in2] { return far_.Saw("end", lane); }));
+  ASSERT_TRUE(testing::Until([&, lane = in2] { return far_.Saw("end", lane); }));
 }
 
 TEST_F(LanesTest, BytesThatAreNoFrameEndIt) {
@@ -201,7 +202,7 @@ TEST_F(LanesTest, BytesThatAreNoFrameEndIt) {
   ASSERT_EQ(send(hand.get(), greeting.data(), greeting.size(), 0), static_cast<ssize_t>(greeting.size()));
   ASSERT_TRUE(there_->Take(Accept()));
   ASSERT_EQ(send(hand.get(), forged.data(), forged.size(), 0), static_cast<ssize_t>(forged.size()));
-  ASSERT_TRUE(Eventually([&] { return far_.Saw("malformed", in); }));
+  ASSERT_TRUE(testing::Until([&] { return far_.Saw("malformed", in); }));
   EXPECT_TRUE(far_.messages(in).empty());
 }
 

@@ -7,6 +7,8 @@
 #include <random>
 #include <vector>
 
+#include "tests/support/seeds.h"
+
 namespace railsd {
 namespace {
 
@@ -91,9 +93,7 @@ TEST(InboxTest, TakesInOrderEachOnce) {
 // A sender and a receiver over a wire that breaks at random: whatever is lost with a stream comes again, in order,
 // each once.
 TEST(OutboxTest, SurvivesRandomBreaks) {
-  const auto seed = static_cast<uint32_t>(::testing::UnitTest::GetInstance()->random_seed());
-  SCOPED_TRACE(::testing::Message() << "seed " << seed);
-  std::mt19937 random(seed);
+  std::mt19937_64 random = testing::SeededRandom();
   Outbox<int> box({});
   Inbox inbox;
   std::vector<int> taken;

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "rails/peer/v1/peer.pb.h"
+#include "tests/support/seeds.h"
 
 namespace railsd {
 namespace {
@@ -192,9 +193,7 @@ TEST(PeerConversionTest, ALongReasonIsCutBeforeItIsSent) {
 }
 
 TEST(PeerConversionTest, RandomBytesAreRefusedOrRead) {
-  const auto seed = static_cast<uint32_t>(::testing::UnitTest::GetInstance()->random_seed());
-  SCOPED_TRACE(::testing::Message() << "seed " << seed);
-  std::mt19937 random(seed);
+  std::mt19937_64 random = testing::SeededRandom();
   Offer offer;
   offer.job = kJob;
   for (uint32_t i = 0; i < 8; ++i) offer.flows.push_back({Rank(i), Rank(i), i});

@@ -11,6 +11,7 @@
 #include "daemon/peer/peer_conversion.h"
 #include "daemon/peer/streams.h"
 #include "rails/peer/v1/peer.pb.h"
+#include "tests/support/until.h"
 #include "tests/unit/daemon/peer/hub_by_hand.h"
 #include "tests/unit/daemon/peer/hub_node.h"
 
@@ -33,7 +34,7 @@ TEST_F(PeerHubTest, BothSidesComeUpAndCarryMessagesInOrder) {
     a.hub->Send("b", Numbered(n));
     b.hub->Send("a", Numbered(n + 10'000));
   }
-  ASSERT_TRUE(Eventually([&] { return a.agent.message_count() == 500 && b.agent.message_count() == 500; }));
+  ASSERT_TRUE(testing::Until([&] { return a.agent.message_count() == 500 && b.agent.message_count() == 500; }));
   for (uint64_t n = 1; n <= 500; ++n) {
     EXPECT_EQ(NumberOf(b.agent.messages()[n - 1].second), n);
     EXPECT_EQ(NumberOf(a.agent.messages()[n - 1].second), n + 10'000);
@@ -52,7 +53,7 @@ TEST_F(PeerHubTest, TellsWhatIsNotAcknowledged) {
   }
   EXPECT_GT(most.messages, 0u);
   EXPECT_GT(most.bytes, most.messages);
-  ASSERT_TRUE(Eventually([&] { return a.hub->Outboxes().messages == 0; }));
+  ASSERT_TRUE(testing::Until([&] { return a.hub->Outboxes().messages == 0; }));
   EXPECT_EQ(a.hub->Outboxes().bytes, 0u);
 }
 
@@ -64,7 +65,7 @@ TEST_F(PeerHubTest, ABrokenStreamLosesAndDoublesNothing) {
     (round % 2 ? a : b).hub->BreakStreams(round % 2 ? "b" : "a");
     for (int i = 0; i < 100; ++i) a.hub->Send("b", Numbered(++sent));
   }
-  ASSERT_TRUE(Eventually([&] { return b.agent.message_count() >= sent; }));
+  ASSERT_TRUE(testing::Until([&] { return b.agent.message_count() >= sent; }));
   const auto messages = b.agent.messages();
   ASSERT_EQ(messages.size(), sent);
   for (uint64_t n = 1; n <= sent; ++n) ASSERT_EQ(NumberOf(messages[n - 1].second), n);
@@ -76,15 +77,15 @@ TEST_F(PeerHubTest, ABrokenStreamLosesAndDoublesNothing) {
 TEST_F(PeerHubTest, ARestartIsANewLife) {
   StartBoth();
   for (uint64_t n = 1; n <= 10; ++n) a.hub->Send("b", Numbered(n));
-  ASSERT_TRUE(Eventually([&] { return b.agent.message_count() == 10; }));
+  ASSERT_TRUE(testing::Until([&] { return b.agent.message_count() == 10; }));
   EXPECT_EQ(a.hub->Peers()[0].version, "1.22");
   b.Restart(b.Options(a, 33));
-  ASSERT_TRUE(Eventually([&] { return a.agent.events().size() == 3 && b.agent.events().size() >= 2; }));
+  ASSERT_TRUE(testing::Until([&] { return a.agent.events().size() == 3 && b.agent.events().size() >= 2; }));
   EXPECT_EQ(a.agent.events()[0], "up b");
   EXPECT_THAT(a.agent.events()[1], HasSubstr("down b: node b is stopping (ended)"));
   EXPECT_EQ(a.agent.events()[2], "up b");
   a.hub->Send("b", Numbered(77));
-  ASSERT_TRUE(Eventually([&] { return b.agent.message_count() == 11; }));
+  ASSERT_TRUE(testing::Until([&] { return b.agent.message_count() == 11; }));
   EXPECT_EQ(NumberOf(b.agent.messages()[10].second), 77u);
 }
 
@@ -93,15 +94,15 @@ TEST_F(PeerHubTest, AFullOutboxLosesThePeerAtBothEnds) {
   options.outbox.max_bytes = 4096;
   a.Run(options);
   b.Run(b.Options(a, 22));
-  ASSERT_TRUE(Eventually([&] { return a.agent.Saw("up b") && b.agent.Saw("up a"); }));
+  ASSERT_TRUE(testing::Until([&] { return a.agent.Saw("up b") && b.agent.Saw("up a"); }));
   Offer large;
   large.job = {{BootId(1), 1}, JobSeq(1)};
   for (uint32_t i = 0; i < 1000; ++i) large.flows.push_back({Rank(i), Rank(i), uint64_t{1} << 40});
   a.hub->Send("b", large);
   ASSERT_TRUE(
-      Eventually([&] { return a.agent.Saw("down b: node b does not take messages") && b.agent.Saw("down a"); }));
+      testing::Until([&] { return a.agent.Saw("down b: node b does not take messages") && b.agent.Saw("down a"); }));
   // And they find each other again.
-  ASSERT_TRUE(Eventually([&] { return a.agent.events().size() >= 3 && b.agent.events().size() >= 3; }));
+  ASSERT_TRUE(testing::Until([&] { return a.agent.events().size() >= 3 && b.agent.events().size() >= 3; }));
   EXPECT_EQ(a.agent.events().back(), "up b");
   EXPECT_EQ(a.hub->counters().lost, 1u);
 }
@@ -112,7 +113,7 @@ TEST_F(PeerHubTest, AMessageThatIsLongerThanThePeerTakesNeedNotCostTheLink) {
   PeerHubOptions narrow = b.Options(a, 22);
   narrow.max_message_bytes = 64 << 10;
   b.Run(narrow);
-  ASSERT_TRUE(Eventually([&] { return a.agent.Saw("up b") && b.agent.Saw("up a"); }));
+  ASSERT_TRUE(testing::Until([&] { return a.agent.Saw("up b") && b.agent.Saw("up a"); }));
   Offer large;
   large.job = {{BootId(1), 1}, JobSeq(1)};
   for (uint32_t i = 0; i < 10'000; ++i) large.flows.push_back({Rank(i % 4096), Rank(i % 4096), uint64_t{1} << 40});
@@ -122,11 +123,11 @@ TEST_F(PeerHubTest, AMessageThatIsLongerThanThePeerTakesNeedNotCostTheLink) {
               HasSubstr("is more than node b takes (65536); raise its limits.max_message"));
   EXPECT_EQ(options.server.gate.refused->Read(Limit::kMessage), 1u);
   EXPECT_TRUE(a.hub->SendIfItFits("b", Numbered(1)).ok());
-  ASSERT_TRUE(Eventually([&] { return b.agent.message_count() == 1; }));
+  ASSERT_TRUE(testing::Until([&] { return b.agent.message_count() == 1; }));
   EXPECT_EQ(a.hub->counters().lost, 0u);
   // Whoever does not ask.
   a.hub->Send("b", large);
-  ASSERT_TRUE(Eventually([&] { return a.agent.Saw("down b: a message of") && b.agent.Saw("down a"); }));
+  ASSERT_TRUE(testing::Until([&] { return a.agent.Saw("down b: a message of") && b.agent.Saw("down a"); }));
   EXPECT_EQ(options.server.gate.refused->Read(Limit::kMessage), 2u);
   EXPECT_TRUE(a.hub->SendIfItFits("nobody", large).ok());
 }
@@ -135,9 +136,9 @@ TEST_F(PeerHubTest, AnAgentThatIsTooFarBehindLosesThePeerAtBothEndsAndGetsItBack
   StartBoth();
   b.agent.message_capacity = 3;
   for (uint64_t n = 1; n <= 10; ++n) a.hub->Send("b", Numbered(n));
-  ASSERT_TRUE(Eventually([&] { return b.hub->counters().lost == 1; }));
+  ASSERT_TRUE(testing::Until([&] { return b.hub->counters().lost == 1; }));
   EXPECT_EQ(b.agent.message_count(), 3u);
-  ASSERT_TRUE(Eventually([&] { return a.agent.events().size() >= 3 && b.agent.events().size() >= 3; }));
+  ASSERT_TRUE(testing::Until([&] { return a.agent.events().size() >= 3 && b.agent.events().size() >= 3; }));
   EXPECT_THAT(b.agent.events()[1], HasSubstr("outran"));
   EXPECT_THAT(a.agent.events()[1], HasSubstr("down b"));
   EXPECT_EQ(a.agent.events()[2], "up b");
@@ -149,11 +150,11 @@ TEST_F(PeerHubTest, SilenceLosesThePeer) {
   options.lost_after = absl::Milliseconds(300);
   a.Run(options);
   b.Run(b.Options(a, 22));
-  ASSERT_TRUE(Eventually([&] { return a.agent.Saw("up b"); }));
+  ASSERT_TRUE(testing::Until([&] { return a.agent.Saw("up b"); }));
   // A peer that just goes away without a word: its port answers nobody.
   b.hub->Stop();
   b.hub.reset();
-  ASSERT_TRUE(Eventually([&] { return a.agent.Saw("down b"); }));
+  ASSERT_TRUE(testing::Until([&] { return a.agent.Saw("down b"); }));
   EXPECT_FALSE(a.hub->Peers()[0].up);
   EXPECT_NE(a.hub->Peers()[0].why, "");
 }
@@ -163,8 +164,8 @@ TEST_F(PeerHubTest, AWrongNameIsRefusedWithBothNames) {
   options.static_peers[0].name = "c";
   a.Run(options);
   b.Run(b.Options(a, 22));
-  ASSERT_TRUE(Eventually([&] { return a.hub->counters().refused > 0 && b.hub->counters().disconnects == 0; }));
-  ASSERT_TRUE(Eventually(
+  ASSERT_TRUE(testing::Until([&] { return a.hub->counters().refused > 0 && b.hub->counters().disconnects == 0; }));
+  ASSERT_TRUE(testing::Until(
       [&] { return a.hub->Peers()[0].why.find("the address of c is answered by node b") != std::string::npos; }));
   EXPECT_TRUE(a.agent.events().empty());
   EXPECT_TRUE(b.agent.events().empty());
@@ -175,7 +176,7 @@ TEST_F(PeerHubTest, UnequalLimitsAreRefused) {
   options.max_world_size = 8;
   a.Run(options);
   b.Run(b.Options(a, 22));
-  ASSERT_TRUE(Eventually([&] { return a.hub->counters().refused > 0 || b.hub->counters().refused > 0; }));
+  ASSERT_TRUE(testing::Until([&] { return a.hub->counters().refused > 0 || b.hub->counters().refused > 0; }));
   EXPECT_TRUE(a.agent.events().empty());
 }
 
@@ -184,7 +185,7 @@ TEST_F(PeerHubTest, RailsThatDifferFromTheConfigurationAreRefused) {
   options.static_peers[0].rails = {"127.1.0.9"};
   a.Run(options);
   b.Run(b.Options(a, 22));
-  ASSERT_TRUE(Eventually([&] { return a.hub->counters().refused > 0; }));
+  ASSERT_TRUE(testing::Until([&] { return a.hub->counters().refused > 0; }));
   EXPECT_TRUE(a.agent.events().empty());
 }
 
@@ -192,7 +193,7 @@ TEST_F(PeerHubTest, ARailOfTwoTransportsIsRefusedWithBothEnds) {
   a.agent.mutable_hello().rails[0].address = "verbs:mlx5_0/1";
   a.Run(a.Options(b, 11));
   b.Run(b.Options(a, 22));
-  ASSERT_TRUE(Eventually([&] {
+  ASSERT_TRUE(testing::Until([&] {
     const std::string why = a.hub->Peers()[0].why + b.hub->Peers()[0].why;
     return why.find("verbs:mlx5_0/1 on node a") != std::string::npos &&
            why.find("127.1.0.1:4000 on node b") != std::string::npos;
@@ -207,11 +208,11 @@ TEST_F(PeerHubTest, AVerbsRailIsComparedAsAWhole) {
   options.static_peers[0].rails = {"verbs:mlx5_0/2"};
   a.Run(options);
   b.Run(b.Options(a, 22));
-  ASSERT_TRUE(Eventually([&] { return a.hub->counters().refused > 0; }));
+  ASSERT_TRUE(testing::Until([&] { return a.hub->counters().refused > 0; }));
   EXPECT_TRUE(a.agent.events().empty());
   options.static_peers[0].rails = {"verbs:mlx5_0/1"};
   a.Restart(options);
-  ASSERT_TRUE(Eventually([&] { return a.agent.Saw("up b") && b.agent.Saw("up a"); }));
+  ASSERT_TRUE(testing::Until([&] { return a.agent.Saw("up b") && b.agent.Saw("up a"); }));
 }
 
 TEST_F(PeerHubTest, MessagesToNobodyAreCounted) {
@@ -231,13 +232,13 @@ TEST_F(PeerHubTest, DnsFindsThePeersAndLeavesOutTheNodeItself) {
   options.static_peers.clear();
   options.dns = {"127.0.0.1", static_cast<uint32_t>(a.port), absl::Milliseconds(100)};
   b.Run(options);
-  ASSERT_TRUE(Eventually([&] { return a.agent.Saw("up b") && b.agent.Saw("up a"); }));
+  ASSERT_TRUE(testing::Until([&] { return a.agent.Saw("up b") && b.agent.Saw("up a"); }));
   Node c("c", FreePort());
   options = c.Options(a, 44);
   options.static_peers.clear();
   options.dns = {"127.0.0.1", static_cast<uint32_t>(c.port), absl::Milliseconds(100)};
   c.Run(options);
-  ASSERT_TRUE(Eventually([&] { return c.hub->counters().own_addresses == 1; }));
+  ASSERT_TRUE(testing::Until([&] { return c.hub->counters().own_addresses == 1; }));
   EXPECT_TRUE(c.hub->Peers().empty());
   EXPECT_TRUE(c.agent.events().empty());
 }
@@ -291,14 +292,14 @@ TEST_F(PeerHubTest, WhoeverHasForgottenItsGenerationIsToldWhoIsThere) {
   HelloFacts facts = FactsOf("c", 33);
   facts.link_generation = 2;
   peer.Dial(facts);
-  ASSERT_TRUE(Eventually([&] { return peer.heard().size() == 1; }));
+  ASSERT_TRUE(testing::Until([&] { return peer.heard().size() == 1; }));
   facts.link_generation = 1;
   peer.Dial(facts);
-  ASSERT_TRUE(Eventually([&] { return peer.heard().size() == 3; }));
+  ASSERT_TRUE(testing::Until([&] { return peer.heard().size() == 3; }));
   EXPECT_THAT(peer.heard(), ElementsAre("answer of b", "answer of b", "this link is over; dial anew"));
   EXPECT_EQ(b.hub->counters().refused, 0u);
   b.hub->Stop();
-  ASSERT_TRUE(Eventually([&] { return peer.heard().size() == 4; }));
+  ASSERT_TRUE(testing::Until([&] { return peer.heard().size() == 4; }));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "daemon/peer/peer_hub.h"
 #include "daemon/tls/credentials.h"
 #include "daemon/tls/tls_files.h"
+#include "tests/support/until.h"
 #include "tests/unit/daemon/fake_agent.h"
 #include "tests/unit/daemon/peer/free_port.h"
 #include "tests/unit/daemon/peer/lane_proxy.h"
@@ -67,9 +68,9 @@ ControlMessage Numbered(uint64_t n) { return Quiesced{{{BootId(1), 1}, JobSeq(n)
 TEST_F(TlsHubTest, BothSidesComeUpAndCarryMessages) {
   a.Run(b, 11, &files, "a");
   b.Run(a, 22, &files, "b");
-  ASSERT_TRUE(Eventually([&] { return a.agent.Saw("up b") && b.agent.Saw("up a"); })) << a.Why() << b.Why();
+  ASSERT_TRUE(testing::Until([&] { return a.agent.Saw("up b") && b.agent.Saw("up a"); })) << a.Why() << b.Why();
   for (uint64_t n = 1; n <= 100; ++n) a.hub->Send("b", Numbered(n));
-  ASSERT_TRUE(Eventually([&] { return b.agent.message_count() == 100; }));
+  ASSERT_TRUE(testing::Until([&] { return b.agent.message_count() == 100; }));
   EXPECT_EQ(a.hub->counters().refused + b.hub->counters().refused, 0u);
   EXPECT_EQ(a.hub->counters().identity + b.hub->counters().identity, 0u);
 }
@@ -79,11 +80,12 @@ TEST_F(TlsHubTest, TheirLanesAreSealed) {
   LaneProxy proxy(way_to_b.port, b.port);
   a.Run(way_to_b, 11, &files, "a");
   b.Run(a, 22, &files, "b");
-  ASSERT_TRUE(Eventually([&] { return a.hub->counters().lanes_opened == 1 && b.hub->counters().lanes_opened == 1; }));
+  ASSERT_TRUE(
+      testing::Until([&] { return a.hub->counters().lanes_opened == 1 && b.hub->counters().lanes_opened == 1; }));
   for (uint64_t n = 1; n <= 100; ++n) {
     a.hub->Send("b", Abort{{{BootId(1), 1}, JobSeq(n)}, absl::StatusCode::kAborted, "plain words", false});
   }
-  ASSERT_TRUE(Eventually([&] { return b.agent.message_count() == 100; }));
+  ASSERT_TRUE(testing::Until([&] { return b.agent.message_count() == 100; }));
   EXPECT_EQ(a.hub->counters().lane_messages_out, 100u);
   EXPECT_EQ(b.hub->counters().lane_messages_in, 100u);
   EXPECT_GT(proxy.lane_bytes().size(), 100 * std::string("plain words").size());
@@ -98,9 +100,10 @@ TEST_F(TlsHubTest, AnothersNameIsRefusedOnBothSides) {
   a.Run(b, 11, &files, "a");
   b.Run(a, 22, &files, "c");
   const std::string both = "says that it is node b, but its certificate is of c";
-  ASSERT_TRUE(Eventually([&] { return a.hub->counters().identity >= 2; }));
-  ASSERT_TRUE(Eventually([&] { return a.Why().find(both) != std::string::npos; })) << a.Why();
-  ASSERT_TRUE(Eventually([&] { return b.Why().find(both) != std::string::npos; })) << "told to who dials: " << b.Why();
+  ASSERT_TRUE(testing::Until([&] { return a.hub->counters().identity >= 2; }));
+  ASSERT_TRUE(testing::Until([&] { return a.Why().find(both) != std::string::npos; })) << a.Why();
+  ASSERT_TRUE(testing::Until([&] { return b.Why().find(both) != std::string::npos; }))
+      << "told to who dials: " << b.Why();
   EXPECT_THAT(b.Why(), HasSubstr("UNAUTHENTICATED"));
   EXPECT_FALSE(a.agent.Saw("up b"));
   EXPECT_FALSE(b.agent.Saw("up a"));
@@ -111,15 +114,17 @@ TEST_F(TlsHubTest, AnotherAuthorityIsRefused) {
   const TlsTestFiles others;
   a.Run(b, 11, &files, "a");
   b.Run(a, 22, &others, "b");
-  ASSERT_TRUE(Eventually([&] { return a.Why().find("certificate verify failed") != std::string::npos; })) << a.Why();
-  ASSERT_TRUE(Eventually([&] { return b.Why().find("certificate verify failed") != std::string::npos; })) << b.Why();
+  ASSERT_TRUE(testing::Until([&] { return a.Why().find("certificate verify failed") != std::string::npos; }))
+      << a.Why();
+  ASSERT_TRUE(testing::Until([&] { return b.Why().find("certificate verify failed") != std::string::npos; }))
+      << b.Why();
   EXPECT_EQ(a.hub->counters().connects + b.hub->counters().connects, 0u);
 }
 
 TEST_F(TlsHubTest, PlainTextMeetsNobody) {
   a.Run(b, 11, &files, "a");
   b.Run(a, 22, nullptr, "");
-  ASSERT_TRUE(Eventually([&] { return a.Why() != "not reached yet" && b.Why() != "not reached yet"; }));
+  ASSERT_TRUE(testing::Until([&] { return a.Why() != "not reached yet" && b.Why() != "not reached yet"; }));
   EXPECT_EQ(a.hub->counters().connects + b.hub->counters().connects, 0u);
   EXPECT_FALSE(a.agent.Saw("up b"));
   EXPECT_FALSE(b.agent.Saw("up a"));
@@ -128,7 +133,7 @@ TEST_F(TlsHubTest, PlainTextMeetsNobody) {
 TEST_F(TlsHubTest, NewFilesAreTakenWithoutLosingTheLink) {
   a.Run(b, 11, &files, "a");
   b.Run(a, 22, &files, "b");
-  ASSERT_TRUE(Eventually([&] { return a.agent.Saw("up b") && b.agent.Saw("up a"); }));
+  ASSERT_TRUE(testing::Until([&] { return a.agent.Saw("up b") && b.agent.Saw("up a"); }));
   // Another authority altogether, known to both only after the change.
   files.authority = TlsTestFiles::NewAuthority();
   files.Write("ca.pem", files.authority.certificate);
@@ -138,12 +143,13 @@ TEST_F(TlsHubTest, NewFilesAreTakenWithoutLosingTheLink) {
   b.tls->Look();
   EXPECT_EQ(a.tls->counters().taken, 1u);
   a.hub->Send("b", Numbered(1));
-  ASSERT_TRUE(Eventually([&] { return b.agent.message_count() == 1; }));
+  ASSERT_TRUE(testing::Until([&] { return b.agent.message_count() == 1; }));
   EXPECT_EQ(a.hub->counters().connects, 1u) << "the stream is the one of before";
   // What begins anew does so with the new ones: the link goes on, no message is lost.
   a.hub->BreakStreams("b");
   a.hub->Send("b", Numbered(2));
-  ASSERT_TRUE(Eventually([&] { return b.agent.message_count() == 2 && a.hub->counters().connects >= 2; })) << a.Why();
+  ASSERT_TRUE(testing::Until([&] { return b.agent.message_count() == 2 && a.hub->counters().connects >= 2; }))
+      << a.Why();
   EXPECT_EQ(a.hub->counters().lost + b.hub->counters().lost, 0u);
   EXPECT_FALSE(a.agent.Saw("down b"));
 }

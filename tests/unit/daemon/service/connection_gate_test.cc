@@ -22,6 +22,8 @@
 #include "absl/time/clock.h"
 #include "daemon/service/beginning.h"
 #include "daemon/service/rpc_server.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/until.h"
 
 namespace railsd {
 namespace {
@@ -75,12 +77,6 @@ TEST(BeginningTest, OfALaneTheWholeGreetingTells) {
     EXPECT_EQ(LookAtBeginning("\1RSLANE2", tls, true), Beginning::kWrong);
     EXPECT_EQ(LookAtBeginning("\1", tls, true), Beginning::kMore);
   }
-}
-
-bool Until(const std::function<bool()>& condition) {
-  for (const absl::Time end = absl::Now() + absl::Seconds(30); absl::Now() < end; absl::SleepFor(absl::Milliseconds(1)))
-    if (condition()) return true;
-  return condition();
 }
 
 UniqueFd ConnectTcp(const std::string& host, int port) {
@@ -179,7 +175,7 @@ std::pair<UniqueFd, UniqueFd> TcpPair() {
 // Has the kernel taken so many bytes from the other end?
 bool Arrived(const UniqueFd& fd, size_t bytes) {
   std::string buffer(bytes, '\0');
-  return Until(
+  return testing::Until(
       [&] { return recv(fd.get(), buffer.data(), bytes, MSG_PEEK | MSG_DONTWAIT) == static_cast<ssize_t>(bytes); });
 }
 
@@ -201,7 +197,7 @@ TEST(ConnectionLedgerTest, WhoBringsMoreThanIsTakenIsEnded) {
   Send(ours, std::string(20'000, 'x'));
   ASSERT_TRUE(Arrived(theirs, 60'000));
   EXPECT_EQ(ledger.Meter(now, 30'000), 1u);
-  EXPECT_TRUE(Until([&ours = ours] { return Ended(ours); }));
+  EXPECT_TRUE(testing::Until([&ours = ours] { return Ended(ours); }));
   EXPECT_FALSE(Ended(other)) << "who did nothing";
   EXPECT_EQ(ledger.Meter(now, 30'000), 0u) << "counted once";
 }
@@ -237,10 +233,10 @@ TEST_F(GateTest, ABeginningByteByByteIsTakenWhenItIsWhole) {
   Start();
   const UniqueFd slow = Connect();
   for (const char byte : kHttp2.substr(0, kHttp2.size() - 1)) Send(slow, std::string(1, byte));
-  ASSERT_TRUE(Until([&] { return options_.counters->half_open == 1; }));
+  ASSERT_TRUE(testing::Until([&] { return options_.counters->half_open == 1; }));
   EXPECT_EQ(Taken(), 0u);
   Send(slow, kHttp2.substr(kHttp2.size() - 1));
-  ASSERT_TRUE(Until([&] { return Taken() == 1; }));
+  ASSERT_TRUE(testing::Until([&] { return Taken() == 1; }));
   EXPECT_EQ(options_.counters->open, 1u);
   EXPECT_EQ(options_.counters->half_open, 0u);
   char bytes[100];
@@ -252,11 +248,11 @@ TEST_F(GateTest, WhoBeginsWithSomethingElseIsCounted) {
   Start();
   const UniqueFd other = Connect(), gone = Connect();
   Send(other, "GET / HTTP/1.1\r\n\r\n");
-  ASSERT_TRUE(Until([&] { return Taken() == 1; })) << "gRPC answers";
+  ASSERT_TRUE(testing::Until([&] { return Taken() == 1; })) << "gRPC answers";
   EXPECT_EQ(options_.counters->protocol_errors, 1u);
   Send(gone, "PRI");
   shutdown(gone.get(), SHUT_WR);
-  ASSERT_TRUE(Until([&] { return Ended(gone); }));
+  ASSERT_TRUE(testing::Until([&] { return Ended(gone); }));
   EXPECT_EQ(options_.counters->protocol_errors, 1u);
   EXPECT_EQ(Taken(), 1u);
 }
@@ -268,15 +264,15 @@ TEST_F(GateTest, ALaneGoesToWhoeverTakesLanes) {
   const UniqueFd lane = Connect();
   const std::string greeting = std::string(kLaneMagic) + std::string(kLaneGreetingBytes - kLaneMagic.size(), 'x');
   Send(lane, greeting.substr(0, 20));
-  ASSERT_TRUE(Until([&] { return options_.counters->half_open == 1; }));
+  ASSERT_TRUE(testing::Until([&] { return options_.counters->half_open == 1; }));
   EXPECT_EQ(lanes, 0);
   Send(lane, greeting.substr(20));
-  ASSERT_TRUE(Until([&] { return lanes == 1; }));
+  ASSERT_TRUE(testing::Until([&] { return lanes == 1; }));
   EXPECT_EQ(Taken(), 0u);
-  ASSERT_TRUE(Until([&] { return options_.counters->half_open == 0; }));
+  ASSERT_TRUE(testing::Until([&] { return options_.counters->half_open == 0; }));
   const UniqueFd call = Connect();
   Send(call, kHttp2);
-  ASSERT_TRUE(Until([&] { return Taken() == 1; }));
+  ASSERT_TRUE(testing::Until([&] { return Taken() == 1; }));
 }
 
 TEST_F(GateTest, TheOldestHalfOpenOneGivesWay) {
@@ -284,11 +280,11 @@ TEST_F(GateTest, TheOldestHalfOpenOneGivesWay) {
   Start();
   std::vector<UniqueFd> idle;
   for (int i = 0; i < 10; ++i) idle.push_back(Connect());
-  ASSERT_TRUE(Until([&] { return Refused(Limit::kHalfOpen) == 7; }));
-  for (int i = 0; i < 7; ++i) EXPECT_TRUE(Until([&] { return Ended(idle[i]); })) << i;
+  ASSERT_TRUE(testing::Until([&] { return Refused(Limit::kHalfOpen) == 7; }));
+  for (int i = 0; i < 7; ++i) EXPECT_TRUE(testing::Until([&] { return Ended(idle[i]); })) << i;
   EXPECT_FALSE(Ended(idle[7]));
   Send(idle[7], kHttp2);
-  ASSERT_TRUE(Until([&] { return Taken() == 1; }));
+  ASSERT_TRUE(testing::Until([&] { return Taken() == 1; }));
   EXPECT_EQ(options_.counters->half_open, 2u);
 }
 
@@ -297,7 +293,7 @@ TEST_F(GateTest, WhoDoesNotBeginInTimeIsClosed) {
   Start();
   const UniqueFd idle = Connect(), slow = Connect();
   Send(slow, kPreface);
-  ASSERT_TRUE(Until([&] { return Ended(idle) && Ended(slow); }));
+  ASSERT_TRUE(testing::Until([&] { return Ended(idle) && Ended(slow); }));
   EXPECT_EQ(Refused(Limit::kHandshake), 2u);
 }
 
@@ -307,10 +303,10 @@ TEST_F(GateTest, WhoDoesNotCallInTimeIsClosed) {
   const UniqueFd mute = Connect(), caller = Connect();
   Send(mute, kHttp2);
   Send(caller, kHttp2);
-  ASSERT_TRUE(Until([&] { return Taken() == 2; }));
+  ASSERT_TRUE(testing::Until([&] { return Taken() == 2; }));
   ledger_.Spoke(CallerOfSocket(taken_[0].get()).name);
-  ASSERT_TRUE(Until([&] { return Refused(Limit::kHandshake) == 1; }));
-  EXPECT_TRUE(Until([&] { return Ended(taken_[1]); })) << "gRPC sees the end";
+  ASSERT_TRUE(testing::Until([&] { return Refused(Limit::kHandshake) == 1; }));
+  EXPECT_TRUE(testing::Until([&] { return Ended(taken_[1]); })) << "gRPC sees the end";
   EXPECT_FALSE(Ended(taken_[0]));
 }
 
@@ -321,16 +317,17 @@ TEST_F(GateTest, ConnectionsAreCountedUntilTheyAreClosed) {
   for (int i = 0; i < 3; ++i) {
     callers.push_back(Connect());
     Send(callers.back(), kHttp2);
-    ASSERT_TRUE(Until([&] { return Taken() + Refused(Limit::kClientConnections) == static_cast<size_t>(i) + 1; }));
+    ASSERT_TRUE(
+        testing::Until([&] { return Taken() + Refused(Limit::kClientConnections) == static_cast<size_t>(i) + 1; }));
   }
   EXPECT_EQ(Refused(Limit::kClientConnections), 1u);
-  EXPECT_TRUE(Until([&] { return Ended(callers[2]); }));
+  EXPECT_TRUE(testing::Until([&] { return Ended(callers[2]); }));
   // Another file takes the number of the one that is closed: that is no connection.
   const int number = taken_[0].get();
   taken_[0].Reset();
   const UniqueFd file(open("/dev/null", O_RDONLY | O_CLOEXEC));
   ASSERT_EQ(file.get(), number);
-  ASSERT_TRUE(Until([&] {
+  ASSERT_TRUE(testing::Until([&] {
     const UniqueFd again = Connect();
     Send(again, kHttp2);
     absl::SleepFor(absl::Milliseconds(10));
@@ -347,10 +344,11 @@ TEST_F(GateTest, OneAddressCannotHaveThemAll) {
     callers.push_back(ConnectTcp(host, port_));
     if (!callers.back().valid()) GTEST_SKIP() << "no IPv6 here";
     Send(callers.back(), kHttp2);
-    ASSERT_TRUE(Until([&] { return Taken() + Refused(Limit::kControlConnectionsPerAddress) == callers.size(); }));
+    ASSERT_TRUE(
+        testing::Until([&] { return Taken() + Refused(Limit::kControlConnectionsPerAddress) == callers.size(); }));
   }
   EXPECT_EQ(Taken(), 2u);
-  EXPECT_TRUE(Until([&] { return Ended(callers[1]) && Ended(callers[3]); }));
+  EXPECT_TRUE(testing::Until([&] { return Ended(callers[1]) && Ended(callers[3]); }));
 }
 
 TEST_F(GateTest, OfTlsAWholeRecordMustHaveCome) {
@@ -358,13 +356,14 @@ TEST_F(GateTest, OfTlsAWholeRecordMustHaveCome) {
   const UniqueFd plain = Connect(), slow = Connect();
   Send(plain, kHttp2);
   Send(slow, Record("hello").substr(0, 7));
-  ASSERT_TRUE(Until([&] { return Taken() == 1; }));
+  ASSERT_TRUE(testing::Until([&] { return Taken() == 1; }));
   EXPECT_EQ(options_.counters->protocol_errors, 1u);
   EXPECT_EQ(options_.counters->half_open, 1u);
 }
 
 TEST_F(GateTest, AUnixSocketIsRemovedAtTheEnd) {
-  const std::string path = absl::StrCat(::testing::TempDir(), "/gate_test.", getpid());
+  const testing::TemporaryFolder folder;
+  const std::string path = folder.path() + "/gate";
   Start("unix:" + path);
   EXPECT_EQ(access(path.c_str(), F_OK), 0);
   gate_.reset();
@@ -402,8 +401,8 @@ TEST(RpcServerGateTest, WhoCallsStays) {
     bool ok = false;
     ASSERT_TRUE(queue.Next(&tag, &ok));
     EXPECT_TRUE(status.ok()) << status.error_message();
-    ASSERT_TRUE(Until([&] { return options.gate.refused->Read(Limit::kHandshake) == 1; })) << "the mute one";
-    EXPECT_TRUE(Until([&] { return Ended(mute); }));
+    ASSERT_TRUE(testing::Until([&] { return options.gate.refused->Read(Limit::kHandshake) == 1; })) << "the mute one";
+    EXPECT_TRUE(testing::Until([&] { return Ended(mute); }));
     absl::SleepFor(absl::Milliseconds(1500));  // past a sweep
     EXPECT_EQ(channel->GetState(false), GRPC_CHANNEL_READY);
     EXPECT_EQ(options.gate.refused->Read(Limit::kHandshake), 1u);

@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <limits>
 #include <memory>
@@ -19,6 +18,8 @@
 #include "rails/v1/job.grpc.pb.h"
 #include "rails/v1/operator.grpc.pb.h"
 #include "rails/v1/session.grpc.pb.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/until.h"
 #include "tests/unit/daemon/fake_agent.h"
 
 namespace railsd {
@@ -29,8 +30,6 @@ using ::testing::HasSubstr;
 class ServicesTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    char pattern[] = "/tmp/railsd-test.XXXXXX";
-    directory_ = mkdtemp(pattern);
     const std::string address = "unix:" + directory_ + "/client.sock";
     context_->agent = &agent_;
     context_->sessions = &registry_;
@@ -59,11 +58,6 @@ class ServicesTest : public ::testing::Test {
     operators_ = rails::v1::OperatorService::NewStub(channel_);
     token_ = registry_.Add({SessionId(4), {12, 34, 56, "t"}, "test"});
   }
-  void TearDown() override {
-    server_.reset();
-    unlink((directory_ + "/client.sock").c_str());
-    rmdir(directory_.c_str());
-  }
 
   void Authenticate(grpc::ClientContext* context) { context->AddMetadata("rails-session-token", token_); }
 
@@ -89,7 +83,9 @@ class ServicesTest : public ::testing::Test {
     return view;
   }
 
-  std::string directory_, token_;
+  const testing::TemporaryFolder folder_;
+  const std::string directory_ = folder_.path();
+  std::string token_;
   FakeAgent agent_;
   SessionRegistry registry_;
   JobFeed feed_{nullptr};
@@ -147,7 +143,6 @@ TEST_F(ServicesTest, ATokenIsWorthNothingOnAnotherTenantsSocket) {
       EXPECT_EQ(watch->Finish().error_code(), grpc::StatusCode::UNAUTHENTICATED);
     }
     (*server)->Shutdown(absl::ZeroDuration());
-    unlink(absl::StrCat(directory_, "/", tenant, ".sock").c_str());
     return status.error_code();
   };
   EXPECT_EQ(tell("t"), grpc::StatusCode::OK);
@@ -264,12 +259,12 @@ TEST_F(ServicesTest, WaitAnswersWhenTheJobIsTerminal) {
   rails::v1::WaitJobResponse response;
   grpc::Status status;
   std::thread caller([&] { status = jobs_->WaitJob(&context, request, &response); });
-  ASSERT_TRUE(Eventually([&] { return agent_.pending_waits() == 1; }));
+  ASSERT_TRUE(testing::Until([&] { return agent_.pending_waits() == 1; }));
   // The agent's own slice has passed: it is asked again.
   FakeAgent::PendingWait first = agent_.TakeWait();
   EXPECT_LE(first.timeout, absl::Seconds(20));
   std::move(first.done)(Report(5, JobState::kRunning));
-  ASSERT_TRUE(Eventually([&] { return agent_.pending_waits() == 1; }));
+  ASSERT_TRUE(testing::Until([&] { return agent_.pending_waits() == 1; }));
   std::move(agent_.TakeWait().done)(Report(5, JobState::kDone));
   caller.join();
   ASSERT_TRUE(status.ok());
@@ -286,7 +281,7 @@ TEST_F(ServicesTest, ACancelledWaitIsForgotten) {
   rails::v1::WaitJobResponse response;
   grpc::Status status;
   std::thread caller([&] { status = jobs_->WaitJob(&context, request, &response); });
-  ASSERT_TRUE(Eventually([&] { return agent_.pending_waits() == 1; }));
+  ASSERT_TRUE(testing::Until([&] { return agent_.pending_waits() == 1; }));
   context.TryCancel();
   caller.join();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED);
@@ -324,7 +319,7 @@ TEST_F(ServicesTest, JoinAnswersWithTheGroup) {
   rails::v1::JoinGroupResponse response;
   grpc::Status status;
   std::thread caller([&] { status = groups_->JoinGroup(&context, request, &response); });
-  ASSERT_TRUE(Eventually([&] { return agent_.pending_joins() == 1; }));
+  ASSERT_TRUE(testing::Until([&] { return agent_.pending_joins() == 1; }));
   std::move(agent_.TakeJoin().done)(View());
   caller.join();
   ASSERT_TRUE(status.ok());
@@ -343,7 +338,7 @@ TEST_F(ServicesTest, AJoinThatItsClientGaveUpIsLeft) {
   rails::v1::JoinGroupResponse response;
   grpc::Status status;
   std::thread caller([&] { status = groups_->JoinGroup(&context, request, &response); });
-  ASSERT_TRUE(Eventually([&] { return agent_.pending_joins() == 1; }));
+  ASSERT_TRUE(testing::Until([&] { return agent_.pending_joins() == 1; }));
   context.TryCancel();
   caller.join();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED);

@@ -19,6 +19,9 @@
 #include "daemon/lifecycle/logging.h"
 #include "daemon/session/packet_socket.h"
 #include "rails/v1/descriptor.pb.h"
+#include "tests/support/seeds.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/until.h"
 #include "tests/unit/daemon/fake_agent.h"
 #include "tests/unit/daemon/session/send_packet.h"
 
@@ -95,8 +98,6 @@ class Client {
 class DescriptorServerTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    char pattern[] = "/tmp/railsd-test.XXXXXX";
-    directory_ = mkdtemp(pattern);
     DescriptorServerOptions options;
     options.sockets = {{path()}};
     options.node = "n0";
@@ -109,14 +110,11 @@ class DescriptorServerTest : public ::testing::Test {
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
   }
-  void TearDown() override {
-    server_.reset();
-    rmdir(directory_.c_str());
-  }
   virtual void Adjust(DescriptorServerOptions*) {}
   std::string path() const { return directory_ + "/descriptors.sock"; }
 
-  std::string directory_;
+  const testing::TemporaryFolder folder_;
+  const std::string directory_ = folder_.path();
   FakeAgent agent_;
   SessionRegistry registry_;
   std::atomic<int> closed_{0};
@@ -152,7 +150,7 @@ TEST_F(DescriptorServerTest, TheEndOfTheConnectionEndsTheSession) {
   Client client(path());
   const std::string token = client.Ask(OpenRequest("train \"7\"")).open_session().token();
   client.Close();
-  ASSERT_TRUE(Eventually([&] { return closed_ == 1; }));
+  ASSERT_TRUE(testing::Until([&] { return closed_ == 1; }));
   EXPECT_FALSE(registry_.Find(token));
   EXPECT_EQ(registry_.size(), 0u);
   EXPECT_THAT(agent_.close_reasons()[0], HasSubstr(absl::StrCat("trainer process ", getpid(), " (train \"7\")")));
@@ -181,7 +179,7 @@ TEST_F(DescriptorServerTest, TheEndOfTheProcessEndsTheSessionThoughAChildHoldsTh
   char byte;
   ASSERT_EQ(read(ready[0], &byte, 1), 1);
   waitpid(trainer, nullptr, 0);
-  ASSERT_TRUE(Eventually([&] { return closed_ == 1; }));
+  ASSERT_TRUE(testing::Until([&] { return closed_ == 1; }));
   EXPECT_THAT(agent_.close_reasons()[0], HasSubstr("the process ended"));
   close(ready[0]);
   close(ready[1]);
@@ -215,7 +213,7 @@ TEST_F(DescriptorServerTest, HostilePacketsAreAnsweredAndLeakNothing) {
   EXPECT_EQ(client.Ask(AddRequest(1, 0), {fd}).message(), "add_segment: length_bytes: 0");
   // Field 15, varint 1: a request of an unknown kind.
   EXPECT_EQ(client.Ask(std::string("\x78\x01", 2), {fd}).message(), "request: empty or of an unknown kind");
-  EXPECT_TRUE(Eventually([&] { return OpenDescriptors() <= before; }));
+  EXPECT_TRUE(testing::Until([&] { return OpenDescriptors() <= before; }));
   EXPECT_EQ(agent_.session_count(), 1u);
   EXPECT_EQ(agent_.segment_count(), 0u);
   EXPECT_EQ(server_->counters().bad_packets, 9u);
@@ -240,15 +238,13 @@ TEST_F(DescriptorServerTest, PacketsThatCannotBeReadEndTheConnection) {
     EXPECT_EQ(client.Ask(OpenRequest(), many).message(), "packet: carries 40 descriptors, more than 16");
     EXPECT_TRUE(client.Closed());
   }
-  ASSERT_TRUE(Eventually([&] { return server_->counters().open_connections == 0; }));
-  ASSERT_TRUE(Eventually([&] { return OpenDescriptors() == before; }));
+  ASSERT_TRUE(testing::Until([&] { return server_->counters().open_connections == 0; }));
+  ASSERT_TRUE(testing::Until([&] { return OpenDescriptors() == before; }));
   EXPECT_EQ(agent_.session_count(), 0u);
 }
 
 TEST_F(DescriptorServerTest, RandomPacketsNeitherCrashNorLeak) {
-  const auto seed = static_cast<uint32_t>(::testing::UnitTest::GetInstance()->random_seed());
-  SCOPED_TRACE(::testing::Message() << "seed " << seed);
-  std::mt19937 random(seed);
+  std::mt19937_64 random = testing::SeededRandom();
   const UniqueFd memory(memfd_create("x", 0));
   const size_t before = OpenDescriptors();
   for (int i = 0; i < 300; ++i) {
@@ -264,9 +260,9 @@ TEST_F(DescriptorServerTest, RandomPacketsNeitherCrashNorLeak) {
       client.Receive(&response);
     }
   }
-  ASSERT_TRUE(Eventually([&] { return server_->counters().open_connections == 0; }));
-  ASSERT_TRUE(Eventually([&] { return agent_.session_count() == 0 && registry_.size() == 0; }));
-  ASSERT_TRUE(Eventually([&] { return OpenDescriptors() == before; }));
+  ASSERT_TRUE(testing::Until([&] { return server_->counters().open_connections == 0; }));
+  ASSERT_TRUE(testing::Until([&] { return agent_.session_count() == 0 && registry_.size() == 0; }));
+  ASSERT_TRUE(testing::Until([&] { return OpenDescriptors() == before; }));
 }
 
 TEST_F(DescriptorServerTest, ConnectionsAreBounded) {
@@ -283,7 +279,7 @@ TEST_F(DescriptorServerTest, ConnectionsAreBounded) {
   EXPECT_TRUE(late.Closed());
   EXPECT_EQ(server_->counters().refused_connections, 1u);
   clients.pop_back();
-  ASSERT_TRUE(Eventually([&] { return server_->counters().open_connections == 3; }));
+  ASSERT_TRUE(testing::Until([&] { return server_->counters().open_connections == 3; }));
   Client next(path());
   EXPECT_EQ(next.Ask(OpenRequest()).code(), 0);
 }
@@ -369,7 +365,7 @@ TEST_F(UnmappedServerTest, WhoIsOfNoTenantIsRefusedAndToldWhatToDo) {
   ExpectDenied(path(), "its operator must add");
   ExpectDenied(path(), "`users`");
   EXPECT_EQ(agent_.session_count(), 0u);
-  EXPECT_TRUE(Eventually([&] { return server_->counters().open_connections == 0; }));
+  EXPECT_TRUE(testing::Until([&] { return server_->counters().open_connections == 0; }));
   Client open(directory_ + "/open");
   EXPECT_EQ(TenantOf(open.Ask(OpenRequest())), "open");
 }

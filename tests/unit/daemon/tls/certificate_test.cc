@@ -6,6 +6,7 @@
 
 #include "daemon/lifecycle/logging.h"
 #include "daemon/tls/tls_files.h"
+#include "tests/support/until.h"
 #include "tests/unit/daemon/tls/tls_test_files.h"
 
 namespace railsd {
@@ -189,8 +190,7 @@ TEST_F(TlsFilesTest, TheThreadLooks) {
   auto opened = TlsFiles::Open(config, "n1", NullLogger());
   ASSERT_TRUE(opened.ok()) << opened.status();
   files.WriteNode("n1");
-  const absl::Time deadline = absl::Now() + absl::Seconds(30);
-  while ((*opened)->counters().taken == 0 && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(5));
+  testing::Until([&] { return (*opened)->counters().taken != 0; });
   EXPECT_EQ((*opened)->counters().taken, 1u);
 }
 

@@ -4,10 +4,8 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <string>
 
@@ -15,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "client/railsctl/pki/certificate.h"
 #include "daemon/config/config.h"
+#include "tests/support/temporary_folder.h"
 
 namespace railsd {
 
@@ -25,18 +24,14 @@ inline rails::ctl::pki::Validity ValidFor(absl::Duration before, absl::Duration 
 class TlsTestFiles {
  public:
   TlsTestFiles() {
-    std::string name = "/tmp/railsd-tls-XXXXXX";
-    EXPECT_NE(mkdtemp(name.data()), nullptr);
-    folder_ = name;
     authority = NewAuthority();
     Write("ca.pem", authority.certificate);
   }
-  ~TlsTestFiles() { std::filesystem::remove_all(folder_); }
 
   static rails::ctl::pki::Pair NewAuthority() {
     return *rails::ctl::pki::MakeAuthority("test", ValidFor(absl::Hours(24 * 20), absl::Hours(24 * 20)));
   }
-  std::string Path(const std::string& name) const { return absl::StrCat(folder_, "/", name); }
+  std::string Path(const std::string& name) const { return absl::StrCat(folder_.path(), "/", name); }
   void Write(const std::string& name, const std::string& text, mode_t mode = 0600) const {
     std::ofstream(Path(name), std::ios::trunc) << text;
     EXPECT_EQ(chmod(Path(name).c_str(), mode), 0);
@@ -66,7 +61,7 @@ class TlsTestFiles {
   rails::ctl::pki::Pair authority;
 
  private:
-  std::string folder_;
+  testing::TemporaryFolder folder_;
 };
 
 }  // namespace railsd

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 
 #include <filesystem>
-#include <fstream>
 
 #include "absl/strings/str_cat.h"
+#include "tests/support/temporary_folder.h"
 
 namespace railsd::verbs {
 namespace {
@@ -18,16 +18,7 @@ using ::testing::HasSubstr;
 // A sysfs tree of the test's own.
 class Discovery : public ::testing::Test {
  protected:
-  Discovery() {
-    std::string name = ::testing::TempDir() + "sysfs-XXXXXX";
-    root_ = ::mkdtemp(name.data());
-  }
-  ~Discovery() override { fs::remove_all(root_); }
-
-  void Write(const std::string& path, const std::string& text) {
-    fs::create_directories((root_ / path).parent_path());
-    std::ofstream(root_ / path) << text << "\n";
-  }
+  void Write(const std::string& path, const std::string& text) { folder_.Write(path, text + "\n"); }
   static std::string Port(const std::string& device, int port) {
     return absl::StrCat("ib/", device, "/ports/", port, "/");
   }
@@ -53,7 +44,8 @@ class Discovery : public ::testing::Test {
   }
   std::vector<RdmaPort> Read() { return ReadRdmaPorts((root_ / "ib").string()); }
 
-  fs::path root_;
+  const testing::TemporaryFolder folder_;
+  const fs::path root_ = folder_.path();
 };
 
 constexpr char kLinkLocal[] = "fe80:0000:0000:0000:0a00:27ff:fe00:0001";

@@ -6,6 +6,8 @@
 #include <deque>
 #include <random>
 
+#include "tests/support/seeds.h"
+
 namespace railsd::verbs {
 namespace {
 
@@ -159,10 +161,8 @@ TEST(Handshake, ALateHelloOfBeforeDoesNotConnect) {
 }
 
 TEST(Handshake, WhateverIsLostRepeatingHelps) {
-  const int seed = ::testing::UnitTest::GetInstance()->random_seed();
-  std::printf("seed: --gtest_random_seed=%d\n", seed);
-  std::mt19937 random(static_cast<uint32_t>(seed));
-  for (int round = 0; round < 2000; ++round) {
+  std::mt19937_64 random = testing::SeededRandom();
+  for (uint64_t round = 0; round < testing::Rounds(2000); ++round) {
     End a, b;
     for (int step = 0; step < 60; ++step) {
       End& one = random() % 2 == 0 ? a : b;

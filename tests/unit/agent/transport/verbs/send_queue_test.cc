@@ -7,6 +7,7 @@
 
 #include "agent/transport/verbs/fence.h"
 #include "agent/transport/verbs/work_request_id.h"
+#include "tests/support/seeds.h"
 
 namespace railsd::verbs {
 namespace {
@@ -92,9 +93,7 @@ TEST(SendQueue, CompletionsOfNothingAreRefused) {
 }
 
 TEST(SendQueue, AgainstAModel) {
-  const int seed = ::testing::UnitTest::GetInstance()->random_seed();
-  std::printf("seed: --gtest_random_seed=%d\n", seed);
-  std::mt19937 random(static_cast<uint32_t>(seed));
+  std::mt19937_64 random = testing::SeededRandom();
   CompletionRoom room(60);
   SendQueue queue(40, &room);
   std::deque<uint32_t> outstanding;

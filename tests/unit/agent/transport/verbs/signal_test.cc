@@ -5,6 +5,8 @@
 
 #include <random>
 
+#include "tests/support/seeds.h"
+
 namespace railsd::verbs {
 namespace {
 
@@ -96,9 +98,7 @@ TEST(RailSignal, ValuesOutOfRangeAreRefusedByName) {
 }
 
 TEST(RailSignal, DamagedBytesNeverHurt) {
-  const int seed = ::testing::UnitTest::GetInstance()->random_seed();
-  std::printf("seed: --gtest_random_seed=%d\n", seed);
-  std::mt19937 random(static_cast<uint32_t>(seed));
+  std::mt19937_64 random = testing::SeededRandom();
   const std::string good = EncodeSignal(Hello());
   for (int i = 0; i < 20000; ++i) {
     std::string bytes = good;

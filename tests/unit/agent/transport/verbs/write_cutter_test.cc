@@ -6,6 +6,7 @@
 #include <random>
 
 #include "agent/transport/verbs/zone_plan.h"
+#include "tests/support/seeds.h"
 #include "tests/support/test_memory.h"
 
 namespace railsd::verbs {
@@ -75,10 +76,8 @@ TEST(CutWrite, OnePieceAtEachEndIsOneWorkRequest) {
 }
 
 TEST(CutWrite, EveryByteOnceHoweverBothEndsAreCut) {
-  const int seed = ::testing::UnitTest::GetInstance()->random_seed();
-  std::printf("seed: --gtest_random_seed=%d\n", seed);
-  std::mt19937_64 random(static_cast<uint64_t>(seed));
-  for (int round = 0; round < 50; ++round) {
+  std::mt19937_64 random = testing::SeededRandom();
+  for (uint64_t round = 0; round < testing::Rounds(50); ++round) {
     const uint64_t bytes = 1 + random() % 20000;
     SendFlow flow;
     flow.memory = Scatter(Registered(bytes + 100), 50, bytes, 1 + random() % 30, random);
