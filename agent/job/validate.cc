@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -12,10 +13,14 @@
 namespace railsd {
 namespace {
 
+// Ordered and compared by file: two segments of a session may share one.
 struct Placed {
-  uint32_t segment;
+  FileId file;
   uint64_t begin, end;
+  uint32_t segment;
   friend auto operator<=>(const Placed&, const Placed&) = default;
+
+  std::string ToString() const { return absl::StrCat("[", begin, ", ", end, ") of segment ", segment); }
 };
 
 absl::Status CheckFlows(absl::string_view field, const std::vector<FlowRanges>& flows, const Submission& submission,
@@ -54,7 +59,9 @@ absl::Status CheckFlows(absl::string_view field, const std::vector<FlowRanges>& 
         return absl::InvalidArgumentError(absl::StrCat(at(), ": the lengths overflow 64 bits"));
       }
       total += range.length_bytes;
-      if (range.length_bytes > 0) placed->push_back({range.segment.value(), range.offset_bytes, end});
+      if (range.length_bytes > 0) {
+        placed->push_back({segment->second->segment->file(), range.offset_bytes, end, range.segment.value()});
+      }
     }
   }
   return absl::OkStatus();
@@ -64,20 +71,19 @@ absl::Status CheckOverlap(std::vector<Placed>& receives, const std::vector<Place
   if (!std::is_sorted(receives.begin(), receives.end())) std::sort(receives.begin(), receives.end());
   for (size_t i = 1; i < receives.size(); ++i) {
     const Placed &a = receives[i - 1], &b = receives[i];
-    if (a.segment == b.segment && b.begin < a.end) {
-      return absl::InvalidArgumentError(absl::StrCat("receives: ranges overlap in segment ", a.segment, ": [", a.begin,
-                                                     ", ", a.end, ") and [", b.begin, ", ", b.end, ")"));
+    if (a.file == b.file && b.begin < a.end) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("receives: the ranges ", a.ToString(), " and ", b.ToString(), " overlap"));
     }
   }
   for (const Placed& send : sends) {
-    auto it = std::upper_bound(receives.begin(), receives.end(), Placed{send.segment, send.begin, ~uint64_t{0}});
-    const bool with_next = it != receives.end() && it->segment == send.segment && it->begin < send.end;
-    const bool with_last = it != receives.begin() && (it - 1)->segment == send.segment && (it - 1)->end > send.begin;
+    auto it = std::upper_bound(receives.begin(), receives.end(), Placed{send.file, send.begin, ~uint64_t{0}, 0});
+    const bool with_next = it != receives.end() && it->file == send.file && it->begin < send.end;
+    const bool with_last = it != receives.begin() && (it - 1)->file == send.file && (it - 1)->end > send.begin;
     if (with_next || with_last) {
       const Placed& hit = with_next ? *it : *(it - 1);
-      return absl::InvalidArgumentError(absl::StrCat("sends: range [", send.begin, ", ", send.end, ") of segment ",
-                                                     send.segment, " overlaps the receive range [", hit.begin, ", ",
-                                                     hit.end, ")"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("sends: range ", send.ToString(), " overlaps the receive range ", hit.ToString()));
     }
   }
   return absl::OkStatus();

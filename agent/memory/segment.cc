@@ -93,6 +93,8 @@ absl::StatusOr<std::shared_ptr<const Segment>> Segment::Map(SegmentId id, Unique
   uint64_t mapped_bytes = 0;
   const absl::StatusOr<MemoryKind> kind = Inspect(id, fd.get(), length_bytes, &mapped_bytes);
   if (!kind.ok()) return kind.status();
+  struct stat file {};
+  if (::fstat(fd.get(), &file) != 0) return absl::ErrnoToStatus(errno, absl::StrCat("segment ", id.value(), ": fstat"));
   // Memory of a device need not be mappable: its addresses are names, for peers and in flows.
   void* base = *kind == MemoryKind::kDmaBuf
                    ? ::mmap(nullptr, mapped_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
@@ -100,8 +102,8 @@ absl::StatusOr<std::shared_ptr<const Segment>> Segment::Map(SegmentId id, Unique
   if (base == MAP_FAILED) return MapFailure(errno, id, length_bytes, *kind);
   // A trainer's core dumps are its own business; the daemon's need not carry its tensors.
   ::madvise(base, mapped_bytes, MADV_DONTDUMP);
-  return std::shared_ptr<const Segment>(
-      new Segment(id, std::move(fd), static_cast<std::byte*>(base), length_bytes, mapped_bytes, *kind));
+  return std::shared_ptr<const Segment>(new Segment(id, std::move(fd), {file.st_dev, file.st_ino},
+                                                    static_cast<std::byte*>(base), length_bytes, mapped_bytes, *kind));
 }
 
 absl::Status Segment::Register(absl::Span<const std::shared_ptr<MemoryRegistrar>> rails) const {

@@ -2,6 +2,7 @@
 #ifndef RAILSD_AGENT_MEMORY_SEGMENT_H_
 #define RAILSD_AGENT_MEMORY_SEGMENT_H_
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -19,6 +20,12 @@ namespace railsd {
 
 // What a descriptor stands for. A dma-buf is memory of a device, of a GPU for example: only RDMA devices reach it.
 enum class MemoryKind { kMemfd, kHugePageMemfd, kDmaBuf };
+
+// What segments are cut from. Two segments of one file share memory, since each is mapped from the file's beginning.
+struct FileId {
+  uint64_t device = 0, inode = 0;
+  friend auto operator<=>(const FileId&, const FileId&) = default;
+};
 
 // One mapped segment. Immutable after Map(); shared by the session that owns it and by every job that uses it, and
 // unmapped with the last of them. Its bytes are touched only by system calls that can fail (recv, send,
@@ -41,21 +48,25 @@ class Segment {
   uint64_t length_bytes() const { return length_bytes_; }
   MemoryKind kind() const { return kind_; }
   int fd() const { return fd_.get(); }
+  FileId file() const { return file_; }
   // Null on rails without a registrar.
   const Registration* registration(size_t rail) const {
     return rail < registrations_.size() ? registrations_[rail].get() : nullptr;
   }
 
  private:
-  Segment(SegmentId id, UniqueFd fd, std::byte* base, uint64_t length_bytes, uint64_t mapped_bytes, MemoryKind kind)
+  Segment(SegmentId id, UniqueFd fd, FileId file, std::byte* base, uint64_t length_bytes, uint64_t mapped_bytes,
+          MemoryKind kind)
       : id_(id),
         fd_(std::move(fd)),
+        file_(file),
         base_(base),
         length_bytes_(length_bytes),
         mapped_bytes_(mapped_bytes),
         kind_(kind) {}
   SegmentId id_;
   UniqueFd fd_;
+  FileId file_;
   std::byte* base_;
   uint64_t length_bytes_;
   uint64_t mapped_bytes_;  // rounded up to whole huge pages

@@ -80,9 +80,12 @@ absl::StatusOr<SharedMemory> SharedMemory::Create(uint64_t length_bytes, const S
   if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
     return absl::ErrnoToStatus(errno, "sealing the memfd against shrinking");
   }
+  struct stat info {};
+  if (fstat(fd.get(), &info) != 0) return absl::ErrnoToStatus(errno, "fstat of the memfd");
   void* base = mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (base == MAP_FAILED) return MemoryError(errno, "mmap", mapped_bytes, options.huge_pages);
-  SharedMemory memory(std::move(fd), static_cast<std::byte*>(base), length_bytes, mapped_bytes);
+  SharedMemory memory(std::move(fd), {info.st_dev, info.st_ino}, static_cast<std::byte*>(base), length_bytes,
+                      mapped_bytes);
   if (options.prefault) {
     absl::Status status = Prefault(memory.fd(), memory.base_, mapped_bytes, options.huge_pages);
     if (!status.ok()) return status;
@@ -113,11 +116,13 @@ absl::StatusOr<SharedMemory> SharedMemory::Import(int fd, uint64_t length_bytes)
   const uint64_t mapped_bytes = page > 4096 ? (length_bytes + page - 1) / page * page : length_bytes;
   void* base = mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, copy.get(), 0);
   if (base == MAP_FAILED) return MemoryError(errno, absl::StrCat("mmap of fd ", fd), mapped_bytes, page > 4096);
-  return SharedMemory(std::move(copy), static_cast<std::byte*>(base), length_bytes, mapped_bytes);
+  return SharedMemory(std::move(copy), {info.st_dev, info.st_ino}, static_cast<std::byte*>(base), length_bytes,
+                      mapped_bytes);
 }
 
 SharedMemory::SharedMemory(SharedMemory&& other) noexcept
     : fd_(std::move(other.fd_)),
+      file_(other.file_),
       base_(std::exchange(other.base_, nullptr)),
       length_bytes_(other.length_bytes_),
       mapped_bytes_(other.mapped_bytes_) {}

@@ -2,6 +2,7 @@
 #ifndef RAILS_CLIENT_SRC_MEMORY_H_
 #define RAILS_CLIENT_SRC_MEMORY_H_
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 
@@ -11,6 +12,12 @@
 #include "rails/client.h"
 
 namespace rails::internal {
+
+// The memory behind a descriptor: two mappings of one file show the same bytes.
+struct FileId {
+  uint64_t device = 0, inode = 0;
+  friend auto operator<=>(const FileId&, const FileId&) = default;
+};
 
 class SharedMemory {
  public:
@@ -26,15 +33,18 @@ class SharedMemory {
   ~SharedMemory();
 
   int fd() const { return fd_.get(); }
+  // Every mapping begins where the file does, so that a byte's place is its file and its offset.
+  FileId file() const { return file_; }
   absl::Span<std::byte> bytes() const { return {base_, static_cast<size_t>(length_bytes_)}; }
   // What is mapped and shared: the length rounded up to whole huge pages, or the length itself.
   uint64_t mapped_bytes() const { return mapped_bytes_; }
 
  private:
-  SharedMemory(UniqueFd fd, std::byte* base, uint64_t length_bytes, uint64_t mapped_bytes)
-      : fd_(std::move(fd)), base_(base), length_bytes_(length_bytes), mapped_bytes_(mapped_bytes) {}
+  SharedMemory(UniqueFd fd, FileId file, std::byte* base, uint64_t length_bytes, uint64_t mapped_bytes)
+      : fd_(std::move(fd)), file_(file), base_(base), length_bytes_(length_bytes), mapped_bytes_(mapped_bytes) {}
 
   UniqueFd fd_;
+  FileId file_;
   std::byte* base_;
   uint64_t length_bytes_;
   uint64_t mapped_bytes_;

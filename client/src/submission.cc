@@ -1,7 +1,5 @@
 #include "client/src/submission.h"
 
-#include <algorithm>
-#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -10,17 +8,6 @@
 
 namespace rails::internal {
 namespace {
-
-using Bytes = absl::Span<std::byte>;
-
-bool StartsBefore(const Bytes& a, const Bytes& b) { return a.data() < b.data(); }
-
-// Whether any of `sorted` overlaps `bytes`. The entries of `sorted` do not overlap each other.
-bool OverlapsAny(const std::vector<Bytes>& sorted, const Bytes& bytes) {
-  auto after = std::upper_bound(sorted.begin(), sorted.end(), bytes, StartsBefore);
-  if (after != sorted.end() && after->data() < bytes.data() + bytes.size()) return true;
-  return after != sorted.begin() && bytes.data() < (after - 1)->data() + (after - 1)->size();
-}
 
 // Checks the flows of one direction and writes them as columns.
 class DirectionBuilder {
@@ -101,11 +88,10 @@ class DirectionBuilder {
   }
 
   void AddSelf(const Range& range) {
-    const Bytes bytes = core_->memory().bytes().subspan(range.offset_bytes, range.length_bytes);
     if (field_[0] == 's') {
-      submission_->self.AddSource(bytes);
+      submission_->self.AddSource(*core_, range);
     } else {
-      submission_->self.AddDestination(bytes);
+      submission_->self.AddDestination(*core_, range);
     }
   }
 
@@ -146,74 +132,7 @@ class DirectionBuilder {
   uint64_t length_bytes_ = 0;
 };
 
-// The daemon compares the receive ranges that it sees; it does not see the rank's own.
-absl::Status CheckSelf(const AllToAllv& exchange, uint32_t rank, const SelfCopy& self) {
-  if (self.source_bytes() != self.destination_bytes()) {
-    return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " sends ", self.source_bytes(),
-                                                   " bytes to itself but receives ", self.destination_bytes(),
-                                                   " from itself"));
-  }
-  if (self.destinations().empty()) return absl::OkStatus();
-  std::vector<Bytes> own = self.destinations();
-  std::sort(own.begin(), own.end(), StartsBefore);
-  for (size_t i = 1; i < own.size(); ++i) {
-    if (own[i].data() < own[i - 1].data() + own[i - 1].size()) {
-      return absl::InvalidArgumentError(absl::StrCat("receives: ranges of rank ", rank, " from itself overlap"));
-    }
-  }
-  for (size_t i = 0; i < exchange.receives.size(); ++i) {
-    const FlowRanges& flow = exchange.receives[i];
-    if (flow.rank == rank) continue;
-    for (size_t j = 0; j < flow.ranges.size(); ++j) {
-      const Range& range = flow.ranges[j];
-      if (range.length_bytes == 0) continue;
-      if (OverlapsAny(own, range.segment->bytes().subspan(range.offset_bytes, range.length_bytes))) {
-        return absl::InvalidArgumentError(absl::StrCat("receives[", i, "].ranges[", j, "]: offset_bytes ",
-                                                       range.offset_bytes, ", length_bytes ", range.length_bytes,
-                                                       " overlaps what rank ", rank, " receives from itself"));
-      }
-    }
-  }
-  return absl::OkStatus();
-}
-
-// Walks two lists of equal totals in step.
-template <typename Function>
-void ForEachPiece(const std::vector<Bytes>& from, const std::vector<Bytes>& to, Function function) {
-  size_t i = 0, j = 0, i_done = 0, j_done = 0;
-  while (i < from.size() && j < to.size()) {
-    const size_t length = std::min(from[i].size() - i_done, to[j].size() - j_done);
-    function(from[i].data() + i_done, to[j].data() + j_done, length);
-    i_done += length;
-    j_done += length;
-    if (i_done == from[i].size()) i_done = 0, ++i;
-    if (j_done == to[j].size()) j_done = 0, ++j;
-  }
-}
-
 }  // namespace
-
-uint64_t SelfCopy::TotalBytes(const std::vector<absl::Span<std::byte>>& list) {
-  uint64_t total_bytes = 0;
-  for (const Bytes& bytes : list) total_bytes += bytes.size();
-  return total_bytes;
-}
-
-void SelfCopy::Run() const {
-  std::vector<Bytes> sorted = destinations_;
-  std::sort(sorted.begin(), sorted.end(), StartsBefore);
-  const bool overlap = std::any_of(sources_.begin(), sources_.end(),
-                                   [&sorted](const Bytes& bytes) { return OverlapsAny(sorted, bytes); });
-  const auto move = [](const std::byte* from, std::byte* to, size_t length) { std::memmove(to, from, length); };
-  if (!overlap || (sources_.size() == 1 && destinations_.size() == 1)) {
-    ForEachPiece(sources_, destinations_, move);
-    return;
-  }
-  std::vector<std::byte> staged;
-  staged.reserve(source_bytes());
-  for (const Bytes& bytes : sources_) staged.insert(staged.end(), bytes.begin(), bytes.end());
-  ForEachPiece({Bytes(staged.data(), staged.size())}, destinations_, move);
-}
 
 absl::Status BuildSubmission(const AllToAllv& exchange, const SegmentTable* table, uint32_t world_size, uint32_t rank,
                              Submission* submission) {
@@ -227,7 +146,7 @@ absl::Status BuildSubmission(const AllToAllv& exchange, const SegmentTable* tabl
   DirectionBuilder receives("receives", table, world_size, rank, &seen, submission);
   status = receives.Build(exchange.receives, submission->request->mutable_receives());
   if (!status.ok()) return status;
-  status = CheckSelf(exchange, rank, submission->self);
+  status = submission->self.Check(exchange, rank);
   if (!status.ok()) return status;
   submission->request->set_tag(exchange.tag);
   if (exchange.timeout != absl::InfiniteDuration()) {

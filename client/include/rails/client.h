@@ -71,10 +71,11 @@ struct FlowRanges {
 };
 
 // One rank's part of an all-to-all(v). A rank left out exchanges nothing. Bytes from the rank to itself are copied by
-// this library during Submit().
+// this library during Submit(). What is received must overlap neither itself nor what is sent, in two segments of the
+// same memory neither; only what the rank sends to itself may overlap where it goes.
 struct AllToAllv {
   std::vector<FlowRanges> sends{};                // by destination rank
-  std::vector<FlowRanges> receives{};             // by source rank; must not overlap
+  std::vector<FlowRanges> receives{};             // by source rank
   uint64_t tag = 0;                               // the caller's mark; every rank gives the same
   absl::Duration timeout = absl::ZeroDuration();  // from acceptance; zero: the daemon's limit
 };

@@ -17,11 +17,12 @@ constexpr uint32_t kWorld = 4096;  // AgentLimits::max_world_size
 // into.
 class LargeWorld {
  public:
-  explicit LargeWorld(Cluster* cluster) : cluster_(cluster), buffer_(1 << 20) {
+  explicit LargeWorld(Cluster* cluster) : cluster_(cluster), send_(1 << 20), receive_(1 << 20) {
     std::vector<SessionId> sessions;
     for (size_t n = 0; n < cluster->size(); ++n) {
       sessions.push_back(cluster->OpenSession(n));
-      for (uint32_t id : {1u, 2u}) cluster->AddSegment(n, sessions[n], id, buffer_);
+      cluster->AddSegment(n, sessions[n], 1, send_);
+      cluster->AddSegment(n, sessions[n], 2, receive_);
     }
     for (uint32_t r = 0; r < kWorld; ++r) {
       const size_t n = r % cluster->size();
@@ -76,7 +77,8 @@ class LargeWorld {
 
  private:
   Cluster* const cluster_;
-  Buffer buffer_;
+  Buffer send_;
+  Buffer receive_;
   std::vector<Trainer> trainers_;
 };
 

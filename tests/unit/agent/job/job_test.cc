@@ -264,7 +264,8 @@ TEST_P(JobTest, BadSubmissionsNameFieldAndValueAndChangeNothing) {
     s.receives = std::move(receives);
     return s;
   };
-  const SegmentId a(1), b(2), none(9);
+  const SegmentId a(1), b(2), again(3), none(9);
+  cluster.AddSegment(0, trainer.session, 3, *trainer.receive);  // the memory of segment 2
   struct Case {
     Submission submission;
     absl::StatusCode code;
@@ -279,9 +280,14 @@ TEST_P(JobTest, BadSubmissionsNameFieldAndValueAndChangeNothing) {
   cases.push_back({with({{Rank(1), {{a, size, 1}}}}, {}), Code::kInvalidArgument, "passes the end of segment 1"});
   cases.push_back({with({{Rank(1), {{a, huge, 2}}}}, {}), Code::kInvalidArgument, "18446744073709551615"});
   cases.push_back({with({{Rank(1), {{a, 1, huge}}}}, {}), Code::kInvalidArgument, "passes the end"});
-  cases.push_back({with({}, {{Rank(1), {{b, 0, 10}, {b, 9, 10}}}}), Code::kInvalidArgument, "overlap in segment 2"});
+  cases.push_back({with({}, {{Rank(1), {{b, 0, 10}, {b, 9, 10}}}}), Code::kInvalidArgument,
+                   "[0, 10) of segment 2 and [9, 19) of segment 2 overlap"});
   cases.push_back({with({{Rank(1), {{b, 5, 1}}}}, {{Rank(1), {{b, 0, 10}}}}), Code::kInvalidArgument,
-                   "overlaps the receive range [0, 10)"});
+                   "overlaps the receive range [0, 10) of segment 2"});
+  cases.push_back({with({{Rank(1), {{b, 5, 1}}}}, {{Rank(1), {{again, 0, 10}}}}), Code::kInvalidArgument,
+                   "sends: range [5, 6) of segment 2 overlaps the receive range [0, 10) of segment 3"});
+  cases.push_back({with({}, {{Rank(1), {{b, 5, 1}, {again, 0, 10}}}}), Code::kInvalidArgument,
+                   "[0, 10) of segment 3 and [5, 6) of segment 2 overlap"});
   cases.push_back(
       {with({{Rank(1), std::vector<Range>(9, {a, 0, 1})}}, {}), Code::kResourceExhausted, "max_ranges_per_submission"});
   Submission wrong = with({}, {});

@@ -173,6 +173,14 @@ TEST_F(ClientTest, OverlappingOwnBytesAreMoved) {
   }
 }
 
+TEST_F(ClientTest, OverlappingOwnBytesOfTwoSegmentsAreMoved) {
+  const auto [a, b] = Twins();
+  for (size_t i = 0; i < 100; ++i) a->bytes()[i] = static_cast<std::byte>(i);
+  auto group = Join(2);
+  ASSERT_TRUE(group->Submit({.sends = {{2, {{a, 0, 50}}}}, .receives = {{2, {{b, 10, 30}, {b, 40, 20}}}}}).ok());
+  for (size_t i = 0; i < 50; ++i) ASSERT_EQ(a->bytes()[10 + i], static_cast<std::byte>(i));
+}
+
 TEST_F(ClientTest, RefusedSubmissionCopiesNothing) {
   auto a = MakeSegment(), b = MakeSegment();
   std::memset(a->bytes().data(), 1, kBytes);
@@ -185,6 +193,7 @@ TEST_F(ClientTest, RefusedSubmissionCopiesNothing) {
 TEST_F(ClientTest, BadInputIsRefusedWithFieldAndValue) {
   constexpr uint64_t kHuge = std::numeric_limits<uint64_t>::max();
   auto a = MakeSegment(), b = MakeSegment();
+  const auto [twin1, twin2] = Twins();
   auto other = Connect();
   ASSERT_TRUE(other.ok());
   auto foreign = (*other)->CreateSegment(4096);
@@ -208,7 +217,15 @@ TEST_F(ClientTest, BadInputIsRefusedWithFieldAndValue) {
       {{.sends = {{0, {{a, 0, 8}}}}}, {"sends 8 bytes to itself", "receives 0"}},
       {{.sends = {{0, {{a, 0, 8}}}}, .receives = {{0, {{b, 0, 4}, {b, 2, 4}}}}}, {"from itself overlap"}},
       {{.sends = {{0, {{a, 0, 8}}}}, .receives = {{0, {{b, 0, 8}}}, {1, {{b, 7, 2}}}}},
-       {"receives[1].ranges[0]", "offset_bytes 7"}},
+       {"receives[1].ranges[0]", "offset_bytes 7", "overlaps [0, 8) of segment", "receives from itself"}},
+      {{.sends = {{0, {{a, 0, 8}}}}, .receives = {{0, {{b, 0, 8}}}, {1, {{a, 4, 8}}}}},
+       {"receives[1].ranges[0]", "offset_bytes 4", "overlaps [0, 8) of segment", "rank 0 sends to itself"}},
+      {{.sends = {{0, {{a, 0, 4}, {a, 2, 4}}}}, .receives = {{0, {{b, 0, 8}}}, {1, {{a, 5, 1}}}}},
+       {"offset_bytes 5", "overlaps [2, 6) of segment"}},
+      {{.sends = {{0, {{a, 0, 8}}}, {2, {{a, 9, 9}, {b, 7, 2}}}}, .receives = {{0, {{b, 0, 8}}}}},
+       {"sends[1].ranges[1]", "offset_bytes 7", "overlaps [0, 8) of segment", "rank 0 receives from itself"}},
+      {{.sends = {{0, {{a, 0, 8}}}}, .receives = {{0, {{twin1, 0, 8}}}, {1, {{twin2, 7, 2}}}}},
+       {"receives[1].ranges[0]", "which is the same memory"}},
       {{.timeout = -absl::Seconds(1)}, {"timeout", "-1s"}},
   };
   for (const Case& one : cases) {

@@ -1,0 +1,54 @@
+// Bytes that a rank sends to itself: the daemon never sees them, so they are checked and copied here.
+#ifndef RAILS_CLIENT_SRC_SELF_COPY_H_
+#define RAILS_CLIENT_SRC_SELF_COPY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "client/src/segment.h"
+#include "rails/client.h"
+
+namespace rails::internal {
+
+// Where bytes lie, whichever mapping shows them: [begin, end) of a file.
+struct Place {
+  FileId file;
+  uint64_t begin = 0, end = 0;
+  friend auto operator<=>(const Place&, const Place&) = default;
+};
+
+// Not thread-safe. The segments are kept alive by others.
+class SelfCopy {
+ public:
+  // One range, inside its segment and not empty.
+  void AddSource(const SegmentCore& segment, const Range& range) { sources_.push_back(Make(segment, range)); }
+  void AddDestination(const SegmentCore& segment, const Range& range) { destinations_.push_back(Make(segment, range)); }
+
+  // INVALID_ARGUMENT, naming both ranges: the totals differ, a destination overlaps another range that is written or
+  // that is sent to another rank, or a source overlaps what another rank writes. Sources may overlap what is read, and
+  // the destinations. The ranges of `exchange` have been checked one by one.
+  absl::Status Check(const AllToAllv& exchange, uint32_t rank) const;
+  // As if all sources were read before any destination is written. The totals are equal.
+  void Run() const;
+
+ private:
+  struct Piece {
+    absl::Span<std::byte> bytes;
+    Place place;
+    uint32_t segment = 0;
+  };
+  static Piece Make(const SegmentCore& segment, const Range& range);
+  static uint64_t TotalBytes(const std::vector<Piece>& pieces);
+  static std::vector<Place> SortedPlaces(const std::vector<Piece>& pieces);
+  static absl::Status Refuse(const char* field, size_t flow, size_t index, const Range& range, const Place& place,
+                             const std::vector<Piece>& own, uint32_t rank, const char* what);
+
+  std::vector<Piece> sources_, destinations_;
+};
+
+}  // namespace rails::internal
+
+#endif  // RAILS_CLIENT_SRC_SELF_COPY_H_
