@@ -39,7 +39,7 @@ std::optional<EarlyMessages::Message> EarlyMessages::Take(const std::function<bo
 
 std::vector<EarlyMessages::Message> EarlyMessages::TakeOld(absl::Time now) {
   std::vector<Message> old;
-  while (!kept_.empty() && kept_.front().arrived + kKept < now) old.push_back(Remove(kept_.begin()));
+  while (NextDeadline() <= now) old.push_back(Remove(kept_.begin()));
   return old;
 }
 

@@ -33,8 +33,9 @@ class EarlyMessages {
   std::vector<Message> Keep(Message message);
   // The oldest message whose epoch is known by now; it is not kept any more.
   std::optional<Message> Take(const std::function<bool(Epoch)>& known);
-  // Those that have been kept for kKept.
+  // Those that have been kept for kKept, which NextDeadline() foretells; it is InfiniteFuture() when none is kept.
   std::vector<Message> TakeOld(absl::Time now);
+  absl::Time NextDeadline() const { return kept_.empty() ? absl::InfiniteFuture() : kept_.front().arrived + kKept; }
   // The peer is lost.
   void Forget(PeerIndex from);
 

@@ -351,7 +351,6 @@ void Engine::Sweep() {
     sessions_.Erase(id);
     for (auto& callback : callbacks) std::move(callback)(absl::OkStatus());
   }
-  for (EarlyMessages::Message& early : early_.TakeOld(now_)) Drop(std::move(early));
 }
 
 bool Engine::Step() {
@@ -362,6 +361,7 @@ bool Engine::Step() {
     jobs_.OnCopyResult(result);
   }
   groups_.Tick(now_);
+  for (EarlyMessages::Message& early : early_.TakeOld(now_)) Drop(std::move(early));
   jobs_.Tick();
   if (now_ >= health_due_) RefreshAllPaths();
   any = sprayer_.Dispatch(now_) || any;
@@ -376,8 +376,8 @@ bool Engine::Step() {
 }
 
 absl::Time Engine::NextDeadline() const {
-  absl::Time next =
-      std::min({jobs_.NextDeadline(), groups_.NextDeadline(), sprayer_.NextDeadline(), drain_deadline_, health_due_});
+  absl::Time next = std::min({jobs_.NextDeadline(), groups_.NextDeadline(), sprayer_.NextDeadline(),
+                              early_.NextDeadline(), drain_deadline_, health_due_});
   // Full queues and closing sessions are looked at again soon even if no event comes.
   const bool retry = std::any_of(rails_.begin(), rails_.end(), [](const RailHandle& r) { return r.overflowing(); });
   if (retry || sweep_) next = std::min(next, now_ + absl::Milliseconds(1));

@@ -115,6 +115,7 @@ class Cluster {
   // Runs until nothing happens any more (the clock stands still) or `done` says so. Fails the test after too many
   // steps.
   void Run(const std::function<bool()>& done = nullptr);
+  absl::Time now() const { return now_; }
   void Advance(absl::Duration duration) { now_ += duration; }
   void Connect(size_t a, size_t b);  // both directions
   // Node `a` has lost `b`, which does not know of it yet: no message between them arrives any more.

@@ -59,13 +59,16 @@ TEST(EarlyMessagesTest, APeersOldestOnesGoWhenTheyAreTooLarge) {
 
 TEST(EarlyMessagesTest, NoneIsKeptForever) {
   EarlyMessages early;
+  EXPECT_EQ(early.NextDeadline(), absl::InfiniteFuture());
   const absl::Time start = absl::UnixEpoch();
   early.Keep(From(1, kOne, 1, 0, start));
   early.Keep(From(1, kOne, 2, 0, start + absl::Seconds(1)));
-  EXPECT_TRUE(early.TakeOld(start + EarlyMessages::kKept).empty());
-  const auto old = early.TakeOld(start + EarlyMessages::kKept + absl::Milliseconds(1));
+  EXPECT_TRUE(early.TakeOld(start + EarlyMessages::kKept - absl::Milliseconds(1)).empty());
+  EXPECT_EQ(early.NextDeadline(), start + EarlyMessages::kKept);
+  const auto old = early.TakeOld(early.NextDeadline());
   ASSERT_EQ(old.size(), 1u);
   EXPECT_EQ(SeqOf(old[0]), 1u);
+  EXPECT_EQ(early.NextDeadline(), start + absl::Seconds(1) + EarlyMessages::kKept);
 }
 
 }  // namespace

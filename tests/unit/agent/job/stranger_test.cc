@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "tests/unit/agent/job/cluster.h"
 
@@ -51,6 +53,29 @@ class StrangerTest : public ::testing::TestWithParam<bool> {
 
 INSTANTIATE_TEST_SUITE_P(Rails, StrangerTest, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "Remote" : "Framed"; });
+
+// Nothing else happens meanwhile: the engine has to wake for it by itself.
+TEST_P(StrangerTest, AnOfferForAnEpochThatNeverBeginsIsAnsweredInAnIdleMinute) {
+  Engine& engine = *cluster_.node(0).engine;
+  const uint64_t before = Ignored(0);
+  Epoch other = epoch_;
+  other.counter += 1000;
+  Say(0, Offer{{other, JobSeq(1)}, 0, {{Rank(0), Rank(1), 1000}}, JobSeq(1), {}});
+  cluster_.Run();
+  EXPECT_EQ(Ignored(0), before);
+  EXPECT_LE(engine.NextDeadline(), cluster_.now() + EarlyMessages::kKept);
+  cluster_.Hold(0, kStranger);
+  cluster_.Advance(EarlyMessages::kKept);
+  cluster_.Run();
+  EXPECT_EQ(Ignored(0), before + 1);
+  const auto& answers = cluster_.node(0).outbox;
+  EXPECT_EQ(std::count_if(answers.begin(), answers.end(),
+                          [&](const auto& answer) {
+                            const auto* abort = std::get_if<Abort>(&answer.second);
+                            return abort != nullptr && abort->job == JobKey{other, JobSeq(1)};
+                          }),
+            1);
+}
 
 TEST_P(StrangerTest, EndsNeitherTheGroupNorItsJobs) {
   const std::vector<ControlMessage> lies = {
