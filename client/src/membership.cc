@@ -11,11 +11,13 @@ constexpr absl::Duration kFirstHandOverPause = absl::Milliseconds(5);
 constexpr absl::Duration kLongestHandOverPause = absl::Milliseconds(500);
 constexpr absl::Duration kGiveUp = absl::Seconds(30);
 
-// After such an answer nobody knows whether the daemon took the job. UNAVAILABLE may also be a refusal; UNAUTHENTICATED
-// is the word of a daemon that has started again, which knows nothing of what the one before it took.
+// Whether the daemon may have accepted the job that it answered so. UNAVAILABLE is a lost connection, or a refusal.
+// RESOURCE_EXHAUSTED is a quota, or gRPC that is short of memory and ends calls already served. UNAUTHENTICATED comes
+// from a daemon that has started again, and does not know what the one before it accepted.
 bool LeavesAcceptanceOpen(const absl::Status& status) {
-  return absl::IsUnavailable(status) || absl::IsUnauthenticated(status) || absl::IsDeadlineExceeded(status) ||
-         absl::IsCancelled(status) || absl::IsInternal(status) || absl::IsUnknown(status);
+  return absl::IsUnavailable(status) || absl::IsResourceExhausted(status) || absl::IsUnauthenticated(status) ||
+         absl::IsDeadlineExceeded(status) || absl::IsCancelled(status) || absl::IsInternal(status) ||
+         absl::IsUnknown(status);
 }
 
 }  // namespace
@@ -73,17 +75,18 @@ absl::Status HandOver(Session& session, const std::string& group, const v1::Subm
   const absl::Time give_up = absl::Now() + kGiveUp;
   absl::Duration pause = kFirstHandOverPause;
   *known = true;
-  for (int refusals = 0;;) {
-    const absl::Status status = session.rpc().Submit(request, kCallTimeout);
-    if (!LeavesAcceptanceOpen(status)) {
-      *known = true;  // had it been taken before, the answer would be that it was
+  for (int unavailable = 0;;) {
+    const absl::Status status = session.rpc().Submit(request, kCallTimeout);  // the same number is the same job
+    if (status.ok() || (*known && !LeavesAcceptanceOpen(status))) {
+      *known = true;
       return status;
     }
     *known = false;
     if (absl::Status lost = session.Usable(); !lost.ok()) return lost;
-    // The same number again is the same job. Twice UNAVAILABLE is more likely a daemon that drains: ask for the job.
-    refusals = absl::IsUnavailable(status) ? refusals + 1 : 0;
-    if (refusals >= 2) {
+    // A refusal says nothing of an earlier attempt: limits of calls and of the engine's queue refuse before the job
+    // table is asked. Twice UNAVAILABLE is more likely a daemon that drains. Only an answer about the job tells.
+    unavailable = absl::IsUnavailable(status) ? unavailable + 1 : 0;
+    if (unavailable >= 2 || absl::IsResourceExhausted(status) || !LeavesAcceptanceOpen(status)) {
       const auto report = session.rpc().WaitJob(request.job(), absl::ZeroDuration(), kCallTimeout);
       if (report.ok() || absl::IsNotFound(report.status())) {
         *known = true;

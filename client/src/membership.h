@@ -24,7 +24,7 @@ absl::StatusOr<v1::JoinGroupResponse> JoinGroup(Session& session, const GroupOpt
                                                 absl::Duration timeout);
 
 // Hands a job of `group` over; again while it is unknown whether it was accepted. `*known` says whether it is known in
-// the end.
+// the end. OK: it was accepted, by this attempt or an earlier one.
 absl::Status HandOver(Session& session, const std::string& group, const v1::SubmitAllToAllRequest& request,
                       bool* known);
 

@@ -176,6 +176,7 @@ class FakeDaemon::Impl final : public v1::SessionService::Service,
       const auto is_told = [this, request] { return told.contains(request->job().seq()) || dying; };
       mutex.AwaitWithTimeout(absl::Condition(&is_told), absl::Minutes(1));
     }
+    if (fate == Fate::kAcceptAndRefuse) return ToGrpc(refusal);
     const bool lost = fate == Fate::kAcceptAndLoseTheAnswer;
     return lost ? grpc::Status(grpc::UNAVAILABLE, "connection reset") : grpc::Status::OK;
   }

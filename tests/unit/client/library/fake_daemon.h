@@ -30,9 +30,10 @@ class FakeDaemon {
     uint64_t timeout_milliseconds = 0;
     bool has_deadline = false;
   };
-  // What the daemon does with a submission: refuse it, accept it and say so, or accept it and lose the answer. The last
-  // one accepts it, tells that it has ended well (TellEnds()), and answers then.
-  enum class Fate { kAccept, kRefuse, kAcceptAndLoseTheAnswer, kLoseTheRequest, kEndAndAccept };
+  // What the daemon does with a submission: refuse it, accept it and say so, accept it and lose the answer, or accept
+  // it and answer as if it was refused. The last one accepts it, tells that it has ended well (TellEnds()), and answers
+  // then.
+  enum class Fate { kAccept, kRefuse, kAcceptAndLoseTheAnswer, kAcceptAndRefuse, kLoseTheRequest, kEndAndAccept };
 
   FakeDaemon(std::string socket_dir, uint64_t boot_id);
   ~FakeDaemon();

@@ -123,6 +123,47 @@ TEST_F(ClientTest, LostAnswersEndWithAQuestion) {
   EXPECT_EQ(daemon_->submissions().size(), 2u);
 }
 
+// The limits of calls and of the engine's queue refuse a number that the job table has.
+TEST_F(ClientTest, ARefusalSaysNothingOfAnEarlierAttempt) {
+  auto a = MakeSegment(), b = MakeSegment();
+  auto group = Join();
+  daemon_->PlanSubmissions({Fate::kAcceptAndLoseTheAnswer, Fate::kRefuse, Fate::kRefuse,  //
+                            Fate::kAcceptAndLoseTheAnswer, Fate::kRefuse},
+                           absl::ResourceExhaustedError("limits.max_waiting_calls: 4096 calls wait"));
+  daemon_->FailWaits(1, absl::ResourceExhaustedError("limits.max_waiting_calls: 4096 calls wait"));
+  for (uint64_t seq = 1; seq <= 2; ++seq) {
+    auto job = group->Submit(Exchange(a, b));
+    ASSERT_TRUE(job.ok()) << job.status();
+    EXPECT_EQ((*job)->seq(), seq);
+  }
+  EXPECT_THAT(daemon_->accepted(), ElementsAre(1, 2));
+  a.reset();
+  EXPECT_EQ(daemon_->segments().size(), 2u) << "job 1 and 2 may still use it";
+}
+
+TEST_F(ClientTest, ARefusalAfterALostRequestLeavesTheNumberFree) {
+  auto a = MakeSegment(), b = MakeSegment();
+  auto group = Join();
+  for (const absl::Status& refusal : {absl::ResourceExhaustedError("tenants.t.quota.jobs_per_second"),
+                                      absl::InvalidArgumentError("receives[0] overlaps receives[1]")}) {
+    daemon_->PlanSubmissions({Fate::kLoseTheRequest, Fate::kRefuse}, refusal);
+    EXPECT_EQ(group->Submit(Exchange(a, b)).status(), refusal);
+  }
+  auto job = group->Submit(Exchange(a, b));
+  ASSERT_TRUE(job.ok()) << "known to be refused: the number and the segments are free: " << job.status();
+  EXPECT_EQ((*job)->seq(), 1u);
+}
+
+// gRPC that is short of memory ends calls which have been served.
+TEST_F(ClientTest, ResourceExhaustedMayComeAfterAcceptance) {
+  auto a = MakeSegment(), b = MakeSegment();
+  auto group = Join();
+  daemon_->PlanSubmissions({Fate::kAcceptAndRefuse}, absl::ResourceExhaustedError("Buffers full"));
+  auto job = group->Submit(Exchange(a, b));
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(daemon_->submissions().size(), 1u);
+}
+
 TEST_F(ClientTest, DrainingDaemonRefuses) {
   auto a = MakeSegment(), b = MakeSegment();
   auto group = Join();
