@@ -205,7 +205,11 @@ void GroupKeeper::Recover() {
 }
 
 absl::Status GroupKeeper::TryRecover(absl::Time deadline) {
-  absl::MutexLock submitting(&submitting_);
+  {
+    // A submission under way comes to its end. A later one finds that the epoch has ended and waits for the next,
+    // until its own deadline; it must not wait for this thread, which joins for as long as it may.
+    absl::MutexLock submitting(&submitting_);
+  }
   bool joined = false;
   {
     absl::MutexLock lock(&mutex_);

@@ -81,7 +81,7 @@ class GroupKeeper final : public KeptJobOwner, public std::enable_shared_from_th
 
   const GroupOptions options_;
   const std::shared_ptr<Connection> connection_;
-  absl::Mutex submitting_;  // taken first; held while jobs are handed over: numbers are consumed in order
+  absl::Mutex submitting_;  // taken first; held while Submit() hands a job over: numbers are consumed in order
   mutable absl::Mutex mutex_;
   Membership present_ ABSL_GUARDED_BY(mutex_);
   uint64_t ended_ ABSL_GUARDED_BY(mutex_) = 0;  // the latest generation whose epoch is known to have ended

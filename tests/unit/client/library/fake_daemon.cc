@@ -95,7 +95,7 @@ class FakeDaemon::Impl final : public v1::SessionService::Service,
 
   // State that the tests see.
   mutable absl::Mutex mutex;
-  bool dying = false, telling = false;
+  bool dying = false, telling = false, joins_held = false;
   std::set<uint64_t> missed, told;
   std::deque<Fate> fates;
   absl::Status refusal, join_refusal, segment_refusal, wait_failure;
@@ -142,6 +142,11 @@ class FakeDaemon::Impl final : public v1::SessionService::Service,
     if (!KnowsCaller(context)) return Unknown();
     absl::MutexLock lock(&mutex);
     joins.push_back(request->next_seq());
+    while (joins_held && !dying && !context->IsCancelled()) {
+      mutex.AwaitWithTimeout(absl::Condition(
+                                 +[](bool* held) { return !*held; }, &joins_held),
+                             absl::Milliseconds(2));
+    }
     if (!join_refusal.ok()) return ToGrpc(join_refusal);
     response->mutable_epoch()->set_boot_id(boot_id_);
     response->mutable_epoch()->set_counter(epoch);
@@ -394,6 +399,10 @@ void FakeDaemon::ForgetSessions() {
 void FakeDaemon::RefuseJoins(absl::Status status) {
   absl::MutexLock lock(&impl_->mutex);
   impl_->join_refusal = std::move(status);
+}
+void FakeDaemon::HoldJoins(bool hold) {
+  absl::MutexLock lock(&impl_->mutex);
+  impl_->joins_held = hold;
 }
 void FakeDaemon::RefuseSegments(absl::Status status) {
   absl::MutexLock lock(&impl_->mutex);

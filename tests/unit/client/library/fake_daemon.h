@@ -58,6 +58,8 @@ class FakeDaemon {
   void MissEnd(uint64_t seq);
   void ForgetSessions();  // as a daemon that has started again, but the descriptor sockets stay
   void RefuseJoins(absl::Status status);
+  // From now on joins are not answered; until they are.
+  void HoldJoins(bool hold);
   void RefuseSegments(absl::Status status);
   // Makes the job terminal and answers who waits.
   void FinishJob(uint64_t seq, absl::Status status = absl::OkStatus());

@@ -1,4 +1,8 @@
 // Groups that wait for daemons: what the library does by itself when one has ended.
+#include <signal.h>
+#include <sys/mman.h>
+
+#include <atomic>
 #include <future>
 
 #include "absl/synchronization/notification.h"
@@ -9,6 +13,43 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+
+// Stops the first thread that reads a page of `ranges`, until Open(): by a signal handler, for the length of the fault.
+class FaultGate {
+ public:
+  explicit FaultGate(std::vector<Range>* ranges) {
+    const auto page_bytes = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+    ranges->reserve(4 * page_bytes / sizeof(Range));
+    page_ = reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(ranges->data()) / page_bytes + 1) * page_bytes);
+    entered_ = open_ = false;
+  }
+  // `ranges` is filled.
+  void Close() {
+    struct sigaction action = {};
+    action.sa_sigaction = &OnFault;
+    action.sa_flags = SA_SIGINFO;
+    sigaction(SIGSEGV, &action, &before_);
+    ASSERT_EQ(mprotect(page_, static_cast<size_t>(sysconf(_SC_PAGESIZE)), PROT_NONE), 0);
+  }
+  bool entered() const { return entered_; }
+  void Open() { open_ = true; }
+  ~FaultGate() { sigaction(SIGSEGV, &before_, nullptr); }
+
+ private:
+  static void OnFault(int, siginfo_t* info, void*) {
+    const auto bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    const auto* const at = static_cast<std::byte*>(info->si_addr);
+    const auto* const page = static_cast<std::byte*>(page_);
+    if (at < page || at >= page + bytes) _exit(139);
+    entered_ = true;
+    while (!open_) usleep(1000);
+    mprotect(page_, bytes, PROT_READ | PROT_WRITE);
+  }
+
+  static inline void* page_ = nullptr;
+  static inline std::atomic<bool> entered_ = false, open_ = false;
+  struct sigaction before_ = {};
+};
 
 class RestartTest : public ClientTest {
  protected:
@@ -118,6 +159,32 @@ TEST_F(RestartTest, AnotherNodesDaemonHasEnded) {
   EXPECT_THAT(daemon_->joins(), ElementsAre(1, 1, 2));
   daemon_->FinishJob(2);
   ExpectDone(*next, 0);
+}
+
+// The submission has found the epoch alive and builds its request when the epoch ends.
+TEST_F(RestartTest, ASubmissionWaitsForARecoveryUntilItsOwnLimit) {
+  const auto group = JoinKept(absl::Milliseconds(300));
+  const auto job = Submit(*group);
+  const auto end = job->Future();  // so that somebody hears of the epoch's end
+  AllToAllv exchange = Exchange(send_, receive_);
+  std::vector<Range>& ranges = exchange.sends[0].ranges;
+  FaultGate gate(&ranges);
+  while (ranges.size() < ranges.capacity()) ranges.push_back({send_, ranges.size(), 1});
+  gate.Close();
+  daemon_->HoldJoins(true);
+  std::future<absl::Status> submitted =
+      std::async(std::launch::async, [&] { return group->Submit(exchange).status(); });
+  ASSERT_TRUE(Until([&] { return gate.entered(); }));
+  daemon_->EndEpoch();
+  ASSERT_TRUE(Until([&] { return daemon_->joins().size() == 2; }));
+  gate.Open();
+  EXPECT_EQ(submitted.get().code(), absl::StatusCode::kUnavailable) << "the join goes on";
+  EXPECT_EQ(daemon_->joins().size(), 2u);
+  daemon_->HoldJoins(false);
+  ASSERT_TRUE(Until([&] { return Numbers() == std::vector<uint64_t>{1, 1}; }));
+  daemon_->FinishJob(1);
+  ExpectDone(*job, 1);
+  EXPECT_EQ(Submit(*group)->seq(), 2u);
 }
 
 TEST_F(RestartTest, NothingIsHandedOverWhileTheOldProcessLives) {
