@@ -24,12 +24,15 @@ class ClientImpl final : public Client {
 
   absl::StatusOr<std::shared_ptr<Segment>> CreateSegment(uint64_t length_bytes, SegmentOptions options) override {
     if (absl::Status status = connection_->session()->Usable(); !status.ok()) return status;
-    return Share(SharedMemory::Create(length_bytes, options));
+    if (absl::Status status = CheckTimeout(options.timeout); !status.ok()) return status;
+    return Share(SharedMemory::Create(length_bytes, options), options.timeout);
   }
 
-  absl::StatusOr<std::shared_ptr<Segment>> ImportSegment(int fd, uint64_t length_bytes) override {
+  absl::StatusOr<std::shared_ptr<Segment>> ImportSegment(int fd, uint64_t length_bytes,
+                                                         absl::Duration timeout) override {
     if (absl::Status status = connection_->session()->Usable(); !status.ok()) return status;
-    return Share(SharedMemory::Import(fd, length_bytes));
+    if (absl::Status status = CheckTimeout(timeout); !status.ok()) return status;
+    return Share(SharedMemory::Import(fd, length_bytes), timeout);
   }
 
   absl::StatusOr<std::unique_ptr<Group>> JoinGroup(GroupOptions options) override {
@@ -44,9 +47,9 @@ class ClientImpl final : public Client {
   const std::string& node() const override { return node_; }
 
  private:
-  absl::StatusOr<std::shared_ptr<Segment>> Share(absl::StatusOr<SharedMemory> memory) {
+  absl::StatusOr<std::shared_ptr<Segment>> Share(absl::StatusOr<SharedMemory> memory, absl::Duration timeout) {
     if (!memory.ok()) return memory.status();
-    absl::StatusOr<std::shared_ptr<SegmentCore>> core = connection_->segments()->Add(*std::move(memory));
+    absl::StatusOr<std::shared_ptr<SegmentCore>> core = connection_->segments()->Add(*std::move(memory), timeout);
     if (!core.ok()) return core.status();
     return std::make_shared<SegmentHandle>(*std::move(core));
   }

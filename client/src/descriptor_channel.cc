@@ -87,6 +87,7 @@ absl::StatusOr<std::unique_ptr<DescriptorChannel>> DescriptorChannel::Open(const
   v1::DescriptorResponse response;
   UniqueFd pidfd;
   absl::Status status = channel->Exchange(request, -1, timeout, &response, &pidfd);
+  if (absl::IsDeadlineExceeded(status)) return absl::UnavailableError(status.message());
   if (absl::IsPermissionDenied(status)) status.SetPayload(kSaidByDaemon, absl::Cord());
   if (!status.ok()) return status;
   const v1::OpenSessionResponse& opened = response.open_session();
@@ -116,6 +117,11 @@ absl::Status DescriptorChannel::AddSegment(uint32_t segment_id, int memory_fd, u
   return Exchange(request, memory_fd, timeout, &response, &unexpected);
 }
 
+bool DescriptorChannel::out_of_step() const {
+  absl::MutexLock lock(&mutex_);
+  return out_of_step_;
+}
+
 void DescriptorChannel::Shutdown() { shutdown(socket_.get(), SHUT_RDWR); }
 
 absl::Status DescriptorChannel::Exchange(const v1::DescriptorRequest& request, int attachment, absl::Duration timeout,
@@ -130,7 +136,7 @@ absl::Status DescriptorChannel::Exchange(const v1::DescriptorRequest& request, i
   if (status.ok()) status = Receive(deadline, response, received);
   if (!status.ok()) {
     out_of_step_ = true;
-    Shutdown();
+    if (!absl::IsDeadlineExceeded(status)) Shutdown();  // else the session says first why it is lost
     return status;
   }
   if (response->code() == 0) return absl::OkStatus();
@@ -199,7 +205,7 @@ absl::Status DescriptorChannel::WaitFor(short events, absl::Time deadline) {
     if (ready > 0) return absl::OkStatus();
     if (ready < 0 && errno != EINTR) return absl::ErrnoToStatus(errno, absl::StrCat("poll of ", path_));
     if (ready == 0) {
-      return absl::UnavailableError(absl::StrCat("railsd does not answer on the descriptor socket ", path_));
+      return absl::DeadlineExceededError(absl::StrCat("railsd does not answer on the descriptor socket ", path_));
     }
   }
 }

@@ -41,8 +41,11 @@ class DescriptorChannel {
   const SessionHello& hello() const { return hello_; }
   // For watching only: hangs up when the daemon ends the session.
   int fd() const { return socket_.get(); }
-  // Shares `memory_fd`, which stays the caller's. UNAVAILABLE when the daemon is gone.
+  // Shares `memory_fd`, which stays the caller's. UNAVAILABLE when the daemon is gone; DEADLINE_EXCEEDED, and
+  // out_of_step(), when it does not answer.
   absl::Status AddSegment(uint32_t segment_id, int memory_fd, uint64_t length_bytes, absl::Duration timeout);
+  // Answers and requests no longer match: there can be no other request.
+  bool out_of_step() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends the session: a request in progress fails, later ones too. The descriptor stays open, for watchers.
   void Shutdown();
 
@@ -61,7 +64,7 @@ class DescriptorChannel {
   const std::string path_;
   const UniqueFd socket_;
   SessionHello hello_;
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
   // After an answer that did not come or was not understood, answers and requests no longer match.
   bool out_of_step_ ABSL_GUARDED_BY(mutex_) = false;
 };

@@ -29,8 +29,9 @@ GroupImpl::GroupImpl(std::string name, uint32_t rank, const v1::JoinGroupRespons
 
 GroupImpl::~GroupImpl() { Leave().IgnoreError(); }  // the session may be gone, and the membership with it
 
-absl::StatusOr<std::shared_ptr<Job>> GroupImpl::Submit(const AllToAllv& exchange) {
+absl::StatusOr<std::shared_ptr<Job>> GroupImpl::Submit(const AllToAllv& exchange, absl::Duration timeout) {
   if (absl::Status status = session_->Usable(); !status.ok()) return status;
+  if (absl::Status status = CheckTimeout(timeout); !status.ok()) return status;
   google::protobuf::Arena arena;
   Submission submission;
   submission.request = google::protobuf::Arena::CreateMessage<v1::SubmitAllToAllRequest>(&arena);
@@ -48,7 +49,7 @@ absl::StatusOr<std::shared_ptr<Job>> GroupImpl::Submit(const AllToAllv& exchange
   auto core = std::make_shared<JobCore>(session_, std::move(id), std::move(submission.segments));
   if (status = session_->AddJob(core); !status.ok()) return status;
   bool known = true;
-  status = HandOver(*session_, name_, *submission.request, &known);
+  status = HandOver(*session_, name_, *submission.request, timeout, &known);
   if (!status.ok()) {
     core->Finish(status, /*quiescent=*/known);
     if (!known) broken_ = status;

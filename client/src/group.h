@@ -27,7 +27,7 @@ class GroupImpl final : public Group {
   uint32_t rank() const override { return rank_; }
   uint32_t world_size() const override { return static_cast<uint32_t>(members_.size()); }
   const std::vector<std::string>& members() const override { return members_; }
-  absl::StatusOr<std::shared_ptr<Job>> Submit(const AllToAllv& exchange) override;
+  absl::StatusOr<std::shared_ptr<Job>> Submit(const AllToAllv& exchange, absl::Duration timeout) override;
   absl::Status Leave() override;
 
  private:

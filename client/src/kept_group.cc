@@ -18,6 +18,7 @@ constexpr absl::Duration kLongestPause = absl::Milliseconds(200);
 // that wait for each other must not be away often.
 constexpr absl::Duration kConnectSlice = absl::Milliseconds(500);
 constexpr absl::Duration kJoinSlice = absl::Seconds(30);
+constexpr absl::Duration kReplayTimeout = absl::Seconds(30);  // for the daemon to accept one job again
 
 // Whether joining again may help. FAILED_PRECONDITION: ranks have finished different jobs.
 bool MayPass(const absl::Status& status) {
@@ -89,10 +90,10 @@ absl::Status GroupKeeper::AwaitLive(absl::Time deadline) {
 }
 
 absl::Status GroupKeeper::HandOverInTime(const Membership& in, const v1::SubmitAllToAllRequest& request, bool patient,
-                                         absl::Time deadline, bool* known) {
+                                         absl::Duration timeout, absl::Time deadline, bool* known) {
   absl::Duration pause = kFirstPause;
   for (;;) {
-    absl::Status status = HandOver(*in.session, options_.name, request, known);
+    absl::Status status = HandOver(*in.session, options_.name, request, timeout, known);
     const bool passes = absl::IsUnavailable(status) || (patient && absl::IsResourceExhausted(status));
     if (status.ok() || !*known || !passes || !Lasts(in.generation) || absl::Now() >= deadline) return status;
     absl::SleepFor(pause);
@@ -100,14 +101,15 @@ absl::Status GroupKeeper::HandOverInTime(const Membership& in, const v1::SubmitA
   }
 }
 
-absl::StatusOr<std::shared_ptr<Job>> GroupKeeper::Submit(const AllToAllv& exchange) {
+absl::StatusOr<std::shared_ptr<Job>> GroupKeeper::Submit(const AllToAllv& exchange, absl::Duration timeout) {
   if (absl::Status status = connection_->session()->Usable(); absl::IsFailedPrecondition(status)) return status;
+  if (absl::Status status = CheckTimeout(timeout); !status.ok()) return status;
   const absl::Time deadline = absl::Now() + options_.restart_limit;
   std::shared_ptr<KeptJob> job;
   absl::Duration pause = kFirstPause;
   for (;;) {
     if (absl::Status status = AwaitLive(deadline); !status.ok()) return status;
-    const absl::Status status = SubmitNow(exchange, deadline, &job);
+    const absl::Status status = SubmitNow(exchange, timeout, deadline, &job);
     if (status.ok()) return std::make_shared<KeptJobHandle>(std::move(job));
     if (!absl::IsUnavailable(status) || absl::Now() >= deadline) return status;
     absl::SleepFor(pause);
@@ -115,7 +117,8 @@ absl::StatusOr<std::shared_ptr<Job>> GroupKeeper::Submit(const AllToAllv& exchan
   }
 }
 
-absl::Status GroupKeeper::SubmitNow(const AllToAllv& exchange, absl::Time deadline, std::shared_ptr<KeptJob>* out) {
+absl::Status GroupKeeper::SubmitNow(const AllToAllv& exchange, absl::Duration timeout, absl::Time deadline,
+                                    std::shared_ptr<KeptJob>* out) {
   auto payload = std::make_shared<KeptJob::Payload>();
   payload->submission.request = google::protobuf::Arena::CreateMessage<v1::SubmitAllToAllRequest>(&payload->arena);
   absl::Status status = BuildSubmission(exchange, connection_->segments().get(), options_.world_size, options_.rank,
@@ -139,7 +142,7 @@ absl::Status GroupKeeper::SubmitNow(const AllToAllv& exchange, absl::Time deadli
   bool known = true;
   status = attempt.status();
   if (status.ok()) {
-    status = HandOverInTime(in, *(*attempt)->submission.request, /*patient=*/false, deadline, &known);
+    status = HandOverInTime(in, *(*attempt)->submission.request, /*patient=*/false, timeout, deadline, &known);
   }
   if (!status.ok()) {
     job->Withdraw(status, known);
@@ -293,7 +296,8 @@ absl::Status GroupKeeper::Replay(absl::Time deadline) {
     }
     if (*attempt == nullptr) continue;
     bool known = true;
-    const absl::Status status = HandOverInTime(in, *(*attempt)->submission.request, /*patient=*/true, deadline, &known);
+    const absl::Status status =
+        HandOverInTime(in, *(*attempt)->submission.request, /*patient=*/true, kReplayTimeout, deadline, &known);
     if (status.ok()) {
       job->Accepted();
       continue;

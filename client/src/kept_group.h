@@ -38,7 +38,8 @@ class GroupKeeper final : public KeptJobOwner, public std::enable_shared_from_th
   // Leaves, and returns when Run() does.
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  absl::StatusOr<std::shared_ptr<Job>> Submit(const AllToAllv& exchange) ABSL_LOCKS_EXCLUDED(submitting_, mutex_);
+  absl::StatusOr<std::shared_ptr<Job>> Submit(const AllToAllv& exchange, absl::Duration timeout)
+      ABSL_LOCKS_EXCLUDED(submitting_, mutex_);
   absl::Status Leave() ABSL_LOCKS_EXCLUDED(mutex_);
 
   bool OnEpochEnd(uint64_t generation) override ABSL_LOCKS_EXCLUDED(mutex_);
@@ -60,11 +61,12 @@ class GroupKeeper final : public KeptJobOwner, public std::enable_shared_from_th
   // Waits until jobs can be handed over; why there is no hope, else.
   absl::Status AwaitLive(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
   // UNAVAILABLE when another epoch must come first; the job is then as it was.
-  absl::Status SubmitNow(const AllToAllv& exchange, absl::Time deadline, std::shared_ptr<KeptJob>* job)
-      ABSL_LOCKS_EXCLUDED(submitting_, mutex_);
-  // As HandOver(), and again while the daemon drains or, when `patient`, is over a quota: as long as the epoch lasts.
+  absl::Status SubmitNow(const AllToAllv& exchange, absl::Duration timeout, absl::Time deadline,
+                         std::shared_ptr<KeptJob>* job) ABSL_LOCKS_EXCLUDED(submitting_, mutex_);
+  // As HandOver(), and again while the daemon drains or, when `patient`, is over a quota: as long as the epoch lasts,
+  // until `deadline`. The answer to each may take `timeout`.
   absl::Status HandOverInTime(const Membership& in, const v1::SubmitAllToAllRequest& request, bool patient,
-                              absl::Time deadline, bool* known);
+                              absl::Duration timeout, absl::Time deadline, bool* known);
 
   void Recover();
   absl::Status TryRecover(absl::Time deadline) ABSL_LOCKS_EXCLUDED(submitting_, mutex_);
@@ -104,7 +106,9 @@ class KeptGroup final : public Group {
   uint32_t rank() const override { return rank_; }
   uint32_t world_size() const override { return static_cast<uint32_t>(members_.size()); }
   const std::vector<std::string>& members() const override { return members_; }
-  absl::StatusOr<std::shared_ptr<Job>> Submit(const AllToAllv& exchange) override { return keeper_->Submit(exchange); }
+  absl::StatusOr<std::shared_ptr<Job>> Submit(const AllToAllv& exchange, absl::Duration timeout) override {
+    return keeper_->Submit(exchange, timeout);
+  }
   absl::Status Leave() override { return keeper_->Leave(); }
 
  private:

@@ -9,7 +9,6 @@ namespace {
 
 constexpr absl::Duration kFirstHandOverPause = absl::Milliseconds(5);
 constexpr absl::Duration kLongestHandOverPause = absl::Milliseconds(500);
-constexpr absl::Duration kGiveUp = absl::Seconds(30);
 
 // Whether the daemon may have accepted the job that it answered so. UNAVAILABLE is a lost connection, or a refusal.
 // RESOURCE_EXHAUSTED is a quota, or gRPC that is short of memory and ends calls already served. UNAUTHENTICATED comes
@@ -71,12 +70,13 @@ absl::StatusOr<v1::JoinGroupResponse> JoinGroup(Session& session, const GroupOpt
 }
 
 absl::Status HandOver(Session& session, const std::string& group, const v1::SubmitAllToAllRequest& request,
-                      bool* known) {
-  const absl::Time give_up = absl::Now() + kGiveUp;
+                      absl::Duration timeout, bool* known) {
+  const absl::Time give_up = absl::Now() + timeout;
+  const auto left = [give_up] { return std::clamp(give_up - absl::Now(), absl::Milliseconds(1), kCallTimeout); };
   absl::Duration pause = kFirstHandOverPause;
   *known = true;
   for (int unavailable = 0;;) {
-    const absl::Status status = session.rpc().Submit(request, kCallTimeout);  // the same number is the same job
+    const absl::Status status = session.rpc().Submit(request, left());  // the same number is the same job
     if (status.ok() || (*known && !LeavesAcceptanceOpen(status))) {
       *known = true;
       return status;
@@ -87,7 +87,7 @@ absl::Status HandOver(Session& session, const std::string& group, const v1::Subm
     // table is asked. Twice UNAVAILABLE is more likely a daemon that drains. Only an answer about the job tells.
     unavailable = absl::IsUnavailable(status) ? unavailable + 1 : 0;
     if (unavailable >= 2 || absl::IsResourceExhausted(status) || !LeavesAcceptanceOpen(status)) {
-      const auto report = session.rpc().WaitJob(request.job(), absl::ZeroDuration(), kCallTimeout);
+      const auto report = session.rpc().WaitJob(request.job(), absl::ZeroDuration(), left());
       if (report.ok() || absl::IsNotFound(report.status())) {
         *known = true;
         return report.ok() ? absl::OkStatus() : status;
@@ -95,8 +95,8 @@ absl::Status HandOver(Session& session, const std::string& group, const v1::Subm
     }
     if (absl::Now() >= give_up) {
       return absl::UnavailableError(absl::StrCat("whether railsd accepted job ", request.job().seq(), " of group ",
-                                                 group, " is not known (", status.message(),
-                                                 "): leave the group and join again"));
+                                                 group, " is not known after ", absl::FormatDuration(timeout), " (",
+                                                 status.message(), "): leave the group and join again"));
     }
     absl::SleepFor(pause);
     pause = std::min(2 * pause, kLongestHandOverPause);

@@ -23,10 +23,10 @@ absl::Status CheckGroupOptions(const GroupOptions& options);
 absl::StatusOr<v1::JoinGroupResponse> JoinGroup(Session& session, const GroupOptions& options, uint64_t next_seq,
                                                 absl::Duration timeout);
 
-// Hands a job of `group` over; again while it is unknown whether it was accepted. `*known` says whether it is known in
-// the end. OK: it was accepted, by this attempt or an earlier one.
+// Hands a job of `group` over; for `timeout` again while it is unknown whether it was accepted. `*known` says whether
+// it is known in the end. OK: it was accepted, by this attempt or an earlier one.
 absl::Status HandOver(Session& session, const std::string& group, const v1::SubmitAllToAllRequest& request,
-                      bool* known);
+                      absl::Duration timeout, bool* known);
 
 }  // namespace rails::internal
 

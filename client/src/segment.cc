@@ -25,7 +25,7 @@ absl::Status SegmentCore::CheckUsable() {
       "it: use another segment, or wait until the process has ended"));
 }
 
-absl::StatusOr<std::shared_ptr<SegmentCore>> SegmentTable::Add(SharedMemory memory) {
+absl::StatusOr<std::shared_ptr<SegmentCore>> SegmentTable::Add(SharedMemory memory, absl::Duration timeout) {
   absl::MutexLock sharing(&sharing_);
   const std::shared_ptr<Session> session = this->session();
   if (session == nullptr) return absl::CancelledError("the client is closed");
@@ -37,7 +37,7 @@ absl::StatusOr<std::shared_ptr<SegmentCore>> SegmentTable::Add(SharedMemory memo
     } while (last_id_ == 0 || living_.contains(last_id_));
     id = last_id_;
   }
-  absl::Status status = session->ShareSegment(id, memory.fd(), memory.mapped_bytes());
+  absl::Status status = session->ShareSegment(id, memory.fd(), memory.mapped_bytes(), timeout);
   if (!status.ok()) return status;
   auto core = std::make_shared<SegmentCore>(id, std::move(memory), shared_from_this());
   absl::MutexLock lock(&mutex_);
@@ -55,7 +55,8 @@ absl::Status SegmentTable::Use(std::shared_ptr<Session> session) {
     }
   }
   for (const auto& core : cores) {
-    absl::Status status = session->ShareSegment(core->id(), core->memory().fd(), core->memory().mapped_bytes());
+    absl::Status status =
+        session->ShareSegment(core->id(), core->memory().fd(), core->memory().mapped_bytes(), SegmentOptions().timeout);
     if (!status.ok()) {
       return absl::Status(status.code(),
                           absl::StrCat("registering segment ", core->id(), " again: ", status.message()));

@@ -60,8 +60,9 @@ class SegmentHandle final : public Segment {
 // The living segments of one client, over all of its sessions. Thread-safe.
 class SegmentTable : public std::enable_shared_from_this<SegmentTable> {
  public:
-  // Gives `memory` an id and shares it with the session in use.
-  absl::StatusOr<std::shared_ptr<SegmentCore>> Add(SharedMemory memory) ABSL_LOCKS_EXCLUDED(sharing_, mutex_);
+  // Gives `memory` an id and shares it with the session in use, which may take `timeout`.
+  absl::StatusOr<std::shared_ptr<SegmentCore>> Add(SharedMemory memory, absl::Duration timeout)
+      ABSL_LOCKS_EXCLUDED(sharing_, mutex_);
   // Shares all living segments with `session` under their ids, then uses it. Unchanged on error.
   absl::Status Use(std::shared_ptr<Session> session) ABSL_LOCKS_EXCLUDED(sharing_, mutex_);
   // Uses no session any more.

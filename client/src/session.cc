@@ -89,6 +89,11 @@ absl::Status Session::Usable() const {
   return lost_;
 }
 
+absl::Status CheckTimeout(absl::Duration timeout) {
+  if (timeout > absl::ZeroDuration()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("timeout ", absl::FormatDuration(timeout), " is not positive"));
+}
+
 absl::Status EndOfJobs(const absl::Status& lost) {
   return absl::IsUnavailable(lost) ? absl::AbortedError(lost.message()) : lost;
 }
@@ -156,9 +161,9 @@ void Session::Lose(absl::Status why) {
     reports_come = told_unasked_ && !jobs_.empty() && absl::IsUnavailable(why);
   }
   channel_->Shutdown();
-  if (!reports_come) return EndJobs();
-  // A job whose end is known here and elsewhere need not be replayed.
-  watcher_->Post(kLastReports, [weak = weak_from_this()] {
+  // A job whose end is known here and elsewhere need not be replayed. The watcher ends the jobs: their callbacks must
+  // not run under the locks of who calls.
+  watcher_->Post(reports_come ? kLastReports : absl::ZeroDuration(), [weak = weak_from_this()] {
     if (const std::shared_ptr<Session> self = weak.lock()) self->EndJobs();
   });
 }
@@ -214,15 +219,25 @@ void Session::ForgetJob(JobCore* job) {
   }
 }
 
-absl::Status Session::ShareSegment(uint32_t id, int fd, uint64_t length_bytes) {
+absl::Status Session::ShareSegment(uint32_t id, int fd, uint64_t length_bytes, absl::Duration timeout) {
   if (absl::Status status = Usable(); !status.ok()) return status;
+  const absl::Time deadline = absl::Now() + timeout;
   {
     absl::MutexLock lock(&mutex_);
-    mutex_.Await(absl::Condition(
-        +[](uint32_t* removals) { return *removals == 0; }, &removals_));
+    const auto none = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return removals_ == 0; };
+    if (!mutex_.AwaitWithDeadline(absl::Condition(&none), deadline)) {
+      return absl::UnavailableError(absl::StrCat("railsd of node ", hello().node, " has not let go of ", removals_,
+                                                 " dropped segments within ", absl::FormatDuration(timeout)));
+    }
   }
-  absl::Status status = channel_->AddSegment(id, fd, length_bytes, absl::Minutes(1));
-  if (absl::IsUnavailable(status) && !connected()) return Usable();
+  absl::Status status = channel_->AddSegment(id, fd, length_bytes, deadline - absl::Now());
+  if (absl::IsDeadlineExceeded(status) && channel_->out_of_step()) {
+    Lose(absl::UnavailableError(absl::StrCat("segment ", id, " (timeout ", absl::FormatDuration(timeout),
+                                             "): ", status.message(),
+                                             ": groups and jobs are lost; Reconnect() and join again")));
+  }
+  const bool gone = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+  if (gone && !connected()) return Usable();
   return status;
 }
 

@@ -29,6 +29,9 @@ class JobCore;
 inline constexpr absl::Duration kCallTimeout = absl::Seconds(10);  // for an answer that waits for nobody
 inline constexpr absl::Duration kWaitChunk = absl::Seconds(30);    // one WaitJob call
 
+// INVALID_ARGUMENT unless positive.
+absl::Status CheckTimeout(absl::Duration timeout);
+
 // How jobs end whose session is lost: ABORTED where later calls get UNAVAILABLE, since they may have begun to write.
 absl::Status EndOfJobs(const absl::Status& lost);
 
@@ -66,8 +69,10 @@ class Session : public std::enable_shared_from_this<Session> {
   absl::Status AddJob(std::shared_ptr<JobCore> job) ABSL_LOCKS_EXCLUDED(mutex_);
   void ForgetJob(JobCore* job) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Shares a segment, after the removals under way: they count against the same quota.
-  absl::Status ShareSegment(uint32_t id, int fd, uint64_t length_bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Shares a segment, after the removals under way: they count against the same quota. A request that is not answered
+  // within `timeout` is the session's last.
+  absl::Status ShareSegment(uint32_t id, int fd, uint64_t length_bytes, absl::Duration timeout)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // Tells the daemon to let go of a segment; does not wait. A refusal leaves it there until the session ends.
   void DropSegment(uint32_t id) ABSL_LOCKS_EXCLUDED(mutex_);
 

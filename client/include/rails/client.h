@@ -45,6 +45,7 @@ struct SegmentOptions {
   bool huge_pages = false;             // memfd with MFD_HUGETLB; RESOURCE_EXHAUSTED when the system has none free
   bool prefault = true;                // touch every page now, so that they are charged to this process
   std::string name = "rails-segment";  // as in /proc/PID/maps
+  absl::Duration timeout = absl::Minutes(1);  // for the daemon to register it, after the pages were touched
 };
 
 // Memory shared with the daemon. The mapping lives as long as the object; the daemon lets go when the last reference
@@ -154,9 +155,13 @@ class Group {
   // Numbers the job and hands it to the daemon. Ranks must submit their jobs in the same order. A submission that is
   // refused takes no number and copies nothing.
   // INVALID_ARGUMENT names the field and its value. FAILED_PRECONDITION: a segment is poisoned by a lost job, or the
-  // group is over. UNAVAILABLE: the daemon drains or is gone; with a `restart_limit`, only after that. Others are the
-  // daemon's.
-  virtual absl::StatusOr<std::shared_ptr<Job>> Submit(const AllToAllv& exchange) = 0;
+  // group is over. UNAVAILABLE: the daemon drains or is gone; with a `restart_limit`, only after that. Other errors
+  // come from the daemon unchanged.
+  // `timeout`: for the answer of a daemon that lives; to wait for one that restarts does not count. When it has passed,
+  // nobody knows whether the job runs: UNAVAILABLE, the group is over, and the segments are poisoned. Calls of one
+  // group run one after the other.
+  virtual absl::StatusOr<std::shared_ptr<Job>> Submit(const AllToAllv& exchange,
+                                                      absl::Duration timeout = absl::Seconds(30)) = 0;
   virtual absl::Status Leave() = 0;
 };
 
@@ -166,11 +171,15 @@ class Client {
   static absl::StatusOr<std::unique_ptr<Client>> Connect(ClientOptions options);
   virtual ~Client() = default;  // ends the session; unfinished jobs report CANCELLED
 
-  // New shared memory of `length_bytes`, sealed against shrinking and registered with the daemon.
+  // New shared memory of `length_bytes`, sealed against shrinking and registered with the daemon. UNAVAILABLE: the
+  // daemon has not answered within `options.timeout`, and the session is over, as when the daemon is gone. Segments are
+  // registered one after the other.
   virtual absl::StatusOr<std::shared_ptr<Segment>> CreateSegment(uint64_t length_bytes,
                                                                  SegmentOptions options = {}) = 0;
-  // Registers a memfd that the caller made (it must carry F_SEAL_SHRINK). `fd` stays the caller's.
-  virtual absl::StatusOr<std::shared_ptr<Segment>> ImportSegment(int fd, uint64_t length_bytes) = 0;
+  // Registers a memfd that the caller made (it must carry F_SEAL_SHRINK). `fd` stays the caller's. `timeout` is as
+  // SegmentOptions::timeout.
+  virtual absl::StatusOr<std::shared_ptr<Segment>> ImportSegment(int fd, uint64_t length_bytes,
+                                                                 absl::Duration timeout = absl::Minutes(1)) = 0;
   // Blocks until every rank has joined.
   virtual absl::StatusOr<std::unique_ptr<Group>> JoinGroup(GroupOptions options) = 0;
 

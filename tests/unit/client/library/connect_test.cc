@@ -247,6 +247,25 @@ TEST_F(ClientTest, RefusalOfASegmentPassesThrough) {
   EXPECT_NE(MakeSegment(), nullptr) << "the session goes on";
 }
 
+TEST_F(ClientTest, ADaemonThatDoesNotShareInTimeLosesTheSession) {
+  auto segment = MakeSegment();
+  auto group = Join();
+  auto job = group->Submit(Exchange(segment, MakeSegment()));
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_TRUE(absl::IsInvalidArgument(client_->CreateSegment(1, {.timeout = absl::ZeroDuration()}).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(client_->ImportSegment(0, 1, -absl::Seconds(1)).status()));
+  daemon_->HoldSegments(true);
+  const absl::Status status = client_->CreateSegment(4096, {.timeout = absl::Milliseconds(50)}).status();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_THAT(status.message(), HasSubstr("segment 3 (timeout 50ms): railsd does not answer on the descriptor socket"));
+  EXPECT_FALSE(client_->Connected());
+  EXPECT_EQ((*job)->Wait().status(), absl::AbortedError(status.message())) << "every call says why";
+  EXPECT_EQ(group->Submit(Exchange(segment, segment)).status(), status);
+  daemon_->HoldSegments(false);
+  ASSERT_TRUE(client_->Reconnect().ok());
+  EXPECT_TRUE(client_->CreateSegment(4096).ok());
+}
+
 TEST_F(ClientTest, HugePagesEitherWorkOrSaySo) {
   auto segment = client_->CreateSegment(1'000'000, {.huge_pages = true});
   if (segment.ok()) {

@@ -95,7 +95,7 @@ class FakeDaemon::Impl final : public v1::SessionService::Service,
 
   // State that the tests see.
   mutable absl::Mutex mutex;
-  bool dying = false, telling = false, joins_held = false;
+  bool dying = false, telling = false, joins_held = false, segments_held = false;
   std::set<uint64_t> missed, told;
   std::deque<Fate> fates;
   absl::Status refusal, join_refusal, segment_refusal, wait_failure;
@@ -171,6 +171,10 @@ class FakeDaemon::Impl final : public v1::SessionService::Service,
       fates.pop_front();
     }
     if (fate == Fate::kRefuse) return ToGrpc(refusal);
+    while (fate == Fate::kHold && !dying && !context->IsCancelled()) {
+      mutex.AwaitWithTimeout(absl::Condition(&dying), absl::Milliseconds(2));
+    }
+    if (fate == Fate::kHold) return grpc::Status::CANCELLED;
     if (fate == Fate::kLoseTheRequest) return {grpc::UNAVAILABLE, "connection reset"};
     if (request->job().epoch().counter() != epoch) return {grpc::ABORTED, "the group is broken"};
     if (std::find(accepted.begin(), accepted.end(), request->job().seq()) == accepted.end()) {
@@ -338,6 +342,8 @@ class FakeDaemon::Impl final : public v1::SessionService::Service,
       opened->set_node("fake-node");
       opened->set_boot_id(boot_id_);
       to_send = process_.get();
+    } else if (segments_held) {
+      return true;
     } else if (!segment_refusal.ok()) {
       response.set_code(static_cast<int>(segment_refusal.code()));
       response.set_message(std::string(segment_refusal.message()));
@@ -407,6 +413,10 @@ void FakeDaemon::HoldJoins(bool hold) {
 void FakeDaemon::RefuseSegments(absl::Status status) {
   absl::MutexLock lock(&impl_->mutex);
   impl_->segment_refusal = std::move(status);
+}
+void FakeDaemon::HoldSegments(bool hold) {
+  absl::MutexLock lock(&impl_->mutex);
+  impl_->segments_held = hold;
 }
 void FakeDaemon::FinishJob(uint64_t seq, absl::Status status) {
   absl::MutexLock lock(&impl_->mutex);

@@ -31,9 +31,17 @@ class FakeDaemon {
     bool has_deadline = false;
   };
   // What the daemon does with a submission: refuse it, accept it and say so, accept it and lose the answer, or accept
-  // it and answer as if it was refused. The last one accepts it, tells that it has ended well (TellEnds()), and answers
-  // then.
-  enum class Fate { kAccept, kRefuse, kAcceptAndLoseTheAnswer, kAcceptAndRefuse, kLoseTheRequest, kEndAndAccept };
+  // it and answer as if it was refused. kHold: no answer before the client gives up. kEndAndAccept: accept it, tell
+  // that it has ended well (TellEnds()), and answer then.
+  enum class Fate {
+    kAccept,
+    kRefuse,
+    kAcceptAndLoseTheAnswer,
+    kAcceptAndRefuse,
+    kLoseTheRequest,
+    kHold,
+    kEndAndAccept
+  };
 
   FakeDaemon(std::string socket_dir, uint64_t boot_id);
   ~FakeDaemon();
@@ -61,6 +69,7 @@ class FakeDaemon {
   // From now on joins are not answered; until they are.
   void HoldJoins(bool hold);
   void RefuseSegments(absl::Status status);
+  void HoldSegments(bool hold);  // requests to share one are not answered
   // Makes the job terminal and answers who waits.
   void FinishJob(uint64_t seq, absl::Status status = absl::OkStatus());
   // Another node's daemon has ended: unfinished jobs end as replayable, and jobs are taken in the next epoch only.

@@ -164,6 +164,20 @@ TEST_F(ClientTest, ResourceExhaustedMayComeAfterAcceptance) {
   EXPECT_EQ(daemon_->submissions().size(), 1u);
 }
 
+TEST_F(ClientTest, AFrozenDaemonIsWaitedForUntilTheTimeout) {
+  auto a = MakeSegment(), b = MakeSegment();
+  auto group = Join();
+  EXPECT_TRUE(absl::IsInvalidArgument(group->Submit(Exchange(a, b), absl::ZeroDuration()).status()));
+  daemon_->PlanSubmissions({Fate::kHold});
+  const absl::Status status = group->Submit(Exchange(a, b), absl::Milliseconds(50)).status();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_THAT(status.message(), HasSubstr("whether railsd accepted job 1 of group moe is not known after 50ms"));
+  EXPECT_EQ(daemon_->submissions().size(), 1u) << "a second one would be accepted";
+  EXPECT_EQ(group->Submit({}).status(), status) << "the group is over";
+  auto again = Join();
+  EXPECT_TRUE(absl::IsFailedPrecondition(again->Submit(Exchange(a, b)).status())) << "the daemon may use the segments";
+}
+
 TEST_F(ClientTest, DrainingDaemonRefuses) {
   auto a = MakeSegment(), b = MakeSegment();
   auto group = Join();

@@ -110,7 +110,7 @@ class FakeGroup final : public Group {
   uint32_t rank() const override { return options_.rank; }
   uint32_t world_size() const override { return options_.world_size; }
   const std::vector<std::string>& members() const override { return members_; }
-  absl::StatusOr<std::shared_ptr<Job>> Submit(const AllToAllv& exchange) override {
+  absl::StatusOr<std::shared_ptr<Job>> Submit(const AllToAllv& exchange, absl::Duration) override {
     cluster_.Submit(++seq_, options_.rank, options_.world_size, exchange);
     return std::make_shared<FakeJob>(&cluster_, seq_, options_.rank);
   }
@@ -129,7 +129,7 @@ class FakeClient final : public Client {
   absl::StatusOr<std::shared_ptr<Segment>> CreateSegment(uint64_t length, SegmentOptions) override {
     return std::make_shared<FakeSegment>(length);
   }
-  absl::StatusOr<std::shared_ptr<Segment>> ImportSegment(int, uint64_t) override {
+  absl::StatusOr<std::shared_ptr<Segment>> ImportSegment(int, uint64_t, absl::Duration) override {
     return absl::UnimplementedError("not needed");
   }
   absl::StatusOr<std::unique_ptr<Group>> JoinGroup(GroupOptions options) override {
