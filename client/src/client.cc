@@ -23,30 +23,35 @@ class ClientImpl final : public Client {
   ~ClientImpl() override { connection_->Close(); }
 
   absl::StatusOr<std::shared_ptr<Segment>> CreateSegment(uint64_t length_bytes, SegmentOptions options) override {
-    if (absl::Status status = connection_->session()->Usable(); !status.ok()) return status;
-    if (absl::Status status = CheckTimeout(options.timeout); !status.ok()) return status;
+    if (absl::Status status = Usable(options.timeout); !status.ok()) return status;
     return Share(SharedMemory::Create(length_bytes, options), options.timeout);
   }
 
   absl::StatusOr<std::shared_ptr<Segment>> ImportSegment(int fd, uint64_t length_bytes,
                                                          absl::Duration timeout) override {
-    if (absl::Status status = connection_->session()->Usable(); !status.ok()) return status;
-    if (absl::Status status = CheckTimeout(timeout); !status.ok()) return status;
+    if (absl::Status status = Usable(timeout); !status.ok()) return status;
     return Share(SharedMemory::Import(fd, length_bytes), timeout);
   }
 
   absl::StatusOr<std::unique_ptr<Group>> JoinGroup(GroupOptions options) override {
+    if (absl::Status status = connection_->owner().Check(); !status.ok()) return status;
     if (absl::Status status = CheckGroupOptions(options); !status.ok()) return status;
     const bool kept = options.recovery == Recovery::kWait && options.restart_limit > absl::ZeroDuration();
     if (kept) return KeptGroup::Join(options, connection_);
     return GroupImpl::Join(options, connection_->session(), connection_->segments());
   }
 
-  bool Connected() const override { return connection_->session()->connected(); }
+  bool Connected() const override { return connection_->owner().IsThis() && connection_->session()->connected(); }
   absl::Status Reconnect() override { return connection_->Reconnect(connect_timeout_); }
   const std::string& node() const override { return node_; }
 
  private:
+  absl::Status Usable(absl::Duration timeout) const {
+    if (absl::Status status = connection_->owner().Check(); !status.ok()) return status;
+    if (absl::Status status = CheckTimeout(timeout); !status.ok()) return status;
+    return connection_->session()->Usable();
+  }
+
   absl::StatusOr<std::shared_ptr<Segment>> Share(absl::StatusOr<SharedMemory> memory, absl::Duration timeout) {
     if (!memory.ok()) return memory.status();
     absl::StatusOr<std::shared_ptr<SegmentCore>> core = connection_->segments()->Add(*std::move(memory), timeout);

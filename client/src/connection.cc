@@ -31,6 +31,7 @@ std::shared_ptr<Session> Connection::session() const {
 }
 
 absl::Status Connection::Reconnect(absl::Duration timeout) {
+  if (absl::Status status = owner_.Check(); !status.ok()) return status;
   absl::MutexLock reconnecting(&reconnecting_);
   const std::shared_ptr<Session> before = session();
   if (before->connected()) return absl::OkStatus();
@@ -61,12 +62,13 @@ absl::Status Connection::Use(std::shared_ptr<Session> session) {
 }
 
 void Connection::Close() {
+  if (!owner_.IsThis()) return watcher_->Stop();
   segments_->Clear();
-  if (session()->Usable().code() != absl::StatusCode::kFailedPrecondition) {  // else a forked child's copy
-    {
-      absl::MutexLock lock(&mutex_);
-      closed_ = true;
-    }
+  {
+    absl::MutexLock lock(&mutex_);
+    closed_ = true;
+  }
+  {
     absl::MutexLock reconnecting(&reconnecting_);  // what is under way ends, and does not become the session
     segments_->Clear();
     watcher_->Unwatch();

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "client/src/owner_process.h"
 #include "client/src/segment.h"
 #include "client/src/session.h"
 #include "client/src/watcher.h"
@@ -24,6 +25,8 @@ class Connection {
   // For Open() only.
   Connection(ClientOptions options, std::shared_ptr<Watcher> watcher, std::shared_ptr<Session> session);
 
+  // Whether this process opened the connection. Takes no lock.
+  const OwnerProcess& owner() const { return owner_; }
   std::shared_ptr<Session> session() const ABSL_LOCKS_EXCLUDED(mutex_);
   const std::shared_ptr<SegmentTable>& segments() const { return segments_; }
   const std::shared_ptr<Watcher>& watcher() const { return watcher_; }
@@ -37,6 +40,7 @@ class Connection {
  private:
   absl::Status Use(std::shared_ptr<Session> session) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  const OwnerProcess owner_{};
   const ClientOptions options_;
   const std::shared_ptr<Watcher> watcher_;
   const std::shared_ptr<SegmentTable> segments_;

@@ -61,6 +61,7 @@ absl::StatusOr<std::shared_ptr<Job>> GroupImpl::Submit(const AllToAllv& exchange
 }
 
 absl::Status GroupImpl::Leave() {
+  if (absl::Status status = session_->owner().Check(); !status.ok()) return status;
   absl::MutexLock lock(&mutex_);
   if (absl::IsFailedPrecondition(broken_)) return absl::OkStatus();  // left before
   broken_ = absl::FailedPreconditionError(absl::StrCat("this client has left group ", name_));

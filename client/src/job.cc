@@ -94,6 +94,7 @@ bool JobCore::finished() const {
 }
 
 JobCore::Result JobCore::Wait(absl::Duration timeout) {
+  if (absl::Status status = session_->owner().Check(); !status.ok()) return status;
   const absl::Time deadline = absl::Now() + timeout;
   {
     absl::MutexLock lock(&mutex_);
@@ -166,6 +167,7 @@ JobCore::Step JobCore::Digest(const absl::StatusOr<v1::JobReport>& answer) {
 }
 
 void JobCore::OnDone(std::function<void(Result)> callback) {
+  if (absl::Status status = session_->owner().Check(); !status.ok()) return callback(status);
   {
     absl::MutexLock lock(&mutex_);
     if (!result_.has_value()) {
@@ -185,6 +187,7 @@ void JobCore::OnDone(std::function<void(Result)> callback) {
 }
 
 void JobCore::StartWatch() {
+  if (!session_->owner().IsThis()) return;
   {
     absl::MutexLock lock(&mutex_);
     if (watching_ || result_.has_value()) return;
@@ -213,6 +216,7 @@ void JobCore::AskAsync() {
 }
 
 absl::Status JobCore::Cancel() {
+  if (absl::Status status = session_->owner().Check(); !status.ok()) return status;
   {
     absl::MutexLock lock(&mutex_);
     if (result_.has_value()) return result_->status();  // the end is known, or lost

@@ -79,9 +79,7 @@ class JobHandle final : public Job {
  public:
   explicit JobHandle(std::shared_ptr<JobCore> core) : core_(std::move(core)) {}
   // Somebody must see the end of the job, to let go of its segments.
-  ~JobHandle() override {
-    if (!core_->finished()) core_->StartWatch();
-  }
+  ~JobHandle() override { core_->StartWatch(); }
   uint64_t seq() const override { return core_->id().seq(); }
   absl::StatusOr<JobReport> Wait(absl::Duration timeout) override { return core_->Wait(timeout); }
   void OnDone(std::function<void(absl::StatusOr<JobReport>)> callback) override { core_->OnDone(std::move(callback)); }

@@ -102,7 +102,7 @@ absl::Status GroupKeeper::HandOverInTime(const Membership& in, const v1::SubmitA
 }
 
 absl::StatusOr<std::shared_ptr<Job>> GroupKeeper::Submit(const AllToAllv& exchange, absl::Duration timeout) {
-  if (absl::Status status = connection_->session()->Usable(); absl::IsFailedPrecondition(status)) return status;
+  if (absl::Status status = connection_->owner().Check(); !status.ok()) return status;
   if (absl::Status status = CheckTimeout(timeout); !status.ok()) return status;
   const absl::Time deadline = absl::Now() + options_.restart_limit;
   std::shared_ptr<KeptJob> job;
@@ -340,6 +340,7 @@ absl::Status GroupKeeper::LeaveEpoch(Session& session, const v1::Epoch& epoch) {
 }
 
 absl::Status GroupKeeper::Leave() {
+  if (absl::Status status = connection_->owner().Check(); !status.ok()) return status;
   Membership last;
   bool joined = false;
   {
@@ -376,7 +377,7 @@ KeptGroup::KeptGroup(uint32_t rank, std::vector<std::string> members, std::share
 }
 
 KeptGroup::~KeptGroup() {
-  if (getpid() != process_) {  // a forked child has no such thread
+  if (!owner_.IsThis()) {  // a forked child has no such thread
     thread_.detach();
     return;
   }

@@ -3,9 +3,6 @@
 #ifndef RAILS_CLIENT_SRC_KEPT_GROUP_H_
 #define RAILS_CLIENT_SRC_KEPT_GROUP_H_
 
-#include <sys/types.h>
-#include <unistd.h>
-
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -19,6 +16,7 @@
 #include "absl/time/time.h"
 #include "client/src/connection.h"
 #include "client/src/kept_job.h"
+#include "client/src/owner_process.h"
 #include "client/src/session.h"
 #include "rails/client.h"
 #include "rails/v1/group.pb.h"
@@ -114,7 +112,7 @@ class KeptGroup final : public Group {
  private:
   KeptGroup(uint32_t rank, std::vector<std::string> members, std::shared_ptr<GroupKeeper> keeper);
 
-  const pid_t process_ = getpid();
+  const OwnerProcess owner_{};
   const uint32_t rank_;
   const std::vector<std::string> members_;
   const std::shared_ptr<GroupKeeper> keeper_;

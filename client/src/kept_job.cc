@@ -127,6 +127,7 @@ void KeptJob::Finish(Result result) {
 }
 
 KeptJob::Result KeptJob::Wait(absl::Duration timeout) {
+  if (absl::Status status = process_.Check(); !status.ok()) return status;
   const absl::Time deadline = absl::Now() + timeout;
   for (;;) {
     std::shared_ptr<JobCore> attempt;
@@ -152,6 +153,7 @@ KeptJob::Result KeptJob::Wait(absl::Duration timeout) {
 }
 
 void KeptJob::OnDone(std::function<void(Result)> callback) {
+  if (absl::Status status = process_.Check(); !status.ok()) return callback(status);
   {
     absl::MutexLock lock(&mutex_);
     if (!result_.has_value()) {
@@ -171,6 +173,7 @@ void KeptJob::OnDone(std::function<void(Result)> callback) {
 }
 
 void KeptJob::StartWatch() {
+  if (!process_.IsThis()) return;
   std::shared_ptr<JobCore> attempt;
   {
     absl::MutexLock lock(&mutex_);
@@ -181,6 +184,7 @@ void KeptJob::StartWatch() {
 }
 
 absl::Status KeptJob::Cancel() {
+  if (absl::Status status = process_.Check(); !status.ok()) return status;
   std::shared_ptr<JobCore> attempt;
   {
     absl::MutexLock lock(&mutex_);

@@ -16,6 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "client/src/job.h"
+#include "client/src/owner_process.h"
 #include "client/src/session.h"
 #include "client/src/submission.h"
 #include "rails/client.h"
@@ -75,6 +76,7 @@ class KeptJob : public std::enable_shared_from_this<KeptJob> {
       ABSL_LOCKS_EXCLUDED(mutex_);
   JobReport Unfinished() const;
 
+  const OwnerProcess process_{};
   const std::shared_ptr<KeptJobOwner> owner_;
   const std::shared_ptr<Watcher> watcher_;
   const uint32_t rank_;

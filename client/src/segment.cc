@@ -76,6 +76,7 @@ void SegmentTable::Clear() {
 }
 
 void SegmentTable::Release(uint32_t id) {
+  if (!owner_.IsThis()) return;
   std::shared_ptr<Session> session;
   {
     absl::MutexLock lock(&mutex_);

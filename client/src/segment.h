@@ -13,6 +13,7 @@
 #include "absl/synchronization/mutex.h"
 #include "client/src/daemon_life.h"
 #include "client/src/memory.h"
+#include "client/src/owner_process.h"
 #include "client/src/session.h"
 #include "rails/client.h"
 
@@ -74,6 +75,7 @@ class SegmentTable : public std::enable_shared_from_this<SegmentTable> {
   void Release(uint32_t id) ABSL_LOCKS_EXCLUDED(mutex_);
   std::shared_ptr<Session> session() const ABSL_LOCKS_EXCLUDED(mutex_);
 
+  const OwnerProcess owner_{};
   absl::Mutex sharing_;  // taken first; held while the daemon is asked
   mutable absl::Mutex mutex_;
   uint32_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;

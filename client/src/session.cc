@@ -16,6 +16,18 @@ constexpr absl::Duration kLastRetry = absl::Milliseconds(500);
 // How long the reports of a daemon that has gone may take to be read: they lie in a socket's buffer.
 constexpr absl::Duration kLastReports = absl::Seconds(1);
 
+// The process that used gRPC first. gRPC does not survive a fork: a child shares epoll descriptors with its parent, and
+// what it registers there crashes the parent.
+std::atomic<pid_t> grpc_process{0};
+
+absl::Status CheckNotForked() {
+  const pid_t first = grpc_process.load();
+  if (first == 0 || first == getpid()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("process ", first, " had connected before process ", getpid(),
+                   " was forked from it, and gRPC does not survive that: fork before the first Connect(), or exec"));
+}
+
 // Whether trying again may help: the daemon may be starting, or its sockets not have their modes yet.
 bool RetryMayConnect(const absl::Status& status) {
   if (absl::IsPermissionDenied(status)) return !status.GetPayload(kSaidByDaemon).has_value();
@@ -25,6 +37,7 @@ bool RetryMayConnect(const absl::Status& status) {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<Session>> Session::Open(const ClientOptions& options, std::shared_ptr<Watcher> watcher) {
+  if (absl::Status status = CheckNotForked(); !status.ok()) return status;
   if (options.socket_dir.empty()) return absl::InvalidArgumentError("socket_dir is empty");
   std::error_code error;
   const std::string directory = std::filesystem::absolute(options.socket_dir, error).string();
@@ -51,6 +64,7 @@ absl::StatusOr<std::shared_ptr<Session>> Session::TryOpen(const ClientOptions& o
   auto channel = DescriptorChannel::Open(absl::StrCat(directory, "/descriptors.sock"), options.client_name, timeout);
   if (!channel.ok()) return channel.status();
   const std::string path = absl::StrCat(directory, "/client.sock");
+  grpc_process = getpid();
   std::unique_ptr<Rpc> rpc = Rpc::Create(path, (*channel)->hello().token);
   const absl::Duration left = std::max(deadline - absl::Now(), absl::Milliseconds(100));
   if (!rpc->WaitConnected(left)) {
@@ -76,15 +90,12 @@ Session::Session(std::unique_ptr<DescriptorChannel> channel, std::unique_ptr<Rpc
 
 Session::~Session() {
   // In a forked child gRPC's threads do not exist: nothing would ever end its calls.
-  if (getpid() != process_) (void)rpc_.release();
+  if (!owner_.IsThis()) (void)rpc_.release();
   rpc_.reset();  // its callbacks use the other members
 }
 
 absl::Status Session::Usable() const {
-  if (getpid() != process_) {
-    return absl::FailedPreconditionError(absl::StrCat("this client belongs to process ", process_,
-                                                      "; a forked child must Connect() for itself, after exec"));
-  }
+  if (absl::Status status = owner_.Check(); !status.ok()) return status;
   absl::MutexLock lock(&mutex_);
   return lost_;
 }

@@ -2,8 +2,6 @@
 #ifndef RAILS_CLIENT_SRC_SESSION_H_
 #define RAILS_CLIENT_SRC_SESSION_H_
 
-#include <sys/types.h>
-
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -17,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "client/src/descriptor_channel.h"
+#include "client/src/owner_process.h"
 #include "client/src/rpc.h"
 #include "client/src/watcher.h"
 #include "rails/client.h"
@@ -48,6 +47,8 @@ class Session : public std::enable_shared_from_this<Session> {
   Rpc& rpc() { return *rpc_; }
   const std::shared_ptr<Watcher>& watcher() const { return watcher_; }
 
+  // Whether this process opened the session. Takes no lock.
+  const OwnerProcess& owner() const { return owner_; }
   // OK while the session lives; else why it does not. Also refuses a forked child.
   absl::Status Usable() const ABSL_LOCKS_EXCLUDED(mutex_);
   bool connected() const { return !lost_flag_.load(std::memory_order_acquire); }
@@ -87,7 +88,7 @@ class Session : public std::enable_shared_from_this<Session> {
   static absl::StatusOr<std::shared_ptr<Session>> TryOpen(const ClientOptions& options, const std::string& directory,
                                                           absl::Duration timeout, std::shared_ptr<Watcher> watcher);
 
-  const pid_t process_ = getpid();
+  const OwnerProcess owner_{};
   const std::shared_ptr<Watcher> watcher_;
   const std::unique_ptr<DescriptorChannel> channel_;
   std::unique_ptr<Rpc> rpc_;

@@ -26,7 +26,7 @@ Watcher::~Watcher() { Stop(); }
 void Watcher::Stop() {
   if (!thread_.joinable()) return;
   // A forked child has no such thread.
-  if (getpid() != process_) return thread_.detach();
+  if (!owner_.IsThis()) return thread_.detach();
   {
     absl::MutexLock lock(&mutex_);
     stop_ = true;

@@ -8,6 +8,7 @@
 
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "client/src/owner_process.h"
 #include "client/src/unique_fd.h"
 
 namespace rails::internal {
@@ -39,7 +40,7 @@ class Watcher {
   // Takes the tasks that are due; `next` becomes the time of the first that is not.
   std::vector<Task> TakeDue(absl::Time* next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  const pid_t process_ = getpid();
+  const OwnerProcess owner_{};
   UniqueFd wake_;
   absl::Mutex mutex_;
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;

@@ -12,8 +12,10 @@
 //   auto report = job->Wait(absl::Seconds(60));     // now, and not before, the buffers are the caller's again
 //
 // All classes are safe to use from several threads. Nothing throws. No signal is raised or handled, every descriptor
-// closes on exec. A client belongs to the process that made it: a forked child is refused with FAILED_PRECONDITION, and
-// its copies may be destroyed without harm; it sees the segments' memory.
+// closes on exec. A client belongs to the process that made it. In a forked child every call returns
+// FAILED_PRECONDITION at once, as OnDone() and Future() do, Connected() is false, copies may be destroyed, and the
+// segments' memory is shared. Connect() in a child of a process that had connected is refused in the same way, because
+// gRPC does not survive a fork: fork before the first Connect(), or exec.
 #ifndef RAILS_CLIENT_H_
 #define RAILS_CLIENT_H_
 
@@ -167,7 +169,8 @@ class Group {
 
 class Client {
  public:
-  // UNAVAILABLE, PERMISSION_DENIED: names the socket, and says what to do.
+  // UNAVAILABLE, PERMISSION_DENIED: names the socket, and says what to do. FAILED_PRECONDITION: the process was forked
+  // from one that had connected.
   static absl::StatusOr<std::unique_ptr<Client>> Connect(ClientOptions options);
   virtual ~Client() = default;  // ends the session; unfinished jobs report CANCELLED
 

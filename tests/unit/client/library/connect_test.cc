@@ -9,8 +9,10 @@
 
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "rails/v1/descriptor.pb.h"
 #include "tests/unit/client/library/fixture.h"
 
@@ -171,6 +173,88 @@ TEST_F(ClientTest, ForkedChildIsRefused) {
   EXPECT_EQ(daemon_->segments().size(), 1u);
   EXPECT_EQ(daemon_->leaves(), 0);
   EXPECT_TRUE(group->Submit(Exchange(segment, segment)).ok());
+}
+
+// `test` runs in a forked child, and says what went wrong there; empty: nothing. A child that hangs is killed.
+std::string InChild(const std::function<std::string()>& test) {
+  int pipe_fds[2];
+  if (pipe2(pipe_fds, O_CLOEXEC) != 0) return "no pipe";
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(30);
+    const std::string wrong = test();
+    [[maybe_unused]] const ssize_t written = write(pipe_fds[1], wrong.data(), wrong.size());
+    _exit(0);
+  }
+  close(pipe_fds[1]);
+  char text[1000];
+  const ssize_t got = read(pipe_fds[0], text, sizeof(text));
+  close(pipe_fds[0]);
+  int status = 0;
+  waitpid(child, &status, 0);
+  if (!WIFEXITED(status)) return absl::StrCat("the child ended with signal ", WTERMSIG(status));
+  return std::string(text, static_cast<size_t>(std::max<ssize_t>(got, 0)));
+}
+
+TEST_F(ClientTest, EveryCallOfAForkedChildIsRefusedAtOnce) {
+  const auto segment = MakeSegment(), other = MakeSegment();
+  auto group = Join();
+  auto kept = client_->JoinGroup(
+      {.name = "kept", .world_size = 4, .rank = 2, .recovery = Recovery::kWait, .wait_limit = absl::Seconds(1)});
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  for (Group* of : {group.get(), kept->get()}) {
+    auto job = of->Submit(Exchange(segment, other));
+    ASSERT_TRUE(job.ok()) << job.status();
+    std::shared_ptr<Job> first = *job;
+    const std::string wrong = InChild([&] {
+      absl::Status told;
+      first->OnDone([&](const absl::StatusOr<JobReport>& report) { told = report.status(); });
+      const std::vector<std::pair<const char*, absl::Status>> answers = {
+          {"Wait", first->Wait().status()},
+          {"OnDone", told},
+          {"Future", first->Future().get().status()},
+          {"Cancel", first->Cancel()},
+          {"Submit", of->Submit(Exchange(segment, other)).status()},
+          {"Leave", of->Leave()},
+          {"JoinGroup", client_->JoinGroup({.name = "g", .world_size = 1}).status()},
+          {"CreateSegment", client_->CreateSegment(4096).status()},
+          {"ImportSegment", client_->ImportSegment(0, 4096).status()},
+          {"Reconnect", client_->Reconnect()},
+      };
+      for (const auto& [call, status] : answers) {
+        if (!absl::IsFailedPrecondition(status)) return absl::StrCat(call, ": ", status.ToString());
+      }
+      if (client_->Connected()) return std::string("Connected");
+      first.reset();
+      job->reset();
+      group.reset();
+      kept->reset();
+      client_.reset();
+      return std::string();
+    });
+    EXPECT_EQ(wrong, "");
+    daemon_->FinishJob(first->seq());
+    EXPECT_TRUE(first->Wait()->terminal);
+  }
+  EXPECT_EQ(daemon_->leaves(), 0);
+  EXPECT_TRUE(client_->Connected());
+}
+
+TEST_F(ClientTest, AForkedChildCannotConnectAndHarmsNobody) {
+  const auto segment = MakeSegment(), other = MakeSegment();
+  const auto group = Join();
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_EQ(InChild([&] {
+                const absl::Status status = Connect().status();
+                return absl::IsFailedPrecondition(status) ? std::string() : status.ToString();
+              }),
+              "");
+    auto job = group->Submit(Exchange(segment, other));
+    ASSERT_TRUE(job.ok()) << job.status();
+    daemon_->FinishJob((*job)->seq());
+    EXPECT_TRUE((*job)->Wait()->terminal);
+  }
+  EXPECT_EQ(daemon_->sessions_open(), 1);
 }
 
 TEST_F(ClientTest, EveryDescriptorClosesOnExec) {

@@ -1,0 +1,31 @@
+// The process that a client belongs to. A forked child has its memory and none of its threads: locks may stay held for
+// ever, and gRPC would share its epoll descriptor with the parent, and crash it.
+#ifndef RAILS_CLIENT_SRC_OWNER_PROCESS_H_
+#define RAILS_CLIENT_SRC_OWNER_PROCESS_H_
+
+#include <sys/types.h>
+#include <unistd.h>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace rails::internal {
+
+// Asked before any lock is taken.
+class OwnerProcess {
+ public:
+  bool IsThis() const { return getpid() == id_; }
+  // FAILED_PRECONDITION in a forked child.
+  absl::Status Check() const {
+    if (IsThis()) return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrCat("this client belongs to process ", id_, ", and this is process ",
+                                                      getpid(), ", forked from it: exec, then Connect() anew"));
+  }
+
+ private:
+  const pid_t id_ = getpid();
+};
+
+}  // namespace rails::internal
+
+#endif  // RAILS_CLIENT_SRC_OWNER_PROCESS_H_
