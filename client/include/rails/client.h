@@ -27,6 +27,10 @@
 #include <string>
 #include <vector>
 
+#if defined(_GLIBCXX_USE_CXX11_ABI) && !_GLIBCXX_USE_CXX11_ABI
+#error "rails/client.h: librails_client has the new std::string; compile without -D_GLIBCXX_USE_CXX11_ABI=0"
+#endif
+
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <functional>
@@ -255,6 +256,12 @@ TEST_F(ClientTest, AForkedChildCannotConnectAndHarmsNobody) {
     EXPECT_TRUE((*job)->Wait()->terminal);
   }
   EXPECT_EQ(daemon_->sessions_open(), 1);
+}
+
+// Such a program links, and aborts: its strings and ours have the same name and another form.
+TEST(HeaderTest, RefusesTheOldFormOfStrings) {
+  const std::string preprocess = CLIENT_PREPROCESSOR " -D_GLIBCXX_USE_CXX11_ABI=0 -Wfatal-errors /dev/null 2>&1 >&-";
+  EXPECT_EQ(std::system((preprocess + " | grep -q 'compile without -D_GLIBCXX_USE_CXX11_ABI=0'").c_str()), 0);
 }
 
 TEST_F(ClientTest, EveryDescriptorClosesOnExec) {
