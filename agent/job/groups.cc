@@ -371,8 +371,21 @@ bool GroupTable::OnMessage(const Peer& from, GroupBroken&& message) {
   const absl::StatusCode code = message.code == absl::StatusCode::kOk ? absl::StatusCode::kInternal : message.code;
   group->why = absl::Status(code, absl::StrCat(message.reason, " (said ", from.node, ")"));
   UpdatePatience(group->peers);
+  // The others may have lost the sender, or the node that ended the epoch, and go on with this one.
+  if (group->recovery.policy == RecoveryPolicy::kDegrade) TellBroken(*group, from.index);
   on_broken_(*group);
   return true;
+}
+
+void GroupTable::SendBroken(const Group& group, const Peer& to) {
+  outbox_->Send(to.node, GroupBroken{group.epoch, group.good_until, group.why.code(), std::string(group.why.message()),
+                                     group.replayable});
+}
+
+void GroupTable::TellBroken(const Group& group, std::optional<PeerIndex> except) {
+  for (PeerIndex peer : group.peers) {
+    if (peer != except && peers_->Get(peer).up) SendBroken(group, peers_->Get(peer));
+  }
 }
 
 void GroupTable::Break(Group& group, JobSeq good_until, absl::Status why, bool replayable) {
@@ -382,11 +395,7 @@ void GroupTable::Break(Group& group, JobSeq good_until, absl::Status why, bool r
   group.broken = true;
   group.good_until = good_until;
   group.why = std::move(why);
-  for (PeerIndex peer : group.peers) {
-    if (!peers_->Get(peer).up) continue;
-    outbox_->Send(peers_->Get(peer).node, GroupBroken{group.epoch, good_until, group.why.code(),
-                                                      std::string(group.why.message()), group.replayable});
-  }
+  TellBroken(group);
   UpdatePatience(group.peers);
   on_broken_(group);
 }
@@ -416,9 +425,7 @@ void GroupTable::AbandonJoins(SessionId session, const absl::Status& why) {
 
 void GroupTable::OnPeerUp(const Peer& peer) {
   for (const Group* group : With(peer.index)) {
-    if (!group->broken || group->Lost(peer.index)) continue;
-    outbox_->Send(peer.node, GroupBroken{group->epoch, group->good_until, group->why.code(),
-                                         std::string(group->why.message()), group->replayable});
+    if (group->broken && !group->Lost(peer.index)) SendBroken(*group, peer);
   }
   for (const auto& [key, forming] : forming_) {
     for (const auto& [rank, joiner] : forming) {

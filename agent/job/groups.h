@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -94,6 +95,8 @@ class GroupTable {
   void MemberGone(Group& group, Rank rank, JobSeq finished_until, absl::Status why);
   // Ends an epoch here and tells the other members. `replayable`: no trainer is the cause; for groups that wait.
   void Break(Group& group, JobSeq good_until, absl::Status why, bool replayable = false);
+  // Tells a member why and when the epoch has ended, which it has.
+  void SendBroken(const Group& group, const Peer& to);
   // Gives up the session's joins that wait for other ranks.
   void AbandonJoins(SessionId session, const absl::Status& why);
 
@@ -150,6 +153,7 @@ class GroupTable {
   // Why the forming group, whose rank 0 is here, cannot be; OK when it can, or when ranks are missing.
   static absl::Status CheckForming(const Forming& forming, const Joiner& zero);
   Group& Create(const GroupCommit& commit);
+  void TellBroken(const Group& group, std::optional<PeerIndex> except = std::nullopt);
   std::vector<Group*> With(PeerIndex peer) const;
   // After a group with these peers came or ended.
   void UpdatePatience(const std::vector<PeerIndex>& with);

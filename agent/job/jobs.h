@@ -6,6 +6,8 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -250,7 +252,13 @@ class JobTable {
   void LogEnd(const NodeJob& job) const;
 
   absl::Status DeadlineStatus(const NodeJob& job, const RankPart& part) const;
-  void Tombstone(const Group& group, JobSeq seq, const absl::Status& why);
+  // True: it is new, and a local rank may still submit the job.
+  bool Tombstone(const Group& group, JobSeq seq, const absl::Status& why);
+  static Abort AbortOf(JobKey key, const absl::Status& why) {
+    return {key, why.code(), std::string(why.message()), false};
+  }
+  void TellAborted(const Group& group, JobKey key, const absl::Status& why,
+                   std::optional<PeerIndex> except = std::nullopt);
   void Sooner(absl::Time deadline) { next_deadline_ = std::min(next_deadline_, deadline); }
   NodeJob* Find(JobKey key);
 

@@ -27,17 +27,26 @@ bool JobTable::OnMessage(const Peer& from, Abort&& message) {
   if (group == nullptr) return false;
   const absl::StatusCode code = message.code == absl::StatusCode::kOk ? absl::StatusCode::kInternal : message.code;
   const absl::Status why(code, absl::StrCat(message.reason, " (said ", from.node, ")"));
+  // In such a group the others may have lost whoever aborts, and wait for this node.
+  const bool relays = group->recovery.policy == RecoveryPolicy::kDegrade;
   NodeJob* job = Find(message.job);
-  Tombstone(*group, message.job.seq, why);
+  const bool news = Tombstone(*group, message.job.seq, why);
   if (job == nullptr) {
     if (remote_ && from.up) outbox_.Send(from.node, Quiesced{message.job, 0});  // it may hold zones for this node
+    if (news && relays) TellAborted(*group, message.job, why, from.index);
     return true;
   }
-  AbortJob(*job, why, false);
+  AbortJob(*job, why, relays);
   return true;
 }
 
-void JobTable::Tombstone(const Group& group, JobSeq seq, const absl::Status& why) {
+void JobTable::TellAborted(const Group& group, JobKey key, const absl::Status& why, std::optional<PeerIndex> except) {
+  for (PeerIndex peer : group.peers) {
+    if (peer != except && peers_.Get(peer).up) outbox_.Send(peers_.Get(peer).node, AbortOf(key, why));
+  }
+}
+
+bool JobTable::Tombstone(const Group& group, JobSeq seq, const absl::Status& why) {
   uint64_t taken_by_all = ~uint64_t{0};
   for (Rank rank : group.local_ranks) {
     const Group::Member& member = group.ranks[rank.value()];
@@ -46,7 +55,8 @@ void JobTable::Tombstone(const Group& group, JobSeq seq, const absl::Status& why
   Ended& ended = ended_[group.epoch];
   // Every local rank has its outcome of those below: nobody can ask any more.
   ended.tombstones.erase(ended.tombstones.begin(), ended.tombstones.lower_bound(JobSeq(taken_by_all)));
-  if (ended.tombstones.size() < kMaxTombstones) ended.tombstones.emplace(seq, why);
+  if (ended.tombstones.size() >= kMaxTombstones) return false;
+  return ended.tombstones.emplace(seq, why).second && seq.value() > taken_by_all;
 }
 
 void JobTable::FailJob(NodeJob& job, absl::Status why, bool environment) {
@@ -82,11 +92,7 @@ void JobTable::AbortJob(NodeJob& job, absl::Status why, bool tell_peers) {
   SendQuiesced(job);
   if (Group* group = groups_.Find(job.key.epoch)) {
     Tombstone(*group, job.key.seq, job.failure);
-    for (PeerIndex peer : group->peers) {
-      if (!tell_peers || !peers_.Get(peer).up) continue;
-      outbox_.Send(peers_.Get(peer).node,
-                   Abort{job.key, job.failure.code(), std::string(job.failure.message()), false});
-    }
+    if (tell_peers) TellAborted(*group, job.key, job.failure);
   }
   Settle(job);
 }

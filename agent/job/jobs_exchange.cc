@@ -11,8 +11,15 @@ bool JobTable::OnMessage(const Peer& from, Offer&& message) {
   if (group == nullptr) return false;
   peers_.Get(from.index).TakePlanned(message.planned_bytes);
   Ended& ended = ended_[message.job.epoch];
-  if (group->broken && message.job.seq > group->good_until) return true;
-  if (ended.tombstones.contains(message.job.seq)) return true;  // its sender hears of the abort on its own stream
+  // Its sender may not hear of the end from the node that caused it: the two may have lost each other, or not met yet.
+  if (group->broken && message.job.seq > group->good_until) {
+    groups_.SendBroken(*group, from);
+    return true;
+  }
+  if (const auto aborted = ended.tombstones.find(message.job.seq); aborted != ended.tombstones.end()) {
+    outbox_.Send(from.node, AbortOf(message.job, aborted->second));
+    return true;
+  }
   uint64_t last = 0;
   for (Rank rank : group->local_ranks) last = std::max(last, group->ranks[rank.value()].last_seq.value());
   NodeJob* job = Find(message.job);

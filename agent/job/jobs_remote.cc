@@ -271,7 +271,7 @@ void JobTable::CloseWhenQuiesced(NodeJob& job, PeerExchange& exchange, bool told
   exchange.quiesced_by = now_ + kQuiescePatience;
   Sooner(exchange.quiesced_by);
   // It may not hear from whoever told this node.
-  if (!told) outbox_.Send(peer.node, Abort{job.key, job.failure.code(), std::string(job.failure.message()), false});
+  if (!told) outbox_.Send(peer.node, AbortOf(job.key, job.failure));
 }
 
 bool JobTable::OnMessage(const Peer& from, Quiesced&& message) {

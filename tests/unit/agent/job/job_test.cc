@@ -412,6 +412,32 @@ TEST_P(JobTest, OffersBeforeTheCommitAreKept) {
   exchange.ExpectBytes();
 }
 
+// It has heard of the group from another node only, and so of nothing that has ended before the two met.
+TEST_P(JobTest, AnOfferForAJobThatHasEndedIsAnswered) {
+  Cluster cluster({.remote = GetParam(), .nodes = 3, .rails = 1, .connect = false});
+  cluster.Connect(0, 1);
+  cluster.Connect(0, 2);
+  Exchange exchange(&cluster, 3, "g");
+  exchange.JoinAll();
+  exchange.SetLengths(AllLengths(3, 1000), 1);
+  Trainer &first = exchange.trainer(0), &second = exchange.trainer(1), &third = exchange.trainer(2);
+  ASSERT_TRUE(second.Submit(exchange.For(1, 1)).ok());
+  cluster.node(1).engine->Cancel(second.session, {second.group->epoch, JobSeq(1)}, Rank(1), [](absl::Status) {});
+  cluster.Run();
+  ASSERT_TRUE(third.Submit(exchange.For(2, 1)).ok());
+  cluster.Run();
+  ASSERT_TRUE(first.Submit(exchange.For(0, 1)).ok());
+  for (Trainer* trainer : {&third, &first}) {
+    const auto report = *trainer->Wait(1);
+    ASSERT_TRUE(report.ok()) << report.status() << ": n0 knows, and does not say";
+    EXPECT_THAT(report->status.ToString(), ::testing::HasSubstr("cancelled by rank 1 on n1"));
+  }
+  cluster.Connect(1, 2);
+  exchange.SubmitAll(2);
+  cluster.Run();
+  exchange.ExpectDone(2);
+}
+
 TEST_P(JobTest, AJobWaitsForAPeerThatIsNotConnectedYet) {
   Cluster cluster({.remote = GetParam(), .nodes = 3, .rails = 1, .connect = false});
   cluster.Connect(0, 1);

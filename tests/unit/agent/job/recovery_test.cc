@@ -173,6 +173,73 @@ TEST_P(DegradeTest, TheOthersGoOnAndSayWhoIsLost) {
   }
 }
 
+// n0 and n2 have lost each other; n1 reaches both, and has lost nobody.
+class CutPairTest : public ::testing::TestWithParam<bool> {
+ protected:
+  CutPairTest() {
+    Choose(exchange_, kDegrade);
+    exchange_.JoinAll();
+    exchange_.SetLengths(AllLengths(3, 40'000), 1);
+    cluster_.Lose(0, 2, "a cut cable");
+    cluster_.node(2).engine->OnPeerDown("n0", "a cut cable");
+    cluster_.Run();
+  }
+  absl::Status Submit(uint32_t rank, uint64_t seq) { return exchange_.trainer(rank).Submit(exchange_.For(rank, seq)); }
+  // OK while it is not over.
+  absl::Status EndOf(uint32_t rank, uint64_t seq) {
+    const auto report = *exchange_.trainer(rank).Wait(seq);
+    return report.ok() ? report->status : absl::OkStatus();
+  }
+  bool Broken(size_t n) { return cluster_.node(n).engine->Snapshot(0).groups.at(0).broken; }
+
+  Cluster cluster_{{.remote = GetParam(), .nodes = 3, .rails = 2}};
+  Exchange exchange_{&cluster_, 3, "g"};
+};
+INSTANTIATE_TEST_SUITE_P(Rails, CutPairTest, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "Remote" : "Framed"; });
+
+TEST_P(CutPairTest, GoesOnByTheNodeBetween) {
+  exchange_.SubmitAll(1);
+  cluster_.Run();
+  EXPECT_THAT((*exchange_.trainer(0).Wait(1))->lost_ranks, ElementsAre(Rank(2)));
+  EXPECT_THAT((*exchange_.trainer(1).Wait(1))->lost_ranks, IsEmpty());
+  EXPECT_THAT((*exchange_.trainer(2).Wait(1))->lost_ranks, ElementsAre(Rank(0)));
+  exchange_.ExpectBytesBetween({0, 1, 2}, 1);
+}
+
+// The clock stands still: nothing ends by its deadline.
+TEST_P(CutPairTest, TheEndOfTheEpochReachesWhoHadLostTheOneWhoEndsIt) {
+  ASSERT_TRUE(Submit(0, 1).ok());
+  ASSERT_TRUE(Submit(1, 1).ok());
+  cluster_.node(2).engine->CloseSession(exchange_.trainer(2).session, "pid 42 was killed", [](absl::Status) {});
+  cluster_.Run();
+  for (uint32_t rank : {0u, 1u}) {
+    EXPECT_THAT(EndOf(rank, 1).ToString(), HasSubstr("rank 2 on n2 is gone: pid 42 was killed")) << rank;
+    EXPECT_TRUE(Broken(rank));
+    EXPECT_THAT(Submit(rank, 2).ToString(), HasSubstr("rank 2 on n2 is gone: pid 42 was killed"));
+  }
+}
+
+TEST_P(CutPairTest, TheEndOfAJobReachesWhoHadLostTheOneWhoEndsIt) {
+  ASSERT_TRUE(Submit(0, 1).ok());
+  ASSERT_TRUE(Submit(2, 1).ok());
+  cluster_.node(2).engine->Cancel(exchange_.trainer(2).session, {exchange_.trainer(2).group->epoch, JobSeq(1)}, Rank(2),
+                                  [](absl::Status) {});
+  cluster_.Run();
+  EXPECT_THAT(EndOf(0, 1).ToString(), HasSubstr("cancelled by rank 2 on n2"));
+  ASSERT_TRUE(Submit(1, 1).ok());
+  EXPECT_THAT(EndOf(1, 1).ToString(), HasSubstr("cancelled by rank 2 on n2"));
+  // The group goes on, and nobody goes on telling it.
+  exchange_.SubmitAll(2);
+  cluster_.Run();
+  for (uint32_t rank : {0u, 1u, 2u}) {
+    const auto report = *exchange_.trainer(rank).Wait(2);
+    ASSERT_TRUE(report.ok()) << report.status();
+    EXPECT_EQ(report->state, JobState::kDone) << report->status;
+  }
+  EXPECT_THAT((*exchange_.trainer(0).Wait(2))->lost_ranks, ElementsAre(Rank(2)));
+}
+
 TEST_P(RecoveryTest, ANodeThatIsLeftOutHasNoSayEvenWhenItIsBack) {
   Cluster cluster({.remote = GetParam(), .nodes = 3, .rails = 1});
   Exchange exchange(&cluster, 3, "g");

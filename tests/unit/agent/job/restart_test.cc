@@ -213,6 +213,7 @@ TEST_P(RestartTest, WhatAnotherLossTookAlongCannot) {
 TEST_P(RestartTest, WhoComesUpHearsOfEpochsThatAreOver) {
   Make(3);
   exchange_->JoinAll();
+  cluster_->Hold(0, 2);  // it knows, and answers n2's OFFER
   ASSERT_TRUE(Submit(2, 1).ok());
   engine(1).OnPeerDown("n2", "node n2 has restarted", /*ended=*/true);
   cluster_->Run();
