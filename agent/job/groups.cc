@@ -52,6 +52,10 @@ std::string Group::Describe(Rank rank) const {
   return absl::StrCat("rank ", rank.value(), " on ", nodes_of_ranks[rank.value()]);
 }
 
+bool Group::HasRanksHere() const {
+  return std::any_of(local_ranks.begin(), local_ranks.end(), [this](Rank rank) { return !ranks[rank.value()].gone; });
+}
+
 GroupView Group::View() const {
   GroupView view;
   view.tenant = key.tenant;
@@ -95,21 +99,7 @@ void GroupTable::Join(JoinRequest request, absl::Time now, Callback<absl::Status
   if (absl::Status s = CheckJoin(request, session); !s.ok()) return std::move(done)(s);
   GroupKey key{session->info.tenant, request.name, Sha256(request.join_key)};
   if (absl::Status s = CheckNotMember(key, request.rank); !s.ok()) return std::move(done)(s);
-  const size_t live = std::count_if(groups_.begin(), groups_.end(), [](const auto& g) { return !g.second->broken; });
-  // Of what forms elsewhere every node hears, too; that takes nobody's place here.
-  const auto forms_here = [this](const auto& forming) {
-    return std::any_of(forming.second.begin(), forming.second.end(),
-                       [this](const auto& j) { return IsLocal(j.second); });
-  };
-  const size_t forming_here = std::count_if(forming_.begin(), forming_.end(), forms_here);
-  const auto own = forming_.find(key);
-  const bool counted = own != forming_.end() && forms_here(*own);
-  if (!counted && live + forming_here >= options_.limits.max_groups) {
-    return std::move(done)(options_.refused->Refuse(
-        Limit::kGroups,
-        // Without numbers: most may be other tenants'.
-        absl::StrCat(peers_->self(), " has ", options_.limits.max_groups, " groups, as many as it may")));
-  }
+  if (absl::Status s = CheckRoom(key); !s.ok()) return std::move(done)(s);
   Joiner& joiner = forming_[key][request.rank];
   joiner.node = peers_->self();
   joiner.world_size = request.world_size;
@@ -494,12 +484,8 @@ absl::Time GroupTable::NextDeadline() const {
 
 void GroupTable::EraseIfUnused(Epoch epoch, bool has_jobs) {
   auto it = groups_.find(epoch);
-  if (it == groups_.end() || has_jobs) return;
-  const Group& group = *it->second;
-  const bool unused = std::all_of(group.local_ranks.begin(), group.local_ranks.end(),
-                                  [&](Rank r) { return group.ranks[r.value()].gone; });
-  if (!unused) return;
-  const std::vector<PeerIndex> peers = group.peers;
+  if (it == groups_.end() || has_jobs || it->second->HasRanksHere()) return;
+  const std::vector<PeerIndex> peers = it->second->peers;
   groups_.erase(it);
   UpdatePatience(peers);
 }

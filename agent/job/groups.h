@@ -55,6 +55,8 @@ struct Group {
 
   bool Lost(PeerIndex peer) const { return std::find(lost.begin(), lost.end(), peer) != lost.end(); }
 
+  // A local rank has not left: the group is kept, also when it is broken.
+  bool HasRanksHere() const;
   uint32_t world_size() const { return static_cast<uint32_t>(ranks.size()); }
   // "rank 3 on n1".
   std::string Describe(Rank rank) const;
@@ -140,6 +142,8 @@ class GroupTable {
 
   absl::Status CheckJoin(const JoinRequest& request, const Session* session) const;
   absl::Status CheckNotMember(const GroupKey& key, Rank rank) const;
+  // Whether a rank may join the group of that key, or limits.max_groups is reached.
+  absl::Status CheckRoom(const GroupKey& key) const;
   bool IsLocal(const Joiner& joiner) const { return joiner.node == peers_->self(); }
   void TellAll(const ControlMessage& message);
   // Ends one join with an error: a local one by its callback, a remote one by a REJECT.

@@ -1,4 +1,7 @@
 // GroupTable: which joins can be, and can be of one group.
+#include <algorithm>
+#include <functional>
+#include <set>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -60,6 +63,32 @@ absl::Status GroupTable::CheckNotMember(const GroupKey& key, Rank rank) const {
   if (joiner == forming->second.end()) return absl::OkStatus();
   return absl::AlreadyExistsError(
       absl::StrCat("rank: ", rank.value(), " of group ", key.name, " is joining on ", joiner->second.node, " already"));
+}
+
+absl::Status GroupTable::CheckRoom(const GroupKey& key) const {
+  // Of what forms elsewhere every node hears, too; that takes nobody's place here.
+  const auto forms_here = [this](const auto& forming) {
+    return std::any_of(forming.second.begin(), forming.second.end(),
+                       [this](const auto& j) { return IsLocal(j.second); });
+  };
+  if (const auto own = forming_.find(key); own != forming_.end() && forms_here(*own)) return absl::OkStatus();
+  size_t live = 0;
+  // A broken group gives its place to the one of its key that forms next.
+  std::set<std::reference_wrapper<const GroupKey>, std::less<GroupKey>> others;
+  for (const auto& [epoch, group] : groups_) {
+    live += !group->broken;
+    if (group->broken && group->key != key && group->HasRanksHere()) others.insert(group->key);
+  }
+  const bool any_broken = !others.empty();
+  for (const auto& forming : forming_) {
+    if (forms_here(forming)) others.insert(forming.first);
+  }
+  if (live + others.size() < options_.limits.max_groups) return absl::OkStatus();
+  return options_.refused->Refuse(
+      Limit::kGroups,
+      // Without numbers: most may be other tenants'.
+      absl::StrCat(peers_->self(), " has ", options_.limits.max_groups, " groups, as many as it may",
+                   any_broken ? "; a broken one counts until its ranks have left it or joined it again" : ""));
 }
 
 absl::Status GroupTable::Contradiction(Rank rank, const Joiner& joiner, const Joiner& zero) {

@@ -58,6 +58,29 @@ TEST_P(GroupTest, BadJoins) {
   EXPECT_THAT(join("other", 2, 0), HasSubstr("limits.max_groups"));
 }
 
+TEST_P(GroupTest, BrokenGroupsTakeAPlaceUntilTheirRanksHaveLeft) {
+  Cluster cluster({.remote = GetParam(), .nodes = 1, .rails = 1, .limits = {.max_groups = 3}});
+  Exchange exchange(&cluster, 2, "g");
+  Trainer &stays = exchange.trainer(0), &leaves = exchange.trainer(1);
+  const auto form_and_break = [&](const std::string& name) {
+    stays.Join(name, 2);
+    leaves.Join(name, 2);
+    if (!stays.group.ok()) return Text(stays.group.status());
+    cluster.node(0).engine->Leave(leaves.session, leaves.group->epoch, Rank(1), [](absl::Status) {});
+    cluster.Run();
+    return std::string("broken");
+  };
+  for (const char* name : {"a", "b", "c"}) EXPECT_EQ(form_and_break(name), "broken");
+  EXPECT_THAT(form_and_break("d"), HasSubstr("limits.max_groups: n0 has 3 groups"));
+  cluster.Run();
+  EXPECT_EQ(cluster.node(0).engine->Snapshot(0).groups.size(), 3u);
+  // Ranks that meet again take their old place, and whoever leaves gives it back.
+  for (const char* name : {"b", "a", "c"}) EXPECT_EQ(form_and_break(name), "broken");
+  EXPECT_EQ(cluster.node(0).engine->Snapshot(0).groups.size(), 3u);
+  cluster.node(0).engine->Leave(stays.session, stays.group->epoch, Rank(0), [](absl::Status) {});
+  EXPECT_EQ(form_and_break("d"), "broken");
+}
+
 TEST_P(GroupTest, SameRankTwiceOnDifferentNodes) {
   Cluster cluster({.remote = GetParam(), .nodes = 3, .rails = 1});
   Exchange exchange(&cluster, 3, "g");
