@@ -52,6 +52,11 @@ std::string Group::Describe(Rank rank) const {
   return absl::StrCat("rank ", rank.value(), " on ", nodes_of_ranks[rank.value()]);
 }
 
+uint32_t Group::RanksOn(PeerIndex peer) const {
+  const auto it = std::find(peers.begin(), peers.end(), peer);
+  return it == peers.end() ? 0 : ranks_on[static_cast<size_t>(it - peers.begin())];
+}
+
 bool Group::HasRanksHere() const {
   return std::any_of(local_ranks.begin(), local_ranks.end(), [this](Rank rank) { return !ranks[rank.value()].gone; });
 }
@@ -189,6 +194,7 @@ Group& GroupTable::Create(const GroupCommit& commit) {
       group->peers.push_back(member.peer);
     }
   }
+  for (PeerIndex peer : group->peers) group->ranks_on.push_back(ranks_on[peers_->Get(peer).node]);
   Group& result = *group;
   groups_[commit.epoch] = std::move(group);
   UpdatePatience(result.peers);

@@ -41,7 +41,8 @@ struct Group {
   std::vector<std::string> nodes_of_ranks;
   std::vector<Member> ranks;
   std::vector<Rank> local_ranks;
-  std::vector<PeerIndex> peers;  // remote nodes with members
+  std::vector<PeerIndex> peers;    // remote nodes with members
+  std::vector<uint32_t> ranks_on;  // of `peers`, in that order
   bool broken = false;
   absl::Status why;
   JobSeq good_until;        // of a broken one: jobs up to this go on
@@ -55,6 +56,8 @@ struct Group {
 
   bool Lost(PeerIndex peer) const { return std::find(lost.begin(), lost.end(), peer) != lost.end(); }
 
+  // How many ranks a peer has.
+  uint32_t RanksOn(PeerIndex peer) const;
   // A local rank has not left: the group is kept, also when it is broken.
   bool HasRanksHere() const;
   uint32_t world_size() const { return static_cast<uint32_t>(ranks.size()); }

@@ -44,6 +44,8 @@ class JobTable {
     Copier* copier;
     AgentObserver* observer;  // may be null
   };
+  // Of offers of one peer that wait until this node's ranks have submitted the job.
+  static constexpr uint64_t kMaxHeldOfferBytes = 16 << 20;
   explicit JobTable(const Parts& parts);
 
   // The time that all methods below work with; set before each batch of calls.
@@ -154,6 +156,10 @@ class JobTable {
   MemoryRanges Resolve(const RankPart& part, const std::vector<Range>& ranges) const;
 
   // jobs_match.cc
+  // What a peer offers for jobs that ranks of this node have not submitted is bounded, in flows and in bytes.
+  absl::Status TakeOffer(NodeJob& job, const Group& group, PeerExchange& exchange, const Offer& offer);
+  // The job begins or ends: its offers wait for no rank.
+  void ReleaseOffers(NodeJob& job);
   void SendOffer(NodeJob& job, PeerExchange& exchange);
   absl::Status CheckOffer(const NodeJob& job, const Group& group, const PeerExchange& exchange) const;
   void Match(NodeJob& job, const Group& group, PeerExchange& exchange);
@@ -292,7 +298,8 @@ class JobTable {
   PlanWorkspace workspace_;
   std::vector<PlanFlow> plan_flows_;
   std::vector<PlanRail> plan_rails_;
-  std::vector<JobKey> ended_jobs_;  // for Reap()
+  absl::flat_hash_map<PeerIndex, uint64_t> held_offers_;  // bytes
+  std::vector<JobKey> ended_jobs_;                        // for Reap()
   size_t active_parts_ = 0;
   uint64_t ingress_left_bytes_ = 0;  // announced to come, not here yet
   AgentCounters counters_;

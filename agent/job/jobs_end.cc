@@ -142,6 +142,7 @@ void JobTable::Settle(NodeJob& job) {
     return;
   }
   job.ended = true;
+  ReleaseOffers(job);
   ended_jobs_.push_back(job.key);
 }
 

@@ -10,6 +10,7 @@ bool JobTable::OnMessage(const Peer& from, Offer&& message) {
   Group* group = groups_.Find(message.job.epoch);
   if (group == nullptr) return false;
   peers_.Get(from.index).TakePlanned(message.planned_bytes);
+  message.planned_bytes = {};
   Ended& ended = ended_[message.job.epoch];
   // Its sender may not hear of the end from the node that caused it: the two may have lost each other, or not met yet.
   if (group->broken && message.job.seq > group->good_until) {
@@ -36,6 +37,10 @@ bool JobTable::OnMessage(const Peer& from, Offer&& message) {
   }
   auto exchange = job->peers.find(from.index);
   if (exchange == job->peers.end() || exchange->second.offer.has_value()) return false;
+  if (const absl::Status taken = TakeOffer(*job, *group, exchange->second, message); !taken.ok()) {
+    FailJob(*job, taken, false);
+    return false;
+  }
   exchange->second.offer = std::move(message);
   exchange->second.times.offer_received = now_;
   if (job->started && !job->aborting()) Match(*job, *group, exchange->second);

@@ -50,6 +50,34 @@ void JobTable::SendOffer(NodeJob& job, PeerExchange& exchange) {
   if (exchange.out_bytes > 0) sprayer_.Expect(*job.tenant, now_);
 }
 
+absl::Status JobTable::TakeOffer(NodeJob& job, const Group& group, PeerExchange& exchange, const Offer& offer) {
+  const size_t flows = offer.flows.size(), pairs = group.RanksOn(exchange.peer) * group.local_ranks.size();
+  const auto offers = [&] {
+    return absl::StrCat(peers_.Get(exchange.peer).node, " offers ", flows, " flows for job ", job.key.seq.value());
+  };
+  if (flows > pairs) {
+    return absl::InternalError(
+        absl::StrCat(offers(), ", more than the ", pairs, " pairs of ranks between it and ", peers_.self()));
+  }
+  if (job.started || job.aborting()) return absl::OkStatus();
+  const uint64_t bytes = flows * sizeof(Offer::Flow);
+  uint64_t& held = held_offers_[exchange.peer];
+  if (held > 0 && held + bytes > kMaxHeldOfferBytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(offers(), ", and ", held, " bytes of its offers wait for ranks of ", peers_.self(), " to submit; ",
+                     kMaxHeldOfferBytes, " may; submit fewer jobs ahead"));
+  }
+  held += bytes;
+  exchange.held_offer_bytes = bytes;
+  return absl::OkStatus();
+}
+
+void JobTable::ReleaseOffers(NodeJob& job) {
+  for (auto& [peer, exchange] : job.peers) {
+    if (exchange.held_offer_bytes > 0) held_offers_[peer] -= std::exchange(exchange.held_offer_bytes, 0);
+  }
+}
+
 // Both ends know all lengths: a contradiction is found before a byte moves.
 absl::Status JobTable::CheckOffer(const NodeJob& job, const Group& group, const PeerExchange& exchange) const {
   const Offer& offer = *exchange.offer;

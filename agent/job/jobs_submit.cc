@@ -241,6 +241,7 @@ void JobTable::StartIfComplete(NodeJob& job, Group& group) {
 
 void JobTable::Start(NodeJob& job, Group& group) {
   job.started = true;
+  ReleaseOffers(job);
   job.started_at = now_;
   for (auto& [rank, part] : job.parts) part.report.state = JobState::kMatching;
   if (absl::Status s = BuildFlows(job, group); !s.ok()) return FailJob(job, s, false);

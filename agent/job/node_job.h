@@ -100,8 +100,9 @@ struct PeerExchange {
   absl::Time doomed_at = absl::InfiniteFuture();
   bool quiesced_sent = false;
   // Receiving.
-  std::vector<InFlow> expected;  // by destination, then source
-  std::optional<Offer> offer;    // theirs
+  std::vector<InFlow> expected;   // by destination, then source
+  std::optional<Offer> offer;     // theirs
+  uint64_t held_offer_bytes = 0;  // while the job waits for ranks of this node
   bool ready_sent = false;
   std::shared_ptr<const ReceiveSet> zones;  // while open or closing
   std::vector<ReceiveTracker> in;           // by zone

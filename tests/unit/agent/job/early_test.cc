@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "agent/control/held_bytes.h"
+#include "tests/unit/agent/job/cluster.h"
 
 namespace railsd {
 namespace {
@@ -69,6 +70,75 @@ TEST(EarlyMessagesTest, NoneIsKeptForever) {
   ASSERT_EQ(old.size(), 1u);
   EXPECT_EQ(SeqOf(old[0]), 1u);
   EXPECT_EQ(early.NextDeadline(), start + absl::Seconds(1) + EarlyMessages::kKept);
+}
+
+// Offers for jobs that ranks of the receiver have not submitted.
+class EarlyOfferTest : public ::testing::TestWithParam<bool> {
+ protected:
+  // All ranks of a node share a session; even ranks are on n0.
+  void Join(uint32_t world) {
+    world_ = world;
+    for (size_t n : {0u, 1u}) sessions_[n] = cluster_.OpenSession(n);
+    for (uint32_t r = 0; r < world; ++r) {
+      cluster_.node(r % 2).engine->Join({sessions_[r % 2], "g", "secret", world, Rank(r), absl::Seconds(60)},
+                                        [this](absl::StatusOr<GroupView> view) { epoch_ = view.value().epoch; });
+    }
+    cluster_.Run();
+    ASSERT_NE(epoch_.counter, 0u);
+  }
+  void Offer(uint64_t seq, size_t flows) {
+    railsd::Offer offer{{epoch_, JobSeq(seq)}, 0, {}, JobSeq(1), {}};
+    offer.flows.assign(flows, {Rank(1), Rank(0), 8});
+    cluster_.node(1).outbox.emplace_back("n0", std::move(offer));
+    cluster_.Run([&] { return cluster_.node(1).outbox.empty(); });
+  }
+  uint64_t Ignored() { return cluster_.node(0).engine->Snapshot(0).counters.control_messages_ignored; }
+  // What has become of the job at its receiver; OK: it waits for the ranks.
+  absl::Status Outcome(uint64_t seq) {
+    for (uint32_t r = 0; r < world_; r += 2) {
+      Submission submission;
+      submission.session = sessions_[0];
+      submission.job = {epoch_, JobSeq(seq)};
+      submission.rank = Rank(r);
+      cluster_.node(0).engine->Submit(std::move(submission), [](absl::Status s) { EXPECT_TRUE(s.ok()) << s; });
+    }
+    absl::Status outcome;
+    cluster_.node(0).engine->Wait(sessions_[0], {epoch_, JobSeq(seq)}, Rank(0), absl::ZeroDuration(),
+                                  [&](absl::StatusOr<JobReport> report) { outcome = report.value().status; });
+    return outcome;
+  }
+
+  testing::Cluster cluster_{{.remote = GetParam(), .nodes = 2, .rails = 1, .limits = {.max_jobs_per_group = 512}}};
+  SessionId sessions_[2];
+  Epoch epoch_;
+  uint32_t world_ = 0;
+};
+INSTANTIATE_TEST_SUITE_P(Rails, EarlyOfferTest, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "Remote" : "Framed"; });
+
+TEST_P(EarlyOfferTest, HasNoMoreFlowsThanThereArePairsOfRanks) {
+  Join(4);
+  const uint64_t before = Ignored();
+  Offer(1, 5);
+  EXPECT_EQ(Ignored(), before + 1);
+  EXPECT_EQ(Outcome(1),
+            absl::InternalError("n1 offers 5 flows for job 1, more than the 4 pairs of ranks between it and n0"));
+}
+
+TEST_P(EarlyOfferTest, AllOfOnePeerHaveABoundInBytes) {
+  Join(128);
+  const size_t flows = 64 * 64;
+  const uint64_t room = JobTable::kMaxHeldOfferBytes / (flows * sizeof(railsd::Offer::Flow));
+  const uint64_t before = Ignored();
+  for (uint64_t seq = 1; seq <= room; ++seq) Offer(seq, flows);
+  EXPECT_EQ(Ignored(), before);
+  Offer(room + 1, flows);
+  EXPECT_EQ(Ignored(), before + 1);
+  EXPECT_EQ(Outcome(1).code(), absl::StatusCode::kInternal) << "it is looked at now, and needs no room any more";
+  Offer(room + 2, flows);
+  EXPECT_EQ(Ignored(), before + 1);
+  for (uint64_t seq = 2; seq <= room; ++seq) EXPECT_FALSE(Outcome(seq).ok());
+  EXPECT_EQ(Outcome(room + 1).code(), absl::StatusCode::kResourceExhausted);
 }
 
 }  // namespace
