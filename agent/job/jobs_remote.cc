@@ -99,7 +99,8 @@ void JobTable::ReleaseFences(const ReceiveSet& set) {
 
 void JobTable::OnZonesOpened(RailIndex rail, const RailEvent& event) {
   Slot* slot = FindSlot(event);
-  if (slot == nullptr || slot->job->aborting()) return;
+  // The zones of a peer that is left out meanwhile are closing, and count as received when they are closed.
+  if (slot == nullptr || slot->job->aborting() || slot->exchange->left_out) return;
   NodeJob& job = *slot->job;
   PeerExchange& exchange = *slot->exchange;
   --exchange.rails_unopened;

@@ -53,8 +53,11 @@ void FakeTransport::OpenRemote(const ReceiveSet& set) {
   event.peer = set.peer;
   event.zone.slot = set.slot;
   event.zone.generation = set.generation;
-  event.error_number = open_error_;
-  for (uint32_t zone = 0; zone < set.zones.size() && open_error_ == 0; ++zone) {
+  // As over verbs, where a window is bound by the connection.
+  const auto link = links_.find(set.peer);
+  const bool up = link != links_.end() && link->second.up;
+  event.error_number = open_error_ == 0 && !up ? ENOTCONN : open_error_;
+  for (uint32_t zone = 0; zone < set.zones.size() && event.error_number == 0; ++zone) {
     for (const MemoryRanges::Piece& piece : set.zones[zone].pieces()) {
       uint32_t key = 0;
       while (key == 0 || keys_.contains(key)) key = static_cast<uint32_t>(random_());
@@ -67,6 +70,11 @@ void FakeTransport::OpenRemote(const ReceiveSet& set) {
     fences_[fence.slot] = {set.peer, fence.generation, {set.slot, set.generation, zone}};
   }
   Push(event);
+}
+
+void FakeTransport::DropKeys(PeerIndex peer) {
+  if (options_.weak_zones) return;  // those are the segments' own
+  std::erase_if(keys_, [&](const auto& key) { return key.second.peer == peer; });
 }
 
 void FakeTransport::CloseRemote(const ReceiveSet& set, bool writers_stopped) {

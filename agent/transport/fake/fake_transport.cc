@@ -151,6 +151,7 @@ void FakeTransport::Disconnect(Link& link, int error_number) {
   FailOrders(link, WhenDown(), error_number);
   if (!std::exchange(link.up, false)) return;
   link.heard = link.greeted = false;
+  DropKeys(link.peer.peer);
   CountUp(counters_.disconnects, 1);
   RailEvent event;
   event.kind = RailEvent::Kind::kPeerDown;
@@ -185,6 +186,7 @@ void FakeTransport::RemovePeer(PeerIndex peer) {
   if (found == links_.end()) return;
   Link link = std::move(found->second);
   links_.erase(found);
+  DropKeys(peer);
   FailOrders(link, SendResult::kStopped, 0);
   // What it sent us has no home any more.
   FakeTransport* other = fabric_->Find(link.peer.address);

@@ -116,6 +116,7 @@ class FakeTransport final : public RailTransport {
   // fake_remote.cc
   void OpenRemote(const ReceiveSet& set);
   void CloseRemote(const ReceiveSet& set, bool writers_stopped);
+  void DropKeys(PeerIndex peer);  // with its connection
   Step ReceiveRemote(FakeTransport& sender, Link& link, uint64_t* budget_bytes);
   // Writes a part of the first order. False: the order or its link has ended.
   bool WritePart(FakeTransport& sender, Link& link, PeerIndex from, uint64_t* budget_bytes);

@@ -173,6 +173,29 @@ TEST_P(DegradeTest, TheOthersGoOnAndSayWhoIsLost) {
   }
 }
 
+// The rails answer for the zones only after the peer is lost: they have no connection to it.
+TEST(DegradeRemoteTest, APeerThatIsLostWhileItsZonesOpenIsLeftOut) {
+  Cluster cluster({.remote = true, .nodes = 3, .rails = 2});
+  Exchange exchange(&cluster, 3, "g");
+  Choose(exchange, kDegrade);
+  exchange.JoinAll();
+  exchange.SetLengths(AllLengths(3, 40'000), 1);
+  for (auto& rail : cluster.node(0).rails) rail->frozen = true;
+  exchange.SubmitAll(1);
+  cluster.Run();
+  for (size_t r = 0; r < 2; ++r) cluster.fabric().Fail(cluster.AddressOf(2, r));
+  Lose(cluster, 2);
+  for (auto& rail : cluster.node(0).rails) rail->frozen = false;
+  cluster.Run();
+  for (uint32_t rank : {0u, 1u}) {
+    const auto report = *exchange.trainer(rank).Wait(1);
+    ASSERT_TRUE(report.ok()) << report.status();
+    EXPECT_EQ(report->state, JobState::kDone) << report->status;
+    exchange.ExpectBytesBetween({0, 1}, rank);
+  }
+  EXPECT_THAT((*exchange.trainer(0).Wait(1))->lost_ranks, ElementsAre(Rank(2)));
+}
+
 // n0 and n2 have lost each other; n1 reaches both, and has lost nobody.
 class CutPairTest : public ::testing::TestWithParam<bool> {
  protected:
