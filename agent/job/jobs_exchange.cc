@@ -163,10 +163,8 @@ void JobTable::PlanExchange(NodeJob& job, PeerExchange& exchange) {
     PlanRail& mine = plan_rails_[rail.rail.value()];
     mine.destination_speed = static_cast<double>(rail.speed_bytes_per_s);
     mine.destination_backlog_bytes = rail.backlog_bytes;
-    mine.usable = rail.usable && peer.CanSend(rail.rail.value());
-    if (remote_ && exchange.out_bytes > 0) {
-      mine.usable = mine.usable && (exchange.usable & RailBit(rail.rail.value())) != 0;
-    }
+    mine.usable = remote_ && exchange.out_bytes > 0 ? peer.CanSendWithKeys(rail.rail.value(), exchange.usable)
+                                                    : rail.usable && peer.CanSend(rail.rail.value());
   }
   const absl::Time before = absl::Now();
   const absl::Status planned = BuildPlan(plan_flows_, plan_rails_, exchange.peer, options_.plan, &ledger_, &workspace_);

@@ -115,7 +115,9 @@ void JobTable::FailStranded() {
       const Peer& peer = peers_.Get(index);
       if (exchange.left_out) continue;
       absl::Time until = exchange.doomed_at;
-      if (peer.up && peer.stranded_since < absl::InfiniteFuture() && exchange.out_bytes > 0 &&
+      bool has_way = false;  // over a drained rail
+      for (size_t r = 0; r < rails_.size(); ++r) has_way = has_way || peer.CanSendWithKeys(r, exchange.usable);
+      if (peer.up && peer.stranded_since < absl::InfiniteFuture() && exchange.out_bytes > 0 && !has_way &&
           !(exchange.planned && exchange.out_left_bytes->load(std::memory_order_relaxed) == 0)) {
         until = std::min(until, StrandedUntil(peer, patience));
       }

@@ -27,6 +27,15 @@ Peer* PeerTable::Find(absl::string_view node) {
   return it == by_name_.end() ? nullptr : &peers_[it->second.value()];
 }
 
+bool Peer::CanSendWithKeys(size_t rail, RailMask keys) const {
+  if ((keys & RailBit(rail)) == 0 || !up || !rails[rail].connected) return false;
+  if (rails[rail].usable) return true;
+  for (size_t r = 0; r < rails.size(); ++r) {
+    if ((keys & RailBit(r)) != 0 && CanSend(r)) return false;
+  }
+  return true;
+}
+
 void Peer::UpdateStranded(absl::Time now) {
   bool reached = false;
   for (size_t r = 0; r < rails.size(); ++r) reached = reached || CanSend(r);

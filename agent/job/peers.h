@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "agent/base/ids.h"
 #include "agent/control/messages.h"
+#include "agent/job/fenced_flow.h"
 
 namespace railsd {
 
@@ -37,6 +38,9 @@ struct Peer {
   absl::Time stranded_since = absl::InfiniteFuture();
 
   bool CanSend(size_t rail) const { return up && rails[rail].connected && rails[rail].usable; }
+  // The same where rails write into remote memory, for a flow whose receiver has given keys for `keys`: it may not move
+  // to other rails, so it stays on one that is drained or held back when all of them are.
+  bool CanSendWithKeys(size_t rail, RailMask keys) const;
   // What its plans have put onto its rails towards this node, up to now.
   void TakePlanned(const std::vector<uint64_t>& by_rail);
   // After rails came or went.

@@ -24,7 +24,8 @@ constexpr int kExpectedFor = 2;
 // What is queued there cannot be sent there; for the peer's or the flow's sake.
 bool Sprayer::IsStuck(size_t r, PeerIndex peer, const DestinationQueue& queue) const {
   const FencedFlow* fenced = queue.head == nullptr ? nullptr : queue.head->fenced;
-  return !peers_->Get(peer).CanSend(r) || (fenced != nullptr && (fenced->usable & RailBit(r)) == 0);
+  const Peer& to = peers_->Get(peer);
+  return fenced == nullptr ? !to.CanSend(r) : !to.CanSendWithKeys(r, fenced->usable);
 }
 
 const Sprayer::Window& Sprayer::WindowOf(const RailState& rail, const TenantQueues& mine) const {

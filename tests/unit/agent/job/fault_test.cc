@@ -64,6 +64,16 @@ TEST_P(FaultTest, JobsEndWellWhateverOrderThingsHappenIn) {
   });
 }
 
+// Over rails that write into remote memory a job fails when all of them have lost its keys, or reach nobody, and never
+// waits for its deadline.
+TEST_P(FaultTest, JobsEndWithoutARailThatStaysUp) {
+  FaultWorldOptions options = Options();
+  if (!options.remote) GTEST_SKIP() << "such rails need no keys";
+  options.rates = {.part_of_post = 200, .failed_post = 10, .broken = 4, .late = 200, .shuffled = true};
+  options.drains = options.keeps_drained = true;
+  ForSeeds(options, 15, [](FaultWorld& world) { world.Check({Code::kUnavailable}); });
+}
+
 // A completion that is lost for ever cannot be told from one that takes long: the job ends at its deadline, with an
 // error, and nothing of it is used again before everything has come back.
 TEST_P(FaultTest, WhatIsLostForEverEndsAtTheDeadline) {

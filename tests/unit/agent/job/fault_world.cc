@@ -209,10 +209,10 @@ void FaultWorld::Happen() {
 }
 
 void FaultWorld::Act(uint32_t what, size_t node, size_t rail) {
-  if (what == 11 && options_.drains && rail > 0) {  // rail 0 stays: nodes could otherwise have none in common
+  const bool spared = options_.spare_rail_0 && rail == 0;
+  if (what == 11 && options_.drains && !spared) {
     cluster_->node(node).engine->DrainRail(absl::StrCat(rail), random_() % 2 == 0, [](const absl::Status&) {});
   }
-  const bool spared = options_.spare_rail_0 && rail == 0;
   if (what == 12 && options_.dead_rails && !spared) {
     cluster_->fabric().Fail(*failed_rails_.insert(cluster_->AddressOf(node, rail)).first);
   }
@@ -249,6 +249,11 @@ void FaultWorld::Live() {
 void FaultWorld::Settle() {
   for (FaultyTransport* faulty : faulty_) faulty->SetRates({});
   for (const std::string& address : failed_rails_) cluster_->fabric().Heal(address);
+  // Two nodes may have no rail in common that neither has drained.
+  for (size_t i = 0; !options_.keeps_drained && i < options_.nodes * options_.rails; ++i) {
+    cluster_->node(i / options_.rails)
+        .engine->DrainRail(absl::StrCat(i % options_.rails), false, [](const absl::Status&) {});
+  }
   MendPeers();
   // The time of a job, and then what its end may wait for: a word of the other side.
   const auto enough = kJobTime + absl::Seconds(10);

@@ -23,11 +23,12 @@ struct FaultWorldOptions {
   bool remote = false, weak_zones = false;
   uint64_t seed = 1;
   FaultRates rates;
-  // Rail 0 of every node has no faults that end connections: over rails that write into remote memory a job cannot go
-  // on without one.
+  // Rail 0 of every node has no faults that end connections, and is never drained: over rails that write into remote
+  // memory a job cannot go on without one.
   bool spare_rail_0 = false;
   // What happens besides, at random moments.
   bool cancels = false, deaths = false, deadlines = false, drains = false, lost_peers = false, dead_rails = false;
+  bool keeps_drained = false;  // rails that are drained in the end stay so
   size_t nodes = 3, rails = 3, groups = 3, jobs = 3;
   uint64_t flow_bytes = 60'000;  // at most
   size_t moments = 60;

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <random>
 
@@ -116,6 +117,54 @@ TEST_P(EngineHealthTest, ADrainMovesWorkOffAndLosesNothing) {
     EXPECT_TRUE(policy == Policy::kPinned || SentOver(*cluster_, 0, 1) > before[0]);
     cluster_->ExpectNothingOpen();
   }
+}
+
+// Over rails that write into remote memory a job's keys for a rail end with its connection, and no more are given. The
+// clock stands still: nothing ends by its deadline.
+TEST_P(EngineHealthTest, ADrainLeavesWorkWhereItHasItsOnlyKeys) {
+  for (const size_t drains : {0u, 1u}) {
+    Make(2, 2);
+    for (size_t n : {0u, 1u}) {
+      for (size_t r : {0u, 1u}) cluster_->fabric().SetStepBytes(cluster_->AddressOf(n, r), 8 << 10);
+    }
+    Begin(1);
+    uint64_t steps = 60;
+    cluster_->Run([&] { return steps-- == 0; });
+    cluster_->fabric().Fail(cluster_->AddressOf(0, 1));
+    steps = 20;
+    cluster_->Run([&] { return steps-- == 0; });
+    cluster_->fabric().Heal(cluster_->AddressOf(0, 1));
+    steps = 20;
+    cluster_->Run([&] { return steps-- == 0; });
+    ASSERT_GT(cluster_->node(0).engine->Snapshot(0).active_jobs.size(), 0u);
+    ASSERT_TRUE(Drain(*cluster_, drains, "rail0", true).ok());
+    Finish(1);
+    const uint64_t before = SentOver(*cluster_, 0, 0);
+    RunJob(2);
+    EXPECT_EQ(SentOver(*cluster_, 0, 0), before) << "the next job has keys for the other rail";
+    cluster_->ExpectNothingOpen();
+  }
+}
+
+TEST_P(EngineHealthTest, ADrainedRailThatHasTheOnlyKeysIsPlannedWith) {
+  Make(2, 2);
+  cluster_->fabric().Fail(cluster_->AddressOf(0, 1));
+  cluster_->Run();
+  Begin(1);
+  cluster_->Run([&] { return !Outgoing<Ready>(*cluster_, 1).empty(); });
+  // READY, which names rail 0 alone, is late.
+  auto& outbox = cluster_->node(1).outbox;
+  const auto ready = std::find_if(outbox.begin(), outbox.end(),
+                                  [](const auto& message) { return std::holds_alternative<Ready>(message.second); });
+  auto late = std::move(*ready);
+  outbox.erase(ready);
+  cluster_->fabric().Heal(cluster_->AddressOf(0, 1));
+  cluster_->Run();
+  ASSERT_TRUE(Drain(*cluster_, 0, "rail0", true).ok());
+  cluster_->Run();
+  outbox.push_back(std::move(late));
+  Finish(1);
+  cluster_->ExpectNothingOpen();
 }
 
 TEST_P(EngineHealthTest, APeerThatComesLaterHearsOfADrain) {
