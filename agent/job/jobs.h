@@ -222,7 +222,7 @@ class JobTable {
   void FinishFlow(NodeJob& job, PeerExchange& exchange, OutFlow& flow);
   void RestartFlow(NodeJob& job, PeerExchange& exchange, uint32_t zone);
   // Closes the zones of an aborted job as soon as their writers have stopped, or are given up.
-  void CloseWhenQuiesced(NodeJob& job, PeerExchange& exchange, bool told);
+  void CloseWhenQuiesced(PeerExchange& exchange);
   // Tells peers that wait for it that this node writes nothing more for an aborted job.
   void SendQuiesced(NodeJob& job);
   void AddTally(JobKey key, PeerIndex peer, const std::vector<uint64_t>& before, const std::vector<uint64_t>& now);

@@ -83,8 +83,12 @@ void JobTable::AbortJob(NodeJob& job, absl::Status why, bool tell_peers) {
   }
   const bool tells = tell_peers && groups_.Find(job.key.epoch) != nullptr;
   for (auto& [peer, exchange] : job.peers) {
+    // Its sender may not hear from whoever told this node, and has to know before rails say of what they drain from now
+    // on that it is done with.
+    const bool sends = exchange.zones != nullptr && !exchange.closing && exchange.ready_sent && !exchange.quiesced;
+    if (sends && !tells && peers_.Get(peer).up) outbox_.Send(peers_.Get(peer).node, AbortOf(job.key, job.failure));
     if (remote_) {
-      CloseWhenQuiesced(job, exchange, tells);
+      CloseWhenQuiesced(exchange);
     } else {
       CloseZones(exchange);
     }

@@ -261,7 +261,7 @@ void JobTable::OnPeerLost(const Peer& peer) {
   }
 }
 
-void JobTable::CloseWhenQuiesced(NodeJob& job, PeerExchange& exchange, bool told) {
+void JobTable::CloseWhenQuiesced(PeerExchange& exchange) {
   if (std::exchange(exchange.waiting, nullptr) != nullptr && exchange.zones == nullptr) {
     ingress_left_bytes_ -= exchange.in_left_bytes;  // it was never opened
   }
@@ -271,8 +271,6 @@ void JobTable::CloseWhenQuiesced(NodeJob& job, PeerExchange& exchange, bool told
   if (!peer.up) return CloseZones(exchange, /*writers_stopped=*/false);
   exchange.quiesced_by = now_ + kQuiescePatience;
   Sooner(exchange.quiesced_by);
-  // It may not hear from whoever told this node.
-  if (!told) outbox_.Send(peer.node, AbortOf(job.key, job.failure));
 }
 
 bool JobTable::OnMessage(const Peer& from, Quiesced&& message) {

@@ -2,15 +2,24 @@
  * and no frame may be counted twice, nor land after the memory was given back (docs/failover.md).
  *
  * FRAMES frames go over RAILS connections, of which at most FAULTS break.
+ *
+ *   -DCANCEL    another node may abort the job at any moment. Its ABORT reaches both on streams of their own; the
+ *               receiver closes the zone, drains what comes, and counts it
  * Wrong on purpose; the check must find it out:
  *   -DNAIVE     what was not acknowledged is sent again without asking
  *   -DOPEN_END  the receiver says what arrived, but goes on receiving from the connection
+ *   -DSILENT    the receiver closes the zone and leaves it to the other node to say so
  */
 #define RAILS 3
 #define FRAMES 3
+#ifdef CANCEL
+#define FAULTS 1
+#else
 #define FAULTS 2
+#endif
+#define REFUSED FRAMES /* acknowledges a frame that was drained */
 
-mtype = { ASK, COUNT };
+mtype = { ASK, COUNT, ABORT };
 
 bool sender_up[RAILS] = true;
 bool receiver_up[RAILS] = true;
@@ -18,8 +27,11 @@ chan wire[RAILS] = [FRAMES] of { byte };
 chan acknowledgements[RAILS] = [FRAMES] of { byte };
 chan to_receiver = [RAILS] of { mtype, byte };      /* kind, rail */
 chan to_sender = [RAILS * 2] of { mtype, byte, byte }; /* kind, rail, frames */
+chan abort_to_sender = [1] of { mtype };
+chan abort_to_receiver = [1] of { mtype };
 
 bool owned = true;     /* the memory is the job's; after that the trainer's */
+bool closed;           /* the zone, before everything was there */
 byte times[FRAMES];    /* that a frame was counted */
 byte received[RAILS];  /* whole frames of a connection, at its receiver */
 byte missing = FRAMES;
@@ -33,11 +45,15 @@ end:
   :: atomic {
        receiver_up[r] && wire[r]?[frame] ->
        wire[r]?frame;
-       assert(owned);
-       times[frame]++;
-       assert(times[frame] == 1);
        received[r]++;
-       missing--;
+       if
+       :: closed -> frame = REFUSED
+       :: else ->
+          assert(owned);
+          times[frame]++;
+          assert(times[frame] == 1);
+          missing--
+       fi;
        if
        :: sender_up[r] -> acknowledgements[r]!frame
        :: else -> skip
@@ -64,8 +80,29 @@ end:
        to_sender!COUNT(r, received[r]);
        r = 0
      }
+#ifdef CANCEL
+  :: atomic {
+       abort_to_receiver?ABORT ->
+       if
+       :: missing > 0 ->
+          closed = true;
+          owned = false;
+#ifndef SILENT
+          to_sender!ABORT(0, 0)
+#endif
+       :: else -> skip
+       fi
+     }
+#endif
   od
 }
+
+#ifdef CANCEL
+active proctype Other() {
+  abort_to_receiver!ABORT;
+  abort_to_sender!ABORT
+}
+#endif
 
 active proctype Sender() {
   byte where[FRAMES] = RAILS; /* connection that the frame was sent over */
@@ -73,13 +110,16 @@ active proctype Sender() {
   byte sent[RAILS];           /* frames sent over a connection; its order is theirs */
   byte order[9];              /* RAILS * FRAMES: the frames of each connection, in order */
   byte faults, f, r, n, doubt;
+  bool aborting;
 
 #define ALL_ACKED (acked[0] && acked[1] && acked[2])
 #define TODO(f) (where[f] == RAILS && !acked[f])
 
+#define TAKE_ACK if :: f == REFUSED -> aborting = true :: else -> acked[f] = true fi; f = 0
+
   do
   :: atomic {
-       (TODO(0) || TODO(1) || TODO(2)) ->
+       !aborting && (TODO(0) || TODO(1) || TODO(2)) ->
        if
        :: TODO(0) -> f = 0
        :: TODO(1) -> f = 1
@@ -96,9 +136,9 @@ active proctype Sender() {
        wire[r]!f;
        f = 0; r = 0
      }
-  :: atomic { sender_up[0] && acknowledgements[0]?[_] -> acknowledgements[0]?f; acked[f] = true; f = 0 }
-  :: atomic { sender_up[1] && acknowledgements[1]?[_] -> acknowledgements[1]?f; acked[f] = true; f = 0 }
-  :: atomic { sender_up[2] && acknowledgements[2]?[_] -> acknowledgements[2]?f; acked[f] = true; f = 0 }
+  :: atomic { sender_up[0] && acknowledgements[0]?[_] -> acknowledgements[0]?f; TAKE_ACK }
+  :: atomic { sender_up[1] && acknowledgements[1]?[_] -> acknowledgements[1]?f; TAKE_ACK }
+  :: atomic { sender_up[2] && acknowledgements[2]?[_] -> acknowledgements[2]?f; TAKE_ACK }
   :: atomic { /* a connection breaks; what is on its wire may still be read by its receiver */
        faults < FAULTS ->
        faults++;
@@ -145,10 +185,19 @@ active proctype Sender() {
        od;
        f = 0; r = 0; n = 0
      }
-  :: ALL_ACKED && doubt == 0 -> break
+  :: atomic { to_sender?ABORT(_, _) -> aborting = true }
+  :: abort_to_sender?ABORT -> aborting = true
+  :: !aborting && ALL_ACKED && doubt == 0 ->
+     assert(missing == 0);
+     break
+  :: aborting && doubt == 0 -> break
   od;
-  assert(missing == 0);
-  sender_done = true
+  sender_done = true;
+end:
+  do
+  :: to_sender?_, _, _
+  :: abort_to_sender?_
+  od
 }
 
 init {

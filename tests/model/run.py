@@ -15,8 +15,10 @@ HERE = Path(__file__).resolve().parent
 # Model, variant, and whether it holds.
 CHECKS = [
     ("recount.pml", [], True),
+    ("recount.pml", ["CANCEL"], True),
     ("recount.pml", ["NAIVE"], False),
     ("recount.pml", ["OPEN_END"], False),
+    ("recount.pml", ["CANCEL", "SILENT"], False),
     ("rehome.pml", [], True),
     ("rehome.pml", ["WEAK"], True),
     ("rehome.pml", ["CANCEL"], True),
