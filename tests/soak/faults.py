@@ -12,10 +12,11 @@ import cluster as clusters
 import lab as labs
 
 # How often each is drawn before all others have been drawn again. Rails with a link fault are never rail 3, so jobs
-# must go on; what is in DAEMON and TRAINER ends jobs.
+# must go on; but any may be drained, as long as there is one that nothing is wrong with. What is in DAEMON and TRAINER
+# ends jobs.
 LINK = {"link down": 3, "no carrier": 2, "black hole": 2, "one direction": 3, "crawl": 2, "address removed": 2,
         "dropped": 2, "no route": 2, "connections destroyed": 4, "rail drained": 3}
-DAEMON = {"daemon killed": 1, "daemon stopped": 2, "partition": 1}
+DAEMON = {"daemon killed": 1, "daemon stopped": 2, "partition": 1, "pair cut": 2}
 TRAINER = {"trainer killed": 3}
 KINDS = [*LINK, *DAEMON, *TRAINER]
 CRAWL = "2mbit"
@@ -110,10 +111,13 @@ class Injector:
     def begin(self, kind):
         """Begins a fault of this kind somewhere, or does nothing where it cannot be."""
         draws = self.draws
-        node, rail = draws.randrange(self.lab.nodes), draws.randrange(self.lab.rails - 1)
+        rails = self.lab.rails if kind == "rail drained" else self.lab.rails - 1
+        node, rail = draws.randrange(self.lab.nodes), draws.randrange(rails)
         if kind in DAEMON and any(fault.kind in DAEMON for _, _, fault in self._mends):
             return self._bag.insert(0, kind)  # one at a time; later
         if kind in LINK and any((fault.node, fault.rail) == (node, rail) for _, _, fault in self._mends):
+            return self._bag.insert(0, kind)
+        if kind in LINK and len(self._bad_rails() | {rail}) == self.lab.rails:
             return self._bag.insert(0, kind)
         if kind == "trainer killed":
             return self._kill_trainer()
@@ -124,7 +128,7 @@ class Injector:
         if mend is None:
             fault.end = time.monotonic()
             return None
-        longest = {"daemon killed": 2, "daemon stopped": 6, "partition": 7}.get(kind, 3)
+        longest = {"daemon killed": 2, "daemon stopped": 6, "partition": 7, "pair cut": 7}.get(kind, 3)
         self._mends.append((time.monotonic() + 0.1 + longest * draws.random(), mend, fault))
         return None
 
@@ -134,6 +138,11 @@ class Injector:
                          for _ in range(count)]
             self.draws.shuffle(self._bag)
         return self._bag.pop()
+
+    def _bad_rails(self):
+        """Those with which something is wrong at any node."""
+        return ({fault.rail for _, _, fault in self._mends if fault.kind in LINK} |
+                {rail for _, rail in self._drained})
 
     def _lasting(self, kind, node):
         return any(fault.kind == kind and fault.node == node for _, _, fault in self._mends)
@@ -231,6 +240,18 @@ class Injector:
                 # One whose own black hole lasts is put back as well; its mending changes nothing then.
                 self._port(port, "master", bridge)
         return heal
+
+    def _pair_cut(self, node, _):
+        """This node and one other do not reach each other, and both reach the third: isolated ports of one bridge."""
+        other = self.draws.choice([other for other in range(self.lab.nodes) if other != node])
+        ports = [f"p{end}{of}" for end in (node, other)
+                 for of in ("m", *(f"r{rail}" for rail in range(self.lab.rails)))]
+
+        def isolate(how):
+            for port in ports:
+                self._port(port, "type", "bridge_slave", "isolated", how)
+        isolate("on")
+        return lambda: isolate("off")
 
     def _kill_trainer(self):
         victim = self.draws.choice(self.teams).victim(self.draws)
