@@ -6,6 +6,7 @@
 
 #include <utility>
 
+#include "absl/time/time.h"
 #include "client/src/unique_fd.h"
 
 namespace rails::internal {
@@ -17,9 +18,11 @@ class DaemonLife {
 
   int fd() const { return pidfd_.get(); }
   // A pidfd becomes readable when its process has ended, with all of its threads and mappings.
-  bool Ended() const {
+  bool Ended() const { return EndedWithin(absl::ZeroDuration()); }
+  // Waits for that. The sockets of a process that is killed close a moment before it has ended.
+  bool EndedWithin(absl::Duration limit) const {
     pollfd entry{pidfd_.get(), POLLIN, 0};
-    return poll(&entry, 1, 0) == 1 && (entry.revents & POLLIN) != 0;
+    return poll(&entry, 1, static_cast<int>(absl::ToInt64Milliseconds(limit))) == 1 && (entry.revents & POLLIN) != 0;
   }
 
  private:

@@ -56,6 +56,12 @@ absl::StatusOr<UniqueFd> ConnectSocket(const std::string& path) {
   return fd;
 }
 
+int64_t ListenerPid(int socket) {
+  ucred listener{};
+  socklen_t length = sizeof(listener);
+  return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &listener, &length) == 0 ? listener.pid : 0;
+}
+
 // Takes the descriptors of a message; keeps the first, closes the others.
 UniqueFd TakeDescriptor(msghdr& message) {
   UniqueFd first;
@@ -102,8 +108,12 @@ absl::StatusOr<std::unique_ptr<DescriptorChannel>> DescriptorChannel::Open(const
     return absl::FailedPreconditionError(
         absl::StrCat(path, " sent no pidfd, so its end could not be proven: its kernel must have pidfd_open"));
   }
-  channel->hello_ = {opened.session_id(), opened.boot_id(), opened.token(), opened.node(),
-                     std::make_shared<DaemonLife>(std::move(pidfd))};
+  channel->hello_ = {opened.session_id(),
+                     opened.boot_id(),
+                     opened.token(),
+                     opened.node(),
+                     std::make_shared<DaemonLife>(std::move(pidfd)),
+                     ListenerPid(channel->fd())};
   return channel;
 }
 
@@ -124,6 +134,11 @@ bool DescriptorChannel::out_of_step() const {
 
 void DescriptorChannel::Shutdown() { shutdown(socket_.get(), SHUT_RDWR); }
 
+absl::Status DescriptorChannel::GivenUp() const {
+  absl::MutexLock end(&end_mutex_);
+  return given_up_;
+}
+
 absl::Status DescriptorChannel::Exchange(const v1::DescriptorRequest& request, int attachment, absl::Duration timeout,
                                          v1::DescriptorResponse* response, UniqueFd* received) {
   const absl::Time deadline = absl::Now() + timeout;
@@ -136,6 +151,10 @@ absl::Status DescriptorChannel::Exchange(const v1::DescriptorRequest& request, i
   if (status.ok()) status = Receive(deadline, response, received);
   if (!status.ok()) {
     out_of_step_ = true;
+    if (!hung_up_) {
+      absl::MutexLock end(&end_mutex_);
+      given_up_ = status;
+    }
     if (!absl::IsDeadlineExceeded(status)) Shutdown();  // else the session says first why it is lost
     return status;
   }
@@ -210,7 +229,8 @@ absl::Status DescriptorChannel::WaitFor(short events, absl::Time deadline) {
   }
 }
 
-absl::Status DescriptorChannel::Gone(absl::string_view doing, int error) const {
+absl::Status DescriptorChannel::Gone(absl::string_view doing, int error) {
+  hung_up_ = true;
   if (error == EPIPE || error == ECONNRESET) error = 0;
   return absl::UnavailableError(error == 0 ? absl::StrCat("railsd closed the descriptor socket ", path_)
                                            : absl::StrCat(doing, " the descriptor socket ", path_, ErrnoText(error)));

@@ -6,8 +6,10 @@
 #include <memory>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "client/src/daemon_life.h"
@@ -23,6 +25,7 @@ struct SessionHello {
   std::string token;  // secret: never logged
   std::string node;
   std::shared_ptr<DaemonLife> daemon;
+  int64_t daemon_pid = 0;  // of the process that listens, in this process's namespace; 0: not to be seen from here
 };
 
 // Payload of a PERMISSION_DENIED of DescriptorChannel::Open() that the daemon has answered, and will answer again: not
@@ -48,6 +51,8 @@ class DescriptorChannel {
   bool out_of_step() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends the session: a request in progress fails, later ones too. The descriptor stays open, for watchers.
   void Shutdown();
+  // Why this end closed the session: the daemon did not answer a request, or not as it must. OK when it did not.
+  absl::Status GivenUp() const ABSL_LOCKS_EXCLUDED(end_mutex_);
 
  private:
   DescriptorChannel(std::string path, UniqueFd socket) : path_(std::move(path)), socket_(std::move(socket)) {}
@@ -56,10 +61,12 @@ class DescriptorChannel {
   // along, if any.
   absl::Status Exchange(const v1::DescriptorRequest& request, int attachment, absl::Duration timeout,
                         v1::DescriptorResponse* response, UniqueFd* received) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status Send(const std::string& packet, int attachment, absl::Time deadline);
-  absl::Status Receive(absl::Time deadline, v1::DescriptorResponse* response, UniqueFd* received);
+  absl::Status Send(const std::string& packet, int attachment, absl::Time deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Receive(absl::Time deadline, v1::DescriptorResponse* response, UniqueFd* received)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status WaitFor(short events, absl::Time deadline);
-  absl::Status Gone(absl::string_view doing, int error) const;
+  absl::Status Gone(absl::string_view doing, int error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::string path_;
   const UniqueFd socket_;
@@ -67,6 +74,9 @@ class DescriptorChannel {
   mutable absl::Mutex mutex_;
   // After an answer that did not come or was not understood, answers and requests no longer match.
   bool out_of_step_ ABSL_GUARDED_BY(mutex_) = false;
+  bool hung_up_ ABSL_GUARDED_BY(mutex_) = false;  // the other end has closed the socket
+  mutable absl::Mutex end_mutex_;                 // never held while a request is under way
+  absl::Status given_up_ ABSL_GUARDED_BY(end_mutex_);
 };
 
 }  // namespace rails::internal

@@ -15,6 +15,8 @@ constexpr absl::Duration kFirstRetry = absl::Milliseconds(20);
 constexpr absl::Duration kLastRetry = absl::Milliseconds(500);
 // How long the reports of a daemon that has gone may take to be read: they lie in a socket's buffer.
 constexpr absl::Duration kLastReports = absl::Seconds(1);
+// How long a process whose sockets have closed may take to have ended.
+constexpr absl::Duration kExit = absl::Milliseconds(250);
 
 // The process that used gRPC first. gRPC does not survive a fork: a child shares epoll descriptors with its parent, and
 // what it registers there crashes the parent.
@@ -109,12 +111,21 @@ absl::Status EndOfJobs(const absl::Status& lost) {
   return absl::IsUnavailable(lost) ? absl::AbortedError(lost.message()) : lost;
 }
 
+std::string Session::HowItEnded() const {
+  const SessionHello& hello = channel_->hello();
+  const std::string process =
+      absl::StrCat("process ", hello.daemon_pid > 0 ? absl::StrCat(hello.daemon_pid, " ") : "", "of node ", hello.node);
+  if (const absl::Status why = channel_->GivenUp(); !why.ok()) {
+    return absl::StrCat("this client closed its session with the railsd ", process, ": ", why.message());
+  }
+  if (hello.daemon->EndedWithin(kExit)) return absl::StrCat("the railsd ", process, " has ended");
+  return absl::StrCat("the railsd ", process, " closed the session, and has not ended");
+}
+
 void Session::Watch() {
   watcher_->Watch(channel_->fd(), hello().daemon->fd(), [self = shared_from_this()] {
-    const SessionHello& hello = self->hello();
-    self->Lose(absl::UnavailableError(absl::StrCat(
-        hello.daemon->Ended() ? "the railsd process of node " : "the session was closed by railsd of node ", hello.node,
-        hello.daemon->Ended() ? " has ended" : "", ": groups and jobs are lost; Reconnect() and join again")));
+    self->Lose(absl::UnavailableError(
+        absl::StrCat(self->HowItEnded(), ": groups and jobs are lost; Reconnect() and join again")));
   });
   // The calls are drained before this object goes.
   rpc_->WatchJobs({.on_live =

@@ -78,6 +78,8 @@ class Session : public std::enable_shared_from_this<Session> {
   void DropSegment(uint32_t id) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
+  // The daemon's process has ended, it has closed the session, or this client has.
+  std::string HowItEnded() const;
   void OnReport(const v1::WatchJobsResponse& message) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnFeedEnd() ABSL_LOCKS_EXCLUDED(mutex_);
   // Of a lost session. Once; later calls change nothing.

@@ -249,9 +249,11 @@ class Death(unittest.TestCase):
         self.cluster.stop_node(self.cluster.nodes[0], signal.SIGKILL)
         answer = a.do(do="wait", job="j")
         self.assertEqual((answer["ok"], answer["code"]), (False, "ABORTED"), answer)
+        pid = self.cluster.nodes[0].pid
 
     def test_sigterm_drains(self):
         a, b = self.pair("g")
+        self.assertIn(f"the railsd process {pid} of node n0 has ended", answer["message"])
         node = self.cluster.nodes[0]
         a.must(do="submit", group="g", job="j", sends={"1": [["s", 0, MIB]]}, receives={"1": [["r", 0, MIB]]})
         node.process.send_signal(signal.SIGTERM)

@@ -38,7 +38,7 @@ PROMISES = [
     ("UNAVAILABLE", r"railsd at .*sock|cannot connect to|closed the (descriptor socket|session)|is railsd running|"
                     r"railsd is not (running|accepting)|Reconnect\(\)|belong to different daemons",
      {"daemon killed", "daemon stopped"}),
-    ("ABORTED", r"the railsd process of node n\d has ended|Reconnect\(\)", {"daemon killed"}),
+    ("ABORTED", r"the railsd process \d+ of node n\d has ended|Reconnect\(\)", {"daemon killed"}),
     ("ABORTED", r"closed its zones for job \d+ early and did not say why", set(DAEMON)),
     ("ABORTED", r"rank \d on n\d left group|was committed on n\d without all ranks|gave up joining", set(DAEMON) |
      {"trainer killed"}),

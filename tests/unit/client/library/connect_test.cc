@@ -14,12 +14,15 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "client/src/daemon_life.h"
 #include "rails/v1/descriptor.pb.h"
 #include "tests/unit/client/library/fixture.h"
 
 namespace rails::testing {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 size_t OpenDescriptors() {
@@ -400,6 +403,35 @@ TEST_F(ClientTest, ClosedSessionIsNoticed) {
 TEST_F(ClientTest, EndedProcessIsNoticed) {
   daemon_->EndProcess();
   EXPECT_TRUE(Until([&] { return !client_->Connected(); }));
+  EXPECT_THAT(std::string(client_->CreateSegment(4096).status().message()),
+              ContainsRegex("process [0-9]+ of node fake-node has ended"));
+}
+
+TEST_F(ClientTest, ClosedSessionNamesWhoClosedIt) {
+  daemon_->CloseSessions();
+  EXPECT_TRUE(Until([&] { return !client_->Connected(); }));
+  EXPECT_THAT(client_->CreateSegment(4096).status().message(), HasSubstr("closed the session, and has not ended"));
+  ASSERT_TRUE(client_->Reconnect().ok());
+  daemon_->RefuseSegments(absl::DataLossError(std::string(100'000, 'x')));  // no packet is so long
+  EXPECT_TRUE(absl::IsInternal(client_->CreateSegment(4096).status()));
+  EXPECT_TRUE(Until([&] { return !client_->Connected(); }));
+  EXPECT_THAT(client_->CreateSegment(4096).status().message(),
+              AllOf(HasSubstr("this client closed its session"), HasSubstr("was cut short")));
+}
+
+// A killed process closes its sockets first.
+TEST(DaemonLifeTest, WaitsForTheEndOfAProcess) {
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  const internal::DaemonLife life{internal::UniqueFd(ends[0])};
+  EXPECT_FALSE(life.EndedWithin(absl::Milliseconds(1)));
+  std::thread end([&] {
+    absl::SleepFor(absl::Milliseconds(10));
+    EXPECT_EQ(write(ends[1], "x", 1), 1);
+  });
+  EXPECT_TRUE(life.EndedWithin(absl::Minutes(1)));
+  end.join();
+  close(ends[1]);
 }
 
 }  // namespace
