@@ -15,6 +15,8 @@ constexpr absl::Duration kFirstRetry = absl::Milliseconds(20);
 constexpr absl::Duration kLastRetry = absl::Milliseconds(500);
 // How long the reports of a daemon that has gone may take to be read: they lie in a socket's buffer.
 constexpr absl::Duration kLastReports = absl::Seconds(1);
+// How long a client that ends waits for the removals of its segments: a moment, unless the daemon hangs.
+constexpr absl::Duration kLastRemovals = absl::Seconds(1);
 // How long a process whose sockets have closed may take to have ended.
 constexpr absl::Duration kExit = absl::Milliseconds(250);
 
@@ -218,6 +220,15 @@ void Session::OnLost(std::function<void()> on_lost) {
 }
 
 void Session::Close() {
+  {
+    // Removals that the daemon gets after the session's end, or that are cancelled, count there as errors of callers.
+    absl::MutexLock lock(&mutex_);
+    if (lost_.ok()) {
+      mutex_.AwaitWithTimeout(absl::Condition(
+                                  +[](uint32_t* removals) { return *removals == 0; }, &removals_),
+                              kLastRemovals);
+    }
+  }
   Lose(absl::CancelledError("the client was closed"));
   EndJobs();
   rpc_->Drain();

@@ -407,6 +407,15 @@ TEST_F(ClientTest, EndedProcessIsNoticed) {
               ContainsRegex("process [0-9]+ of node fake-node has ended"));
 }
 
+// They would fail at the daemon, which counts them as somebody's errors.
+TEST_F(ClientTest, WhatWasDroppedIsRemovedBeforeTheSessionEnds) {
+  std::vector<std::shared_ptr<Segment>> segments;
+  for (int i = 0; i < 20; ++i) segments.push_back(MakeSegment(4096));
+  segments.clear();
+  client_.reset();
+  EXPECT_TRUE(daemon_->segments().empty());
+}
+
 TEST_F(ClientTest, ClosedSessionNamesWhoClosedIt) {
   daemon_->CloseSessions();
   EXPECT_TRUE(Until([&] { return !client_->Connected(); }));
