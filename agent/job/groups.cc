@@ -105,7 +105,9 @@ void GroupTable::Join(JoinRequest request, absl::Time now, Callback<absl::Status
   GroupKey key{session->info.tenant, request.name, Sha256(request.join_key)};
   if (absl::Status s = CheckNotMember(key, request.rank); !s.ok()) return std::move(done)(s);
   if (absl::Status s = CheckRoom(key); !s.ok()) return std::move(done)(s);
-  Joiner& joiner = forming_[key][request.rank];
+  Forming& forming = forming_[key];
+  forming.gave_up.erase(request.rank);
+  Joiner& joiner = forming[request.rank];
   joiner.node = peers_->self();
   joiner.world_size = request.world_size;
   joiner.recovery = request.recovery;
@@ -252,6 +254,7 @@ void GroupTable::OnMessage(const Peer& from, GroupJoin&& message) {
     RejectJoin(message.key, message.rank, contested, taken);
   }
   if (inserted) ++remote_joins_[from.node];
+  forming.gave_up.erase(message.rank);
   it->second.node = from.node;
   it->second.world_size = message.world_size;
   it->second.recovery = message.recovery;
@@ -274,6 +277,7 @@ void GroupTable::OnMessage(const Peer& from, GroupLeave&& message) {
   auto joiner = it->second.find(message.rank);
   if (joiner == it->second.end() || joiner->second.node != from.node) return;
   it->second.erase(joiner);
+  it->second.GaveUp(message.rank, from.node);
   ForgetJoin(from.node);
   if (it->second.empty()) forming_.erase(it);
 }
@@ -418,6 +422,7 @@ void GroupTable::AbandonJoins(SessionId session, const absl::Status& why) {
     if (here->second.empty()) forming_.erase(here);
   }
 }
+      here->second.GaveUp(joiner->first, peers_->self());
 
 void GroupTable::OnPeerUp(const Peer& peer) {
   for (const Group* group : With(peer.index)) {
@@ -461,23 +466,6 @@ std::vector<Group*> GroupTable::With(PeerIndex peer) const {
     if (std::find(group->peers.begin(), group->peers.end(), peer) != group->peers.end()) groups.push_back(group.get());
   }
   return groups;
-}
-
-void GroupTable::Tick(absl::Time now) {
-  for (auto it = forming_.begin(); it != forming_.end();) {
-    const auto here = it++;
-    Forming& forming = here->second;
-    std::vector<std::pair<Rank, absl::Status>> late;
-    for (const auto& [rank, joiner] : forming) {
-      if (joiner.deadline <= now) late.emplace_back(rank, MissingRanks(here->first, forming, joiner.world_size));
-    }
-    for (auto& [rank, why] : late) {
-      Joiner joiner = std::move(forming.at(rank));
-      forming.erase(rank);
-      RejectJoin(here->first, rank, joiner, why);
-    }
-    if (forming.empty()) forming_.erase(here);
-  }
 }
 
 absl::Time GroupTable::NextDeadline() const {

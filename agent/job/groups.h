@@ -141,7 +141,15 @@ class GroupTable {
     absl::Time deadline = absl::InfiniteFuture();
     Callback<absl::StatusOr<GroupView>> done;
   };
-  using Forming = absl::btree_map<Rank, Joiner>;
+  // The ranks that wait. Those that no longer do are remembered, so that the last one does not read that they never
+  // came.
+  struct Forming : absl::btree_map<Rank, Joiner> {
+    static constexpr size_t kMaxGaveUp = 16;  // a bound on what a peer can make us store
+    void GaveUp(Rank rank, const std::string& node) {
+      if (gave_up.size() < kMaxGaveUp) gave_up[rank] = node;
+    }
+    absl::btree_map<Rank, std::string> gave_up;  // with their nodes
+  };
 
   absl::Status CheckJoin(const JoinRequest& request, const Session* session) const;
   absl::Status CheckNotMember(const GroupKey& key, Rank rank) const;

@@ -1,7 +1,9 @@
-// GroupTable: which joins can be, and can be of one group.
+// GroupTable: which joins can be, and can be of one group; the end of those that wait too long.
 #include <algorithm>
 #include <functional>
 #include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -123,13 +125,40 @@ absl::Status GroupTable::CheckForming(const Forming& forming, const Joiner& zero
 absl::Status GroupTable::MissingRanks(const GroupKey& key, const Forming& forming, uint32_t world_size) const {
   std::vector<uint32_t> missing;
   for (uint32_t r = 0; r < world_size && missing.size() < 16; ++r) {
-    if (!forming.contains(Rank(r))) missing.push_back(r);
+    if (!forming.contains(Rank(r)) && !forming.gave_up.contains(Rank(r))) missing.push_back(r);
   }
-  return absl::DeadlineExceededError(
-      absl::StrCat("group ", key.name, ": ", forming.size(), " of ", world_size, " ranks have joined",
-                   missing.empty() ? "; rank 0's node has not committed it"
-                                   : absl::StrCat("; missing: ", absl::StrJoin(missing, ", ")),
-                   missing.size() == 16 ? ", ..." : ""));
+  const auto with_node = [](std::string* out, const auto& gone) {
+    absl::StrAppend(out, gone.first.value(), " on ", gone.second);
+  };
+  std::string text = absl::StrCat("group ", key.name, ": ", forming.size() + forming.gave_up.size(), " of ", world_size,
+                                  " ranks have joined");
+  if (!missing.empty()) {
+    absl::StrAppend(&text, "; missing: ", absl::StrJoin(missing, ", "), missing.size() == 16 ? ", ..." : "");
+  }
+  if (!forming.gave_up.empty()) {
+    absl::StrAppend(&text, "; gave up before: ", absl::StrJoin(forming.gave_up, ", ", with_node));
+  } else if (missing.empty()) {
+    absl::StrAppend(&text, "; rank 0's node has not committed it");
+  }
+  return absl::DeadlineExceededError(text);
+}
+
+void GroupTable::Tick(absl::Time now) {
+  for (auto it = forming_.begin(); it != forming_.end();) {
+    const auto here = it++;
+    Forming& forming = here->second;
+    std::vector<std::pair<Rank, absl::Status>> late;
+    for (const auto& [rank, joiner] : forming) {
+      if (joiner.deadline <= now) late.emplace_back(rank, MissingRanks(here->first, forming, joiner.world_size));
+    }
+    for (auto& [rank, why] : late) {
+      Joiner joiner = std::move(forming.at(rank));
+      forming.erase(rank);
+      forming.GaveUp(rank, peers_->self());
+      RejectJoin(here->first, rank, joiner, why);
+    }
+    if (forming.empty()) forming_.erase(here);
+  }
 }
 
 }  // namespace railsd

@@ -11,6 +11,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 std::string Text(const absl::Status& status) { return status.ToString(); }
 
@@ -109,6 +110,23 @@ TEST_P(GroupTest, MissingRanksAreNamed) {
   EXPECT_EQ(exchange.trainer(0).group.status().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(Text(exchange.trainer(0).group.status()), HasSubstr("missing: 2, 3"));
   EXPECT_THAT(Text(exchange.trainer(1).group.status()), HasSubstr("joining"));
+}
+
+// Each rank that gives up goes; the ones that give up later must not read that it never came.
+TEST_P(GroupTest, RanksThatGaveUpAreNotMissing) {
+  Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
+  Exchange exchange(&cluster, 4, "g");
+  exchange.trainer(0).Join("g", 4, absl::Seconds(10));
+  exchange.trainer(1).Join("g", 4, absl::Seconds(20));
+  exchange.trainer(3).Join("g", 4, absl::Seconds(30));
+  for (uint32_t r : {0u, 1u, 3u}) {
+    cluster.Run();
+    cluster.Advance(absl::Seconds(10));
+    cluster.Run();
+    EXPECT_THAT(Text(exchange.trainer(r).group.status()), HasSubstr("3 of 4 ranks have joined; missing: 2")) << r;
+  }
+  EXPECT_THAT(Text(exchange.trainer(3).group.status()), HasSubstr("gave up before: 0 on n0, 1 on n1"));
+  EXPECT_THAT(Text(exchange.trainer(0).group.status()), Not(HasSubstr("gave up")));
 }
 
 TEST_P(GroupTest, DifferentKeysNeverMeet) {
