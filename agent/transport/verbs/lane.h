@@ -74,6 +74,10 @@ class Lane {
   // Puts the queue pair into error. Nothing lands through it and nothing is sent from here on.
   void BeginDrain();
   void OnDrained() { drained_ = flushed_ = true; }
+  // The device says that every receive that the queue pair has taken is in the completion queue.
+  void OnLastReceive() { last_receive_told_ = true; }
+  // True as well for a queue pair that could receive nothing.
+  bool ReceivesEnded() const { return last_receive_told_ || !connected_; }
   bool drained() const { return drained_; }
   // The marker has come back: so has everything before it. False where there could be none, or it was not waited for.
   bool flushed() const { return flushed_; }
@@ -130,6 +134,7 @@ class Lane {
   bool draining_ = false;
   bool drained_ = false;
   bool flushed_ = false;
+  bool last_receive_told_ = false;
 };
 
 }  // namespace railsd::verbs

@@ -187,9 +187,25 @@ void VerbsRail::Break(Endpoint& endpoint, int error_number, const std::string& w
   endpoint.handshake.Break();
   for (const auto& lane : endpoint.lanes) lane->BeginDrain();
   if (connected && !endpoint.gone) AddTo(context_.counters.endpoint_errors, endpoint.lanes.size());
-  endpoint.timer = Now() + absl::ToInt64Nanoseconds(options_.drain_time);
+  const Nanoseconds now = Now();
+  endpoint.timer = now + absl::ToInt64Nanoseconds(options_.drain_time);
+  endpoint.receives_until = last_receives_.WaitUntil(now);
   draining_ = true;
   Arm(endpoint.timer);
+}
+
+// Everything that was posted has come back, and everything that was received is in the completion queue.
+bool VerbsRail::IsDrained(const Endpoint& endpoint, Nanoseconds now) {
+  if (now >= endpoint.timer) return true;
+  const auto& lanes = endpoint.lanes;
+  if (!std::all_of(lanes.begin(), lanes.end(), [](const auto& lane) { return lane->drained(); })) return false;
+  if (std::all_of(lanes.begin(), lanes.end(), [](const auto& lane) { return lane->ReceivesEnded(); })) return true;
+  if (now < endpoint.receives_until) {
+    Arm(endpoint.receives_until);
+    return false;
+  }
+  last_receives_.OnWaitedInVain();
+  return true;
 }
 
 // After the completion queue was found empty: what had arrived before the end has been told.
@@ -197,22 +213,18 @@ void VerbsRail::FinishDrains() {
   if (!draining_) return;
   draining_ = false;
   const Nanoseconds now = Now();
-  const auto is_drained = [&](const Endpoint& endpoint) {
-    return now >= endpoint.timer ||
-           std::all_of(endpoint.lanes.begin(), endpoint.lanes.end(), [](const auto& lane) { return lane->drained(); });
-  };
   for (auto& [index, endpoint] : endpoints_) {
     if (endpoint->phase != Endpoint::Phase::kDraining) continue;
     if (TellOrders(*endpoint)) {
       draining_ = true;
-    } else if (is_drained(*endpoint)) {
+    } else if (IsDrained(*endpoint, now)) {
       FinishDrain(*endpoint);
     } else {
       draining_ = true;
     }
   }
   std::erase_if(leaving_, [&](const std::unique_ptr<Endpoint>& endpoint) {
-    if (endpoint->phase == Endpoint::Phase::kDraining && !is_drained(*endpoint)) {
+    if (endpoint->phase == Endpoint::Phase::kDraining && !IsDrained(*endpoint, now)) {
       draining_ = true;
       return false;
     }
@@ -242,10 +254,10 @@ void VerbsRail::FinishDrain(Endpoint& endpoint) {
     lanes_.erase(lane->id());
   }
   DropZones(endpoint);
-  // A receiver may be busy with a last packet while its queue pair goes into error: its fence is there once the queue
-  // pair is not.
+  // A device that does not say when a queue pair has taken its last receive may be busy with one while the queue pair
+  // goes into error: its fence is there once the queue pair is not.
   for (const auto& lane : endpoint.lanes) lane->Destroy();
-  PollCompletions();
+  PollAllCompletions();
   for (const auto& lane : endpoint.lanes) lanes_by_number_.erase(lane->number());
   endpoint.lanes.clear();
   if (endpoint.up) {

@@ -75,6 +75,11 @@ void VerbsRail::OnDeviceEvent(const DeviceEvent& event) {
       const auto lane = lanes_by_number_.find(event.queue_pair_number);
       if (lane == lanes_by_number_.end()) return;
       Endpoint& endpoint = *lane->second->endpoint();
+      if (event.type == IBV_EVENT_QP_LAST_WQE_REACHED) {
+        lane->second->OnLastReceive();
+        last_receives_.OnTold();
+      }
+      if (endpoint.phase == Endpoint::Phase::kDraining) return;
       if (!LookAtQueuePairs(endpoint)) Break(endpoint, EIO, absl::StrCat("the device reports: ", name));
       return;
     }

@@ -236,6 +236,15 @@ bool VerbsRail::PollCompletions() {
   return any;
 }
 
+void VerbsRail::PollAllCompletions() {
+  constexpr int kRound = kCompletionBatch * kCompletionRounds;
+  for (int left = completions_->cqe; left > 0; left -= kRound) {
+    draining_again_ = false;
+    PollCompletions();
+    if (!draining_again_) return;
+  }
+}
+
 // Waits for a completion, a wake or the deadline. False: there was something to do already.
 bool VerbsRail::Sleep(Nanoseconds deadline) {
   if (!std::exchange(armed_, true) && ibv_req_notify_cq(completions_.get(), 0) != 0) armed_ = false;

@@ -21,6 +21,7 @@
 #include "agent/transport/verbs/fence.h"
 #include "agent/transport/verbs/handshake.h"
 #include "agent/transport/verbs/lane.h"
+#include "agent/transport/verbs/last_receives.h"
 #include "agent/transport/verbs/rail_context.h"
 #include "agent/transport/verbs/verbs_transport.h"
 
@@ -45,9 +46,10 @@ class Endpoint {
   bool forgotten = false;     // RemovePeer(): orders are kStopped, and no kPeerDown
   bool orders_ended = false;  // of the drain that goes on: told, and the queue pairs may still have to be destroyed
   int error_number = 0;
-  uint32_t failures = 0;  // in a row
-  uint32_t tellings = 0;  // of the present state
-  Nanoseconds timer = 0;  // next thing to do; of the drain: when it is given up
+  uint32_t failures = 0;           // in a row
+  uint32_t tellings = 0;           // of the present state
+  Nanoseconds timer = 0;           // next thing to do; of the drain: when it is given up
+  Nanoseconds receives_until = 0;  // of the drain: how long it waits for the last receives (LastReceives)
   Nanoseconds up_since = 0;
   Nanoseconds next_look = 0;  // at the state of the queue pairs
   Nanoseconds last_progress = 0;
@@ -90,6 +92,8 @@ class VerbsRail final : public RailTransport {
   absl::Status PostReceives(uint32_t count);
   void PumpAll();
   bool PollCompletions();
+  // Takes as many completions as the queue can hold, or until it is empty.
+  void PollAllCompletions();
   void OnCompletion(const ibv_wc& completion);
   void OnFence(const ibv_wc& completion);
   bool Sleep(Nanoseconds deadline);
@@ -106,6 +110,7 @@ class VerbsRail final : public RailTransport {
   void Break(Endpoint& endpoint, int error_number, const std::string& why);
   void Leave(std::unique_ptr<Endpoint> endpoint, int error_number);
   void FinishDrains();
+  bool IsDrained(const Endpoint& endpoint, Nanoseconds now);
   bool TellOrders(Endpoint& endpoint);
   void FinishDrain(Endpoint& endpoint);
   void BreakBad(Endpoint& endpoint, const std::string& why);
@@ -175,6 +180,7 @@ class VerbsRail final : public RailTransport {
   uint64_t downs_pushed_ = 0;  // in the event queue, after the last kPeerDown
   Nanoseconds next_timer_ = INT64_MAX;
   Nanoseconds last_completion_ = 0;
+  LastReceives last_receives_;
   bool draining_ = false;        // some endpoint is
   bool draining_again_ = false;  // the completion queue was not found empty
   std::string inbound_notice_;

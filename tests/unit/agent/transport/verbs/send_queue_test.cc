@@ -6,6 +6,7 @@
 #include <random>
 
 #include "agent/transport/verbs/fence.h"
+#include "agent/transport/verbs/last_receives.h"
 #include "agent/transport/verbs/work_request_id.h"
 #include "tests/support/seeds.h"
 
@@ -130,6 +131,17 @@ TEST(Fence, EveryFieldHasItsBits) {
     EXPECT_EQ(EncodeFence(DecodeFence(immediate)), immediate);
   }
   EXPECT_EQ(DecodeFence(EncodeFence({{1, 17}, 18, 2})), (FenceImmediate{{1, 1}, 2, 2})) << "too large ones are cut";
+}
+
+TEST(LastReceives, AreWaitedForOnceWhereTheDeviceNeverTells) {
+  LastReceives receives;
+  EXPECT_GT(receives.WaitUntil(7), 7);
+  receives.OnTold();
+  EXPECT_GT(receives.WaitUntil(7), 7);
+  receives.OnWaitedInVain();
+  EXPECT_EQ(receives.WaitUntil(7), 7);
+  receives.OnTold();  // it does, after all
+  EXPECT_EQ(receives.WaitUntil(7), 7 + LastReceives::kWaitNanoseconds);
 }
 
 }  // namespace
