@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "agent/transport/verbs/completion_error.h"
+#include "agent/transport/verbs/memory_access.h"
 
 namespace railsd::verbs {
 namespace {
@@ -44,13 +45,15 @@ class DeviceRegistrar final : public MemoryRegistrar {
   explicit DeviceRegistrar(std::shared_ptr<RdmaDevice> device) : device_(std::move(device)) {}
 
   absl::StatusOr<std::unique_ptr<Registration>> Register(const Segment& segment) override {
-    int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_RELAXED_ORDERING;
-    if (device_->has_windows()) access |= IBV_ACCESS_MW_BIND;
-    // Peers name memory by this process's addresses, whatever kind it is.
-    RegionHandle region(segment.kind() == MemoryKind::kDmaBuf
-                            ? ibv_reg_dmabuf_mr(device_->domain(), 0, segment.length_bytes(),
-                                                reinterpret_cast<uint64_t>(segment.base()), segment.fd(), access)
-                            : ibv_reg_mr(device_->domain(), segment.base(), segment.length_bytes(), access));
+    const absl::StatusOr<MemoryAccess> wanted = AccessTo(segment.kind(), device_->has_windows());
+    if (!wanted.ok()) {
+      return absl::Status(wanted.status().code(), absl::StrCat(device_->who(), ": segment ", segment.id().value(), ": ",
+                                                               wanted.status().message()));
+    }
+    int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+    if (wanted->relaxed_ordering) access |= IBV_ACCESS_RELAXED_ORDERING;
+    if (wanted->bind_windows) access |= IBV_ACCESS_MW_BIND;
+    RegionHandle region(ibv_reg_mr(device_->domain(), segment.base(), segment.length_bytes(), access));
     if (region == nullptr) return Failed(segment, errno);
     return std::make_unique<DeviceRegistration>(device_, std::move(region));
   }
@@ -67,9 +70,7 @@ class DeviceRegistrar final : public MemoryRegistrar {
           device_->attributes().max_mr, " memory regions"));
     }
     if (error_number == EOPNOTSUPP || error_number == ENOSYS) {
-      return absl::UnimplementedError(
-          absl::StrCat(what, " failed: the device cannot register ",
-                       segment.kind() == MemoryKind::kDmaBuf ? "a dma-buf" : "memory of this kind"));
+      return absl::UnimplementedError(absl::StrCat(what, " failed: the device cannot register memory of this kind"));
     }
     return CallFailed(what, "ibv_reg_mr", error_number);
   }
