@@ -11,6 +11,7 @@
 #include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
+#include "absl/container/node_hash_map.h"
 #include "agent/agent.h"
 #include "agent/control/messages.h"
 #include "agent/job/explanation.h"
@@ -132,7 +133,7 @@ struct NodeJob {
   JobTag tag;
   Tenant* tenant = nullptr;  // of its group; known once a local rank has submitted
   absl::btree_map<Rank, RankPart> parts;
-  absl::flat_hash_map<PeerIndex, PeerExchange> peers;
+  absl::node_hash_map<PeerIndex, PeerExchange> peers;  // slots and flows point to the exchanges
   std::deque<LocalCopy> copies;
   bool copies_submitted = false;
   size_t copies_running = 0;

@@ -20,6 +20,14 @@ class ExplainTest : public ::testing::TestWithParam<bool> {};  // rails write in
 INSTANTIATE_TEST_SUITE_P(Rails, ExplainTest, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "Remote" : "Framed"; });
 
+// Slots and flows point to exchanges while others may still be added.
+TEST(NodeJobTest, ExchangesStayWhereTheyAre) {
+  NodeJob job;
+  const PeerExchange* const first = &job.peers[PeerIndex(0)];
+  for (uint32_t peer = 1; peer < 1000; ++peer) job.peers[PeerIndex(peer)].peer = PeerIndex(peer);
+  EXPECT_EQ(&job.peers.at(PeerIndex(0)), first);
+}
+
 TEST_P(ExplainTest, EveryChunkIsThereOnce) {
   Cluster cluster({.remote = GetParam(), .nodes = 3, .rails = 2, .plan = {.chunk_bytes = 64 << 10}});
   Exchange exchange(&cluster, 6, "g", 4 << 20);
