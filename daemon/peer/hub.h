@@ -219,6 +219,10 @@ class Hub final : public PeerHub, public StreamHandler, public LaneHandler {
   void ReportDown(HubPeer& peer, const std::string& why, bool ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Nothing is heard of it: its streams begin anew, or, when no group waits for it any more, it is lost.
   void OnSilence(HubPeer& peer, Direction silent, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // This process may be what stood still, not the peer: it was stopped, suspended with its machine, or starved.
+  void NotePause(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The reason that a peer is lost, and before it a pause of this process that is not long over.
+  std::string WithOwnPause(const std::string& why, absl::Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnAddresses(absl::StatusOr<std::vector<std::string>> found);
   void Loop();
   void Tick(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -239,6 +243,9 @@ class Hub final : public PeerHub, public StreamHandler, public LaneHandler {
   absl::flat_hash_map<OutPtr, Target*> outbound_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<InPtr, Origin> inbound_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<LaneId, HubPeer*> lane_peers_ ABSL_GUARDED_BY(mutex_);
+  absl::Time last_tick_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  absl::Time pause_ended_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  absl::Duration pause_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<Lanes> lanes_;  // from Start() to Stop()
   std::unique_ptr<RpcServer> server_;
   std::unique_ptr<DnsResolver> resolver_ ABSL_GUARDED_BY(mutex_);

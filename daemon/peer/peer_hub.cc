@@ -262,6 +262,24 @@ void Hub::CloseStreams(HubPeer& peer, const std::string& why) {
   peer.acknowledged_in = 0;
 }
 
+void Hub::NotePause(absl::Time now) {
+  const absl::Duration gap = now - std::exchange(last_tick_, now);
+  if (gap <= options_.lost_after / 2 || gap == absl::InfiniteDuration()) return;
+  pause_ = gap;
+  pause_ended_ = now;
+  options_.log->warn("daemon_paused seconds={:.3f}", absl::ToDoubleSeconds(gap));
+}
+
+std::string Hub::WithOwnPause(const std::string& why, absl::Time now) const {
+  // After a pause another thread may be here before the one that ticks.
+  const absl::Duration present = last_tick_ == absl::InfinitePast() ? absl::ZeroDuration() : now - last_tick_;
+  const bool paused = present > options_.lost_after / 2;
+  if (!paused && now - pause_ended_ > options_.lost_after) return why;
+  const absl::Duration pause = absl::Trunc(paused ? present : pause_, absl::Milliseconds(1));
+  return absl::StrCat("the daemon of ", options_.node, " itself had not run for ", absl::FormatDuration(pause),
+                      " before: it was stopped, or its machine is far too busy; ", why);
+}
+
 void Hub::Lose(HubPeer& peer, const std::string& why, bool ended) {
   ++counters_.lost;
   const bool was_up = peer.link.Lose();
@@ -271,9 +289,9 @@ void Hub::Lose(HubPeer& peer, const std::string& why, bool ended) {
 }
 
 void Hub::ReportDown(HubPeer& peer, const std::string& why, bool ended) {
-  peer.why = why;
-  options_.log->info("control_link_down node={} reason={}", peer.node, LogValue(why));
-  agent_->OnPeerDown(peer.node, why, ended);
+  peer.why = WithOwnPause(why, absl::Now());
+  options_.log->info("control_link_down node={} reason={}", peer.node, LogValue(peer.why));
+  agent_->OnPeerDown(peer.node, peer.why, ended);
 }
 
 void Hub::OnAddresses(absl::StatusOr<std::vector<std::string>> found) {
@@ -301,6 +319,7 @@ void Hub::Loop() {
 }
 
 void Hub::Tick(absl::Time now) {
+  NotePause(now);
   for (auto& [node, peer] : peers_) TickPeer(*peer, now);
   for (auto& [stream, from] : inbound_) {
     if (from.greeted || now - from.since <= options_.lost_after) continue;
@@ -347,8 +366,8 @@ void Hub::OnSilence(HubPeer& peer, Direction silent, absl::Time now) {
     return Lose(peer, peer.silence.empty() ? text : absl::StrCat(text, "; the groups that waited for it gave up"));
   }
   if (!peer.silence.empty()) return;
-  peer.silence = text;
-  agent_->OnPeerSilent(peer.node, text);
+  peer.silence = WithOwnPause(text, now);
+  agent_->OnPeerSilent(peer.node, peer.silence);
   // What is under way on them may be lost in the network for minutes; new ones go on where they stopped.
   if (peer.out) peer.out->Cancel();
   if (peer.in) peer.in->Cancel();

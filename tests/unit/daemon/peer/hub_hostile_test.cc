@@ -14,8 +14,10 @@
 namespace railsd {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 PeerHubOptions Options() {
   PeerHubOptions options;
@@ -48,6 +50,23 @@ class HubHostileTest : public ::testing::Test {
   std::shared_ptr<OutByHand> out;
   std::shared_ptr<InByHand> in;
 };
+
+// A daemon that was stopped hears nothing of its peers either, and must not blame them alone.
+TEST_F(HubHostileTest, ADaemonThatStoodStillSaysSo) {
+  BringUp(FactsOf("b", 22));
+  hub.Tick(absl::Now() + absl::Seconds(12));
+  ASSERT_EQ(agent.events().size(), 2u);
+  EXPECT_THAT(agent.events()[1], ContainsRegex("down b: the daemon of a itself had not run for 1[12].*s before: it was "
+                                               "stopped, or its machine is far too busy; nothing was heard of node b"));
+}
+
+TEST_F(HubHostileTest, ADaemonThatRanBlamesItsPeer) {
+  BringUp(FactsOf("b", 22));
+  const absl::Time begun = absl::Now();
+  for (int second = 1; second <= 6; ++second) hub.Tick(begun + absl::Seconds(second));
+  ASSERT_EQ(agent.events().size(), 2u);
+  EXPECT_THAT(agent.events()[1], StartsWith("down b: nothing was heard of node b"));
+}
 
 // The name was checked with the first one.
 TEST_F(HubHostileTest, ASecondAnswerIsNoAnswer) {
