@@ -117,6 +117,17 @@ struct Ready {
   std::vector<FenceSlot> fences;  // by zone
 };
 // Ends a job everywhere; idempotent, leaves a tombstone.
+// To the other nodes of a group: the sender's ranks that have not submitted, of a job that others have waited for. Told
+// anew whenever one submits; the OFFER ends it.
+struct Unsubmitted {
+  static constexpr size_t kMaxMembers = 16;  // as many as a text names
+  struct Member {
+    Rank rank;
+    int64_t pid = 0;
+  };
+  JobKey job;
+  std::vector<Member> members;
+};
 struct Abort {
   JobKey job;
   absl::StatusCode code = absl::StatusCode::kUnknown;
@@ -169,8 +180,9 @@ struct RailState {
   bool usable = true;
 };
 
-using ControlMessage = std::variant<GroupJoin, GroupLeave, GroupCommit, GroupReject, GroupBroken, Offer, Ready, Abort,
-                                    Quiesced, RailState, Sent, RailSignal, Rehome, Rehomed, Leaving, MayLeave>;
+using ControlMessage =
+    std::variant<GroupJoin, GroupLeave, GroupCommit, GroupReject, GroupBroken, Offer, Ready, Abort, Quiesced, RailState,
+                 Sent, RailSignal, Rehome, Rehomed, Leaving, MayLeave, Unsubmitted>;
 
 // What a peer's HELLO on the control stream says of it.
 struct PeerHello {

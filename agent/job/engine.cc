@@ -243,7 +243,8 @@ bool Engine::Dispatch(const Peer& from, ControlMessage message) {
           KeepEarly(from, epoch, std::move(m));
           return true;
         } else if constexpr (std::is_same_v<M, Ready> || std::is_same_v<M, Quiesced> || std::is_same_v<M, Sent> ||
-                             std::is_same_v<M, Rehome> || std::is_same_v<M, Rehomed>) {
+                             std::is_same_v<M, Rehome> || std::is_same_v<M, Rehomed> ||
+                             std::is_same_v<M, Unsubmitted>) {
           return jobs_.OnMessage(from, std::move(m));
         } else if constexpr (std::is_same_v<M, RailSignal>) {
           return OnSignal(from, std::move(m));

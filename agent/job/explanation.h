@@ -104,7 +104,8 @@ struct JobExplanation {
   };
   JobReport report;  // of the local rank that ended last, or is the lowest one still active
   absl::Time begun;
-  absl::Duration age;  // since `begun`, when this was asked for
+  absl::Duration age;     // since `begun`, when this was asked for
+  std::string waits_for;  // "for rank 3 on n1 (pid 42) to submit"; empty when the job is over
   std::vector<RankTimes> ranks;
   std::vector<Exchange> exchanges;
   JobTimeline timeline;

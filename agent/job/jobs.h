@@ -28,8 +28,8 @@ namespace railsd {
 
 // Owned by the engine's thread. Split over jobs_submit.cc (what trainers ask), jobs_match.cc (whether the two ends of
 // an exchange agree), jobs_exchange.cc (what peers and rails say), jobs_remote.cc and jobs_rehome.cc (what they say
-// over rails that write into remote memory), jobs_degrade.cc (going on without a node), jobs_end.cc (how a job ends)
-// and jobs_explain.cc (what is remembered of its course).
+// over rails that write into remote memory), jobs_degrade.cc (going on without a node), jobs_waits.cc (what a job waits
+// for), jobs_end.cc (how a job ends) and jobs_explain.cc (what is remembered of its course).
 class JobTable {
  public:
   struct Parts {
@@ -70,6 +70,7 @@ class JobTable {
   bool OnMessage(const Peer& from, Rehomed&& message);
   void OnRailEvent(RailIndex rail, const RailEvent& event);
   void OnCopyResult(const CopyResult& result);
+  bool OnMessage(const Peer& from, Unsubmitted&& message);
   // A peer's control stream or one of its rails came up: what waited for it goes out.
   void OnPeerReachable(const Peer& peer);
   // A rail to the peer went down, and with it the keys of every zone on it.
@@ -265,6 +266,12 @@ class JobTable {
   }
   void TellAborted(const Group& group, JobKey key, const absl::Status& why,
                    std::optional<PeerIndex> except = std::nullopt);
+  // jobs_waits.cc
+  // Local ranks that have not submitted.
+  std::vector<Unsubmitted::Member> UnsubmittedHere(const NodeJob& job, const Group& group) const;
+  void TellUnsubmitted(NodeJob& job);
+  // "for rank 3 on n1 (pid 42) to submit".
+  std::string WaitsFor(const NodeJob& job) const;
   void Sooner(absl::Time deadline) { next_deadline_ = std::min(next_deadline_, deadline); }
   NodeJob* Find(JobKey key);
 

@@ -26,10 +26,15 @@ bool JobTable::OnMessage(const Peer& from, Abort&& message) {
   Group* group = groups_.Find(message.job.epoch);
   if (group == nullptr) return false;
   const absl::StatusCode code = message.code == absl::StatusCode::kOk ? absl::StatusCode::kInternal : message.code;
-  const absl::Status why(code, absl::StrCat(message.reason, " (said ", from.node, ")"));
+  NodeJob* job = Find(message.job);
+  std::string reason = absl::StrCat(message.reason, " (said ", from.node, ")");
+  // The sender has not been told whom it waited for.
+  if (job != nullptr && !job->started && !job->told_unsubmitted && absl::IsDeadlineExceeded(absl::Status(code, ""))) {
+    absl::StrAppend(&reason, "; ", peers_.self(), " waited ", WaitsFor(*job));
+  }
+  const absl::Status why(code, reason);
   // In such a group the others may have lost whoever aborts, and wait for this node.
   const bool relays = group->recovery.policy == RecoveryPolicy::kDegrade;
-  NodeJob* job = Find(message.job);
   const bool news = Tombstone(*group, message.job.seq, why);
   if (job == nullptr) {
     if (remote_ && from.up) outbox_.Send(from.node, Quiesced{message.job, 0});  // it may hold zones for this node
@@ -279,39 +284,6 @@ bool JobTable::HasJobs(Epoch epoch) const {
   return std::any_of(jobs_.begin(), jobs_.end(), [&](const auto& job) { return job.first.epoch == epoch; });
 }
 
-absl::Status JobTable::DeadlineStatus(const NodeJob& job, const RankPart& part) const {
-  const Group* group = groups_.Find(job.key.epoch);
-  std::string waits = "for its last bytes";
-  if (group != nullptr && !job.started) {
-    for (Rank rank : group->local_ranks) {
-      if (!job.parts.contains(rank)) waits = absl::StrCat("for ", group->Describe(rank), " to submit");
-    }
-  }
-  for (const auto& [peer, exchange] : job.peers) {
-    if (!job.started) break;
-    if (exchange.left_out) continue;
-    const Peer& node = peers_.Get(peer);
-    if (!node.up) {
-      waits = absl::StrCat("for ", node.node, ", which is not connected: ", node.why);
-    } else if (!exchange.offer.has_value()) {
-      waits = absl::StrCat("for the ranks of ", node.node, " to submit");
-    } else if (!exchange.ready.has_value()) {
-      waits = absl::StrCat("for ", node.node, " to be ready");
-    } else if (!exchange.ready_sent) {
-      waits = absl::StrCat("for a rail from ", node.node, " to open its zones, or for room for its fences");
-    } else if (!exchange.planned) {
-      waits = absl::StrCat("for a rail to ", node.node);
-    } else {
-      continue;
-    }
-    break;
-  }
-  return absl::DeadlineExceededError(absl::StrCat(
-      "job ", job.key.seq.value(), " of rank ", part.submission.rank.value(), " on ", peers_.self(), " waited ", waits,
-      "; ", part.report.bytes_sent, " of ", part.report.bytes_to_send, " bytes were sent, ", part.report.bytes_received,
-      " of ", part.report.bytes_to_receive, " received"));
-}
-
 void JobTable::Tick() {
   if (now_ < next_deadline_) return;
   next_deadline_ = absl::InfiniteFuture();
@@ -325,6 +297,13 @@ void JobTable::Tick() {
         Sooner(exchange.quiesced_by);
       } else {
         CloseZones(exchange, /*writers_stopped=*/false);
+      }
+    }
+    if (!job->started && !job->aborting() && !job->told_unsubmitted) {
+      if (job->tell_unsubmitted_at <= now_) {
+        TellUnsubmitted(*job);
+      } else {
+        Sooner(job->tell_unsubmitted_at);
       }
     }
     if (job->abort_expected_by <= now_ && !job->aborting()) silent.push_back(job.get());

@@ -121,7 +121,10 @@ absl::StatusOr<JobExplanation> JobTable::Explain(const WantedJob& wanted) const 
                                             " that ended (limits.explained_jobs: ", options_.explained_jobs, ")"));
   }
   JobExplanation out = running == nullptr ? *ended : ExplanationOf(*running);
-  if (running != nullptr) out.timeline = *running->timeline;
+  if (running != nullptr) {
+    out.timeline = *running->timeline;
+    if (!running->aborting()) out.waits_for = WaitsFor(*running);
+  }
   out.age = now_ - out.begun;
   return out;
 }

@@ -9,6 +9,9 @@
 namespace railsd {
 namespace {
 
+// How long ranks of a node may lie behind each other before other nodes hear who is missing.
+constexpr absl::Duration kTellUnsubmittedAfter = absl::Seconds(1);
+
 uint64_t TotalBytes(const FlowRanges* flow) {
   uint64_t total = 0;
   if (flow != nullptr) {
@@ -187,6 +190,8 @@ NodeJob& JobTable::FindOrCreate(const Group& group, JobKey key) {
   job.rail_rx_bytes.assign(rails_.size(), 0);
   job.rail_planned_bytes.assign(rails_.size(), 0);
   job.timeline = NewTimeline();
+  job.tell_unsubmitted_at = now_ + kTellUnsubmittedAfter;
+  Sooner(job.tell_unsubmitted_at);
   for (PeerIndex peer : group.peers) {
     job.peers[peer].peer = peer;
     job.peers[peer].left_out = group.Lost(peer);
@@ -232,6 +237,7 @@ void JobTable::Accept(Submission submission, const Digest& digest, Group& group,
     return Settle(job);
   }
   StartIfComplete(job, group);
+  if (job.told_unsubmitted) TellUnsubmitted(job);
 }
 
 void JobTable::StartIfComplete(NodeJob& job, Group& group) {

@@ -101,9 +101,10 @@ struct PeerExchange {
   absl::Time doomed_at = absl::InfiniteFuture();
   bool quiesced_sent = false;
   // Receiving.
-  std::vector<InFlow> expected;   // by destination, then source
-  std::optional<Offer> offer;     // theirs
-  uint64_t held_offer_bytes = 0;  // while the job waits for ranks of this node
+  std::vector<InFlow> expected;                  // by destination, then source
+  std::optional<Offer> offer;                    // theirs
+  uint64_t held_offer_bytes = 0;                 // while the job waits for ranks of this node
+  std::vector<Unsubmitted::Member> unsubmitted;  // until then, of their ranks, as they say
   bool ready_sent = false;
   std::shared_ptr<const ReceiveSet> zones;  // while open or closing
   std::vector<ReceiveTracker> in;           // by zone
@@ -141,6 +142,9 @@ struct NodeJob {
 
   bool started = false;  // every local rank has submitted
   absl::Time started_at, running_at;
+  // Peers hear who has not, from then on.
+  absl::Time tell_unsubmitted_at;
+  bool told_unsubmitted = false;
   absl::Time first_chunk_at = absl::InfiniteFuture();  // handed to a rail
   bool running = false;                                // every OFFER and READY is here
   uint64_t outstanding_orders = 0;                     // posted, kSendDone not seen

@@ -92,6 +92,14 @@ struct Writer {
     b->mutable_planned_bytes()->Add(m.planned_bytes.begin(), m.planned_bytes.end());
   }
   void operator()(const Ready& m) const {
+  void operator()(const Unsubmitted& m) const {
+    auto* b = out->mutable_unsubmitted();
+    JobTo(m.job, b->mutable_job());
+    for (const Unsubmitted::Member& member : m.members) {
+      b->add_ranks(member.rank.value());
+      b->add_pids(member.pid);
+    }
+  }
     auto* b = out->mutable_ready();
     JobTo(m.job, b->mutable_job());
     b->set_slot(m.slot);

@@ -180,6 +180,17 @@ ControlMessage ReadSent(const pb::Sent& in, FieldReader* r) {
   return out;
 }
 
+ControlMessage ReadUnsubmitted(const pb::Unsubmitted& in, FieldReader* r) {
+  Unsubmitted out{r->Job(in.job()), {}};
+  if (in.ranks_size() > static_cast<int>(Unsubmitted::kMaxMembers) || in.pids_size() != in.ranks_size()) {
+    r->Fail("ranks", absl::StrCat("columns of ", in.ranks_size(), " and ", in.pids_size(), " entries, at most ",
+                                  Unsubmitted::kMaxMembers));
+    return out;
+  }
+  for (int i = 0; i < in.ranks_size(); ++i) out.members.push_back({r->ReadRank(in.ranks(i), "ranks"), in.pids(i)});
+  return out;
+}
+
 // Zones and their rounds; false when they do not fit each other.
 template <typename Message>
 bool CheckRounds(const Message& in, FieldReader* r) {
@@ -265,6 +276,8 @@ ControlMessage ReadBody(const pb::Numbered& in, FieldReader* r) {
     case pb::Numbered::kOffer:
       return ReadOffer(in.offer(), r);
     case pb::Numbered::kReady:
+    case pb::Numbered::kUnsubmitted:
+      return ReadUnsubmitted(in.unsubmitted(), r);
       return ReadReady(in.ready(), r);
     case pb::Numbered::kAbort:
       return Abort{r->Job(in.abort().job()), r->Code(in.abort().code()),

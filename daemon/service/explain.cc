@@ -98,6 +98,7 @@ void ExplanationTo(const JobExplanation& explanation, const ServiceContext& cont
     ExchangeTo(exchange, since, out->add_exchanges());
   }
   ChunksTo(explanation, since, out);
+  out->set_waits_for(explanation.waits_for);
 }
 
 }  // namespace railsd

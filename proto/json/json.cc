@@ -275,7 +275,8 @@ Json ExplanationJson(const v1::ExplainJobResponse& job) {
           {"rails", std::move(rails)},
           {"exchanges", std::move(exchanges)},
           {"chunks", std::move(chunks)},
-          {"chunks_left_out", job.chunks_left_out()}};
+          {"chunks_left_out", job.chunks_left_out()},
+          {"waits_for", job.waits_for()}};
 }
 
 Json OverviewJson(const v1::GetOverviewResponse& overview) {

@@ -34,6 +34,7 @@ void AddOutcome(const v1::ExplainJobResponse& job, std::vector<std::string>* out
   if (report.state() == v1::JOB_STATE_FAILED) {
     out->push_back(absl::StrCat("It failed with ", CodeName(report.code()), ": ", report.message(), "."));
   }
+  if (!job.waits_for().empty()) out->push_back(absl::StrCat("It waits ", job.waits_for(), "."));
   if (report.lost_ranks_size() > 0) {
     out->push_back(absl::StrCat("It went on without the ranks ", absl::StrJoin(report.lost_ranks(), ", "),
                                 ", whose nodes were lost."));
@@ -65,7 +66,7 @@ void AddWaits(const v1::ExplainJobResponse& job, std::vector<std::string>* out) 
     if (exchange.ready_received_seconds() > 0 && answered > notable) {
       out->push_back(absl::StrCat("Node ", exchange.node(), " took ", FormatSeconds(answered), " to be ready."));
     }
-    if (exchange.left_out()) continue;
+    if (exchange.left_out() || !job.waits_for().empty()) continue;
     if (exchange.offer_sent_seconds() > 0 && exchange.offer_received_seconds() == 0) {
       out->push_back(absl::StrCat("Node ", exchange.node(), " has not offered: its ranks have not submitted."));
     } else if (exchange.offer_received_seconds() > 0 && exchange.ready_received_seconds() == 0 &&

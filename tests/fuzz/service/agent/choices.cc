@@ -45,6 +45,14 @@ void ForEachField(Offer& m, F f) {
   f(m.job), f(m.tag), f(m.flows), f(m.retired_below), f(m.planned_bytes);
 }
 template <typename F>
+void ForEachField(Unsubmitted::Member& m, F f) {
+  f(m.rank);
+}
+template <typename F>
+void ForEachField(Unsubmitted& m, F f) {
+  f(m.job), f(m.members);
+}
+template <typename F>
 void ForEachField(Ready::RailState& m, F f) {
   f(m.rail), f(m.usable), f(m.speed_bytes_per_s), f(m.backlog_bytes);
 }

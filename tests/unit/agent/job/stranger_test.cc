@@ -91,7 +91,8 @@ TEST_P(StrangerTest, EndsNeitherTheGroupNorItsJobs) {
       Rehome{{epoch_, JobSeq(1)}, 3, {{0, 1}}},
       Rehomed{{epoch_, JobSeq(1)}, {{0, 1, true}}},
       Leaving{epoch_, JobSeq(9)},
-      MayLeave{epoch_, JobSeq(0)}};
+      MayLeave{epoch_, JobSeq(0)},
+      Unsubmitted{{epoch_, JobSeq(1)}, {{Rank(1), 1}}}};
   Submit(1);
   for (size_t to : {0, 1}) {
     const uint64_t before = Ignored(to);

@@ -121,6 +121,16 @@ TEST(CausesTest, AWaitingJobNamesWhomItWaitsFor) {
   EXPECT_THAT(Causes(job), ::testing::Contains("Node n1 has not offered: its ranks have not submitted."));
 }
 
+TEST(CausesTest, WhatTheDaemonSaysItWaitsForIsNotGuessed) {
+  v1::ExplainJobResponse job = EvenJob();
+  job.mutable_report()->set_state(v1::JOB_STATE_MATCHING);
+  job.mutable_exchanges(0)->set_offer_received_seconds(0);
+  job.mutable_exchanges(0)->set_ready_received_seconds(0);
+  job.set_waits_for("for rank 3 on n1 (pid 42) to submit");
+  EXPECT_EQ(Causes(job)[0], "It waits for rank 3 on n1 (pid 42) to submit.");
+  EXPECT_THAT(Causes(job), ::testing::Not(::testing::Contains(HasSubstr("has not offered"))));
+}
+
 TEST(RenderExplanation, ShowsTheTimelineToScale) {
   const std::string text = RenderExplanation(EvenJob(), false);
   EXPECT_THAT(text,

@@ -83,7 +83,8 @@ TEST(PeerConversionTest, EveryMessageSurvivesTheWire) {
       Quiesced{kJob, 5},
       RailState{RailIndex(2), false},
       Leaving{{BootId(1), 2}, JobSeq(3)},
-      MayLeave{{BootId(1), 2}, JobSeq(4)}};
+      MayLeave{{BootId(1), 2}, JobSeq(4)},
+      Unsubmitted{kJob, {{Rank(3), 4711}, {Rank(15), 0}}}};
   for (const ControlMessage& message : messages) {
     const pb::Numbered wire = Wire(message);
     const auto back = MessageFrom(wire, 16);
