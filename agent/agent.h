@@ -130,7 +130,7 @@ struct RailView {
   size_t command_depth = 0, event_depth = 0;
   uint64_t tx_payload_bytes = 0, rx_payload_bytes = 0, tx_chunks = 0, rx_chunks = 0;
   uint64_t tx_system_calls = 0, rx_system_calls = 0;
-  uint64_t rx_drained_bytes = 0, protocol_errors = 0, refused_connections = 0, disconnects = 0, connect_failures = 0;
+  uint64_t rx_discarded_bytes = 0, protocol_errors = 0, refused_connections = 0, disconnects = 0, connect_failures = 0;
   RailDevice device;  // and what follows: of rails over verbs
   uint64_t queue_pairs = 0, work_requests = 0, completions = 0, tx_fences = 0, rx_fences = 0;
   uint64_t weak_zones = 0, endpoint_errors = 0;

@@ -27,7 +27,7 @@ RailView ViewOfRail(const RailSpec& spec, RailIndex index, const RailHandle& han
   view.rx_chunks = read(counters.rx_chunks);
   view.tx_system_calls = read(counters.tx_system_calls);
   view.rx_system_calls = read(counters.rx_system_calls);
-  view.rx_drained_bytes = read(counters.rx_drained_bytes);
+  view.rx_discarded_bytes = read(counters.rx_discarded_bytes);
   view.protocol_errors = read(counters.protocol_errors);
   view.refused_connections = read(counters.refused_connections);
   view.disconnects = read(counters.disconnects);

@@ -145,7 +145,7 @@ struct RailCounters {
   Counter tx_chunks{0}, rx_chunks{0};                // orders acknowledged; frames arrived whole
   // System calls that moved payload; of verbs: posts of chains of work requests, sleeps until the next completion.
   Counter tx_frames{0}, tx_system_calls{0}, rx_system_calls{0}, polls{0};
-  Counter rx_drained_bytes{0};     // for zones closed or unknown
+  Counter rx_discarded_bytes{0};   // for zones closed or unknown
   Counter protocol_errors{0};      // connections closed for what they sent
   Counter refused_connections{0};  // HELLO of the wrong version, node, boot id or rail
   Counter connects{0}, disconnects{0}, connect_failures{0};

@@ -169,7 +169,7 @@ void AddRail(const RailView& rail, const MetricSources& sources, MetricPage* pag
   page->Set(Metric::kRailErrors, rail.refused_connections, labels("kind", "refused"));
   page->Set(Metric::kRailErrors, rail.disconnects, labels("kind", "disconnect"));
   page->Set(Metric::kRailErrors, rail.connect_failures, labels("kind", "connect"));
-  page->Set(Metric::kRailDrained, rail.rx_drained_bytes, labels());
+  page->Set(Metric::kRailDiscarded, rail.rx_discarded_bytes, labels());
   page->Set(Metric::kReturnedChunks, rail.returned_chunks, labels());
   if (rail.device.name.empty()) {
     AddInterface(rail, sources, page);
@@ -238,8 +238,8 @@ void AddTenant(const TenantView& tenant, const std::vector<RailView>& rails, Met
     if (tenant.quota[kind] == 0) continue;
     page->Set(Metric::kTenantQuota, tenant.quota[kind], with("quota", QuotaName(kind)));
   }
-  page->Set(Metric::kTenantJobsFinished, tenant.jobs_done, with("state", "done"));
-  page->Set(Metric::kTenantJobsFinished, tenant.jobs_failed, with("state", "failed"));
+  page->Set(Metric::kTenantJobsFinished, tenant.jobs_done, with("result", "ok"));
+  page->Set(Metric::kTenantJobsFinished, tenant.jobs_failed, with("result", "failed"));
   page->Set(Metric::kTenantJobBytes, tenant.bytes_sent, with("direction", "tx"));
   page->Set(Metric::kTenantJobBytes, tenant.bytes_received, with("direction", "rx"));
   for (size_t r = 0; r < tenant.rail_sent_bytes.size(); ++r) {

@@ -314,7 +314,7 @@ FakeTransport::Step FakeTransport::ReceiveFrom(FakeTransport& sender, Link& link
       parked_ = true;
       return Step::kNothing;
     }
-    CountUp(counters_.rx_drained_bytes, order.length_bytes - (pending.done_bytes - pending.frame_bytes));
+    CountUp(counters_.rx_discarded_bytes, order.length_bytes - (pending.done_bytes - pending.frame_bytes));
     link.orders.pop_front();
     sender.FinishSend(order, SendResult::kZoneClosed, 0);
     return Step::kProgress;

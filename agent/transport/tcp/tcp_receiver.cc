@@ -87,7 +87,7 @@ bool TcpReceiver::EndFrame() {
     Context::Add(context_->counters.rx_chunks, 1);
   } else {
     hurry_ = true;
-    Context::Add(context_->counters.rx_drained_bytes, header_.length_bytes);
+    Context::Add(context_->counters.rx_discarded_bytes, header_.length_bytes);
     if (mode_ == Mode::kDrain) statuses_[status_count_++] = {header_.number, FrameStatus::kZoneClosed};
     if (mode_ == Mode::kFault) statuses_[status_count_++] = {header_.number, FrameStatus::kZoneFault};
   }
