@@ -286,6 +286,30 @@ std::map<absl::string_view, YamlReader::Field> TopLevel(Config* config) {
   };
 }
 
+// One file for all nodes may list this one; another node at its addresses would never be reached.
+void CheckPeersAreElsewhere(const Config& config, ConfigErrors* errors) {
+  const auto same = [](const std::string& a, const std::string& b) {
+    const auto x = ParseHostPort(a, true), y = ParseHostPort(b, true);
+    return x.ok() && y.ok() && x->host == y->host && (x->port == y->port || x->port == 0 || y->port == 0);
+  };
+  for (size_t i = 0; i < config.static_peers.size(); ++i) {
+    const StaticPeerConfig& peer = config.static_peers[i];
+    if (peer.name == config.node) continue;
+    const std::string key = absl::StrCat("peers.static[", i, "]");
+    if (peer.control == config.control_listen) {
+      errors->Add(0, absl::StrCat(key, ".control"), peer.control,
+                  absl::StrCat("the address of this node, ", config.node, " (control.listen)"));
+    }
+    for (size_t r = 0; r < peer.rails.size(); ++r) {
+      for (const RailSpec& rail : config.rails) {
+        if (!same(peer.rails[r], rail.address)) continue;
+        errors->Add(0, absl::StrCat(key, ".rails[", r, "]"), peer.rails[r],
+                    absl::StrCat("the address of ", rail.name, " of this node, ", config.node));
+      }
+    }
+  }
+}
+
 // What no single key can tell.
 void CheckWhole(const Config& config, ConfigErrors* errors) {
   if (!IsName(config.node, 253)) {
@@ -300,6 +324,7 @@ void CheckWhole(const Config& config, ConfigErrors* errors) {
                 "missing; control.listen is set, so give certificate, key and ca for mutual TLS between nodes, or ask "
                 "for plain text with mode: plain_text");
   }
+  CheckPeersAreElsewhere(config, errors);
   CheckGrpcMemory(config, errors);
   CheckTenantSockets(config, errors);
 }

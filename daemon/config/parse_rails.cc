@@ -1,5 +1,6 @@
 #include "daemon/config/parse_rails.h"
 
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -13,7 +14,8 @@ namespace {
 
 // What no two rails may share.
 struct Taken {
-  std::set<std::string> names, addresses, devices;
+  std::set<std::string> names, devices, interfaces;
+  std::map<std::string, std::set<int>> ports;  // by address; 0: any
 };
 
 // One entry of the list, read so far.
@@ -36,9 +38,14 @@ void ReadTransport(const YamlReader& in, Entry* entry) {
 void ReadAddress(const YamlReader& in, Taken* taken, RailSpec* rail) {
   in.Address(&rail->address, /*port_optional=*/true, /*numeric=*/true, /*allow_empty=*/false);
   const auto address = ParseHostPort(rail->address, true);
-  if (address.ok() && address->port != 0 && !taken->addresses.insert(FormatHostPort(*address)).second) {
+  if (!address.ok()) return;
+  std::set<int>& ports = taken->ports[address->host];
+  if (address->port != 0 && ports.contains(address->port)) {
     in.Fail("another rail listens on this address and port");
+  } else if (!ports.empty() && (address->port == 0 || ports.contains(0))) {
+    in.Fail("another rail has this address; rails that share one, for tests, need a port each");
   }
+  ports.insert(address->port);
 }
 
 void ReadDevice(const YamlReader& in, Taken* taken, Entry* entry) {
@@ -108,6 +115,9 @@ void ReadRails(const YamlReader& in, Config* config) {
                    entry.kind ? "" : "; a rail has an address or an interface (TCP) or a device (RDMA verbs)");
     } else if (has_device == !entry.rail.device.empty()) {  // a wrong device has been reported
       CheckEntry(item, entry);
+    }
+    if (has_interface && !has_address && !taken.interfaces.insert(entry.rail.interface).second) {
+      item.Fail(absl::StrCat("another rail has interface ", entry.rail.interface, "; give each an address of its own"));
     }
     counted = counted && !entry.pattern;
     if (entry.rail.name.empty() && counted) entry.rail.name = absl::StrCat("rail", config->rails.size());

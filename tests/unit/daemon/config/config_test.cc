@@ -257,6 +257,30 @@ TEST(ConfigTest, RailsAreChecked) {
             "f.yaml:3: rails[1].address: '10.0.0.1:5': another rail listens on this address and port");
 }
 
+TEST(ConfigTest, NoTwoRailsShareAnAddress) {
+  const std::string shared = "another rail has this address; rails that share one, for tests, need a port each";
+  EXPECT_EQ(ErrorOf("rails: [{address: 10.0.0.1}, {address: 10.0.0.1}]\n"),
+            "f.yaml:1: rails[1].address: '10.0.0.1': " + shared);
+  EXPECT_EQ(ErrorOf("rails: [{address: \"10.0.0.1:5\"}, {address: 10.0.0.1}]\n"),
+            "f.yaml:1: rails[1].address: '10.0.0.1': " + shared);
+  EXPECT_EQ(ErrorOf("rails: [{interface: eth1}, {interface: eth1}]\n"),
+            "f.yaml:1: rails[1]: another rail has interface eth1; give each an address of its own");
+  EXPECT_EQ(ErrorOf("rails: [{address: \"10.0.0.1:5\"}, {address: \"10.0.0.1:6\"}]\n"), "accepted");
+  EXPECT_EQ(ErrorOf("rails: [{interface: eth1, address: 10.0.0.1}, {interface: eth1, address: 10.0.0.2}]\n"),
+            "accepted");
+}
+
+TEST(ConfigTest, PeersAreElsewhere) {
+  const std::string own =
+      "node: n0\ncontrol: {listen: \"10.0.0.1:7471\"}\ntls: {mode: plain_text}\nrails: [{address: 10.1.0.1}]\n";
+  EXPECT_EQ(ErrorOf(own + "peers: {static: [{name: n1, control: \"10.0.0.1:7471\"}]}\n"),
+            "f.yaml: peers.static[0].control: '10.0.0.1:7471': the address of this node, n0 (control.listen)");
+  EXPECT_EQ(ErrorOf(own + "peers: {static: [{name: n1, control: \"10.0.0.2:7471\", rails: [10.1.0.1]}]}\n"),
+            "f.yaml: peers.static[0].rails[0]: '10.1.0.1': the address of rail0 of this node, n0");
+  EXPECT_EQ(ErrorOf(own + "peers: {static: [{name: n0, control: \"10.0.0.1:7471\", rails: [10.1.0.1]}]}\n"), "accepted")
+      << "one file for all nodes";
+}
+
 TEST(ConfigTest, ARailMayNameItsInterfaceOnly) {
   const absl::StatusOr<Config> config = ParseConfig("rails: [{interface: eth1}, {interface: eth2}]\n", "f.yaml");
   ASSERT_TRUE(config.ok()) << config.status();
