@@ -407,9 +407,10 @@ int Main(int argc, char** argv) {
     std::cout << line.config_path << ": ok\n";
     return kExitOk;
   }
+  const LogConfig log = config->log;
   const absl::Status status = Run(*std::move(config), [line] { return ConfigFor(line); });
   if (status.ok()) return kExitOk;
-  std::cerr << "railsd: " << status.message() << "\n";
+  LogFatal(log, status);
   return kExitRuntime;
 }
 

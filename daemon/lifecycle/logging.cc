@@ -8,6 +8,7 @@
 #include <spdlog/sinks/stdout_sinks.h>
 
 #include <algorithm>
+#include <iostream>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
@@ -81,6 +82,19 @@ absl::StatusOr<std::shared_ptr<spdlog::logger>> MakeLogger(const LogConfig& conf
   }
   logger->set_level(spdlog::level::from_str(config.level));
   return logger;
+}
+
+void LogFatal(const LogConfig& config, const absl::Status& why) {
+  const bool json = config.format == LogFormat::kJson;
+  const bool logged = json || !config.file.empty();
+  const absl::StatusOr<std::shared_ptr<spdlog::logger>> log =
+      logged ? MakeLogger(config) : absl::UnavailableError("not wanted");
+  if (log.ok()) {
+    (*log)->critical("fatal reason={}", LogValue(std::string(why.message())));
+    (*log)->flush();
+    if (json && config.file.empty()) return;
+  }
+  std::cerr << "railsd: " << why.message() << "\n";
 }
 
 std::string LogLevelOf(const spdlog::logger& log) {

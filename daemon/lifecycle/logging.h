@@ -26,6 +26,10 @@ std::string LogLevelOf(const spdlog::logger& log);
 // "warning".
 absl::StatusOr<std::string> SetLogLevel(spdlog::logger* log, absl::string_view level);
 
+// The last line of a daemon that cannot go on: "railsd: why" on standard error, and in the log where that is a file or
+// JSON; what reads JSON from standard error gets nothing else there.
+void LogFatal(const LogConfig& config, const absl::Status& why);
+
 // Drops everything; for tests.
 std::shared_ptr<spdlog::logger> NullLogger();
 

@@ -12,9 +12,12 @@
 namespace railsd {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Pair;
+using ::testing::StartsWith;
 
 TEST(LoggingTest, QuotesWhatIsNoPlainWord) {
   EXPECT_EQ(LogValue("rail0"), "rail0");
@@ -47,6 +50,26 @@ TEST(LoggingTest, WritesOneObjectALine) {
                                     "\"a\\\"b\\u000a\"}\n"));
   EXPECT_EQ(text.str().find("not shown"), std::string::npos);
   unlink(path);
+}
+
+TEST(LoggingTest, TheFatalLineIsOfTheLogsFormat) {
+  const auto said = [](const LogConfig& config) {
+    ::testing::internal::CaptureStderr();
+    LogFatal(config, absl::UnavailableError("cannot listen on \"x\""));
+    return ::testing::internal::GetCapturedStderr();
+  };
+  const char object[] = "\"level\":\"critical\",\"event\":\"fatal\",\"reason\":\"cannot listen on \\\"x\\\"\"}\n";
+  EXPECT_THAT(said({"info", "", LogFormat::kJson}), AllOf(StartsWith("{\"time\":"), EndsWith(object)));
+  EXPECT_EQ(said({"info", "", LogFormat::kText}), "railsd: cannot listen on \"x\"\n");
+  char path[] = "/tmp/railsd-log.XXXXXX";
+  close(mkstemp(path));
+  EXPECT_EQ(said({"info", path, LogFormat::kJson}), "railsd: cannot listen on \"x\"\n");
+  std::stringstream text;
+  text << std::ifstream(path).rdbuf();
+  EXPECT_THAT(text.str(), EndsWith(object));
+  unlink(path);
+  // What cannot be logged is at least said.
+  EXPECT_EQ(said({"info", "/proc/nowhere/log", LogFormat::kJson}), "railsd: cannot listen on \"x\"\n");
 }
 
 TEST(LoggingTest, AFileThatCannotBeOpenedIsSaid) {
