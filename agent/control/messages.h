@@ -63,6 +63,7 @@ struct GroupBroken {
   absl::StatusCode code = absl::StatusCode::kUnknown;
   std::string reason;
   bool replayable = false;  // a daemon has ended, and no trainer: the ranks may join again and go on
+  bool left = false;        // a rank has left, and nothing has failed
 };
 // From a node that drains to the others of a group: its ranks have ended the jobs up to `seq`, and it leaves once the
 // receiver's ranks have ended them, too.
@@ -116,7 +117,6 @@ struct Ready {
   std::vector<uint32_t> keys;
   std::vector<FenceSlot> fences;  // by zone
 };
-// Ends a job everywhere; idempotent, leaves a tombstone.
 // To the other nodes of a group: the sender's ranks that have not submitted, of a job that others have waited for. Told
 // anew whenever one submits; the OFFER ends it.
 struct Unsubmitted {
@@ -128,6 +128,7 @@ struct Unsubmitted {
   JobKey job;
   std::vector<Member> members;
 };
+// Ends a job everywhere; idempotent, leaves a tombstone.
 struct Abort {
   JobKey job;
   absl::StatusCode code = absl::StatusCode::kUnknown;

@@ -41,9 +41,11 @@ Engine::Engine(AgentOptions options, KeyShare share, std::vector<RailPort*> rail
       rails_(MakeHandles(options_, rails)),
       groups_(options_, &peers_, &sessions_, &outbox_,
               [this](Group& group) {
-                options_.log->info("group_broken group={} epoch={:016x}.{} good_until={} why={}",
-                                   LogValue(group.key.name), group.epoch.boot.value(), group.epoch.counter,
-                                   group.good_until.value(), LogValue(group.why.ToString()));
+                const bool ended = group.left && !jobs_.HasUnendedAfter(group.epoch, group.good_until);
+                options_.log->info("{} group={} epoch={:016x}.{} good_until={} why={}",
+                                   ended ? "group_ended" : "group_broken", LogValue(group.key.name),
+                                   group.epoch.boot.value(), group.epoch.counter, group.good_until.value(),
+                                   LogValue(ended ? std::string(group.why.message()) : group.why.ToString()));
                 sweep_ = true;
                 jobs_.OnGroupBroken(group);
               }),
@@ -115,7 +117,8 @@ void Engine::Leave(SessionId session, Epoch epoch, Rank rank, Callback<absl::Sta
   }
   sweep_ = true;
   groups_.MemberGone(*group, rank, jobs_.FinishedUntil(*group, rank),
-                     absl::AbortedError(absl::StrCat(group->Describe(rank), " left group ", group->key.name)));
+                     absl::AbortedError(absl::StrCat(group->Describe(rank), " left group ", group->key.name)),
+                     /*left=*/true);
   std::move(done)(absl::OkStatus());
 }
 

@@ -366,6 +366,7 @@ bool GroupTable::OnMessage(const Peer& from, GroupBroken&& message) {
   if (group == nullptr) return false;
   if (group->broken && group->good_until <= message.last_seq) return true;
   group->replayable = !group->broken && message.replayable && group->recovery.policy == RecoveryPolicy::kWait;
+  group->left = message.left;
   group->broken = true;
   group->good_until = message.last_seq;
   const absl::StatusCode code = message.code == absl::StatusCode::kOk ? absl::StatusCode::kInternal : message.code;
@@ -379,7 +380,7 @@ bool GroupTable::OnMessage(const Peer& from, GroupBroken&& message) {
 
 void GroupTable::SendBroken(const Group& group, const Peer& to) {
   outbox_->Send(to.node, GroupBroken{group.epoch, group.good_until, group.why.code(), std::string(group.why.message()),
-                                     group.replayable});
+                                     group.replayable, group.left});
 }
 
 void GroupTable::TellBroken(const Group& group, std::optional<PeerIndex> except) {
@@ -388,10 +389,11 @@ void GroupTable::TellBroken(const Group& group, std::optional<PeerIndex> except)
   }
 }
 
-void GroupTable::Break(Group& group, JobSeq good_until, absl::Status why, bool replayable) {
+void GroupTable::Break(Group& group, JobSeq good_until, absl::Status why, Cause cause) {
   if (group.broken && group.good_until <= good_until) return;
   // One that a trainer has left before cannot go on.
-  group.replayable = !group.broken && replayable && group.recovery.policy == RecoveryPolicy::kWait;
+  group.replayable = !group.broken && cause == Cause::kDaemon && group.recovery.policy == RecoveryPolicy::kWait;
+  group.left = cause == Cause::kLeft;
   group.broken = true;
   group.good_until = good_until;
   group.why = std::move(why);
@@ -400,12 +402,12 @@ void GroupTable::Break(Group& group, JobSeq good_until, absl::Status why, bool r
   on_broken_(group);
 }
 
-void GroupTable::MemberGone(Group& group, Rank rank, JobSeq finished_until, absl::Status why) {
+void GroupTable::MemberGone(Group& group, Rank rank, JobSeq finished_until, absl::Status why, bool left) {
   Group::Member& member = group.ranks[rank.value()];
   if (!member.local || member.gone) return;
   member.gone = true;
   if (Session* session = sessions_->FindAny(member.session)) --session->memberships;
-  Break(group, finished_until, std::move(why));
+  Break(group, finished_until, std::move(why), left ? Cause::kLeft : Cause::kFailure);
 }
 
 void GroupTable::AbandonJoins(SessionId session, const absl::Status& why) {
@@ -417,12 +419,12 @@ void GroupTable::AbandonJoins(SessionId session, const absl::Status& why) {
         continue;
       }
       RejectJoin(here->first, joiner->first, joiner->second, why);
+      here->second.GaveUp(joiner->first, peers_->self());
       joiner = here->second.erase(joiner);
     }
     if (here->second.empty()) forming_.erase(here);
   }
 }
-      here->second.GaveUp(joiner->first, peers_->self());
 
 void GroupTable::OnPeerUp(const Peer& peer) {
   for (const Group* group : With(peer.index)) {
@@ -445,7 +447,7 @@ void GroupTable::OnPeerLost(const Peer& peer, const absl::Status& why, bool ende
   }
   for (Group* group : With(peer.index)) {
     if (group->recovery.policy != RecoveryPolicy::kDegrade) {
-      Break(*group, JobSeq(0), why, ended);
+      Break(*group, JobSeq(0), why, ended ? Cause::kDaemon : Cause::kFailure);
     } else if (!group->Lost(peer.index)) {
       group->lost.push_back(peer.index);
       options_.log->warn("group_goes_on_without group={} epoch={:016x}.{} node={}", LogValue(group->key.name),

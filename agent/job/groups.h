@@ -47,6 +47,7 @@ struct Group {
   absl::Status why;
   JobSeq good_until;        // of a broken one: jobs up to this go on
   bool replayable = false;  // of a broken one: a daemon has ended, and no trainer; its ranks may join again and go on
+  bool left = false;        // of a broken one: a rank has left, and nothing has failed
   JobSeq last_done;         // highest job that has ended well for a local rank
   JobSeq cut;               // while this node drains: jobs beyond it are refused
   std::vector<Leaver> leavers;  // peers that wait for this node's ranks; none is answered
@@ -97,9 +98,15 @@ class GroupTable {
   void Join(JoinRequest request, absl::Time now, Callback<absl::StatusOr<GroupView>> done);
   Group* Find(Epoch epoch);
   // A local rank will do nothing more; `finished_until`: the last job that it has finished its part of.
-  void MemberGone(Group& group, Rank rank, JobSeq finished_until, absl::Status why);
-  // Ends an epoch here and tells the other members. `replayable`: no trainer is the cause; for groups that wait.
-  void Break(Group& group, JobSeq good_until, absl::Status why, bool replayable = false);
+  // `left`: by its own wish.
+  void MemberGone(Group& group, Rank rank, JobSeq finished_until, absl::Status why, bool left = false);
+  // Ends an epoch here and tells the other members.
+  enum class Cause : uint8_t {
+    kFailure,
+    kDaemon,  // no trainer is the cause: the ranks of a group that waits may join again and go on
+    kLeft,    // a rank has left
+  };
+  void Break(Group& group, JobSeq good_until, absl::Status why, Cause cause = Cause::kFailure);
   // Tells a member why and when the epoch has ended, which it has.
   void SendBroken(const Group& group, const Peer& to);
   // Gives up the session's joins that wait for other ranks.

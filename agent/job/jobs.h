@@ -59,6 +59,8 @@ class JobTable {
   void SetDraining(bool draining);
   // A local rank's part of a job of the epoch, up to that one, has not ended.
   bool HasUnended(Epoch epoch, JobSeq until) const;
+  // The same of one after that.
+  bool HasUnendedAfter(Epoch epoch, JobSeq until) const;
 
   // False: of no known job (counted by the caller).
   bool OnMessage(const Peer& from, Offer&& message);
@@ -68,9 +70,9 @@ class JobTable {
   bool OnMessage(const Peer& from, Sent&& message);
   bool OnMessage(const Peer& from, Rehome&& message);
   bool OnMessage(const Peer& from, Rehomed&& message);
+  bool OnMessage(const Peer& from, Unsubmitted&& message);
   void OnRailEvent(RailIndex rail, const RailEvent& event);
   void OnCopyResult(const CopyResult& result);
-  bool OnMessage(const Peer& from, Unsubmitted&& message);
   // A peer's control stream or one of its rails came up: what waited for it goes out.
   void OnPeerReachable(const Peer& peer);
   // A rail to the peer went down, and with it the keys of every zone on it.
@@ -258,7 +260,6 @@ class JobTable {
   void KeepExplanation(NodeJob& job);
   void LogEnd(const NodeJob& job) const;
 
-  absl::Status DeadlineStatus(const NodeJob& job, const RankPart& part) const;
   // True: it is new, and a local rank may still submit the job.
   bool Tombstone(const Group& group, JobSeq seq, const absl::Status& why);
   static Abort AbortOf(JobKey key, const absl::Status& why) {
@@ -272,6 +273,7 @@ class JobTable {
   void TellUnsubmitted(NodeJob& job);
   // "for rank 3 on n1 (pid 42) to submit".
   std::string WaitsFor(const NodeJob& job) const;
+  absl::Status DeadlineStatus(const NodeJob& job, const RankPart& part) const;
   void Sooner(absl::Time deadline) { next_deadline_ = std::min(next_deadline_, deadline); }
   NodeJob* Find(JobKey key);
 

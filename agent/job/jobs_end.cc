@@ -274,9 +274,13 @@ JobSeq JobTable::FinishedUntil(const Group& group, Rank rank) const {
 
 bool JobTable::HasUnended(Epoch epoch, JobSeq until) const {
   return std::any_of(jobs_.begin(), jobs_.end(), [&](const auto& job) {
-    const auto& parts = job.second->parts;
-    return job.first.epoch == epoch && job.first.seq <= until &&
-           std::any_of(parts.begin(), parts.end(), [](const auto& part) { return !part.second.terminal(); });
+    return job.first.epoch == epoch && job.first.seq <= until && job.second->HasUnendedPart();
+  });
+}
+
+bool JobTable::HasUnendedAfter(Epoch epoch, JobSeq until) const {
+  return std::any_of(jobs_.begin(), jobs_.end(), [&](const auto& job) {
+    return job.first.epoch == epoch && job.first.seq > until && job.second->HasUnendedPart();
   });
 }
 

@@ -2,6 +2,7 @@
 #ifndef RAILSD_AGENT_JOB_NODE_JOB_H_
 #define RAILSD_AGENT_JOB_NODE_JOB_H_
 
+#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <memory>
@@ -10,8 +11,8 @@
 
 #include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
-#include "absl/time/time.h"
 #include "absl/container/node_hash_map.h"
+#include "absl/time/time.h"
 #include "agent/agent.h"
 #include "agent/control/messages.h"
 #include "agent/job/explanation.h"
@@ -141,10 +142,10 @@ struct NodeJob {
   std::shared_ptr<std::atomic<bool>> stop_copies;
 
   bool started = false;  // every local rank has submitted
-  absl::Time started_at, running_at;
   // Peers hear who has not, from then on.
   absl::Time tell_unsubmitted_at;
   bool told_unsubmitted = false;
+  absl::Time started_at, running_at;
   absl::Time first_chunk_at = absl::InfiniteFuture();  // handed to a rail
   bool running = false;                                // every OFFER and READY is here
   uint64_t outstanding_orders = 0;                     // posted, kSendDone not seen
@@ -160,6 +161,9 @@ struct NodeJob {
   absl::Status failure;     // not OK: aborting; terminal once quiescent
   bool replayable = false;  // as JobReport's
   bool aborting() const { return !failure.ok(); }
+  bool HasUnendedPart() const {
+    return std::any_of(parts.begin(), parts.end(), [](const auto& part) { return !part.second.terminal(); });
+  }
 };
 
 }  // namespace railsd

@@ -66,6 +66,7 @@ struct Writer {
     b->set_reason(Cut(m.reason));
     b->set_last_seq(m.last_seq.value());
     b->set_replayable(m.replayable);
+    b->set_left(m.left);
   }
   void operator()(const Leaving& m) const {
     EpochTo(m.epoch, out->mutable_leaving()->mutable_epoch());
@@ -91,7 +92,6 @@ struct Writer {
     b->set_retired_below(m.retired_below.value());
     b->mutable_planned_bytes()->Add(m.planned_bytes.begin(), m.planned_bytes.end());
   }
-  void operator()(const Ready& m) const {
   void operator()(const Unsubmitted& m) const {
     auto* b = out->mutable_unsubmitted();
     JobTo(m.job, b->mutable_job());
@@ -100,6 +100,7 @@ struct Writer {
       b->add_pids(member.pid);
     }
   }
+  void operator()(const Ready& m) const {
     auto* b = out->mutable_ready();
     JobTo(m.job, b->mutable_job());
     b->set_slot(m.slot);

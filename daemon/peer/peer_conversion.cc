@@ -267,6 +267,7 @@ ControlMessage ReadBody(const pb::Numbered& in, FieldReader* r) {
       out.reason = r->Text(in.group_broken().reason(), "reason", kMaxPeerText);
       out.last_seq = JobSeq(in.group_broken().last_seq());
       out.replayable = in.group_broken().replayable();
+      out.left = in.group_broken().left();
       return out;
     }
     case pb::Numbered::kLeaving:
@@ -275,9 +276,9 @@ ControlMessage ReadBody(const pb::Numbered& in, FieldReader* r) {
       return MayLeave{r->ReadEpoch(in.may_leave().epoch(), "epoch"), JobSeq(in.may_leave().seq())};
     case pb::Numbered::kOffer:
       return ReadOffer(in.offer(), r);
-    case pb::Numbered::kReady:
     case pb::Numbered::kUnsubmitted:
       return ReadUnsubmitted(in.unsubmitted(), r);
+    case pb::Numbered::kReady:
       return ReadReady(in.ready(), r);
     case pb::Numbered::kAbort:
       return Abort{r->Job(in.abort().job()), r->Code(in.abort().code()),

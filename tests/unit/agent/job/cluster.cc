@@ -111,7 +111,10 @@ Cluster::Cluster(Options options) : remote_(options.remote), quiet_steps_(option
     agent.limits = options.limits;
     agent.plan = options.plan;
     agent.explained_jobs = options.explained_jobs;
-    agent.log = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>());
+    agent.log = options.log;
+    if (agent.log == nullptr) {
+      agent.log = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>());
+    }
     std::vector<RailPort*> ports;
     for (size_t r = 0; r < options.rails; ++r) {
       agent.rails.push_back({absl::StrCat("rail", r), "", "", 100'000'000});

@@ -107,6 +107,7 @@ class Cluster {
     int quiet_steps = 100;  // so many in a row in which nothing happens mean that nothing is left
     // Puts something around a rail's transport; null: nothing.
     std::function<std::unique_ptr<RailTransport>(size_t node, size_t rail, std::unique_ptr<RailTransport>)> wrap = {};
+    std::shared_ptr<spdlog::logger> log = nullptr;  // of all nodes; null: nothing is logged
   };
   explicit Cluster(Options options);
 

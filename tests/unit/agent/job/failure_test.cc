@@ -1,7 +1,10 @@
 // Groups that form and break; trainers, peers and daemons that go away.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <spdlog/logger.h>
+#include <spdlog/sinks/ostream_sink.h>
 
+#include <sstream>
 #include <tuple>
 
 #include "tests/unit/agent/job/cluster.h"
@@ -127,6 +130,34 @@ TEST_P(GroupTest, RanksThatGaveUpAreNotMissing) {
   }
   EXPECT_THAT(Text(exchange.trainer(3).group.status()), HasSubstr("gave up before: 0 on n0, 1 on n1"));
   EXPECT_THAT(Text(exchange.trainer(0).group.status()), Not(HasSubstr("gave up")));
+}
+
+TEST_P(GroupTest, AGroupThatIsLeftWhenAllIsDoneIsNotLoggedAsBroken) {
+  std::ostringstream text;
+  Cluster cluster(
+      {.remote = GetParam(),
+       .nodes = 2,
+       .rails = 1,
+       .log = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(text))});
+  Exchange done(&cluster, 2, "done"), cut(&cluster, 2, "cut");
+  for (Exchange* exchange : {&done, &cut}) {
+    exchange->JoinAll();
+    exchange->SetLengths(AllLengths(2, 1000), 1);
+    exchange->SubmitAll(1);
+    cluster.Run();
+    exchange->ExpectDone(1);
+  }
+  ASSERT_TRUE(cut.trainer(1).Submit(cut.For(1, 2)).ok());
+  cluster.Run();
+  for (Exchange* exchange : {&done, &cut}) {
+    cluster.node(0).engine->Leave(exchange->trainer(0).session, exchange->trainer(0).group->epoch, Rank(0),
+                                  [](absl::Status s) { EXPECT_TRUE(s.ok()) << s; });
+    cluster.Run();
+  }
+  const std::string log = text.str();
+  EXPECT_THAT(log, AllOf(HasSubstr("group_ended group=done"), Not(HasSubstr("group_broken group=done"))));
+  EXPECT_THAT(log, HasSubstr("why=\"rank 0 on n0 left group done (said n0)\"")) << "at the other node, too";
+  EXPECT_THAT(log, HasSubstr("group_broken group=cut")) << "a job was under way";
 }
 
 TEST_P(GroupTest, DifferentKeysNeverMeet) {

@@ -53,7 +53,7 @@ Ready RemoteReady() {
 }
 
 TEST(PeerConversionTest, EveryMessageSurvivesTheWire) {
-  GroupBroken broken{{BootId(1), 2}, JobSeq(9), absl::StatusCode::kUnavailable, "why", true};
+  GroupBroken broken{{BootId(1), 2}, JobSeq(9), absl::StatusCode::kUnavailable, "why", true, true};
   Offer offer;
   offer.job = kJob;
   offer.tag = 11;
