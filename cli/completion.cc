@@ -95,6 +95,12 @@ std::string Bash(const Program& program) {
                       "\" -- \"$current\")); return ;;\n");
     }
   }
+  if (!of_files.empty()) {
+    of_files = absl::StrCat("    ", of_files,
+                            ") compopt -o filenames; COMPREPLY=($(compgen -f -- \"$current\")); return ;;\n");
+  }
+  const std::string of_values =
+      values.empty() ? "" : absl::StrCat("  case \"$previous\" in\n", of_choices, of_files, "  esac\n");
   const std::string find_command = commands.empty() ? ""
                                                     : absl::StrCat(
                                                           "  for ((i = 1; i < COMP_CWORD; ++i)); do\n"
@@ -107,11 +113,7 @@ std::string Bash(const Program& program) {
                       "() {\n"
                       "  local current=\"${COMP_WORDS[COMP_CWORD]}\" previous=\"${COMP_WORDS[COMP_CWORD-1]}\"\n"
                       "  local command= words= i\n",
-                      find_command, "  case \"$previous\" in\n", of_choices, "    ", of_files,
-                      ") compopt -o filenames; COMPREPLY=($(compgen -f -- \"$current\")); return ;;\n"
-                      "  esac\n"
-                      "  case \"$command\" in\n",
-                      cases, "    *) words=\"", names,
+                      find_command, of_values, "  case \"$command\" in\n", cases, "    *) words=\"", names,
                       "\" ;;\n  esac\n"
                       "  COMPREPLY=($(compgen -W \"$words ",
                       Names(globals),

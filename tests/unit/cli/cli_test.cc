@@ -1,4 +1,6 @@
 #include <CLI/CLI.hpp>
+#include <cstdio>
+#include <string>
 
 #include "cli/completion.h"
 #include "cli/man_page.h"
@@ -10,6 +12,14 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
+
+// Its syntax only.
+bool BashTakes(const std::string& script) {
+  FILE* const bash = popen("bash -n 2>/dev/null", "w");
+  if (bash == nullptr) return false;
+  fputs(script.c_str(), bash);
+  return pclose(bash) == 0;
+}
 
 class CliTest : public ::testing::Test {
  protected:
@@ -62,6 +72,15 @@ TEST_F(CliTest, CompletionOfAProgramWithoutCommands) {
   for (const char* shell : {"bash", "zsh", "fish"}) {
     EXPECT_THAT(*CompletionScript(app, shell), AllOf(HasSubstr("plain"), HasSubstr("loud"))) << shell;
   }
+  EXPECT_TRUE(BashTakes(*CompletionScript(app, "bash"))) << "no option takes a value, no command there is";
+}
+
+TEST_F(CliTest, BashTakesTheCompletionOfEveryKindOfProgram) {
+  EXPECT_TRUE(BashTakes(*CompletionScript(app_, "bash")));
+  EXPECT_FALSE(BashTakes("case x in\n) y ;;\nesac\n"));
+  CLI::App choices("Choices only.", "chooser");
+  choices.add_option("--how", how_, "In which way.")->check(CLI::IsMember({"slow", "fast"}));
+  EXPECT_TRUE(BashTakes(*CompletionScript(choices, "bash")));
 }
 
 }  // namespace
