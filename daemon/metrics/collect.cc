@@ -354,11 +354,11 @@ void AddConnections(const std::string& socket, const ConnectionCounters& counter
   set(Metric::kGrpcConnections, counters.open, "state", "open");
   set(Metric::kGrpcConnections, counters.half_open, "state", "half_open");
   set(Metric::kGrpcConnectionErrors, counters.protocol_errors, "kind", "protocol");
-  const auto calls = [&](Metric metric, const std::atomic<uint64_t>& value) {
-    page->Set(metric, value.load(std::memory_order_relaxed), {{"socket", socket}});
+  const auto calls = [&](Metric metric, const std::atomic<uint64_t>& value, std::memory_order order) {
+    page->Set(metric, value.load(order), {{"socket", socket}});
   };
-  calls(Metric::kGrpcCallsBegun, counters.calls_begun);
-  calls(Metric::kGrpcCallsTaken, counters.calls_taken);
+  calls(Metric::kGrpcCallsTaken, counters.calls_taken, std::memory_order_acquire);
+  calls(Metric::kGrpcCallsBegun, counters.calls_begun, std::memory_order_relaxed);
 }
 
 void AddTls(const TlsFiles* tls, bool data, MetricPage* page) {

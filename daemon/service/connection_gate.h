@@ -21,13 +21,13 @@
 
 namespace railsd {
 
-// Of one or more gates. Read by anybody, relaxed.
+// Of one or more gates. Read by anybody, relaxed; but calls_taken before calls_begun, or more were taken than begun.
 struct ConnectionCounters {
   std::atomic<uint64_t> open{0};             // gRPC has them; what it has closed is noticed within seconds
   std::atomic<uint64_t> half_open{0};        // wait for their beginning to be whole
   std::atomic<uint64_t> protocol_errors{0};  // began with something else
   std::atomic<uint64_t> calls_begun{0};      // by gRPC's count, within a second
-  std::atomic<uint64_t> calls_taken{0};      // of those, that came whole
+  std::atomic<uint64_t> calls_taken{0};      // of those, that came whole; published after them
 };
 
 struct GateOptions {

@@ -71,17 +71,17 @@ class CallInterceptor final : public grpc::experimental::Interceptor {
 
 class InterceptorFactory final : public grpc::experimental::ServerInterceptorFactoryInterface {
  public:
-  InterceptorFactory(CallCounters* calls, std::shared_ptr<ConnectionCounters> counters,
-                     std::shared_ptr<CallGuard> guard, ConnectionLedger* ledger)
-      : calls_(calls), counters_(std::move(counters)), guard_(std::move(guard)), ledger_(ledger) {}
+  InterceptorFactory(CallCounters* calls, std::atomic<uint64_t>* taken, std::shared_ptr<CallGuard> guard,
+                     ConnectionLedger* ledger)
+      : calls_(calls), taken_(taken), guard_(std::move(guard)), ledger_(ledger) {}
   grpc::experimental::Interceptor* CreateServerInterceptor(grpc::experimental::ServerRpcInfo* info) override {
-    counters_->calls_taken.fetch_add(1, std::memory_order_relaxed);
+    taken_->fetch_add(1, std::memory_order_relaxed);
     return new CallInterceptor(info, calls_, guard_, ledger_);  // gRPC owns it
   }
 
  private:
   CallCounters* const calls_;
-  const std::shared_ptr<ConnectionCounters> counters_;
+  std::atomic<uint64_t>* const taken_;
   const std::shared_ptr<CallGuard> guard_;
   ConnectionLedger* const ledger_;
 };
@@ -136,8 +136,7 @@ class Server final : public RpcServer {
             grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials_);
     for (const std::shared_ptr<grpc::Service>& service : services_) builder.RegisterService(service.get());
     std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> interceptors;
-    interceptors.push_back(
-        std::make_unique<InterceptorFactory>(options.calls, options.gate.counters, guard_, ledger_.get()));
+    interceptors.push_back(std::make_unique<InterceptorFactory>(options.calls, &calls_taken_, guard_, ledger_.get()));
     builder.experimental().SetInterceptorCreators(std::move(interceptors));
     server_ = calls_begun_.BuildAndStart(&builder);
     if (server_ == nullptr) {
@@ -149,7 +148,7 @@ class Server final : public RpcServer {
     server_->GetHealthCheckService()->SetServingStatus(std::string(kLiveService), false);
     SetHealth(false, true);
     GateOptions gate_options = options.gate;
-    gate_options.look = [this, counters = options.gate.counters] { counters->calls_begun += calls_begun_.TakeNew(); };
+    gate_options.look = [this, counters = options.gate.counters] { CountCalls(*counters); };
     absl::StatusOr<std::unique_ptr<ConnectionGate>> gate =
         ConnectionGate::Start(*std::move(listeners), options.credentials != nullptr, std::move(gate_options),
                               ledger_.get(), [acceptor](UniqueFd connection) {
@@ -178,11 +177,19 @@ class Server final : public RpcServer {
   int port() const override { return port_; }
 
  private:
+  // gRPC counts a call before it is taken, so what is taken now has begun by the time that gRPC is asked.
+  void CountCalls(ConnectionCounters& counters) {
+    const uint64_t taken = calls_taken_.exchange(0, std::memory_order_relaxed);
+    counters.calls_begun.fetch_add(calls_begun_.TakeNew(), std::memory_order_relaxed);
+    counters.calls_taken.fetch_add(taken, std::memory_order_release);
+  }
+
   const std::vector<std::shared_ptr<grpc::Service>> services_;
   const std::shared_ptr<grpc::ServerCredentials> credentials_;  // asked at each connection, to the server's end
   const std::shared_ptr<ConnectionLedger> ledger_;              // told by calls
   const std::shared_ptr<CallGuard> guard_;                      // the same
   CallsBegun calls_begun_;                                      // the gate's, once that runs
+  std::atomic<uint64_t> calls_taken_{0};                        // since the gate counted last
   std::unique_ptr<grpc::Server> server_;                        // goes before the services
   std::unique_ptr<ConnectionGate> gate_;                        // goes before the server
   int port_ = 0;

@@ -47,7 +47,9 @@ class ServicesTest : public ::testing::Test {
       view.why = "not reached yet";
       return std::vector<PeerView>{view};
     };
-    auto server = RpcServer::Start({address, 1 << 20}, {MakeSessionService(context_), MakeGroupService(context_),
+    RpcServerOptions options{address, 1 << 20};
+    options.gate.counters = counters_;
+    auto server = RpcServer::Start(std::move(options), {MakeSessionService(context_), MakeGroupService(context_),
                                                         MakeJobService(context_), MakeOperatorService(context_)});
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
@@ -93,6 +95,7 @@ class ServicesTest : public ::testing::Test {
   absl::StatusOr<Config> file_ = absl::NotFoundError("no file");
   Reloader reloader_{Config(), [this] { return file_; }, [](const Config&, const Config&) {}, NullLogger()};
   std::shared_ptr<ServiceContext> context_ = std::make_shared<ServiceContext>();
+  const std::shared_ptr<ConnectionCounters> counters_ = std::make_shared<ConnectionCounters>();
   std::unique_ptr<RpcServer> server_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<rails::v1::SessionService::Stub> sessions_;
@@ -100,6 +103,19 @@ class ServicesTest : public ::testing::Test {
   std::unique_ptr<rails::v1::JobService::Stub> jobs_;
   std::unique_ptr<rails::v1::OperatorService::Stub> operators_;
 };
+
+// gRPC is asked once a second how many have begun; what is taken is known at once.
+TEST_F(ServicesTest, NoMoreCallsAreTakenThanHaveBegun) {
+  for (int call = 0; call < 5; ++call) {
+    grpc::ClientContext context;
+    Authenticate(&context);
+    rails::v1::GetSessionResponse session;
+    EXPECT_TRUE(sessions_->GetSession(&context, {}, &session).ok());
+    const uint64_t taken = counters_->calls_taken.load(std::memory_order_acquire);
+    EXPECT_LE(taken, counters_->calls_begun.load());
+  }
+  EXPECT_TRUE(testing::Until([&] { return counters_->calls_taken == 5 && counters_->calls_begun == 5; }));
+}
 
 TEST_F(ServicesTest, CallsWithoutATokenAreUnauthenticated) {
   grpc::ClientContext a, b, c, d, e;
