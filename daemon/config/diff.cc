@@ -24,7 +24,9 @@ std::string FlowText(const YAML::Node& node) {
   return text.c_str();
 }
 
-// "limits.max_groups" -> "64". A list is one value, but for `tenants`.
+constexpr absl::string_view kPeers = "peers.static";
+
+// "limits.max_groups" -> "64". A list is one value, but for `tenants` and for peers, whose order means nothing.
 void Flatten(const YAML::Node& node, const std::string& key, std::map<std::string, std::string>* out) {
   if (node.IsMap()) {
     for (const auto& entry : node) {
@@ -41,6 +43,14 @@ void Flatten(const YAML::Node& node, const std::string& key, std::map<std::strin
       Flatten(tenant, absl::StrCat(key, ".", names.back()), out);
     }
     (*out)[key] = absl::StrCat("[", absl::StrJoin(names, ", "), "]");
+    return;
+  }
+  if (key == kPeers) {
+    for (YAML::Node peer : node) {
+      const std::string name = peer["name"].as<std::string>();
+      peer.remove("name");
+      (*out)[absl::StrCat(key, ".", name)] = FlowText(peer);
+    }
     return;
   }
   (*out)[key] = FlowText(node);
@@ -119,7 +129,9 @@ std::string ConfigTableMarkdown() {
   std::string out = "| key | default | on `railsctl reload` |\n|---|---|---|\n";
   Config config;
   config.tenants.emplace_back().name = "NAME";
-  for (const auto& [key, value] : Flat(config)) {
+  std::map<std::string, std::string> values = Flat(config);
+  values[std::string(kPeers)] = "[]";
+  for (const auto& [key, value] : values) {
     absl::StrAppend(&out, "| `", key, "` | `", key == "tenants" ? "[]" : value, "` | ",
                     live(key) ? "applied" : "needs a restart", " |\n");
   }

@@ -192,7 +192,7 @@ class Reload(OperateTest):
         eventually(lambda: self.up(1) == ["n0"], "n2 is gone")
         self.rewrite(node, peers={"static": mine})
         self.assertEqual([change["key"] for change in self.cluster.ctl_json(node, "reload")["applied"]],
-                         ["peers.static"])
+                         ["peers.static.n2"])
         self.cluster.start_node(self.cluster.nodes[2])
         eventually(lambda: self.up(1) == ["n0", "n2"], "n2 is back")
 

@@ -269,16 +269,13 @@ std::string RenderReload(const v1::ReloadResponse& reload, bool color) {
   if (reload.applied_size() + reload.needs_restart_size() == 0) {
     return absl::StrCat("The file says what is in force already (config ", reload.config_hash(), ").\n");
   }
-  Table table({{"KEY"}, {"IN FORCE"}, {"IN FILE"}, {"WHAT"}});
-  for (const auto& change : reload.applied()) {
-    table.AddRow(
-        {Cell(change.key()), Cell(change.after()), Cell(change.after()),
-         Cell(absl::StrCat("applied; it was ", change.before().empty() ? "absent" : change.before()), Mark::kGood)});
-  }
-  for (const auto& change : reload.needs_restart()) {
-    table.AddRow(
-        {Cell(change.key()), Cell(change.before()), Cell(change.after()), Cell("NEEDS A RESTART", Mark::kWarn)});
-  }
+  Table table({{"KEY"}, {"BEFORE"}, {"IN FILE"}, {"WHAT"}});
+  const auto add = [&](const v1::ConfigChange& change, const Cell& what) {
+    const auto text = [](const std::string& value) { return Cell(value.empty() ? "absent" : value); };
+    table.AddRow({Cell(change.key()), text(change.before()), text(change.after()), what});
+  };
+  for (const auto& change : reload.applied()) add(change, Cell("applied", Mark::kGood));
+  for (const auto& change : reload.needs_restart()) add(change, Cell("NEEDS A RESTART", Mark::kWarn));
   return table.Render(color);
 }
 

@@ -50,9 +50,9 @@ TEST_F(ReloaderTest, AppliesWhatCanChangeAndNamesWhatCannot) {
       "peers: {static: [{name: n1, control: \"127.0.0.1:7\"}]}\nmetrics: {listen: \"127.0.0.1:1\"}\n");
   const absl::StatusOr<ReloadReport> report = reloader_->Reload();
   ASSERT_TRUE(report.ok()) << report.status();
-  EXPECT_THAT(Texts(report->applied), ElementsAre("limits.max_groups: 4 -> 8", "log.level: info -> debug",
-                                                  "peers.static: [] -> [{name: n1, control: 127.0.0.1:7, rails: []}]",
-                                                  "timeouts.drain: 30s -> 1m"));
+  EXPECT_THAT(Texts(report->applied),
+              ElementsAre("limits.max_groups: 4 -> 8", "log.level: info -> debug", "timeouts.drain: 30s -> 1m",
+                          "peers.static.n1:  -> {control: 127.0.0.1:7, rails: []}"));
   EXPECT_THAT(Texts(report->needs_restart),
               ElementsAre("limits.max_world_size: 4096 -> 16", "metrics.listen: \"\" -> 127.0.0.1:1"));
   ASSERT_EQ(applied_.size(), 1u);
@@ -117,7 +117,23 @@ TEST_F(ReloaderTest, PeersNeedARestartWhereNobodyListensForThem) {
   const absl::StatusOr<ReloadReport> report = reloader_->Reload();
   ASSERT_TRUE(report.ok());
   EXPECT_THAT(report->applied, IsEmpty());
-  EXPECT_EQ(report->needs_restart.size(), 3u) << "control.listen, tls.mode, peers.static";
+  EXPECT_EQ(report->needs_restart.size(), 3u) << "control.listen, tls.mode, peers.static.n1";
+}
+
+// With a hundred of them, of which one moves.
+TEST_F(ReloaderTest, OnlyPeersThatDifferAreTold) {
+  const auto peers = [](const std::string& last) {
+    std::string list;
+    for (int i = 1; i < 100; ++i)
+      list += "{name: n" + std::to_string(i) + ", control: \"h:" + std::to_string(i) + "\"}, ";
+    return "peers: {static: [" + list + last + "]}\n";
+  };
+  Begin(peers("{name: z, control: \"h:200\"}"));
+  file_ = Parsed(peers("{name: z, control: \"h:201\", rails: [10.0.0.1]}"));
+  const absl::StatusOr<ReloadReport> report = reloader_->Reload();
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_THAT(Texts(report->applied),
+              ElementsAre("peers.static.z: {control: h:200, rails: []} -> {control: h:201, rails: [10.0.0.1]}"));
 }
 
 }  // namespace
