@@ -52,7 +52,8 @@ set(CPACK_DEBIAN_RAILSD_PACKAGE_CONTROL_EXTRA
 
 set(CPACK_DEBIAN_RAILSCTL_PACKAGE_NAME railsctl)
 set(CPACK_COMPONENT_RAILSCTL_DESCRIPTION "Looks at railsd daemons, plans exchanges, replays workloads, measures
-Status, rails, peers and jobs of a node, live or as JSON; drains rails; explains where the time of a job went.")
+Status, rails, peers and jobs of a node, live or as JSON; drains rails; explains where the time of a job went.
+With rails_example_all_to_all, a small trainer that checks every byte.")
 
 set(CPACK_DEBIAN_CLIENT_PACKAGE_NAME librailsd-client)
 set(CPACK_DEBIAN_CLIENT_PACKAGE_SECTION libs)

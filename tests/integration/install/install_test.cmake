@@ -47,6 +47,15 @@ run(${CMAKE_COMMAND} -G Ninja -S ${root}/static -B ${root}/build-static -DCMAKE_
 run(${CMAKE_COMMAND} --build ${root}/build-static)
 check_program(${root}/build-static/all_to_all)
 
+# Every program that the quick start calls where packages are installed is in one of those that it installs.
+run(${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${root}/tools --component railsctl)
+foreach(program railsctl rails_example_all_to_all)
+  if(NOT EXISTS ${root}/tools/bin/${program})
+    fail("the package railsctl has no ${program}")
+  endif()
+endforeach()
+check_program(${root}/tools/bin/rails_example_all_to_all)
+
 # What the shared library shows is the interface, and no generated code that could meet another copy.
 find_program(NM nm REQUIRED)
 run(${NM} -DC --defined-only ${root}/prefix/${LIBDIR}/librails_client.so)
