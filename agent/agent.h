@@ -119,7 +119,9 @@ struct RailView {
   uint64_t speed_bytes_per_s = 0;     // configured, or of the interface or device
   uint64_t planned_bytes_per_s = 0;   // what the next plan counts on
   uint64_t measured_bytes_per_s = 0;  // while busy; 0 until known
-  uint32_t peers_up = 0, peers_known = 0;
+  uint32_t peers_known = 0;
+  uint32_t peers_up = 0;       // connected, and not drained at their end
+  uint32_t peers_drained = 0;  // drained at their end, connected or not
   RailHealthView health;
   uint64_t queued_bytes = 0;      // planned, not posted
   uint64_t in_flight_bytes = 0;   // posted, not acknowledged

@@ -179,6 +179,8 @@ struct RailSignal {
 struct RailState {
   RailIndex rail;
   bool usable = true;
+  bool drained = false;  // not usable because an operator drained it
+  friend bool operator==(const RailState&, const RailState&) = default;
 };
 
 using ControlMessage =

@@ -26,6 +26,13 @@ std::vector<RailHandle> MakeHandles(const AgentOptions& options, const std::vect
   return handles;
 }
 
+// Peers take every end for usable until they hear otherwise.
+std::vector<RailState> UsableEnds(size_t rails) {
+  std::vector<RailState> ends;
+  for (size_t r = 0; r < rails; ++r) ends.push_back({RailIndex(static_cast<uint32_t>(r))});
+  return ends;
+}
+
 }  // namespace
 
 Engine::Engine(AgentOptions options, KeyShare share, std::vector<RailPort*> rails, ControlLink* link,
@@ -53,7 +60,7 @@ Engine::Engine(AgentOptions options, KeyShare share, std::vector<RailPort*> rail
                 options_.window_bytes},
                &rails_, &peers_, &tenants_),
       health_(options_.health, rails.size()),
-      told_usable_(rails.size(), true),
+      told_ends_(UsableEnds(rails.size())),
       jobs_({&options_, &peers_, &sessions_, &groups_, &outbox_, &rails_, &sprayer_, &health_, copier_, observer_}),
       events_(kEventBatch) {}
 

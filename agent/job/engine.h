@@ -132,7 +132,7 @@ class Engine {
   GroupTable groups_;
   Sprayer sprayer_;
   RailHealth health_;
-  std::vector<bool> told_usable_;                   // of this node's ends of the rails
+  std::vector<RailState> told_ends_;                // what peers know of this node's ends, by rail
   absl::Time health_due_ = absl::InfiniteFuture();  // when a path's state changes by itself
   JobTable jobs_;
   absl::Time now_;

@@ -63,8 +63,9 @@ void Engine::OnStallEvent(RailIndex rail, const RailEvent& event) {
 
 bool Engine::OnPeerRailState(const Peer& from, const RailState& message) {
   if (message.rail.value() >= rails_.size() || !from.rails[message.rail.value()].known) return false;
-  options_.log->info("peer_rail_state rail={} peer={} usable={}", message.rail.value(), from.node, message.usable);
-  health_.OnPeerSays(message.rail, from.index, message.usable);
+  health_.OnPeerSays(message.rail, from.index, message.usable, message.drained);
+  options_.log->info("peer_rail_state rail={} peer={} usable={} state={}", message.rail.value(), from.node,
+                     message.usable, HealthStateName(health_.PathState(message.rail, from.index, now_)));
   RefreshPaths(peers_.Get(from.index));
   return true;
 }
@@ -97,20 +98,20 @@ void Engine::RefreshAllPaths() {
 void Engine::TellEnds() {
   for (size_t r = 0; r < rails_.size(); ++r) {
     const RailIndex rail(static_cast<uint32_t>(r));
-    const bool usable = health_.EndUsable(rail);
-    if (told_usable_[r] == usable) continue;
-    told_usable_[r] = usable;
-    options_.log->info("rail_state rail={} usable={} why={}", r, usable, LogValue(health_.View(rail, now_).why));
+    const RailState end{rail, health_.EndUsable(rail), health_.drained(rail)};
+    if (told_ends_[r] == end) continue;
+    told_ends_[r] = end;
+    options_.log->info("rail_state rail={} usable={} why={}", r, end.usable, LogValue(health_.View(rail, now_).why));
     for (const Peer& peer : peers_.all()) {
-      if (peer.up) outbox_.Send(peer.node, RailState{rail, usable});
+      if (peer.up) outbox_.Send(peer.node, end);
     }
   }
 }
 
 // To a peer that has just come up and takes every end for usable.
 void Engine::TellEndsTo(const Peer& peer) {
-  for (size_t r = 0; r < rails_.size(); ++r) {
-    if (!told_usable_[r]) outbox_.Send(peer.node, RailState{RailIndex(static_cast<uint32_t>(r)), false});
+  for (const RailState& end : told_ends_) {
+    if (!end.usable) outbox_.Send(peer.node, end);
   }
 }
 

@@ -72,7 +72,9 @@ AgentSnapshot Engine::Snapshot(size_t queue_depth) const {
       view.rail_rx_bytes.push_back(peer.rails[r].rx_bytes);
       snapshot.rails[r].peers_known += peer.rails[r].known;
       snapshot.rails[r].planned_rx_bytes += peer.rails[r].planned_rx_bytes;
-      snapshot.rails[r].peers_up += up;
+      const bool drained = peer.up && view.rail_states[r] == HealthState::kDrainedByPeer;
+      snapshot.rails[r].peers_up += up && !drained;
+      snapshot.rails[r].peers_drained += drained;
     }
     snapshot.peers.push_back(std::move(view));
   }

@@ -22,9 +22,13 @@ int Badness(HealthState state) {
       return 2;
     case HealthState::kDown:
       return 3;
+    case HealthState::kDrainedByPeer:
+      return 4;
   }
-  return 3;
+  return 4;
 }
+
+bool MayCarry(HealthState state) { return state != HealthState::kDown && state != HealthState::kDrainedByPeer; }
 
 }  // namespace
 
@@ -38,6 +42,8 @@ const char* HealthStateName(HealthState state) {
       return "down";
     case HealthState::kProbing:
       return "probing";
+    case HealthState::kDrainedByPeer:
+      return "drained_by_peer";
   }
   return "unknown";
 }
@@ -66,7 +72,10 @@ const RailHealth::Path* RailHealth::FindPath(RailIndex rail, PeerIndex peer) con
 void RailHealth::OnPeerUp(PeerIndex index, BootId boot) {
   Peer& peer = At(index);
   if (peer.known && peer.boot != boot) peer.paths.assign(rails_.size(), Path{});
-  for (Path& path : peer.paths) path.end_usable = true;  // until it says otherwise
+  for (Path& path : peer.paths) {  // until it says otherwise
+    path.end_usable = true;
+    path.end_drained = false;
+  }
   peer.known = peer.up = true;
   peer.boot = boot;
 }
@@ -84,7 +93,7 @@ void RailHealth::OnPeerLost(PeerIndex index) {
       path.failures = path.before;
       --rails_[r].flaps;
     }
-    path.connected = path.stalled = path.broken = false;
+    path.connected = path.stalled = path.broken = path.end_drained = false;
   }
 }
 
@@ -139,7 +148,7 @@ void RailHealth::OnDisconnected(RailIndex rail, PeerIndex index, absl::Time now)
   Path& path = peer.paths[rail.value()];
   if (!path.connected) return;
   path.connected = path.stalled = false;
-  if (!peer.up || rails_[rail.value()].drained) return;
+  if (!peer.up || rails_[rail.value()].drained || path.end_drained) return;
   path.broken = true;
   path.broken_at = now;
   if (!rails_[rail.value()].link_up) return;  // charged to the rail when its link went down
@@ -152,8 +161,10 @@ void RailHealth::OnStalled(RailIndex rail, PeerIndex peer, bool stalled) {
   path.stalled = stalled && path.connected;
 }
 
-void RailHealth::OnPeerSays(RailIndex rail, PeerIndex peer, bool usable) {
-  At(peer).paths[rail.value()].end_usable = usable;
+void RailHealth::OnPeerSays(RailIndex rail, PeerIndex peer, bool usable, bool drained) {
+  Path& path = At(peer).paths[rail.value()];
+  path.end_usable = usable;
+  path.end_drained = drained;
 }
 
 void RailHealth::OnLink(RailIndex rail, bool up, const std::string& why, absl::Time now) {
@@ -173,7 +184,9 @@ bool RailHealth::SetDrained(RailIndex rail, bool drained) {
 }
 
 HealthState RailHealth::StateOf(const Rail& rail, const Path& path, absl::Time now) const {
-  if (!rail.link_up || !path.connected || !path.end_usable) return HealthState::kDown;
+  if (!rail.link_up) return HealthState::kDown;
+  if (path.end_drained) return HealthState::kDrainedByPeer;
+  if (!path.connected || !path.end_usable) return HealthState::kDown;
   if (path.stalled) return HealthState::kSuspect;
   return now < path.held_until ? HealthState::kProbing : HealthState::kUp;
 }
@@ -187,7 +200,7 @@ bool RailHealth::MayUse(RailIndex rail, PeerIndex index, absl::Time now) const {
   if (rails_[rail.value()].drained || index.value() >= peers_.size()) return false;
   const Peer& peer = peers_[index.value()];
   const HealthState mine = StateOf(rails_[rail.value()], peer.paths[rail.value()], now);
-  if (!peer.up || mine == HealthState::kDown) return false;
+  if (!peer.up || !MayCarry(mine)) return false;
   if (mine == HealthState::kUp) return true;
   for (size_t r = 0; r < rails_.size(); ++r) {
     if (!rails_[r].drained && StateOf(rails_[r], peer.paths[r], now) == HealthState::kUp) return false;
@@ -212,13 +225,15 @@ std::string RailHealth::Why(const Rail& rail, HealthState state, absl::Duration 
     case HealthState::kProbing:
       return absl::StrCat("held back for ", absl::FormatDuration(absl::Ceil(held, absl::Milliseconds(1))),
                           " more after failures");
+    case HealthState::kDrainedByPeer:
+      return "every peer has drained its end";
   }
   return "";
 }
 
-// The best that it is in towards any peer.
+// The best state towards any peer. Peers that have drained their ends count only when all have.
 HealthState RailHealth::RailState(const Rail& rail, size_t index, absl::Time now) const {
-  HealthState best = HealthState::kDown;
+  HealthState best = rail.link_up ? HealthState::kDrainedByPeer : HealthState::kDown;
   bool any = false;
   for (const Peer& peer : peers_) {
     if (!peer.up) continue;

@@ -20,10 +20,12 @@ enum class HealthState : uint8_t {
   kSuspect,  // connected, but what was sent makes no progress: new work goes elsewhere
   kDown,
   kProbing,  // connected again after a failure, and held back until it has been good for a while
+  // An operator has drained the peer's end: nothing new goes there, and nothing is wrong, connected or not.
+  kDrainedByPeer,
 };
-const char* HealthStateName(HealthState state);  // "up", "suspect", "down", "probing"
+const char* HealthStateName(HealthState state);  // "up", "suspect", "down", "probing", "drained_by_peer"
 inline constexpr HealthState kAllHealthStates[] = {HealthState::kUp, HealthState::kSuspect, HealthState::kDown,
-                                                   HealthState::kProbing};
+                                                   HealthState::kProbing, HealthState::kDrainedByPeer};
 
 struct HealthOptions {
   // How long a rail that is connected again is held back after its first failure; each further one doubles it.
@@ -50,7 +52,7 @@ struct RailHealthView {
 
 // A *path* is a rail to one peer: this node's end, the connection, the peer's end. A failure is charged to the rail
 // when it is local (the link is down, or the connections to all of two or more peers broke within a second) and to the
-// path otherwise. Not failures: first connections, peers that are lost or restart, rails that are drained.
+// path otherwise. Not failures: first connections, peers that are lost or restart, rails that either end has drained.
 // Owned by one thread, which calls everything with times that do not go back.
 class RailHealth {
  public:
@@ -64,8 +66,8 @@ class RailHealth {
   void OnDisconnected(RailIndex rail, PeerIndex peer, absl::Time now);
   // Data under way to the peer makes no progress, or does again.
   void OnStalled(RailIndex rail, PeerIndex peer, bool stalled);
-  // What the peer says of its own end of the rail.
-  void OnPeerSays(RailIndex rail, PeerIndex peer, bool usable);
+  // The peer tells whether its own end of the rail is usable. `drained`: it is not because an operator drained it.
+  void OnPeerSays(RailIndex rail, PeerIndex peer, bool usable, bool drained);
   // The state of this node's interface or port, and what of it is wrong. Down comes before the disconnects that it
   // causes.
   void OnLink(RailIndex rail, bool up, const std::string& why, absl::Time now);
@@ -96,6 +98,7 @@ class RailHealth {
     bool connected = false;
     bool stalled = false;
     bool end_usable = true;     // the peer's
+    bool end_drained = false;   // the peer's; not usable then
     bool broken = false;        // disconnected by a failure, and not connected since
     Failures failures, before;  // `before`: what they were before the last one
     absl::Time broken_at = absl::InfinitePast();

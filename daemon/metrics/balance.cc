@@ -40,7 +40,8 @@ void BalanceMeter::Add(absl::Span<const RailView> rails, absl::Time now) {
     sample.rx_bytes.push_back(rail.rx_payload_bytes);
     sample.planned_bytes.push_back(rail.planned_bytes);
     sample.planned_rx_bytes.push_back(rail.planned_rx_bytes);
-    speeds_.push_back(rail.health.drained ? 0 : rail.speed_bytes_per_s);
+    const bool wanted = !rail.health.drained && rail.health.state != HealthState::kDrainedByPeer;
+    speeds_.push_back(wanted ? rail.speed_bytes_per_s : 0);
   }
   samples_.push_back(std::move(sample));
   // The one before the longest window begins is where it begins.

@@ -38,7 +38,7 @@ class BalanceMeter {
     std::optional<Balance> sent, received, planned, planned_received;
   };
 
-  // `now` does not go back. Rails that are drained do not count: an operator wants them to be idle.
+  // `now` does not go back. Rails that are drained, here or by every peer, do not count: an operator wants them idle.
   void Add(absl::Span<const RailView> rails, absl::Time now);
   // By window. Empty until there are two samples; a window that is longer than what is known covers that.
   std::vector<Window> Read() const;

@@ -158,9 +158,11 @@ inline constexpr std::array<MetricInfo, kMetricCount> kMetricTable = {{
     {"railsd_rail_window_bytes", MetricKind::kGauge, "rail", "Bytes that may be in flight to one peer."},
     {"railsd_rail_queue_depth", MetricKind::kGauge, "rail,queue",
      "Entries in the queues between the engine and the rail's thread."},
-    {"railsd_rail_peers_up", MetricKind::kGauge, "rail", "Peers that the rail is connected to."},
+    {"railsd_rail_peers_up", MetricKind::kGauge, "rail",
+     "Peers that the rail is connected to, without those that have drained their end."},
     {"railsd_rail_state", MetricKind::kGauge, "rail,state",
-     "1 for the state that the rail is in: up, suspect, down, probing, or drained by an operator; 0 for the others."},
+     "1 for the state that the rail is in: up, suspect, down, probing, drained by an operator here, or "
+     "drained_by_peer: by every peer at its end; 0 for the others."},
     {"railsd_rail_state_seconds_total", MetricKind::kCounter, "rail,state",
      "Time that the rail has spent in each state, since a first peer was up."},
     {"railsd_rail_flaps_total", MetricKind::kCounter, "rail",
@@ -192,7 +194,8 @@ inline constexpr std::array<MetricInfo, kMetricCount> kMetricTable = {{
     {"railsd_peer_up", MetricKind::kGauge, "peer", "1 when the control streams with the peer are up."},
     {"railsd_peer_rail_up", MetricKind::kGauge, "peer,rail", "1 when the data connection to the peer is up."},
     {"railsd_peer_rail_state", MetricKind::kGauge, "peer,rail,state",
-     "1 for the state that the way to the peer over the rail is in: up, suspect, down, probing; others are left out."},
+     "1 for the state that the way to the peer over the rail is in: up, suspect, down, probing, "
+     "drained_by_peer; others are left out."},
     {"railsd_peer_rail_payload_bytes_total", MetricKind::kCounter, "peer,rail,direction",
      "Payload bytes of jobs, each counted once. Peers beyond the first 64 are summed as peer \"other\"."},
     {"railsd_control_messages_total", MetricKind::kCounter, "direction", "Messages between agents."},

@@ -141,6 +141,7 @@ struct Writer {
     auto* b = out->mutable_rail_state();
     b->set_rail(m.rail.value());
     b->set_usable(m.usable);
+    b->set_drained(m.drained);
   }
   void operator()(const Sent& m) const {
     auto* b = out->mutable_sent();

@@ -286,7 +286,8 @@ ControlMessage ReadBody(const pb::Numbered& in, FieldReader* r) {
     case pb::Numbered::kQuiesced:
       return Quiesced{r->Job(in.quiesced().job()), in.quiesced().failed_rails()};
     case pb::Numbered::kRailState:
-      return RailState{r->Rail(in.rail_state().rail(), "rail"), in.rail_state().usable()};
+      if (in.rail_state().usable() && in.rail_state().drained()) r->Fail("drained", "of a usable rail");
+      return RailState{r->Rail(in.rail_state().rail(), "rail"), in.rail_state().usable(), in.rail_state().drained()};
     case pb::Numbered::kSent:
       return ReadSent(in.sent(), r);
     case pb::Numbered::kRehome:

@@ -219,6 +219,7 @@ static_assert(static_cast<int>(HealthState::kUp) + 1 == rails::v1::RAIL_STATE_UP
 static_assert(static_cast<int>(HealthState::kSuspect) + 1 == rails::v1::RAIL_STATE_SUSPECT);
 static_assert(static_cast<int>(HealthState::kDown) + 1 == rails::v1::RAIL_STATE_DOWN);
 static_assert(static_cast<int>(HealthState::kProbing) + 1 == rails::v1::RAIL_STATE_PROBING);
+static_assert(static_cast<int>(HealthState::kDrainedByPeer) + 1 == rails::v1::RAIL_STATE_DRAINED_BY_PEER);
 
 rails::v1::RailState StateTo(HealthState state) {
   return static_cast<rails::v1::RailState>(static_cast<int>(state) + 1);
@@ -244,6 +245,7 @@ void RailTo(const RailView& rail, rails::v1::RailStatus* out) {
   out->set_measured_bytes_per_second(rail.measured_bytes_per_s);
   out->set_peers_up(rail.peers_up);
   out->set_peers_known(rail.peers_known);
+  out->set_peers_drained(rail.peers_drained);
   out->set_queued_bytes(rail.queued_bytes);
   out->set_in_flight_bytes(rail.in_flight_bytes);
   out->set_tx_payload_bytes(rail.tx_payload_bytes);

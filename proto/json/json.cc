@@ -186,6 +186,7 @@ Json RailJson(const v1::RailStatus& rail) {
           {"speed_bytes_per_second", rail.speed_bytes_per_second()},
           {"measured_bytes_per_second", rail.measured_bytes_per_second()},
           {"peers_up", rail.peers_up()},
+          {"peers_drained", rail.peers_drained()},
           {"peers_known", rail.peers_known()},
           {"queued_bytes", rail.queued_bytes()},
           {"in_flight_bytes", rail.in_flight_bytes()},

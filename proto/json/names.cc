@@ -34,6 +34,8 @@ std::string RailStateName(v1::RailState state) {
       return "down";
     case v1::RAIL_STATE_PROBING:
       return "probing";
+    case v1::RAIL_STATE_DRAINED_BY_PEER:
+      return "drained_by_peer";
     default:
       return "unknown";
   }

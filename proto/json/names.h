@@ -12,7 +12,7 @@ namespace rails {
 
 // "queued", "matching", "running", "done", "failed".
 std::string JobStateName(v1::JobState state);
-// "up", "suspect", "down", "probing".
+// "up", "suspect", "down", "probing", "drained_by_peer".
 std::string RailStateName(v1::RailState state);
 // "UNAVAILABLE" for 14.
 std::string CodeName(int code);

@@ -174,6 +174,11 @@ class Fabric(harness.FabricTest):
             code, report = self.doctor(1)
             self.assertEqual(code, 0, "an operator wanted it")
             self.assertIn("railsctl undrain rail0", findings(report, "rails", "warning")[0]["do"])
+            eventually(lambda: findings(self.doctor(0)[1], "peers", "note"), "n0 has heard of it")
+            code, report = self.doctor(0)
+            self.assertEqual(code, 0, "no fault of n0 either")
+            self.assertEqual(findings(report, "peers", "note")[0]["found"], "node n1 has drained rail0")
+            self.assertEqual(findings(report, "peers", "error") + findings(report, "rails", "error"), [])
         finally:
             self.assertEqual(self.cluster.ctl(node, "undrain", "rail0").returncode, 0)
 

@@ -41,6 +41,15 @@ class Drain(harness.ClusterTest):
             return states == [state, state]
         eventually(all_heard, f"n1 and n2 take rail {rail} of n0 for {state}")
 
+    def seen_by_peer(self):
+        """n1 shows rail1 of n0 in one state everywhere, and no fault."""
+        page = self.scrape(1)
+        self.assertIn('railsd_peer_rail_state{peer="n0",rail="rail1",state="drained_by_peer"} 1\n', page)
+        self.assertNotIn('railsd_peer_rail_state{peer="n0",rail="rail1",state="down"}', page)
+        self.assertEqual(self.sample(page, "railsd_rail_state", rail="rail1", state="up"), 1, "n2 has not drained it")
+        peers = self.cluster.ctl(self.cluster.nodes[1], "peers").stdout
+        self.assertRegex(peers, r"(?m)^n0 +up +0:up 1:DRAINED BY PEER 2:up 3:up ")
+
     def test_a_drained_rail_stands_still(self):
         end = threading.Event()
         reports = []
@@ -53,7 +62,8 @@ class Drain(harness.ClusterTest):
         try:
             eventually(lambda: self.rail(0, 1)["tx_payload_bytes"] > 1 << 20, "rail1 of n0 is in use")
             self.drain(0, "rail1")
-            self.heard(1, "down")
+            self.heard(1, "drained_by_peer")
+            self.seen_by_peer()
             eventually(lambda: self.rail(0, 1)["in_flight_bytes"] + self.rail(0, 1)["queued_bytes"] == 0,
                        "what was under way over rail1 of n0 has ended")
             # What the peers had under way towards it ends with the replay that runs now.

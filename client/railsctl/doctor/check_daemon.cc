@@ -50,9 +50,14 @@ Finding JudgeRail(const v1::RailStatus& rail) {
             "The other rails carry its share; jobs take longer.",
             "The interface, its address, cable and switch port: `ip addr`, `ethtool`, `rdma link`, `dmesg`."};
   }
-  if (rail.peers_up() < rail.peers_known()) {
+  if (rail.health().state() == v1::RAIL_STATE_DRAINED_BY_PEER) {
+    return {"rails", Level::kNote, found, "Nothing goes over it until a peer undrains its end.",
+            absl::StrCat("`railsctl undrain ", rail.name(), "` at the peers when their repair is done.")};
+  }
+  if (PeersMissing(rail) > 0) {
     return {"rails", Level::kError,
-            absl::StrCat(rail.name(), " reaches ", rail.peers_up(), " of ", FormatCount(rail.peers_known(), "peer")),
+            absl::StrCat(rail.name(), " reaches ", rail.peers_up(), " of ",
+                         FormatCount(rail.peers_known() - rail.peers_drained(), "peer")),
             "What goes to the others takes the other rails.", "See the findings on peers."};
   }
   if (state.mark == Mark::kWarn) {
@@ -71,6 +76,7 @@ Finding JudgeRail(const v1::RailStatus& rail) {
 // The rails of this node that do not reach a peer, or are held back on the way to it.
 struct Missing {
   std::vector<std::string> dead, doubtful;
+  std::vector<std::string> drained;  // by an operator, at the peer's end
 };
 Missing RailsNotUp(const v1::PeerStatus& peer, const google::protobuf::RepeatedPtrField<v1::RailStatus>& rails) {
   Missing missing;
@@ -78,6 +84,10 @@ Missing RailsNotUp(const v1::PeerStatus& peer, const google::protobuf::RepeatedP
     const bool connected = r < peer.rails_up_size() && peer.rails_up(r);
     const v1::RailState state = r < peer.rail_states_size() ? peer.rail_states(r) : v1::RAIL_STATE_UP;
     if (connected && state == v1::RAIL_STATE_UP) continue;
+    if (state == v1::RAIL_STATE_DRAINED_BY_PEER) {
+      missing.drained.push_back(rails[r].name());
+      continue;
+    }
     const std::string name = connected ? RailStateName(state) : "not connected";
     const std::string address = r < peer.rail_addresses_size() ? absl::StrCat(", ", peer.rail_addresses(r)) : "";
     const bool dead = !connected || state == v1::RAIL_STATE_DOWN;
@@ -108,6 +118,12 @@ Findings JudgePeer(const v1::PeerStatus& peer, const Facts& facts) {
              absl::StrCat("node ", peer.node(), " is not sent to over ", absl::StrJoin(missing.doubtful, ", "), why),
              "The path failed, or makes no progress; it is held back until it has been good for a while.",
              "Look again in half a minute; `railsctl rails` counts the failures (FLAPS)."}};
+  }
+  if (!missing.drained.empty()) {
+    return {{"peers", Level::kNote,
+             absl::StrCat("node ", peer.node(), " has drained ", absl::StrJoin(missing.drained, ", "), why),
+             "Its bytes take the other rails.",
+             absl::StrCat("`railsctl undrain ", missing.drained.front(), "` there when the repair is done.")}};
   }
   if (!peer.why().empty()) {
     return {{"peers", Level::kWarning, absl::StrCat("node ", peer.node(), why), "It is waited for.",

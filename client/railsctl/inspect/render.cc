@@ -18,6 +18,8 @@ namespace {
 
 using Align = Table::Align;
 
+constexpr char kDrainedByPeer[] = "DRAINED BY PEER";
+
 // A counter that should stay 0.
 Cell Trouble(uint64_t count) { return Cell(absl::StrCat(count), count == 0 ? Mark::kNone : Mark::kWarn); }
 
@@ -126,13 +128,29 @@ std::string DeviceTable(const v1::ListRailsResponse& rails, bool color) {
 
 }  // namespace
 
+uint32_t PeersMissing(const v1::RailStatus& rail) {
+  const uint32_t reached = rail.peers_up() + rail.peers_drained();
+  return rail.peers_known() - std::min(rail.peers_known(), reached);
+}
+
+Cell PathStateCell(const v1::PeerStatus& peer, int rail) {
+  const bool connected = rail < peer.rails_up_size() && peer.rails_up(rail);
+  const v1::RailState state = rail < peer.rail_states_size() ? peer.rail_states(rail) : v1::RAIL_STATE_UNSPECIFIED;
+  if (state == v1::RAIL_STATE_DRAINED_BY_PEER) return Cell(kDrainedByPeer, Mark::kWarn);
+  if (!connected || state == v1::RAIL_STATE_DOWN) return Cell("DOWN", Mark::kBad);
+  if (state == v1::RAIL_STATE_SUSPECT) return Cell("SUSPECT", Mark::kWarn);
+  if (state == v1::RAIL_STATE_PROBING) return Cell("PROBING", Mark::kWarn);
+  return Cell("up", Mark::kGood);
+}
+
 Cell RailStateCell(const v1::RailStatus& rail) {
   if (rail.health().drained()) return Cell("DRAINED", Mark::kWarn);
   if (rail.health().state() == v1::RAIL_STATE_DOWN) return Cell("DOWN", Mark::kBad);
   if (rail.health().state() == v1::RAIL_STATE_PROBING) return Cell("PROBING", Mark::kWarn);
   if (rail.health().state() == v1::RAIL_STATE_SUSPECT) return Cell("SUSPECT", Mark::kWarn);
+  if (rail.health().state() == v1::RAIL_STATE_DRAINED_BY_PEER) return Cell(kDrainedByPeer, Mark::kWarn);
   if (rail.peers_known() == 0) return Cell("no peers");
-  if (rail.peers_up() == rail.peers_known()) return Cell("up", Mark::kGood);
+  if (PeersMissing(rail) == 0) return Cell("up", Mark::kGood);
   if (rail.peers_up() == 0) return Cell("DOWN", Mark::kBad);
   return Cell("DEGRADED", Mark::kWarn);
 }
@@ -214,13 +232,13 @@ std::string RenderRails(const v1::ListRailsResponse& rails, bool color) {
     const std::string address =
         rail.interface().empty() ? rail.address() : absl::StrCat(rail.address(), "%", rail.interface());
     table.AddRow({absl::StrCat(rail.index()), rail.name(), RailStateCell(rail),
-                  absl::StrCat(rail.peers_up(), "/", rail.peers_known()), address,
+                  absl::StrCat(rail.peers_up(), "/", rail.peers_known() - rail.peers_drained()), address,
                   FormatBitRate(static_cast<double>(rail.speed_bytes_per_second())),
                   FormatBitRate(static_cast<double>(rail.measured_bytes_per_second())),
                   FormatBytes(rail.queued_bytes()), FormatBytes(rail.in_flight_bytes()),
                   FormatBytes(rail.tx_payload_bytes()), FormatBytes(rail.rx_payload_bytes()),
                   Trouble(rail.protocol_errors()), Trouble(rail.disconnects()),
-                  rail.peers_up() < rail.peers_known() ? Trouble(failed_connects) : Cell(absl::StrCat(failed_connects)),
+                  PeersMissing(rail) > 0 ? Trouble(failed_connects) : Cell(absl::StrCat(failed_connects)),
                   Trouble(rail.health().flaps()), Cell(rail.health().why(), Mark::kWarn)});
   }
   return absl::StrCat(table.Render(color), DeviceTable(rails, color));
@@ -284,13 +302,15 @@ std::string RenderPeers(const v1::ListPeersResponse& peers, bool color) {
   Table table({{"NODE"}, {"STATE"}, {"RAILS"}, {"BOOT ID"}, {"RAIL ADDRESSES"}, {"WHY"}});
   for (const auto& peer : peers.peers()) {
     std::string rails;
-    bool all_up = true;
+    bool all_up = true, fault = false;
     for (int i = 0; i < peer.rails_up_size(); ++i) {
-      all_up = all_up && peer.rails_up(i);
-      absl::StrAppend(&rails, rails.empty() ? "" : " ", i, peer.rails_up(i) ? ":up" : ":DOWN");
+      const Cell path = PathStateCell(peer, i);
+      all_up = all_up && path.mark == Mark::kGood;
+      fault = fault || (path.mark != Mark::kGood && path.text != kDrainedByPeer);
+      absl::StrAppend(&rails, rails.empty() ? "" : " ", i, ":", path.text);
     }
     const Cell state = !peer.up() ? Cell("DOWN", Mark::kBad)
-                       : !all_up  ? Cell("DEGRADED", Mark::kWarn)
+                       : fault    ? Cell("DEGRADED", Mark::kWarn)
                                   : Cell("up", Mark::kGood);
     table.AddRow({peer.node(), state, Cell(rails, all_up ? Mark::kNone : Mark::kWarn),
                   peer.boot_id() == 0 ? "-" : FormatId(peer.boot_id()), absl::StrJoin(peer.rail_addresses(), " "),

@@ -9,8 +9,13 @@
 
 namespace rails::ctl {
 
-// "up", "DEGRADED", "DRAINED", ... of one rail; unmarked as "no peers" where there is nobody to reach.
+// "up", "DEGRADED", "DRAINED", "DRAINED BY PEER", ... of one rail; unmarked as "no peers" where there is nobody to
+// reach.
 Cell RailStateCell(const v1::RailStatus& rail);
+// "up", "DOWN", "SUSPECT", "PROBING", "DRAINED BY PEER" of a rail to one peer.
+Cell PathStateCell(const v1::PeerStatus& peer, int rail);
+// Peers that the rail is not connected to, without those that have drained their end.
+uint32_t PeersMissing(const v1::RailStatus& rail);
 
 // For people: aligned, units scaled; what is not healthy is in capitals, and coloured when `color`.
 std::string RenderStatus(const v1::GetStatusResponse& status, bool color);

@@ -117,7 +117,8 @@ Verdict Judge(const v1::GetOverviewResponse& overview) {
   for (const v1::RailStatus& rail : overview.rails()) {
     const Cell state = RailStateCell(rail);
     // A rail that misses only peers that are down themselves works.
-    const bool works = state.mark == Mark::kGood || (state.text == "DEGRADED" && rail.peers_up() >= peers_up);
+    const bool works =
+        state.mark == Mark::kGood || (state.text == "DEGRADED" && rail.peers_up() + rail.peers_drained() >= peers_up);
     up += works ? 1 : 0;
     alone += state.mark == Mark::kNone ? 1 : 0;
     if (!works && state.mark != Mark::kNone) others.push_back(absl::StrCat(rail.name(), " ", state.text));

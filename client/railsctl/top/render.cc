@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/railsctl/format.h"
@@ -87,16 +86,6 @@ Section BalanceSection(const v1::GetOverviewResponse& overview) {
   return section;
 }
 
-// What a path to a peer is called in a cell of `width` columns; empty when it is up.
-std::string PathState(const v1::PeerStatus& peer, int rail, size_t width) {
-  const bool connected = rail < peer.rails_up_size() && peer.rails_up(rail);
-  const int state = rail < peer.rail_states_size() ? peer.rail_states(rail) : v1::RAIL_STATE_UNSPECIFIED;
-  if (state == v1::RAIL_STATE_UP || (state == v1::RAIL_STATE_UNSPECIFIED && connected)) return "";
-  const std::string name =
-      state == v1::RAIL_STATE_UNSPECIFIED ? "down" : RailStateName(static_cast<v1::RailState>(state));
-  return absl::AsciiStrToUpper(name.size() <= width ? name : name.substr(0, std::min<size_t>(width, 4)));
-}
-
 Section PeerSection(const v1::GetOverviewResponse& overview, const NodeRates& rates, size_t columns) {
   size_t name = 0;
   for (const auto& peer : overview.peers()) name = std::max(name, DisplayWidth(Printable(peer.node())));
@@ -136,12 +125,13 @@ Section PeerSection(const v1::GetOverviewResponse& overview, const NodeRates& ra
       const auto r = static_cast<size_t>(rail);
       const Rates rate = r < path.size() ? path[r] : Rates();
       const auto speed = static_cast<double>(overview.rails(rail).speed_bytes_per_second());
-      const std::string state = PathState(peer, rail, cell);
+      const Cell state = PathStateCell(peer, rail);
       line.Left("", gap);
-      if (state.empty()) {
+      if (state.mark == Mark::kGood) {
         line.Add(Bar(rate.tx, speed, bar)).Add(" ").Add(Bar(rate.rx, speed, bar));
       } else {
-        line.Left(state, cell, state == "DOWN" ? Mark::kBad : Mark::kWarn);
+        const bool fits = state.text.size() <= cell;
+        line.Left(fits ? state.text : state.text.substr(0, std::min<size_t>(cell, 4)), cell, state.mark);
       }
     }
     section.rows.push_back({std::move(line)});

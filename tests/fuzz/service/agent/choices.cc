@@ -78,7 +78,7 @@ void ForEachField(Quiesced& m, F f) {
 }
 template <typename F>
 void ForEachField(RailState& m, F f) {
-  f(m.rail), f(m.usable);
+  f(m.rail), f(m.usable), f(m.drained);
 }
 template <typename F>
 void ForEachField(Sent& m, F f) {

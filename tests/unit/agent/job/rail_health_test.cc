@@ -171,14 +171,34 @@ TEST_P(EngineHealthTest, APeerThatComesLaterHearsOfADrain) {
   Make(2, 2);
   ASSERT_TRUE(Drain(*cluster_, 1, "rail0", true).ok());
   cluster_->Run();
-  EXPECT_EQ(cluster_->node(0).engine->Snapshot(0).peers[0].rail_states[0], HealthState::kDown);
+  EXPECT_EQ(cluster_->node(0).engine->Snapshot(0).peers[0].rail_states[0], HealthState::kDrainedByPeer);
+  EXPECT_EQ(Rail(0, 0).health.state, HealthState::kDrainedByPeer);
+  EXPECT_EQ(Rail(0, 0).peers_up, 0u);
+  EXPECT_EQ(Rail(0, 0).peers_drained, 1u);
   PeerHello again = cluster_->HelloOf(1);
   cluster_->node(0).engine->OnPeerDown("n1", "a test");
   cluster_->node(1).engine->OnPeerDown("n0", "a test");
   cluster_->Connect(0, 1);
   cluster_->Run();
-  EXPECT_EQ(cluster_->node(0).engine->Snapshot(0).peers[0].rail_states[0], HealthState::kDown);
+  EXPECT_EQ(cluster_->node(0).engine->Snapshot(0).peers[0].rail_states[0], HealthState::kDrainedByPeer);
   EXPECT_EQ(cluster_->node(0).engine->Snapshot(0).peers[0].rail_states[1], HealthState::kUp);
+}
+
+// A rail whose link is down already is drained: the peers hear that it is no fault any more.
+TEST_P(EngineHealthTest, ADrainOfARailThatIsDownIsTold) {
+  Make(2, 2);
+  RailEvent event;
+  event.kind = RailEvent::Kind::kLinkDown;
+  event.error_number = ENETDOWN;
+  cluster_->node(1).rails[0]->Tell(event);
+  cluster_->Run();
+  EXPECT_EQ(Rail(0, 0).health.state, HealthState::kDown);
+  ASSERT_TRUE(Drain(*cluster_, 1, "rail0", true).ok());
+  cluster_->Run();
+  EXPECT_EQ(Rail(0, 0).health.state, HealthState::kDrainedByPeer);
+  ASSERT_TRUE(Drain(*cluster_, 1, "rail0", false).ok());
+  cluster_->Run();
+  EXPECT_EQ(Rail(0, 0).health.state, HealthState::kDown);
 }
 
 TEST_P(EngineHealthTest, TheLastRailCannotBeDrained) {

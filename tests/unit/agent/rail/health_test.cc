@@ -209,12 +209,36 @@ TEST_F(RailHealthTest, WhatHappensToADrainedRailIsNoFailure) {
 }
 
 TEST_F(RailHealthTest, ThePeersWordCountsForItsEnd) {
-  health_.OnPeerSays(kRail0, kA, false);
+  health_.OnPeerSays(kRail0, kA, false, false);
   health_.OnDisconnected(kRail1, kA, now_);
   EXPECT_FALSE(MayUse(kRail0, kA)) << "even when there is no other";
   EXPECT_TRUE(MayUse(kRail0, kB));
-  health_.OnPeerSays(kRail0, kA, true);
+  health_.OnPeerSays(kRail0, kA, true, false);
   EXPECT_TRUE(MayUse(kRail0, kA));
+}
+
+// An operator drains the peer's end, and then pulls its cable.
+TEST_F(RailHealthTest, AnEndThatAPeerHasDrainedIsNoFault) {
+  health_.OnPeerSays(kRail0, kA, false, true);
+  EXPECT_EQ(State(kRail0, kA), HealthState::kDrainedByPeer);
+  EXPECT_FALSE(MayUse(kRail0, kA));
+  health_.OnDisconnected(kRail0, kA, now_);
+  EXPECT_EQ(State(kRail0, kA), HealthState::kDrainedByPeer);
+  EXPECT_EQ(health_.View(kRail0, now_).state, HealthState::kUp) << "other peers use it";
+  for (const PeerIndex peer : {kB, kC}) health_.OnPeerSays(kRail0, peer, false, true);
+  EXPECT_EQ(health_.View(kRail0, now_).state, HealthState::kDrainedByPeer);
+  EXPECT_EQ(health_.View(kRail0, now_).why, "every peer has drained its end");
+  EXPECT_TRUE(health_.EndUsable(kRail0));
+  EXPECT_EQ(health_.View(kRail0, now_).flaps, 0u);
+  health_.OnPeerSays(kRail0, kA, true, false);
+  EXPECT_EQ(State(kRail0, kA), HealthState::kDown) << "it wants the rail again, and is not connected";
+  EXPECT_EQ(health_.View(kRail0, now_).state, HealthState::kDown) << "the drains of others hide no fault";
+  health_.OnConnected(kRail0, kA, now_);
+  EXPECT_EQ(State(kRail0, kA), HealthState::kUp) << "not held back: it had not failed";
+  health_.OnPeerLost(kB);
+  EXPECT_EQ(State(kRail0, kB), HealthState::kDown) << "nothing is known of a peer that is lost";
+  health_.OnLink(kRail0, false, "rail0 has no carrier", now_);
+  EXPECT_EQ(State(kRail0, kC), HealthState::kDown) << "a fault here";
 }
 
 TEST_F(RailHealthTest, ALinkThatIsDownIsSaidSo) {

@@ -137,6 +137,14 @@ TEST(RenderRails, StatesAndWhy) {
   EXPECT_EQ(RenderDrain(rails.rails(1), false), "rail1 is not drained.\n");
 }
 
+TEST(RenderRails, PeersThatHaveDrainedTheirEndAreNotMissing) {
+  v1::ListRailsResponse rails = TwoRails();
+  rails.mutable_rails(1)->set_peers_drained(1);
+  EXPECT_THAT(RenderRails(rails, false), HasSubstr("rail1  up       2/2  "));
+  rails.mutable_rails(1)->mutable_health()->set_state(v1::RAIL_STATE_DRAINED_BY_PEER);
+  EXPECT_THAT(RenderRails(rails, false), HasSubstr("rail1  DRAINED BY PEER  "));
+}
+
 TEST(RenderRails, FailedConnectsAreTroubleOnlyWhileAPeerIsMissing) {
   v1::ListRailsResponse rails;
   v1::RailStatus* rail = rails.add_rails();
@@ -211,6 +219,14 @@ TEST(RenderPeers, SaysWhatIsDown) {
             "n1    DEGRADED  0:up 1:DOWN  0000000000abcdef  127.1.0.2:7000\n"
             "n2    DOWN                   -                                 connection refused\n");
   EXPECT_EQ(RenderPeers({}, false), "no peers\n");
+  v1::ListPeersResponse drained;
+  *drained.add_peers() = peers.peers(0);
+  drained.mutable_peers(0)->set_rail_states(1, v1::RAIL_STATE_DRAINED_BY_PEER);
+  for (const bool connected : {true, false}) {
+    drained.mutable_peers(0)->set_rails_up(1, connected);
+    EXPECT_THAT(RenderPeers(drained, false), HasSubstr("\nn1    up     0:up 1:DRAINED BY PEER  "));
+    EXPECT_THAT(PeersJson(drained).dump(), HasSubstr(R"("rail_states":["up","drained_by_peer"])"));
+  }
   EXPECT_EQ(
       PeersJson(peers).dump(),
       R"({"peers":[{"node":"n1","boot_id":"0000000000abcdef","up":true,"rails_up":[true,false],)"

@@ -35,7 +35,7 @@ AgentSnapshot Snapshot() {
     rail.planned_bytes = 900 + i;
     rail.window_bytes = 65536;
     rail.health.spent[0] = absl::Seconds(90);
-    rail.health.spent[4] = absl::Milliseconds(1500);
+    rail.health.spent.back() = absl::Milliseconds(1500);
     rail.tx_payload_bytes = 1000 + i;
     rail.rx_payload_bytes = 2000 + i;
     rail.peers_up = 1;

@@ -82,6 +82,7 @@ TEST(PeerConversionTest, EveryMessageSurvivesTheWire) {
       Abort{kJob, absl::StatusCode::kCancelled, "asked", true},
       Quiesced{kJob, 5},
       RailState{RailIndex(2), false},
+      RailState{RailIndex(2), false, true},
       Leaving{{BootId(1), 2}, JobSeq(3)},
       MayLeave{{BootId(1), 2}, JobSeq(4)},
       Unsubmitted{kJob, {{Rank(3), 4711}, {Rank(15), 0}}}};
@@ -131,6 +132,7 @@ TEST(PeerConversionTest, BadFieldsAreNamed) {
   offer.planned_bytes.assign(65, 1);
   EXPECT_EQ(ErrorOf(Wire(offer)), "offer.planned_bytes: 65 rails, more than 64");
   EXPECT_EQ(ErrorOf(Wire(RailState{RailIndex(64), true})), "rail_state.rail: 64, more than 63");
+  EXPECT_EQ(ErrorOf(Wire(RailState{RailIndex(1), true, true})), "rail_state.drained: of a usable rail");
 }
 
 TEST(PeerConversionTest, RangesAndKeysFitEachOther) {
