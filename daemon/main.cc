@@ -311,6 +311,7 @@ absl::Status Run(Config config, Reloader::Load load) {
     sources.agent = agent->get();
     sources.jobs = &statistics;
     sources.peers = peers.get();
+    sources.max_peers = config.metrics_max_peers;
     sources.descriptors = descriptors->get();
     sources.calls = &calls;
     sources.refused = refused;

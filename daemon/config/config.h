@@ -117,6 +117,7 @@ struct Config {
   std::vector<StaticPeerConfig> static_peers;
   DnsPeersConfig dns;
   std::string metrics_listen;  // empty: off
+  uint32_t metrics_max_peers = 256;
   PlanOptions plan;
   bool late_binding = true;
   uint64_t frame_bytes = 0;   // 0: derived

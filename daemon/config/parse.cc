@@ -268,7 +268,8 @@ std::map<absl::string_view, YamlReader::Field> TopLevel(Config* config) {
       {"peers", [=](const YamlReader& r) { ReadPeers(r, config); }},
       {"metrics",
        [=](const YamlReader& r) {
-         r.Map({{"listen", [=](const YamlReader& f) { f.Address(&config->metrics_listen, false, false, true); }}});
+         r.Map({{"listen", [=](const YamlReader& f) { f.Address(&config->metrics_listen, false, false, true); }},
+                {"max_peers", [=](const YamlReader& f) { f.Number(&config->metrics_max_peers, 0, 65536); }}});
        }},
       {"plan", [=](const YamlReader& r) { ReadPlan(r, config); }},
       {"data",

@@ -241,6 +241,7 @@ std::string PrintConfig(const Config& config) {
   PrintPeers(out, config);
   out << Key << "metrics" << Value << BeginMap;
   Text(out, "listen", config.metrics_listen);
+  Number(out, "max_peers", config.metrics_max_peers);
   out << EndMap;
   PrintRest(out, config);
   out << EndMap;

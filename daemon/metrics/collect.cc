@@ -2,6 +2,7 @@
 #include "daemon/metrics/collect.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <limits>
 #include <optional>
@@ -22,9 +23,6 @@ namespace {
 using prometheus::ClientMetric;
 using prometheus::MetricFamily;
 using Labels = std::vector<ClientMetric::Label>;
-
-// That have series of their own by rail.
-constexpr size_t kMaxPeers = 64;
 
 prometheus::MetricType TypeOf(MetricKind kind) {
   switch (kind) {
@@ -178,19 +176,23 @@ void AddRail(const RailView& rail, const MetricSources& sources, MetricPage* pag
   }
 }
 
-// By rail and peer; the number of series is bounded.
-void AddPaths(const AgentSnapshot& snapshot, HighWater* high, MetricPage* page) {
+// By rail and peer. Peers beyond `max_peers` have series of their own only for the paths that are not up.
+void AddPaths(const AgentSnapshot& snapshot, size_t max_peers, HighWater* high, MetricPage* page) {
   const size_t rails = snapshot.rails.size();
   std::vector<uint64_t> other_tx(rails), other_rx(rails);
+  std::vector<std::array<uint64_t, std::size(kAllHealthStates)>> in_state(rails);
   for (size_t p = 0; p < snapshot.peers.size(); ++p) {
     const PeerView& peer = snapshot.peers[p];
     for (size_t r = 0; r < rails && r < peer.rails_up.size(); ++r) {
       const uint64_t tx = r < peer.rail_tx_bytes.size() ? peer.rail_tx_bytes[r] : 0;
       const uint64_t rx = r < peer.rail_rx_bytes.size() ? peer.rail_rx_bytes[r] : 0;
-      if (p >= kMaxPeers) {
+      const HealthState state = r < peer.rail_states.size() ? peer.rail_states[r] : HealthState::kDown;
+      ++in_state[r][static_cast<size_t>(state)];
+      const bool own_series = p < max_peers;
+      if (!own_series) {
         other_tx[r] += tx;
         other_rx[r] += rx;
-        continue;
+        if (peer.rails_up[r] && state == HealthState::kUp) continue;
       }
       const Labels path = {{"peer", peer.node}, {"rail", snapshot.rails[r].name}};
       const auto with = [&](const char* key, const char* value) {
@@ -199,15 +201,19 @@ void AddPaths(const AgentSnapshot& snapshot, HighWater* high, MetricPage* page) 
         return labels;
       };
       page->Set(Metric::kPeerRailUp, uint64_t{peer.rails_up[r]}, path);
-      if (r < peer.rail_states.size()) {
-        page->Set(Metric::kPeerRailState, uint64_t{1}, with("state", HealthStateName(peer.rail_states[r])));
-      }
+      page->Set(Metric::kPeerRailState, uint64_t{1}, with("state", HealthStateName(state)));
+      if (!own_series) continue;
       page->Set(Metric::kPeerRailPayload, tx, with("direction", "tx"));
       page->SetRising(high, Metric::kPeerRailPayload, rx, with("direction", "rx"));
     }
   }
-  for (size_t r = 0; r < rails && snapshot.peers.size() > kMaxPeers; ++r) {
+  for (size_t r = 0; r < rails; ++r) {
     const std::string& rail = snapshot.rails[r].name;
+    for (const HealthState state : kAllHealthStates) {
+      page->Set(Metric::kRailPaths, in_state[r][static_cast<size_t>(state)],
+                {{"rail", rail}, {"state", HealthStateName(state)}});
+    }
+    if (snapshot.peers.size() <= max_peers) continue;
     page->Set(Metric::kPeerRailPayload, other_tx[r], {{"peer", "other"}, {"rail", rail}, {"direction", "tx"}});
     page->SetRising(high, Metric::kPeerRailPayload, other_rx[r],
                     {{"peer", "other"}, {"rail", rail}, {"direction", "rx"}});
@@ -250,7 +256,7 @@ void AddTenant(const TenantView& tenant, const std::vector<RailView>& rails, Met
 void AddSnapshot(const AgentSnapshot& snapshot, const MetricSources& sources, MetricPage* page) {
   page->Set(Metric::kDraining, uint64_t{snapshot.draining});
   for (const RailView& rail : snapshot.rails) AddRail(rail, sources, page);
-  AddPaths(snapshot, sources.high_water, page);
+  AddPaths(snapshot, sources.max_peers, sources.high_water, page);
   uint64_t segments = 0, segment_bytes = 0;
   for (const SessionView& session : snapshot.sessions) {
     segments += session.segments;
@@ -304,11 +310,16 @@ void AddJobs(const JobStatistics& jobs, MetricPage* page) {
   set(view.planned, "tx", "planned");
 }
 
-void AddPeers(const PeerHub& peers, MetricPage* page) {
+void AddPeers(const PeerHub& peers, size_t max_peers, MetricPage* page) {
   const std::vector<PeerView> all = peers.Peers();
-  for (size_t p = 0; p < std::min(all.size(), kMaxPeers); ++p) {
+  uint64_t up = 0;
+  for (size_t p = 0; p < all.size(); ++p) {
+    up += all[p].up;
+    if (p >= max_peers && all[p].up) continue;
     page->Set(Metric::kPeerUp, uint64_t{all[p].up}, {{"peer", all[p].node}});
   }
+  page->Set(Metric::kPeers, up, {{"state", "up"}});
+  page->Set(Metric::kPeers, uint64_t{all.size()} - up, {{"state", "down"}});
   const PeerCounters& counters = peers.counters();
   const auto set = [&](const char* kind, const std::atomic<uint64_t>& value) {
     page->Set(Metric::kControlStreamErrors, value.load(std::memory_order_relaxed), {{"kind", kind}});
@@ -396,7 +407,7 @@ std::vector<MetricFamily> CollectMetrics(const MetricSources& sources) {
   if (sources.refused != nullptr) AddLimits(*sources.refused, &page);
   for (const auto& [socket, counters] : sources.connections) AddConnections(socket, *counters, &page);
   if (sources.feed != nullptr) AddWatches(sources.feed->Depths(), &page);
-  if (sources.peers != nullptr) AddPeers(*sources.peers, &page);
+  if (sources.peers != nullptr) AddPeers(*sources.peers, sources.max_peers, &page);
   if (sources.descriptors != nullptr) {
     const DescriptorCounters& counters = sources.descriptors->counters();
     page.Set(Metric::kDescriptorConnections, counters.open_connections.load(std::memory_order_relaxed));

@@ -28,6 +28,7 @@ struct MetricSources {
   Agent* agent = nullptr;
   const JobStatistics* jobs = nullptr;
   const PeerHub* peers = nullptr;
+  size_t max_peers = 256;  // that have series of their own; of others those that are not up, and sums
   const DescriptorServer* descriptors = nullptr;
   const CallCounters* calls = nullptr;
   std::shared_ptr<const LimitCounters> refused = nullptr;

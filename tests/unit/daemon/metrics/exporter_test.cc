@@ -22,6 +22,7 @@ namespace railsd {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 AgentSnapshot Snapshot() {
   AgentSnapshot snapshot;
@@ -171,20 +172,63 @@ TEST(MetricTableTest, ThePageForPeopleIsCurrent) {
   EXPECT_EQ(MetricTableMarkdown(), page.str());
 }
 
-TEST_F(ExporterTest, PeersBeyondTheLimitAreSummed) {
+// 130 peers. The last of them is not reached over rail1, and another one has drained it.
+AgentSnapshot ManyPeers() {
   AgentSnapshot snapshot = Snapshot();
-  const PeerView one = snapshot.peers[0];
-  for (int i = 0; i < 70; ++i) {
+  PeerView one = snapshot.peers[0];
+  one.rails_up = {true, true};
+  one.rail_states = {HealthState::kUp, HealthState::kUp};
+  snapshot.peers.clear();
+  for (int i = 0; i < 130; ++i) {
     snapshot.peers.push_back(one);
     snapshot.peers.back().node = absl::StrCat("m", i);
   }
-  agent_.SetSnapshot(snapshot);
+  snapshot.peers[128].rail_states[1] = HealthState::kDrainedByPeer;
+  snapshot.peers[129].rails_up[1] = false;
+  snapshot.peers[129].rail_states[1] = HealthState::kDown;
+  return snapshot;
+}
+
+TEST_F(ExporterTest, EveryPeerHasItsSeries) {
+  agent_.SetSnapshot(ManyPeers());
+  const std::string text = RenderMetrics(sources_);
+  EXPECT_THAT(text, HasSubstr("railsd_peer_rail_state{peer=\"m127\",rail=\"rail1\",state=\"up\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("railsd_peer_rail_state{peer=\"m129\",rail=\"rail1\",state=\"down\"} 1\n"));
+  EXPECT_THAT(text,
+              HasSubstr("railsd_peer_rail_payload_bytes_total{peer=\"m129\",rail=\"rail0\",direction=\"tx\"} 10\n"));
+  EXPECT_THAT(text, Not(HasSubstr("peer=\"other\"")));
+}
+
+TEST_F(ExporterTest, PeersBeyondTheLimitAreSummedAndTheirFaultsShown) {
+  agent_.SetSnapshot(ManyPeers());
+  sources_.max_peers = 64;
   const std::string text = RenderMetrics(sources_);
   EXPECT_THAT(text,
-              HasSubstr("railsd_peer_rail_payload_bytes_total{peer=\"m62\",rail=\"rail0\",direction=\"tx\"} 10\n"));
-  EXPECT_THAT(text, ::testing::Not(HasSubstr("peer=\"m63\"")));
+              HasSubstr("railsd_peer_rail_payload_bytes_total{peer=\"m63\",rail=\"rail0\",direction=\"tx\"} 10\n"));
+  EXPECT_THAT(text, Not(HasSubstr("peer=\"m64\"")));
   EXPECT_THAT(text,
-              HasSubstr("railsd_peer_rail_payload_bytes_total{peer=\"other\",rail=\"rail1\",direction=\"rx\"} 147\n"));
+              HasSubstr("railsd_peer_rail_payload_bytes_total{peer=\"other\",rail=\"rail1\",direction=\"rx\"} 1386\n"));
+  EXPECT_THAT(text, HasSubstr("railsd_rail_paths{rail=\"rail1\",state=\"up\"} 128\n"));
+  EXPECT_THAT(text, HasSubstr("railsd_rail_paths{rail=\"rail1\",state=\"down\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("railsd_rail_paths{rail=\"rail1\",state=\"drained_by_peer\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("railsd_peer_rail_up{peer=\"m129\",rail=\"rail1\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr("railsd_peer_rail_state{peer=\"m129\",rail=\"rail1\",state=\"down\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("railsd_peer_rail_state{peer=\"m128\",rail=\"rail1\",state=\"drained_by_peer\"} 1\n"));
+  EXPECT_THAT(text, Not(HasSubstr("{peer=\"m129\",rail=\"rail0\""))) << "that path is up";
+}
+
+TEST_F(ExporterTest, EveryPeerThatIsDownIsShown) {
+  PeerHubOptions options;
+  options.node = "n0";
+  for (int i = 0; i < 70; ++i) options.static_peers.push_back({absl::StrCat("m", i), "127.0.0.1:1", {}});
+  const std::unique_ptr<PeerHub> hub = PeerHub::Make(options);
+  sources_.peers = hub.get();
+  sources_.max_peers = 10;
+  const std::string text = RenderMetrics(sources_);
+  for (int i = 0; i < 70; ++i) EXPECT_THAT(text, HasSubstr(absl::StrCat("railsd_peer_up{peer=\"m", i, "\"} 0\n")));
+  EXPECT_THAT(text, HasSubstr("railsd_peers{state=\"up\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr("railsd_peers{state=\"down\"} 70\n"));
+  hub->Stop();
 }
 
 TEST_F(ExporterTest, ReceivedBytesNeverFall) {
