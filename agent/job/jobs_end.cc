@@ -222,7 +222,15 @@ void JobTable::FillReport(const NodeJob& job, const RankPart& part, JobReport* o
   if (job.running) report.waiting_for_peers = job.running_at - job.started_at;
   if (job.first_chunk_at < absl::InfiniteFuture()) report.to_first_chunk = job.first_chunk_at - part.accepted;
   double speed = 0;
-  for (const RailHandle& rail : rails_) speed += rail.speed_bytes_per_s;
+  report.drained_rails = 0;
+  for (size_t r = 0; r < rails_.size(); ++r) {
+    const bool used = job.rail_planned_bytes[r] + job.rail_tx_bytes[r] + job.rail_rx_bytes[r] > 0;
+    if (!used && health_.Unwanted(RailIndex(static_cast<uint32_t>(r)))) {
+      report.drained_rails |= uint64_t{1} << r;
+    } else {
+      speed += rails_[r].speed_bytes_per_s;
+    }
+  }
   if (job.out_bytes + job.in_bytes > 0 && speed > 0) {
     report.node_bound = absl::Seconds(NodeBoundSeconds(job.out_bytes, job.in_bytes, speed));
     if (job.started) report.ratio_to_bound = absl::FDivDuration(now_ - job.started_at, report.node_bound);

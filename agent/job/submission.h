@@ -81,13 +81,15 @@ struct JobReport {
   // everything that was to come was here.
   absl::Duration sending, receiving;
   // Of the whole job on this node: max(out, in) / sum of rail speeds, and elapsed since the last local submission
-  // over it; 0 when nothing crosses nodes.
+  // over it; 0 when nothing crosses nodes. Rails of `drained_rails` do not count.
   absl::Duration node_bound;
   double ratio_to_bound = 0;
   Efficiency efficiency;
   std::vector<uint64_t> rail_tx_bytes;  // of the whole job on this node, by rail
   std::vector<uint64_t> rail_rx_bytes;
   std::vector<uint64_t> rail_planned_bytes;  // to be sent, as the plans had it
+  // Bit r: rail r is drained, here or by every peer, and carried nothing of the job.
+  uint64_t drained_rails = 0;
   // Ranks whose nodes were lost before everything from and to them was through, in a group that goes on without them
   // (RecoveryPolicy::kDegrade). What they send has arrived in part or not at all.
   std::vector<Rank> lost_ranks;

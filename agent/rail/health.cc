@@ -213,6 +213,17 @@ bool RailHealth::EndUsable(RailIndex rail) const {
   return mine.link_up && !mine.drained && !mine.charged;
 }
 
+bool RailHealth::Unwanted(RailIndex rail) const {
+  if (rails_[rail.value()].drained) return true;
+  bool any = false;
+  for (const Peer& peer : peers_) {
+    if (!peer.up) continue;
+    if (!peer.paths[rail.value()].end_drained) return false;
+    any = true;
+  }
+  return any;
+}
+
 std::string RailHealth::Why(const Rail& rail, HealthState state, absl::Duration held) const {
   if (!rail.link_up) return rail.why.empty() ? "the link is down" : rail.why;
   switch (state) {

@@ -80,6 +80,8 @@ class RailHealth {
   // This node's end works and is wanted: what peers are told.
   bool EndUsable(RailIndex rail) const;
   bool drained(RailIndex rail) const { return rails_[rail.value()].drained; }
+  // Operators want nothing to go over it: it is drained here, or by every peer that is up.
+  bool Unwanted(RailIndex rail) const;
   RailHealthView View(RailIndex rail, absl::Time now) const;
   // Counts the time since the last call to the states that the rails were in then; call after whatever may change one.
   void Account(absl::Time now);

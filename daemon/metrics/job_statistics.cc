@@ -96,9 +96,13 @@ void JobStatistics::OnJobFinished(SessionId, const JobReport& report) {
     view_.efficiency_moving.Observe(report.efficiency.moving);
     view_.efficiency_utilisation.Observe(report.efficiency.utilisation);
   }
-  view_.sent.Observe(report.rail_tx_bytes, rail_speeds_);
-  view_.received.Observe(report.rail_rx_bytes, rail_speeds_);
-  view_.planned.Observe(report.rail_planned_bytes, rail_speeds_);
+  std::vector<uint64_t> speeds = rail_speeds_;
+  for (size_t r = 0; r < speeds.size(); ++r) {
+    if ((report.drained_rails >> r & 1) != 0) speeds[r] = 0;
+  }
+  view_.sent.Observe(report.rail_tx_bytes, speeds);
+  view_.received.Observe(report.rail_rx_bytes, speeds);
+  view_.planned.Observe(report.rail_planned_bytes, speeds);
 }
 
 JobStatistics::View JobStatistics::Read() const {

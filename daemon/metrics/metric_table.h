@@ -251,7 +251,8 @@ inline constexpr std::array<MetricInfo, kMetricCount> kMetricTable = {{
      "until "
      "everything was acknowledged (sending) and everything was here (receiving); the last two overlap."},
     {"railsd_job_ratio_to_bound", MetricKind::kHistogram, "",
-     "Time of a job on this node over its lower bound, max(out, in) / sum of rail speeds."},
+     "Time of a job on this node over its lower bound, max(out, in) / sum of rail speeds. Drained rails do not count, "
+     "here and in the following."},
     {"railsd_job_switching_efficiency", MetricKind::kHistogram, "part",
      "Useful bytes of a job over what the rails could have carried both ways since the last local submission (total), "
      "and its factors: useful over carried bytes (data), time in which every peer was ready (moving), use of the rails "

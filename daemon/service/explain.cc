@@ -46,6 +46,7 @@ void RailsTo(const JobExplanation& explanation, const std::vector<RailSpec>& rai
     rail->set_last_acknowledged_seconds(since(from.last_acknowledged));
     rail->set_last_received_seconds(since(from.last_received));
     rail->set_busy_seconds(absl::ToDoubleSeconds(from.busy));
+    rail->set_drained((report.drained_rails >> r & 1) != 0);
   }
 }
 

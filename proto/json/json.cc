@@ -245,7 +245,8 @@ Json ExplanationJson(const v1::ExplainJobResponse& job) {
                      {"first_posted_seconds", rail.first_posted_seconds()},
                      {"last_acknowledged_seconds", rail.last_acknowledged_seconds()},
                      {"last_received_seconds", rail.last_received_seconds()},
-                     {"busy_seconds", rail.busy_seconds()}});
+                     {"busy_seconds", rail.busy_seconds()},
+                     {"drained", rail.drained()}});
   }
   for (const auto& exchange : job.exchanges()) {
     exchanges.push_back({{"node", exchange.node()},

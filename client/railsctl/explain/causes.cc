@@ -77,12 +77,16 @@ void AddWaits(const v1::ExplainJobResponse& job, std::vector<std::string>* out) 
 }
 
 std::string WhyLast(const v1::ExplainJobResponse& job, const v1::RailPart& last) {
-  double best = 0, planned = 0, moved = 0;
+  double best = 0, planned = 0, moved = 0, count = 0;
   for (const auto& rail : job.rails()) {
+    if (rail.drained()) continue;
     best = std::max(best, Delivered(rail));
-    planned += Part(rail, rail.planned_bytes()) / job.rails_size();
-    moved += Part(rail, rail.tx_bytes()) / job.rails_size();
+    planned += Part(rail, rail.planned_bytes());
+    moved += Part(rail, rail.tx_bytes());
+    ++count;
   }
+  planned /= std::max(count, 1.0);
+  moved /= std::max(count, 1.0);
   if (last.returned_chunks() > 0) {
     return absl::StrCat("it failed under ", FormatCount(last.returned_chunks(), "chunk"), " and took time to recover");
   }

@@ -96,6 +96,10 @@ std::string Rails(const v1::ExplainJobResponse& job, bool color) {
                {"LAST SENT", Align::kRight},
                {"LAST HERE", Align::kRight}});
   for (const auto& rail : job.rails()) {
+    if (rail.drained()) {
+      table.AddRow({rail.rail(), Cell("DRAINED", Mark::kWarn)});
+      continue;
+    }
     const double rate = rail.busy_seconds() > 0 ? static_cast<double>(rail.tx_bytes()) / rail.busy_seconds() : 0;
     const double part =
         rail.speed_bytes_per_second() == 0 ? 0 : rate / static_cast<double>(rail.speed_bytes_per_second());

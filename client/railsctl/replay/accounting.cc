@@ -8,9 +8,12 @@
 namespace rails::ctl {
 namespace {
 
+// Of the rails that operators want to be used, or that were.
 std::vector<uint64_t> Values(const std::vector<RailBytes>& rails, uint64_t RailBytes::*field) {
   std::vector<uint64_t> values;
-  for (const RailBytes& rail : rails) values.push_back(rail.*field);
+  for (const RailBytes& rail : rails) {
+    if (!rail.drained || rail.tx_bytes + rail.rx_bytes > 0) values.push_back(rail.*field);
+  }
   return values;
 }
 
@@ -26,7 +29,9 @@ double MaxOverMean(const std::vector<uint64_t>& values) {
 }
 
 double NodeRails::SpeedSum() const {
-  return static_cast<double>(Sum(Values(rails, &RailBytes::speed_bytes_per_second)));
+  double sum = 0;
+  for (const RailBytes& rail : rails) sum += rail.drained ? 0 : static_cast<double>(rail.speed_bytes_per_second);
+  return sum;
 }
 uint64_t NodeRails::TxSum() const { return Sum(Values(rails, &RailBytes::tx_bytes)); }
 uint64_t NodeRails::RxSum() const { return Sum(Values(rails, &RailBytes::rx_bytes)); }

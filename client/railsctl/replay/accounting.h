@@ -14,16 +14,18 @@ struct RailBytes {
   std::string name;
   uint64_t speed_bytes_per_second = 0;
   uint64_t tx_bytes = 0, rx_bytes = 0;
+  bool drained = false;  // by an operator, here or at every peer
 };
 
 struct NodeRails {
   std::string node;
   std::vector<RailBytes> rails;
 
-  double SpeedSum() const;
+  double SpeedSum() const;  // without drained rails
   uint64_t TxSum() const;
   uint64_t RxSum() const;
-  // The fullest rail over the mean of the node's rails; 1 when nothing was carried.
+  // The fullest rail over the mean of the node's rails; 1 when nothing was carried. Drained rails that carried nothing
+  // do not count.
   double TxMaxOverMean() const;
   double RxMaxOverMean() const;
 };

@@ -63,8 +63,9 @@ absl::StatusOr<std::vector<NodeRails>> Fleet::ReadRails() {
     NodeRails& node = nodes.emplace_back();
     node.node = names_[i];
     for (const v1::RailStatus& rail : rails->rails()) {
+      const bool drained = rail.health().drained() || rail.health().state() == v1::RAIL_STATE_DRAINED_BY_PEER;
       node.rails.push_back(
-          {rail.name(), rail.speed_bytes_per_second(), rail.tx_payload_bytes(), rail.rx_payload_bytes()});
+          {rail.name(), rail.speed_bytes_per_second(), rail.tx_payload_bytes(), rail.rx_payload_bytes(), drained});
     }
   }
   return nodes;

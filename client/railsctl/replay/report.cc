@@ -72,6 +72,7 @@ OrderedJson RailsJson(const std::vector<NodeRails>& nodes) {
                        {"speed_bytes_per_second", rail.speed_bytes_per_second},
                        {"tx_bytes", rail.tx_bytes},
                        {"rx_bytes", rail.rx_bytes},
+                       {"drained", rail.drained},
                        {"tx_max_over_mean", node.TxMaxOverMean()},
                        {"rx_max_over_mean", node.RxMaxOverMean()}});
     }
@@ -154,9 +155,10 @@ std::string RailPlot(const std::vector<NodeRails>& nodes, bool color) {
       const RailBytes& rail = node.rails[i];
       const std::string even =
           absl::StrCat("tx ", FormatRatio(node.TxMaxOverMean()), "  rx ", FormatRatio(node.RxMaxOverMean()));
-      table.AddRow({i == 0 ? node.node : "", rail.name, FormatBytes(rail.tx_bytes),
-                    Bar(static_cast<double>(rail.tx_bytes), scale, kWidth), FormatBytes(rail.rx_bytes),
-                    Bar(static_cast<double>(rail.rx_bytes), scale, kWidth), i == 0 ? even : ""});
+      table.AddRow({i == 0 ? node.node : "", rail.drained ? rail.name + " DRAINED" : rail.name,
+                    FormatBytes(rail.tx_bytes), Bar(static_cast<double>(rail.tx_bytes), scale, kWidth),
+                    FormatBytes(rail.rx_bytes), Bar(static_cast<double>(rail.rx_bytes), scale, kWidth),
+                    i == 0 ? even : ""});
     }
   }
   return table.Render(color);

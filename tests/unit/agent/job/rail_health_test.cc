@@ -167,6 +167,27 @@ TEST_P(EngineHealthTest, ADrainedRailThatHasTheOnlyKeysIsPlannedWith) {
   cluster_->ExpectNothingOpen();
 }
 
+// The lower bound of a job, and its use of the rails, are of those that operators want to be used.
+TEST_P(EngineHealthTest, DrainedRailsAreNoPartOfTheBound) {
+  Make(2, 4);
+  const auto report = [this](size_t n) { return cluster_->node(n).engine->Snapshot(0).finished_jobs.front(); };
+  RunJob(1);
+  const JobReport all = report(0);
+  EXPECT_EQ(all.drained_rails, 0u);
+  ASSERT_TRUE(Drain(*cluster_, 1, "rail3", true).ok());
+  cluster_->Run();
+  RunJob(2);
+  for (size_t n : {0u, 1u}) {  // drained by the peer, and here
+    EXPECT_EQ(report(n).drained_rails, 8u) << n;
+    EXPECT_NEAR(absl::FDivDuration(report(n).node_bound, all.node_bound), 4.0 / 3, 1e-6) << n;
+  }
+  ASSERT_TRUE(Drain(*cluster_, 1, "rail3", false).ok());
+  cluster_->Run();
+  RunJob(3);
+  EXPECT_EQ(report(0).drained_rails, 0u);
+  EXPECT_EQ(report(0).node_bound, all.node_bound);
+}
+
 TEST_P(EngineHealthTest, APeerThatComesLaterHearsOfADrain) {
   Make(2, 2);
   ASSERT_TRUE(Drain(*cluster_, 1, "rail0", true).ok());

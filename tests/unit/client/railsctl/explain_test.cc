@@ -105,6 +105,22 @@ TEST(CausesTest, NamesTheRailThatEndedLastAndWhy) {
   EXPECT_THAT(causes[1], HasSubstr("it failed under 2 chunks"));
 }
 
+// Four rails, one of them drained; rail0 took longer than the others, and the plan was even.
+TEST(CausesTest, DrainedRailsDoNotCount) {
+  v1::ExplainJobResponse job = EvenJob();
+  *job.add_rails() = job.rails(1);
+  v1::RailPart* drained = job.add_rails();
+  drained->set_rail("rail3");
+  drained->set_speed_bytes_per_second(100'000'000);
+  job.mutable_rails(0)->set_last_acknowledged_seconds(0.015);
+  EXPECT_THAT(Causes(job)[0], HasSubstr("the plan gave it 1.33 of the mean")) << "idle, though nobody wanted that";
+  drained->set_drained(true);
+  EXPECT_THAT(Causes(job)[0], HasSubstr("rail0 ended last"));
+  EXPECT_THAT(Causes(job)[0], Not(HasSubstr("of the mean")));
+  EXPECT_THAT(RenderExplanation(job, false), HasSubstr("rail3  DRAINED\n"));
+  EXPECT_EQ(ExplanationJson(job)["rails"][3]["drained"], true);
+}
+
 TEST(CausesTest, FailedJobsSayWhyFirst) {
   v1::ExplainJobResponse job = EvenJob();
   job.mutable_report()->set_state(v1::JOB_STATE_FAILED);

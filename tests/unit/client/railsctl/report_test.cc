@@ -39,7 +39,7 @@ TEST(ReplayReport, JsonGolden) {
   EXPECT_EQ(json["balance"].dump(), R"({"tx_max_over_mean":1.5,"rx_max_over_mean":1.0})");
   EXPECT_EQ(json["rails"][0].dump(),
             R"({"node":"n0","rail":0,"name":"rail0","speed_bytes_per_second":25000000,"tx_bytes":3145728,)"
-            R"("rx_bytes":1048576,"tx_max_over_mean":1.5,"rx_max_over_mean":1.0})");
+            R"("rx_bytes":1048576,"drained":false,"tx_max_over_mean":1.5,"rx_max_over_mean":1.0})");
   EXPECT_EQ(json["per_step"][0]["iteration"], 3);
   EXPECT_DOUBLE_EQ(json["per_step"][0]["phases"]["dispatch"]["ratio_to_bound"], 1.25);
   std::string keys;
@@ -106,6 +106,21 @@ TEST(Accounting, DifferenceSeesRestarts) {
   EXPECT_EQ(MaxOverMean({}), 1);
   EXPECT_EQ(MaxOverMean({0, 0}), 1);
   EXPECT_EQ(MaxOverMean({3, 1}), 1.5);
+}
+
+TEST(Accounting, DrainedRailsDoNotCount) {
+  const NodeRails three = {
+      "n0", {{"rail0", 100, 30, 30}, {"rail1", 100, 30, 30}, {"rail2", 100, 30, 30}, {"rail3", 100, 0, 0}}};
+  EXPECT_DOUBLE_EQ(three.TxMaxOverMean(), 4.0 / 3);
+  NodeRails drained = three;
+  drained.rails[3].drained = true;
+  EXPECT_DOUBLE_EQ(drained.TxMaxOverMean(), 1);
+  EXPECT_DOUBLE_EQ(drained.RxMaxOverMean(), 1);
+  EXPECT_DOUBLE_EQ(drained.SpeedSum(), 300);
+  const std::vector<NodeRails> none = {{"n0", {{"rail0"}, {"rail1"}, {"rail2"}, {"rail3"}}}};
+  EXPECT_DOUBLE_EQ(WorstBalance(*Difference(none, {drained})).tx_max_over_mean, 1);
+  drained.rails[3].tx_bytes = 30;
+  EXPECT_DOUBLE_EQ(drained.RxMaxOverMean(), 4.0 / 3) << "drained only now, or not any more: it was used";
 }
 
 TEST(Exchange, BoundIsTheBusiestSideOfTheBusiestNode) {

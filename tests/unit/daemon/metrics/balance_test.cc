@@ -90,6 +90,20 @@ TEST(BalanceMeterTest, CountersThatGoBackCountAsStill) {
   EXPECT_DOUBLE_EQ(meter.Read()[0].sent->max_over_mean, 2);
 }
 
+TEST(JobStatisticsTest, DrainedRailsDoNotCount) {
+  JobStatistics jobs({1, 1, 1, 1});
+  JobReport report;
+  report.state = JobState::kDone;
+  report.rail_tx_bytes = report.rail_rx_bytes = report.rail_planned_bytes = {5, 5, 5, 0};
+  report.drained_rails = 8;
+  jobs.OnJobFinished(SessionId(1), report);
+  const JobStatistics::View view = jobs.Read();
+  for (const auto* balance : {&view.sent, &view.received, &view.planned}) {
+    EXPECT_DOUBLE_EQ(balance->max_over_mean.sum(), 1);
+    EXPECT_DOUBLE_EQ(balance->jain.sum(), 1);
+  }
+}
+
 TEST(JobStatisticsTest, BalanceOfJobs) {
   JobStatistics jobs({1, 1});
   JobReport report;
