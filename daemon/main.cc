@@ -221,7 +221,7 @@ absl::Status Run(Config config, Reloader::Load load) {
 
   // Data plane, with the control link that it sends through and the observers of its jobs.
   JobStatistics statistics(RailSpeeds(config.rails));
-  JobFeed feed(&statistics);
+  JobFeed feed(&statistics, config.connections.max_watches_per_session);
   const auto refused = std::make_shared<LimitCounters>();
   const PeerHubOptions peer_options = PeerOptionsFrom(config, boot, tls->get(), refused, log);
   const std::unique_ptr<PeerHub> peers = PeerHub::Make(peer_options);

@@ -38,6 +38,8 @@ const char* LimitKey(Limit limit) {
       return "limits.max_calls_per_control_connection";
     case Limit::kCallsPerClientConnection:
       return "limits.max_calls_per_client_connection";
+    case Limit::kWatchesPerSession:
+      return "limits.max_watches_per_session";
     case Limit::kHeaders:
       return "limits.max_headers";
     case Limit::kConnectionMemory:

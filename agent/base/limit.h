@@ -29,6 +29,7 @@ enum class Limit : uint8_t {
   kClientConnections,
   kCallsPerControlConnection,
   kCallsPerClientConnection,
+  kWatchesPerSession,
   kHeaders,
   kConnectionMemory,
   kHalfOpen,

@@ -124,6 +124,7 @@ void ReadLimits(const YamlReader& in, Config* config) {
           {"max_calls_per_control_connection", count(&c.max_calls_per_control_connection, 1 << 16)},
           {"max_client_connections", count(&c.max_client_connections, 1 << 16)},
           {"max_calls_per_client_connection", count(&c.max_calls_per_client_connection, 1 << 16)},
+          {"max_watches_per_session", count(&c.max_watches_per_session, 1 << 16)},
           {"max_headers", [&](const YamlReader& r) { r.Bytes(&c.max_headers_bytes, 4 << 10, kMiB); }},
           {"max_grpc_memory", [&](const YamlReader& r) { r.Bytes(&c.max_grpc_memory_bytes, kMiB, 1024 * kGiB); }},
           {"max_connection_memory",

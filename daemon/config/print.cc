@@ -177,6 +177,7 @@ void PrintLimits(YAML::Emitter& out, const Config& config) {
   Number(out, "max_calls_per_control_connection", connections.max_calls_per_control_connection);
   Number(out, "max_client_connections", connections.max_client_connections);
   Number(out, "max_calls_per_client_connection", connections.max_calls_per_client_connection);
+  Number(out, "max_watches_per_session", connections.max_watches_per_session);
   Bytes(out, "max_headers", connections.max_headers_bytes);
   Bytes(out, "max_grpc_memory", connections.max_grpc_memory_bytes);
   Bytes(out, "max_connection_memory", connections.max_connection_memory_bytes);

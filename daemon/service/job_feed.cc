@@ -5,14 +5,14 @@
 
 namespace railsd {
 
-void JobWatch::Push(const JobReport& report) {
+void JobWatch::Push(Report report) {
   {
     absl::MutexLock lock(&mutex_);
     if (reports_.size() == capacity_) {
       reports_.pop_front();
       ++missed_;
     }
-    reports_.push_back(report);
+    reports_.push_back(std::move(report));
   }
   notify_();
 }
@@ -41,7 +41,9 @@ void JobFeed::OnJobFinished(SessionId session, const JobReport& report) {
       if (std::shared_ptr<JobWatch> alive = watch.lock()) interested.push_back(std::move(alive));
     }
   }
-  for (const std::shared_ptr<JobWatch>& watch : interested) watch->Push(report);
+  if (interested.empty()) return;
+  const JobWatch::Report shared = std::make_shared<const JobReport>(report);
+  for (const std::shared_ptr<JobWatch>& watch : interested) watch->Push(shared);
 }
 
 void JobFeed::RemoveSession(SessionId session) {
@@ -49,11 +51,13 @@ void JobFeed::RemoveSession(SessionId session) {
   watches_.erase(session);
 }
 
-void JobFeed::AddWatch(SessionId session, const std::shared_ptr<JobWatch>& watch) {
+bool JobFeed::AddWatch(SessionId session, const std::shared_ptr<JobWatch>& watch) {
   absl::MutexLock lock(&mutex_);
   std::vector<std::weak_ptr<JobWatch>>& watches = watches_[session];
   std::erase_if(watches, [](const std::weak_ptr<JobWatch>& w) { return w.expired(); });
+  if (watches.size() >= max_watches_) return false;
   watches.push_back(watch);
+  return true;
 }
 
 WatchDepths JobFeed::Depths() const {

@@ -1,3 +1,4 @@
+#include "absl/strings/str_cat.h"
 #include "daemon/service/conversion.h"
 #include "daemon/service/deferred_call.h"
 #include "daemon/service/services.h"
@@ -18,13 +19,14 @@ bool IsTerminal(JobState state) { return state == JobState::kDone || state == Jo
 // One WatchJobs call: at most one write in flight, what comes meanwhile stays in the watch.
 class WatchReactor final : public grpc::ServerWriteReactor<rails::v1::WatchJobsResponse> {
  public:
+  // Null: the session has as many watches as it may.
   static WatchReactor* Make(SessionId session, JobFeed* feed) {
     auto reactor = std::make_shared<WatchReactor>();
-    reactor->self_ = reactor;
     reactor->watch_ = std::make_shared<JobWatch>(kWatchCapacity, [weak = std::weak_ptr(reactor)] {
       if (const auto alive = weak.lock()) alive->WriteNext();
     });
-    feed->AddWatch(session, reactor->watch_);
+    if (!feed->AddWatch(session, reactor->watch_)) return nullptr;
+    reactor->self_ = reactor;
     reactor->StartSendInitialMetadata();  // tells the client that from now on nothing is lost
     return reactor.get();
   }
@@ -52,7 +54,7 @@ class WatchReactor final : public grpc::ServerWriteReactor<rails::v1::WatchJobsR
     if (!item) return;
     writing_ = true;
     message_.Clear();
-    ReportTo(item->report, message_.mutable_report());
+    ReportTo(*item->report, message_.mutable_report());
     message_.set_missed(item->missed);
     StartWrite(&message_);
   }
@@ -115,7 +117,10 @@ class JobService final : public rails::v1::JobService::CallbackService {
                                                                     const rails::v1::WatchJobsRequest*) override {
     const auto caller = CallerOf(*call_context, *context_);
     if (!caller) return new RefusedWatch(NoSession());
-    return WatchReactor::Make(caller->id, context_->feed);
+    if (WatchReactor* watch = WatchReactor::Make(caller->id, context_->feed)) return watch;
+    return new RefusedWatch(context_->refused->Refuse(
+        Limit::kWatchesPerSession, absl::StrCat("the session watches its jobs ", context_->feed->max_watches(),
+                                                " times already; end a watch, or use one for all of its jobs")));
   }
 
   ServerUnaryReactor* CancelJob(CallbackServerContext* call_context, const rails::v1::CancelJobRequest* request,

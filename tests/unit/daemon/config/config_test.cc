@@ -359,14 +359,15 @@ TEST(ConfigTest, LimitsOfWhatListens) {
       "rails: [{address: 10.0.0.1}]\n"
       "limits: {max_control_connections: 100, max_control_connections_per_address: 2, "
       "max_calls_per_control_connection: "
-      "3, max_client_connections: 20, max_calls_per_client_connection: 30, max_headers: 4KiB, max_half_open: 5, "
+      "3, max_client_connections: 20, max_calls_per_client_connection: 30, max_watches_per_session: 6, max_headers: "
+      "4KiB, max_half_open: 5, "
       "max_grpc_memory: 64MiB, max_connection_memory: 20MiB, "
       "max_http_request: 2KiB}\n"
       "timeouts: {handshake: 2s, rail_handshake: 1s, idle: 3s, http: 4s}\n",
       "f.yaml");
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_TRUE(config->connections ==
-              (ConnectionLimits{100, 2, 20, 3, 30, 4096, uint64_t{64} << 20, uint64_t{20} << 20, 2048}));
+              (ConnectionLimits{100, 2, 20, 3, 30, 6, 4096, uint64_t{64} << 20, uint64_t{20} << 20, 2048}));
   EXPECT_EQ(config->limits.max_half_open, 5u);
   EXPECT_EQ(config->timeouts.handshake, absl::Seconds(2));
   EXPECT_EQ(config->timeouts.rail_handshake, absl::Seconds(1));

@@ -113,8 +113,8 @@ class ExporterTest : public ::testing::Test {
     balance_.Add(rails, absl::FromUnixSeconds(2));
     sources_.balance = &balance_;
     watch_ = std::make_shared<JobWatch>(8, [] {});
-    feed_.AddWatch(SessionId(1), watch_);
-    feed_.AddWatch(SessionId(2), std::make_shared<JobWatch>(8, [] {}));  // nobody holds it
+    ASSERT_TRUE(feed_.AddWatch(SessionId(1), watch_));
+    ASSERT_TRUE(feed_.AddWatch(SessionId(2), std::make_shared<JobWatch>(8, [] {})));  // nobody holds it
     for (int i = 0; i < 3; ++i) feed_.OnJobFinished(SessionId(1), Report(absl::OkStatus(), 1));
     sources_.feed = &feed_;
     sources_.interfaces = {"eth0", "eth1"};

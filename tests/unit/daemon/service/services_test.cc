@@ -4,6 +4,7 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <deque>
 #include <limits>
 #include <memory>
 #include <string>
@@ -133,6 +134,22 @@ TEST_F(ServicesTest, CallsWithoutATokenAreUnauthenticated) {
   EXPECT_FALSE(watch->Read(&report));
   EXPECT_EQ(watch->Finish().error_code(), grpc::StatusCode::UNAUTHENTICATED);
   EXPECT_EQ(agent_.pending_joins() + agent_.pending_waits() + agent_.submissions().size(), 0u);
+}
+
+TEST_F(ServicesTest, ASessionHasFewWatches) {
+  std::deque<grpc::ClientContext> contexts;
+  std::vector<std::unique_ptr<grpc::ClientReader<rails::v1::WatchJobsResponse>>> watches;
+  for (size_t i = 0; i < feed_.max_watches() + 1; ++i) {
+    Authenticate(&contexts.emplace_back());
+    watches.push_back(jobs_->WatchJobs(&contexts.back(), {}));
+    watches.back()->WaitForInitialMetadata();
+  }
+  ASSERT_EQ(feed_.Depths().watches, feed_.max_watches());
+  const grpc::Status refused = watches.back()->Finish();
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(refused.error_message(), HasSubstr("limits.max_watches_per_session"));
+  EXPECT_EQ(context_->refused->Read(Limit::kWatchesPerSession), 1u);
+  for (grpc::ClientContext& context : contexts) context.TryCancel();
 }
 
 // On a tenant's own socket a token of another tenant's session is worth what a made-up one is.
