@@ -251,6 +251,8 @@ class Agent {
   virtual void OnPeerDown(std::string node, std::string why, bool ended) = 0;
   // Nothing is heard of a peer that is up; its link is kept for the groups that wait for it (ControlLink::SetPatience).
   virtual void OnPeerSilent(std::string node, std::string why) = 0;
+  // A peer that is not up, and will not be shown any more until it is.
+  virtual void OnPeerForgotten(std::string node) = 0;
   // False: not taken, the agent is too far behind. The caller must give the peer up, since no message may be lost.
   virtual bool OnPeerMessage(std::string node, BootId boot, ControlMessage message) = 0;
 

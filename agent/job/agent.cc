@@ -154,6 +154,9 @@ class AgentImpl final : public Agent {
     Push(
         [ended, node = std::move(node), why = std::move(why)](Engine& engine) { engine.OnPeerDown(node, why, ended); });
   }
+  void OnPeerForgotten(std::string node) override {
+    Push([node = std::move(node)](Engine& engine) { engine.OnPeerForgotten(node); });
+  }
   void OnPeerSilent(std::string node, std::string why) override {
     Push([node = std::move(node), why = std::move(why)](Engine& engine) { engine.OnPeerSilent(node, why); });
   }

@@ -138,6 +138,7 @@ void Engine::OnPeerUp(const PeerHello& hello) {
              /*ended=*/true);
   peers_.Update(peer, hello);
   peer.up = true;
+  peer.forgotten = false;
   peer.why.clear();
   peer.stranded_since = now_;
   health_.OnPeerUp(peer.index, peer.boot);
@@ -172,6 +173,11 @@ DataKey Engine::KeyWith(const PeerHello& hello) const {
 void Engine::OnPeerDown(const std::string& node, const std::string& why, bool ended) {
   Peer* peer = peers_.Find(node);
   if (peer != nullptr) LosePeer(*peer, why, ended);
+}
+
+void Engine::OnPeerForgotten(const std::string& node) {
+  Peer* peer = peers_.Find(node);
+  if (peer != nullptr && !peer->up) peer->forgotten = true;
 }
 
 void Engine::OnPeerSilent(const std::string& node, const std::string& why) {

@@ -60,6 +60,7 @@ class Engine {
   void OnPeerUp(const PeerHello& hello);
   void OnPeerDown(const std::string& node, const std::string& why, bool ended = false);
   void OnPeerSilent(const std::string& node, const std::string& why);
+  void OnPeerForgotten(const std::string& node);
   // From this node's end of a rail to the peer's; dropped while the peer is not up.
   void SendSignal(RailIndex rail, PeerIndex peer, std::string bytes);
   void OnPeerMessage(const std::string& node, BootId boot, ControlMessage message);

@@ -62,6 +62,7 @@ AgentSnapshot Engine::Snapshot(size_t queue_depth) const {
   }
   for (size_t p = 0; p < peers_.size(); ++p) {
     const Peer& peer = peers_.Get(PeerIndex(static_cast<uint32_t>(p)));
+    if (peer.forgotten) continue;
     PeerView view{peer.node, peer.boot, peer.up, {}, {}, peer.why};
     for (size_t r = 0; r < rails_.size(); ++r) {
       const bool up = peer.up && peer.rails[r].connected;

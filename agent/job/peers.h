@@ -32,6 +32,7 @@ struct Peer {
   std::string node;
   BootId boot;
   bool up = false;
+  bool forgotten = false;               // not shown any more; its index and its counts stay
   std::string why = "never connected";  // when not up
   std::vector<PeerRail> rails;          // by this node's rail index
   // While it is up: since when no rail reaches it.

@@ -36,6 +36,8 @@ using InPtr = std::shared_ptr<InboundStream>;
 inline constexpr absl::Duration kFirstRedial = absl::Milliseconds(50);
 inline constexpr char kNotReached[] = "not reached yet";
 inline constexpr absl::Duration kMaxRedial = absl::Seconds(1);
+// How long a peer that is gone, and neither configured nor in DNS, is still shown.
+inline constexpr absl::Duration kKeepPeer = absl::Minutes(10);
 
 // The lanes beside a peer's two streams. Each goes with its stream.
 struct HubLanes {
@@ -59,8 +61,8 @@ struct HubLanes {
 
 // One other node.
 struct HubPeer {
-  HubPeer(std::string name, absl::Duration lost_after, OutboxLimits limits)
-      : node(std::move(name)), link(lost_after), outbox(limits) {}
+  HubPeer(std::string name, absl::Duration lost_after, uint32_t generation, OutboxLimits limits)
+      : node(std::move(name)), link(lost_after, generation), outbox(limits) {}
   const std::string node;
   LinkState link;
   Outbox<pb::ExchangeRequest> outbox;
@@ -79,8 +81,9 @@ struct HubPeer {
   absl::Time last_out, last_in;  // written
   std::optional<StaticPeerConfig> config;
   std::string why = kNotReached;
-  std::string silence;  // while it is up, and groups wait to hear of it again
-  ReachProbe probe;     // while it is up and does not speak
+  absl::Time keep_until = absl::InfinitePast();  // once it was up or configured: for people who ask where it is
+  std::string silence;                           // while it is up, and groups wait to hear of it again
+  ReachProbe probe;                              // while it is up and does not speak
 };
 
 // One address to dial.
@@ -230,6 +233,10 @@ class Hub final : public PeerHub, public StreamHandler, public LaneHandler {
   bool IsDead(HubPeer& peer, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string ReachedAt(const HubPeer& peer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TickPeer(HubPeer& peer, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Over plain text with peers.dns any HELLO names a peer. Forgets those that are not configured, that no address leads
+  // to and that have no stream: at once when they were never up, else after kKeepPeer.
+  void ForgetPeers(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool InUse(const HubPeer& peer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const PeerHubOptions options_;
   PeerCounters counters_;
@@ -238,6 +245,8 @@ class Hub final : public PeerHub, public StreamHandler, public LaneHandler {
   PeerHello own_hello_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   size_t streams_ ABSL_GUARDED_BY(mutex_) = 0;
+  // The highest of a peer that was forgotten. Its daemon may live and remember it, so whoever comes begins above it.
+  uint32_t forgotten_generation_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::flat_hash_map<std::string, std::unique_ptr<HubPeer>> peers_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<Target>> targets_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<OutPtr, Target*> outbound_ ABSL_GUARDED_BY(mutex_);

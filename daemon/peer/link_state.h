@@ -25,7 +25,9 @@ enum class Direction : uint8_t { kOutbound = 0, kInbound = 1 };
 
 class LinkState {
  public:
-  explicit LinkState(absl::Duration lost_after) : lost_after_(lost_after) {}
+  // `generation`: what this side begins with.
+  explicit LinkState(absl::Duration lost_after, uint32_t generation = 1)
+      : lost_after_(lost_after), own_generation_(generation) {}
 
   // What a HELLO changed.
   enum class Effect {
@@ -75,7 +77,7 @@ class LinkState {
 
   const absl::Duration lost_after_;
   absl::Duration patience_;
-  uint32_t own_generation_ = 1;
+  uint32_t own_generation_;
   std::optional<PeerHello> hello_;
   uint32_t peer_generation_ = 0;
   BootId last_boot_;              // of the last link, also after Lose()

@@ -67,7 +67,9 @@ void Hub::SetStaticPeers(const std::vector<StaticPeerConfig>& peers) {
   }
   AddStaticPeers(peers);
   for (HubPeer* peer : were) {
-    if (!peer->config && !peer->link.up()) peer->why = "not listed in peers.static any more";
+    if (peer->config) continue;
+    peer->keep_until = absl::Now() + kKeepPeer;
+    if (!peer->link.up()) peer->why = "not listed in peers.static any more";
   }
 }
 
@@ -180,7 +182,9 @@ std::string Hub::Stopping() const { return absl::StrCat("node ", options_.node, 
 
 HubPeer* Hub::FindOrAddPeer(const std::string& node) {
   std::unique_ptr<HubPeer>& peer = peers_[node];
-  if (peer == nullptr) peer = std::make_unique<HubPeer>(node, options_.lost_after, options_.outbox);
+  if (peer == nullptr) {
+    peer = std::make_unique<HubPeer>(node, options_.lost_after, forgotten_generation_ + 1, options_.outbox);
+  }
   return peer.get();
 }
 
@@ -289,7 +293,9 @@ void Hub::Lose(HubPeer& peer, const std::string& why, bool ended) {
 }
 
 void Hub::ReportDown(HubPeer& peer, const std::string& why, bool ended) {
-  peer.why = WithOwnPause(why, absl::Now());
+  const absl::Time now = absl::Now();
+  peer.why = WithOwnPause(why, now);
+  peer.keep_until = now + kKeepPeer;
   options_.log->info("control_link_down node={} reason={}", peer.node, LogValue(peer.why));
   agent_->OnPeerDown(peer.node, peer.why, ended);
 }
@@ -328,6 +334,7 @@ void Hub::Tick(absl::Time now) {
   }
   // Addresses that DNS or the configuration has dropped go once nothing uses them.
   std::erase_if(targets_, [](const auto& target) { return !target->present && target->stream == nullptr; });
+  ForgetPeers(now);
   for (const auto& target : targets_) {
     if (target->stream == nullptr) {
       if (!target->self && now >= target->next_dial) Dial(*target, now);
@@ -337,6 +344,27 @@ void Hub::Tick(absl::Time now) {
     target->answered = true;  // likewise
     target->stream->Cancel();
   }
+}
+
+bool Hub::InUse(const HubPeer& peer) const {
+  if (peer.config || peer.link.up() || peer.out != nullptr || peer.in != nullptr) return true;
+  for (const auto& target : targets_) {  // also while a stream that was given up has not ended
+    if (target->peer == &peer || (target->present && target->node == peer.node)) return true;
+  }
+  return std::any_of(inbound_.begin(), inbound_.end(), [&](const auto& stream) { return stream.second.peer == &peer; });
+}
+
+void Hub::ForgetPeers(absl::Time now) {
+  absl::erase_if(peers_, [&](const auto& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const HubPeer& peer = *entry.second;
+    if (now < peer.keep_until || InUse(peer)) return false;
+    if (peer.keep_until > absl::InfinitePast()) {
+      forgotten_generation_ = std::max(forgotten_generation_, peer.link.own_generation());
+      options_.log->info("peer_forgotten node={}", peer.node);
+      agent_->OnPeerForgotten(peer.node);
+    }
+    return true;
+  });
 }
 
 std::string Hub::ReachedAt(const HubPeer& peer) const {

@@ -97,6 +97,7 @@ class FakeAgent : public Agent {
   void OnPeerDown(std::string node, std::string why, bool ended) override {
     Log("down " + node + ": " + why + (ended ? " (ended)" : ""));
   }
+  void OnPeerForgotten(std::string node) override { Log("forgotten " + node); }
   void OnPeerSilent(std::string node, std::string why) override { Log("silent " + node + ": " + why); }
   bool OnPeerMessage(std::string node, BootId, ControlMessage message) override {
     absl::MutexLock lock(&mutex_);

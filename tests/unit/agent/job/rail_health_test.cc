@@ -222,6 +222,21 @@ TEST_P(EngineHealthTest, ADrainOfARailThatIsDownIsTold) {
   EXPECT_EQ(Rail(0, 0).health.state, HealthState::kDown);
 }
 
+TEST_P(EngineHealthTest, AForgottenPeerIsMissedByNobody) {
+  Make(3, 2);
+  Engine& engine = *cluster_->node(0).engine;
+  engine.OnPeerForgotten("n2");
+  EXPECT_EQ(engine.Snapshot(0).peers.size(), 2u) << "it is up";
+  engine.OnPeerDown("n2", "a test");
+  EXPECT_EQ(Rail(0, 0).peers_known, 2u);
+  engine.OnPeerForgotten("n2");
+  EXPECT_EQ(engine.Snapshot(0).peers.size(), 1u);
+  EXPECT_EQ(Rail(0, 0).peers_known, 1u);
+  engine.OnPeerUp(cluster_->HelloOf(2));
+  EXPECT_EQ(engine.Snapshot(0).peers.size(), 2u);
+  EXPECT_EQ(Rail(0, 0).peers_known, 2u);
+}
+
 TEST_P(EngineHealthTest, TheLastRailCannotBeDrained) {
   Make(2, 2);
   ASSERT_TRUE(Drain(*cluster_, 0, "rail0", true).ok());

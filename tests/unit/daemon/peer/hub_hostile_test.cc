@@ -165,6 +165,60 @@ TEST_F(HubHostileTest, AHelloThatComesTooLateOpensNothing) {
   EXPECT_TRUE(agent.events().empty());
 }
 
+// Plain text with peers.dns: whoever reaches the control port is taken for a peer.
+class NamesTest : public HubHostileTest {
+ protected:
+  NamesTest() : HubHostileTest(Dns()) {}
+  static PeerHubOptions Dns() {
+    PeerHubOptions options = Options();
+    options.dns.name = "peers.example";
+    return options;
+  }
+};
+
+TEST_F(NamesTest, AStrangersNameIsForgottenWithItsStream) {
+  for (uint64_t i = 0; i < 1000; ++i) {
+    const std::shared_ptr<InByHand> stranger = Greet(FactsOf(absl::StrCat("x", i), 100 + i));
+    EXPECT_FALSE(stranger->finished);
+    if (i == 0) continue;
+    hub.End(stranger);
+    hub.Tick(absl::Now());
+  }
+  ASSERT_EQ(hub.hub().Peers().size(), 3u) << "b and c, and the one whose stream is open";
+  EXPECT_EQ(hub.hub().Peers()[2].node, "x0");
+  EXPECT_TRUE(agent.events().empty()) << "none of them was up";
+}
+
+TEST_F(NamesTest, AStreamThatWasGivenUpKeepsItsPeerUntilItEnds) {
+  const std::shared_ptr<InByHand> stranger = Greet(FactsOf("x", 100));
+  hub.Tick(absl::Now() + Options().lost_after + absl::Seconds(1));
+  EXPECT_TRUE(stranger->finished);
+  hub.Tick(absl::Now());
+  EXPECT_EQ(hub.hub().Peers().size(), 3u);
+  hub.Request(stranger, GreetingOf(FactsOf("x", 100)));
+  hub.End(stranger);
+  hub.Tick(absl::Now());
+  EXPECT_EQ(hub.hub().Peers().size(), 2u);
+}
+
+TEST_F(NamesTest, APeerThatIsGoneIsShownForAWhileAndBeginsAnew) {
+  BringUp(FactsOf("b", 22));
+  EXPECT_EQ(out->written[0]->hello().link_generation(), 1u);
+  hub.hub().SetStaticPeers({});
+  hub.End(out, absl::UnavailableError(""), /*stopping=*/true);
+  hub.End(in);
+  hub.End(hub.DialledTo("c"), absl::UnavailableError(""));
+  hub.Tick(absl::Now() + absl::Minutes(9));
+  EXPECT_EQ(hub.hub().Peers().size(), 2u);
+  EXPECT_FALSE(agent.Saw("forgotten b"));
+  hub.Tick(absl::Now() + absl::Minutes(11));
+  EXPECT_EQ(hub.hub().Peers().size(), 0u);
+  EXPECT_TRUE(agent.Saw("forgotten b"));
+  // It may remember the generation that this node had when it left: 2.
+  in = Greet(FactsOf("b", 22));
+  EXPECT_EQ(in->written[0]->hello().hello().link_generation(), 3u);
+}
+
 Offer OfferOf(uint64_t seq, uint32_t flows) {
   Offer offer;
   offer.job = {{BootId(11), 1}, JobSeq(seq)};
