@@ -226,6 +226,9 @@ class Agent {
   // segments are unmapped when the last job that uses them is quiescent, and only then is `closed` called.
   virtual void OpenSession(SessionInfo info, Callback<absl::StatusOr<SessionId>> done) = 0;
   virtual void CloseSession(SessionId session, std::string reason, Callback<absl::Status> closed) = 0;
+  // Takes the room of a segment in limits and quotas, before its pages are touched. AddSegment() with the same length
+  // uses it, RemoveSegment() gives it back.
+  virtual void ReserveSegment(SessionId session, SegmentId id, uint64_t length_bytes, Callback<absl::Status> done) = 0;
   // A descriptor that is refused is closed before `done` is called.
   virtual void AddSegment(SessionId session, SegmentId id, UniqueFd fd, uint64_t length_bytes,
                           Callback<absl::Status> done) = 0;

@@ -106,11 +106,15 @@ class AgentImpl final : public Agent {
       engine.CloseSession(session, reason, std::move(closed));
     });
   }
+  void ReserveSegment(SessionId session, SegmentId id, uint64_t length_bytes, Callback<absl::Status> done) override {
+    Call(std::move(done),
+         [=](Engine& engine, auto done) { engine.ReserveSegment(session, id, length_bytes, std::move(done)); });
+  }
   void AddSegment(SessionId session, SegmentId id, UniqueFd fd, uint64_t length_bytes,
                   Callback<absl::Status> done) override {
     // Nothing is mapped, and so pinned, that limits or quotas refuse.
     Call(std::move(done), [this, session, id, length_bytes, fd = std::move(fd)](Engine& engine, auto done) mutable {
-      if (absl::Status s = engine.ReserveSegment(session, id, length_bytes); !s.ok()) {
+      if (absl::Status s = engine.BeginMapping(session, id, length_bytes); !s.ok()) {
         fd.Reset();
         return std::move(done)(s);
       }

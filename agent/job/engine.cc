@@ -358,7 +358,7 @@ void Engine::Sweep() {
   for (const auto& [id, session] : sessions_.all()) {
     if (!session->closing) continue;
     // What is being mapped for it is still memory of its tenant.
-    if (session->active_parts == 0 && session->reserved.empty()) {
+    if (session->active_parts == 0 && session->mapping.empty()) {
       closed.emplace_back(id, std::move(session->closed));
     } else {
       sweep_ = true;  // until its last job is quiescent

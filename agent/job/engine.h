@@ -37,10 +37,13 @@ class Engine {
   // As in agent/agent.h.
   void OpenSession(SessionInfo info, Callback<absl::StatusOr<SessionId>> done);
   void CloseSession(SessionId session, const std::string& reason, Callback<absl::Status> closed);
+  void ReserveSegment(SessionId session, SegmentId id, uint64_t length_bytes, Callback<absl::Status> done) {
+    std::move(done)(sessions_.ReserveSegment(session, id, length_bytes));
+  }
   // A segment's room is taken before it is mapped, and kept until AddSegment() has said what became of it: the segment,
   // registered on every rail that must know of it, or why there is none.
-  absl::Status ReserveSegment(SessionId session, SegmentId id, uint64_t length_bytes) {
-    return sessions_.ReserveSegment(session, id, length_bytes);
+  absl::Status BeginMapping(SessionId session, SegmentId id, uint64_t length_bytes) {
+    return sessions_.BeginMapping(session, id, length_bytes);
   }
   void AddSegment(SessionId session, SegmentId id, absl::StatusOr<std::shared_ptr<const Segment>> segment,
                   Callback<absl::Status> done);

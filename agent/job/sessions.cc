@@ -33,47 +33,72 @@ Session* SessionTable::Find(SessionId id) {
   return session != nullptr && !session->closing ? session : nullptr;
 }
 
-absl::Status SessionTable::ReserveSegment(SessionId session_id, SegmentId id, uint64_t length_bytes) {
-  Session* session = Find(session_id);
-  if (session == nullptr) return absl::NotFoundError(absl::StrCat("session ", session_id.value(), " is not open"));
-  if (session->segments.contains(id) || session->reserved.contains(id)) {
+absl::Status SessionTable::TakeRoom(Session& session, SegmentId id, uint64_t length_bytes) {
+  if (session.segments.contains(id) || session.reserved.contains(id) || session.mapping.contains(id)) {
     return absl::AlreadyExistsError(absl::StrCat("segment_id: ", id.value(), " is taken in this session"));
   }
-  const size_t segments = session->segments.size() + session->reserved.size();
+  const size_t segments = session.segments.size() + session.reserved.size() + session.mapping.size();
   if (segments >= limits_.max_segments_per_session) {
     return refused_.Refuse(Limit::kSegmentsPerSession,
                            absl::StrCat("the session has ", segments, " segments; remove one first"));
   }
   const uint64_t limit_bytes = limits_.max_segment_bytes_per_session;
   // The limit may have been lowered below what the session has.
-  if (session->segment_bytes > limit_bytes || length_bytes > limit_bytes - session->segment_bytes) {
+  if (session.segment_bytes > limit_bytes || length_bytes > limit_bytes - session.segment_bytes) {
     return refused_.Refuse(
         Limit::kSegmentBytesPerSession,
-        absl::StrCat("the session has ", session->segment_bytes, " bytes, length_bytes ", length_bytes,
+        absl::StrCat("the session has ", session.segment_bytes, " bytes, length_bytes ", length_bytes,
                      " would pass the limit of ", limits_.max_segment_bytes_per_session));
   }
-  if (absl::Status s = session->tenant->TakeSegment(length_bytes); !s.ok()) return s;
-  session->segment_bytes += length_bytes;
+  if (absl::Status s = session.tenant->TakeSegment(length_bytes); !s.ok()) return s;
+  session.segment_bytes += length_bytes;
+  return absl::OkStatus();
+}
+
+void SessionTable::ReturnRoom(Session& session, uint64_t length_bytes) {
+  session.segment_bytes -= length_bytes;
+  session.tenant->ReturnSegment(length_bytes);
+}
+
+absl::Status SessionTable::ReserveSegment(SessionId session_id, SegmentId id, uint64_t length_bytes) {
+  Session* session = Find(session_id);
+  if (session == nullptr) return absl::NotFoundError(absl::StrCat("session ", session_id.value(), " is not open"));
+  if (absl::Status s = TakeRoom(*session, id, length_bytes); !s.ok()) return s;
   session->reserved.emplace(id, length_bytes);
+  return absl::OkStatus();
+}
+
+absl::Status SessionTable::BeginMapping(SessionId session_id, SegmentId id, uint64_t length_bytes) {
+  Session* session = Find(session_id);
+  if (session == nullptr) return absl::NotFoundError(absl::StrCat("session ", session_id.value(), " is not open"));
+  if (const auto it = session->reserved.find(id); it != session->reserved.end()) {
+    if (it->second != length_bytes) {
+      return absl::InvalidArgumentError(absl::StrCat("length_bytes: ", length_bytes, ", but segment ", id.value(),
+                                                     " was reserved with ", it->second, " bytes"));
+    }
+    session->reserved.erase(it);
+  } else if (absl::Status s = TakeRoom(*session, id, length_bytes); !s.ok()) {
+    return s;
+  }
+  session->mapping.emplace(id, length_bytes);
   return absl::OkStatus();
 }
 
 absl::Status SessionTable::AddSegment(SessionId session_id, SegmentId id,
                                       absl::StatusOr<std::shared_ptr<const Segment>> segment) {
   Session* session = FindAny(session_id);
-  const auto reserved = session == nullptr ? decltype(session->reserved.end()){} : session->reserved.find(id);
-  if (session == nullptr || reserved == session->reserved.end()) {
+  const auto mapping = session == nullptr ? decltype(session->mapping.end()){} : session->mapping.find(id);
+  if (session == nullptr || mapping == session->mapping.end()) {
     return absl::NotFoundError(
         absl::StrCat("segment_id: ", id.value(), " is not expected in session ", session_id.value()));
   }
-  const uint64_t length_bytes = reserved->second;
-  session->reserved.erase(reserved);
+  const uint64_t length_bytes = mapping->second;
+  session->mapping.erase(mapping);
   if (segment.ok() && !session->closing) {
     session->segments.emplace(id, std::make_shared<HeldSegment>(HeldSegment{*std::move(segment)}));
     return absl::OkStatus();
   }
-  session->segment_bytes -= length_bytes;
-  session->tenant->ReturnSegment(length_bytes);
+  ReturnRoom(*session, length_bytes);
   if (!segment.ok()) return segment.status();
   return absl::NotFoundError(absl::StrCat("session ", session_id.value(), " ended meanwhile"));
 }
@@ -81,6 +106,11 @@ absl::Status SessionTable::AddSegment(SessionId session_id, SegmentId id,
 absl::Status SessionTable::RemoveSegment(SessionId session_id, SegmentId id) {
   Session* session = Find(session_id);
   if (session == nullptr) return absl::NotFoundError(absl::StrCat("session ", session_id.value(), " is not open"));
+  if (const auto reserved = session->reserved.find(id); reserved != session->reserved.end()) {
+    ReturnRoom(*session, reserved->second);
+    session->reserved.erase(reserved);
+    return absl::OkStatus();
+  }
   auto it = session->segments.find(id);
   if (it == session->segments.end()) {
     return absl::NotFoundError(absl::StrCat("segment_id: ", id.value(), " is not a segment of this session"));
@@ -88,9 +118,7 @@ absl::Status SessionTable::RemoveSegment(SessionId session_id, SegmentId id) {
   if (it->second.use_count() > 1) {
     return absl::FailedPreconditionError(absl::StrCat("segment_id: ", id.value(), " is used by a job"));
   }
-  const uint64_t length_bytes = it->second->segment->length_bytes();
-  session->segment_bytes -= length_bytes;
-  session->tenant->ReturnSegment(length_bytes);
+  ReturnRoom(*session, it->second->segment->length_bytes());
   session->segments.erase(it);
   return absl::OkStatus();
 }
@@ -100,7 +128,9 @@ void SessionTable::Erase(SessionId id) {
   if (it == sessions_.end()) return;
   Tenant& tenant = *it->second->tenant;
   for (const auto& [segment, held] : it->second->segments) tenant.ReturnSegment(held->segment->length_bytes());
-  for (const auto& [segment, length_bytes] : it->second->reserved) tenant.ReturnSegment(length_bytes);
+  for (const auto* lengths : {&it->second->reserved, &it->second->mapping}) {
+    for (const auto& [segment, length_bytes] : *lengths) tenant.ReturnSegment(length_bytes);
+  }
   tenant.ReturnSession();
   sessions_.erase(it);
 }

@@ -26,8 +26,9 @@ struct Session {
   SessionInfo info;
   Tenant* tenant = nullptr;
   absl::flat_hash_map<SegmentId, std::shared_ptr<const HeldSegment>> segments;
-  absl::flat_hash_map<SegmentId, uint64_t> reserved;  // lengths of segments that are being mapped
-  uint64_t segment_bytes = 0;                         // of both
+  absl::flat_hash_map<SegmentId, uint64_t> reserved;  // lengths of segments that the client has not handed over yet
+  absl::flat_hash_map<SegmentId, uint64_t> mapping;   // lengths of segments that are being mapped
+  uint64_t segment_bytes = 0;                         // of all three
   uint32_t memberships = 0;                           // ranks in groups
   uint32_t active_parts = 0;                          // parts of jobs that are not terminal
   bool closing = false;
@@ -47,9 +48,12 @@ class SessionTable {
   Session* Find(SessionId id);
   // Also finds one that is closing.
   Session* FindAny(SessionId id);
-  // Takes the segment's room in limits and quotas before anything is mapped: what is mapped may be pinned.
+  // Takes the segment's room in limits and quotas before the client touches its pages. RemoveSegment() and the end of
+  // the session give it back.
   absl::Status ReserveSegment(SessionId session, SegmentId id, uint64_t length_bytes);
-  // What became of one that was reserved; without a segment its room is given back, and also when the session ends.
+  // Takes the segment's room, unless it is reserved, before the segment is mapped: what is mapped may be pinned.
+  absl::Status BeginMapping(SessionId session, SegmentId id, uint64_t length_bytes);
+  // What became of one that was mapped; without a segment its room is given back, and also when the session ends.
   absl::Status AddSegment(SessionId session, SegmentId id, absl::StatusOr<std::shared_ptr<const Segment>> segment);
   absl::Status RemoveSegment(SessionId session, SegmentId id);
   // Forgets the session and gives its tenant back what it held; its segments are unmapped with their last user.
@@ -57,6 +61,9 @@ class SessionTable {
   const absl::flat_hash_map<SessionId, std::unique_ptr<Session>>& all() const { return sessions_; }
 
  private:
+  absl::Status TakeRoom(Session& session, SegmentId id, uint64_t length_bytes);
+  static void ReturnRoom(Session& session, uint64_t length_bytes);
+
   const AgentLimits& limits_;
   LimitCounters& refused_;
   TenantTable& tenants_;

@@ -24,13 +24,13 @@ class ClientImpl final : public Client {
 
   absl::StatusOr<std::shared_ptr<Segment>> CreateSegment(uint64_t length_bytes, SegmentOptions options) override {
     if (absl::Status status = Usable(options.timeout); !status.ok()) return status;
-    return Share(SharedMemory::Create(length_bytes, options), options.timeout);
+    return Share(SharedMemory::Create(length_bytes, options), options.prefault, options.timeout);
   }
 
   absl::StatusOr<std::shared_ptr<Segment>> ImportSegment(int fd, uint64_t length_bytes,
                                                          absl::Duration timeout) override {
     if (absl::Status status = Usable(timeout); !status.ok()) return status;
-    return Share(SharedMemory::Import(fd, length_bytes), timeout);
+    return Share(SharedMemory::Import(fd, length_bytes), /*prefault=*/false, timeout);
   }
 
   absl::StatusOr<std::unique_ptr<Group>> JoinGroup(GroupOptions options) override {
@@ -52,9 +52,11 @@ class ClientImpl final : public Client {
     return connection_->session()->Usable();
   }
 
-  absl::StatusOr<std::shared_ptr<Segment>> Share(absl::StatusOr<SharedMemory> memory, absl::Duration timeout) {
+  absl::StatusOr<std::shared_ptr<Segment>> Share(absl::StatusOr<SharedMemory> memory, bool prefault,
+                                                 absl::Duration timeout) {
     if (!memory.ok()) return memory.status();
-    absl::StatusOr<std::shared_ptr<SegmentCore>> core = connection_->segments()->Add(*std::move(memory), timeout);
+    absl::StatusOr<std::shared_ptr<SegmentCore>> core =
+        connection_->segments()->Add(*std::move(memory), prefault, timeout);
     if (!core.ok()) return core.status();
     return std::make_shared<SegmentHandle>(*std::move(core));
   }

@@ -132,6 +132,15 @@ bool DescriptorChannel::out_of_step() const {
   return out_of_step_;
 }
 
+absl::Status DescriptorChannel::ReserveSegment(uint32_t segment_id, uint64_t length_bytes, absl::Duration timeout) {
+  v1::DescriptorRequest request;
+  request.mutable_reserve_segment()->set_segment_id(segment_id);
+  request.mutable_reserve_segment()->set_length_bytes(length_bytes);
+  v1::DescriptorResponse response;
+  UniqueFd unexpected;
+  return Exchange(request, -1, timeout, &response, &unexpected);
+}
+
 void DescriptorChannel::Shutdown() { shutdown(socket_.get(), SHUT_RDWR); }
 
 absl::Status DescriptorChannel::GivenUp() const {

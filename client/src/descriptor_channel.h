@@ -44,8 +44,10 @@ class DescriptorChannel {
   const SessionHello& hello() const { return hello_; }
   // For watching only: hangs up when the daemon ends the session.
   int fd() const { return socket_.get(); }
-  // Shares `memory_fd`, which stays the caller's. UNAVAILABLE when the daemon is gone; DEADLINE_EXCEEDED, and
+  // Takes the segment's room in limits and quotas. UNAVAILABLE when the daemon is gone; DEADLINE_EXCEEDED, and
   // out_of_step(), when it does not answer.
+  absl::Status ReserveSegment(uint32_t segment_id, uint64_t length_bytes, absl::Duration timeout);
+  // Shares `memory_fd`, which stays the caller's. Errors are as for ReserveSegment().
   absl::Status AddSegment(uint32_t segment_id, int memory_fd, uint64_t length_bytes, absl::Duration timeout);
   // Answers and requests no longer match: there can be no other request.
   bool out_of_step() const ABSL_LOCKS_EXCLUDED(mutex_);

@@ -20,6 +20,8 @@ namespace {
 #define MADV_POPULATE_WRITE 23  // since Linux 5.14
 #endif
 
+constexpr uint64_t kSmallPageBytes = 4096;
+
 absl::Status CheckLength(uint64_t length_bytes) {
   if (length_bytes == 0) return absl::InvalidArgumentError("length_bytes is 0: a segment holds at least one byte");
   if (length_bytes > uint64_t{1} << 56) {
@@ -40,24 +42,10 @@ absl::Status MemoryError(int error, absl::string_view what, uint64_t length_byte
   return absl::ErrnoToStatus(error, text);
 }
 
-// Charges every page to this process, not to the daemon that would touch it first.
-absl::Status Prefault(int fd, std::byte* base, uint64_t length_bytes, bool huge_pages) {
-  while (madvise(base, length_bytes, MADV_POPULATE_WRITE) != 0) {
-    if (errno == EINTR || errno == EAGAIN) continue;
-    if (errno != EINVAL) return MemoryError(errno, "touching the pages", length_bytes, huge_pages);
-    // An older kernel. Allocating by the file reports a lack of memory, where touching would raise SIGBUS.
-    while (fallocate(fd, 0, 0, static_cast<off_t>(length_bytes)) != 0) {
-      if (errno != EINTR) return MemoryError(errno, "allocating the pages", length_bytes, huge_pages);
-    }
-    break;
-  }
-  return absl::OkStatus();
-}
-
 // Page size of the file's file system: the huge page size for huge pages.
 uint64_t BlockBytes(int fd) {
   struct statfs info {};
-  return fstatfs(fd, &info) == 0 && info.f_bsize > 0 ? static_cast<uint64_t>(info.f_bsize) : 4096;
+  return fstatfs(fd, &info) == 0 && info.f_bsize > 0 ? static_cast<uint64_t>(info.f_bsize) : kSmallPageBytes;
 }
 
 }  // namespace
@@ -84,13 +72,8 @@ absl::StatusOr<SharedMemory> SharedMemory::Create(uint64_t length_bytes, const S
   if (fstat(fd.get(), &info) != 0) return absl::ErrnoToStatus(errno, "fstat of the memfd");
   void* base = mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (base == MAP_FAILED) return MemoryError(errno, "mmap", mapped_bytes, options.huge_pages);
-  SharedMemory memory(std::move(fd), {info.st_dev, info.st_ino}, static_cast<std::byte*>(base), length_bytes,
+  return SharedMemory(std::move(fd), {info.st_dev, info.st_ino}, static_cast<std::byte*>(base), length_bytes,
                       mapped_bytes);
-  if (options.prefault) {
-    absl::Status status = Prefault(memory.fd(), memory.base_, mapped_bytes, options.huge_pages);
-    if (!status.ok()) return status;
-  }
-  return memory;
 }
 
 absl::StatusOr<SharedMemory> SharedMemory::Import(int fd, uint64_t length_bytes) {
@@ -113,11 +96,25 @@ absl::StatusOr<SharedMemory> SharedMemory::Import(int fd, uint64_t length_bytes)
         absl::StrCat("length_bytes ", length_bytes, " is more than the ", info.st_size, " bytes of fd ", fd));
   }
   const uint64_t page = BlockBytes(copy.get());
-  const uint64_t mapped_bytes = page > 4096 ? (length_bytes + page - 1) / page * page : length_bytes;
+  const uint64_t mapped_bytes = page > kSmallPageBytes ? (length_bytes + page - 1) / page * page : length_bytes;
   void* base = mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, copy.get(), 0);
-  if (base == MAP_FAILED) return MemoryError(errno, absl::StrCat("mmap of fd ", fd), mapped_bytes, page > 4096);
+  if (base == MAP_FAILED) return MemoryError(errno, absl::StrCat("mmap of fd ", fd), mapped_bytes, page > kSmallPageBytes);
   return SharedMemory(std::move(copy), {info.st_dev, info.st_ino}, static_cast<std::byte*>(base), length_bytes,
                       mapped_bytes);
+}
+
+absl::Status SharedMemory::Prefault() const {
+  while (madvise(base_, mapped_bytes_, MADV_POPULATE_WRITE) != 0) {
+    if (errno == EINTR || errno == EAGAIN) continue;
+    const bool huge_pages = BlockBytes(fd()) > kSmallPageBytes;
+    if (errno != EINVAL) return MemoryError(errno, "touching the pages", mapped_bytes_, huge_pages);
+    // An older kernel. Allocating by the file reports a lack of memory, where touching would raise SIGBUS.
+    while (fallocate(fd(), 0, 0, static_cast<off_t>(mapped_bytes_)) != 0) {
+      if (errno != EINTR) return MemoryError(errno, "allocating the pages", mapped_bytes_, huge_pages);
+    }
+    break;
+  }
+  return absl::OkStatus();
 }
 
 SharedMemory::SharedMemory(SharedMemory&& other) noexcept

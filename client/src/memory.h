@@ -23,10 +23,15 @@ class SharedMemory {
  public:
   // New memory of `length_bytes`, sealed against shrinking and growing.
   // INVALID_ARGUMENT: length 0 or absurd. RESOURCE_EXHAUSTED: no memory, or no free huge pages.
+  // No page is touched yet.
   static absl::StatusOr<SharedMemory> Create(uint64_t length_bytes, const SegmentOptions& options);
   // Maps the first `length_bytes` of a duplicate of `fd`. INVALID_ARGUMENT: no memfd, F_SEAL_SHRINK missing, sealed
   // against writing, shorter than `length_bytes`.
   static absl::StatusOr<SharedMemory> Import(int fd, uint64_t length_bytes);
+
+  // Touches every page, so that all are charged to this process and not to the daemon. RESOURCE_EXHAUSTED: no memory,
+  // or no free huge pages.
+  absl::Status Prefault() const;
 
   SharedMemory(SharedMemory&& other) noexcept;
   SharedMemory& operator=(SharedMemory&&) = delete;

@@ -25,18 +25,45 @@ absl::Status SegmentCore::CheckUsable() {
       "it: use another segment, or wait until the process has ended"));
 }
 
-absl::StatusOr<std::shared_ptr<SegmentCore>> SegmentTable::Add(SharedMemory memory, absl::Duration timeout) {
+absl::StatusOr<std::shared_ptr<SegmentCore>> SegmentTable::Add(SharedMemory memory, bool prefault,
+                                                               absl::Duration timeout) {
+  const uint32_t id = TakeId();
+  absl::Status status = prefault ? PrefaultInReserve(id, memory, timeout) : absl::OkStatus();
+  if (status.ok()) {
+    absl::StatusOr<std::shared_ptr<SegmentCore>> core = Share(id, std::move(memory), timeout);
+    if (core.ok()) return core;
+    status = core.status();
+  }
+  Release(id);  // with the room that is reserved for it
+  return status;
+}
+
+uint32_t SegmentTable::TakeId() {
+  absl::MutexLock lock(&mutex_);
+  do {
+    ++last_id_;
+  } while (last_id_ == 0 || living_.contains(last_id_));
+  living_[last_id_] = {};
+  return last_id_;
+}
+
+absl::Status SegmentTable::PrefaultInReserve(uint32_t id, const SharedMemory& memory, absl::Duration timeout) {
+  {
+    // A later session, should there be one by then, takes the room when the segment is shared with it.
+    absl::MutexLock sharing(&sharing_);
+    const std::shared_ptr<Session> session = this->session();
+    if (session == nullptr) return absl::CancelledError("the client is closed");
+    absl::Status status = session->ReserveSegment(id, memory.mapped_bytes(), timeout);
+    if (!status.ok()) return status;
+  }
+  return memory.Prefault();
+}
+
+absl::StatusOr<std::shared_ptr<SegmentCore>> SegmentTable::Share(uint32_t id, SharedMemory memory,
+                                                                 absl::Duration timeout) {
   absl::MutexLock sharing(&sharing_);
   const std::shared_ptr<Session> session = this->session();
   if (session == nullptr) return absl::CancelledError("the client is closed");
-  uint32_t id = 0;
-  {
-    absl::MutexLock lock(&mutex_);
-    do {
-      ++last_id_;
-    } while (last_id_ == 0 || living_.contains(last_id_));
-    id = last_id_;
-  }
   absl::Status status = session->ShareSegment(id, memory.fd(), memory.mapped_bytes(), timeout);
   if (!status.ok()) return status;
   auto core = std::make_shared<SegmentCore>(id, std::move(memory), shared_from_this());

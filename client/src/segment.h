@@ -61,8 +61,9 @@ class SegmentHandle final : public Segment {
 // The living segments of one client, over all of its sessions. Thread-safe.
 class SegmentTable : public std::enable_shared_from_this<SegmentTable> {
  public:
-  // Gives `memory` an id and shares it with the session in use, which may take `timeout`.
-  absl::StatusOr<std::shared_ptr<SegmentCore>> Add(SharedMemory memory, absl::Duration timeout)
+  // Gives `memory` an id and shares it with the session in use, which may take `timeout` for each answer. `prefault`:
+  // touches its pages before, once the session has room for it.
+  absl::StatusOr<std::shared_ptr<SegmentCore>> Add(SharedMemory memory, bool prefault, absl::Duration timeout)
       ABSL_LOCKS_EXCLUDED(sharing_, mutex_);
   // Shares all living segments with `session` under their ids, then uses it. Unchanged on error.
   absl::Status Use(std::shared_ptr<Session> session) ABSL_LOCKS_EXCLUDED(sharing_, mutex_);
@@ -71,6 +72,11 @@ class SegmentTable : public std::enable_shared_from_this<SegmentTable> {
 
  private:
   friend class SegmentCore;
+  uint32_t TakeId() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status PrefaultInReserve(uint32_t id, const SharedMemory& memory, absl::Duration timeout)
+      ABSL_LOCKS_EXCLUDED(sharing_, mutex_);
+  absl::StatusOr<std::shared_ptr<SegmentCore>> Share(uint32_t id, SharedMemory memory, absl::Duration timeout)
+      ABSL_LOCKS_EXCLUDED(sharing_, mutex_);
   // The last reference is gone: tells the daemon, unless it is gone too.
   void Release(uint32_t id) ABSL_LOCKS_EXCLUDED(mutex_);
   std::shared_ptr<Session> session() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -79,6 +85,7 @@ class SegmentTable : public std::enable_shared_from_this<SegmentTable> {
   absl::Mutex sharing_;  // taken first; held while the daemon is asked
   mutable absl::Mutex mutex_;
   uint32_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Null: the id is taken, and its segment is not shared yet.
   absl::flat_hash_map<uint32_t, std::weak_ptr<SegmentCore>> living_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<Session> session_ ABSL_GUARDED_BY(mutex_);
 };

@@ -252,7 +252,8 @@ void Session::ForgetJob(JobCore* job) {
   }
 }
 
-absl::Status Session::ShareSegment(uint32_t id, int fd, uint64_t length_bytes, absl::Duration timeout) {
+absl::Status Session::AskForSegment(uint32_t id, absl::Duration timeout,
+                                    absl::FunctionRef<absl::Status(absl::Duration)> ask) {
   if (absl::Status status = Usable(); !status.ok()) return status;
   const absl::Time deadline = absl::Now() + timeout;
   {
@@ -263,7 +264,7 @@ absl::Status Session::ShareSegment(uint32_t id, int fd, uint64_t length_bytes, a
                                                  " dropped segments within ", absl::FormatDuration(timeout)));
     }
   }
-  absl::Status status = channel_->AddSegment(id, fd, length_bytes, deadline - absl::Now());
+  absl::Status status = ask(deadline - absl::Now());
   if (absl::IsDeadlineExceeded(status) && channel_->out_of_step()) {
     Lose(absl::UnavailableError(absl::StrCat("segment ", id, " (timeout ", absl::FormatDuration(timeout),
                                              "): ", status.message(),
@@ -272,6 +273,16 @@ absl::Status Session::ShareSegment(uint32_t id, int fd, uint64_t length_bytes, a
   const bool gone = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
   if (gone && !connected()) return Usable();
   return status;
+}
+
+absl::Status Session::ReserveSegment(uint32_t id, uint64_t length_bytes, absl::Duration timeout) {
+  return AskForSegment(id, timeout,
+                       [&](absl::Duration left) { return channel_->ReserveSegment(id, length_bytes, left); });
+}
+
+absl::Status Session::ShareSegment(uint32_t id, int fd, uint64_t length_bytes, absl::Duration timeout) {
+  return AskForSegment(id, timeout,
+                       [&](absl::Duration left) { return channel_->AddSegment(id, fd, length_bytes, left); });
 }
 
 void Session::DropSegment(uint32_t id) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -70,8 +71,10 @@ class Session : public std::enable_shared_from_this<Session> {
   absl::Status AddJob(std::shared_ptr<JobCore> job) ABSL_LOCKS_EXCLUDED(mutex_);
   void ForgetJob(JobCore* job) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Shares a segment, after the removals under way: they count against the same quota. A request that is not answered
-  // within `timeout` is the session's last.
+  // Takes the room of a segment that is about to be shared; DropSegment() gives it back. Like ShareSegment() after the
+  // removals under way: they count against the same quota. A request that is not answered within `timeout` is the
+  // session's last.
+  absl::Status ReserveSegment(uint32_t id, uint64_t length_bytes, absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status ShareSegment(uint32_t id, int fd, uint64_t length_bytes, absl::Duration timeout)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Tells the daemon to let go of a segment; does not wait. A refusal leaves it there until the session ends.
@@ -80,6 +83,8 @@ class Session : public std::enable_shared_from_this<Session> {
  private:
   // The daemon's process has ended, it has closed the session, or this client has.
   std::string HowItEnded() const;
+  absl::Status AskForSegment(uint32_t id, absl::Duration timeout,
+                             absl::FunctionRef<absl::Status(absl::Duration)> ask) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnReport(const v1::WatchJobsResponse& message) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnFeedEnd() ABSL_LOCKS_EXCLUDED(mutex_);
   // Of a lost session. Once; later calls change nothing.

@@ -36,8 +36,9 @@ uint64_t EventKey(Source source, uint64_t number) { return number << 2 | static_
 
 // An answer of the agent on its way to the server's thread. At most one per connection is under way.
 struct Answer {
+  enum class Kind { kOpen, kReserve, kAdd };
   uint64_t connection = 0;
-  bool opened = false;  // of OpenSession, else of AddSegment
+  Kind kind = Kind::kOpen;
   absl::Status status;
   SessionId session;
 };
@@ -300,6 +301,8 @@ class Server final : public DescriptorServer {
           return Refuse(id, connection, absl::StrCat("add_segment: carries ", carried, " descriptors, wants 1"));
         }
         return AddSegment(id, connection, request.add_segment(), std::move(fds[0]));
+      case DescriptorRequest::kReserveSegment:
+        return ReserveSegment(id, connection, request.reserve_segment(), carried);
       case DescriptorRequest::REQUEST_NOT_SET:
         return Refuse(id, connection, "request: empty or of an unknown kind");
     }
@@ -331,7 +334,7 @@ class Server final : public DescriptorServer {
     connection.busy = true;
     SetReading(id, connection, false);
     agent_->OpenSession(InfoOf(connection), [mailbox = mailbox_, id](absl::StatusOr<SessionId> session) {
-      mailbox->Push({id, true, session.status(), session.ok() ? *session : SessionId()});
+      mailbox->Push({id, Answer::Kind::kOpen, session.status(), session.ok() ? *session : SessionId()});
     });
   }
 
@@ -358,9 +361,29 @@ class Server final : public DescriptorServer {
     connection.busy = true;
     SetReading(id, connection, false);
     agent_->AddSegment(connection.session, SegmentId(request.segment_id()), std::move(fd), request.length_bytes(),
-                       [mailbox = mailbox_, id](absl::Status status) {
-                         mailbox->Push({id, false, std::move(status), SessionId()});
-                       });
+                       AnswerTo(id, Answer::Kind::kAdd));
+  }
+
+  void ReserveSegment(uint64_t id, Connection& connection, const rails::v1::ReserveSegmentRequest& request,
+                      size_t fds) {
+    if (fds != 0) {
+      return Refuse(id, connection, absl::StrCat("reserve_segment: carries ", fds, " descriptors, wants none"));
+    }
+    if (!connection.open) {
+      return Refuse(id, connection, "reserve_segment: no session; send open_session first",
+                    absl::StatusCode::kFailedPrecondition);
+    }
+    if (request.length_bytes() == 0) return Refuse(id, connection, "reserve_segment: length_bytes: 0");
+    connection.busy = true;
+    SetReading(id, connection, false);
+    agent_->ReserveSegment(connection.session, SegmentId(request.segment_id()), request.length_bytes(),
+                           AnswerTo(id, Answer::Kind::kReserve));
+  }
+
+  Callback<absl::Status> AnswerTo(uint64_t id, Answer::Kind kind) {
+    return [mailbox = mailbox_, id, kind](absl::Status status) {
+      mailbox->Push({id, kind, std::move(status), SessionId()});
+    };
   }
 
   void TakeAnswers() {
@@ -369,13 +392,14 @@ class Server final : public DescriptorServer {
       const auto it = connections_.find(answer.connection);
       if (it == connections_.end()) {
         // The trainer left while its session was being opened.
-        if (answer.opened && answer.status.ok()) CloseSession(answer.session, "the trainer left at once");
+        if (answer.kind == Answer::Kind::kOpen && answer.status.ok()) CloseSession(answer.session, "the trainer left at once");
         continue;
       }
       Connection& connection = *it->second;
       connection.busy = false;
       SetReading(answer.connection, connection, true);
-      const bool sent = answer.opened ? AnswerOpen(connection, answer) : AnswerAdd(connection, answer);
+      const bool open = answer.kind == Answer::Kind::kOpen;
+      const bool sent = open ? AnswerOpen(connection, answer) : AnswerSegment(connection, answer);
       if (!sent) End(answer.connection, "it does not read its answers");
     }
   }
@@ -402,10 +426,14 @@ class Server final : public DescriptorServer {
     return Reply(connection.socket.get(), absl::OkStatus(), response, self.get());
   }
 
-  bool AnswerAdd(Connection& connection, const Answer& answer) {
+  bool AnswerSegment(Connection& connection, const Answer& answer) {
     if (!answer.status.ok()) ++counters_.bad_packets;
     DescriptorResponse response;
-    response.mutable_add_segment();
+    if (answer.kind == Answer::Kind::kAdd) {
+      response.mutable_add_segment();
+    } else {
+      response.mutable_reserve_segment();
+    }
     return Reply(connection.socket.get(), answer.status, response);
   }
 

@@ -51,7 +51,7 @@ struct SegmentOptions {
   bool huge_pages = false;             // memfd with MFD_HUGETLB; RESOURCE_EXHAUSTED when the system has none free
   bool prefault = true;                // touch every page now, so that they are charged to this process
   std::string name = "rails-segment";  // as in /proc/PID/maps
-  absl::Duration timeout = absl::Minutes(1);  // for the daemon to register it, after the pages were touched
+  absl::Duration timeout = absl::Minutes(1);  // for each answer: that there is room, and that it is registered
 };
 
 // Memory shared with the daemon. The mapping lives as long as the object; the daemon lets go when the last reference

@@ -55,6 +55,13 @@ class FakeAgent : public Agent {
     }
     std::move(closed)(absl::OkStatus());
   }
+  void ReserveSegment(SessionId, SegmentId id, uint64_t length_bytes, Callback<absl::Status> done) override {
+    {
+      absl::MutexLock lock(&mutex_);
+      reserved_[id.value()] = length_bytes;
+    }
+    std::move(done)(absl::OkStatus());
+  }
   void AddSegment(SessionId, SegmentId id, UniqueFd fd, uint64_t length_bytes, Callback<absl::Status> done) override {
     const bool valid = fd.valid();
     fd.Reset();
@@ -152,6 +159,10 @@ class FakeAgent : public Agent {
     absl::MutexLock lock(&mutex_);
     return sessions_.size();
   }
+  size_t reservation_count() const {
+    absl::MutexLock lock(&mutex_);
+    return reserved_.size();
+  }
   size_t segment_count() const {
     absl::MutexLock lock(&mutex_);
     return segments_.size();
@@ -221,7 +232,7 @@ class FakeAgent : public Agent {
   mutable absl::Mutex mutex_;
   uint64_t next_session_ ABSL_GUARDED_BY(mutex_) = 1;
   std::map<uint64_t, SessionInfo> sessions_ ABSL_GUARDED_BY(mutex_);
-  std::map<uint32_t, uint64_t> segments_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint32_t, uint64_t> segments_, reserved_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> close_reasons_ ABSL_GUARDED_BY(mutex_);
   std::vector<PendingJoin> joins_ ABSL_GUARDED_BY(mutex_);
   std::vector<PendingWait> waits_ ABSL_GUARDED_BY(mutex_);

@@ -254,7 +254,7 @@ void Cluster::AddSegment(size_t n, SessionId session, uint32_t id, const Buffer&
   for (auto& rail : nodes_[n]->rails) registrars.push_back(rail->transport().registrar());
   const absl::Status registered = segment->Register(registrars);
   ASSERT_TRUE(registered.ok()) << registered;
-  const absl::Status reserved = nodes_[n]->engine->ReserveSegment(session, SegmentId(id), buffer.size());
+  const absl::Status reserved = nodes_[n]->engine->BeginMapping(session, SegmentId(id), buffer.size());
   ASSERT_TRUE(reserved.ok()) << reserved;
   nodes_[n]->engine->AddSegment(session, SegmentId(id), std::move(segment),
                                 [](absl::Status s) { EXPECT_TRUE(s.ok()) << s; });

@@ -354,7 +354,7 @@ TEST_P(SegmentTest, QuotasAndUse) {
   const auto add = [&](uint32_t id, uint64_t bytes) {
     absl::Status result;
     Buffer buffer(bytes);
-    if (absl::Status s = engine.ReserveSegment(trainer.session, SegmentId(id), bytes); !s.ok()) return Text(s);
+    if (absl::Status s = engine.BeginMapping(trainer.session, SegmentId(id), bytes); !s.ok()) return Text(s);
     engine.AddSegment(trainer.session, SegmentId(id), Segment::Map(SegmentId(id), buffer.Dup(), bytes).value(),
                       [&](absl::Status s) { result = std::move(s); });
     return Text(result);
@@ -372,6 +372,37 @@ TEST_P(SegmentTest, QuotasAndUse) {
   EXPECT_TRUE(removed.ok()) << removed;
   engine.RemoveSegment(trainer.session, SegmentId(1), [&](absl::Status s) { removed = std::move(s); });
   EXPECT_EQ(removed.code(), absl::StatusCode::kNotFound);
+}
+
+TEST_P(SegmentTest, RoomIsReservedBeforeTheMemoryComes) {
+  Cluster cluster({.remote = GetParam(), .nodes = 1, .rails = 1, .limits = {.max_segment_bytes_per_session = 7 << 19}});
+  Exchange exchange(&cluster, 1, "g");
+  const SessionId session = exchange.trainer(0).session;
+  Engine& engine = *cluster.node(0).engine;
+  const auto reserve = [&](uint32_t id, uint64_t bytes) {
+    absl::Status result = absl::UnknownError("no answer");
+    engine.ReserveSegment(session, SegmentId(id), bytes, [&](absl::Status s) { result = std::move(s); });
+    return Text(result);
+  };
+  const auto remove = [&](uint32_t id) {
+    engine.RemoveSegment(session, SegmentId(id), [](absl::Status s) { EXPECT_TRUE(s.ok()) << s; });
+  };
+  EXPECT_EQ(reserve(7, 1 << 20), "OK");
+  EXPECT_THAT(reserve(7, 1 << 20), HasSubstr("segment_id: 7 is taken"));
+  EXPECT_THAT(reserve(8, 1 << 20), HasSubstr("max_segment_bytes_per_session"));
+  EXPECT_THAT(engine.BeginMapping(session, SegmentId(7), 1 << 19).message(),
+              HasSubstr("length_bytes: 524288, but segment 7 was reserved with 1048576 bytes"));
+  remove(7);
+  EXPECT_EQ(reserve(8, 1 << 20), "OK") << "the room came back";
+  cluster.AddSegment(0, session, 8, Buffer(1 << 20));
+  EXPECT_THAT(reserve(9, 1 << 20), HasSubstr("max_segment_bytes_per_session")) << "counted once";
+  remove(8);
+  EXPECT_EQ(reserve(9, 1 << 20), "OK");
+  absl::Status closed = absl::UnknownError("no answer");
+  engine.CloseSession(session, "test", [&](absl::Status s) { closed = std::move(s); });
+  cluster.Run();
+  EXPECT_TRUE(closed.ok()) << "a reservation keeps no session: " << closed;
+  EXPECT_EQ(engine.Snapshot(0).tenants[0].in_use[QuotaKind::kSegmentBytes], 0u);
 }
 
 TEST_P(SegmentTest, CannotBeRemovedBetweenAcceptanceAndUse) {

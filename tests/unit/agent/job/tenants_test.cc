@@ -40,10 +40,10 @@ TEST(SessionLimitsTest, ALimitBelowWhatASessionHasStaysALimit) {
   LimitCounters refused;
   SessionTable sessions(limits, &refused, &tenants);
   const SessionId session = sessions.Open({.tenant = "t"}).value();
-  ASSERT_TRUE(sessions.ReserveSegment(session, SegmentId(1), 8192).ok());
+  ASSERT_TRUE(sessions.BeginMapping(session, SegmentId(1), 8192).ok());
   ASSERT_TRUE(sessions.AddSegment(session, SegmentId(1), MakeSegment(8192)).ok());
   limits.max_segment_bytes_per_session = 4096;  // as a reload may
-  ExpectRefused(sessions.ReserveSegment(session, SegmentId(2), 4096), "would pass the limit of 4096");
+  ExpectRefused(sessions.BeginMapping(session, SegmentId(2), 4096), "would pass the limit of 4096");
 }
 
 TEST(SessionLimitsTest, WhatIsBeingMappedCountsAndIsGivenBack) {
@@ -54,16 +54,16 @@ TEST(SessionLimitsTest, WhatIsBeingMappedCountsAndIsGivenBack) {
   const auto in_use = [&] { return tenants.Of("t").View(absl::UnixEpoch()).in_use; };
   const SessionId session = sessions.Open({.tenant = "t"}).value();
   EXPECT_EQ(sessions.AddSegment(session, SegmentId(1), MakeSegment(8192)).code(), absl::StatusCode::kNotFound);
-  ASSERT_TRUE(sessions.ReserveSegment(session, SegmentId(1), 8192).ok());
+  ASSERT_TRUE(sessions.BeginMapping(session, SegmentId(1), 8192).ok());
   // A second one at the same time, of a quota that one fits.
-  ExpectRefused(sessions.ReserveSegment(session, SegmentId(2), 4096), "quota.segment_bytes");
-  EXPECT_EQ(sessions.ReserveSegment(session, SegmentId(1), 0).code(), absl::StatusCode::kAlreadyExists);
+  ExpectRefused(sessions.BeginMapping(session, SegmentId(2), 4096), "quota.segment_bytes");
+  EXPECT_EQ(sessions.BeginMapping(session, SegmentId(1), 0).code(), absl::StatusCode::kAlreadyExists);
   EXPECT_EQ(sessions.RemoveSegment(session, SegmentId(1)).code(), absl::StatusCode::kNotFound);
   // It cannot be mapped.
   EXPECT_EQ(sessions.AddSegment(session, SegmentId(1), absl::UnknownError("no")), absl::UnknownError("no"));
   EXPECT_EQ(in_use()[QuotaKind::kSegmentBytes], 0u);
   EXPECT_EQ(in_use()[QuotaKind::kSegments], 0u);
-  ASSERT_TRUE(sessions.ReserveSegment(session, SegmentId(1), 8192).ok());
+  ASSERT_TRUE(sessions.BeginMapping(session, SegmentId(1), 8192).ok());
   sessions.Find(session)->closing = true;
   EXPECT_EQ(sessions.AddSegment(session, SegmentId(1), MakeSegment(8192)).code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(in_use()[QuotaKind::kSegmentBytes], 0u);
@@ -265,7 +265,7 @@ TEST_F(TenantJobsTest, WhatASessionHeldIsGivenBackWithIt) {
 TEST_F(TenantJobsTest, ASessionThatEndsWaitsForWhatIsBeingMapped) {
   const SessionId session = cluster_.OpenSession(0, "a");
   Engine& engine = *cluster_.node(0).engine;
-  ASSERT_TRUE(engine.ReserveSegment(session, SegmentId(1), 8192).ok());
+  ASSERT_TRUE(engine.BeginMapping(session, SegmentId(1), 8192).ok());
   bool closed = false;
   engine.CloseSession(session, "test", [&](absl::Status) { closed = true; });
   cluster_.Run();

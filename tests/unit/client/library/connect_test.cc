@@ -10,7 +10,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <functional>
+#include <map>
+#include <string>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -28,6 +31,21 @@ using ::testing::HasSubstr;
 size_t OpenDescriptors() {
   return static_cast<size_t>(
       std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator()));
+}
+
+// Of this process, in bytes.
+uint64_t MemoryField(const std::string& field) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind(field, 0) == 0) return std::stoull(line.substr(field.size())) << 10;
+  }
+  return 0;
+}
+uint64_t PeakMemory() { return MemoryField("VmHWM:"); }
+// From here on the peak counts anew. Returns what is in use now.
+uint64_t ForgetPeakMemory() {
+  std::ofstream("/proc/self/clear_refs") << "5";
+  return MemoryField("VmRSS:");
 }
 
 TEST_F(ClientTest, ConnectsWithTokenAndNode) {
@@ -358,6 +376,21 @@ TEST_F(ClientTest, ADaemonThatDoesNotShareInTimeLosesTheSession) {
   daemon_->HoldSegments(false);
   ASSERT_TRUE(client_->Reconnect().ok());
   EXPECT_TRUE(client_->CreateSegment(4096).ok());
+}
+
+TEST_F(ClientTest, PagesAreTouchedOnceTheDaemonHasRoom) {
+  constexpr uint64_t kLength = 64 << 20;
+  daemon_->RefuseSegments(absl::ResourceExhaustedError("the quota is 0 bytes"));
+  const uint64_t before = ForgetPeakMemory();
+  EXPECT_TRUE(absl::IsResourceExhausted(client_->CreateSegment(kLength).status()));
+  EXPECT_LT(PeakMemory(), before + kLength / 2) << "no page of what is refused";
+  daemon_->RefuseSegments(absl::OkStatus());
+  EXPECT_TRUE(daemon_->reservations().empty());
+  auto segment = MakeSegment(kLength);
+  EXPECT_EQ(daemon_->reservations(), (std::map<uint32_t, uint64_t>{{segment->id(), kLength}}));
+  EXPECT_GE(PeakMemory(), before + kLength / 2);
+  EXPECT_TRUE(client_->CreateSegment(kLength, {.prefault = false}).ok());
+  EXPECT_EQ(daemon_->reservations().size(), 1u) << "nothing to touch";
 }
 
 TEST_F(ClientTest, HugePagesEitherWorkOrSaySo) {

@@ -106,6 +106,7 @@ class FakeDaemon::Impl final : public v1::SessionService::Service,
   std::vector<WaitCall> waits;
   std::map<uint64_t, absl::Status> finished;
   std::map<uint32_t, SharedSegment> segments;
+  std::map<uint32_t, uint64_t> reservations;
   int leaves = 0, sessions_open = 0, calls_without_token = 0;
   void ForgetTokens() { tokens_.clear(); }
 
@@ -347,6 +348,9 @@ class FakeDaemon::Impl final : public v1::SessionService::Service,
     } else if (!segment_refusal.ok()) {
       response.set_code(static_cast<int>(segment_refusal.code()));
       response.set_message(std::string(segment_refusal.message()));
+    } else if (request.has_reserve_segment()) {
+      reservations[request.reserve_segment().segment_id()] = request.reserve_segment().length_bytes();
+      response.mutable_reserve_segment();
     } else {
       segments[request.add_segment().segment_id()] = {attached, request.add_segment().length_bytes()};
       response.mutable_add_segment();
@@ -440,6 +444,8 @@ RAILS_FAKE_GETTER(std::vector<FakeDaemon::WaitCall>, waits)
 RAILS_FAKE_GETTER(std::vector<uint64_t>, cancelled)
 using SegmentMap = std::map<uint32_t, FakeDaemon::SharedSegment>;
 RAILS_FAKE_GETTER(SegmentMap, segments)
+using ReservationMap = std::map<uint32_t, uint64_t>;
+RAILS_FAKE_GETTER(ReservationMap, reservations)
 RAILS_FAKE_GETTER(int, leaves)
 RAILS_FAKE_GETTER(int, sessions_open)
 RAILS_FAKE_GETTER(int, calls_without_token)

@@ -81,6 +81,7 @@ class FakeDaemon {
   std::vector<WaitCall> waits() const;
   std::vector<uint64_t> cancelled() const;
   std::map<uint32_t, SharedSegment> segments() const;
+  std::map<uint32_t, uint64_t> reservations() const;  // lengths of all that came
   int leaves() const;
   int sessions_open() const;
   int calls_without_token() const;

@@ -53,6 +53,12 @@ std::string AddRequest(uint32_t id, uint64_t length) {
   request.mutable_add_segment()->set_length_bytes(length);
   return request.SerializeAsString();
 }
+std::string ReserveRequest(uint32_t id, uint64_t length) {
+  DescriptorRequest request;
+  request.mutable_reserve_segment()->set_segment_id(id);
+  request.mutable_reserve_segment()->set_length_bytes(length);
+  return request.SerializeAsString();
+}
 
 // The other end of a connection, by hand.
 class Client {
@@ -189,6 +195,8 @@ TEST_F(DescriptorServerTest, TakesSegments) {
   Client client(path());
   client.Ask(OpenRequest());
   const UniqueFd memory(memfd_create("x", 0));
+  EXPECT_EQ(client.Ask(ReserveRequest(3, 4096)).code(), 0);
+  EXPECT_EQ(agent_.reservation_count(), 1u);
   EXPECT_EQ(client.Ask(AddRequest(3, 4096), {memory.get()}).code(), 0);
   EXPECT_EQ(agent_.segment_count(), 1u);
 }
@@ -211,12 +219,14 @@ TEST_F(DescriptorServerTest, HostilePacketsAreAnsweredAndLeakNothing) {
   EXPECT_EQ(client.Ask(AddRequest(1, 1)).message(), "add_segment: carries 0 descriptors, wants 1");
   EXPECT_EQ(client.Ask(AddRequest(1, 1), {fd, fd}).message(), "add_segment: carries 2 descriptors, wants 1");
   EXPECT_EQ(client.Ask(AddRequest(1, 0), {fd}).message(), "add_segment: length_bytes: 0");
+  EXPECT_EQ(client.Ask(ReserveRequest(1, 1), {fd}).message(), "reserve_segment: carries 1 descriptors, wants none");
+  EXPECT_EQ(client.Ask(ReserveRequest(1, 0)).message(), "reserve_segment: length_bytes: 0");
   // Field 15, varint 1: a request of an unknown kind.
   EXPECT_EQ(client.Ask(std::string("\x78\x01", 2), {fd}).message(), "request: empty or of an unknown kind");
   EXPECT_TRUE(testing::Until([&] { return OpenDescriptors() <= before; }));
   EXPECT_EQ(agent_.session_count(), 1u);
   EXPECT_EQ(agent_.segment_count(), 0u);
-  EXPECT_EQ(server_->counters().bad_packets, 9u);
+  EXPECT_EQ(server_->counters().bad_packets, 11u);
 }
 
 TEST_F(DescriptorServerTest, PacketsThatCannotBeReadEndTheConnection) {
