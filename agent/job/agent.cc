@@ -139,8 +139,9 @@ class AgentImpl final : public Agent {
     Call(std::move(done), [=](Engine& engine, auto done) { engine.Leave(session, epoch, rank, std::move(done)); });
   }
   void Submit(Submission submission, Callback<absl::Status> done) override {
-    Call(std::move(done), [submission = std::move(submission)](Engine& engine, auto done) mutable {
-      engine.Submit(std::move(submission), std::move(done));
+    // Here, on the caller's thread, since it may take long for many ranges.
+    Call(std::move(done), [prepared = engine_->Prepare(submission)](Engine& engine, auto done) mutable {
+      engine.Submit(std::move(prepared), std::move(done));
     });
   }
   void Wait(SessionId session, JobKey job, Rank rank, absl::Duration timeout,

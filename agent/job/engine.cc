@@ -37,7 +37,8 @@ std::vector<RailState> UsableEnds(size_t rails) {
 
 Engine::Engine(AgentOptions options, KeyShare share, std::vector<RailPort*> rails, ControlLink* link,
                AgentObserver* observer, Copier* copier)
-    : options_(std::move(options)),
+    : max_ranges_(options.limits.max_ranges_per_submission),
+      options_(std::move(options)),
       share_(share),
       observer_(observer),
       copier_(copier),
@@ -313,6 +314,7 @@ void Engine::Retune(const AgentTuning& tuning) {
   const uint32_t max_world_size = options_.limits.max_world_size;
   options_.limits = tuning.limits;
   options_.limits.max_world_size = max_world_size;
+  max_ranges_.store(tuning.limits.max_ranges_per_submission, std::memory_order_relaxed);
   options_.max_job_time = tuning.max_job_time;
   options_.max_join_time = tuning.max_join_time;
   options_.finished_jobs_kept = tuning.finished_jobs_kept;

@@ -3,6 +3,8 @@
 #ifndef RAILSD_AGENT_JOB_ENGINE_H_
 #define RAILSD_AGENT_JOB_ENGINE_H_
 
+#include <atomic>
+#include <cstdint>
 #include <deque>
 #include <string>
 #include <vector>
@@ -18,6 +20,7 @@
 #include "agent/job/sessions.h"
 #include "agent/job/sprayer.h"
 #include "agent/job/tenants.h"
+#include "agent/job/validate.h"
 #include "agent/rail/health.h"
 #include "agent/rail/rail.h"
 
@@ -50,7 +53,12 @@ class Engine {
   void RemoveSegment(SessionId session, SegmentId id, Callback<absl::Status> done);
   void Join(JoinRequest request, Callback<absl::StatusOr<GroupView>> done);
   void Leave(SessionId session, Epoch epoch, Rank rank, Callback<absl::Status> done);
-  void Submit(Submission submission, Callback<absl::Status> done) {
+  // What can be said of a submission without the engine's state. Any thread.
+  PreparedSubmission Prepare(const Submission& submission) const {
+    return railsd::Prepare(submission, sessions_.MemoryOf(submission.session),
+                           max_ranges_.load(std::memory_order_relaxed));
+  }
+  void Submit(PreparedSubmission submission, Callback<absl::Status> done) {
     jobs_.Submit(std::move(submission), std::move(done));
   }
   void Wait(SessionId session, JobKey job, Rank rank, absl::Duration timeout,
@@ -124,7 +132,8 @@ class Engine {
   bool OnMayLeave(const Peer& from, const MayLeave& message);
   void AnswerLeavers();
 
-  AgentOptions options_;  // the tables refer to it: Retune() changes what they go by
+  std::atomic<uint32_t> max_ranges_;  // as in options_, for Prepare()
+  AgentOptions options_;              // the tables refer to it: Retune() changes what they go by
   const KeyShare share_;
   AgentObserver* const observer_;
   Copier* const copier_;

@@ -80,7 +80,7 @@ AgentSnapshot Engine::Snapshot(size_t queue_depth) const {
     snapshot.peers.push_back(std::move(view));
   }
   for (const auto& [id, session] : sessions_.all()) {
-    snapshot.sessions.push_back({id, session->info, static_cast<uint32_t>(session->segments.size()),
+    snapshot.sessions.push_back({id, session->info, static_cast<uint32_t>(session->memory->count()),
                                  session->segment_bytes, session->memberships});
   }
   for (const auto& [epoch, group] : groups_.all()) snapshot.groups.push_back(group->View());

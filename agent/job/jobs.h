@@ -51,7 +51,7 @@ class JobTable {
   // The time that all methods below work with; set before each batch of calls.
   void SetNow(absl::Time now) { now_ = now; }
 
-  void Submit(Submission submission, Callback<absl::Status> done);
+  void Submit(PreparedSubmission submission, Callback<absl::Status> done);
   void Wait(SessionId session, JobKey key, Rank rank, absl::Duration timeout, Callback<absl::StatusOr<JobReport>> done);
   void Cancel(SessionId session, JobKey key, Rank rank, Callback<absl::Status> done);
   // From now on only submissions up to each group's cut are taken: the highest sequence number that any member is known
@@ -145,18 +145,18 @@ class JobTable {
     PeerIndex peer;
   };
   // jobs_submit.cc
-  absl::Status CheckAdmission(const Submission& submission, Group** group, Session** session) const;
-  absl::Status CheckRepeated(const Submission& submission, const Digest& digest) const;
+  absl::Status CheckAdmission(const PreparedSubmission& submission, Group** group, Session** session) const;
+  absl::Status CheckNew(const PreparedSubmission& submission, const Group& group, Session& session);
+  absl::Status CheckRepeated(const PreparedSubmission& submission) const;
   NodeJob& FindOrCreate(const Group& group, JobKey key);
-  void Accept(Submission submission, const Digest& digest, Group& group, Session& session);
+  void Accept(PreparedSubmission submission, Group& group, Session& session);
   void StartIfComplete(NodeJob& job, Group& group);
   void Start(NodeJob& job, Group& group);
   absl::Status BuildFlows(NodeJob& job, Group& group);
   absl::Status AddLocalCopies(NodeJob& job, const Group& group);
   // To the exchanges with other nodes: what the part sends, and what it expects.
   void AddOutFlows(NodeJob& job, const Group& group, RankPart& part);
-  void AddInFlows(NodeJob& job, const Group& group, const RankPart& part);
-  MemoryRanges Resolve(const RankPart& part, const std::vector<Range>& ranges) const;
+  void AddInFlows(NodeJob& job, const Group& group, RankPart& part);
 
   // jobs_match.cc
   // What a peer offers for jobs that ranks of this node have not submitted is bounded, in flows and in bytes.

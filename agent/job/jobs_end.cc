@@ -252,18 +252,18 @@ void JobTable::FinishPart(NodeJob& job, RankPart& part, absl::Status status) {
   recent_.push_front(part.report);
   if (recent_.size() > kRecentReports) recent_.pop_back();
   Ended& ended = ended_[job.key.epoch];
-  ended.reports[{job.key.seq, part.submission.rank}] = {part.submission.session, part.digest, part.report,
+  ended.reports[{job.key.seq, part.submission.rank}] = {part.submission.session, part.submission.digest, part.report,
                                                         job.in_bytes};
   Group* group = groups_.Find(job.key.epoch);
   if (group != nullptr && part.report.status.ok()) group->last_done = std::max(group->last_done, job.key.seq);
   const size_t kept =
       options_.finished_jobs_kept * (group == nullptr ? 1 : std::max<size_t>(1, group->local_ranks.size()));
   if (ended.reports.size() > kept) ended.reports.erase(ended.reports.begin());
+  part.submission.Release();  // before anybody is told, and submits into the same memory
   if (observer_ != nullptr) observer_->OnJobFinished(part.submission.session, part.report);
   std::vector<Waiter> waiters = std::move(part.waiters);
   part.waiters.clear();
   for (Waiter& waiter : waiters) std::move(waiter.done)(part.report);
-  part.segments.clear();
   Session& session = *sessions_.FindAny(part.submission.session);  // kept until its last part is terminal
   --session.active_parts;
   session.tenant->ReturnJob(part.report);

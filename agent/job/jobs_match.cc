@@ -11,13 +11,14 @@ namespace railsd {
 namespace {
 
 // Null for a flow of which no byte is expected.
-const InFlow* FindExpected(const PeerExchange& exchange, const Offer::Flow& flow) {
+template <typename Exchange>
+auto* FindExpected(Exchange& exchange, const Offer::Flow& flow) {
   const auto before = [](const InFlow& expected, const Offer::Flow& offered) {
     return std::tie(expected.destination, expected.source) < std::tie(offered.destination, offered.source);
   };
   const auto it = std::lower_bound(exchange.expected.begin(), exchange.expected.end(), flow, before);
   const bool found = it != exchange.expected.end() && it->destination == flow.destination && it->source == flow.source;
-  return found ? &*it : nullptr;
+  return found ? &*it : decltype(&*it){};
 }
 
 }  // namespace
@@ -126,9 +127,8 @@ void JobTable::OpenZones(NodeJob& job, PeerExchange& exchange) {
   auto set = std::make_shared<ReceiveSet>();
   set->peer = exchange.peer;
   for (const Offer::Flow& flow : exchange.offer->flows) {
-    const InFlow* expected = flow.bytes == 0 ? nullptr : FindExpected(exchange, flow);
-    set->zones.push_back(expected == nullptr ? MemoryRanges()
-                                             : Resolve(job.parts.at(flow.destination), expected->ranges->ranges));
+    InFlow* expected = flow.bytes == 0 ? nullptr : FindExpected(exchange, flow);
+    set->zones.push_back(expected == nullptr ? MemoryRanges() : std::move(expected->memory));
     exchange.in.emplace_back(flow.bytes);
     exchange.in_bytes += flow.bytes;
   }

@@ -12,26 +12,14 @@ namespace {
 // How long ranks of a node may lie behind each other before other nodes hear who is missing.
 constexpr absl::Duration kTellUnsubmittedAfter = absl::Seconds(1);
 
-uint64_t TotalBytes(const FlowRanges* flow) {
-  uint64_t total = 0;
-  if (flow != nullptr) {
-    for (const Range& range : flow->ranges) total += range.length_bytes;
-  }
-  return total;
-}
-
-// So that the flow with a rank is found without looking at the whole world. No rank appears twice.
-void SortByPeer(std::vector<FlowRanges>* flows) {
-  const auto before = [](const FlowRanges& a, const FlowRanges& b) { return a.peer < b.peer; };
-  if (!std::is_sorted(flows->begin(), flows->end(), before)) std::sort(flows->begin(), flows->end(), before);
-}
-
 // Null for a rank that is left out.
-const FlowRanges* FlowWith(Rank peer, const std::vector<FlowRanges>& sorted) {
-  const auto before = [](const FlowRanges& flow, Rank rank) { return flow.peer < rank; };
-  const auto it = std::lower_bound(sorted.begin(), sorted.end(), peer, before);
-  return it != sorted.end() && it->peer == peer ? &*it : nullptr;
+PreparedFlow* FlowWith(Rank peer, std::vector<PreparedFlow>& by_rank) {
+  const auto before = [](const PreparedFlow& flow, Rank rank) { return flow.peer < rank; };
+  const auto it = std::lower_bound(by_rank.begin(), by_rank.end(), peer, before);
+  return it != by_rank.end() && it->peer == peer ? &*it : nullptr;
 }
+
+uint64_t BytesOf(const PreparedFlow* flow) { return flow == nullptr ? 0 : flow->memory.total_bytes(); }
 
 uint32_t FenceRoomOf(const std::vector<RailHandle>& rails) {
   uint32_t room = UINT32_MAX;
@@ -65,7 +53,7 @@ NodeJob* JobTable::Find(JobKey key) {
   return it == jobs_.end() ? nullptr : it->second.get();
 }
 
-absl::Status JobTable::CheckAdmission(const Submission& submission, Group** group_out, Session** session_out) const {
+absl::Status JobTable::CheckAdmission(const PreparedSubmission& submission, Group** group_out, Session** session_out) const {
   Session* session = sessions_.Find(submission.session);
   if (session == nullptr) {
     return absl::NotFoundError(absl::StrCat("session ", submission.session.value(), " is not open"));
@@ -93,11 +81,11 @@ absl::Status JobTable::CheckAdmission(const Submission& submission, Group** grou
 }
 
 // A number that was taken before: the same content is the same job.
-absl::Status JobTable::CheckRepeated(const Submission& submission, const Digest& digest) const {
+absl::Status JobTable::CheckRepeated(const PreparedSubmission& submission) const {
   const Digest* known = nullptr;
   if (auto it = jobs_.find(submission.job); it != jobs_.end()) {
     if (auto part = it->second->parts.find(submission.rank); part != it->second->parts.end()) {
-      known = &part->second.digest;
+      known = &part->second.submission.digest;
     }
   }
   if (auto it = ended_.find(submission.job.epoch); known == nullptr && it != ended_.end()) {
@@ -108,62 +96,64 @@ absl::Status JobTable::CheckRepeated(const Submission& submission, const Digest&
     return absl::FailedPreconditionError(
         absl::StrCat("job.seq: ", submission.job.seq.value(), " ended long ago and is forgotten"));
   }
-  if (*known != digest) {
+  if (*known != submission.digest) {
     return absl::AlreadyExistsError(
         absl::StrCat("job.seq: ", submission.job.seq.value(), " was submitted before with other content"));
   }
   return absl::OkStatus();
 }
 
-void JobTable::Submit(Submission submission, Callback<absl::Status> done) {
+// What takes the next number of its rank.
+absl::Status JobTable::CheckNew(const PreparedSubmission& submission, const Group& group, Session& session) {
+  const uint64_t seq = submission.job.seq.value();
+  const uint64_t last = group.ranks[submission.rank.value()].last_seq.value();
+  if (seq != last + 1) {
+    return absl::InvalidArgumentError(absl::StrCat("job.seq: ", seq, ", the next of rank ", submission.rank.value(),
+                                                   " in this epoch is ", last + 1));
+  }
+  if (group.broken && submission.job.seq > group.good_until) {
+    return absl::Status(group.replayable ? absl::StatusCode::kAborted : absl::StatusCode::kFailedPrecondition,
+                        absl::StrCat("group ", group.key.name, " is broken: ", group.why.message(), "; join again"));
+  }
+  if (draining_ && submission.job.seq > group.cut) {
+    return absl::UnavailableError(
+        absl::StrCat(peers_.self(), " is draining; the last job taken is ", group.cut.value()));
+  }
+  size_t active = 0;
+  for (const auto& [key, job] : jobs_) {
+    auto part = key.epoch == submission.job.epoch ? job->parts.find(submission.rank) : job->parts.end();
+    active += part != job->parts.end() && !part->second.terminal();
+  }
+  if (active >= std::max(1u, options_.limits.max_jobs_per_group)) {
+    return options_.refused->Refuse(Limit::kJobsPerGroup,
+                                    absl::StrCat(active, " jobs of rank ", submission.rank.value(),
+                                                 " are under way in group ", group.key.name, "; wait for one"));
+  }
+  if (submission.peers_end > group.world_size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(submission.last_peer, " is not below the world size ", group.world_size()));
+  }
+  if (!submission.verdict.ok()) {
+    if (absl::IsResourceExhausted(submission.verdict)) options_.refused->Count(Limit::kRangesPerSubmission);
+    return submission.verdict;
+  }
+  return session.tenant->TakeJob(/*head=*/active == 0, now_);  // last: what it takes, the job has
+}
+
+void JobTable::Submit(PreparedSubmission submission, Callback<absl::Status> done) {
   Group* group = nullptr;
   Session* session = nullptr;
-  const auto check = [&]() -> absl::Status {
-    if (absl::Status s = CheckAdmission(submission, &group, &session); !s.ok()) return s;
-    const uint64_t seq = submission.job.seq.value();
-    const uint64_t last = group->ranks[submission.rank.value()].last_seq.value();
-    if (seq <= last && seq > 0) return absl::OkStatus();  // CheckRepeated() decides
-    if (seq != last + 1) {
-      return absl::InvalidArgumentError(absl::StrCat("job.seq: ", seq, ", the next of rank ", submission.rank.value(),
-                                                     " in this epoch is ", last + 1));
-    }
-    if (group->broken && submission.job.seq > group->good_until) {
-      return absl::Status(
-          group->replayable ? absl::StatusCode::kAborted : absl::StatusCode::kFailedPrecondition,
-          absl::StrCat("group ", group->key.name, " is broken: ", group->why.message(), "; join again"));
-    }
-    if (draining_ && submission.job.seq > group->cut) {
-      return absl::UnavailableError(
-          absl::StrCat(peers_.self(), " is draining; the last job taken is ", group->cut.value()));
-    }
-    size_t active = 0;
-    for (const auto& [key, job] : jobs_) {
-      auto part = key.epoch == submission.job.epoch ? job->parts.find(submission.rank) : job->parts.end();
-      active += part != job->parts.end() && !part->second.terminal();
-    }
-    if (active >= std::max(1u, options_.limits.max_jobs_per_group)) {
-      return options_.refused->Refuse(Limit::kJobsPerGroup,
-                                      absl::StrCat(active, " jobs of rank ", submission.rank.value(),
-                                                   " are under way in group ", group->key.name, "; wait for one"));
-    }
-    if (absl::Status s =
-            CheckSubmission(submission, *session, group->world_size(), options_.limits.max_ranges_per_submission);
-        !s.ok()) {
-      if (absl::IsResourceExhausted(s)) options_.refused->Count(Limit::kRangesPerSubmission);
-      return s;
-    }
-    return session->tenant->TakeJob(/*head=*/active == 0, now_);  // last: what it takes, the job has
-  };
-  if (absl::Status s = check(); !s.ok()) {
-    ++counters_.submissions_refused;
-    return std::move(done)(s);
-  }
-  const Digest digest = SubmissionDigest(submission);
-  if (submission.job.seq <= group->ranks[submission.rank.value()].last_seq) {
-    return std::move(done)(CheckRepeated(submission, digest));
+  absl::Status status = CheckAdmission(submission, &group, &session);
+  const JobSeq seq = submission.job.seq;
+  const bool repeated = status.ok() && seq <= group->ranks[submission.rank.value()].last_seq && seq > JobSeq(0);
+  if (status.ok()) status = repeated ? CheckRepeated(submission) : CheckNew(submission, *group, *session);
+  if (!status.ok() || repeated) {
+    counters_.submissions_refused += !repeated;
+    submission.Release();  // before the caller is told, and gives the segments back
+    return std::move(done)(status);
   }
   std::move(done)(absl::OkStatus());
-  Accept(std::move(submission), digest, *group, *session);
+  Accept(std::move(submission), *group, *session);
 }
 
 void JobTable::SetDraining(bool draining) {
@@ -199,7 +189,7 @@ NodeJob& JobTable::FindOrCreate(const Group& group, JobKey key) {
   return job;
 }
 
-void JobTable::Accept(Submission submission, const Digest& digest, Group& group, Session& session) {
+void JobTable::Accept(PreparedSubmission submission, Group& group, Session& session) {
   const Rank rank = submission.rank;
   const JobKey key = submission.job;
   NodeJob& job = FindOrCreate(group, key);
@@ -208,7 +198,6 @@ void JobTable::Accept(Submission submission, const Digest& digest, Group& group,
   ++session.active_parts;
   ++active_parts_;
   RankPart& part = job.parts[rank];
-  part.digest = digest;
   part.accepted = now_;
   part.deadline = now_ + std::min(submission.timeout, options_.max_job_time);
   Sooner(part.deadline);
@@ -217,17 +206,9 @@ void JobTable::Accept(Submission submission, const Digest& digest, Group& group,
   part.report.tag = submission.tag;
   part.report.tenant = group.key.tenant;
   part.report.group = group.key.name;
+  part.report.bytes_to_send = submission.send_bytes;
+  part.report.bytes_to_receive = submission.receive_bytes;
   part.submission = std::move(submission);
-  SortByPeer(&part.submission.sends);
-  SortByPeer(&part.submission.receives);
-  for (const auto* flows : {&part.submission.sends, &part.submission.receives}) {
-    for (const FlowRanges& flow : *flows) {
-      for (const Range& range : flow.ranges)
-        part.segments.try_emplace(range.segment, session.segments.at(range.segment));
-    }
-  }
-  for (const FlowRanges& flow : part.submission.sends) part.report.bytes_to_send += TotalBytes(&flow);
-  for (const FlowRanges& flow : part.submission.receives) part.report.bytes_to_receive += TotalBytes(&flow);
   Ended& ended = ended_[key.epoch];
   auto tombstone = ended.tombstones.find(key.seq);
   if (tombstone != ended.tombstones.end() && !job.aborting()) job.failure = tombstone->second;
@@ -275,15 +256,6 @@ void JobTable::SubmitCopies(NodeJob& job) {
   }
 }
 
-MemoryRanges JobTable::Resolve(const RankPart& part, const std::vector<Range>& ranges) const {
-  MemoryRanges memory;
-  memory.Reserve(ranges.size());
-  for (const Range& range : ranges) {
-    memory.Append(part.segments.at(range.segment)->segment, range.offset_bytes, range.length_bytes);
-  }
-  return memory;
-}
-
 absl::Status JobTable::BuildFlows(NodeJob& job, Group& group) {
   const RankPart& first = job.parts.begin()->second;
   for (const auto& [rank, part] : job.parts) {
@@ -313,10 +285,10 @@ absl::Status JobTable::BuildFlows(NodeJob& job, Group& group) {
 absl::Status JobTable::AddLocalCopies(NodeJob& job, const Group& group) {
   std::vector<std::pair<Rank, Rank>> flows;  // source, destination; as either of the two submitted it
   for (const auto& [rank, part] : job.parts) {
-    for (const FlowRanges& send : part.submission.sends) {
+    for (const PreparedFlow& send : part.submission.sends) {
       if (group.ranks[send.peer.value()].local) flows.emplace_back(rank, send.peer);
     }
-    for (const FlowRanges& receive : part.submission.receives) {
+    for (const PreparedFlow& receive : part.submission.receives) {
       if (group.ranks[receive.peer.value()].local) flows.emplace_back(receive.peer, rank);
     }
   }
@@ -324,16 +296,16 @@ absl::Status JobTable::AddLocalCopies(NodeJob& job, const Group& group) {
   flows.erase(std::unique(flows.begin(), flows.end()), flows.end());
   for (const auto& [source, destination] : flows) {
     RankPart &from = job.parts.at(source), &to = job.parts.at(destination);
-    const FlowRanges* send = FlowWith(destination, from.submission.sends);
-    const FlowRanges* receive = FlowWith(source, to.submission.receives);
-    const uint64_t sent = TotalBytes(send), expected = TotalBytes(receive);
+    PreparedFlow* const send = FlowWith(destination, from.submission.sends);
+    PreparedFlow* const receive = FlowWith(source, to.submission.receives);
+    const uint64_t sent = BytesOf(send), expected = BytesOf(receive);
     if (sent != expected) {
       return absl::InvalidArgumentError(absl::StrCat(group.Describe(source), " sends ", sent, " bytes to ",
                                                      group.Describe(destination), ", which expects ", expected,
                                                      " in job ", job.key.seq.value()));
     }
     if (sent == 0) continue;
-    job.copies.push_back({source, destination, Resolve(from, send->ranges), Resolve(to, receive->ranges)});
+    job.copies.push_back({source, destination, std::move(send->memory), std::move(receive->memory)});
     ++from.copies_left;
     ++to.copies_left;
   }
@@ -342,9 +314,9 @@ absl::Status JobTable::AddLocalCopies(NodeJob& job, const Group& group) {
 
 void JobTable::AddOutFlows(NodeJob& job, const Group& group, RankPart& part) {
   const Rank source = part.submission.rank;
-  for (const FlowRanges& send : part.submission.sends) {
+  for (PreparedFlow& send : part.submission.sends) {
     const Group::Member& destination = group.ranks[send.peer.value()];
-    const uint64_t bytes = TotalBytes(&send);
+    const uint64_t bytes = send.memory.total_bytes();
     if (destination.local || bytes == 0) continue;
     PeerExchange& exchange = job.peers.at(destination.peer);
     OutFlow& flow = exchange.out.emplace_back();
@@ -355,19 +327,19 @@ void JobTable::AddOutFlows(NodeJob& job, const Group& group, RankPart& part) {
     flow.send.job = job.tag;
     flow.send.peer = exchange.peer;
     flow.send.left_bytes = exchange.out_left_bytes.get();
-    flow.send.memory = Resolve(part, send.ranges);
+    flow.send.memory = std::move(send.memory);
     exchange.out_bytes += bytes;
     part.sends_left_bytes += bytes;
     part.fenced_flows_left += remote_;
   }
 }
 
-void JobTable::AddInFlows(NodeJob& job, const Group& group, const RankPart& part) {
-  for (const FlowRanges& receive : part.submission.receives) {
+void JobTable::AddInFlows(NodeJob& job, const Group& group, RankPart& part) {
+  for (PreparedFlow& receive : part.submission.receives) {
     const Group::Member& source = group.ranks[receive.peer.value()];
-    const uint64_t bytes = TotalBytes(&receive);
+    const uint64_t bytes = receive.memory.total_bytes();
     if (source.local || bytes == 0) continue;
-    job.peers.at(source.peer).expected.push_back({part.submission.rank, receive.peer, bytes, &receive});
+    job.peers.at(source.peer).expected.push_back({part.submission.rank, receive.peer, bytes, std::move(receive.memory)});
   }
 }
 

@@ -33,13 +33,10 @@ struct Waiter {
 
 // A local rank's part. Terminal when `report.state` says so.
 struct RankPart {
-  Submission submission;
-  Digest digest{};
+  PreparedSubmission submission;
   JobReport report;
   absl::Time accepted, deadline;
   absl::Time ended = absl::InfiniteFuture();
-  // Those that its ranges name, held from acceptance to the end: the session cannot give them away meanwhile.
-  absl::flat_hash_map<SegmentId, std::shared_ptr<const HeldSegment>> segments;
   uint64_t sends_left_bytes = 0;    // to other nodes, not acknowledged
   uint64_t fenced_flows_left = 0;   // to other nodes, whose fences are not all acknowledged
   uint64_t copies_left = 0;         // local flows from or to this rank
@@ -60,7 +57,7 @@ struct OutFlow {
 struct InFlow {
   Rank destination, source;
   uint64_t bytes = 0;
-  const FlowRanges* ranges = nullptr;  // of the part's submission
+  MemoryRanges memory = {};  // until its zone is opened
 };
 
 // The fences of one flow from a peer, in the present round.

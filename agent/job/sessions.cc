@@ -19,8 +19,18 @@ absl::StatusOr<SessionId> SessionTable::Open(SessionInfo info) {
   session->id = SessionId(next_id_++);
   session->info = std::move(info);
   const SessionId id = session->id;
+  {
+    std::lock_guard lock(mutex_);
+    memories_.emplace(id, session->memory);
+  }
   sessions_.emplace(id, std::move(session));
   return id;
+}
+
+std::shared_ptr<SessionMemory> SessionTable::MemoryOf(SessionId id) const {
+  std::lock_guard lock(mutex_);
+  const auto it = memories_.find(id);
+  return it == memories_.end() ? nullptr : it->second;
 }
 
 Session* SessionTable::FindAny(SessionId id) {
@@ -34,10 +44,10 @@ Session* SessionTable::Find(SessionId id) {
 }
 
 absl::Status SessionTable::TakeRoom(Session& session, SegmentId id, uint64_t length_bytes) {
-  if (session.segments.contains(id) || session.reserved.contains(id) || session.mapping.contains(id)) {
+  if (session.memory->Find(id) != nullptr || session.reserved.contains(id) || session.mapping.contains(id)) {
     return absl::AlreadyExistsError(absl::StrCat("segment_id: ", id.value(), " is taken in this session"));
   }
-  const size_t segments = session.segments.size() + session.reserved.size() + session.mapping.size();
+  const size_t segments = session.memory->count() + session.reserved.size() + session.mapping.size();
   if (segments >= limits_.max_segments_per_session) {
     return refused_.Refuse(Limit::kSegmentsPerSession,
                            absl::StrCat("the session has ", segments, " segments; remove one first"));
@@ -95,7 +105,7 @@ absl::Status SessionTable::AddSegment(SessionId session_id, SegmentId id,
   const uint64_t length_bytes = mapping->second;
   session->mapping.erase(mapping);
   if (segment.ok() && !session->closing) {
-    session->segments.emplace(id, std::make_shared<HeldSegment>(HeldSegment{*std::move(segment)}));
+    session->memory->Add(id, *std::move(segment));
     return absl::OkStatus();
   }
   ReturnRoom(*session, length_bytes);
@@ -111,27 +121,24 @@ absl::Status SessionTable::RemoveSegment(SessionId session_id, SegmentId id) {
     session->reserved.erase(reserved);
     return absl::OkStatus();
   }
-  auto it = session->segments.find(id);
-  if (it == session->segments.end()) {
-    return absl::NotFoundError(absl::StrCat("segment_id: ", id.value(), " is not a segment of this session"));
-  }
-  if (it->second.use_count() > 1) {
-    return absl::FailedPreconditionError(absl::StrCat("segment_id: ", id.value(), " is used by a job"));
-  }
-  ReturnRoom(*session, it->second->segment->length_bytes());
-  session->segments.erase(it);
-  return absl::OkStatus();
+  const absl::StatusOr<uint64_t> length_bytes = session->memory->Remove(id);
+  if (length_bytes.ok()) ReturnRoom(*session, *length_bytes);
+  return length_bytes.status();
 }
 
 void SessionTable::Erase(SessionId id) {
   const auto it = sessions_.find(id);
   if (it == sessions_.end()) return;
-  Tenant& tenant = *it->second->tenant;
-  for (const auto& [segment, held] : it->second->segments) tenant.ReturnSegment(held->segment->length_bytes());
-  for (const auto* lengths : {&it->second->reserved, &it->second->mapping}) {
-    for (const auto& [segment, length_bytes] : *lengths) tenant.ReturnSegment(length_bytes);
+  Session& session = *it->second;
+  for (const auto* lengths : {&session.reserved, &session.mapping}) {
+    for (const auto& [segment, length_bytes] : *lengths) ReturnRoom(session, length_bytes);
   }
-  tenant.ReturnSession();
+  for (const uint64_t length_bytes : session.memory->RemoveAll()) ReturnRoom(session, length_bytes);
+  session.tenant->ReturnSession();
+  {
+    std::lock_guard lock(mutex_);
+    memories_.erase(id);
+  }
   sessions_.erase(it);
 }
 

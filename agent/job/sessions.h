@@ -3,6 +3,7 @@
 #define RAILSD_AGENT_JOB_SESSIONS_H_
 
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -10,25 +11,20 @@
 #include "absl/status/statusor.h"
 #include "agent/agent.h"
 #include "agent/base/ids.h"
+#include "agent/job/session_memory.h"
 #include "agent/job/tenants.h"
 #include "agent/memory/segment.h"
 
 namespace railsd {
 
-// A session's segment. Parts of jobs share it until they are terminal: who holds it uses the segment. (Rails may hold
-// the segment itself for a moment longer, with zones that are closed already.)
-struct HeldSegment {
-  std::shared_ptr<const Segment> segment;
-};
-
 struct Session {
   SessionId id;
   SessionInfo info;
   Tenant* tenant = nullptr;
-  absl::flat_hash_map<SegmentId, std::shared_ptr<const HeldSegment>> segments;
+  std::shared_ptr<SessionMemory> memory = std::make_shared<SessionMemory>();
   absl::flat_hash_map<SegmentId, uint64_t> reserved;  // lengths of segments that the client has not handed over yet
   absl::flat_hash_map<SegmentId, uint64_t> mapping;   // lengths of segments that are being mapped
-  uint64_t segment_bytes = 0;                         // of all three
+  uint64_t segment_bytes = 0;                         // of both, and of those that are mapped
   uint32_t memberships = 0;                           // ranks in groups
   uint32_t active_parts = 0;                          // parts of jobs that are not terminal
   bool closing = false;
@@ -36,7 +32,7 @@ struct Session {
   std::vector<Callback<absl::Status>> closed;  // called when the last active part is terminal
 };
 
-// Owned by the engine's thread.
+// Owned by the engine's thread, but for MemoryOf().
 class SessionTable {
  public:
   // `limits`, `refused` and `tenants` outlive the table; limits may change.
@@ -48,6 +44,8 @@ class SessionTable {
   Session* Find(SessionId id);
   // Also finds one that is closing.
   Session* FindAny(SessionId id);
+  // Null for an unknown session. Any thread.
+  std::shared_ptr<SessionMemory> MemoryOf(SessionId id) const;
   // Takes the segment's room in limits and quotas before the client touches its pages. RemoveSegment() and the end of
   // the session give it back.
   absl::Status ReserveSegment(SessionId session, SegmentId id, uint64_t length_bytes);
@@ -69,6 +67,8 @@ class SessionTable {
   TenantTable& tenants_;
   uint64_t next_id_ = 1;
   absl::flat_hash_map<SessionId, std::unique_ptr<Session>> sessions_;
+  mutable std::mutex mutex_;
+  absl::flat_hash_map<SessionId, std::shared_ptr<SessionMemory>> memories_;  // of sessions_; guarded by mutex_
 };
 
 }  // namespace railsd

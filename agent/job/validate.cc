@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
@@ -23,49 +25,86 @@ struct Placed {
   std::string ToString() const { return absl::StrCat("[", begin, ", ", end, ") of segment ", segment); }
 };
 
-absl::Status CheckFlows(absl::string_view field, const std::vector<FlowRanges>& flows, const Submission& submission,
-                        const Session& session, uint32_t world_size, std::vector<Placed>* placed) {
-  std::vector<bool> seen(world_size, false);
-  for (size_t f = 0; f < flows.size(); ++f) {
-    const FlowRanges& flow = flows[f];
-    const uint32_t rank = flow.peer.value();
-    const auto at = [&] { return absl::StrCat(field, "[", f, "]"); };
-    if (rank >= world_size) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(at(), ".peer_rank: ", rank, " is not below the world size ", world_size));
+size_t RangesOf(const std::vector<FlowRanges>& flows) {
+  size_t ranges = 0;
+  for (const FlowRanges& flow : flows) ranges += flow.ranges.size();
+  return ranges;
+}
+
+// Checks the flows of one direction, finds their memory and holds their segments.
+class FlowReader {
+ public:
+  FlowReader(Rank self, SessionMemory* memory, PreparedSubmission* out) : self_(self), memory_(*memory), out_(*out) {}
+
+  absl::Status Read(absl::string_view field, const std::vector<FlowRanges>& flows, std::vector<PreparedFlow>* prepared,
+                    std::vector<Placed>* placed) {
+    absl::flat_hash_set<Rank> seen;
+    prepared->reserve(flows.size());
+    placed->reserve(RangesOf(flows));
+    for (size_t f = 0; f < flows.size(); ++f) {
+      const Rank peer = flows[f].peer;
+      const std::string at = absl::StrCat(field, "[", f, "]");
+      if (peer == self_) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(at, ".peer_rank: ", peer.value(), " is the rank itself; its client copies those bytes"));
+      }
+      if (!seen.insert(peer).second) {
+        return absl::InvalidArgumentError(absl::StrCat(at, ".peer_rank: ", peer.value(), " appears twice"));
+      }
+      PreparedFlow& flow = prepared->emplace_back(PreparedFlow{peer, {}});
+      if (absl::Status s = ReadRanges(at, flows[f].ranges, &flow.memory, placed); !s.ok()) return s;
     }
-    if (flow.peer == submission.rank) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(at(), ".peer_rank: ", rank, " is the rank itself; its client copies those bytes"));
-    }
-    if (seen[rank]) return absl::InvalidArgumentError(absl::StrCat(at(), ".peer_rank: ", rank, " appears twice"));
-    seen[rank] = true;
+    const auto before = [](const PreparedFlow& a, const PreparedFlow& b) { return a.peer < b.peer; };
+    std::sort(prepared->begin(), prepared->end(), before);
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status ReadRanges(const std::string& at, const std::vector<Range>& ranges, MemoryRanges* memory,
+                          std::vector<Placed>* placed) {
     uint64_t total = 0;
-    for (size_t r = 0; r < flow.ranges.size(); ++r) {
-      const Range& range = flow.ranges[r];
-      const auto where = [&] { return absl::StrCat(at(), ".ranges[", r, "]"); };
-      auto segment = session.segments.find(range.segment);
-      if (segment == session.segments.end()) {
+    memory->Reserve(ranges.size());
+    for (size_t r = 0; r < ranges.size(); ++r) {
+      const Range& range = ranges[r];
+      const auto where = [&] { return absl::StrCat(at, ".ranges[", r, "]"); };
+      const Segment* segment = Hold(range.segment);
+      if (segment == nullptr) {
         return absl::NotFoundError(
             absl::StrCat(where(), ".segment_id: ", range.segment.value(), " is not a segment of this session"));
       }
       const uint64_t end = range.offset_bytes + range.length_bytes;
-      if (end < range.offset_bytes || end > segment->second->segment->length_bytes()) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            where(), ": offset ", range.offset_bytes, " + length ", range.length_bytes, " passes the end of segment ",
-            range.segment.value(), " (", segment->second->segment->length_bytes(), " bytes)"));
+      if (end < range.offset_bytes || end > segment->length_bytes()) {
+        return absl::InvalidArgumentError(absl::StrCat(where(), ": offset ", range.offset_bytes, " + length ",
+                                                       range.length_bytes, " passes the end of segment ",
+                                                       range.segment.value(), " (", segment->length_bytes(), " bytes)"));
       }
-      if (total + range.length_bytes < total) {
-        return absl::InvalidArgumentError(absl::StrCat(at(), ": the lengths overflow 64 bits"));
+      if (__builtin_add_overflow(total, range.length_bytes, &total)) {
+        return absl::InvalidArgumentError(absl::StrCat(at, ": the lengths overflow 64 bits"));
       }
-      total += range.length_bytes;
-      if (range.length_bytes > 0) {
-        placed->push_back({segment->second->segment->file(), range.offset_bytes, end, range.segment.value()});
-      }
+      if (range.length_bytes == 0) continue;
+      placed->push_back({segment->file(), range.offset_bytes, end, range.segment.value()});
+      memory->Append(held_->segment, range.offset_bytes, range.length_bytes);
     }
+    return absl::OkStatus();
   }
-  return absl::OkStatus();
-}
+
+  // Null for an unknown one. Ranges mostly name the segment of the range before.
+  const Segment* Hold(SegmentId id) {
+    if (held_ == nullptr || id != held_id_) {
+      auto [it, added] = out_.segments.try_emplace(id);
+      if (added) it->second = memory_.Find(id);
+      held_ = it->second.get();
+      held_id_ = id;
+    }
+    return held_ == nullptr ? nullptr : held_->segment.get();
+  }
+
+  const Rank self_;
+  SessionMemory& memory_;
+  PreparedSubmission& out_;
+  SegmentId held_id_;
+  const HeldSegment* held_ = nullptr;
+};
 
 absl::Status CheckOverlap(std::vector<Placed>& receives, const std::vector<Placed>& sends) {
   if (!std::is_sorted(receives.begin(), receives.end())) std::sort(receives.begin(), receives.end());
@@ -89,35 +128,37 @@ absl::Status CheckOverlap(std::vector<Placed>& receives, const std::vector<Place
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::Status CheckSubmission(const Submission& submission, const Session& session, uint32_t world_size,
-                             uint32_t max_ranges) {
-  size_t ranges = 0;
-  for (const auto* flows : {&submission.sends, &submission.receives}) {
-    for (const FlowRanges& flow : *flows) ranges += flow.ranges.size();
+void NotePeers(absl::string_view field, const std::vector<FlowRanges>& flows, PreparedSubmission* out) {
+  for (size_t f = 0; f < flows.size(); ++f) {
+    if (flows[f].peer.value() < out->peers_end) continue;
+    out->peers_end = uint64_t{flows[f].peer.value()} + 1;
+    out->last_peer = absl::StrCat(field, "[", f, "].peer_rank: ", flows[f].peer.value());
   }
+}
+
+uint64_t TotalBytes(const std::vector<PreparedFlow>& flows) {
+  uint64_t total = 0;
+  for (const PreparedFlow& flow : flows) total += flow.memory.total_bytes();
+  return total;
+}
+
+absl::Status Check(const Submission& submission, const std::shared_ptr<SessionMemory>& memory, uint32_t max_ranges,
+                   PreparedSubmission* out) {
+  if (memory == nullptr) {
+    return absl::NotFoundError(absl::StrCat("session ", submission.session.value(), " is not open"));
+  }
+  const size_t ranges = RangesOf(submission.sends) + RangesOf(submission.receives);
   if (ranges > max_ranges) {
     return absl::ResourceExhaustedError(
         absl::StrCat("limits.max_ranges_per_submission: ", ranges, " ranges, the limit is ", max_ranges));
   }
   std::vector<Placed> sends, receives;
-  sends.reserve(ranges);
-  receives.reserve(ranges);
-  if (absl::Status s = CheckFlows("sends", submission.sends, submission, session, world_size, &sends); !s.ok())
-    return s;
-  if (absl::Status s = CheckFlows("receives", submission.receives, submission, session, world_size, &receives);
-      !s.ok()) {
-    return s;
-  }
+  FlowReader reader(submission.rank, memory.get(), out);
+  if (absl::Status s = reader.Read("sends", submission.sends, &out->sends, &sends); !s.ok()) return s;
+  if (absl::Status s = reader.Read("receives", submission.receives, &out->receives, &receives); !s.ok()) return s;
+  out->send_bytes = TotalBytes(out->sends);
+  out->receive_bytes = TotalBytes(out->receives);
   return CheckOverlap(receives, sends);
-}
-
-Digest Sha256(absl::string_view bytes) {
-  Digest digest{};
-  unsigned int length = 0;
-  EVP_Digest(bytes.data(), bytes.size(), digest.data(), &length, EVP_sha256(), nullptr);
-  return digest;
 }
 
 Digest SubmissionDigest(const Submission& submission) {
@@ -138,6 +179,37 @@ Digest SubmissionDigest(const Submission& submission) {
     }
   }
   return Sha256(bytes);
+}
+
+}  // namespace
+
+Digest Sha256(absl::string_view bytes) {
+  Digest digest{};
+  unsigned int length = 0;
+  EVP_Digest(bytes.data(), bytes.size(), digest.data(), &length, EVP_sha256(), nullptr);
+  return digest;
+}
+
+void PreparedSubmission::Release() {
+  sends.clear();
+  receives.clear();
+  segments.clear();
+}
+
+PreparedSubmission Prepare(const Submission& submission, const std::shared_ptr<SessionMemory>& memory,
+                           uint32_t max_ranges) {
+  PreparedSubmission out;
+  out.session = submission.session;
+  out.job = submission.job;
+  out.rank = submission.rank;
+  out.tag = submission.tag;
+  out.timeout = submission.timeout;
+  out.digest = SubmissionDigest(submission);
+  NotePeers("sends", submission.sends, &out);
+  NotePeers("receives", submission.receives, &out);
+  out.verdict = Check(submission, memory, max_ranges, &out);
+  if (!out.verdict.ok()) out.Release();
+  return out;
 }
 
 }  // namespace railsd

@@ -1,27 +1,59 @@
-// The checks on a submission that need no other rank: everything here happens before any byte moves.
+// The checks on a submission that need no other rank: everything here happens before any byte moves, and off the
+// engine's thread.
 #ifndef RAILSD_AGENT_JOB_VALIDATE_H_
 #define RAILSD_AGENT_JOB_VALIDATE_H_
 
 #include <array>
 #include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "agent/job/sessions.h"
+#include "agent/job/session_memory.h"
 #include "agent/job/submission.h"
+#include "agent/memory/memory_ranges.h"
 
 namespace railsd {
 
-// Checks ranks (inside the world, none twice, not the rank itself), segments (of this session), bounds and overflow,
-// overlap of receive ranges with each other and with send ranges, and `max_ranges`.
-// Errors: INVALID_ARGUMENT with field and value, NOT_FOUND for a segment, RESOURCE_EXHAUSTED for too many ranges.
-absl::Status CheckSubmission(const Submission& submission, const Session& session, uint32_t world_size,
-                             uint32_t max_ranges);
-
 using Digest = std::array<uint8_t, 32>;
-// SHA-256 over everything that makes a submission what it is; equal digests are the same submission.
-Digest SubmissionDigest(const Submission& submission);
 Digest Sha256(absl::string_view bytes);
+
+// One flow of a submission. The job takes the memory over when it starts.
+struct PreparedFlow {
+  Rank peer;
+  MemoryRanges memory;
+};
+
+// A submission with all that is known of it without the engine's state. The engine's work on it does not depend on the
+// number of ranges.
+struct PreparedSubmission {
+  SessionId session;
+  JobKey job;
+  Rank rank;
+  uint64_t tag = 0;
+  absl::Duration timeout;
+  Digest digest{};         // SHA-256 of the content; equal digests are the same submission
+  absl::Status verdict;    // why it is refused, unless its number was taken before
+  uint64_t peers_end = 0;  // all ranks that it names are below
+  std::string last_peer;   // field and value of the highest of them
+  std::vector<PreparedFlow> sends, receives;  // by rank; empty when it is refused
+  uint64_t send_bytes = 0, receive_bytes = 0;
+  // That its ranges name. They stay the session's while they are held.
+  absl::flat_hash_map<SegmentId, std::shared_ptr<const HeldSegment>> segments;
+
+  // Lets go of the session's memory.
+  void Release();
+};
+
+// Checks ranks (none twice, not the rank itself), segments (of this session), bounds and overflow, overlap of receive
+// ranges with each other and with send ranges, and `max_ranges`. `memory` is that of the session, null for an unknown
+// one.
+// Verdicts: INVALID_ARGUMENT with field and value, NOT_FOUND for a segment, RESOURCE_EXHAUSTED for too many ranges.
+PreparedSubmission Prepare(const Submission& submission, const std::shared_ptr<SessionMemory>& memory,
+                           uint32_t max_ranges);
 
 }  // namespace railsd
 

@@ -269,7 +269,8 @@ void Trainer::Join(const std::string& name, uint32_t world_size, absl::Duration 
 absl::Status Trainer::Submit(Submission submission) {
   absl::Status result = absl::UnknownError("no answer");
   submission.session = session;
-  cluster->node(node).engine->Submit(std::move(submission), [&](absl::Status s) { result = std::move(s); });
+  Engine& engine = *cluster->node(node).engine;
+  engine.Submit(engine.Prepare(submission), [&](absl::Status s) { result = std::move(s); });
   return result;
 }
 
