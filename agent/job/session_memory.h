@@ -9,6 +9,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "agent/base/ids.h"
+#include "agent/job/job_memory.h"
 #include "agent/memory/segment.h"
 
 namespace railsd {
@@ -30,8 +31,11 @@ class SessionMemory {
   // Null for an unknown one.
   std::shared_ptr<const HeldSegment> Find(SegmentId id) const;
   size_t count() const;
+  // By its jobs.
+  const std::shared_ptr<ClaimedMemory>& claimed() const { return claimed_; }
 
  private:
+  const std::shared_ptr<ClaimedMemory> claimed_ = std::make_shared<ClaimedMemory>();
   mutable std::mutex mutex_;
   absl::flat_hash_map<SegmentId, std::shared_ptr<const HeldSegment>> segments_;  // guarded by mutex_
 };

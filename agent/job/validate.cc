@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -142,6 +143,26 @@ uint64_t TotalBytes(const std::vector<PreparedFlow>& flows) {
   return total;
 }
 
+std::vector<Extent> ExtentsOf(const std::vector<Placed>& placed) {
+  std::vector<Extent> extents;
+  extents.reserve(placed.size());
+  for (const Placed& range : placed) extents.push_back({range.file, range.begin, range.end});
+  if (!std::is_sorted(extents.begin(), extents.end())) std::sort(extents.begin(), extents.end());
+  JoinExtents(&extents);
+  return extents;
+}
+
+absl::Status Refuse(const MemoryConflict& conflict, const PreparedSubmission& submission) {
+  const auto segment = std::find_if(submission.segments.begin(), submission.segments.end(), [&](const auto& held) {
+    return held.second->segment->file() == conflict.extent.file;
+  });
+  return absl::FailedPreconditionError(absl::StrCat(
+      conflict.writes ? "receives" : "sends", ": [", conflict.extent.begin, ", ", conflict.extent.end, ") of segment ",
+      segment->first.value(), " overlaps [", conflict.other.begin, ", ", conflict.other.end,
+      ") of the same memory, which job ", conflict.job.seq.value(), " of rank ", conflict.rank.value(),
+      conflict.other_writes ? " receives" : " sends", " and which has not ended; wait for that job, or use other memory"));
+}
+
 absl::Status Check(const Submission& submission, const std::shared_ptr<SessionMemory>& memory, uint32_t max_ranges,
                    PreparedSubmission* out) {
   if (memory == nullptr) {
@@ -158,7 +179,11 @@ absl::Status Check(const Submission& submission, const std::shared_ptr<SessionMe
   if (absl::Status s = reader.Read("receives", submission.receives, &out->receives, &receives); !s.ok()) return s;
   out->send_bytes = TotalBytes(out->sends);
   out->receive_bytes = TotalBytes(out->receives);
-  return CheckOverlap(receives, sends);
+  if (absl::Status s = CheckOverlap(receives, sends); !s.ok()) return s;
+  JobMemory uses{submission.job, submission.rank, ExtentsOf(sends), ExtentsOf(receives)};
+  out->claim = std::make_unique<MemoryClaim>(memory->claimed(), std::move(uses));
+  const std::optional<MemoryConflict>& conflict = out->claim->conflict();
+  return conflict ? Refuse(*conflict, *out) : absl::OkStatus();
 }
 
 Digest SubmissionDigest(const Submission& submission) {
@@ -191,6 +216,7 @@ Digest Sha256(absl::string_view bytes) {
 }
 
 void PreparedSubmission::Release() {
+  claim.reset();
   sends.clear();
   receives.clear();
   segments.clear();

@@ -43,15 +43,17 @@ struct PreparedSubmission {
   uint64_t send_bytes = 0, receive_bytes = 0;
   // That its ranges name. They stay the session's while they are held.
   absl::flat_hash_map<SegmentId, std::shared_ptr<const HeldSegment>> segments;
+  std::unique_ptr<MemoryClaim> claim;  // on the bytes of its ranges; null when it is refused
 
   // Lets go of the session's memory.
   void Release();
 };
 
 // Checks ranks (none twice, not the rank itself), segments (of this session), bounds and overflow, overlap of receive
-// ranges with each other and with send ranges, and `max_ranges`. `memory` is that of the session, null for an unknown
-// one.
-// Verdicts: INVALID_ARGUMENT with field and value, NOT_FOUND for a segment, RESOURCE_EXHAUSTED for too many ranges.
+// ranges with each other and with send ranges, and `max_ranges`; and that no job under way of the session writes what
+// this one uses, or uses what this one writes. `memory` is that of the session, null for an unknown one.
+// Verdicts: INVALID_ARGUMENT with field and value, NOT_FOUND for a segment, RESOURCE_EXHAUSTED for too many ranges,
+// FAILED_PRECONDITION for bytes of a job under way.
 PreparedSubmission Prepare(const Submission& submission, const std::shared_ptr<SessionMemory>& memory,
                            uint32_t max_ranges);
 

@@ -79,7 +79,8 @@ struct FlowRanges {
 
 // One rank's part of an all-to-all(v). A rank left out exchanges nothing. Bytes from the rank to itself are copied by
 // this library during Submit(). What is received must overlap neither itself nor what is sent, in two segments of the
-// same memory neither; only what the rank sends to itself may overlap where it goes.
+// same memory neither; only what the rank sends to itself may overlap where it goes. Nor may it overlap what another
+// job of this client, which has not ended, sends or receives.
 struct AllToAllv {
   std::vector<FlowRanges> sends{};                // by destination rank
   std::vector<FlowRanges> receives{};             // by source rank
@@ -160,9 +161,11 @@ class Group {
   virtual const std::vector<std::string>& members() const = 0;  // node of each rank
   // Numbers the job and hands it to the daemon. Ranks must submit their jobs in the same order. A submission that is
   // refused takes no number and copies nothing.
-  // INVALID_ARGUMENT names the field and its value. FAILED_PRECONDITION: a segment is poisoned by a lost job, or the
-  // group is over. UNAVAILABLE: the daemon drains or is gone; with a `restart_limit`, only after that. Other errors
-  // come from the daemon unchanged.
+  // Jobs of a group run concurrently and may end in any order. One that uses the result of another, or its buffers, is
+  // submitted when the other has ended: after Wait(), or in OnDone().
+  // INVALID_ARGUMENT names the field and its value. FAILED_PRECONDITION: a segment is poisoned by a lost job, a job that
+  // has not ended uses bytes of this one and at least one of the two receives them, or the group is over. UNAVAILABLE:
+  // the daemon drains or is gone; with a `restart_limit`, only after that. Other errors come from the daemon unchanged.
   // `timeout`: for the answer of a daemon that lives; to wait for one that restarts does not count. When it has passed,
   // nobody knows whether the job runs: UNAVAILABLE, the group is over, and the segments are poisoned. Calls of one
   // group run one after the other.

@@ -17,7 +17,7 @@ constexpr uint32_t kWorld = 4096;  // AgentLimits::max_world_size
 // into.
 class LargeWorld {
  public:
-  explicit LargeWorld(Cluster* cluster) : cluster_(cluster), send_(1 << 20), receive_(1 << 20) {
+  explicit LargeWorld(Cluster* cluster) : cluster_(cluster), send_(4 << 20), receive_(4 << 20) {
     std::vector<SessionId> sessions;
     for (size_t n = 0; n < cluster->size(); ++n) {
       sessions.push_back(cluster->OpenSession(n));
@@ -42,7 +42,7 @@ class LargeWorld {
     submission.job = {trainers_[rank].group->epoch, JobSeq(1)};
     submission.rank = Rank(rank);
     for (const uint32_t step : steps) {
-      const uint64_t at = 64 * (submission.sends.size() + 16 * (rank % 1024));
+      const uint64_t at = 64 * (submission.sends.size() + 16 * rank);
       submission.sends.push_back({Rank((rank + step) % kWorld), {{SegmentId(1), at, 64}}});
       submission.receives.push_back({Rank((rank + kWorld - step) % kWorld), {{SegmentId(2), at, 64}}});
     }
@@ -129,6 +129,33 @@ TEST(JobCostTest, ManyRanksOfManyNodesWithAFewFlows) {
   cluster.Run();
   for (uint32_t r = 0; r < kWorld; r += 100)
     EXPECT_EQ(world.Report(r).state, JobState::kDone) << world.Report(r).status;
+}
+
+// What the number of ranges decides is done by the thread that took the call.
+TEST(JobCostTest, EngineDoesNotLookAtRanges) {
+  constexpr uint64_t kRanges = 50'000;
+  Cluster cluster({.nodes = 1, .rails = 1});
+  Exchange exchange(&cluster, 2, "g");
+  exchange.JoinAll();
+  exchange.SetLengths(AllLengths(2, 2 * kRanges), 1);
+  Engine& engine = *cluster.node(0).engine;
+  for (uint32_t rank : {0u, 1u}) {
+    Submission submission = exchange.For(rank, 1, kRanges);
+    submission.session = exchange.trainer(rank).session;
+    // Every second byte, so that no range continues the one before.
+    for (auto* flows : {&submission.sends, &submission.receives}) {
+      for (Range& range : flows->front().ranges) range.length_bytes = 1;
+    }
+    submission.receives.front().ranges.resize(submission.sends.front().ranges.size());
+    ASSERT_EQ(submission.sends.front().ranges.size(), kRanges);
+    PreparedSubmission prepared = engine.Prepare(submission);
+    const Allocations cost = CostOf([&] {
+      engine.Submit(std::move(prepared), [](absl::Status s) { EXPECT_TRUE(s.ok()) << s; });
+    });
+    EXPECT_LT(cost.bytes, 8 * kRanges);
+  }
+  cluster.Run();
+  EXPECT_EQ((*exchange.trainer(0).Wait(1))->state, JobState::kDone);
 }
 
 }  // namespace

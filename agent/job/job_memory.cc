@@ -1,0 +1,89 @@
+#include "agent/job/job_memory.h"
+
+#include <algorithm>
+
+namespace railsd {
+namespace {
+
+bool Before(const Extent& a, const Extent& b) { return a.file < b.file || (a.file == b.file && a.end <= b.begin); }
+
+// The first entry from `from` on that does not lie before `extent`, in steps that double: far entries cost little.
+const Extent* SkipTo(const Extent* from, const Extent* end, const Extent& extent) {
+  ptrdiff_t step = 1;
+  while (step < end - from && Before(from[step], extent)) {
+    from += step;
+    step *= 2;
+  }
+  return std::partition_point(from, from + std::min(step + 1, end - from),
+                              [&](const Extent& e) { return Before(e, extent); });
+}
+
+std::optional<MemoryConflict> FindConflict(const JobMemory& memory, const JobMemory& other) {
+  const auto between = [&](bool writes, bool other_writes) -> std::optional<MemoryConflict> {
+    const auto overlap = FirstOverlap(writes ? memory.writes : memory.reads, other_writes ? other.writes : other.reads);
+    if (!overlap) return std::nullopt;
+    return MemoryConflict{other.job, other.rank, overlap->first, overlap->second, writes, other_writes};
+  };
+  std::optional<MemoryConflict> conflict = between(true, true);
+  if (!conflict) conflict = between(true, false);
+  if (!conflict) conflict = between(false, true);
+  return conflict;
+}
+
+}  // namespace
+
+void JoinExtents(std::vector<Extent>* sorted) {
+  size_t last = 0;
+  for (size_t i = 1; i < sorted->size(); ++i) {
+    Extent& joined = (*sorted)[last];
+    const Extent& next = (*sorted)[i];
+    if (joined.file == next.file && next.begin <= joined.end) {
+      joined.end = std::max(joined.end, next.end);
+    } else {
+      (*sorted)[++last] = next;
+    }
+  }
+  if (!sorted->empty()) sorted->resize(last + 1);
+  sorted->shrink_to_fit();
+}
+
+std::optional<std::pair<Extent, Extent>> FirstOverlap(absl::Span<const Extent> a, absl::Span<const Extent> b) {
+  const Extent *i = a.data(), *const a_end = i + a.size(), *j = b.data(), *const b_end = j + b.size();
+  while (i != a_end && j != b_end) {
+    if (Before(*i, *j)) {
+      i = SkipTo(i, a_end, *j);
+    } else if (Before(*j, *i)) {
+      j = SkipTo(j, b_end, *i);
+    } else {
+      return std::pair(*i, *j);
+    }
+  }
+  return std::nullopt;
+}
+
+std::vector<std::shared_ptr<const JobMemory>> ClaimedMemory::Add(std::shared_ptr<const JobMemory> memory) {
+  std::vector<std::shared_ptr<const JobMemory>> before;
+  std::lock_guard lock(mutex_);
+  before.reserve(parts_.size());
+  for (const auto& [key, part] : parts_) before.push_back(part);
+  parts_.emplace(memory.get(), std::move(memory));
+  return before;
+}
+
+void ClaimedMemory::Remove(const JobMemory* memory) {
+  std::shared_ptr<const JobMemory> removed;  // freed without the lock
+  std::lock_guard lock(mutex_);
+  const auto it = parts_.find(memory);
+  removed = std::move(it->second);
+  parts_.erase(it);
+}
+
+MemoryClaim::MemoryClaim(std::shared_ptr<ClaimedMemory> session, JobMemory memory)
+    : session_(std::move(session)), memory_(std::make_shared<const JobMemory>(std::move(memory))) {
+  for (const auto& other : session_->Add(memory_)) {
+    if (other->job == memory_->job && other->rank == memory_->rank) continue;
+    if (conflict_ = FindConflict(*memory_, *other); conflict_) return;
+  }
+}
+
+}  // namespace railsd
