@@ -65,6 +65,7 @@ struct AgentOptions {
   AgentLimits limits;
   uint64_t frame_bytes = 0;   // 0: about 1 ms of the rail's rate
   uint64_t window_bytes = 0;  // per (rail, destination); 0: from the rail's rate
+  uint32_t copy_threads = 0;  // copy between ranks of this node; 0: by the processors
   bool tls_data = false;      // TLS by the kernel on the connections of rails over TCP, at all nodes or at none
   VerbsTuning verbs;          // for every rail of RailKind::kVerbs
   HealthOptions health;

@@ -57,6 +57,7 @@ AgentOptions AgentOptionsFrom(const Config& config, BootId boot, std::shared_ptr
   options.limits = config.limits;
   options.frame_bytes = config.frame_bytes;
   options.window_bytes = config.window_bytes;
+  options.copy_threads = config.copy_threads;
   options.tls_data = config.tls.data == TlsData::kKernel;
   options.verbs = config.verbs;
   options.health = config.health;

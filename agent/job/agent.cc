@@ -28,7 +28,6 @@ constexpr uint64_t kDefaultSpeedBytesPerSecond = 10'000'000'000 / 8;
 // Orders, zone commands and results that a rail's queues hold. A result's space is reserved before it is polled.
 constexpr size_t kCommandCapacity = 4096;
 constexpr size_t kEventCapacity = 8192;
-constexpr size_t kCopyThreads = 1;
 // Of one peer, that wait for the engine; past this the peer is given up rather than a message. One message is always
 // taken.
 constexpr size_t kMaxPeerMessages = 1 << 16;
@@ -86,7 +85,8 @@ class AgentImpl final : public Agent {
       ports.push_back(rails_.back().get());
     }
     mapper_ = std::make_unique<SegmentMapper>(std::move(registrars), options.limits.max_sessions);
-    copier_ = std::make_unique<ThreadCopier>(kCopyThreads, &wake_);
+    const size_t copy_threads = options.copy_threads == 0 ? DefaultCopyThreads() : options.copy_threads;
+    copier_ = std::make_unique<ThreadCopier>(copy_threads, &wake_);
     engine_ = std::make_unique<Engine>(std::move(options), *share, std::move(ports), link, observer, copier_.get());
     for (auto& rail : rails_) rail->Start();
     thread_ = std::thread([this] { Run(); });
@@ -203,7 +203,7 @@ class AgentImpl final : public Agent {
   std::vector<ThreadProgress> Progress() const override {
     std::vector<ThreadProgress> out = {{"engine", turns_.load(std::memory_order_relaxed)}};
     for (size_t r = 0; r < rails_.size(); ++r) out.push_back({absl::StrCat("rail-", r), rails_[r]->turns()});
-    for (size_t c = 0; c < kCopyThreads; ++c) out.push_back({absl::StrCat("copy-", c), copier_->turns(c)});
+    for (size_t c = 0; c < copier_->threads(); ++c) out.push_back({absl::StrCat("copy-", c), copier_->turns(c)});
     return out;
   }
   void DrainRail(std::string rail, bool drained, Callback<absl::Status> done) override {

@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <string>
 #include <utility>
@@ -17,22 +18,69 @@ constexpr uint64_t kStepBytes = 8 << 20;
 constexpr std::chrono::seconds kMaxWait(1);
 constexpr int kNice = 5;
 
-template <typename OnStep>
-CopyResult RunSteps(const CopyTask& task, OnStep on_step) {
-  CopyResult result{task.job, task.index, absl::OkStatus()};
+absl::Status RunStep(const CopyTask& task, uint64_t offset_bytes, uint64_t length_bytes) {
+  if (task.stop->load(std::memory_order_relaxed)) return absl::CancelledError("copy stopped");
   uint64_t done = 0;
-  while (done < task.from->total_bytes() && result.status.ok()) {
-    on_step();
-    if (task.stop->load(std::memory_order_relaxed)) {
-      result.status = absl::CancelledError("copy stopped");
-    } else {
-      result.status = CopyBetweenRanges(*task.from, *task.to, kStepBytes, &done);
-    }
-  }
-  return result;
+  return CopyRangeBytes(*task.from, *task.to, offset_bytes, length_bytes, &done);
 }
 
 }  // namespace
+
+size_t DefaultCopyThreads() { return std::clamp<size_t>(std::thread::hardware_concurrency() / 4, 1, 16); }
+
+void CopyQueue::Push(CopyTask task) {
+  Tenant& tenant = tenants_[task.tenant];
+  tenant.share = task.share;
+  // Who had nothing to copy saves nothing up.
+  if (tenant.waiting.empty()) tenant.served = std::max(tenant.served, served_);
+  auto copy = std::make_shared<Copy>();
+  copy->total_bytes = task.from->total_bytes();
+  copy->task = std::move(task);
+  tenant.waiting.push_back(std::move(copy));
+  ++waiting_;
+  ++unfinished_;
+}
+
+CopyQueue::Tenant& CopyQueue::Next() {
+  Tenant* next = nullptr;
+  for (auto& [index, tenant] : tenants_) {
+    if (tenant.waiting.empty()) continue;
+    const bool before = next == nullptr || tenant.share.priority > next->share.priority ||
+                        (tenant.share.priority == next->share.priority && tenant.served < next->served);
+    if (before) next = &tenant;
+  }
+  return *next;
+}
+
+CopyQueue::Step CopyQueue::Take() {
+  Tenant& tenant = Next();
+  const std::shared_ptr<Copy> copy = tenant.waiting.front();
+  const uint64_t length = std::min(kStepBytes, copy->total_bytes - copy->taken_bytes);
+  const Step step{copy, copy->taken_bytes, length};
+  copy->taken_bytes += length;
+  ++copy->running;
+  served_ = tenant.served;
+  tenant.served += static_cast<double>(length) / std::max(1u, tenant.share.weight);
+  if (copy->taken_bytes == copy->total_bytes) {
+    tenant.waiting.pop_front();
+    --waiting_;
+  }
+  return step;
+}
+
+std::optional<CopyResult> CopyQueue::Finish(const Step& step, absl::Status status) {
+  Copy& copy = *step.copy;
+  --copy.running;
+  if (!status.ok() && copy.status.ok()) copy.status = std::move(status);
+  if (!copy.status.ok() && copy.taken_bytes < copy.total_bytes) {
+    copy.taken_bytes = copy.total_bytes;  // no further steps
+    std::erase(tenants_.at(copy.task.tenant).waiting, step.copy);
+    --waiting_;
+  }
+  if (copy.running > 0 || copy.taken_bytes < copy.total_bytes) return std::nullopt;
+  --unfinished_;
+  return CopyResult{copy.task.job, copy.task.index, copy.status};
+}
 
 ThreadCopier::ThreadCopier(size_t threads, WakeEvent* engine_wake) : engine_wake_(engine_wake), turns_(threads) {
   for (size_t i = 0; i < threads; ++i) threads_.emplace_back([this, i] { Run(i); });
@@ -50,9 +98,9 @@ ThreadCopier::~ThreadCopier() {
 void ThreadCopier::Submit(CopyTask task) {
   {
     std::lock_guard lock(mutex_);
-    tasks_.push_back(std::move(task));
+    queue_.Push(std::move(task));
   }
-  work_.notify_one();
+  work_.notify_all();  // they may share it
 }
 
 bool ThreadCopier::TakeResult(CopyResult* result) {
@@ -66,7 +114,7 @@ bool ThreadCopier::TakeResult(CopyResult* result) {
 
 size_t ThreadCopier::depth() const {
   std::lock_guard lock(mutex_);
-  return tasks_.size();
+  return queue_.depth();
 }
 
 void ThreadCopier::Run(size_t index) {
@@ -75,23 +123,23 @@ void ThreadCopier::Run(size_t index) {
   ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNice);
   std::unique_lock lock(mutex_);
   while (true) {
-    const auto turn = [&] { turns_[index].fetch_add(1, std::memory_order_relaxed); };
-    turn();
-    if (!work_.wait_for(lock, kMaxWait, [this] { return stop_ || !tasks_.empty(); })) continue;
+    turns_[index].fetch_add(1, std::memory_order_relaxed);
+    if (!work_.wait_for(lock, kMaxWait, [this] { return stop_ || !queue_.empty(); })) continue;
     if (stop_) return;
-    CopyTask task = std::move(tasks_.front());
-    tasks_.pop_front();
+    const CopyQueue::Step step = queue_.Take();
     lock.unlock();
-    CopyResult result = RunSteps(task, turn);
+    absl::Status status = RunStep(step.copy->task, step.offset_bytes, step.length_bytes);
     lock.lock();
-    results_.push_back(std::move(result));
+    std::optional<CopyResult> result = queue_.Finish(step, std::move(status));
+    if (!result) continue;
+    results_.push_back(*std::move(result));
     result_count_.fetch_add(1, std::memory_order_release);
     engine_wake_->Wake();
   }
 }
 
 void InlineCopier::Submit(CopyTask task) {
-  results_.push_back(RunSteps(task, [] {}));
+  results_.push_back({task.job, task.index, RunStep(task, 0, task.from->total_bytes())});
 }
 
 bool InlineCopier::TakeResult(CopyResult* result) {

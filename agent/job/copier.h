@@ -4,15 +4,19 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "agent/base/ids.h"
 #include "agent/base/wake_event.h"
+#include "agent/job/tenant_quota.h"
 #include "agent/memory/memory_ranges.h"
 
 namespace railsd {
@@ -24,6 +28,8 @@ struct CopyTask {
   const MemoryRanges* from = nullptr;
   const MemoryRanges* to = nullptr;
   std::shared_ptr<std::atomic<bool>> stop;  // checked between steps
+  size_t tenant = 0;                        // Tenant::index()
+  TenantShare share = {};
 };
 
 struct CopyResult {
@@ -42,6 +48,48 @@ class Copier {
   virtual size_t depth() const = 0;
 };
 
+// Which copy works next, in steps of a few MiB. Tenants share as they do on rails: a higher priority goes first, equal
+// ones get bytes by weight. The copies of one tenant begin in their order. Several threads may work on one copy.
+class CopyQueue {
+ public:
+  struct Copy {
+    CopyTask task;
+    uint64_t total_bytes = 0;
+    uint64_t taken_bytes = 0;  // by steps
+    size_t running = 0;        // steps
+    absl::Status status;       // of the first step that failed
+  };
+  // One step: bytes [offset, offset + length) of the flow.
+  struct Step {
+    std::shared_ptr<Copy> copy;
+    uint64_t offset_bytes = 0, length_bytes = 0;
+  };
+  void Push(CopyTask task);
+  bool empty() const { return waiting_ == 0; }
+  // Not empty.
+  Step Take();
+  // The result of the copy, when that was its last step.
+  std::optional<CopyResult> Finish(const Step& step, absl::Status status);
+  // Copies that are not finished.
+  size_t depth() const { return unfinished_; }
+
+ private:
+  struct Tenant {
+    TenantShare share;
+    double served = 0;  // bytes by weight
+    std::deque<std::shared_ptr<Copy>> waiting;
+  };
+  Tenant& Next();
+
+  std::map<size_t, Tenant> tenants_;
+  size_t waiting_ = 0;  // copies with bytes that no step has taken
+  size_t unfinished_ = 0;
+  double served_ = 0;  // of the tenant that was last
+};
+
+// How many threads copy where the configuration does not say: a quarter of the processors, 1 to 16.
+size_t DefaultCopyThreads();
+
 // Threads "copy-<i>".
 class ThreadCopier final : public Copier {
  public:
@@ -50,6 +98,7 @@ class ThreadCopier final : public Copier {
   void Submit(CopyTask task) override;
   bool TakeResult(CopyResult* result) override;
   size_t depth() const override;
+  size_t threads() const { return threads_.size(); }
   // How often the thread has come round: once a second at least. Any thread.
   uint64_t turns(size_t thread) const { return turns_[thread].load(std::memory_order_relaxed); }
 
@@ -58,7 +107,7 @@ class ThreadCopier final : public Copier {
   WakeEvent* const engine_wake_;
   mutable std::mutex mutex_;
   std::condition_variable work_;
-  std::deque<CopyTask> tasks_;      // guarded by mutex_
+  CopyQueue queue_;                 // guarded by mutex_
   std::deque<CopyResult> results_;  // guarded by mutex_
   bool stop_ = false;               // guarded by mutex_
   std::atomic<size_t> result_count_{0};

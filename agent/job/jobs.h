@@ -153,7 +153,10 @@ class JobTable {
   void StartIfComplete(NodeJob& job, Group& group);
   void Start(NodeJob& job, Group& group);
   absl::Status BuildFlows(NodeJob& job, Group& group);
-  absl::Status AddLocalCopies(NodeJob& job, const Group& group);
+  // Copies between the rank and those of this node that have submitted, too.
+  void BeginCopies(NodeJob& job, const Group& group, RankPart& part);
+  void BeginCopy(NodeJob& job, RankPart& from, RankPart& to);
+  absl::Status CheckLocalFlows(NodeJob& job, const Group& group) const;
   // To the exchanges with other nodes: what the part sends, and what it expects.
   void AddOutFlows(NodeJob& job, const Group& group, RankPart& part);
   void AddInFlows(NodeJob& job, const Group& group, RankPart& part);
@@ -178,7 +181,6 @@ class JobTable {
   void MaybeRunning(NodeJob& job);
   void CloseZones(PeerExchange& exchange, bool writers_stopped = true);
   void OnZonesQuiet(Slot& slot);
-  void SubmitCopies(NodeJob& job);
   void OnSendDone(const RailEvent& event);
   void OnReceived(RailIndex rail, const RailEvent& event);
   void OnReceiveFault(const RailEvent& event);

@@ -199,7 +199,6 @@ void JobTable::MaybeRunning(NodeJob& job) {
   }
   job.running = true;
   job.running_at = now_;
-  SubmitCopies(job);
   for (auto& [rank, part] : job.parts) {
     if (!part.terminal()) part.report.state = JobState::kRunning;
   }

@@ -19,7 +19,7 @@ PreparedFlow* FlowWith(Rank peer, std::vector<PreparedFlow>& by_rank) {
   return it != by_rank.end() && it->peer == peer ? &*it : nullptr;
 }
 
-uint64_t BytesOf(const PreparedFlow* flow) { return flow == nullptr ? 0 : flow->memory.total_bytes(); }
+uint64_t BytesOf(const PreparedFlow* flow) { return flow == nullptr ? 0 : flow->bytes; }
 
 uint32_t FenceRoomOf(const std::vector<RailHandle>& rails) {
   uint32_t room = UINT32_MAX;
@@ -217,6 +217,7 @@ void JobTable::Accept(PreparedSubmission submission, Group& group, Session& sess
     FinishPart(job, part, job.failure);
     return Settle(job);
   }
+  BeginCopies(job, group, part);
   StartIfComplete(job, group);
   if (job.told_unsubmitted) TellUnsubmitted(job);
 }
@@ -232,8 +233,6 @@ void JobTable::Start(NodeJob& job, Group& group) {
   job.started_at = now_;
   for (auto& [rank, part] : job.parts) part.report.state = JobState::kMatching;
   if (absl::Status s = BuildFlows(job, group); !s.ok()) return FailJob(job, s, false);
-  // Otherwise they wait until the network has something to do: copies would only delay OFFER and READY.
-  if (group.peers.empty()) SubmitCopies(job);
   for (PeerIndex peer : group.peers) {
     SendOffer(job, job.peers[peer]);
     Sooner(StrandedUntil(peers_.Get(peer)));
@@ -247,13 +246,32 @@ void JobTable::Start(NodeJob& job, Group& group) {
   for (Rank rank : group.local_ranks) FinishIfDone(job, rank);
 }
 
-void JobTable::SubmitCopies(NodeJob& job) {
-  if (job.copies_submitted) return;
-  job.copies_submitted = true;
-  for (size_t i = 0; i < job.copies.size(); ++i) {
-    ++job.copies_running;
-    copier_.Submit({job.tag, i, &job.copies[i].from, &job.copies[i].to, job.stop_copies});
+void JobTable::BeginCopies(NodeJob& job, const Group& group, RankPart& part) {
+  const auto other = [&](const PreparedFlow& flow) -> RankPart* {
+    const auto it = group.ranks[flow.peer.value()].local ? job.parts.find(flow.peer) : job.parts.end();
+    return it == job.parts.end() ? nullptr : &it->second;
+  };
+  for (const PreparedFlow& send : part.submission.sends) {
+    if (RankPart* to = other(send)) BeginCopy(job, part, *to);
   }
+  for (const PreparedFlow& receive : part.submission.receives) {
+    if (RankPart* from = other(receive)) BeginCopy(job, *from, part);
+  }
+}
+
+// Lengths that differ fail the job when all ranks have submitted (CheckLocalFlows).
+void JobTable::BeginCopy(NodeJob& job, RankPart& from, RankPart& to) {
+  const Rank source = from.submission.rank, destination = to.submission.rank;
+  PreparedFlow* const send = FlowWith(destination, from.submission.sends);
+  PreparedFlow* const receive = FlowWith(source, to.submission.receives);
+  if (BytesOf(send) != BytesOf(receive) || BytesOf(send) == 0) return;
+  const LocalCopy& copy = job.copies.emplace_back(
+      LocalCopy{source, destination, std::move(send->memory), std::move(receive->memory)});
+  ++from.copies_left;
+  ++to.copies_left;
+  ++job.copies_running;
+  copier_.Submit({job.tag, job.copies.size() - 1, &copy.from, &copy.to, job.stop_copies, job.tenant->index(),
+                  job.tenant->share()});
 }
 
 absl::Status JobTable::BuildFlows(NodeJob& job, Group& group) {
@@ -264,7 +282,7 @@ absl::Status JobTable::BuildFlows(NodeJob& job, Group& group) {
                                                    group.Describe(first.submission.rank), " says ",
                                                    first.submission.tag, " for job ", job.key.seq.value()));
   }
-  if (absl::Status s = AddLocalCopies(job, group); !s.ok()) return s;
+  if (absl::Status s = CheckLocalFlows(job, group); !s.ok()) return s;
   for (auto& [rank, part] : job.parts) {
     AddOutFlows(job, group, part);
     AddInFlows(job, group, part);
@@ -282,7 +300,7 @@ absl::Status JobTable::BuildFlows(NodeJob& job, Group& group) {
   return absl::OkStatus();
 }
 
-absl::Status JobTable::AddLocalCopies(NodeJob& job, const Group& group) {
+absl::Status JobTable::CheckLocalFlows(NodeJob& job, const Group& group) const {
   std::vector<std::pair<Rank, Rank>> flows;  // source, destination; as either of the two submitted it
   for (const auto& [rank, part] : job.parts) {
     for (const PreparedFlow& send : part.submission.sends) {
@@ -304,10 +322,6 @@ absl::Status JobTable::AddLocalCopies(NodeJob& job, const Group& group) {
                                                      group.Describe(destination), ", which expects ", expected,
                                                      " in job ", job.key.seq.value()));
     }
-    if (sent == 0) continue;
-    job.copies.push_back({source, destination, std::move(send->memory), std::move(receive->memory)});
-    ++from.copies_left;
-    ++to.copies_left;
   }
   return absl::OkStatus();
 }
@@ -316,8 +330,7 @@ void JobTable::AddOutFlows(NodeJob& job, const Group& group, RankPart& part) {
   const Rank source = part.submission.rank;
   for (PreparedFlow& send : part.submission.sends) {
     const Group::Member& destination = group.ranks[send.peer.value()];
-    const uint64_t bytes = send.memory.total_bytes();
-    if (destination.local || bytes == 0) continue;
+    if (destination.local || send.bytes == 0) continue;
     PeerExchange& exchange = job.peers.at(destination.peer);
     OutFlow& flow = exchange.out.emplace_back();
     flow.source = source;
@@ -328,8 +341,8 @@ void JobTable::AddOutFlows(NodeJob& job, const Group& group, RankPart& part) {
     flow.send.peer = exchange.peer;
     flow.send.left_bytes = exchange.out_left_bytes.get();
     flow.send.memory = std::move(send.memory);
-    exchange.out_bytes += bytes;
-    part.sends_left_bytes += bytes;
+    exchange.out_bytes += send.bytes;
+    part.sends_left_bytes += send.bytes;
     part.fenced_flows_left += remote_;
   }
 }
@@ -337,9 +350,8 @@ void JobTable::AddOutFlows(NodeJob& job, const Group& group, RankPart& part) {
 void JobTable::AddInFlows(NodeJob& job, const Group& group, RankPart& part) {
   for (PreparedFlow& receive : part.submission.receives) {
     const Group::Member& source = group.ranks[receive.peer.value()];
-    const uint64_t bytes = receive.memory.total_bytes();
-    if (source.local || bytes == 0) continue;
-    job.peers.at(source.peer).expected.push_back({part.submission.rank, receive.peer, bytes, std::move(receive.memory)});
+    if (source.local || receive.bytes == 0) continue;
+    job.peers.at(source.peer).expected.push_back({part.submission.rank, receive.peer, receive.bytes, std::move(receive.memory)});
   }
 }
 

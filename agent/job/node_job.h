@@ -134,7 +134,6 @@ struct NodeJob {
   absl::btree_map<Rank, RankPart> parts;
   absl::node_hash_map<PeerIndex, PeerExchange> peers;  // slots and flows point to the exchanges
   std::deque<LocalCopy> copies;
-  bool copies_submitted = false;
   size_t copies_running = 0;
   std::shared_ptr<std::atomic<bool>> stop_copies;
 

@@ -52,8 +52,9 @@ class FlowReader {
       if (!seen.insert(peer).second) {
         return absl::InvalidArgumentError(absl::StrCat(at, ".peer_rank: ", peer.value(), " appears twice"));
       }
-      PreparedFlow& flow = prepared->emplace_back(PreparedFlow{peer, {}});
+      PreparedFlow& flow = prepared->emplace_back(PreparedFlow{peer, 0, {}});
       if (absl::Status s = ReadRanges(at, flows[f].ranges, &flow.memory, placed); !s.ok()) return s;
+      flow.bytes = flow.memory.total_bytes();
     }
     const auto before = [](const PreparedFlow& a, const PreparedFlow& b) { return a.peer < b.peer; };
     std::sort(prepared->begin(), prepared->end(), before);
@@ -139,7 +140,7 @@ void NotePeers(absl::string_view field, const std::vector<FlowRanges>& flows, Pr
 
 uint64_t TotalBytes(const std::vector<PreparedFlow>& flows) {
   uint64_t total = 0;
-  for (const PreparedFlow& flow : flows) total += flow.memory.total_bytes();
+  for (const PreparedFlow& flow : flows) total += flow.bytes;
   return total;
 }
 

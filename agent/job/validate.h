@@ -21,10 +21,11 @@ namespace railsd {
 using Digest = std::array<uint8_t, 32>;
 Digest Sha256(absl::string_view bytes);
 
-// One flow of a submission. The job takes the memory over when it starts.
+// One flow of a submission.
 struct PreparedFlow {
   Rank peer;
-  MemoryRanges memory;
+  uint64_t bytes = 0;
+  MemoryRanges memory;  // until the job takes it over
 };
 
 // A submission with all that is known of it without the engine's state. The engine's work on it does not depend on the

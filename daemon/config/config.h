@@ -123,6 +123,7 @@ struct Config {
   bool late_binding = true;
   uint64_t frame_bytes = 0;   // 0: derived
   uint64_t window_bytes = 0;  // 0: derived
+  uint32_t copy_threads = 0;  // 0: by the processors
   VerbsTuning verbs;
   HealthOptions health;
   std::vector<TenantConfig> tenants;  // empty: everybody is of kDefaultTenant

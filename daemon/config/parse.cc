@@ -276,7 +276,8 @@ std::map<absl::string_view, YamlReader::Field> TopLevel(Config* config) {
       {"data",
        [=](const YamlReader& r) {
          r.Map({{"frame", [=](const YamlReader& f) { f.Bytes(&config->frame_bytes, 0, 64 * kMiB); }},
-                {"window", [=](const YamlReader& f) { f.Bytes(&config->window_bytes, 0, 16 * kGiB); }}});
+                {"window", [=](const YamlReader& f) { f.Bytes(&config->window_bytes, 0, 16 * kGiB); }},
+                {"copy_threads", [=](const YamlReader& f) { f.Number(&config->copy_threads, 0, 256); }}});
        }},
       {"tenants", [=](const YamlReader& r) { ReadTenants(r, &config->tenants); }},
       {"limits", [=](const YamlReader& r) { ReadLimits(r, config); }},

@@ -195,6 +195,7 @@ void PrintRest(YAML::Emitter& out, const Config& config) {
   out << EndMap << Key << "data" << Value << BeginMap;
   Bytes(out, "frame", config.frame_bytes);
   Bytes(out, "window", config.window_bytes);
+  Number(out, "copy_threads", config.copy_threads);
   out << EndMap;
   PrintVerbs(out, config.verbs);
   PrintTenants(out, config);

@@ -64,7 +64,7 @@ TEST(ConfigTest, PrintedConfigurationReadsBackTheSame) {
       "rails:\n  - {address: \"[fd00::1]:7000\", interface: eth1, speed: 2.5gbit}\n  - {address: 10.0.0.1}\n"
       "peers:\n  static: [{name: n1, control: \"host.example:1\", rails: [\"10.0.0.2\"]}]\n"
       "  dns: {name: a.b, port: 99, refresh: 250ms}\n"
-      "plan: {policy: round_robin, chunk: 2MiB, min_chunk: 1}\ndata: {frame: 128KiB, window: 3MB}\n"
+      "plan: {policy: round_robin, chunk: 2MiB, min_chunk: 1}\ndata: {frame: 128KiB, window: 3MB, copy_threads: 3}\n"
       "tenants: [{name: no, users: [\"007\", root], groups: [staff], quota: {sessions: 2, segment_bytes: 64GiB}},\n"
       "  {name: b, socket_group: \"27\", share: {weight: 3, priority: 7}}]\nlimits: {max_sessions: 3, max_message: "
       "65536}\ntimeouts: {job: 1h30m, "

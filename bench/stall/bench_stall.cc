@@ -1,0 +1,200 @@
+// What one trainer's large submissions cost the other tenants of a node: an agent with its threads, one tenant that
+// submits jobs of many ranges in a loop, another one with small jobs, and a caller that asks the engine for nothing and
+// takes the time until it answers. That time is at least the turn of the engine that it waited for.
+//
+//   bench_stall [SECONDS] [RANGES]
+//
+// Prints one JSON object, with both phases: without the large jobs, and beside them.
+#include <fcntl.h>
+#include <spdlog/logger.h>
+#include <spdlog/sinks/null_sink.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <future>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "agent/agent.h"
+
+namespace railsd {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double MillisecondsSince(Clock::time_point begin) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+}
+
+void Must(const absl::Status& status) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "bench_stall: %s\n", status.ToString().c_str());
+  std::_Exit(1);
+}
+
+// Makes a blocking call of one that answers by callback.
+template <typename T, typename Call>
+T Await(Call call) {
+  std::promise<T> promise;
+  call([&promise](T value) { promise.set_value(std::move(value)); });
+  T value = promise.get_future().get();
+  if constexpr (std::is_same_v<T, absl::Status>) {
+    Must(value);
+  } else {
+    Must(value.status());
+  }
+  return value;
+}
+
+class NoLink final : public ControlLink {
+ public:
+  void Send(const std::string&, ControlMessage) override {}
+  absl::Status SendIfItFits(const std::string&, ControlMessage) override { return absl::OkStatus(); }
+  void SetPatience(const std::string&, absl::Duration) override {}
+};
+
+// Two ranks of one session; rank 0 sends to rank 1.
+class Pair {
+ public:
+  Pair(Agent* agent, const std::string& tenant, uint64_t ranges, uint64_t range_bytes) : agent_(*agent) {
+    session_ = *Await<absl::StatusOr<SessionId>>(
+        [&](auto done) { agent_.OpenSession({.pid = 1, .tenant = tenant}, std::move(done)); });
+    const uint64_t stride = 2 * range_bytes;  // no range continues the one before
+    for (uint32_t id : {1u, 2u}) AddSegment(id, ranges * stride);
+    std::promise<void> joined[2];
+    for (uint32_t rank : {0u, 1u}) {
+      agent_.Join({session_, tenant, "key", 2, Rank(rank), absl::Minutes(1)},
+                  [this, &joined, rank](absl::StatusOr<GroupView> group) {
+                    Must(group.status());
+                    if (rank == 0) epoch_ = group->epoch;
+                    joined[rank].set_value();
+                  });
+    }
+    for (auto& each : joined) each.get_future().wait();
+    FlowRanges send{Rank(1), {}};
+    for (uint64_t i = 0; i < ranges; ++i) send.ranges.push_back({SegmentId(1), i * stride, range_bytes});
+    submissions_[0].sends.push_back(std::move(send));
+    submissions_[1].receives.push_back({Rank(0), {{SegmentId(2), 0, ranges * range_bytes}}});
+  }
+
+  // Submits a job at both ranks and waits for its end.
+  void Job() {
+    ++seq_;
+    for (uint32_t rank : {0u, 1u}) {
+      Submission submission = submissions_[rank];
+      submission.session = session_;
+      submission.job = {epoch_, JobSeq(seq_)};
+      submission.rank = Rank(rank);
+      Await<absl::Status>([&](auto done) { agent_.Submit(std::move(submission), std::move(done)); });
+    }
+    for (uint32_t rank : {0u, 1u}) {
+      const auto report = Await<absl::StatusOr<JobReport>>([&](auto done) {
+        agent_.Wait(session_, {epoch_, JobSeq(seq_)}, Rank(rank), absl::Minutes(1), std::move(done));
+      });
+      Must(report->status);
+    }
+  }
+
+ private:
+  void AddSegment(uint32_t id, uint64_t bytes) {
+    UniqueFd fd(::memfd_create("bench", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    // Pages are there before the measurement, as a trainer's are.
+    if (::fallocate(fd.get(), 0, 0, static_cast<off_t>(bytes)) != 0 ||
+        ::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK) != 0) {
+      Must(absl::ErrnoToStatus(errno, "memfd"));
+    }
+    Await<absl::Status>(
+        [&](auto done) { agent_.AddSegment(session_, SegmentId(id), std::move(fd), bytes, std::move(done)); });
+  }
+
+  Agent& agent_;
+  SessionId session_;
+  Epoch epoch_;
+  uint64_t seq_ = 0;
+  Submission submissions_[2];
+};
+
+struct Times {
+  std::vector<double> milliseconds;
+  nlohmann::json Json() {
+    std::sort(milliseconds.begin(), milliseconds.end());
+    const auto part = [this](double p) {
+      return milliseconds[static_cast<size_t>(p * static_cast<double>(milliseconds.size() - 1))];
+    };
+    return {{"samples", milliseconds.size()}, {"median_ms", part(0.5)}, {"p99_ms", part(0.99)}, {"worst_ms", part(1)}};
+  }
+};
+
+// Asks the engine for a job that does not exist, again and again. The time ends on the engine's thread.
+Times Probe(Agent& agent, const std::atomic<bool>& stop) {
+  Times times;
+  while (!stop.load()) {
+    std::promise<double> promise;
+    const Clock::time_point begin = Clock::now();
+    agent.Wait(SessionId(1), {Epoch{BootId(1), 1}, JobSeq(1)}, Rank(0), absl::ZeroDuration(),
+               [&](const absl::StatusOr<JobReport>&) { promise.set_value(MillisecondsSince(begin)); });
+    times.milliseconds.push_back(promise.get_future().get());
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+  return times;
+}
+
+nlohmann::json Phase(Agent& agent, Pair& small, Pair* large, double seconds) {
+  std::atomic<bool> stop{false};
+  uint64_t large_jobs = 0;
+  std::thread submitter;
+  if (large != nullptr) {
+    submitter = std::thread([&] {
+      for (; !stop.load(); ++large_jobs) large->Job();
+    });
+  }
+  auto calls = std::async(std::launch::async, [&] { return Probe(agent, stop); });
+  Times jobs;
+  const Clock::time_point begin = Clock::now();
+  while (MillisecondsSince(begin) < seconds * 1e3) {
+    const Clock::time_point at = Clock::now();
+    small.Job();
+    jobs.milliseconds.push_back(MillisecondsSince(at));
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  stop.store(true);
+  if (submitter.joinable()) submitter.join();
+  return {{"small_job", jobs.Json()}, {"call", calls.get().Json()}, {"large_jobs", large_jobs}};
+}
+
+int Main(double seconds, uint64_t ranges) {
+  NoLink link;
+  AgentOptions options;
+  options.node = "n0";
+  options.boot = BootId(100);
+  options.rails.push_back({"rail0", "127.0.0.1", "", 0});
+  options.tenants = {{"small"}, {"large"}};
+  options.log = std::make_shared<spdlog::logger>("bench", std::make_shared<spdlog::sinks::null_sink_mt>());
+  auto agent = Agent::Create(options, &link, nullptr);
+  Must(agent.status());
+  Pair small(agent->get(), "small", 1, 4096), large(agent->get(), "large", ranges, 1);
+  Phase(**agent, small, &large, seconds / 10);  // warms up
+  nlohmann::json alone = Phase(**agent, small, nullptr, seconds), beside = Phase(**agent, small, &large, seconds);
+  const double ratio = beside["small_job"]["median_ms"].get<double>() / alone["small_job"]["median_ms"].get<double>();
+  std::cout << nlohmann::json({{"ranges", ranges}, {"alone", alone}, {"beside", beside}, {"ratio", ratio}}).dump(2)
+            << "\n";
+  return 0;
+}
+
+}  // namespace
+}  // namespace railsd
+
+int main(int argc, char** argv) {
+  return railsd::Main(argc > 1 ? std::atof(argv[1]) : 10, argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1 << 20);
+}

@@ -1,0 +1,118 @@
+// Two jobs of a session that are under way together never share bytes that one of them writes.
+#include "agent/job/job_memory.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/support/seeds.h"
+#include "tests/unit/agent/job/cluster.h"
+
+namespace railsd::testing {
+namespace {
+
+// Over rails that receive frames, and over rails that write into remote memory.
+class JobMemoryTest : public ::testing::TestWithParam<bool> {};
+
+INSTANTIATE_TEST_SUITE_P(Rails, JobMemoryTest, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "Remote" : "Framed"; });
+
+TEST_P(JobMemoryTest, BytesOfAJobUnderWayAreRefused) {
+  Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
+  Exchange exchange(&cluster, 2, "g");
+  exchange.JoinAll();
+  exchange.SetLengths({{0, 100}, {200, 0}}, 1);
+  Trainer& trainer = exchange.trainer(0);
+  const SegmentId sent(1), received(2), alias(3);
+  cluster.AddSegment(0, trainer.session, 3, *trainer.receive);
+  const Submission first = exchange.For(0, 1);
+  ASSERT_TRUE(trainer.Submit(first).ok());
+  const auto second = [&](Range send, Range receive) {
+    Submission submission = first;
+    submission.job.seq = JobSeq(2);
+    submission.sends = {{Rank(1), {send}}};
+    submission.receives = {{Rank(1), {receive}}};
+    return submission;
+  };
+  struct Case {
+    Range send, receive;
+    std::string text;
+  };
+  const Range elsewhere{sent, 4096, 10}, free{received, 4096, 10};
+  const std::vector<Case> cases = {
+      {elsewhere, {received, 199, 2}, "receives: [199, 201) of segment 2 overlaps [0, 200) of the same memory, which job 1 "
+                                      "of rank 0 receives and which has not ended"},
+      {elsewhere, {sent, 0, 1}, "receives: [0, 1) of segment 1 overlaps [0, 100) of the same memory, which job 1 of rank 0 "
+                                "sends"},
+      {{received, 5, 1}, free, "sends: [5, 6) of segment"},
+      {{alias, 5, 1}, free, "sends: [5, 6) of segment"},
+      {elsewhere, {alias, 150, 1}, "receives: [150, 151) of segment"},
+  };
+  for (const Case& c : cases) {
+    const absl::Status status = trainer.Submit(second(c.send, c.receive));
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+    EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr(c.text));
+  }
+  EXPECT_TRUE(trainer.Submit(first).ok()) << "the same submission again";
+  // What is only read may be read by both, and neighbours do not meet.
+  ASSERT_TRUE(trainer.Submit(second({sent, 50, 100}, {received, 200, 10})).ok());
+  ASSERT_TRUE(exchange.trainer(1).Submit(exchange.For(1, 1)).ok());
+  cluster.Run();
+  Submission third = exchange.For(0, 3);
+  EXPECT_TRUE(trainer.Submit(std::move(third)).ok()) << "the first job has ended";
+}
+
+// A part that fails gives its bytes back, and so does a submission that is refused for something else.
+TEST_P(JobMemoryTest, BytesAreFreeAfterFailureAndRefusal) {
+  Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
+  Exchange exchange(&cluster, 2, "g");
+  exchange.JoinAll();
+  exchange.SetLengths({{0, 100}, {200, 0}}, 1);
+  Trainer& trainer = exchange.trainer(0);
+  EXPECT_EQ(trainer.Submit(exchange.For(0, 7)).code(), absl::StatusCode::kInvalidArgument) << "not its turn";
+  ASSERT_TRUE(trainer.Submit(exchange.For(0, 1)).ok());
+  cluster.node(0).engine->Cancel(trainer.session, {trainer.group->epoch, JobSeq(1)}, Rank(0),
+                                 [](absl::Status s) { EXPECT_TRUE(s.ok()); });
+  cluster.Run();
+  ASSERT_TRUE(exchange.trainer(1).Submit(exchange.For(1, 1)).ok());
+  cluster.Run();
+  exchange.SubmitAll(2);
+  cluster.Run();
+  exchange.ExpectDone(2);
+  exchange.ExpectBytes();
+}
+
+TEST(ExtentTest, OverlapIsFoundAsByHand) {
+  std::mt19937_64 random = SeededRandom();
+  const auto draw = [&] {
+    std::vector<Extent> extents;
+    const size_t count = random() % 3 == 0 ? random() % 200 : random() % 4;
+    for (size_t i = 0; i < count; ++i) {
+      const uint64_t begin = random() % 5000;
+      extents.push_back({{1, random() % 2}, begin, begin + 1 + random() % 4});
+    }
+    std::sort(extents.begin(), extents.end());
+    JoinExtents(&extents);
+    return extents;
+  };
+  for (int round = 0; round < 2000; ++round) {
+    const std::vector<Extent> a = draw(), b = draw();
+    bool overlap = false;
+    for (const Extent& x : a) {
+      for (const Extent& y : b) overlap |= x.file == y.file && x.begin < y.end && y.begin < x.end;
+    }
+    const auto found = FirstOverlap(a, b);
+    ASSERT_EQ(found.has_value(), overlap) << "round " << round;
+    if (!found) continue;
+    const auto& [x, y] = *found;
+    EXPECT_TRUE(x.file == y.file && x.begin < y.end && y.begin < x.end);
+    EXPECT_TRUE(std::count(a.begin(), a.end(), x) == 1 && std::count(b.begin(), b.end(), y) == 1);
+  }
+}
+
+}  // namespace
+}  // namespace railsd::testing
