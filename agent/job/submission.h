@@ -27,8 +27,7 @@ struct FlowRanges {
   std::vector<Range> ranges;
 };
 
-// One rank's part of one all-to-all(v). Ranks left out of `sends` or `receives` exchange zero bytes. A rank's bytes
-// to itself are not here: its client copies them.
+// One rank's part of one all-to-all(v). Ranks left out of `sends` or `receives` exchange zero bytes.
 struct Submission {
   SessionId session;
   JobKey job;
@@ -36,6 +35,8 @@ struct Submission {
   uint64_t tag = 0;  // the trainer's own mark: layer, iteration; must agree over the ranks
   std::vector<FlowRanges> sends;
   std::vector<FlowRanges> receives;
+  // Bytes from the rank to itself: its client copies them.
+  std::vector<Range> own_reads = {}, own_writes = {};
   absl::Duration timeout = absl::InfiniteDuration();  // from acceptance; the configured limit caps it
 };
 

@@ -32,6 +32,11 @@ size_t RangesOf(const std::vector<FlowRanges>& flows) {
   return ranges;
 }
 
+size_t RangesOf(const Submission& submission) {
+  return RangesOf(submission.sends) + RangesOf(submission.receives) + submission.own_reads.size() +
+         submission.own_writes.size();
+}
+
 // Checks the flows of one direction, finds their memory and holds their segments.
 class FlowReader {
  public:
@@ -59,6 +64,11 @@ class FlowReader {
     const auto before = [](const PreparedFlow& a, const PreparedFlow& b) { return a.peer < b.peer; };
     std::sort(prepared->begin(), prepared->end(), before);
     return absl::OkStatus();
+  }
+
+  absl::Status ReadOwn(absl::string_view field, const std::vector<Range>& ranges, std::vector<Placed>* placed) {
+    MemoryRanges unused;
+    return ReadRanges(std::string(field), ranges, &unused, placed);
   }
 
  private:
@@ -169,7 +179,7 @@ absl::Status Check(const Submission& submission, const std::shared_ptr<SessionMe
   if (memory == nullptr) {
     return absl::NotFoundError(absl::StrCat("session ", submission.session.value(), " is not open"));
   }
-  const size_t ranges = RangesOf(submission.sends) + RangesOf(submission.receives);
+  const size_t ranges = RangesOf(submission);
   if (ranges > max_ranges) {
     return absl::ResourceExhaustedError(
         absl::StrCat("limits.max_ranges_per_submission: ", ranges, " ranges, the limit is ", max_ranges));
@@ -181,6 +191,9 @@ absl::Status Check(const Submission& submission, const std::shared_ptr<SessionMe
   out->send_bytes = TotalBytes(out->sends);
   out->receive_bytes = TotalBytes(out->receives);
   if (absl::Status s = CheckOverlap(receives, sends); !s.ok()) return s;
+  // The client has compared the rank's own bytes with the others.
+  if (absl::Status s = reader.ReadOwn("own_sends", submission.own_reads, &sends); !s.ok()) return s;
+  if (absl::Status s = reader.ReadOwn("own_receives", submission.own_writes, &receives); !s.ok()) return s;
   JobMemory uses{submission.job, submission.rank, ExtentsOf(sends), ExtentsOf(receives)};
   out->claim = std::make_unique<MemoryClaim>(memory->claimed(), std::move(uses));
   const std::optional<MemoryConflict>& conflict = out->claim->conflict();
@@ -190,20 +203,25 @@ absl::Status Check(const Submission& submission, const std::shared_ptr<SessionMe
 Digest SubmissionDigest(const Submission& submission) {
   std::string bytes;
   const auto put = [&bytes](uint64_t value) { bytes.append(reinterpret_cast<const char*>(&value), sizeof(value)); };
+  const auto put_ranges = [&put](const std::vector<Range>& ranges) {
+    put(ranges.size());
+    for (const Range& range : ranges) {
+      put(range.segment.value());
+      put(range.offset_bytes);
+      put(range.length_bytes);
+    }
+  };
   put(submission.rank.value());
   put(submission.tag);
   for (const auto* flows : {&submission.sends, &submission.receives}) {
     put(flows->size());
     for (const FlowRanges& flow : *flows) {
       put(flow.peer.value());
-      put(flow.ranges.size());
-      for (const Range& range : flow.ranges) {
-        put(range.segment.value());
-        put(range.offset_bytes);
-        put(range.length_bytes);
-      }
+      put_ranges(flow.ranges);
     }
   }
+  put_ranges(submission.own_reads);
+  put_ranges(submission.own_writes);
   return Sha256(bytes);
 }
 

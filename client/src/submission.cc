@@ -32,7 +32,7 @@ class DirectionBuilder {
       if (peers_[flow.rank]) return Error(i, absl::StrCat(".rank ", flow.rank, " appears twice"));
       peers_[flow.rank] = true;
       const bool self = flow.rank == rank_;
-      v1::FlowRanges* columns = self || flow.ranges.empty() ? nullptr : out->Add();
+      v1::FlowRanges* columns = flow.ranges.empty() ? nullptr : self ? Own() : out->Add();
       absl::Status status = BuildFlow(i, flow, columns);
       if (!status.ok()) return status;
     }
@@ -87,8 +87,14 @@ class DirectionBuilder {
     columns->mutable_lengths_bytes()->AddAlreadyReserved(range.length_bytes);
   }
 
+  bool sends() const { return field_[0] == 's'; }
+
+  v1::FlowRanges* Own() {
+    return sends() ? submission_->request->mutable_own_sends() : submission_->request->mutable_own_receives();
+  }
+
   void AddSelf(const Range& range) {
-    if (field_[0] == 's') {
+    if (sends()) {
       submission_->self.AddSource(*core_, range);
     } else {
       submission_->self.AddDestination(*core_, range);

@@ -41,6 +41,27 @@ absl::Status ReadFlow(const rails::v1::FlowRanges& in, const std::string& field,
   return absl::OkStatus();
 }
 
+absl::Status TakeRanges(const rails::v1::FlowRanges& in, const std::string& field, const AgentLimits& limits,
+                        uint64_t* ranges_left) {
+  const uint64_t ranges = static_cast<uint64_t>(in.offsets_bytes_size());
+  if (ranges > *ranges_left) {
+    return absl::ResourceExhaustedError(absl::StrCat(field, ".offsets_bytes: more ranges in the submission than ",
+                                                     "limits.max_ranges_per_submission ",
+                                                     limits.max_ranges_per_submission));
+  }
+  *ranges_left -= ranges;
+  return absl::OkStatus();
+}
+
+absl::Status ReadOwn(const rails::v1::FlowRanges& in, const std::string& field, const AgentLimits& limits,
+                     uint64_t* ranges_left, std::vector<Range>* out) {
+  FlowRanges flow;
+  absl::Status status = TakeRanges(in, field, limits, ranges_left);
+  if (status.ok()) status = ReadFlow(in, field, &flow);
+  *out = std::move(flow.ranges);
+  return status;
+}
+
 template <typename Flows>
 absl::Status ReadFlows(const Flows& in, const char* name, Rank self, const AgentLimits& limits, uint64_t* ranges_left,
                        std::vector<FlowRanges>* out) {
@@ -59,15 +80,10 @@ absl::Status ReadFlows(const Flows& in, const char* name, Rank self, const Agent
     if (!seen.insert(in[i].peer_rank()).second) {
       return Invalid(absl::StrCat(field, ".peer_rank: ", in[i].peer_rank(), " is given twice"));
     }
-    const uint64_t ranges = static_cast<uint64_t>(in[i].offsets_bytes_size());
-    if (ranges > *ranges_left) {
-      return absl::ResourceExhaustedError(absl::StrCat(field, ".offsets_bytes: more ranges in the submission than ",
-                                                       "limits.max_ranges_per_submission ",
-                                                       limits.max_ranges_per_submission));
-    }
-    *ranges_left -= ranges;
     FlowRanges flow;
-    if (absl::Status status = ReadFlow(in[i], field, &flow); !status.ok()) return status;
+    absl::Status status = TakeRanges(in[i], field, limits, ranges_left);
+    if (status.ok()) status = ReadFlow(in[i], field, &flow);
+    if (!status.ok()) return status;
     out->push_back(std::move(flow));
   }
   return absl::OkStatus();
@@ -175,6 +191,8 @@ absl::StatusOr<Submission> SubmissionFrom(const rails::v1::SubmitAllToAllRequest
   uint64_t ranges_left = limits.max_ranges_per_submission;
   absl::Status status = ReadFlows(request.sends(), "sends", out.rank, limits, &ranges_left, &out.sends);
   if (status.ok()) status = ReadFlows(request.receives(), "receives", out.rank, limits, &ranges_left, &out.receives);
+  if (status.ok()) status = ReadOwn(request.own_sends(), "own_sends", limits, &ranges_left, &out.own_reads);
+  if (status.ok()) status = ReadOwn(request.own_receives(), "own_receives", limits, &ranges_left, &out.own_writes);
   if (!status.ok()) return status;
   return out;
 }

@@ -57,6 +57,13 @@ TEST_P(JobMemoryTest, BytesOfAJobUnderWayAreRefused) {
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
     EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr(c.text));
   }
+  Submission own = second(elsewhere, free);
+  own.own_reads = {{alias, 10, 5}};
+  own.own_writes = {{received, 300, 5}};
+  EXPECT_THAT(std::string(trainer.Submit(own).message()), ::testing::HasSubstr("sends: [10, 15) of segment"));
+  own.own_reads = {{sent, 10, 5}};
+  own.own_writes = {{alias, 199, 5}};
+  EXPECT_THAT(std::string(trainer.Submit(own).message()), ::testing::HasSubstr("receives: [199, 204) of segment"));
   EXPECT_TRUE(trainer.Submit(first).ok()) << "the same submission again";
   // What is only read may be read by both, and neighbours do not meet.
   ASSERT_TRUE(trainer.Submit(second({sent, 50, 100}, {received, 200, 10})).ok());

@@ -45,6 +45,8 @@ TEST_F(ClientTest, SubmissionCarriesColumns) {
   exchange.sends.push_back({3, {{a, 5, 1}, {a, 6, 1}, {b, 7, 2}, {a, 8, 3}}});
   exchange.sends.push_back({2, {}});
   exchange.receives.push_back({2, {{b, kBytes - 1, 1}}});
+  exchange.sends.push_back({0, {{a, 300, 7}}});
+  exchange.receives.push_back({0, {{b, 400, 3}, {b, 500, 4}}});
   auto job = group->Submit(exchange);
   ASSERT_TRUE(job.ok()) << job.status();
   EXPECT_EQ((*job)->seq(), 1u);
@@ -63,6 +65,9 @@ TEST_F(ClientTest, SubmissionCarriesColumns) {
   EXPECT_THAT(request.sends(1).segment_ids(), ElementsAre(a->id(), a->id(), b->id(), a->id()));
   ASSERT_EQ(request.receives_size(), 1);
   EXPECT_THAT(request.receives(0).offsets_bytes(), ElementsAre(kBytes - 1));
+  EXPECT_THAT(request.own_sends().offsets_bytes(), ElementsAre(300)) << "no other job may use what the rank copies";
+  EXPECT_THAT(request.own_receives().offsets_bytes(), ElementsAre(400, 500));
+  EXPECT_THAT(request.own_receives().lengths_bytes(), ElementsAre(3, 4));
 }
 
 TEST_F(ClientTest, FifteenThousandRanges) {
