@@ -336,14 +336,13 @@ void Engine::OnRailEvent(RailIndex rail, const RailEvent& event) {
   jobs_.OnRailEvent(rail, event);
 }
 
+// At most one batch of each rail, so that a rail with endless events leaves the others, and calls, their turn.
 bool Engine::TakeRailEvents() {
   bool any = false;
   for (size_t r = 0; r < rails_.size(); ++r) {
-    while (const size_t count = rails_[r].port->TakeEvents(absl::MakeSpan(events_))) {
-      any = true;
-      for (size_t i = 0; i < count; ++i) OnRailEvent(RailIndex(static_cast<uint32_t>(r)), events_[i]);
-      if (count < events_.size()) break;
-    }
+    const size_t count = rails_[r].port->TakeEvents(absl::MakeSpan(events_));
+    for (size_t i = 0; i < count; ++i) OnRailEvent(RailIndex(static_cast<uint32_t>(r)), events_[i]);
+    any = any || count > 0;
   }
   return any;
 }

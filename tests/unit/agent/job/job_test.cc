@@ -314,6 +314,20 @@ TEST_P(JobTest, BadSubmissionsNameFieldAndValueAndChangeNothing) {
   exchange.ExpectDone(1);
 }
 
+TEST_P(JobTest, EndlessEventsOfARailLeaveOthersTheirTurn) {
+  constexpr size_t kEvents = 10'000;
+  Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 2});
+  cluster.Run();
+  SteppedRail& rail = *cluster.node(0).rails[0];
+  RailEvent stray;
+  stray.kind = RailEvent::Kind::kReceived;
+  stray.zone.slot = 4711;
+  for (size_t i = 0; i < kEvents; ++i) rail.Tell(stray);
+  size_t turns = 0;
+  while (cluster.node(0).engine->Step()) ++turns;
+  EXPECT_GE(turns, kEvents / 1024);
+}
+
 TEST_P(JobTest, CancelBeforeMatchingLeavesATombstone) {
   Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
   Exchange exchange(&cluster, 2, "g");

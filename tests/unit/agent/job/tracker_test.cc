@@ -52,5 +52,15 @@ TEST(ReceiveTrackerTest, RefusesWhatLeavesTheFlowAndChangesNothing) {
   EXPECT_TRUE(tracker.complete());
 }
 
+// As a hostile sender may: each is an interval of its own, and before all others.
+TEST(ReceiveTrackerTest, EverySecondByteBackwards) {
+  constexpr uint64_t kTotal = 400'000;
+  ReceiveTracker tracker(kTotal);
+  for (uint64_t at = kTotal; at > 0; at -= 2) ASSERT_TRUE(tracker.Add(at - 1, 1));
+  EXPECT_EQ(tracker.received_bytes(), kTotal / 2);
+  for (uint64_t at = 0; at < kTotal; at += 2) ASSERT_TRUE(tracker.Add(at, 1));
+  EXPECT_TRUE(tracker.complete());
+}
+
 }  // namespace
 }  // namespace railsd
