@@ -53,7 +53,8 @@ NodeJob* JobTable::Find(JobKey key) {
   return it == jobs_.end() ? nullptr : it->second.get();
 }
 
-absl::Status JobTable::CheckAdmission(const PreparedSubmission& submission, Group** group_out, Session** session_out) const {
+absl::Status JobTable::CheckAdmission(const PreparedSubmission& submission, Group** group_out,
+                                      Session** session_out) const {
   Session* session = sessions_.Find(submission.session);
   if (session == nullptr) {
     return absl::NotFoundError(absl::StrCat("session ", submission.session.value(), " is not open"));
@@ -108,8 +109,8 @@ absl::Status JobTable::CheckNew(const PreparedSubmission& submission, const Grou
   const uint64_t seq = submission.job.seq.value();
   const uint64_t last = group.ranks[submission.rank.value()].last_seq.value();
   if (seq != last + 1) {
-    return absl::InvalidArgumentError(absl::StrCat("job.seq: ", seq, ", the next of rank ", submission.rank.value(),
-                                                   " in this epoch is ", last + 1));
+    return absl::InvalidArgumentError(
+        absl::StrCat("job.seq: ", seq, ", the next of rank ", submission.rank.value(), " in this epoch is ", last + 1));
   }
   if (group.broken && submission.job.seq > group.good_until) {
     return absl::Status(group.replayable ? absl::StatusCode::kAborted : absl::StatusCode::kFailedPrecondition,
@@ -265,8 +266,8 @@ void JobTable::BeginCopy(NodeJob& job, RankPart& from, RankPart& to) {
   PreparedFlow* const send = FlowWith(destination, from.submission.sends);
   PreparedFlow* const receive = FlowWith(source, to.submission.receives);
   if (BytesOf(send) != BytesOf(receive) || BytesOf(send) == 0) return;
-  const LocalCopy& copy = job.copies.emplace_back(
-      LocalCopy{source, destination, std::move(send->memory), std::move(receive->memory)});
+  const LocalCopy& copy =
+      job.copies.emplace_back(LocalCopy{source, destination, std::move(send->memory), std::move(receive->memory)});
   ++from.copies_left;
   ++to.copies_left;
   ++job.copies_running;
@@ -351,7 +352,8 @@ void JobTable::AddInFlows(NodeJob& job, const Group& group, RankPart& part) {
   for (PreparedFlow& receive : part.submission.receives) {
     const Group::Member& source = group.ranks[receive.peer.value()];
     if (source.local || receive.bytes == 0) continue;
-    job.peers.at(source.peer).expected.push_back({part.submission.rank, receive.peer, receive.bytes, std::move(receive.memory)});
+    job.peers.at(source.peer)
+        .expected.push_back({part.submission.rank, receive.peer, receive.bytes, std::move(receive.memory)});
   }
 }
 

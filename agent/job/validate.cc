@@ -86,9 +86,9 @@ class FlowReader {
       }
       const uint64_t end = range.offset_bytes + range.length_bytes;
       if (end < range.offset_bytes || end > segment->length_bytes()) {
-        return absl::InvalidArgumentError(absl::StrCat(where(), ": offset ", range.offset_bytes, " + length ",
-                                                       range.length_bytes, " passes the end of segment ",
-                                                       range.segment.value(), " (", segment->length_bytes(), " bytes)"));
+        return absl::InvalidArgumentError(absl::StrCat(
+            where(), ": offset ", range.offset_bytes, " + length ", range.length_bytes, " passes the end of segment ",
+            range.segment.value(), " (", segment->length_bytes(), " bytes)"));
       }
       if (__builtin_add_overflow(total, range.length_bytes, &total)) {
         return absl::InvalidArgumentError(absl::StrCat(at, ": the lengths overflow 64 bits"));
@@ -167,11 +167,12 @@ absl::Status Refuse(const MemoryConflict& conflict, const PreparedSubmission& su
   const auto segment = std::find_if(submission.segments.begin(), submission.segments.end(), [&](const auto& held) {
     return held.second->segment->file() == conflict.extent.file;
   });
-  return absl::FailedPreconditionError(absl::StrCat(
-      conflict.writes ? "receives" : "sends", ": [", conflict.extent.begin, ", ", conflict.extent.end, ") of segment ",
-      segment->first.value(), " overlaps [", conflict.other.begin, ", ", conflict.other.end,
-      ") of the same memory, which job ", conflict.job.seq.value(), " of rank ", conflict.rank.value(),
-      conflict.other_writes ? " receives" : " sends", " and which has not ended; wait for that job, or use other memory"));
+  return absl::FailedPreconditionError(
+      absl::StrCat(conflict.writes ? "receives" : "sends", ": [", conflict.extent.begin, ", ", conflict.extent.end,
+                   ") of segment ", segment->first.value(), " overlaps [", conflict.other.begin, ", ",
+                   conflict.other.end, ") of the same memory, which job ", conflict.job.seq.value(), " of rank ",
+                   conflict.rank.value(), conflict.other_writes ? " receives" : " sends",
+                   " and which has not ended; wait for that job, or use other memory"));
 }
 
 absl::Status Check(const Submission& submission, const std::shared_ptr<SessionMemory>& memory, uint32_t max_ranges,

@@ -36,10 +36,10 @@ struct PreparedSubmission {
   Rank rank;
   uint64_t tag = 0;
   absl::Duration timeout;
-  Digest digest{};         // SHA-256 of the content; equal digests are the same submission
-  absl::Status verdict;    // why it is refused, unless its number was taken before
-  uint64_t peers_end = 0;  // all ranks that it names are below
-  std::string last_peer;   // field and value of the highest of them
+  Digest digest{};                            // SHA-256 of the content; equal digests are the same submission
+  absl::Status verdict;                       // why it is refused, unless its number was taken before
+  uint64_t peers_end = 0;                     // all ranks that it names are below
+  std::string last_peer;                      // field and value of the highest of them
   std::vector<PreparedFlow> sends, receives;  // by rank; empty when it is refused
   uint64_t send_bytes = 0, receive_bytes = 0;
   // That its ranges name. They stay the session's while they are held.

@@ -48,13 +48,17 @@ template <typename T, typename Call>
 T Await(Call call) {
   std::promise<T> promise;
   call([&promise](T value) { promise.set_value(std::move(value)); });
-  T value = promise.get_future().get();
-  if constexpr (std::is_same_v<T, absl::Status>) {
-    Must(value);
-  } else {
-    Must(value.status());
-  }
-  return value;
+  return promise.get_future().get();
+}
+template <typename Call>
+void AwaitOk(Call call) {
+  Must(Await<absl::Status>(std::move(call)));
+}
+template <typename T, typename Call>
+T AwaitValue(Call call) {
+  absl::StatusOr<T> value = Await<absl::StatusOr<T>>(std::move(call));
+  Must(value.status());
+  return *std::move(value);
 }
 
 class NoLink final : public ControlLink {
@@ -68,8 +72,8 @@ class NoLink final : public ControlLink {
 class Pair {
  public:
   Pair(Agent* agent, const std::string& tenant, uint64_t ranges, uint64_t range_bytes) : agent_(*agent) {
-    session_ = *Await<absl::StatusOr<SessionId>>(
-        [&](auto done) { agent_.OpenSession({.pid = 1, .tenant = tenant}, std::move(done)); });
+    session_ =
+        AwaitValue<SessionId>([&](auto done) { agent_.OpenSession({.pid = 1, .tenant = tenant}, std::move(done)); });
     const uint64_t stride = 2 * range_bytes;  // no range continues the one before
     for (uint32_t id : {1u, 2u}) AddSegment(id, ranges * stride);
     std::promise<void> joined[2];
@@ -96,13 +100,13 @@ class Pair {
       submission.session = session_;
       submission.job = {epoch_, JobSeq(seq_)};
       submission.rank = Rank(rank);
-      Await<absl::Status>([&](auto done) { agent_.Submit(std::move(submission), std::move(done)); });
+      AwaitOk([&](auto done) { agent_.Submit(std::move(submission), std::move(done)); });
     }
     for (uint32_t rank : {0u, 1u}) {
-      const auto report = Await<absl::StatusOr<JobReport>>([&](auto done) {
+      const auto report = AwaitValue<JobReport>([&](auto done) {
         agent_.Wait(session_, {epoch_, JobSeq(seq_)}, Rank(rank), absl::Minutes(1), std::move(done));
       });
-      Must(report->status);
+      Must(report.status);
     }
   }
 
@@ -114,8 +118,7 @@ class Pair {
         ::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK) != 0) {
       Must(absl::ErrnoToStatus(errno, "memfd"));
     }
-    Await<absl::Status>(
-        [&](auto done) { agent_.AddSegment(session_, SegmentId(id), std::move(fd), bytes, std::move(done)); });
+    AwaitOk([&](auto done) { agent_.AddSegment(session_, SegmentId(id), std::move(fd), bytes, std::move(done)); });
   }
 
   Agent& agent_;

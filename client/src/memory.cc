@@ -98,7 +98,8 @@ absl::StatusOr<SharedMemory> SharedMemory::Import(int fd, uint64_t length_bytes)
   const uint64_t page = BlockBytes(copy.get());
   const uint64_t mapped_bytes = page > kSmallPageBytes ? (length_bytes + page - 1) / page * page : length_bytes;
   void* base = mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, copy.get(), 0);
-  if (base == MAP_FAILED) return MemoryError(errno, absl::StrCat("mmap of fd ", fd), mapped_bytes, page > kSmallPageBytes);
+  if (base == MAP_FAILED)
+    return MemoryError(errno, absl::StrCat("mmap of fd ", fd), mapped_bytes, page > kSmallPageBytes);
   return SharedMemory(std::move(copy), {info.st_dev, info.st_ino}, static_cast<std::byte*>(base), length_bytes,
                       mapped_bytes);
 }

@@ -392,7 +392,8 @@ class Server final : public DescriptorServer {
       const auto it = connections_.find(answer.connection);
       if (it == connections_.end()) {
         // The trainer left while its session was being opened.
-        if (answer.kind == Answer::Kind::kOpen && answer.status.ok()) CloseSession(answer.session, "the trainer left at once");
+        if (answer.kind == Answer::Kind::kOpen && answer.status.ok())
+          CloseSession(answer.session, "the trainer left at once");
         continue;
       }
       Connection& connection = *it->second;

@@ -59,10 +59,10 @@ class Tenants(harness.ClusterTest):
             self.assertTrue(answer["ok"], answer)
         return trainers
 
-    def submit(self, trainers, rank, group, job):
+    def submit(self, trainers, rank, group, job, place=0, length=MIB):
         other = str(1 - rank)
-        return trainers[rank].do(do="submit", group=group, job=job, sends={other: [["s", 0, MIB]]},
-                                 receives={other: [["r", 0, MIB]]})
+        return trainers[rank].do(do="submit", group=group, job=job, sends={other: [["s", place, length]]},
+                                 receives={other: [["r", place, length]]})
 
     def exchange(self, trainers, group, job, seed=1):
         """A whole job; every byte is looked at."""
@@ -196,14 +196,15 @@ class Tenants(harness.ClusterTest):
             harness.eventually(lambda: self.in_use("red", "segment_bytes") == 2 * MIB, "bytes are given back")
 
         with self.subTest("jobs"):
-            for job in ("one", "two"):
-                self.assertTrue(self.submit(red, 0, "red", job)["ok"])
-            answer = self.submit(red, 0, "red", "three")
+            part = MIB // 3  # jobs under way never share bytes
+            for number, job in enumerate(("one", "two")):
+                self.assertTrue(self.submit(red, 0, "red", job, number * part, part)["ok"])
+            answer = self.submit(red, 0, "red", "three", 2 * part, part)
             self.assertEqual(answer["code"], "RESOURCE_EXHAUSTED", answer)
             self.assertIn("tenants.red.quota.jobs: tenant red may have 2, 2 in use", answer["message"])
             self.exchange(blue, "blue", "jobs", seed=21)
-            for job in ("one", "two"):
-                self.assertTrue(self.submit(red, 1, "red", job)["ok"])
+            for number, job in enumerate(("one", "two")):
+                self.assertTrue(self.submit(red, 1, "red", job, number * part, part)["ok"])
             for trainer in red:
                 for job in ("one", "two"):
                     self.assertEqual(trainer.must(do="wait", job=job)["code"], "OK")
@@ -234,7 +235,7 @@ class Tenants(harness.ClusterTest):
         self.assertEqual([self.tenant("red")[key] for key in ("weight", "priority")], [2, 1])
         self.assertEqual([c["key"] for c in report["needs_restart"]], ["tenants.blue.groups"])
         self.connected(BLUE)
-        answers = [self.submit(red, 0, "rate", f"j{number}") for number in range(20)]
+        answers = [self.submit(red, 0, "rate", f"j{number}", number * 4096, 4096) for number in range(20)]
         refused = [answer for answer in answers if not answer["ok"]]
         self.assertTrue(refused, answers)
         self.assertEqual(refused[0]["code"], "RESOURCE_EXHAUSTED")

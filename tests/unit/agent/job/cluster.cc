@@ -282,7 +282,7 @@ std::shared_ptr<absl::StatusOr<JobReport>> Trainer::Wait(uint64_t seq) {
 }
 
 Exchange::Exchange(Cluster* cluster, uint32_t world, std::string name, uint64_t buffer_bytes, const std::string& tenant)
-    : cluster_(cluster), name_(std::move(name)) {
+    : cluster_(cluster), name_(std::move(name)), more_(world) {
   for (uint32_t r = 0; r < world; ++r) {
     Trainer& trainer = trainers_.emplace_back();
     trainer.cluster = cluster;
@@ -302,6 +302,16 @@ void Exchange::JoinAll() {
   for (Trainer& trainer : trainers_) ASSERT_TRUE(trainer.group.ok()) << trainer.group.status();
 }
 
+void Exchange::ReceiveApart(size_t jobs) {
+  for (Trainer& trainer : trainers_) {
+    std::vector<std::unique_ptr<Buffer>>& more = more_[trainer.rank.value()];
+    while (more.size() + 1 < jobs) {
+      more.push_back(std::make_unique<Buffer>(trainer.receive->size()));
+      cluster_->AddSegment(trainer.node, trainer.session, static_cast<uint32_t>(2 + more.size()), *more.back());
+    }
+  }
+}
+
 void Exchange::SetLengths(std::vector<std::vector<uint64_t>> lengths, uint64_t seed) {
   lengths_ = std::move(lengths);
   seed_ = seed;
@@ -313,10 +323,11 @@ void Exchange::SetLengths(std::vector<std::vector<uint64_t>> lengths, uint64_t s
     }
     ASSERT_LE(at, trainers_[s].send->data() + trainers_[s].send->size());
     std::fill_n(trainers_[s].receive->data(), trainers_[s].receive->size(), kUntouched);
+    for (const auto& buffer : more_[s]) std::fill_n(buffer->data(), buffer->size(), kUntouched);
   }
 }
 
-std::vector<FlowRanges> Exchange::Ranges(uint32_t rank, bool sends, size_t pieces) const {
+std::vector<FlowRanges> Exchange::Ranges(uint32_t rank, SegmentId segment, bool sends, size_t pieces) const {
   std::vector<FlowRanges> flows;
   uint64_t offset = 0;
   for (uint32_t peer = 0; peer < world(); ++peer) {
@@ -327,7 +338,7 @@ std::vector<FlowRanges> Exchange::Ranges(uint32_t rank, bool sends, size_t piece
     const uint64_t step = std::max<uint64_t>(1, length / (sends ? pieces : pieces + 1));
     for (uint64_t done = 0; done < length;) {
       const uint64_t piece = std::min(step, length - done);
-      flow.ranges.push_back({SegmentId(sends ? 1 : 2), offset + done, piece});
+      flow.ranges.push_back({segment, offset + done, piece});
       done += piece;
     }
     offset += length;
@@ -341,8 +352,9 @@ Submission Exchange::For(uint32_t rank, uint64_t seq, size_t pieces) const {
   submission.job = {trainers_[rank].group->epoch, JobSeq(seq)};
   submission.rank = Rank(rank);
   submission.tag = seq;
-  submission.sends = Ranges(rank, true, pieces);
-  submission.receives = Ranges(rank, false, pieces);
+  const auto place = static_cast<uint32_t>((seq - 1) % (more_[rank].size() + 1));
+  submission.sends = Ranges(rank, SegmentId(1), true, pieces);
+  submission.receives = Ranges(rank, SegmentId(2 + place), false, pieces);
   return submission;
 }
 
@@ -366,15 +378,20 @@ void Exchange::ExpectDone(uint64_t seq) {
 
 void Exchange::ExpectBytes() const {
   for (uint32_t d = 0; d < world(); ++d) {
-    const uint8_t* at = trainers_[d].receive->data();
-    const uint8_t* end = at + trainers_[d].receive->size();
-    for (uint32_t s = 0; s < world(); ++s) {
-      for (uint64_t i = 0; s != d && i < lengths_[s][d]; ++i, ++at) {
-        ASSERT_EQ(*at, Pattern(seed_, s, d, i)) << "from " << s << " to " << d << " at " << i;
-      }
-    }
-    ASSERT_EQ(std::find_if(at, end, [](uint8_t b) { return b != kUntouched; }), end) << "rank " << d;
+    ExpectBytesIn(*trainers_[d].receive, d);
+    for (const auto& buffer : more_[d]) ExpectBytesIn(*buffer, d);
   }
+}
+
+void Exchange::ExpectBytesIn(const Buffer& buffer, uint32_t destination) const {
+  const uint8_t* at = buffer.data();
+  const uint8_t* end = at + buffer.size();
+  for (uint32_t s = 0; s < world(); ++s) {
+    for (uint64_t i = 0; s != destination && i < lengths_[s][destination]; ++i, ++at) {
+      ASSERT_EQ(*at, Pattern(seed_, s, destination, i)) << "from " << s << " to " << destination << " at " << i;
+    }
+  }
+  ASSERT_EQ(std::find_if(at, end, [](uint8_t b) { return b != kUntouched; }), end) << "rank " << destination;
 }
 
 void Exchange::ExpectBytesBetween(const std::vector<uint32_t>& ranks, uint32_t destination) const {

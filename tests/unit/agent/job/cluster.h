@@ -188,6 +188,8 @@ class Exchange {
   Exchange(Cluster* cluster, uint32_t world, std::string name, uint64_t buffer_bytes = 1 << 20,
            const std::string& tenant = "t");
   void JoinAll();
+  // So many jobs in a row may be under way together: each receives into buffers of its own. Call before SetLengths().
+  void ReceiveApart(size_t jobs);
   // Lengths by [source][destination]; fills the send buffers and clears the receive buffers.
   void SetLengths(std::vector<std::vector<uint64_t>> lengths, uint64_t seed);
   // `pieces`: ranges per flow.
@@ -203,10 +205,12 @@ class Exchange {
   static std::vector<std::vector<uint64_t>> RandomLengths(uint32_t world, uint64_t limit, std::mt19937_64& random);
 
  private:
-  std::vector<FlowRanges> Ranges(uint32_t rank, bool sends, size_t pieces) const;
+  std::vector<FlowRanges> Ranges(uint32_t rank, SegmentId segment, bool sends, size_t pieces) const;
+  void ExpectBytesIn(const Buffer& buffer, uint32_t destination) const;
   Cluster* cluster_;
   std::string name_;
   std::deque<Trainer> trainers_;
+  std::vector<std::vector<std::unique_ptr<Buffer>>> more_;  // by rank; for every job but the first of ReceiveApart()
   std::vector<std::vector<uint64_t>> lengths_;
   uint64_t seed_ = 0;
   std::map<std::pair<uint64_t, uint32_t>, std::shared_ptr<absl::StatusOr<JobReport>>> waits_;

@@ -93,7 +93,8 @@ TEST(ThreadCopierTest, ManyThreadsCopyEveryByte) {
   std::mt19937_64 random(1);
   const auto from_segment = MakeSegment(3 * kStep), to_segment = MakeSegment(3 * kStep, 2);
   const uint64_t length = 2 * kStep + 12345;
-  const MemoryRanges from = Scatter(from_segment, 5, length, 40, random), to = Scatter(to_segment, 7, length, 30, random);
+  const MemoryRanges from = Scatter(from_segment, 5, length, 40, random),
+                     to = Scatter(to_segment, 7, length, 30, random);
   WriteAll(from, RandomBytes(length, random));
   auto wake = WakeEvent::Create().value();
   ThreadCopier copier(3, &wake);

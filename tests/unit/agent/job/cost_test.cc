@@ -149,9 +149,8 @@ TEST(JobCostTest, EngineDoesNotLookAtRanges) {
     submission.receives.front().ranges.resize(submission.sends.front().ranges.size());
     ASSERT_EQ(submission.sends.front().ranges.size(), kRanges);
     PreparedSubmission prepared = engine.Prepare(submission);
-    const Allocations cost = CostOf([&] {
-      engine.Submit(std::move(prepared), [](absl::Status s) { EXPECT_TRUE(s.ok()) << s; });
-    });
+    const Allocations cost =
+        CostOf([&] { engine.Submit(std::move(prepared), [](absl::Status s) { EXPECT_TRUE(s.ok()) << s; }); });
     EXPECT_LT(cost.bytes, 8 * kRanges);
   }
   cluster.Run();

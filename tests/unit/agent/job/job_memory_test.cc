@@ -44,10 +44,14 @@ TEST_P(JobMemoryTest, BytesOfAJobUnderWayAreRefused) {
   };
   const Range elsewhere{sent, 4096, 10}, free{received, 4096, 10};
   const std::vector<Case> cases = {
-      {elsewhere, {received, 199, 2}, "receives: [199, 201) of segment 2 overlaps [0, 200) of the same memory, which job 1 "
-                                      "of rank 0 receives and which has not ended"},
-      {elsewhere, {sent, 0, 1}, "receives: [0, 1) of segment 1 overlaps [0, 100) of the same memory, which job 1 of rank 0 "
-                                "sends"},
+      {elsewhere,
+       {received, 199, 2},
+       "receives: [199, 201) of segment 2 overlaps [0, 200) of the same memory, which job 1 "
+       "of rank 0 receives and which has not ended"},
+      {elsewhere,
+       {sent, 0, 1},
+       "receives: [0, 1) of segment 1 overlaps [0, 100) of the same memory, which job 1 of rank 0 "
+       "sends"},
       {{received, 5, 1}, free, "sends: [5, 6) of segment"},
       {{alias, 5, 1}, free, "sends: [5, 6) of segment"},
       {elsewhere, {alias, 150, 1}, "receives: [150, 151) of segment"},

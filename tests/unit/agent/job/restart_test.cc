@@ -84,6 +84,7 @@ TEST_P(RestartTest, OtherPoliciesBeginAtOne) {
 TEST_P(RestartTest, TheCutStandsWhenTheDrainBegins) {
   Make(2);
   exchange_->JoinAll();
+  exchange_->ReceiveApart(3);
   for (uint64_t seq : {1u, 2u}) ASSERT_TRUE(Submit(1, seq).ok());
   cluster_->Run();
   ASSERT_TRUE(Submit(0, 1).ok());
@@ -248,6 +249,7 @@ TEST_P(PlannedTest, RanksAgreeOnWhatHasEnded) {
     Exchange exchange(&cluster, 3, "g");
     for (uint32_t r : {0u, 1u, 2u}) exchange.trainer(r).recovery = kWaits;
     exchange.JoinAll();
+    exchange.ReceiveApart(4);
     exchange.SetLengths(AllLengths(3, 50'000), seed);
     std::vector<std::vector<std::shared_ptr<absl::StatusOr<JobReport>>>> ends(3);
     const auto submit = [&](uint32_t r, uint64_t seq) {

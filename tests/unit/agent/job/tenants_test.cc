@@ -200,6 +200,7 @@ TEST_F(TenantJobsTest, ARefusedSubmissionTakesNoNumberAndTheHeadIsAlwaysTaken) {
   Exchange exchange(&cluster_, 2, "g", 1 << 20, "a"), other(&cluster_, 2, "g", 1 << 20, "b");
   exchange.JoinAll();
   other.JoinAll();
+  exchange.ReceiveApart(2);
   for (Exchange* e : {&exchange, &other}) e->SetLengths({{0, 5000}, {4000, 0}}, 1);
   SetQuota(0, "a", QuotaKind::kJobs, 1);
   Submit(exchange, 0, 1);
