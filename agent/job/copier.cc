@@ -117,6 +117,14 @@ size_t ThreadCopier::depth() const {
   return queue_.depth();
 }
 
+void ThreadCopier::Free(std::shared_ptr<void> garbage) {
+  {
+    std::lock_guard lock(mutex_);
+    garbage_.push_back(std::move(garbage));
+  }
+  work_.notify_one();
+}
+
 void ThreadCopier::Run(size_t index) {
   pthread_setname_np(pthread_self(), ("copy-" + std::to_string(index)).c_str());
   // Copies are done long before the network is, unless they take the processor from it.
@@ -124,8 +132,15 @@ void ThreadCopier::Run(size_t index) {
   std::unique_lock lock(mutex_);
   while (true) {
     turns_[index].fetch_add(1, std::memory_order_relaxed);
-    if (!work_.wait_for(lock, kMaxWait, [this] { return stop_ || !queue_.empty(); })) continue;
+    if (!work_.wait_for(lock, kMaxWait, [this] { return stop_ || !queue_.empty() || !garbage_.empty(); })) continue;
     if (stop_) return;
+    if (queue_.empty()) {
+      std::vector<std::shared_ptr<void>> garbage = std::exchange(garbage_, {});
+      lock.unlock();
+      garbage.clear();
+      lock.lock();
+      continue;
+    }
     const CopyQueue::Step step = queue_.Take();
     lock.unlock();
     absl::Status status = RunStep(step.copy->task, step.offset_bytes, step.length_bytes);

@@ -1,4 +1,4 @@
-// Copies between ranks of this node, on threads of their own so that the engine never waits for memory.
+// Copies between ranks of this node, and what else the engine would wait for memory for, on threads of their own.
 #ifndef RAILSD_AGENT_JOB_COPIER_H_
 #define RAILSD_AGENT_JOB_COPIER_H_
 
@@ -46,6 +46,8 @@ class Copier {
   virtual void Submit(CopyTask task) = 0;
   virtual bool TakeResult(CopyResult* result) = 0;
   virtual size_t depth() const = 0;
+  // Frees what takes long to free: the memory of many ranges.
+  virtual void Free(std::shared_ptr<void> garbage) = 0;
 };
 
 // Which copy works next, in steps of a few MiB. Tenants share as they do on rails: a higher priority goes first, equal
@@ -98,6 +100,7 @@ class ThreadCopier final : public Copier {
   void Submit(CopyTask task) override;
   bool TakeResult(CopyResult* result) override;
   size_t depth() const override;
+  void Free(std::shared_ptr<void> garbage) override;
   size_t threads() const { return threads_.size(); }
   // How often the thread has come round: once a second at least. Any thread.
   uint64_t turns(size_t thread) const { return turns_[thread].load(std::memory_order_relaxed); }
@@ -107,9 +110,10 @@ class ThreadCopier final : public Copier {
   WakeEvent* const engine_wake_;
   mutable std::mutex mutex_;
   std::condition_variable work_;
-  CopyQueue queue_;                 // guarded by mutex_
-  std::deque<CopyResult> results_;  // guarded by mutex_
-  bool stop_ = false;               // guarded by mutex_
+  CopyQueue queue_;                             // guarded by mutex_
+  std::deque<CopyResult> results_;              // guarded by mutex_
+  std::vector<std::shared_ptr<void>> garbage_;  // guarded by mutex_
+  bool stop_ = false;                           // guarded by mutex_
   std::atomic<size_t> result_count_{0};
   std::vector<std::atomic<uint64_t>> turns_;  // by thread
   std::vector<std::thread> threads_;
@@ -121,6 +125,7 @@ class InlineCopier final : public Copier {
   void Submit(CopyTask task) override;
   bool TakeResult(CopyResult* result) override;
   size_t depth() const override { return results_.size(); }
+  void Free(std::shared_ptr<void>) override {}
   // While set, results are kept back.
   bool held = false;
 

@@ -78,6 +78,11 @@ void ClaimedMemory::Remove(const JobMemory* memory) {
   parts_.erase(it);
 }
 
+void MemoryClaim::Drop() {
+  if (session_ != nullptr) session_->Remove(memory_.get());
+  session_ = nullptr;
+}
+
 MemoryClaim::MemoryClaim(std::shared_ptr<ClaimedMemory> session, JobMemory memory)
     : session_(std::move(session)), memory_(std::make_shared<const JobMemory>(std::move(memory))) {
   for (const auto& other : session_->Add(memory_)) {

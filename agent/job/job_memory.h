@@ -60,19 +60,21 @@ class ClaimedMemory {
   absl::flat_hash_map<const JobMemory*, std::shared_ptr<const JobMemory>> parts_;  // guarded by mutex_
 };
 
-// Keeps the memory of a part claimed while it lives.
+// Keeps the memory of a part claimed until Drop(), or while it lives.
 class MemoryClaim {
  public:
   // Claims `memory`, then looks for a conflict with what was claimed before: of two threads at most one finds none.
   // An earlier submission of the same part is no conflict, since one of the two is refused.
   MemoryClaim(std::shared_ptr<ClaimedMemory> session, JobMemory memory);
-  ~MemoryClaim() { session_->Remove(memory_.get()); }
+  ~MemoryClaim() { Drop(); }
   MemoryClaim(const MemoryClaim&) = delete;
   MemoryClaim& operator=(const MemoryClaim&) = delete;
   const std::optional<MemoryConflict>& conflict() const { return conflict_; }
+  // Takes no time: the lists are freed with this object.
+  void Drop();
 
  private:
-  const std::shared_ptr<ClaimedMemory> session_;
+  std::shared_ptr<ClaimedMemory> session_;  // null once dropped
   const std::shared_ptr<const JobMemory> memory_;
   std::optional<MemoryConflict> conflict_;
 };

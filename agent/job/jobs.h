@@ -278,6 +278,8 @@ class JobTable {
   absl::Status DeadlineStatus(const NodeJob& job, const RankPart& part) const;
   void Sooner(absl::Time deadline) { next_deadline_ = std::min(next_deadline_, deadline); }
   NodeJob* Find(JobKey key);
+  // Frees what refers to so many ranges, and nothing refers to: on another thread when they are many.
+  void Discard(uint64_t ranges, std::shared_ptr<void> garbage);
 
   const AgentOptions& options_;
   PeerTable& peers_;

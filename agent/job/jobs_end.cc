@@ -196,10 +196,17 @@ bool JobTable::Reap() {
     LogEnd(*it->second);
     KeepExplanation(*it->second);
     by_tag_.erase(it->second->tag);
+    const uint64_t ranges = it->second->ranges;
+    Discard(ranges, std::move(it->second));
     jobs_.erase(it);
   }
   ended_jobs_.clear();
   return true;
+}
+
+void JobTable::Discard(uint64_t ranges, std::shared_ptr<void> garbage) {
+  constexpr uint64_t kManyRanges = 4096;
+  if (ranges > kManyRanges) copier_.Free(std::move(garbage));
 }
 
 void JobTable::FinishIfDone(NodeJob& job, Rank rank) {

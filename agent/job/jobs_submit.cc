@@ -151,6 +151,8 @@ void JobTable::Submit(PreparedSubmission submission, Callback<absl::Status> done
   if (!status.ok() || repeated) {
     counters_.submissions_refused += !repeated;
     submission.Release();  // before the caller is told, and gives the segments back
+    const uint64_t ranges = submission.ranges;
+    Discard(ranges, std::make_shared<PreparedSubmission>(std::move(submission)));
     return std::move(done)(status);
   }
   std::move(done)(absl::OkStatus());
@@ -210,6 +212,7 @@ void JobTable::Accept(PreparedSubmission submission, Group& group, Session& sess
   part.report.bytes_to_send = submission.send_bytes;
   part.report.bytes_to_receive = submission.receive_bytes;
   part.submission = std::move(submission);
+  job.ranges += part.submission.ranges;
   Ended& ended = ended_[key.epoch];
   auto tombstone = ended.tombstones.find(key.seq);
   if (tombstone != ended.tombstones.end() && !job.aborting()) job.failure = tombstone->second;

@@ -180,7 +180,7 @@ absl::Status Check(const Submission& submission, const std::shared_ptr<SessionMe
   if (memory == nullptr) {
     return absl::NotFoundError(absl::StrCat("session ", submission.session.value(), " is not open"));
   }
-  const size_t ranges = RangesOf(submission);
+  const uint64_t ranges = RangesOf(submission);
   if (ranges > max_ranges) {
     return absl::ResourceExhaustedError(
         absl::StrCat("limits.max_ranges_per_submission: ", ranges, " ranges, the limit is ", max_ranges));
@@ -236,9 +236,7 @@ Digest Sha256(absl::string_view bytes) {
 }
 
 void PreparedSubmission::Release() {
-  claim.reset();
-  sends.clear();
-  receives.clear();
+  if (claim != nullptr) claim->Drop();
   segments.clear();
 }
 
@@ -250,11 +248,17 @@ PreparedSubmission Prepare(const Submission& submission, const std::shared_ptr<S
   out.rank = submission.rank;
   out.tag = submission.tag;
   out.timeout = submission.timeout;
+  out.ranges = RangesOf(submission);
   out.digest = SubmissionDigest(submission);
   NotePeers("sends", submission.sends, &out);
   NotePeers("receives", submission.receives, &out);
   out.verdict = Check(submission, memory, max_ranges, &out);
-  if (!out.verdict.ok()) out.Release();
+  if (!out.verdict.ok()) {
+    out.Release();
+    out.claim.reset();
+    out.sends.clear();
+    out.receives.clear();
+  }
   return out;
 }
 

@@ -46,7 +46,9 @@ struct PreparedSubmission {
   absl::flat_hash_map<SegmentId, std::shared_ptr<const HeldSegment>> segments;
   std::unique_ptr<MemoryClaim> claim;  // on the bytes of its ranges; null when it is refused
 
-  // Lets go of the session's memory.
+  uint64_t ranges = 0;  // that it was submitted with
+
+  // Gives the session's segments and memory back. The lists are freed with this object.
   void Release();
 };
 

@@ -1,6 +1,7 @@
 // What one trainer's large submissions cost the other tenants of a node: an agent with its threads, one tenant that
-// submits jobs of many ranges in a loop, another one with small jobs, and a caller that asks the engine for nothing and
-// takes the time until it answers. That time is at least the turn of the engine that it waited for.
+// submits jobs of many ranges in a loop, another one with small jobs, and a caller that asks the engine for nothing. It
+// takes the time until the engine answers, and the processor time of the engine's thread between two answers. No turn
+// of the engine is longer than the longest of these: the caller asks again soon, and is answered in the next turn.
 //
 //   bench_stall [SECONDS] [RANGES]
 //
@@ -9,6 +10,7 @@
 #include <spdlog/logger.h>
 #include <spdlog/sinks/null_sink.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -139,18 +141,35 @@ struct Times {
   }
 };
 
-// Asks the engine for a job that does not exist, again and again. The time ends on the engine's thread.
-Times Probe(Agent& agent, const std::atomic<bool>& stop) {
-  Times times;
+double ThreadCpuMilliseconds() {
+  timespec now{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) / 1e6;
+}
+
+struct Probes {
+  Times calls;  // how long each waited
+  Times turns;  // processor time of the engine's thread from one to the next
+};
+
+// Asks the engine for a job that does not exist, again and again. The engine's thread takes both times.
+Probes Probe(Agent& agent, const std::atomic<bool>& stop) {
+  Probes probes;
+  double last_cpu = 0;
   while (!stop.load()) {
-    std::promise<double> promise;
+    std::promise<std::pair<double, double>> promise;
     const Clock::time_point begin = Clock::now();
     agent.Wait(SessionId(1), {Epoch{BootId(1), 1}, JobSeq(1)}, Rank(0), absl::ZeroDuration(),
-               [&](const absl::StatusOr<JobReport>&) { promise.set_value(MillisecondsSince(begin)); });
-    times.milliseconds.push_back(promise.get_future().get());
+               [&](const absl::StatusOr<JobReport>&) {
+                 promise.set_value({MillisecondsSince(begin), ThreadCpuMilliseconds()});
+               });
+    const auto [waited, cpu] = promise.get_future().get();
+    probes.calls.milliseconds.push_back(waited);
+    if (last_cpu > 0) probes.turns.milliseconds.push_back(cpu - last_cpu);
+    last_cpu = cpu;
     std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
-  return times;
+  return probes;
 }
 
 nlohmann::json Phase(Agent& agent, Pair& small, Pair* large, double seconds) {
@@ -162,7 +181,7 @@ nlohmann::json Phase(Agent& agent, Pair& small, Pair* large, double seconds) {
       for (; !stop.load(); ++large_jobs) large->Job();
     });
   }
-  auto calls = std::async(std::launch::async, [&] { return Probe(agent, stop); });
+  auto probes = std::async(std::launch::async, [&] { return Probe(agent, stop); });
   Times jobs;
   const Clock::time_point begin = Clock::now();
   while (MillisecondsSince(begin) < seconds * 1e3) {
@@ -173,7 +192,11 @@ nlohmann::json Phase(Agent& agent, Pair& small, Pair* large, double seconds) {
   }
   stop.store(true);
   if (submitter.joinable()) submitter.join();
-  return {{"small_job", jobs.Json()}, {"call", calls.get().Json()}, {"large_jobs", large_jobs}};
+  Probes probed = probes.get();
+  return {{"small_job", jobs.Json()},
+          {"call", probed.calls.Json()},
+          {"turn", probed.turns.Json()},
+          {"large_jobs", large_jobs}};
 }
 
 int Main(double seconds, uint64_t ranges) {

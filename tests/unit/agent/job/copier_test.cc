@@ -106,6 +106,18 @@ TEST(ThreadCopierTest, ManyThreadsCopyEveryByte) {
   EXPECT_EQ(ReadAll(to), ReadAll(from));
 }
 
+TEST(ThreadCopierTest, FreesWhatItIsGiven) {
+  auto wake = WakeEvent::Create().value();
+  const auto garbage = std::make_shared<int>(0), last = std::make_shared<int>(0);
+  {
+    ThreadCopier copier(2, &wake);
+    copier.Free(garbage);
+    EXPECT_TRUE(Until([&] { return garbage.use_count() == 1; }));
+    copier.Free(last);
+  }
+  EXPECT_EQ(last.use_count(), 1);
+}
+
 // Over rails that receive frames, and over rails that write into remote memory.
 class LocalCopyTest : public ::testing::TestWithParam<bool> {};
 
