@@ -100,7 +100,8 @@ class EarlyOfferTest : public ::testing::TestWithParam<bool> {
       submission.session = sessions_[0];
       submission.job = {epoch_, JobSeq(seq)};
       submission.rank = Rank(r);
-      cluster_.node(0).engine->Submit(std::move(submission), [](absl::Status s) { EXPECT_TRUE(s.ok()) << s; });
+      Engine& engine = *cluster_.node(0).engine;
+      engine.Submit(engine.Prepare(submission), [](absl::Status s) { EXPECT_TRUE(s.ok()) << s; });
     }
     absl::Status outcome;
     cluster_.node(0).engine->Wait(sessions_[0], {epoch_, JobSeq(seq)}, Rank(0), absl::ZeroDuration(),

@@ -154,6 +154,7 @@ TEST(RemoteJobTest, ThousandJobsLeaveNothingBehind) {
   Cluster cluster({.remote = true, .nodes = 2, .rails = 2, .limits = {.max_jobs_per_group = 8}});
   Exchange exchange(&cluster, 4, "g");
   exchange.JoinAll();
+  exchange.ReceiveApart(5);
   std::mt19937_64 random(7);
   for (uint64_t seq = 1; seq <= 1000; ++seq) {
     if (seq % 50 == 1) exchange.SetLengths(Exchange::RandomLengths(4, 2000, random), seq);
@@ -177,6 +178,7 @@ TEST(RemoteJobTest, ExchangesWaitForRoomForTheirFences) {
   Cluster cluster({.remote = true, .nodes = 3, .rails = 2, .limits = {.max_jobs_per_group = 8}, .fence_room = 5});
   Exchange exchange(&cluster, 6, "g", 1 << 20);  // four flows from each peer
   exchange.JoinAll();
+  exchange.ReceiveApart(6);
   exchange.SetLengths(Lengths(6, std::vector<uint64_t>(6, 5000)), 3);
   for (uint64_t seq = 1; seq <= 6; ++seq) exchange.SubmitAll(seq);
   size_t most = 0;
@@ -197,6 +199,7 @@ TEST(RemoteJobTest, OneExchangeMayPassTheRoomAlone) {
   Cluster cluster({.remote = true, .nodes = 2, .rails = 1, .fence_room = 2});
   Exchange exchange(&cluster, 6, "g", 1 << 20);  // nine flows each way
   exchange.JoinAll();
+  exchange.ReceiveApart(3);
   exchange.SetLengths(Lengths(6, std::vector<uint64_t>(6, 5000)), 3);
   for (uint64_t seq = 1; seq <= 3; ++seq) exchange.SubmitAll(seq);
   cluster.Run();
