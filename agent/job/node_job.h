@@ -133,7 +133,7 @@ struct NodeJob {
   Tenant* tenant = nullptr;  // of its group; known once a local rank has submitted
   absl::btree_map<Rank, RankPart> parts;
   absl::node_hash_map<PeerIndex, PeerExchange> peers;  // slots and flows point to the exchanges
-  uint64_t ranges = 0;  // of the parts
+  uint64_t ranges = 0;                                 // of the parts
   std::deque<LocalCopy> copies;
   size_t copies_running = 0;
   std::shared_ptr<std::atomic<bool>> stop_copies;

@@ -83,8 +83,8 @@ class Session : public std::enable_shared_from_this<Session> {
  private:
   // The daemon's process has ended, it has closed the session, or this client has.
   std::string HowItEnded() const;
-  absl::Status AskForSegment(uint32_t id, absl::Duration timeout,
-                             absl::FunctionRef<absl::Status(absl::Duration)> ask) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status AskForSegment(uint32_t id, absl::Duration timeout, absl::FunctionRef<absl::Status(absl::Duration)> ask)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   void OnReport(const v1::WatchJobsResponse& message) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnFeedEnd() ABSL_LOCKS_EXCLUDED(mutex_);
   // Of a lost session. Once; later calls change nothing.

@@ -163,12 +163,12 @@ class Group {
   // refused takes no number and copies nothing.
   // Jobs of a group run concurrently and may end in any order. One that uses the result of another, or its buffers, is
   // submitted when the other has ended: after Wait(), or in OnDone().
-  // INVALID_ARGUMENT names the field and its value. FAILED_PRECONDITION: a segment is poisoned by a lost job, a job that
-  // has not ended uses bytes of this one and at least one of the two receives them, or the group is over. UNAVAILABLE:
-  // the daemon drains or is gone; with a `restart_limit`, only after that. Other errors come from the daemon unchanged.
-  // `timeout`: for the answer of a daemon that lives; to wait for one that restarts does not count. When it has passed,
-  // nobody knows whether the job runs: UNAVAILABLE, the group is over, and the segments are poisoned. Calls of one
-  // group run one after the other.
+  // INVALID_ARGUMENT names the field and its value. FAILED_PRECONDITION: a segment is poisoned by a lost job, a job
+  // that has not ended uses bytes of this one and at least one of the two receives them, or the group is over.
+  // UNAVAILABLE: the daemon drains or is gone; with a `restart_limit`, only after that. Other errors come from the
+  // daemon unchanged. `timeout`: for the answer of a daemon that lives; to wait for one that restarts does not count.
+  // When it has passed, nobody knows whether the job runs: UNAVAILABLE, the group is over, and the segments are
+  // poisoned. Calls of one group run one after the other.
   virtual absl::StatusOr<std::shared_ptr<Job>> Submit(const AllToAllv& exchange,
                                                       absl::Duration timeout = absl::Seconds(30)) = 0;
   virtual absl::Status Leave() = 0;

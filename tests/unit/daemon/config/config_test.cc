@@ -266,6 +266,7 @@ TEST(ConfigTest, NoTwoRailsShareAnAddress) {
   EXPECT_EQ(ErrorOf("rails: [{interface: eth1}, {interface: eth1}]\n"),
             "f.yaml:1: rails[1]: another rail has interface eth1; give each an address of its own");
   EXPECT_EQ(ErrorOf("rails: [{address: \"10.0.0.1:5\"}, {address: \"10.0.0.1:6\"}]\n"), "accepted");
+  EXPECT_EQ(ErrorOf("rails: [{address: \"::1\"}, {address: \"[::1]:0\"}]\n"), "accepted");
   EXPECT_EQ(ErrorOf("rails: [{interface: eth1, address: 10.0.0.1}, {interface: eth1, address: 10.0.0.2}]\n"),
             "accepted");
 }

@@ -11,99 +11,14 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/lifecycle/logging.h"
-#include "daemon/lifecycle/readiness.h"
-#include "daemon/lifecycle/reloader.h"
 #include "daemon/service/rpc_server.h"
-#include "rails/v1/group.grpc.pb.h"
-#include "rails/v1/job.grpc.pb.h"
-#include "rails/v1/operator.grpc.pb.h"
-#include "rails/v1/session.grpc.pb.h"
-#include "tests/support/temporary_folder.h"
 #include "tests/support/until.h"
-#include "tests/unit/daemon/fake_agent.h"
+#include "tests/unit/daemon/service/services_fixture.h"
 
 namespace railsd {
 namespace {
 
 using ::testing::HasSubstr;
-
-class ServicesTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    const std::string address = "unix:" + directory_ + "/client.sock";
-    context_->agent = &agent_;
-    context_->sessions = &registry_;
-    context_->feed = &feed_;
-    context_->node = "n0";
-    context_->boot = BootId(77);
-    context_->version = "9.9";
-    context_->log = NullLogger();
-    context_->readiness = &readiness_;
-    context_->reloader = &reloader_;
-    readiness_.SetStarted();
-    context_->peers = [] {
-      PeerView view;
-      view.node = "n9";
-      view.why = "not reached yet";
-      return std::vector<PeerView>{view};
-    };
-    RpcServerOptions options{address, 1 << 20};
-    options.gate.counters = counters_;
-    auto server = RpcServer::Start(std::move(options), {MakeSessionService(context_), MakeGroupService(context_),
-                                                        MakeJobService(context_), MakeOperatorService(context_)});
-    ASSERT_TRUE(server.ok()) << server.status();
-    server_ = *std::move(server);
-    channel_ = grpc::CreateChannel(address, grpc::InsecureChannelCredentials());
-    sessions_ = rails::v1::SessionService::NewStub(channel_);
-    groups_ = rails::v1::GroupService::NewStub(channel_);
-    jobs_ = rails::v1::JobService::NewStub(channel_);
-    operators_ = rails::v1::OperatorService::NewStub(channel_);
-    token_ = registry_.Add({SessionId(4), {12, 34, 56, "t"}, "test"});
-  }
-
-  void Authenticate(grpc::ClientContext* context) { context->AddMetadata("rails-session-token", token_); }
-
-  rails::v1::JobId Job(uint64_t seq) {
-    rails::v1::JobId job;
-    job.mutable_epoch()->set_boot_id(1);
-    job.mutable_epoch()->set_counter(2);
-    job.set_seq(seq);
-    job.set_rank(3);
-    return job;
-  }
-  JobReport Report(uint64_t seq, JobState state) {
-    JobReport report;
-    report.job = {{BootId(1), 2}, JobSeq(seq)};
-    report.rank = Rank(3);
-    report.state = state;
-    return report;
-  }
-  GroupView View() {
-    GroupView view;
-    view.epoch = {BootId(1), 2};
-    view.members = {"n0", "n1"};
-    return view;
-  }
-
-  const testing::TemporaryFolder folder_;
-  const std::string directory_ = folder_.path();
-  std::string token_;
-  FakeAgent agent_;
-  SessionRegistry registry_;
-  JobFeed feed_{nullptr};
-  Readiness readiness_;
-  absl::StatusOr<Config> file_ = absl::NotFoundError("no file");
-  Reloader reloader_{Config(), [this] { return file_; }, [](const Config&, const Config&) {}, NullLogger()};
-  std::shared_ptr<ServiceContext> context_ = std::make_shared<ServiceContext>();
-  const std::shared_ptr<ConnectionCounters> counters_ = std::make_shared<ConnectionCounters>();
-  std::unique_ptr<RpcServer> server_;
-  std::shared_ptr<grpc::Channel> channel_;
-  std::unique_ptr<rails::v1::SessionService::Stub> sessions_;
-  std::unique_ptr<rails::v1::GroupService::Stub> groups_;
-  std::unique_ptr<rails::v1::JobService::Stub> jobs_;
-  std::unique_ptr<rails::v1::OperatorService::Stub> operators_;
-};
 
 // gRPC is asked once a second how many have begun; what is taken is known at once.
 TEST_F(ServicesTest, NoMoreCallsAreTakenThanHaveBegun) {
@@ -402,113 +317,12 @@ TEST_F(ServicesTest, AWatchSeesItsOwnJobsOnly) {
   EXPECT_EQ(watch->Finish().error_code(), grpc::StatusCode::CANCELLED);
 }
 
-TEST_F(ServicesTest, OperatorsSeePeersThatWereNeverUp) {
-  AgentSnapshot snapshot;
-  PeerView known;
-  known.node = "n1";
-  known.up = true;
-  snapshot.peers.push_back(known);
-  snapshot.finished_jobs = {Report(2, JobState::kDone), Report(1, JobState::kFailed)};
-  snapshot.rails.resize(1);
-  snapshot.rails[0].name = "rail0";
-  agent_.SetSnapshot(snapshot);
-  grpc::ClientContext a, b, c, d;
-  rails::v1::ListPeersResponse peers;
-  ASSERT_TRUE(operators_->ListPeers(&a, {}, &peers).ok());
-  ASSERT_EQ(peers.peers_size(), 2);
-  EXPECT_EQ(peers.peers(1).node(), "n9");
-  EXPECT_EQ(peers.peers(1).why(), "not reached yet");
-  rails::v1::ListJobsRequest request;
-  request.set_finished_limit(1);
-  rails::v1::ListJobsResponse jobs;
-  ASSERT_TRUE(operators_->ListJobs(&b, request, &jobs).ok());
-  ASSERT_EQ(jobs.finished_size(), 1);
-  EXPECT_EQ(jobs.finished(0).job().seq(), 2u);
-  rails::v1::GetStatusResponse status;
-  ASSERT_TRUE(operators_->GetStatus(&c, {}, &status).ok());
-  EXPECT_EQ(status.version(), "9.9");
-  rails::v1::ListRailsResponse rails;
-  ASSERT_TRUE(operators_->ListRails(&d, {}, &rails).ok());
-  EXPECT_EQ(rails.rails(0).name(), "rail0");
-}
-
-TEST_F(ServicesTest, OperatorsDrainRails) {
-  grpc::ClientContext a, b, c;
-  rails::v1::DrainRailRequest drain;
-  drain.set_rail("rail0");
-  rails::v1::DrainRailResponse drained;
-  ASSERT_TRUE(operators_->DrainRail(&a, drain, &drained).ok());
-  EXPECT_EQ(drained.rail().name(), "rail0");
-  EXPECT_TRUE(drained.rail().health().drained());
-  EXPECT_EQ(drained.rail().health().state(), rails::v1::RAIL_STATE_UP);
-  rails::v1::UndrainRailRequest undrain;
-  undrain.set_rail("rail0");
-  rails::v1::UndrainRailResponse undrained;
-  ASSERT_TRUE(operators_->UndrainRail(&b, undrain, &undrained).ok());
-  EXPECT_FALSE(undrained.rail().health().drained());
-  drain.set_rail("eth9");
-  const grpc::Status unknown = operators_->DrainRail(&c, drain, &drained);
-  EXPECT_EQ(unknown.error_code(), grpc::StatusCode::NOT_FOUND);
-  EXPECT_THAT(unknown.error_message(), ::testing::HasSubstr("eth9"));
-}
-
-TEST_F(ServicesTest, JobsAreExplained) {
-  grpc::ClientContext a, b;
-  rails::v1::ExplainJobResponse response;
-  EXPECT_EQ(operators_->ExplainJob(&a, {}, &response).error_code(), grpc::StatusCode::NOT_FOUND);
-  const absl::Time begun = absl::UnixEpoch() + absl::Seconds(1000);
-  JobExplanation job;
-  job.report.job.seq = JobSeq(7);
-  job.report.rail_tx_bytes = {4096};
-  job.report.rail_planned_bytes = {5000};
-  job.begun = begun;
-  job.ranks.push_back({Rank(3), begun + absl::Seconds(1)});
-  job.exchanges.push_back({PeerIndex(4), "n4", 4096, 0, {}, false});
-  job.exchanges[0].times.planned = begun + absl::Seconds(2);
-  job.exchanges[0].times.offer_received = begun;
-  job.timeline.Reset(1);
-  const uint32_t record = job.timeline.OnPosted(RailIndex(0), PeerIndex(4), Rank(3), 4096, begun + absl::Seconds(3));
-  job.timeline.OnEnded(record, RailIndex(0), true, begun + absl::Seconds(5));
-  agent_.explanation = job;
-  ASSERT_TRUE(operators_->ExplainJob(&b, {}, &response).ok());
-  EXPECT_EQ(response.report().job().seq(), 7u);
-  EXPECT_EQ(response.ranks(0).submitted_seconds(), 1);
-  EXPECT_EQ(response.ranks(0).ended_seconds(), 0);
-  EXPECT_EQ(response.exchanges(0).planned_seconds(), 2);
-  EXPECT_EQ(response.exchanges(0).offer_sent_seconds(), 0) << "not yet";
-  EXPECT_GT(response.exchanges(0).offer_received_seconds(), 0) << "in the first moment";
-  EXPECT_EQ(response.rails(0).planned_bytes(), 5000u);
-  EXPECT_EQ(response.rails(0).busy_seconds(), 2);
-  ASSERT_EQ(response.chunks_size(), 1);
-  EXPECT_EQ(response.chunks(0).exchange(), 0u);
-  EXPECT_EQ(response.chunks(0).posted_seconds(), 3);
-  EXPECT_EQ(response.chunks(0).ended_seconds(), 5);
-}
-
 TEST(RpcServerTest, AnAddressInUseIsSaid) {
   auto first = RpcServer::Start({"127.0.0.1:0", 1 << 20}, {});
   ASSERT_TRUE(first.ok());
   const std::string address = absl::StrCat("127.0.0.1:", (*first)->port());
   const auto second = RpcServer::Start({address, 1 << 20}, {});
   EXPECT_THAT(std::string(second.status().message()), HasSubstr(absl::StrCat("cannot listen on ", address)));
-}
-
-TEST_F(ServicesTest, TheLogLevelIsToldAndSet) {
-  const auto call = [this](const std::string& level) {
-    grpc::ClientContext context;
-    rails::v1::SetLogLevelRequest request;
-    request.set_level(level);
-    rails::v1::SetLogLevelResponse response;
-    const grpc::Status status = operators_->SetLogLevel(&context, request, &response);
-    return status.ok() ? response.level_before() : absl::StrCat(status.error_code(), " ", status.error_message());
-  };
-  EXPECT_EQ(call(""), "info");
-  EXPECT_EQ(call("debug"), "info");
-  EXPECT_EQ(call(""), "debug");
-  EXPECT_EQ(call("Loud"), "3 there is no log level 'Loud': it is one of trace, debug, info, warning, error, off");
-  EXPECT_EQ(call("warn"), "debug");
-  EXPECT_EQ(call("off"), "warning");
-  EXPECT_EQ(call(""), "off");
 }
 
 }  // namespace
