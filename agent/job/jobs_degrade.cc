@@ -62,9 +62,9 @@ void JobTable::LeaveOutSends(NodeJob& job, PeerExchange& exchange) {
 
 void JobTable::LeaveOutReceives(NodeJob& job, PeerExchange& exchange) {
   if (exchange.received) return;
+  const bool waited = std::exchange(exchange.waiting, nullptr) != nullptr;                // they are not opened again
   if (exchange.zones != nullptr) return CloseZones(exchange, /*writers_stopped=*/false);  // OnZonesQuiet() goes on
-  if (exchange.waiting != nullptr) ingress_left_bytes_ -= exchange.in_left_bytes;         // it was never opened
-  exchange.waiting = nullptr;
+  if (waited) ingress_left_bytes_ -= exchange.in_left_bytes;                              // it was never opened
   exchange.received = true;
   for (auto& [rank, part] : job.parts) --part.receive_peers_left;
 }

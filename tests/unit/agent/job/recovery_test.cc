@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <tuple>
 
 #include "tests/support/seeds.h"
@@ -185,6 +186,39 @@ TEST(DegradeRemoteTest, APeerThatIsLostWhileItsZonesOpenIsLeftOut) {
   cluster.Run();
   for (size_t r = 0; r < 2; ++r) cluster.fabric().Fail(cluster.AddressOf(2, r));
   Lose(cluster, 2);
+  for (auto& rail : cluster.node(0).rails) rail->frozen = false;
+  cluster.Run();
+  for (uint32_t rank : {0u, 1u}) {
+    const auto report = *exchange.trainer(rank).Wait(1);
+    ASSERT_TRUE(report.ok()) << report.status();
+    EXPECT_EQ(report->state, JobState::kDone) << report->status;
+    exchange.ExpectBytesBetween({0, 1}, rank);
+  }
+  EXPECT_THAT((*exchange.trainer(0).Wait(1))->lost_ranks, ElementsAre(Rank(2)));
+}
+
+// The rails have no connection to the peer, and its zones are closing, to be opened again, when it is lost.
+TEST(DegradeRemoteTest, APeerThatIsLostWhileItsZonesCloseAgainIsLeftOut) {
+  Cluster cluster({.remote = true, .nodes = 3, .rails = 2});
+  Exchange exchange(&cluster, 3, "g");
+  Choose(exchange, kDegrade);
+  exchange.JoinAll();
+  exchange.SetLengths(AllLengths(3, 40'000), 1);
+  for (auto& rail : cluster.node(0).rails) {
+    rail->frozen = true;
+    rail->on_event = [&rail](const RailEvent& event) {
+      const bool failed = event.kind == RailEvent::Kind::kZonesOpened && event.error_number == ENOTCONN;
+      rail->frozen = rail->frozen || failed;  // nothing is closed yet
+    };
+  }
+  exchange.SubmitAll(1);
+  cluster.Run();
+  for (size_t r = 0; r < 2; ++r) cluster.fabric().Fail(cluster.AddressOf(2, r));
+  for (auto& rail : cluster.node(0).rails) rail->frozen = false;
+  cluster.Run();
+  for (auto& rail : cluster.node(0).rails) ASSERT_TRUE(rail->frozen);
+  Lose(cluster, 2);
+  cluster.Run();
   for (auto& rail : cluster.node(0).rails) rail->frozen = false;
   cluster.Run();
   for (uint32_t rank : {0u, 1u}) {
