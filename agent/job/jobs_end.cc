@@ -86,12 +86,18 @@ void JobTable::AbortJob(NodeJob& job, absl::Status why, bool tell_peers) {
       rail.Command(std::move(command));
     }
   }
-  const bool tells = tell_peers && groups_.Find(job.key.epoch) != nullptr;
+  Group* const group = groups_.Find(job.key.epoch);
+  const bool tells = tell_peers && group != nullptr;
+  const bool replays = job.replayable && group != nullptr;
   for (auto& [peer, exchange] : job.peers) {
     // Its sender may not hear from whoever told this node, and has to know before rails say of what they drain from now
     // on that it is done with.
     const bool sends = exchange.zones != nullptr && !exchange.closing && exchange.ready_sent && !exchange.quiesced;
-    if (sends && !tells && peers_.Get(peer).up) outbox_.Send(peers_.Get(peer).node, AbortOf(job.key, job.failure));
+    if (sends && !tells && peers_.Get(peer).up) {
+      // An ABORT does not say that the job can be replayed; the end of the epoch does, and comes first.
+      if (replays) groups_.SendBroken(*group, peers_.Get(peer));
+      outbox_.Send(peers_.Get(peer).node, AbortOf(job.key, job.failure));
+    }
     if (remote_) {
       CloseWhenQuiesced(exchange);
     } else {
@@ -99,7 +105,7 @@ void JobTable::AbortJob(NodeJob& job, absl::Status why, bool tell_peers) {
     }
   }
   SendQuiesced(job);
-  if (Group* group = groups_.Find(job.key.epoch)) {
+  if (group != nullptr) {
     Tombstone(*group, job.key.seq, job.failure);
     if (tell_peers) TellAborted(*group, job.key, job.failure);
   }

@@ -225,6 +225,25 @@ TEST_P(RestartTest, WhoComesUpHearsOfEpochsThatAreOver) {
   EXPECT_TRUE((*trainer(2).Wait(1))->replayable);
 }
 
+// n0 hears first from n1, which closes its zones: n1 has heard of the end of n3 from n2, and n0 hears of it last.
+TEST_P(RestartTest, ASenderWhoseReceiverHearsFirstCanReplay) {
+  Make(4);
+  exchange_->JoinAll();
+  for (auto& rail : cluster_->node(0).rails) rail->frozen = true;
+  exchange_->SubmitAll(1);
+  cluster_->Run();
+  for (size_t n : {2u, 3u}) cluster_->Hold(n, 0);
+  engine(2).OnPeerDown("n3", "node n3 is stopping", /*ended=*/true);
+  cluster_->Run();
+  for (auto& rail : cluster_->node(0).rails) rail->frozen = false;
+  cluster_->Run();
+  for (uint32_t r : {0u, 1u, 2u}) {
+    const auto end = *trainer(r).Wait(1);
+    ASSERT_TRUE(end.ok()) << end.status();
+    EXPECT_TRUE(end->replayable) << "rank " << r << ": " << end->status;
+  }
+}
+
 TEST_P(RestartTest, AGroupThatATrainerHasLeftIsOver) {
   Make(2);
   exchange_->JoinAll();
