@@ -24,7 +24,14 @@ bool JobTable::OnMessage(const Peer& from, Offer&& message) {
   uint64_t last = 0;
   for (Rank rank : group->local_ranks) last = std::max(last, group->ranks[rank.value()].last_seq.value());
   NodeJob* job = Find(message.job);
-  if (job == nullptr && message.job.seq.value() <= last) return false;  // of a job that has ended here
+  // The job has ended here, and why is forgotten. It ended without this OFFER, so it was aborted before the sender was
+  // connected.
+  if (job == nullptr && message.job.seq.value() <= last) {
+    const absl::Status ended_here =
+        absl::AbortedError(absl::StrCat("job ", message.job.seq.value(), " has ended on ", peers_.self()));
+    outbox_.Send(from.node, AbortOf(message.job, ended_here));
+    return true;
+  }
   const uint64_t limit = last + 2 * uint64_t{options_.limits.max_jobs_per_group};
   const uint64_t seq = message.job.seq.value();
   if (job == nullptr) job = &FindOrCreate(*group, message.job);

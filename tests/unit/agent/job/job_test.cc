@@ -417,6 +417,34 @@ TEST_P(JobTest, AnOfferForAJobThatHasEndedIsAnswered) {
   exchange.ExpectDone(2);
 }
 
+// n0 has forgotten why: its rank has submitted later jobs, and more have ended.
+TEST_P(JobTest, AnOfferForAJobThatHasEndedLongAgoIsAnswered) {
+  Cluster cluster({.remote = GetParam(), .nodes = 3, .rails = 1, .connect = false});
+  cluster.Connect(0, 1);
+  cluster.Connect(0, 2);
+  Exchange exchange(&cluster, 3, "g");
+  exchange.JoinAll();
+  exchange.SetLengths(AllLengths(3, 1000), 1);
+  for (uint64_t seq : {1u, 2u, 3u}) {
+    Trainer &first = exchange.trainer(0), &second = exchange.trainer(1);
+    ASSERT_TRUE(second.Submit(exchange.For(1, seq)).ok());
+    cluster.node(1).engine->Cancel(second.session, {second.group->epoch, JobSeq(seq)}, Rank(1), [](absl::Status) {});
+    cluster.Run();
+    ASSERT_TRUE(first.Submit(exchange.For(0, seq)).ok());
+  }
+  for (uint64_t seq : {1u, 2u, 3u}) {
+    ASSERT_TRUE(exchange.trainer(2).Submit(exchange.For(2, seq)).ok());
+    cluster.Run();
+    const auto report = *exchange.trainer(2).Wait(seq);
+    ASSERT_TRUE(report.ok()) << report.status() << ": n0 knows that job " << seq << " has ended, and does not say";
+    EXPECT_EQ(report->state, JobState::kFailed);
+  }
+  cluster.Connect(1, 2);
+  exchange.SubmitAll(4);
+  cluster.Run();
+  exchange.ExpectDone(4);
+}
+
 TEST_P(JobTest, AJobWaitsForAPeerThatIsNotConnectedYet) {
   Cluster cluster({.remote = GetParam(), .nodes = 3, .rails = 1, .connect = false});
   cluster.Connect(0, 1);
