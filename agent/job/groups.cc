@@ -61,6 +61,12 @@ bool Group::HasRanksHere() const {
   return std::any_of(local_ranks.begin(), local_ranks.end(), [this](Rank rank) { return !ranks[rank.value()].gone; });
 }
 
+JobSeq Group::LastTaken() const {
+  JobSeq last;
+  for (Rank rank : local_ranks) last = std::max(last, ranks[rank.value()].last_seq);
+  return last;
+}
+
 GroupView Group::View() const {
   GroupView view;
   view.tenant = key.tenant;
@@ -72,9 +78,7 @@ GroupView Group::View() const {
   view.broken = broken;
   view.why = why;
   view.replayable = replayable;
-  uint64_t last = 0;
-  for (Rank rank : local_ranks) last = std::max(last, ranks[rank.value()].last_seq.value());
-  view.next_seq = JobSeq(last + 1);
+  view.next_seq = JobSeq(LastTaken().value() + 1);
   view.recovery = recovery;
   for (uint32_t r = 0; r < world_size(); ++r) {
     const std::string& node = nodes_of_ranks[r];
@@ -372,8 +376,12 @@ bool GroupTable::OnMessage(const Peer& from, GroupBroken&& message) {
   const absl::StatusCode code = message.code == absl::StatusCode::kOk ? absl::StatusCode::kInternal : message.code;
   group->why = absl::Status(code, absl::StrCat(message.reason, " (said ", from.node, ")"));
   UpdatePatience(group->peers);
-  // The others may have lost the sender, or the node that ended the epoch, and go on with this one.
-  if (group->recovery.policy == RecoveryPolicy::kDegrade) TellBroken(*group, from.index);
+  // The others may have lost the sender, or the node that ended the epoch, and go on with this one. The end comes
+  // earlier at most once for each job under way.
+  if (group->recovery.policy == RecoveryPolicy::kDegrade && group->passed_on <= options_.limits.max_jobs_per_group) {
+    ++group->passed_on;
+    TellBroken(*group, from.index);
+  }
   on_broken_(*group);
   return true;
 }

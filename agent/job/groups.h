@@ -46,6 +46,7 @@ struct Group {
   bool broken = false;
   absl::Status why;
   JobSeq good_until;        // of a broken one: jobs up to this go on
+  uint32_t passed_on = 0;   // of a broken one: how often other members were told of an end that a peer told
   bool replayable = false;  // of a broken one: a daemon has ended, and no trainer; its ranks may join again and go on
   bool left = false;        // of a broken one: a rank has left, and nothing has failed
   JobSeq last_done;         // highest job that has ended well for a local rank
@@ -61,6 +62,8 @@ struct Group {
   uint32_t RanksOn(PeerIndex peer) const;
   // A local rank has not left: the group is kept, also when it is broken.
   bool HasRanksHere() const;
+  // The latest job that a local rank has submitted.
+  JobSeq LastTaken() const;
   uint32_t world_size() const { return static_cast<uint32_t>(ranks.size()); }
   // "rank 3 on n1".
   std::string Describe(Rank rank) const;

@@ -262,6 +262,10 @@ class JobTable {
   void KeepExplanation(NodeJob& job);
   void LogEnd(const NodeJob& job) const;
 
+  // No rank of the group can be further ahead of this node's ranks.
+  uint64_t LastExpected(const Group& group) const {
+    return group.LastTaken().value() + 2 * uint64_t{options_.limits.max_jobs_per_group};
+  }
   // True: it is new, and a local rank may still submit the job.
   bool Tombstone(const Group& group, JobSeq seq, const absl::Status& why);
   static Abort AbortOf(JobKey key, const absl::Status& why) {

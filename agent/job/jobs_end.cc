@@ -61,7 +61,8 @@ bool JobTable::Tombstone(const Group& group, JobSeq seq, const absl::Status& why
   // Every local rank has its outcome of those below: nobody can ask any more.
   ended.tombstones.erase(ended.tombstones.begin(), ended.tombstones.lower_bound(JobSeq(taken_by_all)));
   if (ended.tombstones.size() >= kMaxTombstones) return false;
-  return ended.tombstones.emplace(seq, why).second && seq.value() > taken_by_all;
+  const bool may_come = seq.value() > taken_by_all && seq.value() <= LastExpected(group);
+  return ended.tombstones.emplace(seq, why).second && may_come;
 }
 
 void JobTable::FailJob(NodeJob& job, absl::Status why, bool environment) {

@@ -21,8 +21,7 @@ bool JobTable::OnMessage(const Peer& from, Offer&& message) {
     outbox_.Send(from.node, AbortOf(message.job, aborted->second));
     return true;
   }
-  uint64_t last = 0;
-  for (Rank rank : group->local_ranks) last = std::max(last, group->ranks[rank.value()].last_seq.value());
+  const uint64_t last = group->LastTaken().value();
   NodeJob* job = Find(message.job);
   // The job has ended here, and why is forgotten. It ended without this OFFER, so it was aborted before the sender was
   // connected.
@@ -32,10 +31,9 @@ bool JobTable::OnMessage(const Peer& from, Offer&& message) {
     outbox_.Send(from.node, AbortOf(message.job, ended_here));
     return true;
   }
-  const uint64_t limit = last + 2 * uint64_t{options_.limits.max_jobs_per_group};
   const uint64_t seq = message.job.seq.value();
   if (job == nullptr) job = &FindOrCreate(*group, message.job);
-  if (seq > limit) {
+  if (seq > LastExpected(*group)) {
     FailJob(*job,
             options_.refused->Refuse(Limit::kJobsPerGroup, absl::StrCat(from.node, " offers job ", seq, ", ",
                                                                         peers_.self(), " is at ", last)),

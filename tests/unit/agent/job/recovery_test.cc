@@ -297,6 +297,22 @@ TEST_P(CutPairTest, TheEndOfAJobReachesWhoHadLostTheOneWhoEndsIt) {
   EXPECT_THAT((*exchange_.trainer(0).Wait(2))->lost_ranks, ElementsAre(Rank(2)));
 }
 
+// n2 has a rank, and may end the epoch and each of its jobs; it cannot make the others send each other more than that.
+TEST_P(RecoveryTest, EndsThatOneMemberInventsAreNotPassedOn) {
+  Cluster cluster({.remote = GetParam(), .nodes = 3, .rails = 1});
+  Exchange exchange(&cluster, 3, "g");
+  Choose(exchange, kDegrade);
+  exchange.JoinAll();
+  const Epoch epoch = exchange.trainer(1).group->epoch;
+  const auto say = [&](ControlMessage message) {
+    cluster.node(1).engine->OnPeerMessage("n2", cluster.node(2).boot, std::move(message));
+  };
+  for (uint64_t i = 0; i < 1000; ++i) say(Abort{{epoch, JobSeq(1000 + i)}, absl::StatusCode::kAborted, "invented"});
+  EXPECT_THAT(Outgoing<Abort>(cluster, 1), IsEmpty()) << "no rank can be so far ahead";
+  for (uint64_t i = 0; i < 1000; ++i) say(GroupBroken{epoch, JobSeq(1000 - i), absl::StatusCode::kAborted, "invented"});
+  EXPECT_EQ(Outgoing<GroupBroken>(cluster, 1).size(), 1u + AgentLimits().max_jobs_per_group);
+}
+
 TEST_P(RecoveryTest, ANodeThatIsLeftOutHasNoSayEvenWhenItIsBack) {
   Cluster cluster({.remote = GetParam(), .nodes = 3, .rails = 1});
   Exchange exchange(&cluster, 3, "g");
