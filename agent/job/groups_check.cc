@@ -68,7 +68,7 @@ absl::Status GroupTable::CheckNotMember(const GroupKey& key, Rank rank) const {
 }
 
 absl::Status GroupTable::CheckRoom(const GroupKey& key) const {
-  // Of what forms elsewhere every node hears, too; that takes nobody's place here.
+  // Groups that form elsewhere take no place here, though every node hears of them.
   const auto forms_here = [this](const auto& forming) {
     return std::any_of(forming.second.begin(), forming.second.end(),
                        [this](const auto& j) { return IsLocal(j.second); });

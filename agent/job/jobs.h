@@ -44,7 +44,7 @@ class JobTable {
     Copier* copier;
     AgentObserver* observer;  // may be null
   };
-  // Of offers of one peer that wait until this node's ranks have submitted the job.
+  // Offers of one peer that wait until this node's ranks have submitted the job take so many at most.
   static constexpr uint64_t kMaxHeldOfferBytes = 16 << 20;
   explicit JobTable(const Parts& parts);
 
@@ -162,7 +162,7 @@ class JobTable {
   void AddInFlows(NodeJob& job, const Group& group, RankPart& part);
 
   // jobs_match.cc
-  // What a peer offers for jobs that ranks of this node have not submitted is bounded, in flows and in bytes.
+  // Checks the flows of an offer, and its bytes while ranks of this node have not submitted the job.
   absl::Status TakeOffer(NodeJob& job, const Group& group, PeerExchange& exchange, const Offer& offer);
   // The job begins or ends: its offers wait for no rank.
   void ReleaseOffers(NodeJob& job);

@@ -93,7 +93,7 @@ class EarlyOfferTest : public ::testing::TestWithParam<bool> {
     cluster_.Run([&] { return cluster_.node(1).outbox.empty(); });
   }
   uint64_t Ignored() { return cluster_.node(0).engine->Snapshot(0).counters.control_messages_ignored; }
-  // What has become of the job at its receiver; OK: it waits for the ranks.
+  // The job's state at its receiver; OK: it waits for the ranks.
   absl::Status Outcome(uint64_t seq) {
     for (uint32_t r = 0; r < world_; r += 2) {
       Submission submission;

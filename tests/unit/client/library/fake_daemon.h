@@ -30,7 +30,7 @@ class FakeDaemon {
     uint64_t timeout_milliseconds = 0;
     bool has_deadline = false;
   };
-  // What the daemon does with a submission: refuse it, accept it and say so, accept it and lose the answer, or accept
+  // The daemon's answers to a submission: refuse it, accept it and say so, accept it and lose the answer, or accept
   // it and answer as if it was refused. kHold: no answer before the client gives up. kEndAndAccept: accept it, tell
   // that it has ended well (TellEnds()), and answer then.
   enum class Fate {
