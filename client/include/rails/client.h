@@ -182,8 +182,9 @@ class Client {
   virtual ~Client() = default;  // ends the session; unfinished jobs report CANCELLED
 
   // New shared memory of `length_bytes`, sealed against shrinking and registered with the daemon. UNAVAILABLE: the
-  // daemon has not answered within `options.timeout`, and the session is over, as when the daemon is gone. Segments are
-  // registered one after the other.
+  // daemon has not answered within `options.timeout`, and the session is over, as when the daemon is gone; the session
+  // goes on when the time has passed before the daemon let go of dropped segments. Segments are registered one after
+  // the other.
   virtual absl::StatusOr<std::shared_ptr<Segment>> CreateSegment(uint64_t length_bytes,
                                                                  SegmentOptions options = {}) = 0;
   // Registers a memfd that the caller made (it must carry F_SEAL_SHRINK). `fd` stays the caller's. `timeout` is as
