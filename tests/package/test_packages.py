@@ -58,7 +58,7 @@ class Packages(debian.RootTest):
 
     def test_2_programs(self):
         version = self.root.run("dpkg-query", "-Wf", "${Version}", "railsd")
-        with self.assertRaisesRegex(AssertionError, r"ended with 2\nusage: "):
+        with self.assertRaisesRegex(AssertionError, r"ended with 2\s+usage: "):
             self.root.run("rails_example_all_to_all")
         for program in ("railsd", "railsctl"):
             self.assertEqual(self.root.run(program, "--version"), f"{program} {version}\n")
