@@ -134,7 +134,7 @@ void ThreadCopier::Run(size_t index) {
     turns_[index].fetch_add(1, std::memory_order_relaxed);
     if (!work_.wait_for(lock, kMaxWait, [this] { return stop_ || !queue_.empty() || !garbage_.empty(); })) continue;
     if (stop_) return;
-    if (queue_.empty()) {
+    if (!garbage_.empty()) {  // first: there may always be something to copy
       std::vector<std::shared_ptr<void>> garbage = std::exchange(garbage_, {});
       lock.unlock();
       garbage.clear();

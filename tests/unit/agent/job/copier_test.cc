@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <deque>
+#include <future>
 #include <memory>
 #include <random>
 #include <vector>
@@ -116,6 +117,25 @@ TEST(ThreadCopierTest, FreesWhatItIsGiven) {
     copier.Free(last);
   }
   EXPECT_EQ(last.use_count(), 1);
+}
+
+// However much there is to copy.
+TEST(ThreadCopierTest, FreesBeforeItCopies) {
+  auto wake = WakeEvent::Create().value();
+  const auto segment = MakeSegment(kStep);
+  MemoryRanges memory;
+  memory.Append(segment, 0, kStep);
+  ThreadCopier copier(1, &wake);
+  std::promise<void> begin;
+  std::promise<size_t> left;
+  // Its end keeps the only thread busy until there is a copy.
+  copier.Free(std::shared_ptr<void>(nullptr, [&](void*) { begin.get_future().wait(); }));
+  copier.Submit({JobTag(1), 0, &memory, &memory, std::make_shared<std::atomic<bool>>(false)});
+  copier.Free(std::shared_ptr<void>(nullptr, [&](void*) { left.set_value(copier.depth()); }));
+  begin.set_value();
+  EXPECT_EQ(left.get_future().get(), 1u);
+  CopyResult result;
+  ASSERT_TRUE(Until([&] { return copier.TakeResult(&result); }));
 }
 
 // Over rails that receive frames, and over rails that write into remote memory.
