@@ -30,9 +30,11 @@ size_t DefaultCopyThreads() { return std::clamp<size_t>(std::thread::hardware_co
 
 void CopyQueue::Push(CopyTask task) {
   Tenant& tenant = tenants_[task.tenant];
+  // A tenant saves nothing up while it has nothing to copy. Bytes of another priority say nothing here.
+  const double served = served_[task.share.priority];
+  if (tenant.share.priority != task.share.priority) tenant.served = served;
+  if (tenant.waiting.empty()) tenant.served = std::max(tenant.served, served);
   tenant.share = task.share;
-  // Who had nothing to copy saves nothing up.
-  if (tenant.waiting.empty()) tenant.served = std::max(tenant.served, served_);
   auto copy = std::make_shared<Copy>();
   copy->total_bytes = task.from->total_bytes();
   copy->task = std::move(task);
@@ -59,7 +61,7 @@ CopyQueue::Step CopyQueue::Take() {
   const Step step{copy, copy->taken_bytes, length};
   copy->taken_bytes += length;
   ++copy->running;
-  served_ = tenant.served;
+  served_[tenant.share.priority] = tenant.served;
   tenant.served += static_cast<double>(length) / std::max(1u, tenant.share.weight);
   if (copy->taken_bytes == copy->total_bytes) {
     tenant.waiting.pop_front();

@@ -86,7 +86,7 @@ class CopyQueue {
   std::map<size_t, Tenant> tenants_;
   size_t waiting_ = 0;  // copies with bytes that no step has taken
   size_t unfinished_ = 0;
-  double served_ = 0;  // of the tenant that was last
+  std::map<uint32_t, double> served_;  // by priority, of the tenant that was last
 };
 
 // How many threads copy where the configuration does not say: a quarter of the processors, 1 to 16.

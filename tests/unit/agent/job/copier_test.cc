@@ -63,6 +63,16 @@ TEST_F(CopyQueueTest, HigherPriorityGoesFirst) {
   EXPECT_TRUE(queue_.empty());
 }
 
+TEST_F(CopyQueueTest, TenantsThatBeginBesideAHigherPriorityShareAsWell) {
+  Push(1, 0, {}, 12);
+  Take(1);
+  Push(2, 1, {.priority = 1}, 8);
+  Take(8);
+  Push(3, 2, {}, 12);
+  const std::vector<uint64_t> jobs = Take(6);
+  EXPECT_GE(std::count(jobs.begin(), jobs.end(), 3), 3) << "what others had before both counts for neither";
+}
+
 TEST_F(CopyQueueTest, CopiesOfOneTenantBeginInTheirOrderAndEndWithTheirLastStep) {
   Push(1, 0, {}, 2);
   Push(2, 0, {}, 1);
