@@ -14,6 +14,7 @@ namespace railsd {
 namespace {
 
 constexpr size_t kEventBatch = 256;
+constexpr size_t kQueuedBatches = 32;  // that a rail's queue holds at most
 // A rail that is so far behind with its commands loses what its peers' ends say; they say it again.
 constexpr size_t kMaxWaitingSignals = 1024;
 
@@ -219,7 +220,8 @@ void Engine::OnPeerMessage(const std::string& node, BootId boot, ControlMessage 
 
 void Engine::SendSignal(RailIndex rail, PeerIndex index, std::string bytes) {
   if (index.value() >= peers_.size() || bytes.empty() || bytes.size() > RailSignal::kMaxBytes) return;
-  TakeRailEvents();  // what the rail said before, the peer hears before: a connection that ended before the next one
+  // The peer hears first what the rail said before the signal: that a connection ended comes before the next one.
+  for (size_t batch = 0; batch < kQueuedBatches && TakeRailEvents(); ++batch) continue;
   const Peer& peer = peers_.Get(index);
   if (peer.up) outbox_.Send(peer.node, RailSignal{rail, std::move(bytes)});
 }

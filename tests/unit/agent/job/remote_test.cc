@@ -419,6 +419,31 @@ TEST(RemoteJobTest, SignalsOfRailsThatAreNotThereAreIgnored) {
   EXPECT_EQ(cluster.node(0).rails[0]->counters().refused_connections.load(), 1u);
 }
 
+// The sender must know that the old connection's keys are void before it can use the next connection.
+TEST(RemoteJobTest, ThePeerHearsThatAConnectionEndedBeforeTheSignalsOfTheNext) {
+  Cluster cluster({.remote = true, .nodes = 2, .rails = 2});
+  Exchange exchange(&cluster, 2, "g");
+  exchange.JoinAll();
+  exchange.SetLengths({{0, 1000}, {0, 0}}, 1);
+  cluster.Hold(1, 0);
+  exchange.SubmitAll(1);
+  cluster.Run();
+  ASSERT_EQ(Outgoing<Ready>(cluster, 1).size(), 1u);
+  SteppedRail& rail = *cluster.node(1).rails[0];
+  RailEvent stray, down;
+  stray.kind = RailEvent::Kind::kReceived;
+  stray.zone.slot = 4711;
+  for (size_t i = 0; i < 1000; ++i) rail.Tell(stray);
+  down.kind = RailEvent::Kind::kPeerDown;
+  down.peer = PeerIndex(0);
+  down.cookie = cluster.HelloOf(0).boot.value();
+  rail.Tell(down);
+  cluster.node(1).engine->SendSignal(RailIndex(0), PeerIndex(0), "next");
+  EXPECT_EQ(Outgoing<Ready>(cluster, 1).size(), 2u);
+  const ControlMessage& last = cluster.node(1).outbox.back().second;
+  EXPECT_TRUE(std::holds_alternative<RailSignal>(last));
+}
+
 TEST(FenceSlotsTest, NumbersRestLongAndComeBackInAnotherGeneration) {
   FenceSlots slots;
   std::vector<FenceSlot> taken;
