@@ -289,7 +289,7 @@ class Cluster:
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=timeout, check=False)
 
     def overview(self, node):
-        """What the daemon's page shows, as `railsctl --json` has it: status, rails, peers, jobs. Costs no process, so it
+        """The state that the daemon's page shows, as `railsctl --json` has it: status, rails, peers, jobs. Costs no process, so it
         is what to poll."""
         connection = http.client.HTTPConnection(self.addresses.metrics(node.index), timeout=60)
         try:

@@ -41,7 +41,7 @@ def run(*command, check=True):
 
 @contextlib.contextmanager
 def inside(namespace):
-    """What this thread opens meanwhile belongs to the network namespace: setns(2), which Python has from 3.12 on."""
+    """Moves this thread into the network namespace for a while: setns(2), which Python has from 3.12 on."""
     libc = ctypes.CDLL(None, use_errno=True)
     with open("/proc/thread-self/ns/net", "rb") as home, open(f"/run/netns/{namespace}", "rb") as there:
         if libc.setns(there.fileno(), CLONE_NEWNET) != 0:

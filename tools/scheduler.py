@@ -25,7 +25,7 @@ MAX_SHOWN = 40_000  # characters of the output of a step that failed, its end
 
 @dataclasses.dataclass
 class Outcome:
-    """What a step came to. `seconds` is wall time, `cpu_seconds` that of its processes, as far as it waited for them."""
+    """The result of a step. `seconds` is wall time, `cpu_seconds` that of its processes, as far as it waited for them."""
 
     passed: int = 0
     failed: int = 0

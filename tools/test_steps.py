@@ -19,8 +19,9 @@ NEEDS_ROOT = {"package": "root file systems, apt in them, a machine that boots",
 FUZZ_SEED = 1
 FUZZ_SECONDS, SOAK_MINUTES = 5, 1.0
 
-# What a test program prints for each of its cases: GoogleTest and Python's unittest.
-PASSED = re.compile(r"^\[       OK \] |\.\.\. ok$", re.MULTILINE)
+# The line that a test program prints for each of its cases: GoogleTest and Python's unittest.
+# An "ok" stands alone where the case has printed something.
+PASSED = re.compile(r"^\[       OK \] |(?:\.\.\. |^)ok$", re.MULTILINE)
 FAILED = re.compile(r"^\[  FAILED  \] .* \(\d+ ms\)$|^(?:FAIL|ERROR): ", re.MULTILINE)
 # Cases that cannot run here; unittest tells the reason on the line, GoogleTest the name of the case.
 SKIPPED = re.compile(r"^\[  SKIPPED \] (.*) \(\d+ ms\)$|\.\.\. skipped (.*)$", re.MULTILINE)

@@ -1,4 +1,4 @@
-"""What a run of `./dev test` cost: a table of every compiled target, suite and test program, longest first."""
+"""The cost of a run of `./dev test`: a table of every compiled target, suite and test program, longest first."""
 
 import re
 from collections import defaultdict

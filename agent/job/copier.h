@@ -50,8 +50,9 @@ class Copier {
   virtual void Free(std::shared_ptr<void> garbage) = 0;
 };
 
-// Which copy works next, in steps of a few MiB. Tenants share as they do on rails: a higher priority goes first, equal
-// ones get bytes by weight. The copies of one tenant begin in their order. Several threads may work on one copy.
+// Chooses the copy that works next, in steps of a few MiB. Tenants share as they do on rails: a higher priority goes
+// first, equal ones get bytes by weight. The copies of one tenant begin in their order. Several threads may work on one
+// copy.
 class CopyQueue {
  public:
   struct Copy {

@@ -33,7 +33,8 @@ class EarlyMessages {
   std::vector<Message> Keep(Message message);
   // The oldest message whose epoch is known by now; it is not kept any more.
   std::optional<Message> Take(const std::function<bool(Epoch)>& known);
-  // Those that have been kept for kKept, which NextDeadline() foretells; it is InfiniteFuture() when none is kept.
+  // Takes the messages that have been kept for kKept. NextDeadline() tells when that is due; InfiniteFuture() when none
+  // is kept.
   std::vector<Message> TakeOld(absl::Time now);
   absl::Time NextDeadline() const { return kept_.empty() ? absl::InfiniteFuture() : kept_.front().arrived + kKept; }
   // The peer is lost.

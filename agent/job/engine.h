@@ -53,7 +53,7 @@ class Engine {
   void RemoveSegment(SessionId session, SegmentId id, Callback<absl::Status> done);
   void Join(JoinRequest request, Callback<absl::StatusOr<GroupView>> done);
   void Leave(SessionId session, Epoch epoch, Rank rank, Callback<absl::Status> done);
-  // What can be said of a submission without the engine's state. Any thread.
+  // Checks a submission as far as that needs no state of the engine. Any thread.
   PreparedSubmission Prepare(const Submission& submission) const {
     return railsd::Prepare(submission, sessions_.MemoryOf(submission.session),
                            max_ranges_.load(std::memory_order_relaxed));

@@ -48,7 +48,7 @@ struct MemoryConflict {
 
 class MemoryClaim;
 
-// Of one session. Any thread.
+// The claims of one session. Any thread.
 class ClaimedMemory {
  public:
   // The parts that were there before.

@@ -104,7 +104,7 @@ absl::Status JobTable::CheckRepeated(const PreparedSubmission& submission) const
   return absl::OkStatus();
 }
 
-// What takes the next number of its rank.
+// A submission that takes the next number of its rank.
 absl::Status JobTable::CheckNew(const PreparedSubmission& submission, const Group& group, Session& session) {
   const uint64_t seq = submission.job.seq.value();
   const uint64_t last = group.ranks[submission.rank.value()].last_seq.value();

@@ -51,7 +51,7 @@ class SessionTable {
   absl::Status ReserveSegment(SessionId session, SegmentId id, uint64_t length_bytes);
   // Takes the segment's room, unless it is reserved, before the segment is mapped: what is mapped may be pinned.
   absl::Status BeginMapping(SessionId session, SegmentId id, uint64_t length_bytes);
-  // What became of one that was mapped; without a segment its room is given back, and also when the session ends.
+  // Tells what became of one that was mapped; without a segment its room is given back, and also when the session ends.
   absl::Status AddSegment(SessionId session, SegmentId id, absl::StatusOr<std::shared_ptr<const Segment>> segment);
   absl::Status RemoveSegment(SessionId session, SegmentId id);
   // Forgets the session and gives its tenant back what it held; its segments are unmapped with their last user.

@@ -42,7 +42,7 @@ struct PreparedSubmission {
   std::string last_peer;                      // field and value of the highest of them
   std::vector<PreparedFlow> sends, receives;  // by rank; empty when it is refused
   uint64_t send_bytes = 0, receive_bytes = 0;
-  // That its ranges name. They stay the session's while they are held.
+  // The segments that its ranges name. They stay the session's while they are held.
   absl::flat_hash_map<SegmentId, std::shared_ptr<const HeldSegment>> segments;
   std::unique_ptr<MemoryClaim> claim;  // on the bytes of its ranges; null when it is refused
 

@@ -21,7 +21,7 @@ namespace railsd {
 // What a descriptor stands for. A dma-buf is memory of a device, of a GPU for example: only RDMA devices reach it.
 enum class MemoryKind { kMemfd, kHugePageMemfd, kDmaBuf };
 
-// What segments are cut from. Two segments of one file share memory, since each is mapped from the file's beginning.
+// The file that a segment maps. Two segments of one file share memory, since each is mapped from the file's beginning.
 struct FileId {
   uint64_t device = 0, inode = 0;
   friend auto operator<=>(const FileId&, const FileId&) = default;

@@ -1,7 +1,8 @@
-// What one trainer's large submissions cost the other tenants of a node: an agent with its threads, one tenant that
-// submits jobs of many ranges in a loop, another one with small jobs, and a caller that asks the engine for nothing. It
-// takes the time until the engine answers, and the processor time of the engine's thread between two answers. No turn
-// of the engine is longer than the longest of these: the caller asks again soon, and is answered in the next turn.
+// Measures what one trainer's large submissions cost the other tenants of a node: an agent with its threads, one tenant
+// that submits jobs of many ranges in a loop, another one with small jobs, and a caller that asks the engine for
+// nothing. It takes the time until the engine answers, and the processor time of the engine's thread between two
+// answers. No turn of the engine is longer than the longest of these: the caller asks again soon, and is answered in
+// the next turn.
 //
 //   bench_stall [SECONDS] [RANGES]
 //

@@ -1,4 +1,4 @@
-"""What the large submissions of one tenant cost the others of its node: the turns of the engine's thread, how long calls
+"""Measures what the large submissions of one tenant cost the others of its node: the turns of the engine's thread, how long calls
 wait for it, and the time of a small job."""
 
 import json

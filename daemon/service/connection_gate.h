@@ -21,7 +21,8 @@
 
 namespace railsd {
 
-// Of one or more gates. Read by anybody, relaxed; but calls_taken before calls_begun, or more were taken than begun.
+// Counters of one or more gates. Read by anybody, relaxed; but calls_taken before calls_begun, or more were taken than
+// begun.
 struct ConnectionCounters {
   std::atomic<uint64_t> open{0};             // gRPC has them; what it has closed is noticed within seconds
   std::atomic<uint64_t> half_open{0};        // wait for their beginning to be whole

@@ -140,7 +140,7 @@ class Injector:
         return self._bag.pop()
 
     def _bad_rails(self):
-        """Those with which something is wrong at any node."""
+        """Peers with which something is wrong at any node."""
         return ({fault.rail for _, _, fault in self._mends if fault.kind in LINK} |
                 {rail for _, rail in self._drained})
 

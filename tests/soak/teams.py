@@ -320,7 +320,7 @@ class Team:
         return good
 
     def _compare(self, where, rank, number, work, lost):
-        """What a group that goes on without some ranks has from those may be anything, but not outside its ranges."""
+        """Bytes from ranks that a group goes on without may be anything, but not outside its ranges."""
         for other, row in enumerate(work.lengths):
             at, length = other * work.flow, row[number]
             pieces = [(at, 0 if other in lost else length, work.seed(other, number)),

@@ -1,4 +1,4 @@
-// What a rail's device may do with a segment's memory.
+// The uses that a rail's device may make of a segment's memory.
 #ifndef RAILSD_AGENT_TRANSPORT_VERBS_MEMORY_ACCESS_H_
 #define RAILSD_AGENT_TRANSPORT_VERBS_MEMORY_ACCESS_H_
 

@@ -8,7 +8,7 @@
 namespace rails::ctl {
 namespace {
 
-// Of the rails that operators want to be used, or that were.
+// Counts the rails that operators want to be used, or that were.
 std::vector<uint64_t> Values(const std::vector<RailBytes>& rails, uint64_t RailBytes::*field) {
   std::vector<uint64_t> values;
   for (const RailBytes& rail : rails) {

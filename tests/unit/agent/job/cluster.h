@@ -188,7 +188,8 @@ class Exchange {
   Exchange(Cluster* cluster, uint32_t world, std::string name, uint64_t buffer_bytes = 1 << 20,
            const std::string& tenant = "t");
   void JoinAll();
-  // So many jobs in a row may be under way together: each receives into buffers of its own. Call before SetLengths().
+  // Lets that many jobs in a row be under way together: each receives into buffers of its own. Call before
+  // SetLengths().
   void ReceiveApart(size_t jobs);
   // Lengths by [source][destination]; fills the send buffers and clears the receive buffers.
   void SetLengths(std::vector<std::vector<uint64_t>> lengths, uint64_t seed);

@@ -82,7 +82,7 @@ class LargeWorld {
   std::vector<Trainer> trainers_;
 };
 
-// What `body`, the last submission, allocates: it begins the job.
+// Counts what `body`, the last submission, allocates: it begins the job.
 template <typename Body>
 Allocations CostOf(Body body) {
   const Allocations before = AllocationsSoFar();
@@ -131,7 +131,7 @@ TEST(JobCostTest, ManyRanksOfManyNodesWithAFewFlows) {
     EXPECT_EQ(world.Report(r).state, JobState::kDone) << world.Report(r).status;
 }
 
-// What the number of ranges decides is done by the thread that took the call.
+// Work that grows with the number of ranges is done by the thread that took the call.
 TEST(JobCostTest, EngineDoesNotLookAtRanges) {
   constexpr uint64_t kRanges = 50'000;
   Cluster cluster({.nodes = 1, .rails = 1});

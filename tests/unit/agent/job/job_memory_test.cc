@@ -69,7 +69,7 @@ TEST_P(JobMemoryTest, BytesOfAJobUnderWayAreRefused) {
   own.own_writes = {{alias, 199, 5}};
   EXPECT_THAT(std::string(trainer.Submit(own).message()), ::testing::HasSubstr("receives: [199, 204) of segment"));
   EXPECT_TRUE(trainer.Submit(first).ok()) << "the same submission again";
-  // What is only read may be read by both, and neighbours do not meet.
+  // Both may read the same bytes, and neighbours do not meet.
   ASSERT_TRUE(trainer.Submit(second({sent, 50, 100}, {received, 200, 10})).ok());
   ASSERT_TRUE(exchange.trainer(1).Submit(exchange.For(1, 1)).ok());
   cluster.Run();

@@ -1,4 +1,4 @@
-// What a rank hears of a job that waits: for ranks, until its deadline, and when the caller's time is over.
+// Tests what a rank hears of a job that waits: for ranks, until its deadline, and when the caller's time is over.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -54,7 +54,7 @@ class StrangerTest : public ::testing::TestWithParam<bool> {
 INSTANTIATE_TEST_SUITE_P(Rails, StrangerTest, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "Remote" : "Framed"; });
 
-// Nothing else happens meanwhile: the engine has to wake for it by itself.
+// The engine has to wake by itself: it has nothing else to do meanwhile.
 TEST_P(StrangerTest, AnOfferForAnEpochThatNeverBeginsIsAnsweredInAnIdleMinute) {
   Engine& engine = *cluster_.node(0).engine;
   const uint64_t before = Ignored(0);

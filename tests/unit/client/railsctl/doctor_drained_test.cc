@@ -1,4 +1,4 @@
-// What `railsctl doctor` makes of rails that peers have drained.
+// Tests what `railsctl doctor` says of rails that peers have drained.
 #include <gtest/gtest.h>
 
 #include "client/railsctl/doctor/checks.h"

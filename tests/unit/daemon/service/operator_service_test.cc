@@ -1,4 +1,4 @@
-// What operators ask of a daemon, and tell it.
+// Tests what operators ask of a daemon, and tell it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
