@@ -1,6 +1,8 @@
 """Every fault that the soak knows: how it begins, how it is mended, and when it was there."""
 
+import collections
 import dataclasses
+import json
 import os
 import random
 import signal
@@ -64,6 +66,9 @@ class Injector:
         self.chronicle = Chronicle()
         self._bag, self._mends, self._next = [], [], time.monotonic()
         self._drained = set()
+        # How many faults hold each port of a switch outside its bridge, and how many hold it apart from other ports of
+        # the bridge. Several may last on one port, and begin and end in any order.
+        self._out, self._apart = collections.Counter(), collections.Counter()
         self.deaths = []  # daemons that ended and were not killed here
 
     def step(self):
@@ -173,9 +178,40 @@ class Injector:
         self._port(f"p{node}r{rail}", "down")
         return lambda: self._port(f"p{node}r{rail}", "up")
 
+    def _ports(self, node):
+        return [f"p{node}m", *(f"p{node}r{rail}" for rail in range(self.lab.rails))]
+
+    def _held(self, holds, ports):
+        """Ports with one more fault in `holds`; returns what takes it away again."""
+        holds.update(ports)
+        self._settle(ports)
+
+        def release():
+            holds.subtract(ports)
+            self._settle(ports)
+        return release
+
+    def _settle(self, ports):
+        for port in ports:
+            if self._out[port]:
+                self._port(port, "nomaster")
+                continue
+            of_rail = port.partition("r")[2]
+            self._port(port, "master", f"br{of_rail}" if of_rail else "br-mgmt")
+            self._port(port, "type", "bridge_slave", "isolated", "on" if self._apart[port] else "off")
+
+    def check_overlaps(self):
+        """Two faults of one port in each order: AssertionError unless the port is then as it was."""
+        for first, second in ((self._out, self._apart), (self._apart, self._out)):
+            for ends_first in (0, 1):
+                releases = [self._held(first, ["p0r0"]), self._held(second, ["p0r0"])]
+                releases.pop(ends_first)()
+                releases.pop()()
+                port = json.loads(labs.run("ip", "-n", self.lab.switch, "-j", "-d", "link", "show", "p0r0"))[0]
+                assert port["master"] == "br0" and not port["linkinfo"]["info_slave_data"]["isolated"], port
+
     def _black_hole(self, node, rail):
-        self._port(f"p{node}r{rail}", "nomaster")
-        return lambda: self._port(f"p{node}r{rail}", "master", f"br{rail}")
+        return self._held(self._out, [f"p{node}r{rail}"])
 
     def _swallow(self, namespace, device):
         labs.run("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "pfifo", "limit", 0)
@@ -231,27 +267,12 @@ class Injector:
         return lambda: os.kill(pid, signal.SIGCONT)
 
     def _partition(self, node, _):
-        ports = [(f"p{node}m", "br-mgmt")] + [(f"p{node}r{rail}", f"br{rail}") for rail in range(self.lab.rails)]
-        for port, _ in ports:
-            self._port(port, "nomaster")
-
-        def heal():
-            for port, bridge in ports:
-                # One whose own black hole lasts is put back as well; its mending changes nothing then.
-                self._port(port, "master", bridge)
-        return heal
+        return self._held(self._out, self._ports(node))
 
     def _pair_cut(self, node, _):
         """This node and one other do not reach each other, and both reach the third: isolated ports of one bridge."""
         other = self.draws.choice([other for other in range(self.lab.nodes) if other != node])
-        ports = [f"p{end}{of}" for end in (node, other)
-                 for of in ("m", *(f"r{rail}" for rail in range(self.lab.rails)))]
-
-        def isolate(how):
-            for port in ports:
-                self._port(port, "type", "bridge_slave", "isolated", how)
-        isolate("on")
-        return lambda: isolate("off")
+        return self._held(self._apart, [*self._ports(node), *self._ports(other)])
 
     def _kill_trainer(self):
         victim = self.draws.choice(self.teams).victim(self.draws)

@@ -71,6 +71,7 @@ class Soak:
         self.memory_after = {}
 
     def run(self):
+        self.injector.check_overlaps()
         self._warm()
         with PatientServer() as self.server:
             for number in range(TEAMS):
