@@ -1,8 +1,8 @@
 // The data plane of one node, as the daemon sees it: sessions, segments, groups, jobs, peers, rails.
 //
 // Every method may be called from any thread and never blocks for a peer: it queues a command for the engine's
-// thread (RESOURCE_EXHAUSTED through the callback when that bounded queue is full). Callbacks run on the engine's
-// thread and must not block; each is called exactly once.
+// thread (RESOURCE_EXHAUSTED through the callback, or as Submit's value, when that bounded queue is full). Callbacks
+// run on the engine's thread and must not block; each is called exactly once.
 #ifndef RAILSD_AGENT_AGENT_H_
 #define RAILSD_AGENT_AGENT_H_
 
@@ -240,10 +240,12 @@ class Agent {
   virtual void Join(JoinRequest request, Callback<absl::StatusOr<GroupView>> done) = 0;
   virtual void Leave(SessionId session, Epoch epoch, Rank rank, Callback<absl::Status> done) = 0;
 
-  // Jobs. Submit answers when the submission has been checked and accepted: OK, also for one that was accepted before
-  // with the same content; ALREADY_EXISTS if its content differs. Wait answers with the report once it is terminal,
-  // or with the state of that moment when `timeout` passes.
-  virtual void Submit(Submission submission, Callback<absl::Status> done) = 0;
+  // Jobs. Submit checks the ranges on the caller's thread. `done` gets OK when the submission has been accepted, also
+  // for one that was accepted before with the same content, or why it is refused: ALREADY_EXISTS if its content
+  // differs. Earlier attempts are then refused, too. RESOURCE_EXHAUSTED as the return value: too many calls wait, this
+  // attempt goes no further and `done` is never called. Wait answers with the report once it is terminal, or with the
+  // state of that moment when `timeout` passes.
+  virtual absl::Status Submit(Submission submission, Callback<absl::Status> done) = 0;
   virtual void Wait(SessionId session, JobKey job, Rank rank, absl::Duration timeout,
                     Callback<absl::StatusOr<JobReport>> done) = 0;
   virtual void Cancel(SessionId session, JobKey job, Rank rank, Callback<absl::Status> done) = 0;

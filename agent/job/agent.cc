@@ -138,11 +138,13 @@ class AgentImpl final : public Agent {
   void Leave(SessionId session, Epoch epoch, Rank rank, Callback<absl::Status> done) override {
     Call(std::move(done), [=](Engine& engine, auto done) { engine.Leave(session, epoch, rank, std::move(done)); });
   }
-  void Submit(Submission submission, Callback<absl::Status> done) override {
+  absl::Status Submit(Submission submission, Callback<absl::Status> done) override {
+    if (absl::Status s = TakePlace(); !s.ok()) return s;
     // Here, on the caller's thread, since it may take long for many ranges.
-    Call(std::move(done), [prepared = engine_->Prepare(submission)](Engine& engine, auto done) mutable {
+    PushCall([prepared = engine_->Prepare(submission), done = std::move(done)](Engine& engine) mutable {
       engine.Submit(std::move(prepared), std::move(done));
     });
+    return absl::OkStatus();
   }
   void Wait(SessionId session, JobKey job, Rank rank, absl::Duration timeout,
             Callback<absl::StatusOr<JobReport>> done) override {
@@ -249,19 +251,30 @@ class AgentImpl final : public Agent {
     const RailIndex rail_;
   };
 
+  // Of those who wait for the engine, whatever waits of peers and rails.
+  absl::Status TakePlace() {
+    const size_t limit = max_commands_.load(std::memory_order_relaxed);
+    if (waiting_calls_.fetch_add(1, std::memory_order_relaxed) < limit) return absl::OkStatus();
+    waiting_calls_.fetch_sub(1, std::memory_order_relaxed);
+    return refused_->Refuse(Limit::kWaitingCalls, absl::StrCat(limit, " calls wait for the engine of ", hello_.node));
+  }
+
+  // After TakePlace().
+  void PushCall(Command command) {
+    Push([this, command = std::move(command)](Engine& engine) mutable {
+      waiting_calls_.fetch_sub(1, std::memory_order_relaxed);
+      command(engine);
+    });
+  }
+
   template <typename T, typename Body>
   void Call(Callback<T> done, Body body) {
-    const size_t limit = max_commands_.load(std::memory_order_relaxed);
-    if (waiting_calls_.load(std::memory_order_relaxed) >= limit) {  // whatever waits of peers and rails
-      { [[maybe_unused]] const Body dropped = std::move(body); }    // with the descriptor that it may carry
-      return std::move(done)(
-          refused_->Refuse(Limit::kWaitingCalls, absl::StrCat(limit, " calls wait for the engine of ", hello_.node)));
+    if (absl::Status s = TakePlace(); !s.ok()) {
+      { [[maybe_unused]] const Body dropped = std::move(body); }  // with the descriptor that it may carry
+      return std::move(done)(std::move(s));
     }
-    waiting_calls_.fetch_add(1, std::memory_order_relaxed);
-    Push([this, done = std::move(done), body = std::move(body)](Engine& engine) mutable {
-      waiting_calls_.fetch_sub(1, std::memory_order_relaxed);
-      body(engine, std::move(done));
-    });
+    PushCall(
+        [done = std::move(done), body = std::move(body)](Engine& engine) mutable { body(engine, std::move(done)); });
   }
 
   void Push(Command command) {
@@ -336,7 +349,7 @@ class AgentImpl final : public Agent {
   std::vector<Command> commands_;                      // guarded by mutex_
   absl::flat_hash_map<std::string, Waiting> waiting_;  // guarded by mutex_
   std::atomic<size_t> depth_{0};
-  std::atomic<size_t> waiting_calls_{0};  // in commands_ or running_
+  std::atomic<size_t> waiting_calls_{0};  // being prepared, in commands_ or running_
   std::vector<Command> running_;          // the engine's thread only
   std::unique_ptr<SegmentMapper> mapper_;
   std::unique_ptr<ThreadCopier> copier_;

@@ -24,11 +24,12 @@ namespace railsd {
 struct Group {
   struct Member {
     bool local = false;
-    uint32_t place = 0;  // among the ranks of its node
-    PeerIndex peer;      // of a remote one
-    SessionId session;   // of a local one
-    JobSeq last_seq;     // of a local one: highest accepted submission
-    bool gone = false;   // of a local one: left, or its session has ended
+    uint32_t place = 0;    // among the ranks of its node
+    PeerIndex peer;        // of a remote one
+    SessionId session;     // of a local one
+    JobSeq last_seq;       // of a local one: highest accepted submission
+    uint64_t attempt = 0;  // of a local one: lower ones to hand a job over come too late
+    bool gone = false;     // of a local one: left, or its session has ended
   };
   // A node that drains, and waits for another one's ranks to end the jobs up to `seq`, which its own have ended.
   struct Leaver {

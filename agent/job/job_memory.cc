@@ -30,6 +30,11 @@ std::optional<MemoryConflict> FindConflict(const JobMemory& memory, const JobMem
   return conflict;
 }
 
+// As the other part, which conflicts with `memory`'s, sees it.
+MemoryConflict FromOtherSide(const MemoryConflict& conflict, const JobMemory& memory) {
+  return {memory.job, memory.rank, conflict.other, conflict.extent, conflict.other_writes, conflict.writes};
+}
+
 }  // namespace
 
 void JoinExtents(std::vector<Extent>* sorted) {
@@ -61,34 +66,54 @@ std::optional<std::pair<Extent, Extent>> FirstOverlap(absl::Span<const Extent> a
   return std::nullopt;
 }
 
-std::vector<std::shared_ptr<const JobMemory>> ClaimedMemory::Add(std::shared_ptr<const JobMemory> memory) {
-  std::vector<std::shared_ptr<const JobMemory>> before;
-  std::lock_guard lock(mutex_);
-  before.reserve(parts_.size());
-  for (const auto& [key, part] : parts_) before.push_back(part);
-  parts_.emplace(memory.get(), std::move(memory));
-  return before;
+void ClaimedMemory::Add(const std::shared_ptr<ClaimedPart>& part) {
+  std::vector<std::shared_ptr<ClaimedPart>> before;
+  {
+    std::lock_guard lock(mutex_);
+    before.reserve(parts_.size());
+    for (const auto& [number, other] : parts_) before.push_back(other);
+    part->number = ++last_number_;
+    parts_.emplace(part->number, part);
+  }
+  for (const std::shared_ptr<ClaimedPart>& other : before) {
+    if (other->memory.job == part->memory.job && other->memory.rank == part->memory.rank) continue;
+    const std::optional<MemoryConflict> conflict = FindConflict(part->memory, other->memory);
+    if (!conflict) continue;
+    std::lock_guard lock(mutex_);
+    part->conflicts.emplace_back(other->number, *conflict);
+    if (other->accepted) continue;
+    std::erase_if(other->conflicts, [this](const auto& noted) { return !parts_.contains(noted.first); });
+    other->conflicts.emplace_back(part->number, FromOtherSide(*conflict, part->memory));
+  }
 }
 
-void ClaimedMemory::Remove(const JobMemory* memory) {
-  std::shared_ptr<const JobMemory> removed;  // freed without the lock
+std::optional<MemoryConflict> ClaimedMemory::Accept(ClaimedPart& part) {
   std::lock_guard lock(mutex_);
-  const auto it = parts_.find(memory);
+  for (const auto& [number, conflict] : part.conflicts) {
+    const auto other = parts_.find(number);
+    if (other != parts_.end() && other->second->accepted) return conflict;
+  }
+  part.accepted = true;
+  part.conflicts.clear();
+  return std::nullopt;
+}
+
+void ClaimedMemory::Remove(const ClaimedPart& part) {
+  std::shared_ptr<const ClaimedPart> removed;  // freed without the lock
+  std::lock_guard lock(mutex_);
+  const auto it = parts_.find(part.number);
   removed = std::move(it->second);
   parts_.erase(it);
 }
 
-void MemoryClaim::Drop() {
-  if (session_ != nullptr) session_->Remove(memory_.get());
-  session_ = nullptr;
+MemoryClaim::MemoryClaim(std::shared_ptr<ClaimedMemory> session, JobMemory memory)
+    : session_(std::move(session)), part_(std::make_shared<ClaimedPart>(ClaimedPart{.memory = std::move(memory)})) {
+  session_->Add(part_);
 }
 
-MemoryClaim::MemoryClaim(std::shared_ptr<ClaimedMemory> session, JobMemory memory)
-    : session_(std::move(session)), memory_(std::make_shared<const JobMemory>(std::move(memory))) {
-  for (const auto& other : session_->Add(memory_)) {
-    if (other->job == memory_->job && other->rank == memory_->rank) continue;
-    if (conflict_ = FindConflict(*memory_, *other); conflict_) return;
-  }
+void MemoryClaim::Drop() {
+  if (session_ != nullptr) session_->Remove(*part_);
+  session_ = nullptr;
 }
 
 }  // namespace railsd

@@ -46,37 +46,47 @@ struct MemoryConflict {
   bool writes = false, other_writes = false;
 };
 
-class MemoryClaim;
+// A part that was submitted. Guarded by ClaimedMemory, but for `memory`.
+struct ClaimedPart {
+  const JobMemory memory;
+  uint64_t number = 0;  // no other part of the session has had it
+  bool accepted = false;
+  // Of one that is not accepted yet: the numbers of others, which may be gone by now.
+  std::vector<std::pair<uint64_t, MemoryConflict>> conflicts = {};
+};
 
 // The claims of one session. Any thread.
 class ClaimedMemory {
  public:
-  // The parts that were there before.
-  std::vector<std::shared_ptr<const JobMemory>> Add(std::shared_ptr<const JobMemory> memory);
-  void Remove(const JobMemory* memory);
+  // Finds the conflicts of `part` with those that are there, and notes each for whichever is accepted later.
+  void Add(const std::shared_ptr<ClaimedPart>& part);
+  std::optional<MemoryConflict> Accept(ClaimedPart& part);
+  void Remove(const ClaimedPart& part);
 
  private:
   std::mutex mutex_;
-  absl::flat_hash_map<const JobMemory*, std::shared_ptr<const JobMemory>> parts_;  // guarded by mutex_
+  uint64_t last_number_ = 0;                                           // guarded by mutex_
+  absl::flat_hash_map<uint64_t, std::shared_ptr<ClaimedPart>> parts_;  // guarded by mutex_
 };
 
 // Keeps the memory of a part claimed until Drop(), or while it lives.
 class MemoryClaim {
  public:
-  // Claims `memory`, then looks for a conflict with what was claimed before: of two threads at most one finds none.
-  // An earlier submission of the same part is no conflict, since one of the two is refused.
+  // Costs about the length of the shorter list for each other part. Another submission of the same part is no conflict,
+  // since one of the two is refused.
   MemoryClaim(std::shared_ptr<ClaimedMemory> session, JobMemory memory);
   ~MemoryClaim() { Drop(); }
   MemoryClaim(const MemoryClaim&) = delete;
   MemoryClaim& operator=(const MemoryClaim&) = delete;
-  const std::optional<MemoryConflict>& conflict() const { return conflict_; }
+  // From here on the part is in the way of others, unless an accepted one is in its way. What was never accepted is in
+  // nobody's way: it may be an attempt that its client has given up. Does not depend on the number of ranges.
+  std::optional<MemoryConflict> Accept() { return session_->Accept(*part_); }
   // Takes no time: the lists are freed with this object.
   void Drop();
 
  private:
   std::shared_ptr<ClaimedMemory> session_;  // null once dropped
-  const std::shared_ptr<const JobMemory> memory_;
-  std::optional<MemoryConflict> conflict_;
+  const std::shared_ptr<ClaimedPart> part_;
 };
 
 }  // namespace railsd

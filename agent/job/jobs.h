@@ -146,7 +146,7 @@ class JobTable {
   };
   // jobs_submit.cc
   absl::Status CheckAdmission(const PreparedSubmission& submission, Group** group, Session** session) const;
-  absl::Status CheckNew(const PreparedSubmission& submission, const Group& group, Session& session);
+  absl::Status CheckNew(const PreparedSubmission& submission, Group& group, Session& session);
   absl::Status CheckRepeated(const PreparedSubmission& submission) const;
   NodeJob& FindOrCreate(const Group& group, JobKey key);
   void Accept(PreparedSubmission submission, Group& group, Session& session);
@@ -283,7 +283,11 @@ class JobTable {
   void Sooner(absl::Time deadline) { next_deadline_ = std::min(next_deadline_, deadline); }
   NodeJob* Find(JobKey key);
   // Frees what refers to so many ranges, and nothing refers to: on another thread when they are many.
-  void Discard(uint64_t ranges, std::shared_ptr<void> garbage);
+  template <typename T>
+  void Discard(uint64_t ranges, T garbage) {
+    constexpr uint64_t kManyRanges = 4096;
+    if (ranges > kManyRanges) copier_.Free(std::make_shared<T>(std::move(garbage)));
+  }
 
   const AgentOptions& options_;
   PeerTable& peers_;

@@ -211,11 +211,6 @@ bool JobTable::Reap() {
   return true;
 }
 
-void JobTable::Discard(uint64_t ranges, std::shared_ptr<void> garbage) {
-  constexpr uint64_t kManyRanges = 4096;
-  if (ranges > kManyRanges) copier_.Free(std::move(garbage));
-}
-
 void JobTable::FinishIfDone(NodeJob& job, Rank rank) {
   RankPart& part = job.parts.at(rank);
   if (part.terminal() || job.aborting() || !job.running) return;

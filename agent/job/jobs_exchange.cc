@@ -351,8 +351,10 @@ void JobTable::CloseZones(PeerExchange& exchange, bool writers_stopped) {
     rails_[r].Command(std::move(command), /*wake=*/!quiet);
   }
   if (!quiet) return;
-  exchange.zones->zones.clear();  // the rails may hold the set for a while, but not the trainers' memory
-  OnZonesQuiet(slots_[exchange.zones->slot]);
+  Slot& slot = slots_[exchange.zones->slot];
+  // The rails may hold the set for a while, but not the trainers' memory.
+  Discard(slot.job->ranges, std::exchange(exchange.zones->zones, {}));
+  OnZonesQuiet(slot);
 }
 
 // Nothing lands in the slot's zones any more.

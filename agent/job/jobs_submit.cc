@@ -105,9 +105,16 @@ absl::Status JobTable::CheckRepeated(const PreparedSubmission& submission) const
 }
 
 // A submission that takes the next number of its rank.
-absl::Status JobTable::CheckNew(const PreparedSubmission& submission, const Group& group, Session& session) {
+absl::Status JobTable::CheckNew(const PreparedSubmission& submission, Group& group, Session& session) {
   const uint64_t seq = submission.job.seq.value();
-  const uint64_t last = group.ranks[submission.rank.value()].last_seq.value();
+  Group::Member& member = group.ranks[submission.rank.value()];
+  const uint64_t last = member.last_seq.value();
+  // An earlier attempt can still be on its way when a later one is answered; its client counts on that answer.
+  if (submission.attempt < member.attempt) {
+    return absl::AbortedError(
+        absl::StrCat("attempt: ", submission.attempt, " comes after ", member.attempt, ", which has been answered"));
+  }
+  member.attempt = submission.attempt;
   if (seq != last + 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("job.seq: ", seq, ", the next of rank ", submission.rank.value(), " in this epoch is ", last + 1));
@@ -138,6 +145,7 @@ absl::Status JobTable::CheckNew(const PreparedSubmission& submission, const Grou
     if (absl::IsResourceExhausted(submission.verdict)) options_.refused->Count(Limit::kRangesPerSubmission);
     return submission.verdict;
   }
+  if (absl::Status s = ClaimMemory(submission); !s.ok()) return s;
   return session.tenant->TakeJob(/*head=*/active == 0, now_);  // last: what it takes, the job has
 }
 
@@ -152,7 +160,7 @@ void JobTable::Submit(PreparedSubmission submission, Callback<absl::Status> done
     counters_.submissions_refused += !repeated;
     submission.Release();  // before the caller is told, and gives the segments back
     const uint64_t ranges = submission.ranges;
-    Discard(ranges, std::make_shared<PreparedSubmission>(std::move(submission)));
+    Discard(ranges, std::move(submission));
     return std::move(done)(status);
   }
   std::move(done)(absl::OkStatus());

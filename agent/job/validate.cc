@@ -78,17 +78,16 @@ class FlowReader {
     memory->Reserve(ranges.size());
     for (size_t r = 0; r < ranges.size(); ++r) {
       const Range& range = ranges[r];
-      const auto where = [&] { return absl::StrCat(at, ".ranges[", r, "]"); };
       const Segment* segment = Hold(range.segment);
       if (segment == nullptr) {
-        return absl::NotFoundError(
-            absl::StrCat(where(), ".segment_id: ", range.segment.value(), " is not a segment of this session"));
+        return absl::NotFoundError(absl::StrCat(at, ".segment_ids: ", range.segment.value(), ", of range ", r,
+                                                ", is not a segment of this session"));
       }
       const uint64_t end = range.offset_bytes + range.length_bytes;
       if (end < range.offset_bytes || end > segment->length_bytes()) {
         return absl::InvalidArgumentError(absl::StrCat(
-            where(), ": offset ", range.offset_bytes, " + length ", range.length_bytes, " passes the end of segment ",
-            range.segment.value(), " (", segment->length_bytes(), " bytes)"));
+            at, ".offsets_bytes[", r, "]: ", range.offset_bytes, " + length ", range.length_bytes,
+            " passes the end of segment ", range.segment.value(), " (", segment->length_bytes(), " bytes)"));
       }
       if (__builtin_add_overflow(total, range.length_bytes, &total)) {
         return absl::InvalidArgumentError(absl::StrCat(at, ": the lengths overflow 64 bits"));
@@ -163,18 +162,6 @@ std::vector<Extent> ExtentsOf(const std::vector<Placed>& placed) {
   return extents;
 }
 
-absl::Status Refuse(const MemoryConflict& conflict, const PreparedSubmission& submission) {
-  const auto segment = std::find_if(submission.segments.begin(), submission.segments.end(), [&](const auto& held) {
-    return held.second->segment->file() == conflict.extent.file;
-  });
-  return absl::FailedPreconditionError(
-      absl::StrCat(conflict.writes ? "receives" : "sends", ": [", conflict.extent.begin, ", ", conflict.extent.end,
-                   ") of segment ", segment->first.value(), " overlaps [", conflict.other.begin, ", ",
-                   conflict.other.end, ") of the same memory, which job ", conflict.job.seq.value(), " of rank ",
-                   conflict.rank.value(), conflict.other_writes ? " receives" : " sends",
-                   " and which has not ended; wait for that job, or use other memory"));
-}
-
 absl::Status Check(const Submission& submission, const std::shared_ptr<SessionMemory>& memory, uint32_t max_ranges,
                    PreparedSubmission* out) {
   if (memory == nullptr) {
@@ -197,8 +184,7 @@ absl::Status Check(const Submission& submission, const std::shared_ptr<SessionMe
   if (absl::Status s = reader.ReadOwn("own_receives", submission.own_writes, &receives); !s.ok()) return s;
   JobMemory uses{submission.job, submission.rank, ExtentsOf(sends), ExtentsOf(receives)};
   out->claim = std::make_unique<MemoryClaim>(memory->claimed(), std::move(uses));
-  const std::optional<MemoryConflict>& conflict = out->claim->conflict();
-  return conflict ? Refuse(*conflict, *out) : absl::OkStatus();
+  return absl::OkStatus();
 }
 
 Digest SubmissionDigest(const Submission& submission) {
@@ -240,12 +226,27 @@ void PreparedSubmission::Release() {
   segments.clear();
 }
 
+absl::Status ClaimMemory(const PreparedSubmission& submission) {
+  const std::optional<MemoryConflict> conflict = submission.claim->Accept();
+  if (!conflict) return absl::OkStatus();
+  const auto segment = std::find_if(submission.segments.begin(), submission.segments.end(), [&](const auto& held) {
+    return held.second->segment->file() == conflict->extent.file;
+  });
+  return absl::FailedPreconditionError(
+      absl::StrCat(conflict->writes ? "receives" : "sends", ": [", conflict->extent.begin, ", ", conflict->extent.end,
+                   ") of segment ", segment->first.value(), " overlaps [", conflict->other.begin, ", ",
+                   conflict->other.end, ") of the same memory, which job ", conflict->job.seq.value(), " of rank ",
+                   conflict->rank.value(), conflict->other_writes ? " receives" : " sends",
+                   " and which has not ended; wait for that job, or use other memory"));
+}
+
 PreparedSubmission Prepare(const Submission& submission, const std::shared_ptr<SessionMemory>& memory,
                            uint32_t max_ranges) {
   PreparedSubmission out;
   out.session = submission.session;
   out.job = submission.job;
   out.rank = submission.rank;
+  out.attempt = submission.attempt;
   out.tag = submission.tag;
   out.timeout = submission.timeout;
   out.ranges = RangesOf(submission);

@@ -34,6 +34,7 @@ struct PreparedSubmission {
   SessionId session;
   JobKey job;
   Rank rank;
+  uint64_t attempt = 0;
   uint64_t tag = 0;
   absl::Duration timeout;
   Digest digest{};                            // SHA-256 of the content; equal digests are the same submission
@@ -53,12 +54,15 @@ struct PreparedSubmission {
 };
 
 // Checks ranks (none twice, not the rank itself), segments (of this session), bounds and overflow, overlap of receive
-// ranges with each other and with send ranges, and `max_ranges`; and that no job under way of the session writes what
-// this one uses, or uses what this one writes. `memory` is that of the session, null for an unknown one.
-// Verdicts: INVALID_ARGUMENT with field and value, NOT_FOUND for a segment, RESOURCE_EXHAUSTED for too many ranges,
-// FAILED_PRECONDITION for bytes of a job under way.
+// ranges with each other and with send ranges, and `max_ranges`; and looks for submissions of the session that write
+// what this one uses, or use what this one writes. `memory` is that of the session, null for an unknown one.
+// Verdicts: INVALID_ARGUMENT with field and value, NOT_FOUND for a segment, RESOURCE_EXHAUSTED for too many ranges.
 PreparedSubmission Prepare(const Submission& submission, const std::shared_ptr<SessionMemory>& memory,
                            uint32_t max_ranges);
+
+// Makes the claim of a submission, whose verdict is OK, count. FAILED_PRECONDITION names the bytes and the job under
+// way that uses them.
+absl::Status ClaimMemory(const PreparedSubmission& submission);
 
 }  // namespace railsd
 

@@ -89,7 +89,7 @@ absl::Status GroupKeeper::AwaitLive(absl::Time deadline) {
   return over_;
 }
 
-absl::Status GroupKeeper::HandOverInTime(const Membership& in, const v1::SubmitAllToAllRequest& request, bool patient,
+absl::Status GroupKeeper::HandOverInTime(const Membership& in, v1::SubmitAllToAllRequest& request, bool patient,
                                          absl::Duration timeout, absl::Time deadline, bool* known) {
   absl::Duration pause = kFirstPause;
   for (;;) {

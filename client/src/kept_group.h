@@ -63,7 +63,7 @@ class GroupKeeper final : public KeptJobOwner, public std::enable_shared_from_th
                          std::shared_ptr<KeptJob>* job) ABSL_LOCKS_EXCLUDED(submitting_, mutex_);
   // As HandOver(), and again while the daemon drains or, when `patient`, is over a quota: as long as the epoch lasts,
   // until `deadline`. The answer to each may take `timeout`.
-  absl::Status HandOverInTime(const Membership& in, const v1::SubmitAllToAllRequest& request, bool patient,
+  absl::Status HandOverInTime(const Membership& in, v1::SubmitAllToAllRequest& request, bool patient,
                               absl::Duration timeout, absl::Time deadline, bool* known);
 
   void Recover();

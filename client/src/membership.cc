@@ -10,15 +10,6 @@ namespace {
 constexpr absl::Duration kFirstHandOverPause = absl::Milliseconds(5);
 constexpr absl::Duration kLongestHandOverPause = absl::Milliseconds(500);
 
-// Whether the daemon may have accepted the job that it answered so. UNAVAILABLE is a lost connection, or a refusal.
-// RESOURCE_EXHAUSTED is a quota, or gRPC that is short of memory and ends calls already served. UNAUTHENTICATED comes
-// from a daemon that has started again, and does not know what the one before it accepted.
-bool LeavesAcceptanceOpen(const absl::Status& status) {
-  return absl::IsUnavailable(status) || absl::IsResourceExhausted(status) || absl::IsUnauthenticated(status) ||
-         absl::IsDeadlineExceeded(status) || absl::IsCancelled(status) || absl::IsInternal(status) ||
-         absl::IsUnknown(status);
-}
-
 }  // namespace
 
 absl::Status CheckGroupOptions(const GroupOptions& options) {
@@ -69,30 +60,19 @@ absl::StatusOr<v1::JoinGroupResponse> JoinGroup(Session& session, const GroupOpt
   return joined;
 }
 
-absl::Status HandOver(Session& session, const std::string& group, const v1::SubmitAllToAllRequest& request,
+absl::Status HandOver(Session& session, const std::string& group, v1::SubmitAllToAllRequest& request,
                       absl::Duration timeout, bool* known) {
   const absl::Time give_up = absl::Now() + timeout;
   const auto left = [give_up] { return std::clamp(give_up - absl::Now(), absl::Milliseconds(1), kCallTimeout); };
   absl::Duration pause = kFirstHandOverPause;
-  *known = true;
-  for (int unavailable = 0;;) {
-    const absl::Status status = session.rpc().Submit(request, left());  // the same number is the same job
-    if (status.ok() || (*known && !LeavesAcceptanceOpen(status))) {
-      *known = true;
-      return status;
-    }
-    *known = false;
+  for (bool first = true;; first = false) {
+    request.set_attempt(session.NextAttempt());
+    Refused refused;
+    const absl::Status status = session.rpc().Submit(request, left(), &refused);  // the same number is the same job
+    // A refusal of one attempt says nothing of an earlier one, which may be under way still.
+    *known = status.ok() || refused == Refused::kJob || (refused == Refused::kThisAttempt && first);
+    if (*known) return status;
     if (absl::Status lost = session.Usable(); !lost.ok()) return lost;
-    // A refusal says nothing of an earlier attempt: limits of calls and of the engine's queue refuse before the job
-    // table is asked. Twice UNAVAILABLE is more likely a daemon that drains. Only an answer about the job tells.
-    unavailable = absl::IsUnavailable(status) ? unavailable + 1 : 0;
-    if (unavailable >= 2 || absl::IsResourceExhausted(status) || !LeavesAcceptanceOpen(status)) {
-      const auto report = session.rpc().WaitJob(request.job(), absl::ZeroDuration(), left());
-      if (report.ok() || absl::IsNotFound(report.status())) {
-        *known = true;
-        return report.ok() ? absl::OkStatus() : status;
-      }
-    }
     if (absl::Now() >= give_up) {
       return absl::UnavailableError(absl::StrCat("whether railsd accepted job ", request.job().seq(), " of group ",
                                                  group, " is not known after ", absl::FormatDuration(timeout), " (",

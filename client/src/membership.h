@@ -24,8 +24,8 @@ absl::StatusOr<v1::JoinGroupResponse> JoinGroup(Session& session, const GroupOpt
                                                 absl::Duration timeout);
 
 // Hands a job of `group` over; for `timeout` again while it is unknown whether it was accepted. `*known` says whether
-// it is known in the end. OK: it was accepted, by this attempt or an earlier one.
-absl::Status HandOver(Session& session, const std::string& group, const v1::SubmitAllToAllRequest& request,
+// it is known in the end. OK: it was accepted, by this attempt or an earlier one. Sets the request's attempt.
+absl::Status HandOver(Session& session, const std::string& group, v1::SubmitAllToAllRequest& request,
                       absl::Duration timeout, bool* known);
 
 }  // namespace rails::internal

@@ -92,10 +92,18 @@ class GrpcRpc final : public Rpc {
                 [&](grpc::ClientContext* context) { return groups_->LeaveGroup(context, request, &response); });
   }
 
-  absl::Status Submit(const v1::SubmitAllToAllRequest& request, absl::Duration timeout) override {
+  absl::Status Submit(const v1::SubmitAllToAllRequest& request, absl::Duration timeout, Refused* refused) override {
     v1::SubmitAllToAllResponse response;
-    return Call(timeout,
-                [&](grpc::ClientContext* context) { return jobs_->SubmitAllToAll(context, request, &response); });
+    *refused = Refused::kUnknown;
+    return Call(timeout, [&](grpc::ClientContext* context) {
+      const grpc::Status status = jobs_->SubmitAllToAll(context, request, &response);
+      const auto& metadata = context->GetServerTrailingMetadata();
+      if (const auto found = metadata.find("rails-refused"); found != metadata.end()) {
+        if (found->second == "job") *refused = Refused::kJob;
+        if (found->second == "attempt") *refused = Refused::kThisAttempt;
+      }
+      return status;
+    });
   }
 
   absl::Status CancelJob(const v1::JobId& job, absl::Duration timeout) override {

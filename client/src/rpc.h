@@ -21,6 +21,13 @@ inline uint64_t WholeMilliseconds(absl::Duration duration) {
   return static_cast<uint64_t>(absl::ToInt64Milliseconds(absl::Ceil(duration, absl::Milliseconds(1))));
 }
 
+// How far an error of Submit() settles that the job has not been accepted.
+enum class Refused {
+  kUnknown,      // it may have been
+  kThisAttempt,  // not by this call
+  kJob,          // by no attempt so far, and none will be
+};
+
 // Thread-safe. Every call carries the session's token and a deadline. The daemon's own errors pass through with their
 // code and text; errors of the connection are UNAVAILABLE and name the socket.
 class Rpc {
@@ -38,7 +45,7 @@ class Rpc {
   // Joins of the group that are under way return CANCELLED; a rank that joins all the same leaves at once.
   virtual void CancelJoins(const std::string& group, uint32_t rank) = 0;
   virtual absl::Status Leave(const v1::LeaveGroupRequest& request, absl::Duration timeout) = 0;
-  virtual absl::Status Submit(const v1::SubmitAllToAllRequest& request, absl::Duration timeout) = 0;
+  virtual absl::Status Submit(const v1::SubmitAllToAllRequest& request, absl::Duration timeout, Refused* refused) = 0;
   virtual absl::Status CancelJob(const v1::JobId& job, absl::Duration timeout) = 0;
 
   // Asks for a report when the job is terminal, or after `wait`. The call itself may take `grace` longer.

@@ -46,6 +46,8 @@ class Session : public std::enable_shared_from_this<Session> {
 
   const SessionHello& hello() const { return channel_->hello(); }
   Rpc& rpc() { return *rpc_; }
+  // For SubmitAllToAllRequest.attempt.
+  uint64_t NextAttempt() { return attempts_.fetch_add(1, std::memory_order_relaxed) + 1; }
   const std::shared_ptr<Watcher>& watcher() const { return watcher_; }
 
   // Whether this process opened the session. Takes no lock.
@@ -99,6 +101,7 @@ class Session : public std::enable_shared_from_this<Session> {
   const std::shared_ptr<Watcher> watcher_;
   const std::unique_ptr<DescriptorChannel> channel_;
   std::unique_ptr<Rpc> rpc_;
+  std::atomic<uint64_t> attempts_{0};
   std::atomic<bool> lost_flag_{false};
   std::atomic<bool> reports_ended_{false};
   mutable absl::Mutex mutex_;

@@ -185,6 +185,7 @@ absl::StatusOr<Submission> SubmissionFrom(const rails::v1::SubmitAllToAllRequest
   out.session = session;
   out.job = job->job;
   out.rank = job->rank;
+  out.attempt = request.attempt();
   out.tag = request.tag();
   out.timeout =
       request.timeout_milliseconds() == 0 ? absl::InfiniteDuration() : FromMilliseconds(request.timeout_milliseconds());

@@ -79,6 +79,14 @@ class DeferredCall final : public grpc::ServerUnaryReactor {
   bool Answer(const absl::Status& status) {
     return Answer(status, [] {});
   }
+  // The same; an error goes with this metadata. `context` is the call's.
+  void Answer(const absl::Status& status, grpc::CallbackServerContext* context, const char* key, const char* value) {
+    absl::MutexLock lock(&mutex_);
+    if (finished_) return;  // and the context may be gone
+    finished_ = true;
+    if (!status.ok()) context->AddTrailingMetadata(key, value);
+    grpc::ServerUnaryReactor::Finish(ToGrpc(status));
+  }
   bool finished() const {
     absl::MutexLock lock(&mutex_);
     return finished_;

@@ -10,6 +10,8 @@ namespace {
 using grpc::CallbackServerContext;
 using grpc::ServerUnaryReactor;
 
+// Metadata: how much a refusal refuses (job.proto).
+constexpr char kRefused[] = "rails-refused";
 constexpr size_t kWatchCapacity = 1024;
 // The agent cannot be told that a waiter has left, so it is asked anew this often.
 constexpr absl::Duration kWaitSlice = absl::Seconds(20);
@@ -91,10 +93,17 @@ class JobService final : public rails::v1::JobService::CallbackService {
         const bool world = static_cast<uint64_t>(flows) > context_->limits.max_world_size;
         context_->refused->Count(world ? Limit::kWorldSize : Limit::kRangesPerSubmission);
       }
-      call->Answer(submission.status());
+      if (!caller) {
+        call->Answer(submission.status());  // the session may have ended with jobs
+      } else {
+        call->Answer(submission.status(), call_context, kRefused, "job");  // each attempt is the same
+      }
       return call.get();
     }
-    context_->agent->Submit(*std::move(submission), [call](absl::Status status) { call->Answer(status); });
+    const absl::Status queued = context_->agent->Submit(*std::move(submission), [call, call_context](absl::Status s) {
+      call->Answer(s, call_context, kRefused, "job");
+    });
+    if (!queued.ok()) call->Answer(queued, call_context, kRefused, "attempt");
     return call.get();
   }
 

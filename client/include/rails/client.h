@@ -195,7 +195,8 @@ class Client {
   virtual absl::StatusOr<std::unique_ptr<Group>> JoinGroup(GroupOptions options) = 0;
 
   // False once the daemon is gone. Groups and jobs are then lost; Reconnect() opens a new session and registers the
-  // living segments again, and groups can be joined anew. Nothing to do, and OK, while connected. A group with a
+  // living segments again, and groups can be joined anew. It blocks for `connect_timeout` at most, and then until the
+  // daemon has mapped each segment, a minute at most. Nothing to do, and OK, while connected. A group with a
   // `restart_limit` does it by itself; other groups of the client are lost all the same.
   virtual bool Connected() const = 0;
   virtual absl::Status Reconnect() = 0;

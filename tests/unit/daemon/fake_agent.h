@@ -87,12 +87,14 @@ class FakeAgent : public Agent {
     }
     std::move(done)(absl::OkStatus());
   }
-  void Submit(Submission submission, Callback<absl::Status> done) override {
+  absl::Status Submit(Submission submission, Callback<absl::Status> done) override {
+    if (!full_status.ok()) return full_status;
     {
       absl::MutexLock lock(&mutex_);
       submissions_.push_back(std::move(submission));
     }
     std::move(done)(submit_status);
+    return absl::OkStatus();
   }
   void Wait(SessionId, JobKey job, Rank, absl::Duration timeout, Callback<absl::StatusOr<JobReport>> done) override {
     absl::MutexLock lock(&mutex_);
@@ -217,7 +219,7 @@ class FakeAgent : public Agent {
                        [&](const std::string& e) { return e.compare(0, prefix.size(), prefix) == 0; });
   }
 
-  absl::Status open_status, submit_status, drain_status;  // set before use
+  absl::Status open_status, submit_status, full_status, drain_status;  // set before use
   std::vector<absl::Duration> drain_limits;
   std::vector<AgentTuning> retunings;
   int undrains = 0;

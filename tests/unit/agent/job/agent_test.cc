@@ -163,7 +163,9 @@ class AgentTest : public ::testing::Test {
       s.sends.push_back({Rank(peer), {{SegmentId(1), peer * bytes, bytes}}});
       s.receives.push_back({Rank(peer), {{SegmentId(2), peer * bytes, bytes}}});
     }
-    return Await<absl::Status>([&](auto done) { m.agent->Submit(std::move(s), done); });
+    return Await<absl::Status>([&](auto done) {
+      if (absl::Status full = m.agent->Submit(std::move(s), done); !full.ok()) done(full);
+    });
   }
   static absl::StatusOr<JobReport> Wait(Member& m, uint64_t seq) {
     return Await<absl::StatusOr<JobReport>>([&](auto done) {
@@ -391,6 +393,26 @@ TEST_F(AgentTest, APeerThatOutrunsTheEngineTakesNobodyElsesPlace) {
   EXPECT_TRUE(session.get_future().get().ok()) << "limits.max_waiting_calls is for calls";
   EXPECT_EQ(SnapshotOf(*agents_[0]).counters.control_messages_ignored, taken + 2) << "of nodes that are not up";
   EXPECT_TRUE(agents_[0]->OnPeerMessage("loud", BootId(7), RailState{RailIndex(0), true})) << "it has room again";
+}
+
+TEST_F(AgentTest, ASubmissionThatFindsNoPlaceIsRefusedBeforeItIsChecked) {
+  SetUpNodes(1, 1);
+  std::promise<void> reached, go_on;
+  agents_[0]->Undrain([&](absl::Status) {  // on the engine's thread
+    reached.set_value();
+    go_on.get_future().wait();
+  });
+  reached.get_future().wait();
+  AgentTuning tuning;
+  tuning.limits.max_waiting_calls = 1;
+  agents_[0]->Retune(tuning, [](absl::Status) {});
+  Submission submission;
+  submission.session = SessionId(77);
+  std::promise<absl::Status> first;
+  EXPECT_TRUE(agents_[0]->Submit(submission, [&](absl::Status s) { first.set_value(std::move(s)); }).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(agents_[0]->Submit(submission, [](absl::Status) { ADD_FAILURE(); })));
+  go_on.set_value();
+  EXPECT_TRUE(absl::IsNotFound(first.get_future().get())) << "the session is not open";
 }
 
 TEST_F(AgentTest, RailThatCannotBindIsNamed) {

@@ -97,6 +97,63 @@ TEST_P(JobMemoryTest, BytesAreFreeAfterFailureAndRefusal) {
   exchange.ExpectBytes();
 }
 
+// Submissions that are checked and then reach the engine in an order of the test's choice.
+class WaysToTheEngineTest : public JobMemoryTest {
+ protected:
+  WaysToTheEngineTest() : cluster_({.remote = GetParam(), .nodes = 2, .rails = 1}), exchange_(&cluster_, 2, "g") {
+    exchange_.JoinAll();
+    exchange_.SetLengths({{0, 100}, {200, 0}}, 1);
+  }
+  Submission Attempt(uint64_t seq, uint64_t attempt) {
+    Submission submission = exchange_.For(0, seq);
+    submission.session = exchange_.trainer(0).session;
+    submission.attempt = attempt;
+    return submission;
+  }
+  PreparedSubmission Check(const Submission& submission) { return cluster_.node(0).engine->Prepare(submission); }
+  absl::StatusCode Arrive(PreparedSubmission prepared) {
+    absl::Status result = absl::UnknownError("no answer");
+    cluster_.node(0).engine->Submit(std::move(prepared), [&](absl::Status s) { result = std::move(s); });
+    return result.code();
+  }
+
+  Cluster cluster_;
+  Exchange exchange_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Rails, WaysToTheEngineTest, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "Remote" : "Framed"; });
+
+// An attempt that its client has given up may hang on its way while others with the same bytes come and go.
+TEST_P(WaysToTheEngineTest, SubmissionsThatAreNotAcceptedAreInNobodysWay) {
+  PreparedSubmission hanging = Check(Attempt(1, 1));
+  Submission empty = Attempt(1, 2);
+  empty.sends.clear();
+  empty.receives.clear();
+  EXPECT_EQ(Arrive(Check(empty)), absl::StatusCode::kOk);
+  EXPECT_EQ(Arrive(Check(Attempt(2, 3))), absl::StatusCode::kOk) << "with the bytes of the one that hangs";
+  EXPECT_EQ(Arrive(std::move(hanging)), absl::StatusCode::kAlreadyExists) << "its number is taken by other content";
+}
+
+TEST_P(WaysToTheEngineTest, TheFirstOfTwoToBeAcceptedIsInTheOthersWay) {
+  PreparedSubmission before = Check(Attempt(2, 0)), first = Check(Attempt(1, 0)), after = Check(Attempt(2, 0));
+  EXPECT_EQ(Arrive(std::move(first)), absl::StatusCode::kOk);
+  EXPECT_EQ(Arrive(std::move(before)), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Arrive(std::move(after)), absl::StatusCode::kFailedPrecondition);
+}
+
+// The answer to an attempt is one about earlier attempts, too: the client gives the buffers back.
+TEST_P(WaysToTheEngineTest, AnEarlierAttemptIsRefusedOnceALaterOneIs) {
+  PreparedSubmission late = Check(Attempt(1, 1));
+  Submission bad = Attempt(1, 2);
+  bad.sends[0].ranges[0].length_bytes = ~uint64_t{0};
+  EXPECT_EQ(Arrive(Check(bad)), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Arrive(std::move(late)), absl::StatusCode::kAborted);
+  PreparedSubmission again = Check(Attempt(1, 3));
+  EXPECT_EQ(Arrive(Check(Attempt(1, 4))), absl::StatusCode::kOk);
+  EXPECT_EQ(Arrive(std::move(again)), absl::StatusCode::kOk) << "it is the job that was accepted";
+}
+
 TEST(ExtentTest, OverlapIsFoundAsByHand) {
   std::mt19937_64 random = SeededRandom();
   const auto draw = [&] {

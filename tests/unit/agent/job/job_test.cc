@@ -277,7 +277,7 @@ TEST_P(JobTest, BadSubmissionsNameFieldAndValueAndChangeNothing) {
   cases.push_back({with({{Rank(2), {}}}, {}), Code::kInvalidArgument, "sends[0].peer_rank: 2"});
   cases.push_back({with({{Rank(0), {}}}, {}), Code::kInvalidArgument, "sends[0].peer_rank: 0 is the rank itself"});
   cases.push_back({with({}, {{Rank(1), {}}, {Rank(1), {}}}), Code::kInvalidArgument, "receives[1].peer_rank: 1"});
-  cases.push_back({with({{Rank(1), {{none, 0, 1}}}}, {}), Code::kNotFound, "sends[0].ranges[0].segment_id: 9"});
+  cases.push_back({with({{Rank(1), {{none, 0, 1}}}}, {}), Code::kNotFound, "sends[0].segment_ids: 9, of range 0"});
   cases.push_back({with({{Rank(1), {{a, size, 1}}}}, {}), Code::kInvalidArgument, "passes the end of segment 1"});
   cases.push_back({with({{Rank(1), {{a, huge, 2}}}}, {}), Code::kInvalidArgument, "18446744073709551615"});
   cases.push_back({with({{Rank(1), {{a, 1, huge}}}}, {}), Code::kInvalidArgument, "passes the end"});

@@ -171,13 +171,19 @@ class FakeDaemon::Impl final : public v1::SessionService::Service,
       fate = fates.front();
       fates.pop_front();
     }
-    if (fate == Fate::kRefuse) return ToGrpc(refusal);
+    if (fate == Fate::kRefuse || fate == Fate::kRefuseAttempt) {
+      context->AddTrailingMetadata("rails-refused", fate == Fate::kRefuse ? "job" : "attempt");
+      return ToGrpc(refusal);
+    }
     while (fate == Fate::kHold && !dying && !context->IsCancelled()) {
       mutex.AwaitWithTimeout(absl::Condition(&dying), absl::Milliseconds(2));
     }
     if (fate == Fate::kHold) return grpc::Status::CANCELLED;
     if (fate == Fate::kLoseTheRequest) return {grpc::UNAVAILABLE, "connection reset"};
-    if (request->job().epoch().counter() != epoch) return {grpc::ABORTED, "the group is broken"};
+    if (request->job().epoch().counter() != epoch) {
+      context->AddTrailingMetadata("rails-refused", "job");
+      return {grpc::ABORTED, "the group is broken"};
+    }
     if (std::find(accepted.begin(), accepted.end(), request->job().seq()) == accepted.end()) {
       accepted.push_back(request->job().seq());
     }

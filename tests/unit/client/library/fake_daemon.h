@@ -30,12 +30,13 @@ class FakeDaemon {
     uint64_t timeout_milliseconds = 0;
     bool has_deadline = false;
   };
-  // The daemon's answers to a submission: refuse it, accept it and say so, accept it and lose the answer, or accept
-  // it and answer as if it was refused. kHold: no answer before the client gives up. kEndAndAccept: accept it, tell
-  // that it has ended well (TellEnds()), and answer then.
+  // The daemon's answers to a submission: refuse it, refuse this attempt only, accept it and say so, accept it and lose
+  // the answer, or accept it and answer with an error of gRPC's own. kHold: no answer before the client gives up.
+  // kEndAndAccept: accept it, tell that it has ended well (TellEnds()), and answer then.
   enum class Fate {
     kAccept,
     kRefuse,
+    kRefuseAttempt,
     kAcceptAndLoseTheAnswer,
     kAcceptAndRefuse,
     kLoseTheRequest,

@@ -113,60 +113,55 @@ TEST_F(ClientTest, LostAnswerIsResubmittedUnderTheSameNumber) {
     ASSERT_TRUE(job.ok()) << job.status();
     EXPECT_EQ((*job)->seq(), seq);
   }
-  const auto submissions = daemon_->submissions();
+  auto submissions = daemon_->submissions();
   ASSERT_EQ(submissions.size(), 4u);
+  submissions[0].set_attempt(submissions[1].attempt());
   EXPECT_EQ(submissions[0].SerializeAsString(), submissions[1].SerializeAsString());
   EXPECT_THAT(daemon_->accepted(), ElementsAre(1, 2));
 }
 
-TEST_F(ClientTest, LostAnswersEndWithAQuestion) {
+// The limit of calls refuses a number that the job table has.
+TEST_F(ClientTest, ARefusalOfOneAttemptSaysNothingOfAnEarlierOne) {
   auto a = MakeSegment(), b = MakeSegment();
   auto group = Join();
-  daemon_->PlanSubmissions({Fate::kAcceptAndLoseTheAnswer, Fate::kAcceptAndLoseTheAnswer});
-  auto job = group->Submit(Exchange(a, b));
-  ASSERT_TRUE(job.ok()) << job.status();
-  EXPECT_EQ(daemon_->submissions().size(), 2u);
-}
-
-// The limits of calls and of the engine's queue refuse a number that the job table has.
-TEST_F(ClientTest, ARefusalSaysNothingOfAnEarlierAttempt) {
-  auto a = MakeSegment(), b = MakeSegment();
-  auto group = Join();
-  daemon_->PlanSubmissions({Fate::kAcceptAndLoseTheAnswer, Fate::kRefuse, Fate::kRefuse,  //
-                            Fate::kAcceptAndLoseTheAnswer, Fate::kRefuse},
+  daemon_->PlanSubmissions({Fate::kAcceptAndLoseTheAnswer, Fate::kRefuseAttempt, Fate::kRefuseAttempt, Fate::kAccept,
+                            Fate::kLoseTheRequest, Fate::kRefuseAttempt, Fate::kAccept},
                            absl::ResourceExhaustedError("limits.max_waiting_calls: 4096 calls wait"));
-  daemon_->FailWaits(1, absl::ResourceExhaustedError("limits.max_waiting_calls: 4096 calls wait"));
   for (uint64_t seq = 1; seq <= 2; ++seq) {
     auto job = group->Submit(Exchange(a, b));
     ASSERT_TRUE(job.ok()) << job.status();
     EXPECT_EQ((*job)->seq(), seq);
   }
   EXPECT_THAT(daemon_->accepted(), ElementsAre(1, 2));
+  std::vector<uint64_t> attempts;
+  for (const auto& submission : daemon_->submissions()) attempts.push_back(submission.attempt());
+  EXPECT_THAT(attempts, ElementsAre(1, 2, 3, 4, 5, 6, 7));
   a.reset();
   EXPECT_EQ(daemon_->segments().size(), 2u) << "job 1 and 2 may still use it";
 }
 
-TEST_F(ClientTest, ARefusalAfterALostRequestLeavesTheNumberFree) {
+TEST_F(ClientTest, ARefusedJobLeavesTheNumberFree) {
   auto a = MakeSegment(), b = MakeSegment();
   auto group = Join();
-  for (const absl::Status& refusal : {absl::ResourceExhaustedError("tenants.t.quota.jobs_per_second"),
-                                      absl::InvalidArgumentError("receives[0] overlaps receives[1]")}) {
-    daemon_->PlanSubmissions({Fate::kLoseTheRequest, Fate::kRefuse}, refusal);
+  const absl::Status refusal = absl::ResourceExhaustedError("tenants.t.quota.jobs_per_second");
+  for (const std::vector<Fate>& fates : std::vector<std::vector<Fate>>{
+           {Fate::kRefuse}, {Fate::kLoseTheRequest, Fate::kRefuse}, {Fate::kRefuseAttempt}}) {
+    daemon_->PlanSubmissions(fates, refusal);
     EXPECT_EQ(group->Submit(Exchange(a, b)).status(), refusal);
   }
   auto job = group->Submit(Exchange(a, b));
-  ASSERT_TRUE(job.ok()) << "known to be refused: the number and the segments are free: " << job.status();
+  ASSERT_TRUE(job.ok()) << "the number and the segments are free: " << job.status();
   EXPECT_EQ((*job)->seq(), 1u);
 }
 
 // gRPC that is short of memory ends calls which have been served.
-TEST_F(ClientTest, ResourceExhaustedMayComeAfterAcceptance) {
+TEST_F(ClientTest, AnErrorOfGrpcMayComeAfterAcceptance) {
   auto a = MakeSegment(), b = MakeSegment();
   auto group = Join();
   daemon_->PlanSubmissions({Fate::kAcceptAndRefuse}, absl::ResourceExhaustedError("Buffers full"));
   auto job = group->Submit(Exchange(a, b));
   ASSERT_TRUE(job.ok()) << job.status();
-  EXPECT_EQ(daemon_->submissions().size(), 1u);
+  EXPECT_EQ(daemon_->submissions().size(), 2u);
 }
 
 TEST_F(ClientTest, AFrozenDaemonIsWaitedForUntilTheTimeout) {
@@ -186,7 +181,7 @@ TEST_F(ClientTest, AFrozenDaemonIsWaitedForUntilTheTimeout) {
 TEST_F(ClientTest, DrainingDaemonRefuses) {
   auto a = MakeSegment(), b = MakeSegment();
   auto group = Join();
-  daemon_->PlanSubmissions({Fate::kRefuse, Fate::kRefuse}, absl::UnavailableError("the daemon drains"));
+  daemon_->PlanSubmissions({Fate::kRefuse}, absl::UnavailableError("the daemon drains"));
   auto job = group->Submit(Exchange(a, b));
   EXPECT_TRUE(absl::IsUnavailable(job.status()));
   EXPECT_THAT(job.status().message(), HasSubstr("the daemon drains"));

@@ -175,12 +175,20 @@ TEST_F(ServicesTest, SubmitPassesOnWhatTheAgentSays) {
     ASSERT_TRUE(jobs_->SubmitAllToAll(&context, request, &response).ok());
   }
   EXPECT_EQ(agent_.submissions()[0].session, SessionId(4));
+  const auto refused = [&](const absl::Status& expected) {
+    grpc::ClientContext context;
+    Authenticate(&context);
+    const grpc::Status status = jobs_->SubmitAllToAll(&context, request, &response);
+    EXPECT_EQ(static_cast<int>(status.error_code()), static_cast<int>(expected.code()));
+    EXPECT_EQ(status.error_message(), expected.message());
+    const auto found = context.GetServerTrailingMetadata().find("rails-refused");
+    return found == context.GetServerTrailingMetadata().end() ? ""
+                                                              : std::string(found->second.data(), found->second.size());
+  };
   agent_.submit_status = absl::AlreadyExistsError("job.seq: 1 was taken by other content");
-  grpc::ClientContext context;
-  Authenticate(&context);
-  const grpc::Status status = jobs_->SubmitAllToAll(&context, request, &response);
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::ALREADY_EXISTS);
-  EXPECT_EQ(status.error_message(), "job.seq: 1 was taken by other content");
+  EXPECT_EQ(refused(agent_.submit_status), "job");
+  agent_.full_status = absl::ResourceExhaustedError("limits.max_waiting_calls");
+  EXPECT_EQ(refused(agent_.full_status), "attempt");
 }
 
 TEST_F(ServicesTest, MessagesOverTheLimitAreRefused) {
