@@ -242,9 +242,9 @@ class Agent {
 
   // Jobs. Submit checks the ranges on the caller's thread. `done` gets OK when the submission has been accepted, also
   // for one that was accepted before with the same content, or why it is refused: ALREADY_EXISTS if its content
-  // differs. Earlier attempts are then refused, too. RESOURCE_EXHAUSTED as the return value: too many calls wait, this
-  // attempt goes no further and `done` is never called. Wait answers with the report once it is terminal, or with the
-  // state of that moment when `timeout` passes.
+  // differs. Earlier attempts that come later are refused, too. RESOURCE_EXHAUSTED as the return value: too many calls
+  // wait, this attempt goes no further and `done` is never called. Wait answers with the report once it is terminal, or
+  // with the state of that moment when `timeout` passes.
   virtual absl::Status Submit(Submission submission, Callback<absl::Status> done) = 0;
   virtual void Wait(SessionId session, JobKey job, Rank rank, absl::Duration timeout,
                     Callback<absl::StatusOr<JobReport>> done) = 0;

@@ -82,7 +82,10 @@ void ClaimedMemory::Add(const std::shared_ptr<ClaimedPart>& part) {
     std::lock_guard lock(mutex_);
     part->conflicts.emplace_back(other->number, *conflict);
     if (other->accepted) continue;
-    std::erase_if(other->conflicts, [this](const auto& noted) { return !parts_.contains(noted.first); });
+    if (other->conflicts.size() >= other->tidy_at) {
+      std::erase_if(other->conflicts, [this](const auto& noted) { return !parts_.contains(noted.first); });
+      other->tidy_at = std::max(other->tidy_at, 2 * other->conflicts.size());
+    }
     other->conflicts.emplace_back(part->number, FromOtherSide(*conflict, part->memory));
   }
 }

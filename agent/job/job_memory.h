@@ -53,6 +53,7 @@ struct ClaimedPart {
   bool accepted = false;
   // Of one that is not accepted yet: the numbers of others, which may be gone by now.
   std::vector<std::pair<uint64_t, MemoryConflict>> conflicts = {};
+  size_t tidy_at = 64;  // so many conflicts: those that are gone are taken out
 };
 
 // The claims of one session. Any thread.

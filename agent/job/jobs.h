@@ -146,6 +146,7 @@ class JobTable {
   };
   // jobs_submit.cc
   absl::Status CheckAdmission(const PreparedSubmission& submission, Group** group, Session** session) const;
+  bool IsUnderWay(const PreparedSubmission& submission) const;
   absl::Status CheckNew(const PreparedSubmission& submission, Group& group, Session& session);
   absl::Status CheckRepeated(const PreparedSubmission& submission) const;
   NodeJob& FindOrCreate(const Group& group, JobKey key);

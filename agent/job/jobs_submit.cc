@@ -83,6 +83,7 @@ absl::Status JobTable::CheckAdmission(const PreparedSubmission& submission, Grou
 
 // A number that was taken before: the same content is the same job.
 absl::Status JobTable::CheckRepeated(const PreparedSubmission& submission) const {
+  if (submission.question) return absl::OkStatus();
   const Digest* known = nullptr;
   if (auto it = jobs_.find(submission.job); it != jobs_.end()) {
     if (auto part = it->second->parts.find(submission.rank); part != it->second->parts.end()) {
@@ -115,6 +116,7 @@ absl::Status JobTable::CheckNew(const PreparedSubmission& submission, Group& gro
         absl::StrCat("attempt: ", submission.attempt, " comes after ", member.attempt, ", which has been answered"));
   }
   member.attempt = submission.attempt;
+  if (submission.question) return absl::NotFoundError(absl::StrCat("job.seq: ", seq, " has not been accepted"));
   if (seq != last + 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("job.seq: ", seq, ", the next of rank ", submission.rank.value(), " in this epoch is ", last + 1));
@@ -149,12 +151,21 @@ absl::Status JobTable::CheckNew(const PreparedSubmission& submission, Group& gro
   return session.tenant->TakeJob(/*head=*/active == 0, now_);  // last: what it takes, the job has
 }
 
+bool JobTable::IsUnderWay(const PreparedSubmission& submission) const {
+  const auto job = jobs_.find(submission.job);
+  if (job == jobs_.end()) return false;
+  const auto part = job->second->parts.find(submission.rank);
+  return part != job->second->parts.end() && part->second.submission.session == submission.session;
+}
+
 void JobTable::Submit(PreparedSubmission submission, Callback<absl::Status> done) {
   Group* group = nullptr;
   Session* session = nullptr;
-  absl::Status status = CheckAdmission(submission, &group, &session);
+  // A job under way was accepted, also when its rank has left since, or its session ends.
+  bool repeated = IsUnderWay(submission);
+  absl::Status status = repeated ? absl::OkStatus() : CheckAdmission(submission, &group, &session);
   const JobSeq seq = submission.job.seq;
-  const bool repeated = status.ok() && seq <= group->ranks[submission.rank.value()].last_seq && seq > JobSeq(0);
+  if (status.ok() && !repeated) repeated = seq <= group->ranks[submission.rank.value()].last_seq && seq > JobSeq(0);
   if (status.ok()) status = repeated ? CheckRepeated(submission) : CheckNew(submission, *group, *session);
   if (!status.ok() || repeated) {
     counters_.submissions_refused += !repeated;

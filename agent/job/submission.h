@@ -32,8 +32,9 @@ struct Submission {
   SessionId session;
   JobKey job;
   Rank rank;
-  uint64_t attempt = 0;  // of the client to hand it over; rises
-  uint64_t tag = 0;      // the trainer's own mark: layer, iteration; must agree over the ranks
+  uint64_t attempt = 0;   // of the client to hand it over; rises
+  bool question = false;  // whether an earlier attempt was accepted; nothing else counts
+  uint64_t tag = 0;       // the trainer's own mark: layer, iteration; must agree over the ranks
   std::vector<FlowRanges> sends;
   std::vector<FlowRanges> receives;
   // Bytes from the rank to itself: its client copies them.

@@ -247,6 +247,8 @@ PreparedSubmission Prepare(const Submission& submission, const std::shared_ptr<S
   out.job = submission.job;
   out.rank = submission.rank;
   out.attempt = submission.attempt;
+  out.question = submission.question;
+  if (out.question) return out;
   out.tag = submission.tag;
   out.timeout = submission.timeout;
   out.ranges = RangesOf(submission);

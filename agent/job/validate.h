@@ -35,6 +35,7 @@ struct PreparedSubmission {
   JobKey job;
   Rank rank;
   uint64_t attempt = 0;
+  bool question = false;
   uint64_t tag = 0;
   absl::Duration timeout;
   Digest digest{};                            // SHA-256 of the content; equal digests are the same submission

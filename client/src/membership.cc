@@ -10,6 +10,12 @@ namespace {
 constexpr absl::Duration kFirstHandOverPause = absl::Milliseconds(5);
 constexpr absl::Duration kLongestHandOverPause = absl::Milliseconds(500);
 
+// Errors that the same submission need not get again.
+bool IsTransient(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsCancelled(status) ||
+         absl::IsUnauthenticated(status);
+}
+
 }  // namespace
 
 absl::Status CheckGroupOptions(const GroupOptions& options) {
@@ -65,18 +71,29 @@ absl::Status HandOver(Session& session, const std::string& group, v1::SubmitAllT
   const absl::Time give_up = absl::Now() + timeout;
   const auto left = [give_up] { return std::clamp(give_up - absl::Now(), absl::Milliseconds(1), kCallTimeout); };
   absl::Duration pause = kFirstHandOverPause;
-  for (bool first = true;; first = false) {
-    request.set_attempt(session.NextAttempt());
+  absl::Status open;  // of an attempt that the daemon may have accepted
+  while (true) {
+    v1::SubmitAllToAllRequest question;
+    *question.mutable_job() = request.job();
+    question.set_question(true);
+    v1::SubmitAllToAllRequest& said = open.ok() ? request : question;
+    said.set_attempt(session.NextAttempt());
     Refused refused;
-    const absl::Status status = session.rpc().Submit(request, left(), &refused);  // the same number is the same job
+    const absl::Status status = session.rpc().Submit(said, left(), &refused);
     // A refusal of one attempt says nothing of an earlier one, which may be under way still.
-    *known = status.ok() || refused == Refused::kJob || (refused == Refused::kThisAttempt && first);
-    if (*known) return status;
-    if (absl::Status lost = session.Usable(); !lost.ok()) return lost;
-    if (absl::Now() >= give_up) {
-      return absl::UnavailableError(absl::StrCat("whether railsd accepted job ", request.job().seq(), " of group ",
-                                                 group, " is not known after ", absl::FormatDuration(timeout), " (",
-                                                 status.message(), "): leave the group and join again"));
+    *known = status.ok() || refused == Refused::kJob || (refused == Refused::kThisAttempt && open.ok());
+    if (*known) {
+      if (open.ok() || !absl::IsNotFound(status)) return status;
+      if (!IsTransient(open) || absl::Now() >= give_up) return open;  // the question's answer: it was not accepted
+      open = absl::OkStatus();
+    } else {
+      if (open.ok()) open = status;
+      if (absl::Status lost = session.Usable(); !lost.ok()) return lost;
+      if (absl::Now() >= give_up) {
+        return absl::UnavailableError(absl::StrCat("whether railsd accepted job ", request.job().seq(), " of group ",
+                                                   group, " is not known after ", absl::FormatDuration(timeout), " (",
+                                                   status.message(), "): leave the group and join again"));
+      }
     }
     absl::SleepFor(pause);
     pause = std::min(2 * pause, kLongestHandOverPause);

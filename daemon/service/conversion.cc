@@ -186,6 +186,7 @@ absl::StatusOr<Submission> SubmissionFrom(const rails::v1::SubmitAllToAllRequest
   out.job = job->job;
   out.rank = job->rank;
   out.attempt = request.attempt();
+  out.question = request.question();
   out.tag = request.tag();
   out.timeout =
       request.timeout_milliseconds() == 0 ? absl::InfiniteDuration() : FromMilliseconds(request.timeout_milliseconds());

@@ -154,6 +154,51 @@ TEST_P(WaysToTheEngineTest, AnEarlierAttemptIsRefusedOnceALaterOneIs) {
   EXPECT_EQ(Arrive(std::move(again)), absl::StatusCode::kOk) << "it is the job that was accepted";
 }
 
+TEST_P(WaysToTheEngineTest, AQuestionTellsAndSubmitsNothing) {
+  const auto ask = [&](uint64_t seq, uint64_t attempt) {
+    Submission question = Attempt(seq, attempt);
+    question.question = true;
+    return Check(question);
+  };
+  PreparedSubmission late = Check(Attempt(1, 1));
+  EXPECT_EQ(Arrive(ask(1, 2)), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Arrive(std::move(late)), absl::StatusCode::kAborted);
+  EXPECT_EQ(Arrive(Check(Attempt(1, 3))), absl::StatusCode::kOk);
+  EXPECT_EQ(Arrive(ask(1, 4)), absl::StatusCode::kOk);
+}
+
+// A rank that leaves, or whose session ends, while rails may still touch its job's memory.
+TEST_P(WaysToTheEngineTest, AJobUnderWayIsNotCalledRefused) {
+  for (const bool leave : {true, false}) {
+    Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
+    Exchange exchange(&cluster, 2, "g", 8 << 20);
+    exchange.JoinAll();
+    exchange.SetLengths({{0, 4'000'000}, {4'000'000, 0}}, 1);
+    Trainer& trainer = exchange.trainer(0);
+    Engine& engine = *cluster.node(0).engine;
+    const auto submit = [&](uint64_t attempt) {
+      Submission submission = exchange.For(0, 1);
+      submission.session = trainer.session;
+      submission.attempt = attempt;
+      absl::Status answer = absl::UnknownError("no answer");
+      engine.Submit(engine.Prepare(submission), [&](absl::Status s) { answer = std::move(s); });
+      return answer;
+    };
+    ASSERT_TRUE(submit(1).ok());
+    ASSERT_TRUE(exchange.trainer(1).Submit(exchange.For(1, 1)).ok());
+    cluster.Run([&] { return cluster.HasReceived(0, 0) && engine.Snapshot(0).rails[0].in_flight_bytes > 0; });
+    cluster.node(0).rails[0]->frozen = true;
+    if (GetParam()) cluster.node(1).rails[0]->frozen = true;
+    if (leave) {
+      engine.Leave(trainer.session, trainer.group->epoch, Rank(0), [](absl::Status) {});
+    } else {
+      engine.CloseSession(trainer.session, "test", [](absl::Status) {});
+    }
+    ASSERT_EQ(engine.Snapshot(0).active_jobs.size(), 1u);
+    EXPECT_TRUE(submit(2).ok()) << (leave ? "left" : "closed");
+  }
+}
+
 TEST(ExtentTest, OverlapIsFoundAsByHand) {
   std::mt19937_64 random = SeededRandom();
   const auto draw = [&] {

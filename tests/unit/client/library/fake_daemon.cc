@@ -180,13 +180,16 @@ class FakeDaemon::Impl final : public v1::SessionService::Service,
     }
     if (fate == Fate::kHold) return grpc::Status::CANCELLED;
     if (fate == Fate::kLoseTheRequest) return {grpc::UNAVAILABLE, "connection reset"};
+    const bool taken = std::find(accepted.begin(), accepted.end(), request->job().seq()) != accepted.end();
+    if (request->question() && !taken) {
+      context->AddTrailingMetadata("rails-refused", "job");
+      return {grpc::NOT_FOUND, "has not been accepted"};
+    }
     if (request->job().epoch().counter() != epoch) {
       context->AddTrailingMetadata("rails-refused", "job");
       return {grpc::ABORTED, "the group is broken"};
     }
-    if (std::find(accepted.begin(), accepted.end(), request->job().seq()) == accepted.end()) {
-      accepted.push_back(request->job().seq());
-    }
+    if (!taken) accepted.push_back(request->job().seq());
     if (fate == Fate::kEndAndAccept) {
       finished.emplace(request->job().seq(), absl::OkStatus());
       const auto is_told = [this, request] { return told.contains(request->job().seq()) || dying; };
