@@ -103,7 +103,9 @@ class Pair {
       submission.session = session_;
       submission.job = {epoch_, JobSeq(seq_)};
       submission.rank = Rank(rank);
-      AwaitOk([&](auto done) { agent_.Submit(std::move(submission), std::move(done)); });
+      AwaitOk([&](auto done) {
+        if (absl::Status full = agent_.Submit(std::move(submission), done); !full.ok()) done(std::move(full));
+      });
     }
     for (uint32_t rank : {0u, 1u}) {
       const auto report = AwaitValue<JobReport>([&](auto done) {
