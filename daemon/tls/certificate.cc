@@ -21,37 +21,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "daemon/tls/openssl_objects.h"
 
 namespace railsd {
 namespace {
 
-template <auto kFree>
-struct Freer {
-  template <typename T>
-  void operator()(T* object) const {
-    kFree(object);
-  }
-};
-void FreeCertificates(STACK_OF(X509) * list) { sk_X509_pop_free(list, &X509_free); }
-
-using Bio = std::unique_ptr<BIO, Freer<&BIO_free>>;
-using Key = std::unique_ptr<EVP_PKEY, Freer<&EVP_PKEY_free>>;
-using CertificateList = std::unique_ptr<STACK_OF(X509), Freer<&FreeCertificates>>;
-using Store = std::unique_ptr<X509_STORE, Freer<&X509_STORE_free>>;
-using StoreContext = std::unique_ptr<X509_STORE_CTX, Freer<&X509_STORE_CTX_free>>;
-using Context = std::unique_ptr<SSL_CTX, Freer<&SSL_CTX_free>>;
-using Names = std::unique_ptr<GENERAL_NAMES, Freer<&GENERAL_NAMES_free>>;
-
-// A bound on what one file may make this process parse.
-constexpr int kMaxCertificates = 100;
-
 absl::Status Wrong(absl::string_view key, const std::string& path, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("tls.", key, ": ", path, ": ", what));
-}
-
-Bio Reader(const std::string& text) {
-  ERR_clear_error();
-  return Bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
 }
 
 std::string TimeText(absl::Time time) { return absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", time, absl::UTCTimeZone()); }
@@ -67,7 +43,7 @@ absl::StatusOr<std::string> ReadFile(absl::string_view key, const std::string& p
   // Without blocking, or a pipe in the file's place would hold the daemon up.
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("tls.", key, ": ", path, ": cannot open"));
-  const std::unique_ptr<FILE, Freer<&fclose>> file(fdopen(fd, "r"));
+  const std::unique_ptr<FILE, openssl::Freer<&fclose>> file(fdopen(fd, "r"));
   struct stat about = {};
   if (file == nullptr || fstat(fd, &about) != 0 || !S_ISREG(about.st_mode)) return Wrong(key, path, "not a file");
   if (secret && (about.st_mode & 0007) != 0) {
@@ -82,43 +58,6 @@ absl::StatusOr<std::string> ReadFile(absl::string_view key, const std::string& p
   if (ferror(file.get()) != 0) return Wrong(key, path, "cannot be read");
   if (text.size() > kMaxTlsFileBytes) return Wrong(key, path, "larger than 1MiB: no certificate or key");
   return text;
-}
-
-// All certificates of a PEM text, in order. Null when one of them is broken or there is none.
-CertificateList CertificatesOf(const std::string& text) {
-  const Bio in = Reader(text);
-  CertificateList list(sk_X509_new_null());
-  while (in != nullptr && list != nullptr && sk_X509_num(list.get()) < kMaxCertificates) {
-    X509* const certificate = PEM_read_bio_X509(in.get(), nullptr, nullptr, nullptr);
-    if (certificate == nullptr) break;
-    sk_X509_push(list.get(), certificate);
-  }
-  const bool at_end = ERR_GET_REASON(ERR_peek_last_error()) == PEM_R_NO_START_LINE;
-  ERR_clear_error();
-  if (!at_end || list == nullptr || sk_X509_num(list.get()) == 0) return nullptr;
-  return list;
-}
-
-int NoPassword(char*, int, int, void*) { return -1; }  // never ask the terminal
-
-Key KeyOf(const std::string& text) {
-  const Bio in = Reader(text);
-  Key key(in == nullptr ? nullptr : PEM_read_bio_PrivateKey(in.get(), nullptr, &NoPassword, nullptr));
-  ERR_clear_error();
-  return key;
-}
-
-std::vector<std::string> DnsNames(const X509* certificate) {
-  std::vector<std::string> out;
-  const Names names(static_cast<GENERAL_NAMES*>(X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr)));
-  for (int i = 0; names != nullptr && i < sk_GENERAL_NAME_num(names.get()); ++i) {
-    const GENERAL_NAME* const name = sk_GENERAL_NAME_value(names.get(), i);
-    if (name->type != GEN_DNS) continue;
-    // With its length: a name with a zero byte inside must not pass for the part before it.
-    out.emplace_back(reinterpret_cast<const char*>(ASN1_STRING_get0_data(name->d.dNSName)),
-                     static_cast<size_t>(ASN1_STRING_length(name->d.dNSName)));
-  }
-  return out;
 }
 
 std::string PrintableNames(const std::vector<std::string>& names) {
@@ -142,7 +81,7 @@ absl::Status CheckTimes(const X509* certificate, absl::string_view key, const st
 // What OpenSSL refuses to use at its present level of security (short keys, weak digests) would be refused only when a
 // connection begins, with no word about the file.
 absl::Status CheckStrength(X509* certificate, EVP_PKEY* key, const TlsConfig& config) {
-  const Context context(SSL_CTX_new(TLS_method()));
+  const openssl::Context context(SSL_CTX_new(TLS_method()));
   if (context == nullptr) return absl::ResourceExhaustedError("tls: out of memory");
   if (SSL_CTX_use_certificate(context.get(), certificate) == 1 && SSL_CTX_use_PrivateKey(context.get(), key) == 1) {
     return absl::OkStatus();
@@ -156,15 +95,16 @@ absl::Status CheckStrength(X509* certificate, EVP_PKEY* key, const TlsConfig& co
 // Do the certificates lead to the CA, for this use? When the first of them expires.
 absl::StatusOr<absl::Time> CheckChain(STACK_OF(X509) * certificates, STACK_OF(X509) * ca, const char* use,
                                       const TlsConfig& config, absl::Time now) {
-  const Store store(X509_STORE_new());
-  const StoreContext context(X509_STORE_CTX_new());
+  const openssl::Store store(X509_STORE_new());
+  const openssl::StoreContext context(X509_STORE_CTX_new());
   if (store == nullptr || context == nullptr) return absl::ResourceExhaustedError("tls: out of memory");
   for (int i = 0; i < sk_X509_num(ca); ++i) X509_STORE_add_cert(store.get(), sk_X509_value(ca, i));
-  X509_STORE_set_flags(store.get(), X509_V_FLAG_PARTIAL_CHAIN | X509_V_FLAG_TRUSTED_FIRST);  // as gRPC does
+  X509_STORE_set_flags(store.get(), openssl::kVerifyFlags);
   if (X509_STORE_CTX_init(context.get(), store.get(), sk_X509_value(certificates, 0), certificates) != 1 ||
       X509_STORE_CTX_set_default(context.get(), use) != 1) {
     return absl::InternalError("tls: the certificate cannot be checked");
   }
+  X509_VERIFY_PARAM_set_depth(X509_STORE_CTX_get0_param(context.get()), openssl::kMaxChain);
   X509_VERIFY_PARAM_set_time(X509_STORE_CTX_get0_param(context.get()), absl::ToTimeT(now));
   if (X509_verify_cert(context.get()) != 1) {
     return Wrong("certificate", config.certificate,
@@ -194,11 +134,11 @@ absl::StatusOr<TlsMaterial> ReadTlsMaterial(const TlsConfig& config) {
 
 absl::StatusOr<TlsFacts> CheckTlsMaterial(const TlsMaterial& material, const TlsConfig& config, const std::string& node,
                                           absl::Time now) {
-  const CertificateList certificates = CertificatesOf(material.certificate);
+  const openssl::CertificateList certificates = openssl::CertificatesOf(material.certificate);
   if (certificates == nullptr) return Wrong("certificate", config.certificate, "holds no whole certificate in PEM");
-  const CertificateList ca = CertificatesOf(material.ca);
+  const openssl::CertificateList ca = openssl::CertificatesOf(material.ca);
   if (ca == nullptr) return Wrong("ca", config.ca, "holds no whole certificate in PEM");
-  const Key key = KeyOf(material.key);
+  const openssl::Key key = openssl::KeyOf(material.key);
   if (key == nullptr) return Wrong("key", config.key, "holds no private key in PEM that has no password");
   X509* const own = sk_X509_value(certificates.get(), 0);
   const bool fits = X509_check_private_key(own, key.get()) == 1;
@@ -214,7 +154,7 @@ absl::StatusOr<TlsFacts> CheckTlsMaterial(const TlsMaterial& material, const Tls
     if (!expires.ok()) return expires.status();
     facts.expires = std::min(facts.expires, *expires);
   }
-  facts.names = DnsNames(own);
+  facts.names = openssl::DnsNames(own);
   if (std::find(facts.names.begin(), facts.names.end(), node) == facts.names.end()) {
     return Wrong("certificate", config.certificate,
                  absl::StrCat("is of ", PrintableNames(facts.names), ", not of this node, ", node,

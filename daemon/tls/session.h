@@ -1,0 +1,113 @@
+// Mutual TLS 1.3 over one socket: the links between daemons. Knows no gRPC.
+#ifndef RAILSD_DAEMON_TLS_SESSION_H_
+#define RAILSD_DAEMON_TLS_SESSION_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "daemon/tls/certificate.h"
+
+// OpenSSL's own names, so that its headers stay out of this one.
+struct ssl_ctx_st;
+struct ssl_st;
+
+namespace railsd {
+
+// Settings for handshakes with one set of files. Any thread; shared by sessions. Make a new one when the files change:
+// sessions keep the one they began with.
+class TlsContext {
+ public:
+  // TLS 1.3 only. Both ends must show a certificate that the CA signed for their role. Both must name `alpn`, for
+  // example "railsd-link/2", or the handshake fails. No tickets, no resumption, no early data.
+  // Error: INVALID_ARGUMENT, what in `material` OpenSSL cannot use, or `alpn` is not 1 to 255 bytes long.
+  static absl::StatusOr<std::shared_ptr<const TlsContext>> Make(const TlsMaterial& material, std::string alpn);
+  ~TlsContext();
+  TlsContext(const TlsContext&) = delete;
+  TlsContext& operator=(const TlsContext&) = delete;
+
+ private:
+  friend class TlsSession;
+  TlsContext(ssl_ctx_st* context, std::string alpn);
+  absl::Status Take(const TlsMaterial& material);
+
+  ssl_ctx_st* const context_;  // owned
+  const std::string alpn_;
+};
+
+// One TLS connection over a socket that does not block. The socket stays the caller's and outlives the session. Not
+// thread-safe. Never raises SIGPIPE. After an error every call returns that error.
+class TlsSession {
+ public:
+  enum class Side { kDialler, kAcceptor };
+  static absl::StatusOr<std::unique_ptr<TlsSession>> Begin(std::shared_ptr<const TlsContext> context, int fd,
+                                                           Side side);
+  ~TlsSession();  // sends nothing
+  TlsSession(const TlsSession&) = delete;
+  TlsSession& operator=(const TlsSession&) = delete;
+
+  enum class Progress { kDone, kWantRead, kWantWrite };
+  // Goes on with the handshake. The caller limits its time. kDone at the dialler does not mean that the acceptor takes
+  // the dialler's certificate: the acceptor's refusal comes with the first Read(), or Write().
+  // Error: UNAUTHENTICATED, this end or the other refuses a certificate; FAILED_PRECONDITION, the other end speaks no
+  // TLS, or not this version; UNAVAILABLE, the connection is lost or the other end breaks the protocol.
+  absl::StatusOr<Progress> Handshake();
+
+  struct Io {
+    size_t bytes = 0;
+    Progress want = Progress::kDone;  // what to wait for when `bytes` is 0
+  };
+  // Both only after the handshake. At most one record (16 KiB) a call: call again until `want` is not kDone.
+  // Error: UNAVAILABLE, the connection has ended ("closed": in order), or the other end breaks the protocol;
+  // UNAUTHENTICATED, the other end refuses this end's certificate.
+  absl::StatusOr<Io> Read(char* to, size_t size);
+  // Bytes not taken must be offered again: the same bytes, at least as many, from any address.
+  absl::StatusOr<Io> Write(const char* from, size_t size);
+
+  // True if Read() may deliver without the socket becoming readable; look at it after Handshake(), too. False after a
+  // Read() that waits for the socket.
+  bool pending() const;
+
+  // Tells the other end that this is an orderly end, if the socket takes it at once. Nothing can be read or written
+  // from then on.
+  void Close();
+
+  // Encrypts with a new key from the next Write() on. Write() calls it often enough for every cipher.
+  void RenewKey();
+
+  // The DNS names of the certificate that the other end has proven to own; empty before the handshake is done. Only
+  // those that a node may have, at most kMaxPeerNames: no wildcards, no other bytes.
+  std::vector<std::string> PeerNames() const;
+
+  static constexpr size_t kMaxPeerNames = 64;
+
+ private:
+  struct Bio;  // OpenSSL's view of the socket
+  TlsSession(std::shared_ptr<const TlsContext> context, int fd, ssl_st* ssl);
+  static void OnState(const ssl_st* ssl, int where, int value);
+  absl::Status CheckPeer() const;
+  absl::StatusOr<Io> Outcome(int error);
+  absl::Status Failure(int error);
+  absl::Status End(absl::Status why);
+
+  const std::shared_ptr<const TlsContext> context_;
+  const int fd_;
+  ssl_st* const ssl_;  // owned
+  bool established_ = false;
+  bool starved_ = false;     // the last Read() waits for the socket
+  bool received_ = false;    // anything
+  bool speaks_tls_ = false;  // by the first byte received
+  bool at_end_ = false;      // the other end has closed the socket
+  int socket_error_ = 0;     // errno of the last call that failed
+  int controls_ = 0;         // messages of TLS since the last data
+  uint64_t records_ = 0;     // written with this key
+  absl::Status ended_;
+};
+
+}  // namespace railsd
+
+#endif  // RAILSD_DAEMON_TLS_SESSION_H_
