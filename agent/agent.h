@@ -141,7 +141,7 @@ struct RailView {
 struct PeerView {
   std::string node;
   BootId boot;
-  bool up = false;             // control stream
+  bool up = false;             // its link
   std::vector<bool> rails_up;  // data connections, by rail
   std::vector<std::string> rail_addresses;
   std::string why;                                               // when not up
@@ -220,7 +220,7 @@ class Agent {
                                                        AgentObserver* observer);
   virtual ~Agent() = default;  // stops the rails, ends what waits with ABORTED, joins the threads
 
-  // For this node's HELLO on the control streams: rails with the addresses that were really bound.
+  // For this node's HELLO on links: rails with the addresses that were really bound. It has no data_key.
   virtual const PeerHello& Hello() const = 0;
 
   // Sessions and segments. CloseSession aborts the session's jobs and breaks its groups, naming `reason`; its
@@ -250,8 +250,8 @@ class Agent {
                     Callback<absl::StatusOr<JobReport>> done) = 0;
   virtual void Cancel(SessionId session, JobKey job, Rank rank, Callback<absl::Status> done) = 0;
 
-  // Peers, from the control streams. A HELLO with another boot id than before means that the peer has restarted:
-  // everything shared with the old one is broken first.
+  // Peers, from their links. A HELLO with another boot id than before means that the peer has restarted:
+  // everything shared with the old one is broken first. `hello.data_key` is known to both daemons only.
   virtual void OnPeerUp(PeerHello hello) = 0;
   // `ended`: its daemon is known to have ended, or to be about to.
   virtual void OnPeerDown(std::string node, std::string why, bool ended) = 0;

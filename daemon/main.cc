@@ -38,8 +38,6 @@
 #include "daemon/session/session_registry.h"
 #include "daemon/session/tenant_map.h"
 #include "daemon/tls/certificate.h"
-#include "daemon/tls/credentials.h"
-#include "daemon/tls/handshakes.h"
 #include "daemon/tls/tls_files.h"
 #include "version/version.h"
 
@@ -74,20 +72,15 @@ AgentOptions AgentOptionsFrom(const Config& config, BootId boot, std::shared_ptr
   return options;
 }
 
-// Of client and operator sockets; what they serve is the caller's.
-RpcServerOptions ServerOptionsFrom(const Config& config, std::string name, std::shared_ptr<LimitCounters> refused,
-                                   std::shared_ptr<spdlog::logger> log) {
+// Of client and operator sockets.
+RpcServerOptions ServerOptionsFrom(const Config& config, std::vector<std::string> services) {
   RpcServerOptions options;
+  options.service_names = std::move(services);
   options.max_message_bytes = config.max_message_bytes;
-  options.gate.name = std::move(name);
-  options.gate.max_connections = config.connections.max_client_connections;
-  options.gate.max_half_open = config.limits.max_half_open;
-  options.gate.handshake = config.timeouts.handshake;
-  options.gate.refused = std::move(refused);
-  options.gate.log = std::move(log);
   options.max_calls_per_connection = config.connections.max_calls_per_client_connection;
   options.max_headers_bytes = config.connections.max_headers_bytes;
   options.max_memory_bytes = config.connections.max_grpc_memory_bytes;
+  options.handshake = config.timeouts.handshake;
   options.idle = config.timeouts.idle;
   return options;
 }
@@ -98,21 +91,19 @@ PeerHubOptions PeerOptionsFrom(const Config& config, BootId boot, const TlsFiles
   options.node = config.node;
   options.boot = boot;
   options.version = std::string(Version());
-  options.listen = config.control_listen;
   options.static_peers = config.static_peers;
   options.dns = config.dns;
   options.lost_after = config.timeouts.peer_lost;
   options.heartbeat = config.timeouts.heartbeat;
   options.max_message_bytes = config.max_message_bytes;
   options.max_world_size = config.limits.max_world_size;
-  options.server = ServerOptionsFrom(config, "control", std::move(refused), log);
-  options.server.gate.max_connections = config.connections.max_control_connections;
-  options.server.gate.connections_limit = Limit::kControlConnections;
-  options.server.gate.max_per_address = config.connections.max_control_connections_per_address;
-  options.server.max_calls_per_connection = config.connections.max_calls_per_control_connection;
-  options.server.calls_limit = Limit::kCallsPerControlConnection;
-  options.server.gate.max_untaken_bytes = config.connections.max_connection_memory_bytes;
-  options.tls = tls;
+  options.links.listen = config.control_listen;
+  options.links.tls = tls;
+  options.links.handshake = config.timeouts.handshake;
+  options.links.max_connections = config.connections.max_control_connections;
+  options.links.max_per_address = config.connections.max_control_connections_per_address;
+  options.links.max_half_open = config.limits.max_half_open;
+  options.links.refused = std::move(refused);
   options.log = std::move(log);
   return options;
 }
@@ -125,7 +116,6 @@ absl::StatusOr<std::unique_ptr<TlsFiles>> OpenTls(const Config& config, const st
     }
     return nullptr;
   }
-  WatchHandshakes(log);
   return TlsFiles::Open(config.tls, config.node, log);
 }
 
@@ -140,6 +130,7 @@ absl::Status CheckTlsFiles(const Config& config) {
 
 std::vector<uint64_t> RailSpeeds(const std::vector<RailSpec>& rails) {
   std::vector<uint64_t> speeds;
+  speeds.reserve(rails.size());
   for (const RailSpec& rail : rails) speeds.push_back(rail.speed_bytes_per_s);
   return speeds;
 }
@@ -190,7 +181,6 @@ void LeaveAtOnce(spdlog::logger* log) {
 absl::Status Run(Config config, Reloader::Load load) {
   // Sockets and files are nobody else's until they get their modes.
   umask(0077);
-  RequireTls13();
   absl::StatusOr<Signals> signals = Signals::Block();
   if (!signals.ok()) return signals.status();
 
@@ -230,7 +220,7 @@ absl::Status Run(Config config, Reloader::Load load) {
       Agent::Create(AgentOptionsFrom(config, boot, refused, log), peers.get(), &feed);
   if (!agent.ok()) return agent.status();
 
-  // Control streams.
+  // Links to the peers.
   const AtEnd stop_peers([&] { peers->Stop(); });
   if (absl::Status status = peers->Start(agent->get()); !status.ok()) return status;
 
@@ -246,37 +236,29 @@ absl::Status Run(Config config, Reloader::Load load) {
         if (now.log.level != before.log.level) static_cast<void>(SetLogLevel(log.get(), now.log.level));
         (*agent)->Retune(
             {now.limits, now.timeouts.job, now.timeouts.join, now.finished_jobs_kept, TenantOptionsFrom(now)},
-            [](absl::Status) {});
+            [](const absl::Status&) {});
         if (now.static_peers != before.static_peers) peers->SetStaticPeers(now.static_peers);
         if (DescriptorServer* server = descriptor_server) server->SetMaxConnections(MaxConnections(now));
       },
       log);
-  readiness.AddListener([&](bool ready, bool live, const std::string&) { peers->SetHealth(ready, live); });
 
   // Trainers and operators.
   SessionRegistry sessions;
-  const auto refused_calls = std::make_shared<RefusedCalls>();
-  const auto context = std::make_shared<const ServiceContext>(ServiceContext{
-      agent->get(), &sessions, &feed, config.limits, refused, refused_calls, config.node, boot, std::string(Version()),
-      [&reloader] { return reloader.config_hash(); }, tls->get(), started, [&peers] { return peers->Peers(); },
-      &balance->meter(), config.rails, log, "", &readiness, &reloader});
   const std::vector<std::string> client_services = {"rails.v1.SessionService", "rails.v1.GroupService",
                                                     "rails.v1.JobService"};
   const std::vector<std::string> operator_services = {"rails.v1.OperatorService"};
-  CallCounters calls({client_services[0], client_services[1], client_services[2], operator_services[0]});
+  const auto calls = std::make_shared<CallCounters>(
+      std::vector<std::string>{client_services[0], client_services[1], client_services[2], operator_services[0]});
+  const auto context = std::make_shared<const ServiceContext>(ServiceContext{
+      agent->get(), &sessions, &feed, config.limits, refused, calls, config.node, boot, std::string(Version()),
+      [&reloader] { return reloader.config_hash(); }, tls->get(), started, [&peers] { return peers->Peers(); },
+      &balance->meter(), config.rails, log, "", &readiness, &reloader});
   const std::string operator_path = config.socket_dir + "/operator.sock";
-  RpcServerOptions client_options = ServerOptionsFrom(config, "client", refused, log);
-  client_options.service_names = client_services;
-  client_options.calls = &calls;
-  client_options.refused_calls = refused_calls;
   absl::StatusOr<ClientServers> client_servers =
-      ClientServers::Start(ClientSocketDirs(config), client_options, context);
+      ClientServers::Start(ClientSocketDirs(config), ServerOptionsFrom(config, client_services), context);
   if (!client_servers.ok()) return client_servers.status();
-  RpcServerOptions operator_options = ServerOptionsFrom(config, "operator", refused, log);
+  RpcServerOptions operator_options = ServerOptionsFrom(config, operator_services);
   operator_options.address = "unix:" + operator_path;
-  operator_options.service_names = operator_services;
-  operator_options.calls = &calls;
-  operator_options.refused_calls = refused_calls;
   absl::StatusOr<std::unique_ptr<RpcServer>> operator_server =
       RpcServer::Start(operator_options, {MakeOperatorService(context)});
   if (!operator_server.ok()) return operator_server.status();
@@ -312,14 +294,11 @@ absl::Status Run(Config config, Reloader::Load load) {
     sources.agent = agent->get();
     sources.jobs = &statistics;
     sources.peers = peers.get();
+    sources.links = peer_options.links.counters;
     sources.max_peers = config.metrics_max_peers;
     sources.descriptors = descriptors->get();
-    sources.calls = &calls;
+    sources.calls = calls.get();
     sources.refused = refused;
-    sources.connections = {{"client", client_options.gate.counters}, {"operator", operator_options.gate.counters}};
-    if (!config.control_listen.empty()) {
-      sources.connections.emplace_back("control", peer_options.server.gate.counters);
-    }
     sources.tls = tls->get();
     sources.tls_data = config.tls.data == TlsData::kKernel;
     sources.balance = &balance->meter();

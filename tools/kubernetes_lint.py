@@ -131,8 +131,8 @@ class Overlay:
         for endpoint in self.one("PodMonitor")["spec"]["podMetricsEndpoints"]:
             self.expect(endpoint["port"] in ports, f"the PodMonitor scrapes port {endpoint['port']}")
         for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-            self.expect(self.container[probe]["grpc"]["port"] == ports.get("control"), f"{probe} asks another port")
-        self.expect(self.container["livenessProbe"]["grpc"].get("service") == "live",
+            self.expect(self.container[probe]["exec"]["command"][:2] == ["railsctl", "health"], f"{probe} asks something else")
+        self.expect(self.container["livenessProbe"]["exec"]["command"][2:] == ["--service", "live"],
                     "a drained daemon is alive: the livenessProbe must ask for `live`")
 
     def privileges(self):

@@ -32,18 +32,8 @@ const char* LimitKey(Limit limit) {
       return "limits.max_control_connections";
     case Limit::kControlConnectionsPerAddress:
       return "limits.max_control_connections_per_address";
-    case Limit::kClientConnections:
-      return "limits.max_client_connections";
-    case Limit::kCallsPerControlConnection:
-      return "limits.max_calls_per_control_connection";
-    case Limit::kCallsPerClientConnection:
-      return "limits.max_calls_per_client_connection";
     case Limit::kWatchesPerSession:
       return "limits.max_watches_per_session";
-    case Limit::kHeaders:
-      return "limits.max_headers";
-    case Limit::kConnectionMemory:
-      return "limits.max_connection_memory";
     case Limit::kHalfOpen:
       return "limits.max_half_open";
     case Limit::kHttpRequest:

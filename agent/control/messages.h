@@ -187,7 +187,7 @@ using ControlMessage =
     std::variant<GroupJoin, GroupLeave, GroupCommit, GroupReject, GroupBroken, Offer, Ready, Abort, Quiesced, RailState,
                  Sent, RailSignal, Rehome, Rehomed, Leaving, MayLeave, Unsubmitted>;
 
-// What a peer's HELLO on the control stream says of it.
+// What a peer's HELLO on the link says of it.
 struct PeerHello {
   struct Rail {
     RailIndex index;
@@ -197,7 +197,7 @@ struct PeerHello {
   std::string node;
   BootId boot;
   std::vector<Rail> rails;
-  PublicShare data_key_share = {};  // of the key for data connections
+  DataKey data_key = {};  // of its link with this node; the same at both ends
 };
 
 // Carries messages to other agents. Implemented by the daemon and by tests.

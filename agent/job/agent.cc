@@ -61,9 +61,6 @@ class AgentImpl final : public Agent {
   absl::Status Init(AgentOptions options, ControlLink* link, AgentObserver* observer) {
     hello_.node = options.node;
     hello_.boot = options.boot;
-    const absl::StatusOr<KeyShare> share = KeyShare::Draw();
-    if (!share.ok()) return share.status();
-    hello_.data_key_share = share->share();
     std::vector<RailPort*> ports;
     std::vector<std::shared_ptr<MemoryRegistrar>> registrars;
     TransportFactory transports(options);
@@ -87,7 +84,7 @@ class AgentImpl final : public Agent {
     mapper_ = std::make_unique<SegmentMapper>(std::move(registrars), options.limits.max_sessions);
     const size_t copy_threads = options.copy_threads == 0 ? DefaultCopyThreads() : options.copy_threads;
     copier_ = std::make_unique<ThreadCopier>(copy_threads, &wake_);
-    engine_ = std::make_unique<Engine>(std::move(options), *share, std::move(ports), link, observer, copier_.get());
+    engine_ = std::make_unique<Engine>(std::move(options), std::move(ports), link, observer, copier_.get());
     for (auto& rail : rails_) rail->Start();
     thread_ = std::thread([this] { Run(); });
     return absl::OkStatus();

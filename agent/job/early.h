@@ -1,4 +1,4 @@
-// Messages that overtook the commit of the group that they are of: they come over other streams.
+// Messages that overtook the commit of the group that they are of: they come over other links.
 #ifndef RAILSD_AGENT_JOB_EARLY_H_
 #define RAILSD_AGENT_JOB_EARLY_H_
 

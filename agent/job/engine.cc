@@ -36,11 +36,10 @@ std::vector<RailState> UsableEnds(size_t rails) {
 
 }  // namespace
 
-Engine::Engine(AgentOptions options, KeyShare share, std::vector<RailPort*> rails, ControlLink* link,
-               AgentObserver* observer, Copier* copier)
+Engine::Engine(AgentOptions options, std::vector<RailPort*> rails, ControlLink* link, AgentObserver* observer,
+               Copier* copier)
     : max_ranges_(options.limits.max_ranges_per_submission),
       options_(std::move(options)),
-      share_(share),
       observer_(observer),
       copier_(copier),
       outbox_(link),
@@ -145,31 +144,17 @@ void Engine::OnPeerUp(const PeerHello& hello) {
   peer.stranded_since = now_;
   health_.OnPeerUp(peer.index, peer.boot);
   TellEndsTo(peer);
-  const DataKey key = KeyWith(hello);
   for (size_t r = 0; r < rails_.size(); ++r) {
     if (!peer.rails[r].known) continue;
     RailCommand command;
     command.kind = RailCommand::Kind::kSetPeer;
     command.set_peer =
-        std::make_shared<RailPeer>(RailPeer{peer.index, peer.node, peer.boot, peer.rails[r].address, key});
+        std::make_shared<RailPeer>(RailPeer{peer.index, peer.node, peer.boot, peer.rails[r].address, hello.data_key});
     rails_[r].Command(std::move(command));
   }
   options_.log->info("peer_up node={} boot={:016x}", peer.node, peer.boot.value());
   groups_.OnPeerUp(peer);
   jobs_.OnPeerReachable(peer);
-}
-
-// For data connections. With a peer that has no proper half it is one that nobody else has, so that they never come up.
-DataKey Engine::KeyWith(const PeerHello& hello) const {
-  const absl::StatusOr<DataKey> key =
-      share_.Agree({options_.node, options_.boot, share_.share()}, {hello.node, hello.boot, hello.data_key_share});
-  if (key.ok()) return *key;
-  options_.log->error("no_data_key node={} boot={:016x} why={}", hello.node, hello.boot.value(),
-                      LogValue(std::string(key.status().message())));
-  const auto nobodys = DrawNonce();
-  DataKey out;
-  std::transform(nobodys.begin(), nobodys.end(), out.begin(), [](std::byte b) { return std::to_integer<uint8_t>(b); });
-  return out;
 }
 
 void Engine::OnPeerDown(const std::string& node, const std::string& why, bool ended) {

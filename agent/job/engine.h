@@ -11,7 +11,6 @@
 
 #include "absl/time/time.h"
 #include "agent/agent.h"
-#include "agent/base/data_key.h"
 #include "agent/job/copier.h"
 #include "agent/job/early.h"
 #include "agent/job/groups.h"
@@ -29,9 +28,8 @@ namespace railsd {
 class Engine {
  public:
   // One entry per rail, in order of index: where it is, for views. `speed_bytes_per_s` of options.rails is resolved.
-  // `share` is this node's half of the keys for data connections. All pointers outlive the engine; `observer` may be
-  // null.
-  Engine(AgentOptions options, KeyShare share, std::vector<RailPort*> rails, ControlLink* link, AgentObserver* observer,
+  // All pointers outlive the engine; `observer` may be null.
+  Engine(AgentOptions options, std::vector<RailPort*> rails, ControlLink* link, AgentObserver* observer,
          Copier* copier);
 
   // The time of everything until the next call. Call before each batch.
@@ -96,7 +94,6 @@ class Engine {
   bool TakeRailEvents();
   void OnRailEvent(RailIndex rail, const RailEvent& event);
   void LosePeer(Peer& peer, const std::string& why, bool ended);
-  DataKey KeyWith(const PeerHello& hello) const;
 
   // engine_health.cc: what becomes of connections, and what follows for work and peers.
   void OnPathEvent(RailIndex rail, const RailEvent& event);
@@ -134,7 +131,6 @@ class Engine {
 
   std::atomic<uint32_t> max_ranges_;  // as in options_, for Prepare()
   AgentOptions options_;              // the tables refer to it: Retune() changes what they go by
-  const KeyShare share_;
   AgentObserver* const observer_;
   Copier* const copier_;
   Outbox outbox_;

@@ -73,7 +73,7 @@ class JobTable {
   bool OnMessage(const Peer& from, Unsubmitted&& message);
   void OnRailEvent(RailIndex rail, const RailEvent& event);
   void OnCopyResult(const CopyResult& result);
-  // A peer's control stream or one of its rails came up: what waited for it goes out.
+  // A peer's link or one of its rails came up: what waited for it goes out.
   void OnPeerReachable(const Peer& peer);
   // A rail to the peer went down, and with it the keys of every zone on it.
   void OnRailLost(RailIndex rail, const Peer& peer);

@@ -20,7 +20,7 @@ constexpr uint32_t kMaxRehomings = 7;
 // in a row, and nothing arrived in the time in which a peer is given up, it is the receiver that takes nothing: zones
 // that it does not have, or connections that it ends each time.
 constexpr uint32_t kMaxFruitlessReturns = 64;
-// Where the peer is cut off altogether its control stream falls silent for `peer_lost`, too, and says more of why: it
+// Where the peer is cut off altogether its link falls silent for `peer_lost`, too, and says more of why: it
 // has the first word.
 constexpr absl::Duration kControlFirst = absl::Seconds(1);
 

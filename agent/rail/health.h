@@ -58,7 +58,7 @@ class RailHealth {
  public:
   RailHealth(const HealthOptions& options, size_t rails);
 
-  // The control streams with the peer are up; a boot id other than before means that nothing is held against it.
+  // The link to the peer is up; a boot id other than before means that nothing is held against it.
   void OnPeerUp(PeerIndex peer, BootId boot);
   // They are not: what broke with them was no fault of the rails.
   void OnPeerLost(PeerIndex peer);

@@ -80,13 +80,13 @@ struct ReceiveSet {
   mutable ReceiveGate gate;
 };
 
-// A peer's end of this rail, as its HELLO on the control stream told it.
+// A peer's end of this rail, as its HELLO on the link told it.
 struct RailPeer {
   PeerIndex peer;
   std::string node;     // for messages and for the check in the rail's own HELLO
   BootId boot;          // of the peer's daemon; another boot id is refused
   std::string address;  // transport-specific; for TCP "ip:port" or "[ip6]:port"
-  DataKey key = {};     // that both daemons have, for transports whose connections do not come by the control streams
+  DataKey key = {};     // that both daemons have, for transports whose connections do not come by the link
 };
 
 enum class SendResult : uint8_t {
@@ -171,7 +171,7 @@ struct RailDevice {
 };
 
 // Carries what the two ends of a rail have to tell each other outside of it (how to connect, what arrived before a
-// connection broke), over the control stream: in order, each once, dropped while the peer is not up. Any thread; never
+// connection broke), over the link: in order, each once, dropped while the peer is not up. Any thread; never
 // blocks. A connection that has ended is told to the
 // engine (kPeerDown taken out of Poll()) before anything is sent to make the next one.
 class SignalSink {

@@ -2,15 +2,11 @@
 
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
-#include <grpcpp/security/tls_credentials_options.h>
 
 #include <filesystem>
-#include <memory>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "client/railsctl/pki/files.h"
 
 namespace rails::ctl {
 namespace {
@@ -35,24 +31,6 @@ ServingStatus StatusFrom(const grpc::ByteBuffer& response) {
   return number <= 3 ? static_cast<ServingStatus>(number) : ServingStatus::kUnknown;
 }
 
-absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> CredentialsFrom(const HealthTls& files) {
-  if (files.ca.empty()) return grpc::InsecureChannelCredentials();
-  const absl::StatusOr<std::string> ca = pki::ReadPem(files.ca), certificate = pki::ReadPem(files.certificate),
-                                    key = pki::ReadPem(files.key);
-  for (const absl::Status& status : {ca.status(), certificate.status(), key.status()}) {
-    if (!status.ok()) return absl::InvalidArgumentError(status.message());
-  }
-  namespace tls = grpc::experimental;
-  tls::TlsChannelCredentialsOptions options;
-  options.set_certificate_provider(std::make_shared<tls::StaticDataCertificateProvider>(
-      *ca, std::vector<tls::IdentityKeyCertPair>{{*key, *certificate}}));
-  options.watch_root_certs();
-  options.watch_identity_key_cert_pairs();
-  options.set_certificate_verifier(std::make_shared<tls::NoOpCertificateVerifier>());  // of names; the CA is checked
-  options.set_check_call_host(false);
-  return tls::TlsCredentials(options);
-}
-
 }  // namespace
 
 const char* ServingStatusName(ServingStatus status) {
@@ -69,19 +47,14 @@ const char* ServingStatusName(ServingStatus status) {
   return "UNKNOWN";
 }
 
-absl::StatusOr<ServingStatus> CheckHealth(const std::string& address, const std::string& socket_dir,
-                                          const std::string& service, const HealthTls& tls, absl::Duration timeout) {
+absl::StatusOr<ServingStatus> CheckHealth(const std::string& socket_dir, const std::string& service,
+                                          absl::Duration timeout) {
   if (service.size() > kMaxServiceBytes) return absl::InvalidArgumentError("--service: longer than 127 bytes");
-  std::string target = address;
+  const std::string target =
+      absl::StrCat("unix://", std::filesystem::absolute(socket_dir).lexically_normal().string(), "/client.sock");
   grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  if (target.empty()) {
-    target = absl::StrCat("unix://", std::filesystem::absolute(socket_dir).lexically_normal().string(), "/client.sock");
-    arguments.SetString(GRPC_ARG_DEFAULT_AUTHORITY, "localhost");
-  }
-  const absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> credentials = CredentialsFrom(tls);
-  if (!credentials.ok()) return credentials.status();
-  grpc::GenericStub stub(grpc::CreateCustomChannel(target, *credentials, arguments));
+  arguments.SetString(GRPC_ARG_DEFAULT_AUTHORITY, "localhost");
+  grpc::GenericStub stub(grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments));
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
   grpc::CompletionQueue queue;

@@ -13,17 +13,10 @@ namespace rails::ctl {
 enum class ServingStatus { kUnknown = 0, kServing = 1, kNotServing = 2, kServiceUnknown = 3 };
 const char* ServingStatusName(ServingStatus status);  // "SERVING", ...
 
-// Paths of PEM files, for a control port with mutual TLS: the authority that must have signed the daemon's certificate,
-// and a certificate that it takes, with its key. All empty: plain text.
-struct HealthTls {
-  std::string ca, certificate, key;
-};
-
-// Asks at `address` ("host:port"), or, when that is empty, at client.sock in `socket_dir`; `service` empty: the whole
-// server. Over TLS which node answers is not compared: an address has no name. Error: UNAVAILABLE or DEADLINE_EXCEEDED,
-// nobody answers; NOT_FOUND, the server does not know the service; INVALID_ARGUMENT, a file of `tls`.
-absl::StatusOr<ServingStatus> CheckHealth(const std::string& address, const std::string& socket_dir,
-                                          const std::string& service, const HealthTls& tls, absl::Duration timeout);
+// Asks at client.sock in `socket_dir`; `service` empty: the whole server. Error: UNAVAILABLE or DEADLINE_EXCEEDED,
+// nobody answers; NOT_FOUND, the server does not know the service; INVALID_ARGUMENT, the service's name is too long.
+absl::StatusOr<ServingStatus> CheckHealth(const std::string& socket_dir, const std::string& service,
+                                          absl::Duration timeout);
 
 }  // namespace rails::ctl
 

@@ -57,13 +57,10 @@ struct TlsConfig {
 struct ConnectionLimits {
   uint32_t max_control_connections = 4096;
   uint32_t max_control_connections_per_address = 64;
-  uint32_t max_client_connections = 1024;  // of each client and operator socket
-  uint32_t max_calls_per_control_connection = 16;
   uint32_t max_calls_per_client_connection = 1024;
   uint32_t max_watches_per_session = 4;
   uint64_t max_headers_bytes = 8 << 10;                // of one call
-  uint64_t max_grpc_memory_bytes = uint64_t{1} << 30;  // of each client and operator socket, and of the control port
-  uint64_t max_connection_memory_bytes = uint64_t{256} << 20;  // of one connection to the control port
+  uint64_t max_grpc_memory_bytes = uint64_t{1} << 30;  // of each client and operator socket
   uint64_t max_http_request_bytes = 16 << 10;
   friend bool operator==(const ConnectionLimits&, const ConnectionLimits&) = default;
 };

@@ -102,7 +102,6 @@ void ReadLimits(const YamlReader& in, Config* config) {
     return [out, max](const YamlReader& r) { r.Number(out, 1, max); };
   };
   ConnectionLimits& c = config->connections;
-  c.max_connection_memory_bytes = 0;  // not said
   in.Map({{"max_sessions", count(&l.max_sessions, 1 << 16)},
           {"max_segments_per_session", count(&l.max_segments_per_session, 1 << 16)},
           {"max_segment_bytes_per_session",
@@ -121,36 +120,20 @@ void ReadLimits(const YamlReader& in, Config* config) {
           {"max_message", [&](const YamlReader& r) { r.Bytes(&config->max_message_bytes, 64 << 10, kGiB); }},
           {"max_control_connections", count(&c.max_control_connections, 1 << 16)},
           {"max_control_connections_per_address", count(&c.max_control_connections_per_address, 1 << 16)},
-          {"max_calls_per_control_connection", count(&c.max_calls_per_control_connection, 1 << 16)},
-          {"max_client_connections", count(&c.max_client_connections, 1 << 16)},
           {"max_calls_per_client_connection", count(&c.max_calls_per_client_connection, 1 << 16)},
           {"max_watches_per_session", count(&c.max_watches_per_session, 1 << 16)},
           {"max_headers", [&](const YamlReader& r) { r.Bytes(&c.max_headers_bytes, 4 << 10, kMiB); }},
           {"max_grpc_memory", [&](const YamlReader& r) { r.Bytes(&c.max_grpc_memory_bytes, kMiB, 1024 * kGiB); }},
-          {"max_connection_memory",
-           [&](const YamlReader& r) { r.Bytes(&c.max_connection_memory_bytes, 64 << 10, 1024 * kGiB); }},
           {"max_half_open", count(&l.max_half_open, 1 << 16)},
           {"max_http_request", [&](const YamlReader& r) { r.Bytes(&c.max_http_request_bytes, 1 << 10, kMiB); }}});
-  if (c.max_connection_memory_bytes == 0) c.max_connection_memory_bytes = c.max_grpc_memory_bytes / 4;
 }
 
-// Calls that carry as much as they may must not end each other, and no connection may take what is for all.
+// Calls that carry as much as they may must not end each other.
 void CheckGrpcMemory(const Config& config, ConfigErrors* errors) {
   const uint64_t all = config.connections.max_grpc_memory_bytes;
-  const uint64_t one = config.connections.max_connection_memory_bytes;
-  const uint64_t message = config.max_message_bytes;
-  if (all < 4 * message) {
-    return errors->Add(0, "limits.max_grpc_memory", FormatBytes(all),
-                       absl::StrCat("less than four messages of limits.max_message ", FormatBytes(message)));
-  }
-  if (one < message) {
-    errors->Add(0, "limits.max_connection_memory", FormatBytes(one),
-                absl::StrCat("less than one message of limits.max_message ", FormatBytes(message)));
-  }
-  if (one > all / 2) {
-    errors->Add(0, "limits.max_connection_memory", FormatBytes(one),
-                absl::StrCat("more than half of limits.max_grpc_memory ", FormatBytes(all)));
-  }
+  if (all >= 4 * config.max_message_bytes) return;
+  errors->Add(0, "limits.max_grpc_memory", FormatBytes(all),
+              absl::StrCat("less than four messages of limits.max_message ", FormatBytes(config.max_message_bytes)));
 }
 
 void ReadTimeouts(const YamlReader& in, Config* config) {

@@ -174,13 +174,10 @@ void PrintLimits(YAML::Emitter& out, const Config& config) {
   const ConnectionLimits& connections = config.connections;
   Number(out, "max_control_connections", connections.max_control_connections);
   Number(out, "max_control_connections_per_address", connections.max_control_connections_per_address);
-  Number(out, "max_calls_per_control_connection", connections.max_calls_per_control_connection);
-  Number(out, "max_client_connections", connections.max_client_connections);
   Number(out, "max_calls_per_client_connection", connections.max_calls_per_client_connection);
   Number(out, "max_watches_per_session", connections.max_watches_per_session);
   Bytes(out, "max_headers", connections.max_headers_bytes);
   Bytes(out, "max_grpc_memory", connections.max_grpc_memory_bytes);
-  Bytes(out, "max_connection_memory", connections.max_connection_memory_bytes);
   Number(out, "max_half_open", limits.max_half_open);
   Bytes(out, "max_http_request", connections.max_http_request_bytes);
   out << EndMap;

@@ -14,7 +14,6 @@
 #include "daemon/metrics/metric_table.h"
 #include "daemon/metrics/port_counters.h"
 #include "daemon/metrics/read_agent.h"
-#include "daemon/tls/handshakes.h"
 #include "daemon/tls/tls_files.h"
 
 namespace railsd {
@@ -322,7 +321,7 @@ void AddPeers(const PeerHub& peers, size_t max_peers, MetricPage* page) {
   page->Set(Metric::kPeers, uint64_t{all.size()} - up, {{"state", "down"}});
   const PeerCounters& counters = peers.counters();
   const auto set = [&](const char* kind, const std::atomic<uint64_t>& value) {
-    page->Set(Metric::kControlStreamErrors, value.load(std::memory_order_relaxed), {{"kind", kind}});
+    page->Set(Metric::kControlErrors, value.load(std::memory_order_relaxed), {{"kind", kind}});
   };
   set("disconnect", counters.disconnects);
   set("refused", counters.refused);
@@ -332,12 +331,6 @@ void AddPeers(const PeerHub& peers, size_t max_peers, MetricPage* page) {
   set("duplicate", counters.duplicates);
   set("dropped", counters.messages_dropped);
   set("held_back", counters.messages_held_back);
-  set("lane_lost", counters.lanes_lost);
-  set("lane_refused", counters.lanes_refused);
-  page->Set(Metric::kControlLaneMessages, counters.lane_messages_out.load(std::memory_order_relaxed),
-            {{"direction", "tx"}});
-  page->Set(Metric::kControlLaneMessages, counters.lane_messages_in.load(std::memory_order_relaxed),
-            {{"direction", "rx"}});
   const OutboxDepths outboxes = peers.Outboxes();
   page->Set(Metric::kControlOutboxMessages, uint64_t{outboxes.messages}, {{"of", "all"}});
   page->Set(Metric::kControlOutboxMessages, uint64_t{outboxes.most_messages}, {{"of", "fullest"}});
@@ -358,18 +351,11 @@ void AddLimits(const LimitCounters& refused, MetricPage* page) {
   }
 }
 
-void AddConnections(const std::string& socket, const ConnectionCounters& counters, MetricPage* page) {
-  const auto set = [&](Metric metric, const std::atomic<uint64_t>& value, const char* key, const char* label) {
-    page->Set(metric, value.load(std::memory_order_relaxed), {{"socket", socket}, {key, label}});
-  };
-  set(Metric::kGrpcConnections, counters.open, "state", "open");
-  set(Metric::kGrpcConnections, counters.half_open, "state", "half_open");
-  set(Metric::kGrpcConnectionErrors, counters.protocol_errors, "kind", "protocol");
-  const auto calls = [&](Metric metric, const std::atomic<uint64_t>& value, std::memory_order order) {
-    page->Set(metric, value.load(order), {{"socket", socket}});
-  };
-  calls(Metric::kGrpcCallsTaken, counters.calls_taken, std::memory_order_acquire);
-  calls(Metric::kGrpcCallsBegun, counters.calls_begun, std::memory_order_relaxed);
+void AddLinks(const LinkCounters& links, bool tls, MetricPage* page) {
+  const auto read = [](const std::atomic<uint64_t>& value) { return value.load(std::memory_order_relaxed); };
+  page->Set(Metric::kControlConnections, read(links.open), {{"state", "open"}});
+  page->Set(Metric::kControlConnections, read(links.half_open), {{"state", "half_open"}});
+  if (tls) page->Set(Metric::kTlsHandshakesFailed, read(links.failed_handshakes));
 }
 
 void AddTls(const TlsFiles* tls, bool data, MetricPage* page) {
@@ -382,7 +368,6 @@ void AddTls(const TlsFiles* tls, bool data, MetricPage* page) {
   };
   files("taken", tls->counters().taken);
   files("refused", tls->counters().refused);
-  page->Set(Metric::kTlsHandshakesFailed, FailedHandshakes());
 }
 
 }  // namespace
@@ -393,6 +378,7 @@ std::vector<MetricFamily> CollectMetrics(const MetricSources& sources) {
   page.Set(Metric::kStartTime, static_cast<double>(absl::ToUnixMicros(sources.started)) * 1e-6);
   page.Set(Metric::kConfigInfo, uint64_t{1}, {{"hash", sources.config_hash()}});
   AddTls(sources.tls, sources.tls_data, &page);
+  if (sources.links != nullptr) AddLinks(*sources.links, sources.tls != nullptr, &page);
   std::optional<AgentSnapshot> snapshot;
   if (sources.agent != nullptr) snapshot = ReadAgent(sources.agent, sources.deadline);
   page.Set(Metric::kScrapeFailed, uint64_t{!snapshot});
@@ -405,7 +391,6 @@ std::vector<MetricFamily> CollectMetrics(const MetricSources& sources) {
     });
   }
   if (sources.refused != nullptr) AddLimits(*sources.refused, &page);
-  for (const auto& [socket, counters] : sources.connections) AddConnections(socket, *counters, &page);
   if (sources.feed != nullptr) AddWatches(sources.feed->Depths(), &page);
   if (sources.peers != nullptr) AddPeers(*sources.peers, sources.max_peers, &page);
   if (sources.descriptors != nullptr) {

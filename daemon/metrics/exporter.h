@@ -15,7 +15,6 @@
 #include "daemon/metrics/job_statistics.h"
 #include "daemon/peer/peer_hub.h"
 #include "daemon/service/call_counters.h"
-#include "daemon/service/connection_gate.h"
 #include "daemon/service/job_feed.h"
 #include "daemon/session/descriptor_server.h"
 
@@ -28,12 +27,12 @@ struct MetricSources {
   Agent* agent = nullptr;
   const JobStatistics* jobs = nullptr;
   const PeerHub* peers = nullptr;
+  std::shared_ptr<const LinkCounters> links = nullptr;  // of the peers
   size_t max_peers = 256;  // that have series of their own; of others those that are not up, and sums
   const DescriptorServer* descriptors = nullptr;
   const CallCounters* calls = nullptr;
   std::shared_ptr<const LimitCounters> refused = nullptr;
   // Of gRPC sockets, by name: client, operator, control.
-  std::vector<std::pair<std::string, std::shared_ptr<const ConnectionCounters>>> connections = {};
   const BalanceMeter* balance = nullptr;
   const JobFeed* feed = nullptr;
   HighWater* high_water = nullptr;  // the server brings its own

@@ -67,8 +67,8 @@ enum class Metric : size_t {
   kPeerRailPayload,
   kControlMessages,
   kControlIgnored,
-  kControlLaneMessages,
-  kControlStreamErrors,
+  kControlConnections,
+  kControlErrors,
   kControlOutboxMessages,
   kControlOutboxBytes,
   kSessions,
@@ -103,10 +103,6 @@ enum class Metric : size_t {
   kJobWatches,
   kJobWatchReports,
   kLimitRefused,
-  kGrpcConnections,
-  kGrpcConnectionErrors,
-  kGrpcCallsBegun,
-  kGrpcCallsTaken,
   kGrpcCalls,
   kDescriptorConnections,
   kDescriptorRefused,
@@ -193,10 +189,9 @@ inline constexpr std::array<MetricInfo, kMetricCount> kMetricTable = {{
     {"railsd_rail_interface_bytes_total", MetricKind::kCounter, "rail,direction",
      "All bytes on the interface that has the address of a rail over TCP: with headers, and whoever's they are "
      "(sysfs)."},
-    {"railsd_peers", MetricKind::kGauge, "state",
-     "All peers, by whether the control streams with them are up: up, down."},
+    {"railsd_peers", MetricKind::kGauge, "state", "All peers, by whether the links with them are up: up, down."},
     {"railsd_peer_up", MetricKind::kGauge, "peer",
-     "1 when the control streams with the peer are up. Of peers beyond metrics.max_peers: those that are down."},
+     "1 when the link to the peer is up. Of peers beyond metrics.max_peers: those that are down."},
     {"railsd_rail_paths", MetricKind::kGauge, "rail,state",
      "All peers, by the state of the path to them over the rail: up, suspect, down, probing, drained_by_peer."},
     {"railsd_peer_rail_up", MetricKind::kGauge, "peer,rail",
@@ -209,13 +204,12 @@ inline constexpr std::array<MetricInfo, kMetricCount> kMetricTable = {{
     {"railsd_control_messages_total", MetricKind::kCounter, "direction", "Messages between agents."},
     {"railsd_control_messages_ignored_total", MetricKind::kCounter, "",
      "Messages of ended jobs, of unknown groups, or that contradict what is known."},
-    {"railsd_control_lane_messages_total", MetricKind::kCounter, "direction",
-     "Messages between agents that went over lanes, the quick way beside the control streams: tx, rx."},
-    {"railsd_control_stream_errors_total", MetricKind::kCounter, "kind",
-     "Control streams: disconnect, refused, protocol, lost, duplicate, dropped; held_back: messages of jobs to a node "
-     "that has half an outbox waiting for it; identity: the refused ones whose certificate does not have the name that "
-     "their HELLO claims; lane_lost: lanes that broke before their stream, or never opened; lane_refused: connections "
-     "that began as a lane which nobody expected."},
+    {"railsd_control_connections", MetricKind::kGauge, "state",
+     "Connections of links to other agents: open; half_open, whose other end has not said who it is."},
+    {"railsd_control_errors_total", MetricKind::kCounter, "kind",
+     "Links to other agents: disconnect, refused, protocol, lost, duplicate, dropped; held_back: messages of jobs to a "
+     "node that has half an outbox waiting for it; identity: the refused ones whose certificate does not have the name "
+     "that their HELLO claims."},
     {"railsd_control_outbox_messages", MetricKind::kGauge, "of",
      "Messages that peers have not acknowledged yet: of all peers together (all), of the peer with the most "
      "(fullest)."},
@@ -280,19 +274,8 @@ inline constexpr std::array<MetricInfo, kMetricCount> kMetricTable = {{
      "What each limit has refused: connections, sessions, segments, groups, submissions, calls, messages. Named as in "
      "the "
      "configuration."},
-    {"railsd_grpc_connections", MetricKind::kGauge, "socket,state",
-     "Connections to the control port and to the client and operator sockets: open, and half_open, which have not "
-     "begun as gRPC does yet."},
-    {"railsd_grpc_connection_errors_total", MetricKind::kCounter, "socket,kind",
-     "Connections to them that were closed because they began with something else: protocol."},
-    {"railsd_grpc_calls_begun_total", MetricKind::kCounter, "socket",
-     "Calls of which gRPC has seen the beginning, as it counts them, within a second."},
-    {"railsd_grpc_calls_taken_total", MetricKind::kCounter, "socket",
-     "Of those, the calls that came whole, or that their callers gave up. The others are still on their way, or gRPC "
-     "has ended them itself: headers or a message more than twice as long as this node takes, no memory left, wrong "
-     "headers."},
     {"railsd_grpc_calls_total", MetricKind::kCounter, "method,code",
-     "Calls of trainers and operators that have ended, by how."},
+     "Calls of trainers and operators that the services have answered, by code."},
     {"railsd_descriptor_connections", MetricKind::kGauge, "", "Open connections to the descriptor socket."},
     {"railsd_descriptor_refused_total", MetricKind::kCounter, "", "Connections to the descriptor socket refused."},
     {"railsd_descriptor_bad_packets_total", MetricKind::kCounter, "",

@@ -1,8 +1,9 @@
-// Looks one name up again and again on a thread of its own ("dns").
+// Looks names up, each object on a thread of its own ("dns").
 #ifndef RAILSD_DAEMON_PEER_DNS_RESOLVER_H_
 #define RAILSD_DAEMON_PEER_DNS_RESOLVER_H_
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <string>
 #include <thread>
@@ -15,17 +16,15 @@
 
 namespace railsd {
 
-// Every address behind `name`, as "ip:port", sorted, each once. Blocks. NOT_FOUND names the name and the reason.
+// Every address behind `name`, as "ip:port", sorted, each once. Blocks. NOT_FOUND: the name and the reason.
 absl::StatusOr<std::vector<std::string>> ResolveAll(const std::string& name, uint16_t port);
 
 class DnsResolver {
  public:
   using OnAddresses = std::function<void(absl::StatusOr<std::vector<std::string>>)>;
-  // Calls `on_addresses` on its thread after each look-up: at once, each `refresh`, and after Poke().
+  // Calls `on_addresses` on its thread after each look-up: at once, and each `refresh`.
   DnsResolver(std::string name, uint16_t port, absl::Duration refresh, OnAddresses on_addresses);
   ~DnsResolver();  // joins the thread; waits for a look-up under way
-  // Looks up soon (not more often than ten times per `refresh`).
-  void Poke();
 
  private:
   void Loop();
@@ -36,7 +35,26 @@ class DnsResolver {
   const OnAddresses on_addresses_;
   absl::Mutex mutex_;
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
-  bool poked_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+// Looks up names when it is asked.
+class NameLookup {
+ public:
+  using OnFound = std::function<void(const std::string& address, absl::StatusOr<std::vector<std::string>>)>;
+  // Calls `on_found` on its thread after each.
+  explicit NameLookup(OnFound on_found);
+  ~NameLookup();  // joins the thread; waits for a look-up under way
+  // "name:port".
+  void Ask(const std::string& address);
+
+ private:
+  void Loop();
+
+  const OnFound on_found_;
+  absl::Mutex mutex_;
+  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  std::deque<std::string> asked_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;
 };
 

@@ -30,7 +30,7 @@ void RecoveryTo(const Recovery& recovery, pb::Recovery* out) {
 std::string Cut(const std::string& text) { return text.substr(0, kMaxPeerText); }
 
 struct Writer {
-  pb::Numbered* out;
+  pb::Message* out;
   void operator()(const GroupJoin& m) const {
     auto* b = out->mutable_group_join();
     KeyTo(m.key, b->mutable_key());
@@ -175,6 +175,6 @@ struct Writer {
 
 }  // namespace
 
-void MessageTo(const ControlMessage& message, pb::Numbered* out) { std::visit(Writer{out}, message); }
+void MessageTo(const ControlMessage& message, pb::Message* out) { std::visit(Writer{out}, message); }
 
 }  // namespace railsd

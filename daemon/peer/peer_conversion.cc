@@ -106,10 +106,13 @@ ControlMessage ReadOffer(const pb::Offer& in, FieldReader* r) {
                                           in.lengths_bytes_size(), " entries"));
     return out;
   }
+  // Pointers, because in.source_ranks(i) is a call into the library of protobuf.
+  const uint32_t *const sources = in.source_ranks().data(), *const destinations = in.destination_ranks().data();
+  const uint64_t* const lengths = in.lengths_bytes().data();
   out.flows.reserve(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) {
-    out.flows.push_back({r->ReadRank(in.source_ranks(i), "source_ranks"),
-                         r->ReadRank(in.destination_ranks(i), "destination_ranks"), in.lengths_bytes(i)});
+    out.flows.push_back(
+        {r->ReadRank(sources[i], "source_ranks"), r->ReadRank(destinations[i], "destination_ranks"), lengths[i]});
   }
   return out;
 }
@@ -125,9 +128,11 @@ void ReadRanges(const pb::Ready& in, FieldReader* r, Ready* out) {
     return r->Fail("keys",
                    absl::StrCat(in.keys_size(), " entries for ", count, " ranges and ", in.rails_size(), " rails"));
   }
+  const uint32_t* const zones = in.range_zones().data();  // as in ReadOffer()
+  const uint64_t *const addresses = in.range_addresses().data(), *const lengths = in.range_lengths_bytes().data();
   out->ranges.reserve(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) {
-    const Ready::ZoneRange range{in.range_zones(i), in.range_addresses(i), in.range_lengths_bytes(i)};
+    const Ready::ZoneRange range{zones[i], addresses[i], lengths[i]};
     if (range.length_bytes == 0 || range.address + range.length_bytes < range.address) {
       return r->Fail("range_lengths_bytes",
                      absl::StrCat("[", i, "]: ", range.length_bytes, " bytes at ", range.address));
@@ -246,21 +251,21 @@ ControlMessage ReadCommit(const pb::GroupCommit& in, FieldReader* r) {
   return out;
 }
 
-ControlMessage ReadBody(const pb::Numbered& in, FieldReader* r) {
+ControlMessage ReadBody(const pb::Message& in, FieldReader* r) {
   switch (in.body_case()) {
-    case pb::Numbered::kGroupJoin:
+    case pb::Message::kGroupJoin:
       return GroupJoin{r->Key(in.group_join().key()), r->WorldSize(in.group_join().world_size()),
                        r->ReadRank(in.group_join().rank(), "rank"), r->ReadRecovery(in.group_join().recovery()),
                        r->NextSeq(in.group_join().next_seq())};
-    case pb::Numbered::kGroupLeave:
+    case pb::Message::kGroupLeave:
       return GroupLeave{r->Key(in.group_leave().key()), r->ReadRank(in.group_leave().rank(), "rank")};
-    case pb::Numbered::kGroupCommit:
+    case pb::Message::kGroupCommit:
       return ReadCommit(in.group_commit(), r);
-    case pb::Numbered::kGroupReject:
+    case pb::Message::kGroupReject:
       return GroupReject{r->Key(in.group_reject().key()), r->ReadRank(in.group_reject().rank(), "rank"),
                          r->Code(in.group_reject().code()),
                          r->Text(in.group_reject().reason(), "reason", kMaxPeerText)};
-    case pb::Numbered::kGroupBroken: {
+    case pb::Message::kGroupBroken: {
       GroupBroken out;
       out.epoch = r->ReadEpoch(in.group_broken().epoch(), "epoch");
       out.code = r->Code(in.group_broken().code());
@@ -270,41 +275,41 @@ ControlMessage ReadBody(const pb::Numbered& in, FieldReader* r) {
       out.left = in.group_broken().left();
       return out;
     }
-    case pb::Numbered::kLeaving:
+    case pb::Message::kLeaving:
       return Leaving{r->ReadEpoch(in.leaving().epoch(), "epoch"), JobSeq(in.leaving().seq())};
-    case pb::Numbered::kMayLeave:
+    case pb::Message::kMayLeave:
       return MayLeave{r->ReadEpoch(in.may_leave().epoch(), "epoch"), JobSeq(in.may_leave().seq())};
-    case pb::Numbered::kOffer:
+    case pb::Message::kOffer:
       return ReadOffer(in.offer(), r);
-    case pb::Numbered::kUnsubmitted:
+    case pb::Message::kUnsubmitted:
       return ReadUnsubmitted(in.unsubmitted(), r);
-    case pb::Numbered::kReady:
+    case pb::Message::kReady:
       return ReadReady(in.ready(), r);
-    case pb::Numbered::kAbort:
+    case pb::Message::kAbort:
       return Abort{r->Job(in.abort().job()), r->Code(in.abort().code()),
                    r->Text(in.abort().reason(), "reason", kMaxPeerText), in.abort().breaks_group()};
-    case pb::Numbered::kQuiesced:
+    case pb::Message::kQuiesced:
       return Quiesced{r->Job(in.quiesced().job()), in.quiesced().failed_rails()};
-    case pb::Numbered::kRailState:
+    case pb::Message::kRailState:
       if (in.rail_state().usable() && in.rail_state().drained()) r->Fail("drained", "of a usable rail");
       return RailState{r->Rail(in.rail_state().rail(), "rail"), in.rail_state().usable(), in.rail_state().drained()};
-    case pb::Numbered::kSent:
+    case pb::Message::kSent:
       return ReadSent(in.sent(), r);
-    case pb::Numbered::kRehome:
+    case pb::Message::kRehome:
       return ReadRehome(in.rehome(), r);
-    case pb::Numbered::kRehomed:
+    case pb::Message::kRehomed:
       return ReadRehomed(in.rehomed(), r);
-    case pb::Numbered::kRailSignal:
+    case pb::Message::kRailSignal:
       return ReadSignal(in.rail_signal(), r);
-    case pb::Numbered::BODY_NOT_SET:
+    case pb::Message::BODY_NOT_SET:
       break;
   }
   r->Fail("body", "missing or of an unknown kind");
   return Quiesced{};
 }
 
-const char* NameOf(const pb::Numbered& in) {
-  const auto* field = pb::Numbered::descriptor()->FindFieldByNumber(static_cast<int>(in.body_case()));
+const char* NameOf(const pb::Message& in) {
+  const auto* field = pb::Message::descriptor()->FindFieldByNumber(static_cast<int>(in.body_case()));
   return field == nullptr ? "message" : field->name().c_str();
 }
 
@@ -318,7 +323,7 @@ bool IsRailAddress(const std::string& text) {
 
 }  // namespace
 
-absl::StatusOr<ControlMessage> MessageFrom(const pb::Numbered& in, uint32_t max_world_size) {
+absl::StatusOr<ControlMessage> MessageFrom(const pb::Message& in, uint32_t max_world_size) {
   FieldReader reader(NameOf(in), max_world_size);
   ControlMessage out = ReadBody(in, &reader);
   if (!reader.status().ok()) return reader.status();
@@ -333,8 +338,9 @@ void HelloTo(const HelloFacts& facts, pb::Hello* out) {
   out->set_expected_boot_id(facts.expected_boot.value());
   out->set_link_generation(facts.link_generation);
   out->set_software(facts.software);
-  out->set_data_key_share(facts.hello.data_key_share.data(), facts.hello.data_key_share.size());
-  if (facts.lane_share) out->set_lane_key_share(facts.lane_share->data(), facts.lane_share->size());
+  out->set_expected_generation(facts.expected_generation);
+  out->set_taken(facts.taken);
+  out->set_count(facts.count);
   out->mutable_limits()->set_max_message_bytes(static_cast<uint32_t>(facts.max_message_bytes));
   out->mutable_limits()->set_max_world_size(facts.max_world_size);
   for (const PeerHello::Rail& rail : facts.hello.rails) {
@@ -375,20 +381,6 @@ absl::StatusOr<HelloFacts> HelloFrom(const pb::Hello& in, const std::string& own
                                 kMaxSoftware, " printable characters at most"));
   }
   HelloFacts out;
-  if (in.data_key_share().size() != out.hello.data_key_share.size()) {
-    return Invalid(absl::StrCat(both, "data_key_share: ", in.data_key_share().size(), " bytes, not ",
-                                out.hello.data_key_share.size(), "; is its railsd an older one?"));
-  }
-  std::memcpy(out.hello.data_key_share.data(), in.data_key_share().data(), in.data_key_share().size());
-  if (!in.lane_key_share().empty()) {
-    PublicShare share{};
-    if (in.lane_key_share().size() != share.size()) {
-      return Invalid(
-          absl::StrCat(both, "lane_key_share: ", in.lane_key_share().size(), " bytes, not 0 or ", share.size()));
-    }
-    std::memcpy(share.data(), in.lane_key_share().data(), share.size());
-    out.lane_share = share;
-  }
   out.software = in.software();
   out.hello.node = in.node();
   out.hello.boot = BootId(in.boot_id());
@@ -396,6 +388,9 @@ absl::StatusOr<HelloFacts> HelloFrom(const pb::Hello& in, const std::string& own
   out.max_message_bytes = in.limits().max_message_bytes();
   out.max_world_size = in.limits().max_world_size();
   out.expected_boot = BootId(in.expected_boot_id());
+  out.expected_generation = in.expected_generation();
+  out.taken = in.taken();
+  out.count = in.count();
   for (int i = 0; i < in.rails_size(); ++i) {
     const pb::Rail& rail = in.rails(i);
     if (rail.index() != static_cast<uint32_t>(i)) {

@@ -11,24 +11,23 @@
 
 namespace rails::peer::v1 {
 class Hello;
-class Numbered;
+class Message;
 }  // namespace rails::peer::v1
 
 namespace railsd {
 
-inline constexpr uint32_t kPeerProtocolVersion = 1;
+inline constexpr uint32_t kPeerProtocolVersion = 2;
 inline constexpr uint64_t kMinMaxMessageBytes = 64 << 10;
 inline constexpr size_t kMaxPeerRails = 64;
 inline constexpr size_t kMaxSoftware = 64;
 inline constexpr int kFenceSlotBits = 16;     // of a fence on the wire, below its generation
 inline constexpr size_t kMaxPeerText = 4096;  // bytes of reasons: longer ones are cut when sent, refused when received
 
-// Fills the body; the number is the caller's.
-void MessageTo(const ControlMessage& message, rails::peer::v1::Numbered* out);
+void MessageTo(const ControlMessage& message, rails::peer::v1::Message* out);
 
 // INVALID_ARGUMENT names the field and the value: ranks from `max_world_size` on, columns of unequal length, status
 // codes outside 1 to 16, texts that are too long, too many rails, ranges without keys, a missing body.
-absl::StatusOr<ControlMessage> MessageFrom(const rails::peer::v1::Numbered& in, uint32_t max_world_size);
+absl::StatusOr<ControlMessage> MessageFrom(const rails::peer::v1::Message& in, uint32_t max_world_size);
 
 // This node's HELLO.
 struct HelloFacts {
@@ -37,8 +36,10 @@ struct HelloFacts {
   uint64_t max_message_bytes = 0;
   uint32_t max_world_size = 0;
   BootId expected_boot;
+  uint32_t expected_generation = 0;
+  uint64_t taken = 0;
+  uint64_t count = 0;
   std::string software;  // version of the daemon
-  std::optional<PublicShare> lane_share;
 };
 void HelloTo(const HelloFacts& facts, rails::peer::v1::Hello* out);
 

@@ -1,6 +1,6 @@
 #include "daemon/peer/peer_hub.h"
 
-#include <pthread.h>
+#include <openssl/crypto.h>
 #include <spdlog/logger.h>
 
 #include <algorithm>
@@ -8,18 +8,17 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "agent/transport/tcp/tcp_socket.h"
 #include "daemon/lifecycle/logging.h"
 #include "daemon/peer/hub.h"
-#include "daemon/tls/credentials.h"
 
 namespace railsd {
 namespace {
 
 // What silence means, as far as it can be told from here.
-std::string SilenceText(const HubPeer& peer, absl::Duration lost_after, Direction silent) {
+std::string SilenceText(const HubPeer& peer, absl::Duration lost_after) {
   const std::string heard =
-      absl::StrCat("nothing was heard of node ", peer.node, " for ", absl::FormatDuration(lost_after),
-                   silent == Direction::kInbound ? " on its own stream" : " on this node's stream");
+      absl::StrCat("nothing was heard of node ", peer.node, " for ", absl::FormatDuration(lost_after));
   switch (peer.probe.reach()) {
     case Reach::kListening:
       return absl::StrCat(heard, "; its machine takes connections, so its daemon is frozen or far too busy");
@@ -74,35 +73,27 @@ void Hub::SetStaticPeers(const std::vector<StaticPeerConfig>& peers) {
 }
 
 absl::Status Hub::Start(Agent* agent) {
+  LinksOptions links_options = options_.links;
+  links_options.silence = options_.lost_after;
+  links_options.tick = std::clamp(options_.heartbeat / 4, absl::Milliseconds(5), absl::Milliseconds(100));
+  links_options.log = options_.log;
   {
     absl::MutexLock lock(&mutex_);
     agent_ = agent;
     own_hello_ = agent->Hello();
   }
-  if (options_.listen.empty()) return absl::OkStatus();
-  RpcServerOptions server_options = options_.server;
-  server_options.address = options_.listen;
-  server_options.max_message_bytes = options_.max_message_bytes;
-  server_options.service_names = {"rails.peer.v1.PeerService"};
-  absl::StatusOr<std::unique_ptr<Lanes>> lanes = Lanes::Start(options_.lost_after, options_.lost_after, this);
-  if (!lanes.ok()) return lanes.status();
-  lanes_ = *std::move(lanes);
-  server_options.gate.take_lane = [this](UniqueFd connection) {
-    if (!lanes_->Take(std::move(connection))) ++counters_.lanes_refused;
-  };
-  if (options_.tls != nullptr) server_options.credentials = MakeServerCredentials(options_.tls);
-  server_options.ledger = std::make_shared<ConnectionLedger>();
-  const auto service =
-      MakePeerService(this, {options_.max_message_bytes, server_options.gate.refused, server_options.ledger});
-  absl::StatusOr<std::unique_ptr<RpcServer>> server = RpcServer::Start(std::move(server_options), {service});
-  if (!server.ok()) return server.status();
-  server_ = *std::move(server);
-  thread_ = std::thread([this] {
-    pthread_setname_np(pthread_self(), "peers");
-    Loop();
+  if (links_options.listen.empty()) return absl::OkStatus();
+  lookup_ = std::make_unique<NameLookup>([this](const std::string& address, auto found) {  //
+    OnLookedUp(address, std::move(found));
   });
-  if (!options_.dns.name.empty()) {
+  absl::StatusOr<std::unique_ptr<Links>> links = Links::Start(std::move(links_options), this);
+  if (!links.ok()) return links.status();
+  links_ = *std::move(links);
+  {
     absl::MutexLock lock(&mutex_);
+    dialler_ = links_.get();  // from the next tick on
+  }
+  if (!options_.dns.name.empty()) {
     resolver_ = std::make_unique<DnsResolver>(
         options_.dns.name, static_cast<uint16_t>(options_.dns.port), options_.dns.refresh,
         [this](absl::StatusOr<std::vector<std::string>> found) { OnAddresses(std::move(found)); });
@@ -111,26 +102,21 @@ absl::Status Hub::Start(Agent* agent) {
 }
 
 void Hub::Stop() {
-  std::unique_ptr<DnsResolver> resolver;
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
-    resolver = std::move(resolver_);
-    for (const auto& [stream, from] : inbound_) stream->Finish(absl::UnavailableError(Stopping()), true);
-    for (auto& target : targets_) {
-      if (target->stream) target->stream->Cancel();
-    }
-    const auto ended = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return streams_ == 0; };
-    if (!mutex_.AwaitWithTimeout(absl::Condition(&ended), absl::Seconds(2))) {
-      for (const auto& [stream, from] : inbound_) stream->Cancel();
-      mutex_.Await(absl::Condition(&ended));
-    }
+    const std::string why = absl::StrCat("node ", options_.node, " is stopping");
+    for (const auto& [connection, visit] : visits_) EndConnection(connection, FrameKind::kStopping, why);
   }
-  if (server_) server_->Shutdown(absl::Seconds(1));
-  if (thread_.joinable()) thread_.join();
-  lanes_.reset();
+  // Their threads may be inside a call of the hub, which takes the lock.
+  resolver_.reset();
+  links_.reset();
+  lookup_.reset();  // asked by the links' thread
   absl::MutexLock lock(&mutex_);
+  dialler_ = nullptr;
   agent_ = nullptr;
+  for (auto& [node, peer] : peers_) peer->connection = nullptr;
+  visits_.clear();
   targets_.clear();
 }
 
@@ -157,28 +143,24 @@ OutboxDepths Hub::Outboxes() const {
   absl::MutexLock lock(&mutex_);
   OutboxDepths depths;
   for (const auto& [node, peer] : peers_) {
-    depths.messages += peer->outbox.unacknowledged();
+    depths.messages += peer->outbox.messages();
     depths.bytes += peer->outbox.bytes();
-    depths.most_messages = std::max(depths.most_messages, peer->outbox.unacknowledged());
+    depths.most_messages = std::max(depths.most_messages, peer->outbox.messages());
     depths.most_bytes = std::max(depths.most_bytes, peer->outbox.bytes());
   }
   return depths;
 }
 
-void Hub::BreakStreams(const std::string& node) {
+void Hub::BreakConnection(const std::string& node) {
   absl::MutexLock lock(&mutex_);
   const auto it = peers_.find(node);
-  if (it == peers_.end()) return;
-  if (it->second->out) it->second->out->Cancel();
-  if (it->second->in) it->second->in->Cancel();
+  if (it != peers_.end() && it->second->connection != nullptr) it->second->connection->Close();
 }
 
 void Hub::SetPatience(const std::string& node, absl::Duration patience) {
   absl::MutexLock lock(&mutex_);
   if (const auto it = peers_.find(node); it != peers_.end()) it->second->link.SetPatience(patience);
 }
-
-std::string Hub::Stopping() const { return absl::StrCat("node ", options_.node, " is stopping"); }
 
 HubPeer* Hub::FindOrAddPeer(const std::string& node) {
   std::unique_ptr<HubPeer>& peer = peers_[node];
@@ -191,87 +173,61 @@ HubPeer* Hub::FindOrAddPeer(const std::string& node) {
 Target* Hub::AddTarget(const std::string& address) {
   targets_.push_back(std::make_unique<Target>());
   targets_.back()->address = address;
-  targets_.back()->dialler = Dialler::Make(address, options_.max_message_bytes, options_.tls);
   return targets_.back().get();
 }
 
-Target* Hub::TargetOf(const OutPtr& stream) {
-  const auto it = outbound_.find(stream);
-  return it == outbound_.end() ? nullptr : it->second;
-}
-
-HubPeer* Hub::PeerOf(const InPtr& stream) {
-  const auto it = inbound_.find(stream);
-  if (it == inbound_.end() || it->second.peer == nullptr || it->second.peer->in != stream) return nullptr;
-  return it->second.peer;
-}
-
-void Hub::FillHello(const HubPeer* peer, pb::Hello* out, std::optional<PublicShare> lane_share) {
-  HelloFacts facts;
-  facts.hello = own_hello_;
-  facts.hello.node = options_.node;
-  facts.hello.boot = options_.boot;
-  facts.link_generation = peer == nullptr ? 1 : peer->link.own_generation();
-  facts.expected_boot = peer != nullptr && peer->link.known() ? peer->link.hello().boot : BootId();
-  facts.max_message_bytes = options_.max_message_bytes;
-  facts.max_world_size = options_.max_world_size;
-  facts.software = options_.version;
-  facts.lane_share = lane_share;
-  HelloTo(facts, out);
+std::string Hub::NextAddress(Target& target) {
+  if (tcp::ParseAddress(target.address).ok()) return target.address;
+  if (target.next_found < target.found.size()) return target.found[target.next_found++];
+  if (!std::exchange(target.looking_up, true)) lookup_->Ask(target.address);
+  return "";
 }
 
 void Hub::Dial(Target& target, absl::Time now) {
-  const std::string& node = target.expected_node.empty() ? target.node : target.expected_node;
-  const auto peer = peers_.find(node);
-  if (peer != peers_.end() && peer->second->out != nullptr) return;  // another address leads there too
-  auto request = std::make_shared<pb::ExchangeRequest>();
-  target.lane_share.reset();
-  if (absl::StatusOr<KeyShare> share = KeyShare::Draw(); share.ok()) target.lane_share = *share;
-  FillHello(peer == peers_.end() ? nullptr : peer->second.get(), request->mutable_hello(),
-            target.lane_share ? std::optional(target.lane_share->share()) : std::nullopt);
-  target.dialled = now;
-  target.answered = false;
+  const std::string address = NextAddress(target);
+  if (address.empty()) return;
   target.refusal.clear();
-  target.generation = request->hello().link_generation();
-  target.stream = target.dialler->Dial(this);
-  outbound_.emplace(target.stream, &target);
-  ++streams_;
-  target.stream->Write(std::move(request));
+  target.next_dial = now + target.back_off;
+  target.connection = dialler_->Dial(address);
+  visits_[target.connection].target = &target;
 }
 
-void Hub::Hasten(const HubPeer& peer) {
-  if (peer.out != nullptr) return;
-  bool known = false;
+void Hub::OnLookedUp(const std::string& address, absl::StatusOr<std::vector<std::string>> found) {
+  absl::MutexLock lock(&mutex_);
+  if (stopping_) return;
   for (const auto& target : targets_) {
-    if (target->expected_node != peer.node && target->node != peer.node) continue;
-    known = true;
-    if (target->stream == nullptr) Dial(*target, absl::Now());
+    if (target->address != address || !std::exchange(target->looking_up, false)) continue;
+    target->next_found = 0;
+    target->found = found.ok() ? *found : std::vector<std::string>();
+    if (found.ok()) continue;
+    target->next_dial = absl::Now() + target->back_off;
+    target->back_off = std::min(target->back_off * 2, kMaxRedial);
+    const auto peer = peers_.find(target->expected_node);
+    if (peer != peers_.end() && !peer->second->link.up()) peer->second->why = std::string(found.status().message());
   }
-  if (!known && resolver_ != nullptr) resolver_->Poke();
 }
 
-void Hub::CloseStreams(HubPeer& peer, const std::string& why) {
-  if (peer.out) {
-    peer.out->Cancel();
-    ++counters_.disconnects;
+void Hub::ResetLink(HubPeer& peer, const std::string& why) {
+  if (peer.connection != nullptr) {
+    EndConnection(peer.connection, FrameKind::kEnd, why);
+    counters_.disconnects += peer.confirmed;
   }
-  if (peer.in) peer.in->Finish(absl::UnavailableError(why));
-  peer.out = nullptr;
-  peer.in = nullptr;
-  CloseLane(peer, Direction::kOutbound);
-  CloseLane(peer, Direction::kInbound);
+  peer.connection = nullptr;
   peer.outbox.Reset();
   peer.inbox.Reset();
+  if (peer.key) OPENSSL_cleanse(peer.key->data(), peer.key->size());
+  peer.key.reset();
   peer.silence.clear();
   peer.acknowledged_in = 0;
 }
 
-void Hub::NotePause(absl::Time now) {
+bool Hub::NotePause(absl::Time now) {
   const absl::Duration gap = now - std::exchange(last_tick_, now);
-  if (gap <= options_.lost_after / 2 || gap == absl::InfiniteDuration()) return;
+  if (gap <= options_.lost_after / 2 || gap == absl::InfiniteDuration()) return false;
   pause_ = gap;
   pause_ended_ = now;
   options_.log->warn("daemon_paused seconds={:.3f}", absl::ToDoubleSeconds(gap));
+  return true;
 }
 
 std::string Hub::WithOwnPause(const std::string& why, absl::Time now) const {
@@ -287,7 +243,7 @@ std::string Hub::WithOwnPause(const std::string& why, absl::Time now) const {
 void Hub::Lose(HubPeer& peer, const std::string& why, bool ended) {
   ++counters_.lost;
   const bool was_up = peer.link.Lose();
-  CloseStreams(peer, why);
+  ResetLink(peer, why);
   peer.why = why;
   if (was_up) ReportDown(peer, why, ended);
 }
@@ -302,6 +258,7 @@ void Hub::ReportDown(HubPeer& peer, const std::string& why, bool ended) {
 
 void Hub::OnAddresses(absl::StatusOr<std::vector<std::string>> found) {
   absl::MutexLock lock(&mutex_);
+  if (stopping_) return;
   if (!found.ok()) {
     options_.log->warn("peer_lookup_failed reason={}", LogValue(std::string(found.status().message())));
     return;  // the last answer stays good
@@ -317,47 +274,39 @@ void Hub::OnAddresses(absl::StatusOr<std::vector<std::string>> found) {
   }
 }
 
-void Hub::Loop() {
-  const absl::Duration period = std::clamp(options_.heartbeat / 4, absl::Milliseconds(5), absl::Milliseconds(100));
-  const auto stopping = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_; };
+void Hub::OnTick(absl::Time now) {
   absl::MutexLock lock(&mutex_);
-  while (!mutex_.AwaitWithTimeout(absl::Condition(&stopping), period)) Tick(absl::Now());
-}
-
-void Hub::Tick(absl::Time now) {
-  NotePause(now);
+  if (stopping_ || dialler_ == nullptr) return;
+  if (NotePause(now)) return;  // what peers have said meanwhile is read first
   for (auto& [node, peer] : peers_) TickPeer(*peer, now);
-  for (auto& [stream, from] : inbound_) {
-    if (from.greeted || now - from.since <= options_.lost_after) continue;
-    from.greeted = true;  // what comes now, while the stream ends, is too late
-    stream->Finish(absl::DeadlineExceededError("no hello came in time"));
-  }
   // Addresses that DNS or the configuration has dropped go once nothing uses them.
-  std::erase_if(targets_, [](const auto& target) { return !target->present && target->stream == nullptr; });
+  std::erase_if(targets_, [](const auto& target) {
+    return !target->present && target->connection == nullptr && !target->looking_up;
+  });
   ForgetPeers(now);
   for (const auto& target : targets_) {
-    if (target->stream == nullptr) {
-      if (!target->self && now >= target->next_dial) Dial(*target, now);
-      continue;
-    }
-    if (target->peer != nullptr || now - target->dialled <= options_.lost_after) continue;
-    target->answered = true;  // likewise
-    target->stream->Cancel();
+    if (target->connection != nullptr || target->self || now < target->next_dial) continue;
+    const auto peer = peers_.find(target->expected_node.empty() ? target->node : target->expected_node);
+    if (peer == peers_.end() || peer->second->connection == nullptr) Dial(*target, now);
   }
 }
 
 bool Hub::InUse(const HubPeer& peer) const {
-  if (peer.config || peer.link.up() || peer.out != nullptr || peer.in != nullptr) return true;
-  for (const auto& target : targets_) {  // also while a stream that was given up has not ended
-    if (target->peer == &peer || (target->present && target->node == peer.node)) return true;
+  if (peer.config || peer.link.up() || peer.connection != nullptr) return true;
+  for (const auto& target : targets_) {
+    if (target->present && target->node == peer.node) return true;
   }
-  return std::any_of(inbound_.begin(), inbound_.end(), [&](const auto& stream) { return stream.second.peer == &peer; });
+  return std::any_of(visits_.begin(), visits_.end(), [&](const auto& visit) { return visit.second.peer == &peer; });
 }
 
 void Hub::ForgetPeers(absl::Time now) {
   absl::erase_if(peers_, [&](const auto& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const HubPeer& peer = *entry.second;
     if (now < peer.keep_until || InUse(peer)) return false;
+    // The link may be up at the other end, also when it was not here.
+    if (peer.link.known() || peer.link.own_generation() > forgotten_generation_ + 1) {
+      forgotten_generation_ = std::max(forgotten_generation_, peer.link.own_generation());
+    }
     if (peer.keep_until > absl::InfinitePast()) {
       forgotten_generation_ = std::max(forgotten_generation_, peer.link.own_generation());
       options_.log->info("peer_forgotten node={}", peer.node);
@@ -369,17 +318,42 @@ void Hub::ForgetPeers(absl::Time now) {
 
 std::string Hub::ReachedAt(const HubPeer& peer) const {
   for (const auto& target : targets_) {
-    if (target->node == peer.node && !target->reached_at.empty()) return target->reached_at;
+    if ((target->node == peer.node || target->expected_node == peer.node) && !target->reached_at.empty()) {
+      return target->reached_at;
+    }
   }
   return "";
 }
 
+void Hub::LookForAddress(HubPeer& peer, absl::Time now) {
+  for (const auto& target : targets_) {
+    if (target->expected_node != peer.node && target->node != peer.node) continue;
+    if (target->connection != nullptr || now < target->next_dial) continue;
+    if (peer.looked_at.empty()) peer.looked_at = NextAddress(*target);
+    peer.probe.Step(peer.looked_at, now);
+    if (peer.probe.reach() == Reach::kUnknown) return;
+    if (peer.probe.reach() == Reach::kListening) target->reached_at = peer.looked_at;
+    target->next_dial = now + kMaxRedial;
+    peer.looked_at.clear();
+    peer.probe.Reset();
+  }
+}
+
 bool Hub::IsDead(HubPeer& peer, absl::Time now) {
-  if (!peer.link.Troubled(now - 2 * options_.heartbeat)) {
+  const std::string address = ReachedAt(peer);
+  if (address.empty() && peer.link.Troubled(now - 2 * options_.heartbeat)) {
+    peer.looked_at.clear();
     peer.probe.Reset();
     return false;
   }
-  const std::string address = ReachedAt(peer);
+  if (!peer.link.Troubled(now - 2 * options_.heartbeat)) {
+    if (address.empty() && peer.link.up()) {
+      LookForAddress(peer, now);
+    } else {
+      peer.probe.Reset();
+    }
+    return false;
+  }
   peer.probe.Step(address, now);
   // For a moment only, it may be a port that is moved; for longer nobody is there who could come back.
   if (now - peer.probe.refused_since() < options_.heartbeat) return false;
@@ -388,35 +362,27 @@ bool Hub::IsDead(HubPeer& peer, absl::Time now) {
   return true;
 }
 
-void Hub::OnSilence(HubPeer& peer, Direction silent, absl::Time now) {
-  const std::string text = SilenceText(peer, options_.lost_after, silent);
+void Hub::OnSilence(HubPeer& peer, absl::Time now) {
+  const std::string text = SilenceText(peer, options_.lost_after);
   if (peer.link.GivenUp(now)) {
     return Lose(peer, peer.silence.empty() ? text : absl::StrCat(text, "; the groups that waited for it gave up"));
   }
   if (!peer.silence.empty()) return;
   peer.silence = WithOwnPause(text, now);
   agent_->OnPeerSilent(peer.node, peer.silence);
-  // What is under way on them may be lost in the network for minutes; new ones go on where they stopped.
-  if (peer.out) peer.out->Cancel();
-  if (peer.in) peer.in->Cancel();
+  // What is under way on it may be lost in the network for minutes; a new one goes on where it stopped.
+  if (peer.connection != nullptr) peer.connection->Close();
 }
 
 void Hub::TickPeer(HubPeer& peer, absl::Time now) {
   if (IsDead(peer, now)) return;
-  if (const std::optional<Direction> silent = peer.link.Silent(now)) {
-    OnSilence(peer, *silent, now);
+  if (peer.link.Silent(now)) {
+    OnSilence(peer, now);
   } else if (!peer.silence.empty()) {
     options_.log->info("control_link_heard_again node={}", peer.node);
     peer.silence.clear();
   }
-  TickLane(peer, now);
-  if (peer.out != nullptr && now - peer.last_out >= options_.heartbeat && !peer.out->writing()) {
-    auto request = std::make_shared<pb::ExchangeRequest>();
-    request->mutable_heartbeat();
-    peer.last_out = now;
-    peer.out->Write(std::move(request));
-  }
-  if (peer.in != nullptr && now - peer.last_in >= options_.heartbeat) WriteResponse(peer, now);
+  if (peer.connection != nullptr && now - peer.last_write >= options_.heartbeat) Acknowledge(peer, now);
 }
 
 }  // namespace railsd

@@ -1,4 +1,4 @@
-// Control streams to every other agent: dials, answers, numbers, resends, notices silence. The agent's ControlLink.
+// The links to every other agent: dials, greets, numbers, resends, notices silence. The agent's ControlLink.
 #ifndef RAILSD_DAEMON_PEER_PEER_HUB_H_
 #define RAILSD_DAEMON_PEER_PEER_HUB_H_
 
@@ -14,18 +14,15 @@
 #include "absl/time/time.h"
 #include "agent/agent.h"
 #include "daemon/config/config.h"
-#include "daemon/peer/outbox.h"
-#include "daemon/service/rpc_server.h"
+#include "daemon/link/links.h"
+#include "daemon/link/outbox.h"
 
 namespace railsd {
-
-class TlsFiles;
 
 struct PeerHubOptions {
   std::string node;
   BootId boot;
   std::string version;  // that peers are told
-  std::string listen;   // empty: no peers
   std::vector<StaticPeerConfig> static_peers;
   DnsPeersConfig dns;
   absl::Duration lost_after = absl::Seconds(5);
@@ -33,33 +30,27 @@ struct PeerHubOptions {
   uint64_t max_message_bytes = 16 << 20;
   uint32_t max_world_size = 4096;
   OutboxLimits outbox;
-  RpcServerOptions server = {};   // limits of the control port; what else it needs is filled in by the hub
-  const TlsFiles* tls = nullptr;  // of mutual TLS; outlives the hub. Null: plain text
+  LinksOptions links = {};  // without an address to listen on: no peers. The hub fills in tick and silence
   std::shared_ptr<spdlog::logger> log;
 };
 
 // Read by anybody, relaxed.
 struct PeerCounters {
-  std::atomic<uint64_t> connects{0};            // streams that this node dialled and that were answered
+  std::atomic<uint64_t> connects{0};            // connections whose HELLOs were accepted
   std::atomic<uint64_t> disconnects{0};         // of those
   std::atomic<uint64_t> refused{0};             // HELLOs of the wrong version, limits, name or link
   std::atomic<uint64_t> identity{0};            // HELLOs of a name that the certificate does not have
-  std::atomic<uint64_t> protocol_errors{0};     // streams ended for what they carried
+  std::atomic<uint64_t> protocol_errors{0};     // connections ended for what they carried
   std::atomic<uint64_t> messages_out{0};        // taken by Send()
   std::atomic<uint64_t> messages_in{0};         // given to the agent
   std::atomic<uint64_t> messages_dropped{0};    // sent to a node that is not up
   std::atomic<uint64_t> messages_held_back{0};  // of jobs, to a node that has too much waiting for it already
-  std::atomic<uint64_t> duplicates{0};          // of a resend
+  std::atomic<uint64_t> duplicates{0};          // frames of a resend
   std::atomic<uint64_t> own_addresses{0};       // that DNS named among the peers'
   std::atomic<uint64_t> lost{0};                // links ended from this side
-  std::atomic<uint64_t> lane_messages_out{0};   // of messages_out, over a lane
-  std::atomic<uint64_t> lane_messages_in{0};    // of messages_in
-  std::atomic<uint64_t> lanes_opened{0};        // dialled by this node, and answered
-  std::atomic<uint64_t> lanes_lost{0};          // of those, before their stream; or never answered
-  std::atomic<uint64_t> lanes_refused{0};       // connections that began as a lane which nobody expected
 };
 
-// What peers have not acknowledged: of all of them, and of the one with the most.
+// What waits for peers, or was not acknowledged by them: of all of them, and of the one with the most.
 struct OutboxDepths {
   size_t messages = 0, most_messages = 0;
   size_t bytes = 0, most_bytes = 0;
@@ -73,7 +64,8 @@ class PeerHub : public ControlLink {
 
   // Listens and dials. `agent` outlives Stop(). UNAVAILABLE when the address cannot be bound.
   virtual absl::Status Start(Agent* agent) = 0;
-  // Tells the peers, ends every stream, joins the threads. The agent is not called afterwards. Send() drops from here.
+  // Tells the peers, ends every connection, joins the threads. The agent is not called afterwards. Send() drops from
+  // here.
   virtual void Stop() = 0;
 
   virtual int port() const = 0;  // bound
@@ -81,15 +73,11 @@ class PeerHub : public ControlLink {
   virtual std::vector<PeerView> Peers() const = 0;
   virtual const PeerCounters& counters() const = 0;
   virtual OutboxDepths Outboxes() const = 0;
-  // For gRPC's health service on the control port (rpc_server.h).
-  virtual void SetHealth(bool serving, bool live) = 0;
   // Another list of peers than at the start: new ones are dialled; one that is not listed any more is not dialled
   // again, while a link that is up stays until it ends.
   virtual void SetStaticPeers(const std::vector<StaticPeerConfig>& peers) = 0;
-  // Breaks the TCP-level streams to a node without losing the link; for tests of the resend.
-  virtual void BreakStreams(const std::string& node) = 0;
-  // Likewise the lane by which the node's messages come, with what is on its way in it.
-  virtual void BreakLane(const std::string& node) = 0;
+  // Breaks the connection to a node without losing the link; for tests of the resend.
+  virtual void BreakConnection(const std::string& node) = 0;
 };
 
 }  // namespace railsd

@@ -2,7 +2,6 @@
 
 #include <google/protobuf/descriptor.h>
 
-#include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 
@@ -21,14 +20,14 @@ CallCounters::CallCounters(const std::vector<std::string>& services) {
     const google::protobuf::ServiceDescriptor* service = pool->FindServiceByName(name);
     for (int i = 0; service != nullptr && i < service->method_count(); ++i, ++at) {
       methods_[at].name = absl::StrCat(service->name(), "/", service->method(i)->name());
-      by_path_[absl::StrCat("/", service->full_name(), "/", service->method(i)->name())] = at;
+      by_name_[methods_[at].name] = at;
     }
   }
 }
 
-void CallCounters::Count(absl::string_view path, int code) {
-  const auto found = by_path_.find(path);
-  if (found == by_path_.end() || code < 0 || code >= kCodes) return;
+void CallCounters::Count(absl::string_view method, absl::StatusCode code) {
+  const auto found = by_name_.find(method);
+  if (found == by_name_.end()) return;
   methods_[found->second].by_code[static_cast<size_t>(code)].fetch_add(1, std::memory_order_relaxed);
 }
 

@@ -1,4 +1,4 @@
-// How often each method of a gRPC server was called, and how the calls ended.
+// How often the services answered each method, and with which code.
 #ifndef RAILSD_DAEMON_SERVICE_CALL_COUNTERS_H_
 #define RAILSD_DAEMON_SERVICE_CALL_COUNTERS_H_
 
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 
 namespace railsd {
@@ -17,23 +18,22 @@ namespace railsd {
 // The methods are given once; afterwards any thread counts and reads, without locks.
 class CallCounters {
  public:
-  static constexpr int kCodes = 17;  // of gRPC, from OK to UNAUTHENTICATED
-
   // `services`: full names of services that are linked into the program; others are left out.
   explicit CallCounters(const std::vector<std::string>& services);
 
-  // `path` as gRPC has it, "/rails.v1.JobService/WaitJob". Unknown methods and codes are not counted.
-  void Count(absl::string_view path, int code);
+  // `method` is "JobService/WaitJob". Unknown methods are not counted.
+  void Count(absl::string_view method, absl::StatusCode code);
   // Called with "JobService/WaitJob", "ok" or "deadline_exceeded", and how many; for those that are not 0.
   void ForEach(const std::function<void(const std::string&, const std::string&, uint64_t)>& each) const;
 
  private:
+  static constexpr int kCodes = 17;  // of gRPC, from OK to UNAUTHENTICATED
   struct Method {
     std::string name;
     std::array<std::atomic<uint64_t>, kCodes> by_code{};
   };
   std::vector<Method> methods_;
-  absl::flat_hash_map<std::string, size_t> by_path_;
+  absl::flat_hash_map<std::string, size_t> by_name_;
 };
 
 }  // namespace railsd

@@ -11,18 +11,18 @@
 namespace railsd {
 namespace {
 
-absl::Status Invalid(const std::string& text) { return absl::InvalidArgumentError(text); }
+absl::Status BadField(const std::string& text) { return absl::InvalidArgumentError(text); }
 
 // One flow's three columns.
 absl::Status ReadFlow(const rails::v1::FlowRanges& in, const std::string& field, FlowRanges* out) {
   const int count = in.offsets_bytes_size();
   if (in.lengths_bytes_size() != count) {
-    return Invalid(
+    return BadField(
         absl::StrCat(field, ".lengths_bytes: ", in.lengths_bytes_size(), " entries beside ", count, " offsets_bytes"));
   }
   const bool one_segment = in.segment_ids_size() == 1;
   if (!one_segment && in.segment_ids_size() != count) {
-    return Invalid(absl::StrCat(field, ".segment_ids: ", in.segment_ids_size(), " entries, neither 1 nor ", count));
+    return BadField(absl::StrCat(field, ".segment_ids: ", in.segment_ids_size(), " entries, neither 1 nor ", count));
   }
   out->peer = Rank(in.peer_rank());
   out->ranges.reserve(static_cast<size_t>(count));
@@ -30,11 +30,11 @@ absl::Status ReadFlow(const rails::v1::FlowRanges& in, const std::string& field,
   for (int i = 0; i < count; ++i) {
     const uint64_t offset = in.offsets_bytes(i), length = in.lengths_bytes(i);
     if (length > std::numeric_limits<uint64_t>::max() - offset) {
-      return Invalid(
+      return BadField(
           absl::StrCat(field, ".offsets_bytes[", i, "]: ", offset, " + length ", length, " is past 64 bits"));
     }
     if (__builtin_add_overflow(total, length, &total)) {
-      return Invalid(absl::StrCat(field, ".lengths_bytes[", i, "]: ", length, " takes the flow past 64 bits"));
+      return BadField(absl::StrCat(field, ".lengths_bytes[", i, "]: ", length, " takes the flow past 64 bits"));
     }
     out->ranges.push_back({SegmentId(in.segment_ids(one_segment ? 0 : i)), offset, length});
   }
@@ -75,10 +75,10 @@ absl::Status ReadFlows(const Flows& in, const char* name, Rank self, const Agent
   for (int i = 0; i < in.size(); ++i) {
     const std::string field = absl::StrCat(name, "[", i, "]");
     if (in[i].peer_rank() == self.value()) {
-      return Invalid(absl::StrCat(field, ".peer_rank: ", in[i].peer_rank(), " is the rank itself"));
+      return BadField(absl::StrCat(field, ".peer_rank: ", in[i].peer_rank(), " is the rank itself"));
     }
     if (!seen.insert(in[i].peer_rank()).second) {
-      return Invalid(absl::StrCat(field, ".peer_rank: ", in[i].peer_rank(), " is given twice"));
+      return BadField(absl::StrCat(field, ".peer_rank: ", in[i].peer_rank(), " is given twice"));
     }
     FlowRanges flow;
     absl::Status status = TakeRanges(in[i], field, limits, ranges_left);
@@ -119,29 +119,29 @@ absl::Duration FromMilliseconds(uint64_t milliseconds) {
 
 absl::StatusOr<JoinRequest> JoinFrom(const rails::v1::JoinGroupRequest& request, SessionId session,
                                      const AgentLimits& limits) {
-  if (request.name().empty()) return Invalid("name: empty");
+  if (request.name().empty()) return BadField("name: empty");
   if (request.name().size() > limits.max_name_bytes) {
-    return Invalid(
+    return BadField(
         absl::StrCat("name: ", request.name().size(), " bytes, more than limits.max_name ", limits.max_name_bytes));
   }
   if (request.join_key().size() > limits.max_join_key_bytes) {
-    return Invalid(absl::StrCat("join_key: ", request.join_key().size(), " bytes, more than limits.max_join_key ",
-                                limits.max_join_key_bytes));
+    return BadField(absl::StrCat("join_key: ", request.join_key().size(), " bytes, more than limits.max_join_key ",
+                                 limits.max_join_key_bytes));
   }
   if (request.world_size() == 0 || request.world_size() > limits.max_world_size) {
-    return Invalid(absl::StrCat("world_size: ", request.world_size(), ", outside 1 to limits.max_world_size ",
-                                limits.max_world_size));
+    return BadField(absl::StrCat("world_size: ", request.world_size(), ", outside 1 to limits.max_world_size ",
+                                 limits.max_world_size));
   }
   if (request.rank() >= request.world_size()) {
-    return Invalid(absl::StrCat("rank: ", request.rank(), ", outside the world size ", request.world_size()));
+    return BadField(absl::StrCat("rank: ", request.rank(), ", outside the world size ", request.world_size()));
   }
   if (request.recovery() < 0 || request.recovery() > rails::v1::RECOVERY_POLICY_DEGRADE) {
-    return Invalid(absl::StrCat("recovery: ", request.recovery(), " is no policy"));
+    return BadField(absl::StrCat("recovery: ", request.recovery(), " is no policy"));
   }
   const bool waits = request.recovery() == rails::v1::RECOVERY_POLICY_WAIT;
   if (waits != (request.wait_limit_milliseconds() > 0)) {
-    return Invalid(waits ? "wait_limit_milliseconds: 0; policy WAIT needs a limit"
-                         : "wait_limit_milliseconds: only policy WAIT has a limit");
+    return BadField(waits ? "wait_limit_milliseconds: 0; policy WAIT needs a limit"
+                          : "wait_limit_milliseconds: only policy WAIT has a limit");
   }
   JoinRequest join;
   join.session = session;
@@ -165,15 +165,15 @@ void JoinTo(const GroupView& group, rails::v1::JoinGroupResponse* out) {
 }
 
 absl::StatusOr<Epoch> EpochFrom(const rails::v1::Epoch& epoch, const char* field) {
-  if (epoch.boot_id() == 0) return Invalid(absl::StrCat(field, ".boot_id: 0; give the epoch that JoinGroup answered"));
+  if (epoch.boot_id() == 0) return BadField(absl::StrCat(field, ".boot_id: 0; give the epoch that JoinGroup answered"));
   return Epoch{BootId(epoch.boot_id()), epoch.counter()};
 }
 
 absl::StatusOr<JobOfRank> JobFrom(const rails::v1::JobId& job, bool present) {
-  if (!present) return Invalid("job: missing");
+  if (!present) return BadField("job: missing");
   absl::StatusOr<Epoch> epoch = EpochFrom(job.epoch(), "job.epoch");
   if (!epoch.ok()) return epoch.status();
-  if (job.seq() == 0) return Invalid("job.seq: 0; sequence numbers start from 1");
+  if (job.seq() == 0) return BadField("job.seq: 0; sequence numbers start from 1");
   return JobOfRank{{*epoch, JobSeq(job.seq())}, Rank(job.rank())};
 }
 

@@ -28,10 +28,8 @@ inline grpc::Status ToGrpc(const absl::Status& status) {
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
 }
 
-// The session behind the call's token; none also when it is another tenant's than the socket's, and of a call that has
-// been refused: its caller is told why by who refused it.
+// The session behind the call's token; none also when it is another tenant's than the socket's.
 inline std::optional<SessionIdentity> CallerOf(grpc::CallbackServerContext& call, const ServiceContext& context) {
-  if (context.refused_calls->Contains(&call)) return std::nullopt;
   const auto token = call.client_metadata().find("rails-session-token");
   if (token == call.client_metadata().end()) return std::nullopt;
   std::optional<SessionIdentity> caller =
@@ -60,8 +58,11 @@ inline absl::Duration TimeLeft(const grpc::CallbackServerContext& context) {
 // Finish(), while the call is unfinished: afterwards gRPC has freed it.
 class DeferredCall final : public grpc::ServerUnaryReactor {
  public:
-  static std::shared_ptr<DeferredCall> Make() {
+  // `method` is as CallCounters has it, and outlives the call.
+  static std::shared_ptr<DeferredCall> Make(const ServiceContext& context, absl::string_view method) {
     auto call = std::make_shared<DeferredCall>();
+    call->calls_ = context.calls;
+    call->method_ = method;
     call->self_ = call;
     return call;
   }
@@ -73,7 +74,7 @@ class DeferredCall final : public grpc::ServerUnaryReactor {
     if (finished_) return false;
     finished_ = true;
     if (status.ok()) fill();
-    grpc::ServerUnaryReactor::Finish(ToGrpc(status));
+    CountAndFinish(status);
     return true;
   }
   bool Answer(const absl::Status& status) {
@@ -85,7 +86,7 @@ class DeferredCall final : public grpc::ServerUnaryReactor {
     if (finished_) return;  // and the context may be gone
     finished_ = true;
     if (!status.ok()) context->AddTrailingMetadata(key, value);
-    grpc::ServerUnaryReactor::Finish(ToGrpc(status));
+    CountAndFinish(status);
   }
   bool finished() const {
     absl::MutexLock lock(&mutex_);
@@ -118,6 +119,13 @@ class DeferredCall final : public grpc::ServerUnaryReactor {
   }
 
  private:
+  void CountAndFinish(const absl::Status& status) {
+    calls_->Count(method_, status.code());
+    grpc::ServerUnaryReactor::Finish(ToGrpc(status));
+  }
+
+  std::shared_ptr<CallCounters> calls_;
+  absl::string_view method_;
   mutable absl::Mutex mutex_;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;

@@ -23,7 +23,7 @@ class GroupService final : public rails::v1::GroupService::CallbackService {
 
   ServerUnaryReactor* JoinGroup(CallbackServerContext* call_context, const rails::v1::JoinGroupRequest* request,
                                 rails::v1::JoinGroupResponse* response) override {
-    const auto call = DeferredCall::Make();
+    const auto call = DeferredCall::Make(*context_, "GroupService/JoinGroup");
     const auto caller = CallerOf(*call_context, *context_);
     absl::StatusOr<JoinRequest> join =
         caller ? JoinFrom(*request, caller->id, context_->limits) : absl::StatusOr<JoinRequest>(NoSession());
@@ -53,7 +53,7 @@ class GroupService final : public rails::v1::GroupService::CallbackService {
 
   ServerUnaryReactor* LeaveGroup(CallbackServerContext* call_context, const rails::v1::LeaveGroupRequest* request,
                                  rails::v1::LeaveGroupResponse*) override {
-    const auto call = DeferredCall::Make();
+    const auto call = DeferredCall::Make(*context_, "GroupService/LeaveGroup");
     const auto caller = CallerOf(*call_context, *context_);
     const absl::StatusOr<Epoch> epoch =
         caller ? EpochFrom(request->epoch(), "epoch") : absl::StatusOr<Epoch>(NoSession());

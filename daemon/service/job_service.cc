@@ -12,6 +12,7 @@ using grpc::ServerUnaryReactor;
 
 // Metadata: how much a refusal refuses (job.proto).
 constexpr char kRefused[] = "rails-refused";
+constexpr char kWatchJobs[] = "JobService/WatchJobs";
 constexpr size_t kWatchCapacity = 1024;
 // The agent cannot be told that a waiter has left, so it is asked anew this often.
 constexpr absl::Duration kWaitSlice = absl::Seconds(20);
@@ -22,12 +23,13 @@ bool IsTerminal(JobState state) { return state == JobState::kDone || state == Jo
 class WatchReactor final : public grpc::ServerWriteReactor<rails::v1::WatchJobsResponse> {
  public:
   // Null: the session has as many watches as it may.
-  static WatchReactor* Make(SessionId session, JobFeed* feed) {
+  static WatchReactor* Make(SessionId session, const ServiceContext& context) {
     auto reactor = std::make_shared<WatchReactor>();
+    reactor->calls_ = context.calls;
     reactor->watch_ = std::make_shared<JobWatch>(kWatchCapacity, [weak = std::weak_ptr(reactor)] {
       if (const auto alive = weak.lock()) alive->WriteNext();
     });
-    if (!feed->AddWatch(session, reactor->watch_)) return nullptr;
+    if (!context.feed->AddWatch(session, reactor->watch_)) return nullptr;
     reactor->self_ = reactor;
     reactor->StartSendInitialMetadata();  // tells the client that from now on nothing is lost
     return reactor.get();
@@ -44,6 +46,7 @@ class WatchReactor final : public grpc::ServerWriteReactor<rails::v1::WatchJobsR
     absl::MutexLock lock(&mutex_);
     if (finished_) return;
     finished_ = true;
+    calls_->Count(kWatchJobs, absl::StatusCode::kCancelled);
     Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the client gave the call up"));
   }
   void OnDone() override { const std::shared_ptr<WatchReactor> last = std::move(self_); }
@@ -61,6 +64,7 @@ class WatchReactor final : public grpc::ServerWriteReactor<rails::v1::WatchJobsR
     StartWrite(&message_);
   }
 
+  std::shared_ptr<CallCounters> calls_;
   absl::Mutex mutex_;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
@@ -72,7 +76,10 @@ class WatchReactor final : public grpc::ServerWriteReactor<rails::v1::WatchJobsR
 // Answers a stream at once with a status.
 class RefusedWatch final : public grpc::ServerWriteReactor<rails::v1::WatchJobsResponse> {
  public:
-  explicit RefusedWatch(const absl::Status& status) { Finish(ToGrpc(status)); }
+  RefusedWatch(const absl::Status& status, CallCounters* calls) {
+    calls->Count(kWatchJobs, status.code());
+    Finish(ToGrpc(status));
+  }
   void OnDone() override { delete this; }
 };
 
@@ -83,7 +90,7 @@ class JobService final : public rails::v1::JobService::CallbackService {
   ServerUnaryReactor* SubmitAllToAll(CallbackServerContext* call_context,
                                      const rails::v1::SubmitAllToAllRequest* request,
                                      rails::v1::SubmitAllToAllResponse*) override {
-    const auto call = DeferredCall::Make();
+    const auto call = DeferredCall::Make(*context_, "JobService/SubmitAllToAll");
     const auto caller = CallerOf(*call_context, *context_);
     absl::StatusOr<Submission> submission =
         caller ? SubmissionFrom(*request, caller->id, context_->limits) : absl::StatusOr<Submission>(NoSession());
@@ -109,7 +116,7 @@ class JobService final : public rails::v1::JobService::CallbackService {
 
   ServerUnaryReactor* WaitJob(CallbackServerContext* call_context, const rails::v1::WaitJobRequest* request,
                               rails::v1::WaitJobResponse* response) override {
-    const auto call = DeferredCall::Make();
+    const auto call = DeferredCall::Make(*context_, "JobService/WaitJob");
     const auto caller = CallerOf(*call_context, *context_);
     const absl::StatusOr<JobOfRank> job =
         caller ? JobFrom(request->job(), request->has_job()) : absl::StatusOr<JobOfRank>(NoSession());
@@ -125,16 +132,17 @@ class JobService final : public rails::v1::JobService::CallbackService {
   grpc::ServerWriteReactor<rails::v1::WatchJobsResponse>* WatchJobs(CallbackServerContext* call_context,
                                                                     const rails::v1::WatchJobsRequest*) override {
     const auto caller = CallerOf(*call_context, *context_);
-    if (!caller) return new RefusedWatch(NoSession());
-    if (WatchReactor* watch = WatchReactor::Make(caller->id, context_->feed)) return watch;
-    return new RefusedWatch(context_->refused->Refuse(
+    if (!caller) return new RefusedWatch(NoSession(), context_->calls.get());
+    if (WatchReactor* watch = WatchReactor::Make(caller->id, *context_)) return watch;
+    const absl::Status status = context_->refused->Refuse(
         Limit::kWatchesPerSession, absl::StrCat("the session watches its jobs ", context_->feed->max_watches(),
-                                                " times already; end a watch, or use one for all of its jobs")));
+                                                " times already; end a watch, or use one for all of its jobs"));
+    return new RefusedWatch(status, context_->calls.get());
   }
 
   ServerUnaryReactor* CancelJob(CallbackServerContext* call_context, const rails::v1::CancelJobRequest* request,
                                 rails::v1::CancelJobResponse*) override {
-    const auto call = DeferredCall::Make();
+    const auto call = DeferredCall::Make(*context_, "JobService/CancelJob");
     const auto caller = CallerOf(*call_context, *context_);
     const absl::StatusOr<JobOfRank> job =
         caller ? JobFrom(request->job(), request->has_job()) : absl::StatusOr<JobOfRank>(NoSession());

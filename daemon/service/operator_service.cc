@@ -23,41 +23,44 @@ class OperatorService final : public rails::v1::OperatorService::CallbackService
 
   ServerUnaryReactor* GetStatus(CallbackServerContext*, const rails::v1::GetStatusRequest*,
                                 rails::v1::GetStatusResponse* response) override {
-    return FromSnapshot(
-        [response, context = context_](const AgentSnapshot& snapshot) { StatusTo(snapshot, *context, response); });
+    return FromSnapshot("OperatorService/GetStatus", [response, context = context_](const AgentSnapshot& snapshot) {
+      StatusTo(snapshot, *context, response);
+    });
   }
 
   ServerUnaryReactor* ListRails(CallbackServerContext*, const rails::v1::ListRailsRequest*,
                                 rails::v1::ListRailsResponse* response) override {
-    return FromSnapshot([response](const AgentSnapshot& snapshot) {
+    return FromSnapshot("OperatorService/ListRails", [response](const AgentSnapshot& snapshot) {
       for (const RailView& rail : snapshot.rails) RailTo(rail, response->add_rails());
     });
   }
 
   ServerUnaryReactor* ListPeers(CallbackServerContext*, const rails::v1::ListPeersRequest*,
                                 rails::v1::ListPeersResponse* response) override {
-    return FromSnapshot([response, context = context_](const AgentSnapshot& snapshot) {
+    return FromSnapshot("OperatorService/ListPeers", [response, context = context_](const AgentSnapshot& snapshot) {
       for (const PeerView& peer : AllPeers(snapshot, *context)) PeerTo(peer, response->add_peers());
     });
   }
 
   ServerUnaryReactor* ListJobs(CallbackServerContext*, const rails::v1::ListJobsRequest* request,
                                rails::v1::ListJobsResponse* response) override {
-    return FromSnapshot([response, limit = request->finished_limit()](const AgentSnapshot& snapshot) {
-      JobsTo(snapshot, limit, response);
-    });
+    return FromSnapshot("OperatorService/ListJobs",
+                        [response, limit = request->finished_limit()](const AgentSnapshot& snapshot) {
+                          JobsTo(snapshot, limit, response);
+                        });
   }
 
   ServerUnaryReactor* GetOverview(CallbackServerContext*, const rails::v1::GetOverviewRequest* request,
                                   rails::v1::GetOverviewResponse* response) override {
-    return FromSnapshot([response, limit = request->finished_limit(), context = context_](const auto& snapshot) {
-      OverviewTo(snapshot, *context, limit, response);
-    });
+    return FromSnapshot("OperatorService/GetOverview",
+                        [response, limit = request->finished_limit(), context = context_](const auto& snapshot) {
+                          OverviewTo(snapshot, *context, limit, response);
+                        });
   }
 
   ServerUnaryReactor* ExplainJob(CallbackServerContext*, const rails::v1::ExplainJobRequest* request,
                                  rails::v1::ExplainJobResponse* response) override {
-    const auto call = DeferredCall::Make();
+    const auto call = DeferredCall::Make(*context_, "OperatorService/ExplainJob");
     context_->agent->Explain({request->tenant(), request->group(), JobSeq(request->seq())},
                              [call, response, context = context_](absl::StatusOr<JobExplanation> explanation) {
                                if (!explanation.ok()) {
@@ -69,37 +72,35 @@ class OperatorService final : public rails::v1::OperatorService::CallbackService
     return call.get();
   }
 
-  ServerUnaryReactor* SetLogLevel(CallbackServerContext* context, const rails::v1::SetLogLevelRequest* request,
+  ServerUnaryReactor* SetLogLevel(CallbackServerContext*, const rails::v1::SetLogLevelRequest* request,
                                   rails::v1::SetLogLevelResponse* response) override {
-    if (IsRefused(context)) return AnswerNow(context, Refused());
     const absl::StatusOr<std::string> before = request->level().empty()
                                                    ? LogLevelOf(*context_->log)
                                                    : railsd::SetLogLevel(context_->log.get(), request->level());
     if (before.ok()) response->set_level_before(*before);
-    return AnswerNow(context, before.status());
+    return AnswerNow("OperatorService/SetLogLevel", before.status());
   }
 
-  ServerUnaryReactor* DrainNode(CallbackServerContext* context, const rails::v1::DrainNodeRequest* request,
+  ServerUnaryReactor* DrainNode(CallbackServerContext*, const rails::v1::DrainNodeRequest* request,
                                 rails::v1::DrainNodeResponse*) override {
-    if (IsRefused(context)) return AnswerNow(context, Refused());
     const double seconds = request->timeout_seconds();
     if (!(seconds >= 0) || seconds > kLongestDrainSeconds) {
-      return AnswerNow(context, absl::InvalidArgumentError(absl::StrCat("timeout_seconds: ", seconds, ": outside 0 to ",
-                                                                        kLongestDrainSeconds)));
+      return AnswerNow("OperatorService/DrainNode",
+                       absl::InvalidArgumentError(
+                           absl::StrCat("timeout_seconds: ", seconds, ": outside 0 to ", kLongestDrainSeconds)));
     }
-    if (context_->readiness->stopping()) return AnswerNow(context, Stopping());
+    if (context_->readiness->stopping()) return AnswerNow("OperatorService/DrainNode", Stopping());
     context_->readiness->SetDrained(true);
-    const auto call = DeferredCall::Make();
+    const auto call = DeferredCall::Make(*context_, "OperatorService/DrainNode");
     const absl::Duration limit = seconds > 0 ? absl::Seconds(seconds) : context_->reloader->config().timeouts.drain;
     context_->agent->Drain(limit, [call](const absl::Status& status) { call->Answer(status); });
     return call.get();
   }
 
-  ServerUnaryReactor* UndrainNode(CallbackServerContext* context, const rails::v1::UndrainNodeRequest*,
+  ServerUnaryReactor* UndrainNode(CallbackServerContext*, const rails::v1::UndrainNodeRequest*,
                                   rails::v1::UndrainNodeResponse*) override {
-    if (IsRefused(context)) return AnswerNow(context, Refused());
-    if (context_->readiness->stopping()) return AnswerNow(context, Stopping());
-    const auto call = DeferredCall::Make();
+    if (context_->readiness->stopping()) return AnswerNow("OperatorService/UndrainNode", Stopping());
+    const auto call = DeferredCall::Make(*context_, "OperatorService/UndrainNode");
     context_->agent->Undrain([call, context = context_](const absl::Status& status) {
       if (status.ok()) context->readiness->SetDrained(false);
       call->Answer(status);
@@ -107,40 +108,33 @@ class OperatorService final : public rails::v1::OperatorService::CallbackService
     return call.get();
   }
 
-  ServerUnaryReactor* Reload(CallbackServerContext* context, const rails::v1::ReloadRequest*,
+  ServerUnaryReactor* Reload(CallbackServerContext*, const rails::v1::ReloadRequest*,
                              rails::v1::ReloadResponse* response) override {
-    if (IsRefused(context)) return AnswerNow(context, Refused());
     const absl::StatusOr<ReloadReport> report = context_->reloader->Reload();
     if (report.ok()) {
       for (const ConfigDifference& change : report->applied) ChangeTo(change, response->add_applied());
       for (const ConfigDifference& change : report->needs_restart) ChangeTo(change, response->add_needs_restart());
       response->set_config_hash(report->config_hash);
     }
-    return AnswerNow(context, report.status());
+    return AnswerNow("OperatorService/Reload", report.status());
   }
 
-  ServerUnaryReactor* DrainRail(CallbackServerContext* context, const rails::v1::DrainRailRequest* request,
+  ServerUnaryReactor* DrainRail(CallbackServerContext*, const rails::v1::DrainRailRequest* request,
                                 rails::v1::DrainRailResponse* response) override {
-    if (IsRefused(context)) return AnswerNow(context, Refused());
-    return SetDrained(request->rail(), true, response);
+    return SetDrained("OperatorService/DrainRail", request->rail(), true, response);
   }
 
-  ServerUnaryReactor* UndrainRail(CallbackServerContext* context, const rails::v1::UndrainRailRequest* request,
+  ServerUnaryReactor* UndrainRail(CallbackServerContext*, const rails::v1::UndrainRailRequest* request,
                                   rails::v1::UndrainRailResponse* response) override {
-    if (IsRefused(context)) return AnswerNow(context, Refused());
-    return SetDrained(request->rail(), false, response);
+    return SetDrained("OperatorService/UndrainRail", request->rail(), false, response);
   }
 
  private:
-  static ServerUnaryReactor* AnswerNow(CallbackServerContext* context, const absl::Status& status) {
-    ServerUnaryReactor* reactor = context->DefaultReactor();
-    reactor->Finish(ToGrpc(status));
-    return reactor;
+  ServerUnaryReactor* AnswerNow(absl::string_view method, const absl::Status& status) {
+    const auto call = DeferredCall::Make(*context_, method);
+    call->Answer(status);
+    return call.get();
   }
-
-  // By its limits; who asks has been told why.
-  bool IsRefused(CallbackServerContext* context) const { return context_->refused_calls->Contains(context); }
-  static absl::Status Refused() { return absl::ResourceExhaustedError("the call was refused"); }
 
   absl::Status Stopping() const {
     return absl::FailedPreconditionError(absl::StrCat("node ", context_->node, " is stopping"));
@@ -154,8 +148,8 @@ class OperatorService final : public rails::v1::OperatorService::CallbackService
 
   // Answers with the rail as it is afterwards.
   template <typename Response>
-  ServerUnaryReactor* SetDrained(const std::string& rail, bool drained, Response* response) {
-    const auto call = DeferredCall::Make();
+  ServerUnaryReactor* SetDrained(absl::string_view method, const std::string& rail, bool drained, Response* response) {
+    const auto call = DeferredCall::Make(*context_, method);
     context_->agent->DrainRail(rail, drained, [call, rail, response, context = context_](const absl::Status& status) {
       if (!status.ok()) {
         call->Answer(status);
@@ -182,8 +176,8 @@ class OperatorService final : public rails::v1::OperatorService::CallbackService
   }
 
   template <typename Fill>
-  ServerUnaryReactor* FromSnapshot(Fill fill) {
-    const auto call = DeferredCall::Make();
+  ServerUnaryReactor* FromSnapshot(absl::string_view method, Fill fill) {
+    const auto call = DeferredCall::Make(*context_, method);
     context_->agent->Snapshot([call, fill = std::move(fill)](AgentSnapshot snapshot) {
       call->Answer(absl::OkStatus(), [&] { fill(snapshot); });
     });

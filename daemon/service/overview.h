@@ -17,7 +17,7 @@ class GetOverviewResponse;
 namespace railsd {
 
 void StatusTo(const AgentSnapshot& snapshot, const ServiceContext& context, rails::v1::GetStatusResponse* out);
-// By name. The agent knows the rails of peers that were up, the control streams why others are not, or are silent.
+// By name. The agent knows the rails of peers that were up, the hub why others are not, or are silent.
 std::vector<PeerView> AllPeers(const AgentSnapshot& snapshot, const ServiceContext& context);
 // `finished_limit`: of the finished jobs, latest first. Response: with active and finished.
 template <typename Response>

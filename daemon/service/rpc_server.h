@@ -9,9 +9,6 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "daemon/service/call_counters.h"
-#include "daemon/service/call_guard.h"
-#include "daemon/service/connection_gate.h"
 
 namespace grpc {
 class ServerCredentials;
@@ -21,22 +18,16 @@ class Service;
 namespace railsd {
 
 struct RpcServerOptions {
-  std::string address;  // "unix:/path", "1.2.3.4:7", "[::1]:0"
+  std::string address;  // "unix:/path": a socket that is there gives way
   uint64_t max_message_bytes = 16 << 20;
   // Services that the health service knows by name, besides "", the whole server: it answers the same for all.
   std::vector<std::string> service_names = {};
-  CallCounters* calls = nullptr;                                   // where calls are counted; outlives the server
   std::shared_ptr<grpc::ServerCredentials> credentials = nullptr;  // null: plain text
-  GateOptions gate = {};
-  uint32_t max_calls_per_connection = 1024;              // at once
-  Limit calls_limit = Limit::kCallsPerClientConnection;  // that this is
-  uint64_t max_memory_bytes = uint64_t{1} << 30;         // that what has arrived may take; then gRPC ends calls
-  uint64_t max_headers_bytes = 8192;                     // of one call's metadata
-  absl::Duration idle = absl::Minutes(1);                // a connection without a call for so long is closed
-  // Told of calls that were refused although gRPC serves them.
-  std::shared_ptr<RefusedCalls> refused_calls = std::make_shared<RefusedCalls>();
-  // Where connections are written down; null: the server brings its own.
-  std::shared_ptr<ConnectionLedger> ledger = nullptr;
+  uint32_t max_calls_per_connection = 1024;                        // at once
+  uint64_t max_headers_bytes = 8192;                               // of one call's metadata
+  uint64_t max_memory_bytes = uint64_t{1} << 30;  // that what has arrived may take; then gRPC ends calls
+  absl::Duration handshake = absl::Seconds(10);   // a connection without HTTP/2's SETTINGS for so long is closed
+  absl::Duration idle = absl::Minutes(1);         // a connection without a call for so long is closed
 };
 
 class RpcServer {
@@ -49,11 +40,7 @@ class RpcServer {
   virtual void SetHealth(bool serving, bool live) = 0;
   // Refuses new calls, lets running ones end for `grace`, then cancels them. Blocks. Once only.
   virtual void Shutdown(absl::Duration grace) = 0;
-  virtual int port() const = 0;  // that was really bound; 1 for a Unix socket
 };
-
-// Before the first server starts: plugins are process-wide.
-void InitRpcPlugins();
 
 }  // namespace railsd
 

@@ -9,7 +9,7 @@
 
 #include "absl/time/time.h"
 #include "agent/agent.h"
-#include "daemon/service/call_guard.h"
+#include "daemon/service/call_counters.h"
 #include "daemon/service/job_feed.h"
 #include "daemon/session/session_registry.h"
 
@@ -31,15 +31,14 @@ struct ServiceContext {
   JobFeed* feed = nullptr;
   AgentLimits limits;
   std::shared_ptr<LimitCounters> refused = std::make_shared<LimitCounters>();  // by those that the services check
-  // Those that gRPC serves although their limits have ended them.
-  std::shared_ptr<RefusedCalls> refused_calls = std::make_shared<RefusedCalls>();
+  std::shared_ptr<CallCounters> calls = std::make_shared<CallCounters>(std::vector<std::string>{});
   std::string node;
   BootId boot;
   std::string version;
   std::function<std::string()> config_hash = [] { return std::string(); };  // of what is in force now
   const TlsFiles* tls = nullptr;  // of mutual TLS between nodes; null: plain text
   absl::Time started;
-  // Peers as the control streams see them: those never up yet too, whom the agent does not know.
+  // Peers as the hub sees them: those never up yet too, whom the agent does not know.
   std::function<std::vector<PeerView>()> peers;
   const BalanceMeter* balance = nullptr;  // null: not measured
   std::vector<RailSpec> rails = {};       // names and speeds

@@ -14,7 +14,7 @@ class SessionService final : public rails::v1::SessionService::CallbackService {
 
   ServerUnaryReactor* GetSession(CallbackServerContext* call_context, const rails::v1::GetSessionRequest*,
                                  rails::v1::GetSessionResponse* response) override {
-    const auto call = DeferredCall::Make();
+    const auto call = DeferredCall::Make(*context_, "SessionService/GetSession");
     const auto caller = CallerOf(*call_context, *context_);
     if (!caller) {
       call->Answer(NoSession());
@@ -41,7 +41,7 @@ class SessionService final : public rails::v1::SessionService::CallbackService {
 
   ServerUnaryReactor* RemoveSegment(CallbackServerContext* call_context, const rails::v1::RemoveSegmentRequest* request,
                                     rails::v1::RemoveSegmentResponse*) override {
-    const auto call = DeferredCall::Make();
+    const auto call = DeferredCall::Make(*context_, "SessionService/RemoveSegment");
     const auto caller = CallerOf(*call_context, *context_);
     if (!caller) {
       call->Answer(NoSession());

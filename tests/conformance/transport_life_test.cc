@@ -226,7 +226,7 @@ TEST_P(TransportSuite, ANewBootIdReplacesThePeer) {
   ASSERT_TRUE(Until([&] { return a.Count(Kind::kPeerDown) == 1; }));
   EXPECT_EQ(a.Count(Kind::kSendDone), 1u);
   EXPECT_TRUE(a.remote() || a.CountDone(SendResult::kAcknowledged) == 0);
-  // Over the control stream nothing for boot 99 reaches boot 2.
+  // Over the link nothing for boot 99 reaches boot 2.
   ASSERT_TRUE(Until([&] { return a.remote() || b.transport->counters().refused_connections.load() > 0; }));
   EXPECT_EQ(a.Count(Kind::kPeerUp), 1u);
   ASSERT_TRUE(Until([&] { return b.Count(Kind::kPeerDown) == 1 || b.Count(Kind::kPeerUp) == 1; }));

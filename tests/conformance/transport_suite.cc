@@ -136,7 +136,7 @@ bool TransportSuite::CarrySignal(End& from) {
       to->transport->OnSignal(index, signal.second);
       return true;
     }
-    return false;  // it will know the sender when the control stream is up
+    return false;  // it will know the sender when the link is up
   }
   const std::lock_guard lock(from.mutex);
   from.signals.pop_front();  // of a life that is over

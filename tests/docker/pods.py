@@ -91,10 +91,8 @@ class Pod:
         return self.spec["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
 
     def probe(self, kind):
-        """The command that asks what the kubelet would ask."""
-        grpc = self.spec["containers"][0][kind]["grpc"]
-        service = ["--service", grpc["service"]] if grpc.get("service") else []
-        return ["railsctl", "health", "--address", f"127.0.0.1:{grpc['port']}", *service]
+        """The command that the kubelet would run."""
+        return self.spec["containers"][0][kind]["exec"]["command"]
 
 
 def daemon_pod(overlay):

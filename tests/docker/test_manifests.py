@@ -45,7 +45,7 @@ MISTAKES = [  # what is done to the objects of the overlay for TCP, and what mus
     (lambda o: container_of(o)["ports"][0].update(containerPort=7472), "railsd.yaml: 0.0.0.0:7471"),
     (lambda o: container_of(o)["securityContext"]["capabilities"].update(add=["NET_ADMIN"]), "railsd has capabilities"),
     (lambda o: container_of(o)["securityContext"].update(readOnlyRootFilesystem=False), "is for reading"),
-    (lambda o: container_of(o)["livenessProbe"]["grpc"].pop("service"), "a drained daemon is alive"),
+    (lambda o: container_of(o)["livenessProbe"]["exec"]["command"].pop(), "a drained daemon is alive"),
     (lambda o: container_of(o).update(args=["--config=/etc/railsd/railsd.yaml"]), "the node's name comes from the pod"),
     (lambda o: container_of(o)["env"].clear(), "$(NODE_NAME) is not set"),
     (lambda o: pod_of(o)["securityContext"].update(runAsUser=1000), "the daemon is the user of the image"),

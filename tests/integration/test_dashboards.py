@@ -32,9 +32,9 @@ import dashboard_lint  # noqa: E402  (found by the line above)
 FOLDER = harness.ROOT / "dashboards"
 # Parts of expressions that give nothing on a good day, and on rails whose interface is not their own.
 OF_FAULTS = ("railsd_rail_errors_total", "railsd_rail_port_events_total", "railsd_rail_interface_bytes_total",
-             'code!="ok"', "railsd_control_stream_errors_total", "railsd_peer_up", "changes(railsd_rail_flaps_total",
+             'code!="ok"', "railsd_control_errors_total", "railsd_peer_up", "changes(railsd_rail_flaps_total",
              "changes(railsd_rail_drains_total", "railsd_limit_refused_total", "railsd_tenant_refused_total")
-SESSIONS, CONNECTIONS = 8, 64  # that a tenant, and a socket, takes
+SESSIONS = 8  # that a tenant may have
 FLOOD = 3 * [1000]  # calls of each connection, together more than EngineQueueLong allows to wait
 
 
@@ -151,7 +151,6 @@ class Faults(Scraped, harness.FabricTest):
     # Failures are forgotten at once: a rail that flaps is soon used again, and flaps again.
     settings = clusters.Settings(nodes=3, rails=3, speed="200mbit",
                                  sections={"timeouts": {"peer_lost": "3s"}, "health": {"half_life": "50ms"},
-                                           "limits": {"max_client_connections": CONNECTIONS},
                                            "tenants": [{"name": "all", "users": [str(os.geteuid())],
                                                         "quota": {"sessions": SESSIONS}}]})
 
@@ -233,17 +232,15 @@ class Faults(Scraped, harness.FabricTest):
                 return
 
     def refusals(self):
-        """More sessions than their tenant may have, more connections than the socket takes."""
+        """More sessions than their tenant may have, and a connection that does not ask for one in time."""
         node = self.cluster.nodes[0]
         trainers = [self.enterContext(harness.Trainer()) for _ in range(SESSIONS + 1)]
         answers = [trainer.do(do="connect", socket_dir=str(node.sockets)) for trainer in trainers]
         self.assertEqual([answer["ok"] for answer in answers], SESSIONS * [True] + [False], answers)
         for trainer in trainers:
             trainer.kill()
-        with contextlib.ExitStack() as stack:
-            for _ in range(CONNECTIONS + 1):
-                connection = stack.enter_context(socket.socket(socket.AF_UNIX))
-                connection.connect(f"{node.sockets}/operator.sock")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+            connection.connect(f"{node.sockets}/descriptors.sock")
             self.shown("railsd_tenant_refused_total", "railsd_limit_refused_total", "LimitReached")
 
     def certificate_of_a_week(self):
@@ -282,7 +279,7 @@ class Faults(Scraped, harness.FabricTest):
             for rail in range(3):
                 self.link(rail, "up")
             self.cluster.stop_node(self.cluster.nodes[2], signal.SIGKILL)
-            self.shown("railsd_peer_up", "DaemonGone", "railsd_control_stream_errors_total")
+            self.shown("railsd_peer_up", "DaemonGone", "railsd_control_errors_total")
             self.cluster.start_node(self.cluster.nodes[2])
             self.cluster.wait_ready()
         self.cluster.ctl(self.cluster.nodes[0], "drain", "--node")

@@ -153,9 +153,9 @@ class Fabric(harness.FabricTest):
         used = sum(harness.footprint(self.cluster.nodes[0].pid)["descriptors"].values())
         for trainer in trainers:
             trainer.kill()
-        formula = 25 + 6 * rails + peers * (4 + 4 * rails) + 3 * sessions + sessions
-        self.assertIn("25 + 6 N + (M - 1) (4 + 4 N) + 3 P + segments", (harness.ROOT / "deploy/RUNBOOK.md").read_text())
-        self.assertIn(f"25 + 48 + 63 x 36 + 24 + 32 = {25 + 48 + 63 * 36 + 24 + 32:,} descriptors",
+        formula = 18 + 6 * rails + peers * (1 + 4 * rails) + 3 * sessions + sessions
+        self.assertIn("18 + 6 N + (M - 1) (1 + 4 N) + 3 P + segments", (harness.ROOT / "deploy/RUNBOOK.md").read_text())
+        self.assertIn(f"18 + 48 + 63 x 33 + 24 + 32 = {18 + 48 + 63 * 33 + 24 + 32:,} descriptors",
                       (harness.ROOT / "deploy/RUNBOOK.md").read_text())
         # A tool that has just asked may still be connected.
         self.assertAlmostEqual(used, formula, delta=6)

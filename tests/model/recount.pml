@@ -67,7 +67,7 @@ end:
   od
 }
 
-/* Answers what is asked over the control stream. */
+/* Answers what is asked over the link. */
 active proctype Receiver() {
   byte r;
 end:

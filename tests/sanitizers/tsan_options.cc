@@ -26,21 +26,10 @@ extern "C" const char* __tsan_default_suppressions() {
       "called_from_lib:libabsl_time_zone.so\n"
       // Reads the text of a status, which gRPC wrote after the call was begun, maybe with the program's std::string.
       "race:grpc::internal::CallOpClientRecvStatus::FinishOp\n"
-      // What CallInterceptor is given, which gRPC has made on the thread that took the call. Besides, it only calls
-      // the ledger and the guard, which have a mutex each, and counts by atomics.
-      "race:^Intercept$\n"
-      // Calls of gRPC's own services and of methods that do not exist: their users are counted inside of libgrpc++.so,
-      // and the last one deletes the interceptor.
-      "race:~CallInterceptor\n"
-      // The same of the whole call where the method does not exist, which libgrpc++.so serves by bytes.
+      // The whole call where the method does not exist, which libgrpc++.so serves by bytes.
       "race:CallbackBidiHandler<grpc::ByteBuffer, grpc::ByteBuffer>\n"
-      // Looks at a descriptor that gRPC may have closed and the kernel given to somebody else meanwhile, to find that
-      // out: daemon/service/connection_ledger.h.
-      "race:SocketBehind\n"
       // A connection that gRPC has closed, unseen, whose number the kernel gave to a descriptor of a system call that
       // is not intercepted either: that of a trainer's process. Only the number is in a race, no memory.
       "race_top:accept4$\n"
-      "race_top:epoll_ctl$\n"
-      // The same look as SocketBehind's, at a descriptor that is being closed, when its stack has been forgotten.
-      "race:~Connection\n";
+      "race_top:epoll_ctl$\n";
 }

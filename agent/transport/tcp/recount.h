@@ -1,4 +1,4 @@
-// What the two ends of a broken connection tell each other over the control stream: how many whole frames its receiver
+// What the two ends of a broken connection tell each other over the link: how many whole frames its receiver
 // had when it closed its end. Only then does the sender know which orders have arrived, and that the others never will:
 // they may go another way without a byte landing twice, or late.
 #ifndef RAILSD_AGENT_TRANSPORT_TCP_RECOUNT_H_

@@ -1,5 +1,5 @@
 // What becomes of a TcpRail's orders when their connection breaks. Frames that were sent and not acknowledged are in
-// doubt: the receiver may have them. It is asked over the control stream, closes its end, and answers with a count that
+// doubt: the receiver may have them. It is asked over the link, closes its end, and answers with a count that
 // can only be final. No new pair is dialled before that, so one connection at a time is in doubt.
 #include <utility>
 

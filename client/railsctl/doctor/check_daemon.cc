@@ -99,11 +99,10 @@ Missing RailsNotUp(const v1::PeerStatus& peer, const google::protobuf::RepeatedP
 Findings JudgePeer(const v1::PeerStatus& peer, const Facts& facts) {
   const std::string why = peer.why().empty() ? "" : absl::StrCat(": ", peer.why());
   if (!peer.up()) {
-    return {
-        {"peers", Level::kError, absl::StrCat("node ", peer.node(), " is down", why),
-         "Groups with ranks there cannot form; jobs that need it fail.",
-         "Is railsd running there, does its control address answer from here (`railsctl health --address HOST:PORT`), "
-         "and does each node list the other in `peers`?"}};
+    return {{"peers", Level::kError, absl::StrCat("node ", peer.node(), " is down", why),
+             "Groups with ranks there cannot form; jobs that need it fail.",
+             "Is railsd running there (`railsctl health`), does its control address answer from here (`nc -z HOST "
+             "PORT`), and does each node list the other in `peers`?"}};
   }
   const Missing missing = RailsNotUp(peer, facts.overview.rails());
   if (!missing.dead.empty()) {

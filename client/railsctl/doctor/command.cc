@@ -52,7 +52,7 @@ doctor::DaemonProcess DaemonOf(const std::string& socket_dir) {
 void AskHealth(const Context& context, doctor::Facts* facts) {
   for (const auto& [service, answer] : {std::pair{"live", &facts->live}, std::pair{"", &facts->serving}}) {
     const absl::StatusOr<ServingStatus> status =
-        CheckHealth("", facts->socket_dir, service, {}, context.TimeoutOr(kDoctorTimeout));
+        CheckHealth(facts->socket_dir, service, context.TimeoutOr(kDoctorTimeout));
     if (absl::IsNotFound(status.status())) continue;  // an older daemon
     if (!status.ok()) facts->health = status.status();
     *answer = status.ok() && *status == ServingStatus::kServing;

@@ -36,9 +36,9 @@ int Reload(const Context& context) {
   return Print(context, response, RenderReload, ReloadJson);
 }
 
-int Health(const Context& context, const std::string& address, const std::string& service, const HealthTls& tls) {
+int Health(const Context& context, const std::string& service) {
   const absl::StatusOr<ServingStatus> status =
-      CheckHealth(address, context.socket_dir, service, tls, context.TimeoutOr(absl::Seconds(5)));
+      CheckHealth(context.socket_dir, service, context.TimeoutOr(absl::Seconds(5)));
   if (!status.ok()) return Fail(context, ExitCodeOfCall(status.status()), status.status());
   PrintAs(context, absl::StrCat(ServingStatusName(*status), "\n"), {{"status", ServingStatusName(*status)}});
   return *status == ServingStatus::kServing ? kExitOk : kExitFailed;
@@ -103,29 +103,13 @@ void AddOperateCommands(CLI::App& app, Context& context) {
 
   CLI::App* health = app.add_subcommand(
       "health", "Asks a daemon's standard gRPC health service; the exit code is 0 when it says SERVING, else 1 or 3.");
-  auto address = std::make_shared<std::string>();
-  health->add_option("--address", *address, "Asks there, as at the control port, instead of the socket folder.")
-      ->type_name("HOST:PORT");
   auto service = std::make_shared<std::string>();
   health
       ->add_option("--service", *service,
                    "Asks for this service: `live` says whether the daemon works, even while it is drained or stops; "
                    "without it, whether it takes new work.")
       ->type_name("NAME");
-  auto tls = std::make_shared<HealthTls>();
-  CLI::Option* ca = health->add_option(
-      "--tls-ca", tls->ca,
-      "The certificate of the authority that signed the daemon's: asks over mutual TLS, as its control port wants it.");
-  CLI::Option* certificate =
-      health->add_option("--tls-certificate", tls->certificate, "The certificate to show to the daemon.");
-  CLI::Option* key = health->add_option("--tls-key", tls->key, "The key of that certificate.");
-  for (CLI::Option* option : {ca, certificate, key}) option->type_name("FILE")->needs("--address");
-  ca->needs(certificate)->needs(key);
-  certificate->needs(ca);
-  key->needs(ca);
-  health->callback([&context, address, service, tls] {
-    context.run = [&context, address, service, tls] { return Health(context, *address, *service, *tls); };
-  });
+  health->callback([&context, service] { context.run = [&context, service] { return Health(context, *service); }; });
 }
 
 }  // namespace rails::ctl

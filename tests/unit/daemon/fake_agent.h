@@ -102,7 +102,17 @@ class FakeAgent : public Agent {
   }
   void Cancel(SessionId, JobKey, Rank, Callback<absl::Status> done) override { std::move(done)(absl::OkStatus()); }
 
-  void OnPeerUp(PeerHello hello) override { Log("up " + hello.node); }
+  void OnPeerUp(PeerHello hello) override {
+    Log("up " + hello.node);
+    absl::MutexLock lock(&mutex_);
+    data_keys_[hello.node] = hello.data_key;
+  }
+  // Of the last link with `node` that was up; zero when none was.
+  DataKey DataKeyOf(const std::string& node) const {
+    absl::MutexLock lock(&mutex_);
+    const auto it = data_keys_.find(node);
+    return it == data_keys_.end() ? DataKey{} : it->second;
+  }
   void OnPeerDown(std::string node, std::string why, bool ended) override {
     Log("down " + node + ": " + why + (ended ? " (ended)" : ""));
   }
@@ -232,6 +242,7 @@ class FakeAgent : public Agent {
 
   PeerHello hello_;
   mutable absl::Mutex mutex_;
+  std::map<std::string, DataKey> data_keys_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_session_ ABSL_GUARDED_BY(mutex_) = 1;
   std::map<uint64_t, SessionInfo> sessions_ ABSL_GUARDED_BY(mutex_);
   std::map<uint32_t, uint64_t> segments_, reserved_ ABSL_GUARDED_BY(mutex_);

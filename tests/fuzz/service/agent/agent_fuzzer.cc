@@ -169,7 +169,7 @@ class Attack {
 
   // As it comes out of the peer's stream.
   void Say(size_t victim, const ControlMessage& message) {
-    rails::peer::v1::Numbered written;
+    rails::peer::v1::Message written;
     MessageTo(message, &written);
     absl::StatusOr<ControlMessage> read = MessageFrom(written, kMaxWorldSize);
     if (!read.ok()) return;

@@ -20,6 +20,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "agent/job/segment_mapper.h"
+#include "tests/support/until.h"
 #include "tests/unit/agent/job/cluster.h"
 
 namespace railsd::testing {
@@ -96,7 +97,7 @@ class AgentTest : public ::testing::Test {
       for (size_t b = 0; b < nodes; ++b) {
         if (a == b) continue;
         links_[a]->Add(absl::StrCat("n", b), agents_[b].get());
-        agents_[a]->OnPeerUp(agents_[b]->Hello());
+        TellKey(a, b, 7);
       }
     }
     for (auto& agent : agents_) {
@@ -111,6 +112,12 @@ class AgentTest : public ::testing::Test {
       while (!connected() && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
       ASSERT_TRUE(connected());
     }
+  }
+  // Agent `a` hears of `b`, and of a key for their link.
+  void TellKey(size_t a, size_t b, uint8_t key) {
+    PeerHello hello = agents_[b]->Hello();
+    hello.data_key.fill(key);
+    agents_[a]->OnPeerUp(std::move(hello));
   }
   void TearDown() override {
     for (auto& link : links_) link->Clear();
@@ -218,6 +225,19 @@ TEST_F(AgentTest, JobsOverTcpRailsEveryByte) {
 }
 
 // What a scrape does, as often as it can: ThreadSanitizer says that nothing of it races with the rails.
+TEST_F(AgentTest, DataConnectionsNeedTheKeyOfTheLink) {
+  SetUpNodes(2, 1);
+  const auto rail = [&](size_t n) { return SnapshotOf(*agents_[n]).rails[0]; };
+  agents_[0]->OnPeerDown("n1", "the link is over", false);
+  TellKey(0, 1, 8);
+  EXPECT_TRUE(Until([&] { return rail(0).protocol_errors > 0; }));
+  EXPECT_TRUE(Until([&] { return rail(1).protocol_errors > 0; }));
+  EXPECT_EQ(rail(0).peers_up, 0u);
+  agents_[1]->OnPeerDown("n0", "the link is over", false);
+  TellKey(1, 0, 8);
+  EXPECT_TRUE(Until([&] { return rail(0).peers_up == 1 && rail(1).peers_up == 1; }));
+}
+
 TEST_F(AgentTest, SnapshotsWhileJobsRun) {
   constexpr uint32_t kWorld = 4;
   constexpr uint64_t kBytes = 1 << 20;

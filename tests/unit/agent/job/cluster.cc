@@ -134,7 +134,7 @@ Cluster::Cluster(Options options) : remote_(options.remote), quiet_steps_(option
       node->rails.push_back(std::make_unique<SteppedRail>(std::move(transport)));
       ports.push_back(node->rails.back().get());
     }
-    node->engine = std::make_unique<Engine>(agent, KeyShare::Draw().value(), ports, node.get(), nullptr, &node->copier);
+    node->engine = std::make_unique<Engine>(agent, ports, node.get(), nullptr, &node->copier);
     node->engine->SetNow(now_);
     nodes_.push_back(std::move(node));
   }
@@ -148,6 +148,7 @@ PeerHello Cluster::HelloOf(size_t n) const {
   PeerHello hello;
   hello.node = nodes_[n]->name;
   hello.boot = nodes_[n]->boot;
+  hello.data_key.fill(7);
   for (size_t r = 0; r < nodes_[n]->rails.size(); ++r) {
     hello.rails.push_back(
         {RailIndex(static_cast<uint32_t>(r)), nodes_[n]->rails[r]->transport().LocalAddress(), 100'000'000});

@@ -147,7 +147,7 @@ TEST(FailoverTest, AJobThatNeverFindsARailFails) {
   cluster.ExpectNothingOpen();
 }
 
-// A peer that is cut off loses its rails first; what its jobs are told is what the control stream makes of it, a moment
+// A peer that is cut off loses its rails first; what its jobs are told is what the link makes of it, a moment
 // after `peer_lost`.
 TEST(FailoverTest, WhyAPeerIsLostIsToldBeforeThatNoRailReachesIt) {
   Cluster cluster({.nodes = 2, .rails = 2, .plan = {.chunk_bytes = 64 << 10}});
@@ -182,7 +182,7 @@ TEST(FailoverTest, WhatStaysInDoubtFailsTheJob) {
 }
 
 // n1 has aborted the job because n2 has, drains what n0 sends, and counts it when the connections break
-// (`docs/failover.md`). The count comes on n1's control stream, n2's ABORT on another one, which may be slow.
+// (`docs/failover.md`). The count comes on n1's link, n2's ABORT on another one, which may be slow.
 TEST(FailoverTest, WhatAReceiverDrainsIsNeverTakenForSent) {
   Cluster cluster({.nodes = 3, .rails = 2, .plan = {.chunk_bytes = 64 << 10}});
   Exchange exchange(&cluster, 3, "g", 4 << 20);

@@ -190,7 +190,7 @@ TEST_P(GroupTest, LeavingAfterTheLastJobDoesNotFailOthersJobs) {
   EXPECT_THAT(Text(exchange.trainer(1).Submit(exchange.For(1, 2))), HasSubstr("rank 0 on n0 left"));
 }
 
-// The receiver's rails drain what comes after its abort, and say so sooner than the control stream says why.
+// The receiver's rails drain what comes after its abort, and say so sooner than the link says why.
 TEST(AbortTest, TheCauseIsToldThoughTheRailsAreFaster) {
   Cluster cluster({.nodes = 2, .rails = 1});
   Exchange exchange(&cluster, 2, "g", 8 << 20);

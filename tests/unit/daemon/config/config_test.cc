@@ -359,16 +359,12 @@ TEST(ConfigTest, LimitsOfWhatListens) {
   const absl::StatusOr<Config> config = ParseConfig(
       "rails: [{address: 10.0.0.1}]\n"
       "limits: {max_control_connections: 100, max_control_connections_per_address: 2, "
-      "max_calls_per_control_connection: "
-      "3, max_client_connections: 20, max_calls_per_client_connection: 30, max_watches_per_session: 6, max_headers: "
-      "4KiB, max_half_open: 5, "
-      "max_grpc_memory: 64MiB, max_connection_memory: 20MiB, "
-      "max_http_request: 2KiB}\n"
+      "max_calls_per_client_connection: 30, max_watches_per_session: 6, max_headers: 4KiB, max_half_open: 5, "
+      "max_grpc_memory: 64MiB, max_http_request: 2KiB}\n"
       "timeouts: {handshake: 2s, rail_handshake: 1s, idle: 3s, http: 4s}\n",
       "f.yaml");
   ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_TRUE(config->connections ==
-              (ConnectionLimits{100, 2, 20, 3, 30, 6, 4096, uint64_t{64} << 20, uint64_t{20} << 20, 2048}));
+  EXPECT_TRUE(config->connections == (ConnectionLimits{100, 2, 30, 6, 4096, uint64_t{64} << 20, 2048}));
   EXPECT_EQ(config->limits.max_half_open, 5u);
   EXPECT_EQ(config->timeouts.handshake, absl::Seconds(2));
   EXPECT_EQ(config->timeouts.rail_handshake, absl::Seconds(1));
@@ -380,14 +376,6 @@ TEST(ConfigTest, LimitsOfWhatListens) {
   EXPECT_EQ(PrintConfig(*again), PrintConfig(*config));
   EXPECT_EQ(ErrorOf("rails: [{address: 10.0.0.1}]\nlimits: {max_message: 1MiB, max_grpc_memory: 2MiB}\n"),
             "f.yaml: limits.max_grpc_memory: '2MiB': less than four messages of limits.max_message 1MiB");
-  EXPECT_EQ(ErrorOf("rails: [{address: 10.0.0.1}]\nlimits: {max_connection_memory: 15MiB}\n"),
-            "f.yaml: limits.max_connection_memory: '15MiB': less than one message of limits.max_message 16MiB");
-  EXPECT_EQ(ErrorOf("rails: [{address: 10.0.0.1}]\nlimits: {max_connection_memory: 600MiB}\n"),
-            "f.yaml: limits.max_connection_memory: '600MiB': more than half of limits.max_grpc_memory 1GiB");
-  const absl::StatusOr<Config> quarter =
-      ParseConfig("rails: [{address: 10.0.0.1}]\nlimits: {max_grpc_memory: 100MiB}\n", "f.yaml");
-  ASSERT_TRUE(quarter.ok()) << quarter.status();
-  EXPECT_EQ(quarter->connections.max_connection_memory_bytes, uint64_t{25} << 20);
   EXPECT_EQ(ErrorOf("rails: [{address: 10.0.0.1}]\nlimits: {max_half_open: 0, max_headers: 1KiB}\n"),
             "f.yaml:2: limits.max_half_open: '0': outside 1 to 65536\n"
             "f.yaml:2: limits.max_headers: '1KiB': outside 4KiB to 1MiB");

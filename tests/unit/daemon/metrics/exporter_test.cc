@@ -124,22 +124,13 @@ class ExporterTest : public ::testing::Test {
     folder_.Write("class/net/eth0/statistics/rx_dropped", "3\n");
     ASSERT_NE(rails::v1::WaitJobRequest::descriptor(), nullptr);  // links what CallCounters looks up
     calls_ = std::make_unique<CallCounters>(std::vector<std::string>{"rails.v1.JobService", "rails.v1.NoService"});
-    calls_->Count("/grpc.health.v1.Health/Check", 0);
-    calls_->Count("/rails.v1.JobService/WaitJob", 0);
-    calls_->Count("/rails.v1.JobService/WaitJob", 4);
-    calls_->Count("/rails.v1.JobService/WaitJob", 4);
-    calls_->Count("/rails.v1.JobService/WaitJob", 99);
+    calls_->Count("NoService/None", absl::StatusCode::kOk);
+    calls_->Count("JobService/WaitJob", absl::StatusCode::kOk);
+    for (int i = 0; i < 2; ++i) calls_->Count("JobService/WaitJob", absl::StatusCode::kDeadlineExceeded);
     sources_.calls = calls_.get();
     const auto refused = std::make_shared<LimitCounters>();
     for (int i = 0; i < 3; ++i) refused->Count(Limit::kHalfOpen);
     sources_.refused = refused;
-    const auto connections = std::make_shared<ConnectionCounters>();
-    connections->open = 5;
-    connections->half_open = 2;
-    connections->protocol_errors = 4;
-    connections->calls_begun = 9;
-    connections->calls_taken = 7;
-    sources_.connections = {{"control", connections}};
     sources_.node = "n0";
     sources_.version = "1.2.3";
     sources_.config_hash = [] { return std::string("abcd"); };

@@ -1,249 +1,196 @@
-// A hub whose streams and lanes are the test's: nothing happens that it is not told, and no thread runs. What gRPC
-// never does the streams refuse, and what gRPC forbids they end the program for.
+// A hub whose connections are the test's: nothing happens that it is not told, and no thread runs.
 #ifndef RAILSD_TESTS_UNIT_DAEMON_PEER_HUB_BY_HAND_H_
 #define RAILSD_TESTS_UNIT_DAEMON_PEER_HUB_BY_HAND_H_
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <map>
+#include <cstring>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "daemon/lifecycle/logging.h"
 #include "daemon/peer/hub.h"
 
 namespace railsd {
 
-inline void Must(bool ok, const char* what) {
+inline void Must(bool ok, absl::string_view what) {
   if (ok) return;
-  std::fprintf(stderr, "%s\n", what);
+  std::fprintf(stderr, "%.*s\n", static_cast<int>(what.size()), what.data());
   std::abort();
 }
 
-class OutByHand final : public OutboundStream {
- public:
-  explicit OutByHand(std::string address) : address_(std::move(address)) {}
-  void Write(std::shared_ptr<const pb::ExchangeRequest> request) override {
-    Must(!writing_, "a write while one is under way is lost");
-    if (ended) return;
-    writing_ = true;
-    written.push_back(std::move(request));
-  }
-  bool writing() const override { return writing_; }
-  void Cancel() override { cancelled = true; }
-  std::string RemoteAddress() const override { return address_; }  // no number: nothing is probed
-  std::vector<std::string> CertificateNames() const override { return names; }
-  const std::string& address() const { return address_; }
-  void WriteDone() { writing_ = false; }
+struct HandFrame {
+  FrameKind kind;
+  uint64_t number;
+  std::string body;
+};
 
-  std::vector<std::shared_ptr<const pb::ExchangeRequest>> written;
-  bool cancelled = false, ended = false;
+// Gives `bytes` to a reader, and its frames to `take` while that says true.
+template <typename Take>
+absl::Status FeedReader(FrameReader* reader, absl::string_view bytes, Take take) {
+  while (!bytes.empty()) {
+    size_t room = 0;
+    char* const to = reader->Space(&room);
+    Must(room > 0, "a reader without space");
+    room = std::min(room, bytes.size());
+    std::memcpy(to, bytes.data(), room);
+    reader->Arrived(room);
+    bytes.remove_prefix(room);
+    while (true) {
+      const absl::StatusOr<std::optional<Frame>> frame = reader->Next();
+      if (!frame.ok()) return frame.status();
+      if (!*frame) break;
+      if (!take(**frame)) return absl::OkStatus();
+    }
+  }
+  return absl::OkStatus();
+}
+
+// One end of a connection.
+class HandConnection final : public Connection {
+ public:
+  HandConnection(std::string address, bool dialled) : address_(std::move(address)), dialled_(dialled) {}
+  bool Write(std::shared_ptr<const std::string> frame) override {
+    if (closed) return true;
+    refused = !open || out.size() >= room;
+    if (refused) return false;
+    absl::StrAppend(&out, std::exchange(prefaced_, true) ? "" : kLinkPreface, *frame);
+    return true;
+  }
+  void Close() override { closed = true; }
+  void SetGreeted() override { greeted = true; }
+  bool dialled_here() const override { return dialled_; }
+  const std::string& address() const override { return address_; }  // without a port nothing is probed
+  std::vector<std::string> certificate_names() const override { return names; }
+  // The frames that the hub has written since the last call.
+  std::vector<HandFrame> Said() {
+    std::vector<HandFrame> frames;
+    const absl::Status good = FeedReader(&written_, std::exchange(out, ""), [&](const Frame& frame) {
+      frames.push_back({frame.kind, frame.number, std::string(frame.body)});
+      return true;
+    });
+    Must(good.ok(), good.message());
+    return frames;
+  }
+
+  bool open = false, closed = false, ended = false, greeted = false, refused = false;
+  std::string out;                  // written, and not on its way yet
+  size_t room = size_t{256} << 20;  // of `out`: a socket that holds that much takes nothing
   std::vector<std::string> names;   // of the other end's certificate
-  std::optional<HelloFacts> hello;  // that the other end began with, if it was a good one
-  bool begun = false;
+  FrameReader arrived;
 
  private:
   const std::string address_;
-  bool writing_ = false;
+  const bool dialled_;
+  bool prefaced_ = false;
+  FrameReader written_;
 };
+using HandPtr = std::shared_ptr<HandConnection>;
 
-class InByHand final : public InboundStream {
+class HubByHand final : public Dialler {
  public:
-  void Write(std::shared_ptr<const pb::ExchangeResponse> response) override {
-    if (ended || finished) return;
-    Must(!writing_, "a write while one is under way is lost");
-    writing_ = true;
-    written.push_back(std::move(response));
-  }
-  bool writing() const override { return writing_; }
-  void ReadNext() override {
-    if (ended || finished) return;
-    Must(!reading, "two reads at once");
-    reading = true;
-  }
-  void Finish(absl::Status with, bool) override {
-    if (finished) return;
-    finished = true;
-    status = std::move(with);
-  }
-  void Cancel() override { cancelled = true; }
-  std::vector<std::string> CertificateNames() const override { return names; }
-  void WriteDone() { writing_ = false; }
-
-  std::vector<std::shared_ptr<const pb::ExchangeResponse>> written;
-  bool reading = true;
-  bool finished = false, cancelled = false, ended = false;
-  absl::Status status;
-  std::vector<std::string> names;
-  std::optional<HelloFacts> hello;
-  bool begun = false;
-
- private:
-  bool writing_ = false;
-};
-
-class LanesByHand final : public Lanes {
- public:
-  enum class State { kMaking, kOpen, kClosed };
-  struct Lane {
-    std::string address;  // empty: expected, by the share
-    PublicShare share{};
-    State state = State::kMaking;
-    std::vector<std::string> written;
-  };
-  LaneId Dial(const std::string& address, const LaneKeys& keys) override { return Add(address, keys); }
-  LaneId Expect(const LaneKeys& keys) override { return Add("", keys); }
-  bool Take(UniqueFd) override { return false; }
-  Written Write(LaneId id, size_t size, Fill fill) override {
-    const auto it = lanes.find(id);
-    if (it == lanes.end() || it->second.state != State::kOpen) return Written::kGone;
-    if (busy) return Written::kBusy;
-    std::string message(size, '\0');
-    fill(message.data());
-    it->second.written.push_back(std::move(message));
-    return Written::kTaken;
-  }
-  void Close(LaneId id) override {
-    if (const auto it = lanes.find(id); it != lanes.end()) it->second.state = State::kClosed;
-  }
-
-  std::map<LaneId, Lane> lanes;
-  bool busy = false;
-
- private:
-  LaneId Add(const std::string& address, const LaneKeys& keys) {
-    Lane& lane = lanes[++last_];
-    lane.address = address;
-    lane.share = keys.dialler;
-    return last_;
-  }
-  LaneId last_ = 0;
-};
-
-class HubByHand {
- public:
-  // Knows `peers`, at addresses that are their names, and dials them at the first tick.
-  HubByHand(PeerHubOptions options, const std::vector<std::string>& peers, Agent* agent)
-      : hub_(std::make_unique<Hub>(std::move(options))) {
+  HubByHand(PeerHubOptions options, Agent* agent) : hub_(std::make_unique<Hub>(std::move(options))) {
     Must(hub_->Start(agent).ok(), "a hub that does not listen cannot fail to start");
-    auto lanes = std::make_unique<LanesByHand>();
-    lanes_ = lanes.get();
-    hub_->lanes_ = std::move(lanes);
     absl::MutexLock lock(&hub_->mutex_);
-    for (const std::string& peer : peers) {
-      hub_->FindOrAddPeer(peer)->config = StaticPeerConfig{peer, peer, {}};
-      auto target = std::make_unique<Target>();
-      target->address = target->expected_node = peer;
-      target->dialler = std::make_unique<DiallerByHand>(peer, &dialled_);
-      hub_->targets_.push_back(std::move(target));
-    }
+    hub_->dialler_ = this;
   }
-  ~HubByHand() {
-    for (const auto& out : std::exchange(dialled_, {})) End(out, absl::CancelledError("the test ends"));
-    for (const auto& in : std::exchange(accepted_, {})) End(in);
-    hub_->Stop();
+  ~HubByHand() override { hub_->Stop(); }
+  ConnectionPtr Dial(const std::string& address) override {
+    return dialled.emplace_back(std::make_shared<HandConnection>(address.substr(0, address.rfind(':')), true));
   }
 
   Hub& hub() { return *hub_; }
-  LanesByHand& lanes() { return *lanes_; }
-  void Tick(absl::Time now) {
+  void Tick(absl::Time now) { hub_->OnTick(now); }
+  // What DNS says.
+  void Find(std::vector<std::string> addresses) { hub_->OnAddresses(std::move(addresses)); }
+  // As if nothing had been heard of a node for so long.
+  void Silence(const std::string& node, absl::Duration silence) {
     absl::MutexLock lock(&hub_->mutex_);
-    hub_->Tick(now);
+    const auto peer = hub_->peers_.find(node);
+    if (peer != hub_->peers_.end()) peer->second->link.OnHeard(absl::Now() - silence);
   }
-
-  // Every stream that was dialled, the oldest first.
-  const std::vector<std::shared_ptr<OutByHand>>& dialled() const { return dialled_; }
-  // The last one to an address that has not ended, or null.
-  std::shared_ptr<OutByHand> DialledTo(const std::string& address) const {
-    for (auto it = dialled_.rbegin(); it != dialled_.rend(); ++it) {
-      if ((*it)->address() == address && !(*it)->ended) return *it;
+  // The last one there that has not ended, or null.
+  HandPtr DialledTo(const std::string& host) const {
+    for (auto it = dialled.rbegin(); it != dialled.rend(); ++it) {
+      if ((*it)->address() == host && !(*it)->ended) return *it;
     }
     return nullptr;
   }
-  const std::vector<std::shared_ptr<InByHand>>& accepted() const { return accepted_; }
-  // A stream that a peer dials; null when it is refused.
-  std::shared_ptr<InByHand> Accept() {
-    auto stream = std::make_shared<InByHand>();
-    if (!hub_->OnAccepted(stream)) return nullptr;
-    accepted_.push_back(stream);
-    return stream;
+  HandPtr Accept(std::vector<std::string> names = {}) {
+    const auto connection = std::make_shared<HandConnection>("192.0.2.1", false);
+    connection->names = std::move(names);
+    Open(connection);
+    return connection;
   }
-  // False: the hub does not read now, as it is.
-  bool Request(const std::shared_ptr<InByHand>& stream, const pb::ExchangeRequest& request) {
-    if (stream->ended || !std::exchange(stream->reading, false)) return false;
-    Note(*stream, request.has_hello() ? &request.hello() : nullptr);
-    hub_->OnRequest(stream, request);
-    return true;
+  void Open(const HandPtr& connection) {
+    connection->open = true;
+    hub_->OnOpen(connection);
   }
-  void Respond(const std::shared_ptr<OutByHand>& stream, const pb::ExchangeResponse& response) {
-    if (stream->ended) return;
-    Note(*stream, response.has_hello() ? &response.hello().hello() : nullptr);
-    hub_->OnResponse(stream, response);
+  // Nothing comes from a connection that the hub has closed.
+  void Say(const HandPtr& connection, FrameKind kind, uint64_t number = 0, absl::string_view body = {}) {
+    if (!connection->closed && !connection->ended) hub_->OnFrame(connection, Frame{kind, number, body});
   }
-  // The write under way is done, if there is one.
-  template <typename Stream>
-  void Written(const std::shared_ptr<Stream>& stream) {
-    if (stream->ended || !stream->writing()) return;
-    stream->WriteDone();
-    hub_->OnWritten(stream);
+  void Arrive(const HandPtr& connection, absl::string_view bytes) {
+    if (connection->closed || connection->ended) return;
+    const absl::Status good = FeedReader(&connection->arrived, bytes, [&](const Frame& frame) {
+      hub_->OnFrame(connection, frame);
+      return !connection->closed;
+    });
+    if (!good.ok()) End(connection, good);
   }
-  void End(const std::shared_ptr<OutByHand>& stream, absl::Status status, bool stopping = false) {
-    if (!std::exchange(stream->ended, true)) hub_->OnEnded(stream, std::move(status), stopping);
+  void Writable(const HandPtr& connection) {
+    if (connection->open && !connection->closed && std::exchange(connection->refused, false)) {
+      hub_->OnWritable(connection);
+    }
   }
-  void End(const std::shared_ptr<InByHand>& stream) {
-    if (!std::exchange(stream->ended, true)) hub_->OnEnded(stream);
+  void End(const HandPtr& connection, const absl::Status& why = absl::UnavailableError("it broke")) {
+    if (std::exchange(connection->ended, true)) return;
+    hub_->OnEnd(connection, connection->closed ? absl::CancelledError("closed here") : why);
+    connection->closed = true;
   }
+
+  std::vector<HandPtr> dialled;  // the oldest first
 
  private:
-  template <typename Stream>
-  void Note(Stream& stream, const pb::Hello* hello) {
-    if (std::exchange(stream.begun, true) || hello == nullptr) return;
-    absl::StatusOr<HelloFacts> facts = HelloFrom(*hello, hub_->options_.node, hub_->options_.max_world_size);
-    if (facts.ok()) stream.hello = *std::move(facts);
-  }
-
-  class DiallerByHand final : public Dialler {
-   public:
-    DiallerByHand(std::string address, std::vector<std::shared_ptr<OutByHand>>* dialled)
-        : address_(std::move(address)), dialled_(dialled) {}
-    std::shared_ptr<OutboundStream> Dial(StreamHandler*) override {
-      return dialled_->emplace_back(std::make_shared<OutByHand>(address_));
-    }
-
-   private:
-    const std::string address_;
-    std::vector<std::shared_ptr<OutByHand>>* const dialled_;
-  };
-
   std::unique_ptr<Hub> hub_;
-  LanesByHand* lanes_ = nullptr;
-  std::vector<std::shared_ptr<OutByHand>> dialled_;
-  std::vector<std::shared_ptr<InByHand>> accepted_;
 };
 
 // What a node says of itself, with the limits of a hub by default.
-inline HelloFacts FactsOf(const std::string& node, uint64_t boot) {
+inline HelloFacts FactsOf(const std::string& node, uint64_t boot, uint32_t generation = 1) {
   HelloFacts facts;
   facts.hello.node = node;
   facts.hello.boot = BootId(boot);
   facts.hello.rails = {{RailIndex(0), "127.0.0.1:1", 1000}};
+  facts.link_generation = generation;
   facts.max_message_bytes = 1 << 20;
   facts.max_world_size = PeerHubOptions().max_world_size;
   return facts;
 }
-inline pb::ExchangeRequest GreetingOf(const HelloFacts& facts) {
-  pb::ExchangeRequest request;
-  HelloTo(facts, request.mutable_hello());
-  return request;
+inline std::string HelloOf(const HelloFacts& facts) {
+  pb::Hello hello;
+  HelloTo(facts, &hello);
+  return hello.SerializeAsString();
 }
-inline pb::ExchangeResponse AnswerOf(const HelloFacts& facts, uint64_t acknowledged = 0) {
-  pb::ExchangeResponse response;
-  response.mutable_hello()->set_version(kPeerProtocolVersion);
-  response.mutable_hello()->set_acknowledged(acknowledged);
-  HelloTo(facts, response.mutable_hello()->mutable_hello());
-  return response;
+inline std::string BytesOf(const ControlMessage& message) {
+  pb::Message out;
+  MessageTo(message, &out);
+  return out.SerializeAsString();
+}
+// The first address of these is 127.0.0.1.
+inline PeerHubOptions OptionsByHand(const std::string& node, uint64_t boot, const std::vector<std::string>& nodes) {
+  PeerHubOptions options;
+  options.node = node;
+  options.boot = BootId(boot);
+  options.log = NullLogger();
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    options.static_peers.push_back({nodes[i], absl::StrCat("127.0.0.", i + 1, ":1"), {}});
+  }
+  return options;
 }
 
 }  // namespace railsd

@@ -35,7 +35,7 @@ struct Node {
     options.node = name;
     options.boot = BootId(boot);
     options.version = absl::StrCat("1.", boot);
-    options.listen = address();
+    options.links.listen = address();
     options.static_peers.push_back({other.name, other.address(), {}});
     options.lost_after = absl::Seconds(30);
     options.heartbeat = absl::Milliseconds(50);

@@ -27,15 +27,15 @@ GroupKey Key() {
   return key;
 }
 
-pb::Numbered Wire(const ControlMessage& message) {
-  pb::Numbered out;
+pb::Message Wire(const ControlMessage& message) {
+  pb::Message out;
   MessageTo(message, &out);
-  pb::Numbered again;
+  pb::Message again;
   EXPECT_TRUE(again.ParseFromString(out.SerializeAsString()));
   return again;
 }
 
-std::string ErrorOf(const pb::Numbered& in) {
+std::string ErrorOf(const pb::Message& in) {
   const auto message = MessageFrom(in, 16);
   return message.ok() ? "accepted" : std::string(message.status().message());
 }
@@ -87,7 +87,7 @@ TEST(PeerConversionTest, EveryMessageSurvivesTheWire) {
       MayLeave{{BootId(1), 2}, JobSeq(4)},
       Unsubmitted{kJob, {{Rank(3), 4711}, {Rank(15), 0}}}};
   for (const ControlMessage& message : messages) {
-    const pb::Numbered wire = Wire(message);
+    const pb::Message wire = Wire(message);
     const auto back = MessageFrom(wire, 16);
     ASSERT_TRUE(back.ok()) << back.status();
     EXPECT_EQ(back->index(), message.index());
@@ -96,12 +96,12 @@ TEST(PeerConversionTest, EveryMessageSurvivesTheWire) {
 }
 
 TEST(PeerConversionTest, BadFieldsAreNamed) {
-  EXPECT_EQ(ErrorOf(pb::Numbered()), "message.body: missing or of an unknown kind");
+  EXPECT_EQ(ErrorOf(pb::Message()), "message.body: missing or of an unknown kind");
   EXPECT_EQ(ErrorOf(Wire(GroupJoin{Key(), 17, Rank(3), {}})), "group_join.world_size: 17, outside 1 to 16");
   EXPECT_EQ(ErrorOf(Wire(GroupJoin{Key(), 8, Rank(16), {}})), "group_join.rank: 16, outside the largest world size 16");
   EXPECT_EQ(ErrorOf(Wire(GroupJoin{Key(), 8, Rank(3), {}, JobSeq(~uint64_t{0})})),
             "group_join.next_seq: 18446744073709551615, more than 4611686018427387904");
-  pb::Numbered bad = Wire(GroupJoin{Key(), 8, Rank(1), {}});
+  pb::Message bad = Wire(GroupJoin{Key(), 8, Rank(1), {}});
   bad.mutable_group_join()->mutable_key()->set_key_digest("short");
   EXPECT_EQ(ErrorOf(bad), "group_join.key.key_digest: 5 bytes, not 32");
   bad = Wire(GroupJoin{Key(), 8, Rank(1), {}});
@@ -145,7 +145,7 @@ TEST(PeerConversionTest, RangesAndKeysFitEachOther) {
   EXPECT_EQ(ready.keys, RemoteReady().keys);
   EXPECT_EQ(ready.fences, RemoteReady().fences);
 
-  pb::Numbered bad = Wire(RemoteReady());
+  pb::Message bad = Wire(RemoteReady());
   bad.mutable_ready()->add_range_zones(4);
   EXPECT_EQ(ErrorOf(bad), "ready.range_zones: columns of 4, 3 and 3 entries");
   bad = Wire(RemoteReady());
@@ -168,8 +168,8 @@ TEST(PeerConversionTest, RangesAndKeysFitEachOther) {
 }
 
 TEST(PeerConversionTest, RoundsFitTheirZones) {
-  const pb::Numbered asked = Wire(Rehome{kJob, uint64_t{1} << 63 | 4, {{0, 15}, {7, 0}}});
-  pb::Numbered bad = asked;
+  const pb::Message asked = Wire(Rehome{kJob, uint64_t{1} << 63 | 4, {{0, 15}, {7, 0}}});
+  pb::Message bad = asked;
   bad.mutable_rehome()->add_zones(1);
   EXPECT_EQ(ErrorOf(bad), "rehome.zones: columns of 3 and 2 entries");
   bad = asked;
@@ -205,7 +205,7 @@ TEST(PeerConversionTest, RandomBytesAreRefusedOrRead) {
     std::string bytes = good;
     for (uint32_t n = 1 + random() % 4; n > 0; --n) bytes[random() % bytes.size()] = static_cast<char>(random());
     bytes.resize(random() % (bytes.size() + 1));
-    pb::Numbered message;
+    pb::Message message;
     if (!message.ParseFromString(bytes)) continue;
     const auto read = MessageFrom(message, 16);
     if (!read.ok() || !std::holds_alternative<Offer>(*read)) continue;
@@ -222,6 +222,9 @@ HelloFacts Facts() {
   facts.max_message_bytes = 1 << 20;
   facts.max_world_size = 16;
   facts.expected_boot = BootId(4);
+  facts.expected_generation = 5;
+  facts.taken = uint64_t{1} << 40;
+  facts.count = 77;
   facts.software = "1.2.0~rc1";
   return facts;
 }
@@ -240,6 +243,10 @@ TEST(PeerHelloTest, SurvivesTheWire) {
   EXPECT_EQ(back->hello.rails[1].address, "[fd00::1]:4001");
   EXPECT_EQ(back->link_generation, 3u);
   EXPECT_EQ(back->expected_boot, BootId(4));
+  EXPECT_EQ(back->expected_generation, 5u);
+  EXPECT_EQ(back->taken, uint64_t{1} << 40);
+  EXPECT_EQ(back->count, 77u);
+  EXPECT_EQ(back->max_message_bytes, 1u << 20);
   EXPECT_EQ(back->software, "1.2.0~rc1");
 }
 
@@ -247,9 +254,12 @@ TEST(PeerHelloTest, RefusalsNameBothNodesAndTheField) {
   pb::Hello good, bad;
   HelloTo(Facts(), &good);
   bad = good;
-  bad.set_min_version(2);
-  bad.set_max_version(3);
-  EXPECT_EQ(HelloError(bad), "node n1 to node n0: hello.min_version, max_version: 2 to 3 do not include 1");
+  bad.set_min_version(3);
+  bad.set_max_version(4);
+  EXPECT_EQ(HelloError(bad), "node n1 to node n0: hello.min_version, max_version: 3 to 4 do not include 2");
+  bad.set_min_version(1);
+  bad.set_max_version(1);  // gRPC's
+  EXPECT_NE(HelloError(bad), "accepted");
   bad = good;
   bad.mutable_limits()->set_max_world_size(8);
   EXPECT_EQ(HelloError(bad),

@@ -5,153 +5,117 @@
 #include <memory>
 #include <string>
 
-#include "absl/strings/str_cat.h"
-#include "daemon/lifecycle/logging.h"
-#include "daemon/peer/peer_hub.h"
-#include "daemon/tls/credentials.h"
 #include "daemon/tls/tls_files.h"
 #include "tests/support/until.h"
-#include "tests/unit/daemon/fake_agent.h"
-#include "tests/unit/daemon/peer/free_port.h"
-#include "tests/unit/daemon/peer/lane_proxy.h"
+#include "tests/unit/daemon/peer/hub_node.h"
 #include "tests/unit/daemon/tls/tls_test_files.h"
 
 namespace railsd {
 namespace {
 
-using ::testing::HasSubstr;
-
-struct Node {
-  std::string name;
-  int port = FreePort();
-  FakeAgent agent;
-  std::unique_ptr<TlsFiles> tls;
-  std::unique_ptr<PeerHub> hub;
-
-  explicit Node(std::string node) : name(std::move(node)) {}
-  ~Node() {
-    if (hub) hub->Stop();
-  }
-  // `certificate_of`: whose it shows.
-  void Run(const Node& other, uint64_t boot, const TlsTestFiles* files, const std::string& certificate_of) {
-    PeerHubOptions options;
-    options.node = name;
-    options.boot = BootId(boot);
-    options.version = "1";
-    options.listen = absl::StrCat("127.0.0.1:", port);
-    options.static_peers.push_back({other.name, absl::StrCat("127.0.0.1:", other.port), {}});
-    options.lost_after = absl::Seconds(30);
-    options.heartbeat = absl::Milliseconds(50);
-    options.log = NullLogger();
-    if (files != nullptr) {
-      auto opened = TlsFiles::Open(files->WriteNode(certificate_of), certificate_of, NullLogger());
-      ASSERT_TRUE(opened.ok()) << opened.status();
-      tls = *std::move(opened);
-      options.tls = tls.get();
-    }
-    hub = PeerHub::Make(std::move(options));
-    const absl::Status status = hub->Start(&agent);
-    ASSERT_TRUE(status.ok()) << status;
-  }
-  std::string Why() const { return hub->Peers().at(0).why; }
-};
+using ::testing::ElementsAre;
 
 class TlsHubTest : public ::testing::Test {
  protected:
-  static void SetUpTestSuite() { RequireTls13(); }
+  // `certificate_of`: whose it shows.
+  std::unique_ptr<TlsFiles> Run(Node* node, const Node& other, const TlsTestFiles& of,
+                                const std::string& certificate_of) {
+    auto opened = TlsFiles::Open(of.WriteNode(certificate_of), certificate_of, NullLogger());
+    EXPECT_TRUE(opened.ok()) << opened.status();
+    PeerHubOptions options = node->Options(other, node == &a ? 11 : 22);
+    options.links.tls = opened->get();
+    links[node == &a ? 0 : 1] = options.links.counters;
+    node->Run(std::move(options));
+    return *std::move(opened);
+  }
+  void RunBothWithTls() {
+    a_tls = Run(&a, b, files, "a");
+    b_tls = Run(&b, a, files, "b");
+    ASSERT_TRUE(testing::Until([&] { return a.agent.Saw("up b") && b.agent.Saw("up a"); })) << Why(a) << Why(b);
+  }
+  static std::string Why(const Node& node) { return node.hub->Peers().at(0).why; }
+  static bool BothSay(const Node& a, const Node& b, const std::string& text) {
+    return testing::Until(
+        [&] { return Why(a).find(text) != std::string::npos && Why(b).find(text) != std::string::npos; });
+  }
+
   TlsTestFiles files;
-  Node a{"a"}, b{"b"};
+  std::unique_ptr<TlsFiles> a_tls, b_tls;  // outlive the hubs
+  std::shared_ptr<LinkCounters> links[2];
+  Node a{"a", FreePort()}, b{"b", FreePort()};
 };
 
-ControlMessage Numbered(uint64_t n) { return Quiesced{{{BootId(1), 1}, JobSeq(n)}, 0}; }
-
 TEST_F(TlsHubTest, BothSidesComeUpAndCarryMessages) {
-  a.Run(b, 11, &files, "a");
-  b.Run(a, 22, &files, "b");
-  ASSERT_TRUE(testing::Until([&] { return a.agent.Saw("up b") && b.agent.Saw("up a"); })) << a.Why() << b.Why();
+  RunBothWithTls();
+  Offer large;
+  large.job = {{BootId(1), 2}, JobSeq(1)};
+  large.flows.resize(20'000, {Rank(1), Rank(1), uint64_t{1} << 40});
+  a.hub->Send("b", large);
   for (uint64_t n = 1; n <= 100; ++n) a.hub->Send("b", Numbered(n));
-  ASSERT_TRUE(testing::Until([&] { return b.agent.message_count() == 100; }));
-  EXPECT_EQ(a.hub->counters().refused + b.hub->counters().refused, 0u);
-  EXPECT_EQ(a.hub->counters().identity + b.hub->counters().identity, 0u);
-}
-
-TEST_F(TlsHubTest, TheirLanesAreSealed) {
-  Node way_to_b{"b"};
-  LaneProxy proxy(way_to_b.port, b.port);
-  a.Run(way_to_b, 11, &files, "a");
-  b.Run(a, 22, &files, "b");
-  ASSERT_TRUE(
-      testing::Until([&] { return a.hub->counters().lanes_opened == 1 && b.hub->counters().lanes_opened == 1; }));
-  for (uint64_t n = 1; n <= 100; ++n) {
-    a.hub->Send("b", Abort{{{BootId(1), 1}, JobSeq(n)}, absl::StatusCode::kAborted, "plain words", false});
+  ASSERT_TRUE(testing::Until([&] { return b.agent.message_count() == 101; }));
+  for (const Node* node : {&a, &b}) {
+    const PeerCounters& counters = node->hub->counters();
+    EXPECT_EQ(counters.refused + counters.identity + counters.protocol_errors, 0u);
   }
-  ASSERT_TRUE(testing::Until([&] { return b.agent.message_count() == 100; }));
-  EXPECT_EQ(a.hub->counters().lane_messages_out, 100u);
-  EXPECT_EQ(b.hub->counters().lane_messages_in, 100u);
-  EXPECT_GT(proxy.lane_bytes().size(), 100 * std::string("plain words").size());
-  EXPECT_EQ(proxy.lane_bytes().find("plain words"), std::string::npos);
-  EXPECT_EQ(a.hub->counters().lanes_lost + b.hub->counters().lanes_lost, 0u);
-  a.hub->Stop();
-  b.hub->Stop();
 }
 
 TEST_F(TlsHubTest, AnothersNameIsRefusedOnBothSides) {
   // A node of the same authority, c, that says it is b.
-  a.Run(b, 11, &files, "a");
-  b.Run(a, 22, &files, "c");
-  const std::string both = "says that it is node b, but its certificate is of c";
+  a_tls = Run(&a, b, files, "a");
+  b_tls = Run(&b, a, files, "c");
   ASSERT_TRUE(testing::Until([&] { return a.hub->counters().identity >= 2; }));
-  ASSERT_TRUE(testing::Until([&] { return a.Why().find(both) != std::string::npos; })) << a.Why();
-  ASSERT_TRUE(testing::Until([&] { return b.Why().find(both) != std::string::npos; }))
-      << "told to who dials: " << b.Why();
-  EXPECT_THAT(b.Why(), HasSubstr("UNAUTHENTICATED"));
-  EXPECT_FALSE(a.agent.Saw("up b"));
-  EXPECT_FALSE(b.agent.Saw("up a"));
+  EXPECT_TRUE(BothSay(a, b, "says that it is node b, but its certificate is of c")) << Why(a) << Why(b);
+  EXPECT_TRUE(a.agent.events().empty());
+  EXPECT_TRUE(b.agent.events().empty());
   EXPECT_EQ(b.hub->counters().identity, 0u) << "a is who it says";
 }
 
 TEST_F(TlsHubTest, AnotherAuthorityIsRefused) {
   const TlsTestFiles others;
-  a.Run(b, 11, &files, "a");
-  b.Run(a, 22, &others, "b");
-  ASSERT_TRUE(testing::Until([&] { return a.Why().find("certificate verify failed") != std::string::npos; }))
-      << a.Why();
-  ASSERT_TRUE(testing::Until([&] { return b.Why().find("certificate verify failed") != std::string::npos; }))
-      << b.Why();
+  a_tls = Run(&a, b, files, "a");
+  b_tls = Run(&b, a, others, "b");
+  EXPECT_TRUE(BothSay(a, b, "certificate")) << Why(a) << Why(b);
+  ASSERT_TRUE(testing::Until([&] { return links[0]->failed_handshakes > 1 && links[1]->failed_handshakes > 1; }));
   EXPECT_EQ(a.hub->counters().connects + b.hub->counters().connects, 0u);
+  EXPECT_EQ(a.hub->counters().protocol_errors + b.hub->counters().protocol_errors, 0u);
 }
 
 TEST_F(TlsHubTest, PlainTextMeetsNobody) {
-  a.Run(b, 11, &files, "a");
-  b.Run(a, 22, nullptr, "");
-  ASSERT_TRUE(testing::Until([&] { return a.Why() != "not reached yet" && b.Why() != "not reached yet"; }));
+  a_tls = Run(&a, b, files, "a");
+  b.Run(b.Options(a, 22));
+  ASSERT_TRUE(testing::Until([&] { return Why(a) != "not reached yet" && Why(b) != "not reached yet"; }));
   EXPECT_EQ(a.hub->counters().connects + b.hub->counters().connects, 0u);
-  EXPECT_FALSE(a.agent.Saw("up b"));
-  EXPECT_FALSE(b.agent.Saw("up a"));
+  EXPECT_TRUE(a.agent.events().empty());
+  EXPECT_TRUE(b.agent.events().empty());
 }
 
-TEST_F(TlsHubTest, NewFilesAreTakenWithoutLosingTheLink) {
-  a.Run(b, 11, &files, "a");
-  b.Run(a, 22, &files, "b");
-  ASSERT_TRUE(testing::Until([&] { return a.agent.Saw("up b") && b.agent.Saw("up a"); }));
-  // Another authority altogether, known to both only after the change.
-  files.authority = TlsTestFiles::NewAuthority();
-  files.Write("ca.pem", files.authority.certificate);
-  files.WriteNode("a");
-  files.WriteNode("b");
-  a.tls->Look();
-  b.tls->Look();
-  EXPECT_EQ(a.tls->counters().taken, 1u);
-  a.hub->Send("b", Numbered(1));
-  ASSERT_TRUE(testing::Until([&] { return b.agent.message_count() == 1; }));
-  EXPECT_EQ(a.hub->counters().connects, 1u) << "the stream is the one of before";
+TEST_F(TlsHubTest, NewFilesAreTakenUnderLoadWithoutLosingTheLink) {
+  RunBothWithTls();
+  const uint64_t connects = a.hub->counters().connects;
+  uint64_t sent = 0;
+  for (int round = 0; round < 3; ++round) {
+    for (int i = 0; i < 100; ++i) a.hub->Send("b", Numbered(++sent));
+    // Another authority altogether, known to both only after the change.
+    files.authority = TlsTestFiles::NewAuthority();
+    files.Write("ca.pem", files.authority.certificate);
+    files.WriteNode("a");
+    files.WriteNode("b");
+    a_tls->Look();
+    b_tls->Look();
+    for (int i = 0; i < 100; ++i) a.hub->Send("b", Numbered(++sent));
+    if (round > 0) continue;
+    ASSERT_TRUE(testing::Until([&] { return b.agent.message_count() == sent; }));
+    EXPECT_EQ(a.hub->counters().connects, connects) << "the connection is the one of before";
+  }
+  EXPECT_EQ(a_tls->counters().taken, 3u);
   // What begins anew does so with the new ones: the link goes on, no message is lost.
-  a.hub->BreakStreams("b");
-  a.hub->Send("b", Numbered(2));
-  ASSERT_TRUE(testing::Until([&] { return b.agent.message_count() == 2 && a.hub->counters().connects >= 2; }))
-      << a.Why();
+  a.hub->BreakConnection("b");
+  a.hub->Send("b", Numbered(++sent));
+  ASSERT_TRUE(testing::Until([&] { return b.agent.message_count() == sent && a.hub->counters().connects > connects; }))
+      << Why(a);
+  for (uint64_t n = 1; n <= sent; ++n) ASSERT_EQ(NumberOf(b.agent.messages()[n - 1].second), n);
+  EXPECT_THAT(a.agent.events(), ElementsAre("up b"));
   EXPECT_EQ(a.hub->counters().lost + b.hub->counters().lost, 0u);
-  EXPECT_FALSE(a.agent.Saw("down b"));
 }
 
 }  // namespace

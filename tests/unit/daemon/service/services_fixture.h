@@ -44,9 +44,8 @@ class ServicesTest : public ::testing::Test {
       view.why = "not reached yet";
       return std::vector<PeerView>{view};
     };
-    RpcServerOptions options{address, 1 << 20};
-    options.gate.counters = counters_;
-    auto server = RpcServer::Start(std::move(options), {MakeSessionService(context_), MakeGroupService(context_),
+    context_->calls = std::make_shared<CallCounters>(services_);
+    auto server = RpcServer::Start({address, 1 << 20}, {MakeSessionService(context_), MakeGroupService(context_),
                                                         MakeJobService(context_), MakeOperatorService(context_)});
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
@@ -92,7 +91,8 @@ class ServicesTest : public ::testing::Test {
   absl::StatusOr<Config> file_ = absl::NotFoundError("no file");
   Reloader reloader_{Config(), [this] { return file_; }, [](const Config&, const Config&) {}, NullLogger()};
   std::shared_ptr<ServiceContext> context_ = std::make_shared<ServiceContext>();
-  const std::shared_ptr<ConnectionCounters> counters_ = std::make_shared<ConnectionCounters>();
+  const std::vector<std::string> services_ = {"rails.v1.SessionService", "rails.v1.GroupService", "rails.v1.JobService",
+                                              "rails.v1.OperatorService"};
   std::unique_ptr<RpcServer> server_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<rails::v1::SessionService::Stub> sessions_;

@@ -1,16 +1,24 @@
 #include "daemon/service/services.h"
 
 #include <gmock/gmock.h>
+#include <google/protobuf/descriptor.h>
+#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 
+#include <cstring>
 #include <deque>
 #include <limits>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "agent/base/unique_fd.h"
 #include "daemon/service/rpc_server.h"
 #include "tests/support/until.h"
 #include "tests/unit/daemon/service/services_fixture.h"
@@ -20,17 +28,45 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// gRPC is asked once a second how many have begun; what is taken is known at once.
-TEST_F(ServicesTest, NoMoreCallsAreTakenThanHaveBegun) {
-  for (int call = 0; call < 5; ++call) {
-    grpc::ClientContext context;
-    Authenticate(&context);
-    rails::v1::GetSessionResponse session;
-    EXPECT_TRUE(sessions_->GetSession(&context, {}, &session).ok());
-    const uint64_t taken = counters_->calls_taken.load(std::memory_order_acquire);
-    EXPECT_LE(taken, counters_->calls_begun.load());
+TEST_F(ServicesTest, EveryMethodIsCountedOnceACall) {
+  grpc::GenericStub stub(channel_);
+  std::map<std::string, uint64_t> called, counted;
+  for (const std::string& name : services_) {
+    const auto* service = google::protobuf::DescriptorPool::generated_pool()->FindServiceByName(name);
+    for (int i = 0; i < service->method_count(); ++i) {
+      const std::string method = absl::StrCat(service->name(), "/", service->method(i)->name());
+      grpc::ClientContext context;
+      const grpc::Slice nothing;
+      const grpc::ByteBuffer request(&nothing, 1);
+      grpc::ByteBuffer response;
+      absl::Notification done;
+      stub.UnaryCall(&context, absl::StrCat("/rails.v1.", method), {}, &request, &response,
+                     [&done](const grpc::Status&) { done.Notify(); });
+      done.WaitForNotification();
+      called[method] = 1;
+    }
   }
-  EXPECT_TRUE(testing::Until([&] { return counters_->calls_taken == 5 && counters_->calls_begun == 5; }));
+  context_->calls->ForEach(
+      [&](const std::string& method, const std::string&, uint64_t count) { counted[method] += count; });
+  EXPECT_EQ(counted, called);
+}
+
+TEST_F(ServicesTest, CallsAreCountedByTheirCode) {
+  agent_.drain_status = absl::DeadlineExceededError("3 jobs");
+  grpc::ClientContext drain_context, watch_context;
+  rails::v1::DrainNodeResponse drained;
+  operators_->DrainNode(&drain_context, {}, &drained);
+  Authenticate(&watch_context);
+  const auto watch = jobs_->WatchJobs(&watch_context, {});
+  watch->WaitForInitialMetadata();
+  watch_context.TryCancel();
+  server_->Shutdown(absl::Seconds(5));
+  std::vector<std::string> counted;
+  context_->calls->ForEach([&](const std::string& method, const std::string& code, uint64_t count) {
+    counted.push_back(absl::StrCat(method, " ", code, " ", count));
+  });
+  EXPECT_THAT(counted, ::testing::ElementsAre("JobService/WatchJobs cancelled 1",
+                                              "OperatorService/DrainNode deadline_exceeded 1"));
 }
 
 TEST_F(ServicesTest, CallsWithoutATokenAreUnauthenticated) {
@@ -325,12 +361,20 @@ TEST_F(ServicesTest, AWatchSeesItsOwnJobsOnly) {
   EXPECT_EQ(watch->Finish().error_code(), grpc::StatusCode::CANCELLED);
 }
 
-TEST(RpcServerTest, AnAddressInUseIsSaid) {
-  auto first = RpcServer::Start({"127.0.0.1:0", 1 << 20}, {});
-  ASSERT_TRUE(first.ok());
-  const std::string address = absl::StrCat("127.0.0.1:", (*first)->port());
-  const auto second = RpcServer::Start({address, 1 << 20}, {});
-  EXPECT_THAT(std::string(second.status().message()), HasSubstr(absl::StrCat("cannot listen on ", address)));
+TEST(RpcServerTest, ASocketGivesWayAndAFileDoesNot) {
+  const testing::TemporaryFolder folder;
+  const UniqueFd left(socket(AF_UNIX, SOCK_STREAM, 0));
+  const std::string path = folder.path() + "/left.sock";
+  sockaddr_un name = {};
+  name.sun_family = AF_UNIX;
+  ASSERT_LT(path.size(), sizeof(name.sun_path));
+  memcpy(name.sun_path, path.data(), path.size());
+  ASSERT_EQ(bind(left.get(), reinterpret_cast<const sockaddr*>(&name), sizeof(name)), 0);
+  EXPECT_TRUE(RpcServer::Start({absl::StrCat("unix:", path)}, {}).ok());
+  folder.Write("file", "");
+  const std::string file = absl::StrCat("unix:", folder.path(), "/file");
+  EXPECT_THAT(std::string(RpcServer::Start({file}, {}).status().message()),
+              HasSubstr(absl::StrCat("cannot listen on ", file)));
 }
 
 }  // namespace

@@ -1,0 +1,54 @@
+#include "daemon/link/link_state.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace railsd {
+namespace {
+
+// Whether the dial of `one` came after its dialler's HELLO on `other`, which the other end had dialled.
+bool DialledAfter(const ConnectionOrigin& one, const ConnectionOrigin& other) {
+  return one.dialled_here ? one.own_hello > other.own_hello : one.peer_hello > other.peer_hello;
+}
+
+}  // namespace
+
+bool Replaces(const ConnectionOrigin& fresh, const ConnectionOrigin& present, bool own_name_is_lower) {
+  if (DialledAfter(fresh, present)) return true;
+  if (fresh.dialled_here == present.dialled_here || DialledAfter(present, fresh)) return false;
+  return fresh.dialled_here == own_name_is_lower;
+}
+
+LinkState::Effect LinkState::OnHello(const PeerHello& hello, uint32_t generation, std::optional<std::string>* down) {
+  down->reset();
+  // A HELLO that was under way while its sender gave the link up must not open it again.
+  if (hello.boot == last_boot_ && generation < last_generation_) return Effect::kStale;
+  if (hello_ && hello_->boot == hello.boot && peer_generation_ == generation) return Effect::kNone;
+  if (up_) {
+    *down = hello_->boot != hello.boot ? absl::StrCat("node ", hello.node, " has restarted")
+                                       : absl::StrCat("node ", hello.node, " had lost this node");
+  }
+  // HELLOs of a former life may come late; both ends must see that the link has ended, if this one does.
+  if (hello_ && hello_->boot != hello.boot) ++own_generation_;
+  up_ = connected_ = false;
+  hello_ = hello;
+  peer_generation_ = generation;
+  last_boot_ = hello.boot;
+  last_generation_ = generation;
+  return Effect::kNew;
+}
+
+void LinkState::OnConnected(absl::Time now) {
+  connected_ = true;
+  heard_ = now;
+}
+
+bool LinkState::Lose() {
+  ++own_generation_;
+  hello_.reset();
+  connected_ = false;
+  return std::exchange(up_, false);
+}
+
+}  // namespace railsd

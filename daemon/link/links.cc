@@ -1,0 +1,339 @@
+#include "daemon/link/links.h"
+
+#include <pthread.h>
+#include <spdlog/logger.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "agent/transport/tcp/tcp_socket.h"
+#include "daemon/lifecycle/logging.h"
+#include "daemon/link/listen.h"
+#include "daemon/link/socket_connection.h"
+#include "daemon/tls/tls_files.h"
+
+namespace railsd {
+namespace {
+
+using SocketPtr = std::shared_ptr<SocketConnection>;
+
+constexpr uint64_t kFirstConnection = 1 << 16;  // smaller keys are of listening sockets
+constexpr int kEvents = 64;
+// Of one connection, before it is the others' turn.
+constexpr int kReadsPerTurn = 4;
+
+// Whom a connection counts for: an address of IPv4, or a network of IPv6, of which one node may have every address.
+std::string SourceOf(const tcp::SocketAddress& from) {
+  tcp::SocketAddress source = from;
+  source.set_port(0);
+  auto* const six = reinterpret_cast<sockaddr_in6*>(&source.storage);
+  if (source.family() == AF_INET6 && !IN6_IS_ADDR_V4MAPPED(&six->sin6_addr)) {
+    std::memset(six->sin6_addr.s6_addr + 8, 0, 8);
+  }
+  return source.ToString();
+}
+
+class LinksImpl final : public Links {
+ public:
+  LinksImpl(LinksOptions options, ConnectionHandler* handler, Listeners listeners, UniqueFd epoll)
+      : options_(std::move(options)), handler_(*handler), listeners_(std::move(listeners)), epoll_(std::move(epoll)) {
+    tuning_.peer_silence = options_.silence;
+  }
+
+  ~LinksImpl() override {
+    stop_.store(true, std::memory_order_release);  // seen at the next tick
+    if (thread_.joinable()) thread_.join();
+  }
+
+  void Run() {
+    WatchListeners(EPOLLIN);
+    thread_ = std::thread([this] {
+      pthread_setname_np(pthread_self(), "links");
+      Loop();
+    });
+  }
+
+  int port() const override { return listeners_.port; }
+
+  ConnectionPtr Dial(const std::string& address) override {
+    int error = 0;
+    UniqueFd fd;
+    const absl::StatusOr<tcp::SocketAddress> to = tcp::ParseAddress(address);
+    if (to.ok()) {
+      tcp::SocketAddress any;
+      any.storage.ss_family = to->get()->sa_family;
+      any.length = to->length;
+      fd = tcp::StartConnect(any, *to, tuning_, &error);
+    }
+    const SocketPtr connection = Add({std::move(fd), address, true, absl::Now() + options_.handshake});
+    if (!to.ok() || error != 0) {
+      failed_.emplace_back(connection->key(),
+                           absl::UnavailableError(to.ok() ? strerror(error) : to.status().message()));
+    }
+    return connection;
+  }
+
+ private:
+  void Watch(int fd, uint64_t key, uint32_t events, int how = EPOLL_CTL_ADD) const {
+    epoll_event event = {};
+    event.events = events;
+    event.data.u64 = key;
+    ::epoll_ctl(epoll_.get(), how, fd, &event);
+  }
+
+  void WatchListeners(uint32_t events, int how = EPOLL_CTL_ADD) {
+    for (size_t i = 0; i < listeners_.sockets.size(); ++i) Watch(listeners_.sockets[i].get(), i + 1, events, how);
+    accepting_ = events != 0;
+  }
+
+  // What is in force now. Null: plain text, or files that OpenSSL cannot use, which the check of them has let through.
+  absl::StatusOr<std::shared_ptr<const TlsContext>> Context() {
+    if (options_.tls == nullptr) return std::shared_ptr<const TlsContext>();
+    std::shared_ptr<const TlsMaterial> material = options_.tls->material();
+    if (material != material_) {
+      absl::StatusOr<std::shared_ptr<const TlsContext>> context =
+          TlsContext::Make(*material, std::string(kLinkProtocol));
+      if (!context.ok()) return context.status();
+      context_ = *std::move(context);
+      material_ = std::move(material);
+    }
+    return context_;
+  }
+
+  SocketPtr Add(SocketConnection::Origin origin) {
+    const uint64_t key = next_key_++;
+    const int fd = origin.fd.get();
+    const bool dialled = origin.dialled;
+    absl::StatusOr<std::shared_ptr<const TlsContext>> context = Context();
+    if (!context.ok()) failed_.emplace_back(key, absl::InternalError(context.status().message()));
+    auto connection = std::make_shared<SocketConnection>(
+        std::move(origin), context.ok() ? *std::move(context) : nullptr, epoll_.get(), key);
+    connections_[key] = connection;
+    if (fd >= 0 && context.ok()) Watch(fd, key, dialled ? EPOLLIN | EPOLLOUT : EPOLLIN);
+    return connection;
+  }
+
+  void Accept(int listener) {
+    tcp::SocketAddress from;
+    from.length = sizeof(from.storage);
+    UniqueFd fd(
+        ::accept4(listener, reinterpret_cast<sockaddr*>(&from.storage), &from.length, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!fd.valid()) {
+      // Without descriptors the socket stays readable, and nothing else would be done.
+      if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) WatchListeners(0, EPOLL_CTL_MOD);
+      return;
+    }
+    const std::string source = SourceOf(from);
+    if (accepted_.size() >= options_.max_connections) return Refuse(Limit::kControlConnections, from.ToString());
+    if (HalfOpenOf(source) >= options_.max_per_address) {
+      return Refuse(Limit::kControlConnectionsPerAddress, from.ToString());
+    }
+    if (HalfOpen() >= options_.max_half_open) EndOldestHalfOpen();
+    tcp::TuneAccepted(fd.get(), tuning_);
+    const SocketPtr connection = Add({std::move(fd), from.ToString(), false, absl::Now() + options_.handshake});
+    accepted_[connection->key()] = source;
+    Publish();
+    if (options_.tls == nullptr) Begin(connection);
+  }
+
+  void Refuse(Limit limit, const std::string& address) {
+    options_.refused->Count(limit);
+    options_.log->warn("connection_refused address={} limit={}", address, LimitKey(limit));
+  }
+
+  size_t HalfOpen() const {
+    size_t half_open = 0;
+    for (const auto& [key, source] : accepted_) half_open += !connections_.at(key)->greeted();
+    return half_open;
+  }
+
+  size_t HalfOpenOf(const std::string& source) const {
+    size_t half_open = 0;
+    for (const auto& [key, from] : accepted_) half_open += from == source && !connections_.at(key)->greeted();
+    return half_open;
+  }
+
+  void EndOldestHalfOpen() {
+    for (const auto& [key, source] : accepted_) {  // the oldest first
+      const SocketPtr connection = connections_.at(key);
+      if (connection->greeted()) continue;
+      Refuse(Limit::kHalfOpen, connection->address());
+      return End(connection, absl::ResourceExhaustedError("limits.max_half_open: others came after it"));
+    }
+  }
+
+  void Publish() {
+    const uint64_t half_open = HalfOpen();
+    options_.counters->half_open.store(half_open, std::memory_order_relaxed);
+    const auto greeted = [](const auto& entry) { return entry.second->greeted(); };
+    const auto open = std::count_if(connections_.begin(), connections_.end(), greeted);
+    options_.counters->open.store(static_cast<uint64_t>(open), std::memory_order_relaxed);
+  }
+
+  void End(const SocketPtr& connection, const absl::Status& why) {
+    if (connections_.erase(connection->key()) == 0) return;
+    const auto found = accepted_.find(connection->key());
+    if (found != accepted_.end()) accepted_.erase(found);
+    if (connection->fd() >= 0) ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection->fd(), nullptr);
+    connection->Close();  // others may hold it, and with it the descriptor
+    Publish();
+    const bool tls = options_.tls != nullptr && !connection->greeted() &&
+                     (absl::IsUnauthenticated(why) || (!connection->open() && absl::IsFailedPrecondition(why)));
+    if (tls) {
+      options_.counters->failed_handshakes.fetch_add(1, std::memory_order_relaxed);
+      options_.log->warn("tls_handshake_failed address={} reason={}", connection->address(),
+                         LogValue(std::string(why.message())));
+    }
+    handler_.OnEnd(connection, why);
+  }
+
+  // False: it has ended.
+  bool Begin(const SocketPtr& connection) {
+    const absl::StatusOr<bool> open = connection->Open();
+    if (!open.ok()) {
+      End(connection, open.status());
+    } else if (*open) {
+      handler_.OnOpen(connection);
+    }
+    return open.ok();
+  }
+
+  void ReadFrom(const SocketPtr& connection) {
+    ReadFrames(connection);
+    // TLS may have waited for what was read.
+    if (connections_.contains(connection->key()) && connection->write_wants_read()) {
+      const absl::StatusOr<bool> flushed = connection->Flush();
+      if (flushed.ok() && *flushed) handler_.OnWritable(connection);
+    }
+  }
+
+  void ReadFrames(const SocketPtr& connection) {
+    for (int reads = 0; reads < kReadsPerTurn; ++reads) {
+      const absl::StatusOr<bool> more = connection->Read();
+      if (!more.ok())
+        return End(connection, connection->closed() ? absl::CancelledError("closed here") : more.status());
+      if (!*more) return;
+      while (true) {
+        if (connection->closed()) return End(connection, absl::CancelledError("closed here"));
+        const absl::StatusOr<std::optional<Frame>> frame = connection->reader().Next();
+        if (!frame.ok()) {
+          const std::string why(frame.status().message());
+          connection->Write(std::make_shared<const std::string>(FrameOf(FrameKind::kEnd, 0, why)));
+          return End(connection, frame.status());
+        }
+        if (!*frame) break;
+        handler_.OnFrame(connection, **frame);
+      }
+      if (!connection->pending()) return;
+    }
+    more_.push_back(connection->key());  // others first
+  }
+
+  void Serve(uint64_t key, uint32_t events) {
+    const auto found = connections_.find(key);
+    if (found == connections_.end()) return;
+    const SocketPtr connection = found->second;
+    if (!connection->open()) {
+      if (!Begin(connection) || !connection->open()) return;
+    }
+    if ((events & EPOLLOUT) != 0) {
+      const absl::StatusOr<bool> flushed = connection->Flush();
+      // What came before the reset is read first; reading meets the error, too.
+      if (!flushed.ok()) events |= EPOLLIN;
+      if (flushed.ok() && *flushed) handler_.OnWritable(connection);
+    }
+    // The end of the handshake may have brought the first frames with it.
+    if ((events & (EPOLLIN | EPOLLERR | EPOLLHUP)) != 0 || connection->pending()) ReadFrom(connection);
+  }
+
+  void Tick(absl::Time now) {
+    if (!accepting_) WatchListeners(EPOLLIN, EPOLL_CTL_MOD);
+    std::vector<SocketPtr> late;
+    for (const auto& [key, connection] : connections_) {
+      if (!connection->greeted() && now >= connection->give_up()) late.push_back(connection);
+    }
+    for (const SocketPtr& connection : late) {
+      if (!connection->dialled_here()) Refuse(Limit::kHandshake, connection->address());
+      End(connection, absl::DeadlineExceededError(
+                          absl::StrCat(connection->open() ? "no hello came within " : "not connected within ",
+                                       absl::FormatDuration(options_.handshake))));
+    }
+    Publish();
+    handler_.OnTick(now);
+  }
+
+  void EndFailed() {
+    for (const auto& [key, why] : std::exchange(failed_, {})) {
+      if (const auto found = connections_.find(key); found != connections_.end()) End(SocketPtr(found->second), why);
+    }
+  }
+
+  void Loop() {
+    absl::Time next_tick = absl::InfinitePast();
+    epoll_event events[kEvents];
+    while (!stop_.load(std::memory_order_acquire)) {
+      const absl::Time now = absl::Now();
+      if (now >= next_tick) {
+        next_tick = now + options_.tick;
+        Tick(now);
+      }
+      EndFailed();
+      const int64_t wait = absl::ToInt64Milliseconds(absl::Ceil(next_tick - absl::Now(), absl::Milliseconds(1)));
+      const int most = more_.empty() ? static_cast<int>(std::clamp<int64_t>(wait, 0, 1000)) : 0;
+      const int count = ::epoll_wait(epoll_.get(), events, kEvents, most);
+      for (int i = 0; i < count && !stop_.load(std::memory_order_acquire); ++i) {
+        const uint64_t key = events[i].data.u64;
+        if (key < kFirstConnection) {
+          Accept(listeners_.sockets[key - 1].get());
+        } else {
+          Serve(key, events[i].events);
+        }
+      }
+      for (const uint64_t key : std::exchange(more_, {})) {
+        if (const auto found = connections_.find(key); found != connections_.end()) ReadFrom(SocketPtr(found->second));
+      }
+    }
+    for (const auto& [key, connection] : connections_) connection->Close();
+  }
+
+  const LinksOptions options_;
+  ConnectionHandler& handler_;
+  const Listeners listeners_;
+  const UniqueFd epoll_;
+  tcp::SocketTuning tuning_;
+  std::atomic<bool> stop_{false};
+  // The thread's own.
+  bool accepting_ = false;
+  uint64_t next_key_ = kFirstConnection;
+  absl::flat_hash_map<uint64_t, SocketPtr> connections_;
+  std::map<uint64_t, std::string> accepted_;               // by age; whose address
+  std::vector<std::pair<uint64_t, absl::Status>> failed_;  // to end, but not inside a call of the handler
+  std::vector<uint64_t> more_;                             // connections with more to read than fits a turn
+  std::shared_ptr<const TlsMaterial> material_;
+  std::shared_ptr<const TlsContext> context_;
+  std::thread thread_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Links>> Links::Start(LinksOptions options, ConnectionHandler* handler) {
+  absl::StatusOr<Listeners> listeners = ListenOn(options.listen);
+  if (!listeners.ok()) return listeners.status();
+  UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll.valid()) return absl::ErrnoToStatus(errno, "epoll_create1");
+  auto links = std::make_unique<LinksImpl>(std::move(options), handler, *std::move(listeners), std::move(epoll));
+  links->Run();
+  return links;
+}
+
+}  // namespace railsd

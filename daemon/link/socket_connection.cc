@@ -1,0 +1,151 @@
+#include "daemon/link/socket_connection.h"
+
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "agent/transport/tcp/tcp_socket.h"
+
+namespace railsd {
+namespace {
+
+constexpr uint32_t kIn = EPOLLIN, kBoth = EPOLLIN | EPOLLOUT;
+
+absl::Status Lost(int error) { return absl::UnavailableError(std::strerror(error)); }
+
+}  // namespace
+
+SocketConnection::SocketConnection(Origin origin, std::shared_ptr<const TlsContext> tls, int epoll, uint64_t key)
+    : origin_(std::move(origin)), context_(std::move(tls)), epoll_(epoll), key_(key) {}
+
+void SocketConnection::Watch(uint32_t events) const {
+  epoll_event event = {};
+  event.events = events;
+  event.data.u64 = key_;
+  ::epoll_ctl(epoll_, EPOLL_CTL_MOD, fd(), &event);
+}
+
+bool SocketConnection::Write(std::shared_ptr<const std::string> frame) {
+  absl::MutexLock lock(&mutex_);
+  if (closed_) return true;
+  if (!writable_ || writing_ != nullptr) {
+    busy_ = true;
+    return false;
+  }
+  if (!std::exchange(prefaced_, true)) frame = std::make_shared<const std::string>(absl::StrCat(kLinkPreface, *frame));
+  writing_ = std::move(frame);
+  written_ = 0;
+  if (!FlushLocked().ok()) ::shutdown(fd(), SHUT_RDWR);  // the owner's thread hears of it
+  if (writing_ != nullptr && !write_wants_read_) Watch(kBoth);
+  return true;
+}
+
+absl::Status SocketConnection::FlushLocked() {
+  while (writing_ != nullptr) {
+    const char* const from = writing_->data() + written_;
+    const size_t left = writing_->size() - written_;
+    if (tls_ != nullptr) {
+      const absl::StatusOr<TlsSession::Io> io = tls_->Write(from, left);
+      if (!io.ok()) return io.status();
+      write_wants_read_ = io->bytes == 0 && io->want == TlsSession::Progress::kWantRead;
+      if (io->bytes == 0) return absl::OkStatus();
+      written_ += io->bytes;
+    } else {
+      const ssize_t sent = ::send(fd(), from, left, MSG_DONTWAIT | MSG_NOSIGNAL);
+      if (sent < 0 && errno == EINTR) continue;
+      if (sent < 0) return errno == EAGAIN || errno == EWOULDBLOCK ? absl::OkStatus() : Lost(errno);
+      written_ += static_cast<size_t>(sent);
+    }
+    if (written_ == writing_->size()) writing_.reset();
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> SocketConnection::Flush() {
+  absl::MutexLock lock(&mutex_);
+  if (absl::Status s = FlushLocked(); !s.ok()) return s;
+  Watch(writing_ != nullptr && !write_wants_read_ ? kBoth : kIn);
+  return writing_ == nullptr && std::exchange(busy_, false);
+}
+
+void SocketConnection::Close() {
+  absl::MutexLock lock(&mutex_);
+  closed_ = true;
+  writable_ = false;
+  ::shutdown(fd(), SHUT_RDWR);
+}
+
+bool SocketConnection::closed() const {
+  absl::MutexLock lock(&mutex_);
+  return closed_;
+}
+
+absl::StatusOr<bool> SocketConnection::Open() {
+  if (!connected_) {
+    pollfd entry = {fd(), POLLOUT, 0};
+    if (origin_.dialled && ::poll(&entry, 1, 0) == 0) return false;
+    if (const int error = tcp::TakeSocketError(fd()); error != 0) return Lost(error);
+    connected_ = true;
+  }
+  absl::MutexLock lock(&mutex_);
+  if (closed_) return absl::CancelledError("closed here");
+  if (context_ != nullptr) {
+    if (tls_ == nullptr) {
+      const TlsSession::Side side = origin_.dialled ? TlsSession::Side::kDialler : TlsSession::Side::kAcceptor;
+      absl::StatusOr<std::unique_ptr<TlsSession>> tls = TlsSession::Begin(context_, fd(), side);
+      if (!tls.ok()) return tls.status();
+      tls_ = *std::move(tls);
+    }
+    const absl::StatusOr<TlsSession::Progress> progress = tls_->Handshake();
+    if (!progress.ok()) return progress.status();
+    if (*progress != TlsSession::Progress::kDone) {
+      Watch(*progress == TlsSession::Progress::kWantWrite ? kBoth : kIn);
+      return false;
+    }
+    names_ = tls_->PeerNames();
+  }
+  Watch(kIn);
+  open_ = writable_ = true;
+  return true;
+}
+
+absl::StatusOr<bool> SocketConnection::Read() {
+  size_t room = 0;
+  char* const to = reader_.Space(&room);
+  absl::MutexLock lock(&mutex_);
+  if (tls_ != nullptr) {
+    const absl::StatusOr<TlsSession::Io> io = tls_->Read(to, room);
+    if (!io.ok()) return io.status();
+    reader_.Arrived(io->bytes);
+    return io->bytes > 0;
+  }
+  const ssize_t got = ::recv(fd(), to, room, MSG_DONTWAIT);
+  if (got < 0) {
+    if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return false;
+    return Lost(errno);
+  }
+  if (got == 0) {
+    return absl::UnavailableError(reader_.anything_came() ? "the other end closed the connection"
+                                                          : "the other end closed the connection without a word: is "
+                                                            "that a railsd, and has it tls.mode as this node has?");
+  }
+  reader_.Arrived(static_cast<size_t>(got));
+  return true;
+}
+
+bool SocketConnection::write_wants_read() const {
+  absl::MutexLock lock(&mutex_);
+  return write_wants_read_;
+}
+
+bool SocketConnection::pending() const {
+  absl::MutexLock lock(&mutex_);
+  return tls_ != nullptr && tls_->pending();
+}
+
+}  // namespace railsd

@@ -1,0 +1,368 @@
+// How connections begin and end: HELLOs, whose they are, and which of two carries the link.
+#include <spdlog/logger.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "daemon/config/units.h"
+#include "daemon/lifecycle/logging.h"
+#include "daemon/peer/hub.h"
+
+namespace railsd {
+namespace {
+
+// Of a reason that a peer gives, or is given.
+constexpr size_t kMaxReason = 512;
+
+// Is this rail of a peer the one that the configuration names?
+bool IsWantedRail(const std::string& wanted, const std::string& address) {
+  if (IsVerbsAddress(wanted)) return wanted == address;
+  const auto want = ParseHostPort(wanted, true), have = ParseHostPort(address, false);
+  return want.ok() && have.ok() && want->host == have->host && (want->port == 0 || want->port == have->port);
+}
+
+// What a certificate says goes into logs and to the peer: bounded.
+std::string NamesText(const std::vector<std::string>& names) {
+  if (names.empty()) return "no node (it has no DNS names)";
+  std::string text;
+  for (size_t i = 0; i < std::min<size_t>(names.size(), 4); ++i) {
+    absl::StrAppend(&text, i == 0 ? "" : ", ", absl::CEscape(names[i].substr(0, 253)));
+  }
+  return absl::StrCat(text, names.size() > 4 ? ", ..." : "");
+}
+
+}  // namespace
+
+void Hub::SayHello(const ConnectionPtr& connection, Visit& visit, const HubPeer* peer, absl::string_view then) {
+  HelloFacts facts;
+  facts.hello = own_hello_;
+  facts.hello.node = options_.node;
+  facts.hello.boot = options_.boot;
+  facts.link_generation = peer == nullptr ? 1 : peer->link.own_generation();
+  if (peer != nullptr && peer->link.known()) {
+    facts.expected_boot = peer->link.hello().boot;
+    facts.expected_generation = peer->link.peer_generation();
+    facts.taken = peer->inbox.taken();
+  }
+  facts.count = ++hellos_;
+  facts.max_message_bytes = options_.max_message_bytes;
+  facts.max_world_size = options_.max_world_size;
+  facts.software = options_.version;
+  pb::Hello hello;
+  HelloTo(facts, &hello);
+  visit.generation = facts.link_generation;
+  visit.own_hello = facts.count;
+  connection->Write(std::make_shared<const std::string>(
+      absl::StrCat(FrameOf(FrameKind::kHello, 0, hello.SerializeAsString()), then)));
+}
+
+void Hub::EndConnection(const ConnectionPtr& connection, FrameKind kind, absl::string_view why) {
+  connection->Write(std::make_shared<const std::string>(FrameOf(kind, 0, why.substr(0, kMaxReason))));
+  connection->Close();
+}
+
+void Hub::OnOpen(const ConnectionPtr& connection) {
+  absl::MutexLock lock(&mutex_);
+  if (stopping_) return connection->Close();
+  Visit& visit = visits_[connection];
+  if (visit.target == nullptr) return;  // who dials speaks first
+  const auto peer = peers_.find(visit.target->expected_node.empty() ? visit.target->node : visit.target->expected_node);
+  SayHello(connection, visit, peer == peers_.end() ? nullptr : peer->second.get());
+}
+
+void Hub::OnFrame(const ConnectionPtr& connection, const Frame& frame) {
+  const bool numbered =
+      frame.kind == FrameKind::kMessage || frame.kind == FrameKind::kPart || frame.kind == FrameKind::kLastPart;
+  if (numbered) return OnNumbered(connection, frame);
+  absl::MutexLock lock(&mutex_);
+  const auto found = visits_.find(connection);
+  if (stopping_ || found == visits_.end()) return;
+  Visit& visit = found->second;
+  if (frame.kind == FrameKind::kHello) {
+    if (std::exchange(visit.greeted, true)) return Break(connection, "a second hello");
+    return OnHello(connection, visit, frame.body);
+  }
+  HubPeer* const peer = PeerOf(connection);
+  if (frame.kind == FrameKind::kTaken || frame.kind == FrameKind::kKey) {
+    if (peer == nullptr) {
+      if (!visit.greeted) Break(connection, "the first frame is no hello");
+      return;
+    }
+    if (frame.kind == FrameKind::kKey) return OnKey(connection, *peer, frame.body);
+    if (!Heard(connection, *peer)) return;
+    if (peer->outbox.Acknowledge(frame.number)) return Pump(*peer);
+    return Break(connection, absl::StrCat("acknowledges frame ", frame.number, ", which was never sent"));
+  }
+  const std::string why(absl::CEscape(frame.body.substr(0, kMaxReason)));
+  if (visit.target != nullptr && !visit.greeted) visit.target->refusal = why;
+  if (frame.kind == FrameKind::kStopping && peer != nullptr) {
+    Lose(*peer, absl::StrCat("node ", peer->node, " is stopping"), /*ended=*/true);
+  }
+  connection->Close();
+}
+
+absl::Status Hub::CheckIdentity(const PeerHello& hello, const std::vector<std::string>& certificate_names) {
+  if (options_.links.tls == nullptr) return absl::OkStatus();
+  if (std::find(certificate_names.begin(), certificate_names.end(), hello.node) != certificate_names.end()) {
+    return absl::OkStatus();
+  }
+  ++counters_.identity;
+  return absl::UnauthenticatedError(
+      absl::StrCat("says that it is node ", hello.node, ", but its certificate is of ", NamesText(certificate_names)));
+}
+
+absl::Status Hub::CheckPeer(const PeerHello& hello, const std::string& expected_node) {
+  if (hello.node == options_.node) {
+    return absl::FailedPreconditionError(absl::StrCat("node name ", hello.node, ": two daemons have it"));
+  }
+  if (!expected_node.empty() && hello.node != expected_node) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("peers.static: the address of ", expected_node, " is answered by node ", hello.node));
+  }
+  for (size_t i = 0; i < std::min(hello.rails.size(), own_hello_.rails.size()); ++i) {
+    const std::string &theirs = hello.rails[i].address, &ours = own_hello_.rails[i].address;
+    if (IsVerbsAddress(theirs) == IsVerbsAddress(ours)) continue;
+    return absl::FailedPreconditionError(absl::StrCat("rail ", i, " is ", theirs, " on node ", hello.node, " and ",
+                                                      ours, " on node ", options_.node,
+                                                      "; a rail has one transport on all nodes"));
+  }
+  if (absl::Status boot = CheckBoot(hello); !boot.ok()) return boot;
+  const auto it = peers_.find(hello.node);
+  if (it == peers_.end() && options_.dns.name.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("node ", hello.node, " is no peer of node ", options_.node, "; add it to peers.static there"));
+  }
+  if (it == peers_.end() || !it->second->config) return absl::OkStatus();
+  const std::vector<std::string>& wanted = it->second->config->rails;
+  if (!wanted.empty() && wanted.size() != hello.rails.size()) {
+    return absl::FailedPreconditionError(absl::StrCat("node ", hello.node, " has ", hello.rails.size(),
+                                                      " rails, but node ", options_.node, " expects ", wanted.size()));
+  }
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    if (!IsWantedRail(wanted[i], hello.rails[i].address)) {
+      return absl::FailedPreconditionError(absl::StrCat("node ", hello.node, ": rail ", i, " is ",
+                                                        hello.rails[i].address, ", but node ", options_.node,
+                                                        " expects ", wanted[i]));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Hub::CheckBoot(const PeerHello& hello) {
+  if (hello.boot == options_.boot) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("node ", hello.node, " says the boot id of node ", options_.node));
+  }
+  for (const auto& [node, peer] : peers_) {
+    if (node == hello.node || peer->link.last_boot() != hello.boot) continue;
+    // Boot ids are random, so one of them has heard it of the other. Who said it first is believed.
+    return absl::FailedPreconditionError(absl::StrCat("node ", hello.node, " says boot id ",
+                                                      absl::Hex(hello.boot.value(), absl::kZeroPad16), ", which node ",
+                                                      node, " has said before: one of them lies; restart both"));
+  }
+  return absl::OkStatus();
+}
+
+void Hub::OnHello(const ConnectionPtr& connection, Visit& visit, absl::string_view body) {
+  pb::Hello hello;
+  if (!hello.ParseFromArray(body.data(), static_cast<int>(body.size()))) return Break(connection, "a broken hello");
+  Target* const target = visit.target;
+  const absl::StatusOr<HelloFacts> facts = HelloFrom(hello, options_.node, options_.max_world_size);
+  // First of all: a stranger's word about who he is, or whose address this is, counts for nothing.
+  absl::Status status =
+      facts.ok() ? CheckIdentity(facts->hello, connection->certificate_names()) : absl::Status(facts.status());
+  if (!status.ok()) return Refuse(connection, visit, hello.node(), status);
+  // This node dialled itself: DNS names every node.
+  if (facts->hello.boot == options_.boot && facts->hello.node == options_.node) {
+    if (target == nullptr) {
+      SayHello(connection, visit, nullptr);
+    } else {
+      options_.log->info("own_address_found address={}", target->address);
+      target->self = true;
+      ++counters_.own_addresses;
+    }
+    return EndConnection(connection, FrameKind::kEnd, "this is the node itself");
+  }
+  status = CheckPeer(facts->hello, target == nullptr ? "" : target->expected_node);
+  if (!status.ok()) return Refuse(connection, visit, hello.node(), status);
+  if (target != nullptr) {
+    target->node = facts->hello.node;
+    target->reached_at = connection->address();
+    // The link was given up from here while the HELLO was under way, or this node had not known whom it dials.
+    if (FindOrAddPeer(target->node)->link.own_generation() != visit.generation) {
+      return EndConnection(connection, FrameKind::kEnd, "this link is over");
+    }
+  }
+  Greet(connection, visit, *facts);
+}
+
+void Hub::Greet(const ConnectionPtr& connection, Visit& visit, const HelloFacts& facts) {
+  HubPeer& peer = *FindOrAddPeer(facts.hello.node);
+  std::optional<std::string> down;
+  const bool restarted = peer.link.known() && peer.link.hello().boot != facts.hello.boot;
+  const LinkState::Effect effect = peer.link.OnHello(facts.hello, facts.link_generation, &down);
+  const bool dialled = visit.target != nullptr;
+  if (effect == LinkState::Effect::kStale) {
+    // It has given this link up while its HELLO was under way; or DNS had lost its target, and it dials an address of
+    // which it does not know any more whose it is. The answer tells, so that it dials anew with the right generation.
+    options_.log->info("peer_dials_link_that_is_over node={} generation={}", facts.hello.node, facts.link_generation);
+    if (!dialled) SayHello(connection, visit, &peer);
+    return EndConnection(connection, FrameKind::kEnd, "this link is over; dial anew");
+  }
+  if (effect == LinkState::Effect::kNew) {
+    ResetLink(peer, "the link is over");
+    // Addresses were reached in a former life: the daemon may have moved, and another refuse there.
+    for (const auto& target : targets_) {
+      const bool of_peer = target->node == peer.node || target->expected_node == peer.node;
+      if (of_peer && target.get() != visit.target) target->reached_at.clear();
+    }
+    peer.looked_at.clear();
+  }
+  if (down) ReportDown(peer, *down, restarted);
+  if (dialled && peer.link.own_generation() != visit.generation) {
+    return EndConnection(connection, FrameKind::kEnd, "this link is over");
+  }
+  const ConnectionOrigin origin = {dialled, dialled ? visit.own_hello : hellos_ + 1, facts.count};
+  if (peer.connection != nullptr && !Replaces(origin, peer.origin, options_.node < peer.node)) {
+    return EndConnection(connection, FrameKind::kEnd, "another connection carries this link");
+  }
+  if (peer.connection != nullptr) {
+    EndConnection(peer.connection, FrameKind::kEnd, "another connection carries this link");
+    counters_.disconnects += peer.confirmed;
+  }
+  if (!dialled) SayHello(connection, visit, &peer, KeyFrame(peer));
+  visit.peer = &peer;
+  peer.origin = origin;
+  if (dialled) visit.target->back_off = kFirstRedial;
+  CarryLink(peer, connection, facts);
+}
+
+void Hub::CarryLink(HubPeer& peer, const ConnectionPtr& connection, const HelloFacts& facts) {
+  peer.connection = connection;
+  peer.confirmed = false;
+  peer.max_message_bytes = facts.max_message_bytes;
+  peer.software = facts.software;
+  peer.last_write = absl::Now();
+  peer.link.OnConnected(absl::Now());
+  const bool same = facts.expected_boot == options_.boot && facts.expected_generation == peer.link.own_generation();
+  if (!peer.outbox.Rewind(same ? facts.taken : 0)) {
+    return Break(connection, absl::StrCat("says it has taken frame ", facts.taken, ", which was never sent"));
+  }
+  if (connection->dialled_here()) {
+    peer.acknowledged_in = peer.inbox.taken();
+    const std::string accepted = absl::StrCat(KeyFrame(peer), FrameOf(FrameKind::kTaken, peer.acknowledged_in));
+    connection->Write(std::make_shared<const std::string>(accepted));
+    if (options_.node < peer.node) Confirm(peer);
+  }
+  Pump(peer);
+}
+
+std::string Hub::KeyFrame(HubPeer& peer) {
+  if (peer.node < options_.node) return "";
+  if (!peer.key) peer.key = DrawDataKey();
+  return FrameOf(FrameKind::kKey, 0,
+                 absl::string_view(reinterpret_cast<const char*>(peer.key->data()), peer.key->size()));
+}
+
+void Hub::OnKey(const ConnectionPtr& connection, HubPeer& peer, absl::string_view told) {
+  DataKey key;
+  if (options_.node < peer.node) return Break(connection, "tells a key, which this node draws");
+  if (told.size() != key.size()) return Break(connection, absl::StrCat("a key of ", told.size(), " bytes"));
+  std::memcpy(key.data(), told.data(), key.size());
+  if (peer.key && !SameKey(*peer.key, key)) return Break(connection, "another key than before for this link");
+  peer.key = key;
+  peer.link.OnHeard(absl::Now());
+  Confirm(peer);
+}
+
+bool Hub::Heard(const ConnectionPtr& connection, HubPeer& peer) {
+  if (!peer.confirmed && peer.node < options_.node) {
+    Break(connection, "no key after the hello");
+    return false;
+  }
+  peer.link.OnHeard(absl::Now());
+  Confirm(peer);
+  return true;
+}
+
+void Hub::Confirm(HubPeer& peer) {
+  if (std::exchange(peer.confirmed, true)) return;
+  peer.connection->SetGreeted();
+  ++counters_.connects;
+  if (!peer.link.TakeUp()) return;
+  options_.log->debug("control_link_up node={} boot={:016x}", peer.node, peer.link.hello().boot.value());
+  PeerHello hello = peer.link.hello();
+  hello.data_key = *peer.key;
+  agent_->OnPeerUp(std::move(hello));
+}
+
+void Hub::Refuse(const ConnectionPtr& connection, Visit& visit, const std::string& node, const absl::Status& status) {
+  ++counters_.refused;
+  const std::string why(status.message());
+  options_.log->error("peer_refused node={} address={} reason={}", LogValue(node.substr(0, 64)), connection->address(),
+                      LogValue(why));
+  if (visit.target != nullptr) {
+    visit.target->refusal = why;
+    visit.target->back_off = kMaxRedial;
+  }
+  EndConnection(connection, FrameKind::kEnd, why);
+}
+
+void Hub::Break(const ConnectionPtr& connection, const std::string& reason) {
+  ++counters_.protocol_errors;
+  HubPeer* const peer = PeerOf(connection);
+  const std::string text = absl::StrCat(
+      peer == nullptr ? absl::StrCat("whoever is at ", connection->address()) : absl::StrCat("node ", peer->node),
+      " to node ", options_.node, ": ", reason);
+  options_.log->error("peer_broke_the_protocol node={} reason={}", peer == nullptr ? "?" : peer->node, LogValue(text));
+  if (Target* const target = visits_[connection].target; target != nullptr) {
+    target->refusal = text;
+    target->back_off = kMaxRedial;
+  }
+  EndConnection(connection, FrameKind::kEnd, text);
+  if (peer != nullptr) Lose(*peer, text);
+}
+
+void Hub::OnEnd(const ConnectionPtr& connection, const absl::Status& why) {
+  absl::MutexLock lock(&mutex_);
+  if (stopping_) return;
+  if (absl::IsInvalidArgument(why)) Break(connection, std::string(why.message()));
+  if (absl::IsFailedPrecondition(why) && !connection->dialled_here()) {  // another version: here is who is told
+    ++counters_.refused;
+    options_.log->error("peer_refused address={} reason={}", connection->address(),
+                        LogValue(std::string(why.message())));
+  }
+  const auto found = visits_.find(connection);
+  if (found == visits_.end()) return;
+  const Visit visit = found->second;
+  HubPeer* peer = PeerOf(connection);
+  visits_.erase(found);
+  if (peer != nullptr) {
+    peer->connection = nullptr;
+    peer->link.OnDisconnected();
+    counters_.disconnects += peer->confirmed;
+    options_.log->info("control_connection_ended node={} address={} status={}", peer->node, connection->address(),
+                       LogValue(std::string(why.message())));
+  }
+  Target* const target = visit.target;
+  if (target == nullptr) return;
+  target->connection = nullptr;
+  target->next_dial = absl::Now() + target->back_off;
+  target->back_off = std::min(target->back_off * 2, kMaxRedial);
+  const auto node = peers_.find(target->expected_node.empty() ? target->node : target->expected_node);
+  if (node == peers_.end() || node->second->link.up() || node->second->connection != nullptr) return;
+  node->second->why =
+      absl::StrCat(target->address, ": ", target->refusal.empty() ? std::string(why.message()) : target->refusal);
+}
+
+HubPeer* Hub::PeerOf(const ConnectionPtr& connection) {
+  const auto it = visits_.find(connection);
+  if (it == visits_.end() || it->second.peer == nullptr || it->second.peer->connection != connection) return nullptr;
+  return it->second.peer;
+}
+
+}  // namespace railsd
