@@ -99,7 +99,7 @@ class LoopbackV6(Loopback):
 
 
 class VerbsRails(Loopback):
-    """Rails over RDMA devices; only the control streams are on loopback. `device(node, rail)` names a device; `speeds`
+    """Rails over RDMA devices; only the links are on loopback. `device(node, rail)` names a device; `speeds`
     by rail, where they are not all alike."""
 
     def __init__(self, device, speeds=None):

@@ -3,7 +3,7 @@
 
 Each node is a namespace; rail r of every node hangs on one bridge, and both directions of every rail are shaped with
 tbf, the receiving one at the bridge's port, so that incast queues where it would in a switch. A management network
-without shaping carries the control streams. Nothing is placed in the namespace of the machine itself.
+without shaping carries the links. Nothing is placed in the namespace of the machine itself.
 
 Addresses: rail r of node i 10.(r+1).0.(i+1), management 10.250.0.(i+1); the names of the namespaces hold the process id,
 but one fabric at a time is enough for one machine's processors, so a lock keeps a second one waiting.

@@ -1,0 +1,80 @@
+// A thread that sleeps and wakes as the agent's engine does (agent/job/agent.cc).
+#ifndef RAILSD_BENCH_LINKS_ENGINE_THREAD_H_
+#define RAILSD_BENCH_LINKS_ENGINE_THREAD_H_
+
+#include <poll.h>
+
+#include <atomic>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "agent/base/wake_event.h"
+
+namespace railsd::bench {
+
+class EngineThread {
+ public:
+  using Command = absl::AnyInvocable<void()>;
+
+  EngineThread() : wake_(*WakeEvent::Create()), thread_([this] { Run(); }) {}
+  ~EngineThread() { Stop(); }
+
+  // Runs what was pushed before, and joins.
+  void Stop() {
+    stop_.store(true, std::memory_order_release);
+    wake_.Wake();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  // Any thread.
+  void Push(Command command) {
+    {
+      std::lock_guard lock(mutex_);
+      commands_.push_back(std::move(command));
+      depth_.store(commands_.size(), std::memory_order_release);
+    }
+    wake_.Wake();
+  }
+
+ private:
+  bool Turn() {
+    if (depth_.load(std::memory_order_acquire) == 0) return false;
+    {
+      std::lock_guard lock(mutex_);
+      running_.swap(commands_);
+      depth_.store(0, std::memory_order_release);
+    }
+    for (Command& command : running_) command();
+    running_.clear();
+    return true;
+  }
+
+  void Run() {
+    while (!stop_.load(std::memory_order_acquire)) {
+      if (Turn()) continue;
+      wake_.BeginSleep();
+      if (!Turn() && !stop_.load(std::memory_order_acquire)) {
+        pollfd entry = {wake_.fd(), POLLIN, 0};
+        const timespec longest = {1, 0};
+        ::ppoll(&entry, 1, &longest, nullptr);
+      }
+      wake_.EndSleep();
+    }
+    Turn();
+  }
+
+  WakeEvent wake_;
+  std::atomic<bool> stop_{false};
+  std::mutex mutex_;
+  std::vector<Command> commands_;  // guarded by mutex_
+  std::atomic<size_t> depth_{0};
+  std::vector<Command> running_;  // the thread's own
+  std::thread thread_;
+};
+
+}  // namespace railsd::bench
+
+#endif  // RAILSD_BENCH_LINKS_ENGINE_THREAD_H_
