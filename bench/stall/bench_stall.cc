@@ -1,8 +1,7 @@
 // Measures what one trainer's large submissions cost the other tenants of a node: an agent with its threads, one tenant
 // that submits jobs of many ranges in a loop, another one with small jobs, and a caller that asks the engine for
-// nothing. It takes the time until the engine answers, and the processor time of the engine's thread between two
-// answers. No turn of the engine is longer than the longest of these: the caller asks again soon, and is answered in
-// the next turn.
+// nothing and takes the time until it answers. Turns of the engine are measured by themselves: each answer asks for the
+// next one, which the next turn gives, so the processor time of the engine's thread between two answers is one turn's.
 //
 //   bench_stall [SECONDS] [RANGES]
 //
@@ -150,29 +149,75 @@ double ThreadCpuMilliseconds() {
   return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) / 1e6;
 }
 
-struct Probes {
-  Times calls;  // how long each waited
-  Times turns;  // processor time of the engine's thread from one to the next
-};
+template <typename Answer>
+void AskForNothing(Agent& agent, Answer answer) {
+  agent.Wait(SessionId(1), {Epoch{BootId(1), 1}, JobSeq(1)}, Rank(0), absl::ZeroDuration(),
+             [answer = std::move(answer)](const absl::StatusOr<JobReport>&) mutable { answer(); });
+}
 
-// Asks the engine for a job that does not exist, again and again. The engine's thread takes both times.
-Probes Probe(Agent& agent, const std::atomic<bool>& stop) {
-  Probes probes;
-  double last_cpu = 0;
+// How long calls wait that ask for a job which does not exist.
+Times ProbeCalls(Agent& agent, const std::atomic<bool>& stop) {
+  Times calls;
   while (!stop.load()) {
-    std::promise<std::pair<double, double>> promise;
+    std::promise<double> waited;
     const Clock::time_point begin = Clock::now();
-    agent.Wait(SessionId(1), {Epoch{BootId(1), 1}, JobSeq(1)}, Rank(0), absl::ZeroDuration(),
-               [&](const absl::StatusOr<JobReport>&) {
-                 promise.set_value({MillisecondsSince(begin), ThreadCpuMilliseconds()});
-               });
-    const auto [waited, cpu] = promise.get_future().get();
-    probes.calls.milliseconds.push_back(waited);
-    if (last_cpu > 0) probes.turns.milliseconds.push_back(cpu - last_cpu);
-    last_cpu = cpu;
+    AskForNothing(agent, [&] { waited.set_value(MillisecondsSince(begin)); });
+    calls.milliseconds.push_back(waited.get_future().get());
     std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
-  return probes;
+  return calls;
+}
+
+// The processor time of each turn of the engine, which takes one after the other meanwhile. Its members are the
+// engine's.
+class TurnProbe {
+ public:
+  explicit TurnProbe(Agent* agent) : agent_(*agent) { Ask(); }
+  Times Stop() {
+    stop_.store(true);
+    stopped_.get_future().wait();
+    return std::move(turns_);
+  }
+
+ private:
+  void Ask() {
+    AskForNothing(agent_, [this] { OnTurn(); });
+  }
+  void OnTurn() {
+    const double now = ThreadCpuMilliseconds();
+    if (last_ > 0) turns_.milliseconds.push_back(now - last_);
+    if (stop_.load()) return stopped_.set_value();
+    Ask();
+    last_ = ThreadCpuMilliseconds();  // without what was written down here
+  }
+
+  Agent& agent_;
+  std::atomic<bool> stop_{false};
+  std::promise<void> stopped_;
+  double last_ = 0;
+  Times turns_;
+};
+
+// Without large jobs the other thread keeps its processor as busy without them: what is long then is the machine's.
+nlohmann::json Turns(Agent& agent, Pair& small, Pair* large, double seconds) {
+  std::atomic<bool> stop{false};
+  uint64_t large_jobs = 0;
+  TurnProbe probe(&agent);
+  std::thread submitter([&] {
+    while (!stop.load()) {
+      if (large == nullptr) continue;
+      large->Job();
+      ++large_jobs;
+    }
+  });
+  const Clock::time_point begin = Clock::now();
+  while (MillisecondsSince(begin) < seconds * 1e3) {
+    small.Job();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  stop.store(true);
+  submitter.join();
+  return {{"turn", probe.Stop().Json()}, {"large_jobs", large_jobs}};
 }
 
 nlohmann::json Phase(Agent& agent, Pair& small, Pair* large, double seconds) {
@@ -184,7 +229,7 @@ nlohmann::json Phase(Agent& agent, Pair& small, Pair* large, double seconds) {
       for (; !stop.load(); ++large_jobs) large->Job();
     });
   }
-  auto probes = std::async(std::launch::async, [&] { return Probe(agent, stop); });
+  auto calls = std::async(std::launch::async, [&] { return ProbeCalls(agent, stop); });
   Times jobs;
   const Clock::time_point begin = Clock::now();
   while (MillisecondsSince(begin) < seconds * 1e3) {
@@ -195,11 +240,7 @@ nlohmann::json Phase(Agent& agent, Pair& small, Pair* large, double seconds) {
   }
   stop.store(true);
   if (submitter.joinable()) submitter.join();
-  Probes probed = probes.get();
-  return {{"small_job", jobs.Json()},
-          {"call", probed.calls.Json()},
-          {"turn", probed.turns.Json()},
-          {"large_jobs", large_jobs}};
+  return {{"small_job", jobs.Json()}, {"call", calls.get().Json()}, {"large_jobs", large_jobs}};
 }
 
 int Main(double seconds, uint64_t ranges) {
@@ -215,7 +256,11 @@ int Main(double seconds, uint64_t ranges) {
   Pair small(agent->get(), "small", 1, 4096), large(agent->get(), "large", ranges, 1);
   Phase(**agent, small, &large, seconds / 10);  // warms up
   nlohmann::json alone = Phase(**agent, small, nullptr, seconds), beside = Phase(**agent, small, &large, seconds);
+  nlohmann::json turns_alone = Turns(**agent, small, nullptr, seconds);
+  nlohmann::json turns_beside = Turns(**agent, small, &large, seconds);
   const double ratio = beside["small_job"]["median_ms"].get<double>() / alone["small_job"]["median_ms"].get<double>();
+  alone["turns"] = std::move(turns_alone);
+  beside["turns"] = std::move(turns_beside);
   std::cout << nlohmann::json({{"ranges", ranges}, {"alone", alone}, {"beside", beside}, {"ratio", ratio}}).dump(2)
             << "\n";
   return 0;

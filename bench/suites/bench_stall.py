@@ -10,7 +10,7 @@ SECONDS, RANGES, RUNS = 10, 1 << 20, 3
 
 
 def measure(options):
-    turn, call, ratio = [], [], []
+    turn, floor, call, ratio = [], [], [], []
     for number in range(options.repeat or RUNS):
         program = BUILD / "bench/stall/bench_stall"
         run = subprocess.run([program, str(SECONDS), str(RANGES)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -19,17 +19,20 @@ def measure(options):
             raise BenchError(f"{program.name} ended with {run.returncode}: {run.stderr.strip()}")
         report = json.loads(run.stdout)
         beside = report["beside"]
-        turn.append(beside["turn"]["worst_ms"])
+        turn.append(beside["turns"]["turn"]["worst_ms"])
+        floor.append(report["alone"]["turns"]["turn"]["worst_ms"])
         call.append(beside["call"]["p99_ms"])
         ratio.append(report["ratio"])
-        progress(f"run {number + 1}: {beside['large_jobs']} large jobs, longest turn {turn[-1]:.2f} ms, "
-                 f"small job {ratio[-1]:.2f} x")
+        progress(f"run {number + 1}: {beside['large_jobs']} large jobs, longest of {beside['turns']['turn']['samples']} "
+                 f"turns {turn[-1]:.2f} ms, without large jobs {floor[-1]:.2f} ms, small job {ratio[-1]:.2f} x")
     how = (f"one tenant submits jobs of {RANGES} ranges in a loop for {SECONDS} s, on one node without gRPC; "
            f"median of {len(turn)} runs")
     return [
         Result("stall.longest_turn", median(turn), "ms", 2.0,
-               f"most processor time that the engine's thread used between two answers to a caller that asks all the "
-               f"time; {how}"),
+               f"most processor time of one turn of the engine's thread; each turn answers a question and the answer "
+               f"asks the next one; {how}"),
+        Result("stall.longest_turn_alone", median(floor), "ms", None,
+               "the same while a thread that spins takes the place of the large jobs: what the machine adds to a turn"),
         Result("stall.small_job", median(ratio), "x", 1.5,
                "median time of another tenant's job between two ranks of the node, beside the large jobs over alone"),
         Result("stall.call_p99", median(call), "ms", None, "99 of 100 calls waited less for the engine meanwhile"),
