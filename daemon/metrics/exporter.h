@@ -32,7 +32,6 @@ struct MetricSources {
   const DescriptorServer* descriptors = nullptr;
   const CallCounters* calls = nullptr;
   std::shared_ptr<const LimitCounters> refused = nullptr;
-  // Of gRPC sockets, by name: client, operator, control.
   const BalanceMeter* balance = nullptr;
   const JobFeed* feed = nullptr;
   HighWater* high_water = nullptr;  // the server brings its own
@@ -46,7 +45,8 @@ struct MetricSources {
   absl::Duration deadline = absl::Seconds(2);  // for the engine to answer
 };
 
-// The exposition in text form, as one scrape would see it now.
+// The exposition in text form, as one scrape would see it now. Families without a value are left out. Takes no longer
+// than the sources' deadline and the reading of counters.
 std::string RenderMetrics(const MetricSources& sources);
 
 }  // namespace railsd

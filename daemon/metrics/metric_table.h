@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/strings/string_view.h"
+
 namespace railsd {
 
 enum class MetricKind : uint8_t { kCounter, kGauge, kHistogram };
@@ -20,101 +22,7 @@ struct MetricInfo {
   const char* help;
 };
 
-enum class Metric : size_t {
-  kBuildInfo,
-  kStartTime,
-  kConfigInfo,
-  kTlsEnabled,
-  kTlsDataEnabled,
-  kTlsCertificateExpiry,
-  kTlsFiles,
-  kTlsHandshakesFailed,
-  kDraining,
-  kBalanceMaxOverMean,
-  kBalanceJain,
-  kRailSpeed,
-  kRailPlanSpeed,
-  kRailMeasuredSpeed,
-  kRailPayload,
-  kRailPlanned,
-  kRailChunks,
-  kRailSystemCalls,
-  kRailQueued,
-  kRailInFlight,
-  kRailWindow,
-  kRailQueueDepth,
-  kRailPeersUp,
-  kRailState,
-  kRailStateSeconds,
-  kRailFlaps,
-  kRailDrains,
-  kRailErrors,
-  kRailDiscarded,
-  kRailDevice,
-  kRailLinkUp,
-  kRailQueuePairs,
-  kRailWorkRequests,
-  kRailCompletions,
-  kRailFences,
-  kRailWeakZones,
-  kRailPortEvents,
-  kRailInterfaceBytes,
-  kPeers,
-  kPeerUp,
-  kRailPaths,
-  kPeerRailUp,
-  kPeerRailState,
-  kPeerRailPayload,
-  kControlMessages,
-  kControlIgnored,
-  kControlConnections,
-  kControlErrors,
-  kControlOutboxMessages,
-  kControlOutboxBytes,
-  kSessions,
-  kSegments,
-  kSegmentBytes,
-  kTenantInUse,
-  kTenantQuota,
-  kTenantRefused,
-  kTenantJobsFinished,
-  kTenantJobBytes,
-  kTenantRailSent,
-  kGroups,
-  kGroupsFormed,
-  kJobs,
-  kJobsFinished,
-  kJobDuration,
-  kJobBytes,
-  kJobWait,
-  kJobRatio,
-  kJobEfficiency,
-  kJobBalanceMaxOverMean,
-  kJobBalanceJain,
-  kSubmissionsRefused,
-  kLocalCopy,
-  kPlans,
-  kPlanningTime,
-  kStolenChunks,
-  kReturnedChunks,
-  kRehomedFlows,
-  kEngineQueueDepth,
-  kCopyQueueDepth,
-  kJobWatches,
-  kJobWatchReports,
-  kLimitRefused,
-  kGrpcCalls,
-  kDescriptorConnections,
-  kDescriptorRefused,
-  kDescriptorBadPackets,
-  kDescriptorDenied,
-  kScrapeFailed,
-  kCount,
-};
-
-inline constexpr size_t kMetricCount = static_cast<size_t>(Metric::kCount);
-
-inline constexpr std::array<MetricInfo, kMetricCount> kMetricTable = {{
+inline constexpr auto kMetricTable = std::to_array<MetricInfo>({
     {"railsd_build_info", MetricKind::kGauge, "version,node", "Version and node of this daemon; always 1."},
     {"railsd_start_time_seconds", MetricKind::kGauge, "", "When this daemon started, in seconds since 1970."},
     {"railsd_config_info", MetricKind::kGauge, "hash", "Hash of the configuration in force; always 1."},
@@ -283,12 +191,23 @@ inline constexpr std::array<MetricInfo, kMetricCount> kMetricTable = {{
     {"railsd_descriptor_denied_total", MetricKind::kCounter, "",
      "Sessions refused because the client is of no tenant, or not of the one whose socket it came to."},
     {"railsd_scrape_failed", MetricKind::kGauge, "", "1 when the engine did not answer this scrape in time."},
-}};
+});
+
+// A metric of the table, by its name. A name that the table lacks does not compile.
+class Metric {
+ public:
+  consteval Metric(const char* name) {  // NOLINT(google-explicit-constructor): a name stands for its metric
+    while (absl::string_view(kMetricTable.at(index_).name) != name) ++index_;
+  }
+  constexpr size_t index() const { return index_; }
+  constexpr const MetricInfo& info() const { return kMetricTable[index_]; }
+
+ private:
+  size_t index_ = 0;  // in kMetricTable
+};
 
 // The table as Markdown, with the units that the names tell.
 std::string MetricTableMarkdown();
-
-constexpr const MetricInfo& InfoOf(Metric metric) { return kMetricTable[static_cast<size_t>(metric)]; }
 
 }  // namespace railsd
 
