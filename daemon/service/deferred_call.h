@@ -133,6 +133,19 @@ class DeferredCall final : public grpc::ServerUnaryReactor {
   std::shared_ptr<DeferredCall> self_;  // until OnDone()
 };
 
+// Begins a call that needs a session: runs `then(call, caller)`, or answers NoSession(). Returns the call's reactor.
+template <typename Then>
+grpc::ServerUnaryReactor* ForSession(const ServiceContext& context, absl::string_view method,
+                                     grpc::CallbackServerContext& call_context, Then then) {
+  const std::shared_ptr<DeferredCall> call = DeferredCall::Make(context, method);
+  if (const std::optional<SessionIdentity> caller = CallerOf(call_context, context)) {
+    then(call, *caller);
+  } else {
+    call->Answer(NoSession());
+  }
+  return call.get();
+}
+
 }  // namespace railsd
 
 #endif  // RAILSD_DAEMON_SERVICE_DEFERRED_CALL_H_

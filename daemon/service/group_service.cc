@@ -23,47 +23,42 @@ class GroupService final : public rails::v1::GroupService::CallbackService {
 
   ServerUnaryReactor* JoinGroup(CallbackServerContext* call_context, const rails::v1::JoinGroupRequest* request,
                                 rails::v1::JoinGroupResponse* response) override {
-    const auto call = DeferredCall::Make(*context_, "GroupService/JoinGroup");
-    const auto caller = CallerOf(*call_context, *context_);
-    absl::StatusOr<JoinRequest> join =
-        caller ? JoinFrom(*request, caller->id, context_->limits) : absl::StatusOr<JoinRequest>(NoSession());
-    if (!join.ok()) {
-      if (caller) CountLimits(*request);
-      call->Answer(join.status());
-      return call.get();
-    }
-    join->timeout = std::min(join->timeout, TimeLeft(*call_context));
-    const SessionId session = join->session;
-    const Rank rank = join->rank;
-    context_->agent->Join(*std::move(join),
-                          [call, response, session, rank, context = context_](absl::StatusOr<GroupView> group) {
-                            if (!group.ok()) {
-                              call->Answer(group.status());
-                              return;
-                            }
-                            const auto leave = [context, session, rank, epoch = group->epoch] {
-                              context->agent->Leave(session, epoch, rank, [](absl::Status) {});
-                            };
-                            call->OnLostAnswer(leave);
-                            // A client that went away meanwhile must not stay a member.
-                            if (!call->Answer(absl::OkStatus(), [&] { JoinTo(*group, response); })) leave();
-                          });
-    return call.get();
+    return ForSession(*context_, "GroupService/JoinGroup", *call_context, [&](const auto& call, const auto& caller) {
+      absl::StatusOr<JoinRequest> join = JoinFrom(*request, caller.id, context_->limits);
+      if (!join.ok()) {
+        CountLimits(*request);
+        call->Answer(join.status());
+        return;
+      }
+      join->timeout = std::min(join->timeout, TimeLeft(*call_context));
+      const Rank rank = join->rank;
+      context_->agent->Join(*std::move(join), [call, response, session = caller.id, rank,
+                                               context = context_](const absl::StatusOr<GroupView>& group) {
+        if (!group.ok()) {
+          call->Answer(group.status());
+          return;
+        }
+        const auto leave = [context, session, rank, epoch = group->epoch] {
+          context->agent->Leave(session, epoch, rank, [](const absl::Status&) {});
+        };
+        call->OnLostAnswer(leave);
+        // A client that went away meanwhile must not stay a member.
+        if (!call->Answer(absl::OkStatus(), [&] { JoinTo(*group, response); })) leave();
+      });
+    });
   }
 
   ServerUnaryReactor* LeaveGroup(CallbackServerContext* call_context, const rails::v1::LeaveGroupRequest* request,
                                  rails::v1::LeaveGroupResponse*) override {
-    const auto call = DeferredCall::Make(*context_, "GroupService/LeaveGroup");
-    const auto caller = CallerOf(*call_context, *context_);
-    const absl::StatusOr<Epoch> epoch =
-        caller ? EpochFrom(request->epoch(), "epoch") : absl::StatusOr<Epoch>(NoSession());
-    if (!epoch.ok()) {
-      call->Answer(epoch.status());
-      return call.get();
-    }
-    const Rank rank(request->rank());
-    context_->agent->Leave(caller->id, *epoch, rank, [call](absl::Status status) { call->Answer(status); });
-    return call.get();
+    return ForSession(*context_, "GroupService/LeaveGroup", *call_context, [&](const auto& call, const auto& caller) {
+      const absl::StatusOr<Epoch> epoch = EpochFrom(request->epoch(), "epoch");
+      if (!epoch.ok()) {
+        call->Answer(epoch.status());
+        return;
+      }
+      context_->agent->Leave(caller.id, *epoch, Rank(request->rank()),
+                             [call](const absl::Status& status) { call->Answer(status); });
+    });
   }
 
  private:

@@ -90,43 +90,33 @@ class JobService final : public rails::v1::JobService::CallbackService {
   ServerUnaryReactor* SubmitAllToAll(CallbackServerContext* call_context,
                                      const rails::v1::SubmitAllToAllRequest* request,
                                      rails::v1::SubmitAllToAllResponse*) override {
-    const auto call = DeferredCall::Make(*context_, "JobService/SubmitAllToAll");
-    const auto caller = CallerOf(*call_context, *context_);
-    absl::StatusOr<Submission> submission =
-        caller ? SubmissionFrom(*request, caller->id, context_->limits) : absl::StatusOr<Submission>(NoSession());
-    if (!submission.ok()) {
-      if (absl::IsResourceExhausted(submission.status())) {
-        const int flows = std::max(request->sends_size(), request->receives_size());
-        const bool world = static_cast<uint64_t>(flows) > context_->limits.max_world_size;
-        context_->refused->Count(world ? Limit::kWorldSize : Limit::kRangesPerSubmission);
-      }
-      if (!caller) {
-        call->Answer(submission.status());  // the session may have ended with jobs
-      } else {
+    // Without a session nothing is known of the job: the session may have ended with it.
+    return ForSession(*context_, "JobService/SubmitAllToAll", *call_context, [&](const auto& call, const auto& caller) {
+      absl::StatusOr<Submission> submission = SubmissionFrom(*request, caller.id, context_->limits);
+      if (!submission.ok()) {
+        if (absl::IsResourceExhausted(submission.status())) {
+          const int flows = std::max(request->sends_size(), request->receives_size());
+          const bool world = static_cast<uint64_t>(flows) > context_->limits.max_world_size;
+          context_->refused->Count(world ? Limit::kWorldSize : Limit::kRangesPerSubmission);
+        }
         call->Answer(submission.status(), call_context, kRefused, "job");  // each attempt is the same
+        return;
       }
-      return call.get();
-    }
-    const absl::Status queued = context_->agent->Submit(*std::move(submission), [call, call_context](absl::Status s) {
-      call->Answer(s, call_context, kRefused, "job");
+      const absl::Status queued = context_->agent->Submit(
+          *std::move(submission),
+          [call, call_context](const absl::Status& status) { call->Answer(status, call_context, kRefused, "job"); });
+      if (!queued.ok()) call->Answer(queued, call_context, kRefused, "attempt");
     });
-    if (!queued.ok()) call->Answer(queued, call_context, kRefused, "attempt");
-    return call.get();
   }
 
   ServerUnaryReactor* WaitJob(CallbackServerContext* call_context, const rails::v1::WaitJobRequest* request,
                               rails::v1::WaitJobResponse* response) override {
-    const auto call = DeferredCall::Make(*context_, "JobService/WaitJob");
-    const auto caller = CallerOf(*call_context, *context_);
-    const absl::StatusOr<JobOfRank> job =
-        caller ? JobFrom(request->job(), request->has_job()) : absl::StatusOr<JobOfRank>(NoSession());
-    if (!job.ok()) {
-      call->Answer(job.status());
-      return call.get();
-    }
-    const absl::Duration timeout = std::min(FromMilliseconds(request->timeout_milliseconds()), TimeLeft(*call_context));
-    WaitOn(context_->agent, call, response, caller->id, *job, absl::Now() + timeout);
-    return call.get();
+    return ForJob("JobService/WaitJob", call_context, *request,
+                  [&](const auto& call, SessionId session, const JobOfRank& job) {
+                    const absl::Duration timeout =
+                        std::min(FromMilliseconds(request->timeout_milliseconds()), TimeLeft(*call_context));
+                    WaitOn(context_->agent, call, response, session, job, absl::Now() + timeout);
+                  });
   }
 
   grpc::ServerWriteReactor<rails::v1::WatchJobsResponse>* WatchJobs(CallbackServerContext* call_context,
@@ -142,19 +132,27 @@ class JobService final : public rails::v1::JobService::CallbackService {
 
   ServerUnaryReactor* CancelJob(CallbackServerContext* call_context, const rails::v1::CancelJobRequest* request,
                                 rails::v1::CancelJobResponse*) override {
-    const auto call = DeferredCall::Make(*context_, "JobService/CancelJob");
-    const auto caller = CallerOf(*call_context, *context_);
-    const absl::StatusOr<JobOfRank> job =
-        caller ? JobFrom(request->job(), request->has_job()) : absl::StatusOr<JobOfRank>(NoSession());
-    if (!job.ok()) {
-      call->Answer(job.status());
-      return call.get();
-    }
-    context_->agent->Cancel(caller->id, job->job, job->rank, [call](absl::Status status) { call->Answer(status); });
-    return call.get();
+    return ForJob("JobService/CancelJob", call_context, *request,
+                  [&](const auto& call, SessionId session, const JobOfRank& job) {
+                    context_->agent->Cancel(session, job.job, job.rank,
+                                            [call](const absl::Status& status) { call->Answer(status); });
+                  });
   }
 
  private:
+  template <typename Request, typename Then>
+  ServerUnaryReactor* ForJob(absl::string_view method, CallbackServerContext* call_context, const Request& request,
+                             Then then) {
+    return ForSession(*context_, method, *call_context, [&](const auto& call, const auto& caller) {
+      const absl::StatusOr<JobOfRank> job = JobFrom(request.job(), request.has_job());
+      if (job.ok()) {
+        then(call, caller.id, *job);
+      } else {
+        call->Answer(job.status());
+      }
+    });
+  }
+
   static void WaitOn(Agent* agent, std::shared_ptr<DeferredCall> call, rails::v1::WaitJobResponse* response,
                      SessionId session, JobOfRank job, absl::Time until) {
     const absl::Duration left = std::max(until - absl::Now(), absl::ZeroDuration());
