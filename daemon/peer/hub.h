@@ -16,7 +16,7 @@
 #include "daemon/link/connection.h"
 #include "daemon/link/link_state.h"
 #include "daemon/link/outbox.h"
-#include "daemon/peer/dns_resolver.h"
+#include "daemon/peer/name_lookup.h"
 #include "daemon/peer/peer_conversion.h"
 #include "daemon/peer/peer_hub.h"
 #include "daemon/peer/reach_probe.h"
@@ -172,8 +172,11 @@ class Hub final : public PeerHub, public ConnectionHandler {
   bool NotePause(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The reason that a peer is lost, and before it a pause of this process that is not long over.
   std::string WithOwnPause(const std::string& why, absl::Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void OnAddresses(absl::StatusOr<std::vector<std::string>> found);
-  void OnLookedUp(const std::string& address, absl::StatusOr<std::vector<std::string>> found);
+  // Asks for the addresses behind peers.dns when that is due.
+  void RefreshDns(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnLookedUp(const std::string& address, absl::StatusOr<std::vector<std::string>> found)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnDnsAddresses(const absl::StatusOr<std::vector<std::string>>& found) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // A peer that is up and does not speak: looks whether its daemon is gone. True when it is, and was given up.
   bool IsDead(HubPeer& peer, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string ReachedAt(const HubPeer& peer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -203,9 +206,10 @@ class Hub final : public PeerHub, public ConnectionHandler {
   absl::Time last_tick_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   absl::Time pause_ended_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   absl::Duration pause_ ABSL_GUARDED_BY(mutex_);
-  std::unique_ptr<DnsResolver> resolver_;  // of peers.dns
-  std::unique_ptr<NameLookup> lookup_;     // of static peers
-  std::unique_ptr<Links> links_;           // from Start() to Stop()
+  const std::string dns_address_;                                       // "name:port" of peers.dns; empty: off
+  absl::Time next_dns_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // infinite while it is looked up
+  std::unique_ptr<NameLookup> lookup_;                                  // from Start() to Stop(), like links_
+  std::unique_ptr<Links> links_;
 };
 
 }  // namespace railsd

@@ -35,7 +35,9 @@ std::string SilenceText(const HubPeer& peer, absl::Duration lost_after) {
 
 std::unique_ptr<PeerHub> PeerHub::Make(PeerHubOptions options) { return std::make_unique<Hub>(std::move(options)); }
 
-Hub::Hub(PeerHubOptions options) : options_(std::move(options)) {
+Hub::Hub(PeerHubOptions options)
+    : options_(std::move(options)),
+      dns_address_(options_.dns.name.empty() ? "" : absl::StrCat(options_.dns.name, ":", options_.dns.port)) {
   absl::MutexLock lock(&mutex_);
   AddStaticPeers(options_.static_peers);
 }
@@ -89,15 +91,8 @@ absl::Status Hub::Start(Agent* agent) {
   absl::StatusOr<std::unique_ptr<Links>> links = Links::Start(std::move(links_options), this);
   if (!links.ok()) return links.status();
   links_ = *std::move(links);
-  {
-    absl::MutexLock lock(&mutex_);
-    dialler_ = links_.get();  // from the next tick on
-  }
-  if (!options_.dns.name.empty()) {
-    resolver_ = std::make_unique<DnsResolver>(
-        options_.dns.name, static_cast<uint16_t>(options_.dns.port), options_.dns.refresh,
-        [this](absl::StatusOr<std::vector<std::string>> found) { OnAddresses(std::move(found)); });
-  }
+  absl::MutexLock lock(&mutex_);
+  dialler_ = links_.get();  // from the next tick on
   return absl::OkStatus();
 }
 
@@ -109,7 +104,6 @@ void Hub::Stop() {
     for (const auto& [connection, visit] : visits_) EndConnection(connection, FrameKind::kStopping, why);
   }
   // Their threads may be inside a call of the hub, which takes the lock.
-  resolver_.reset();
   links_.reset();
   lookup_.reset();  // asked by the links' thread
   absl::MutexLock lock(&mutex_);
@@ -192,9 +186,16 @@ void Hub::Dial(Target& target, absl::Time now) {
   visits_[target.connection].target = &target;
 }
 
+void Hub::RefreshDns(absl::Time now) {
+  if (dns_address_.empty() || now < next_dns_) return;
+  next_dns_ = absl::InfiniteFuture();
+  lookup_->Ask(dns_address_);
+}
+
 void Hub::OnLookedUp(const std::string& address, absl::StatusOr<std::vector<std::string>> found) {
   absl::MutexLock lock(&mutex_);
   if (stopping_) return;
+  if (address == dns_address_) OnDnsAddresses(found);
   for (const auto& target : targets_) {
     if (target->address != address || !std::exchange(target->looking_up, false)) continue;
     target->next_found = 0;
@@ -256,9 +257,8 @@ void Hub::ReportDown(HubPeer& peer, const std::string& why, bool ended) {
   agent_->OnPeerDown(peer.node, peer.why, ended);
 }
 
-void Hub::OnAddresses(absl::StatusOr<std::vector<std::string>> found) {
-  absl::MutexLock lock(&mutex_);
-  if (stopping_) return;
+void Hub::OnDnsAddresses(const absl::StatusOr<std::vector<std::string>>& found) {
+  next_dns_ = absl::Now() + options_.dns.refresh;
   if (!found.ok()) {
     options_.log->warn("peer_lookup_failed reason={}", LogValue(std::string(found.status().message())));
     return;  // the last answer stays good
@@ -278,6 +278,7 @@ void Hub::OnTick(absl::Time now) {
   absl::MutexLock lock(&mutex_);
   if (stopping_ || dialler_ == nullptr) return;
   if (NotePause(now)) return;  // what peers have said meanwhile is read first
+  RefreshDns(now);
   for (auto& [node, peer] : peers_) TickPeer(*peer, now);
   // Addresses that DNS or the configuration has dropped go once nothing uses them.
   std::erase_if(targets_, [](const auto& target) {

@@ -98,6 +98,7 @@ class HubByHand final : public Dialler {
     Must(hub_->Start(agent).ok(), "a hub that does not listen cannot fail to start");
     absl::MutexLock lock(&hub_->mutex_);
     hub_->dialler_ = this;
+    hub_->next_dns_ = absl::InfiniteFuture();  // answers come by Find()
   }
   ~HubByHand() override { hub_->Stop(); }
   ConnectionPtr Dial(const std::string& address) override {
@@ -107,7 +108,11 @@ class HubByHand final : public Dialler {
   Hub& hub() { return *hub_; }
   void Tick(absl::Time now) { hub_->OnTick(now); }
   // What DNS says.
-  void Find(std::vector<std::string> addresses) { hub_->OnAddresses(std::move(addresses)); }
+  void Find(std::vector<std::string> addresses) {
+    hub_->OnLookedUp(hub_->dns_address_, std::move(addresses));
+    absl::MutexLock lock(&hub_->mutex_);
+    hub_->next_dns_ = absl::InfiniteFuture();
+  }
   // As if nothing had been heard of a node for so long.
   void Silence(const std::string& node, absl::Duration silence) {
     absl::MutexLock lock(&hub_->mutex_);
