@@ -11,12 +11,12 @@ from lab import Lab
 ROUNDS, JOBS = 10, 5
 PER_SECOND, HELD = 500, 200
 # Reads "on" and "off" lines; between them makes PER_SECOND connections a second, in turn to each address or path, with
-# noise, with nothing, or with a beginning that grows by a byte with each turn; holds the latest HELD of them. At "off" says
-# how many it made.
+# noise, with nothing, or with a beginning that comes byte by byte: a link's at the first address, else HTTP/2's. Holds the latest
+# HELD of them. At "off" says how many it made.
 ATTACKER = """
 import collections, contextlib, random, select, socket, sys, time
 per_second, hold, targets = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
-beginning = b"PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n"
+http, link = b"PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n", b"railsd-link/1\\r\\n\\x40\\0\\0\\0\\x01" + bytes(48)
 chance, held, made = random.Random(1), collections.deque(), 0
 def connect(target):
     if target.startswith("/"):
@@ -33,15 +33,16 @@ def connect(target):
 def turn(number):
     connection = connect(targets[number % len(targets)])
     kind = number // len(targets) % 3
-    held.append((connection, kind == 2))
+    held.append([connection, (http if number % len(targets) else link) if kind == 2 else b""])
     select.select([], [connection], [], 0.1)
     if kind == 0:
         connection.send(chance.randbytes(1000))
     while len(held) > hold:
         held.popleft()[0].close()
-    other, trickled = held[number % len(held)]
-    if trickled:
-        other.send(beginning[number % len(beginning):][:1])
+    for trickled in chance.choices(held, k=8):
+        if trickled[1]:
+            trickled[0].send(trickled[1][:1])
+            trickled[1] = trickled[1][1:]
 for line in sys.stdin:
     made, begin = 0, time.monotonic()
     while line == "on\\n":
