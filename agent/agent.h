@@ -147,7 +147,9 @@ struct PeerView {
   std::string why;                                               // when not up
   std::vector<HealthState> rail_states = {};                     // may new work go that way; by rail
   std::vector<uint64_t> rail_tx_bytes = {}, rail_rx_bytes = {};  // payload of jobs; by rail
-  std::string version = {};                                      // its daemon's; known to the control link only
+  // Known to the control link only: its daemon's version, and connections that have carried the link.
+  std::string version = {};
+  uint64_t connections = 0;
 };
 struct SessionView {
   SessionId id;

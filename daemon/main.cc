@@ -252,6 +252,7 @@ absl::Status Run(Config config, Reloader::Load load) {
   const auto context = std::make_shared<const ServiceContext>(ServiceContext{
       agent->get(), &sessions, &feed, config.limits, refused, calls, config.node, boot, std::string(Version()),
       [&reloader] { return reloader.config_hash(); }, tls->get(), started, [&peers] { return peers->Peers(); },
+      [&peers](const std::string& node) { return peers->Redial(node); },
       &balance->meter(), config.rails, log, "", &readiness, &reloader});
   const std::string operator_path = config.socket_dir + "/operator.sock";
   absl::StatusOr<ClientServers> client_servers =

@@ -45,7 +45,7 @@ int Fail(const Context& context, ExitCode code, const absl::Status& status);
 void ResolveNodes(const Context& context, std::vector<std::string>* nodes);
 
 void AddInspectCommands(CLI::App& app, Context& context);    // status, tenants, rails, peers, jobs
-void AddOperateCommands(CLI::App& app, Context& context);    // drain, undrain, reload, log-level, health
+void AddOperateCommands(CLI::App& app, Context& context);    // drain, undrain, reload, redial, log-level, health
 void AddExplainCommand(CLI::App& app, Context& context);     // explain
 void AddTopCommand(CLI::App& app, Context& context);         // top
 void AddDoctorCommand(CLI::App& app, Context& context);      // doctor

@@ -170,6 +170,12 @@ absl::StatusOr<v1::RailStatus> OperatorClient::UndrainRail(const std::string& ra
   return std::move(*response->mutable_rail());
 }
 
+absl::Status OperatorClient::RedialPeer(const std::string& node) {
+  v1::RedialPeerRequest request;
+  request.set_node(node);
+  return impl_->Call(&v1::OperatorService::Stub::RedialPeer, request).status();
+}
+
 absl::StatusOr<std::string> OperatorClient::SetLogLevel(const std::string& level) {
   v1::SetLogLevelRequest request;
   request.set_level(level);

@@ -33,6 +33,8 @@ class OperatorClient {
   // `rail`: its name or its index. Answers with the rail as it is afterwards.
   absl::StatusOr<v1::RailStatus> DrainRail(const std::string& rail);
   absl::StatusOr<v1::RailStatus> UndrainRail(const std::string& rail);
+  // Ends the connection to a peer; the daemon dials a new one.
+  absl::Status RedialPeer(const std::string& node);
   // An empty `level` changes nothing. Answers with the level before.
   absl::StatusOr<std::string> SetLogLevel(const std::string& level);
 

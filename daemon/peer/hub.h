@@ -48,6 +48,7 @@ struct HubPeer {
   ConnectionPtr connection;  // that carries the link now
   ConnectionOrigin origin;   // its
   bool confirmed = false;    // likewise: the other end has accepted this node's HELLO
+  uint64_t connections = 0;  // that have carried the link
   absl::Time last_write;
   std::optional<StaticPeerConfig> config;
   std::string why = kNotReached;
@@ -93,7 +94,7 @@ class Hub final : public PeerHub, public ConnectionHandler {
   std::vector<PeerView> Peers() const override;
   OutboxDepths Outboxes() const override;
   void SetStaticPeers(const std::vector<StaticPeerConfig>& peers) override;
-  void BreakConnection(const std::string& node) override;
+  absl::Status Redial(const std::string& node) override;
   void Send(const std::string& node, ControlMessage message) override;
   absl::Status SendIfItFits(const std::string& node, ControlMessage message) override;
   void SetPatience(const std::string& node, absl::Duration patience) override;

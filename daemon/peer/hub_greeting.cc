@@ -293,6 +293,7 @@ void Hub::Confirm(HubPeer& peer) {
   if (std::exchange(peer.confirmed, true)) return;
   peer.connection->SetGreeted();
   ++counters_.connects;
+  ++peer.connections;
   if (!peer.link.TakeUp()) return;
   options_.log->debug("control_link_up node={} boot={:016x}", peer.node, peer.link.hello().boot.value());
   PeerHello hello = peer.link.hello();

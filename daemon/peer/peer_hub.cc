@@ -126,6 +126,7 @@ std::vector<PeerView> Hub::Peers() const {
       for (const PeerHello::Rail& rail : peer->link.hello().rails) view.rail_addresses.push_back(rail.address);
     }
     view.version = peer->software;
+    view.connections = peer->connections;
     view.why = view.up ? peer->silence : peer->why;
     out.push_back(std::move(view));
   }
@@ -145,10 +146,19 @@ OutboxDepths Hub::Outboxes() const {
   return depths;
 }
 
-void Hub::BreakConnection(const std::string& node) {
+absl::Status Hub::Redial(const std::string& node) {
   absl::MutexLock lock(&mutex_);
   const auto it = peers_.find(node);
-  if (it != peers_.end() && it->second->connection != nullptr) it->second->connection->Close();
+  if (it == peers_.end()) {
+    return absl::NotFoundError(absl::StrCat("'", node, "' is no peer of node ", options_.node, "; see railsctl peers"));
+  }
+  if (it->second->connection == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("node ", node, " has no connection now, and is dialled in any case: ", it->second->why));
+  }
+  options_.log->info("peer_redialled node={}", node);
+  it->second->connection->Close();
+  return absl::OkStatus();
 }
 
 void Hub::SetPatience(const std::string& node, absl::Duration patience) {

@@ -76,8 +76,9 @@ class PeerHub : public ControlLink {
   // Another list of peers than at the start: new ones are dialled; one that is not listed any more is not dialled
   // again, while a link that is up stays until it ends.
   virtual void SetStaticPeers(const std::vector<StaticPeerConfig>& peers) = 0;
-  // Breaks the connection to a node without losing the link; for tests of the resend.
-  virtual void BreakConnection(const std::string& node) = 0;
+  // Ends the connection to a node; a new one carries the link on. NOT_FOUND: no such peer. FAILED_PRECONDITION: it has
+  // no connection now.
+  virtual absl::Status Redial(const std::string& node) = 0;
 };
 
 }  // namespace railsd

@@ -311,6 +311,7 @@ void PeerTo(const PeerView& peer, rails::v1::PeerStatus* out) {
   out->mutable_rail_tx_bytes()->Add(peer.rail_tx_bytes.begin(), peer.rail_tx_bytes.end());
   out->mutable_rail_rx_bytes()->Add(peer.rail_rx_bytes.begin(), peer.rail_rx_bytes.end());
   out->set_version(peer.version);
+  out->set_connections(peer.connections);
 }
 
 void StatusTo(const AgentSnapshot& snapshot, rails::v1::GetStatusResponse* out) {

@@ -129,6 +129,11 @@ class OperatorService final : public rails::v1::OperatorService::CallbackService
     return SetDrained("OperatorService/UndrainRail", request->rail(), false, response);
   }
 
+  ServerUnaryReactor* RedialPeer(CallbackServerContext*, const rails::v1::RedialPeerRequest* request,
+                                 rails::v1::RedialPeerResponse*) override {
+    return AnswerNow("OperatorService/RedialPeer", context_->redial(request->node()));
+  }
+
  private:
   ServerUnaryReactor* AnswerNow(absl::string_view method, const absl::Status& status) {
     const auto call = DeferredCall::Make(*context_, method);

@@ -32,6 +32,7 @@ std::vector<PeerView> AllPeers(const AgentSnapshot& snapshot, const ServiceConte
       continue;
     }
     it->version = peer.version;
+    it->connections = peer.connections;
     if (!peer.why.empty()) it->why = peer.why;
   }
   std::sort(known.begin(), known.end(), [](const PeerView& a, const PeerView& b) { return a.node < b.node; });

@@ -40,6 +40,10 @@ struct ServiceContext {
   absl::Time started;
   // Peers as the hub sees them: those never up yet too, whom the agent does not know.
   std::function<std::vector<PeerView>()> peers;
+  // PeerHub::Redial().
+  std::function<absl::Status(const std::string& node)> redial = [](const auto&) {
+    return absl::NotFoundError("no peers");
+  };
   const BalanceMeter* balance = nullptr;  // null: not measured
   std::vector<RailSpec> rails = {};       // names and speeds
   std::shared_ptr<spdlog::logger> log = {};

@@ -81,6 +81,7 @@ Json PeerArray(const Repeated& peers) {
                      {"rail_rx_bytes", ArrayOf(peer.rail_rx_bytes())},
                      {"rail_addresses", ArrayOf(peer.rail_addresses())},
                      {"version", peer.version()},
+                     {"connections", peer.connections()},
                      {"why", peer.why()}});
   }
   return array;

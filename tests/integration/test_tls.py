@@ -277,6 +277,17 @@ class Rotation(TlsTest):
         # Nothing has ended for it.
         self.assertEqual(self.count("railsd_control_errors_total", kind="lost"), lost)
         self.assertEqual(self.count("railsd_control_errors_total", kind="disconnect"), streams)
+        # Connections made anew use what is new, and their links go on.
+        for node in range(3):
+            peers = json.loads(self.cluster.ctl(self.cluster.nodes[node], "redial", "--json").stdout)["peers"]
+            self.assertEqual(len(peers), 2)
+            for pair in self.pairs:
+                self.exchange(pair)
+        self.assertGreater(self.count("railsd_control_errors_total", kind="disconnect"), streams)
+        stranger = self.cluster.ctl(self.cluster.nodes[0], "redial", "n7")
+        self.assertNotEqual(stranger.returncode, 0)
+        self.assertIn("'n7' is no peer of node n0", stranger.stderr)
+        self.assertEqual(self.count("railsd_control_errors_total", kind="lost"), lost)
         # Who begins anew is let in with what is new, and the former files are good for nothing any more.
         self.restart(2)
         self.cluster.wait_ready(60)

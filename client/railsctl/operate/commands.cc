@@ -1,9 +1,14 @@
-// drain, undrain, reload, log-level, health: what operators and probes ask of a node.
+// drain, undrain, reload, redial, log-level, health: what operators and probes ask of a node.
 #include <CLI/CLI.hpp>
+#include <cstdio>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "client/railsctl/command.h"
 #include "client/railsctl/health_client.h"
 #include "client/railsctl/inspect/render.h"
@@ -54,6 +59,58 @@ int LogLevel(const Context& context, const std::string& level) {
   return kExitOk;
 }
 
+// How many connections have carried the link to each peer. `node` empty: to all that are up.
+absl::StatusOr<std::map<std::string, uint64_t>> ConnectionsOf(OperatorClient& client, const std::string& node) {
+  const absl::StatusOr<v1::ListPeersResponse> peers = client.ListPeers();
+  if (!peers.ok()) return peers.status();
+  std::map<std::string, uint64_t> connections;
+  for (const v1::PeerStatus& peer : peers->peers()) {
+    if (node.empty() ? peer.up() : peer.node() == node) connections[peer.node()] = peer.connections();
+  }
+  return connections;
+}
+
+// Ends the connection to `node`, and waits until another one carries the link.
+absl::Status RedialPeer(OperatorClient& client, const std::string& node, uint64_t connections, absl::Duration limit) {
+  if (absl::Status status = client.RedialPeer(node); !status.ok()) return status;
+  const absl::Time until = absl::Now() + limit;
+  while (absl::Now() < until) {
+    const absl::StatusOr<std::map<std::string, uint64_t>> now = ConnectionsOf(client, node);
+    if (!now.ok()) return now.status();
+    if (const auto found = now->find(node); found != now->end() && found->second > connections) return absl::OkStatus();
+    absl::SleepFor(absl::Milliseconds(20));
+  }
+  return absl::DeadlineExceededError(absl::StrCat("no new connection to node ", node, " within ",
+                                                  absl::FormatDuration(limit), "; `railsctl peers` says why"));
+}
+
+// One peer after the other, so that no moment finds the node without most of its links.
+int Redial(const Context& context, const std::vector<std::string>& nodes) {
+  OperatorClient client(context.socket_dir, absl::Seconds(5));
+  const absl::StatusOr<std::map<std::string, uint64_t>> before = ConnectionsOf(client, "");
+  if (!before.ok()) return Fail(context, ExitCodeOfCall(before.status()), before.status());
+  std::vector<std::string> wanted = nodes;
+  if (nodes.empty()) {
+    for (const auto& [node, connections] : *before) wanted.push_back(node);
+  }
+  nlohmann::ordered_json done = nlohmann::ordered_json::array();
+  for (const std::string& node : wanted) {
+    const auto known = before->find(node);
+    const absl::Time begun = absl::Now();
+    const absl::Status status =
+        RedialPeer(client, node, known == before->end() ? 0 : known->second, context.TimeoutOr(absl::Seconds(30)));
+    if (!status.ok()) return Fail(context, ExitCodeOfCall(status), status);
+    const double seconds = absl::ToDoubleSeconds(absl::Now() - begun);
+    done.push_back({{"node", node}, {"seconds", seconds}});
+    if (!context.json) {
+      std::printf("[%zu/%zu] %s: connected anew in %.2f s\n", done.size(), wanted.size(), node.c_str(), seconds);
+      std::fflush(stdout);
+    }
+  }
+  PrintAs(context, wanted.empty() ? "no peer is up\n" : "", {{"peers", done}});
+  return kExitOk;
+}
+
 void AddDrain(CLI::App& app, Context& context, const char* name, const char* help, bool drained) {
   CLI::App* command = app.add_subcommand(name, help);
   auto rail = std::make_shared<std::string>();
@@ -92,6 +149,14 @@ void AddOperateCommands(CLI::App& app, Context& context) {
   CLI::App* reload = app.add_subcommand(
       "reload", "Makes the daemon read its configuration file again; shows what it applied and what needs a restart.");
   reload->callback([&context] { context.run = [&context] { return Reload(context); }; });
+
+  CLI::App* redial = app.add_subcommand(
+      "redial",
+      "Connects anew to peers, one after the other, with the certificates in force now; no message or job is lost.");
+  auto nodes = std::make_shared<std::vector<std::string>>();
+  redial->add_option("node", *nodes, "Names of peers, as `railsctl peers` shows them; all that are up without it.")
+      ->type_name("NODE");
+  redial->callback([&context, nodes] { context.run = [&context, nodes] { return Redial(context, *nodes); }; });
 
   CLI::App* log_level = app.add_subcommand("log-level", "Shows or sets the level from which on a daemon logs.");
   auto level = std::make_shared<std::string>();

@@ -199,7 +199,7 @@ class Attack {
   void Disturb() {
     static constexpr std::array<const char*, 3> kNodes = {"evil", "good", "late"};
     const char* const node = kNodes[choices_.Below(kNodes.size())];
-    if (choices_.Flip()) return hub_.hub().BreakConnection(node);
+    if (choices_.Flip()) return hub_.hub().Redial(node).IgnoreError();
     at_hub_.full = choices_.Flip();
     if (node[0] == 'e') hub_.hub().SetPatience(node, absl::Seconds(choices_.Byte()));
   }

@@ -175,7 +175,7 @@ class LinkWorld {
       case 4:
         return Silence(Draw(nodes_.size()), Draw(nodes_.size()));
       case 5:
-        if (Draw(6) == 0) nodes_[Draw(nodes_.size())].hub->hub().BreakConnection(names_[Draw(names_.size())]);
+        if (Draw(6) == 0) nodes_[Draw(nodes_.size())].hub->hub().Redial(names_[Draw(names_.size())]).IgnoreError();
         return;
       case 6:
       case 7:

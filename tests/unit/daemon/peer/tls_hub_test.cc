@@ -109,7 +109,7 @@ TEST_F(TlsHubTest, NewFilesAreTakenUnderLoadWithoutLosingTheLink) {
   }
   EXPECT_EQ(a_tls->counters().taken, 3u);
   // What begins anew does so with the new ones: the link goes on, no message is lost.
-  a.hub->BreakConnection("b");
+  EXPECT_TRUE(a.hub->Redial("b").ok());
   a.hub->Send("b", Numbered(++sent));
   ASSERT_TRUE(testing::Until([&] { return b.agent.message_count() == sent && a.hub->counters().connects > connects; }))
       << Why(a);
