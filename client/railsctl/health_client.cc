@@ -1,11 +1,16 @@
 #include "client/railsctl/health_client.h"
 
+#include <civetweb.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
 #include <filesystem>
+#include <memory>
+#include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 
 namespace rails::ctl {
@@ -69,6 +74,34 @@ absl::StatusOr<ServingStatus> CheckHealth(const std::string& socket_dir, const s
   if (status.ok()) return StatusFrom(response);
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
                       absl::StrCat("the health service at ", target, ": ", status.error_message()));
+}
+
+absl::StatusOr<ServingStatus> CheckHealthOverHttp(const std::string& address, const std::string& service,
+                                                  absl::Duration timeout) {
+  if (!service.empty() && service != "live") return absl::InvalidArgumentError("--service: over HTTP `live` only");
+  const size_t colon = address.rfind(':');
+  int port = 0;
+  if (colon == std::string::npos || !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 1 || port > 65535) {
+    return absl::InvalidArgumentError(absl::StrCat("--address: '", address, "' is not HOST:PORT"));
+  }
+  const std::string host(absl::StripPrefix(absl::StripSuffix(address.substr(0, colon), "]"), "["));
+  const auto unavailable = [&](absl::string_view why) {
+    return absl::UnavailableError(absl::StrCat(address, ": ", why, "; is that a railsd's metrics.listen?"));
+  };
+  char text[256] = {};
+  mg_init_library(0);
+  const std::unique_ptr<mg_connection, void (*)(mg_connection*)> connection(
+      mg_connect_client(host.c_str(), port, /*use_ssl=*/0, text, sizeof(text)), &mg_close_connection);
+  if (connection == nullptr) return unavailable(text);
+  mg_printf(connection.get(), "GET %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n",
+            service == "live" ? "/healthz" : "/readyz", address.c_str());
+  if (mg_get_response(connection.get(), text, sizeof(text), static_cast<int>(absl::ToInt64Milliseconds(timeout))) < 0) {
+    return unavailable(text);
+  }
+  const int code = mg_get_response_info(connection.get())->status_code;
+  if (code == 200) return ServingStatus::kServing;
+  if (code == 503) return ServingStatus::kNotServing;
+  return unavailable(absl::StrCat("it answers ", code));
 }
 
 }  // namespace rails::ctl

@@ -18,6 +18,12 @@ const char* ServingStatusName(ServingStatus status);  // "SERVING", ...
 absl::StatusOr<ServingStatus> CheckHealth(const std::string& socket_dir, const std::string& service,
                                           absl::Duration timeout);
 
+// Asks the page of a daemon on any machine, at `address` ("HOST:PORT", its metrics.listen): /healthz when `service` is
+// "live", /readyz when it is empty. Error: UNAVAILABLE, nobody answers as railsd does; INVALID_ARGUMENT, the address or
+// another service.
+absl::StatusOr<ServingStatus> CheckHealthOverHttp(const std::string& address, const std::string& service,
+                                                  absl::Duration timeout);
+
 }  // namespace rails::ctl
 
 #endif  // RAILS_RAILSCTL_HEALTH_CLIENT_H_

@@ -41,9 +41,10 @@ int Reload(const Context& context) {
   return Print(context, response, RenderReload, ReloadJson);
 }
 
-int Health(const Context& context, const std::string& service) {
-  const absl::StatusOr<ServingStatus> status =
-      CheckHealth(context.socket_dir, service, context.TimeoutOr(absl::Seconds(5)));
+int Health(const Context& context, const std::string& address, const std::string& service) {
+  const absl::Duration timeout = context.TimeoutOr(absl::Seconds(5));
+  const absl::StatusOr<ServingStatus> status = address.empty() ? CheckHealth(context.socket_dir, service, timeout)
+                                                               : CheckHealthOverHttp(address, service, timeout);
   if (!status.ok()) return Fail(context, ExitCodeOfCall(status.status()), status.status());
   PrintAs(context, absl::StrCat(ServingStatusName(*status), "\n"), {{"status", ServingStatusName(*status)}});
   return *status == ServingStatus::kServing ? kExitOk : kExitFailed;
@@ -168,13 +169,20 @@ void AddOperateCommands(CLI::App& app, Context& context) {
 
   CLI::App* health = app.add_subcommand(
       "health", "Asks a daemon's standard gRPC health service; the exit code is 0 when it says SERVING, else 1 or 3.");
+  auto address = std::make_shared<std::string>();
+  health
+      ->add_option("--address", *address,
+                   "Asks over HTTP there, at a daemon's metrics.listen, instead of the socket folder.")
+      ->type_name("HOST:PORT");
   auto service = std::make_shared<std::string>();
   health
       ->add_option("--service", *service,
                    "Asks for this service: `live` says whether the daemon works, even while it is drained or stops; "
                    "without it, whether it takes new work.")
       ->type_name("NAME");
-  health->callback([&context, service] { context.run = [&context, service] { return Health(context, *service); }; });
+  health->callback([&context, address, service] {
+    context.run = [&context, address, service] { return Health(context, *address, *service); };
+  });
 }
 
 }  // namespace rails::ctl
