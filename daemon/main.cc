@@ -1,5 +1,5 @@
-// The only wiring of the daemon. Read it from top to bottom: each part gets what it needs from the parts above it, and
-// they end in the opposite order.
+// The only wiring of the daemon. Read it from top to bottom: each part gets what it needs from the parts above it. The
+// parts end in the opposite order.
 #include <openssl/crypto.h>
 #include <spdlog/logger.h>
 #include <sys/stat.h>
@@ -72,7 +72,7 @@ AgentOptions AgentOptionsFrom(const Config& config, BootId boot, std::shared_ptr
   return options;
 }
 
-// Of client and operator sockets.
+// Options of the client and operator sockets.
 RpcServerOptions ServerOptionsFrom(const Config& config, std::vector<std::string> services) {
   RpcServerOptions options;
   options.service_names = std::move(services);
@@ -119,7 +119,7 @@ absl::StatusOr<std::unique_ptr<TlsFiles>> OpenTls(const Config& config, const st
   return TlsFiles::Open(config.tls, config.node, log);
 }
 
-// For --check-config. Who may not read the key, which is only the daemon's, is not told that it is wrong.
+// For --check-config. OK if the caller may not read the files, because often only the daemon may read the key.
 absl::Status CheckTlsFiles(const Config& config) {
   if (config.tls.mode != TlsMode::kMutual) return absl::OkStatus();
   const absl::StatusOr<TlsMaterial> material = ReadTlsMaterial(config.tls);
@@ -135,10 +135,10 @@ std::vector<uint64_t> RailSpeeds(const std::vector<RailSpec>& rails) {
   return speeds;
 }
 
-// Trainers that have a session, and some that are about to open or to close one.
+// One connection for each session, and 64 for trainers that open or close one.
 size_t MaxConnections(const Config& config) { return config.limits.max_sessions + 64; }
 
-// Ends a part when the daemon does, whichever way that is.
+// Calls `end` when Run() returns, on every path.
 template <typename End>
 class AtEnd {
  public:
@@ -150,7 +150,7 @@ class AtEnd {
   End end_;
 };
 
-// Lets running jobs finish; a second signal ends the process meanwhile.
+// Waits until running jobs finish. A second signal ends the process.
 void DrainAgent(Agent* agent, absl::Duration limit, spdlog::logger* log) {
   const auto drained = std::make_shared<absl::Notification>();
   const auto status = std::make_shared<absl::Status>();
@@ -158,7 +158,7 @@ void DrainAgent(Agent* agent, absl::Duration limit, spdlog::logger* log) {
     *status = std::move(s);
     drained->Notify();
   });
-  // The engine keeps the limit; the second is for an engine that hangs.
+  // The engine keeps the limit. The extra second covers an engine that hangs.
   if (!drained->WaitForNotificationWithTimeout(limit + absl::Seconds(1))) {
     log->error("drain_gave_no_answer limit={}", absl::FormatDuration(limit));
   } else {
@@ -166,9 +166,9 @@ void DrainAgent(Agent* agent, absl::Duration limit, spdlog::logger* log) {
   }
 }
 
-// Everything of ours has stopped; what is left is memory, and gRPC's teardown, which may abort when a peer that has
-// just connected is still in its handshake (seen in 1.51, twice in some thousands of stops: `ref_counted.h: prior >
-// 0`). Sanitizer builds go the long way, for the check of leaks.
+// Exits without gRPC's teardown, after all parts of the daemon have stopped. The teardown may abort if a new connection
+// is still in its handshake (gRPC 1.51, twice in some thousands of stops: `ref_counted.h: prior > 0`). Sanitizer builds
+// return instead, for the leak check.
 void LeaveAtOnce(spdlog::logger* log) {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   log->flush();
@@ -179,7 +179,7 @@ void LeaveAtOnce(spdlog::logger* log) {
 }
 
 absl::Status Run(Config config, Reloader::Load load) {
-  // Sockets and files are nobody else's until they get their modes.
+  // Sockets and files stay private until they get their modes.
   umask(0077);
   absl::StatusOr<Signals> signals = Signals::Block();
   if (!signals.ok()) return signals.status();
@@ -210,7 +210,7 @@ absl::Status Run(Config config, Reloader::Load load) {
   absl::StatusOr<TenantMap> tenants = TenantMap::Make(config.tenants, config.node);
   if (!tenants.ok()) return tenants.status();
 
-  // Data plane, with the control link that it sends through and the observers of its jobs.
+  // Data plane, with its control link and the observers of its jobs.
   JobStatistics statistics(RailSpeeds(config.rails));
   JobFeed feed(&statistics, config.connections.max_watches_per_session);
   const auto refused = std::make_shared<LimitCounters>();
@@ -224,10 +224,10 @@ absl::Status Run(Config config, Reloader::Load load) {
   const AtEnd stop_peers([&] { peers->Stop(); });
   if (absl::Status status = peers->Start(agent->get()); !status.ok()) return status;
 
-  // How evenly the rails are used, over time.
+  // Balance of the rails over time.
   auto balance = std::make_unique<BalanceSampler>(agent->get());
 
-  // What may change from here on.
+  // Reload.
   Readiness readiness;
   std::atomic<DescriptorServer*> descriptor_server = nullptr;
   Reloader reloader(
@@ -267,7 +267,7 @@ absl::Status Run(Config config, Reloader::Load load) {
   access.Update(SetClientSocketAccess(config, "client.sock"));
   if (!access.ok()) return access;
 
-  // Descriptor sockets: last, because a client connects here first.
+  // Descriptor sockets. They come last because a client connects here first.
   DescriptorServerOptions descriptor_options;
   for (const ClientSocketDir& directory : ClientSocketDirs(config)) {
     descriptor_options.sockets.push_back({directory.path + "/descriptors.sock", config.socket_mode, directory.tenant});
@@ -332,7 +332,7 @@ absl::Status Run(Config config, Reloader::Load load) {
   NotifyReady(absl::StrCat("node ", config.node, ", ", config.rails.size(), " rails"));
   const int signal = ServeUntilStopped(*signals, **agent, reloader, readiness, config.timeouts.stuck, *log);
 
-  // Stop: say so first, then let running jobs end.
+  // Stop: readiness says so first, then running jobs end.
   log->info("stopping signal={}", signal);
   NotifyStopping("draining");
   readiness.SetStopping();
@@ -341,11 +341,10 @@ absl::Status Run(Config config, Reloader::Load load) {
   DrainAgent(agent->get(), reloader.config().timeouts.drain, log.get());
   status_port.reset();
   (*operator_server)->Shutdown(absl::Milliseconds(100));  // before what its calls use
-  // First the calls, then the sessions: a client that hears that its session is over before it hears how its last job
-  // ended takes the job for lost.
+  // Calls end before sessions. A client that learns first that its session is over counts its last job as lost.
   client_servers->Shutdown(absl::Milliseconds(500));
-  // The peers hear that this daemon ends before its sessions do: else they would take its trainers for gone, with whom
-  // groups that wait for daemons cannot go on.
+  // Tells the peers that this daemon ends before its sessions end. Otherwise the peers take its trainers for dead, and
+  // groups that wait for the daemon cannot go on.
   peers->Stop();
   descriptor_server = nullptr;
   descriptors->reset();
@@ -400,9 +399,9 @@ int Main(int argc, char** argv) {
 }  // namespace railsd
 
 int main(int argc, char** argv) {
-  // Debian builds Abseil with its lock order checks on: every mutex of gRPC would go through one global graph.
+  // Debian builds Abseil with lock order checks on. They put every mutex of gRPC into one global graph.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
-  // At the end a thread of gRPC may be in the middle of a TLS handshake: OpenSSL must not clear itself away under it.
+  // OpenSSL must not free its state at exit: a thread may still use it.
   OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr);
   return railsd::Main(argc, argv);
 }

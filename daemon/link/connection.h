@@ -1,4 +1,4 @@
-// A connection to another daemon, and who hears of it. No sockets here: tests have connections of their own.
+// Interfaces of a connection to another daemon and of its handler. No sockets here: tests bring their own connections.
 #ifndef RAILSD_DAEMON_LINK_CONNECTION_H_
 #define RAILSD_DAEMON_LINK_CONNECTION_H_
 
@@ -12,44 +12,44 @@
 
 namespace railsd {
 
-// Any thread. Its methods call no handler.
+// Any thread may call any method. No method calls the handler.
 class Connection {
  public:
   virtual ~Connection() = default;
-  // Takes a frame when nothing is on its way into the socket; else false, and OnWritable() follows. A connection that
-  // has ended takes everything.
+  // Takes a frame unless an earlier one is still being written: then false, and OnWritable() follows. A connection
+  // that has ended takes and drops every frame.
   virtual bool Write(std::shared_ptr<const std::string> frame) = 0;
-  // What was written last may yet arrive; nothing comes from it any more but OnEnd().
+  // The last written frame may still arrive. Only OnEnd() follows.
   virtual void Close() = 0;
-  // The other end's HELLO was accepted: it has no handshake's time limit any more.
+  // The other end's HELLO was accepted: lifts the handshake's time limit.
   virtual void SetGreeted() = 0;
   virtual bool dialled_here() const = 0;
-  // Where it leads, or comes from: "ip:port" or "[ip6]:port".
+  // The other end: "ip:port" or "[ip6]:port".
   virtual const std::string& address() const = 0;
-  // The DNS names of the certificate that the other end has proven to own. Empty over plain text.
+  // DNS names of the certificate whose key the other end has proven to hold. Empty over plain text.
   virtual std::vector<std::string> certificate_names() const = 0;
 };
 using ConnectionPtr = std::shared_ptr<Connection>;
 
-// Called on one thread, without any lock of the caller's.
+// Called on one thread. The caller holds no lock.
 class ConnectionHandler {
  public:
   virtual ~ConnectionHandler() = default;
-  // Connected, and with TLS the other end has a certificate of the CA. Frames follow.
+  // Connected. With TLS, the other end has shown a certificate that the CA signed. Frames follow.
   virtual void OnOpen(const ConnectionPtr& connection) = 0;
   virtual void OnFrame(const ConnectionPtr& connection, const Frame& frame) = 0;
   virtual void OnWritable(const ConnectionPtr& connection) = 0;
-  // The last call for a connection, also for one that has never opened. INVALID_ARGUMENT: for what it carried.
+  // The last call for a connection, also if it never opened. INVALID_ARGUMENT: it carried a malformed frame.
   virtual void OnEnd(const ConnectionPtr& connection, const absl::Status& why) = 0;
-  // Now and then.
+  // Called periodically.
   virtual void OnTick(absl::Time now) = 0;
 };
 
-// Makes connections. Only from the handler's calls.
+// Makes connections. Called only from inside the handler's methods.
 class Dialler {
  public:
   virtual ~Dialler() = default;
-  // `address`: numbers and a port. OnOpen() or OnEnd() follows.
+  // `address`: a numeric address with a port. OnOpen() or OnEnd() follows.
   virtual ConnectionPtr Dial(const std::string& address) = 0;
 };
 

@@ -10,7 +10,7 @@
 namespace railsd {
 namespace {
 
-// Room for some of the usual messages; it grows with the first long one.
+// Initial buffer: holds a few usual messages. The first long frame makes it grow.
 constexpr size_t kBufferBytes = 8 << 10;
 constexpr size_t kLengthBytes = 4;
 

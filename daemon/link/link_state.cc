@@ -7,7 +7,7 @@
 namespace railsd {
 namespace {
 
-// Whether the dial of `one` came after its dialler's HELLO on `other`, which the other end had dialled.
+// Did the dialler of `one` dial it after its HELLO on `other`?
 bool DialledAfter(const ConnectionOrigin& one, const ConnectionOrigin& other) {
   return one.dialled_here ? one.own_hello > other.own_hello : one.peer_hello > other.peer_hello;
 }
@@ -22,14 +22,14 @@ bool Replaces(const ConnectionOrigin& fresh, const ConnectionOrigin& present, bo
 
 LinkState::Effect LinkState::OnHello(const PeerHello& hello, uint32_t generation, std::optional<std::string>* down) {
   down->reset();
-  // A HELLO that was under way while its sender gave the link up must not open it again.
+  // The sender gave this link up after it wrote the HELLO: the HELLO must not open the link again.
   if (hello.boot == last_boot_ && generation < last_generation_) return Effect::kStale;
   if (hello_ && hello_->boot == hello.boot && peer_generation_ == generation) return Effect::kNone;
   if (up_) {
     *down = hello_->boot != hello.boot ? absl::StrCat("node ", hello.node, " has restarted")
                                        : absl::StrCat("node ", hello.node, " had lost this node");
   }
-  // HELLOs of a former life may come late; both ends must see that the link has ended, if this one does.
+  // A late HELLO of a former life may end the link here. The new generation makes the peer's daemon end it too.
   if (hello_ && hello_->boot != hello.boot) ++own_generation_;
   up_ = connected_ = false;
   hello_ = hello;

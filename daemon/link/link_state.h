@@ -1,11 +1,11 @@
-// Whether this node and one peer can talk, decided from what their HELLOs told.
+// The state of the link to one peer, derived from the HELLOs of both ends.
 //
-// Each side counts how often it has lost the other in its present life (the link generation, in every HELLO). A link
-// is named by both boot ids and both generations; numbers start from 1 in each link. When any of the four changes, the
-// old link is over at both ends, whoever notices first: nothing of it is delivered after that, and what its outbox
-// held is gone, so a message is lost only together with its link.
+// Each side counts how often it has lost the other since it started (the link generation, in every HELLO). Both boot
+// ids and both generations name a link. Numbers start from 1 in each link. When any of the four changes, the old link
+// is over at both ends: none of its messages is delivered after that, and its outbox is emptied. A message is lost
+// only together with its link.
 //
-// Pure: no sockets, no clock of its own, no threads; the caller synchronises.
+// Pure: no sockets, no clock, no threads. The caller synchronises.
 #ifndef RAILSD_DAEMON_LINK_LINK_STATE_H_
 #define RAILSD_DAEMON_LINK_LINK_STATE_H_
 
@@ -20,34 +20,34 @@
 
 namespace railsd {
 
-// A connection, by how it came about. HELLOs of one life of a daemon are counted.
+// How a connection came about. A daemon counts its HELLOs from its start.
 struct ConnectionOrigin {
   bool dialled_here = false;
-  uint64_t own_hello = 0, peer_hello = 0;  // their counts
+  uint64_t own_hello = 0, peer_hello = 0;  // counts of the two HELLOs
 };
 
-// Two connections of one link, whose HELLOs both ends have: does `fresh` replace `present`? Both ends find the same.
-// A daemon dials only while it has no connection to the node; so a dial that came after its HELLO on the other
-// connection says that it has lost that one. Dials that crossed each other: the one of the lower name stays.
+// Does `fresh` replace `present`, another connection of the same link? Both ends have both HELLOs and get the same
+// answer. A daemon dials only while it has no connection to the node. Therefore, if its dial came after its HELLO on
+// the other connection, it has lost that connection. If the dials crossed, the dial of the lower node name stays.
 bool Replaces(const ConnectionOrigin& fresh, const ConnectionOrigin& present, bool own_name_is_lower);
 
 class LinkState {
  public:
-  // `generation`: what this side begins with.
+  // `generation`: this side's first generation.
   explicit LinkState(absl::Duration lost_after, uint32_t generation = 1)
       : lost_after_(lost_after), own_generation_(generation) {}
 
-  // What a HELLO changed.
+  // How a HELLO changes the link.
   enum class Effect {
     kNone,   // the same link
-    kNew,    // the first HELLO, or of another life: reset both boxes, close other connections
-    kStale,  // of a link that is over: refuse the connection
+    kNew,    // first HELLO, another boot id or another generation: reset outbox and inbox, close other connections
+    kStale,  // the HELLO belongs to a link that is over: refuse the connection
   };
-  // `*down` is set when a link that was up ended by it, with the reason.
+  // If the HELLO ends a link that was up, sets `*down` to the reason.
   Effect OnHello(const PeerHello& hello, uint32_t generation, std::optional<std::string>* down);
-  // A connection of the link carries messages from now on.
+  // A connection carries the link's messages from now on.
   void OnConnected(absl::Time now);
-  // Both ends have accepted each other's HELLO. True when the link is up by it.
+  // Both ends have accepted each other's HELLO. True if the link was down until now.
   bool TakeUp() { return !std::exchange(up_, true); }
   void OnDisconnected() { connected_ = false; }
   void OnHeard(absl::Time now) { heard_ = now; }
@@ -55,20 +55,20 @@ class LinkState {
   bool up() const { return up_; }
   bool known() const { return hello_.has_value(); }
 
-  // Ends the link from this side (overflow, silence, a broken promise): raises the own generation and forgets the
-  // peer's HELLO. The caller closes the connection and resets both boxes. True when the link was up.
+  // Ends the link from this side (overflow, silence, protocol error): raises the own generation and forgets the peer's
+  // HELLO. The caller closes the connection and resets outbox and inbox. True if the link was up.
   bool Lose();
 
-  // Up, and in trouble: the connection is gone, or nothing was heard since `then`.
+  // Up, but the connection is gone, or nothing was heard since `then`.
   bool Troubled(absl::Time then) const { return up_ && (!connected_ || heard_ < then); }
-  // How long a link that is up outlives silence beyond `lost_after`, because somebody waits for the peer.
+  // Sets how long silence may last before GivenUp(), if longer than `lost_after`: groups wait for the peer.
   void SetPatience(absl::Duration patience) { patience_ = patience; }
-  // Up, and silent for too long.
+  // Up, and silent for longer than `lost_after`.
   bool Silent(absl::Time now) const { return up_ && now - heard_ > lost_after_; }
-  // Silent, and nobody waits any more.
+  // Silent(), and no group waits any longer.
   bool GivenUp(absl::Time now) const { return up_ && now - heard_ > std::max(lost_after_, patience_); }
 
-  // Of the last life that was heard of, also after Lose(). 0: none.
+  // Boot id of the last HELLO, kept by Lose(). 0: no HELLO yet.
   BootId last_boot() const { return last_boot_; }
 
   uint32_t own_generation() const { return own_generation_; }
@@ -81,8 +81,8 @@ class LinkState {
   uint32_t own_generation_;
   std::optional<PeerHello> hello_;
   uint32_t peer_generation_ = 0;
-  BootId last_boot_;              // of the last link, also after Lose()
-  uint32_t last_generation_ = 0;  // with last_boot_
+  BootId last_boot_;              // of the last HELLO; kept by Lose()
+  uint32_t last_generation_ = 0;  // likewise
   bool up_ = false, connected_ = false;
   absl::Time heard_;
 };

@@ -27,12 +27,13 @@ namespace {
 
 using SocketPtr = std::shared_ptr<SocketConnection>;
 
-constexpr uint64_t kFirstConnection = 1 << 16;  // smaller keys are of listening sockets
+constexpr uint64_t kFirstConnection = 1 << 16;  // smaller keys are listening sockets
 constexpr int kEvents = 64;
-// Of one connection, before it is the others' turn.
+// Reads of one connection before the other connections get their turn.
 constexpr int kReadsPerTurn = 4;
 
-// Whom a connection counts for: an address of IPv4, or a network of IPv6, of which one node may have every address.
+// The source that max_per_address counts: an IPv4 address, or an IPv6 /64 network, because one node may own all its
+// addresses.
 std::string SourceOf(const tcp::SocketAddress& from) {
   tcp::SocketAddress source = from;
   source.set_port(0);
@@ -96,7 +97,8 @@ class LinksImpl final : public Links {
     accepting_ = events != 0;
   }
 
-  // What is in force now. Null: plain text, or files that OpenSSL cannot use, which the check of them has let through.
+  // The TLS context of the files in force now. Null: plain text. Error: OpenSSL cannot use files that passed
+  // CheckTlsMaterial().
   absl::StatusOr<std::shared_ptr<const TlsContext>> Context() {
     if (options_.tls == nullptr) return std::shared_ptr<const TlsContext>();
     std::shared_ptr<const TlsMaterial> material = options_.tls->material();
@@ -129,7 +131,7 @@ class LinksImpl final : public Links {
     UniqueFd fd(
         ::accept4(listener, reinterpret_cast<sockaddr*>(&from.storage), &from.length, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!fd.valid()) {
-      // Without descriptors the socket stays readable, and nothing else would be done.
+      // Without descriptors the listener stays readable and keeps the loop spinning. The next tick watches it again.
       if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) WatchListeners(0, EPOLL_CTL_MOD);
       return;
     }
@@ -185,7 +187,7 @@ class LinksImpl final : public Links {
     const auto found = accepted_.find(connection->key());
     if (found != accepted_.end()) accepted_.erase(found);
     if (connection->fd() >= 0) ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection->fd(), nullptr);
-    connection->Close();  // others may hold it, and with it the descriptor
+    connection->Close();  // other owners may keep the object and its descriptor alive
     Publish();
     const bool tls = options_.tls != nullptr && !connection->greeted() &&
                      (absl::IsUnauthenticated(why) || (!connection->open() && absl::IsFailedPrecondition(why)));
@@ -197,7 +199,7 @@ class LinksImpl final : public Links {
     handler_.OnEnd(connection, why);
   }
 
-  // False: it has ended.
+  // False: the connection has ended.
   bool Begin(const SocketPtr& connection) {
     const absl::StatusOr<bool> open = connection->Open();
     if (!open.ok()) {
@@ -210,7 +212,7 @@ class LinksImpl final : public Links {
 
   void ReadFrom(const SocketPtr& connection) {
     ReadFrames(connection);
-    // TLS may have waited for what was read.
+    // A TLS write may have waited for these bytes.
     if (connections_.contains(connection->key()) && connection->write_wants_read()) {
       const absl::StatusOr<bool> flushed = connection->Flush();
       if (flushed.ok() && *flushed) handler_.OnWritable(connection);
@@ -236,7 +238,7 @@ class LinksImpl final : public Links {
       }
       if (!connection->pending()) return;
     }
-    more_.push_back(connection->key());  // others first
+    more_.push_back(connection->key());  // the other connections come first
   }
 
   void Serve(uint64_t key, uint32_t events) {
@@ -248,11 +250,11 @@ class LinksImpl final : public Links {
     }
     if ((events & EPOLLOUT) != 0) {
       const absl::StatusOr<bool> flushed = connection->Flush();
-      // What came before the reset is read first; reading meets the error, too.
+      // Reads the bytes that came before the reset. Reading then returns the error, too.
       if (!flushed.ok()) events |= EPOLLIN;
       if (flushed.ok() && *flushed) handler_.OnWritable(connection);
     }
-    // The end of the handshake may have brought the first frames with it.
+    // The handshake may already have read the first frames.
     if ((events & (EPOLLIN | EPOLLERR | EPOLLHUP)) != 0 || connection->pending()) ReadFrom(connection);
   }
 
@@ -316,9 +318,9 @@ class LinksImpl final : public Links {
   bool accepting_ = false;
   uint64_t next_key_ = kFirstConnection;
   absl::flat_hash_map<uint64_t, SocketPtr> connections_;
-  std::map<uint64_t, std::string> accepted_;               // by age; whose address
-  std::vector<std::pair<uint64_t, absl::Status>> failed_;  // to end, but not inside a call of the handler
-  std::vector<uint64_t> more_;                             // connections with more to read than fits a turn
+  std::map<uint64_t, std::string> accepted_;               // key (the oldest first) to SourceOf()
+  std::vector<std::pair<uint64_t, absl::Status>> failed_;  // EndFailed() ends these, outside the handler's calls
+  std::vector<uint64_t> more_;                             // connections with more to read after their turn
   std::shared_ptr<const TlsMaterial> material_;
   std::shared_ptr<const TlsContext> context_;
   std::thread thread_;

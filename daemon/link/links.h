@@ -1,4 +1,4 @@
-// The sockets of all links: listens, accepts, dials, reads and writes, on a thread of its own ("links").
+// Owns the sockets of all links. Listens, accepts, dials, reads and writes on its thread "links".
 #ifndef RAILSD_DAEMON_LINK_LINKS_H_
 #define RAILSD_DAEMON_LINK_LINKS_H_
 
@@ -19,22 +19,22 @@ namespace railsd {
 
 class TlsFiles;
 
-// Read by anybody, relaxed.
+// Any thread reads these, relaxed.
 struct LinkCounters {
   std::atomic<uint64_t> open{0};               // connections whose HELLO was accepted
-  std::atomic<uint64_t> half_open{0};          // others that were accepted
-  std::atomic<uint64_t> failed_handshakes{0};  // of TLS, both directions
+  std::atomic<uint64_t> half_open{0};          // accepted connections whose HELLO was not accepted yet
+  std::atomic<uint64_t> failed_handshakes{0};  // TLS handshakes, of dialled and accepted connections
 };
 
 struct LinksOptions {
-  std::string listen;             // "host:port"; all addresses of IPv4 mean those of IPv6 as well
-  const TlsFiles* tls = nullptr;  // of mutual TLS, with what is in force at each connection. Null: plain text
-  absl::Duration handshake = absl::Seconds(10);  // from the beginning until SetGreeted()
-  absl::Duration silence = absl::Seconds(5);     // that the other end's kernel may keep
+  std::string listen;             // "host:port"; "0.0.0.0" means all IPv6 addresses as well
+  const TlsFiles* tls = nullptr;  // for mutual TLS; a connection uses the files in force at its start. Null: plain text
+  absl::Duration handshake = absl::Seconds(10);  // from accept() or connect() until SetGreeted()
+  absl::Duration silence = absl::Seconds(5);     // of the other end's kernel, until the connection ends
   absl::Duration tick = absl::Milliseconds(100);
-  size_t max_connections = 1024;  // accepted ones
-  size_t max_per_address = 64;
-  size_t max_half_open = 64;  // a further one takes the place of the oldest
+  size_t max_connections = 1024;  // accepted
+  size_t max_per_address = 64;    // half-open, from one address
+  size_t max_half_open = 64;      // one more ends the oldest
   std::shared_ptr<LimitCounters> refused = std::make_shared<LimitCounters>();
   std::shared_ptr<LinkCounters> counters = std::make_shared<LinkCounters>();
   std::shared_ptr<spdlog::logger> log;
@@ -44,7 +44,7 @@ class Links : public Dialler {
  public:
   // `handler` outlives the links. UNAVAILABLE: the address cannot be bound.
   static absl::StatusOr<std::unique_ptr<Links>> Start(LinksOptions options, ConnectionHandler* handler);
-  // Joins the thread and closes everything; no call follows.
+  // Joins the thread and closes all sockets. The handler is not called afterwards.
   ~Links() override = default;
   virtual int port() const = 0;  // bound
 };

@@ -79,7 +79,7 @@ absl::StatusOr<Listeners> ListenOn(const std::string& address) {
   const AddressList found = Resolve(want->host, out.port);
   if (found == nullptr) return CannotListen(address, "the name has no address");
   for (addrinfo* one = found.get(); one != nullptr; one = one->ai_next) {
-    // The first that is bound chooses the port, when any will do.
+    // With port 0 the first bind chooses the port for all addresses.
     if (one->ai_family == AF_INET6) reinterpret_cast<sockaddr_in6*>(one->ai_addr)->sin6_port = htons(out.port);
     if (one->ai_family == AF_INET) reinterpret_cast<sockaddr_in*>(one->ai_addr)->sin_port = htons(out.port);
     UniqueFd fd = BindAndListen(one->ai_family, one->ai_addr, one->ai_addrlen);

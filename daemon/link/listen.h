@@ -11,12 +11,12 @@
 namespace railsd {
 
 struct Listeners {
-  std::vector<UniqueFd> sockets;  // not blocking; one for each address that a name has
-  int port = 0;                   // that was bound
+  std::vector<UniqueFd> sockets;  // non-blocking; one for each address of the name
+  int port = 0;                   // bound
 };
 
-// `address`: "host:port", "[::1]:0". All addresses of the node, 0.0.0.0 or [::], mean those of IPv6 as well where there
-// are any. Error: UNAVAILABLE, with the address and why.
+// `address`: "host:port", "[::1]:0". 0.0.0.0 and [::] mean all addresses of the node, IPv6 as well where the node has
+// it. UNAVAILABLE: the address and the reason.
 absl::StatusOr<Listeners> ListenOn(const std::string& address);
 
 }  // namespace railsd

@@ -41,7 +41,7 @@ void Outbox::NumberNext() {
     const bool last = first.done == first.message.size();
     Number(last ? FrameKind::kLastPart : FrameKind::kPart, std::move(part));
     if (!last) return;
-    bytes_ -= kFrameHeaderBytes;  // of the message itself
+    bytes_ -= kFrameHeaderBytes;  // the header room of the undivided message
   } else {
     Number(FrameKind::kMessage, std::move(first.message));
   }
@@ -70,7 +70,7 @@ bool Outbox::Acknowledge(uint64_t number) {
 
 bool Outbox::Rewind(uint64_t acknowledged) {
   highest_sent_ = std::max(highest_sent_, next_to_send_ - 1);
-  // It may have taken more since it said so, over the connection before.
+  // The peer may have taken more over the old connection after it wrote its HELLO. The inbox drops duplicates.
   if (!Acknowledge(acknowledged)) return false;
   next_to_send_ = first_number();
   return true;

@@ -1,5 +1,5 @@
-// One direction of a link: Outbox at the sender, Inbox at the receiver. Numbers, resends, and parts of long messages.
-// Pure: no clock, no sockets, no threads; the caller synchronises.
+// One direction of a link: Outbox at the sender, Inbox at the receiver. They number and resend frames, and split long
+// messages into parts. Pure: no clock, no sockets, no threads. The caller synchronises.
 #ifndef RAILSD_DAEMON_LINK_OUTBOX_H_
 #define RAILSD_DAEMON_LINK_OUTBOX_H_
 
@@ -24,45 +24,46 @@ struct OutboxLimits {
   size_t max_bytes = size_t{256} << 20;
 };
 
-// Frames in the order of their numbers, from 1, kept until they are acknowledged; and messages that wait for a number.
+// Numbered frames that are not acknowledged yet, and behind them messages that wait for their numbers. Numbers start
+// from 1.
 //
-// A message longer than a frame goes in parts, and gets a number for each when its turn on the connection comes. Jobs
-// of other groups may go between the parts. What belongs to the same epoch, or to none, keeps its place.
+// A message longer than a frame goes in parts. Each part gets its number when its turn on the connection comes. Short
+// messages of other epochs may go between the parts. Messages of the same epoch, and of no epoch, keep their order.
 class Outbox {
  public:
-  // Shared, so that an acknowledgement may overtake the end of the write.
+  // Shared with the connection: a frame may be acknowledged before its write returns.
   using FramePtr = std::shared_ptr<const std::string>;
 
   explicit Outbox(OutboxLimits limits) : limits_(limits) {}
 
-  // Waiting and unacknowledged.
+  // Waiting and unacknowledged messages.
   size_t messages() const { return frames_.size() + waiting_.size(); }
   size_t bytes() const { return bytes_; }
 
-  // Takes a message: FrameWithoutHeader() and its bytes. False when the box is full: nothing was taken.
+  // `message`: FrameWithoutHeader() and the body. False: the outbox is full and does not take it.
   bool Push(std::string message, std::optional<Epoch> epoch);
 
-  // The next frame to write on the present connection, or null. MarkSent() when it has been given to it.
+  // The next frame for the present connection, or null. Call MarkSent() once the connection has taken it.
   FramePtr Next();
   void MarkSent() { ++next_to_send_; }
 
-  // The receiver has taken everything up to `number`. False when it acknowledges what was never written: it is broken.
+  // The receiver has taken all frames up to `number`. False: that number was never written, a protocol error.
   bool Acknowledge(uint64_t number);
-  // A new connection of the same link: what is not acknowledged goes out again. False as above.
+  // A new connection carries the same link: unacknowledged frames go out again. False as above.
   bool Rewind(uint64_t acknowledged);
-  // Another link: drops everything and counts from 1 again.
+  // A new link begins: drops everything and counts from 1 again.
   void Reset();
 
  private:
   struct Waiting {
     std::string message;
     std::optional<Epoch> epoch;
-    size_t done = 0;  // bytes that parts have carried
+    size_t done = 0;  // bytes of `message` that are in frames, with its header room
   };
   uint64_t first_number() const { return next_number_ - frames_.size(); }
   bool MustWait(const std::string& message, const std::optional<Epoch>& epoch) const;
   void Number(FrameKind kind, std::string frame);
-  // Gives the first that waits, or its next part, a number.
+  // Numbers the first waiting message, or its next part.
   void NumberNext();
 
   const OutboxLimits limits_;
@@ -76,17 +77,18 @@ class Outbox {
   uint64_t highest_sent_ = 0;  // on earlier connections
 };
 
-// What has been taken. Numbers come in order; those of a resend that were taken before are duplicates.
+// Numbers taken so far. They come in order. A resent number that was taken before is a duplicate.
 class Inbox {
  public:
   enum class Verdict { kTake, kDuplicate, kOutOfOrder };
   Verdict Receive(uint64_t number);
-  // A part whose verdict was kTake. INVALID_ARGUMENT: the message is longer than `max_bytes`.
+  // Adds a part whose verdict was kTake. INVALID_ARGUMENT: the part is empty, or the message is longer than
+  // `max_bytes`.
   absl::Status AddPart(absl::string_view part, size_t max_bytes);
-  // The message whose last part has been added.
+  // Returns the message after its last part was added.
   std::string TakeWhole() { return std::exchange(parts_, std::string()); }
   bool has_parts() const { return !parts_.empty(); }
-  // Highest number taken: what an acknowledgement says.
+  // Highest number taken, for the acknowledgement.
   uint64_t taken() const { return taken_; }
   void Reset() { *this = Inbox(); }
 

@@ -40,7 +40,7 @@ bool SocketConnection::Write(std::shared_ptr<const std::string> frame) {
   if (!std::exchange(prefaced_, true)) frame = std::make_shared<const std::string>(absl::StrCat(kLinkPreface, *frame));
   writing_ = std::move(frame);
   written_ = 0;
-  if (!FlushLocked().ok()) ::shutdown(fd(), SHUT_RDWR);  // the owner's thread hears of it
+  if (!FlushLocked().ok()) ::shutdown(fd(), SHUT_RDWR);  // epoll reports it to the owner's thread
   if (writing_ != nullptr && !write_wants_read_) Watch(kBoth);
   return true;
 }

@@ -18,15 +18,15 @@
 
 namespace railsd {
 
-// The owner's thread calls what Connection does not have; `epoll` watches the socket under `key` until the owner drops
-// it.
+// Only the owner's thread calls methods that Connection does not have. `epoll` watches the socket under `key` until
+// the owner removes it.
 class SocketConnection final : public Connection {
  public:
   struct Origin {
     UniqueFd fd;
     std::string address;
     bool dialled = false;
-    absl::Time give_up;  // unless it is greeted before
+    absl::Time give_up;  // deadline of SetGreeted()
   };
   // `tls` null: plain text.
   SocketConnection(Origin origin, std::shared_ptr<const TlsContext> tls, int epoll, uint64_t key);
@@ -45,16 +45,16 @@ class SocketConnection final : public Connection {
   bool open() const { return open_; }
   FrameReader& reader() { return reader_; }
 
-  // Goes on with connecting and with the handshake. True: it is open now.
+  // Continues the connect and the TLS handshake. True: the connection is open now.
   absl::StatusOr<bool> Open();
-  // Writes what is left; true when nothing is any more, and it had been busy.
+  // Writes the rest of the frame under way. True: all is written, and Write() had refused a frame.
   absl::StatusOr<bool> Flush();
-  // Reads once into reader(). False: nothing is there now.
+  // Reads once into reader(). False: there is nothing to read now.
   absl::StatusOr<bool> Read();
-  // More can be read without the socket being readable.
+  // TLS holds bytes that can be read although the socket is not readable.
   bool pending() const;
   bool closed() const;
-  // The frame under way goes on once TLS has read something.
+  // The frame under way waits until TLS has read something.
   bool write_wants_read() const;
 
  private:
@@ -66,17 +66,17 @@ class SocketConnection final : public Connection {
   const int epoll_;
   const uint64_t key_;
   std::atomic<bool> greeted_{false};
-  // The owner's thread.
+  // Only the owner's thread uses these.
   bool connected_ = false, open_ = false;
   FrameReader reader_;
-  std::vector<std::string> names_;  // before anybody else has the connection
+  std::vector<std::string> names_;  // set before another thread has the connection
   mutable absl::Mutex mutex_;       // a leaf
   std::unique_ptr<TlsSession> tls_ ABSL_GUARDED_BY(mutex_);
   bool writable_ ABSL_GUARDED_BY(mutex_) = false;  // open, and not closed
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   bool prefaced_ ABSL_GUARDED_BY(mutex_) = false;
   bool write_wants_read_ ABSL_GUARDED_BY(mutex_) = false;
-  bool busy_ ABSL_GUARDED_BY(mutex_) = false;  // a frame was refused since
+  bool busy_ ABSL_GUARDED_BY(mutex_) = false;  // Write() refused a frame; Flush() reports it
   std::shared_ptr<const std::string> writing_ ABSL_GUARDED_BY(mutex_);
   size_t written_ ABSL_GUARDED_BY(mutex_) = 0;
 };

@@ -1,4 +1,4 @@
-// How connections begin and end: HELLOs, whose they are, and which of two carries the link.
+// The begin and end of connections: HELLOs, their checks, and the choice of the connection that carries the link.
 #include <spdlog/logger.h>
 
 #include <algorithm>
@@ -15,17 +15,17 @@
 namespace railsd {
 namespace {
 
-// Of a reason that a peer gives, or is given.
+// Bytes of a reason that a peer sends or gets.
 constexpr size_t kMaxReason = 512;
 
-// Is this rail of a peer the one that the configuration names?
+// Is `address`, a rail of a peer, the configured one?
 bool IsWantedRail(const std::string& wanted, const std::string& address) {
   if (IsVerbsAddress(wanted)) return wanted == address;
   const auto want = ParseHostPort(wanted, true), have = ParseHostPort(address, false);
   return want.ok() && have.ok() && want->host == have->host && (want->port == 0 || want->port == have->port);
 }
 
-// What a certificate says goes into logs and to the peer: bounded.
+// Bounds the names, which go into logs and to the peer.
 std::string NamesText(const std::vector<std::string>& names) {
   if (names.empty()) return "no node (it has no DNS names)";
   std::string text;
@@ -69,7 +69,7 @@ void Hub::OnOpen(const ConnectionPtr& connection) {
   absl::MutexLock lock(&mutex_);
   if (stopping_) return connection->Close();
   Visit& visit = visits_[connection];
-  if (visit.target == nullptr) return;  // who dials speaks first
+  if (visit.target == nullptr) return;  // the dialler sends the first HELLO
   const auto peer = peers_.find(visit.target->expected_node.empty() ? visit.target->node : visit.target->expected_node);
   SayHello(connection, visit, peer == peers_.end() ? nullptr : peer->second.get());
 }
@@ -159,7 +159,7 @@ absl::Status Hub::CheckBoot(const PeerHello& hello) {
   }
   for (const auto& [node, peer] : peers_) {
     if (node == hello.node || peer->link.last_boot() != hello.boot) continue;
-    // Boot ids are random, so one of them has heard it of the other. Who said it first is believed.
+    // Boot ids are random, so one node has copied the other's. The node that used it first is believed.
     return absl::FailedPreconditionError(absl::StrCat("node ", hello.node, " says boot id ",
                                                       absl::Hex(hello.boot.value(), absl::kZeroPad16), ", which node ",
                                                       node, " has said before: one of them lies; restart both"));
@@ -172,11 +172,11 @@ void Hub::OnHello(const ConnectionPtr& connection, Visit& visit, absl::string_vi
   if (!hello.ParseFromArray(body.data(), static_cast<int>(body.size()))) return Break(connection, "a broken hello");
   Target* const target = visit.target;
   const absl::StatusOr<HelloFacts> facts = HelloFrom(hello, options_.node, options_.max_world_size);
-  // First of all: a stranger's word about who he is, or whose address this is, counts for nothing.
+  // Checked first: nothing in the HELLO counts before the identity is proven.
   absl::Status status =
       facts.ok() ? CheckIdentity(facts->hello, connection->certificate_names()) : absl::Status(facts.status());
   if (!status.ok()) return Refuse(connection, visit, hello.node(), status);
-  // This node dialled itself: DNS names every node.
+  // This node dialled itself, because DNS lists every node.
   if (facts->hello.boot == options_.boot && facts->hello.node == options_.node) {
     if (target == nullptr) {
       SayHello(connection, visit, nullptr);
@@ -192,7 +192,7 @@ void Hub::OnHello(const ConnectionPtr& connection, Visit& visit, absl::string_vi
   if (target != nullptr) {
     target->node = facts->hello.node;
     target->reached_at = connection->address();
-    // The link was given up from here while the HELLO was under way, or this node had not known whom it dials.
+    // This node ended the link after it sent its HELLO, or did not know the peer's name when it sent it.
     if (FindOrAddPeer(target->node)->link.own_generation() != visit.generation) {
       return EndConnection(connection, FrameKind::kEnd, "this link is over");
     }
@@ -207,15 +207,15 @@ void Hub::Greet(const ConnectionPtr& connection, Visit& visit, const HelloFacts&
   const LinkState::Effect effect = peer.link.OnHello(facts.hello, facts.link_generation, &down);
   const bool dialled = visit.target != nullptr;
   if (effect == LinkState::Effect::kStale) {
-    // It has given this link up while its HELLO was under way; or DNS had lost its target, and it dials an address of
-    // which it does not know any more whose it is. The answer tells, so that it dials anew with the right generation.
+    // The peer ended this link after it sent its HELLO; or its DNS dropped the address for a while, and it no longer
+    // knows which node is there. The answering HELLO tells it, so that it dials again with the right generation.
     options_.log->info("peer_dials_link_that_is_over node={} generation={}", facts.hello.node, facts.link_generation);
     if (!dialled) SayHello(connection, visit, &peer);
     return EndConnection(connection, FrameKind::kEnd, "this link is over; dial anew");
   }
   if (effect == LinkState::Effect::kNew) {
     ResetLink(peer, "the link is over");
-    // Addresses were reached in a former life: the daemon may have moved, and another refuse there.
+    // Forgets addresses of the former life: the daemon may have moved, and IsDead() must not probe its old address.
     for (const auto& target : targets_) {
       const bool of_peer = target->node == peer.node || target->expected_node == peer.node;
       if (of_peer && target.get() != visit.target) target->reached_at.clear();
@@ -332,7 +332,7 @@ void Hub::OnEnd(const ConnectionPtr& connection, const absl::Status& why) {
   absl::MutexLock lock(&mutex_);
   if (stopping_) return;
   if (absl::IsInvalidArgument(why)) Break(connection, std::string(why.message()));
-  if (absl::IsFailedPrecondition(why) && !connection->dialled_here()) {  // another version: here is who is told
+  if (absl::IsFailedPrecondition(why) && !connection->dialled_here()) {  // another version dialled; only this log tells
     ++counters_.refused;
     options_.log->error("peer_refused address={} reason={}", connection->address(),
                         LogValue(std::string(why.message())));

@@ -1,4 +1,4 @@
-// Messages on their way over a link: in order, and each once.
+// Sends and delivers a link's messages, in order and exactly once.
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -10,13 +10,13 @@
 namespace railsd {
 namespace {
 
-// An acknowledgement is worth a write of its own only when this much waits in the peer's outbox for it.
+// Frames taken before an acknowledgement is sent ahead of the heartbeat.
 constexpr uint64_t kAcknowledgeAfter = 64;
-// Messages that grow with what tenants ask for may take half of a peer's outbox. The rest is for what follows from them
-// and for everybody else's short ones, without which the link and all groups on it would be lost.
+// Messages whose size tenants choose may fill half of a peer's outbox. The other half is for the short messages of all
+// groups: without room for those the link and all its groups would be lost.
 constexpr size_t kJobsPart = 2;
 
-// Outside of the hub's lock. Room for the frame's header comes first.
+// Called outside the hub's lock. The result begins with room for the frame's header.
 std::string SerializedOf(const ControlMessage& message) {
   pb::Message out;
   MessageTo(message, &out);
@@ -33,7 +33,7 @@ absl::StatusOr<ControlMessage> Parse(absl::string_view bytes, uint32_t max_world
   return MessageFrom(message, max_world_size);
 }
 
-// Of the messages of one job. Others keep their place among all.
+// The epoch of a job's message. Messages without an epoch keep their place among all others.
 std::optional<Epoch> EpochOf(const ControlMessage& message) {
   return std::visit(
       [](const auto& body) -> std::optional<Epoch> {
@@ -54,7 +54,7 @@ void Hub::Send(const std::string& node, ControlMessage message) {
   HubPeer* const peer = Receiver(node);
   if (peer == nullptr) return;
   const absl::Status sent = Enqueue(*peer, std::move(bytes), EpochOf(message), Share::kAll);
-  if (!sent.ok()) Lose(*peer, std::string(sent.message()));  // without it the next ones are worth nothing
+  if (!sent.ok()) Lose(*peer, std::string(sent.message()));  // later messages depend on this one
 }
 
 absl::Status Hub::SendIfItFits(const std::string& node, ControlMessage message) {
@@ -133,7 +133,7 @@ void Hub::OnNumbered(const ConnectionPtr& connection, const Frame& frame) {
     if (peer == nullptr) {
       const auto visit = visits_.find(connection);
       if (visit != visits_.end() && !visit->second.greeted) Break(connection, "the first frame is no hello");
-      return;  // replaced or given up: what it still carries is of no link
+      return;  // the connection was replaced, or its link ended
     }
     if (!Heard(connection, *peer)) return;
     const Inbox::Verdict verdict = peer->inbox.Receive(frame.number);
@@ -152,7 +152,7 @@ void Hub::OnNumbered(const ConnectionPtr& connection, const Frame& frame) {
   }
   message = Parse(parts, options_.max_world_size);
   absl::MutexLock lock(&mutex_);
-  // Only this thread greets: if the link was given up meanwhile, the connection carries none.
+  // PeerOf() is null if the link ended meanwhile. No new link can be on this connection: only this thread greets.
   if (HubPeer* const peer = PeerOf(connection); peer != nullptr && !stopping_) Deliver(*peer, std::move(message));
 }
 

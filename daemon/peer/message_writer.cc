@@ -1,4 +1,4 @@
-// What this node says to its peers, as messages of rails.peer.v1.
+// Converts the agent's control messages to rails.peer.v1.
 #include <utility>
 #include <variant>
 

@@ -19,7 +19,7 @@ constexpr size_t kMaxGroupText = 256;
 
 absl::Status Invalid(const std::string& text) { return absl::InvalidArgumentError(text); }
 
-// Reads fields, remembers the first mistake.
+// Reads fields and keeps the first error.
 class FieldReader {
  public:
   FieldReader(std::string message, uint32_t max_world_size) : message_(std::move(message)), world_(max_world_size) {}
@@ -62,7 +62,7 @@ class FieldReader {
             absl::Milliseconds(std::min<uint64_t>(in.wait_limit_milliseconds(), 1 << 30))};
   }
   JobSeq NextSeq(uint64_t in) {
-    constexpr uint64_t kMax = uint64_t{1} << 62;  // numbers rise from here, and none may ever overflow
+    constexpr uint64_t kMax = uint64_t{1} << 62;  // leaves room to count up without overflow
     if (in > kMax) Fail("next_seq", absl::StrCat(in, ", more than ", kMax));
     return JobSeq(std::clamp<uint64_t>(in, 1, kMax));
   }
@@ -106,7 +106,7 @@ ControlMessage ReadOffer(const pb::Offer& in, FieldReader* r) {
                                           in.lengths_bytes_size(), " entries"));
     return out;
   }
-  // Pointers, because in.source_ranks(i) is a call into the library of protobuf.
+  // Pointers, because in.source_ranks(i) is a call into protobuf's library.
   const uint32_t *const sources = in.source_ranks().data(), *const destinations = in.destination_ranks().data();
   const uint64_t* const lengths = in.lengths_bytes().data();
   out.flows.reserve(static_cast<size_t>(count));
@@ -117,7 +117,7 @@ ControlMessage ReadOffer(const pb::Offer& in, FieldReader* r) {
   return out;
 }
 
-// Whether they fit the flows is for the engine, which knows them.
+// The engine checks that the ranges fit the flows.
 void ReadRanges(const pb::Ready& in, FieldReader* r, Ready* out) {
   const int count = in.range_zones_size();
   if (in.range_addresses_size() != count || in.range_lengths_bytes_size() != count) {
@@ -196,7 +196,7 @@ ControlMessage ReadUnsubmitted(const pb::Unsubmitted& in, FieldReader* r) {
   return out;
 }
 
-// Zones and their rounds; false when they do not fit each other.
+// Checks the columns of zones and rounds.
 template <typename Message>
 bool CheckRounds(const Message& in, FieldReader* r) {
   if (in.zones_size() == 0 || in.rounds_size() != in.zones_size()) {
@@ -313,7 +313,7 @@ const char* NameOf(const pb::Message& in) {
   return field == nullptr ? "message" : field->name().c_str();
 }
 
-// What a rail may be dialled by.
+// Can a rail be dialled at this address?
 bool IsRailAddress(const std::string& text) {
   if (text.size() > 128) return false;
   if (IsVerbsAddress(text)) return true;

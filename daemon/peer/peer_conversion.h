@@ -1,4 +1,4 @@
-// rails.peer.v1 messages to the agent's structures and back. Bytes from a peer are hostile: everything is checked.
+// Converts rails.peer.v1 messages to the agent's structures and back. Bytes from a peer are hostile and all checked.
 #ifndef RAILSD_DAEMON_PEER_PEER_CONVERSION_H_
 #define RAILSD_DAEMON_PEER_PEER_CONVERSION_H_
 
@@ -20,8 +20,8 @@ inline constexpr uint32_t kPeerProtocolVersion = 2;
 inline constexpr uint64_t kMinMaxMessageBytes = 64 << 10;
 inline constexpr size_t kMaxPeerRails = 64;
 inline constexpr size_t kMaxSoftware = 64;
-inline constexpr int kFenceSlotBits = 16;     // of a fence on the wire, below its generation
-inline constexpr size_t kMaxPeerText = 4096;  // bytes of reasons: longer ones are cut when sent, refused when received
+inline constexpr int kFenceSlotBits = 16;     // slot bits of a fence on the wire; the generation is above them
+inline constexpr size_t kMaxPeerText = 4096;  // bytes of a reason; longer ones are cut when sent, refused when received
 
 void MessageTo(const ControlMessage& message, rails::peer::v1::Message* out);
 
@@ -29,7 +29,7 @@ void MessageTo(const ControlMessage& message, rails::peer::v1::Message* out);
 // codes outside 1 to 16, texts that are too long, too many rails, ranges without keys, a missing body.
 absl::StatusOr<ControlMessage> MessageFrom(const rails::peer::v1::Message& in, uint32_t max_world_size);
 
-// This node's HELLO.
+// The contents of a HELLO.
 struct HelloFacts {
   PeerHello hello;
   uint32_t link_generation = 1;
@@ -43,8 +43,8 @@ struct HelloFacts {
 };
 void HelloTo(const HelloFacts& facts, rails::peer::v1::Hello* out);
 
-// A peer's HELLO, checked against this node's limits. Errors name both nodes: FAILED_PRECONDITION when the versions do
-// not overlap or the limits do not agree, INVALID_ARGUMENT for what is malformed.
+// Reads a peer's HELLO and checks it against this node's limits. Errors name both nodes. FAILED_PRECONDITION: the
+// versions do not overlap, or the limits do not agree. INVALID_ARGUMENT: a field is malformed.
 absl::StatusOr<HelloFacts> HelloFrom(const rails::peer::v1::Hello& in, const std::string& own_node,
                                      uint32_t own_max_world_size);
 

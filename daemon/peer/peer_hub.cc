@@ -15,7 +15,7 @@
 namespace railsd {
 namespace {
 
-// What silence means, as far as it can be told from here.
+// Describes the silence of a peer with what the probe knows.
 std::string SilenceText(const HubPeer& peer, absl::Duration lost_after) {
   const std::string heard =
       absl::StrCat("nothing was heard of node ", peer.node, " for ", absl::FormatDuration(lost_after));
@@ -44,7 +44,7 @@ Hub::Hub(PeerHubOptions options)
 
 void Hub::AddStaticPeers(const std::vector<StaticPeerConfig>& peers) {
   for (const StaticPeerConfig& peer : peers) {
-    if (peer.name == options_.node) continue;  // one file for all nodes is fine
+    if (peer.name == options_.node) continue;  // all nodes may share one file
     HubPeer* const known = FindOrAddPeer(peer.name);
     if (!known->config && !known->link.known()) known->why = kNotReached;
     known->config = peer;
@@ -103,9 +103,9 @@ void Hub::Stop() {
     const std::string why = absl::StrCat("node ", options_.node, " is stopping");
     for (const auto& [connection, visit] : visits_) EndConnection(connection, FrameKind::kStopping, why);
   }
-  // Their threads may be inside a call of the hub, which takes the lock.
+  // Joins threads that may be inside a method of the hub, which takes the lock.
   links_.reset();
-  lookup_.reset();  // asked by the links' thread
+  lookup_.reset();  // after links_, whose thread uses it
   absl::MutexLock lock(&mutex_);
   dialler_ = nullptr;
   agent_ = nullptr;
@@ -242,7 +242,7 @@ bool Hub::NotePause(absl::Time now) {
 }
 
 std::string Hub::WithOwnPause(const std::string& why, absl::Time now) const {
-  // After a pause another thread may be here before the one that ticks.
+  // After a pause another thread may get here before the tick that notes the pause.
   const absl::Duration present = last_tick_ == absl::InfinitePast() ? absl::ZeroDuration() : now - last_tick_;
   const bool paused = present > options_.lost_after / 2;
   if (!paused && now - pause_ended_ > options_.lost_after) return why;
@@ -271,7 +271,7 @@ void Hub::OnDnsAddresses(const absl::StatusOr<std::vector<std::string>>& found) 
   next_dns_ = absl::Now() + options_.dns.refresh;
   if (!found.ok()) {
     options_.log->warn("peer_lookup_failed reason={}", LogValue(std::string(found.status().message())));
-    return;  // the last answer stays good
+    return;  // the last answer stays in force
   }
   for (const auto& target : targets_) {
     if (target->expected_node.empty()) target->present = false;
@@ -287,10 +287,10 @@ void Hub::OnDnsAddresses(const absl::StatusOr<std::vector<std::string>>& found) 
 void Hub::OnTick(absl::Time now) {
   absl::MutexLock lock(&mutex_);
   if (stopping_ || dialler_ == nullptr) return;
-  if (NotePause(now)) return;  // what peers have said meanwhile is read first
+  if (NotePause(now)) return;  // first reads what peers sent meanwhile
   RefreshDns(now);
   for (auto& [node, peer] : peers_) TickPeer(*peer, now);
-  // Addresses that DNS or the configuration has dropped go once nothing uses them.
+  // Erases addresses that DNS or the configuration has dropped, once nothing uses them.
   std::erase_if(targets_, [](const auto& target) {
     return !target->present && target->connection == nullptr && !target->looking_up;
   });
@@ -314,7 +314,7 @@ void Hub::ForgetPeers(absl::Time now) {
   absl::erase_if(peers_, [&](const auto& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const HubPeer& peer = *entry.second;
     if (now < peer.keep_until || InUse(peer)) return false;
-    // The link may be up at the other end, also when it was not here.
+    // The link may be up at the other end although it never was here.
     if (peer.link.known() || peer.link.own_generation() > forgotten_generation_ + 1) {
       forgotten_generation_ = std::max(forgotten_generation_, peer.link.own_generation());
     }
@@ -366,7 +366,7 @@ bool Hub::IsDead(HubPeer& peer, absl::Time now) {
     return false;
   }
   peer.probe.Step(address, now);
-  // For a moment only, it may be a port that is moved; for longer nobody is there who could come back.
+  // A short refusal may be a port that moves. A longer one means that no daemon is left.
   if (now - peer.probe.refused_since() < options_.heartbeat) return false;
   Lose(peer, absl::StrCat("the daemon of node ", peer.node, " is dead: ", address, " refuses connections"),
        /*ended=*/true);
@@ -381,7 +381,7 @@ void Hub::OnSilence(HubPeer& peer, absl::Time now) {
   if (!peer.silence.empty()) return;
   peer.silence = WithOwnPause(text, now);
   agent_->OnPeerSilent(peer.node, peer.silence);
-  // What is under way on it may be lost in the network for minutes; a new one goes on where it stopped.
+  // TCP may take minutes to resend what the network lost. A new connection resends it at once.
   if (peer.connection != nullptr) peer.connection->Close();
 }
 

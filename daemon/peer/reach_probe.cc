@@ -26,7 +26,7 @@ void ReachProbe::Begin(const std::string& address, absl::Time now) {
   const absl::StatusOr<tcp::SocketAddress> to = tcp::ParseAddress(address);
   if (!to.ok() || to->port() == 0) return;
   attempt_ = UniqueFd(socket(to->family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!attempt_.valid()) return;  // no descriptor is left: that says nothing of the peer
+  if (!attempt_.valid()) return;  // out of descriptors: nothing is learned about the peer
   begun_ = now;
   if (connect(attempt_.get(), to->get(), to->length) == 0) return End(0, now);
   if (errno != EINPROGRESS) End(errno, now);

@@ -1,4 +1,4 @@
-// Why a peer does not speak, as far as a bare connection to its control address can tell.
+// Finds out with a bare TCP connection to its control address why a peer is silent.
 #ifndef RAILSD_DAEMON_PEER_REACH_PROBE_H_
 #define RAILSD_DAEMON_PEER_REACH_PROBE_H_
 
@@ -11,23 +11,23 @@
 namespace railsd {
 
 enum class Reach : uint8_t {
-  kUnknown,    // not known yet, or there is no address to ask
-  kListening,  // its kernel takes connections: the daemon is there and does not speak
-  kRefused,    // its machine says that nobody listens: the daemon is gone
-  kSilent,     // no answer in a second, or no way there
+  kUnknown,    // not known yet, or there is no address to connect to
+  kListening,  // its kernel accepts connections: the daemon is there but silent
+  kRefused,    // its kernel refuses connections: the daemon is gone
+  kSilent,     // no answer in a second, or no route
 };
 
-// Connects to one address again and again, and hangs up at once. Never blocks. One thread at a time.
+// Connects to one address repeatedly and closes each connection at once. Never blocks. One thread at a time.
 class ReachProbe {
  public:
-  // Sees how the attempt under way went, or begins one. Call now and then while the peer is in trouble. `address` is
-  // "ip:port" or "[ip6]:port"; anything else leaves what is known.
+  // Checks the attempt under way, or begins one. Call periodically while the peer is in trouble. `address` is "ip:port"
+  // or "[ip6]:port"; any other text changes nothing.
   void Step(const std::string& address, absl::Time now);
-  // The peer speaks: forgets everything.
+  // Forgets everything: the peer answers again.
   void Reset();
 
   Reach reach() const { return reach_; }
-  // Since when every attempt was refused; infinite future when the last one was not.
+  // The begin of the present row of refusals; infinite future if the last attempt was not refused.
   absl::Time refused_since() const { return refused_since_; }
 
  private:

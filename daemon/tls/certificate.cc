@@ -34,13 +34,13 @@ std::string TimeText(absl::Time time) { return absl::FormatTime("%Y-%m-%d %H:%M:
 
 absl::Time TimeFrom(const ASN1_TIME* time) {
   std::tm parts = {};
-  // What cannot be read is taken as long past: refused.
+  // A time that cannot be read counts as long past, so the certificate is refused.
   if (ASN1_TIME_to_tm(time, &parts) != 1) return absl::UnixEpoch();
   return absl::FromTM(parts, absl::UTCTimeZone());
 }
 
 absl::StatusOr<std::string> ReadFile(absl::string_view key, const std::string& path, bool secret) {
-  // Without blocking, or a pipe in the file's place would hold the daemon up.
+  // Non-blocking: a pipe in the file's place must not block the daemon.
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return absl::ErrnoToStatus(errno, absl::StrCat("tls.", key, ": ", path, ": cannot open"));
   const std::unique_ptr<FILE, openssl::Freer<&fclose>> file(fdopen(fd, "r"));
@@ -52,7 +52,7 @@ absl::StatusOr<std::string> ReadFile(absl::string_view key, const std::string& p
                                  "group of its own",
                                  about.st_mode & 07777));
   }
-  // One byte more than there should be shows a file that is too large, or grows meanwhile.
+  // Reads one byte more than expected, to detect a file that is too large or grows meanwhile.
   std::string text(std::min<size_t>(static_cast<size_t>(about.st_size), kMaxTlsFileBytes) + 1, '\0');
   text.resize(fread(text.data(), 1, text.size(), file.get()));
   if (ferror(file.get()) != 0) return Wrong(key, path, "cannot be read");
@@ -78,8 +78,8 @@ absl::Status CheckTimes(const X509* certificate, absl::string_view key, const st
   return absl::OkStatus();
 }
 
-// What OpenSSL refuses to use at its present level of security (short keys, weak digests) would be refused only when a
-// connection begins, with no word about the file.
+// Checks that OpenSSL's security level allows the key's length and the digests. Without this check OpenSSL refuses
+// them when a connection begins, and its error does not name the file.
 absl::Status CheckStrength(X509* certificate, EVP_PKEY* key, const TlsConfig& config) {
   const openssl::Context context(SSL_CTX_new(TLS_method()));
   if (context == nullptr) return absl::ResourceExhaustedError("tls: out of memory");
@@ -92,7 +92,7 @@ absl::Status CheckStrength(X509* certificate, EVP_PKEY* key, const TlsConfig& co
                absl::StrCat("TLS does not use it: ", reason == nullptr ? "unknown reason" : reason));
 }
 
-// Do the certificates lead to the CA, for this use? When the first of them expires.
+// Checks that the certificates lead to the CA for this use. Returns the earliest expiry in the chain.
 absl::StatusOr<absl::Time> CheckChain(STACK_OF(X509) * certificates, STACK_OF(X509) * ca, const char* use,
                                       const TlsConfig& config, absl::Time now) {
   const openssl::Store store(X509_STORE_new());

@@ -1,4 +1,4 @@
-// The files of mutual TLS, read and checked before anything uses them. Pure but for the reading; knows no gRPC.
+// Reads and checks the files of mutual TLS before anything uses them. Pure except for the reading.
 #ifndef RAILSD_DAEMON_TLS_CERTIFICATE_H_
 #define RAILSD_DAEMON_TLS_CERTIFICATE_H_
 
@@ -15,27 +15,27 @@ namespace railsd {
 // Largest certificate, key or CA file that is read.
 inline constexpr size_t kMaxTlsFileBytes = 1 << 20;
 
-// What the files hold, as PEM. The key is a secret: never print or log it.
+// The contents of the files, as PEM. The key is a secret: never print or log it.
 struct TlsMaterial {
-  std::string certificate;  // the node's, then those between it and the CA
+  std::string certificate;  // the node's certificate, then the intermediate ones
   std::string key;
-  std::string ca;  // one or more certificates that are trusted
+  std::string ca;  // one or more trusted certificates
   friend bool operator==(const TlsMaterial&, const TlsMaterial&) = default;
 };
 
-// What a check found out about them.
+// Facts that CheckTlsMaterial() reads from the certificate.
 struct TlsFacts {
   std::vector<std::string> names;  // DNS names of the node's certificate
-  absl::Time expires;              // the first of the certificate and of those that signed it
+  absl::Time expires;              // earliest expiry in the chain
 };
 
-// Reads the three files. Error: INVALID_ARGUMENT, NOT_FOUND or PERMISSION_DENIED with the configuration's key, the file
-// and what is wrong with it, also for a key that others than its owner and group may read.
+// Reads the three files. INVALID_ARGUMENT, NOT_FOUND or PERMISSION_DENIED: the configuration's key, the file and the
+// reason. A key file that others than its owner and group may use is an error.
 absl::StatusOr<TlsMaterial> ReadTlsMaterial(const TlsConfig& config);
 
-// Would a handshake with them work now, and prove that this is `node`? The certificate parses, belongs to the key, is
-// signed by the CA for servers and clients, is valid at `now`, and has `node` among its DNS names. `config` is for the
-// error's file names: INVALID_ARGUMENT, as above.
+// Checks that a handshake with `material` works now and proves that this is `node`: the certificate parses, belongs to
+// the key, is signed by the CA for servers and clients, is valid at `now`, and has `node` among its DNS names. `config`
+// gives the file names for errors. INVALID_ARGUMENT as above.
 absl::StatusOr<TlsFacts> CheckTlsMaterial(const TlsMaterial& material, const TlsConfig& config, const std::string& node,
                                           absl::Time now);
 

@@ -8,7 +8,7 @@
 namespace railsd::openssl {
 namespace {
 
-// A bound on what one file may make this process parse.
+// Most certificates that this process parses from one file.
 constexpr int kMaxCertificates = 100;
 
 Bio Reader(const std::string& text) {
@@ -47,7 +47,7 @@ std::vector<std::string> DnsNames(const X509* certificate) {
   for (int i = 0; names != nullptr && i < sk_GENERAL_NAME_num(names.get()); ++i) {
     const GENERAL_NAME* const name = sk_GENERAL_NAME_value(names.get(), i);
     if (name->type != GEN_DNS) continue;
-    // With its length: a name with a zero byte inside must not pass for the part before it.
+    // Uses the stored length: a name with a zero byte must not pass for the part before that byte.
     out.emplace_back(reinterpret_cast<const char*>(ASN1_STRING_get0_data(name->d.dNSName)),
                      static_cast<size_t>(ASN1_STRING_length(name->d.dNSName)));
   }

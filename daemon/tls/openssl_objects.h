@@ -1,4 +1,4 @@
-// Owners of OpenSSL's objects, and the objects parsed from PEM. Only for files that include OpenSSL anyway.
+// Owners of OpenSSL's objects, and parsers of PEM. Only for files that include OpenSSL anyway.
 #ifndef RAILSD_DAEMON_TLS_OPENSSL_OBJECTS_H_
 #define RAILSD_DAEMON_TLS_OPENSSL_OBJECTS_H_
 
@@ -30,20 +30,20 @@ using StoreContext = std::unique_ptr<X509_STORE_CTX, Freer<&X509_STORE_CTX_free>
 using Context = std::unique_ptr<SSL_CTX, Freer<&SSL_CTX_free>>;
 using Names = std::unique_ptr<GENERAL_NAMES, Freer<&GENERAL_NAMES_free>>;
 
-// How certificates are checked against the CA, as gRPC does: any certificate of the CA's file ends a chain.
+// Flags of the check against the CA: any certificate in the CA file ends a chain, as in gRPC.
 inline constexpr unsigned long kVerifyFlags =  // NOLINT(google-runtime-int): OpenSSL's type
     X509_V_FLAG_PARTIAL_CHAIN | X509_V_FLAG_TRUSTED_FIRST;
 
-// Certificates between a node's and the CA's.
+// Most certificates between the node's and the CA's.
 inline constexpr int kMaxChain = 10;
 
-// All certificates of a PEM text, in order. Null when one of them is broken or there is none.
+// All certificates of a PEM text, in order. Null if one is broken or the text has none.
 CertificateList CertificatesOf(const std::string& text);
 
-// Null when the text holds no private key, or one with a password.
+// Null if the text holds no private key, or a key with a password.
 Key KeyOf(const std::string& text);
 
-// The DNS names of a certificate as they stand there: of any length, with any bytes inside.
+// The DNS names of a certificate, unchecked: any length, any bytes.
 std::vector<std::string> DnsNames(const X509* certificate);
 
 }  // namespace railsd::openssl

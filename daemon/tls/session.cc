@@ -20,16 +20,16 @@
 namespace railsd {
 namespace {
 
-constexpr size_t kMaxAlpn = 255;  // of TLS
+constexpr size_t kMaxAlpn = 255;  // TLS's limit
 constexpr size_t kMaxNodeName = 253;
-constexpr size_t kMaxReason = 200;  // of OpenSSL's texts
-// Key updates and the like that the other end may send without any data in between. Each costs this end about as much
-// as a record does, so this bounds what one Read() does.
+constexpr size_t kMaxReason = 200;  // bytes of an OpenSSL text in an error
+// Key updates and tickets that the other end may send in a row without data. Each costs this end about as much as a
+// record, so the limit bounds the work of one Read().
 constexpr int kMaxControls = 32;
 // AES-GCM is safe for 2^24.5 records of full size with one key (RFC 8446, 5.5).
 constexpr uint64_t kRecordsPerKey = uint64_t{1} << 24;
 
-// What the other end said in an alert, as the reason of an error; 0 if the error is of this end.
+// Returns the alert (SSL_AD_*) that the other end sent; 0 if the error arose at this end.
 int AlertOf(unsigned long error) {  // NOLINT(google-runtime-int): OpenSSL's type
   const int reason = ERR_GET_REASON(error);
   return reason > SSL_AD_REASON_OFFSET && reason < SSL_AD_REASON_OFFSET + 256 ? reason - SSL_AD_REASON_OFFSET : 0;
@@ -108,12 +108,12 @@ absl::Status Unusable(absl::string_view what) {
   return status;
 }
 
-// In TLS's form: the length before the name.
+// TLS's form: the length before the name.
 std::string AlpnList(const std::string& alpn) {
   return absl::StrCat(std::string(1, static_cast<char>(alpn.size())), alpn);
 }
 
-// Called at the acceptor. OpenSSL asks ChooseAlpn() only if the dialler names protocols.
+// Refuses a dialler that names no protocol, at the acceptor. OpenSSL calls ChooseAlpn() only if it names some.
 int RequireAlpn(SSL* ssl, int* alert, void*) {
   const unsigned char* bytes = nullptr;
   size_t size = 0;
@@ -182,10 +182,10 @@ absl::Status TlsContext::Take(const TlsMaterial& material) {
   X509_VERIFY_PARAM* const checks = SSL_CTX_get0_param(context_);
   X509_VERIFY_PARAM_set_flags(checks, openssl::kVerifyFlags);
   X509_VERIFY_PARAM_set_depth(checks, openssl::kMaxChain);
-  // OpenSSL checks the purpose as well: of a server at the dialler, of a client at the acceptor.
+  // OpenSSL checks the certificate's purpose as well: server at the dialler, client at the acceptor.
   SSL_CTX_set_verify(context_, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
 
-  // After the files of OpenSSL's own settings, which may say otherwise.
+  // Overrides OpenSSL's own configuration file, which may allow other versions.
   if (SSL_CTX_set_min_proto_version(context_, TLS1_3_VERSION) != 1 ||
       SSL_CTX_set_max_proto_version(context_, TLS1_3_VERSION) != 1) {
     return Unusable("no TLS 1.3");
@@ -229,7 +229,7 @@ struct TlsSession::Bio {
     } else if (got == 0) {
       self->at_end_ = true;
     } else if (!std::exchange(self->received_, true)) {
-      // The first byte of a TLS record that a handshake may begin with.
+      // A handshake begins with a record of one of these types.
       self->speaks_tls_ = to[0] == SSL3_RT_HANDSHAKE || to[0] == SSL3_RT_ALERT;
     }
     return static_cast<int>(got);
@@ -255,7 +255,7 @@ struct TlsSession::Bio {
     return what == BIO_CTRL_FLUSH ? 1 : 0;
   }
 
-  // Made once, for the life of the process. Null: out of memory.
+  // Made once and kept until the process exits. Null: out of memory.
   static const BIO_METHOD* Method() {
     static BIO_METHOD* const method = [] {
       BIO_METHOD* const made = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "socket without SIGPIPE");
@@ -332,7 +332,7 @@ absl::Status TlsSession::CheckPeer() const {
   if (absl::string_view(reinterpret_cast<const char*>(alpn), size) != context_->alpn_) {
     return OtherVersion("it names no application protocol");
   }
-  // OpenSSL has refused all else already.
+  // Second check: OpenSSL has already refused these cases.
   if (SSL_version(ssl_) != TLS1_3_VERSION || SSL_get0_peer_certificate(ssl_) == nullptr ||
       SSL_get_verify_result(ssl_) != X509_V_OK || SSL_session_reused(ssl_) != 0) {
     return absl::UnauthenticatedError("tls: the handshake proves nothing about the other end");
@@ -375,7 +375,7 @@ absl::StatusOr<TlsSession::Io> TlsSession::Write(const char* from, size_t size) 
   const int error = SSL_get_error(ssl_, result);
   if (error != SSL_ERROR_SYSCALL) return Outcome(error);
   absl::Status lost = Failure(error);
-  // The other end may have said why before it closed.
+  // The other end may have sent an alert before it closed.
   ERR_clear_error();
   char byte = 0;
   size_t peeked = 0;
@@ -397,7 +397,7 @@ void TlsSession::Close() {
 
 void TlsSession::RenewKey() {
   ERR_clear_error();
-  // Fails while a record is half written: the next Write() that is done asks again.
+  // SSL_key_update() fails while a record is half written. The next Write() that succeeds tries again.
   if (established_ && ended_.ok() && SSL_key_update(ssl_, SSL_KEY_UPDATE_NOT_REQUESTED) == 1) records_ = 0;
   ERR_clear_error();
 }
@@ -414,7 +414,7 @@ std::vector<std::string> TlsSession::PeerNames() const {
   return names;
 }
 
-// After a call that did not succeed: `error` is OpenSSL's verdict.
+// `error`: SSL_get_error() after a call that did not succeed.
 absl::StatusOr<TlsSession::Io> TlsSession::Outcome(int error) {
   if (error == SSL_ERROR_WANT_READ) return Io{0, Progress::kWantRead};
   if (error == SSL_ERROR_WANT_WRITE) return Io{0, Progress::kWantWrite};
@@ -423,7 +423,7 @@ absl::StatusOr<TlsSession::Io> TlsSession::Outcome(int error) {
 
 absl::Status TlsSession::Failure(int error) {
   if (error == SSL_ERROR_ZERO_RETURN) return absl::UnavailableError("tls: closed by the other end");
-  // The first error that names a cause; without one the last, which is the outermost.
+  // Takes the first error with a known cause; if there is none, the last error, which is the outermost.
   unsigned long reason = 0;  // NOLINT(google-runtime-int): OpenSSL's type
   Cause cause = Cause::kOther;
   while (cause == Cause::kOther) {
@@ -456,7 +456,7 @@ absl::Status TlsSession::Failure(int error) {
   if (at_end_) {
     return absl::UnavailableError(absl::StrCat("tls: connection lost", when, ": closed without TLS's end"));
   }
-  // With another verdict it is only the alert that could not be sent.
+  // With any other `error`, socket_error_ means only that this end's alert could not be sent.
   if (error == SSL_ERROR_SYSCALL && socket_error_ != 0) {
     return absl::UnavailableError(absl::StrCat("tls: connection lost", when, ": ", std::strerror(socket_error_)));
   }

@@ -1,4 +1,4 @@
-// Mutual TLS 1.3 over one socket: the links between daemons. Knows no gRPC.
+// Mutual TLS 1.3 over one socket, for the links between daemons.
 #ifndef RAILSD_DAEMON_TLS_SESSION_H_
 #define RAILSD_DAEMON_TLS_SESSION_H_
 
@@ -18,13 +18,13 @@ struct ssl_st;
 
 namespace railsd {
 
-// Settings for handshakes with one set of files. Any thread; shared by sessions. Make a new one when the files change:
-// sessions keep the one they began with.
+// Settings for handshakes with one set of files. Any thread may share one. Make a new one when the files change:
+// sessions keep the context they began with.
 class TlsContext {
  public:
   // TLS 1.3 only. Both ends must show a certificate that the CA signed for their role. Both must name `alpn`, for
-  // example "railsd-link/2", or the handshake fails. No tickets, no resumption, no early data.
-  // Error: INVALID_ARGUMENT, what in `material` OpenSSL cannot use, or `alpn` is not 1 to 255 bytes long.
+  // example "railsd-link/1", or the handshake fails. No tickets, no resumption, no early data.
+  // INVALID_ARGUMENT: OpenSSL cannot use a part of `material`, or `alpn` is not 1 to 255 bytes long.
   static absl::StatusOr<std::shared_ptr<const TlsContext>> Make(const TlsMaterial& material, std::string alpn);
   ~TlsContext();
   TlsContext(const TlsContext&) = delete;
@@ -39,7 +39,7 @@ class TlsContext {
   const std::string alpn_;
 };
 
-// One TLS connection over a socket that does not block. The socket stays the caller's and outlives the session. Not
+// One TLS connection over a non-blocking socket. The caller owns the socket, which outlives the session. Not
 // thread-safe. Never raises SIGPIPE. After an error every call returns that error.
 class TlsSession {
  public:
@@ -51,36 +51,36 @@ class TlsSession {
   TlsSession& operator=(const TlsSession&) = delete;
 
   enum class Progress { kDone, kWantRead, kWantWrite };
-  // Goes on with the handshake. The caller limits its time. kDone at the dialler does not mean that the acceptor takes
-  // the dialler's certificate: the acceptor's refusal comes with the first Read(), or Write().
-  // Error: UNAUTHENTICATED, this end or the other refuses a certificate; FAILED_PRECONDITION, the other end speaks no
-  // TLS, or not this version; UNAVAILABLE, the connection is lost or the other end breaks the protocol.
+  // Continues the handshake. The caller limits its time. After kDone at the dialler the acceptor may still refuse the
+  // dialler's certificate: the first Read() or Write() then returns the error.
+  // UNAUTHENTICATED: one end refuses the other's certificate. FAILED_PRECONDITION: the other end speaks no TLS, or
+  // another version. UNAVAILABLE: the connection is lost, or the other end breaks the protocol.
   absl::StatusOr<Progress> Handshake();
 
   struct Io {
     size_t bytes = 0;
-    Progress want = Progress::kDone;  // what to wait for when `bytes` is 0
+    Progress want = Progress::kDone;  // event to wait for when `bytes` is 0
   };
-  // Both only after the handshake. At most one record (16 KiB) a call: call again until `want` is not kDone.
-  // Error: UNAVAILABLE, the connection has ended ("closed": in order), or the other end breaks the protocol;
-  // UNAUTHENTICATED, the other end refuses this end's certificate.
+  // Read() and Write() work after the handshake, and move at most one record (16 KiB) a call. Call again until `want`
+  // is not kDone.
+  // UNAVAILABLE: the connection has ended ("closed": orderly), or the other end breaks the protocol. UNAUTHENTICATED:
+  // the other end refuses this end's certificate.
   absl::StatusOr<Io> Read(char* to, size_t size);
-  // Bytes not taken must be offered again: the same bytes, at least as many, from any address.
+  // Offer bytes that were not taken again: the same bytes, at least as many, from any address.
   absl::StatusOr<Io> Write(const char* from, size_t size);
 
-  // True if Read() may deliver without the socket becoming readable; look at it after Handshake(), too. False after a
-  // Read() that waits for the socket.
+  // True if Read() may return bytes although the socket is not readable, also after Handshake(). False after a Read()
+  // that waits for the socket.
   bool pending() const;
 
-  // Tells the other end that this is an orderly end, if the socket takes it at once. Nothing can be read or written
-  // from then on.
+  // Sends TLS's orderly end if the socket takes it at once. Read() and Write() fail from then on.
   void Close();
 
-  // Encrypts with a new key from the next Write() on. Write() calls it often enough for every cipher.
+  // Encrypts with a new key from the next Write() on. Write() calls this itself every kRecordsPerKey records.
   void RenewKey();
 
-  // The DNS names of the certificate that the other end has proven to own; empty before the handshake is done. Only
-  // those that a node may have, at most kMaxPeerNames: no wildcards, no other bytes.
+  // DNS names of the certificate whose key the other end has proven to hold. Empty until the handshake is done. Only
+  // valid node names (no wildcards), at most kMaxPeerNames.
   std::vector<std::string> PeerNames() const;
 
   static constexpr size_t kMaxPeerNames = 64;
@@ -99,12 +99,12 @@ class TlsSession {
   ssl_st* const ssl_;  // owned
   bool established_ = false;
   bool starved_ = false;     // the last Read() waits for the socket
-  bool received_ = false;    // anything
-  bool speaks_tls_ = false;  // by the first byte received
+  bool received_ = false;    // at least one byte
+  bool speaks_tls_ = false;  // the first received byte begins a TLS record
   bool at_end_ = false;      // the other end has closed the socket
-  int socket_error_ = 0;     // errno of the last call that failed
-  int controls_ = 0;         // messages of TLS since the last data
-  uint64_t records_ = 0;     // written with this key
+  int socket_error_ = 0;     // errno of the last socket call that failed
+  int controls_ = 0;         // key updates and tickets received since the last data
+  uint64_t records_ = 0;     // written with the present key
   absl::Status ended_;
 };
 

@@ -58,14 +58,14 @@ absl::Time TlsFiles::expires() const {
 }
 
 void TlsFiles::Refuse(const std::string& why) {
-  if (why == refused_) return;  // still the same: said already
+  if (why == refused_) return;  // already logged
   refused_ = why;
   ++counters_.refused;
   log_->error("tls_files_refused reason={} hint=\"what was read before stays in force\"", LogValue(why));
 }
 
 void TlsFiles::Look() {
-  // Contents are compared, not times: files that are swapped by a link, or restored with old times, count too.
+  // Compares contents, not times: a file may be swapped by a symbolic link, or restored with an old time.
   absl::MutexLock look(&look_mutex_);
   absl::StatusOr<TlsMaterial> now = ReadTlsMaterial(config_);
   if (!now.ok()) return Refuse(std::string(now.status().message()));

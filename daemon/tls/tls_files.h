@@ -1,4 +1,4 @@
-// The certificate, key and CA in force, read again when the files change.
+// The certificate, key and CA in force. Rereads the files when they change.
 #ifndef RAILSD_DAEMON_TLS_TLS_FILES_H_
 #define RAILSD_DAEMON_TLS_TLS_FILES_H_
 
@@ -19,16 +19,16 @@
 
 namespace railsd {
 
-// Read by anybody, relaxed.
+// Any thread reads these, relaxed.
 struct TlsCounters {
   std::atomic<uint64_t> taken{0};    // changed files that came into force
-  std::atomic<uint64_t> refused{0};  // changed files that were wrong; what was in force before stayed
+  std::atomic<uint64_t> refused{0};  // changed files that were wrong; the earlier ones stay in force
 };
 
-// Any thread may call anything.
+// Any thread may call any method.
 class TlsFiles {
  public:
-  // Reads and checks the files, then looks at them every `config.refresh` on a thread of its own. Error: as
+  // Reads and checks the files, then rereads them every `config.refresh` on its thread "tls". Errors of
   // ReadTlsMaterial() and CheckTlsMaterial().
   static absl::StatusOr<std::unique_ptr<TlsFiles>> Open(TlsConfig config, std::string node,
                                                         std::shared_ptr<spdlog::logger> log);
@@ -40,7 +40,7 @@ class TlsFiles {
   absl::Time expires() const;
   const TlsCounters& counters() const { return counters_; }
 
-  // Reads the files now. What is new and right comes into force; what is wrong is logged and counted, once.
+  // Reads the files now. Changed files come into force if they are right. Wrong files are logged and counted once.
   void Look();
 
  private:
@@ -52,7 +52,7 @@ class TlsFiles {
   const std::string node_;
   const std::shared_ptr<spdlog::logger> log_;
   TlsCounters counters_;
-  absl::Mutex look_mutex_;  // one look at a time; taken before mutex_
+  absl::Mutex look_mutex_;  // one Look() at a time; taken before mutex_
   std::string refused_ ABSL_GUARDED_BY(look_mutex_);
   bool told_expired_ ABSL_GUARDED_BY(look_mutex_) = false;
   mutable absl::Mutex mutex_;  // a leaf
