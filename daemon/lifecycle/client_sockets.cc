@@ -5,7 +5,7 @@
 namespace railsd {
 namespace {
 
-// For the group only, where there is one.
+// Mode of a socket that has a group.
 constexpr uint32_t kGroupSocketMode = 0660;
 constexpr uint32_t kOpenSocketMode = 0666;
 
@@ -32,7 +32,7 @@ absl::Status SetClientSocketAccess(const Config& config, const std::string& name
   absl::Status status = SetSocketAccess(absl::StrCat(config.socket_dir, "/", name), config.socket_mode,
                                         config.socket_group, "socket_group");
   for (const TenantConfig& tenant : config.tenants) {
-    // Without a group of its own the folder decides who comes in, and then the daemon, by its list.
+    // Without a group the folder's mode decides who gets in, and then the daemon, by the tenant's lists.
     status.Update(SetSocketAccess(absl::StrCat(TenantSocketDir(config.socket_dir, tenant.name), "/", name),
                                   tenant.socket_group.empty() ? kOpenSocketMode : kGroupSocketMode, tenant.socket_group,
                                   GroupKeyOf(tenant)));

@@ -1,5 +1,5 @@
-// Where clients find the daemon, and who may open what: client.sock and descriptors.sock in the socket directory, and
-// in a folder of each tenant's own.
+// The clients' sockets and their access rights: client.sock and descriptors.sock in the socket directory, and in a
+// folder for each tenant.
 #ifndef RAILSD_DAEMON_LIFECYCLE_CLIENT_SOCKETS_H_
 #define RAILSD_DAEMON_LIFECYCLE_CLIENT_SOCKETS_H_
 
@@ -14,20 +14,21 @@ namespace railsd {
 
 struct ClientSocketDir {
   std::string path;
-  std::string tenant;  // whose own it is; empty: shared
+  std::string tenant;  // the tenant whose own folder this is; empty: shared
 };
 
-// The shared one first.
+// The shared directory comes first.
 std::vector<ClientSocketDir> ClientSocketDirs(const Config& config);
 
-// Makes the tenants' folders, closed to everybody else until OpenTenantFolders(). Errors name the folder.
+// Makes the tenants' folders. Only the daemon's user may enter them until OpenTenantFolders(). Errors name the folder.
 absl::Status PrepareTenantFolders(const Config& config, const SocketDirectory& directory);
 
-// Gives the sockets of that name ("client.sock") in all folders the modes and groups that the configuration wants.
+// Gives the sockets with this name ("client.sock") in all folders the configured modes and groups.
 absl::Status SetClientSocketAccess(const Config& config, const std::string& name);
 
-// Lets into a tenant's folder: its `socket_group`; without one everybody, if the tenant lists users or groups, since
-// the daemon asks who they are; else nobody but root, the daemon's user, and containers that have the folder mounted.
+// Opens each tenant's folder to its `socket_group`. Without one, opens it to everybody if the tenant lists users or
+// groups, because the daemon then checks each client. Otherwise only root, the daemon's user and containers that mount
+// the folder get in.
 absl::Status OpenTenantFolders(const Config& config);
 
 }  // namespace railsd

@@ -21,7 +21,7 @@
 namespace railsd {
 namespace {
 
-// Lines of one event in a window. More than people read, and far less than a job on every core can bring forth.
+// Most lines of one event in a window: more than people read, far fewer than busy jobs can cause.
 constexpr uint64_t kRepeats = 100;
 constexpr std::chrono::seconds kRepeatWindow(1);
 
@@ -111,7 +111,7 @@ absl::StatusOr<std::string> SetLogLevel(spdlog::logger* log, absl::string_view l
   }
   const spdlog::level::level_enum before = log->level(), after = spdlog::level::from_str(std::string(name));
   const std::string before_name = LogLevelOf(*log);
-  // Under the one of the two that lets it through.
+  // Logs while the lower of the two levels is set.
   if (after < before) log->set_level(after);
   log->warn("log_level_set level={} before={} hint=\"until the daemon ends\"", std::string(name), before_name);
   log->set_level(after);

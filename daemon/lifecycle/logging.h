@@ -16,24 +16,23 @@
 
 namespace railsd {
 
-// Writes each line at once to standard error or the file; but of one event no more than 100 lines a second, the others
-// counted (repeat_limiter.h). flush() tells of those. Error: the file cannot be opened.
+// Writes each line at once to standard error or the file. Writes at most 100 lines of one event a second and counts
+// the others (repeat_limiter.h); flush() reports the counts. Error: the file cannot be opened.
 absl::StatusOr<std::shared_ptr<spdlog::logger>> MakeLogger(const LogConfig& config);
-// The level from which on the logger logs: "trace", "debug", "info", "warning", "error" or "off". Any thread.
+// The lowest level that the logger logs: "trace", "debug", "info", "warning", "error" or "off". Any thread.
 std::string LogLevelOf(const spdlog::logger& log);
-// Sets it, at once and for all threads, and logs that as a warning, unless warnings are logged neither before nor
-// after. Returns the level before. Error: INVALID_ARGUMENT, naming `level` and those that there are; "warn" is
-// "warning".
+// Sets the level at once for all threads and returns the old one. Logs a warning if either level logs warnings.
+// Takes "warn" for "warning". INVALID_ARGUMENT: names `level` and the known levels.
 absl::StatusOr<std::string> SetLogLevel(spdlog::logger* log, absl::string_view level);
 
-// The last line of a daemon that cannot go on: "railsd: why" on standard error, and in the log where that is a file or
-// JSON; what reads JSON from standard error gets nothing else there.
+// Writes the last line of a daemon that cannot go on: "railsd: why" on standard error, and also in the log if that is a
+// file. If the log is JSON on standard error, writes only JSON there.
 void LogFatal(const LogConfig& config, const absl::Status& why);
 
-// Drops everything; for tests.
+// Drops every line. For tests.
 std::shared_ptr<spdlog::logger> NullLogger();
 
-// A line taken apart: the words that are no pair ("peer up"), and the pairs in order, unquoted.
+// The parts of a line: the event ("peer_up"), that is all words that are no pair, and the unquoted pairs in order.
 struct LogFields {
   std::string event;
   std::vector<std::pair<std::string, std::string>> pairs;

@@ -1,4 +1,4 @@
-// What systemd is told (sd_notify); nothing happens when it does not listen.
+// Messages to systemd (sd_notify). They do nothing if systemd does not listen.
 #ifndef RAILSD_DAEMON_LIFECYCLE_NOTIFIER_H_
 #define RAILSD_DAEMON_LIFECYCLE_NOTIFIER_H_
 
@@ -12,7 +12,7 @@ void NotifyReady(const std::string& status);
 void NotifyStatus(const std::string& status);
 void NotifyStopping(const std::string& status);
 void NotifyWatchdog();
-// How often NotifyWatchdog() must be called (half of what systemd wants), or infinite.
+// The interval at which to call NotifyWatchdog(): half of systemd's, or infinite.
 absl::Duration WatchdogInterval();
 
 }  // namespace railsd

@@ -38,7 +38,7 @@ sigset_t WaitedFor() {
 
 void DieOf(int signal) { _exit(128 + signal); }
 
-// The process that listens at `path`, 0 for one that cannot be named; NOT_FOUND when nobody does.
+// The process that listens at `path`, or 0 if its pid is unknown. NOT_FOUND: no process listens.
 absl::StatusOr<pid_t> ListenerAt(const std::string& path, int type) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
@@ -127,7 +127,7 @@ uint64_t RaiseFileLimit() {
 absl::StatusOr<SocketDirectory> SocketDirectory::Prepare(const std::string& path) {
   const bool created = mkdir(path.c_str(), 0755) == 0;
   if (!created && errno != EEXIST) return absl::ErrnoToStatus(errno, absl::StrCat("socket_dir: '", path, "'"));
-  // The process's umask hides the sockets until they have their modes; the directory itself must be open.
+  // The umask keeps the sockets private until they have their modes. The directory itself must be open.
   if (created && chmod(path.c_str(), 0755) != 0) return absl::ErrnoToStatus(errno, absl::StrCat(path, ": chmod"));
   struct stat info;
   if (stat(path.c_str(), &info) != 0) return absl::ErrnoToStatus(errno, path);
@@ -172,8 +172,8 @@ absl::Status SocketDirectory::PrepareFolder(const std::string& name) const {
 }
 
 absl::Status SetSocketAccess(const std::string& path, uint32_t mode, const std::string& group, const std::string& key) {
-  // Not through a link: who may write in a tenant's folder, such as root of a container, could put one there and have
-  // another file's access changed.
+  // Does not follow a symbolic link: a process that may write to a tenant's folder (root of a container) could link to
+  // another file and have its access changed.
   const UniqueFd place(open(path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
   struct stat info = {};
   if (!place.valid() || fstat(place.get(), &info) != 0) return absl::ErrnoToStatus(errno, path);
@@ -195,7 +195,7 @@ absl::Status SetSocketAccess(const std::string& path, uint32_t mode, const std::
                                                      "; is the daemon's user a member of it?"));
     }
   }
-  // fchmod(2) does not take such a descriptor; its name in /proc leads to the same file.
+  // fchmod(2) does not take an O_PATH descriptor. Its name in /proc leads to the same file.
   if (chmod(absl::StrCat("/proc/self/fd/", place.get()).c_str(), mode) != 0) {
     return absl::ErrnoToStatus(errno, absl::StrCat(path, ": chmod"));
   }

@@ -1,4 +1,4 @@
-// What the process does to its surroundings before it serves: signals, descriptors, the socket directory.
+// Process-wide set-up before the daemon serves: signals, capabilities, descriptors, the socket directory.
 #ifndef RAILSD_DAEMON_LIFECYCLE_PROCESS_H_
 #define RAILSD_DAEMON_LIFECYCLE_PROCESS_H_
 
@@ -12,15 +12,14 @@
 
 namespace railsd {
 
-// SIGTERM, SIGINT and SIGHUP as something to wait for. Make it before any thread starts: threads inherit the mask.
-// SIGPIPE is ignored from then on.
+// Waits for SIGTERM, SIGINT and SIGHUP. Make it before any thread starts, because threads inherit the signal mask.
+// Ignores SIGPIPE from then on.
 class Signals {
  public:
   static absl::StatusOr<Signals> Block();
-  // The signal that came, or 0 when `timeout` passed first.
+  // Returns the signal that came, or 0 after `timeout`.
   int WaitFor(absl::Duration timeout);
-  // From now on the next SIGTERM or SIGINT ends the process at once with status 128 + its number, for the drain; SIGHUP
-  // is ignored.
+  // For the drain: the next SIGTERM or SIGINT ends the process at once with status 128 + its number. SIGHUP is ignored.
   void NextOneKills();
 
  private:
@@ -28,24 +27,24 @@ class Signals {
   UniqueFd fd_;
 };
 
-// Takes up CAP_IPC_LOCK where the program's file or its supervisor permits it, so that registrations over RDMA are not
-// bound by the limit on locked memory. A container's process that is not root gets it in this way only. Call it before
-// any thread starts. Returns whether it is in force.
+// Makes CAP_IPC_LOCK effective if the program's file or its supervisor permits it, so that the limit on locked memory
+// does not bind RDMA registrations. A container's process that is not root gets it only in this way. Call it before any
+// thread starts. Returns true if the capability is effective.
 bool TakeMemlockCapability();
 
-// Raises the soft limit on open files to the hard one; returns the limit in force.
+// Raises the soft limit on open files to the hard limit. Returns the limit in force.
 uint64_t RaiseFileLimit();
 
-// The directory of the sockets, held by this process: created (0755) when missing, locked against a second daemon,
-// stale sockets removed. The lock ends with the object.
+// The directory of the sockets. Created (0755) if missing, locked against a second daemon until the object dies; stale
+// sockets are removed.
 class SocketDirectory {
  public:
-  // FAILED_PRECONDITION: another daemon runs here (names its pid), something that is no socket is in the way, or the
-  // directory is writable by everybody without the sticky bit.
+  // FAILED_PRECONDITION: another daemon runs here (names its pid), a file that is no socket has a socket's name, or
+  // everybody may write to the directory and it has no sticky bit.
   static absl::StatusOr<SocketDirectory> Prepare(const std::string& path);
-  // Makes a folder in the directory (0700 until its owner opens it), with mode 0700, or keeps the one that is there:
-  // containers may have it mounted. Stale sockets in it are removed. `name` may have several parts.
-  // FAILED_PRECONDITION: what is there is no folder of this user's that only this user may write.
+  // Makes a folder (0700) in the directory, or keeps an existing one, which containers may have mounted. Removes stale
+  // sockets in it. `name` may have several parts. FAILED_PRECONDITION: the name exists and is not a folder that only
+  // this user owns and may write.
   absl::Status PrepareFolder(const std::string& name) const;
 
  private:
@@ -54,9 +53,9 @@ class SocketDirectory {
   UniqueFd lock_;
 };
 
-// Sets mode and, when `group` is not empty, the group (name or number) of a socket or folder; `key` is where the
-// configuration names the group. INVALID_ARGUMENT: there is no such group. Giving a socket to a group needs membership
-// in it.
+// Sets the mode of a socket or folder, and its group (name or number) if `group` is not empty. `key` is the
+// configuration's key for the group. INVALID_ARGUMENT: there is no such group. The daemon's user must be a member of
+// the group.
 absl::Status SetSocketAccess(const std::string& path, uint32_t mode, const std::string& group, const std::string& key);
 
 // A random number for this start, never 0.

@@ -26,11 +26,11 @@ bool Matches(const RdmaDeviceName& wanted, const RdmaPort& port) {
          (wanted.port == 0 || wanted.port == port.port);
 }
 
-// Collects the rails, and sees to it that they differ.
+// Collects the rails. Refuses the same port or name twice.
 class Choice {
  public:
   Choice(const Config& config, absl::Span<const RdmaPort> ports) : config_(config), ports_(ports) {
-    // A name that is given goes before one that is made up.
+    // Configured names come first, so that generated names avoid them.
     for (const RailSpec& rail : config.rails) {
       if (!rail.name.empty()) names_.insert(rail.name);
     }

@@ -1,5 +1,5 @@
-// Which rails the configuration means on this node: its devices, patterns and `auto` against the RDMA ports that are
-// there. Pure; daemon/main.cc reads the ports.
+// Chooses the rails of this node: matches the configured devices, patterns and `auto` against its RDMA ports. Pure;
+// daemon/main.cc reads the ports.
 #ifndef RAILSD_DAEMON_LIFECYCLE_RAIL_CHOICE_H_
 #define RAILSD_DAEMON_LIFECYCLE_RAIL_CHOICE_H_
 
@@ -14,19 +14,18 @@
 
 namespace railsd {
 
-// The rails of `config` with every name filled in, every device as "NAME/PORT", and the speed of its port where none
-// is configured. A device that is named is taken whatever its state is; patterns and `auto` take usable ports only, in
-// the order of `ports`.
-// Errors: NOT_FOUND, a device or port is not there, or nothing usable matches (names each port that was left out, and
-// why); INVALID_ARGUMENT, two entries give the same port or name, a device has several ports and none is named, or
-// there are too many rails; UNIMPLEMENTED, rails over RDMA are asked for and this program was built without libibverbs
+// Returns the rails of `config` with all names, devices as "NAME/PORT", and the port's speed if none is configured.
+// Takes a named device in any state. Patterns and `auto` take only usable ports, in the order of `ports`.
+// NOT_FOUND: a device or port does not exist, or no usable port matches (names each port and why it was left out).
+// INVALID_ARGUMENT: two entries give the same port or name, a device has several ports and none is named, or there are
+// too many rails. UNIMPLEMENTED: the configuration has RDMA rails, but the program was built without libibverbs
 // (`has_verbs`).
 absl::StatusOr<std::vector<RailSpec>> ChooseRails(const Config& config, absl::Span<const verbs::RdmaPort> ports,
                                                   bool has_verbs = true);
 
-// For people: a table of the ports, and for each whether it can be a rail or why not.
+// A table of the ports for people. Says of each that it can be a rail, or why not.
 std::string RdmaPortTable(absl::Span<const verbs::RdmaPort> ports);
-// The same for programs: {"ports": [...]}.
+// The same as JSON: {"ports": [...]}.
 std::string RdmaPortJson(absl::Span<const verbs::RdmaPort> ports);
 
 }  // namespace railsd

@@ -20,7 +20,7 @@ struct InterfaceAddress {
   bool v4 = false;
 };
 
-// Every IP address of this machine, in the kernel's order.
+// All IP addresses of this machine, in the kernel's order.
 std::vector<InterfaceAddress> Addresses() {
   std::vector<InterfaceAddress> addresses;
   ifaddrs* found = nullptr;
@@ -55,7 +55,7 @@ std::string AddressOf(const std::string& interface) {
   for (const InterfaceAddress& known : Addresses()) {
     if (known.interface != interface) continue;
     if (known.v4) return known.host;
-    const bool link_local = known.host.find('%') != std::string::npos;  // has a scope
+    const bool link_local = known.host.find('%') != std::string::npos;  // '%' begins a scope
     if (v6.empty() && !link_local) v6 = known.host;
   }
   return v6;

@@ -1,4 +1,4 @@
-// What the configuration leaves open of a rail over TCP and its interface tells: the address, the speed.
+// Fills in the address and speed of a TCP rail from its interface, if the configuration does not give them.
 #ifndef RAILSD_DAEMON_LIFECYCLE_RAIL_SPEED_H_
 #define RAILSD_DAEMON_LIFECYCLE_RAIL_SPEED_H_
 
@@ -14,18 +14,18 @@ namespace railsd {
 
 inline constexpr uint64_t kDefaultRailBytesPerSecond = 1'250'000'000;  // 10gbit
 
-// Interface that has `address` ("ip" or "ip:port"), or empty.
+// The interface that has `address` ("ip" or "ip:port"), or empty.
 std::string InterfaceOf(const std::string& address);
-// First address of an interface: IPv4, else IPv6 that is not link-local; empty where it has none.
+// The first IPv4 address of an interface, else its first IPv6 address that is not link-local, else empty.
 std::string AddressOf(const std::string& interface);
-// Gives rails over TCP that name only their interface its address, so that one configuration fits all nodes.
-// Error: NOT_FOUND names the rail whose interface is not there or has no address.
+// Gives TCP rails that name only an interface that interface's address, so that one configuration fits all nodes.
+// NOT_FOUND: names the rail whose interface does not exist or has no address.
 absl::Status FillRailAddresses(std::vector<RailSpec>* rails);
-// That of each rail over TCP, by rail: as configured, or the one that has its address; empty where there is none.
+// The interface of each TCP rail, by rail: as configured, or the one that has its address, else empty.
 std::vector<std::string> InterfacesOf(const std::vector<RailSpec>& rails);
-// Of an interface as the kernel tells it, in bytes per second; 0 when it does not know.
+// The kernel's speed of an interface in bytes per second; 0 if unknown.
 uint64_t InterfaceSpeed(const std::string& interface);
-// Fills speeds of 0: from the interface (that of a device's port is known already), else the default with a warning.
+// Replaces speeds of 0 by the interface's speed, else by the default, with a warning. RDMA ports already have theirs.
 void FillRailSpeeds(std::vector<RailSpec>* rails, spdlog::logger* log);
 
 }  // namespace railsd

@@ -1,4 +1,4 @@
-// How the RDMA ports of a node are shown: railsd --list-devices.
+// Prints the RDMA ports of a node: railsd --list-devices.
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>

@@ -1,5 +1,4 @@
-// What the daemon says of its health, from what is known of it: to gRPC's health service on every server and to
-// /readyz.
+// Combines the daemon's states into its health, for gRPC's health service on every server and for /readyz.
 #ifndef RAILSD_DAEMON_LIFECYCLE_READINESS_H_
 #define RAILSD_DAEMON_LIFECYCLE_READINESS_H_
 
@@ -13,24 +12,23 @@
 
 namespace railsd {
 
-// The health service's name for "the daemon works", which it also does while it takes nothing new: for probes that
-// restart what does not. The empty name, for the whole server, and the names of the services say whether new work is
-// taken.
+// The health service's name for "the daemon works", for probes that restart it otherwise. A draining daemon works. The
+// empty name (the whole server) and the services' names say whether the daemon takes new work.
 inline constexpr absl::string_view kLiveService = "live";
 
-// Any thread may call anything; the listeners are called one at a time.
+// Any thread may call any method. Listeners are called one at a time.
 class Readiness {
  public:
-  // `why` is empty when `ready`; a sentence without a full stop otherwise. A daemon that is `ready` is `live`.
+  // `why` is empty if `ready`, else a sentence without a full stop. `ready` implies `live`.
   using Listener = std::function<void(bool ready, bool live, const std::string& why)>;
 
-  // Tells the listener at once, and again with every change up to SetStopping(), the last one.
+  // Calls the listener at once, then on every change. SetStopping() is the last change.
   void AddListener(Listener listener);
-  // Not before everything is there to serve with.
+  // Call once all parts of the daemon serve.
   void SetStarted();
-  // By an operator.
+  // An operator has drained or undrained the node.
   void SetDrained(bool drained);
-  // Threads that hang; empty: none does.
+  // `threads`: names of the threads that hang; empty if none.
   void SetStuck(const std::vector<std::string>& threads);
   void SetStopping();
   bool stopping() const;

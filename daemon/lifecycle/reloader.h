@@ -1,4 +1,4 @@
-// Re-reads the configuration file of a running daemon and applies what can change live.
+// Rereads the configuration file of a running daemon and applies the keys that can change live.
 #ifndef RAILSD_DAEMON_LIFECYCLE_RELOADER_H_
 #define RAILSD_DAEMON_LIFECYCLE_RELOADER_H_
 
@@ -19,24 +19,24 @@ namespace railsd {
 struct ReloadReport {
   std::vector<ConfigDifference> applied;
   std::vector<ConfigDifference> needs_restart;
-  std::string config_hash;  // of what is in force now
+  std::string config_hash;  // of the configuration in force now
 };
 
-// Any thread may call anything.
+// Any thread may call any method.
 class Reloader {
  public:
   // Reads the file: ConfigFor() of the daemon's own command line.
   using Load = std::function<absl::StatusOr<Config>()>;
-  // Makes a changed configuration effective; called with the one before and the new one, once at a time.
+  // Makes a changed configuration effective. Called with the old and the new one, one call at a time.
   using Apply = std::function<void(const Config& before, const Config& now)>;
 
-  // `in_force`: as it was read at the start.
+  // `in_force`: the configuration as read at the start.
   Reloader(Config in_force, Load load, Apply apply, std::shared_ptr<spdlog::logger> log);
 
-  // Logs each change. Error: as Load; nothing has changed then, and that is logged, too.
+  // Logs each change. Error: that of Load, also logged; nothing has changed then.
   absl::StatusOr<ReloadReport> Reload();
 
-  // Of what is in force.
+  // The configuration in force, and its hash.
   Config config() const;
   std::string config_hash() const;
 

@@ -7,7 +7,7 @@
 namespace railsd {
 
 void RepeatLimiter::sink_it_(const spdlog::details::log_msg& msg) {
-  // A clock that was set back begins a new window, too.
+  // A new window begins also when the clock was set back.
   if (msg.time - begun_ >= window_ || msg.time < begun_) {
     TellOfHeld();
     for (auto& [key, event] : events_) event.lines = 0;

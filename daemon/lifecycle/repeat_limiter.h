@@ -1,4 +1,4 @@
-// Keeps a storm of one event out of the log, and says how many lines it has kept out.
+// Limits how many lines of one event reach the log, and counts the others.
 #ifndef RAILSD_DAEMON_LIFECYCLE_REPEAT_LIMITER_H_
 #define RAILSD_DAEMON_LIFECYCLE_REPEAT_LIMITER_H_
 
@@ -14,11 +14,10 @@
 
 namespace railsd {
 
-// A sink before the real one, which needs no lock of its own. Lines with the same first word (the event) and level are
-// repeats, whatever their fields: the first `limit` in a window go through, of errors, too; further ones are counted.
-// Later, "repeated event=NAME times=N last=LINE" follows under the same level: with the first line after the window, or
-// when the log is flushed, which somebody does from time to time. No line is lost without being counted.
-// Time is that of the lines. Any thread.
+// A sink in front of the real sink, which then needs no lock. Lines with the same first word (the event) and level are
+// repeats, whatever their fields. The first `limit` in a window pass, errors too; further ones are counted. "repeated
+// event=NAME times=N last=LINE" follows under the same level, with the first line after the window or at the next
+// flush. Every dropped line is counted. The lines' own times count. Any thread.
 class RepeatLimiter final : public spdlog::sinks::base_sink<std::mutex> {
  public:
   RepeatLimiter(spdlog::sink_ptr next, uint64_t limit, std::chrono::nanoseconds window)
@@ -35,8 +34,8 @@ class RepeatLimiter final : public spdlog::sinks::base_sink<std::mutex> {
  private:
   struct Event {
     uint64_t lines = 0;  // in the window
-    uint64_t held = 0;   // of those, not told of
-    std::string last;    // of those held
+    uint64_t held = 0;   // dropped and not reported yet
+    std::string last;    // the last dropped line
     spdlog::log_clock::time_point at;
   };
 
@@ -45,11 +44,11 @@ class RepeatLimiter final : public spdlog::sinks::base_sink<std::mutex> {
   const spdlog::sink_ptr next_;
   const uint64_t limit_;
   const std::chrono::nanoseconds window_;
-  // Guarded by the mutex of base_sink, as sink_it_ and flush_ are. As many as the program has events: first words are
-  // never made of what others said.
+  // The mutex of base_sink guards these, as it guards sink_it_ and flush_. Bounded by the number of events in the
+  // program: a line's first word never comes from outside.
   std::map<std::pair<std::string, spdlog::level::level_enum>, Event> events_;
   spdlog::log_clock::time_point begun_;
-  bool held_ = false;  // any event has some
+  bool held_ = false;  // an event has dropped lines
 };
 
 }  // namespace railsd

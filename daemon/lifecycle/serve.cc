@@ -13,7 +13,7 @@
 namespace railsd {
 namespace {
 
-// Between two looks at the threads, and how late the log may tell of lines that it has held back.
+// Interval of the looks at the threads and of the log's flushes.
 constexpr absl::Duration kPace = absl::Seconds(1);
 
 }  // namespace
@@ -27,13 +27,13 @@ int ServeUntilStopped(Signals& signals, const Agent& agent, Reloader& reloader, 
   while (true) {
     const int signal = signals.WaitFor(std::clamp(next_look - absl::Now(), absl::ZeroDuration(), kPace));
     if (signal == SIGHUP) {
-      static_cast<void>(reloader.Reload());  // it logs what came of it
+      static_cast<void>(reloader.Reload());  // logs its outcome
     } else if (signal != 0) {
       return signal;
     }
     if (absl::Now() < next_look) continue;
     next_look = absl::Now() + kPace;
-    log.flush();  // says what it has held back
+    log.flush();  // reports counted repeats
     std::vector<std::string> hang = watch.Look(agent.Progress());
     if (hang != stuck) {
       if (!hang.empty())

@@ -1,4 +1,4 @@
-// What the daemon's main thread does while the others serve.
+// The loop of the main thread while the other threads serve.
 #ifndef RAILSD_DAEMON_LIFECYCLE_SERVE_H_
 #define RAILSD_DAEMON_LIFECYCLE_SERVE_H_
 
@@ -12,9 +12,9 @@
 
 namespace railsd {
 
-// Until SIGTERM or SIGINT, which it returns: reloads on SIGHUP, lets the log tell of what it has held back, and looks
-// once a second for threads of the agent that hang. Of one that has hung for `stuck_after` it tells `readiness`;
-// systemd hears nothing from then on, and restarts the daemon. All arguments outlive the call.
+// Runs until SIGTERM or SIGINT and returns that signal. Reloads on SIGHUP. Once a second flushes the log's counts of
+// repeats and looks for threads of the agent that hang. After `stuck_after` it reports a hanging thread to `readiness`
+// and stops feeding systemd's watchdog, so that systemd restarts the daemon.
 int ServeUntilStopped(Signals& signals, const Agent& agent, Reloader& reloader, Readiness& readiness,
                       absl::Duration stuck_after, spdlog::logger& log);
 

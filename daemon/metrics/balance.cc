@@ -5,7 +5,7 @@
 namespace railsd {
 namespace {
 
-// What was added by rail; a counter that went back counts as still.
+// Growth of each rail's counter; 0 if the counter fell.
 std::vector<uint64_t> Growth(const std::vector<uint64_t>& before, const std::vector<uint64_t>& after) {
   std::vector<uint64_t> growth(after.size(), 0);
   for (size_t r = 0; r < std::min(before.size(), after.size()); ++r) {
@@ -44,7 +44,7 @@ void BalanceMeter::Add(absl::Span<const RailView> rails, absl::Time now) {
     speeds_.push_back(wanted ? rail.speed_bytes_per_s : 0);
   }
   samples_.push_back(std::move(sample));
-  // The one before the longest window begins is where it begins.
+  // Keeps one sample from before the longest window, because the window begins there.
   while (samples_.size() > 2 && now - samples_[1].at >= kWindows.back()) samples_.pop_front();
 }
 
@@ -54,7 +54,7 @@ std::vector<BalanceMeter::Window> BalanceMeter::Read() const {
   if (samples_.size() < 2) return windows;
   const Sample& last = samples_.back();
   for (const absl::Duration length : kWindows) {
-    // The latest one that is old enough, or the oldest.
+    // The window begins at the latest sample that is old enough, else at the oldest.
     auto first = samples_.begin();
     while (std::next(first) != std::prev(samples_.end()) && last.at - std::next(first)->at >= length) ++first;
     windows.push_back({BalanceOf(Growth(first->tx_bytes, last.tx_bytes), speeds_),

@@ -1,4 +1,4 @@
-// How evenly the rails of a node are used: two measures, and both over sliding windows of time.
+// Two measures of how evenly the rails of a node are used, over sliding windows of time.
 #ifndef RAILSD_DAEMON_METRICS_BALANCE_H_
 #define RAILSD_DAEMON_METRICS_BALANCE_H_
 
@@ -17,30 +17,31 @@
 namespace railsd {
 
 struct Balance {
-  double max_over_mean = 1;  // 1: even; as many as there are rails: one carries all
-  double jain = 1;           // Jain's index: 1: even; one over the number of rails: one carries all
+  double max_over_mean = 1;  // 1: even; N rails: N if one rail carries all
+  double jain = 1;           // Jain's index. 1: even; N rails: 1/N if one rail carries all
 };
 
-// Of `bytes` by rail, each over its rail's speed in `speeds` (any unit), so that a rail of half the speed is even with
-// half the bytes. Rails whose speed is 0 do not count. Nothing when nothing was carried, or there is no rail.
+// The balance of `bytes` by rail, each divided by its rail's speed in `speeds` (any unit): a rail of half the speed is
+// even with half the bytes. Rails with speed 0 do not count. Nullopt if no rail that counts carried bytes.
 std::optional<Balance> BalanceOf(absl::Span<const uint64_t> bytes, absl::Span<const uint64_t> speeds);
 
-// The balance of a node over windows that end now. Samples are taken at a steady pace, scrapes read; any thread.
+// The balance of a node over windows that end now. A sampler adds samples, scrapes read. Any thread.
 class BalanceMeter {
  public:
   static constexpr std::array<absl::Duration, 3> kWindows = {absl::Seconds(10), absl::Minutes(1), absl::Minutes(5)};
   static constexpr std::array<const char*, 3> kWindowNames = {"10s", "1m", "5m"};
-  // Samples that come sooner after the last one than this are left out.
+  // Samples that come sooner than this after the last one are dropped.
   static constexpr absl::Duration kPace = absl::Seconds(2);
 
-  // Of one direction over one window; nothing where nothing moved.
+  // The balances over one window; nullopt if no bytes moved.
   struct Window {
     std::optional<Balance> sent, received, planned, planned_received;
   };
 
-  // `now` does not go back. Rails that are drained, here or by every peer, do not count: an operator wants them idle.
+  // `now` does not go back. Rails that an operator has drained, here or at every peer, do not count.
   void Add(absl::Span<const RailView> rails, absl::Time now);
-  // By window. Empty until there are two samples; a window that is longer than what is known covers that.
+  // One entry for each of kWindows, empty until there are two samples. A window longer than the samples covers them
+  // all.
   std::vector<Window> Read() const;
 
  private:

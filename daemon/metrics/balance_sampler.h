@@ -11,11 +11,10 @@
 
 namespace railsd {
 
-// Asks the agent for its rails until it is destroyed. One thread of its own ("balance"), which only waits; samples are
-// added on the engine's thread.
+// Asks the agent for its rails until destroyed. Its thread "balance" only waits; the engine thread adds the samples.
 class BalanceSampler {
  public:
-  // `agent` outlives it.
+  // `agent` outlives the sampler.
   explicit BalanceSampler(Agent* agent);
   ~BalanceSampler();
   BalanceSampler(const BalanceSampler&) = delete;
@@ -24,7 +23,7 @@ class BalanceSampler {
   const BalanceMeter& meter() const { return *meter_; }
 
  private:
-  const std::shared_ptr<BalanceMeter> meter_;  // shared with samples that are under way
+  const std::shared_ptr<BalanceMeter> meter_;  // shared with outstanding samples
   absl::Notification stop_;
   std::thread thread_;
 };

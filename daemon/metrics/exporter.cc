@@ -73,13 +73,13 @@ class MetricPage {
     out.histogram.sample_sum = data.sum();
     Add(metric, std::move(out));
   }
-  // A counter that may fall.
+  // Sets a counter whose source may fall.
   void SetRising(HighWater* high_water, Metric metric, uint64_t value, Labels labels) {
     std::string key = metric.info().name;
     for (const ClientMetric::Label& label : labels) absl::StrAppend(&key, "/", label.value);
     Set(metric, high_water == nullptr ? value : high_water->Raise(key, value), std::move(labels));
   }
-  // Families without a value are left out.
+  // Leaves out families without a value.
   std::vector<MetricFamily> Take() {
     std::erase_if(families_, [](const MetricFamily& f) { return f.metric.empty(); });
     return std::move(families_);
@@ -90,7 +90,7 @@ class MetricPage {
   std::vector<MetricFamily> families_;
 };
 
-// Of a rail over verbs.
+// Adds the device and port counters of an RDMA rail.
 void AddDevice(const RailView& rail, const std::string& sysfs, MetricPage* page) {
   const RailDevice& device = rail.device;
   const Labels labels = {{"rail", rail.name}};
@@ -113,7 +113,7 @@ void AddDevice(const RailView& rail, const std::string& sysfs, MetricPage* page)
   }
 }
 
-// Of a rail over TCP.
+// Adds the interface counters of a TCP rail.
 void AddInterface(const RailView& rail, const MetricSources& sources, MetricPage* page) {
   const size_t index = rail.index.value();
   if (index >= sources.interfaces.size()) return;
@@ -176,7 +176,7 @@ void AddRail(const RailView& rail, const MetricSources& sources, MetricPage* pag
   }
 }
 
-// By rail and peer. Peers beyond `max_peers` have series of their own only for the paths that are not up.
+// Adds series by rail and peer. Peers beyond `max_peers` get their own series only for paths that are not up.
 void AddPaths(const AgentSnapshot& snapshot, size_t max_peers, HighWater* high, MetricPage* page) {
   const size_t rails = snapshot.rails.size();
   std::vector<uint64_t> other_tx(rails), other_rx(rails);

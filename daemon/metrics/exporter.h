@@ -1,4 +1,4 @@
-// What Prometheus scrapes: read from the agent and the daemon's parts at each scrape.
+// The metrics that Prometheus scrapes, read from the agent and the daemon's parts at each scrape.
 #ifndef RAILSD_DAEMON_METRICS_EXPORTER_H_
 #define RAILSD_DAEMON_METRICS_EXPORTER_H_
 
@@ -22,31 +22,31 @@ namespace railsd {
 
 class TlsFiles;
 
-// What a scrape reads. Everything pointed to outlives the exporter; null: those metrics are zero.
+// The sources of a scrape. They outlive the exporter. Null: the metrics of that source are zero or missing.
 struct MetricSources {
   Agent* agent = nullptr;
   const JobStatistics* jobs = nullptr;
   const PeerHub* peers = nullptr;
-  std::shared_ptr<const LinkCounters> links = nullptr;  // of the peers
-  size_t max_peers = 256;  // that have series of their own; of others those that are not up, and sums
+  std::shared_ptr<const LinkCounters> links = nullptr;
+  size_t max_peers = 256;  // peers with their own series; other peers get sums, and series for paths that are not up
   const DescriptorServer* descriptors = nullptr;
   const CallCounters* calls = nullptr;
   std::shared_ptr<const LimitCounters> refused = nullptr;
   const BalanceMeter* balance = nullptr;
   const JobFeed* feed = nullptr;
-  HighWater* high_water = nullptr;  // the server brings its own
+  HighWater* high_water = nullptr;  // StatusPort sets its own
   std::string node, version;
-  std::function<std::string()> config_hash = [] { return std::string(); };  // of what is in force now
-  std::vector<std::string> interfaces;  // that have the addresses of the rails over TCP, by rail; empty: not known
+  std::function<std::string()> config_hash = [] { return std::string(); };  // of the configuration in force
+  std::vector<std::string> interfaces;  // interfaces of TCP rails, by rail; empty: unknown
   std::string sysfs = "/sys";
   const TlsFiles* tls = nullptr;  // null: plain text
-  bool tls_data = false;          // on data connections, too
+  bool tls_data = false;          // TLS on data connections, too
   absl::Time started;
-  absl::Duration deadline = absl::Seconds(2);  // for the engine to answer
+  absl::Duration deadline = absl::Seconds(2);  // for the engine's answer
 };
 
-// The exposition in text form, as one scrape would see it now. Families without a value are left out. Takes no longer
-// than the sources' deadline and the reading of counters.
+// The text exposition of one scrape now. Leaves out families without a value. Takes at most the sources' deadline plus
+// the time to read counters.
 std::string RenderMetrics(const MetricSources& sources);
 
 }  // namespace railsd

@@ -5,7 +5,7 @@
 namespace railsd {
 namespace {
 
-constexpr int kGzipFormat = 15 + 16;  // the largest window; 16 stands for gzip's header
+constexpr int kGzipFormat = 15 + 16;  // 15: the largest window; 16: gzip's header
 constexpr int kMemory = 8;            // zlib's default
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Compression of what is served over HTTP.
+// Compression of HTTP answers.
 #ifndef RAILSD_DAEMON_METRICS_GZIP_H_
 #define RAILSD_DAEMON_METRICS_GZIP_H_
 
@@ -8,7 +8,7 @@
 
 namespace railsd {
 
-// `text` in the format of gzip. Error: RESOURCE_EXHAUSTED, no memory for it.
+// Returns `text` in gzip's format. RESOURCE_EXHAUSTED: out of memory.
 absl::StatusOr<std::string> Gzip(const std::string& text);
 
 }  // namespace railsd

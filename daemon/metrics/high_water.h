@@ -1,4 +1,4 @@
-// Counters that Prometheus may never see fall.
+// Keeps counters from falling in Prometheus's view.
 #ifndef RAILSD_DAEMON_METRICS_HIGH_WATER_H_
 #define RAILSD_DAEMON_METRICS_HIGH_WATER_H_
 
@@ -12,12 +12,12 @@
 
 namespace railsd {
 
-// What a sender tells of its rails changes when it moves work off one that failed, so the bytes that a rail over verbs
-// has received may fall by what arrives over another rail instead. Prometheus would take that for a restart, and the
-// whole count for new. So each counter stays where it is until the truth has caught up. Scrapes call it, on any thread.
+// Remembers the highest value of each counter. A sender that moves work off a failed rail corrects the bytes by rail
+// that it reported, so the received bytes of an RDMA rail may fall. Prometheus would take a fall for a restart and
+// count everything again. Therefore a counter keeps its highest value until the true one has caught up. Any thread.
 class HighWater {
  public:
-  // The highest `value` that was given for `key` so far. Keys are as bounded as the labels that they are made of.
+  // Returns the highest `value` so far for `key`. Keys are made of labels and bounded like them.
   uint64_t Raise(const std::string& key, uint64_t value) {
     absl::MutexLock lock(&mutex_);
     uint64_t& highest = highest_[key];

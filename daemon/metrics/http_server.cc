@@ -21,7 +21,7 @@
 namespace railsd {
 namespace {
 
-// Less fits into one packet as it is.
+// Shorter answers fit into one packet uncompressed.
 constexpr size_t kWorthCompressing = 1000;
 
 bool Contains(const char* list, const char* word) { return list != nullptr && strstr(list, word) != nullptr; }
@@ -31,7 +31,7 @@ bool HasBody(mg_connection* connection) {
   return mg_get_header(connection, "Transfer-Encoding") != nullptr || (length != nullptr && strcmp(length, "0") != 0);
 }
 
-// `extra`: further header lines, each with its end.
+// `extra`: further header lines, each with its line end.
 void Send(mg_connection* connection, HttpAnswer answer, bool with_body, std::string extra = "") {
   if (answer.body.size() > kWorthCompressing && Contains(mg_get_header(connection, "Accept-Encoding"), "gzip")) {
     if (absl::StatusOr<std::string> small = Gzip(answer.body); small.ok()) {
@@ -51,7 +51,7 @@ void Send(mg_connection* connection, HttpAnswer answer, bool with_body, std::str
 
 HttpAnswer Text(int status, std::string text) { return {.status = status, .body = std::move(text) + "\n"}; }
 
-// Connects to a local listener and hangs up.
+// Connects to a local listener and closes the connection.
 void TouchPort(const std::string& listen, int port) {
   const auto address = ParseHostPort(listen, false);
   if (!address.ok()) return;
@@ -62,7 +62,7 @@ void TouchPort(const std::string& listen, int port) {
   if (getaddrinfo(address->host.c_str(), absl::StrCat(port).c_str(), &hints, &found) != 0) return;
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> list(found, &freeaddrinfo);
   const UniqueFd socket(::socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  // Whether it succeeds does not matter: the listener has woken up, or is gone.
+  // The result does not matter: the listener has woken up, or is gone.
   if (!socket.valid()) return;
   [[maybe_unused]] const int result = connect(socket.get(), found->ai_addr, found->ai_addrlen);
 }
@@ -96,7 +96,7 @@ class Server final : public HttpServer {
     callbacks.begin_request = &Server::Answer;
     callbacks.http_error = &Server::AnswerError;
     callbacks.init_connection = &Server::Remember;
-    callbacks.log_message = [](const mg_connection*, const char*) { return 1; };  // says what clients do wrong
+    callbacks.log_message = [](const mg_connection*, const char*) { return 1; };  // drops lines about clients' errors
     mg_init_data start = {};
     start.callbacks = &callbacks;
     start.user_data = this;
@@ -110,7 +110,7 @@ class Server final : public HttpServer {
     return absl::UnavailableError(text);
   }
 
-  // civetweb looks at its stop flag when somebody connects, or every two seconds: connect until it has stopped.
+  // civetweb checks its stop flag at a connection, or every two seconds. Connects until it has stopped.
   ~Server() override {
     if (context_ == nullptr) return;
     const int at = port();
@@ -133,7 +133,7 @@ class Server final : public HttpServer {
  private:
   using Clock = std::chrono::steady_clock;
 
-  // In the pointer itself: civetweb does not tell the end of every connection.
+  // Stores the time in the pointer itself: memory would leak, because civetweb does not report every connection's end.
   static int Remember(const mg_connection*, void** accepted) {
     *accepted = reinterpret_cast<void*>(static_cast<uintptr_t>(Clock::now().time_since_epoch().count()));
     return 0;
@@ -143,7 +143,7 @@ class Server final : public HttpServer {
     return Clock::time_point(Clock::duration(static_cast<Clock::rep>(count)));
   }
 
-  // civetweb's first look at a request; a result over 0 says that it is answered.
+  // civetweb's handler of a request. A result above 0 means that the request is answered.
   static int Answer(mg_connection* connection) {
     const mg_request_info* request = mg_get_request_info(connection);
     const Server* server = static_cast<const Server*>(request->user_data);
@@ -156,7 +156,7 @@ class Server final : public HttpServer {
     if (HasBody(connection)) {
       answer = Text(400, "a request with a body: none is wanted here");
     } else {
-      // As it was sent: a path that has to be cleaned first is none of ours.
+      // Compares the path as it was sent: no path of this server needs cleaning first.
       const auto found = server->options_.paths.find(request->local_uri_raw == nullptr ? "" : request->local_uri_raw);
       answer =
           found == server->options_.paths.end()
@@ -168,10 +168,10 @@ class Server final : public HttpServer {
     return status;
   }
 
-  // Of requests that civetweb does not understand; they have no method to go by.
+  // civetweb's handler of requests that it does not understand. They have no method.
   static int AnswerError(mg_connection* connection, int status, const char*) {
     const Server& server = *static_cast<const Server*>(mg_get_request_info(connection)->user_data);
-    // civetweb says 400 of whatever does not become a request: it is late, too long or no HTTP.
+    // civetweb uses 400 for all malformed requests: late, too long or no HTTP.
     if (status == 400) {
       const bool late = absl::FromChrono(Clock::now() - AcceptedAt(connection)) >= server.options_.patience;
       server.options_.refused->Count(late ? Limit::kHttp : Limit::kHttpRequest);
@@ -197,7 +197,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(HttpOptions option
   const std::string listen = options.listen;
   auto server = std::make_unique<Server>(std::move(options));
   if (absl::Status status = server->Listen(); !status.ok()) {
-    // What civetweb says of a port that it cannot have names neither the port nor the cause.
+    // civetweb's own message names neither the port nor the cause.
     return absl::UnavailableError(absl::StrCat("metrics.listen: '", listen,
                                                "': cannot listen there: the address is not ",
                                                "this node's or is in use (", status.message(), ")"));

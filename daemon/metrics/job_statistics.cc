@@ -27,7 +27,7 @@ std::vector<double> ByteBounds() {
   return bounds;
 }
 
-// Of parts of one.
+// Bounds for fractions of 1.
 std::vector<double> PartBounds() { return {0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1}; }
 
 }  // namespace
@@ -51,7 +51,7 @@ void JobStatistics::BalanceView::Observe(absl::Span<const uint64_t> bytes, absl:
 
 JobStatistics::JobStatistics(std::vector<uint64_t> rail_speeds)
     : rail_speeds_(std::move(rail_speeds)),
-      // Those that are likely are there from the start: Prometheus sees no increase in a counter's first appearance.
+      // Likely results exist from the start, because Prometheus sees no increase when a counter first appears.
       view_{{{"ok", 0},
              {"aborted", 0},
              {"cancelled", 0},
@@ -78,7 +78,7 @@ JobStatistics::JobStatistics(std::vector<uint64_t> rail_speeds)
 
 void JobStatistics::OnJobFinished(SessionId, const JobReport& report) {
   absl::MutexLock lock(&mutex_);
-  // No failure: its rank hands it over again.
+  // A replayable job is no failure: its rank submits it again.
   ++view_.by_result[report.replayable ? "replayable"
                                       : absl::AsciiStrToLower(absl::StatusCodeToString(report.status.code()))];
   if (!report.status.ok()) return;

@@ -1,4 +1,4 @@
-// What finished jobs came to, as histograms.
+// Histograms of finished jobs.
 #ifndef RAILSD_DAEMON_METRICS_JOB_STATISTICS_H_
 #define RAILSD_DAEMON_METRICS_JOB_STATISTICS_H_
 
@@ -14,13 +14,13 @@
 
 namespace railsd {
 
-// Values in buckets, as Prometheus wants them. Not synchronised.
+// Values in buckets, in Prometheus's form. Not synchronised.
 class HistogramData {
  public:
   explicit HistogramData(std::vector<double> bounds) : bounds_(std::move(bounds)), counts_(bounds_.size() + 1, 0) {}
   void Observe(double value);
   const std::vector<double>& bounds() const { return bounds_; }
-  const std::vector<uint64_t>& counts() const { return counts_; }  // per bucket, the last one above every bound
+  const std::vector<uint64_t>& counts() const { return counts_; }  // by bucket; the last is above all bounds
   double sum() const { return sum_; }
 
  private:
@@ -29,14 +29,14 @@ class HistogramData {
   double sum_ = 0;
 };
 
-// Finished jobs. The engine's thread writes, scrapes read.
+// Statistics of finished jobs. The engine thread writes, scrapes read.
 class JobStatistics final : public AgentObserver {
  public:
-  // `rail_speeds`: of the rails, in any unit, 0 where unknown.
+  // `rail_speeds`: by rail, in any unit, 0 if unknown.
   explicit JobStatistics(std::vector<uint64_t> rail_speeds = {});
   void OnJobFinished(SessionId session, const JobReport& report) override;
 
-  // Of the rails' use by each job.
+  // Balance of the rails within each job.
   struct BalanceView {
     BalanceView();
     void Observe(absl::Span<const uint64_t> bytes, absl::Span<const uint64_t> speeds);

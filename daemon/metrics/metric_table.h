@@ -1,6 +1,6 @@
 // Every metric that the daemon exports: name, type, unit and help in one table. Names follow the Prometheus rules:
 // base units, `_total` for counters. Labels are bounded: rail, direction, peer, state, result, tenant; never a job.
-// dashboards/METRICS.md is this table for people; `railsd --metrics-table` prints it.
+// `railsd --metrics-table` prints the table; dashboards/METRICS.md holds the output.
 #ifndef RAILSD_DAEMON_METRICS_METRIC_TABLE_H_
 #define RAILSD_DAEMON_METRICS_METRIC_TABLE_H_
 
@@ -18,7 +18,7 @@ enum class MetricKind : uint8_t { kCounter, kGauge, kHistogram };
 struct MetricInfo {
   const char* name;
   MetricKind kind;
-  const char* labels;  // comma-separated, for people and for the test of the exposition
+  const char* labels;  // comma-separated; for people and the exposition's test
   const char* help;
 };
 
@@ -206,7 +206,7 @@ class Metric {
   size_t index_ = 0;  // in kMetricTable
 };
 
-// The table as Markdown, with the units that the names tell.
+// The table as Markdown, with units taken from the names.
 std::string MetricTableMarkdown();
 
 }  // namespace railsd

@@ -1,4 +1,4 @@
-// The page for people, as page.html has it. The build puts it into the program.
+// The page for people. The build embeds page.html in the program.
 #ifndef RAILSD_DAEMON_METRICS_PAGE_H_
 #define RAILSD_DAEMON_METRICS_PAGE_H_
 

@@ -14,7 +14,7 @@
 namespace railsd {
 namespace {
 
-// The folder below the port, and the file: InfiniBand's own, then what mlx5, bnxt_re, efa and rxe add.
+// Folder below the port, and file: InfiniBand's own counters, then those of mlx5, bnxt_re, efa and rxe.
 constexpr const char* kCounters[] = {
     "counters/symbol_error",
     "counters/link_error_recovery",

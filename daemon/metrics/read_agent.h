@@ -1,4 +1,4 @@
-// A snapshot of the agent for whoever may wait for it, but not for ever.
+// Reads a snapshot of the agent within a deadline.
 #ifndef RAILSD_DAEMON_METRICS_READ_AGENT_H_
 #define RAILSD_DAEMON_METRICS_READ_AGENT_H_
 
@@ -9,7 +9,7 @@
 
 namespace railsd {
 
-// Nothing when the engine does not answer in time. Not on the engine's thread.
+// Returns nullopt if the engine does not answer in time. Blocks; must not be called on the engine thread.
 std::optional<AgentSnapshot> ReadAgent(Agent* agent, absl::Duration deadline);
 
 }  // namespace railsd

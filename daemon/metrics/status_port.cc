@@ -24,7 +24,7 @@ namespace {
 constexpr char kNoAnswer[] = "the engine does not answer; the daemon's log says engine_does_not_answer when that lasts";
 
 HttpAnswer Json(int status, const nlohmann::ordered_json& value) {
-  // Names come from outside; what is no UTF-8 in them must not end the daemon.
+  // Names come from outside and may not be UTF-8: replaces bad bytes instead of throwing.
   return {.status = status,
           .type = "application/json",
           .body = value.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n"};
@@ -34,7 +34,7 @@ HttpAnswer JsonError(int status, const std::string& text) { return Json(status, 
 
 HttpAnswer TextAnswer(int status, const std::string& text) { return {.status = status, .body = text + "\n"}; }
 
-// 'sha256-...' of what stands between the first `<tag>` and its end: the only style and script that the page may have.
+// Returns 'sha256-...' of the text inside the first `<tag>`. The policy allows only this style and script on the page.
 std::string HashOf(absl::string_view page, const std::string& tag) {
   const size_t start = page.find(absl::StrCat("<", tag, ">"));
   const size_t end = page.find(absl::StrCat("</", tag, ">"));
@@ -105,12 +105,12 @@ class Port final : public StatusPort {
   }
 
   HighWater high_water_;
-  MetricSources sources_;  // this and what follows: not changed after construction
+  MetricSources sources_;  // unchanged after construction
   const std::shared_ptr<const ServiceContext> context_;
   HttpAnswer page_;
   mutable absl::Mutex mutex_;
   std::string why_not_ready_ ABSL_GUARDED_BY(mutex_) = "starting";
-  std::unique_ptr<HttpServer> server_;  // last: its threads use the rest
+  std::unique_ptr<HttpServer> server_;  // last: its threads use the other members
 };
 
 }  // namespace

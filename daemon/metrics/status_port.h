@@ -1,9 +1,9 @@
-// What the node tells over HTTP, at `metrics.listen`: nothing there changes anything, and nobody is asked who they are.
+// The node's HTTP port, at `metrics.listen`. Read-only, without authentication.
 //
 //   /               the page for people (page.html)
-//   /api/v1/status  the overview of rails.v1.OperatorService.GetOverview as JSON; ?finished=N: so many finished jobs
+//   /api/v1/status  rails.v1.OperatorService.GetOverview as JSON; ?finished=N: with N finished jobs
 //   /healthz        200 while the engine answers
-//   /readyz         200 while, besides, new groups and jobs are taken
+//   /readyz         200 while the engine answers and new groups and jobs are taken
 //   /metrics        for Prometheus
 #ifndef RAILSD_DAEMON_METRICS_STATUS_PORT_H_
 #define RAILSD_DAEMON_METRICS_STATUS_PORT_H_
@@ -20,12 +20,12 @@ namespace railsd {
 
 class StatusPort {
  public:
-  // `http`: where, and its limits. Not ready until SetReady(). Error: UNAVAILABLE, the address cannot be bound.
+  // `http`: the address and the limits. Not ready until SetReady(). UNAVAILABLE: the address cannot be bound.
   static absl::StatusOr<std::unique_ptr<StatusPort>> Start(HttpOptions http, MetricSources sources,
                                                            std::shared_ptr<const ServiceContext> context);
   virtual ~StatusPort() = default;
   virtual int port() const = 0;
-  // For /readyz: empty when new work is taken, else why not. Any thread.
+  // `why`, for /readyz: empty if new work is taken, else the reason. Any thread.
   virtual void SetNotReady(std::string why) = 0;
   void SetReady() { SetNotReady(""); }
 };

@@ -1,4 +1,4 @@
-// What a request to /api/v1/status asks for.
+// Parses the query of a request to /api/v1/status.
 #ifndef RAILSD_DAEMON_METRICS_STATUS_QUERY_H_
 #define RAILSD_DAEMON_METRICS_STATUS_QUERY_H_
 
@@ -9,10 +9,10 @@
 
 namespace railsd {
 
-// Finished jobs in one answer, when none are asked for and at most.
+// Finished jobs in one answer: the default and the maximum.
 inline constexpr uint32_t kDefaultFinished = 10, kMaxFinished = 64;
 
-// How many finished jobs a query ("a=b&finished=3") asks for. Nothing when it asks for no number.
+// The number of finished jobs that a query ("a=b&finished=3") asks for. Nullopt if its value is no number.
 std::optional<uint32_t> FinishedWanted(absl::string_view query);
 
 }  // namespace railsd

@@ -1,4 +1,4 @@
-// How often the services answered each method, and with which code.
+// Counts the services' answers by method and status code.
 #ifndef RAILSD_DAEMON_SERVICE_CALL_COUNTERS_H_
 #define RAILSD_DAEMON_SERVICE_CALL_COUNTERS_H_
 
@@ -15,19 +15,19 @@
 
 namespace railsd {
 
-// The methods are given once; afterwards any thread counts and reads, without locks.
+// The methods are fixed at construction. Any thread then counts and reads, without locks.
 class CallCounters {
  public:
-  // `services`: full names of services that are linked into the program; others are left out.
+  // `services`: full names. Services that are not linked into the program are left out.
   explicit CallCounters(const std::vector<std::string>& services);
 
   // `method` is "JobService/WaitJob". Unknown methods are not counted.
   void Count(absl::string_view method, absl::StatusCode code);
-  // Called with "JobService/WaitJob", "ok" or "deadline_exceeded", and how many; for those that are not 0.
+  // Calls `each` with "JobService/WaitJob", a code ("ok", "deadline_exceeded") and the count, for counts above 0.
   void ForEach(const std::function<void(const std::string&, const std::string&, uint64_t)>& each) const;
 
  private:
-  static constexpr int kCodes = 17;  // of gRPC, from OK to UNAUTHENTICATED
+  static constexpr int kCodes = 17;  // gRPC's codes from OK to UNAUTHENTICATED
   struct Method {
     std::string name;
     std::array<std::atomic<uint64_t>, kCodes> by_code{};

@@ -1,5 +1,5 @@
-// The gRPC servers of clients: one on the shared socket, one on each tenant's own, since a call does not tell which of
-// a server's sockets it came to.
+// The gRPC servers for clients: one on the shared socket, one on each tenant's own socket, because a call does not tell
+// on which of a server's sockets it came.
 #ifndef RAILSD_DAEMON_SERVICE_CLIENT_SERVERS_H_
 #define RAILSD_DAEMON_SERVICE_CLIENT_SERVERS_H_
 
@@ -17,12 +17,12 @@ namespace railsd {
 
 class ClientServers {
  public:
-  // `options` are those of each, but for the address: client.sock in each directory. The context is the shared one's.
+  // `options`: of each server; the address is client.sock in each directory. `context`: of the shared socket.
   static absl::StatusOr<ClientServers> Start(const std::vector<ClientSocketDir>& directories, RpcServerOptions options,
                                              std::shared_ptr<const ServiceContext> context);
-  // As RpcServer, of all.
+  // As in RpcServer, for all servers.
   void SetHealth(bool serving, bool live);
-  void Shutdown(absl::Duration grace);  // of all together
+  void Shutdown(absl::Duration grace);  // `grace` is for all together
 
  private:
   std::vector<std::unique_ptr<RpcServer>> servers_;

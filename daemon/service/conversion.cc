@@ -13,7 +13,7 @@ namespace {
 
 absl::Status BadField(const std::string& text) { return absl::InvalidArgumentError(text); }
 
-// One flow's three columns.
+// Reads the columns of one flow.
 absl::Status ReadFlow(const rails::v1::FlowRanges& in, const std::string& field, FlowRanges* out) {
   const int count = in.offsets_bytes_size();
   if (in.lengths_bytes_size() != count) {

@@ -1,5 +1,5 @@
-// rails.v1 messages to the agent's structures and back, with every check that needs no state.
-// Errors name the field as the proto does and the value.
+// Converts rails.v1 messages to the agent's structures and back, with every check that needs no state. Errors name the
+// field, as in the proto, and the value.
 #ifndef RAILSD_DAEMON_SERVICE_CONVERSION_H_
 #define RAILSD_DAEMON_SERVICE_CONVERSION_H_
 
@@ -23,34 +23,34 @@ class SubmitAllToAllRequest;
 
 namespace railsd {
 
-// A rank's job, as the calls on it name it.
+// A job of one rank, as requests name it.
 struct JobOfRank {
   JobKey job;
   Rank rank;
 };
 
-// INVALID_ARGUMENT: name empty or over its limit, join key over its limit, world size 0 or over the limit, rank
-// outside it. Milliseconds of 0 become an infinite timeout, which the agent caps.
+// INVALID_ARGUMENT: the name is empty or over its limit, the join key is over its limit, the world size is 0 or over
+// the limit, or the rank is outside it. 0 milliseconds become an infinite timeout, which the agent caps.
 absl::StatusOr<JoinRequest> JoinFrom(const rails::v1::JoinGroupRequest& request, SessionId session,
                                      const AgentLimits& limits);
 void JoinTo(const GroupView& group, rails::v1::JoinGroupResponse* out);
 
 absl::StatusOr<Epoch> EpochFrom(const rails::v1::Epoch& epoch, const char* field);
-// `present`: the request has the field at all.
+// `present`: the request has the field.
 absl::StatusOr<JobOfRank> JobFrom(const rails::v1::JobId& job, bool present);
 
-// INVALID_ARGUMENT: columns of unequal length, offset + length past 64 bits, a flow to the rank itself or one rank
-// twice, a total past 64 bits. RESOURCE_EXHAUSTED: more ranges or flows than the limits.
+// INVALID_ARGUMENT: columns of unequal length, offset + length past 64 bits, a flow to the rank itself, two flows with
+// one rank, or a total past 64 bits. RESOURCE_EXHAUSTED: more ranges or flows than the limits.
 absl::StatusOr<Submission> SubmissionFrom(const rails::v1::SubmitAllToAllRequest& request, SessionId session,
                                           const AgentLimits& limits);
 void ReportTo(const JobReport& report, rails::v1::JobReport* out);
 
 void RailTo(const RailView& rail, rails::v1::RailStatus* out);
 void PeerTo(const PeerView& peer, rails::v1::PeerStatus* out);
-// Sessions, groups, tenants and counters of a snapshot.
+// Converts sessions, groups, tenants and counters of a snapshot.
 void StatusTo(const AgentSnapshot& snapshot, rails::v1::GetStatusResponse* out);
 
-// Saturates at an infinite duration.
+// Large values become an infinite duration.
 absl::Duration FromMilliseconds(uint64_t milliseconds);
 
 }  // namespace railsd

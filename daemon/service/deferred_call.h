@@ -1,5 +1,5 @@
-// A unary call whose answer comes later from the engine, or that the client gives up first. Private to the services:
-// this header pulls in gRPC.
+// A unary call that the engine answers later, unless the client cancels it first. Private to the services: this header
+// pulls in gRPC.
 #ifndef RAILSD_DAEMON_SERVICE_DEFERRED_CALL_H_
 #define RAILSD_DAEMON_SERVICE_DEFERRED_CALL_H_
 
@@ -28,7 +28,7 @@ inline grpc::Status ToGrpc(const absl::Status& status) {
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
 }
 
-// The session behind the call's token; none also when it is another tenant's than the socket's.
+// The session of the call's token. Nullopt if there is none, or if it is of another tenant than the socket.
 inline std::optional<SessionIdentity> CallerOf(grpc::CallbackServerContext& call, const ServiceContext& context) {
   const auto token = call.client_metadata().find("rails-session-token");
   if (token == call.client_metadata().end()) return std::nullopt;
@@ -47,18 +47,18 @@ inline absl::Status NoSession() {
       "metadata rails-session-token: missing or of no living session; open one on the descriptor socket");
 }
 
-// Time until the client gives the call up.
+// Time until the call's deadline.
 inline absl::Duration TimeLeft(const grpc::CallbackServerContext& context) {
   const auto deadline = context.deadline();
   if (deadline == std::chrono::system_clock::time_point::max()) return absl::InfiniteDuration();
   return std::max(absl::FromChrono(deadline) - absl::Now(), absl::ZeroDuration());
 }
 
-// Lives until gRPC and the last callback of the agent have let go of it. The response may be written only inside
-// Finish(), while the call is unfinished: afterwards gRPC has freed it.
+// Lives until gRPC and the last callback of the agent have released it. Only `fill` of Answer() may write the response:
+// once the call is finished, gRPC has freed it.
 class DeferredCall final : public grpc::ServerUnaryReactor {
  public:
-  // `method` is as CallCounters has it, and outlives the call.
+  // `method`: a name of CallCounters; outlives the call.
   static std::shared_ptr<DeferredCall> Make(const ServiceContext& context, absl::string_view method) {
     auto call = std::make_shared<DeferredCall>();
     call->calls_ = context.calls;
@@ -67,7 +67,7 @@ class DeferredCall final : public grpc::ServerUnaryReactor {
     return call;
   }
 
-  // Answers once: calls `fill` (when OK) and finishes. False when the call is finished already.
+  // Answers once: calls `fill` if OK, and finishes. False if the call was finished before.
   template <typename Fill>
   bool Answer(const absl::Status& status, Fill fill) {
     absl::MutexLock lock(&mutex_);
@@ -80,10 +80,10 @@ class DeferredCall final : public grpc::ServerUnaryReactor {
   bool Answer(const absl::Status& status) {
     return Answer(status, [] {});
   }
-  // The same; an error goes with this metadata. `context` is the call's.
+  // The same, and adds metadata to an error. `context`: of the call.
   void Answer(const absl::Status& status, grpc::CallbackServerContext* context, const char* key, const char* value) {
     absl::MutexLock lock(&mutex_);
-    if (finished_) return;  // and the context may be gone
+    if (finished_) return;  // the context may be freed
     finished_ = true;
     if (!status.ok()) context->AddTrailingMetadata(key, value);
     CountAndFinish(status);
@@ -93,7 +93,7 @@ class DeferredCall final : public grpc::ServerUnaryReactor {
     return finished_;
   }
 
-  // `undo` runs if the client turns out not to have received an OK that Answer() gave: the call was cancelled.
+  // `undo` runs if the call was cancelled, because the client may then not have received the OK of Answer().
   void OnLostAnswer(absl::AnyInvocable<void() &&> undo) {
     absl::MutexLock lock(&mutex_);
     undo_ = std::move(undo);

@@ -9,10 +9,10 @@
 namespace railsd {
 namespace {
 
-// What happened in the job's first moment did happen, and 0 says that something has not.
+// Smallest time of an event that has happened, because 0 means that it has not.
 constexpr double kFirstMoment = 1e-9;
 
-// Seconds since the job's beginning; 0 for what has not happened.
+// Converts times to seconds since the job's begin; 0 if the event has not happened.
 class Since {
  public:
   explicit Since(absl::Time begun) : begun_(begun) {}

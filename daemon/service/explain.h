@@ -1,4 +1,4 @@
-// What became of a job, as OperatorService tells it.
+// Converts the history of a job for OperatorService.
 #ifndef RAILSD_DAEMON_SERVICE_EXPLAIN_H_
 #define RAILSD_DAEMON_SERVICE_EXPLAIN_H_
 
@@ -11,7 +11,7 @@ class ExplainJobResponse;
 
 namespace railsd {
 
-// Times become seconds since the job's beginning, 0 where something has not happened.
+// Times become seconds since the job's begin; 0 if the event has not happened.
 void ExplanationTo(const JobExplanation& explanation, const ServiceContext& context,
                    rails::v1::ExplainJobResponse* out);
 

@@ -13,7 +13,7 @@ class GroupService final : public rails::v1::GroupService::CallbackService {
  public:
   explicit GroupService(std::shared_ptr<const ServiceContext> context) : context_(std::move(context)) {}
 
-  // Of a join that was refused.
+  // Counts the limits that a refused join exceeds.
   void CountLimits(const rails::v1::JoinGroupRequest& request) {
     const AgentLimits& limits = context_->limits;
     if (request.name().size() > limits.max_name_bytes) context_->refused->Count(Limit::kName);
@@ -42,7 +42,7 @@ class GroupService final : public rails::v1::GroupService::CallbackService {
           context->agent->Leave(session, epoch, rank, [](const absl::Status&) {});
         };
         call->OnLostAnswer(leave);
-        // A client that went away meanwhile must not stay a member.
+        // If the client has left meanwhile, its rank must not stay a member.
         if (!call->Answer(absl::OkStatus(), [&] { JoinTo(*group, response); })) leave();
       });
     });

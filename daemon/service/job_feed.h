@@ -1,4 +1,4 @@
-// Finished jobs, on their way to whoever watches them: the callers of WatchJobs, and the metrics.
+// Passes reports of finished jobs to the callers of WatchJobs and to the metrics.
 #ifndef RAILSD_DAEMON_SERVICE_JOB_FEED_H_
 #define RAILSD_DAEMON_SERVICE_JOB_FEED_H_
 
@@ -16,7 +16,7 @@
 
 namespace railsd {
 
-// The reports for one call of WatchJobs, bounded: the oldest are dropped and counted.
+// The queue of reports for one WatchJobs call. When it is full, the oldest report is dropped and counted.
 class JobWatch {
  public:
   using Report = std::shared_ptr<const JobReport>;  // shared by the watches of a session
@@ -24,7 +24,7 @@ class JobWatch {
     Report report;
     uint64_t missed = 0;  // dropped before this one
   };
-  // `notify` is called without locks after each push, from the engine's thread; it must not block.
+  // Calls `notify` without locks after each push, on the engine thread. It must not block.
   JobWatch(size_t capacity, std::function<void()> notify) : capacity_(capacity), notify_(std::move(notify)) {}
   void Push(Report report);
   std::optional<Item> Pop();
@@ -38,22 +38,22 @@ class JobWatch {
   uint64_t missed_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// How many watches there are, and reports that wait in them: in all, and in the one with the most.
+// Number of watches, reports that wait in all of them, and in the fullest one.
 struct WatchDepths {
   size_t watches = 0, reports = 0, most_reports = 0;
 };
 
-// Safe to use from any thread.
+// Any thread may use it.
 class JobFeed final : public AgentObserver {
  public:
-  // `next`, when given, sees every report too and outlives the feed. The engine's thread serves the watches of a
-  // session at the end of each of its jobs, so one session has `max_watches` at most.
+  // `next`, if not null, also gets every report and outlives the feed. A session has at most `max_watches`, because
+  // the engine thread serves all its watches at the end of each of its jobs.
   explicit JobFeed(AgentObserver* next, size_t max_watches = 4) : next_(next), max_watches_(max_watches) {}
 
   void OnJobFinished(SessionId session, const JobReport& report) override;
 
   void RemoveSession(SessionId session);
-  // The feed holds the watch only as long as somebody else does. False: the session has its number already.
+  // Keeps only a weak reference to the watch. False: the session already has `max_watches`.
   [[nodiscard]] bool AddWatch(SessionId session, const std::shared_ptr<JobWatch>& watch);
   size_t max_watches() const { return max_watches_; }
 

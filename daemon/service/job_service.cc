@@ -10,19 +10,19 @@ namespace {
 using grpc::CallbackServerContext;
 using grpc::ServerUnaryReactor;
 
-// Metadata: how much a refusal refuses (job.proto).
+// Metadata key: the scope of a refusal, "job" or "attempt" (job.proto).
 constexpr char kRefused[] = "rails-refused";
 constexpr char kWatchJobs[] = "JobService/WatchJobs";
 constexpr size_t kWatchCapacity = 1024;
-// The agent cannot be told that a waiter has left, so it is asked anew this often.
+// A wait at the agent cannot be cancelled. WaitJob waits in slices, so that waits of clients that left end.
 constexpr absl::Duration kWaitSlice = absl::Seconds(20);
 
 bool IsTerminal(JobState state) { return state == JobState::kDone || state == JobState::kFailed; }
 
-// One WatchJobs call: at most one write in flight, what comes meanwhile stays in the watch.
+// One WatchJobs call. At most one write is in flight; later reports stay in the watch.
 class WatchReactor final : public grpc::ServerWriteReactor<rails::v1::WatchJobsResponse> {
  public:
-  // Null: the session has as many watches as it may.
+  // Null: the session has reached its limit of watches.
   static WatchReactor* Make(SessionId session, const ServiceContext& context) {
     auto reactor = std::make_shared<WatchReactor>();
     reactor->calls_ = context.calls;
@@ -31,7 +31,7 @@ class WatchReactor final : public grpc::ServerWriteReactor<rails::v1::WatchJobsR
     });
     if (!context.feed->AddWatch(session, reactor->watch_)) return nullptr;
     reactor->self_ = reactor;
-    reactor->StartSendInitialMetadata();  // tells the client that from now on nothing is lost
+    reactor->StartSendInitialMetadata();  // tells the client that it gets every report from now on
     return reactor.get();
   }
 
@@ -73,7 +73,7 @@ class WatchReactor final : public grpc::ServerWriteReactor<rails::v1::WatchJobsR
   std::shared_ptr<WatchReactor> self_;
 };
 
-// Answers a stream at once with a status.
+// Ends a stream at once with a status.
 class RefusedWatch final : public grpc::ServerWriteReactor<rails::v1::WatchJobsResponse> {
  public:
   RefusedWatch(const absl::Status& status, CallCounters* calls) {
@@ -90,7 +90,7 @@ class JobService final : public rails::v1::JobService::CallbackService {
   ServerUnaryReactor* SubmitAllToAll(CallbackServerContext* call_context,
                                      const rails::v1::SubmitAllToAllRequest* request,
                                      rails::v1::SubmitAllToAllResponse*) override {
-    // Without a session nothing is known of the job: the session may have ended with it.
+    // No metadata without a session: the ended session may have had this job.
     return ForSession(*context_, "JobService/SubmitAllToAll", *call_context, [&](const auto& call, const auto& caller) {
       absl::StatusOr<Submission> submission = SubmissionFrom(*request, caller.id, context_->limits);
       if (!submission.ok()) {
@@ -99,7 +99,7 @@ class JobService final : public rails::v1::JobService::CallbackService {
           const bool world = static_cast<uint64_t>(flows) > context_->limits.max_world_size;
           context_->refused->Count(world ? Limit::kWorldSize : Limit::kRangesPerSubmission);
         }
-        call->Answer(submission.status(), call_context, kRefused, "job");  // each attempt is the same
+        call->Answer(submission.status(), call_context, kRefused, "job");  // earlier attempts carry the same request
         return;
       }
       const absl::Status queued = context_->agent->Submit(

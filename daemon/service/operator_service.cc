@@ -151,7 +151,7 @@ class OperatorService final : public rails::v1::OperatorService::CallbackService
     out->set_after(change.after);
   }
 
-  // Answers with the rail as it is afterwards.
+  // Answers with the rail's state after the change.
   template <typename Response>
   ServerUnaryReactor* SetDrained(absl::string_view method, const std::string& rail, bool drained, Response* response) {
     const auto call = DeferredCall::Make(*context_, method);

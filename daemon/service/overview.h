@@ -1,5 +1,4 @@
-// What operators and live views see of a node at one moment, put together from the engine's snapshot and what the
-// daemon itself knows.
+// The state of a node for operators and live views, built from the engine's snapshot and the daemon's own state.
 #ifndef RAILSD_DAEMON_SERVICE_OVERVIEW_H_
 #define RAILSD_DAEMON_SERVICE_OVERVIEW_H_
 
@@ -17,9 +16,9 @@ class GetOverviewResponse;
 namespace railsd {
 
 void StatusTo(const AgentSnapshot& snapshot, const ServiceContext& context, rails::v1::GetStatusResponse* out);
-// By name. The agent knows the rails of peers that were up, the hub why others are not, or are silent.
+// All peers by name. The agent knows the rails of peers that were up. The hub knows why a peer is down or silent.
 std::vector<PeerView> AllPeers(const AgentSnapshot& snapshot, const ServiceContext& context);
-// `finished_limit`: of the finished jobs, latest first. Response: with active and finished.
+// Adds active jobs, and at most `finished_limit` finished jobs, latest first. Response has both fields.
 template <typename Response>
 void JobsTo(const AgentSnapshot& snapshot, uint32_t finished_limit, Response* out) {
   for (const JobReport& job : snapshot.active_jobs) ReportTo(job, out->add_active());

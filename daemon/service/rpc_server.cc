@@ -31,12 +31,12 @@ void SetLimits(const RpcServerOptions& options, grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder->SetMaxReceiveMessageSize(ToInt(options.max_message_bytes));
   builder->SetMaxSendMessageSize(-1);
-  // gRPC takes a message in whole before it looks whether it is too long, whatever its beginning says.
+  // Bounds memory: gRPC receives a whole message before it checks the length that the message's header gives.
   grpc::ResourceQuota quota;
   quota.Resize(options.max_memory_bytes);
   quota.SetMaxThreads(kMaxSyncThreads);
   builder->SetResourceQuota(quota);
-  // Only reflection is served by threads of its own, one for each call.
+  // Only reflection uses these threads, one for each call.
   builder->SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
   builder->SetSyncServerOption(grpc::ServerBuilder::CQ_TIMEOUT_MSEC, 200);
   builder->SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, 1);
@@ -68,7 +68,7 @@ class Server final : public RpcServer {
   }
 
   void SetHealth(bool serving, bool live) override {
-    server_->GetHealthCheckService()->SetServingStatus(serving);  // of all names
+    server_->GetHealthCheckService()->SetServingStatus(serving);  // for all names
     server_->GetHealthCheckService()->SetServingStatus(std::string(kLiveService), live);
   }
 
@@ -81,16 +81,16 @@ class Server final : public RpcServer {
 
  private:
   const std::vector<std::shared_ptr<grpc::Service>> services_;
-  std::shared_ptr<grpc::ServerCredentials> credentials_;  // asked at each connection, to the server's end
-  std::unique_ptr<grpc::Server> server_;                  // goes before the services
+  std::shared_ptr<grpc::ServerCredentials> credentials_;  // used at each connection until the server ends
+  std::unique_ptr<grpc::Server> server_;                  // destroyed before the services
   bool stopped_ = false;
 };
 
-// Before the first server starts: plugins are process-wide.
+// Called before the first server starts, because plugins are process-wide.
 void InitRpcPlugins() {
   static std::once_flag once;
   std::call_once(once, [] {
-    // A client's malformed bytes are answered, not printed by the library onto standard error.
+    // Stops protobuf from printing about clients' malformed bytes to standard error. The answer reports them.
     google::protobuf::SetLogHandler(nullptr);
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();

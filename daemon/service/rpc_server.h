@@ -18,27 +18,27 @@ class Service;
 namespace railsd {
 
 struct RpcServerOptions {
-  std::string address;  // "unix:/path": a socket that is there gives way
+  std::string address;  // "unix:/path"; replaces an existing socket
   uint64_t max_message_bytes = 16 << 20;
-  // Services that the health service knows by name, besides "", the whole server: it answers the same for all.
+  // Services that the health service knows by name besides "", the whole server. All have the same health.
   std::vector<std::string> service_names = {};
   std::shared_ptr<grpc::ServerCredentials> credentials = nullptr;  // null: plain text
   uint32_t max_calls_per_connection = 1024;                        // at once
-  uint64_t max_headers_bytes = 8192;                               // of one call's metadata
-  uint64_t max_memory_bytes = uint64_t{1} << 30;  // that what has arrived may take; then gRPC ends calls
-  absl::Duration handshake = absl::Seconds(10);   // a connection without HTTP/2's SETTINGS for so long is closed
-  absl::Duration idle = absl::Minutes(1);         // a connection without a call for so long is closed
+  uint64_t max_headers_bytes = 8192;                               // metadata of one call
+  uint64_t max_memory_bytes = uint64_t{1} << 30;                   // for received data; above it gRPC ends calls
+  absl::Duration handshake = absl::Seconds(10);  // until HTTP/2's SETTINGS, then the connection is closed
+  absl::Duration idle = absl::Minutes(1);        // without a call, then the connection is closed
 };
 
 class RpcServer {
  public:
-  // Health says NOT_SERVING until SetHealth(). Error: UNAVAILABLE, the address cannot be bound.
+  // Health is NOT_SERVING until SetHealth(). UNAVAILABLE: the address cannot be bound.
   static absl::StatusOr<std::unique_ptr<RpcServer>> Start(RpcServerOptions options,
                                                           std::vector<std::shared_ptr<grpc::Service>> services);
   virtual ~RpcServer() = default;  // Shutdown(0)
-  // For the health service: `serving` of all service names and of the whole server, `live` of kLiveService.
+  // Sets the health: `serving` for all service names and the whole server, `live` for kLiveService.
   virtual void SetHealth(bool serving, bool live) = 0;
-  // Refuses new calls, lets running ones end for `grace`, then cancels them. Blocks. Once only.
+  // Refuses new calls, waits `grace` for running ones, then cancels them. Blocks. Call once.
   virtual void Shutdown(absl::Duration grace) = 0;
 };
 

@@ -24,21 +24,21 @@ class Readiness;
 class Reloader;
 class TlsFiles;
 
-// What the services share. Everything pointed to outlives them.
+// The objects that the services share. Everything pointed to outlives them.
 struct ServiceContext {
   Agent* agent = nullptr;
   const SessionRegistry* sessions = nullptr;
   JobFeed* feed = nullptr;
   AgentLimits limits;
-  std::shared_ptr<LimitCounters> refused = std::make_shared<LimitCounters>();  // by those that the services check
+  std::shared_ptr<LimitCounters> refused = std::make_shared<LimitCounters>();  // by limits that the services check
   std::shared_ptr<CallCounters> calls = std::make_shared<CallCounters>(std::vector<std::string>{});
   std::string node;
   BootId boot;
   std::string version;
-  std::function<std::string()> config_hash = [] { return std::string(); };  // of what is in force now
-  const TlsFiles* tls = nullptr;  // of mutual TLS between nodes; null: plain text
+  std::function<std::string()> config_hash = [] { return std::string(); };  // of the configuration in force
+  const TlsFiles* tls = nullptr;  // for mutual TLS between nodes; null: plain text
   absl::Time started;
-  // Peers as the hub sees them: those never up yet too, whom the agent does not know.
+  // Peers as the hub knows them, including peers that were never up, which the agent does not know.
   std::function<std::vector<PeerView>()> peers;
   // PeerHub::Redial().
   std::function<absl::Status(const std::string& node)> redial = [](const auto&) {
@@ -47,9 +47,10 @@ struct ServiceContext {
   const BalanceMeter* balance = nullptr;  // null: not measured
   std::vector<RailSpec> rails = {};       // names and speeds
   std::shared_ptr<spdlog::logger> log = {};
-  // Whose own socket the services are on: sessions of others do not count there. Empty: the shared one.
+  // The tenant whose own socket the services are on. Sessions of other tenants do not work there. Empty: the shared
+  // socket.
   std::string tenant = {};
-  // For operators' calls only.
+  // Used by operators' calls only.
   Readiness* readiness = nullptr;
   Reloader* reloader = nullptr;
 };

@@ -29,12 +29,12 @@ constexpr uint32_t kProtocolVersion = 1;
 constexpr size_t kMaxClientName = 128;
 constexpr absl::Duration kAcceptPause = absl::Milliseconds(100);
 
-// What an epoll entry stands for: one of the sockets, or a connection. Connection numbers are never used again, so a
-// late event finds nothing.
+// The source of an epoll event: a listening socket, the wake-up, a connection or its process. Connection numbers are
+// not reused, so a late event finds nothing.
 enum class Source : uint64_t { kListen, kWake, kSocket, kProcess };
 uint64_t EventKey(Source source, uint64_t number) { return number << 2 | static_cast<uint64_t>(source); }
 
-// An answer of the agent on its way to the server's thread. At most one per connection is under way.
+// An answer of the agent for the server's thread. Each connection has at most one outstanding.
 struct Answer {
   enum class Kind { kOpen, kReserve, kAdd };
   uint64_t connection = 0;
@@ -43,7 +43,7 @@ struct Answer {
   SessionId session;
 };
 
-// Outlives the server when the agent answers late.
+// Passes answers to the server's thread. Outlives the server if the agent answers late.
 class Mailbox {
  public:
   explicit Mailbox(UniqueFd wake) : wake_(std::move(wake)) {}
@@ -61,7 +61,7 @@ class Mailbox {
   }
   void Wake() {
     const uint64_t one = 1;
-    // Fails only when the counter is full: the thread is awake then.
+    // Fails only if the counter is full. The thread is awake then.
     [[maybe_unused]] const ssize_t written = write(wake_.get(), &one, sizeof(one));
   }
   void Drain() {
@@ -78,10 +78,10 @@ class Mailbox {
 struct Connection {
   UniqueFd socket;
   UniqueFd process;
-  size_t listener = 0;  // that it came to
+  size_t listener = 0;  // index of its listening socket
   PeerCredentials peer;
-  std::string tenant;  // once it has asked for a session
-  bool busy = false;   // the agent works on its request; nothing is read meanwhile
+  std::string tenant;  // set when it asks for a session
+  bool busy = false;   // the agent works on its request; reading pauses
   bool open = false;
   SessionId session;
   std::string client_name;
@@ -138,7 +138,7 @@ class Server final : public DescriptorServer {
     return all;
   }
 
-  // While the agent works on a request only the end of the connection is watched (EPOLLHUP cannot be masked).
+  // Turns reading off while the agent works on a request. EPOLLHUP cannot be masked, so the end is still seen.
   void SetReading(uint64_t id, const Connection& connection, bool reading) {
     epoll_event event = {};
     event.events = reading ? uint32_t{EPOLLIN} : 0u;
@@ -191,7 +191,7 @@ class Server final : public DescriptorServer {
     if (it == connections_.end()) return;
     if (source == Source::kProcess) return End(id, "the process ended");
     Connection& connection = *it->second;
-    if (connection.busy) return End(id, "the connection was closed");  // only EPOLLHUP gets here
+    if (connection.busy) return End(id, "the connection was closed");  // while busy only EPOLLHUP is reported
     ReadOne(id, connection);
   }
 
@@ -204,7 +204,7 @@ class Server final : public DescriptorServer {
       }
       if (errno == EINTR || errno == ECONNABORTED) continue;
       if (errno == EAGAIN) return;
-      // Out of descriptors or memory: look again later instead of spinning.
+      // Out of descriptors or memory: pauses accepting instead of spinning.
       options_.log->error("descriptor_accept_failed errno={}", errno);
       for (const UniqueFd& any : listeners_) epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, any.get(), nullptr);
       accept_paused_until_ = absl::Now() + kAcceptPause;
@@ -259,7 +259,7 @@ class Server final : public DescriptorServer {
     return SendPacket(socket, response.SerializeAsString(), fd);
   }
 
-  // A request that changes nothing: answered, and the connection stays usable.
+  // Answers a refused request. Nothing has changed, and the connection stays usable.
   void Refuse(uint64_t id, Connection& connection, absl::string_view reason,
               absl::StatusCode code = absl::StatusCode::kInvalidArgument) {
     ++counters_.bad_packets;
@@ -289,7 +289,7 @@ class Server final : public DescriptorServer {
                                  AdviceOnDescriptors(EMFILE)),
                     absl::StatusCode::kResourceExhausted);
     }
-    // What is refused is closed before the answer, so that a client that has it can count on it.
+    // Closes refused descriptors before the answer, so that they are closed once the client has the answer.
     std::vector<UniqueFd> fds = std::move(packet.fds);
     const size_t carried = fds.size();
     if (!request.has_add_segment() || carried != 1) fds.clear();
@@ -338,7 +338,7 @@ class Server final : public DescriptorServer {
     });
   }
 
-  // A client that no tenant is for: answered, and its place is free for others.
+  // Answers a client that has no tenant and ends its connection.
   void Deny(uint64_t id, const Connection& connection, const absl::Status& why) {
     ++counters_.denied_sessions;
     options_.log->warn("session_denied pid={} uid={} gid={} socket={}", connection.peer.pid, connection.peer.uid,
@@ -391,7 +391,7 @@ class Server final : public DescriptorServer {
     for (Answer& answer : mailbox_->TakeAll()) {
       const auto it = connections_.find(answer.connection);
       if (it == connections_.end()) {
-        // The trainer left while its session was being opened.
+        // The trainer left before its session was open.
         if (answer.kind == Answer::Kind::kOpen && answer.status.ok())
           CloseSession(answer.session, "the trainer left at once");
         continue;
@@ -463,14 +463,14 @@ class Server final : public DescriptorServer {
   const DescriptorServerOptions options_;
   Agent* const agent_;
   SessionRegistry* const registry_;
-  const std::vector<UniqueFd> listeners_;  // of options_.sockets
+  const std::vector<UniqueFd> listeners_;  // one for each of options_.sockets
   const UniqueFd epoll_;
   const std::shared_ptr<Mailbox> mailbox_;
   DescriptorCounters counters_;
   std::atomic<bool> stop_{false};
   std::atomic<bool> refuse_{false};
   std::atomic<size_t> max_connections_;
-  // The rest belongs to the thread.
+  // Only the server's thread uses the rest.
   Connections connections_;
   uint64_t next_connection_ = 1;
   absl::Time accept_paused_until_ = absl::InfiniteFuture();

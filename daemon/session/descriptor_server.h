@@ -1,4 +1,4 @@
-// The descriptor sockets (rails/v1/descriptor.proto): opens sessions, takes segments, and notices when a trainer dies.
+// The descriptor sockets (rails/v1/descriptor.proto). Opens sessions, takes segments, and detects that a trainer died.
 #ifndef RAILSD_DAEMON_SESSION_DESCRIPTOR_SERVER_H_
 #define RAILSD_DAEMON_SESSION_DESCRIPTOR_SERVER_H_
 
@@ -20,9 +20,9 @@
 namespace railsd {
 
 struct DescriptorSocket {
-  std::string path;  // nothing may be there
+  std::string path;  // must not exist
   uint32_t mode = 0666;
-  std::string tenant = {};  // whose own it is; empty: shared
+  std::string tenant = {};  // the tenant whose own socket this is; empty: shared
 };
 
 struct DescriptorServerOptions {
@@ -31,26 +31,26 @@ struct DescriptorServerOptions {
   std::string node;
   BootId boot;
   size_t max_connections = 320;
-  // A connection that has not opened a session by then is closed, so that idle ones cannot hold all places.
+  // A connection that has not opened a session by then is closed, so that idle connections cannot fill max_connections.
   absl::Duration hello_timeout = absl::Seconds(10);
-  // By limits.max_sessions, which max_connections follows from, and timeouts.handshake.
+  // Counts what limits.max_sessions (which sets max_connections) and timeouts.handshake refuse.
   std::shared_ptr<LimitCounters> refused = std::make_shared<LimitCounters>();
-  // Called on the server's thread when the agent holds nothing of a session any more (or the agent's, see Agent).
+  // Called when the agent has closed a session, on the thread of the agent's callbacks.
   std::function<void(SessionId)> on_session_closed;
   std::shared_ptr<spdlog::logger> log;
 };
 
-// Read by anybody, relaxed.
+// Any thread reads these, relaxed.
 struct DescriptorCounters {
-  std::atomic<uint64_t> connections{0};          // accepted, ever
-  std::atomic<uint64_t> refused_connections{0};  // too many, or a process that cannot be watched
-  std::atomic<uint64_t> bad_packets{0};          // answered with an error, or closed for it
-  std::atomic<uint64_t> denied_sessions{0};      // of clients that are of no tenant, or not of the socket's
+  std::atomic<uint64_t> connections{0};          // accepted since the start
+  std::atomic<uint64_t> refused_connections{0};  // over the limit, while draining, or the process cannot be watched
+  std::atomic<uint64_t> bad_packets{0};          // answered with an error; some end the connection
+  std::atomic<uint64_t> denied_sessions{0};      // clients of no tenant, or not of the socket's tenant
   std::atomic<uint64_t> open_connections{0};     // now
 };
 
-// One thread ("descriptors") with epoll. A session ends when its connection ends or its process does; forked workers
-// may keep the connection open, so the process decides.
+// Runs one thread ("descriptors") with epoll. A session ends when its connection or its process ends. The process is
+// watched because forked workers may keep the connection open.
 class DescriptorServer {
  public:
   // Binds all sockets and starts. `agent` and `registry` outlive the server.
@@ -58,9 +58,9 @@ class DescriptorServer {
                                                                  SessionRegistry* registry);
   // Closes every connection and session, joins the thread, removes the sockets.
   virtual ~DescriptorServer() = default;
-  // Later connections are refused with UNAVAILABLE; existing ones go on.
+  // Refuses new connections with UNAVAILABLE. Open connections go on.
   virtual void StopAccepting() = 0;
-  // Of new ones, from now on. Any thread.
+  // Limits connections from now on; open ones stay. Any thread.
   virtual void SetMaxConnections(size_t connections) = 0;
   virtual const DescriptorCounters& counters() const = 0;
 };

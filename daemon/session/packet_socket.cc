@@ -19,10 +19,10 @@
 namespace railsd {
 namespace {
 
-// Interrupts, and what is told once, before packets that wait behind it.
+// Errors that DropUnread() skips: EINTR, and errors that the kernel reports once before the waiting packets.
 constexpr int kMaxErrors = 16;
 
-// As many as the kernel lets one packet carry (SCM_MAX_FD): what found no room would be closed by the kernel unseen.
+// The kernel's limit for one packet (SCM_MAX_FD). The kernel would silently close descriptors that find no room.
 constexpr size_t kMaxReceivedFds = 253;
 
 union ControlBuffer {
@@ -30,8 +30,8 @@ union ControlBuffer {
   cmsghdr align;
 };
 
-// Whoever closes a socket that lingers last waits for its peer, for as long as its owner chose; it shall not be this
-// process. No error matters: most descriptors are no sockets.
+// Closing the last reference to a socket with SO_LINGER blocks for as long as its owner chose. Turned off, so that this
+// process never blocks. Errors do not matter: most descriptors are not sockets.
 void DoNotLinger(int fd) {
   const linger off = {};
   setsockopt(fd, SOL_SOCKET, SO_LINGER, &off, sizeof(off));
@@ -79,8 +79,8 @@ Packet ReceivePacket(int socket) {
 }
 
 void DropUnread(int socket) {
-  shutdown(socket, SHUT_RD);  // nothing more is queued
-  // An empty packet looks like the end, but then each packet comes with its sender's credentials.
+  shutdown(socket, SHUT_RD);  // the kernel queues no more packets
+  // An empty packet looks like the end. SO_PASSCRED tells them apart: each packet then carries credentials.
   const int on = 1;
   setsockopt(socket, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on));
   char byte;
@@ -94,7 +94,7 @@ void DropUnread(int socket) {
     message.msg_controllen = sizeof(control.bytes);
     const ssize_t received = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (received < 0 && errno == EAGAIN) return;
-    if (received < 0) {  // ECONNRESET of a peer that closed without reading comes once, before what it has sent
+    if (received < 0) {  // ECONNRESET comes once, before the packets of a peer that closed without reading
       ++errors;
       continue;
     }
@@ -144,7 +144,7 @@ absl::StatusOr<UniqueFd> ListenAt(const std::string& path, uint32_t mode) {
   memcpy(address.sun_path, path.data(), path.size());
   UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket.valid()) return absl::ErrnoToStatus(errno, absl::StrCat(path, ": socket"));
-  // Before it has a name: a name could be made to lead elsewhere meanwhile. The umask may take more away.
+  // Set before bind(): later another process could replace the name. The umask may remove more bits.
   if (fchmod(socket.get(), mode) != 0) return absl::ErrnoToStatus(errno, absl::StrCat(path, ": fchmod"));
   if (bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
     return absl::ErrnoToStatus(errno, absl::StrCat(path, ": bind"));
@@ -159,7 +159,7 @@ UniqueFd OwnPidfd() {
   UniqueFd pidfd = OpenPidfd(getpid());
   int ends[2];
   if (pidfd.valid() || errno != ENOSYS || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return pidfd;
-  // A filter or an emulator does not know the call; the kernel's record of a socket's peer goes another way.
+  // A seccomp filter or an emulator blocks pidfd_open(2). SO_PEERPIDFD gives the same through a socket.
   const UniqueFd left(ends[0]), right(ends[1]);
   int fd = -1;
   socklen_t size = sizeof(fd);

@@ -1,4 +1,4 @@
-// Packets with descriptors over a Unix SOCK_SEQPACKET socket.
+// Packets with file descriptors over a Unix SOCK_SEQPACKET socket.
 #ifndef RAILSD_DAEMON_SESSION_PACKET_SOCKET_H_
 #define RAILSD_DAEMON_SESSION_PACKET_SOCKET_H_
 
@@ -15,45 +15,45 @@
 namespace railsd {
 
 inline constexpr size_t kMaxPacketBytes = 64 << 10;
-// One is wanted; more than these end the connection.
+// A valid packet carries at most one. More than these end the connection.
 inline constexpr size_t kMaxPacketDescriptors = 16;
 
 struct Packet {
   enum class Kind { kPacket, kNothing, kEnd };
   Kind kind = Kind::kNothing;
   std::string bytes;
-  std::vector<UniqueFd> fds;  // every descriptor that came with it; closed when dropped
+  std::vector<UniqueFd> fds;  // all descriptors that came with the packet
   bool truncated = false;     // longer than kMaxPacketBytes
-  bool none_left = false;     // this process may open no more: the kernel has dropped some
+  bool none_left = false;     // the kernel dropped descriptors: this process has reached its limit
 };
 
-// Takes the next packet without waiting. kEnd on the end of the connection, on any error and on an empty packet.
-// Sockets among the descriptors linger no more (SO_LINGER), so that closing them does not wait.
+// Takes the next packet without waiting. kEnd: the connection ended, an error, or an empty packet. Turns SO_LINGER off
+// on sockets among the descriptors, so that closing them does not block.
 Packet ReceivePacket(int socket);
 
-// For a connection that is about to be closed: takes and drops what waits in it, so that descriptors in there are
-// closed like those that were read. Nothing can be received any more.
+// Takes and drops all packets that wait in the socket, so that their descriptors are closed like received ones. For a
+// connection that is about to be closed: it receives nothing afterwards.
 void DropUnread(int socket);
 
-// What to do about errno EMFILE and ENFILE, to append to an error; empty for others.
+// Advice to append to an error with errno EMFILE or ENFILE; empty for others.
 absl::string_view AdviceOnDescriptors(int error_number);
 
-// Sends without waiting; `fd` -1: no descriptor. False when the socket is full or gone.
+// Sends without waiting. `fd` -1: no descriptor. False if the socket is full or closed.
 bool SendPacket(int socket, absl::string_view bytes, int fd);
 
 // Binds and listens at `path` with `mode`. Errors name path and errno.
 absl::StatusOr<UniqueFd> ListenAt(const std::string& path, uint32_t mode);
 
-// A pidfd of a process; invalid, with errno, when there is none. By system call: the C library's header of Debian 12
-// cannot be used from C++.
+// A pidfd of a process; invalid, with errno, on an error. Uses syscall(): the header of Debian 12's C library does not
+// compile as C++.
 UniqueFd OpenPidfd(pid_t pid);
 
-// A pidfd of this process, also where pidfd_open(2) is not known to what stands between it and the kernel (Linux 6.5).
-// Invalid, with errno, when there is none.
+// A pidfd of this process, also where a seccomp filter or an emulator blocks pidfd_open(2) (needs Linux 6.5). Invalid,
+// with errno, on an error.
 UniqueFd OwnPidfd();
 
-// A pidfd of the process behind the socket: the kernel's own record of it where it has one (Linux 6.5), else by
-// number. Error: the process is gone or cannot be seen from here.
+// A pidfd of the process behind the socket: from SO_PEERPIDFD (Linux 6.5), else from `pid`. Error: the process has
+// exited, or is not visible here.
 absl::StatusOr<UniqueFd> PidfdOfPeer(int socket, pid_t pid);
 
 }  // namespace railsd

@@ -24,7 +24,7 @@ std::array<uint8_t, 32> DigestOf(absl::string_view token) {
 
 std::string SessionRegistry::Add(SessionIdentity identity) {
   unsigned char random[kTokenBytes];
-  // A daemon without random numbers cannot tell its clients apart: there is nothing to fall back on.
+  // Without random numbers the daemon cannot protect sessions from each other, and there is no fallback.
   if (RAND_bytes(random, sizeof(random)) != 1) abort();
   std::string token = absl::BytesToHexString(absl::string_view(reinterpret_cast<char*>(random), sizeof(random)));
   OPENSSL_cleanse(random, sizeof(random));

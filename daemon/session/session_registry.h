@@ -1,4 +1,4 @@
-// Who holds which session: the secret token of a session to the session it stands for.
+// Maps the secret token of a session to the session.
 #ifndef RAILSD_DAEMON_SESSION_SESSION_REGISTRY_H_
 #define RAILSD_DAEMON_SESSION_SESSION_REGISTRY_H_
 
@@ -21,13 +21,13 @@ struct SessionIdentity {
   std::string client_name;
 };
 
-// Filled by the descriptor socket, read by the gRPC services. Safe to use from any thread.
+// The descriptor server fills it, the gRPC services read it. Any thread may use it.
 class SessionRegistry {
  public:
   // Draws a token (32 random bytes in hexadecimal) for a session.
   std::string Add(SessionIdentity identity);
   void Remove(SessionId session);
-  // Looked up by a digest of the token, so that the time it takes says nothing about tokens that exist.
+  // Looks up a digest of the token, so that the time of a look-up tells nothing about existing tokens.
   std::optional<SessionIdentity> Find(absl::string_view token) const;
   size_t size() const;
 

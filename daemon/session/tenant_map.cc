@@ -48,7 +48,7 @@ absl::StatusOr<PeerCredentials> CredentialsOfPeer(int socket) {
     size = room;
     if (getsockopt(socket, SOL_SOCKET, SO_PEERGROUPS, groups.data(), &size) == 0) break;
     if (errno != ERANGE || size <= room) return absl::ErrnoToStatus(errno, "SO_PEERGROUPS");
-    groups.resize(size / sizeof(uint32_t));  // the kernel says how many there are
+    groups.resize(size / sizeof(uint32_t));  // the kernel has set the size that it needs
   }
   groups.resize(size / sizeof(uint32_t));
   return PeerCredentials{peer.pid, peer.uid, peer.gid, std::move(groups)};
@@ -90,7 +90,7 @@ absl::StatusOr<std::string> TenantMap::TenantOf(const PeerCredentials& peer, abs
       return entry.name;
     }
   }
-  // Who other tenants are is not for everybody.
+  // Names no other tenants: they are not public.
   const std::string who = absl::StrCat("uid ", peer.uid, ", gid ", peer.gid);
   if (own.empty()) {
     return absl::PermissionDeniedError(absl::StrCat(

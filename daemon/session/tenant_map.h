@@ -1,4 +1,4 @@
-// Which tenant a client is of, by its credentials and the socket that it came to.
+// Maps a client to its tenant, by its credentials and the socket that it connected to.
 #ifndef RAILSD_DAEMON_SESSION_TENANT_MAP_H_
 #define RAILSD_DAEMON_SESSION_TENANT_MAP_H_
 
@@ -14,27 +14,27 @@
 
 namespace railsd {
 
-// Of a process as it connected.
+// Credentials of a process when it connected.
 struct PeerCredentials {
   pid_t pid = 0;
   uint32_t uid = 0, gid = 0;
   std::vector<uint32_t> groups;  // supplementary
 };
 
-// By SO_PEERCRED and SO_PEERGROUPS. Error: the socket has no such peer.
+// Reads SO_PEERCRED and SO_PEERGROUPS.
 absl::StatusOr<PeerCredentials> CredentialsOfPeer(int socket);
 
-// Safe to read from any thread.
+// Any thread may read it.
 class TenantMap {
  public:
-  // Everybody is of kDefaultTenant.
+  // Maps every client to kDefaultTenant.
   TenantMap() = default;
-  // Looks up users and groups now, once. INVALID_ARGUMENT: names all that there are not. Without tenants everybody is
-  // of kDefaultTenant.
+  // Looks up users and groups now and never again. INVALID_ARGUMENT: names all unknown ones. Without tenants every
+  // client is of kDefaultTenant.
   static absl::StatusOr<TenantMap> Make(const std::vector<TenantConfig>& tenants, std::string node);
 
-  // `own`: the tenant whose own socket it is; empty for the shared one, where the first tenant that lists the client
-  // counts. On its own socket a tenant that lists nobody takes everybody. PERMISSION_DENIED, with what to do about it.
+  // `own`: the tenant whose own socket the client uses. Empty: the shared socket, where the first tenant that lists the
+  // client counts. A tenant that lists nobody takes every client on its own socket. PERMISSION_DENIED: says what to do.
   absl::StatusOr<std::string> TenantOf(const PeerCredentials& peer, absl::string_view own) const;
 
  private:
