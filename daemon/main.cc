@@ -3,6 +3,7 @@
 #include <openssl/crypto.h>
 #include <spdlog/logger.h>
 #include <sys/stat.h>
+#include <systemd/sd-daemon.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -19,7 +20,6 @@
 #include "daemon/config/table.h"
 #include "daemon/lifecycle/client_sockets.h"
 #include "daemon/lifecycle/logging.h"
-#include "daemon/lifecycle/notifier.h"
 #include "daemon/lifecycle/process.h"
 #include "daemon/lifecycle/rail_choice.h"
 #include "daemon/lifecycle/rail_speed.h"
@@ -30,7 +30,6 @@
 #include "daemon/metrics/metric_table.h"
 #include "daemon/metrics/status_port.h"
 #include "daemon/peer/peer_hub.h"
-#include "daemon/service/client_servers.h"
 #include "daemon/service/job_feed.h"
 #include "daemon/service/rpc_server.h"
 #include "daemon/service/services.h"
@@ -72,17 +71,39 @@ AgentOptions AgentOptionsFrom(const Config& config, BootId boot, std::shared_ptr
   return options;
 }
 
-// Options of the client and operator sockets.
-RpcServerOptions ServerOptionsFrom(const Config& config, std::vector<std::string> services) {
+using RpcServers = std::vector<std::unique_ptr<RpcServer>>;
+
+// The gRPC servers: one on the trainers' shared socket, one on each tenant's own, one on the operators'. A server has
+// one socket, because a call does not tell on which of a server's sockets it came.
+absl::StatusOr<RpcServers> StartRpcServers(const Config& config, const std::shared_ptr<const ServiceContext>& context) {
   RpcServerOptions options;
-  options.service_names = std::move(services);
   options.max_message_bytes = config.max_message_bytes;
   options.max_calls_per_connection = config.connections.max_calls_per_client_connection;
   options.max_headers_bytes = config.connections.max_headers_bytes;
   options.max_memory_bytes = config.connections.max_grpc_memory_bytes;
   options.handshake = config.timeouts.handshake;
   options.idle = config.timeouts.idle;
-  return options;
+  RpcServers servers;
+  const auto add = [&](std::string path, std::vector<std::string> names,
+                       std::vector<std::shared_ptr<grpc::Service>> services) {
+    options.address = absl::StrCat("unix:", path);
+    options.service_names = std::move(names);
+    absl::StatusOr<std::unique_ptr<RpcServer>> server = RpcServer::Start(options, std::move(services));
+    if (server.ok()) servers.push_back(*std::move(server));
+    return server.status();
+  };
+  absl::Status status;
+  for (const ClientSocketDir& directory : ClientSocketDirs(config)) {
+    const auto own = std::make_shared<ServiceContext>(*context);
+    own->tenant = directory.tenant;
+    status.Update(add(directory.path + "/client.sock",
+                      {"rails.v1.SessionService", "rails.v1.GroupService", "rails.v1.JobService"},
+                      {MakeSessionService(own), MakeGroupService(own), MakeJobService(own)}));
+  }
+  status.Update(
+      add(config.socket_dir + "/operator.sock", {"rails.v1.OperatorService"}, {MakeOperatorService(context)}));
+  if (!status.ok()) return status;
+  return servers;
 }
 
 PeerHubOptions PeerOptionsFrom(const Config& config, BootId boot, const TlsFiles* tls,
@@ -244,26 +265,32 @@ absl::Status Run(Config config, Reloader::Load load) {
 
   // Trainers and operators.
   SessionRegistry sessions;
-  const std::vector<std::string> client_services = {"rails.v1.SessionService", "rails.v1.GroupService",
-                                                    "rails.v1.JobService"};
-  const std::vector<std::string> operator_services = {"rails.v1.OperatorService"};
-  const auto calls = std::make_shared<CallCounters>(
-      std::vector<std::string>{client_services[0], client_services[1], client_services[2], operator_services[0]});
-  const auto context = std::make_shared<const ServiceContext>(ServiceContext{
-      agent->get(), &sessions, &feed, config.limits, refused, calls, config.node, boot, std::string(Version()),
-      [&reloader] { return reloader.config_hash(); }, tls->get(), started, [&peers] { return peers->Peers(); },
-      [&peers](const std::string& node) { return peers->Redial(node); },
-      &balance->meter(), config.rails, log, "", &readiness, &reloader});
-  const std::string operator_path = config.socket_dir + "/operator.sock";
-  absl::StatusOr<ClientServers> client_servers =
-      ClientServers::Start(ClientSocketDirs(config), ServerOptionsFrom(config, client_services), context);
-  if (!client_servers.ok()) return client_servers.status();
-  RpcServerOptions operator_options = ServerOptionsFrom(config, operator_services);
-  operator_options.address = "unix:" + operator_path;
-  absl::StatusOr<std::unique_ptr<RpcServer>> operator_server =
-      RpcServer::Start(operator_options, {MakeOperatorService(context)});
-  if (!operator_server.ok()) return operator_server.status();
-  absl::Status access = SetSocketAccess(operator_path, config.operator_mode, config.operator_group, "operator_group");
+  const auto calls = std::make_shared<CallCounters>();
+  const auto context = std::make_shared<const ServiceContext>(
+      ServiceContext{agent->get(),
+                     &sessions,
+                     &feed,
+                     config.limits,
+                     refused,
+                     calls,
+                     config.node,
+                     boot,
+                     std::string(Version()),
+                     [&reloader] { return reloader.config_hash(); },
+                     tls->get(),
+                     started,
+                     [&peers] { return peers->Peers(); },
+                     [&peers](const std::string& node) { return peers->Redial(node); },
+                     &balance->meter(),
+                     config.rails,
+                     log,
+                     "",
+                     &readiness,
+                     &reloader});
+  absl::StatusOr<RpcServers> servers = StartRpcServers(config, context);
+  if (!servers.ok()) return servers.status();
+  absl::Status access = SetSocketAccess(config.socket_dir + "/operator.sock", config.operator_mode,
+                                        config.operator_group, "operator_group");
   access.Update(SetClientSocketAccess(config, "client.sock"));
   if (!access.ok()) return access;
 
@@ -322,27 +349,26 @@ absl::Status Run(Config config, Reloader::Load load) {
 
   // Serve.
   readiness.AddListener([&](bool ready, bool live, const std::string& why) {
-    client_servers->SetHealth(ready, live);
-    (*operator_server)->SetHealth(ready, live);
+    for (const auto& server : *servers) server->SetHealth(ready, live);
     if (status_port != nullptr) status_port->SetNotReady(why);
   });
   readiness.SetStarted();
   log->info("ready socket_dir={} control={} metrics={}", LogValue(config.socket_dir), LogValue(config.control_listen),
             LogValue(config.metrics_listen));
-  NotifyReady(absl::StrCat("node ", config.node, ", ", config.rails.size(), " rails"));
+  sd_notifyf(0, "READY=1\nSTATUS=node %s, %zu rails", config.node.c_str(), config.rails.size());
   const int signal = ServeUntilStopped(*signals, **agent, reloader, readiness, config.timeouts.stuck, *log);
 
   // Stop: readiness says so first, then running jobs end.
   log->info("stopping signal={}", signal);
-  NotifyStopping("draining");
+  sd_notify(0, "STOPPING=1\nSTATUS=draining");
   readiness.SetStopping();
   signals->NextOneKills();
   (*descriptors)->StopAccepting();
   DrainAgent(agent->get(), reloader.config().timeouts.drain, log.get());
   status_port.reset();
-  (*operator_server)->Shutdown(absl::Milliseconds(100));  // before what its calls use
   // Calls end before sessions. A client that learns first that its session is over counts its last job as lost.
-  client_servers->Shutdown(absl::Milliseconds(500));
+  const absl::Time calls_end = absl::Now() + absl::Milliseconds(500);
+  for (const auto& server : *servers) server->Shutdown(std::max(calls_end - absl::Now(), absl::ZeroDuration()));
   // Tells the peers that this daemon ends before its sessions end. Otherwise the peers take its trainers for dead, and
   // groups that wait for the daemon cannot go on.
   peers->Stop();

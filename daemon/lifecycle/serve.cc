@@ -2,12 +2,12 @@
 
 #include <signal.h>
 #include <spdlog/logger.h>
+#include <systemd/sd-daemon.h>
 
 #include <algorithm>
 
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
-#include "daemon/lifecycle/notifier.h"
 #include "daemon/lifecycle/thread_watch.h"
 
 namespace railsd {
@@ -15,6 +15,13 @@ namespace {
 
 // Interval of the looks at the threads and of the log's flushes.
 constexpr absl::Duration kPace = absl::Seconds(1);
+
+// Half of the interval of systemd's watchdog, or infinite.
+absl::Duration WatchdogInterval() {
+  uint64_t microseconds = 0;
+  if (sd_watchdog_enabled(0, &microseconds) <= 0 || microseconds == 0) return absl::InfiniteDuration();
+  return absl::Microseconds(microseconds) / 2;
+}
 
 }  // namespace
 
@@ -43,7 +50,7 @@ int ServeUntilStopped(Signals& signals, const Agent& agent, Reloader& reloader, 
       stuck = std::move(hang);
     }
     if (stuck.empty() && absl::Now() >= next_feed) {
-      NotifyWatchdog();
+      sd_notify(0, "WATCHDOG=1");
       next_feed = absl::Now() + feed_every;
     }
   }

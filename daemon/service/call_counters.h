@@ -2,38 +2,39 @@
 #ifndef RAILSD_DAEMON_SERVICE_CALL_COUNTERS_H_
 #define RAILSD_DAEMON_SERVICE_CALL_COUNTERS_H_
 
-#include <array>
-#include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
-#include <vector>
+#include <utility>
 
-#include "absl/container/flat_hash_map.h"
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 
 namespace railsd {
 
-// The methods are fixed at construction. Any thread then counts and reads, without locks.
+// Any thread.
 class CallCounters {
  public:
-  // `services`: full names. Services that are not linked into the program are left out.
-  explicit CallCounters(const std::vector<std::string>& services);
-
-  // `method` is "JobService/WaitJob". Unknown methods are not counted.
-  void Count(absl::string_view method, absl::StatusCode code);
-  // Calls `each` with "JobService/WaitJob", a code ("ok", "deadline_exceeded") and the count, for counts above 0.
-  void ForEach(const std::function<void(const std::string&, const std::string&, uint64_t)>& each) const;
+  // `method`: a literal, "JobService/WaitJob".
+  void Count(absl::string_view method, absl::StatusCode code) {
+    absl::MutexLock lock(&mutex_);
+    ++counts_[{method, code}];
+  }
+  // Calls `each` with "JobService/WaitJob", a code ("ok", "deadline_exceeded") and the count.
+  void ForEach(const std::function<void(const std::string&, const std::string&, uint64_t)>& each) const {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [call, count] : counts_) {
+      each(std::string(call.first), absl::AsciiStrToLower(absl::StatusCodeToString(call.second)), count);
+    }
+  }
 
  private:
-  static constexpr int kCodes = 17;  // gRPC's codes from OK to UNAUTHENTICATED
-  struct Method {
-    std::string name;
-    std::array<std::atomic<uint64_t>, kCodes> by_code{};
-  };
-  std::vector<Method> methods_;
-  absl::flat_hash_map<std::string, size_t> by_name_;
+  mutable absl::Mutex mutex_;
+  std::map<std::pair<absl::string_view, absl::StatusCode>, uint64_t> counts_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace railsd

@@ -43,49 +43,6 @@ void SetLimits(const RpcServerOptions& options, grpc::ServerBuilder* builder) {
   builder->SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, 2);
 }
 
-class Server final : public RpcServer {
- public:
-  explicit Server(std::vector<std::shared_ptr<grpc::Service>> services) : services_(std::move(services)) {}
-  ~Server() override { Shutdown(absl::ZeroDuration()); }
-
-  absl::Status Listen(const RpcServerOptions& options) {
-    grpc::ServerBuilder builder;
-    SetLimits(options, &builder);
-    credentials_ = options.credentials != nullptr ? options.credentials : grpc::InsecureServerCredentials();
-    builder.AddListeningPort(options.address, credentials_);
-    for (const std::shared_ptr<grpc::Service>& service : services_) builder.RegisterService(service.get());
-    server_ = builder.BuildAndStart();
-    if (server_ == nullptr) {
-      return absl::UnavailableError(
-          absl::StrCat("cannot listen on ", options.address, ": it is in use or cannot be made; see gRPC's message"));
-    }
-    for (const std::string& name : options.service_names) {
-      server_->GetHealthCheckService()->SetServingStatus(name, false);
-    }
-    server_->GetHealthCheckService()->SetServingStatus(std::string(kLiveService), false);
-    SetHealth(false, true);
-    return absl::OkStatus();
-  }
-
-  void SetHealth(bool serving, bool live) override {
-    server_->GetHealthCheckService()->SetServingStatus(serving);  // for all names
-    server_->GetHealthCheckService()->SetServingStatus(std::string(kLiveService), live);
-  }
-
-  void Shutdown(absl::Duration grace) override {
-    if (server_ == nullptr || stopped_) return;
-    stopped_ = true;
-    server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));
-    server_->Wait();
-  }
-
- private:
-  const std::vector<std::shared_ptr<grpc::Service>> services_;
-  std::shared_ptr<grpc::ServerCredentials> credentials_;  // used at each connection until the server ends
-  std::unique_ptr<grpc::Server> server_;                  // destroyed before the services
-  bool stopped_ = false;
-};
-
 // Called before the first server starts, because plugins are process-wide.
 void InitRpcPlugins() {
   static std::once_flag once;
@@ -99,12 +56,38 @@ void InitRpcPlugins() {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(RpcServerOptions options,
+absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const RpcServerOptions& options,
                                                             std::vector<std::shared_ptr<grpc::Service>> services) {
   InitRpcPlugins();
-  auto server = std::make_unique<Server>(std::move(services));
-  if (absl::Status status = server->Listen(options); !status.ok()) return status;
+  grpc::ServerBuilder builder;
+  SetLimits(options, &builder);
+  builder.AddListeningPort(options.address, grpc::InsecureServerCredentials());
+  for (const std::shared_ptr<grpc::Service>& service : services) builder.RegisterService(service.get());
+  std::unique_ptr<grpc::Server> made = builder.BuildAndStart();
+  if (made == nullptr) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen on ", options.address, ": it is in use or cannot be made; see gRPC's message"));
+  }
+  for (const std::string& name : options.service_names) made->GetHealthCheckService()->SetServingStatus(name, false);
+  std::unique_ptr<RpcServer> server(new RpcServer(std::move(services), std::move(made)));
+  server->SetHealth(false, true);
   return server;
+}
+
+RpcServer::RpcServer(std::vector<std::shared_ptr<grpc::Service>> services, std::unique_ptr<grpc::Server> server)
+    : services_(std::move(services)), server_(std::move(server)) {}
+
+RpcServer::~RpcServer() { Shutdown(absl::ZeroDuration()); }
+
+void RpcServer::SetHealth(bool serving, bool live) {
+  server_->GetHealthCheckService()->SetServingStatus(serving);  // for all names
+  server_->GetHealthCheckService()->SetServingStatus(std::string(kLiveService), live);
+}
+
+void RpcServer::Shutdown(absl::Duration grace) {
+  if (std::exchange(stopped_, true)) return;
+  server_->Shutdown(absl::ToChronoTime(absl::Now() + grace));
+  server_->Wait();
 }
 
 }  // namespace railsd

@@ -11,7 +11,7 @@
 #include "absl/time/time.h"
 
 namespace grpc {
-class ServerCredentials;
+class Server;
 class Service;
 }  // namespace grpc
 
@@ -22,24 +22,30 @@ struct RpcServerOptions {
   uint64_t max_message_bytes = 16 << 20;
   // Services that the health service knows by name besides "", the whole server. All have the same health.
   std::vector<std::string> service_names = {};
-  std::shared_ptr<grpc::ServerCredentials> credentials = nullptr;  // null: plain text
-  uint32_t max_calls_per_connection = 1024;                        // at once
-  uint64_t max_headers_bytes = 8192;                               // metadata of one call
-  uint64_t max_memory_bytes = uint64_t{1} << 30;                   // for received data; above it gRPC ends calls
-  absl::Duration handshake = absl::Seconds(10);  // until HTTP/2's SETTINGS, then the connection is closed
-  absl::Duration idle = absl::Minutes(1);        // without a call, then the connection is closed
+  uint32_t max_calls_per_connection = 1024;       // at once
+  uint64_t max_headers_bytes = 8192;              // metadata of one call
+  uint64_t max_memory_bytes = uint64_t{1} << 30;  // for received data; above it gRPC ends calls
+  absl::Duration handshake = absl::Seconds(10);   // until HTTP/2's SETTINGS, then the connection is closed
+  absl::Duration idle = absl::Minutes(1);         // without a call, then the connection is closed
 };
 
 class RpcServer {
  public:
   // Health is NOT_SERVING until SetHealth(). UNAVAILABLE: the address cannot be bound.
-  static absl::StatusOr<std::unique_ptr<RpcServer>> Start(RpcServerOptions options,
+  static absl::StatusOr<std::unique_ptr<RpcServer>> Start(const RpcServerOptions& options,
                                                           std::vector<std::shared_ptr<grpc::Service>> services);
-  virtual ~RpcServer() = default;  // Shutdown(0)
+  ~RpcServer();  // Shutdown(0)
   // Sets the health: `serving` for all service names and the whole server, `live` for kLiveService.
-  virtual void SetHealth(bool serving, bool live) = 0;
-  // Refuses new calls, waits `grace` for running ones, then cancels them. Blocks. Call once.
-  virtual void Shutdown(absl::Duration grace) = 0;
+  void SetHealth(bool serving, bool live);
+  // Refuses new calls, waits `grace` for running ones, then cancels them. Blocks. A second call does nothing.
+  void Shutdown(absl::Duration grace);
+
+ private:
+  RpcServer(std::vector<std::shared_ptr<grpc::Service>> services, std::unique_ptr<grpc::Server> server);
+
+  const std::vector<std::shared_ptr<grpc::Service>> services_;
+  const std::unique_ptr<grpc::Server> server_;  // destroyed before the services
+  bool stopped_ = false;
 };
 
 }  // namespace railsd

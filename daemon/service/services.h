@@ -31,7 +31,7 @@ struct ServiceContext {
   JobFeed* feed = nullptr;
   AgentLimits limits;
   std::shared_ptr<LimitCounters> refused = std::make_shared<LimitCounters>();  // by limits that the services check
-  std::shared_ptr<CallCounters> calls = std::make_shared<CallCounters>(std::vector<std::string>{});
+  std::shared_ptr<CallCounters> calls = std::make_shared<CallCounters>();
   std::string node;
   BootId boot;
   std::string version;

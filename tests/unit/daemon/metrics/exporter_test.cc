@@ -14,7 +14,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "daemon/metrics/metric_table.h"
-#include "rails/v1/job.pb.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/unit/daemon/fake_agent.h"
 
@@ -122,12 +121,9 @@ class ExporterTest : public ::testing::Test {
     folder_.Write("class/net/eth0/statistics/tx_bytes", "5000\n");
     folder_.Write("class/net/eth0/statistics/rx_bytes", "6000\n");
     folder_.Write("class/net/eth0/statistics/rx_dropped", "3\n");
-    ASSERT_NE(rails::v1::WaitJobRequest::descriptor(), nullptr);  // links what CallCounters looks up
-    calls_ = std::make_unique<CallCounters>(std::vector<std::string>{"rails.v1.JobService", "rails.v1.NoService"});
-    calls_->Count("NoService/None", absl::StatusCode::kOk);
-    calls_->Count("JobService/WaitJob", absl::StatusCode::kOk);
-    for (int i = 0; i < 2; ++i) calls_->Count("JobService/WaitJob", absl::StatusCode::kDeadlineExceeded);
-    sources_.calls = calls_.get();
+    calls_.Count("JobService/WaitJob", absl::StatusCode::kOk);
+    for (int i = 0; i < 2; ++i) calls_.Count("JobService/WaitJob", absl::StatusCode::kDeadlineExceeded);
+    sources_.calls = &calls_;
     const auto refused = std::make_shared<LimitCounters>();
     for (int i = 0; i < 3; ++i) refused->Count(Limit::kHalfOpen);
     sources_.refused = refused;
@@ -141,7 +137,7 @@ class ExporterTest : public ::testing::Test {
   BalanceMeter balance_;
   JobFeed feed_{nullptr};
   std::shared_ptr<JobWatch> watch_;
-  std::unique_ptr<CallCounters> calls_;
+  CallCounters calls_;
   const testing::TemporaryFolder folder_;
   MetricSources sources_;
 };

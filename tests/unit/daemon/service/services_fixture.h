@@ -44,7 +44,7 @@ class ServicesTest : public ::testing::Test {
       view.why = "not reached yet";
       return std::vector<PeerView>{view};
     };
-    context_->calls = std::make_shared<CallCounters>(services_);
+    context_->calls = std::make_shared<CallCounters>();
     auto server = RpcServer::Start({address, 1 << 20}, {MakeSessionService(context_), MakeGroupService(context_),
                                                         MakeJobService(context_), MakeOperatorService(context_)});
     ASSERT_TRUE(server.ok()) << server.status();
