@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -60,17 +59,9 @@ class MetricPage {
   void Set(Metric metric, uint64_t value, Labels labels = {}) {
     Set(metric, static_cast<double>(value), std::move(labels));
   }
-  void Set(Metric metric, const HistogramData& data, Labels labels = {}) {
-    ClientMetric out;
+  void Set(Metric metric, const prometheus::Histogram& data, Labels labels = {}) {
+    ClientMetric out = data.Collect();
     out.label = std::move(labels);
-    uint64_t total = 0;
-    for (size_t i = 0; i < data.counts().size(); ++i) {
-      total += data.counts()[i];
-      const double bound = i < data.bounds().size() ? data.bounds()[i] : std::numeric_limits<double>::infinity();
-      out.histogram.bucket.push_back({total, bound});
-    }
-    out.histogram.sample_count = total;
-    out.histogram.sample_sum = data.sum();
     Add(metric, std::move(out));
   }
   // Sets a counter whose source may fall.
@@ -289,9 +280,10 @@ void AddSnapshot(const AgentSnapshot& snapshot, const MetricSources& sources, Me
 }
 
 void AddJobs(const JobStatistics& jobs, MetricPage* page) {
-  const JobStatistics::View view = jobs.Read();
-  for (const auto& [result, count] : view.by_result)
+  for (const auto& [result, count] : jobs.by_result()) {
     page->Set("railsd_jobs_finished_total", count, {{"result", result}});
+  }
+  const JobStatistics::Histograms& view = jobs.histograms();
   page->Set("railsd_job_duration_seconds", view.duration);
   page->Set("railsd_job_bytes", view.bytes_sent, {{"direction", "tx"}});
   page->Set("railsd_job_bytes", view.bytes_received, {{"direction", "rx"}});
@@ -304,7 +296,7 @@ void AddJobs(const JobStatistics& jobs, MetricPage* page) {
   page->Set("railsd_job_switching_efficiency", view.efficiency_moving, {{"part", "moving"}});
   page->Set("railsd_job_switching_efficiency", view.efficiency_utilisation, {{"part", "utilisation"}});
   page->Set("railsd_job_ratio_to_bound", view.ratio);
-  const auto set = [page](const JobStatistics::BalanceView& balance, const char* direction, const char* of) {
+  const auto set = [page](const JobStatistics::BalanceHistograms& balance, const char* direction, const char* of) {
     page->Set("railsd_job_balance_max_over_mean", balance.max_over_mean, {{"direction", direction}, {"of", of}});
     page->Set("railsd_job_balance_jain_index", balance.jain, {{"direction", direction}, {"of", of}});
   };

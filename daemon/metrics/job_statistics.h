@@ -2,6 +2,8 @@
 #ifndef RAILSD_DAEMON_METRICS_JOB_STATISTICS_H_
 #define RAILSD_DAEMON_METRICS_JOB_STATISTICS_H_
 
+#include <prometheus/histogram.h>
+
 #include <cstdint>
 #include <map>
 #include <string>
@@ -14,21 +16,6 @@
 
 namespace railsd {
 
-// Values in buckets, in Prometheus's form. Not synchronised.
-class HistogramData {
- public:
-  explicit HistogramData(std::vector<double> bounds) : bounds_(std::move(bounds)), counts_(bounds_.size() + 1, 0) {}
-  void Observe(double value);
-  const std::vector<double>& bounds() const { return bounds_; }
-  const std::vector<uint64_t>& counts() const { return counts_; }  // by bucket; the last is above all bounds
-  double sum() const { return sum_; }
-
- private:
-  std::vector<double> bounds_;
-  std::vector<uint64_t> counts_;
-  double sum_ = 0;
-};
-
 // Statistics of finished jobs. The engine thread writes, scrapes read.
 class JobStatistics final : public AgentObserver {
  public:
@@ -37,23 +24,29 @@ class JobStatistics final : public AgentObserver {
   void OnJobFinished(SessionId session, const JobReport& report) override;
 
   // Balance of the rails within each job.
-  struct BalanceView {
-    BalanceView();
+  struct BalanceHistograms {
     void Observe(absl::Span<const uint64_t> bytes, absl::Span<const uint64_t> speeds);
-    HistogramData max_over_mean, jain;
+    prometheus::Histogram max_over_mean{{1.001, 1.002, 1.005, 1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2, 4, 8}};
+    prometheus::Histogram jain{{0.125, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 1}};
   };
-  struct View {
-    std::map<std::string, uint64_t> by_result;  // "ok" or the name of the status
-    HistogramData duration, bytes_sent, bytes_received, wait_ranks, wait_peers, sending, receiving, ratio;
-    HistogramData efficiency, efficiency_data, efficiency_moving, efficiency_utilisation;
-    BalanceView sent, received, planned;
+  struct Histograms {
+    Histograms();
+    prometheus::Histogram duration, wait_ranks, wait_peers, sending, receiving, bytes_sent, bytes_received, ratio;
+    prometheus::Histogram efficiency, efficiency_data, efficiency_moving, efficiency_utilisation;
+    BalanceHistograms sent, received, planned;
   };
-  View Read() const;
+  const Histograms& histograms() const { return histograms_; }
+  // Counts by result: "ok", "replayable" or the name of the status.
+  std::map<std::string, uint64_t> by_result() const;
 
  private:
   const std::vector<uint64_t> rail_speeds_;
+  Histograms histograms_;
   mutable absl::Mutex mutex_;
-  View view_ ABSL_GUARDED_BY(mutex_);
+  // Likely results exist from the start, because Prometheus sees no increase when a counter first appears.
+  std::map<std::string, uint64_t> by_result_ ABSL_GUARDED_BY(mutex_) = {
+      {"ok", 0},       {"aborted", 0},    {"cancelled", 0},  {"deadline_exceeded", 0}, {"failed_precondition", 0},
+      {"internal", 0}, {"replayable", 0}, {"unavailable", 0}};
 };
 
 }  // namespace railsd

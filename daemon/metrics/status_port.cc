@@ -2,18 +2,20 @@
 
 #include <openssl/sha.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "daemon/metrics/page.h"
 #include "daemon/metrics/read_agent.h"
-#include "daemon/metrics/status_query.h"
 #include "daemon/service/overview.h"
 #include "proto/json/json.h"
 #include "rails/v1/operator.pb.h"
@@ -21,6 +23,8 @@
 namespace railsd {
 namespace {
 
+// Finished jobs in one answer: by default, and at most.
+constexpr uint32_t kDefaultFinished = 10, kMaxFinished = 64;
 constexpr char kNoAnswer[] = "the engine does not answer; the daemon's log says engine_does_not_answer when that lasts";
 
 HttpAnswer Json(int status, const nlohmann::ordered_json& value) {
@@ -44,6 +48,16 @@ std::string HashOf(absl::string_view page, const std::string& tag) {
   SHA256(reinterpret_cast<const unsigned char*>(text.data()), text.size(), digest);
   const absl::string_view bytes(reinterpret_cast<const char*>(digest), sizeof(digest));
   return absl::StrCat("'sha256-", absl::Base64Escape(bytes), "'");
+}
+
+// How many finished jobs a query ("a=b&finished=3") asks for. Nothing if it asks for no number.
+std::optional<uint32_t> FinishedWanted(absl::string_view query) {
+  uint32_t wanted = kDefaultFinished;
+  for (const absl::string_view part : absl::StrSplit(query, '&')) {
+    const std::pair<absl::string_view, absl::string_view> pair = absl::StrSplit(part, absl::MaxSplits('=', 1));
+    if (pair.first == "finished" && !absl::SimpleAtoi(pair.second, &wanted)) return std::nullopt;
+  }
+  return std::min(wanted, kMaxFinished);
 }
 
 class Port final : public StatusPort {

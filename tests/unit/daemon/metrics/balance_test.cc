@@ -97,10 +97,10 @@ TEST(JobStatisticsTest, DrainedRailsDoNotCount) {
   report.rail_tx_bytes = report.rail_rx_bytes = report.rail_planned_bytes = {5, 5, 5, 0};
   report.drained_rails = 8;
   jobs.OnJobFinished(SessionId(1), report);
-  const JobStatistics::View view = jobs.Read();
+  const JobStatistics::Histograms& view = jobs.histograms();
   for (const auto* balance : {&view.sent, &view.received, &view.planned}) {
-    EXPECT_DOUBLE_EQ(balance->max_over_mean.sum(), 1);
-    EXPECT_DOUBLE_EQ(balance->jain.sum(), 1);
+    EXPECT_DOUBLE_EQ(balance->max_over_mean.Collect().histogram.sample_sum, 1);
+    EXPECT_DOUBLE_EQ(balance->jain.Collect().histogram.sample_sum, 1);
   }
 }
 
@@ -115,15 +115,16 @@ TEST(JobStatisticsTest, BalanceOfJobs) {
   report.rail_tx_bytes = {10, 10};
   report.rail_planned_bytes = {20, 0};
   jobs.OnJobFinished(SessionId(1), report);
-  const JobStatistics::View view = jobs.Read();
-  EXPECT_DOUBLE_EQ(view.sent.max_over_mean.sum(), 1);
-  EXPECT_DOUBLE_EQ(view.planned.max_over_mean.sum(), 2);
-  EXPECT_DOUBLE_EQ(view.planned.jain.sum(), 0.5);
-  EXPECT_DOUBLE_EQ(view.received.max_over_mean.sum(), 0) << "nothing received, nothing observed";
-  EXPECT_DOUBLE_EQ(view.sending.sum(), 0.75);
-  EXPECT_DOUBLE_EQ(view.receiving.sum(), 1);
-  EXPECT_DOUBLE_EQ(view.efficiency_moving.sum(), 0.5);
-  EXPECT_EQ(view.efficiency.counts()[4], 1u) << "0.4 is a bound";
+  const JobStatistics::Histograms& view = jobs.histograms();
+  EXPECT_DOUBLE_EQ(view.sent.max_over_mean.Collect().histogram.sample_sum, 1);
+  EXPECT_DOUBLE_EQ(view.planned.max_over_mean.Collect().histogram.sample_sum, 2);
+  EXPECT_DOUBLE_EQ(view.planned.jain.Collect().histogram.sample_sum, 0.5);
+  EXPECT_DOUBLE_EQ(view.received.max_over_mean.Collect().histogram.sample_sum, 0)
+      << "nothing received, nothing observed";
+  EXPECT_DOUBLE_EQ(view.sending.Collect().histogram.sample_sum, 0.75);
+  EXPECT_DOUBLE_EQ(view.receiving.Collect().histogram.sample_sum, 1);
+  EXPECT_DOUBLE_EQ(view.efficiency_moving.Collect().histogram.sample_sum, 0.5);
+  EXPECT_EQ(view.efficiency.Collect().histogram.bucket[4].cumulative_count, 1u) << "0.4 is a bound";
 }
 
 TEST(PortCountersTest, ReadsWhatThereIs) {

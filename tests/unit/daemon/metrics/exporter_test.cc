@@ -267,12 +267,5 @@ TEST(MetricTableTest, NamesFollowTheRules) {
   }
 }
 
-TEST(HistogramTest, CountsIntoBuckets) {
-  HistogramData data({1, 2});
-  for (const double value : {0.5, 1.0, 1.5, 3.0}) data.Observe(value);
-  EXPECT_THAT(data.counts(), ::testing::ElementsAre(2, 1, 1));
-  EXPECT_DOUBLE_EQ(data.sum(), 6.0);
-}
-
 }  // namespace
 }  // namespace railsd
