@@ -2,8 +2,8 @@
 //
 //   all_to_all [--world N] [--rank R] [--kib K] [--rounds M] [--wait SECONDS] SOCKET_DIR...
 //
-// Rank r talks to the daemon whose sockets are in directory r modulo their number. Without --rank all N ranks run here,
-// one thread each; with it, only that one, and the others run in other processes or on other nodes.
+// Rank r uses the daemon in socket directory number r modulo the number of directories. Without --rank all N ranks run
+// here, one thread each. With --rank only that rank runs here; the others run in other processes or on other nodes.
 #include <atomic>
 #include <charconv>
 #include <cstdint>
@@ -29,12 +29,12 @@ struct Arguments {
   std::vector<std::string> socket_dirs;
 };
 
-// Ranks send unequal lengths to each other, as a router of experts would make them.
+// Ranks send unequal lengths to each other, like a router of experts.
 uint64_t LengthBytes(const Arguments& arguments, uint32_t from, uint32_t to) {
   return uint64_t{arguments.kib} * 1024 * ((from * 7 + to * 5) % 4 + 1) / 4 + from;
 }
 
-// Byte `i` of what `from` sends to `to` in a round.
+// Byte `i` that `from` sends to `to` in a round.
 std::byte Pattern(uint32_t round, uint32_t from, uint32_t to, uint64_t i) {
   return static_cast<std::byte>(i * 31 + (i >> 8) + from * 17 + to * 101 + round);
 }
@@ -109,7 +109,7 @@ absl::Status RunRank(const Arguments& arguments, uint32_t rank) {
     exchange.tag = round;
     auto job = (*group)->Submit(exchange);
     if (!job.ok()) return At(job.status(), "submitting");
-    auto report = (*job)->Wait();  // from here to the end of the job, the buffers are the daemon's
+    auto report = (*job)->Wait();  // the daemon may use the buffers until the job has ended
     if (!report.ok()) return At(report.status(), "waiting");
     if (!report->status.ok()) return At(report->status, "the job");
     if (absl::Status status = CheckReceived(arguments, round, rank, **receive); !status.ok()) return status;

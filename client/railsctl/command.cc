@@ -24,7 +24,7 @@ int Fail(const Context& context, ExitCode code, const absl::Status& status) {
 }
 
 void ResolveNodes(const Context& context, std::vector<std::string>* nodes) {
-  // Split here: CLI11's delimiter drops empty names, and the nodes behind one would move up.
+  // Splits here, because CLI11's delimiter drops empty names and so renumbers the nodes behind them.
   for (const std::string& list : std::exchange(*nodes, {})) {
     for (absl::string_view dir : absl::StrSplit(list, ',')) nodes->emplace_back(dir);
   }

@@ -1,4 +1,4 @@
-// How railsctl is put together: each command adds itself to the CLI11 tree and leaves its exit code in the context.
+// The interface of railsctl's commands. Each command adds itself to the CLI11 tree and sets Context::run.
 #ifndef RAILS_RAILSCTL_COMMAND_H_
 #define RAILS_RAILSCTL_COMMAND_H_
 
@@ -17,13 +17,13 @@ class App;
 
 namespace rails::ctl {
 
-// What all commands share. Filled by the parser before a command runs.
+// Options that all commands share. The parser fills them before a command runs.
 struct Context {
   std::string socket_dir = "/run/railsd";
   bool json = false;
-  absl::Duration timeout = absl::ZeroDuration();  // zero: not given, the command's own
-  bool terminal = false;                          // standard output is one that understands more than letters
-  bool color = false;                             // ... and people read it, who have not said --no-color
+  absl::Duration timeout = absl::ZeroDuration();  // zero: not given, the command's default
+  bool terminal = false;                          // standard output is a terminal with control sequences
+  bool color = false;                             // print colours: a terminal, and no --no-color
 
   std::vector<std::string> arguments;  // as given, without the program's name
 
@@ -39,9 +39,9 @@ struct Context {
 // Returns `code`.
 int Fail(const Context& context, ExitCode code, const absl::Status& status);
 
-// What options named --nodes were given: each may list several folders with commas between them. Afterwards `nodes` has
-// one each; the daemon of --socket-dir when none was given. To be called after parsing; throws CLI::ValidationError,
-// as CLI11 wants it, when a name is empty.
+// Splits the values of --nodes, each of which may list several folders with commas, into one folder an entry. Without
+// --nodes the only entry is --socket-dir. Call after parsing. Throws CLI::ValidationError, as CLI11 requires, if a name
+// is empty.
 void ResolveNodes(const Context& context, std::vector<std::string>* nodes);
 
 void AddInspectCommands(CLI::App& app, Context& context);    // status, tenants, rails, peers, jobs

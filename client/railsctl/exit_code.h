@@ -1,4 +1,4 @@
-// What railsctl's exit codes mean. Scripts depend on them; docs/railsctl.md and --help list them.
+// railsctl's exit codes. Scripts depend on them; docs/railsctl.md and --help list them.
 #ifndef RAILS_RAILSCTL_EXIT_CODE_H_
 #define RAILS_RAILSCTL_EXIT_CODE_H_
 
@@ -8,15 +8,15 @@ namespace rails::ctl {
 
 enum ExitCode : int {
   kExitOk = 0,
-  kExitFailed = 1,        // the thing asked for failed
+  kExitFailed = 1,        // the command failed
   kExitUsage = 2,         // the command line is wrong
   kExitUnreachable = 3,   // a daemon does not answer
-  kExitWrongBytes = 4,    // an exchange was reported done, and bytes were wrong
-  kExitBadInputFile = 5,  // a file given is missing, not what it should be, or does not fit
+  kExitWrongBytes = 4,    // an exchange was reported done, but bytes were wrong
+  kExitBadInputFile = 5,  // a given file is missing, malformed, or does not fit
 };
 
-// For an error met while talking to a daemon: one that does not answer is kExitUnreachable, one that was not to be
-// asked kExitUsage.
+// The exit code for an error of a call to a daemon: kExitUnreachable if it does not answer, kExitUsage if it refuses
+// the arguments.
 inline ExitCode ExitCodeOfCall(const absl::Status& status) {
   if (status.ok()) return kExitOk;
   if (absl::IsInvalidArgument(status)) return kExitUsage;

@@ -41,7 +41,7 @@ constexpr Unit kRateUnits[] = {{"bit", 1 / 8.0},   {"kbit", 1e3 / 8}, {"mbit", 1
                                {"tbit", 1e12 / 8}, {"b/s", 1},        {"kb/s", 1e3},        {"mb/s", 1e6},
                                {"gb/s", 1e9},      {"kib/s", 1024.0}, {"mib/s", 1048576.0}, {"gib/s", 1073741824}};
 
-// Splits "1.5MiB" into 1.5 and "mib". False when there is no number in front.
+// Splits "1.5MiB" into 1.5 and "mib". False if the text does not begin with a number.
 bool SplitQuantity(absl::string_view text, double* value, std::string* unit) {
   text = absl::StripAsciiWhitespace(text);
   size_t digits = 0;

@@ -20,16 +20,16 @@ absl::StatusOr<uint64_t> ParseRate(absl::string_view text);
 // "500ms", "5s", "2m", or seconds without a unit. Must be above zero and finite.
 absl::StatusOr<absl::Duration> ParseTimeout(absl::string_view text);
 
-// What is wrong with a number below zero, "" with any other text. CLI11 reads -1 as 2^64 - 1.
+// An error text for a number below zero, "" for any other text. Needed because CLI11 reads -1 as 2^64 - 1.
 std::string NotBelowZero(const std::string& text);
 
 // "1 rank", "2 ranks".
 std::string FormatCount(uint64_t count, absl::string_view noun);
 // "0 B", "1.50 KiB", "16.0 MiB": three figures from KiB on.
 std::string FormatBytes(uint64_t bytes);
-// As the speed of a link is named, in bits: "200 Mbit/s", "1.60 Gbit/s"; "-" for 0.
+// A link's speed in bits: "200 Mbit/s", "1.60 Gbit/s"; "-" for 0.
 std::string FormatBitRate(double bytes_per_second);
-// As throughput is named: "24.8 MB/s", "4.50 GB/s"; "-" for 0.
+// A throughput: "24.8 MB/s", "4.50 GB/s"; "-" for 0.
 std::string FormatByteRate(double bytes_per_second);
 // "250 ns", "12.5 us", "3.20 ms", "1.25 s", "2m 05s", "3h 04m", "2d 03h".
 std::string FormatSeconds(double seconds);

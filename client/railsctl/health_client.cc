@@ -18,8 +18,8 @@ namespace {
 
 constexpr size_t kMaxServiceBytes = 127;
 
-// HealthCheckRequest and HealthCheckResponse have one field each, so their bytes are made and read here:
-// tag 1 (a string) and its length, tag 1 (a number).
+// HealthCheckRequest and HealthCheckResponse have one field each, so this file encodes and decodes them: tag 1 (a
+// string) with its length, tag 1 (a number).
 grpc::ByteBuffer RequestBytes(const std::string& service) {
   std::string bytes;
   if (!service.empty()) bytes = absl::StrCat("\x0a", std::string(1, static_cast<char>(service.size())), service);
@@ -70,7 +70,7 @@ absl::StatusOr<ServingStatus> CheckHealth(const std::string& socket_dir, const s
   call->Finish(&response, &status, nullptr);
   void* tag = nullptr;
   bool ok = false;
-  queue.Next(&tag, &ok);  // comes at the call's deadline at the latest
+  queue.Next(&tag, &ok);  // returns at the call's deadline at the latest
   if (status.ok()) return StatusFrom(response);
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
                       absl::StrCat("the health service at ", target, ": ", status.error_message()));

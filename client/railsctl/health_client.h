@@ -1,4 +1,4 @@
-// The standard gRPC health service (grpc.health.v1), asked once.
+// Asks the standard gRPC health service (grpc.health.v1) once.
 #ifndef RAILS_RAILSCTL_HEALTH_CLIENT_H_
 #define RAILS_RAILSCTL_HEALTH_CLIENT_H_
 
@@ -13,8 +13,8 @@ namespace rails::ctl {
 enum class ServingStatus { kUnknown = 0, kServing = 1, kNotServing = 2, kServiceUnknown = 3 };
 const char* ServingStatusName(ServingStatus status);  // "SERVING", ...
 
-// Asks at client.sock in `socket_dir`; `service` empty: the whole server. Error: UNAVAILABLE or DEADLINE_EXCEEDED,
-// nobody answers; NOT_FOUND, the server does not know the service; INVALID_ARGUMENT, the service's name is too long.
+// Asks at client.sock in `socket_dir`. `service` empty: the whole server. UNAVAILABLE, DEADLINE_EXCEEDED: no answer.
+// NOT_FOUND: the server does not know the service. INVALID_ARGUMENT: the service's name is too long.
 absl::StatusOr<ServingStatus> CheckHealth(const std::string& socket_dir, const std::string& service,
                                           absl::Duration timeout);
 

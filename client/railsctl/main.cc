@@ -1,4 +1,4 @@
-// railsctl: looks at railsd daemons, plans, replays workloads through them and measures them.
+// railsctl: inspects railsd daemons, plans, replays workloads through them and measures them.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -28,13 +28,13 @@ constexpr const char* kExitCodes =
 constexpr const char* kSharedOptions =
     "\nOptions of every command: --socket-dir, --json, --no-color, --timeout; see railsctl --help.\n";
 
-// What is wrong with the command line, in a sentence for people.
+// Describes the error in the command line.
 std::string Describe(const CLI::App& app, const CLI::ParseError& error) {
   const std::vector<std::string> unknown = app.remaining();
   if (!app.get_subcommands().empty() || unknown.empty()) {
     return std::string(absl::StripAsciiWhitespace(error.what()));
   }
-  // CLI11 would only say that a command is missing.
+  // CLI11 itself only says that a command is missing.
   std::vector<std::string> names;
   for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
     if (!command->get_group().empty()) names.push_back(command->get_name());
@@ -42,16 +42,16 @@ std::string Describe(const CLI::App& app, const CLI::ParseError& error) {
   return absl::StrCat("no command '", unknown.front(), "'; the commands are ", absl::StrJoin(names, ", "));
 }
 
-// What a terminal can do is told by the environment, and only there.
+// Only the environment tells what a terminal can do.
 bool IsDumbTerminal() {
   const char* term = std::getenv("TERM");
   return term == nullptr || *term == '\0' || absl::string_view(term) == "dumb";
 }
 
-// Says what is wrong, or prints what --help and --version ask for, which are "errors" with code 0.
+// Reports the error, or prints --help or --version, which CLI11 treats as errors with code 0.
 int EndOfParsing(const CLI::App& app, rails::ctl::Context& context, const CLI::ParseError& error) {
   if (error.get_exit_code() == 0) return app.exit(error);
-  // The flag may stand behind the mistake, where nobody has read it.
+  // --json may follow the error, where the parser has not read it.
   context.json = std::count(context.arguments.begin(), context.arguments.end(), "--json") > 0;
   const int code = Fail(context, rails::ctl::kExitUsage, absl::InvalidArgumentError(Describe(app, error)));
   std::fputs("Run with --help for more information.\n", stderr);
@@ -62,7 +62,7 @@ int EndOfParsing(const CLI::App& app, rails::ctl::Context& context, const CLI::P
 
 int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
-  // Debian builds Abseil with its lock order checks on: every mutex of gRPC would go through one global graph.
+  // Debian builds Abseil with lock order checks on. They put every mutex of gRPC into one global graph.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   rails::ctl::Context context;
   context.arguments.assign(argv + 1, argv + argc);
@@ -71,7 +71,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   app.fallthrough();
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // so scripts can override
-  app.footer(absl::StrCat(kSharedOptions, kExitCodes));                          // of the commands, which copy it
+  app.footer(absl::StrCat(kSharedOptions, kExitCodes));                          // commands copy the footer
   app.set_help_flag("-h,--help", "Prints this help and exits.");
   app.set_help_all_flag("--help-all", "Prints the help of all commands and exits.");
   app.get_formatter()->column_width(34);

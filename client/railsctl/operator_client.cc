@@ -17,7 +17,7 @@
 namespace rails::ctl {
 namespace {
 
-// That a daemon takes.
+// Longest drain limit that a daemon accepts.
 constexpr absl::Duration kLongestDrain = absl::Hours(24);
 
 }  // namespace
@@ -30,7 +30,7 @@ struct OperatorClient::Impl {
   bool cancelled ABSL_GUARDED_BY(mutex) = false;
   absl::flat_hash_set<grpc::ClientContext*> under_way ABSL_GUARDED_BY(mutex);
 
-  // The socket's own trouble says more than "failed to connect".
+  // An error of the socket file says more than gRPC's "failed to connect".
   absl::Status CheckSocket() const {
     if (access(socket.c_str(), R_OK | W_OK) == 0) return absl::OkStatus();
     if (errno == EACCES || errno == EPERM) {
@@ -90,13 +90,13 @@ OperatorClient::OperatorClient(const std::string& socket_dir, absl::Duration tim
   const auto path = std::filesystem::absolute(std::filesystem::path(socket_dir) / "operator.sock", ignored);
   impl_->socket = path.lexically_normal().string();
   impl_->timeout = timeout;
-  // A Unix socket's path is no authority that HTTP/2 would take; proxies of the environment are not for it.
+  // HTTP/2 does not accept a Unix socket's path as authority. Proxies of the environment do not apply.
   grpc::ChannelArguments arguments;
   arguments.SetString(GRPC_ARG_DEFAULT_AUTHORITY, "localhost");
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetMaxReceiveMessageSize(64 << 20);
-  // Who watches a daemon sees soon that it is there again.
+  // Short, so that a live view soon sees a restarted daemon.
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   impl_->stub = v1::OperatorService::NewStub(
       grpc::CreateCustomChannel("unix://" + impl_->socket, grpc::InsecureChannelCredentials(), arguments));
@@ -141,7 +141,7 @@ absl::StatusOr<v1::ExplainJobResponse> OperatorClient::ExplainJob(const v1::Expl
 absl::Status OperatorClient::DrainNode(absl::Duration limit) {
   v1::DrainNodeRequest request;
   request.set_timeout_seconds(absl::ToDoubleSeconds(limit));
-  // The daemon keeps the limit, and answers in any case.
+  // The daemon keeps the limit and answers in any case.
   const absl::Duration patience = (limit > absl::ZeroDuration() ? limit : kLongestDrain) + impl_->timeout;
   return impl_->Call(&v1::OperatorService::Stub::DrainNode, request, patience).status();
 }

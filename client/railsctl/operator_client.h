@@ -11,9 +11,9 @@
 
 namespace rails::ctl {
 
-// One daemon. Safe to use from several threads.
-// Errors of all calls name the socket: UNAVAILABLE when nothing answers there or the socket is missing,
-// PERMISSION_DENIED when it may not be opened, DEADLINE_EXCEEDED after `timeout`, or what the daemon answered.
+// A client of one daemon. Thread-safe.
+// Errors of all calls name the socket. UNAVAILABLE: no answer, or no socket. PERMISSION_DENIED: the socket may not be
+// opened. DEADLINE_EXCEEDED: no answer within `timeout`. Other errors come from the daemon unchanged.
 class OperatorClient {
  public:
   // `timeout` bounds each call. Opens nothing yet.
@@ -26,19 +26,19 @@ class OperatorClient {
   absl::StatusOr<v1::ListJobsResponse> ListJobs(uint32_t finished_limit);
   absl::StatusOr<v1::GetOverviewResponse> GetOverview(uint32_t finished_limit);
   absl::StatusOr<v1::ExplainJobResponse> ExplainJob(const v1::ExplainJobRequest& request);
-  // Answers when the node's jobs have ended; `limit` bounds that, zero: as long as its configuration says.
+  // Returns when the node's jobs have ended, or after `limit`. Zero: the limit of the daemon's configuration.
   absl::Status DrainNode(absl::Duration limit);
   absl::Status UndrainNode();
   absl::StatusOr<v1::ReloadResponse> Reload();
-  // `rail`: its name or its index. Answers with the rail as it is afterwards.
+  // `rail`: name or index. Returns the rail's state afterwards.
   absl::StatusOr<v1::RailStatus> DrainRail(const std::string& rail);
   absl::StatusOr<v1::RailStatus> UndrainRail(const std::string& rail);
   // Ends the connection to a peer; the daemon dials a new one.
   absl::Status RedialPeer(const std::string& node);
-  // An empty `level` changes nothing. Answers with the level before.
+  // Returns the level before. An empty `level` changes nothing.
   absl::StatusOr<std::string> SetLogLevel(const std::string& level);
 
-  // Calls that are under way, and all later ones, end at once with CANCELLED.
+  // Ends calls under way, and all later ones, at once with CANCELLED.
   void Cancel();
 
  private:

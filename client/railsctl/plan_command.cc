@@ -1,5 +1,5 @@
-// plan: runs the program railsctl-plan in this one's place, as git runs its external subcommands. The planner lives in
-// a program of its own because it needs the data plane's code, which railsctl does not link.
+// plan: executes the program railsctl-plan, as git does with external subcommands. The planner is a separate program
+// because it needs the data plane's code, which railsctl does not link.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>

@@ -1,4 +1,4 @@
-// One call of a daemon, printed: what the commands for looking at and operating a node share.
+// Prints the answer of one call. Shared by the commands that inspect and operate a node.
 #ifndef RAILS_RAILSCTL_PRINT_H_
 #define RAILS_RAILSCTL_PRINT_H_
 
@@ -17,14 +17,14 @@ inline OperatorClient Connect(const Context& context) {
   return OperatorClient(context.socket_dir, context.TimeoutOr(absl::Seconds(5)));
 }
 
-// `text`, or with --json `json`, to standard output.
+// Prints `text`, or with --json `json`, to standard output.
 inline void PrintAs(const Context& context, const std::string& text, const nlohmann::ordered_json& json) {
   std::fputs(
       context.json ? (json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n").c_str() : text.c_str(),
       stdout);
 }
 
-// The answer for people or as JSON, or the error; returns the exit code.
+// Prints the answer as text or JSON, or the error. Returns the exit code.
 template <typename Response>
 int Print(const Context& context, const absl::StatusOr<Response>& response,
           std::string (*render)(const Response&, bool), nlohmann::ordered_json (*json)(const Response&)) {

@@ -1,4 +1,4 @@
-// completion and man: what the tool tells of itself, made from the command tree.
+// completion and man, made from the command tree.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>

@@ -33,7 +33,7 @@ std::string Table::Render(bool color) const {
   std::string out;
   const auto add_line = [&](auto&& cell_at, bool paint) {
     std::string line;
-    std::string blanks;  // held back, so that no line ends in blanks
+    std::string blanks;  // pending, so that no line ends in blanks
     for (size_t c = 0; c < columns_.size(); ++c) {
       const Cell& cell = cell_at(c);
       const std::string padding(widths[c] - DisplayWidth(cell.text), ' ');

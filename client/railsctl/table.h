@@ -1,4 +1,4 @@
-// Text for terminals: aligned tables and bars. Returns strings; prints nothing.
+// Text for terminals: aligned tables and bars. Prints nothing.
 #ifndef RAILS_RAILSCTL_TABLE_H_
 #define RAILS_RAILSCTL_TABLE_H_
 
@@ -12,10 +12,10 @@ namespace rails::ctl {
 
 enum class Mark : uint8_t { kNone, kGood, kWarn, kBad };
 
-// Wraps `text` in terminal colours; returns it as it is when `color` is false.
+// Wraps `text` in terminal colours if `color`.
 std::string Paint(absl::string_view text, Mark mark, bool color);
 
-// Columns printed in UTF-8 text, as the number of code points.
+// Columns of a printed UTF-8 text, counted as code points.
 size_t DisplayWidth(absl::string_view text);
 
 struct Cell {
@@ -34,10 +34,10 @@ class Table {
   };
 
   explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
-  // As many cells as columns; missing ones are empty, further ones are dropped.
+  // Missing cells are empty; cells beyond the columns are dropped.
   void AddRow(std::vector<Cell> cells);
   bool empty() const { return rows_.empty(); }
-  // Header and rows, each line ended, no trailing blanks, columns two blanks apart.
+  // Renders header and rows. Every line ends with "\n" and has no trailing blanks; columns are two blanks apart.
   std::string Render(bool color) const;
 
  private:
@@ -45,8 +45,8 @@ class Table {
   std::vector<std::vector<Cell>> rows_;
 };
 
-// A bar of `value` in the scale of `max`, `width` columns wide at most, in eighths of a column, padded with blanks.
-// Anything above zero shows.
+// A bar for `value` on a scale to `max`, in eighths of a column, padded with blanks to `width`. A value above zero is
+// always visible.
 std::string Bar(double value, double max, size_t width);
 
 }  // namespace rails::ctl

@@ -69,7 +69,7 @@ void Connection::Close() {
     closed_ = true;
   }
   {
-    absl::MutexLock reconnecting(&reconnecting_);  // what is under way ends, and does not become the session
+    absl::MutexLock reconnecting(&reconnecting_);  // a Reconnect() under way ends first; its session is not used
     segments_->Clear();
     watcher_->Unwatch();
     session()->Close();

@@ -1,4 +1,5 @@
-// One client's way to its daemon, over all sessions: it outlives daemons, and groups that wait for them share it.
+// One client's connection to its daemon, over all sessions. It survives the daemon's restarts. Groups that wait for
+// restarts share it.
 #ifndef RAILS_CLIENT_SRC_CONNECTION_H_
 #define RAILS_CLIENT_SRC_CONNECTION_H_
 
@@ -25,16 +26,16 @@ class Connection {
   // For Open() only.
   Connection(ClientOptions options, std::shared_ptr<Watcher> watcher, std::shared_ptr<Session> session);
 
-  // Whether this process opened the connection. Takes no lock.
+  // Tells whether this process opened the connection. Takes no lock.
   const OwnerProcess& owner() const { return owner_; }
   std::shared_ptr<Session> session() const ABSL_LOCKS_EXCLUDED(mutex_);
   const std::shared_ptr<SegmentTable>& segments() const { return segments_; }
   const std::shared_ptr<Watcher>& watcher() const { return watcher_; }
 
-  // Opens a new session and shares the living segments with it, when the present one is lost; trying for so long.
+  // If the present session is lost, opens a new one and shares the living segments with it. Retries until `timeout`.
   // CANCELLED after Close().
   absl::Status Reconnect(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(reconnecting_, mutex_);
-  // For good: the session ends, and there is no other.
+  // Ends the session for good. Reconnect() fails afterwards.
   void Close() ABSL_LOCKS_EXCLUDED(reconnecting_, mutex_);
 
  private:

@@ -1,4 +1,4 @@
-// Whether the process of a daemon still exists, and so may still touch shared memory.
+// Tells whether a daemon's process still exists and may still use shared memory.
 #ifndef RAILS_CLIENT_SRC_DAEMON_LIFE_H_
 #define RAILS_CLIENT_SRC_DAEMON_LIFE_H_
 
@@ -11,15 +11,15 @@
 
 namespace rails::internal {
 
-// Holds the pidfd that the daemon handed over at the start of the session. Thread-safe.
+// Holds the pidfd that the daemon sent at the start of the session. Thread-safe.
 class DaemonLife {
  public:
   explicit DaemonLife(UniqueFd pidfd) : pidfd_(std::move(pidfd)) {}
 
   int fd() const { return pidfd_.get(); }
-  // A pidfd becomes readable when its process has ended, with all of its threads and mappings.
+  // A pidfd becomes readable when the process has ended, with all its threads and mappings.
   bool Ended() const { return EndedWithin(absl::ZeroDuration()); }
-  // Waits for that. The sockets of a process that is killed close a moment before it has ended.
+  // Waits for the end. The sockets of a killed process close a moment before the process has ended.
   bool EndedWithin(absl::Duration limit) const {
     pollfd entry{pidfd_.get(), POLLIN, 0};
     return poll(&entry, 1, static_cast<int>(absl::ToInt64Milliseconds(limit))) == 1 && (entry.revents & POLLIN) != 0;

@@ -62,7 +62,7 @@ int64_t ListenerPid(int socket) {
   return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &listener, &length) == 0 ? listener.pid : 0;
 }
 
-// Takes the descriptors of a message; keeps the first, closes the others.
+// Takes the descriptors of a message. Returns the first and closes the others.
 UniqueFd TakeDescriptor(msghdr& message) {
   UniqueFd first;
   for (cmsghdr* part = CMSG_FIRSTHDR(&message); part != nullptr; part = CMSG_NXTHDR(&message, part)) {
@@ -164,7 +164,7 @@ absl::Status DescriptorChannel::Exchange(const v1::DescriptorRequest& request, i
       absl::MutexLock end(&end_mutex_);
       given_up_ = status;
     }
-    if (!absl::IsDeadlineExceeded(status)) Shutdown();  // else the session says first why it is lost
+    if (!absl::IsDeadlineExceeded(status)) Shutdown();  // after a timeout Session reports its reason first
     return status;
   }
   if (response->code() == 0) return absl::OkStatus();
@@ -212,7 +212,7 @@ absl::Status DescriptorChannel::Receive(absl::Time deadline, v1::DescriptorRespo
     }
     if (got < 0) return Gone("reading from", errno);
     *received = TakeDescriptor(message);
-    if (got == 0) return Gone("reading from", 0);  // or an empty packet, which may carry descriptors
+    if (got == 0) return Gone("reading from", 0);  // the end, or an empty packet, which may carry descriptors
     if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
       return absl::InternalError(
           absl::StrCat("the answer on ", path_,

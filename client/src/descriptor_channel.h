@@ -1,4 +1,4 @@
-// The descriptor socket: opens the session and carries the descriptors of segments. Knows no gRPC.
+// The descriptor socket. Opens the session and carries the descriptors of segments. Uses no gRPC.
 #ifndef RAILS_CLIENT_SRC_DESCRIPTOR_CHANNEL_H_
 #define RAILS_CLIENT_SRC_DESCRIPTOR_CHANNEL_H_
 
@@ -18,49 +18,49 @@
 
 namespace rails::internal {
 
-// What the daemon said about the session.
+// The daemon's answer to the opening of a session.
 struct SessionHello {
   uint64_t session_id = 0;
   uint64_t boot_id = 0;
   std::string token;  // secret: never logged
   std::string node;
   std::shared_ptr<DaemonLife> daemon;
-  int64_t daemon_pid = 0;  // of the process that listens, in this process's namespace; 0: not to be seen from here
+  int64_t daemon_pid = 0;  // listening process, in this process's PID namespace; 0: not visible
 };
 
-// Payload of a PERMISSION_DENIED of DescriptorChannel::Open() that the daemon has answered, and will answer again: not
-// of a socket that has not got its mode yet.
+// Payload of a PERMISSION_DENIED of DescriptorChannel::Open() that the daemon itself answered, so a retry does not
+// help. A socket that does not have its mode yet gives PERMISSION_DENIED without it.
 inline constexpr char kSaidByDaemon[] = "rails/said_by_daemon";
 
 // Thread-safe: one request at a time. The daemon keeps the session while this object lives.
 class DescriptorChannel {
  public:
-  // Connects to the socket at `path` and opens a session. Errors name the path and what to do; UNAVAILABLE means that
-  // trying again may help.
+  // Connects to the socket at `path` and opens a session. Errors name the path and say what to do. UNAVAILABLE: a retry
+  // may help.
   static absl::StatusOr<std::unique_ptr<DescriptorChannel>> Open(const std::string& path,
                                                                  const std::string& client_name,
                                                                  absl::Duration timeout);
 
   const SessionHello& hello() const { return hello_; }
-  // For watching only: hangs up when the daemon ends the session.
+  // For watching only. Hangs up when the daemon ends the session.
   int fd() const { return socket_.get(); }
-  // Takes the segment's room in limits and quotas. UNAVAILABLE when the daemon is gone; DEADLINE_EXCEEDED, and
-  // out_of_step(), when it does not answer.
+  // Reserves the segment in limits and quotas. UNAVAILABLE: the daemon has exited. DEADLINE_EXCEEDED: it does not
+  // answer; the channel is then out_of_step().
   absl::Status ReserveSegment(uint32_t segment_id, uint64_t length_bytes, absl::Duration timeout);
-  // Shares `memory_fd`, which stays the caller's. Errors are as for ReserveSegment().
+  // Shares `memory_fd`, which the caller keeps. Errors as for ReserveSegment().
   absl::Status AddSegment(uint32_t segment_id, int memory_fd, uint64_t length_bytes, absl::Duration timeout);
-  // Answers and requests no longer match: there can be no other request.
+  // True if answers and requests no longer match. Further requests fail.
   bool out_of_step() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Ends the session: a request in progress fails, later ones too. The descriptor stays open, for watchers.
+  // Ends the session. Requests in progress and later ones fail. The descriptor stays open for watchers.
   void Shutdown();
-  // Why this end closed the session: the daemon did not answer a request, or not as it must. OK when it did not.
+  // Why this end closed the session: the daemon gave no answer or a malformed one. OK if this end did not close it.
   absl::Status GivenUp() const ABSL_LOCKS_EXCLUDED(end_mutex_);
 
  private:
   DescriptorChannel(std::string path, UniqueFd socket) : path_(std::move(path)), socket_(std::move(socket)) {}
 
-  // Sends a request, with `attachment` unless it is -1, and takes its answer; `received` gets the descriptor that came
-  // along, if any.
+  // Sends a request, with the descriptor `attachment` unless it is -1, and takes the answer. `received` gets the
+  // answer's descriptor, if any.
   absl::Status Exchange(const v1::DescriptorRequest& request, int attachment, absl::Duration timeout,
                         v1::DescriptorResponse* response, UniqueFd* received) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Send(const std::string& packet, int attachment, absl::Time deadline)
@@ -74,7 +74,7 @@ class DescriptorChannel {
   const UniqueFd socket_;
   SessionHello hello_;
   mutable absl::Mutex mutex_;
-  // After an answer that did not come or was not understood, answers and requests no longer match.
+  // Set when an answer did not come or was malformed: answers and requests no longer match.
   bool out_of_step_ ABSL_GUARDED_BY(mutex_) = false;
   bool hung_up_ ABSL_GUARDED_BY(mutex_) = false;  // the other end has closed the socket
   mutable absl::Mutex end_mutex_;                 // never held while a request is under way

@@ -27,7 +27,7 @@ GroupImpl::GroupImpl(std::string name, uint32_t rank, const v1::JoinGroupRespons
       session_(std::move(session)),
       segments_(std::move(segments)) {}
 
-GroupImpl::~GroupImpl() { Leave().IgnoreError(); }  // the session may be gone, and the membership with it
+GroupImpl::~GroupImpl() { Leave().IgnoreError(); }  // a lost session has already ended the membership
 
 absl::StatusOr<std::shared_ptr<Job>> GroupImpl::Submit(const AllToAllv& exchange, absl::Duration timeout) {
   if (absl::Status status = session_->Usable(); !status.ok()) return status;
@@ -45,7 +45,7 @@ absl::StatusOr<std::shared_ptr<Job>> GroupImpl::Submit(const AllToAllv& exchange
   id.set_seq(next_seq_);
   id.set_rank(rank_);
   *submission.request->mutable_job() = id;
-  // Before the daemon hears of it: if it dies now, it may have started to write.
+  // The session must know the job before the daemon does: if the daemon then dies, it may have begun to write.
   auto core = std::make_shared<JobCore>(session_, std::move(id), std::move(submission.segments));
   if (status = session_->AddJob(core); !status.ok()) return status;
   bool known = true;
@@ -63,7 +63,7 @@ absl::StatusOr<std::shared_ptr<Job>> GroupImpl::Submit(const AllToAllv& exchange
 absl::Status GroupImpl::Leave() {
   if (absl::Status status = session_->owner().Check(); !status.ok()) return status;
   absl::MutexLock lock(&mutex_);
-  if (absl::IsFailedPrecondition(broken_)) return absl::OkStatus();  // left before
+  if (absl::IsFailedPrecondition(broken_)) return absl::OkStatus();  // this client has already left
   broken_ = absl::FailedPreconditionError(absl::StrCat("this client has left group ", name_));
   if (absl::Status status = session_->Usable(); !status.ok()) return status;
   v1::LeaveGroupRequest request;

@@ -1,4 +1,4 @@
-// Groups: membership, and the numbers of the jobs.
+// Groups: a rank's membership, and the numbers of its jobs.
 #ifndef RAILS_CLIENT_SRC_GROUP_H_
 #define RAILS_CLIENT_SRC_GROUP_H_
 
@@ -40,7 +40,7 @@ class GroupImpl final : public Group {
   const std::vector<std::string> members_;
   const std::shared_ptr<Session> session_;
   const std::shared_ptr<SegmentTable> segments_;
-  absl::Mutex mutex_;  // held while a job is handed over: numbers are consumed in order, on acceptance only
+  absl::Mutex mutex_;  // held during a submission: jobs take numbers in order, and only when accepted
   uint64_t next_seq_ ABSL_GUARDED_BY(mutex_) = 1;
   absl::Status broken_ ABSL_GUARDED_BY(mutex_);  // why there can be no more jobs
 };

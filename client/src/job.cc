@@ -11,16 +11,16 @@ namespace {
 
 constexpr absl::Duration kFirstWaitPause = absl::Milliseconds(5);
 constexpr absl::Duration kLongestWaitPause = absl::Seconds(1);
-// Who waits for a report that comes unasked asks after so long, whatever keeps it.
+// After this time a waiting thread asks for the report, although the report should come unasked.
 constexpr absl::Duration kPatience = absl::Seconds(5);
-// A daemon that lives but cannot be asked for so long is reported as silent.
+// A daemon that runs but does not answer for so long is reported as silent.
 constexpr absl::Duration kSilence = absl::Seconds(60);
 
-// The daemon, or the way to it, is in trouble for a moment; the job goes on.
+// True for errors that may pass while the job goes on.
 bool MayPass(absl::StatusCode code) {
   switch (code) {
     case absl::StatusCode::kUnavailable:
-    case absl::StatusCode::kUnauthenticated:  // by a daemon that has started again: the watcher is about to see it
+    case absl::StatusCode::kUnauthenticated:  // from a restarted daemon: the watcher soon ends the session
     case absl::StatusCode::kDeadlineExceeded:
     case absl::StatusCode::kResourceExhausted:
     case absl::StatusCode::kCancelled:
@@ -105,14 +105,14 @@ JobCore::Result JobCore::Wait(absl::Duration timeout) {
   for (bool first = true;; first = false) {
     {
       absl::MutexLock lock(&mutex_);
-      // One asks for all who wait; when it stops before the end, another takes over.
+      // One thread asks for all waiting threads. If it stops before the end, another takes over.
       const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
         return result_.has_value() || (!watching_ && asking_ == 0);
       };
       const bool take_over = mutex_.AwaitWithDeadline(absl::Condition(&ready), deadline);
       if (result_.has_value()) return *result_;
       if (!take_over && !first) return Unfinished();
-      ++asking_;  // also after a timeout: the caller wants a report of this moment
+      ++asking_;  // also after a timeout, because the caller wants the present state
     }
     if (std::optional<Result> result = Ask(deadline, &trouble_since)) return *std::move(result);
   }
@@ -125,7 +125,7 @@ std::optional<JobCore::Result> JobCore::Ask(absl::Time deadline, absl::Time* tro
   const absl::Time now = absl::Now();
   absl::MutexLock lock(&mutex_);
   const auto ended = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return result_.has_value(); };
-  // Another thread may be at it, and gives segments back: it waits for nobody.
+  // Another thread may be finishing the job, and releases its segments meanwhile. It never waits for this thread.
   if (step == Step::kFinished) mutex_.Await(absl::Condition(&ended));
   --asking_;
   if (result_.has_value()) return *result_;
@@ -143,7 +143,7 @@ std::optional<JobCore::Result> JobCore::Ask(absl::Time deadline, absl::Time* tro
                                                " is unfinished: ", answer.status().message()));
   }
   if (now >= deadline) return Unfinished();
-  // If the daemon is gone, the watcher ends the job now.
+  // If the daemon has exited, the watcher ends the job now.
   mutex_.AwaitWithDeadline(absl::Condition(&ended), std::min(deadline, now + kFirstWaitPause * 4));
   if (result_.has_value()) return *result_;
   return std::nullopt;
@@ -156,7 +156,7 @@ JobCore::Step JobCore::Digest(const absl::StatusOr<v1::JobReport>& answer) {
     return Step::kFinished;
   }
   if (absl::Status lost = session_->Usable(); !lost.ok()) {
-    if (!session_->reports_ended()) return Step::kTrouble;  // its own may be on the way
+    if (!session_->reports_ended()) return Step::kTrouble;  // this job's report may still come
     Finish(EndOfJobs(lost), /*quiescent=*/false, /*replayable=*/absl::IsUnavailable(lost));
     return Step::kFinished;
   }
@@ -219,7 +219,7 @@ absl::Status JobCore::Cancel() {
   if (absl::Status status = session_->owner().Check(); !status.ok()) return status;
   {
     absl::MutexLock lock(&mutex_);
-    if (result_.has_value()) return result_->status();  // the end is known, or lost
+    if (result_.has_value()) return result_->status();  // the job has ended, or its outcome is lost
   }
   if (absl::Status status = session_->Usable(); !status.ok()) return status;
   return session_->rpc().CancelJob(id_, kCallTimeout);
@@ -236,8 +236,8 @@ void JobCore::Finish(Result result, bool quiescent, bool replayable) {
   if (!quiescent) {
     for (const auto& segment : segments) segment->Poison(session_->hello().daemon);
   }
-  // Before anybody sees the end: a segment that only this job held is given back by then. Not under the lock, since
-  // that is a call, within which gRPC may run what belongs to other jobs.
+  // Releases the segments before the result is visible. Not under the lock, because a release makes a call, in which
+  // gRPC may run callbacks of other jobs.
   segments.clear();
   if (on_end_ != nullptr) on_end_(result, replayable);
   {
@@ -245,7 +245,7 @@ void JobCore::Finish(Result result, bool quiescent, bool replayable) {
     result_ = result;
     callbacks.swap(callbacks_);
   }
-  const std::shared_ptr<JobCore> self = shared_from_this();  // the session's reference may be the last
+  const std::shared_ptr<JobCore> self = shared_from_this();  // ForgetJob() may drop the last other reference
   session_->ForgetJob(this);
   for (auto& callback : callbacks) callback(result);
 }

@@ -1,4 +1,4 @@
-// Jobs: waiting for their end, and what is held until then.
+// Jobs: waits for their end, and holds their segments until then.
 #ifndef RAILS_CLIENT_SRC_JOB_H_
 #define RAILS_CLIENT_SRC_JOB_H_
 
@@ -19,12 +19,12 @@ namespace rails::internal {
 
 class SegmentCore;
 
-// The state of one submitted job. The session holds it until it is finished, and so its segments. Thread-safe.
+// The state of one submitted job. The session holds it, and with it the segments, until it is finished. Thread-safe.
 class JobCore : public std::enable_shared_from_this<JobCore> {
  public:
   using Result = absl::StatusOr<JobReport>;
-  // Called once, by the thread that ends the job and before anybody else sees its end. `replayable`: the epoch ended
-  // with a daemon, before the job did.
+  // Called once by the thread that ends the job, before its result is visible. `replayable`: a daemon exited and ended
+  // the epoch before the job ended.
   using OnEnd = std::function<void(const Result& result, bool replayable)>;
 
   // `on_end` may be null.
@@ -35,27 +35,27 @@ class JobCore : public std::enable_shared_from_this<JobCore> {
   bool Is(const v1::JobId& id) const;
   bool finished() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // As Job's.
+  // As in Job.
   Result Wait(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnDone(std::function<void(Result)> callback) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Cancel();
 
-  // Follows the job to its end without a thread of its own.
+  // Follows the job to its end without its own thread.
   void StartWatch() ABSL_LOCKS_EXCLUDED(mutex_);
-  // The daemon will tell the end unasked (OnReport), or will not any more.
+  // Tell whether the daemon will report the end unasked, through OnReport().
   void ExpectReport() ABSL_LOCKS_EXCLUDED(mutex_);
   void ExpectNoReport() ABSL_LOCKS_EXCLUDED(mutex_);
   void OnReport(const v1::JobReport& report) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Ends the job here, once; later calls change nothing. Unless `quiescent`, the daemon may still touch the job's
-  // segments, which are poisoned.
+  // Ends the job at this end; later calls change nothing. Unless `quiescent`, the daemon may still use the job's
+  // segments, so they are poisoned.
   void Finish(Result result, bool quiescent, bool replayable = false) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   enum class Step { kFinished, kPending, kTrouble };
 
-  // Looks at one answer of WaitJob; finishes the job if that is what it says.
+  // Evaluates one answer of WaitJob. Finishes the job if the answer is terminal.
   Step Digest(const absl::StatusOr<v1::JobReport>& answer) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The calling thread asks, so that the answer wakes it and no other thread first. nullopt: ask again.
+  // Asks on the calling thread, so that the answer wakes it without another thread. Nullopt: ask again.
   std::optional<Result> Ask(absl::Time deadline, absl::Time* trouble_since) ABSL_LOCKS_EXCLUDED(mutex_);
   void AskAsync();
   JobReport Unfinished() const;
@@ -65,20 +65,20 @@ class JobCore : public std::enable_shared_from_this<JobCore> {
   const OnEnd on_end_;
   mutable absl::Mutex mutex_;
   std::vector<std::shared_ptr<SegmentCore>> segments_ ABSL_GUARDED_BY(mutex_);
-  bool finishing_ ABSL_GUARDED_BY(mutex_) = false;  // by one thread, which sets the result
+  bool finishing_ ABSL_GUARDED_BY(mutex_) = false;  // a thread is about to set the result
   std::optional<Result> result_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::function<void(Result)>> callbacks_ ABSL_GUARDED_BY(mutex_);
-  bool told_ ABSL_GUARDED_BY(mutex_) = false;      // a report comes unasked
-  bool watching_ ABSL_GUARDED_BY(mutex_) = false;  // to the end: by the report that comes, or AskAsync()
+  bool told_ ABSL_GUARDED_BY(mutex_) = false;      // the daemon will report the end unasked
+  bool watching_ ABSL_GUARDED_BY(mutex_) = false;  // a report that will come, or AskAsync(), follows the job to its end
   uint32_t asking_ ABSL_GUARDED_BY(mutex_) = 0;    // threads in Ask()
-  absl::Duration pause_ ABSL_GUARDED_BY(mutex_);   // of AskAsync() after trouble
+  absl::Duration pause_ ABSL_GUARDED_BY(mutex_);   // before AskAsync() retries after an error
 };
 
-// What the caller holds.
+// The caller's reference to a job.
 class JobHandle final : public Job {
  public:
   explicit JobHandle(std::shared_ptr<JobCore> core) : core_(std::move(core)) {}
-  // Somebody must see the end of the job, to let go of its segments.
+  // Follows the job on, so that its segments are released at its end.
   ~JobHandle() override { core_->StartWatch(); }
   uint64_t seq() const override { return core_->id().seq(); }
   absl::StatusOr<JobReport> Wait(absl::Duration timeout) override { return core_->Wait(timeout); }

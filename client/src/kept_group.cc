@@ -14,13 +14,13 @@ namespace {
 
 constexpr absl::Duration kFirstPause = absl::Milliseconds(5);
 constexpr absl::Duration kLongestPause = absl::Milliseconds(200);
-// One try to connect, and one to join. The first ends soon when the group does; joins are cancelled then, and ranks
-// that wait for each other must not be away often.
+// Time limits of one attempt to connect and of one attempt to join. A connect slice is short, so that it ends soon
+// after the group. Joins can be cancelled and are long, because ranks that wait for each other should rarely be absent.
 constexpr absl::Duration kConnectSlice = absl::Milliseconds(500);
 constexpr absl::Duration kJoinSlice = absl::Seconds(30);
-constexpr absl::Duration kReplayTimeout = absl::Seconds(30);  // for the daemon to accept one job again
+constexpr absl::Duration kReplayTimeout = absl::Seconds(30);  // for the daemon to accept one replayed job
 
-// Whether joining again may help. FAILED_PRECONDITION: ranks have finished different jobs.
+// True if joining again may help. After FAILED_PRECONDITION it does not: ranks have finished different jobs.
 bool MayPass(const absl::Status& status) {
   return !absl::IsFailedPrecondition(status) && !absl::IsInvalidArgument(status) && !absl::IsCancelled(status) &&
          !absl::IsUnimplemented(status);
@@ -178,7 +178,7 @@ void GroupKeeper::Run() {
 }
 
 void GroupKeeper::Stop() {
-  Leave().IgnoreError();  // the session may be gone, and the membership with it
+  Leave().IgnoreError();  // a lost session has already ended the membership
   for (;;) {
     {
       absl::MutexLock lock(&mutex_);
@@ -195,7 +195,7 @@ void GroupKeeper::Recover() {
     const absl::Status status = TryRecover(deadline);
     if (status.ok()) return;
     if (!MayPass(status)) return GiveUp(status);
-    if (absl::IsDeadlineExceeded(status)) pause = absl::ZeroDuration();  // the others wait, too
+    if (absl::IsDeadlineExceeded(status)) pause = absl::ZeroDuration();  // other ranks wait in their joins
     if (absl::Now() >= deadline) {
       return GiveUp(absl::AbortedError(absl::StrCat(status.message(), " (restart_limit ",
                                                     absl::FormatDuration(options_.restart_limit), " has passed)")));
@@ -209,14 +209,14 @@ void GroupKeeper::Recover() {
 
 absl::Status GroupKeeper::TryRecover(absl::Time deadline) {
   {
-    // A submission under way comes to its end. A later one finds that the epoch has ended and waits for the next,
-    // until its own deadline; it must not wait for this thread, which joins for as long as it may.
+    // Waits for the end of a submission under way. A later submission sees that the epoch has ended and waits for the
+    // next epoch until its own deadline. It must not wait for this mutex: joining may take much longer.
     absl::MutexLock submitting(&submitting_);
   }
   bool joined = false;
   {
     absl::MutexLock lock(&mutex_);
-    joined = ended_ < present_.generation;  // and what is left is to hand over the jobs
+    joined = ended_ < present_.generation;  // an earlier attempt joined; only the jobs are left to submit
   }
   if (!joined) {
     absl::Status status = AwaitAttempts(deadline);
@@ -261,9 +261,9 @@ absl::Status GroupKeeper::JoinAgain(absl::Time deadline) {
     absl::MutexLock lock(&mutex_);
     if (!over_.ok()) return gone;
     next_seq = next_seq_;
-    // Numbers are consumed in order, and a daemon takes them in order: what is replayed ends with the latest job.
+    // Jobs take numbers in order, and the daemon takes them in order. Therefore only the latest jobs can be replayed.
     for (auto it = jobs_.rbegin(); it != jobs_.rend(); ++it) {
-      if (it->second->finished()) continue;  // and is about to be taken out
+      if (it->second->finished()) continue;  // about to be erased
       if (it->first + 1 != next_seq) {
         return absl::FailedPreconditionError(absl::StrCat("job ", it->first + 1, " has ended, and job ", it->first,
                                                           " has not: only the latest jobs can be replayed"));
@@ -272,7 +272,7 @@ absl::Status GroupKeeper::JoinAgain(absl::Time deadline) {
     }
   }
   for (const std::shared_ptr<KeptJob>& job : Unfinished()) {
-    // The daemon that has gone must not write any more when the next one begins to.
+    // The old daemon must have stopped writing before the new one begins.
     if (absl::Status status = job->CheckUsable(); !status.ok()) return absl::UnavailableError(status.message());
   }
   absl::StatusOr<v1::JoinGroupResponse> joined = JoinGroup(*session, options_, next_seq, std::min(kJoinSlice, left()));
@@ -288,7 +288,7 @@ absl::Status GroupKeeper::Replay(absl::Time deadline) {
     in = present_;
   }
   for (const std::shared_ptr<KeptJob>& job : Unfinished()) {
-    if (!job->idle()) continue;  // handed over by an earlier try
+    if (!job->idle()) continue;  // already submitted by an earlier attempt
     const auto attempt = job->BeginAttempt(in.session, in.epoch, in.generation);
     if (!attempt.ok()) {
       OnEpochEnd(in.generation);
@@ -323,7 +323,7 @@ void GroupKeeper::GiveUp(const absl::Status& why) {
   }
   if (joined) LeaveEpoch(*last.session, last.epoch).IgnoreError();
   for (const std::shared_ptr<KeptJob>& job : Unfinished()) {
-    if (!job->idle()) continue;  // the daemon says how it ends
+    if (!job->idle()) continue;  // the daemon reports its end
     job->Finish(absl::IsCancelled(why) ? why
                                        : absl::AbortedError(absl::StrCat(
                                              "job ", job->seq(), " of group ", options_.name,
@@ -367,7 +367,7 @@ absl::StatusOr<std::unique_ptr<Group>> KeptGroup::Join(const GroupOptions& optio
 
 KeptGroup::KeptGroup(uint32_t rank, std::vector<std::string> members, std::shared_ptr<GroupKeeper> keeper)
     : rank_(rank), members_(std::move(members)), keeper_(std::move(keeper)) {
-  // The program's signals are for its own threads.
+  // Blocks signals: the program's own threads handle them.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -377,7 +377,7 @@ KeptGroup::KeptGroup(uint32_t rank, std::vector<std::string> members, std::share
 }
 
 KeptGroup::~KeptGroup() {
-  if (!owner_.IsThis()) {  // a forked child has no such thread
+  if (!owner_.IsThis()) {  // the thread does not exist in a forked child
     thread_.detach();
     return;
   }

@@ -1,5 +1,5 @@
-// Groups that wait for restarts (GroupOptions::restart_limit): when a daemon has ended, and the epoch with it, the rank
-// joins again by itself and hands over what had not ended.
+// Groups that wait for restarts (GroupOptions::restart_limit). When a daemon exits, the epoch ends. The rank then joins
+// again by itself and submits its unfinished jobs again.
 #ifndef RAILS_CLIENT_SRC_KEPT_GROUP_H_
 #define RAILS_CLIENT_SRC_KEPT_GROUP_H_
 
@@ -23,17 +23,17 @@
 
 namespace rails::internal {
 
-// The rank's memberships, one after the other, and its jobs. Thread-safe; outlived by no job.
+// The rank's memberships, one after the other, and its jobs. Thread-safe. Outlives its jobs.
 class GroupKeeper final : public KeptJobOwner, public std::enable_shared_from_this<GroupKeeper> {
  public:
   GroupKeeper(GroupOptions options, std::shared_ptr<Connection> connection)
       : options_(std::move(options)), connection_(std::move(connection)) {}
 
-  // Joins for the first time; the node of each rank.
+  // Joins for the first time. Returns the node of each rank.
   absl::StatusOr<std::vector<std::string>> Start();
-  // Returns when the group is over. On a thread of its own.
+  // The body of the group's thread. Returns when the group is over.
   void Run();
-  // Leaves, and returns when Run() does.
+  // Leaves the group and waits until Run() has returned.
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
   absl::StatusOr<std::shared_ptr<Job>> Submit(const AllToAllv& exchange, absl::Duration timeout)
@@ -44,56 +44,56 @@ class GroupKeeper final : public KeptJobOwner, public std::enable_shared_from_th
   void OnJobEnd(uint64_t seq) override ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  // One epoch of the group, as this rank has joined it.
+  // This rank's membership in one epoch of the group.
   struct Membership {
     std::shared_ptr<Session> session;
     v1::Epoch epoch;
-    uint64_t generation = 0;  // how many there were before it, plus 1
+    uint64_t generation = 0;  // counts the memberships from 1
   };
 
   bool Live() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return over_.ok() && ready_ && ended_ < present_.generation;
   }
-  // The epoch is the present one, and as far as is known it has not ended.
+  // True if the epoch is the present one and is not known to have ended.
   bool Lasts(uint64_t generation) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Waits until jobs can be handed over; why there is no hope, else.
+  // Waits until jobs can be submitted. Error: why they never can, or that `deadline` has passed.
   absl::Status AwaitLive(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
-  // UNAVAILABLE when another epoch must come first; the job is then as it was.
+  // UNAVAILABLE: the next epoch must begin first; the job is unchanged.
   absl::Status SubmitNow(const AllToAllv& exchange, absl::Duration timeout, absl::Time deadline,
                          std::shared_ptr<KeptJob>* job) ABSL_LOCKS_EXCLUDED(submitting_, mutex_);
-  // As HandOver(), and again while the daemon drains or, when `patient`, is over a quota: as long as the epoch lasts,
-  // until `deadline`. The answer to each may take `timeout`.
+  // Like HandOver(), but retries while the daemon drains, or if `patient` while a quota is exhausted, until the epoch
+  // ends or `deadline`. Each answer may take `timeout`.
   absl::Status HandOverInTime(const Membership& in, v1::SubmitAllToAllRequest& request, bool patient,
                               absl::Duration timeout, absl::Time deadline, bool* known);
 
   void Recover();
   absl::Status TryRecover(absl::Time deadline) ABSL_LOCKS_EXCLUDED(submitting_, mutex_);
-  // What was handed over has come back, or has ended.
+  // Waits until all attempts have ended.
   absl::Status AwaitAttempts(absl::Time deadline);
   absl::Status JoinAgain(absl::Time deadline);
   absl::Status Replay(absl::Time deadline);
   std::vector<std::shared_ptr<KeptJob>> Unfinished() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Takes up an epoch; false when the group is over, and the epoch was left again.
+  // Makes an epoch the present one. False: the group is over, and this rank has left the epoch again.
   bool Begin(std::shared_ptr<Session> session, const v1::Epoch& epoch) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The group is over: its jobs end.
+  // Ends the group and its jobs.
   void GiveUp(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status LeaveEpoch(Session& session, const v1::Epoch& epoch);
 
   const GroupOptions options_;
   const std::shared_ptr<Connection> connection_;
-  absl::Mutex submitting_;  // taken first; held while Submit() hands a job over: numbers are consumed in order
+  absl::Mutex submitting_;  // taken first; held during a submission, because jobs take numbers in order
   mutable absl::Mutex mutex_;
   Membership present_ ABSL_GUARDED_BY(mutex_);
-  uint64_t ended_ ABSL_GUARDED_BY(mutex_) = 0;  // the latest generation whose epoch is known to have ended
-  bool ready_ ABSL_GUARDED_BY(mutex_) = false;  // everything unfinished was handed over in the present epoch
+  uint64_t ended_ ABSL_GUARDED_BY(mutex_) = 0;  // latest generation whose epoch is known to have ended
+  bool ready_ ABSL_GUARDED_BY(mutex_) = false;  // all unfinished jobs are submitted in the present epoch
   bool left_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;  // Run() has returned, or is about to
-  absl::Status over_ ABSL_GUARDED_BY(mutex_);     // why there can be no more jobs
+  absl::Status over_ ABSL_GUARDED_BY(mutex_);     // why the group takes no more jobs
   uint64_t next_seq_ ABSL_GUARDED_BY(mutex_) = 1;
   std::map<uint64_t, std::shared_ptr<KeptJob>> jobs_ ABSL_GUARDED_BY(mutex_);  // unfinished, by number
 };
 
-// What the caller holds.
+// The caller's group.
 class KeptGroup final : public Group {
  public:
   // Blocks until every rank has joined. `options` have been checked.

@@ -66,9 +66,9 @@ void KeptJob::Accepted() {
   std::shared_ptr<JobCore> core;
   {
     absl::MutexLock lock(&mutex_);
-    if (offered_ == nullptr) return;  // it has ended already
+    if (offered_ == nullptr) return;  // the attempt has already ended
     accepted_ = std::exchange(offered_, nullptr);
-    // Callers, and those who dropped the job, look to this attempt now.
+    // Waiting callers, and a dropped handle, now depend on this attempt.
     if (++acceptances_ > 1 || watched_) core = accepted_;
   }
   if (core != nullptr) core->StartWatch();
@@ -79,7 +79,7 @@ void KeptJob::Withdraw(const absl::Status& why, bool known) {
   {
     absl::MutexLock lock(&mutex_);
     core.swap(offered_);
-    ++attempts_;  // what becomes of it is no matter any more
+    ++attempts_;  // OnAttemptEnd() ignores the old attempt from now on
   }
   if (core != nullptr) core->Finish(why, /*quiescent=*/known);
 }
@@ -91,7 +91,7 @@ void KeptJob::OnAttemptEnd(uint64_t attempt, uint64_t generation, const Result& 
     if (replayable) {
       offered_ = accepted_ = nullptr;
     } else if (offered_ != nullptr) {
-      // An end that comes before the acceptance is one, too; Accepted() must not find the attempt to count it again.
+      // An end before the acceptance implies the acceptance. Accepted() must not count the attempt again.
       accepted_ = std::exchange(offered_, nullptr);
       ++acceptances_;
     }
@@ -109,7 +109,7 @@ void KeptJob::Finish(Result result) {
     payload.swap(payload_);
     if (result.ok() && acceptances_ > 1) result->replays = acceptances_ - 1;
   }
-  payload.reset();  // before anybody sees the end: a segment that only this job held is given back by then
+  payload.reset();  // releases the segments before the result is visible
   {
     absl::MutexLock lock(&mutex_);
     ++attempts_;
@@ -120,7 +120,7 @@ void KeptJob::Finish(Result result) {
   }
   owner_->OnJobEnd(seq_);
   if (callbacks.empty()) return;
-  // Not on this thread, which may be the group's own: a callback may drop the group.
+  // Runs on the watcher's thread: this may be the group's thread, and a callback may drop the group.
   watcher_->Post(absl::ZeroDuration(), [callbacks = std::move(callbacks), result = std::move(result)] {
     for (const auto& callback : callbacks) callback(result);
   });
@@ -142,7 +142,7 @@ KeptJob::Result KeptJob::Wait(absl::Duration timeout) {
       attempt = accepted_;
     }
     Result result = attempt->Wait(deadline - absl::Now());
-    if (!attempt->finished()) return result;  // the time has passed, or the daemon does not answer
+    if (!attempt->finished()) return result;  // timeout, or the daemon does not answer
     absl::MutexLock lock(&mutex_);
     const auto digested = [&, this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       return result_.has_value() || accepted_ != attempt;

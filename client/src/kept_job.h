@@ -1,4 +1,4 @@
-// Jobs of a group that waits for restarts: one that a daemon took along is handed over again, as a further attempt.
+// Jobs of a group that waits for restarts. Jobs lost when the daemon exits are submitted again as a new attempt.
 #ifndef RAILS_CLIENT_SRC_KEPT_JOB_H_
 #define RAILS_CLIENT_SRC_KEPT_JOB_H_
 
@@ -24,11 +24,11 @@
 
 namespace rails::internal {
 
-// Its group.
+// The group of a KeptJob.
 class KeptJobOwner {
  public:
   virtual ~KeptJobOwner() = default;
-  // An attempt in the group's epoch of that generation was lost with it. False: there will be no other.
+  // An attempt was lost because the epoch of this generation ended. False: there will be no further epoch.
   virtual bool OnEpochEnd(uint64_t generation) = 0;
   virtual void OnJobEnd(uint64_t seq) = 0;
 };
@@ -37,7 +37,7 @@ class KeptJobOwner {
 class KeptJob : public std::enable_shared_from_this<KeptJob> {
  public:
   using Result = JobCore::Result;
-  // What is handed over, kept until the job has ended. Its request's job is of the latest attempt.
+  // The submission, kept until the job has ended. The request names the job of the latest attempt.
   struct Payload {
     google::protobuf::Arena arena;
     Submission submission;
@@ -49,26 +49,26 @@ class KeptJob : public std::enable_shared_from_this<KeptJob> {
   uint64_t seq() const { return seq_; }
   bool finished() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // As Job's.
+  // As in Job.
   Result Wait(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnDone(std::function<void(Result)> callback) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Cancel() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Follows the job to its end, whoever waits.
+  // Follows the job to its end even if nobody waits.
   void StartWatch() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // For the group, which makes one attempt at a time. No attempt of the job may still be answered.
+  // The group calls the methods below and makes one attempt at a time. True if no attempt is outstanding.
   bool idle() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // FAILED_PRECONDITION: an earlier daemon may still touch its segments. OK when the job has ended.
+  // FAILED_PRECONDITION: an earlier daemon may still use the job's segments. OK if the job has ended.
   absl::Status CheckUsable() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Before the daemon hears of it: if it dies now, it may have begun to write. The request to hand over; null when the
-  // job has ended meanwhile. Fails when the session is lost.
+  // Call before the request is sent: if the daemon dies then, it may have begun to write. Returns the request to
+  // submit, or null if the job has ended meanwhile. Fails if the session is lost.
   absl::StatusOr<std::shared_ptr<Payload>> BeginAttempt(std::shared_ptr<Session> session, const v1::Epoch& epoch,
                                                         uint64_t generation) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The daemon has taken the attempt that was begun last.
+  // The daemon has accepted the latest attempt.
   void Accepted() ABSL_LOCKS_EXCLUDED(mutex_);
-  // It has not; unless `known`, it may have.
+  // The daemon has not accepted the latest attempt; unless `known`, it may have.
   void Withdraw(const absl::Status& why, bool known) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Ends the job here, once.
+  // Ends the job at this end; later calls change nothing.
   void Finish(Result result) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -82,21 +82,21 @@ class KeptJob : public std::enable_shared_from_this<KeptJob> {
   const uint32_t rank_;
   const uint64_t seq_;
   mutable absl::Mutex mutex_;
-  std::shared_ptr<Payload> payload_ ABSL_GUARDED_BY(mutex_);   // null when the job has ended
-  uint64_t attempts_ ABSL_GUARDED_BY(mutex_) = 0;              // begun; the last one counts
-  std::shared_ptr<JobCore> offered_ ABSL_GUARDED_BY(mutex_);   // begun, not accepted
-  std::shared_ptr<JobCore> accepted_ ABSL_GUARDED_BY(mutex_);  // the daemon can be asked about it
-  bool watched_ ABSL_GUARDED_BY(mutex_) = false;               // each attempt is followed to its end
+  std::shared_ptr<Payload> payload_ ABSL_GUARDED_BY(mutex_);   // null once the job has ended
+  uint64_t attempts_ ABSL_GUARDED_BY(mutex_) = 0;              // number of the latest attempt; older ones are ignored
+  std::shared_ptr<JobCore> offered_ ABSL_GUARDED_BY(mutex_);   // attempt that is not accepted yet
+  std::shared_ptr<JobCore> accepted_ ABSL_GUARDED_BY(mutex_);  // accepted attempt
+  bool watched_ ABSL_GUARDED_BY(mutex_) = false;               // StartWatch() was called
   uint32_t acceptances_ ABSL_GUARDED_BY(mutex_) = 0;
   std::optional<Result> result_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::function<void(Result)>> callbacks_ ABSL_GUARDED_BY(mutex_);
 };
 
-// What the caller holds.
+// The caller's reference to a job.
 class KeptJobHandle final : public Job {
  public:
   explicit KeptJobHandle(std::shared_ptr<KeptJob> job) : job_(std::move(job)) {}
-  // Somebody must see the end of the job, to let go of its segments.
+  // Follows the job on, so that its segments are released at its end.
   ~KeptJobHandle() override { job_->StartWatch(); }
   uint64_t seq() const override { return job_->seq(); }
   absl::StatusOr<JobReport> Wait(absl::Duration timeout) override { return job_->Wait(timeout); }

@@ -10,7 +10,7 @@ namespace {
 constexpr absl::Duration kFirstHandOverPause = absl::Milliseconds(5);
 constexpr absl::Duration kLongestHandOverPause = absl::Milliseconds(500);
 
-// Errors that the same submission need not get again.
+// True for errors that a retry of the same submission may avoid.
 bool IsTransient(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsCancelled(status) ||
          absl::IsUnauthenticated(status);
@@ -51,7 +51,7 @@ absl::StatusOr<v1::JoinGroupResponse> JoinGroup(Session& session, const GroupOpt
   request.set_next_seq(next_seq);
   request.set_recovery(static_cast<v1::RecoveryPolicy>(options.recovery));
   request.set_wait_limit_milliseconds(WholeMilliseconds(std::min(options.wait_limit, absl::Hours(24))));
-  // Without a limit of the caller's own, the daemon's counts; the call ends when either does.
+  // With an infinite timeout the daemon's own limit ends the call.
   const absl::Duration bounded = std::min(timeout, absl::Hours(24));
   if (timeout != absl::InfiniteDuration()) request.set_timeout_milliseconds(WholeMilliseconds(bounded));
   absl::StatusOr<v1::JoinGroupResponse> joined = session.rpc().Join(request, bounded + kCallTimeout);
@@ -71,7 +71,7 @@ absl::Status HandOver(Session& session, const std::string& group, v1::SubmitAllT
   const absl::Time give_up = absl::Now() + timeout;
   const auto left = [give_up] { return std::clamp(give_up - absl::Now(), absl::Milliseconds(1), kCallTimeout); };
   absl::Duration pause = kFirstHandOverPause;
-  absl::Status open;  // of an attempt that the daemon may have accepted
+  absl::Status open;  // error of an attempt that the daemon may still have accepted
   while (true) {
     v1::SubmitAllToAllRequest question;
     *question.mutable_job() = request.job();
@@ -80,11 +80,11 @@ absl::Status HandOver(Session& session, const std::string& group, v1::SubmitAllT
     said.set_attempt(session.NextAttempt());
     Refused refused;
     const absl::Status status = session.rpc().Submit(said, left(), &refused);
-    // A refusal of one attempt says nothing of an earlier one, which may be under way still.
+    // A refusal of this attempt does not cover an earlier one, which may still be under way.
     *known = status.ok() || refused == Refused::kJob || (refused == Refused::kThisAttempt && open.ok());
     if (*known) {
       if (open.ok() || !absl::IsNotFound(status)) return status;
-      if (!IsTransient(open) || absl::Now() >= give_up) return open;  // the question's answer: it was not accepted
+      if (!IsTransient(open) || absl::Now() >= give_up) return open;  // NOT_FOUND: the daemon has not accepted the job
       open = absl::OkStatus();
     } else {
       if (open.ok()) open = status;

@@ -1,4 +1,4 @@
-// A rank's dealings with the daemon: joining a group, and handing jobs over.
+// Joins groups and submits jobs to the daemon, for one rank.
 #ifndef RAILS_CLIENT_SRC_MEMBERSHIP_H_
 #define RAILS_CLIENT_SRC_MEMBERSHIP_H_
 
@@ -18,13 +18,13 @@ namespace rails::internal {
 // INVALID_ARGUMENT: the field and its value.
 absl::Status CheckGroupOptions(const GroupOptions& options);
 
-// Blocks until every rank has joined, for `timeout` at most; infinite: for the daemon's limit. `next_seq`: the first
-// job that this rank has not finished.
+// Blocks until every rank has joined, at most for `timeout`, or for the daemon's limit if it is infinite. `next_seq`:
+// the first job that this rank has not finished.
 absl::StatusOr<v1::JoinGroupResponse> JoinGroup(Session& session, const GroupOptions& options, uint64_t next_seq,
                                                 absl::Duration timeout);
 
-// Hands a job of `group` over; for `timeout` again while it is unknown whether it was accepted. `*known` says whether
-// it is known in the end. OK: it was accepted, by this attempt or an earlier one. Sets the request's attempt.
+// Submits a job of `group`. Asks again until `timeout` while it is unknown whether the daemon has accepted it; `*known`
+// says whether that is known in the end. OK: this attempt or an earlier one was accepted. Sets the request's attempt.
 absl::Status HandOver(Session& session, const std::string& group, v1::SubmitAllToAllRequest& request,
                       absl::Duration timeout, bool* known);
 

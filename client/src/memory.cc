@@ -109,7 +109,7 @@ absl::Status SharedMemory::Prefault() const {
     if (errno == EINTR || errno == EAGAIN) continue;
     const bool huge_pages = BlockBytes(fd()) > kSmallPageBytes;
     if (errno != EINVAL) return MemoryError(errno, "touching the pages", mapped_bytes_, huge_pages);
-    // An older kernel. Allocating by the file reports a lack of memory, where touching would raise SIGBUS.
+    // An older kernel. fallocate() reports a lack of memory as an error; touching the pages would raise SIGBUS.
     while (fallocate(fd(), 0, 0, static_cast<off_t>(mapped_bytes_)) != 0) {
       if (errno != EINTR) return MemoryError(errno, "allocating the pages", mapped_bytes_, huge_pages);
     }

@@ -13,7 +13,7 @@
 
 namespace rails::internal {
 
-// The memory behind a descriptor: two mappings of one file show the same bytes.
+// Identifies the file behind a descriptor. Two mappings of one file show the same bytes.
 struct FileId {
   uint64_t device = 0, inode = 0;
   friend auto operator<=>(const FileId&, const FileId&) = default;
@@ -21,16 +21,15 @@ struct FileId {
 
 class SharedMemory {
  public:
-  // New memory of `length_bytes`, sealed against shrinking and growing.
-  // INVALID_ARGUMENT: length 0 or absurd. RESOURCE_EXHAUSTED: no memory, or no free huge pages.
-  // No page is touched yet.
+  // Makes memory of `length_bytes`, sealed against shrinking and growing. Touches no page.
+  // INVALID_ARGUMENT: the length is 0 or absurd. RESOURCE_EXHAUSTED: no memory, or no free huge pages.
   static absl::StatusOr<SharedMemory> Create(uint64_t length_bytes, const SegmentOptions& options);
-  // Maps the first `length_bytes` of a duplicate of `fd`. INVALID_ARGUMENT: no memfd, F_SEAL_SHRINK missing, sealed
-  // against writing, shorter than `length_bytes`.
+  // Maps the first `length_bytes` of a duplicate of `fd`. INVALID_ARGUMENT: `fd` is no memfd, has no F_SEAL_SHRINK, is
+  // sealed against writing, or is shorter than `length_bytes`.
   static absl::StatusOr<SharedMemory> Import(int fd, uint64_t length_bytes);
 
-  // Touches every page, so that all are charged to this process and not to the daemon. RESOURCE_EXHAUSTED: no memory,
-  // or no free huge pages.
+  // Touches every page, so that the pages are charged to this process and not to the daemon. RESOURCE_EXHAUSTED: no
+  // memory, or no free huge pages.
   absl::Status Prefault() const;
 
   SharedMemory(SharedMemory&& other) noexcept;
@@ -38,10 +37,10 @@ class SharedMemory {
   ~SharedMemory();
 
   int fd() const { return fd_.get(); }
-  // Every mapping begins where the file does, so that a byte's place is its file and its offset.
+  // Every mapping begins at the file's begin, so file and offset identify a byte.
   FileId file() const { return file_; }
   absl::Span<std::byte> bytes() const { return {base_, static_cast<size_t>(length_bytes_)}; }
-  // What is mapped and shared: the length rounded up to whole huge pages, or the length itself.
+  // Bytes mapped and shared: the length, rounded up to whole huge pages if the file has them.
   uint64_t mapped_bytes() const { return mapped_bytes_; }
 
  private:

@@ -1,5 +1,5 @@
-// The process that a client belongs to. A forked child has its memory and none of its threads: locks may stay held for
-// ever, and gRPC would share its epoll descriptor with the parent, and crash it.
+// The process that a client belongs to. A forked child has its memory but not its threads: locks may stay held forever,
+// and gRPC would share its epoll descriptor with the parent and crash it.
 #ifndef RAILS_CLIENT_SRC_OWNER_PROCESS_H_
 #define RAILS_CLIENT_SRC_OWNER_PROCESS_H_
 
@@ -11,7 +11,7 @@
 
 namespace rails::internal {
 
-// Asked before any lock is taken.
+// Check it before any lock is taken.
 class OwnerProcess {
  public:
   bool IsThis() const { return getpid() == id_; }

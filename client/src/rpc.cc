@@ -20,14 +20,14 @@ namespace {
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& socket_path) {
   grpc::ChannelArguments arguments;
-  // Each client has a connection of its own: no other one's back-off, and none left over from an earlier daemon.
+  // Each client has its own connection, so that it does not inherit a back-off of another client or an earlier daemon.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 50);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
-  // The library knows which calls may be repeated.
+  // No retries by gRPC: the library knows which calls may be repeated.
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   arguments.SetMaxReceiveMessageSize(-1);
   arguments.SetMaxSendMessageSize(-1);
@@ -144,7 +144,7 @@ class GrpcRpc final : public Rpc {
   void WatchJobs(JobFeed feed) override {
     watch_context_ = std::make_unique<grpc::ClientContext>();
     if (!Prepare(watch_context_.get(), absl::InfiniteDuration())) return feed.on_end();
-    // The program's signals are for its own threads.
+    // Blocks signals: the program's own threads handle them.
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -184,22 +184,22 @@ class GrpcRpc final : public Rpc {
     std::function<void(absl::Status, Response&)> done;
   };
 
-  // A thread that reads, and polls for itself: gRPC 1.51's own threads for callbacks sleep for 100 ms after each idle
-  // second, and whoever waits for a job would wait for them.
+  // Reads the stream on its own thread. gRPC 1.51's threads for callbacks sleep 100 ms after each idle second, which
+  // would delay waits for jobs.
   void ReadFeed(const JobFeed& feed) {
     const auto reader = jobs_->WatchJobs(watch_context_.get(), v1::WatchJobsRequest());
     reader->WaitForInitialMetadata();
     feed.on_live();
     v1::WatchJobsResponse message;
     while (reader->Read(&message)) feed.on_report(message);
-    (void)reader->Finish();  // why it broke is no matter: jobs are asked for
+    (void)reader->Finish();  // the status does not matter: waiting threads ask for their jobs from now on
     feed.on_end();
     Forget(watch_context_.get());
   }
 
   static absl::Status Closed() { return absl::CancelledError("the session is closed"); }
 
-  // Token, deadline and registration; false when no call may start any more.
+  // Sets token and deadline and registers the call. False: the object is closed, and the call must not start.
   bool Prepare(grpc::ClientContext* context, absl::Duration timeout) {
     context->AddMetadata("rails-session-token", token_);
     context->set_deadline(absl::ToChronoTime(absl::Now() + timeout));
@@ -237,8 +237,8 @@ class GrpcRpc final : public Rpc {
     function(call, [this, call](grpc::Status status) {
       call->done(ToAbsl(status), call->response);
       Forget(&call->context);
-      // The context holds the channel, whose end joins this very thread: it must not be the last to let go. And what
-      // `done` holds may need this object. So both go before Drain() returns.
+      // Frees the context before Drain() returns: it holds the channel, whose destructor joins this thread, so it must
+      // not hold the last reference. Frees `done` too, because its captures may need this object.
       delete call;
       absl::MutexLock lock(&mutex_);
       --callbacks_;
@@ -263,10 +263,10 @@ class GrpcRpc final : public Rpc {
   absl::Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   absl::flat_hash_set<grpc::ClientContext*> under_way_ ABSL_GUARDED_BY(mutex_);
-  // The group's name and the rank.
+  // Maps a join under way to the group's name and the rank.
   absl::flat_hash_map<grpc::ClientContext*, std::pair<std::string, uint32_t>> joins_ ABSL_GUARDED_BY(mutex_);
-  uint32_t callbacks_ ABSL_GUARDED_BY(mutex_) = 0;      // of asynchronous calls, that have not returned
-  std::unique_ptr<grpc::ClientContext> watch_context_;  // of the thread's one call
+  uint32_t callbacks_ ABSL_GUARDED_BY(mutex_) = 0;      // asynchronous calls whose callbacks have not returned
+  std::unique_ptr<grpc::ClientContext> watch_context_;  // of the WatchJobs call
   std::thread watch_thread_;
 };
 

@@ -34,7 +34,7 @@ absl::StatusOr<std::shared_ptr<SegmentCore>> SegmentTable::Add(SharedMemory memo
     if (core.ok()) return core;
     status = core.status();
   }
-  Release(id);  // with the room that is reserved for it
+  Release(id);  // also frees its reservation
   return status;
 }
 
@@ -49,7 +49,7 @@ uint32_t SegmentTable::TakeId() {
 
 absl::Status SegmentTable::PrefaultInReserve(uint32_t id, const SharedMemory& memory, absl::Duration timeout) {
   {
-    // A later session, should there be one by then, takes the room when the segment is shared with it.
+    // If a new session replaces this one, the segment is reserved there when it is shared.
     absl::MutexLock sharing(&sharing_);
     const std::shared_ptr<Session> session = this->session();
     if (session == nullptr) return absl::CancelledError("the client is closed");
@@ -73,7 +73,7 @@ absl::StatusOr<std::shared_ptr<SegmentCore>> SegmentTable::Share(uint32_t id, Sh
 }
 
 absl::Status SegmentTable::Use(std::shared_ptr<Session> session) {
-  std::vector<std::shared_ptr<SegmentCore>> cores;  // outlives the lock: the last reference to one ends with a call
+  std::vector<std::shared_ptr<SegmentCore>> cores;  // outlives the lock: dropping a last reference makes a call
   absl::MutexLock sharing(&sharing_);
   {
     absl::MutexLock lock(&mutex_);

@@ -1,4 +1,4 @@
-// Segments: shared memory known to the daemon under an id, and the table of those that live.
+// Segments, that is shared memory that the daemon knows by an id, and the table of the living segments.
 #ifndef RAILS_CLIENT_SRC_SEGMENT_H_
 #define RAILS_CLIENT_SRC_SEGMENT_H_
 
@@ -21,8 +21,8 @@ namespace rails::internal {
 
 class SegmentTable;
 
-// The memory itself. Held by the caller's handle and by every unfinished job that uses it; the daemon is told when the
-// last of them lets go. Thread-safe.
+// The memory of a segment. The caller's handle and every unfinished job that uses it hold a reference. Tells the daemon
+// when the last reference is dropped. Thread-safe.
 class SegmentCore {
  public:
   SegmentCore(uint32_t id, SharedMemory memory, std::shared_ptr<SegmentTable> table)
@@ -33,9 +33,9 @@ class SegmentCore {
   const SharedMemory& memory() const { return memory_; }
   const SegmentTable* table() const { return table_.get(); }
 
-  // A job of `daemon` was lost: its process may touch the memory until it ends.
+  // A job of `daemon` was lost: the daemon's process may use the memory until it ends.
   void Poison(std::shared_ptr<DaemonLife> daemon);
-  // FAILED_PRECONDITION while a lost job may still touch the memory.
+  // FAILED_PRECONDITION while a daemon may still use the memory for a lost job.
   absl::Status CheckUsable();
 
  private:
@@ -46,7 +46,7 @@ class SegmentCore {
   std::vector<std::shared_ptr<DaemonLife>> poisoned_by_ ABSL_GUARDED_BY(mutex_);
 };
 
-// What the caller holds.
+// The caller's reference to a segment.
 class SegmentHandle final : public Segment {
  public:
   explicit SegmentHandle(std::shared_ptr<SegmentCore> core) : core_(std::move(core)) {}
@@ -58,16 +58,16 @@ class SegmentHandle final : public Segment {
   const std::shared_ptr<SegmentCore> core_;
 };
 
-// The living segments of one client, over all of its sessions. Thread-safe.
+// The living segments of one client, over all its sessions. Thread-safe.
 class SegmentTable : public std::enable_shared_from_this<SegmentTable> {
  public:
   // Gives `memory` an id and shares it with the session in use, which may take `timeout` for each answer. `prefault`:
-  // touches its pages before, once the session has room for it.
+  // first reserves the segment and then touches its pages.
   absl::StatusOr<std::shared_ptr<SegmentCore>> Add(SharedMemory memory, bool prefault, absl::Duration timeout)
       ABSL_LOCKS_EXCLUDED(sharing_, mutex_);
-  // Shares all living segments with `session` under their ids, then uses it. Unchanged on error.
+  // Shares all living segments with `session` under their ids, then uses it. Changes nothing on an error.
   absl::Status Use(std::shared_ptr<Session> session) ABSL_LOCKS_EXCLUDED(sharing_, mutex_);
-  // Uses no session any more.
+  // Stops using a session.
   void Clear() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -77,15 +77,15 @@ class SegmentTable : public std::enable_shared_from_this<SegmentTable> {
       ABSL_LOCKS_EXCLUDED(sharing_, mutex_);
   absl::StatusOr<std::shared_ptr<SegmentCore>> Share(uint32_t id, SharedMemory memory, absl::Duration timeout)
       ABSL_LOCKS_EXCLUDED(sharing_, mutex_);
-  // The last reference is gone: tells the daemon, unless it is gone too.
+  // The last reference was dropped: tells the daemon if it still runs.
   void Release(uint32_t id) ABSL_LOCKS_EXCLUDED(mutex_);
   std::shared_ptr<Session> session() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   const OwnerProcess owner_{};
-  absl::Mutex sharing_;  // taken first; held while the daemon is asked
+  absl::Mutex sharing_;  // taken first; held during a request to the daemon
   mutable absl::Mutex mutex_;
   uint32_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;
-  // Null: the id is taken, and its segment is not shared yet.
+  // A null entry is a taken id whose segment is not shared yet.
   absl::flat_hash_map<uint32_t, std::weak_ptr<SegmentCore>> living_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<Session> session_ ABSL_GUARDED_BY(mutex_);
 };

@@ -11,7 +11,7 @@ namespace {
 
 bool Overlap(const Place& a, const Place& b) { return a.file == b.file && a.begin < b.end && b.begin < a.end; }
 
-// Whether any of `sorted` overlaps `place`. The entries of `sorted` do not overlap each other.
+// Does an entry of `sorted` overlap `place`? The entries do not overlap each other.
 bool OverlapsAny(const std::vector<Place>& sorted, const Place& place) {
   const auto after = std::upper_bound(sorted.begin(), sorted.end(), place);
   return (after != sorted.end() && Overlap(*after, place)) || (after != sorted.begin() && Overlap(*(after - 1), place));
@@ -33,7 +33,7 @@ void JoinOverlapping(std::vector<Place>* sorted) {
 
 std::string Text(const Place& place) { return absl::StrCat("[", place.begin, ", ", place.end, ")"); }
 
-// The range was checked to lie in a segment of this library.
+// `range` lies in a segment of this library; the caller has checked that.
 Place PlaceOf(const Range& range) {
   const SharedMemory& memory = static_cast<const SegmentHandle&>(*range.segment).core()->memory();
   return {memory.file(), range.offset_bytes, range.offset_bytes + range.length_bytes};
@@ -116,7 +116,7 @@ void SelfCopy::Run() const {
   const std::vector<Place> to = SortedPlaces(destinations_);
   const bool overlap =
       std::any_of(sources_.begin(), sources_.end(), [&to](const Piece& piece) { return OverlapsAny(to, piece.place); });
-  // memmove() copes with one pair of ranges in one mapping.
+  // One pair of ranges in one mapping needs no staging: memmove() handles the overlap.
   if (overlap && (sources_.size() > 1 || destinations_.size() > 1 || sources_[0].segment != destinations_[0].segment)) {
     std::vector<std::byte> staged;
     staged.reserve(TotalBytes(sources_));
@@ -128,7 +128,7 @@ void SelfCopy::Run() const {
     }
     return;
   }
-  // Both lists in step.
+  // Walks both lists in step.
   size_t i = 0, j = 0, i_done = 0, j_done = 0;
   while (i < sources_.size() && j < destinations_.size()) {
     const absl::Span<std::byte> source = sources_[i].bytes, destination = destinations_[j].bytes;

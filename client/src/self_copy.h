@@ -1,4 +1,4 @@
-// Bytes that a rank sends to itself: the daemon never sees them, so they are checked and copied here.
+// Checks and copies the bytes that a rank sends to itself. The daemon never sees them.
 #ifndef RAILS_CLIENT_SRC_SELF_COPY_H_
 #define RAILS_CLIENT_SRC_SELF_COPY_H_
 
@@ -13,25 +13,25 @@
 
 namespace rails::internal {
 
-// Where bytes lie, whichever mapping shows them: [begin, end) of a file.
+// Bytes [begin, end) of a file, independent of the mapping.
 struct Place {
   FileId file;
   uint64_t begin = 0, end = 0;
   friend auto operator<=>(const Place&, const Place&) = default;
 };
 
-// Not thread-safe. The segments are kept alive by others.
+// Not thread-safe. The caller keeps the segments alive.
 class SelfCopy {
  public:
-  // One range, inside its segment and not empty.
+  // `range` is inside its segment and not empty.
   void AddSource(const SegmentCore& segment, const Range& range) { sources_.push_back(Make(segment, range)); }
   void AddDestination(const SegmentCore& segment, const Range& range) { destinations_.push_back(Make(segment, range)); }
 
-  // INVALID_ARGUMENT, naming both ranges: the totals differ, a destination overlaps another range that is written or
-  // that is sent to another rank, or a source overlaps what another rank writes. Sources may overlap what is read, and
-  // the destinations. The ranges of `exchange` have been checked one by one.
+  // INVALID_ARGUMENT names both ranges: the totals differ, a destination overlaps another receive range or a range sent
+  // to another rank, or a source overlaps a range received from another rank. Sources may overlap send ranges and the
+  // destinations. The caller has checked each range of `exchange`.
   absl::Status Check(const AllToAllv& exchange, uint32_t rank) const;
-  // As if all sources were read before any destination is written. The totals are equal.
+  // Copies as if all sources were read before any destination is written. The totals must be equal.
   void Run() const;
 
  private:

@@ -13,15 +13,15 @@ namespace {
 
 constexpr absl::Duration kFirstRetry = absl::Milliseconds(20);
 constexpr absl::Duration kLastRetry = absl::Milliseconds(500);
-// How long the reports of a daemon that has gone may take to be read: they lie in a socket's buffer.
+// Time to read the last reports of an exited daemon from the socket's buffer.
 constexpr absl::Duration kLastReports = absl::Seconds(1);
-// How long a client that ends waits for the removals of its segments: a moment, unless the daemon hangs.
+// How long an ending client waits for the removals of its segments. They take a moment, unless the daemon hangs.
 constexpr absl::Duration kLastRemovals = absl::Seconds(1);
-// How long a process whose sockets have closed may take to have ended.
+// How long a process may take to end after its sockets have closed.
 constexpr absl::Duration kExit = absl::Milliseconds(250);
 
-// The process that used gRPC first. gRPC does not survive a fork: a child shares epoll descriptors with its parent, and
-// what it registers there crashes the parent.
+// The process that used gRPC first. gRPC does not survive a fork: a child shares epoll descriptors with its parent and
+// would crash the parent by registering in them.
 std::atomic<pid_t> grpc_process{0};
 
 absl::Status CheckNotForked() {
@@ -32,7 +32,7 @@ absl::Status CheckNotForked() {
                    " was forked from it, and gRPC does not survive that: fork before the first Connect(), or exec"));
 }
 
-// Whether trying again may help: the daemon may be starting, or its sockets not have their modes yet.
+// True if a retry may help: the daemon may be starting, or its sockets may not have their modes yet.
 bool RetryMayConnect(const absl::Status& status) {
   if (absl::IsPermissionDenied(status)) return !status.GetPayload(kSaidByDaemon).has_value();
   return absl::IsUnavailable(status) || absl::IsUnauthenticated(status) || absl::IsDeadlineExceeded(status);
@@ -93,7 +93,7 @@ Session::Session(std::unique_ptr<DescriptorChannel> channel, std::unique_ptr<Rpc
     : watcher_(std::move(watcher)), channel_(std::move(channel)), rpc_(std::move(rpc)) {}
 
 Session::~Session() {
-  // In a forked child gRPC's threads do not exist: nothing would ever end its calls.
+  // gRPC's threads do not exist in a forked child, so nothing would ever end its calls.
   if (!owner_.IsThis()) (void)rpc_.release();
   rpc_.reset();  // its callbacks use the other members
 }
@@ -129,7 +129,7 @@ void Session::Watch() {
     self->Lose(absl::UnavailableError(
         absl::StrCat(self->HowItEnded(), ": groups and jobs are lost; Reconnect() and join again")));
   });
-  // The calls are drained before this object goes.
+  // Drain() runs before this object is destroyed.
   rpc_->WatchJobs({.on_live =
                        [this] {
                          absl::MutexLock lock(&mutex_);
@@ -185,8 +185,8 @@ void Session::Lose(absl::Status why) {
     reports_come = told_unasked_ && !jobs_.empty() && absl::IsUnavailable(why);
   }
   channel_->Shutdown();
-  // A job whose end is known here and elsewhere need not be replayed. The watcher ends the jobs: their callbacks must
-  // not run under the locks of who calls.
+  // Waits for reports that may still come: a job whose end is known need not be replayed. The watcher's thread ends the
+  // jobs, because their callbacks must not run under the caller's locks.
   watcher_->Post(reports_come ? kLastReports : absl::ZeroDuration(), [weak = weak_from_this()] {
     if (const std::shared_ptr<Session> self = weak.lock()) self->EndJobs();
   });
@@ -221,7 +221,7 @@ void Session::OnLost(std::function<void()> on_lost) {
 
 void Session::Close() {
   {
-    // Removals that the daemon gets after the session's end, or that are cancelled, count there as errors of callers.
+    // Waits for removals under way: late or cancelled ones would count as callers' errors at the daemon.
     absl::MutexLock lock(&mutex_);
     if (lost_.ok()) {
       mutex_.AwaitWithTimeout(absl::Condition(

@@ -70,14 +70,14 @@ class DirectionBuilder {
     return absl::OkStatus();
   }
 
-  // One segment for all ranges as long as that suffices; one for each from the first that differs.
+  // Writes one segment id for all ranges until a range has another segment; from then on one id for each range.
   void AddRange(const Range& range, size_t index, v1::FlowRanges* columns) {
     auto* ids = columns->mutable_segment_ids();
     if (index == 0) {
       ids->Add(core_->id());
     } else if (ids->size() > 1 || ids->Get(0) != core_->id()) {
       if (ids->size() == 1) {
-        const uint32_t first = ids->Get(0);  // the argument must not point into what grows
+        const uint32_t first = ids->Get(0);  // a copy, because the array grows
         ids->Reserve(columns->offsets_bytes().Capacity());
         ids->Resize(static_cast<int>(index), first);
       }
@@ -101,7 +101,7 @@ class DirectionBuilder {
     }
   }
 
-  // Makes the segment of `range` the current one, after checking that it is ours and usable.
+  // Makes the segment of `range` the current one. Checks first that this client owns it and may use it.
   absl::Status TakeSegment(size_t flow, size_t index, const Range& range) {
     const std::string where = absl::StrCat(".ranges[", index, "].segment");
     if (range.segment == nullptr) return Error(flow, absl::StrCat(where, " is null"));
@@ -132,7 +132,7 @@ class DirectionBuilder {
   absl::flat_hash_set<const SegmentCore*>* const seen_;
   Submission* const submission_;
   std::vector<bool> peers_;
-  // The segment of the last range: mostly that of the next one as well.
+  // The segment of the last range; mostly the next range has the same.
   const Segment* segment_ = nullptr;
   SegmentCore* core_ = nullptr;
   uint64_t length_bytes_ = 0;

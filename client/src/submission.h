@@ -1,4 +1,5 @@
-// From the caller's exchange to the request: every check that needs no daemon, the columns, and the rank's own bytes.
+// Builds the request from the caller's exchange: checks all that needs no daemon, writes the columns, and collects the
+// bytes that the rank sends to itself.
 #ifndef RAILS_CLIENT_SRC_SUBMISSION_H_
 #define RAILS_CLIENT_SRC_SUBMISSION_H_
 

@@ -19,7 +19,7 @@ class UniqueFd {
   }
   ~UniqueFd() { Reset(); }
 
-  // Closes what is held and takes ownership of `fd` (-1: of nothing).
+  // Closes the present descriptor and takes ownership of `fd` (-1: none).
   void Reset(int fd = -1) {
     if (fd_ >= 0) ::close(fd_);
     fd_ = fd;

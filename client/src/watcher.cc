@@ -12,7 +12,7 @@
 namespace rails::internal {
 
 Watcher::Watcher() : wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  // The program's signals are for its own threads.
+  // Blocks signals: the program's own threads handle them.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -25,7 +25,7 @@ Watcher::~Watcher() { Stop(); }
 
 void Watcher::Stop() {
   if (!thread_.joinable()) return;
-  // A forked child has no such thread.
+  // The thread does not exist in a forked child.
   if (!owner_.IsThis()) return thread_.detach();
   {
     absl::MutexLock lock(&mutex_);
@@ -74,7 +74,7 @@ void Watcher::Post(absl::Duration delay, std::function<void()> task) {
 
 void Watcher::Wake() {
   const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = write(wake_.get(), &one, sizeof(one));  // full: it is awake already
+  [[maybe_unused]] const ssize_t written = write(wake_.get(), &one, sizeof(one));  // if full, the thread is awake
 }
 
 std::vector<Watcher::Task> Watcher::TakeDue(absl::Time* next) {
@@ -113,7 +113,7 @@ void Watcher::Run() {
     std::function<void()> on_lost;
     {
       absl::MutexLock lock(&mutex_);
-      // What hung up may have been replaced meanwhile.
+      // Watch() may have replaced the descriptors meanwhile.
       if (socket_fd_ != entries[1].fd || process_fd_ != entries[2].fd) continue;
       on_lost.swap(on_lost_);
       socket_fd_ = process_fd_ = -1;

@@ -1,4 +1,4 @@
-// The client's one thread: sees at once that the daemon is gone, and runs what must run later.
+// The client's thread. Detects the daemon's exit at once, and runs delayed tasks.
 #ifndef RAILS_CLIENT_SRC_WATCHER_H_
 #define RAILS_CLIENT_SRC_WATCHER_H_
 
@@ -18,15 +18,15 @@ class Watcher {
   Watcher();
   ~Watcher();
 
-  // Joins the thread, then runs all tasks that are left. Not from the thread itself.
+  // Joins the thread, then runs all remaining tasks. Must not be called on the thread itself.
   void Stop();
 
-  // Calls `on_lost` once, from the thread, when `socket_fd` hangs up or `process_fd` becomes readable. Both stay open
-  // until then. Replaces what was watched before.
+  // Calls `on_lost` once, on the thread, when `socket_fd` hangs up or `process_fd` becomes readable. Both stay open
+  // until then. Replaces an earlier Watch().
   void Watch(int socket_fd, int process_fd, std::function<void()> on_lost);
-  // Returns when nothing is watched and no `on_lost` runs.
+  // Stops watching, and waits for an `on_lost` that runs.
   void Unwatch();
-  // Runs `task` on the thread after `delay`; after Stop(), at once on this one.
+  // Runs `task` on the thread after `delay`; after Stop() at once, on the caller's thread.
   void Post(absl::Duration delay, std::function<void()> task);
 
  private:
@@ -37,7 +37,7 @@ class Watcher {
 
   void Run();
   void Wake();
-  // Takes the tasks that are due; `next` becomes the time of the first that is not.
+  // Takes the due tasks. Sets `next` to the time of the first task that is not due.
   std::vector<Task> TakeDue(absl::Time* next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const OwnerProcess owner_{};

@@ -78,7 +78,7 @@ absl::StatusOr<std::string> Decompress(std::string stored, std::string_view name
     content.append(buffer, 0, got);
     if (result == Z_STREAM_END) {
       if (stream.avail_in == 0) return content;
-      // Further members are more of the same text, as gzip defines it.
+      // A gzip file may have further members, which continue the text.
       if (inflateReset(&stream) != Z_OK) return absl::InternalError("zlib cannot start again");
     } else if (result != Z_OK || (got == 0 && stream.avail_in == 0)) {
       return error("damaged or cut off gzip data near byte ", stored.size() - stream.avail_in,

@@ -1,4 +1,4 @@
-// Files into text, within limits. Internal to the library.
+// Reads files as text, within limits. Internal to the library.
 #ifndef RAILS_WORKLOAD_CONTENT_H_
 #define RAILS_WORKLOAD_CONTENT_H_
 
@@ -14,19 +14,19 @@ namespace rails::workload {
 
 inline absl::string_view Abs(std::string_view text) { return {text.data(), text.size()}; }
 
-// At most 60 bytes of a value from a file, quoted, bytes that are not printable ASCII shown as `?`.
+// Quotes at most 60 bytes of a value from a file. Bytes that are not printable ASCII become `?`.
 std::string Quoted(absl::string_view value);
 
-// The text of a file; gzip is known by its first two bytes. Errors: of the file system; INVALID_ARGUMENT for what is
-// over a limit or damaged.
+// Reads the text of a file. Detects gzip by its first two bytes. Errors of the file system. INVALID_ARGUMENT: over a
+// limit, or damaged.
 absl::StatusOr<std::string> ReadContent(const std::string& path, const ReadLimits& limits);
-// The same of what a file holds.
+// The same for the contents of a file.
 absl::StatusOr<std::string> Decompress(std::string stored, std::string_view name, const ReadLimits& limits);
 
-// Takes the next line off `rest`: without its end, CR removed. False when there is none.
+// Removes the next line from `rest`. `line` has neither the line end nor CR. False: there is no line.
 bool NextLine(absl::string_view* rest, absl::string_view* line);
 
-// True when the first line that says something is the header of a trace.
+// True if the first line with contents is the header of a trace.
 bool LooksLikeTrace(std::string_view content);
 
 absl::StatusOr<TrafficMatrix> ParseJsonMatrix(std::string_view content, std::string_view name,
@@ -34,7 +34,7 @@ absl::StatusOr<TrafficMatrix> ParseJsonMatrix(std::string_view content, std::str
 absl::StatusOr<TrafficMatrix> ParseTextMatrix(std::string_view content, std::string_view name,
                                               const ReadLimits& limits);
 
-// Collects the cells of a matrix of unknown size, checking each; used by both readers.
+// Collects and checks the cells of a matrix of unknown size, for both readers.
 class MatrixBuilder {
  public:
   MatrixBuilder(std::string_view name, const ReadLimits& limits) : name_(name), limits_(limits) {}
@@ -43,7 +43,7 @@ class MatrixBuilder {
   absl::Status AddCell(uint64_t value, absl::string_view text);
   absl::Status EndRow();
   absl::StatusOr<TrafficMatrix> Finish() const;
-  // An error at the cell that would come next.
+  // Makes an error for the next cell.
   absl::Status ErrorHere(absl::string_view what) const;
 
  private:

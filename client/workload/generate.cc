@@ -1,4 +1,4 @@
-// Workloads drawn from a seed. Integers only, so that every platform draws the same.
+// Draws workloads from a seed. Uses integers only, so that every platform draws the same.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -10,12 +10,12 @@
 namespace rails::workload {
 namespace {
 
-constexpr uint64_t kMostCells = uint64_t{1} << 25;  // of all steps: 256 MiB
+constexpr uint64_t kMostCells = uint64_t{1} << 25;  // in all steps: 256 MiB
 constexpr uint64_t kOne = uint64_t{1} << 32;        // fixed point of the Zipf weights
 
-// Quantiles of the most loaded end over the mean, over all layers and iterations of the trace, as 65536ths.
+// Quantiles of the most loaded end over the mean, in all layers and iterations of the trace, in 65536ths.
 struct Quantile {
-  uint64_t share;  // of 100
+  uint64_t share;  // percent
   uint64_t value;
 };
 constexpr std::array<Quantile, 7> kSkew8 = {
@@ -23,7 +23,7 @@ constexpr std::array<Quantile, 7> kSkew8 = {
 constexpr std::array<Quantile, 7> kSkew16 = {
     {{0, 67291}, {5, 75743}, {25, 87334}, {50, 102006}, {75, 120724}, {95, 155366}, {100, 183535}}};
 
-// Square root of a number of fixed point 62, same fixed point, rounded down.
+// Square root of a fixed-point number with 62 fraction bits, in the same format, rounded down.
 uint64_t Root62(uint64_t x) {
   const Uint128 wide = Uint128{x} << 62;
   uint64_t root = 0;
@@ -34,7 +34,7 @@ uint64_t Root62(uint64_t x) {
   return root;
 }
 
-// log2 of a number of at least 1, fixed point 32: each squaring of the mantissa yields one bit.
+// log2 of a number of at least 1, with 32 fraction bits. Each squaring of the mantissa yields one bit.
 uint64_t Log2(uint64_t x) {
   const int whole = std::bit_width(x) - 1;
   uint64_t mantissa = whole >= 31 ? x >> (whole - 31) : x << (31 - whole);
@@ -48,7 +48,7 @@ uint64_t Log2(uint64_t x) {
   return (static_cast<uint64_t>(whole) << 32) | fraction;
 }
 
-// 2^-x of a fixed point 32 number, as fixed point 32.
+// 2^-x; argument and result have 32 fraction bits.
 uint64_t PowerOfHalf(uint64_t x) {
   if (x >> 32 >= 62) return 0;
   uint64_t result = uint64_t{1} << 62;
@@ -60,7 +60,7 @@ uint64_t PowerOfHalf(uint64_t x) {
   return (result >> (x >> 32)) >> 30;
 }
 
-// Weights 1 / place^exponent of the places 1 to size.
+// Weights 1 / place^exponent for the places 1 to size.
 std::vector<uint64_t> ZipfWeights(size_t size, double exponent) {
   const uint64_t exponent_32 = static_cast<uint64_t>(std::llround(exponent * kOne));
   std::vector<uint64_t> weights(size);
@@ -123,14 +123,14 @@ TrafficMatrix Sparse(const GeneratorOptions& options, Random* random) {
     }
   }
   if (!any) {
-    // A step that moves nothing is of no use: one pair is drawn.
+    // A step without bytes is useless: draws one pair.
     const size_t s = random->Below(options.size);
     matrix.at(s, (s + 1 + random->Below(options.size - 1)) % options.size) = mean;
   }
   return matrix;
 }
 
-// Sattolo's algorithm: a permutation that is one cycle, so that nobody sends to itself.
+// Sattolo's algorithm: the permutation is one cycle, so that no end sends to itself.
 TrafficMatrix Permutation(const GeneratorOptions& options, Random* random) {
   std::vector<size_t> to(options.size);
   for (size_t i = 0; i < to.size(); ++i) to[i] = i;
@@ -191,7 +191,7 @@ std::vector<uint64_t> DrawMixtralWeights(size_t size, int experts, Random* rando
   const int64_t count = static_cast<int64_t>(size);
   const int64_t hot = std::min<int64_t>(static_cast<int64_t>(DrawMixtralSkew(experts, random)) << 8, kMean * count);
   const int64_t others = (kMean * count - hot) / (count - 1);
-  // The others differ among themselves by a drawn amount, none above the hot one or below nothing.
+  // The other ends differ by a drawn amount; none is above the hot one or negative.
   const int64_t room = std::min(hot - others, others);
   const int64_t amplitude = room * static_cast<int64_t>(random->Below(1025)) / 1024;
   const size_t hot_place = random->Below(size);
@@ -215,7 +215,7 @@ std::vector<uint64_t> DrawMixtralWeights(size_t size, int experts, Random* rando
 }
 
 uint64_t VarySource(uint64_t weight, Random* random) {
-  // Uniform within 28 %, which after rows are made equal shows as the trace's 0.11 to 0.12 between four sources.
+  // Uniform within 28 %. After rows are made equal, that matches the trace's 0.11 to 0.12 between four sources.
   constexpr uint64_t kPercent = 28;
   return weight * (1000 - 10 * kPercent + random->Below(20 * kPercent + 1)) / 1000;
 }

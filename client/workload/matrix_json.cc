@@ -1,4 +1,4 @@
-// A matrix as JSON, read event by event: nothing is built of what is not the matrix, however deep it nests.
+// Reads a matrix from JSON event by event. Values outside the matrix build nothing, however deep they nest.
 #include <nlohmann/json.hpp>
 
 #include "client/workload/content.h"
@@ -13,7 +13,7 @@ class MatrixEvents : public nlohmann::json_sax<nlohmann::json> {
   bool null() override { return Other("null"); }
   bool boolean(bool value) override { return Other(value ? "true" : "false"); }
   bool number_integer(number_integer_t value) override {
-    // Only negative ones come here.
+    // Only negative numbers come here.
     return InRow() ? Check(builder_.AddCell(static_cast<double>(value), absl::StrCat(value))) : Other("a number");
   }
   bool number_unsigned(number_unsigned_t value) override {
@@ -89,7 +89,7 @@ class MatrixEvents : public nlohmann::json_sax<nlohmann::json> {
   MatrixBuilder builder_;
   absl::Status status_;
   size_t depth_ = 0;
-  size_t matrix_depth_ = 1;  // of what is inside the array of rows
+  size_t matrix_depth_ = 1;  // depth inside the array of rows
   bool in_matrix_ = true;
   bool seen_ = false;
 };

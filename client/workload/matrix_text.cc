@@ -1,4 +1,4 @@
-// A matrix as lines of numbers.
+// Reads a matrix from lines of numbers.
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
@@ -18,7 +18,7 @@ absl::Status AddField(absl::string_view field, MatrixBuilder* builder) {
   return builder->AddCell(value, field);
 }
 
-// Commas or semicolons separate cells, and blanks where there is neither.
+// Commas or semicolons separate cells; blanks do in lines without them.
 absl::Status AddLine(absl::string_view line, MatrixBuilder* builder) {
   builder->StartRow();
   const bool marked = line.find_first_of(",;") != absl::string_view::npos;

@@ -1,4 +1,4 @@
-// Numbers that are the same everywhere: SplitMix64, and arithmetic without floating point.
+// Random numbers that are the same on every platform: SplitMix64, without floating point.
 #ifndef RAILS_WORKLOAD_RANDOM_H_
 #define RAILS_WORKLOAD_RANDOM_H_
 
@@ -19,7 +19,7 @@ class Random {
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
     return x ^ (x >> 31);
   }
-  // 0 to limit - 1; the bias is under limit / 2^64.
+  // Draws 0 to limit - 1. The bias is below limit / 2^64.
   uint64_t Below(uint64_t limit) { return static_cast<uint64_t>((Uint128{Next()} * limit) >> 64); }
   uint64_t Between(uint64_t low, uint64_t high) { return low + Below(high - low + 1); }
 
@@ -27,8 +27,8 @@ class Random {
   uint64_t state_;
 };
 
-// Splits `amount` in proportion to `weights` (their sum above zero and under 2^63) into parts that sum to it exactly;
-// each is within one of its exact share.
+// Splits `amount` in proportion to `weights`, whose sum is above zero and below 2^63. The parts sum exactly to
+// `amount`; each differs by less than one from its exact share.
 inline void Split(uint64_t amount, const std::vector<uint64_t>& weights, std::vector<uint64_t>* parts) {
   uint64_t sum = 0;
   for (const uint64_t weight : weights) sum += weight;
@@ -43,12 +43,12 @@ inline void Split(uint64_t amount, const std::vector<uint64_t>& weights, std::ve
   }
 }
 
-// What the Mixtral trace shows of the most loaded end over the mean, as 65536ths: a value drawn by its quantiles.
-// `experts` is 8 (top-2) or 16 (top-4).
+// Draws the most loaded end over the mean, in 65536ths, from the Mixtral trace's quantiles. `experts`: 8 (top-2) or 16
+// (top-4).
 uint64_t DrawMixtralSkew(int experts, Random* random);
-// Weights of `size` ends of which the largest is the mean times a drawn skew; means about 2^24 each.
+// Weights of `size` ends with a mean of about 2^24. The largest is the mean times a drawn skew.
 std::vector<uint64_t> DrawMixtralWeights(size_t size, int experts, Random* random);
-// A weight varied as sources of the trace vary about the mean of all.
+// Varies a weight as the trace's sources vary about their mean.
 uint64_t VarySource(uint64_t weight, Random* random);
 
 }  // namespace rails::workload

@@ -1,4 +1,4 @@
-// Other sizes of the same exchange: scaled by a factor, spread over ranks.
+// Scales an exchange by a factor, and spreads it over ranks.
 #include "absl/strings/str_cat.h"
 #include "client/workload/random.h"
 #include "client/workload/workload.h"
@@ -8,7 +8,7 @@ namespace {
 
 constexpr size_t kMostEnds = 4096;
 
-// Scales a row by num / den; the sum is scaled as one number, rounded down.
+// Scales a row by num / den. Its sum is scaled as one number, rounded down.
 void ScaleRow(size_t source, uint64_t num, uint64_t den, TrafficMatrix* matrix) {
   uint64_t before = 0;
   uint64_t sum = 0;
@@ -26,7 +26,7 @@ absl::StatusOr<double> ScaleToBytesPerRank(uint64_t bytes_per_rank, uint32_t ran
   const Step* largest = nullptr;
   for (const Step& step : *steps) {
     if (step.dispatch.size() == 0) continue;
-    // Compares mean bytes per end.
+    // Compares the mean bytes of an end.
     if (largest == nullptr || Uint128{step.dispatch.Total()} * largest->dispatch.size() >
                                   Uint128{largest->dispatch.Total()} * step.dispatch.size()) {
       largest = &step;
@@ -58,7 +58,7 @@ absl::StatusOr<TrafficMatrix> SpreadToRanks(const TrafficMatrix& nodes, uint32_t
   }
   Random random(seed);
   TrafficMatrix ranks(nodes.size() * per_node);
-  // Which ranks of a node are popular is the same for all sources.
+  // The same ranks of a node are popular for all sources.
   std::vector<std::vector<uint64_t>> popular(nodes.size(), std::vector<uint64_t>(per_node, 1));
   if (spread == Spread::kSkewed) {
     for (auto& weights : popular) weights = DrawMixtralWeights(per_node, 8, &random);

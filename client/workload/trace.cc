@@ -1,4 +1,4 @@
-// Routing traces: rows into steps.
+// Converts the rows of routing traces into steps.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -180,7 +180,7 @@ class Reader {
     trace.rows = rows_.size();
     for (size_t begin = 0, end = 0; begin < rows_.size(); begin = end) {
       while (end < rows_.size() && rows_[end].Step() == rows_[begin].Step()) ++end;
-      // Every step is checked, also those that are not asked for.
+      // Checks every step, also steps that are not wanted.
       if (absl::Status status = CheckStep(begin, end); !status.ok()) return status;
       if (only.has_value() && rows_[begin].model != *only) continue;
       if (options_.max_steps > 0 && trace.steps.size() >= options_.max_steps) continue;
@@ -227,7 +227,7 @@ class Reader {
   std::vector<Row> rows_;
   std::vector<std::string> models_;
   std::map<std::string, uint32_t> model_index_;
-  std::array<size_t, kColumns> place_;  // column of the file, from 1
+  std::array<size_t, kColumns> place_;  // column in the file, from 1
   size_t fields_ = 0;
   size_t ranks_ = 0;
   uint64_t line_ = 0;

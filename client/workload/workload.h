@@ -1,8 +1,8 @@
-// What an exchange moves: traffic matrices, steps of a mixture-of-experts model, where they come from (a routing
-// trace, a matrix in a file, a seeded generator) and how they are scaled and spread over ranks.
+// The bytes of an exchange: traffic matrices, steps of a mixture-of-experts model, their sources (a routing trace, a
+// matrix in a file, a seeded generator), scaling, and spreading over ranks.
 //
-// Everything here is a pure function of its arguments except the two that read a file, is safe to call from several
-// threads, and never throws. Results are the same on every platform: generators and scaling use integers only.
+// All functions are pure, except those that read a file. They are thread-safe and never throw. Results are the same on
+// every platform: generators and scaling use integers only.
 #ifndef RAILS_WORKLOAD_WORKLOAD_H_
 #define RAILS_WORKLOAD_WORKLOAD_H_
 
@@ -17,11 +17,11 @@
 
 namespace rails::workload {
 
-// The most that generators and scaling let one step move.
+// Most bytes of one step from generators and scaling.
 inline constexpr uint64_t kMostBytesInAll = uint64_t{1} << 62;
 
-// Bytes from each source (row) to each destination (column). The ends are nodes or ranks, as the context says; the
-// diagonal is what stays at its end. The sum of all cells fits in 63 bits in every matrix that this library returns.
+// Bytes from each source (row) to each destination (column). The ends are nodes or ranks, depending on the context. The
+// diagonal stays at its end. In every matrix that this library returns, the sum of all cells fits in 63 bits.
 class TrafficMatrix {
  public:
   TrafficMatrix() = default;
@@ -46,14 +46,14 @@ class TrafficMatrix {
 
 // One layer of one iteration: tokens are dispatched to their experts, then the results are combined.
 struct Step {
-  std::string model = {};  // of the trace, or the name of the generator, or "matrix"
+  std::string model = {};  // the trace's model, the generator's name, or "matrix"
   uint32_t layer = 0;
   uint32_t iteration = 0;
   TrafficMatrix dispatch = {};
   TrafficMatrix Combine() const { return dispatch.Transposed(); }
 };
 
-// What hostile or mistaken input may cost. Past any of them the answer is INVALID_ARGUMENT that names the limit.
+// Limits for hostile or wrong input. INVALID_ARGUMENT names an exceeded limit.
 struct ReadLimits {
   uint64_t file_bytes = 64ull << 20;      // as stored
   uint64_t content_bytes = 256ull << 20;  // after decompression
@@ -69,25 +69,25 @@ struct ReadLimits {
 // CSV with the header `rank,model,layer,iter,tokens` (columns in any order, others ignored), plain or gzip: token
 // copies that each rank's experts received. Every (model, layer, iter) must have each rank exactly once.
 //
-// Node = rank / ranks_per_node. The trace was taken with the exchange inside a node; to make it an exchange between
+// Node = rank / ranks_per_node. The trace was taken with the exchange inside a node. To make it an exchange between
 // nodes, expert bin f is put on node f: node k sends to node f the tokens of its ranks r with r mod nodes = f.
-// So ranks_per_node must be a multiple of the number of nodes.
+// Therefore ranks_per_node must be a multiple of the number of nodes.
 
 struct TraceOptions {
   uint32_t ranks_per_node = 8;      // in the trace
   uint64_t bytes_per_token = 8192;  // hidden size 4096 in bf16
-  std::string model = {};           // only this model; empty: all. NOT_FOUND lists the names when it is not there
-  size_t max_steps = 0;             // the first ones only; 0: all
+  std::string model = {};           // only this model; empty: all. NOT_FOUND lists the models of the trace
+  size_t max_steps = 0;             // only so many first steps; 0: all
   ReadLimits limits = {};
 };
 
 struct Trace {
-  std::vector<Step> steps;  // models as they first appear, then by iteration, then by layer; ends are nodes
+  std::vector<Step> steps;  // by model in order of appearance, iteration, layer; ends are nodes
   size_t nodes = 0;
   uint64_t rows = 0;
 };
 
-// Errors: NOT_FOUND or PERMISSION_DENIED from the file system; INVALID_ARGUMENT names file, line, column and value.
+// NOT_FOUND, PERMISSION_DENIED: from the file system. INVALID_ARGUMENT names file, line, column and value.
 absl::StatusOr<Trace> ReadTrace(const std::string& path, const TraceOptions& options);
 absl::StatusOr<Trace> ParseTrace(std::string_view content, std::string_view name, const TraceOptions& options);
 
@@ -95,13 +95,13 @@ absl::StatusOr<Trace> ParseTrace(std::string_view content, std::string_view name
 // Bytes, one row per source: numbers separated by commas, semicolons or blanks, `#` starts a comment; or JSON, an array
 // of arrays or an object with such an array under "matrix". Plain or gzip. A fraction of a byte is rounded to nearest.
 
-// Errors: as ReadTrace; a matrix that is empty or not square, and a cell that is no number, negative, not finite or
-// past the limit, is INVALID_ARGUMENT with its row and column (both from 1).
+// Errors as for ReadTrace. INVALID_ARGUMENT, with row and column from 1: the matrix is empty or not square, or a cell
+// is no number, negative, not finite or over the limit.
 absl::StatusOr<TrafficMatrix> ReadMatrix(const std::string& path, const ReadLimits& limits = {});
 absl::StatusOr<TrafficMatrix> ParseMatrix(std::string_view content, std::string_view name,
                                           const ReadLimits& limits = {});
 
-// Either of the two, told apart by the header of a trace. A matrix gives one step named "matrix".
+// Reads either of the two; the header of a trace tells them apart. A matrix gives one step named "matrix".
 absl::StatusOr<Trace> ReadTraceOrMatrix(const std::string& path, const TraceOptions& options);
 
 // --- Generators ------------------------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ enum class Generator : uint8_t {
   kUniform,      // the same to every end
   kZipf,         // popularity of destinations falls as 1 / place^exponent; places are shuffled for every step
   kSparse,       // each pair of different ends exchanges with a given probability, with random volumes
-  kPermutation,  // every end sends everything to one other, each to a different one
+  kPermutation,  // every end sends all bytes to one other end, each to a different one
   kIncast,       // all send to one
 };
 inline constexpr Generator kAllGenerators[] = {Generator::kMixtral, Generator::kUniform,     Generator::kZipf,
@@ -124,33 +124,32 @@ struct GeneratorOptions {
   size_t size = 4;  // ends: nodes (or ranks; SpreadToRanks() makes ranks of nodes)
   size_t steps = 1;
   uint64_t seed = 1;
-  uint64_t bytes_per_source = 2ull << 30;           // of one dispatch, what stays at its end included; exact but for
-                                                    // sparse (on average) and incast (nothing from the target)
+  uint64_t bytes_per_source = 2ull << 30;  // of one dispatch, with bytes that stay at their end; exact except
+  // for sparse (on average) and incast (the target sends nothing)
   std::string mixtral_model = "mixtral-8x7b-e8k2";  // or mixtral-8x7b-e16k4
   double zipf_exponent = 1.2;                       // 0 to 8
   double sparse_fraction = 0.25;                    // probability that a pair exchanges, above 0 and at most 1
 };
 
 // The same options give the same steps everywhere. Step i is iteration i, layer 0.
-// Errors: INVALID_ARGUMENT names the option and its value.
+// INVALID_ARGUMENT names the option and its value.
 absl::StatusOr<std::vector<Step>> Generate(const GeneratorOptions& options);
 
 // --- Scaling and spreading -------------------------------------------------------------------------------------------
 
-// Scales all steps by one factor, such that a rank sends `bytes_per_rank` on average in the step with the most bytes
-// (in every step of a model whose steps are equally large). An end of the matrices stands for `ranks_per_end` ranks.
-// Row sums are exact to one byte. Returns the factor. Errors: INVALID_ARGUMENT when there is nothing to scale, or
-// when the result would not fit.
+// Scales all steps by one factor, so that a rank sends `bytes_per_rank` on average in the step with the most bytes (in
+// every step of a model whose steps are equally large). An end of the matrices stands for `ranks_per_end` ranks. Row
+// sums are exact to one byte. Returns the factor. INVALID_ARGUMENT: all steps are empty, or the result does not fit.
 absl::StatusOr<double> ScaleToBytesPerRank(uint64_t bytes_per_rank, uint32_t ranks_per_end, std::vector<Step>* steps);
 
 enum class Spread : uint8_t {
-  kEven,    // every pair of ranks of a pair of nodes the same, to one byte
-  kSkewed,  // destination ranks differ as experts do, and source ranks vary about that, drawn by the seed
+  kEven,    // every pair of ranks of a pair of nodes gets the same, to one byte
+  kSkewed,  // destination ranks differ like experts, and source ranks vary about that, drawn from the seed
 };
 
-// From nodes to ranks: node k becomes the ranks k * ranks_per_node and following. Every cell of `nodes` equals the sum
-// of its ranks' cells exactly, the diagonal included.
-// Errors: INVALID_ARGUMENT when ranks_per_node is 0 or the result has more than 4,096 ends.
+// Spreads nodes over ranks: node k becomes the ranks from k * ranks_per_node on. Every cell of `nodes`, also on the
+// diagonal, equals the sum of its ranks' cells exactly.
+// INVALID_ARGUMENT: ranks_per_node is 0, or the result has more than 4,096 ends.
 absl::StatusOr<TrafficMatrix> SpreadToRanks(const TrafficMatrix& nodes, uint32_t ranks_per_node,
                                             Spread spread = Spread::kEven, uint64_t seed = 1);
 

@@ -25,7 +25,7 @@ struct BenchOptions {
 
 constexpr uint32_t kSubmitRanges = 15'000;
 
-// So many ranges in each of rank 0's flows that its submission has about `ranges`.
+// Ranges for each of rank 0's flows, so that its submission has about `ranges`.
 uint32_t RangesPerFlow(const workload::TrafficMatrix& ranks, uint32_t ranges) {
   uint32_t flows = 0;
   for (size_t rank = 0; rank < ranks.size(); ++rank) flows += ranks.at(0, rank) > 0 ? 1 : 0;

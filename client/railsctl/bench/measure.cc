@@ -93,7 +93,7 @@ workload::TrafficMatrix UniformMatrix(size_t ranks, uint64_t bytes_per_rank) {
   workload::TrafficMatrix matrix(ranks);
   for (size_t source = 0; source < ranks; ++source) {
     for (size_t i = 0; i < ranks; ++i) {
-      // The odd bytes go to the next ranks, so that everybody also receives the same.
+      // The remaining bytes go to the next ranks, so that every rank also receives the same.
       matrix.at(source, (source + i) % ranks) = bytes_per_rank / ranks + (i < bytes_per_rank % ranks ? 1 : 0);
     }
   }

@@ -1,4 +1,4 @@
-// The measurements of `bench`. Timed parts neither fill nor check; one checked exchange stands before and after them.
+// The measurements of `bench`. Timed parts neither fill nor check; a checked exchange runs before and after them.
 #ifndef RAILS_RAILSCTL_BENCH_MEASURE_H_
 #define RAILS_RAILSCTL_BENCH_MEASURE_H_
 
@@ -36,7 +36,7 @@ struct Measurement {
   Samples first_chunk;  // from rank 0's call until a rail had the first chunk, at most
   Samples rank_done;    // rank 0's call until its end
   ByteCounts bytes;     // of one exchange
-  uint64_t ranges = 0;  // that one rank, rank 0, submits for sending
+  uint64_t ranges = 0;  // send ranges in rank 0's submission
   double bound_seconds = 0;
   uint64_t wrong_bytes = 0;  // of the checked exchanges
 };
@@ -47,16 +47,16 @@ struct MeasureRequest {
   uint32_t ranges_per_flow = 1;
   uint32_t iterations = 10;
   uint32_t warmup = 1;
-  bool rank0_last = false;  // rank 0 submits when all others have been accepted
+  bool rank0_last = false;  // rank 0 submits after the others have been accepted
   std::vector<double> node_speeds;
 };
 
-// `job`: names payloads; counted on. Errors: as Coordinator's.
+// `job`: number of the next payload; incremented for each. Errors as for Coordinator.
 absl::StatusOr<Measurement> Measure(const MeasureRequest& request, Coordinator* coordinator, uint64_t* job);
 
-// Everybody sends the same to everybody, itself included; a rank `bytes_per_rank` in all.
+// Every rank sends `bytes_per_rank`, in equal parts to all ranks, itself included.
 workload::TrafficMatrix UniformMatrix(size_t ranks, uint64_t bytes_per_rank);
-// Rank 0 sends `bytes` in all, the same to every rank of other nodes; when there is one node, to every other rank.
+// Rank 0 sends `bytes` in equal parts to all ranks of other nodes. With a single node, to all other ranks.
 workload::TrafficMatrix FromRankZero(size_t ranks, uint32_t ranks_per_node, uint64_t bytes);
 
 struct BenchReport {

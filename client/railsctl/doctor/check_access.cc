@@ -1,4 +1,4 @@
-// The configuration file, and who may use the daemon's sockets.
+// Checks the configuration file and the access to the daemon's sockets.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -34,7 +34,7 @@ Findings CheckConfiguration(const Facts& facts) {
   const Configuration& config = facts.config;
   const std::string check = absl::StrCat("`railsd --config ", config.path, " --check-config`");
   if (!config.exists) {
-    // A daemon that runs has one, which this user does not see.
+    // If a daemon runs, the file exists but this user cannot see it.
     const Level level = config.given ? Level::kError : facts.running() ? Level::kNote : Level::kWarning;
     return {{"config", level, absl::StrCat(config.path, " does not exist, or may not be read by ", facts.user.name),
              "The configuration was not checked.",

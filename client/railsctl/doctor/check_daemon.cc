@@ -1,4 +1,4 @@
-// What the daemon says of itself, its rails and its peers.
+// Checks the daemon's answers about itself, its rails and its peers.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -73,10 +73,10 @@ Finding JudgeRail(const v1::RailStatus& rail) {
           "", ""};
 }
 
-// The rails of this node that do not reach a peer, or are held back on the way to it.
+// Rails of this node that are not up to a peer. `doubtful` ones are connected, but suspect or probed.
 struct Missing {
   std::vector<std::string> dead, doubtful;
-  std::vector<std::string> drained;  // by an operator, at the peer's end
+  std::vector<std::string> drained;  // drained by an operator at the peer
 };
 Missing RailsNotUp(const v1::PeerStatus& peer, const google::protobuf::RepeatedPtrField<v1::RailStatus>& rails) {
   Missing missing;
@@ -131,7 +131,7 @@ Findings JudgePeer(const v1::PeerStatus& peer, const Facts& facts) {
   return {};
 }
 
-// The DNS name of the peers; nothing when it is good, or there is none.
+// Judges the DNS name of the peers. No finding if it resolves, or if there is none.
 Findings JudgeName(const Configuration& config) {
   if (config.dns_trouble.empty()) return {};
   return {{"peers", Level::kError, absl::StrCat("peers.dns: ", config.dns_name, ": ", config.dns_trouble),
@@ -140,7 +140,7 @@ Findings JudgeName(const Configuration& config) {
                         "`; in Kubernetes the headless Service must publish addresses that are not ready, too.")}};
 }
 
-// The certificate that the daemon shows to its peers; the daemon itself starts only with one that is its node's.
+// Judges the certificate that the daemon shows to its peers. The daemon starts only with a certificate of its node.
 Finding JudgeCertificate(const v1::GetStatusResponse& status, double now_seconds) {
   const double left = status.tls_certificate_expiry_seconds() - now_seconds;
   const std::string fix =

@@ -1,4 +1,4 @@
-// RDMA ports, what the kernel needs for them, and the slots that they sit in.
+// Checks RDMA ports, the kernel's support for them, and their PCIe slots.
 #include <algorithm>
 #include <set>
 
@@ -40,7 +40,7 @@ std::string GidList(const RdmaPort& port) {
   return texts.empty() ? "no GID" : absl::StrJoin(texts, ", ");
 }
 
-// One port. `rail`: the one that it carries; null when none.
+// Judges one port. `rail`: the rail on this port, or null.
 Finding JudgePort(const RdmaPort& port, const Rail* rail) {
   const std::string who = rail == nullptr ? port.Name() : absl::StrCat(port.Name(), " (", rail->name, ")");
   const Level bad = rail == nullptr ? Level::kNote : Level::kError;
@@ -76,7 +76,7 @@ Finding JudgePort(const RdmaPort& port, const Rail* rail) {
           "", ""};
 }
 
-// Gigabits a second that the slot carries, without the line code.
+// Capacity of the slot in Gbit/s, without the line code.
 double Gigabits(double transfers, uint32_t lanes) { return transfers * lanes * (transfers < 8 ? 0.8 : 128.0 / 130.0); }
 
 std::string LinkText(double transfers, uint32_t lanes) { return absl::StrFormat("%g GT/s x%d", transfers, lanes); }

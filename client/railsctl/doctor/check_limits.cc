@@ -1,4 +1,4 @@
-// What the system lets the daemon have: locked memory, huge pages, descriptors; and its clock.
+// Checks the system's limits for the daemon (locked memory, huge pages, descriptors) and its clock.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"

@@ -1,4 +1,4 @@
-// The rails' network interfaces: addresses, links, packet sizes, and what goes wrong with several in one subnet.
+// Checks the rails' network interfaces: addresses, links, packet sizes, and several interfaces in one subnet.
 #include <arpa/inet.h>
 
 #include <algorithm>
@@ -16,12 +16,12 @@
 namespace rails::ctl::doctor {
 namespace {
 
-// Headers of a RoCE packet that the kernel takes off an interface's MTU.
+// Bytes that the kernel subtracts from an interface's MTU for the headers of a RoCE packet.
 constexpr uint32_t kRoceOverhead = 96;
 
 bool OtherNetwork(const Facts& facts) { return facts.process.same_network == false; }
 
-// "10.1.0.0/24" of "10.1.0.1/24"; empty for loopback, for IPv6 and for what is no address.
+// Returns "10.1.0.0/24" for "10.1.0.1/24"; empty for loopback, IPv6 and texts that are no address.
 std::string SubnetOf(const std::string& address) {
   const size_t slash = address.find('/');
   uint32_t bits = 0;
@@ -36,7 +36,7 @@ std::string SubnetOf(const std::string& address) {
   return absl::StrCat(inet_ntop(AF_INET, &network, text, sizeof(text)), "/", bits);
 }
 
-// The largest packet of RDMA that fits an interface.
+// The largest RDMA packet that fits an interface.
 uint32_t RoceMtu(uint32_t interface_mtu) {
   for (const uint32_t mtu : {4096u, 2048u, 1024u, 512u}) {
     if (interface_mtu >= mtu + kRoceOverhead) return mtu;
@@ -47,7 +47,7 @@ uint32_t RoceMtu(uint32_t interface_mtu) {
 Findings JudgeInterface(const Rail& rail) {
   const Interface* interface = rail.interface;
   if (interface == nullptr) {
-    if (rail.verbs) return {};  // its port says it, or it is InfiniBand
+    if (rail.verbs) return {};  // the check of its port reports it, or it is InfiniBand
     if (!rail.interface_name.empty()) {
       return {{"interfaces", Level::kError,
                absl::StrCat(rail.name, ": this machine has no interface ", rail.interface_name),

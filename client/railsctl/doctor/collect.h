@@ -1,6 +1,5 @@
-// Collects what `railsctl doctor` judges. Reads files of sysfs and procfs below `root` (empty: the machine's own), so
-// that tests give it trees of their own. What cannot be read stays at its default: a doctor does not fail, it says what
-// it knows.
+// Collects the facts that `railsctl doctor` judges. Reads sysfs and procfs below `root` (empty: this machine; tests use
+// their own trees). A fact that cannot be read keeps its default: collecting does not fail.
 #ifndef RAILS_RAILSCTL_DOCTOR_COLLECT_H_
 #define RAILS_RAILSCTL_DOCTOR_COLLECT_H_
 
@@ -15,7 +14,7 @@ namespace rails::ctl::doctor {
 
 using AddressesByInterface = std::map<std::string, std::vector<std::string>>;  // "eth0": "10.1.0.1/24", ...
 
-// Of this process's network namespace.
+// The addresses in this process's network namespace.
 AddressesByInterface LocalAddresses();
 
 // collect_machine.cc
@@ -33,27 +32,26 @@ Clock ReadClock();
 User ReadUser();
 uint64_t OwnMemlockLimit();
 std::vector<Socket> ReadSockets(const std::string& socket_dir);
-// The process that listens there; 0 when nobody does, or when it cannot be seen (another PID namespace).
+// The process that listens there; 0 if none does, or if it is not visible (another PID namespace).
 pid_t ListenerOf(const std::string& socket_path);
 DaemonProcess ReadProcess(const std::string& root, pid_t pid);
 
 // collect_config.cc
-// Asks the program railsd, which is looked for beside this one and in PATH, with these `options` besides the file's
-// name.
+// Runs the program railsd, found beside this program or in PATH, with the file's name and `options`.
 Configuration ReadConfiguration(const std::string& path, const std::vector<std::string>& options);
-// Of what `railsd --print-config` prints: as GetStatusResponse.config_hash.
+// The hash of the output of `railsd --print-config`, as in GetStatusResponse.config_hash.
 std::string HashOf(const std::string& printed);
-// What `railsd --print-config` prints.
+// Parses the output of `railsd --print-config`.
 void ParseConfiguration(const std::string& yaml, Configuration* config);
-// Connects to all control addresses at once, and fills `trouble` of those that take no connection within `limit`.
+// Connects to all control addresses at once. Sets `trouble` of peers that accept no connection within `limit`.
 void TryPeers(absl::Duration limit, std::vector<ConfiguredPeer>* peers);
 
 // Looks the DNS name of the peers up, if there is one.
 void LookUpPeers(Configuration* config);
 
-// First line of a file without the blanks around it; empty when it cannot be read.
+// The first line of a file without surrounding blanks; empty if the file cannot be read.
 std::string ReadLine(const std::string& path);
-// Names in a folder, sorted; none when there is no such folder.
+// The names in a folder, sorted; empty if there is no such folder.
 std::vector<std::string> ListFolder(const std::string& path);
 
 }  // namespace rails::ctl::doctor

@@ -1,4 +1,4 @@
-// The configuration file, as the program railsd understands it.
+// Reads the configuration file through the program railsd.
 #include <fcntl.h>
 #include <netdb.h>
 #include <openssl/sha.h>
@@ -49,7 +49,7 @@ std::string FindDaemonProgram() {
 }
 
 struct Output {
-  bool good = false;  // it ran and ended with 0
+  bool good = false;  // exit code 0
   std::string text;   // of standard output and standard error
 };
 
@@ -84,13 +84,13 @@ std::string TextOf(const YAML::Node& node, const char* key) {
   return node && node[key] ? node[key].as<std::string>("") : "";
 }
 
-// One connection that is being made.
+// One connect under way.
 struct Attempt {
   ConfiguredPeer* peer;
   int fd;
 };
 
-// Begins to connect; -1 when there is nothing to wait for, and then `trouble` says why, if it is not connected.
+// Begins to connect. Returns -1 if there is nothing to wait for: it is connected, or `trouble` gives the reason.
 int BeginConnect(ConfiguredPeer* peer) {
   const size_t colon = peer->control.rfind(':');
   std::string host(absl::StripSuffix(absl::StripPrefix(peer->control.substr(0, colon), "["), "]"));
@@ -189,7 +189,7 @@ Configuration ReadConfiguration(const std::string& path, const std::vector<std::
   if (printed.good) {
     config.hash = HashOf(printed.text);
     ParseConfiguration(printed.text, &config);
-    command[3] = "--check-config";  // looks into the files, too, that the configuration names
+    command[3] = "--check-config";  // also checks the files that the configuration names
   }
   const Output checked = printed.good ? RunProgram(std::move(command)) : printed;
   if (!checked.good) config.verdict = absl::InvalidArgumentError(absl::StripAsciiWhitespace(checked.text));

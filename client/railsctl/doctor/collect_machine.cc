@@ -1,4 +1,4 @@
-// Network interfaces, memory and processors of the machine.
+// Reads network interfaces, memory and processors of the machine.
 #include <ifaddrs.h>
 #include <netdb.h>
 #include <sys/socket.h>
@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of the netmask: "10.1.0.1" and 255.255.255.0 are "10.1.0.1/24".
+// Bits of a netmask: 24 for 255.255.255.0.
 uint32_t PrefixBits(const sockaddr* mask) {
   if (mask == nullptr) return 0;
   const auto count = [](const void* bytes, size_t size) {

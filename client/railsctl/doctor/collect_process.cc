@@ -1,4 +1,4 @@
-// This process, the daemon's process, and the sockets between them.
+// Reads this process, the daemon's process, and the sockets between them.
 #include <fcntl.h>
 #include <grp.h>
 #include <pwd.h>

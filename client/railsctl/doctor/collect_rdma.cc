@@ -1,4 +1,4 @@
-// RDMA ports and PCIe slots, from sysfs.
+// Reads RDMA ports and PCIe slots from sysfs.
 #include <arpa/inet.h>
 
 #include <algorithm>
@@ -72,7 +72,7 @@ std::vector<RdmaPort> ReadRdmaPorts(const std::string& root) {
       if (absl::SimpleAtoi(name, &number)) ports.push_back(ReadPort(folder, device, number));
     }
   }
-  // The order of the daemon: by PCI address, software devices last.
+  // The daemon's order: by PCI address, software devices last.
   std::sort(ports.begin(), ports.end(), [](const RdmaPort& a, const RdmaPort& b) {
     return std::make_tuple(a.pci.address.empty(), a.pci.address, a.device, a.port) <
            std::make_tuple(b.pci.address.empty(), b.pci.address, b.device, b.port);

@@ -1,4 +1,4 @@
-// doctor: what is wrong with this node, and what to do about it.
+// doctor: finds what is wrong with this node, and says what to do.
 #include "client/railsctl/command.h"
 
 #include <CLI/CLI.hpp>
@@ -22,7 +22,7 @@ namespace {
 
 constexpr absl::Duration kDoctorTimeout = absl::Seconds(5);
 constexpr absl::Duration kConnectLimit = absl::Seconds(2);
-// Of its life, in which a daemon that does not reach its peers may only have begun too recently.
+// After this uptime a daemon should reach its peers.
 constexpr absl::Duration kSettleTime = absl::Seconds(10);
 constexpr absl::Duration kSettleStep = absl::Milliseconds(200);
 constexpr const char* kConfigPath = "/etc/railsd/railsd.yaml";
@@ -32,7 +32,7 @@ struct WantedChecks {
   bool socket_dir_given = false;
 };
 
-// Of --config, else the one that the running daemon was started with, else the installed one.
+// Reads the file of --config, else that of the running daemon, else the installed one.
 doctor::Configuration Configure(const WantedChecks& wanted, const doctor::DaemonProcess& process) {
   const std::string path = !wanted.config.empty()         ? wanted.config
                            : !process.config_path.empty() ? process.config_path
@@ -48,7 +48,7 @@ doctor::DaemonProcess DaemonOf(const std::string& socket_dir) {
   return doctor::ReadProcess("", doctor::ListenerOf(absl::StrCat(socket_dir, "/operator.sock")));
 }
 
-// Asks the health service, whether the daemon works and whether it takes new work.
+// Asks the health service whether the daemon works and whether it takes new work.
 void AskHealth(const Context& context, doctor::Facts* facts) {
   for (const auto& [service, answer] : {std::pair{"live", &facts->live}, std::pair{"", &facts->serving}}) {
     const absl::StatusOr<ServingStatus> status =
@@ -65,7 +65,7 @@ bool ReachesItsPeers(const v1::GetOverviewResponse& overview) {
   });
 }
 
-// What the daemon says of itself; one that has just begun is asked again until it reaches its peers or has had time to.
+// Asks the daemon for its overview. Repeats for a young daemon until it reaches its peers or is kSettleTime old.
 absl::StatusOr<v1::GetOverviewResponse> AskOverview(OperatorClient* client) {
   absl::StatusOr<v1::GetOverviewResponse> overview = client->GetOverview(0);
   while (overview.ok() && !ReachesItsPeers(*overview) &&

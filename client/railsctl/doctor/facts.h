@@ -1,4 +1,4 @@
-// What `railsctl doctor` knows of a node: collected once (collect.h), judged by functions of it (checks.h).
+// The facts about a node for `railsctl doctor`. collect.h reads them once, checks.h judges them.
 #ifndef RAILS_RAILSCTL_DOCTOR_FACTS_H_
 #define RAILS_RAILSCTL_DOCTOR_FACTS_H_
 
@@ -16,21 +16,21 @@ namespace rails::ctl::doctor {
 
 inline constexpr uint64_t kUnlimited = UINT64_MAX;
 
-// Where a device is plugged in, and what its slot gives it. Zeros: unknown, or no device of PCIe.
+// The PCIe slot of a device. Zeros: unknown, or no PCIe device.
 struct PciLink {
   std::string address;                      // "0000:3b:00.0"
-  double transfers = 0, max_transfers = 0;  // 10^9 a second and lane
+  double transfers = 0, max_transfers = 0;  // GT/s of a lane
   uint32_t lanes = 0, max_lanes = 0;
   int numa_node = -1;
 };
 
 struct Interface {
   std::string name;
-  std::string state;               // as the kernel says it: "up", "down", "unknown", ...
+  std::string state;               // the kernel's: "up", "down", "unknown", ...
   uint64_t speed_bytes_per_s = 0;  // 0: the kernel does not know
   uint32_t mtu_bytes = 0;
   std::vector<std::string> addresses;  // "10.1.0.1/24"
-  // In force: the larger of the interface's and that of all interfaces.
+  // Values in force: the larger of the interface's value and that of "all".
   int rp_filter = 0, arp_ignore = 0, arp_announce = 0;
   PciLink pci;
 };
@@ -67,7 +67,7 @@ struct Machine {
   std::vector<DeviceFile> device_files;  // of /dev/infiniband
   uint64_t huge_page_bytes = 0, huge_pages = 0, huge_pages_free = 0;
   uint64_t memory_bytes = 0;
-  std::string tcp_upper_layers;  // protocols that the kernel has ready above TCP, as in "mptcp tls"
+  std::string tcp_upper_layers;  // the kernel's available upper protocols of TCP, such as "mptcp tls"
   int numa_nodes = 1;
 };
 
@@ -89,19 +89,19 @@ struct Socket {
   bool usable = false;  // by this user
   mode_t mode = 0;
   gid_t gid = 0;
-  std::string group;  // its name; the number when it has none
+  std::string group;  // name, or number if it has no name
 };
 
-// The process that listens on the sockets, as far as this user sees it.
+// The process that listens on the sockets, as far as this user can see it.
 struct DaemonProcess {
-  pid_t pid = 0;  // 0: not seen
+  pid_t pid = 0;  // 0: not visible
   uid_t uid = 0;
   std::vector<gid_t> groups;
   bool may_lock_memory = false;                // CAP_IPC_LOCK
   uint64_t memlock_bytes = 0, open_files = 0;  // soft limits
-  std::string config_path;                     // of its command line; empty: unknown
-  std::vector<std::string> options;            // the rest of it
-  std::optional<bool> same_network;            // as this process; nothing when that cannot be told
+  std::string config_path;                     // from its command line; empty: unknown
+  std::vector<std::string> options;            // the rest of its command line
+  std::optional<bool> same_network;            // in this process's network namespace; nullopt: unknown
 };
 
 struct ConfiguredRail {
@@ -110,22 +110,22 @@ struct ConfiguredRail {
 
 struct ConfiguredPeer {
   std::string name, control;
-  std::string trouble;  // of connecting to `control` from here; empty: it takes connections, or was not tried
+  std::string trouble;  // error of connecting to `control`; empty: connected, or not tried
 };
 
-// The file and what `railsd` says of it.
+// The configuration file, and railsd's view of it.
 struct Configuration {
   std::string path;
-  bool given = false;  // on the command line or by the daemon's
+  bool given = false;  // named on this or the daemon's command line
   bool exists = false;
   std::string program;  // railsd; empty: not found
   std::string program_version;
-  absl::Status verdict;  // INVALID_ARGUMENT with all mistakes
-  std::string hash;      // as the daemon counts it; empty: unknown, or of another file than the daemon's
-  // Of a file without mistakes:
+  absl::Status verdict;  // INVALID_ARGUMENT with all errors in the file
+  std::string hash;      // as the daemon computes it; empty: unknown, or the daemon uses another file
+  // Set if the file has no errors:
   std::string node, socket_dir, control_listen, dns_name;
-  size_t dns_addresses = 0;  // behind the name
-  std::string dns_trouble;   // of looking it up
+  size_t dns_addresses = 0;  // addresses of dns_name
+  std::string dns_trouble;   // error of its look-up
   bool auto_rails = false;
   bool tls_data = false;  // tls.data: kernel
   std::vector<ConfiguredRail> rails;
@@ -142,11 +142,11 @@ struct Facts {
   std::vector<Socket> sockets;  // client.sock, descriptors.sock, operator.sock
   DaemonProcess process;
   Configuration config;
-  bool live = true;                  // as the health service says: its threads come round
-  bool serving = true;               // ... and it takes new work
-  absl::Status health;               // of asking that
-  absl::Status answered;             // the operator socket's
-  v1::GetOverviewResponse overview;  // when it did
+  bool live = true;                  // health service: the daemon's threads run
+  bool serving = true;               // health service: the daemon takes new work
+  absl::Status health;               // error of asking the health service
+  absl::Status answered;             // error of asking the operator socket
+  v1::GetOverviewResponse overview;  // set if `answered` is OK
 
   bool running() const { return answered.ok(); }
 };

@@ -1,4 +1,4 @@
-// What one check says.
+// A result of one check.
 #ifndef RAILS_RAILSCTL_DOCTOR_FINDING_H_
 #define RAILS_RAILSCTL_DOCTOR_FINDING_H_
 
@@ -8,16 +8,16 @@
 
 namespace rails::ctl::doctor {
 
-// In order of badness. kNote is right and worth knowing; kWarning works, but worse than it could; with a kError the
-// node does not do what it is for.
+// From good to bad. kNote: right, and worth knowing. kWarning: works, but worse than it could. kError: the node does
+// not work as it should.
 enum class Level : uint8_t { kOk, kNote, kWarning, kError };
 
 struct Finding {
   std::string check;  // "memlock"; one word, the same for all findings of a check
   Level level = Level::kOk;
-  std::string found;  // with its value
-  std::string means;  // why that matters; empty when kOk
-  std::string fix;    // what to do about it, with a command where there is one; empty when kOk
+  std::string found;  // with the value
+  std::string means;  // why it matters; empty if kOk
+  std::string fix;    // what to do, with a command if there is one; empty if kOk
 };
 
 using Findings = std::vector<Finding>;

@@ -17,7 +17,7 @@ const Interface* InterfaceNamed(const Facts& facts, const std::string& name) {
   return it == all.end() ? nullptr : &*it;
 }
 
-// Of the first GID that has one.
+// The interface of the port's first GID that has one.
 const Interface* InterfaceOf(const Facts& facts, const RdmaPort& port) {
   for (const Gid& gid : port.gids) {
     if (const Interface* interface = InterfaceNamed(facts, gid.interface); interface != nullptr) return interface;
@@ -123,7 +123,7 @@ const Interface* InterfaceWith(const Facts& facts, const std::string& host) {
       if (absl::StartsWith(address, absl::StrCat(host, "/"))) return &interface;
     }
   }
-  // All of 127.0.0.0/8 is the loopback interface's.
+  // 127.0.0.0/8 belongs to the loopback interface.
   return absl::StartsWith(host, "127.") ? InterfaceNamed(facts, "lo") : nullptr;
 }
 

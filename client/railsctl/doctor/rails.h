@@ -1,4 +1,4 @@
-// The node's rails as the checks see them: of the daemon when one answers, else of its configuration.
+// The node's rails for the checks: from the daemon if one answers, else from its configuration.
 #ifndef RAILS_RAILSCTL_DOCTOR_RAILS_H_
 #define RAILS_RAILSCTL_DOCTOR_RAILS_H_
 
@@ -9,28 +9,27 @@
 
 namespace rails::ctl::doctor {
 
-// Pointers go into the facts, which outlive it.
+// Pointers point into the facts, which outlive the rail.
 struct Rail {
   std::string name;
   bool verbs = false;
-  std::string address;                   // TCP: without port; empty when only the interface is named
-  std::string interface_name;            // TCP: that the rail is bound to; empty: of the address
+  std::string address;                   // TCP: without port; empty if only the interface is named
+  std::string interface_name;            // TCP: the rail is bound to it; empty: the address decides
   std::string device;                    // verbs: "mlx5_0/1", or a pattern in a configuration
-  uint64_t speed_bytes_per_s = 0;        // that the planner expects; 0: unknown
-  uint32_t path_mtu_bytes = 0;           // verbs, of a daemon
-  const RdmaPort* port = nullptr;        // verbs: the one that matches
-  const Interface* interface = nullptr;  // with its address, or of the port's GID; null when there is none
-  const PciLink* pci = nullptr;          // of the port or the interface; null when neither is on PCIe
+  uint64_t speed_bytes_per_s = 0;        // speed that the planner expects; 0: unknown
+  uint32_t path_mtu_bytes = 0;           // verbs, if a daemon answers
+  const RdmaPort* port = nullptr;        // verbs: the matching port
+  const Interface* interface = nullptr;  // has the address, or belongs to the port's GID; null: none
+  const PciLink* pci = nullptr;          // of the port or the interface; null: neither is on PCIe
 };
 
-// A pattern of a configuration becomes one rail for each port that it matches. `rails: auto` stands for every active
-// port.
+// A pattern in the configuration becomes one rail for each matching port. `rails: auto` means every active port.
 std::vector<Rail> RailsOf(const Facts& facts);
 
-// "10.1.0.1:7000" and "[fd00::1]:7000" without port and brackets; other texts as they are.
+// Removes port and brackets from "10.1.0.1:7000" and "[fd00::1]:7000". Returns other texts unchanged.
 std::string HostOf(const std::string& address);
 
-// The interface that has this address; null when none has.
+// The interface that has this address, or null.
 const Interface* InterfaceWith(const Facts& facts, const std::string& host);
 
 }  // namespace rails::ctl::doctor

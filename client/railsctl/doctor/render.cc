@@ -11,7 +11,7 @@
 namespace rails::ctl::doctor {
 namespace {
 
-constexpr size_t kIndent = 22;  // of what stands below a finding
+constexpr size_t kIndent = 22;  // of the lines below a finding
 
 Mark MarkOf(Level level) {
   switch (level) {
@@ -27,7 +27,7 @@ Mark MarkOf(Level level) {
   return Mark::kBad;
 }
 
-// In capitals where it matters, so that it is seen without colours, too.
+// Uses capitals for warnings and errors, so that they are seen without colours, too.
 std::string LevelText(Level level) {
   return level == Level::kError ? "ERROR" : level == Level::kWarning ? "WARNING" : LevelName(level);
 }

@@ -1,4 +1,4 @@
-// What `railsctl doctor` prints.
+// Renders the findings of `railsctl doctor`.
 #ifndef RAILS_RAILSCTL_DOCTOR_RENDER_H_
 #define RAILS_RAILSCTL_DOCTOR_RENDER_H_
 
@@ -14,7 +14,8 @@ namespace rails::ctl::doctor {
 const char* LevelName(Level level);
 size_t Count(const Findings& findings, Level level);
 
-// For people: one line for what is fine; below what is not, what it means and what to do. The last line counts.
+// Text for people: one line a finding; below notes, warnings and errors their meaning and what to do. The last line
+// counts them.
 std::string Render(const Findings& findings, bool color);
 nlohmann::ordered_json ToJson(const Facts& facts, const Findings& findings);
 

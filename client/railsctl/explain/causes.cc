@@ -11,11 +11,11 @@
 namespace rails::ctl {
 namespace {
 
-// Differences below this part of the job's time are not worth a sentence.
+// Differences below this part of the job's time are not reported.
 constexpr double kNotable = 0.05;
-// A rail that delivers less than this part of what the best one does, each against its speed, is slow.
+// A rail is slow if it delivers less than this part of the best rail's rate, each relative to its speed.
 constexpr double kSlow = 0.8;
-// And one that was given more than this over the mean has more to do.
+// A rail has more to do if its share exceeds the mean by this factor.
 constexpr double kUnevenShare = 1.02;
 
 double Part(const v1::RailPart& rail, uint64_t bytes) {
@@ -24,7 +24,7 @@ double Part(const v1::RailPart& rail, uint64_t bytes) {
              : static_cast<double>(bytes) / static_cast<double>(rail.speed_bytes_per_second());
 }
 
-// Of its speed, while it was busy.
+// The part of its speed that the rail delivered while it was busy.
 double Delivered(const v1::RailPart& rail) {
   return rail.busy_seconds() > 0 ? Part(rail, rail.tx_bytes()) / rail.busy_seconds() : 0;
 }
@@ -41,7 +41,7 @@ void AddOutcome(const v1::ExplainJobResponse& job, std::vector<std::string>* out
   }
 }
 
-// Local ranks that kept the others waiting, and peers that kept the node waiting.
+// Adds local ranks that other ranks waited for, and peers that the node waited for.
 void AddWaits(const v1::ExplainJobResponse& job, std::vector<std::string>* out) {
   const double notable = kNotable * job.report().elapsed_seconds();
   const auto last = std::max_element(job.ranks().begin(), job.ranks().end(), [](const auto& a, const auto& b) {

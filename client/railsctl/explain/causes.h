@@ -1,4 +1,4 @@
-// Why a job took as long as it did, in sentences.
+// Explains in sentences why a job took so long.
 #ifndef RAILS_RAILSCTL_EXPLAIN_CAUSES_H_
 #define RAILS_RAILSCTL_EXPLAIN_CAUSES_H_
 
@@ -9,7 +9,7 @@
 
 namespace rails::ctl {
 
-// Most important first; each is a full sentence. Empty only for a job that moved nothing and waited for nobody.
+// Full sentences, most important first. Empty only for a job that moved nothing and did not wait.
 std::vector<std::string> Causes(const v1::ExplainJobResponse& job);
 
 }  // namespace rails::ctl

@@ -1,4 +1,4 @@
-// explain: what became of one job on one node.
+// explain: the history of one job on one node.
 #include "client/railsctl/command.h"
 
 #include <CLI/CLI.hpp>

@@ -18,7 +18,7 @@ using Align = Table::Align;
 
 constexpr size_t kColumns = 60;  // of the timeline
 
-// A moment; what has not happened is left open.
+// Prints a time; "-" if the event has not happened.
 std::string At(double seconds) { return seconds == 0 ? "-" : FormatSeconds(seconds); }
 
 std::string Head(const v1::ExplainJobResponse& job, bool color) {
@@ -113,7 +113,7 @@ std::string Rails(const v1::ExplainJobResponse& job, bool color) {
   return table.empty() ? "" : absl::StrCat("\n", table.Render(color));
 }
 
-// One rail's columns: how much of its speed its chunks took, each spread evenly over its time under way.
+// One rail's timeline: the part of its speed that its chunks used. Each chunk is spread evenly over its time under way.
 struct Lane {
   std::vector<double> bytes = std::vector<double>(kColumns, 0);
   std::vector<bool> returned = std::vector<bool>(kColumns, false);

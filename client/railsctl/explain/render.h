@@ -1,4 +1,4 @@
-// What `explain` prints, as pure functions of the daemon's answer.
+// Renders the output of `explain`: pure functions of the daemon's answer.
 #ifndef RAILS_RAILSCTL_EXPLAIN_RENDER_H_
 #define RAILS_RAILSCTL_EXPLAIN_RENDER_H_
 
@@ -8,11 +8,11 @@
 
 namespace rails::ctl {
 
-// For people: who waited for whom, plan beside what happened by rail, a timeline of the rails' chunks, and why.
+// Text for people: waits, plan and actual bytes by rail, a timeline of the rails' chunks, and causes.
 std::string RenderExplanation(const v1::ExplainJobResponse& job, bool color);
 
-// As the Trace Event Format of Chrome and Perfetto ("JSON Array Format" with an object around it): one process for the
-// node, rows for the job's phases, ranks, exchanges, and for each rail as many as it had chunks under way at once.
+// The Trace Event Format of Chrome and Perfetto ("JSON Array Format" inside an object). The node is one process, with
+// rows for the job's phases, ranks and exchanges, and for each rail as many rows as it had chunks under way at once.
 std::string TraceJson(const v1::ExplainJobResponse& job);
 
 }  // namespace rails::ctl

@@ -22,14 +22,14 @@ class Trace {
   explicit Trace(const std::string& process) {
     Add({{"name", "process_name"}, {"ph", "M"}, {"pid", kProcess}, {"tid", 0}, {"args", {{"name", process}}}});
   }
-  // A new row below the others.
+  // Adds a row below the others.
   int Row(const std::string& name) {
     const int row = ++rows_;
     Add({{"name", "thread_name"}, {"ph", "M"}, {"pid", kProcess}, {"tid", row}, {"args", {{"name", name}}}});
     Add({{"name", "thread_sort_index"}, {"ph", "M"}, {"pid", kProcess}, {"tid", row}, {"args", {{"sort_index", row}}}});
     return row;
   }
-  // Those that have not ended, or not begun, are left out.
+  // Leaves out spans that have not begun or not ended.
   void Span(int row, const std::string& name, double from, double to, Json args = Json::object()) {
     if (to < from || to <= 0) return;
     Add({{"name", name},
@@ -85,10 +85,10 @@ void AddExchanges(const v1::ExplainJobResponse& job, Trace* trace) {
   }
 }
 
-// Chunks that overlap in time go to rows of their own.
+// Puts chunks that overlap in time on separate rows.
 void AddRail(const v1::ExplainJobResponse& job, uint32_t index, Trace* trace) {
   const std::string& name = job.rails(static_cast<int>(index)).rail();
-  std::vector<std::pair<int, double>> rows;  // and until when each is taken
+  std::vector<std::pair<int, double>> rows;  // row, and the time until which it is taken
   for (const auto& chunk : job.chunks()) {
     if (chunk.rail() != index || chunk.ended_seconds() <= 0) continue;
     auto free =

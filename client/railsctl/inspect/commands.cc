@@ -18,10 +18,10 @@
 namespace rails::ctl {
 namespace {
 
-// Lines of `jobs`: most jobs are over before anybody looks.
+// Finished jobs that `jobs` prints: most jobs end before anybody looks.
 constexpr uint32_t kFinishedShown = 10;
 
-// Refreshes until interrupted or until the daemon is gone. With --json, one object a line.
+// Refreshes until interrupted or until the daemon exits. With --json, one object a line.
 int WatchRails(const Context& context, absl::Duration interval) {
   OperatorClient client = Connect(context);
   absl::StatusOr<v1::ListRailsResponse> before = client.ListRails();
@@ -38,7 +38,7 @@ int WatchRails(const Context& context, absl::Duration interval) {
       std::printf("%s%s\n", absl::FormatTime("%H:%M:%S", now, absl::LocalTimeZone()).c_str(), " (Ctrl-C ends)");
       std::fputs(RenderRailRates(*before, *after, absl::ToDoubleSeconds(now - taken), context.color).c_str(), stdout);
     }
-    if (std::fflush(stdout) != 0) return kExitFailed;  // the reader went away
+    if (std::fflush(stdout) != 0) return kExitFailed;  // the reader has closed the pipe
     before = std::move(after);
     taken = now;
   }

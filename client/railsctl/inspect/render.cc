@@ -82,7 +82,7 @@ std::string JobTable(const google::protobuf::RepeatedPtrField<v1::JobReport>& jo
   return table.Render(color);
 }
 
-// "3", "3 of 8"; marked when nothing is left.
+// "3", "3 of 8"; marked if nothing is left.
 Cell QuotaText(const v1::TenantStatus& tenant, absl::string_view name) {
   for (const auto& quota : tenant.quotas()) {
     if (quota.name() != name) continue;
@@ -96,7 +96,7 @@ Cell QuotaText(const v1::TenantStatus& tenant, absl::string_view name) {
   return Cell("-");
 }
 
-// Rails over verbs: their devices.
+// The devices of RDMA rails.
 std::string DeviceTable(const v1::ListRailsResponse& rails, bool color) {
   Table table({{"RAIL", Align::kRight},
                {"DEVICE"},
@@ -227,7 +227,7 @@ std::string RenderRails(const v1::ListRailsResponse& rails, bool color) {
                {"FLAPS", Align::kRight},
                {"WHY"}});
   for (const auto& rail : rails.rails()) {
-    // Nodes that start together miss each other a few times; that matters only while somebody is not connected.
+    // Nodes that start together miss each other a few times. That matters only while a peer is not connected.
     const uint64_t failed_connects = rail.refused_connections() + rail.connect_failures();
     const std::string address =
         rail.interface().empty() ? rail.address() : absl::StrCat(rail.address(), "%", rail.interface());
@@ -260,7 +260,7 @@ std::string RenderRailRates(const v1::ListRailsResponse& before, const v1::ListR
     const auto old = std::find_if(before.rails().begin(), before.rails().end(),
                                   [&](const v1::RailStatus& other) { return other.index() == rail.index(); });
     double tx = 0, rx = 0;
-    // Counters that fell belong to a daemon that started again; the next refresh is right.
+    // Counters fall if the daemon was restarted. The next refresh is right.
     if (old != before.rails().end() && seconds > 0 && rail.tx_payload_bytes() >= old->tx_payload_bytes() &&
         rail.rx_payload_bytes() >= old->rx_payload_bytes()) {
       tx = static_cast<double>(rail.tx_payload_bytes() - old->tx_payload_bytes()) / seconds;

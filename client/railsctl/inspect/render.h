@@ -1,4 +1,4 @@
-// What `status`, `tenants`, `rails`, `peers` and `jobs` print, as pure functions of the daemon's answers.
+// Renders `status`, `tenants`, `rails`, `peers` and `jobs`: pure functions of the daemon's answers.
 #ifndef RAILS_RAILSCTL_INSPECT_RENDER_H_
 #define RAILS_RAILSCTL_INSPECT_RENDER_H_
 
@@ -9,17 +9,16 @@
 
 namespace rails::ctl {
 
-// "up", "DEGRADED", "DRAINED", "DRAINED BY PEER", ... of one rail; unmarked as "no peers" where there is nobody to
-// reach.
+// State of a rail: "up", "DEGRADED", "DRAINED", "DRAINED BY PEER", ...; unmarked "no peers" if there are none.
 Cell RailStateCell(const v1::RailStatus& rail);
-// "up", "DOWN", "SUSPECT", "PROBING", "DRAINED BY PEER" of a rail to one peer.
+// State of a rail to one peer: "up", "DOWN", "SUSPECT", "PROBING", "DRAINED BY PEER".
 Cell PathStateCell(const v1::PeerStatus& peer, int rail);
-// Peers that the rail is not connected to, without those that have drained their end.
+// Number of peers that the rail is not connected to, without peers that have drained their end.
 uint32_t PeersMissing(const v1::RailStatus& rail);
 
-// For people: aligned, units scaled; what is not healthy is in capitals, and coloured when `color`.
+// Text for people, aligned, with scaled units. Unhealthy states are in capitals, and coloured if `color`.
 std::string RenderStatus(const v1::GetStatusResponse& status, bool color);
-// Each quota as what is in use, with the quota behind it where there is one.
+// Each quota's use, followed by the quota if there is one.
 std::string RenderTenants(const v1::GetStatusResponse& status, bool color);
 std::string RenderRails(const v1::ListRailsResponse& rails, bool color);
 // One rail after `drain` or `undrain`.

@@ -1,4 +1,4 @@
-// drain, undrain, reload, redial, log-level, health: what operators and probes ask of a node.
+// drain, undrain, reload, redial, log-level, health: calls of operators and probes to a node.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <map>
@@ -19,11 +19,11 @@
 namespace rails::ctl {
 namespace {
 
-// Drains the whole node, or takes that back.
+// Drains or undrains the whole node.
 int DrainNode(const Context& context, bool drained) {
   OperatorClient client = OperatorClient(context.socket_dir, absl::Seconds(5));
   const absl::Status status = drained ? client.DrainNode(context.timeout) : client.UndrainNode();
-  if (absl::IsDeadlineExceeded(status)) return Fail(context, kExitFailed, status);  // it answered; jobs still run
+  if (absl::IsDeadlineExceeded(status)) return Fail(context, kExitFailed, status);  // answered, but jobs still run
   if (!status.ok()) return Fail(context, ExitCodeOfCall(status), status);
   PrintAs(context,
           drained
@@ -34,7 +34,7 @@ int DrainNode(const Context& context, bool drained) {
   return kExitOk;
 }
 
-// The file is wrong, not the command line.
+// INVALID_ARGUMENT means an error in the file, not in the command line.
 int Reload(const Context& context) {
   const absl::StatusOr<v1::ReloadResponse> response = Connect(context).Reload();
   if (absl::IsInvalidArgument(response.status())) return Fail(context, kExitBadInputFile, response.status());
@@ -50,7 +50,7 @@ int Health(const Context& context, const std::string& address, const std::string
   return *status == ServingStatus::kServing ? kExitOk : kExitFailed;
 }
 
-// Sets the level, or asks for it when `level` is empty.
+// Sets the level, or asks for it if `level` is empty.
 int LogLevel(const Context& context, const std::string& level) {
   const absl::StatusOr<std::string> before = Connect(context).SetLogLevel(level);
   if (!before.ok()) return Fail(context, ExitCodeOfCall(before.status()), before.status());

@@ -33,7 +33,7 @@ using Certificate = std::unique_ptr<X509, Freer<&X509_free>>;
 using Extension = std::unique_ptr<X509_EXTENSION, Freer<&X509_EXTENSION_free>>;
 
 constexpr size_t kMaxNodeName = 253;
-constexpr size_t kMaxCommonName = 64;  // of X.509
+constexpr size_t kMaxCommonName = 64;  // X.509's limit
 constexpr int kSerialBytes = 16;
 
 absl::Status OpenSslError(absl::string_view what) {
@@ -77,7 +77,7 @@ absl::Time TimeFrom(const ASN1_TIME* time) {
 bool SetSerial(X509* certificate) {
   unsigned char bytes[kSerialBytes];
   if (RAND_bytes(bytes, kSerialBytes) != 1) return false;
-  bytes[0] = static_cast<unsigned char>((bytes[0] & 0x3f) | 0x40);  // positive, and of full length
+  bytes[0] = static_cast<unsigned char>((bytes[0] & 0x3f) | 0x40);  // positive, and full length
   BIGNUM* const number = BN_bin2bn(bytes, kSerialBytes, nullptr);
   const bool done = number != nullptr && BN_to_ASN1_INTEGER(number, X509_get_serialNumber(certificate)) != nullptr;
   BN_free(number);

@@ -1,5 +1,5 @@
-// Makes a certificate authority for tests and small clusters, and the certificates of nodes: EC keys (P-256), signed
-// with SHA-256. Only makes and reads texts; files are the command's.
+// Makes a certificate authority for tests and small clusters, and certificates of nodes: EC keys (P-256), signed with
+// SHA-256. Makes and reads only texts; the command handles files.
 #ifndef RAILS_RAILSCTL_PKI_CERTIFICATE_H_
 #define RAILS_RAILSCTL_PKI_CERTIFICATE_H_
 
@@ -13,25 +13,25 @@
 namespace rails::ctl::pki {
 
 struct Validity {
-  absl::Time from, to;  // whole seconds; what is between is cut
+  absl::Time from, to;  // cut to whole seconds
 };
 
-// As PEM. The key is a secret.
+// Certificate and key as PEM. The key is a secret.
 struct Pair {
   std::string certificate, key;
 };
 
-// A certificate that signs others, with its key. Error: INTERNAL, of OpenSSL.
+// Makes a certificate that signs others, with its key. INTERNAL: OpenSSL's error.
 absl::StatusOr<Pair> MakeAuthority(const std::string& name, const Validity& validity);
 
-// A certificate for both ends of TLS whose DNS name is `node`, signed by `authority`; it ends with that at the latest.
-// Error: INVALID_ARGUMENT, the node's name or what `authority` holds.
+// Makes a certificate for both ends of TLS with the DNS name `node`, signed by `authority`. It does not outlast
+// `authority`. INVALID_ARGUMENT: the node's name, or the contents of `authority`.
 absl::StatusOr<Pair> IssueCertificate(const Pair& authority, const std::string& node, const Validity& validity);
 
-// May a node be called so? As in the daemon's configuration: 1 to 253 of letters, digits, '.', '_' and '-'.
+// Checks a node name as the daemon's configuration does: 1 to 253 letters, digits, '.', '_' and '-'.
 absl::Status CheckNodeName(absl::string_view node);
 
-// When a certificate ends. Error: INVALID_ARGUMENT, it is none.
+// The time when a certificate expires. INVALID_ARGUMENT: the text is no certificate.
 absl::StatusOr<absl::Time> ExpiryOf(const std::string& certificate);
 
 }  // namespace rails::ctl::pki

@@ -23,7 +23,7 @@ struct PkiOptions {
   bool force = false;
 };
 
-// The file is there already, or is no CA: the input, not the command line.
+// Maps NOT_FOUND and INVALID_ARGUMENT to a bad input file: the CA's files are missing or wrong.
 ExitCode PkiExitCode(const absl::Status& status) {
   return absl::IsNotFound(status) || absl::IsInvalidArgument(status) ? kExitBadInputFile : kExitFailed;
 }

@@ -23,7 +23,7 @@ absl::Status CheckAbsent(const std::string& path) {
   return absl::AlreadyExistsError(absl::StrCat(path, ": is there already; --force replaces it"));
 }
 
-// Whole or not at all: into a file beside it, which takes its place.
+// Writes a file whole or not at all: writes a new file beside it, which replaces it.
 absl::Status WriteFile(const std::string& path, const std::string& text, mode_t mode) {
   const std::string beside = absl::StrCat(path, ".new");
   unlink(beside.c_str());

@@ -11,20 +11,20 @@
 
 namespace rails::ctl::pki {
 
-inline constexpr char kAuthorityName[] = "ca";  // of the files; no node may be called so
+inline constexpr char kAuthorityName[] = "ca";  // base name of the files; no node may have this name
 
-// What may be said of the making of files.
+// Options for making files.
 struct Choices {
   Validity validity;
   bool force = false;  // replaces files that exist
 };
 
-// Makes the folder (0700) when it is missing, and a certificate authority in it. The certificate has mode 0644, the key
-// 0600. Error: ALREADY_EXISTS, a file is there and `force` is not; what the system says.
+// Makes the folder (0700) if it is missing, and a certificate authority in it. The certificate has mode 0644, the key
+// 0600. ALREADY_EXISTS: a file exists and `force` is false. Other errors come from the system.
 absl::Status InitFolder(const std::string& folder, const Choices& choices);
 
-// Issues a certificate for each node by the authority in the folder; all or none when one of the files exists. Each
-// file is replaced whole. Error: INVALID_ARGUMENT, a name; NOT_FOUND, no authority; ALREADY_EXISTS.
+// Issues a certificate for each node, signed by the authority in the folder. Issues none if one of the files exists.
+// Replaces each file whole. INVALID_ARGUMENT: a name. NOT_FOUND: no authority. ALREADY_EXISTS: a file exists.
 absl::Status IssueInto(const std::string& folder, const std::vector<std::string>& nodes, const Choices& choices);
 
 std::string CertificatePath(const std::string& folder, const std::string& name);

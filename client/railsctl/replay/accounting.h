@@ -1,4 +1,4 @@
-// How many bytes each rail carried, and how evenly. Pure.
+// Counts the bytes that each rail carried, and their balance. Pure.
 #ifndef RAILS_RAILSCTL_REPLAY_ACCOUNTING_H_
 #define RAILS_RAILSCTL_REPLAY_ACCOUNTING_H_
 
@@ -14,7 +14,7 @@ struct RailBytes {
   std::string name;
   uint64_t speed_bytes_per_second = 0;
   uint64_t tx_bytes = 0, rx_bytes = 0;
-  bool drained = false;  // by an operator, here or at every peer
+  bool drained = false;  // drained by an operator, here or at every peer
 };
 
 struct NodeRails {
@@ -24,24 +24,24 @@ struct NodeRails {
   double SpeedSum() const;  // without drained rails
   uint64_t TxSum() const;
   uint64_t RxSum() const;
-  // The fullest rail over the mean of the node's rails; 1 when nothing was carried. Drained rails that carried nothing
-  // do not count.
+  // The busiest rail over the mean of the node's rails; 1 if no rail carried bytes. Drained rails without bytes do not
+  // count.
   double TxMaxOverMean() const;
   double RxMaxOverMean() const;
 };
 
-// What was carried between two readings of the counters. Error: ABORTED when a counter fell or rails changed (the
-// daemon was started again).
+// The bytes carried between two readings of the counters. ABORTED: a counter fell or rails changed, because the daemon
+// was restarted.
 absl::StatusOr<std::vector<NodeRails>> Difference(const std::vector<NodeRails>& before,
                                                   const std::vector<NodeRails>& after);
 
-// Max over mean, 1 when all are 0 or there are none.
+// Maximum over mean; 1 if all values are 0 or there are none.
 double MaxOverMean(const std::vector<uint64_t>& values);
 
 struct Balance {
   double tx_max_over_mean = 1, rx_max_over_mean = 1;
 };
-// The worst node.
+// The balance of the worst node.
 Balance WorstBalance(const std::vector<NodeRails>& nodes);
 
 }  // namespace rails::ctl

@@ -17,13 +17,13 @@
 namespace rails::ctl {
 namespace {
 
-// A worker has the job's limit itself, and a grace; this one is for a worker that is stuck.
+// Limit for a stuck worker, beyond the worker's own limit of the job and its grace.
 constexpr absl::Duration kStuck = absl::Seconds(30);
-// After a failure the others may say more about its cause.
+// After a failure other workers may report its cause within this time.
 constexpr absl::Duration kEcho = absl::Seconds(2);
 constexpr absl::Duration kPrepareTimeout = absl::Minutes(5);
 constexpr size_t kMaxFailuresShown = 4;
-// What it takes until the last rank has heard that it goes.
+// Time until the last rank has received the command to go.
 constexpr absl::Duration kGoAhead = absl::Milliseconds(2);
 constexpr absl::Duration kGoAheadPerRank = absl::Microseconds(100);
 
@@ -47,7 +47,7 @@ struct Coordinator::Waiting {
   };
   size_t kind;
   const OnEvent& on_event;
-  std::vector<bool> pending;  // by rank: the event has not come
+  std::vector<bool> pending;  // by rank: its event has not come yet
   std::vector<Failure> failures;
 
   bool AnyPending() const { return std::find(pending.begin(), pending.end(), true) != pending.end(); }
@@ -67,7 +67,7 @@ std::string Coordinator::Name(size_t rank) const {
 absl::Status Coordinator::Send(size_t rank, const Command& command) {
   const absl::Status status = WriteLine(links_[rank].commands_fd, Encode(command));
   if (status.ok()) return status;
-  // The worker has ended; what it said last is still in its pipe and comes with the next Gather().
+  // The worker has ended. Its last events are still in the pipe; the next Gather() reads them.
   return absl::OkStatus();
 }
 
@@ -127,7 +127,7 @@ absl::Status Coordinator::PollOnce(Waiting* waiting, absl::Time deadline) {
 }
 
 absl::Status Coordinator::Verdict(const Waiting& waiting) const {
-  // A process that died is a cause; what others report of it is an effect.
+  // Failures of processes that died come first, because they cause the others' failures.
   std::vector<Waiting::Failure> failures = waiting.failures;
   std::stable_partition(failures.begin(), failures.end(),
                         [](const auto& failure) { return failure.code == absl::StatusCode::kAborted; });
@@ -217,7 +217,7 @@ absl::Status Coordinator::FinishGo(PhaseOutcome* outcome) {
 }
 
 absl::StatusOr<PhaseOutcome> Coordinator::Go() {
-  // Ranks meet after a computation; who hears of it first is no part of the exchange.
+  // All ranks submit at the same time, as after a computation, whatever the order in which they get the command.
   const int64_t at_ns = MonotonicNanoseconds() +
                         absl::ToInt64Nanoseconds(kGoAhead + kGoAheadPerRank * static_cast<int64_t>(links_.size()));
   for (size_t rank = 0; rank < links_.size(); ++rank) {

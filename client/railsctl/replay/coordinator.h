@@ -1,4 +1,4 @@
-// Leads the workers through one exchange after the other. Knows pipes, not processes; tests run workers as threads.
+// Leads the workers through the exchanges. Knows pipes, not processes; tests run workers as threads.
 #ifndef RAILS_RAILSCTL_REPLAY_COORDINATOR_H_
 #define RAILS_RAILSCTL_REPLAY_COORDINATOR_H_
 
@@ -17,10 +17,10 @@ namespace rails::ctl {
 
 struct CoordinatorOptions {
   uint32_t ranks_per_node = 1;
-  absl::Duration timeout = absl::Seconds(60);  // of a job; the workers have it too and get a little longer to say so
-  // How a rank's process ended; for messages.
+  absl::Duration timeout = absl::Seconds(60);  // of a job; workers apply it too and get a little longer to report it
+  // Describes how a rank's process ended, for messages.
   std::function<std::string(size_t rank)> how_ended;
-  // Readable when the user wants to stop; -1 for none.
+  // Readable when the user interrupts; -1: none.
   int interrupt_fd = -1;
 };
 
@@ -30,7 +30,7 @@ struct PhaseRequest {
   uint32_t ranges_per_flow = 1;
   bool fill = true;     // pattern and poison
   bool check = true;    // compare; needs `fill`
-  bool barrier = true;  // nobody submits before all are ready
+  bool barrier = true;  // no rank submits before all are ready
 };
 
 struct PhaseOutcome {
@@ -38,16 +38,16 @@ struct PhaseOutcome {
   std::vector<DoneEvent> done;  // by rank
   uint64_t wrong_bytes = 0;
   std::optional<WrongByte> first_wrong;
-  uint32_t first_wrong_rank = 0;  // who received it
+  uint32_t first_wrong_rank = 0;  // receiver of the first wrong byte
 };
 
-// Errors of all calls: what failed at which rank of which node, UNAVAILABLE when a worker could not reach its daemon,
-// CANCELLED when interrupted, DEADLINE_EXCEEDED when a worker is silent. After an error the coordinator is of no use.
+// Errors of all calls name the failure, the rank and the node. UNAVAILABLE: a worker could not reach its daemon.
+// CANCELLED: interrupted. DEADLINE_EXCEEDED: a worker does not answer. Do not use the coordinator after an error.
 class Coordinator {
  public:
   Coordinator(std::vector<WorkerLink> links, CoordinatorOptions options);
 
-  // Every rank connects, and joins. `commands` by rank.
+  // Makes every rank connect and join. `commands`: by rank.
   absl::Status Start(const std::vector<StartCommand>& commands);
   // Prepares, submits, waits, checks.
   absl::StatusOr<PhaseOutcome> RunPhase(const PhaseRequest& request);
@@ -55,11 +55,11 @@ class Coordinator {
   // The parts of RunPhase(), for measurements that repeat some of them.
   absl::Status Prepare(const PhaseRequest& request);
   absl::StatusOr<PhaseOutcome> Go();
-  // As Go(), but rank 0 submits only when all others have been accepted.
+  // As Go(), but rank 0 submits only after all others have been accepted.
   absl::StatusOr<PhaseOutcome> GoLast();
   absl::Status Check(PhaseOutcome* outcome);
 
-  // Lets the workers leave and end. The caller waits for the processes.
+  // Makes the workers leave and end. The caller waits for the processes.
   void Quit();
 
   // Node of each rank, known after Start().
@@ -69,7 +69,7 @@ class Coordinator {
   using OnEvent = std::function<absl::Status(size_t rank, Event& event)>;
 
   absl::Status Send(size_t rank, const Command& command);
-  // Waits until every rank of [first, end) has sent one event of alternative `kind`; gives each to `on_event` at once.
+  // Waits until every rank from `first` on has sent one event of alternative `kind`. Gives each to `on_event` at once.
   absl::Status Gather(size_t kind, size_t first, absl::Duration timeout, const OnEvent& on_event);
   template <typename E>
   absl::Status GatherAll(absl::Duration timeout, const std::function<absl::Status(size_t rank, E& event)>& on_event,

@@ -15,7 +15,7 @@ absl::StatusOr<TrafficMatrix> RankMatrix(const TrafficMatrix& matrix, const Exch
   if (matrix.size() == options.nodes) {
     return workload::SpreadToRanks(matrix, options.ranks_per_node, options.spread, seed);
   }
-  return matrix;  // sizes were checked: one end is one rank
+  return matrix;  // one end is one rank; the caller has checked the sizes
 }
 
 absl::Status CheckSizes(const std::vector<workload::Step>& steps, const ExchangeOptions& options) {
@@ -70,7 +70,7 @@ absl::StatusOr<Exchange> PlanExchange(std::vector<workload::Step> steps, const E
     if (!dispatch.ok()) return dispatch.status();
     ExchangeStep step{steps[i].model, steps[i].layer, steps[i].iteration, {}};
     step.phases.push_back({"dispatch", *std::move(dispatch), {}});
-    // The combine of a spread matrix brings every byte back where it came from.
+    // Combine transposes the spread matrix: every byte returns to its source.
     if (options.combine) step.phases.push_back({"combine", step.phases[0].ranks.Transposed(), {}});
     for (Phase& phase : step.phases) {
       phase.bytes = CountBytes(phase.ranks, options.ranks_per_node);

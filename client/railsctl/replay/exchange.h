@@ -1,4 +1,4 @@
-// What a replay runs: steps of one or two phases, each a matrix of bytes between ranks. Pure.
+// The plan of a replay: steps of one or two phases, each a matrix of bytes between ranks. Pure.
 #ifndef RAILS_RAILSCTL_REPLAY_EXCHANGE_H_
 #define RAILS_RAILSCTL_REPLAY_EXCHANGE_H_
 
@@ -34,7 +34,7 @@ struct Exchange {
   uint32_t nodes = 0, ranks_per_node = 0;
   double scale_factor = 1;
   std::vector<ExchangeStep> steps;
-  uint64_t send_segment_bytes = 0, receive_segment_bytes = 0;  // enough for every rank and phase
+  uint64_t send_segment_bytes = 0, receive_segment_bytes = 0;  // large enough for every rank and phase
 
   uint32_t ranks() const { return nodes * ranks_per_node; }
   size_t phases() const;
@@ -42,15 +42,15 @@ struct Exchange {
 
 struct ExchangeOptions {
   uint32_t nodes = 1, ranks_per_node = 1;
-  uint64_t bytes_per_rank = 16 << 20;  // 0: the volumes as they are
+  uint64_t bytes_per_rank = 16 << 20;  // 0: unscaled volumes
   uint32_t ranges_per_flow = 1;
   bool combine = true;
   workload::Spread spread = workload::Spread::kEven;
   uint64_t seed = 1;
 };
 
-// `steps` are matrices between nodes, or between all ranks when they are of that size.
-// Errors: INVALID_ARGUMENT when the sizes do not fit, or a volume is out of range.
+// `steps`: matrices between nodes, or between all ranks if they have that size.
+// INVALID_ARGUMENT: the sizes do not fit, or a volume is out of range.
 absl::StatusOr<Exchange> PlanExchange(std::vector<workload::Step> steps, const ExchangeOptions& options);
 
 // Row or column of one rank.
@@ -59,9 +59,9 @@ std::vector<uint64_t> ColumnOf(const workload::TrafficMatrix& matrix, size_t ran
 
 ByteCounts CountBytes(const workload::TrafficMatrix& ranks, uint32_t ranks_per_node);
 
-// The lower bound: max over nodes of max(out, in) / speed, with what stays on its node left out.
-// `node_speeds`: sum of a node's rails in bytes per second; a node that exchanges bytes and has no speed makes it 0,
-// which means unknown.
+// The lower bound: maximum over nodes of max(out, in) / speed, without bytes that stay on their node.
+// `node_speeds`: sum of a node's rails in bytes per second. Returns 0 (unknown) if a node exchanges bytes and has no
+// speed.
 double BoundSeconds(const workload::TrafficMatrix& ranks, uint32_t ranks_per_node,
                     absl::Span<const double> node_speeds);
 

@@ -26,7 +26,7 @@ SignalGuard::SignalGuard() {
 
 SignalGuard::~SignalGuard() {
   if (fd_ >= 0) close(fd_);
-  pthread_sigmask(SIG_SETMASK, &old_mask_, nullptr);  // a signal that waited acts now
+  pthread_sigmask(SIG_SETMASK, &old_mask_, nullptr);  // a pending signal acts now
 }
 
 Fleet::Fleet(FleetOptions options) : options_(std::move(options)) {
@@ -42,7 +42,7 @@ absl::Status Fleet::Identify(size_t node) {
   if (!status.ok()) return status.status();
   const auto same = std::find(boots_.begin(), boots_.end(), status->boot_id());
   if (same != boots_.end() && status->boot_id() != 0) {
-    // Its ranks would exchange by memory copy what is counted as bytes between nodes.
+    // Its ranks would copy in memory the bytes that are counted as bytes between nodes.
     return absl::InvalidArgumentError(absl::StrCat("--nodes names the daemon of node ", status->node(), " twice: ",
                                                    options_.socket_dirs[static_cast<size_t>(same - boots_.begin())],
                                                    " and ", options_.socket_dirs[node]));
@@ -81,7 +81,7 @@ std::vector<std::vector<std::string>> Fleet::Launchers() const {
 }
 
 absl::Status Fleet::Start(uint64_t send_bytes, uint64_t receive_bytes) {
-  if (!options_.huge_pages) {  // those are set aside, and run out without harm
+  if (!options_.huge_pages) {  // huge pages are reserved; running out of them is a plain error
     std::ifstream file("/proc/meminfo");
     const std::string meminfo(std::istreambuf_iterator<char>(file), {});
     if (absl::Status status = FitsMemory(meminfo, BuffersOfAll(ranks(), send_bytes, receive_bytes)); !status.ok()) {

@@ -1,4 +1,4 @@
-// The ranks of a run and the daemons they use: workers as processes, one operator connection per node, signals.
+// The ranks of a run and their daemons: workers as processes, one operator connection a node, signals.
 #ifndef RAILS_RAILSCTL_REPLAY_FLEET_H_
 #define RAILS_RAILSCTL_REPLAY_FLEET_H_
 
@@ -18,9 +18,9 @@
 
 namespace rails::ctl {
 
-// While it lives, SIGINT, SIGTERM and SIGHUP wait on a descriptor, in this thread and those it starts; afterwards they
-// act as usual, so that an interrupted program ends by its signal once everything else is torn down. Make it before
-// any other thread and keep it longest.
+// While it lives, this thread and the threads that it starts get SIGINT, SIGTERM and SIGHUP through a descriptor.
+// Afterwards the signals act as usual, so that an interrupted program ends by its signal after the tear-down. Make it
+// before any other thread and destroy it last.
 class SignalGuard {
  public:
   SignalGuard();
@@ -36,10 +36,10 @@ class SignalGuard {
 
 struct FleetOptions {
   std::vector<std::string> socket_dirs;  // by node
-  // The command that starts a rank somewhere else, {node} and {rank} in it replaced by their numbers; empty: ranks are
-  // processes beside this one.
+  // Command that starts a rank elsewhere, with {node} and {rank} replaced by their numbers. Empty: ranks are local
+  // processes.
   std::vector<std::string> launch;
-  std::string launch_socket_dir;  // of the daemon, as a launched rank sees it; empty: the same as here
+  std::string launch_socket_dir;  // socket directory in a launched rank's file system; empty: the same as here
   uint32_t ranks_per_node = 1;
   bool huge_pages = false;
   uint64_t seed = 0;
@@ -48,20 +48,20 @@ struct FleetOptions {
   int interrupt_fd = -1;
 };
 
-// Not for use from several threads. Destroying it kills and reaps what still runs.
+// Not thread-safe. The destructor kills and reaps processes that still run.
 class Fleet {
  public:
   explicit Fleet(FleetOptions options);
 
-  // Counters and speeds of all rails, by node. Error: as OperatorClient's; INVALID_ARGUMENT when two folders are of one
+  // Counters and speeds of all rails, by node. Errors of OperatorClient. INVALID_ARGUMENT: two folders belong to one
   // daemon.
   absl::StatusOr<std::vector<NodeRails>> ReadRails();
 
-  // Starts the workers, which connect, make segments of these sizes and join one group. Error: as Coordinator's;
-  // RESOURCE_EXHAUSTED when the segments of all ranks would not fit into the memory that is free.
+  // Starts the workers, which connect, make segments of these sizes and join one group. Errors of Coordinator.
+  // RESOURCE_EXHAUSTED: the segments of all ranks do not fit into the free memory.
   absl::Status Start(uint64_t send_bytes, uint64_t receive_bytes);
   Coordinator& coordinator() { return *coordinator_; }
-  // Lets the workers leave. False when some had to be killed.
+  // Makes the workers leave. False: some had to be killed.
   bool Stop();
 
   size_t nodes() const { return options_.socket_dirs.size(); }
@@ -74,8 +74,8 @@ class Fleet {
   absl::Status Identify(size_t node);
   std::vector<std::vector<std::string>> Launchers() const;
 
-  std::vector<std::string> names_;  // of the nodes, once known
-  std::vector<uint64_t> boots_;     // and their boot ids
+  std::vector<std::string> names_;  // node names, once known
+  std::vector<uint64_t> boots_;     // boot ids, once known
   std::optional<WorkerProcesses> workers_;
   std::optional<Coordinator> coordinator_;
 };

@@ -32,7 +32,7 @@ void AddFleetFlags(CLI::App* command, FleetFlags* flags, const char* bytes_defau
                    "without it.")
       ->type_name("DIR,...")
       ->take_all()
-      ->allow_extra_args(false);  // what follows DIR is the trace, not another one
+      ->allow_extra_args(false);  // the argument after DIR is the trace, not another DIR
   command->add_option("--ranks-per-node", flags->ranks_per_node, "How many ranks run on each node.")
       ->type_name("R")
       ->check(CLI::Range(1, 4096))

@@ -18,12 +18,12 @@ struct FleetFlags {
   uint64_t bytes_per_rank = 0;
   uint64_t seed = 1;
   bool huge_pages = false;
-  uint64_t rail_speed_bytes_per_second = 0;  // 0: what the daemons say
-  uint32_t rails = 0;                        // 0: as many as the daemons say
+  uint64_t rail_speed_bytes_per_second = 0;  // 0: the daemons' value
+  uint32_t rails = 0;                        // 0: the daemons' number
   double goodput = 1;
 };
 
-// `flags` must outlive the parsing. `bytes_default` as in "16MiB".
+// `flags` must outlive the parsing. `bytes_default`: such as "16MiB".
 void AddFleetFlags(CLI::App* command, FleetFlags* flags, const char* bytes_default, const char* bytes_help);
 FleetOptions MakeFleetOptions(const Context& context, const FleetFlags& flags, int interrupt_fd);
 

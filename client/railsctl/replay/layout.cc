@@ -23,7 +23,7 @@ absl::Status CheckSide(absl::Span<const uint64_t> bytes, const char* what) {
   return absl::OkStatus();
 }
 
-// `count` pieces of nearly equal length, by offset in the flow.
+// Cuts a flow into ranges of nearly equal length, at most one a byte.
 std::vector<PlacedRange> Cut(uint64_t bytes, uint32_t ranges_per_flow) {
   const uint64_t count = std::min<uint64_t>(ranges_per_flow, bytes);
   std::vector<PlacedRange> ranges;

@@ -1,4 +1,4 @@
-// Where a rank's flows lie in its two segments. Pure: parent and worker compute the same.
+// The places of a rank's flows in its two segments. Pure: coordinator and worker compute the same.
 #ifndef RAILS_RAILSCTL_REPLAY_LAYOUT_H_
 #define RAILS_RAILSCTL_REPLAY_LAYOUT_H_
 
@@ -11,8 +11,8 @@
 namespace rails::ctl {
 
 struct PlacedRange {
-  uint64_t flow_offset = 0;     // of its first byte in the flow
-  uint64_t segment_offset = 0;  // of its first byte in the segment
+  uint64_t flow_offset = 0;     // first byte in the flow
+  uint64_t segment_offset = 0;  // first byte in the segment
   uint64_t length = 0;          // bytes, above 0
 };
 
@@ -22,18 +22,18 @@ struct PlacedFlow {
 };
 
 struct RankLayout {
-  std::vector<PlacedFlow> sends, receives;  // flows without bytes are left out
-  uint64_t send_bytes = 0;                  // what the send segment must hold
-  uint64_t receive_bytes = 0;               // what the receive segment must hold, guards included
+  std::vector<PlacedFlow> sends, receives;  // without empty flows
+  uint64_t send_bytes = 0;                  // size of the send segment
+  uint64_t receive_bytes = 0;               // size of the receive segment with guards
 };
 
-// Bytes that nobody may write, before, between and after the receive ranges.
+// Size of the guards before, between and after the receive ranges. No one may write them.
 inline constexpr uint64_t kGuardBytes = 64;
 
-// `row`: bytes to each rank; `column`: bytes from each rank. Every flow is cut into `ranges_per_flow` ranges (fewer
-// when it has fewer bytes), which lie in the receive segment in reverse, so that ranges that were swapped show.
-// Errors: INVALID_ARGUMENT when row and column differ in size, ranges_per_flow is 0 or above 1,000,000, or a segment
-// would exceed 2^46 bytes.
+// `row`: bytes to each rank; `column`: bytes from each rank. Cuts every flow into `ranges_per_flow` ranges, or fewer if
+// it has fewer bytes. They lie in the receive segment in reverse order, so that swapped ranges are detected.
+// INVALID_ARGUMENT: row and column differ in size, ranges_per_flow is 0 or above 1,000,000, or a segment would exceed
+// 2^46 bytes.
 absl::StatusOr<RankLayout> LayOut(absl::Span<const uint64_t> row, absl::Span<const uint64_t> column,
                                   uint32_t ranges_per_flow);
 

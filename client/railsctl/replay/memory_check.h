@@ -1,4 +1,4 @@
-// Whether the buffers of all ranks fit into this machine, asked before they are touched page by page. Pure.
+// Checks that the buffers of all ranks fit into this machine, before their pages are touched. Pure.
 #ifndef RAILS_RAILSCTL_REPLAY_MEMORY_CHECK_H_
 #define RAILS_RAILSCTL_REPLAY_MEMORY_CHECK_H_
 
@@ -9,11 +9,11 @@
 
 namespace rails::ctl {
 
-// ranks * (send + receive), or the largest number when that is larger.
+// ranks * (send + receive), saturated at the largest number.
 uint64_t BuffersOfAll(uint64_t ranks, uint64_t send_bytes, uint64_t receive_bytes);
 
-// Whether `needed_bytes` fit into what `meminfo`, the text of /proc/meminfo, says is available; OK when it does not
-// say. Error: RESOURCE_EXHAUSTED with both numbers.
+// Checks that `needed_bytes` fit into the available memory in `meminfo`, the text of /proc/meminfo. OK if `meminfo`
+// does not give it. RESOURCE_EXHAUSTED: names both numbers.
 absl::Status FitsMemory(absl::string_view meminfo, uint64_t needed_bytes);
 
 }  // namespace rails::ctl

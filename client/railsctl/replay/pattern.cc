@@ -6,14 +6,14 @@
 namespace rails::ctl {
 namespace {
 
-// The finalizer of SplitMix64: every bit of the input moves every bit of the output.
+// The finalizer of SplitMix64: every input bit affects every output bit.
 uint64_t Mix(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
   x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
   return x ^ (x >> 31);
 }
 
-// Eight bytes of a flow, little-endian on every machine that rails run on.
+// Eight bytes of a flow. All supported machines are little-endian.
 uint64_t Word(uint64_t key, uint64_t index) { return Mix(key + index * 0x9E3779B97F4A7C15u); }
 
 uint8_t ByteAt(uint64_t key, uint64_t offset) {

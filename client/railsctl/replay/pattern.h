@@ -1,5 +1,6 @@
-// Payload that tells where it belongs: every byte depends on the seed, the job, the flow and its offset in the flow, so
-// a byte that is stale, misplaced, or from another flow differs from the right one (but for one in 256, by chance).
+// Payload that identifies its place. Every byte depends on the seed, the job, the flow and its offset in the flow.
+// Therefore a byte that is stale, misplaced or from another flow differs from the right one, except by chance (1 in
+// 256).
 #ifndef RAILS_RAILSCTL_REPLAY_PATTERN_H_
 #define RAILS_RAILSCTL_REPLAY_PATTERN_H_
 
@@ -10,7 +11,7 @@
 
 namespace rails::ctl {
 
-// Names the bytes of one flow of one job of one run.
+// Identifies the bytes of one flow of one job of one run.
 struct FlowName {
   uint64_t seed = 0;
   uint64_t job = 0;  // counts phases over the whole run
@@ -25,15 +26,15 @@ uint64_t PatternKey(const FlowName& flow);
 void FillPattern(uint64_t key, uint64_t flow_offset, absl::Span<std::byte> out);
 
 struct Mismatch {
-  uint64_t count = 0;  // wrong bytes; 0: the rest says nothing
-  uint64_t first = 0;  // index in the compared bytes
+  uint64_t count = 0;  // wrong bytes; if 0, the other fields mean nothing
+  uint64_t first = 0;  // index of the first wrong byte
   uint8_t expected = 0, got = 0;
 };
 
-// Compares with what FillPattern() would write. Looks at every byte.
+// Compares every byte with FillPattern()'s.
 Mismatch ComparePattern(uint64_t key, uint64_t flow_offset, absl::Span<const std::byte> bytes);
 
-// Before a job its receive buffer is filled with one value, which tells missing bytes and bytes outside the ranges.
+// The value that fills a receive buffer before a job. It reveals missing bytes and writes outside the ranges.
 uint8_t PoisonByte(uint64_t job);
 Mismatch ComparePoison(uint8_t poison, absl::Span<const std::byte> bytes);
 

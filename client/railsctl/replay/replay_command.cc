@@ -1,4 +1,4 @@
-// replay: a workload through daemons, one process per rank, every byte checked.
+// replay: runs a workload through daemons, one process per rank, and checks every byte.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -52,7 +52,7 @@ absl::StatusOr<std::vector<workload::Step>> GenerateSteps(const ReplayOptions& o
   return workload::Generate(generate);
 }
 
-// The plan of the run, and the parts of the report that are known before it.
+// Plans the run. Fills in the parts of the report that are known before it.
 absl::StatusOr<Exchange> Plan(const ReplayOptions& options, ReplayReport* report) {
   absl::StatusOr<std::vector<workload::Step>> steps =
       options.file.empty() ? GenerateSteps(options) : ReadSteps(options);

@@ -16,7 +16,7 @@ using Align = Table::Align;
 
 double Ratio(double seconds, double bound_seconds) { return bound_seconds > 0 ? seconds / bound_seconds : 0; }
 
-// A ratio that is unknown is null.
+// An unknown ratio becomes null.
 OrderedJson RatioJson(double seconds, double bound_seconds) {
   return bound_seconds > 0 ? OrderedJson(seconds / bound_seconds) : OrderedJson(nullptr);
 }
@@ -109,7 +109,7 @@ std::vector<Cell> Row(const std::string& step, const std::string& what, const Ph
 }
 
 std::string StepTable(const ReplayReport& report, bool color) {
-  constexpr size_t kMaxRows = 40;  // the rest is in --json
+  constexpr size_t kMaxRows = 40;  // --json has all rows
   Table table({{"STEP", Align::kRight},
                {"WHAT"},
                {"BYTES", Align::kRight},

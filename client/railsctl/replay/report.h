@@ -1,4 +1,4 @@
-// What a replay came to, and how it is printed. Pure.
+// The result of a replay, and its output. Pure.
 #ifndef RAILS_RAILSCTL_REPLAY_REPORT_H_
 #define RAILS_RAILSCTL_REPLAY_REPORT_H_
 
@@ -18,7 +18,7 @@ struct PhaseResult {
   std::string name;
   ByteCounts bytes;
   double seconds = 0;
-  double bound_seconds = 0;  // 0: unknown, or nothing crosses nodes
+  double bound_seconds = 0;  // 0: unknown, or no bytes between nodes
 };
 
 struct StepResult {
@@ -30,29 +30,29 @@ struct StepResult {
   PhaseResult Sum() const;
 };
 
-// The first byte that was wrong, and where.
+// The first wrong byte and its place.
 struct WrongByteReport {
   std::string phase;
-  size_t step = 0;  // in the counted steps; the warm-up's count from 0 too
+  size_t step = 0;  // counted from 0, separately for warm-up and measured steps
   bool warmup = false;
   uint32_t receiving_rank = 0;
   WrongByte byte;
 };
 
 struct ReplayReport {
-  std::string workload;  // a generator's name or the file's
+  std::string workload;  // name of the generator or the file
   uint64_t seed = 0;
   double scale_factor = 1;
-  uint64_t bytes_per_rank = 0;  // asked for; 0: as in the file
+  uint64_t bytes_per_rank = 0;  // wanted; 0: as in the file
   uint32_t nodes = 0, ranks_per_node = 0;
   uint32_t warmup = 0;
-  size_t steps_available = 0;  // in the file or asked of the generator
+  size_t steps_available = 0;  // steps in the file or from the generator
   bool checked = true;         // bytes were compared
   uint64_t wrong_bytes = 0;
   std::optional<WrongByteReport> first_wrong;
   std::vector<StepResult> steps;
   std::vector<NodeRails> rails;
-  // False: others used the rails meanwhile, so their bytes are from the jobs' own reports.
+  // False: other jobs used the rails meanwhile, so the bytes come from the jobs' reports.
   bool rails_from_counters = true;
 
   bool verified() const { return checked && wrong_bytes == 0; }

@@ -10,7 +10,7 @@
 namespace rails::ctl {
 namespace {
 
-// Rails count a chunk when it is acknowledged, which may be a moment after the jobs' end.
+// Rails count a chunk when it is acknowledged, which may be shortly after the end of the job.
 constexpr absl::Duration kCountersSettle = absl::Seconds(1);
 
 class Run {
@@ -21,7 +21,7 @@ class Run {
   absl::Status All();
 
  private:
-  // False in `*right` after wrong bytes.
+  // Sets `*right` to false after wrong bytes.
   absl::Status RunStep(size_t index, bool warmup, bool* right);
   absl::Status CountRails(const std::vector<NodeRails>& before);
   void AddJobRails(const PhaseOutcome& outcome, std::vector<NodeRails>* step_rails) const;
@@ -32,9 +32,9 @@ class Run {
   Coordinator& coordinator_;
   ReplayReport& report_;
   uint64_t job_ = 0;
-  uint64_t network_bytes_ = 0;        // of the counted steps
+  uint64_t network_bytes_ = 0;        // in the counted steps
   std::vector<NodeRails> rails_;      // names and speeds
-  std::vector<NodeRails> job_rails_;  // what the jobs say that the rails carried, in the counted steps
+  std::vector<NodeRails> job_rails_;  // bytes by rail in the jobs' reports, in the counted steps
 };
 
 std::vector<NodeRails> Emptied(std::vector<NodeRails> nodes) {
@@ -124,7 +124,7 @@ absl::Status Run::RunStep(size_t index, bool warmup, bool* right) {
   return absl::OkStatus();
 }
 
-// Every rank of a node reports its whole node; the one that ended last has seen the most.
+// Every rank reports the bytes of its whole node. The rank that ended last reports the most.
 void Run::AddJobRails(const PhaseOutcome& outcome, std::vector<NodeRails>* step_rails) const {
   for (size_t node = 0; node < step_rails->size(); ++node) {
     std::vector<RailBytes>& rails = (*step_rails)[node].rails;
@@ -150,7 +150,7 @@ absl::Status Run::CountRails(const std::vector<NodeRails>& before) {
     if (!difference.ok()) return difference.status();
     report_.rails = *std::move(difference);
     if (AllCarried(report_.rails, network_bytes_)) return absl::OkStatus();
-    // More than this run's bytes stays more; fewer may still grow.
+    // Fewer bytes than this run's may still grow. More do not become fewer.
     if (absl::Now() >= deadline) break;
     absl::SleepFor(absl::Milliseconds(20));
   }

@@ -14,19 +14,19 @@
 namespace rails::ctl {
 
 struct RunOptions {
-  uint32_t warmup = 1;  // steps that are run and checked, not counted; the first ones of the exchange
+  uint32_t warmup = 1;  // first steps of the exchange, run and checked but not counted
   uint32_t ranges_per_flow = 1;
   bool verify = true;
   bool barrier = true;
   std::vector<double> node_speeds;  // bytes per second, by node; for the bound
   // Reads the rails' counters.
   std::function<absl::StatusOr<std::vector<NodeRails>>()> read_rails;
-  // Told before each phase; may be empty.
+  // Called before each phase; may be empty.
   std::function<void(const std::string& text)> progress;
 };
 
-// Fills `report`'s steps, rails and wrong bytes; stops after a phase with wrong bytes, which is no error here.
-// Errors: as the Coordinator's and as read_rails'.
+// Fills in steps, rails and wrong bytes of `report`. Stops after a phase with wrong bytes, which is no error here.
+// Errors of Coordinator and `read_rails`.
 absl::Status RunExchange(const Exchange& exchange, const RunOptions& options, Coordinator* coordinator,
                          ReplayReport* report);
 

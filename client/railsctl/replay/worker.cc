@@ -15,9 +15,9 @@
 namespace rails::ctl {
 namespace {
 
-// After the job's own limit the daemon must have answered by then.
+// Time for the daemon's answer after the job's own limit.
 constexpr absl::Duration kGrace = absl::Seconds(10);
-// A command to start is never for later than that.
+// Longest time until the start that a command may ask for.
 constexpr absl::Duration kLongestRest = absl::Seconds(2);
 
 class Worker {
@@ -25,7 +25,7 @@ class Worker {
   Worker(int commands_fd, int events_fd, const ConnectFunction& connect)
       : lines_(commands_fd), events_fd_(events_fd), connect_(connect) {}
 
-  // The status is what ended the worker; OK after QuitCommand.
+  // Returns the error that ended the worker; OK after QuitCommand.
   absl::Status Run();
   const char* doing() const { return doing_; }
 
@@ -52,7 +52,7 @@ class Worker {
   bool quit_ = false;
 
   StartCommand start_;
-  // Destroyed in reverse: the group is left and the segments given back before the session ends.
+  // Destroyed in reverse order: leaves the group and releases the segments before the session ends.
   std::unique_ptr<Client> client_;
   std::shared_ptr<Segment> send_, receive_;
   std::unique_ptr<Group> group_;
@@ -239,7 +239,7 @@ int RunWorker(int commands_fd, int events_fd, const ConnectFunction& connect) {
   Worker worker(commands_fd, events_fd, connect);
   const absl::Status status = worker.Run();
   if (status.ok()) return kExitOk;
-  // When the coordinator is gone nobody is left to be told.
+  // The error is ignored: if the write fails, the coordinator has ended.
   WriteLine(events_fd, Encode(FailedEvent{worker.doing(), status})).IgnoreError();
   return kExitFailed;
 }

@@ -1,4 +1,4 @@
-// One rank: a client of its node's daemon that does what the coordinator says over two pipes.
+// One rank: a client of its node's daemon that executes the coordinator's commands from a pipe.
 #ifndef RAILS_RAILSCTL_REPLAY_WORKER_H_
 #define RAILS_RAILSCTL_REPLAY_WORKER_H_
 
@@ -13,7 +13,7 @@ namespace rails::ctl {
 using ConnectFunction = std::function<absl::StatusOr<std::unique_ptr<Client>>(ClientOptions)>;
 
 // Reads commands from `commands_fd` and writes events to `events_fd` until QuitCommand, the end of the commands or a
-// failure, which it reports. `connect` is Client::Connect but in tests. Returns an exit code.
+// failure, which it reports. `connect`: Client::Connect, except in tests. Returns an exit code.
 int RunWorker(int commands_fd, int events_fd, const ConnectFunction& connect);
 
 // CLOCK_MONOTONIC in nanoseconds: comparable between the processes of a machine.

@@ -15,7 +15,7 @@
 namespace rails::ctl {
 namespace {
 
-// Above the descriptors that a worker gets, so that dup2() in the child never meets its own source.
+// Above the descriptors that a worker gets, so that dup2() in the child never overwrites one of its sources.
 constexpr int kLowestFd = 10;
 
 absl::Status SystemError(const char* what) {
@@ -37,15 +37,15 @@ absl::Status MakePipe(int fds[2]) {
   return status;
 }
 
-// In the child, between fork and exec: async-signal-safe calls only. `launched`: the null-terminated words of a
-// launched worker, whose pipes are its input and output; null for one of this program's own.
+// Runs in the child between fork and exec: async-signal-safe calls only. `launched`: the null-terminated words of a
+// launcher, which gets the pipes as standard input and output. Null: the worker is this program itself.
 [[noreturn]] void BecomeWorker(pid_t parent, int commands_fd, int events_fd, char* const* launched) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(1);  // died before the line above
+  if (getppid() != parent) _exit(1);  // the parent died before the line above
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
-  signal(SIGINT, SIG_IGN);  // a terminal's Ctrl-C reaches everybody; ending the workers is the coordinator's
+  signal(SIGINT, SIG_IGN);  // Ctrl-C reaches all processes; the coordinator ends the workers
   if (launched != nullptr) {
     dup2(commands_fd, STDIN_FILENO);
     dup2(events_fd, STDOUT_FILENO);

@@ -1,4 +1,4 @@
-// The processes of the ranks: started from this program's own file or by a launcher, and gone when this object is.
+// The processes of the ranks, started from this program's own file or by a launcher. They end with this object.
 #ifndef RAILS_RAILSCTL_REPLAY_WORKER_PROCESS_H_
 #define RAILS_RAILSCTL_REPLAY_WORKER_PROCESS_H_
 
@@ -14,20 +14,20 @@ namespace rails::ctl {
 
 // The coordinator's ends of a worker's two pipes.
 struct WorkerLink {
-  int commands_fd = -1;  // written
-  int events_fd = -1;    // read
+  int commands_fd = -1;  // write end
+  int events_fd = -1;    // read end
 };
 
-// Workers die with the thread that started them (PR_SET_PDEATHSIG), ignore SIGINT, and are killed and reaped by the
-// destructor. Not for use from several threads.
+// Workers die with the thread that started them (PR_SET_PDEATHSIG) and ignore SIGINT. The destructor kills and reaps
+// them. Not thread-safe.
 class WorkerProcesses {
  public:
-  // Descriptors of a worker's ends, in the worker.
+  // Numbers of the worker's ends of the pipes, in the worker.
   static constexpr int kCommandsFd = 3, kEventsFd = 4;
 
-  // Starts one process for each entry: `/proc/self/exe worker` where it is empty, else the words of a launcher, which
-  // is looked for in PATH, followed by `railsctl worker --stdio`. A launcher that is killed must end its worker, or at
-  // least the worker's input. Error: what the system refused; none are left then.
+  // Starts one process for each entry: `/proc/self/exe worker` if the entry is empty, else the launcher's words, found
+  // in PATH, followed by `railsctl worker --stdio`. A killed launcher must end its worker, or at least close the
+  // worker's input. On an error no process is left.
   static absl::StatusOr<WorkerProcesses> Start(const std::vector<std::vector<std::string>>& launchers);
 
   WorkerProcesses(WorkerProcesses&&) noexcept = default;
@@ -35,10 +35,10 @@ class WorkerProcesses {
   ~WorkerProcesses();
 
   const std::vector<WorkerLink>& links() const { return links_; }
-  // How worker `index` ended: "ended with exit code 1", "was killed by signal 9 (Killed)", "still runs". Waits a
-  // second at most.
+  // Says how worker `index` ended: "ended with exit code 1", "was killed by signal 9 (Killed)", "still runs". Waits at
+  // most a second.
   std::string HowEnded(size_t index);
-  // Waits until all have ended, `timeout` at most. True when all have.
+  // Waits at most `timeout` until all workers have ended. True: all have.
   bool WaitAll(absl::Duration timeout);
 
  private:

@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Reads fields and remembers the first thing that is wrong, so that a parser is a list of fields.
+// Reads fields and keeps the first error, so that a parser is a list of fields.
 class Fields {
  public:
   explicit Fields(const Json& object) : object_(object) {}
@@ -214,8 +214,8 @@ void Read(Fields& f, FailedEvent* e) {
   if (e->status.ok()) e->status = absl::UnknownError("failed without saying why");
 }
 
-// Makes *out the alternative whose encoding carries this name. In place: moving it out of here makes GCC 12 with
-// sanitizers warn of members that no path leaves uninitialized.
+// Sets `*out` to the alternative with this name. Works in place, because a move makes GCC 12 with sanitizers warn
+// wrongly of uninitialized members.
 template <typename Variant, size_t kIndex = 0>
 absl::Status Dispatch(const char* key, const std::string& name, const Json& json, Variant* out) {
   if constexpr (kIndex == std::variant_size_v<Variant>) {

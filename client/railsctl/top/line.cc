@@ -13,7 +13,7 @@ struct Character {
   size_t bytes = 0;  // 0: no UTF-8
 };
 
-// The first character of `text`, which is not empty.
+// Decodes the first character of `text`, which must not be empty.
 Character Decode(absl::string_view text) {
   const auto lead = static_cast<unsigned char>(text[0]);
   if (lead < 0x80) return {lead, 1};
@@ -41,7 +41,7 @@ bool IsOneColumn(uint32_t point) {
                      [point](const Range& range) { return range.first <= point && point <= range.last; });
 }
 
-// The longest beginning of printable text that is `width` columns at most.
+// The longest prefix of printable text with at most `width` columns.
 std::string Head(const std::string& text, size_t width) {
   size_t end = 0;
   for (size_t columns = 0; end < text.size(); ++end) {
@@ -92,7 +92,7 @@ Line& Line::Right(absl::string_view text, size_t width, Mark mark) {
 }
 
 std::string Line::Render(size_t columns, bool color) const {
-  size_t total = 0;  // up to the last character that is no blank
+  size_t total = 0;  // columns up to the last character that is no blank
   size_t before = 0;
   for (const auto& [text, mark] : parts_) {
     const size_t end = text.find_last_not_of(' ');
@@ -102,7 +102,7 @@ std::string Line::Render(size_t columns, bool color) const {
   const bool cut = total > columns;
   size_t left = cut ? std::max<size_t>(columns, 1) - 1 : total;
   std::string out;
-  std::string blanks;  // held back, so that no line ends in blanks
+  std::string blanks;  // pending, so that no line ends in blanks
   for (const auto& [text, mark] : parts_) {
     const std::string piece = Head(text, left);
     left -= DisplayWidth(piece);

@@ -1,5 +1,5 @@
-// One line of text for a terminal, made of columns. Whatever names and texts a daemon or a peer has given, what comes
-// out neither moves the cursor nor is wider than it says.
+// One line of text for a terminal, made of columns. Names and texts from daemons and peers can neither move the cursor
+// nor make the line wider.
 #ifndef RAILS_RAILSCTL_TOP_LINE_H_
 #define RAILS_RAILSCTL_TOP_LINE_H_
 
@@ -12,11 +12,11 @@
 
 namespace rails::ctl {
 
-// `text` with a "?" in place of each character that is not surely one column wide: control characters, bytes that are
-// no UTF-8, marks that combine, wide letters. Left are ASCII, Latin, Greek, Cyrillic, "…" and the blocks of bars.
+// Replaces each character of `text` that may not be one column wide by "?": control characters, bytes that are no
+// UTF-8, combining marks, wide letters. Keeps ASCII, Latin, Greek, Cyrillic, "…" and the blocks of bars.
 std::string Printable(absl::string_view text);
 
-// The beginning of printable text, `width` columns at most; ends with "…" when something is missing.
+// Cuts printable text to `width` columns. Ends with "…" if text was cut.
 std::string Clip(const std::string& text, size_t width);
 
 class Line {
@@ -25,11 +25,11 @@ class Line {
   explicit Line(absl::string_view text, Mark mark = Mark::kNone) { Add(text, mark); }
 
   Line& Add(absl::string_view text, Mark mark = Mark::kNone);
-  // Exactly `width` columns, the text at the left (right) end of them, clipped when it is longer.
+  // Adds exactly `width` columns with the text at the left (right) end, clipped if it is longer.
   Line& Left(absl::string_view text, size_t width, Mark mark = Mark::kNone);
   Line& Right(absl::string_view text, size_t width, Mark mark = Mark::kNone);
 
-  // At most `columns` wide, without blanks at the end and without "\n".
+  // Renders at most `columns` columns, without trailing blanks and "\n".
   std::string Render(size_t columns, bool color) const;
 
  private:

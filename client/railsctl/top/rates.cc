@@ -17,7 +17,7 @@
 namespace rails::ctl {
 namespace {
 
-// Busiest rail over the mean of the rails: less is even; from the second on, an alert fires (dashboards/).
+// Busiest rail over the mean: below kEven the use is even, above kUneven the alert in dashboards/ fires.
 constexpr double kEven = 1.05, kUneven = 1.2;
 
 double Rate(uint64_t before, uint64_t after, double seconds) {
@@ -42,12 +42,12 @@ std::vector<Rates> PeerRates(const v1::PeerStatus& before, const v1::PeerStatus&
   return rates;
 }
 
-// How evenly, in words.
+// Describes the balance in words.
 Verdict Evenness(const v1::GetOverviewResponse& overview) {
   if (overview.balance_size() == 0) return {"not measured yet", Mark::kNone};
   const v1::BalanceWindow& window = overview.balance(std::min(1, overview.balance_size() - 1));  // as the page does
   const double worst = std::max(window.tx_max_over_mean(), window.rx_max_over_mean());
-  // A daemon that is younger than the window has measured as long as it lives.
+  // A daemon younger than the window has measured since its start.
   const double seconds = std::min(window.length_seconds(), std::floor(overview.status().uptime_seconds()));
   const std::string length = absl::FormatDuration(absl::Seconds(seconds));
   if (!(worst > 0)) return {absl::StrCat("idle for ", length), Mark::kNone};
@@ -64,7 +64,7 @@ void Add(const v1::JobReport& report, NodeJob* job) {
   job->ranks += 1;
   job->group = report.group();
   job->seq = report.job().seq();
-  // Of several ranks, the one that is furthest; a failure tells of all of them.
+  // Takes the most advanced state of the ranks. A failure of one rank counts for the job.
   job->state = std::max(job->state, report.state());
   if (report.state() == v1::JOB_STATE_FAILED && job->why.empty()) {
     job->why = absl::StrCat(CodeName(report.code()), ": ", report.message());
@@ -116,7 +116,7 @@ Verdict Judge(const v1::GetOverviewResponse& overview) {
   std::vector<std::string> others;
   for (const v1::RailStatus& rail : overview.rails()) {
     const Cell state = RailStateCell(rail);
-    // A rail that misses only peers that are down themselves works.
+    // A rail works if it misses only peers that are down.
     const bool works =
         state.mark == Mark::kGood || (state.text == "DEGRADED" && rail.peers_up() + rail.peers_drained() >= peers_up);
     up += works ? 1 : 0;
@@ -138,7 +138,7 @@ NodeJobs JobsOf(const v1::GetOverviewResponse& overview) {
     return Key(report.job().epoch().boot_id(), report.job().epoch().counter(), report.job().seq());
   };
   NodeJobs jobs;
-  std::map<Key, size_t> running, finished;  // to the place in `jobs`
+  std::map<Key, size_t> running, finished;  // job to its index in `jobs`
   for (const v1::JobReport& report : overview.active()) {
     const auto [it, first] = running.try_emplace(key(report), jobs.running.size());
     if (first) jobs.running.emplace_back();
@@ -146,7 +146,7 @@ NodeJobs JobsOf(const v1::GetOverviewResponse& overview) {
   }
   for (const v1::JobReport& report : overview.finished()) {
     if (const auto it = running.find(key(report)); it != running.end()) {
-      v1::JobReport part = report;  // its other ranks go on
+      v1::JobReport part = report;  // other ranks of the job still run
       if (part.state() == v1::JOB_STATE_DONE) part.set_state(v1::JOB_STATE_RUNNING);
       Add(part, &jobs.running[it->second]);
       continue;

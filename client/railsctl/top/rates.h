@@ -1,4 +1,4 @@
-// What a node does now, from two of its overviews.
+// Rates and jobs of a node, computed from two of its overviews.
 #ifndef RAILS_RAILSCTL_TOP_RATES_H_
 #define RAILS_RAILSCTL_TOP_RATES_H_
 
@@ -19,35 +19,36 @@ struct Rates {
 };
 
 struct NodeRates {
-  double seconds = 0;  // between the two overviews; 0: they cannot be compared, and all rates are 0
+  double seconds = 0;  // between the two overviews; 0: not comparable, all rates are 0
   std::vector<Rates> rails;
   std::vector<std::vector<Rates>> peers;  // by peer and rail of `after`
 
   Rates Sum() const;
 };
 
-// For the rails and peers of `after`. What is not in `before`, or has fallen (its daemon has started again), is 0.
+// Rates for the rails and peers of `after`. 0 if a counter is not in `before`, or has fallen (the daemon was
+// restarted).
 NodeRates RatesBetween(const v1::GetOverviewResponse& before, const v1::GetOverviewResponse& after);
 
-// "Are they all working, and evenly?" in one line.
+// One line that says whether all rails work, and how evenly they are used.
 struct Verdict {
   std::string text;  // "4 of 4 rails up, evenly used: the busiest carries 1.02 x the mean of 10s"
   Mark mark = Mark::kNone;
 };
 Verdict Judge(const v1::GetOverviewResponse& overview);
 
-// The jobs of a node, its ranks taken together.
+// A job of a node, summed over its ranks.
 struct NodeJob {
   std::string group;
   uint64_t seq = 0;
   uint32_t ranks = 0;
   v1::JobState state = v1::JOB_STATE_UNSPECIFIED;
-  std::string why;                                 // "UNAVAILABLE: node n2 is lost", of a failed one
+  std::string why;                                 // of a failed job: "UNAVAILABLE: node n2 is lost"
   uint64_t bytes = 0, bytes_done = 0;              // sent and received
   double elapsed_seconds = 0, ratio_to_bound = 0;  // of the slowest rank
 };
 struct NodeJobs {
-  std::vector<NodeJob> running;   // some rank is not done
+  std::vector<NodeJob> running;   // at least one rank is not done
   std::vector<NodeJob> finished;  // latest first
 };
 NodeJobs JobsOf(const v1::GetOverviewResponse& overview);

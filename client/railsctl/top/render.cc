@@ -18,15 +18,15 @@ constexpr size_t kRateWidth = 11, kStateWidth = 8;
 
 struct Row {
   Line line;
-  bool continues = false;  // says more about the row above
+  bool continues = false;  // belongs to the row above
 };
 
 struct Section {
   Line title;
   std::vector<Row> rows;
-  std::string noun;  // "rail": what a row is
-  size_t least = 1;  // rows without which it says nothing
-  size_t shown = 0;  // rows that the screen has for it
+  std::string noun;  // name of a row's thing: "rail"
+  size_t least = 1;  // fewest useful rows
+  size_t shown = 0;  // rows that fit on the screen
 };
 
 size_t NameWidth(size_t longest, size_t most) { return std::clamp<size_t>(longest, 4, most); }
@@ -99,7 +99,7 @@ Section PeerSection(const v1::GetOverviewResponse& overview, const NodeRates& ra
   const int shown = static_cast<int>(std::min<size_t>(static_cast<size_t>(rails), room / (gap + cell)));
   Section section;
   section.noun = "peer";
-  section.least = 2;  // one, and how many there are beside it
+  section.least = 2;  // one peer, and the number of hidden ones
   if (overview.peers_size() == 0) {
     section.title.Add("NO PEERS");
     return section;
@@ -173,7 +173,7 @@ Section JobSection(const v1::GetOverviewResponse& overview) {
   return section;
 }
 
-// Long text over lines of its own, cut between words.
+// Wraps long text into lines, cut between words.
 std::vector<Line> Wrapped(const std::string& text, size_t columns, size_t most) {
   std::vector<Line> lines;
   std::string rest = Printable(text);
@@ -234,8 +234,8 @@ Line Foot(const NodeView& node, bool several, const TopOptions& options) {
   return line;
 }
 
-// Gives the sections the rows that there are: the first a third, if it wants so many, then one to each in turn. The
-// last sections go first when that is too little.
+// Distributes the rows over the sections: up to a third to the first, then one to each in turn. If there are too few
+// rows, drops the last sections.
 void Share(size_t rows, std::vector<Section>* sections) {
   const auto least = [](const Section& s) { return 2 + std::min(s.least, s.rows.size()); };
   size_t needed = 0;
@@ -306,7 +306,7 @@ std::string RenderTop(const NodeView& node, const std::vector<std::string>& othe
                                   [](const Section& s) { return s.noun == "measure" && s.rows.empty(); }),
                    sections.end());
   }
-  const size_t rest = lines.size() + 2;  // with the foot and a blank line above it
+  const size_t rest = lines.size() + 2;  // plus the foot and a blank line above it
   Share(options.rows == 0 ? SIZE_MAX / 2 : options.rows - std::min(options.rows, rest), &sections);
   for (const Section& section : sections) AppendSection(section, &lines);
   lines.emplace_back();

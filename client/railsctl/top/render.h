@@ -1,4 +1,4 @@
-// What `railsctl top` shows, as a pure function of the daemons' answers and of the terminal's size.
+// Renders `railsctl top`: a pure function of the daemons' answers and the terminal's size.
 #ifndef RAILS_RAILSCTL_TOP_RENDER_H_
 #define RAILS_RAILSCTL_TOP_RENDER_H_
 
@@ -12,30 +12,30 @@
 
 namespace rails::ctl {
 
-// What is known of one daemon.
+// The known state of one daemon.
 struct NodeView {
   std::string socket_dir;
   std::optional<v1::GetOverviewResponse> before, after;  // the last two answers
   absl::Status status;                                   // of the last call
-  absl::Duration silent = absl::ZeroDuration();          // since the last answer, when the last call failed
+  absl::Duration silent = absl::ZeroDuration();          // time since the last answer, if the last call failed
 };
 
 struct TopOptions {
   size_t columns = 80;
-  size_t rows = 0;  // 0: as many as it takes
+  size_t rows = 0;  // 0: unlimited
   bool color = false;
-  bool keys = false;  // somebody can press some: they are named
+  bool keys = false;  // a keyboard is there: name the keys
   bool paused = false;
   absl::Duration interval = absl::Seconds(1);
   absl::TimeZone zone = absl::UTCTimeZone();
 };
 
-// One daemon's frame: lines that end with "\n", none wider than the terminal and no more than its rows. First the
-// verdict, then rails, balance, peers and jobs; lists that do not fit say how many are hidden.
-// `others`: of several daemons, a line about each; empty with one.
+// One daemon's frame: lines that end with "\n", within the terminal's columns and rows. First the verdict, then rails,
+// balance, peers and jobs. Lists that do not fit say how many entries are hidden.
+// `others`: one line for each daemon; empty if there is only one.
 std::string RenderTop(const NodeView& node, const std::vector<std::string>& others, const TopOptions& options);
 
-// "n0: 4 of 4 rails up, ...", or that it does not answer.
+// "n0: 4 of 4 rails up, ...", or says that the daemon does not answer.
 std::string Headline(const NodeView& node);
 
 }  // namespace rails::ctl

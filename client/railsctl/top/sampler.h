@@ -1,4 +1,4 @@
-// Asks a daemon for its overview again and again, on a thread of its own, so that keys are answered while it is slow.
+// Asks a daemon for its overview periodically, on its own thread, so that keys work while the daemon is slow.
 #ifndef RAILS_RAILSCTL_TOP_SAMPLER_H_
 #define RAILS_RAILSCTL_TOP_SAMPLER_H_
 
@@ -14,14 +14,15 @@
 
 namespace rails::ctl {
 
-// Finished ranks asked for: as many as a daemon keeps at hand.
+// Finished ranks to ask for: a daemon returns at most so many.
 inline constexpr uint32_t kFinishedAsked = 64;
 
 class Sampler {
  public:
-  // `news_fd`: an eventfd that is added to after each answer, or failure; outlives this. `timeout` bounds each call.
+  // `news_fd`: an eventfd that is incremented after each answer or failure; outlives the sampler. `timeout` bounds each
+  // call.
   Sampler(const std::string& socket_dir, absl::Duration timeout, absl::Duration interval, int news_fd);
-  // Gives up the call that is under way.
+  // Cancels the call under way.
   ~Sampler();
   Sampler(const Sampler&) = delete;
 
@@ -31,7 +32,7 @@ class Sampler {
 
  private:
   void Run();
-  // False when it is time to end.
+  // False: the sampler is being destroyed.
   bool WaitForNext(absl::Time asked);
 
   OperatorClient client_;

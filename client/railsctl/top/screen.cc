@@ -14,7 +14,7 @@
 namespace rails::ctl {
 namespace {
 
-// The alternate screen, so that what stood there comes back; no cursor.
+// The alternate screen, so that the old contents come back, and no cursor.
 constexpr absl::string_view kEnter = "\033[?1049h\033[?25l";
 constexpr absl::string_view kLeave = "\033[?25h\033[?1049l";
 
@@ -60,7 +60,7 @@ void Screen::Enter() {
     keys.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);  // Ctrl-C and Ctrl-Z stay signals
     tcsetattr(STDIN_FILENO, TCSANOW, &keys);
   }
-  Write(kEnter).IgnoreError();  // Show tells
+  Write(kEnter).IgnoreError();  // Show() reports the error
   entered_ = true;
 }
 
@@ -78,9 +78,9 @@ Screen::Size Screen::SizeOfTerminal() {
 }
 
 absl::Status Screen::Show(const std::string& lines) {
-  // Home, then each row erased and written, then all below: one write, so nothing flickers. Erased from its first
-  // column on, because at the end of a full row the cursor still stands on the last letter. The last line's end is left
-  // out: it would scroll a full screen.
+  // Goes home, erases and writes each row, then erases all below, in one write, so that nothing flickers. Erases each
+  // row from its first column, because at the end of a full row the cursor is still on the last letter. Omits the last
+  // line end, which would scroll a full screen.
   const absl::string_view body(lines.data(), lines.empty() ? 0 : lines.size() - 1);
   const size_t last = body.rfind('\n') == absl::string_view::npos ? 0 : body.rfind('\n') + 1;
   return Write(absl::StrCat("\033[H\033[K", absl::StrReplaceAll(body.substr(0, last), {{"\n", "\r\n\033[K"}}), "\033[J",

@@ -1,4 +1,4 @@
-// The terminal, taken over and given back as it was.
+// Takes over the terminal and restores it.
 #ifndef RAILS_RAILSCTL_TOP_SCREEN_H_
 #define RAILS_RAILSCTL_TOP_SCREEN_H_
 
@@ -13,16 +13,15 @@
 
 namespace rails::ctl {
 
-// Signals that matter to a program that has taken over a terminal, read from a descriptor while this lives. Threads
-// that start meanwhile leave them to it.
+// Reads the signals of a full-screen program from a descriptor while it lives. Threads that start meanwhile block them.
 class TerminalSignals {
  public:
   TerminalSignals();
-  ~TerminalSignals();  // those that have come meanwhile act now
+  ~TerminalSignals();  // pending signals act now
   TerminalSignals(const TerminalSignals&) = delete;
 
   int fd() const { return fd_; }
-  // The next one that has come; 0: none.
+  // Returns the next pending signal; 0: none.
   int Next();
 
  private:
@@ -30,30 +29,30 @@ class TerminalSignals {
   int fd_;
 };
 
-// Standard output, which is a terminal: the other screen of it, without a cursor; and the keys, without echo, when
-// standard input is one too. One thread.
+// Shows the alternate screen of standard output, which must be a terminal, without a cursor. Reads keys without echo if
+// standard input is a terminal, too. Used by one thread.
 class Screen {
  public:
   Screen() { Enter(); }
   ~Screen() { Leave(); }
   Screen(const Screen&) = delete;
 
-  void Enter();  // also again, after somebody else had the terminal
+  void Enter();  // may be called again after another program used the terminal
   void Leave();
 
   struct Size {
     size_t columns, rows;
   };
-  static Size SizeOfTerminal();  // 80 x 24 when it does not tell
+  static Size SizeOfTerminal();  // 80 x 24 if unknown
 
-  // Replaces what is shown by lines that end with "\n". Error: the terminal is gone.
+  // Replaces the contents by lines that end with "\n". Error: the terminal is gone.
   absl::Status Show(const std::string& lines);
-  // The next key that was pressed; 0: none. Never waits. Closes the keys when they have come to their end.
+  // Returns the next pressed key; 0: none. Never waits. Stops reading keys at the end of standard input.
   char NextKey();
   bool has_keys() const { return keys_.has_value(); }
 
  private:
-  std::optional<termios> keys_;  // how they were
+  std::optional<termios> keys_;  // the terminal's original settings
   bool entered_ = false;
 };
 

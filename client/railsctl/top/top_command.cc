@@ -1,4 +1,4 @@
-// top: a node's rails, peers and jobs, live in a terminal, or once for scripts.
+// top: shows a node's rails, peers and jobs, live in a terminal, or once for scripts.
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -50,7 +50,7 @@ nlohmann::ordered_json NodeJson(const NodeView& node) {
             {"exit_code", static_cast<int>(ExitCodeOfCall(node.status))}}}};
 }
 
-// Of one daemon its own object; of several {"nodes": [...]}.
+// The object of one daemon, or {"nodes": [...]} of several.
 std::string JsonText(const std::vector<NodeView>& nodes, int indent) {
   nlohmann::ordered_json out;
   if (nodes.size() == 1) {
@@ -61,7 +61,7 @@ std::string JsonText(const std::vector<NodeView>& nodes, int indent) {
   return out.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
-// All daemons one below the other, as they are printed where there is no terminal to write over.
+// All daemons one below the other, for outputs that are not terminals.
 std::string Plain(const std::vector<NodeView>& nodes, const TopOptions& options) {
   std::string out;
   for (const NodeView& node : nodes) {
@@ -70,7 +70,7 @@ std::string Plain(const std::vector<NodeView>& nodes, const TopOptions& options)
   return out;
 }
 
-// Two answers of each daemon, and what they come to.
+// Asks each daemon twice and prints the result once.
 int TopOnce(const Context& context, const TopFlags& flags) {
   TopOptions options = OptionsFrom(context, flags);
   options.color = false;
@@ -116,16 +116,16 @@ class Top {
   }
   Top(const Top&) = delete;
 
-  // Until a key or a signal ends it; the signal, or 0.
+  // Runs until a key or a signal ends it. Returns the signal, or 0.
   int RunOnScreen(TerminalSignals* signals) {
     Screen screen;
     while (true) {
-      if (!Draw(&screen).ok()) return SIGHUP;  // nobody is there any more
+      if (!Draw(&screen).ok()) return SIGHUP;  // the terminal is gone
       WaitForSomething(screen.has_keys() ? STDIN_FILENO : -1, signals->fd());
       while (const int signal = signals->Next()) {
         if (signal == SIGTSTP) {
           screen.Leave();
-          raise(SIGSTOP);  // here until somebody lets it go on
+          raise(SIGSTOP);  // returns after SIGCONT
         }
         if (signal == SIGTSTP || signal == SIGCONT) {
           screen.Enter();
@@ -140,7 +140,7 @@ class Top {
     }
   }
 
-  // One frame, or one object, after the other. Ends when nobody reads.
+  // Prints one frame or one object after the other. Ends when the reader closes the output.
   int RunOnPaper(TerminalSignals* signals) {
     absl::Time last = absl::Now();
     while (true) {
@@ -153,7 +153,7 @@ class Top {
       const std::vector<NodeView> nodes = Views();
       const bool asked =
           std::all_of(nodes.begin(), nodes.end(), [](const NodeView& node) { return node.after || !node.status.ok(); });
-      if (!asked) continue;  // somebody has neither answered nor failed to
+      if (!asked) continue;  // a daemon has neither answered nor failed yet
       last = absl::Now();
       std::fputs((context_.json ? JsonText(nodes, -1) : Plain(nodes, options_) + "\n").c_str(), stdout);
       if (std::fflush(stdout) != 0) return SIGPIPE;
@@ -169,7 +169,7 @@ class Top {
 
   void WaitForSomething(int keys, int signals) {
     pollfd fds[] = {{news_, POLLIN, 0}, {signals, POLLIN, 0}, {keys, POLLIN, 0}};
-    // A second: how long a daemon has been silent is told to the second.
+    // Wakes at least once a second, because the time of a silent daemon is shown in seconds.
     const absl::Duration wait = std::min(options_.interval, absl::Seconds(1));
     poll(fds, 3, std::max<int>(1, static_cast<int>(absl::ToInt64Milliseconds(wait))));
     eventfd_t ignored;
@@ -216,7 +216,7 @@ int RunTop(const Context& context, const TopFlags& flags) {
   }
   if (signal == 0) return kExitOk;
   if (signal == SIGPIPE) return kExitFailed;  // ignored by the program
-  raise(signal);  // ends as everything does that is interrupted, the terminal being itself again
+  raise(signal);                              // ends by the signal, after the terminal was restored
   return kExitFailed;
 }
 
