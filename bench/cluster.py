@@ -5,8 +5,8 @@ The demo, the integration tests and the benchmarks all use this module; it can a
 
     bench/cluster.py --nodes 2 --rails 4 --speed 200mbit        # until interrupted
 
-Several clusters can run at once: each holds one network 127.K.0.0/16 by a listening socket. Daemons die with the
-process that started them, unless they are to be kept.
+Several clusters can run at once: each reserves one network 127.K.0.0/16 by a listening socket. Daemons die with the
+process that started them, unless it keeps them.
 """
 
 import argparse
@@ -31,23 +31,23 @@ PR_SET_PDEATHSIG = 1
 
 
 class ClusterError(Exception):
-    """A daemon that did not do what it should; the text holds what its log said."""
+    """An error of a daemon; the text holds the end of its log."""
 
 
 @dataclasses.dataclass
 class Settings:
-    """What the daemons are told. `sections` holds further sections of the configuration, merged into each file."""
+    """Settings of the daemons. `sections` holds further sections of the configuration, merged into each file."""
 
     nodes: int = 4
     rails: int = 4
     speed: str = "200mbit"
-    patience: float = 30.0  # seconds until the daemons must have found each other
+    patience: float = 30.0  # seconds within which the daemons must connect to each other
     sections: dict = dataclasses.field(default_factory=dict)
-    tls: bool = False  # mutual TLS between the daemons, by certificates of `railsctl pki`
+    tls: bool = False  # mutual TLS between the daemons, with certificates of `railsctl pki`
 
 
 class Loopback:
-    """Addresses in a network 127.K.0.0/16 that nobody else uses, held until close()."""
+    """Addresses in an unused network 127.K.0.0/16, reserved until close()."""
 
     def __init__(self):
         start = os.getpid()
@@ -57,7 +57,7 @@ class Loopback:
             try:
                 held.bind((f"127.{number}.255.254", LOCK_PORT))
                 held.listen()
-                with socket.socket() as probe:  # daemons that were kept by an earlier run
+                with socket.socket() as probe:  # an earlier run may have kept daemons here
                     probe.bind((f"127.{number}.0.1", CONTROL_PORT))
             except OSError:
                 held.close()
@@ -76,15 +76,15 @@ class Loopback:
         return f"127.{self.number}.{rail + 1}.{node + 1}"
 
     def rail_config(self, node, rail):
-        """Where a rail is, as the configuration says it."""
+        """The configuration of a rail."""
         return {"address": self.rail(node, rail)}
 
     def command(self, _node):
-        """What comes before the daemon's command line."""
+        """The prefix of the daemon's command line."""
         return []
 
     def reach(self, _node):
-        """A context manager: what this thread connects meanwhile reaches the daemon's addresses."""
+        """A context manager within which this thread can connect to the daemon's addresses."""
         return contextlib.nullcontext()
 
     def close(self):
@@ -99,8 +99,8 @@ class LoopbackV6(Loopback):
 
 
 class VerbsRails(Loopback):
-    """Rails over RDMA devices; only the links are on loopback. `device(node, rail)` names a device; `speeds`
-    by rail, where they are not all alike."""
+    """Rails over RDMA devices; only the links are on loopback. `device(node, rail)` names a device. `speeds`: by rail,
+    if they differ."""
 
     def __init__(self, device, speeds=None):
         super().__init__()
@@ -147,7 +147,7 @@ class Node:
 
 
 def yaml_text(value):
-    """A configuration as YAML: one line for each section, its value in JSON, which is YAML too."""
+    """A configuration as YAML: one line for each section, with its value as JSON, which is valid YAML."""
     lines = []
     for key, section in value.items():
         if isinstance(section, list) and section:
@@ -160,12 +160,12 @@ def yaml_text(value):
 
 
 def die_with_parent():
-    """For a child before it starts its program: SIGTERM when this process ends."""
+    """Called in a child before it starts its program: it gets SIGTERM when this process ends."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 class Cluster:
-    """M daemons. A context manager: starts on entry, stops on exit. Use it from one thread, which must outlive it."""
+    """M daemons. A context manager that starts and stops them. Use it from one thread, which must outlive it."""
 
     def __init__(self, settings=None, build="build/release", folder=None, addresses=None, keep=False):
         self.settings = settings or Settings()
@@ -191,12 +191,12 @@ class Cluster:
         return self.build / "client/railsctl/railsctl"
 
     def pki(self, command, *arguments, folder=None):
-        """railsctl pki for the folder of this cluster's certificates, or another."""
+        """Runs railsctl pki for the folder of this cluster's certificates, or for another one."""
         subprocess.run([self.railsctl, "pki", command, folder or self.folder / "pki", *map(str, arguments)], check=True,
                        stdout=subprocess.DEVNULL, timeout=60)
 
     def tls_config(self, name, folder=None):
-        """The section `tls` of a node with the certificate of that name."""
+        """The section `tls` for a node with the certificate `name`."""
         folder = folder or self.folder / "pki"
         return {"mode": "mutual", "certificate": str(folder / f"{name}.pem"), "key": str(folder / f"{name}.key"),
                 "ca": str(folder / "ca.pem"), "refresh": "200ms"}
@@ -239,7 +239,7 @@ class Cluster:
             self.stop()
 
     def start_node(self, node):
-        """Starts one daemon; does not wait for it."""
+        """Starts one daemon without waiting for it."""
         with open(node.log, "ab") as log:
             node.process = subprocess.Popen(
                 [*self.addresses.command(node.index), self.railsd, "--config", node.config],
@@ -251,7 +251,7 @@ class Cluster:
             self.start_node(node)
 
     def wait_ready(self, timeout=30.0, nodes=None):
-        """Waits until every daemon (of `nodes`) sees all others over the control network and over every rail."""
+        """Waits until every daemon (of `nodes`) is connected to all others by link and by every rail."""
         deadline = time.monotonic() + timeout
         waiting, why = list(nodes or self.nodes), {}
         while waiting:
@@ -271,7 +271,7 @@ class Cluster:
                 time.sleep(0.05)
 
     def _not_ready(self, node):
-        """What is missing, as a text; empty when nothing is."""
+        """Describes what is missing; empty if nothing is."""
         peers = {peer["node"]: peer for peer in self.overview(node)["peers"]}
         for other in self.nodes:
             if other is node or not other.running():
@@ -284,13 +284,13 @@ class Cluster:
         return ""
 
     def ctl(self, node, *arguments, timeout=60):
-        """railsctl against one daemon. Returns the finished process with its output as text."""
+        """Runs railsctl on one daemon. Returns the finished process with its output as text."""
         return subprocess.run([self.railsctl, arguments[0], "--socket-dir", node.sockets, *map(str, arguments[1:])],
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=timeout, check=False)
 
     def overview(self, node):
-        """The state that the daemon's page shows, as `railsctl --json` has it: status, rails, peers, jobs. Costs no process, so it
-        is what to poll."""
+        """The state that the daemon's page shows, in the form of `railsctl --json`: status, rails, peers, jobs. Use it
+        for polling, because it starts no process."""
         connection = http.client.HTTPConnection(self.addresses.metrics(node.index), timeout=60)
         try:
             with self.addresses.reach(node.index):
@@ -320,7 +320,7 @@ class Cluster:
         return command + [str(argument) for argument in arguments]
 
     def replay(self, *arguments, timeout=600, check=True):
-        """Runs a replay and returns its JSON report (None when check is false and there is none)."""
+        """Runs a replay and returns its JSON report (None if check is false and there is no report)."""
         with running(self.replay_command(*arguments, "--json"), stdout=subprocess.PIPE,
                      stderr=subprocess.PIPE, text=True) as process:
             try:
@@ -335,7 +335,7 @@ class Cluster:
         return report
 
     def stop_node(self, node, how=signal.SIGTERM, timeout=15.0):
-        """Stops one daemon and returns its exit status; kills it when it does not end in time."""
+        """Stops one daemon and returns its exit status. Kills it if it does not end in time."""
         if node.process is None:
             return None
         if node.running():
@@ -348,7 +348,7 @@ class Cluster:
             return None
 
     def stop(self):
-        """Stops all daemons and removes what they left. Returns their exit statuses."""
+        """Stops all daemons and removes their files. Returns their exit statuses."""
         for node in self.nodes:
             if node.running():
                 node.process.send_signal(signal.SIGTERM)
@@ -359,7 +359,7 @@ class Cluster:
         return statuses
 
     def logs(self, nodes=None, lines=40):
-        """The end of the daemons' logs, without the jobs that went well."""
+        """The end of the daemons' logs, without lines of successful jobs."""
         parts = []
         for node in nodes or self.nodes:
             if node.log.exists():
@@ -371,7 +371,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def running(command, **options):
-    """A child in a process group of its own; the whole group is gone afterwards, whatever happens in between."""
+    """Runs a child in its own process group. If it still runs at the end, SIGTERM and then SIGKILL end the group."""
     process = subprocess.Popen([str(part) for part in command], start_new_session=True,
                                preexec_fn=die_with_parent, **options)
     try:
@@ -389,10 +389,10 @@ def running(command, **options):
 
 
 def exit_on_signals():
-    """Turns the signals that end a program into SystemExit, so that what was started is stopped."""
+    """Turns the signals that end a program into SystemExit, so that started processes are stopped."""
     def leave(number, _frame):
         for other in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(other, signal.SIG_IGN)  # once is enough; stopping must not be interrupted
+            signal.signal(other, signal.SIG_IGN)  # a second signal must not interrupt the stopping
         raise SystemExit(128 + number)
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

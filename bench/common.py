@@ -1,4 +1,4 @@
-"""The form in which every benchmark speaks: one object per target, one table for people."""
+"""The output format of all benchmarks: one object per target, one table for people."""
 
 import dataclasses
 import json
@@ -17,14 +17,14 @@ class BenchError(Exception):
 
 @dataclasses.dataclass
 class Result:
-    """One measured value beside what it has to reach (None: said for information only)."""
+    """One measured value and its target (None: for information only)."""
 
     name: str
     value: float
     unit: str
     target: float
     how: str
-    at_least: bool = False  # the target is a floor, not a ceiling
+    at_least: bool = False  # the target is a minimum, not a maximum
 
     @property
     def met(self):
@@ -38,9 +38,9 @@ class Result:
 
 
 class Helper:
-    """A Python program in a process of its own, which is told lines and answers with lines. A context manager.
+    """A Python program in its own process, which reads lines and answers with lines. A context manager.
 
-    `prefix`: what the command line begins with, such as that of a network namespace; `arguments`: the program's.
+    `prefix`: words before the command line, such as those for a network namespace. `arguments`: of the program.
     """
 
     def __init__(self, prefix, program, *arguments):
@@ -67,7 +67,7 @@ class Helper:
 
 
 def progress(text):
-    """For people who wait; never on standard output, which holds results."""
+    """Prints progress for people, to standard error because standard output holds results."""
     print(f"  {text}", file=sys.stderr, flush=True)
 
 
@@ -76,12 +76,12 @@ def median(values):
 
 
 def rounded(value):
-    """Four significant digits: what a measurement on a shared machine is worth."""
+    """Rounds to four significant digits, the precision of a measurement on a shared machine."""
     return float(f"{value:.4g}")
 
 
 def table(results):
-    """All results for people."""
+    """A table of all results for people."""
     rows = [("what", "value", "target", "", "how")]
     for result in results:
         sign = "" if result.target is None else ("at least " if result.at_least else "at most ")

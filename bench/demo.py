@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Four daemons on this machine replay a routing trace; then the balance, beside what pinned rails would give.
+"""Four daemons on this machine replay a routing trace. Prints the balance beside that of pinned rails.
 
-`./dev demo` calls this. Everything that it starts is stopped again, also when it is interrupted.
+`./dev demo` calls this. It stops all its processes, also when it is interrupted.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from pathlib import Path
 from cluster import ROOT, Cluster, ClusterError, Settings, exit_on_signals, running
 
 NODES, RAILS = 4, 4
-SPEED = "10gbit"  # what the planner is told; loopback itself has no speed
+SPEED = "10gbit"  # for the planner; loopback itself has no speed
 
 
 def say(text=""):
@@ -21,14 +21,14 @@ def say(text=""):
 
 
 def workload(options):
-    """The arguments that name the same exchanges to replay and to plan."""
+    """Arguments that give replay and plan the same exchanges."""
     source = [options.trace] if options.trace else ["--workload", "mixtral"]
     return [*source, "--ranks-per-node", options.ranks_per_node, "--bytes-per-rank", options.bytes_per_rank,
             "--steps", options.steps, "--seed", options.seed, "--spread", "skewed"]
 
 
 def plan(cluster, options):
-    """Balance of each policy in theory: {policy: its part of the report}."""
+    """The planned balance of each policy: {policy: its part of the report}."""
     command = [cluster.railsctl, "plan", *workload(options), "--nodes", NODES, "--rails", RAILS, "--speed", SPEED, "--json"]
     run = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                          check=False)
@@ -38,7 +38,7 @@ def plan(cluster, options):
 
 
 def bars(report):
-    """Bytes that each rail sent and received, drawn."""
+    """Draws the bytes that each rail sent and received."""
     largest = max((max(rail["tx_bytes"], rail["rx_bytes"]) for rail in report["rails"]), default=1) or 1
     lines = []
     for rail in report["rails"]:
@@ -75,7 +75,7 @@ def how_to_look(cluster):
 
 
 def replay(cluster, options):
-    """Runs the replay; its progress goes where people see it."""
+    """Runs the replay. Its progress goes to standard error."""
     command = cluster.replay_command(*workload(options), "--verify", "--json")
     with running(command, stdout=subprocess.PIPE, text=True) as process:
         out, _ = process.communicate()

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """An emulated rail fabric on one machine: M nodes with N rails each, in network namespaces. Needs root.
 
-Each node is a namespace; rail r of every node hangs on one bridge, and both directions of every rail are shaped with
-tbf, the receiving one at the bridge's port, so that incast queues where it would in a switch. A management network
-without shaping carries the links. Nothing is placed in the namespace of the machine itself.
+Each node is a namespace. Rail r of every node is attached to one bridge. tbf shapes both directions of every rail, the
+receiving one at the bridge's port, so that incast queues there as in a switch. A management network without shaping
+carries the links. The machine's own namespace is not changed.
 
-Addresses: rail r of node i 10.(r+1).0.(i+1), management 10.250.0.(i+1); the names of the namespaces hold the process id,
-but one fabric at a time is enough for one machine's processors, so a lock keeps a second one waiting.
+Addresses: rail r of node i has 10.(r+1).0.(i+1), management 10.250.0.(i+1). Namespace names contain the process id. A
+second fabric waits for a lock, because one fabric uses all processors of a machine.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ LOCK = Path("/run/railsd-lab.lock")
 ALLOWED_CONGESTION_CONTROL = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
 MTU = 9000
 CLONE_NEWNET = 0x40000000
-BURST = "66kb"  # just over one segment of segmentation offload; less splits them, more lets bursts beat the bound
+BURST = "66kb"  # just over one offloaded segment; less splits segments, more lets bursts beat the bound
 GOODPUT = 0.993  # payload over bytes on the wire, TCP over IPv4 at this MTU
 
 
@@ -41,7 +41,7 @@ def run(*command, check=True):
 
 @contextlib.contextmanager
 def inside(namespace):
-    """Moves this thread into the network namespace for a while: setns(2), which Python has from 3.12 on."""
+    """Moves this thread into the network namespace by setns(2), which Python only has from 3.12 on."""
     libc = ctypes.CDLL(None, use_errno=True)
     with open("/proc/thread-self/ns/net", "rb") as home, open(f"/run/netns/{namespace}", "rb") as there:
         if libc.setns(there.fileno(), CLONE_NEWNET) != 0:
@@ -53,7 +53,7 @@ def inside(namespace):
 
 
 class Lab:
-    """A fabric; a context manager. Gives a Cluster its addresses and the namespaces of its daemons."""
+    """A fabric. A context manager. Gives a Cluster its addresses and the namespaces of its daemons."""
 
     def __init__(self, nodes=4, rails=4, rate="200mbit", latency="100ms"):
         self.nodes, self.rails, self.rate, self.latency = nodes, rails, rate, latency
@@ -65,7 +65,7 @@ class Lab:
     def namespace(self, node):
         return f"{self.prefix}n{node}"
 
-    # What a Cluster asks for.
+    # The interface for a Cluster.
     def control(self, node):
         return f"10.250.0.{node + 1}:{cluster.CONTROL_PORT}"
 
@@ -85,7 +85,7 @@ class Lab:
         return inside(self.namespace(node))
 
     def close(self):
-        """A cluster ended; the fabric stays until the lab is left."""
+        """Called at the end of a cluster. The fabric stays until the lab's context ends."""
 
     def __enter__(self):
         if os.geteuid() != 0:
@@ -93,7 +93,7 @@ class Lab:
         for program in ("ip", "tc"):
             if not shutil.which(program):
                 raise LabError(f"no program '{program}'; it is in the package iproute2")
-        self._lock = open(LOCK, "w", encoding="ascii")  # held as long as the fabric is up
+        self._lock = open(LOCK, "w", encoding="ascii")  # held while the fabric is up
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -151,17 +151,17 @@ class Lab:
             "latency", self.latency)
 
     def shape(self, node, rail, rate):
-        """Changes the speed of one rail of one node, both ways."""
+        """Changes the speed of one rail of one node, in both directions."""
         self._shape(self.namespace(node), f"rail{rail}", rate)
         self._shape(self.switch, f"p{node}r{rail}", rate)
 
     def rail_rate(self, rail, rate):
-        """Changes the speed of one rail everywhere."""
+        """Changes the speed of one rail on all nodes."""
         for node in range(self.nodes):
             self.shape(node, rail, rate)
 
     def drops(self):
-        """Packets that the shapers have dropped since they were set up."""
+        """Packets that the shapers have dropped since the set-up."""
         total = 0
         for namespace in [self.switch] + [self.namespace(node) for node in range(self.nodes)]:
             for line in run("tc", "-s", "-n", namespace, "qdisc", "show").splitlines():

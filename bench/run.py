@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures what the project has targets for. `./dev bench` calls this."""
+"""Runs the benchmarks and compares them with the project's targets. `./dev bench` calls this."""
 
 import argparse
 import importlib

@@ -1,7 +1,7 @@
-// The yardstick of `./dev bench cpu`: nothing but sockets. N processes, each one thread, send each other the same
-// bytes, every pair striped over the same number of TCP sockets on the same loopback addresses, in writes of at most
-// 1 MiB from and into memory, with epoll, or with io_uring to compare the two. No planning, no control, no safety: what
-// is left is what the kernel costs.
+// The yardstick of `./dev bench cpu`: bare sockets. N processes with one thread each send each other the same bytes.
+// Every pair is striped over the same number of TCP sockets on the same loopback addresses, in writes of at most 1 MiB
+// from and into memory, with epoll, or with io_uring to compare the two. Without planning, control and safety, it
+// measures the cost of the kernel.
 //
 //   bench_bare --network 127.77 --nodes 4 --rails 4 --bytes-per-pair 16777216 --rounds 8
 //
@@ -47,7 +47,7 @@ struct Options {
   bool io_uring = false;
 };
 
-// Shared by the processes: barriers, and what each has used.
+// Memory that the processes share: barriers, and the usage of each.
 struct Shared {
   static constexpr uint32_t kMaxNodes = 64;
   struct PerNode {
@@ -68,7 +68,7 @@ void Check(bool ok, const char* what) {
   if (!ok) Die(what);
 }
 
-// Waits until all processes have come here for the `count`-th time.
+// Waits until all processes have called it for the `count`-th time.
 void Barrier(Shared* shared, uint32_t nodes, uint32_t count) {
   shared->arrived.fetch_add(1);
   while (shared->arrived.load() < nodes * count) std::this_thread::sleep_for(std::chrono::microseconds(50));
@@ -153,7 +153,7 @@ class Worker {
     stripes_.push_back({fd, sends, (sends ? send_memory_ : receive_memory_) + base + from, to - from, 0});
   }
 
-  // Every node dials every other on every rail for what it sends, and says who it is.
+  // Dials every other node on every rail for the bytes that this node sends, and sends this node's number.
   void Connect() {
     std::vector<int> listeners;
     for (uint32_t rail = 0; rail < options_.rails; ++rail) {
@@ -224,7 +224,7 @@ class Worker {
     io_uring_sqe_set_data64(entry, index);
   }
 
-  // The same as Exchange(): one operation of each stripe is under way at any time.
+  // Like Exchange(), with one operation of each stripe under way at any time.
   void ExchangeByRing() {
     size_t open = stripes_.size();
     for (size_t i = 0; i < stripes_.size(); ++i) {
@@ -325,7 +325,7 @@ int main(int argc, char** argv) {
     wait(&status);
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
       all_well = false;
-      break;  // the others wait for it in a barrier
+      break;  // the other processes wait for it in a barrier
     }
   }
   if (!all_well) {

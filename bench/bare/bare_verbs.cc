@@ -1,10 +1,10 @@
-// The yardstick of `./dev bench verbs`: nothing but RDMA writes. One process, one queue pair in each direction for each
-// pair of devices, one thread for each end, which keeps a few 1 MiB writes under way and sleeps for completions. No
+// The yardstick of `./dev bench verbs`: bare RDMA writes. One process, one queue pair in each direction for each pair
+// of devices, one thread for each end, which keeps a few 1 MiB writes under way and sleeps until completions. No
 // planning, no control, no safety.
 //
 //   bench_bare_verbs --rail rxe_n0r0:rxe_n1r0 --rail rxe_n0r1:rxe_n1r1 --megabytes 64
 //
-// Each end sends so many MiB, divided over the rails. Prints one JSON object.
+// Each end sends --megabytes MiB, divided over the rails. Prints one JSON object.
 #include <infiniband/verbs.h>
 #include <pthread.h>
 #include <sched.h>
@@ -64,7 +64,7 @@ class End {
     domain_.reset(Check(ibv_alloc_pd(context_.get()), "domain"));
     channel_.reset(Check(ibv_create_comp_channel(context_.get()), "channel"));
     completions_.reset(Check(ibv_create_cq(context_.get(), 64, nullptr, channel_.get(), 0), "completion queue"));
-    memory_.resize(size_t{kUnderWay} * kWriteBytes * 2);  // what is sent, and where the other end writes
+    memory_.resize(size_t{kUnderWay} * kWriteBytes * 2);  // one half is sent, the other end writes into the other
     region_.reset(Check(
         ibv_reg_mr(domain_.get(), memory_.data(), memory_.size(), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE),
         "register"));
@@ -110,7 +110,7 @@ class End {
     remote_key_ = other.region_->rkey;
   }
 
-  // Sends so many writes and returns when the last one is acknowledged.
+  // Posts `writes` writes and returns when the last one is acknowledged.
   void Send(uint64_t writes) {
     uint64_t posted = 0, done = 0;
     while (done < writes) {
@@ -168,8 +168,8 @@ class End {
   uint32_t remote_key_ = 0;
 };
 
-// Soft-RoCE works where it is called. The ends of a rail are on two processors, or its speed would depend on where the
-// scheduler happens to put them: both on one, half of the time.
+// Pins the two ends of a rail to two processors. Soft-RoCE works on the caller's processor, and the scheduler would put
+// both ends on one half of the time, so the speed would vary.
 void PinTo(size_t end) {
   cpu_set_t processors;
   CPU_ZERO(&processors);

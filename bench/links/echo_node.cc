@@ -139,7 +139,7 @@ EchoNode::EchoNode(std::string node, uint64_t boot, const Authority* authority, 
   options.version = "bench";
   options.links.listen = "127.0.0.1:0";
   options.links.tls = tls_.get();
-  options.links.max_per_address = options.links.max_half_open = 1024;  // all peers have one address
+  options.links.max_per_address = options.links.max_half_open = 1024;  // all peers share one address
   options.log = NullLogger();
   hub_ = PeerHub::Make(std::move(options));
   Must(hub_->Start(agent_.get()));

@@ -1,4 +1,4 @@
-// A hub over loopback whose agent hands every message to an engine's thread and does nothing else.
+// A hub over loopback. Its agent only passes every message to an engine thread.
 #ifndef RAILSD_BENCH_LINKS_ECHO_NODE_H_
 #define RAILSD_BENCH_LINKS_ECHO_NODE_H_
 
@@ -19,12 +19,12 @@ namespace railsd::bench {
 // Ends the program with a message when `status` is an error.
 void Must(const absl::Status& status);
 
-// The body of a link's message has this many bytes.
+// Body size of a link's message.
 inline constexpr size_t kMessageBytes = 200;
-// An OFFER of that length.
+// Makes an OFFER of that size.
 ControlMessage OfferOfMessageBytes();
 
-// A certificate authority, and a folder that goes with the object.
+// A certificate authority in a folder that the destructor removes.
 class Authority {
  public:
   Authority();
@@ -41,17 +41,17 @@ class ForwardingAgent;
 
 class EchoNode {
  public:
-  // Called on the engine's thread with the sender's name.
+  // Called on the engine thread with the sender's name.
   using OnMessage = std::function<void(const std::string& node)>;
 
-  // Listens on a port of its own. `authority` null: plain text. Several nodes may share `engine`.
+  // Listens on its own port. `authority` null: plain text. Several nodes may share `engine`.
   EchoNode(std::string node, uint64_t boot, const Authority* authority, EngineThread* engine, OnMessage on_message);
   ~EchoNode();
 
   std::string address() const;
   PeerHub& hub() { return *hub_; }
   void Connect(const std::vector<StaticPeerConfig>& peers) { hub_->SetStaticPeers(peers); }
-  // Blocks until so many links are up. Ends the program after a minute.
+  // Blocks until `count` links are up. Ends the program after a minute.
   void AwaitLinks(int count) const;
   void Send(const std::string& node) { hub_->Send(node, message_); }
 

@@ -22,7 +22,7 @@ class EngineThread {
   EngineThread() : wake_(*WakeEvent::Create()), thread_([this] { Run(); }) {}
   ~EngineThread() { Stop(); }
 
-  // Runs what was pushed before, and joins.
+  // Runs the commands pushed before, then joins.
   void Stop() {
     stop_.store(true, std::memory_order_release);
     wake_.Wake();
@@ -71,7 +71,7 @@ class EngineThread {
   std::mutex mutex_;
   std::vector<Command> commands_;  // guarded by mutex_
   std::atomic<size_t> depth_{0};
-  std::vector<Command> running_;  // the thread's own
+  std::vector<Command> running_;  // only the thread uses it
   std::thread thread_;
 };
 

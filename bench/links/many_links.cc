@@ -25,7 +25,7 @@ constexpr absl::Duration kSettle = absl::Seconds(2);
 
 std::string PeerName(size_t i) { return absl::StrCat("peer", i); }
 
-// A pair of connected sockets that carries lines between the two processes.
+// One end of a socket pair that carries lines between the two processes.
 class Pipe {
  public:
   explicit Pipe(int fd) : fd_(fd) {}
@@ -33,7 +33,7 @@ class Pipe {
   void Tell(const std::string& text) const {
     if (::send(fd_, text.data(), text.size(), MSG_NOSIGNAL) < 0) Must(absl::ErrnoToStatus(errno, "send"));
   }
-  // Empty when the other process has ended.
+  // Empty if the other process has ended.
   std::string Hear() const {
     std::string text(512, '\0');
     const ssize_t got = ::recv(fd_, text.data(), text.size(), 0);
@@ -45,7 +45,7 @@ class Pipe {
   const int fd_;
 };
 
-// Sends `rate` messages a second over each link, evenly spread, for `time`.
+// Sends `rate` messages a second over each link for `time`, evenly spread.
 void Load(const std::vector<std::unique_ptr<EchoNode>>& peers, int rate, absl::Duration time) {
   const absl::Duration gap = absl::Seconds(1) / (rate * static_cast<int64_t>(peers.size()));
   const absl::Time begin = absl::Now();
@@ -59,7 +59,7 @@ void Load(const std::vector<std::unique_ptr<EchoNode>>& peers, int rate, absl::D
   }
 }
 
-// The other process.
+// Runs the peers, in the other process.
 void Peers(const Pipe& pipe, int links, int rate, double seconds, const Authority* authority) {
   EngineThread engine;
   std::vector<std::unique_ptr<EchoNode>> peers;
@@ -97,7 +97,7 @@ double ResidentMegabytes() {
   return static_cast<double>(resident) * static_cast<double>(::sysconf(_SC_PAGESIZE)) / 1e6;
 }
 
-// Processor time of this process from its making to Json().
+// Measures this process's processor time from construction to Json().
 class Phase {
  public:
   explicit Phase(EchoNode* hub) : hub_(*hub), messages_(hub->hub().counters().messages_in) {}
@@ -125,7 +125,7 @@ nlohmann::json MeasureManyLinks(int links, int rate, double seconds, bool tls) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
     Must(absl::ErrnoToStatus(errno, "socketpair"));
-  // Each process writes its certificates there, of other names.
+  // Each process writes certificates with other names into its folder.
   const std::unique_ptr<Authority> authority = tls ? std::make_unique<Authority>() : nullptr;
   const pid_t child = ::fork();
   if (child < 0) Must(absl::ErrnoToStatus(errno, "fork"));
@@ -162,7 +162,7 @@ nlohmann::json MeasureManyLinks(int links, int rate, double seconds, bool tls) {
     const Phase loaded(hub.get());
     if (pipe.Hear() != "done") Must(absl::InternalError("the peers' process has ended"));
     out["loaded"] = loaded.Json();
-    hub->AwaitLinks(links);  // none was lost
+    hub->AwaitLinks(links);  // no link was lost
     engine.Stop();
     pipe.Tell("end");
     ::waitpid(child, nullptr, 0);

@@ -22,7 +22,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Round trips of one way before the next way has its turn: some 10 ms.
+// Round trips of one way before the next way's turn, about 10 ms.
 constexpr int kBlock = 200;
 
 double Quantile(std::vector<double> values, double part) {
@@ -31,12 +31,12 @@ double Quantile(std::vector<double> values, double part) {
   return *at;
 }
 
-// Two ends. The engine of the first one sends a message and waits for the answer, over and over.
+// Two ends. The engine of the first end repeatedly sends a message and waits for the answer.
 class Way {
  public:
   virtual ~Way() = default;
 
-  // Blocks until so many round trips are done.
+  // Blocks until `round_trips` round trips are done.
   void Run(int round_trips) {
     std::promise<void> done;
     first_.Push([&] {
@@ -51,7 +51,7 @@ class Way {
 
  protected:
   virtual void SendFromFirst() = 0;
-  // On the first engine's thread.
+  // Called on the first engine's thread.
   void OnAnswer() {
     microseconds_.push_back(std::chrono::duration<double, std::micro>(Clock::now() - sent_).count() / 2);
     if (--left_ == 0) return done_->set_value();
@@ -92,7 +92,7 @@ class OverHubs final : public Way {
   std::unique_ptr<EchoNode> a_, b_;
 };
 
-// One end of a bare connection: a thread that reads, and hands each message to an engine.
+// One end of a bare connection. Its thread reads and passes each message to an engine.
 class BareEnd {
  public:
   BareEnd(UniqueFd fd, EngineThread* engine, std::function<void()> on_message)
@@ -112,7 +112,7 @@ class BareEnd {
   }
 
  private:
-  static constexpr size_t kBytes = kFrameHeaderBytes + kMessageBytes;  // as a link sends
+  static constexpr size_t kBytes = kFrameHeaderBytes + kMessageBytes;  // the same as over a link
 
   void Read() {
     const UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
@@ -177,7 +177,7 @@ std::unique_ptr<Way> MakeWay(const std::string& name) {
 nlohmann::json MeasureRoundTrips(int messages, const std::vector<std::string>& names) {
   std::vector<std::unique_ptr<Way>> ways;
   for (const std::string& name : names) ways.push_back(MakeWay(name));
-  for (const auto& way : ways) way->Run(kBlock);  // warms up
+  for (const auto& way : ways) way->Run(kBlock);  // warm-up
   for (const auto& way : ways) way->Forget();
   std::vector<std::vector<double>> over_first(ways.size());
   for (int done = 0; done < messages; done += 2 * kBlock) {

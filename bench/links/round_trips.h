@@ -1,4 +1,4 @@
-// One message at a time between the engines of two nodes, and the same between two threads of two bare sockets.
+// Measures one message at a time between the engines of two nodes, and between two threads over bare sockets.
 #ifndef RAILSD_BENCH_LINKS_ROUND_TRIPS_H_
 #define RAILSD_BENCH_LINKS_ROUND_TRIPS_H_
 
@@ -8,8 +8,8 @@
 
 namespace railsd::bench {
 
-// `ways`: of "bare", "plain" and "tls", which take turns. For each: microseconds of half a round trip, and the median
-// over the turns of its median over that of the first way.
+// `ways`: from "bare", "plain" and "tls"; they take turns. Returns for each way the microseconds of half a round trip,
+// and its ratio to the first way (the median over turns of the ratio of medians).
 nlohmann::json MeasureRoundTrips(int messages, const std::vector<std::string>& ways);
 
 }  // namespace railsd::bench

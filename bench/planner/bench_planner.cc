@@ -1,6 +1,6 @@
-// Time and allocations of planning all that one node sends in one exchange: BuildPlan once per destination, ledger and
-// workspace kept, as the engine does. A plan is a list of runs, not of chunks; `cut` also walks every chunk of every
-// run as the sprayer does later, for a comparison with planners that place chunk by chunk.
+// Time and allocations of planning all bytes that one node sends in one job: BuildPlan once per destination, with the
+// same ledger and workspace, as in the engine. A plan is a list of runs, not of chunks. `cut` also walks every chunk of
+// every run, as the sprayer does later, for a comparison with planners that place chunk by chunk.
 #include <benchmark/benchmark.h>
 
 #include <atomic>
@@ -14,7 +14,7 @@ namespace {
 std::atomic<uint64_t> allocations{0};
 }
 
-// Not inlined: the compiler would see malloc() on one side and delete on the other and warn of a mismatch.
+// Not inlined: otherwise the compiler sees malloc() with delete and warns of a mismatch.
 [[gnu::noinline]] void* operator new(size_t size) {
   allocations.fetch_add(1, std::memory_order_relaxed);
   if (void* memory = std::malloc(size)) return memory;
@@ -33,7 +33,7 @@ struct Shape {
   uint32_t rails;
   uint32_t ranks;  // flows per destination: ranks x ranks
   bool equal_rails = true;
-  bool odd_sizes = false;  // flows of different sizes, so that they must be sorted
+  bool odd_sizes = false;  // flows of different sizes, which the planner must sort
   bool cut = false;
   Policy policy = Policy::kLpt;
 };
@@ -44,7 +44,7 @@ std::vector<PlanFlow> MakeFlows(const Shape& shape) {
   for (uint32_t s = 0; s < shape.ranks; ++s) {
     for (uint32_t d = 0; d < shape.ranks; ++d) {
       const uint64_t index = flows.size();
-      const uint64_t odd = index * 2654435761u % mean;  // pairs of flows lose and gain the same
+      const uint64_t odd = index * 2654435761u % mean;  // one flow of a pair gains what the other loses
       const uint64_t bytes = !shape.odd_sizes ? mean : index % 2 == 0 ? mean + odd / 2 : mean - odd / 2;
       flows.push_back({.bytes = bytes, .source_local_rank = s, .destination_local_rank = d, .hash = index});
     }
@@ -77,7 +77,7 @@ void Plan(benchmark::State& state, const Shape& shape) {
       if (shape.cut) benchmark::DoNotOptimize(chunks += CountChunks(workspace, options.chunk_bytes));
     }
   };
-  plan_all();  // what grows once, grows here
+  plan_all();  // buffers reach their final size here
   chunks = 0;
   const uint64_t before = allocations.load();
   for (auto _ : state) plan_all();

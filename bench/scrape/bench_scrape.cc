@@ -1,5 +1,5 @@
-// What a scrape of a large node costs: the real HTTP port over a node that is made up, 8 rails and 64 peers, with every
-// counter beyond 10^9 so that texts have the length they have in life. Prints one JSON object.
+// Measures the cost of a scrape of a large node: the real HTTP port over a fake node with 8 rails and 64 peers. Every
+// counter is above 10^9, so that texts have realistic lengths. Prints one JSON object.
 //
 //   bench_scrape [REPETITIONS]
 #include <algorithm>
@@ -69,7 +69,7 @@ AgentSnapshot Node() {
   return node;
 }
 
-// Median time until the whole answer is there, and its size.
+// Measures the median time until the whole answer is received, and its size.
 nlohmann::json Measure(int port, const std::string& path, const std::string& headers, int repetitions) {
   std::vector<double> milliseconds;
   size_t size = 0;

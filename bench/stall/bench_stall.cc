@@ -1,11 +1,11 @@
-// Measures what one trainer's large submissions cost the other tenants of a node: an agent with its threads, one tenant
-// that submits jobs of many ranges in a loop, another one with small jobs, and a caller that asks the engine for
-// nothing and takes the time until it answers. Turns of the engine are measured by themselves: each answer asks for the
-// next one, which the next turn gives, so the processor time of the engine's thread between two answers is one turn's.
+// Measures the cost of one trainer's large submissions for the other tenants of a node. One tenant submits jobs of many
+// ranges in a loop to an agent with its threads; another tenant submits small jobs; a caller sends an empty request to
+// the engine and measures the time until the answer. Turns of the engine are measured separately: each answer sends the
+// next request, which the next turn answers, so the engine thread's processor time between two answers is one turn's.
 //
 //   bench_stall [SECONDS] [RANGES]
 //
-// Prints one JSON object, with both phases: without the large jobs, and beside them.
+// Prints one JSON object with two phases: without and with the large jobs.
 #include <fcntl.h>
 #include <spdlog/logger.h>
 #include <spdlog/sinks/null_sink.h>
@@ -45,7 +45,7 @@ void Must(const absl::Status& status) {
   std::_Exit(1);
 }
 
-// Makes a blocking call of one that answers by callback.
+// Makes a blocking call from a call that answers by callback.
 template <typename T, typename Call>
 T Await(Call call) {
   std::promise<T> promise;
@@ -70,13 +70,13 @@ class NoLink final : public ControlLink {
   void SetPatience(const std::string&, absl::Duration) override {}
 };
 
-// Two ranks of one session; rank 0 sends to rank 1.
+// Two ranks of one session. Rank 0 sends to rank 1.
 class Pair {
  public:
   Pair(Agent* agent, const std::string& tenant, uint64_t ranges, uint64_t range_bytes) : agent_(*agent) {
     session_ =
         AwaitValue<SessionId>([&](auto done) { agent_.OpenSession({.pid = 1, .tenant = tenant}, std::move(done)); });
-    const uint64_t stride = 2 * range_bytes;  // no range continues the one before
+    const uint64_t stride = 2 * range_bytes;  // no range continues the previous one
     for (uint32_t id : {1u, 2u}) AddSegment(id, ranges * stride);
     std::promise<void> joined[2];
     for (uint32_t rank : {0u, 1u}) {
@@ -117,7 +117,7 @@ class Pair {
  private:
   void AddSegment(uint32_t id, uint64_t bytes) {
     UniqueFd fd(::memfd_create("bench", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-    // Pages are there before the measurement, as a trainer's are.
+    // Allocates the pages before the measurement, as trainers do.
     if (::fallocate(fd.get(), 0, 0, static_cast<off_t>(bytes)) != 0 ||
         ::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK) != 0) {
       Must(absl::ErrnoToStatus(errno, "memfd"));
@@ -155,7 +155,7 @@ void AskForNothing(Agent& agent, Answer answer) {
              [answer = std::move(answer)](const absl::StatusOr<JobReport>&) mutable { answer(); });
 }
 
-// How long calls wait that ask for a job which does not exist.
+// Measures how long calls wait that ask for a job that does not exist.
 Times ProbeCalls(Agent& agent, const std::atomic<bool>& stop) {
   Times calls;
   while (!stop.load()) {
@@ -168,8 +168,8 @@ Times ProbeCalls(Agent& agent, const std::atomic<bool>& stop) {
   return calls;
 }
 
-// The processor time of each turn of the engine, which takes one after the other meanwhile. Its members are the
-// engine's.
+// Measures the processor time of each turn of the engine, and keeps the engine turning. Only the engine thread uses its
+// members.
 class TurnProbe {
  public:
   explicit TurnProbe(Agent* agent) : agent_(*agent) { Ask(); }
@@ -188,7 +188,7 @@ class TurnProbe {
     if (last_ > 0) turns_.milliseconds.push_back(now - last_);
     if (stop_.load()) return stopped_.set_value();
     Ask();
-    last_ = ThreadCpuMilliseconds();  // without what was written down here
+    last_ = ThreadCpuMilliseconds();  // excludes the time of this recording
   }
 
   Agent& agent_;
@@ -198,7 +198,7 @@ class TurnProbe {
   Times turns_;
 };
 
-// Without large jobs the other thread keeps its processor as busy without them: what is long then is the machine's.
+// Without large jobs the submitter thread keeps its processor equally busy, so long turns then come from the machine.
 nlohmann::json Turns(Agent& agent, Pair& small, Pair* large, double seconds) {
   std::atomic<bool> stop{false};
   uint64_t large_jobs = 0;
@@ -254,7 +254,7 @@ int Main(double seconds, uint64_t ranges) {
   auto agent = Agent::Create(options, &link, nullptr);
   Must(agent.status());
   Pair small(agent->get(), "small", 1, 4096), large(agent->get(), "large", ranges, 1);
-  Phase(**agent, small, &large, seconds / 10);  // warms up
+  Phase(**agent, small, &large, seconds / 10);  // warm-up
   nlohmann::json alone = Phase(**agent, small, nullptr, seconds), beside = Phase(**agent, small, &large, seconds);
   nlohmann::json turns_alone = Turns(**agent, small, nullptr, seconds);
   nlohmann::json turns_beside = Turns(**agent, small, &large, seconds);

@@ -1,4 +1,4 @@
-"""Processor time of the daemons for a byte, against a bare loop over the same sockets in the same run."""
+"""Processor time of the daemons per byte, compared with a bare loop over the same sockets in the same run."""
 
 import json
 import os
@@ -10,25 +10,25 @@ from common import BUILD, BenchError, Result, median, progress
 
 NODES, RAILS, PER_RANK = 4, 4, 64 << 20
 STEPS = 64  # each is a dispatch and a combine; training runs many more on the same memory
-PER_PAIR = PER_RANK // NODES  # uniform, the quarter to oneself never leaves the node
+PER_PAIR = PER_RANK // NODES  # uniform; a rank's quarter to itself stays on the node
 
 
 def softirq_seconds():
-    """What the kernel's ksoftirqd threads have used so far. Packets that they carry are paid by nobody's process, and how
-    many they carry depends on how a process calls the kernel: seconds of processes alone flatter io_uring."""
+    """Processor seconds of the kernel's ksoftirqd threads so far. No process is charged for their packets, and the way
+    of calling the kernel decides how many they carry. Without these seconds io_uring would look too good."""
     total = 0
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             name, _, rest = stat.read_text().partition("(")[2].rpartition(")")
         except OSError:
-            continue  # it has ended
+            continue  # the process has ended
         if name.startswith("ksoftirqd/"):
             total += sum(map(int, rest.split()[11:13]))
     return total / os.sysconf("SC_CLK_TCK")
 
 
 def bare(network, *more):
-    """One run of the bare loop: seconds of processor per GB, GB/s, system calls per GB."""
+    """Runs the bare loop once: processor seconds per GB, GB/s, system calls per GB."""
     softirq = softirq_seconds()
     run = subprocess.run([BUILD / "bench/bare/bench_bare", "--network", network, "--nodes", str(NODES), "--rails",
                           str(RAILS), "--bytes-per-pair", str(PER_PAIR), "--rounds", str(2 * STEPS), *more],
@@ -43,13 +43,13 @@ def bare(network, *more):
 
 
 def counters(cluster):
-    """System calls of the rails and plan counters so far, over all daemons."""
+    """System calls of all daemons' rails so far."""
     rails = [rail for node in cluster.nodes for rail in cluster.overview(node)["rails"]]
     return sum(int(rail["tx_system_calls"]) + int(rail["rx_system_calls"]) for rail in rails)
 
 
 def daemons(cluster):
-    """The same bytes through the daemons."""
+    """Sends the same bytes through the daemons."""
     before, calls, softirq = [node.cpu_seconds() for node in cluster.nodes], counters(cluster), softirq_seconds()
     report = cluster.replay("--workload", "uniform", "--bytes-per-rank", PER_RANK, "--steps", STEPS, "--warmup", 0, "--verify")
     after, calls = [node.cpu_seconds() for node in cluster.nodes], counters(cluster) - calls
@@ -64,11 +64,11 @@ def daemons(cluster):
 def measure(options):
     pairs = options.repeat or 10
     ours, theirs, ring = [], [], []
-    # The bare loop has a network of its own, so that both stand side by side in one run.
+    # The bare loop has its own network, so that both fit into one run.
     network = Loopback()
     try:
         with Cluster(Settings(NODES, RAILS, "40gbit")) as cluster:
-            daemons(cluster)  # warm
+            daemons(cluster)  # warm-up
             for number in range(pairs):
                 theirs.append(bare(f"127.{network.number}"))
                 ring.append(bare(f"127.{network.number}", "--io-uring"))

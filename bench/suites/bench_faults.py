@@ -1,7 +1,7 @@
-"""What faults of links cost, on an emulated fabric of 2 nodes x 4 rails at 200 Mbit/s. Needs root.
+"""The cost of link faults, on an emulated fabric of 2 nodes x 4 rails at 200 Mbit/s. Needs root.
 
-Two trainers exchange one job after the other, both ways, and every byte that arrives is compared. The clock is read
-around single jobs and faults, so nothing is averaged over what is not the fault.
+Two trainers exchange one job after the other, in both directions, and compare every received byte. Times are taken
+around single jobs and faults, so that they include only the fault.
 """
 
 import calendar
@@ -21,12 +21,12 @@ from harness import Trainer, eventually  # noqa: E402  (found by the line above)
 NODES, RAILS, RATE = 2, 4, 200e6 / 8
 JOB = 32 << 20
 RUNS, LINK_RUNS = 20, 100
-# Each fault counts as a first one.
+# Failures are forgotten quickly, so that each fault counts as the first.
 FORGETFUL = {"health": {"half_life": "50ms"}, "timeouts": {"peer_lost": "30s"}}
 
 
 class Pair:
-    """A rank on each node, and how long their jobs take."""
+    """A rank on each node, and the times of their jobs."""
 
     def __init__(self, cluster):
         self.cluster, self.number = cluster, 0
@@ -65,7 +65,7 @@ class Pair:
         return self.finish() - begin
 
     def fail(self, rank, reason):
-        """Waits until the rank's job has failed, which says why; returns when that was."""
+        """Waits until the rank's job has failed with this reason. Returns the time of the failure."""
         answer = self.trainers[rank].do(do="wait", job=str(self.number))
         end = time.monotonic()
         if answer.get("code") != "UNAVAILABLE" or not re.search(reason, answer["message"]):
@@ -78,7 +78,7 @@ class Pair:
 
 
 class Fabric:
-    """The fabric with its daemons and a pair of trainers; a context manager."""
+    """The fabric with its daemons and a pair of trainers. A context manager."""
 
     def __init__(self, sections=None):
         self.sections = sections or {}
@@ -112,7 +112,7 @@ class Fabric:
         eventually(states, f"rail1 is {state} at both ends")
 
     def logged(self, node, what, since):
-        """When (time.time()) the daemon first logged a line with `what` after `since`."""
+        """The time (time.time()) when the daemon first logged a line with `what` after `since`."""
         def find():
             for line in Path(self.cluster.nodes[node].log).read_text(encoding="utf-8").splitlines():
                 stamp = re.match(r"(\d+-\d+-\d+T\d+:\d+:\d+)\.(\d+)Z", line)
@@ -133,8 +133,8 @@ def quantile(values, part):
 
 
 def cost_of_a_rail(pair, four, part, fail):
-    """Seconds that a job took longer than what is left of it takes over one rail less, when a rail fails after `part`
-    of the `four` seconds that jobs take undisturbed."""
+    """The cost of a rail that fails after `part` of the `four` seconds of an undisturbed job: the seconds that the job
+    takes longer than its rest needs over one rail less."""
     begin = pair.start()
     time.sleep(four * part)
     fault = time.monotonic()
@@ -171,7 +171,7 @@ def black_hole(repeat):
             time.sleep(four * (0.1 + 0.4 * i / repeat))
             fault = time.time()
             run("ip", "-n", fabric.lab.switch, "link", "set", "p0r1", "nomaster")
-            # Each end finds it by itself, or hears of it from the other.
+            # Each end detects the fault itself or learns it from the other end.
             found.append(min(fabric.logged(node, "rail_down rail=1", fault) for node in range(NODES)) - fault)
             added.append(max(fabric.logged(node, "rail_down rail=1", fault) for node in range(NODES)) - fault)
             pair.finish()
@@ -187,7 +187,7 @@ def black_hole(repeat):
 def after_a_flap(repeat):
     shares = []
     for _ in range(repeat):
-        with Fabric() as fabric:  # a fresh one: each flap is the first
+        with Fabric() as fabric:  # a new fabric, so that each flap is the first
             pair = fabric.pair
             before = median([pair.job() for _ in range(5)])
             pair.start()

@@ -1,5 +1,5 @@
-"""What jobs notice of connections that are no friend's: idle ones, trickled ones, noise, on everything that a node listens
-on. Runs on the emulated fabric and needs root."""
+"""The effect of hostile connections (idle, trickled, noise) to all of a node's listeners on jobs. Runs on the emulated
+fabric and needs root."""
 
 import statistics
 
@@ -59,7 +59,7 @@ for line in sys.stdin:
 
 
 class Attacker(Helper):
-    """At node 1; it attacks node 0."""
+    """Runs at node 1 and attacks node 0."""
 
     def __init__(self, lab, cluster):
         node = cluster.nodes[0]
@@ -69,7 +69,7 @@ class Attacker(Helper):
 
 
 def block(pair, attacker, attacked):
-    """Median time of JOBS jobs, and how many connections were made meanwhile."""
+    """Median time of JOBS jobs, and the number of connections made meanwhile."""
     if attacked:
         attacker.say("on")
     times = [pair.job() for _ in range(JOBS)]
@@ -89,7 +89,7 @@ def measure(options):
             for _ in range(2):
                 pair.job()
             for number in range(rounds):
-                # Two blocks in peace around, and in turn before or after, the attacked one.
+                # Two blocks without attack: around the attacked block, and in the next round after it.
                 blocks = [(attacked, block(pair, attacker, attacked))
                           for attacked in ([False, True, False] if number % 2 else [True, False, False])]
                 peace = [time for attacked, (time, _) in blocks if not attacked]

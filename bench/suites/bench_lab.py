@@ -10,7 +10,7 @@ PER_RANK = "16MiB"
 
 
 def runs(name, latency, arguments, repeat, target, what):
-    """Replays `repeat` steps of a workload on a fresh fabric; the median of their time over the bound."""
+    """Replays `repeat` steps of a workload on a new fabric. Returns the median of their time over the bound."""
     with Lab(NODES, RAILS, RATE, latency) as fabric:
         with Cluster(Settings(NODES, RAILS, RATE), addresses=fabric) as cluster:
             report = cluster.replay("--verify", "--bytes-per-rank", PER_RANK, "--steps", repeat, *arguments)

@@ -1,4 +1,4 @@
-"""What a link between two daemons costs: the time, system calls and instructions of a message, and many links of one daemon."""
+"""The cost of links between daemons: time, system calls and instructions of a message, and many links of one daemon."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from common import BUILD, BenchError, Result, median, progress
 PROGRAM = BUILD / "bench/links/bench_links"
 MESSAGES, RUNS = 20_000, 3
 LINKS, RATE, SECONDS = 127, 100, 5
-# What two runs of so many messages differ by has no start and no end in it.
+# Messages of two runs. The difference of the runs excludes start and end.
 FEW, MANY = 2_000, 10_000
 WAYS = ["bare", "plain", "tls"]
 
@@ -26,7 +26,7 @@ def ran(command, **how):
 
 
 def round_trips(repeat, processors):
-    """For each way the medians of p50, p99 and of the ratio of p50 to that of the bare sockets."""
+    """For each way the medians of p50, of p99 and of the ratio of p50 to the bare sockets' p50."""
     runs = [json.loads(ran([PROGRAM, "round_trips", MESSAGES, *WAYS],
                            preexec_fn=lambda: os.sched_setaffinity(0, processors)).stdout) for _ in range(repeat)]
     out = {way: {key: median([run[way][key] for run in runs]) for key in ("p50_us", "p99_us", "ratio")} for way in WAYS}
@@ -36,7 +36,7 @@ def round_trips(repeat, processors):
 
 
 def system_calls(way):
-    """For each message, at both ends together."""
+    """System calls of a message, at both ends together."""
     counts = []
     for messages in (FEW, MANY):
         with tempfile.NamedTemporaryFile("r") as table:
@@ -47,7 +47,7 @@ def system_calls(way):
 
 
 def instructions(way):
-    """For each message, at both ends together, without the kernel's."""
+    """Instructions of a message in user space, at both ends together."""
     counts = []
     for messages in (FEW, MANY):
         with tempfile.TemporaryDirectory() as folder:
@@ -59,7 +59,7 @@ def instructions(way):
 
 def many(way):
     report = json.loads(ran([PROGRAM, "many", LINKS, RATE, SECONDS, way]).stdout)
-    # Too slow a machine sends less, and its hub has less to do.
+    # A slow machine sends less, so its hub has less work.
     if report["loaded"]["messages_in_per_second"] < 0.9 * LINKS * RATE:
         raise BenchError(f"{report['loaded']['messages_in_per_second']:.0f} messages came in a second instead of {LINKS * RATE}")
     return report

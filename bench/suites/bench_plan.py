@@ -1,4 +1,4 @@
-"""What planning gives on a Mixtral routing trace, without a network: balance of the NICs and time over the bound."""
+"""Planning on a Mixtral routing trace, without a network: balance of the NICs and time over the bound."""
 
 import json
 import subprocess
@@ -9,7 +9,7 @@ RAILS = 8
 
 
 def trace_of(options):
-    """The trace to plan, and how to call it: given, lying beside the project, or generated."""
+    """The trace to plan (given, found beside the project, or generated), and a description of it."""
     if options.trace:
         return [options.trace], "the trace that was given"
     found = sorted((ROOT.parent / "shared/workloads").glob("*.csv.gz"))

@@ -5,7 +5,7 @@ import subprocess
 
 from common import BUILD, BenchError, Result
 
-# The ends of the benchmarks' names, and the targets: microseconds, allocations.
+# Suffixes of the benchmarks' names, descriptions, and targets: microseconds, allocations.
 CASES = [("64x8", "64 destinations x 8 rails, 1 MiB chunks, 4 GiB", 100.0, 0.0),
          ("1024x8", "1,024 destinations x 8 rails, 64 GiB", 2000.0, None)]
 UNITS = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}

@@ -1,5 +1,5 @@
-"""What being looked at costs: one scrape of a large node, and what scrapes change in the time of jobs. The second part
-runs on the emulated fabric and needs root."""
+"""The cost of scrapes: one scrape of a large node, and the effect of scrapes on the time of jobs. The second part runs
+on the emulated fabric and needs root."""
 
 import json
 import statistics
@@ -10,8 +10,8 @@ from cluster import Cluster, Settings
 from common import BUILD, BenchError, Helper, Result, median, progress
 from lab import Lab
 
-ROUNDS, JOBS, SCRAPES = 10, 10, 100  # of each round: jobs of a block, scrapes of both nodes together
-# Reads "COUNT PAUSE" lines; scrapes the daemons in turn so often, and says how many answers were whole.
+ROUNDS, JOBS, SCRAPES = 10, 10, 100  # rounds; in each, jobs of a block, and scrapes of both nodes together
+# Reads "COUNT PAUSE" lines. Scrapes the daemons in turn COUNT times and prints how many answers were complete.
 SCRAPER = """
 import sys, time, urllib.request
 for line in sys.stdin:
@@ -57,8 +57,8 @@ class Scraper(Helper):
 
 
 def block(pair, scraper, count):
-    """Median time of JOBS jobs, with so many scrapes spread over them."""
-    pause = JOBS * pair.usual / SCRAPES * 0.7  # the rest is what the scrapes themselves take
+    """Median time of JOBS jobs, with `count` scrapes spread over them."""
+    pause = JOBS * pair.usual / SCRAPES * 0.7  # the scrapes themselves take the rest
     scraper.start(count, pause)
     times = [pair.job() for _ in range(JOBS)]
     scraper.finish(count)
@@ -74,7 +74,7 @@ def under_load(rounds):
         try:
             pair.usual = median([pair.job() for _ in range(JOBS)])
             for number in range(rounds):
-                # Two blocks without scrapes around, and in turn before or after, the one with them.
+                # Two blocks without scrapes: around the block with scrapes, and in the next round after it.
                 blocks = [0, SCRAPES, 0] if number % 2 else [SCRAPES, 0, 0]
                 times = [(count, block(pair, scraper, count)) for count in blocks]
                 quiet = [time for count, time in times if not count]

@@ -1,4 +1,4 @@
-"""What tenants get of shared rails, on an emulated fabric of 4 nodes x 4 rails at 200 Mbit/s. Needs root."""
+"""The tenants' shares of rails, on an emulated fabric of 4 nodes x 4 rails at 200 Mbit/s. Needs root."""
 
 import contextlib
 import sys
@@ -14,15 +14,15 @@ from harness import Trainer  # noqa: E402  (found by the line above)
 NODES, RAILS, RATE = 4, 4, 200e6 / 8
 TENANTS = [{"name": "three", "share": {"weight": 3}}, {"name": "one"}, {"name": "urgent", "share": {"priority": 1}}]
 MIB = 1 << 20
-PART = 63 * MIB  # a rank of the tenant with weight 1; divides by three peers
-BULK = 255 * MIB  # a rank: about 1 GiB in all
-SMALL = 66 << 10  # a rank, 22 KiB to each of three peers
+PART = 63 * MIB  # per rank of the tenant with weight 1; divisible by three peers
+BULK = 255 * MIB  # per rank, about 1 GiB in all
+SMALL = 66 << 10  # per rank, 22 KiB to each of three peers
 SHARES_RUNS, URGENT_JOBS, URGENT_RUNS = 3, 50, 5
 TRAINER = ROOT / "build/release/tests/integration/rails_test_trainer"
 
 
 class Ranks:
-    """A rank of one tenant on each node, which send `size` bytes each, to all others alike. A context manager."""
+    """A rank of one tenant on each node. Each sends `size` bytes, in equal parts to all others. A context manager."""
 
     def __init__(self, cluster, tenant, size):
         self.tenant, self.size, self.number = tenant, size, 0
@@ -53,7 +53,7 @@ class Ranks:
         return answers
 
     def exchange(self, rank):
-        """What a rank sends and receives: the k-th part of its memory is for or from the k-th of the others."""
+        """The flows of a rank: the k-th part of its memory is for, or from, the k-th of the other ranks."""
         part = self.size // (NODES - 1)
         others = [other for other in range(NODES) if other != rank]
         return {way: {str(other): [[name, k * part, part]] for k, other in enumerate(others)}
@@ -78,17 +78,17 @@ class Ranks:
         self.receive("job")
 
     def repeat(self, count):
-        """So many jobs, one after the other; the seconds of each, of its slowest rank."""
+        """Runs `count` jobs one after the other. Returns for each the seconds of its slowest rank."""
         for rank, trainer in enumerate(self.trainers):
             trainer.send(do="exchange", group="g", count=count, clock=True, **self.exchange(rank))
         return [max(ranks) for ranks in zip(*(answer["seconds"] for answer in self.receive("jobs")))]
 
     def check(self):
-        """Every byte that has arrived."""
+        """Checks every received byte."""
         part = self.size // (NODES - 1)
         for rank, trainer in enumerate(self.trainers):
             for k, other in enumerate(other for other in range(NODES) if other != rank):
-                place = rank - (rank > other)  # of this rank among the sender's destinations
+                place = rank - (rank > other)  # this rank's place among the sender's destinations
                 wrong = trainer.must(do="check", name="r", offset=k * part, bytes=part, seed=self.seed(other),
                                      first=place * part)["wrong"]
                 if wrong:
@@ -96,7 +96,7 @@ class Ranks:
 
 
 def sent(cluster):
-    """Bytes that have left so far: by node, then by tenant and rail."""
+    """Bytes sent so far, by node, then by tenant and rail."""
     out = []
     for node in cluster.nodes:
         tenants = cluster.ctl_json(node, "tenants")["tenants"]
@@ -105,7 +105,7 @@ def sent(cluster):
 
 
 def shares(cluster, repeat):
-    """Two tenants on saturated rails. What each gets is read twice while both have work, from one snapshot of a daemon."""
+    """Two tenants on saturated rails. Reads their bytes twice while both have work, from one snapshot of a daemon."""
     seconds = 4 * PART / (RAILS * RATE)
     ratios, worst, bounds = [], [], []
     with Ranks(cluster, "three", 3 * PART) as three, Ranks(cluster, "one", PART) as one:
@@ -141,7 +141,7 @@ def shares(cluster, repeat):
 
 
 def urgent(cluster, repeat):
-    """A small job of a tenant with a higher priority, on idle rails and beside a large one."""
+    """A small job of a tenant with a higher priority, on idle rails and beside a large job."""
     idle, beside, alone, slowed = [], [], [], []
     with Ranks(cluster, "one", BULK) as bulk:
         for _ in range(2):

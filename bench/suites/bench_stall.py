@@ -1,5 +1,5 @@
-"""Measures what the large submissions of one tenant cost the others of its node: the turns of the engine's thread, how long calls
-wait for it, and the time of a small job."""
+"""The cost of one tenant's large submissions for the other tenants of its node: turns of the engine thread, waiting
+times of calls, and the time of a small job."""
 
 import json
 import subprocess

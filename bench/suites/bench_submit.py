@@ -1,4 +1,4 @@
-"""Time from submitting 15,000 small ranges to the first byte on a rail, with everybody else ready."""
+"""Time from submitting 15,000 small ranges to the first byte on a rail, with all other ranks ready."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""What mutual TLS on the control plane costs: system calls and instructions for each chunk, and instructions for each job."""
+"""The cost of mutual TLS on the control plane: system calls and instructions per chunk, and instructions per job."""
 
 import re
 import signal
@@ -10,25 +10,25 @@ from cluster import Cluster, Loopback, Settings
 from common import BenchError, Result, median, progress
 
 NODES, RAILS = 2, 2
-# Of one step, a dispatch and a combine, the same number of jobs in all: only the chunks grow.
+# Bytes per rank of a step. The number of jobs is the same; only the chunks grow in number.
 SIZES = (4 << 20, 256 << 20)
 STEPS = 8
 REPEAT = 3
-# Instructions: runs of so many steps, so that what a start, a session and an end cost is in both and does not count.
+# Steps of two runs. The difference of their instructions excludes start, sessions and end.
 FEW, MANY = 5, 45
 PER_RANK = 64 << 20
-LARGER = 4 * PER_RANK  # as many jobs, of more chunks
-# A copy of a chunk of 1 MiB takes 32,768 loads and as many stores of 32 bytes; what two runs differ by is some hundreds.
+LARGER = 4 * PER_RANK  # the same number of jobs, with more chunks
+# A copy of a 1 MiB chunk takes 32,768 loads and as many stores of 32 bytes. Two runs differ only by some hundreds.
 NO_COPY = 10_000
 
 
 def settings(tls, speed="10gbit"):
-    # Emulated, everything takes fifty times as long: nothing shall be taken for lost for that, and what is done every so
-    # often, heartbeats and the acknowledgements that come with them, shall not be counted to the jobs fifty times as often.
+    # Emulation is fifty times slower. Longer timeouts, so that no peer counts as lost. A longer heartbeat, so that
+    # periodic heartbeats and acknowledgements do not add fifty times as much to a job.
     slow = {"peer_lost": "60s", "heartbeat": "10s", "drain": "60s", "stuck": "10m", "job": "10m", "join": "10m"}
     sections = {"timeouts": slow}
     if tls:
-        sections["tls"] = {"refresh": "10s"}  # as it is where nobody says otherwise
+        sections["tls"] = {"refresh": "10s"}  # the default
     return Settings(NODES, RAILS, speed, patience=300.0, tls=tls, sections=sections)
 
 
@@ -42,15 +42,15 @@ def replay(cluster, size, steps):
 
 
 def other_threads(pid):
-    """All but those of rails, which touch no TLS and whose calls go up and down with the load: strace's options."""
+    """strace's options for all threads except those of rails, which use no TLS and whose calls vary with the load."""
     tasks = [task for task in Path(f"/proc/{pid}/task").iterdir()
              if not (task / "comm").read_text().startswith("rail")]
     return [word for task in tasks for word in ("-p", task.name)]
 
 
 def counted(cluster, size):
-    """System calls of the first daemon's threads during a replay, but for those of rails, and the chunks that it sent and
-    received."""
+    """System calls of the first daemon's threads, except those of rails, during a replay, and the chunks that it sent
+    and received."""
     with tempfile.NamedTemporaryFile("r") as table:
         threads = other_threads(cluster.nodes[0].pid)
         tracer = subprocess.Popen(["strace", "-c", "-U", "calls,name", "-o", table.name,
@@ -74,7 +74,7 @@ def counted(cluster, size):
 
 
 def system_calls(repeat):
-    """For each mode and size: system calls and chunks, medians."""
+    """Medians of system calls and chunks, for each mode and size."""
     out = {}
     clusters = {"plain": Cluster(settings(False)), "tls": Cluster(settings(True))}
     with clusters["plain"], clusters["tls"]:
@@ -92,7 +92,7 @@ def system_calls(repeat):
 
 
 class UnderCallgrind(Loopback):
-    """The first daemon runs under callgrind, which counts the instructions of the process, not the kernel's."""
+    """Runs the first daemon under callgrind, which counts instructions in user space."""
 
     def __init__(self, counts):
         super().__init__()
@@ -107,7 +107,7 @@ def jobs_done(cluster):
 
 
 def since_last(cluster, counts, number):
-    """Instructions since the start or the last call, which is numbered from 1."""
+    """Instructions since the start or the last call. `number`: of this call, from 1."""
     pid = str(cluster.nodes[0].pid)
     run = subprocess.run(["callgrind_control", "--dump", pid], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                          check=False)
@@ -119,7 +119,8 @@ def since_last(cluster, counts, number):
 
 
 def instructions(tls, repeat):
-    """Of the first daemon, for one job and for one chunk: the difference of two replays over that of their jobs, or chunks."""
+    """Instructions of the first daemon for a job and for a chunk: the difference of two replays, divided by the
+    difference of their jobs or chunks."""
     values = []
     for number in range(repeat):
         with tempfile.TemporaryDirectory(prefix="railsd-callgrind-") as folder:

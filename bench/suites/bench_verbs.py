@@ -1,4 +1,4 @@
-"""Rails over RDMA verbs, on Soft-RoCE in a guest (tests/verbs): ratios within one boot, for its speed means nothing."""
+"""RDMA rails, on Soft-RoCE in a guest (tests/verbs). Only ratios within one boot, because its speed means nothing."""
 
 import json
 import sys
@@ -16,7 +16,7 @@ GIB = 1 << 30
 
 
 def run_guest(repeat, program="bench_verbs.py"):
-    """Boots the guest, runs a program of its and returns what that measured."""
+    """Boots the guest, runs one of its programs and returns the program's measurements."""
     with tempfile.TemporaryDirectory(prefix="railsd-bench-") as folder:
         out = Path(folder)
         (out / "repeat").write_text(str(repeat))
@@ -37,7 +37,7 @@ def run_guest(repeat, program="bench_verbs.py"):
 
 
 def busy_rows(busy, runs):
-    """What looking for completions for so long costs and brings, four rails."""
+    """Cost and benefit of busy polling for `busy`, over four rails."""
     per_gib = {key: median([run[key] / run["tx_payload_bytes"] * GIB for run in runs])
                for key in ("rx_system_calls", "cpu_seconds", "seconds")}
     return [

@@ -1,5 +1,5 @@
-"""What a link that goes down costs a running job over RDMA verbs, on Soft-RoCE in a guest (tests/verbs). For information
-only: two emulated processors are what most of it measures."""
+"""The cost of a link that goes down for a running job over RDMA verbs, on Soft-RoCE in a guest (tests/verbs). For
+information only: it mostly measures the two emulated processors."""
 
 from bench_verbs import run_guest
 from common import Result, median, progress

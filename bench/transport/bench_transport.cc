@@ -1,6 +1,6 @@
-// What the TCP transport alone costs: N processes with R rails each, a thread per rail, every pair's bytes striped over
-// the rails in chunks under a window, through RailTransport from segment to segment. Nothing of planning or control.
-// The same shape, options and output as bench_bare, so the ratio of the two is the price of the transport:
+// Measures the cost of the TCP transport alone: N processes with R rails each and a thread per rail. Every pair's bytes
+// are striped over the rails in chunks under a window, through RailTransport from segment to segment, without planning
+// and control. Shape, options and output are those of bench_bare, so the ratio of the two is the transport's cost:
 //
 //   bench_bare --nodes 4 --rails 4; bench_transport --nodes 4 --rails 4
 //
@@ -42,7 +42,7 @@ struct Options {
 };
 constexpr uint32_t kPort = 7480;
 
-// Shared by the processes: barriers, and what each has used.
+// Memory that the processes share: barriers, and the usage of each.
 struct Shared {
   static constexpr uint32_t kMaxNodes = 64;
   struct PerNode {
@@ -61,7 +61,7 @@ T Must(absl::StatusOr<T> value) {
   std::_Exit(1);
 }
 
-// Waits until all threads of all processes have come here for the `count`-th time.
+// Waits until all threads of all processes have called it for the `count`-th time.
 template <typename Meanwhile>
 void Barrier(Shared* shared, const Options& options, uint32_t count, Meanwhile meanwhile) {
   shared->arrived.fetch_add(1);
@@ -71,7 +71,7 @@ void Nap() { std::this_thread::sleep_for(std::chrono::microseconds(50)); }
 
 std::shared_ptr<const Segment> MakeSegment(uint64_t bytes) {
   UniqueFd fd(::memfd_create("bench", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  // Pages are there before the measurement, as a trainer's are.
+  // Allocates the pages before the measurement, as trainers do.
   if (::fallocate(fd.get(), 0, 0, static_cast<off_t>(bytes)) != 0 ||
       ::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK) != 0) {
     std::perror("bench_transport: memfd");
@@ -196,7 +196,7 @@ void RunNode(const Options& options, uint32_t node, Shared* shared) {
   const auto calls = [&] {
     uint64_t sum = 0;
     for (const auto& worker : workers) {
-      // Every Poll() is at least one epoll_wait().
+      // Every Poll() makes at least one epoll_wait().
       sum += worker->counters().tx_system_calls + worker->counters().rx_system_calls + worker->counters().polls;
     }
     return sum;
@@ -206,7 +206,7 @@ void RunNode(const Options& options, uint32_t node, Shared* shared) {
     threads.emplace_back([&, rail] {
       Worker& worker = *workers[rail];
       worker.Connect();
-      Barrier(shared, options, 1, [&] { worker.Serve(); });  // others still connect
+      Barrier(shared, options, 1, [&] { worker.Serve(); });  // other workers still connect
       if (rail == 0) {
         ::getrusage(RUSAGE_SELF, &before);
         start = std::chrono::steady_clock::now();
