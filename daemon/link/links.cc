@@ -32,18 +32,6 @@ constexpr int kEvents = 64;
 // Reads of one connection before the other connections get their turn.
 constexpr int kReadsPerTurn = 4;
 
-// The source that max_per_address counts: an IPv4 address, or an IPv6 /64 network, because one node may own all its
-// addresses.
-std::string SourceOf(const tcp::SocketAddress& from) {
-  tcp::SocketAddress source = from;
-  source.set_port(0);
-  auto* const six = reinterpret_cast<sockaddr_in6*>(&source.storage);
-  if (source.family() == AF_INET6 && !IN6_IS_ADDR_V4MAPPED(&six->sin6_addr)) {
-    std::memset(six->sin6_addr.s6_addr + 8, 0, 8);
-  }
-  return source.ToString();
-}
-
 class LinksImpl final : public Links {
  public:
   LinksImpl(LinksOptions options, ConnectionHandler* handler, Listeners listeners, UniqueFd epoll)

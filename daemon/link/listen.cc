@@ -91,4 +91,14 @@ absl::StatusOr<Listeners> ListenOn(const std::string& address) {
   return out;
 }
 
+std::string SourceOf(const tcp::SocketAddress& from) {
+  tcp::SocketAddress source = from;
+  source.set_port(0);
+  auto* const six = reinterpret_cast<sockaddr_in6*>(&source.storage);
+  if (source.family() == AF_INET6 && !IN6_IS_ADDR_V4MAPPED(&six->sin6_addr)) {
+    std::memset(six->sin6_addr.s6_addr + 8, 0, 8);
+  }
+  return source.ToString();
+}
+
 }  // namespace railsd

@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "agent/base/unique_fd.h"
+#include "agent/transport/tcp/tcp_socket.h"
 
 namespace railsd {
 
@@ -18,6 +19,10 @@ struct Listeners {
 // `address`: "host:port", "[::1]:0". 0.0.0.0 and [::] mean all addresses of the node, IPv6 as well where the node has
 // it. UNAVAILABLE: the address and the reason.
 absl::StatusOr<Listeners> ListenOn(const std::string& address);
+
+// The source that a connection from there counts for: an address of IPv4, or a network (/64) of IPv6, where one node
+// may have every address.
+std::string SourceOf(const tcp::SocketAddress& from);
 
 }  // namespace railsd
 

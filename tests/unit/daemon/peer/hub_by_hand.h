@@ -102,7 +102,8 @@ class HubByHand final : public Dialler {
   }
   ~HubByHand() override { hub_->Stop(); }
   ConnectionPtr Dial(const std::string& address) override {
-    return dialled.emplace_back(std::make_shared<HandConnection>(address.substr(0, address.rfind(':')), true));
+    const std::string seen = with_ports ? address : address.substr(0, address.rfind(':'));
+    return dialled.emplace_back(std::make_shared<HandConnection>(seen, true));
   }
 
   Hub& hub() { return *hub_; }
@@ -160,6 +161,7 @@ class HubByHand final : public Dialler {
   }
 
   std::vector<HandPtr> dialled;  // the oldest first
+  bool with_ports = false;       // connections know the ports that they lead to, so the hub probes those
 
  private:
   std::unique_ptr<Hub> hub_;

@@ -290,6 +290,48 @@ TEST_F(HubHostileTest, AConnectionThatWasReplacedCarriesNothing) {
   EXPECT_THAT(agent.events(), ElementsAre("up b"));
 }
 
+// The hub has dialled b at a port where nobody listens, as it finds out when b does not speak.
+class ReachTest : public HubHostileTest {
+ protected:
+  void SetUp() override {
+    by_hand.with_ports = true;
+    HubHostileTest::SetUp();
+    connection = by_hand.DialledTo("127.0.0.2:1");
+    by_hand.Open(connection);
+    Say(FrameKind::kHello, 0, HelloOf(FactsOf("b", 22)));
+  }
+  void Pass(int ticks) {
+    for (; ticks > 0; --ticks) by_hand.Tick(now += absl::Milliseconds(200));
+  }
+  absl::Time now = absl::Now();
+};
+
+TEST_F(ReachTest, APeerThatIsRefusedWhereItWasReachedIsDead) {
+  by_hand.End(connection);
+  Pass(10);
+  EXPECT_THAT(agent.events(),
+              ElementsAre("up b", "down b: the daemon of node b is dead: 127.0.0.2:1 refuses connections (ended)"));
+}
+
+TEST_F(ReachTest, AnAddressOfAFormerLinkSaysNothingOfThisOne) {
+  const HandPtr former = connection;
+  connection = Greet(FactsOf("b", 23));
+  Say(FrameKind::kTaken);
+  by_hand.End(former);
+  by_hand.End(connection);
+  Pass(10);
+  EXPECT_THAT(agent.events(), ElementsAre("up b", "down b: node b has restarted (ended)", "up b"));
+}
+
+TEST_F(ReachTest, ARefusalAtAnAddressThatWasDroppedIsForgotten) {
+  by_hand.End(connection);
+  Pass(2);  // the probe is refused, and b is dialled again
+  by_hand.hub().SetStaticPeers({});
+  by_hand.End(by_hand.DialledTo("127.0.0.2:1"));
+  Pass(10);
+  EXPECT_THAT(agent.events(), ElementsAre("up b"));
+}
+
 // Plain text with peers.dns: whoever reaches the control port is taken for a peer.
 class NamesTest : public HubHostileTest {
  protected:

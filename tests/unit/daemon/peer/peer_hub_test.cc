@@ -3,11 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
 #include <string>
+#include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "daemon/peer/peer_conversion.h"
 #include "rails/peer/v1/peer.pb.h"
 #include "tests/support/until.h"
@@ -215,6 +218,34 @@ TEST_F(PeerHubTest, AVerbsRailIsComparedAsAWhole) {
   options.static_peers[0].rails = {"verbs:mlx5_0/1"};
   a.Restart(options);
   ASSERT_TRUE(testing::Until([&] { return a.agent.Saw("up b") && b.agent.Saw("up a"); }));
+}
+
+// b stops while its thread has messages left to take, and looks the name of c up again and again.
+TEST_F(PeerHubTest, StopEndsAmongNamesAndMessages) {
+  class Slow : public FakeAgent {
+   public:
+    bool OnPeerMessage(std::string node, BootId boot, ControlMessage message) override {
+      taking = true;
+      absl::SleepFor(absl::Microseconds(100));
+      return FakeAgent::OnPeerMessage(std::move(node), boot, std::move(message));
+    }
+    std::atomic<bool> taking = false;
+  } slow;
+  PeerHubOptions options = a.Options(b, 11);
+  options.static_peers[0].control = absl::StrCat("localhost:", b.port);
+  a.Run(options);
+  options = b.Options(a, 22);
+  options.static_peers[0].control = absl::StrCat("localhost:", a.port);
+  options.static_peers.push_back({"c", "localhost:1", {}});
+  const std::unique_ptr<PeerHub> hub = PeerHub::Make(options);
+  ASSERT_TRUE(hub->Start(&slow).ok());
+  ASSERT_TRUE(testing::Until([&] { return a.agent.Saw("up b") && slow.Saw("up a"); }));
+  for (uint64_t n = 1; n <= 500; ++n) a.hub->Send("b", Numbered(n));
+  ASSERT_TRUE(testing::Until([&] { return slow.taking.load(); }));
+  hub->Stop();
+  const size_t taken = slow.message_count();
+  a.hub->Stop();
+  EXPECT_EQ(slow.message_count(), taken) << "nobody is called after Stop()";
 }
 
 TEST_F(PeerHubTest, MessagesToNobodyAreCounted) {
