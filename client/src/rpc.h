@@ -21,7 +21,7 @@ inline uint64_t WholeMilliseconds(absl::Duration duration) {
   return static_cast<uint64_t>(absl::ToInt64Milliseconds(absl::Ceil(duration, absl::Milliseconds(1))));
 }
 
-// What an error of Submit() proves about acceptance of the job.
+// The scope of an error of Submit(): which attempts the daemon has certainly not accepted.
 enum class Refused {
   kUnknown,      // the daemon may have accepted it
   kThisAttempt,  // the daemon has not accepted this attempt

@@ -1,4 +1,4 @@
-"""A headless Chromium that tests drive, through the pipe of its DevTools protocol: JSON objects with a NUL after each."""
+"""A headless Chromium that tests control through the pipe of its DevTools protocol: JSON objects, each ended by NUL."""
 
 import base64
 import contextlib
@@ -12,11 +12,11 @@ import tempfile
 import time
 from pathlib import Path
 
-PATIENCE = 120.0  # seconds until an answer is given up
+PATIENCE = 120.0  # seconds to wait for an answer
 
 
 class BrowserError(Exception):
-    """The browser ended, did not answer, or what it was told to do failed in it."""
+    """The browser ended, did not answer, or a command failed in it."""
 
 
 def installed():
@@ -24,12 +24,12 @@ def installed():
 
 
 class Browser:
-    """One browser with one page. A context manager. `command`: what comes before its command line, as `ip netns exec`."""
+    """One browser with one page. A context manager. `command`: prefix of its command line, such as `ip netns exec`."""
 
     def __init__(self, command=()):
         self._folder = tempfile.TemporaryDirectory(prefix="railsd-chromium-", ignore_cleanup_errors=True)
         to_read, to_write, self._number, self._buffer = os.pipe(), os.pipe(), 0, b""
-        # The browser has its ends as descriptors 3 and 4: moved out of the way first, lest one overwrites the other.
+        # The browser gets its ends as descriptors 3 and 4. Moves them up first, so that neither overwrites the other.
         ends = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (to_read[0], to_write[1])]
         for end in (to_read[0], to_write[1]):
             os.close(end)
@@ -44,7 +44,7 @@ class Browser:
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=ends, start_new_session=True)
         for end in ends:
             os.close(end)
-        self.complaints = []  # exceptions, errors on the console, violations of the page's policy
+        self.complaints = []  # exceptions, console errors, violations of the page's policy
         self._session = None
         try:
             target = self.call("Target.createTarget", url="about:blank")["targetId"]
@@ -90,7 +90,7 @@ class Browser:
             self.complaints.append(what["entry"])
 
     def call(self, method, **parameters):
-        """One method of the protocol; returns its result."""
+        """Calls one method of the protocol and returns its result."""
         self._number += 1
         message = {"id": self._number, "method": method, "params": parameters}
         if self._session:
@@ -107,14 +107,14 @@ class Browser:
                 return answer["result"]
 
     def run(self, script):
-        """Value of a JavaScript expression in the page."""
+        """Returns the value of a JavaScript expression in the page."""
         answer = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in answer:
             raise BrowserError(f"{script}: {answer['exceptionDetails']}")
         return answer["result"].get("value")
 
     def text(self, selector):
-        """What people read there; empty when there is nothing."""
+        """The visible text of an element; empty if there is none."""
         return self.run(f"document.querySelector({json.dumps(selector)})?.innerText ?? ''")
 
     def texts(self, selector):
@@ -128,7 +128,7 @@ class Browser:
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
     def screenshot(self, path, height=None):
-        """The whole page, or its top of that height, as PNG."""
+        """Saves the whole page, or its top `height` pixels, as PNG."""
         size = self.call("Page.getLayoutMetrics")["cssContentSize"]
         clip = {"x": 0, "y": 0, "width": size["width"], "height": height or size["height"], "scale": 1}
         shot = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)

@@ -1,13 +1,13 @@
-"""The commands in the pages of documentation, for the tests that run them.
+"""Reads the commands in the documentation's pages, for the tests that run them.
 
-A fenced block whose language is `sh` holds commands. Behind the language may stand a label, which says where they are run:
+A fenced block with the language `sh` holds commands. A label after the language says where they run:
 
     ```sh               by tests/integration/test_docs.py, on a small cluster
-    ```sh systemd       where systemd is booted; docker, kubernetes, package, dev, ... likewise, by the suites of those
-    ```sh read          nowhere: only to be read
+    ```sh systemd       where systemd is booted; likewise docker, kubernetes, package, dev, ..., in their test suites
+    ```sh read          nowhere: only for reading
 
-A block of language `output` shows what the `sh` block before it prints: each of its lines comes in that order, other lines
-may come between them, `...` stands for any text, and blanks count as one.
+A block of language `output` shows the output of the `sh` block before it. Its lines come in that order, other lines may
+come between them, `...` stands for any text, and a row of blanks counts as one.
 """
 
 import dataclasses
@@ -22,9 +22,9 @@ class Block:
 
     page: str
     line: int  # of the fence, from 1
-    label: str  # empty: run on a cluster
+    label: str  # empty: runs on a cluster
     text: str
-    output: str = ""  # shown below it; empty: none
+    output: str = ""  # text of the output block; empty: none
 
     def __str__(self):
         return f"{self.page}:{self.line}"
@@ -48,7 +48,7 @@ def fenced(text):
 
 
 def blocks(path, label=None, root=None):
-    """The `sh` blocks of a page in their order; those of one label, or all of them."""
+    """The `sh` blocks of a page in order: those with one label, or all."""
     name = str(path.relative_to(root) if root else path)
     found = []
     for line, language, mark, text in fenced(path.read_text()):
@@ -60,7 +60,7 @@ def blocks(path, label=None, root=None):
 
 
 def missing(shown, printed):
-    """The first line of `shown` that `printed` does not have in its place; None when all are there."""
+    """The first line of `shown` that is missing in `printed` at its place; None if all are there."""
     lines = [" ".join(line.split()) for line in printed.split("\n")]
     at = 0
     for line in shown.strip("\n").split("\n"):

@@ -1,13 +1,13 @@
-// Asks a daemon's socket what any gRPC tool would: standard health and server reflection.
+// Asks a daemon's socket for standard health and server reflection, like any gRPC tool.
 //
 //   grpc_probe unix:/run/railsd/client.sock
 //
-// Prints "health N" (1 is SERVING), and for each service "service NAME" and "health NAME N". No generated code: the
-// messages are a few bytes long.
+// Prints "health N" (1 is SERVING), and for each service "service NAME" and "health NAME N". Uses no generated code,
+// because the messages are a few bytes long.
 //
 //   grpc_probe unix:/run/railsd/operator.sock METHOD COUNT
 //
-// Sends so many empty requests to the method at once and prints "answered N" when all have ended.
+// Sends COUNT empty requests to the method at once and prints "answered N" when all have ended.
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
@@ -32,7 +32,7 @@ std::string Text(const grpc::ByteBuffer& buffer) {
   return {reinterpret_cast<const char*>(slice.begin()), slice.size()};
 }
 
-// Sends one message to a method and returns the first one that comes back.
+// Sends one message to a method and returns the first answer.
 grpc::Status Ask(const std::shared_ptr<grpc::Channel>& channel, const std::string& method, const std::string& request,
                  std::string* response) {
   grpc::GenericStub stub(channel);
@@ -62,7 +62,7 @@ grpc::Status Ask(const std::shared_ptr<grpc::Channel>& channel, const std::strin
   return status;
 }
 
-// Returns how many of `count` calls that were begun together were answered.
+// Begins `count` calls together and returns how many were answered.
 size_t Flood(const std::shared_ptr<grpc::Channel>& channel, const std::string& method, size_t count) {
   struct Call {
     grpc::ClientContext context;
@@ -86,7 +86,7 @@ size_t Flood(const std::shared_ptr<grpc::Channel>& channel, const std::string& m
   return answered;
 }
 
-// Reads one protobuf field header and length; false at the end or on what is no length-delimited field.
+// Reads one length-delimited protobuf field. False at the end, or if the next field is of another type.
 bool NextField(const std::string& bytes, size_t* at, uint32_t* number, std::string* value) {
   if (*at + 2 > bytes.size() || (bytes[*at] & 7) != 2) return false;
   *number = static_cast<uint8_t>(bytes[*at]) >> 3;
@@ -104,7 +104,7 @@ bool NextField(const std::string& bytes, size_t* at, uint32_t* number, std::stri
   return true;
 }
 
-// "health NAME N", with N 0 when the server knows no health of it.
+// Prints "health NAME N"; N is 0 if the server does not know the name.
 void PrintHealth(const std::shared_ptr<grpc::Channel>& channel, const std::string& name) {
   std::string response;
   const std::string request = "\x0a" + std::string(1, static_cast<char>(name.size())) + name;

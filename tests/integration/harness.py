@@ -1,7 +1,7 @@
-"""What the integration tests share: clusters of real daemons, trainers that obey, and how to wait for a condition.
+"""Tools that the integration tests share: clusters of real daemons, controlled trainers, and waits for conditions.
 
 Each test file ends with `harness.main()`; `--build DIR` names the build that is tested, `--seed N` repeats a random
-test. Nothing here measures time; every wait is for a condition, with a deadline that only a broken program meets.
+test. The tests measure no time. Every wait is for a condition, with a deadline that only a broken program reaches.
 """
 
 import argparse
@@ -32,13 +32,13 @@ import lab as labs  # noqa: E402
 
 BUILD = ROOT / "build/release"
 SEED = random.SystemRandom().randrange(1 << 32)
-PATIENCE = 60.0  # seconds until a condition that should come is given up
-SLOW = False  # a sanitizer build: everything is several times slower, so repeat less
+PATIENCE = 60.0  # seconds to wait for a condition
+SLOW = False  # a sanitizer build, several times slower: repeat less
 MIB = 1 << 20
 
 
 def eventually(condition, what, patience=None):
-    """Waits until `condition()` is true and returns what it gave."""
+    """Waits until `condition()` is true and returns its value."""
     deadline = time.monotonic() + (patience or PATIENCE)
     while True:
         value = condition()
@@ -54,7 +54,7 @@ def trainer_program():
 
 
 class TrainerServer:
-    """Starts trainers by forking: many times quicker than starting a program. A context manager."""
+    """Starts trainers by forking, which is much faster than starting a program. A context manager."""
 
     def __init__(self):
         self._folder = tempfile.TemporaryDirectory(prefix="railsd-trainers-")
@@ -80,7 +80,7 @@ class TrainerServer:
 
 
 class Trainer:
-    """A process that uses the client library as it is told. A context manager; killed on exit."""
+    """A process that uses the client library as commanded. A context manager that kills the process on exit."""
 
     def __init__(self, node=None, server=None, command=()):
         self.process = None
@@ -102,7 +102,7 @@ class Trainer:
         self.kill()
 
     def send(self, **command):
-        """Gives a command and does not wait for its answer."""
+        """Sends a command without waiting for the answer."""
         self.input.write(json.dumps(command) + "\n")
         self.input.flush()
 
@@ -137,18 +137,18 @@ class Trainer:
             with contextlib.suppress(ProcessLookupError):
                 handle = os.pidfd_open(self.pid)
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
-                select.select([handle], [], [])  # gone
+                select.select([handle], [], [])  # waits until the process has ended
                 os.close(handle)
         if self.process is not None:
             self.process.wait()
         self.pid = None
         for stream in (self.input, self.output):
-            with contextlib.suppress(OSError):  # what was not sent
+            with contextlib.suppress(OSError):  # unsent commands
                 stream.close()
 
 
 def join(trainers, group, key=""):
-    """All trainers join one group, in rank order; returns their answers."""
+    """Makes all trainers join one group, in rank order. Returns their answers."""
     for rank, trainer in enumerate(trainers):
         trainer.send(do="join", group=group, world=len(trainers), rank=rank, key=key)
     return [trainer.receive() for trainer in trainers]
@@ -156,9 +156,9 @@ def join(trainers, group, key=""):
 
 @contextlib.contextmanager
 def thread_stopped(pid, name):
-    """The thread of that name stands still, the others of the process go on: ptrace(2). Root, or the process's parent.
-    Yields what has to be called again and again where the process may end meanwhile: the kernel keeps a traced thread
-    for its tracer."""
+    """Stops the thread `name` of a process by ptrace(2); its other threads go on. Needs root, or the process's parent.
+    Yields a function to call repeatedly if the process may end meanwhile: the kernel keeps a traced thread for its
+    tracer."""
     libc = ctypes.CDLL(None, use_errno=True)
     tasks = Path(f"/proc/{pid}/task")
     thread = next(int(task.name) for task in tasks.iterdir() if (task / "comm").read_text().strip() == name)
@@ -182,7 +182,7 @@ def thread_stopped(pid, name):
 
 
 def footprint(pid):
-    """What a process holds: descriptors by kind, its own threads by name, shared memory that it maps."""
+    """Resources of a process: descriptors by kind, its own threads by name, mapped shared memory."""
     descriptors, threads = collections.Counter(), collections.Counter()
     for entry in os.listdir(f"/proc/{pid}/fd"):
         try:
@@ -202,7 +202,7 @@ def footprint(pid):
 
 
 class ClusterTest(unittest.TestCase):
-    """Tests that share one cluster. `settings` is its shape."""
+    """Tests that share one cluster with the shape `settings`."""
 
     settings = clusters.Settings(nodes=2, rails=4, speed="1gbit")
     addresses = None  # a class like clusters.Loopback
@@ -228,7 +228,7 @@ class ClusterTest(unittest.TestCase):
             print(f"{self.id()}: logs\n{self.cluster.logs()}", file=sys.stderr)
 
     def trainer(self, node):
-        """A trainer connected to daemon `node`, gone at the end of the test."""
+        """A trainer connected to daemon `node`. Killed at the end of the test."""
         trainer = Trainer(self.cluster.nodes[node])
         self.addCleanup(trainer.kill)
         return trainer
@@ -237,18 +237,18 @@ class ClusterTest(unittest.TestCase):
         return self.cluster.overview(self.cluster.nodes[node])["status"]
 
     def idle(self, node):
-        """True when the daemon holds no session, no group and no job."""
+        """True if the daemon holds no session, no group and no job."""
         status = self.status(node)
         return not status["sessions"] and not status["groups"] and not int(status["jobs_active"])
 
     def scrape(self, node):
-        """What the daemon tells Prometheus."""
+        """The daemon's answer to a scrape."""
         address = self.cluster.addresses.metrics(node)
         with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
             return answer.read().decode()
 
     def sample(self, text, name, **labels):
-        """Sum of the samples of one metric that carry these labels."""
+        """Sum of the samples of one metric with these labels."""
         lines = [line for line in text.split("\n") if re.match(rf"{name}[ {{]", line) and
                  all(f'{key}="{value}"' in line for key, value in labels.items())]
         self.assertTrue(lines, f"no {name} {labels} in\n{text}")
@@ -260,7 +260,7 @@ class ClusterTest(unittest.TestCase):
 
 
 class FabricTest(ClusterTest):
-    """Tests that share one cluster in network namespaces whose rails have the speed of `settings`; needs root."""
+    """Tests that share one cluster in network namespaces, whose rails have the speed of `settings`. Needs root."""
 
     @classmethod
     def setUpClass(cls):
@@ -277,8 +277,8 @@ class FabricTest(ClusterTest):
 
 @contextlib.contextmanager
 def race_reports():
-    """Yields a list that has in the end what ThreadSanitizer told of every process that was started meanwhile; some are
-    killed, or end as nobody looks, so that their status says nothing. Empty where programs are built without it."""
+    """Yields a list that finally holds ThreadSanitizer's reports of all processes started meanwhile. Exit statuses do
+    not suffice, because some processes are killed or not waited for. Empty in builds without it."""
     reports = []
     with tempfile.TemporaryDirectory(prefix="railsd-races-") as folder:
         os.environ["TSAN_OPTIONS"] = f"{os.environ.get('TSAN_OPTIONS', '')}:log_path={folder}/report"
@@ -287,7 +287,7 @@ def race_reports():
 
 
 class TimedResult(unittest.TextTestResult):
-    """Tells how long a case took, where that is more than a second."""
+    """Prints the time of cases that take more than a second."""
 
     def startTest(self, test):
         self.began = time.monotonic()
@@ -306,7 +306,7 @@ class TimedRunner(unittest.TextTestRunner):
 
 @contextlib.contextmanager
 def verified_replays(test, steps):
-    """Replays in a loop while the block runs, once as a whole at least, every byte compared."""
+    """Replays in a loop while the block runs, at least once to its end, and compares every byte."""
     stop, reports, failures = threading.Event(), [], []
 
     def loop():
@@ -314,7 +314,7 @@ def verified_replays(test, steps):
             while not stop.is_set() or not reports:
                 reports.append(test.cluster.replay("--verify", "--workload", "uniform", "--bytes-per-rank", "2MiB",
                                                    "--steps", steps))
-        except Exception as error:  # what a thread raises nobody sees
+        except Exception as error:  # an exception of a thread would be lost
             failures.append(error)
     thread = threading.Thread(target=loop)
     thread.start()
@@ -333,7 +333,7 @@ def main():
     parser.add_argument("--build", default=str(BUILD))
     parser.add_argument("--seed", type=int, default=SEED)
     options, rest = parser.parse_known_args()
-    # Tests import this file as `harness`, and run it as that module too.
+    # Sets the globals of the module `harness`, as which tests import this file.
     BUILD, SEED = Path(options.build).resolve(), options.seed
     cache = BUILD / "CMakeCache.txt"
     SLOW = cache.exists() and bool(re.search(r"^RAILSD_SANITIZE:\w+=.+", cache.read_text(), re.MULTILINE))

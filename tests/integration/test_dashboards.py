@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A real Prometheus scrapes real daemons: every expression of every dashboard, recording rule and alert gives data; those
-of errors after the fault that causes them. Skipped where Prometheus is not installed."""
+"""A real Prometheus scrapes real daemons: every expression of every dashboard, recording rule and alert gives data.
+Expressions of errors do so after the fault that causes them. Skipped if Prometheus is not installed."""
 
 import contextlib
 import json
@@ -30,16 +30,16 @@ sys.path.insert(0, str(harness.ROOT / "tools"))
 import dashboard_lint  # noqa: E402  (found by the line above)
 
 FOLDER = harness.ROOT / "dashboards"
-# Parts of expressions that give nothing on a good day, and on rails whose interface is not their own.
+# Parts of expressions that give no data without faults, or on rails that share an interface.
 OF_FAULTS = ("railsd_rail_errors_total", "railsd_rail_port_events_total", "railsd_rail_interface_bytes_total",
              'code!="ok"', "railsd_control_errors_total", "railsd_peer_up", "changes(railsd_rail_flaps_total",
              "changes(railsd_rail_drains_total", "railsd_limit_refused_total", "railsd_tenant_refused_total")
-SESSIONS = 8  # that a tenant may have
-FLOOD = 3 * [1000]  # calls of each connection, together more than EngineQueueLong allows to wait
+SESSIONS = 8  # limit of a tenant
+FLOOD = 3 * [1000]  # calls of each connection; together more than EngineQueueLong allows to wait
 
 
 def expressions():
-    """All that panels ask for, and the names that rules record."""
+    """All expressions of panels, and the names that rules record."""
     metrics = dashboard_lint.table(harness.ROOT)
     records = dashboard_lint.recorded((FOLDER / "rails.rules.yaml").read_text())
     found = set(records)
@@ -51,7 +51,7 @@ def expressions():
 
 
 class Scraped:
-    """What both tests do with their Prometheus."""
+    """A Prometheus of a test."""
 
     @classmethod
     def setUpClass(cls):
@@ -60,15 +60,15 @@ class Scraped:
         super().setUpClass()
 
     def prefix(self):
-        """In front of Prometheus's command."""
+        """Prefix of Prometheus's command."""
         return []
 
     def where(self):
-        """In which Prometheus is reached."""
+        """A context manager within which this thread reaches Prometheus."""
         return contextlib.nullcontext()
 
     def start(self, more=()):
-        """A Prometheus of its own, which scrapes all daemons and `more` addresses."""
+        """Starts a Prometheus that scrapes all daemons and the addresses `more`."""
         folder = Path(self.enterContext(tempfile.TemporaryDirectory(prefix="railsd-prometheus-")))
         with self.where(), socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -78,7 +78,7 @@ class Scraped:
         config.write_text(json.dumps({  # JSON is YAML too
             "global": {"scrape_interval": "500ms", "scrape_timeout": "500ms", "evaluation_interval": "500ms"},
             "rule_files": [str(FOLDER / "rails.rules.yaml")],
-            # One that has the patience to hear that an engine does not answer.
+            # The second job waits long enough to learn that an engine does not answer.
             "scrape_configs": [{"job_name": "railsd", "static_configs": [{"targets": targets}]},
                                {"job_name": "patient", "scrape_interval": "3s", "scrape_timeout": "3s",
                                 "static_configs": [{"targets": targets[:1]}]}]}))
@@ -92,7 +92,7 @@ class Scraped:
         eventually(lambda: len(self.query('up{job="railsd"} == 1')) == len(targets), "all daemons are scraped")
 
     def get(self, path):
-        """What Prometheus answers; None while it starts."""
+        """Prometheus's answer; None while it starts."""
         try:
             with self.where(), urllib.request.urlopen(f"http://{self.address}{path}", timeout=30) as answer:
                 return json.load(answer)["data"]
@@ -127,13 +127,13 @@ class GoodDay(Scraped, harness.ClusterTest):
             missing.difference_update({expression for expression in missing if self.query(expression)})
             return not missing
         eventually(all_there, lambda: "\n".join(sorted(missing)))
-        for expression in every:  # no error, at least
+        for expression in every:  # must at least give no error
             self.query(expression)
         self.assertEqual({alert["metric"]["alertname"] for alert in self.query('ALERTS{alertstate="firing"}')}, set())
 
 
 class OtherVersion(BaseHTTPRequestHandler):
-    """The metrics of a daemon of another version."""
+    """Serves the metrics of a daemon of another version."""
 
     def do_GET(self):
         body = b'railsd_build_info{version="0.0.0",node="other"} 1\n'
@@ -144,11 +144,11 @@ class OtherVersion(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_):
-        """Says nothing."""
+        """Logs nothing."""
 
 
 class Faults(Scraped, harness.FabricTest):
-    # Failures are forgotten at once: a rail that flaps is soon used again, and flaps again.
+    # Failures are forgotten quickly, so that a flapping rail is soon used and flaps again.
     settings = clusters.Settings(nodes=3, rails=3, speed="200mbit",
                                  sections={"timeouts": {"peer_lost": "3s"}, "health": {"half_life": "50ms"},
                                            "tenants": [{"name": "all", "users": [str(os.geteuid())],
@@ -161,7 +161,7 @@ class Faults(Scraped, harness.FabricTest):
         return harness.labs.inside(self.lab.namespace(0))
 
     def other_version(self):
-        """The address of something that says so."""
+        """Starts an OtherVersion and returns its address."""
         with self.where():
             server = ThreadingHTTPServer(("127.0.0.1", 0), OtherVersion)
         thread = threading.Thread(target=server.serve_forever)
@@ -173,7 +173,7 @@ class Faults(Scraped, harness.FabricTest):
 
     @contextlib.contextmanager
     def replays(self):
-        """One replay after the other while the block runs, whatever becomes of them."""
+        """Runs one replay after the other while the block runs. They may fail."""
         end = threading.Event()
 
         def run():
@@ -188,7 +188,7 @@ class Faults(Scraped, harness.FabricTest):
             thread.join()
 
     def shown(self, *parts):
-        """Waits until every awaited expression that has one of these parts, or alert of that name, has given data."""
+        """Waits until all awaited expressions with one of these parts, and alerts with such a name, have given data."""
         def done():
             for what, expression in list(self.awaited.items()):
                 if self.query(expression):
@@ -214,17 +214,17 @@ class Faults(Scraped, harness.FabricTest):
         return harness.thread_stopped(self.cluster.nodes[0].pid, "engine")
 
     def hang(self):
-        """An engine that does not answer, and then has much to catch up with."""
+        """Stops an engine, then stops it again while calls flood it."""
         with self.engine_stopped():
             self.shown("EngineDoesNotAnswer")
-        for attempt in range(8):  # until a scrape has come between the flood and its end
+        for attempt in range(8):  # until a scrape comes during the flood
             probe = [harness.BUILD / "tests/integration/rails_grpc_probe",
                      f"unix:{self.cluster.nodes[0].sockets}/operator.sock", "/rails.v1.OperatorService/GetStatus"]
             with contextlib.ExitStack() as stack:
                 floods = [stack.enter_context(subprocess.Popen([*probe, str(calls)], stdout=subprocess.PIPE, text=True))
                           for calls in FLOOD]
                 with self.engine_stopped():
-                    time.sleep(2 + 2 * attempt)  # for all calls; another round if it was not enough
+                    time.sleep(2 + 2 * attempt)  # for all calls; the next round waits longer
                 for flood, calls in zip(floods, FLOOD):
                     self.assertEqual(flood.communicate(timeout=120)[0], f"answered {calls}\n")
             if self.query(f"max_over_time(({self.awaited['EngineQueueLong'].split(' >')[0]})[20s:500ms]) > 2048"):
@@ -232,7 +232,7 @@ class Faults(Scraped, harness.FabricTest):
                 return
 
     def refusals(self):
-        """More sessions than their tenant may have, and a connection that does not ask for one in time."""
+        """Opens more sessions than the tenant may have, and a connection that does not ask for a session in time."""
         node = self.cluster.nodes[0]
         trainers = [self.enterContext(harness.Trainer()) for _ in range(SESSIONS + 1)]
         answers = [trainer.do(do="connect", socket_dir=str(node.sockets)) for trainer in trainers]
@@ -244,7 +244,7 @@ class Faults(Scraped, harness.FabricTest):
             self.shown("railsd_tenant_refused_total", "railsd_limit_refused_total", "LimitReached")
 
     def certificate_of_a_week(self):
-        """A node comes back with mutual TLS, and what it shows is about to expire."""
+        """Restarts a node with mutual TLS and a certificate that expires soon."""
         node = self.cluster.nodes[1]
         self.cluster.pki("init")
         self.cluster.pki("issue", node.name, "--days", 7)
@@ -266,7 +266,7 @@ class Faults(Scraped, harness.FabricTest):
             self.lab.shape(0, 1, "20mbit")
             self.shown("RailSlow", "JobsOverBound", "RailImbalance")
             self.lab.shape(0, 1, "200mbit")
-            # Frames that are larger than the other end takes are dropped there, and counted.
+            # The other end drops and counts frames that are larger than its MTU.
             labs.run("ip", "-n", self.lab.switch, "link", "set", "p0r1", "mtu", 1280)
             self.shown("railsd_rail_port_events_total")
             labs.run("ip", "-n", self.lab.switch, "link", "set", "p0r1", "mtu", labs.MTU)

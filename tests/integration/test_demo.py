@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The demo as people run it: what it says, and that it leaves nothing running however it ends."""
+"""The demo as people run it: its output, and that it leaves no process however it ends."""
 
 import json
 import os
@@ -15,12 +15,12 @@ DEMO = [sys.executable, str(harness.ROOT / "bench/demo.py"), "--steps", "1", "--
 
 
 def processes_of(session_leader_pids):
-    """Which of these processes still run."""
+    """The processes of the list that still run."""
     return [pid for pid in session_leader_pids if os.path.exists(f"/proc/{pid}/exe")]
 
 
 def descendants(root):
-    """All living processes below `root`, by their parents."""
+    """All running descendants of the process `root`."""
     children = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():

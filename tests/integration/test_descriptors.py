@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Descriptors that no friend would hand over, by every way the descriptor socket has: each is refused with the right status,
-counted and closed, nothing stays in the daemon, and verified jobs run meanwhile."""
+"""Hostile descriptors, sent in every way that the descriptor socket has. Each is refused with the right status, counted
+and closed; the daemon keeps none, and verified jobs run meanwhile."""
 
 import array
 import collections
@@ -21,7 +21,7 @@ from harness import MIB, clusters
 INVALID_ARGUMENT, RESOURCE_EXHAUSTED, FAILED_PRECONDITION = 3, 8, 9
 SEAL_SEAL, SEAL_SHRINK, SEAL_WRITE, SEAL_FUTURE_WRITE = 1, 2, 8, 16
 PUNCH_HOLE, KEEP_SIZE = 2, 1
-MOST_IN_A_MESSAGE = 253  # SCM_MAX_FD of the kernel
+MOST_IN_A_MESSAGE = 253  # the kernel's SCM_MAX_FD
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -34,7 +34,7 @@ def varint(value):
 
 
 def field(number, value):
-    """One field of a protobuf message."""
+    """Encodes one field of a protobuf message."""
     if isinstance(value, int):
         return varint(number << 3) + varint(value)
     return varint(number << 3 | 2) + varint(len(value)) + value
@@ -49,7 +49,7 @@ def add_segment(number, length):
 
 
 def memfd(length=MIB, seals=SEAL_SHRINK):
-    """A memfd of that length with those seals."""
+    """A memfd with this length and these seals."""
     descriptor = os.memfd_create("hostile", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(descriptor, length)
     if seals:
@@ -58,7 +58,7 @@ def memfd(length=MIB, seals=SEAL_SHRINK):
 
 
 class Client:
-    """The other end of a descriptor socket, by hand. A context manager."""
+    """A client of the descriptor socket, made by hand. A context manager."""
 
     def __init__(self, sockets):
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -76,7 +76,7 @@ class Client:
         self.socket.sendmsg([data], rights if descriptors else [])
 
     def answer(self):
-        """Code and message of the next answer; None when the connection was closed."""
+        """Code and message of the next answer; None if the connection was closed."""
         try:
             data, descriptors, _, _ = socket.recv_fds(self.socket, 1 << 16, 4)
         except ConnectionError:
@@ -110,21 +110,21 @@ class Descriptors(harness.ClusterTest):
         self.held = contextlib.ExitStack()
         self.addCleanup(self.held.close)
         self.before = self.kinds()
-        self.sent = set()  # what /proc calls the descriptors that were handed over
+        self.sent = set()  # names in /proc of the sent descriptors
 
     def kinds(self):
-        """What the daemon has open by kind. gRPC and the metrics server come and go with sockets, others do not."""
+        """The daemon's open descriptors by kind, without sockets, which gRPC and the metrics server open and close."""
         kinds = harness.footprint(self.node.pid)["descriptors"]
         return {kind: count for kind, count in kinds.items() if kind != "socket"}
 
     def own(self, descriptor):
-        """Closes it at the end of the test, and remembers what it is."""
+        """Closes the descriptor at the end of the test, and remembers its name."""
         self.held.callback(os.close, descriptor)
         self.sent.add(os.readlink(f"/proc/self/fd/{descriptor}"))
         return descriptor
 
     def left(self):
-        """What of that the daemon has open. The name of a memfd is the same for all, /dev/null may be open anyway."""
+        """Sent descriptors that the daemon has open. All memfds share one name, and /dev/null may be open anyway."""
         names = []
         for entry in os.listdir(f"/proc/{self.node.pid}/fd"):
             with contextlib.suppress(FileNotFoundError):
@@ -140,7 +140,7 @@ class Descriptors(harness.ClusterTest):
         return client
 
     def assert_unharmed(self):
-        """Nothing of what was handed over is left, and jobs run."""
+        """Checks that the daemon has none of the sent descriptors open, and that jobs run."""
         self.held.close()
         self.wait_idle()
         harness.eventually(lambda: self.kinds() == self.before and not self.left(),
@@ -149,7 +149,7 @@ class Descriptors(harness.ClusterTest):
         self.assertIs(report["verified"], True)
 
     def kinds_of_descriptors(self):
-        """Name, descriptor, what the refusal says."""
+        """(name, descriptor, text of the refusal) of each kind."""
         folder = Path(self.held.enter_context(tempfile.TemporaryDirectory()))
         (folder / "file").write_bytes(bytes(MIB))
         pipe = os.pipe()
@@ -181,13 +181,13 @@ class Descriptors(harness.ClusterTest):
              "sealed against writing"),
             ("memfd that may be read only", os.open(f"/proc/self/fd/{writable}", os.O_RDONLY), "reading and writing"),
         ]
-        if os.access("/dev/shm", os.W_OK):  # of the file system that memfds are of, but with a name
+        if os.access("/dev/shm", os.W_OK):  # the file system of memfds, but with a name
             opened.append(("file in shared memory", os.open("/dev/shm", os.O_TMPFILE | os.O_RDWR),
                            "lacks F_SEAL_SHRINK"))
         return [(name, self.own(descriptor), says) for name, descriptor, says in opened]
 
     def test_each_kind(self):
-        """What is no sealed memfd is refused, whatever it is, and the session goes on."""
+        """Every descriptor that is no sealed memfd is refused, and the session goes on."""
         counted = self.counted()
         kinds = self.kinds_of_descriptors()
         client = self.session()
@@ -202,7 +202,7 @@ class Descriptors(harness.ClusterTest):
         self.assert_unharmed()
 
     def test_files_that_shrink(self):
-        """Truncated before and after they were handed over. What is registered cannot shrink: the kernel refuses."""
+        """Files truncated before and after they were sent. A registered one cannot shrink: the kernel refuses."""
         client = self.session()
         with tempfile.TemporaryFile() as file:
             os.ftruncate(file.fileno(), MIB)
@@ -217,11 +217,11 @@ class Descriptors(harness.ClusterTest):
         self.assertEqual(client.ask(add_segment(1, MIB), [good]), (0, ""))
         with self.assertRaises(PermissionError):
             os.ftruncate(good, MIB - 1)
-        os.ftruncate(good, 2 * MIB)  # growing does no harm
+        os.ftruncate(good, 2 * MIB)  # growing is harmless
         self.assert_unharmed()
 
     def test_how_many_descriptors(self):
-        """One is wanted. Requests with none, two, and as many as a message may carry; and messages without a request."""
+        """A request must carry one. Sends none, two, and the most that a message may carry; also without a request."""
         counted = self.counted()
         null = self.own(os.open("/dev/null", os.O_RDWR))
         good = self.own(memfd())
@@ -238,7 +238,7 @@ class Descriptors(harness.ClusterTest):
                 self.assertIsNone(client.answer(), "the connection is closed")
             for count in (1, 2, MOST_IN_A_MESSAGE):
                 client = self.held.enter_context(Client(self.node.sockets))
-                client.send(b"", [null] * count)  # as good as an end
+                client.send(b"", [null] * count)  # counts as the end
                 self.assertIsNone(client.answer())
             with self.held.enter_context(Client(self.node.sockets)) as client:
                 self.assertEqual(client.ask(open_session(), [good])[1], "open_session: carries 1 descriptors, wants none")
@@ -247,7 +247,7 @@ class Descriptors(harness.ClusterTest):
         self.assert_unharmed()
 
     def test_floods(self):
-        """From clients that send without end: with requests, with noise, with nothing, and never read an answer."""
+        """Clients that send without end (requests, noise, nothing) and never read an answer."""
         null = self.own(os.open("/dev/null", os.O_RDWR))
         good = self.own(memfd(PAGE))
         bodies = {"requests": add_segment(1, PAGE), "noise": b"\xff" * 100, "long": bytes(1 << 16)}
@@ -270,8 +270,8 @@ class Descriptors(harness.ClusterTest):
         self.assert_unharmed()
 
     def test_descriptors_that_wait_unread(self):
-        """They queue in the socket while the daemon does not read: at a connection that was never greeted, behind an
-        answer that nobody takes, and inside a socket that is handed over itself, in a ring."""
+        """Descriptors queue in a socket that the daemon does not read: on a connection without a session, behind an
+        answer that nobody reads, and inside a socket that is itself sent, in a ring."""
         null = self.own(os.open("/dev/null", os.O_RDWR))
         with harness.verified_replays(self, steps=2):
             for own in ("main", "box"):
@@ -307,17 +307,17 @@ class Descriptors(harness.ClusterTest):
         return out
 
     def test_sockets_that_linger(self):
-        """The last one who closes such a socket waits. It must not be the daemon: others open sessions meanwhile."""
+        """The last process that closes such a socket blocks. The daemon must not: others open sessions meanwhile."""
         for count, body in ((1, add_segment(1, MIB)), (16, add_segment(1, MIB)), (MOST_IN_A_MESSAGE, b"noise"), (1, b"")):
             with self.subTest(count=count, body=body):
                 client = self.session()
                 out = self.lingering()
-                # While these are worked on the rest waits, so the daemon closes the socket last.
+                # The rest waits while the daemon handles these, so the daemon closes the socket last.
                 first = self.own(memfd(PAGE))
                 for number in range(3):
                     client.send(add_segment(number, PAGE), [first])
                 client.send(body, [out.fileno()] * count)
-                with contextlib.suppress(BrokenPipeError):  # noise may have ended it already
+                with contextlib.suppress(BrokenPipeError):  # noise may already have ended the connection
                     client.send(b"")  # looks like the end
                     client.send(body, [out.fileno()])
                 out.close()
@@ -326,7 +326,7 @@ class Descriptors(harness.ClusterTest):
         self.assert_unharmed()
 
     def test_over_every_quota(self):
-        """Refused by number, and what was refused is closed."""
+        """Segments over a quota are refused, and their descriptors are closed."""
         box = self.session("box")
         refused = {}
         for number in range(4):
@@ -346,7 +346,7 @@ class Descriptors(harness.ClusterTest):
 
 
 class Holes(harness.ClusterTest):
-    """Pages are taken away under running jobs. The daemon reads zeros there, or an error: never a signal."""
+    """Pages are removed under running jobs. The daemon then reads zeros or gets an error, but no signal."""
 
     def test_holes_in_both_ends(self):
         libc = ctypes.CDLL(None, use_errno=True)

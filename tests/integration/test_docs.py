@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The commands in README.md, docs/ and the runbook are run, and their output is what the pages show.
+"""Runs the commands in README.md, docs/ and the runbook, and compares their output with the pages.
 
-A page's blocks run in one shell, in a folder of their own, in namespaces of mounts and processes in which this node is n0
-of a cluster of two: its sockets are /run/railsd, those of the other /run/railsd-n1, its configuration is
-/etc/railsd/railsd.yaml. Needs root for that. Labels are those of doc_blocks.py; what is only to be read is counted here, so
-that it stays rare.
+A page's blocks run in one shell, in their own folder, mount and process namespaces. This node is n0 of a cluster of
+two: its sockets are in /run/railsd, the other node's in /run/railsd-n1, and its configuration is
+/etc/railsd/railsd.yaml. Needs root. Labels are those of doc_blocks.py. Blocks that are only for reading are counted, so
+that they stay rare.
 """
 
 import os
@@ -19,7 +19,7 @@ import doc_blocks
 import harness
 from harness import clusters
 
-# Labels of blocks that other suites run, or nobody.
+# Labels of blocks that other suites run, or that do not run.
 ELSEWHERE = {"dev", "docker", "kubernetes", "package", "read", "systemd"}
 MAX_READ = 4
 COMMAND = re.compile(r"^    (\$ )?(sudo )?(railsctl|railsd|curl|docker|systemctl|kubectl|apt-get|cmake|\./dev) ")
@@ -47,7 +47,7 @@ def relative(path):
 
 
 class Marks(unittest.TestCase):
-    """That commands are where they can be run."""
+    """Checks that commands are in blocks that can run."""
 
     def test_labels_are_known(self):
         for path in pages():
@@ -102,7 +102,7 @@ class Marks(unittest.TestCase):
             written = {int(at) for at in re.findall(r"(?:Put(?:Node|<\w+>)?\(\w+, |memcpy\(p \+ )(\d+)", body)}
             table = page[page.index(begin):].split("\n\n")[1]
             shown = {int(at) for at in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)}
-            # A second name stands behind the first.
+            # EncodeHello writes a second name behind the first, at 384.
             self.assertEqual(shown, written | ({384} if function == "EncodeHello" else set()), function)
 
     def test_output_is_compared(self):
@@ -117,9 +117,9 @@ class Commands(harness.ClusterTest):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.spare = clusters.Loopback()  # of the daemons that a page starts by itself
+        cls.spare = clusters.Loopback()  # for daemons that a page starts itself
         cls.addClassCleanup(cls.spare.close)
-        cls.cluster.replay("--workload", "uniform", "--bytes-per-rank", "1MiB", "--steps", 2)  # jobs to look at
+        cls.cluster.replay("--workload", "uniform", "--bytes-per-rank", "1MiB", "--steps", 2)  # jobs for the pages
 
     def session(self, scratch):
         """The environment of a page's shells."""
@@ -132,14 +132,14 @@ class Commands(harness.ClusterTest):
                 "METRICS": self.cluster.addresses.metrics(0), "SCRATCH": scratch, "TERM": "dumb", "LANG": "C.UTF-8"}
 
     def run_page(self, path, blocks):
-        """All blocks in one shell; returns what each printed, as far as it came, and the shell's exit code."""
+        """Runs all blocks in one shell. Returns the output of each block that ran, and the shell's exit code."""
         with tempfile.TemporaryDirectory(prefix="railsd-docs-") as scratch:
             environment = self.session(scratch)
             script = PROLOGUE
             for number, block in enumerate(blocks):
                 text = block.text.replace("127.0.0.1:9471", environment["METRICS"])
                 script += f"echo; echo '{MARK}{number}'\n" + text.replace("127.8.", f"127.{self.spare.number}.")
-            # What a page leaves running ends with it: it is alone among its processes.
+            # Processes that a page leaves end with the page's process namespace.
             run = subprocess.run(["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c",
                                   script], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                  stderr=subprocess.STDOUT, text=True, timeout=300, check=False)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""`railsctl doctor` on real nodes: what is wrong with one is named, and what to do about it; nothing is named on a node
-where all is well. Needs root for the network namespaces and the limits of a process."""
+"""`railsctl doctor` on real nodes: it names each fault and the remedy, and names none on a healthy node. Needs root for
+network namespaces and limits of a process."""
 
 import json
 import os
@@ -16,12 +16,12 @@ from pathlib import Path
 import harness
 from harness import clusters, eventually
 
-# Of this machine, not of the node.
+# Checks of this machine, not of the node.
 ELSEWHERE = {"clock", "hugepages", "memlock"}
 
 
 def examine(cluster, command, *arguments):
-    """Runs doctor; gives its exit code and its report."""
+    """Runs doctor and returns its exit code and report."""
     run = subprocess.run([*command, cluster.railsctl, "doctor", "--json", *map(str, arguments)], stdout=subprocess.PIPE,
                          stderr=subprocess.PIPE, text=True, timeout=60, check=False)
     return run.returncode, json.loads(run.stdout)
@@ -54,7 +54,7 @@ class Fabric(harness.FabricTest):
         self.assertEqual((report["node"], report["running"]), ("n1", True))
         self.assertEqual(report["config"], str(self.cluster.nodes[1].config), "of the daemon's command line")
         self.assertIn("2 peers, 2 rails", findings(report, "peers", "ok")[0]["found"])
-        # The shapers are slower than the kernel believes its links to be.
+        # The shapers are slower than the link speed that the kernel reports.
         self.assertIn("rail0 (rail0): the link has 10.0 Gbit/s, the planner counts on 200 Mbit/s",
                       findings(report, "interfaces", "note")[0]["found"])
         self.assertIn("subnet of its own", findings(report, "subnets", "ok")[0]["found"])
@@ -83,7 +83,7 @@ class Fabric(harness.FabricTest):
             subprocess.run([*link, "up"], check=True)
 
     def test_a_daemon_that_has_just_begun(self):
-        """It is given time to reach its peers before they are called down."""
+        """doctor gives a young daemon time to reach its peers before it reports them as down."""
         late, node = self.cluster.nodes[0], self.cluster.nodes[1]
         self.assertEqual(self.cluster.stop_node(node), 0)
         os.kill(late.pid, signal.SIGSTOP)
@@ -157,7 +157,7 @@ class Fabric(harness.FabricTest):
         self.assertIn("18 + 6 N + (M - 1) (1 + 4 N) + 3 P + segments", (harness.ROOT / "deploy/RUNBOOK.md").read_text())
         self.assertIn(f"18 + 48 + 63 x 33 + 24 + 32 = {18 + 48 + 63 * 33 + 24 + 32:,} descriptors",
                       (harness.ROOT / "deploy/RUNBOOK.md").read_text())
-        # A tool that has just asked may still be connected.
+        # A tool that has just sent a request may still be connected.
         self.assertAlmostEqual(used, formula, delta=6)
         needed = re.search(r"need up to (\d+)", findings(self.doctor(0)[1], "files", "ok")[0]["found"])
         self.assertGreater(int(needed[1]), formula)
@@ -202,7 +202,7 @@ class Fabric(harness.FabricTest):
 
 
 class NoDaemon(unittest.TestCase):
-    """Before one is started, or after it has died."""
+    """doctor before a daemon is started, and after it has died."""
 
     @classmethod
     def setUpClass(cls):
@@ -252,7 +252,7 @@ class NoDaemon(unittest.TestCase):
         node, command = self.cluster.nodes[0], []
         self.cluster.start_node(node)
         eventually(lambda: self.cluster.ctl(node, "status").returncode == 0, "it answers")
-        railsctl = shutil.copy(self.cluster.railsctl, self.cluster.folder)  # where everybody reaches it
+        railsctl = shutil.copy(self.cluster.railsctl, self.cluster.folder)  # every user can read it there
         self.cluster.folder.chmod(0o755)
         for name in ("client.sock", "operator.sock"):
             Path(node.sockets, name).chmod(0o600 if os.geteuid() == 0 else 0)

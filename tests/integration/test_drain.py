@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Operators drain rails in the middle of replays: nothing is lost, and a drained rail carries nothing any more."""
+"""Operators drain rails in the middle of replays: no byte is lost, and a drained rail carries no more bytes."""
 
 import random
 import threading
@@ -28,12 +28,12 @@ class Drain(harness.ClusterTest):
         return report
 
     def carried(self, node, rail):
-        """Payload bytes that have left and reached this end of the rail."""
+        """Payload bytes sent and received at this end of the rail."""
         view = self.rail(node, rail)
         return view["tx_payload_bytes"], view["rx_payload_bytes"]
 
     def heard(self, rail, state):
-        """The peers of n0 have heard that its end of the rail is drained, or is not."""
+        """Waits until the peers of n0 know whether its end of the rail is drained."""
         def all_heard():
             states = [peer["rail_states"][rail] for node in (1, 2)
                       for peer in self.cluster.overview(self.cluster.nodes[node])["peers"]
@@ -42,7 +42,7 @@ class Drain(harness.ClusterTest):
         eventually(all_heard, f"n1 and n2 take rail {rail} of n0 for {state}")
 
     def seen_by_peer(self):
-        """n1 shows rail1 of n0 in one state everywhere, and no fault."""
+        """Checks that n1 shows rail1 of n0 as drained by the peer everywhere, and not as a fault."""
         page = self.scrape(1)
         self.assertIn('railsd_peer_rail_state{peer="n0",rail="rail1",state="drained_by_peer"} 1\n', page)
         self.assertNotIn('railsd_peer_rail_state{peer="n0",rail="rail1",state="down"}', page)
@@ -66,7 +66,7 @@ class Drain(harness.ClusterTest):
             self.seen_by_peer()
             eventually(lambda: self.rail(0, 1)["in_flight_bytes"] + self.rail(0, 1)["queued_bytes"] == 0,
                        "what was under way over rail1 of n0 has ended")
-            # What the peers had under way towards it ends with the replay that runs now.
+            # Bytes that the peers had under way to it end with the present replay.
             done = len(reports)
             eventually(lambda: len(reports) > done, "a replay ended")
             before = self.carried(0, 1)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Daemons that run out of something: what cannot be had is refused with the reason, and the daemon lives on."""
+"""Daemons that run out of a resource: they refuse requests with the reason, and go on."""
 
 import os
 import unittest
@@ -9,7 +9,7 @@ from harness import MIB, clusters
 
 
 class FewDescriptors(clusters.Loopback):
-    """Node 0 may open only so many files."""
+    """Limits the open files of node 0."""
 
     LIMIT = 90
 
@@ -53,7 +53,7 @@ class Exhaustion(unittest.TestCase):
                 self.assertEqual(answer["code"], "RESOURCE_EXHAUSTED", answer)
                 self.assertRegex(answer["message"], "open no more files; .*LimitNOFILE")
                 self.exchange(cluster, trainers, "meanwhile")
-                # The session that asked for too much goes on with what it has.
+                # The session that was refused goes on with its segments.
                 self.assertTrue(greedy.must(do="connected")["connected"])
             harness.eventually(lambda: self.open_files(cluster) <= before, cluster.logs)
             with self.subTest("sessions"):
@@ -66,7 +66,7 @@ class Exhaustion(unittest.TestCase):
                         break
                 for trainer in greedy:
                     trainer.kill()
-                # Or nobody takes the connection, when not even that is left.
+                # The last two codes: no descriptor is left even for the connection.
                 self.assertIn(answer["code"], ("RESOURCE_EXHAUSTED", "UNAVAILABLE", "DEADLINE_EXCEEDED"), answer)
             harness.eventually(lambda: self.open_files(cluster) <= before, cluster.logs)
             self.exchange(cluster, trainers, "afterwards")
@@ -76,7 +76,7 @@ class Exhaustion(unittest.TestCase):
         with clusters.Cluster(settings, build=harness.BUILD) as cluster:
             report = cluster.replay("--verify", "--workload", "uniform", "--bytes-per-rank", "1MiB", "--steps", 2)
             self.assertIs(report["verified"], True)
-            # What the log lost is said on standard error, with a count.
+            # Standard error reports lost lines of the log, with a count.
             self.assertRegex(cluster.nodes[0].log.read_text(), "LOG ERROR #[0-9]+ .*/dev/full: No space left on device")
 
 

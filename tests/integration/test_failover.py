@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Rails whose connections are destroyed by the kernel in the middle of jobs: the jobs go on, and no byte is wrong."""
+"""The kernel destroys rails' connections in the middle of jobs: the jobs go on, and no byte is wrong."""
 
 import os
 import random
@@ -13,7 +13,7 @@ from harness import clusters
 
 
 def can_destroy():
-    """Why sockets cannot be destroyed here, or nothing."""
+    """Why sockets cannot be destroyed here; empty if they can."""
     if shutil.which("ss") is None:
         return "ss (iproute2) is not installed"
     return "" if os.geteuid() == 0 else "destroying sockets of others needs root"
@@ -21,7 +21,7 @@ def can_destroy():
 
 @unittest.skipIf(can_destroy(), can_destroy())
 class Failover(harness.ClusterTest):
-    # No limit is to be met on a busy machine: what counts is that nothing is lost or written twice.
+    # A high limit, so that a busy machine does not reach it: the test is about bytes lost or written twice.
     settings = clusters.Settings(nodes=3, rails=4, speed="1gbit", sections={"timeouts": {"peer_lost": "30s"}})
 
     def setUp(self):
@@ -64,7 +64,7 @@ class Failover(harness.ClusterTest):
 
     def test_every_rail_is_cut_again_and_again(self):
         before = self.counter("railsd_returned_chunks_total")
-        for _ in range(10):  # a cut may always meet a rail between two chunks
+        for _ in range(10):  # a single cut may come between two chunks
             self.replay_under([0, 1, 2, 3])
             if self.counter("railsd_returned_chunks_total") > before:
                 return

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Bytes that no friend would send, on every socket a daemon has, while a replay runs: the replay does not notice."""
+"""Hostile bytes on every socket of a daemon while a replay runs. The replay is not affected."""
 
 import array
 import contextlib
@@ -14,7 +14,7 @@ from harness import clusters
 
 
 class Hostile(harness.ClusterTest):
-    # Here bytes and states are looked at, not how long a starved machine with a sanitizer takes for a heartbeat.
+    # A high limit: the test checks bytes and states, not the delay of heartbeats on a starved machine with a sanitizer.
     settings = clusters.Settings(nodes=2, rails=4, speed="1gbit", sections={"timeouts": {"peer_lost": "30s"}})
 
     def setUp(self):
@@ -22,7 +22,7 @@ class Hostile(harness.ClusterTest):
         self.stop, self.sent, self.threads = threading.Event(), {}, []
 
     def garbage(self, chance):
-        """Sometimes noise, sometimes zeros, sometimes what looks like a beginning of HTTP/2 or of lengths that lie."""
+        """Returns noise, zeros, the begin of HTTP/2, or false lengths."""
         kind = chance.randrange(5)
         if kind == 0:
             return chance.randbytes(chance.randrange(1, 5000))
@@ -35,7 +35,7 @@ class Hostile(harness.ClusterTest):
         return b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
     def attack(self, name, once):
-        """Calls `once(chance)` over and over on a thread until the replay has ended."""
+        """Calls `once(chance)` repeatedly on a thread until the replay has ended."""
         chance = random.Random(f"{harness.SEED}{name}")
 
         def loop():
@@ -43,7 +43,7 @@ class Hostile(harness.ClusterTest):
                 with contextlib.suppress(OSError):
                     once(chance)
                 self.sent[name] = self.sent.get(name, 0) + 1
-                # gRPC under a sanitizer accepts so few connections a second that a flood alone shuts others out.
+                # gRPC with a sanitizer accepts few connections a second, so a faster flood would shut others out.
                 self.stop.wait(0.03 if harness.SLOW else 0.002)
         thread = threading.Thread(target=loop, name=name)
         thread.start()
@@ -84,7 +84,7 @@ class Hostile(harness.ClusterTest):
         return once
 
     def silent(self, path):
-        """Connects, says nothing and goes away later."""
+        """Connects, sends nothing and disconnects later."""
         held = []
 
         def once(chance):
@@ -132,17 +132,17 @@ class Hostile(harness.ClusterTest):
                            lambda: f"descriptors now {harness.footprint(node.pid)}, before {before}")
 
     def flood(self, address, count, first_bytes):
-        """So many connections at once, each of which has begun and goes no further."""
+        """Opens `count` connections, each of which sends `first_bytes` and nothing more."""
         host, _, port = address.rpartition(":")
         held = contextlib.ExitStack()
         for _ in range(count):
             connection = held.enter_context(socket.create_connection((host.strip("[]"), int(port)), timeout=60))
-            with contextlib.suppress(ConnectionError):  # it may be given up for a later one already
+            with contextlib.suppress(ConnectionError):  # a later connection may already have replaced it
                 connection.sendall(first_bytes)
         return held
 
     def test_ten_thousand_connections(self):
-        """To the control port and to a rail; jobs begin, run and end meanwhile, and nothing is left of it."""
+        """Connections to the control port and to a rail. Jobs begin, run and end meanwhile, and no resource is left."""
         count = 1000 if harness.SLOW else 10_000
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         if most < count + 1000:

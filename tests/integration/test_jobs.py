@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Jobs as trainers submit them: right ones, wrong ones, cancelled ones, late ones. A wrong one changes nothing."""
+"""Jobs of trainers: right, wrong, cancelled and late ones. A wrong one changes nothing."""
 
 import harness
 from harness import MIB, clusters, join
@@ -10,7 +10,7 @@ class JobTest(harness.ClusterTest):
     counter = 0
 
     def pair(self, length=MIB, key=""):
-        """Two trainers, one a node, in a group of their own, with a filled segment `s` and an empty one `r`."""
+        """Two trainers, one on each node, in their own group, with a filled segment `s` and an empty segment `r`."""
         JobTest.counter += 1
         group = f"group{JobTest.counter}"
         trainers = [self.trainer(0), self.trainer(1)]
@@ -22,7 +22,7 @@ class JobTest(harness.ClusterTest):
         return group, trainers
 
     def exchange(self, group, trainers, length, job="j", **more):
-        """Both submit the same exchange; returns both reports."""
+        """Submits the same exchange at both and returns both reports."""
         for rank, trainer in enumerate(trainers):
             other = str(1 - rank)
             trainer.must(do="submit", group=group, job=job, sends={other: [["s", 0, length]]},
@@ -180,7 +180,7 @@ class BadJobs(JobTest):
         report = harness.eventually(
             lambda: a.do(do="submit", group=group, job="late", sends={"1": [["s", 0, 1]]}),
             "an answer")
-        if report["ok"]:  # the news was not there yet: then the job fails
+        if report["ok"]:  # the daemon did not know yet; then the job fails
             self.assertNotEqual(a.must(do="wait", job="late")["code"], "OK")
         answer = a.do(do="submit", group=group, job="later", sends={"1": [["s", 0, 1]]})
         self.assert_refused(answer, "FAILED_PRECONDITION", "rank 1")
@@ -192,7 +192,7 @@ class Endings(JobTest):
         a.must(do="submit", group=group, job="j", sends={"1": [["s", 0, MIB]]}, receives={})
         a.must(do="cancel", job="j")
         self.assertEqual(a.must(do="wait", job="j")["code"], "CANCELLED")
-        # The other rank's submission of the same number meets the tombstone.
+        # The other rank's submission of the same number finds the cancelled job.
         answer = b.do(do="submit", group=group, job="j", sends={}, receives={"0": [["r", 0, MIB]]})
         code = b.must(do="wait", job="j")["code"] if answer["ok"] else answer["code"]
         self.assertIn(code, ("CANCELLED", "FAILED_PRECONDITION"))
@@ -261,7 +261,7 @@ class Joins(JobTest):
         c.send(do="join", group="two", world=2, rank=1, timeout=3)
         answers = {trainer: trainer.receive() for trainer in (a, b)}
         c.receive()
-        # Whoever was not told at once (both can commit at the same moment) holds a group that is broken soon.
+        # Both can commit at the same moment. The group of a rank that was not refused at once is soon broken.
         joined = [trainer for trainer, answer in answers.items() if answer["ok"]]
         if len(joined) == 2:
             def refused():
@@ -273,7 +273,7 @@ class Joins(JobTest):
             harness.eventually(refused, "one of the two is told")
         else:
             codes = {answer["code"] for answer in answers.values() if not answer["ok"]}
-            # A deadline when the other's group was complete before this one began: its rank 1 never comes again.
+            # DEADLINE_EXCEEDED if the other group was complete before this one began: its rank 1 does not join again.
             self.assertLessEqual(codes, {"ALREADY_EXISTS", "ABORTED", "DEADLINE_EXCEEDED"}, answers)
 
     def test_missing_ranks_are_named(self):

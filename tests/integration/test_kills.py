@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trainers killed at any moment, 200 times: the daemons hold nothing of them afterwards."""
+"""Trainers are killed at random moments, 200 times. The daemons hold nothing of them afterwards."""
 
 import random
 
@@ -18,7 +18,7 @@ class Kills(harness.ClusterTest):
         self.server = self.enterContext(harness.TrainerServer())
 
     def life(self, number, moment):
-        """Two trainers; the first is killed at `moment`, the second must be told so, and then ends as well."""
+        """Starts two trainers and kills the first at `moment`. The second must learn it, and then ends as well."""
         group, length = f"kill{number}", 8 * MIB if moment == "running" else MIB
         with harness.Trainer(self.cluster.nodes[0], self.server) as victim, \
                 harness.Trainer(self.cluster.nodes[1], self.server) as other:
@@ -45,7 +45,7 @@ class Kills(harness.ClusterTest):
             flows = {"sends": {"0": [["s", 0, length]]}, "receives": {"0": [["r", 0, length]]}}
             answer = other.do(do="submit", group=group, job="j", **flows)
             if moment == "running":
-                # Anywhere between the first and the last byte; what matters is only that it is left to chance.
+                # Kills at a random time between the first and the last byte.
                 self.random.random() < 0.5 and other.do(do="wait", job="j", timeout=self.random.random() * 0.02)
                 victim.kill()
             if moment == "done":
@@ -54,7 +54,7 @@ class Kills(harness.ClusterTest):
             if answer["ok"]:
                 report = other.must(do="wait", job="j")
                 self.assertTrue(report["terminal"], report)
-                if report["code"] == "OK":  # the exchange was over before the daemon saw the death
+                if report["code"] == "OK":  # the exchange ended before the daemon saw the death
                     self.assertEqual(other.wrong_bytes("r", 0, length, seed=0), 0)
                 else:
                     self.assertIn("rank 0", report["message"])
@@ -63,7 +63,7 @@ class Kills(harness.ClusterTest):
                 self.assertIn("rank 0", answer["message"])
 
     def test_kills_leave_nothing_behind(self):
-        for number, moment in enumerate(MOMENTS * 2):  # warm: lazily made threads and descriptors exist after this
+        for number, moment in enumerate(MOMENTS * 2):  # warm-up: creates threads and descriptors that are made lazily
             self.life(f"warm{number}", moment)
         self.wait_idle()
         for node in self.cluster.nodes:

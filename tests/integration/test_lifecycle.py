@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The daemon's own life: bad configurations, drain, restarts, the death of a peer, what it shows to the outside."""
+"""The daemon's lifecycle: bad configurations, drain, restarts, the death of a peer, and its external interfaces."""
 
 import re
 import signal
@@ -13,7 +13,7 @@ from harness import MIB, clusters, join
 
 
 class Configuration(unittest.TestCase):
-    """`railsd` refuses what it cannot run, with the file, the line and the reason, and exit status 3."""
+    """`railsd` refuses a wrong configuration with the file, the line and the reason, and exit status 3."""
 
     GOOD = 'node: n0\nsocket_dir: {folder}\nrails:\n  - {{name: rail0, address: "127.0.0.1", speed: 200mbit}}\n'
 
@@ -62,7 +62,7 @@ class Configuration(unittest.TestCase):
 
 
 class Outside(harness.ClusterTest):
-    """What others can ask a daemon."""
+    """The external interfaces of a daemon."""
 
     settings = clusters.Settings(nodes=2, rails=4, speed="1gbit")
 
@@ -141,7 +141,7 @@ class LogLevel(harness.ClusterTest):
         return re.findall(rf"(?m)^\S+ {pattern}", node.log.read_text())
 
     def reconnect(self):
-        """n1 comes back, which n0 logs; only the control link is a debug line."""
+        """Restarts n1, which n0 logs; only the line of the control link has level debug."""
         self.cluster.stop_node(self.cluster.nodes[1])
         self.cluster.start_node(self.cluster.nodes[1])
         self.cluster.wait_ready()
@@ -172,7 +172,7 @@ class LogLevel(harness.ClusterTest):
 
 
 class Death(unittest.TestCase):
-    """Daemons that stop, die and come back."""
+    """Daemons that stop, die and restart."""
 
     def setUp(self):
         settings = clusters.Settings(nodes=3, rails=2, speed="1gbit",
@@ -208,7 +208,7 @@ class Death(unittest.TestCase):
         self.assertTrue(report["terminal"])
         self.assertEqual(report["code"], "UNAVAILABLE", report)
         self.assertRegex(report["message"], "the daemon of node n1 is dead: .* refuses connections")
-        # A job's line is written when the last of it is gone.
+        # The log line of a job is written when its last part has ended.
         line = 'warning job_failed group=with-n1 .* rank=0 code=UNAVAILABLE why=".*n1 is dead'
         harness.eventually(lambda: re.search(line, self.cluster.nodes[0].log.read_text()), "the log says that, too")
         self.exchange("without-n1", others, "j")
@@ -224,10 +224,10 @@ class Death(unittest.TestCase):
         self.assertEqual(report["code"], "UNAVAILABLE", report)
         self.assertRegex(report["message"], "node n1 .*its daemon is frozen or far too busy")
         self.exchange("without-n1", others, "j")
-        # It wakes, and its own ranks read that it was the one; the next group is as good as any.
+        # The frozen daemon goes on. Its ranks' errors name its own pause, and the next group works.
         frozen.send_signal(signal.SIGCONT)
         answer = b.do(do="submit", group="with-n1", job="j", sends={}, receives={"0": [["r", 0, MIB]]})
-        if answer["ok"]:  # taken before the daemon has looked round
+        if answer["ok"]:  # accepted before the daemon knew that its peers had given it up
             answer = b.must(do="wait", job="j")
         self.assertRegex(answer["message"], "node n0 is lost: the daemon of n1 itself had not run for .*s|said n0")
         self.cluster.wait_ready()
@@ -266,7 +266,7 @@ class Death(unittest.TestCase):
                 answer = late.do(do="connect", socket_dir=str(node.sockets), timeout=0.5)
                 return not answer["ok"] or not late.do(do="join", group="late", world=1, rank=0, timeout=1)["ok"]
             harness.eventually(refused, "a draining daemon refuses what is new")
-        # The job that it had accepted is finished by the other end, and completes.
+        # The other end now submits its part of the accepted job, and the job completes.
         b.must(do="submit", group="g", job="j", sends={"0": [["s", 0, MIB]]}, receives={"0": [["r", 0, MIB]]})
         self.assertEqual(b.must(do="wait", job="j")["code"], "OK")
         self.assertEqual(node.process.wait(timeout=60), 0)
@@ -276,7 +276,7 @@ class Death(unittest.TestCase):
         a.must(do="submit", group="g", job="j", sends={"1": [["s", 0, MIB]]}, receives={})
         node = self.cluster.nodes[0]
         node.process.send_signal(signal.SIGTERM)
-        status = node.process.wait(timeout=60)  # the limit of the drain is 10 s
+        status = node.process.wait(timeout=60)  # the drain's limit is 10 s
         self.assertIn(status, (0, 1), self.cluster.logs([node]))
         self.assertFalse((node.sockets / "client.sock").exists())
 

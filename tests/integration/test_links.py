@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Links that fail under running jobs, in network namespaces: every byte is compared, and the states that operators see
-are those that the links are in. Needs root.
+"""Network links that fail under running jobs, in network namespaces. Every byte is compared, and the states that
+operators see are the links' states. Needs root.
 
-Faults are set at bridges and interfaces of the emulated fabric (bench/lab.py). What is asserted is bytes, states and
-counts; how quickly things are noticed is measured by `./dev bench faults`.
+Faults are set at bridges and interfaces of the emulated fabric (bench/lab.py). The tests check bytes, states and
+counts; `./dev bench faults` measures the time to detect faults.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ class Links(harness.FabricTest):
         self.draws = random.Random(harness.SEED)
         self.wait_up()
 
-    # What the tests look at.
+    # State of the cluster.
 
     def rail(self, node, rail):
         return self.cluster.overview(self.cluster.nodes[node])["rails"][rail]
@@ -38,7 +38,7 @@ class Links(harness.FabricTest):
         return self.rail(node, rail)["health"]["state"]
 
     def total(self, field):
-        """Of all rails of all nodes."""
+        """Sum of a field over all rails of all nodes."""
         return sum(rail[field] for node in self.cluster.nodes
                    for rail in self.cluster.overview(node)["rails"])
 
@@ -47,7 +47,7 @@ class Links(harness.FabricTest):
                    f"{self.rail(node, rail)['health']}")
 
     def wait_up(self):
-        """Every path of every node is in use again."""
+        """Waits until every path of every node is in use again."""
         def up():
             peers = [peer for node in self.cluster.nodes for peer in self.cluster.overview(node)["peers"]]
             return len(peers) == NODES * (NODES - 1) and all(peer["rail_states"] == ["up"] * RAILS for peer in peers)
@@ -61,7 +61,7 @@ class Links(harness.FabricTest):
 
     @contextlib.contextmanager
     def replays(self):
-        """Verified replays, one after the other, as long as the block runs; yields how many have ended."""
+        """Runs verified replays one after the other while the block runs. Yields a function that counts ended ones."""
         end, reports, errors = threading.Event(), [], []
 
         def run():
@@ -70,7 +70,7 @@ class Links(harness.FabricTest):
                     reports.append(self.cluster.replay(
                         "--verify", "--bytes-per-rank", "2MiB" if harness.SLOW else "8MiB", "--steps", 4, "--workload", "zipf", "--ranks-per-node",
                         2, "--seed", self.draws.randrange(1 << 30)))
-                except Exception as error:  # shown by the test's own thread
+                except Exception as error:  # reported by the test's thread
                     errors.append(error)
 
         def ended():
@@ -91,7 +91,7 @@ class Links(harness.FabricTest):
             self.verify(report)
 
     def another(self, ended):
-        """Another replay, that begins after now, ends."""
+        """Waits until a replay that begins from now on has ended."""
         count = ended()
         eventually(lambda: ended() > count + 1, "a replay ended", patience=300)
 
@@ -105,11 +105,11 @@ class Links(harness.FabricTest):
         labs.run("ip", "-n", self.lab.namespace(node), "link", "set", f"rail{rail}", how)
 
     def port(self, node, rail, *how):
-        """The switch's side of a link."""
+        """Sets the switch's side of a link."""
         labs.run("ip", "-n", self.lab.switch, "link", "set", f"p{node}r{rail}", *how)
 
     def drop(self, namespace, device):
-        """What leaves through this device disappears; nobody is told."""
+        """Silently drops all packets that leave through this device."""
         labs.run("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "pfifo", "limit", 0)
 
     def shape(self, node, rail, rate):
@@ -118,7 +118,7 @@ class Links(harness.FabricTest):
     # Tests.
 
     def fails_and_returns(self, node, rail, fail, mend, why=None):
-        """One link fails under replays, is seen to be down, carries nothing, and is used when it is back."""
+        """One link fails during replays: it is shown as down, carries nothing, and is used again after its repair."""
         with self.replays() as ended:
             self.used_again(node, rail)
             flaps = self.rail(node, rail)["health"]["flaps"]
@@ -126,7 +126,7 @@ class Links(harness.FabricTest):
             self.wait_state(node, rail, "down")
             if why:
                 self.assertIn(why, self.rail(node, rail)["health"]["why"])
-            # The link carries nothing now; what it has told of is what had arrived.
+            # The link carries nothing now, so its counters stay at the bytes that had arrived.
             self.another(ended)
             self.assertEqual(self.state(node, rail), "down")
             mend()
@@ -169,7 +169,7 @@ class Links(harness.FabricTest):
         self.wait_idle()
 
     def test_a_link_that_flaps(self):
-        seen = []  # its health, each time that it was connected again
+        seen = []  # its health after each reconnect
         with self.replays() as ended:
             for _ in range(6):
                 self.link(1, 1, "down")

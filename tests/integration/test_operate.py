@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What operators do to a running node: drain it, change its configuration, ask for its health; and threads that hang."""
+"""Operators of a running node: drain it, change its configuration, ask for its health. Also threads that hang."""
 
 import signal
 import subprocess
@@ -13,12 +13,12 @@ from harness import MIB, clusters, eventually, join
 
 class OperateTest(harness.ClusterTest):
     def health(self, node, *arguments):
-        """What the health service says, and the exit code."""
+        """The health service's answer, and the exit code."""
         run = self.cluster.ctl(self.cluster.nodes[node], "health", *arguments)
         return run.stdout.strip(), run.returncode
 
     def all_health(self, node):
-        """Of new work; of life."""
+        """Health of the whole server (new work) and of `live`."""
         return [self.health(node, *service)[0] for service in ((), ("--service", "live"))]
 
     def readyz(self, node):
@@ -71,7 +71,7 @@ class Drain(OperateTest):
 
     def test_a_drained_node_ends_its_jobs_and_takes_nothing_new(self):
         trainers = self.pair("drained")
-        # One rank has begun: the other may still join in, and nobody begins the job after.
+        # One rank has submitted the job: the other may still submit it, but the next job is refused.
         self.assertTrue(self.submit(trainers, 0, "drained", "j1")["ok"])
         answers = []
         drain = threading.Thread(target=lambda: answers.append(self.ctl(0, "drain", "--node", "--timeout", "50s")))
@@ -134,7 +134,7 @@ class Reload(OperateTest):
     settings = clusters.Settings(nodes=3, rails=2, speed="1gbit")
 
     def rewrite(self, node, **sections):
-        """Gives a node's file other values; `sections` are merged into those that are there."""
+        """Changes a node's file: merges `sections` into its sections."""
         config = self.cluster.config(node)
         for key, value in sections.items():
             if isinstance(value, dict):
@@ -162,7 +162,7 @@ class Reload(OperateTest):
         text = self.ctl(0, "reload").stdout
         self.assertRegex(text, r"limits\.max_world_size +4096 +8 +NEEDS A RESTART")
 
-        # The new limit holds.
+        # The new limit applies.
         self.pair("one")
         others = [self.trainer(0), self.trainer(1)]
         answers = [trainer.do(do="join", group="two", world=2, rank=rank, key="") for rank, trainer in
@@ -190,7 +190,7 @@ class Reload(OperateTest):
         self.assertEqual(self.up(1), ["n0", "n2"])
         self.rewrite(node, peers={"static": [peer for peer in mine if peer["name"] != "n2"]})
         self.cluster.ctl_json(node, "reload")
-        self.assertEqual(self.up(1), ["n0", "n2"])  # the link that is there stays
+        self.assertEqual(self.up(1), ["n0", "n2"])  # the existing link stays
         self.cluster.stop_node(self.cluster.nodes[2])
         eventually(lambda: self.up(1) == ["n0"], "n2 is gone")
         self.rewrite(node, peers={"static": mine})
@@ -212,7 +212,7 @@ class Hanging(OperateTest):
                     eventually(lambda: self.all_health(0) == ["NOT_SERVING"] * 2, "it does not say that it works")
                     self.assertEqual(self.readyz(0), (503, f"these threads hang: {name}\n"))
                 eventually(lambda: self.all_health(0) == ["SERVING"] * 2, "it goes on")
-        # Idle all the time, and nobody complained.
+        # Idle threads were not reported.
         self.assertNotIn("threads_hang", self.cluster.nodes[1].log.read_text())
 
 

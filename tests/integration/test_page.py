@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The page of the metrics port in a headless Chromium: real daemons, real replays, real faults, and what the page says
-of them. Skipped where Chromium is not installed; the part with links that fail needs root.
+"""The page of the metrics port in a headless Chromium: its contents with real daemons, replays and faults. Skipped if
+Chromium is not installed; the part with failing links needs root.
 
 Screenshots go to screenshots/ in the build's folder."""
 
@@ -42,12 +42,12 @@ class Page:
                    lambda: f"'{wanted}' in {selector}: {page.text('body')}\n{page.complaints}", patience=120)
 
     def fits(self, page):
-        """Nothing is wider than the window."""
+        """Checks that the page is not wider than the window."""
         self.assertLessEqual(page.run("document.documentElement.scrollWidth"), page.run("window.innerWidth"))
 
     @contextlib.contextmanager
     def traffic(self, *arguments):
-        """A replay as long as the block runs."""
+        """Runs a replay while the block runs."""
         command = self.cluster.replay_command("--workload", "zipf", "--zipf-exponent", 0.4, "--bytes-per-rank", "4MiB",
                                               "--ranks-per-node", 2, "--steps", 100000, *arguments)
         with clusters.running(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
@@ -93,7 +93,7 @@ class Loopback(Page, harness.ClusterTest):
         self.wait_text(page, "#detail", "no connection")
         self.cluster.start_node(node)
         self.wait_text(page, "#headline", "4 of 4 rails up")
-        # The browser itself tells of connections that were refused; the page has nothing to complain of.
+        # The browser itself reports refused connections. The page has no errors.
         self.assertEqual([text for text in page.complaints if text.get("source") != "network"], [])
 
     def test_names_are_text(self):
@@ -115,7 +115,7 @@ class Loopback(Page, harness.ClusterTest):
 
 
 class Fabric(Page, harness.FabricTest):
-    """Links that carry what real ones do, and fail."""
+    """Rails with real speeds that fail."""
 
     settings = clusters.Settings(nodes=3, rails=8, speed="50mbit")
 
@@ -125,7 +125,7 @@ class Fabric(Page, harness.FabricTest):
         page.screenshot(folder / f"{name}.png", height)
 
     def interfaces_count(self, page):
-        """Each rail has an interface of its own here, which counts the payload and the headers around it."""
+        """Each rail has its own interface here, which counts payload and headers."""
         text = page.run("fetch('/metrics').then(answer => answer.text())")
         for rail in self.cluster.overview(self.cluster.nodes[0])["rails"]:
             sent = self.sample(text, "railsd_rail_payload_bytes_total", rail=rail["name"], direction="tx")

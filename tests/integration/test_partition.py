@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""A node that is cut off from all others, on the control network and on every rail, in the middle of jobs. Needs root.
+"""A node is cut off from all others, on the control network and on every rail, in the middle of jobs. Needs root.
 
-Both sides hear which node is lost and that the network is what is cut; nothing comes into their buffers any more, jobs
-of others go on, and when the network is whole again groups are joined anew.
+Both sides learn which node is lost and that the network is the cause. No more bytes arrive in their buffers, and jobs
+of other nodes go on. After the repair, groups can be joined again.
 """
 
 import random
@@ -14,7 +14,7 @@ from harness import MIB, clusters, eventually, join
 import lab as labs
 
 NODES, RAILS = 3, 4
-LENGTH = 48 * MIB  # half a second and more, so that the cut meets it
+LENGTH = 48 * MIB  # takes over half a second, so that the cut comes during the job
 POISON = 9
 
 
@@ -22,11 +22,11 @@ class Partition(harness.FabricTest):
     settings = clusters.Settings(nodes=NODES, rails=RAILS, speed="200mbit", sections={"timeouts": {"peer_lost": "3s"}})
 
     def ports(self, node):
-        """The switch's side of every link of a node, with its bridge."""
+        """The switch's side of every link of a node, and its bridge."""
         return [(f"p{node}m", "br-mgmt")] + [(f"p{node}r{rail}", f"br{rail}") for rail in range(RAILS)]
 
     def cut(self, node, how):
-        """`how`: nomaster, after which no carrier changes; or down."""
+        """Cuts a node off. `how`: nomaster, which keeps the carrier, or down."""
         for port, _ in self.ports(node):
             labs.run("ip", "-n", self.lab.switch, "link", "set", port, how)
 
@@ -72,14 +72,14 @@ class Partition(harness.FabricTest):
             report = trainer.must(do="wait", job="j")
             self.assertEqual((report["terminal"], report["code"]), (True, "UNAVAILABLE"), report)
             self.assertRegex(report["message"], f"node {lost} .*does not answer either: it is down, or cut off")
-            # The buffer is the trainer's own again.
+            # The trainer may use the buffer again.
             trainer.must(do="fill", name="r", offset=0, bytes=LENGTH, seed=POISON)
         for job in range(3):
             self.exchange(theirs, together, f"j{job}")
         refused = apart[0].do(do="submit", group=ours, job="late", sends={}, receives={})
         self.assertEqual(refused["code"], "FAILED_PRECONDITION", refused)
         self.heal(2)
-        time.sleep(random.Random(harness.SEED).random())  # for whatever would be late
+        time.sleep(random.Random(harness.SEED).random())  # time for late bytes to arrive
         for trainer in apart:
             self.assertEqual(trainer.wrong_bytes("r", 0, LENGTH, seed=POISON), 0)
         for answer in join(apart, ours):

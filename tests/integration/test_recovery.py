@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What becomes of groups whose node is lost: they wait for it, or go on without it. (That they fail, which is the
-default, is in test_lifecycle.py.) Every byte that is promised is compared."""
+"""Groups whose node is lost wait for it, or go on without it. Every promised byte is compared. test_lifecycle.py tests
+the default, that groups fail."""
 
 import contextlib
 import signal
@@ -39,7 +39,7 @@ class Recovery(unittest.TestCase):
             self.assertTrue(answer["ok"], answer)
 
     def submit(self, trainers, group, job, ranks=None):
-        """Everybody sends its bytes for rank r from place r, and has those of rank r at place r."""
+        """Every rank sends the bytes at its own place to all others, and receives the bytes of rank r at place r."""
         for rank in ranks if ranks is not None else range(len(trainers)):
             others = [other for other in range(len(trainers)) if other != rank]
             trainers[rank].must(do="submit", group=group, job=job,
@@ -47,7 +47,7 @@ class Recovery(unittest.TestCase):
                                 receives={str(r): [["r", r * BYTES, BYTES]] for r in others})
 
     def verify(self, trainer, ranks):
-        """What came from these ranks is what they sent, all of it from the place of their own number."""
+        """Checks that the bytes received from these ranks are the bytes that they sent, each at the rank's place."""
         for rank in ranks:
             answer = trainer.must(do="check", name="r", offset=rank * BYTES, bytes=BYTES, seed=7,
                                   first=rank * BYTES)
@@ -75,7 +75,7 @@ class Waits(Recovery):
             self.submit(self.trainers, "g", job)
             process = self.freeze(1)
             eventually(lambda: self.silent(0, "n1"), "n0 hears nothing of n1")
-            # Longer than without a group that waits.
+            # Longer than a silent peer is kept without a waiting group.
             time.sleep(2)
             self.assertFalse(self.status(0)[0]["broken"], self.status(0))
             process.send_signal(signal.SIGCONT)
@@ -95,7 +95,7 @@ class Waits(Recovery):
         self.assertRegex(report["message"], "node n1 is lost: .*the groups that waited for it gave up")
 
     def test_nobody_waits_for_a_daemon_that_is_dead(self):
-        """Unless they ask for it: test_restart.py."""
+        """Groups that want to wait for restarts: test_restart.py."""
         self.start(2)
         self.join(self.trainers, "g", recovery="wait", wait_limit=60, restart_limit=0)
         self.submit(self.trainers, "g", "j", ranks=[0])
@@ -115,7 +115,7 @@ class Waits(Recovery):
         self.join(self.trainers, "g", recovery="wait", wait_limit=60)
         for job in ("first", "second"):
             self.submit(self.trainers, "g", job)
-            ports = ["p1m", "p1r0", "p1r1"]  # of n1, at the switches
+            ports = ["p1m", "p1r0", "p1r1"]  # ports of n1 at the switches
             for port in ports:
                 labs.run("ip", "-n", lab.switch, "link", "set", port, "nomaster")
             for node, other in ((0, "n1"), (1, "n0")):
@@ -150,7 +150,7 @@ class GoesOnWithout(Recovery):
             self.verify(trainer, [1 - rank])
         shown = self.cluster.ctl(self.cluster.nodes[0], "status").stdout
         self.assertIn("WITHOUT n2", shown)
-        # It comes back, and is a member of the next group.
+        # The node restarts, and is a member of the next group.
         self.cluster.start_node(self.cluster.nodes[2])
         self.cluster.wait_ready()
         eventually(lambda: not self.trainers[2].must(do="connected")["connected"], "the client sees it")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Replays: every workload, every policy, several at once; every byte checked by the ranks that receive it."""
+"""Replays of every workload, every policy, and several at once. The receiving ranks check every byte."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ POLICIES = ["lpt", "pinned", "aligned", "ecmp", "round_robin", "lpt_flow"]
 
 
 class ReplayTest(harness.ClusterTest):
-    """What every replay must come to."""
+    """Checks of every replay."""
 
     def replay(self, *arguments):
         report = self.cluster.replay("--verify", "--bytes-per-rank", "2MiB", "--steps", 2, *arguments)
@@ -26,7 +26,7 @@ class ReplayTest(harness.ClusterTest):
         self.assertGreater(report["bytes"], 0)
         self.assertGreater(report["ratio_to_bound"], 0)
         for direction in ("tx_bytes", "rx_bytes"):
-            # Bytes between nodes leave and arrive on rails exactly once.
+            # Rails count every byte between nodes exactly once in each direction.
             self.assertEqual(sum(rail[direction] for rail in report["rails"]), report["bytes"], report["rails"])
 
 
@@ -40,13 +40,13 @@ class TwoNodes(ReplayTest):
                     report = self.replay("--workload", workload, "--ranks-per-node", ranks, "--seed", harness.SEED)
                     self.assertEqual(report["steps"], 2)
         self.wait_idle()
-        # Trainers that come and go are nobody's errors.
+        # Trainers that connect and disconnect cause no errors.
         for node in range(2):
             self.assertNotRegex(self.scrape(node), r'railsd_grpc_calls_total{.*code="(unauthenticated|unimplemented)"')
 
 
 class Balance(ReplayTest):
-    # As planned: on a busy machine loopback rails lag for tens of milliseconds, and late binding rightly reacts.
+    # No late binding: on a busy machine loopback rails lag for tens of milliseconds, and late binding rightly reacts.
     settings = clusters.Settings(nodes=4, rails=4, speed="1gbit", sections={"plan": {"late_binding": False}})
 
     def test_lpt_balances_the_rails(self):
@@ -128,7 +128,7 @@ class FourNodes(ReplayTest):
 
 
 class Launched(ReplayTest):
-    """Ranks that another command starts, as in containers."""
+    """Ranks that a launcher starts, as in containers."""
 
     settings = clusters.Settings(nodes=2, rails=2, speed="1gbit")
 
@@ -173,7 +173,7 @@ class Ipv6(ReplayTest):
 
 
 class Policies(unittest.TestCase):
-    """The policy is the daemons' business: the same replay under each, and each balances as it must."""
+    """The daemons choose the policy: the same replay under each policy has that policy's balance."""
 
     def test_every_policy(self):
         for policy in POLICIES:

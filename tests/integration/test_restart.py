@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Daemons are restarted under trainers whose group waits for them: every job of every rank is done once, every byte is
-compared. When a daemon dies instead, jobs are replayed or end with a clean error, and no byte is wrong."""
+"""Daemons are restarted under trainers whose group waits for them. Every job of every rank is done once, and every byte
+is compared. If a daemon dies instead, jobs are replayed or end with a clean error, and no byte is wrong."""
 
 import signal
 import threading
@@ -10,13 +10,13 @@ import harness
 from harness import clusters, eventually
 
 BYTES = 96 * 1024  # of one flow
-IN_FLIGHT = 2  # jobs of a rank that are submitted and not waited for
+IN_FLIGHT = 2  # submitted jobs of a rank that it has not waited for
 SETTINGS = clusters.Settings(nodes=4, rails=2, speed="1gbit",
                              sections={"timeouts": {"peer_lost": "2s", "heartbeat": "200ms", "drain": "30s"}})
 
 
 class Rank(threading.Thread):
-    """A trainer that exchanges with all others, round after round with other bytes, until told which is the last."""
+    """A trainer that exchanges with all others, with different bytes in each round, until it is told the last round."""
 
     def __init__(self, trainer, rank, world, group):
         super().__init__()
@@ -41,7 +41,7 @@ class Rank(threading.Thread):
                                receives={str(o): [["r", self.place(number, o), BYTES]] for o in self.others})
 
     def finish(self, number):
-        """False: the job did not end well, and `end` says how."""
+        """Waits for a job. False: the job has failed, and `end` holds its report."""
         report = self.trainer.do(do="wait", job=str(number), timeout=120)
         if not report["ok"] or report["code"] != "OK" or not report["terminal"]:
             self.end = report
@@ -76,7 +76,7 @@ class Rank(threading.Thread):
     def run(self):
         try:
             self.rounds()
-        except BaseException as error:  # told to the test by check()
+        except BaseException as error:  # check() reports it to the test
             self.died = error
 
 
@@ -98,7 +98,7 @@ class Restart(harness.ClusterTest):
         self.go_on()
 
     def go_on(self, rounds=4):
-        """All ranks do some more rounds."""
+        """Waits until all ranks have done more rounds."""
         target = max(rank.round for rank in self.ranks) + rounds
         eventually(lambda: all(rank.round >= target or not rank.is_alive() for rank in self.ranks),
                    lambda: f"all do round {target}: {[(r.round, r.end, r.died) for r in self.ranks]}", patience=120)
@@ -134,14 +134,14 @@ class Restart(harness.ClusterTest):
         self.cluster.wait_ready()
 
     def finished(self, node):
-        """Jobs by result, of the present life of the daemon."""
+        """Finished jobs by result since the daemon's start."""
         text = self.scrape(node)
         return {result: self.sample(text, "railsd_jobs_finished_total", result=result)
                 for result in ("ok", "replayable", "aborted", "unavailable", "internal", "failed_precondition")}
 
     def test_one_daemon_after_the_other(self):
         self.start("rolling")
-        for drain in (True, False):  # by an operator first, then by SIGTERM alone
+        for drain in (True, False):  # an operator drains first; then SIGTERM alone
             for node in range(4):
                 self.restart(node, drain)
                 self.go_on()
@@ -155,7 +155,7 @@ class Restart(harness.ClusterTest):
         self.leave()
 
     def test_two_in_a_row(self):
-        """The second leaves while the first is not yet back; two ranks a node."""
+        """The second daemon stops before the first runs again; two ranks a node."""
         self.start("two", world=8)
         for first, second in ((0, 1), (3, 0)):
             for node in (first, second):
@@ -197,7 +197,7 @@ class Restart(harness.ClusterTest):
         self.leave()
 
     def test_a_daemon_that_dies(self):
-        """Ranks may have finished different jobs then: the group goes on, or all of its ranks are told that it cannot."""
+        """Ranks may then have finished different jobs. The group goes on, or all its ranks learn that it cannot."""
         went_on = told = 0
         for attempt in range(4):
             self.start(f"killed {attempt}", restart_limit=60)

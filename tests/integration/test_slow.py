@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Connections that take their time, or take too much, on everything a daemon listens on: each limit bites, says so in its
-metric, and a replay meanwhile loses no byte."""
+"""Slow and greedy connections to all of a daemon's listeners: each limit applies, its metric counts, and a replay loses
+no byte meanwhile."""
 
 import contextlib
 import select
@@ -15,7 +15,7 @@ from harness import MIB, clusters
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS = b"\0\0\0\4\0\0\0\0\0"
 ACKNOWLEDGED = b"\0\0\0\4\1\0\0\0\0"
-LINK_HELLO = b"railsd-link/1\r\n" + (1000).to_bytes(4, "little") + b"\1"  # the beginning of a link's first frame
+LINK_HELLO = b"railsd-link/1\r\n" + (1000).to_bytes(4, "little") + b"\1"  # a link's preface and the begin of a HELLO
 CLIENT_HELLO = b"\x16\x03\x01\x01\x00\x01\x00\x00\xfc\x03\x03" + bytes(100)  # a record of 256 bytes, cut
 
 
@@ -24,7 +24,7 @@ def frame(kind, flags, stream, payload):
 
 
 def literal(name, value):
-    """A header that is not indexed, HPACK."""
+    """Encodes a header without indexing (HPACK)."""
     return b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value
 
 
@@ -55,7 +55,7 @@ class SlowTest(harness.ClusterTest):
         return self.sample(self.scrape(0), "railsd_limit_refused_total", limit=limit)
 
     def connect(self, address):
-        """To "host:port", or to a path."""
+        """Connects to "host:port" or to a path."""
         if ":" in str(address):
             host, _, port = address.rpartition(":")
             return self.held.enter_context(socket.create_connection((host.strip("[]"), int(port)), timeout=60))
@@ -65,7 +65,7 @@ class SlowTest(harness.ClusterTest):
         return connection
 
     def trickle(self, connection, data):
-        """Byte by byte until the other end hangs up; says how many it took."""
+        """Sends byte by byte until the other end closes. Returns how many bytes it took."""
         sent = 0
         with contextlib.suppress(OSError):
             while True:
@@ -85,7 +85,7 @@ class SlowTest(harness.ClusterTest):
         return True
 
     def heard(self, connection, until=None):
-        """What the daemon says until it hangs up, or has said something."""
+        """Returns the daemon's bytes until it closes the connection, or until they contain `until`."""
         heard = b""
         with contextlib.suppress(ConnectionError, TimeoutError):
             while not until or until not in heard:
@@ -96,11 +96,11 @@ class SlowTest(harness.ClusterTest):
         return heard
 
     def whole(self, connection, path, message, headers=b""):
-        """Sends a call's only message, with a pause until there is room for all of it."""
+        """Sends a call's only message; pauses until the window has room for all of it."""
         pieces = [frame(0, 0, 1, message[at:at + 10_000]) for at in range(0, len(message), 10_000)]
         connection.sendall(PREFACE + SETTINGS + call(path, headers=headers) + b"".join(pieces[:6]))
         if len(pieces) > 6:
-            # gRPC gives as much as the message says that it needs, in one go or in two.
+            # gRPC grants the window that the message's length needs, in one or two steps.
             room = 60_000
             while room < len(message):
                 room += self.granted(connection.recv(65536))
@@ -109,7 +109,7 @@ class SlowTest(harness.ClusterTest):
 
     @staticmethod
     def granted(data):
-        """Room of the stream that WINDOW_UPDATE frames give."""
+        """The window that the stream's WINDOW_UPDATE frames grant."""
         sign, room, at = frame(8, 0, 1, b"")[3:9], 0, 0
         while (at := data.find(b"\0\0\4" + sign, at)) >= 0 and at + 13 <= len(data):
             room += int.from_bytes(data[at + 9:at + 13], "big")
@@ -118,7 +118,7 @@ class SlowTest(harness.ClusterTest):
 
     @contextlib.contextmanager
     def replaying(self):
-        """Replays in a loop, every byte compared, and at least once as a whole meanwhile."""
+        """Replays in a loop while the block runs, at least once to its end, and compares every byte."""
         with harness.verified_replays(self, steps=3):
             yield
         self.assertTrue(all(peer["up"] for peer in self.cluster.overview(self.node)["peers"]))
@@ -185,7 +185,7 @@ class TooMany(SlowTest):
                 self.assertTrue(all(self.ended(connection) for connection in begun[:92]))
 
     def test_connections_of_clients(self):
-        """However many somebody has: jobs go on, others come, and the daemon is rid of them when he goes."""
+        """Many connections of one client: jobs go on, others connect, and the daemon drops them when they close."""
         path = self.node.sockets / "client.sock"
         trainers = [self.trainer(node) for node in range(2)]
         for rank, trainer in enumerate(trainers):
@@ -210,25 +210,25 @@ class TooMany(SlowTest):
 
 class TooLarge(SlowTest):
     def test_messages(self):
-        """One that is too long is refused, one that is cut is none, and neither reaches anybody."""
+        """A message that is too long or cut off is answered with an error and does not reach a service."""
         path = b"/rails.v1.SessionService/GetSession"
         for size, cut, answer in ((100_000, 0, b"Received message larger than max (100000 vs. 65536)"),
                                   (60_000, 1, b"grpc-status")):
             with self.subTest(size=size, cut=cut), self.replaying():
                 connection = self.connect(self.node.sockets / "client.sock")
-                field = b"\x7a" + varint(size - 4) + bytes(size - 4)  # that nobody knows
+                field = b"\x7a" + varint(size - 4) + bytes(size - 4)  # an unknown field
                 self.whole(connection, path, b"\0" + size.to_bytes(4, "big") + field[:len(field) - cut])
                 self.assertIn(answer, self.heard(connection, answer))
 
     def test_memory(self):
-        """A message that never ends is cut off, however long it says that it is."""
+        """A message that never ends is cut off, whatever length it claims."""
         connection = self.connect(self.node.sockets / "client.sock")
         most = 16 << 20  # limits.max_grpc_memory
         connection.sendall(PREFACE + SETTINGS + call(b"/rails.v1.SessionService/GetSession") +
                            frame(0, 0, 1, b"\0" + (1 << 30).to_bytes(4, "big")))
         reset, sent, said = b"\0\0\4\3\0\0\0\0\1" + (11).to_bytes(4, "big"), 0, b""  # ENHANCE_YOUR_CALM
         piece = frame(0, 0, 1, bytes(16_000))
-        # Its windows grow with what it takes: after each, what it says is read.
+        # gRPC's windows grow with the bytes that it takes. Reads its answers between writes.
         with self.replaying():
             connection.setblocking(False)
             room = 60_000
@@ -249,7 +249,7 @@ class TooLarge(SlowTest):
         self.assertLess(sent, 2 * most)
 
     def test_headers(self):
-        """Of a caller that has acknowledged gRPC's settings: gRPC 1.51 does not hold others to them."""
+        """Headers of a caller that has acknowledged gRPC's settings: gRPC 1.51 does not enforce them on others."""
         many = b"".join(literal(b"x%d" % number, b"y" * 10) for number in range(200))  # 200 * (14 + 32) bytes
         for path, name in ((b"/rails.v1.SessionService/GetSession", "client.sock"),
                            (b"/rails.v1.OperatorService/DrainNode", "operator.sock"),
@@ -264,7 +264,7 @@ class TooLarge(SlowTest):
         self.assertEqual(self.sample(self.scrape(0), "railsd_draining"), 0)
 
     def test_calls_of_one_connection(self):
-        """Of a caller that has acknowledged how many it may make: it is closed, and others are answered."""
+        """Too many calls of a caller that has acknowledged the limit: its connection is closed, others are answered."""
         path, address = b"/grpc.health.v1.Health/Watch", self.node.sockets / "client.sock"
         with self.replaying():
             greedy = self.connect(address)
@@ -276,14 +276,14 @@ class TooLarge(SlowTest):
             self.ask(self.connect(address), 1, PREFACE + SETTINGS)
 
     def acknowledge(self, connection):
-        """What gRPC has asked for: only then does it hold the caller to it."""
+        """Acknowledges gRPC's settings. gRPC enforces them only then."""
         connection.sendall(PREFACE + SETTINGS)
         settings = frame(4, 0, 0, b"")[3:]
         self.assertIn(settings, self.heard(connection, settings))
         connection.sendall(ACKNOWLEDGED)
 
     def ask(self, connection, stream, before=b""):
-        """One call, whole and answered."""
+        """Makes one complete call and checks that it is answered."""
         connection.sendall(before + call(b"/grpc.health.v1.Health/Check", stream) + frame(0, 1, stream, bytes(5)))
         end = frame(1, 5, stream, b"")[3:]
         self.assertIn(end, self.heard(connection, end))
@@ -305,7 +305,7 @@ class Tls(SlowTest):
         self.assert_slow_ones_end(self.cluster.addresses.control(0), CLIENT_HELLO[:100], "timeouts.handshake")
 
     def test_a_handshake_that_stops_in_the_middle(self):
-        """The first message is whole, so the TLS library waits for the second."""
+        """The first message is complete, so the TLS library waits for the second."""
         before = self.refused("timeouts.handshake")
         hello = self.client_hello()
         with self.replaying():
@@ -315,7 +315,7 @@ class Tls(SlowTest):
         harness.eventually(lambda: self.refused("timeouts.handshake") - before >= 1, "counted")
 
     def client_hello(self):
-        """As openssl says it, taken by a listener of our own."""
+        """The ClientHello of openssl, read by a listener of this test."""
         with socket.create_server(("127.0.0.1", 0)) as listener:
             with subprocess.Popen(["openssl", "s_client", "-connect", f"127.0.0.1:{listener.getsockname()[1]}", "-alpn", "railsd-link/1",
                                    "-tls1_3"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,

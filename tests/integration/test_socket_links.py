@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Where the daemon's sockets should be somebody has put links to other places: it does not follow them, and says which."""
+"""Symbolic links in the place of the daemon's sockets: the daemon does not follow them, and names the link."""
 
 import os
 import tempfile
@@ -21,7 +21,7 @@ class Links(unittest.TestCase):
         self.elsewhere.mkdir(mode=0o700)
 
     def refused(self, link, target):
-        """What a daemon says that finds this link in its socket directory, and does not start."""
+        """The error of a daemon that finds this link in its socket directory and does not start."""
         settings = clusters.Settings(nodes=1, rails=1, patience=harness.PATIENCE,
                                      sections={"tenants": [{"name": "box"}]})
         cluster = clusters.Cluster(settings, build=harness.BUILD, folder=self.folder)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tenants on real daemons: who a client is, what it may have, and that nobody sees or disturbs the others. Root only:
-clients of other users are needed."""
+"""Tenants on real daemons: the tenant of a client, its quotas, and that no tenant sees or disturbs another. Needs root
+for clients of other users."""
 
 import os
 import stat
@@ -10,11 +10,11 @@ import unittest
 import harness
 from harness import MIB, clusters
 
-RED, BLUE, STRANGER = 64001, 64002, 64003  # numbers that nobody has
+RED, BLUE, STRANGER = 64001, 64002, 64003  # unused user ids
 
 
 def as_user(number, groups=""):
-    """What comes before a program that a user runs."""
+    """Prefix of a command that runs as this user."""
     extra = ["--groups", groups] if groups else ["--clear-groups"]
     return ["setpriv", f"--reuid={number}", f"--regid={number}", *extra]
 
@@ -31,10 +31,10 @@ class Tenants(harness.ClusterTest):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        os.chmod(cls.cluster.folder, 0o755)  # the sockets are below
+        os.chmod(cls.cluster.folder, 0o755)  # so that other users reach the sockets
 
     def client(self, user, node=0, own="", groups=""):
-        """A trainer of that user, not connected yet, and the socket directory to use."""
+        """A trainer of this user, not connected yet, and its socket directory."""
         trainer = harness.Trainer(command=[*as_user(user, groups), str(harness.trainer_program())])
         self.addCleanup(trainer.kill)
         sockets = self.cluster.nodes[node].sockets
@@ -65,7 +65,7 @@ class Tenants(harness.ClusterTest):
                                  receives={other: [["r", place, length]]})
 
     def exchange(self, trainers, group, job, seed=1):
-        """A whole job; every byte is looked at."""
+        """Runs a job and checks every byte."""
         for rank in range(2):
             answer = self.submit(trainers, rank, group, job)
             self.assertTrue(answer["ok"], answer)
@@ -113,7 +113,7 @@ class Tenants(harness.ClusterTest):
         self.assertEqual(self.connect(RED, own="blue")["code"], "PERMISSION_DENIED")
         self.assertEqual(self.sample(self.scrape(0), "railsd_descriptor_denied_total"), before + 2)
         self.assertIn("session_denied pid=", self.cluster.nodes[0].log.read_text())
-        # The folder of a tenant that lists nobody is closed; it could be that the daemon is still starting.
+        # The folder of a tenant that lists nobody is closed. Clients retry, because the daemon may still be starting.
         trainer, sockets = self.client(STRANGER, own="box")
         self.assertEqual(trainer.do(do="connect", socket_dir=sockets, timeout=0.1)["code"], "PERMISSION_DENIED")
         folder = self.cluster.nodes[0].sockets / "tenants"
@@ -129,7 +129,7 @@ class Tenants(harness.ClusterTest):
                 os.symlink(sockets / where / "client.sock", f"{mixed}/client.sock")
                 trainer, _ = self.client(0)
                 answer = trainer.do(do="connect", socket_dir=mixed, timeout=10 if code is None else 3)
-                # It is tried again until the time is over, which may end the last try.
+                # The client retries until its time limit, which may end the last attempt.
                 self.assertIn(answer.get("code"), (code, code and "DEADLINE_EXCEEDED"), answer)
                 trainer.kill()
         self.assertIn("session_of_another_tenant", self.cluster.nodes[0].log.read_text())
@@ -208,7 +208,7 @@ class Tenants(harness.ClusterTest):
             for trainer in red:
                 for job in ("one", "two"):
                     self.assertEqual(trainer.must(do="wait", job=job)["code"], "OK")
-            self.exchange(red, "red", "three")  # the number that was refused
+            self.exchange(red, "red", "three")  # takes the refused job's number
 
         self.assertEqual([self.refused("red", kind) for kind in ("sessions", "segments", "segment_bytes", "jobs")],
                          [1, 1, 1, 1])

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Mutual TLS between daemons: who is let in, who is not and what he is told, and certificates that change meanwhile.
+"""Mutual TLS between daemons: accepted nodes, refused nodes and their errors, and certificates that change meanwhile.
 
-Whatever strangers do, the jobs of the nodes that know each other go on, every byte right.
+Whatever strangers do, jobs of the nodes that trust each other go on, and every byte is right.
 """
 
 import datetime
@@ -25,7 +25,7 @@ class TlsTest(harness.ClusterTest):
     settings = clusters.Settings(nodes=3, rails=2, speed="1gbit", tls=True, sections={"timeouts": {"peer_lost": "30s"}})
 
     def setUp(self):
-        self.folder = Path(tempfile.mkdtemp(dir=self.cluster.folder))  # of other certificates
+        self.folder = Path(tempfile.mkdtemp(dir=self.cluster.folder))  # for other certificates
         self.jobs = 0
 
     def pair(self, group, nodes=(0, 1)):
@@ -56,13 +56,13 @@ class TlsTest(harness.ClusterTest):
         return self.cluster.nodes[node].log.read_text()
 
     def why(self, node, peer):
-        """Why a peer is not up, as a node says that may still be starting."""
+        """Why a peer is not up, as shown by a node, which may still be starting."""
         asked = self.cluster.ctl(self.cluster.nodes[node], "peers", "--json")
         peers = json.loads(asked.stdout)["peers"] if asked.returncode == 0 else []
         return next((p["why"] for p in peers if p["node"] == peer), "")
 
     def restart(self, node, **tls):
-        """Another `tls` section for a node, which starts anew with it."""
+        """Restarts a node with another `tls` section."""
         node = self.cluster.nodes[node]
         self.cluster.stop_node(node)
         node.config.write_text(clusters.yaml_text({**self.cluster.config(node), **({"tls": tls} if tls else {})}))
@@ -85,12 +85,12 @@ class Together(TlsTest):
         self.assertIn("mutual TLS; its certificate expires in 364d", found)
 
     def strangers(self):
-        """(who, what openssl is told besides the address, what the daemon logs)"""
+        """(name, arguments of openssl besides the address, log line of the daemon) of each stranger."""
         mine, other = self.cluster.folder / "pki", self.folder / "other"
         self.cluster.pki("init", folder=other)
         self.cluster.pki("issue", "n1", folder=other)
         times = {"expired": hours_from_now(-48), "early": hours_from_now(24)}
-        for name, begin in times.items():  # of this cluster's authority
+        for name, begin in times.items():  # signed by this cluster's authority
             folder = self.folder / name
             folder.mkdir()
             for file in ("ca.pem", "ca.key"):
@@ -123,7 +123,7 @@ class Together(TlsTest):
         host, port = self.cluster.addresses.control(0).rsplit(":", 1)
         with socket.create_connection((host, int(port)), timeout=60) as stranger:
             stranger.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9))
-            while stranger.recv(4096):  # TLS's alert at most
+            while stranger.recv(4096):  # at most a TLS alert
                 pass
         eventually(lambda: self.count("railsd_tls_handshakes_failed_total") > before, "it is counted")
         self.exchange(pair)
@@ -139,7 +139,7 @@ class Together(TlsTest):
 
 
 class Apart(TlsTest):
-    """A node that the others do not take, and then do again."""
+    """A node that the others refuse, and later accept again."""
 
     def apart(self, reason, **tls):
         pair = self.pair(f"apart-{reason}")
@@ -188,7 +188,7 @@ class Expiry(TlsTest):
         eventually(lambda: "certificate verify failed" in self.why(1, "n2"), lambda: f"n1 says of n2: {self.why(1, 'n2')}")
         eventually(lambda: self.count("railsd_tls_handshakes_failed_total", node=1) > 0, "it is counted")
         self.exchange(pair)
-        # Renewed while it runs, it is let in again.
+        # After the renewal the running node is accepted again.
         self.cluster.pki("issue", "n2", "--force", folder=folder)
         self.cluster.wait_ready(60)
         self.exchange(pair)
@@ -237,7 +237,7 @@ class Start(TlsTest):
 
 
 class Rotation(TlsTest):
-    """Certificates and the authority change while jobs run; no daemon is restarted for it."""
+    """Certificates and the authority change while jobs run, without a restart."""
 
     def taken(self):
         return [self.count("railsd_tls_files_total", node=node, result="taken") for node in range(3)]
@@ -250,7 +250,7 @@ class Rotation(TlsTest):
         beside.replace(path)
 
     def round(self, write):
-        """Changes files, and waits until every daemon has taken them; jobs run before, meanwhile and after."""
+        """Changes files and waits until every daemon has taken them. Jobs run before, meanwhile and afterwards."""
         before = self.taken()
         write()
         eventually(lambda: all(now > then for now, then in zip(self.taken(), before)),
@@ -274,7 +274,7 @@ class Rotation(TlsTest):
                     self.write(f"{node}.{kind}", (new / f"{node}.{kind}").read_text())
         self.round(certificates)
         self.round(lambda: self.write("ca.pem", new_ca))
-        # Nothing has ended for it.
+        # No connection or link has ended.
         self.assertEqual(self.count("railsd_control_errors_total", kind="lost"), lost)
         self.assertEqual(self.count("railsd_control_errors_total", kind="disconnect"), streams)
         # Connections made anew use what is new, and their links go on.
@@ -288,7 +288,7 @@ class Rotation(TlsTest):
         self.assertNotEqual(stranger.returncode, 0)
         self.assertIn("'n7' is no peer of node n0", stranger.stderr)
         self.assertEqual(self.count("railsd_control_errors_total", kind="lost"), lost)
-        # Who begins anew is let in with what is new, and the former files are good for nothing any more.
+        # A restarted node is accepted with the new files. The old files are no longer accepted.
         self.restart(2)
         self.cluster.wait_ready(60)
         self.exchange(self.pairs[0])
@@ -303,7 +303,7 @@ class Rotation(TlsTest):
             before = self.count("railsd_tls_files_total", result="refused")
             self.write("n0.pem", bad)
             eventually(lambda: self.count("railsd_tls_files_total", result="refused") > before, "it is refused")
-            # What was read before stays in force, for new connections, too.
+            # The files read before stay in force, also for new connections.
             self.restart(2)
             self.cluster.wait_ready(60)
             self.exchange(self.pairs[0])

@@ -17,7 +17,7 @@ COLUMNS, ROWS = 80, 24
 
 
 class Terminal:
-    """A terminal of 80 x 24 with a shell in it, by tmux on a socket of its own. A context manager."""
+    """A terminal of 80 x 24 with a shell, in its own tmux server. A context manager."""
 
     def __init__(self):
         self._folder = tempfile.TemporaryDirectory(prefix="railsd-tmux-")
@@ -72,7 +72,7 @@ class Top(harness.ClusterTest):
             self.cluster.replay("--no-verify", "--workload", "uniform", "--bytes-per-rank", "4MiB", "--steps", 10)
 
     def sees(self, terminal, *words):
-        """Waits until all words are on the screen, which has no line that is too long; returns the screen."""
+        """Waits until all words are on the screen, checks that no line is too long, and returns the screen."""
         def all_there():
             shown = terminal.show()
             return shown if all(word in shown for word in words) else None
@@ -97,14 +97,14 @@ class Top(harness.ClusterTest):
                 self.assertRegex(shown, rf"(?m)^rail{rail}  up .* 200 Mbit/s$")
             for peer in ("n1", "n2"):
                 self.assertRegex(shown, rf"(?m)^{peer}  ")
-            # A drained rail is shown as such, and no longer when it is not.
+            # A drained rail is shown as drained, until it is undrained.
             self.addCleanup(self.cluster.ctl, node, "undrain", "rail2")
             self.cluster.ctl_json(node, "drain", "rail2")
             shown = self.sees(terminal, "n0: 3 of 4 rails up (rail2 DRAINED), ")
             self.assertRegex(shown, r"(?m)^rail2  DRAINED .*\n +\S.*$")
             self.cluster.ctl_json(node, "undrain", "rail2")
             self.sees(terminal, "n0: 4 of 4 rails up, ")
-            # Pause, and on; another interval; a smaller terminal; then the way out.
+            # Pause and continue; another interval; a smaller terminal; then quit.
             terminal.type("p")
             still = self.sees(terminal, "PAUSED")
             terminal.type("2")
@@ -136,7 +136,7 @@ class Top(harness.ClusterTest):
                 eventually(lambda: not terminal.on_alternate_screen(), "the terminal is as it was")
                 terminal.type("echo ended $?\n")
                 self.sees(terminal, says)
-            # Stopped and continued by the shell.
+            # The shell stops and continues top.
             terminal.type(f"clear; set -m; {command}\n")
             self.sees(terminal, "4 of 4 rails up")
             terminal.press("C-z")
@@ -212,7 +212,7 @@ class Top(harness.ClusterTest):
                 self.assertEqual(json.loads(process.stdout.readline())["status"]["node"], "n0")
         with clusters.running(command, stdout=subprocess.PIPE, text=True) as process:
             seen = ""
-            for _ in range(100):  # lines of some frames
+            for _ in range(100):  # lines of several frames
                 seen += process.stdout.readline()
             self.assertGreaterEqual(seen.count("n0: 4 of 4 rails up"), 2)
             self.assertNotIn("\x1b", seen)

@@ -1,10 +1,10 @@
-// A trainer that does what it is told: one JSON command a line on standard input, one JSON answer a line on standard
-// output. The integration tests use it for whatever `railsctl replay` would never do: wrong lengths, cancelling,
-// dying in the middle of a job.
+// A trainer that executes commands: one JSON command a line on standard input, one JSON answer a line on standard
+// output. The integration tests use it for things that `railsctl replay` never does: wrong lengths, cancelling, dying
+// in the middle of a job.
 //
 //   {"do": "connect", "socket_dir": D}                    {"do": "reconnect"}  {"do": "connected"}
 //   {"do": "segment", "name": S, "bytes": N}              {"do": "drop", "name": S}
-//   {"do": "fill" | "check", "name": S, "offset": O, "bytes": N, "seed": X, "first": BYTES INTO WHAT WAS FILLED}
+//   {"do": "fill" | "check", "name": S, "offset": O, "bytes": N, "seed": X, "first": OFFSET IN THE PATTERN}
 //   {"do": "join", "group": G, "world": W, "rank": R, "key": K, "timeout": SECONDS,
 //    "recovery": "fail" | "wait" | "degrade", "wait_limit": SECONDS, "restart_limit": SECONDS}
 //   {"do": "submit", "group": G, "job": NAME, "sends": {RANK: [[S, O, N], ...]}, "receives": {...}, "tag": T,
@@ -13,11 +13,11 @@
 //   {"do": "leave", "group": G}
 //   {"do": "exchange", "group": G, "count": C, "sends": ..., "receives": ..., "clock": true}
 //                                                                                    C jobs, one after the other
-//   {"do": "import", "name": S, "bytes": N}   a segment that another process writes all the time, until
-//   {"do": "settle", "name": S, "seed": X}    which fills it for good
+//   {"do": "import", "name": S, "bytes": N}   a segment that another process writes continuously, until
+//   {"do": "settle", "name": S, "seed": X}    which writes its final bytes
 //
-// With `--serve PATH` it listens on a Unix socket and serves each connection in a process of its own, whose id it says
-// first: for tests that need hundreds of trainers.
+// With `--serve PATH` it listens on a Unix socket and serves each connection in its own process, which first sends its
+// process id. For tests that need hundreds of trainers.
 //
 // Answers: {"ok": true, ...} or {"ok": false, "code": "NOT_FOUND", "message": "..."}.
 #include <fcntl.h>
@@ -70,7 +70,7 @@ absl::Duration Seconds(const Json& command, double otherwise) {
   return absl::Seconds(command.value("timeout", otherwise));
 }
 
-// A process that writes a memfd all the time. It touches nothing but that memory, so it may follow a fork().
+// A process that writes a memfd continuously. It uses only that memory, so it may run after a fork().
 class Scribbler {
  public:
   Scribbler(int fd, uint64_t length) {
@@ -95,7 +95,7 @@ class Scribbler {
   }
   Scribbler(const Scribbler&) = delete;
 
-  // Returns when the final bytes are there.
+  // Returns when the final bytes are written.
   bool Settle(uint64_t seed) {
     int status = 0;
     if (write(orders_[1], &seed, sizeof(seed)) != sizeof(seed) || waitpid(pid_, &status, 0) != pid_) return false;
@@ -237,7 +237,7 @@ class Trainer {
             {"ratio", report->ratio_to_bound}};
   }
 
-  // Stops at the first job that is not done; `done` counts those that are. With `clock`, `seconds` has the time of
+  // Stops at the first job that is not done; `done` counts the done jobs. With `clock`, `seconds` has the time of
   // each.
   Json Exchange(const Json& command) {
     AllToAllv exchange;
@@ -305,14 +305,14 @@ void Obey() {
     Json answer;
     try {
       answer = trainer.Do(Json::parse(line));
-    } catch (const std::exception& error) {  // of a command that is none: the test is wrong
+    } catch (const std::exception& error) {  // malformed command: the test is wrong
       answer = {{"ok", false}, {"code", "BAD_COMMAND"}, {"message", error.what()}};
     }
     std::cout << answer.dump() << std::endl;
   }
 }
 
-// Forks before anything of gRPC runs, so each child is as good as a program that was just started.
+// Forks before gRPC is used, so each child is like a newly started program.
 int Serve(const std::string& path) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;

@@ -1,5 +1,5 @@
-# Installs the client library into a new directory, moves it, and builds and runs the example against it thrice: found
-# by find_package, shared and static, and by pkg-config. Arguments: BUILD_DIR, EXAMPLES_DIR, LIBDIR, CXX.
+# Installs the client library into a new directory, moves it, and builds and runs the example three times: with
+# find_package, shared and static, and with pkg-config. Arguments: BUILD_DIR, EXAMPLES_DIR, LIBDIR, CXX.
 cmake_policy(VERSION 3.25)
 
 execute_process(COMMAND mktemp -d OUTPUT_VARIABLE root OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
@@ -19,7 +19,7 @@ function(run)
   set(output "${output}" PARENT_SCOPE)
 endfunction()
 
-# The program must start, reach its client library and say what is missing: no daemon listens there.
+# The program must start, reach its client library and report that no daemon listens there.
 function(check_program program)
   execute_process(COMMAND ${program} --world 1 --wait 0 ${root}/nowhere RESULT_VARIABLE result ERROR_VARIABLE output)
   if(NOT result EQUAL 1 OR NOT output MATCHES "nowhere/descriptors.sock.*is railsd running")
@@ -32,13 +32,13 @@ foreach(component client client-dev)
 endforeach()
 file(RENAME ${root}/first ${root}/prefix)
 
-# Ninja, because `./dev` installs it and make need not be there.
+# Ninja, because `./dev` installs it, while make may be missing.
 run(${CMAKE_COMMAND} -G Ninja -S ${EXAMPLES_DIR} -B ${root}/build -DCMAKE_PREFIX_PATH=${root}/prefix
   -DCMAKE_CXX_COMPILER=${CXX})
 run(${CMAKE_COMMAND} --build ${root}/build)
 check_program(${root}/build/all_to_all)
 
-# The static library, for a program that is to run where none is installed.
+# The static library, for programs that run where the library is not installed.
 file(WRITE ${root}/static/CMakeLists.txt "cmake_minimum_required(VERSION 3.16)\nproject(static LANGUAGES CXX)\n"
   "find_package(railsd CONFIG REQUIRED COMPONENTS static)\nadd_executable(all_to_all ${EXAMPLES_DIR}/all_to_all.cc)\n"
   "target_link_libraries(all_to_all PRIVATE railsd::client_static)\n")
@@ -47,7 +47,7 @@ run(${CMAKE_COMMAND} -G Ninja -S ${root}/static -B ${root}/build-static -DCMAKE_
 run(${CMAKE_COMMAND} --build ${root}/build-static)
 check_program(${root}/build-static/all_to_all)
 
-# Every program that the quick start calls where packages are installed is in one of those that it installs.
+# Every program that the quick start calls after installing packages is in one of those packages.
 run(${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${root}/tools --component railsctl)
 foreach(program railsctl rails_example_all_to_all)
   if(NOT EXISTS ${root}/tools/bin/${program})
@@ -56,7 +56,7 @@ foreach(program railsctl rails_example_all_to_all)
 endforeach()
 check_program(${root}/tools/bin/rails_example_all_to_all)
 
-# What the shared library shows is the interface, and no generated code that could meet another copy.
+# The shared library exports only the interface, and no generated code, which could clash with another copy.
 find_program(NM nm REQUIRED)
 run(${NM} -DC --defined-only ${root}/prefix/${LIBDIR}/librails_client.so)
 string(REGEX REPLACE "[0-9a-f]+ [A-Z] [^\n]*rails::(Client|Group|Job|Segment)(::[^\n]*)?(\n|$)" "" others "${output}")
@@ -73,7 +73,7 @@ separate_arguments(flags UNIX_COMMAND "${flags}")
 run(${CXX} -std=c++20 ${EXAMPLES_DIR}/all_to_all.cc -o ${root}/by_pkg_config ${flags})
 check_program(${root}/by_pkg_config)
 
-# Nothing of gRPC or protobuf is needed to compile against the library.
+# Compiling against the library needs neither gRPC nor protobuf.
 file(GLOB_RECURSE headers RELATIVE ${root}/prefix ${root}/prefix/include/*)
 if(NOT headers STREQUAL "include/rails/client.h")
   fail("installed headers: ${headers}")

@@ -1,4 +1,4 @@
-// An Agent in memory that does what it is told: the double for everything in daemon/ that talks to the data plane.
+// A fake Agent, controlled by tests, for all code in daemon/ that uses the data plane.
 #ifndef RAILSD_TESTS_UNIT_DAEMON_FAKE_AGENT_H_
 #define RAILSD_TESTS_UNIT_DAEMON_FAKE_AGENT_H_
 
@@ -107,7 +107,7 @@ class FakeAgent : public Agent {
     absl::MutexLock lock(&mutex_);
     data_keys_[hello.node] = hello.data_key;
   }
-  // Of the last link with `node` that was up; zero when none was.
+  // The key of the last link with `node` that was up; zero if there was none.
   DataKey DataKeyOf(const std::string& node) const {
     absl::MutexLock lock(&mutex_);
     const auto it = data_keys_.find(node);
@@ -160,9 +160,9 @@ class FakeAgent : public Agent {
 
   absl::StatusOr<JobExplanation> explanation = absl::NotFoundError("no job");  // set before use
   std::atomic<size_t> message_capacity = ~size_t{0};
-  std::atomic<bool> silent = false;  // an engine that hangs: snapshots are never answered
+  std::atomic<bool> silent = false;  // a hanging engine: snapshots get no answer
 
-  // What tests look at.
+  // Accessors for tests.
   void SetSnapshot(AgentSnapshot snapshot) {
     absl::MutexLock lock(&mutex_);
     snapshot_ = std::move(snapshot);

@@ -68,7 +68,7 @@ TEST(LoggingTest, TheFatalLineIsOfTheLogsFormat) {
   text << std::ifstream(path).rdbuf();
   EXPECT_THAT(text.str(), EndsWith(object));
   unlink(path);
-  // A message that cannot be logged is printed at least.
+  // A message that cannot be logged is still printed.
   EXPECT_EQ(said({"info", "/proc/nowhere/log", LogFormat::kJson}), "railsd: cannot listen on \"x\"\n");
 }
 

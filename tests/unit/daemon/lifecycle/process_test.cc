@@ -51,7 +51,7 @@ TEST_F(SocketDirectoryTest, StaleSocketsAreReplacedAndLivingOnesAreNot) {
   EXPECT_NE(access((path_ + "/descriptors.sock").c_str(), F_OK), 0);
 }
 
-// Somebody who may write in a folder of sockets puts a link to another file where a socket was.
+// An attacker who may write to a folder of sockets replaces a socket by a link to another file.
 TEST_F(SocketDirectoryTest, AccessIsNotChangedThroughALink) {
   ASSERT_EQ(mkdir(path_.c_str(), 0755), 0);
   const std::string secret = base_ + "/secret", link = path_ + "/client.sock";

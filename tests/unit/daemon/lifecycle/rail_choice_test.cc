@@ -31,7 +31,7 @@ RdmaPort Port(const std::string& device, uint8_t number, bool active = true, boo
   return port;
 }
 
-// Two cards of one port, one of two of which the second is down, one without an address.
+// Two cards with one port, one card with two ports (the second is down), one card without an address.
 std::vector<RdmaPort> Ports() {
   return {Port("mlx5_0", 1), Port("mlx5_1", 1), Port("mlx5_2", 1), Port("mlx5_2", 2, false),
           Port("bnxt_0", 1, true, false)};

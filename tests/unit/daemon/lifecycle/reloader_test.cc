@@ -120,7 +120,7 @@ TEST_F(ReloaderTest, PeersNeedARestartWhereNobodyListensForThem) {
   EXPECT_EQ(report->needs_restart.size(), 3u) << "control.listen, tls.mode, peers.static.n1";
 }
 
-// With a hundred of them, of which one moves.
+// One of a hundred peers changes.
 TEST_F(ReloaderTest, OnlyPeersThatDifferAreTold) {
   const auto peers = [](const std::string& last) {
     std::string list;

@@ -23,7 +23,7 @@ class RepeatLimiterTest : public ::testing::Test {
   static spdlog::log_clock::time_point Time(int at) {
     return spdlog::log_clock::time_point(std::chrono::hours(100)) + milliseconds(at);
   }
-  // What was written since the last time.
+  // Text written since the last call.
   std::string Written() {
     std::string text = out_.str();
     out_.str("");
@@ -59,7 +59,7 @@ TEST_F(RepeatLimiterTest, AFlushTellsAtOnceAndOnlyOnce) {
   EXPECT_EQ(Written(), "info repeated event=job_done times=2 last=\"job_done seq=3\"\n");
   limiter_.flush();
   EXPECT_EQ(Written(), "");
-  Say(500, "job_done seq=4");  // of the same window
+  Say(500, "job_done seq=4");  // in the same window
   Say(2000, "other");
   EXPECT_EQ(Written(), "info repeated event=job_done times=1 last=\"job_done seq=4\"\ninfo other\n");
 }

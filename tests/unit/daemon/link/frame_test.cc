@@ -25,10 +25,10 @@ struct Copy {
   bool operator==(const Copy&) const = default;
 };
 
-// What comes out of a reader, until its error.
+// Collects the frames of a reader until its error.
 class FrameTest : public ::testing::Test {
  protected:
-  // Never more than the reader has space for, nor than `step()`.
+  // Feeds at most as much as the reader has space for, and at most `step()` bytes at once.
   template <typename Step>
   void Feed(absl::string_view bytes, Step step) {
     while (!bytes.empty()) {
@@ -137,7 +137,7 @@ TEST_F(FrameTest, AnotherProtocolIsToldFromThisOne) {
     EXPECT_THAT(std::string(error.message()), HasSubstr(advice));
     EXPECT_EQ(reader.Next().status(), error) << "for good";
   }
-  // It is told by the first byte that differs.
+  // The first byte that differs gives the error.
   reader = FrameReader();
   Feed("railsd-");
   EXPECT_TRUE(reader.Next().ok());

@@ -97,7 +97,7 @@ TEST_F(LinkStateTest, WhoWaitsForThePeerKeepsTheLinkBeyondSilence) {
   EXPECT_FALSE(link.GivenUp(now));
   now += absl::Seconds(13);
   EXPECT_FALSE(link.GivenUp(now));
-  // Another connection, of the same link: what waits is resent.
+  // Another connection of the same link: the outbox is resent.
   EXPECT_EQ(Hello(7, 1), Effect::kNone);
   EXPECT_TRUE(link.up());
   EXPECT_FALSE(link.Silent(now));
@@ -121,8 +121,8 @@ TEST_F(LinkStateTest, TroubleBeginsBeforeSilence) {
   EXPECT_FALSE(link.Silent(now + absl::Seconds(7))) << "the deadline counts from what was heard last";
 }
 
-// Two daemons, 0 of the lower name, that dial each other as the hub does. Every order in which dials open and bytes and
-// ends arrive; optionally one connection breaks on the way.
+// Two daemons that dial each other as the hub does; 0 has the lower name. Explores every order in which dials open and
+// bytes and ends arrive. Optionally one connection breaks.
 class TwoEnds {
  public:
   TwoEnds(size_t dials, int breaks) : max_dials_(dials) { first_.breaks = breaks; }
@@ -133,13 +133,13 @@ class TwoEnds {
   }
 
  private:
-  enum End : uint8_t { kNotOpen, kOpen, kClosed, kEnded };  // kClosed: by itself, and its end is under way to itself
+  enum End : uint8_t { kNotOpen, kOpen, kClosed, kEnded };  // kClosed: closed here, OnEnd() has not come yet
   struct Connection {
     int dialler = 0;
-    std::array<uint64_t, 2> hello = {};  // counts; 0: not said
-    std::array<bool, 2> heard = {};      // has read the other's
+    std::array<uint64_t, 2> hello = {};  // counts; 0: not sent
+    std::array<bool, 2> heard = {};      // has read the other's HELLO
     std::array<End, 2> end = {};
-    std::array<bool, 2> cut = {};  // nothing of what is under way to this end arrives but its end
+    std::array<bool, 2> cut = {};  // bytes under way to this end are lost; only the end of the connection arrives
   };
   struct State {
     std::vector<Connection> connections;
@@ -161,7 +161,7 @@ class TwoEnds {
   }
   static void Hello(State* s, Connection* c, int who) { c->hello[who] = ++s->hellos[who]; }
 
-  // `who` has read the other's HELLO: what the hub does then.
+  // Does what the hub does when `who` has read the HELLO of the other end.
   static void Read(State* s, int id, int who) {
     Connection& c = s->connections[id];
     c.heard[who] = true;
@@ -205,7 +205,7 @@ class TwoEnds {
         }
         const bool can_read = c.end[who] == kOpen && c.hello[other] > 0 && !c.heard[who];
         if (can_read && !c.cut[who]) step([&](State* n) { Read(n, id, who); });
-        // Its end: closed here, or there, or broken. What was said before arrives first, unless it is lost.
+        // The connection's end: closed here, closed there, or broken. Earlier bytes arrive first, unless they are lost.
         const bool over = c.end[who] == kClosed || (c.end[who] == kOpen && (c.end[other] >= kClosed || c.cut[who]));
         if (over && (!can_read || c.cut[who])) {
           step([&](State* n) {

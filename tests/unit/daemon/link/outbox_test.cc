@@ -31,7 +31,7 @@ Decoded Decode(const std::string& frame) {
   for (size_t i = 0; i < 8; ++i) number |= uint64_t{static_cast<uint8_t>(frame[5 + i])} << (8 * i);
   return {static_cast<FrameKind>(frame[4]), number, frame.substr(kFrameHeaderBytes)};
 }
-// Writes up to `most` frames; their numbers.
+// Writes up to `most` frames and returns their numbers.
 std::vector<uint64_t> WriteFrames(Outbox* box, size_t most = ~size_t{0}) {
   std::vector<uint64_t> numbers;
   for (Outbox::FramePtr frame; numbers.size() < most && (frame = box->Next()) != nullptr; box->MarkSent()) {
@@ -99,7 +99,7 @@ TEST(OutboxTest, RewindSendsAgainWhatWasNotAcknowledgedAlsoParts) {
       ASSERT_TRUE(box.Rewind(taken));
       for (uint64_t i = taken + 1; i <= 7; ++i) {
         ASSERT_EQ(write(), i);
-        // The receiver may have taken more on the connection before than was written on this one.
+        // The receiver may have taken more on the earlier connection than was written on this one.
         if (i > taken + 1) continue;
         ASSERT_TRUE(box.Acknowledge(written));
         i = std::max(i, written);
@@ -187,7 +187,7 @@ TEST(InboxTest, AssemblesUpToItsBound) {
   EXPECT_FALSE(inbox.has_parts());
 }
 
-// A sender and a receiver over a wire that breaks at random, against a list of what is on its way.
+// A sender and a receiver over a wire that breaks at random, compared with a list of the messages under way.
 class RandomWire {
  public:
   explicit RandomWire(uint64_t seed) : random_(seed) {}
@@ -241,7 +241,7 @@ class RandomWire {
     ASSERT_TRUE(inbox_.AddPart(frame.body, 8 * kMaxFrameBody).ok());
     if (frame.kind == FrameKind::kLastPart) Take(inbox_.TakeWhole());
   }
-  // It may have overtaken jobs of other epochs only.
+  // Checks that the message has overtaken only messages of other epochs.
   void Take(const std::string& body) {
     const auto it = std::find_if(under_way_.begin(), under_way_.end(), [&](const auto& m) { return m.body == body; });
     ASSERT_NE(it, under_way_.end()) << "not sent, or taken before";

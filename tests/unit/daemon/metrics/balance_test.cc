@@ -21,7 +21,7 @@ using ::testing::Pair;
 
 const absl::Time kStart = absl::FromUnixSeconds(1'700'000'000);
 
-// Two rails, the second of half the speed.
+// Two rails; the second has half the speed.
 std::vector<RailView> Rails(uint64_t fast, uint64_t slow) {
   std::vector<RailView> rails(2);
   rails[0].speed_bytes_per_s = 100;

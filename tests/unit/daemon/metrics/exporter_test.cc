@@ -104,7 +104,7 @@ class ExporterTest : public ::testing::Test {
     jobs_.OnJobFinished(SessionId(1), Report(absl::UnavailableError("x"), 2));
     sources_.agent = &agent_;
     sources_.jobs = &jobs_;
-    // Everything goes over the second rail.
+    // All bytes go over the second rail.
     std::vector<RailView> rails = Snapshot().rails;
     rails[0].health.drained = false;
     balance_.Add(rails, absl::FromUnixSeconds(0));
@@ -113,7 +113,7 @@ class ExporterTest : public ::testing::Test {
     sources_.balance = &balance_;
     watch_ = std::make_shared<JobWatch>(8, [] {});
     ASSERT_TRUE(feed_.AddWatch(SessionId(1), watch_));
-    ASSERT_TRUE(feed_.AddWatch(SessionId(2), std::make_shared<JobWatch>(8, [] {})));  // nobody holds it
+    ASSERT_TRUE(feed_.AddWatch(SessionId(2), std::make_shared<JobWatch>(8, [] {})));  // dropped at once
     for (int i = 0; i < 3; ++i) feed_.OnJobFinished(SessionId(1), Report(absl::OkStatus(), 1));
     sources_.feed = &feed_;
     sources_.interfaces = {"eth0", "eth1"};
@@ -142,7 +142,7 @@ class ExporterTest : public ::testing::Test {
   MetricSources sources_;
 };
 
-// To accept a change on purpose, write what the test prints into the file.
+// To accept an intended change, write the test's output into the file.
 TEST_F(ExporterTest, GoldenExposition) {
   std::ifstream file(RAILSD_GOLDEN_METRICS);
   std::stringstream golden;
@@ -151,7 +151,7 @@ TEST_F(ExporterTest, GoldenExposition) {
   EXPECT_EQ(text, golden.str()) << text;
 }
 
-// To accept a change on purpose: `railsd --metrics-table >dashboards/METRICS.md`.
+// To accept an intended change: `railsd --metrics-table >dashboards/METRICS.md`.
 TEST(MetricTableTest, ThePageForPeopleIsCurrent) {
   std::ifstream file(RAILSD_METRICS_PAGE);
   std::stringstream page;
@@ -159,7 +159,7 @@ TEST(MetricTableTest, ThePageForPeopleIsCurrent) {
   EXPECT_EQ(MetricTableMarkdown(), page.str());
 }
 
-// 130 peers. The last of them is not reached over rail1, and another one has drained it.
+// 130 peers. The last one is not reached over rail1, and another one has drained rail1.
 AgentSnapshot ManyPeers() {
   AgentSnapshot snapshot = Snapshot();
   PeerView one = snapshot.peers[0];
@@ -244,7 +244,7 @@ TEST_F(ExporterTest, AnEngineThatDoesNotAnswerDoesNotHangTheScrape) {
   EXPECT_EQ(text.find("railsd_rail_"), std::string::npos) << "nothing rather than zeros";
 }
 
-// What `promtool check metrics` asks of names, and what the project asks of labels.
+// The rules of `promtool check metrics` for names, and of the project for labels.
 TEST(MetricTableTest, NamesFollowTheRules) {
   const std::set<std::string> allowed = {
       "rail",    "direction", "peer",   "state",  "queue",      "kind",      "result", "for",  "hash",

@@ -23,7 +23,7 @@ inline UniqueFd ConnectTo(int port) {
   return socket;
 }
 
-// Until the other end closes or breaks the connection.
+// Reads until the other end closes or breaks the connection.
 inline std::string ReadAll(const UniqueFd& socket) {
   std::string answer;
   char part[4096];
@@ -33,7 +33,7 @@ inline std::string ReadAll(const UniqueFd& socket) {
   return answer;
 }
 
-// Sends these bytes on a connection of their own; all that comes back. What the server does not take is not sent.
+// Sends these bytes on a new connection and returns the whole answer. Stops sending when the server takes no more.
 inline std::string Exchange(int port, const std::string& bytes) {
   const UniqueFd socket = ConnectTo(port);
   if (!socket.valid()) return "no connection";

@@ -102,7 +102,7 @@ TEST_F(HttpServerTest, RequestsAreBounded) {
 }
 
 TEST_F(HttpServerTest, ARequestWithABodyIsRefused) {
-  Start(absl::Milliseconds(200));  // so long the server waits for bodies that never come
+  Start(absl::Milliseconds(200));  // how long the server waits for bodies that never come
   EXPECT_THAT(Ask(port(), "GET", "/", "Content-Length: 4\r\n\r\nbody"), StartsWith("HTTP/1.1 400 "));
   EXPECT_THAT(Ask(port(), "GET", "/", "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"), StartsWith("HTTP/1.1 400 "));
   EXPECT_THAT(Ask(port(), "GET", "/", "Content-Length: -1\r\n"), StartsWith("HTTP/1.1 4"));
@@ -120,7 +120,7 @@ TEST_F(HttpServerTest, WhatIsNoHttp1) {
         std::string("GET * HTTP/1.1\r\nHost: x\r\n\r\n"), nul}) {
     EXPECT_THAT(Exchange(port(), request), Not(HasSubstr(" 200 "))) << request;
   }
-  // A client that does not say whom it asks still gets an answer: there is only one host here.
+  // A request without Host gets an answer, because there is only one host here.
   EXPECT_THAT(Exchange(port(), "GET / HTTP/1.0\r\n\r\n"), StartsWith("HTTP/1.1 200 "));
   EXPECT_THAT(Exchange(port(), "GET / HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 200 "));
   ExpectItServes();
@@ -131,7 +131,7 @@ TEST_F(HttpServerTest, OneRequestForEachConnection) {
   EXPECT_THAT(Exchange(port(), request + request), EndsWith("\r\n\r\nroot"));
 }
 
-// Clients that never end their requests, or never take their answers, and more of them than there are threads.
+// More clients than threads, which never end their requests or never take their answers.
 TEST_F(HttpServerTest, ThoseThatDawdleAreCutOff) {
   Start(absl::Milliseconds(200));
   std::vector<UniqueFd> sockets;
@@ -147,8 +147,8 @@ TEST_F(HttpServerTest, ThoseThatDawdleAreCutOff) {
 
 TEST_F(HttpServerTest, EndsWhileClientsAreConnected) {
   const UniqueFd idle = ConnectTo(port());
-  server_.reset();  // ends, that is the test
-  // The client need not see its connection end: civetweb drops one that no thread had begun to read without closing it.
+  server_.reset();  // the test: this returns
+  // The client may not see the end: civetweb drops a connection that no thread has read, without closing it.
   char none = 0;
   EXPECT_LE(recv(idle.get(), &none, 1, MSG_DONTWAIT), 0);
 }

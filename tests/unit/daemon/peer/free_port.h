@@ -1,4 +1,4 @@
-// Ports for hubs, which must know each other's before they start.
+// Free ports for hubs, which must know each other's ports before they start.
 #ifndef RAILSD_TESTS_UNIT_DAEMON_PEER_FREE_PORT_H_
 #define RAILSD_TESTS_UNIT_DAEMON_PEER_FREE_PORT_H_
 
@@ -9,7 +9,7 @@
 
 namespace railsd {
 
-// Binds any free port and gives it back; the hubs need to know each other's before they start.
+// Binds a free port, releases it and returns its number.
 inline int FreePort() {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address = {};

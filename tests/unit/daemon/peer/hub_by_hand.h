@@ -1,4 +1,4 @@
-// A hub whose connections are the test's: nothing happens that it is not told, and no thread runs.
+// A hub whose connections the test controls. No thread runs; the hub acts only in the test's calls.
 #ifndef RAILSD_TESTS_UNIT_DAEMON_PEER_HUB_BY_HAND_H_
 #define RAILSD_TESTS_UNIT_DAEMON_PEER_HUB_BY_HAND_H_
 
@@ -30,7 +30,7 @@ struct HandFrame {
   std::string body;
 };
 
-// Gives `bytes` to a reader, and its frames to `take` while that says true.
+// Gives `bytes` to a reader, and the frames to `take` while it returns true.
 template <typename Take>
 absl::Status FeedReader(FrameReader* reader, absl::string_view bytes, Take take) {
   while (!bytes.empty()) {
@@ -65,7 +65,7 @@ class HandConnection final : public Connection {
   void Close() override { closed = true; }
   void SetGreeted() override { greeted = true; }
   bool dialled_here() const override { return dialled_; }
-  const std::string& address() const override { return address_; }  // without a port nothing is probed
+  const std::string& address() const override { return address_; }  // no port, so the hub probes nothing
   std::vector<std::string> certificate_names() const override { return names; }
   // The frames that the hub has written since the last call.
   std::vector<HandFrame> Said() {
@@ -79,9 +79,9 @@ class HandConnection final : public Connection {
   }
 
   bool open = false, closed = false, ended = false, greeted = false, refused = false;
-  std::string out;                  // written, and not on its way yet
-  size_t room = size_t{256} << 20;  // of `out`: a socket that holds that much takes nothing
-  std::vector<std::string> names;   // of the other end's certificate
+  std::string out;                  // written, not yet under way
+  size_t room = size_t{256} << 20;  // with so many bytes in `out` Write() refuses frames
+  std::vector<std::string> names;   // in the other end's certificate
   FrameReader arrived;
 
  private:
@@ -108,19 +108,19 @@ class HubByHand final : public Dialler {
 
   Hub& hub() { return *hub_; }
   void Tick(absl::Time now) { hub_->OnTick(now); }
-  // What DNS says.
+  // Delivers an answer of DNS.
   void Find(std::vector<std::string> addresses) {
     hub_->OnLookedUp(hub_->dns_address_, std::move(addresses));
     absl::MutexLock lock(&hub_->mutex_);
     hub_->next_dns_ = absl::InfiniteFuture();
   }
-  // As if nothing had been heard of a node for so long.
+  // Pretends that nothing was heard of a node for `silence`.
   void Silence(const std::string& node, absl::Duration silence) {
     absl::MutexLock lock(&hub_->mutex_);
     const auto peer = hub_->peers_.find(node);
     if (peer != hub_->peers_.end()) peer->second->link.OnHeard(absl::Now() - silence);
   }
-  // The last one there that has not ended, or null.
+  // The last connection dialled to `host` that has not ended, or null.
   HandPtr DialledTo(const std::string& host) const {
     for (auto it = dialled.rbegin(); it != dialled.rend(); ++it) {
       if ((*it)->address() == host && !(*it)->ended) return *it;
@@ -137,7 +137,7 @@ class HubByHand final : public Dialler {
     connection->open = true;
     hub_->OnOpen(connection);
   }
-  // Nothing comes from a connection that the hub has closed.
+  // Delivers a frame, unless the hub has closed the connection.
   void Say(const HandPtr& connection, FrameKind kind, uint64_t number = 0, absl::string_view body = {}) {
     if (!connection->closed && !connection->ended) hub_->OnFrame(connection, Frame{kind, number, body});
   }
@@ -167,7 +167,7 @@ class HubByHand final : public Dialler {
   std::unique_ptr<Hub> hub_;
 };
 
-// What a node says of itself, with the limits of a hub by default.
+// The HELLO of a node, with a hub's default limits.
 inline HelloFacts FactsOf(const std::string& node, uint64_t boot, uint32_t generation = 1) {
   HelloFacts facts;
   facts.hello.node = node;
@@ -188,7 +188,7 @@ inline std::string BytesOf(const ControlMessage& message) {
   MessageTo(message, &out);
   return out.SerializeAsString();
 }
-// The first address of these is 127.0.0.1.
+// Node i of `nodes` has the address 127.0.0.(i+1).
 inline PeerHubOptions OptionsByHand(const std::string& node, uint64_t boot, const std::vector<std::string>& nodes) {
   PeerHubOptions options;
   options.node = node;

@@ -1,4 +1,4 @@
-// What a peer that lies about itself, or breaks the rules of its connection, can do to a hub and to its other peers.
+// Tests the effect of a peer that lies about itself or breaks the protocol on a hub and its other peers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -33,26 +33,26 @@ class HubHostileTest : public ::testing::Test {
   void Say(FrameKind kind, uint64_t number = 0, absl::string_view body = {}) {
     by_hand.Say(connection, kind, number, body);
   }
-  // Dials the hub, and says who it is.
+  // Dials the hub and sends a HELLO.
   HandPtr Greet(const HelloFacts& facts) {
     const HandPtr accepted = by_hand.Accept();
     by_hand.Say(accepted, FrameKind::kHello, 0, HelloOf(facts));
     return accepted;
   }
-  // Answers the hub.
+  // Accepts the hub's dial and answers with a HELLO.
   void Answer(const HelloFacts& facts) {
     connection = by_hand.DialledTo(facts.hello.node == "b" ? "127.0.0.2" : "127.0.0.3");
     ASSERT_NE(connection, nullptr);
     by_hand.Open(connection);
     Say(FrameKind::kHello, 0, HelloOf(facts));
   }
-  // A node that keeps the rules.
+  // Brings up a node that keeps the rules.
   void BringUp(const HelloFacts& facts) {
     ASSERT_NO_FATAL_FAILURE(Answer(facts));
     ASSERT_TRUE(agent.Saw("up " + facts.hello.node));
     connection->Said();
   }
-  // What the hub said last, which is why it closes the connection.
+  // The reason in the hub's last frame. The hub has closed the connection.
   static std::string LastWord(const HandPtr& of) {
     const std::vector<HandFrame> said = of->Said();
     EXPECT_TRUE(of->closed);
@@ -75,7 +75,7 @@ class HubHostileTest : public ::testing::Test {
   HandPtr connection;
 };
 
-// A daemon that was stopped hears nothing of its peers either, and must not blame them alone.
+// A daemon that was stopped hears nothing of its peers either, and must name its own pause.
 TEST_F(HubHostileTest, ADaemonThatStoodStillSaysSo) {
   BringUp(FactsOf("b", 22));
   by_hand.Tick(absl::Now() + absl::Seconds(12));
@@ -140,7 +140,7 @@ TEST_F(HubHostileTest, AHelloThatIsNoneBreaks) {
   EXPECT_EQ(counters().protocol_errors, 1u);
 }
 
-// The name was checked with the first one.
+// Only the first HELLO of a connection is checked.
 TEST_F(HubHostileTest, ASecondHelloIsNoHello) {
   BringUp(FactsOf("b", 22));
   Say(FrameKind::kHello, 0, HelloOf(FactsOf("c", 33)));
@@ -218,13 +218,13 @@ TEST_F(HubHostileTest, ABootIdIsOfOneNode) {
   EXPECT_TRUE(connection->closed);
   EXPECT_EQ(counters().refused, 2u);
   EXPECT_THAT(agent.events(), ElementsAre("up c"));
-  // With one of its own it is welcome.
+  // With its own boot id the node is accepted.
   by_hand.End(connection);
   by_hand.Tick(absl::Now() + absl::Seconds(2));
   BringUp(FactsOf("b", 22));
 }
 
-// A node that is up cannot become another one either, which is no restart; and who is away keeps what is his.
+// A node that is up cannot take another node's boot id, as if it had restarted. A node that is down keeps its boot id.
 TEST_F(HubHostileTest, NobodyRestartsAsAnotherOrTakesTheBootIdOfWhoIsAway) {
   BringUp(FactsOf("c", 33));
   Say(FrameKind::kStopping);
@@ -267,7 +267,7 @@ TEST_F(HubHostileTest, GenerationsOnlyGrow) {
   EXPECT_THAT(agent.events(), ElementsAre("up b", "down b: node b had lost this node", "up b"));
 }
 
-// Both ends would believe that they are in the same link, with other numbers.
+// Otherwise both ends would believe that they are in the same link, but with different numbers.
 TEST_F(HubHostileTest, AHelloOfAFormerLifeThatComesLateEndsTheLinkForBoth) {
   BringUp(FactsOf("b", 22));
   EXPECT_TRUE(Greet(FactsOf("b", 21))->open) << "it was on its way when that daemon ended";
@@ -375,7 +375,7 @@ TEST_F(NamesTest, APeerThatIsGoneIsShownForAWhileAndBeginsAnew) {
   }
   EXPECT_EQ(by_hand.hub().Peers().size(), 0u);
   EXPECT_TRUE(agent.Saw("forgotten b"));
-  // It may remember the generation that this node had when it left: 2.
+  // The peer may remember this node's generation from before: 2.
   EXPECT_EQ(GenerationIn(Greet(FactsOf("b", 22))), 3u);
 }
 
@@ -415,14 +415,14 @@ TEST_F(SlowPeerTest, LongMessagesOfJobsTakeHalfOfAnOutboxAndLeaveTheRestToShortO
   EXPECT_THAT(std::string(full.message()), HasSubstr("(50 of 10000)"));
   EXPECT_GT(sent, 5u);
   EXPECT_EQ(counters().messages_held_back, 1u);
-  // A shorter one has room, aborts have, and so has everybody for another node.
+  // There is room for a shorter message, for aborts, and for all messages to another node.
   EXPECT_TRUE(by_hand.hub().SendIfItFits("b", OfferOf(50, 1)).ok());
   for (uint64_t seq = 1; seq <= sent; ++seq) {
     by_hand.hub().Send("b", Abort{{{BootId(11), 1}, JobSeq(seq)}, absl::StatusCode::kResourceExhausted, "full", false});
   }
   EXPECT_TRUE(by_hand.hub().SendIfItFits("c", OfferOf(1, 90)).ok());
   EXPECT_THAT(agent.events(), ElementsAre("up c", "up b"));
-  // When it has caught up.
+  // After the peer has caught up.
   Say(FrameKind::kTaken, 2 * sent + 1);
   EXPECT_EQ(by_hand.hub().Outboxes().messages, 1u) << "that for c";
   EXPECT_TRUE(by_hand.hub().SendIfItFits("b", OfferOf(51, 90)).ok());

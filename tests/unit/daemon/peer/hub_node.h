@@ -1,4 +1,4 @@
-// A hub with an agent that writes down what it is told, for tests of two hubs that talk.
+// A hub with an agent that records its calls, for tests with two hubs.
 #ifndef RAILSD_TESTS_UNIT_DAEMON_PEER_HUB_NODE_H_
 #define RAILSD_TESTS_UNIT_DAEMON_PEER_HUB_NODE_H_
 
@@ -57,7 +57,7 @@ struct Node {
 inline ControlMessage Numbered(uint64_t n) { return Quiesced{{{BootId(1), 1}, JobSeq(n)}, 0}; }
 inline uint64_t NumberOf(const ControlMessage& message) { return std::get<Quiesced>(message).job.seq.value(); }
 
-// Two nodes that know each other, up.
+// Runs two nodes that know each other, and waits until they are up.
 inline void RunBoth(Node* a, Node* b) {
   a->Run(a->Options(*b, 11));
   b->Run(b->Options(*a, 22));

@@ -1,5 +1,5 @@
-// Hubs in a network that the test draws: whatever is lost, delayed, cut or restarted, every message of a link arrives
-// once and in order, or the link is over at both ends; and in the end all are up, with one connection a pair.
+// Hubs in a randomised network. Whatever is lost, delayed, cut or restarted, every message of a link arrives once and
+// in order, or the link is over at both ends. In the end all links are up, with one connection a pair.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@
 namespace railsd {
 namespace {
 
-constexpr absl::Duration kWorldLostAfter = absl::Hours(1000);  // unless the world says so: its clock is ahead
+constexpr absl::Duration kWorldLostAfter = absl::Hours(1000);  // the test's clock is ahead; only Silence() exceeds it
 
 class LinkWorld {
  public:
@@ -38,7 +38,7 @@ class LinkWorld {
     for (auto& from : reachable_) from.fill(true);
     for (int round = 0; round < 50 && !Failed() && !Settled(); ++round) Calm();
     ASSERT_TRUE(Settled()) << Text();
-    Calm();  // with DNS they may yet dial themselves once
+    Calm();  // with DNS, hubs may still dial themselves once
     const size_t dials = Dials();
     for (int round = 0; round < 10 && !Failed(); ++round) Calm();
     EXPECT_TRUE(Settled()) << Text();
@@ -61,7 +61,7 @@ class LinkWorld {
   // One direction of a link, from the sender's OnPeerUp() to its OnPeerDown().
   struct Session {
     std::list<Message> under_way;
-    bool bound = false;  // something of it has arrived
+    bool bound = false;  // a message of it has arrived
   };
   class Witness final : public FakeAgent {
    public:
@@ -80,13 +80,13 @@ class LinkWorld {
   struct Node {
     std::unique_ptr<Witness> agent;
     std::unique_ptr<HubByHand> hub;
-    size_t seen = 0;  // of its dials
+    size_t seen = 0;  // dials handled so far
   };
   struct Wire {
-    std::array<size_t, 2> node;  // who dials, and whom
+    std::array<size_t, 2> node;  // dialling node, dialled node
     std::array<HandPtr, 2> end;
-    bool hole = false;  // nothing arrives at either end any more, not even its end
-    bool cut = false;   // what is under way is lost, and both ends hear of it
+    bool hole = false;  // nothing more arrives at either end, not even the end of the connection
+    bool cut = false;   // bytes under way are lost, and both ends see the end
   };
 
   uint64_t Draw(uint64_t count) { return random_() % count; }
@@ -140,7 +140,7 @@ class LinkWorld {
     for (size_t j = 0; j < names_.size(); ++j) all.push_back(absl::StrCat("127.0.0.", j + 1, ":1"));
     if (dns_) node.hub->Find(all);
   }
-  // Its daemon ends, with or without a word, and comes back.
+  // Restarts a node's daemon, with or without a STOPPING frame.
   void Restart(size_t i) {
     dials_before_ += nodes_[i].hub->dialled.size();
     const bool says_so = Draw(2) == 0;
@@ -212,13 +212,13 @@ class LinkWorld {
     sessions_[id].under_way.push_back({number, epoch == 0 ? 0 : epoch + 1});
     nodes_[pair.first].hub->hub().Send(names_[pair.second], std::move(message));
   }
-  // A node notices that what it is connected with does not answer.
+  // Makes node i see that its connections to node j do not answer.
   void Silence(size_t i, size_t j) {
     bool hole = false;
     for (Wire& wire : wires_) {
       if (!wire.hole || std::minmax(wire.node[0], wire.node[1]) != std::minmax(i, j)) continue;
       hole = true;
-      for (size_t side = 0; side < 2; ++side) {  // Links: the handshake's time is over
+      for (size_t side = 0; side < 2; ++side) {  // like Links after the handshake's time limit
         const HandPtr& end = wire.end[side];
         if (wire.node[side] == i && end != nullptr && !end->greeted) nodes_[i].hub->End(end);
       }
@@ -238,7 +238,7 @@ class LinkWorld {
       }
     }
   }
-  // What happens next at one end of a connection, of up to so many bytes. False: nothing.
+  // Performs the next event at one end of a connection, with up to `bytes` bytes. False: there is none.
   bool Move(Wire* wire, size_t side, size_t bytes) {
     const HandPtr& here = wire->end[side];
     if (here == nullptr || here->ended) return false;
@@ -266,7 +266,7 @@ class LinkWorld {
     std::erase_if(wires_, [](const Wire& w) { return w.end[0]->ended && (w.end[1] == nullptr || w.end[1]->ended); });
   }
 
-  // The network is whole, and who is silent is noticed.
+  // Lets everything arrive, and makes nodes see dead connections.
   void Calm() {
     for (size_t i = 0; i < nodes_.size(); ++i) {
       for (size_t j = 0; j < nodes_.size(); ++j) Silence(i, j);
@@ -324,8 +324,8 @@ class LinkWorld {
   std::vector<Wire> wires_;
   std::array<std::array<bool, 3>, 3> reachable_;
   std::vector<Session> sessions_;
-  std::map<Pair, size_t> links_;  // that the first knows to be up: its session
-  std::map<Pair, size_t> bound_;  // the session whose messages the second has taken since it is up
+  std::map<Pair, size_t> links_;  // session of a link that the first node knows to be up
+  std::map<Pair, size_t> bound_;  // session whose messages the second node has taken since the link is up
   uint64_t lives_ = 0, sent_ = 0;
   size_t dials_before_ = 0;
   int64_t seconds_ = 0;

@@ -258,7 +258,7 @@ TEST(PeerHelloTest, RefusalsNameBothNodesAndTheField) {
   bad.set_max_version(4);
   EXPECT_EQ(HelloError(bad), "node n1 to node n0: hello.min_version, max_version: 3 to 4 do not include 2");
   bad.set_min_version(1);
-  bad.set_max_version(1);  // gRPC's
+  bad.set_max_version(1);  // of links over gRPC
   EXPECT_NE(HelloError(bad), "accepted");
   bad = good;
   bad.mutable_limits()->set_max_world_size(8);
@@ -295,7 +295,7 @@ TEST(PeerHelloTest, RefusalsNameBothNodesAndTheField) {
   EXPECT_EQ(HelloError(bad), "node n1 to node n0: hello.software: '1.0\\033[2J', not 64 printable characters at most");
   bad.set_software(std::string(65, '1'));
   EXPECT_NE(HelloError(bad), "accepted");
-  bad.set_software("");  // older daemons say nothing
+  bad.set_software("");  // older daemons send none
   EXPECT_EQ(HelloError(bad), "accepted");
   bad = good;
   bad.set_node("n1\n");

@@ -106,7 +106,7 @@ TEST_F(PeerHubTest, AFullOutboxLosesThePeerAtBothEnds) {
   a.hub->Send("b", large);
   ASSERT_TRUE(
       testing::Until([&] { return a.agent.Saw("down b: node b does not take messages") && b.agent.Saw("down a"); }));
-  // And they find each other again.
+  // They connect to each other again.
   ASSERT_TRUE(testing::Until([&] { return a.agent.events().size() >= 3 && b.agent.events().size() >= 3; }));
   EXPECT_EQ(a.agent.events().back(), "up b");
   EXPECT_EQ(a.hub->counters().lost, 1u);
@@ -130,7 +130,7 @@ TEST_F(PeerHubTest, AMessageThatIsLongerThanThePeerTakesNeedNotCostTheLink) {
   EXPECT_TRUE(a.hub->SendIfItFits("b", Numbered(1)).ok());
   ASSERT_TRUE(testing::Until([&] { return b.agent.message_count() == 1; }));
   EXPECT_EQ(a.hub->counters().lost, 0u);
-  // Whoever does not ask.
+  // Send() of the same message loses the link.
   a.hub->Send("b", large);
   ASSERT_TRUE(testing::Until([&] { return a.agent.Saw("down b: a message of") && b.agent.Saw("down a"); }));
   EXPECT_EQ(options.links.refused->Read(Limit::kMessage), 2u);
@@ -156,7 +156,7 @@ TEST_F(PeerHubTest, SilenceLosesThePeer) {
   a.Run(options);
   b.Run(b.Options(a, 22));
   ASSERT_TRUE(testing::Until([&] { return a.agent.Saw("up b"); }));
-  // A peer that just goes away without a word: its port answers nobody.
+  // The peer's hub stops, and its port then refuses connections.
   b.hub->Stop();
   b.hub.reset();
   ASSERT_TRUE(testing::Until([&] { return a.agent.Saw("down b"); }));
@@ -256,7 +256,7 @@ TEST_F(PeerHubTest, MessagesToNobodyAreCounted) {
 }
 
 TEST_F(PeerHubTest, DnsFindsThePeersAndLeavesOutTheNodeItself) {
-  // Both listen on one port of different loopback addresses; the name stands for only one of them.
+  // peers.dns of each hub gives the loopback address with the other hub's port.
   PeerHubOptions options = a.Options(b, 11);
   options.static_peers.clear();
   options.dns = {"127.0.0.1", static_cast<uint32_t>(b.port), absl::Milliseconds(100)};

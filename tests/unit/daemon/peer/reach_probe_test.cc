@@ -18,7 +18,7 @@ const absl::Time kStart = absl::FromUnixSeconds(1000);
 
 class ReachProbeTest : public ::testing::Test {
  protected:
-  // A port on loopback with room for one connection that nobody accepts.
+  // Listens on loopback with a backlog for one connection, and accepts none.
   void Listen() {
     listener_ = UniqueFd(socket(AF_INET, SOCK_STREAM, 0));
     sockaddr_in address = {};
@@ -30,7 +30,7 @@ class ReachProbeTest : public ::testing::Test {
     ASSERT_TRUE(bound.ok());
     address_ = bound->ToString();
   }
-  // Steps until something is known of an attempt that began now.
+  // Steps until the result of an attempt that began now is known.
   Reach Ask(absl::Time now) {
     probe_.Step(address_, now);
     for (int i = 0; i < 1000 && probe_.reach() == Reach::kUnknown; ++i) {
@@ -66,7 +66,7 @@ TEST_F(ReachProbeTest, NobodyListensAndItIsKnownSinceWhen) {
 
 TEST_F(ReachProbeTest, NoAnswerIsSilenceAfterASecond) {
   Listen();
-  // The kernel drops what comes once its queue of connections is full.
+  // The kernel drops connection requests once its queue is full.
   std::vector<UniqueFd> fill;
   for (int i = 0; i < 4; ++i) {
     fill.emplace_back(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));

@@ -1,4 +1,4 @@
-// Hubs that prove to each other who they are.
+// Tests hubs with mutual TLS.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ using ::testing::ElementsAre;
 
 class TlsHubTest : public ::testing::Test {
  protected:
-  // `certificate_of`: whose it shows.
+  // `certificate_of`: node whose certificate the hub shows.
   std::unique_ptr<TlsFiles> Run(Node* node, const Node& other, const TlsTestFiles& of,
                                 const std::string& certificate_of) {
     auto opened = TlsFiles::Open(of.WriteNode(certificate_of), certificate_of, NullLogger());
@@ -60,7 +60,7 @@ TEST_F(TlsHubTest, BothSidesComeUpAndCarryMessages) {
 }
 
 TEST_F(TlsHubTest, AnothersNameIsRefusedOnBothSides) {
-  // A node of the same authority, c, that says it is b.
+  // Node c of the same authority claims to be b.
   a_tls = Run(&a, b, files, "a");
   b_tls = Run(&b, a, files, "c");
   ASSERT_TRUE(testing::Until([&] { return a.hub->counters().identity >= 2; }));
@@ -95,7 +95,7 @@ TEST_F(TlsHubTest, NewFilesAreTakenUnderLoadWithoutLosingTheLink) {
   uint64_t sent = 0;
   for (int round = 0; round < 3; ++round) {
     for (int i = 0; i < 100; ++i) a.hub->Send("b", Numbered(++sent));
-    // Another authority altogether, known to both only after the change.
+    // A different authority, known to both only after the change.
     files.authority = TlsTestFiles::NewAuthority();
     files.Write("ca.pem", files.authority.certificate);
     files.WriteNode("a");

@@ -1,4 +1,4 @@
-// Tests what operators ask of a daemon, and tell it.
+// Tests the calls of operators to a daemon.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// The services of a daemon on a Unix socket, in front of an agent that a test speaks for.
+// The services of a daemon on a Unix socket, with a fake agent that the test controls.
 #ifndef RAILSD_TESTS_UNIT_DAEMON_SERVICE_SERVICES_FIXTURE_H_
 #define RAILSD_TESTS_UNIT_DAEMON_SERVICE_SERVICES_FIXTURE_H_
 

@@ -103,7 +103,7 @@ TEST_F(ServicesTest, ASessionHasFewWatches) {
   for (grpc::ClientContext& context : contexts) context.TryCancel();
 }
 
-// On a tenant's own socket a token of another tenant's session is worth what a made-up one is.
+// A tenant's own socket treats a token of another tenant's session like an invented one.
 TEST_F(ServicesTest, ATokenIsWorthNothingOnAnotherTenantsSocket) {
   const auto tell = [this](const std::string& tenant) {
     auto own = std::make_shared<ServiceContext>(*context_);
@@ -252,7 +252,7 @@ TEST_F(ServicesTest, WaitAnswersWhenTheJobIsTerminal) {
   grpc::Status status;
   std::thread caller([&] { status = jobs_->WaitJob(&context, request, &response); });
   ASSERT_TRUE(testing::Until([&] { return agent_.pending_waits() == 1; }));
-  // The agent's own slice has passed: it is asked again.
+  // One wait slice has passed: the service asks the agent again.
   FakeAgent::PendingWait first = agent_.TakeWait();
   EXPECT_LE(first.timeout, absl::Seconds(20));
   std::move(first.done)(Report(5, JobState::kRunning));
@@ -277,7 +277,7 @@ TEST_F(ServicesTest, ACancelledWaitIsForgotten) {
   context.TryCancel();
   caller.join();
   EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED);
-  // The server hears of it in its own time; then the late answer of the agent asks for nothing more.
+  // After the server has seen the cancellation, a late answer of the agent makes no further wait.
   auto late = std::make_shared<FakeAgent::PendingWait>(agent_.TakeWait());
   server_->Shutdown(absl::Seconds(5));
   std::move(late->done)(Report(5, JobState::kRunning));

@@ -60,7 +60,7 @@ std::string ReserveRequest(uint32_t id, uint64_t length) {
   return request.SerializeAsString();
 }
 
-// The other end of a connection, by hand.
+// A client of the descriptor socket, made by hand.
 class Client {
  public:
   explicit Client(const std::string& path) : socket_(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)) {
@@ -73,7 +73,7 @@ class Client {
   bool Send(const std::string& bytes, const std::vector<int>& fds = {}) {
     return testing::SendPacket(socket_.get(), bytes, fds);
   }
-  // Waits for the next answer. False when the server has closed the connection.
+  // Waits for the next answer. False: the server has closed the connection.
   bool Receive(DescriptorResponse* response, std::vector<UniqueFd>* fds = nullptr) {
     pollfd entry = {socket_.get(), POLLIN, 0};
     if (poll(&entry, 1, 10'000) != 1) return false;
@@ -322,7 +322,7 @@ TEST_F(DescriptorServerTest, TheEndOfTheServerEndsItsSessions) {
   EXPECT_TRUE(client.Closed());
 }
 
-// Four sockets: the shared one, and of three tenants each its own.
+// Four sockets: the shared one, and one for each of three tenants.
 class TenantServerTest : public DescriptorServerTest {
  protected:
   void Adjust(DescriptorServerOptions* options) override {

@@ -10,7 +10,7 @@
 namespace railsd {
 namespace {
 
-// Closing a socket closes what is queued in it, too, and that may take as long as its owner likes.
+// Closing a socket also closes descriptors queued in it, which may block as long as their owner chose.
 TEST(DropUnreadTest, TakesEverythingThatIsQueuedBehindAnError) {
   int ends[2], pipe_ends[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends), 0);

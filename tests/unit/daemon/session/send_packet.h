@@ -1,4 +1,4 @@
-// A packet with descriptors, as neither end of the descriptor socket would send it.
+// Sends a packet with any descriptors, which neither end of the descriptor socket would send.
 #ifndef RAILSD_TESTS_UNIT_DAEMON_SESSION_SEND_PACKET_H_
 #define RAILSD_TESTS_UNIT_DAEMON_SESSION_SEND_PACKET_H_
 
@@ -10,7 +10,7 @@
 
 namespace railsd::testing {
 
-// False: the other end has closed the connection, or does not take so many descriptors.
+// False: the other end has closed the connection, or the kernel refuses so many descriptors.
 inline bool SendPacket(int socket, const std::string& bytes, const std::vector<int>& fds) {
   std::vector<char> control(CMSG_SPACE(sizeof(int) * fds.size()));
   iovec io = {const_cast<char*>(bytes.data()), bytes.size()};

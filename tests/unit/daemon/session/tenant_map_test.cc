@@ -87,7 +87,7 @@ TEST(CredentialsTest, OfThisProcess) {
   EXPECT_THAT(peer->groups, ::testing::UnorderedElementsAreArray(groups));
 }
 
-// More groups than are asked for at first; the sockets are those of a child, since they tell of their maker.
+// More groups than the first buffer holds. A child makes the sockets, because they carry their maker's groups.
 TEST(CredentialsTest, ManySupplementaryGroups) {
   if (geteuid() != 0) GTEST_SKIP() << "only root may have other groups";
   std::array<gid_t, 300> groups;

@@ -18,7 +18,7 @@ namespace pki = rails::ctl::pki;
 
 class CertificateTest : public ::testing::Test {
  protected:
-  // What is wrong with the files of `config`; empty: nothing.
+  // The error in the files of `config`; empty: none.
   std::string Verdict(const TlsConfig& config, const std::string& node = "n1") {
     const absl::StatusOr<TlsMaterial> material = ReadTlsMaterial(config);
     if (!material.ok()) return std::string(material.status().message());
@@ -41,7 +41,7 @@ TEST_F(CertificateTest, GoodFilesAreTaken) {
 }
 
 TEST_F(CertificateTest, TheFirstToExpireCounts) {
-  // An authority that ends before what it has signed said; pki cuts that, so the check is given an older one's key.
+  // The authority expires before the wanted end of the certificate; pki shortens the certificate to that.
   TlsConfig config = files.WriteNode("n1", files.Issue("n1", ValidFor(absl::Hours(1), absl::Hours(24 * 400))));
   const absl::StatusOr<TlsFacts> facts = CheckTlsMaterial(*ReadTlsMaterial(config), config, "n1", absl::Now());
   ASSERT_TRUE(facts.ok());
@@ -118,7 +118,7 @@ TEST_F(CertificateTest, TheAuthorityMustHaveSigned) {
   const TlsConfig config = files.WriteNode("n1");
   files.Write("ca.pem", TlsTestFiles::NewAuthority().certificate);
   EXPECT_THAT(Verdict(config), HasSubstr("it must be signed by tls.ca, " + config.ca));
-  // Among several one is enough.
+  // One matching CA among several is enough.
   files.Write("ca.pem", TlsTestFiles::NewAuthority().certificate + files.authority.certificate);
   EXPECT_EQ(Verdict(config), "");
 }
@@ -137,7 +137,7 @@ TEST_F(CertificateTest, TheNodesNameMustBeThere) {
       Verdict(files.Config("n2")),
       At("certificate", "n2.pem") +
           "is of n2, not of this node, n1: the node's name must be among its DNS names (subject alternative name)");
-  // The authority's own has no names at all, and is for no end of a connection.
+  // The authority's own certificate has no names, and is for neither servers nor clients.
   EXPECT_NE(Verdict(files.WriteNode("n1", files.authority)), "");
 }
 
@@ -178,7 +178,7 @@ TEST_F(TlsFilesTest, ChangedFilesAreTakenAndWrongOnesAreNot) {
   EXPECT_EQ(tls.material()->key, second.key);
   EXPECT_EQ(tls.expires(), *pki::ExpiryOf(second.certificate));
 
-  // The same mistake after it was mended is said anew.
+  // The same error after a good file is reported again.
   files.Write("n1.pem", "garbage");
   tls.Look();
   EXPECT_EQ(tls.counters().refused, 3u);

@@ -1,4 +1,4 @@
-// Ends that are of another version, break off, or do what no daemon does.
+// Tests ends that have another version, break off, or misbehave.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 
 class TlsHostileTest : public TlsSessionTest {
  protected:
-  // A session as `side`, and OpenSSL's end at the other, which `change` sets up. Returns what the session says.
+  // Connects a session as `side` with an end of OpenSSL, which `change` sets up. Returns the session's status.
   absl::Status MeetRaw(Side side, const std::function<void(SSL_CTX*)>& change, bool certificate = true) {
     const TlsMaterial material = Node("n2");
     const bool dials = side == Side::kDialler;
@@ -43,7 +43,7 @@ class TlsHostileTest : public TlsSessionTest {
   struct Carried {
     Carried(const std::shared_ptr<const TlsContext>& context, Side side)
         : session(Begin(context, sockets.dialler.get(), side)) {}
-    // What the session has sent.
+    // Takes the bytes that the session has sent.
     std::string Take() const {
       std::string all;
       char bytes[4096];
@@ -135,7 +135,7 @@ TEST_F(TlsHostileTest, WhatIsNoTlsIsAnotherVersion) {
   }
 }
 
-// Every part of a flight, then the end of the connection: an error each time.
+// Every prefix of a flight, then the end of the connection: an error each time.
 TEST_F(TlsHostileTest, ACutAnywhereInTheDiallersFlightIsAnError) {
   const auto dials = Context(Node("n1")), accepts = Context(Node("n2"));
   const Carried dialler(dials, Side::kDialler);
@@ -194,8 +194,8 @@ TEST_F(TlsHostileTest, AHandshakeThatDribblesSucceeds) {
   EXPECT_TRUE(dialler_done && acceptor_done);
 }
 
-// Offsets in a flight that TLS protects: all but the version in the header of a record that is not encrypted, which
-// both ends must ignore (RFC 8446, 5.1).
+// Offsets in a flight that TLS protects: all except the version in the header of unencrypted records, which both ends
+// must ignore (RFC 8446, 5.1).
 std::vector<size_t> ProtectedBytes(const std::string& flight) {
   std::vector<size_t> offsets;
   for (size_t begin = 0; begin + 5 <= flight.size();) {
@@ -210,7 +210,7 @@ std::vector<size_t> ProtectedBytes(const std::string& flight) {
   return offsets;
 }
 
-// One wrong bit somewhere in what the two say: they never both believe that they have met.
+// With one wrong bit in the exchanged bytes, never both ends complete the handshake.
 TEST_F(TlsHostileTest, AWrongBitIsNoticed) {
   const auto dials = Context(Node("n1")), accepts = Context(Node("n2"));
   for (const uint64_t seed : testing::Seeds(500)) {
@@ -247,7 +247,7 @@ TEST_F(TlsHostileTest, NoiseIsAnError) {
     Step(*end.session, &status);
     std::string noise(random() % 2'000, '\0');
     for (char& c : noise) c = static_cast<char>(random());
-    if (noise.size() > 5) noise.replace(0, 3, "\x16\x03\x01");  // as a record begins
+    if (noise.size() > 5) noise.replace(0, 3, "\x16\x03\x01");  // the begin of a record
     end.Give(noise);
     end.sockets.acceptor.Reset();
     for (int round = 0; status.ok() && round < 10; ++round) Step(*end.session, &status);
@@ -332,7 +332,7 @@ TEST_F(TlsHostileTest, AKeyUpdateBesideAHalfWrittenRecordIsFine) {
   EXPECT_EQ(read, written);
 }
 
-// The answer to a key update finds no room in the socket: it waits for the next Write(), and Read() does not.
+// The socket has no room for the answer to a key update. The answer waits for the next Write(); Read() does not wait.
 TEST_F(TlsHostileTest, AKeyUpdateWhoseAnswerMustWaitIsFine) {
   ASSERT_TRUE(MeetRaw(Side::kAcceptor, &Nothing).ok());
   WriteText(*session, std::string(16'000, 'x'));
@@ -363,7 +363,7 @@ TEST_F(TlsHostileTest, TicketsAreTakenForNothing) {
 
 TEST_F(TlsHostileTest, RenegotiationIsRefused) {
   ASSERT_TRUE(MeetRaw(Side::kAcceptor, &Nothing).ok());
-  // A ClientHello in a record that is not encrypted.
+  // A ClientHello in an unencrypted record.
   const Carried other(Context(Node("n3")), Side::kDialler);
   absl::Status status;
   Step(*other.session, &status);

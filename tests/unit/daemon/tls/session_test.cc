@@ -122,8 +122,8 @@ class NarrowTlsLinkTest : public TlsLinkTest {
   NarrowTlsLinkTest() : TlsLinkTest(4096) {}
 };
 
-// One direction of a stream in odd pieces. Acts as a loop of events does: reads when the socket is readable or the
-// session says pending(), and waits for what the session wants.
+// One direction of a stream in pieces of odd sizes. Acts like an event loop: reads when the socket is readable or
+// pending() is true, and waits for the event that the session wants.
 struct Direction {
   TlsSession& from;
   TlsSession& to;
@@ -139,7 +139,7 @@ struct Direction {
     if (taken == sent.size() || !Ready(from_fd, POLLOUT)) return false;
     if (random() % 8 == 0) from.RenewKey();
     offered = std::min(sent.size() - taken, std::max<size_t>(offered, 1 + random() % 40'000));
-    const std::string elsewhere = sent.substr(taken, offered);  // another address each time
+    const std::string elsewhere = sent.substr(taken, offered);  // a different address each time
     const auto io = from.Write(elsewhere.data(), elsewhere.size());
     EXPECT_TRUE(io.ok()) << io.status();
     if (!io.ok() || io->bytes == 0) return false;
@@ -226,7 +226,7 @@ TEST_F(TlsSessionTest, NamesAreBounded) {
   EXPECT_THAT(dialler->PeerNames(), SizeIs(TlsSession::kMaxPeerNames));
 }
 
-// `bad` refused by `good`, in both roles: the one that refuses names the cause, the other hears of it.
+// `good` refuses `bad` in both roles: the refusing end names the cause, and the other end learns it.
 #define EXPECT_REFUSED(bad, good, here, there)                                                  \
   do {                                                                                          \
     const Verdicts dials = Meet(bad, good), accepts = Meet(good, bad);                          \
@@ -286,7 +286,7 @@ TEST_F(TlsSessionTest, AWriteHearsOfTheRefusalToo) {
   EXPECT_EQ(status.code(), Code::kUnauthenticated) << status;
 }
 
-// The acceptor has taken the dialler's first data from the socket together with the end of the handshake.
+// The acceptor has read the dialler's first data together with the end of the handshake.
 TEST_F(TlsSessionTest, DataBehindTheHandshakeIsPending) {
   SocketPair sockets;
   const auto dialler = Begin(Context(Node("n1")), sockets.dialler.get(), Side::kDialler);

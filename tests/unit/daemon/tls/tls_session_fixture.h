@@ -46,12 +46,12 @@ struct SocketPair {
   UniqueFd dialler, acceptor;
 };
 
-// What one end of a handshake came to; OK: it is done, and what it read after it did not refuse this end.
+// Outcome of a handshake at each end. OK: done, and a later Read() returned no refusal.
 struct Verdicts {
   absl::Status dialler, acceptor;
 };
 
-// An end that is OpenSSL's alone, to do what a session never does.
+// An end that uses OpenSSL directly, for behaviour that a session never shows.
 class RawPeer {
  public:
   RawPeer(const TlsMaterial* material, int fd, Side side, const std::function<void(SSL_CTX*)>& change)
@@ -76,7 +76,7 @@ class RawPeer {
   }
 
   SSL* ssl() const { return ssl_.get(); }
-  // True when there is nothing more to do, and why it failed, if so.
+  // One handshake step. True: done or failed.
   bool Step() {
     ERR_clear_error();
     const int result = SSL_do_handshake(ssl());
@@ -105,7 +105,7 @@ class RawPeer {
 
 class TlsSessionTest : public ::testing::Test {
  protected:
-  TlsSessionTest() { std::signal(SIGPIPE, SIG_DFL); }  // one would end the program
+  TlsSessionTest() { std::signal(SIGPIPE, SIG_DFL); }  // so that a SIGPIPE ends the program
 
   TlsMaterial Material(const pki::Pair& pair) const {
     return {pair.certificate, pair.key, files.authority.certificate};
@@ -124,7 +124,7 @@ class TlsSessionTest : public ::testing::Test {
     return *std::move(made);
   }
 
-  // A certificate of n1 with another extension in the place of its own of that kind.
+  // A certificate of n1 whose extension of this kind is replaced.
   pki::Pair WithExtension(int kind, const std::function<X509_EXTENSION*()>& make) const {
     pki::Pair pair = files.Issue("n1", ValidFor(absl::Hours(1), absl::Hours(24)));
     const openssl::CertificateList list = openssl::CertificatesOf(pair.certificate);
@@ -159,13 +159,13 @@ class TlsSessionTest : public ::testing::Test {
     });
   }
 
-  // One step of a session; true: it is done or has failed.
+  // One handshake step of a session. True: done or failed.
   static bool Step(TlsSession& session, absl::Status* status) {
     const absl::StatusOr<Progress> progress = session.Handshake();
     *status = progress.status();
     return !progress.ok() || *progress == Progress::kDone;
   }
-  // Both ends in turns. An end that fails closes its socket, as daemons do.
+  // Steps both ends in turns. An end that fails closes its socket, as daemons do.
   static Verdicts Meet(SocketPair& sockets, TlsSession& dialler, TlsSession& acceptor) {
     Verdicts verdicts;
     bool dialler_done = false, acceptor_done = false;
@@ -193,7 +193,7 @@ class TlsSessionTest : public ::testing::Test {
     return Meet(sockets, *dialler, *acceptor);
   }
 
-  // A session and OpenSSL's end.
+  // Steps a session and an end of OpenSSL.
   static absl::Status Meet(TlsSession& session, RawPeer& raw) {
     absl::Status status;
     bool session_done = false, raw_done = false;
@@ -221,7 +221,7 @@ class TlsSessionTest : public ::testing::Test {
   TlsTestFiles files;
 };
 
-// Two sessions that have shaken hands.
+// Two sessions after the handshake.
 class TlsLinkTest : public TlsSessionTest {
  protected:
   explicit TlsLinkTest(int buffer_bytes = 0) : sockets(buffer_bytes) {

@@ -1,4 +1,4 @@
-// Certificates for the tests of mutual TLS, in a folder that goes with them.
+// Certificates for the tests of mutual TLS, in a folder that the destructor removes.
 #ifndef RAILSD_TESTS_UNIT_DAEMON_TLS_TLS_TEST_FILES_H_
 #define RAILSD_TESTS_UNIT_DAEMON_TLS_TLS_TEST_FILES_H_
 
@@ -39,7 +39,7 @@ class TlsTestFiles {
   rails::ctl::pki::Pair Issue(const std::string& node, rails::ctl::pki::Validity validity) const {
     return *rails::ctl::pki::IssueCertificate(authority, node, validity);
   }
-  // NODE.pem and NODE.key, and the configuration that names them.
+  // Writes NODE.pem and NODE.key. Returns the configuration that names them.
   TlsConfig WriteNode(const std::string& node, const rails::ctl::pki::Pair& pair) const {
     Write(node + ".key", pair.key);
     Write(node + ".pem", pair.certificate);
