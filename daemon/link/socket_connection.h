@@ -70,7 +70,7 @@ class SocketConnection final : public Connection {
   bool connected_ = false, open_ = false;
   FrameReader reader_;
   std::vector<std::string> names_;  // set before another thread has the connection
-  mutable absl::Mutex mutex_;       // a leaf
+  mutable absl::Mutex mutex_;       // innermost: no lock is taken under it
   std::unique_ptr<TlsSession> tls_ ABSL_GUARDED_BY(mutex_);
   bool writable_ ABSL_GUARDED_BY(mutex_) = false;  // open, and not closed
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;

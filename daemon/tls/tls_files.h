@@ -1,4 +1,4 @@
-// The certificate, key and CA in force. Rereads the files when they change.
+// The certificate, key and CA in force. Rereads the files periodically.
 #ifndef RAILSD_DAEMON_TLS_TLS_FILES_H_
 #define RAILSD_DAEMON_TLS_TLS_FILES_H_
 
@@ -55,7 +55,7 @@ class TlsFiles {
   absl::Mutex look_mutex_;  // one Look() at a time; taken before mutex_
   std::string refused_ ABSL_GUARDED_BY(look_mutex_);
   bool told_expired_ ABSL_GUARDED_BY(look_mutex_) = false;
-  mutable absl::Mutex mutex_;  // a leaf
+  mutable absl::Mutex mutex_;  // innermost: no lock is taken under it
   std::shared_ptr<const TlsMaterial> material_ ABSL_GUARDED_BY(mutex_);
   absl::Time expires_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
