@@ -379,10 +379,10 @@ absl::StatusOr<TlsSession::Io> TlsSession::Write(const char* from, size_t size) 
   ERR_clear_error();
   char byte = 0;
   size_t peeked = 0;
-  if (const int peek = SSL_peek_ex(ssl_, &byte, 1, &peeked); peek != 1) {
-    absl::Status said = Failure(SSL_get_error(ssl_, peek));
-    if (absl::IsUnauthenticated(said)) lost = std::move(said);
-  }
+  const int peek = SSL_peek_ex(ssl_, &byte, 1, &peeked);
+  if (peek == 1) return lost;  // Read() delivers what had come before, and ends the session behind it
+  absl::Status said = Failure(SSL_get_error(ssl_, peek));
+  if (absl::IsUnauthenticated(said)) lost = std::move(said);
   return End(std::move(lost));
 }
 

@@ -155,22 +155,27 @@ TEST_F(LinksTest, PeersThatFloodOverTlsAreReadInTurns) {
   for (const auto& [connection, count] : read) EXPECT_GE(count, kFrames / 2);
 }
 
-TEST_F(LinksTest, BytesThatCameBeforeAResetAreReadAlsoWhileAFrameWaitsForRoom) {
-  Start();
+class ResetTest : public LinksTest, public ::testing::WithParamInterface<bool> {};
+INSTANTIATE_TEST_SUITE_P(PlainAndTls, ResetTest, ::testing::Bool());
+
+TEST_P(ResetTest, BytesThatCameBeforeAResetAreReadAlsoWhileAFrameWaitsForRoom) {
+  GetParam() ? StartWithTls() : Start();
   UniqueFd fd = Connect();
-  Send(fd, absl::StrCat(kLinkPreface, FrameOf(FrameKind::kHello, 0)));
+  const std::unique_ptr<RawPeer> peer = GetParam() ? MeetTls(fd) : nullptr;
+  if (peer == nullptr) Send(fd, absl::StrCat(kLinkPreface, FrameOf(FrameKind::kHello, 0)));
   ASSERT_TRUE(recorder.Reaches([&] { return recorder.frames.size() == 1; }));
   {
     absl::MutexLock lock(&recorder.gate);
     const auto frame = std::make_shared<const std::string>(FrameOf(FrameKind::kTaken, 1, std::string(60'000, 'x')));
     while (recorder.opened[0]->Write(frame)) continue;
-    Send(fd, FrameOf(FrameKind::kEnd, 0, "why"));
+    const std::string last = FrameOf(FrameKind::kStopping, 0);
+    peer != nullptr ? peer->Write(last) : Send(fd, last);
     const linger reset = {1, 0};
     ASSERT_EQ(setsockopt(fd.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof(reset)), 0);
     fd.Reset();
   }
   ASSERT_TRUE(recorder.Reaches([&] { return recorder.ended.size() == 1; }));
-  EXPECT_EQ(recorder.frames.back().second, FrameKind::kEnd);
+  EXPECT_EQ(recorder.frames.back().second, FrameKind::kStopping);
 }
 
 TEST_F(LinksTest, HalfOpenConnectionsOfOneAddressAreLimited) {
