@@ -2,12 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include <array>
-#include <set>
 #include <string>
-#include <vector>
-
-#include "absl/strings/str_cat.h"
 
 namespace railsd {
 namespace {
@@ -119,127 +114,6 @@ TEST_F(LinkStateTest, TroubleBeginsBeforeSilence) {
   link.OnDisconnected();
   EXPECT_TRUE(link.Troubled(now));
   EXPECT_FALSE(link.Silent(now + absl::Seconds(7))) << "the deadline counts from what was heard last";
-}
-
-// Two daemons that dial each other as the hub does; 0 has the lower name. Explores every order in which dials open and
-// bytes and ends arrive. Optionally one connection breaks.
-class TwoEnds {
- public:
-  TwoEnds(size_t dials, int breaks) : max_dials_(dials) { first_.breaks = breaks; }
-
-  size_t Explore() {
-    Visit(first_);
-    return seen_.size();
-  }
-
- private:
-  enum End : uint8_t { kNotOpen, kOpen, kClosed, kEnded };  // kClosed: closed here, OnEnd() has not come yet
-  struct Connection {
-    int dialler = 0;
-    std::array<uint64_t, 2> hello = {};  // counts; 0: not sent
-    std::array<bool, 2> heard = {};      // has read the other's HELLO
-    std::array<End, 2> end = {};
-    std::array<bool, 2> cut = {};  // bytes under way to this end are lost; only the end of the connection arrives
-  };
-  struct State {
-    std::vector<Connection> connections;
-    std::array<int, 2> present = {-1, -1};
-    std::array<uint64_t, 2> hellos = {};
-    int breaks = 0;
-  };
-
-  static std::string Key(const State& s) {
-    std::string key = absl::StrCat(s.breaks, ";", s.present[0], ",", s.present[1]);
-    for (const Connection& c : s.connections) {
-      absl::StrAppend(&key, ";", c.dialler);
-      for (int i = 0; i < 2; ++i) absl::StrAppend(&key, ",", c.hello[i], c.heard[i], c.end[i], c.cut[i]);
-    }
-    return key;
-  }
-  static ConnectionOrigin OriginOf(const Connection& c, int who) {
-    return {c.dialler == who, c.hello[who], c.hello[1 - who]};
-  }
-  static void Hello(State* s, Connection* c, int who) { c->hello[who] = ++s->hellos[who]; }
-
-  // Does what the hub does when `who` has read the HELLO of the other end.
-  static void Read(State* s, int id, int who) {
-    Connection& c = s->connections[id];
-    c.heard[who] = true;
-    const bool dialled = c.dialler == who;
-    int& present = s->present[who];
-    ConnectionOrigin fresh = OriginOf(c, who);
-    if (!dialled) fresh.own_hello = s->hellos[who] + 1;
-    if (present >= 0 && !Replaces(fresh, OriginOf(s->connections[present], who), who == 0)) {
-      c.end[who] = kClosed;
-      return;
-    }
-    if (present >= 0) s->connections[present].end[who] = kClosed;
-    present = id;
-    if (!dialled) Hello(s, &c, who);
-  }
-
-  void Visit(const State& s) {
-    if (::testing::Test::HasFailure() || !seen_.insert(Key(s)).second) return;
-    bool moved = false;
-    const auto step = [&](auto change) {
-      moved = true;
-      State next = s;
-      change(&next);
-      Visit(next);
-    };
-    for (int who = 0; who < 2; ++who) {
-      bool dials = s.present[who] >= 0;
-      for (const Connection& c : s.connections) dials |= c.dialler == who && c.end[who] != kEnded;
-      if (!dials && s.connections.size() < max_dials_) {
-        step([&](State* n) { n->connections.emplace_back().dialler = who; });
-      }
-      for (int id = 0; id < static_cast<int>(s.connections.size()); ++id) {
-        const Connection& c = s.connections[id];
-        const int other = 1 - who;
-        if (c.end[who] == kNotOpen && c.dialler == who) {  // both ends open; the dialler speaks
-          step([&](State* n) {
-            Connection& mine = n->connections[id];
-            mine.end = {kOpen, kOpen};
-            Hello(n, &mine, who);
-          });
-        }
-        const bool can_read = c.end[who] == kOpen && c.hello[other] > 0 && !c.heard[who];
-        if (can_read && !c.cut[who]) step([&](State* n) { Read(n, id, who); });
-        // The connection's end: closed here, closed there, or broken. Earlier bytes arrive first, unless they are lost.
-        const bool over = c.end[who] == kClosed || (c.end[who] == kOpen && (c.end[other] >= kClosed || c.cut[who]));
-        if (over && (!can_read || c.cut[who])) {
-          step([&](State* n) {
-            n->connections[id].end[who] = kEnded;
-            if (n->present[who] == id) n->present[who] = -1;
-          });
-        }
-        if (s.breaks > 0 && who == 0 && c.end[0] == kOpen && c.end[1] == kOpen) {
-          for (const auto& cut : {std::array<bool, 2>{true, true}, {true, false}, {false, true}}) {
-            step([&](State* n) {
-              --n->breaks;
-              n->connections[id].cut = cut;
-            });
-          }
-        }
-      }
-    }
-    if (moved) return;
-    EXPECT_EQ(s.present[0], s.present[1]) << Key(s);
-    EXPECT_TRUE(first_.breaks > 0 || s.present[0] >= 0) << "none is left: " << Key(s);
-    for (int id = 0; id < static_cast<int>(s.connections.size()); ++id) {
-      EXPECT_EQ(s.connections[id].end[0] == kOpen, id == s.present[0]) << Key(s);
-    }
-  }
-
-  const size_t max_dials_;
-  State first_;
-  std::set<std::string> seen_;
-};
-
-TEST(ReplacesTest, BothEndsChooseTheSameConnectionHoweverTheyMeet) {
-  EXPECT_GT(TwoEnds(2, 0).Explore(), 50u);
-  EXPECT_GT(TwoEnds(3, 0).Explore(), 100u);
-  EXPECT_GT(TwoEnds(3, 1).Explore(), 1000u);
 }
 
 TEST(ReplacesTest, CrossedDialsKeepThatOfTheLowerName) {

@@ -3,16 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <deque>
-#include <list>
 #include <map>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "tests/support/seeds.h"
 
 namespace railsd {
 namespace {
@@ -185,93 +181,6 @@ TEST(InboxTest, AssemblesUpToItsBound) {
   ASSERT_TRUE(inbox.AddPart("x", 5).ok());
   inbox.Reset();
   EXPECT_FALSE(inbox.has_parts());
-}
-
-// A sender and a receiver over a wire that breaks at random, compared with a list of the messages under way.
-class RandomWire {
- public:
-  explicit RandomWire(uint64_t seed) : random_(seed) {}
-  void Run() {
-    for (int step = 0; step < 400 && !::testing::Test::HasFatalFailure(); ++step) Step(random_() % 12);
-    Break();
-    while (!::testing::Test::HasFatalFailure() && (box_.Next() != nullptr || !wire_.empty())) Send(), Receive();
-    ASSERT_TRUE(box_.Acknowledge(inbox_.taken()));
-    EXPECT_EQ(box_.bytes() + box_.messages(), 0u);
-    EXPECT_TRUE(under_way_.empty());
-    EXPECT_FALSE(inbox_.has_parts());
-  }
-
- private:
-  struct Message {
-    std::string body;
-    uint64_t epoch;  // 0: none
-  };
-  void Step(uint64_t what) {
-    if (what < 3) return Push();
-    if (what < 6) return Send();
-    if (what < 9) return Receive();
-    if (what == 9) return acknowledgements_.push_back(inbox_.taken());
-    if (what == 10 && !acknowledgements_.empty()) {
-      ASSERT_TRUE(box_.Acknowledge(acknowledgements_.front()));
-      acknowledgements_.pop_front();
-    }
-    if (what == 11 && random_() % 8 == 0) Break();
-  }
-  void Push() {
-    const uint64_t epoch = random_() % 5 < 4 ? 1 + random_() % 3 : 0;
-    std::string body = absl::StrCat(++pushed_, "_");
-    if (random_() % 6 == 0) body.append(random_() % (4 * kMaxFrameBody), 'x');
-    ASSERT_TRUE(box_.Push(Framed(body), epoch == 0 ? std::nullopt : std::optional<Epoch>(EpochAt(epoch))));
-    under_way_.push_back({std::move(body), epoch});
-  }
-  void Send() {
-    const Outbox::FramePtr frame = box_.Next();
-    if (frame == nullptr) return;
-    wire_.push_back(Decode(*frame));
-    box_.MarkSent();
-  }
-  void Receive() {
-    if (wire_.empty()) return;
-    const Decoded frame = std::move(wire_.front());
-    wire_.pop_front();
-    const Inbox::Verdict verdict = inbox_.Receive(frame.number);
-    ASSERT_NE(verdict, Inbox::Verdict::kOutOfOrder);
-    if (verdict == Inbox::Verdict::kDuplicate) return;
-    if (frame.kind == FrameKind::kMessage) return Take(frame.body);
-    ASSERT_TRUE(inbox_.AddPart(frame.body, 8 * kMaxFrameBody).ok());
-    if (frame.kind == FrameKind::kLastPart) Take(inbox_.TakeWhole());
-  }
-  // Checks that the message has overtaken only messages of other epochs.
-  void Take(const std::string& body) {
-    const auto it = std::find_if(under_way_.begin(), under_way_.end(), [&](const auto& m) { return m.body == body; });
-    ASSERT_NE(it, under_way_.end()) << "not sent, or taken before";
-    for (auto earlier = under_way_.begin(); earlier != it; ++earlier) {
-      ASSERT_TRUE(earlier->epoch != 0 && it->epoch != 0 && earlier->epoch != it->epoch)
-          << earlier->body.substr(0, 8) << " was overtaken by " << body.substr(0, 8);
-    }
-    under_way_.erase(it);
-  }
-  void Break() {
-    wire_.clear();
-    acknowledgements_.clear();
-    ASSERT_TRUE(box_.Rewind(inbox_.taken()));
-  }
-
-  std::mt19937_64 random_;
-  Outbox box_{{}};
-  Inbox inbox_;
-  uint64_t pushed_ = 0;
-  std::list<Message> under_way_;  // in the order of Push()
-  std::deque<Decoded> wire_;
-  std::deque<uint64_t> acknowledgements_;
-};
-
-TEST(OutboxTest, SurvivesRandomBreaksWithPartsAndEpochs) {
-  for (const uint64_t seed : testing::Seeds(100)) {
-    SCOPED_TRACE(absl::StrCat("--gtest_random_seed=", seed));
-    RandomWire(seed).Run();
-    if (::testing::Test::HasFailure()) return;
-  }
 }
 
 }  // namespace

@@ -24,9 +24,126 @@ PeerHubOptions HostileOptions() {
   return options;
 }
 
+// Bytes that the hub answers with a last word, and what it counts.
+struct Refusal {
+  enum Begin { kAccepted, kDialled, kUp } begin;  // b, when it has dialled, was dialled, or is up
+  std::string bytes, text;                        // of one that is up: the whole text
+  enum Count { kProtocol, kRefused, kNeither } count = kProtocol;
+};
+
+template <typename Change>
+std::string Hello(HelloFacts facts, Change change) {
+  facts.hello.rails.push_back({RailIndex(1), "verbs:mlx5_0/2", 1000});
+  change(facts);
+  return FrameOf(FrameKind::kHello, 0, HelloOf(facts));
+}
+std::string Hello(const std::string& node, uint64_t boot) {
+  return Hello(FactsOf(node, boot), [](HelloFacts&) {});
+}
+std::string Message(uint64_t number, const std::string& body = BytesOf(Quiesced{{{BootId(1), 1}, JobSeq(1)}, 0})) {
+  return FrameOf(FrameKind::kMessage, number, body);
+}
+
+std::vector<Refusal> Refusals() {
+  using R = Refusal;
+  const HelloFacts b = FactsOf("b", 22);
+  const auto rail = [&](size_t i, const char* address) {
+    return Hello(b, [&](HelloFacts& facts) { facts.hello.rails[i].address = address; });
+  };
+  const auto part = [](uint64_t n, const std::string& body) { return FrameOf(FrameKind::kPart, n, body); };
+  const auto last = [](uint64_t n, const std::string& body) { return FrameOf(FrameKind::kLastPart, n, body); };
+  const std::string whole(kMaxFrameBody, 'x'), up = "node b to node a: ";
+  std::vector<Refusal> all = {
+      {R::kDialled, FrameOf(FrameKind::kTaken, 0) + Hello("b", 22),
+       "whoever is at 127.0.0.2 to node a: the first frame"},
+      {R::kAccepted, FrameOf(FrameKind::kHello, 0, "\xff\xff"), "a broken hello"},
+      {R::kDialled,
+       Hello(b,
+             [](HelloFacts& facts) {
+               facts.expected_boot = BootId(11);
+               facts.expected_generation = 1;
+               facts.taken = 7;
+             }),
+       "says it has taken frame 7, which was never sent"},
+      {R::kAccepted, Hello("a", 99), "node name a: two daemons have it", R::kRefused},
+      {R::kAccepted, Hello("x", 99), "node x is no peer of node a", R::kRefused},
+      {R::kDialled, Hello("c", 33), "the address of b is answered by node c", R::kRefused},
+      {R::kDialled, Hello("b", 11), "node b says the boot id of node a", R::kRefused},
+      {R::kDialled, Hello(b, [](HelloFacts& facts) { facts.max_world_size = 8; }), "max_world_size: 8", R::kRefused},
+      {R::kDialled, Hello(b, [](HelloFacts& facts) { facts.hello.rails.pop_back(); }),
+       "node b has 1 rails, but node a expects 2", R::kRefused},
+      {R::kDialled, rail(0, "127.0.0.9:1"), "rail 0 is 127.0.0.9:1, but node a expects 127.0.0.1", R::kRefused},
+      {R::kDialled, rail(1, "verbs:mlx5_0/1"), "rail 1 is verbs:mlx5_0/1, but node a expects verbs:mlx5_0/2",
+       R::kRefused},
+      {R::kDialled, rail(0, "verbs:mlx5_0/2"), "rail 0 is verbs:mlx5_0/2 on node b and 127.1.0.1:4000 on node a",
+       R::kRefused},
+      {R::kUp, std::string("\x09\0\0\0\x09\0\0\0\0\0\0\0\0", 13), up + "a frame of kind 9"},
+      {R::kUp, Hello("c", 33), up + "a second hello"},
+      {R::kUp, Message(1) + Message(1) + Message(3), up + "frame 3 after 1"},
+      {R::kUp, FrameOf(FrameKind::kTaken, 1), up + "acknowledges frame 1, which was never sent"},
+      {R::kUp, Message(1, "\xff\xff"), up + "a broken message"},
+      {R::kUp, part(1, whole) + Message(2) + last(3, whole),
+       up + "a message in parts of 65536 and 65536 bytes, outside 1 to 100000"},
+      {R::kUp, part(1, ""), up + "a message in parts of 0 and 0 bytes, outside 1 to 100000"},
+      {R::kUp, part(1, "\xff") + last(2, "\xff"), up + "a broken message"},
+      {R::kUp, FrameOf(FrameKind::kKey, 0, std::string(32, 'k')), up + "tells a key, which this node draws"},
+      {R::kUp, Message(1) + Message(2) + Message(3), "the messages of node b outran the agent of node a", R::kNeither}};
+  for (const FrameKind kind :
+       {FrameKind::kMessage, FrameKind::kPart, FrameKind::kLastPart, FrameKind::kTaken, FrameKind::kKey}) {
+    all.push_back(
+        {R::kAccepted, FrameOf(kind, 1, "x"), "whoever is at 192.0.2.1 to node a: the first frame is no hello"});
+  }
+  return all;
+}
+
+TEST(HubRefusalTest, ALastWordSaysWhyAndWhoeverKeepsTheRulesThenIsWelcome) {
+  for (const Refusal& refusal : Refusals()) {
+    SCOPED_TRACE(refusal.text);
+    PeerHubOptions options = HostileOptions();
+    options.static_peers[1].rails = {"127.0.0.1", "verbs:mlx5_0/2"};
+    FakeAgent agent;
+    agent.message_capacity = 2;
+    HubByHand by_hand(options, &agent);
+    by_hand.Tick(absl::Now());
+    const HandPtr connection = refusal.begin == Refusal::kAccepted ? by_hand.Accept() : by_hand.DialledTo("127.0.0.2");
+    by_hand.Open(connection);
+    const bool up = refusal.begin == Refusal::kUp;
+    by_hand.Arrive(connection, absl::StrCat(kLinkPreface, up ? Hello("b", 22) : "", refusal.bytes));
+    const std::vector<HandFrame> said = connection->Said();
+    ASSERT_TRUE(connection->closed && !said.empty() && said.back().kind == FrameKind::kEnd);
+    EXPECT_THAT(said.back().body, up ? ::testing::Matcher<std::string>(refusal.text) : HasSubstr(refusal.text));
+    if (up) {
+      EXPECT_THAT(agent.events(), ElementsAre("up b", "down b: " + refusal.text));
+    } else {
+      EXPECT_TRUE(agent.events().empty());
+    }
+    const PeerCounters& counters = by_hand.hub().counters();
+    EXPECT_EQ(counters.protocol_errors, refusal.count == Refusal::kProtocol ? 1u : 0u);
+    EXPECT_EQ(counters.refused, refusal.count == Refusal::kRefused ? 1u : 0u);
+    EXPECT_EQ(counters.connects, up ? 1u : 0u);
+    EXPECT_EQ(counters.disconnects, up ? 1u : 0u);
+    EXPECT_EQ(counters.own_addresses, 0u);
+    const absl::Time before = absl::Now();
+    by_hand.End(connection);
+    if (refusal.begin == Refusal::kDialled) {
+      EXPECT_THAT(by_hand.hub().Peers()[0].why, HasSubstr(refusal.text));
+      by_hand.Tick(before + kMaxRedial - absl::Milliseconds(1));
+      EXPECT_EQ(by_hand.DialledTo("127.0.0.2"), nullptr) << "not at once";
+    }
+    by_hand.Tick(absl::Now() + absl::Seconds(2));
+    const HandPtr again = by_hand.DialledTo("127.0.0.2");
+    ASSERT_NE(again, nullptr);
+    by_hand.Open(again);
+    by_hand.Arrive(again, absl::StrCat(kLinkPreface, Hello("b", 22)));
+    EXPECT_FALSE(again->closed);
+    EXPECT_EQ(agent.events().back(), "up b");
+  }
+}
+
 class HubHostileTest : public ::testing::Test {
  protected:
-  explicit HubHostileTest(PeerHubOptions options = HostileOptions()) : by_hand(std::move(options), &agent) {}
+  explicit HubHostileTest(PeerHubOptions options = HostileOptions())
+      : refusals(options.links.refused), by_hand(std::move(options), &agent) {}
   void SetUp() override { by_hand.Tick(absl::Now()); }
 
   const PeerCounters& counters() { return by_hand.hub().counters(); }
@@ -64,13 +181,8 @@ class HubHostileTest : public ::testing::Test {
     EXPECT_TRUE(!said.empty() && said[0].kind == FrameKind::kHello && hello.ParseFromString(said[0].body));
     return hello.link_generation();
   }
-  void ExpectBroken(const std::string& why) {
-    EXPECT_EQ(LastWord(connection), why);
-    EXPECT_EQ(counters().protocol_errors, 1u);
-    EXPECT_THAT(agent.events(), ElementsAre("up b", "down b: " + why));
-  }
-
   FakeAgent agent;
+  const std::shared_ptr<LimitCounters> refusals;
   HubByHand by_hand;
   HandPtr connection;
 };
@@ -92,26 +204,8 @@ TEST_F(HubHostileTest, ADaemonThatRanBlamesItsPeer) {
   for (int second = 1; second <= 6; ++second) by_hand.Tick(begun + absl::Seconds(second));
   ASSERT_EQ(agent.events().size(), 2u);
   EXPECT_THAT(agent.events()[1], StartsWith("down b: nothing was heard of node b"));
-}
-
-TEST_F(HubHostileTest, TheFirstFrameIsAHello) {
-  uint64_t broken = 0;
-  for (const FrameKind kind : {FrameKind::kMessage, FrameKind::kPart, FrameKind::kLastPart, FrameKind::kTaken}) {
-    connection = by_hand.Accept();
-    Say(kind, 1, BytesOf(Quiesced{{{BootId(1), 1}, JobSeq(1)}, 0}));
-    EXPECT_THAT(LastWord(connection), HasSubstr("the first frame is no hello"));
-    EXPECT_EQ(counters().protocol_errors, ++broken);
-  }
-  connection = by_hand.DialledTo("127.0.0.2");
-  by_hand.Open(connection);
-  Say(FrameKind::kTaken);
-  EXPECT_EQ(counters().protocol_errors, ++broken);
-  Say(FrameKind::kHello, 0, HelloOf(FactsOf("b", 22)));
-  by_hand.End(connection);
-  EXPECT_EQ(by_hand.hub().Peers()[0].why,
-            "127.0.0.2:1: whoever is at 127.0.0.2 to node a: the first frame is no hello");
-  EXPECT_EQ(counters().connects, 0u);
-  EXPECT_EQ(agent.message_count(), 0u);
+  EXPECT_FALSE(by_hand.hub().Peers()[0].up);
+  EXPECT_THAT(by_hand.hub().Peers()[0].why, StartsWith("nothing was heard of node b"));
 }
 
 TEST_F(HubHostileTest, WhoEndsAConnectionIsAskedAgainAndQuotedWithoutItsControlBytes) {
@@ -125,88 +219,6 @@ TEST_F(HubHostileTest, WhoEndsAConnectionIsAskedAgainAndQuotedWithoutItsControlB
   EXPECT_EQ(counters().protocol_errors, 0u);
   by_hand.Tick(absl::Now() + absl::Seconds(2));
   BringUp(FactsOf("b", 22));
-}
-
-TEST_F(HubHostileTest, BytesThatAreNoFramesBreakTheLink) {
-  BringUp(FactsOf("b", 22));
-  by_hand.End(connection, absl::InvalidArgumentError("a frame of kind 9"));
-  ExpectBroken("node b to node a: a frame of kind 9");
-}
-
-TEST_F(HubHostileTest, AHelloThatIsNoneBreaks) {
-  connection = by_hand.Accept();
-  Say(FrameKind::kHello, 0, "\xff\xff");
-  EXPECT_THAT(LastWord(connection), HasSubstr("a broken hello"));
-  EXPECT_EQ(counters().protocol_errors, 1u);
-}
-
-// Only the first HELLO of a connection is checked.
-TEST_F(HubHostileTest, ASecondHelloIsNoHello) {
-  BringUp(FactsOf("b", 22));
-  Say(FrameKind::kHello, 0, HelloOf(FactsOf("c", 33)));
-  ExpectBroken("node b to node a: a second hello");
-  EXPECT_EQ(counters().connects, 1u);
-}
-
-TEST_F(HubHostileTest, NumbersComeInOrder) {
-  BringUp(FactsOf("b", 22));
-  const std::string message = BytesOf(Quiesced{{{BootId(1), 1}, JobSeq(1)}, 0});
-  Say(FrameKind::kMessage, 1, message);
-  Say(FrameKind::kMessage, 1, message);
-  EXPECT_EQ(counters().duplicates, 1u);
-  EXPECT_EQ(agent.message_count(), 1u);
-  Say(FrameKind::kMessage, 3, message);
-  ExpectBroken("node b to node a: frame 3 after 1");
-  EXPECT_EQ(agent.message_count(), 1u);
-}
-
-TEST_F(HubHostileTest, NobodyAcknowledgesWhatWasNeverSent) {
-  BringUp(FactsOf("b", 22));
-  Say(FrameKind::kTaken, 1);
-  ExpectBroken("node b to node a: acknowledges frame 1, which was never sent");
-}
-
-TEST_F(HubHostileTest, AHelloThatHasTakenWhatWasNeverSentBreaks) {
-  HelloFacts facts = FactsOf("b", 22);
-  facts.expected_boot = BootId(11);
-  facts.expected_generation = 1;
-  facts.taken = 7;
-  Answer(facts);
-  EXPECT_THAT(LastWord(connection), HasSubstr("says it has taken frame 7, which was never sent"));
-  EXPECT_TRUE(agent.events().empty());
-  EXPECT_EQ(counters().protocol_errors, 1u);
-  EXPECT_EQ(counters().connects, counters().disconnects);
-  const absl::Time before = absl::Now();
-  by_hand.End(connection);
-  by_hand.Tick(before + kMaxRedial - absl::Milliseconds(1));
-  EXPECT_EQ(by_hand.DialledTo("127.0.0.2"), nullptr) << "as any other that breaks the protocol";
-}
-
-TEST_F(HubHostileTest, AMessageThatIsNoneBreaks) {
-  BringUp(FactsOf("b", 22));
-  Say(FrameKind::kMessage, 1, "\xff\xff");
-  ExpectBroken("node b to node a: a broken message");
-}
-
-TEST_F(HubHostileTest, PartsAreAMessageOfTheSizeThatWasTold) {
-  BringUp(FactsOf("b", 22));
-  const std::string part(kMaxFrameBody, 'x');
-  Say(FrameKind::kPart, 1, part);
-  Say(FrameKind::kMessage, 2, BytesOf(Quiesced{{{BootId(1), 1}, JobSeq(1)}, 0}));
-  EXPECT_EQ(agent.message_count(), 1u) << "between the parts";
-  Say(FrameKind::kLastPart, 3, part);
-  ExpectBroken("node b to node a: a message in parts of 65536 and 65536 bytes, outside 1 to 100000");
-  by_hand.End(connection);
-  by_hand.Tick(absl::Now() + absl::Seconds(2));
-  Answer(FactsOf("b", 22));
-  Say(FrameKind::kPart, 1, "");
-  EXPECT_EQ(counters().protocol_errors, 2u);
-  by_hand.End(connection);
-  by_hand.Tick(absl::Now() + absl::Seconds(4));
-  Answer(FactsOf("b", 22));
-  Say(FrameKind::kPart, 1, "\xff");
-  Say(FrameKind::kLastPart, 2, "\xff");
-  EXPECT_EQ(agent.events().back(), "down b: node b to node a: a broken message");
 }
 
 TEST_F(HubHostileTest, ABootIdIsOfOneNode) {
@@ -232,26 +244,6 @@ TEST_F(HubHostileTest, NobodyRestartsAsAnotherOrTakesTheBootIdOfWhoIsAway) {
   EXPECT_TRUE(Greet(FactsOf("b", 33))->closed);
   EXPECT_THAT(agent.events(), ElementsAre("up c", "down c: node c is stopping (ended)", "up b"));
   EXPECT_FALSE(connection->closed) << "what b said before is as good as it was";
-}
-
-TEST_F(HubHostileTest, NamesOfOthersAreRefused) {
-  EXPECT_EQ(LastWord(Greet(FactsOf("a", 99))), "node name a: two daemons have it");
-  EXPECT_THAT(LastWord(Greet(FactsOf("x", 99))), StartsWith("node x is no peer of node a"));
-  connection = by_hand.DialledTo("127.0.0.2");
-  by_hand.Open(connection);
-  Say(FrameKind::kHello, 0, HelloOf(FactsOf("c", 33)));
-  EXPECT_THAT(LastWord(connection), HasSubstr("the address of b is answered by node c"));
-  EXPECT_EQ(counters().refused, 3u);
-  EXPECT_EQ(by_hand.hub().Peers().size(), 2u);
-}
-
-TEST_F(HubHostileTest, WhoSaysTheBootIdOfThisNodeIsNotThisNode) {
-  Answer(FactsOf("b", 11));
-  EXPECT_EQ(LastWord(connection), "node b says the boot id of node a");
-  EXPECT_EQ(counters().own_addresses, 0u);
-  by_hand.End(connection);
-  by_hand.Tick(absl::Now() + absl::Seconds(2));
-  BringUp(FactsOf("b", 22));
 }
 
 TEST_F(HubHostileTest, GenerationsOnlyGrow) {
@@ -428,14 +420,38 @@ TEST_F(SlowPeerTest, LongMessagesOfJobsTakeHalfOfAnOutboxAndLeaveTheRestToShortO
   EXPECT_TRUE(by_hand.hub().SendIfItFits("b", OfferOf(51, 90)).ok());
 }
 
+TEST_F(HubHostileTest, AMessageThatIsLongerThanThePeerTakesNeedNotCostTheLink) {
+  HelloFacts narrow = FactsOf("c", 33);
+  narrow.max_message_bytes = 64 << 10;
+  BringUp(narrow);
+  PeerHub& hub = by_hand.hub();
+  const absl::Status refused = hub.SendIfItFits("c", OfferOf(1, 10'000));
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("more than node c takes (65536); raise its limits.max_message"));
+  EXPECT_EQ(refusals->Read(Limit::kMessage), 1u);
+  EXPECT_TRUE(hub.SendIfItFits("c", OfferOf(1, 1)).ok());
+  EXPECT_TRUE(hub.SendIfItFits("nobody", OfferOf(1, 10'000)).ok());
+  EXPECT_EQ(counters().messages_dropped, 1u);
+  EXPECT_EQ(counters().lost, 0u);
+  hub.Send("c", OfferOf(1, 10'000));
+  EXPECT_THAT(agent.events().back(), StartsWith("down c: a message of "));
+  EXPECT_EQ(refusals->Read(Limit::kMessage), 2u);
+}
+
 TEST_F(SlowPeerTest, ManyMessagesOfJobsTakeHalfOfAnOutbox) {
   for (uint64_t seq = 1; seq <= 50; ++seq) ASSERT_TRUE(by_hand.hub().SendIfItFits("b", OfferOf(seq, 0)).ok());
   EXPECT_EQ(by_hand.hub().SendIfItFits("b", OfferOf(51, 0)).code(), absl::StatusCode::kResourceExhausted);
   for (uint64_t seq = 1; seq <= 50; ++seq) by_hand.hub().Send("b", OfferOf(seq, 0));
-  EXPECT_EQ(by_hand.hub().Outboxes().messages, 100u);
+  const OutboxDepths depths = by_hand.hub().Outboxes();
+  EXPECT_EQ(depths.messages, 100u);
+  EXPECT_EQ(depths.most_messages, 100u);
+  EXPECT_EQ(depths.bytes, depths.most_bytes);
+  EXPECT_GT(depths.bytes, 100 * kFrameHeaderBytes);
   EXPECT_EQ(counters().lost, 0u);
   by_hand.hub().Send("b", OfferOf(52, 0));
   EXPECT_EQ(counters().lost, 1u) << "without it the next ones are worth nothing";
+  EXPECT_THAT(agent.events().back(), StartsWith("down b: node b does not take messages: 100 of "));
 }
 
 }  // namespace

@@ -69,6 +69,7 @@ class LinkWorld {
     void OnPeerUp(PeerHello hello) override { world_.OnUp({node_, world_.IndexOf(hello.node)}); }
     void OnPeerDown(std::string node, std::string, bool) override { world_.OnDown({node_, world_.IndexOf(node)}); }
     bool OnPeerMessage(std::string node, BootId, ControlMessage message) override {
+      if (world_.Draw(2000) == 0) return false;  // too far behind
       world_.OnMessage({world_.IndexOf(node), node_}, message);
       return true;
     }
@@ -132,6 +133,7 @@ class LinkWorld {
     node.agent = std::make_unique<Witness>(this, i);
     PeerHubOptions options = OptionsByHand(names_[i], 1000 + ++lives_, names_);
     options.lost_after = kWorldLostAfter;
+    if (Draw(4) == 0) options.outbox.max_bytes = 500'000;
     if (dns_) options.static_peers.clear();
     if (dns_) options.dns.name = "peers.example";
     node.hub = std::make_unique<HubByHand>(std::move(options), node.agent.get());
