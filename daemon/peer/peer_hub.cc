@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "agent/transport/tcp/tcp_socket.h"
 #include "daemon/lifecycle/logging.h"
+#include "daemon/link/link_clock.h"
 #include "daemon/peer/hub.h"
 
 namespace railsd {
@@ -69,7 +69,7 @@ void Hub::SetStaticPeers(const std::vector<StaticPeerConfig>& peers) {
   AddStaticPeers(peers);
   for (HubPeer* peer : were) {
     if (peer->config) continue;
-    peer->keep_until = absl::Now() + kKeepPeer;
+    peer->keep_until = LinkNow() + kKeepPeer;
     if (!peer->link.up()) peer->why = "not listed in peers.static any more";
   }
 }
@@ -211,7 +211,7 @@ void Hub::OnLookedUp(const std::string& address, absl::StatusOr<std::vector<std:
     target->next_found = 0;
     target->found = found.ok() ? *found : std::vector<std::string>();
     if (found.ok()) continue;
-    target->next_dial = absl::Now() + target->back_off;
+    target->next_dial = LinkNow() + target->back_off;
     target->back_off = std::min(target->back_off * 2, kMaxRedial);
     const auto peer = peers_.find(target->expected_node);
     if (peer != peers_.end() && !peer->second->link.up()) peer->second->why = std::string(found.status().message());
@@ -260,7 +260,7 @@ void Hub::Lose(HubPeer& peer, const std::string& why, bool ended) {
 }
 
 void Hub::ReportDown(HubPeer& peer, const std::string& why, bool ended) {
-  const absl::Time now = absl::Now();
+  const absl::Time now = LinkNow();
   peer.why = WithOwnPause(why, now);
   peer.keep_until = now + kKeepPeer;
   options_.log->info("control_link_down node={} reason={}", peer.node, LogValue(peer.why));

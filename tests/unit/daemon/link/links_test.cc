@@ -21,6 +21,7 @@
 #include "absl/strings/str_cat.h"
 #include "agent/transport/tcp/tcp_socket.h"
 #include "daemon/lifecycle/logging.h"
+#include "daemon/link/link_clock.h"
 #include "daemon/link/listen.h"
 #include "daemon/link/socket_connection.h"
 #include "daemon/tls/tls_files.h"
@@ -50,9 +51,10 @@ class Recorder final : public ConnectionHandler {
     absl::MutexLock lock(&gate);
     ended[connection] = why;
   }
-  void OnTick(absl::Time) override {
+  void OnTick(absl::Time now) override {
     absl::MutexLock lock(&gate);
     ++ticks;
+    last_tick = now;
   }
   // Waits for a state that only the links' thread changes.
   template <typename Condition>
@@ -70,6 +72,7 @@ class Recorder final : public ConnectionHandler {
 
   absl::Mutex gate;
   std::atomic<int> ticks = 0;
+  absl::Time last_tick;
   std::atomic<bool> greets = false;  // whoever opens
   std::vector<ConnectionPtr> opened;
   std::vector<std::pair<ConnectionPtr, FrameKind>> frames;
@@ -153,6 +156,13 @@ TEST_F(LinksTest, PeersThatFloodOverTlsAreReadInTurns) {
   }
   ASSERT_EQ(read.size(), 2u) << "one has been read to its end before the other's turn";
   for (const auto& [connection, count] : read) EXPECT_GE(count, kFrames / 2);
+}
+
+TEST_F(LinksTest, TicksDoNotJumpWhenSomebodySetsTheClock) {
+  Start();
+  ASSERT_TRUE(recorder.PassesATurn());
+  absl::MutexLock lock(&recorder.gate);
+  EXPECT_LT(absl::AbsDuration(LinkNow() - recorder.last_tick), absl::Hours(1)) << "the time since boot, not the date";
 }
 
 class ResetTest : public LinksTest, public ::testing::WithParamInterface<bool> {};

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "daemon/lifecycle/logging.h"
+#include "daemon/link/link_clock.h"
 #include "daemon/peer/hub.h"
 
 namespace railsd {
@@ -118,7 +118,7 @@ class HubByHand final : public Dialler {
   void Silence(const std::string& node, absl::Duration silence) {
     absl::MutexLock lock(&hub_->mutex_);
     const auto peer = hub_->peers_.find(node);
-    if (peer != hub_->peers_.end()) peer->second->link.OnHeard(absl::Now() - silence);
+    if (peer != hub_->peers_.end()) peer->second->link.OnHeard(LinkNow() - silence);
   }
   // The last connection dialled to `host` that has not ended, or null.
   HandPtr DialledTo(const std::string& host) const {
