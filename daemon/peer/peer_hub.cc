@@ -268,7 +268,7 @@ void Hub::ReportDown(HubPeer& peer, const std::string& why, bool ended) {
 }
 
 void Hub::OnDnsAddresses(const absl::StatusOr<std::vector<std::string>>& found) {
-  next_dns_ = absl::Now() + options_.dns.refresh;
+  next_dns_ = LinkNow() + options_.dns.refresh;
   if (!found.ok()) {
     options_.log->warn("peer_lookup_failed reason={}", LogValue(std::string(found.status().message())));
     return;  // the last answer stays in force
