@@ -113,3 +113,68 @@ EXCHANGE_LARGE = on_both("exchange", [
     "rails=3 chunks=2 chunks2=1 weight=3 failures=2",
     "rails=3 chunks=1 chunks2=1 weight=3 failures=2 aborts=2",
 ])
+
+
+READY = [("ready", line, "holds") for line in [
+    "nodes=2 jobs=2 credit=1",
+    "nodes=2 jobs=2 credit=1 reduce=0",
+    "nodes=2 jobs=2 credit=2",
+    "nodes=2 jobs=2 credit=4 size=2",
+    "nodes=3 jobs=2 traffic=1",
+    "nodes=3 jobs=2 traffic=2",
+    "nodes=2 jobs=2 aborts=2",
+    "nodes=2 jobs=2 aborts=1 unknown=1 expiries=1",
+    "nodes=3 jobs=1 traffic=1 aborts=1",
+    "nodes=3 jobs=1 traffic=2 aborts=1 credit=1",
+    "nodes=3 jobs=1 traffic=2 aborts=1 unknown=1 expiries=1",
+    "nodes=3 jobs=1 traffic=2 mistake=1",
+    "nodes=2 jobs=2 mistake=1",
+    "nodes=2 jobs=2 aborts=1 credit=1 unasked=1",
+    "nodes=3 jobs=1 traffic=2 aborts=1 unasked=1",
+    "nodes=3 jobs=1 traffic=2 unknown=1 expiries=1 unasked=1",
+    "nodes=3 jobs=1 traffic=2 mistake=1 unasked=1",
+]]
+
+# The last two lines are no variants: a grant larger than half of the credit, and a property that no rule can promise.
+READY += broken("ready", "nodes=2 jobs=2 credit=1", [
+    ("ready_waits_for_credit", "L1"),
+    ("grant_always_rides", "L1"),
+    ("half_before", "L1"),
+    ("sending_waits_for_zones", "L1"),
+    ("parsed_out_of_order", "L1"),
+]) + broken("ready", "nodes=3 jobs=2", [
+    ("grant_always_rides", "L1"),
+    ("half_per_job", "L1"),
+    ("sending_waits_for_zones", "L1"),
+]) + broken("ready", "nodes=2 jobs=1", [
+    ("send_uncompared mistake=1", "S4"),
+    ("early_ready_lost unknown=1", "L1"),
+    ("known_ready_expires expiries=1", "L1"),
+    ("memory_back_at_once aborts=1", "S1"),
+    ("quiesced_early aborts=1", "S1"),
+    ("no_tombstone aborts=1 reduce=0", "S1"),
+    ("unknown_abort_ignored aborts=1", "L2"),
+    ("done_abort_ignored aborts=1", "L2"),
+    ("abort_not_returned aborts=1", "L2"),
+    ("holders_only aborts=1 credit=1 unasked=1", "L2"),
+    ("tombstone_silent aborts=1 unknown=1 expiries=1 unasked=1", "L2"),
+]) + broken("ready", "nodes=3 jobs=1", [
+    ("ready_to_partners traffic=1", "S3"),
+    ("refused_counts traffic=2 aborts=1", "S2"),
+    ("abort_not_relayed traffic=2 unknown=1 expiries=1", "L2"),
+    ("abort_not_relayed traffic=2 unknown=1 expiries=1 unasked=1", "L2"),
+]) + [
+    ("ready", "nodes=2 jobs=2 credit=2 size=2", "L1"),
+    ("ready", "nodes=3 jobs=1 traffic=2 mistake=1 strict=1", "S4"),
+]
+
+READY_LARGE = [("ready", line, "holds") for line in [
+    "nodes=3 jobs=2",
+    "nodes=3 jobs=2 credit=3",
+    "nodes=3 jobs=1 aborts=1",
+    "nodes=3 jobs=1 mistake=1",
+    "nodes=3 jobs=1 traffic=2 aborts=2",
+    "nodes=3 jobs=1 traffic=2 aborts=1 unknown=2 expiries=2",
+    "nodes=3 jobs=1 traffic=2 aborts=1 credit=1 unasked=1",
+    "nodes=3 jobs=1 traffic=2 aborts=1 unknown=1 expiries=1 unasked=1",
+]]

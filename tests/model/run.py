@@ -21,6 +21,7 @@ TIMEOUT = 600  # seconds, for one check on a busy machine
 PROGRAMS = {
     "exchange": ("exchange", ["-DEXCHANGES=1"]),
     "exchange2": ("exchange", ["-DEXCHANGES=2"]),
+    "ready": ("ready", []),
 }
 
 
@@ -93,12 +94,15 @@ def check_program(name, program, arguments, expected):
 
 def main():
     parser = argparse.ArgumentParser(description="Checks the models of the protocol between agents.")
-    parser.add_argument("models", nargs="*", metavar="MODEL",
-                        help=f"{', '.join(PROGRAMS)}, recount.pml or rehome.pml; all by default")
-    parser.add_argument("--large", action="store_true", help="larger sizes, too: an hour, up to 4 GB")
+    models = [*PROGRAMS, "recount.pml", "rehome.pml"]
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"{', '.join(models)}; all by default")
+    parser.add_argument("--large", action="store_true", help="larger sizes, too: half an hour, up to 4 GB")
     options = parser.parse_args()
+    unknown = set(options.models) - set(models)
+    if unknown:
+        parser.error(f"no such model: {', '.join(sorted(unknown))}")
     passed = [check_spin(*check) for check in checks.SPIN if not options.models or check[0] in options.models]
-    chosen = checks.EXCHANGE + (checks.EXCHANGE_LARGE if options.large else [])
+    chosen = checks.EXCHANGE + checks.READY + (checks.EXCHANGE_LARGE + checks.READY_LARGE if options.large else [])
     with tempfile.TemporaryDirectory(prefix="railsd-model-") as folder:
         for name in PROGRAMS:
             mine = [check for check in chosen if check[0] == name and (not options.models or name in options.models)]
