@@ -39,7 +39,7 @@ enum class TlsMode : uint8_t {
   kPlainText,  // asked for
 };
 
-// Of the data connections of rails over TCP; the same at all nodes.
+// TLS of the data connections of rails over TCP; the same at all nodes.
 enum class TlsData : uint8_t { kOff, kKernel };
 
 // Between nodes. Paths of PEM files, absolute; all three or none.
@@ -53,7 +53,7 @@ struct TlsConfig {
   friend bool operator==(const TlsConfig&, const TlsConfig&) = default;
 };
 
-// Of what listens, besides AgentLimits.
+// Limits of what listens, besides AgentLimits.
 struct ConnectionLimits {
   uint32_t max_control_connections = 4096;
   uint32_t max_control_connections_per_address = 64;
@@ -77,10 +77,9 @@ struct TimeoutsConfig {
   absl::Duration rail_handshake = absl::Seconds(3);
   absl::Duration idle = absl::Minutes(1);
   absl::Duration http = absl::Seconds(5);
-  friend bool operator==(const TimeoutsConfig&, const TimeoutsConfig&) = default;
 };
 
-// Who shares the node: sessions by credentials, or by the socket that they come to.
+// Sessions that share the node, told apart by credentials or by the socket that they come to.
 struct TenantConfig {
   std::string name;
   std::vector<std::string> users = {}, groups = {};  // of the system, names or numbers
@@ -96,7 +95,6 @@ struct LogConfig {
   std::string level = "info";  // trace, debug, info, warning, error
   std::string file;            // empty: standard error
   LogFormat format = LogFormat::kText;
-  friend bool operator==(const LogConfig&, const LogConfig&) = default;
 };
 
 struct Config {

@@ -3,9 +3,9 @@
 #include <arpa/inet.h>
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -23,19 +23,18 @@ struct Unit {
   uint64_t factor;
 };
 
-constexpr std::array<Unit, 10> kByteUnits = {{{"", 1},
-                                              {"B", 1},
-                                              {"KB", 1'000},
-                                              {"MB", 1'000'000},
-                                              {"GB", 1'000'000'000},
-                                              {"TB", 1'000'000'000'000},
-                                              {"KiB", uint64_t{1} << 10},
-                                              {"MiB", uint64_t{1} << 20},
-                                              {"GiB", uint64_t{1} << 30},
-                                              {"TiB", uint64_t{1} << 40}}};
-
-constexpr std::array<Unit, 5> kBitUnits = {
-    {{"bit", 1}, {"kbit", 1'000}, {"mbit", 1'000'000}, {"gbit", 1'000'000'000}, {"tbit", 1'000'000'000'000}}};
+constexpr Unit kByteUnits[] = {{"", 1},
+                               {"B", 1},
+                               {"KB", 1'000},
+                               {"MB", 1'000'000},
+                               {"GB", 1'000'000'000},
+                               {"TB", 1'000'000'000'000},
+                               {"KiB", uint64_t{1} << 10},
+                               {"MiB", uint64_t{1} << 20},
+                               {"GiB", uint64_t{1} << 30},
+                               {"TiB", uint64_t{1} << 40}};
+constexpr Unit kBitUnits[] = {
+    {"bit", 1}, {"kbit", 1'000}, {"mbit", 1'000'000}, {"gbit", 1'000'000'000}, {"tbit", 1'000'000'000'000}};
 
 // Splits "12.5mbit" into the number and the unit.
 std::pair<absl::string_view, absl::string_view> SplitUnit(absl::string_view text) {
@@ -46,6 +45,15 @@ std::pair<absl::string_view, absl::string_view> SplitUnit(absl::string_view text
 }
 
 }  // namespace
+
+absl::StatusOr<uint64_t> ParseNumber(absl::string_view text) {
+  uint64_t number = 0;
+  const bool digits = !text.empty() && std::all_of(text.begin(), text.end(), absl::ascii_isdigit);
+  if (!digits || !absl::SimpleAtoi(text, &number)) return absl::InvalidArgumentError("not a whole number");
+  return number;
+}
+
+std::string FormatNumber(uint64_t number) { return absl::StrCat(number); }
 
 absl::StatusOr<uint64_t> ParseBytes(absl::string_view text) {
   const auto [digits, name] = SplitUnit(text);
@@ -65,9 +73,8 @@ absl::StatusOr<uint64_t> ParseBytes(absl::string_view text) {
 }
 
 std::string FormatBytes(uint64_t bytes) {
-  for (const absl::string_view name : {"TiB", "GiB", "MiB", "KiB"}) {
-    const auto unit = std::find_if(kByteUnits.begin(), kByteUnits.end(), [&](const Unit& u) { return u.name == name; });
-    if (bytes != 0 && bytes % unit->factor == 0) return absl::StrCat(bytes / unit->factor, name);
+  for (auto unit = std::rbegin(kByteUnits); absl::EndsWith(unit->name, "iB"); ++unit) {
+    if (bytes != 0 && bytes % unit->factor == 0) return absl::StrCat(bytes / unit->factor, unit->name);
   }
   return absl::StrCat(bytes);
 }
@@ -91,7 +98,7 @@ absl::StatusOr<uint64_t> ParseRate(absl::string_view text) {
 
 std::string FormatRate(uint64_t bytes_per_s) {
   const uint64_t bits = bytes_per_s * 8;
-  for (auto unit = kBitUnits.rbegin(); unit != kBitUnits.rend(); ++unit) {
+  for (auto unit = std::rbegin(kBitUnits); unit != std::rend(kBitUnits); ++unit) {
     if (bits % unit->factor == 0) return absl::StrCat(bits / unit->factor, unit->name);
   }
   return absl::StrCat(bits, "bit");
@@ -114,26 +121,23 @@ absl::StatusOr<HostPort> ParseHostPort(absl::string_view text, bool port_optiona
                                         : "; write host and port, as in 10.0.0.1:7471 or [fd00::1]:7471"));
   };
   HostPort out;
-  absl::string_view port;
-  bool has_port = false;
-  if (absl::StartsWith(text, "[")) {
-    const size_t close = text.find(']');
+  absl::string_view port = text;  // with its colon
+  if (absl::ConsumePrefix(&port, "[")) {
+    const size_t close = port.find(']');
     if (close == absl::string_view::npos) return bad("a bracket is not closed");
-    out.host = std::string(text.substr(1, close - 1));
-    const absl::string_view rest = text.substr(close + 1);
-    has_port = !rest.empty();
-    if (has_port && rest[0] != ':') return bad("something follows the bracket");
-    port = has_port ? rest.substr(1) : rest;
-  } else if (const size_t colon = text.find(':'); colon != absl::string_view::npos && text.rfind(':') == colon) {
-    out.host = std::string(text.substr(0, colon));
-    port = text.substr(colon + 1);
-    has_port = true;
+    out.host = std::string(port.substr(0, close));
+    port.remove_prefix(close + 1);
+    if (!port.empty() && port[0] != ':') return bad("something follows the bracket");
   } else {
-    out.host = std::string(text);  // no colon, or a bare IPv6 address
-    if (colon != absl::string_view::npos && !IsNumericAddress(out.host)) return bad("more than one colon");
+    const size_t colon = text.find(':');
+    const bool several = colon != text.rfind(':');  // a bare IPv6 address
+    out.host = std::string(several ? text : text.substr(0, colon));
+    if (several && !IsNumericAddress(out.host)) return bad("more than one colon");
+    port.remove_prefix(out.host.size());
   }
   if (out.host.empty()) return bad("the host is missing");
-  if (!has_port) return port_optional ? absl::StatusOr<HostPort>(out) : bad("the port is missing");
+  if (port.empty()) return port_optional ? absl::StatusOr<HostPort>(out) : bad("the port is missing");
+  port.remove_prefix(1);
   uint32_t number = 0;
   if (port.empty() || !std::all_of(port.begin(), port.end(), absl::ascii_isdigit) || !absl::SimpleAtoi(port, &number) ||
       number > 65535) {

@@ -11,6 +11,10 @@
 
 namespace railsd {
 
+// "0", "4096": whole numbers.
+absl::StatusOr<uint64_t> ParseNumber(absl::string_view text);
+std::string FormatNumber(uint64_t number);
+
 // "65536", "64KiB", "1MB": bytes. Units: B, KB, MB, GB, TB (decimal), KiB, MiB, GiB, TiB (binary).
 absl::StatusOr<uint64_t> ParseBytes(absl::string_view text);
 std::string FormatBytes(uint64_t bytes);
