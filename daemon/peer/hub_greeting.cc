@@ -221,6 +221,7 @@ void Hub::Greet(const ConnectionPtr& connection, Visit& visit, const HelloFacts&
       if (of_peer && target.get() != visit.target) target->reached_at.clear();
     }
     peer.looked_at.clear();
+    peer.probe.Reset();  // an attempt under way leads to an address of before
   }
   if (down) ReportDown(peer, *down, restarted);
   if (dialled && peer.link.own_generation() != visit.generation) {

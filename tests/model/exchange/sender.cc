@@ -269,7 +269,7 @@ bool Rules::ReadsMemory(int e) const {
   return false;
 }
 
-// For a wrong variant: every chunk is acknowledged, whatever fences say.
+// Returns whether every chunk is acknowledged, whatever fences say; for a wrong variant.
 bool Rules::AllAcknowledged(int e) const {
   bool all = s_.exchanges[e].pool_chunks == 0;
   for (int c = 0; c < ConnectionCount(); ++c) {

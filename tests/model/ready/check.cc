@@ -33,7 +33,7 @@ void Tidy(State* state) {
       if (life == kAborting) continue;
       for (Pair& pair : state->pairs[j][n]) pair.quiesced = 0;
     }
-    // Nothing but QUIESCED can come of a job that is over everywhere.
+    // A job that is over everywhere can only bring QUIESCED.
     if (!over) continue;
     for (auto& pairs : state->pairs[j]) {
       for (Pair& pair : pairs) pair.data = pair.arrived = 0;
