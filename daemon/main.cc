@@ -17,7 +17,6 @@
 #include "agent/transport/verbs/verbs_transport.h"
 #include "daemon/config/command_line.h"
 #include "daemon/config/config.h"
-#include "daemon/config/table.h"
 #include "daemon/lifecycle/client_sockets.h"
 #include "daemon/lifecycle/logging.h"
 #include "daemon/lifecycle/process.h"

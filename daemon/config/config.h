@@ -163,6 +163,9 @@ std::vector<ConfigDifference> DiffConfigs(const Config& before, const Config& af
 // tenants that both have, the peers that are listed, how long jobs, joins and drains may take.
 Config WithLiveChanges(const Config& in_force, const Config& wanted);
 
+// All keys with their defaults and whether a running daemon takes over a change, as a table in Markdown.
+std::string ConfigTableMarkdown();
+
 }  // namespace railsd
 
 #endif  // RAILSD_DAEMON_CONFIG_CONFIG_H_

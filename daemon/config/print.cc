@@ -9,7 +9,6 @@
 #include "absl/strings/str_join.h"
 #include "daemon/config/config.h"
 #include "daemon/config/field.h"
-#include "daemon/config/table.h"
 
 namespace railsd {
 namespace {

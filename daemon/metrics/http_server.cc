@@ -3,6 +3,7 @@
 #include <civetweb.h>
 #include <netdb.h>
 #include <sys/socket.h>
+#include <zlib.h>
 
 #include <atomic>
 #include <chrono>
@@ -16,13 +17,32 @@
 #include "absl/time/clock.h"
 #include "agent/base/unique_fd.h"
 #include "daemon/config/units.h"
-#include "daemon/metrics/gzip.h"
 
 namespace railsd {
 namespace {
 
 // Shorter answers fit into one packet uncompressed.
 constexpr size_t kWorthCompressing = 1000;
+
+constexpr int kGzipFormat = 15 + 16;  // 15: the largest window; 16: gzip's header
+constexpr int kMemory = 8;            // zlib's default
+
+absl::StatusOr<std::string> Gzip(const std::string& text) {
+  z_stream stream = {};
+  if (deflateInit2(&stream, Z_BEST_SPEED, Z_DEFLATED, kGzipFormat, kMemory, Z_DEFAULT_STRATEGY) != Z_OK) {
+    return absl::ResourceExhaustedError("zlib has no memory to compress with");
+  }
+  std::string out(deflateBound(&stream, text.size()), '\0');
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
+  stream.avail_in = static_cast<uInt>(text.size());
+  stream.next_out = reinterpret_cast<Bytef*>(out.data());
+  stream.avail_out = static_cast<uInt>(out.size());
+  const int result = deflate(&stream, Z_FINISH);
+  out.resize(stream.total_out);
+  deflateEnd(&stream);
+  if (result != Z_STREAM_END) return absl::ResourceExhaustedError("zlib could not compress at once");
+  return out;
+}
 
 bool Contains(const char* list, const char* word) { return list != nullptr && strstr(list, word) != nullptr; }
 

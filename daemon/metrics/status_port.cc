@@ -14,13 +14,16 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
-#include "daemon/metrics/page.h"
 #include "daemon/metrics/read_agent.h"
 #include "daemon/service/overview.h"
 #include "proto/json/json.h"
 #include "rails/v1/operator.pb.h"
 
 namespace railsd {
+
+// The page for people, page.html, which the build puts into the program.
+std::string Page();
+
 namespace {
 
 // Finished jobs in one answer: by default, and at most.
@@ -60,80 +63,67 @@ std::optional<uint32_t> FinishedWanted(absl::string_view query) {
   return std::min(wanted, kMaxFinished);
 }
 
-class Port final : public StatusPort {
- public:
-  Port(MetricSources sources, std::shared_ptr<const ServiceContext> context)
-      : sources_(std::move(sources)), context_(std::move(context)) {
-    sources_.high_water = &high_water_;
-    const std::string page = Page();
-    page_ = {.type = "text/html; charset=utf-8",
-             .body = page,
-             .policy = absl::StrCat("default-src 'none'; style-src ", HashOf(page, "style"), "; script-src ",
-                                    HashOf(page, "script"),
-                                    "; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
-                                    "frame-ancestors 'none'")};
-  }
-
-  absl::Status Listen(HttpOptions options) {
-    options.paths["/"] = [this](const std::string&) { return page_; };
-    options.paths["/api/v1/status"] = [this](const std::string& query) { return Status(query); };
-    options.paths["/healthz"] = [this](const std::string&) {
-      return ReadAgent(sources_.agent, sources_.deadline) ? TextAnswer(200, "ok") : TextAnswer(503, kNoAnswer);
-    };
-    options.paths["/readyz"] = [this](const std::string&) { return Ready(); };
-    options.paths["/metrics"] = [this](const std::string&) {
-      return HttpAnswer{.type = "text/plain; version=0.0.4; charset=utf-8", .body = RenderMetrics(sources_)};
-    };
-    absl::StatusOr<std::unique_ptr<HttpServer>> server = HttpServer::Start(std::move(options));
-    if (!server.ok()) return server.status();
-    server_ = *std::move(server);
-    return absl::OkStatus();
-  }
-
-  int port() const override { return server_->port(); }
-  void SetNotReady(std::string why) override {
-    absl::MutexLock lock(&mutex_);
-    why_not_ready_ = std::move(why);
-  }
-
- private:
-  HttpAnswer Status(const std::string& query) const {
-    const std::optional<uint32_t> finished = FinishedWanted(query);
-    if (!finished) return JsonError(400, "finished: not a number of jobs");
-    const std::optional<AgentSnapshot> snapshot = ReadAgent(sources_.agent, sources_.deadline);
-    if (!snapshot) return JsonError(503, kNoAnswer);
-    rails::v1::GetOverviewResponse overview;
-    OverviewTo(*snapshot, *context_, *finished, &overview);
-    return Json(200, rails::OverviewJson(overview));
-  }
-
-  HttpAnswer Ready() const {
-    {
-      absl::MutexLock lock(&mutex_);
-      if (!why_not_ready_.empty()) return TextAnswer(503, why_not_ready_);
-    }
-    const std::optional<AgentSnapshot> snapshot = ReadAgent(sources_.agent, sources_.deadline);
-    if (!snapshot) return TextAnswer(503, kNoAnswer);
-    return snapshot->draining ? TextAnswer(503, "draining: running jobs end, nothing new is taken")
-                              : TextAnswer(200, "ready");
-  }
-
-  HighWater high_water_;
-  MetricSources sources_;  // unchanged after construction
-  const std::shared_ptr<const ServiceContext> context_;
-  HttpAnswer page_;
-  mutable absl::Mutex mutex_;
-  std::string why_not_ready_ ABSL_GUARDED_BY(mutex_) = "starting";
-  std::unique_ptr<HttpServer> server_;  // last: its threads use the other members
-};
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<StatusPort>> StatusPort::Start(HttpOptions http, MetricSources sources,
                                                               std::shared_ptr<const ServiceContext> context) {
-  auto port = std::make_unique<Port>(std::move(sources), std::move(context));
+  std::unique_ptr<StatusPort> port(new StatusPort(std::move(sources), std::move(context)));
   if (absl::Status status = port->Listen(std::move(http)); !status.ok()) return status;
   return port;
+}
+
+StatusPort::StatusPort(MetricSources sources, std::shared_ptr<const ServiceContext> context)
+    : sources_(std::move(sources)), context_(std::move(context)) {
+  sources_.high_water = &high_water_;
+  const std::string page = Page();
+  page_ = {.type = "text/html; charset=utf-8",
+           .body = page,
+           .policy = absl::StrCat("default-src 'none'; style-src ", HashOf(page, "style"), "; script-src ",
+                                  HashOf(page, "script"),
+                                  "; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
+                                  "frame-ancestors 'none'")};
+}
+
+absl::Status StatusPort::Listen(HttpOptions options) {
+  options.paths["/"] = [this](const std::string&) { return page_; };
+  options.paths["/api/v1/status"] = [this](const std::string& query) { return Status(query); };
+  options.paths["/healthz"] = [this](const std::string&) {
+    return ReadAgent(sources_.agent, sources_.deadline) ? TextAnswer(200, "ok") : TextAnswer(503, kNoAnswer);
+  };
+  options.paths["/readyz"] = [this](const std::string&) { return Ready(); };
+  options.paths["/metrics"] = [this](const std::string&) {
+    return HttpAnswer{.type = "text/plain; version=0.0.4; charset=utf-8", .body = RenderMetrics(sources_)};
+  };
+  absl::StatusOr<std::unique_ptr<HttpServer>> server = HttpServer::Start(std::move(options));
+  if (!server.ok()) return server.status();
+  server_ = *std::move(server);
+  return absl::OkStatus();
+}
+
+void StatusPort::SetNotReady(std::string why) {
+  absl::MutexLock lock(&mutex_);
+  why_not_ready_ = std::move(why);
+}
+
+HttpAnswer StatusPort::Status(const std::string& query) const {
+  const std::optional<uint32_t> finished = FinishedWanted(query);
+  if (!finished) return JsonError(400, "finished: not a number of jobs");
+  const std::optional<AgentSnapshot> snapshot = ReadAgent(sources_.agent, sources_.deadline);
+  if (!snapshot) return JsonError(503, kNoAnswer);
+  rails::v1::GetOverviewResponse overview;
+  OverviewTo(*snapshot, *context_, *finished, &overview);
+  return Json(200, rails::OverviewJson(overview));
+}
+
+HttpAnswer StatusPort::Ready() const {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!why_not_ready_.empty()) return TextAnswer(503, why_not_ready_);
+  }
+  const std::optional<AgentSnapshot> snapshot = ReadAgent(sources_.agent, sources_.deadline);
+  if (!snapshot) return TextAnswer(503, kNoAnswer);
+  return snapshot->draining ? TextAnswer(503, "draining: running jobs end, nothing new is taken")
+                            : TextAnswer(200, "ready");
 }
 
 }  // namespace railsd

@@ -11,7 +11,9 @@
 #include <memory>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "daemon/metrics/exporter.h"
 #include "daemon/metrics/http_server.h"
 #include "daemon/service/services.h"
@@ -23,11 +25,24 @@ class StatusPort {
   // `http`: the address and the limits. Not ready until SetReady(). UNAVAILABLE: the address cannot be bound.
   static absl::StatusOr<std::unique_ptr<StatusPort>> Start(HttpOptions http, MetricSources sources,
                                                            std::shared_ptr<const ServiceContext> context);
-  virtual ~StatusPort() = default;
-  virtual int port() const = 0;
+  int port() const { return server_->port(); }
   // `why`, for /readyz: empty if new work is taken, else the reason. Any thread.
-  virtual void SetNotReady(std::string why) = 0;
+  void SetNotReady(std::string why);
   void SetReady() { SetNotReady(""); }
+
+ private:
+  StatusPort(MetricSources sources, std::shared_ptr<const ServiceContext> context);
+  absl::Status Listen(HttpOptions options);
+  HttpAnswer Status(const std::string& query) const;
+  HttpAnswer Ready() const;
+
+  HighWater high_water_;
+  MetricSources sources_;  // this and the following members stay unchanged after construction
+  const std::shared_ptr<const ServiceContext> context_;
+  HttpAnswer page_;
+  mutable absl::Mutex mutex_;
+  std::string why_not_ready_ ABSL_GUARDED_BY(mutex_) = "starting";
+  std::unique_ptr<HttpServer> server_;  // last, because its threads use the other members
 };
 
 }  // namespace railsd

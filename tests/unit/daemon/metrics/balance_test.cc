@@ -2,13 +2,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <zlib.h>
 
 #include <fstream>
 #include <string>
 #include <vector>
 
-#include "daemon/metrics/gzip.h"
 #include "daemon/metrics/job_statistics.h"
 #include "daemon/metrics/port_counters.h"
 #include "tests/support/temporary_folder.h"
@@ -153,24 +151,6 @@ TEST(PortCountersTest, OfAnInterface) {
   for (const char* none : {"", "eth1", "../net/eth0", "."}) {
     EXPECT_TRUE(ReadInterfaceCounters(none, folder.path()).events.empty()) << none;
   }
-}
-
-TEST(GzipTest, ComesBack) {
-  const std::string text(100'000, 'x');
-  const absl::StatusOr<std::string> small = Gzip(text);
-  ASSERT_TRUE(small.ok()) << small.status();
-  EXPECT_LT(small->size(), text.size() / 10);
-  std::string back(text.size() + 1, '\0');
-  z_stream stream = {};
-  ASSERT_EQ(inflateInit2(&stream, 15 + 16), Z_OK);
-  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(small->data()));
-  stream.avail_in = static_cast<uInt>(small->size());
-  stream.next_out = reinterpret_cast<Bytef*>(back.data());
-  stream.avail_out = static_cast<uInt>(back.size());
-  EXPECT_EQ(inflate(&stream, Z_FINISH), Z_STREAM_END);
-  back.resize(stream.total_out);
-  inflateEnd(&stream);
-  EXPECT_EQ(back, text);
 }
 
 }  // namespace
