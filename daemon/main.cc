@@ -235,7 +235,7 @@ absl::Status Run(Config config, Reloader::Load load) {
   JobFeed feed(&statistics, config.connections.max_watches_per_session);
   const auto refused = std::make_shared<LimitCounters>();
   const PeerHubOptions peer_options = PeerOptionsFrom(config, boot, tls->get(), refused, log);
-  const std::unique_ptr<PeerHub> peers = PeerHub::Make(peer_options);
+  const std::unique_ptr<PeerHub> peers = std::make_unique<PeerHub>(peer_options);
   absl::StatusOr<std::unique_ptr<Agent>> agent =
       Agent::Create(AgentOptionsFrom(config, boot, refused, log), peers.get(), &feed);
   if (!agent.ok()) return agent.status();

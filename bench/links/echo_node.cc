@@ -141,7 +141,7 @@ EchoNode::EchoNode(std::string node, uint64_t boot, const Authority* authority, 
   options.links.tls = tls_.get();
   options.links.max_per_address = options.links.max_half_open = 1024;  // all peers share one address
   options.log = NullLogger();
-  hub_ = PeerHub::Make(std::move(options));
+  hub_ = std::make_unique<PeerHub>(std::move(options));
   Must(hub_->Start(agent_.get()));
 }
 

@@ -10,10 +10,13 @@
 #include "daemon/config/units.h"
 #include "daemon/lifecycle/logging.h"
 #include "daemon/link/link_clock.h"
-#include "daemon/peer/hub.h"
+#include "daemon/peer/peer_hub.h"
+#include "rails/peer/v1/peer.pb.h"
 
 namespace railsd {
 namespace {
+
+namespace pb = rails::peer::v1;
 
 // Bytes of a reason that a peer sends or gets.
 constexpr size_t kMaxReason = 512;
@@ -37,7 +40,7 @@ std::string NamesText(const std::vector<std::string>& names) {
 
 }  // namespace
 
-void Hub::SayHello(const ConnectionPtr& connection, Visit& visit, const HubPeer* peer, absl::string_view then) {
+void PeerHub::SayHello(const ConnectionPtr& connection, Visit& visit, const HubPeer* peer, absl::string_view then) {
   HelloFacts facts;
   facts.hello = own_hello_;
   facts.hello.node = options_.node;
@@ -60,12 +63,12 @@ void Hub::SayHello(const ConnectionPtr& connection, Visit& visit, const HubPeer*
       absl::StrCat(FrameOf(FrameKind::kHello, 0, hello.SerializeAsString()), then)));
 }
 
-void Hub::EndConnection(const ConnectionPtr& connection, FrameKind kind, absl::string_view why) {
+void PeerHub::EndConnection(const ConnectionPtr& connection, FrameKind kind, absl::string_view why) {
   connection->Write(std::make_shared<const std::string>(FrameOf(kind, 0, why.substr(0, kMaxReason))));
   connection->Close();
 }
 
-void Hub::OnOpen(const ConnectionPtr& connection) {
+void PeerHub::OnOpen(const ConnectionPtr& connection) {
   absl::MutexLock lock(&mutex_);
   if (stopping_) return connection->Close();
   Visit& visit = visits_[connection];
@@ -74,7 +77,7 @@ void Hub::OnOpen(const ConnectionPtr& connection) {
   SayHello(connection, visit, peer == peers_.end() ? nullptr : peer->second.get());
 }
 
-void Hub::OnFrame(const ConnectionPtr& connection, const Frame& frame) {
+void PeerHub::OnFrame(const ConnectionPtr& connection, const Frame& frame) {
   const bool numbered =
       frame.kind == FrameKind::kMessage || frame.kind == FrameKind::kPart || frame.kind == FrameKind::kLastPart;
   if (numbered) return OnNumbered(connection, frame);
@@ -105,7 +108,7 @@ void Hub::OnFrame(const ConnectionPtr& connection, const Frame& frame) {
   connection->Close();
 }
 
-absl::Status Hub::CheckIdentity(const PeerHello& hello, const std::vector<std::string>& certificate_names) {
+absl::Status PeerHub::CheckIdentity(const PeerHello& hello, const std::vector<std::string>& certificate_names) {
   if (options_.links.tls == nullptr) return absl::OkStatus();
   if (std::find(certificate_names.begin(), certificate_names.end(), hello.node) != certificate_names.end()) {
     return absl::OkStatus();
@@ -115,7 +118,7 @@ absl::Status Hub::CheckIdentity(const PeerHello& hello, const std::vector<std::s
       absl::StrCat("says that it is node ", hello.node, ", but its certificate is of ", NamesText(certificate_names)));
 }
 
-absl::Status Hub::CheckPeer(const PeerHello& hello, const std::string& expected_node) {
+absl::Status PeerHub::CheckPeer(const PeerHello& hello, const std::string& expected_node) {
   if (hello.node == options_.node) {
     return absl::FailedPreconditionError(absl::StrCat("node name ", hello.node, ": two daemons have it"));
   }
@@ -152,7 +155,7 @@ absl::Status Hub::CheckPeer(const PeerHello& hello, const std::string& expected_
   return absl::OkStatus();
 }
 
-absl::Status Hub::CheckBoot(const PeerHello& hello) {
+absl::Status PeerHub::CheckBoot(const PeerHello& hello) {
   if (hello.boot == options_.boot) {
     return absl::FailedPreconditionError(
         absl::StrCat("node ", hello.node, " says the boot id of node ", options_.node));
@@ -167,7 +170,7 @@ absl::Status Hub::CheckBoot(const PeerHello& hello) {
   return absl::OkStatus();
 }
 
-void Hub::OnHello(const ConnectionPtr& connection, Visit& visit, absl::string_view body) {
+void PeerHub::OnHello(const ConnectionPtr& connection, Visit& visit, absl::string_view body) {
   pb::Hello hello;
   if (!hello.ParseFromArray(body.data(), static_cast<int>(body.size()))) return Break(connection, "a broken hello");
   Target* const target = visit.target;
@@ -200,7 +203,7 @@ void Hub::OnHello(const ConnectionPtr& connection, Visit& visit, absl::string_vi
   Greet(connection, visit, *facts);
 }
 
-void Hub::Greet(const ConnectionPtr& connection, Visit& visit, const HelloFacts& facts) {
+void PeerHub::Greet(const ConnectionPtr& connection, Visit& visit, const HelloFacts& facts) {
   HubPeer& peer = *FindOrAddPeer(facts.hello.node);
   std::optional<std::string> down;
   const bool restarted = peer.link.known() && peer.link.hello().boot != facts.hello.boot;
@@ -242,7 +245,7 @@ void Hub::Greet(const ConnectionPtr& connection, Visit& visit, const HelloFacts&
   CarryLink(peer, connection, facts);
 }
 
-void Hub::CarryLink(HubPeer& peer, const ConnectionPtr& connection, const HelloFacts& facts) {
+void PeerHub::CarryLink(HubPeer& peer, const ConnectionPtr& connection, const HelloFacts& facts) {
   peer.connection = connection;
   peer.confirmed = false;
   peer.max_message_bytes = facts.max_message_bytes;
@@ -262,14 +265,14 @@ void Hub::CarryLink(HubPeer& peer, const ConnectionPtr& connection, const HelloF
   Pump(peer);
 }
 
-std::string Hub::KeyFrame(HubPeer& peer) {
+std::string PeerHub::KeyFrame(HubPeer& peer) {
   if (peer.node < options_.node) return "";
   if (!peer.key) peer.key = DrawDataKey();
   return FrameOf(FrameKind::kKey, 0,
                  absl::string_view(reinterpret_cast<const char*>(peer.key->data()), peer.key->size()));
 }
 
-void Hub::OnKey(const ConnectionPtr& connection, HubPeer& peer, absl::string_view told) {
+void PeerHub::OnKey(const ConnectionPtr& connection, HubPeer& peer, absl::string_view told) {
   DataKey key;
   if (options_.node < peer.node) return Break(connection, "tells a key, which this node draws");
   if (told.size() != key.size()) return Break(connection, absl::StrCat("a key of ", told.size(), " bytes"));
@@ -280,7 +283,7 @@ void Hub::OnKey(const ConnectionPtr& connection, HubPeer& peer, absl::string_vie
   Confirm(peer);
 }
 
-bool Hub::Heard(const ConnectionPtr& connection, HubPeer& peer) {
+bool PeerHub::Heard(const ConnectionPtr& connection, HubPeer& peer) {
   if (!peer.confirmed && peer.node < options_.node) {
     Break(connection, "no key after the hello");
     return false;
@@ -290,7 +293,7 @@ bool Hub::Heard(const ConnectionPtr& connection, HubPeer& peer) {
   return true;
 }
 
-void Hub::Confirm(HubPeer& peer) {
+void PeerHub::Confirm(HubPeer& peer) {
   if (std::exchange(peer.confirmed, true)) return;
   peer.connection->SetGreeted();
   ++counters_.connects;
@@ -302,7 +305,8 @@ void Hub::Confirm(HubPeer& peer) {
   agent_->OnPeerUp(std::move(hello));
 }
 
-void Hub::Refuse(const ConnectionPtr& connection, Visit& visit, const std::string& node, const absl::Status& status) {
+void PeerHub::Refuse(const ConnectionPtr& connection, Visit& visit, const std::string& node,
+                     const absl::Status& status) {
   ++counters_.refused;
   const std::string why(status.message());
   options_.log->error("peer_refused node={} address={} reason={}", LogValue(node.substr(0, 64)), connection->address(),
@@ -314,7 +318,7 @@ void Hub::Refuse(const ConnectionPtr& connection, Visit& visit, const std::strin
   EndConnection(connection, FrameKind::kEnd, why);
 }
 
-void Hub::Break(const ConnectionPtr& connection, const std::string& reason) {
+void PeerHub::Break(const ConnectionPtr& connection, const std::string& reason) {
   ++counters_.protocol_errors;
   HubPeer* const peer = PeerOf(connection);
   const std::string text = absl::StrCat(
@@ -329,7 +333,7 @@ void Hub::Break(const ConnectionPtr& connection, const std::string& reason) {
   if (peer != nullptr) Lose(*peer, text);
 }
 
-void Hub::OnEnd(const ConnectionPtr& connection, const absl::Status& why) {
+void PeerHub::OnEnd(const ConnectionPtr& connection, const absl::Status& why) {
   absl::MutexLock lock(&mutex_);
   if (stopping_) return;
   if (absl::IsInvalidArgument(why)) Break(connection, std::string(why.message()));
@@ -361,7 +365,7 @@ void Hub::OnEnd(const ConnectionPtr& connection, const absl::Status& why) {
       absl::StrCat(target->address, ": ", target->refusal.empty() ? std::string(why.message()) : target->refusal);
 }
 
-HubPeer* Hub::PeerOf(const ConnectionPtr& connection) {
+HubPeer* PeerHub::PeerOf(const ConnectionPtr& connection) {
   const auto it = visits_.find(connection);
   if (it == visits_.end() || it->second.peer == nullptr || it->second.peer->connection != connection) return nullptr;
   return it->second.peer;

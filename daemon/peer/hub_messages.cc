@@ -5,10 +5,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "daemon/peer/hub.h"
+#include "daemon/peer/peer_hub.h"
+#include "rails/peer/v1/peer.pb.h"
 
 namespace railsd {
 namespace {
+
+namespace pb = rails::peer::v1;
 
 // Frames taken before an acknowledgement is sent ahead of the heartbeat.
 constexpr uint64_t kAcknowledgeAfter = 64;
@@ -48,7 +51,7 @@ std::optional<Epoch> EpochOf(const ControlMessage& message) {
 
 }  // namespace
 
-void Hub::Send(const std::string& node, ControlMessage message) {
+void PeerHub::Send(const std::string& node, ControlMessage message) {
   std::string bytes = SerializedOf(message);
   absl::MutexLock lock(&mutex_);
   HubPeer* const peer = Receiver(node);
@@ -57,21 +60,21 @@ void Hub::Send(const std::string& node, ControlMessage message) {
   if (!sent.ok()) Lose(*peer, std::string(sent.message()));  // later messages depend on this one
 }
 
-absl::Status Hub::SendIfItFits(const std::string& node, ControlMessage message) {
+absl::Status PeerHub::SendIfItFits(const std::string& node, ControlMessage message) {
   std::string bytes = SerializedOf(message);
   absl::MutexLock lock(&mutex_);
   HubPeer* const peer = Receiver(node);
   return peer == nullptr ? absl::OkStatus() : Enqueue(*peer, std::move(bytes), EpochOf(message), Share::kJobs);
 }
 
-HubPeer* Hub::Receiver(const std::string& node) {
+HubPeer* PeerHub::Receiver(const std::string& node) {
   const auto it = peers_.find(node);
   if (!stopping_ && it != peers_.end() && it->second->link.up()) return it->second.get();
   ++counters_.messages_dropped;
   return nullptr;
 }
 
-absl::Status Hub::CheckShare(const HubPeer& peer, size_t bytes) {
+absl::Status PeerHub::CheckShare(const HubPeer& peer, size_t bytes) {
   const size_t max_bytes = options_.outbox.max_bytes / kJobsPart,
                max_messages = options_.outbox.max_messages / kJobsPart;
   const size_t messages = peer.outbox.messages(), used = peer.outbox.bytes();
@@ -83,7 +86,7 @@ absl::Status Hub::CheckShare(const HubPeer& peer, size_t bytes) {
                    max_messages, " of ", max_bytes, "); try again when it has caught up"));
 }
 
-absl::Status Hub::Enqueue(HubPeer& peer, std::string message, std::optional<Epoch> epoch, Share share) {
+absl::Status PeerHub::Enqueue(HubPeer& peer, std::string message, std::optional<Epoch> epoch, Share share) {
   const size_t bytes = message.size() - kFrameHeaderBytes;
   if (bytes > peer.max_message_bytes) {
     options_.links.refused->Count(Limit::kMessage);
@@ -104,7 +107,7 @@ absl::Status Hub::Enqueue(HubPeer& peer, std::string message, std::optional<Epoc
   return absl::OkStatus();
 }
 
-void Hub::Pump(HubPeer& peer) {
+void PeerHub::Pump(HubPeer& peer) {
   while (peer.connection != nullptr) {
     Outbox::FramePtr frame = peer.outbox.Next();
     if (frame == nullptr || !peer.connection->Write(std::move(frame))) return;
@@ -113,7 +116,7 @@ void Hub::Pump(HubPeer& peer) {
   }
 }
 
-void Hub::OnWritable(const ConnectionPtr& connection) {
+void PeerHub::OnWritable(const ConnectionPtr& connection) {
   absl::MutexLock lock(&mutex_);
   HubPeer* const peer = PeerOf(connection);
   if (peer == nullptr) return;
@@ -121,7 +124,7 @@ void Hub::OnWritable(const ConnectionPtr& connection) {
   Pump(*peer);
 }
 
-void Hub::OnNumbered(const ConnectionPtr& connection, const Frame& frame) {
+void PeerHub::OnNumbered(const ConnectionPtr& connection, const Frame& frame) {
   absl::StatusOr<ControlMessage> message = absl::UnknownError("");
   const bool whole = frame.kind == FrameKind::kMessage;
   if (whole) message = Parse(frame.body, options_.max_world_size);
@@ -156,7 +159,7 @@ void Hub::OnNumbered(const ConnectionPtr& connection, const Frame& frame) {
   if (HubPeer* const peer = PeerOf(connection); peer != nullptr && !stopping_) Deliver(*peer, std::move(message));
 }
 
-void Hub::Deliver(HubPeer& peer, absl::StatusOr<ControlMessage> message) {
+void PeerHub::Deliver(HubPeer& peer, absl::StatusOr<ControlMessage> message) {
   if (!message.ok()) {
     const ConnectionPtr connection = peer.connection;
     return Break(connection, std::string(message.status().message()));
@@ -168,11 +171,11 @@ void Hub::Deliver(HubPeer& peer, absl::StatusOr<ControlMessage> message) {
   AcknowledgeIfMany(peer);
 }
 
-void Hub::AcknowledgeIfMany(HubPeer& peer) {
+void PeerHub::AcknowledgeIfMany(HubPeer& peer) {
   if (peer.inbox.taken() - peer.acknowledged_in >= kAcknowledgeAfter) Acknowledge(peer, last_tick_);
 }
 
-void Hub::Acknowledge(HubPeer& peer, absl::Time now) {
+void PeerHub::Acknowledge(HubPeer& peer, absl::Time now) {
   const uint64_t taken = peer.inbox.taken();
   if (!peer.connection->Write(std::make_shared<const std::string>(FrameOf(FrameKind::kTaken, taken)))) return;
   peer.acknowledged_in = taken;

@@ -10,7 +10,6 @@
 #include "agent/transport/tcp/tcp_socket.h"
 #include "daemon/lifecycle/logging.h"
 #include "daemon/link/link_clock.h"
-#include "daemon/peer/hub.h"
 
 namespace railsd {
 namespace {
@@ -33,16 +32,14 @@ std::string SilenceText(const HubPeer& peer, absl::Duration lost_after) {
 
 }  // namespace
 
-std::unique_ptr<PeerHub> PeerHub::Make(PeerHubOptions options) { return std::make_unique<Hub>(std::move(options)); }
-
-Hub::Hub(PeerHubOptions options)
+PeerHub::PeerHub(PeerHubOptions options)
     : options_(std::move(options)),
       dns_address_(options_.dns.name.empty() ? "" : absl::StrCat(options_.dns.name, ":", options_.dns.port)) {
   absl::MutexLock lock(&mutex_);
   AddStaticPeers(options_.static_peers);
 }
 
-void Hub::AddStaticPeers(const std::vector<StaticPeerConfig>& peers) {
+void PeerHub::AddStaticPeers(const std::vector<StaticPeerConfig>& peers) {
   for (const StaticPeerConfig& peer : peers) {
     if (peer.name == options_.node) continue;  // all nodes may share one file
     HubPeer* const known = FindOrAddPeer(peer.name);
@@ -57,7 +54,7 @@ void Hub::AddStaticPeers(const std::vector<StaticPeerConfig>& peers) {
   }
 }
 
-void Hub::SetStaticPeers(const std::vector<StaticPeerConfig>& peers) {
+void PeerHub::SetStaticPeers(const std::vector<StaticPeerConfig>& peers) {
   absl::MutexLock lock(&mutex_);
   std::vector<HubPeer*> were;
   for (auto& [node, peer] : peers_) {
@@ -74,7 +71,7 @@ void Hub::SetStaticPeers(const std::vector<StaticPeerConfig>& peers) {
   }
 }
 
-absl::Status Hub::Start(Agent* agent) {
+absl::Status PeerHub::Start(Agent* agent) {
   LinksOptions links_options = options_.links;
   links_options.silence = options_.lost_after;
   links_options.tick = std::clamp(options_.heartbeat / 4, absl::Milliseconds(5), absl::Milliseconds(100));
@@ -96,7 +93,7 @@ absl::Status Hub::Start(Agent* agent) {
   return absl::OkStatus();
 }
 
-void Hub::Stop() {
+void PeerHub::Stop() {
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
@@ -114,7 +111,7 @@ void Hub::Stop() {
   targets_.clear();
 }
 
-std::vector<PeerView> Hub::Peers() const {
+std::vector<PeerView> PeerHub::Peers() const {
   absl::MutexLock lock(&mutex_);
   std::vector<PeerView> out;
   for (const auto& [node, peer] : peers_) {
@@ -134,7 +131,7 @@ std::vector<PeerView> Hub::Peers() const {
   return out;
 }
 
-OutboxDepths Hub::Outboxes() const {
+OutboxDepths PeerHub::Outboxes() const {
   absl::MutexLock lock(&mutex_);
   OutboxDepths depths;
   for (const auto& [node, peer] : peers_) {
@@ -146,7 +143,7 @@ OutboxDepths Hub::Outboxes() const {
   return depths;
 }
 
-absl::Status Hub::Redial(const std::string& node) {
+absl::Status PeerHub::Redial(const std::string& node) {
   absl::MutexLock lock(&mutex_);
   const auto it = peers_.find(node);
   if (it == peers_.end()) {
@@ -161,12 +158,12 @@ absl::Status Hub::Redial(const std::string& node) {
   return absl::OkStatus();
 }
 
-void Hub::SetPatience(const std::string& node, absl::Duration patience) {
+void PeerHub::SetPatience(const std::string& node, absl::Duration patience) {
   absl::MutexLock lock(&mutex_);
   if (const auto it = peers_.find(node); it != peers_.end()) it->second->link.SetPatience(patience);
 }
 
-HubPeer* Hub::FindOrAddPeer(const std::string& node) {
+HubPeer* PeerHub::FindOrAddPeer(const std::string& node) {
   std::unique_ptr<HubPeer>& peer = peers_[node];
   if (peer == nullptr) {
     peer = std::make_unique<HubPeer>(node, options_.lost_after, forgotten_generation_ + 1, options_.outbox);
@@ -174,20 +171,20 @@ HubPeer* Hub::FindOrAddPeer(const std::string& node) {
   return peer.get();
 }
 
-Target* Hub::AddTarget(const std::string& address) {
+Target* PeerHub::AddTarget(const std::string& address) {
   targets_.push_back(std::make_unique<Target>());
   targets_.back()->address = address;
   return targets_.back().get();
 }
 
-std::string Hub::NextAddress(Target& target) {
+std::string PeerHub::NextAddress(Target& target) {
   if (tcp::ParseAddress(target.address).ok()) return target.address;
   if (target.next_found < target.found.size()) return target.found[target.next_found++];
   if (!std::exchange(target.looking_up, true)) lookup_->Ask(target.address);
   return "";
 }
 
-void Hub::Dial(Target& target, absl::Time now) {
+void PeerHub::Dial(Target& target, absl::Time now) {
   const std::string address = NextAddress(target);
   if (address.empty()) return;
   target.refusal.clear();
@@ -196,13 +193,13 @@ void Hub::Dial(Target& target, absl::Time now) {
   visits_[target.connection].target = &target;
 }
 
-void Hub::RefreshDns(absl::Time now) {
+void PeerHub::RefreshDns(absl::Time now) {
   if (dns_address_.empty() || now < next_dns_) return;
   next_dns_ = absl::InfiniteFuture();
   lookup_->Ask(dns_address_);
 }
 
-void Hub::OnLookedUp(const std::string& address, absl::StatusOr<std::vector<std::string>> found) {
+void PeerHub::OnLookedUp(const std::string& address, absl::StatusOr<std::vector<std::string>> found) {
   absl::MutexLock lock(&mutex_);
   if (stopping_) return;
   if (address == dns_address_) OnDnsAddresses(found);
@@ -218,7 +215,7 @@ void Hub::OnLookedUp(const std::string& address, absl::StatusOr<std::vector<std:
   }
 }
 
-void Hub::ResetLink(HubPeer& peer, const std::string& why) {
+void PeerHub::ResetLink(HubPeer& peer, const std::string& why) {
   if (peer.connection != nullptr) {
     EndConnection(peer.connection, FrameKind::kEnd, why);
     counters_.disconnects += peer.confirmed;
@@ -232,7 +229,7 @@ void Hub::ResetLink(HubPeer& peer, const std::string& why) {
   peer.acknowledged_in = 0;
 }
 
-bool Hub::NotePause(absl::Time now) {
+bool PeerHub::NotePause(absl::Time now) {
   const absl::Duration gap = now - std::exchange(last_tick_, now);
   if (gap <= options_.lost_after / 2 || gap == absl::InfiniteDuration()) return false;
   pause_ = gap;
@@ -241,7 +238,7 @@ bool Hub::NotePause(absl::Time now) {
   return true;
 }
 
-std::string Hub::WithOwnPause(const std::string& why, absl::Time now) const {
+std::string PeerHub::WithOwnPause(const std::string& why, absl::Time now) const {
   // After a pause another thread may get here before the tick that notes the pause.
   const absl::Duration present = last_tick_ == absl::InfinitePast() ? absl::ZeroDuration() : now - last_tick_;
   const bool paused = present > options_.lost_after / 2;
@@ -251,7 +248,7 @@ std::string Hub::WithOwnPause(const std::string& why, absl::Time now) const {
                       " before: it was stopped, or its machine is far too busy; ", why);
 }
 
-void Hub::Lose(HubPeer& peer, const std::string& why, bool ended) {
+void PeerHub::Lose(HubPeer& peer, const std::string& why, bool ended) {
   ++counters_.lost;
   const bool was_up = peer.link.Lose();
   ResetLink(peer, why);
@@ -259,7 +256,7 @@ void Hub::Lose(HubPeer& peer, const std::string& why, bool ended) {
   if (was_up) ReportDown(peer, why, ended);
 }
 
-void Hub::ReportDown(HubPeer& peer, const std::string& why, bool ended) {
+void PeerHub::ReportDown(HubPeer& peer, const std::string& why, bool ended) {
   const absl::Time now = LinkNow();
   peer.why = WithOwnPause(why, now);
   peer.keep_until = now + kKeepPeer;
@@ -267,7 +264,7 @@ void Hub::ReportDown(HubPeer& peer, const std::string& why, bool ended) {
   agent_->OnPeerDown(peer.node, peer.why, ended);
 }
 
-void Hub::OnDnsAddresses(const absl::StatusOr<std::vector<std::string>>& found) {
+void PeerHub::OnDnsAddresses(const absl::StatusOr<std::vector<std::string>>& found) {
   next_dns_ = LinkNow() + options_.dns.refresh;
   if (!found.ok()) {
     options_.log->warn("peer_lookup_failed reason={}", LogValue(std::string(found.status().message())));
@@ -284,7 +281,7 @@ void Hub::OnDnsAddresses(const absl::StatusOr<std::vector<std::string>>& found) 
   }
 }
 
-void Hub::OnTick(absl::Time now) {
+void PeerHub::OnTick(absl::Time now) {
   absl::MutexLock lock(&mutex_);
   if (stopping_ || dialler_ == nullptr) return;
   if (NotePause(now)) return;  // first reads what peers sent meanwhile
@@ -302,7 +299,7 @@ void Hub::OnTick(absl::Time now) {
   }
 }
 
-bool Hub::InUse(const HubPeer& peer) const {
+bool PeerHub::InUse(const HubPeer& peer) const {
   if (peer.config || peer.link.up() || peer.connection != nullptr) return true;
   for (const auto& target : targets_) {
     if (target->present && target->node == peer.node) return true;
@@ -310,7 +307,7 @@ bool Hub::InUse(const HubPeer& peer) const {
   return std::any_of(visits_.begin(), visits_.end(), [&](const auto& visit) { return visit.second.peer == &peer; });
 }
 
-void Hub::ForgetPeers(absl::Time now) {
+void PeerHub::ForgetPeers(absl::Time now) {
   absl::erase_if(peers_, [&](const auto& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const HubPeer& peer = *entry.second;
     if (now < peer.keep_until || InUse(peer)) return false;
@@ -327,7 +324,7 @@ void Hub::ForgetPeers(absl::Time now) {
   });
 }
 
-std::string Hub::ReachedAt(const HubPeer& peer) const {
+std::string PeerHub::ReachedAt(const HubPeer& peer) const {
   for (const auto& target : targets_) {
     if ((target->node == peer.node || target->expected_node == peer.node) && !target->reached_at.empty()) {
       return target->reached_at;
@@ -336,7 +333,7 @@ std::string Hub::ReachedAt(const HubPeer& peer) const {
   return "";
 }
 
-void Hub::LookForAddress(HubPeer& peer, absl::Time now) {
+void PeerHub::LookForAddress(HubPeer& peer, absl::Time now) {
   for (const auto& target : targets_) {
     if (target->expected_node != peer.node && target->node != peer.node) continue;
     if (target->connection != nullptr || now < target->next_dial) continue;
@@ -350,7 +347,7 @@ void Hub::LookForAddress(HubPeer& peer, absl::Time now) {
   }
 }
 
-bool Hub::IsDead(HubPeer& peer, absl::Time now) {
+bool PeerHub::IsDead(HubPeer& peer, absl::Time now) {
   const std::string address = ReachedAt(peer);
   if (address.empty() && peer.link.Troubled(now - 2 * options_.heartbeat)) {
     peer.looked_at.clear();
@@ -373,7 +370,7 @@ bool Hub::IsDead(HubPeer& peer, absl::Time now) {
   return true;
 }
 
-void Hub::OnSilence(HubPeer& peer, absl::Time now) {
+void PeerHub::OnSilence(HubPeer& peer, absl::Time now) {
   const std::string text = SilenceText(peer, options_.lost_after);
   if (peer.link.GivenUp(now)) {
     return Lose(peer, peer.silence.empty() ? text : absl::StrCat(text, "; the groups that waited for it gave up"));
@@ -385,7 +382,7 @@ void Hub::OnSilence(HubPeer& peer, absl::Time now) {
   if (peer.connection != nullptr) peer.connection->Close();
 }
 
-void Hub::TickPeer(HubPeer& peer, absl::Time now) {
+void PeerHub::TickPeer(HubPeer& peer, absl::Time now) {
   if (IsDead(peer, now)) return;
   if (peer.link.Silent(now)) {
     OnSilence(peer, now);

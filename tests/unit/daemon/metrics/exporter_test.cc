@@ -208,7 +208,7 @@ TEST_F(ExporterTest, EveryPeerThatIsDownIsShown) {
   PeerHubOptions options;
   options.node = "n0";
   for (int i = 0; i < 70; ++i) options.static_peers.push_back({absl::StrCat("m", i), "127.0.0.1:1", {}});
-  const std::unique_ptr<PeerHub> hub = PeerHub::Make(options);
+  const std::unique_ptr<PeerHub> hub = std::make_unique<PeerHub>(options);
   sources_.peers = hub.get();
   sources_.max_peers = 10;
   const std::string text = RenderMetrics(sources_);

@@ -14,9 +14,12 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/lifecycle/logging.h"
 #include "daemon/link/link_clock.h"
-#include "daemon/peer/hub.h"
+#include "daemon/peer/peer_hub.h"
+#include "rails/peer/v1/peer.pb.h"
 
 namespace railsd {
+
+namespace pb = rails::peer::v1;
 
 inline void Must(bool ok, absl::string_view what) {
   if (ok) return;
@@ -94,7 +97,7 @@ using HandPtr = std::shared_ptr<HandConnection>;
 
 class HubByHand final : public Dialler {
  public:
-  HubByHand(PeerHubOptions options, Agent* agent) : hub_(std::make_unique<Hub>(std::move(options))) {
+  HubByHand(PeerHubOptions options, Agent* agent) : hub_(std::make_unique<PeerHub>(std::move(options))) {
     Must(hub_->Start(agent).ok(), "a hub that does not listen cannot fail to start");
     absl::MutexLock lock(&hub_->mutex_);
     hub_->dialler_ = this;
@@ -106,7 +109,7 @@ class HubByHand final : public Dialler {
     return dialled.emplace_back(std::make_shared<HandConnection>(seen, true));
   }
 
-  Hub& hub() { return *hub_; }
+  PeerHub& hub() { return *hub_; }
   void Tick(absl::Time now) { hub_->OnTick(now); }
   // Delivers an answer of DNS.
   void Find(std::vector<std::string> addresses) {
@@ -164,7 +167,7 @@ class HubByHand final : public Dialler {
   bool with_ports = false;       // connections know the ports that they lead to, so the hub probes those
 
  private:
-  std::unique_ptr<Hub> hub_;
+  std::unique_ptr<PeerHub> hub_;
 };
 
 // The HELLO of a node, with a hub's default limits.

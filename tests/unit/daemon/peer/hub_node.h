@@ -43,7 +43,7 @@ struct Node {
     return options;
   }
   void Run(PeerHubOptions options) {
-    hub = PeerHub::Make(std::move(options));
+    hub = std::make_unique<PeerHub>(std::move(options));
     const absl::Status status = hub->Start(&agent);
     ASSERT_TRUE(status.ok()) << status;
   }

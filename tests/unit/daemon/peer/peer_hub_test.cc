@@ -81,7 +81,7 @@ TEST_F(PeerHubTest, StopEndsAmongNamesAndMessages) {
   options = b.Options(a, 22);
   options.static_peers[0].control = absl::StrCat("localhost:", a.port);
   options.static_peers.push_back({"c", "localhost:1", {}});
-  const std::unique_ptr<PeerHub> hub = PeerHub::Make(options);
+  const std::unique_ptr<PeerHub> hub = std::make_unique<PeerHub>(options);
   ASSERT_TRUE(hub->Start(&slow).ok());
   ASSERT_TRUE(testing::Until([&] { return a.agent.Saw("up b") && slow.Saw("up a"); }));
   for (uint64_t n = 1; n <= 500; ++n) a.hub->Send("b", Numbered(n));
