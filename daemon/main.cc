@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <iostream>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
@@ -25,7 +26,7 @@
 #include "daemon/lifecycle/readiness.h"
 #include "daemon/lifecycle/reloader.h"
 #include "daemon/lifecycle/serve.h"
-#include "daemon/metrics/balance_sampler.h"
+#include "daemon/metrics/balance.h"
 #include "daemon/metrics/metric_table.h"
 #include "daemon/metrics/status_port.h"
 #include "daemon/peer/peer_hub.h"
@@ -159,17 +160,6 @@ std::vector<uint64_t> RailSpeeds(const std::vector<RailSpec>& rails) {
 size_t MaxConnections(const Config& config) { return config.limits.max_sessions + 64; }
 
 // Calls `end` when Run() returns, on every path.
-template <typename End>
-class AtEnd {
- public:
-  explicit AtEnd(End end) : end_(std::move(end)) {}
-  ~AtEnd() { end_(); }
-  AtEnd(const AtEnd&) = delete;
-
- private:
-  End end_;
-};
-
 // Waits until running jobs finish. A second signal ends the process.
 void DrainAgent(Agent* agent, absl::Duration limit, spdlog::logger* log) {
   const auto drained = std::make_shared<absl::Notification>();
@@ -241,7 +231,7 @@ absl::Status Run(Config config, Reloader::Load load) {
   if (!agent.ok()) return agent.status();
 
   // Links to the peers.
-  const AtEnd stop_peers([&] { peers->Stop(); });
+  const absl::Cleanup stop_peers = [&] { peers->Stop(); };
   if (absl::Status status = peers->Start(agent->get()); !status.ok()) return status;
 
   // Balance of the rails over time.

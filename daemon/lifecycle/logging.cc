@@ -9,11 +9,11 @@
 
 #include <algorithm>
 #include <iostream>
+#include <nlohmann/json.hpp>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "daemon/lifecycle/repeat_limiter.h"
@@ -25,33 +25,18 @@ namespace {
 constexpr uint64_t kRepeats = 100;
 constexpr std::chrono::seconds kRepeatWindow(1);
 
-std::string JsonString(absl::string_view text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      out += absl::StrFormat("\\u%04x", static_cast<int>(c));
-    } else {
-      out += c;
-    }
-  }
-  return out + "\"";
-}
-
 class JsonFormatter final : public spdlog::formatter {
  public:
   void format(const spdlog::details::log_msg& msg, spdlog::memory_buf_t& dest) override {
     const LogFields fields = SplitLogLine(absl::string_view(msg.payload.data(), msg.payload.size()));
     const auto level = spdlog::level::to_string_view(msg.level);
-    std::string line = absl::StrCat(
-        "{\"time\":",
-        JsonString(absl::FormatTime("%Y-%m-%dT%H:%M:%E6SZ", absl::FromChrono(msg.time), absl::UTCTimeZone())),
-        ",\"level\":", JsonString(absl::string_view(level.data(), level.size())),
-        ",\"event\":", JsonString(fields.event));
-    for (const auto& [key, value] : fields.pairs) absl::StrAppend(&line, ",", JsonString(key), ":", JsonString(value));
-    absl::StrAppend(&line, "}\n");
+    nlohmann::ordered_json json = {
+        {"time", absl::FormatTime("%Y-%m-%dT%H:%M:%E6SZ", absl::FromChrono(msg.time), absl::UTCTimeZone())},
+        {"level", std::string(level.data(), level.size())},
+        {"event", fields.event}};
+    for (const auto& [key, value] : fields.pairs) json[json.contains(key) ? absl::StrCat("field_", key) : key] = value;
+    // Names come from outside and may be no UTF-8.
+    const std::string line = json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
     dest.append(line.data(), line.data() + line.size());
   }
   std::unique_ptr<spdlog::formatter> clone() const override { return std::make_unique<JsonFormatter>(); }

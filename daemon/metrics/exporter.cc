@@ -14,7 +14,6 @@
 #include "daemon/metrics/balance.h"
 #include "daemon/metrics/metric_table.h"
 #include "daemon/metrics/port_counters.h"
-#include "daemon/metrics/read_agent.h"
 #include "daemon/tls/tls_files.h"
 
 namespace railsd {
@@ -398,6 +397,22 @@ std::vector<MetricFamily> CollectMetrics(const MetricSources& sources) {
 }
 
 }  // namespace
+
+std::optional<AgentSnapshot> ReadAgent(Agent* agent, absl::Duration deadline) {
+  struct Box {
+    absl::Mutex mutex;
+    std::optional<AgentSnapshot> snapshot ABSL_GUARDED_BY(mutex);
+  };
+  const auto box = std::make_shared<Box>();
+  agent->Snapshot([box](AgentSnapshot snapshot) {
+    absl::MutexLock lock(&box->mutex);
+    box->snapshot = std::move(snapshot);
+  });
+  const auto there = [&box]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(box->mutex) { return box->snapshot.has_value(); };
+  absl::MutexLock lock(&box->mutex);
+  box->mutex.AwaitWithTimeout(absl::Condition(&there), deadline);
+  return std::move(box->snapshot);
+}
 
 std::string RenderMetrics(const MetricSources& sources) {
   return prometheus::TextSerializer().Serialize(CollectMetrics(sources));

@@ -2,16 +2,21 @@
 #ifndef RAILSD_DAEMON_METRICS_EXPORTER_H_
 #define RAILSD_DAEMON_METRICS_EXPORTER_H_
 
+#include <algorithm>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "agent/agent.h"
 #include "daemon/metrics/balance.h"
-#include "daemon/metrics/high_water.h"
 #include "daemon/metrics/job_statistics.h"
 #include "daemon/peer/peer_hub.h"
 #include "daemon/service/call_counters.h"
@@ -21,6 +26,26 @@
 namespace railsd {
 
 class TlsFiles;
+
+// Remembers the highest value of each counter. A sender that moves work off a failed rail corrects the bytes by rail
+// that it reported, so the received bytes of an RDMA rail may fall. Prometheus would take a fall for a restart and
+// count everything again. Therefore a counter keeps its highest value until the true one has caught up. Any thread.
+class HighWater {
+ public:
+  // Returns the highest `value` so far for `key`. Keys are made of labels and bounded like them.
+  uint64_t Raise(const std::string& key, uint64_t value) {
+    absl::MutexLock lock(&mutex_);
+    uint64_t& highest = highest_[key];
+    return highest = std::max(highest, value);
+  }
+
+ private:
+  absl::Mutex mutex_;
+  absl::flat_hash_map<std::string, uint64_t> highest_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Returns nullopt if the engine does not answer in time. Blocks; must not be called on the engine thread.
+std::optional<AgentSnapshot> ReadAgent(Agent* agent, absl::Duration deadline);
 
 // The sources of a scrape. They outlive the exporter. Null: the metrics of that source are zero or missing.
 struct MetricSources {

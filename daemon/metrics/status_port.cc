@@ -14,7 +14,6 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
-#include "daemon/metrics/read_agent.h"
 #include "daemon/service/overview.h"
 #include "proto/json/json.h"
 #include "rails/v1/operator.pb.h"

@@ -3,7 +3,6 @@
 #include <pthread.h>
 #include <spdlog/logger.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -15,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "agent/base/wake_event.h"
 #include "daemon/lifecycle/logging.h"
 #include "daemon/session/packet_socket.h"
 #include "rails/v1/descriptor.pb.h"
@@ -46,32 +46,26 @@ struct Answer {
 // Passes answers to the server's thread. Outlives the server if the agent answers late.
 class Mailbox {
  public:
-  explicit Mailbox(UniqueFd wake) : wake_(std::move(wake)) {}
-  int wake_fd() const { return wake_.get(); }
+  explicit Mailbox(WakeEvent wake) : wake(std::move(wake)) {}
   void Push(Answer answer) {
     {
       absl::MutexLock lock(&mutex_);
       answers_.push_back(std::move(answer));
     }
-    Wake();
+    wake.Wake();
   }
   std::vector<Answer> TakeAll() {
     absl::MutexLock lock(&mutex_);
     return std::exchange(answers_, {});
   }
-  void Wake() {
-    const uint64_t one = 1;
-    // Fails only if the counter is full. The thread is awake then.
-    [[maybe_unused]] const ssize_t written = write(wake_.get(), &one, sizeof(one));
+  bool empty() const {
+    absl::MutexLock lock(&mutex_);
+    return answers_.empty();
   }
-  void Drain() {
-    uint64_t count;
-    [[maybe_unused]] const ssize_t got = read(wake_.get(), &count, sizeof(count));
-  }
+  WakeEvent wake;
 
  private:
-  const UniqueFd wake_;
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
   std::vector<Answer> answers_ ABSL_GUARDED_BY(mutex_);
 };
 
@@ -91,7 +85,7 @@ struct Connection {
 class Server final : public DescriptorServer {
  public:
   Server(DescriptorServerOptions options, Agent* agent, SessionRegistry* registry, std::vector<UniqueFd> listeners,
-         UniqueFd epoll, UniqueFd wake)
+         UniqueFd epoll, WakeEvent wake)
       : options_(std::move(options)),
         agent_(agent),
         registry_(registry),
@@ -102,13 +96,13 @@ class Server final : public DescriptorServer {
 
   ~Server() override {
     stop_ = true;
-    mailbox_->Wake();
+    mailbox_->wake.Wake();
     if (thread_.joinable()) thread_.join();
     for (const DescriptorSocket& socket : options_.sockets) unlink(socket.path.c_str());
   }
 
   bool Run() {
-    if (!WatchListeners() || !Watch(mailbox_->wake_fd(), EventKey(Source::kWake, 0))) return false;
+    if (!WatchListeners() || !Watch(mailbox_->wake.fd(), EventKey(Source::kWake, 0))) return false;
     thread_ = std::thread([this] {
       pthread_setname_np(pthread_self(), "descriptors");
       Loop();
@@ -149,7 +143,11 @@ class Server final : public DescriptorServer {
   void Loop() {
     std::array<epoll_event, 64> events;
     while (!stop_) {
-      const int count = epoll_wait(epoll_.get(), events.data(), events.size(), NextTimeoutMilliseconds());
+      mailbox_->wake.BeginSleep();
+      const int limit = stop_ || !mailbox_->empty() ? 0 : NextTimeoutMilliseconds();
+      const int count = epoll_wait(epoll_.get(), events.data(), events.size(), limit);
+      mailbox_->wake.EndSleep();
+      TakeAnswers();
       for (int i = 0; i < count; ++i) Handle(events[i]);
       ExpireHellos();
     }
@@ -186,7 +184,7 @@ class Server final : public DescriptorServer {
     const Source source = static_cast<Source>(event.data.u64 & 3);
     const uint64_t id = event.data.u64 >> 2;
     if (source == Source::kListen) return AcceptAll(id);
-    if (source == Source::kWake) return TakeAnswers();
+    if (source == Source::kWake) return;
     const auto it = connections_.find(id);
     if (it == connections_.end()) return;
     if (source == Source::kProcess) return End(id, "the process ended");
@@ -387,7 +385,6 @@ class Server final : public DescriptorServer {
   }
 
   void TakeAnswers() {
-    mailbox_->Drain();
     for (Answer& answer : mailbox_->TakeAll()) {
       const auto it = connections_.find(answer.connection);
       if (it == connections_.end()) {
@@ -488,10 +485,11 @@ absl::StatusOr<std::unique_ptr<DescriptorServer>> DescriptorServer::Start(Descri
     listeners.push_back(*std::move(listener));
   }
   UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
-  UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!epoll.valid() || !wake.valid()) return absl::ErrnoToStatus(errno, "descriptor socket: epoll or eventfd");
+  if (!epoll.valid()) return absl::ErrnoToStatus(errno, "descriptor socket: epoll");
+  absl::StatusOr<WakeEvent> wake = WakeEvent::Create();
+  if (!wake.ok()) return wake.status();
   auto server = std::make_unique<Server>(std::move(options), agent, registry, std::move(listeners), std::move(epoll),
-                                         std::move(wake));
+                                         *std::move(wake));
   if (!server->Run()) return absl::ErrnoToStatus(errno, "descriptor socket: epoll");
   return server;
 }

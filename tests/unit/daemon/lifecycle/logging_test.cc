@@ -43,11 +43,13 @@ TEST(LoggingTest, WritesOneObjectALine) {
   ASSERT_TRUE(logger.ok());
   (*logger)->info("session_opened pid={} client={}", 7, LogValue("a\"b\n"));
   (*logger)->debug("not shown");
+  (*logger)->warn("log_level_set level=debug client={}", LogValue("\xff"));
   std::ifstream file(path);
   std::stringstream text;
   text << file.rdbuf();
   EXPECT_THAT(text.str(), HasSubstr("\"level\":\"info\",\"event\":\"session_opened\",\"pid\":\"7\",\"client\":"
-                                    "\"a\\\"b\\u000a\"}\n"));
+                                    "\"a\\\"b\\n\"}\n"));
+  EXPECT_THAT(text.str(), HasSubstr("\"level\":\"warning\",\"event\":\"log_level_set\",\"field_level\":\"debug\","));
   EXPECT_EQ(text.str().find("not shown"), std::string::npos);
   unlink(path);
 }
