@@ -5,6 +5,7 @@
 #include "absl/strings/str_join.h"
 
 namespace railsd {
+
 Field FileMode(const char* name, uint32_t& member) {
   const auto set = [&member](const std::string& text) {
     const bool octal = text.size() == 4 && text[0] == '0' && text.find_first_not_of("01234567") == std::string::npos;

@@ -171,6 +171,14 @@ absl::Status SocketDirectory::PrepareFolder(const std::string& name) const {
   return RemoveStaleSockets(path);
 }
 
+std::optional<uint32_t> GroupNumber(const std::string& name) {
+  uint32_t number = 0;
+  if (absl::SimpleAtoi(name, &number)) return number;
+  const group* entry = getgrnam(name.c_str());
+  if (entry == nullptr) return std::nullopt;
+  return entry->gr_gid;
+}
+
 absl::Status SetSocketAccess(const std::string& path, uint32_t mode, const std::string& group, const std::string& key) {
   // Does not follow a symbolic link: a process that may write to a tenant's folder (root of a container) could link to
   // another file and have its access changed.
@@ -182,15 +190,9 @@ absl::Status SetSocketAccess(const std::string& path, uint32_t mode, const std::
         absl::StrCat(path, ": neither a socket nor a folder; somebody has replaced it"));
   }
   if (!group.empty()) {
-    uint32_t number = 0;
-    if (!absl::SimpleAtoi(group, &number)) {
-      const struct group* entry = getgrnam(group.c_str());
-      if (entry == nullptr) {
-        return absl::InvalidArgumentError(absl::StrCat(key, ": '", group, "': no such group"));
-      }
-      number = entry->gr_gid;
-    }
-    if (fchownat(place.get(), "", static_cast<uid_t>(-1), number, AT_EMPTY_PATH) != 0) {
+    const std::optional<uint32_t> number = GroupNumber(group);
+    if (!number) return absl::InvalidArgumentError(absl::StrCat(key, ": '", group, "': no such group"));
+    if (fchownat(place.get(), "", static_cast<uid_t>(-1), *number, AT_EMPTY_PATH) != 0) {
       return absl::ErrnoToStatus(errno, absl::StrCat(key, ": cannot give ", path, " to group ", group,
                                                      "; is the daemon's user a member of it?"));
     }

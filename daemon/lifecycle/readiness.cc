@@ -40,11 +40,6 @@ void Readiness::SetStopping() {
   TellAll();
 }
 
-bool Readiness::stopping() const {
-  absl::MutexLock lock(&mutex_);
-  return stopping_;
-}
-
 void Readiness::Tell(const Listener& listener) const {
   std::string why;
   if (!stuck_.empty()) {

@@ -31,7 +31,10 @@ class Readiness {
   // `threads`: names of the threads that hang; empty if none.
   void SetStuck(const std::vector<std::string>& threads);
   void SetStopping();
-  bool stopping() const;
+  bool stopping() const {
+    absl::MutexLock lock(&mutex_);
+    return stopping_;
+  }
 
  private:
   void Tell(const Listener& listener) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -44,14 +44,4 @@ absl::StatusOr<ReloadReport> Reloader::Reload() {
   return report;
 }
 
-Config Reloader::config() const {
-  absl::MutexLock lock(&mutex_);
-  return in_force_;
-}
-
-std::string Reloader::config_hash() const {
-  absl::MutexLock lock(&mutex_);
-  return hash_;
-}
-
 }  // namespace railsd

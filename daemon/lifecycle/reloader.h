@@ -37,8 +37,14 @@ class Reloader {
   absl::StatusOr<ReloadReport> Reload();
 
   // The configuration in force, and its hash.
-  Config config() const;
-  std::string config_hash() const;
+  Config config() const {
+    absl::MutexLock lock(&mutex_);
+    return in_force_;
+  }
+  std::string config_hash() const {
+    absl::MutexLock lock(&mutex_);
+    return hash_;
+  }
 
  private:
   const Load load_;

@@ -8,7 +8,6 @@
 
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
-#include "daemon/lifecycle/thread_watch.h"
 
 namespace railsd {
 namespace {
@@ -24,6 +23,17 @@ absl::Duration WatchdogInterval() {
 }
 
 }  // namespace
+
+std::vector<std::string> ThreadWatch::Look(const std::vector<ThreadProgress>& threads) {
+  seen_.resize(threads.size());
+  std::vector<std::string> stuck;
+  for (size_t i = 0; i < threads.size(); ++i) {
+    Seen& seen = seen_[i];
+    if (threads[i].turns != seen.turns) seen = {threads[i].turns, 0};
+    if (seen.looks++ >= patience_) stuck.push_back(threads[i].name);
+  }
+  return stuck;
+}
 
 int ServeUntilStopped(Signals& signals, const Agent& agent, Reloader& reloader, Readiness& readiness,
                       absl::Duration stuck_after, spdlog::logger& log) {

@@ -80,11 +80,6 @@ void SocketConnection::Close() {
   ::shutdown(fd(), SHUT_RDWR);
 }
 
-bool SocketConnection::closed() const {
-  absl::MutexLock lock(&mutex_);
-  return closed_;
-}
-
 absl::StatusOr<bool> SocketConnection::Open() {
   if (!connected_) {
     pollfd entry = {fd(), POLLOUT, 0};
@@ -136,16 +131,6 @@ absl::StatusOr<bool> SocketConnection::Read() {
   }
   reader_.Arrived(static_cast<size_t>(got));
   return true;
-}
-
-bool SocketConnection::write_wants_read() const {
-  absl::MutexLock lock(&mutex_);
-  return write_wants_read_;
-}
-
-bool SocketConnection::pending() const {
-  absl::MutexLock lock(&mutex_);
-  return tls_ != nullptr && tls_->pending();
 }
 
 }  // namespace railsd

@@ -52,10 +52,19 @@ class SocketConnection final : public Connection {
   // Reads once into reader(). False: there is nothing to read now.
   absl::StatusOr<bool> Read();
   // TLS holds bytes that can be read although the socket is not readable.
-  bool pending() const;
-  bool closed() const;
+  bool pending() const {
+    absl::MutexLock lock(&mutex_);
+    return tls_ != nullptr && tls_->pending();
+  }
+  bool closed() const {
+    absl::MutexLock lock(&mutex_);
+    return closed_;
+  }
   // The frame under way waits until TLS has read something.
-  bool write_wants_read() const;
+  bool write_wants_read() const {
+    absl::MutexLock lock(&mutex_);
+    return write_wants_read_;
+  }
 
  private:
   absl::Status FlushLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -58,6 +58,9 @@ class MetricPage {
   void Set(Metric metric, uint64_t value, Labels labels = {}) {
     Set(metric, static_cast<double>(value), std::move(labels));
   }
+  void Set(Metric metric, const std::atomic<uint64_t>& value, Labels labels = {}) {
+    Set(metric, value.load(std::memory_order_relaxed), std::move(labels));
+  }
   void Set(Metric metric, const prometheus::Histogram& data, Labels labels = {}) {
     ClientMetric out = data.Collect();
     out.label = std::move(labels);
@@ -315,17 +318,14 @@ void AddPeers(const PeerHub& peers, size_t max_peers, MetricPage* page) {
   page->Set("railsd_peers", up, {{"state", "up"}});
   page->Set("railsd_peers", uint64_t{all.size()} - up, {{"state", "down"}});
   const PeerCounters& counters = peers.counters();
-  const auto set = [&](const char* kind, const std::atomic<uint64_t>& value) {
-    page->Set("railsd_control_errors_total", value.load(std::memory_order_relaxed), {{"kind", kind}});
-  };
-  set("disconnect", counters.disconnects);
-  set("refused", counters.refused);
-  set("identity", counters.identity);
-  set("protocol", counters.protocol_errors);
-  set("lost", counters.lost);
-  set("duplicate", counters.duplicates);
-  set("dropped", counters.messages_dropped);
-  set("held_back", counters.messages_held_back);
+  page->Set("railsd_control_errors_total", counters.disconnects, {{"kind", "disconnect"}});
+  page->Set("railsd_control_errors_total", counters.refused, {{"kind", "refused"}});
+  page->Set("railsd_control_errors_total", counters.identity, {{"kind", "identity"}});
+  page->Set("railsd_control_errors_total", counters.protocol_errors, {{"kind", "protocol"}});
+  page->Set("railsd_control_errors_total", counters.lost, {{"kind", "lost"}});
+  page->Set("railsd_control_errors_total", counters.duplicates, {{"kind", "duplicate"}});
+  page->Set("railsd_control_errors_total", counters.messages_dropped, {{"kind", "dropped"}});
+  page->Set("railsd_control_errors_total", counters.messages_held_back, {{"kind", "held_back"}});
   const OutboxDepths outboxes = peers.Outboxes();
   page->Set("railsd_control_outbox_messages", uint64_t{outboxes.messages}, {{"of", "all"}});
   page->Set("railsd_control_outbox_messages", uint64_t{outboxes.most_messages}, {{"of", "fullest"}});
@@ -347,10 +347,9 @@ void AddLimits(const LimitCounters& refused, MetricPage* page) {
 }
 
 void AddLinks(const LinkCounters& links, bool tls, MetricPage* page) {
-  const auto read = [](const std::atomic<uint64_t>& value) { return value.load(std::memory_order_relaxed); };
-  page->Set("railsd_control_connections", read(links.open), {{"state", "open"}});
-  page->Set("railsd_control_connections", read(links.half_open), {{"state", "half_open"}});
-  if (tls) page->Set("railsd_tls_handshakes_failed_total", read(links.failed_handshakes));
+  page->Set("railsd_control_connections", links.open, {{"state", "open"}});
+  page->Set("railsd_control_connections", links.half_open, {{"state", "half_open"}});
+  if (tls) page->Set("railsd_tls_handshakes_failed_total", links.failed_handshakes);
 }
 
 void AddTls(const TlsFiles* tls, bool data, MetricPage* page) {
@@ -358,11 +357,8 @@ void AddTls(const TlsFiles* tls, bool data, MetricPage* page) {
   page->Set("railsd_tls_data_enabled", uint64_t{data});
   if (tls == nullptr) return;
   page->Set("railsd_tls_certificate_expiry_seconds", static_cast<double>(absl::ToUnixSeconds(tls->expires())));
-  const auto files = [&](const char* result, const std::atomic<uint64_t>& value) {
-    page->Set("railsd_tls_files_total", value.load(std::memory_order_relaxed), {{"result", result}});
-  };
-  files("taken", tls->counters().taken);
-  files("refused", tls->counters().refused);
+  page->Set("railsd_tls_files_total", tls->counters().taken, {{"result", "taken"}});
+  page->Set("railsd_tls_files_total", tls->counters().refused, {{"result", "refused"}});
 }
 
 std::vector<MetricFamily> CollectMetrics(const MetricSources& sources) {
@@ -388,10 +384,10 @@ std::vector<MetricFamily> CollectMetrics(const MetricSources& sources) {
   if (sources.peers != nullptr) AddPeers(*sources.peers, sources.max_peers, &page);
   if (sources.descriptors != nullptr) {
     const DescriptorCounters& counters = sources.descriptors->counters();
-    page.Set("railsd_descriptor_connections", counters.open_connections.load(std::memory_order_relaxed));
-    page.Set("railsd_descriptor_refused_total", counters.refused_connections.load(std::memory_order_relaxed));
-    page.Set("railsd_descriptor_bad_packets_total", counters.bad_packets.load(std::memory_order_relaxed));
-    page.Set("railsd_descriptor_denied_total", counters.denied_sessions.load(std::memory_order_relaxed));
+    page.Set("railsd_descriptor_connections", counters.open_connections);
+    page.Set("railsd_descriptor_refused_total", counters.refused_connections);
+    page.Set("railsd_descriptor_bad_packets_total", counters.bad_packets);
+    page.Set("railsd_descriptor_denied_total", counters.denied_sessions);
   }
   return page.Take();
 }

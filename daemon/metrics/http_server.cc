@@ -92,26 +92,18 @@ class Server final : public HttpServer {
   explicit Server(HttpOptions options) : options_(std::move(options)) {}
 
   absl::Status Listen() {
-    const std::string threads = absl::StrCat(options_.threads);
-    const std::string waiting = absl::StrCat(options_.waiting);
-    const std::string patience = absl::StrCat(absl::ToInt64Milliseconds(options_.patience));
-    const std::string request = absl::StrCat(options_.max_request_bytes);
     // Without a document root civetweb serves no file and runs no program.
-    const std::vector<const char*> settings = {"listening_ports",
-                                               options_.listen.c_str(),
-                                               "num_threads",
-                                               threads.c_str(),
-                                               "connection_queue",
-                                               waiting.c_str(),
-                                               "request_timeout_ms",
-                                               patience.c_str(),
-                                               "max_request_size",
-                                               request.c_str(),
-                                               "enable_keep_alive",
-                                               "no",
-                                               "enable_directory_listing",
-                                               "no",
-                                               nullptr};
+    const std::pair<const char*, std::string> settings[] = {
+        {"listening_ports", options_.listen},
+        {"num_threads", absl::StrCat(options_.threads)},
+        {"connection_queue", absl::StrCat(options_.waiting)},
+        {"request_timeout_ms", absl::StrCat(absl::ToInt64Milliseconds(options_.patience))},
+        {"max_request_size", absl::StrCat(options_.max_request_bytes)},
+        {"enable_keep_alive", "no"},
+        {"enable_directory_listing", "no"}};
+    std::vector<const char*> texts;
+    for (const auto& [key, value] : settings) texts.insert(texts.end(), {key, value.c_str()});
+    texts.push_back(nullptr);
     mg_callbacks callbacks = {};
     callbacks.begin_request = &Server::Answer;
     callbacks.http_error = &Server::AnswerError;
@@ -120,7 +112,7 @@ class Server final : public HttpServer {
     mg_init_data start = {};
     start.callbacks = &callbacks;
     start.user_data = this;
-    start.configuration_options = const_cast<const char**>(settings.data());
+    start.configuration_options = texts.data();
     char text[256] = {};
     mg_error_data error = {};
     error.text = text;

@@ -84,9 +84,4 @@ void JobStatistics::OnJobFinished(SessionId, const JobReport& report) {
   histograms_.planned.Observe(report.rail_planned_bytes, speeds);
 }
 
-std::map<std::string, uint64_t> JobStatistics::by_result() const {
-  absl::MutexLock lock(&mutex_);
-  return by_result_;
-}
-
 }  // namespace railsd

@@ -37,7 +37,10 @@ class JobStatistics final : public AgentObserver {
   };
   const Histograms& histograms() const { return histograms_; }
   // Counts by result: "ok", "replayable" or the name of the status.
-  std::map<std::string, uint64_t> by_result() const;
+  std::map<std::string, uint64_t> by_result() const {
+    absl::MutexLock lock(&mutex_);
+    return by_result_;
+  }
 
  private:
   const std::vector<uint64_t> rail_speeds_;

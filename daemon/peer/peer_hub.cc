@@ -349,17 +349,14 @@ void PeerHub::LookForAddress(HubPeer& peer, absl::Time now) {
 
 bool PeerHub::IsDead(HubPeer& peer, absl::Time now) {
   const std::string address = ReachedAt(peer);
-  if (address.empty() && peer.link.Troubled(now - 2 * options_.heartbeat)) {
-    peer.looked_at.clear();
-    peer.probe.Reset();
+  const bool troubled = peer.link.Troubled(now - 2 * options_.heartbeat);
+  if (!troubled && address.empty() && peer.link.up()) {
+    LookForAddress(peer, now);
     return false;
   }
-  if (!peer.link.Troubled(now - 2 * options_.heartbeat)) {
-    if (address.empty() && peer.link.up()) {
-      LookForAddress(peer, now);
-    } else {
-      peer.probe.Reset();
-    }
+  if (!troubled || address.empty()) {
+    peer.looked_at.clear();
+    peer.probe.Reset();
     return false;
   }
   peer.probe.Step(address, now);

@@ -11,13 +11,10 @@
 
 namespace rails::v1 {
 class Epoch;
-class GetStatusResponse;
 class JobId;
 class JobReport;
 class JoinGroupRequest;
 class JoinGroupResponse;
-class PeerStatus;
-class RailStatus;
 class SubmitAllToAllRequest;
 }  // namespace rails::v1
 
@@ -35,6 +32,7 @@ absl::StatusOr<JoinRequest> JoinFrom(const rails::v1::JoinGroupRequest& request,
                                      const AgentLimits& limits);
 void JoinTo(const GroupView& group, rails::v1::JoinGroupResponse* out);
 
+void EpochTo(const Epoch& epoch, rails::v1::Epoch* out);
 absl::StatusOr<Epoch> EpochFrom(const rails::v1::Epoch& epoch, const char* field);
 // `present`: the request has the field.
 absl::StatusOr<JobOfRank> JobFrom(const rails::v1::JobId& job, bool present);
@@ -44,11 +42,6 @@ absl::StatusOr<JobOfRank> JobFrom(const rails::v1::JobId& job, bool present);
 absl::StatusOr<Submission> SubmissionFrom(const rails::v1::SubmitAllToAllRequest& request, SessionId session,
                                           const AgentLimits& limits);
 void ReportTo(const JobReport& report, rails::v1::JobReport* out);
-
-void RailTo(const RailView& rail, rails::v1::RailStatus* out);
-void PeerTo(const PeerView& peer, rails::v1::PeerStatus* out);
-// Converts sessions, groups, tenants and counters of a snapshot.
-void StatusTo(const AgentSnapshot& snapshot, rails::v1::GetStatusResponse* out);
 
 // Large values become an infinite duration.
 absl::Duration FromMilliseconds(uint64_t milliseconds);

@@ -1,9 +1,7 @@
-#include "daemon/service/explain.h"
-
 #include <algorithm>
 
 #include "absl/time/clock.h"
-#include "daemon/service/conversion.h"
+#include "daemon/service/overview.h"
 #include "rails/v1/operator.pb.h"
 
 namespace railsd {

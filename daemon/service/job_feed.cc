@@ -25,11 +25,6 @@ std::optional<JobWatch::Item> JobWatch::Pop() {
   return item;
 }
 
-size_t JobWatch::Depth() const {
-  absl::MutexLock lock(&mutex_);
-  return reports_.size();
-}
-
 void JobFeed::OnJobFinished(SessionId session, const JobReport& report) {
   if (next_ != nullptr) next_->OnJobFinished(session, report);
   std::vector<std::shared_ptr<JobWatch>> interested;
@@ -61,21 +56,17 @@ bool JobFeed::AddWatch(SessionId session, const std::shared_ptr<JobWatch>& watch
 }
 
 WatchDepths JobFeed::Depths() const {
-  std::vector<std::shared_ptr<JobWatch>> alive;
-  {
-    absl::MutexLock lock(&mutex_);
-    for (const auto& [session, watches] : watches_) {
-      for (const std::weak_ptr<JobWatch>& watch : watches) {
-        if (std::shared_ptr<JobWatch> held = watch.lock()) alive.push_back(std::move(held));
-      }
-    }
-  }
   WatchDepths depths;
-  depths.watches = alive.size();
-  for (const std::shared_ptr<JobWatch>& watch : alive) {
-    const size_t reports = watch->Depth();
-    depths.reports += reports;
-    depths.most_reports = std::max(depths.most_reports, reports);
+  absl::MutexLock lock(&mutex_);
+  for (const auto& [session, watches] : watches_) {
+    for (const std::weak_ptr<JobWatch>& watch : watches) {
+      const std::shared_ptr<JobWatch> alive = watch.lock();
+      if (alive == nullptr) continue;
+      const size_t reports = alive->Depth();
+      ++depths.watches;
+      depths.reports += reports;
+      depths.most_reports = std::max(depths.most_reports, reports);
+    }
   }
   return depths;
 }

@@ -28,7 +28,10 @@ class JobWatch {
   JobWatch(size_t capacity, std::function<void()> notify) : capacity_(capacity), notify_(std::move(notify)) {}
   void Push(Report report);
   std::optional<Item> Pop();
-  size_t Depth() const;
+  size_t Depth() const {
+    absl::MutexLock lock(&mutex_);
+    return reports_.size();
+  }
 
  private:
   const size_t capacity_;

@@ -10,6 +10,87 @@
 
 namespace railsd {
 
+namespace {
+
+static_assert(static_cast<int>(HealthState::kUp) + 1 == rails::v1::RAIL_STATE_UP);
+static_assert(static_cast<int>(HealthState::kSuspect) + 1 == rails::v1::RAIL_STATE_SUSPECT);
+static_assert(static_cast<int>(HealthState::kDown) + 1 == rails::v1::RAIL_STATE_DOWN);
+static_assert(static_cast<int>(HealthState::kProbing) + 1 == rails::v1::RAIL_STATE_PROBING);
+static_assert(static_cast<int>(HealthState::kDrainedByPeer) + 1 == rails::v1::RAIL_STATE_DRAINED_BY_PEER);
+
+rails::v1::RailState StateTo(HealthState state) {
+  return static_cast<rails::v1::RailState>(static_cast<int>(state) + 1);
+}
+
+void HealthTo(const RailHealthView& health, rails::v1::RailHealth* out) {
+  out->set_state(StateTo(health.state));
+  out->set_drained(health.drained);
+  out->set_why(health.why);
+  out->set_flaps(health.flaps);
+  out->set_drains(health.drains);
+  out->set_held_seconds(absl::ToDoubleSeconds(health.held));
+}
+
+}  // namespace
+
+void RailTo(const RailView& rail, rails::v1::RailStatus* out) {
+  out->set_index(rail.index.value());
+  out->set_name(rail.name);
+  out->set_address(rail.address);
+  out->set_interface(rail.interface);
+  out->set_speed_bytes_per_second(rail.speed_bytes_per_s);
+  out->set_measured_bytes_per_second(rail.measured_bytes_per_s);
+  out->set_peers_up(rail.peers_up);
+  out->set_peers_known(rail.peers_known);
+  out->set_peers_drained(rail.peers_drained);
+  out->set_queued_bytes(rail.queued_bytes);
+  out->set_in_flight_bytes(rail.in_flight_bytes);
+  out->set_tx_payload_bytes(rail.tx_payload_bytes);
+  out->set_rx_payload_bytes(rail.rx_payload_bytes);
+  out->set_tx_chunks(rail.tx_chunks);
+  out->set_rx_chunks(rail.rx_chunks);
+  out->set_tx_system_calls(rail.tx_system_calls);
+  out->set_rx_system_calls(rail.rx_system_calls);
+  out->set_protocol_errors(rail.protocol_errors);
+  out->set_refused_connections(rail.refused_connections);
+  out->set_disconnects(rail.disconnects);
+  out->set_connect_failures(rail.connect_failures);
+  HealthTo(rail.health, out->mutable_health());
+  out->set_planned_bytes_per_second(rail.planned_bytes_per_s);
+  out->set_planned_bytes(rail.planned_bytes);
+  if (rail.device.name.empty()) return;
+  auto* device = out->mutable_device();
+  device->set_name(rail.device.name);
+  device->set_port(rail.device.port);
+  device->set_state(rail.device.state);
+  device->set_link_layer(rail.device.link_layer);
+  device->set_gid(rail.device.gid);
+  device->set_gid_index(rail.device.gid_index);
+  device->set_mtu_bytes(rail.device.mtu_bytes);
+  device->set_windows(rail.device.windows);
+  device->set_queue_pairs(static_cast<uint32_t>(rail.queue_pairs));
+  device->set_work_requests(rail.work_requests);
+  device->set_completions(rail.completions);
+  device->set_tx_fences(rail.tx_fences);
+  device->set_rx_fences(rail.rx_fences);
+  device->set_weak_zones(rail.weak_zones);
+  device->set_endpoint_errors(rail.endpoint_errors);
+}
+
+void PeerTo(const PeerView& peer, rails::v1::PeerStatus* out) {
+  out->set_node(peer.node);
+  out->set_boot_id(peer.boot.value());
+  out->set_up(peer.up);
+  for (const bool up : peer.rails_up) out->add_rails_up(up);
+  for (const std::string& address : peer.rail_addresses) out->add_rail_addresses(address);
+  out->set_why(peer.why);
+  for (const HealthState state : peer.rail_states) out->add_rail_states(StateTo(state));
+  out->mutable_rail_tx_bytes()->Add(peer.rail_tx_bytes.begin(), peer.rail_tx_bytes.end());
+  out->mutable_rail_rx_bytes()->Add(peer.rail_rx_bytes.begin(), peer.rail_rx_bytes.end());
+  out->set_version(peer.version);
+  out->set_connections(peer.connections);
+}
+
 void StatusTo(const AgentSnapshot& snapshot, const ServiceContext& context, rails::v1::GetStatusResponse* out) {
   out->set_node(context.node);
   out->set_version(context.version);
@@ -20,7 +101,53 @@ void StatusTo(const AgentSnapshot& snapshot, const ServiceContext& context, rail
   if (context.tls != nullptr) {
     out->set_tls_certificate_expiry_seconds(static_cast<double>(absl::ToUnixSeconds(context.tls->expires())));
   }
-  StatusTo(snapshot, out);
+  for (const SessionView& session : snapshot.sessions) {
+    auto* s = out->add_sessions();
+    s->set_session_id(session.id.value());
+    s->set_pid(session.info.pid);
+    s->set_uid(session.info.uid);
+    s->set_gid(session.info.gid);
+    s->set_tenant(session.info.tenant);
+    s->set_segments(session.segments);
+    s->set_segment_bytes(session.segment_bytes);
+    s->set_memberships(session.memberships);
+  }
+  for (const GroupView& group : snapshot.groups) {
+    auto* g = out->add_groups();
+    g->set_tenant(group.tenant);
+    g->set_name(group.name);
+    EpochTo(group.epoch, g->mutable_epoch());
+    g->set_world_size(group.world_size);
+    for (const std::string& node : group.members) g->add_members(node);
+    for (const Rank rank : group.local_ranks) g->add_local_ranks(rank.value());
+    g->set_broken(group.broken);
+    g->set_why_broken(group.broken ? group.why.ToString() : "");
+    g->set_recovery(static_cast<rails::v1::RecoveryPolicy>(group.recovery.policy));
+    g->set_wait_limit_milliseconds(static_cast<uint64_t>(absl::ToInt64Milliseconds(group.recovery.wait_limit)));
+    for (const std::string& node : group.lost) g->add_lost_nodes(node);
+  }
+  for (const TenantView& tenant : snapshot.tenants) {
+    auto* t = out->add_tenants();
+    t->set_name(tenant.name);
+    for (const QuotaKind kind : kAllQuotas) {
+      auto* quota = t->add_quotas();
+      quota->set_name(QuotaName(kind));
+      quota->set_value(tenant.quota[kind]);
+      quota->set_in_use(tenant.in_use[kind]);
+      quota->set_refused(tenant.refused[kind]);
+    }
+    t->set_jobs_done(tenant.jobs_done);
+    t->set_jobs_failed(tenant.jobs_failed);
+    t->set_bytes_sent(tenant.bytes_sent);
+    t->set_bytes_received(tenant.bytes_received);
+    t->set_weight(tenant.share.weight);
+    t->set_priority(tenant.share.priority);
+    t->mutable_rail_sent_bytes()->Add(tenant.rail_sent_bytes.begin(), tenant.rail_sent_bytes.end());
+  }
+  out->set_draining(snapshot.draining);
+  out->set_jobs_active(snapshot.counters.jobs_active);
+  out->set_jobs_done(snapshot.counters.jobs_done);
+  out->set_jobs_failed(snapshot.counters.jobs_failed);
 }
 
 std::vector<PeerView> AllPeers(const AgentSnapshot& snapshot, const ServiceContext& context) {

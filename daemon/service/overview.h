@@ -10,11 +10,17 @@
 #include "daemon/service/services.h"
 
 namespace rails::v1 {
+class ExplainJobResponse;
 class GetOverviewResponse;
+class GetStatusResponse;
+class PeerStatus;
+class RailStatus;
 }  // namespace rails::v1
 
 namespace railsd {
 
+void RailTo(const RailView& rail, rails::v1::RailStatus* out);
+void PeerTo(const PeerView& peer, rails::v1::PeerStatus* out);
 void StatusTo(const AgentSnapshot& snapshot, const ServiceContext& context, rails::v1::GetStatusResponse* out);
 // All peers by name. The agent knows the rails of peers that were up. The hub knows why a peer is down or silent.
 std::vector<PeerView> AllPeers(const AgentSnapshot& snapshot, const ServiceContext& context);
@@ -27,6 +33,9 @@ void JobsTo(const AgentSnapshot& snapshot, uint32_t finished_limit, Response* ou
 }
 void OverviewTo(const AgentSnapshot& snapshot, const ServiceContext& context, uint32_t finished_limit,
                 rails::v1::GetOverviewResponse* out);
+// The history of a job. Times become seconds since the job's begin; 0 if the event has not happened.
+void ExplanationTo(const JobExplanation& explanation, const ServiceContext& context,
+                   rails::v1::ExplainJobResponse* out);
 
 }  // namespace railsd
 

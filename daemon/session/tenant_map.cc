@@ -1,6 +1,5 @@
 #include "daemon/session/tenant_map.h"
 
-#include <grp.h>
 #include <pwd.h>
 #include <sys/socket.h>
 
@@ -12,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "daemon/lifecycle/process.h"
 
 #ifndef SO_PEERGROUPS
 #define SO_PEERGROUPS 59
@@ -26,14 +26,6 @@ std::optional<uint32_t> UserNumber(const std::string& user) {
   const passwd* entry = getpwnam(user.c_str());
   if (entry == nullptr) return std::nullopt;
   return entry->pw_uid;
-}
-
-std::optional<uint32_t> GroupNumber(const std::string& name) {
-  uint32_t number = 0;
-  if (absl::SimpleAtoi(name, &number)) return number;
-  const group* entry = getgrnam(name.c_str());
-  if (entry == nullptr) return std::nullopt;
-  return entry->gr_gid;
 }
 
 }  // namespace

@@ -64,8 +64,8 @@ class TlsSession {
   // Read() and Write() work after the handshake, and move at most one record (16 KiB) a call. Call again until `want`
   // is not kDone.
   // UNAVAILABLE: the connection has ended ("closed": orderly), or the other end breaks the protocol. UNAUTHENTICATED:
-  // the other end refuses this end's certificate. After an error of Write() alone, Read() first returns what came before
-  // the connection was lost.
+  // the other end refuses this end's certificate. After an error of Write() alone, Read() first returns what came
+  // before the connection was lost.
   absl::StatusOr<Io> Read(char* to, size_t size);
   // Offer bytes that were not taken again: the same bytes, at least as many, from any address.
   absl::StatusOr<Io> Write(const char* from, size_t size);

@@ -31,7 +31,7 @@ absl::StatusOr<std::unique_ptr<TlsFiles>> TlsFiles::Open(TlsConfig config, std::
                     LogTime(facts->expires));
   files->thread_ = std::thread([raw = files.get()] {
     pthread_setname_np(pthread_self(), "tls");
-    raw->Loop();
+    while (!raw->stop_.WaitForNotificationWithTimeout(raw->config_.refresh)) raw->Look();
   });
   return files;
 }
@@ -40,21 +40,8 @@ TlsFiles::TlsFiles(TlsConfig config, std::string node, std::shared_ptr<spdlog::l
     : config_(std::move(config)), node_(std::move(node)), log_(std::move(log)) {}
 
 TlsFiles::~TlsFiles() {
-  {
-    absl::MutexLock lock(&mutex_);
-    stopping_ = true;
-  }
+  stop_.Notify();
   if (thread_.joinable()) thread_.join();
-}
-
-std::shared_ptr<const TlsMaterial> TlsFiles::material() const {
-  absl::MutexLock lock(&mutex_);
-  return material_;
-}
-
-absl::Time TlsFiles::expires() const {
-  absl::MutexLock lock(&mutex_);
-  return expires_;
 }
 
 void TlsFiles::Refuse(const std::string& why) {
@@ -89,17 +76,6 @@ void TlsFiles::Look() {
     expires_ = facts->expires;
   }
   log_->info("tls_files_taken certificate={} expires={}", LogValue(config_.certificate), LogTime(facts->expires));
-}
-
-void TlsFiles::Loop() {
-  const auto stopping = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_; };
-  while (true) {
-    {
-      absl::MutexLock lock(&mutex_);
-      if (mutex_.AwaitWithTimeout(absl::Condition(&stopping), config_.refresh)) return;
-    }
-    Look();
-  }
 }
 
 }  // namespace railsd

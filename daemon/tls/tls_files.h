@@ -13,6 +13,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "daemon/config/config.h"
 #include "daemon/tls/certificate.h"
@@ -36,8 +37,14 @@ class TlsFiles {
   TlsFiles(const TlsFiles&) = delete;
 
   // Never null; another pointer after each change.
-  std::shared_ptr<const TlsMaterial> material() const;
-  absl::Time expires() const;
+  std::shared_ptr<const TlsMaterial> material() const {
+    absl::MutexLock lock(&mutex_);
+    return material_;
+  }
+  absl::Time expires() const {
+    absl::MutexLock lock(&mutex_);
+    return expires_;
+  }
   const TlsCounters& counters() const { return counters_; }
 
   // Reads the files now. Changed files come into force if they are right. Wrong files are logged and counted once.
@@ -46,7 +53,6 @@ class TlsFiles {
  private:
   TlsFiles(TlsConfig config, std::string node, std::shared_ptr<spdlog::logger> log);
   void Refuse(const std::string& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(look_mutex_);
-  void Loop();
 
   const TlsConfig config_;
   const std::string node_;
@@ -58,7 +64,7 @@ class TlsFiles {
   mutable absl::Mutex mutex_;  // innermost: no lock is taken under it
   std::shared_ptr<const TlsMaterial> material_ ABSL_GUARDED_BY(mutex_);
   absl::Time expires_ ABSL_GUARDED_BY(mutex_);
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Notification stop_;
   std::thread thread_;
 };
 

@@ -1,4 +1,4 @@
-#include "daemon/lifecycle/thread_watch.h"
+#include "daemon/lifecycle/serve.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
