@@ -147,7 +147,8 @@ class Server final : public HttpServer {
 
   // Stores the time in the pointer itself: memory would leak, because civetweb does not report every connection's end.
   static int Remember(const mg_connection*, void** accepted) {
-    *accepted = reinterpret_cast<void*>(static_cast<uintptr_t>(Clock::now().time_since_epoch().count()));
+    const auto count = static_cast<uintptr_t>(Clock::now().time_since_epoch().count());
+    *accepted = reinterpret_cast<void*>(count);  // NOLINT(performance-no-int-to-ptr): a number, never followed
     return 0;
   }
   static Clock::time_point AcceptedAt(const mg_connection* connection) {

@@ -1,5 +1,6 @@
 #include "daemon/metrics/job_statistics.h"
 
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -21,7 +22,7 @@ std::vector<double> DurationBounds() {
 // 4 KiB to 64 GiB.
 std::vector<double> ByteBounds() {
   std::vector<double> bounds;
-  for (double bytes = 4096; bytes <= 64.0 * (1 << 30); bytes *= 8) bounds.push_back(bytes);
+  for (int power = 12; power <= 36; power += 3) bounds.push_back(std::ldexp(1.0, power));
   return bounds;
 }
 
