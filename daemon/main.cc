@@ -15,6 +15,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "agent/agent.h"
+#include "agent/base/steady_now.h"
 #include "agent/transport/verbs/verbs_transport.h"
 #include "daemon/config/command_line.h"
 #include "daemon/config/config.h"
@@ -356,8 +357,8 @@ absl::Status Run(Config config, Reloader::Load load) {
   DrainAgent(agent->get(), reloader.config().timeouts.drain, log.get());
   status_port.reset();
   // Calls end before sessions. A client that learns first that its session is over counts its last job as lost.
-  const absl::Time calls_end = absl::Now() + absl::Milliseconds(500);
-  for (const auto& server : *servers) server->Shutdown(std::max(calls_end - absl::Now(), absl::ZeroDuration()));
+  const absl::Time calls_end = SteadyNow() + absl::Milliseconds(500);
+  for (const auto& server : *servers) server->Shutdown(std::max(calls_end - SteadyNow(), absl::ZeroDuration()));
   // Tells the peers that this daemon ends before its sessions end. Otherwise the peers take its trainers for dead, and
   // groups that wait for the daemon cannot go on.
   peers->Stop();

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "agent/base/steady_now.h"
 #include "agent/job/jobs.h"
 
 namespace railsd {
@@ -171,7 +172,7 @@ void JobTable::PlanExchange(NodeJob& job, PeerExchange& exchange) {
     mine.usable = remote_ && exchange.out_bytes > 0 ? peer.CanSendWithKeys(rail.rail.value(), exchange.usable)
                                                     : rail.usable && peer.CanSend(rail.rail.value());
   }
-  const absl::Time before = absl::Now();
+  const absl::Time before = SteadyNow();
   const absl::Status planned = BuildPlan(plan_flows_, plan_rails_, exchange.peer, options_.plan, &ledger_, &workspace_);
   if (!planned.ok()) {
     // No rail is up towards the peer: planned again when one comes up; the job's deadline bounds the wait.
@@ -183,7 +184,7 @@ void JobTable::PlanExchange(NodeJob& job, PeerExchange& exchange) {
     return FailJob(job, planned, true);
   }
   ++counters_.plans;
-  counters_.planning_nanoseconds += static_cast<uint64_t>(absl::ToInt64Nanoseconds(absl::Now() - before));
+  counters_.planning_nanoseconds += static_cast<uint64_t>(absl::ToInt64Nanoseconds(SteadyNow() - before));
   exchange.planned = true;
   exchange.times.planned = now_;
   if (remote_) StartFenced(exchange);

@@ -1,7 +1,6 @@
 // Measures the cost of one trainer's large submissions for the other tenants of a node. One tenant submits jobs of many
 // ranges in a loop to an agent with its threads; another tenant submits small jobs; a caller sends an empty request to
-// the engine and measures the time until the answer. Turns of the engine are measured separately: each answer sends the
-// next request, which the next turn answers, so the engine thread's processor time between two answers is one turn's.
+// the engine and measures the time until the answer. Turns of the engine are measured separately (TurnProbe).
 //
 //   bench_stall [SECONDS] [RANGES]
 //
@@ -168,8 +167,9 @@ Times ProbeCalls(Agent& agent, const std::atomic<bool>& stop) {
   return calls;
 }
 
-// Measures the processor time of each turn of the engine, and keeps the engine turning. Only the engine thread uses its
-// members.
+// Bounds the processor time of each turn of the engine, and keeps the engine turning. An answer asks for the next one,
+// which the next turn gives: the gap between them is the rest of one turn and the beginning of the next. A turn lies
+// within two gaps, so their sum bounds it. Only the engine thread uses its members.
 class TurnProbe {
  public:
   explicit TurnProbe(Agent* agent) : agent_(*agent) { Ask(); }
@@ -185,7 +185,8 @@ class TurnProbe {
   }
   void OnTurn() {
     const double now = ThreadCpuMilliseconds();
-    if (last_ > 0) turns_.milliseconds.push_back(now - last_);
+    const double gap = last_ > 0 ? now - last_ : 0;
+    turns_.milliseconds.push_back(std::exchange(previous_gap_, gap) + gap);
     if (stop_.load()) return stopped_.set_value();
     Ask();
     last_ = ThreadCpuMilliseconds();  // excludes the time of this recording
@@ -194,7 +195,7 @@ class TurnProbe {
   Agent& agent_;
   std::atomic<bool> stop_{false};
   std::promise<void> stopped_;
-  double last_ = 0;
+  double last_ = 0, previous_gap_ = 0;
   Times turns_;
 };
 

@@ -29,8 +29,8 @@ def measure(options):
            f"median of {len(turn)} runs")
     return [
         Result("stall.longest_turn", median(turn), "ms", 2.0,
-               f"most processor time of one turn of the engine's thread; each turn answers a question and the answer "
-               f"asks the next one; {how}"),
+               f"most processor time of two neighbouring gaps between answers of the engine, which bounds one turn; "
+               f"each answer asks the next question; {how}"),
         Result("stall.longest_turn_alone", median(floor), "ms", None,
                "the same while a thread that spins takes the place of the large jobs: what the machine adds to a turn"),
         Result("stall.small_job", median(ratio), "x", 1.5,

@@ -1,13 +1,21 @@
 #include "client/railsctl/health_client.h"
 
-#include <civetweb.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
+#include <netdb.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <climits>
 #include <filesystem>
 #include <memory>
-#include <utility>
 
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -34,6 +42,56 @@ ServingStatus StatusFrom(const grpc::ByteBuffer& response) {
   }
   const uint8_t number = slice.begin()[1];
   return number <= 3 ? static_cast<ServingStatus>(number) : ServingStatus::kUnknown;
+}
+
+constexpr size_t kStatusBytes = sizeof("HTTP/1.1 200") - 1;
+
+// Waits until the socket is ready for `events`. False: not before `until`.
+bool Await(int fd, short events, absl::Time until) {  // NOLINT(google-runtime-int): poll()'s type
+  pollfd entry = {fd, events, 0};
+  const int64_t left = absl::ToInt64Milliseconds(std::max(until - absl::Now(), absl::ZeroDuration()));
+  return ::poll(&entry, 1, static_cast<int>(std::min<int64_t>(left, INT_MAX))) == 1;
+}
+
+// Sends a request to an address and returns the first bytes of the answer, as many as a status line needs.
+absl::StatusOr<std::string> FirstBytes(const addrinfo& to, const std::string& request, absl::Time until) {
+  const int fd = ::socket(to.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (fd < 0) return absl::ErrnoToStatus(errno, "socket");
+  const absl::Cleanup close = [fd] { ::close(fd); };
+  const absl::Status late = absl::DeadlineExceededError("no answer in time");
+  if (::connect(fd, to.ai_addr, to.ai_addrlen) != 0) {
+    if (errno != EINPROGRESS) return absl::ErrnoToStatus(errno, "cannot connect");
+    if (!Await(fd, POLLOUT, until)) return late;
+  }
+  // A request is shorter than any socket's buffer.
+  if (::send(fd, request.data(), request.size(), MSG_NOSIGNAL) < 0) return absl::ErrnoToStatus(errno, "cannot connect");
+  std::string answer;
+  while (answer.size() < kStatusBytes) {
+    if (!Await(fd, POLLIN, until)) return late;
+    char bytes[kStatusBytes];
+    const ssize_t got = ::recv(fd, bytes, kStatusBytes - answer.size(), 0);
+    if (got < 0) return absl::ErrnoToStatus(errno, "no answer");
+    if (got == 0) break;
+    answer.append(bytes, static_cast<size_t>(got));
+  }
+  return answer;
+}
+
+// The same at the first address of a name that answers.
+absl::StatusOr<std::string> FirstBytes(const std::string& host, int port, const std::string& request,
+                                       absl::Time until) {
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int error = ::getaddrinfo(host.c_str(), absl::StrCat(port).c_str(), &hints, &found);
+  if (error != 0) return absl::NotFoundError(::gai_strerror(error));
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> list(found, &::freeaddrinfo);
+  absl::StatusOr<std::string> answer;
+  for (const addrinfo* to = found; to != nullptr; to = to->ai_next) {
+    answer = FirstBytes(*to, request, until);
+    if (answer.ok()) break;
+  }
+  return answer;
 }
 
 }  // namespace
@@ -85,23 +143,14 @@ absl::StatusOr<ServingStatus> CheckHealthOverHttp(const std::string& address, co
     return absl::InvalidArgumentError(absl::StrCat("--address: '", address, "' is not HOST:PORT"));
   }
   const std::string host(absl::StripPrefix(absl::StripSuffix(address.substr(0, colon), "]"), "["));
-  const auto unavailable = [&](absl::string_view why) {
-    return absl::UnavailableError(absl::StrCat(address, ": ", why, "; is that a railsd's metrics.listen?"));
-  };
-  char text[256] = {};
-  mg_init_library(0);
-  const std::unique_ptr<mg_connection, void (*)(mg_connection*)> connection(
-      mg_connect_client(host.c_str(), port, /*use_ssl=*/0, text, sizeof(text)), &mg_close_connection);
-  if (connection == nullptr) return unavailable(text);
-  mg_printf(connection.get(), "GET %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n",
-            service == "live" ? "/healthz" : "/readyz", address.c_str());
-  if (mg_get_response(connection.get(), text, sizeof(text), static_cast<int>(absl::ToInt64Milliseconds(timeout))) < 0) {
-    return unavailable(text);
-  }
-  const int code = mg_get_response_info(connection.get())->status_code;
-  if (code == 200) return ServingStatus::kServing;
-  if (code == 503) return ServingStatus::kNotServing;
-  return unavailable(absl::StrCat("it answers ", code));
+  const std::string request = absl::StrCat("GET ", service == "live" ? "/healthz" : "/readyz",
+                                           " HTTP/1.1\r\nHost: ", address, "\r\nConnection: close\r\n\r\n");
+  const absl::StatusOr<std::string> answer = FirstBytes(host, port, request, absl::Now() + timeout);
+  const std::string hint = "; is that a railsd's metrics.listen?";
+  if (!answer.ok()) return absl::UnavailableError(absl::StrCat(address, ": ", answer.status().message(), hint));
+  if (absl::StartsWith(*answer, "HTTP/1.1 200")) return ServingStatus::kServing;
+  if (absl::StartsWith(*answer, "HTTP/1.1 503")) return ServingStatus::kNotServing;
+  return absl::UnavailableError(absl::StrCat(address, ": it answers '", absl::CEscape(*answer), "'", hint));
 }
 
 }  // namespace rails::ctl

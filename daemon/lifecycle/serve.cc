@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
+#include "agent/base/steady_now.h"
 
 namespace railsd {
 namespace {
@@ -39,17 +39,17 @@ int ServeUntilStopped(Signals& signals, const Agent& agent, Reloader& reloader, 
                       absl::Duration stuck_after, spdlog::logger& log) {
   const absl::Duration feed_every = WatchdogInterval();
   ThreadWatch watch(static_cast<uint32_t>(std::max<int64_t>(2, stuck_after / kPace)));
-  absl::Time next_look = absl::Now() + kPace, next_feed = absl::Now();
+  absl::Time next_look = SteadyNow() + kPace, next_feed = SteadyNow();
   std::vector<std::string> stuck;
   while (true) {
-    const int signal = signals.WaitFor(std::clamp(next_look - absl::Now(), absl::ZeroDuration(), kPace));
+    const int signal = signals.WaitFor(std::clamp(next_look - SteadyNow(), absl::ZeroDuration(), kPace));
     if (signal == SIGHUP) {
       static_cast<void>(reloader.Reload());  // logs its outcome
     } else if (signal != 0) {
       return signal;
     }
-    if (absl::Now() < next_look) continue;
-    next_look = absl::Now() + kPace;
+    if (SteadyNow() < next_look) continue;
+    next_look = SteadyNow() + kPace;
     log.flush();  // reports counted repeats
     std::vector<std::string> hang = watch.Look(agent.Progress());
     if (hang != stuck) {
@@ -59,9 +59,9 @@ int ServeUntilStopped(Signals& signals, const Agent& agent, Reloader& reloader, 
       readiness.SetStuck(hang);
       stuck = std::move(hang);
     }
-    if (stuck.empty() && absl::Now() >= next_feed) {
+    if (stuck.empty() && SteadyNow() >= next_feed) {
       sd_notify(0, "WATCHDOG=1");
-      next_feed = absl::Now() + feed_every;
+      next_feed = SteadyNow() + feed_every;
     }
   }
 }

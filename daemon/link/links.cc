@@ -15,9 +15,9 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "agent/base/steady_now.h"
 #include "agent/transport/tcp/tcp_socket.h"
 #include "daemon/lifecycle/logging.h"
-#include "daemon/link/link_clock.h"
 #include "daemon/link/listen.h"
 #include "daemon/link/socket_connection.h"
 #include "daemon/tls/tls_files.h"
@@ -64,7 +64,7 @@ class LinksImpl final : public Links {
       any.length = to->length;
       fd = tcp::StartConnect(any, *to, tuning_, &error);
     }
-    const SocketPtr connection = Add({std::move(fd), address, true, LinkNow() + options_.handshake});
+    const SocketPtr connection = Add({std::move(fd), address, true, SteadyNow() + options_.handshake});
     if (!to.ok() || error != 0) {
       failed_.emplace_back(connection->key(),
                            absl::UnavailableError(to.ok() ? strerror(error) : to.status().message()));
@@ -130,7 +130,7 @@ class LinksImpl final : public Links {
     }
     if (HalfOpen() >= options_.max_half_open) EndOldestHalfOpen();
     tcp::TuneAccepted(fd.get(), tuning_);
-    const SocketPtr connection = Add({std::move(fd), from.ToString(), false, LinkNow() + options_.handshake});
+    const SocketPtr connection = Add({std::move(fd), from.ToString(), false, SteadyNow() + options_.handshake});
     accepted_[connection->key()] = source;
     Publish();
     if (options_.tls == nullptr) Begin(connection);
@@ -272,13 +272,13 @@ class LinksImpl final : public Links {
     absl::Time next_tick = absl::InfinitePast();
     epoll_event events[kEvents];
     while (!stop_.load(std::memory_order_acquire)) {
-      const absl::Time now = LinkNow();
+      const absl::Time now = SteadyNow();
       if (now >= next_tick) {
         next_tick = now + options_.tick;
         Tick(now);
       }
       EndFailed();
-      const int64_t wait = absl::ToInt64Milliseconds(absl::Ceil(next_tick - LinkNow(), absl::Milliseconds(1)));
+      const int64_t wait = absl::ToInt64Milliseconds(absl::Ceil(next_tick - SteadyNow(), absl::Milliseconds(1)));
       const int most = more_.empty() ? static_cast<int>(std::clamp<int64_t>(wait, 0, 1000)) : 0;
       const int count = ::epoll_wait(epoll_.get(), events, kEvents, most);
       for (int i = 0; i < count && !stop_.load(std::memory_order_acquire); ++i) {

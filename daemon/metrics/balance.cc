@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/time/clock.h"
+#include "agent/base/steady_now.h"
 
 namespace railsd {
 namespace {
@@ -74,7 +74,7 @@ BalanceSampler::BalanceSampler(Agent* agent)
     : meter_(std::make_shared<BalanceMeter>()), thread_([this, agent] {
         ::pthread_setname_np(::pthread_self(), "balance");
         do {
-          agent->Snapshot([meter = meter_](const AgentSnapshot& snapshot) { meter->Add(snapshot.rails, absl::Now()); });
+          agent->Snapshot([meter = meter_](const AgentSnapshot& snapshot) { meter->Add(snapshot.rails, SteadyNow()); });
         } while (!stop_.WaitForNotificationWithTimeout(BalanceMeter::kPace));
       }) {}
 

@@ -7,9 +7,9 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "agent/base/steady_now.h"
 #include "daemon/config/units.h"
 #include "daemon/lifecycle/logging.h"
-#include "daemon/link/link_clock.h"
 #include "daemon/peer/peer_hub.h"
 #include "rails/peer/v1/peer.pb.h"
 
@@ -250,8 +250,8 @@ void PeerHub::CarryLink(HubPeer& peer, const ConnectionPtr& connection, const He
   peer.confirmed = false;
   peer.max_message_bytes = facts.max_message_bytes;
   peer.software = facts.software;
-  peer.last_write = LinkNow();
-  peer.link.OnConnected(LinkNow());
+  peer.last_write = SteadyNow();
+  peer.link.OnConnected(SteadyNow());
   const bool same = facts.expected_boot == options_.boot && facts.expected_generation == peer.link.own_generation();
   if (!peer.outbox.Rewind(same ? facts.taken : 0)) {
     return Break(connection, absl::StrCat("says it has taken frame ", facts.taken, ", which was never sent"));
@@ -279,7 +279,7 @@ void PeerHub::OnKey(const ConnectionPtr& connection, HubPeer& peer, absl::string
   std::memcpy(key.data(), told.data(), key.size());
   if (peer.key && !SameKey(*peer.key, key)) return Break(connection, "another key than before for this link");
   peer.key = key;
-  peer.link.OnHeard(LinkNow());
+  peer.link.OnHeard(SteadyNow());
   Confirm(peer);
 }
 
@@ -288,7 +288,7 @@ bool PeerHub::Heard(const ConnectionPtr& connection, HubPeer& peer) {
     Break(connection, "no key after the hello");
     return false;
   }
-  peer.link.OnHeard(LinkNow());
+  peer.link.OnHeard(SteadyNow());
   Confirm(peer);
   return true;
 }
@@ -357,7 +357,7 @@ void PeerHub::OnEnd(const ConnectionPtr& connection, const absl::Status& why) {
   Target* const target = visit.target;
   if (target == nullptr) return;
   target->connection = nullptr;
-  target->next_dial = LinkNow() + target->back_off;
+  target->next_dial = SteadyNow() + target->back_off;
   target->back_off = std::min(target->back_off * 2, kMaxRedial);
   const auto node = peers_.find(target->expected_node.empty() ? target->node : target->expected_node);
   if (node == peers_.end() || node->second->link.up() || node->second->connection != nullptr) return;

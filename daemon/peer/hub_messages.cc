@@ -4,7 +4,6 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "daemon/peer/peer_hub.h"
 #include "rails/peer/v1/peer.pb.h"
 

@@ -49,9 +49,9 @@ NameLookup::~NameLookup() {
   thread_.join();
 }
 
-void NameLookup::Ask(const std::string& address) {
+void NameLookup::Ask(const std::string& address, bool first) {
   absl::MutexLock lock(&mutex_);
-  asked_.push_back(address);
+  asked_.insert(first ? asked_.begin() : asked_.end(), address);
 }
 
 void NameLookup::Loop() {

@@ -22,8 +22,8 @@ class NameLookup {
   // Calls `on_found` on its thread, once for each question.
   explicit NameLookup(OnFound on_found);
   ~NameLookup();  // joins the thread; waits for a look-up under way
-  // `address`: "name:port".
-  void Ask(const std::string& address);
+  // `address`: "name:port". `first`: before the questions that wait.
+  void Ask(const std::string& address, bool first = false);
 
  private:
   void Loop();

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "agent/base/steady_now.h"
 #include "agent/transport/tcp/tcp_socket.h"
 #include "daemon/lifecycle/logging.h"
-#include "daemon/link/link_clock.h"
 
 namespace railsd {
 namespace {
@@ -64,9 +64,13 @@ void PeerHub::SetStaticPeers(const std::vector<StaticPeerConfig>& peers) {
     if (!target->expected_node.empty()) target->present = false;
   }
   AddStaticPeers(peers);
+  // Another node may have the address of a peer that is not listed any more.
+  for (const auto& target : targets_) {
+    if (!target->present) target->expected_node.clear();
+  }
   for (HubPeer* peer : were) {
     if (peer->config) continue;
-    peer->keep_until = LinkNow() + kKeepPeer;
+    peer->keep_until = SteadyNow() + kKeepPeer;
     if (!peer->link.up()) peer->why = "not listed in peers.static any more";
   }
 }
@@ -196,7 +200,8 @@ void PeerHub::Dial(Target& target, absl::Time now) {
 void PeerHub::RefreshDns(absl::Time now) {
   if (dns_address_.empty() || now < next_dns_) return;
   next_dns_ = absl::InfiniteFuture();
-  lookup_->Ask(dns_address_);
+  // Names of static peers that fail slowly, one after the other, must not hold it up.
+  lookup_->Ask(dns_address_, /*first=*/true);
 }
 
 void PeerHub::OnLookedUp(const std::string& address, absl::StatusOr<std::vector<std::string>> found) {
@@ -208,7 +213,7 @@ void PeerHub::OnLookedUp(const std::string& address, absl::StatusOr<std::vector<
     target->next_found = 0;
     target->found = found.ok() ? *found : std::vector<std::string>();
     if (found.ok()) continue;
-    target->next_dial = LinkNow() + target->back_off;
+    target->next_dial = SteadyNow() + target->back_off;
     target->back_off = std::min(target->back_off * 2, kMaxRedial);
     const auto peer = peers_.find(target->expected_node);
     if (peer != peers_.end() && !peer->second->link.up()) peer->second->why = std::string(found.status().message());
@@ -257,7 +262,7 @@ void PeerHub::Lose(HubPeer& peer, const std::string& why, bool ended) {
 }
 
 void PeerHub::ReportDown(HubPeer& peer, const std::string& why, bool ended) {
-  const absl::Time now = LinkNow();
+  const absl::Time now = SteadyNow();
   peer.why = WithOwnPause(why, now);
   peer.keep_until = now + kKeepPeer;
   options_.log->info("control_link_down node={} reason={}", peer.node, LogValue(peer.why));
@@ -265,7 +270,7 @@ void PeerHub::ReportDown(HubPeer& peer, const std::string& why, bool ended) {
 }
 
 void PeerHub::OnDnsAddresses(const absl::StatusOr<std::vector<std::string>>& found) {
-  next_dns_ = LinkNow() + options_.dns.refresh;
+  next_dns_ = SteadyNow() + options_.dns.refresh;
   if (!found.ok()) {
     options_.log->warn("peer_lookup_failed reason={}", LogValue(std::string(found.status().message())));
     return;  // the last answer stays in force

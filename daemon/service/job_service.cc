@@ -1,4 +1,5 @@
 #include "absl/strings/str_cat.h"
+#include "agent/base/steady_now.h"
 #include "daemon/service/conversion.h"
 #include "daemon/service/deferred_call.h"
 #include "daemon/service/services.h"
@@ -115,7 +116,7 @@ class JobService final : public rails::v1::JobService::CallbackService {
                   [&](const auto& call, SessionId session, const JobOfRank& job) {
                     const absl::Duration timeout =
                         std::min(FromMilliseconds(request->timeout_milliseconds()), TimeLeft(*call_context));
-                    WaitOn(context_->agent, call, response, session, job, absl::Now() + timeout);
+                    WaitOn(context_->agent, call, response, session, job, SteadyNow() + timeout);
                   });
   }
 
@@ -155,11 +156,11 @@ class JobService final : public rails::v1::JobService::CallbackService {
 
   static void WaitOn(Agent* agent, std::shared_ptr<DeferredCall> call, rails::v1::WaitJobResponse* response,
                      SessionId session, JobOfRank job, absl::Time until) {
-    const absl::Duration left = std::max(until - absl::Now(), absl::ZeroDuration());
+    const absl::Duration left = std::max(until - SteadyNow(), absl::ZeroDuration());
     agent->Wait(session, job.job, job.rank, std::min(left, kWaitSlice), [=](absl::StatusOr<JobReport> report) {
       if (!report.ok()) {
         call->Answer(report.status());
-      } else if (IsTerminal(report->state) || absl::Now() >= until) {
+      } else if (IsTerminal(report->state) || SteadyNow() >= until) {
         call->Answer(absl::OkStatus(), [&] { ReportTo(*report, response->mutable_report()); });
       } else if (!call->finished()) {
         WaitOn(agent, call, response, session, job, until);

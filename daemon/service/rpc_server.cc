@@ -68,19 +68,22 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const RpcServerOptio
     return absl::UnavailableError(
         absl::StrCat("cannot listen on ", options.address, ": it is in use or cannot be made; see gRPC's message"));
   }
-  for (const std::string& name : options.service_names) made->GetHealthCheckService()->SetServingStatus(name, false);
-  std::unique_ptr<RpcServer> server(new RpcServer(std::move(services), std::move(made)));
+  std::vector<std::string> names = options.service_names;
+  names.emplace_back();  // the whole server
+  std::unique_ptr<RpcServer> server(new RpcServer(std::move(names), std::move(services), std::move(made)));
   server->SetHealth(false, true);
   return server;
 }
 
-RpcServer::RpcServer(std::vector<std::shared_ptr<grpc::Service>> services, std::unique_ptr<grpc::Server> server)
-    : services_(std::move(services)), server_(std::move(server)) {}
+RpcServer::RpcServer(std::vector<std::string> names, std::vector<std::shared_ptr<grpc::Service>> services,
+                     std::unique_ptr<grpc::Server> server)
+    : names_(std::move(names)), services_(std::move(services)), server_(std::move(server)) {}
 
 RpcServer::~RpcServer() { Shutdown(absl::ZeroDuration()); }
 
 void RpcServer::SetHealth(bool serving, bool live) {
-  server_->GetHealthCheckService()->SetServingStatus(serving);  // for all names
+  // Not for all names at once: those that watch `live` would see it go.
+  for (const std::string& name : names_) server_->GetHealthCheckService()->SetServingStatus(name, serving);
   server_->GetHealthCheckService()->SetServingStatus(std::string(kLiveService), live);
 }
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "agent/base/steady_now.h"
 #include "agent/base/wake_event.h"
 #include "daemon/lifecycle/logging.h"
 #include "daemon/session/packet_socket.h"
@@ -160,11 +160,11 @@ class Server final : public DescriptorServer {
       if (!connection->open) next = std::min(next, connection->hello_deadline);
     }
     if (next == absl::InfiniteFuture()) return -1;
-    return static_cast<int>(absl::ToInt64Milliseconds(std::max(next - absl::Now(), absl::ZeroDuration()))) + 1;
+    return static_cast<int>(absl::ToInt64Milliseconds(std::max(next - SteadyNow(), absl::ZeroDuration()))) + 1;
   }
 
   void ExpireHellos() {
-    const absl::Time now = absl::Now();
+    const absl::Time now = SteadyNow();
     if (now >= accept_paused_until_) {
       accept_paused_until_ = absl::InfiniteFuture();
       WatchListeners();
@@ -205,7 +205,7 @@ class Server final : public DescriptorServer {
       // Out of descriptors or memory: pauses accepting instead of spinning.
       options_.log->error("descriptor_accept_failed errno={}", errno);
       for (const UniqueFd& any : listeners_) epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, any.get(), nullptr);
-      accept_paused_until_ = absl::Now() + kAcceptPause;
+      accept_paused_until_ = SteadyNow() + kAcceptPause;
       return;
     }
   }
@@ -241,7 +241,7 @@ class Server final : public DescriptorServer {
       return;
     }
     connection->socket = std::move(socket);
-    connection->hello_deadline = absl::Now() + options_.hello_timeout;
+    connection->hello_deadline = SteadyNow() + options_.hello_timeout;
     connections_.emplace(id, std::move(connection));
     counters_.open_connections = connections_.size();
   }

@@ -101,8 +101,15 @@ def main():
     unknown = set(options.models) - set(models)
     if unknown:
         parser.error(f"no such model: {', '.join(sorted(unknown))}")
+    for name, variant, _ in checks.SPIN:
+        missing = [define for define in variant if define not in (HERE / name).read_text()]
+        if missing:
+            parser.error(f"checks.py: {name} has no {', '.join(missing)}")
     passed = [check_spin(*check) for check in checks.SPIN if not options.models or check[0] in options.models]
     chosen = checks.EXCHANGE + checks.READY + (checks.EXCHANGE_LARGE + checks.READY_LARGE if options.large else [])
+    unknown = {check[0] for check in chosen} - set(PROGRAMS)
+    if unknown:
+        parser.error(f"checks.py: no such model: {', '.join(sorted(unknown))}")
     with tempfile.TemporaryDirectory(prefix="railsd-model-") as folder:
         for name in PROGRAMS:
             mine = [check for check in chosen if check[0] == name and (not options.models or name in options.models)]

@@ -187,7 +187,7 @@ class Attack {
   void Pass() {
     static constexpr absl::Duration kTimes[] = {absl::ZeroDuration(), absl::Milliseconds(500), absl::Seconds(2)};
     const size_t how = choices_.Below(8);
-    hub_.Tick(LinkNow() + (how == 7 ? kLostAfter + absl::Seconds(1) : kTimes[how % 3]));
+    hub_.Tick(SteadyNow() + (how == 7 ? kLostAfter + absl::Seconds(1) : kTimes[how % 3]));
   }
   void HubSends() {
     static constexpr std::array<const char*, 3> kNodes = {"evil", "late", "nobody"};
@@ -208,7 +208,7 @@ class Attack {
   void Good() {
     switch (choices_.Below(8)) {
       case 0:
-        good_.Tick(LinkNow() + absl::Seconds(2));
+        good_.Tick(SteadyNow() + absl::Seconds(2));
         return Connect();
       case 1:
         if (!wires_.empty()) cut_ = wires_[choices_.Below(wires_.size())];
@@ -256,8 +256,8 @@ class Attack {
     return moved;
   }
   void Settle() {
-    hub_.Tick(LinkNow() + absl::Seconds(2));
-    good_.Tick(LinkNow() + absl::Seconds(2));
+    hub_.Tick(SteadyNow() + absl::Seconds(2));
+    good_.Tick(SteadyNow() + absl::Seconds(2));
     Connect();
     while (Move(~size_t{0})) continue;
   }

@@ -19,9 +19,9 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "agent/base/steady_now.h"
 #include "agent/transport/tcp/tcp_socket.h"
 #include "daemon/lifecycle/logging.h"
-#include "daemon/link/link_clock.h"
 #include "daemon/link/listen.h"
 #include "daemon/link/socket_connection.h"
 #include "daemon/tls/tls_files.h"
@@ -162,7 +162,7 @@ TEST_F(LinksTest, TicksDoNotJumpWhenSomebodySetsTheClock) {
   Start();
   ASSERT_TRUE(recorder.PassesATurn());
   absl::MutexLock lock(&recorder.gate);
-  EXPECT_LT(absl::AbsDuration(LinkNow() - recorder.last_tick), absl::Hours(1)) << "the time since boot, not the date";
+  EXPECT_LT(absl::AbsDuration(SteadyNow() - recorder.last_tick), absl::Hours(1)) << "the time since boot, not the date";
 }
 
 class ResetTest : public LinksTest, public ::testing::WithParamInterface<bool> {};
@@ -186,6 +186,20 @@ TEST_P(ResetTest, BytesThatCameBeforeAResetAreReadAlsoWhileAFrameWaitsForRoom) {
   }
   ASSERT_TRUE(recorder.Reaches([&] { return recorder.ended.size() == 1; }));
   EXPECT_EQ(recorder.frames.back().second, FrameKind::kStopping);
+}
+
+TEST_F(LinksTest, ConnectionsAreLimitedInAll) {
+  options.max_connections = 2;
+  Start();
+  const UniqueFd first = Connect();
+  UniqueFd second = Connect("127.0.0.2");
+  EXPECT_TRUE(AtEnd(Connect("127.0.0.3")));
+  EXPECT_EQ(options.refused->Read(Limit::kControlConnections), 1u);
+  ASSERT_TRUE(recorder.Reaches([&] { return recorder.opened.size() == 2; }));
+  second.Reset();
+  ASSERT_TRUE(recorder.Reaches([&] { return recorder.ended.size() == 1; }));
+  const UniqueFd third = Connect("127.0.0.3");
+  ASSERT_TRUE(recorder.Reaches([&] { return recorder.opened.size() == 3; }));
 }
 
 TEST_F(LinksTest, HalfOpenConnectionsOfOneAddressAreLimited) {

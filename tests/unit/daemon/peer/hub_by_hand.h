@@ -13,7 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/lifecycle/logging.h"
-#include "daemon/link/link_clock.h"
+#include "agent/base/steady_now.h"
 #include "daemon/peer/peer_hub.h"
 #include "rails/peer/v1/peer.pb.h"
 
@@ -121,7 +121,7 @@ class HubByHand final : public Dialler {
   void Silence(const std::string& node, absl::Duration silence) {
     absl::MutexLock lock(&hub_->mutex_);
     const auto peer = hub_->peers_.find(node);
-    if (peer != hub_->peers_.end()) peer->second->link.OnHeard(LinkNow() - silence);
+    if (peer != hub_->peers_.end()) peer->second->link.OnHeard(SteadyNow() - silence);
   }
   // The last connection dialled to `host` that has not ended, or null.
   HandPtr DialledTo(const std::string& host) const {

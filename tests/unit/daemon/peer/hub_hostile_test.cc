@@ -104,7 +104,7 @@ TEST(HubRefusalTest, ALastWordSaysWhyAndWhoeverKeepsTheRulesThenIsWelcome) {
     FakeAgent agent;
     agent.message_capacity = 2;
     HubByHand by_hand(options, &agent);
-    by_hand.Tick(LinkNow());
+    by_hand.Tick(SteadyNow());
     const HandPtr connection = refusal.begin == Refusal::kAccepted ? by_hand.Accept() : by_hand.DialledTo("127.0.0.2");
     by_hand.Open(connection);
     const bool up = refusal.begin == Refusal::kUp;
@@ -123,14 +123,14 @@ TEST(HubRefusalTest, ALastWordSaysWhyAndWhoeverKeepsTheRulesThenIsWelcome) {
     EXPECT_EQ(counters.connects, up ? 1u : 0u);
     EXPECT_EQ(counters.disconnects, up ? 1u : 0u);
     EXPECT_EQ(counters.own_addresses, 0u);
-    const absl::Time before = LinkNow();
+    const absl::Time before = SteadyNow();
     by_hand.End(connection);
     if (refusal.begin == Refusal::kDialled) {
       EXPECT_THAT(by_hand.hub().Peers()[0].why, HasSubstr(refusal.text));
       by_hand.Tick(before + kMaxRedial - absl::Milliseconds(1));
       EXPECT_EQ(by_hand.DialledTo("127.0.0.2"), nullptr) << "not at once";
     }
-    by_hand.Tick(LinkNow() + absl::Seconds(2));
+    by_hand.Tick(SteadyNow() + absl::Seconds(2));
     const HandPtr again = by_hand.DialledTo("127.0.0.2");
     ASSERT_NE(again, nullptr);
     by_hand.Open(again);
@@ -144,7 +144,7 @@ class HubHostileTest : public ::testing::Test {
  protected:
   explicit HubHostileTest(PeerHubOptions options = HostileOptions())
       : refusals(options.links.refused), by_hand(std::move(options), &agent) {}
-  void SetUp() override { by_hand.Tick(LinkNow()); }
+  void SetUp() override { by_hand.Tick(SteadyNow()); }
 
   const PeerCounters& counters() { return by_hand.hub().counters(); }
   void Say(FrameKind kind, uint64_t number = 0, absl::string_view body = {}) {
@@ -190,9 +190,9 @@ class HubHostileTest : public ::testing::Test {
 // A daemon that was stopped hears nothing of its peers either, and must name its own pause.
 TEST_F(HubHostileTest, ADaemonThatStoodStillSaysSo) {
   BringUp(FactsOf("b", 22));
-  by_hand.Tick(LinkNow() + absl::Seconds(12));
+  by_hand.Tick(SteadyNow() + absl::Seconds(12));
   EXPECT_EQ(agent.events().size(), 1u) << "what b has said meanwhile is read first";
-  by_hand.Tick(LinkNow() + absl::Seconds(12.1));
+  by_hand.Tick(SteadyNow() + absl::Seconds(12.1));
   ASSERT_EQ(agent.events().size(), 2u);
   EXPECT_THAT(agent.events()[1], ContainsRegex("down b: the daemon of a itself had not run for 1[12].*s before: it was "
                                                "stopped, or its machine is far too busy; nothing was heard of node b"));
@@ -200,7 +200,7 @@ TEST_F(HubHostileTest, ADaemonThatStoodStillSaysSo) {
 
 TEST_F(HubHostileTest, ADaemonThatRanBlamesItsPeer) {
   BringUp(FactsOf("b", 22));
-  const absl::Time begun = LinkNow();
+  const absl::Time begun = SteadyNow();
   for (int second = 1; second <= 6; ++second) by_hand.Tick(begun + absl::Seconds(second));
   ASSERT_EQ(agent.events().size(), 2u);
   EXPECT_THAT(agent.events()[1], StartsWith("down b: nothing was heard of node b"));
@@ -217,7 +217,7 @@ TEST_F(HubHostileTest, WhoEndsAConnectionIsAskedAgainAndQuotedWithoutItsControlB
   EXPECT_THAT(by_hand.hub().Peers()[0].why, StartsWith("127.0.0.2:1: go\\naway"));
   EXPECT_LT(by_hand.hub().Peers()[0].why.size(), 600u);
   EXPECT_EQ(counters().protocol_errors, 0u);
-  by_hand.Tick(LinkNow() + absl::Seconds(2));
+  by_hand.Tick(SteadyNow() + absl::Seconds(2));
   BringUp(FactsOf("b", 22));
 }
 
@@ -232,7 +232,7 @@ TEST_F(HubHostileTest, ABootIdIsOfOneNode) {
   EXPECT_THAT(agent.events(), ElementsAre("up c"));
   // With its own boot id the node is accepted.
   by_hand.End(connection);
-  by_hand.Tick(LinkNow() + absl::Seconds(2));
+  by_hand.Tick(SteadyNow() + absl::Seconds(2));
   BringUp(FactsOf("b", 22));
 }
 
@@ -295,7 +295,7 @@ class ReachTest : public HubHostileTest {
   void Pass(int ticks) {
     for (; ticks > 0; --ticks) by_hand.Tick(now += absl::Milliseconds(200));
   }
-  absl::Time now = LinkNow();
+  absl::Time now = SteadyNow();
 };
 
 TEST_F(ReachTest, APeerThatIsRefusedWhereItWasReachedIsDead) {
@@ -341,7 +341,7 @@ TEST_F(NamesTest, AStrangersNameIsForgottenWithItsConnection) {
     EXPECT_FALSE(stranger->closed);
     if (i == 0) continue;
     by_hand.End(stranger);
-    by_hand.Tick(LinkNow());
+    by_hand.Tick(SteadyNow());
   }
   ASSERT_EQ(by_hand.hub().Peers().size(), 3u) << "b and c, and the one whose connection is open";
   EXPECT_EQ(by_hand.hub().Peers()[2].node, "x0");
@@ -358,12 +358,12 @@ TEST_F(NamesTest, APeerThatIsGoneIsShownForAWhileAndBeginsAnew) {
   by_hand.End(connection);
   by_hand.End(by_hand.DialledTo("127.0.0.3"));
   for (const absl::Duration moment : {absl::ZeroDuration(), absl::Seconds(1)}) {  // the first is after a pause
-    by_hand.Tick(LinkNow() + absl::Minutes(9) + moment);
+    by_hand.Tick(SteadyNow() + absl::Minutes(9) + moment);
   }
   EXPECT_EQ(by_hand.hub().Peers().size(), 2u);
   EXPECT_FALSE(agent.Saw("forgotten b"));
   for (const absl::Duration moment : {absl::ZeroDuration(), absl::Seconds(1)}) {
-    by_hand.Tick(LinkNow() + absl::Minutes(11) + moment);
+    by_hand.Tick(SteadyNow() + absl::Minutes(11) + moment);
   }
   EXPECT_EQ(by_hand.hub().Peers().size(), 0u);
   EXPECT_TRUE(agent.Saw("forgotten b"));
@@ -452,6 +452,29 @@ TEST_F(SlowPeerTest, ManyMessagesOfJobsTakeHalfOfAnOutbox) {
   by_hand.hub().Send("b", OfferOf(52, 0));
   EXPECT_EQ(counters().lost, 1u) << "without it the next ones are worth nothing";
   EXPECT_THAT(agent.events().back(), StartsWith("down b: node b does not take messages: 100 of "));
+}
+
+// A static peer that was removed, while DNS still has its address.
+TEST(RemovedPeerTest, ItsAddressIsOneLikeAnyOtherOfDns) {
+  FakeAgent agent;
+  PeerHubOptions options = OptionsByHand("a", 1, {});
+  options.dns.name = "peers.example";
+  options.static_peers.push_back({"b", "127.0.0.2:1", {}});
+  HubByHand hub(std::move(options), &agent);
+  hub.hub().SetStaticPeers({});
+  hub.Find({"127.0.0.2:1"});
+  absl::Time now = SteadyNow() + absl::Milliseconds(100);
+  hub.Tick(now);
+  const HandPtr c = hub.DialledTo("127.0.0.2");
+  ASSERT_NE(c, nullptr);
+  hub.Open(c);
+  hub.Say(c, FrameKind::kHello, 0, HelloOf(FactsOf("c", 7)));
+  EXPECT_FALSE(c->closed) << "another node has the address now";
+  hub.End(c);
+  hub.Find({});
+  const size_t dialled = hub.dialled.size();
+  for (int i = 0; i < 10; ++i) hub.Tick(now += absl::Seconds(1));
+  EXPECT_EQ(hub.dialled.size(), dialled) << "nobody names the address any more";
 }
 
 }  // namespace

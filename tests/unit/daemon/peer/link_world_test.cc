@@ -196,7 +196,7 @@ class LinkWorld {
   Wire& Any() { return wires_[Draw(wires_.size())]; }
   void Tick() {
     seconds_ += 1;
-    for (Node& node : nodes_) node.hub->Tick(LinkNow() + absl::Seconds(seconds_));
+    for (Node& node : nodes_) node.hub->Tick(SteadyNow() + absl::Seconds(seconds_));
   }
   void Send(Pair pair) {
     if (!links_.contains(pair)) return;
@@ -228,7 +228,7 @@ class LinkWorld {
     if (!hole) return;
     nodes_[i].hub->hub().SetPatience(names_[j], Draw(2) * 10 * kWorldLostAfter);
     nodes_[i].hub->Silence(names_[j], 2 * kWorldLostAfter);
-    nodes_[i].hub->Tick(LinkNow() + absl::Seconds(++seconds_));
+    nodes_[i].hub->Tick(SteadyNow() + absl::Seconds(++seconds_));
   }
   void FindDials() {
     for (size_t i = 0; i < nodes_.size(); ++i) {

@@ -1,6 +1,6 @@
-// The time of links.
-#ifndef RAILSD_DAEMON_LINK_LINK_CLOCK_H_
-#define RAILSD_DAEMON_LINK_LINK_CLOCK_H_
+// A clock for deadlines and intervals.
+#ifndef RAILSD_AGENT_BASE_STEADY_NOW_H_
+#define RAILSD_AGENT_BASE_STEADY_NOW_H_
 
 #include <ctime>
 
@@ -9,8 +9,8 @@
 namespace railsd {
 
 // The time since the machine was booted, suspensions included, as if that had been in 1970. Unlike absl::Now() it does
-// not jump when somebody sets the clock, which is no silence of any peer.
-inline absl::Time LinkNow() {
+// not jump when somebody sets the clock: no peer falls silent, no deadline passes and no timer waits for it.
+inline absl::Time SteadyNow() {
   timespec now = {};
   ::clock_gettime(CLOCK_BOOTTIME, &now);
   return absl::TimeFromTimespec(now);
@@ -18,4 +18,4 @@ inline absl::Time LinkNow() {
 
 }  // namespace railsd
 
-#endif  // RAILSD_DAEMON_LINK_LINK_CLOCK_H_
+#endif  // RAILSD_AGENT_BASE_STEADY_NOW_H_
