@@ -313,8 +313,12 @@ std::vector<Field> ConfigFields(Config& c) {
       List("static", c.static_peers, kMaxPeers, PeerField, kLive),
       Section("dns", dns, {.omit = c.dns.name.empty(), .flow = true}),
   };
+  const auto metrics_address = [](const std::string& text) {
+    // As Debian builds it.
+    return absl::StartsWith(text, "[") ? "the library that serves HTTP knows no IPv6" : HostAndPort(true)(text);
+  };
   const Fields metrics = {
-      Text("listen", c.metrics_listen, HostAndPort(true)),
+      Text("listen", c.metrics_listen, metrics_address),
       Number("max_peers", c.metrics_max_peers, 0, 65536),
   };
   const Fields plan = {

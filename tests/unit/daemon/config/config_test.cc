@@ -123,6 +123,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadCase{"socket_dir: run\n", "f.yaml:2: socket_dir: 'run': not an absolute path"},
         BadCase{"socket_mode: \"0999\"\n",
                 "f.yaml:2: socket_mode: '0999': not a file mode; write four octal digits, as in \"0660\""},
+        BadCase{"metrics: {listen: \"[::1]:9471\"}\n",
+                "f.yaml:2: metrics.listen: '[::1]:9471': the library that serves HTTP knows no IPv6"},
         BadCase{"control: {listen: \"127.0.0.1\"}\n",
                 "f.yaml:2: control.listen: '127.0.0.1': the port is missing; write host and port, as in 10.0.0.1:7471 "
                 "or [fd00::1]:7471"},
