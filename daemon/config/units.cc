@@ -1,6 +1,7 @@
 #include "daemon/config/units.h"
 
 #include <arpa/inet.h>
+#include <grp.h>
 
 #include <algorithm>
 #include <cctype>
@@ -186,6 +187,14 @@ bool IsName(absl::string_view text, size_t max_length) {
   return !text.empty() && text.size() <= max_length && std::all_of(text.begin(), text.end(), [](char c) {
     return absl::ascii_isalnum(c) || c == '.' || c == '_' || c == '-';
   });
+}
+
+std::optional<uint32_t> GroupNumber(const std::string& name) {
+  uint32_t number = 0;
+  if (absl::SimpleAtoi(name, &number)) return number;
+  const group* entry = getgrnam(name.c_str());
+  if (entry == nullptr) return std::nullopt;
+  return entry->gr_gid;
 }
 
 }  // namespace railsd

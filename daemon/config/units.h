@@ -3,6 +3,7 @@
 #define RAILSD_DAEMON_CONFIG_UNITS_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -50,6 +51,9 @@ bool IsVerbsAddress(absl::string_view text);
 
 // A name of a node or rail: 1 to 63 of a-z, A-Z, 0-9, '.', '_', '-'; node names reach 253.
 bool IsName(absl::string_view text, size_t max_length);
+
+// The number of a group of the system, given by name or number.
+std::optional<uint32_t> GroupNumber(const std::string& name);
 
 }  // namespace railsd
 

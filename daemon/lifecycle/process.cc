@@ -1,7 +1,6 @@
 #include "daemon/lifecycle/process.h"
 
 #include <fcntl.h>
-#include <grp.h>
 #include <linux/capability.h>
 #include <poll.h>
 #include <signal.h>
@@ -23,6 +22,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "daemon/config/units.h"
 
 namespace railsd {
 namespace {
@@ -169,14 +169,6 @@ absl::Status SocketDirectory::PrepareFolder(const std::string& name) const {
     if (chmod(path.c_str(), 0700) != 0) return absl::ErrnoToStatus(errno, absl::StrCat(path, ": chmod"));
   }
   return RemoveStaleSockets(path);
-}
-
-std::optional<uint32_t> GroupNumber(const std::string& name) {
-  uint32_t number = 0;
-  if (absl::SimpleAtoi(name, &number)) return number;
-  const group* entry = getgrnam(name.c_str());
-  if (entry == nullptr) return std::nullopt;
-  return entry->gr_gid;
 }
 
 absl::Status SetSocketAccess(const std::string& path, uint32_t mode, const std::string& group, const std::string& key) {

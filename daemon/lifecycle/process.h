@@ -3,7 +3,6 @@
 #define RAILSD_DAEMON_LIFECYCLE_PROCESS_H_
 
 #include <cstdint>
-#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -53,9 +52,6 @@ class SocketDirectory {
   std::string path_;
   UniqueFd lock_;
 };
-
-// The number of a group of the system, given by name or number.
-std::optional<uint32_t> GroupNumber(const std::string& name);
 
 // Sets the mode of a socket or folder, and its group (name or number) if `group` is not empty. `key` is the
 // configuration's key for the group. INVALID_ARGUMENT: there is no such group. The daemon's user must be a member of

@@ -27,8 +27,9 @@ struct ConnectionOrigin {
 };
 
 // Does `fresh` replace `present`, another connection of the same link? Both ends have both HELLOs and get the same
-// answer. A daemon dials only while it has no connection to the node. Therefore, if its dial came after its HELLO on
-// the other connection, it has lost that connection. If the dials crossed, the dial of the lower node name stays.
+// answer. A daemon dials while it has no connection to the node, or to replace the one that it has. Therefore, if its
+// dial came after its HELLO on the other connection, it does not use that one any more. If the dials crossed, the dial
+// of the lower node name stays.
 bool Replaces(const ConnectionOrigin& fresh, const ConnectionOrigin& present, bool own_name_is_lower);
 
 class LinkState {

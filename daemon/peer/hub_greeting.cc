@@ -295,6 +295,7 @@ bool PeerHub::Heard(const ConnectionPtr& connection, HubPeer& peer) {
 
 void PeerHub::Confirm(HubPeer& peer) {
   if (std::exchange(peer.confirmed, true)) return;
+  peer.dial_failure.clear();
   peer.connection->SetGreeted();
   ++counters_.connects;
   ++peer.connections;
@@ -356,13 +357,22 @@ void PeerHub::OnEnd(const ConnectionPtr& connection, const absl::Status& why) {
   }
   Target* const target = visit.target;
   if (target == nullptr) return;
+  if (target->connection != connection) return;  // a later one is under way, or has replaced it
   target->connection = nullptr;
+  for (const auto& [other, visit_of_other] : visits_) {
+    if (visit_of_other.target == target) target->connection = other;  // it was to replace this one
+  }
   target->next_dial = SteadyNow() + target->back_off;
   target->back_off = std::min(target->back_off * 2, kMaxRedial);
   const auto node = peers_.find(target->expected_node.empty() ? target->node : target->expected_node);
-  if (node == peers_.end() || node->second->link.up() || node->second->connection != nullptr) return;
-  node->second->why =
+  if (node == peers_.end()) return;
+  HubPeer& dialled = *node->second;
+  const std::string text =
       absl::StrCat(target->address, ": ", target->refusal.empty() ? std::string(why.message()) : target->refusal);
+  if (!dialled.link.up() && dialled.connection == nullptr) dialled.why = text;
+  const bool outage = dialled.link.up() && dialled.connection == nullptr && visit.peer == nullptr;
+  const bool redial = visit.redial_after == dialled.connections;
+  if (outage || redial) dialled.dial_failure = text;
 }
 
 HubPeer* PeerHub::PeerOf(const ConnectionPtr& connection) {

@@ -16,6 +16,10 @@ namespace {
 
 // Describes the silence of a peer with what the probe knows.
 std::string SilenceText(const HubPeer& peer, absl::Duration lost_after) {
+  if (!peer.dial_failure.empty()) {
+    return absl::StrCat("no new connection to node ", peer.node, " for ", absl::FormatDuration(lost_after), ": ",
+                        peer.dial_failure);
+  }
   const std::string heard =
       absl::StrCat("nothing was heard of node ", peer.node, " for ", absl::FormatDuration(lost_after));
   switch (peer.probe.reach()) {
@@ -128,7 +132,7 @@ std::vector<PeerView> PeerHub::Peers() const {
     }
     view.version = peer->software;
     view.connections = peer->connections;
-    view.why = view.up ? peer->silence : peer->why;
+    view.why = !view.up ? peer->why : peer->silence.empty() ? peer->dial_failure : peer->silence;
     out.push_back(std::move(view));
   }
   std::sort(out.begin(), out.end(), [](const PeerView& a, const PeerView& b) { return a.node < b.node; });
@@ -157,9 +161,15 @@ absl::Status PeerHub::Redial(const std::string& node) {
     return absl::FailedPreconditionError(
         absl::StrCat("node ", node, " has no connection now, and is dialled in any case: ", it->second->why));
   }
-  options_.log->info("peer_redialled node={}", node);
-  it->second->connection->Close();
-  return absl::OkStatus();
+  for (const auto& target : targets_) {
+    if (!target->present || (target->node != node && target->expected_node != node)) continue;
+    options_.log->info("redial node={} address={}", node, target->address);
+    it->second->dial_failure.clear();
+    target->redial = true;
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat("node ", options_.node, " knows no address of node ", node,
+                                                    ", which has dialled it; run railsctl redial there"));
 }
 
 void PeerHub::SetPatience(const std::string& node, absl::Duration patience) {
@@ -216,7 +226,11 @@ void PeerHub::OnLookedUp(const std::string& address, absl::StatusOr<std::vector<
     target->next_dial = SteadyNow() + target->back_off;
     target->back_off = std::min(target->back_off * 2, kMaxRedial);
     const auto peer = peers_.find(target->expected_node);
-    if (peer != peers_.end() && !peer->second->link.up()) peer->second->why = std::string(found.status().message());
+    if (peer == peers_.end()) continue;
+    const bool redial = std::exchange(target->redial, false);
+    if (redial || !peer->second->link.up()) {
+      (redial ? peer->second->dial_failure : peer->second->why) = std::string(found.status().message());
+    }
   }
 }
 
@@ -231,6 +245,7 @@ void PeerHub::ResetLink(HubPeer& peer, const std::string& why) {
   if (peer.key) OPENSSL_cleanse(peer.key->data(), peer.key->size());
   peer.key.reset();
   peer.silence.clear();
+  peer.dial_failure.clear();
   peer.acknowledged_in = 0;
 }
 
@@ -298,8 +313,16 @@ void PeerHub::OnTick(absl::Time now) {
   });
   ForgetPeers(now);
   for (const auto& target : targets_) {
-    if (target->connection != nullptr || target->self || now < target->next_dial) continue;
     const auto peer = peers_.find(target->expected_node.empty() ? target->node : target->expected_node);
+    if (target->redial && peer != peers_.end()) {
+      const ConnectionPtr before = target->connection;
+      Dial(*target, now);  // at a later tick if a name is looked up
+      if (target->connection == before) continue;
+      target->redial = false;
+      visits_[target->connection].redial_after = peer->second->connections;
+      continue;
+    }
+    if (target->connection != nullptr || target->self || now < target->next_dial) continue;
     if (peer == peers_.end() || peer->second->connection == nullptr) Dial(*target, now);
   }
 }

@@ -94,6 +94,7 @@ struct HubPeer {
   std::optional<StaticPeerConfig> config;
   std::string why = kNotReached;
   absl::Time keep_until = absl::InfinitePast();  // Peers() lists it until then, after it was up or configured
+  std::string dial_failure;                      // of the last dial while the link is up
   std::string silence;                           // why the peer is silent, while the link is up and groups wait for it
   ReachProbe probe;                              // of ReachedAt() or `looked_at`
   std::string looked_at;                         // address that LookForAddress() probes
@@ -112,17 +113,19 @@ struct Target {
   std::string refusal;       // why one end refused the last connection
   absl::Time next_dial = absl::InfinitePast();
   absl::Duration back_off = kFirstRedial;
+  bool redial = false;  // at the next tick, though the link has a connection
   bool self = false;    // this node's own address
   bool present = true;  // in the configuration or in DNS
 };
 
 // One connection, from OnOpen() or the dial to its end.
 struct Visit {
-  Target* target = nullptr;  // null if the other end dialled
-  bool greeted = false;      // the other end's HELLO has come
-  HubPeer* peer = nullptr;   // set when its HELLO was accepted
-  uint32_t generation = 0;   // link generation in this node's HELLO
-  uint64_t own_hello = 0;    // count of this node's HELLO
+  Target* target = nullptr;              // null if the other end dialled
+  bool greeted = false;                  // the other end's HELLO has come
+  HubPeer* peer = nullptr;               // set when its HELLO was accepted
+  uint32_t generation = 0;               // link generation in this node's HELLO
+  std::optional<uint64_t> redial_after;  // of Redial(): HubPeer::connections before
+  uint64_t own_hello = 0;                // count of this node's HELLO
 };
 
 // Any thread may call its methods, from Start() to Stop().
@@ -146,8 +149,9 @@ class PeerHub final : public ControlLink, public ConnectionHandler {
   // Replaces the list of static peers. New peers are dialled. Removed peers are not dialled again, but a link that is
   // up stays until it ends.
   void SetStaticPeers(const std::vector<StaticPeerConfig>& peers);
-  // Ends the connection to a node; a new one carries the link on. NOT_FOUND: no such peer. FAILED_PRECONDITION: it has
-  // no connection now.
+  // Dials a node whose link is up. The new connection replaces the present one; if it fails, that one stays, and
+  // Peers() says why. NOT_FOUND: no such peer. FAILED_PRECONDITION: it has no connection now, or no address is known of
+  // it.
   absl::Status Redial(const std::string& node);
 
   void Send(const std::string& node, ControlMessage message) override;

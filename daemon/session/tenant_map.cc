@@ -11,7 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "daemon/lifecycle/process.h"
+#include "daemon/config/units.h"
 
 #ifndef SO_PEERGROUPS
 #define SO_PEERGROUPS 59

@@ -1,7 +1,6 @@
 // drain, undrain, reload, redial, log-level, health: calls of operators and probes to a node.
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -60,56 +59,55 @@ int LogLevel(const Context& context, const std::string& level) {
   return kExitOk;
 }
 
-// How many connections have carried the link to each peer. `node` empty: to all that are up.
-absl::StatusOr<std::map<std::string, uint64_t>> ConnectionsOf(OperatorClient& client, const std::string& node) {
-  const absl::StatusOr<v1::ListPeersResponse> peers = client.ListPeers();
-  if (!peers.ok()) return peers.status();
-  std::map<std::string, uint64_t> connections;
-  for (const v1::PeerStatus& peer : peers->peers()) {
-    if (node.empty() ? peer.up() : peer.node() == node) connections[peer.node()] = peer.connections();
-  }
-  return connections;
-}
-
-// Ends the connection to `node`, and waits until another one carries the link.
-absl::Status RedialPeer(OperatorClient& client, const std::string& node, uint64_t connections, absl::Duration limit) {
-  if (absl::Status status = client.RedialPeer(node); !status.ok()) return status;
+// Makes the daemon connect anew to `node`, and waits until the new connection carries the link.
+absl::Status RedialPeer(OperatorClient& client, const v1::PeerStatus& before, absl::Duration limit) {
+  if (absl::Status status = client.RedialPeer(before.node()); !status.ok()) return status;
   const absl::Time until = absl::Now() + limit;
   while (absl::Now() < until) {
-    const absl::StatusOr<std::map<std::string, uint64_t>> now = ConnectionsOf(client, node);
-    if (!now.ok()) return now.status();
-    if (const auto found = now->find(node); found != now->end() && found->second > connections) return absl::OkStatus();
+    const absl::StatusOr<v1::ListPeersResponse> peers = client.ListPeers();
+    if (!peers.ok()) return peers.status();
+    for (const v1::PeerStatus& peer : peers->peers()) {
+      if (peer.node() != before.node()) continue;
+      if (peer.connections() > before.connections()) return absl::OkStatus();
+      if (!peer.why().empty()) {
+        return absl::FailedPreconditionError(absl::StrCat("no new connection to node ", peer.node(), ": ", peer.why()));
+      }
+    }
     absl::SleepFor(absl::Milliseconds(20));
   }
-  return absl::DeadlineExceededError(absl::StrCat("no new connection to node ", node, " within ",
-                                                  absl::FormatDuration(limit), "; `railsctl peers` says why"));
+  return absl::DeadlineExceededError(
+      absl::StrCat("no new connection to node ", before.node(), " within ", absl::FormatDuration(limit)));
 }
 
 // One peer after the other, so that no moment finds the node without most of its links.
 int Redial(const Context& context, const std::vector<std::string>& nodes) {
   OperatorClient client(context.socket_dir, absl::Seconds(5));
-  const absl::StatusOr<std::map<std::string, uint64_t>> before = ConnectionsOf(client, "");
-  if (!before.ok()) return Fail(context, ExitCodeOfCall(before.status()), before.status());
-  std::vector<std::string> wanted = nodes;
-  if (nodes.empty()) {
-    for (const auto& [node, connections] : *before) wanted.push_back(node);
-  }
-  nlohmann::ordered_json done = nlohmann::ordered_json::array();
-  for (const std::string& node : wanted) {
-    const auto known = before->find(node);
-    const absl::Time begun = absl::Now();
-    const absl::Status status =
-        RedialPeer(client, node, known == before->end() ? 0 : known->second, context.TimeoutOr(absl::Seconds(30)));
-    if (!status.ok()) return Fail(context, ExitCodeOfCall(status), status);
-    const double seconds = absl::ToDoubleSeconds(absl::Now() - begun);
-    done.push_back({{"node", node}, {"seconds", seconds}});
-    if (!context.json) {
-      std::printf("[%zu/%zu] %s: connected anew in %.2f s\n", done.size(), wanted.size(), node.c_str(), seconds);
-      std::fflush(stdout);
+  const absl::StatusOr<v1::ListPeersResponse> peers = client.ListPeers();
+  if (!peers.ok()) return Fail(context, ExitCodeOfCall(peers.status()), peers.status());
+  std::vector<v1::PeerStatus> wanted;
+  for (const std::string& node : nodes) wanted.emplace_back().set_node(node);
+  for (const v1::PeerStatus& peer : peers->peers()) {
+    if (nodes.empty() && peer.up()) wanted.push_back(peer);
+    for (v1::PeerStatus& named : wanted) {
+      if (named.node() == peer.node()) named = peer;
     }
   }
+  nlohmann::ordered_json done = nlohmann::ordered_json::array();
+  bool all = true;
+  for (const v1::PeerStatus& peer : wanted) {
+    const absl::Time begun = absl::Now();
+    const absl::Status status = RedialPeer(client, peer, context.TimeoutOr(absl::Seconds(30)));
+    const double seconds = absl::ToDoubleSeconds(absl::Now() - begun);
+    all = all && status.ok();
+    done.push_back({{"node", peer.node()}, {"seconds", seconds}, {"error", std::string(status.message())}});
+    if (context.json) continue;
+    std::printf("[%zu/%zu] %s: ", done.size(), wanted.size(), peer.node().c_str());
+    status.ok() ? std::printf("connected anew in %.2f s\n", seconds)
+                : std::printf("%s; the link keeps the connection it has\n", std::string(status.message()).c_str());
+    std::fflush(stdout);
+  }
   PrintAs(context, wanted.empty() ? "no peer is up\n" : "", {{"peers", done}});
-  return kExitOk;
+  return all ? kExitOk : kExitFailed;
 }
 
 void AddDrain(CLI::App& app, Context& context, const char* name, const char* help, bool drained) {

@@ -1,7 +1,7 @@
-#include "daemon/lifecycle/serve.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "daemon/lifecycle/serve.h"
 
 namespace railsd {
 namespace {

@@ -118,5 +118,22 @@ TEST_F(TlsHubTest, NewFilesAreTakenUnderLoadWithoutLosingTheLink) {
   EXPECT_EQ(a.hub->counters().lost + b.hub->counters().lost, 0u);
 }
 
+TEST_F(TlsHubTest, ARedialThatFailsLeavesTheLinkItsConnection) {
+  RunBothWithTls();
+  const uint64_t connects = a.hub->counters().connects;
+  files.authority = TlsTestFiles::NewAuthority();
+  files.Write("ca.pem", files.authority.certificate);
+  files.WriteNode("a");
+  a_tls->Look();  // and b goes on with the old ones until its own look, which never comes
+  EXPECT_TRUE(a.hub->Redial("b").ok());
+  ASSERT_TRUE(testing::Until([&] { return !Why(a).empty(); }));
+  a.hub->Send("b", Numbered(1));
+  ASSERT_TRUE(testing::Until([&] { return b.agent.message_count() == 1; }));
+  EXPECT_EQ(a.hub->counters().connects, connects);
+  EXPECT_EQ(a.hub->counters().disconnects + b.hub->counters().disconnects, 0u);
+  EXPECT_THAT(a.agent.events(), ElementsAre("up b"));
+  EXPECT_EQ(a.hub->Redial("c").code(), absl::StatusCode::kNotFound);
+}
+
 }  // namespace
 }  // namespace railsd
