@@ -78,9 +78,12 @@ class Scraped:
         config.write_text(json.dumps({  # JSON is YAML too
             "global": {"scrape_interval": "500ms", "scrape_timeout": "500ms", "evaluation_interval": "500ms"},
             "rule_files": [str(FOLDER / "rails.rules.yaml")],
-            # The second job waits long enough to learn that an engine does not answer.
+            # The second job waits long enough to learn that an engine does not answer. Expressions join with
+            # railsd_build_info, which must be there once for an instance.
             "scrape_configs": [{"job_name": "railsd", "static_configs": [{"targets": targets}]},
                                {"job_name": "patient", "scrape_interval": "3s", "scrape_timeout": "3s",
+                                "metric_relabel_configs": [{"source_labels": ["__name__"], "action": "drop",
+                                                            "regex": "railsd_build_info"}],
                                 "static_configs": [{"targets": targets[:1]}]}]}))
         with open(folder / "log", "wb") as log:
             process = subprocess.Popen(

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "client/railsctl/command.h"
 #include "client/railsctl/health_client.h"
@@ -70,13 +71,13 @@ absl::Status RedialPeer(OperatorClient& client, const v1::PeerStatus& before, ab
       if (peer.node() != before.node()) continue;
       if (peer.connections() > before.connections()) return absl::OkStatus();
       if (!peer.why().empty()) {
-        return absl::FailedPreconditionError(absl::StrCat("no new connection to node ", peer.node(), ": ", peer.why()));
+        return absl::FailedPreconditionError(
+            absl::StrCat("no new connection, so the link keeps the one it has: ", peer.why()));
       }
     }
     absl::SleepFor(absl::Milliseconds(20));
   }
-  return absl::DeadlineExceededError(
-      absl::StrCat("no new connection to node ", before.node(), " within ", absl::FormatDuration(limit)));
+  return absl::DeadlineExceededError(absl::StrCat("no new connection within ", absl::FormatDuration(limit)));
 }
 
 // One peer after the other, so that no moment finds the node without most of its links.
@@ -101,9 +102,10 @@ int Redial(const Context& context, const std::vector<std::string>& nodes) {
     all = all && status.ok();
     done.push_back({{"node", peer.node()}, {"seconds", seconds}, {"error", std::string(status.message())}});
     if (context.json) continue;
-    std::printf("[%zu/%zu] %s: ", done.size(), wanted.size(), peer.node().c_str());
-    status.ok() ? std::printf("connected anew in %.2f s\n", seconds)
-                : std::printf("%s; the link keeps the connection it has\n", std::string(status.message()).c_str());
+    const std::string text =
+        status.ok() ? absl::StrFormat("connected anew in %.2f s", seconds) : std::string(status.message());
+    std::fprintf(status.ok() ? stdout : stderr, "[%zu/%zu] %s: %s\n", done.size(), wanted.size(), peer.node().c_str(),
+                 text.c_str());
     std::fflush(stdout);
   }
   PrintAs(context, wanted.empty() ? "no peer is up\n" : "", {{"peers", done}});
