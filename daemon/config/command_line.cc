@@ -12,7 +12,7 @@
 namespace railsd {
 namespace {
 
-// What packages install beside the program; the options for it are hidden.
+// Files that packages install beside the program; their options are hidden.
 CommandLine TellOfItself(const CLI::App& app, const std::string& shell) {
   CommandLine out;
   out.action = Action::kExit;

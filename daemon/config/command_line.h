@@ -1,4 +1,4 @@
-// What the command line says.
+// The command line.
 #ifndef RAILSD_DAEMON_CONFIG_COMMAND_LINE_H_
 #define RAILSD_DAEMON_CONFIG_COMMAND_LINE_H_
 

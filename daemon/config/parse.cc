@@ -222,7 +222,7 @@ void CheckPeersAreElsewhere(const Config& config, ConfigErrors* errors) {
   }
 }
 
-// What no single key can tell.
+// Checks across keys.
 void CheckWhole(const Config& config, ConfigErrors* errors) {
   if (!IsName(config.node, 253)) {
     errors->Add(0, "node", config.node, "the host name is no valid node name; set `node`");

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/lifecycle/logging.h"
 #include "agent/base/steady_now.h"
+#include "daemon/lifecycle/logging.h"
 #include "daemon/peer/peer_hub.h"
 #include "rails/peer/v1/peer.pb.h"
 

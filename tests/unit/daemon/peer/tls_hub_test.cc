@@ -108,7 +108,7 @@ TEST_F(TlsHubTest, NewFilesAreTakenUnderLoadWithoutLosingTheLink) {
     EXPECT_EQ(a.hub->counters().connects, connects) << "the connection is the one of before";
   }
   EXPECT_EQ(a_tls->counters().taken, 3u);
-  // What begins anew does so with the new ones: the link goes on, no message is lost.
+  // A new connection uses the new files: the link goes on, no message is lost.
   EXPECT_TRUE(a.hub->Redial("b").ok());
   a.hub->Send("b", Numbered(++sent));
   ASSERT_TRUE(testing::Until([&] { return b.agent.message_count() == sent && a.hub->counters().connects > connects; }))
