@@ -19,13 +19,18 @@ constexpr size_t kMaxGroupText = 256;
 
 absl::Status Invalid(const std::string& text) { return absl::InvalidArgumentError(text); }
 
+const char* NameOf(const pb::Message& in) {
+  const auto* field = pb::Message::descriptor()->FindFieldByNumber(static_cast<int>(in.body_case()));
+  return field == nullptr ? "message" : field->name().c_str();
+}
+
 // Reads fields and keeps the first error.
 class FieldReader {
  public:
-  FieldReader(std::string message, uint32_t max_world_size) : message_(std::move(message)), world_(max_world_size) {}
+  FieldReader(const pb::Message& message, uint32_t max_world_size) : message_(message), world_(max_world_size) {}
   const absl::Status& status() const { return status_; }
   void Fail(absl::string_view field, absl::string_view reason) {
-    if (status_.ok()) status_ = Invalid(absl::StrCat(message_, ".", field, ": ", reason));
+    if (status_.ok()) status_ = Invalid(absl::StrCat(NameOf(message_), ".", field, ": ", reason));
   }
 
   Epoch ReadEpoch(const pb::Epoch& in, absl::string_view field) {
@@ -85,7 +90,7 @@ class FieldReader {
   uint32_t world() const { return world_; }
 
  private:
-  const std::string message_;
+  const pb::Message& message_;
   const uint32_t world_;
   absl::Status status_;
 };
@@ -308,11 +313,6 @@ ControlMessage ReadBody(const pb::Message& in, FieldReader* r) {
   return Quiesced{};
 }
 
-const char* NameOf(const pb::Message& in) {
-  const auto* field = pb::Message::descriptor()->FindFieldByNumber(static_cast<int>(in.body_case()));
-  return field == nullptr ? "message" : field->name().c_str();
-}
-
 // Can a rail be dialled at this address?
 bool IsRailAddress(const std::string& text) {
   if (text.size() > 128) return false;
@@ -324,7 +324,7 @@ bool IsRailAddress(const std::string& text) {
 }  // namespace
 
 absl::StatusOr<ControlMessage> MessageFrom(const pb::Message& in, uint32_t max_world_size) {
-  FieldReader reader(NameOf(in), max_world_size);
+  FieldReader reader(in, max_world_size);
   ControlMessage out = ReadBody(in, &reader);
   if (!reader.status().ok()) return reader.status();
   return out;
