@@ -27,8 +27,12 @@ ROOMS = [
     ("agent/plan/", r"^agent/(?!base/|plan/)|^(sys/|netinet/|unistd)", "planning is pure"),
     ("client/", r"^(agent|daemon)/|infiniband/|prometheus", "clients know the protos only"),
     ("daemon/", r"infiniband/|rdma/|^(client|sim)/", "the daemon knows the agent's interfaces only"),
-    ("sim/", r"^(daemon)/|^agent/(transport|rail|memory|control)/|infiniband/|grpc", "the simulator knows planning only"),
+    ("sim/", r"^(daemon)/|^agent/(transport|rails|memory|control)/|infiniband/|grpc", "the simulator knows planning only"),
 ]
+
+# Where waits end by the steady clock: not by the one that people set.
+STEADY_ROOM = "client/src/"
+WALL_CLOCK = r"absl::Now\(|system_clock|ToChronoTime|\b(Await|Wait)With(Timeout|Deadline)\("
 
 
 def tracked():
@@ -131,6 +135,8 @@ def check_rooms(files):
                     problems.append(f"{path}:{number}: {room} may not include {include[1]}: {why}")
             if str(path).startswith("daemon/") and re.search(r"\bibv_\w+\(", line):
                 problems.append(f"{path}:{number}: verbs belong to agent/transport")
+            if str(path).startswith(STEADY_ROOM) and re.search(WALL_CLOCK, line.split("//")[0]):
+                problems.append(f"{path}:{number}: goes by the wall clock; deadline.h has waits that do not")
     return problems
 
 

@@ -150,7 +150,7 @@ absl::Status DescriptorChannel::GivenUp() const {
 
 absl::Status DescriptorChannel::Exchange(const v1::DescriptorRequest& request, int attachment, absl::Duration timeout,
                                          v1::DescriptorResponse* response, UniqueFd* received) {
-  const absl::Time deadline = absl::Now() + timeout;
+  const Deadline deadline = Deadline::After(timeout);
   absl::MutexLock lock(&mutex_);
   if (out_of_step_) {
     return absl::UnavailableError(
@@ -171,7 +171,7 @@ absl::Status DescriptorChannel::Exchange(const v1::DescriptorRequest& request, i
   return absl::Status(static_cast<absl::StatusCode>(response->code()), response->message());
 }
 
-absl::Status DescriptorChannel::Send(const std::string& packet, int attachment, absl::Time deadline) {
+absl::Status DescriptorChannel::Send(const std::string& packet, int attachment, Deadline deadline) {
   iovec data{const_cast<char*>(packet.data()), packet.size()};
   msghdr message{};
   message.msg_iov = &data;
@@ -194,7 +194,7 @@ absl::Status DescriptorChannel::Send(const std::string& packet, int attachment, 
   return absl::OkStatus();
 }
 
-absl::Status DescriptorChannel::Receive(absl::Time deadline, v1::DescriptorResponse* response, UniqueFd* received) {
+absl::Status DescriptorChannel::Receive(Deadline deadline, v1::DescriptorResponse* response, UniqueFd* received) {
   std::vector<char> packet(kPacketBytes);
   iovec data{packet.data(), packet.size()};
   alignas(cmsghdr) char control[CMSG_SPACE(4 * sizeof(int))];
@@ -225,9 +225,9 @@ absl::Status DescriptorChannel::Receive(absl::Time deadline, v1::DescriptorRespo
   }
 }
 
-absl::Status DescriptorChannel::WaitFor(short events, absl::Time deadline) {
+absl::Status DescriptorChannel::WaitFor(short events, Deadline deadline) {
   for (;;) {
-    const int64_t left = absl::ToInt64Milliseconds(deadline - absl::Now());
+    const int64_t left = absl::ToInt64Milliseconds(deadline.left());
     pollfd entry{socket_.get(), events, 0};
     const int ready = left <= 0 ? 0 : poll(&entry, 1, static_cast<int>(std::min<int64_t>(left, 1 << 30)));
     if (ready > 0) return absl::OkStatus();

@@ -13,6 +13,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "client/src/daemon_life.h"
+#include "client/src/deadline.h"
 #include "client/src/unique_fd.h"
 #include "rails/v1/descriptor.pb.h"
 
@@ -63,11 +64,10 @@ class DescriptorChannel {
   // answer's descriptor, if any.
   absl::Status Exchange(const v1::DescriptorRequest& request, int attachment, absl::Duration timeout,
                         v1::DescriptorResponse* response, UniqueFd* received) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status Send(const std::string& packet, int attachment, absl::Time deadline)
+  absl::Status Send(const std::string& packet, int attachment, Deadline deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Receive(Deadline deadline, v1::DescriptorResponse* response, UniqueFd* received)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status Receive(absl::Time deadline, v1::DescriptorResponse* response, UniqueFd* received)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status WaitFor(short events, absl::Time deadline);
+  absl::Status WaitFor(short events, Deadline deadline);
   absl::Status Gone(absl::string_view doing, int error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::string path_;

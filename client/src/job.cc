@@ -81,6 +81,7 @@ void JobCore::ExpectNoReport() {
     absl::MutexLock lock(&mutex_);
     if (!told_) return;
     told_ = false;
+    changed_.WakeAll();
     if (!watching_ || result_.has_value()) return;
   }
   AskAsync();
@@ -95,13 +96,13 @@ bool JobCore::finished() const {
 
 JobCore::Result JobCore::Wait(absl::Duration timeout) {
   if (absl::Status status = session_->owner().Check(); !status.ok()) return status;
-  const absl::Time deadline = absl::Now() + timeout;
+  const Deadline deadline = Deadline::After(timeout);
   {
     absl::MutexLock lock(&mutex_);
     const auto must_ask = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return result_.has_value() || !told_; };
-    mutex_.AwaitWithDeadline(absl::Condition(&must_ask), std::min(deadline, absl::Now() + kPatience));
+    changed_.Await(mutex_, must_ask, std::min(deadline, Deadline::After(kPatience)));
   }
-  absl::Time trouble_since = absl::InfiniteFuture();
+  Deadline silent_at = Deadline::Never();
   for (bool first = true;; first = false) {
     {
       absl::MutexLock lock(&mutex_);
@@ -109,42 +110,41 @@ JobCore::Result JobCore::Wait(absl::Duration timeout) {
       const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
         return result_.has_value() || (!watching_ && asking_ == 0);
       };
-      const bool take_over = mutex_.AwaitWithDeadline(absl::Condition(&ready), deadline);
+      const bool take_over = changed_.Await(mutex_, ready, deadline);
       if (result_.has_value()) return *result_;
       if (!take_over && !first) return Unfinished();
       ++asking_;  // also after a timeout, because the caller wants the present state
     }
-    if (std::optional<Result> result = Ask(deadline, &trouble_since)) return *std::move(result);
+    if (std::optional<Result> result = Ask(deadline, &silent_at)) return *std::move(result);
   }
 }
 
-std::optional<JobCore::Result> JobCore::Ask(absl::Time deadline, absl::Time* trouble_since) {
-  const absl::Duration wait = std::clamp(deadline - absl::Now(), absl::ZeroDuration(), kWaitChunk);
+std::optional<JobCore::Result> JobCore::Ask(Deadline deadline, Deadline* silent_at) {
+  const absl::Duration wait = std::clamp(deadline.left(), absl::ZeroDuration(), kWaitChunk);
   const absl::StatusOr<v1::JobReport> answer = session_->rpc().WaitJob(id_, wait, kCallTimeout);
   const Step step = Digest(answer);
-  const absl::Time now = absl::Now();
   absl::MutexLock lock(&mutex_);
   const auto ended = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return result_.has_value(); };
   // Another thread may be finishing the job, and releases its segments meanwhile. It never waits for this thread.
   if (step == Step::kFinished) mutex_.Await(absl::Condition(&ended));
-  --asking_;
+  if (--asking_ == 0) changed_.WakeAll();
   if (result_.has_value()) return *result_;
   if (step == Step::kPending) {
-    *trouble_since = absl::InfiniteFuture();
-    if (now >= deadline) return FromProto(*answer);
+    *silent_at = Deadline::Never();
+    if (deadline.passed()) return FromProto(*answer);
     return std::nullopt;
   }
-  *trouble_since =
-      std::min(*trouble_since, now - (absl::IsDeadlineExceeded(answer.status()) ? kCallTimeout : absl::ZeroDuration()));
-  const bool silent = !absl::IsResourceExhausted(answer.status()) && now - *trouble_since >= kSilence;
-  if (silent || (now >= deadline && absl::IsDeadlineExceeded(answer.status()))) {
+  const absl::Duration waited = absl::IsDeadlineExceeded(answer.status()) ? kCallTimeout : absl::ZeroDuration();
+  *silent_at = std::min(*silent_at, Deadline::After(kSilence - waited));
+  const bool silent = !absl::IsResourceExhausted(answer.status()) && silent_at->passed();
+  if (silent || (deadline.passed() && absl::IsDeadlineExceeded(answer.status()))) {
     return absl::UnavailableError(absl::StrCat("railsd of node ", session_->hello().node,
                                                " lives but does not answer; job ", id_.seq(),
                                                " is unfinished: ", answer.status().message()));
   }
-  if (now >= deadline) return Unfinished();
+  if (deadline.passed()) return Unfinished();
   // If the daemon has exited, the watcher ends the job now.
-  mutex_.AwaitWithDeadline(absl::Condition(&ended), std::min(deadline, now + kFirstWaitPause * 4));
+  changed_.Await(mutex_, ended, std::min(deadline, Deadline::After(kFirstWaitPause * 4)));
   if (result_.has_value()) return *result_;
   return std::nullopt;
 }
@@ -243,6 +243,7 @@ void JobCore::Finish(Result result, bool quiescent, bool replayable) {
   {
     absl::MutexLock lock(&mutex_);
     result_ = result;
+    changed_.WakeAll();
     callbacks.swap(callbacks_);
   }
   const std::shared_ptr<JobCore> self = shared_from_this();  // ForgetJob() may drop the last other reference

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "client/src/deadline.h"
 #include "client/src/session.h"
 #include "rails/client.h"
 #include "rails/v1/job.pb.h"
@@ -55,8 +56,9 @@ class JobCore : public std::enable_shared_from_this<JobCore> {
 
   // Evaluates one answer of WaitJob. Finishes the job if the answer is terminal.
   Step Digest(const absl::StatusOr<v1::JobReport>& answer) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Asks on the calling thread, so that the answer wakes it without another thread. Nullopt: ask again.
-  std::optional<Result> Ask(absl::Time deadline, absl::Time* trouble_since) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Asks on the calling thread, so that the answer wakes it without another thread. Nullopt: ask again. At `silent_at`
+  // the daemon, which lives, has not answered for too long.
+  std::optional<Result> Ask(Deadline deadline, Deadline* silent_at) ABSL_LOCKS_EXCLUDED(mutex_);
   void AskAsync();
   JobReport Unfinished() const;
 
@@ -64,6 +66,7 @@ class JobCore : public std::enable_shared_from_this<JobCore> {
   const v1::JobId id_;
   const OnEnd on_end_;
   mutable absl::Mutex mutex_;
+  WaitQueue changed_;  // woken when the result is set, when no report will come, and when nobody asks any more
   std::vector<std::shared_ptr<SegmentCore>> segments_ ABSL_GUARDED_BY(mutex_);
   bool finishing_ ABSL_GUARDED_BY(mutex_) = false;  // a thread is about to set the result
   std::optional<Result> result_ ABSL_GUARDED_BY(mutex_);

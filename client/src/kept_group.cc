@@ -79,10 +79,10 @@ bool GroupKeeper::Lasts(uint64_t generation) const {
   return over_.ok() && generation == present_.generation && ended_ < generation;
 }
 
-absl::Status GroupKeeper::AwaitLive(absl::Time deadline) {
+absl::Status GroupKeeper::AwaitLive(Deadline deadline) {
   absl::MutexLock lock(&mutex_);
   const auto decided = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return Live() || !over_.ok(); };
-  if (!mutex_.AwaitWithDeadline(absl::Condition(&decided), deadline)) {
+  if (!changed_.Await(mutex_, decided, deadline)) {
     return absl::UnavailableError(absl::StrCat("group ", options_.name, " waits for a daemon that has ended, for ",
                                                absl::FormatDuration(options_.restart_limit), " now (restart_limit)"));
   }
@@ -90,12 +90,12 @@ absl::Status GroupKeeper::AwaitLive(absl::Time deadline) {
 }
 
 absl::Status GroupKeeper::HandOverInTime(const Membership& in, v1::SubmitAllToAllRequest& request, bool patient,
-                                         absl::Duration timeout, absl::Time deadline, bool* known) {
+                                         absl::Duration timeout, Deadline deadline, bool* known) {
   absl::Duration pause = kFirstPause;
   for (;;) {
     absl::Status status = HandOver(*in.session, options_.name, request, timeout, known);
     const bool passes = absl::IsUnavailable(status) || (patient && absl::IsResourceExhausted(status));
-    if (status.ok() || !*known || !passes || !Lasts(in.generation) || absl::Now() >= deadline) return status;
+    if (status.ok() || !*known || !passes || !Lasts(in.generation) || deadline.passed()) return status;
     absl::SleepFor(pause);
     pause = std::min(2 * pause, kLongestPause);
   }
@@ -104,20 +104,20 @@ absl::Status GroupKeeper::HandOverInTime(const Membership& in, v1::SubmitAllToAl
 absl::StatusOr<std::shared_ptr<Job>> GroupKeeper::Submit(const AllToAllv& exchange, absl::Duration timeout) {
   if (absl::Status status = connection_->owner().Check(); !status.ok()) return status;
   if (absl::Status status = CheckTimeout(timeout); !status.ok()) return status;
-  const absl::Time deadline = absl::Now() + options_.restart_limit;
+  const Deadline deadline = Deadline::After(options_.restart_limit);
   std::shared_ptr<KeptJob> job;
   absl::Duration pause = kFirstPause;
   for (;;) {
     if (absl::Status status = AwaitLive(deadline); !status.ok()) return status;
     const absl::Status status = SubmitNow(exchange, timeout, deadline, &job);
     if (status.ok()) return std::make_shared<KeptJobHandle>(std::move(job));
-    if (!absl::IsUnavailable(status) || absl::Now() >= deadline) return status;
+    if (!absl::IsUnavailable(status) || deadline.passed()) return status;
     absl::SleepFor(pause);
     pause = std::min(2 * pause, kLongestPause);
   }
 }
 
-absl::Status GroupKeeper::SubmitNow(const AllToAllv& exchange, absl::Duration timeout, absl::Time deadline,
+absl::Status GroupKeeper::SubmitNow(const AllToAllv& exchange, absl::Duration timeout, Deadline deadline,
                                     std::shared_ptr<KeptJob>* out) {
   auto payload = std::make_shared<KeptJob::Payload>();
   payload->submission.request = google::protobuf::Arena::CreateMessage<v1::SubmitAllToAllRequest>(&payload->arena);
@@ -170,6 +170,7 @@ void GroupKeeper::Run() {
       mutex_.Await(absl::Condition(&needed));
       if (!over_.ok()) {
         stopped_ = true;
+        changed_.WakeAll();
         return;
       }
     }
@@ -182,32 +183,33 @@ void GroupKeeper::Stop() {
   for (;;) {
     {
       absl::MutexLock lock(&mutex_);
-      if (mutex_.AwaitWithTimeout(absl::Condition(&stopped_), kFirstPause)) return;
+      const auto stopped = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopped_; };
+      if (changed_.Await(mutex_, stopped, Deadline::After(kFirstPause))) return;
     }
     connection_->session()->rpc().CancelJoins(options_.name, options_.rank);
   }
 }
 
 void GroupKeeper::Recover() {
-  const absl::Time deadline = absl::Now() + options_.restart_limit;
+  const Deadline deadline = Deadline::After(options_.restart_limit);
   absl::Duration pause = kFirstPause;
   for (;;) {
     const absl::Status status = TryRecover(deadline);
     if (status.ok()) return;
     if (!MayPass(status)) return GiveUp(status);
     if (absl::IsDeadlineExceeded(status)) pause = absl::ZeroDuration();  // other ranks wait in their joins
-    if (absl::Now() >= deadline) {
+    if (deadline.passed()) {
       return GiveUp(absl::AbortedError(absl::StrCat(status.message(), " (restart_limit ",
                                                     absl::FormatDuration(options_.restart_limit), " has passed)")));
     }
     absl::MutexLock lock(&mutex_);
     const auto over = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !over_.ok(); };
-    if (mutex_.AwaitWithTimeout(absl::Condition(&over), pause)) return;
+    if (changed_.Await(mutex_, over, Deadline::After(pause))) return;
     pause = std::clamp(2 * pause, kFirstPause, kLongestPause);
   }
 }
 
-absl::Status GroupKeeper::TryRecover(absl::Time deadline) {
+absl::Status GroupKeeper::TryRecover(Deadline deadline) {
   {
     // Waits for the end of a submission under way. A later submission sees that the epoch has ended and waits for the
     // next epoch until its own deadline. It must not wait for this mutex: joining may take much longer.
@@ -234,7 +236,7 @@ std::vector<std::shared_ptr<KeptJob>> GroupKeeper::Unfinished() const {
   return jobs;
 }
 
-absl::Status GroupKeeper::AwaitAttempts(absl::Time deadline) {
+absl::Status GroupKeeper::AwaitAttempts(Deadline deadline) {
   for (const std::shared_ptr<KeptJob>& job : Unfinished()) {
     job->StartWatch();
     while (!job->idle()) {
@@ -242,7 +244,7 @@ absl::Status GroupKeeper::AwaitAttempts(absl::Time deadline) {
         absl::MutexLock lock(&mutex_);
         if (!over_.ok()) return over_;
       }
-      if (absl::Now() >= deadline) {
+      if (deadline.passed()) {
         return absl::UnavailableError(absl::StrCat("job ", job->seq(), " of the epoch that is over does not end"));
       }
       absl::SleepFor(kFirstPause);
@@ -251,8 +253,8 @@ absl::Status GroupKeeper::AwaitAttempts(absl::Time deadline) {
   return absl::OkStatus();
 }
 
-absl::Status GroupKeeper::JoinAgain(absl::Time deadline) {
-  const auto left = [&] { return std::max(deadline - absl::Now(), absl::Milliseconds(1)); };
+absl::Status GroupKeeper::JoinAgain(Deadline deadline) {
+  const auto left = [&] { return std::max(deadline.left(), absl::Milliseconds(1)); };
   const absl::Status gone = absl::CancelledError(absl::StrCat("this client has left group ", options_.name));
   if (absl::Status status = connection_->Reconnect(std::min(kConnectSlice, left())); !status.ok()) return status;
   std::shared_ptr<Session> session = connection_->session();
@@ -281,7 +283,7 @@ absl::Status GroupKeeper::JoinAgain(absl::Time deadline) {
   return gone;
 }
 
-absl::Status GroupKeeper::Replay(absl::Time deadline) {
+absl::Status GroupKeeper::Replay(Deadline deadline) {
   Membership in;
   {
     absl::MutexLock lock(&mutex_);
@@ -308,6 +310,7 @@ absl::Status GroupKeeper::Replay(absl::Time deadline) {
   }
   absl::MutexLock lock(&mutex_);
   ready_ = true;
+  changed_.WakeAll();
   return absl::OkStatus();
 }
 
@@ -318,6 +321,7 @@ void GroupKeeper::GiveUp(const absl::Status& why) {
     absl::MutexLock lock(&mutex_);
     if (!over_.ok()) return;
     over_ = why;
+    changed_.WakeAll();
     last = present_;
     joined = ended_ < last.generation;
   }
@@ -348,6 +352,7 @@ absl::Status GroupKeeper::Leave() {
     if (std::exchange(left_, true)) return absl::OkStatus();
     joined = over_.ok() && ended_ < present_.generation;
     over_ = absl::FailedPreconditionError(absl::StrCat("this client has left group ", options_.name));
+    changed_.WakeAll();
     last = present_;
   }
   for (const std::shared_ptr<KeptJob>& job : Unfinished()) {

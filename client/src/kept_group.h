@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "client/src/connection.h"
+#include "client/src/deadline.h"
 #include "client/src/kept_job.h"
 #include "client/src/owner_process.h"
 #include "client/src/session.h"
@@ -57,21 +58,21 @@ class GroupKeeper final : public KeptJobOwner, public std::enable_shared_from_th
   // True if the epoch is the present one and is not known to have ended.
   bool Lasts(uint64_t generation) const ABSL_LOCKS_EXCLUDED(mutex_);
   // Waits until jobs can be submitted. Error: why they never can, or that `deadline` has passed.
-  absl::Status AwaitLive(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status AwaitLive(Deadline deadline) ABSL_LOCKS_EXCLUDED(mutex_);
   // UNAVAILABLE: the next epoch must begin first; the job is unchanged.
-  absl::Status SubmitNow(const AllToAllv& exchange, absl::Duration timeout, absl::Time deadline,
+  absl::Status SubmitNow(const AllToAllv& exchange, absl::Duration timeout, Deadline deadline,
                          std::shared_ptr<KeptJob>* job) ABSL_LOCKS_EXCLUDED(submitting_, mutex_);
   // Like HandOver(), but retries while the daemon drains, or if `patient` while a quota is exhausted, until the epoch
   // ends or `deadline`. Each answer may take `timeout`.
   absl::Status HandOverInTime(const Membership& in, v1::SubmitAllToAllRequest& request, bool patient,
-                              absl::Duration timeout, absl::Time deadline, bool* known);
+                              absl::Duration timeout, Deadline deadline, bool* known);
 
   void Recover();
-  absl::Status TryRecover(absl::Time deadline) ABSL_LOCKS_EXCLUDED(submitting_, mutex_);
+  absl::Status TryRecover(Deadline deadline) ABSL_LOCKS_EXCLUDED(submitting_, mutex_);
   // Waits until all attempts have ended.
-  absl::Status AwaitAttempts(absl::Time deadline);
-  absl::Status JoinAgain(absl::Time deadline);
-  absl::Status Replay(absl::Time deadline);
+  absl::Status AwaitAttempts(Deadline deadline);
+  absl::Status JoinAgain(Deadline deadline);
+  absl::Status Replay(Deadline deadline);
   std::vector<std::shared_ptr<KeptJob>> Unfinished() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Makes an epoch the present one. False: the group is over, and this rank has left the epoch again.
   bool Begin(std::shared_ptr<Session> session, const v1::Epoch& epoch) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -83,6 +84,7 @@ class GroupKeeper final : public KeptJobOwner, public std::enable_shared_from_th
   const std::shared_ptr<Connection> connection_;
   absl::Mutex submitting_;  // taken first; held during a submission, because jobs take numbers in order
   mutable absl::Mutex mutex_;
+  WaitQueue changed_;  // woken when ready_, over_ or stopped_ is set
   Membership present_ ABSL_GUARDED_BY(mutex_);
   uint64_t ended_ ABSL_GUARDED_BY(mutex_) = 0;  // latest generation whose epoch is known to have ended
   bool ready_ ABSL_GUARDED_BY(mutex_) = false;  // all unfinished jobs are submitted in the present epoch

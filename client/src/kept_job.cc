@@ -68,6 +68,7 @@ void KeptJob::Accepted() {
     absl::MutexLock lock(&mutex_);
     if (offered_ == nullptr) return;  // the attempt has already ended
     accepted_ = std::exchange(offered_, nullptr);
+    changed_.WakeAll();
     // Waiting callers, and a dropped handle, now depend on this attempt.
     if (++acceptances_ > 1 || watched_) core = accepted_;
   }
@@ -93,6 +94,7 @@ void KeptJob::OnAttemptEnd(uint64_t attempt, uint64_t generation, const Result& 
     } else if (offered_ != nullptr) {
       // An end before the acceptance implies the acceptance. Accepted() must not count the attempt again.
       accepted_ = std::exchange(offered_, nullptr);
+      changed_.WakeAll();
       ++acceptances_;
     }
   }
@@ -116,6 +118,7 @@ void KeptJob::Finish(Result result) {
     offered.swap(offered_);
     accepted.swap(accepted_);
     result_ = result;
+    changed_.WakeAll();
     callbacks.swap(callbacks_);
   }
   owner_->OnJobEnd(seq_);
@@ -128,7 +131,7 @@ void KeptJob::Finish(Result result) {
 
 KeptJob::Result KeptJob::Wait(absl::Duration timeout) {
   if (absl::Status status = process_.Check(); !status.ok()) return status;
-  const absl::Time deadline = absl::Now() + timeout;
+  const Deadline deadline = Deadline::After(timeout);
   for (;;) {
     std::shared_ptr<JobCore> attempt;
     {
@@ -136,12 +139,12 @@ KeptJob::Result KeptJob::Wait(absl::Duration timeout) {
       const auto known = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
         return result_.has_value() || accepted_ != nullptr;
       };
-      const bool in_time = mutex_.AwaitWithDeadline(absl::Condition(&known), deadline);
+      const bool in_time = changed_.Await(mutex_, known, deadline);
       if (result_.has_value()) return *result_;
       if (!in_time) return Unfinished();
       attempt = accepted_;
     }
-    Result result = attempt->Wait(deadline - absl::Now());
+    Result result = attempt->Wait(deadline.left());
     if (!attempt->finished()) return result;  // timeout, or the daemon does not answer
     absl::MutexLock lock(&mutex_);
     const auto digested = [&, this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "client/src/deadline.h"
 #include "client/src/job.h"
 #include "client/src/owner_process.h"
 #include "client/src/session.h"
@@ -82,6 +83,7 @@ class KeptJob : public std::enable_shared_from_this<KeptJob> {
   const uint32_t rank_;
   const uint64_t seq_;
   mutable absl::Mutex mutex_;
+  WaitQueue changed_;                                          // woken when the result or accepted_ is set
   std::shared_ptr<Payload> payload_ ABSL_GUARDED_BY(mutex_);   // null once the job has ended
   uint64_t attempts_ ABSL_GUARDED_BY(mutex_) = 0;              // number of the latest attempt; older ones are ignored
   std::shared_ptr<JobCore> offered_ ABSL_GUARDED_BY(mutex_);   // attempt that is not accepted yet

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "client/src/deadline.h"
 
 namespace rails::internal {
 namespace {
@@ -68,8 +69,8 @@ absl::StatusOr<v1::JoinGroupResponse> JoinGroup(Session& session, const GroupOpt
 
 absl::Status HandOver(Session& session, const std::string& group, v1::SubmitAllToAllRequest& request,
                       absl::Duration timeout, bool* known) {
-  const absl::Time give_up = absl::Now() + timeout;
-  const auto left = [give_up] { return std::clamp(give_up - absl::Now(), absl::Milliseconds(1), kCallTimeout); };
+  const Deadline give_up = Deadline::After(timeout);
+  const auto left = [give_up] { return std::clamp(give_up.left(), absl::Milliseconds(1), kCallTimeout); };
   absl::Duration pause = kFirstHandOverPause;
   absl::Status open;  // error of an attempt that the daemon may still have accepted
   while (true) {
@@ -84,12 +85,12 @@ absl::Status HandOver(Session& session, const std::string& group, v1::SubmitAllT
     *known = status.ok() || refused == Refused::kJob || (refused == Refused::kThisAttempt && open.ok());
     if (*known) {
       if (open.ok() || !absl::IsNotFound(status)) return status;
-      if (!IsTransient(open) || absl::Now() >= give_up) return open;  // NOT_FOUND: the daemon has not accepted the job
+      if (!IsTransient(open) || give_up.passed()) return open;  // NOT_FOUND: the daemon has not accepted the job
       open = absl::OkStatus();
     } else {
       if (open.ok()) open = status;
       if (absl::Status lost = session.Usable(); !lost.ok()) return lost;
-      if (absl::Now() >= give_up) {
+      if (give_up.passed()) {
         return absl::UnavailableError(absl::StrCat("whether railsd accepted job ", request.job().seq(), " of group ",
                                                    group, " is not known after ", absl::FormatDuration(timeout), " (",
                                                    status.message(), "): leave the group and join again"));

@@ -34,6 +34,13 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& socket_path) {
   return grpc::CreateCustomChannel(absl::StrCat("unix:", socket_path), grpc::InsecureChannelCredentials(), arguments);
 }
 
+// A deadline by gRPC's steady clock: gRPC takes those of std::chrono::system_clock for times of the wall clock.
+gpr_timespec GrpcDeadline(absl::Duration timeout) {
+  if (timeout == absl::InfiniteDuration()) return gpr_inf_future(GPR_CLOCK_MONOTONIC);
+  return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                      gpr_time_from_nanos(absl::ToInt64Nanoseconds(timeout), GPR_TIMESPAN));
+}
+
 class GrpcRpc final : public Rpc {
  public:
   GrpcRpc(std::string socket_path, std::string token)
@@ -50,9 +57,7 @@ class GrpcRpc final : public Rpc {
     if (watch_thread_.joinable()) watch_thread_.join();
   }
 
-  bool WaitConnected(absl::Duration timeout) override {
-    return channel_->WaitForConnected(absl::ToChronoTime(absl::Now() + timeout));
-  }
+  bool WaitConnected(absl::Duration timeout) override { return channel_->WaitForConnected(GrpcDeadline(timeout)); }
 
   absl::StatusOr<v1::GetSessionResponse> GetSession(absl::Duration timeout) override {
     v1::GetSessionResponse response;
@@ -202,7 +207,7 @@ class GrpcRpc final : public Rpc {
   // Sets token and deadline and registers the call. False: the object is closed, and the call must not start.
   bool Prepare(grpc::ClientContext* context, absl::Duration timeout) {
     context->AddMetadata("rails-session-token", token_);
-    context->set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+    context->set_deadline(GrpcDeadline(timeout));
     absl::MutexLock lock(&mutex_);
     if (closed_) return false;
     under_way_.insert(context);

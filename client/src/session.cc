@@ -46,14 +46,14 @@ absl::StatusOr<std::shared_ptr<Session>> Session::Open(const ClientOptions& opti
   std::error_code error;
   const std::string directory = std::filesystem::absolute(options.socket_dir, error).string();
   if (error) return absl::InvalidArgumentError(absl::StrCat("socket_dir ", options.socket_dir, ": ", error.message()));
-  const absl::Time deadline = absl::Now() + options.connect_timeout;
+  const Deadline deadline = Deadline::After(options.connect_timeout);
   absl::Duration pause = kFirstRetry;
   for (;;) {
-    const absl::Duration left = std::max(deadline - absl::Now(), absl::Milliseconds(100));
+    const absl::Duration left = std::max(deadline.left(), absl::Milliseconds(100));
     absl::StatusOr<std::shared_ptr<Session>> session = TryOpen(options, directory, left, watcher);
     if (session.ok()) return session;
     if (!RetryMayConnect(session.status())) return absl::Status(session.status().code(), session.status().message());
-    if (absl::Now() + pause >= deadline) {
+    if (pause >= deadline.left()) {
       return absl::Status(session.status().code(), absl::StrCat(session.status().message(), " (tried for ",
                                                                 absl::FormatDuration(options.connect_timeout), ")"));
     }
@@ -64,20 +64,20 @@ absl::StatusOr<std::shared_ptr<Session>> Session::Open(const ClientOptions& opti
 
 absl::StatusOr<std::shared_ptr<Session>> Session::TryOpen(const ClientOptions& options, const std::string& directory,
                                                           absl::Duration timeout, std::shared_ptr<Watcher> watcher) {
-  const absl::Time deadline = absl::Now() + timeout;
+  const Deadline deadline = Deadline::After(timeout);
   auto channel = DescriptorChannel::Open(absl::StrCat(directory, "/descriptors.sock"), options.client_name, timeout);
   if (!channel.ok()) return channel.status();
   const std::string path = absl::StrCat(directory, "/client.sock");
   grpc_process = getpid();
   std::unique_ptr<Rpc> rpc = Rpc::Create(path, (*channel)->hello().token);
-  const absl::Duration left = std::max(deadline - absl::Now(), absl::Milliseconds(100));
+  const absl::Duration left = std::max(deadline.left(), absl::Milliseconds(100));
   if (!rpc->WaitConnected(left)) {
     return absl::UnavailableError(absl::StrCat("cannot connect to the gRPC socket ", path,
                                                ", though descriptors.sock beside it answers: is railsd still starting, "
                                                "and may this user (uid ",
                                                geteuid(), ") write to the socket?"));
   }
-  absl::StatusOr<v1::GetSessionResponse> known = rpc->GetSession(std::max(deadline - absl::Now(), absl::Seconds(1)));
+  absl::StatusOr<v1::GetSessionResponse> known = rpc->GetSession(std::max(deadline.left(), absl::Seconds(1)));
   if (!known.ok()) {
     return absl::Status(known.status().code(),
                         absl::StrCat("opening the session on ", path, ": ", known.status().message()));
@@ -223,11 +223,8 @@ void Session::Close() {
   {
     // Waits for removals under way: late or cancelled ones would count as callers' errors at the daemon.
     absl::MutexLock lock(&mutex_);
-    if (lost_.ok()) {
-      mutex_.AwaitWithTimeout(absl::Condition(
-                                  +[](uint32_t* removals) { return *removals == 0; }, &removals_),
-                              kLastRemovals);
-    }
+    const auto none = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return removals_ == 0; };
+    if (lost_.ok()) no_removals_.Await(mutex_, none, Deadline::After(kLastRemovals));
   }
   Lose(absl::CancelledError("the client was closed"));
   EndJobs();
@@ -255,16 +252,16 @@ void Session::ForgetJob(JobCore* job) {
 absl::Status Session::AskForSegment(uint32_t id, absl::Duration timeout,
                                     absl::FunctionRef<absl::Status(absl::Duration)> ask) {
   if (absl::Status status = Usable(); !status.ok()) return status;
-  const absl::Time deadline = absl::Now() + timeout;
+  const Deadline deadline = Deadline::After(timeout);
   {
     absl::MutexLock lock(&mutex_);
     const auto none = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return removals_ == 0; };
-    if (!mutex_.AwaitWithDeadline(absl::Condition(&none), deadline)) {
+    if (!no_removals_.Await(mutex_, none, deadline)) {
       return absl::UnavailableError(absl::StrCat("railsd of node ", hello().node, " has not let go of ", removals_,
                                                  " dropped segments within ", absl::FormatDuration(timeout)));
     }
   }
-  absl::Status status = ask(deadline - absl::Now());
+  absl::Status status = ask(deadline.left());
   if (absl::IsDeadlineExceeded(status) && channel_->out_of_step()) {
     Lose(absl::UnavailableError(absl::StrCat("segment ", id, " (timeout ", absl::FormatDuration(timeout),
                                              "): ", status.message(),
@@ -293,7 +290,7 @@ void Session::DropSegment(uint32_t id) {
   }
   rpc_->RemoveSegmentAsync(id, kCallTimeout, [this](absl::Status) {
     absl::MutexLock lock(&mutex_);
-    --removals_;
+    if (--removals_ == 0) no_removals_.WakeAll();
   });
 }
 

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "client/src/deadline.h"
 #include "client/src/descriptor_channel.h"
 #include "client/src/owner_process.h"
 #include "client/src/rpc.h"
@@ -112,6 +113,7 @@ class Session : public std::enable_shared_from_this<Session> {
   bool told_unasked_ ABSL_GUARDED_BY(mutex_) = false;  // the stream reports the ends of jobs
   std::vector<std::function<void()>> on_lost_ ABSL_GUARDED_BY(mutex_);
   uint32_t removals_ ABSL_GUARDED_BY(mutex_) = 0;
+  WaitQueue no_removals_;  // woken when removals_ becomes 0
 };
 
 }  // namespace rails::internal

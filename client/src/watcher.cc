@@ -64,7 +64,7 @@ void Watcher::Post(absl::Duration delay, std::function<void()> task) {
   {
     absl::MutexLock lock(&mutex_);
     if (!stop_) {
-      tasks_.push_back({absl::Now() + delay, std::move(task)});
+      tasks_.push_back({Deadline::After(delay), std::move(task)});
       task = nullptr;
     }
   }
@@ -77,12 +77,12 @@ void Watcher::Wake() {
   [[maybe_unused]] const ssize_t written = write(wake_.get(), &one, sizeof(one));  // if full, the thread is awake
 }
 
-std::vector<Watcher::Task> Watcher::TakeDue(absl::Time* next) {
-  const absl::Time now = absl::Now();
+std::vector<Watcher::Task> Watcher::TakeDue(Deadline* next) {
+  const Deadline now = Deadline::After(absl::ZeroDuration());
   const auto due = std::stable_partition(tasks_.begin(), tasks_.end(), [now](const Task& t) { return t.due > now; });
   std::vector<Task> taken(std::make_move_iterator(due), std::make_move_iterator(tasks_.end()));
   tasks_.erase(due, tasks_.end());
-  *next = absl::InfiniteFuture();
+  *next = Deadline::Never();
   for (const Task& task : tasks_) *next = std::min(*next, task.due);
   return taken;
 }
@@ -90,7 +90,7 @@ std::vector<Watcher::Task> Watcher::TakeDue(absl::Time* next) {
 void Watcher::Run() {
   for (;;) {
     pollfd entries[3] = {{wake_.get(), POLLIN, 0}, {-1, POLLRDHUP, 0}, {-1, POLLIN, 0}};
-    absl::Time next;
+    Deadline next = Deadline::Never();
     std::vector<Task> due;
     {
       absl::MutexLock lock(&mutex_);
@@ -102,8 +102,8 @@ void Watcher::Run() {
     for (Task& task : due) task.run();
     if (!due.empty()) continue;
     int timeout_ms = -1;
-    if (next != absl::InfiniteFuture()) {
-      const int64_t left = absl::ToInt64Milliseconds(absl::Ceil(next - absl::Now(), absl::Milliseconds(1)));
+    if (next != Deadline::Never()) {
+      const int64_t left = absl::ToInt64Milliseconds(absl::Ceil(next.left(), absl::Milliseconds(1)));
       timeout_ms = static_cast<int>(std::clamp<int64_t>(left, 0, 60'000));
     }
     if (poll(entries, 3, timeout_ms) <= 0) continue;

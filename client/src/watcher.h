@@ -8,6 +8,7 @@
 
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "client/src/deadline.h"
 #include "client/src/owner_process.h"
 #include "client/src/unique_fd.h"
 
@@ -31,14 +32,14 @@ class Watcher {
 
  private:
   struct Task {
-    absl::Time due;
+    Deadline due;
     std::function<void()> run;
   };
 
   void Run();
   void Wake();
   // Takes the due tasks. Sets `next` to the time of the first task that is not due.
-  std::vector<Task> TakeDue(absl::Time* next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<Task> TakeDue(Deadline* next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const OwnerProcess owner_{};
   UniqueFd wake_;

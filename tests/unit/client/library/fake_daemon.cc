@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "client/src/deadline.h"
 #include "rails/v1/descriptor.pb.h"
 #include "rails/v1/group.grpc.pb.h"
 #include "rails/v1/job.grpc.pb.h"
@@ -204,7 +205,7 @@ class FakeDaemon::Impl final : public v1::SessionService::Service,
                        v1::WaitJobResponse* response) override {
     if (!KnowsCaller(context)) return Unknown();
     const uint64_t seq = request->job().seq();
-    const absl::Time deadline = absl::Now() + absl::Milliseconds(request->timeout_milliseconds());
+    const auto deadline = internal::Deadline::After(absl::Milliseconds(request->timeout_milliseconds()));
     absl::MutexLock lock(&mutex);
     waits.push_back({request->timeout_milliseconds(),
                      context->deadline() < std::chrono::system_clock::now() + std::chrono::hours(1)});
@@ -219,7 +220,7 @@ class FakeDaemon::Impl final : public v1::SessionService::Service,
       --early_answers;
       return grpc::Status::OK;
     }
-    while (!finished.contains(seq) && !dying && !context->IsCancelled() && absl::Now() < deadline) {
+    while (!finished.contains(seq) && !dying && !context->IsCancelled() && !deadline.passed()) {
       if (request->job().epoch().counter() != epoch) break;
       const auto ready = [this, seq] { return finished.contains(seq) || dying; };
       mutex.AwaitWithTimeout(absl::Condition(&ready), absl::Milliseconds(20));
