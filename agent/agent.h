@@ -20,11 +20,11 @@
 #include "agent/base/limit.h"
 #include "agent/base/unique_fd.h"
 #include "agent/control/messages.h"
-#include "agent/job/explanation.h"
-#include "agent/job/submission.h"
-#include "agent/job/tenant_quota.h"
+#include "agent/jobs/explanation.h"
+#include "agent/jobs/submission.h"
 #include "agent/plan/plan.h"
-#include "agent/rail/health.h"
+#include "agent/rails/health.h"
+#include "agent/sessions/tenant_quota.h"
 #include "agent/transport/transport.h"
 #include "agent/transport/verbs_tuning.h"
 
@@ -147,9 +147,11 @@ struct PeerView {
   std::string why;                                               // when not up
   std::vector<HealthState> rail_states = {};                     // may new work go that way; by rail
   std::vector<uint64_t> rail_tx_bytes = {}, rail_rx_bytes = {};  // payload of jobs; by rail
-  // Known to the control link only: its daemon's version, and connections that have carried the link.
+  // Known to the control link only: its daemon's version, connections that have carried the link, and why the last dial
+  // failed while the link was up.
   std::string version = {};
   uint64_t connections = 0;
+  std::string dial_failure = {};
 };
 struct SessionView {
   SessionId id;
@@ -169,8 +171,8 @@ struct AgentCounters {
   uint64_t control_messages_in = 0, control_messages_out = 0;
   uint64_t control_messages_ignored = 0;  // of ended jobs, unknown groups, contradicting ones
   uint64_t stolen_chunks = 0;             // moved by late binding
-  uint64_t rehomed_flows = 0;             // sent again in part, after a rail had failed under them
-  uint64_t fence_slots = 0;               // in use: flows that may send a fence to this node
+  uint64_t rehomed_exchanges = 0;         // began another round, after a rail had failed under them
+  uint64_t open_zones = 0;                // exchanges that may write into this node's memory
   size_t engine_queue_depth = 0;
   size_t copy_queue_depth = 0;  // copies between local ranks that wait for a thread
 };

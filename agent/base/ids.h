@@ -65,21 +65,14 @@ struct JobKey {
   }
 };
 
-// Where one flow lands at its receiver. The receiver assigns slot and generation; `index` is the flow's place in the
-// OFFER that the READY answers.
+// Names where one exchange lands at its receiver, which assigns both numbers. Fences over RDMA carry the slot and the
+// lower bits of the generation.
 struct ZoneRef {
-  uint32_t slot = 0;
-  uint32_t generation = 0;
-  uint32_t index = 0;
+  static constexpr uint32_t kShortGenerations = 16;  // 4 bits
+  uint16_t slot = 0;                                 // 0: none
+  uint32_t generation = 0;                           // of the slot
+  uint8_t short_generation() const { return static_cast<uint8_t>(generation % kShortGenerations); }
   friend auto operator<=>(const ZoneRef&, const ZoneRef&) = default;
-};
-
-// A flow's number in fences, assigned by its receiver: what fits into the immediate of a work request.
-struct FenceSlot {
-  static constexpr uint8_t kGenerations = 16;  // 4 bits
-  uint16_t slot = 0;
-  uint8_t generation = 0;
-  friend auto operator<=>(const FenceSlot&, const FenceSlot&) = default;
 };
 
 }  // namespace railsd

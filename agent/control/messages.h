@@ -6,6 +6,7 @@
 #include <array>
 #include <compare>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -77,48 +78,70 @@ struct MayLeave {
   JobSeq seq;
 };
 
-// The flows of the sender's ranks to the receiver's ranks in one job that have bytes. One that is left out has none; a
-// length of 0 says the same.
-struct Offer {
+// Rails of one node by their connection to the receiver of the message: which one of them is meant.
+struct RailConnection {
+  static constexpr size_t kMaxFailed = 1024;  // that one message names
+  RailIndex rail;
+  uint64_t connection = 0;  // as RailEvent::connection
+  friend bool operator==(const RailConnection&, const RailConnection&) = default;
+};
+// The keys of one rail for a zone: one for each of the grant's ranges. They are good for that connection only.
+struct RailKeys {
+  RailConnection rail;
+  std::vector<uint32_t> keys;
+};
+// The permission to write one exchange, and where it may land.
+struct Grant {
+  struct Range {
+    uint64_t address = 0;  // in the receiver's daemon
+    uint64_t length_bytes = 0;
+  };
+  ZoneRef zone;
+  // Empty but for rails that write into remote memory. The ranges cover the stream in order, without gaps.
+  std::vector<Range> ranges;
+  std::vector<RailKeys> keys;
+};
+// Bytes of a job that the sender's rails carried to the receiver, which may not be able to count them. Bookkeeping
+// only, nothing waits for it.
+struct Tally {
+  JobKey job;
+  std::vector<uint64_t> bytes;  // by rail
+};
+// To every other node of a group, when all ranks of the sender have submitted a job: what they send to the receiver's
+// ranks and what they expect from them.
+struct Ready {
+  static constexpr size_t kMaxTallies = 1024;
+  // A flow that is left out has no bytes; a length of 0 says the same.
   struct Flow {
     Rank source;
     Rank destination;
     uint64_t bytes = 0;
   };
-  JobKey job;
-  uint64_t tag = 0;
-  std::vector<Flow> flows;
-  JobSeq retired_below;  // the sender holds no job of this epoch below this one: tombstones may go
-  // By rail: what the sender's plans have put onto it for the receiver since the two met, up to the job before. So the
-  // receiver knows how evenly it was planned to receive.
-  std::vector<uint64_t> planned_bytes;
-};
-// The answer: where the flows of that OFFER may land and what the receiver's rails can take. Zone i of the slot is
-// flow i of the offer.
-struct Ready {
   struct RailState {
     RailIndex rail;
-    bool usable = true;
     uint64_t speed_bytes_per_s = 0;
     uint64_t backlog_bytes = 0;
   };
-  // A piece of a zone, in order of the zones and within a zone of the flow's bytes: they cover it without gaps.
-  struct ZoneRange {
-    uint32_t zone = 0;
-    uint64_t address = 0;  // in the receiver's daemon
-    uint64_t length_bytes = 0;
-  };
   JobKey job;
-  uint32_t slot = 0;
-  uint32_t generation = 0;
+  uint64_t tag = 0;
+  std::vector<Flow> sends;     // in the order of the stream: by destination, then source
+  std::vector<Flow> receives;  // the same
   std::vector<RailState> rails;
-  // For rails that write into remote memory; empty for others. keys[i * rails.size() + r] opens ranges[i] on rail r.
-  std::vector<ZoneRange> ranges;
-  std::vector<uint32_t> keys;
-  std::vector<FenceSlot> fences;  // by zone
+  // By rail: what the sender's plans have put onto it for the receiver since the two met, up to the job before. So the
+  // receiver knows how evenly it was planned to receive.
+  std::vector<uint64_t> planned_bytes;
+  std::vector<Tally> tallies;  // of jobs that have ended since the READY before
+  // Permission to write what the sender's ranks expect. Without one it follows as a LateGrant once the receiver's READY
+  // has come.
+  std::optional<Grant> grant;
+};
+// To a node whose READY has come, when there was no room for a grant in this node's own READY.
+struct LateGrant {
+  JobKey job;
+  Grant grant;
 };
 // To the other nodes of a group: the sender's ranks that have not submitted, of a job that others have waited for. Told
-// anew whenever one submits; the OFFER ends it.
+// anew whenever one submits; the READY ends it.
 struct Unsubmitted {
   static constexpr size_t kMaxMembers = 16;  // as many as a text names
   struct Member {
@@ -133,41 +156,37 @@ struct Abort {
   JobKey job;
   absl::StatusCode code = absl::StatusCode::kUnknown;
   std::string reason;
-  bool breaks_group = false;
 };
-// The sender of flows for an aborted job posts nothing more for the receiver's zones. What is still on the wire of
-// rails that failed at its end (bit r: rail r) may yet land, unless the receiver ends its end of them.
+// The answer to every ABORT, also of a job that is unknown or over: the sender posts nothing more of the job for the
+// receiver. What is still on the wire of connections that failed at its end may yet land, unless the receiver ends
+// them.
 struct Quiesced {
   JobKey job;
-  uint64_t failed_rails = 0;
+  std::vector<RailConnection> failed;
 };
-// Over rails that write into remote memory: some (bit r: rail r) have failed at the sender's end since READY, and
-// everything of these flows that was posted to them has come back, arrived or not; it may yet land. The receiver says
-// which flows it has, and raises the round of the others.
+// Connections have failed at the sender's end, and everything that was posted to them has come back, arrived or not; it
+// may yet land. The receiver says which of these exchanges it has, and raises the round of the others. One is
+// outstanding at a time.
 struct Rehome {
-  struct Flow {
-    uint32_t zone = 0;
-    uint8_t round = 0;  // 4 bits; the one that is over
+  static constexpr size_t kMaxExchanges = 65'535;  // as many as there are zones
+  struct Exchange {
+    JobKey job;
+    uint32_t round = 0;  // the one that is over
   };
-  JobKey job;
-  uint64_t failed_rails = 0;
-  std::vector<Flow> flows;
+  std::vector<RailConnection> failed;  // none: the exchanges need keys for other connections
+  std::vector<Exchange> exchanges;
 };
-// The answer. Only what has not arrived is sent again, in the new round; fences of older rounds mean nothing.
+// The answer, one entry for each exchange in the same order. Only what has not arrived is sent again, in the new round;
+// fences of older rounds mean nothing.
 struct Rehomed {
-  struct Flow {
-    uint32_t zone = 0;
-    uint8_t round = 0;
-    bool arrived = false;
+  enum class State : uint8_t { kOpen, kComplete, kAborted };
+  struct Exchange {
+    JobKey job;
+    State state = State::kOpen;
+    uint32_t round = 0;          // of kOpen: the new one
+    std::vector<RailKeys> keys;  // of kOpen: for connections that were not granted before
   };
-  JobKey job;
-  std::vector<Flow> flows;
-};
-// Of a job over rails that write into remote memory: what the sender's rails carried to this receiver, which cannot
-// count it. Bookkeeping only, nothing waits for it.
-struct Sent {
-  JobKey job;
-  std::vector<uint64_t> bytes;  // by rail
+  std::vector<Exchange> exchanges;
 };
 // From one end of a rail to the other; the agents only carry it.
 struct RailSignal {
@@ -184,8 +203,8 @@ struct RailState {
 };
 
 using ControlMessage =
-    std::variant<GroupJoin, GroupLeave, GroupCommit, GroupReject, GroupBroken, Offer, Ready, Abort, Quiesced, RailState,
-                 Sent, RailSignal, Rehome, Rehomed, Leaving, MayLeave, Unsubmitted>;
+    std::variant<GroupJoin, GroupLeave, GroupCommit, GroupReject, GroupBroken, Ready, LateGrant, Tally, Abort, Quiesced,
+                 RailState, RailSignal, Rehome, Rehomed, Leaving, MayLeave, Unsubmitted>;
 
 // What a peer's HELLO on the link says of it.
 struct PeerHello {

@@ -30,10 +30,26 @@ void MemoryRanges::Append(std::shared_ptr<const Segment> segment, uint64_t offse
   }
 }
 
+void MemoryRanges::Append(const MemoryRanges& other) {
+  for (const Piece& piece : other.pieces_) {
+    const bool continues = !pieces_.empty() && pieces_.back().segment == piece.segment &&
+                           pieces_.back().address + pieces_.back().length_bytes == piece.address;
+    if (continues) {
+      pieces_.back().length_bytes += piece.length_bytes;
+    } else {
+      pieces_.push_back({total_bytes_, piece.address, piece.length_bytes, piece.segment});
+    }
+    total_bytes_ += piece.length_bytes;
+  }
+  for (const std::shared_ptr<const Segment>& segment : other.segments_) {
+    if (std::find(segments_.begin(), segments_.end(), segment) == segments_.end()) segments_.push_back(segment);
+  }
+}
+
 absl::Span<const MemoryRanges::Piece>::const_iterator MemoryRanges::PieceAt(uint64_t offset_bytes) const {
   const absl::Span<const Piece> all = pieces();
   return std::upper_bound(all.begin(), all.end(), offset_bytes,
-                          [](uint64_t offset, const Piece& p) { return offset < p.flow_offset_bytes; }) -
+                          [](uint64_t offset, const Piece& p) { return offset < p.offset_bytes; }) -
          1;
 }
 
@@ -43,7 +59,7 @@ size_t MemoryRanges::FillIovecs(uint64_t offset_bytes, uint64_t length_bytes, ab
   if (offset_bytes >= total_bytes_ || out.empty()) return 0;
   uint64_t left = std::min(length_bytes, total_bytes_ - offset_bytes);
   auto piece = PieceAt(offset_bytes);
-  uint64_t skip = offset_bytes - piece->flow_offset_bytes;
+  uint64_t skip = offset_bytes - piece->offset_bytes;
   size_t filled = 0;
   for (; left > 0 && filled < out.size(); ++piece, ++filled, skip = 0) {
     const uint64_t take = std::min(left, piece->length_bytes - skip);

@@ -1,4 +1,4 @@
-// A flow's bytes in memory: an ordered list of ranges of segments, addressed by the flow's own offset.
+// Bytes of a stream in memory: an ordered list of ranges of segments, addressed by the offset in the stream.
 #ifndef RAILSD_AGENT_MEMORY_MEMORY_RANGES_H_
 #define RAILSD_AGENT_MEMORY_MEMORY_RANGES_H_
 
@@ -20,23 +20,25 @@ class MemoryRanges {
   // Appends [offset, offset + length) of `segment`, which the caller has checked to lie inside it. Zero lengths are
   // dropped; a range that continues the last one is merged into it.
   void Append(std::shared_ptr<const Segment> segment, uint64_t offset_bytes, uint64_t length_bytes);
+  // Appends all of `other`.
+  void Append(const MemoryRanges& other);
   void Reserve(size_t ranges) { pieces_.reserve(ranges); }
 
   uint64_t total_bytes() const { return total_bytes_; }
   size_t range_count() const { return pieces_.size(); }
 
-  // Fills `out` with the memory of [offset, offset + length) of the flow, as much as fits into `out`.
+  // Fills `out` with the memory of [offset, offset + length) of the stream, as much as fits into `out`.
   // Returns how many entries were filled; `*covered_bytes` says how many bytes they hold. Never allocates.
   size_t FillIovecs(uint64_t offset_bytes, uint64_t length_bytes, absl::Span<iovec> out, uint64_t* covered_bytes) const;
 
-  // One range: bytes [flow_offset, flow_offset + length) of the flow. Lies inside `segment`.
+  // One range: bytes [offset, offset + length) of the stream. Lies inside `segment`.
   struct Piece {
-    uint64_t flow_offset_bytes;
+    uint64_t offset_bytes;
     std::byte* address;
     uint64_t length_bytes;
     const Segment* segment;
   };
-  // In order of their offset in the flow.
+  // In order of their offset.
   absl::Span<const Piece> pieces() const { return pieces_; }
   // The piece that holds byte `offset_bytes`, which is below the total.
   absl::Span<const Piece>::const_iterator PieceAt(uint64_t offset_bytes) const;

@@ -9,8 +9,7 @@ namespace {
 constexpr size_t kRareEvents = 256;
 
 bool IsReceive(const RailEvent& event) {
-  return event.kind == RailEvent::Kind::kReceived || event.kind == RailEvent::Kind::kReceiveFault ||
-         event.kind == RailEvent::Kind::kFence;
+  return event.kind == RailEvent::Kind::kReceiveFault || event.kind == RailEvent::Kind::kFence;
 }
 
 }  // namespace
@@ -45,31 +44,25 @@ size_t EventQueue::Take(absl::Span<RailEvent> out) {
 }
 
 void FinishOrder(EventQueue& events, RailCounters& counters, const SendOrder& order, SendResult result,
-                 int error_number, uint64_t arrived_bytes) {
+                 int error_number) {
   RailEvent event;
   event.kind = RailEvent::Kind::kSendDone;
   event.result = result;
-  event.peer = order.flow->peer;
+  event.peer = order.stream->peer;
   event.error_number = error_number;
-  event.zone = order.zone;
-  event.job = order.flow->job;
+  event.zone = order.stream->zone;
+  event.job = order.stream->job;
   event.cookie = order.cookie;
-  event.offset_bytes = order.offset_bytes + arrived_bytes;
-  event.length_bytes = order.length_bytes - arrived_bytes;
-  event.fences = order.fences;
+  event.offset_bytes = order.offset_bytes;
+  event.length_bytes = order.length_bytes;
+  event.weight = order.weight;
   event.round = order.round;
   SubtractFrom(counters.posted_bytes, order.length_bytes);
   if (result == SendResult::kAcknowledged) {
     event.last = AcknowledgesLast(order);
     AddTo(counters.tx_payload_bytes, order.length_bytes);
     if (order.length_bytes > 0) AddTo(counters.tx_chunks, 1);
-    if (order.fences > 0) AddTo(counters.tx_fences, 1);
-  }
-  if (arrived_bytes > 0) {
-    if (order.flow->left_bytes != nullptr) {
-      order.flow->left_bytes->fetch_sub(arrived_bytes, std::memory_order_relaxed);
-    }
-    AddTo(counters.tx_payload_bytes, arrived_bytes);
+    if (order.weight > 0) AddTo(counters.tx_fences, 1);
   }
   events.Push(event);
 }

@@ -12,8 +12,8 @@
 
 namespace railsd {
 
-// Events that were not taken yet, in order. Orders and receives are counted against limits, so the ring grows (and
-// allocates) only for a burst of rare events.
+// Events that were not taken yet, in order. Orders and receives (fences, faults) are counted against limits, so the
+// ring grows (and allocates) only for a burst of rare events.
 class EventQueue {
  public:
   EventQueue(size_t max_orders, size_t max_receives);
@@ -49,10 +49,9 @@ inline void SubtractFrom(RailCounters::Counter& counter, uint64_t n) {
   counter.store(counter.load(std::memory_order_relaxed) - n, std::memory_order_relaxed);
 }
 
-// Ends an order that was posted: its kSendDone, and what it changes in the counters. `arrived_bytes`: of kReturned, the
-// bytes from the order's first on that have arrived.
+// Ends an order that was posted: its kSendDone, and what it changes in the counters.
 void FinishOrder(EventQueue& events, RailCounters& counters, const SendOrder& order, SendResult result,
-                 int error_number, uint64_t arrived_bytes = 0);
+                 int error_number);
 
 }  // namespace railsd
 

@@ -26,7 +26,7 @@ struct VerbsTuning {
   uint32_t inline_bytes = 64;  // chunks up to this size travel in the work request
   // A rail's thread looks for completions so long after the last one before it sleeps until the next.
   absl::Duration busy_poll = absl::ZeroDuration();
-  uint32_t max_windows = 256;  // memory windows of one READY and rail; more, or 0: weak zones
+  uint32_t max_windows = 256;  // memory windows of one exchange and rail; more, or 0: a weak zone
   friend bool operator==(const VerbsTuning&, const VerbsTuning&) = default;
 };
 

@@ -44,18 +44,19 @@ rails::ctl::pki::Pair NewPair() {
 
 }  // namespace
 
-ControlMessage OfferOfMessageBytes() {
-  Offer offer;
-  offer.job = {{BootId(0x1234567890abcdef), 3}, JobSeq(1000)};
-  offer.tag = 7;
-  offer.retired_below = JobSeq(990);
-  while (BytesOf(offer) + 20 < kMessageBytes) {
-    const uint32_t rank = static_cast<uint32_t>(offer.flows.size());
-    offer.flows.push_back({Rank(rank), Rank(rank + 32), 1 << 20});
+ControlMessage ReadyOfMessageBytes() {
+  Ready ready;
+  ready.job = {{BootId(0x1234567890abcdef), 3}, JobSeq(1000)};
+  ready.tag = 7;
+  for (uint32_t r = 0; r < 4; ++r) ready.rails.push_back({RailIndex(r), 50'000'000'000, 1 << 20});
+  while (BytesOf(ready) + 30 < kMessageBytes) {
+    const uint32_t rank = static_cast<uint32_t>(ready.sends.size());
+    ready.sends.push_back({Rank(rank), Rank(rank + 32), 1 << 20});
+    ready.receives.push_back({Rank(rank + 32), Rank(rank), 1 << 20});
   }
-  while (BytesOf(offer) < kMessageBytes) offer.planned_bytes.push_back(1);
-  if (BytesOf(offer) != kMessageBytes) Must(absl::InternalError("no offer has the wanted length"));
-  return offer;
+  while (BytesOf(ready) < kMessageBytes) ready.planned_bytes.push_back(1);
+  if (BytesOf(ready) != kMessageBytes) Must(absl::InternalError("no READY has the wanted length"));
+  return ready;
 }
 
 Authority::Authority() : pair_(NewPair()) {
@@ -130,7 +131,7 @@ class ForwardingAgent final : public Agent {
 
 EchoNode::EchoNode(std::string node, uint64_t boot, const Authority* authority, EngineThread* engine,
                    OnMessage on_message)
-    : message_(OfferOfMessageBytes()),
+    : message_(ReadyOfMessageBytes()),
       tls_(authority == nullptr ? nullptr : authority->FilesOf(node)),
       agent_(std::make_unique<ForwardingAgent>(engine, std::move(on_message))) {
   PeerHubOptions options;

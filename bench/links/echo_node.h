@@ -21,8 +21,8 @@ void Must(const absl::Status& status);
 
 // Body size of a link's message.
 inline constexpr size_t kMessageBytes = 200;
-// Makes an OFFER of that size.
-ControlMessage OfferOfMessageBytes();
+// Makes a READY of that size.
+ControlMessage ReadyOfMessageBytes();
 
 // A certificate authority in a folder that the destructor removes.
 class Authority {

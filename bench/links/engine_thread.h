@@ -1,4 +1,4 @@
-// A thread that sleeps and wakes as the agent's engine does (agent/job/agent.cc).
+// A thread that sleeps and wakes as the agent's engine does (agent/engine/agent.cc).
 #ifndef RAILSD_BENCH_LINKS_ENGINE_THREAD_H_
 #define RAILSD_BENCH_LINKS_ENGINE_THREAD_H_
 

@@ -85,13 +85,14 @@ std::shared_ptr<const Segment> MakeSegment(uint64_t bytes) {
 // One rail of one node, with its thread's loop.
 class Worker {
  public:
-  Worker(const Options& options, uint32_t node, uint32_t rail, const std::shared_ptr<const Segment>& send,
-         const std::shared_ptr<const Segment>& receive)
+  Worker(const Options& options, uint32_t node, uint32_t rail, ZoneTable* zones,
+         const std::shared_ptr<const Segment>& send, const std::shared_ptr<const Segment>& receive)
       : options_(options), node_(node), rail_(rail) {
     TcpOptions tcp;
     tcp.rail = RailIndex(rail);
     tcp.node = Name(node);
     tcp.boot = BootId(node + 1);
+    tcp.zones = zones;
     tcp.listen_address = Address(node);
     tcp.frame_bytes = options.frame_bytes;
     tcp.send_buffer_bytes = options.send_buffer_bytes;
@@ -99,16 +100,18 @@ class Worker {
     transport_ = Must(CreateTcpTransport(std::move(tcp)));
     const uint64_t from = options.bytes_per_pair * rail / options.rails;
     stripe_bytes_ = options.bytes_per_pair * (rail + 1) / options.rails - from;
-    flows_.resize(options.nodes);
+    streams_ = std::vector<SendStream>(options.nodes);
+    connections_.resize(options.nodes);
     for (uint32_t peer = 0; peer < options.nodes; ++peer) {
       const uint64_t base = peer * options.bytes_per_pair + from;
-      flows_[peer].peer = PeerIndex(peer);
-      flows_[peer].memory.Append(send, base, stripe_bytes_);
-      auto set = std::make_shared<ReceiveSet>();
-      set->peer = PeerIndex(peer);
-      set->slot = peer;
-      set->zones.emplace_back().Append(receive, base, stripe_bytes_);
-      if (peer != node) transport_->OpenZones(std::move(set));
+      streams_[peer].peer = PeerIndex(peer);
+      streams_[peer].memory.Append(send, base, stripe_bytes_);
+      // Tables are filled in the same order everywhere: rail by rail, peer by peer.
+      streams_[peer].zone = {static_cast<uint16_t>(1 + rail * options.nodes + node), 1};
+      auto zone = std::make_shared<ReceiveZone>(options.rails);
+      zone->peer = PeerIndex(peer);
+      zone->memory.Append(receive, base, stripe_bytes_);
+      zones->Open(std::move(zone));
     }
   }
 
@@ -124,14 +127,15 @@ class Worker {
     posted_.assign(options_.nodes, 0);
     in_flight_.assign(options_.nodes, 0);
     posted_[node_] = stripe_bytes_;
-    wanted_ += (options_.nodes - 1) * stripe_bytes_;
+    wanted_bytes_ += (options_.nodes - 1) * stripe_bytes_;
+    wanted_fences_ += options_.nodes - 1;
     for (;;) {
       const bool all_posted = PostMore();
-      if (all_posted && acknowledged_ == wanted_ && received_ == wanted_) return;
+      if (all_posted && acknowledged_ == wanted_bytes_ && fences_ == wanted_fences_) return;
       PollOnce(absl::Seconds(1));
     }
   }
-  const RailCounters& counters() const { return transport_->counters(); }
+  const RailCounters& counters() const { return *transport_->Info().counters; }
 
  private:
   static std::string Name(uint32_t node) { return "node" + std::to_string(node); }
@@ -145,7 +149,13 @@ class Worker {
     for (uint32_t peer = 0; peer < options_.nodes; ++peer) {
       while (posted_[peer] < stripe_bytes_ && in_flight_[peer] < options_.window) {
         const uint64_t length = std::min(options_.chunk_bytes, stripe_bytes_ - posted_[peer]);
-        const SendOrder order{&flows_[peer], {node_, 0, 0}, posted_[peer], length, peer};
+        const bool last = posted_[peer] + length == stripe_bytes_;
+        const SendOrder order{.stream = &streams_[peer],
+                              .offset_bytes = posted_[peer],
+                              .length_bytes = length,
+                              .cookie = peer,
+                              .connection = connections_[peer],
+                              .weight = static_cast<uint8_t>(last ? kWholeWeight : 0)};
         if (transport_->Post({&order, 1}) == 0) break;
         posted_[peer] += length;
         ++in_flight_[peer];
@@ -159,8 +169,11 @@ class Worker {
     const size_t count = transport_->Poll(wait, absl::MakeSpan(events_));
     for (size_t i = 0; i < count; ++i) {
       const RailEvent& event = events_[i];
-      if (event.kind == RailEvent::Kind::kPeerUp) ++up_;
-      if (event.kind == RailEvent::Kind::kReceived) received_ += event.length_bytes;
+      if (event.kind == RailEvent::Kind::kPeerUp) {
+        connections_[event.peer.value()] = event.connection;
+        ++up_;
+      }
+      if (event.kind == RailEvent::Kind::kFence) ++fences_;
       if (event.kind != RailEvent::Kind::kSendDone) continue;
       if (event.result != SendResult::kAcknowledged) {
         std::fprintf(stderr, "bench_transport: an order failed (%d)\n", static_cast<int>(event.result));
@@ -175,20 +188,21 @@ class Worker {
   const uint32_t node_, rail_;
   std::unique_ptr<RailTransport> transport_;
   uint64_t stripe_bytes_ = 0;
-  std::vector<SendFlow> flows_;
-  std::vector<uint64_t> posted_;
+  std::vector<SendStream> streams_;
+  std::vector<uint64_t> posted_, connections_;
   std::vector<uint32_t> in_flight_;
   uint32_t up_ = 0;
-  uint64_t wanted_ = 0, acknowledged_ = 0, received_ = 0;
+  uint64_t wanted_bytes_ = 0, acknowledged_ = 0, wanted_fences_ = 0, fences_ = 0;
   std::array<RailEvent, 64> events_;
 };
 
 void RunNode(const Options& options, uint32_t node, Shared* shared) {
   const auto send = MakeSegment(options.bytes_per_pair * options.nodes);
   const auto receive = MakeSegment(options.bytes_per_pair * options.nodes);
+  ZoneTable zones;
   std::vector<std::unique_ptr<Worker>> workers;
   for (uint32_t rail = 0; rail < options.rails; ++rail) {
-    workers.push_back(std::make_unique<Worker>(options, node, rail, send, receive));
+    workers.push_back(std::make_unique<Worker>(options, node, rail, &zones, send, receive));
   }
   rusage before{}, after{};
   std::chrono::steady_clock::time_point start;

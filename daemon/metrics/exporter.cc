@@ -23,17 +23,9 @@ using prometheus::ClientMetric;
 using prometheus::MetricFamily;
 using Labels = std::vector<ClientMetric::Label>;
 
-prometheus::MetricType TypeOf(MetricKind kind) {
-  switch (kind) {
-    case MetricKind::kCounter:
-      return prometheus::MetricType::Counter;
-    case MetricKind::kGauge:
-      return prometheus::MetricType::Gauge;
-    case MetricKind::kHistogram:
-      return prometheus::MetricType::Histogram;
-  }
-  return prometheus::MetricType::Untyped;
-}
+// By MetricKind.
+constexpr prometheus::MetricType kTypes[] = {prometheus::MetricType::Counter, prometheus::MetricType::Gauge,
+                                             prometheus::MetricType::Histogram};
 
 // One scrape's families, in the order of the table.
 class MetricPage {
@@ -42,7 +34,7 @@ class MetricPage {
     for (size_t i = 0; i < kMetricTable.size(); ++i) {
       families_[i].name = kMetricTable[i].name;
       families_[i].help = kMetricTable[i].help;
-      families_[i].type = TypeOf(kMetricTable[i].kind);
+      families_[i].type = kTypes[static_cast<size_t>(kMetricTable[i].kind)];
     }
   }
   void Set(Metric metric, double value, Labels labels = {}) {
@@ -97,8 +89,6 @@ void AddDevice(const RailView& rail, const std::string& sysfs, MetricPage* page)
   page->Set("railsd_rail_queue_pairs", rail.queue_pairs, labels);
   page->Set("railsd_rail_work_requests_total", rail.work_requests, labels);
   page->Set("railsd_rail_completions_total", rail.completions, labels);
-  page->Set("railsd_rail_fences_total", rail.tx_fences, {{"rail", rail.name}, {"direction", "tx"}});
-  page->Set("railsd_rail_fences_total", rail.rx_fences, {{"rail", rail.name}, {"direction", "rx"}});
   page->Set("railsd_rail_weak_zones_total", rail.weak_zones, labels);
   page->Set("railsd_rail_errors_total", rail.endpoint_errors, {{"rail", rail.name}, {"kind", "endpoint"}});
   for (const auto& [counter, value] : ReadRdmaPortCounters(device.name, device.port, sysfs)) {
@@ -138,6 +128,8 @@ void AddRail(const RailView& rail, const MetricSources& sources, MetricPage* pag
                   labels("direction", "rx"));
   page->Set("railsd_rail_chunks_total", rail.tx_chunks, labels("direction", "tx"));
   page->Set("railsd_rail_chunks_total", rail.rx_chunks, labels("direction", "rx"));
+  page->Set("railsd_rail_fences_total", rail.tx_fences, labels("direction", "tx"));
+  page->Set("railsd_rail_fences_total", rail.rx_fences, labels("direction", "rx"));
   page->Set("railsd_rail_system_calls_total", rail.tx_system_calls, labels("direction", "tx"));
   page->Set("railsd_rail_system_calls_total", rail.rx_system_calls, labels("direction", "rx"));
   page->Set("railsd_rail_queued_bytes", rail.queued_bytes, labels());
@@ -276,7 +268,8 @@ void AddSnapshot(const AgentSnapshot& snapshot, const MetricSources& sources, Me
   page->Set("railsd_plans_total", counters.plans);
   page->Set("railsd_planning_seconds_total", static_cast<double>(counters.planning_nanoseconds) * 1e-9);
   page->Set("railsd_stolen_chunks_total", counters.stolen_chunks);
-  page->Set("railsd_rehomed_flows_total", counters.rehomed_flows);
+  page->Set("railsd_rehomed_exchanges_total", counters.rehomed_exchanges);
+  page->Set("railsd_open_zones", counters.open_zones);
   page->Set("railsd_engine_queue_depth", uint64_t{counters.engine_queue_depth});
   page->Set("railsd_copy_queue_depth", uint64_t{counters.copy_queue_depth});
 }

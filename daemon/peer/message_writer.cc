@@ -1,6 +1,7 @@
 // Converts the agent's control messages to rails.peer.v1.
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "daemon/peer/peer_conversion.h"
 #include "rails/peer/v1/peer.pb.h"
@@ -26,6 +27,45 @@ void KeyTo(const GroupKey& key, pb::GroupKey* out) {
 void RecoveryTo(const Recovery& recovery, pb::Recovery* out) {
   out->set_policy(static_cast<uint32_t>(recovery.policy));
   out->set_wait_limit_milliseconds(static_cast<uint64_t>(absl::ToInt64Milliseconds(recovery.wait_limit)));
+}
+void FlowsTo(const std::vector<Ready::Flow>& flows, pb::Flows* out) {
+  const int count = static_cast<int>(flows.size());
+  out->mutable_source_ranks()->Reserve(count);
+  out->mutable_destination_ranks()->Reserve(count);
+  out->mutable_lengths_bytes()->Reserve(count);
+  for (const Ready::Flow& flow : flows) {
+    out->add_source_ranks(flow.source.value());
+    out->add_destination_ranks(flow.destination.value());
+    out->add_lengths_bytes(flow.bytes);
+  }
+}
+// Also of keys, which have the same columns.
+template <typename Columns>
+void ConnectionTo(const RailConnection& connection, Columns* out) {
+  out->add_rails(connection.rail.value());
+  out->add_connections(connection.connection);
+}
+void KeysTo(const std::vector<RailKeys>& rails, pb::RailKeys* out) {
+  for (const RailKeys& rail : rails) {
+    ConnectionTo(rail.rail, out);
+    out->mutable_keys()->Add(rail.keys.begin(), rail.keys.end());
+  }
+}
+void GrantTo(const Grant& grant, pb::Grant* out) {
+  out->set_slot(grant.zone.slot);
+  out->set_generation(grant.zone.generation);
+  const int ranges = static_cast<int>(grant.ranges.size());
+  out->mutable_range_addresses()->Reserve(ranges);
+  out->mutable_range_lengths_bytes()->Reserve(ranges);
+  for (const Grant::Range& range : grant.ranges) {
+    out->add_range_addresses(range.address);
+    out->add_range_lengths_bytes(range.length_bytes);
+  }
+  if (!grant.keys.empty()) KeysTo(grant.keys, out->mutable_keys());
+}
+void TallyTo(const Tally& tally, pb::Tally* out) {
+  JobTo(tally.job, out->mutable_job());
+  out->mutable_bytes()->Add(tally.bytes.begin(), tally.bytes.end());
 }
 std::string Cut(const std::string& text) { return text.substr(0, kMaxPeerText); }
 
@@ -76,22 +116,6 @@ struct Writer {
     EpochTo(m.epoch, out->mutable_may_leave()->mutable_epoch());
     out->mutable_may_leave()->set_seq(m.seq.value());
   }
-  void operator()(const Offer& m) const {
-    auto* b = out->mutable_offer();
-    JobTo(m.job, b->mutable_job());
-    b->set_tag(m.tag);
-    const int count = static_cast<int>(m.flows.size());
-    b->mutable_source_ranks()->Reserve(count);
-    b->mutable_destination_ranks()->Reserve(count);
-    b->mutable_lengths_bytes()->Reserve(count);
-    for (const Offer::Flow& flow : m.flows) {
-      b->add_source_ranks(flow.source.value());
-      b->add_destination_ranks(flow.destination.value());
-      b->add_lengths_bytes(flow.bytes);
-    }
-    b->set_retired_below(m.retired_below.value());
-    b->mutable_planned_bytes()->Add(m.planned_bytes.begin(), m.planned_bytes.end());
-  }
   void operator()(const Unsubmitted& m) const {
     auto* b = out->mutable_unsubmitted();
     JobTo(m.job, b->mutable_job());
@@ -103,39 +127,34 @@ struct Writer {
   void operator()(const Ready& m) const {
     auto* b = out->mutable_ready();
     JobTo(m.job, b->mutable_job());
-    b->set_slot(m.slot);
-    b->set_generation(m.generation);
+    b->set_tag(m.tag);
+    if (!m.sends.empty()) FlowsTo(m.sends, b->mutable_sends());
+    if (!m.receives.empty()) FlowsTo(m.receives, b->mutable_receives());
     for (const Ready::RailState& rail : m.rails) {
       auto* r = b->add_rails();
       r->set_rail(rail.rail.value());
-      r->set_usable(rail.usable);
       r->set_speed_bytes_per_second(rail.speed_bytes_per_s);
       r->set_backlog_bytes(rail.backlog_bytes);
     }
-    const int ranges = static_cast<int>(m.ranges.size());
-    b->mutable_range_zones()->Reserve(ranges);
-    b->mutable_range_addresses()->Reserve(ranges);
-    b->mutable_range_lengths_bytes()->Reserve(ranges);
-    for (const Ready::ZoneRange& range : m.ranges) {
-      b->add_range_zones(range.zone);
-      b->add_range_addresses(range.address);
-      b->add_range_lengths_bytes(range.length_bytes);
-    }
-    b->mutable_keys()->Add(m.keys.begin(), m.keys.end());
-    b->mutable_fences()->Reserve(static_cast<int>(m.fences.size()));
-    for (const FenceSlot& fence : m.fences) b->add_fences(fence.slot | uint32_t{fence.generation} << kFenceSlotBits);
+    b->mutable_planned_bytes()->Add(m.planned_bytes.begin(), m.planned_bytes.end());
+    for (const Tally& tally : m.tallies) TallyTo(tally, b->add_tallies());
+    if (m.grant.has_value()) GrantTo(*m.grant, b->mutable_grant());
   }
+  void operator()(const LateGrant& m) const {
+    JobTo(m.job, out->mutable_late_grant()->mutable_job());
+    GrantTo(m.grant, out->mutable_late_grant()->mutable_grant());
+  }
+  void operator()(const Tally& m) const { TallyTo(m, out->mutable_tally()); }
   void operator()(const Abort& m) const {
     auto* b = out->mutable_abort();
     JobTo(m.job, b->mutable_job());
     b->set_code(static_cast<int32_t>(m.code));
     b->set_reason(Cut(m.reason));
-    b->set_breaks_group(m.breaks_group);
   }
   void operator()(const Quiesced& m) const {
     auto* b = out->mutable_quiesced();
     JobTo(m.job, b->mutable_job());
-    b->set_failed_rails(m.failed_rails);
+    for (const RailConnection& connection : m.failed) ConnectionTo(connection, b->mutable_failed());
   }
   void operator()(const RailState& m) const {
     auto* b = out->mutable_rail_state();
@@ -143,27 +162,24 @@ struct Writer {
     b->set_usable(m.usable);
     b->set_drained(m.drained);
   }
-  void operator()(const Sent& m) const {
-    auto* b = out->mutable_sent();
-    JobTo(m.job, b->mutable_job());
-    b->mutable_bytes()->Add(m.bytes.begin(), m.bytes.end());
-  }
   void operator()(const Rehome& m) const {
     auto* b = out->mutable_rehome();
-    JobTo(m.job, b->mutable_job());
-    b->set_failed_rails(m.failed_rails);
-    for (const Rehome::Flow& flow : m.flows) {
-      b->add_zones(flow.zone);
-      b->add_rounds(flow.round);
+    for (const RailConnection& connection : m.failed) ConnectionTo(connection, b->mutable_failed());
+    for (const Rehome::Exchange& exchange : m.exchanges) {
+      auto* e = b->add_exchanges();
+      JobTo(exchange.job, e->mutable_job());
+      e->set_round(exchange.round);
     }
   }
   void operator()(const Rehomed& m) const {
     auto* b = out->mutable_rehomed();
-    JobTo(m.job, b->mutable_job());
-    for (const Rehomed::Flow& flow : m.flows) {
-      b->add_zones(flow.zone);
-      b->add_rounds(flow.round);
-      b->add_arrived(flow.arrived);
+    for (const Rehomed::Exchange& exchange : m.exchanges) {
+      auto* e = b->add_exchanges();
+      JobTo(exchange.job, e->mutable_job());
+      e->set_state(static_cast<uint32_t>(exchange.state));
+      if (exchange.state != Rehomed::State::kOpen) continue;
+      e->set_round(exchange.round);
+      if (!exchange.keys.empty()) KeysTo(exchange.keys, e->mutable_keys());
     }
   }
   void operator()(const RailSignal& m) const {

@@ -1,13 +1,18 @@
 #include "daemon/peer/peer_conversion.h"
 
+#include <google/protobuf/repeated_field.h>
+
 #include <algorithm>
-#include <cstring>
-#include <type_traits>
+#include <initializer_list>
+#include <limits>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "agent/base/rail_mask.h"
 #include "daemon/config/units.h"
 #include "rails/peer/v1/peer.pb.h"
 
@@ -37,9 +42,9 @@ class FieldReader {
     if (in.boot_id() == 0) Fail(field, "boot_id: 0");
     return {BootId(in.boot_id()), in.counter()};
   }
-  JobKey Job(const pb::JobKey& in) {
-    if (in.seq() == 0) Fail("job.seq", "0");
-    return {ReadEpoch(in.epoch(), "job.epoch"), JobSeq(in.seq())};
+  JobKey Job(const pb::JobKey& in, absl::string_view field = "job") {
+    if (in.seq() == 0) Fail(field, "seq: 0");
+    return {ReadEpoch(in.epoch(), field), JobSeq(in.seq())};
   }
   GroupKey Key(const pb::GroupKey& in) {
     GroupKey out;
@@ -75,6 +80,36 @@ class FieldReader {
     if (in >= kMaxPeerRails) Fail(field, absl::StrCat(in, ", more than ", kMaxPeerRails - 1));
     return RailIndex(in);
   }
+  // Names `rail` in `named`, too.
+  RailIndex RailOnce(uint32_t rail, absl::string_view field, RailMask* named) {
+    const RailIndex index = Rail(rail, field);
+    if (rail >= kMaxPeerRails) return index;
+    if ((*named & RailBit(rail)) != 0) Fail(field, absl::StrCat("rail ", rail, " twice"));
+    *named |= RailBit(rail);
+    return index;
+  }
+  bool AtMost(int count, size_t max, absl::string_view field) {
+    if (static_cast<size_t>(count) <= max) return true;
+    Fail(field, absl::StrCat(count, " entries, more than ", max));
+    return false;
+  }
+  bool SameLength(std::initializer_list<int> columns, absl::string_view field) {
+    if (std::min(columns) == std::max(columns)) return true;
+    Fail(field, absl::StrCat("columns of ", absl::StrJoin(columns, ", "), " entries"));
+    return false;
+  }
+  bool Add(uint64_t bytes, absl::string_view field, uint64_t* sum) {
+    *sum += bytes;
+    if (*sum >= bytes) return true;
+    Fail(field, "their sum passes 64 bits");
+    return false;
+  }
+  std::vector<uint64_t> BytesByRail(const google::protobuf::RepeatedField<uint64_t>& in, absl::string_view field) {
+    if (!AtMost(in.size(), kMaxPeerRails, field)) return {};
+    uint64_t sum = 0;
+    for (const uint64_t bytes : in) Add(bytes, field, &sum);
+    return {in.begin(), in.end()};
+  }
   absl::StatusCode Code(int32_t in) {
     if (in < 1 || in > 16) Fail("code", absl::StrCat(in, ", no error code"));
     return static_cast<absl::StatusCode>(in);
@@ -95,98 +130,103 @@ class FieldReader {
   absl::Status status_;
 };
 
-ControlMessage ReadOffer(const pb::Offer& in, FieldReader* r) {
-  Offer out;
-  out.job = r->Job(in.job());
-  out.tag = in.tag();
-  out.retired_below = JobSeq(in.retired_below());
-  if (in.planned_bytes_size() > static_cast<int>(kMaxPeerRails)) {
-    r->Fail("planned_bytes", absl::StrCat(in.planned_bytes_size(), " rails, more than ", kMaxPeerRails));
-    return out;
-  }
-  out.planned_bytes.assign(in.planned_bytes().begin(), in.planned_bytes().end());
+std::vector<Ready::Flow> ReadFlows(const pb::Flows& in, absl::string_view field, FieldReader* r) {
+  std::vector<Ready::Flow> out;
   const int count = in.source_ranks_size();
-  if (in.destination_ranks_size() != count || in.lengths_bytes_size() != count) {
-    r->Fail("lengths_bytes", absl::StrCat("columns of ", count, ", ", in.destination_ranks_size(), " and ",
-                                          in.lengths_bytes_size(), " entries"));
-    return out;
-  }
+  if (!r->SameLength({count, in.destination_ranks_size(), in.lengths_bytes_size()}, field)) return out;
   // Pointers, because in.source_ranks(i) is a call into protobuf's library.
   const uint32_t *const sources = in.source_ranks().data(), *const destinations = in.destination_ranks().data();
   const uint64_t* const lengths = in.lengths_bytes().data();
-  out.flows.reserve(static_cast<size_t>(count));
+  const auto place = [&](int i) { return std::pair(destinations[i], sources[i]); };
+  uint64_t sum = 0;
+  out.reserve(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) {
-    out.flows.push_back(
-        {r->ReadRank(sources[i], "source_ranks"), r->ReadRank(destinations[i], "destination_ranks"), lengths[i]});
+    out.push_back({r->ReadRank(sources[i], field), r->ReadRank(destinations[i], field), lengths[i]});
+    if (!r->Add(lengths[i], field, &sum)) return out;
+    if (i > 0 && place(i - 1) >= place(i)) {
+      r->Fail(field, absl::StrCat("[", i, "]: rank ", sources[i], " to rank ", destinations[i], " is out of order"));
+      return out;
+    }
+  }
+  return out;
+}
+
+std::vector<RailConnection> ReadFailed(const pb::RailConnections& in, FieldReader* r) {
+  std::vector<RailConnection> out;
+  if (!r->AtMost(in.rails_size(), RailConnection::kMaxFailed, "failed")) return out;
+  if (!r->SameLength({in.rails_size(), in.connections_size()}, "failed")) return out;
+  for (int i = 0; i < in.rails_size(); ++i) out.push_back({r->Rail(in.rails(i), "failed"), in.connections(i)});
+  return out;
+}
+
+// Every rail has as many keys, and one at least.
+std::vector<RailKeys> ReadKeys(const pb::RailKeys& in, absl::string_view field, FieldReader* r) {
+  std::vector<RailKeys> out;
+  const int rails = in.rails_size(), each = rails == 0 ? 0 : in.keys_size() / rails;
+  if (!r->AtMost(rails, kMaxPeerRails, field) || !r->SameLength({rails, in.connections_size()}, field)) return out;
+  if (each * rails != in.keys_size() || (rails > 0 && each == 0)) {
+    r->Fail(field, absl::StrCat(in.keys_size(), " for ", rails, " rails"));
+    return out;
+  }
+  RailMask named = 0;
+  for (int i = 0; i < rails; ++i) {
+    const uint32_t* const keys = in.keys().data() + i * each;
+    out.push_back({{r->RailOnce(in.rails(i), field, &named), in.connections(i)}, {keys, keys + each}});
   }
   return out;
 }
 
 // The engine checks that the ranges fit the flows.
-void ReadRanges(const pb::Ready& in, FieldReader* r, Ready* out) {
-  const int count = in.range_zones_size();
-  if (in.range_addresses_size() != count || in.range_lengths_bytes_size() != count) {
-    return r->Fail("range_zones", absl::StrCat("columns of ", count, ", ", in.range_addresses_size(), " and ",
-                                               in.range_lengths_bytes_size(), " entries"));
+Grant ReadGrant(const pb::Grant& in, FieldReader* r) {
+  constexpr uint32_t kMaxSlot = std::numeric_limits<decltype(ZoneRef::slot)>::max();
+  Grant out;
+  if (in.slot() == 0 || in.slot() > kMaxSlot) {
+    r->Fail("grant.slot", absl::StrCat(in.slot(), ", outside 1 to ", kMaxSlot));
   }
-  if (int64_t{in.keys_size()} != int64_t{count} * in.rails_size()) {
-    return r->Fail("keys",
-                   absl::StrCat(in.keys_size(), " entries for ", count, " ranges and ", in.rails_size(), " rails"));
-  }
-  const uint32_t* const zones = in.range_zones().data();  // as in ReadOffer()
+  if (in.generation() == 0) r->Fail("grant.generation", "0");
+  out.zone = {static_cast<uint16_t>(in.slot()), in.generation()};
+  const int count = in.range_addresses_size();
+  if (!r->SameLength({count, in.range_lengths_bytes_size()}, "grant.ranges")) return out;
   const uint64_t *const addresses = in.range_addresses().data(), *const lengths = in.range_lengths_bytes().data();
-  out->ranges.reserve(static_cast<size_t>(count));
+  uint64_t sum = 0;
+  out.ranges.reserve(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) {
-    const Ready::ZoneRange range{zones[i], addresses[i], lengths[i]};
-    if (range.length_bytes == 0 || range.address + range.length_bytes < range.address) {
-      return r->Fail("range_lengths_bytes",
-                     absl::StrCat("[", i, "]: ", range.length_bytes, " bytes at ", range.address));
+    if (lengths[i] == 0 || addresses[i] + lengths[i] < addresses[i]) {
+      r->Fail("grant.ranges", absl::StrCat("[", i, "]: ", lengths[i], " bytes at ", addresses[i]));
+      return out;
     }
-    if (i > 0 && range.zone < out->ranges.back().zone) {
-      return r->Fail("range_zones", absl::StrCat("[", i, "]: ", range.zone, " after ", out->ranges.back().zone));
-    }
-    out->ranges.push_back(range);
+    if (!r->Add(lengths[i], "grant.ranges", &sum)) return out;
+    out.ranges.push_back({addresses[i], lengths[i]});
   }
-  out->keys.assign(in.keys().begin(), in.keys().end());
-  out->fences.reserve(static_cast<size_t>(in.fences_size()));
-  for (const uint32_t fence : in.fences()) {
-    if (fence >> kFenceSlotBits >= FenceSlot::kGenerations) {
-      return r->Fail("fences", absl::StrCat(fence, ", more than 20 bits"));
-    }
-    out->fences.push_back({static_cast<uint16_t>(fence), static_cast<uint8_t>(fence >> kFenceSlotBits)});
+  out.keys = ReadKeys(in.keys(), "grant.keys", r);
+  if (!out.keys.empty() && out.keys[0].keys.size() != out.ranges.size()) {
+    r->Fail("grant.keys", absl::StrCat(out.keys[0].keys.size(), " of each rail for ", count, " ranges"));
   }
+  return out;
+}
+
+Tally ReadTally(const pb::Tally& in, absl::string_view job, absl::string_view bytes, FieldReader* r) {
+  return {r->Job(in.job(), job), r->BytesByRail(in.bytes(), bytes)};
 }
 
 ControlMessage ReadReady(const pb::Ready& in, FieldReader* r) {
   Ready out;
   out.job = r->Job(in.job());
-  out.slot = in.slot();
-  out.generation = in.generation();
-  if (in.rails_size() > static_cast<int>(kMaxPeerRails)) {
-    r->Fail("rails", absl::StrCat(in.rails_size(), " entries, more than ", kMaxPeerRails));
-    return out;
-  }
+  out.tag = in.tag();
+  out.sends = ReadFlows(in.sends(), "sends", r);
+  out.receives = ReadFlows(in.receives(), "receives", r);
+  out.planned_bytes = r->BytesByRail(in.planned_bytes(), "planned_bytes");
+  if (in.has_grant()) out.grant = ReadGrant(in.grant(), r);
+  if (!r->AtMost(in.rails_size(), kMaxPeerRails, "rails")) return out;
+  RailMask named = 0;
   for (const pb::ReadyRail& rail : in.rails()) {
     out.rails.push_back(
-        {r->Rail(rail.rail(), "rails.rail"), rail.usable(), rail.speed_bytes_per_second(), rail.backlog_bytes()});
+        {r->RailOnce(rail.rail(), "rails", &named), rail.speed_bytes_per_second(), rail.backlog_bytes()});
   }
-  ReadRanges(in, r, &out);
-  return out;
-}
-
-ControlMessage ReadSent(const pb::Sent& in, FieldReader* r) {
-  Sent out;
-  out.job = r->Job(in.job());
-  if (in.bytes_size() > static_cast<int>(kMaxPeerRails)) {
-    r->Fail("bytes", absl::StrCat(in.bytes_size(), " entries, more than ", kMaxPeerRails));
-    return out;
+  if (!r->AtMost(in.tallies_size(), Ready::kMaxTallies, "tallies")) return out;
+  for (const pb::Tally& tally : in.tallies()) {
+    out.tallies.push_back(ReadTally(tally, "tallies.job", "tallies.bytes", r));
   }
-  uint64_t total = 0;
-  for (const uint64_t bytes : in.bytes()) {
-    if (total + bytes < total) r->Fail("bytes", "their sum passes 64 bits");
-    total += bytes;
-  }
-  out.bytes.assign(in.bytes().begin(), in.bytes().end());
   return out;
 }
 
@@ -201,37 +241,37 @@ ControlMessage ReadUnsubmitted(const pb::Unsubmitted& in, FieldReader* r) {
   return out;
 }
 
-// Checks the columns of zones and rounds.
 template <typename Message>
-bool CheckRounds(const Message& in, FieldReader* r) {
-  if (in.zones_size() == 0 || in.rounds_size() != in.zones_size()) {
-    r->Fail("zones", absl::StrCat("columns of ", in.zones_size(), " and ", in.rounds_size(), " entries"));
-    return false;
-  }
-  for (const uint32_t round : in.rounds()) {
-    if (round > 15) r->Fail("rounds", absl::StrCat(round, ", more than 15"));
-  }
-  return r->status().ok();
+bool CheckCount(const Message& in, FieldReader* r) {
+  if (in.exchanges_size() == 0) r->Fail("exchanges", "none");
+  return in.exchanges_size() > 0 && r->AtMost(in.exchanges_size(), Rehome::kMaxExchanges, "exchanges");
 }
 
 ControlMessage ReadRehome(const pb::Rehome& in, FieldReader* r) {
-  Rehome out{r->Job(in.job()), in.failed_rails(), {}};
-  if (!CheckRounds(in, r)) return out;
-  for (int i = 0; i < in.zones_size(); ++i) {
-    out.flows.push_back({in.zones(i), static_cast<uint8_t>(in.rounds(i))});
+  Rehome out;
+  if (!CheckCount(in, r)) return out;
+  out.failed = ReadFailed(in.failed(), r);
+  for (const pb::Rehome::Exchange& exchange : in.exchanges()) {
+    out.exchanges.push_back({r->Job(exchange.job(), "exchanges.job"), exchange.round()});
+    if (~exchange.round() == 0) r->Fail("exchanges.round", absl::StrCat(exchange.round(), " has no next one"));
   }
   return out;
 }
 
 ControlMessage ReadRehomed(const pb::Rehomed& in, FieldReader* r) {
-  Rehomed out{r->Job(in.job()), {}};
-  if (!CheckRounds(in, r)) return out;
-  if (in.arrived_size() != in.zones_size()) {
-    r->Fail("arrived", absl::StrCat(in.arrived_size(), " entries for ", in.zones_size(), " zones"));
-    return out;
-  }
-  for (int i = 0; i < in.zones_size(); ++i) {
-    out.flows.push_back({in.zones(i), static_cast<uint8_t>(in.rounds(i)), in.arrived(i)});
+  Rehomed out;
+  if (!CheckCount(in, r)) return out;
+  for (const pb::Rehomed::Exchange& exchange : in.exchanges()) {
+    if (exchange.state() > static_cast<uint32_t>(Rehomed::State::kAborted)) {
+      r->Fail("exchanges.state", absl::StrCat(exchange.state(), " is none"));
+    }
+    const auto state = static_cast<Rehomed::State>(exchange.state());
+    if ((state == Rehomed::State::kOpen) != (exchange.round() > 0)) {
+      r->Fail("exchanges.round", absl::StrCat(exchange.round(), " of state ", exchange.state()));
+    }
+    if (state != Rehomed::State::kOpen && exchange.has_keys()) r->Fail("exchanges.keys", "of one that is not open");
+    out.exchanges.push_back({r->Job(exchange.job(), "exchanges.job"), state, exchange.round(),
+                             ReadKeys(exchange.keys(), "exchanges.keys", r)});
   }
   return out;
 }
@@ -284,22 +324,22 @@ ControlMessage ReadBody(const pb::Message& in, FieldReader* r) {
       return Leaving{r->ReadEpoch(in.leaving().epoch(), "epoch"), JobSeq(in.leaving().seq())};
     case pb::Message::kMayLeave:
       return MayLeave{r->ReadEpoch(in.may_leave().epoch(), "epoch"), JobSeq(in.may_leave().seq())};
-    case pb::Message::kOffer:
-      return ReadOffer(in.offer(), r);
     case pb::Message::kUnsubmitted:
       return ReadUnsubmitted(in.unsubmitted(), r);
     case pb::Message::kReady:
       return ReadReady(in.ready(), r);
+    case pb::Message::kLateGrant:
+      return LateGrant{r->Job(in.late_grant().job()), ReadGrant(in.late_grant().grant(), r)};
+    case pb::Message::kTally:
+      return ReadTally(in.tally(), "job", "bytes", r);
     case pb::Message::kAbort:
       return Abort{r->Job(in.abort().job()), r->Code(in.abort().code()),
-                   r->Text(in.abort().reason(), "reason", kMaxPeerText), in.abort().breaks_group()};
+                   r->Text(in.abort().reason(), "reason", kMaxPeerText)};
     case pb::Message::kQuiesced:
-      return Quiesced{r->Job(in.quiesced().job()), in.quiesced().failed_rails()};
+      return Quiesced{r->Job(in.quiesced().job()), ReadFailed(in.quiesced().failed(), r)};
     case pb::Message::kRailState:
       if (in.rail_state().usable() && in.rail_state().drained()) r->Fail("drained", "of a usable rail");
       return RailState{r->Rail(in.rail_state().rail(), "rail"), in.rail_state().usable(), in.rail_state().drained()};
-    case pb::Message::kSent:
-      return ReadSent(in.sent(), r);
     case pb::Message::kRehome:
       return ReadRehome(in.rehome(), r);
     case pb::Message::kRehomed:
@@ -358,8 +398,10 @@ absl::StatusOr<HelloFacts> HelloFrom(const pb::Hello& in, const std::string& own
   }
   const std::string both = absl::StrCat("node ", in.node(), " to node ", own_node, ": hello.");
   if (in.min_version() > kPeerProtocolVersion || in.max_version() < kPeerProtocolVersion) {
-    return absl::FailedPreconditionError(absl::StrCat(both, "min_version, max_version: ", in.min_version(), " to ",
-                                                      in.max_version(), " do not include ", kPeerProtocolVersion));
+    return absl::FailedPreconditionError(
+        absl::StrCat(both, "min_version, max_version: ", in.min_version(), " to ", in.max_version(), " do not include ",
+                     kPeerProtocolVersion, ", which ", own_node, " speaks; ", in.node(), " runs railsd '",
+                     absl::CEscape(in.software().substr(0, kMaxSoftware)), "': run the same version on all nodes"));
   }
   if (in.boot_id() == 0) return Invalid(absl::StrCat(both, "boot_id: 0"));
   if (in.link_generation() == 0) return Invalid(absl::StrCat(both, "link_generation: 0"));

@@ -16,17 +16,17 @@ class Message;
 
 namespace railsd {
 
-inline constexpr uint32_t kPeerProtocolVersion = 2;
+inline constexpr uint32_t kPeerProtocolVersion = 3;
 inline constexpr uint64_t kMinMaxMessageBytes = 64 << 10;
 inline constexpr size_t kMaxPeerRails = 64;
 inline constexpr size_t kMaxSoftware = 64;
-inline constexpr int kFenceSlotBits = 16;     // slot bits of a fence on the wire; the generation is above them
 inline constexpr size_t kMaxPeerText = 4096;  // bytes of a reason; longer ones are cut when sent, refused when received
 
 void MessageTo(const ControlMessage& message, rails::peer::v1::Message* out);
 
-// INVALID_ARGUMENT names the field and the value: ranks from `max_world_size` on, columns of unequal length, status
-// codes outside 1 to 16, texts that are too long, too many rails, ranges without keys, a missing body.
+// INVALID_ARGUMENT names the field and the value: ranks from `max_world_size` on, columns of unequal length, flows out
+// of order, sums of bytes past 64 bits, ranges past the end of memory, lists that are too long, rails that are named
+// twice, rails without a key for each range, impossible slots, generations, rounds, states and codes, a missing body.
 absl::StatusOr<ControlMessage> MessageFrom(const rails::peer::v1::Message& in, uint32_t max_world_size);
 
 // The contents of a HELLO.

@@ -52,10 +52,10 @@ void ExchangeTo(const JobExplanation::Exchange& from, const Since& since, rails:
   out->set_node(from.node);
   out->set_out_bytes(from.out_bytes);
   out->set_in_bytes(from.in_bytes);
-  out->set_offer_sent_seconds(since(from.times.offer_sent));
-  out->set_offer_received_seconds(since(from.times.offer_received));
   out->set_ready_sent_seconds(since(from.times.ready_sent));
   out->set_ready_received_seconds(since(from.times.ready_received));
+  out->set_grant_sent_seconds(since(from.times.grant_sent));
+  out->set_grant_received_seconds(since(from.times.grant_received));
   out->set_planned_seconds(since(from.times.planned));
   out->set_last_acknowledged_seconds(since(from.times.last_acknowledged));
   out->set_last_received_seconds(since(from.times.last_received));

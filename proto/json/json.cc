@@ -82,6 +82,7 @@ Json PeerArray(const Repeated& peers) {
                      {"rail_addresses", ArrayOf(peer.rail_addresses())},
                      {"version", peer.version()},
                      {"connections", peer.connections()},
+                     {"dial_failure", peer.dial_failure()},
                      {"why", peer.why()}});
   }
   return array;
@@ -253,10 +254,10 @@ Json ExplanationJson(const v1::ExplainJobResponse& job) {
     exchanges.push_back({{"node", exchange.node()},
                          {"out_bytes", exchange.out_bytes()},
                          {"in_bytes", exchange.in_bytes()},
-                         {"offer_sent_seconds", exchange.offer_sent_seconds()},
-                         {"offer_received_seconds", exchange.offer_received_seconds()},
                          {"ready_sent_seconds", exchange.ready_sent_seconds()},
                          {"ready_received_seconds", exchange.ready_received_seconds()},
+                         {"grant_sent_seconds", exchange.grant_sent_seconds()},
+                         {"grant_received_seconds", exchange.grant_received_seconds()},
                          {"planned_seconds", exchange.planned_seconds()},
                          {"last_acknowledged_seconds", exchange.last_acknowledged_seconds()},
                          {"last_received_seconds", exchange.last_received_seconds()},

@@ -1,5 +1,6 @@
-// What transports that write into remote memory promise: keys, fences, and zones that close under their writers.
+// Promises of transports that bind zones: keys, their bounds, and the connections that they belong to.
 #include <algorithm>
+#include <cerrno>
 
 #include "tests/conformance/transport_suite.h"
 
@@ -9,85 +10,14 @@ namespace {
 using Kind = RailEvent::Kind;
 
 // Keys that open a whole segment to every peer (counted by the transport) promise less.
-bool IsWeak(const RailTransport& transport) { return transport.counters().weak_zones.load() > 0; }
-
-TEST_P(RemoteSuite, AFenceComesAfterEverythingOfItsFlow) {
-  End &a = Add("a", 1), &b = Add("b", 2);
-  Meet(a, b);
-  std::vector<std::unique_ptr<Flow>> flows;
-  std::vector<Flow*> pointers;
-  for (int i = 0; i < 12; ++i) {
-    flows.push_back(MakeFlow(b, 1 + random_() % 400000, 1 + random_() % 5, 1 + random_() % 5));
-    pointers.push_back(flows.back().get());
-  }
-  Open(b, a, 3, pointers);
-  std::vector<SendOrder> orders;
-  for (uint32_t i = 0; i < flows.size(); ++i) {
-    for (uint64_t offset = 0; offset < flows[i]->bytes.size(); offset += 50000) {
-      orders.push_back(
-          Order(*flows[i], 3, i, offset, std::min<uint64_t>(50000, flows[i]->bytes.size() - offset), orders.size()));
-    }
-  }
-  std::shuffle(orders.begin(), orders.end(), random_);
-  ASSERT_EQ(a.transport->Post(orders), orders.size());
-  for (uint32_t i = 0; i < flows.size(); ++i) Fence(a, *flows[i], 3, i);
-  size_t seen = 0;
-  ASSERT_TRUE(Until([&] {
-    const std::vector<RailEvent> fences = b.Of(Kind::kFence);
-    for (; seen < fences.size(); ++seen) {
-      const Flow& flow = *flows[fences[seen].zone.index];
-      EXPECT_TRUE(ReadAll(flow.zone) == flow.bytes) << "at its fence, flow " << fences[seen].zone.index;
-    }
-    return seen == flows.size();
-  }));
-  for (uint32_t i = 0; i < flows.size(); ++i) ExpectCoveredOnce(b, 3, i, 0);
-  ASSERT_TRUE(Until([&] { return a.fences_done == flows.size() && a.Count(Kind::kSendDone) == orders.size(); }));
-  EXPECT_EQ(a.transport->counters().tx_fences.load(), flows.size());
-  EXPECT_EQ(b.transport->counters().rx_fences.load(), flows.size());
-  EXPECT_EQ(a.transport->counters().tx_chunks.load(), orders.size()) << "a fence is no chunk";
-}
-
-TEST_P(RemoteSuite, FencesCarryTheirCountAndRound) {
-  End &a = Add("a", 1), &b = Add("b", 2);
-  Meet(a, b);
-  auto flow = MakeFlow(b, 1000);
-  auto other = MakeFlow(b, 1000);
-  Open(b, a, 5, {other.get(), flow.get()}, /*generation=*/6);
-  Fence(a, *flow, 5, 1, 6, /*fences=*/64, /*round=*/15);
-  Fence(a, *other, 5, 0, 6, /*fences=*/1, /*round=*/0);
-  ASSERT_TRUE(Until([&] { return b.Count(Kind::kFence) == 2; }));
-  const std::vector<RailEvent> fences = b.Of(Kind::kFence);
-  for (const RailEvent& fence : fences) {
-    EXPECT_EQ(fence.peer, Index(a));
-    EXPECT_EQ(fence.zone.slot, 5u);
-    EXPECT_EQ(fence.zone.generation, 6u);
-    EXPECT_EQ(fence.fences, fence.zone.index == 1 ? 64 : 1);
-    EXPECT_EQ(fence.round, fence.zone.index == 1 ? 15 : 0);
-  }
-  EXPECT_NE(fences[0].zone.index, fences[1].zone.index);
-}
-
-TEST_P(RemoteSuite, AFenceMayCarryTheLastBytes) {
-  End &a = Add("a", 1), &b = Add("b", 2);
-  Meet(a, b);
-  auto flow = MakeFlow(b, 70000, 3, 4);
-  Open(b, a, 1, {flow.get()});
-  std::vector<SendOrder> orders{Order(*flow, 1, 0, 0, 40000, 1), Order(*flow, 1, 0, 40000, 30000, 2)};
-  orders[1].fences = 1;
-  ASSERT_EQ(a.transport->Post(orders), 2u);
-  ASSERT_TRUE(Until([&] { return b.Count(Kind::kFence) == 1; }));
-  EXPECT_TRUE(ReadAll(flow->zone) == flow->bytes);
-  ASSERT_TRUE(Until([&] { return a.CountDone(SendResult::kAcknowledged) == 2; }));
-}
+bool IsWeak(const RailTransport& transport) { return transport.Info().counters->weak_zones.load() > 0; }
 
 TEST_P(RemoteSuite, AKeyOpensItsZoneOnly) {
   End &a = Add("a", 1), &b = Add("b", 2), &c = Add("c", 3);
   Meet(a, b);
   Meet(c, b);
-  auto mine = MakeFlow(b, 1000);
-  auto theirs = MakeFlow(b, 1000);
-  Open(b, a, 1, {mine.get()});
-  Open(b, c, 2, {theirs.get()});
+  Exchange* mine = OpenNew(b, a, 1000);
+  Exchange* theirs = OpenNew(b, c, 1000);
   struct Case {
     const char* what;
     std::function<void(RemoteZone*)> spoil;
@@ -95,141 +25,152 @@ TEST_P(RemoteSuite, AKeyOpensItsZoneOnly) {
     bool within_segment = false;
   };
   const size_t rail = a.options.rail.value();
+  const RemoteZone& other = theirs->stream.remote;
   const std::vector<Case> cases{
-      {"a key that is none", [&](RemoteZone* r) { r->keys[rail] ^= 0x5a5a5a00; }, true},
+      {"a key that is none", [&](RemoteZone* r) { r->keys[rail][0] ^= 0x5a5a5a00; }, true},
       {"an address outside", [&](RemoteZone* r) { r->pieces[0].address += 1 << 20; }, true},
-      {"another zone's address", [&](RemoteZone* r) { r->pieces[0].address = theirs->send.remote.pieces[0].address; },
-       true},
+      {"another zone's address", [&](RemoteZone* r) { r->pieces[0].address = other.pieces[0].address; }, true},
       {"past the zone's end", [&](RemoteZone* r) { r->pieces[0].address += 1; }, false, true},
-      {"another peer's zone", [&](RemoteZone* r) { *r = theirs->send.remote; }, false},
+      {"another peer's zone", [&](RemoteZone* r) { *r = other; }, false},
   };
   size_t up = a.Count(Kind::kPeerUp), bad = 0;
   for (const Case& wrong : cases) {
     SCOPED_TRACE(wrong.what);
     if (IsWeak(*b.transport) && !wrong.though_weak) continue;
     if (wrong.within_segment && !world_->ChecksBounds()) continue;
-    const RemoteZone good = mine->send.remote;
-    wrong.spoil(&mine->send.remote);
+    wrong.spoil(&mine->stream.remote);
     const size_t failed = a.CountDone(SendResult::kRailFailed);
-    const SendOrder order = Order(*mine, 1, 0, 0, 1000, 1);
-    ASSERT_EQ(a.transport->Post({&order, 1}), 1u);
+    const SendOrder order = Order(*mine, 0, 1000, 1, 255);
+    ASSERT_EQ(a.Post({order}), 1u);
     ++up;
     ASSERT_TRUE(Until([&] { return a.Count(Kind::kPeerUp) == up; })) << "down, and up again";
     EXPECT_EQ(a.CountDone(SendResult::kRailFailed), failed + 1);
     ++bad;
-    ASSERT_TRUE(Until([&] { return b.Count(Kind::kBadPeer) == bad; })) << "and b knows why";
+    ASSERT_TRUE(Until([&] { return b.Count(Kind::kBadPeer) == bad && b.Count(Kind::kPeerUp) == up + 1; }));
     EXPECT_EQ(b.Of(Kind::kBadPeer).back().peer, Index(a));
-    EXPECT_EQ(b.transport->counters().protocol_errors.load(), bad);
-    mine->send.remote = good;
-    // Its zones were bound to the connection that is gone.
-    const auto generation = static_cast<uint32_t>(up);
-    Open(b, a, 1, {mine.get()}, generation);
+    EXPECT_EQ(b.counters().protocol_errors.load(), bad);
+    Bind(b, *mine);  // the keys were good for the connection that is gone
   }
-  EXPECT_GT(a.transport->counters().endpoint_errors.load(), 0u);
+  EXPECT_GT(a.counters().endpoint_errors.load(), 0u);
   EXPECT_EQ(c.Count(Kind::kPeerDown), 0u);
-  EXPECT_TRUE(ReadAll(mine->zone) == std::string(1000, '\0'));
-  EXPECT_TRUE(ReadAll(theirs->zone) == std::string(1000, '\0'));
-  SendAll(c, *theirs, 2, 0, 1000);
-  SendAll(a, *mine, 1, 0, 1000);
-  ASSERT_TRUE(Until([&] { return b.ReceivedBytes() == 2000; }));
-  EXPECT_TRUE(ReadAll(theirs->zone) == theirs->bytes);
-  EXPECT_TRUE(ReadAll(mine->zone) == mine->bytes);
+  EXPECT_EQ(b.Count(Kind::kFence), 0u);
+  EXPECT_TRUE(ReadAll(mine->received()) == std::string(1000, '\0'));
+  EXPECT_TRUE(ReadAll(theirs->received()) == std::string(1000, '\0'));
+  SendAll(c, *theirs, 1000);
+  SendAll(a, *mine, 1000);
+  ASSERT_TRUE(Until([&] { return b.Count(Kind::kFence) == 2; }));
+  ExpectArrived(b, *theirs);
+  ExpectArrived(b, *mine);
 }
 
-TEST_P(RemoteSuite, AFenceForWhatIsNotOpenBreaksTheConnection) {
+TEST_P(RemoteSuite, AFenceForWhatWasNeverOpenBreaksTheConnection) {
   End &a = Add("a", 1), &b = Add("b", 2), &c = Add("c", 3);
   Meet(a, b);
   Meet(c, b);
-  auto mine = MakeFlow(b, 1000);
-  auto theirs = MakeFlow(b, 1000);
-  Open(b, a, 1, {mine.get()});
-  Open(b, c, 2, {theirs.get()});
-  const FenceSlot slot = mine->send.remote.fence;
-  const std::vector<FenceSlot> wrong{{slot.slot, static_cast<uint8_t>((slot.generation + 1) % 16)},  // of before
-                                     {60000, 0},                                                     // of nobody
-                                     theirs->send.remote.fence};                                     // of c
+  Exchange* mine = OpenNew(b, a, 1000);
+  Exchange* theirs = OpenNew(b, c, 1000);
+  const ZoneRef good = mine->stream.zone;
+  const std::vector<ZoneRef> wrong{{good.slot, good.generation + 1}, {0, 0}, {60000, 0}, theirs->stream.zone};
   for (size_t i = 0; i < wrong.size(); ++i) {
     SCOPED_TRACE(i);
-    mine->send.remote.fence = wrong[i];
+    mine->stream.zone = wrong[i];
     const size_t up = a.Count(Kind::kPeerUp);
-    Fence(a, *mine, 1, 0);
+    const SendOrder fence = Order(*mine, 0, 0, 1, 255);
+    ASSERT_EQ(a.Post({fence}), 1u);
     ASSERT_TRUE(Until([&] { return b.Count(Kind::kBadPeer) == i + 1; }));
     ASSERT_TRUE(Until([&] { return a.Count(Kind::kPeerUp) == up + 1; })) << "down, and up again";
     EXPECT_EQ(b.Of(Kind::kBadPeer).back().peer, Index(a));
-    EXPECT_EQ(b.transport->counters().protocol_errors.load(), i + 1);
+    EXPECT_EQ(b.counters().protocol_errors.load(), i + 1);
   }
   EXPECT_EQ(b.Count(Kind::kFence), 0u);
   EXPECT_EQ(c.Count(Kind::kPeerDown), 0u);
 }
 
+// It may have been under way when the zone was closed.
+TEST_P(RemoteSuite, AFenceForAClosedZoneIsIgnored) {
+  End &a = Add("a", 1), &b = Add("b", 2);
+  Meet(a, b);
+  Exchange* closed = OpenNew(b, a, 1000);
+  Exchange* open = OpenNew(b, a, 1000);
+  Close(b, *closed);
+  PostAll(a, {Order(*closed, 0, 0, 1, 255), Order(*open, 0, 1000, 2, 255)});
+  ASSERT_TRUE(Until([&] { return b.Count(Kind::kFence) == 1 && a.Count(Kind::kSendDone) == 2; }));
+  Spin(20);
+  ExpectArrived(b, *open);
+  EXPECT_EQ(b.Count(Kind::kFence), 1u);
+  EXPECT_EQ(a.CountDone(SendResult::kAcknowledged), 2u);
+  EXPECT_EQ(b.counters().protocol_errors.load(), 0u);
+  EXPECT_EQ(a.Count(Kind::kPeerDown), 0u);
+}
+
 TEST_P(RemoteSuite, KeysDieWithTheirZone) {
   End &a = Add("a", 1), &b = Add("b", 2);
   Meet(a, b);
-  auto flow = MakeFlow(b, 100000);
-  for (uint32_t generation = 1; generation <= 20; ++generation) {
-    Open(b, a, 1, {flow.get()}, generation);
-    SendAll(a, *flow, 1, 0, 30000);
-    ASSERT_TRUE(Until([&] { return b.Count(Kind::kFence) == generation && a.fences_done == generation; }));
-    b.transport->CloseZones(1, generation, /*writers_stopped=*/true);
-    ASSERT_TRUE(Until([&] { return b.Count(Kind::kZonesClosed) == generation; }));
+  Exchange* exchange = MakeExchange(b, 100000);
+  for (size_t times = 1; times <= 20; ++times) {
+    Open(b, a, *exchange);
+    SendAll(a, *exchange, 30000);
+    ASSERT_TRUE(Until([&] { return b.Count(Kind::kFence) == times && a.Count(Kind::kSendDone) == 4 * times; }));
+    Close(b, *exchange);
   }
   EXPECT_EQ(a.Count(Kind::kPeerDown), 0u) << "closing what nobody writes to costs nothing";
   if (IsWeak(*b.transport)) return;
-  WriteAll(flow->zone, std::string(100000, '\0'));
-  const SendOrder late = Order(*flow, 1, 0, 0, 100000, 1);
-  ASSERT_EQ(a.transport->Post({&late, 1}), 1u);
+  WriteAll(exchange->received(), std::string(100000, '\0'));
+  const SendOrder late = Order(*exchange, 0, 100000, 1);
+  ASSERT_EQ(a.Post({late}), 1u);
   ASSERT_TRUE(Until([&] { return a.Count(Kind::kPeerDown) == 1; }));
   EXPECT_EQ(a.CountDone(SendResult::kRailFailed), 1u);
-  EXPECT_TRUE(ReadAll(flow->zone) == std::string(100000, '\0'));
+  EXPECT_TRUE(ReadAll(exchange->received()) == std::string(100000, '\0'));
 }
 
-// The peer has not said that it has stopped, and it has not.
-TEST_P(RemoteSuite, NothingIsWrittenAfterZonesClosedUnderAWriter) {
+TEST_P(RemoteSuite, KeysDieWithTheirConnection) {
   End &a = Add("a", 1), &b = Add("b", 2);
   Meet(a, b);
-  auto flow = MakeFlow(b, 16 << 20);
-  Open(b, a, 1, {flow.get()});
-  std::vector<SendOrder> orders;
-  for (uint64_t i = 0; i < 16; ++i) orders.push_back(Order(*flow, 1, 0, i << 20, 1 << 20, i));
-  ASSERT_EQ(a.transport->Post(orders), 16u);
-  ASSERT_TRUE(Until([&] { return HasBegun(flow->zone); }));
-  b.transport->CloseZones(1, 1, /*writers_stopped=*/false);
-  ASSERT_TRUE(Until([&] { return b.Count(Kind::kZonesClosed) == 1; }));
-  EXPECT_EQ(b.Count(Kind::kPeerDown), 1u) << "a key that is gone does not stop the packet that is being written";
-  WriteAll(flow->zone, std::string(16 << 20, 'x'));  // the trainer has its buffer again
-  ASSERT_TRUE(Until([&] { return a.Count(Kind::kSendDone) == 16; }));
-  Spin(50);
-  const std::string found = ReadAll(flow->zone);
-  EXPECT_EQ(std::count(found.begin(), found.end(), 'x'), found.size())
-      << "bytes from " << found.find_first_not_of('x') << " to " << found.find_last_not_of('x');
-  EXPECT_EQ(a.CountDone(SendResult::kRailFailed) + a.CountDone(SendResult::kAcknowledged), 16u);
-  // And the rail works again.
-  ASSERT_TRUE(Until([&] {
-    return a.Count(Kind::kPeerUp) == a.Count(Kind::kPeerDown) + 1 &&
-           b.Count(Kind::kPeerUp) == b.Count(Kind::kPeerDown) + 1;
-  }));
-  auto next = MakeFlow(b, 500000);
-  Open(b, a, 1, {next.get()}, /*generation=*/2);
-  SendAll(a, *next, 1, 0, 500000);
-  ASSERT_TRUE(Until([&] { return b.ReceivedBytes() == 500000; }));
-  EXPECT_TRUE(ReadAll(next->zone) == next->bytes);
+  Exchange* exchange = OpenNew(b, a, 1000);
+  Cut(a, b);
+  ASSERT_TRUE(Until([&] { return b.Count(Kind::kPeerDown) == 1; }));
+  Unbind(b, *exchange);
+  // Without a connection there is nothing to bind them to.
+  b.transport->OpenZone(exchange->zone);
+  ASSERT_TRUE(Until([&] { return b.Count(Kind::kZoneOpened) == 2; }));
+  EXPECT_EQ(b.Of(Kind::kZoneOpened)[1].error_number, ENOTCONN);
+  Unbind(b, *exchange);
+  Meet(a, b);
+  if (!IsWeak(*b.transport)) {
+    const SendOrder late = Order(*exchange, 0, 1000, 1);
+    ASSERT_EQ(a.Post({late}), 1u);
+    ASSERT_TRUE(Until([&] { return a.Count(Kind::kPeerDown) == 1; }));
+    EXPECT_EQ(a.CountDone(SendResult::kRailFailed), 1u);
+    EXPECT_TRUE(ReadAll(exchange->received()) == std::string(1000, '\0'));
+    ASSERT_TRUE(Until([&] { return b.Count(Kind::kPeerUp) == b.Count(Kind::kPeerDown) + 1; }));
+  }
+  Bind(b, *exchange);
+  SendAll(a, *exchange, 1000);
+  ASSERT_TRUE(Until([&] { return b.Count(Kind::kFence) == 1; }));
+  ExpectArrived(b, *exchange);
+  Close(b, *exchange);
 }
 
-TEST_P(RemoteSuite, ManySetsOpenAtOnceAndInAnyOrder) {
+TEST_P(RemoteSuite, AZoneIsBoundOnce) {
   End &a = Add("a", 1), &b = Add("b", 2);
   Meet(a, b);
-  std::vector<std::unique_ptr<Flow>> flows;
-  for (uint32_t slot = 1; slot <= 40; ++slot) {
-    flows.push_back(MakeFlow(b, 5000, 2, 3));
-    Open(b, a, slot, {flows.back().get()});
-  }
-  for (uint32_t slot = 40; slot >= 1; --slot) SendAll(a, *flows[slot - 1], slot, 0, 2000);
-  ASSERT_TRUE(Until([&] { return b.Count(Kind::kFence) == 40 && a.fences_done == 40; }));
-  for (uint32_t slot = 1; slot <= 40; ++slot) {
-    EXPECT_TRUE(ReadAll(flows[slot - 1]->zone) == flows[slot - 1]->bytes);
-    b.transport->CloseZones(slot, 1, true);
-  }
-  ASSERT_TRUE(Until([&] { return b.Count(Kind::kZonesClosed) == 40; }));
+  Exchange* exchange = OpenNew(b, a, 1000);
+  b.transport->OpenZone(exchange->zone);
+  ASSERT_TRUE(Until([&] { return b.Count(Kind::kZoneOpened) == 2; }));
+  EXPECT_EQ(b.Of(Kind::kZoneOpened)[1].error_number, EEXIST);
+  SendAll(a, *exchange, 1000);  // with the keys that it has
+  ASSERT_TRUE(Until([&] { return b.Count(Kind::kFence) == 1; }));
+  ExpectArrived(b, *exchange);
+}
+
+// The binding is gone with its connection; the engine closes it all the same.
+TEST_P(RemoteSuite, ClosingAZoneWhoseConnectionIsGoneIsAnswered) {
+  End &a = Add("a", 1), &b = Add("b", 2);
+  Meet(a, b);
+  Exchange* exchange = OpenNew(b, a, 1000);
+  Cut(a, b);
+  ASSERT_TRUE(Until([&] { return b.Count(Kind::kPeerDown) == 1; }));
+  Close(b, *exchange, /*writers_stopped=*/false);
 }
 
 }  // namespace

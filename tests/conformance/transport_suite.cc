@@ -19,28 +19,15 @@ size_t OpenDescriptors() {
   return count;
 }
 
-constexpr uint64_t kFenceCookie = uint64_t{1} << 63;
-
-// Where a flow lands, as the receiver's READY would tell it.
-void FillRemote(const ReceiveSet& set, size_t zone, size_t rail, RemoteZone* remote) {
-  size_t key = 0;
-  for (size_t z = 0; z < zone; ++z) key += set.zones[z].range_count();
-  remote->pieces.clear();
-  remote->keys.assign(rail, 0);  // of the rails before this one
-  remote->fence = set.fences[zone];
-  for (const MemoryRanges::Piece& piece : set.zones[zone].pieces()) {
-    const auto first_key = static_cast<uint32_t>(remote->pieces.size());
-    remote->pieces.push_back(
-        {piece.flow_offset_bytes, reinterpret_cast<uintptr_t>(piece.address), piece.length_bytes, first_key});
-    remote->keys.push_back(set.keys[rail][key++]);
-  }
-}
-
 }  // namespace
 
 void TransportSuite::End::Send(PeerIndex peer, std::string bytes) {
   const std::lock_guard lock(mutex);
   signals.emplace_back(peer, std::move(bytes));
+}
+size_t TransportSuite::End::Post(std::vector<SendOrder> orders) {
+  for (SendOrder& order : orders) order.connection = connections[order.stream->peer];
+  return transport->Post(orders);
 }
 size_t TransportSuite::End::Count(RailEvent::Kind kind) const {
   return static_cast<size_t>(
@@ -58,13 +45,10 @@ std::vector<RailEvent> TransportSuite::End::Of(RailEvent::Kind kind) const {
   }
   return found;
 }
-uint64_t TransportSuite::End::ReceivedBytes() const {
-  uint64_t bytes = 0;
-  for (const RailEvent& event : Of(RailEvent::Kind::kReceived)) bytes += event.length_bytes;
-  for (const RailEvent& event : Of(RailEvent::Kind::kFence)) {
-    bytes += opened.at({event.zone.slot, event.zone.generation})->zones.at(event.zone.index).total_bytes();
-  }
-  return bytes;
+std::vector<RailEvent> TransportSuite::End::FencesOf(ZoneRef zone) const {
+  std::vector<RailEvent> fences = Of(RailEvent::Kind::kFence);
+  std::erase_if(fences, [&](const RailEvent& e) { return e.zone != zone; });
+  return fences;
 }
 
 void TransportSuite::SetUp() {
@@ -76,6 +60,7 @@ void TransportSuite::SetUp() {
 
 void TransportSuite::TearDown() {
   ends_.clear();
+  exchanges_.clear();
   world_.reset();
   EXPECT_EQ(OpenDescriptors(), descriptors_before_) << "descriptors leaked";
 }
@@ -85,6 +70,7 @@ TransportSuite::End& TransportSuite::Add(const std::string& node, uint64_t boot,
   options.node = node;
   options.boot = BootId(boot);
   options.signals = end.get();
+  options.zones = &end->zones;
   end->options = options;
   end->transport = world_->Create(options);
   ends_.push_back(std::move(end));
@@ -93,7 +79,7 @@ TransportSuite::End& TransportSuite::Add(const std::string& node, uint64_t boot,
 
 void TransportSuite::KnowAs(End& at, const End& peer, const std::string& node, uint64_t boot) {
   at.peers[Index(peer)] = {node, BootId(boot)};
-  at.transport->SetPeer({Index(peer), node, BootId(boot), peer.transport->LocalAddress()});
+  at.transport->SetPeer({Index(peer), node, BootId(boot), peer.transport->Info().address});
 }
 void TransportSuite::Know(End& at, const End& peer) { KnowAs(at, peer, peer.options.node, peer.options.boot.value()); }
 
@@ -106,14 +92,16 @@ void TransportSuite::Meet(End& a, End& b) {
       [&] { return a.Count(RailEvent::Kind::kPeerUp) > a_before && b.Count(RailEvent::Kind::kPeerUp) > b_before; }));
 }
 
+void TransportSuite::Cut(End& at, const End& peer) { at.transport->RemovePeer(Index(peer)); }
+
 void TransportSuite::Poll(End& end, absl::Duration wait) {
   std::vector<RailEvent> batch(end.batch);
   const size_t count = end.transport->Poll(wait, absl::MakeSpan(batch));
   ASSERT_LE(count, batch.size());
   batch.resize(count);
-  end.fences_done += std::erase_if(batch, [](const RailEvent& event) {
-    return event.kind == RailEvent::Kind::kSendDone && event.cookie >= kFenceCookie;
-  });
+  for (const RailEvent& event : batch) {
+    if (event.kind == RailEvent::Kind::kPeerUp) end.connections[event.peer] = event.connection;
+  }
   end.events.insert(end.events.end(), batch.begin(), batch.end());
 }
 
@@ -163,23 +151,25 @@ void TransportSuite::Spin(int rounds) {
   for (int i = 0; i < rounds; ++i) PollAll();
 }
 
-std::unique_ptr<TransportSuite::Flow> TransportSuite::MakeFlow(const End& to, uint64_t bytes, size_t send_pieces,
-                                                               size_t receive_pieces, uint64_t job) {
-  auto flow = std::make_unique<Flow>();
+TransportSuite::Exchange* TransportSuite::MakeExchange(const End& to, uint64_t bytes, size_t send_pieces,
+                                                       size_t receive_pieces, uint64_t job) {
+  Exchange* exchange = exchanges_.emplace_back(std::make_unique<Exchange>()).get();
+  exchange->stream.job = JobTag(job);
+  exchange->stream.peer = Index(to);
+  exchange->stream.left_bytes = bytes;
   // Odd offsets: nothing is aligned.
-  flow->send.job = JobTag(job);
-  flow->send.peer = Index(to);
-  flow->send.memory = Scatter(MakeSegment(bytes + 5000), 13, bytes, send_pieces, random_);
-  flow->zone = Scatter(MakeSegment(bytes + 5000), 4099, bytes, receive_pieces, random_);
-  flow->bytes = RandomBytes(bytes, random_);
-  WriteAll(flow->send.memory, flow->bytes);
-  return flow;
+  exchange->stream.memory = Scatter(MakeSegment(bytes + 5000), 13, bytes, send_pieces, random_);
+  exchange->zone = std::make_shared<ReceiveZone>(to.options.rail.value() + 1);
+  exchange->zone->memory = Scatter(MakeSegment(bytes + 5000), 4099, bytes, receive_pieces, random_);
+  exchange->bytes = RandomBytes(bytes, random_);
+  WriteAll(exchange->stream.memory, exchange->bytes);
+  return exchange;
 }
 
 void TransportSuite::Register(const End& at, const MemoryRanges& memory) {
   const size_t rail = at.options.rail.value();
   std::vector<std::shared_ptr<MemoryRegistrar>> rails(rail + 1);
-  rails[rail] = at.transport->registrar();
+  rails[rail] = at.transport->Info().registrar;
   for (const MemoryRanges::Piece& piece : memory.pieces()) {
     if (rails[rail] == nullptr || piece.segment->registration(rail) != nullptr) continue;
     const absl::Status registered = piece.segment->Register(rails);
@@ -187,53 +177,95 @@ void TransportSuite::Register(const End& at, const MemoryRanges& memory) {
   }
 }
 
-void TransportSuite::Open(End& at, const End& from, uint32_t slot, const std::vector<Flow*>& flows,
-                          uint32_t generation) {
-  auto set = std::make_shared<ReceiveSet>();
-  set->peer = Index(from);
-  set->slot = slot;
-  set->generation = generation;
-  for (const Flow* flow : flows) {
-    Register(at, flow->zone);
-    Register(from, flow->send.memory);
-    set->zones.push_back(flow->zone);
-    set->left_bytes += flow->zone.total_bytes();
-  }
-  if (!at.remote()) return at.transport->OpenZones(std::move(set));
-  for (size_t i = 0; i < flows.size(); ++i) set->fences.push_back({next_fence_++, static_cast<uint8_t>(slot % 16)});
-  set->keys.resize(at.options.rail.value() + 1);
-  at.opened[{slot, generation}] = set;
-  const size_t before = at.Count(RailEvent::Kind::kZonesOpened);
-  at.transport->OpenZones(set);
+void TransportSuite::Open(End& at, const End& from, Exchange& exchange) {
+  Register(at, exchange.received());
+  Register(from, exchange.stream.memory);
+  exchange.zone->peer = Index(from);
+  at.zones.Open(exchange.zone);
+  exchange.stream.zone = exchange.zone->ref;
+  if (at.binds()) Bind(at, exchange);
+}
+
+TransportSuite::Exchange* TransportSuite::OpenNew(End& at, const End& from, uint64_t bytes, size_t send_pieces,
+                                                  size_t receive_pieces, uint64_t job) {
+  Exchange* exchange = MakeExchange(at, bytes, send_pieces, receive_pieces, job);
+  Open(at, from, *exchange);
+  return exchange;
+}
+
+void TransportSuite::Unbind(End& at, Exchange& exchange, bool writers_stopped) {
+  exchange.bound = false;
+  const size_t before = at.Count(RailEvent::Kind::kZoneClosed);
+  at.transport->CloseZone(exchange.zone->ref, writers_stopped);
+  ASSERT_TRUE(Until([&] { return at.Count(RailEvent::Kind::kZoneClosed) > before; }));
+  ASSERT_EQ(at.Count(RailEvent::Kind::kZoneClosed), before + 1);
+  EXPECT_EQ(at.Of(RailEvent::Kind::kZoneClosed).back().zone, exchange.zone->ref);
+}
+
+void TransportSuite::Bind(End& at, Exchange& exchange) {
+  if (exchange.bound) Unbind(at, exchange);
+  exchange.bound = true;
+  const size_t before = at.Count(RailEvent::Kind::kZoneOpened);
+  at.transport->OpenZone(exchange.zone);
   ASSERT_TRUE(Until([&] {
     if (!at.polled) Poll(at);
-    return at.Count(RailEvent::Kind::kZonesOpened) > before;
+    return at.Count(RailEvent::Kind::kZoneOpened) > before;
   }));
-  ASSERT_EQ(at.Of(RailEvent::Kind::kZonesOpened).back().error_number, 0);
-  for (size_t i = 0; i < flows.size(); ++i) FillRemote(*set, i, at.options.rail.value(), &flows[i]->send.remote);
-}
-
-SendOrder TransportSuite::Order(const Flow& flow, uint32_t slot, uint32_t index, uint64_t offset, uint64_t length,
-                                uint64_t cookie, uint32_t generation) {
-  return {&flow.send, {slot, generation, index}, offset, length, cookie};
-}
-
-void TransportSuite::SendAll(End& from, const Flow& flow, uint32_t slot, uint32_t index, uint64_t chunk) {
-  for (uint64_t offset = 0; offset < flow.bytes.size(); offset += chunk) {
-    const SendOrder order =
-        Order(flow, slot, index, offset, std::min<uint64_t>(chunk, flow.bytes.size() - offset), offset);
-    ASSERT_TRUE(Until([&] { return from.transport->Post({&order, 1}) == 1; }));
+  const RailEvent opened = at.Of(RailEvent::Kind::kZoneOpened).back();
+  ASSERT_EQ(opened.error_number, 0);
+  EXPECT_EQ(opened.zone, exchange.zone->ref);
+  EXPECT_EQ(opened.peer, exchange.zone->peer);
+  RemoteZone& remote = exchange.stream.remote;
+  remote.pieces.clear();
+  uint64_t offset = 0;
+  for (const MemoryRanges::Piece& piece : exchange.received().pieces()) {
+    remote.pieces.push_back({offset, reinterpret_cast<uintptr_t>(piece.address), piece.length_bytes});
+    offset += piece.length_bytes;
   }
-  Fence(from, flow, slot, index);
+  remote.keys = exchange.zone->keys;
 }
 
-void TransportSuite::Fence(End& from, const Flow& flow, uint32_t slot, uint32_t index, uint32_t generation,
-                           uint8_t fences, uint8_t round) {
-  if (!from.remote()) return;
-  SendOrder order = Order(flow, slot, index, flow.bytes.size(), 0, kFenceCookie, generation);
-  order.fences = fences;
-  order.round = round;
-  ASSERT_TRUE(Until([&] { return from.transport->Post({&order, 1}) == 1; }));
+void TransportSuite::Close(End& at, Exchange& exchange, bool writers_stopped) {
+  const ZoneRef ref = exchange.zone->ref;
+  const bool quiet = at.zones.Close(ref);
+  EXPECT_TRUE(quiet) << "nobody is inside between two calls of Poll()";
+  if (at.binds()) Unbind(at, exchange, writers_stopped);
+  at.zones.Release(ref);
+}
+
+size_t TransportSuite::ZoneRoom(const End& at, size_t wanted) {
+  return std::min<size_t>(wanted, at.transport->Info().traits.zone_room);
+}
+
+SendOrder TransportSuite::Order(const Exchange& exchange, uint64_t offset, uint64_t length, uint64_t cookie,
+                                uint8_t weight, uint32_t round) {
+  return {.stream = &exchange.stream,
+          .offset_bytes = offset,
+          .length_bytes = length,
+          .cookie = cookie,
+          .weight = weight,
+          .round = round};
+}
+
+std::vector<SendOrder> TransportSuite::Orders(const Exchange& exchange, uint64_t chunk) {
+  std::vector<SendOrder> orders;
+  for (uint64_t offset = 0; offset < exchange.bytes.size(); offset += chunk) {
+    orders.push_back(Order(exchange, offset, std::min<uint64_t>(chunk, exchange.bytes.size() - offset), orders.size()));
+  }
+  orders.back().weight = kWholeWeight;
+  return orders;
+}
+
+void TransportSuite::PostAll(End& from, const std::vector<SendOrder>& orders) {
+  for (const SendOrder& order : orders) {
+    ASSERT_TRUE(Until([&] { return from.Post({order}) == 1; }));
+  }
+}
+
+size_t TransportSuite::SendAll(End& from, const Exchange& exchange, uint64_t chunk) {
+  const std::vector<SendOrder> orders = Orders(exchange, chunk);
+  PostAll(from, orders);
+  return orders.size();
 }
 
 bool TransportSuite::HasBegun(const MemoryRanges& zone) {
@@ -241,25 +273,11 @@ bool TransportSuite::HasBegun(const MemoryRanges& zone) {
   return head.find_first_not_of('\0') != std::string::npos;
 }
 
-void TransportSuite::ExpectCoveredOnce(const End& at, uint32_t slot, uint32_t index, uint64_t bytes) {
-  if (at.remote()) {
-    const std::vector<RailEvent> fences = at.Of(RailEvent::Kind::kFence);
-    EXPECT_EQ(std::count_if(fences.begin(), fences.end(),
-                            [&](const RailEvent& e) { return e.zone.slot == slot && e.zone.index == index; }),
-              1);
-    return;
-  }
-  std::map<uint64_t, uint64_t> pieces;
-  for (const RailEvent& event : at.Of(RailEvent::Kind::kReceived)) {
-    if (event.zone.slot != slot || event.zone.index != index) continue;
-    ASSERT_TRUE(pieces.emplace(event.offset_bytes, event.length_bytes).second) << "reported twice";
-  }
-  uint64_t next = 0;
-  for (const auto& [offset, length] : pieces) {
-    ASSERT_EQ(offset, next) << "a hole or an overlap";
-    next = offset + length;
-  }
-  EXPECT_EQ(next, bytes);
+void TransportSuite::ExpectArrived(const End& at, const Exchange& exchange) {
+  EXPECT_TRUE(ReadAll(exchange.received()) == exchange.bytes);
+  EXPECT_EQ(at.FencesOf(exchange.zone->ref).size(), 1u);
+  if (at.binds()) return;
+  EXPECT_EQ(exchange.zone->landed.at(at.options.rail.value()).bytes(), exchange.bytes.size());
 }
 
 }  // namespace railsd::testing

@@ -27,7 +27,9 @@ using Kind = RailEvent::Kind;
 using ::testing::HasSubstr;
 
 VerbsOptions Options() {
+  static ZoneTable zones;
   VerbsOptions options;
+  options.zones = &zones;
   options.node = "a";
   options.boot = BootId(1);
   options.device = Rails()[0][0];
@@ -71,16 +73,20 @@ TEST_P(VerbsSuite, LimitsAreCutToTheDeviceAndSaid) {
 
 TEST_P(VerbsSuite, TheDeviceIsTold) {
   End& a = Add("a", 1);
-  const RailDevice device = a.transport->Device();
+  const TransportInfo info = a.transport->Info();
+  const RailDevice& device = info.device;
   EXPECT_EQ(absl::StrCat(device.name, "/", device.port), Rails()[0][0]);
-  EXPECT_EQ(a.transport->LocalAddress(), "verbs:" + Rails()[0][0]);
+  EXPECT_EQ(info.address, "verbs:" + Rails()[0][0]);
+  EXPECT_TRUE(info.traits.binds_zones);
+  EXPECT_EQ(info.traits.zone_room, VerbsTuning().fence_queue_depth);
+  EXPECT_EQ(info.traits.max_rounds, 15u);
   EXPECT_EQ(device.state, "active");
   EXPECT_GE(device.mtu_bytes, 1024u);
   EXPECT_FALSE(device.gid.empty());
-  EXPECT_EQ(a.transport->counters().queue_pairs.load(), 0u);
+  EXPECT_EQ(a.counters().queue_pairs.load(), 0u);
   End& b = Add("b", 2);
   Meet(a, b);
-  EXPECT_EQ(a.transport->counters().queue_pairs.load(), 1u);
+  EXPECT_EQ(a.counters().queue_pairs.load(), 1u);
 }
 
 TEST_P(VerbsSuite, PeersOfAnotherVersionAreRefusedWithBothVersions) {
@@ -90,41 +96,35 @@ TEST_P(VerbsSuite, PeersOfAnotherVersionAreRefusedWithBothVersions) {
   verbs::Signal signal;
   signal.version = verbs::kSignalVersion + 1;
   a.transport->OnSignal(peer, verbs::EncodeSignal(signal));
-  EXPECT_EQ(a.transport->counters().refused_connections.load(), 1u);
+  EXPECT_EQ(a.counters().refused_connections.load(), 1u);
   const absl::StatusOr<verbs::Signal> answer = verbs::DecodeSignal(a.signals.back().second);
   ASSERT_TRUE(answer.ok());
   EXPECT_EQ(answer->kind, verbs::Signal::Kind::kRefused);
   EXPECT_EQ(answer->reason, verbs::RefusalReason::kVersion);
   EXPECT_THAT(answer->text, ::testing::AllOf(HasSubstr("version 2"), HasSubstr("version 1")));
   a.transport->OnSignal(peer, "nonsense");
-  EXPECT_EQ(a.transport->counters().protocol_errors.load(), 1u);
+  EXPECT_EQ(a.counters().protocol_errors.load(), 1u);
   a.signals.clear();  // b is not there
 }
 
 TEST_P(VerbsSuite, BatchesAreSignalledNotChunks) {
   End &a = Add("a", 1), &b = Add("b", 2);
   Meet(a, b);
-  auto flow = MakeFlow(b, 64 * 5000);
-  Open(b, a, 1, {flow.get()});
-  const uint64_t before = a.transport->counters().completions.load();
-  std::vector<SendOrder> orders;
-  for (uint64_t i = 0; i < 64; ++i) orders.push_back(Order(*flow, 1, 0, i * 5000, 5000, i));
-  ASSERT_EQ(a.transport->Post(orders), 64u);
-  Fence(a, *flow, 1, 0);
-  ASSERT_TRUE(Until([&] { return b.ReceivedBytes() == 64 * 5000 && a.Count(Kind::kSendDone) == 64; }));
-  ASSERT_TRUE(Until([&] { return a.fences_done == 1; }));
-  EXPECT_EQ(a.transport->counters().work_requests.load(), 65u);
-  EXPECT_LE(a.transport->counters().completions.load() - before, 3u) << "two of the batch, one of the fence";
-  EXPECT_TRUE(ReadAll(flow->zone) == flow->bytes);
+  Exchange* exchange = OpenNew(b, a, 64 * 5000);
+  const uint64_t before = a.counters().completions.load();
+  ASSERT_EQ(a.Post(Orders(*exchange, 5000)), 64u);
+  ASSERT_TRUE(Until([&] { return b.Count(Kind::kFence) == 1 && a.Count(Kind::kSendDone) == 64; }));
+  EXPECT_EQ(a.counters().work_requests.load(), 64u) << "the fence rides on the last write";
+  EXPECT_LE(a.counters().completions.load() - before, 2u);
+  ExpectArrived(b, *exchange);
 }
 
 TEST_P(VerbsSuite, ASegmentThatAnotherProcessWrites) {
   End &a = Add("a", 1), &b = Add("b", 2);
   Meet(a, b);
   constexpr uint64_t kBytes = 300000;
-  auto flow = MakeFlow(b, kBytes);
-  Open(b, a, 1, {flow.get()});
-  const MemoryRanges::Piece piece = flow->send.memory.pieces()[0];
+  Exchange* exchange = OpenNew(b, a, kBytes);
+  const MemoryRanges::Piece piece = exchange->stream.memory.pieces()[0];
   const pid_t trainer = ::fork();
   if (trainer == 0) {
     std::memset(piece.address, 'w', piece.length_bytes);  // the memfd is mapped in both
@@ -133,9 +133,9 @@ TEST_P(VerbsSuite, ASegmentThatAnotherProcessWrites) {
   int status = -1;
   ASSERT_EQ(::waitpid(trainer, &status, 0), trainer);
   ASSERT_EQ(status, 0);
-  SendAll(a, *flow, 1, 0, 100000);
-  ASSERT_TRUE(Until([&] { return b.ReceivedBytes() == kBytes; }));
-  EXPECT_TRUE(ReadAll(flow->zone) == std::string(kBytes, 'w'));
+  SendAll(a, *exchange, 100000);
+  ASSERT_TRUE(Until([&] { return b.Count(Kind::kFence) == 1; }));
+  EXPECT_TRUE(ReadAll(exchange->received()) == std::string(kBytes, 'w'));
 }
 
 TEST_P(VerbsSuite, ALinkThatGoesDownAndComesBack) {
@@ -149,40 +149,41 @@ TEST_P(VerbsSuite, ALinkThatGoesDownAndComesBack) {
   };
   End &a = Add("a", 1), &b = Add("b", 2);
   Meet(a, b);
-  auto flow = MakeFlow(b, 1000000);
-  Open(b, a, 1, {flow.get()});
+  Exchange* exchange = OpenNew(b, a, 1000000);
   ASSERT_EQ(link("down"), 0);
   ASSERT_TRUE(Until([&] { return a.Count(Kind::kPeerDown) == 1 && b.Count(Kind::kPeerDown) == 1; }))
       << "nobody has sent anything: the device told b, and b told a";
-  EXPECT_EQ(b.transport->Device().state, "down");
+  EXPECT_EQ(b.transport->Info().device.state, "down");
   EXPECT_EQ(b.Of(Kind::kPeerDown)[0].error_number, ENETDOWN);
-  ASSERT_TRUE(Until([&] { return a.transport->counters().queue_pairs.load() == 1; })) << "a tries again";
-  EXPECT_EQ(b.transport->counters().queue_pairs.load(), 0u) << "b waits for its link";
-  const SendOrder order = Order(*flow, 1, 0, 0, 1000, 1);
-  ASSERT_EQ(a.transport->Post({&order, 1}), 1u);
-  ASSERT_TRUE(Until([&] { return a.CountDone(SendResult::kRailFailed) == 1; }));
+  ASSERT_TRUE(Until([&] { return a.counters().queue_pairs.load() == 1; })) << "a tries again";
+  EXPECT_EQ(b.counters().queue_pairs.load(), 0u) << "b waits for its link";
+  const SendOrder order = Order(*exchange, 0, 1000, 1);
+  ASSERT_EQ(a.Post({order}), 1u);
+  ASSERT_TRUE(Until([&] { return a.CountDone(SendResult::kNotSent) == 1; }));
   ASSERT_EQ(link("up"), 0);
   ASSERT_TRUE(Until([&] { return a.Count(Kind::kPeerUp) == 2 && b.Count(Kind::kPeerUp) == 2; }));
-  EXPECT_EQ(b.transport->Device().state, "active");
-  b.transport->CloseZones(1, 1, false);
-  ASSERT_TRUE(Until([&] { return b.Count(Kind::kZonesClosed) == 1; }));
-  Open(b, a, 1, {flow.get()}, /*generation=*/2);
-  SendAll(a, *flow, 1, 0, 250000);
-  ASSERT_TRUE(Until([&] { return b.ReceivedBytes() == 1000000; }));
-  EXPECT_TRUE(ReadAll(flow->zone) == flow->bytes);
+  EXPECT_EQ(b.transport->Info().device.state, "active");
+  Bind(b, *exchange);
+  for (const size_t i : {0u, 1u}) {
+    const uint64_t connection = a.Of(Kind::kPeerUp)[i].connection;
+    EXPECT_EQ(b.Of(Kind::kPeerUp)[i].connection, connection);
+    EXPECT_EQ(b.Of(Kind::kZoneOpened)[i].connection, connection) << "the zone has keys again, for this one";
+  }
+  SendAll(a, *exchange, 250000);
+  ASSERT_TRUE(Until([&] { return b.Count(Kind::kFence) == 1; }));
+  ExpectArrived(b, *exchange);
 }
 
 // The engine gives up what it sent over a connection before anything can be sent over the next one.
 TEST_P(VerbsSuite, TheEndOfAConnectionIsToldBeforeAnotherIsBegun) {
   End &a = Add("a", 1), &b = Add("b", 2);
   Meet(a, b);
-  auto flow = MakeFlow(b, 100 * 1000);
-  Open(b, a, 1, {flow.get()});
+  Exchange* exchange = OpenNew(b, a, 100 * 1000);
   a.signals.clear();
   a.batch = 1;  // the end waits behind what became of the orders
   for (uint64_t i = 0; i < 100; ++i) {
-    const SendOrder order = Order(*flow, 1, 0, i * 1000, 1000, i);
-    ASSERT_EQ(a.transport->Post({&order, 1}), 1u);
+    const SendOrder order = Order(*exchange, i * 1000, 1000, i);
+    ASSERT_EQ(a.Post({order}), 1u);
   }
   b.transport.reset();
   while (CarrySignal(b)) {
@@ -236,7 +237,7 @@ TEST_P(VerbsSuite, ADmaBufIsRefusedByTheDevicesName) {
   ASSERT_TRUE(segment.ok()) << segment.status();
   EXPECT_EQ((*segment)->kind(), MemoryKind::kDmaBuf);
   End& a = Add("a", 1);
-  const std::vector<std::shared_ptr<MemoryRegistrar>> rails{a.transport->registrar()};
+  const std::vector<std::shared_ptr<MemoryRegistrar>> rails{a.transport->Info().registrar};
   const absl::Status registered = (*segment)->Register(rails);
   EXPECT_EQ(registered.code(), absl::StatusCode::kUnimplemented) << registered;
   EXPECT_THAT(registered.message(), ::testing::AllOf(HasSubstr(Rails()[0][0]), HasSubstr("segment 5"),
@@ -283,6 +284,7 @@ TEST_P(VerbsSuite, EveryEventOfADeviceIsActedOn) {
     VerbsOptions options = Options();
     options.signals = &listener;
     options.events = reports;
+    options.zones = &a.zones;
     options.on_notice = [&](const std::string& text) { absl::StrAppend(&said, text, "\n"); };
     a.transport.reset();
     a.transport = CreateVerbsTransport(options).value();
@@ -314,7 +316,7 @@ TEST_P(VerbsSuite, EveryEventOfADeviceIsActedOn) {
     reports->Tell(fatal, 0, 0);
     ASSERT_TRUE(Until([&] { return a.Count(Kind::kPeerDown) == downs + 1 && b.Count(Kind::kPeerDown) == downs + 1; }));
     Spin(20);
-    EXPECT_EQ(a.transport->counters().queue_pairs.load(), 0u) << "it is not tried again";
+    EXPECT_EQ(a.counters().queue_pairs.load(), 0u) << "it is not tried again";
     EXPECT_EQ(a.Count(Kind::kLinkDown), 1u);
     EXPECT_THAT(said, HasSubstr("the rail is out until the daemon restarts"));
   }
@@ -336,17 +338,13 @@ TEST_P(VerbsSuite, NothingIsLeftBehind) {
   for (int round = 0; round < 10; ++round) {
     End &a = Add("a", 1), &b = Add("b", 2);
     Meet(a, b);
-    auto flow = MakeFlow(b, 100000, 3, 3);
-    Open(b, a, 1, {flow.get()});
-    SendAll(a, *flow, 1, 0, 30000);
-    ASSERT_TRUE(Until([&] { return b.ReceivedBytes() == 100000; }));
+    Exchange* exchange = OpenNew(b, a, 100000, 3, 3);
+    SendAll(a, *exchange, 30000);
+    ASSERT_TRUE(Until([&] { return b.Count(Kind::kFence) == 1; }));
     EXPECT_NE(Resources(), before);
-    if (round % 2 == 0) {
-      b.transport->CloseZones(1, 1, true);
-      ASSERT_TRUE(Until([&] { return b.Count(Kind::kZonesClosed) == 1; }));
-    }
-    flow.reset();
+    if (round % 2 == 0) Close(b, *exchange);
     ends_.clear();
+    exchanges_.clear();
     EXPECT_EQ(Resources(), before) << "round " << round;
   }
 }

@@ -59,6 +59,7 @@ class VerbsWorld final : public World {
     verbs.max_posted_orders = options.max_posted_orders;
     verbs.max_receive_events = options.max_receive_events;
     verbs.signals = options.signals;
+    verbs.zones = options.zones;
     verbs.min_back_off = absl::Milliseconds(1);
     verbs.on_notice = [node = options.node](const std::string& text) {
       std::printf("# node %s: %s\n", node.c_str(), text.c_str());
@@ -74,12 +75,6 @@ class VerbsWorld final : public World {
   std::vector<std::string> nodes_;
 };
 
-WorldFactory Factory(std::string name, const VerbsTuning& tuning) {
-  return {std::move(name), [tuning] { return std::make_unique<VerbsWorld>(tuning); }};
-}
-
-std::string NameOf(const ::testing::TestParamInfo<WorldFactory>& info) { return info.param.name; }
-
 }  // namespace
 
 const std::vector<std::vector<std::string>>& Rails() {
@@ -87,9 +82,7 @@ const std::vector<std::vector<std::string>>& Rails() {
   return rails;
 }
 
-std::vector<WorldFactory> FramedWorlds() { return {}; }
-
-std::vector<WorldFactory> RemoteWorlds() {
+std::vector<WorldFactory> VerbsWorlds() {
   VerbsTuning tiny;
   tiny.send_queue_depth = 1;
   tiny.completion_queue_depth = 24;
@@ -102,12 +95,13 @@ std::vector<WorldFactory> RemoteWorlds() {
   spread.inline_bytes = 256;
   VerbsTuning weak;
   weak.max_windows = 0;
-  return {Factory("Verbs", {}), Factory("VerbsTiny", tiny), Factory("VerbsSpread", spread), Factory("VerbsWeak", weak)};
+  return {Factory<VerbsWorld>("Verbs", VerbsTuning()), Factory<VerbsWorld>("VerbsTiny", tiny),
+          Factory<VerbsWorld>("VerbsSpread", spread), Factory<VerbsWorld>("VerbsWeak", weak)};
 }
 
-INSTANTIATE_TEST_SUITE_P(Worlds, TransportSuite, ::testing::ValuesIn(RemoteWorlds()), NameOf);
-INSTANTIATE_TEST_SUITE_P(Worlds, RemoteSuite, ::testing::ValuesIn(RemoteWorlds()), NameOf);
-INSTANTIATE_TEST_SUITE_P(Worlds, VerbsSuite, ::testing::Values(Factory("Verbs", {})), NameOf);
+INSTANTIATE_TEST_SUITE_P(Worlds, TransportSuite, ::testing::ValuesIn(VerbsWorlds()), NameOf);
+INSTANTIATE_TEST_SUITE_P(Worlds, RemoteSuite, ::testing::ValuesIn(VerbsWorlds()), NameOf);
+INSTANTIATE_TEST_SUITE_P(Worlds, VerbsSuite, ::testing::Values(Factory<VerbsWorld>("Verbs", VerbsTuning())), NameOf);
 
 }  // namespace railsd::testing
 

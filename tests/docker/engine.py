@@ -125,6 +125,13 @@ class Engine:
         stack.callback(slirp.kill)
         self._wait(outer, lambda: subprocess.run([DOCKER, "info"], env=self.environment, stdout=subprocess.DEVNULL,
                                                  stderr=subprocess.DEVNULL, check=False).returncode == 0)
+        self._clear()  # of a run that was killed
+
+    def _clear(self):
+        """No containers and no networks any more, in an engine of our own."""
+        for container in self.docker("ps", "--all", "--quiet", check=False).split():
+            self.docker("rm", "--force", "--volumes", container, check=False)
+        self.docker("network", "prune", "--force", check=False)
 
     @staticmethod
     def _wait(outer, condition):
@@ -141,8 +148,7 @@ class Engine:
     def _stop(self, outer):
         inner = _child(outer.pid)
         if inner and outer.poll() is None:
-            for container in self.docker("ps", "--all", "--quiet", check=False).split():
-                self.docker("rm", "--force", "--volumes", container, check=False)
+            self._clear()
             os.kill(inner, signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 outer.wait(30)

@@ -96,7 +96,7 @@ class Marks(unittest.TestCase):
         for function, begin in (("EncodeHello", "HELLO, 640 bytes:"), ("EncodeAnswer", "Answer, 384 bytes:"),
                                 ("EncodeProof", "Proof, 48 bytes:"),
                                 ("EncodeHeader", "Header, 48 bytes:"), ("EncodeTrailer", "Trailer, 16 bytes:"),
-                                ("EncodeAck", "A record on `small`, 24 bytes")):
+                                ("EncodeAck", "Record, 24 bytes, from the receiver to the sender:")):
             body = code[code.index(f"void {function}("):]
             body = body[:body.index("\n}\n")]
             written = {int(at) for at in re.findall(r"(?:Put(?:Node|<\w+>)?\(\w+, |memcpy\(p \+ )(\d+)", body)}

@@ -2,22 +2,6 @@
 
 BOTH = ("keys", "gate")  # transports of `exchange`
 
-# Promela models: file, defines, and whether it holds.
-SPIN = [
-    ("recount.pml", [], True),
-    ("recount.pml", ["CANCEL"], True),
-    ("recount.pml", ["NAIVE"], False),
-    ("recount.pml", ["OPEN_END"], False),
-    ("recount.pml", ["CANCEL", "SILENT"], False),
-    ("rehome.pml", [], True),
-    ("rehome.pml", ["WEAK"], True),
-    ("rehome.pml", ["CANCEL"], True),
-    ("rehome.pml", ["WEAK", "CANCEL"], True),
-    ("rehome.pml", ["WEAK", "NAIVE"], False),
-    ("rehome.pml", ["WEAK", "NO_ROUNDS"], False),
-    ("rehome.pml", ["WEAK", "CANCEL", "TRUSTING"], False),
-]
-
 
 def on_both(program, arguments):
     """One check for each transport."""
@@ -29,7 +13,7 @@ def broken(program, usual, variants):
     return [(program, f"{usual} variant={line}".strip(), found) for line, found in variants]
 
 
-# Programs in C++: which, arguments, and how the result must begin. "exchange" has one exchange, "exchange2" two.
+# Program, arguments, and how the result must begin. "exchange" has one exchange, "exchange2" two.
 EXCHANGE = on_both("exchange", [
     "rails=2 chunks=2 weight=3 failures=2 releases=1 returns=1",
     "rails=2 chunks=2 weight=3 failures=2 releases=1 aborts=2 force=1",

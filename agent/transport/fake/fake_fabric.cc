@@ -27,8 +27,7 @@ void FakeFabric::Fail(const std::string& address) {
   FakeTransport* transport = state_->Find(address);
   if (transport == nullptr) return;
   transport->failed_ = true;
-  for (auto& [index, link] : transport->links_) transport->Disconnect(link, ENETDOWN);
-  transport->DropIncoming(ENETDOWN);
+  transport->BreakAll(ENETDOWN);
 }
 
 void FakeFabric::Heal(const std::string& address) {
@@ -42,14 +41,9 @@ void FakeFabric::Heal(const std::string& address) {
 void FakeFabric::Break(const std::string& address, PeerIndex peer, int error_number) {
   std::lock_guard lock(state_->mutex);
   FakeTransport* transport = state_->Find(address);
-  auto link = transport == nullptr ? decltype(transport->links_.end()){} : transport->links_.find(peer);
-  if (transport == nullptr || link == transport->links_.end()) return;
-  transport->Disconnect(link->second, error_number);
-  FakeTransport* other = state_->Find(link->second.peer.address);
-  if (other == nullptr) return;
-  for (auto& [index, back] : other->links_) {
-    if (back.peer.address == address) other->Disconnect(back, error_number);
-  }
+  if (transport == nullptr) return;
+  auto link = transport->links_.find(peer);
+  if (link != transport->links_.end()) transport->Break(link->second, error_number);
 }
 
 void FakeFabric::SetStepBytes(const std::string& address, uint64_t step_bytes) {
@@ -57,8 +51,7 @@ void FakeFabric::SetStepBytes(const std::string& address, uint64_t step_bytes) {
   FakeTransport* transport = state_->Find(address);
   if (transport == nullptr) return;
   transport->options_.step_bytes = step_bytes;
-  transport->changed_ = true;
-  transport->wake_.notify_all();
+  transport->Notify();
 }
 
 void FakeFabric::FailOrder(const std::string& address, uint64_t nth, SendResult result, int error_number) {
@@ -80,12 +73,6 @@ size_t FakeFabric::OpenKeys(const std::string& address) const {
   std::lock_guard lock(state_->mutex);
   const FakeTransport* transport = state_->Find(address);
   return transport == nullptr ? 0 : transport->keys_.size();
-}
-
-size_t FakeFabric::OpenFences(const std::string& address) const {
-  std::lock_guard lock(state_->mutex);
-  const FakeTransport* transport = state_->Find(address);
-  return transport == nullptr ? 0 : transport->fences_.size();
 }
 
 size_t FakeFabric::Registrations(const std::string& address) const {

@@ -16,14 +16,13 @@ struct FakeTransportOptions {
   RailIndex rail;
   std::string node;
   BootId boot;
-  uint64_t frame_bytes = 64 << 10;  // an order is received in frames of this size
+  ZoneTable* zones = nullptr;       // of the node; outlives the transport
   uint64_t step_bytes = 128 << 10;  // received per Poll(), over all peers
   size_t max_posted_orders = 256;
   size_t max_receive_events = 256;  // receiving pauses while so many were not taken
-  // Orders write into the peer's memory with the keys of its zones, as RDMA does: see RailTransport::WritesRemotely().
-  bool writes_remotely = false;
-  uint32_t fence_room = 1024;
-  bool weak_zones = false;  // a zone's key outlives nothing but its writers: closing under one breaks its link
+  // One that binds zones writes into its peers' memory by their keys, as RDMA does. Others place what they receive.
+  TransportTraits traits;
+  bool weak_zones = false;  // keys outlive connections: closing a zone under its writer breaks the link
   // Not null: links come up only after both ends have heard the other's signal. Outlives the transport.
   SignalSink* signals = nullptr;
 };
@@ -36,7 +35,7 @@ class FakeFabric {
   FakeFabric();
   ~FakeFabric();
 
-  // A transport whose LocalAddress() is unique in this fabric ("fake:1", ...).
+  // A transport whose address is unique in this fabric ("fake:1", ...).
   std::unique_ptr<RailTransport> Create(const FakeTransportOptions& options);
 
   // Cuts every link to and from `address`, as a dead rail would: its orders and those to it come back with ENETDOWN.
@@ -49,17 +48,15 @@ class FakeFabric {
   // How fast `address` receives from now on; 0 stalls it without breaking it.
   void SetStepBytes(const std::string& address, uint64_t step_bytes);
 
-  // Of transports that write remotely.
-  // The order that is the `nth` from now (0: the next) to be done at its receiver ends with `result` instead;
-  // kRailFailed takes the link down with it, as a queue pair in error does.
+  // The order of `address` that is the `nth` from now (0: the next) to be done at its receiver ends with `result`
+  // instead: its bytes are there, its fence is not. kRailFailed takes the link down with it.
   void FailOrder(const std::string& address, uint64_t nth, SendResult result, int error_number);
-  // From now on opening zones at `address` fails with this errno; 0: it works again.
+  // Transports that bind zones: from now on opening zones at `address` fails with this errno; 0: it works again.
   void FailOpenZones(const std::string& address, int error_number);
   // From now on `address` can register no more memory; or can again.
   void RefuseRegistrations(const std::string& address, bool refuse);
-  // Keys, fence slots and registrations that exist.
+  // Keys and registrations that exist.
   size_t OpenKeys(const std::string& address) const;
-  size_t OpenFences(const std::string& address) const;
   size_t Registrations(const std::string& address) const;
 
  private:

@@ -13,7 +13,7 @@
 namespace railsd {
 namespace {
 
-// Whether the byte at `offset_bytes` of the flow can be read.
+// Whether the byte at `offset_bytes` of the stream can be read.
 bool IsReadable(const MemoryRanges& memory, uint64_t offset_bytes) {
   iovec remote;
   uint64_t covered = 0;
@@ -35,32 +35,36 @@ FakeTransport* FakeFabricState::Find(const std::string& address) const {
 void FakeFabricState::ConnectAll() {
   for (FakeTransport* dialler : transports) {
     for (auto& [index, link] : dialler->links_) {
-      if (link.up || dialler->failed_) continue;
+      if (link.far != nullptr || dialler->failed_) continue;
       FakeTransport* peer = Find(link.peer.address);
       if (peer == nullptr || peer->failed_) {
-        CountUp(dialler->counters_.connect_failures, 1);
+        AddTo(dialler->counters_.connect_failures, 1);
         continue;
       }
-      if (peer->options_.node != link.peer.node || peer->options_.boot != link.peer.boot || !peer->Accepts(*dialler)) {
-        CountUp(dialler->counters_.connect_failures, 1);
-        CountUp(peer->counters_.refused_connections, 1);
+      FakeTransport::Link* back = peer->LinkTo(dialler->address_);
+      const bool agree = back != nullptr && peer->options_.rail == dialler->options_.rail &&
+                         peer->options_.node == link.peer.node && peer->options_.boot == link.peer.boot &&
+                         dialler->options_.node == back->peer.node && dialler->options_.boot == back->peer.boot;
+      if (!agree) {
+        AddTo(dialler->counters_.connect_failures, 1);
+        AddTo(peer->counters_.refused_connections, 1);
         continue;
       }
-      if (dialler->options_.signals != nullptr && !(link.heard && peer->HasHeard(*dialler))) continue;
-      link.up = true;
-      CountUp(dialler->counters_.connects, 1);
-      RailEvent event;
-      event.kind = RailEvent::Kind::kPeerUp;
-      event.peer = index;
-      event.cookie = link.peer.boot.value();
-      dialler->Push(event);
+      if (dialler->options_.signals != nullptr && !(link.heard && back->heard)) continue;
+      ++connections;
+      dialler->Connect(link, *peer, *back);
+      peer->Connect(*back, *dialler, link);
     }
   }
 }
 
-FakeTransport::FakeTransport(std::shared_ptr<FakeFabricState> fabric, std::string address, FakeTransportOptions options)
-    : fabric_(std::move(fabric)), address_(std::move(address)), options_(std::move(options)) {
-  if (options_.writes_remotely) registrar_ = std::make_shared<FakeRegistrar>(address_);
+FakeTransport::FakeTransport(std::shared_ptr<FakeFabricState> fabric, std::string address,
+                             const FakeTransportOptions& options)
+    : fabric_(std::move(fabric)),
+      address_(std::move(address)),
+      options_(options),
+      events_(options.max_posted_orders, options.max_receive_events) {
+  if (binds()) registrar_ = std::make_shared<FakeRegistrar>(address_);
   std::lock_guard lock(fabric_->mutex);
   random_.seed(fabric_->next_address);
   fabric_->transports.push_back(this);
@@ -69,20 +73,89 @@ FakeTransport::FakeTransport(std::shared_ptr<FakeFabricState> fabric, std::strin
 FakeTransport::~FakeTransport() {
   std::lock_guard lock(fabric_->mutex);
   std::erase(fabric_->transports, this);
-  DropIncoming(ECONNRESET);
+  BreakAll(ECONNRESET);
 }
 
-bool FakeTransport::Accepts(const FakeTransport& dialler) const {
-  if (dialler.options_.rail != options_.rail) return false;
-  return std::any_of(links_.begin(), links_.end(), [&](const auto& entry) {
-    return entry.second.peer.node == dialler.options_.node && entry.second.peer.boot == dialler.options_.boot;
-  });
+TransportInfo FakeTransport::Info() const {
+  TransportInfo info;
+  info.address = address_;
+  info.traits = options_.traits;
+  info.counters = &counters_;
+  info.registrar = registrar_;
+  return info;
 }
 
-bool FakeTransport::HasHeard(const FakeTransport& peer) const {
-  return std::any_of(links_.begin(), links_.end(), [&](const auto& entry) {
-    return entry.second.heard && entry.second.peer.address == peer.address_;
-  });
+void FakeTransport::Notify() {
+  changed_ = true;
+  wake_.notify_all();
+}
+
+void FakeTransport::Push(const RailEvent& event) {
+  events_.Push(event);
+  Notify();
+}
+
+void FakeTransport::Finish(const SendOrder& order, SendResult result, int error_number) {
+  if (binds()) AddTo(counters_.completions, 1);
+  FinishOrder(events_, counters_, order, result, error_number);
+  Notify();
+}
+
+// Links.
+
+FakeTransport::Link* FakeTransport::LinkTo(const std::string& address) {
+  for (auto& [index, link] : links_) {
+    if (link.peer.address == address) return &link;
+  }
+  return nullptr;
+}
+
+void FakeTransport::Connect(Link& link, FakeTransport& far, Link& far_link) {
+  link.far = &far;
+  link.far_link = &far_link;
+  link.connection = fabric_->connections;
+  AddTo(counters_.connects, 1);
+  RailEvent event;
+  event.kind = RailEvent::Kind::kPeerUp;
+  event.peer = link.peer.peer;
+  event.cookie = link.peer.boot.value();
+  event.connection = link.connection;
+  Push(event);
+}
+
+void FakeTransport::EndOrders(Link& link, SendResult left, SendResult not_sent, int error_number) {
+  for (const Reply& reply : link.replies) Finish(reply.order, left, error_number);
+  for (size_t i = 0; i < link.orders.size(); ++i) {
+    Finish(link.orders[i].order, i < kOnTheWire ? left : not_sent, error_number);
+  }
+  link.replies.clear();
+  link.orders.clear();
+}
+
+void FakeTransport::Disconnect(Link& link, int error_number) {
+  if (link.far == nullptr) return;
+  EndOrders(link, SendResult::kRailFailed, SendResult::kNotSent, error_number);
+  link.far = nullptr;
+  link.far_link = nullptr;
+  link.heard = link.greeted = false;
+  DropKeys(link.peer.peer);
+  AddTo(counters_.disconnects, 1);
+  RailEvent event;
+  event.kind = RailEvent::Kind::kPeerDown;
+  event.peer = link.peer.peer;
+  event.error_number = error_number;
+  event.cookie = link.peer.boot.value();
+  event.connection = link.connection;
+  Push(event);
+}
+
+void FakeTransport::Break(Link& link, int error_number) {
+  if (link.far != nullptr) link.far->Disconnect(*link.far_link, error_number);
+  Disconnect(link, error_number);
+}
+
+void FakeTransport::BreakAll(int error_number) {
+  for (auto& [index, link] : links_) Break(link, error_number);
 }
 
 std::string FakeTransport::Greeting() const {
@@ -94,7 +167,7 @@ void FakeTransport::OnSignal(PeerIndex index, const std::string& bytes) {
   auto link = links_.find(index);
   const FakeTransport* peer = link == links_.end() ? nullptr : fabric_->Find(link->second.peer.address);
   if (peer == nullptr || bytes != peer->Greeting()) {
-    CountUp(counters_.refused_connections, 1);
+    AddTo(counters_.refused_connections, 1);
     return;
   }
   if (!std::exchange(link->second.heard, true)) link->second.greeted = false;  // it may have missed ours
@@ -105,67 +178,7 @@ void FakeTransport::OnSignal(PeerIndex index, const std::string& bytes) {
 void FakeTransport::Greet() {
   if (options_.signals == nullptr || failed_ || !events_.empty()) return;
   for (auto& [index, link] : links_) {
-    if (!link.up && !std::exchange(link.greeted, true)) options_.signals->Send(index, Greeting());
-  }
-}
-
-void FakeTransport::Push(const RailEvent& event) {
-  events_.push_back(event);
-  changed_ = true;
-  wake_.notify_all();
-}
-
-void FakeTransport::FinishSend(const SendOrder& order, SendResult result, int error_number, uint64_t arrived_bytes) {
-  RailEvent event;
-  event.kind = RailEvent::Kind::kSendDone;
-  event.result = result;
-  event.peer = order.flow->peer;
-  event.error_number = error_number;
-  event.zone = order.zone;
-  event.job = order.flow->job;
-  event.cookie = order.cookie;
-  event.offset_bytes = order.offset_bytes + arrived_bytes;
-  event.length_bytes = order.length_bytes - arrived_bytes;
-  CountUp(counters_.tx_payload_bytes, arrived_bytes);
-  if (order.flow->left_bytes != nullptr) order.flow->left_bytes->fetch_sub(arrived_bytes, std::memory_order_relaxed);
-  counters_.posted_bytes.fetch_sub(order.length_bytes, std::memory_order_relaxed);
-  if (result == SendResult::kAcknowledged) {
-    event.last = AcknowledgesLast(order);
-    CountUp(counters_.tx_payload_bytes, order.length_bytes);
-    CountUp(counters_.tx_chunks, order.length_bytes > 0);
-    CountUp(counters_.tx_fences, order.fences > 0);
-  }
-  if (options_.writes_remotely) CountUp(counters_.completions, 1);
-  Push(event);
-}
-
-void FakeTransport::FailOrders(Link& link, SendResult result, int error_number) {
-  for (const Pending& pending : link.orders) {
-    const uint64_t arrived = result == SendResult::kReturned ? pending.done_bytes - pending.frame_bytes : 0;
-    FinishSend(pending.order, result, error_number, arrived);
-  }
-  link.orders.clear();
-}
-
-void FakeTransport::Disconnect(Link& link, int error_number) {
-  FailOrders(link, WhenDown(), error_number);
-  if (!std::exchange(link.up, false)) return;
-  link.heard = link.greeted = false;
-  DropKeys(link.peer.peer);
-  CountUp(counters_.disconnects, 1);
-  RailEvent event;
-  event.kind = RailEvent::Kind::kPeerDown;
-  event.peer = link.peer.peer;
-  event.error_number = error_number;
-  event.cookie = link.peer.boot.value();
-  Push(event);
-}
-
-void FakeTransport::DropIncoming(int error_number) {
-  for (FakeTransport* other : fabric_->transports) {
-    for (auto& [index, link] : other->links_) {
-      if (link.peer.address == address_) other->Disconnect(link, error_number);
-    }
+    if (link.far == nullptr && !std::exchange(link.greeted, true)) options_.signals->Send(index, Greeting());
   }
 }
 
@@ -173,7 +186,7 @@ void FakeTransport::SetPeer(const RailPeer& peer) {
   std::lock_guard lock(fabric_->mutex);
   Link& link = links_[peer.peer];
   if (link.peer.boot != peer.boot || link.peer.address != peer.address || link.peer.node != peer.node) {
-    Disconnect(link, ESTALE);
+    Break(link, ESTALE);
     link.peer = peer;
     link.heard = link.greeted = false;
   }
@@ -184,160 +197,198 @@ void FakeTransport::RemovePeer(PeerIndex peer) {
   std::lock_guard lock(fabric_->mutex);
   auto found = links_.find(peer);
   if (found == links_.end()) return;
-  Link link = std::move(found->second);
-  links_.erase(found);
+  Link& link = found->second;
+  EndOrders(link, SendResult::kStopped, SendResult::kStopped, 0);
   DropKeys(peer);
-  FailOrders(link, SendResult::kStopped, 0);
-  // What it sent us has no home any more.
-  FakeTransport* other = fabric_->Find(link.peer.address);
-  if (other == nullptr) return;
-  for (auto& [index, back] : other->links_) {
-    if (back.peer.address == address_) other->Disconnect(back, ECONNRESET);
-  }
+  if (link.far != nullptr) link.far->Disconnect(*link.far_link, ECONNRESET);
+  links_.erase(found);
 }
+
+// Sending.
 
 size_t FakeTransport::Post(absl::Span<const SendOrder> orders) {
   std::lock_guard lock(fabric_->mutex);
   size_t taken = 0;
   for (const SendOrder& order : orders) {
-    if (orders_held_ >= options_.max_posted_orders) break;
+    if (!events_.CanHoldOrder()) break;
     ++taken;
-    ++orders_held_;
-    CountUp(counters_.posted_bytes, order.length_bytes);
-    if (options_.writes_remotely) CountUp(counters_.work_requests, 1);
-    auto link = links_.find(order.flow->peer);
-    if (link == links_.end() || !link->second.up) {
-      FinishSend(order, WhenDown(), ENOTCONN);
+    events_.HoldOrder();
+    AddTo(counters_.posted_bytes, order.length_bytes);
+    if (binds()) AddTo(counters_.work_requests, 1);
+    auto link = links_.find(order.stream->peer);
+    const bool up = link != links_.end() && link->second.far != nullptr;
+    if (!up || link->second.connection != order.connection) {
+      Finish(order, SendResult::kNotSent, ENOTCONN);
       continue;
     }
     link->second.orders.push_back({.order = order});
-    if (FakeTransport* peer = fabric_->Find(link->second.peer.address)) {
-      peer->changed_ = true;
-      peer->wake_.notify_all();
-    }
+    link->second.far->Notify();
   }
   return taken;
 }
 
 void FakeTransport::StopSends(JobTag job) {
   std::lock_guard lock(fabric_->mutex);
+  const auto stop = [&](auto& queue) {
+    std::erase_if(queue, [&](const auto& entry) {
+      if (entry.order.stream->job != job) return false;
+      Finish(entry.order, SendResult::kStopped, 0);
+      return true;
+    });
+  };
   for (auto& [index, link] : links_) {
-    for (const Pending& pending : link.orders) {
-      if (pending.order.flow->job == job) FinishSend(pending.order, SendResult::kStopped, 0);
-    }
-    // FinishSend() leaves the flow alone, and so does whoever gets the event only after this lock is released.
-    std::erase_if(link.orders, [&](const Pending& pending) { return pending.order.flow->job == job; });
+    stop(link.replies);
+    stop(link.orders);
   }
 }
 
-void FakeTransport::OpenZones(std::shared_ptr<const ReceiveSet> zones) {
-  std::lock_guard lock(fabric_->mutex);
-  const std::pair<uint32_t, uint32_t> key(zones->slot, zones->generation);
-  if (options_.writes_remotely) OpenRemote(*zones);
-  zones_[key] = std::move(zones);
+void FakeTransport::TakeReplies() {
+  for (auto& [index, link] : links_) {
+    for (const Reply& reply : link.replies) Finish(reply.order, reply.result, reply.error_number);
+    link.replies.clear();
+  }
 }
 
-void FakeTransport::CloseZones(uint32_t slot, uint32_t generation, bool writers_stopped) {
-  std::lock_guard lock(fabric_->mutex);
-  auto open = zones_.find({slot, generation});
-  if (open != zones_.end()) {
-    if (options_.writes_remotely) CloseRemote(*open->second, writers_stopped);
-    zones_.erase(open);
-  }
+// Receiving.
+
+void FakeTransport::EndAtReceiver(Link& link, SendResult result, int error_number) {
+  Link& there = *link.far_link;
+  there.replies.push_back({there.orders.front().order, result, error_number});
+  there.orders.pop_front();
+  link.far->Notify();
+}
+
+void FakeTransport::Leave(ZoneRef zone) {
+  if (!options_.zones->Leave(zone)) return;
   RailEvent event;
-  event.kind = RailEvent::Kind::kZonesClosed;
-  event.zone.slot = slot;
-  event.zone.generation = generation;
+  event.kind = RailEvent::Kind::kZoneQuiet;
+  event.zone = zone;
   Push(event);
 }
 
-FakeTransport::Step FakeTransport::CopyPart(FakeTransport& sender, Link& link, PeerIndex from, const ReceiveSet& set,
-                                            uint64_t* budget_bytes) {
-  const MemoryRanges& zone = set.zones[link.orders.front().order.zone.index];
-  Pending& pending = link.orders.front();
-  const SendOrder order = pending.order;
-  const uint64_t frame_begin = pending.done_bytes - pending.frame_bytes;
-  const uint64_t frame_length = std::min(options_.frame_bytes, order.length_bytes - frame_begin);
-  const uint64_t want = std::min(*budget_bytes, frame_length - pending.frame_bytes);
+void FakeTransport::Blame(Link& link, int error_number) {
+  AddTo(counters_.protocol_errors, 1);
+  RailEvent event;
+  event.kind = RailEvent::Kind::kBadPeer;
+  event.peer = link.peer.peer;
+  event.error_number = error_number;
+  Push(event);
+  if (binds()) {
+    EndpointError(link, error_number);
+  } else {
+    Break(link, error_number);
+  }
+}
+
+bool FakeTransport::PlacePart(Link& link, Pending& pending, uint64_t* budget_bytes) {
+  const SendOrder& order = pending.order;
+  const ZoneRef ref = order.stream->zone;
+  const ReceiveZone* zone = options_.zones->Enter(ref);
+  if (zone == nullptr) {
+    AddTo(counters_.rx_discarded_bytes, order.length_bytes - pending.done_bytes);
+    EndAtReceiver(link, SendResult::kZoneClosed);
+    return false;
+  }
+  const uint64_t room = zone->memory.total_bytes();
+  if (zone->peer != link.peer.peer || order.length_bytes > room || order.offset_bytes > room - order.length_bytes) {
+    Leave(ref);
+    Blame(link, EPROTO);
+    return false;
+  }
+  const uint64_t at = order.offset_bytes + pending.done_bytes;
+  const uint64_t want = std::min(*budget_bytes, order.length_bytes - pending.done_bytes);
   uint64_t moved = 0;
-  const absl::Status copied =
-      CopyRangeBytes(order.flow->memory, zone, order.offset_bytes + pending.done_bytes, want, &moved);
+  const absl::Status copied = CopyRangeBytes(order.stream->memory, zone->memory, at, want, &moved);
+  if (moved > 0) zone->landed[options_.rail.value()].Add(at, moved);
   pending.done_bytes += moved;
-  pending.frame_bytes += moved;
   *budget_bytes -= moved;
+  if (copied.ok()) {
+    Leave(ref);
+    return true;
+  }
+  const bool readable = IsReadable(order.stream->memory, at + moved);
+  (readable ? zone->unwritable : order.stream->unreadable) = true;
+  Leave(ref);
+  EndAtReceiver(link, readable ? SendResult::kZoneClosed : SendResult::kMemoryFault, EFAULT);
+  if (!readable) return false;
   RailEvent event;
-  event.peer = from;
-  event.zone = order.zone;
-  if (!copied.ok()) {
-    const bool readable = IsReadable(order.flow->memory, order.offset_bytes + pending.done_bytes);
-    link.orders.pop_front();
-    sender.FinishSend(order, readable ? SendResult::kZoneClosed : SendResult::kMemoryFault, EFAULT);
-    if (readable) {
-      event.kind = RailEvent::Kind::kReceiveFault;
-      event.error_number = EFAULT;
-      ++receive_events_;
-      Push(event);
-    }
-    return Step::kProgress;
-  }
-  if (pending.frame_bytes < frame_length) return Step::kProgress;
-  event.kind = RailEvent::Kind::kReceived;
-  event.offset_bytes = order.offset_bytes + frame_begin;
-  event.length_bytes = frame_length;
-  event.last = set.left_bytes.fetch_sub(frame_length, std::memory_order_relaxed) == frame_length;
-  pending.frame_bytes = 0;
-  ++receive_events_;
-  CountUp(counters_.rx_payload_bytes, frame_length);
-  CountUp(counters_.rx_chunks, 1);
-  CountUp(sender.counters_.tx_frames, 1);
+  event.kind = RailEvent::Kind::kReceiveFault;
+  event.peer = link.peer.peer;
+  event.zone = ref;
+  event.error_number = EFAULT;
   Push(event);
-  if (pending.done_bytes == order.length_bytes) {
-    link.orders.pop_front();
-    sender.FinishSend(order, SendResult::kAcknowledged, 0);
-  }
-  return Step::kProgress;
+  return false;
 }
 
-FakeTransport::Step FakeTransport::ReceiveFrom(FakeTransport& sender, Link& link, uint64_t* budget_bytes) {
-  if (!link.up || link.orders.empty() || *budget_bytes == 0 || !IsReceiveRoom()) return Step::kNothing;
-  Pending& pending = link.orders.front();
-  const SendOrder order = pending.order;
-  PeerIndex from;
-  for (const auto& [index, back] : links_) {
-    if (back.peer.node == sender.options_.node) from = index;
+bool FakeTransport::PlaceFence(Link& link, const SendOrder& order) {
+  if (order.stream->unreadable) {
+    EndAtReceiver(link, SendResult::kMemoryFault, EFAULT);
+    return false;
   }
-  auto found = zones_.find({order.zone.slot, order.zone.generation});
-  const bool known = found != zones_.end();
-  if (!known || !found->second->gate.Enter()) {
-    if (!known && !pending.begun && pending.parked_at == 0) pending.parked_at = poll_number_;
-    if (!known && !pending.begun && pending.parked_at == poll_number_) {
-      parked_ = true;
-      return Step::kNothing;
-    }
-    CountUp(counters_.rx_discarded_bytes, order.length_bytes - (pending.done_bytes - pending.frame_bytes));
-    link.orders.pop_front();
-    sender.FinishSend(order, SendResult::kZoneClosed, 0);
-    return Step::kProgress;
+  RailEvent event;
+  event.kind = RailEvent::Kind::kFence;
+  event.peer = link.peer.peer;
+  event.zone = order.stream->zone;
+  event.weight = order.weight;
+  event.round = order.round;
+  const uint8_t generation = event.zone.short_generation();
+  if (binds() && options_.zones->Look(event.zone.slot, generation, &event.zone) == ZoneTable::State::kUnknown) {
+    Blame(link, EPROTO);
+    return false;
   }
-  pending.begun = true;
-  const ReceiveSet& set = *found->second;
-  const bool inside = set.peer == from && order.zone.index < set.zones.size() &&
-                      order.length_bytes <= set.zones[order.zone.index].total_bytes() &&
-                      order.offset_bytes <= set.zones[order.zone.index].total_bytes() - order.length_bytes;
-  if (!inside) {
-    set.gate.Leave();
-    CountUp(counters_.protocol_errors, 1);
-    RailEvent event;
-    event.kind = RailEvent::Kind::kBadPeer;
-    event.peer = from;
-    event.error_number = EPROTO;
+  const ReceiveZone* zone = options_.zones->Enter(event.zone);
+  if (zone == nullptr) {
+    if (binds()) return true;  // a device acknowledges what it delivers
+    EndAtReceiver(link, SendResult::kZoneClosed);
+    return false;
+  }
+  if (!binds() && zone->unwritable) {
+    Leave(event.zone);
+    EndAtReceiver(link, SendResult::kZoneClosed);
+    return false;
+  }
+  const bool may = zone->peer == link.peer.peer;
+  if (may) {
+    AddTo(counters_.rx_fences, 1);
+    event.last = ArrivesLast(*zone, order.weight);
     Push(event);
-    sender.Disconnect(link, EPROTO);
-    return Step::kProgress;
   }
-  const Step step = CopyPart(sender, link, from, set, budget_bytes);
-  set.gate.Leave();
-  return step;
+  Leave(event.zone);
+  if (!may) Blame(link, EPROTO);
+  return may;
+}
+
+// True: the first order has met its fault.
+bool FakeTransport::InjectFault(Link& link) {
+  auto& planned = link.far->fault_;
+  if (planned.result == SendResult::kAcknowledged || planned.orders_before-- > 0) return false;
+  const auto fault = std::exchange(planned, {});
+  if (fault.result == SendResult::kRailFailed) {
+    Break(link, fault.error_number);
+  } else {
+    EndAtReceiver(link, fault.result, fault.error_number);
+  }
+  return true;
+}
+
+bool FakeTransport::ReceiveFrom(Link& link, uint64_t* budget_bytes) {
+  if (link.far == nullptr || link.far_link->orders.empty() || *budget_bytes == 0 || !events_.CanReceive()) return false;
+  Pending& pending = link.far_link->orders.front();
+  const SendOrder& order = pending.order;
+  if (pending.done_bytes < order.length_bytes) {
+    const bool moved = binds() ? WritePart(link, pending, budget_bytes) : PlacePart(link, pending, budget_bytes);
+    // The fence, and the acknowledgement, come when the next bytes could.
+    if (!moved || pending.done_bytes < order.length_bytes || *budget_bytes == 0) return true;
+  }
+  if (InjectFault(link)) return true;
+  if (order.weight > 0 && !PlaceFence(link, order)) return true;
+  if (!binds() && order.length_bytes > 0) {
+    AddTo(counters_.rx_payload_bytes, order.length_bytes);
+    AddTo(counters_.rx_chunks, 1);
+    AddTo(link.far->counters_.tx_frames, 1);
+  }
+  EndAtReceiver(link, SendResult::kAcknowledged);
+  return true;
 }
 
 bool FakeTransport::ReceiveStep() {
@@ -345,38 +396,17 @@ bool FakeTransport::ReceiveStep() {
   bool any = false;
   for (bool progress = true; progress;) {
     progress = false;
-    for (FakeTransport* sender : fabric_->transports) {
-      for (auto& [index, link] : sender->links_) {
-        if (link.peer.address != address_) continue;
-        progress |= (options_.writes_remotely ? ReceiveRemote(*sender, link, &budget)
-                                              : ReceiveFrom(*sender, link, &budget)) == Step::kProgress;
-      }
-    }
+    for (auto& [index, link] : links_) progress |= ReceiveFrom(link, &budget);
     any |= progress;
   }
   return any;
-}
-
-size_t FakeTransport::Deliver(absl::Span<RailEvent> out) {
-  size_t count = 0;
-  for (; count < out.size() && !events_.empty(); ++count) {
-    out[count] = events_.front();
-    events_.pop_front();
-    if (out[count].kind == RailEvent::Kind::kSendDone) --orders_held_;
-    if (out[count].kind == RailEvent::Kind::kReceived || out[count].kind == RailEvent::Kind::kReceiveFault) {
-      --receive_events_;
-    }
-  }
-  return count;
 }
 
 size_t FakeTransport::Poll(absl::Duration max_wait, absl::Span<RailEvent> out) {
   std::unique_lock lock(fabric_->mutex);
   const auto deadline =
       std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(std::min(max_wait, absl::Hours(1)));
-  CountUp(counters_.polls, 1);
-  ++poll_number_;
-  parked_ = false;
+  AddTo(counters_.polls, 1);
   Greet();
   if (out.empty()) {
     wake_.wait_until(lock, deadline, [this] { return woken_; });
@@ -386,10 +416,11 @@ size_t FakeTransport::Poll(absl::Duration max_wait, absl::Span<RailEvent> out) {
   for (;;) {
     changed_ = false;
     fabric_->ConnectAll();
+    TakeReplies();
     const bool progress = ReceiveStep();
-    const size_t count = Deliver(out);
+    const size_t count = events_.Take(out);
     const bool woken = std::exchange(woken_, false);
-    if (count > 0 || progress || parked_ || woken) return count;
+    if (count > 0 || progress || woken) return count;
     const auto news = [this] { return woken_ || changed_; };
     // A wait that is over before it begins still costs tens of microseconds.
     if (max_wait <= absl::ZeroDuration() ? !news() : !wake_.wait_until(lock, deadline, news)) return 0;

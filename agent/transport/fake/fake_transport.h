@@ -4,28 +4,28 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <random>
+#include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "agent/transport/event_queue.h"
 #include "agent/transport/fake/fake_fabric.h"
 #include "agent/transport/transport.h"
 
 namespace railsd {
-
-// Atomic, unlike AddTo: a fake rail's counters have several writers, the other side of a link among them.
-inline void CountUp(RailCounters::Counter& counter, uint64_t n) { counter.fetch_add(n, std::memory_order_relaxed); }
 
 class FakeTransport;
 
 struct FakeFabricState {
   std::mutex mutex;
   uint64_t next_address = 1;
+  uint64_t connections = 0;                // made so far; the last one's number
   std::vector<FakeTransport*> transports;  // those alive, in order of creation
 
   FakeTransport* Find(const std::string& address) const;
@@ -46,23 +46,19 @@ class FakeRegistrar final : public MemoryRegistrar, public std::enable_shared_fr
 
 class FakeTransport final : public RailTransport {
  public:
-  FakeTransport(std::shared_ptr<FakeFabricState> fabric, std::string address, FakeTransportOptions options);
+  FakeTransport(std::shared_ptr<FakeFabricState> fabric, std::string address, const FakeTransportOptions& options);
   ~FakeTransport() override;
 
-  std::string LocalAddress() const override { return address_; }
+  TransportInfo Info() const override;
   void SetPeer(const RailPeer& peer) override;
   void RemovePeer(PeerIndex peer) override;
+  void OnSignal(PeerIndex peer, const std::string& bytes) override;
   size_t Post(absl::Span<const SendOrder> orders) override;
   void StopSends(JobTag job) override;
-  void OpenZones(std::shared_ptr<const ReceiveSet> zones) override;
-  void CloseZones(uint32_t slot, uint32_t generation, bool writers_stopped) override;
-  bool WritesRemotely() const override { return options_.writes_remotely; }
-  uint32_t FenceRoom() const override { return options_.writes_remotely ? options_.fence_room : UINT32_MAX; }
-  std::shared_ptr<MemoryRegistrar> registrar() const override { return registrar_; }
-  void OnSignal(PeerIndex peer, const std::string& bytes) override;
+  void OpenZone(std::shared_ptr<const ReceiveZone> zone) override;
+  void CloseZone(ZoneRef zone, bool writers_stopped) override;
   size_t Poll(absl::Duration max_wait, absl::Span<RailEvent> out) override;
   void Wake() override;
-  const RailCounters& counters() const override { return counters_; }
 
  private:
   friend class FakeFabric;
@@ -70,78 +66,80 @@ class FakeTransport final : public RailTransport {
 
   struct Pending {
     SendOrder order;
-    uint64_t done_bytes = 0;   // copied
-    uint64_t frame_bytes = 0;  // copied of the frame that is under way
-    uint64_t parked_at = 0;    // the receiver's Poll() that first met it with its zone not open
-    bool begun = false;        // its zone was open once
+    uint64_t done_bytes = 0;  // copied
+  };
+  // How an order ended at the receiver; on its way back.
+  struct Reply {
+    SendOrder order;
+    SendResult result = SendResult::kAcknowledged;
+    int error_number = 0;
   };
   struct Link {  // to one peer
     RailPeer peer;
-    bool up = false;
+    uint64_t connection = 0;
+    // The other end; null: the link is down.
+    FakeTransport* far = nullptr;
+    Link* far_link = nullptr;
     bool heard = false;    // the peer's signal, if links need one
     bool greeted = false;  // it was sent ours
+    // Not at the receiver yet. The first kOnTheWire have left: nobody knows what becomes of them when the link breaks.
     std::deque<Pending> orders;
+    std::deque<Reply> replies;  // posted before `orders`
   };
+  static constexpr size_t kOnTheWire = 4;
   // What a key opens: only this memory, only to this peer.
   struct OpenKey {
     PeerIndex peer;
     uint64_t address, length_bytes;
-    uint32_t slot, generation;
-  };
-  struct OpenFence {
-    PeerIndex peer;
-    uint8_t generation;
     ZoneRef zone;
   };
-  enum class Step { kNothing, kProgress };
 
+  bool binds() const { return options_.traits.binds_zones; }
+  void Notify();
   void Push(const RailEvent& event);
-  // `arrived_bytes`: of kReturned.
-  void FinishSend(const SendOrder& order, SendResult result, int error_number, uint64_t arrived_bytes = 0);
-  SendResult WhenDown() const { return options_.writes_remotely ? SendResult::kRailFailed : SendResult::kReturned; }
-  void Disconnect(Link& link, int error_number);
-  void FailOrders(Link& link, SendResult result, int error_number);
-  void DropIncoming(int error_number);
-  bool Accepts(const FakeTransport& dialler) const;
-  bool HasHeard(const FakeTransport& peer) const;
-  bool IsReceiveRoom() const { return receive_events_ < options_.max_receive_events; }
+  void Finish(const SendOrder& order, SendResult result, int error_number);
 
-  bool ReceiveStep();
-  Step ReceiveFrom(FakeTransport& sender, Link& link, uint64_t* budget_bytes);
-  Step CopyPart(FakeTransport& sender, Link& link, PeerIndex from, const ReceiveSet& set, uint64_t* budget_bytes);
-  size_t Deliver(absl::Span<RailEvent> out);
+  // Links.
+  Link* LinkTo(const std::string& address);
+  void Connect(Link& link, FakeTransport& far, Link& far_link);
+  void EndOrders(Link& link, SendResult left, SendResult not_sent, int error_number);
+  void Disconnect(Link& link, int error_number);  // this end
+  void Break(Link& link, int error_number);       // both ends
+  void BreakAll(int error_number);
   std::string Greeting() const;
   void Greet();
 
+  // Receiving. `link` leads to the sender.
+  bool ReceiveStep();
+  bool ReceiveFrom(Link& link, uint64_t* budget_bytes);
+  // Moves a part of the first order. False: the order or the link has ended.
+  bool PlacePart(Link& link, Pending& pending, uint64_t* budget_bytes);
+  bool PlaceFence(Link& link, const SendOrder& order);
+  bool InjectFault(Link& link);
+  void EndAtReceiver(Link& link, SendResult result, int error_number = 0);
+  void Leave(ZoneRef zone);
+  void Blame(Link& link, int error_number);  // for what the peer sent
+  void TakeReplies();
+
   // fake_remote.cc
-  void OpenRemote(const ReceiveSet& set);
-  void CloseRemote(const ReceiveSet& set, bool writers_stopped);
   void DropKeys(PeerIndex peer);  // with its connection
-  Step ReceiveRemote(FakeTransport& sender, Link& link, uint64_t* budget_bytes);
-  // Writes a part of the first order. False: the order or its link has ended.
-  bool WritePart(FakeTransport& sender, Link& link, PeerIndex from, uint64_t* budget_bytes);
-  // The two ends of a link go into error together. `blame`: for what the peer sent.
-  void Break(FakeTransport& sender, Link& link, PeerIndex from, int error_number, bool blame);
+  bool WritePart(Link& link, Pending& pending, uint64_t* budget_bytes);
+  bool EndpointError(Link& link, int error_number);  // at both ends. Returns false
 
   const std::shared_ptr<FakeFabricState> fabric_;
   const std::string address_;
   FakeTransportOptions options_;
   bool failed_ = false;
   std::map<PeerIndex, Link> links_;
-  std::map<std::pair<uint32_t, uint32_t>, std::shared_ptr<const ReceiveSet>> zones_;
-  std::deque<RailEvent> events_;
-  size_t orders_held_ = 0;     // posted, or done with the event not delivered
-  size_t receive_events_ = 0;  // kReceived not delivered
-  uint64_t poll_number_ = 0;
-  bool parked_ = false;  // this Poll() met a zone that is not open
+  EventQueue events_;
   bool woken_ = false;
   bool changed_ = false;
   std::condition_variable wake_;
-  // Of one that writes remotely.
+  // Used where zones are bound.
   std::shared_ptr<FakeRegistrar> registrar_;
   std::mt19937_64 random_;
   std::map<uint32_t, OpenKey> keys_;
-  std::map<uint16_t, OpenFence> fences_;
+  std::set<ZoneRef> bound_;  // also those whose keys were lost with their connection
   int open_error_ = 0;
   struct {
     uint64_t orders_before = 0;

@@ -9,9 +9,9 @@ namespace {
 
 using Kind = RailEvent::Kind;
 
-bool IsArrival(Kind kind) { return kind == Kind::kReceived || kind == Kind::kFence; }
-bool IsZones(Kind kind) { return kind == Kind::kZonesOpened || kind == Kind::kZonesClosed; }
-bool IsReceiving(Kind kind) { return IsArrival(kind) || IsZones(kind) || kind == Kind::kReceiveFault; }
+bool IsArrival(Kind kind) { return kind == Kind::kFence; }
+bool IsZone(Kind kind) { return kind == Kind::kZoneOpened || kind == Kind::kZoneClosed || kind == Kind::kZoneQuiet; }
+bool IsReceiving(Kind kind) { return IsArrival(kind) || IsZone(kind) || kind == Kind::kReceiveFault; }
 bool IsLink(Kind kind) { return kind == Kind::kLinkDown || kind == Kind::kLinkUp; }
 
 }  // namespace
@@ -61,16 +61,18 @@ void FaultyTransport::FailOrder(const SendOrder& order) {
   ++counts_.failed_posts;
   RailEvent event;
   event.kind = Kind::kSendDone;
-  event.result = WritesRemotely() ? SendResult::kRailFailed : SendResult::kReturned;
+  event.result = SendResult::kNotSent;
   event.error_number = ENOMEM;
-  event.peer = order.flow->peer;
-  event.zone = order.zone;
-  event.job = order.flow->job;
+  event.peer = order.stream->peer;
+  event.zone = order.stream->zone;
+  event.job = order.stream->job;
   event.cookie = order.cookie;
   event.offset_bytes = order.offset_bytes;
   event.length_bytes = order.length_bytes;
+  event.weight = order.weight;
+  event.round = order.round;
   held_.push_back({event, polls_});
-  break_link_(order.flow->peer);
+  break_link_(order.stream->peer);
 }
 
 void FaultyTransport::Take(const RailEvent& event) {
@@ -84,9 +86,7 @@ void FaultyTransport::Take(const RailEvent& event) {
     return;
   }
   if (event.kind == Kind::kPeerDown) {
-    // One that writes remotely cannot know; one whose receiver counts hears that it has arrived.
-    EndLost([&](const RailEvent& lost) { return lost.peer == event.peer; },
-            WritesRemotely() ? SendResult::kRailFailed : SendResult::kAcknowledged);
+    EndLost([&](const RailEvent& lost) { return lost.peer == event.peer; }, SendResult::kRailFailed);
     // Nothing may be done for the next connection before this one's end is told, and so is what it had carried.
     for (Held& held : held_) held.due_poll = polls_;
     held_.push_back({event, polls_});
@@ -120,12 +120,9 @@ bool FaultyTransport::MustPrecede(const RailEvent& earlier, const RailEvent& lat
   const bool data = (sends || IsArrival(earlier.kind)) && (later.kind == Kind::kSendDone || IsArrival(later.kind));
   if (data) return false;
   // Zones: what lands in them is told between their two events, and their keys end with the connection.
-  if (IsZones(earlier.kind) || IsZones(later.kind)) return !sends;
+  if (IsZone(earlier.kind) || IsZone(later.kind)) return !sends;
   if (IsReceiving(earlier.kind) && IsReceiving(later.kind)) return false;
-  // What is left is about connections: of one peer in their order. Where the receiver counts, what was under way may
-  // come back later.
-  if (earlier.kind == Kind::kSendDone && !WritesRemotely()) return false;
-  return earlier.peer == later.peer;
+  return earlier.peer == later.peer;  // what is left is about connections
 }
 
 bool FaultyTransport::MayBeTold(size_t index) const {

@@ -37,7 +37,7 @@ struct FaultRates {
   // (StopSends(), RemovePeer(), the end of the connection), as the contract demands; what has arrived is never told.
   uint32_t lost_sends = 0;
   uint32_t lost_arrivals = 0;
-  // Of what has arrived: it is told twice. A peer, or what is between, that sends a frame or a fence again. A device
+  // Rate of arrivals that are told twice. A peer, or what is between, that sends a fence again. A device
   // that completes a work request twice is found by its transport, which knows them; the contract has one end for each.
   uint32_t repeated_arrivals = 0;
 };
@@ -70,23 +70,16 @@ class FaultyTransport final : public RailTransport {
   // Completions that are kept back, not counting those that are lost.
   size_t held() const { return held_.size(); }
 
-  std::string LocalAddress() const override { return inner_->LocalAddress(); }
+  TransportInfo Info() const override { return inner_->Info(); }
   void SetPeer(const RailPeer& peer) override;
   void RemovePeer(PeerIndex peer) override;
+  void OnSignal(PeerIndex peer, const std::string& bytes) override { inner_->OnSignal(peer, bytes); }
   size_t Post(absl::Span<const SendOrder> orders) override;
   void StopSends(JobTag job) override;
-  void OpenZones(std::shared_ptr<const ReceiveSet> zones) override { inner_->OpenZones(std::move(zones)); }
-  void CloseZones(uint32_t slot, uint32_t generation, bool writers_stopped) override {
-    inner_->CloseZones(slot, generation, writers_stopped);
-  }
-  bool WritesRemotely() const override { return inner_->WritesRemotely(); }
-  uint32_t FenceRoom() const override { return inner_->FenceRoom(); }
-  std::shared_ptr<MemoryRegistrar> registrar() const override { return inner_->registrar(); }
-  void OnSignal(PeerIndex peer, const std::string& bytes) override { inner_->OnSignal(peer, bytes); }
+  void OpenZone(std::shared_ptr<const ReceiveZone> zone) override { inner_->OpenZone(std::move(zone)); }
+  void CloseZone(ZoneRef zone, bool writers_stopped) override { inner_->CloseZone(zone, writers_stopped); }
   size_t Poll(absl::Duration max_wait, absl::Span<RailEvent> out) override;
   void Wake() override { inner_->Wake(); }
-  const RailCounters& counters() const override { return inner_->counters(); }
-  RailDevice Device() const override { return inner_->Device(); }
 
  private:
   static constexpr uint64_t kNever = UINT64_MAX;

@@ -13,8 +13,9 @@ constexpr uint64_t kAnswerMagic = 0x52574e4153535201;  // another one, so that a
 constexpr uint64_t kProofMagic = 0x464f4f5250535201;   // "\1RSPROOF"
 constexpr size_t kMacBytes = sizeof(Mac);
 constexpr size_t kAnswerMacAt = 64;
-constexpr uint8_t kLayout = 1;
-constexpr uint8_t kTypeFrame = 0xF1;
+constexpr uint8_t kLayout = 2;
+constexpr uint8_t kTypeData = 0xF1;
+constexpr uint8_t kTypeFence = 0xF2;
 constexpr uint8_t kTypeAckUpTo = 0xA1;
 constexpr uint8_t kTypeAckStatus = 0xA2;
 constexpr size_t kNodeField = kMaxNodeBytes + 1;
@@ -77,15 +78,15 @@ const char* RefusalText(Refusal refusal) {
   return "unknown refusal";
 }
 
-// HELLO: 0 magic, 8 versions, 12 kind, 16 rail, 20 max frame, 24 features, 32 boot, 40 expected boot, 48 generation,
-// 56 nonce, 88 reserved, 128 node, 384 expected node.
+// HELLO: 0 magic, 8 versions, 12 always 1, 16 rail, 20 max frame, 24 features, 32 boot, 40 expected boot, 48
+// generation, 56 nonce, 88 reserved, 128 node, 384 expected node.
 void EncodeHello(const Hello& hello, absl::Span<std::byte> out) {
   std::memset(out.data(), 0, kHelloBytes);
   std::byte* p = out.data();
   Put(p, 0, kHelloMagic);
   Put(p, 8, hello.version_min);
   Put(p, 10, hello.version_max);
-  Put(p, 12, static_cast<uint8_t>(hello.kind));
+  Put<uint8_t>(p, 12, 1);  // version 2 wants it, or else it cannot say that it is another version
   Put(p, 16, hello.rail);
   Put(p, 20, hello.max_frame_bytes);
   Put(p, 24, hello.features);
@@ -104,11 +105,6 @@ bool DecodeHello(absl::Span<const std::byte> in, Hello* hello) {
   if (Get<uint64_t>(p, 0) != kHelloMagic) return false;
   hello->version_min = Get<uint16_t>(p, 8);
   hello->version_max = Get<uint16_t>(p, 10);
-  const uint8_t kind = Get<uint8_t>(p, 12);
-  if (kind != static_cast<uint8_t>(ConnectionKind::kBulk) && kind != static_cast<uint8_t>(ConnectionKind::kSmall)) {
-    return false;
-  }
-  hello->kind = static_cast<ConnectionKind>(kind);
   hello->rail = Get<uint32_t>(p, 16);
   hello->max_frame_bytes = Get<uint32_t>(p, 20);
   hello->features = Get<uint64_t>(p, 24);
@@ -183,33 +179,40 @@ Mac ProofMac(const DataKey& key, absl::Span<const std::byte> hello, absl::Span<c
   return Authenticate(key, "railsd data proof", {hello.first(kHelloBytes), answer.first(kAnswerBytes)});
 }
 
-// Header: 0 type, 1 layout, 2 reserved, 4 check, 8 generation, 16 number, 24 slot, 28 slot generation, 32 index,
-// 36 length, 40 offset. The check covers everything from 8 on; type and layout are compared.
+// Header: 0 type, 1 layout, 2 weight, 3 reserved, 4 check, 8 generation, 16 number, 24 slot, 26 reserved, 28 slot
+// generation, 32 round, 36 length, 40 offset. The check covers everything but itself.
 void EncodeHeader(const FrameHeader& header, std::byte* out) {
-  Put(out, 0, kTypeFrame);
+  const uint8_t type = header.is_fence() ? kTypeFence : kTypeData;
+  Put(out, 0, type);
   Put(out, 1, kLayout);
-  Put<uint16_t>(out, 2, 0);
+  Put(out, 2, header.weight);
+  Put<uint8_t>(out, 3, 0);
   Put(out, 8, header.generation);
   Put(out, 16, header.number);
   Put(out, 24, header.zone.slot);
+  Put<uint16_t>(out, 26, 0);
   Put(out, 28, header.zone.generation);
-  Put(out, 32, header.zone.index);
+  Put(out, 32, header.round);
   Put(out, 36, header.length_bytes);
   Put(out, 40, header.offset_bytes);
-  Put(out, 4, Check(out + 8, 5, kTypeFrame));
+  Put(out, 4, Check(out + 8, 5, type + (uint64_t{header.weight} << 8)));
 }
 
 bool DecodeHeader(const std::byte* in, FrameHeader* header) {
-  if (Get<uint8_t>(in, 0) != kTypeFrame || Get<uint8_t>(in, 1) != kLayout || Get<uint16_t>(in, 2) != 0) return false;
-  if (Get<uint32_t>(in, 4) != Check(in + 8, 5, kTypeFrame)) return false;
+  const uint8_t type = Get<uint8_t>(in, 0);
+  header->weight = Get<uint8_t>(in, 2);
+  if (type != (header->is_fence() ? kTypeFence : kTypeData) || Get<uint8_t>(in, 1) != kLayout) return false;
+  if (Get<uint8_t>(in, 3) != 0 || Get<uint16_t>(in, 26) != 0) return false;
+  if (Get<uint32_t>(in, 4) != Check(in + 8, 5, type + (uint64_t{header->weight} << 8))) return false;
   header->generation = Get<uint64_t>(in, 8);
   header->number = Get<uint64_t>(in, 16);
-  header->zone.slot = Get<uint32_t>(in, 24);
+  header->zone.slot = Get<uint16_t>(in, 24);
   header->zone.generation = Get<uint32_t>(in, 28);
-  header->zone.index = Get<uint32_t>(in, 32);
+  header->round = Get<uint32_t>(in, 32);
   header->length_bytes = Get<uint32_t>(in, 36);
   header->offset_bytes = Get<uint64_t>(in, 40);
-  return true;
+  const bool has_payload = header->length_bytes != 0;
+  return header->is_fence() ? !has_payload && header->offset_bytes == 0 : has_payload && header->round == 0;
 }
 
 // Trailer: 0 number, 8 status, 10 reserved, 12 check.

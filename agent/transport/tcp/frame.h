@@ -1,8 +1,8 @@
 // The bytes of the TCP transport: encoding and decoding, no I/O. Everything is little-endian and of fixed size.
 //
-// A rail's pair of connections from a sender to a receiver, both dialled by the sender:
-//   bulk    HELLO ->, <- answer, proof ->, then frames: header, payload, trailer
-//   small   HELLO ->, <- answer, proof ->, then <- acknowledgement records
+// A rail's connection from a sender to a receiver, dialled by the sender:
+//   HELLO ->, <- answer, proof ->, then frames -> and <- acknowledgement records
+//   frame   header, payload, trailer; a fence is a header and nothing else
 // Answer and proof are authenticated by a key that only the two daemons have, over everything that was said before on
 // this very connection, nonces of both ends included: neither can be made up, and neither is worth anything elsewhere.
 // The trailer exists because a sender can find in the middle of a frame that it cannot finish it (a bad page, a job
@@ -21,7 +21,7 @@
 
 namespace railsd::tcp {
 
-inline constexpr uint16_t kProtocolVersion = 2;
+inline constexpr uint16_t kProtocolVersion = 3;
 inline constexpr size_t kMaxNodeBytes = 255;
 inline constexpr size_t kHelloBytes = 640;
 inline constexpr size_t kAnswerBytes = 384;
@@ -34,18 +34,15 @@ inline constexpr uint32_t kMaxFrameBytes = 16 << 20;  // no frame is longer, wha
 // Hello::features, Answer::features: after the proof come TLS records. Both ends must say the same.
 inline constexpr uint64_t kTlsRecords = 1;
 
-enum class ConnectionKind : uint8_t { kBulk = 1, kSmall = 2 };
-
 // The first bytes on every connection.
 struct Hello {
   uint16_t version_min = kProtocolVersion;
   uint16_t version_max = kProtocolVersion;
-  ConnectionKind kind = ConnectionKind::kBulk;
   uint32_t rail = 0;
   uint64_t features = 0;       // kTlsRecords; unknown bits are ignored
   uint64_t boot = 0;           // of the sender's daemon
   uint64_t expected_boot = 0;  // of the daemon that is meant
-  uint64_t generation = 0;     // grows with every attempt of one sender; ties a pair together
+  uint64_t generation = 0;     // grows with every attempt of one sender
   uint32_t max_frame_bytes = 0;
   std::string node;                   // who calls
   std::string expected_node;          // who is meant
@@ -59,7 +56,7 @@ enum class Refusal : uint16_t {
   kWrongBoot = 3,    // the caller is known by another boot id
   kNotMe = 4,        // another node or boot id is meant
   kWrongRail = 5,
-  kStale = 6,  // a newer pair exists, or this half of the pair is already there
+  kStale = 6,  // a connection of this generation, or a newer one, was there
   kUnlikeTls = 7,
 };
 const char* RefusalText(Refusal refusal);
@@ -82,16 +79,22 @@ struct Proof {
 };
 
 struct FrameHeader {
-  uint64_t generation = 0;
-  uint64_t number = 0;  // 0, 1, 2, ... on one connection
-  ZoneRef zone;
-  uint64_t offset_bytes = 0;
-  uint32_t length_bytes = 0;
+  bool is_fence() const { return weight != 0; }
+  uint64_t wire_bytes() const { return is_fence() ? kHeaderBytes : kHeaderBytes + length_bytes + kTrailerBytes; }
+
+  uint64_t generation = 0;  // of the connection
+  uint64_t number = 0;      // 0, 1, 2, ... on one connection
+  ZoneRef zone = {};
+  uint64_t offset_bytes = 0;  // in the stream
+  uint32_t length_bytes = 0;  // of the payload
+  // Fields of a fence, which has no payload and no trailer:
+  uint32_t round = 0;
+  uint8_t weight = 0;
 };
 
 enum class FrameStatus : uint16_t {
   kOk = 0,
-  kPoisoned = 1,    // trailer: the payload is not the flow's
+  kPoisoned = 1,    // trailer: the payload is not the stream's
   kZoneClosed = 2,  // acknowledgement: drained
   kZoneFault = 3,   // acknowledgement: a page of the zone could not be written
 };

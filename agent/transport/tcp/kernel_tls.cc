@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "agent/base/record_key.h"
 #include "agent/base/unique_fd.h"
 
 namespace railsd::tcp {
@@ -46,10 +47,12 @@ absl::Status CheckKernelTls() {
       "nodes"));
 }
 
-int StartKernelTls(int fd, const RecordKey& send, const RecordKey& receive) {
+int StartKernelTls(int fd, const DataKey& key, absl::Span<const std::byte> dialler,
+                   absl::Span<const std::byte> acceptor, bool dialled) {
   if (::setsockopt(fd, SOL_TCP, TCP_ULP, kUpperLayer, sizeof(kUpperLayer) - 1) != 0) return errno;
-  if (const int error = TakeKey(fd, TLS_TX, send); error != 0) return error;
-  return TakeKey(fd, TLS_RX, receive);
+  const RecordKeys keys = DeriveRecordKeys(key, dialler, acceptor);
+  const int error = TakeKey(fd, TLS_TX, dialled ? keys.to_acceptor : keys.to_dialler);
+  return error != 0 ? error : TakeKey(fd, TLS_RX, dialled ? keys.to_dialler : keys.to_acceptor);
 }
 
 bool IsBadRecord(int error_number) {

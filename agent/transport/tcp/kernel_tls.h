@@ -2,8 +2,11 @@
 #ifndef RAILSD_AGENT_TRANSPORT_TCP_KERNEL_TLS_H_
 #define RAILSD_AGENT_TRANSPORT_TCP_KERNEL_TLS_H_
 
+#include <cstddef>
+
 #include "absl/status/status.h"
-#include "agent/base/record_key.h"
+#include "absl/types/span.h"
+#include "agent/base/data_key.h"
 
 namespace railsd::tcp {
 
@@ -11,9 +14,14 @@ namespace railsd::tcp {
 // (CAP_NET_ADMIN).
 absl::Status CheckKernelTls();
 
-// From here on everything on the connected socket `fd` is a record: what is sent with `send`, what was not read yet
-// with `receive`. AES-256-GCM, numbered from 0. 0, or an errno, after which the socket can only be closed.
-int StartKernelTls(int fd, const RecordKey& send, const RecordKey& receive);
+// From here on everything on the connected socket `fd` is a record, in both directions: what is sent, and what was not
+// read yet. AES-256-GCM, numbered from 0, with keys made of the secret of the two daemons and the nonces of HELLO and
+// answer. 0, or an errno, after which the socket can only be closed.
+int StartKernelTls(int fd, const DataKey& key, absl::Span<const std::byte> dialler,
+                   absl::Span<const std::byte> acceptor, bool dialled);
+
+// Why a connection is given up for which StartKernelTls() failed.
+inline constexpr char kNoKernelTls[] = "the kernel's TLS could not be turned on";
 
 // Whether a receive failed because of what it found: a record that was changed on its way, or is none.
 bool IsBadRecord(int error_number);

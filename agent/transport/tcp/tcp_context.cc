@@ -1,6 +1,21 @@
 #include "agent/transport/tcp/tcp_context.h"
 
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
 namespace railsd::tcp {
+namespace {
+
+constexpr size_t kScratchBytes = 64 << 10;
+
+}  // namespace
+
+Nanoseconds Now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
 
 OrderPool::OrderPool(size_t capacity) : slots_(capacity) {
   free_.reserve(capacity);
@@ -15,10 +30,17 @@ uint32_t OrderPool::Take() {
   return index;
 }
 
-void OrderPool::Free(uint32_t index) { free_.push_back(index); }
+Context::Context(TcpOptions wanted)
+    : options(std::move(wanted)),
+      events(options.max_posted_orders, options.max_receive_events),
+      orders(options.max_posted_orders) {
+  if (options.tls) scratch.resize(kScratchBytes);
+}
 
-void Context::PushSendDone(const SendOrder& order, SendResult result, int error_number, uint64_t arrived_bytes) {
-  FinishOrder(events, counters, order, result, error_number, arrived_bytes);
+void Context::Notice(std::string* last, const std::string& text) const {
+  if (!options.on_notice || *last == text) return;
+  *last = text;
+  options.on_notice(absl::StrCat("rail ", options.rail.value(), " of ", options.node, text));
 }
 
 }  // namespace railsd::tcp

@@ -7,38 +7,41 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/types/span.h"
 #include "agent/transport/event_queue.h"
+#include "agent/transport/tcp/tcp_transport.h"
 #include "agent/transport/transport.h"
 
 namespace railsd::tcp {
+
+using Nanoseconds = int64_t;  // of the monotonic clock
+Nanoseconds Now();
 
 inline constexpr uint32_t kNoOrder = UINT32_MAX;
 inline constexpr size_t kMaxIovecs = 1024;  // UIO_MAXIOV
 
 // One posted order. Linked in the order of posting within its peer.
 struct OrderSlot {
+  // A byte of it was handed to the socket.
+  bool begun() const { return cut_bytes > 0 || fence_cut; }
+  bool wholly_cut() const { return cut_bytes == order.length_bytes && (order.weight == 0 || fence_cut); }
+
   SendOrder order;
-  uint64_t cut_bytes = 0;    // handed to frames
-  uint64_t acked_bytes = 0;  // of frames that have arrived
+  uint64_t cut_bytes = 0;  // handed to frames
   uint32_t frames_in_flight = 0;
   uint32_t next = kNoOrder;
   uint32_t previous = kNoOrder;
-  SendResult result = SendResult::kAcknowledged;
-  bool dropped = false;  // the receiver refused a frame: no further ones
+  bool fence_cut = false;
+  bool refused = false;  // the receiver refused a frame: no further ones
 };
 
 class OrderPool {
  public:
   explicit OrderPool(size_t capacity);
   uint32_t Take();  // kNoOrder when none is free
-  void Free(uint32_t index);
+  void Free(uint32_t index) { free_.push_back(index); }
   OrderSlot& operator[](uint32_t index) { return slots_[index]; }
 
  private:
@@ -46,27 +49,19 @@ class OrderPool {
   std::vector<uint32_t> free_;
 };
 
-using ZoneKey = std::pair<uint32_t, uint32_t>;  // slot, generation
-
 struct Context {
-  Context(size_t max_orders, size_t max_receives) : events(max_orders, max_receives), orders(max_orders) {}
+  explicit Context(TcpOptions options);
 
+  // Passes `text`, which follows the rail's and the node's name, to TcpOptions::on_notice unless `*last` was the same.
+  void Notice(std::string* last, const std::string& text) const;
+
+  const TcpOptions options;
   RailCounters counters;
   EventQueue events;
   OrderPool orders;
-  absl::flat_hash_map<ZoneKey, std::shared_ptr<const ReceiveSet>> zones;
-  uint64_t frame_bytes = 0;
-  uint64_t poll_number = 0;
-  bool parked = false;  // this Poll() met a frame for a zone that is not open
   std::array<iovec, kMaxIovecs> iovecs;
   // Takes what nobody wants where the kernel cannot drop it unseen, that is with TLS records; empty without.
   std::vector<std::byte> scratch;
-
-  static void Add(RailCounters::Counter& counter, uint64_t n) { AddTo(counter, n); }
-  static void Subtract(RailCounters::Counter& counter, uint64_t n) { SubtractFrom(counter, n); }
-
-  // Ends an order; `slot` may be freed after it.
-  void PushSendDone(const SendOrder& order, SendResult result, int error_number, uint64_t arrived_bytes = 0);
 };
 
 }  // namespace railsd::tcp

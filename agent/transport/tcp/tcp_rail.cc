@@ -1,41 +1,46 @@
 #include "agent/transport/tcp/tcp_rail.h"
 
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
-#include <chrono>
 #include <utility>
+
+#include "agent/transport/tcp/kernel_tls.h"
 
 namespace railsd::tcp {
 namespace {
 
 // How much one connection moves before it is the next one's turn.
 constexpr uint64_t kTurnBytes = 2 << 20;
-constexpr size_t kScratchBytes = 64 << 10;
+constexpr int kMaxAckReadsPerTurn = 16;
 
 }  // namespace
 
-Nanoseconds Now() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
-
 TcpRail::TcpRail(TcpOptions options, const SocketAddress& address, const SocketTuning& tuning, UniqueFd epoll,
                  WakeEvent wake)
-    : options_(std::move(options)),
-      tuning_(tuning),
+    : tuning_(tuning),
       address_(address),
-      context_(options_.max_posted_orders, options_.max_receive_events),
+      context_(std::move(options)),
       wake_event_(std::move(wake)),
-      epoll_(std::move(epoll)),
-      stall_(absl::ToInt64Nanoseconds(options_.stall)) {
-  context_.frame_bytes = options_.frame_bytes;
-  if (options_.tls) context_.scratch.resize(kScratchBytes);
-}
+      poller_(std::move(epoll)),
+      acceptor_(&context_, &poller_, &tuning_, &peers_,
+                [this](Peer& peer, std::unique_ptr<Connection> connection, uint64_t generation) {
+                  Attach(peer, std::move(connection), generation);
+                }),
+      stall_(absl::ToInt64Nanoseconds(context_.options.stall)) {}
 
 TcpRail::~TcpRail() = default;
+
+TransportInfo TcpRail::Info() const {
+  TransportInfo info;
+  info.address = address_.ToString();
+  info.counters = &context_.counters;
+  return info;
+}
 
 void TcpRail::PushPeerEvent(RailEvent::Kind kind, const Peer& peer, int error_number) {
   RailEvent event;
@@ -43,11 +48,12 @@ void TcpRail::PushPeerEvent(RailEvent::Kind kind, const Peer& peer, int error_nu
   event.peer = peer.config.peer;
   event.error_number = error_number;
   event.cookie = peer.config.boot.value();
+  event.connection = peer.generation;
   context_.events.Push(event);
 }
 
 void TcpRail::BadPeer(const Peer& peer) {
-  Context::Add(context_.counters.protocol_errors, 1);
+  AddTo(context_.counters.protocol_errors, 1);
   PushPeerEvent(RailEvent::Kind::kBadPeer, peer, EPROTO);
 }
 
@@ -57,10 +63,10 @@ size_t TcpRail::Post(absl::Span<const SendOrder> orders) {
     if (!context_.events.CanHoldOrder()) break;
     ++taken;
     context_.events.HoldOrder();
-    Context::Add(context_.counters.posted_bytes, order.length_bytes);
-    const auto found = peers_.find(order.flow->peer);
-    if (found == peers_.end() || !found->second->up) {
-      context_.PushSendDone(order, SendResult::kReturned, ENOTCONN);
+    AddTo(context_.counters.posted_bytes, order.length_bytes);
+    const auto found = peers_.find(order.stream->peer);
+    if (found == peers_.end() || !found->second->up() || found->second->generation != order.connection) {
+      FinishOrder(context_.events, context_.counters, order, SendResult::kNotSent, ENOTCONN);
       continue;
     }
     found->second->sender.Add(order);
@@ -77,39 +83,13 @@ void TcpRail::StopSends(JobTag job) {
   }
 }
 
-void TcpRail::OpenZones(std::shared_ptr<const ReceiveSet> zones) {
-  std::shared_ptr<const ReceiveSet>& place = context_.zones[{zones->slot, zones->generation}];
-  if (place != nullptr) {
-    for (auto& [index, peer] : peers_) {
-      if (peer->receiver != nullptr) peer->receiver->Close(place.get());
-    }
-  }
-  place = std::move(zones);
-}
-
-void TcpRail::CloseZones(uint32_t slot, uint32_t generation, bool /*writers_stopped*/) {
-  const auto found = context_.zones.find({slot, generation});
-  if (found != context_.zones.end()) {
-    // Receives happen on this thread only, inside Poll(): none is under way now.
-    for (auto& [index, peer] : peers_) {
-      if (peer->receiver != nullptr) peer->receiver->Close(found->second.get());
-    }
-    context_.zones.erase(found);
-  }
-  RailEvent event;
-  event.kind = RailEvent::Kind::kZonesClosed;
-  event.zone.slot = slot;
-  event.zone.generation = generation;
-  context_.events.Push(event);
-}
-
 void TcpRail::Wake() {
   woken_.exchange(true, std::memory_order_acq_rel);
   wake_event_.Wake();
 }
 
 void TcpRail::Activate(Peer& peer) {
-  if (peer.active || !peer.up || !peer.writable || !peer.sender.HasWork()) return;
+  if (peer.active || !peer.up() || !peer.writable || !peer.sender.HasWork()) return;
   peer.active = true;
   active_.push_back(&peer);
 }
@@ -120,9 +100,9 @@ void TcpRail::SendActive() {
   for (size_t i = 0; i < active_.size(); ++i) {
     Peer& peer = *active_[i];
     peer.active = false;
-    if (!peer.up) continue;
+    if (!peer.up()) continue;
     int error_number = 0;
-    switch (peer.sender.Send(peer.bulk->fd.get(), kTurnBytes, &error_number)) {
+    switch (peer.sender.Send(peer.out->fd.get(), kTurnBytes, &error_number)) {
       case TcpSender::Outcome::kIdle:
         break;
       case TcpSender::Outcome::kBlocked:
@@ -140,6 +120,12 @@ void TcpRail::SendActive() {
   active_.resize(kept);
 }
 
+void TcpRail::Owe(Peer& peer) {
+  if (peer.owes_acks) return;
+  peer.owes_acks = true;
+  owing_.push_back(&peer);
+}
+
 // `all` false: only to those who wait for them, while there is more to receive; the fewer acknowledgements, the less
 // processor time.
 void TcpRail::SendAcks(bool all) {
@@ -150,14 +136,13 @@ void TcpRail::SendAcks(bool all) {
       continue;
     }
     peer->owes_acks = false;
-    if (peer->in_small == nullptr || peer->acks_blocked) continue;
-    const int error = peer->receiver->SendAcks(peer->in_small->fd.get());
+    if (peer->in == nullptr || peer->acks_blocked) continue;
+    const int error = peer->receiver->SendAcks(peer->in->fd.get());
     peer->acks_under_way = true;
     ExpectProgress();
     if (error == EAGAIN) {
       peer->acks_blocked = true;
-      Rearm(*peer->in_small, EPOLLIN | EPOLLOUT);
-      Rearm(*peer->in_bulk, 0);  // whoever does not read acknowledgements sends no frames
+      poller_.Rearm(*peer->in, EPOLLOUT);  // whoever does not read acknowledgements sends no frames
     } else if (error != 0) {
       DropIncoming(*peer);
     }
@@ -165,97 +150,70 @@ void TcpRail::SendAcks(bool all) {
   owing_.resize(kept);
 }
 
-void TcpRail::OnInBulk(Connection& connection) {
+// Events to wait for where frames come in. The kernel says that a socket is readable while only a part of a TLS record
+// is there, which nobody can read: seen as a level that would keep the thread spinning. The edge comes with the whole
+// record.
+uint32_t TcpRail::ReadEvents() const { return context_.options.tls ? EPOLLIN | EPOLLET : EPOLLIN; }
+
+// A changed record ends its connection like any failure of the network; it is counted, because networks do not do that.
+void TcpRail::CountBadRecord(int error_number) {
+  if (context_.options.tls && IsBadRecord(error_number)) AddTo(context_.counters.protocol_errors, 1);
+}
+
+void TcpRail::OnIn(Connection& connection) {
   Peer& peer = *connection.peer;
+  if (peer.acks_blocked) {  // until now
+    peer.acks_blocked = false;
+    poller_.Rearm(connection, ReadEvents());
+    return Owe(peer);
+  }
   int error_number = 0;
-  // Of half a pair only the end is listened for.
-  const TcpReceiver::Outcome outcome = peer.in_small == nullptr
-                                           ? TcpReceiver::Outcome::kClosed
-                                           : peer.receiver->Receive(connection.fd.get(), kTurnBytes, &error_number);
+  const TcpReceiver::Outcome outcome = peer.receiver->Receive(connection.fd.get(), kTurnBytes, &error_number);
   if (outcome == TcpReceiver::Outcome::kProtocol) {
     BadPeer(peer);
-    DropIncoming(peer);
-    return;
+    return DropIncoming(peer);
   }
   if (outcome == TcpReceiver::Outcome::kClosed) {
     CountBadRecord(error_number);
-    DropIncoming(peer);
-    return;
+    return DropIncoming(peer);
   }
   // What is left in the socket makes no edge by itself.
-  if (options_.tls && outcome != TcpReceiver::Outcome::kDrained) Rearm(connection, ReadEvents());
-  if (peer.receiver->HasAcks() && !peer.owes_acks) {
-    peer.owes_acks = true;
-    owing_.push_back(&peer);
-  }
+  if (context_.options.tls && outcome != TcpReceiver::Outcome::kDrained) poller_.Rearm(connection, ReadEvents());
+  if (peer.receiver->HasAcks()) Owe(peer);
 }
 
-void TcpRail::OnInSmall(Connection& connection, uint32_t events) {
+void TcpRail::OnOut(Connection& connection, uint32_t events) {
   Peer& peer = *connection.peer;
-  if ((events & (EPOLLIN | EPOLLERR | EPOLLHUP)) != 0) {
-    std::byte unexpected;
-    Context::Add(context_.counters.rx_system_calls, 1);
-    const ssize_t got = ::recv(connection.fd.get(), &unexpected, 1, MSG_DONTWAIT);
-    if (got > 0) BadPeer(peer);  // nothing is defined in this direction yet
-    if (got >= 0 || (errno != EAGAIN && errno != EINTR)) {
-      if (got < 0) CountBadRecord(errno);
-      DropIncoming(peer);
-      return;
-    }
+  constexpr uint32_t kEnds = EPOLLRDHUP | EPOLLERR | EPOLLHUP;
+  if ((events & EPOLLOUT) != 0) peer.writable = true;
+  if ((events & (EPOLLIN | kEnds)) != 0) {
+    if (const int error = ReadAcks(peer, (events & kEnds) != 0); error != 0) return PeerDown(peer, error);
   }
-  if ((events & EPOLLOUT) != 0 && peer.acks_blocked) {
-    peer.acks_blocked = false;
-    Rearm(connection, EPOLLIN);
-    if (peer.in_bulk != nullptr) Rearm(*peer.in_bulk, ReadEvents());
-    if (!peer.owes_acks) {
-      peer.owes_acks = true;
-      owing_.push_back(&peer);
-    }
-  }
+  Activate(peer);  // room in the socket, or for frames
 }
 
-void TcpRail::OnDialBulk(Connection& connection, uint32_t events) {
-  Peer& peer = *connection.peer;
-  if ((events & (EPOLLIN | EPOLLRDHUP | EPOLLERR | EPOLLHUP)) != 0) {
-    std::byte unexpected;
-    Context::Add(context_.counters.rx_system_calls, 1);
-    const ssize_t got = ::recv(connection.fd.get(), &unexpected, 1, MSG_DONTWAIT);
-    const int error = got == 0 ? ECONNRESET : errno;
-    if (got > 0) BadPeer(peer);
-    if (got >= 0 || (error != EAGAIN && error != EINTR)) {
-      if (got < 0) CountBadRecord(error);
-      PeerDown(peer, got > 0 ? EPROTO : error);
-      return;
-    }
-  }
-  if ((events & EPOLLOUT) != 0) {
-    peer.writable = true;
-    Activate(peer);
-  }
-}
-
-void TcpRail::OnDialSmall(Connection& connection) {
-  Peer& peer = *connection.peer;
+// `to_the_end`: no further edge will come. Returns 0, or why the connection is of no use any more.
+int TcpRail::ReadAcks(Peer& peer, bool to_the_end) {
   std::array<std::byte, 4096> buffer;
-  for (;;) {
-    Context::Add(context_.counters.rx_system_calls, 1);
-    const ssize_t got = ::recv(connection.fd.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
+  for (int i = 0; i < kMaxAckReadsPerTurn; ++i) {
+    AddTo(context_.counters.rx_system_calls, 1);
+    const ssize_t got = ::recv(peer.out->fd.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
     if (got <= 0) {
       const int error = got == 0 ? ECONNRESET : errno;
       CountBadRecord(error);
-      PeerDown(peer, error);
-      return;
+      return error;
     }
     if (!peer.sender.OnAckBytes({buffer.data(), static_cast<size_t>(got)})) {
       BadPeer(peer);
-      PeerDown(peer, EPROTO);
-      return;
+      return EPROTO;
     }
-    Activate(peer);  // room for frames
-    if (static_cast<size_t>(got) < buffer.size()) return;
+    // A short read has emptied the socket. Records are read one by one.
+    if (static_cast<size_t>(got) < buffer.size() && !to_the_end && !context_.options.tls) return 0;
   }
+  poller_.Rearm(*peer.out, kDialledEvents);  // for another edge
+  return 0;
 }
 
 void TcpRail::Dispatch(Connection& connection, uint32_t events) {
@@ -265,47 +223,42 @@ void TcpRail::Dispatch(Connection& connection, uint32_t events) {
     case Connection::Role::kLink:
       return OnLinkMessages();
     case Connection::Role::kListener:
-      return AcceptAll();
+      return acceptor_.AcceptAll();
     case Connection::Role::kHalfOpen:
-      return OnHalfOpen(connection);
-    case Connection::Role::kInBulk:
-      return OnInBulk(connection);
-    case Connection::Role::kInSmall:
-      return OnInSmall(connection, events);
-    case Connection::Role::kDialBulk:
-      return connection.ready ? OnDialBulk(connection, events) : OnDialling(connection, events);
-    case Connection::Role::kDialSmall:
-      return connection.ready ? OnDialSmall(connection) : OnDialling(connection, events);
+      return acceptor_.OnHalfOpen(connection);
+    case Connection::Role::kDialling:
+      return OnDialling(connection, events);
+    case Connection::Role::kOut:
+      return OnOut(connection, events);
+    case Connection::Role::kIn:
+      return OnIn(connection);
   }
 }
 
 // One round: send, wait if allowed, receive, acknowledge.
 void TcpRail::PollOnce(Nanoseconds deadline, bool may_wait) {
-  graveyard_.clear();
-  Nanoseconds now = Now();
+  const Nanoseconds now = Now();
   if (now >= next_timer_) RunTimers(now);
+  if (now >= acceptor_.deadline()) acceptor_.RunTimers(now);
   SendActive();
   SendAcks(/*all=*/false);
   may_wait = may_wait && active_.empty() && context_.events.empty();
   int wait_ms = 0;
   if (may_wait) {
-    const Nanoseconds until = std::min(deadline, next_timer_);
+    const Nanoseconds until = std::min({deadline, next_timer_, acceptor_.deadline()});
     wait_ms = until <= now ? 0 : static_cast<int>(std::min<Nanoseconds>((until - now + 999999) / 1000000, 60000));
     wake_event_.BeginSleep();
     if (woken_.load(std::memory_order_acquire)) wait_ms = 0;
   }
-  const auto wait = [&](int ms) {
-    return ::epoll_wait(epoll_.get(), ready_.data(), static_cast<int>(ready_.size()), ms);
-  };
-  int count = wait(owing_.empty() ? wait_ms : 0);
-  if (count <= 0 && !owing_.empty()) {
+  absl::Span<const epoll_event> ready = poller_.Wait(owing_.empty() ? wait_ms : 0);
+  if (ready.empty() && !owing_.empty()) {
     SendAcks(/*all=*/true);
-    if (wait_ms > 0) count = wait(wait_ms);
+    if (wait_ms > 0) ready = poller_.Wait(wait_ms);
   }
   if (may_wait) wake_event_.EndSleep();
-  for (int i = 0; i < count; ++i) {
-    auto& connection = *static_cast<Connection*>(ready_[static_cast<size_t>(i)].data.ptr);
-    if (connection.fd.valid()) Dispatch(connection, ready_[static_cast<size_t>(i)].events);
+  for (const epoll_event& event : ready) {
+    auto& connection = *static_cast<Connection*>(event.data.ptr);
+    if (connection.fd.valid()) Dispatch(connection, event.events);
   }
   SendAcks(/*all=*/false);
 }
@@ -321,18 +274,16 @@ void TcpRail::WaitForWake(absl::Duration max_wait) {
 }
 
 size_t TcpRail::Poll(absl::Duration max_wait, absl::Span<RailEvent> out) {
-  Context::Add(context_.counters.polls, 1);
+  AddTo(context_.counters.polls, 1);
   if (out.empty()) {
     WaitForWake(max_wait);
     return 0;
   }
-  ++context_.poll_number;
-  context_.parked = false;
   const Nanoseconds deadline =
       max_wait <= absl::ZeroDuration() ? 0 : Now() + absl::ToInt64Nanoseconds(std::min(max_wait, absl::Hours(1)));
   for (;;) {
     PollOnce(deadline, deadline != 0);
-    if (!context_.events.empty() || context_.parked) break;
+    if (!context_.events.empty()) break;
     if (woken_.load(std::memory_order_relaxed) || deadline == 0 || Now() >= deadline) break;
   }
   woken_.exchange(false, std::memory_order_acq_rel);

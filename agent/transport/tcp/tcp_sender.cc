@@ -17,13 +17,16 @@ alignas(4096) const std::byte kZeros[kZeroBytes] = {};
 
 void TcpSender::Start(uint64_t generation, uint32_t max_frame_bytes) {
   generation_ = generation;
-  frame_limit_bytes_ = static_cast<uint32_t>(std::min<uint64_t>(context_->frame_bytes, max_frame_bytes));
+  frame_limit_bytes_ = static_cast<uint32_t>(std::min<uint64_t>(context_->options.frame_bytes, max_frame_bytes));
   acked_ = sent_ = begun_ = wire_bytes_ = 0;
   careful_ = false;
   ack_have_ = 0;
 }
 
 void TcpSender::Add(const SendOrder& order) {
+  if (order.weight != 0 && order.stream->unreadable.load(std::memory_order_relaxed)) {
+    return FinishOrder(context_->events, context_->counters, order, SendResult::kMemoryFault, EFAULT);
+  }
   const uint32_t index = context_->orders.Take();
   OrderSlot& slot = context_->orders[index];
   slot.order = order;
@@ -47,8 +50,8 @@ void TcpSender::Unlink(uint32_t index) {
 }
 
 // Ends an order now, whatever of it is under way: frames in the socket lose their owner, and a half-sent one is
-// poisoned, so that nothing reads the flow's memory after this.
-void TcpSender::FinishOrder(uint32_t index, SendResult result, int error_number) {
+// poisoned, so that nothing reads the stream's memory after this.
+void TcpSender::End(uint32_t index, SendResult result, int error_number) {
   OrderSlot& slot = context_->orders[index];
   if (slot.frames_in_flight > 0) {
     for (uint64_t number = acked_; number < begun_; ++number) {
@@ -56,45 +59,37 @@ void TcpSender::FinishOrder(uint32_t index, SendResult result, int error_number)
       if (frame.order != index) continue;
       frame.order = kNoOrder;
       // With its whole payload gone it needs no poison, and half a trailer must not change.
-      if (number == sent_ && wire_bytes_ < kHeaderBytes + frame.length_bytes) frame.status = FrameStatus::kPoisoned;
+      if (number == sent_ && wire_bytes_ < kHeaderBytes + frame.header.length_bytes) {
+        frame.status = FrameStatus::kPoisoned;
+      }
     }
   }
-  context_->PushSendDone(slot.order, result, error_number, result == SendResult::kReturned ? slot.acked_bytes : 0);
+  FinishOrder(context_->events, context_->counters, slot.order, result, error_number);
   Unlink(index);
   context_->orders.Free(index);
 }
 
-void TcpSender::Stop(JobTag job) {
+template <typename Wanted>
+void TcpSender::EndAll(SendResult result, int error_number, Wanted wanted) {
   for (uint32_t index = first_; index != kNoOrder;) {
     const uint32_t next = context_->orders[index].next;
-    if (context_->orders[index].order.flow->job == job) FinishOrder(index, SendResult::kStopped, 0);
+    if (wanted(context_->orders[index])) End(index, result, error_number);
     index = next;
   }
 }
 
-void TcpSender::Fail(SendResult result, int error_number) {
-  while (first_ != kNoOrder) FinishOrder(first_, result, error_number);
-  acked_ = sent_ = begun_ = wire_bytes_ = 0;
+void TcpSender::Stop(JobTag job) {
+  EndAll(SendResult::kStopped, 0, [&](const OrderSlot& slot) { return slot.order.stream->job == job; });
+}
+
+void TcpSender::StopAll() {
+  EndAll(SendResult::kStopped, 0, [](const OrderSlot&) { return true; });
 }
 
 void TcpSender::Break(int error_number) {
-  for (uint32_t index = first_; index != kNoOrder;) {
-    const OrderSlot& slot = context_->orders[index];
-    const uint32_t next = slot.next;
-    if (slot.frames_in_flight == 0) FinishOrder(index, SendResult::kReturned, error_number);
-    index = next;
-  }
-}
-
-bool TcpSender::Settle(uint64_t frames, int error_number) {
-  if (frames < acked_ || frames > sent_) return false;
-  while (acked_ < frames) SettleFrame(FrameAt(acked_++));
-  while (first_ != kNoOrder) {
-    const OrderSlot& slot = context_->orders[first_];
-    FinishOrder(first_, slot.dropped ? slot.result : SendResult::kReturned, error_number);
-  }
+  EndAll(SendResult::kRailFailed, error_number, [](const OrderSlot& slot) { return slot.begun(); });
+  EndAll(SendResult::kNotSent, error_number, [](const OrderSlot&) { return true; });
   acked_ = sent_ = begun_ = wire_bytes_ = 0;
-  return true;
 }
 
 void TcpSender::AddBytes(const void* data, size_t length) {
@@ -104,7 +99,7 @@ void TcpSender::AddBytes(const void* data, size_t length) {
 
 // Adds payload from `skip_bytes` on. False when the iovecs did not suffice.
 bool TcpSender::AddPayload(const Frame& frame, uint64_t skip_bytes) {
-  uint64_t left = frame.length_bytes - skip_bytes;
+  uint64_t left = frame.header.length_bytes - skip_bytes;
   const size_t room = kMaxIovecs - 1 - batch_.iovecs;  // one is kept for the trailer
   if (frame.status == FrameStatus::kPoisoned) {
     for (size_t used = 0; left > 0 && used < room; ++used) {
@@ -115,8 +110,8 @@ bool TcpSender::AddPayload(const Frame& frame, uint64_t skip_bytes) {
     return left == 0;
   }
   uint64_t covered = 0;
-  const MemoryRanges& memory = context_->orders[frame.order].order.flow->memory;
-  const size_t used = memory.FillIovecs(frame.offset_bytes + skip_bytes, left,
+  const MemoryRanges& memory = context_->orders[frame.order].order.stream->memory;
+  const size_t used = memory.FillIovecs(frame.header.offset_bytes + skip_bytes, left,
                                         absl::MakeSpan(context_->iovecs).subspan(batch_.iovecs, room), &covered);
   batch_.iovecs += used;
   batch_.bytes += covered;
@@ -125,22 +120,24 @@ bool TcpSender::AddPayload(const Frame& frame, uint64_t skip_bytes) {
 
 // Adds a frame from its wire byte `skip_bytes` on, with the header and trailer of `slot`. False when it did not fit
 // whole, or only one piece was wanted.
-bool TcpSender::AddFrame(const Frame& frame, uint64_t number, uint64_t skip_bytes, size_t slot) {
+bool TcpSender::AddFrame(const Frame& frame, uint64_t skip_bytes, size_t slot) {
   if (skip_bytes < kHeaderBytes) {
     auto& header = batch_.headers[slot];
-    EncodeHeader({generation_, number, frame.zone, frame.offset_bytes, frame.length_bytes}, header.data());
+    EncodeHeader(frame.header, header.data());
     AddBytes(header.data() + skip_bytes, kHeaderBytes - skip_bytes);
     skip_bytes = kHeaderBytes;
     if (careful_) return false;
   }
-  const uint64_t trailer_at = kHeaderBytes + frame.length_bytes;
+  if (frame.header.is_fence()) return true;
+  const uint64_t trailer_at = kHeaderBytes + frame.header.length_bytes;
   if (skip_bytes < trailer_at) {
     if (!AddPayload(frame, skip_bytes - kHeaderBytes) || careful_) return false;
     skip_bytes = trailer_at;
   }
   auto& trailer = batch_.trailers[slot];
-  EncodeTrailer({number, frame.status == FrameStatus::kPoisoned ? FrameStatus::kPoisoned : FrameStatus::kOk},
-                trailer.data());
+  EncodeTrailer(
+      {frame.header.number, frame.status == FrameStatus::kPoisoned ? FrameStatus::kPoisoned : FrameStatus::kOk},
+      trailer.data());
   AddBytes(trailer.data() + (skip_bytes - trailer_at), kTrailerBytes - (skip_bytes - trailer_at));
   return !careful_;
 }
@@ -153,20 +150,26 @@ void TcpSender::PlanFrames(uint64_t budget_bytes) {
   while (index != kNoOrder && batch_.bytes < budget_bytes && batch_.frames < kMaxFramesPerCall &&
          number - acked_ < kMaxFramesInFlight && batch_.iovecs + 3 <= kMaxIovecs) {
     const OrderSlot& slot = context_->orders[index];
-    if (!slot.dropped) {
+    const SendOrder& order = slot.order;
+    const bool data = cut < order.length_bytes;
+    if (!slot.refused) {
       Frame& frame = batch_.planned[batch_.frames++];
-      frame.offset_bytes = slot.order.offset_bytes + cut;
-      frame.order = index;
-      frame.length_bytes = static_cast<uint32_t>(std::min<uint64_t>(frame_limit_bytes_, slot.order.length_bytes - cut));
-      frame.zone = slot.order.zone;
-      frame.status = FrameStatus::kOk;
-      cut += frame.length_bytes;
-      if (!AddFrame(frame, number++, 0, batch_.frames)) return;
+      frame = {.header = {.generation = generation_, .number = number++, .zone = order.stream->zone}, .order = index};
+      if (data) {
+        frame.header.offset_bytes = order.offset_bytes + cut;
+        frame.header.length_bytes =
+            static_cast<uint32_t>(std::min<uint64_t>(frame_limit_bytes_, order.length_bytes - cut));
+        cut += frame.header.length_bytes;
+      } else {
+        frame.header.weight = order.weight;
+        frame.header.round = order.round;
+      }
+      if (!AddFrame(frame, 0, batch_.frames)) return;
     }
-    if (slot.dropped || cut == slot.order.length_bytes) {
-      index = slot.next;
-      cut = 0;
-    }
+    const bool more = data && (cut < order.length_bytes || order.weight != 0);
+    if (more && !slot.refused) continue;
+    index = slot.next;
+    cut = 0;
   }
 }
 
@@ -174,14 +177,14 @@ void TcpSender::BuildBatch(uint64_t budget_bytes) {
   batch_.iovecs = 0;
   batch_.bytes = 0;
   batch_.frames = 0;
-  if (begun_ > sent_ && !AddFrame(FrameAt(sent_), sent_, wire_bytes_, 0)) return;
+  if (begun_ > sent_ && !AddFrame(FrameAt(sent_), wire_bytes_, 0)) return;
   PlanFrames(budget_bytes);
 }
 
 // The socket took `bytes` of the batch.
 void TcpSender::Commit(uint64_t bytes) {
   const auto advance = [&](const Frame& frame) {
-    const uint64_t whole = kHeaderBytes + frame.length_bytes + kTrailerBytes;
+    const uint64_t whole = frame.header.wire_bytes();
     const uint64_t take = std::min(bytes, whole - wire_bytes_);
     wire_bytes_ += take;
     bytes -= take;
@@ -189,16 +192,17 @@ void TcpSender::Commit(uint64_t bytes) {
     wire_bytes_ = 0;
     ++sent_;
     careful_ = false;
-    Context::Add(context_->counters.tx_frames, 1);
+    AddTo(context_->counters.tx_frames, 1);
   };
   if (begun_ > sent_) advance(FrameAt(sent_));
   for (size_t i = 0; i < batch_.frames && bytes > 0; ++i) {
     const Frame& frame = FrameAt(begun_++) = batch_.planned[i];
     OrderSlot& slot = context_->orders[frame.order];
-    slot.cut_bytes += frame.length_bytes;
+    slot.cut_bytes += frame.header.length_bytes;
+    slot.fence_cut = frame.header.is_fence();
     ++slot.frames_in_flight;
-    while (uncut_ != frame.order) uncut_ = context_->orders[uncut_].next;  // past dropped ones
-    if (slot.cut_bytes == slot.order.length_bytes) uncut_ = slot.next;
+    while (uncut_ != frame.order) uncut_ = context_->orders[uncut_].next;  // past refused ones
+    if (slot.wholly_cut()) uncut_ = slot.next;
     advance(frame);
   }
 }
@@ -211,11 +215,18 @@ bool TcpSender::OnFault() {
   }
   // Headers and trailers are our own memory, zeros too: this is the payload of the half-sent frame.
   if (begun_ == sent_ || FrameAt(sent_).order == kNoOrder) return false;
-  FinishOrder(FrameAt(sent_).order, SendResult::kMemoryFault, EFAULT);
+  const uint32_t index = FrameAt(sent_).order;
+  const SendStream* const stream = context_->orders[index].order.stream;
+  End(index, SendResult::kMemoryFault, EFAULT);
+  // A fence would say that these bytes are in the receiver's memory.
+  stream->unreadable.store(true, std::memory_order_relaxed);
+  EndAll(SendResult::kMemoryFault, EFAULT, [&](const OrderSlot& slot) {
+    return slot.order.stream == stream && slot.order.weight != 0 && !slot.fence_cut;
+  });
   return true;
 }
 
-TcpSender::Outcome TcpSender::Send(int bulk, uint64_t budget_bytes, int* error_number) {
+TcpSender::Outcome TcpSender::Send(int socket, uint64_t budget_bytes, int* error_number) {
   uint64_t sent = 0;
   while (sent < budget_bytes) {
     BuildBatch(budget_bytes - sent);
@@ -223,8 +234,8 @@ TcpSender::Outcome TcpSender::Send(int bulk, uint64_t budget_bytes, int* error_n
     msghdr message{};
     message.msg_iov = context_->iovecs.data();
     message.msg_iovlen = batch_.iovecs;
-    Context::Add(context_->counters.tx_system_calls, 1);
-    const ssize_t taken = ::sendmsg(bulk, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    AddTo(context_->counters.tx_system_calls, 1);
+    const ssize_t taken = ::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (taken >= 0) {
       Commit(static_cast<uint64_t>(taken));
       sent += static_cast<uint64_t>(taken);
@@ -246,15 +257,9 @@ void TcpSender::SettleFrame(Frame& frame) {
   OrderSlot& slot = context_->orders[index];
   frame.order = kNoOrder;
   --slot.frames_in_flight;
-  if (frame.status == FrameStatus::kOk) {
-    slot.acked_bytes += frame.length_bytes;
-  } else {
-    slot.result = SendResult::kZoneClosed;
-    slot.dropped = true;
-  }
-  if (slot.frames_in_flight == 0 && (slot.dropped || slot.cut_bytes == slot.order.length_bytes)) {
-    FinishOrder(index, slot.result, 0);
-  }
+  if (frame.status != FrameStatus::kOk) slot.refused = true;
+  if (slot.frames_in_flight > 0 || (!slot.refused && !slot.wholly_cut())) return;
+  End(index, slot.refused ? SendResult::kZoneClosed : SendResult::kAcknowledged, 0);
 }
 
 bool TcpSender::OnAck(const AckRecord& ack) {

@@ -1,4 +1,4 @@
-// The sending half of one peer: its orders, cut into frames on the bulk connection, and what is acknowledged of them.
+// The sending half of one peer: its orders, cut into frames, and what is acknowledged of them.
 #ifndef RAILSD_AGENT_TRANSPORT_TCP_TCP_SENDER_H_
 #define RAILSD_AGENT_TRANSPORT_TCP_TCP_SENDER_H_
 
@@ -13,7 +13,7 @@
 
 namespace railsd::tcp {
 
-// Of the rail's thread. Holds no socket: the transport lends them.
+// Owned by the rail's thread. Holds no socket: the transport lends it.
 class TcpSender {
  public:
   enum class Outcome {
@@ -25,38 +25,32 @@ class TcpSender {
 
   explicit TcpSender(Context* context) : context_(context), frames_(kMaxFramesInFlight) {}
 
-  // A fresh pair of connections is up; no order is held.
+  // A fresh connection is up; no order is held.
   void Start(uint64_t generation, uint32_t max_frame_bytes);
   // Takes an order that the context has room for.
   void Add(const SendOrder& order);
+  bool HasOrders() const { return first_ != kNoOrder; }
   bool HasWork() const;
 
-  // Sends up to about `budget_bytes` on `bulk`.
-  Outcome Send(int bulk, uint64_t budget_bytes, int* error_number);
-  // Applies what arrived on the small connection. False when it breaks the protocol.
+  // Sends up to about `budget_bytes` on `socket`.
+  Outcome Send(int socket, uint64_t budget_bytes, int* error_number);
+  // Applies what arrived on it. False when it breaks the protocol.
   bool OnAckBytes(absl::Span<const std::byte> bytes);
 
   // Ends the job's orders as kStopped. Their memory is not read after it.
   void Stop(JobTag job);
-  // The connections are gone. Ends the orders of which nothing is under way as kReturned; the others are in doubt until
-  // Settle() or Fail().
+  // The connection is not used any more: all orders end as kStopped.
+  void StopAll();
+  // The connection broke: all orders end, as kNotSent or kRailFailed.
   void Break(int error_number);
-  bool InDoubt() const { return first_ != kNoOrder; }
-  // The receiver had `frames` whole frames when it closed its end, and nothing lands any more: ends every order that is
-  // in doubt, as kAcknowledged or kReturned. False, and nothing has changed, when there cannot have been so many.
-  bool Settle(uint64_t frames, int error_number);
-  // The connections are gone: ends every order.
-  void Fail(SendResult result, int error_number);
 
  private:
   static constexpr uint32_t kMaxFramesInFlight = 1024;
   static constexpr size_t kMaxFramesPerCall = 64;
 
   struct Frame {
-    uint64_t offset_bytes = 0;
-    uint32_t order = kNoOrder;  // kNoOrder once the order has ended
-    uint32_t length_bytes = 0;
-    ZoneRef zone;
+    FrameHeader header;
+    uint32_t order = kNoOrder;              // kNoOrder once the order has ended
     FrameStatus status = FrameStatus::kOk;  // of the trailer, or what the receiver said of it
   };
   // What one sendmsg() carries, before it is known how much of it goes.
@@ -71,7 +65,7 @@ class TcpSender {
 
   Frame& FrameAt(uint64_t number) { return frames_[number % kMaxFramesInFlight]; }
   void AddBytes(const void* data, size_t length);
-  bool AddFrame(const Frame& frame, uint64_t number, uint64_t skip_bytes, size_t slot);
+  bool AddFrame(const Frame& frame, uint64_t skip_bytes, size_t slot);
   bool AddPayload(const Frame& frame, uint64_t skip_bytes);
   void BuildBatch(uint64_t budget_bytes);
   void PlanFrames(uint64_t budget_bytes);
@@ -79,7 +73,9 @@ class TcpSender {
   bool OnFault();
   bool OnAck(const AckRecord& ack);
   void SettleFrame(Frame& frame);
-  void FinishOrder(uint32_t index, SendResult result, int error_number);
+  template <typename Wanted>
+  void EndAll(SendResult result, int error_number, Wanted wanted);
+  void End(uint32_t index, SendResult result, int error_number);
   void Unlink(uint32_t index);
 
   Context* const context_;
@@ -93,7 +89,7 @@ class TcpSender {
   bool careful_ = false;       // one piece per call, to find out whose page is bad
   uint32_t first_ = kNoOrder;  // orders in the order of posting
   uint32_t last_ = kNoOrder;
-  uint32_t uncut_ = kNoOrder;  // first with bytes that are in no frame yet
+  uint32_t uncut_ = kNoOrder;  // first with something that is in no frame yet
   Batch batch_;
   std::array<std::byte, kAckBytes> ack_buffer_;
   size_t ack_have_ = 0;

@@ -36,6 +36,7 @@ absl::StatusOr<std::unique_ptr<RailTransport>> CreateTcpTransport(TcpOptions opt
     return absl::InvalidArgumentError(
         absl::StrCat(who, "node name '", options.node, "' must have 1 to ", tcp::kMaxNodeBytes, " bytes"));
   }
+  if (options.zones == nullptr) return absl::InvalidArgumentError(absl::StrCat(who, "no table of zones"));
   if (options.max_posted_orders == 0 || options.max_receive_events == 0 || options.max_half_open == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat(who, "max_posted_orders, max_receive_events and max_half_open must be positive"));

@@ -24,6 +24,7 @@ absl::Status CheckOptions(const std::string& who, const VerbsOptions& options) {
   if (options.node.empty() || options.node.size() > kMaxNodeBytes) {
     return wrong(absl::StrCat("node name '", options.node, "' must have 1 to ", kMaxNodeBytes, " bytes"));
   }
+  if (options.zones == nullptr) return wrong("there is no table of zones");
   if (options.max_posted_orders == 0 || options.max_receive_events == 0) {
     return wrong("max_posted_orders and max_receive_events must be positive");
   }

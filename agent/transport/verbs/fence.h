@@ -4,30 +4,30 @@
 
 #include <cstdint>
 
-#include "agent/transport/transport.h"
+#include "agent/base/ids.h"
 
 namespace railsd::verbs {
 
 struct FenceImmediate {
-  FenceSlot slot;      // the flow, as its receiver numbered it
-  uint8_t round = 0;   // 4 bits
-  uint8_t fences = 0;  // of the flow in this round, over all rails; never 0
+  uint16_t slot = 0;       // the zone, as its receiver numbered it
+  uint8_t generation = 0;  // 4 bits: ZoneRef::short_generation()
+  uint8_t round = 0;       // 4 bits
+  uint8_t weight = 0;      // never 0
   friend bool operator==(const FenceImmediate&, const FenceImmediate&) = default;
 };
 
-inline constexpr uint8_t kMaxFenceGeneration = 15;
-inline constexpr uint8_t kMaxFenceRound = 15;
+// Rounds of an exchange that the immediate tells apart.
+inline constexpr uint32_t kFenceRounds = 15;
 
 // In host order; bits that do not fit are dropped.
 constexpr uint32_t EncodeFence(const FenceImmediate& fence) {
-  return uint32_t{fence.slot.slot} << 16 | uint32_t{fence.slot.generation & 15u} << 12 |
-         uint32_t{fence.round & 15u} << 8 | fence.fences;
+  return uint32_t{fence.slot} << 16 | uint32_t{fence.generation & 15u} << 12 | uint32_t{fence.round & 15u} << 8 |
+         fence.weight;
 }
 // Every value decodes; whether the slot means anything is the receiver's business.
 constexpr FenceImmediate DecodeFence(uint32_t immediate) {
-  return {{static_cast<uint16_t>(immediate >> 16), static_cast<uint8_t>(immediate >> 12 & 15)},
-          static_cast<uint8_t>(immediate >> 8 & 15),
-          static_cast<uint8_t>(immediate & 255)};
+  return {static_cast<uint16_t>(immediate >> 16), static_cast<uint8_t>(immediate >> 12 & 15),
+          static_cast<uint8_t>(immediate >> 8 & 15), static_cast<uint8_t>(immediate & 255)};
 }
 
 }  // namespace railsd::verbs

@@ -50,6 +50,10 @@ class Handshake {
   // That the queue pairs are connected to; 0: none.
   uint64_t answers() const { return link_state() == LinkState::kInit ? 0 : peer_generation_; }
 
+  // Numbers the connection: the same at both ends, and more than that of any before between the two boots, because no
+  // generation serves two connections. Valid from Connected() until Begin().
+  uint64_t connection() const { return generation_ + peer_generation_; }
+
   // A new set of queue pairs stands in INIT; `generation` is more than any that this end has named to the peer. A hello
   // that came too early is acted on now.
   Action Begin(uint64_t generation);

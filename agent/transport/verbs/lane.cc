@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "agent/memory/guarded_copy.h"
 #include "agent/transport/verbs/fence.h"
-#include "agent/transport/verbs/write_cutter.h"
 
 namespace railsd::verbs {
 namespace {
@@ -136,27 +135,26 @@ ibv_send_wr& Lane::NextRequest(size_t at, ibv_wr_opcode opcode) {
 void Lane::AddLocal(size_t at) {
   const LocalOperation operation = local_.front();
   local_.pop_front();
-  WindowSlot& slot = operation.set->windows[operation.window];
+  ibv_mw* const window = operation.zone->windows[operation.window].get();
   if (operation.bind) {
     ibv_send_wr& request = NextRequest(at, IBV_WR_BIND_MW);
-    const ZonePlan::Window& where = operation.set->plan.windows[operation.window];
-    request.bind_mw.mw = slot.window.get();
-    request.bind_mw.rkey = ibv_inc_rkey(slot.window->rkey);
+    const ZonePlan::Window& where = operation.zone->plan.windows[operation.window];
+    request.bind_mw.mw = window;
+    request.bind_mw.rkey = ibv_inc_rkey(window->rkey);
     request.bind_mw.bind_info = {static_cast<const DeviceRegistration*>(where.registration)->region(), where.address,
                                  where.length_bytes, IBV_ACCESS_REMOTE_WRITE};
-    slot.may_be_bound = true;
   } else {
-    NextRequest(at, IBV_WR_LOCAL_INV).invalidate_rkey = slot.window->rkey;
+    NextRequest(at, IBV_WR_LOCAL_INV).invalidate_rkey = window->rkey;
   }
-  local_posted_.push_back({operation.set, queue_.last()});
+  local_posted_.push_back({operation.zone, queue_.last()});
 }
 
 // Small chunks are copied by a system call that reports a bad page, never by a load.
 bool Lane::CopyInline(const OrderSlot& slot, size_t at, uint64_t length_bytes) {
   std::array<iovec, kMaxPieces> from;
   uint64_t covered = 0;
-  const size_t count = slot.order.flow->memory.FillIovecs(slot.order.offset_bytes + slot.cut_bytes, length_bytes,
-                                                          absl::MakeSpan(from), &covered);
+  const size_t count = slot.order.stream->memory.FillIovecs(slot.order.offset_bytes + slot.cut_bytes, length_bytes,
+                                                            absl::MakeSpan(from), &covered);
   const iovec to{context_.inlined.data() + at * context_.inline_bytes, length_bytes};
   const ssize_t copied = GuardedCopy().Copy(absl::MakeSpan(from.data(), count), absl::MakeSpan(&to, 1));
   if (copied < 0 || static_cast<uint64_t>(copied) != length_bytes) return false;
@@ -178,41 +176,57 @@ void Lane::EndEarly(SendResult result, int error_number) {
   ended_early_ = true;
 }
 
+// The next bytes of the first waiting order, for work request `at`. False: the order has ended instead.
+bool Lane::CutNext(const OrderSlot& slot, size_t at, RemoteWrite* write, bool* inlined) {
+  const SendOrder& order = slot.order;
+  const uint64_t left = std::min(order.length_bytes - slot.cut_bytes, context_.max_message_bytes);
+  std::array<LocalPiece, kMaxPieces> local;
+  const CutResult cut = CutWrite(*order.stream, context_.rail, order.offset_bytes + slot.cut_bytes, left,
+                                 {local.data(), context_.max_pieces}, write);
+  if (cut == CutResult::kNotReachable) {
+    EndEarly(SendResult::kZoneClosed, EINVAL);
+    return false;
+  }
+  *inlined = cut == CutResult::kOk && write->copyable && write->length_bytes <= context_.inline_bytes;
+  if (cut != CutResult::kOk || (*inlined && !CopyInline(slot, at, write->length_bytes))) {
+    order.stream->unreadable.store(true, std::memory_order_relaxed);
+    EndEarly(SendResult::kMemoryFault, cut == CutResult::kOk ? EFAULT : EINVAL);
+    return false;
+  }
+  if (*inlined) {
+    write->pieces = 1;
+    return true;
+  }
+  for (size_t i = 0; i < write->pieces; ++i) {
+    context_.pieces[at][i] = {local[i].address, local[i].length_bytes, local[i].key};
+  }
+  return true;
+}
+
 // The next work request of the first waiting order. False: the order has ended instead.
 bool Lane::AddWrite(size_t at) {
   OrderSlot& slot = context_.orders[waiting_.front()];
   const SendOrder& order = slot.order;
-  const uint64_t left = order.length_bytes - slot.cut_bytes;
+  if (order.weight > 0 && order.stream->unreadable.load(std::memory_order_relaxed)) {
+    EndEarly(SendResult::kMemoryFault, EFAULT);
+    return false;
+  }
   RemoteWrite write;
   bool inlined = false;
-  if (left > 0) {
-    std::array<LocalPiece, kMaxPieces> local;
-    const CutResult cut =
-        CutWrite(*order.flow, context_.rail, order.offset_bytes + slot.cut_bytes,
-                 std::min(left, context_.max_message_bytes), {local.data(), context_.max_pieces}, &write);
-    inlined = cut == CutResult::kOk && write.copyable && write.length_bytes <= context_.inline_bytes;
-    if (cut != CutResult::kOk || (inlined && !CopyInline(slot, at, write.length_bytes))) {
-      EndEarly(cut == CutResult::kNotReachable ? SendResult::kZoneClosed : SendResult::kMemoryFault,
-               cut == CutResult::kOk ? EFAULT : EINVAL);
-      return false;
-    }
-    if (inlined) {
-      write.pieces = 1;
-    } else {
-      for (size_t i = 0; i < write.pieces; ++i) {
-        context_.pieces[at][i] = {local[i].address, local[i].length_bytes, local[i].key};
-      }
-    }
-  }
+  if (slot.cut_bytes < order.length_bytes && !CutNext(slot, at, &write, &inlined)) return false;
   slot.cut_bytes += write.length_bytes;
   const bool ends = slot.cut_bytes == order.length_bytes;
-  const bool fence = ends && order.fences > 0;
+  const bool fence = ends && order.weight > 0;
   ibv_send_wr& request = NextRequest(at, fence ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE);
   request.num_sge = static_cast<int>(write.pieces);
   request.wr.rdma.remote_addr = write.address;
   request.wr.rdma.rkey = write.key;
   if (inlined) request.send_flags = IBV_SEND_INLINE;
-  if (fence) request.imm_data = htonl(EncodeFence({order.flow->remote.fence, order.round, order.fences}));
+  if (fence) {
+    const ZoneRef& zone = order.stream->zone;
+    request.imm_data =
+        htonl(EncodeFence({zone.slot, zone.short_generation(), static_cast<uint8_t>(order.round), order.weight}));
+  }
   slot.begun = true;
   slot.last_sequence = queue_.last();
   AddTo(context_.counters.tx_frames, 1);
@@ -286,7 +300,7 @@ void Lane::Stop(JobTag job) {
   OrderList kept;
   while (!waiting_.empty()) {
     const uint32_t index = waiting_.front();
-    if (context_.orders[index].order.flow->job == job) {
+    if (context_.orders[index].order.stream->job == job) {
       EndEarly(SendResult::kStopped, 0);
     } else {
       kept.Push(context_.orders, waiting_.Pop(context_.orders));
@@ -304,9 +318,9 @@ void Lane::PopDone() {
     context_.Finish(index, orders[index].result, orders[index].error_number);
   }
   while (!local_posted_.empty() && queue_.IsDone(local_posted_.front().sequence)) {
-    OpenSet* const set = local_posted_.front().set;
+    BoundZone* const zone = local_posted_.front().zone;
     local_posted_.pop_front();
-    if (--set->pending == 0) context_.settled.push_back(set);
+    if (--zone->pending == 0) context_.settled.push_back(zone);
   }
 }
 
@@ -335,9 +349,13 @@ void Lane::BeginDrain() {
   drained_ = ibv_post_send(queue_pair_.get(), &marker, &bad) != 0;
 }
 
-void Lane::FailOrders(SendResult result, int error_number) {
+void Lane::FailOrders(bool stopped, int error_number) {
   for (OrderList* list : {&posted_, &waiting_}) {
-    while (!list->empty()) context_.Finish(list->Pop(context_.orders), result, error_number);
+    while (!list->empty()) {
+      const uint32_t index = list->Pop(context_.orders);
+      const SendResult failed = context_.orders[index].begun ? SendResult::kRailFailed : SendResult::kNotSent;
+      context_.Finish(index, stopped ? SendResult::kStopped : failed, error_number);
+    }
   }
 }
 

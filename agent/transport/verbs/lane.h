@@ -14,6 +14,7 @@
 #include "agent/transport/verbs/rail_context.h"
 #include "agent/transport/verbs/signal.h"
 #include "agent/transport/verbs/work_request_id.h"
+#include "agent/transport/verbs/write_cutter.h"
 #include "agent/transport/verbs_tuning.h"
 
 namespace railsd::verbs {
@@ -51,8 +52,8 @@ class Lane {
     waiting_.Push(context_.orders, order);
     MarkBusy();
   }
-  void Bind(OpenSet* set, uint32_t window) { Queue({set, window, true}); }
-  void Invalidate(OpenSet* set, uint32_t window) { Queue({set, window, false}); }
+  void Bind(BoundZone* zone, uint32_t window) { Queue({zone, window, true}); }
+  void Invalidate(BoundZone* zone, uint32_t window) { Queue({zone, window, false}); }
   bool HasWork() const { return !draining_ && (!local_.empty() || !waiting_.empty()); }
   // Is not in RailContext::busy any more.
   void OnIdle() { busy_ = false; }
@@ -81,20 +82,21 @@ class Lane {
   bool drained() const { return drained_; }
   // The marker has come back: so has everything before it. False where there could be none, or it was not waited for.
   bool flushed() const { return flushed_; }
-  // Ends every order. After the drain.
-  void FailOrders(SendResult result, int error_number);
+  // Ends every order, after the drain: kStopped if `stopped`; else as kNotSent if nothing of it was posted, and as
+  // kRailFailed if something was.
+  void FailOrders(bool stopped, int error_number);
   // The device forgets the queue pair: nothing is added to the completion queue for it any more. Windows that were
   // bound to it are gone.
   void Destroy();
 
  private:
   struct LocalOperation {
-    OpenSet* set;
+    BoundZone* zone;
     uint32_t window;
     bool bind;
   };
   struct Posted {
-    OpenSet* set;
+    BoundZone* zone;
     uint32_t sequence;
   };
   Lane(const LaneMaker& maker, LaneId id, Endpoint* endpoint, uint32_t psn, uint32_t depth);
@@ -103,6 +105,7 @@ class Lane {
   void AddLocal(size_t at);
   bool AddWrite(size_t at);
   bool CopyInline(const OrderSlot& slot, size_t at, uint64_t length_bytes);
+  bool CutNext(const OrderSlot& slot, size_t at, RemoteWrite* write, bool* inlined);
   void Queue(const LocalOperation& operation) {
     local_.push_back(operation);
     MarkBusy();
@@ -124,7 +127,7 @@ class Lane {
   SendQueue queue_;
   OrderList waiting_;                 // the first may be begun
   OrderList posted_;                  // entirely
-  std::deque<LocalOperation> local_;  // go before orders: a READY waits for them
+  std::deque<LocalOperation> local_;  // go before orders: a grant waits for them
   std::deque<Posted> local_posted_;
   uint32_t completed_before_ = 0;  // at the last WakeIfStill()
   bool waited_before_ = false;

@@ -34,23 +34,17 @@ inline constexpr size_t kMaxChain = 64;
 // Local pieces of one work request; a device may have fewer.
 inline constexpr uint32_t kMaxPieces = 16;
 
-// A memory window that no queue pair knows, or one that is bound; its next key is another every time.
-struct WindowSlot {
-  WindowHandle window;
-  bool may_be_bound = false;
-};
-
-// The zones of one READY on this rail.
-struct OpenSet {
-  enum class State { kOpening, kOpen, kClosing, kDead };  // dead: its endpoint is gone, and the windows with it
-  std::shared_ptr<const ReceiveSet> set;
-  Endpoint* endpoint = nullptr;  // null once dead
+// A zone with its keys on this rail. Ends with its connection.
+struct BoundZone {
+  enum class State { kOpening, kOpen, kClosing };
+  std::shared_ptr<const ReceiveZone> zone;
+  Endpoint* endpoint = nullptr;
+  Lane* lane = nullptr;
   ZonePlan plan;
-  std::vector<WindowSlot> windows;  // by plan.windows; none when weak
+  std::vector<WindowHandle> windows;  // by plan.windows; none when weak: the key opens the whole segment
   State state = State::kOpening;
   uint32_t pending = 0;     // binds or invalidates that are not done
-  bool weak = false;        // the key opens the whole segment
-  bool close_soon = false;  // CloseZones() came while opening
+  bool close_soon = false;  // CloseZone() came while opening
 };
 
 // One posted order. Linked, in the order of posting, within its queue pair.
@@ -138,8 +132,8 @@ struct RailContext {
   // Queue pairs with something to post, each once, so that those of idle peers cost nothing. Room for every one.
   std::vector<Lane*> busy;
   size_t lanes = 0;
-  // Sets whose binds or invalidates have all been done since the last look.
-  std::vector<OpenSet*> settled;
+  // Zones whose binds or invalidates have all been done since the last look.
+  std::vector<BoundZone*> settled;
 };
 
 }  // namespace railsd::verbs

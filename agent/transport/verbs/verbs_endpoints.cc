@@ -149,7 +149,7 @@ void VerbsRail::Do(Endpoint& endpoint, const Handshake::Action& action) {
     Arm(endpoint.timer);
     endpoint.notice.clear();
     AddTo(context_.counters.connects, 1);
-    Push(RailEvent::Kind::kPeerUp, endpoint.peer, 0);
+    Push(RailEvent::Kind::kPeerUp, endpoint, 0);
   }
   if (action.reply) SendState(endpoint);
 }
@@ -170,7 +170,7 @@ bool VerbsRail::LookAtQueuePairs(Endpoint& endpoint) {
 
 void VerbsRail::BreakBad(Endpoint& endpoint, const std::string& why) {
   AddTo(context_.counters.protocol_errors, 1);
-  Push(RailEvent::Kind::kBadPeer, endpoint.peer, EPROTO);
+  Push(RailEvent::Kind::kBadPeer, endpoint, EPROTO);
   Break(endpoint, EPROTO, why);
 }
 
@@ -243,26 +243,26 @@ bool VerbsRail::TellOrders(Endpoint& endpoint) {
   const bool flushed =
       std::all_of(endpoint.lanes.begin(), endpoint.lanes.end(), [](const auto& lane) { return lane->flushed(); });
   if (!flushed || std::exchange(endpoint.orders_ended, true)) return false;
-  for (const auto& lane : endpoint.lanes) lane->FailOrders(SendResult::kRailFailed, endpoint.error_number);
+  for (const auto& lane : endpoint.lanes) lane->FailOrders(/*stopped=*/false, endpoint.error_number);
   return !context_.events.empty();
 }
 
 void VerbsRail::FinishDrain(Endpoint& endpoint) {
   endpoint.orders_ended = false;
-  for (const auto& lane : endpoint.lanes) {
-    lane->FailOrders(endpoint.forgotten ? SendResult::kStopped : SendResult::kRailFailed, endpoint.error_number);
-    lanes_.erase(lane->id());
-  }
+  for (const auto& lane : endpoint.lanes) lanes_.erase(lane->id());
   DropZones(endpoint);
   // A device that does not say when a queue pair has taken its last receive may be busy with one while the queue pair
   // goes into error: its fence is there once the queue pair is not.
   for (const auto& lane : endpoint.lanes) lane->Destroy();
   PollAllCompletions();
-  for (const auto& lane : endpoint.lanes) lanes_by_number_.erase(lane->number());
+  for (const auto& lane : endpoint.lanes) {
+    lane->FailOrders(endpoint.forgotten, endpoint.error_number);
+    lanes_by_number_.erase(lane->number());
+  }
   endpoint.lanes.clear();
   if (endpoint.up) {
     AddTo(context_.counters.disconnects, 1);
-    if (!endpoint.forgotten) Push(RailEvent::Kind::kPeerDown, endpoint.peer, endpoint.error_number);
+    if (!endpoint.forgotten) Push(RailEvent::Kind::kPeerDown, endpoint, endpoint.error_number);
     downs_pushed_ = context_.events.pushed();
   }
   const Nanoseconds now = Now();

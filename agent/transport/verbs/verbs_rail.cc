@@ -88,14 +88,20 @@ VerbsRail::~VerbsRail() {
   if (subscribed_) events_->Remove(context_.device->context());
   for (auto& [index, endpoint] : endpoints_) Break(*endpoint, ESHUTDOWN, "");
   // Windows before the queue pairs that they are bound to.
-  sets_.clear();
+  zones_.clear();
   free_windows_.clear();
   leaving_.clear();
   endpoints_.clear();
   if (completions_ != nullptr && unacknowledged_ > 0) ibv_ack_cq_events(completions_.get(), unacknowledged_);
 }
 
-std::string VerbsRail::LocalAddress() const { return absl::StrCat("verbs:", context_.device->port_name()); }
+TransportInfo VerbsRail::Info() const {
+  return {.address = absl::StrCat("verbs:", context_.device->port_name()),
+          .traits = {.binds_zones = true, .zone_room = receive_count_, .max_rounds = kFenceRounds},
+          .counters = &context_.counters,
+          .registrar = registrar_,
+          .device = context_.device->View()};
+}
 
 void VerbsRail::Notice(std::string* last, const std::string& text) {
   if (*last == text) return;
@@ -105,12 +111,13 @@ void VerbsRail::Notice(std::string* last, const std::string& text) {
   options_.on_notice(absl::StrContains(text, who) ? text : absl::StrCat(who, ": ", text));
 }
 
-void VerbsRail::Push(RailEvent::Kind kind, const RailPeer& peer, int error_number) {
+void VerbsRail::Push(RailEvent::Kind kind, const Endpoint& endpoint, int error_number) {
   RailEvent event;
   event.kind = kind;
-  event.peer = peer.peer;
+  event.peer = endpoint.peer.peer;
   event.error_number = error_number;
-  event.cookie = peer.boot.value();
+  event.cookie = endpoint.peer.boot.value();
+  event.connection = endpoint.handshake.connection();
   context_.events.Push(event);
 }
 
@@ -138,13 +145,14 @@ size_t VerbsRail::Post(absl::Span<const SendOrder> orders) {
     ++taken;
     context_.events.HoldOrder();
     AddTo(context_.counters.posted_bytes, order.length_bytes);
-    const auto found = endpoints_.find(order.flow->peer);
-    if (found == endpoints_.end() || !found->second->up || found->second->phase != Endpoint::Phase::kLive) {
-      FinishOrder(context_.events, context_.counters, order, SendResult::kRailFailed, ENOTCONN);
+    const auto found = endpoints_.find(order.stream->peer);
+    const bool up = found != endpoints_.end() && found->second->up && found->second->phase == Endpoint::Phase::kLive;
+    if (!up || found->second->handshake.connection() != order.connection) {
+      FinishOrder(context_.events, context_.counters, order, SendResult::kNotSent, ENOTCONN);
       continue;
     }
     Endpoint& endpoint = *found->second;
-    endpoint.lanes[LaneOf(order.zone, endpoint.lanes.size())]->Add(context_.orders.Take(order));
+    endpoint.lanes[LaneOf(order.stream->zone, endpoint.lanes.size())]->Add(context_.orders.Take(order));
   }
   PumpAll();
   return taken;
@@ -224,11 +232,11 @@ bool VerbsRail::PollCompletions() {
     if (!std::exchange(any, true)) last_completion_ = Now();
     AddTo(context_.counters.completions, static_cast<uint64_t>(count));
     for (int i = 0; i < count; ++i) OnCompletion(batch[static_cast<size_t>(i)]);
-    // A set may be settled twice in a round: opened, and closed at once.
+    // A zone may be settled twice in a round: opened, and closed at once.
     while (!context_.settled.empty()) {
-      OpenSet* const open = context_.settled.back();
+      BoundZone* const bound = context_.settled.back();
       context_.settled.pop_back();
-      OnSettled(*open);
+      OnSettled(*bound);
     }
     if (count < kCompletionBatch) return any;
   }

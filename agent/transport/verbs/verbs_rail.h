@@ -1,5 +1,5 @@
-// The verbs transport itself: endpoints to peers, zones, the completion queue. Everything but Wake(), counters(),
-// Device() and what the event thread hands over is the rail's thread's.
+// The verbs transport itself: endpoints to peers, zones, the completion queue. Everything but Wake(), Info() and what
+// the event thread hands over is the rail's thread's.
 #ifndef RAILSD_AGENT_TRANSPORT_VERBS_VERBS_RAIL_H_
 #define RAILSD_AGENT_TRANSPORT_VERBS_VERBS_RAIL_H_
 
@@ -62,32 +62,18 @@ class VerbsRail final : public RailTransport {
   ~VerbsRail() override;
   absl::Status Init();
 
-  std::string LocalAddress() const override;
+  TransportInfo Info() const override;
   void SetPeer(const RailPeer& peer) override;
   void RemovePeer(PeerIndex peer) override;
   size_t Post(absl::Span<const SendOrder> orders) override;
   void StopSends(JobTag job) override;
-  void OpenZones(std::shared_ptr<const ReceiveSet> zones) override;
-  void CloseZones(uint32_t slot, uint32_t generation, bool writers_stopped) override;
-  bool WritesRemotely() const override { return true; }
-  uint32_t FenceRoom() const override { return receive_count_; }
-  std::shared_ptr<MemoryRegistrar> registrar() const override { return registrar_; }
+  void OpenZone(std::shared_ptr<const ReceiveZone> zone) override;
+  void CloseZone(ZoneRef zone, bool writers_stopped) override;
   void OnSignal(PeerIndex peer, const std::string& bytes) override;
   size_t Poll(absl::Duration max_wait, absl::Span<RailEvent> out) override;
   void Wake() override;
-  const RailCounters& counters() const override { return context_.counters; }
-  RailDevice Device() const override { return context_.device->View(); }
 
  private:
-  using ZoneKey = std::pair<uint32_t, uint32_t>;  // slot, generation
-  // Who may say that which flow is complete.
-  struct FenceEntry {
-    uint8_t generation = 0;
-    PeerIndex peer;
-    ZoneRef zone;
-    bool open = false;  // false: closed, and a late one means nothing
-  };
-
   // verbs_rail.cc: orders, completions, the poll loop.
   absl::Status PostReceives(uint32_t count);
   void PumpAll();
@@ -95,11 +81,10 @@ class VerbsRail final : public RailTransport {
   // Takes as many completions as the queue can hold, or until it is empty.
   void PollAllCompletions();
   void OnCompletion(const ibv_wc& completion);
-  void OnFence(const ibv_wc& completion);
   bool Sleep(Nanoseconds deadline);
   void WaitForWake(absl::Duration max_wait);
   void Notice(std::string* last, const std::string& text);
-  void Push(RailEvent::Kind kind, const RailPeer& peer, int error_number);
+  void Push(RailEvent::Kind kind, const Endpoint& endpoint, int error_number);
 
   // verbs_endpoints.cc: how endpoints come and go.
   bool IsLeaving(PeerIndex peer) const;
@@ -135,18 +120,16 @@ class VerbsRail final : public RailTransport {
   void RefreshPort(const std::string& reason, int error_number);
   void BreakAll(int error_number, const std::string& why);
 
-  // verbs_zones.cc: landing zones.
-  bool BindWindows(OpenSet& open);
-  void TakeWindows(OpenSet& open, size_t count);
-  void OnSettled(OpenSet& open);
-  void Opened(OpenSet& open, int error_number);
-  void Closed(uint32_t slot, uint32_t generation);
-  void CloseStrong(OpenSet& open);
-  void Erase(OpenSet& open);
-  void NumberFences(const ReceiveSet& set);
-  void CloseFences(const ReceiveSet& set);
+  // verbs_zones.cc: zones and fences.
+  void TakeWindows(BoundZone& bound);
+  void OnSettled(BoundZone& bound);
+  void Opened(const ReceiveZone& zone, uint64_t connection, int error_number);
+  void Closed(ZoneRef zone, RailEvent::Kind kind = RailEvent::Kind::kZoneClosed);
+  void TakeKeysBack(BoundZone& bound);
+  void Erase(BoundZone& bound);
   // The endpoint's queue pairs are about to be destroyed: nothing lands through them any more.
-  void DropZones(Endpoint& endpoint);
+  void DropZones(const Endpoint& endpoint);
+  void OnFence(const ibv_wc& completion);
 
   VerbsOptions options_;
   const LocalEnd local_;
@@ -168,13 +151,12 @@ class VerbsRail final : public RailTransport {
   bool dead_ = false;  // the device is
   int link_error_ = 0;
 
-  std::vector<WindowSlot> free_windows_;
+  std::vector<WindowHandle> free_windows_;  // not bound; the next key of one is another every time
   absl::flat_hash_map<PeerIndex, std::unique_ptr<Endpoint>> endpoints_;
   std::vector<std::unique_ptr<Endpoint>> leaving_;
   absl::flat_hash_map<LaneId, Lane*> lanes_;
   absl::flat_hash_map<uint32_t, Lane*> lanes_by_number_;
-  absl::flat_hash_map<ZoneKey, std::unique_ptr<OpenSet>> sets_;
-  absl::flat_hash_map<uint16_t, FenceEntry> fences_;
+  absl::flat_hash_map<uint16_t, std::unique_ptr<BoundZone>> zones_;  // by slot
   uint32_t next_lane_ = 1;
   uint64_t next_generation_ = 1;
   uint64_t downs_pushed_ = 0;  // in the event queue, after the last kPeerDown

@@ -1,5 +1,5 @@
-// A rail over RDMA verbs: one port of one device. RC queue pairs to every peer, RDMA WRITE into the final address, one
-// immediate per flow and rail as its fence. docs/verbs.md tells how it works.
+// A rail over RDMA verbs: one port of one device. RC queue pairs to every peer, RDMA WRITE into the final address,
+// immediates as fences. docs/verbs.md tells how it works.
 #ifndef RAILSD_AGENT_TRANSPORT_VERBS_VERBS_TRANSPORT_H_
 #define RAILSD_AGENT_TRANSPORT_VERBS_VERBS_TRANSPORT_H_
 
@@ -28,6 +28,7 @@ struct VerbsOptions {
   BootId boot;
   std::string device;  // "NAME" (its port 1) or "NAME/PORT"
   VerbsTuning tuning;
+  ZoneTable* zones = nullptr;        // this node's; outlives the transport
   size_t max_posted_orders = 1024;   // posted, or done with the event not taken
   size_t max_receive_events = 1024;  // fences that were not taken; receiving pauses while there are so many
   SignalSink* signals = nullptr;     // outlives the transport

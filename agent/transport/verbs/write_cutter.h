@@ -26,12 +26,12 @@ struct RemoteWrite {
 enum class CutResult {
   kOk,
   kNotRegistered,  // a local segment is not known to this rail's device
-  kNotReachable,   // READY gives no memory or no key for these bytes
+  kNotReachable,   // the grant gives no memory or no key for these bytes
 };
 
-// The longest work request that begins at byte `offset_bytes` of the flow: at most `limit_bytes` (1 to 2^31), at most
+// The longest work request that begins at byte `offset_bytes` of the stream: at most `limit_bytes` (1 to 2^31), at most
 // as many local pieces as `local` holds (at least 1). Never allocates.
-CutResult CutWrite(const SendFlow& flow, RailIndex rail, uint64_t offset_bytes, uint64_t limit_bytes,
+CutResult CutWrite(const SendStream& stream, RailIndex rail, uint64_t offset_bytes, uint64_t limit_bytes,
                    absl::Span<LocalPiece> local, RemoteWrite* write);
 
 }  // namespace railsd::verbs

@@ -41,6 +41,23 @@ void AddOutcome(const v1::ExplainJobResponse& job, std::vector<std::string>* out
   }
 }
 
+// Adds the wait for one peer's permission to write, and what it has not told yet.
+void AddWaitsFor(const v1::ExplainJobResponse& job, const v1::ExchangePart& exchange, double notable,
+                 std::vector<std::string>* out) {
+  const double waited =
+      exchange.grant_received_seconds() - std::max(exchange.ready_sent_seconds(), exchange.ready_received_seconds());
+  if (exchange.grant_received_seconds() > 0 && waited > notable) {
+    out->push_back(
+        absl::StrCat("It waited ", FormatSeconds(waited), " for ", exchange.node(), "'s permission to write (grant)."));
+  }
+  if (exchange.left_out() || !job.waits_for().empty() || exchange.ready_sent_seconds() == 0) return;
+  if (exchange.ready_received_seconds() == 0) {
+    out->push_back(absl::StrCat("READY of ", exchange.node(), " has not come: its ranks have not submitted."));
+  } else if (exchange.out_bytes() > 0 && exchange.grant_received_seconds() == 0) {
+    out->push_back(absl::StrCat(exchange.node(), " has not given its permission to write (grant)."));
+  }
+}
+
 // Adds local ranks that other ranks waited for, and peers that the node waited for.
 void AddWaits(const v1::ExplainJobResponse& job, std::vector<std::string>* out) {
   const double notable = kNotable * job.report().elapsed_seconds();
@@ -53,27 +70,14 @@ void AddWaits(const v1::ExplainJobResponse& job, std::vector<std::string>* out) 
   }
   const v1::ExchangePart* latest = nullptr;
   for (const auto& exchange : job.exchanges()) {
-    if (latest == nullptr || exchange.offer_received_seconds() > latest->offer_received_seconds()) latest = &exchange;
+    if (latest == nullptr || exchange.ready_received_seconds() > latest->ready_received_seconds()) latest = &exchange;
   }
-  if (latest != nullptr && latest->offer_received_seconds() - latest->offer_sent_seconds() > notable) {
-    out->push_back(absl::StrCat("Node ", latest->node(), " was the last to offer, ",
-                                FormatSeconds(latest->offer_received_seconds() - latest->offer_sent_seconds()),
-                                " after this one: its ranks submitted later, or it was behind."));
+  const double waited = latest == nullptr ? 0 : latest->ready_received_seconds() - latest->ready_sent_seconds();
+  if (waited > notable) {
+    out->push_back(absl::StrCat("It waited for READY of ", latest->node(), ", which came ", FormatSeconds(waited),
+                                " after this node's: its ranks submitted later, or it was behind."));
   }
-  for (const auto& exchange : job.exchanges()) {
-    const double answered =
-        exchange.ready_received_seconds() - std::max(exchange.offer_sent_seconds(), exchange.offer_received_seconds());
-    if (exchange.ready_received_seconds() > 0 && answered > notable) {
-      out->push_back(absl::StrCat("Node ", exchange.node(), " took ", FormatSeconds(answered), " to be ready."));
-    }
-    if (exchange.left_out() || !job.waits_for().empty()) continue;
-    if (exchange.offer_sent_seconds() > 0 && exchange.offer_received_seconds() == 0) {
-      out->push_back(absl::StrCat("Node ", exchange.node(), " has not offered: its ranks have not submitted."));
-    } else if (exchange.offer_received_seconds() > 0 && exchange.ready_received_seconds() == 0 &&
-               exchange.offer_sent_seconds() > 0) {
-      out->push_back(absl::StrCat("Node ", exchange.node(), " is not ready."));
-    }
-  }
+  for (const auto& exchange : job.exchanges()) AddWaitsFor(job, exchange, notable, out);
 }
 
 std::string WhyLast(const v1::ExplainJobResponse& job, const v1::RailPart& last) {
@@ -103,7 +107,7 @@ std::string WhyLast(const v1::ExplainJobResponse& job, const v1::RailPart& last)
   }
   if (last.last_acknowledged_seconds() - last.first_posted_seconds() - last.busy_seconds() >
       kNotable * job.report().elapsed_seconds()) {
-    return "it was idle in between: its peers' windows or READYs came late";
+    return "it was idle in between: its peers' windows or grants came late";
   }
   return "nothing of this node says why; its last receiver was slow to acknowledge";
 }

@@ -65,17 +65,17 @@ std::string Waits(const v1::ExplainJobResponse& job, bool color) {
   Table peers({{"PEER"},
                {"TO IT", Align::kRight},
                {"FROM IT", Align::kRight},
-               {"OFFERED", Align::kRight},
-               {"ITS OFFER", Align::kRight},
                {"READY", Align::kRight},
                {"ITS READY", Align::kRight},
+               {"GRANT", Align::kRight},
+               {"ITS GRANT", Align::kRight},
                {"ALL SENT", Align::kRight},
                {"ALL HERE", Align::kRight},
                {""}});
   for (const auto& exchange : job.exchanges()) {
     peers.AddRow({exchange.node(), FormatBytes(exchange.out_bytes()), FormatBytes(exchange.in_bytes()),
-                  At(exchange.offer_sent_seconds()), At(exchange.offer_received_seconds()),
                   At(exchange.ready_sent_seconds()), At(exchange.ready_received_seconds()),
+                  At(exchange.grant_sent_seconds()), At(exchange.grant_received_seconds()),
                   At(exchange.last_acknowledged_seconds()), At(exchange.last_received_seconds()),
                   exchange.left_out() ? Cell("LEFT OUT", Mark::kBad) : Cell("")});
   }

@@ -76,11 +76,11 @@ void AddPhases(const v1::ExplainJobResponse& job, Trace* trace) {
 void AddExchanges(const v1::ExplainJobResponse& job, Trace* trace) {
   for (const auto& exchange : job.exchanges()) {
     const int row = trace->Row(absl::StrCat("peer ", exchange.node()));
-    trace->Span(row, "until its READY", exchange.offer_sent_seconds(), exchange.ready_received_seconds());
+    trace->Span(row, "until its grant", exchange.ready_sent_seconds(), exchange.grant_received_seconds());
     trace->Span(row, "sending to it", exchange.planned_seconds(), exchange.last_acknowledged_seconds(),
                 {{"bytes", exchange.out_bytes()}});
-    trace->Mark(row, "its OFFER", exchange.offer_received_seconds());
-    trace->Mark(row, "our READY", exchange.ready_sent_seconds());
+    trace->Mark(row, "its READY", exchange.ready_received_seconds());
+    trace->Mark(row, "our grant", exchange.grant_sent_seconds());
     trace->Mark(row, "last bytes from it", exchange.last_received_seconds());
   }
 }

@@ -314,7 +314,10 @@ std::string RenderPeers(const v1::ListPeersResponse& peers, bool color) {
                                   : Cell("up", Mark::kGood);
     table.AddRow({peer.node(), state, Cell(rails, all_up ? Mark::kNone : Mark::kWarn),
                   peer.boot_id() == 0 ? "-" : FormatId(peer.boot_id()), absl::StrJoin(peer.rail_addresses(), " "),
-                  Cell(peer.why(), Mark::kWarn)});
+                  Cell(peer.why().empty() && !peer.dial_failure().empty()
+                           ? absl::StrCat("the last dial failed: ", peer.dial_failure())
+                           : peer.why(),
+                       Mark::kWarn)});
   }
   return table.Render(color);
 }

@@ -35,7 +35,7 @@ def wait_up(cluster):
 
 
 def rehomings(cluster):
-    return sum(node.log.read_text(errors="replace").count("rehoming job=") for node in cluster.nodes)
+    return sum(node.log.read_text(errors="replace").count("rehoming peer=") for node in cluster.nodes)
 
 
 def seconds_to_act(cluster):

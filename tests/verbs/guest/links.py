@@ -56,9 +56,9 @@ class LinksTest(rdma.VerbsTest):
         harness.eventually(lambda: self.sent_on(rail) > before, f"bytes on rail {rail}")
 
     def rehomed(self):
-        """Sets of rails that work was moved off, as masks, one for each time that either node tells of it."""
+        """Numbers of connections that work was moved off, one for each time that either node tells of it."""
         text = "".join(node.log.read_text(errors="replace") for node in self.cluster.nodes)
-        return re.findall(r"rehoming job=\d+ failed_rails=(0x[0-9a-f]+)", text)
+        return re.findall(r"rehoming peer=\S+ exchanges=\d+ failed_connections=([1-9]\d*)", text)
 
     def pause(self, seconds):
         """For a random time, up to so long; what is done next comes at a moment that nobody has chosen."""

@@ -31,7 +31,7 @@ class Links(links.LinksTest):
         for rail in (3, 0, 2):
             self.assertRegex(log, f'link_down rail={rail} why="its interface is switched off or has no carrier"')
             self.assertIn(f"link_up rail={rail}", log)
-        print(f"rehomed, masks of rails: {self.rehomed()[before:]} in {number + 1} rounds")
+        print(f"rehomed, failed connections: {self.rehomed()[before:]} in {number + 1} rounds")
         self.assertGreater(len(self.rehomed()), before)
 
     def test_without_any_link_jobs_fail_or_wait(self):

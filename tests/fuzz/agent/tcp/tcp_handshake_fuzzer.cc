@@ -1,12 +1,10 @@
-// Any bytes as what begins a connection, and as what is asked when one has ended: whatever a decoder takes, its encoder
-// gives back, and nothing is read behind the end.
+// Any bytes as what begins a connection, and as a header: whatever a decoder takes, its encoder gives back, and nothing
+// is read behind the end.
 #include <cstdlib>
 #include <cstring>
-#include <string>
 #include <vector>
 
 #include "agent/transport/tcp/frame.h"
-#include "agent/transport/tcp/recount.h"
 
 namespace railsd::tcp {
 namespace {
@@ -34,9 +32,12 @@ void Run(absl::Span<const std::byte> in) {
   RoundTrip<Hello>(in, kHelloBytes, DecodeHello, EncodeHello);
   RoundTrip<Answer>(in, kAnswerBytes, DecodeAnswer, EncodeAnswer);
   RoundTrip<Proof>(in, kProofBytes, DecodeProof, EncodeProof);
-  const std::string text(reinterpret_cast<const char*>(in.data()), in.size());
-  Recount recount;
-  if (DecodeRecount(text, &recount)) Require(EncodeRecount(recount) == text);
+  RoundTrip<FrameHeader>(
+      in, kHeaderBytes,
+      [](absl::Span<const std::byte> bytes, FrameHeader* header) {
+        return bytes.size() >= kHeaderBytes && DecodeHeader(bytes.data(), header);
+      },
+      [](const FrameHeader& header, absl::Span<std::byte> bytes) { EncodeHeader(header, bytes.data()); });
 }
 
 }  // namespace

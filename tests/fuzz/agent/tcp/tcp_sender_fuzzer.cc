@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "agent/transport/tcp/frame.h"
-#include "agent/transport/tcp/recount.h"
 #include "agent/transport/tcp/tcp_context.h"
 #include "agent/transport/tcp/tcp_sender.h"
 #include "tests/fuzz/agent/tcp/loopback.h"
@@ -27,19 +26,20 @@ void Require(bool ok) {
 
 class Run {
  public:
-  explicit Run(FuzzedDataProvider* data) : data_(*data), sender_(&context_) {
+  explicit Run(FuzzedDataProvider* data)
+      : data_(*data), context_(Options(data_.ConsumeIntegralInRange<uint64_t>(1, kBytes))), sender_(&context_) {
     static const std::shared_ptr<const Segment> segment = testing::MakeSegment(kBytes);
-    for (uint64_t job = 0; job < flows_.size(); ++job) {
-      flows_[job].job = JobTag(job);
-      flows_[job].memory.Append(segment, 0, kBytes);
+    for (uint64_t job = 0; job < streams_.size(); ++job) {
+      streams_[job].job = JobTag(job);
+      streams_[job].zone = {1, 1};
+      streams_[job].memory.Append(segment, 0, kBytes);
     }
-    context_.frame_bytes = data_.ConsumeIntegralInRange<uint64_t>(1, kBytes);
     sender_.Start(kGeneration, kMaxFrameBytes);
   }
 
   void Go() {
     while (data_.remaining_bytes() > 0) {
-      switch (data_.ConsumeIntegralInRange(0, 6)) {
+      switch (data_.ConsumeIntegralInRange(0, 5)) {
         case 0:
           Post();
           break;
@@ -50,22 +50,19 @@ class Run {
           break;
         }
         case 2:
-          sender_.Stop(JobTag(data_.ConsumeIntegralInRange<uint64_t>(0, flows_.size() - 1)));
+          sender_.Stop(JobTag(data_.ConsumeIntegralInRange<uint64_t>(0, streams_.size() - 1)));
           break;
         case 3:
         case 4:
-          if (!Acknowledge()) sender_.Fail(SendResult::kRailFailed, EPROTO);
+          if (!Acknowledge()) Break();
           break;
         case 5:
-          Cut();
-          break;
-        case 6:
-          Decode();
+          Break();
           break;
       }
       TakeEvents();
     }
-    sender_.Fail(SendResult::kRailFailed, ECONNRESET);
+    data_.ConsumeBool() ? sender_.StopAll() : sender_.Break(ECONNRESET);
     TakeEvents();
     for (const uint8_t ends : ended_) Require(ends == 1);
     Require(context_.counters.posted_bytes.load() == 0);
@@ -83,27 +80,20 @@ class Run {
   }
   void Post() {
     if (!context_.events.CanHoldOrder()) return;
-    const uint64_t length = data_.ConsumeIntegralInRange<uint64_t>(1, kBytes);
-    const size_t job = data_.ConsumeIntegralInRange<size_t>(0, flows_.size() - 1);
+    const size_t job = data_.ConsumeIntegralInRange<size_t>(0, streams_.size() - 1);
+    SendOrder order{.stream = &streams_[job], .cookie = ended_.size()};
+    order.length_bytes = data_.ConsumeIntegralInRange<uint64_t>(0, kBytes);
+    order.weight = data_.ConsumeIntegral<uint8_t>();
+    if (order.length_bytes == 0 && order.weight == 0) order.weight = 1;
     context_.events.HoldOrder();
-    Context::Add(context_.counters.posted_bytes, length);
-    sender_.Add({&flows_[job], {1, 1, 0}, 0, length, ended_.size()});
+    AddTo(context_.counters.posted_bytes, order.length_bytes);
+    sender_.Add(order);
     ended_.push_back(0);
-    lengths_.push_back(length);
   }
-  // The connection breaks; its receiver counts, truly or not.
-  void Cut() {
+  void Break() {
     sender_.Break(ECONNRESET);
-    if (!sender_.Settle(data_.ConsumeIntegralInRange<uint64_t>(0, 64), ECONNRESET)) {
-      sender_.Fail(SendResult::kRailFailed, EPROTO);
-    }
-    Require(!sender_.InDoubt());
+    Require(!sender_.HasOrders());
     sender_.Start(kGeneration, kMaxFrameBytes);
-  }
-  void Decode() {
-    const std::string bytes = data_.ConsumeBytesAsString(data_.ConsumeIntegralInRange<size_t>(0, 64));
-    Recount recount;
-    if (DecodeRecount(bytes, &recount)) Require(EncodeRecount(recount) == bytes);
   }
   bool Acknowledge() {
     std::vector<std::byte> bytes(kAckBytes);
@@ -125,19 +115,23 @@ class Run {
       for (size_t i = 0; i < n; ++i) {
         Require(events[i].kind == RailEvent::Kind::kSendDone && events[i].cookie < ended_.size());
         Require(++ended_[events[i].cookie] == 1);
-        if (events[i].result != SendResult::kReturned) continue;
-        Require(events[i].length_bytes > 0);
-        Require(events[i].offset_bytes + events[i].length_bytes == lengths_[events[i].cookie]);
       }
     }
   }
 
+  static TcpOptions Options(uint64_t frame_bytes) {
+    TcpOptions options;
+    options.frame_bytes = frame_bytes;
+    options.max_posted_orders = 16;
+    options.max_receive_events = 4;
+    return options;
+  }
+
   FuzzedDataProvider& data_;
-  std::array<SendFlow, 3> flows_;
-  Context context_{16, 4};
+  std::array<SendStream, 3> streams_;
+  Context context_;
   TcpSender sender_;
-  std::vector<uint8_t> ended_;     // by cookie
-  std::vector<uint64_t> lengths_;  // the same
+  std::vector<uint8_t> ended_;  // by cookie
 };
 
 }  // namespace

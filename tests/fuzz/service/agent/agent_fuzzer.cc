@@ -16,11 +16,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "agent/job/validate.h"
+#include "agent/jobs/validate.h"
 #include "daemon/peer/peer_conversion.h"
 #include "rails/peer/v1/peer.pb.h"
 #include "tests/fuzz/service/agent/choices.h"
-#include "tests/unit/agent/job/cluster.h"
+#include "tests/unit/agent/jobs/cluster.h"
 
 namespace railsd::testing {
 namespace {
@@ -79,7 +79,7 @@ class Attack {
     options.nodes = 3;
     options.remote = (byte & 1) != 0;
     options.weak_zones = (byte & 2) != 0;
-    options.fence_room = (byte & 4) != 0 ? 2 : 1024;
+    options.zone_room = (byte & 4) != 0 ? 2 : 1024;
     options.limits.max_world_size = kMaxWorldSize;
     options.quiet_steps = 25;
     options.seed = 1 + (byte >> 3);

@@ -19,6 +19,7 @@
 #include "tests/fuzz/service/agent/choices.h"
 #include "tests/unit/daemon/fake_agent.h"
 #include "tests/unit/daemon/peer/hub_by_hand.h"
+#include "tests/unit/daemon/peer/long_ready.h"
 
 namespace railsd {
 
@@ -41,14 +42,11 @@ constexpr char kGoodHost[] = "127.0.0.2", kLateHost[] = "127.0.0.4", kOwnHost[] 
 
 ControlMessage MessageOf(uint64_t number) {
   const JobKey job = {{BootId(1), 1}, JobSeq(number)};
-  if (number % 32 > 0) return Quiesced{job, 0};
-  Offer offer;  // in parts
-  offer.job = job;
-  offer.flows.resize(10'000, {Rank(1), Rank(1), uint64_t{1} << 40});
-  return offer;
+  if (number % 32 > 0) return Quiesced{job, {}};
+  return LongReady(job, 10'000);  // in parts
 }
 uint64_t ContentOf(const ControlMessage& message) {
-  if (const Offer* const offer = std::get_if<Offer>(&message)) return offer->job.seq.value();
+  if (const Ready* const ready = std::get_if<Ready>(&message)) return ready->job.seq.value();
   return std::get<Quiesced>(message).job.seq.value();
 }
 

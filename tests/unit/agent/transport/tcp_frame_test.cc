@@ -17,18 +17,47 @@ void ExpectEveryFlippedBitIsSeen(std::array<std::byte, kSize> bytes, bool (*deco
   }
 }
 
-TEST(TcpFrameTest, HeaderRoundTripAndEveryFlippedBitIsSeen) {
-  const FrameHeader header{0x0102030405060708, 99, {3, 5, 1 << 20}, uint64_t{1} << 40, 777};
-  std::array<std::byte, kHeaderBytes> bytes;
-  EncodeHeader(header, bytes.data());
-  FrameHeader back;
-  ASSERT_TRUE(DecodeHeader(bytes.data(), &back));
-  EXPECT_EQ(back.generation, header.generation);
-  EXPECT_EQ(back.number, header.number);
-  EXPECT_EQ(back.zone, header.zone);
-  EXPECT_EQ(back.offset_bytes, header.offset_bytes);
-  EXPECT_EQ(back.length_bytes, header.length_bytes);
-  ExpectEveryFlippedBitIsSeen(bytes, DecodeHeader);
+TEST(TcpFrameTest, HeadersRoundTripAndEveryFlippedBitIsSeen) {
+  const FrameHeader data{.generation = 0x0102030405060708,
+                         .number = 99,
+                         .zone = {0xfedc, 0x12345678},
+                         .offset_bytes = uint64_t{1} << 40,
+                         .length_bytes = 777};
+  const FrameHeader fence{
+      .generation = 7, .number = UINT64_MAX, .zone = {1, UINT32_MAX}, .round = 0xabcdef01, .weight = 255};
+  for (const FrameHeader& header : {data, fence}) {
+    std::array<std::byte, kHeaderBytes> bytes;
+    EncodeHeader(header, bytes.data());
+    FrameHeader back;
+    ASSERT_TRUE(DecodeHeader(bytes.data(), &back));
+    EXPECT_EQ(back.generation, header.generation);
+    EXPECT_EQ(back.number, header.number);
+    EXPECT_EQ(back.zone, header.zone);
+    EXPECT_EQ(back.offset_bytes, header.offset_bytes);
+    EXPECT_EQ(back.length_bytes, header.length_bytes);
+    EXPECT_EQ(back.round, header.round);
+    EXPECT_EQ(back.weight, header.weight);
+    ExpectEveryFlippedBitIsSeen(bytes, DecodeHeader);
+  }
+  EXPECT_EQ(data.wire_bytes(), kHeaderBytes + 777 + kTrailerBytes);
+  EXPECT_EQ(fence.wire_bytes(), kHeaderBytes);
+}
+
+TEST(TcpFrameTest, HeadersThatNoSenderSends) {
+  const FrameHeader data{.length_bytes = 1}, fence{.weight = 1};
+  const auto decodes = [](FrameHeader header, const auto& change) {
+    change(header);
+    std::array<std::byte, kHeaderBytes> bytes;
+    EncodeHeader(header, bytes.data());
+    return DecodeHeader(bytes.data(), &header);
+  };
+  const auto nothing = [](FrameHeader&) {};
+  EXPECT_TRUE(decodes(data, nothing));
+  EXPECT_TRUE(decodes(fence, nothing));
+  EXPECT_FALSE(decodes(data, [](FrameHeader& h) { h.length_bytes = 0; })) << "neither bytes nor a weight";
+  EXPECT_FALSE(decodes(data, [](FrameHeader& h) { h.round = 1; }));
+  EXPECT_FALSE(decodes(fence, [](FrameHeader& h) { h.length_bytes = 1; }));
+  EXPECT_FALSE(decodes(fence, [](FrameHeader& h) { h.offset_bytes = 1; }));
 }
 
 TEST(TcpFrameTest, TrailerRoundTripAndEveryFlippedBitIsSeen) {
@@ -72,7 +101,6 @@ TEST(TcpFrameTest, AckStatusesThatNoReceiverSends) {
 
 TEST(TcpFrameTest, HelloAndAnswerRoundTrip) {
   Hello hello;
-  hello.kind = ConnectionKind::kSmall;
   hello.version_max = 9;
   hello.rail = 3;
   hello.boot = 11;
@@ -85,7 +113,6 @@ TEST(TcpFrameTest, HelloAndAnswerRoundTrip) {
   EncodeHello(hello, absl::MakeSpan(bytes));
   Hello back;
   ASSERT_TRUE(DecodeHello(bytes, &back));
-  EXPECT_EQ(back.kind, hello.kind);
   EXPECT_EQ(back.version_max, 9);
   EXPECT_EQ(back.rail, 3u);
   EXPECT_EQ(back.boot, 11u);

@@ -31,6 +31,7 @@ class TcpHostileTest : public ::testing::Test {
     TcpOptions options;
     options.node = "victim";
     options.boot = BootId(1);
+    options.zones = &zones_;
     options.listen_address = "127.0.0.1";
     options.on_notice = [this](const std::string& text) { notices_.push_back(text); };
     change(&options);
@@ -51,7 +52,10 @@ class TcpHostileTest : public ::testing::Test {
     return static_cast<size_t>(
         std::count_if(events_.begin(), events_.end(), [&](const RailEvent& e) { return e.kind == kind; }));
   }
-  uint64_t ProtocolErrors() const { return transport_->counters().protocol_errors.load(); }
+  const RailCounters& Counters() const { return *transport_->Info().counters; }
+  uint64_t ProtocolErrors() const { return Counters().protocol_errors.load(); }
+  uint64_t Refused() const { return Counters().refused_connections.load(); }
+  uint64_t Landed() const { return Counters().rx_chunks.load(); }
 
   // Takes the victim's dial and reads its HELLO.
   void TakeDial(UniqueFd* fd, std::array<std::byte, kHelloBytes>* hello) {
@@ -69,7 +73,7 @@ class TcpHostileTest : public ::testing::Test {
   UniqueFd Connect() {
     int error = 0;
     UniqueFd fd =
-        StartConnect(ParseAddress("127.0.0.1").value(), ParseAddress(transport_->LocalAddress()).value(), {}, &error);
+        StartConnect(ParseAddress("127.0.0.1").value(), ParseAddress(transport_->Info().address).value(), {}, &error);
     EXPECT_EQ(error, 0);
     pollfd ready{fd.get(), POLLOUT, 0};
     EXPECT_EQ(::poll(&ready, 1, 10000), 1);
@@ -93,9 +97,8 @@ class TcpHostileTest : public ::testing::Test {
       return Read(fd, absl::MakeSpan(bytes)) == 0;
     });
   }
-  static Hello GoodHello(ConnectionKind kind, uint64_t generation) {
+  static Hello GoodHello(uint64_t generation) {
     Hello hello;
-    hello.kind = kind;
     hello.boot = 2;
     hello.expected_boot = 1;
     hello.generation = generation;
@@ -133,31 +136,37 @@ class TcpHostileTest : public ::testing::Test {
     if (spoken.answer.refusal == Refusal::kNone) Send(fd, spoken.ProofWith(kKey));
     return spoken.answer;
   }
-  uint64_t Refused() const { return transport_->counters().refused_connections.load(); }
-  struct Pair {
-    UniqueFd bulk, small;
-    uint64_t generation;
-  };
-  Pair Enter(uint64_t generation) {
-    Pair pair{Connect(), Connect(), generation};
-    EXPECT_EQ(Greet(pair.bulk, GoodHello(ConnectionKind::kBulk, generation)).refusal, Refusal::kNone);
-    EXPECT_EQ(Greet(pair.small, GoodHello(ConnectionKind::kSmall, generation)).refusal, Refusal::kNone);
-    return pair;
+  // Answers a dial as the peer would.
+  void AnswerDial(const UniqueFd& fd, const std::array<std::byte, kHelloBytes>& hello, const DataKey& key = kKey,
+                  uint64_t features = 0) {
+    Answer answer;
+    answer.boot = 2;
+    answer.node = "evil";
+    answer.max_frame_bytes = 4096;
+    answer.features = features;
+    std::array<std::byte, kAnswerBytes> bytes;
+    EncodeAnswer(answer, absl::MakeSpan(bytes));
+    answer.mac = AnswerMac(key, hello, bytes);
+    EncodeAnswer(answer, absl::MakeSpan(bytes));
+    Send(fd, bytes);
   }
-  void OpenZone() {
-    zone_ = testing::MakeSegment(8192);
-    auto set = std::make_shared<ReceiveSet>();
-    set->peer = PeerIndex(4);
-    set->slot = 1;
-    set->generation = 1;
-    set->zones.emplace_back().Append(zone_, 1000, 100);
-    auto other = std::make_shared<ReceiveSet>();
-    other->peer = PeerIndex(5);
-    other->slot = 2;
-    other->generation = 1;
-    other->zones = set->zones;
-    transport_->OpenZones(set);
-    transport_->OpenZones(other);
+  UniqueFd Enter(uint64_t generation) {
+    UniqueFd fd = Connect();
+    EXPECT_EQ(Greet(fd, GoodHello(generation)).refusal, Refusal::kNone);
+    return fd;
+  }
+  // A stream of 100 bytes at 1,000 of segment_; zone_ of the peer, other_ of somebody else.
+  void OpenZones() {
+    segment_ = testing::MakeSegment(8192);
+    const auto open = [&](PeerIndex peer) {
+      auto zone = std::make_shared<ReceiveZone>(1);
+      zone->peer = peer;
+      zone->memory.Append(segment_, 1000, 100);
+      zones_.Open(zone);
+      return zone;
+    };
+    zone_ = open(PeerIndex(4));
+    other_ = open(PeerIndex(5));
   }
   static std::vector<std::byte> Frame(const FrameHeader& header, FrameTrailer trailer) {
     std::vector<std::byte> bytes(kHeaderBytes + header.length_bytes + kTrailerBytes, std::byte('x'));
@@ -165,20 +174,39 @@ class TcpHostileTest : public ::testing::Test {
     EncodeTrailer(trailer, bytes.data() + kHeaderBytes + header.length_bytes);
     return bytes;
   }
-  static FrameHeader Header(uint64_t generation, uint64_t number, uint64_t offset, uint32_t length) {
-    return {generation, number, {1, 1, 0}, offset, length};
+  FrameHeader Header(uint64_t generation, uint64_t number, uint64_t offset, uint32_t length) const {
+    return {
+        .generation = generation, .number = number, .zone = zone_->ref, .offset_bytes = offset, .length_bytes = length};
+  }
+  FrameHeader Fence(uint64_t generation, uint64_t number, uint8_t weight, uint32_t round) const {
+    return {.generation = generation, .number = number, .zone = zone_->ref, .round = round, .weight = weight};
+  }
+  static std::vector<std::byte> Encoded(const FrameHeader& header) {
+    std::vector<std::byte> bytes(kHeaderBytes);
+    EncodeHeader(header, bytes.data());
+    return bytes;
+  }
+  // The next acknowledgement.
+  AckRecord ReadAck(const UniqueFd& fd) {
+    std::array<std::byte, kAckBytes> bytes;
+    AckRecord ack;
+    EXPECT_TRUE(Until([&] { return Read(fd, absl::MakeSpan(bytes)) == kAckBytes; }));
+    EXPECT_TRUE(DecodeAck(bytes.data(), &ack));
+    return ack;
   }
   // The victim closes the connection, counts it, and says who it was.
-  void ExpectBad(Pair& pair) {
-    EXPECT_TRUE(IsClosed(pair.bulk));
+  void ExpectBad(const UniqueFd& fd) {
+    EXPECT_TRUE(IsClosed(fd));
     EXPECT_TRUE(Until([&] { return Count(Kind::kBadPeer) == ProtocolErrors(); }));
     EXPECT_EQ(events_.back().peer, PeerIndex(4));
   }
 
+  ZoneTable zones_;
   std::vector<std::string> notices_;
   std::unique_ptr<RailTransport> transport_;
   UniqueFd listener_;
-  std::shared_ptr<const Segment> zone_;
+  std::shared_ptr<const Segment> segment_;
+  std::shared_ptr<ReceiveZone> zone_, other_;
   std::vector<RailEvent> events_;
 };
 

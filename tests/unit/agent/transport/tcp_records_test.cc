@@ -12,26 +12,17 @@ using ::testing::HasSubstr;
 class TcpRecordsTest : public TcpHostileTest {
  protected:
   // Takes the victim's dial, answers with these features, and gives back what the victim says then.
-  void AnswerDial(uint64_t features) {
+  void TakeAndAnswer(uint64_t features) {
     UniqueFd fd;
     std::array<std::byte, kHelloBytes> hello;
     ASSERT_NO_FATAL_FAILURE(TakeDial(&fd, &hello));
     ASSERT_TRUE(DecodeHello(hello, &heard_));
-    Answer answer;
-    answer.boot = 2;
-    answer.node = "evil";
-    answer.max_frame_bytes = 4096;
-    answer.features = features;
-    std::array<std::byte, kAnswerBytes> bytes;
-    EncodeAnswer(answer, absl::MakeSpan(bytes));
-    answer.mac = AnswerMac(kKey, hello, bytes);
-    EncodeAnswer(answer, absl::MakeSpan(bytes));
-    Send(fd, bytes);
+    AnswerDial(fd, hello, kKey, features);
     std::array<std::byte, kProofBytes> proof;
     ASSERT_TRUE(Until([&] { return (said_ = Read(fd, absl::MakeSpan(proof))) >= 0; }));
   }
   static Hello HelloWith(uint64_t features, uint64_t generation = 1) {
-    Hello hello = GoodHello(ConnectionKind::kBulk, generation);
+    Hello hello = GoodHello(generation);
     hello.features = features;
     return hello;
   }
@@ -62,7 +53,7 @@ TEST_F(TcpRecordsTest, RecordsToWhoWantsPlainTextAreRefusedAndSaid) {
 
 TEST_F(TcpRecordsTest, AnAnswerThatDoesNotWantRecordsGetsNoProof) {
   Build([](TcpOptions* options) { options->tls = true; });
-  AnswerDial(0);
+  TakeAndAnswer(0);
   EXPECT_EQ(heard_.features, kTlsRecords);
   EXPECT_EQ(said_, 0) << "closed without a word";
   EXPECT_THAT(notices_, Contains(HasSubstr("tls.data is not the same at both ends")));
@@ -70,7 +61,7 @@ TEST_F(TcpRecordsTest, AnAnswerThatDoesNotWantRecordsGetsNoProof) {
 
 TEST_F(TcpRecordsTest, AnAnswerThatWantsRecordsGetsNoProofInPlainText) {
   Build();
-  AnswerDial(kTlsRecords);
+  TakeAndAnswer(kTlsRecords);
   EXPECT_EQ(heard_.features, 0u);
   EXPECT_EQ(said_, 0) << "closed without a word";
 }

@@ -30,7 +30,9 @@ TEST(TcpSocketTest, ParsesAddresses) {
 }
 
 TEST(TcpSocketTest, ErrorsNameTheRailAndTheAddress) {
+  ZoneTable zones;
   TcpOptions options;
+  options.zones = &zones;
   options.rail = RailIndex(2);
   options.node = "a";
   options.listen_address = "192.0.2.1:0";  // of no interface
@@ -46,12 +48,14 @@ TEST(TcpSocketTest, ErrorsNameTheRailAndTheAddress) {
   options.node = "a";
   auto first = CreateTcpTransport(options);
   ASSERT_TRUE(first.ok());
-  options.listen_address = (*first)->LocalAddress();
+  options.listen_address = (*first)->Info().address;
   EXPECT_THAT(std::string(CreateTcpTransport(options).status().message()), HasSubstr("another process listens there"));
 }
 
 TEST(TcpSocketTest, BindsToAnInterface) {
+  ZoneTable zones;
   TcpOptions options;
+  options.zones = &zones;
   options.node = "a";
   options.listen_address = "127.0.0.1";
   options.interface = "lo";

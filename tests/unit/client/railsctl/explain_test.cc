@@ -41,9 +41,10 @@ v1::ExplainJobResponse EvenJob() {
   v1::ExchangePart* peer = job.add_exchanges();
   peer->set_node("n1");
   peer->set_out_bytes(2'000'000);
-  peer->set_offer_sent_seconds(0.0001);
-  peer->set_offer_received_seconds(0.0002);
-  peer->set_ready_received_seconds(0.0004);
+  peer->set_ready_sent_seconds(0.0001);
+  peer->set_ready_received_seconds(0.0002);
+  peer->set_grant_sent_seconds(0.0003);
+  peer->set_grant_received_seconds(0.0004);
   peer->set_planned_seconds(0.0005);
   peer->set_last_acknowledged_seconds(0.011);
   for (uint32_t r = 0; r < 2; ++r) {
@@ -76,13 +77,13 @@ TEST(CausesTest, NamesTheRankAndThePeerThatCameLate) {
   v1::ExplainJobResponse job = EvenJob();
   job.add_ranks()->set_rank(4);
   job.mutable_ranks(1)->set_submitted_seconds(0.005);
-  job.mutable_exchanges(0)->set_offer_received_seconds(0.006);
-  job.mutable_exchanges(0)->set_ready_received_seconds(0.009);
+  job.mutable_exchanges(0)->set_ready_received_seconds(0.006);
+  job.mutable_exchanges(0)->set_grant_received_seconds(0.009);
   const std::vector<std::string> causes = Causes(job);
   ASSERT_EQ(causes.size(), 4u);
   EXPECT_THAT(causes[0], HasSubstr("Rank 4 submitted last, 5.00 ms after the first"));
-  EXPECT_THAT(causes[1], HasSubstr("Node n1 was the last to offer, 5.90 ms after this one"));
-  EXPECT_EQ(causes[2], "Node n1 took 3.00 ms to be ready.");
+  EXPECT_THAT(causes[1], HasSubstr("It waited for READY of n1, which came 5.90 ms after this node's"));
+  EXPECT_EQ(causes[2], "It waited 3.00 ms for n1's permission to write (grant).");
 }
 
 TEST(CausesTest, NamesTheRailThatEndedLastAndWhy) {
@@ -132,19 +133,28 @@ TEST(CausesTest, FailedJobsSayWhyFirst) {
 TEST(CausesTest, AWaitingJobNamesWhomItWaitsFor) {
   v1::ExplainJobResponse job = EvenJob();
   job.mutable_report()->set_state(v1::JOB_STATE_MATCHING);
-  job.mutable_exchanges(0)->set_offer_received_seconds(0);
+  job.mutable_exchanges(0)->set_grant_received_seconds(0);
+  EXPECT_THAT(Causes(job), ::testing::Contains("n1 has not given its permission to write (grant)."));
   job.mutable_exchanges(0)->set_ready_received_seconds(0);
-  EXPECT_THAT(Causes(job), ::testing::Contains("Node n1 has not offered: its ranks have not submitted."));
+  EXPECT_THAT(Causes(job), ::testing::Contains("READY of n1 has not come: its ranks have not submitted."));
+}
+
+// The node is sent nothing, so no permission is to come.
+TEST(CausesTest, AnIncomingExchangeNeedsNoGrantOfItsSender) {
+  v1::ExplainJobResponse job = EvenJob();
+  job.mutable_exchanges(0)->set_out_bytes(0);
+  job.mutable_exchanges(0)->set_grant_received_seconds(0);
+  EXPECT_THAT(Causes(job), ElementsAre("Sending ended on all rails within 0 s."));
 }
 
 TEST(CausesTest, WhatTheDaemonSaysItWaitsForIsNotGuessed) {
   v1::ExplainJobResponse job = EvenJob();
   job.mutable_report()->set_state(v1::JOB_STATE_MATCHING);
-  job.mutable_exchanges(0)->set_offer_received_seconds(0);
+  job.mutable_exchanges(0)->set_grant_received_seconds(0);
   job.mutable_exchanges(0)->set_ready_received_seconds(0);
   job.set_waits_for("for rank 3 on n1 (pid 42) to submit");
   EXPECT_EQ(Causes(job)[0], "It waits for rank 3 on n1 (pid 42) to submit.");
-  EXPECT_THAT(Causes(job), ::testing::Not(::testing::Contains(HasSubstr("has not offered"))));
+  EXPECT_THAT(Causes(job), ::testing::Not(::testing::Contains(HasSubstr("READY"))));
 }
 
 TEST(RenderExplanation, ShowsTheTimelineToScale) {
@@ -155,6 +165,7 @@ TEST(RenderExplanation, ShowsTheTimelineToScale) {
   std::string bar = "  rail0 |·····";
   for (int i = 0; i < 50; ++i) bar += "█";
   EXPECT_THAT(text, HasSubstr(bar + "·····|\n"));
+  EXPECT_THAT(text, HasSubstr("READY  ITS READY   GRANT  ITS GRANT"));
   EXPECT_THAT(text, HasSubstr("\nwhy\n  Sending ended on all rails within 0 s.\n"));
 }
 

@@ -231,8 +231,8 @@ TEST(RenderPeers, SaysWhatIsDown) {
       PeersJson(peers).dump(),
       R"({"peers":[{"node":"n1","boot_id":"0000000000abcdef","up":true,"rails_up":[true,false],)"
       R"("rail_states":["up","probing"],)"
-      R"("rail_tx_bytes":[],"rail_rx_bytes":[],"rail_addresses":["127.1.0.2:7000"],"version":"","connections":0,"why":""},{"node":"n2","boot_id":"0000000000000000","up":false,)"
-      R"("rails_up":[],"rail_states":[],"rail_tx_bytes":[],"rail_rx_bytes":[],"rail_addresses":[],"version":"","connections":0,"why":"connection refused"}]})");
+      R"("rail_tx_bytes":[],"rail_rx_bytes":[],"rail_addresses":["127.1.0.2:7000"],"version":"","connections":0,"dial_failure":"","why":""},{"node":"n2","boot_id":"0000000000000000","up":false,)"
+      R"("rails_up":[],"rail_states":[],"rail_tx_bytes":[],"rail_rx_bytes":[],"rail_addresses":[],"version":"","connections":0,"dial_failure":"","why":"connection refused"}]})");
 }
 
 TEST(RenderStatus, TroubleStandsOut) {

@@ -77,6 +77,8 @@ AgentSnapshot Snapshot() {
   snapshot.groups[0].broken = true;
   snapshot.counters.jobs_active = 4;
   snapshot.counters.copy_queue_depth = 5;
+  snapshot.counters.rehomed_exchanges = 5;
+  snapshot.counters.open_zones = 7;
   snapshot.counters.planning_nanoseconds = 1'500'000;
   return snapshot;
 }

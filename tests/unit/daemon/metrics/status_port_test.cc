@@ -93,7 +93,7 @@ TEST_F(StatusPortTest, ReadyBetweenTheStartAndTheEnd) {
   EXPECT_THAT(Get("/healthz"), HasSubstr("200 OK"));
   EXPECT_THAT(Get("/readyz"), StartsWith("HTTP/1.1 503 "));
   EXPECT_EQ(BodyOf(Get("/readyz")), "starting\n");
-  port_->SetReady();
+  port_->SetNotReady("");
   EXPECT_THAT(Get("/readyz"), StartsWith("HTTP/1.1 200 "));
   EXPECT_EQ(BodyOf(Get("/readyz")), "ready\n");
   snapshot_.draining = true;
@@ -105,7 +105,7 @@ TEST_F(StatusPortTest, ReadyBetweenTheStartAndTheEnd) {
 }
 
 TEST_F(StatusPortTest, AnEngineThatDoesNotAnswer) {
-  port_->SetReady();
+  port_->SetNotReady("");
   agent_.silent = true;
   for (const char* path : {"/healthz", "/readyz", "/api/v1/status"}) {
     EXPECT_THAT(Get(path), StartsWith("HTTP/1.1 503 ")) << path;

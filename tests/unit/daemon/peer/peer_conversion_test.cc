@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -44,47 +46,54 @@ std::string ErrorOf(const pb::Message& in) {
   return message.ok() ? "accepted" : std::string(message.status().message());
 }
 
-Ready RemoteReady() {
+Grant RemoteGrant() {
+  Grant grant;
+  grant.zone = {65535, ~uint32_t{0}};
+  grant.ranges = {{1, 1}, {uint64_t{1} << 47, 1 << 20}, {4096, 17}};
+  grant.keys = {{{RailIndex(2), 9}, {0, ~uint32_t{0}, 3}}, {{RailIndex(0), uint64_t{1} << 63}, {4, 5, 6}}};
+  return grant;
+}
+
+Ready FullReady() {
   Ready ready;
   ready.job = kJob;
-  ready.slot = 3;
-  ready.generation = 4;
-  ready.rails = {{RailIndex(0), true, 100, 200}, {RailIndex(1), true, 100, 200}};
-  ready.ranges = {{0, 1, 1}, {2, uint64_t{1} << 47, 1 << 20}, {2, 4096, 17}};
-  ready.keys = {0, ~uint32_t{0}, 3, 4, 5, 6};
-  ready.fences = {{0, 0}, {7, 3}, {65535, 15}};
+  ready.tag = 11;
+  ready.sends = {{Rank(1), Rank(2), 0}, {Rank(3), Rank(2), uint64_t{1} << 50}, {Rank(1), Rank(4), 5}};
+  ready.receives = {{Rank(4), Rank(0), 6}};
+  ready.rails = {{RailIndex(1), 100, 200}, {RailIndex(0), 0, 0}};
+  ready.planned_bytes = {7, uint64_t{1} << 60};
+  ready.tallies = {{kJob, {1, 0}}, {{{BootId(1), 0}, JobSeq(1)}, {}}};
+  ready.grant = RemoteGrant();
   return ready;
 }
 
 TEST(PeerConversionTest, EveryMessageSurvivesTheWire) {
-  GroupBroken broken{{BootId(1), 2}, JobSeq(9), absl::StatusCode::kUnavailable, "why", true, true};
-  Offer offer;
-  offer.job = kJob;
-  offer.tag = 11;
-  offer.flows = {{Rank(1), Rank(2), 0}, {Rank(3), Rank(4), uint64_t{1} << 50}};
-  offer.retired_below = JobSeq(5);
-  offer.planned_bytes = {7, uint64_t{1} << 60};
-  Ready ready;
-  ready.job = kJob;
-  ready.slot = 3;
-  ready.generation = 4;
-  ready.rails = {{RailIndex(1), false, 100, 200}};
-  const Ready remote = RemoteReady();
+  Ready empty;
+  empty.job = kJob;
+  const JobKey other = {{BootId(8), 1}, JobSeq(1)};
+  const std::vector<RailConnection> failed = {{RailIndex(63), 4}, {RailIndex(63), 5}, {RailIndex(0), ~uint64_t{0}}};
   const ControlMessage messages[] = {
       GroupJoin{Key(), 8, Rank(3), {RecoveryPolicy::kWait, absl::Seconds(30)}, JobSeq(5)},
       GroupLeave{Key(), Rank(15)},
       GroupCommit{Key(), {BootId(1), 2}, {"n0", "n1"}, {RecoveryPolicy::kDegrade, {}}, JobSeq(6)},
       GroupReject{Key(), Rank(1), absl::StatusCode::kAlreadyExists, "taken"},
-      broken,
-      offer,
-      ready,
-      remote,
-      Sent{kJob, {0, uint64_t{1} << 60}},
-      Rehome{kJob, uint64_t{1} << 63 | 4, {{0, 15}, {7, 0}}},
-      Rehomed{kJob, {{0, 1, true}, {7, 15, false}}},
+      GroupBroken{{BootId(1), 2}, JobSeq(9), absl::StatusCode::kUnavailable, "why", true, true},
+      empty,
+      FullReady(),
+      LateGrant{kJob, RemoteGrant()},
+      LateGrant{kJob, {{1, 1}, {}, {}}},
+      LateGrant{kJob, {{1, 1}, {{4096, 17}}, {}}},  // every rail has failed: REHOME asks for keys
+      Tally{kJob, {0, uint64_t{1} << 60}},
+      Rehome{failed, {{kJob, 15}, {other, 0}}},
+      Rehome{{}, {{kJob, ~uint32_t{0} - 1}}},
+      Rehomed{{{kJob, Rehomed::State::kOpen, 16, {{{RailIndex(1), 2}, {3, 4}}}},
+               {other, Rehomed::State::kComplete, 0, {}},
+               {kJob, Rehomed::State::kAborted, 0, {}},
+               {other, Rehomed::State::kOpen, ~uint32_t{0}, {}}}},
       RailSignal{RailIndex(3), std::string("\0\xff", 2)},
-      Abort{kJob, absl::StatusCode::kCancelled, "asked", true},
-      Quiesced{kJob, 5},
+      Abort{kJob, absl::StatusCode::kCancelled, "asked"},
+      Quiesced{kJob, {}},
+      Quiesced{kJob, failed},
       RailState{RailIndex(2), false},
       RailState{RailIndex(2), false, true},
       Leaving{{BootId(1), 2}, JobSeq(3)},
@@ -99,67 +108,179 @@ TEST(PeerConversionTest, EveryMessageSurvivesTheWire) {
   }
 }
 
+// Fields, and not only bytes, come back as they were.
+TEST(PeerConversionTest, GrantsAndAnswersKeepTheirMeaning) {
+  const auto ready = MessageFrom(Wire(FullReady()), 16);
+  ASSERT_TRUE(ready.ok()) << ready.status();
+  const Ready& back = std::get<Ready>(*ready);
+  ASSERT_TRUE(back.grant.has_value());
+  EXPECT_EQ(back.grant->zone, (ZoneRef{65535, ~uint32_t{0}}));
+  EXPECT_EQ(back.grant->ranges[1].address, uint64_t{1} << 47);
+  ASSERT_EQ(back.grant->keys.size(), 2u);
+  EXPECT_EQ(back.grant->keys[1].rail, (RailConnection{RailIndex(0), uint64_t{1} << 63}));
+  EXPECT_EQ(back.grant->keys[1].keys, (std::vector<uint32_t>{4, 5, 6}));
+  EXPECT_EQ(back.sends[1].bytes, uint64_t{1} << 50);
+  EXPECT_EQ(back.receives[0].source, Rank(4));
+  EXPECT_EQ(back.tallies[0].bytes, (std::vector<uint64_t>{1, 0}));
+  // Leftovers of a closed exchange are not told.
+  const auto rehomed =
+      MessageFrom(Wire(Rehomed{{{kJob, Rehomed::State::kComplete, 3, {{{RailIndex(1), 2}, {3, 4}}}}}}), 16);
+  ASSERT_TRUE(rehomed.ok()) << rehomed.status();
+  const Rehomed::Exchange& exchange = std::get<Rehomed>(*rehomed).exchanges[0];
+  EXPECT_EQ(exchange.state, Rehomed::State::kComplete);
+  EXPECT_EQ(exchange.round, 0u);
+  EXPECT_TRUE(exchange.keys.empty());
+}
+
+struct Bad {
+  ControlMessage message;
+  std::string fields, error;
+};
+void ExpectErrors(const std::vector<Bad>& all) {
+  for (const Bad& bad : all) EXPECT_EQ(ErrorOf(With(Wire(bad.message), bad.fields)), bad.error);
+}
+
 TEST(PeerConversionTest, BadFieldsAreNamed) {
-  struct Bad {
-    ControlMessage message;
-    std::string fields, error;
-  };
   const GroupJoin join{Key(), 8, Rank(1), {}};
   const GroupCommit commit{Key(), {BootId(1), 2}, {"n0"}, {}};
-  const Abort abort{kJob, absl::StatusCode::kCancelled, "", false};
-  const Rehome rehome{kJob, uint64_t{1} << 63 | 4, {{0, 15}, {7, 0}}};
-  Offer offer;
-  offer.job = kJob;
-  offer.flows = {{Rank(1), Rank(2), 3}};
-  Offer stranger = offer, wide = offer;
-  stranger.flows.push_back({Rank(16), Rank(0), 1});
-  wide.planned_bytes.assign(65, 1);
-  Ready one_rail = RemoteReady(), empty = RemoteReady(), endless = RemoteReady(), disordered = RemoteReady();
-  one_rail.rails.pop_back();
-  empty.ranges[2].length_bytes = 0;
-  endless.ranges[2].length_bytes = ~uint64_t{0};
-  disordered.ranges[2].zone = 1;
-  const std::vector<Bad> kBad = {
-      {GroupJoin{Key(), 17, Rank(3), {}}, "", "group_join.world_size: 17, outside 1 to 16"},
-      {GroupJoin{Key(), 8, Rank(16), {}}, "", "group_join.rank: 16, outside the largest world size 16"},
-      {GroupJoin{Key(), 8, Rank(3), {}, JobSeq(~uint64_t{0})}, "",
-       "group_join.next_seq: 18446744073709551615, more than 4611686018427387904"},
-      {join, "group_join { key { key_digest: 'short' } }", "group_join.key.key_digest: 5 bytes, not 32"},
-      {join, "group_join { recovery { policy: 4 } }", "group_join.recovery.policy: 4 is none"},
-      {commit, "group_commit { members: 'a b' }", "group_commit.members: 'a b' is no node name"},
-      {GroupCommit{Key(), {BootId(1), 2}, std::vector<std::string>(22, "n"), {}}, "",
-       "group_commit.members: 22 entries, outside 1 to 16"},
-      {Quiesced{kJob, 5}, "quiesced { job { seq: 0 } }", "quiesced.job.seq: 0"},
-      {abort, "abort { code: 0 }", "abort.code: 0, no error code"},
-      {abort, "abort { code: -5 }", "abort.code: -5, no error code"},
-      {abort, "abort { reason: '" + std::string(5000, 'x') + "' }", "abort.reason: 5000 bytes, more than 4096"},
-      {Abort{kJob, absl::StatusCode::kInternal, std::string(100'000, 'x'), false}, "",
-       "accepted"},  // cut before it is sent
-      {offer, "offer { lengths_bytes: 1 }", "offer.lengths_bytes: columns of 1, 1 and 2 entries"},
-      {stranger, "", "offer.source_ranks: 16, outside the largest world size 16"},
-      {wide, "", "offer.planned_bytes: 65 rails, more than 64"},
-      {RailState{RailIndex(64), true}, "", "rail_state.rail: 64, more than 63"},
-      {RailState{RailIndex(1), true, true}, "", "rail_state.drained: of a usable rail"},
-      {RemoteReady(), "ready { range_zones: 4 }", "ready.range_zones: columns of 4, 3 and 3 entries"},
-      {RemoteReady(), "ready { keys: 4 }", "ready.keys: 7 entries for 3 ranges and 2 rails"},
-      {one_rail, "", "ready.keys: 6 entries for 3 ranges and 1 rails"},
-      {empty, "", "ready.range_lengths_bytes: [2]: 0 bytes at 4096"},
-      {endless, "", "ready.range_lengths_bytes: [2]: 18446744073709551615 bytes at 4096"},
-      {disordered, "", "ready.range_zones: [2]: 1 after 2"},
-      {RemoteReady(), "ready { fences: 1048576 }", "ready.fences: 1048576, more than 20 bits"},
-      {rehome, "rehome { zones: 1 }", "rehome.zones: columns of 3 and 2 entries"},
-      {rehome, "rehome { zones: 8 rounds: 16 }", "rehome.rounds: 16, more than 15"},
-      {Rehome{kJob, uint64_t{1} << 63 | 4, {}}, "", "rehome.zones: columns of 0 and 0 entries"},
-      {Rehomed{kJob, {{0, 1, true}, {7, 15, false}}}, "rehomed { arrived: true }",
-       "rehomed.arrived: 3 entries for 2 zones"},
-      {Sent{kJob, std::vector<uint64_t>(65, 1)}, "", "sent.bytes: 65 entries, more than 64"},
-      {Sent{kJob, {~uint64_t{0}, 1}}, "", "sent.bytes: their sum passes 64 bits"},
-      {RailSignal{RailIndex(64), "x"}, "", "rail_signal.rail: 64, more than 63"},
-      {RailSignal{RailIndex(1), ""}, "", "rail_signal.signal: empty"},
-      {RailSignal{RailIndex(1), std::string(4097, 'x')}, "", "rail_signal.signal: 4097 bytes, more than 4096"},
-      {RailSignal{RailIndex(1), std::string(4096, 'x')}, "", "accepted"}};
-  for (const Bad& bad : kBad) EXPECT_EQ(ErrorOf(With(Wire(bad.message), bad.fields)), bad.error);
+  const Abort abort{kJob, absl::StatusCode::kCancelled, ""};
+  ExpectErrors(
+      {{GroupJoin{Key(), 17, Rank(3), {}}, "", "group_join.world_size: 17, outside 1 to 16"},
+       {GroupJoin{Key(), 8, Rank(16), {}}, "", "group_join.rank: 16, outside the largest world size 16"},
+       {GroupJoin{Key(), 8, Rank(3), {}, JobSeq(~uint64_t{0})}, "",
+        "group_join.next_seq: 18446744073709551615, more than 4611686018427387904"},
+       {join, "group_join { key { key_digest: 'short' } }", "group_join.key.key_digest: 5 bytes, not 32"},
+       {join, "group_join { recovery { policy: 4 } }", "group_join.recovery.policy: 4 is none"},
+       {commit, "group_commit { members: 'a b' }", "group_commit.members: 'a b' is no node name"},
+       {GroupCommit{Key(), {BootId(1), 2}, std::vector<std::string>(22, "n"), {}}, "",
+        "group_commit.members: 22 entries, outside 1 to 16"},
+       {Quiesced{kJob, {}}, "quiesced { job { seq: 0 } }", "quiesced.job: seq: 0"},
+       {Quiesced{kJob, {}}, "quiesced { job { epoch { boot_id: 0 } } }", "quiesced.job: boot_id: 0"},
+       {abort, "abort { code: 0 }", "abort.code: 0, no error code"},
+       {abort, "abort { code: -5 }", "abort.code: -5, no error code"},
+       {abort, "abort { reason: '" + std::string(5000, 'x') + "' }", "abort.reason: 5000 bytes, more than 4096"},
+       {Abort{kJob, absl::StatusCode::kInternal, std::string(100'000, 'x')}, "", "accepted"},  // cut before it is sent
+       {RailState{RailIndex(64), true}, "", "rail_state.rail: 64, more than 63"},
+       {RailState{RailIndex(1), true, true}, "", "rail_state.drained: of a usable rail"},
+       {RailSignal{RailIndex(64), "x"}, "", "rail_signal.rail: 64, more than 63"},
+       {RailSignal{RailIndex(1), ""}, "", "rail_signal.signal: empty"},
+       {RailSignal{RailIndex(1), std::string(4097, 'x')}, "", "rail_signal.signal: 4097 bytes, more than 4096"},
+       {RailSignal{RailIndex(1), std::string(4096, 'x')}, "", "accepted"}});
   EXPECT_EQ(ErrorOf(pb::Message()), "message.body: missing or of an unknown kind");
+  pb::Message sent;  // of version 2, number 12
+  EXPECT_TRUE(sent.ParseFromString(std::string("\x62\x00", 2)));
+  EXPECT_EQ(ErrorOf(sent), "message.body: missing or of an unknown kind");
+}
+
+// FullReady() with another value of one field.
+template <typename T>
+Ready ReadyWith(T Ready::*field, T value) {
+  Ready ready = FullReady();
+  ready.*field = std::move(value);
+  return ready;
+}
+
+TEST(PeerConversionTest, BadFieldsOfReadyAreNamed) {
+  using Flows = std::vector<Ready::Flow>;
+  const uint64_t huge = ~uint64_t{0};
+  const auto sends = [](Flows flows) { return ReadyWith(&Ready::sends, std::move(flows)); };
+  const auto tallies = [](std::vector<Tally> all) { return ReadyWith(&Ready::tallies, std::move(all)); };
+  const auto planned = [](std::vector<uint64_t> bytes) { return ReadyWith(&Ready::planned_bytes, std::move(bytes)); };
+  const auto rails = [](std::vector<Ready::RailState> all) { return ReadyWith(&Ready::rails, std::move(all)); };
+  ExpectErrors({{FullReady(), "ready { sends { lengths_bytes: 1 } }", "ready.sends: columns of 3, 3, 4 entries"},
+                {FullReady(), "ready { receives { source_ranks: 1 } }", "ready.receives: columns of 2, 1, 1 entries"},
+                {sends({{Rank(16), Rank(0), 1}}), "", "ready.sends: 16, outside the largest world size 16"},
+                {sends({{Rank(0), Rank(16), 1}}), "", "ready.sends: 16, outside the largest world size 16"},
+                {sends({{Rank(1), Rank(2), 1}, {Rank(1), Rank(2), 1}}), "",
+                 "ready.sends: [1]: rank 1 to rank 2 is out of order"},
+                {sends({{Rank(0), Rank(2), 1}, {Rank(3), Rank(1), 1}}), "",
+                 "ready.sends: [1]: rank 3 to rank 1 is out of order"},
+                {sends({{Rank(0), Rank(2), huge}, {Rank(1), Rank(2), 1}}), "", "ready.sends: their sum passes 64 bits"},
+                {sends({{Rank(0), Rank(2), huge}}), "", "accepted"},
+                {ReadyWith(&Ready::receives, Flows{{Rank(0), Rank(2), huge}, {Rank(1), Rank(2), huge}}), "",
+                 "ready.receives: their sum passes 64 bits"},
+                {rails({{RailIndex(64), 1, 1}}), "", "ready.rails: 64, more than 63"},
+                {rails({{RailIndex(3), 1, 1}, {RailIndex(3), 1, 1}}), "", "ready.rails: rail 3 twice"},
+                {rails(std::vector<Ready::RailState>(65)), "", "ready.rails: 65 entries, more than 64"},
+                {planned(std::vector<uint64_t>(65, 1)), "", "ready.planned_bytes: 65 entries, more than 64"},
+                {planned({huge, 1}), "", "ready.planned_bytes: their sum passes 64 bits"},
+                {tallies(std::vector<Tally>(1024, {kJob, {1}})), "", "accepted"},
+                {tallies(std::vector<Tally>(1025, {kJob, {1}})), "", "ready.tallies: 1025 entries, more than 1024"},
+                {tallies({{kJob, std::vector<uint64_t>(65, 1)}}), "", "ready.tallies.bytes: 65 entries, more than 64"},
+                {tallies({{{}, {1}}}), "", "ready.tallies.job: seq: 0"},
+                {Tally{kJob, std::vector<uint64_t>(65, 1)}, "", "tally.bytes: 65 entries, more than 64"},
+                {Tally{kJob, {huge, 1}}, "", "tally.bytes: their sum passes 64 bits"},
+                {FullReady(), "ready { grant { slot: 0 } }", "ready.grant.slot: 0, outside 1 to 65535"}});
+}
+
+TEST(PeerConversionTest, BadFieldsOfGrantsAreNamed) {
+  const auto with = [](auto change) {
+    LateGrant message{kJob, RemoteGrant()};
+    change(&message.grant);
+    return message;
+  };
+  const LateGrant good{kJob, RemoteGrant()};
+  const auto in_grant = [](const std::string& fields) { return absl::StrCat("late_grant { grant { ", fields, " } }"); };
+  pb::Message none = Wire(good);
+  none.mutable_late_grant()->clear_grant();
+  EXPECT_EQ(ErrorOf(none), "late_grant.grant.slot: 0, outside 1 to 65535");
+  ExpectErrors(
+      {{good, in_grant("slot: 0"), "late_grant.grant.slot: 0, outside 1 to 65535"},
+       {good, in_grant("slot: 65536"), "late_grant.grant.slot: 65536, outside 1 to 65535"},
+       {good, in_grant("generation: 0"), "late_grant.grant.generation: 0"},
+       {good, in_grant("range_addresses: 4"), "late_grant.grant.ranges: columns of 4, 3 entries"},
+       {with([](Grant* g) { g->ranges[2].length_bytes = 0; }), "", "late_grant.grant.ranges: [2]: 0 bytes at 4096"},
+       {with([](Grant* g) { g->ranges[2].length_bytes = ~uint64_t{0}; }), "",
+        "late_grant.grant.ranges: [2]: 18446744073709551615 bytes at 4096"},
+       {with([](Grant* g) {
+          g->ranges[0] = g->ranges[1] = {0, ~uint64_t{0}};
+        }),
+        "", "late_grant.grant.ranges: their sum passes 64 bits"},
+       {good, in_grant("keys { rails: 4 }"), "late_grant.grant.keys: columns of 3, 2 entries"},
+       {good, in_grant("keys { keys: 4 }"), "late_grant.grant.keys: 7 for 2 rails"},
+       {good, in_grant("range_addresses: 4 range_lengths_bytes: 1"),
+        "late_grant.grant.keys: 3 of each rail for 4 ranges"},
+       {with([](Grant* g) { g->ranges.clear(); }), "", "late_grant.grant.keys: 3 of each rail for 0 ranges"},
+       {with([](Grant* g) { g->keys[1].rail.rail = RailIndex(2); }), "", "late_grant.grant.keys: rail 2 twice"},
+       {with([](Grant* g) { g->keys[1].rail.rail = RailIndex(64); }), "", "late_grant.grant.keys: 64, more than 63"},
+       {with([](Grant* g) { g->keys[0].keys.pop_back(); }), "", "late_grant.grant.keys: 5 for 2 rails"},
+       {with([](Grant* g) { g->keys.assign(65, g->keys[0]); }), "", "late_grant.grant.keys: 65 entries, more than 64"},
+       {LateGrant{kJob, {{1, 1}, {}, {}}}, in_grant("keys { keys: 4 }"), "late_grant.grant.keys: 1 for 0 rails"},
+       {LateGrant{kJob, {{1, 1}, {}, {}}}, in_grant("keys { rails: 4 connections: 1 }"),
+        "late_grant.grant.keys: 0 for 1 rails"}});
+}
+
+TEST(PeerConversionTest, BadFieldsOfRehomingAreNamed) {
+  const Rehome rehome{{{RailIndex(1), 2}}, {{kJob, 15}}};
+  const Rehomed open{{{kJob, Rehomed::State::kOpen, 16, {{{RailIndex(1), 2}, {3, 4}}}}}};
+  const auto exchange = [](const std::string& fields) {
+    return absl::StrCat("rehomed { exchanges { job { epoch { boot_id: 1 } seq: 1 } ", fields, " } }");
+  };
+  const auto many = [](size_t count) { return Rehome{{}, std::vector<Rehome::Exchange>(count, {kJob, 0})}; };
+  const auto failed = [](size_t count) { return std::vector<RailConnection>(count, {RailIndex(1), 2}); };
+  ExpectErrors({{many(0), "", "rehome.exchanges: none"},
+                {many(65'535), "", "accepted"},
+                {many(65'536), "", "rehome.exchanges: 65536 entries, more than 65535"},
+                {rehome, "rehome { failed { rails: 1 } }", "rehome.failed: columns of 2, 1 entries"},
+                {rehome, "rehome { failed { rails: 64 connections: 1 } }", "rehome.failed: 64, more than 63"},
+                {rehome, "rehome { exchanges { round: 1 } }", "rehome.exchanges.job: seq: 0"},
+                {Rehome{{}, {{kJob, ~uint32_t{0}}}}, "", "rehome.exchanges.round: 4294967295 has no next one"},
+                {Rehome{failed(1024), {{kJob, 0}}}, "", "accepted"},
+                {Rehome{failed(1025), {{kJob, 0}}}, "", "rehome.failed: 1025 entries, more than 1024"},
+                {Quiesced{kJob, failed(1025)}, "", "quiesced.failed: 1025 entries, more than 1024"},
+                {Quiesced{kJob, failed(1)}, "quiesced { failed { connections: 1 } }",
+                 "quiesced.failed: columns of 1, 2 entries"},
+                {Rehomed{}, "", "rehomed.exchanges: none"},
+                {Rehomed{std::vector<Rehomed::Exchange>(65'536, {kJob, Rehomed::State::kComplete, 0, {}})}, "",
+                 "rehomed.exchanges: 65536 entries, more than 65535"},
+                {open, exchange("state: 3"), "rehomed.exchanges.state: 3 is none"},
+                {open, exchange("state: 0"), "rehomed.exchanges.round: 0 of state 0"},
+                {open, exchange("state: 1 round: 1"), "rehomed.exchanges.round: 1 of state 1"},
+                {open, exchange("state: 2 keys { }"), "rehomed.exchanges.keys: of one that is not open"},
+                {open, exchange("round: 1 keys { rails: 1 rails: 1 connections: 1 connections: 2 keys: 1 keys: 2 }"),
+                 "rehomed.exchanges.keys: rail 1 twice"},
+                {open, exchange("round: 1 keys { rails: 1 rails: 2 connections: 1 connections: 2 keys: 1 }"),
+                 "rehomed.exchanges.keys: 1 for 2 rails"}});
 }
 
 HelloFacts Facts() {
@@ -206,13 +327,15 @@ TEST(PeerHelloTest, RefusalsNameBothNodesAndTheField) {
   no_rails.clear_rails();
   named.set_node("n1\n");
   const std::string first = "rails { index: 0 address: '";
+  const std::string other_version =
+      " do not include 3, which n0 speaks; n1 runs railsd '1.2.0~rc1': run the same version on all nodes";
   struct Bad {
     pb::Hello hello;
     std::string fields, error;
   };
   std::vector<Bad> all = {
-      {good, "min_version: 3 max_version: 4", "min_version, max_version: 3 to 4 do not include 2"},
-      {good, "min_version: 1 max_version: 1", "min_version, max_version: 1 to 1 do not include 2"},
+      {good, "min_version: 4 max_version: 5", "min_version, max_version: 4 to 5" + other_version},
+      {good, "min_version: 2 max_version: 2", "min_version, max_version: 2 to 2" + other_version},
       {good, "limits { max_world_size: 8 }",
        "limits.max_world_size: 8, but n0 has 16; set limits.max_world_size alike on all nodes"},
       {good, "limits { max_message_bytes: 10 }", "limits.max_message_bytes: 10, less than 65536"},

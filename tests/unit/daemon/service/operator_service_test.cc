@@ -75,7 +75,7 @@ TEST_F(ServicesTest, JobsAreExplained) {
   job.ranks.push_back({Rank(3), begun + absl::Seconds(1)});
   job.exchanges.push_back({PeerIndex(4), "n4", 4096, 0, {}, false});
   job.exchanges[0].times.planned = begun + absl::Seconds(2);
-  job.exchanges[0].times.offer_received = begun;
+  job.exchanges[0].times.ready_received = begun;
   job.timeline.Reset(1);
   const uint32_t record = job.timeline.OnPosted(RailIndex(0), PeerIndex(4), Rank(3), 4096, begun + absl::Seconds(3));
   job.timeline.OnEnded(record, RailIndex(0), true, begun + absl::Seconds(5));
@@ -85,8 +85,8 @@ TEST_F(ServicesTest, JobsAreExplained) {
   EXPECT_EQ(response.ranks(0).submitted_seconds(), 1);
   EXPECT_EQ(response.ranks(0).ended_seconds(), 0);
   EXPECT_EQ(response.exchanges(0).planned_seconds(), 2);
-  EXPECT_EQ(response.exchanges(0).offer_sent_seconds(), 0) << "not yet";
-  EXPECT_GT(response.exchanges(0).offer_received_seconds(), 0) << "in the first moment";
+  EXPECT_EQ(response.exchanges(0).ready_sent_seconds(), 0) << "not yet";
+  EXPECT_GT(response.exchanges(0).ready_received_seconds(), 0) << "in the first moment";
   EXPECT_EQ(response.rails(0).planned_bytes(), 5000u);
   EXPECT_EQ(response.rails(0).busy_seconds(), 2);
   ASSERT_EQ(response.chunks_size(), 1);

@@ -18,7 +18,9 @@ struct End {
   Handshake handshake;
   uint64_t next_generation = 1;
   std::optional<uint64_t> connected_to;  // the peer's generation
+  uint64_t early = 0;                    // the connection's number, when it was connected
   bool up = false;
+  uint64_t last_connection = 0;  // number of the last one that came up
   std::deque<Signal> sent;
 
   Signal State() const {
@@ -34,10 +36,17 @@ struct End {
     if (action.fail) Break();
     if (action.connect.has_value()) {
       connected_to = action.connect->queue_pairs[0].number;
-      Do(handshake.Connected());
+      const Handshake::Action next = handshake.Connected();
+      early = handshake.connection();
+      Do(next);
       return;
     }
-    if (action.up) up = true;
+    if (action.up) {
+      up = true;
+      EXPECT_EQ(handshake.connection(), early) << "it has had its number since it was connected";
+      EXPECT_GT(handshake.connection(), last_connection);
+      last_connection = handshake.connection();
+    }
     if (action.reply) sent.push_back(State());
   }
   void Begin() { Do(handshake.Begin(next_generation++)); }
@@ -45,6 +54,7 @@ struct End {
     Signal down = State();
     down.kind = Signal::Kind::kDown;
     handshake.Break();
+    EXPECT_TRUE(!up || handshake.connection() == last_connection) << "it ends under its number";
     connected_to.reset();
     up = false;
     sent.push_back(down);
@@ -71,6 +81,7 @@ void ExpectUp(const End& a, const End& b) {
   EXPECT_TRUE(b.up);
   EXPECT_EQ(a.connected_to, b.handshake.generation());
   EXPECT_EQ(b.connected_to, a.handshake.generation());
+  EXPECT_EQ(a.last_connection, b.last_connection);
   EXPECT_TRUE(a.sent.empty());
   EXPECT_TRUE(b.sent.empty());
 }

@@ -127,11 +127,11 @@ TEST(WorkRequestId, RoundTrip) {
 }
 
 TEST(Fence, EveryFieldHasItsBits) {
-  EXPECT_EQ(EncodeFence({{0xabcd, 0xe}, 0x5, 0x7f}), 0xabcde57fu);
+  EXPECT_EQ(EncodeFence({0xabcd, 0xe, 0x5, 0x7f}), 0xabcde57fu);
   for (const uint32_t immediate : {0u, 0xffffffffu, 0x12345678u, 0x0000f000u}) {
     EXPECT_EQ(EncodeFence(DecodeFence(immediate)), immediate);
   }
-  EXPECT_EQ(DecodeFence(EncodeFence({{1, 17}, 18, 2})), (FenceImmediate{{1, 1}, 2, 2})) << "too large ones are cut";
+  EXPECT_EQ(DecodeFence(EncodeFence({1, 17, 18, 2})), (FenceImmediate{1, 1, 2, 2})) << "too large ones are cut";
 }
 
 TEST(LastReceives, AreWaitedForOnceWhereTheDeviceNeverTells) {

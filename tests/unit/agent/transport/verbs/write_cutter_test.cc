@@ -50,143 +50,150 @@ uint64_t Address(const MemoryRanges::Piece& piece) { return reinterpret_cast<uin
 // A remote zone of these lengths, one after the other with holes between, with keys for two rails.
 RemoteZone MakeRemote(const std::vector<uint64_t>& lengths) {
   RemoteZone zone;
+  zone.keys.resize(2);
   uint64_t offset = 0;
   for (const uint64_t length : lengths) {
-    zone.pieces.push_back({offset, 0x1000000 + 2 * offset, length, static_cast<uint32_t>(zone.keys.size())});
-    zone.keys.insert(zone.keys.end(), {0, 500 + static_cast<uint32_t>(zone.pieces.size())});
+    zone.pieces.push_back({offset, 0x1000000 + 2 * offset, length});
+    zone.keys[0].push_back(0);
+    zone.keys[1].push_back(500 + static_cast<uint32_t>(zone.pieces.size()));
     offset += length;
   }
   return zone;
 }
 
 TEST(CutWrite, OnePieceAtEachEndIsOneWorkRequest) {
-  SendFlow flow;
-  flow.memory.Append(Registered(5000), 100, 3000);
-  flow.remote = MakeRemote({3000});
+  SendStream stream;
+  stream.memory.Append(Registered(5000), 100, 3000);
+  stream.remote = MakeRemote({3000});
   std::array<LocalPiece, 4> local;
   RemoteWrite write;
-  ASSERT_EQ(CutWrite(flow, kRail, 1000, 500, absl::MakeSpan(local), &write), CutResult::kOk);
+  ASSERT_EQ(CutWrite(stream, kRail, 1000, 500, absl::MakeSpan(local), &write), CutResult::kOk);
   EXPECT_EQ(write.length_bytes, 500u);
   EXPECT_EQ(write.pieces, 1u);
   EXPECT_EQ(write.address, 0x1000000u + 1000);
   EXPECT_EQ(write.key, 501u);
-  EXPECT_EQ(local[0].address, Address(flow.memory.pieces()[0]) + 1000);
+  EXPECT_EQ(local[0].address, Address(stream.memory.pieces()[0]) + 1000);
   EXPECT_EQ(local[0].length_bytes, 500u);
-  EXPECT_EQ(local[0].key, flow.memory.pieces()[0].segment->registration(1)->local_key());
+  EXPECT_EQ(local[0].key, stream.memory.pieces()[0].segment->registration(1)->local_key());
 }
 
 TEST(CutWrite, EveryByteOnceHoweverBothEndsAreCut) {
   std::mt19937_64 random = testing::SeededRandom();
   for (uint64_t round = 0; round < testing::Rounds(50); ++round) {
     const uint64_t bytes = 1 + random() % 20000;
-    SendFlow flow;
-    flow.memory = Scatter(Registered(bytes + 100), 50, bytes, 1 + random() % 30, random);
+    SendStream stream;
+    stream.memory = Scatter(Registered(bytes + 100), 50, bytes, 1 + random() % 30, random);
     std::vector<uint64_t> lengths;
     for (uint64_t left = bytes; left > 0; left -= lengths.back()) lengths.push_back(1 + random() % left);
-    flow.remote = MakeRemote(lengths);
+    stream.remote = MakeRemote(lengths);
     const size_t most_pieces = 1 + random() % 4;
     const uint64_t limit = 1 + random() % 3000;
     std::array<LocalPiece, 4> local;
     uint64_t offset = 0;
     while (offset < bytes) {
       RemoteWrite write;
-      ASSERT_EQ(CutWrite(flow, kRail, offset, limit, {local.data(), most_pieces}, &write), CutResult::kOk);
+      ASSERT_EQ(CutWrite(stream, kRail, offset, limit, {local.data(), most_pieces}, &write), CutResult::kOk);
       ASSERT_GT(write.length_bytes, 0u);
       ASSERT_LE(write.length_bytes, limit);
       ASSERT_LE(write.pieces, most_pieces);
       uint64_t at = offset;
       for (size_t i = 0; i < write.pieces; ++i) {
-        const auto piece = flow.memory.PieceAt(at);
-        ASSERT_EQ(local[i].address, Address(*piece) + at - piece->flow_offset_bytes);
+        const auto piece = stream.memory.PieceAt(at);
+        ASSERT_EQ(local[i].address, Address(*piece) + at - piece->offset_bytes);
         at += local[i].length_bytes;
-        ASSERT_LE(at, piece->flow_offset_bytes + piece->length_bytes);
+        ASSERT_LE(at, piece->offset_bytes + piece->length_bytes);
       }
       ASSERT_EQ(at, offset + write.length_bytes);
       // All of it lies in one remote piece.
-      ASSERT_EQ(write.address, 0x1000000 + 2 * flow.remote.pieces[write.key - 501].offset_bytes + offset -
-                                   flow.remote.pieces[write.key - 501].offset_bytes);
-      ASSERT_LE(at,
-                flow.remote.pieces[write.key - 501].offset_bytes + flow.remote.pieces[write.key - 501].length_bytes);
+      ASSERT_EQ(write.address, 0x1000000 + 2 * stream.remote.pieces[write.key - 501].offset_bytes + offset -
+                                   stream.remote.pieces[write.key - 501].offset_bytes);
+      ASSERT_LE(
+          at, stream.remote.pieces[write.key - 501].offset_bytes + stream.remote.pieces[write.key - 501].length_bytes);
       offset = at;
     }
   }
 }
 
-TEST(CutWrite, WhatReadyDoesNotGiveIsNotReachable) {
-  SendFlow flow;
-  flow.memory.Append(Registered(5000), 0, 3000);
+TEST(CutWrite, WhatTheGrantDoesNotGiveIsNotReachable) {
+  SendStream stream;
+  stream.memory.Append(Registered(5000), 0, 3000);
   std::array<LocalPiece, 4> local;
   RemoteWrite write;
-  EXPECT_EQ(CutWrite(flow, kRail, 0, 500, absl::MakeSpan(local), &write), CutResult::kNotReachable) << "no pieces";
-  flow.remote = MakeRemote({2000});
-  EXPECT_EQ(CutWrite(flow, kRail, 2000, 500, absl::MakeSpan(local), &write), CutResult::kNotReachable) << "too short";
-  ASSERT_EQ(CutWrite(flow, kRail, 1900, 500, absl::MakeSpan(local), &write), CutResult::kOk);
+  EXPECT_EQ(CutWrite(stream, kRail, 0, 500, absl::MakeSpan(local), &write), CutResult::kNotReachable) << "no pieces";
+  stream.remote = MakeRemote({2000});
+  EXPECT_EQ(CutWrite(stream, kRail, 2000, 500, absl::MakeSpan(local), &write), CutResult::kNotReachable) << "too short";
+  ASSERT_EQ(CutWrite(stream, kRail, 1900, 500, absl::MakeSpan(local), &write), CutResult::kOk);
   EXPECT_EQ(write.length_bytes, 100u);
-  flow.remote.keys.resize(1);
-  EXPECT_EQ(CutWrite(flow, kRail, 0, 500, absl::MakeSpan(local), &write), CutResult::kNotReachable) << "no key";
-  flow.remote = MakeRemote({2000});
-  flow.remote.pieces[0].offset_bytes = 10;
-  EXPECT_EQ(CutWrite(flow, kRail, 5, 500, absl::MakeSpan(local), &write), CutResult::kNotReachable) << "a gap";
+  stream.remote.keys[1].clear();
+  EXPECT_EQ(CutWrite(stream, kRail, 0, 500, absl::MakeSpan(local), &write), CutResult::kNotReachable) << "no key";
+  stream.remote.keys.resize(1);
+  EXPECT_EQ(CutWrite(stream, kRail, 0, 500, absl::MakeSpan(local), &write), CutResult::kNotReachable) << "no rail";
+  stream.remote = MakeRemote({2000});
+  stream.remote.pieces[0].offset_bytes = 10;
+  EXPECT_EQ(CutWrite(stream, kRail, 5, 500, absl::MakeSpan(local), &write), CutResult::kNotReachable) << "a gap";
 }
 
 TEST(CutWrite, MemoryThatTheDeviceDoesNotKnow) {
-  SendFlow flow;
-  flow.memory.Append(Registered(1000), 0, 1000);
-  flow.memory.Append(MakeSegment(1000), 0, 1000);
-  flow.remote = MakeRemote({3000});
+  SendStream stream;
+  stream.memory.Append(Registered(1000), 0, 1000);
+  stream.memory.Append(MakeSegment(1000), 0, 1000);
+  stream.remote = MakeRemote({3000});
   std::array<LocalPiece, 4> local;
   RemoteWrite write;
-  EXPECT_EQ(CutWrite(flow, kRail, 0, 1000, absl::MakeSpan(local), &write), CutResult::kOk);
-  EXPECT_EQ(CutWrite(flow, kRail, 500, 1000, absl::MakeSpan(local), &write), CutResult::kNotRegistered);
-  EXPECT_EQ(CutWrite(flow, RailIndex(0), 0, 1000, absl::MakeSpan(local), &write), CutResult::kNotRegistered);
-  EXPECT_EQ(CutWrite(flow, kRail, 2000, 1000, absl::MakeSpan(local), &write), CutResult::kNotRegistered) << "the end";
+  EXPECT_EQ(CutWrite(stream, kRail, 0, 1000, absl::MakeSpan(local), &write), CutResult::kOk);
+  EXPECT_EQ(CutWrite(stream, kRail, 500, 1000, absl::MakeSpan(local), &write), CutResult::kNotRegistered);
+  EXPECT_EQ(CutWrite(stream, RailIndex(0), 0, 1000, absl::MakeSpan(local), &write), CutResult::kNotRegistered);
+  EXPECT_EQ(CutWrite(stream, kRail, 2000, 1000, absl::MakeSpan(local), &write), CutResult::kNotRegistered) << "the end";
 }
 
-TEST(PlanWindows, RangesThatTouchShareAWindow) {
+TEST(PlanWindows, PiecesThatTouchShareAWindow) {
   const auto segment = Registered(10000);
-  ReceiveSet set;
-  set.zones.resize(3);
-  set.zones[0].Append(segment, 4000, 1000);
-  set.zones[1].Append(segment, 2000, 2000);
-  set.zones[1].Append(segment, 9000, 500);
-  set.zones[2].Append(segment, 5000, 1000);
+  MemoryRanges memory;
+  for (const auto& [offset, length] : {std::pair{4000, 1000}, {2000, 2000}, {9000, 500}, {5000, 1000}}) {
+    memory.Append(segment, static_cast<uint64_t>(offset), static_cast<uint64_t>(length));
+  }
   ZonePlan plan;
-  ASSERT_TRUE(PlanWindows(set, kRail, 1, &plan));
+  ASSERT_TRUE(PlanWindows(memory, kRail, &plan));
   ASSERT_EQ(plan.windows.size(), 2u);
   EXPECT_EQ(plan.windows[0].address, reinterpret_cast<uint64_t>(segment->base()) + 2000);
   EXPECT_EQ(plan.windows[0].length_bytes, 4000u);
   EXPECT_EQ(plan.windows[1].length_bytes, 500u);
-  ASSERT_EQ(plan.ranges.size(), 4u);
-  EXPECT_EQ(plan.ranges[0].window, 0u);
-  EXPECT_EQ(plan.ranges[1].window, 0u);
-  EXPECT_EQ(plan.ranges[2].window, 1u);
-  EXPECT_EQ(plan.ranges[3].window, 0u);
+  EXPECT_EQ(plan.window_of, (std::vector<uint32_t>{0, 0, 1, 0}));
 }
 
-TEST(PlanWindows, QueuePairsAndSegmentsHaveWindowsOfTheirOwn) {
+TEST(PlanWindows, EveryPieceLiesInTheWindowOfItsSegment) {
+  std::mt19937_64 random = testing::SeededRandom();
   const auto segment = Registered(10000);
   const auto other = Registered(10000);
-  ReceiveSet set;
-  set.zones.resize(4);
-  for (uint64_t i = 0; i < 3; ++i) set.zones[i].Append(segment, i * 1000, 1000);
-  set.zones[3].Append(other, 3000, 1000);
+  MemoryRanges memory;
+  for (uint64_t i = 0; i < 40; ++i) memory.Append(random() % 2 == 0 ? segment : other, random() % 20 * 500, 500);
   ZonePlan plan;
-  ASSERT_TRUE(PlanWindows(set, kRail, 2, &plan));
-  EXPECT_EQ(plan.windows.size(), 4u) << "0 and 2 do not touch, 1 and 3 are of two segments";
-  for (uint32_t i = 0; i < 4; ++i) {
-    EXPECT_EQ(plan.windows[plan.ranges[i].window].lane, LaneOf({0, 0, i}, 2));
-    EXPECT_EQ(plan.windows[plan.ranges[i].window].registration, plan.ranges[i].registration);
+  ASSERT_TRUE(PlanWindows(memory, kRail, &plan));
+  ASSERT_EQ(plan.window_of.size(), memory.pieces().size());
+  for (size_t i = 0; i < plan.window_of.size(); ++i) {
+    const MemoryRanges::Piece& piece = memory.pieces()[i];
+    const ZonePlan::Window& window = plan.windows.at(plan.window_of[i]);
+    EXPECT_EQ(window.registration, piece.segment->registration(kRail.value()));
+    EXPECT_GE(Address(piece), window.address);
+    EXPECT_LE(Address(piece) + piece.length_bytes, window.address + window.length_bytes);
   }
 }
 
-TEST(PlanWindows, NothingToOpenAndNothingRegistered) {
-  ReceiveSet set;
-  set.zones.resize(2);  // of no bytes
+TEST(PlanWindows, NothingRegistered) {
+  MemoryRanges memory;
+  memory.Append(Registered(1000), 0, 10);
   ZonePlan plan;
-  EXPECT_TRUE(PlanWindows(set, kRail, 1, &plan));
-  EXPECT_TRUE(plan.windows.empty());
-  set.zones[1].Append(MakeSegment(1000), 0, 10);
-  EXPECT_FALSE(PlanWindows(set, kRail, 1, &plan));
+  EXPECT_TRUE(PlanWindows(memory, kRail, &plan));
+  memory.Append(MakeSegment(1000), 0, 10);
+  EXPECT_FALSE(PlanWindows(memory, kRail, &plan));
+}
+
+TEST(LaneOf, SlotsThatFollowEachOtherTakeTurns) {
+  for (uint16_t slot = 1; slot < 10; ++slot) {
+    EXPECT_LT(LaneOf({slot, 1}, 3), 3u);
+    EXPECT_NE(LaneOf({slot, 1}, 3), LaneOf({static_cast<uint16_t>(slot + 1), 1}, 3));
+    EXPECT_EQ(LaneOf({slot, 1}, 1), 0u);
+  }
 }
 
 }  // namespace

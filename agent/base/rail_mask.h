@@ -1,0 +1,16 @@
+// A set of this node's rails.
+#ifndef RAILSD_AGENT_BASE_RAIL_MASK_H_
+#define RAILSD_AGENT_BASE_RAIL_MASK_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace railsd {
+
+using RailMask = uint64_t;
+inline constexpr size_t kMaxMaskedRails = 64;  // a node has no more rails
+constexpr RailMask RailBit(size_t rail) { return RailMask{1} << rail; }
+
+}  // namespace railsd
+
+#endif  // RAILSD_AGENT_BASE_RAIL_MASK_H_

@@ -1,0 +1,152 @@
+// Engine: rails that come and go, as the health of rails sees it; what follows for work under way, and what peers hear.
+#include <spdlog/logger.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "agent/base/log_value.h"
+#include "agent/engine/engine.h"
+
+namespace railsd {
+
+void Engine::OnPathEvent(RailIndex rail, const RailEvent& event) {
+  Peer& peer = peers_.Get(event.peer);
+  if (event.cookie != peer.boot.value()) return;  // of a life of the peer that is over
+  PeerRail& mine = peer.rails[rail.value()];
+  if (event.kind == RailEvent::Kind::kPeerUp) {
+    mine.connected = peer.up;
+    mine.connection = event.connection;
+    if (!peer.up) return;
+    health_.OnConnected(rail, peer.index, now_);
+    mine.usable = false;  // until its health says so
+    jobs_.OnRailUp(rail, peer, event.connection);
+    options_.log->info("rail_up rail={} peer={} state={}", rail.value(), peer.node,
+                       HealthStateName(health_.PathState(rail, peer.index, now_)));
+  } else {
+    options_.log->warn("rail_down rail={} peer={} error=\"{}\"", rail.value(), peer.node,
+                       event.error_number == 0 ? "closed" : std::strerror(event.error_number));
+    mine.connected = false;
+    health_.OnDisconnected(rail, peer.index, now_);
+    peer.UpdateStranded(now_);
+    jobs_.OnRailLost(rail, peer, event.connection);
+  }
+  RefreshPaths(peer);
+  // Also a rail that is drained or held back: it is better than none.
+  if (mine.connected) jobs_.OnPeerReachable(peer);
+  TellEnds();
+}
+
+void Engine::OnLinkEvent(RailIndex rail, const RailEvent& event) {
+  const bool up = event.kind == RailEvent::Kind::kLinkUp;
+  const char* why = up                                    ? ""
+                    : event.error_number == ENETDOWN      ? "its interface is switched off or has no carrier"
+                    : event.error_number == EADDRNOTAVAIL ? "no interface has its address any more"
+                    : event.error_number == ENODEV        ? "its interface is gone"
+                    : event.error_number == EIO           ? "its device has failed"
+                                                          : "its link is down";
+  if (up) {
+    options_.log->info("link_up rail={}", rail.value());
+  } else {
+    options_.log->warn("link_down rail={} why=\"{}\"", rail.value(), why);
+  }
+  health_.OnLink(rail, up, why, now_);
+  RefreshAllPaths();
+  TellEnds();
+}
+
+void Engine::OnStallEvent(RailIndex rail, const RailEvent& event) {
+  Peer& peer = peers_.Get(event.peer);
+  if (event.cookie != peer.boot.value()) return;
+  health_.OnStalled(rail, peer.index, event.error_number != 0);
+  RefreshPaths(peer);
+}
+
+bool Engine::OnPeerRailState(const Peer& from, const RailState& message) {
+  if (message.rail.value() >= rails_.size() || !from.rails[message.rail.value()].known) return false;
+  health_.OnPeerSays(message.rail, from.index, message.usable, message.drained);
+  options_.log->info("peer_rail_state rail={} peer={} usable={} state={}", message.rail.value(), from.node,
+                     message.usable, HealthStateName(health_.PathState(message.rail, from.index, now_)));
+  RefreshPaths(peers_.Get(from.index));
+  return true;
+}
+
+void Engine::RefreshPaths(Peer& peer) {
+  bool gained = false, held = false;
+  std::vector<RailIndex> lost;
+  for (size_t r = 0; r < rails_.size(); ++r) {
+    const RailIndex rail(static_cast<uint32_t>(r));
+    const bool could = peer.CanSend(r);
+    peer.rails[r].usable = health_.MayUse(rail, peer.index, now_);
+    gained = gained || (!could && peer.CanSend(r));
+    if (could && !peer.CanSend(r)) lost.push_back(rail);
+    held = held || health_.PathState(rail, peer.index, now_) == HealthState::kProbing;
+  }
+  if (held) health_due_ = std::min(health_due_, health_.NextChange(now_));
+  health_.Account(now_);
+  peer.UpdateStranded(now_);
+  for (RailIndex rail : lost) jobs_.OnRailUnusable(rail, peer);
+  if (gained) jobs_.OnPeerReachable(peer);
+}
+
+void Engine::RefreshAllPaths() {
+  health_due_ = absl::InfiniteFuture();
+  for (Peer& peer : peers_.all()) {
+    if (peer.up) RefreshPaths(peer);
+  }
+}
+
+void Engine::TellEnds() {
+  for (size_t r = 0; r < rails_.size(); ++r) {
+    const RailIndex rail(static_cast<uint32_t>(r));
+    const RailState end{rail, health_.EndUsable(rail), health_.drained(rail)};
+    if (told_ends_[r] == end) continue;
+    told_ends_[r] = end;
+    options_.log->info("rail_state rail={} usable={} why={}", r, end.usable, LogValue(health_.View(rail, now_).why));
+    for (const Peer& peer : peers_.all()) {
+      if (peer.up) outbox_.Send(peer.node, end);
+    }
+  }
+}
+
+// To a peer that has just come up and takes every end for usable.
+void Engine::TellEndsTo(const Peer& peer) {
+  for (const RailState& end : told_ends_) {
+    if (!end.usable) outbox_.Send(peer.node, end);
+  }
+}
+
+void Engine::DrainRail(const std::string& name, bool drained, Callback<absl::Status> done) {
+  size_t r = 0;
+  const std::vector<RailSpec>& specs = options_.rails;
+  const auto found = std::find_if(specs.begin(), specs.end(), [&](const RailSpec& spec) { return spec.name == name; });
+  if (found != specs.end()) {
+    r = static_cast<size_t>(found - specs.begin());
+  } else if (!absl::SimpleAtoi(name, &r) || r >= specs.size()) {
+    const auto add = [](std::string* out, const RailSpec& spec) { absl::StrAppend(out, spec.name); };
+    return std::move(done)(absl::NotFoundError(
+        absl::StrCat("rail: ", options_.node, " has no rail '", name, "'; it has ", absl::StrJoin(specs, ", ", add))));
+  }
+  const RailIndex rail(static_cast<uint32_t>(r));
+  size_t others = 0;
+  for (size_t other = 0; other < rails_.size(); ++other) {
+    others += other != r && !health_.drained(RailIndex(static_cast<uint32_t>(other)));
+  }
+  if (drained && others == 0) {
+    return std::move(done)(absl::FailedPreconditionError(
+        absl::StrCat("rail: ", specs[r].name, " is the last rail of ", options_.node,
+                     " that is not drained; undrain another one first, or stop the daemon, which drains the node")));
+  }
+  if (health_.SetDrained(rail, drained)) {
+    options_.log->info("rail_{} rail={} name={} queued_bytes={} in_flight_bytes={}", drained ? "drained" : "undrained",
+                       r, specs[r].name, sprayer_.queued_bytes(r), sprayer_.in_flight_bytes(r));
+    RefreshAllPaths();
+    TellEnds();
+  }
+  std::move(done)(absl::OkStatus());
+}
+
+}  // namespace railsd

@@ -1,0 +1,100 @@
+// Engine: what operators see.
+#include <algorithm>
+
+#include "agent/engine/engine.h"
+
+namespace railsd {
+namespace {
+
+RailView ViewOfRail(const RailSpec& spec, RailIndex index, const RailHandle& handle, const Sprayer& sprayer) {
+  const size_t r = index.value();
+  const RailCounters& counters = handle.port->counters();
+  const auto read = [](const RailCounters::Counter& counter) { return counter.load(std::memory_order_relaxed); };
+  RailView view;
+  view.index = index;
+  view.name = spec.name;
+  view.address = spec.address;
+  view.interface = spec.interface;
+  view.speed_bytes_per_s = static_cast<uint64_t>(handle.speed_bytes_per_s);
+  view.measured_bytes_per_s = static_cast<uint64_t>(sprayer.measured_speed(r));
+  view.window_bytes = sprayer.window_bytes(r);
+  view.queued_bytes = sprayer.queued_bytes(r);
+  view.in_flight_bytes = sprayer.in_flight_bytes(r);
+  view.returned_chunks = sprayer.returned_chunks(r);
+  view.tx_payload_bytes = read(counters.tx_payload_bytes);
+  view.rx_payload_bytes = read(counters.rx_payload_bytes);
+  view.tx_chunks = read(counters.tx_chunks);
+  view.rx_chunks = read(counters.rx_chunks);
+  view.tx_system_calls = read(counters.tx_system_calls);
+  view.rx_system_calls = read(counters.rx_system_calls);
+  view.rx_discarded_bytes = read(counters.rx_discarded_bytes);
+  view.protocol_errors = read(counters.protocol_errors);
+  view.refused_connections = read(counters.refused_connections);
+  view.disconnects = read(counters.disconnects);
+  view.connect_failures = read(counters.connect_failures);
+  view.device = handle.port->Device();
+  view.queue_pairs = read(counters.queue_pairs);
+  view.work_requests = read(counters.work_requests);
+  view.completions = read(counters.completions);
+  view.tx_fences = read(counters.tx_fences);
+  view.rx_fences = read(counters.rx_fences);
+  view.weak_zones = read(counters.weak_zones);
+  view.endpoint_errors = read(counters.endpoint_errors);
+  return view;
+}
+
+}  // namespace
+
+AgentSnapshot Engine::Snapshot(size_t queue_depth) const {
+  AgentSnapshot snapshot;
+  snapshot.node = options_.node;
+  snapshot.boot = options_.boot;
+  snapshot.draining = draining_;
+  for (size_t r = 0; r < rails_.size(); ++r) {
+    const RailIndex index(static_cast<uint32_t>(r));
+    snapshot.rails.push_back(ViewOfRail(options_.rails[r], index, rails_[r], sprayer_));
+    RailView& view = snapshot.rails.back();
+    view.health = health_.View(index, now_);
+    view.planned_bytes_per_s = static_cast<uint64_t>(sprayer_.PlanSpeed(r, now_));
+    view.planned_bytes = jobs_.planned_bytes(r);
+    view.rx_payload_bytes += jobs_.records().told_rx_bytes(r);  // what the rail itself could not see
+    view.rx_payload_bytes -= std::min(view.rx_payload_bytes, jobs_.landed_again(r));
+    view.tx_payload_bytes = jobs_.sent_bytes(r);
+  }
+  for (size_t p = 0; p < peers_.size(); ++p) {
+    const Peer& peer = peers_.Get(PeerIndex(static_cast<uint32_t>(p)));
+    if (peer.forgotten) continue;
+    PeerView view{peer.node, peer.boot, peer.up, {}, {}, peer.why};
+    for (size_t r = 0; r < rails_.size(); ++r) {
+      const bool up = peer.up && peer.rails[r].connected;
+      view.rails_up.push_back(up);
+      view.rail_states.push_back(health_.PathState(RailIndex(static_cast<uint32_t>(r)), peer.index, now_));
+      view.rail_addresses.push_back(peer.rails[r].address);
+      view.rail_tx_bytes.push_back(peer.rails[r].tx_bytes);
+      view.rail_rx_bytes.push_back(peer.rails[r].rx_bytes);
+      snapshot.rails[r].peers_known += peer.rails[r].known;
+      snapshot.rails[r].planned_rx_bytes += peer.rails[r].planned_rx_bytes;
+      const bool drained = peer.up && view.rail_states[r] == HealthState::kDrainedByPeer;
+      snapshot.rails[r].peers_up += up && !drained;
+      snapshot.rails[r].peers_drained += drained;
+    }
+    snapshot.peers.push_back(std::move(view));
+  }
+  for (const auto& [id, session] : sessions_.all()) {
+    snapshot.sessions.push_back({id, session->info, static_cast<uint32_t>(session->memory->count()),
+                                 session->segment_bytes, session->memberships});
+  }
+  for (const auto& [epoch, group] : groups_.all()) snapshot.groups.push_back(group->View());
+  snapshot.tenants = tenants_.Views(now_);
+  snapshot.active_jobs = jobs_.ActiveReports();
+  snapshot.finished_jobs = jobs_.records().Recent();
+  jobs_.FillCounters(&snapshot.counters);
+  snapshot.counters.groups_formed = groups_.formed();
+  snapshot.counters.control_messages_in = messages_in_;
+  snapshot.counters.control_messages_out = outbox_.sent();
+  snapshot.counters.control_messages_ignored = messages_ignored_;
+  snapshot.counters.engine_queue_depth = queue_depth;
+  return snapshot;
+}
+
+}  // namespace railsd

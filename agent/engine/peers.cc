@@ -1,0 +1,80 @@
+#include "agent/engine/peers.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace railsd {
+
+Peer& PeerTable::FindOrAdd(const std::string& node) {
+  if (Peer* found = Find(node)) return *found;
+  Peer& peer = peers_.emplace_back();
+  peer.index = PeerIndex(static_cast<uint32_t>(peers_.size() - 1));
+  peer.node = node;
+  peer.rails.resize(rails_);
+  by_name_.emplace(node, peer.index);
+  const auto sooner = [this](PeerIndex a, PeerIndex b) {
+    const std::string& x = Get(a).node;
+    const std::string& y = Get(b).node;
+    const bool wraps_x = x < self_, wraps_y = y < self_;
+    return wraps_x != wraps_y ? wraps_y : x < y;
+  };
+  spray_order_.insert(std::upper_bound(spray_order_.begin(), spray_order_.end(), peer.index, sooner), peer.index);
+  return peer;
+}
+
+Peer* PeerTable::Find(absl::string_view node) {
+  auto it = by_name_.find(node);
+  return it == by_name_.end() ? nullptr : &peers_[it->second.value()];
+}
+
+bool Peer::CanSendOver(size_t rail, RailMask allowed) const {
+  if ((allowed & RailBit(rail)) == 0 || !up || !rails[rail].connected) return false;
+  if (rails[rail].usable) return true;
+  for (size_t r = 0; r < rails.size(); ++r) {
+    if ((allowed & RailBit(r)) != 0 && CanSend(r)) return false;
+  }
+  return true;
+}
+
+RailMask Peer::Connected() const {
+  RailMask connected = 0;
+  for (size_t r = 0; r < rails.size(); ++r) connected |= up && rails[r].connected ? RailBit(r) : 0;
+  return connected;
+}
+
+void Peer::UpdateStranded(absl::Time now) {
+  bool reached = false;
+  for (size_t r = 0; r < rails.size(); ++r) reached = reached || CanSend(r);
+  stranded_since = reached ? absl::InfiniteFuture() : std::min(stranded_since, now);
+}
+
+void Peer::TakePlanned(const std::vector<uint64_t>& by_rail) {
+  for (size_t r = 0; r < std::min(rails.size(), by_rail.size()); ++r) {
+    PeerRail& rail = rails[r];
+    rail.planned_rx_bytes += by_rail[r] - std::min(by_rail[r], rail.told_planned_bytes);
+    rail.told_planned_bytes = std::max(by_rail[r], rail.told_planned_bytes);
+  }
+}
+
+void PeerTable::Update(Peer& peer, const PeerHello& hello) {
+  const bool restarted = peer.boot != hello.boot;
+  peer.boot = hello.boot;
+  for (PeerRail& rail : peer.rails) {
+    const PeerRail before = std::exchange(rail, PeerRail{});
+    rail.tx_bytes = before.tx_bytes;
+    rail.rx_bytes = before.rx_bytes;
+    rail.planned_rx_bytes = before.planned_rx_bytes;
+    if (restarted) continue;
+    rail.told_planned_bytes = before.told_planned_bytes;
+    rail.planned_tx_bytes = before.planned_tx_bytes;
+  }
+  for (const PeerHello::Rail& rail : hello.rails) {
+    if (rail.index.value() >= rails_) continue;
+    PeerRail& mine = peer.rails[rail.index.value()];
+    mine.known = true;
+    mine.address = rail.address;
+    mine.speed_bytes_per_s = static_cast<double>(rail.speed_bytes_per_s);
+  }
+}
+
+}  // namespace railsd

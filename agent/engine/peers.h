@@ -1,0 +1,85 @@
+// The other nodes, as this agent knows them: names, boot ids, which rails reach them.
+#ifndef RAILSD_AGENT_ENGINE_PEERS_H_
+#define RAILSD_AGENT_ENGINE_PEERS_H_
+
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "agent/base/ids.h"
+#include "agent/base/rail_mask.h"
+#include "agent/control/messages.h"
+
+namespace railsd {
+
+struct PeerRail {
+  bool known = false;       // the peer has a rail of this index
+  bool connected = false;   // the data connection is up
+  bool usable = true;       // its health lets new work go this way
+  uint64_t connection = 0;  // the present or latest one, as RailEvent::connection
+  double speed_bytes_per_s = 0;
+  std::string address;
+  uint64_t tx_bytes = 0, rx_bytes = 0;  // payload of jobs, each byte once; never set back
+  uint64_t planned_rx_bytes = 0;        // by the peer's plans, as it says; never set back
+  // As it was said last, and by plans of this node; from 0 when the peer has restarted.
+  uint64_t told_planned_bytes = 0, planned_tx_bytes = 0;
+};
+
+struct Peer {
+  PeerIndex index;
+  std::string node;
+  BootId boot;
+  bool up = false;
+  bool forgotten = false;               // not shown any more; its index and its counts stay
+  std::string why = "never connected";  // when not up
+  std::vector<PeerRail> rails;          // by this node's rail index
+  // While it is up: since when no rail reaches it.
+  absl::Time stranded_since = absl::InfiniteFuture();
+
+  bool CanSend(size_t rail) const { return up && rails[rail].connected && rails[rail].usable; }
+  // The same for an exchange that may use `rails` only: it stays on one that is drained or held back when all of them
+  // are.
+  bool CanSendOver(size_t rail, RailMask rails) const;
+  // Rails that are connected.
+  RailMask Connected() const;
+  // What its plans have put onto its rails towards this node, up to now.
+  void TakePlanned(const std::vector<uint64_t>& by_rail);
+  // After rails came or went.
+  void UpdateStranded(absl::Time now);
+};
+
+// Owned by the engine's thread. Indexes are given once per node name and never reused.
+class PeerTable {
+ public:
+  PeerTable(std::string self, size_t rails) : self_(std::move(self)), rails_(rails) {}
+
+  const std::string& self() const { return self_; }
+  // The peer of that name; created on first sight.
+  Peer& FindOrAdd(const std::string& node);
+  Peer* Find(absl::string_view node);
+  Peer& Get(PeerIndex index) { return peers_[index.value()]; }
+  const Peer& Get(PeerIndex index) const { return peers_[index.value()]; }
+  size_t size() const { return peers_.size(); }
+  std::deque<Peer>& all() { return peers_; }
+
+  // Takes over what a HELLO says; rails the peer lacks become unknown.
+  void Update(Peer& peer, const PeerHello& hello);
+
+  // Destinations in the order in which this node should start sending: the names after its own first, then from the
+  // beginning, so that node k starts with node k + 1 and no receiver is hit by all at once.
+  const std::vector<PeerIndex>& spray_order() const { return spray_order_; }
+
+ private:
+  const std::string self_;
+  const size_t rails_;
+  std::deque<Peer> peers_;  // references stay valid
+  absl::flat_hash_map<std::string, PeerIndex> by_name_;
+  std::vector<PeerIndex> spray_order_;
+};
+
+}  // namespace railsd
+
+#endif  // RAILSD_AGENT_ENGINE_PEERS_H_

@@ -1,0 +1,134 @@
+#include "agent/jobs/admission.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace railsd {
+
+const RankPart* Admission::UnderWay(const PreparedSubmission& submission) const {
+  const auto job = jobs_.find(submission.job);
+  if (job == jobs_.end()) return nullptr;
+  const auto part = job->second->parts.find(submission.rank);
+  return part == job->second->parts.end() ? nullptr : &part->second;
+}
+
+absl::Status Admission::CheckMember(const PreparedSubmission& submission, Group** group_out,
+                                    Session** session_out) const {
+  Session* session = sessions_.Find(submission.session);
+  if (session == nullptr) {
+    return absl::NotFoundError(absl::StrCat("session ", submission.session.value(), " is not open"));
+  }
+  Group* group = groups_.Find(submission.job.epoch);
+  // The answer does not show that another tenant's group exists.
+  if (group == nullptr || group->key.tenant != session->info.tenant) {
+    return absl::NotFoundError(
+        absl::StrCat("job.epoch: ", absl::Hex(submission.job.epoch.boot.value(), absl::kZeroPad16), ".",
+                     submission.job.epoch.counter, " is no group of this node; join again"));
+  }
+  const uint32_t rank = submission.rank.value();
+  if (rank >= group->world_size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("job.rank: ", rank, " is not below the world size ", group->world_size()));
+  }
+  const Group::Member& member = group->ranks[rank];
+  if (!member.local || member.gone || member.session != submission.session) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("job.rank: ", rank, " of group ", group->key.name, " is not a rank of this session"));
+  }
+  *group_out = group;
+  *session_out = session;
+  return absl::OkStatus();
+}
+
+// A number that was taken before: the same content is the same job.
+absl::Status Admission::CheckRepeated(const PreparedSubmission& submission) const {
+  if (submission.question) return absl::OkStatus();
+  const Digest* known = nullptr;
+  if (const RankPart* part = UnderWay(submission)) known = &part->submission.digest;
+  if (known == nullptr) {
+    const JobRecords::Finished* finished = records_.Find(submission.job, submission.rank);
+    if (finished != nullptr) known = &finished->digest;
+  }
+  if (known == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("job.seq: ", submission.job.seq.value(), " ended long ago and is forgotten"));
+  }
+  if (*known != submission.digest) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("job.seq: ", submission.job.seq.value(), " was submitted before with other content"));
+  }
+  return absl::OkStatus();
+}
+
+// A submission that takes the next number of its rank.
+absl::Status Admission::CheckNew(const PreparedSubmission& submission, Group& group, Session& session, absl::Time now) {
+  const uint64_t seq = submission.job.seq.value();
+  Group::Member& member = group.ranks[submission.rank.value()];
+  const uint64_t last = member.last_seq.value();
+  // An earlier attempt can still be on its way when a later one is answered; its client counts on that answer.
+  if (submission.attempt < member.attempt) {
+    return absl::AbortedError(
+        absl::StrCat("attempt: ", submission.attempt, " comes after ", member.attempt, ", which has been answered"));
+  }
+  member.attempt = submission.attempt;
+  if (submission.question) return absl::NotFoundError(absl::StrCat("job.seq: ", seq, " has not been accepted"));
+  if (seq != last + 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("job.seq: ", seq, ", the next of rank ", submission.rank.value(), " in this epoch is ", last + 1));
+  }
+  if (group.broken && submission.job.seq > group.good_until) {
+    return absl::Status(group.replayable ? absl::StatusCode::kAborted : absl::StatusCode::kFailedPrecondition,
+                        absl::StrCat("group ", group.key.name, " is broken: ", group.why.message(), "; join again"));
+  }
+  if (draining_ && submission.job.seq > group.cut) {
+    return absl::UnavailableError(
+        absl::StrCat(peers_.self(), " is draining; the last job taken is ", group.cut.value()));
+  }
+  size_t active = 0;
+  for (const auto& [key, job] : jobs_) {
+    auto part = key.epoch == submission.job.epoch ? job->parts.find(submission.rank) : job->parts.end();
+    active += part != job->parts.end() && !part->second.terminal();
+  }
+  if (active >= std::max(1u, options_.limits.max_jobs_per_group)) {
+    return options_.refused->Refuse(Limit::kJobsPerGroup,
+                                    absl::StrCat(active, " jobs of rank ", submission.rank.value(),
+                                                 " are under way in group ", group.key.name, "; wait for one"));
+  }
+  if (submission.peers_end > group.world_size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(submission.last_peer, " is not below the world size ", group.world_size()));
+  }
+  if (!submission.verdict.ok()) {
+    if (absl::IsResourceExhausted(submission.verdict)) options_.refused->Count(Limit::kRangesPerSubmission);
+    return submission.verdict;
+  }
+  if (absl::Status s = ClaimMemory(submission); !s.ok()) return s;
+  return session.tenant->TakeJob(/*head=*/active == 0, now);  // last: what it takes, the job has
+}
+
+absl::Status Admission::Check(const PreparedSubmission& submission, absl::Time now, Group** group, Session** session,
+                              bool* repeated) {
+  // A job under way was accepted, also when its rank has left since, or its session ends.
+  const RankPart* const part = UnderWay(submission);
+  *repeated = part != nullptr && part->submission.session == submission.session;
+  if (!*repeated) {
+    if (absl::Status s = CheckMember(submission, group, session); !s.ok()) return s;
+    const JobSeq seq = submission.job.seq;
+    *repeated = seq <= (*group)->ranks[submission.rank.value()].last_seq && seq > JobSeq(0);
+  }
+  return *repeated ? CheckRepeated(submission) : CheckNew(submission, **group, **session, now);
+}
+
+void Admission::SetDraining(bool draining) {
+  draining_ = draining;
+  if (!draining) return;
+  for (const auto& [epoch, group] : groups_.all()) {
+    for (Rank rank : group->local_ranks) group->cut = std::max(group->cut, group->ranks[rank.value()].last_seq);
+  }
+  for (const auto& [key, job] : jobs_) {  // jobs that other nodes have submitted are there, too
+    if (Group* group = groups_.Find(key.epoch)) group->cut = std::max(group->cut, key.seq);
+  }
+}
+
+}  // namespace railsd

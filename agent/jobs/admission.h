@@ -1,0 +1,47 @@
+// Whether a submission becomes a part of a job: everything that needs the engine's state, before any byte moves.
+#ifndef RAILSD_AGENT_JOBS_ADMISSION_H_
+#define RAILSD_AGENT_JOBS_ADMISSION_H_
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "agent/groups/groups.h"
+#include "agent/jobs/node_job.h"
+#include "agent/jobs/records.h"
+#include "agent/sessions/sessions.h"
+
+namespace railsd {
+
+// Owned by the engine's thread.
+class Admission {
+ public:
+  Admission(const AgentOptions* options, PeerTable* peers, SessionTable* sessions, GroupTable* groups,
+            const JobMap* jobs, const JobRecords* records)
+      : options_(*options), peers_(*peers), sessions_(*sessions), groups_(*groups), jobs_(*jobs), records_(*records) {}
+
+  // OK: `*group` and `*session` are set, and the submission takes the next number of its rank; or it was accepted
+  // before with the same content, and `*repeated` is true. Otherwise why it is refused.
+  absl::Status Check(const PreparedSubmission& submission, absl::Time now, Group** group, Session** session,
+                     bool* repeated);
+
+  // From now on only submissions up to each group's cut are taken: the highest sequence number that any member is known
+  // to have submitted now.
+  void SetDraining(bool draining);
+
+ private:
+  const RankPart* UnderWay(const PreparedSubmission& submission) const;
+  absl::Status CheckMember(const PreparedSubmission& submission, Group** group, Session** session) const;
+  absl::Status CheckRepeated(const PreparedSubmission& submission) const;
+  absl::Status CheckNew(const PreparedSubmission& submission, Group& group, Session& session, absl::Time now);
+
+  const AgentOptions& options_;
+  PeerTable& peers_;
+  SessionTable& sessions_;
+  GroupTable& groups_;
+  const JobMap& jobs_;
+  const JobRecords& records_;
+  bool draining_ = false;
+};
+
+}  // namespace railsd
+
+#endif  // RAILSD_AGENT_JOBS_ADMISSION_H_

@@ -1,0 +1,146 @@
+// Copies between ranks of this node, and what else the engine would wait for memory for, on threads of their own.
+#ifndef RAILSD_AGENT_JOBS_COPIER_H_
+#define RAILSD_AGENT_JOBS_COPIER_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "agent/base/ids.h"
+#include "agent/base/wake_event.h"
+#include "agent/memory/memory_ranges.h"
+#include "agent/sessions/tenant_quota.h"
+
+namespace railsd {
+
+struct CopyTask {
+  JobTag job;
+  size_t index = 0;  // of the copy in its job
+  // Both outlive the task: the job waits for its result.
+  const MemoryRanges* from = nullptr;
+  const MemoryRanges* to = nullptr;
+  std::shared_ptr<std::atomic<bool>> stop;  // checked between steps
+  size_t tenant = 0;                        // Tenant::index()
+  TenantShare share = {};
+};
+
+struct CopyResult {
+  static constexpr size_t kChore = SIZE_MAX;
+  JobTag job;
+  size_t index = 0;
+  absl::Status status;  // CANCELLED when stopped
+};
+
+// The engine submits and takes results; each task yields exactly one. Bounded by the quota on jobs and ranges: a task
+// exists for each local flow of an active job.
+class Copier {
+ public:
+  virtual ~Copier() = default;
+  virtual void Submit(CopyTask task) = 0;
+  virtual bool TakeResult(CopyResult* result) = 0;
+  virtual size_t depth() const = 0;
+  // Runs what would take the engine too long. With `job` a result of index kChore follows it.
+  virtual void Run(absl::AnyInvocable<void()> chore, std::optional<JobTag> job = std::nullopt) = 0;
+};
+
+// Chooses the copy that works next, in steps of a few MiB. Tenants share as they do on rails: a higher priority goes
+// first, equal ones get bytes by weight. The copies of one tenant begin in their order. Several threads may work on one
+// copy.
+class CopyQueue {
+ public:
+  struct Copy {
+    CopyTask task;
+    uint64_t total_bytes = 0;
+    uint64_t taken_bytes = 0;  // by steps
+    size_t running = 0;        // steps
+    absl::Status status;       // of the first step that failed
+  };
+  // One step: bytes [offset, offset + length) of the flow.
+  struct Step {
+    std::shared_ptr<Copy> copy;
+    uint64_t offset_bytes = 0, length_bytes = 0;
+  };
+  void Push(CopyTask task);
+  bool empty() const { return waiting_ == 0; }
+  // Not empty.
+  Step Take();
+  // The result of the copy, when that was its last step.
+  std::optional<CopyResult> Finish(const Step& step, absl::Status status);
+  // Copies that are not finished.
+  size_t depth() const { return unfinished_; }
+
+ private:
+  struct Tenant {
+    TenantShare share;
+    double served = 0;  // bytes by weight
+    std::deque<std::shared_ptr<Copy>> waiting;
+  };
+  Tenant& Next();
+
+  std::map<size_t, Tenant> tenants_;
+  size_t waiting_ = 0;  // copies with bytes that no step has taken
+  size_t unfinished_ = 0;
+  std::map<uint32_t, double> served_;  // by priority, of the tenant that was last
+};
+
+// How many threads copy where the configuration does not say: a quarter of the processors, 1 to 16.
+size_t DefaultCopyThreads();
+
+// Threads "copy-<i>".
+class ThreadCopier final : public Copier {
+ public:
+  ThreadCopier(size_t threads, WakeEvent* engine_wake);
+  ~ThreadCopier() override;
+  void Submit(CopyTask task) override;
+  bool TakeResult(CopyResult* result) override;
+  size_t depth() const override;
+  void Run(absl::AnyInvocable<void()> chore, std::optional<JobTag> job = std::nullopt) override;
+  size_t threads() const { return threads_.size(); }
+  // How often the thread has come round: once a second at least. Any thread.
+  uint64_t turns(size_t thread) const { return turns_[thread].load(std::memory_order_relaxed); }
+
+ private:
+  struct Chore {
+    absl::AnyInvocable<void()> work;
+    std::optional<JobTag> job;
+  };
+  void Loop(size_t index);
+  void Tell(CopyResult result);  // with mutex_
+  WakeEvent* const engine_wake_;
+  mutable std::mutex mutex_;
+  std::condition_variable work_;
+  CopyQueue queue_;                 // guarded by mutex_
+  std::deque<CopyResult> results_;  // guarded by mutex_
+  std::deque<Chore> chores_;        // guarded by mutex_
+  bool stop_ = false;               // guarded by mutex_
+  std::atomic<size_t> result_count_{0};
+  std::vector<std::atomic<uint64_t>> turns_;  // by thread
+  std::vector<std::thread> threads_;
+};
+
+// Does the copy inside Submit(); for tests.
+class InlineCopier final : public Copier {
+ public:
+  void Submit(CopyTask task) override;
+  bool TakeResult(CopyResult* result) override;
+  size_t depth() const override { return results_.size(); }
+  void Run(absl::AnyInvocable<void()> chore, std::optional<JobTag> job = std::nullopt) override;
+  // While set, results are kept back.
+  bool held = false;
+
+ private:
+  std::deque<CopyResult> results_;
+};
+
+}  // namespace railsd
+
+#endif  // RAILSD_AGENT_JOBS_COPIER_H_

@@ -1,0 +1,31 @@
+// Tables and options that the exchanges of all jobs share.
+#ifndef RAILSD_AGENT_JOBS_EXCHANGE_CONTEXT_H_
+#define RAILSD_AGENT_JOBS_EXCHANGE_CONTEXT_H_
+
+#include <vector>
+
+#include "agent/agent.h"
+#include "agent/engine/peers.h"
+#include "agent/rails/rail_handle.h"
+#include "agent/transport/zone_table.h"
+
+namespace railsd {
+
+class Sprayer;
+
+// Outlives all jobs. Of the engine's thread.
+struct ExchangeContext {
+  const AgentOptions* options = nullptr;
+  PeerTable* peers = nullptr;
+  std::vector<RailHandle>* rails = nullptr;
+  Sprayer* sprayer = nullptr;
+  ZoneTable* zones = nullptr;
+  TransportTraits traits;  // what every rail can do
+
+  size_t rail_count() const { return rails->size(); }
+  const Peer& peer(PeerIndex index) const { return peers->Get(index); }
+};
+
+}  // namespace railsd
+
+#endif  // RAILSD_AGENT_JOBS_EXCHANGE_CONTEXT_H_

@@ -1,0 +1,261 @@
+// The table of jobs: submissions, READY and grants, completion, abort. "Terminal" is said only when nothing touches the
+// rank's memory any more.
+#ifndef RAILSD_AGENT_JOBS_JOB_TABLE_H_
+#define RAILSD_AGENT_JOBS_JOB_TABLE_H_
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/time/time.h"
+#include "agent/agent.h"
+#include "agent/groups/groups.h"
+#include "agent/jobs/admission.h"
+#include "agent/jobs/copier.h"
+#include "agent/jobs/node_job.h"
+#include "agent/jobs/ready.h"
+#include "agent/jobs/records.h"
+#include "agent/jobs/rehomer.h"
+#include "agent/plan/plan.h"
+#include "agent/rails/health.h"
+#include "agent/rails/sprayer.h"
+#include "agent/sessions/sessions.h"
+
+namespace railsd {
+
+// Owned by the engine's thread. job_table.cc has what trainers ask and how a job begins, job_course.cc what peers and
+// rails say, job_end.cc how a job ends.
+class JobTable {
+ public:
+  struct Parts {
+    const AgentOptions* options;
+    PeerTable* peers;
+    SessionTable* sessions;
+    GroupTable* groups;
+    Outbox* outbox;
+    std::vector<RailHandle>* rails;
+    ZoneTable* zones;
+    Sprayer* sprayer;
+    const RailHealth* health;
+    Copier* copier;
+    AgentObserver* observer;  // may be null
+  };
+  // READYs of one peer that wait until this node's ranks have submitted the job take so many bytes at most.
+  static constexpr uint64_t kMaxHeldReadyBytes = 16 << 20;
+  explicit JobTable(const Parts& parts);
+
+  // The time that all methods below work with; set before each batch of calls.
+  void SetNow(absl::Time now) { now_ = now; }
+
+  // Calls of trainers.
+  void Submit(PreparedSubmission submission, Callback<absl::Status> done);
+  void Wait(SessionId session, JobKey key, Rank rank, absl::Duration timeout, Callback<absl::StatusOr<JobReport>> done);
+  void Cancel(SessionId session, JobKey key, Rank rank, Callback<absl::Status> done);
+  void SetDraining(bool draining) { admission_.SetDraining(draining); }
+  // Ends the unfinished jobs of a session that ends, also those of epochs that are over.
+  void AbortSession(SessionId session, const absl::Status& why);
+
+  // Messages of peers. False: of no known job (counted by the caller).
+  bool OnMessage(const Peer& from, Ready&& message);
+  bool OnMessage(const Peer& from, LateGrant&& message);
+  bool OnMessage(const Peer& from, Tally&& message);
+  bool OnMessage(const Peer& from, Abort&& message);
+  bool OnMessage(const Peer& from, Quiesced&& message);
+  bool OnMessage(const Peer& from, Rehome&& message) { return rehomer_.OnMessage(from, std::move(message)); }
+  bool OnMessage(const Peer& from, Rehomed&& message) { return rehomer_.OnMessage(from, std::move(message)); }
+  bool OnMessage(const Peer& from, Unsubmitted&& message);
+
+  // Events of rails and copiers.
+  void OnRailEvent(RailIndex rail, const RailEvent& event);
+  void OnCopyResult(const CopyResult& result);
+  // A connection of the rail to the peer is up; OnPeerReachable() follows.
+  void OnRailUp(RailIndex rail, const Peer& peer, uint64_t connection);
+  // A connection of the rail to the peer has ended.
+  void OnRailLost(RailIndex rail, const Peer& peer, uint64_t connection);
+  // The rail may carry nothing new to the peer, though its connection may be up.
+  void OnRailUnusable(RailIndex rail, const Peer& peer);
+  // A peer's link or one of its rails came up: what waited for it goes on.
+  void OnPeerReachable(const Peer& peer);
+  void OnPeerLost(const Peer& peer);
+  // After OnPeerLost(): the jobs of groups that go on without the peer leave out what is to come from it or to go to
+  // it.
+  void GoOnWithout(const Peer& peer);
+  void OnGroupBroken(const Group& group);
+
+  void Tick();
+  // Asks peers about what is in doubt, and sends grants for which there is room now. Call after a batch of events and
+  // messages.
+  void TellPeers() {
+    if (std::exchange(room_freed_, false)) SendLateGrants();
+    rehomer_.AskMarked();
+  }
+  // Forgets jobs that have ended; call when nothing refers to one, after each batch of calls. True when there were any.
+  bool Reap();
+  absl::Time NextDeadline() const { return next_deadline_; }
+
+  // The last job that the rank has finished its part of.
+  JobSeq FinishedUntil(const Group& group, Rank rank) const;
+  // A local rank's part of a job of the epoch, up to that one, has not ended.
+  bool HasUnended(Epoch epoch, JobSeq until) const;
+  // The same of one after that.
+  bool HasUnendedAfter(Epoch epoch, JobSeq until) const;
+  bool HasJobs(Epoch epoch) const;
+  void ForgetGroup(Epoch epoch) { records_.ForgetGroup(epoch); }
+
+  // Views for operators.
+  size_t active_parts() const { return active_parts_; }
+  const JobRecords& records() const { return records_; }
+  // Bytes that this node has sent over the rail, each once: what a rail that failed had brought counts once, though it
+  // was sent again.
+  uint64_t sent_bytes(size_t rail) const { return sent_bytes_[rail]; }
+  // Bytes that came over the rail once more, after a rail had failed.
+  uint64_t landed_again(size_t rail) const { return landed_again_[rail]; }
+  // Bytes that plans have put onto the rail; late binding and failures may have moved it since.
+  uint64_t planned_bytes(size_t rail) const { return planned_bytes_[rail]; }
+  void FillCounters(AgentCounters* counters) const;
+  std::vector<JobReport> ActiveReports() const;
+  // As Agent::Explain().
+  absl::StatusOr<JobExplanation> Explain(const WantedJob& wanted) const;
+
+ private:
+  // The exchange that a zone is of.
+  struct ZoneOwner {
+    uint32_t generation = 0;
+    NodeJob* job = nullptr;
+    Exchange* exchange = nullptr;
+  };
+  struct WaitingGrant {
+    JobKey job;
+    PeerIndex peer;
+  };
+  // Tallies for one peer, until the next READY.
+  struct Tallies {
+    std::vector<Tally> waiting;
+    absl::Time since = absl::InfiniteFuture();
+  };
+
+  // job_table.cc
+  static ExchangeContext ContextOf(const Parts& parts);
+  NodeJob* Find(JobKey key);
+  NodeJob& FindOrCreate(const Group& group, JobKey key);
+  void Accept(PreparedSubmission submission, Group& group, Session& session);
+  // Copies between the rank and those of this node that have submitted, too.
+  void BeginCopies(NodeJob& job, const Group& group, RankPart& part);
+  void BeginCopy(NodeJob& job, RankPart& from, RankPart& to);
+  void Start(NodeJob& job, const Group& group);
+  // Its streams are built: tells the peers.
+  void Announce(NodeJob& job, const Group& group);
+  void SendReady(NodeJob& job, Exchange& exchange);
+  // While at most half of the room is in use, with this grant.
+  bool MayRide(const Exchange& exchange) const;
+  void OpenZone(NodeJob& job, Exchange& exchange);
+  void WantGrant(NodeJob& job, Exchange& exchange);
+  // Sends grants that waited, as far as there is room for them.
+  void SendLateGrants();
+  bool TrySendLateGrant(NodeJob& job, Exchange& exchange);
+  void Compare(NodeJob& job, const Group& group, Exchange& exchange);
+  void TakeGrant(NodeJob& job, Exchange& exchange, const Grant& grant);
+  void PlanExchange(NodeJob& job, const Group& group, Exchange& exchange);
+  void MaybeRunning(NodeJob& job);
+
+  // job_course.cc
+  void TellUnsubmitted(NodeJob& job);
+  absl::Status TakeReady(NodeJob& job, const Group& group, Exchange& exchange, const Ready& ready);
+  void ReleaseReadys(NodeJob& job);
+  void OnSendDone(const RailEvent& event);
+  void OnAcknowledged(NodeJob& job, Exchange& exchange, RailIndex rail, uint64_t offset_bytes, uint64_t length_bytes);
+  void OnZoneEvent(RailIndex rail, const RailEvent& event);
+  // A zone may be quiet.
+  void SettleZone(NodeJob& job, Exchange& exchange);
+  void AbortJob(NodeJob& job, absl::Status why, std::optional<PeerIndex> told_by = std::nullopt);
+  // Aborts at every member; breaks the group as well when the environment (a node, rail or trainer) failed or the job
+  // ran.
+  void FailJob(NodeJob& job, absl::Status why, bool environment);
+  // A receiver drains what this job sends: it has aborted, and its ABORT, which says why, comes on the link.
+  void ExpectAbort(NodeJob& job, const Peer& peer);
+  void CloseAborted(Exchange& exchange);
+  // Tells peers that this node writes nothing more for an aborted job.
+  void SayQuiesced(NodeJob& job);
+  void LeaveOut(NodeJob& job, const Group& group, Exchange& exchange);
+
+  // job_end.cc
+  void FailStranded();
+  bool FailIfFruitless(NodeJob& job, Exchange& exchange);
+  absl::Time StrandedUntil(const Peer& peer, absl::Duration patience = absl::ZeroDuration()) const;
+  void FinishIfDone(NodeJob& job);
+  void FinishPart(NodeJob& job, RankPart& part, absl::Status status);
+  // Hands the job to Reap() when nothing of it is left here; ends the parts of an aborted one when it is quiescent.
+  void Settle(NodeJob& job);
+  void AddTallies(NodeJob& job);
+  void SendOldTallies();
+  void TellAborted(const Group& group, JobKey key, const absl::Status& why,
+                   std::optional<PeerIndex> except = std::nullopt);
+  bool AddTombstone(const Group& group, JobKey key, const absl::Status& why);
+
+  bool MayAsk(const Peer& from, JobKey key) {
+    const Group* const group = groups_.Find(key.epoch);
+    return group == nullptr || (group->RanksOn(from.index) > 0 && !group->Lost(from.index));
+  }
+  static Abort AbortOf(JobKey key, const absl::Status& why) {
+    return {key, why.code(), std::string(why.message())};
+  }
+  // No rank of the group can be further ahead of this node's ranks.
+  uint64_t LastExpected(const Group& group) const {
+    return group.LastTaken().value() + 2 * uint64_t{options_.limits.max_jobs_per_group};
+  }
+  void Sooner(absl::Time deadline) { next_deadline_ = std::min(next_deadline_, deadline); }
+  // Frees what refers to so many ranges, and nothing refers to: on another thread when they are many.
+  template <typename T>
+  void Discard(uint64_t ranges, T garbage) {
+    if (ranges > kManyRanges) {
+      copier_.Run([garbage = std::make_shared<T>(std::move(garbage))] {});
+    }
+  }
+  // More take the engine's thread too long.
+  static constexpr uint64_t kManyRanges = 4096;
+
+  const AgentOptions& options_;
+  PeerTable& peers_;
+  SessionTable& sessions_;
+  GroupTable& groups_;
+  Outbox& outbox_;
+  std::vector<RailHandle>& rails_;
+  ZoneTable& zones_;
+  Sprayer& sprayer_;
+  const RailHealth& health_;
+  Copier& copier_;
+  AgentObserver* const observer_;
+  const ExchangeContext context_;
+  const size_t zone_room_;
+
+  absl::Time now_;
+  absl::Time next_deadline_ = absl::InfiniteFuture();
+  uint64_t next_tag_ = 1;
+  JobMap jobs_;
+  absl::flat_hash_map<JobTag, NodeJob*> by_tag_;
+  JobRecords records_;
+  Admission admission_;
+  Rehomer rehomer_;
+  std::vector<ZoneOwner> zone_owners_;  // by slot
+  std::deque<WaitingGrant> waiting_grants_;
+  bool room_freed_ = false;  // since the waiting grants were looked at
+  std::vector<uint64_t> sent_bytes_, planned_bytes_, landed_again_;
+  Ledger ledger_;
+  PlanWorkspace workspace_;
+  std::vector<PlanFlow> plan_flows_;
+  std::vector<PlanRail> plan_rails_;
+  absl::flat_hash_map<PeerIndex, uint64_t> held_readys_;  // bytes
+  absl::flat_hash_map<PeerIndex, Tallies> tallies_;
+  absl::flat_hash_map<JobTag, std::shared_ptr<StreamBuilder>> builders_;  // at work on other threads
+  std::vector<JobKey> ended_jobs_;                                        // for Reap()
+  size_t active_parts_ = 0;
+  uint64_t ingress_left_bytes_ = 0;  // granted, not here yet
+  AgentCounters counters_;
+};
+
+}  // namespace railsd
+
+#endif  // RAILSD_AGENT_JOBS_JOB_TABLE_H_

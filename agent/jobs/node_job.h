@@ -1,0 +1,143 @@
+// One job as this node sees it: the parts of its local ranks, the exchange with each other node, the local copies.
+#ifndef RAILSD_AGENT_JOBS_NODE_JOB_H_
+#define RAILSD_AGENT_JOBS_NODE_JOB_H_
+
+#include <algorithm>
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/btree_map.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/node_hash_map.h"
+#include "absl/time/time.h"
+#include "agent/agent.h"
+#include "agent/control/messages.h"
+#include "agent/jobs/explanation.h"
+#include "agent/jobs/receiving.h"
+#include "agent/jobs/sending.h"
+#include "agent/jobs/submission.h"
+#include "agent/jobs/validate.h"
+#include "agent/sessions/tenants.h"
+
+namespace railsd {
+
+// Somebody who waits for a part to become terminal.
+struct Waiter {
+  absl::Time deadline;
+  Callback<absl::StatusOr<JobReport>> done;
+};
+
+// A local rank's part. Terminal when `report.state` says so; the parts of a job that ends well end together.
+struct RankPart {
+  PreparedSubmission submission;
+  JobReport report;
+  absl::Time accepted, deadline;
+  absl::Time ended = absl::InfiniteFuture();
+  uint64_t bytes_received = 0;  // by copies, and in zones that are closed
+  std::vector<Waiter> waiters;
+  bool terminal() const { return report.state == JobState::kDone || report.state == JobState::kFailed; }
+};
+
+// All bytes between this node and one other in the job.
+struct Exchange {
+  Exchange(const ExchangeContext* context, NodeJob* job, PeerIndex index)
+      : peer(index), out(context, job, index), in(context, index) {}
+
+  const PeerIndex peer;
+  bool left_out = false;  // the peer is lost, and the job goes on without it
+  ExchangeTimes times;
+  Sending out;
+  Receiving in;
+
+  std::optional<Ready> ready;                // theirs, until it is compared
+  uint64_t held_bytes = 0;                   // of `ready`, while the job waits for ranks of this node
+  bool compared = false;                     // their READY is here, and both ends agree
+  std::vector<Ready::RailState> peer_rails;  // as it said
+  bool planned = false;
+  std::vector<uint64_t> planned_bytes;           // by rail
+  std::vector<Unsubmitted::Member> unsubmitted;  // of their ranks, as they say
+  bool ready_sent = false;
+  bool ready_waits = false;  // until rails have bound the zone, whose grant rides along
+  bool grant_waits = false;  // for room, or a rail: it follows READY
+
+  // While the job is aborted:
+  bool quiesced = false;       // they write nothing more
+  bool quiesced_said = false;  // this node writes nothing more
+  std::vector<RailConnection> their_failed;
+  absl::Time quiesced_by = absl::InfiniteFuture();  // until when that is waited for
+
+  // True when nothing is left to be done, and no rail reads or writes its memory.
+  bool done() const {
+    return (left_out || compared) && out.over() && out.outstanding_orders() == 0 && (left_out ? in.quiet() : in.done());
+  }
+};
+
+struct LocalCopy {
+  Rank source, destination;
+  MemoryRanges from, to;
+};
+
+struct NodeJob {
+  JobKey key;
+  JobTag tag;
+  const absl::Time* clock = nullptr;  // the engine's
+  Tenant* tenant = nullptr;           // of its group; known once a local rank has submitted
+  absl::btree_map<Rank, RankPart> parts;
+  absl::node_hash_map<PeerIndex, Exchange> exchanges;  // rails and tables point to them
+  uint64_t ranges = 0;                                 // of the parts
+  std::deque<LocalCopy> copies;
+  size_t copies_running = 0;
+  std::shared_ptr<std::atomic<bool>> stop_copies;
+
+  bool started = false;   // every local rank has submitted
+  bool building = false;  // its tables are being made, by a copier
+  // Peers hear who has not submitted, from then on.
+  absl::Time tell_unsubmitted_at;
+  bool told_unsubmitted = false;
+  absl::Time started_at, running_at;
+  absl::Time first_chunk_at = absl::InfiniteFuture();  // handed to a rail
+  bool running = false;                                // every READY is here
+  uint64_t outstanding_orders = 0;                     // posted, kSendDone not seen
+  uint64_t out_bytes = 0, in_bytes = 0;                // across nodes
+  uint64_t posted_bytes = 0;                           // chunks that were posted again count again
+  absl::Time last_acknowledged = absl::InfinitePast(), last_received = absl::InfinitePast();
+  std::unique_ptr<JobTimeline> timeline;  // null when none is kept
+  std::vector<uint64_t> rail_tx_bytes, rail_rx_bytes, rail_planned_bytes;
+  // A peer has closed its zone early: an ABORT that says why is on its way. Until when it is waited for.
+  absl::Time abort_expected_by = absl::InfiniteFuture();
+  std::string closed_by;
+  bool ended = false;       // waits to be forgotten
+  absl::Status failure;     // not OK: aborting; terminal once quiescent
+  bool replayable = false;  // as JobReport's
+
+  absl::Time now() const { return *clock; }
+  bool aborting() const { return !failure.ok(); }
+  Exchange* With(PeerIndex peer) {
+    const auto found = exchanges.find(peer);
+    return found == exchanges.end() ? nullptr : &found->second;
+  }
+  bool HasUnendedPart() const {
+    return std::any_of(parts.begin(), parts.end(), [](const auto& part) { return !part.second.terminal(); });
+  }
+  // Nobody touches the memory of its ranks.
+  bool Quiescent() const {
+    return outstanding_orders == 0 && copies_running == 0 && !building &&
+           std::all_of(exchanges.begin(), exchanges.end(), [](const auto& e) { return e.second.in.quiet(); });
+  }
+  // Every rank's bytes are where they belong.
+  bool Done() const {
+    return running && copies_running == 0 &&
+           std::all_of(exchanges.begin(), exchanges.end(), [](const auto& e) { return e.second.done(); });
+  }
+};
+
+using JobMap = absl::flat_hash_map<JobKey, std::unique_ptr<NodeJob>>;
+
+}  // namespace railsd
+
+#endif  // RAILSD_AGENT_JOBS_NODE_JOB_H_

@@ -1,0 +1,182 @@
+#include "agent/jobs/ready.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+
+namespace railsd {
+namespace {
+
+uint64_t BytesFor(Rank peer, const std::vector<PreparedFlow>& by_rank) {
+  const auto before = [](const PreparedFlow& flow, Rank rank) { return flow.peer < rank; };
+  const auto it = std::lower_bound(by_rank.begin(), by_rank.end(), peer, before);
+  return it != by_rank.end() && it->peer == peer ? it->bytes : 0;
+}
+
+bool Precedes(const Ready::Flow& a, const Ready::Flow& b) {
+  return std::tie(a.destination, a.source) < std::tie(b.destination, b.source);
+}
+
+absl::Status Contradiction(const Group& group, JobSeq seq, const Ready::Flow& sent, uint64_t expected) {
+  return absl::InvalidArgumentError(absl::StrCat(group.Describe(sent.source), " sends ", sent.bytes, " bytes to ",
+                                                 group.Describe(sent.destination), ", which expects ", expected,
+                                                 " in job ", seq.value()));
+}
+
+// Both lists are in the order of the stream. Null when they agree; otherwise what is sent and what is expected.
+template <typename Sent, typename Expected>
+absl::Status CompareLengths(const Group& group, JobSeq seq, const Sent& sent, const Expected& expected) {
+  auto s = sent.begin();
+  auto e = expected.begin();
+  while (s != sent.end() || e != expected.end()) {
+    const Ready::Flow a = s == sent.end() ? Ready::Flow{} : Ready::Flow{s->source, s->destination, s->bytes};
+    const Ready::Flow b = e == expected.end() ? Ready::Flow{} : Ready::Flow{e->source, e->destination, e->bytes};
+    const bool only_sent = e == expected.end() || (s != sent.end() && Precedes(a, b));
+    const bool only_expected = s == sent.end() || (e != expected.end() && Precedes(b, a));
+    const uint64_t sent_bytes = only_expected ? 0 : a.bytes, expected_bytes = only_sent ? 0 : b.bytes;
+    const Ready::Flow& flow = only_expected ? b : a;
+    if (sent_bytes != expected_bytes) {
+      return Contradiction(group, seq, {flow.source, flow.destination, sent_bytes}, expected_bytes);
+    }
+    if (!only_expected) ++s;
+    if (!only_sent) ++e;
+  }
+  return absl::OkStatus();
+}
+
+std::vector<Ready::Flow> FlowsOf(const StreamFlows& stream) {
+  std::vector<Ready::Flow> flows;
+  flows.reserve(stream.all().size());
+  for (const StreamFlow& flow : stream.all()) flows.push_back({flow.source, flow.destination, flow.bytes});
+  return flows;
+}
+
+}  // namespace
+
+StreamBuilder::StreamBuilder(NodeJob* job, const Group& group) {
+  absl::flat_hash_map<PeerIndex, size_t> places;
+  for (PeerIndex peer : group.peers) {
+    places[peer] = pairs_.size();
+    pairs_.push_back({peer, {}, {}});
+  }
+  for (auto& [rank, part] : job->parts) {
+    for (PreparedFlow& send : part.submission.sends) {
+      const Group::Member& other = group.ranks[send.peer.value()];
+      if (other.local || send.bytes == 0) continue;
+      pairs_[places.at(other.peer)].out.parts.push_back({send.peer, rank, send.bytes, std::move(send.memory)});
+    }
+    for (PreparedFlow& receive : part.submission.receives) {
+      const Group::Member& other = group.ranks[receive.peer.value()];
+      if (other.local || receive.bytes == 0) continue;
+      pairs_[places.at(other.peer)].in.parts.push_back({rank, receive.peer, receive.bytes, std::move(receive.memory)});
+    }
+  }
+}
+
+void StreamBuilder::Build() {
+  for (Pair& pair : pairs_) {
+    for (Stream* stream : {&pair.out, &pair.in}) {
+      std::sort(stream->parts.begin(), stream->parts.end(), [](const Part& a, const Part& b) {
+        return std::tie(a.destination, a.source) < std::tie(b.destination, b.source);
+      });
+      size_t ranges = 0;
+      for (const Part& part : stream->parts) ranges += part.memory.range_count();
+      if (stream->parts.size() == 1) {
+        stream->memory = std::move(stream->parts[0].memory);
+      } else {
+        stream->memory.Reserve(ranges);
+        for (const Part& part : stream->parts) stream->memory.Append(part.memory);
+      }
+      for (const Part& part : stream->parts) stream->flows.Add(part.destination, part.source, part.bytes);
+      stream->parts = {};
+    }
+  }
+}
+
+void StreamBuilder::Give(NodeJob* job) {
+  for (Pair& pair : pairs_) {
+    Exchange& exchange = *job->With(pair.peer);
+    exchange.out.SetStream(std::move(pair.out.flows), std::move(pair.out.memory));
+    exchange.in.SetStream(std::move(pair.in.flows), std::move(pair.in.memory));
+    job->out_bytes += exchange.out.total_bytes();
+    job->in_bytes += exchange.in.total_bytes();
+  }
+}
+
+absl::Status CheckLocalRanks(const NodeJob& job, const Group& group) {
+  const RankPart& first = job.parts.begin()->second;
+  for (const auto& [rank, part] : job.parts) {
+    if (part.submission.tag == first.submission.tag) continue;
+    return absl::InvalidArgumentError(absl::StrCat("tag: ", group.Describe(rank), " says ", part.submission.tag, ", ",
+                                                   group.Describe(first.submission.rank), " says ",
+                                                   first.submission.tag, " for job ", job.key.seq.value()));
+  }
+  std::vector<std::pair<Rank, Rank>> flows;  // source, destination; as either of the two submitted it
+  for (const auto& [rank, part] : job.parts) {
+    for (const PreparedFlow& send : part.submission.sends) {
+      if (group.ranks[send.peer.value()].local) flows.emplace_back(rank, send.peer);
+    }
+    for (const PreparedFlow& receive : part.submission.receives) {
+      if (group.ranks[receive.peer.value()].local) flows.emplace_back(receive.peer, rank);
+    }
+  }
+  std::sort(flows.begin(), flows.end());
+  flows.erase(std::unique(flows.begin(), flows.end()), flows.end());
+  for (const auto& [source, destination] : flows) {
+    const uint64_t sent = BytesFor(destination, job.parts.at(source).submission.sends);
+    const uint64_t expected = BytesFor(source, job.parts.at(destination).submission.receives);
+    if (sent != expected) return Contradiction(group, job.key.seq, {source, destination, sent}, expected);
+  }
+  return absl::OkStatus();
+}
+
+Ready BuildReady(const NodeJob& job, const Exchange& exchange, const Peer& peer) {
+  Ready ready;
+  ready.job = job.key;
+  ready.tag = job.parts.begin()->second.submission.tag;
+  ready.sends = FlowsOf(exchange.out.flows());
+  ready.receives = FlowsOf(exchange.in.flows());
+  for (size_t r = 0; r < peer.rails.size(); ++r) {  // up to the job before, though this one may be planned already
+    ready.planned_bytes.push_back(peer.rails[r].planned_tx_bytes - (exchange.planned ? exchange.planned_bytes[r] : 0));
+  }
+  return ready;
+}
+
+absl::Status CheckReadyFlows(const Ready& ready, const Group& group, PeerIndex from, const Peer& peer) {
+  const auto is_there = [&](Rank rank) {
+    return rank.value() < group.world_size() && !group.ranks[rank.value()].local &&
+           group.ranks[rank.value()].peer == from;
+  };
+  const auto is_here = [&](Rank rank) { return rank.value() < group.world_size() && group.ranks[rank.value()].local; };
+  for (const std::vector<Ready::Flow>* flows : {&ready.sends, &ready.receives}) {
+    const Ready::Flow* before = nullptr;
+    for (const Ready::Flow& flow : *flows) {
+      const bool fits = flows == &ready.sends ? is_there(flow.source) && is_here(flow.destination)
+                                              : is_here(flow.source) && is_there(flow.destination);
+      if (!fits || (before != nullptr && !Precedes(*before, flow))) {
+        return absl::InternalError(absl::StrCat("READY of ", peer.node, " for job ", ready.job.seq.value(),
+                                                " has a flow from rank ", flow.source.value(), " to rank ",
+                                                flow.destination.value(), ", which it cannot have there"));
+      }
+      before = &flow;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CompareReady(const NodeJob& job, const Group& group, const Exchange& exchange, const Peer& peer) {
+  const Ready& ready = *exchange.ready;
+  if (const RankPart& part = job.parts.begin()->second; part.submission.tag != ready.tag) {
+    return absl::InvalidArgumentError(absl::StrCat("tag: ", group.Describe(part.submission.rank), " says ",
+                                                   part.submission.tag, ", ", peer.node, " says ", ready.tag,
+                                                   " for job ", job.key.seq.value()));
+  }
+  const JobSeq seq = job.key.seq;
+  if (absl::Status s = CompareLengths(group, seq, ready.sends, exchange.in.flows().all()); !s.ok()) return s;
+  return CompareLengths(group, seq, exchange.out.flows().all(), ready.receives);
+}
+
+}  // namespace railsd

@@ -1,0 +1,60 @@
+// READY: what two nodes tell each other of an exchange before a byte moves, and whether they agree.
+#ifndef RAILSD_AGENT_JOBS_READY_H_
+#define RAILSD_AGENT_JOBS_READY_H_
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "agent/control/messages.h"
+#include "agent/groups/groups.h"
+#include "agent/jobs/node_job.h"
+
+namespace railsd {
+
+// The flows of a job and their memory, before they are streams. Building them costs the number of ranges, and may
+// happen on any thread.
+class StreamBuilder {
+ public:
+  // One flow of a stream that is being built.
+  struct Part {
+    Rank destination, source;
+    uint64_t bytes = 0;
+    MemoryRanges memory;
+  };
+  struct Stream {
+    std::vector<Part> parts;
+    StreamFlows flows;
+    MemoryRanges memory;
+  };
+  struct Pair {
+    PeerIndex peer;
+    Stream out, in;
+  };
+
+  // Takes the flows of all parts of the job with other nodes.
+  StreamBuilder(NodeJob* job, const Group& group);
+  void Build();
+  // Hands what was built to the exchanges.
+  void Give(NodeJob* job);
+
+ private:
+  std::vector<Pair> pairs_;
+};
+
+// The local ranks agree on the tag, and on the lengths between them. INVALID_ARGUMENT names ranks and values.
+absl::Status CheckLocalRanks(const NodeJob& job, const Group& group);
+
+// The READY of a job that has started, without a grant.
+Ready BuildReady(const NodeJob& job, const Exchange& exchange, const Peer& peer);
+
+// Judged when it comes: the ranks are those of the two nodes, in the order of the stream. INTERNAL otherwise.
+absl::Status CheckReadyFlows(const Ready& ready, const Group& group, PeerIndex from, const Peer& peer);
+
+// Judged when this node's ranks have submitted: both ends mean the same. INVALID_ARGUMENT names both ranks and both
+// lengths, or both tags.
+absl::Status CompareReady(const NodeJob& job, const Group& group, const Exchange& exchange, const Peer& peer);
+
+}  // namespace railsd
+
+#endif  // RAILSD_AGENT_JOBS_READY_H_

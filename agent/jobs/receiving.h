@@ -1,0 +1,122 @@
+// The receiving half of an exchange: what this node's ranks receive from the ranks of one other node in one job.
+#ifndef RAILSD_AGENT_JOBS_RECEIVING_H_
+#define RAILSD_AGENT_JOBS_RECEIVING_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "agent/base/rail_mask.h"
+#include "agent/control/messages.h"
+#include "agent/jobs/exchange_context.h"
+#include "agent/jobs/stream_flows.h"
+#include "agent/transport/transport.h"
+
+namespace railsd {
+
+// The stream lands in a zone, which is open from the grant until everything has arrived or the job is aborted. It is
+// closed in two steps: nobody enters any more, and then nobody is inside and no key opens it. Only then is the memory
+// the ranks' again. Owned by its job, on the engine's thread.
+class Receiving {
+ public:
+  Receiving(const ExchangeContext* context, PeerIndex peer);
+
+  // Before the job starts: what is expected, and the scatter table of it.
+  void SetStream(StreamFlows flows, MemoryRanges memory);
+  const StreamFlows& flows() const { return flows_; }
+  uint64_t total_bytes() const { return flows_.total_bytes(); }
+
+  // There is something to receive, and no zone is open for it.
+  bool WaitsForZone() const { return total_bytes() > 0 && zone_ == nullptr && !complete_ && !given_up_; }
+  // Opens the zone and has it bound on every rail. Not yet open; a slot is free.
+  void Open();
+  ZoneRef ref() const { return zone_->ref; }
+  bool open() const { return zone_ != nullptr && !closing_; }
+  bool closing() const { return closing_; }
+  // Rails are binding or unbinding it.
+  bool IsBinding() const;
+  // A rail can be written over. Of transports that bind nothing always.
+  bool IsBound() const;
+  // Binds it on rails that have come up since. Call when IsBound() is false.
+  void BindAgain();
+  // The permission to write. Binding is done and IsBound().
+  Grant BuildGrant();
+  bool granted() const { return granted_; }
+
+  // A rail's answer to Open(). RESOURCE_EXHAUSTED when it cannot bind the zone.
+  absl::Status OnZoneOpened(RailIndex rail, const RailEvent& event);
+  // INTERNAL when the fence contradicts those before it. done() may be true after it.
+  absl::Status OnFence(RailIndex rail, const RailEvent& event);
+  void OnZoneClosed(RailIndex rail);
+  void OnZoneQuiet() { inside_ = false; }
+  // A connection to the peer has ended, and the keys for it.
+  void OnRailDown(RailIndex rail, uint64_t connection);
+  // A connection to the peer is up: keys for another one, whose end nobody may have told, are good for nothing.
+  void OnRailUp(RailIndex rail, uint64_t connection);
+
+  // The sender asks: connections failed at its end. Raises the round, and makes sure that nothing more lands over them.
+  // INTERNAL when the round is another one or there are no more.
+  absl::Status BeginRound(uint32_t round_over, const std::vector<RailConnection>& failed);
+  uint32_t round() const { return round_; }
+  // Keys for connections that were not granted before.
+  std::vector<RailKeys> TakeNewKeys();
+
+  // Closes the zone. `writers_stopped`: the sender has nothing under way, but for what `failed` connections may bring.
+  void Close(bool writers_stopped, const std::vector<RailConnection>& failed = {});
+  // Frees the slot when nothing can land any more. True when that is so and was not so before.
+  bool FreeIfQuiet();
+  // The peer's bytes do not count any more. Without a zone nothing is left to be closed.
+  void GiveUp() { given_up_ = true; }
+  bool given_up() const { return given_up_; }
+  // Every byte is here.
+  bool complete() const { return complete_ || total_bytes() == 0; }
+  // True when nobody touches anything of this exchange.
+  bool quiet() const { return zone_ == nullptr; }
+  bool done() const { return quiet() && (complete() || given_up_); }
+
+  // Valid once the zone is closed, by rail, as far as the rails see them: bytes that have landed, each once, and those
+  // that landed again after a rail had failed.
+  const std::vector<uint64_t>& landed_by_rail() const { return landed_by_rail_; }
+  const std::vector<uint64_t>& landed_again() const { return landed_again_; }
+  // Calls visit(destination, bytes) for what has landed of each flow.
+  void ForEachLanded(absl::FunctionRef<void(Rank, uint64_t)> visit) const;
+
+ private:
+  enum class Binding : uint8_t { kNone, kOpening, kOpen, kClosing };
+  struct RailBinding {
+    Binding state = Binding::kNone;
+    uint64_t connection = 0;
+    bool told = false;  // the sender has these keys
+  };
+  struct Landed {
+    uint64_t begin = 0, end = 0;
+    size_t rail = 0;
+  };
+  void Bind(size_t rail);
+  void Unbind(size_t rail, bool writers_stopped);
+  std::vector<Landed> LandedOnce() const;
+  RailKeys KeysOf(size_t rail);
+
+  const ExchangeContext& context_;
+  const PeerIndex peer_;
+  StreamFlows flows_;
+  MemoryRanges memory_;  // until it is in the zone
+  std::shared_ptr<ReceiveZone> zone_;
+  std::vector<RailBinding> bindings_;
+  std::vector<Landed> landed_;  // of a zone that is closed
+  std::vector<uint64_t> landed_by_rail_, landed_again_;
+  uint32_t round_ = 0;
+  uint32_t weight_ = 0;  // of this round's fences
+  RailMask fenced_ = 0;  // rails that they came over
+  bool granted_ = false;
+  bool complete_ = false;
+  bool given_up_ = false;
+  bool closing_ = false;
+  bool inside_ = false;  // a rail may still be in the zone
+};
+
+}  // namespace railsd
+
+#endif  // RAILSD_AGENT_JOBS_RECEIVING_H_

@@ -1,0 +1,182 @@
+#include "agent/jobs/reports.h"
+
+#include <spdlog/fmt/fmt.h>
+#include <spdlog/logger.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "agent/base/log_value.h"
+#include "agent/plan/plan.h"
+
+namespace railsd {
+namespace {
+
+// `speed`: of all rails, in bytes per second.
+void FillUse(const NodeJob& job, double speed, absl::Time now, JobReport* report) {
+  if (!job.running) return;
+  report->sending = std::max(absl::ZeroDuration(), job.last_acknowledged - job.running_at);
+  report->receiving = std::max(absl::ZeroDuration(), job.last_received - job.running_at);
+  double sent = 0, received = 0;
+  for (size_t r = 0; r < job.rail_tx_bytes.size(); ++r) {
+    sent += static_cast<double>(job.rail_tx_bytes[r]);
+    received += static_cast<double>(job.rail_rx_bytes[r]);
+  }
+  const double capacity = 2 * speed * absl::ToDoubleSeconds(now - job.started_at);
+  const double useful = sent + received;
+  const double carried = std::max(sent, static_cast<double>(job.posted_bytes)) + received;
+  if (useful == 0 || capacity <= 0) return;
+  Efficiency& efficiency = report->efficiency;
+  efficiency.total = useful / capacity;
+  efficiency.data = useful / carried;
+  efficiency.moving = absl::FDivDuration(now - job.running_at, now - job.started_at);
+  efficiency.utilisation = efficiency.moving > 0 ? carried / (capacity * efficiency.moving) : 0;
+}
+
+// Bytes that have landed for the rank in zones that are open.
+uint64_t BytesUnderWay(const NodeJob& job, Rank rank) {
+  uint64_t landed = 0;
+  for (const auto& [peer, exchange] : job.exchanges) {
+    if (exchange.in.quiet()) continue;
+    exchange.in.ForEachLanded([&](Rank destination, uint64_t bytes) { landed += destination == rank ? bytes : 0; });
+  }
+  return landed;
+}
+
+}  // namespace
+
+void FillReport(const NodeJob& job, const RankPart& part, const ExchangeContext& context, const RailHealth& health,
+                absl::Time now, JobReport* out) {
+  JobReport& report = *out;
+  report.bytes_received = part.bytes_received + BytesUnderWay(job, part.submission.rank);
+  report.elapsed = now - part.accepted;
+  if (job.started) report.waiting_for_ranks = job.started_at - part.accepted;
+  if (job.running) report.waiting_for_peers = job.running_at - job.started_at;
+  if (job.first_chunk_at < absl::InfiniteFuture()) report.to_first_chunk = job.first_chunk_at - part.accepted;
+  double speed = 0;
+  report.drained_rails = 0;
+  for (size_t r = 0; r < context.rail_count(); ++r) {
+    const bool used = job.rail_planned_bytes[r] + job.rail_tx_bytes[r] + job.rail_rx_bytes[r] > 0;
+    if (!used && health.Unwanted(RailIndex(static_cast<uint32_t>(r)))) {
+      report.drained_rails |= uint64_t{1} << r;
+    } else {
+      speed += (*context.rails)[r].speed_bytes_per_s;
+    }
+  }
+  if (job.out_bytes + job.in_bytes > 0 && speed > 0) {
+    report.node_bound = absl::Seconds(NodeBoundSeconds(job.out_bytes, job.in_bytes, speed));
+    if (job.started) report.ratio_to_bound = absl::FDivDuration(now - job.started_at, report.node_bound);
+  }
+  FillUse(job, speed, now, out);
+  report.rail_tx_bytes = job.rail_tx_bytes;
+  report.rail_rx_bytes = job.rail_rx_bytes;
+  report.rail_planned_bytes = job.rail_planned_bytes;
+}
+
+JobExplanation ExplanationOf(const NodeJob& job, const ExchangeContext& context, const RailHealth& health,
+                             absl::Time now) {
+  JobExplanation out;
+  out.begun = absl::InfiniteFuture();
+  const RankPart* told = nullptr;  // the lowest active one, or the one that ended last
+  for (const auto& [rank, part] : job.parts) {
+    out.ranks.push_back({rank, part.accepted, part.ended});
+    out.begun = std::min(out.begun, part.accepted);
+    if (told == nullptr || part.ended > told->ended) told = &part;
+  }
+  for (const auto& [peer, exchange] : job.exchanges) {
+    out.exchanges.push_back({peer, context.peer(peer).node, exchange.out.total_bytes(), exchange.in.total_bytes(),
+                             exchange.times, exchange.left_out});
+  }
+  std::sort(out.exchanges.begin(), out.exchanges.end(), [](const auto& a, const auto& b) { return a.node < b.node; });
+  if (told == nullptr) return out;
+  out.report = told->report;
+  if (!told->terminal()) FillReport(job, *told, context, health, now, &out.report);
+  // Two may have ended at the same moment, one before the last chunk was counted.
+  out.report.rail_tx_bytes = job.rail_tx_bytes;
+  out.report.rail_rx_bytes = job.rail_rx_bytes;
+  return out;
+}
+
+absl::StatusOr<FoundJob> FindJob(const WantedJob& wanted, const JobMap& jobs, const JobRecords& records,
+                                 const AgentOptions& options) {
+  const JobSeq seq = wanted.seq;
+  if (options.explained_jobs == 0) {
+    return absl::FailedPreconditionError("limits.explained_jobs: 0; this daemon keeps nothing to explain jobs with");
+  }
+  const auto matches = [&](const JobReport& report) {
+    return (wanted.tenant.empty() || report.tenant == wanted.tenant) &&
+           (wanted.group.empty() || report.group == wanted.group) && (seq.value() == 0 || report.job.seq == seq);
+  };
+  const NodeJob* running = nullptr;
+  const JobExplanation* ended = nullptr;
+  absl::Time begun = absl::InfinitePast();
+  std::pair<std::string, std::string> found, other;  // tenant and name of groups that have one
+  const auto is_later = [&](const JobReport& report, absl::Time at) {
+    std::pair<std::string, std::string> group(report.tenant, report.group);
+    (found.second.empty() || found == group ? found : other) = std::move(group);
+    if (at < begun) return false;
+    begun = at;
+    return true;
+  };
+  for (const JobExplanation& explanation : records.explained()) {
+    if (matches(explanation.report) && is_later(explanation.report, explanation.begun)) ended = &explanation;
+  }
+  for (const auto& [key, job] : jobs) {
+    if (job->parts.empty() || job->timeline == nullptr) continue;
+    const RankPart& part = job->parts.begin()->second;
+    if (matches(part.report) && is_later(part.report, part.accepted)) running = job.get();
+  }
+  if (seq.value() != 0 && !other.second.empty()) {
+    const bool tenants = found.second == other.second;
+    return absl::InvalidArgumentError(
+        absl::StrCat(tenants ? "tenant: '" : "group: '", tenants ? found.first : found.second, "' and '",
+                     tenants ? other.first : other.second, "' both have a job ", seq.value(),
+                     tenants ? absl::StrCat(" of a group '", found.second, "'") : "", "; name one of them"));
+  }
+  if (running == nullptr && ended == nullptr) {
+    return absl::NotFoundError(absl::StrCat("no job", seq.value() == 0 ? "" : absl::StrCat(" ", seq.value()),
+                                            wanted.group.empty() ? "" : absl::StrCat(" of group '", wanted.group, "'"),
+                                            wanted.tenant.empty() ? "" : absl::StrCat(" of tenant ", wanted.tenant),
+                                            " runs on ", options.node, " or is among the last ",
+                                            records.explained().size(),
+                                            " that ended (limits.explained_jobs: ", options.explained_jobs, ")"));
+  }
+  return FoundJob{running, running == nullptr ? ended : nullptr};
+}
+
+void LogEnd(const NodeJob& job, const AgentOptions& options) {
+  const RankPart* last = nullptr;     // the one that ended last
+  const JobReport* failed = nullptr;  // of the first that failed
+  uint64_t sent = 0, received = 0;
+  absl::Duration elapsed;
+  for (const auto& [rank, part] : job.parts) {
+    if (last == nullptr || part.ended > last->ended) last = &part;
+    if (failed == nullptr && !part.report.status.ok()) failed = &part.report;
+    sent += part.report.bytes_sent;
+    received += part.report.bytes_received;
+    elapsed = std::max(elapsed, part.report.elapsed);
+  }
+  const spdlog::level::level_enum level = failed == nullptr ? spdlog::level::info : spdlog::level::warn;
+  if (last == nullptr || !options.log->should_log(level)) return;
+  const JobReport& report = last->report;
+  const auto rank_name = [](std::string* out, const auto& part) { absl::StrAppend(out, part.first.value()); };
+  std::string line = fmt::format(
+      "job_{} group={} epoch={:016x}.{} seq={} tag={} ranks={} bytes_sent={} bytes_received={} elapsed_seconds={:.6f} "
+      "waiting_for_ranks_seconds={:.6f} waiting_for_peers_seconds={:.6f} sending_seconds={:.6f} "
+      "receiving_seconds={:.6f} bound_seconds={:.6f} ratio_to_bound={:.3f}",
+      failed == nullptr ? "done" : "failed", LogValue(report.group), job.key.epoch.boot.value(), job.key.epoch.counter,
+      job.key.seq.value(), report.tag, absl::StrJoin(job.parts, ",", rank_name), sent, received,
+      absl::ToDoubleSeconds(elapsed), absl::ToDoubleSeconds(report.waiting_for_ranks),
+      absl::ToDoubleSeconds(report.waiting_for_peers), absl::ToDoubleSeconds(report.sending),
+      absl::ToDoubleSeconds(report.receiving), absl::ToDoubleSeconds(report.node_bound), report.ratio_to_bound);
+  if (failed != nullptr) {
+    absl::StrAppend(&line, " rank=", failed->rank.value(), " code=", absl::StatusCodeToString(failed->status.code()),
+                    " why=", LogValue(failed->status.message()));
+  }
+  options.log->log(level, spdlog::string_view_t(line));
+}
+
+}  // namespace railsd

@@ -1,0 +1,106 @@
+// What a trainer asks for and what it gets back: descriptors without pointers.
+#ifndef RAILSD_AGENT_JOBS_SUBMISSION_H_
+#define RAILSD_AGENT_JOBS_SUBMISSION_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "agent/base/ids.h"
+
+namespace railsd {
+
+// Bytes [offset, offset + length) of one of the session's segments.
+struct Range {
+  SegmentId segment;
+  uint64_t offset_bytes = 0;
+  uint64_t length_bytes = 0;
+  friend bool operator==(const Range&, const Range&) = default;
+};
+
+// The bytes of one flow at one end: their order in the list is their order in the flow. The two ends may cut the
+// flow into ranges differently; only the totals must agree.
+struct FlowRanges {
+  Rank peer;  // destination rank in `sends`, source rank in `receives`
+  std::vector<Range> ranges;
+};
+
+// One rank's part of one all-to-all(v). Ranks left out of `sends` or `receives` exchange zero bytes.
+struct Submission {
+  SessionId session;
+  JobKey job;
+  Rank rank;
+  uint64_t attempt = 0;   // of the client to hand it over; rises
+  bool question = false;  // whether an earlier attempt was accepted; nothing else counts
+  uint64_t tag = 0;       // the trainer's own mark: layer, iteration; must agree over the ranks
+  std::vector<FlowRanges> sends;
+  std::vector<FlowRanges> receives;
+  // Bytes from the rank to itself: its client copies them.
+  std::vector<Range> own_reads = {}, own_writes = {};
+  absl::Duration timeout = absl::InfiniteDuration();  // from acceptance; the configured limit caps it
+};
+
+enum class JobState : uint8_t {
+  kQueued,    // accepted, other local ranks have not submitted
+  kMatching,  // READY sent, not every peer's READY is here
+  kRunning,   // every flow has somewhere to go
+  kDone,
+  kFailed,
+};
+
+// Useful bytes of both directions over what the rails could have carried since the last local submission (switching
+// efficiency, arXiv 2604.14690), and its factors. Routing efficiency is 1 here: a chunk crosses one rail switch, once.
+// All 0 when nothing crosses nodes.
+struct Efficiency {
+  double total = 0;
+  double data = 0;         // useful bytes over carried ones: less than 1 where chunks were sent again
+  double moving = 0;       // the part of the time in which every peer was ready
+  double utilisation = 0;  // carried bytes over the capacity of that part
+};
+
+// A job of any group that fits.
+struct WantedJob {
+  std::string tenant, group;  // empty: any
+  JobSeq seq;                 // 0: the latest one
+};
+
+// One rank's view of one job. Terminal (kDone, kFailed) means quiescent: nothing touches the rank's ranges any more.
+struct JobReport {
+  JobKey job;
+  Rank rank;
+  uint64_t tag = 0;
+  std::string tenant, group;  // of its group, and that one's name
+  JobState state = JobState::kQueued;
+  absl::Status status;                         // OK, or why it failed
+  uint64_t bytes_to_send = 0, bytes_sent = 0;  // of this rank, other nodes and other local ranks
+  uint64_t bytes_to_receive = 0, bytes_received = 0;
+  absl::Duration elapsed;            // from acceptance to terminal (or to now)
+  absl::Duration waiting_for_ranks;  // until every local rank had submitted
+  absl::Duration waiting_for_peers;  // from then until the last READY
+  absl::Duration to_first_chunk;     // from acceptance until the first chunk of the job was handed to a rail
+  // Of the whole job on this node, from the last READY on: until everything that was sent was acknowledged, and
+  // everything that was to come was here.
+  absl::Duration sending, receiving;
+  // Of the whole job on this node: max(out, in) / sum of rail speeds, and elapsed since the last local submission
+  // over it; 0 when nothing crosses nodes. Rails of `drained_rails` do not count.
+  absl::Duration node_bound;
+  double ratio_to_bound = 0;
+  Efficiency efficiency;
+  std::vector<uint64_t> rail_tx_bytes;  // of the whole job on this node, by rail
+  std::vector<uint64_t> rail_rx_bytes;
+  std::vector<uint64_t> rail_planned_bytes;  // to be sent, as the plans had it
+  // Bit r: rail r is drained, here or by every peer, and carried nothing of the job.
+  uint64_t drained_rails = 0;
+  // Ranks whose nodes were lost before everything from and to them was through, in a group that goes on without them
+  // (RecoveryPolicy::kDegrade). What they send has arrived in part or not at all.
+  std::vector<Rank> lost_ranks;
+  // It failed because its epoch ended with a daemon, in a group that waits (RecoveryPolicy::kWait): it may be submitted
+  // again, under its number, in the group's next epoch.
+  bool replayable = false;
+};
+
+}  // namespace railsd
+
+#endif  // RAILSD_AGENT_JOBS_SUBMISSION_H_

@@ -1,0 +1,79 @@
+#include "agent/jobs/waits.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace railsd {
+namespace {
+
+constexpr size_t kMaxNodesNamed = 8;
+
+// "rank 3 on n1 (pid 42), rank 5 on n1".
+std::string NamesOf(const Group& group, const std::vector<Unsubmitted::Member>& members) {
+  const auto name = [&](std::string* out, const Unsubmitted::Member& member) {
+    absl::StrAppend(out, group.Describe(member.rank));
+    if (member.pid > 0) absl::StrAppend(out, " (pid ", member.pid, ")");
+  };
+  return absl::StrCat(absl::StrJoin(members, ", ", name), members.size() < Unsubmitted::kMaxMembers ? "" : ", ...");
+}
+
+// Ranks of a node that has not said which of them are missing.
+std::string RanksOf(const Group& group, PeerIndex peer, const std::string& node) {
+  std::vector<uint32_t> ranks;
+  for (uint32_t r = 0; r < group.world_size() && ranks.size() < Unsubmitted::kMaxMembers; ++r) {
+    if (!group.ranks[r].local && group.ranks[r].peer == peer) ranks.push_back(r);
+  }
+  if (ranks.size() == 1) return group.Describe(Rank(ranks[0]));
+  return absl::StrCat("the ranks of ", node, " (", absl::StrJoin(ranks, ", "),
+                      ranks.size() < Unsubmitted::kMaxMembers ? ")" : ", ...)");
+}
+
+}  // namespace
+
+std::vector<Unsubmitted::Member> UnsubmittedHere(const NodeJob& job, const Group& group, SessionTable& sessions) {
+  std::vector<Unsubmitted::Member> members;
+  for (Rank rank : group.local_ranks) {
+    if (job.parts.contains(rank) || members.size() == Unsubmitted::kMaxMembers) continue;
+    const Session* const session = sessions.FindAny(group.ranks[rank.value()].session);
+    members.push_back({rank, session == nullptr ? 0 : session->info.pid});
+  }
+  return members;
+}
+
+std::string WaitsFor(const NodeJob& job, const Group* group, const PeerTable& peers, SessionTable& sessions) {
+  if (group == nullptr) return "for its end";
+  if (!job.started) return absl::StrCat("for ", NamesOf(*group, UnsubmittedHere(job, *group, sessions)), " to submit");
+  std::vector<std::string> unsubmitted;
+  for (const auto& [peer, exchange] : job.exchanges) {
+    if (exchange.left_out) continue;
+    const Peer& node = peers.Get(peer);
+    if (!node.up) return absl::StrCat("for ", node.node, ", which is not connected: ", node.why);
+    if (exchange.ready.has_value() || exchange.compared || unsubmitted.size() == kMaxNodesNamed) continue;
+    unsubmitted.push_back(exchange.unsubmitted.empty() ? RanksOf(*group, peer, node.node)
+                                                       : NamesOf(*group, exchange.unsubmitted));
+  }
+  if (!unsubmitted.empty()) {
+    return absl::StrCat("for ", absl::StrJoin(unsubmitted, ", "), unsubmitted.size() < kMaxNodesNamed ? "" : ", ...",
+                        " to submit");
+  }
+  for (const auto& [peer, exchange] : job.exchanges) {
+    const std::string& node = peers.Get(peer).node;
+    if (exchange.left_out) continue;
+    if (exchange.out.total_bytes() > 0 && !exchange.out.granted()) return absl::StrCat("for ", node, " to be ready");
+    if (exchange.grant_waits) return absl::StrCat("for a rail from ", node, ", or for room to open a zone to it");
+    if (exchange.out.total_bytes() > 0 && !exchange.planned) return absl::StrCat("for a rail to ", node);
+  }
+  return "for its last bytes";
+}
+
+absl::Status DeadlineStatus(const NodeJob& job, const RankPart& part, const std::string& waits_for,
+                            const std::string& node) {
+  return absl::DeadlineExceededError(
+      absl::StrCat("job ", job.key.seq.value(), " of rank ", part.submission.rank.value(), " on ", node, " waited ",
+                   waits_for, "; ", part.report.bytes_sent, " of ", part.report.bytes_to_send, " bytes were sent, ",
+                   part.report.bytes_received, " of ", part.report.bytes_to_receive, " received"));
+}
+
+}  // namespace railsd

@@ -1,0 +1,109 @@
+// One rail with its thread: a RailTransport driven by commands from the engine, answering by events.
+#ifndef RAILSD_AGENT_RAILS_RAIL_H_
+#define RAILSD_AGENT_RAILS_RAIL_H_
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/types/span.h"
+#include "agent/base/ids.h"
+#include "agent/base/wake_event.h"
+#include "agent/transport/transport.h"
+
+namespace railsd {
+
+// What the peer's end of the rail has to say to this one.
+struct PeerSignal {
+  PeerIndex peer;
+  std::string bytes;
+};
+
+// What the engine tells a rail.
+struct RailCommand {
+  enum class Kind : uint8_t { kPost, kStopSends, kOpenZone, kCloseZone, kSetPeer, kRemovePeer, kSignal };
+  Kind kind = Kind::kPost;
+  SendOrder order;                           // kPost
+  JobTag job;                                // kStopSends
+  std::shared_ptr<const ReceiveZone> zone;   // kOpenZone
+  ZoneRef ref;                               // kCloseZone
+  bool writers_stopped = true;               // kCloseZone
+  std::shared_ptr<const RailPeer> set_peer;  // kSetPeer
+  PeerIndex peer;                            // kRemovePeer
+  std::shared_ptr<const PeerSignal> signal;  // kSignal
+};
+
+// The engine's view of a rail; a test can stand in for the thread. Called by the engine's thread only.
+class RailPort {
+ public:
+  virtual ~RailPort() = default;
+  // False when the queue is full: nothing was taken, try again after the next events.
+  virtual bool TryCommand(RailCommand command) = 0;
+  // Takes up to `out.size()` events; returns how many.
+  virtual size_t TakeEvents(absl::Span<RailEvent> out) = 0;
+  // Wakes the rail's thread for the commands since the last call.
+  virtual void Flush() = 0;
+  // Whether there is more to post once something is acknowledged: then the engine is woken for acknowledgements before
+  // the last of an exchange. The engine's thread.
+  virtual void SetHungry(bool hungry) = 0;
+  virtual const RailCounters& counters() const = 0;
+  virtual RailDevice Device() const { return {}; }
+  // As the transport says.
+  virtual TransportTraits traits() const { return {}; }
+};
+
+// Owns the transport and the thread "rail-<index>". Queues are bounded single-producer single-consumer rings that never
+// allocate. Commands keep their order, but for one freedom: those about receiving (kOpenZones, kCloseZones) have a
+// queue of their own and may overtake those about sending, never the other way. A full transport holds up only
+// sending, so a zone that was opened before its READY left is always known before the next frame is judged.
+class Rail final : public RailPort {
+ public:
+  // `engine_wake` outlives the rail; it is woken when events were published. Each of the two command queues holds
+  // `command_capacity`.
+  Rail(RailIndex index, std::unique_ptr<RailTransport> transport, WakeEvent* engine_wake, size_t command_capacity,
+       size_t event_capacity);
+  ~Rail() override;  // stops and joins the thread
+
+  void Start();
+  RailIndex index() const { return index_; }
+  size_t command_depth() const;  // any thread; approximate
+  size_t event_depth() const;
+  // How often the thread has come round: once a second at least. Any thread.
+  uint64_t turns() const { return turns_.load(std::memory_order_relaxed); }
+
+  bool TryCommand(RailCommand command) override;
+  size_t TakeEvents(absl::Span<RailEvent> out) override;
+  void Flush() override;
+  void SetHungry(bool hungry) override { hungry_.store(hungry, std::memory_order_relaxed); }
+  const RailCounters& counters() const override { return counters_; }
+  RailDevice Device() const override { return transport_->Info().device; }
+  TransportTraits traits() const override { return traits_; }
+
+ private:
+  struct Queues;
+  void Run();
+  bool RunCommands();
+  void Apply(RailCommand& command);
+  void DrainReceiving();
+  bool PostStaged();
+  // Publishes events; true when the engine should hear of them at once.
+  bool Publish(absl::Span<RailEvent> events);
+  void Announce();
+  const RailIndex index_;
+  std::unique_ptr<RailTransport> transport_;
+  const RailCounters& counters_;
+  const TransportTraits traits_;
+  WakeEvent* const engine_wake_;
+  std::unique_ptr<Queues> queues_;
+  std::atomic<bool> stop_{false};
+  std::atomic<bool> hungry_{true};
+  std::atomic<uint64_t> turns_{0};
+  std::thread thread_;
+  bool unflushed_ = false;  // the engine's thread: commands since the last Flush()
+};
+
+}  // namespace railsd
+
+#endif  // RAILSD_AGENT_RAILS_RAIL_H_

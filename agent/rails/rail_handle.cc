@@ -1,0 +1,33 @@
+#include "agent/rails/rail_handle.h"
+
+#include <utility>
+
+namespace railsd {
+
+void RailHandle::Command(RailCommand command, bool wake) {
+  flush = flush || wake;
+  const bool receiving = command.kind == RailCommand::Kind::kOpenZone || command.kind == RailCommand::Kind::kCloseZone;
+  std::deque<RailCommand>& overflow = receiving ? receiving_overflow : sending_overflow;
+  if (overflow.empty() && port->TryCommand(command)) return;
+  overflow.push_back(std::move(command));
+}
+
+bool RailHandle::TryPost(const SendOrder& order) {
+  if (!sending_overflow.empty()) return false;
+  RailCommand command;
+  command.kind = RailCommand::Kind::kPost;
+  command.order = order;
+  if (!port->TryCommand(std::move(command))) return false;
+  flush = true;
+  return true;
+}
+
+void RailHandle::Pump() {
+  for (std::deque<RailCommand>* overflow : {&receiving_overflow, &sending_overflow}) {
+    while (!overflow->empty() && port->TryCommand(overflow->front())) overflow->pop_front();
+  }
+  if (flush) port->Flush();
+  flush = overflowing();
+}
+
+}  // namespace railsd

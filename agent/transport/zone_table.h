@@ -1,0 +1,86 @@
+// The zones of this node: where peers' exchanges land. The engine opens and closes them; rails look them up.
+#ifndef RAILSD_AGENT_TRANSPORT_ZONE_TABLE_H_
+#define RAILSD_AGENT_TRANSPORT_ZONE_TABLE_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "agent/base/ids.h"
+#include "agent/memory/memory_ranges.h"
+#include "agent/transport/landing.h"
+
+namespace railsd {
+
+// Where one exchange lands: the scatter table of its stream.
+struct ReceiveZone {
+  explicit ReceiveZone(size_t rails) : keys(rails), landed(rails) {}
+  PeerIndex peer;  // only this peer may write here
+  ZoneRef ref;
+  MemoryRanges memory;  // addressed by the offset in the stream
+  // By rail, of transports that bind zones: one key for every piece of `memory`. The rail's thread fills its own before
+  // its kZoneOpened.
+  mutable std::vector<std::vector<uint32_t>> keys;
+  // By rail, of transports that place the bytes themselves.
+  mutable std::vector<Landing> landed;
+  // A page of it could not be written (kReceiveFault): no fence of it is published any more.
+  mutable std::atomic<bool> unwritable{false};
+  // Weight of this round's fences so far. Only a hint of when to look: the engine counts by itself.
+  mutable std::atomic<uint32_t> weight{0};
+};
+
+// A slot has a gate. Rails enter it before each system call that writes into the zone and leave it after. A closed gate
+// lets nobody in, so when Close() finds it empty nothing can touch the memory through it any more; nobody is woken for
+// that. All operations on a slot are atomic.
+class ZoneTable {
+ public:
+  static constexpr size_t kSlots = 1 << 16;  // slot 0 is never used
+
+  ZoneTable();
+  ZoneTable(const ZoneTable&) = delete;
+  ZoneTable& operator=(const ZoneTable&) = delete;
+
+  // The engine's thread:
+
+  size_t taken() const { return taken_; }
+  size_t free() const { return kSlots - 1 - taken_; }
+  // Sets `zone->ref` to the slot that has rested longest, in its next generation, and opens it. free() is more than 0.
+  void Open(std::shared_ptr<ReceiveZone> zone);
+  // From here on nobody enters. True: nobody is inside. False: the rail that leaves last says so by a kZoneQuiet.
+  bool Close(ZoneRef ref);
+  // The zone is closed, and no rail touches it any more. Forgets it; the slot may be used again.
+  void Release(ZoneRef ref);
+
+  // Threads of rails:
+
+  // Null: not open. Otherwise the zone stays open or closing until Leave().
+  const ReceiveZone* Enter(ZoneRef ref);
+  // True: the zone was closed meanwhile and this was the last one inside. The caller then pushes a kZoneQuiet.
+  bool Leave(ZoneRef ref);
+
+  enum class State { kOpen, kClosed, kUnknown };
+  // Returns the state of the slot's present generation, if its lower bits are `short_generation`; `*ref` names it.
+  // kUnknown: no such.
+  State Look(uint16_t slot, uint8_t short_generation, ZoneRef* ref) const;
+
+ private:
+  struct Slot {
+    std::atomic<uint64_t> state{0};  // generation, whether it is open, how many are inside
+    std::shared_ptr<const ReceiveZone> zone;
+  };
+  static constexpr uint64_t kOpen = uint64_t{1} << 31;
+  static constexpr uint64_t kInside = kOpen - 1;
+  static uint32_t GenerationOf(uint64_t state) { return static_cast<uint32_t>(state >> 32); }
+
+  const std::unique_ptr<Slot[]> slots_;
+  std::deque<uint16_t> rested_;
+  uint32_t unused_ = 1;  // slots from this on were never taken
+  size_t taken_ = 0;
+};
+
+}  // namespace railsd
+
+#endif  // RAILSD_AGENT_TRANSPORT_ZONE_TABLE_H_

@@ -1,0 +1,203 @@
+// Copies between ranks of a node: which one works next, when they begin and end.
+#include "agent/jobs/copier.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <deque>
+#include <future>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "agent/base/wake_event.h"
+#include "tests/support/test_memory.h"
+#include "tests/support/until.h"
+#include "tests/unit/agent/jobs/cluster.h"
+
+namespace railsd::testing {
+namespace {
+
+constexpr uint64_t kStep = 8 << 20;
+
+// Copies of whole steps, whose bytes nobody touches.
+class CopyQueueTest : public ::testing::Test {
+ protected:
+  void Push(uint64_t job, size_t tenant, TenantShare share, uint64_t steps) {
+    MemoryRanges& memory = memories_.emplace_back();
+    memory.Append(segment_, 0, steps * kStep);
+    queue_.Push({JobTag(job), 0, &memory, &memory, std::make_shared<std::atomic<bool>>(false), tenant, share});
+  }
+  // The jobs that the next steps belong to.
+  std::vector<uint64_t> Take(size_t count) {
+    std::vector<uint64_t> jobs;
+    for (size_t i = 0; i < count; ++i) {
+      taken_.push_back(queue_.Take());
+      jobs.push_back(taken_.back().copy->task.job.value());
+    }
+    return jobs;
+  }
+
+  const std::shared_ptr<const Segment> segment_ = MakeSegment(16 * kStep);
+  std::deque<MemoryRanges> memories_;
+  CopyQueue queue_;
+  std::vector<CopyQueue::Step> taken_;
+};
+
+TEST_F(CopyQueueTest, TenantsShareByWeight) {
+  Push(1, 0, {.weight = 1}, 12);
+  Push(2, 1, {.weight = 2}, 12);
+  const std::vector<uint64_t> jobs = Take(12);
+  EXPECT_EQ(std::count(jobs.begin(), jobs.end(), 2), 8);
+  Push(3, 2, {.weight = 1}, 12);  // it has saved nothing up
+  const std::vector<uint64_t> later = Take(8);
+  EXPECT_EQ(std::count(later.begin(), later.end(), 3), 2);
+}
+
+TEST_F(CopyQueueTest, HigherPriorityGoesFirst) {
+  Push(1, 0, {}, 4);
+  EXPECT_EQ(Take(1), (std::vector<uint64_t>{1}));
+  Push(2, 1, {.priority = 1}, 2);
+  EXPECT_EQ(Take(5), (std::vector<uint64_t>{2, 2, 1, 1, 1}));
+  EXPECT_TRUE(queue_.empty());
+}
+
+TEST_F(CopyQueueTest, TenantsThatBeginBesideAHigherPriorityShareAsWell) {
+  Push(1, 0, {}, 12);
+  Take(1);
+  Push(2, 1, {.priority = 1}, 8);
+  Take(8);
+  Push(3, 2, {}, 12);
+  const std::vector<uint64_t> jobs = Take(6);
+  EXPECT_GE(std::count(jobs.begin(), jobs.end(), 3), 3) << "what others had before both counts for neither";
+}
+
+TEST_F(CopyQueueTest, CopiesOfOneTenantBeginInTheirOrderAndEndWithTheirLastStep) {
+  Push(1, 0, {}, 2);
+  Push(2, 0, {}, 1);
+  EXPECT_EQ(Take(3), (std::vector<uint64_t>{1, 1, 2}));
+  EXPECT_EQ(taken_[0].offset_bytes, 0u);
+  EXPECT_EQ(taken_[1].offset_bytes, kStep);
+  EXPECT_FALSE(queue_.Finish(taken_[1], absl::OkStatus()).has_value());
+  EXPECT_TRUE(queue_.Finish(taken_[2], absl::OkStatus()).has_value());
+  const auto result = queue_.Finish(taken_[0], absl::OkStatus());
+  ASSERT_TRUE(result.has_value());
+  EXPECT_EQ(result->job, JobTag(1));
+  EXPECT_EQ(queue_.depth(), 0u);
+}
+
+TEST_F(CopyQueueTest, AFailedStepEndsItsCopyOnceTheOthersAreBack) {
+  Push(1, 0, {}, 4);
+  Push(2, 0, {}, 1);
+  Take(2);
+  EXPECT_FALSE(queue_.Finish(taken_[0], absl::CancelledError("stopped")).has_value());
+  EXPECT_EQ(Take(1), (std::vector<uint64_t>{2}));
+  const auto result = queue_.Finish(taken_[1], absl::OkStatus());
+  ASSERT_TRUE(result.has_value());
+  EXPECT_EQ(result->status.message(), "stopped");
+  EXPECT_TRUE(queue_.empty());
+  EXPECT_EQ(queue_.depth(), 1u);
+}
+
+TEST(ThreadCopierTest, ManyThreadsCopyEveryByte) {
+  std::mt19937_64 random(1);
+  const auto from_segment = MakeSegment(3 * kStep), to_segment = MakeSegment(3 * kStep, 2);
+  const uint64_t length = 2 * kStep + 12345;
+  const MemoryRanges from = Scatter(from_segment, 5, length, 40, random),
+                     to = Scatter(to_segment, 7, length, 30, random);
+  WriteAll(from, RandomBytes(length, random));
+  auto wake = WakeEvent::Create().value();
+  ThreadCopier copier(3, &wake);
+  copier.Submit({JobTag(4), 9, &from, &to, std::make_shared<std::atomic<bool>>(false)});
+  CopyResult result;
+  ASSERT_TRUE(Until([&] { return copier.TakeResult(&result); }));
+  EXPECT_TRUE(result.status.ok()) << result.status;
+  EXPECT_EQ(result.index, 9u);
+  EXPECT_EQ(ReadAll(to), ReadAll(from));
+}
+
+TEST(ThreadCopierTest, FreesWhatChoresHold) {
+  auto wake = WakeEvent::Create().value();
+  const auto garbage = std::make_shared<int>(0), last = std::make_shared<int>(0);
+  {
+    ThreadCopier copier(2, &wake);
+    copier.Run([garbage] {});
+    EXPECT_TRUE(Until([&] { return garbage.use_count() == 1; }));
+    copier.Run([last] {});
+  }
+  EXPECT_EQ(last.use_count(), 1);
+}
+
+// However much there is to copy.
+TEST(ThreadCopierTest, DoesChoresBeforeItCopies) {
+  auto wake = WakeEvent::Create().value();
+  const auto segment = MakeSegment(kStep);
+  MemoryRanges memory;
+  memory.Append(segment, 0, kStep);
+  ThreadCopier copier(1, &wake);
+  std::promise<void> begin;
+  std::promise<size_t> left;
+  // It keeps the only thread busy until there is a copy.
+  copier.Run([&] { begin.get_future().wait(); });
+  copier.Submit({JobTag(1), 0, &memory, &memory, std::make_shared<std::atomic<bool>>(false)});
+  copier.Run([&] { left.set_value(copier.depth()); }, JobTag(2));
+  begin.set_value();
+  EXPECT_EQ(left.get_future().get(), 1u);
+  CopyResult result;
+  ASSERT_TRUE(Until([&] { return copier.TakeResult(&result); }));
+  EXPECT_EQ(result.job, JobTag(2));
+  EXPECT_EQ(result.index, CopyResult::kChore);
+  ASSERT_TRUE(Until([&] { return copier.TakeResult(&result); }));
+}
+
+// Over rails that receive frames, and over rails that write into remote memory.
+class LocalCopyTest : public ::testing::TestWithParam<bool> {};
+
+INSTANTIATE_TEST_SUITE_P(Rails, LocalCopyTest, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "Remote" : "Framed"; });
+
+TEST_P(LocalCopyTest, CopiesBeginWhenBothRanksHaveSubmitted) {
+  Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
+  Exchange exchange(&cluster, 6, "g");  // 0, 2 and 4 on one node
+  exchange.JoinAll();
+  exchange.SetLengths(AllLengths(6, 100), 1);
+  ASSERT_TRUE(exchange.trainer(0).Submit(exchange.For(0, 1)).ok());
+  ASSERT_TRUE(exchange.trainer(2).Submit(exchange.For(2, 1)).ok());
+  exchange.ExpectBytesBetween({0}, 2);
+  const uint8_t* into = exchange.trainer(2).receive->data();
+  EXPECT_NE(into[0], into[100]) << "rank 0's bytes are here, rank 1's are not";
+  const auto early = exchange.trainer(2).Wait(1);
+  cluster.Run();
+  EXPECT_FALSE(early->ok()) << "the job has not ended";
+  for (uint32_t rank : {1u, 3u, 4u, 5u}) ASSERT_TRUE(exchange.trainer(rank).Submit(exchange.For(rank, 1)).ok());
+  cluster.Run();
+  ASSERT_TRUE(early->ok());
+  EXPECT_EQ((*early)->state, JobState::kDone);
+  EXPECT_EQ((*early)->bytes_received, 500u);
+  exchange.ExpectBytes();
+}
+
+// The copies of a job that never starts are over before its ranks get their buffers back.
+TEST_P(LocalCopyTest, CopiesOfAJobThatIsCancelledEarlyAreWaitedFor) {
+  Cluster cluster({.remote = GetParam(), .nodes = 1, .rails = 1});
+  Exchange exchange(&cluster, 3, "g");
+  exchange.JoinAll();
+  exchange.SetLengths(AllLengths(3, 100), 1);
+  cluster.node(0).copier.held = true;
+  ASSERT_TRUE(exchange.trainer(0).Submit(exchange.For(0, 1)).ok());
+  ASSERT_TRUE(exchange.trainer(1).Submit(exchange.For(1, 1)).ok());
+  const auto report = exchange.trainer(0).Wait(1);
+  cluster.node(0).engine->Cancel(exchange.trainer(0).session, {exchange.trainer(0).group->epoch, JobSeq(1)}, Rank(0),
+                                 [](absl::Status s) { EXPECT_TRUE(s.ok()); });
+  cluster.Run();
+  EXPECT_FALSE(report->ok()) << "two copies are under way";
+  cluster.node(0).copier.held = false;
+  cluster.Run();
+  ASSERT_TRUE(report->ok());
+  EXPECT_EQ((*report)->status.code(), absl::StatusCode::kCancelled);
+  EXPECT_FALSE(cluster.node(0).engine->Snapshot(0).groups[0].broken);
+}
+
+}  // namespace
+}  // namespace railsd::testing

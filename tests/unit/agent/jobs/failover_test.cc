@@ -1,0 +1,214 @@
+// Rails that place the bytes at their receiver (as TCP does) and die in the middle of jobs: the jobs go on over the
+// others, and every byte arrives once.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <random>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "tests/support/seeds.h"
+#include "tests/unit/agent/jobs/cluster.h"
+
+namespace railsd::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+uint64_t Returned(Cluster& cluster) {
+  uint64_t chunks = 0;
+  for (size_t n = 0; n < cluster.size(); ++n) {
+    for (const RailView& rail : cluster.node(n).engine->Snapshot(0).rails) chunks += rail.returned_chunks;
+  }
+  return chunks;
+}
+
+// One flow of 2 MB from n0 to n1, some of which has arrived.
+void Begin(Cluster& cluster, Exchange& exchange) {
+  exchange.JoinAll();
+  exchange.SetLengths({{0, 2'000'000}, {0, 0}}, 1);
+  exchange.SubmitAll(1);
+  cluster.Run([&] { return cluster.HasReceived(1, 0); });
+  ASSERT_TRUE(cluster.HasReceived(1, 0));
+}
+
+TEST(FailoverTest, WhatARailGivesBackGoesOverAnother) {
+  Cluster cluster({.nodes = 2, .rails = 2, .plan = {.chunk_bytes = 64 << 10}});
+  Exchange exchange(&cluster, 2, "g", 4 << 20);
+  Begin(cluster, exchange);
+  cluster.fabric().Fail(cluster.AddressOf(0, 0));
+  cluster.Run();
+  exchange.ExpectDone(1);
+  exchange.ExpectBytes();
+  EXPECT_GT(Returned(cluster), 0u);
+  cluster.ExpectNothingOpen();
+}
+
+class FailoverPolicyTest : public ::testing::TestWithParam<Policy> {};
+
+TEST_P(FailoverPolicyTest, NoPolicyKeepsWorkOnADeadRail) {
+  Cluster cluster({.nodes = 2, .rails = 3, .plan = {.policy = GetParam(), .chunk_bytes = 64 << 10}});
+  Exchange exchange(&cluster, 6, "g", 4 << 20);
+  exchange.JoinAll();
+  exchange.SetLengths(std::vector<std::vector<uint64_t>>(6, std::vector<uint64_t>(6, 300'000)), 1);
+  exchange.SubmitAll(1);
+  uint64_t steps = 40;
+  cluster.Run([&] { return steps-- == 0; });
+  for (size_t r : {1u, 2u}) cluster.fabric().Fail(cluster.AddressOf(0, r));
+  cluster.Run();
+  exchange.ExpectDone(1);
+  exchange.ExpectBytes();
+  cluster.ExpectNothingOpen();
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, FailoverPolicyTest,
+                         ::testing::Values(Policy::kLpt, Policy::kPinned, Policy::kAligned, Policy::kRoundRobin));
+
+// Rails die and come back at any moment, again and again, sometimes all of them.
+TEST(FailoverTest, JobsSurviveRailsThatComeAndGo) {
+  uint64_t returned = 0;
+  for (const uint64_t seed : Seeds(30)) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    std::mt19937_64 random(seed);
+    Cluster cluster({.nodes = 3, .rails = 3, .seed = seed, .plan = {.chunk_bytes = 16 << 10}});
+    Exchange exchange(&cluster, 6, "g", 2 << 20);
+    exchange.JoinAll();
+    exchange.SetLengths(Exchange::RandomLengths(6, 200'000, random), seed);
+    exchange.SubmitAll(1, 2);
+    cluster.FailRails(8, random);
+    exchange.ExpectDone(1);
+    exchange.ExpectBytes();
+    returned += Returned(cluster);
+    cluster.ExpectNothingOpen();
+    if (::testing::Test::HasFailure()) return;
+  }
+  EXPECT_GT(returned, 0u);
+}
+
+TEST(FailoverTest, WhereNoRailIsLeftTheJobWaitsForOneAndThenFails) {
+  for (const bool heals : {true, false}) {
+    Cluster cluster({.nodes = 2, .rails = 2, .plan = {.chunk_bytes = 64 << 10}});
+    Exchange exchange(&cluster, 2, "g", 4 << 20);
+    Begin(cluster, exchange);
+    for (size_t r : {0u, 1u}) cluster.fabric().Fail(cluster.AddressOf(1, r));
+    cluster.Run();
+    cluster.Advance(absl::Seconds(4));
+    cluster.Run();
+    auto sender = exchange.trainer(0).Wait(1);
+    EXPECT_FALSE(sender->ok()) << "it still waits";
+    if (heals) cluster.fabric().Heal(cluster.AddressOf(1, 1));
+    cluster.Run();
+    cluster.Advance(absl::Seconds(2));
+    cluster.Run();
+    if (heals) {
+      exchange.ExpectDone(1);
+      exchange.ExpectBytes();
+    } else {
+      for (uint32_t r : {0u, 1u}) {
+        auto report = *exchange.trainer(r).Wait(1);
+        ASSERT_TRUE(report.ok()) << report.status();
+        EXPECT_EQ(report->status.code(), absl::StatusCode::kUnavailable);
+        EXPECT_THAT(std::string(report->status.message()), HasSubstr("no rail of n0 has reached n1 for 5s (job 1)"));
+      }
+    }
+    cluster.ExpectNothingOpen();
+  }
+}
+
+// A job that begins while no rail is up has the same limit.
+TEST(FailoverTest, AJobThatNeverFindsARailFails) {
+  Cluster cluster({.nodes = 2, .rails = 1});
+  Exchange exchange(&cluster, 2, "g", 1 << 20);
+  exchange.JoinAll();
+  cluster.fabric().Fail(cluster.AddressOf(1, 0));
+  cluster.Run();
+  exchange.SetLengths({{0, 1000}, {0, 0}}, 1);
+  exchange.SubmitAll(1);
+  cluster.Run();
+  cluster.Advance(absl::Seconds(6));
+  cluster.Run();
+  auto report = *exchange.trainer(0).Wait(1);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->status.code(), absl::StatusCode::kUnavailable) << report->status;
+  EXPECT_THAT(std::string(report->status.message()), HasSubstr("no rail of n0 has reached n1"));
+  cluster.ExpectNothingOpen();
+}
+
+// A peer that is cut off loses its rails first; what its jobs are told is what the link makes of it, a moment
+// after `peer_lost`.
+TEST(FailoverTest, WhyAPeerIsLostIsToldBeforeThatNoRailReachesIt) {
+  Cluster cluster({.nodes = 2, .rails = 2, .plan = {.chunk_bytes = 64 << 10}});
+  Exchange exchange(&cluster, 2, "g", 4 << 20);
+  Begin(cluster, exchange);
+  for (size_t r : {0u, 1u}) cluster.fabric().Fail(cluster.AddressOf(1, r));
+  cluster.Run();
+  cluster.Advance(absl::Milliseconds(5600));  // peer_lost is 5 s; the last heartbeat came just before the cut
+  cluster.Run();
+  EXPECT_FALSE(exchange.trainer(0).Wait(1)->ok()) << "not told yet";
+  cluster.node(0).engine->OnPeerDown("n1", "cut off from this node");
+  cluster.Run();
+  auto report = *exchange.trainer(0).Wait(1);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_THAT(std::string(report->status.message()), AllOf(HasSubstr("node n1 is lost"), HasSubstr("cut off")));
+}
+
+// Everything that a rail had may have arrived: the receiver says so, and what has not is sent again.
+TEST(FailoverTest, WhatIsInDoubtIsAskedAbout) {
+  Cluster cluster({.nodes = 2, .rails = 2, .plan = {.chunk_bytes = 64 << 10}});
+  Exchange exchange(&cluster, 2, "g", 4 << 20);
+  Begin(cluster, exchange);
+  cluster.node(0).rails[0]->on_event = [](RailEvent& event) {
+    if (event.kind == RailEvent::Kind::kSendDone) event.result = SendResult::kRailFailed;
+  };
+  cluster.fabric().Fail(cluster.AddressOf(0, 0));
+  cluster.Run();
+  exchange.ExpectDone(1);
+  exchange.ExpectBytes();
+  EXPECT_GT(cluster.node(0).engine->Snapshot(0).counters.rehomed_exchanges, 0u);
+  cluster.ExpectNothingOpen();
+}
+
+// n1 has aborted the job because n2 has, and drains what n0 sends. n2's ABORT comes to n0 on another link, which may be
+// slow.
+TEST(FailoverTest, WhatAReceiverDrainsIsNeverTakenForSent) {
+  Cluster cluster({.nodes = 3, .rails = 2, .plan = {.chunk_bytes = 64 << 10}});
+  Exchange exchange(&cluster, 3, "g", 4 << 20);
+  exchange.JoinAll();
+  exchange.SetLengths({{0, 2'000'000, 0}, {0, 0, 2'000'000}, {0, 0, 0}}, 1);
+  exchange.SubmitAll(1);
+  cluster.Run([&] { return cluster.HasReceived(1, 0); });
+  cluster.Hold(2, 0);
+  cluster.Hold(1, 0);
+  cluster.node(2).engine->Cancel(exchange.trainer(2).session, {exchange.trainer(2).group->epoch, JobSeq(1)}, Rank(2),
+                                 [](absl::Status) {});
+  cluster.Run();
+  EXPECT_FALSE(exchange.trainer(0).Wait(1)->ok()) << "it waits for the ABORT that says why";
+  cluster.Release(2, 0);
+  cluster.Run();
+  const auto report = *exchange.trainer(0).Wait(1);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_THAT(report->status.ToString(), HasSubstr("cancelled by rank 2 on n2"));
+  EXPECT_LT(report->bytes_sent, 2'000'000u);
+  cluster.Release(1, 0);
+  cluster.Run();
+  cluster.ExpectNothingOpen();
+}
+
+// A trainer that dies while a rail is down: what the rail gives back has no job any more.
+TEST(FailoverTest, NothingOfAnAbortedJobIsSentAgain) {
+  Cluster cluster({.nodes = 2, .rails = 2, .plan = {.chunk_bytes = 64 << 10}});
+  Exchange exchange(&cluster, 2, "g", 4 << 20);
+  Begin(cluster, exchange);
+  cluster.node(1).engine->CloseSession(exchange.trainer(1).session, "pid 42 was killed", [](absl::Status) {});
+  cluster.fabric().Fail(cluster.AddressOf(0, 0));
+  cluster.Run();
+  auto report = *exchange.trainer(0).Wait(1);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_THAT(std::string(report->status.message()), HasSubstr("pid 42 was killed"));
+  cluster.ExpectNothingOpen();
+}
+
+}  // namespace
+}  // namespace railsd::testing

@@ -1,0 +1,114 @@
+// Jobs in which not every rank exchanges something with every other.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/unit/agent/jobs/cluster.h"
+
+namespace railsd::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+// READY names what is sent: ranks that exchange nothing take no room in it.
+class SparseTest : public ::testing::TestWithParam<bool> {};
+
+INSTANTIATE_TEST_SUITE_P(Rails, SparseTest, ::testing::Bool(),
+                         [](const ::testing::TestParamInfo<bool>& info) { return info.param ? "Remote" : "Framed"; });
+
+TEST_P(SparseTest, OnlyFlowsWithBytesAreNamed) {
+  Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 2});
+  Exchange exchange(&cluster, 6, "g");
+  exchange.JoinAll();
+  std::vector<std::vector<uint64_t>> lengths = AllLengths(6, 0);
+  lengths[0][3] = 30000;
+  lengths[4][1] = 1;
+  lengths[5][2] = 7000;
+  lengths[2][4] = 50;
+  exchange.SetLengths(lengths, 1);
+  exchange.SubmitAll(1);
+  cluster.Run([&] { return !Outgoing<Ready>(cluster, 0).empty(); });
+  const std::vector<Ready*> readys = Outgoing<Ready>(cluster, 0);
+  ASSERT_EQ(readys.size(), 1u);
+  ASSERT_EQ(readys[0]->sends.size(), 2u);
+  EXPECT_EQ(readys[0]->sends[0].source, Rank(4));
+  EXPECT_EQ(readys[0]->sends[0].destination, Rank(1));
+  EXPECT_EQ(readys[0]->sends[1].bytes, 30000u);
+  ASSERT_EQ(readys[0]->receives.size(), 1u);
+  EXPECT_EQ(readys[0]->receives[0].bytes, 7000u);
+  cluster.Run();
+  exchange.ExpectDone(1);
+  exchange.ExpectBytes();
+  cluster.ExpectNothingOpen();
+}
+
+TEST_P(SparseTest, EmptyFlowsOfAPeerAreTaken) {
+  Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 2});
+  Exchange exchange(&cluster, 4, "g");
+  exchange.JoinAll();
+  std::vector<std::vector<uint64_t>> lengths = AllLengths(4, 0);
+  lengths[1][2] = 9000;
+  exchange.SetLengths(lengths, 1);
+  exchange.SubmitAll(1);
+  cluster.Run([&] { return !Outgoing<Ready>(cluster, 0).empty(); });
+  Ready* ready = Outgoing<Ready>(cluster, 0)[0];
+  ASSERT_TRUE(ready->sends.empty());
+  for (uint32_t destination : {1u, 3u}) {
+    for (uint32_t source : {0u, 2u}) ready->sends.push_back({Rank(source), Rank(destination), 0});
+  }
+  cluster.Run();
+  exchange.ExpectDone(1);
+  exchange.ExpectBytes();
+}
+
+// A flow that one end knows nothing of is found whichever end that is, at home and between nodes.
+TEST_P(SparseTest, FlowsThatOneEndLeavesOutAreContradictions) {
+  struct Case {
+    uint32_t source, destination;
+    bool sent;
+  };
+  for (const Case& c : {Case{0, 2, true}, Case{0, 2, false}, Case{0, 1, true}, Case{0, 1, false}}) {
+    Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
+    Exchange exchange(&cluster, 4, "g");
+    exchange.JoinAll();
+    exchange.SetLengths(AllLengths(4, 10), 1);
+    for (uint32_t r = 0; r < 4; ++r) {
+      Submission submission = exchange.For(r, 1);
+      if (r == c.source && !c.sent) {
+        std::erase_if(submission.sends, [&](const FlowRanges& f) { return f.peer == Rank(c.destination); });
+      }
+      if (r == c.destination && c.sent) {
+        std::erase_if(submission.receives, [&](const FlowRanges& f) { return f.peer == Rank(c.source); });
+      }
+      ASSERT_TRUE(exchange.trainer(r).Submit(std::move(submission)).ok());
+    }
+    cluster.Run();
+    const auto report = *exchange.trainer(3).Wait(1);
+    ASSERT_TRUE(report.ok()) << report.status();
+    EXPECT_THAT(std::string(report->status.message()),
+                HasSubstr(absl::StrCat("rank 0 on n0 sends ", c.sent ? 10 : 0, " bytes to rank ", c.destination, " on ",
+                                       c.destination % 2 == 0 ? "n0" : "n1", ", which expects ", c.sent ? 0 : 10)));
+  }
+}
+
+// The planner aligns rails by the places of ranks on their nodes, whichever flows there are.
+TEST(SparsePlanTest, PlacesOfRanksDoNotDependOnTheFlows) {
+  for (const Policy policy : {Policy::kPinned, Policy::kAligned}) {
+    Cluster cluster({.nodes = 2, .rails = 4, .plan = {.policy = policy}});
+    Exchange exchange(&cluster, 8, "g");
+    exchange.JoinAll();
+    std::vector<std::vector<uint64_t>> lengths = AllLengths(8, 0);
+    lengths[4][7] = 8000;  // the third of its node to the fourth of its
+    exchange.SetLengths(lengths, 1);
+    exchange.SubmitAll(1);
+    cluster.Run();
+    exchange.ExpectDone(1);
+    const auto report = *exchange.trainer(4).Wait(1);
+    EXPECT_EQ(report->rail_tx_bytes[policy == Policy::kPinned ? 2 : 3], 8000u);
+  }
+}
+
+}  // namespace
+}  // namespace railsd::testing

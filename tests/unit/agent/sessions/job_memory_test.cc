@@ -1,0 +1,231 @@
+// Two jobs of a session that are under way together never share bytes that one of them writes.
+#include "agent/sessions/job_memory.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/support/seeds.h"
+#include "tests/unit/agent/jobs/cluster.h"
+
+namespace railsd::testing {
+namespace {
+
+// Over rails that receive frames, and over rails that write into remote memory.
+class JobMemoryTest : public ::testing::TestWithParam<bool> {};
+
+INSTANTIATE_TEST_SUITE_P(Rails, JobMemoryTest, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "Remote" : "Framed"; });
+
+TEST_P(JobMemoryTest, BytesOfAJobUnderWayAreRefused) {
+  Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
+  Exchange exchange(&cluster, 2, "g");
+  exchange.JoinAll();
+  exchange.SetLengths({{0, 100}, {200, 0}}, 1);
+  Trainer& trainer = exchange.trainer(0);
+  const SegmentId sent(1), received(2), alias(3);
+  cluster.AddSegment(0, trainer.session, 3, *trainer.receive);
+  const Submission first = exchange.For(0, 1);
+  ASSERT_TRUE(trainer.Submit(first).ok());
+  const auto second = [&](Range send, Range receive) {
+    Submission submission = first;
+    submission.job.seq = JobSeq(2);
+    submission.sends = {{Rank(1), {send}}};
+    submission.receives = {{Rank(1), {receive}}};
+    return submission;
+  };
+  struct Case {
+    Range send, receive;
+    std::string text;
+  };
+  const Range elsewhere{sent, 4096, 10}, free{received, 4096, 10};
+  const std::vector<Case> cases = {
+      {elsewhere,
+       {received, 199, 2},
+       "receives: [199, 201) of segment 2 overlaps [0, 200) of the same memory, which job 1 "
+       "of rank 0 receives and which has not ended"},
+      {elsewhere,
+       {sent, 0, 1},
+       "receives: [0, 1) of segment 1 overlaps [0, 100) of the same memory, which job 1 of rank 0 "
+       "sends"},
+      {{received, 5, 1}, free, "sends: [5, 6) of segment"},
+      {{alias, 5, 1}, free, "sends: [5, 6) of segment"},
+      {elsewhere, {alias, 150, 1}, "receives: [150, 151) of segment"},
+  };
+  for (const Case& c : cases) {
+    const absl::Status status = trainer.Submit(second(c.send, c.receive));
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+    EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr(c.text));
+  }
+  Submission own = second(elsewhere, free);
+  own.own_reads = {{alias, 10, 5}};
+  own.own_writes = {{received, 300, 5}};
+  EXPECT_THAT(std::string(trainer.Submit(own).message()), ::testing::HasSubstr("sends: [10, 15) of segment"));
+  own.own_reads = {{sent, 10, 5}};
+  own.own_writes = {{alias, 199, 5}};
+  EXPECT_THAT(std::string(trainer.Submit(own).message()), ::testing::HasSubstr("receives: [199, 204) of segment"));
+  EXPECT_TRUE(trainer.Submit(first).ok()) << "the same submission again";
+  // Both may read the same bytes, and neighbours do not meet.
+  ASSERT_TRUE(trainer.Submit(second({sent, 50, 100}, {received, 200, 10})).ok());
+  ASSERT_TRUE(exchange.trainer(1).Submit(exchange.For(1, 1)).ok());
+  cluster.Run();
+  Submission third = exchange.For(0, 3);
+  EXPECT_TRUE(trainer.Submit(std::move(third)).ok()) << "the first job has ended";
+}
+
+// A part that fails gives its bytes back, and so does a submission that is refused for something else.
+TEST_P(JobMemoryTest, BytesAreFreeAfterFailureAndRefusal) {
+  Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
+  Exchange exchange(&cluster, 2, "g");
+  exchange.JoinAll();
+  exchange.SetLengths({{0, 100}, {200, 0}}, 1);
+  Trainer& trainer = exchange.trainer(0);
+  EXPECT_EQ(trainer.Submit(exchange.For(0, 7)).code(), absl::StatusCode::kInvalidArgument) << "not its turn";
+  ASSERT_TRUE(trainer.Submit(exchange.For(0, 1)).ok());
+  cluster.node(0).engine->Cancel(trainer.session, {trainer.group->epoch, JobSeq(1)}, Rank(0),
+                                 [](absl::Status s) { EXPECT_TRUE(s.ok()); });
+  cluster.Run();
+  ASSERT_TRUE(exchange.trainer(1).Submit(exchange.For(1, 1)).ok());
+  cluster.Run();
+  exchange.SubmitAll(2);
+  cluster.Run();
+  exchange.ExpectDone(2);
+  exchange.ExpectBytes();
+}
+
+// Submissions that are checked and then reach the engine in an order of the test's choice.
+class WaysToTheEngineTest : public JobMemoryTest {
+ protected:
+  WaysToTheEngineTest() : cluster_({.remote = GetParam(), .nodes = 2, .rails = 1}), exchange_(&cluster_, 2, "g") {
+    exchange_.JoinAll();
+    exchange_.SetLengths({{0, 100}, {200, 0}}, 1);
+  }
+  Submission Attempt(uint64_t seq, uint64_t attempt) {
+    Submission submission = exchange_.For(0, seq);
+    submission.session = exchange_.trainer(0).session;
+    submission.attempt = attempt;
+    return submission;
+  }
+  PreparedSubmission Check(const Submission& submission) { return cluster_.node(0).engine->Prepare(submission); }
+  absl::StatusCode Arrive(PreparedSubmission prepared) {
+    absl::Status result = absl::UnknownError("no answer");
+    cluster_.node(0).engine->Submit(std::move(prepared), [&](absl::Status s) { result = std::move(s); });
+    return result.code();
+  }
+
+  Cluster cluster_;
+  Exchange exchange_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Rails, WaysToTheEngineTest, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "Remote" : "Framed"; });
+
+// An attempt that its client has given up may hang on its way while others with the same bytes come and go.
+TEST_P(WaysToTheEngineTest, SubmissionsThatAreNotAcceptedAreInNobodysWay) {
+  PreparedSubmission hanging = Check(Attempt(1, 1));
+  Submission empty = Attempt(1, 2);
+  empty.sends.clear();
+  empty.receives.clear();
+  EXPECT_EQ(Arrive(Check(empty)), absl::StatusCode::kOk);
+  EXPECT_EQ(Arrive(Check(Attempt(2, 3))), absl::StatusCode::kOk) << "with the bytes of the one that hangs";
+  EXPECT_EQ(Arrive(std::move(hanging)), absl::StatusCode::kAlreadyExists) << "its number is taken by other content";
+}
+
+TEST_P(WaysToTheEngineTest, TheFirstOfTwoToBeAcceptedIsInTheOthersWay) {
+  PreparedSubmission before = Check(Attempt(2, 0)), first = Check(Attempt(1, 0)), after = Check(Attempt(2, 0));
+  EXPECT_EQ(Arrive(std::move(first)), absl::StatusCode::kOk);
+  EXPECT_EQ(Arrive(std::move(before)), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Arrive(std::move(after)), absl::StatusCode::kFailedPrecondition);
+}
+
+// The answer to an attempt is one about earlier attempts, too: the client gives the buffers back.
+TEST_P(WaysToTheEngineTest, AnEarlierAttemptIsRefusedOnceALaterOneIs) {
+  PreparedSubmission late = Check(Attempt(1, 1));
+  Submission bad = Attempt(1, 2);
+  bad.sends[0].ranges[0].length_bytes = ~uint64_t{0};
+  EXPECT_EQ(Arrive(Check(bad)), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Arrive(std::move(late)), absl::StatusCode::kAborted);
+  PreparedSubmission again = Check(Attempt(1, 3));
+  EXPECT_EQ(Arrive(Check(Attempt(1, 4))), absl::StatusCode::kOk);
+  EXPECT_EQ(Arrive(std::move(again)), absl::StatusCode::kOk) << "it is the job that was accepted";
+}
+
+TEST_P(WaysToTheEngineTest, AQuestionTellsAndSubmitsNothing) {
+  const auto ask = [&](uint64_t seq, uint64_t attempt) {
+    Submission question = Attempt(seq, attempt);
+    question.question = true;
+    return Check(question);
+  };
+  PreparedSubmission late = Check(Attempt(1, 1));
+  EXPECT_EQ(Arrive(ask(1, 2)), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Arrive(std::move(late)), absl::StatusCode::kAborted);
+  EXPECT_EQ(Arrive(Check(Attempt(1, 3))), absl::StatusCode::kOk);
+  EXPECT_EQ(Arrive(ask(1, 4)), absl::StatusCode::kOk);
+}
+
+// A rank that leaves, or whose session ends, while rails may still touch its job's memory.
+TEST_P(WaysToTheEngineTest, AJobUnderWayIsNotCalledRefused) {
+  for (const bool leave : {true, false}) {
+    Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
+    Exchange exchange(&cluster, 2, "g", 8 << 20);
+    exchange.JoinAll();
+    exchange.SetLengths({{0, 4'000'000}, {4'000'000, 0}}, 1);
+    Trainer& trainer = exchange.trainer(0);
+    Engine& engine = *cluster.node(0).engine;
+    const auto submit = [&](uint64_t attempt) {
+      Submission submission = exchange.For(0, 1);
+      submission.session = trainer.session;
+      submission.attempt = attempt;
+      absl::Status answer = absl::UnknownError("no answer");
+      engine.Submit(engine.Prepare(submission), [&](absl::Status s) { answer = std::move(s); });
+      return answer;
+    };
+    ASSERT_TRUE(submit(1).ok());
+    ASSERT_TRUE(exchange.trainer(1).Submit(exchange.For(1, 1)).ok());
+    cluster.Run([&] { return cluster.HasReceived(0, 0) && engine.Snapshot(0).rails[0].in_flight_bytes > 0; });
+    cluster.node(0).rails[0]->frozen = true;
+    if (GetParam()) cluster.node(1).rails[0]->frozen = true;
+    if (leave) {
+      engine.Leave(trainer.session, trainer.group->epoch, Rank(0), [](absl::Status) {});
+    } else {
+      engine.CloseSession(trainer.session, "test", [](absl::Status) {});
+    }
+    ASSERT_EQ(engine.Snapshot(0).active_jobs.size(), 1u);
+    EXPECT_TRUE(submit(2).ok()) << (leave ? "left" : "closed");
+  }
+}
+
+TEST(ExtentTest, OverlapIsFoundAsByHand) {
+  std::mt19937_64 random = SeededRandom();
+  const auto draw = [&] {
+    std::vector<Extent> extents;
+    const size_t count = random() % 3 == 0 ? random() % 200 : random() % 4;
+    for (size_t i = 0; i < count; ++i) {
+      const uint64_t begin = random() % 5000;
+      extents.push_back({{1, random() % 2}, begin, begin + 1 + random() % 4});
+    }
+    std::sort(extents.begin(), extents.end());
+    JoinExtents(&extents);
+    return extents;
+  };
+  for (int round = 0; round < 2000; ++round) {
+    const std::vector<Extent> a = draw(), b = draw();
+    bool overlap = false;
+    for (const Extent& x : a) {
+      for (const Extent& y : b) overlap |= x.file == y.file && x.begin < y.end && y.begin < x.end;
+    }
+    const auto found = FirstOverlap(a, b);
+    ASSERT_EQ(found.has_value(), overlap) << "round " << round;
+    if (!found) continue;
+    const auto& [x, y] = *found;
+    EXPECT_TRUE(x.file == y.file && x.begin < y.end && y.begin < x.end);
+    EXPECT_TRUE(std::count(a.begin(), a.end(), x) == 1 && std::count(b.begin(), b.end(), y) == 1);
+  }
+}
+
+}  // namespace
+}  // namespace railsd::testing
