@@ -150,17 +150,9 @@ absl::Status CheckTlsFiles(const Config& config) {
   return CheckTlsMaterial(*material, config.tls, config.node, absl::Now()).status();
 }
 
-std::vector<uint64_t> RailSpeeds(const std::vector<RailSpec>& rails) {
-  std::vector<uint64_t> speeds;
-  speeds.reserve(rails.size());
-  for (const RailSpec& rail : rails) speeds.push_back(rail.speed_bytes_per_s);
-  return speeds;
-}
-
 // One connection for each session, and 64 for trainers that open or close one.
 size_t MaxConnections(const Config& config) { return config.limits.max_sessions + 64; }
 
-// Calls `end` when Run() returns, on every path.
 // Waits until running jobs finish. A second signal ends the process.
 void DrainAgent(Agent* agent, absl::Duration limit, spdlog::logger* log) {
   const auto drained = std::make_shared<absl::Notification>();
@@ -222,7 +214,9 @@ absl::Status Run(Config config, Reloader::Load load) {
   if (!tenants.ok()) return tenants.status();
 
   // Data plane, with its control link and the observers of its jobs.
-  JobStatistics statistics(RailSpeeds(config.rails));
+  std::vector<uint64_t> rail_speeds;
+  for (const RailSpec& rail : config.rails) rail_speeds.push_back(rail.speed_bytes_per_s);
+  JobStatistics statistics(std::move(rail_speeds));
   JobFeed feed(&statistics, config.connections.max_watches_per_session);
   const auto refused = std::make_shared<LimitCounters>();
   const PeerHubOptions peer_options = PeerOptionsFrom(config, boot, tls->get(), refused, log);

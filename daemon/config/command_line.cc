@@ -42,20 +42,25 @@ CommandLine ParseCommandLine(int argc, char** argv) {
       "them.\nExit status: 0 when it ended as asked, 1 when it failed, 2 for a wrong command line, 3 for a wrong "
       "configuration.",
       "railsd");
-  bool print = false, check = false, list = false, table = false, config_table = false;
+  const auto does = [&out](Action action) { return [&out, action] { out.action = action; }; };
   app.set_version_flag("--version", absl::StrCat("railsd ", Version()), "Print the version and exit.");
   app.set_help_flag("-h,--help", "Print this help and exit.");
   auto* config =
       app.add_option("--config", out.config_path, "Read the configuration from this YAML file.")->type_name("FILE");
-  app.add_flag("--check-config", check, "Check the configuration, report every mistake in it, and exit.");
-  app.add_flag("--print-config", print, "Print the whole configuration with its defaults as YAML, and exit.")
+  app.add_flag_callback("--check-config", does(Action::kCheckConfig),
+                        "Check the configuration, report every mistake in it, and exit.");
+  app.add_flag_callback("--print-config", does(Action::kPrintConfig),
+                        "Print the whole configuration with its defaults as YAML, and exit.")
       ->excludes("--check-config");
-  auto* list_flag = app.add_flag("--list-devices", list,
-                                 "List the RDMA ports of this machine, and why one cannot be a rail, and exit.")
-                        ->excludes(config);
-  app.add_flag("--metrics-table", table, "Print what is exported to Prometheus as a table in Markdown, and exit.")
+  auto* list_flag =
+      app.add_flag_callback("--list-devices", does(Action::kListDevices),
+                            "List the RDMA ports of this machine, and why one cannot be a rail, and exit.")
+          ->excludes(config);
+  app.add_flag_callback("--metrics-table", does(Action::kMetricsTable),
+                        "Print what is exported to Prometheus as a table in Markdown, and exit.")
       ->excludes(config);
-  app.add_flag("--config-table", config_table, "Print every key of the configuration as a table in Markdown, and exit.")
+  app.add_flag_callback("--config-table", does(Action::kConfigTable),
+                        "Print every key of the configuration as a table in Markdown, and exit.")
       ->excludes(config);
   app.add_flag("--json", out.json, "With --list-devices: as JSON.")->needs(list_flag);
   app.add_option("--node", out.node, "Use this node name instead of the configured one.")->type_name("NAME");
@@ -73,19 +78,15 @@ CommandLine ParseCommandLine(int argc, char** argv) {
   try {
     app.parse(argc, argv);
     if (man || !completion.empty()) return TellOfItself(app, completion);
-    if (!list && !table && !config_table && out.config_path.empty()) throw CLI::RequiredError("--config");
+    const bool reads =
+        out.action == Action::kRun || out.action == Action::kCheckConfig || out.action == Action::kPrintConfig;
+    if (reads && out.config_path.empty()) throw CLI::RequiredError("--config");
   } catch (const CLI::ParseError& e) {
     const int code = app.exit(e, std::cout, std::cerr);
     out.action = Action::kExit;
     out.exit_code = code == 0 ? kExitOk : kExitUsage;
     return out;
   }
-  out.action = list           ? Action::kListDevices
-               : table        ? Action::kMetricsTable
-               : config_table ? Action::kConfigTable
-               : print        ? Action::kPrintConfig
-               : check        ? Action::kCheckConfig
-                              : Action::kRun;
   return out;
 }
 

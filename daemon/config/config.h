@@ -39,6 +39,10 @@ enum class TlsMode : uint8_t {
   kPlainText,  // asked for
 };
 
+// The error at both ends of a connection if their modes differ.
+inline constexpr char kTlsModesDiffer[] =
+    "one end has TLS (tls.mode: mutual) and the other plain text; set the same tls.mode on all nodes";
+
 // TLS of the data connections of rails over TCP; the same at all nodes.
 enum class TlsData : uint8_t { kOff, kKernel };
 

@@ -1,7 +1,10 @@
 // Every key of the configuration, once: its name, its member, its values, and whether a running daemon takes over a
 // change. Parsing, printing, comparing, reloading and the reference page iterate this table.
 #include <limits>
+#include <map>
+#include <memory>
 #include <optional>
+#include <set>
 
 #include "absl/strings/match.h"
 #include "daemon/config/field.h"
@@ -50,18 +53,18 @@ Fields TlsFields(TlsConfig& tls) {
   };
 }
 
+// Addresses of rails, host to ports; port 0: no port was given.
+using RailAddresses = std::map<std::string, std::set<uint16_t>>;
+
 // No two rails share an address and port. Rails of a test share the one loopback address of IPv6: the kernel finds a
-// port for each.
-std::string RailAddressMistake(const std::string& text, const std::vector<RailSpec>& rails) {
+// port for each. `taken` holds the addresses read so far, and takes this one.
+std::string RailAddressMistake(const std::string& text, RailAddresses& taken) {
   if (std::string why = IpAddressMistake(text); !why.empty()) return why;
   const HostPort own = *ParseHostPort(text, true);
-  bool shared = false;
-  for (const RailSpec& rail : rails) {
-    const absl::StatusOr<HostPort> other = ParseHostPort(rail.address, true);
-    if (!other.ok() || other->host != own.host) continue;
-    if (own.port != 0 && own.port == other->port) return "another rail listens on this address and port";
-    shared = shared || own.port == 0 || other->port == 0;
-  }
+  std::set<uint16_t>& ports = taken[own.host];
+  const bool shared = !ports.empty() && (own.port == 0 || ports.contains(0));
+  const bool added = ports.insert(own.port).second;
+  if (own.port != 0 && !added) return "another rail listens on this address and port";
   if (!shared || own.host == "::1" || absl::StartsWith(own.host, "127.")) return "";
   return "another rail has this address; rails that share one, for tests, need a port each";
 }
@@ -115,9 +118,10 @@ Mistakes CheckRails(std::vector<RailSpec>& rails) {
 }
 
 Field RailsField(Config& c) {
-  const auto rail_field = [&c](RailSpec& rail) {
+  const auto taken = std::make_shared<RailAddresses>();
+  const auto rail_field = [&c, taken](RailSpec& rail) {
     const bool verbs = rail.kind == RailKind::kVerbs;
-    const auto address_mistake = [&c](const std::string& text) { return RailAddressMistake(text, c.rails); };
+    const auto address_mistake = [taken](const std::string& text) { return RailAddressMistake(text, *taken); };
     const FieldOptions speed = {.omit = rail.speed_bytes_per_s == 0};
     const Fields fields = {
         Text("name", rail.name, Name(63), {.omit = rail.name.empty(), .unique = "another rail has this name"}),
@@ -141,14 +145,30 @@ Field RailsField(Config& c) {
   return out;
 }
 
-Field PeerField(StaticPeerConfig& peer) {
-  const auto rail_mistake = [](const std::string& text) { return IsVerbsAddress(text) ? "" : IpAddressMistake(text); };
-  const Fields fields = {
-      Text("name", peer.name, Name(253), {.required = true, .id = true, .unique = "another peer has this name"}),
-      Text("control", peer.control, HostAndPort(false), {.required = true, .unique = "another peer has this address"}),
-      TextList("rails", peer.rails, kMaxRails, rail_mistake),
+// An address that this node dials. Unlike one to listen on, it has a port.
+std::string PeerAddressMistake(const std::string& text) {
+  if (std::string why = HostAndPort(false)(text); !why.empty()) return why;
+  return ParseHostPort(text, false)->port == 0 ? "port 0 cannot be dialled; give the port of the peer's control.listen"
+                                               : "";
+}
+
+Field PeersField(Config& c) {
+  const auto taken = std::make_shared<RailAddresses>();  // by rails of all peers
+  const auto peer_field = [taken](StaticPeerConfig& peer) {
+    const auto rail_mistake = [&peer, taken](const std::string& text) -> std::string {
+      if (!IsVerbsAddress(text)) return RailAddressMistake(text, *taken);
+      const bool twice = std::find(peer.rails.begin(), peer.rails.end(), text) != peer.rails.end();
+      return twice ? "another rail of this peer has this device" : "";
+    };
+    const Fields fields = {
+        Text("name", peer.name, Name(253), {.required = true, .id = true, .unique = "another peer has this name"}),
+        Text("control", peer.control, PeerAddressMistake,
+             {.required = true, .unique = "another peer has this address"}),
+        TextList("rails", peer.rails, kMaxRails, rail_mistake),
+    };
+    return Section(peer.name, fields, {.flow = true});
   };
-  return Section(peer.name, fields, {.flow = true});
+  return List("static", c.static_peers, kMaxPeers, peer_field, kLive);
 }
 
 Field PolicyField(Policy& policy) {
@@ -310,7 +330,7 @@ std::vector<Field> ConfigFields(Config& c) {
       Time("refresh", c.dns.refresh, absl::Milliseconds(100), absl::Hours(1)),
   };
   const Fields peers = {
-      List("static", c.static_peers, kMaxPeers, PeerField, kLive),
+      PeersField(c),
       Section("dns", dns, {.omit = c.dns.name.empty(), .flow = true}),
   };
   const auto metrics_address = [](const std::string& text) {

@@ -61,6 +61,11 @@ std::string AddressOf(const std::string& interface) {
   return v6;
 }
 
+// Empty for a rail over verbs.
+static std::string InterfaceOfRail(const RailSpec& rail) {
+  return rail.kind == RailKind::kTcp && rail.interface.empty() ? InterfaceOf(rail.address) : rail.interface;
+}
+
 absl::Status FillRailAddresses(std::vector<RailSpec>* rails) {
   for (RailSpec& rail : *rails) {
     if (rail.kind != RailKind::kTcp || !rail.address.empty()) continue;
@@ -75,10 +80,7 @@ absl::Status FillRailAddresses(std::vector<RailSpec>* rails) {
 
 std::vector<std::string> InterfacesOf(const std::vector<RailSpec>& rails) {
   std::vector<std::string> interfaces;
-  for (const RailSpec& rail : rails) {
-    const bool tcp = rail.kind == RailKind::kTcp;
-    interfaces.push_back(tcp && rail.interface.empty() ? InterfaceOf(rail.address) : rail.interface);
-  }
+  for (const RailSpec& rail : rails) interfaces.push_back(InterfaceOfRail(rail));
   return interfaces;
 }
 
@@ -92,9 +94,7 @@ void FillRailSpeeds(std::vector<RailSpec>* rails, spdlog::logger* log) {
   for (RailSpec& rail : *rails) {
     if (rail.speed_bytes_per_s != 0) continue;
     const bool device = rail.kind == RailKind::kVerbs;
-    const std::string interface = device                   ? rail.device
-                                  : rail.interface.empty() ? InterfaceOf(rail.address)
-                                                           : rail.interface;
+    const std::string interface = device ? rail.device : InterfaceOfRail(rail);
     if (!device && !interface.empty()) rail.speed_bytes_per_s = InterfaceSpeed(interface);
     if (rail.speed_bytes_per_s != 0) {
       log->info("rail_speed rail={} interface={} speed={}", rail.name, interface, FormatRate(rail.speed_bytes_per_s));

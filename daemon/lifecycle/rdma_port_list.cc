@@ -19,15 +19,7 @@ const char* LinkLayerName(verbs::LinkLayer link_layer) {
   return link_layer == verbs::LinkLayer::kEthernet ? "Ethernet" : "InfiniBand";
 }
 const char* GidTypeName(verbs::GidType type) {
-  switch (type) {
-    case verbs::GidType::kInfiniBand:
-      return "IB";
-    case verbs::GidType::kRoceV1:
-      return "RoCE v1";
-    case verbs::GidType::kRoceV2:
-      return "RoCE v2";
-  }
-  return "?";
+  return type == verbs::GidType::kInfiniBand ? "IB" : type == verbs::GidType::kRoceV1 ? "RoCE v1" : "RoCE v2";
 }
 std::string Or(std::string text, const char* otherwise) { return text.empty() ? otherwise : std::move(text); }
 

@@ -6,6 +6,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "daemon/config/config.h"
 
 namespace railsd {
 namespace {
@@ -56,6 +57,9 @@ char* FrameReader::Space(size_t* size) {
 absl::Status FrameReader::CheckPreface() const {
   const absl::string_view bytes(buffer_.data(), std::min(have_, kLinkPreface.size()));
   if (absl::StartsWith(kLinkPreface, bytes)) return absl::OkStatus();
+  if (absl::StartsWith("\x16\x03", bytes.substr(0, 2)) || absl::StartsWith("\x15\x03", bytes.substr(0, 2))) {
+    return absl::FailedPreconditionError(kTlsModesDiffer);
+  }
   const bool grpc = absl::StartsWith("PRI * HTTP/2.0", bytes.substr(0, 14)) || (bytes.size() > 3 && bytes[3] == '\4');
   return absl::FailedPreconditionError(absl::StrCat(
       "the other end speaks ", grpc ? "gRPC, as a railsd before this protocol does" : "another protocol", ", not ",

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <map>
+#include <set>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -17,7 +18,6 @@
 #include "absl/strings/str_cat.h"
 #include "agent/base/steady_now.h"
 #include "agent/transport/tcp/tcp_socket.h"
-#include "daemon/lifecycle/logging.h"
 #include "daemon/link/listen.h"
 #include "daemon/link/socket_connection.h"
 #include "daemon/tls/tls_files.h"
@@ -58,12 +58,7 @@ class LinksImpl final : public Links {
     int error = 0;
     UniqueFd fd;
     const absl::StatusOr<tcp::SocketAddress> to = tcp::ParseAddress(address);
-    if (to.ok()) {
-      tcp::SocketAddress any;
-      any.storage.ss_family = to->get()->sa_family;
-      any.length = to->length;
-      fd = tcp::StartConnect(any, *to, tuning_, &error);
-    }
+    if (to.ok()) fd = tcp::StartConnect({}, *to, tuning_, &error);
     const SocketPtr connection = Add({std::move(fd), address, true, SteadyNow() + options_.handshake});
     if (!to.ok() || error != 0) {
       failed_.emplace_back(connection->key(),
@@ -124,14 +119,17 @@ class LinksImpl final : public Links {
       return;
     }
     const std::string source = SourceOf(from);
-    if (accepted_.size() >= options_.max_connections) return Refuse(Limit::kControlConnections, from.ToString());
-    if (HalfOpenOf(source) >= options_.max_per_address) {
+    if (accepted_ >= options_.max_connections) return Refuse(Limit::kControlConnections, from.ToString());
+    const auto half_open = half_open_of_.find(source);
+    if (half_open != half_open_of_.end() && half_open->second >= options_.max_per_address) {
       return Refuse(Limit::kControlConnectionsPerAddress, from.ToString());
     }
-    if (HalfOpen() >= options_.max_half_open) EndOldestHalfOpen();
+    if (half_open_.size() >= options_.max_half_open) EndOldestHalfOpen();
     tcp::TuneAccepted(fd.get(), tuning_);
     const SocketPtr connection = Add({std::move(fd), from.ToString(), false, SteadyNow() + options_.handshake});
-    accepted_[connection->key()] = source;
+    ++accepted_;
+    ++half_open_of_[source];
+    half_open_[connection->key()] = source;
     Publish();
     if (options_.tls == nullptr) Begin(connection);
   }
@@ -141,49 +139,33 @@ class LinksImpl final : public Links {
     options_.log->warn("connection_refused address={} limit={}", address, LimitKey(limit));
   }
 
-  size_t HalfOpen() const {
-    size_t half_open = 0;
-    for (const auto& [key, source] : accepted_) half_open += !connections_.at(key)->greeted();
-    return half_open;
-  }
-
-  size_t HalfOpenOf(const std::string& source) const {
-    size_t half_open = 0;
-    for (const auto& [key, from] : accepted_) half_open += from == source && !connections_.at(key)->greeted();
-    return half_open;
+  // The connection is greeted now, or has ended.
+  void RemoveHalfOpen(uint64_t key) {
+    const auto found = half_open_.find(key);
+    if (found == half_open_.end()) return;
+    const auto of_source = half_open_of_.find(found->second);
+    if (--of_source->second == 0) half_open_of_.erase(of_source);
+    half_open_.erase(found);
+    Publish();
   }
 
   void EndOldestHalfOpen() {
-    for (const auto& [key, source] : accepted_) {  // the oldest first
-      const SocketPtr connection = connections_.at(key);
-      if (connection->greeted()) continue;
-      Refuse(Limit::kHalfOpen, connection->address());
-      return End(connection, absl::ResourceExhaustedError("limits.max_half_open: others came after it"));
-    }
+    const SocketPtr connection = connections_.at(half_open_.begin()->first);
+    Refuse(Limit::kHalfOpen, connection->address());
+    End(connection, absl::ResourceExhaustedError("limits.max_half_open: others came after it"));
   }
 
-  void Publish() {
-    const uint64_t half_open = HalfOpen();
-    options_.counters->half_open.store(half_open, std::memory_order_relaxed);
-    const auto greeted = [](const auto& entry) { return entry.second->greeted(); };
-    const auto open = std::count_if(connections_.begin(), connections_.end(), greeted);
-    options_.counters->open.store(static_cast<uint64_t>(open), std::memory_order_relaxed);
-  }
+  void Publish() const { options_.counters->half_open.store(half_open_.size(), std::memory_order_relaxed); }
 
   void End(const SocketPtr& connection, const absl::Status& why) {
     if (connections_.erase(connection->key()) == 0) return;
-    const auto found = accepted_.find(connection->key());
-    if (found != accepted_.end()) accepted_.erase(found);
+    accepted_ -= !connection->dialled_here();
+    RemoveHalfOpen(connection->key());
     if (connection->fd() >= 0) ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection->fd(), nullptr);
     connection->Close();  // other owners may keep the object and its descriptor alive
-    Publish();
     const bool tls = options_.tls != nullptr && !connection->greeted() &&
                      (absl::IsUnauthenticated(why) || (!connection->open() && absl::IsFailedPrecondition(why)));
-    if (tls) {
-      options_.counters->failed_handshakes.fetch_add(1, std::memory_order_relaxed);
-      options_.log->warn("tls_handshake_failed address={} reason={}", connection->address(),
-                         LogValue(std::string(why.message())));
-    }
+    if (tls) options_.counters->failed_handshakes.fetch_add(1, std::memory_order_relaxed);
     handler_.OnEnd(connection, why);
   }
 
@@ -200,6 +182,7 @@ class LinksImpl final : public Links {
 
   void ReadFrom(const SocketPtr& connection) {
     ReadFrames(connection);
+    if (connection->greeted()) RemoveHalfOpen(connection->key());
     // A TLS write may have waited for these bytes.
     if (connections_.contains(connection->key()) && connection->write_wants_read()) {
       const absl::StatusOr<bool> flushed = connection->Flush();
@@ -226,7 +209,7 @@ class LinksImpl final : public Links {
       }
       if (!connection->pending()) return;
     }
-    more_.push_back(connection->key());  // the other connections come first
+    more_.insert(connection->key());  // the other connections come first
   }
 
   void Serve(uint64_t key, uint32_t events) {
@@ -249,16 +232,19 @@ class LinksImpl final : public Links {
   void Tick(absl::Time now) {
     if (!accepting_) WatchListeners(EPOLLIN, EPOLL_CTL_MOD);
     std::vector<SocketPtr> late;
+    uint64_t open = 0;
     for (const auto& [key, connection] : connections_) {
+      open += connection->greeted();
+      if (connection->greeted()) RemoveHalfOpen(key);
       if (!connection->greeted() && now >= connection->give_up()) late.push_back(connection);
     }
+    options_.counters->open.store(open, std::memory_order_relaxed);
     for (const SocketPtr& connection : late) {
       if (!connection->dialled_here()) Refuse(Limit::kHandshake, connection->address());
       End(connection, absl::DeadlineExceededError(
                           absl::StrCat(connection->open() ? "no hello came within " : "not connected within ",
                                        absl::FormatDuration(options_.handshake))));
     }
-    Publish();
     handler_.OnTick(now);
   }
 
@@ -281,15 +267,16 @@ class LinksImpl final : public Links {
       const int64_t wait = absl::ToInt64Milliseconds(absl::Ceil(next_tick - SteadyNow(), absl::Milliseconds(1)));
       const int most = more_.empty() ? static_cast<int>(std::clamp<int64_t>(wait, 0, 1000)) : 0;
       const int count = ::epoll_wait(epoll_.get(), events, kEvents, most);
+      std::set<uint64_t> more = std::exchange(more_, {});  // one turn each, whether the socket is readable or not
       for (int i = 0; i < count && !stop_.load(std::memory_order_acquire); ++i) {
         const uint64_t key = events[i].data.u64;
         if (key < kFirstConnection) {
           Accept(listeners_.sockets[key - 1].get());
         } else {
-          Serve(key, events[i].events);
+          Serve(key, events[i].events | (more.erase(key) > 0 ? EPOLLIN : 0u));
         }
       }
-      for (const uint64_t key : std::exchange(more_, {})) {
+      for (const uint64_t key : more) {
         if (const auto found = connections_.find(key); found != connections_.end()) ReadFrom(SocketPtr(found->second));
       }
     }
@@ -306,9 +293,11 @@ class LinksImpl final : public Links {
   bool accepting_ = false;
   uint64_t next_key_ = kFirstConnection;
   absl::flat_hash_map<uint64_t, SocketPtr> connections_;
-  std::map<uint64_t, std::string> accepted_;               // key (the oldest first) to SourceOf()
+  size_t accepted_ = 0;                                    // of connections_
+  std::map<uint64_t, std::string> half_open_;              // of those, not greeted: key (oldest first) to SourceOf()
+  absl::flat_hash_map<std::string, size_t> half_open_of_;  // the same, counted by SourceOf()
   std::vector<std::pair<uint64_t, absl::Status>> failed_;  // EndFailed() ends these, outside the handler's calls
-  std::vector<uint64_t> more_;                             // connections with more to read after their turn
+  std::set<uint64_t> more_;                                // connections with more to read after their turn
   std::shared_ptr<const TlsMaterial> material_;
   std::shared_ptr<const TlsContext> context_;
   std::thread thread_;

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,24 +16,18 @@
 namespace railsd {
 namespace {
 
-using AddressList = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
-
 absl::Status CannotListen(const std::string& address, absl::string_view why) {
   return absl::UnavailableError(absl::StrCat("cannot listen on ", address, ": ", why));
 }
 
-std::string Why(int error) {
-  if (error == EADDRINUSE || error == EADDRNOTAVAIL) return "the address is not this node's or is in use";
-  return std::strerror(error);
-}
-
-UniqueFd BindAndListen(int family, const sockaddr* address, socklen_t length) {
-  UniqueFd fd(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+// A socket of an IPv6 address takes IPv4 as well if the address is [::].
+UniqueFd BindAndListen(const tcp::SocketAddress& address) {
+  UniqueFd fd(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int on = 1, off = 0;
   if (!fd.valid()) return fd;
   ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  if (family == AF_INET6) ::setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
-  if (::bind(fd.get(), address, length) != 0 || ::listen(fd.get(), SOMAXCONN) != 0) {
+  if (address.family() == AF_INET6) ::setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+  if (::bind(fd.get(), address.get(), address.length) != 0 || ::listen(fd.get(), SOMAXCONN) != 0) {
     const int error = errno;
     fd.Reset();
     errno = error;
@@ -40,55 +35,50 @@ UniqueFd BindAndListen(int family, const sockaddr* address, socklen_t length) {
   return fd;
 }
 
-int PortOf(int fd) {
-  sockaddr_storage bound = {};
-  socklen_t length = sizeof(bound);
-  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&bound), &length) != 0) return 0;
-  return ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6*>(&bound)->sin6_port
-                                           : reinterpret_cast<const sockaddr_in*>(&bound)->sin_port);
-}
-
-AddressList Resolve(const std::string& host, int port) {
-  addrinfo hints = {};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  if (::getaddrinfo(host.c_str(), absl::StrCat(port).c_str(), &hints, &found) != 0) found = nullptr;
-  return AddressList(found, &freeaddrinfo);
-}
-
 }  // namespace
 
+absl::StatusOr<std::vector<std::string>> AddressesOf(const std::string& address) {
+  const absl::StatusOr<HostPort> split = ParseHostPort(address, false);
+  if (!split.ok()) return split.status();
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int error = getaddrinfo(split->host.c_str(), nullptr, &hints, &found);
+  if (error != 0) return absl::NotFoundError(absl::StrCat("the name '", split->host, "': ", gai_strerror(error)));
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> list(found, &freeaddrinfo);
+  std::set<std::string> addresses;
+  for (const addrinfo* entry = list.get(); entry != nullptr; entry = entry->ai_next) {
+    char host[NI_MAXHOST];
+    if (getnameinfo(entry->ai_addr, entry->ai_addrlen, host, sizeof(host), nullptr, 0, NI_NUMERICHOST) != 0) continue;
+    addresses.insert(FormatHostPort({host, split->port}));
+  }
+  return std::vector<std::string>(addresses.begin(), addresses.end());
+}
+
 absl::StatusOr<Listeners> ListenOn(const std::string& address) {
-  absl::StatusOr<HostPort> want = ParseHostPort(address, false);
-  if (!want.ok()) return CannotListen(address, want.status().message());
+  absl::StatusOr<std::vector<std::string>> found = AddressesOf(address);
+  if (!found.ok()) return CannotListen(address, found.status().message());
+  const HostPort want = *ParseHostPort(address, false);
+  const bool all = want.host == "0.0.0.0" || want.host == "::";
+  if (all) found = {"[::]", "0.0.0.0"};
   Listeners out;
-  out.port = want->port;
-  if (want->host == "0.0.0.0" || want->host == "::") {
-    sockaddr_in6 any = {};
-    any.sin6_family = AF_INET6;
-    any.sin6_port = htons(want->port);
-    UniqueFd fd = BindAndListen(AF_INET6, reinterpret_cast<const sockaddr*>(&any), sizeof(any));
-    if (fd.valid()) {
-      out.port = PortOf(fd.get());
-      out.sockets.push_back(std::move(fd));
-      return out;
-    }
-    if (errno == EADDRINUSE) return CannotListen(address, Why(errno));
-  }
-  const AddressList found = Resolve(want->host, out.port);
-  if (found == nullptr) return CannotListen(address, "the name has no address");
-  for (addrinfo* one = found.get(); one != nullptr; one = one->ai_next) {
-    // With port 0 the first bind chooses the port for all addresses.
-    if (one->ai_family == AF_INET6) reinterpret_cast<sockaddr_in6*>(one->ai_addr)->sin6_port = htons(out.port);
-    if (one->ai_family == AF_INET) reinterpret_cast<sockaddr_in*>(one->ai_addr)->sin_port = htons(out.port);
-    UniqueFd fd = BindAndListen(one->ai_family, one->ai_addr, one->ai_addrlen);
+  out.port = want.port;
+  for (const std::string& one : *found) {
+    absl::StatusOr<tcp::SocketAddress> to = tcp::ParseAddress(one);
+    if (!to.ok()) return CannotListen(address, to.status().message());
+    to->set_port(static_cast<uint16_t>(out.port));
+    UniqueFd fd = BindAndListen(*to);
+    if (all && !fd.valid() && errno == EADDRINUSE) break;
     if (!fd.valid()) continue;
-    out.port = PortOf(fd.get());
+    // With port 0 the first bind chooses the port for all addresses.
+    const absl::StatusOr<tcp::SocketAddress> bound = tcp::LocalAddressOf(fd.get());
+    if (bound.ok()) out.port = bound->port();
     out.sockets.push_back(std::move(fd));
+    if (all) break;
   }
-  if (out.sockets.empty()) return CannotListen(address, Why(errno));
-  return out;
+  if (!out.sockets.empty()) return out;
+  const bool taken = errno == EADDRINUSE || errno == EADDRNOTAVAIL;
+  return CannotListen(address, taken ? "the address is not this node's or is in use" : std::strerror(errno));
 }
 
 std::string SourceOf(const tcp::SocketAddress& from) {

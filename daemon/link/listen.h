@@ -11,6 +11,10 @@
 
 namespace railsd {
 
+// Every address behind "name:port", as "ip:port", sorted, each once. May block for long. NOT_FOUND: the name and the
+// reason.
+absl::StatusOr<std::vector<std::string>> AddressesOf(const std::string& address);
+
 struct Listeners {
   std::vector<UniqueFd> sockets;  // non-blocking; one for each address of the name
   int port = 0;                   // bound

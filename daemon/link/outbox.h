@@ -87,7 +87,6 @@ class Inbox {
   absl::Status AddPart(absl::string_view part, size_t max_bytes);
   // Returns the message after its last part was added.
   std::string TakeWhole() { return std::exchange(parts_, std::string()); }
-  bool has_parts() const { return !parts_.empty(); }
   // Highest number taken, for the acknowledgement.
   uint64_t taken() const { return taken_; }
   void Reset() { *this = Inbox(); }

@@ -1,8 +1,6 @@
 #include "daemon/metrics/http_server.h"
 
 #include <civetweb.h>
-#include <netdb.h>
-#include <sys/socket.h>
 #include <zlib.h>
 
 #include <atomic>
@@ -15,8 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "agent/base/unique_fd.h"
-#include "daemon/config/units.h"
+#include "agent/transport/tcp/tcp_socket.h"
 
 namespace railsd {
 namespace {
@@ -73,18 +70,12 @@ HttpAnswer Text(int status, std::string text) { return {.status = status, .body 
 
 // Connects to a local listener and closes the connection.
 void TouchPort(const std::string& listen, int port) {
-  const auto address = ParseHostPort(listen, false);
+  absl::StatusOr<tcp::SocketAddress> address = tcp::ParseAddress(listen);
   if (!address.ok()) return;
-  addrinfo hints = {};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  if (getaddrinfo(address->host.c_str(), absl::StrCat(port).c_str(), &hints, &found) != 0) return;
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> list(found, &freeaddrinfo);
-  const UniqueFd socket(::socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  address->set_port(static_cast<uint16_t>(port));
   // The result does not matter: the listener has woken up, or is gone.
-  if (!socket.valid()) return;
-  [[maybe_unused]] const int result = connect(socket.get(), found->ai_addr, found->ai_addrlen);
+  int error = 0;
+  tcp::StartConnect({}, *address, {}, &error);
 }
 
 class Server final : public HttpServer {

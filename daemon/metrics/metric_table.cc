@@ -17,17 +17,7 @@ const char* UnitOf(absl::string_view name) {
   return "";
 }
 
-const char* KindName(MetricKind kind) {
-  switch (kind) {
-    case MetricKind::kCounter:
-      return "counter";
-    case MetricKind::kGauge:
-      return "gauge";
-    case MetricKind::kHistogram:
-      return "histogram";
-  }
-  return "";
-}
+constexpr const char* kKindNames[] = {"counter", "gauge", "histogram"};  // by MetricKind
 
 }  // namespace
 
@@ -38,8 +28,9 @@ std::string MetricTableMarkdown() {
       "Served at `metrics.listen`, path `/metrics`.\n\n"
       "| name | type | unit | labels | what it tells |\n|---|---|---|---|---|\n";
   for (const MetricInfo& metric : kMetricTable) {
-    absl::StrAppend(&text, "| `", metric.name, "` | ", KindName(metric.kind), " | ", UnitOf(metric.name), " | ",
-                    absl::StrReplaceAll(metric.labels, {{",", ", "}}), " | ", metric.help, " |\n");
+    absl::StrAppend(&text, "| `", metric.name, "` | ", kKindNames[static_cast<size_t>(metric.kind)], " | ",
+                    UnitOf(metric.name), " | ", absl::StrReplaceAll(metric.labels, {{",", ", "}}), " | ", metric.help,
+                    " |\n");
   }
   return text;
 }

@@ -22,13 +22,12 @@ namespace railsd {
 
 class StatusPort {
  public:
-  // `http`: the address and the limits. Not ready until SetReady(). UNAVAILABLE: the address cannot be bound.
+  // `http`: the address and the limits. Not ready until SetNotReady(""). UNAVAILABLE: the address cannot be bound.
   static absl::StatusOr<std::unique_ptr<StatusPort>> Start(HttpOptions http, MetricSources sources,
                                                            std::shared_ptr<const ServiceContext> context);
   int port() const { return server_->port(); }
   // `why`, for /readyz: empty if new work is taken, else the reason. Any thread.
   void SetNotReady(std::string why);
-  void SetReady() { SetNotReady(""); }
 
  private:
   StatusPort(MetricSources sources, std::shared_ptr<const ServiceContext> context);

@@ -7,10 +7,12 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "agent/base/steady_now.h"
 #include "daemon/config/units.h"
 #include "daemon/lifecycle/logging.h"
 #include "daemon/peer/peer_hub.h"
+#include "daemon/tls/certificate.h"
 #include "rails/peer/v1/peer.pb.h"
 
 namespace railsd {
@@ -28,14 +30,10 @@ bool IsWantedRail(const std::string& wanted, const std::string& address) {
   return want.ok() && have.ok() && want->host == have->host && (want->port == 0 || want->port == have->port);
 }
 
-// Bounds the names, which go into logs and to the peer.
-std::string NamesText(const std::vector<std::string>& names) {
-  if (names.empty()) return "no node (it has no DNS names)";
-  std::string text;
-  for (size_t i = 0; i < std::min<size_t>(names.size(), 4); ++i) {
-    absl::StrAppend(&text, i == 0 ? "" : ", ", absl::CEscape(names[i].substr(0, 253)));
-  }
-  return absl::StrCat(text, names.size() > 4 ? ", ..." : "");
+// The other end's address. Without the port if that is another one for each connection, since the other end dialled.
+std::string PlaceOf(const Connection& connection) {
+  const std::string& address = connection.address();
+  return connection.dialled_here() ? address : address.substr(0, address.rfind(':'));
 }
 
 }  // namespace
@@ -73,8 +71,7 @@ void PeerHub::OnOpen(const ConnectionPtr& connection) {
   if (stopping_) return connection->Close();
   Visit& visit = visits_[connection];
   if (visit.target == nullptr) return;  // the dialler sends the first HELLO
-  const auto peer = peers_.find(visit.target->expected_node.empty() ? visit.target->node : visit.target->expected_node);
-  SayHello(connection, visit, peer == peers_.end() ? nullptr : peer->second.get());
+  SayHello(connection, visit, FindPeer(visit.target->name()));
 }
 
 void PeerHub::OnFrame(const ConnectionPtr& connection, const Frame& frame) {
@@ -114,8 +111,8 @@ absl::Status PeerHub::CheckIdentity(const PeerHello& hello, const std::vector<st
     return absl::OkStatus();
   }
   ++counters_.identity;
-  return absl::UnauthenticatedError(
-      absl::StrCat("says that it is node ", hello.node, ", but its certificate is of ", NamesText(certificate_names)));
+  return absl::UnauthenticatedError(absl::StrCat("says that it is node ", hello.node, ", but its certificate is of ",
+                                                 PrintableNames(certificate_names)));
 }
 
 absl::Status PeerHub::CheckPeer(const PeerHello& hello, const std::string& expected_node) {
@@ -134,13 +131,13 @@ absl::Status PeerHub::CheckPeer(const PeerHello& hello, const std::string& expec
                                                       "; a rail has one transport on all nodes"));
   }
   if (absl::Status boot = CheckBoot(hello); !boot.ok()) return boot;
-  const auto it = peers_.find(hello.node);
-  if (it == peers_.end() && options_.dns.name.empty()) {
+  const HubPeer* const peer = FindPeer(hello.node);
+  if (peer == nullptr && options_.dns.name.empty()) {
     return absl::FailedPreconditionError(
         absl::StrCat("node ", hello.node, " is no peer of node ", options_.node, "; add it to peers.static there"));
   }
-  if (it == peers_.end() || !it->second->config) return absl::OkStatus();
-  const std::vector<std::string>& wanted = it->second->config->rails;
+  if (peer == nullptr || !peer->config) return absl::OkStatus();
+  const std::vector<std::string>& wanted = peer->config->rails;
   if (!wanted.empty() && wanted.size() != hello.rails.size()) {
     return absl::FailedPreconditionError(absl::StrCat("node ", hello.node, " has ", hello.rails.size(),
                                                       " rails, but node ", options_.node, " expects ", wanted.size()));
@@ -170,6 +167,18 @@ absl::Status PeerHub::CheckBoot(const PeerHello& hello) {
   return absl::OkStatus();
 }
 
+absl::Status PeerHub::CheckName(const PeerHello& hello, const Connection& connection) {
+  const HubPeer* const peer = FindPeer(hello.node);
+  const bool speaks = peer != nullptr && peer->link.up() && peer->connection != nullptr &&
+                      !peer->link.Troubled(SteadyNow() - 2 * options_.heartbeat);
+  if (!speaks || peer->link.hello().boot == hello.boot) return absl::OkStatus();
+  const auto boot = [](BootId id) { return absl::StrCat(absl::Hex(id.value(), absl::kZeroPad16)); };
+  return absl::FailedPreconditionError(absl::StrCat(
+      "two daemons call themselves node ", hello.node, ": one at ", PlaceOf(connection), " (boot id ", boot(hello.boot),
+      "), and one at ", PlaceOf(*peer->connection), " (boot id ", boot(peer->link.hello().boot),
+      "), whose link with node ", options_.node, " is up; stop one of them, or give it another name"));
+}
+
 void PeerHub::OnHello(const ConnectionPtr& connection, Visit& visit, absl::string_view body) {
   pb::Hello hello;
   if (!hello.ParseFromArray(body.data(), static_cast<int>(body.size()))) return Break(connection, "a broken hello");
@@ -191,6 +200,7 @@ void PeerHub::OnHello(const ConnectionPtr& connection, Visit& visit, absl::strin
     return EndConnection(connection, FrameKind::kEnd, "this is the node itself");
   }
   status = CheckPeer(facts->hello, target == nullptr ? "" : target->expected_node);
+  if (status.ok()) status = CheckName(facts->hello, *connection);
   if (!status.ok()) return Refuse(connection, visit, hello.node(), status);
   if (target != nullptr) {
     target->node = facts->hello.node;
@@ -309,9 +319,13 @@ void PeerHub::Confirm(HubPeer& peer) {
 void PeerHub::Refuse(const ConnectionPtr& connection, Visit& visit, const std::string& node,
                      const absl::Status& status) {
   ++counters_.refused;
-  const std::string why(status.message());
-  options_.log->error("peer_refused node={} address={} reason={}", LogValue(node.substr(0, 64)), connection->address(),
-                      LogValue(why));
+  EndFor(connection, visit, "peer_refused", node.substr(0, 64), std::string(status.message()));
+}
+
+void PeerHub::EndFor(const ConnectionPtr& connection, Visit& visit, absl::string_view event, absl::string_view node,
+                     const std::string& why) {
+  LogFailure(spdlog::level::err, event, node, PlaceOf(*connection), why);
+  visit.logged = true;
   if (visit.target != nullptr) {
     visit.target->refusal = why;
     visit.target->back_off = kMaxRedial;
@@ -323,14 +337,9 @@ void PeerHub::Break(const ConnectionPtr& connection, const std::string& reason) 
   ++counters_.protocol_errors;
   HubPeer* const peer = PeerOf(connection);
   const std::string text = absl::StrCat(
-      peer == nullptr ? absl::StrCat("whoever is at ", connection->address()) : absl::StrCat("node ", peer->node),
+      peer == nullptr ? absl::StrCat("whoever is at ", PlaceOf(*connection)) : absl::StrCat("node ", peer->node),
       " to node ", options_.node, ": ", reason);
-  options_.log->error("peer_broke_the_protocol node={} reason={}", peer == nullptr ? "?" : peer->node, LogValue(text));
-  if (Target* const target = visits_[connection].target; target != nullptr) {
-    target->refusal = text;
-    target->back_off = kMaxRedial;
-  }
-  EndConnection(connection, FrameKind::kEnd, text);
+  EndFor(connection, visits_[connection], "peer_broke_the_protocol", peer == nullptr ? "?" : peer->node, text);
   if (peer != nullptr) Lose(*peer, text);
 }
 
@@ -338,10 +347,10 @@ void PeerHub::OnEnd(const ConnectionPtr& connection, const absl::Status& why) {
   absl::MutexLock lock(&mutex_);
   if (stopping_) return;
   if (absl::IsInvalidArgument(why)) Break(connection, std::string(why.message()));
-  if (absl::IsFailedPrecondition(why) && !connection->dialled_here()) {  // another version dialled; only this log tells
-    ++counters_.refused;
-    options_.log->error("peer_refused address={} reason={}", connection->address(),
-                        LogValue(std::string(why.message())));
+  // A dialler of another version, or without the right certificate: only this log tells of it.
+  if (!connection->dialled_here() && (absl::IsFailedPrecondition(why) || absl::IsUnauthenticated(why))) {
+    counters_.refused += absl::IsFailedPrecondition(why);
+    LogFailure(spdlog::level::err, "peer_refused", "?", PlaceOf(*connection), why.message());
   }
   const auto found = visits_.find(connection);
   if (found == visits_.end()) return;
@@ -362,17 +371,37 @@ void PeerHub::OnEnd(const ConnectionPtr& connection, const absl::Status& why) {
   for (const auto& [other, visit_of_other] : visits_) {
     if (visit_of_other.target == target) target->connection = other;  // it was to replace this one
   }
-  target->next_dial = SteadyNow() + target->back_off;
-  target->back_off = std::min(target->back_off * 2, kMaxRedial);
-  const auto node = peers_.find(target->expected_node.empty() ? target->node : target->expected_node);
-  if (node == peers_.end()) return;
-  HubPeer& dialled = *node->second;
-  const std::string text =
-      absl::StrCat(target->address, ": ", target->refusal.empty() ? std::string(why.message()) : target->refusal);
-  if (!dialled.link.up() && dialled.connection == nullptr) dialled.why = text;
-  const bool outage = dialled.link.up() && dialled.connection == nullptr && visit.peer == nullptr;
-  const bool redial = visit.redial_after == dialled.connections;
-  if (outage || redial) dialled.dial_failure = text;
+  OnDialFailed(*target, visit, target->refusal.empty() ? why : absl::FailedPreconditionError(target->refusal));
+}
+
+void PeerHub::OnDialFailed(Target& target, const Visit& visit, const absl::Status& why) {
+  const bool lasting = target.back_off >= kMaxRedial / 2;
+  target.next_dial = SteadyNow() + target.back_off;
+  target.back_off = std::min(target.back_off * 2, kMaxRedial);
+  const std::string& name = target.name();
+  HubPeer* const peer = FindPeer(name);
+  const bool redial = peer != nullptr && visit.redial_after == peer->connections;
+  const bool reached = visit.peer != nullptr || target.self || (peer != nullptr && peer->connection != nullptr);
+  if (redial || (lasting && !reached && !visit.logged && !absl::IsCancelled(why))) {
+    const char* const advice = absl::IsFailedPrecondition(why) || absl::IsUnauthenticated(why)
+                                   ? ""
+                                   : "; does railsd run there, and is this the address of its control.listen?";
+    LogFailure(spdlog::level::warn, "peer_not_reached", name.empty() ? "?" : name, target.address,
+               absl::StrCat(why.message(), advice));
+  }
+  if (peer == nullptr) return;
+  const std::string text = absl::StrCat(target.address, ": ", why.message());
+  if (!peer->link.up() && peer->connection == nullptr) peer->why = text;
+  const bool outage = peer->link.up() && peer->connection == nullptr && visit.peer == nullptr;
+  if (outage || redial) peer->dial_failure = text;
+}
+
+void PeerHub::LogFailure(spdlog::level::level_enum level, absl::string_view event, absl::string_view node,
+                         absl::string_view address, absl::string_view reason) {
+  const uint64_t times = failures_.Note(absl::StrJoin({event, node, address, reason}, " "), SteadyNow());
+  if (times == 0) return;
+  options_.log->log(level, absl::StrCat(event, " node=", LogValue(node), " address=", address, " times=", times,
+                                        " reason=", LogValue(reason)));
 }
 
 HubPeer* PeerHub::PeerOf(const ConnectionPtr& connection) {

@@ -67,8 +67,8 @@ absl::Status PeerHub::SendIfItFits(const std::string& node, ControlMessage messa
 }
 
 HubPeer* PeerHub::Receiver(const std::string& node) {
-  const auto it = peers_.find(node);
-  if (!stopping_ && it != peers_.end() && it->second->link.up()) return it->second.get();
+  HubPeer* const peer = FindPeer(node);
+  if (!stopping_ && peer != nullptr && peer->link.up()) return peer;
   ++counters_.messages_dropped;
   return nullptr;
 }

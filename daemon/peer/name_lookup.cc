@@ -1,71 +1,57 @@
 #include "daemon/peer/name_lookup.h"
 
-#include <netdb.h>
 #include <pthread.h>
-#include <sys/socket.h>
 
-#include <memory>
-#include <set>
+#include <deque>
+#include <thread>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "daemon/config/units.h"
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 
 namespace railsd {
-namespace {
 
-absl::StatusOr<std::vector<std::string>> Resolve(const std::string& address) {
-  const absl::StatusOr<HostPort> split = ParseHostPort(address, false);
-  if (!split.ok()) return split.status();
-  addrinfo hints = {};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const int error = getaddrinfo(split->host.c_str(), nullptr, &hints, &found);
-  if (error != 0) return absl::NotFoundError(absl::StrCat("the name '", split->host, "': ", gai_strerror(error)));
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> list(found, &freeaddrinfo);
-  std::set<std::string> addresses;
-  for (const addrinfo* entry = list.get(); entry != nullptr; entry = entry->ai_next) {
-    char host[NI_MAXHOST];
-    if (getnameinfo(entry->ai_addr, entry->ai_addrlen, host, sizeof(host), nullptr, 0, NI_NUMERICHOST) != 0) continue;
-    addresses.insert(FormatHostPort({host, split->port}));
-  }
-  return std::vector<std::string>(addresses.begin(), addresses.end());
-}
+struct NameLookup::State {
+  absl::Mutex mutex;
+  bool stop ABSL_GUARDED_BY(mutex) = false;
+  std::deque<std::string> asked ABSL_GUARDED_BY(mutex);
+  std::vector<Answer> answers ABSL_GUARDED_BY(mutex);
+};
 
-}  // namespace
-
-NameLookup::NameLookup(OnFound on_found) : on_found_(std::move(on_found)) {
-  thread_ = std::thread([this] {
+NameLookup::NameLookup(Resolver resolve) : state_(std::make_shared<State>()) {
+  std::thread([state = state_, resolve = std::move(resolve)] {
     pthread_setname_np(pthread_self(), "dns");
-    Loop();
-  });
+    Loop(*state, resolve);
+  }).detach();
 }
 
 NameLookup::~NameLookup() {
-  {
-    absl::MutexLock lock(&mutex_);
-    stop_ = true;
-  }
-  thread_.join();
+  absl::MutexLock lock(&state_->mutex);
+  state_->stop = true;
 }
 
 void NameLookup::Ask(const std::string& address, bool first) {
-  absl::MutexLock lock(&mutex_);
-  asked_.insert(first ? asked_.begin() : asked_.end(), address);
+  absl::MutexLock lock(&state_->mutex);
+  state_->asked.insert(first ? state_->asked.begin() : state_->asked.end(), address);
 }
 
-void NameLookup::Loop() {
-  const auto due = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stop_ || !asked_.empty(); };
+std::vector<NameLookup::Answer> NameLookup::TakeAnswers() {
+  absl::MutexLock lock(&state_->mutex);
+  return std::exchange(state_->answers, {});
+}
+
+void NameLookup::Loop(State& state, const Resolver& resolve) {
+  const auto due = [&state]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mutex) { return state.stop || !state.asked.empty(); };
+  absl::MutexLock lock(&state.mutex);
   while (true) {
-    std::string address;
-    {
-      absl::MutexLock lock(&mutex_);
-      mutex_.Await(absl::Condition(&due));
-      if (stop_) return;
-      address = std::move(asked_.front());
-      asked_.pop_front();
-    }
-    on_found_(address, Resolve(address));
+    state.mutex.Await(absl::Condition(&due));
+    if (state.stop) return;
+    const std::string address = std::move(state.asked.front());
+    state.asked.pop_front();
+    state.mutex.Unlock();
+    Addresses found = resolve(address);
+    state.mutex.Lock();
+    state.answers.push_back({address, std::move(found)});
   }
 }
 

@@ -2,37 +2,40 @@
 #ifndef RAILSD_DAEMON_PEER_NAME_LOOKUP_H_
 #define RAILSD_DAEMON_PEER_NAME_LOOKUP_H_
 
-#include <deque>
 #include <functional>
+#include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
+#include "daemon/link/listen.h"
 
 namespace railsd {
 
-// Looks up one name after the other on a thread of its own ("dns"), because a look-up blocks.
+// Looks up one name after the other on a thread of its own ("dns"), because a look-up blocks, for as long as the
+// resolver likes. One thread at a time calls the methods.
 class NameLookup {
  public:
-  // `found`: every address behind `address`, as "ip:port", sorted, each once. NOT_FOUND: the name and the reason.
-  using OnFound = std::function<void(const std::string& address, absl::StatusOr<std::vector<std::string>> found)>;
-  // Calls `on_found` on its thread, once for each question.
-  explicit NameLookup(OnFound on_found);
-  ~NameLookup();  // joins the thread; waits for a look-up under way
+  using Addresses = absl::StatusOr<std::vector<std::string>>;
+  using Resolver = std::function<Addresses(const std::string& address)>;
+  struct Answer {
+    std::string address;  // as asked
+    Addresses found;
+  };
+
+  explicit NameLookup(Resolver resolve = &AddressesOf);
+  // Does not wait for a look-up under way: the thread ends when that has returned, and has its own share of the state.
+  ~NameLookup();
   // `address`: "name:port". `first`: before the questions that wait.
   void Ask(const std::string& address, bool first = false);
+  // The answers that have come since the last call, one for each question.
+  std::vector<Answer> TakeAnswers();
 
  private:
-  void Loop();
+  struct State;
+  static void Loop(State& state, const Resolver& resolve);
 
-  const OnFound on_found_;
-  absl::Mutex mutex_;
-  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
-  std::deque<std::string> asked_ ABSL_GUARDED_BY(mutex_);
-  std::thread thread_;
+  const std::shared_ptr<State> state_;
 };
 
 }  // namespace railsd

@@ -49,10 +49,7 @@ void PeerHub::AddStaticPeers(const std::vector<StaticPeerConfig>& peers) {
     HubPeer* const known = FindOrAddPeer(peer.name);
     if (!known->config && !known->link.known()) known->why = kNotReached;
     known->config = peer;
-    const auto it = std::find_if(targets_.begin(), targets_.end(), [&](const std::unique_ptr<Target>& target) {
-      return target->expected_node == peer.name && target->address == peer.control;
-    });
-    Target* const target = it == targets_.end() ? AddTarget(peer.control) : it->get();
+    Target* const target = FindOrAddTarget(peer.control, peer.name);
     target->expected_node = peer.name;
     target->present = true;
   }
@@ -90,13 +87,11 @@ absl::Status PeerHub::Start(Agent* agent) {
     own_hello_ = agent->Hello();
   }
   if (links_options.listen.empty()) return absl::OkStatus();
-  lookup_ = std::make_unique<NameLookup>([this](const std::string& address, auto found) {  //
-    OnLookedUp(address, std::move(found));
-  });
   absl::StatusOr<std::unique_ptr<Links>> links = Links::Start(std::move(links_options), this);
   if (!links.ok()) return links.status();
   links_ = *std::move(links);
   absl::MutexLock lock(&mutex_);
+  lookup_ = std::make_unique<NameLookup>();
   dialler_ = links_.get();  // from the next tick on
   return absl::OkStatus();
 }
@@ -108,10 +103,9 @@ void PeerHub::Stop() {
     const std::string why = absl::StrCat("node ", options_.node, " is stopping");
     for (const auto& [connection, visit] : visits_) EndConnection(connection, FrameKind::kStopping, why);
   }
-  // Joins threads that may be inside a method of the hub, which takes the lock.
-  links_.reset();
-  lookup_.reset();  // after links_, whose thread uses it
+  links_.reset();  // joins its thread, which may be inside a method of the hub and takes the lock
   absl::MutexLock lock(&mutex_);
+  lookup_.reset();
   dialler_ = nullptr;
   agent_ = nullptr;
   for (auto& [node, peer] : peers_) peer->connection = nullptr;
@@ -132,7 +126,8 @@ std::vector<PeerView> PeerHub::Peers() const {
     }
     view.version = peer->software;
     view.connections = peer->connections;
-    view.why = !view.up ? peer->why : peer->silence.empty() ? peer->dial_failure : peer->silence;
+    view.why = view.up ? peer->silence : peer->why;
+    view.dial_failure = peer->dial_failure;
     out.push_back(std::move(view));
   }
   std::sort(out.begin(), out.end(), [](const PeerView& a, const PeerView& b) { return a.node < b.node; });
@@ -153,18 +148,18 @@ OutboxDepths PeerHub::Outboxes() const {
 
 absl::Status PeerHub::Redial(const std::string& node) {
   absl::MutexLock lock(&mutex_);
-  const auto it = peers_.find(node);
-  if (it == peers_.end()) {
+  HubPeer* const peer = FindPeer(node);
+  if (peer == nullptr) {
     return absl::NotFoundError(absl::StrCat("'", node, "' is no peer of node ", options_.node, "; see railsctl peers"));
   }
-  if (it->second->connection == nullptr) {
+  if (peer->connection == nullptr) {
     return absl::FailedPreconditionError(
-        absl::StrCat("node ", node, " has no connection now, and is dialled in any case: ", it->second->why));
+        absl::StrCat("node ", node, " has no connection now, and is dialled in any case: ", peer->why));
   }
   for (const auto& target : targets_) {
     if (!target->present || (target->node != node && target->expected_node != node)) continue;
     options_.log->info("redial node={} address={}", node, target->address);
-    it->second->dial_failure.clear();
+    peer->dial_failure.clear();
     target->redial = true;
     return absl::OkStatus();
   }
@@ -174,7 +169,12 @@ absl::Status PeerHub::Redial(const std::string& node) {
 
 void PeerHub::SetPatience(const std::string& node, absl::Duration patience) {
   absl::MutexLock lock(&mutex_);
-  if (const auto it = peers_.find(node); it != peers_.end()) it->second->link.SetPatience(patience);
+  if (HubPeer* const peer = FindPeer(node); peer != nullptr) peer->link.SetPatience(patience);
+}
+
+HubPeer* PeerHub::FindPeer(const std::string& node) {
+  const auto it = peers_.find(node);
+  return it == peers_.end() ? nullptr : it->second.get();
 }
 
 HubPeer* PeerHub::FindOrAddPeer(const std::string& node) {
@@ -185,7 +185,11 @@ HubPeer* PeerHub::FindOrAddPeer(const std::string& node) {
   return peer.get();
 }
 
-Target* PeerHub::AddTarget(const std::string& address) {
+Target* PeerHub::FindOrAddTarget(const std::string& address, const std::string& expected_node) {
+  for (const auto& target : targets_) {
+    const bool same_node = expected_node.empty() || target->expected_node == expected_node;
+    if (same_node && target->address == address) return target.get();
+  }
   targets_.push_back(std::make_unique<Target>());
   targets_.back()->address = address;
   return targets_.back().get();
@@ -207,30 +211,17 @@ void PeerHub::Dial(Target& target, absl::Time now) {
   visits_[target.connection].target = &target;
 }
 
-void PeerHub::RefreshDns(absl::Time now) {
-  if (dns_address_.empty() || now < next_dns_) return;
-  next_dns_ = absl::InfiniteFuture();
-  // Names of static peers that fail slowly, one after the other, must not hold it up.
-  lookup_->Ask(dns_address_, /*first=*/true);
-}
-
-void PeerHub::OnLookedUp(const std::string& address, absl::StatusOr<std::vector<std::string>> found) {
-  absl::MutexLock lock(&mutex_);
-  if (stopping_) return;
+void PeerHub::OnLookedUp(const std::string& address, const NameLookup::Addresses& found) {
   if (address == dns_address_) OnDnsAddresses(found);
   for (const auto& target : targets_) {
     if (target->address != address || !std::exchange(target->looking_up, false)) continue;
     target->next_found = 0;
     target->found = found.ok() ? *found : std::vector<std::string>();
     if (found.ok()) continue;
-    target->next_dial = SteadyNow() + target->back_off;
-    target->back_off = std::min(target->back_off * 2, kMaxRedial);
-    const auto peer = peers_.find(target->expected_node);
-    if (peer == peers_.end()) continue;
-    const bool redial = std::exchange(target->redial, false);
-    if (redial || !peer->second->link.up()) {
-      (redial ? peer->second->dial_failure : peer->second->why) = std::string(found.status().message());
-    }
+    Visit visit;
+    const HubPeer* const peer = FindPeer(target->name());
+    if (std::exchange(target->redial, false) && peer != nullptr) visit.redial_after = peer->connections;
+    OnDialFailed(*target, visit, found.status());
   }
 }
 
@@ -287,17 +278,14 @@ void PeerHub::ReportDown(HubPeer& peer, const std::string& why, bool ended) {
 void PeerHub::OnDnsAddresses(const absl::StatusOr<std::vector<std::string>>& found) {
   next_dns_ = SteadyNow() + options_.dns.refresh;
   if (!found.ok()) {
-    options_.log->warn("peer_lookup_failed reason={}", LogValue(std::string(found.status().message())));
+    LogFailure(spdlog::level::warn, "peer_lookup_failed", "?", dns_address_, found.status().message());
     return;  // the last answer stays in force
   }
   for (const auto& target : targets_) {
     if (target->expected_node.empty()) target->present = false;
   }
   for (const std::string& address : *found) {
-    const auto it = std::find_if(targets_.begin(), targets_.end(),
-                                 [&](const std::unique_ptr<Target>& t) { return t->address == address; });
-    Target* const target = it == targets_.end() ? AddTarget(address) : it->get();
-    target->present = true;
+    FindOrAddTarget(address, "")->present = true;
   }
 }
 
@@ -305,7 +293,14 @@ void PeerHub::OnTick(absl::Time now) {
   absl::MutexLock lock(&mutex_);
   if (stopping_ || dialler_ == nullptr) return;
   if (NotePause(now)) return;  // first reads what peers sent meanwhile
-  RefreshDns(now);
+  if (!dns_address_.empty() && now >= next_dns_) {
+    next_dns_ = absl::InfiniteFuture();
+    // Names of static peers that fail slowly, one after the other, must not hold it up.
+    lookup_->Ask(dns_address_, /*first=*/true);
+  }
+  if (lookup_ != nullptr) {
+    for (const NameLookup::Answer& answer : lookup_->TakeAnswers()) OnLookedUp(answer.address, answer.found);
+  }
   for (auto& [node, peer] : peers_) TickPeer(*peer, now);
   // Erases addresses that DNS or the configuration has dropped, once nothing uses them.
   std::erase_if(targets_, [](const auto& target) {
@@ -313,17 +308,17 @@ void PeerHub::OnTick(absl::Time now) {
   });
   ForgetPeers(now);
   for (const auto& target : targets_) {
-    const auto peer = peers_.find(target->expected_node.empty() ? target->node : target->expected_node);
-    if (target->redial && peer != peers_.end()) {
+    const HubPeer* const peer = FindPeer(target->name());
+    if (target->redial && peer != nullptr) {
       const ConnectionPtr before = target->connection;
       Dial(*target, now);  // at a later tick if a name is looked up
       if (target->connection == before) continue;
       target->redial = false;
-      visits_[target->connection].redial_after = peer->second->connections;
+      visits_[target->connection].redial_after = peer->connections;
       continue;
     }
     if (target->connection != nullptr || target->self || now < target->next_dial) continue;
-    if (peer == peers_.end() || peer->second->connection == nullptr) Dial(*target, now);
+    if (peer == nullptr || peer->connection == nullptr) Dial(*target, now);
   }
 }
 
@@ -340,11 +335,11 @@ void PeerHub::ForgetPeers(absl::Time now) {
     const HubPeer& peer = *entry.second;
     if (now < peer.keep_until || InUse(peer)) return false;
     // The link may be up at the other end although it never was here.
-    if (peer.link.known() || peer.link.own_generation() > forgotten_generation_ + 1) {
+    const bool listed = peer.keep_until > absl::InfinitePast();
+    if (listed || peer.link.known() || peer.link.own_generation() > forgotten_generation_ + 1) {
       forgotten_generation_ = std::max(forgotten_generation_, peer.link.own_generation());
     }
-    if (peer.keep_until > absl::InfinitePast()) {
-      forgotten_generation_ = std::max(forgotten_generation_, peer.link.own_generation());
+    if (listed) {
       options_.log->info("peer_forgotten node={}", peer.node);
       agent_->OnPeerForgotten(peer.node);
     }

@@ -24,6 +24,7 @@
 #include "daemon/link/link_state.h"
 #include "daemon/link/links.h"
 #include "daemon/link/outbox.h"
+#include "daemon/peer/failure_counts.h"
 #include "daemon/peer/name_lookup.h"
 #include "daemon/peer/peer_conversion.h"
 #include "daemon/peer/reach_probe.h"
@@ -116,6 +117,9 @@ struct Target {
   bool redial = false;  // at the next tick, though the link has a connection
   bool self = false;    // this node's own address
   bool present = true;  // in the configuration or in DNS
+
+  // The node that is expected there, or was; may be empty.
+  const std::string& name() const { return expected_node.empty() ? node : expected_node; }
 };
 
 // One connection, from OnOpen() or the dial to its end.
@@ -126,6 +130,7 @@ struct Visit {
   uint32_t generation = 0;               // link generation in this node's HELLO
   std::optional<uint64_t> redial_after;  // of Redial(): HubPeer::connections before
   uint64_t own_hello = 0;                // count of this node's HELLO
+  bool logged = false;                   // why this node ended it
 };
 
 // Any thread may call its methods, from Start() to Stop().
@@ -150,8 +155,8 @@ class PeerHub final : public ControlLink, public ConnectionHandler {
   // up stays until it ends.
   void SetStaticPeers(const std::vector<StaticPeerConfig>& peers);
   // Dials a node whose link is up. The new connection replaces the present one; if it fails, that one stays, and
-  // Peers() says why. NOT_FOUND: no such peer. FAILED_PRECONDITION: it has no connection now, or no address is known of
-  // it.
+  // PeerView::dial_failure says why. NOT_FOUND: no such peer. FAILED_PRECONDITION: it has no connection now, or no
+  // address is known of it.
   absl::Status Redial(const std::string& node);
 
   void Send(const std::string& node, ControlMessage message) override;
@@ -175,8 +180,11 @@ class PeerHub final : public ControlLink, public ConnectionHandler {
   absl::Status CheckShare(const HubPeer& peer, size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Null while the node is not up. The message then counts as dropped.
   HubPeer* Receiver(const std::string& node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  HubPeer* FindPeer(const std::string& node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);  // or null
   HubPeer* FindOrAddPeer(const std::string& node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Target* AddTarget(const std::string& address) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // `expected_node` empty: any.
+  Target* FindOrAddTarget(const std::string& address, const std::string& expected_node)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddStaticPeers(const std::vector<StaticPeerConfig>& peers) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Dial(Target& target, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // `then`: frames written right behind the HELLO.
@@ -191,6 +199,9 @@ class PeerHub final : public ControlLink, public ConnectionHandler {
   // Checks that the HELLO does not carry the boot id of another node. Boot ids name epochs: with another node's boot id
   // a peer could claim that node's epochs, and that node's own messages about them would count as known.
   absl::Status CheckBoot(const PeerHello& hello) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Refuses a second daemon of a name while the first one speaks, so that the two do not take the link from each other
+  // in turns. A daemon that restarts is no second one: its end closed the old connection, or silenced it.
+  absl::Status CheckName(const PeerHello& hello, const Connection& connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnHello(const ConnectionPtr& connection, Visit& visit, absl::string_view body)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Applies a checked HELLO to the link. Decides which connection carries the link.
@@ -198,6 +209,9 @@ class PeerHub final : public ControlLink, public ConnectionHandler {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Refuse(const ConnectionPtr& connection, Visit& visit, const std::string& node, const absl::Status& status)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Ends a connection for a fault of the other end. Logs it, and dials it again less often.
+  void EndFor(const ConnectionPtr& connection, Visit& visit, absl::string_view event, absl::string_view node,
+              const std::string& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CarryLink(HubPeer& peer, const ConnectionPtr& connection, const HelloFacts& facts)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // A KEY frame, or empty if the peer has the lower name and draws the key.
@@ -234,11 +248,13 @@ class PeerHub final : public ControlLink, public ConnectionHandler {
   bool NotePause(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns `why`. Puts this process's own pause before it, if one ended less than `lost_after` ago.
   std::string WithOwnPause(const std::string& why, absl::Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Asks for the addresses behind peers.dns when that is due.
-  void RefreshDns(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void OnLookedUp(const std::string& address, absl::StatusOr<std::vector<std::string>> found)
-      ABSL_LOCKS_EXCLUDED(mutex_);
-  void OnDnsAddresses(const absl::StatusOr<std::vector<std::string>>& found) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnLookedUp(const std::string& address, const NameLookup::Addresses& found) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnDnsAddresses(const NameLookup::Addresses& found) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Sets why the node of a dial that failed is not reached. Logs it once dials have failed for about a second.
+  void OnDialFailed(Target& target, const Visit& visit, const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Logs a failure, unless the same one was logged less than a minute ago.
+  void LogFailure(spdlog::level::level_enum level, absl::string_view event, absl::string_view node,
+                  absl::string_view address, absl::string_view reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Probes the address of a peer whose link is up but in trouble. True: its daemon is gone, and the link was ended.
   bool IsDead(HubPeer& peer, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string ReachedAt(const HubPeer& peer) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -269,9 +285,10 @@ class PeerHub final : public ControlLink, public ConnectionHandler {
   absl::Time last_tick_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   absl::Time pause_ended_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   absl::Duration pause_ ABSL_GUARDED_BY(mutex_);
+  FailureCounts failures_ ABSL_GUARDED_BY(mutex_);
   const std::string dns_address_;                                       // "name:port" of peers.dns; empty: off
   absl::Time next_dns_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // infinite while it is looked up
-  std::unique_ptr<NameLookup> lookup_;                                  // from Start() to Stop(), like links_
+  std::unique_ptr<NameLookup> lookup_ ABSL_GUARDED_BY(mutex_);          // from Start() to Stop()
   std::unique_ptr<Links> links_;
 };
 

@@ -1,7 +1,6 @@
 #include "daemon/peer/reach_probe.h"
 
 #include <poll.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -25,11 +24,10 @@ void ReachProbe::Step(const std::string& address, absl::Time now) {
 void ReachProbe::Begin(const std::string& address, absl::Time now) {
   const absl::StatusOr<tcp::SocketAddress> to = tcp::ParseAddress(address);
   if (!to.ok() || to->port() == 0) return;
-  attempt_ = UniqueFd(socket(to->family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!attempt_.valid()) return;  // out of descriptors: nothing is learned about the peer
   begun_ = now;
-  if (connect(attempt_.get(), to->get(), to->length) == 0) return End(0, now);
-  if (errno != EINPROGRESS) End(errno, now);
+  int error = 0;
+  attempt_ = tcp::StartConnect({}, *to, {}, &error);
+  if (error != 0 && error != EMFILE && error != ENFILE) End(error, now);  // those say nothing about the peer
 }
 
 void ReachProbe::End(int error_number, absl::Time now) {

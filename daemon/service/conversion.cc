@@ -12,9 +12,16 @@ namespace {
 
 absl::Status BadField(const std::string& text) { return absl::InvalidArgumentError(text); }
 
-// Reads the columns of one flow.
-absl::Status ReadFlow(const rails::v1::FlowRanges& in, const std::string& field, FlowRanges* out) {
+// Reads the columns of one flow. `ranges_left`: of the submission.
+absl::Status ReadFlow(const rails::v1::FlowRanges& in, const std::string& field, const AgentLimits& limits,
+                      uint64_t* ranges_left, FlowRanges* out) {
   const int count = in.offsets_bytes_size();
+  if (static_cast<uint64_t>(count) > *ranges_left) {
+    return absl::ResourceExhaustedError(absl::StrCat(field, ".offsets_bytes: more ranges in the submission than ",
+                                                     "limits.max_ranges_per_submission ",
+                                                     limits.max_ranges_per_submission));
+  }
+  *ranges_left -= static_cast<uint64_t>(count);
   if (in.lengths_bytes_size() != count) {
     return BadField(
         absl::StrCat(field, ".lengths_bytes: ", in.lengths_bytes_size(), " entries beside ", count, " offsets_bytes"));
@@ -40,23 +47,10 @@ absl::Status ReadFlow(const rails::v1::FlowRanges& in, const std::string& field,
   return absl::OkStatus();
 }
 
-absl::Status TakeRanges(const rails::v1::FlowRanges& in, const std::string& field, const AgentLimits& limits,
-                        uint64_t* ranges_left) {
-  const uint64_t ranges = static_cast<uint64_t>(in.offsets_bytes_size());
-  if (ranges > *ranges_left) {
-    return absl::ResourceExhaustedError(absl::StrCat(field, ".offsets_bytes: more ranges in the submission than ",
-                                                     "limits.max_ranges_per_submission ",
-                                                     limits.max_ranges_per_submission));
-  }
-  *ranges_left -= ranges;
-  return absl::OkStatus();
-}
-
 absl::Status ReadOwn(const rails::v1::FlowRanges& in, const std::string& field, const AgentLimits& limits,
                      uint64_t* ranges_left, std::vector<Range>* out) {
   FlowRanges flow;
-  absl::Status status = TakeRanges(in, field, limits, ranges_left);
-  if (status.ok()) status = ReadFlow(in, field, &flow);
+  absl::Status status = ReadFlow(in, field, limits, ranges_left, &flow);
   *out = std::move(flow.ranges);
   return status;
 }
@@ -80,29 +74,19 @@ absl::Status ReadFlows(const Flows& in, const char* name, Rank self, const Agent
       return BadField(absl::StrCat(field, ".peer_rank: ", in[i].peer_rank(), " is given twice"));
     }
     FlowRanges flow;
-    absl::Status status = TakeRanges(in[i], field, limits, ranges_left);
-    if (status.ok()) status = ReadFlow(in[i], field, &flow);
-    if (!status.ok()) return status;
+    if (absl::Status status = ReadFlow(in[i], field, limits, ranges_left, &flow); !status.ok()) return status;
     out->push_back(std::move(flow));
   }
   return absl::OkStatus();
 }
 
-rails::v1::JobState StateTo(JobState state) {
-  switch (state) {
-    case JobState::kQueued:
-      return rails::v1::JOB_STATE_QUEUED;
-    case JobState::kMatching:
-      return rails::v1::JOB_STATE_MATCHING;
-    case JobState::kRunning:
-      return rails::v1::JOB_STATE_RUNNING;
-    case JobState::kDone:
-      return rails::v1::JOB_STATE_DONE;
-    case JobState::kFailed:
-      return rails::v1::JOB_STATE_FAILED;
-  }
-  return rails::v1::JOB_STATE_UNSPECIFIED;
-}
+static_assert(static_cast<int>(JobState::kQueued) + 1 == rails::v1::JOB_STATE_QUEUED);
+static_assert(static_cast<int>(JobState::kMatching) + 1 == rails::v1::JOB_STATE_MATCHING);
+static_assert(static_cast<int>(JobState::kRunning) + 1 == rails::v1::JOB_STATE_RUNNING);
+static_assert(static_cast<int>(JobState::kDone) + 1 == rails::v1::JOB_STATE_DONE);
+static_assert(static_cast<int>(JobState::kFailed) + 1 == rails::v1::JOB_STATE_FAILED);
+
+rails::v1::JobState StateTo(JobState state) { return static_cast<rails::v1::JobState>(static_cast<int>(state) + 1); }
 
 }  // namespace
 

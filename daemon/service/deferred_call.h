@@ -70,23 +70,18 @@ class DeferredCall final : public grpc::ServerUnaryReactor {
   // Answers once: calls `fill` if OK, and finishes. False if the call was finished before.
   template <typename Fill>
   bool Answer(const absl::Status& status, Fill fill) {
-    absl::MutexLock lock(&mutex_);
-    if (finished_) return false;
-    finished_ = true;
-    if (status.ok()) fill();
-    CountAndFinish(status);
-    return true;
+    return FinishOnce(status, [&] {
+      if (status.ok()) fill();
+    });
   }
   bool Answer(const absl::Status& status) {
     return Answer(status, [] {});
   }
   // The same, and adds metadata to an error. `context`: of the call.
   void Answer(const absl::Status& status, grpc::CallbackServerContext* context, const char* key, const char* value) {
-    absl::MutexLock lock(&mutex_);
-    if (finished_) return;  // the context may be freed
-    finished_ = true;
-    if (!status.ok()) context->AddTrailingMetadata(key, value);
-    CountAndFinish(status);
+    FinishOnce(status, [&] {
+      if (!status.ok()) context->AddTrailingMetadata(key, value);
+    });
   }
   bool finished() const {
     absl::MutexLock lock(&mutex_);
@@ -119,9 +114,16 @@ class DeferredCall final : public grpc::ServerUnaryReactor {
   }
 
  private:
-  void CountAndFinish(const absl::Status& status) {
+  // Calls `before` first, unless the call is finished: gRPC may then have freed what it uses.
+  template <typename Before>
+  bool FinishOnce(const absl::Status& status, Before before) {
+    absl::MutexLock lock(&mutex_);
+    if (finished_) return false;
+    finished_ = true;
+    before();
     calls_->Count(method_, status.code());
     grpc::ServerUnaryReactor::Finish(ToGrpc(status));
+    return true;
   }
 
   std::shared_ptr<CallCounters> calls_;

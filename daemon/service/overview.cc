@@ -89,6 +89,7 @@ void PeerTo(const PeerView& peer, rails::v1::PeerStatus* out) {
   out->mutable_rail_rx_bytes()->Add(peer.rail_rx_bytes.begin(), peer.rail_rx_bytes.end());
   out->set_version(peer.version);
   out->set_connections(peer.connections);
+  out->set_dial_failure(peer.dial_failure);
 }
 
 void StatusTo(const AgentSnapshot& snapshot, const ServiceContext& context, rails::v1::GetStatusResponse* out) {
@@ -160,6 +161,7 @@ std::vector<PeerView> AllPeers(const AgentSnapshot& snapshot, const ServiceConte
     }
     it->version = peer.version;
     it->connections = peer.connections;
+    it->dial_failure = peer.dial_failure;
     if (!peer.why.empty()) it->why = peer.why;
   }
   std::sort(known.begin(), known.end(), [](const PeerView& a, const PeerView& b) { return a.node < b.node; });

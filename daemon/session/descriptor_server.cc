@@ -133,9 +133,10 @@ class Server final : public DescriptorServer {
   }
 
   // Turns reading off while the agent works on a request. EPOLLHUP cannot be masked, so the end is still seen.
-  void SetReading(uint64_t id, const Connection& connection, bool reading) {
+  void SetBusy(uint64_t id, Connection& connection, bool busy) {
+    connection.busy = busy;
     epoll_event event = {};
-    event.events = reading ? uint32_t{EPOLLIN} : 0u;
+    event.events = busy ? 0u : uint32_t{EPOLLIN};
     event.data.u64 = EventKey(Source::kSocket, id);
     epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, connection.socket.get(), &event);
   }
@@ -211,7 +212,6 @@ class Server final : public DescriptorServer {
   }
 
   void Admit(UniqueFd socket, size_t listener) {
-    ++counters_.connections;
     auto connection = std::make_unique<Connection>();
     connection->listener = listener;
     absl::Status refused;
@@ -287,28 +287,41 @@ class Server final : public DescriptorServer {
                                  AdviceOnDescriptors(EMFILE)),
                     absl::StatusCode::kResourceExhausted);
     }
-    // Closes refused descriptors before the answer, so that they are closed once the client has the answer.
-    std::vector<UniqueFd> fds = std::move(packet.fds);
-    const size_t carried = fds.size();
-    if (!request.has_add_segment() || carried != 1) fds.clear();
-    switch (request.request_case()) {
-      case DescriptorRequest::kOpenSession:
-        return Open(id, connection, request.open_session(), carried);
-      case DescriptorRequest::kAddSegment:
-        if (carried != 1) {
-          return Refuse(id, connection, absl::StrCat("add_segment: carries ", carried, " descriptors, wants 1"));
-        }
-        return AddSegment(id, connection, request.add_segment(), std::move(fds[0]));
-      case DescriptorRequest::kReserveSegment:
-        return ReserveSegment(id, connection, request.reserve_segment(), carried);
-      case DescriptorRequest::REQUEST_NOT_SET:
-        return Refuse(id, connection, "request: empty or of an unknown kind");
+    Serve(id, connection, request, std::move(packet.fds));
+  }
+
+  void Serve(uint64_t id, Connection& connection, const DescriptorRequest& request, std::vector<UniqueFd> fds) {
+    // Closes the descriptors before the answer, so that they are closed once the client has the answer.
+    const auto refuse = [&](const std::string& why, absl::StatusCode code = absl::StatusCode::kInvalidArgument) {
+      fds.clear();
+      Refuse(id, connection, why, code);
+    };
+    const bool add = request.has_add_segment();
+    const std::string name = add ? "add_segment" : request.has_open_session() ? "open_session" : "reserve_segment";
+    if (request.request_case() == DescriptorRequest::REQUEST_NOT_SET) {
+      return refuse("request: empty or of an unknown kind");
+    }
+    if (fds.size() != (add ? 1 : 0)) {
+      return refuse(absl::StrCat(name, ": carries ", fds.size(), " descriptors, wants ", add ? "1" : "none"));
+    }
+    if (request.has_open_session()) return Open(id, connection, request.open_session());
+    if (!connection.open) {
+      return refuse(name + ": no session; send open_session first", absl::StatusCode::kFailedPrecondition);
+    }
+    const auto& reserved = request.reserve_segment();
+    const uint64_t bytes = add ? request.add_segment().length_bytes() : reserved.length_bytes();
+    if (bytes == 0) return refuse(name + ": length_bytes: 0");
+    SetBusy(id, connection, true);
+    if (add) {
+      agent_->AddSegment(connection.session, SegmentId(request.add_segment().segment_id()), std::move(fds[0]), bytes,
+                         AnswerTo(id, Answer::Kind::kAdd));
+    } else {
+      agent_->ReserveSegment(connection.session, SegmentId(reserved.segment_id()), bytes,
+                             AnswerTo(id, Answer::Kind::kReserve));
     }
   }
 
-  void Open(uint64_t id, Connection& connection, const rails::v1::OpenSessionRequest& request, size_t fds) {
-    if (fds != 0)
-      return Refuse(id, connection, absl::StrCat("open_session: carries ", fds, " descriptors, wants none"));
+  void Open(uint64_t id, Connection& connection, const rails::v1::OpenSessionRequest& request) {
     if (connection.open) {
       return Refuse(id, connection, "open_session: this connection has a session already",
                     absl::StatusCode::kFailedPrecondition);
@@ -329,8 +342,7 @@ class Server final : public DescriptorServer {
     if (!tenant.ok()) return Deny(id, connection, tenant.status());
     connection.tenant = *std::move(tenant);
     connection.client_name = request.client_name();
-    connection.busy = true;
-    SetReading(id, connection, false);
+    SetBusy(id, connection, true);
     agent_->OpenSession(InfoOf(connection), [mailbox = mailbox_, id](absl::StatusOr<SessionId> session) {
       mailbox->Push({id, Answer::Kind::kOpen, session.status(), session.ok() ? *session : SessionId()});
     });
@@ -349,35 +361,6 @@ class Server final : public DescriptorServer {
     return {connection.peer.pid, connection.peer.uid, connection.peer.gid, connection.tenant};
   }
 
-  void AddSegment(uint64_t id, Connection& connection, const rails::v1::AddSegmentRequest& request, UniqueFd fd) {
-    if (!connection.open || request.length_bytes() == 0) fd.Reset();
-    if (!connection.open) {
-      return Refuse(id, connection, "add_segment: no session; send open_session first",
-                    absl::StatusCode::kFailedPrecondition);
-    }
-    if (request.length_bytes() == 0) return Refuse(id, connection, "add_segment: length_bytes: 0");
-    connection.busy = true;
-    SetReading(id, connection, false);
-    agent_->AddSegment(connection.session, SegmentId(request.segment_id()), std::move(fd), request.length_bytes(),
-                       AnswerTo(id, Answer::Kind::kAdd));
-  }
-
-  void ReserveSegment(uint64_t id, Connection& connection, const rails::v1::ReserveSegmentRequest& request,
-                      size_t fds) {
-    if (fds != 0) {
-      return Refuse(id, connection, absl::StrCat("reserve_segment: carries ", fds, " descriptors, wants none"));
-    }
-    if (!connection.open) {
-      return Refuse(id, connection, "reserve_segment: no session; send open_session first",
-                    absl::StatusCode::kFailedPrecondition);
-    }
-    if (request.length_bytes() == 0) return Refuse(id, connection, "reserve_segment: length_bytes: 0");
-    connection.busy = true;
-    SetReading(id, connection, false);
-    agent_->ReserveSegment(connection.session, SegmentId(request.segment_id()), request.length_bytes(),
-                           AnswerTo(id, Answer::Kind::kReserve));
-  }
-
   Callback<absl::Status> AnswerTo(uint64_t id, Answer::Kind kind) {
     return [mailbox = mailbox_, id, kind](absl::Status status) {
       mailbox->Push({id, kind, std::move(status), SessionId()});
@@ -394,8 +377,7 @@ class Server final : public DescriptorServer {
         continue;
       }
       Connection& connection = *it->second;
-      connection.busy = false;
-      SetReading(answer.connection, connection, true);
+      SetBusy(answer.connection, connection, false);
       const bool open = answer.kind == Answer::Kind::kOpen;
       const bool sent = open ? AnswerOpen(connection, answer) : AnswerSegment(connection, answer);
       if (!sent) End(answer.connection, "it does not read its answers");

@@ -42,7 +42,6 @@ struct DescriptorServerOptions {
 
 // Any thread reads these, relaxed.
 struct DescriptorCounters {
-  std::atomic<uint64_t> connections{0};          // accepted since the start
   std::atomic<uint64_t> refused_connections{0};  // over the limit, while draining, or the process cannot be watched
   std::atomic<uint64_t> bad_packets{0};          // answered with an error; some end the connection
   std::atomic<uint64_t> denied_sessions{0};      // clients of no tenant, or not of the socket's tenant

@@ -58,16 +58,16 @@ absl::StatusOr<TenantMap> TenantMap::Make(const std::vector<TenantConfig>& tenan
   for (const TenantConfig& tenant : tenants) {
     Entry entry;
     entry.name = tenant.name;
-    for (const std::string& user : tenant.users) {
-      const std::optional<uint32_t> number = UserNumber(user);
-      if (number) entry.users.insert(*number);
-      if (!number) unknown.push_back(absl::StrCat("tenants.", tenant.name, ".users: '", user, "': no such user"));
-    }
-    for (const std::string& group : tenant.groups) {
-      const std::optional<uint32_t> number = GroupNumber(group);
-      if (number) entry.groups.insert(*number);
-      if (!number) unknown.push_back(absl::StrCat("tenants.", tenant.name, ".groups: '", group, "': no such group"));
-    }
+    const auto add = [&](const char* kind, const std::vector<std::string>& names, const auto& number_of, auto* out) {
+      for (const std::string& name : names) {
+        const std::optional<uint32_t> number = number_of(name);
+        if (number) out->insert(*number);
+        if (!number)
+          unknown.push_back(absl::StrCat("tenants.", tenant.name, ".", kind, "s: '", name, "': no such ", kind));
+      }
+    };
+    add("user", tenant.users, UserNumber, &entry.users);
+    add("group", tenant.groups, GroupNumber, &entry.groups);
     map.entries_.push_back(std::move(entry));
   }
   if (!unknown.empty()) return absl::InvalidArgumentError(absl::StrJoin(unknown, "; "));

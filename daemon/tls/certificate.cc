@@ -18,6 +18,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -58,13 +59,6 @@ absl::StatusOr<std::string> ReadFile(absl::string_view key, const std::string& p
   if (ferror(file.get()) != 0) return Wrong(key, path, "cannot be read");
   if (text.size() > kMaxTlsFileBytes) return Wrong(key, path, "larger than 1MiB: no certificate or key");
   return text;
-}
-
-std::string PrintableNames(const std::vector<std::string>& names) {
-  if (names.empty()) return "none";
-  std::vector<std::string> shown;
-  for (size_t i = 0; i < std::min<size_t>(names.size(), 8); ++i) shown.push_back(names[i].substr(0, 253));
-  return absl::StrCat(absl::StrJoin(shown, ", "), names.size() > shown.size() ? ", ..." : "");
 }
 
 absl::Status CheckTimes(const X509* certificate, absl::string_view key, const std::string& path, absl::Time now) {
@@ -122,6 +116,14 @@ absl::StatusOr<absl::Time> CheckChain(STACK_OF(X509) * certificates, STACK_OF(X5
 
 }  // namespace
 
+std::string PrintableNames(const std::vector<std::string>& names) {
+  if (names.empty()) return "no node (it has no DNS names)";
+  std::vector<std::string> shown;
+  for (size_t i = 0; i < std::min<size_t>(names.size(), 8); ++i)
+    shown.push_back(absl::CEscape(names[i].substr(0, 253)));
+  return absl::StrCat(absl::StrJoin(shown, ", "), names.size() > shown.size() ? ", ..." : "");
+}
+
 absl::StatusOr<TlsMaterial> ReadTlsMaterial(const TlsConfig& config) {
   absl::StatusOr<std::string> certificate = ReadFile("certificate", config.certificate, false);
   if (!certificate.ok()) return certificate.status();
@@ -132,8 +134,8 @@ absl::StatusOr<TlsMaterial> ReadTlsMaterial(const TlsConfig& config) {
   return TlsMaterial{*std::move(certificate), *std::move(key), *std::move(ca)};
 }
 
-absl::StatusOr<TlsFacts> CheckTlsMaterial(const TlsMaterial& material, const TlsConfig& config, const std::string& node,
-                                          absl::Time now) {
+absl::StatusOr<absl::Time> CheckTlsMaterial(const TlsMaterial& material, const TlsConfig& config,
+                                            const std::string& node, absl::Time now) {
   const openssl::CertificateList certificates = openssl::CertificatesOf(material.certificate);
   if (certificates == nullptr) return Wrong("certificate", config.certificate, "holds no whole certificate in PEM");
   const openssl::CertificateList ca = openssl::CertificatesOf(material.ca);
@@ -146,21 +148,20 @@ absl::StatusOr<TlsFacts> CheckTlsMaterial(const TlsMaterial& material, const Tls
   if (!fits) return Wrong("key", config.key, absl::StrCat("is not the key of the certificate ", config.certificate));
   if (absl::Status status = CheckStrength(own, key.get(), config); !status.ok()) return status;
   if (absl::Status status = CheckTimes(own, "certificate", config.certificate, now); !status.ok()) return status;
-  TlsFacts facts;
-  facts.expires = absl::InfiniteFuture();
+  absl::Time earliest = absl::InfiniteFuture();
   for (const char* use : {"ssl_server", "ssl_client"}) {
     const absl::StatusOr<absl::Time> expires = CheckChain(certificates.get(), ca.get(), use, config, now);
     ERR_clear_error();
     if (!expires.ok()) return expires.status();
-    facts.expires = std::min(facts.expires, *expires);
+    earliest = std::min(earliest, *expires);
   }
-  facts.names = openssl::DnsNames(own);
-  if (std::find(facts.names.begin(), facts.names.end(), node) == facts.names.end()) {
+  const std::vector<std::string> names = openssl::DnsNames(own);
+  if (std::find(names.begin(), names.end(), node) == names.end()) {
     return Wrong("certificate", config.certificate,
-                 absl::StrCat("is of ", PrintableNames(facts.names), ", not of this node, ", node,
+                 absl::StrCat("is of ", PrintableNames(names), ", not of this node, ", node,
                               ": the node's name must be among its DNS names (subject alternative name)"));
   }
-  return facts;
+  return earliest;
 }
 
 }  // namespace railsd

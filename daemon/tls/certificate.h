@@ -23,21 +23,18 @@ struct TlsMaterial {
   friend bool operator==(const TlsMaterial&, const TlsMaterial&) = default;
 };
 
-// Facts that CheckTlsMaterial() reads from the certificate.
-struct TlsFacts {
-  std::vector<std::string> names;  // DNS names of the node's certificate
-  absl::Time expires;              // earliest expiry in the chain
-};
-
 // Reads the three files. INVALID_ARGUMENT, NOT_FOUND or PERMISSION_DENIED: the configuration's key, the file and the
 // reason. A key file that others than its owner and group may use is an error.
 absl::StatusOr<TlsMaterial> ReadTlsMaterial(const TlsConfig& config);
 
 // Checks that a handshake with `material` works now and proves that this is `node`: the certificate parses, belongs to
 // the key, is signed by the CA for servers and clients, is valid at `now`, and has `node` among its DNS names. `config`
-// gives the file names for errors. INVALID_ARGUMENT as above.
-absl::StatusOr<TlsFacts> CheckTlsMaterial(const TlsMaterial& material, const TlsConfig& config, const std::string& node,
-                                          absl::Time now);
+// gives the file names for errors. Returns the earliest expiry in the chain. INVALID_ARGUMENT as above.
+absl::StatusOr<absl::Time> CheckTlsMaterial(const TlsMaterial& material, const TlsConfig& config,
+                                            const std::string& node, absl::Time now);
+
+// The names of a certificate, for a message: the first ones, none longer than a name of DNS.
+std::string PrintableNames(const std::vector<std::string>& names);
 
 }  // namespace railsd
 

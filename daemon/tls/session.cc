@@ -7,8 +7,10 @@
 #include <openssl/x509_vfy.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -20,7 +22,6 @@
 namespace railsd {
 namespace {
 
-constexpr size_t kMaxAlpn = 255;  // TLS's limit
 constexpr size_t kMaxNodeName = 253;
 constexpr size_t kMaxReason = 200;  // bytes of an OpenSSL text in an error
 // Key updates and tickets that the other end may send in a row without data. Each costs this end about as much as a
@@ -37,55 +38,38 @@ int AlertOf(unsigned long error) {  // NOLINT(google-runtime-int): OpenSSL's typ
 
 enum class Cause { kOther, kTheirCertificate, kOwnCertificate, kVersion };
 
+// Alerts by which the other end refuses this end's certificate, or its version of the protocol.
+constexpr int kOwnCertificateAlerts[] = {SSL_AD_BAD_CERTIFICATE,     SSL_AD_UNSUPPORTED_CERTIFICATE,
+                                         SSL_AD_CERTIFICATE_REVOKED, SSL_AD_CERTIFICATE_EXPIRED,
+                                         SSL_AD_CERTIFICATE_UNKNOWN, SSL_AD_UNKNOWN_CA,
+                                         SSL_AD_ACCESS_DENIED,       SSL_AD_CERTIFICATE_REQUIRED};
+constexpr int kVersionAlerts[] = {SSL_AD_PROTOCOL_VERSION, SSL_AD_NO_APPLICATION_PROTOCOL, SSL_AD_HANDSHAKE_FAILURE,
+                                  SSL_AD_INSUFFICIENT_SECURITY};
+// Reasons for which this end refuses the other.
+constexpr int kTheirCertificateReasons[] = {SSL_R_CERTIFICATE_VERIFY_FAILED,
+                                            SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE,
+                                            SSL_R_BAD_SIGNATURE,
+                                            SSL_R_WRONG_SIGNATURE_TYPE,
+                                            SSL_R_EE_KEY_TOO_SMALL,
+                                            SSL_R_CA_KEY_TOO_SMALL,
+                                            SSL_R_CA_MD_TOO_WEAK,
+                                            SSL_R_UNKNOWN_CERTIFICATE_TYPE,
+                                            SSL_R_UNABLE_TO_FIND_PUBLIC_KEY_PARAMETERS};
+constexpr int kVersionReasons[] = {
+    SSL_R_NO_APPLICATION_PROTOCOL, SSL_R_UNSUPPORTED_PROTOCOL,  SSL_R_WRONG_VERSION_NUMBER,
+    SSL_R_WRONG_SSL_VERSION,       SSL_R_UNKNOWN_PROTOCOL,      SSL_R_UNKNOWN_SSL_VERSION,
+    SSL_R_VERSION_TOO_LOW,         SSL_R_VERSION_TOO_HIGH,      SSL_R_NO_SHARED_CIPHER,
+    SSL_R_NO_SHARED_GROUPS,        SSL_R_NO_SUITABLE_KEY_SHARE, SSL_R_NO_SUITABLE_SIGNATURE_ALGORITHM};
+
 Cause CauseOf(unsigned long error) {  // NOLINT(google-runtime-int): OpenSSL's type
+  const auto in = [](const auto& list, int value) {
+    return std::find(std::begin(list), std::end(list), value) != std::end(list);
+  };
   if (ERR_GET_LIB(error) != ERR_LIB_SSL) return Cause::kOther;
-  switch (AlertOf(error)) {
-    case SSL_AD_BAD_CERTIFICATE:
-    case SSL_AD_UNSUPPORTED_CERTIFICATE:
-    case SSL_AD_CERTIFICATE_REVOKED:
-    case SSL_AD_CERTIFICATE_EXPIRED:
-    case SSL_AD_CERTIFICATE_UNKNOWN:
-    case SSL_AD_UNKNOWN_CA:
-    case SSL_AD_ACCESS_DENIED:
-    case SSL_AD_CERTIFICATE_REQUIRED:
-      return Cause::kOwnCertificate;
-    case SSL_AD_PROTOCOL_VERSION:
-    case SSL_AD_NO_APPLICATION_PROTOCOL:
-    case SSL_AD_HANDSHAKE_FAILURE:
-    case SSL_AD_INSUFFICIENT_SECURITY:
-      return Cause::kVersion;
-    case 0:
-      break;
-    default:
-      return Cause::kOther;
-  }
-  switch (ERR_GET_REASON(error)) {
-    case SSL_R_CERTIFICATE_VERIFY_FAILED:
-    case SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE:
-    case SSL_R_BAD_SIGNATURE:
-    case SSL_R_WRONG_SIGNATURE_TYPE:
-    case SSL_R_EE_KEY_TOO_SMALL:
-    case SSL_R_CA_KEY_TOO_SMALL:
-    case SSL_R_CA_MD_TOO_WEAK:
-    case SSL_R_UNKNOWN_CERTIFICATE_TYPE:
-    case SSL_R_UNABLE_TO_FIND_PUBLIC_KEY_PARAMETERS:
-      return Cause::kTheirCertificate;
-    case SSL_R_NO_APPLICATION_PROTOCOL:
-    case SSL_R_UNSUPPORTED_PROTOCOL:
-    case SSL_R_WRONG_VERSION_NUMBER:
-    case SSL_R_WRONG_SSL_VERSION:
-    case SSL_R_UNKNOWN_PROTOCOL:
-    case SSL_R_UNKNOWN_SSL_VERSION:
-    case SSL_R_VERSION_TOO_LOW:
-    case SSL_R_VERSION_TOO_HIGH:
-    case SSL_R_NO_SHARED_CIPHER:
-    case SSL_R_NO_SHARED_GROUPS:
-    case SSL_R_NO_SUITABLE_KEY_SHARE:
-    case SSL_R_NO_SUITABLE_SIGNATURE_ALGORITHM:
-      return Cause::kVersion;
-    default:
-      return Cause::kOther;
-  }
+  const int alert = AlertOf(error), reason = ERR_GET_REASON(error);
+  if (in(kOwnCertificateAlerts, alert)) return Cause::kOwnCertificate;
+  if (alert == 0 && in(kTheirCertificateReasons, reason)) return Cause::kTheirCertificate;
+  return in(kVersionAlerts, alert) || (alert == 0 && in(kVersionReasons, reason)) ? Cause::kVersion : Cause::kOther;
 }
 
 std::string ReasonText(unsigned long error) {  // NOLINT(google-runtime-int): OpenSSL's type
@@ -127,25 +111,19 @@ int RequireAlpn(SSL* ssl, int* alert, void*) {
 
 int ChooseAlpn(SSL*, const unsigned char** out, unsigned char* out_size, const unsigned char* offered,
                unsigned int offered_size, void* own) {
-  const std::string& alpn = *static_cast<const std::string*>(own);
-  for (size_t at = 0; at < offered_size; at += 1 + size_t{offered[at]}) {
-    const size_t size = offered[at];
-    if (size != alpn.size() || at + 1 + size > offered_size) continue;
-    if (std::memcmp(offered + at + 1, alpn.data(), size) != 0) continue;
-    *out = offered + at + 1;
-    *out_size = offered[at];
-    return SSL_TLSEXT_ERR_OK;
-  }
-  return SSL_TLSEXT_ERR_ALERT_FATAL;
+  const std::string list = AlpnList(*static_cast<const std::string*>(own));
+  unsigned char* chosen = nullptr;
+  const int found = SSL_select_next_proto(&chosen, out_size, offered, offered_size,
+                                          reinterpret_cast<const unsigned char*>(list.data()),
+                                          static_cast<unsigned int>(list.size()));
+  *out = chosen;  // in `offered`
+  return found == OPENSSL_NPN_NEGOTIATED ? SSL_TLSEXT_ERR_OK : SSL_TLSEXT_ERR_ALERT_FATAL;
 }
 
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const TlsContext>> TlsContext::Make(const TlsMaterial& material, std::string alpn) {
   ERR_clear_error();
-  if (alpn.empty() || alpn.size() > kMaxAlpn) {
-    return absl::InvalidArgumentError(absl::StrCat("tls: a protocol's name has 1 to 255 bytes, not ", alpn.size()));
-  }
   openssl::Context context(SSL_CTX_new(TLS_method()));
   if (context == nullptr) return absl::ResourceExhaustedError("tls: out of memory");
   const std::shared_ptr<TlsContext> made(new TlsContext(context.release(), std::move(alpn)));
@@ -201,7 +179,7 @@ absl::Status TlsContext::Take(const TlsMaterial& material) {
   const std::string list = AlpnList(alpn_);
   if (SSL_CTX_set_alpn_protos(context_, reinterpret_cast<const unsigned char*>(list.data()),
                               static_cast<unsigned int>(list.size())) != 0) {  // 0 is success
-    return absl::ResourceExhaustedError("tls: out of memory");
+    return Unusable("TLS does not use the protocol's name");
   }
   SSL_CTX_set_alpn_select_cb(context_, &ChooseAlpn, const_cast<std::string*>(&alpn_));
   SSL_CTX_set_client_hello_cb(context_, &RequireAlpn, nullptr);
@@ -388,13 +366,6 @@ absl::StatusOr<TlsSession::Io> TlsSession::Write(const char* from, size_t size) 
 
 bool TlsSession::pending() const { return established_ && ended_.ok() && !starved_ && SSL_has_pending(ssl_) == 1; }
 
-void TlsSession::Close() {
-  ERR_clear_error();
-  if (established_ && ended_.ok()) SSL_shutdown(ssl_);
-  ERR_clear_error();
-  if (ended_.ok()) ended_ = absl::UnavailableError("tls: closed by this end");
-}
-
 void TlsSession::RenewKey() {
   ERR_clear_error();
   // SSL_key_update() fails while a record is half written. The next Write() that succeeds tries again.
@@ -423,6 +394,10 @@ absl::StatusOr<TlsSession::Io> TlsSession::Outcome(int error) {
 
 absl::Status TlsSession::Failure(int error) {
   if (error == SSL_ERROR_ZERO_RETURN) return absl::UnavailableError("tls: closed by the other end");
+  if (other_end_is_plain()) {
+    ERR_clear_error();
+    return absl::FailedPreconditionError(kTlsModesDiffer);
+  }
   // Takes the first error with a known cause; if there is none, the last error, which is the outermost.
   unsigned long reason = 0;  // NOLINT(google-runtime-int): OpenSSL's type
   Cause cause = Cause::kOther;
@@ -451,7 +426,6 @@ absl::Status TlsSession::Failure(int error) {
     case Cause::kOther:
       break;
   }
-  if (!established_ && received_ && !speaks_tls_) return OtherVersion("it speaks no TLS");
   const absl::string_view when = established_ ? "" : " in the handshake";
   if (at_end_) {
     return absl::UnavailableError(absl::StrCat("tls: connection lost", when, ": closed without TLS's end"));

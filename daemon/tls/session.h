@@ -22,9 +22,9 @@ namespace railsd {
 // sessions keep the context they began with.
 class TlsContext {
  public:
-  // TLS 1.3 only. Both ends must show a certificate that the CA signed for their role. Both must name `alpn`, for
-  // example "railsd-link/1", or the handshake fails. No tickets, no resumption, no early data.
-  // INVALID_ARGUMENT: OpenSSL cannot use a part of `material`, or `alpn` is not 1 to 255 bytes long.
+  // TLS 1.3 only. Both ends must show a certificate that the CA signed for their role. Both must name `alpn` (1 to 255
+  // bytes), for example "railsd-link/1", or the handshake fails. No tickets, no resumption, no early data.
+  // INVALID_ARGUMENT: OpenSSL cannot use a part of `material`, or `alpn`.
   static absl::StatusOr<std::shared_ptr<const TlsContext>> Make(const TlsMaterial& material, std::string alpn);
   ~TlsContext();
   TlsContext(const TlsContext&) = delete;
@@ -74,11 +74,11 @@ class TlsSession {
   // that waits for the socket.
   bool pending() const;
 
-  // Sends TLS's orderly end if the socket takes it at once. Read() and Write() fail from then on.
-  void Close();
-
   // Encrypts with a new key from the next Write() on. Write() calls this itself every kRecordsPerKey records.
   void RenewKey();
+
+  // The other end has begun with something that is no TLS.
+  bool other_end_is_plain() const { return received_ && !speaks_tls_; }
 
   // DNS names of the certificate whose key the other end has proven to hold. Empty until the handshake is done. Only
   // valid node names (no wildcards), at most kMaxPeerNames.

@@ -19,16 +19,15 @@ absl::StatusOr<std::unique_ptr<TlsFiles>> TlsFiles::Open(TlsConfig config, std::
                                                          std::shared_ptr<spdlog::logger> log) {
   absl::StatusOr<TlsMaterial> material = ReadTlsMaterial(config);
   if (!material.ok()) return material.status();
-  const absl::StatusOr<TlsFacts> facts = CheckTlsMaterial(*material, config, node, absl::Now());
-  if (!facts.ok()) return facts.status();
+  const absl::StatusOr<absl::Time> expires = CheckTlsMaterial(*material, config, node, absl::Now());
+  if (!expires.ok()) return expires.status();
   std::unique_ptr<TlsFiles> files(new TlsFiles(std::move(config), std::move(node), std::move(log)));
   {
     absl::MutexLock lock(&files->mutex_);
     files->material_ = std::make_shared<const TlsMaterial>(*std::move(material));
-    files->expires_ = facts->expires;
+    files->expires_ = *expires;
   }
-  files->log_->info("mutual_tls certificate={} expires={}", LogValue(files->config_.certificate),
-                    LogTime(facts->expires));
+  files->log_->info("mutual_tls certificate={} expires={}", LogValue(files->config_.certificate), LogTime(*expires));
   files->thread_ = std::thread([raw = files.get()] {
     pthread_setname_np(pthread_self(), "tls");
     while (!raw->stop_.WaitForNotificationWithTimeout(raw->config_.refresh)) raw->Look();
@@ -65,17 +64,17 @@ void TlsFiles::Look() {
     }
     return;
   }
-  const absl::StatusOr<TlsFacts> facts = CheckTlsMaterial(*now, config_, node_, absl::Now());
-  if (!facts.ok()) return Refuse(std::string(facts.status().message()));
+  const absl::StatusOr<absl::Time> expires = CheckTlsMaterial(*now, config_, node_, absl::Now());
+  if (!expires.ok()) return Refuse(std::string(expires.status().message()));
   refused_.clear();
   told_expired_ = false;
   ++counters_.taken;
   {
     absl::MutexLock lock(&mutex_);
     material_ = std::make_shared<const TlsMaterial>(*std::move(now));
-    expires_ = facts->expires;
+    expires_ = *expires;
   }
-  log_->info("tls_files_taken certificate={} expires={}", LogValue(config_.certificate), LogTime(facts->expires));
+  log_->info("tls_files_taken certificate={} expires={}", LogValue(config_.certificate), LogTime(*expires));
 }
 
 }  // namespace railsd

@@ -153,9 +153,9 @@ class Fabric(harness.FabricTest):
         used = sum(harness.footprint(self.cluster.nodes[0].pid)["descriptors"].values())
         for trainer in trainers:
             trainer.kill()
-        formula = 18 + 6 * rails + peers * (1 + 4 * rails) + 3 * sessions + sessions
-        self.assertIn("18 + 6 N + (M - 1) (1 + 4 N) + 3 P + segments", (harness.ROOT / "deploy/RUNBOOK.md").read_text())
-        self.assertIn(f"18 + 48 + 63 x 33 + 24 + 32 = {18 + 48 + 63 * 33 + 24 + 32:,} descriptors",
+        formula = 18 + 6 * rails + peers * (1 + 2 * rails) + 3 * sessions + sessions
+        self.assertIn("18 + 6 N + (M - 1) (1 + 2 N) + 3 P + segments", (harness.ROOT / "deploy/RUNBOOK.md").read_text())
+        self.assertIn(f"18 + 48 + 63 x 17 + 24 + 32 = {18 + 48 + 63 * 17 + 24 + 32:,} descriptors",
                       (harness.ROOT / "deploy/RUNBOOK.md").read_text())
         # A tool that has just sent a request may still be connected.
         self.assertAlmostEqual(used, formula, delta=6)
@@ -199,6 +199,67 @@ class Fabric(harness.FabricTest):
         self.assertEqual(run.returncode, 0)
         self.assertRegex(run.stdout, r"(?m)^ok      peers         all reached over every rail: 2 peers, 2 rails$")
         self.assertRegex(run.stdout.splitlines()[-1], r"^0 errors, \d+ warnings?, \d+ notes?; \d+ ok$")
+
+
+class Links(unittest.TestCase):
+    """What n0 is told about a link that is down, by what n1 is."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = clusters.Cluster(clusters.Settings(nodes=2, rails=1, tls=True), build=harness.BUILD)
+        cls.addClassCleanup(cls.cluster.stop)
+        cls.cluster.start_node(cls.cluster.nodes[0])
+
+    def told(self, check, means, **changes):
+        """Starts n1 with another configuration, unless nothing is to change, and waits until doctor on n0 has a finding of
+        this check that means this. Returns the finding."""
+        near, far = self.cluster.nodes
+        if changes:
+            far.config.write_text(clusters.yaml_text({**self.cluster.config(far), **changes}))
+            self.cluster.start_node(far)
+
+        def found():
+            code, report = examine(self.cluster, [], "--socket-dir", near.sockets)
+            errors = [finding for finding in report["findings"] if finding["level"] == "error"]
+            self.assertEqual(findings(report, "rails", "error"), [])
+            self.last = errors
+            return code == 1 and errors and errors[0]["check"] == check and means in errors[0]["means"] and errors[0]
+        try:
+            return eventually(found, lambda: f"doctor says '{means}': {self.last}")
+        finally:
+            if changes:
+                self.assertEqual(self.cluster.stop_node(far), 0, self.cluster.logs([far]))
+
+    def test_no_daemon(self):
+        self.assertIn("systemctl status railsd", self.told("peers", "no daemon listens")["do"])
+
+    def test_plain_text_there(self):
+        self.assertIn("tls.mode", self.told("peers", "mutual TLS and the other one plain text",
+                                            tls={"mode": "plain_text"})["do"])
+
+    def test_another_authority(self):
+        other = self.cluster.folder / "other-pki"
+        self.cluster.pki("init", folder=other)
+        self.cluster.pki("issue", "n1", folder=other)
+        finding = self.told("peers", "does not accept the certificate", tls=self.cluster.tls_config("n1", other))
+        self.assertIn("openssl verify", finding["do"])
+
+    def test_another_name(self):
+        self.cluster.pki("issue", "n7")
+        finding = self.told("peers", "to another node", node="n7", tls=self.cluster.tls_config("n7"))
+        self.assertIn("answered by node n7", finding["found"])
+
+    def test_the_same_name(self):
+        finding = self.told("names", "keeps it", node="n0", tls=self.cluster.tls_config("n0"), peers={})
+        self.assertIn("two daemons", finding["found"])
+
+    def test_not_listed(self):
+        self.assertIn("lists the other one", self.told("peers", "only the peers that its configuration lists",
+                                                 peers={"static": [{"name": "n9", "control": "127.0.0.1:9"}]})["do"])
+
+    def test_other_settings(self):
+        finding = self.told("peers", "must be alike", limits={"max_world_size": 8})
+        self.assertIn("max_world_size", finding["found"])
 
 
 class NoDaemon(unittest.TestCase):

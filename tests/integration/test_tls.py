@@ -161,7 +161,7 @@ class Apart(TlsTest):
         self.apart("certificate verify failed", **self.cluster.tls_config("n2", self.folder / "other"))
 
     def test_plain_text(self):
-        self.apart("is of another version", mode="plain_text")
+        self.apart("one end has TLS (tls.mode: mutual) and the other plain text", mode="plain_text")
 
 
 class Expiry(TlsTest):
@@ -280,13 +280,15 @@ class Rotation(TlsTest):
         # Connections made anew use what is new, and their links go on.
         for node in range(3):
             peers = json.loads(self.cluster.ctl(self.cluster.nodes[node], "redial", "--json").stdout)["peers"]
-            self.assertEqual(len(peers), 2)
+            self.assertEqual([sorted(peer) for peer in peers], [["node", "seconds"]] * 2, "no error")
             for pair in self.pairs:
                 self.exchange(pair)
         self.assertGreater(self.count("railsd_control_errors_total", kind="disconnect"), streams)
         stranger = self.cluster.ctl(self.cluster.nodes[0], "redial", "n7")
         self.assertNotEqual(stranger.returncode, 0)
         self.assertIn("'n7' is no peer of node n0", stranger.stderr)
+        stranger = json.loads(self.cluster.ctl(self.cluster.nodes[0], "redial", "n7", "--json").stdout)["peers"]
+        self.assertIn("'n7' is no peer of node n0", stranger[0]["error"])
         self.assertEqual(self.count("railsd_control_errors_total", kind="lost"), lost)
         # A restarted node is accepted with the new files. The old files are no longer accepted.
         self.restart(2)

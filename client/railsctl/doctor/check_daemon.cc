@@ -1,4 +1,4 @@
-// Checks the daemon's answers about itself, its rails and its peers.
+// Checks the daemon's answers about itself and its rails.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -36,6 +36,18 @@ Finding NotRunning(const Facts& facts) {
           "`systemctl start railsd`; or name its directory with --socket-dir."};
 }
 
+// Are the links of peers that are down the whole reason why the rail does not reach them?
+bool WaitsForLinks(const v1::RailStatus& rail, const google::protobuf::RepeatedPtrField<v1::PeerStatus>& peers) {
+  if (rail.health().state() == v1::RAIL_STATE_DOWN || PeersMissing(rail) == 0) return false;
+  bool any_down = false;
+  for (const v1::PeerStatus& peer : peers) {
+    any_down = any_down || !peer.up();
+    const int r = static_cast<int>(rail.index());
+    if (peer.up() && r < peer.rails_up_size() && !peer.rails_up(r)) return false;
+  }
+  return any_down;
+}
+
 Finding JudgeRail(const v1::RailStatus& rail) {
   const Cell state = RailStateCell(rail);
   const std::string why = rail.health().why().empty() ? "" : absl::StrCat(": ", rail.health().why());
@@ -71,73 +83,6 @@ Finding JudgeRail(const v1::RailStatus& rail) {
                   ? ""
                   : absl::StrCat(", measured ", FormatBitRate(static_cast<double>(rail.measured_bytes_per_second())))),
           "", ""};
-}
-
-// Rails of this node that are not up to a peer. `doubtful` ones are connected, but suspect or probed.
-struct Missing {
-  std::vector<std::string> dead, doubtful;
-  std::vector<std::string> drained;  // drained by an operator at the peer
-};
-Missing RailsNotUp(const v1::PeerStatus& peer, const google::protobuf::RepeatedPtrField<v1::RailStatus>& rails) {
-  Missing missing;
-  for (int r = 0; r < rails.size(); ++r) {
-    const bool connected = r < peer.rails_up_size() && peer.rails_up(r);
-    const v1::RailState state = r < peer.rail_states_size() ? peer.rail_states(r) : v1::RAIL_STATE_UP;
-    if (connected && state == v1::RAIL_STATE_UP) continue;
-    if (state == v1::RAIL_STATE_DRAINED_BY_PEER) {
-      missing.drained.push_back(rails[r].name());
-      continue;
-    }
-    const std::string name = connected ? RailStateName(state) : "not connected";
-    const std::string address = r < peer.rail_addresses_size() ? absl::StrCat(", ", peer.rail_addresses(r)) : "";
-    const bool dead = !connected || state == v1::RAIL_STATE_DOWN;
-    (dead ? missing.dead : missing.doubtful).push_back(absl::StrCat(rails[r].name(), " (", name, address, ")"));
-  }
-  return missing;
-}
-
-Findings JudgePeer(const v1::PeerStatus& peer, const Facts& facts) {
-  const std::string why = peer.why().empty() ? "" : absl::StrCat(": ", peer.why());
-  if (!peer.up()) {
-    return {{"peers", Level::kError, absl::StrCat("node ", peer.node(), " is down", why),
-             "Groups with ranks there cannot form; jobs that need it fail.",
-             "Is railsd running there (`railsctl health`), does its control address answer from here (`nc -z HOST "
-             "PORT`), and does each node list the other in `peers`?"}};
-  }
-  const Missing missing = RailsNotUp(peer, facts.overview.rails());
-  if (!missing.dead.empty()) {
-    return {{"peers", Level::kError,
-             absl::StrCat("node ", peer.node(), " is not reached over ", absl::StrJoin(missing.dead, ", "), why),
-             "Its bytes take the other rails.",
-             "`ping -I INTERFACE ADDRESS` with full packets (`-M do -s MTU-28`), at both ends; a firewall, a VLAN, or "
-             "rails that are wired to another switch than their index says."}};
-  }
-  if (!missing.doubtful.empty()) {
-    return {{"peers", Level::kWarning,
-             absl::StrCat("node ", peer.node(), " is not sent to over ", absl::StrJoin(missing.doubtful, ", "), why),
-             "The path failed, or makes no progress; it is held back until it has been good for a while.",
-             "Look again in half a minute; `railsctl rails` counts the failures (FLAPS)."}};
-  }
-  if (!missing.drained.empty()) {
-    return {{"peers", Level::kNote,
-             absl::StrCat("node ", peer.node(), " has drained ", absl::StrJoin(missing.drained, ", "), why),
-             "Its bytes take the other rails.",
-             absl::StrCat("`railsctl undrain ", missing.drained.front(), "` there when the repair is done.")}};
-  }
-  if (!peer.why().empty()) {
-    return {{"peers", Level::kWarning, absl::StrCat("node ", peer.node(), why), "It is waited for.",
-             "Look at its daemon's log, and at the management network."}};
-  }
-  return {};
-}
-
-// Judges the DNS name of the peers. No finding if it resolves, or if there is none.
-Findings JudgeName(const Configuration& config) {
-  if (config.dns_trouble.empty()) return {};
-  return {{"peers", Level::kError, absl::StrCat("peers.dns: ", config.dns_name, ": ", config.dns_trouble),
-           "No node is found by it.",
-           absl::StrCat("`getent ahosts ", config.dns_name,
-                        "`; in Kubernetes the headless Service must publish addresses that are not ready, too.")}};
 }
 
 // Judges the certificate that the daemon shows to its peers. The daemon starts only with a certificate of its node.
@@ -196,51 +141,24 @@ Findings CheckDaemon(const Facts& facts) {
 Findings CheckRails(const Facts& facts) {
   Findings findings;
   if (!facts.running()) return findings;
-  for (const v1::RailStatus& rail : facts.overview.rails()) findings.push_back(JudgeRail(rail));
-  return findings;
-}
-
-Findings CheckPeers(const Facts& facts) {
-  Findings findings = JudgeName(facts.config);
-  if (!facts.running()) {
-    if (facts.config.dns_addresses > 0) {
-      findings.push_back({"peers", Level::kOk,
-                          absl::StrCat(facts.config.dns_name, " has ", facts.config.dns_addresses,
-                                       facts.config.dns_addresses == 1 ? " address" : " addresses"),
-                          "", ""});
+  std::vector<std::string> waiting;
+  for (const v1::RailStatus& rail : facts.overview.rails()) {
+    const bool well = !rail.health().drained() && (!rail.has_device() || rail.device().state() == "active");
+    if (well && WaitsForLinks(rail, facts.overview.peers())) {
+      waiting.push_back(rail.name());
+    } else {
+      findings.push_back(JudgeRail(rail));
     }
-    std::vector<std::string> good;
-    for (const ConfiguredPeer& peer : facts.config.peers) {
-      if (peer.name == facts.config.node) continue;
-      if (peer.trouble.empty()) {
-        good.push_back(peer.name);
-        continue;
-      }
-      findings.push_back({"peers", Level::kNote,
-                          absl::StrCat("node ", peer.name, " does not answer at ", peer.control, ": ", peer.trouble),
-                          "That is right as long as its daemon has not been started.",
-                          "Afterwards look at its log, at its control.listen, and at firewalls between the nodes."});
-    }
-    if (!good.empty()) {
-      findings.push_back(
-          {"peers", Level::kOk, absl::StrCat("these take control connections: ", absl::StrJoin(good, ", ")), "", ""});
-    }
-    return findings;
   }
+  if (waiting.empty()) return findings;
+  std::vector<std::string> nodes;
   for (const v1::PeerStatus& peer : facts.overview.peers()) {
-    const Findings found = JudgePeer(peer, facts);
-    findings.insert(findings.end(), found.begin(), found.end());
+    if (!peer.up()) nodes.push_back(peer.node());
   }
-  if (facts.overview.peers().empty()) {
-    findings.push_back({"peers", Level::kNote, "the daemon knows of no peer", "It serves groups on this node only.",
-                        "List the other nodes in `peers`, or name them all by `peers.dns`."});
-  } else if (findings.empty()) {
-    findings.push_back({"peers", Level::kOk,
-                        absl::StrCat("all reached over every rail: ",
-                                     FormatCount(static_cast<uint64_t>(facts.overview.peers_size()), "peer"), ", ",
-                                     FormatCount(static_cast<uint64_t>(facts.overview.rails_size()), "rail")),
-                        "", ""});
-  }
+  findings.push_back({"rails", Level::kNote,
+                      absl::StrCat(absl::StrJoin(waiting, ", "), ": not connected to ", absl::StrJoin(nodes, ", "),
+                                   ", as long as there is no link"),
+                      "Rails connect when the daemons' link is up.", "See the findings on peers."});
   return findings;
 }
 

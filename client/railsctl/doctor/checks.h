@@ -11,8 +11,11 @@ namespace rails::ctl::doctor {
 // check_daemon.cc
 Findings CheckDaemon(const Facts& facts);    // answers, and is healthy
 Findings CheckRails(const Facts& facts);     // states, and speeds compared with the interfaces'
-Findings CheckPeers(const Facts& facts);     // every peer over every rail
 Findings CheckVersions(const Facts& facts);  // program, daemon, railsctl and peers
+
+// check_peers.cc
+Findings CheckLinks(const Facts& facts);  // the daemons' links, and their names
+Findings CheckPeers(const Facts& facts);  // every peer whose link is up over every rail
 
 // check_access.cc
 Findings CheckConfiguration(const Facts& facts);

@@ -70,9 +70,9 @@ absl::Status RedialPeer(OperatorClient& client, const v1::PeerStatus& before, ab
     for (const v1::PeerStatus& peer : peers->peers()) {
       if (peer.node() != before.node()) continue;
       if (peer.connections() > before.connections()) return absl::OkStatus();
-      if (!peer.why().empty()) {
+      if (!peer.dial_failure().empty()) {
         return absl::FailedPreconditionError(
-            absl::StrCat("no new connection, so the link keeps the one it has: ", peer.why()));
+            absl::StrCat("no new connection, so the link keeps the one it has: ", peer.dial_failure()));
       }
     }
     absl::SleepFor(absl::Milliseconds(20));
@@ -100,7 +100,8 @@ int Redial(const Context& context, const std::vector<std::string>& nodes) {
     const absl::Status status = RedialPeer(client, peer, context.TimeoutOr(absl::Seconds(30)));
     const double seconds = absl::ToDoubleSeconds(absl::Now() - begun);
     all = all && status.ok();
-    done.push_back({{"node", peer.node()}, {"seconds", seconds}, {"error", std::string(status.message())}});
+    done.push_back({{"node", peer.node()}, {"seconds", seconds}});
+    if (!status.ok()) done.back()["error"] = std::string(status.message());
     if (context.json) continue;
     const std::string text =
         status.ok() ? absl::StrFormat("connected anew in %.2f s", seconds) : std::string(status.message());

@@ -7,6 +7,7 @@
 #include <sstream>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "daemon/config/units.h"
 
 namespace railsd {
@@ -178,6 +179,9 @@ INSTANTIATE_TEST_SUITE_P(
                 "f.yaml:5: peers.static[1].name: 'n1': another peer has this name"},
         BadCase{"peers:\n  static:\n    - {name: n1, control: \"h:1\"}\n    - {name: n2, control: \"h:1\"}\n",
                 "f.yaml:5: peers.static[1].control: 'h:1': another peer has this address"},
+        BadCase{"peers: {static: [{name: n1, control: \"[::1]:0\"}]}\n",
+                "f.yaml:2: peers.static[0].control: '[::1]:0': port 0 cannot be dialled; give the port of the peer's "
+                "control.listen"},
         BadCase{"peers: {dns: {port: 1}}\n", "f.yaml:2: peers.dns.name: missing"},
         BadCase{"tenants: [{users: [a]}]\n", "f.yaml:2: tenants[0].name: missing"},
         BadCase{"tenants: [{name: A}]\n",
@@ -271,6 +275,25 @@ TEST(ConfigTest, NoTwoRailsShareAnAddress) {
   EXPECT_EQ(ErrorOf("rails: [{address: \"::1\"}, {address: \"[::1]:0\"}]\n"), "accepted");
   EXPECT_EQ(ErrorOf("rails: [{interface: eth1, address: 10.0.0.1}, {interface: eth1, address: 10.0.0.2}]\n"),
             "accepted");
+}
+
+TEST(ConfigTest, NoTwoRailsOfPeersShareAnAddress) {
+  const std::string own =
+      "node: n0\ncontrol: {listen: \"10.0.0.1:7471\"}\ntls: {mode: plain_text}\nrails: [{address: 10.1.0.1}]\n";
+  const auto error_of = [&own](const std::string& first, const std::string& second) {
+    return ErrorOf(absl::StrCat(own, "peers:\n  static:\n  - {name: n1, control: \"a:1\", rails: [", first,
+                                "]}\n  - {name: n2, control: \"b:1\", rails: [", second, "]}\n"));
+  };
+  const std::string shared = "another rail has this address; rails that share one, for tests, need a port each";
+  EXPECT_EQ(error_of("10.1.0.2, 10.1.0.2", ""), "f.yaml:7: peers.static[0].rails[1]: '10.1.0.2': " + shared);
+  EXPECT_EQ(error_of("10.1.0.2, 10.2.0.2", "10.1.0.3, \"10.2.0.2:5\""),
+            "f.yaml:8: peers.static[1].rails[1]: '10.2.0.2:5': " + shared);
+  EXPECT_EQ(error_of("\"10.1.0.2:5\"", "\"10.1.0.2:5\""),
+            "f.yaml:8: peers.static[1].rails[0]: '10.1.0.2:5': another rail listens on this address and port");
+  EXPECT_EQ(error_of("\"10.1.0.2:5\", \"10.1.0.2:6\"", "\"10.1.0.2:7\", 127.0.0.1, 127.0.0.1"), "accepted");
+  EXPECT_EQ(error_of("\"verbs:mlx5_0/1\", \"verbs:mlx5_0/1\"", ""),
+            "f.yaml:7: peers.static[0].rails[1]: 'verbs:mlx5_0/1': another rail of this peer has this device");
+  EXPECT_EQ(error_of("\"verbs:mlx5_0/1\"", "\"verbs:mlx5_0/1\""), "accepted") << "devices of two nodes";
 }
 
 TEST(ConfigTest, PeersAreElsewhere) {

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tests/support/seeds.h"
 
@@ -122,19 +123,21 @@ TEST_F(FrameTest, AnUnknownKindIsAnErrorAndNothingComesAfterIt) {
 }
 
 TEST_F(FrameTest, AnotherProtocolIsToldFromThisOne) {
-  const std::string advice = "run the same version of railsd on all nodes";
+  const std::string version = "run the same version of railsd on all nodes";
+  const std::string tls = "set the same tls.mode on all nodes";
   const std::pair<std::string, std::string> kOthers[] = {
       {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "the other end speaks gRPC, as a railsd before this protocol does, not"},
       {std::string("\0\0\x18\4\0\0\0\0\0", 9), "speaks gRPC"},  // SETTINGS: a gRPC server speaks first
       {"railsd-link/2\r\n", "the other end speaks another protocol, not railsd-link/1"},
       {"GET / HTTP/1.1\r\n\r\n", "(it begins with \"GET / HTTP/1.1\\r\")"},
-      {std::string("\x16\x03\x01\0\xff", 5), "another protocol"}};
+      {std::string("\x16\x03\x01\0\xff", 5), "one end has TLS"},
+      {"\x15", "one end has TLS"}};
   for (const auto& [beginning, text] : kOthers) {
     reader = FrameReader();
     Feed(beginning);
     EXPECT_EQ(error.code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_THAT(std::string(error.message()), HasSubstr(text));
-    EXPECT_THAT(std::string(error.message()), HasSubstr(advice));
+    EXPECT_THAT(std::string(error.message()), HasSubstr(absl::StrContains(text, "TLS") ? tls : version));
     EXPECT_EQ(reader.Next().status(), error) << "for good";
   }
   // The first byte that differs gives the error.

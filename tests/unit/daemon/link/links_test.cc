@@ -212,6 +212,7 @@ TEST_F(LinksTest, HalfOpenConnectionsOfOneAddressAreLimited) {
   const UniqueFd other = Connect("127.0.0.2");
   ASSERT_TRUE(recorder.Reaches([&] { return recorder.opened.size() == 3; }));
   recorder.opened[0]->SetGreeted();
+  ASSERT_TRUE(recorder.PassesATurn());
   const UniqueFd third = Connect();
   ASSERT_TRUE(recorder.Reaches([&] { return recorder.opened.size() == 4; })) << "a greeted one does not count";
   EXPECT_TRUE(AtEnd(Connect()));

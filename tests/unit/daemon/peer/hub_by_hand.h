@@ -113,8 +113,8 @@ class HubByHand final : public Dialler {
   void Tick(absl::Time now) { hub_->OnTick(now); }
   // Delivers an answer of DNS.
   void Find(std::vector<std::string> addresses) {
-    hub_->OnLookedUp(hub_->dns_address_, std::move(addresses));
     absl::MutexLock lock(&hub_->mutex_);
+    hub_->OnLookedUp(hub_->dns_address_, std::move(addresses));
     hub_->next_dns_ = absl::InfiniteFuture();
   }
   // Pretends that nothing was heard of a node for `silence`.

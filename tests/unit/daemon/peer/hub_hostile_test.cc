@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/unit/daemon/fake_agent.h"
 #include "tests/unit/daemon/peer/hub_by_hand.h"
+#include "tests/unit/daemon/peer/long_ready.h"
 
 namespace railsd {
 namespace {
@@ -40,7 +41,7 @@ std::string Hello(HelloFacts facts, Change change) {
 std::string Hello(const std::string& node, uint64_t boot) {
   return Hello(FactsOf(node, boot), [](HelloFacts&) {});
 }
-std::string Message(uint64_t number, const std::string& body = BytesOf(Quiesced{{{BootId(1), 1}, JobSeq(1)}, 0})) {
+std::string Message(uint64_t number, const std::string& body = BytesOf(Quiesced{{{BootId(1), 1}, JobSeq(1)}, {}})) {
   return FrameOf(FrameKind::kMessage, number, body);
 }
 
@@ -262,6 +263,7 @@ TEST_F(HubHostileTest, GenerationsOnlyGrow) {
 // Otherwise both ends would believe that they are in the same link, but with different numbers.
 TEST_F(HubHostileTest, AHelloOfAFormerLifeThatComesLateEndsTheLinkForBoth) {
   BringUp(FactsOf("b", 22));
+  by_hand.Silence("b", absl::Seconds(2));
   EXPECT_TRUE(Greet(FactsOf("b", 21))->open) << "it was on its way when that daemon ended";
   const uint32_t after = GenerationIn(Greet(FactsOf("b", 22)));
   EXPECT_TRUE(!agent.Saw("down b") || after > 1) << "b believes that its link goes on";
@@ -307,6 +309,7 @@ TEST_F(ReachTest, APeerThatIsRefusedWhereItWasReachedIsDead) {
 
 TEST_F(ReachTest, AnAddressOfAFormerLinkSaysNothingOfThisOne) {
   const HandPtr former = connection;
+  by_hand.Silence("b", absl::Seconds(2));
   connection = Greet(FactsOf("b", 23));
   Say(FrameKind::kTaken);
   by_hand.End(former);
@@ -371,12 +374,7 @@ TEST_F(NamesTest, APeerThatIsGoneIsShownForAWhileAndBeginsAnew) {
   EXPECT_EQ(GenerationIn(Greet(FactsOf("b", 22))), 3u);
 }
 
-Offer OfferOf(uint64_t seq, uint32_t flows) {
-  Offer offer;
-  offer.job = {{BootId(11), 1}, JobSeq(seq)};
-  for (uint32_t i = 0; i < flows; ++i) offer.flows.push_back({Rank(i), Rank(i), uint64_t{1} << 40});
-  return offer;
-}
+Ready ReadyOf(uint64_t seq, uint32_t flows) { return testing::LongReady({{BootId(11), 1}, JobSeq(seq)}, flows); }
 
 class SlowPeerTest : public HubHostileTest {
  protected:
@@ -399,7 +397,7 @@ TEST_F(SlowPeerTest, LongMessagesOfJobsTakeHalfOfAnOutboxAndLeaveTheRestToShortO
   absl::Status full;
   while (full.ok()) {
     ASSERT_LT(sent, 100u) << "nothing is refused";
-    full = by_hand.hub().SendIfItFits("b", OfferOf(sent + 1, 90));
+    full = by_hand.hub().SendIfItFits("b", ReadyOf(sent + 1, 90));
     sent += full.ok() ? 1 : 0;
   }
   EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
@@ -408,16 +406,16 @@ TEST_F(SlowPeerTest, LongMessagesOfJobsTakeHalfOfAnOutboxAndLeaveTheRestToShortO
   EXPECT_GT(sent, 5u);
   EXPECT_EQ(counters().messages_held_back, 1u);
   // There is room for a shorter message, for aborts, and for all messages to another node.
-  EXPECT_TRUE(by_hand.hub().SendIfItFits("b", OfferOf(50, 1)).ok());
+  EXPECT_TRUE(by_hand.hub().SendIfItFits("b", ReadyOf(50, 1)).ok());
   for (uint64_t seq = 1; seq <= sent; ++seq) {
-    by_hand.hub().Send("b", Abort{{{BootId(11), 1}, JobSeq(seq)}, absl::StatusCode::kResourceExhausted, "full", false});
+    by_hand.hub().Send("b", Abort{{{BootId(11), 1}, JobSeq(seq)}, absl::StatusCode::kResourceExhausted, "full"});
   }
-  EXPECT_TRUE(by_hand.hub().SendIfItFits("c", OfferOf(1, 90)).ok());
+  EXPECT_TRUE(by_hand.hub().SendIfItFits("c", ReadyOf(1, 90)).ok());
   EXPECT_THAT(agent.events(), ElementsAre("up c", "up b"));
   // After the peer has caught up.
   Say(FrameKind::kTaken, 2 * sent + 1);
   EXPECT_EQ(by_hand.hub().Outboxes().messages, 1u) << "that for c";
-  EXPECT_TRUE(by_hand.hub().SendIfItFits("b", OfferOf(51, 90)).ok());
+  EXPECT_TRUE(by_hand.hub().SendIfItFits("b", ReadyOf(51, 90)).ok());
 }
 
 TEST_F(HubHostileTest, AMessageThatIsLongerThanThePeerTakesNeedNotCostTheLink) {
@@ -425,31 +423,31 @@ TEST_F(HubHostileTest, AMessageThatIsLongerThanThePeerTakesNeedNotCostTheLink) {
   narrow.max_message_bytes = 64 << 10;
   BringUp(narrow);
   PeerHub& hub = by_hand.hub();
-  const absl::Status refused = hub.SendIfItFits("c", OfferOf(1, 10'000));
+  const absl::Status refused = hub.SendIfItFits("c", ReadyOf(1, 10'000));
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(refused.message()),
               HasSubstr("more than node c takes (65536); raise its limits.max_message"));
   EXPECT_EQ(refusals->Read(Limit::kMessage), 1u);
-  EXPECT_TRUE(hub.SendIfItFits("c", OfferOf(1, 1)).ok());
-  EXPECT_TRUE(hub.SendIfItFits("nobody", OfferOf(1, 10'000)).ok());
+  EXPECT_TRUE(hub.SendIfItFits("c", ReadyOf(1, 1)).ok());
+  EXPECT_TRUE(hub.SendIfItFits("nobody", ReadyOf(1, 10'000)).ok());
   EXPECT_EQ(counters().messages_dropped, 1u);
   EXPECT_EQ(counters().lost, 0u);
-  hub.Send("c", OfferOf(1, 10'000));
+  hub.Send("c", ReadyOf(1, 10'000));
   EXPECT_THAT(agent.events().back(), StartsWith("down c: a message of "));
   EXPECT_EQ(refusals->Read(Limit::kMessage), 2u);
 }
 
 TEST_F(SlowPeerTest, ManyMessagesOfJobsTakeHalfOfAnOutbox) {
-  for (uint64_t seq = 1; seq <= 50; ++seq) ASSERT_TRUE(by_hand.hub().SendIfItFits("b", OfferOf(seq, 0)).ok());
-  EXPECT_EQ(by_hand.hub().SendIfItFits("b", OfferOf(51, 0)).code(), absl::StatusCode::kResourceExhausted);
-  for (uint64_t seq = 1; seq <= 50; ++seq) by_hand.hub().Send("b", OfferOf(seq, 0));
+  for (uint64_t seq = 1; seq <= 50; ++seq) ASSERT_TRUE(by_hand.hub().SendIfItFits("b", ReadyOf(seq, 0)).ok());
+  EXPECT_EQ(by_hand.hub().SendIfItFits("b", ReadyOf(51, 0)).code(), absl::StatusCode::kResourceExhausted);
+  for (uint64_t seq = 1; seq <= 50; ++seq) by_hand.hub().Send("b", ReadyOf(seq, 0));
   const OutboxDepths depths = by_hand.hub().Outboxes();
   EXPECT_EQ(depths.messages, 100u);
   EXPECT_EQ(depths.most_messages, 100u);
   EXPECT_EQ(depths.bytes, depths.most_bytes);
   EXPECT_GT(depths.bytes, 100 * kFrameHeaderBytes);
   EXPECT_EQ(counters().lost, 0u);
-  by_hand.hub().Send("b", OfferOf(52, 0));
+  by_hand.hub().Send("b", ReadyOf(52, 0));
   EXPECT_EQ(counters().lost, 1u) << "without it the next ones are worth nothing";
   EXPECT_THAT(agent.events().back(), StartsWith("down b: node b does not take messages: 100 of "));
 }

@@ -54,7 +54,7 @@ struct Node {
   }
 };
 
-inline ControlMessage Numbered(uint64_t n) { return Quiesced{{{BootId(1), 1}, JobSeq(n)}, 0}; }
+inline ControlMessage Numbered(uint64_t n) { return Quiesced{{{BootId(1), 1}, JobSeq(n)}, {}}; }
 inline uint64_t NumberOf(const ControlMessage& message) { return std::get<Quiesced>(message).job.seq.value(); }
 
 // Runs two nodes that know each other, and waits until they are up.

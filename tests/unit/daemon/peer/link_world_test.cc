@@ -17,6 +17,7 @@
 #include "tests/support/seeds.h"
 #include "tests/unit/daemon/fake_agent.h"
 #include "tests/unit/daemon/peer/hub_by_hand.h"
+#include "tests/unit/daemon/peer/long_ready.h"
 
 namespace railsd {
 namespace {
@@ -46,7 +47,9 @@ class LinkWorld {
     for (const auto& [pair, bound] : bound_) EXPECT_EQ(bound, links_.at(pair)) << "a message of a link that is over";
     for (const Node& node : nodes_) {
       const PeerCounters& counters = node.hub->hub().counters();
-      EXPECT_EQ(counters.refused + counters.protocol_errors, 0u);
+      EXPECT_EQ(counters.protocol_errors, 0u);
+      // A daemon that restarts may be heard before the end of its old connection.
+      EXPECT_TRUE(counters.refused == 0 || lives_ > nodes_.size());
       EXPECT_EQ(counters.connects, counters.disconnects + nodes_.size() - 1);
       EXPECT_EQ(node.hub->hub().Outboxes().bytes, 0u);
     }
@@ -105,12 +108,12 @@ class LinkWorld {
   }
   void OnMessage(Pair pair, const ControlMessage& message) {
     const Leaving* const none = std::get_if<Leaving>(&message);
-    const Offer* const offer = std::get_if<Offer>(&message);
+    const Ready* const ready = std::get_if<Ready>(&message);
     const Epoch epoch = none != nullptr    ? none->epoch
-                        : offer != nullptr ? offer->job.epoch
+                        : ready != nullptr ? ready->job.epoch
                                            : std::get<Quiesced>(message).job.epoch;
     const uint64_t number = (none != nullptr    ? none->seq
-                             : offer != nullptr ? offer->job.seq
+                             : ready != nullptr ? ready->job.seq
                                                 : std::get<Quiesced>(message).job.seq)
                                 .value();
     ASSERT_TRUE(links_.contains({pair.second, pair.first})) << "a message of a node that is not up";
@@ -203,14 +206,9 @@ class LinkWorld {
     const size_t id = links_[pair];
     const uint64_t number = ++sent_, epoch = Draw(4);
     const JobKey job = {{BootId(id + 1), epoch + 1}, JobSeq(number)};
-    ControlMessage message = Quiesced{job, 0};
+    ControlMessage message = Quiesced{job, {}};
     if (epoch == 0) message = Leaving{job.epoch, job.seq};
-    if (epoch > 0 && Draw(40) == 0) {
-      Offer offer;
-      offer.job = job;
-      offer.flows.resize(8'000 + Draw(16'000), {Rank(4000), Rank(4000), uint64_t{1} << 40});
-      message = std::move(offer);
-    }
+    if (epoch > 0 && Draw(40) == 0) message = testing::LongReady(job, static_cast<uint32_t>(8'000 + Draw(16'000)));
     sessions_[id].under_way.push_back({number, epoch == 0 ? 0 : epoch + 1});
     nodes_[pair.first].hub->hub().Send(names_[pair.second], std::move(message));
   }

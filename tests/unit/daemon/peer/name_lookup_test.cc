@@ -4,10 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "tests/support/until.h"
 
@@ -15,27 +15,44 @@ namespace railsd {
 namespace {
 
 TEST(NameLookupTest, AnswersInOrderAndFirstOnesBefore) {
-  absl::Mutex mutex;
-  std::vector<std::string> answers;
   absl::Notification go;
-  NameLookup lookup([&](const std::string& address, absl::StatusOr<std::vector<std::string>> found) {
+  NameLookup lookup([&](const std::string& address) {
     go.WaitForNotification();
-    absl::MutexLock lock(&mutex);
-    EXPECT_EQ(found.ok() ? (*found)[0] : "", address);
-    answers.push_back(address);
+    return NameLookup::Addresses({address});
   });
-  lookup.Ask("127.0.0.1:1");
-  for (const char* address : {"127.0.0.2:2", "127.0.0.3:3"}) lookup.Ask(address);
-  lookup.Ask("127.0.0.4:4", /*first=*/true);
+  for (const char* address : {"one", "two", "three"}) lookup.Ask(address);
+  lookup.Ask("four", /*first=*/true);
+  EXPECT_TRUE(lookup.TakeAnswers().empty());
   go.Notify();
+  std::vector<std::string> answers;
   ASSERT_TRUE(testing::Until([&] {
-    absl::MutexLock lock(&mutex);
+    for (const NameLookup::Answer& answer : lookup.TakeAnswers()) {
+      EXPECT_EQ(answer.found->at(0), answer.address);
+      answers.push_back(answer.address);
+    }
     return answers.size() == 4;
   }));
-  absl::MutexLock lock(&mutex);
   // The first question may be under way, or not yet, when the last one comes.
-  EXPECT_LE(std::find(answers.begin(), answers.end(), "127.0.0.4:4") - answers.begin(), 1);
-  EXPECT_EQ(answers.back(), "127.0.0.3:3");
+  EXPECT_LE(std::find(answers.begin(), answers.end(), "four") - answers.begin(), 1);
+  EXPECT_EQ(answers.back(), "three");
+}
+
+TEST(NameLookupTest, ItsEndDoesNotWaitForTheResolver) {
+  // The thread may outlive the test's stack.
+  const auto begun = std::make_shared<absl::Notification>(), go = std::make_shared<absl::Notification>(),
+             left = std::make_shared<absl::Notification>();
+  {
+    NameLookup lookup([begun, go, last = std::shared_ptr<void>(nullptr, [left](void*) { left->Notify(); })](auto&) {
+      begun->Notify();
+      go->WaitForNotification();
+      return NameLookup::Addresses(absl::NotFoundError("late"));
+    });
+    lookup.Ask("a name");
+    lookup.Ask("another one");
+    begun->WaitForNotification();
+  }
+  go->Notify();
+  left->WaitForNotification();  // it has looked up no other name, since that would notify twice
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "daemon/tls/tls_files.h"
 #include "tests/support/until.h"
 #include "tests/unit/daemon/peer/hub_node.h"
+#include "tests/unit/daemon/peer/long_ready.h"
 #include "tests/unit/daemon/tls/tls_test_files.h"
 
 namespace railsd {
@@ -47,10 +48,7 @@ class TlsHubTest : public ::testing::Test {
 
 TEST_F(TlsHubTest, BothSidesComeUpAndCarryMessages) {
   RunBothWithTls();
-  Offer large;
-  large.job = {{BootId(1), 2}, JobSeq(1)};
-  large.flows.resize(20'000, {Rank(1), Rank(1), uint64_t{1} << 40});
-  a.hub->Send("b", large);
+  a.hub->Send("b", testing::LongReady({{BootId(1), 2}, JobSeq(1)}, 20'000));
   for (uint64_t n = 1; n <= 100; ++n) a.hub->Send("b", Numbered(n));
   ASSERT_TRUE(testing::Until([&] { return b.agent.message_count() == 101; }));
   for (const Node* node : {&a, &b}) {
@@ -80,10 +78,10 @@ TEST_F(TlsHubTest, AnotherAuthorityIsRefused) {
   EXPECT_EQ(a.hub->counters().protocol_errors + b.hub->counters().protocol_errors, 0u);
 }
 
-TEST_F(TlsHubTest, PlainTextMeetsNobody) {
+TEST_F(TlsHubTest, PlainTextMeetsNobodyAndBothSidesSayWhy) {
   a_tls = Run(&a, b, files, "a");
   b.Run(b.Options(a, 22));
-  ASSERT_TRUE(testing::Until([&] { return Why(a) != "not reached yet" && Why(b) != "not reached yet"; }));
+  EXPECT_TRUE(BothSay(a, b, kTlsModesDiffer)) << Why(a) << Why(b);
   EXPECT_EQ(a.hub->counters().connects + b.hub->counters().connects, 0u);
   EXPECT_TRUE(a.agent.events().empty());
   EXPECT_TRUE(b.agent.events().empty());
@@ -129,7 +127,7 @@ TEST_F(TlsHubTest, ARedialThatFailsLeavesTheLinkItsConnection) {
   files.WriteNode("a");
   a_tls->Look();
   EXPECT_TRUE(a.hub->Redial("b").ok());
-  ASSERT_TRUE(testing::Until([&] { return !Why(a).empty(); }));
+  ASSERT_TRUE(testing::Until([&] { return !a.hub->Peers().at(0).dial_failure.empty(); }));
   a.hub->Send("b", Numbered(1));
   ASSERT_TRUE(testing::Until([&] { return b.agent.message_count() == 1; }));
   EXPECT_THAT(a.agent.events(), ElementsAre("up b"));

@@ -112,6 +112,17 @@ TEST_F(TlsHostileTest, NoProtocolIsAnotherVersion) {
       "it names no application protocol");
 }
 
+TEST_F(TlsHostileTest, AnOrderlyEndSaysSo) {
+  ASSERT_TRUE(MeetRaw(Side::kAcceptor, &Nothing).ok());
+  raw->Write("last");
+  SSL_shutdown(raw->ssl());
+  EXPECT_EQ(ReadText(*session), "last");
+  EXPECT_TRUE(session->pending());
+  EXPECT_EQ(ReadText(*session), "tls: closed by the other end");
+  EXPECT_EQ(ReadText(*session), "tls: closed by the other end") << "still";
+  EXPECT_FALSE(session->pending());
+}
+
 TEST_F(TlsHostileTest, OneProtocolAmongOthersIsTaken) {
   EXPECT_TRUE(MeetRaw(Side::kAcceptor, [](SSL_CTX* context) {
                 const std::string list = absl::StrCat("\x02h2\x0d", kProtocol);
@@ -120,7 +131,7 @@ TEST_F(TlsHostileTest, OneProtocolAmongOthersIsTaken) {
               }).ok());
 }
 
-TEST_F(TlsHostileTest, WhatIsNoTlsIsAnotherVersion) {
+TEST_F(TlsHostileTest, WhatIsNoTlsIsPlainText) {
   for (const Side side : {Side::kDialler, Side::kAcceptor}) {
     for (const std::string& said :
          {std::string("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), std::string("\0\0\0\4\0\0\0\0\0", 9), std::string("GET / "),
@@ -130,7 +141,8 @@ TEST_F(TlsHostileTest, WhatIsNoTlsIsAnotherVersion) {
       Step(*end.session, &status);
       end.Give(said);
       ASSERT_TRUE(Step(*end.session, &status));
-      ExpectOtherVersion(status, "");
+      EXPECT_EQ(status.code(), Code::kFailedPrecondition) << status;
+      EXPECT_EQ(status.message(), kTlsModesDiffer);
     }
   }
 }

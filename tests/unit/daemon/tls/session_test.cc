@@ -72,17 +72,6 @@ TEST_F(TlsLinkTest, HalfARecordIsNotPending) {
   }
 }
 
-TEST_F(TlsLinkTest, AnOrderlyEndSaysSo) {
-  WriteText(*dialler, "last");
-  dialler->Close();
-  EXPECT_EQ(ReadText(*acceptor), "last");
-  EXPECT_TRUE(acceptor->pending());
-  EXPECT_EQ(ReadText(*acceptor), "tls: closed by the other end");
-  EXPECT_EQ(ReadText(*acceptor), "tls: closed by the other end") << "still";
-  EXPECT_EQ(ReadText(*dialler), "tls: closed by this end");
-  EXPECT_FALSE(acceptor->pending());
-}
-
 TEST_F(TlsLinkTest, ACutIsNoOrderlyEnd) {
   sockets.dialler.Reset();
   char byte = 0;
@@ -311,8 +300,6 @@ TEST_F(TlsSessionTest, NothingGoesBeforeTheHandshake) {
   EXPECT_EQ(dialler->Write("x", 1).status().code(), Code::kFailedPrecondition);
   EXPECT_FALSE(dialler->pending());
   dialler->RenewKey();
-  dialler->Close();
-  EXPECT_EQ(dialler->Handshake().status().code(), Code::kUnavailable);
   EXPECT_EQ(recv(sockets.acceptor.get(), &byte, 1, 0), -1);
 }
 
