@@ -80,31 +80,14 @@ class LinksImpl final : public Links {
     accepting_ = events != 0;
   }
 
-  // The TLS context of the files in force now. Null: plain text. Error: OpenSSL cannot use files that passed
-  // CheckTlsMaterial().
-  absl::StatusOr<std::shared_ptr<const TlsContext>> Context() {
-    if (options_.tls == nullptr) return std::shared_ptr<const TlsContext>();
-    std::shared_ptr<const TlsMaterial> material = options_.tls->material();
-    if (material != material_) {
-      absl::StatusOr<std::shared_ptr<const TlsContext>> context =
-          TlsContext::Make(*material, std::string(kLinkProtocol));
-      if (!context.ok()) return context.status();
-      context_ = *std::move(context);
-      material_ = std::move(material);
-    }
-    return context_;
-  }
-
   SocketPtr Add(SocketConnection::Origin origin) {
     const uint64_t key = next_key_++;
     const int fd = origin.fd.get();
     const bool dialled = origin.dialled;
-    absl::StatusOr<std::shared_ptr<const TlsContext>> context = Context();
-    if (!context.ok()) failed_.emplace_back(key, absl::InternalError(context.status().message()));
     auto connection = std::make_shared<SocketConnection>(
-        std::move(origin), context.ok() ? *std::move(context) : nullptr, epoll_.get(), key);
+        std::move(origin), options_.tls == nullptr ? nullptr : options_.tls->context(), epoll_.get(), key);
     connections_[key] = connection;
-    if (fd >= 0 && context.ok()) Watch(fd, key, dialled ? EPOLLIN | EPOLLOUT : EPOLLIN);
+    if (fd >= 0) Watch(fd, key, dialled ? EPOLLIN | EPOLLOUT : EPOLLIN);
     return connection;
   }
 
@@ -298,8 +281,6 @@ class LinksImpl final : public Links {
   absl::flat_hash_map<std::string, size_t> half_open_of_;  // the same, counted by SourceOf()
   std::vector<std::pair<uint64_t, absl::Status>> failed_;  // EndFailed() ends these, outside the handler's calls
   std::set<uint64_t> more_;                                // connections with more to read after their turn
-  std::shared_ptr<const TlsMaterial> material_;
-  std::shared_ptr<const TlsContext> context_;
   std::thread thread_;
 };
 

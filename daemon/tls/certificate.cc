@@ -4,7 +4,6 @@
 #include <openssl/bio.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>
-#include <openssl/ssl.h>
 #include <openssl/x509.h>
 #include <openssl/x509_vfy.h>
 #include <openssl/x509v3.h>
@@ -22,7 +21,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "daemon/tls/openssl_objects.h"
+#include "daemon/tls/session.h"
 
 namespace railsd {
 namespace {
@@ -70,20 +71,6 @@ absl::Status CheckTimes(const X509* certificate, absl::string_view key, const st
   }
   if (now >= to) return Wrong(key, path, absl::StrCat("expired at ", TimeText(to), "; issue a new one"));
   return absl::OkStatus();
-}
-
-// Checks that OpenSSL's security level allows the key's length and the digests. Without this check OpenSSL refuses
-// them when a connection begins, and its error does not name the file.
-absl::Status CheckStrength(X509* certificate, EVP_PKEY* key, const TlsConfig& config) {
-  const openssl::Context context(SSL_CTX_new(TLS_method()));
-  if (context == nullptr) return absl::ResourceExhaustedError("tls: out of memory");
-  if (SSL_CTX_use_certificate(context.get(), certificate) == 1 && SSL_CTX_use_PrivateKey(context.get(), key) == 1) {
-    return absl::OkStatus();
-  }
-  const char* const reason = ERR_reason_error_string(ERR_peek_last_error());
-  ERR_clear_error();
-  return Wrong("certificate", config.certificate,
-               absl::StrCat("TLS does not use it: ", reason == nullptr ? "unknown reason" : reason));
 }
 
 // Checks that the certificates lead to the CA for this use. Returns the earliest expiry in the chain.
@@ -146,7 +133,10 @@ absl::StatusOr<absl::Time> CheckTlsMaterial(const TlsMaterial& material, const T
   const bool fits = X509_check_private_key(own, key.get()) == 1;
   ERR_clear_error();
   if (!fits) return Wrong("key", config.key, absl::StrCat("is not the key of the certificate ", config.certificate));
-  if (absl::Status status = CheckStrength(own, key.get(), config); !status.ok()) return status;
+  // OpenSSL's security level may forbid the keys' lengths and the digests.
+  if (const auto context = TlsContext::Make(material, "railsd"); !context.ok()) {
+    return Wrong("certificate", config.certificate, absl::StripPrefix(context.status().message(), "tls: "));
+  }
   if (absl::Status status = CheckTimes(own, "certificate", config.certificate, now); !status.ok()) return status;
   absl::Time earliest = absl::InfiniteFuture();
   for (const char* use : {"ssl_server", "ssl_client"}) {

@@ -23,7 +23,7 @@ namespace railsd {
 namespace {
 
 constexpr size_t kMaxNodeName = 253;
-constexpr size_t kMaxReason = 200;  // bytes of an OpenSSL text in an error
+constexpr size_t kMaxErrorText = 200;  // bytes of an OpenSSL text in an error
 // Key updates and tickets that the other end may send in a row without data. Each costs this end about as much as a
 // record, so the limit bounds the work of one Read().
 constexpr int kMaxControls = 32;
@@ -75,7 +75,7 @@ Cause CauseOf(unsigned long error) {  // NOLINT(google-runtime-int): OpenSSL's t
 std::string ReasonText(unsigned long error) {  // NOLINT(google-runtime-int): OpenSSL's type
   const char* const text = ERR_reason_error_string(error);
   if (text == nullptr) return absl::StrCat("OpenSSL's error ", ERR_GET_REASON(error));
-  return absl::CEscape(absl::string_view(text).substr(0, kMaxReason));
+  return absl::CEscape(absl::string_view(text).substr(0, kMaxErrorText));
 }
 
 absl::Status OtherVersion(absl::string_view reason) {

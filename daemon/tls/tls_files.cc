@@ -7,6 +7,7 @@
 
 #include "absl/time/clock.h"
 #include "daemon/lifecycle/logging.h"
+#include "daemon/link/frame.h"
 
 namespace railsd {
 namespace {
@@ -19,15 +20,11 @@ absl::StatusOr<std::unique_ptr<TlsFiles>> TlsFiles::Open(TlsConfig config, std::
                                                          std::shared_ptr<spdlog::logger> log) {
   absl::StatusOr<TlsMaterial> material = ReadTlsMaterial(config);
   if (!material.ok()) return material.status();
-  const absl::StatusOr<absl::Time> expires = CheckTlsMaterial(*material, config, node, absl::Now());
-  if (!expires.ok()) return expires.status();
   std::unique_ptr<TlsFiles> files(new TlsFiles(std::move(config), std::move(node), std::move(log)));
-  {
-    absl::MutexLock lock(&files->mutex_);
-    files->material_ = std::make_shared<const TlsMaterial>(*std::move(material));
-    files->expires_ = *expires;
-  }
-  files->log_->info("mutual_tls certificate={} expires={}", LogValue(files->config_.certificate), LogTime(*expires));
+  absl::MutexLock look(&files->look_mutex_);
+  if (absl::Status taken = files->Take(*std::move(material)); !taken.ok()) return taken;
+  files->log_->info("mutual_tls certificate={} expires={}", LogValue(files->config_.certificate),
+                    LogTime(files->expires()));
   files->thread_ = std::thread([raw = files.get()] {
     pthread_setname_np(pthread_self(), "tls");
     while (!raw->stop_.WaitForNotificationWithTimeout(raw->config_.refresh)) raw->Look();
@@ -43,19 +40,31 @@ TlsFiles::~TlsFiles() {
   if (thread_.joinable()) thread_.join();
 }
 
-void TlsFiles::Refuse(const std::string& why) {
-  if (why == refused_) return;  // already logged
-  refused_ = why;
+absl::Status TlsFiles::Take(TlsMaterial material) {
+  const absl::StatusOr<absl::Time> expires = CheckTlsMaterial(material, config_, node_, absl::Now());
+  if (!expires.ok()) return expires.status();
+  absl::StatusOr<std::shared_ptr<const TlsContext>> context = TlsContext::Make(material, std::string(kLinkProtocol));
+  if (!context.ok()) return context.status();
+  material_ = std::move(material);
+  absl::MutexLock lock(&mutex_);
+  context_ = *std::move(context);
+  expires_ = *expires;
+  return absl::OkStatus();
+}
+
+void TlsFiles::Refuse(const absl::Status& why) {
+  if (why.message() == refused_) return;  // already logged
+  refused_ = std::string(why.message());
   ++counters_.refused;
-  log_->error("tls_files_refused reason={} hint=\"what was read before stays in force\"", LogValue(why));
+  log_->error("tls_files_refused reason={} hint=\"what was read before stays in force\"", LogValue(refused_));
 }
 
 void TlsFiles::Look() {
   // Compares contents, not times: a file may be swapped by a symbolic link, or restored with an old time.
   absl::MutexLock look(&look_mutex_);
   absl::StatusOr<TlsMaterial> now = ReadTlsMaterial(config_);
-  if (!now.ok()) return Refuse(std::string(now.status().message()));
-  if (*now == *material()) {
+  if (!now.ok()) return Refuse(now.status());
+  if (*now == material_) {
     refused_.clear();
     if (!told_expired_ && absl::Now() >= expires()) {
       told_expired_ = true;
@@ -64,17 +73,11 @@ void TlsFiles::Look() {
     }
     return;
   }
-  const absl::StatusOr<absl::Time> expires = CheckTlsMaterial(*now, config_, node_, absl::Now());
-  if (!expires.ok()) return Refuse(std::string(expires.status().message()));
+  if (absl::Status taken = Take(*std::move(now)); !taken.ok()) return Refuse(taken);
   refused_.clear();
   told_expired_ = false;
   ++counters_.taken;
-  {
-    absl::MutexLock lock(&mutex_);
-    material_ = std::make_shared<const TlsMaterial>(*std::move(now));
-    expires_ = *expires;
-  }
-  log_->info("tls_files_taken certificate={} expires={}", LogValue(config_.certificate), LogTime(*expires));
+  log_->info("tls_files_taken certificate={} expires={}", LogValue(config_.certificate), LogTime(expires()));
 }
 
 }  // namespace railsd

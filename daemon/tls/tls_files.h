@@ -17,6 +17,7 @@
 #include "absl/time/time.h"
 #include "daemon/config/config.h"
 #include "daemon/tls/certificate.h"
+#include "daemon/tls/session.h"
 
 namespace railsd {
 
@@ -36,10 +37,10 @@ class TlsFiles {
   ~TlsFiles();  // joins the thread
   TlsFiles(const TlsFiles&) = delete;
 
-  // Never null; another pointer after each change.
-  std::shared_ptr<const TlsMaterial> material() const {
+  // Handshakes with the files in force. Never null; another pointer after each change.
+  std::shared_ptr<const TlsContext> context() const {
     absl::MutexLock lock(&mutex_);
-    return material_;
+    return context_;
   }
   absl::Time expires() const {
     absl::MutexLock lock(&mutex_);
@@ -52,17 +53,20 @@ class TlsFiles {
 
  private:
   TlsFiles(TlsConfig config, std::string node, std::shared_ptr<spdlog::logger> log);
-  void Refuse(const std::string& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(look_mutex_);
+  // Checks `material` and puts it in force.
+  absl::Status Take(TlsMaterial material) ABSL_EXCLUSIVE_LOCKS_REQUIRED(look_mutex_);
+  void Refuse(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(look_mutex_);
 
   const TlsConfig config_;
   const std::string node_;
   const std::shared_ptr<spdlog::logger> log_;
   TlsCounters counters_;
-  absl::Mutex look_mutex_;  // one Look() at a time; taken before mutex_
+  absl::Mutex look_mutex_;                             // one Look() at a time; taken before mutex_
+  TlsMaterial material_ ABSL_GUARDED_BY(look_mutex_);  // in force
   std::string refused_ ABSL_GUARDED_BY(look_mutex_);
   bool told_expired_ ABSL_GUARDED_BY(look_mutex_) = false;
   mutable absl::Mutex mutex_;  // innermost: no lock is taken under it
-  std::shared_ptr<const TlsMaterial> material_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<const TlsContext> context_ ABSL_GUARDED_BY(mutex_);
   absl::Time expires_ ABSL_GUARDED_BY(mutex_);
   absl::Notification stop_;
   std::thread thread_;
