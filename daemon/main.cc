@@ -229,9 +229,6 @@ absl::Status Run(Config config, Reloader::Load load) {
   const absl::Cleanup stop_peers = [&] { peers->Stop(); };
   if (absl::Status status = peers->Start(agent->get()); !status.ok()) return status;
 
-  // Balance of the rails over time.
-  auto balance = std::make_unique<BalanceSampler>(agent->get());
-
   // Reload.
   Readiness readiness;
   std::atomic<DescriptorServer*> descriptor_server = nullptr;
@@ -249,6 +246,7 @@ absl::Status Run(Config config, Reloader::Load load) {
 
   // Trainers and operators.
   SessionRegistry sessions;
+  const auto balance = std::make_shared<BalanceMeter>();  // of the rails over time
   const auto calls = std::make_shared<CallCounters>();
   const auto context = std::make_shared<const ServiceContext>(
       ServiceContext{agent->get(),
@@ -265,7 +263,7 @@ absl::Status Run(Config config, Reloader::Load load) {
                      started,
                      [&peers] { return peers->Peers(); },
                      [&peers](const std::string& node) { return peers->Redial(node); },
-                     &balance->meter(),
+                     balance.get(),
                      config.rails,
                      log,
                      "",
@@ -313,7 +311,7 @@ absl::Status Run(Config config, Reloader::Load load) {
     sources.refused = refused;
     sources.tls = tls->get();
     sources.tls_data = config.tls.data == TlsData::kKernel;
-    sources.balance = &balance->meter();
+    sources.balance = balance.get();
     sources.feed = &feed;
     sources.interfaces = InterfacesOf(config.rails);
     sources.node = config.node;
@@ -340,7 +338,7 @@ absl::Status Run(Config config, Reloader::Load load) {
   log->info("ready socket_dir={} control={} metrics={}", LogValue(config.socket_dir), LogValue(config.control_listen),
             LogValue(config.metrics_listen));
   sd_notifyf(0, "READY=1\nSTATUS=node %s, %zu rails", config.node.c_str(), config.rails.size());
-  const int signal = ServeUntilStopped(*signals, **agent, reloader, readiness, config.timeouts.stuck, *log);
+  const int signal = ServeUntilStopped(*signals, **agent, reloader, readiness, balance, config.timeouts.stuck, *log);
 
   // Stop: readiness says so first, then running jobs end.
   log->info("stopping signal={}", signal);
@@ -358,7 +356,6 @@ absl::Status Run(Config config, Reloader::Load load) {
   peers->Stop();
   descriptor_server = nullptr;
   descriptors->reset();
-  balance.reset();
   agent->reset();
   log->info("stopped");
   LeaveAtOnce(log.get());

@@ -35,11 +35,11 @@ std::vector<std::string> ThreadWatch::Look(const std::vector<ThreadProgress>& th
   return stuck;
 }
 
-int ServeUntilStopped(Signals& signals, const Agent& agent, Reloader& reloader, Readiness& readiness,
-                      absl::Duration stuck_after, spdlog::logger& log) {
+int ServeUntilStopped(Signals& signals, Agent& agent, Reloader& reloader, Readiness& readiness,
+                      const std::shared_ptr<BalanceMeter>& balance, absl::Duration stuck_after, spdlog::logger& log) {
   const absl::Duration feed_every = WatchdogInterval();
   ThreadWatch watch(static_cast<uint32_t>(std::max<int64_t>(2, stuck_after / kPace)));
-  absl::Time next_look = SteadyNow() + kPace, next_feed = SteadyNow();
+  absl::Time next_look = SteadyNow(), next_feed = next_look, next_sample = next_look;
   std::vector<std::string> stuck;
   while (true) {
     const int signal = signals.WaitFor(std::clamp(next_look - SteadyNow(), absl::ZeroDuration(), kPace));
@@ -58,6 +58,10 @@ int ServeUntilStopped(Signals& signals, const Agent& agent, Reloader& reloader, 
       if (hang.empty()) log.warn("threads_go_on names={}", absl::StrJoin(stuck, ","));
       readiness.SetStuck(hang);
       stuck = std::move(hang);
+    }
+    if (SteadyNow() >= next_sample) {
+      next_sample = SteadyNow() + BalanceMeter::kPace;
+      agent.Snapshot([balance](const AgentSnapshot& snapshot) { balance->Add(snapshot.rails, SteadyNow()); });
     }
     if (stuck.empty() && SteadyNow() >= next_feed) {
       sd_notify(0, "WATCHDOG=1");

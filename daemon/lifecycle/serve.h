@@ -5,6 +5,7 @@
 #include <spdlog/fwd.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "daemon/lifecycle/process.h"
 #include "daemon/lifecycle/readiness.h"
 #include "daemon/lifecycle/reloader.h"
+#include "daemon/metrics/balance.h"
 
 namespace railsd {
 
@@ -39,9 +41,10 @@ class ThreadWatch {
 
 // Runs until SIGTERM or SIGINT and returns that signal. Reloads on SIGHUP. Once a second flushes the log's counts of
 // repeats and looks for threads of the agent that hang. After `stuck_after` it reports a hanging thread to `readiness`
-// and stops feeding systemd's watchdog, so that systemd restarts the daemon.
-int ServeUntilStopped(Signals& signals, const Agent& agent, Reloader& reloader, Readiness& readiness,
-                      absl::Duration stuck_after, spdlog::logger& log);
+// and stops feeding systemd's watchdog, so that systemd restarts the daemon. Adds samples of the agent's rails to
+// `balance`.
+int ServeUntilStopped(Signals& signals, Agent& agent, Reloader& reloader, Readiness& readiness,
+                      const std::shared_ptr<BalanceMeter>& balance, absl::Duration stuck_after, spdlog::logger& log);
 
 }  // namespace railsd
 

@@ -1,11 +1,7 @@
 #include "daemon/metrics/balance.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <utility>
-
-#include "agent/base/steady_now.h"
 
 namespace railsd {
 namespace {
@@ -68,19 +64,6 @@ std::vector<BalanceMeter::Window> BalanceMeter::Read() const {
                        BalanceOf(Growth(first->planned_rx_bytes, last.planned_rx_bytes), speeds_)});
   }
   return windows;
-}
-
-BalanceSampler::BalanceSampler(Agent* agent)
-    : meter_(std::make_shared<BalanceMeter>()), thread_([this, agent] {
-        ::pthread_setname_np(::pthread_self(), "balance");
-        do {
-          agent->Snapshot([meter = meter_](const AgentSnapshot& snapshot) { meter->Add(snapshot.rails, SteadyNow()); });
-        } while (!stop_.WaitForNotificationWithTimeout(BalanceMeter::kPace));
-      }) {}
-
-BalanceSampler::~BalanceSampler() {
-  stop_.Notify();
-  thread_.join();
 }
 
 }  // namespace railsd

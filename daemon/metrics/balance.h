@@ -5,14 +5,11 @@
 #include <array>
 #include <cstdint>
 #include <deque>
-#include <memory>
 #include <optional>
-#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "agent/agent.h"
@@ -56,23 +53,6 @@ class BalanceMeter {
   mutable absl::Mutex mutex_;
   std::deque<Sample> samples_ ABSL_GUARDED_BY(mutex_);  // oldest first; bounded by the longest window over kPace
   std::vector<uint64_t> speeds_ ABSL_GUARDED_BY(mutex_);
-};
-
-// Asks the agent for its rails until destroyed. Its thread "balance" only waits; the engine thread adds the samples.
-class BalanceSampler {
- public:
-  // `agent` outlives the sampler.
-  explicit BalanceSampler(Agent* agent);
-  ~BalanceSampler();
-  BalanceSampler(const BalanceSampler&) = delete;
-  BalanceSampler& operator=(const BalanceSampler&) = delete;
-
-  const BalanceMeter& meter() const { return *meter_; }
-
- private:
-  const std::shared_ptr<BalanceMeter> meter_;  // shared with outstanding samples
-  absl::Notification stop_;
-  std::thread thread_;
 };
 
 }  // namespace railsd
