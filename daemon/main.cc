@@ -247,14 +247,13 @@ absl::Status Run(Config config, Reloader::Load load) {
   // Trainers and operators.
   SessionRegistry sessions;
   const auto balance = std::make_shared<BalanceMeter>();  // of the rails over time
-  const auto calls = std::make_shared<CallCounters>();
   const auto context = std::make_shared<const ServiceContext>(
       ServiceContext{agent->get(),
                      &sessions,
                      &feed,
                      config.limits,
                      refused,
-                     calls,
+                     std::make_shared<CallCounters>(),
                      config.node,
                      boot,
                      std::string(Version()),
@@ -301,38 +300,27 @@ absl::Status Run(Config config, Reloader::Load load) {
   std::unique_ptr<StatusPort> status_port;
   if (!config.metrics_listen.empty()) {
     MetricSources sources;
-    sources.agent = agent->get();
+    sources.context = context;
     sources.jobs = &statistics;
     sources.peers = peers.get();
     sources.links = peer_options.links.counters;
     sources.max_peers = config.metrics_max_peers;
     sources.descriptors = descriptors->get();
-    sources.calls = calls.get();
-    sources.refused = refused;
-    sources.tls = tls->get();
     sources.tls_data = config.tls.data == TlsData::kKernel;
-    sources.balance = balance.get();
-    sources.feed = &feed;
     sources.interfaces = InterfacesOf(config.rails);
-    sources.node = config.node;
-    sources.version = std::string(Version());
-    sources.config_hash = context->config_hash;
-    sources.started = started;
     HttpOptions http;
     http.listen = config.metrics_listen;
     http.patience = config.timeouts.http;
     http.max_request_bytes = config.connections.max_http_request_bytes;
     http.refused = refused;
-    absl::StatusOr<std::unique_ptr<StatusPort>> server =
-        StatusPort::Start(std::move(http), std::move(sources), context);
+    absl::StatusOr<std::unique_ptr<StatusPort>> server = StatusPort::Start(std::move(http), std::move(sources));
     if (!server.ok()) return server.status();
     status_port = *std::move(server);
   }
 
   // Serve.
-  readiness.AddListener([&](bool ready, bool live, const std::string& why) {
+  readiness.AddListener([&](bool ready, bool live) {
     for (const auto& server : *servers) server->SetHealth(ready, live);
-    if (status_port != nullptr) status_port->SetNotReady(why);
   });
   readiness.SetStarted();
   log->info("ready socket_dir={} control={} metrics={}", LogValue(config.socket_dir), LogValue(config.control_listen),

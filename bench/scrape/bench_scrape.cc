@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "daemon/metrics/balance.h"
 #include "daemon/metrics/status_port.h"
 #include "tests/unit/daemon/fake_agent.h"
 #include "tests/unit/daemon/metrics/http_client.h"
@@ -103,13 +104,12 @@ int Main(int repetitions) {
   context->agent = &agent;
   context->balance = &balance;
   MetricSources sources;
-  sources.agent = &agent;
+  sources.context = context;
   sources.jobs = &jobs;
   sources.interfaces = std::vector<std::string>(kRails, "lo");
-  sources.balance = &balance;
   HttpOptions http;
   http.listen = "127.0.0.1:0";
-  auto port = StatusPort::Start(http, sources, context);
+  auto port = StatusPort::Start(http, sources);
   if (!port.ok()) {
     std::cerr << port.status() << "\n";
     return 1;

@@ -40,19 +40,14 @@ void Readiness::SetStopping() {
   TellAll();
 }
 
-void Readiness::Tell(const Listener& listener) const {
-  std::string why;
-  if (!stuck_.empty()) {
-    why = absl::StrCat("these threads hang: ", stuck_);
-  } else if (stopping_) {
-    why = "stopping: running jobs end, nothing new is taken";
-  } else if (!started_) {
-    why = "starting";
-  } else if (drained_) {
-    why = "drained by an operator: running jobs end, nothing new is taken";
-  }
-  listener(why.empty(), stuck_.empty(), why);
+std::string Readiness::Why() const {
+  if (!stuck_.empty()) return absl::StrCat("these threads hang: ", stuck_);
+  if (stopping_) return "stopping: running jobs end, nothing new is taken";
+  if (!started_) return "starting";
+  return drained_ ? "drained by an operator: running jobs end, nothing new is taken" : "";
 }
+
+void Readiness::Tell(const Listener& listener) const { listener(Why().empty(), stuck_.empty()); }
 
 void Readiness::TellAll() const {
   for (const Listener& listener : listeners_) Tell(listener);

@@ -19,8 +19,8 @@ inline constexpr absl::string_view kLiveService = "live";
 // Any thread may call any method. Listeners are called one at a time.
 class Readiness {
  public:
-  // `why` is empty if `ready`, else a sentence without a full stop. `ready` implies `live`.
-  using Listener = std::function<void(bool ready, bool live, const std::string& why)>;
+  // `ready` implies `live`.
+  using Listener = std::function<void(bool ready, bool live)>;
 
   // Calls the listener at once, then on every change. SetStopping() is the last change.
   void AddListener(Listener listener);
@@ -31,12 +31,18 @@ class Readiness {
   // `threads`: names of the threads that hang; empty if none.
   void SetStuck(const std::vector<std::string>& threads);
   void SetStopping();
+  // Why the daemon is not ready, a sentence without a full stop; empty if it is.
+  std::string why_not() const {
+    absl::MutexLock lock(&mutex_);
+    return Why();
+  }
   bool stopping() const {
     absl::MutexLock lock(&mutex_);
     return stopping_;
   }
 
  private:
+  std::string Why() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Tell(const Listener& listener) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void TellAll() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "daemon/metrics/balance.h"
 #include "daemon/metrics/metric_table.h"
 #include "daemon/metrics/port_counters.h"
@@ -356,24 +357,22 @@ void AddTls(const TlsFiles* tls, bool data, MetricPage* page) {
 
 std::vector<MetricFamily> CollectMetrics(const MetricSources& sources) {
   MetricPage page;
-  page.Set("railsd_build_info", uint64_t{1}, {{"version", sources.version}, {"node", sources.node}});
-  page.Set("railsd_start_time_seconds", static_cast<double>(absl::ToUnixMicros(sources.started)) * 1e-6);
-  page.Set("railsd_config_info", uint64_t{1}, {{"hash", sources.config_hash()}});
-  AddTls(sources.tls, sources.tls_data, &page);
-  if (sources.links != nullptr) AddLinks(*sources.links, sources.tls != nullptr, &page);
-  std::optional<AgentSnapshot> snapshot;
-  if (sources.agent != nullptr) snapshot = ReadAgent(sources.agent, sources.deadline);
+  const ServiceContext& context = *sources.context;
+  page.Set("railsd_build_info", uint64_t{1}, {{"version", context.version}, {"node", context.node}});
+  page.Set("railsd_start_time_seconds", static_cast<double>(absl::ToUnixMicros(context.started)) * 1e-6);
+  page.Set("railsd_config_info", uint64_t{1}, {{"hash", context.config_hash()}});
+  AddTls(context.tls, sources.tls_data, &page);
+  if (sources.links != nullptr) AddLinks(*sources.links, context.tls != nullptr, &page);
+  const std::optional<AgentSnapshot> snapshot = ReadAgent(context.agent, sources.deadline);
   page.Set("railsd_scrape_failed", uint64_t{!snapshot});
   if (snapshot) AddSnapshot(*snapshot, sources, &page);
   if (sources.jobs != nullptr) AddJobs(*sources.jobs, &page);
-  if (sources.balance != nullptr) AddBalance(*sources.balance, &page);
-  if (sources.calls != nullptr) {
-    sources.calls->ForEach([&page](const std::string& method, const std::string& code, uint64_t count) {
-      page.Set("railsd_grpc_calls_total", count, {{"method", method}, {"code", code}});
-    });
-  }
-  if (sources.refused != nullptr) AddLimits(*sources.refused, &page);
-  if (sources.feed != nullptr) AddWatches(sources.feed->Depths(), &page);
+  if (context.balance != nullptr) AddBalance(*context.balance, &page);
+  context.calls->ForEach([&page](const std::string& method, const std::string& code, uint64_t count) {
+    page.Set("railsd_grpc_calls_total", count, {{"method", method}, {"code", code}});
+  });
+  AddLimits(*context.refused, &page);
+  if (context.feed != nullptr) AddWatches(context.feed->Depths(), &page);
   if (sources.peers != nullptr) AddPeers(*sources.peers, sources.max_peers, &page);
   if (sources.descriptors != nullptr) {
     const DescriptorCounters& counters = sources.descriptors->counters();
@@ -389,17 +388,15 @@ std::vector<MetricFamily> CollectMetrics(const MetricSources& sources) {
 
 std::optional<AgentSnapshot> ReadAgent(Agent* agent, absl::Duration deadline) {
   struct Box {
-    absl::Mutex mutex;
-    std::optional<AgentSnapshot> snapshot ABSL_GUARDED_BY(mutex);
+    AgentSnapshot snapshot;
+    absl::Notification filled;
   };
   const auto box = std::make_shared<Box>();
   agent->Snapshot([box](AgentSnapshot snapshot) {
-    absl::MutexLock lock(&box->mutex);
     box->snapshot = std::move(snapshot);
+    box->filled.Notify();
   });
-  const auto there = [&box]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(box->mutex) { return box->snapshot.has_value(); };
-  absl::MutexLock lock(&box->mutex);
-  box->mutex.AwaitWithTimeout(absl::Condition(&there), deadline);
+  if (!box->filled.WaitForNotificationWithTimeout(deadline)) return std::nullopt;
   return std::move(box->snapshot);
 }
 

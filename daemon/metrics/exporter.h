@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,16 +15,12 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "agent/agent.h"
-#include "daemon/metrics/balance.h"
 #include "daemon/metrics/job_statistics.h"
 #include "daemon/peer/peer_hub.h"
-#include "daemon/service/call_counters.h"
-#include "daemon/service/job_feed.h"
+#include "daemon/service/services.h"
 #include "daemon/session/descriptor_server.h"
 
 namespace railsd {
-
-class TlsFiles;
 
 // Remembers the highest value of each counter. A sender that moves work off a failed rail corrects the bytes by rail
 // that it reported, so the received bytes of an RDMA rail may fall. Prometheus would take a fall for a restart and
@@ -47,26 +42,19 @@ class HighWater {
 // Returns nullopt if the engine does not answer in time. Blocks; must not be called on the engine thread.
 std::optional<AgentSnapshot> ReadAgent(Agent* agent, absl::Duration deadline);
 
-// The sources of a scrape. They outlive the exporter. Null: the metrics of that source are zero or missing.
+// The sources of a scrape, besides what the services share. They outlive the exporter. Null: the metrics of that source
+// are missing.
 struct MetricSources {
-  Agent* agent = nullptr;
+  std::shared_ptr<const ServiceContext> context;  // not null
   const JobStatistics* jobs = nullptr;
   const PeerHub* peers = nullptr;
   std::shared_ptr<const LinkCounters> links = nullptr;
   size_t max_peers = 256;  // peers with their own series; other peers get sums, and series for paths that are not up
   const DescriptorServer* descriptors = nullptr;
-  const CallCounters* calls = nullptr;
-  std::shared_ptr<const LimitCounters> refused = nullptr;
-  const BalanceMeter* balance = nullptr;
-  const JobFeed* feed = nullptr;
-  HighWater* high_water = nullptr;  // StatusPort sets its own
-  std::string node, version;
-  std::function<std::string()> config_hash = [] { return std::string(); };  // of the configuration in force
-  std::vector<std::string> interfaces;  // interfaces of TCP rails, by rail; empty: unknown
+  HighWater* high_water = nullptr;           // StatusPort sets its own
+  std::vector<std::string> interfaces = {};  // interfaces of TCP rails, by rail; empty: unknown
   std::string sysfs = "/sys";
-  const TlsFiles* tls = nullptr;  // null: plain text
-  bool tls_data = false;          // TLS on data connections, too
-  absl::Time started;
+  bool tls_data = false;                       // TLS on data connections, too
   absl::Duration deadline = absl::Seconds(2);  // for the engine's answer
 };
 

@@ -7,13 +7,12 @@
 #include <optional>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "absl/synchronization/mutex.h"
+#include "daemon/lifecycle/readiness.h"
 #include "daemon/service/overview.h"
 #include "proto/json/json.h"
 #include "rails/v1/operator.pb.h"
@@ -64,15 +63,25 @@ std::optional<uint32_t> FinishedWanted(absl::string_view query) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<StatusPort>> StatusPort::Start(HttpOptions http, MetricSources sources,
-                                                              std::shared_ptr<const ServiceContext> context) {
-  std::unique_ptr<StatusPort> port(new StatusPort(std::move(sources), std::move(context)));
-  if (absl::Status status = port->Listen(std::move(http)); !status.ok()) return status;
+absl::StatusOr<std::unique_ptr<StatusPort>> StatusPort::Start(HttpOptions http, MetricSources sources) {
+  std::unique_ptr<StatusPort> port(new StatusPort(std::move(sources)));
+  const StatusPort* const self = port.get();
+  http.paths["/"] = [self](const std::string&) { return self->page_; };
+  http.paths["/api/v1/status"] = [self](const std::string& query) { return self->Status(query); };
+  http.paths["/healthz"] = [self](const std::string&) {
+    return self->Snapshot() ? TextAnswer(200, "ok") : TextAnswer(503, kNoAnswer);
+  };
+  http.paths["/readyz"] = [self](const std::string&) { return self->Ready(); };
+  http.paths["/metrics"] = [self](const std::string&) {
+    return HttpAnswer{.type = "text/plain; version=0.0.4; charset=utf-8", .body = RenderMetrics(self->sources_)};
+  };
+  absl::StatusOr<std::unique_ptr<HttpServer>> server = HttpServer::Start(std::move(http));
+  if (!server.ok()) return server.status();
+  port->server_ = *std::move(server);
   return port;
 }
 
-StatusPort::StatusPort(MetricSources sources, std::shared_ptr<const ServiceContext> context)
-    : sources_(std::move(sources)), context_(std::move(context)) {
+StatusPort::StatusPort(MetricSources sources) : sources_(std::move(sources)) {
   sources_.high_water = &high_water_;
   const std::string page = Page();
   page_ = {.type = "text/html; charset=utf-8",
@@ -83,43 +92,19 @@ StatusPort::StatusPort(MetricSources sources, std::shared_ptr<const ServiceConte
                                   "frame-ancestors 'none'")};
 }
 
-absl::Status StatusPort::Listen(HttpOptions options) {
-  options.paths["/"] = [this](const std::string&) { return page_; };
-  options.paths["/api/v1/status"] = [this](const std::string& query) { return Status(query); };
-  options.paths["/healthz"] = [this](const std::string&) {
-    return ReadAgent(sources_.agent, sources_.deadline) ? TextAnswer(200, "ok") : TextAnswer(503, kNoAnswer);
-  };
-  options.paths["/readyz"] = [this](const std::string&) { return Ready(); };
-  options.paths["/metrics"] = [this](const std::string&) {
-    return HttpAnswer{.type = "text/plain; version=0.0.4; charset=utf-8", .body = RenderMetrics(sources_)};
-  };
-  absl::StatusOr<std::unique_ptr<HttpServer>> server = HttpServer::Start(std::move(options));
-  if (!server.ok()) return server.status();
-  server_ = *std::move(server);
-  return absl::OkStatus();
-}
-
-void StatusPort::SetNotReady(std::string why) {
-  absl::MutexLock lock(&mutex_);
-  why_not_ready_ = std::move(why);
-}
-
 HttpAnswer StatusPort::Status(const std::string& query) const {
   const std::optional<uint32_t> finished = FinishedWanted(query);
   if (!finished) return JsonError(400, "finished: not a number of jobs");
-  const std::optional<AgentSnapshot> snapshot = ReadAgent(sources_.agent, sources_.deadline);
+  const std::optional<AgentSnapshot> snapshot = Snapshot();
   if (!snapshot) return JsonError(503, kNoAnswer);
   rails::v1::GetOverviewResponse overview;
-  OverviewTo(*snapshot, *context_, *finished, &overview);
+  OverviewTo(*snapshot, *sources_.context, *finished, &overview);
   return Json(200, rails::OverviewJson(overview));
 }
 
 HttpAnswer StatusPort::Ready() const {
-  {
-    absl::MutexLock lock(&mutex_);
-    if (!why_not_ready_.empty()) return TextAnswer(503, why_not_ready_);
-  }
-  const std::optional<AgentSnapshot> snapshot = ReadAgent(sources_.agent, sources_.deadline);
+  if (const std::string why = sources_.context->readiness->why_not(); !why.empty()) return TextAnswer(503, why);
+  const std::optional<AgentSnapshot> snapshot = Snapshot();
   if (!snapshot) return TextAnswer(503, kNoAnswer);
   return snapshot->draining ? TextAnswer(503, "draining: running jobs end, nothing new is taken")
                             : TextAnswer(200, "ready");

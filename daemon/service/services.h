@@ -50,7 +50,7 @@ struct ServiceContext {
   // The tenant whose own socket the services are on. Sessions of other tenants do not work there. Empty: the shared
   // socket.
   std::string tenant = {};
-  // Used by operators' calls only.
+  // Used by operators' calls and the HTTP port only.
   Readiness* readiness = nullptr;
   Reloader* reloader = nullptr;
 };

@@ -8,13 +8,12 @@ namespace {
 
 struct Told {
   bool ready = true, live = false;
-  std::string why;
 };
 
 class ReadinessTest : public ::testing::Test {
  protected:
   ReadinessTest() {
-    readiness_.AddListener([this](bool ready, bool live, const std::string& why) { told_ = {ready, live, why}; });
+    readiness_.AddListener([this](bool ready, bool live) { told_ = {ready, live}; });
   }
   Told told_;
   Readiness readiness_;
@@ -23,17 +22,17 @@ class ReadinessTest : public ::testing::Test {
 TEST_F(ReadinessTest, AListenerHearsAtOnceThatTheDaemonStarts) {
   EXPECT_FALSE(told_.ready);
   EXPECT_TRUE(told_.live);
-  EXPECT_EQ(told_.why, "starting");
+  EXPECT_EQ(readiness_.why_not(), "starting");
 }
 
 TEST_F(ReadinessTest, ADrainTakesReadinessAndLeavesLife) {
   readiness_.SetStarted();
   EXPECT_TRUE(told_.ready);
-  EXPECT_EQ(told_.why, "");
+  EXPECT_EQ(readiness_.why_not(), "");
   readiness_.SetDrained(true);
   EXPECT_FALSE(told_.ready);
   EXPECT_TRUE(told_.live);
-  EXPECT_THAT(told_.why, ::testing::HasSubstr("drained by an operator"));
+  EXPECT_THAT(readiness_.why_not(), ::testing::HasSubstr("drained by an operator"));
   readiness_.SetDrained(false);
   EXPECT_TRUE(told_.ready);
 }
@@ -43,7 +42,7 @@ TEST_F(ReadinessTest, AThreadThatHangsTakesBothUntilItGoesOn) {
   readiness_.SetStuck({"rail-1", "copy-0"});
   EXPECT_FALSE(told_.ready);
   EXPECT_FALSE(told_.live);
-  EXPECT_EQ(told_.why, "these threads hang: rail-1, copy-0");
+  EXPECT_EQ(readiness_.why_not(), "these threads hang: rail-1, copy-0");
   readiness_.SetStuck({});
   EXPECT_TRUE(told_.ready);
   EXPECT_TRUE(told_.live);

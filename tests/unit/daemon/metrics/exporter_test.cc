@@ -13,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "daemon/metrics/balance.h"
 #include "daemon/metrics/metric_table.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/unit/daemon/fake_agent.h"
@@ -104,7 +105,9 @@ class ExporterTest : public ::testing::Test {
     jobs_.OnJobFinished(SessionId(1), Report(absl::OkStatus(), 1.045));
     jobs_.OnJobFinished(SessionId(1), Report(absl::OkStatus(), 0));
     jobs_.OnJobFinished(SessionId(1), Report(absl::UnavailableError("x"), 2));
-    sources_.agent = &agent_;
+    const auto context = std::make_shared<ServiceContext>();
+    sources_.context = context;
+    context->agent = &agent_;
     sources_.jobs = &jobs_;
     // All bytes go over the second rail.
     std::vector<RailView> rails = Snapshot().rails;
@@ -112,34 +115,30 @@ class ExporterTest : public ::testing::Test {
     balance_.Add(rails, absl::FromUnixSeconds(0));
     rails[1].tx_payload_bytes += 1000;
     balance_.Add(rails, absl::FromUnixSeconds(2));
-    sources_.balance = &balance_;
+    context->balance = &balance_;
     watch_ = std::make_shared<JobWatch>(8, [] {});
     ASSERT_TRUE(feed_.AddWatch(SessionId(1), watch_));
     ASSERT_TRUE(feed_.AddWatch(SessionId(2), std::make_shared<JobWatch>(8, [] {})));  // dropped at once
     for (int i = 0; i < 3; ++i) feed_.OnJobFinished(SessionId(1), Report(absl::OkStatus(), 1));
-    sources_.feed = &feed_;
+    context->feed = &feed_;
     sources_.interfaces = {"eth0", "eth1"};
     sources_.sysfs = folder_.path();
     folder_.Write("class/net/eth0/statistics/tx_bytes", "5000\n");
     folder_.Write("class/net/eth0/statistics/rx_bytes", "6000\n");
     folder_.Write("class/net/eth0/statistics/rx_dropped", "3\n");
-    calls_.Count("JobService/WaitJob", absl::StatusCode::kOk);
-    for (int i = 0; i < 2; ++i) calls_.Count("JobService/WaitJob", absl::StatusCode::kDeadlineExceeded);
-    sources_.calls = &calls_;
-    const auto refused = std::make_shared<LimitCounters>();
-    for (int i = 0; i < 3; ++i) refused->Count(Limit::kHalfOpen);
-    sources_.refused = refused;
-    sources_.node = "n0";
-    sources_.version = "1.2.3";
-    sources_.config_hash = [] { return std::string("abcd"); };
-    sources_.started = absl::FromUnixSeconds(1'700'000'000);
+    context->calls->Count("JobService/WaitJob", absl::StatusCode::kOk);
+    for (int i = 0; i < 2; ++i) context->calls->Count("JobService/WaitJob", absl::StatusCode::kDeadlineExceeded);
+    for (int i = 0; i < 3; ++i) context->refused->Count(Limit::kHalfOpen);
+    context->node = "n0";
+    context->version = "1.2.3";
+    context->config_hash = [] { return std::string("abcd"); };
+    context->started = absl::FromUnixSeconds(1'700'000'000);
   }
   FakeAgent agent_;
   JobStatistics jobs_{{1, 1}};
   BalanceMeter balance_;
   JobFeed feed_{nullptr};
   std::shared_ptr<JobWatch> watch_;
-  CallCounters calls_;
   const testing::TemporaryFolder folder_;
   MetricSources sources_;
 };

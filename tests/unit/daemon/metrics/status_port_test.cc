@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/lifecycle/readiness.h"
 #include "tests/unit/daemon/fake_agent.h"
 #include "tests/unit/daemon/metrics/http_client.h"
 
@@ -39,13 +40,13 @@ class StatusPortTest : public ::testing::Test {
     auto context = std::make_shared<ServiceContext>();
     context->agent = &agent_;
     context->node = "n0";
+    context->readiness = &readiness_;
     MetricSources sources;
-    sources.agent = &agent_;
-    sources.node = "n0";
+    sources.context = context;
     sources.deadline = absl::Milliseconds(50);
     HttpOptions http;
     http.listen = "127.0.0.1:0";
-    auto port = StatusPort::Start(http, sources, context);
+    auto port = StatusPort::Start(http, sources);
     ASSERT_TRUE(port.ok()) << port.status();
     port_ = *std::move(port);
   }
@@ -55,6 +56,7 @@ class StatusPortTest : public ::testing::Test {
   }
 
   FakeAgent agent_;
+  Readiness readiness_;
   AgentSnapshot snapshot_;
   std::unique_ptr<StatusPort> port_;
 };
@@ -93,19 +95,19 @@ TEST_F(StatusPortTest, ReadyBetweenTheStartAndTheEnd) {
   EXPECT_THAT(Get("/healthz"), HasSubstr("200 OK"));
   EXPECT_THAT(Get("/readyz"), StartsWith("HTTP/1.1 503 "));
   EXPECT_EQ(BodyOf(Get("/readyz")), "starting\n");
-  port_->SetNotReady("");
+  readiness_.SetStarted();
   EXPECT_THAT(Get("/readyz"), StartsWith("HTTP/1.1 200 "));
   EXPECT_EQ(BodyOf(Get("/readyz")), "ready\n");
   snapshot_.draining = true;
   agent_.SetSnapshot(snapshot_);
   EXPECT_THAT(Get("/readyz"), StartsWith("HTTP/1.1 503 "));
-  port_->SetNotReady("stopping");
-  EXPECT_EQ(BodyOf(Get("/readyz")), "stopping\n");
+  readiness_.SetStopping();
+  EXPECT_EQ(BodyOf(Get("/readyz")), "stopping: running jobs end, nothing new is taken\n");
   EXPECT_EQ(BodyOf(Get("/healthz")), "ok\n");
 }
 
 TEST_F(StatusPortTest, AnEngineThatDoesNotAnswer) {
-  port_->SetNotReady("");
+  readiness_.SetStarted();
   agent_.silent = true;
   for (const char* path : {"/healthz", "/readyz", "/api/v1/status"}) {
     EXPECT_THAT(Get(path), StartsWith("HTTP/1.1 503 ")) << path;

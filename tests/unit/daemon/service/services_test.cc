@@ -152,7 +152,7 @@ TEST_F(ServicesTest, TellsASessionWhoItIs) {
 
 TEST_F(ServicesTest, DrainingTheNodeTellsTheAgentAndTheProbes) {
   bool ready = false;
-  readiness_.AddListener([&ready](bool now, bool, const std::string&) { ready = now; });
+  readiness_.AddListener([&ready](bool now, bool) { ready = now; });
   const auto drain = [this](double seconds) {
     grpc::ClientContext context;
     rails::v1::DrainNodeRequest request;
