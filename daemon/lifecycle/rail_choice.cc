@@ -114,8 +114,7 @@ absl::StatusOr<std::vector<RailSpec>> ChooseRails(const Config& config, absl::Sp
     return absl::UnimplementedError(
         absl::StrCat("rails: ", config.auto_rails ? "auto" : absl::StrCat("device '", config.rails.front().device, "'"),
                      ": this railsd was built without libibverbs and knows TCP rails only; install libibverbs-dev and "
-                     "build again, or "
-                     "give the rails addresses"));
+                     "build again, or give the rails addresses"));
   }
   Choice choice(config, ports);
   if (config.auto_rails) {

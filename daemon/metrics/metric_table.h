@@ -31,8 +31,7 @@ inline constexpr auto kMetricTable = std::to_array<MetricInfo>({
      "1 when the kernel encrypts and authenticates the data connections of rails over TCP (tls.data)."},
     {"railsd_tls_certificate_expiry_seconds", MetricKind::kGauge, "",
      "When the node's certificate in force, or the first of those that signed it, expires, in seconds since 1970. "
-     "Absent "
-     "without TLS."},
+     "Absent without TLS."},
     {"railsd_tls_files_total", MetricKind::kCounter, "result",
      "Changed certificate, key or CA files that came into force (taken), and that were wrong, so that what was read "
      "before stayed in force (refused)."},
@@ -92,8 +91,7 @@ inline constexpr auto kMetricTable = std::to_array<MetricInfo>({
      "Landing zones opened with a key that opens their whole segment to the sending node."},
     {"railsd_rail_port_events_total", MetricKind::kCounter, "rail,counter",
      "Errors, discards, repeats and signs of congestion as the driver of the rail's RDMA port, or of the interface "
-     "that "
-     "has the address of a rail over TCP, counts them (sysfs)."},
+     "that has the address of a rail over TCP, counts them (sysfs)."},
     {"railsd_rail_interface_bytes_total", MetricKind::kCounter, "rail,direction",
      "All bytes on the interface that has the address of a rail over TCP: with headers, and whoever's they are "
      "(sysfs)."},
@@ -150,8 +148,7 @@ inline constexpr auto kMetricTable = std::to_array<MetricInfo>({
      "Bytes that a rank's part of a job sent and received, to and from other ranks, of jobs that were done."},
     {"railsd_job_wait_seconds", MetricKind::kHistogram, "for",
      "Part of the duration spent waiting for other ranks of the node (ranks), for READY (peers), and from then on "
-     "until "
-     "everything was acknowledged (sending) and everything was here (receiving); the last two overlap."},
+     "until everything was acknowledged (sending) and everything was here (receiving); the last two overlap."},
     {"railsd_job_ratio_to_bound", MetricKind::kHistogram, "",
      "Time of a job on this node over its lower bound, max(out, in) / sum of rail speeds. Drained rails do not count, "
      "here and in the following."},
@@ -181,8 +178,7 @@ inline constexpr auto kMetricTable = std::to_array<MetricInfo>({
      "(fullest)."},
     {"railsd_limit_refused_total", MetricKind::kCounter, "limit",
      "What each limit has refused: connections, sessions, segments, groups, submissions, calls, messages. Named as in "
-     "the "
-     "configuration."},
+     "the configuration."},
     {"railsd_grpc_calls_total", MetricKind::kCounter, "method,code",
      "Calls of trainers and operators that the services have answered, by code."},
     {"railsd_descriptor_connections", MetricKind::kGauge, "", "Open connections to the descriptor socket."},
