@@ -85,13 +85,14 @@ absl::StatusOr<RpcServers> StartRpcServers(const Config& config, const std::shar
   options.handshake = config.timeouts.handshake;
   options.idle = config.timeouts.idle;
   RpcServers servers;
-  const auto add = [&](std::string path, std::vector<std::string> names,
+  const auto add = [&](const std::string& path, std::vector<std::string> names,
                        std::vector<std::shared_ptr<grpc::Service>> services) {
     options.address = absl::StrCat("unix:", path);
     options.service_names = std::move(names);
     absl::StatusOr<std::unique_ptr<RpcServer>> server = RpcServer::Start(options, std::move(services));
-    if (server.ok()) servers.push_back(*std::move(server));
-    return server.status();
+    if (!server.ok()) return server.status();
+    servers.push_back(*std::move(server));
+    return absl::OkStatus();
   };
   absl::Status status;
   for (const ClientSocketDir& directory : ClientSocketDirs(config)) {
