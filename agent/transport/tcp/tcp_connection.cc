@@ -49,7 +49,12 @@ void Poller::Discard(std::unique_ptr<Connection>& connection) {
 absl::Span<const epoll_event> Poller::Wait(int milliseconds) {
   discarded_.clear();
   const int count = ::epoll_wait(epoll_.get(), ready_.data(), static_cast<int>(ready_.size()), milliseconds);
-  return {ready_.data(), static_cast<size_t>(std::max(count, 0))};
+  const absl::Span<epoll_event> ready(ready_.data(), static_cast<size_t>(std::max(count, 0)));
+  // The kernel reports sockets that stay readable in the same order every time.
+  const auto last_turn = [](const epoll_event& event) { return static_cast<Connection*>(event.data.ptr)->last_turn; };
+  std::sort(ready.begin(), ready.end(),
+            [&](const epoll_event& a, const epoll_event& b) { return last_turn(a) < last_turn(b); });
+  return ready;
 }
 
 }  // namespace railsd::tcp

@@ -41,6 +41,7 @@ struct Connection {
   UniqueFd fd;                      // invalid once closed; the object lives on until the next Poller::Wait()
   Peer* peer = nullptr;             // of the last three roles
   Nanoseconds deadline = 0;         // half open
+  uint64_t last_turn = 0;           // number of its last turn to receive frames
   std::vector<std::byte> greeting;  // HELLO, its answer or the proof while it arrives
   size_t greeting_have = 0;
   std::vector<std::byte> hello;       // dialled: as it was sent; empty before
@@ -66,7 +67,7 @@ class Poller {
   void Rearm(Connection& connection, uint32_t events);
   // Closes at once; events of this round may still point to the object.
   void Discard(std::unique_ptr<Connection>& connection);
-  // Forgets what was discarded, and waits.
+  // Forgets what was discarded, and waits. The connections whose last turn was the longest ago come first.
   absl::Span<const epoll_event> Wait(int milliseconds);
 
  private:

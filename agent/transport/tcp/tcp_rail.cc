@@ -167,6 +167,8 @@ void TcpRail::OnIn(Connection& connection) {
     poller_.Rearm(connection, ReadEvents());
     return Owe(peer);
   }
+  // Without room for events there is no turn, and the connection stays ahead of those that have used the room.
+  if (context_.events.CanReceive()) connection.last_turn = ++turns_;
   int error_number = 0;
   const TcpReceiver::Outcome outcome = peer.receiver->Receive(connection.fd.get(), kTurnBytes, &error_number);
   if (outcome == TcpReceiver::Outcome::kProtocol) {

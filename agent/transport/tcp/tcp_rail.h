@@ -92,6 +92,7 @@ class TcpRail final : public RailTransport {
   const Nanoseconds stall_;      // unacknowledged for so long: broken; 0: never
   Nanoseconds stall_check_ = 0;  // the next look; 0: nothing is under way
   uint64_t next_generation_ = 1;
+  uint64_t turns_ = 0;  // to receive frames, of all connections
   Nanoseconds next_timer_ = INT64_MAX;
 };
 

@@ -171,7 +171,8 @@ bool TcpReceiver::OnBytes(uint64_t bytes) {
 
 TcpReceiver::Outcome TcpReceiver::Receive(int socket, uint64_t budget_bytes, int* error_number) {
   uint64_t received = 0;
-  while (received < budget_bytes) {
+  const uint64_t last_event = context_->events.pushed() + kEventsPerTurn;
+  while (received < budget_bytes && context_->events.pushed() < last_event) {
     // One receive ends at most the frame under way and a fence behind it.
     if (!context_->events.CanReceive() || status_count_ + 2 > kMaxStatuses) return Outcome::kPaused;
     uint64_t wanted = 0;

@@ -16,7 +16,7 @@ class TcpReceiver {
  public:
   enum class Outcome {
     kDrained,   // the socket is empty: wait until it is readable
-    kMore,      // the budget is used up
+    kMore,      // the budget, or the events of one turn, are used up
     kPaused,    // events must be taken, or acknowledgements read by the peer, first
     kClosed,    // the peer is gone; *error_number says how
     kProtocol,  // the peer broke the protocol
@@ -26,7 +26,8 @@ class TcpReceiver {
   TcpReceiver(Context* context, PeerIndex peer, uint64_t generation)
       : context_(context), peer_(peer), generation_(generation) {}
 
-  // Receives up to about `budget_bytes` from `socket`.
+  // One turn: receives up to about `budget_bytes` from `socket`, and makes about kEventsPerTurn events at most, because
+  // all peers share the room for events.
   Outcome Receive(int socket, uint64_t budget_bytes, int* error_number);
 
   // Acknowledges on `socket` what was finished since the last time. Returns 0, EAGAIN (call again when writable) or an
@@ -39,6 +40,7 @@ class TcpReceiver {
  private:
   static constexpr size_t kMaxStatuses = 256;
   static constexpr uint64_t kFramesPerAck = 4;
+  static constexpr uint64_t kEventsPerTurn = 64;
 
   enum class Phase { kHeader, kPayload, kTrailer };
   enum class Mode {

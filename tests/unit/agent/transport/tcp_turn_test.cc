@@ -1,0 +1,108 @@
+// How the connections of a rail share its thread: how long one turn is, and whose turn is next.
+#include <sys/socket.h>
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "agent/transport/tcp/tcp_context.h"
+#include "agent/transport/tcp/tcp_receiver.h"
+#include "tests/unit/agent/transport/tcp_hostile_fixture.h"
+
+namespace railsd::tcp {
+namespace {
+
+constexpr uint64_t kBudget = 2 << 20;
+
+// One peer's two halves by themselves, at one end of a pair of sockets.
+class TcpTurnTest : public TcpHostileTest {
+ protected:
+  void SetUp() override {
+    OpenZones();
+    std::array<int, 2> fds;
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, fds.data()), 0);
+    ours_.Reset(fds[0]);
+    theirs_.Reset(fds[1]);
+    TcpOptions options;
+    options.zones = &zones_;
+    context_ = std::make_unique<Context>(options);
+    receiver_ = std::make_unique<TcpReceiver>(context_.get(), PeerIndex(4), 1);
+  }
+  TcpReceiver::Outcome Receive() {
+    int error_number = 0;
+    return receiver_->Receive(ours_.get(), kBudget, &error_number);
+  }
+
+  UniqueFd ours_, theirs_;
+  std::unique_ptr<Context> context_;
+  std::unique_ptr<TcpReceiver> receiver_;
+};
+
+TEST_F(TcpTurnTest, ATurnOfFencesEndsAfter64) {
+  for (uint64_t number = 0; number < 100; ++number) Send(theirs_, Encoded(Fence(1, number, 1, 0)));
+  EXPECT_EQ(Receive(), TcpReceiver::Outcome::kMore);
+  EXPECT_EQ(context_->counters.rx_fences.load(), 64u);
+  EXPECT_EQ(Receive(), TcpReceiver::Outcome::kDrained);
+  EXPECT_EQ(context_->counters.rx_fences.load(), 100u);
+}
+
+// Two peers of one rail: "evil", who never rests, and "good", PeerIndex(5), whose zone other_ is.
+class TcpTwoPeersTest : public TcpHostileTest {
+ protected:
+  void Begin(const std::function<void(TcpOptions*)>& change = [](TcpOptions*) {}) {
+    Build(change);
+    OpenZones();
+    good_listener_ = Listen(ParseAddress("127.0.0.1").value(), {}).value();
+    transport_->SetPeer({PeerIndex(5), "good", BootId(3), LocalAddressOf(good_listener_.get())->ToString(), kKey});
+    evil_ = Enter(1);
+    good_ = Connect();
+    Hello hello = GoodHello(1);
+    hello.node = "good";
+    hello.boot = 3;
+    ASSERT_EQ(Greet(good_, hello).refusal, Refusal::kNone);
+    for (int i = 0; i < 20; ++i) Poll();  // both are attached
+  }
+  // Fills the socket of "evil" with frames from `next`, and lets the rail's thread take one turn of each connection.
+  void Turn(const std::function<std::vector<std::byte>()>& next) {
+    std::array<std::byte, 65536> acks;
+    while (Read(evil_, absl::MakeSpan(acks)) > 0) {
+    }
+    for (;;) {
+      while (unsent_.size() < (256 << 10)) {
+        const std::vector<std::byte> more = next();
+        unsent_.insert(unsent_.end(), more.begin(), more.end());
+      }
+      const ssize_t sent = ::send(evil_.get(), unsent_.data(), unsent_.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+      if (sent <= 0) break;
+      unsent_.erase(unsent_.begin(), unsent_.begin() + sent);
+    }
+    std::array<RailEvent, 256> batch;
+    transport_->Poll(absl::ZeroDuration(), absl::MakeSpan(batch));
+  }
+  std::vector<std::byte> GoodFrame(uint64_t number) const {
+    FrameHeader header = Header(1, number, 0, 30);
+    header.zone = other_->ref;
+    return Frame(header, {number, FrameStatus::kOk});
+  }
+
+  UniqueFd good_listener_, evil_, good_;
+  uint64_t number_ = 0;  // of the next frame of "evil"
+
+ private:
+  std::vector<std::byte> unsent_;
+};
+
+// The room for events is what one peer uses up in a turn.
+TEST_F(TcpTwoPeersTest, OnePeersFencesDoNotKeepAnotherPeersFramesOut) {
+  Begin([](TcpOptions* options) { options->max_receive_events = 4; });
+  const auto fence = [&] { return Encoded(Fence(1, number_++, 1, 0)); };
+  for (int i = 0; i < 20; ++i) Turn(fence);
+  Send(good_, GoodFrame(0));
+  for (int i = 0; i < 10; ++i) Turn(fence);
+  EXPECT_EQ(Landed(), 1u);
+}
+
+}  // namespace
+}  // namespace railsd::tcp
