@@ -17,6 +17,8 @@ namespace {
 // How much one connection moves before it is the next one's turn.
 constexpr uint64_t kTurnBytes = 2 << 20;
 constexpr int kMaxAckReadsPerTurn = 16;
+// Rounds of the poll loop after which acknowledgements go out that are not due.
+constexpr int kRoundsPerAck = 16;
 
 }  // namespace
 
@@ -126,8 +128,8 @@ void TcpRail::Owe(Peer& peer) {
   owing_.push_back(&peer);
 }
 
-// `all` false: only to those who wait for them, while there is more to receive; the fewer acknowledgements, the less
-// processor time.
+// `all` false: only to senders that may wait for them, while there is more to receive; the fewer acknowledgements, the
+// less processor time.
 void TcpRail::SendAcks(bool all) {
   size_t kept = 0;
   for (Peer* peer : owing_) {
@@ -262,7 +264,10 @@ void TcpRail::PollOnce(Nanoseconds deadline, bool may_wait) {
     auto& connection = *static_cast<Connection*>(event.data.ptr);
     if (connection.fd.valid()) Dispatch(connection, event.events);
   }
-  SendAcks(/*all=*/false);
+  // A sender with a small window waits for acknowledgements that are not due, and other peers may keep this thread from
+  // ever being idle.
+  rounds_owing_ = owing_.empty() ? 0 : rounds_owing_ + 1;
+  SendAcks(/*all=*/rounds_owing_ >= kRoundsPerAck);
 }
 
 void TcpRail::WaitForWake(absl::Duration max_wait) {

@@ -89,6 +89,7 @@ class TcpRail final : public RailTransport {
   std::string link_notice_;
   std::vector<Peer*> active_;    // up, writable, with something to send
   std::vector<Peer*> owing_;     // with acknowledgements to send
+  int rounds_owing_ = 0;         // since owing_ was last empty
   const Nanoseconds stall_;      // unacknowledged for so long: broken; 0: never
   Nanoseconds stall_check_ = 0;  // the next look; 0: nothing is under way
   uint64_t next_generation_ = 1;

@@ -104,6 +104,7 @@ bool TcpReceiver::EndData() {
 void TcpReceiver::EndFrame(FrameStatus status) {
   if (status != FrameStatus::kOk) statuses_[status_count_++] = {header_.number, status};
   ++frames_;
+  untold_bytes_ += header_.length_bytes;
   phase_ = Phase::kHeader;
 }
 
@@ -213,6 +214,7 @@ int TcpReceiver::SendAcks(int socket) {
       hurry_ = false;
       add({true, FrameStatus::kOk, generation_, frames_});
       told_ = frames_;
+      untold_bytes_ = 0;
     }
     AddTo(context_->counters.tx_system_calls, 1);
     const ssize_t sent =

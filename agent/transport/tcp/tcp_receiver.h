@@ -34,12 +34,15 @@ class TcpReceiver {
   // errno.
   int SendAcks(int socket);
   bool HasAcks() const { return acks_begin_ < acks_end_ || told_ < frames_; }
-  // The sender may be waiting for them: there is a fence, a refusal, or many frames.
-  bool AcksAreDue() const { return hurry_ || acks_begin_ < acks_end_ || frames_ - told_ >= kFramesPerAck; }
+  // The sender may be waiting for them: there is a fence, a refusal, many frames or many bytes.
+  bool AcksAreDue() const {
+    return hurry_ || acks_begin_ < acks_end_ || frames_ - told_ >= kFramesPerAck || untold_bytes_ >= kBytesPerAck;
+  }
 
  private:
   static constexpr size_t kMaxStatuses = 256;
   static constexpr uint64_t kFramesPerAck = 4;
+  static constexpr uint64_t kBytesPerAck = 1 << 20;  // the least window of a sender is a few chunks
   static constexpr uint64_t kEventsPerTurn = 64;
 
   enum class Phase { kHeader, kPayload, kTrailer };
@@ -75,6 +78,7 @@ class TcpReceiver {
 
   uint64_t frames_ = 0;  // ended: what they carried is in memory, published or refused
   uint64_t told_ = 0;    // of them, in acks_
+  uint64_t untold_bytes_ = 0;  // payload of the others
   bool hurry_ = false;
   struct Status {
     uint64_t number = 0;

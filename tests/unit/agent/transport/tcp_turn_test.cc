@@ -48,6 +48,40 @@ TEST_F(TcpTurnTest, ATurnOfFencesEndsAfter64) {
   EXPECT_EQ(context_->counters.rx_fences.load(), 100u);
 }
 
+TEST_F(TcpTurnTest, AcknowledgementsAreDueAfter4FramesOr1MiB) {
+  constexpr uint32_t kPart = 64 << 10;
+  auto zone = std::make_shared<ReceiveZone>(1);
+  zone->peer = PeerIndex(4);
+  zone->memory.Append(testing::MakeSegment(1 << 20), 0, 1 << 20);
+  zones_.Open(zone);
+  uint64_t number = 0;
+  const auto receive = [&](uint32_t length) {
+    FrameHeader header = Header(1, number, 0, length);
+    header.zone = zone->ref;
+    const std::vector<std::byte> frame = Frame(header, {number++, FrameStatus::kOk});
+    for (size_t at = 0; at < frame.size(); at += kPart) {
+      Send(theirs_, absl::MakeConstSpan(frame).subspan(at, kPart));
+      EXPECT_EQ(Receive(), TcpReceiver::Outcome::kDrained);
+    }
+  };
+  const auto acknowledge = [&] {
+    EXPECT_EQ(receiver_->SendAcks(ours_.get()), 0);
+    EXPECT_FALSE(receiver_->AcksAreDue());
+  };
+  receive(1 << 20);
+  EXPECT_TRUE(receiver_->AcksAreDue());
+  acknowledge();
+  receive(1 << 19);
+  EXPECT_FALSE(receiver_->AcksAreDue());
+  receive(1 << 19);
+  EXPECT_TRUE(receiver_->AcksAreDue());
+  acknowledge();
+  for (int i = 0; i < 3; ++i) receive(100);
+  EXPECT_FALSE(receiver_->AcksAreDue());
+  receive(100);
+  EXPECT_TRUE(receiver_->AcksAreDue());
+}
+
 // Two peers of one rail: "evil", who never rests, and "good", PeerIndex(5), whose zone other_ is.
 class TcpTwoPeersTest : public TcpHostileTest {
  protected:
@@ -102,6 +136,28 @@ TEST_F(TcpTwoPeersTest, OnePeersFencesDoNotKeepAnotherPeersFramesOut) {
   Send(good_, GoodFrame(0));
   for (int i = 0; i < 10; ++i) Turn(fence);
   EXPECT_EQ(Landed(), 1u);
+}
+
+// Three frames are not enough to be acknowledged at once, and the rail's thread is never idle.
+TEST_F(TcpTwoPeersTest, OnePeersFramesDoNotKeepAnotherPeersAcknowledgementsBack) {
+  Begin();
+  const auto frame = [&] {
+    FrameHeader header = Header(1, number_, 0, 64 << 10);
+    header.zone = {65535, 77};
+    return Frame(header, {number_++, FrameStatus::kOk});
+  };
+  for (int i = 0; i < 5; ++i) Turn(frame);
+  for (uint64_t number = 0; number < 3; ++number) Send(good_, GoodFrame(number));
+  std::array<std::byte, kAckBytes> bytes;
+  ssize_t got = -1;
+  for (int i = 0; i < 50 && got < 0; ++i) {
+    Turn(frame);
+    got = Read(good_, absl::MakeSpan(bytes));
+  }
+  ASSERT_EQ(got, static_cast<ssize_t>(kAckBytes));
+  AckRecord ack;
+  ASSERT_TRUE(DecodeAck(bytes.data(), &ack));
+  EXPECT_EQ(ack.number, 3u);
 }
 
 }  // namespace
