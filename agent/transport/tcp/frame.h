@@ -29,7 +29,8 @@ inline constexpr size_t kProofBytes = 48;
 inline constexpr size_t kHeaderBytes = 48;
 inline constexpr size_t kTrailerBytes = 16;
 inline constexpr size_t kAckBytes = 24;
-inline constexpr uint32_t kMaxFrameBytes = 16 << 20;  // no frame is longer, whatever its receiver says
+inline constexpr uint32_t kMaxFrameBytes = 16 << 20;       // no frame is longer, whatever its receiver says
+inline constexpr uint32_t kLeastMaxFrameBytes = 64 << 10;  // every receiver must take frames of this length
 
 // Hello::features, Answer::features: after the proof come TLS records. Both ends must say the same.
 inline constexpr uint64_t kTlsRecords = 1;
@@ -66,7 +67,7 @@ struct Answer {
   Refusal refusal = Refusal::kNone;
   uint64_t features = 0;
   uint64_t boot = 0;
-  uint32_t max_frame_bytes = 0;  // frames must not be longer
+  uint32_t max_frame_bytes = 0;  // frames must not be longer; kLeastMaxFrameBytes or more
   uint32_t rail = 0;
   std::string node;
   std::array<std::byte, 32> nonce{};  // drawn for this connection; nothing in a refusal

@@ -152,7 +152,7 @@ void TcpRail::OnAnswer(Connection& connection) {
     return DialFailed(peer, ECONNREFUSED,
                       absl::StrCat("refused by ", who, ", rail ", answer.rail, "): ", RefusalText(answer.refusal)));
   }
-  if (answer.node != peer.config.node || answer.boot != peer.config.boot.value() || answer.max_frame_bytes == 0) {
+  if (answer.node != peer.config.node || answer.boot != peer.config.boot.value()) {
     return DialFailed(peer, EPROTO, absl::StrCat("answered as ", who, ")"));
   }
   if (!SameMac(answer.mac, AnswerMac(peer.config.key, connection.hello, connection.greeting))) {
@@ -161,6 +161,12 @@ void TcpRail::OnAnswer(Connection& connection) {
   }
   if (((answer.features & kTlsRecords) != 0) != context_.options.tls) {
     return DialFailed(peer, EPROTO, RefusalText(Refusal::kUnlikeTls));
+  }
+  if (answer.max_frame_bytes < kLeastMaxFrameBytes) {
+    AddTo(context_.counters.protocol_errors, 1);
+    return DialFailed(peer, EPROTO,
+                      absl::StrCat("it takes frames of ", answer.max_frame_bytes, " bytes at most, fewer than ",
+                                   kLeastMaxFrameBytes));
   }
   std::array<std::byte, kProofBytes> proof;
   EncodeProof({ProofMac(peer.config.key, connection.hello, connection.greeting)}, absl::MakeSpan(proof));

@@ -171,9 +171,9 @@ bool TcpReceiver::OnBytes(uint64_t bytes) {
 }
 
 TcpReceiver::Outcome TcpReceiver::Receive(int socket, uint64_t budget_bytes, int* error_number) {
-  uint64_t received = 0;
+  uint64_t charged = 0;
   const uint64_t last_event = context_->events.pushed() + kEventsPerTurn;
-  while (received < budget_bytes && context_->events.pushed() < last_event) {
+  while (charged < budget_bytes && context_->events.pushed() < last_event) {
     // One receive ends at most the frame under way and a fence behind it.
     if (!context_->events.CanReceive() || status_count_ + 2 > kMaxStatuses) return Outcome::kPaused;
     uint64_t wanted = 0;
@@ -192,8 +192,9 @@ TcpReceiver::Outcome TcpReceiver::Receive(int socket, uint64_t budget_bytes, int
       *error_number = errno;
       return Outcome::kClosed;
     }
-    received += static_cast<uint64_t>(got);
+    const uint64_t frames_before = frames_;
     if (!OnBytes(static_cast<uint64_t>(got))) return Outcome::kProtocol;
+    charged += std::max(static_cast<uint64_t>(got), kLeastCharge * std::max<uint64_t>(1, frames_ - frames_before));
     // Fewer bytes than wanted: the socket is empty, or the next page is bad, which the next call will tell.
     // With records there is no second look at what is left (TcpRail::ReadEvents()), so that is asked at once.
     if (static_cast<uint64_t>(got) < wanted && context_->scratch.empty()) return Outcome::kDrained;

@@ -26,8 +26,8 @@ class TcpReceiver {
   TcpReceiver(Context* context, PeerIndex peer, uint64_t generation)
       : context_(context), peer_(peer), generation_(generation) {}
 
-  // One turn: receives up to about `budget_bytes` from `socket`, and makes about kEventsPerTurn events at most, because
-  // all peers share the room for events.
+  // One turn: receives up to about `budget_bytes` from `socket` (see kLeastCharge), and makes about kEventsPerTurn
+  // events at most, because all peers share the room for events.
   Outcome Receive(int socket, uint64_t budget_bytes, int* error_number);
 
   // Acknowledges on `socket` what was finished since the last time. Returns 0, EAGAIN (call again when writable) or an
@@ -76,8 +76,8 @@ class TcpReceiver {
   std::array<std::byte, kTrailerBytes + kHeaderBytes> edge_;
   size_t edge_have_ = kTrailerBytes;  // the first header has no trailer before it
 
-  uint64_t frames_ = 0;  // ended: what they carried is in memory, published or refused
-  uint64_t told_ = 0;    // of them, in acks_
+  uint64_t frames_ = 0;        // ended: what they carried is in memory, published or refused
+  uint64_t told_ = 0;          // of them, in acks_
   uint64_t untold_bytes_ = 0;  // payload of the others
   bool hurry_ = false;
   struct Status {

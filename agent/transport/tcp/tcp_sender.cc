@@ -227,9 +227,9 @@ bool TcpSender::OnFault() {
 }
 
 TcpSender::Outcome TcpSender::Send(int socket, uint64_t budget_bytes, int* error_number) {
-  uint64_t sent = 0;
-  while (sent < budget_bytes) {
-    BuildBatch(budget_bytes - sent);
+  uint64_t charged = 0;
+  while (charged < budget_bytes) {
+    BuildBatch(budget_bytes - charged);
     if (batch_.bytes == 0) return Outcome::kIdle;
     msghdr message{};
     message.msg_iov = context_->iovecs.data();
@@ -237,8 +237,9 @@ TcpSender::Outcome TcpSender::Send(int socket, uint64_t budget_bytes, int* error
     AddTo(context_->counters.tx_system_calls, 1);
     const ssize_t taken = ::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (taken >= 0) {
+      const uint64_t begun_before = begun_;
       Commit(static_cast<uint64_t>(taken));
-      sent += static_cast<uint64_t>(taken);
+      charged += std::max(static_cast<uint64_t>(taken), kLeastCharge * std::max<uint64_t>(1, begun_ - begun_before));
       continue;
     }
     if (errno == EINTR) continue;

@@ -32,7 +32,7 @@ class TcpSender {
   bool HasOrders() const { return first_ != kNoOrder; }
   bool HasWork() const;
 
-  // Sends up to about `budget_bytes` on `socket`.
+  // Sends up to about `budget_bytes` (see kLeastCharge) on `socket`.
   Outcome Send(int socket, uint64_t budget_bytes, int* error_number);
   // Applies what arrived on it. False when it breaks the protocol.
   bool OnAckBytes(absl::Span<const std::byte> bytes);

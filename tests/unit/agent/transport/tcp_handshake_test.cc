@@ -1,4 +1,5 @@
 // What no railsd would send before that: refused, counted, and without harm to whoever is there.
+#include "absl/strings/str_cat.h"
 #include "tests/unit/agent/transport/tcp_hostile_fixture.h"
 
 namespace railsd::tcp {
@@ -159,6 +160,27 @@ TEST_F(TcpHostileTest, AnAnswerThatProvesNothingIsNotBelieved) {
   EXPECT_EQ(ProtocolErrors(), 1u);
   EXPECT_THAT(notices_, ::testing::Contains(::testing::HasSubstr("did not prove that it is that node")));
   EXPECT_EQ(Count(Kind::kPeerUp), 0u);
+}
+
+// Frames of one byte would cost a sender a thousand times the processor time.
+TEST_F(TcpHostileTest, AReceiverThatTakesShortFramesOnlyIsRefused) {
+  Build([](TcpOptions* options) { options->min_back_off = options->max_back_off = absl::Milliseconds(1); });
+  uint64_t refused = 0;
+  for (const uint32_t most : {0u, 1u, kLeastMaxFrameBytes - 1}) {
+    UniqueFd fd;
+    std::array<std::byte, kHelloBytes> hello;
+    ASSERT_NO_FATAL_FAILURE(TakeDial(&fd, &hello));
+    AnswerDial(fd, hello, kKey, 0, most);
+    ASSERT_TRUE(Until([&] { return ProtocolErrors() + Count(Kind::kPeerUp) > refused; }));
+    EXPECT_EQ(ProtocolErrors(), ++refused);
+    EXPECT_THAT(notices_, ::testing::Contains(::testing::HasSubstr(absl::StrCat("frames of ", most, " bytes"))));
+  }
+  EXPECT_EQ(Count(Kind::kPeerUp), 0u);
+  UniqueFd fd;
+  std::array<std::byte, kHelloBytes> hello;
+  ASSERT_NO_FATAL_FAILURE(TakeDial(&fd, &hello));
+  AnswerDial(fd, hello, kKey, 0, kLeastMaxFrameBytes);
+  EXPECT_TRUE(Until([&] { return Count(Kind::kPeerUp) == 1; }));
 }
 
 TEST_F(TcpHostileTest, AFloodDoesNotPushOutWhoSpeaks) {

@@ -138,11 +138,11 @@ class TcpHostileTest : public ::testing::Test {
   }
   // Answers a dial as the peer would.
   void AnswerDial(const UniqueFd& fd, const std::array<std::byte, kHelloBytes>& hello, const DataKey& key = kKey,
-                  uint64_t features = 0) {
+                  uint64_t features = 0, uint32_t max_frame_bytes = kLeastMaxFrameBytes) {
     Answer answer;
     answer.boot = 2;
     answer.node = "evil";
-    answer.max_frame_bytes = 4096;
+    answer.max_frame_bytes = max_frame_bytes;
     answer.features = features;
     std::array<std::byte, kAnswerBytes> bytes;
     EncodeAnswer(answer, absl::MakeSpan(bytes));

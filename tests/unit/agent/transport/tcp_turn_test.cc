@@ -9,6 +9,7 @@
 
 #include "agent/transport/tcp/tcp_context.h"
 #include "agent/transport/tcp/tcp_receiver.h"
+#include "agent/transport/tcp/tcp_sender.h"
 #include "tests/unit/agent/transport/tcp_hostile_fixture.h"
 
 namespace railsd::tcp {
@@ -27,6 +28,7 @@ class TcpTurnTest : public TcpHostileTest {
     theirs_.Reset(fds[1]);
     TcpOptions options;
     options.zones = &zones_;
+    options.frame_bytes = 1 << 20;
     context_ = std::make_unique<Context>(options);
     receiver_ = std::make_unique<TcpReceiver>(context_.get(), PeerIndex(4), 1);
   }
@@ -46,6 +48,39 @@ TEST_F(TcpTurnTest, ATurnOfFencesEndsAfter64) {
   EXPECT_EQ(context_->counters.rx_fences.load(), 64u);
   EXPECT_EQ(Receive(), TcpReceiver::Outcome::kDrained);
   EXPECT_EQ(context_->counters.rx_fences.load(), 100u);
+}
+
+// Each frame takes 4 KiB of the 2 MiB.
+TEST_F(TcpTurnTest, ATurnOfTinyFramesEndsAfter512) {
+  std::vector<std::byte> bytes;
+  for (uint64_t number = 0; number < 1000; ++number) {
+    const std::vector<std::byte> frame = Frame(Header(1, number, 0, 1), {number, FrameStatus::kOk});
+    bytes.insert(bytes.end(), frame.begin(), frame.end());
+  }
+  Send(theirs_, bytes);
+  EXPECT_EQ(Receive(), TcpReceiver::Outcome::kMore);
+  const uint64_t landed = context_->counters.rx_chunks.load();
+  EXPECT_LE(landed, 512u);
+  EXPECT_GE(landed, 500u);
+  EXPECT_EQ(Receive(), TcpReceiver::Outcome::kDrained);
+  EXPECT_EQ(context_->counters.rx_chunks.load(), 1000u);
+}
+
+TEST_F(TcpTurnTest, ATurnOfTinyOrdersEndsAfter512) {
+  TcpSender sender(context_.get());
+  sender.Start(1, kMaxFrameBytes);
+  SendStream stream{.job = JobTag(1), .peer = PeerIndex(4), .memory = {}, .zone = zone_->ref};
+  stream.memory.Append(segment_, 0, 100);
+  for (uint64_t i = 0; i < 1000; ++i) {
+    context_->events.HoldOrder();
+    sender.Add({.stream = &stream, .length_bytes = 1, .cookie = i});
+  }
+  int error_number = 0;
+  EXPECT_EQ(sender.Send(ours_.get(), kBudget, &error_number), TcpSender::Outcome::kMore);
+  EXPECT_EQ(context_->counters.tx_frames.load(), 512u);
+  EXPECT_EQ(sender.Send(ours_.get(), kBudget, &error_number), TcpSender::Outcome::kIdle);
+  EXPECT_EQ(context_->counters.tx_frames.load(), 1000u);
+  sender.StopAll();
 }
 
 TEST_F(TcpTurnTest, AcknowledgementsAreDueAfter4FramesOr1MiB) {
