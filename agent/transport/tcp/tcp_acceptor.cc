@@ -102,6 +102,14 @@ void TcpAcceptor::RunTimers(Nanoseconds now) {
   if (!half_open_.empty()) Arm(half_open_.front()->deadline);
 }
 
+void TcpAcceptor::Drop(const std::string& node) {
+  std::erase_if(half_open_, [&](std::unique_ptr<Connection>& connection) {
+    if (connection->greeted == nullptr || connection->greeted->hello.node != node) return false;
+    poller_->Discard(connection);
+    return true;
+  });
+}
+
 void TcpAcceptor::OnHalfOpen(Connection& connection) {
   const auto place = Find(half_open_, &connection);
   for (;;) {

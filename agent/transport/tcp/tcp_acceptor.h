@@ -31,6 +31,10 @@ class TcpAcceptor {
   // `connection` is half open, and readable.
   void OnHalfOpen(Connection& connection);
 
+  // Ends half-open connections whose HELLO, in the name of `node`, was answered: the answer is by a key that does not
+  // count any more.
+  void Drop(const std::string& node);
+
   // When RunTimers() is to be called.
   Nanoseconds deadline() const { return deadline_; }
   void RunTimers(Nanoseconds now);

@@ -42,6 +42,7 @@ void TcpRail::SetPeer(const RailPeer& config) {
   if (peer != nullptr) {  // its connections, both ways, end with what it was
     PeerDown(*peer, ESTALE);
     DropIncoming(*peer);
+    acceptor_.Drop(peer->config.node);
     if (peer->config.boot != config.boot) peer->in_generation = 0;
   } else {
     peer = std::make_unique<Peer>(&context_);
@@ -67,6 +68,7 @@ void TcpRail::RemovePeer(PeerIndex index) {
   Peer& peer = *found->second;
   poller_.Discard(peer.out);
   DropIncoming(peer);
+  acceptor_.Drop(peer.config.node);
   peer.sender.StopAll();
   std::erase(active_, &peer);
   std::erase(owing_, &peer);

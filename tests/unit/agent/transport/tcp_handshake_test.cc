@@ -106,6 +106,35 @@ TEST_F(TcpHostileTest, AForgedProofIsRefusedAndCounted) {
   EXPECT_EQ(Count(Kind::kBadPeer), 0u);
 }
 
+// The peer's link got another key, or was lost and came back with another one, after the HELLO was answered.
+TEST_F(TcpHostileTest, AProofWithTheKeyOfAnEarlierLinkIsRefused) {
+  Build();
+  OpenZones();
+  const std::string address = LocalAddressOf(listener_.get())->ToString();
+  uint64_t generation = 1;
+  DataKey key = kKey;
+  for (const bool removed : {false, true}) {
+    UniqueFd fd = Connect();
+    const Spoken spoken = Speak(fd, GoodHello(generation));
+    ASSERT_EQ(spoken.answer.refusal, Refusal::kNone);
+    std::vector<std::byte> bytes = spoken.ProofWith(key);
+    const std::vector<std::byte> frame = Frame(Header(generation, 0, 0, 50), {0, FrameStatus::kOk});
+    bytes.insert(bytes.end(), frame.begin(), frame.end());
+    ++generation;
+    ++key[0];
+    if (removed) transport_->RemovePeer(PeerIndex(4));
+    transport_->SetPeer({PeerIndex(4), "evil", BootId(2), address, key});
+    ::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);  // fails when the connection is closed already
+    EXPECT_TRUE(Until([&] { return Landed() > 0 || Read(fd, absl::MakeSpan(bytes)) == 0; }));
+    EXPECT_EQ(Landed(), 0u);
+  }
+  UniqueFd fd = Connect();
+  const Spoken spoken = Speak(fd, GoodHello(generation));
+  Send(fd, spoken.ProofWith(key));
+  Send(fd, Frame(Header(generation, 0, 0, 50), {0, FrameStatus::kOk}));
+  EXPECT_TRUE(Until([&] { return Landed() == 1; }));
+}
+
 // All that an honest caller ever sent, sent again by somebody who has recorded it.
 TEST_F(TcpHostileTest, AReplayedHandshakeIsRefused) {
   Build();
