@@ -247,17 +247,17 @@ void TcpRail::PollOnce(Nanoseconds deadline, bool may_wait) {
   SendActive();
   SendAcks(/*all=*/false);
   may_wait = may_wait && active_.empty() && context_.events.empty();
-  int wait_ms = 0;
-  if (may_wait) {
+  if (may_wait) wake_event_.BeginSleep();
+  const auto wait_ms = [&] {
+    if (!may_wait || woken_.load(std::memory_order_acquire)) return 0;
     const Nanoseconds until = std::min({deadline, next_timer_, acceptor_.deadline()});
-    wait_ms = until <= now ? 0 : static_cast<int>(std::min<Nanoseconds>((until - now + 999999) / 1000000, 60000));
-    wake_event_.BeginSleep();
-    if (woken_.load(std::memory_order_acquire)) wait_ms = 0;
-  }
-  absl::Span<const epoll_event> ready = poller_.Wait(owing_.empty() ? wait_ms : 0);
+    return until <= now ? 0 : static_cast<int>(std::min<Nanoseconds>((until - now + 999999) / 1000000, 60000));
+  };
+  absl::Span<const epoll_event> ready = poller_.Wait(owing_.empty() ? wait_ms() : 0);
   if (ready.empty() && !owing_.empty()) {
     SendAcks(/*all=*/true);
-    if (wait_ms > 0) ready = poller_.Wait(wait_ms);
+    // Asked again, because a look at what the network acknowledges of them may be due earlier than anything else.
+    if (const int left_ms = wait_ms(); left_ms > 0) ready = poller_.Wait(left_ms);
   }
   if (may_wait) wake_event_.EndSleep();
   for (const epoll_event& event : ready) {

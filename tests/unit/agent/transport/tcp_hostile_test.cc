@@ -1,4 +1,8 @@
 // What no railsd would send, once its connections are there.
+#include <linux/filter.h>
+#include <sys/socket.h>
+
+#include "agent/transport/tcp/stall.h"
 #include "tests/unit/agent/transport/tcp_hostile_fixture.h"
 
 namespace railsd::tcp {
@@ -246,6 +250,33 @@ TEST_F(TcpHostileTest, LyingAcknowledgementsEndTheConnection) {
     if (event.kind != Kind::kSendDone) continue;
     EXPECT_EQ(event.result, SendResult::kRailFailed);
   }
+}
+
+// The network swallows what acknowledges a frame, and nothing else happens at the receiver: one Poll() has to look at
+// the connection by itself, long before its time is over.
+TEST_F(TcpHostileTest, AReceiverThatIsIdleFindsTheBlackHoleBehindItsAcknowledgements) {
+  Build([](TcpOptions* options) {
+    options->stall = absl::Milliseconds(100);
+    options->handshake_time = absl::Minutes(1);  // the victim's own dial is not answered
+  });
+  OpenZones();
+  const UniqueFd fd = Enter(1);
+  for (int i = 0; i < 20; ++i) Poll();
+  Send(fd, Frame(Header(1, 0, 0, 50), {0, FrameStatus::kOk}));
+  ConnectionInfo info;
+  ASSERT_TRUE(testing::Until([&] { return ReadConnectionInfo(fd.get(), &info) && info.unacknowledged_segments == 0; }));
+  sock_filter drop_all{BPF_RET | BPF_K, 0, 0, 0};
+  const sock_fprog program{1, &drop_all};
+  ASSERT_EQ(::setsockopt(fd.get(), SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program)), 0);
+  std::array<RailEvent, 16> batch;
+  EXPECT_EQ(transport_->Poll(absl::Seconds(2), absl::MakeSpan(batch)), 0u);
+  EXPECT_EQ(Landed(), 1u);
+  // The connection is gone: a second frame is not received any more.
+  ASSERT_EQ(::setsockopt(fd.get(), SOL_SOCKET, SO_DETACH_FILTER, &drop_all, sizeof(drop_all)), 0);
+  Send(fd, Frame(Header(1, 1, 50, 50), {1, FrameStatus::kOk}));
+  std::array<std::byte, 4096> bytes;
+  EXPECT_TRUE(Until([&] { return Landed() == 2 || Read(fd, absl::MakeSpan(bytes)) == 0; }));
+  EXPECT_EQ(Landed(), 1u);
 }
 
 }  // namespace
