@@ -170,7 +170,7 @@ struct AgentCounters {
   uint64_t planning_nanoseconds = 0;
   uint64_t control_messages_in = 0, control_messages_out = 0;
   uint64_t control_messages_ignored = 0;  // of ended jobs, unknown groups, contradicting ones
-  uint64_t stolen_chunks = 0;             // moved by late binding
+  uint64_t late_moves = 0;                // of late binding, from a rail that lags to one that is dry
   uint64_t rehomed_exchanges = 0;         // began another round, after a rail had failed under them
   uint64_t open_zones = 0;                // exchanges that may write into this node's memory
   size_t engine_queue_depth = 0;

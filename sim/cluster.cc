@@ -71,7 +71,7 @@ absl::Status Cluster::Run(const TrafficMatrix& ranks, NicBytes* bytes) {
   bytes->sent.assign(options_.nodes * rails_.size(), 0);
   bytes->received.assign(options_.nodes * rails_.size(), 0);
   for (size_t source = 0; source < options_.nodes; ++source) {
-    // Each node starts with its successor, as the sprayer does.
+    // Each node starts with its successor, as rails do.
     for (size_t step = 1; step < options_.nodes; ++step) {
       const absl::Status status = PlanPair(source, (source + step) % options_.nodes, ranks, bytes);
       if (!status.ok()) return status;

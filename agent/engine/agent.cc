@@ -46,7 +46,8 @@ class AgentImpl final : public Agent {
       : log_(options.log),
         refused_(options.refused),
         max_commands_(options.limits.max_waiting_calls),
-        wake_(std::move(wake)) {}
+        wake_(std::move(wake)),
+        board_(options.rails.size()) {}
 
   ~AgentImpl() override {
     if (mapper_ != nullptr) mapper_->Stop();  // while the engine still takes what it tells
@@ -79,13 +80,17 @@ class AgentImpl final : public Agent {
       spec.address = info.address;
       hello_.rails.push_back({index, spec.address, spec.speed_bytes_per_s});
       registrars.push_back(info.registrar);
-      rails_.push_back(std::make_unique<Rail>(index, *std::move(transport), &wake_, kCommandCapacity, kEventCapacity));
+      const SchedulerOptions scheduler{static_cast<double>(spec.speed_bytes_per_s), options.plan.chunk_bytes,
+                                       options.window_bytes};
+      rails_.push_back(std::make_unique<Rail>(index, *std::move(transport), scheduler, &board_, &wake_,
+                                              kCommandCapacity, kEventCapacity));
       ports.push_back(rails_.back().get());
     }
     mapper_ = std::make_unique<SegmentMapper>(std::move(registrars), options.limits.max_sessions);
     const size_t copy_threads = options.copy_threads == 0 ? DefaultCopyThreads() : options.copy_threads;
     copier_ = std::make_unique<ThreadCopier>(copy_threads, &wake_);
-    engine_ = std::make_unique<Engine>(std::move(options), std::move(ports), &zones_, link, observer, copier_.get());
+    engine_ =
+        std::make_unique<Engine>(std::move(options), std::move(ports), &zones_, &board_, link, observer, copier_.get());
     for (auto& rail : rails_) rail->Start();
     thread_ = std::thread([this] { Run(); });
     return absl::OkStatus();
@@ -341,7 +346,8 @@ class AgentImpl final : public Agent {
   std::atomic<size_t> max_commands_;
   PeerHello hello_;
   WakeEvent wake_;   // outlives the rails and the copier, which wake it
-  ZoneTable zones_;  // outlives the rails and the engine
+  ZoneTable zones_;  // outlives the rails and the engine, and so does the board
+  RailBoard board_;
   std::atomic<bool> stop_{false};
   std::atomic<uint64_t> turns_{0};  // of the engine's thread
   std::mutex mutex_;

@@ -18,13 +18,21 @@ constexpr size_t kQueuedBatches = 32;  // that a rail's queue holds at most
 // A rail that is so far behind with its commands loses what its peers' ends say; they say it again.
 constexpr size_t kMaxWaitingSignals = 1024;
 
-std::vector<RailHandle> MakeHandles(const AgentOptions& options, const std::vector<RailPort*>& ports) {
+std::vector<RailHandle> MakeHandles(const AgentOptions& options, const std::vector<RailPort*>& ports,
+                                    const RailBoard& board) {
   std::vector<RailHandle> handles(ports.size());
   for (size_t r = 0; r < ports.size(); ++r) {
     handles[r].port = ports[r];
+    handles[r].progress = &board[r];
     handles[r].speed_bytes_per_s = static_cast<double>(options.rails[r].speed_bytes_per_s);
   }
   return handles;
+}
+
+std::vector<double> SpeedsOf(const std::vector<RailHandle>& rails) {
+  std::vector<double> speeds;
+  for (const RailHandle& rail : rails) speeds.push_back(rail.speed_bytes_per_s);
+  return speeds;
 }
 
 // Peers take every end for usable until they hear otherwise.
@@ -36,8 +44,8 @@ std::vector<RailState> UsableEnds(size_t rails) {
 
 }  // namespace
 
-Engine::Engine(AgentOptions options, std::vector<RailPort*> rails, ZoneTable* zones, ControlLink* link,
-               AgentObserver* observer, Copier* copier)
+Engine::Engine(AgentOptions options, std::vector<RailPort*> rails, ZoneTable* zones, RailBoard* board,
+               ControlLink* link, AgentObserver* observer, Copier* copier)
     : max_ranges_(options.limits.max_ranges_per_submission),
       options_(std::move(options)),
       observer_(observer),
@@ -46,7 +54,7 @@ Engine::Engine(AgentOptions options, std::vector<RailPort*> rails, ZoneTable* zo
       peers_(options_.node, rails.size()),
       tenants_(options_.tenants, options_.log),
       sessions_(options_.limits, options_.refused.get(), &tenants_),
-      rails_(MakeHandles(options_, rails)),
+      rails_(MakeHandles(options_, rails, *board)),
       groups_(options_, &peers_, &sessions_, &outbox_,
               [this](Group& group) {
                 const bool ended = group.left && !jobs_.HasUnendedAfter(group.epoch, group.good_until);
@@ -57,12 +65,10 @@ Engine::Engine(AgentOptions options, std::vector<RailPort*> rails, ZoneTable* zo
                 sweep_ = true;
                 jobs_.OnGroupBroken(group);
               }),
-      sprayer_({options_.plan.chunk_bytes, options_.late_binding && options_.plan.policy == Policy::kLpt,
-                options_.window_bytes},
-               &rails_, &peers_, &tenants_),
+      speeds_(SpeedsOf(rails_), options_.late_binding && options_.plan.policy == Policy::kLpt),
       health_(options_.health, rails.size()),
       told_ends_(UsableEnds(rails.size())),
-      jobs_({&options_, &peers_, &sessions_, &groups_, &outbox_, &rails_, zones, &sprayer_, &health_, copier_,
+      jobs_({&options_, &peers_, &sessions_, &groups_, &outbox_, &rails_, zones, board, &speeds_, &health_, copier_,
              observer_}),
       events_(kEventBatch) {}
 
@@ -140,6 +146,7 @@ void Engine::OnPeerUp(const PeerHello& hello) {
              /*ended=*/true);
   peers_.Update(peer, hello);
   peer.up = true;
+  ++peer.link;
   peer.forgotten = false;
   peer.why.clear();
   peer.stranded_since = now_;
@@ -149,8 +156,8 @@ void Engine::OnPeerUp(const PeerHello& hello) {
     if (!peer.rails[r].known) continue;
     RailCommand command;
     command.kind = RailCommand::Kind::kSetPeer;
-    command.set_peer =
-        std::make_shared<RailPeer>(RailPeer{peer.index, peer.node, peer.boot, peer.rails[r].address, hello.data_key});
+    command.set_peer = std::make_shared<RailPeer>(
+        RailPeer{peer.index, peer.node, peer.boot, peer.rails[r].address, hello.data_key, peer.link});
     rails_[r].Command(std::move(command));
   }
   options_.log->info("peer_up node={} boot={:016x}", peer.node, peer.boot.value());
@@ -324,6 +331,10 @@ void Engine::OnRailEvent(RailIndex rail, const RailEvent& event) {
     options_.log->warn("protocol_error rail={} peer={}", rail.value(), peers_.Get(event.peer).node);
     return;
   }
+  if (event.kind == RailEvent::Kind::kDry) return;  // GoOn() looks
+  if (event.kind == RailEvent::Kind::kStretch) {
+    return speeds_.OnStretch(rail.value(), event.length_bytes, absl::Nanoseconds(event.nanoseconds), now_);
+  }
   jobs_.OnRailEvent(rail, event);
 }
 
@@ -362,7 +373,19 @@ void Engine::Sweep() {
   }
 }
 
+void Engine::TellShares() {
+  if (!tenants_.UpdateShares(&told_shares_)) return;
+  const auto shares = std::make_shared<const RailShares>(told_shares_);
+  for (RailHandle& rail : rails_) {
+    RailCommand command;
+    command.kind = RailCommand::Kind::kShares;
+    command.shares = shares;
+    rail.Command(std::move(command));
+  }
+}
+
 bool Engine::Step() {
+  TellShares();
   bool any = TakeRailEvents();
   CopyResult result;
   while (copier_->TakeResult(&result)) {
@@ -373,8 +396,7 @@ bool Engine::Step() {
   for (EarlyMessages::Message& early : early_.TakeOld(now_)) Drop(std::move(early));
   jobs_.Tick();
   if (now_ >= health_due_) RefreshAllPaths();
-  any = sprayer_.Dispatch(now_) || any;
-  jobs_.TellPeers();
+  jobs_.GoOn();
   sweep_ = jobs_.Reap() || sweep_;
   AnswerLeavers();
   if (sweep_) Sweep();
@@ -384,8 +406,8 @@ bool Engine::Step() {
 }
 
 absl::Time Engine::NextDeadline() const {
-  absl::Time next = std::min({jobs_.NextDeadline(), groups_.NextDeadline(), sprayer_.NextDeadline(),
-                              early_.NextDeadline(), drain_deadline_, health_due_});
+  absl::Time next =
+      std::min({jobs_.NextDeadline(), groups_.NextDeadline(), early_.NextDeadline(), drain_deadline_, health_due_});
   // Full queues and closing sessions are looked at again soon even if no event comes.
   const bool retry = std::any_of(rails_.begin(), rails_.end(), [](const RailHandle& r) { return r.overflowing(); });
   if (retry || sweep_) next = std::min(next, now_ + absl::Milliseconds(1));

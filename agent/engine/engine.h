@@ -19,7 +19,7 @@
 #include "agent/jobs/validate.h"
 #include "agent/rails/health.h"
 #include "agent/rails/rail.h"
-#include "agent/rails/sprayer.h"
+#include "agent/rails/rail_speeds.h"
 #include "agent/sessions/sessions.h"
 #include "agent/sessions/tenants.h"
 
@@ -28,8 +28,8 @@ namespace railsd {
 class Engine {
  public:
   // One entry per rail, in order of index: where it is, for views. `speed_bytes_per_s` of options.rails is resolved.
-  // `zones` is the table that the rails have, too. All pointers outlive the engine; `observer` may be null.
-  Engine(AgentOptions options, std::vector<RailPort*> rails, ZoneTable* zones, ControlLink* link,
+  // `zones` and `board` are those that the rails have, too. All pointers outlive the engine; `observer` may be null.
+  Engine(AgentOptions options, std::vector<RailPort*> rails, ZoneTable* zones, RailBoard* board, ControlLink* link,
          AgentObserver* observer, Copier* copier);
 
   // The time of everything until the next call. Call before each batch.
@@ -84,14 +84,16 @@ class Engine {
   // No job is active: nothing touches anybody's memory.
   bool Idle() const { return jobs_.active_parts() == 0; }
 
-  // Takes the rails' events and the copies' results, looks at deadlines, dispatches chunks. True: did something, call
-  // again before sleeping.
+  // Takes the rails' events and the copies' results, looks at deadlines. True: did something, call again before
+  // sleeping.
   bool Step();
   // When Step() must be called again even if nothing happens.
   absl::Time NextDeadline() const;
 
  private:
   bool TakeRailEvents();
+  // Tells rails of tenants' shares, if they have changed.
+  void TellShares();
   void OnRailEvent(RailIndex rail, const RailEvent& event);
   void LosePeer(Peer& peer, const std::string& why, bool ended);
 
@@ -139,13 +141,14 @@ class Engine {
   SessionTable sessions_;
   std::vector<RailHandle> rails_;
   GroupTable groups_;
-  Sprayer sprayer_;
+  RailSpeeds speeds_;
   RailHealth health_;
   std::vector<RailState> told_ends_;                // what peers know of this node's ends, by rail
   absl::Time health_due_ = absl::InfiniteFuture();  // when a path's state changes by itself
   JobTable jobs_;
   absl::Time now_;
   std::vector<RailEvent> events_;  // scratch
+  RailShares told_shares_;         // that rails have
   EarlyMessages early_;
   bool sweep_ = false;
   bool draining_ = false;

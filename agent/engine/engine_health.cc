@@ -15,7 +15,7 @@ namespace railsd {
 
 void Engine::OnPathEvent(RailIndex rail, const RailEvent& event) {
   Peer& peer = peers_.Get(event.peer);
-  if (event.cookie != peer.boot.value()) return;  // of a life of the peer that is over
+  if (event.cookie != peer.link) return;  // of a link that is over
   PeerRail& mine = peer.rails[rail.value()];
   if (event.kind == RailEvent::Kind::kPeerUp) {
     mine.connected = peer.up;
@@ -60,7 +60,7 @@ void Engine::OnLinkEvent(RailIndex rail, const RailEvent& event) {
 
 void Engine::OnStallEvent(RailIndex rail, const RailEvent& event) {
   Peer& peer = peers_.Get(event.peer);
-  if (event.cookie != peer.boot.value()) return;
+  if (event.cookie != peer.link) return;
   health_.OnStalled(rail, peer.index, event.error_number != 0);
   RefreshPaths(peer);
 }
@@ -75,20 +75,19 @@ bool Engine::OnPeerRailState(const Peer& from, const RailState& message) {
 }
 
 void Engine::RefreshPaths(Peer& peer) {
-  bool gained = false, held = false;
-  std::vector<RailIndex> lost;
+  bool gained = false, lost = false, held = false;
   for (size_t r = 0; r < rails_.size(); ++r) {
     const RailIndex rail(static_cast<uint32_t>(r));
     const bool could = peer.CanSend(r);
     peer.rails[r].usable = health_.MayUse(rail, peer.index, now_);
     gained = gained || (!could && peer.CanSend(r));
-    if (could && !peer.CanSend(r)) lost.push_back(rail);
+    lost = lost || (could && !peer.CanSend(r));
     held = held || health_.PathState(rail, peer.index, now_) == HealthState::kProbing;
   }
   if (held) health_due_ = std::min(health_due_, health_.NextChange(now_));
   health_.Account(now_);
   peer.UpdateStranded(now_);
-  for (RailIndex rail : lost) jobs_.OnRailUnusable(rail, peer);
+  if (lost) jobs_.OnRailUnusable(peer);
   if (gained) jobs_.OnPeerReachable(peer);
 }
 
@@ -141,8 +140,8 @@ void Engine::DrainRail(const std::string& name, bool drained, Callback<absl::Sta
                      " that is not drained; undrain another one first, or stop the daemon, which drains the node")));
   }
   if (health_.SetDrained(rail, drained)) {
-    options_.log->info("rail_{} rail={} name={} queued_bytes={} in_flight_bytes={}", drained ? "drained" : "undrained",
-                       r, specs[r].name, sprayer_.queued_bytes(r), sprayer_.in_flight_bytes(r));
+    options_.log->info("rail_{} rail={} name={} backlog_bytes={}", drained ? "drained" : "undrained", r, specs[r].name,
+                       rails_[r].backlog_bytes());
     RefreshAllPaths();
     TellEnds();
   }

@@ -6,7 +6,7 @@
 namespace railsd {
 namespace {
 
-RailView ViewOfRail(const RailSpec& spec, RailIndex index, const RailHandle& handle, const Sprayer& sprayer) {
+RailView ViewOfRail(const RailSpec& spec, RailIndex index, const RailHandle& handle, const RailSpeeds& speeds) {
   const size_t r = index.value();
   const RailCounters& counters = handle.port->counters();
   const auto read = [](const RailCounters::Counter& counter) { return counter.load(std::memory_order_relaxed); };
@@ -16,11 +16,11 @@ RailView ViewOfRail(const RailSpec& spec, RailIndex index, const RailHandle& han
   view.address = spec.address;
   view.interface = spec.interface;
   view.speed_bytes_per_s = static_cast<uint64_t>(handle.speed_bytes_per_s);
-  view.measured_bytes_per_s = static_cast<uint64_t>(sprayer.measured_speed(r));
-  view.window_bytes = sprayer.window_bytes(r);
-  view.queued_bytes = sprayer.queued_bytes(r);
-  view.in_flight_bytes = sprayer.in_flight_bytes(r);
-  view.returned_chunks = sprayer.returned_chunks(r);
+  view.measured_bytes_per_s = static_cast<uint64_t>(speeds.measured(r));
+  view.window_bytes = handle.progress->window_bytes;
+  view.in_flight_bytes = read(handle.progress->in_flight_bytes);
+  view.queued_bytes = handle.backlog_bytes() - std::min(handle.backlog_bytes(), view.in_flight_bytes);
+  view.returned_chunks = read(handle.progress->returned_chunks);
   view.tx_payload_bytes = read(counters.tx_payload_bytes);
   view.rx_payload_bytes = read(counters.rx_payload_bytes);
   view.tx_chunks = read(counters.tx_chunks);
@@ -52,15 +52,16 @@ AgentSnapshot Engine::Snapshot(size_t queue_depth) const {
   snapshot.draining = draining_;
   for (size_t r = 0; r < rails_.size(); ++r) {
     const RailIndex index(static_cast<uint32_t>(r));
-    snapshot.rails.push_back(ViewOfRail(options_.rails[r], index, rails_[r], sprayer_));
+    snapshot.rails.push_back(ViewOfRail(options_.rails[r], index, rails_[r], speeds_));
     RailView& view = snapshot.rails.back();
     view.health = health_.View(index, now_);
-    view.planned_bytes_per_s = static_cast<uint64_t>(sprayer_.PlanSpeed(r, now_));
+    view.planned_bytes_per_s = static_cast<uint64_t>(speeds_.ForPlan(r, now_));
     view.planned_bytes = jobs_.planned_bytes(r);
     view.rx_payload_bytes += jobs_.records().told_rx_bytes(r);  // what the rail itself could not see
     view.rx_payload_bytes -= std::min(view.rx_payload_bytes, jobs_.landed_again(r));
     view.tx_payload_bytes = jobs_.sent_bytes(r);
   }
+  const std::vector<std::vector<uint64_t>> landing = jobs_.LandingByPeer();
   for (size_t p = 0; p < peers_.size(); ++p) {
     const Peer& peer = peers_.Get(PeerIndex(static_cast<uint32_t>(p)));
     if (peer.forgotten) continue;
@@ -71,7 +72,9 @@ AgentSnapshot Engine::Snapshot(size_t queue_depth) const {
       view.rail_states.push_back(health_.PathState(RailIndex(static_cast<uint32_t>(r)), peer.index, now_));
       view.rail_addresses.push_back(peer.rails[r].address);
       view.rail_tx_bytes.push_back(peer.rails[r].tx_bytes);
-      view.rail_rx_bytes.push_back(peer.rails[r].rx_bytes);
+      uint64_t& shown = peer.rails[r].shown_rx_bytes;
+      shown = std::max(shown, peer.rails[r].rx_bytes + landing[p][r]);
+      view.rail_rx_bytes.push_back(shown);
       snapshot.rails[r].peers_known += peer.rails[r].known;
       snapshot.rails[r].planned_rx_bytes += peer.rails[r].planned_rx_bytes;
       const bool drained = peer.up && view.rail_states[r] == HealthState::kDrainedByPeer;

@@ -12,13 +12,16 @@ Peer& PeerTable::FindOrAdd(const std::string& node) {
   peer.node = node;
   peer.rails.resize(rails_);
   by_name_.emplace(node, peer.index);
-  const auto sooner = [this](PeerIndex a, PeerIndex b) {
-    const std::string& x = Get(a).node;
-    const std::string& y = Get(b).node;
-    const bool wraps_x = x < self_, wraps_y = y < self_;
-    return wraps_x != wraps_y ? wraps_y : x < y;
+  // The place of each peer is the number of those before it.
+  const auto sooner = [this](const Peer& a, const Peer& b) {
+    const bool wraps_a = a.node < self_, wraps_b = b.node < self_;
+    return wraps_a != wraps_b ? wraps_b : a.node < b.node;
   };
-  spray_order_.insert(std::upper_bound(spray_order_.begin(), spray_order_.end(), peer.index, sooner), peer.index);
+  places_.push_back(0);
+  for (const Peer& other : peers_) {
+    places_[other.index.value()] += sooner(peer, other);
+    places_.back() += sooner(other, peer);
+  }
   return peer;
 }
 
@@ -63,6 +66,7 @@ void PeerTable::Update(Peer& peer, const PeerHello& hello) {
     const PeerRail before = std::exchange(rail, PeerRail{});
     rail.tx_bytes = before.tx_bytes;
     rail.rx_bytes = before.rx_bytes;
+    rail.shown_rx_bytes = before.shown_rx_bytes;
     rail.planned_rx_bytes = before.planned_rx_bytes;
     if (restarted) continue;
     rail.told_planned_bytes = before.told_planned_bytes;

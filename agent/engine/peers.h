@@ -22,7 +22,8 @@ struct PeerRail {
   uint64_t connection = 0;  // the present or latest one, as RailEvent::connection
   double speed_bytes_per_s = 0;
   std::string address;
-  uint64_t tx_bytes = 0, rx_bytes = 0;  // payload of jobs, each byte once; never set back
+  uint64_t tx_bytes = 0, rx_bytes = 0;  // payload of jobs, each byte once, of zones that are closed; never set back
+  mutable uint64_t shown_rx_bytes = 0;  // as views had it last, with zones that are open: it never falls
   uint64_t planned_rx_bytes = 0;        // by the peer's plans, as it says; never set back
   // As it was said last, and by plans of this node; from 0 when the peer has restarted.
   uint64_t told_planned_bytes = 0, planned_tx_bytes = 0;
@@ -33,6 +34,7 @@ struct Peer {
   std::string node;
   BootId boot;
   bool up = false;
+  uint64_t link = 0;                    // how often it has come up
   bool forgotten = false;               // not shown any more; its index and its counts stay
   std::string why = "never connected";  // when not up
   std::vector<PeerRail> rails;          // by this node's rail index
@@ -68,16 +70,16 @@ class PeerTable {
   // Takes over what a HELLO says; rails the peer lacks become unknown.
   void Update(Peer& peer, const PeerHello& hello);
 
-  // Destinations in the order in which this node should start sending: the names after its own first, then from the
+  // Place in the order in which this node should start sending: the names after its own come first, then those from the
   // beginning, so that node k starts with node k + 1 and no receiver is hit by all at once.
-  const std::vector<PeerIndex>& spray_order() const { return spray_order_; }
+  uint32_t PlaceOf(PeerIndex peer) const { return places_[peer.value()]; }
 
  private:
   const std::string self_;
   const size_t rails_;
   std::deque<Peer> peers_;  // references stay valid
   absl::flat_hash_map<std::string, PeerIndex> by_name_;
-  std::vector<PeerIndex> spray_order_;
+  std::vector<uint32_t> places_;  // by index
 };
 
 }  // namespace railsd

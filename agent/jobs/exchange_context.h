@@ -11,16 +11,15 @@
 
 namespace railsd {
 
-class Sprayer;
-
 // Outlives all jobs. Of the engine's thread.
 struct ExchangeContext {
   const AgentOptions* options = nullptr;
   PeerTable* peers = nullptr;
   std::vector<RailHandle>* rails = nullptr;
-  Sprayer* sprayer = nullptr;
+  RailBoard* board = nullptr;
   ZoneTable* zones = nullptr;
   TransportTraits traits;  // what every rail can do
+  bool late_binding = false;
 
   size_t rail_count() const { return rails->size(); }
   const Peer& peer(PeerIndex index) const { return peers->Get(index); }

@@ -2,82 +2,62 @@
 #ifndef RAILSD_AGENT_JOBS_EXPLANATION_H_
 #define RAILSD_AGENT_JOBS_EXPLANATION_H_
 
-#include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
 #include "agent/base/ids.h"
 #include "agent/jobs/submission.h"
+#include "agent/rails/rail_records.h"
 
 namespace railsd {
 
-// What went over the rails and when. Written by the engine's thread while the job runs; its storage is there from the
-// beginning, so that nothing is allocated for a chunk.
+// What went over the rails and when, for people.
 class JobTimeline {
  public:
   static constexpr uint32_t kMaxChunks = 4096;
-  static constexpr uint32_t kNoRecord = UINT32_MAX;
 
-  // One that was posted to a rail.
+  // One that has left a rail and ended.
   struct Chunk {
     RailIndex rail;
     PeerIndex peer;
     Rank source;
     bool returned = false;  // not acknowledged: given back, lost with its rail, or stopped
     uint64_t length_bytes = 0;
-    absl::Time posted;
-    absl::Time ended = absl::InfiniteFuture();  // while it is under way
+    absl::Time posted, ended;
   };
-  struct Rail {
-    uint64_t chunks = 0, returned_chunks = 0;
-    absl::Time first_posted = absl::InfiniteFuture();
-    absl::Time last_acknowledged = absl::InfinitePast(), last_received = absl::InfinitePast();
-    absl::Duration busy;  // with something posted and not ended
-    uint64_t under_way = 0;
-    absl::Time busy_since;
+  struct Rail : RailRecords::Totals {
+    absl::Time last_received = absl::InfinitePast();
   };
-
-  // Forgets everything and keeps the storage.
-  void Reset(size_t rails) {
-    rails_.assign(rails, Rail{});
-    chunks_.clear();
-    chunks_.reserve(kMaxChunks);
-    left_out_ = 0;
-  }
-  // Returns the record for OnEnded().
-  uint32_t OnPosted(RailIndex rail, PeerIndex peer, Rank source, uint64_t length_bytes, absl::Time now) {
-    Rail& to = rails_[rail.value()];
-    ++to.chunks;
-    to.first_posted = std::min(to.first_posted, now);
-    if (to.under_way++ == 0) to.busy_since = now;
-    if (chunks_.size() == kMaxChunks) {
-      ++left_out_;
-      return kNoRecord;
-    }
-    chunks_.push_back({rail, peer, source, false, length_bytes, now});
-    return static_cast<uint32_t>(chunks_.size() - 1);
-  }
-  void OnEnded(uint32_t record, RailIndex rail, bool acknowledged, absl::Time now) {
-    Rail& from = rails_[rail.value()];
-    if (--from.under_way == 0) from.busy += now - from.busy_since;
-    if (acknowledged) from.last_acknowledged = now;
-    from.returned_chunks += !acknowledged;
-    if (record == kNoRecord) return;
-    chunks_[record].ended = now;
-    chunks_[record].returned = !acknowledged;
-  }
-  void OnReceived(RailIndex rail, absl::Time now) { rails_[rail.value()].last_received = now; }
 
   const std::vector<Rail>& rails() const { return rails_; }
+  // In the order in which they were posted.
   const std::vector<Chunk>& chunks() const { return chunks_; }
   uint64_t left_out() const { return left_out_; }  // chunks beyond kMaxChunks
 
  private:
+  friend class JobRecorder;
   std::vector<Rail> rails_;
   std::vector<Chunk> chunks_;
   uint64_t left_out_ = 0;
+};
+
+// Where rails write down what they do for a job.
+class JobRecorder {
+ public:
+  // Forgets everything and keeps the storage. No rail writes.
+  void Reset(size_t rails);
+  RailRecords* rails() { return rails_.get(); }
+  void OnReceived(RailIndex rail, absl::Time now) { last_received_[rail.value()] = now; }
+  // `source_of` names the rank whose byte of the stream to a peer that is. Costs what there are chunks.
+  JobTimeline Timeline(absl::FunctionRef<Rank(PeerIndex, uint64_t)> source_of) const;
+
+ private:
+  std::unique_ptr<RailRecords[]> rails_;
+  std::vector<absl::Time> last_received_;  // by rail
 };
 
 // When the steps of an exchange with one peer were taken; in the infinite past: not (yet).

@@ -172,8 +172,15 @@ bool JobTable::OnMessage(const Peer& from, Quiesced&& message) {
 
 void JobTable::OnRailEvent(RailIndex rail, const RailEvent& event) {
   switch (event.kind) {
-    case RailEvent::Kind::kSendDone:
-      return OnSendDone(event);
+    case RailEvent::Kind::kCarried:
+    case RailEvent::Kind::kFenceDone:
+    case RailEvent::Kind::kReturned:
+    case RailEvent::Kind::kReleased:
+    case RailEvent::Kind::kLost:
+    case RailEvent::Kind::kShareEnded:
+    case RailEvent::Kind::kSettled:
+    case RailEvent::Kind::kSendFault:
+      return OnSendReport(rail, event);
     case RailEvent::Kind::kReceiveFault:
     case RailEvent::Kind::kZoneOpened:
     case RailEvent::Kind::kZoneClosed:
@@ -185,61 +192,59 @@ void JobTable::OnRailEvent(RailIndex rail, const RailEvent& event) {
   }
 }
 
-void JobTable::OnSendDone(const RailEvent& event) {
-  const InFlight done = sprayer_.Finish(event, now_);
-  Sending& sending = *done.sending;
+void JobTable::OnSendReport(RailIndex rail, const RailEvent& report) {
+  Sending& sending = *report.stream->sending;
   NodeJob& job = *sending.job();
   Exchange& exchange = *job.With(sending.peer());
-  const Sending::Ended order{done.rail, done.offset_bytes, done.length_bytes, done.weight, done.round};
-  const auto where = [&] { return absl::StrCat("rail ", done.rail.value(), " to ", peers_.Get(exchange.peer).node); };
-  const bool goes_on = !job.aborting() && !exchange.left_out;
-  // The receiver has everything: whatever became of its acknowledgement, the order has arrived.
-  const bool over = goes_on && sending.over();
-  const bool arrived = event.result == SendResult::kAcknowledged || over;
-  switch (event.result) {
-    case SendResult::kAcknowledged:
-      sending.OnAcknowledged(order);
-      break;
-    case SendResult::kNotSent:
-      sending.OnNotSent(order, /*again=*/goes_on && job.closed_by.empty());
-      break;
-    case SendResult::kRailFailed:
-      sending.OnLost(order);
-      break;
-    default:
-      sending.OnStopped(order);  // the job fails, or the receiver has aborted it
-  }
-  if (arrived) OnAcknowledged(job, exchange, done.rail, done.offset_bytes, done.length_bytes);
+  // The receiver has everything: whatever became of the acknowledgement, the bytes have arrived.
+  const bool arrived = report.kind == RailEvent::Kind::kCarried ||
+                       (report.kind == RailEvent::Kind::kLost && sending.over() && !exchange.left_out);
+  sending.OnReport(rail, report);
+  if (arrived) OnAcknowledged(exchange, rail, report.offset_bytes, report.length_bytes);
+  if (report.kind == RailEvent::Kind::kCarried) return;
+  CountArrived(exchange);
   if (sending.InDoubt()) rehomer_.Mark(exchange.peer);
   if (job.aborting()) {
     SayQuiesced(job);
     return Settle(job);
   }
-  if (over || !goes_on) return FinishIfDone(job);
-  if (event.result == SendResult::kMemoryFault) {
-    const Rank rank = done.length_bytes > 0 ? sending.flows().At(done.offset_bytes).source : Rank(0);
-    return FailJob(job,
-                   absl::FailedPreconditionError(absl::StrCat("a page of a send range of rank ", rank.value(),
-                                                              " cannot be read (", where(), ")")),
-                   true);
+  if (report.kind == RailEvent::Kind::kSendFault && !sending.over() && !exchange.left_out) {
+    return OnSendFault(job, exchange, rail, report);
   }
-  if (event.result == SendResult::kZoneClosed) return ExpectAbort(job, peers_.Get(exchange.peer));
-  if (event.result == SendResult::kStopped) {
-    return FailJob(job, absl::UnavailableError(absl::StrCat("the endpoint of ", where(), " was given up")), true);
-  }
-  FinishIfDone(job);
+  if (exchange.done()) FinishIfDone(job);
 }
 
-void JobTable::OnAcknowledged(NodeJob& job, Exchange& exchange, RailIndex rail, uint64_t offset_bytes,
-                              uint64_t length_bytes) {
-  if (length_bytes == 0) return;
+void JobTable::OnSendFault(NodeJob& job, Exchange& exchange, RailIndex rail, const RailEvent& fault) {
+  const Peer& peer = peers_.Get(exchange.peer);
+  if (fault.result == SendResult::kZoneClosed) return ExpectAbort(job, exchange);
+  const std::string where = absl::StrCat("rail ", rail.value(), " to ", peer.node);
+  if (fault.result == SendResult::kStopped) {
+    return FailJob(job, absl::UnavailableError(absl::StrCat("the endpoint of ", where, " was given up")), true);
+  }
+  const Rank rank = fault.length_bytes > 0 ? exchange.out.flows().At(fault.offset_bytes).source : Rank(0);
+  FailJob(job,
+          absl::FailedPreconditionError(
+              absl::StrCat("a page of a send range of rank ", rank.value(), " cannot be read (", where, ")")),
+          true);
+}
+
+void JobTable::OnAcknowledged(Exchange& exchange, RailIndex rail, uint64_t offset_bytes, uint64_t length_bytes) {
+  NodeJob& job = *exchange.out.job();
   exchange.out.flows().ForEach(offset_bytes, length_bytes, [&](const StreamFlow& flow, uint64_t bytes) {
     job.parts.at(flow.source).report.bytes_sent += bytes;
   });
   job.last_acknowledged = exchange.times.last_acknowledged = now_;
   job.rail_tx_bytes[rail.value()] += length_bytes;
   sent_bytes_[rail.value()] += length_bytes;
+  exchange.out.CountCarried(rail, length_bytes);
+  job.tenant->CountSent(rail.value(), length_bytes);
   peers_.Get(exchange.peer).rails[rail.value()].tx_bytes += length_bytes;
+}
+
+void JobTable::CountArrived(Exchange& exchange) {
+  for (const Sending::Lost& lost : exchange.out.TakeArrived()) {
+    OnAcknowledged(exchange, lost.rail, lost.offset_bytes, lost.length_bytes);
+  }
 }
 
 void JobTable::OnZoneEvent(RailIndex rail, const RailEvent& event) {
@@ -260,8 +265,8 @@ void JobTable::OnZoneEvent(RailIndex rail, const RailEvent& event) {
       break;
     case RailEvent::Kind::kFence:
       if (exchange.left_out || job.aborting()) return;
-      status = exchange.in.OnFence(rail, event);
-      if (job.timeline != nullptr) job.timeline->OnReceived(rail, now_);
+      status = exchange.in.OnFence(event);
+      if (job.recorder != nullptr) job.recorder->OnReceived(rail, now_);
       job.last_received = exchange.times.last_received = now_;
       break;
     default:
@@ -284,7 +289,7 @@ void JobTable::OnZoneEvent(RailIndex rail, const RailEvent& event) {
   }
   SettleZone(job, exchange);
   rehomer_.AnswerIfReady(exchange.peer);
-  SendLateGrants();
+  if (exchange.grant_waits) SendLateGrants();
 }
 
 void JobTable::SettleZone(NodeJob& job, Exchange& exchange) {
@@ -308,7 +313,7 @@ void JobTable::SettleZone(NodeJob& job, Exchange& exchange) {
     peers_.Get(exchange.peer).rails[r].rx_bytes += landed[r];
   }
   if (job.aborting()) return Settle(job);
-  FinishIfDone(job);
+  if (exchange.done()) FinishIfDone(job);
 }
 
 void JobTable::OnCopyResult(const CopyResult& result) {
@@ -355,25 +360,24 @@ void JobTable::OnRailLost(RailIndex rail, const Peer& peer, uint64_t connection)
     if (exchange->in.open()) exchange->in.OnRailDown(rail, connection);
   }
   rehomer_.Mark(peer.index);
-  OnRailUnusable(rail, peer);
+  OnRailUnusable(peer);
 }
 
-void JobTable::OnRailUnusable(RailIndex rail, const Peer& peer) {
+void JobTable::OnRailUnusable(const Peer& peer) {
   if (peer.stranded_since < absl::InfiniteFuture()) Sooner(StrandedUntil(peer));
-  sprayer_.Evacuate(rail.value(), peer.index);
+  for (auto& [key, job] : jobs_) {
+    if (Exchange* const exchange = job->With(peer.index)) exchange->out.OnPathsChanged();
+  }
 }
 
 void JobTable::OnPeerReachable(const Peer& peer) {
-  for (size_t r = 0; r < rails_.size(); ++r) {
-    if (!peer.CanSend(r)) sprayer_.Evacuate(r, peer.index);  // there is a way again
-  }
   for (auto& [key, job] : jobs_) {
     Exchange* const exchange = job->With(peer.index);
     const Group* const group = groups_.Find(key.epoch);
     if (exchange == nullptr || group == nullptr || !job->started || job->building || job->aborting()) continue;
     SendReady(*job, *exchange);
     PlanExchange(*job, *group, *exchange);
-    exchange->out.Resume();
+    exchange->out.OnPathsChanged();
   }
   rehomer_.Mark(peer.index);  // some may need keys
   rehomer_.AnswerIfReady(peer.index);
@@ -409,6 +413,13 @@ void JobTable::GoOnWithout(const Peer& peer) {
 // A link is lost at both of its ends or at none, and what two nodes exchange concerns no third one: every pair of nodes
 // decides for itself, and needs no agreement with the others.
 void JobTable::LeaveOut(NodeJob& job, const Group& group, Exchange& exchange) {
+  DropExchange(job, group, exchange);
+  if (!job.started || job.building) return;
+  MaybeRunning(job);
+  FinishIfDone(job);
+}
+
+void JobTable::DropExchange(NodeJob& job, const Group& group, Exchange& exchange) {
   exchange.left_out = true;
   if (!job.started || job.building) return;  // Announce() leaves it out
   const bool through = exchange.compared && exchange.out.over() && exchange.in.done();
@@ -418,13 +429,15 @@ void JobTable::LeaveOut(NodeJob& job, const Group& group, Exchange& exchange) {
       if (!part.terminal()) part.report.lost_ranks.push_back(Rank(r));
     }
   }
-  // Posted orders come back from the rails, which have been told that the peer is gone.
+  // What rails have comes back: they have been told that the peer is gone.
   exchange.out.GiveUp();
   exchange.in.GiveUp();
   exchange.in.Close(/*writers_stopped=*/false);
+  if (job.closed_by == peers_.Get(exchange.peer).node) {  // the peer has left this node out, too
+    job.closed_by.clear();
+    job.abort_expected_by = absl::InfiniteFuture();
+  }
   SettleZone(job, exchange);
-  MaybeRunning(job);
-  FinishIfDone(job);
 }
 
 }  // namespace railsd

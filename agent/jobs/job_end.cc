@@ -59,14 +59,16 @@ void JobTable::AbortJob(NodeJob& job, absl::Status why, std::optional<PeerIndex>
   if (job.aborting() || job.ended) return;
   job.failure = std::move(why);
   job.stop_copies->store(true, std::memory_order_relaxed);
-  sprayer_.Drop(&job);
-  if (job.outstanding_orders > 0) {
-    for (RailHandle& rail : rails_) {
-      RailCommand command;
-      command.kind = RailCommand::Kind::kStopSends;
-      command.job = job.tag;
-      rail.Command(std::move(command));
-    }
+  bool held = false;
+  for (auto& [peer, exchange] : job.exchanges) {
+    held = held || exchange.out.held();
+    exchange.out.Stop();
+  }
+  for (size_t r = 0; held && r < rails_.size(); ++r) {
+    RailCommand command;
+    command.kind = RailCommand::Kind::kStopSends;
+    command.job = job.tag;
+    rails_[r].Command(std::move(command));
   }
   if (const Group* group = groups_.Find(job.key.epoch)) {
     AddTombstone(*group, job.key, job.failure);
@@ -97,7 +99,7 @@ void JobTable::CloseAborted(Exchange& exchange) {
 
 void JobTable::SayQuiesced(NodeJob& job) {
   for (auto& [peer, exchange] : job.exchanges) {
-    if (exchange.quiesced_said || exchange.out.outstanding_orders() > 0 || !peers_.Get(peer).up) continue;
+    if (exchange.quiesced_said || exchange.out.held() || !peers_.Get(peer).up) continue;
     exchange.quiesced_said = true;
     outbox_.Send(peers_.Get(peer).node, Quiesced{job.key, exchange.out.failed()});
   }
@@ -114,12 +116,15 @@ void JobTable::OnGroupBroken(const Group& group) {
   }
 }
 
-void JobTable::ExpectAbort(NodeJob& job, const Peer& peer) {
+void JobTable::ExpectAbort(NodeJob& job, Exchange& exchange) {
   if (!job.closed_by.empty()) return;
-  job.closed_by = peer.node;
+  job.closed_by = peers_.Get(exchange.peer).node;
   job.abort_expected_by = now_ + kAbortPatience;
   Sooner(job.abort_expected_by);
-  sprayer_.Drop(&job);
+  // Where groups go on without a node, the peer may have left this one out: that concerns nobody else.
+  const Group* const group = groups_.Find(job.key.epoch);
+  if (group != nullptr && group->recovery.policy == RecoveryPolicy::kDegrade) return exchange.out.Stop();
+  for (auto& [index, other] : job.exchanges) other.out.Stop();
 }
 
 void JobTable::AbortSession(SessionId session, const absl::Status& why) {
@@ -237,7 +242,7 @@ void JobTable::AddTallies(NodeJob& job) {
   for (auto& [peer, exchange] : job.exchanges) {
     if (exchange.out.total_bytes() == 0 || exchange.left_out || !peers_.Get(peer).up) continue;
     Tally tally{job.key, {}};
-    for (size_t r = 0; r < rails_.size(); ++r) tally.bytes.push_back(exchange.out.posted_bytes(r));
+    for (size_t r = 0; r < rails_.size(); ++r) tally.bytes.push_back(exchange.out.carried_bytes(r));
     Tallies& tallies = tallies_[peer];
     if (tallies.waiting.size() >= Ready::kMaxTallies) continue;
     tallies.waiting.push_back(std::move(tally));
@@ -301,7 +306,9 @@ void JobTable::Tick() {
       if (part.terminal()) continue;
       const bool is_late = part.deadline <= now_ && !job->aborting();
       if (!job->aborting() && !is_late) Sooner(part.deadline);
-      if (is_late || !part.waiters.empty()) FillReport(*job, part, context_, health_, now_, &part.report);
+      const bool wait_ends = std::any_of(part.waiters.begin(), part.waiters.end(),
+                                         [this](const Waiter& waiter) { return waiter.deadline <= now_; });
+      if (is_late || wait_ends) FillReport(*job, part, context_, health_, now_, &part.report);
       if (is_late) {
         const std::string waits_for = WaitsFor(*job, groups_.Find(key.epoch), peers_, sessions_);
         late.emplace_back(job.get(), DeadlineStatus(*job, part, waits_for, peers_.self()));

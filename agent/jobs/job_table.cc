@@ -30,7 +30,8 @@ uint64_t BytesOf(const PreparedFlow* flow) { return flow == nullptr ? 0 : flow->
 }  // namespace
 
 ExchangeContext JobTable::ContextOf(const Parts& parts) {
-  ExchangeContext context{parts.options, parts.peers, parts.rails, parts.sprayer, parts.zones, {}};
+  ExchangeContext context{parts.options, parts.peers, parts.rails, parts.board, parts.zones, {}};
+  context.late_binding = parts.options->late_binding && parts.options->plan.policy == Policy::kLpt;
   for (const RailHandle& rail : *parts.rails) {
     const TransportTraits traits = rail.port->traits();
     context.traits.binds_zones = context.traits.binds_zones || traits.binds_zones;
@@ -48,7 +49,7 @@ JobTable::JobTable(const Parts& parts)
       outbox_(*parts.outbox),
       rails_(*parts.rails),
       zones_(*parts.zones),
-      sprayer_(*parts.sprayer),
+      speeds_(*parts.speeds),
       health_(*parts.health),
       copier_(*parts.copier),
       observer_(parts.observer),
@@ -58,14 +59,10 @@ JobTable::JobTable(const Parts& parts)
       admission_(&options_, &peers_, &sessions_, &groups_, &jobs_, &records_),
       rehomer_(&context_, &outbox_, &jobs_,
                {.fail = [this](NodeJob& job, absl::Status why) { FailJob(job, std::move(why), true); },
-                .arrived =
-                    [this](Exchange& exchange, const Sending::Lost& lost) {
-                      OnAcknowledged(*exchange.out.job(), exchange, lost.rail, lost.offset_bytes, lost.length_bytes);
-                    },
                 .answered =
                     [this](NodeJob& job, Exchange& exchange) {
+                      CountArrived(exchange);
                       if (FailIfFruitless(job, exchange)) return;
-                      for (size_t r = 0; r < rails_.size(); ++r) sprayer_.Evacuate(r, exchange.peer);
                       if (const Group* group = groups_.Find(job.key.epoch)) PlanExchange(job, *group, exchange);
                       FinishIfDone(job);
                     },
@@ -74,10 +71,12 @@ JobTable::JobTable(const Parts& parts)
                 .outcome =
                     [this](JobKey key) {
                       const Group* const group = groups_.Find(key.epoch);
-                      const bool ended =
-                          group != nullptr && key.seq <= group->LastTaken() && records_.Tombstone(key) == nullptr;
+                      const bool ended = group == nullptr
+                                             ? records_.EndedWell(key)
+                                             : key.seq <= group->LastTaken() && records_.Tombstone(key) == nullptr;
                       return ended ? Rehomed::State::kComplete : Rehomed::State::kAborted;
                     }}),
+      late_binder_(&context_, &jobs_),
       zone_owners_(ZoneTable::kSlots),
       sent_bytes_(parts.rails->size()),
       planned_bytes_(parts.rails->size()),
@@ -102,7 +101,7 @@ NodeJob& JobTable::FindOrCreate(const Group& group, JobKey key) {
   job.rail_tx_bytes.assign(rails_.size(), 0);
   job.rail_rx_bytes.assign(rails_.size(), 0);
   job.rail_planned_bytes.assign(rails_.size(), 0);
-  job.timeline = records_.NewTimeline();
+  job.recorder = records_.NewRecorder();
   job.tell_unsubmitted_at = now_ + kTellUnsubmittedAfter;
   Sooner(job.tell_unsubmitted_at);
   for (PeerIndex peer : group.peers) {
@@ -206,10 +205,11 @@ void JobTable::Start(NodeJob& job, const Group& group) {
 void JobTable::Announce(NodeJob& job, const Group& group) {
   // In full at first, so that a peer that is lost before and one that is lost later are left out in one way.
   for (PeerIndex peer : group.peers) {
-    Exchange& exchange = *job.With(peer);
-    if (exchange.left_out) LeaveOut(job, group, exchange);
+    if (Exchange& exchange = *job.With(peer); exchange.left_out) DropExchange(job, group, exchange);
+  }
+  for (PeerIndex peer : group.peers) {
     if (job.aborting()) return;
-    SendReady(job, exchange);
+    SendReady(job, *job.With(peer));
     Sooner(StrandedUntil(peers_.Get(peer)));
   }
   for (PeerIndex peer : group.peers) {
@@ -263,8 +263,16 @@ void JobTable::SendReady(NodeJob& job, Exchange& exchange) {
   exchange.ready_sent = true;
   exchange.times.ready_sent = now_;
   if (grants) exchange.times.grant_sent = now_;
-  if (exchange.out.total_bytes() + exchange.in.total_bytes() > 0) sprayer_.Expect(*job.tenant, now_);
+  if (exchange.out.total_bytes() + exchange.in.total_bytes() > 0) Expect(job);
   WantGrant(job, exchange);
+}
+
+void JobTable::Expect(const NodeJob& job) {
+  RailCommand command;
+  command.kind = RailCommand::Kind::kExpect;
+  command.priority = job.tenant->share().priority;
+  if (command.priority == 0) return;
+  for (RailHandle& rail : rails_) rail.Command(command);
 }
 
 // The grant that did not ride along follows once the peer's READY is here.
@@ -358,9 +366,9 @@ void JobTable::PlanExchange(NodeJob& job, const Group& group, Exchange& exchange
   }
   plan_rails_.assign(rails_.size(), PlanRail{});
   for (size_t r = 0; r < rails_.size(); ++r) {
-    plan_rails_[r].source_speed = sprayer_.PlanSpeed(r, now_);
+    plan_rails_[r].source_speed = speeds_.ForPlan(r, now_);
     plan_rails_[r].usable = false;
-    plan_rails_[r].source_backlog_bytes = sprayer_.queued_bytes(r) + sprayer_.in_flight_bytes(r);
+    plan_rails_[r].source_backlog_bytes = rails_[r].backlog_bytes();
   }
   for (const Ready::RailState& rail : exchange.peer_rails) {
     if (rail.rail.value() >= rails_.size()) continue;
@@ -385,6 +393,7 @@ void JobTable::PlanExchange(NodeJob& job, const Group& group, Exchange& exchange
     planned_bytes_[run.rail.value()] += run.length_bytes;
     peers_.Get(exchange.peer).rails[run.rail.value()].planned_tx_bytes += run.length_bytes;
   }
+  job.first_chunk_at = std::min(job.first_chunk_at, now_);
   // The plan of a whole stream is one flow that begins at 0.
   exchange.out.Start(workspace_.runs, /*by_flow=*/options_.plan.policy != Policy::kLpt);
 }
@@ -467,34 +476,9 @@ bool JobTable::HasJobs(Epoch epoch) const {
 void JobTable::FillCounters(AgentCounters* counters) const {
   *counters = counters_;
   counters->jobs_active = active_parts_;
-  counters->stolen_chunks = sprayer_.stolen_chunks();
+  counters->late_moves = late_binder_.moves();
   counters->open_zones = zones_.taken();
   counters->rehomed_exchanges = rehomer_.rehomed();
-}
-
-std::vector<JobReport> JobTable::ActiveReports() const {
-  std::vector<JobReport> reports;
-  for (const auto& [key, job] : jobs_) {
-    for (auto& [rank, part] : job->parts) {
-      if (part.terminal()) continue;
-      FillReport(*job, part, context_, health_, now_, &part.report);
-      reports.push_back(part.report);
-    }
-  }
-  return reports;
-}
-
-absl::StatusOr<JobExplanation> JobTable::Explain(const WantedJob& wanted) const {
-  const absl::StatusOr<FoundJob> found = FindJob(wanted, jobs_, records_, options_);
-  if (!found.ok()) return found.status();
-  const NodeJob* const running = found->running;
-  JobExplanation out = running == nullptr ? *found->ended : ExplanationOf(*running, context_, health_, now_);
-  if (running != nullptr) {
-    out.timeline = *running->timeline;
-    if (!running->aborting()) out.waits_for = WaitsFor(*running, groups_.Find(running->key.epoch), peers_, sessions_);
-  }
-  out.age = now_ - out.begun;
-  return out;
 }
 
 }  // namespace railsd

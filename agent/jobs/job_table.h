@@ -15,13 +15,15 @@
 #include "agent/groups/groups.h"
 #include "agent/jobs/admission.h"
 #include "agent/jobs/copier.h"
+#include "agent/jobs/late_binder.h"
 #include "agent/jobs/node_job.h"
 #include "agent/jobs/ready.h"
 #include "agent/jobs/records.h"
 #include "agent/jobs/rehomer.h"
+#include "agent/jobs/reports.h"
 #include "agent/plan/plan.h"
 #include "agent/rails/health.h"
-#include "agent/rails/sprayer.h"
+#include "agent/rails/rail_speeds.h"
 #include "agent/sessions/sessions.h"
 
 namespace railsd {
@@ -38,7 +40,8 @@ class JobTable {
     Outbox* outbox;
     std::vector<RailHandle>* rails;
     ZoneTable* zones;
-    Sprayer* sprayer;
+    RailBoard* board;
+    RailSpeeds* speeds;
     const RailHealth* health;
     Copier* copier;
     AgentObserver* observer;  // may be null
@@ -75,8 +78,8 @@ class JobTable {
   void OnRailUp(RailIndex rail, const Peer& peer, uint64_t connection);
   // A connection of the rail to the peer has ended.
   void OnRailLost(RailIndex rail, const Peer& peer, uint64_t connection);
-  // The rail may carry nothing new to the peer, though its connection may be up.
-  void OnRailUnusable(RailIndex rail, const Peer& peer);
+  // A rail may carry nothing new to the peer, though its connection may be up.
+  void OnRailUnusable(const Peer& peer);
   // A peer's link or one of its rails came up: what waited for it goes on.
   void OnPeerReachable(const Peer& peer);
   void OnPeerLost(const Peer& peer);
@@ -86,15 +89,16 @@ class JobTable {
   void OnGroupBroken(const Group& group);
 
   void Tick();
-  // Asks peers about what is in doubt, and sends grants for which there is room now. Call after a batch of events and
-  // messages.
-  void TellPeers() {
+  // Asks peers about what is in doubt, sends grants for which there is room now, and moves work between rails. Call
+  // after a batch of events and messages.
+  void GoOn() {
     if (std::exchange(room_freed_, false)) SendLateGrants();
     rehomer_.AskMarked();
+    late_binder_.Run(now_);
   }
   // Forgets jobs that have ended; call when nothing refers to one, after each batch of calls. True when there were any.
   bool Reap();
-  absl::Time NextDeadline() const { return next_deadline_; }
+  absl::Time NextDeadline() const { return std::min(next_deadline_, late_binder_.NextDeadline()); }
 
   // The last job that the rank has finished its part of.
   JobSeq FinishedUntil(const Group& group, Rank rank) const;
@@ -111,14 +115,18 @@ class JobTable {
   // Bytes that this node has sent over the rail, each once: what a rail that failed had brought counts once, though it
   // was sent again.
   uint64_t sent_bytes(size_t rail) const { return sent_bytes_[rail]; }
+  // Bytes in zones that are open, by peer and rail.
+  std::vector<std::vector<uint64_t>> LandingByPeer() const { return railsd::LandingByPeer(jobs_, context_); }
   // Bytes that came over the rail once more, after a rail had failed.
   uint64_t landed_again(size_t rail) const { return landed_again_[rail]; }
   // Bytes that plans have put onto the rail; late binding and failures may have moved it since.
   uint64_t planned_bytes(size_t rail) const { return planned_bytes_[rail]; }
   void FillCounters(AgentCounters* counters) const;
-  std::vector<JobReport> ActiveReports() const;
+  std::vector<JobReport> ActiveReports() const { return railsd::ActiveReports(jobs_, context_, health_, now_); }
   // As Agent::Explain().
-  absl::StatusOr<JobExplanation> Explain(const WantedJob& wanted) const;
+  absl::StatusOr<JobExplanation> Explain(const WantedJob& wanted) const {
+    return ExplainJob(wanted, jobs_, records_, context_, groups_, sessions_, health_, now_);
+  }
 
  private:
   // The exchange that a zone is of.
@@ -158,6 +166,8 @@ class JobTable {
   bool TrySendLateGrant(NodeJob& job, Exchange& exchange);
   void Compare(NodeJob& job, const Group& group, Exchange& exchange);
   void TakeGrant(NodeJob& job, Exchange& exchange, const Grant& grant);
+  // Chunks of the job are about to come.
+  void Expect(const NodeJob& job);
   void PlanExchange(NodeJob& job, const Group& group, Exchange& exchange);
   void MaybeRunning(NodeJob& job);
 
@@ -165,8 +175,11 @@ class JobTable {
   void TellUnsubmitted(NodeJob& job);
   absl::Status TakeReady(NodeJob& job, const Group& group, Exchange& exchange, const Ready& ready);
   void ReleaseReadys(NodeJob& job);
-  void OnSendDone(const RailEvent& event);
-  void OnAcknowledged(NodeJob& job, Exchange& exchange, RailIndex rail, uint64_t offset_bytes, uint64_t length_bytes);
+  void OnSendReport(RailIndex rail, const RailEvent& report);
+  void OnSendFault(NodeJob& job, Exchange& exchange, RailIndex rail, const RailEvent& fault);
+  void OnAcknowledged(Exchange& exchange, RailIndex rail, uint64_t offset_bytes, uint64_t length_bytes);
+  // What was lost with its rail and has arrived all the same.
+  void CountArrived(Exchange& exchange);
   void OnZoneEvent(RailIndex rail, const RailEvent& event);
   // A zone may be quiet.
   void SettleZone(NodeJob& job, Exchange& exchange);
@@ -175,11 +188,13 @@ class JobTable {
   // ran.
   void FailJob(NodeJob& job, absl::Status why, bool environment);
   // A receiver drains what this job sends: it has aborted, and its ABORT, which says why, comes on the link.
-  void ExpectAbort(NodeJob& job, const Peer& peer);
+  void ExpectAbort(NodeJob& job, Exchange& exchange);
   void CloseAborted(Exchange& exchange);
   // Tells peers that this node writes nothing more for an aborted job.
   void SayQuiesced(NodeJob& job);
   void LeaveOut(NodeJob& job, const Group& group, Exchange& exchange);
+  // The same, before it is looked whether the job is done.
+  void DropExchange(NodeJob& job, const Group& group, Exchange& exchange);
 
   // job_end.cc
   void FailStranded();
@@ -222,7 +237,7 @@ class JobTable {
   Outbox& outbox_;
   std::vector<RailHandle>& rails_;
   ZoneTable& zones_;
-  Sprayer& sprayer_;
+  RailSpeeds& speeds_;
   const RailHealth& health_;
   Copier& copier_;
   AgentObserver* const observer_;
@@ -237,6 +252,7 @@ class JobTable {
   JobRecords records_;
   Admission admission_;
   Rehomer rehomer_;
+  LateBinder late_binder_;
   std::vector<ZoneOwner> zone_owners_;  // by slot
   std::deque<WaitingGrant> waiting_grants_;
   bool room_freed_ = false;  // since the waiting grants were looked at
@@ -250,7 +266,7 @@ class JobTable {
   absl::flat_hash_map<JobTag, std::shared_ptr<StreamBuilder>> builders_;  // at work on other threads
   std::vector<JobKey> ended_jobs_;                                        // for Reap()
   size_t active_parts_ = 0;
-  uint64_t ingress_left_bytes_ = 0;  // granted, not here yet
+  uint64_t ingress_left_bytes_ = 0;  // of zones that are open
   AgentCounters counters_;
 };
 

@@ -73,7 +73,7 @@ struct Exchange {
 
   // True when nothing is left to be done, and no rail reads or writes its memory.
   bool done() const {
-    return (left_out || compared) && out.over() && out.outstanding_orders() == 0 && (left_out ? in.quiet() : in.done());
+    return (left_out || compared) && out.over() && !out.held() && (left_out ? in.quiet() : in.done());
   }
 };
 
@@ -102,11 +102,10 @@ struct NodeJob {
   absl::Time started_at, running_at;
   absl::Time first_chunk_at = absl::InfiniteFuture();  // handed to a rail
   bool running = false;                                // every READY is here
-  uint64_t outstanding_orders = 0;                     // posted, kSendDone not seen
   uint64_t out_bytes = 0, in_bytes = 0;                // across nodes
-  uint64_t posted_bytes = 0;                           // chunks that were posted again count again
+  uint64_t posted_bytes = 0;                           // given to rails; what is sent again counts again
   absl::Time last_acknowledged = absl::InfinitePast(), last_received = absl::InfinitePast();
-  std::unique_ptr<JobTimeline> timeline;  // null when none is kept
+  std::unique_ptr<JobRecorder> recorder;  // null when nothing is kept
   std::vector<uint64_t> rail_tx_bytes, rail_rx_bytes, rail_planned_bytes;
   // A peer has closed its zone early: an ABORT that says why is on its way. Until when it is waited for.
   absl::Time abort_expected_by = absl::InfiniteFuture();
@@ -126,8 +125,9 @@ struct NodeJob {
   }
   // Nobody touches the memory of its ranks.
   bool Quiescent() const {
-    return outstanding_orders == 0 && copies_running == 0 && !building &&
-           std::all_of(exchanges.begin(), exchanges.end(), [](const auto& e) { return e.second.in.quiet(); });
+    return copies_running == 0 && !building && std::all_of(exchanges.begin(), exchanges.end(), [](const auto& e) {
+             return e.second.in.quiet() && !e.second.out.held();
+           });
   }
   // Every rank's bytes are where they belong.
   bool Done() const {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -22,6 +23,7 @@ void Receiving::Open() {
   zone_->peer = peer_;
   zone_->memory = std::move(memory_);
   context_.zones->Open(zone_);
+  context_.board->received(zone_->ref.slot).store(0, std::memory_order_relaxed);
   // Also where no connection is known: the peer's end may be up, and this one has not heard so.
   for (size_t r = 0; r < bindings_.size() && context_.traits.binds_zones; ++r) Bind(r);
 }
@@ -83,6 +85,10 @@ RailKeys Receiving::KeysOf(size_t rail) {
   return {{RailIndex(static_cast<uint32_t>(rail)), bindings_[rail].connection}, zone_->keys[rail]};
 }
 
+void Receiving::GiveBack(const std::vector<RailKeys>& keys) {
+  for (const RailKeys& rail : keys) bindings_[rail.rail.rail.value()].told = false;
+}
+
 std::vector<RailKeys> Receiving::TakeNewKeys() {
   std::vector<RailKeys> keys;
   for (size_t r = 0; r < bindings_.size(); ++r) {
@@ -104,7 +110,7 @@ Grant Receiving::BuildGrant() {
   return grant;
 }
 
-absl::Status Receiving::OnFence(RailIndex rail, const RailEvent& event) {
+absl::Status Receiving::OnFence(const RailEvent& event) {
   if (zone_ == nullptr || closing_ || event.round < round_) return absl::OkStatus();
   const auto contradicts = [&](absl::string_view what) {
     return absl::InternalError(absl::StrCat(context_.peer(peer_).node, " sent a fence of weight ", event.weight,
@@ -113,11 +119,9 @@ absl::Status Receiving::OnFence(RailIndex rail, const RailEvent& event) {
   };
   if (event.peer != peer_) return contradicts("the zone is another node's");
   if (event.round > round_) return contradicts(absl::StrCat("this is round ", round_));
-  if ((fenced_ & RailBit(rail.value())) != 0) return contradicts("the rail has sent one in this round");
   if (event.weight == 0 || weight_ + event.weight > kWholeWeight) {
     return contradicts(absl::StrCat("the fences before it weigh ", weight_));
   }
-  fenced_ |= RailBit(rail.value());
   weight_ += event.weight;
   if (weight_ < kWholeWeight) return absl::OkStatus();
   uint64_t landed = 0;
@@ -153,8 +157,7 @@ absl::Status Receiving::BeginRound(uint32_t round_over, const std::vector<RailCo
   }
   ++round_;
   weight_ = 0;
-  fenced_ = 0;
-  zone_->weight.store(0, std::memory_order_relaxed);
+  context_.board->received(zone_->ref.slot).store(0, std::memory_order_relaxed);
   for (const RailConnection& rail : failed) {
     if (rail.rail.value() >= bindings_.size()) continue;
     const RailBinding& binding = bindings_[rail.rail.value()];
@@ -188,6 +191,15 @@ bool Receiving::FreeIfQuiet() {
   for (size_t r = 0; r < bindings_.size(); ++r) {
     const uint64_t bytes = zone_->landed[r].bytes();
     if (round_ == 0) landed_by_rail_[r] = bytes;  // nothing is sent twice in it
+  }
+  // Runs beyond those that were kept, of an exchange that is whole.
+  const uint64_t known = std::accumulate(landed_by_rail_.begin(), landed_by_rail_.end(), uint64_t{0});
+  uint64_t missing = complete_ && !context_.traits.binds_zones ? total_bytes() - std::min(total_bytes(), known) : 0;
+  for (size_t r = 0; r < bindings_.size(); ++r) {
+    const uint64_t bytes = zone_->landed[r].bytes();
+    const uint64_t more = std::min(missing, bytes - std::min(bytes, landed_by_rail_[r]));
+    landed_by_rail_[r] += more;
+    missing -= more;
     landed_again_[r] = bytes - std::min(bytes, landed_by_rail_[r]);
   }
   context_.zones->Release(zone_->ref);
@@ -214,6 +226,13 @@ std::vector<Receiving::Landed> Receiving::LandedOnce() const {
   }
   std::erase_if(all, [](const Landed& landed) { return landed.begin >= landed.end; });
   return all;
+}
+
+void Receiving::AddLanding(std::vector<uint64_t>* by_rail) const {
+  if (zone_ == nullptr) return;
+  for (size_t r = 0; r < by_rail->size() && round_ == 0; ++r) (*by_rail)[r] += zone_->landed[r].bytes();
+  if (round_ == 0) return;
+  for (const Landed& landed : LandedOnce()) (*by_rail)[landed.rail] += landed.end - landed.begin;
 }
 
 void Receiving::ForEachLanded(absl::FunctionRef<void(Rank, uint64_t)> visit) const {

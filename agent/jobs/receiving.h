@@ -48,7 +48,7 @@ class Receiving {
   // A rail's answer to Open(). RESOURCE_EXHAUSTED when it cannot bind the zone.
   absl::Status OnZoneOpened(RailIndex rail, const RailEvent& event);
   // INTERNAL when the fence contradicts those before it. done() may be true after it.
-  absl::Status OnFence(RailIndex rail, const RailEvent& event);
+  absl::Status OnFence(const RailEvent& event);
   void OnZoneClosed(RailIndex rail);
   void OnZoneQuiet() { inside_ = false; }
   // A connection to the peer has ended, and the keys for it.
@@ -62,6 +62,8 @@ class Receiving {
   uint32_t round() const { return round_; }
   // Keys for connections that were not granted before.
   std::vector<RailKeys> TakeNewKeys();
+  // They were not told after all.
+  void GiveBack(const std::vector<RailKeys>& keys);
 
   // Closes the zone. `writers_stopped`: the sender has nothing under way, but for what `failed` connections may bring.
   void Close(bool writers_stopped, const std::vector<RailConnection>& failed = {});
@@ -80,6 +82,8 @@ class Receiving {
   // that landed again after a rail had failed.
   const std::vector<uint64_t>& landed_by_rail() const { return landed_by_rail_; }
   const std::vector<uint64_t>& landed_again() const { return landed_again_; }
+  // Adds what has landed in a zone that is open, as far as the rails see it.
+  void AddLanding(std::vector<uint64_t>* by_rail) const;
   // Calls visit(destination, bytes) for what has landed of each flow.
   void ForEachLanded(absl::FunctionRef<void(Rank, uint64_t)> visit) const;
 
@@ -109,7 +113,6 @@ class Receiving {
   std::vector<uint64_t> landed_by_rail_, landed_again_;
   uint32_t round_ = 0;
   uint32_t weight_ = 0;  // of this round's fences
-  RailMask fenced_ = 0;  // rails that they came over
   bool granted_ = false;
   bool complete_ = false;
   bool given_up_ = false;

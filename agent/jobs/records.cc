@@ -1,5 +1,6 @@
 #include "agent/jobs/records.h"
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -10,6 +11,8 @@ namespace {
 constexpr size_t kRecentReports = 64;
 // Tombstones of one group that peers can make this agent keep.
 constexpr size_t kMaxTombstones = 4096;
+// Groups whose jobs peers may still ask about, after this node's ranks have left.
+constexpr size_t kPastGroups = 256;
 
 }  // namespace
 
@@ -42,7 +45,25 @@ const absl::Status* JobRecords::Tombstone(JobKey key) const {
   return tombstone == ended->second.tombstones.end() ? nullptr : &tombstone->second;
 }
 
+void JobRecords::ForgetGroup(Epoch epoch) {
+  const auto ended = ended_.find(epoch);
+  if (ended == ended_.end()) return;
+  if (!ended->second.reports.empty()) {
+    Past& past = past_.emplace_front(Past{epoch, ended->second.reports.rbegin()->first.first, {}});
+    for (const auto& [seq, why] : ended->second.tombstones) past.aborted.push_back(seq);
+    if (past_.size() > kPastGroups) past_.pop_back();
+  }
+  ended_.erase(ended);
+}
+
+bool JobRecords::EndedWell(JobKey key) const {
+  const auto past = std::find_if(past_.begin(), past_.end(), [&](const Past& p) { return p.epoch == key.epoch; });
+  return past != past_.end() && key.seq <= past->last &&
+         std::find(past->aborted.begin(), past->aborted.end(), key.seq) == past->aborted.end();
+}
+
 bool JobRecords::TakeTally(const Tally& tally, PeerIndex from, NodeJob* job) {
+  if (!context_.traits.binds_zones) return false;  // the rails of this node see what comes
   if (tally.bytes.size() > context_.rail_count()) return false;
   uint64_t total = 0;
   for (const uint64_t bytes : tally.bytes) total = bytes > UINT64_MAX - total ? UINT64_MAX : total + bytes;
@@ -80,26 +101,29 @@ bool JobRecords::TakeTally(const Tally& tally, PeerIndex from, NodeJob* job) {
   return true;
 }
 
-std::unique_ptr<JobTimeline> JobRecords::NewTimeline() {
+std::unique_ptr<JobRecorder> JobRecords::NewRecorder() {
   if (context_.options->explained_jobs == 0) return nullptr;
-  std::unique_ptr<JobTimeline> timeline = std::move(spare_timeline_);
-  if (timeline == nullptr) timeline = std::make_unique<JobTimeline>();
-  timeline->Reset(context_.rail_count());
-  return timeline;
+  std::unique_ptr<JobRecorder> recorder = std::move(spare_recorder_);
+  if (recorder == nullptr) recorder = std::make_unique<JobRecorder>();
+  recorder->Reset(context_.rail_count());
+  return recorder;
 }
 
 void JobRecords::Keep(NodeJob& job, JobExplanation explanation) {
-  if (job.timeline == nullptr) return;
+  if (job.recorder == nullptr) return;
   if (job.parts.empty()) {
-    spare_timeline_ = std::move(job.timeline);
+    spare_recorder_ = std::move(job.recorder);
     return;
   }
-  explained_.push_front(std::move(explanation));
-  explained_.front().timeline = std::move(*job.timeline);
+  explained_.push_front({std::move(explanation), std::move(job.recorder), {}});
+  for (auto& [peer, exchange] : job.exchanges) explained_.front().flows[peer] = exchange.out.TakeFlows();
   if (explained_.size() <= context_.options->explained_jobs) return;
-  spare_timeline_ = std::move(job.timeline);
-  *spare_timeline_ = std::move(explained_.back().timeline);
+  spare_recorder_ = std::move(explained_.back().recorder);
   explained_.pop_back();
+}
+
+JobTimeline JobRecords::Explained::Timeline() const {
+  return recorder->Timeline([this](PeerIndex peer, uint64_t offset) { return flows.at(peer).At(offset).source; });
 }
 
 }  // namespace railsd

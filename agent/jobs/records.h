@@ -34,7 +34,9 @@ class JobRecords {
   const Finished* Find(JobKey key, Rank rank) const;
   // Reports of all groups, newest first.
   std::vector<JobReport> Recent() const { return {recent_.begin(), recent_.end()}; }
-  void ForgetGroup(Epoch epoch) { ended_.erase(epoch); }
+  void ForgetGroup(Epoch epoch);
+  // The job is of a group that was forgotten, not long ago, and ended well at this node.
+  bool EndedWell(JobKey key) const;
 
   // Tombstones of aborted jobs. `taken_by_all`: every local rank has its outcome of the jobs below, so that nobody can
   // ask any more. False: it was there, or there are too many.
@@ -46,11 +48,17 @@ class JobRecords {
   // Bytes that peers say they have written over the rail.
   uint64_t told_rx_bytes(size_t rail) const { return told_rx_bytes_[rail]; }
 
-  // Explanations. Null when none are kept.
-  std::unique_ptr<JobTimeline> NewTimeline();
-  // Keeps the timeline of a job that is about to be forgotten. `explanation`: all of it but the timeline.
+  // Null when nothing is kept to explain jobs with.
+  std::unique_ptr<JobRecorder> NewRecorder();
+  // Keeps what rails have recorded of a job that is about to be forgotten. `explanation`: all of it but the timeline.
   void Keep(NodeJob& job, JobExplanation explanation);
-  const std::deque<JobExplanation>& explained() const { return explained_; }
+  struct Explained {
+    JobExplanation explanation;  // without its timeline
+    std::unique_ptr<JobRecorder> recorder;
+    absl::flat_hash_map<PeerIndex, StreamFlows> flows;  // to each peer
+    JobTimeline Timeline() const;
+  };
+  const std::deque<Explained>& explained() const { return explained_; }
 
  private:
   struct Ended {
@@ -58,10 +66,17 @@ class JobRecords {
     std::map<JobSeq, absl::Status> tombstones;
   };
   const ExchangeContext& context_;
+  // A group that was forgotten.
+  struct Past {
+    Epoch epoch;
+    JobSeq last;                  // job that has ended
+    std::vector<JobSeq> aborted;  // as far as was remembered
+  };
   absl::flat_hash_map<Epoch, Ended> ended_;
+  std::deque<Past> past_;  // newest first
   std::deque<JobReport> recent_;
-  std::deque<JobExplanation> explained_;         // newest first
-  std::unique_ptr<JobTimeline> spare_timeline_;  // storage for the next job
+  std::deque<Explained> explained_;              // newest first
+  std::unique_ptr<JobRecorder> spare_recorder_;  // storage for the next job
   std::vector<uint64_t> told_rx_bytes_;
 };
 

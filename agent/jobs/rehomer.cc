@@ -56,8 +56,7 @@ bool Rehomer::OnMessage(const Peer& from, Rehomed&& message) {
     Exchange* const exchange = job == nullptr ? nullptr : job->With(from.index);
     if (exchange == nullptr || job->aborting() || exchange->left_out || !exchange->out.asked()) continue;
     const bool fits = asked.size() == message.exchanges.size() && message.exchanges[i].job == asked[i];
-    std::vector<Sending::Lost> arrived;
-    const absl::Status status = fits ? exchange->out.OnAnswer(message.exchanges[i], &arrived)
+    const absl::Status status = fits ? exchange->out.OnAnswer(message.exchanges[i])
                                      : absl::InternalError("it answers for other exchanges than it was asked about");
     if (!status.ok()) {
       calls_.fail(*job, absl::Status(status.code(), absl::StrCat("REHOMED of ", from.node, " for job ",
@@ -65,7 +64,6 @@ bool Rehomer::OnMessage(const Peer& from, Rehomed&& message) {
       continue;
     }
     rehomed_ += message.exchanges[i].state == Rehomed::State::kOpen;
-    for (const Sending::Lost& lost : arrived) calls_.arrived(*exchange, lost);
     calls_.answered(*job, *exchange);
   }
   return true;
@@ -112,29 +110,44 @@ bool Rehomer::OnMessage(const Peer& from, Rehome&& message) {
 void Rehomer::AnswerIfReady(PeerIndex peer) {
   const auto found = answers_.find(peer);
   if (found == answers_.end()) return;
-  bool ready = true;
+  bool binding = false, bound = true, any_over = false;
   for (Rehomed::Exchange& answer : found->second.exchanges) {
-    if (answer.state != Rehomed::State::kOpen) continue;
-    NodeJob* const job = Find(answer.job);
-    Exchange* const exchange = job == nullptr ? nullptr : job->With(peer);
-    if (exchange != nullptr && exchange->in.complete()) {
-      answer.state = Rehomed::State::kComplete;
-      continue;
+    if (answer.state == Rehomed::State::kOpen) {
+      NodeJob* const job = Find(answer.job);
+      Exchange* const exchange = job == nullptr ? nullptr : job->With(peer);
+      if (exchange != nullptr && exchange->in.complete()) {
+        answer.state = Rehomed::State::kComplete;
+      } else if (exchange == nullptr || job->aborting() || exchange->left_out || !exchange->in.open()) {
+        answer.state = Rehomed::State::kAborted;
+      } else {
+        if (!exchange->in.IsBinding() && !exchange->in.IsBound()) exchange->in.BindAgain();
+        binding = binding || exchange->in.IsBinding();
+        bound = bound && exchange->in.IsBound();
+      }
     }
-    if (exchange == nullptr || job->aborting() || exchange->left_out || !exchange->in.open()) {
-      answer.state = Rehomed::State::kAborted;
-      continue;
-    }
-    if (!exchange->in.IsBinding() && !exchange->in.IsBound()) exchange->in.BindAgain();
-    ready = ready && !exchange->in.IsBinding() && exchange->in.IsBound();
+    any_over = any_over || answer.state != Rehomed::State::kOpen;
   }
-  if (!ready) return;
+  // Exchanges that are over do not wait for the keys of others while no rail is there: these ask for theirs later.
+  if (binding || (!bound && !(any_over && context_.peer(peer).Connected() == 0))) return;
   Rehomed answer = std::move(found->second);
   answers_.erase(found);
   for (Rehomed::Exchange& entry : answer.exchanges) {
     if (entry.state == Rehomed::State::kOpen) entry.keys = Find(entry.job)->With(peer)->in.TakeNewKeys();
   }
-  outbox_.Send(context_.peer(peer).node, std::move(answer));
+  SendAnswer(context_.peer(peer), std::move(answer));
+}
+
+// Keys grow with what tenants receive into: those that do not fit into the message are asked for again.
+void Rehomer::SendAnswer(const Peer& to, Rehomed answer) {
+  while (!outbox_.SendIfItFits(to.node, answer).ok()) {
+    const auto fewer = [](const Rehomed::Exchange& a, const Rehomed::Exchange& b) {
+      return a.keys.size() < b.keys.size();
+    };
+    const auto most = std::max_element(answer.exchanges.begin(), answer.exchanges.end(), fewer);
+    if (most->keys.empty()) return outbox_.Send(to.node, std::move(answer));
+    Find(most->job)->With(to.index)->in.GiveBack(most->keys);
+    most->keys.clear();
+  }
 }
 
 void Rehomer::OnPeerLost(PeerIndex peer) {

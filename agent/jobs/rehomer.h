@@ -22,8 +22,6 @@ class Rehomer {
   struct Calls {
     // The job cannot go on; the environment is the cause.
     std::function<void(NodeJob&, absl::Status)> fail;
-    // An order has arrived although its rail failed.
-    std::function<void(Exchange&, const Sending::Lost&)> arrived;
     // The exchange may go on, or be done.
     std::function<void(NodeJob&, Exchange&)> answered;
     // Asks again then.
@@ -52,6 +50,7 @@ class Rehomer {
 
  private:
   NodeJob* Find(JobKey key);
+  void SendAnswer(const Peer& to, Rehomed answer);
   Rehomed::Exchange Judge(const Peer& from, const Rehome::Exchange& asked, const std::vector<RailConnection>& failed);
 
   const ExchangeContext& context_;

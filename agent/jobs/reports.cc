@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "agent/base/log_value.h"
+#include "agent/jobs/waits.h"
 #include "agent/plan/plan.h"
 
 namespace railsd {
@@ -73,6 +74,7 @@ void FillReport(const NodeJob& job, const RankPart& part, const ExchangeContext&
   FillUse(job, speed, now, out);
   report.rail_tx_bytes = job.rail_tx_bytes;
   report.rail_rx_bytes = job.rail_rx_bytes;
+  for (const auto& [peer, exchange] : job.exchanges) exchange.in.AddLanding(&report.rail_rx_bytes);
   report.rail_planned_bytes = job.rail_planned_bytes;
 }
 
@@ -100,6 +102,35 @@ JobExplanation ExplanationOf(const NodeJob& job, const ExchangeContext& context,
   return out;
 }
 
+std::vector<JobReport> ActiveReports(const JobMap& jobs, const ExchangeContext& context, const RailHealth& health,
+                                     absl::Time now) {
+  std::vector<JobReport> reports;
+  for (const auto& [key, job] : jobs) {
+    for (auto& [rank, part] : job->parts) {
+      if (part.terminal()) continue;
+      FillReport(*job, part, context, health, now, &part.report);
+      reports.push_back(part.report);
+    }
+  }
+  return reports;
+}
+
+std::vector<std::vector<uint64_t>> LandingByPeer(const JobMap& jobs, const ExchangeContext& context) {
+  std::vector<std::vector<uint64_t>> bytes(context.peers->size(), std::vector<uint64_t>(context.rail_count()));
+  for (const auto& [key, job] : jobs) {
+    for (const auto& [peer, exchange] : job->exchanges) exchange.in.AddLanding(&bytes[peer.value()]);
+  }
+  return bytes;
+}
+
+namespace {
+
+// One of the two is not null.
+struct FoundJob {
+  const NodeJob* running = nullptr;
+  const JobRecords::Explained* ended = nullptr;
+};
+
 absl::StatusOr<FoundJob> FindJob(const WantedJob& wanted, const JobMap& jobs, const JobRecords& records,
                                  const AgentOptions& options) {
   const JobSeq seq = wanted.seq;
@@ -111,7 +142,7 @@ absl::StatusOr<FoundJob> FindJob(const WantedJob& wanted, const JobMap& jobs, co
            (wanted.group.empty() || report.group == wanted.group) && (seq.value() == 0 || report.job.seq == seq);
   };
   const NodeJob* running = nullptr;
-  const JobExplanation* ended = nullptr;
+  const JobRecords::Explained* ended = nullptr;
   absl::Time begun = absl::InfinitePast();
   std::pair<std::string, std::string> found, other;  // tenant and name of groups that have one
   const auto is_later = [&](const JobReport& report, absl::Time at) {
@@ -121,11 +152,11 @@ absl::StatusOr<FoundJob> FindJob(const WantedJob& wanted, const JobMap& jobs, co
     begun = at;
     return true;
   };
-  for (const JobExplanation& explanation : records.explained()) {
-    if (matches(explanation.report) && is_later(explanation.report, explanation.begun)) ended = &explanation;
+  for (const JobRecords::Explained& kept : records.explained()) {
+    if (matches(kept.explanation.report) && is_later(kept.explanation.report, kept.explanation.begun)) ended = &kept;
   }
   for (const auto& [key, job] : jobs) {
-    if (job->parts.empty() || job->timeline == nullptr) continue;
+    if (job->parts.empty() || job->recorder == nullptr) continue;
     const RankPart& part = job->parts.begin()->second;
     if (matches(part.report) && is_later(part.report, part.accepted)) running = job.get();
   }
@@ -145,6 +176,28 @@ absl::StatusOr<FoundJob> FindJob(const WantedJob& wanted, const JobMap& jobs, co
                                             " that ended (limits.explained_jobs: ", options.explained_jobs, ")"));
   }
   return FoundJob{running, running == nullptr ? ended : nullptr};
+}
+
+}  // namespace
+
+absl::StatusOr<JobExplanation> ExplainJob(const WantedJob& wanted, const JobMap& jobs, const JobRecords& records,
+                                          const ExchangeContext& context, GroupTable& groups, SessionTable& sessions,
+                                          const RailHealth& health, absl::Time now) {
+  const absl::StatusOr<FoundJob> found = FindJob(wanted, jobs, records, *context.options);
+  if (!found.ok()) return found.status();
+  const NodeJob* const running = found->running;
+  JobExplanation out = running == nullptr ? found->ended->explanation : ExplanationOf(*running, context, health, now);
+  if (running == nullptr) {
+    out.timeline = found->ended->Timeline();
+  } else {
+    out.timeline = running->recorder->Timeline([running](PeerIndex peer, uint64_t offset) {
+      return running->exchanges.at(peer).out.flows().At(offset).source;
+    });
+    const Group* const group = groups.Find(running->key.epoch);
+    if (!running->aborting()) out.waits_for = WaitsFor(*running, group, *context.peers, sessions);
+  }
+  out.age = now - out.begun;
+  return out;
 }
 
 void LogEnd(const NodeJob& job, const AgentOptions& options) {

@@ -2,12 +2,17 @@
 #ifndef RAILSD_AGENT_JOBS_REPORTS_H_
 #define RAILSD_AGENT_JOBS_REPORTS_H_
 
+#include <cstdint>
+#include <vector>
+
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "agent/groups/groups.h"
 #include "agent/jobs/exchange_context.h"
 #include "agent/jobs/node_job.h"
 #include "agent/jobs/records.h"
 #include "agent/rails/health.h"
+#include "agent/sessions/sessions.h"
 
 namespace railsd {
 
@@ -19,14 +24,16 @@ void FillReport(const NodeJob& job, const RankPart& part, const ExchangeContext&
 JobExplanation ExplanationOf(const NodeJob& job, const ExchangeContext& context, const RailHealth& health,
                              absl::Time now);
 
-// Finds the latest job that was meant among those that run and those that are remembered: one of the two is not null.
-// Errors as Agent::Explain().
-struct FoundJob {
-  const NodeJob* running = nullptr;
-  const JobExplanation* ended = nullptr;
-};
-absl::StatusOr<FoundJob> FindJob(const WantedJob& wanted, const JobMap& jobs, const JobRecords& records,
-                                 const AgentOptions& options);
+// Of the parts that are not terminal.
+std::vector<JobReport> ActiveReports(const JobMap& jobs, const ExchangeContext& context, const RailHealth& health,
+                                     absl::Time now);
+// Bytes in zones that are open, by peer and rail.
+std::vector<std::vector<uint64_t>> LandingByPeer(const JobMap& jobs, const ExchangeContext& context);
+
+// The latest job that was meant among those that run and those that are remembered. As Agent::Explain().
+absl::StatusOr<JobExplanation> ExplainJob(const WantedJob& wanted, const JobMap& jobs, const JobRecords& records,
+                                          const ExchangeContext& context, GroupTable& groups, SessionTable& sessions,
+                                          const RailHealth& health, absl::Time now);
 
 // Logs the end of a job: one line for all ranks of this node.
 void LogEnd(const NodeJob& job, const AgentOptions& options);

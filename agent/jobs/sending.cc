@@ -1,13 +1,13 @@
 #include "agent/jobs/sending.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "agent/jobs/node_job.h"
-#include "agent/rails/sprayer.h"
 
 namespace railsd {
 namespace {
@@ -18,43 +18,42 @@ constexpr absl::Duration kBetweenKeys = absl::Milliseconds(50);
 }  // namespace
 
 Sending::Sending(const ExchangeContext* context, NodeJob* job, PeerIndex peer)
-    : context_(*context),
-      job_(job),
-      key_connections_(context->rail_count()),
-      posted_bytes_(context->rail_count()),
-      outstanding_(context->rail_count()) {
+    : context_(*context), job_(job), rails_(context->rail_count()) {
   stream_.job = job->tag;
   stream_.peer = peer;
+  stream_.sending = this;
 }
 
 void Sending::SetStream(StreamFlows flows, MemoryRanges memory) {
   flows_ = std::move(flows);
   stream_.memory = std::move(memory);
-  stream_.left_bytes.store(total_bytes(), std::memory_order_relaxed);
 }
 
 bool Sending::HasKeys(size_t rail) const {
   if (!context_.traits.binds_zones) return true;
-  return key_connections_[rail] != 0 && key_connections_[rail] == context_.peer(peer()).rails[rail].connection;
+  const uint64_t connection = rails_[rail].key_connection;
+  return connection != 0 && connection == context_.peer(peer()).rails[rail].connection;
 }
 
 RailMask Sending::Usable() const {
   RailMask usable = 0;
-  for (size_t r = 0; r < key_connections_.size(); ++r) usable |= HasKeys(r) ? RailBit(r) : 0;
+  for (size_t r = 0; r < rails_.size(); ++r) usable |= HasKeys(r) ? RailBit(r) : 0;
   return usable & ~(doubt_ | asking_);
 }
 
 absl::Status Sending::TakeKeys(const RailKeys& keys) {
   const size_t rail = keys.rail.rail.value();
-  if (rail >= key_connections_.size()) return absl::OkStatus();  // a rail that this node lacks
+  if (rail >= rails_.size()) return absl::OkStatus();  // a rail that this node lacks
   if (keys.keys.size() != stream_.remote.pieces.size()) {
     return absl::InternalError(
         absl::StrCat(keys.keys.size(), " keys of rail ", rail, " for ", stream_.remote.pieces.size(), " ranges"));
   }
-  // While orders are under way the rail reads the keys that it has.
-  if (outstanding_[rail] > 0) return absl::InternalError(absl::StrCat("keys of rail ", rail, ", which is in use"));
+  // The rail's thread reads the keys that it has, unless its connection has ended.
+  if (rails_[rail].unsettled > 0 && !IsEnding(rail)) {
+    return absl::InternalError(absl::StrCat("keys of rail ", rail, ", which is in use"));
+  }
   stream_.remote.keys[rail] = keys.keys;
-  key_connections_[rail] = keys.rail.connection;
+  rails_[rail].key_connection = keys.rail.connection;
   return absl::OkStatus();
 }
 
@@ -76,7 +75,7 @@ absl::Status Sending::TakeGrant(const Grant& grant) {
   if (!grant.ranges.empty() && (offset != total_bytes() || stream_.remote.pieces.size() != grant.ranges.size())) {
     return absl::InternalError(absl::StrCat("its ranges do not cover the ", total_bytes(), " bytes exactly"));
   }
-  stream_.remote.keys.resize(key_connections_.size());
+  stream_.remote.keys.resize(rails_.size());
   for (const RailKeys& keys : grant.keys) {
     if (absl::Status s = TakeKeys(keys); !s.ok()) return s;
   }
@@ -87,100 +86,243 @@ absl::Status Sending::TakeGrant(const Grant& grant) {
 
 void Sending::Start(absl::Span<const PlanRun> runs, bool by_flow) {
   started_ = true;
-  unposted_bytes_ = total_bytes();
+  stream_.unposted_bytes = std::vector<std::atomic<uint64_t>>(rails_.size());
+  stream_.number = context_.board->TakeNumber();
+  stream_.records = job_->recorder == nullptr ? nullptr : job_->recorder->rails();
+  context_.board->sent(stream_.number).store(0, std::memory_order_relaxed);
   for (const PlanRun& run : runs) {
     const uint64_t begin = by_flow ? flows_.all()[run.flow].begin_bytes : 0;
-    context_.sprayer->Queue(this, run.rail.value(), begin + run.offset_bytes, run.length_bytes);
+    pool_.push_back({begin + run.offset_bytes, run.length_bytes, run.rail.value()});
   }
+  job_->posted_bytes += total_bytes();
+  GivePool(0, 0, kWholeWeight);
 }
 
-uint8_t Sending::WeightOf(size_t rail, RailMask rails) {
-  const auto count = static_cast<uint32_t>(std::popcount(rails));
-  const uint32_t each = kWholeWeight / count;
-  const bool first = static_cast<size_t>(std::countr_zero(rails)) == rail;
-  return static_cast<uint8_t>(first ? kWholeWeight - each * (count - 1) : each);
+bool Sending::IsEnding(size_t rail) const {
+  const PeerRail& now = context_.peer(peer()).rails[rail];
+  return rails_[rail].unsettled > 0 && (!now.connected || now.connection != rails_[rail].connection);
 }
 
-bool Sending::OnPosted(size_t rail, uint64_t length_bytes, bool fence) {
-  unposted_bytes_ -= length_bytes;
-  posted_bytes_[rail] += length_bytes;
-  used_ |= RailBit(rail);
-  ++outstanding_[rail];
-  if (fence) fence_under_way_ |= RailBit(rail);
-  fences_out_ = unposted_bytes_ == 0;
-  return fences_out_;
-}
-
-void Sending::OnFencePosted(size_t rail) {
-  ++outstanding_[rail];
-  fence_under_way_ |= RailBit(rail);
-}
-
-void Sending::Settle(const Ended& order) {
-  --outstanding_[order.rail.value()];
-  if (order.weight > 0) fence_under_way_ &= ~RailBit(order.rail.value());
-}
-
-void Sending::OnAcknowledged(const Ended& order) {
-  const RailMask bit = RailBit(order.rail.value());
-  Settle(order);
-  if (order.length_bytes > 0) {
-    fruitless_rounds_ = 0;
-    fruitless_since_ = absl::InfiniteFuture();
+bool Sending::AnyEnding() const {
+  for (size_t r = 0; r < rails_.size(); ++r) {
+    if (IsEnding(r)) return true;
   }
-  // The answer may begin another round: fences of this one prove nothing while it is awaited.
-  if (order.weight == 0 || order.round != round_ || asked_ || over_) return;
-  fenced_ |= bit;
-  acknowledged_weight_ += order.weight;
-  over_ = acknowledged_weight_ == kWholeWeight;
-  if (over_) doubt_ = 0;
+  return false;
 }
 
-void Sending::OnNotSent(const Ended& order, bool again) {
-  const size_t rail = order.rail.value();
-  Settle(order);
-  if (over_ || !again) return;
-  if (fences_out_) {  // the other rails say that nothing is left to be posted
-    if (order.length_bytes > 0) lost_.push_back({order.rail, order.offset_bytes, order.length_bytes});
-    if (order.length_bytes > 0 || order.round == round_) doubt_ |= RailBit(rail);
-    return;
-  }
-  if (order.length_bytes == 0) return;  // a fence of a round that is over
-  posted_bytes_[rail] -= order.length_bytes;
-  const bool in_doubt = ((doubt_ | asking_) & RailBit(rail)) != 0;  // it keeps its weight back until the answer
-  if (posted_bytes_[rail] == 0 && outstanding_[rail] == 0 && !in_doubt) used_ &= ~RailBit(rail);
-  unposted_bytes_ += order.length_bytes;
-  Requeue(order.offset_bytes, order.length_bytes);
+bool Sending::held() const {
+  return std::any_of(rails_.begin(), rails_.end(), [](const RailPart& rail) { return rail.unsettled > 0; });
 }
 
-void Sending::OnLost(const Ended& order) {
-  Settle(order);
-  if (over_) return;
-  if (order.length_bytes > 0) lost_.push_back({order.rail, order.offset_bytes, order.length_bytes});
-  if (order.length_bytes > 0 || order.round == round_) doubt_ |= RailBit(order.rail.value());
-}
-
-void Sending::Requeue(uint64_t offset_bytes, uint64_t length_bytes) {
+RailMask Sending::Targets() const {
+  const Peer& to = context_.peer(peer());
   const RailMask usable = Usable();
-  const RailMask all = ~RailMask{0} >> (kMaxMaskedRails - key_connections_.size());
-  context_.sprayer->Queue(this, context_.sprayer->LeastQueued(usable != 0 ? usable : all, peer()), offset_bytes,
-                          length_bytes);
+  RailMask targets = 0;
+  for (size_t r = 0; r < rails_.size(); ++r) targets |= to.CanSendOver(r, usable) ? RailBit(r) : 0;
+  return targets;
+}
+
+size_t Sending::LeastLoaded(RailMask rails, const uint64_t* more) const {
+  size_t best = rails_.size();
+  double least = 0;
+  for (; rails != 0; rails &= rails - 1) {
+    const auto r = static_cast<size_t>(std::countr_zero(rails));
+    const RailHandle& rail = (*context_.rails)[r];
+    const uint64_t bytes = rail.backlog_bytes() + (more == nullptr ? 0 : more[r]);
+    const double load = static_cast<double>(bytes) / std::max(1.0, rail.speed_bytes_per_s);
+    if (best != rails_.size() && load >= least) continue;
+    best = r;
+    least = load;
+  }
+  return best;
+}
+
+void Sending::Give(size_t r, uint64_t offset_bytes, uint64_t length_bytes, uint32_t weight) {
+  RailPart& part = rails_[r];
+  RailHandle& rail = (*context_.rails)[r];
+  const uint64_t connection = context_.peer(peer()).rails[r].connection;
+  const bool carried = connection == part.connection && part.round != round_;
+  part.connection = connection;
+  part.round = round_;
+  ++part.unsettled;
+  stingy_ &= ~RailBit(r);
+  rail.given_bytes += length_bytes;
+  stream_.unposted_bytes[r].fetch_add(length_bytes, std::memory_order_relaxed);
+  RailCommand command;
+  command.kind = RailCommand::Kind::kGive;
+  command.give = {.stream = &stream_,
+                  .connection = part.connection,
+                  .offset_bytes = offset_bytes,
+                  .length_bytes = length_bytes,
+                  .tenant = static_cast<uint32_t>(job_->tenant->index()),
+                  .place = context_.peers->PlaceOf(peer()),
+                  .round = round_,
+                  .weight = static_cast<uint8_t>(weight),
+                  .carried = carried};
+  rail.Command(std::move(command));
+}
+
+// Gives what is in the pool to the rails that it names, or, where `rails` are some, to the least loaded of them; and
+// `weight` to these and to `also`, with the last stretch of each. Every rail that posts must fence: so there are no
+// more rails than weight, but where weight stays behind at a rail in doubt, and the round cannot end.
+void Sending::GivePool(RailMask rails, RailMask also, uint32_t weight) {
+  RailMask used = also;
+  std::array<uint64_t, kMaxMaskedRails> more = {};
+  for (Stretch& stretch : pool_) {
+    if (rails != 0) {
+      const bool full = weight > 0 && static_cast<uint32_t>(std::popcount(used)) >= weight;
+      const RailMask among = full && (used & rails) != 0 ? used & rails : rails;
+      const bool moves = move_to_.has_value() && (among & RailBit(*move_to_)) != 0;
+      stretch.rail = moves ? *move_to_ : LeastLoaded(among, more.data());
+    }
+    more[stretch.rail] += stretch.length_bytes;
+    used |= RailBit(stretch.rail);
+  }
+  const auto count = static_cast<uint32_t>(std::popcount(used));
+  const uint32_t each = count == 0 ? 0 : weight / count;
+  uint32_t first = weight - each * count;
+  const auto weigh = [&] { return each + std::exchange(first, 0u); };
+  for (size_t i = 0; i < pool_.size(); ++i) {
+    const Stretch& stretch = pool_[i];
+    const bool last = std::none_of(pool_.begin() + static_cast<ptrdiff_t>(i) + 1, pool_.end(),
+                                   [&](const Stretch& later) { return later.rail == stretch.rail; });
+    Give(stretch.rail, stretch.offset_bytes, stretch.length_bytes, last ? weigh() : 0);
+    used &= last ? ~RailBit(stretch.rail) : ~RailMask{0};
+  }
+  pool_.clear();
+  for (; used != 0; used &= used - 1) Give(static_cast<size_t>(std::countr_zero(used)), 0, 0, weigh());
+}
+
+void Sending::GoOn() {
+  if (!started_ || over_ || stopped_ || releasing_ || AnyEnding()) return;
+  if (spread_due_) return Spread();
+  const RailMask targets = Targets();
+  if (targets != 0 && (!pool_.empty() || pool_weight_ > 0)) {
+    if (pool_.empty()) {
+      Give(LeastLoaded(targets), 0, 0, std::exchange(pool_weight_, 0));
+    } else {
+      GivePool(targets, 0, std::exchange(pool_weight_, 0));
+    }
+  }
+  move_to_.reset();
+  LeaveUnusable();
+}
+
+// A new round: living rails keep what they carried and hold, and all of them fence, also those that had fenced before.
+void Sending::Spread() {
+  if (asked_ || doubt_ != 0) return;  // the receiver is asked about the next failure first
+  const RailMask targets = Targets();
+  if (targets == 0) return;
+  RailMask living = 0;
+  for (size_t r = 0; r < rails_.size(); ++r) {
+    const PeerRail& rail = context_.peer(peer()).rails[r];
+    living |= rail.connected && rail.connection == rails_[r].connection ? RailBit(r) : 0;
+  }
+  for (const Lost& lost : std::exchange(lost_, {})) {
+    pool_.push_back({lost.offset_bytes, lost.length_bytes, 0});
+    job_->posted_bytes += lost.length_bytes;
+  }
+  if (pool_.empty() && living == 0) living = RailBit(LeastLoaded(targets));
+  spread_due_ = false;
+  pool_weight_ = 0;
+  context_.board->sent(stream_.number).store(0, std::memory_order_relaxed);
+  GivePool(targets, living, kWholeWeight);
+  LeaveUnusable();
+}
+
+void Sending::AskBack(size_t r, uint64_t bytes) {
+  releasing_ = true;
+  release_from_ = r;
+  gave_ = false;
+  RailCommand command;
+  command.kind = RailCommand::Kind::kRelease;
+  command.give.stream = &stream_;
+  command.release_bytes = bytes;
+  (*context_.rails)[r].Command(std::move(command));
+}
+
+void Sending::LeaveUnusable() {
+  const RailMask targets = Targets();
+  for (size_t r = 0; r < rails_.size() && targets != 0; ++r) {
+    if (((targets | kept_) & RailBit(r)) != 0 || rails_[r].unsettled == 0) continue;
+    if (stream_.unposted_bytes[r].load(std::memory_order_relaxed) == 0) continue;
+    kept_ |= RailBit(r);  // asked once
+    return AskBack(r, UINT64_MAX);
+  }
+}
+
+bool Sending::MayMove(size_t from) const {
+  const bool busy = releasing_ || spread_due_ || asked_ || (stingy_ & RailBit(from)) != 0;
+  return started_ && !over_ && !stopped_ && !busy && !AnyEnding();
+}
+
+bool Sending::Move(size_t from, size_t to, uint64_t bytes) {
+  if (!MayMove(from)) return false;
+  move_to_ = to;
+  AskBack(from, bytes);
+  return true;
+}
+
+void Sending::OnPathsChanged() {
+  kept_ = 0;
+  GoOn();
+}
+
+void Sending::OnReport(RailIndex rail, const RailEvent& report) {
+  RailPart& part = rails_[rail.value()];
+  part.unsettled -= report.settled;
+  const bool running = !over_ && !stopped_;
+  const bool of_round = report.round == round_ && !spread_due_;
+  switch (report.kind) {
+    case RailEvent::Kind::kCarried:
+      fruitless_rounds_ = 0;
+      fruitless_since_ = absl::InfiniteFuture();
+      return;
+    case RailEvent::Kind::kFenceDone:
+      // An answer may begin another round: fences of this one prove nothing while it is awaited.
+      if (!of_round || asked_ || !running) return;
+      acknowledged_weight_ += report.weight;
+      over_ = acknowledged_weight_ == kWholeWeight;
+      if (over_) doubt_ = 0;
+      return;
+    case RailEvent::Kind::kReturned:
+      if (!running) return;
+      gave_ = true;
+      if (report.length_bytes > 0) pool_.push_back({report.offset_bytes, report.length_bytes, 0});
+      // Weight stays behind with what a failure leaves in doubt.
+      if (of_round && ((doubt_ | asking_) & RailBit(rail.value())) == 0) pool_weight_ += report.weight;
+      break;
+    case RailEvent::Kind::kReleased:
+      releasing_ = false;
+      if (!gave_) stingy_ |= RailBit(release_from_);
+      break;
+    case RailEvent::Kind::kLost:
+      if (running) lost_.push_back({rail, report.offset_bytes, report.length_bytes});
+      return;
+    case RailEvent::Kind::kShareEnded:
+      if (!running) return;
+      if (report.doubtful) {
+        doubt_ |= RailBit(rail.value());
+        doubtful_.push_back({rail, report.connection});
+      } else if (of_round) {
+        pool_weight_ += report.weight;
+      }
+      break;
+    default:
+      break;
+  }
+  GoOn();
 }
 
 void Sending::OnRailDown(RailIndex rail, uint64_t connection) {
-  if (!started_) return;
-  const RailMask bit = RailBit(rail.value());
-  if (posted_bytes_[rail.value()] == 0 && (used_ & bit) == 0) return;
+  if (!started_ || rails_[rail.value()].connection != connection) return;
   // More than a message takes: the first have been named in REHOMEs, and their connections are ended.
   if (failed_.size() == RailConnection::kMaxFailed) failed_.erase(failed_.begin());
   failed_.push_back({rail, connection});
-  if (over_ || (used_ & bit) == 0) return;
-  const bool lost = std::any_of(lost_.begin(), lost_.end(), [&](const Lost& l) { return l.rail == rail; });
-  if ((fenced_ & bit) != 0 && !lost) {  // all that it carried is in memory, and the receiver has been told so
-    used_ &= ~bit;
-    return;
-  }
-  doubt_ |= bit;
+  // What it carried was fenced in a round that is over. What a rail still has is told with its share.
+  const RailPart& part = rails_[rail.value()];
+  if (over_ || stopped_ || part.unsettled > 0 || part.round == round_) return;
+  doubt_ |= RailBit(rail.value());
   doubtful_.push_back({rail, connection});
 }
 
@@ -190,17 +332,7 @@ bool Sending::NeedsKeys() const {
   return connected != 0 && (connected & Usable()) == 0;
 }
 
-bool Sending::MayAsk() const {
-  if (asked_ || over_) return false;
-  for (RailMask doubt = doubt_; doubt != 0; doubt &= doubt - 1) {
-    const auto rail = static_cast<uint32_t>(std::countr_zero(doubt));
-    // The end of its connection, which must be named, is told after the last of its orders.
-    const bool named = std::any_of(doubtful_.begin(), doubtful_.end(),
-                                   [&](const RailConnection& failed) { return failed.rail == RailIndex(rail); });
-    if (outstanding_[rail] > 0 || !named) return false;
-  }
-  return doubt_ != 0 || NeedsKeys();
-}
+bool Sending::MayAsk() const { return !asked_ && !over_ && !AnyEnding() && (doubt_ != 0 || NeedsKeys()); }
 
 Rehome::Exchange Sending::Ask(std::vector<RailConnection>* failed) {
   if (doubt_ == 0) keys_wanted_at_ = job_->now() + kBetweenKeys;
@@ -212,21 +344,24 @@ Rehome::Exchange Sending::Ask(std::vector<RailConnection>* failed) {
   return {job_->key, round_};
 }
 
-absl::Status Sending::OnAnswer(const Rehomed::Exchange& answer, std::vector<Lost>* arrived) {
+absl::Status Sending::OnAnswer(const Rehomed::Exchange& answer) {
   asked_ = false;
-  const RailMask asked_about = std::exchange(asking_, 0);
+  asking_ = 0;
   switch (answer.state) {
     case Rehomed::State::kAborted:
       return absl::UnavailableError("the receiver has aborted it and did not say why");
-    case Rehomed::State::kComplete:
-      if (unposted_bytes_ > 0) {
-        return absl::InternalError(absl::StrCat("it has everything, though ", unposted_bytes_, " bytes were not sent"));
+    case Rehomed::State::kComplete: {
+      uint64_t unposted = started_ ? 0 : total_bytes();
+      for (const auto& bytes : stream_.unposted_bytes) unposted += bytes.load(std::memory_order_relaxed);
+      for (const Stretch& stretch : pool_) unposted += stretch.length_bytes;
+      if (unposted > 0) {
+        return absl::InternalError(absl::StrCat("it has everything, though ", unposted, " bytes were not sent"));
       }
       over_ = true;
       doubt_ = 0;
-      context_.sprayer->DropFences(this);
-      *arrived = std::exchange(lost_, {});
+      Stop();
       return absl::OkStatus();
+    }
     case Rehomed::State::kOpen:
       break;
   }
@@ -236,48 +371,33 @@ absl::Status Sending::OnAnswer(const Rehomed::Exchange& answer, std::vector<Lost
   for (const RailKeys& keys : answer.keys) {
     if (absl::Status s = TakeKeys(keys); !s.ok()) return s;
   }
-  context_.sprayer->DropFences(this);
   round_ = answer.round;
   acknowledged_weight_ = 0;
-  fenced_ = 0;
-  fences_out_ = false;
-  used_ &= ~(asked_about & ~doubt_);  // a rail that is in doubt again keeps its weight back
+  pool_weight_ = 0;
+  spread_due_ = started_;
   if (fruitless_rounds_++ == 0) fruitless_since_ = job_->now();
-  // Another rail has failed meanwhile: the receiver is asked about it first.
-  if (started_ && doubt_ == 0) BeginRound();
+  GoOn();
   return absl::OkStatus();
 }
 
-// Living rails keep what they carried, and fence again.
-void Sending::BeginRound() {
-  const RailMask usable = Usable();
-  waiting_ = (context_.peer(peer()).Connected() & usable) == 0;
-  if (waiting_) return;
-  for (const Lost& lost : std::exchange(lost_, {})) {
-    unposted_bytes_ += lost.length_bytes;
-    posted_bytes_[lost.rail.value()] -= lost.length_bytes;
-    Requeue(lost.offset_bytes, lost.length_bytes);
+void Sending::Stop() {
+  if (std::exchange(stopped_, true)) return;
+  pool_.clear();
+  for (size_t r = 0; r < rails_.size(); ++r) {
+    if (rails_[r].unsettled == 0) continue;
+    RailCommand command;
+    command.kind = RailCommand::Kind::kDrop;
+    command.give.stream = &stream_;
+    (*context_.rails)[r].Command(std::move(command));
   }
-  if (unposted_bytes_ > 0) return;  // fences follow the last of it
-  if (used_ == 0) used_ = RailBit(context_.sprayer->LeastQueued(usable, peer()));
-  fences_out_ = true;
-  context_.sprayer->QueueFences(this, used_);
-}
-
-void Sending::Resume() {
-  if (waiting_ && !asked_ && doubt_ == 0 && !over_) BeginRound();
 }
 
 void Sending::GiveUp() {
   over_ = true;
-  asked_ = waiting_ = false;
+  asked_ = false;
   doubt_ = asking_ = 0;
   lost_.clear();
-  context_.sprayer->Drop(this);
-}
-
-uint64_t Sending::outstanding_orders() const {
-  return std::accumulate(outstanding_.begin(), outstanding_.end(), uint64_t{0});
+  Stop();
 }
 
 }  // namespace railsd

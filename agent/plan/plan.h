@@ -1,7 +1,7 @@
 // The planner's contract: flows of one destination onto rails. Pure: no I/O, no clock, no threads.
 //
-// A plan is a list of runs. A run is a stretch of one flow on one rail; the sprayer cuts it into chunks when it
-// dequeues them. The evenness that RailS (arXiv 2510.19262) needs is per destination, so one call plans everything
+// A plan is a list of runs. A run is a stretch of one flow on one rail; the rail cuts it into chunks when it
+// posts them. The evenness that RailS (arXiv 2510.19262) needs is per destination, so one call plans everything
 // that this node sends to ONE destination node for one job, when that destination's READY arrives, and a Ledger
 // carries over what pieces could not even out.
 #ifndef RAILSD_AGENT_PLAN_PLAN_H_

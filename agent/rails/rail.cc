@@ -10,25 +10,73 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "agent/base/spsc_ring.h"
+#include "agent/base/steady_now.h"
 
 namespace railsd {
 namespace {
 
-constexpr size_t kPostBatch = 64;
 constexpr size_t kEventBatch = 256;
 // Only the watch over threads that hang depends on it: whatever needs the thread wakes it.
 constexpr absl::Duration kMaxWait = absl::Seconds(1);
-// Events that nobody waits for are gathered for so long, or until there are so many: waking the engine for every chunk
-// costs more than its work on them.
+// Events that nobody waits for are gathered for so long, or until there are so many: waking the engine costs more than
+// its work on them.
 constexpr absl::Duration kGather = absl::Milliseconds(5);
 constexpr size_t kMaxUnannounced = 128;
-constexpr size_t kMinAnnouncedSends = 3;
 
 bool IsReceiving(RailCommand::Kind kind) {
   return kind == RailCommand::Kind::kOpenZone || kind == RailCommand::Kind::kCloseZone;
 }
 
+bool CompletesWhole(RailBoard::Weight& weight, const RailEvent& event) {
+  return weight.fetch_add(event.weight, std::memory_order_acq_rel) + event.weight >= kWholeWeight;
+}
+
+// The engine should hear at once of an event that is in its queue now. Whoever sees the whole weight of an exchange
+// sees all its fences in the queues.
+bool IsUrgent(const RailEvent& event, uint16_t sent_number, RailBoard* board) {
+  switch (event.kind) {
+    case RailEvent::Kind::kCarried:
+    case RailEvent::Kind::kStretch:
+      return false;
+    case RailEvent::Kind::kFence:
+      return CompletesWhole(board->received(event.zone.slot), event);
+    case RailEvent::Kind::kFenceDone:
+      return CompletesWhole(board->sent(sent_number), event);
+    default:
+      return true;
+  }
+}
+
 }  // namespace
+
+void Apply(RailCommand& command, absl::Time now, RailSender* sender, RailTransport* transport) {
+  switch (command.kind) {
+    case RailCommand::Kind::kGive:
+      return sender->Give(command.give);
+    case RailCommand::Kind::kRelease:
+      return sender->Release(command.give.stream, command.release_bytes);
+    case RailCommand::Kind::kDrop:
+      return sender->Drop(command.give.stream);
+    case RailCommand::Kind::kStopSends:
+      return sender->StopSends(command.job, now);
+    case RailCommand::Kind::kOpenZone:
+      return transport->OpenZone(std::move(command.zone));
+    case RailCommand::Kind::kCloseZone:
+      return transport->CloseZone(command.ref, command.writers_stopped);
+    case RailCommand::Kind::kSetPeer:
+      sender->SetPeer(*command.set_peer);
+      return command.set_peer.reset();
+    case RailCommand::Kind::kRemovePeer:
+      return sender->RemovePeer(command.peer, now);
+    case RailCommand::Kind::kSignal:
+      transport->OnSignal(command.signal->peer, command.signal->bytes);
+      return command.signal.reset();
+    case RailCommand::Kind::kShares:
+      return sender->scheduler().SetShares(*command.shares);
+    case RailCommand::Kind::kExpect:
+      return sender->scheduler().Expect(command.priority, now);
+  }
+}
 
 struct Rail::Queues {
   Queues(size_t command_capacity, size_t event_capacity)
@@ -39,25 +87,19 @@ struct Rail::Queues {
   // Set by the rail's thread when it found no room for events; whoever makes room clears it and wakes the thread.
   std::atomic<bool> starved{false};
 
-  // Orders that the transport has not taken yet; of the rail's thread.
-  std::array<SendOrder, kPostBatch> staged;
-  size_t staged_begin = 0;
-  size_t staged_end = 0;
-  RailCommand held;  // taken from `sending` behind the staged orders, not yet applied
-  bool holding = false;
-
-  // Published, but the engine was not woken for them yet; of the rail's thread.
+  // The rail's thread: events published that the engine was not woken for yet, and until when it must be.
   size_t unannounced = 0;
-  size_t unannounced_sends = 0;
-  size_t outstanding_orders = 0;
+  absl::Time announce_by;
 };
 
-Rail::Rail(RailIndex index, std::unique_ptr<RailTransport> transport, WakeEvent* engine_wake, size_t command_capacity,
-           size_t event_capacity)
+Rail::Rail(RailIndex index, std::unique_ptr<RailTransport> transport, const SchedulerOptions& scheduler,
+           RailBoard* board, WakeEvent* engine_wake, size_t command_capacity, size_t event_capacity)
     : index_(index),
       transport_(std::move(transport)),
       counters_(*transport_->Info().counters),
       traits_(transport_->Info().traits),
+      board_(*board),
+      sender_(index, scheduler, board, transport_.get()),
       engine_wake_(engine_wake),
       queues_(std::make_unique<Queues>(command_capacity, event_capacity)) {}
 
@@ -95,68 +137,12 @@ void Rail::Flush() {
   transport_->Wake();
 }
 
-void Rail::Apply(RailCommand& command) {
-  switch (command.kind) {
-    case RailCommand::Kind::kPost:
-      break;  // staged by RunCommands()
-    case RailCommand::Kind::kStopSends:
-      transport_->StopSends(command.job);
-      break;
-    case RailCommand::Kind::kOpenZone:
-      transport_->OpenZone(std::move(command.zone));
-      break;
-    case RailCommand::Kind::kCloseZone:
-      transport_->CloseZone(command.ref, command.writers_stopped);
-      break;
-    case RailCommand::Kind::kSetPeer:
-      transport_->SetPeer(*command.set_peer);
-      command.set_peer.reset();
-      break;
-    case RailCommand::Kind::kRemovePeer:
-      transport_->RemovePeer(command.peer);
-      break;
-    case RailCommand::Kind::kSignal:
-      transport_->OnSignal(command.signal->peer, command.signal->bytes);
-      command.signal.reset();
-      break;
-  }
-}
-
-void Rail::DrainReceiving() {
+void Rail::RunCommands(absl::Time now) {
   RailCommand command;
-  while (queues_->receiving.TryPop(&command)) Apply(command);
-}
-
-// True when nothing is left staged.
-bool Rail::PostStaged() {
-  Queues& q = *queues_;
-  if (q.staged_begin < q.staged_end) {
-    const size_t taken = transport_->Post({q.staged.data() + q.staged_begin, q.staged_end - q.staged_begin});
-    q.staged_begin += taken;
-    q.outstanding_orders += taken;
-    if (q.staged_begin < q.staged_end) return false;
-  }
-  q.staged_begin = q.staged_end = 0;
-  return true;
-}
-
-// Applies what is queued, until there is no more or the transport takes no more orders. True when it did something.
-bool Rail::RunCommands() {
-  Queues& q = *queues_;
-  bool any = false;
   for (;;) {
-    DrainReceiving();
-    if (!PostStaged()) return any;
-    if (std::exchange(q.holding, false)) Apply(q.held);
-    while (q.staged_end < q.staged.size() && q.sending.TryPop(&q.held)) {
-      any = true;
-      if (q.held.kind != RailCommand::Kind::kPost) {
-        q.holding = true;
-        break;
-      }
-      q.staged[q.staged_end++] = q.held.order;
-    }
-    if (q.staged_end == 0 && !q.holding) return any;
+    while (queues_->receiving.TryPop(&command)) Apply(command, now, &sender_, transport_.get());
+    if (!queues_->sending.TryPop(&command)) return;
+    Apply(command, now, &sender_, transport_.get());
   }
 }
 
@@ -165,43 +151,44 @@ void Rail::Run() {
   Queues& q = *queues_;
   while (!stop_.load(std::memory_order_acquire)) {
     turns_.store(turns_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);  // the only writer
-    RunCommands();
-    size_t room = std::min(q.events.Free(), batch.size());
-    if (room == 0) {
-      ++q.unannounced;  // whatever fills the queue: the engine must look now
+    const absl::Time now = SteadyNow();
+    RunCommands(now);
+    sender_.Post(now);
+    Publish(now);
+    size_t room = batch.size();
+    if (!sender_.reports().empty()) {  // the engine must look now: nothing more is received until it has made room
       Announce();
       q.starved.exchange(true, std::memory_order_acq_rel);
-      room = std::min(q.events.Free(), batch.size());
+      Publish(now);
+      room = sender_.reports().empty() ? batch.size() : 0;
     }
-    const size_t count = transport_->Poll(q.unannounced > 0 ? kGather : kMaxWait, {batch.data(), room});
-    if (Publish({batch.data(), count}) || count == 0) Announce();
+    if (q.unannounced > 0 && now >= q.announce_by) Announce();
+    const absl::Time until = q.unannounced > 0 ? q.announce_by : now + kMaxWait;
+    const absl::Duration wait = std::max(std::min(sender_.NextDeadline(), until) - now, absl::ZeroDuration());
+    const size_t count = transport_->Poll(wait, {batch.data(), room});
+    const absl::Time then = SteadyNow();
+    for (size_t i = 0; i < count; ++i) sender_.OnEvent(batch[i], then);
   }
 }
 
-bool Rail::Publish(absl::Span<RailEvent> events) {
+void Rail::Publish(absl::Time now) {
   Queues& q = *queues_;
   bool urgent = false;
-  for (RailEvent& event : events) {
-    if (event.kind == RailEvent::Kind::kSendDone) {
-      --q.outstanding_orders;
-      ++q.unannounced_sends;
-      // Half of what the engine had posted is done: time to post more. What failed is told at once.
-      const bool half = q.unannounced_sends >= kMinAnnouncedSends && 2 * q.unannounced_sends >= q.outstanding_orders;
-      urgent = urgent || event.result != SendResult::kAcknowledged || event.last ||
-               (hungry_.load(std::memory_order_relaxed) && (half || q.outstanding_orders == 0));
-    } else {
-      urgent = urgent || event.kind != RailEvent::Kind::kFence || event.last;
-    }
-    q.events.TryPush(std::move(event));
-    ++q.unannounced;
+  RailEvent event;
+  while (q.events.Free() > 0 && sender_.reports().Take({&event, 1}) > 0) {
+    // The stream may be gone as soon as the engine can see the event.
+    const uint16_t number = event.stream == nullptr ? 0 : event.stream->number;
+    q.events.TryPush(RailEvent(event));
+    if (q.unannounced++ == 0) q.announce_by = now + kGather;
+    urgent = IsUrgent(event, number, &board_) || urgent;
   }
-  return urgent || q.unannounced >= kMaxUnannounced;
+  if (urgent || q.unannounced >= kMaxUnannounced) Announce();
 }
 
 void Rail::Announce() {
   Queues& q = *queues_;
   if (q.unannounced == 0) return;
-  q.unannounced = q.unannounced_sends = 0;
+  q.unannounced = 0;
   engine_wake_->Wake();
 }
 

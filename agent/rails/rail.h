@@ -1,4 +1,4 @@
-// One rail with its thread: a RailTransport driven by commands from the engine, answering by events.
+// One rail with its thread: a RailTransport and a RailSender driven by commands from the engine, answering by events.
 #ifndef RAILSD_AGENT_RAILS_RAIL_H_
 #define RAILSD_AGENT_RAILS_RAIL_H_
 
@@ -11,6 +11,7 @@
 #include "absl/types/span.h"
 #include "agent/base/ids.h"
 #include "agent/base/wake_event.h"
+#include "agent/rails/rail_sender.h"
 #include "agent/transport/transport.h"
 
 namespace railsd {
@@ -23,9 +24,22 @@ struct PeerSignal {
 
 // What the engine tells a rail.
 struct RailCommand {
-  enum class Kind : uint8_t { kPost, kStopSends, kOpenZone, kCloseZone, kSetPeer, kRemovePeer, kSignal };
-  Kind kind = Kind::kPost;
-  SendOrder order;                           // kPost
+  enum class Kind : uint8_t {
+    kGive,
+    kRelease,
+    kDrop,
+    kStopSends,
+    kOpenZone,
+    kCloseZone,
+    kSetPeer,
+    kRemovePeer,
+    kSignal,
+    kShares,
+    kExpect
+  };
+  Kind kind = Kind::kGive;
+  Assignment give;                           // kGive; of the next two its stream
+  uint64_t release_bytes = 0;                // kRelease
   JobTag job;                                // kStopSends
   std::shared_ptr<const ReceiveZone> zone;   // kOpenZone
   ZoneRef ref;                               // kCloseZone
@@ -33,7 +47,11 @@ struct RailCommand {
   std::shared_ptr<const RailPeer> set_peer;  // kSetPeer
   PeerIndex peer;                            // kRemovePeer
   std::shared_ptr<const PeerSignal> signal;  // kSignal
+  std::shared_ptr<const RailShares> shares;  // kShares
+  uint32_t priority = 0;                     // kExpect
 };
+// Carries it out. The rail's thread.
+void Apply(RailCommand& command, absl::Time now, RailSender* sender, RailTransport* transport);
 
 // The engine's view of a rail; a test can stand in for the thread. Called by the engine's thread only.
 class RailPort {
@@ -45,9 +63,6 @@ class RailPort {
   virtual size_t TakeEvents(absl::Span<RailEvent> out) = 0;
   // Wakes the rail's thread for the commands since the last call.
   virtual void Flush() = 0;
-  // Whether there is more to post once something is acknowledged: then the engine is woken for acknowledgements before
-  // the last of an exchange. The engine's thread.
-  virtual void SetHungry(bool hungry) = 0;
   virtual const RailCounters& counters() const = 0;
   virtual RailDevice Device() const { return {}; }
   // As the transport says.
@@ -55,15 +70,15 @@ class RailPort {
 };
 
 // Owns the transport and the thread "rail-<index>". Queues are bounded single-producer single-consumer rings that never
-// allocate. Commands keep their order, but for one freedom: those about receiving (kOpenZones, kCloseZones) have a
-// queue of their own and may overtake those about sending, never the other way. A full transport holds up only
-// sending, so a zone that was opened before its READY left is always known before the next frame is judged.
+// allocate. Commands keep their order, but for one freedom: those about receiving (kOpenZone, kCloseZone) have a queue
+// of their own and may overtake the others, never the other way. A zone that was opened before its grant left is
+// therefore always known before the next frame is judged.
 class Rail final : public RailPort {
  public:
-  // `engine_wake` outlives the rail; it is woken when events were published. Each of the two command queues holds
-  // `command_capacity`.
-  Rail(RailIndex index, std::unique_ptr<RailTransport> transport, WakeEvent* engine_wake, size_t command_capacity,
-       size_t event_capacity);
+  // `engine_wake` and `board` outlive the rail; the former is woken when events were published. Each of the two command
+  // queues holds `command_capacity`.
+  Rail(RailIndex index, std::unique_ptr<RailTransport> transport, const SchedulerOptions& scheduler, RailBoard* board,
+       WakeEvent* engine_wake, size_t command_capacity, size_t event_capacity);
   ~Rail() override;  // stops and joins the thread
 
   void Start();
@@ -76,7 +91,6 @@ class Rail final : public RailPort {
   bool TryCommand(RailCommand command) override;
   size_t TakeEvents(absl::Span<RailEvent> out) override;
   void Flush() override;
-  void SetHungry(bool hungry) override { hungry_.store(hungry, std::memory_order_relaxed); }
   const RailCounters& counters() const override { return counters_; }
   RailDevice Device() const override { return transport_->Info().device; }
   TransportTraits traits() const override { return traits_; }
@@ -84,21 +98,19 @@ class Rail final : public RailPort {
  private:
   struct Queues;
   void Run();
-  bool RunCommands();
-  void Apply(RailCommand& command);
-  void DrainReceiving();
-  bool PostStaged();
-  // Publishes events; true when the engine should hear of them at once.
-  bool Publish(absl::Span<RailEvent> events);
+  void RunCommands(absl::Time now);
+  // Hands the sender's reports to the engine, as far as there is room.
+  void Publish(absl::Time now);
   void Announce();
   const RailIndex index_;
   std::unique_ptr<RailTransport> transport_;
   const RailCounters& counters_;
   const TransportTraits traits_;
+  RailBoard& board_;
+  RailSender sender_;
   WakeEvent* const engine_wake_;
   std::unique_ptr<Queues> queues_;
   std::atomic<bool> stop_{false};
-  std::atomic<bool> hungry_{true};
   std::atomic<uint64_t> turns_{0};
   std::thread thread_;
   bool unflushed_ = false;  // the engine's thread: commands since the last Flush()

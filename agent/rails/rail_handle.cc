@@ -12,16 +12,6 @@ void RailHandle::Command(RailCommand command, bool wake) {
   overflow.push_back(std::move(command));
 }
 
-bool RailHandle::TryPost(const SendOrder& order) {
-  if (!sending_overflow.empty()) return false;
-  RailCommand command;
-  command.kind = RailCommand::Kind::kPost;
-  command.order = order;
-  if (!port->TryCommand(std::move(command))) return false;
-  flush = true;
-  return true;
-}
-
 void RailHandle::Pump() {
   for (std::deque<RailCommand>* overflow : {&receiving_overflow, &sending_overflow}) {
     while (!overflow->empty() && port->TryCommand(overflow->front())) overflow->pop_front();

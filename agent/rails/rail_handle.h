@@ -2,23 +2,30 @@
 #ifndef RAILSD_AGENT_RAILS_RAIL_HANDLE_H_
 #define RAILSD_AGENT_RAILS_RAIL_HANDLE_H_
 
+#include <algorithm>
+#include <cstdint>
 #include <deque>
 
 #include "agent/rails/rail.h"
 
 namespace railsd {
 
-// Commands other than chunks are never refused: they wait in an overflow while the
-// rail's queue is full, and chunks wait behind those about sending. A rail has a queue for each direction.
+// Commands are never refused: they wait in an overflow while the rail's queue is full. A rail has a queue for what is
+// about receiving and one for all else.
 struct RailHandle {
   RailPort* port = nullptr;
+  const RailProgress* progress = nullptr;
   double speed_bytes_per_s = 0;
+  uint64_t given_bytes = 0;  // in assignments so far
   std::deque<RailCommand> sending_overflow, receiving_overflow;
   bool flush = false;
 
   // `wake` false: the rail may see it when it is next awake for something else.
   void Command(RailCommand command, bool wake = true);
-  bool TryPost(const SendOrder& order);
+  // Bytes that were given to it and are neither carried nor given back.
+  uint64_t backlog_bytes() const {
+    return given_bytes - std::min(given_bytes, progress->done_bytes.load(std::memory_order_relaxed));
+  }
   bool overflowing() const { return !sending_overflow.empty() || !receiving_overflow.empty(); }
   // Retries what overflowed, then wakes the rail if it was given anything.
   void Pump();

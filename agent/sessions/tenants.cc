@@ -113,12 +113,16 @@ void TenantTable::Retune(const std::vector<TenantOptions>& tenants) {
   }
 }
 
-uint32_t TenantTable::HighestPriority() const {
+bool TenantTable::UpdateShares(RailShares* shares) const {
   uint32_t highest = 0;
+  bool changed = shares->tenants.size() != tenants_.size();
+  shares->tenants.resize(tenants_.size());
   for (const auto& [name, tenant] : tenants_) {
+    changed = changed || shares->tenants[tenant->index()] != tenant->share();
+    shares->tenants[tenant->index()] = tenant->share();
     if (tenant->HasSessions()) highest = std::max(highest, tenant->share().priority);
   }
-  return highest;
+  return std::exchange(shares->highest_priority, highest) != highest || changed;
 }
 
 std::vector<TenantView> TenantTable::Views(absl::Time now) const {

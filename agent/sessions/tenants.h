@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "agent/jobs/submission.h"
+#include "agent/rails/rail_scheduler.h"
 #include "agent/sessions/tenant_quota.h"
 
 namespace railsd {
@@ -74,8 +75,8 @@ class TenantTable {
   Tenant& Of(const std::string& name);
   // Takes over quotas and shares; tenants that are not named keep theirs.
   void Retune(const std::vector<TenantOptions>& tenants);
-  // The highest priority of those that have sessions here; 0 when none has.
-  uint32_t HighestPriority() const;
+  // As rails need them. Fills `*shares`; true when that has changed it.
+  bool UpdateShares(RailShares* shares) const;
   // By name.
   std::vector<TenantView> Views(absl::Time now) const;
 

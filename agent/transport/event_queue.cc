@@ -59,7 +59,6 @@ void FinishOrder(EventQueue& events, RailCounters& counters, const SendOrder& or
   event.round = order.round;
   SubtractFrom(counters.posted_bytes, order.length_bytes);
   if (result == SendResult::kAcknowledged) {
-    event.last = AcknowledgesLast(order);
     AddTo(counters.tx_payload_bytes, order.length_bytes);
     if (order.length_bytes > 0) AddTo(counters.tx_chunks, 1);
     if (order.weight > 0) AddTo(counters.tx_fences, 1);

@@ -34,6 +34,9 @@ struct RemoteZone {
   std::vector<std::vector<uint32_t>> keys;
 };
 
+class RailRecords;
+class Sending;
+
 // One exchange as its sender sees it. Owned by the job; outlives every order that names it.
 struct SendStream {
   JobTag job;
@@ -41,8 +44,11 @@ struct SendStream {
   MemoryRanges memory;  // the gather table, addressed by the offset in the stream
   ZoneRef zone;         // from the receiver's grant
   RemoteZone remote = {};
-  // Bytes that are not acknowledged, over all rails: each counts its orders down. Only a hint of when to look.
-  mutable std::atomic<uint64_t> left_bytes{0};
+  Sending* sending = nullptr;      // the engine's; rails only carry it in their reports
+  uint16_t number = 0;             // names the exchange on the RailBoard
+  RailRecords* records = nullptr;  // by rail; null: none are kept
+  // By rail: bytes that the engine has given to it and that it has not posted. Empty in tests of transports.
+  mutable std::vector<std::atomic<uint64_t>> unposted_bytes = {};
   // A page of it could not be read (kMemoryFault): no rail sends a fence of it any more.
   mutable std::atomic<bool> unreadable{false};
 };
@@ -73,6 +79,7 @@ struct RailPeer {
   BootId boot;          // of the peer's daemon; another boot id is refused
   std::string address;  // transport-specific; for TCP "ip:port" or "[ip6]:port"
   DataKey key = {};     // that both daemons have, for transports whose connections do not come by the link
+  uint64_t link = 0;    // numbers the links to the peer; comes back in events, which may tell of an earlier one
 };
 
 enum class SendResult : uint8_t {
@@ -86,28 +93,43 @@ enum class SendResult : uint8_t {
 
 struct RailEvent {
   enum class Kind : uint8_t {
-    kSendDone,      // cookie, result, length_bytes, job: the stream's memory is not touched any more
+    kSendDone,      // cookie, result, length_bytes: the stream's memory is not touched any more
     kReceiveFault,  // peer, zone: a page of the zone could not be written
     kZoneOpened,    // peer, zone, connection: this rail's keys are in the zone, good for that connection. error_number:
                     // they are not; ENOTCONN: because the peer is not up on this rail, and others may do without it
     kZoneClosed,    // zone: the answer to CloseZone(): nothing that the rail has bound opens it any more
     kZoneQuiet,     // zone: it was closed in the table while the rail was inside, which is out now
     kFence,     // peer, zone, weight, round: all that the peer sent of the exchange over this rail before is in memory
-    kPeerUp,    // peer, cookie (its boot id), connection: orders may be posted
-    kPeerDown,  // peer, cookie (its boot id), connection, error_number: it has ended. All orders posted to it have
+    kPeerUp,    // peer, cookie (RailPeer::link), connection: orders may be posted
+    kPeerDown,  // peer, cookie (RailPeer::link), connection, error_number: it has ended. All orders posted to it have
                 // come back, and all fences that it brought were published, before this event
     kLinkDown,  // error_number: this end of the rail is cut off (ENETDOWN: no carrier, or switched off; EADDRNOTAVAIL:
                 // no interface has its address). Before the kPeerDown of the connections that it ends
     kLinkUp,    // and it works again
-    kPeerStalled,  // peer, cookie (its boot id): nothing of what was sent has been acknowledged by its network for a
+    kPeerStalled,  // peer, cookie (RailPeer::link): nothing of what was sent has been acknowledged by its network for a
                    // while (error_number not 0), or it has been again
     kBadPeer,      // peer: it broke the protocol (its connection was closed); see counters
+    // What the rail's thread makes of kSendDone for the engine (agent/rails/rail_sender.h). `stream` in all of them but
+    // the last two; `settled` in any: so many of the engine's assignments are done with.
+    kCarried,    // offset_bytes, length_bytes: acknowledged
+    kFenceDone,  // weight, round: acknowledged
+    kReturned,   // offset_bytes, length_bytes, weight, round: not posted, and not here any more; released, or given for
+                 // a connection that has ended
+    kReleased,   // everything that was asked back has been returned, as far as it could be
+    kLost,       // offset_bytes, length_bytes: posted, the connection ended, nobody knows
+    kShareEnded,  // connection, weight, round: it has ended, and all of the exchange that the rail had has come back.
+                  // `doubtful`: what the rail posted may be missing, and the weight stays behind
+    kSettled,     // nothing of the exchange is left here, although no fence says so
+    kSendFault,   // result, offset_bytes: an order was refused, or stopped, or its memory could not be read
+    kDry,         // nothing is left to be posted, and another rail lags
+    kStretch,     // length_bytes, nanoseconds: the rail has carried so much in a time in which it was never idle
   };
   Kind kind = Kind::kSendDone;
   SendResult result = SendResult::kAcknowledged;
   PeerIndex peer;
-  // kSendDone: nothing of the exchange is left to be acknowledged. kFence: the weights add up. Worth a look at once.
-  bool last = false;
+  bool doubtful = false;
+  uint32_t settled = 0;
+  const SendStream* stream = nullptr;
   int32_t error_number = 0;  // errno, or 0
   ZoneRef zone;
   JobTag job;
@@ -116,19 +138,10 @@ struct RailEvent {
   uint64_t connection = 0;
   uint64_t offset_bytes = 0;
   uint64_t length_bytes = 0;
+  int64_t nanoseconds = 0;
   uint8_t weight = 0;
   uint32_t round = 0;
 };
-
-// For RailEvent::last: counts an acknowledged order down.
-inline bool AcknowledgesLast(const SendOrder& order) {
-  return order.stream->left_bytes.fetch_sub(order.length_bytes, std::memory_order_relaxed) == order.length_bytes;
-}
-
-// The same of a fence of weight `weight` that has come for the zone.
-inline bool ArrivesLast(const ReceiveZone& zone, uint32_t weight) {
-  return zone.weight.fetch_add(weight, std::memory_order_relaxed) + weight == kWholeWeight;
-}
 
 // Written by the rail's thread only, read by anybody (relaxed).
 struct RailCounters {

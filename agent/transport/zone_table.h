@@ -28,8 +28,6 @@ struct ReceiveZone {
   mutable std::vector<Landing> landed;
   // A page of it could not be written (kReceiveFault): no fence of it is published any more.
   mutable std::atomic<bool> unwritable{false};
-  // Weight of this round's fences so far. Only a hint of when to look: the engine counts by itself.
-  mutable std::atomic<uint32_t> weight{0};
 };
 
 // A slot has a gate. Rails enter it before each system call that writes into the zone and leave it after. A closed gate

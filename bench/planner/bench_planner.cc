@@ -1,6 +1,6 @@
 // Time and allocations of planning all bytes that one node sends in one job: BuildPlan once per destination, with the
 // same ledger and workspace, as in the engine. A plan is a list of runs, not of chunks. `cut` also walks every chunk of
-// every run, as the sprayer does later, for a comparison with planners that place chunk by chunk.
+// every run, as rails do later, for a comparison with planners that place chunk by chunk.
 #include <benchmark/benchmark.h>
 
 #include <atomic>

@@ -7,17 +7,18 @@ from lab import GOODPUT, Lab
 NODES, RAILS, RATE = 4, 4, "200mbit"
 RUNS = 10
 PER_RANK = "16MiB"
+SMALL = "1MiB"
 
 
-def runs(name, latency, arguments, repeat, target, what):
+def runs(name, latency, arguments, repeat, target, what, per_rank=PER_RANK):
     """Replays `repeat` steps of a workload on a new fabric. Returns the median of their time over the bound."""
     with Lab(NODES, RAILS, RATE, latency) as fabric:
         with Cluster(Settings(NODES, RAILS, RATE), addresses=fabric) as cluster:
-            report = cluster.replay("--verify", "--bytes-per-rank", PER_RANK, "--steps", repeat, *arguments)
+            report = cluster.replay("--verify", "--bytes-per-rank", per_rank, "--steps", repeat, *arguments)
         drops = fabric.drops()
     ratios = [step["ratio_to_bound"] for step in report["per_step"]]
     progress(f"{name}: " + " ".join(f"{ratio:.3f}" for ratio in ratios) + f"; {drops} packets dropped")
-    how = (f"{what}, {PER_RANK} a rank, {NODES} nodes x {RAILS} rails at 200 Mbit/s, tbf latency {latency}; payload over "
+    how = (f"{what}, {per_rank} a rank, {NODES} nodes x {RAILS} rails at 200 Mbit/s, tbf latency {latency}; payload over "
            f"raw line rate; median of {repeat} steps ({min(ratios):.3f} to {max(ratios):.3f}), every byte verified")
     return [
         Result(f"lab.{name}", median(ratios), "x bound", target, how),
@@ -36,4 +37,7 @@ def measure(options):
     return (runs("mixtral", "100ms", mixtral, repeat, 1.08, "Mixtral replay, 1 rank a node") +
             runs("uniform_4_ranks", "400ms", ["--workload", "uniform", *four], repeat, 1.06, "uniform, 4 ranks a node") +
             runs("zipf_4_ranks", "400ms", ["--workload", "zipf", "--zipf-exponent", 1.2, *four], repeat, 1.06,
-                 "Zipf 1.2, 4 ranks a node"))
+                 "Zipf 1.2, 4 ranks a node") +
+            runs("uniform_1_rank", "100ms", ["--workload", "uniform"], repeat, 1.05, "uniform, 1 rank a node") +
+            runs("uniform_1_rank_small", "100ms", ["--workload", "uniform"], 3 * repeat, 1.20, "uniform, 1 rank a node",
+                 SMALL))

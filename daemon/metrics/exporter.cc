@@ -268,7 +268,7 @@ void AddSnapshot(const AgentSnapshot& snapshot, const MetricSources& sources, Me
   page->Set("railsd_local_copy_bytes_total", counters.local_copy_bytes);
   page->Set("railsd_plans_total", counters.plans);
   page->Set("railsd_planning_seconds_total", static_cast<double>(counters.planning_nanoseconds) * 1e-9);
-  page->Set("railsd_stolen_chunks_total", counters.stolen_chunks);
+  page->Set("railsd_late_moves_total", counters.late_moves);
   page->Set("railsd_rehomed_exchanges_total", counters.rehomed_exchanges);
   page->Set("railsd_open_zones", counters.open_zones);
   page->Set("railsd_engine_queue_depth", uint64_t{counters.engine_queue_depth});

@@ -304,7 +304,7 @@ TEST_P(TransportSuite, APeerThatDiesFailsItsOrdersAndMayComeBack) {
   End &again = Add("b", 3, Large());
   Know(again, a);
   a.peers[Index(b)] = {"b", BootId(3)};
-  a.transport->SetPeer({Index(b), "b", BootId(3), again.transport->Info().address});
+  a.transport->SetPeer({Index(b), "b", BootId(3), again.transport->Info().address, {}, /*link=*/3});
   ASSERT_TRUE(Until([&] { return a.Count(Kind::kPeerUp) == 2; }));
   EXPECT_GT(a.Of(Kind::kPeerUp)[1].connection, a.Of(Kind::kPeerUp)[0].connection);
   EXPECT_EQ(a.Of(Kind::kPeerUp)[1].cookie, 3u);

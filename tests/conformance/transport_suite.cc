@@ -79,7 +79,7 @@ TransportSuite::End& TransportSuite::Add(const std::string& node, uint64_t boot,
 
 void TransportSuite::KnowAs(End& at, const End& peer, const std::string& node, uint64_t boot) {
   at.peers[Index(peer)] = {node, BootId(boot)};
-  at.transport->SetPeer({Index(peer), node, BootId(boot), peer.transport->Info().address});
+  at.transport->SetPeer({Index(peer), node, BootId(boot), peer.transport->Info().address, {}, boot});
 }
 void TransportSuite::Know(End& at, const End& peer) { KnowAs(at, peer, peer.options.node, peer.options.boot.value()); }
 
@@ -156,7 +156,6 @@ TransportSuite::Exchange* TransportSuite::MakeExchange(const End& to, uint64_t b
   Exchange* exchange = exchanges_.emplace_back(std::make_unique<Exchange>()).get();
   exchange->stream.job = JobTag(job);
   exchange->stream.peer = Index(to);
-  exchange->stream.left_bytes = bytes;
   // Odd offsets: nothing is aligned.
   exchange->stream.memory = Scatter(MakeSegment(bytes + 5000), 13, bytes, send_pieces, random_);
   exchange->zone = std::make_shared<ReceiveZone>(to.options.rail.value() + 1);

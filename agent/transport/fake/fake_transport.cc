@@ -118,7 +118,7 @@ void FakeTransport::Connect(Link& link, FakeTransport& far, Link& far_link) {
   RailEvent event;
   event.kind = RailEvent::Kind::kPeerUp;
   event.peer = link.peer.peer;
-  event.cookie = link.peer.boot.value();
+  event.cookie = link.peer.link;
   event.connection = link.connection;
   Push(event);
 }
@@ -144,7 +144,7 @@ void FakeTransport::Disconnect(Link& link, int error_number) {
   event.kind = RailEvent::Kind::kPeerDown;
   event.peer = link.peer.peer;
   event.error_number = error_number;
-  event.cookie = link.peer.boot.value();
+  event.cookie = link.peer.link;
   event.connection = link.connection;
   Push(event);
 }
@@ -350,7 +350,6 @@ bool FakeTransport::PlaceFence(Link& link, const SendOrder& order) {
   const bool may = zone->peer == link.peer.peer;
   if (may) {
     AddTo(counters_.rx_fences, 1);
-    event.last = ArrivesLast(*zone, order.weight);
     Push(event);
   }
   Leave(event.zone);

@@ -49,7 +49,7 @@ void TcpRail::PushPeerEvent(RailEvent::Kind kind, const Peer& peer, int error_nu
   event.kind = kind;
   event.peer = peer.config.peer;
   event.error_number = error_number;
-  event.cookie = peer.config.boot.value();
+  event.cookie = peer.config.link;
   event.connection = peer.generation;
   context_.events.Push(event);
 }

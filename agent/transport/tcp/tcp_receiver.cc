@@ -55,7 +55,6 @@ FrameStatus TcpReceiver::TakeFence(const ReceiveZone& zone) {
   event.weight = header_.weight;
   event.round = header_.round;
   event.connection = generation_;
-  event.last = ArrivesLast(zone, header_.weight);
   context_->events.Push(event);
   AddTo(context_->counters.rx_fences, 1);
   return FrameStatus::kOk;

@@ -116,7 +116,7 @@ void VerbsRail::Push(RailEvent::Kind kind, const Endpoint& endpoint, int error_n
   event.kind = kind;
   event.peer = endpoint.peer.peer;
   event.error_number = error_number;
-  event.cookie = endpoint.peer.boot.value();
+  event.cookie = endpoint.peer.link;
   event.connection = endpoint.handshake.connection();
   context_.events.Push(event);
 }

@@ -176,7 +176,6 @@ void VerbsRail::OnFence(const ibv_wc& completion) {
     event.zone = ref;
     event.weight = fence.weight;
     event.round = fence.round;
-    event.last = ArrivesLast(*zone, fence.weight);
     context_.events.Push(event);
   }
   if (zone != nullptr && options_.zones->Leave(ref)) Closed(ref, RailEvent::Kind::kZoneQuiet);

@@ -27,6 +27,27 @@ uint8_t Pattern(uint64_t seed, uint32_t source, uint32_t destination, uint64_t o
 
 }  // namespace
 
+size_t WatchedTransport::Post(absl::Span<const SendOrder> orders) {
+  size_t taken = 0;
+  for (SendOrder order : orders) {
+    if (tamper && !std::exchange(tampered_, true) && !tamper(order)) {
+      tampered_ = false;
+      ++taken;
+      continue;
+    }
+    if (transport_->Post({&order, 1}) == 0) return taken;
+    tampered_ = false;
+    ++taken;
+  }
+  return taken;
+}
+
+size_t WatchedTransport::Poll(absl::Duration max_wait, absl::Span<RailEvent> out) {
+  const size_t count = transport_->Poll(max_wait, out);
+  for (size_t i = 0; on_event && i < count; ++i) on_event(out[i]);
+  return count;
+}
+
 bool SteppedRail::TryCommand(RailCommand command) {
   if (commands_.size() >= capacity) return false;
   commands_.push_back(std::move(command));
@@ -39,52 +60,21 @@ size_t SteppedRail::TakeEvents(absl::Span<RailEvent> out) {
     out[n] = events_.front();
     events_.pop_front();
   }
+  events_taken += n;
   return n;
 }
 
-void SteppedRail::Apply(const RailCommand& command) {
-  switch (command.kind) {
-    case RailCommand::Kind::kPost:
-      return;
-    case RailCommand::Kind::kStopSends:
-      return transport_->StopSends(command.job);
-    case RailCommand::Kind::kOpenZone:
-      opened = command.zone;
-      return transport_->OpenZone(command.zone);
-    case RailCommand::Kind::kCloseZone:
-      return transport_->CloseZone(command.ref, command.writers_stopped);
-    case RailCommand::Kind::kSetPeer:
-      return transport_->SetPeer(*command.set_peer);
-    case RailCommand::Kind::kRemovePeer:
-      return transport_->RemovePeer(command.peer);
-    case RailCommand::Kind::kSignal:
-      return transport_->OnSignal(command.signal->peer, command.signal->bytes);
-  }
-}
-
-bool SteppedRail::Step() {
+bool SteppedRail::Step(absl::Time now) {
   if (frozen) return false;
-  bool any = false;
-  while (!commands_.empty()) {
-    RailCommand& command = commands_.front();
-    if (command.kind == RailCommand::Kind::kPost) {
-      if (tamper && !tampered_ && !tamper(command.order)) {
-        commands_.pop_front();
-        continue;
-      }
-      tampered_ = true;
-      if (transport_->Post(absl::MakeConstSpan(&command.order, 1)) == 0) break;
-    } else {
-      Apply(command);
-    }
-    commands_.pop_front();
-    tampered_ = false;
-    any = true;
-  }
+  bool any = !commands_.empty();
+  for (; !commands_.empty(); commands_.pop_front()) Apply(commands_.front(), now, &sender_, &watched);
+  any = sender_.Post(now) || any;
   RailEvent events[16];
-  const size_t n = transport_->Poll(absl::ZeroDuration(), absl::MakeSpan(events));
-  for (size_t i = 0; on_event && i < n; ++i) on_event(events[i]);
-  events_.insert(events_.end(), events, events + n);
+  const size_t n = watched.Poll(absl::ZeroDuration(), absl::MakeSpan(events));
+  for (size_t i = 0; i < n; ++i) sender_.OnEvent(events[i], now);
+  while (const size_t reports = sender_.reports().Take(absl::MakeSpan(events))) {
+    events_.insert(events_.end(), events, events + reports);
+  }
   return any || n > 0;
 }
 
@@ -117,6 +107,7 @@ Cluster::Cluster(Options options) : remote_(options.remote), quiet_steps_(option
       agent.log = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>());
     }
     std::vector<RailPort*> ports;
+    node->board = std::make_unique<RailBoard>(options.rails);
     for (size_t r = 0; r < options.rails; ++r) {
       agent.rails.push_back({absl::StrCat("rail", r), "", "", 100'000'000});
       Node::Signals& signals = node->signals.emplace_back();
@@ -132,10 +123,12 @@ Cluster::Cluster(Options options) : remote_(options.remote), quiet_steps_(option
       fake.signals = remote_ ? &signals : nullptr;
       std::unique_ptr<RailTransport> transport = fabric_.Create(fake);
       if (options.wrap) transport = options.wrap(n, r, std::move(transport));
-      node->rails.push_back(std::make_unique<SteppedRail>(std::move(transport)));
+      node->rails.push_back(std::make_unique<SteppedRail>(
+          signals.rail, std::move(transport), SchedulerOptions{100e6, options.plan.chunk_bytes}, node->board.get()));
       ports.push_back(node->rails.back().get());
     }
-    node->engine = std::make_unique<Engine>(agent, ports, &node->zones, node.get(), nullptr, &node->copier);
+    node->engine =
+        std::make_unique<Engine>(agent, ports, &node->zones, node->board.get(), node.get(), nullptr, &node->copier);
     node->engine->SetNow(now_);
     nodes_.push_back(std::move(node));
   }
@@ -221,7 +214,7 @@ bool Cluster::StepOnce() {
     Node& node = *nodes_[(i + random_()) % nodes_.size()];
     node.engine->SetNow(now_);
     any = node.engine->Step() || any;
-    for (auto& rail : node.rails) any = (random_() % 4 != 0 && rail->Step()) || any;
+    for (auto& rail : node.rails) any = (random_() % 4 != 0 && rail->Step(now_)) || any;
   }
   return any;
 }

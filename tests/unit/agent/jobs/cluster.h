@@ -16,35 +16,59 @@
 
 namespace railsd::testing {
 
+// Shows a test every order before the transport gets it, and every event before the rail does.
+class WatchedTransport final : public RailTransport {
+ public:
+  explicit WatchedTransport(std::unique_ptr<RailTransport> transport) : transport_(std::move(transport)) {}
+  TransportInfo Info() const override { return transport_->Info(); }
+  void SetPeer(const RailPeer& peer) override { transport_->SetPeer(peer); }
+  void RemovePeer(PeerIndex peer) override { transport_->RemovePeer(peer); }
+  void OnSignal(PeerIndex peer, const std::string& bytes) override { transport_->OnSignal(peer, bytes); }
+  size_t Post(absl::Span<const SendOrder> orders) override;
+  void StopSends(JobTag job) override { transport_->StopSends(job); }
+  void OpenZone(std::shared_ptr<const ReceiveZone> zone) override {
+    opened = zone;
+    transport_->OpenZone(std::move(zone));
+  }
+  void CloseZone(ZoneRef zone, bool writers_stopped) override { transport_->CloseZone(zone, writers_stopped); }
+  size_t Poll(absl::Duration max_wait, absl::Span<RailEvent> out) override;
+  void Wake() override { transport_->Wake(); }
+
+  std::function<bool(SendOrder&)> tamper;     // may change the order; false: it is lost
+  std::function<void(RailEvent&)> on_event;   // may change the event
+  std::shared_ptr<const ReceiveZone> opened;  // the zone that was bound last
+
+ private:
+  const std::unique_ptr<RailTransport> transport_;
+  bool tampered_ = false;  // the first order was shown, and not taken
+};
+
 // A rail without a thread.
 class SteppedRail final : public RailPort {
  public:
-  explicit SteppedRail(std::unique_ptr<RailTransport> transport) : transport_(std::move(transport)) {}
+  SteppedRail(RailIndex rail, std::unique_ptr<RailTransport> transport, const SchedulerOptions& scheduler,
+              RailBoard* board)
+      : watched(std::move(transport)), sender_(rail, scheduler, board, &watched) {}
   bool TryCommand(RailCommand command) override;
   size_t TakeEvents(absl::Span<RailEvent> out) override;
   void Flush() override {}
-  void SetHungry(bool) override {}
-  const RailCounters& counters() const override { return *transport_->Info().counters; }
-  TransportTraits traits() const override { return transport_->Info().traits; }
-  RailTransport& transport() { return *transport_; }
+  const RailCounters& counters() const override { return *watched.Info().counters; }
+  TransportTraits traits() const override { return watched.Info().traits; }
+  RailTransport& transport() { return watched; }
   // True when something happened.
-  bool Step();
-  // As if the transport had told it.
+  bool Step(absl::Time now);
+  absl::Time NextDeadline() const { return sender_.NextDeadline(); }
+  // As if the rail had told it.
   void Tell(const RailEvent& event) { events_.push_back(event); }
   // While frozen the rail neither takes commands nor makes progress.
   bool frozen = false;
-  // Sees every order before the transport does, and may change it; false: it is lost.
-  std::function<bool(SendOrder&)> tamper;
-  std::function<void(RailEvent&)> on_event;  // may change what the engine is told
+  uint64_t events_taken = 0;  // by the engine
   // Commands that fit before TryCommand refuses.
   size_t capacity = 64;
-  // The zone that was bound last.
-  std::shared_ptr<const ReceiveZone> opened;
+  WatchedTransport watched;
 
  private:
-  void Apply(const RailCommand& command);
-  std::unique_ptr<RailTransport> transport_;
-  bool tampered_ = false;  // the first command was shown
+  RailSender sender_;
   std::deque<RailCommand> commands_;
   std::deque<RailEvent> events_;
 };
@@ -85,10 +109,11 @@ struct Node final : public ControlLink {
   };
   std::deque<Signals> signals;
   ZoneTable zones;
+  std::unique_ptr<RailBoard> board;
   InlineCopier copier;
-  std::vector<std::unique_ptr<SteppedRail>> rails;
   std::deque<std::pair<std::string, ControlMessage>> outbox;
   std::unique_ptr<Engine> engine;
+  std::vector<std::unique_ptr<SteppedRail>> rails;  // end before the engine, which owns what they read
 };
 
 class Cluster {
@@ -138,7 +163,7 @@ class Cluster {
   bool HasReceived(size_t n, size_t rail) const;
   FakeFabric& fabric() { return fabric_; }
   std::string AddressOf(size_t n, size_t rail) { return nodes_[n]->rails[rail]->transport().Info().address; }
-  // No key, fence slot, queued or posted byte is left anywhere.
+  // No key, zone, queued or posted byte is left anywhere.
   void ExpectNothingOpen();
 
  private:

@@ -66,7 +66,7 @@ TEST_P(CompletionErrorTest, IsToldAndLeavesNothing) {
   }
   for (size_t n : {0u, 1u}) {
     for (size_t r = 0; r < GetParam().rails; ++r) {
-      cluster.node(n).rails[r]->tamper = nullptr;
+      cluster.node(n).rails[r]->watched.tamper = nullptr;
       cluster.fabric().FailOpenZones(cluster.AddressOf(n, r), 0);
       cluster.fabric().Heal(cluster.AddressOf(n, r));
     }
@@ -88,7 +88,7 @@ std::function<void(Cluster&)> Order(uint64_t nth, SendResult result, int error) 
 }
 std::function<void(Cluster&)> Tamper(std::function<bool(SendOrder&)> tamper) {
   return [=](Cluster& c) {
-    c.node(0).rails[0]->tamper = [=, done = false](SendOrder& order) mutable {
+    c.node(0).rails[0]->watched.tamper = [=, done = false](SendOrder& order) mutable {
       return done || (done = true, tamper(order));
     };
   };
@@ -101,7 +101,6 @@ std::unique_ptr<SendStream> CopyOf(const SendStream& stream) {
   copy->memory = stream.memory;
   copy->zone = stream.zone;
   copy->remote = stream.remote;
-  copy->left_bytes = stream.left_bytes.load();
   return copy;
 }
 bool SpoilOrder(SendOrder& order, const std::function<void(SendStream&)>& spoil) {
@@ -144,7 +143,7 @@ std::vector<Case> Cases() {
       Case{"NoKeyAtAll", Spoil([](SendStream& s) { s.remote.keys.clear(); }), {}, kOk, ""},
       Case{"FenceForAnotherZone",
            [](Cluster& c) {
-             c.node(0).rails[0]->tamper = [done = false](SendOrder& order) mutable {
+             c.node(0).rails[0]->watched.tamper = [done = false](SendOrder& order) mutable {
                if (order.weight == 0 || std::exchange(done, true)) return true;
                return SpoilOrder(order, [](SendStream& s) { s.zone.generation ^= 1; });
              };
@@ -306,7 +305,7 @@ TEST(CompletionErrorsTest, WhatHasArrivedIsNotSentAgain) {
   // ends.
   SteppedRail& rail = *cluster.node(0).rails[0];
   bool failed = false;
-  rail.on_event = [&](RailEvent& event) {
+  rail.watched.on_event = [&](RailEvent& event) {
     if (event.kind != RailEvent::Kind::kSendDone) return;
     event.result = SendResult::kRailFailed;
     event.error_number = ETIMEDOUT;
@@ -331,7 +330,7 @@ TEST(CompletionErrorsTest, NothingButTheAnswerDecidesWhatWasAsked) {
   exchange.SetLengths({{0, 128 << 10}, {0, 0}}, 1);
   cluster.node(0).rails[1]->frozen = true;
   // Rail 0 sends its half and its fence, and does not know that its half has arrived.
-  cluster.node(0).rails[0]->on_event = [](RailEvent& event) {
+  cluster.node(0).rails[0]->watched.on_event = [](RailEvent& event) {
     if (event.kind == RailEvent::Kind::kSendDone && event.length_bytes > 0) event.result = SendResult::kRailFailed;
   };
   exchange.SubmitAll(1);
@@ -344,7 +343,7 @@ TEST(CompletionErrorsTest, NothingButTheAnswerDecidesWhatWasAsked) {
   const Rehomed::Exchange answer = Outgoing<Rehomed>(cluster, 1)[0]->exchanges.at(0);
   EXPECT_EQ(answer.state, Rehomed::State::kOpen);
   EXPECT_EQ(answer.round, 1u);
-  cluster.node(0).rails[0]->on_event = nullptr;
+  cluster.node(0).rails[0]->watched.on_event = nullptr;
   cluster.node(0).rails[1]->frozen = false;  // its fence is of the round before
   auto sender = exchange.trainer(0).Wait(1), receiver = exchange.trainer(1).Wait(1);
   cluster.Run();
@@ -445,7 +444,7 @@ TEST(CompletionErrorsTest, AnUnregisteredSegmentIsNeverRead) {
   Exchange exchange(&cluster, 2, "g", 1 << 20);
   exchange.JoinAll();
   exchange.SetLengths({{0, 1000}, {0, 0}}, 1);
-  cluster.node(0).rails[0]->tamper = [&](SendOrder& order) {
+  cluster.node(0).rails[0]->watched.tamper = [&](SendOrder& order) {
     return order.length_bytes == 0 || SpoilOrder(order, [](SendStream& naked) {
              Buffer buffer(4096);
              auto segment = Segment::Map(SegmentId(9), buffer.Dup(), 4096).value();

@@ -157,5 +157,26 @@ TEST(JobCostTest, EngineDoesNotLookAtRanges) {
   EXPECT_EQ((*exchange.trainer(0).Wait(1))->state, JobState::kDone);
 }
 
+// Chunks are the rails' concern.
+TEST(JobCostTest, EngineDoesNotHearOfChunks) {
+  std::vector<uint64_t> events;
+  for (const uint64_t chunk_bytes : {uint64_t{16} << 10, uint64_t{1} << 20}) {
+    // A policy without late binding, whose messages go by what rails lag.
+    Cluster cluster({.nodes = 2, .rails = 2, .plan = {.policy = Policy::kAligned, .chunk_bytes = chunk_bytes}});
+    Exchange exchange(&cluster, 2, "g", 8 << 20);
+    exchange.JoinAll();
+    exchange.SetLengths(AllLengths(2, 4 << 20), 1);
+    uint64_t before = 0, after = 0;
+    for (auto& rail : cluster.node(0).rails) before += rail->events_taken;
+    exchange.SubmitAll(1);
+    cluster.Run();
+    exchange.ExpectDone(1);
+    for (auto& rail : cluster.node(0).rails) after += rail->events_taken;
+    events.push_back(after - before);
+  }
+  EXPECT_EQ(events[0], events[1]);
+  EXPECT_LE(events[0], 3u) << "the bytes that were carried, their fence, and a fence of the peer's";
+}
+
 }  // namespace
 }  // namespace railsd::testing

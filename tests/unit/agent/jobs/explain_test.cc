@@ -174,18 +174,19 @@ TEST(ExplainOnceTest, NothingIsKeptWhenToldSo) {
               AllOf(HasSubstr("FAILED_PRECONDITION"), HasSubstr("explained_jobs: 0")));
 }
 
-TEST(JobTimelineTest, KeepsNoMoreChunksThanItsBound) {
-  JobTimeline timeline;
-  timeline.Reset(1);
+TEST(JobRecorderTest, KeepsNoMoreChunksThanItsBound) {
+  JobRecorder recorder;
+  recorder.Reset(1);
   const absl::Time now = absl::UnixEpoch();
-  std::vector<uint32_t> records;
+  for (uint32_t i = 0; i < JobTimeline::kMaxChunks + 3; ++i) recorder.rails()[0].OnPosted(now);
   for (uint32_t i = 0; i < JobTimeline::kMaxChunks + 3; ++i) {
-    records.push_back(timeline.OnPosted(RailIndex(0), PeerIndex(0), Rank(0), 1, now));
+    recorder.rails()[0].OnEnded({PeerIndex(0), false, 0, 1, now, now + absl::Seconds(1)});
   }
-  for (uint32_t record : records) timeline.OnEnded(record, RailIndex(0), true, now + absl::Seconds(1));
+  const JobTimeline timeline = recorder.Timeline([](PeerIndex, uint64_t) { return Rank(0); });
   EXPECT_EQ(timeline.chunks().size(), JobTimeline::kMaxChunks);
   EXPECT_EQ(timeline.left_out(), 3u);
   EXPECT_EQ(timeline.rails()[0].chunks, JobTimeline::kMaxChunks + 3);
+  EXPECT_EQ(timeline.rails()[0].under_way, 0u);
   EXPECT_EQ(timeline.rails()[0].busy, absl::Seconds(1));
 }
 

@@ -159,7 +159,7 @@ TEST(FailoverTest, WhatIsInDoubtIsAskedAbout) {
   Cluster cluster({.nodes = 2, .rails = 2, .plan = {.chunk_bytes = 64 << 10}});
   Exchange exchange(&cluster, 2, "g", 4 << 20);
   Begin(cluster, exchange);
-  cluster.node(0).rails[0]->on_event = [](RailEvent& event) {
+  cluster.node(0).rails[0]->watched.on_event = [](RailEvent& event) {
     if (event.kind == RailEvent::Kind::kSendDone) event.result = SendResult::kRailFailed;
   };
   cluster.fabric().Fail(cluster.AddressOf(0, 0));

@@ -98,6 +98,8 @@ TEST_P(FaultTest, WhatIsLostForEverEndsAtTheDeadline) {
 // What is told twice is never counted twice: the job fails, or had ended before.
 TEST_P(FaultTest, WhatArrivesTwiceIsNotCountedTwice) {
   FaultWorldOptions options = Options();
+  // Where bytes are not seen, two fences of a rail cannot be told from one that comes twice; RC delivers each once.
+  if (options.remote) GTEST_SKIP();
   options.rates = {.late = 100, .shuffled = true, .repeated_arrivals = 8};
   ForSeeds(options, 15, [](FaultWorld& world) {
     if (world.counts().repeated_arrivals == 0) world.ExpectAllDone();
@@ -115,7 +117,7 @@ TEST_P(FaultTest, WhateverHappensNoByteIsWrongAndNothingIsLeft) {
                    .shuffled = true,
                    .lost_sends = 4,
                    .lost_arrivals = 4,
-                   .repeated_arrivals = 4};
+                   .repeated_arrivals = options.remote ? 0u : 4u};
   options.cancels = options.deaths = options.deadlines = options.drains = options.lost_peers = options.dead_rails =
       true;
   ForSeeds(options, 25, [](FaultWorld& world) {

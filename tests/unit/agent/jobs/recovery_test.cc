@@ -206,7 +206,7 @@ TEST(DegradeRemoteTest, APeerThatIsLostWhileItsZonesCloseAgainIsLeftOut) {
   exchange.SetLengths(AllLengths(3, 40'000), 1);
   for (auto& rail : cluster.node(0).rails) {
     rail->frozen = true;
-    rail->on_event = [&rail](const RailEvent& event) {
+    rail->watched.on_event = [&rail](const RailEvent& event) {
       const bool failed = event.kind == RailEvent::Kind::kZoneOpened && event.error_number == ENOTCONN;
       rail->frozen = rail->frozen || failed;  // nothing is closed yet
     };

@@ -190,7 +190,7 @@ TEST_P(LyingFenceTest, FailsTheJob) {
   exchange.JoinAll();
   exchange.SetLengths({{0, 900'000}, {0, 0}}, 1);
   for (size_t r = 0; r < 3; ++r) {
-    cluster.node(0).rails[r]->tamper = [r](SendOrder& order) {
+    cluster.node(0).rails[r]->watched.tamper = [r](SendOrder& order) {
       if (order.weight > 0) GetParam().tell(r, order);
       return true;
     };

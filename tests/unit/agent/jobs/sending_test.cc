@@ -1,147 +1,209 @@
+// The engine's half of sending: what rails are given, asked and told.
 #include "agent/jobs/sending.h"
 
 #include <gtest/gtest.h>
 
-#include <optional>
-#include <utility>
 #include <vector>
 
-#include "tests/unit/agent/rails/sprayer_fixture.h"
+#include "tests/unit/agent/jobs/sending_fixture.h"
 
 namespace railsd::testing {
 namespace {
 
-constexpr uint64_t kHalf = 4 * kMiB;
+TEST_F(SendingTest, RailsAreGivenThePlanAndAllWeight) {
+  const std::vector<Assignment> given = TakeAllGiven();
+  ASSERT_EQ(given.size(), 2u);
+  for (uint32_t r = 0; r < 2; ++r) {
+    EXPECT_EQ(given[r].stream, &sending_->stream());
+    EXPECT_EQ(given[r].offset_bytes, r * kPart);
+    EXPECT_EQ(given[r].length_bytes, kPart);
+    EXPECT_EQ(given[r].connection, 1u);
+    EXPECT_EQ(given[r].round, 0u);
+    EXPECT_EQ(handles_[r].given_bytes, kPart);
+    EXPECT_EQ(sending_->stream().unposted_bytes[r].load(), kPart);
+  }
+  EXPECT_EQ(WeightOf(given), kWholeWeight);
+  EXPECT_NEAR(given[0].weight, given[1].weight, 1);
+  EXPECT_EQ(job_.posted_bytes, 2 * kPart);
+  EXPECT_TRUE(sending_->held());
+}
 
-// One exchange over two rails, half on each; the windows hold one chunk of 1 MiB.
-class SendingTest : public SprayerTest {
- protected:
-  void SetUp() override {
-    SetUpRails(2, 1, 1e9, {.chunk_bytes = kMiB, .late_binding = false, .window_bytes = kMiB});
-    job_.clock = &now_;
-    StreamFlows flows;
-    flows.Add(Rank(1), Rank(0), 2 * kHalf);
-    sending_.emplace(&context_, &job_, PeerIndex(0));
-    sending_->SetStream(std::move(flows), MemoryRanges());
-    const PlanRun runs[] = {{0, RailIndex(0), 0, kHalf}, {0, RailIndex(1), kHalf, kHalf}};
-    sending_->Start(runs, /*by_flow=*/false);
-    sprayer_->Dispatch(now_);
-  }
-  // Takes the oldest order of the rail, as it ends.
-  Sending::Ended End(size_t rail, SendResult result) {
-    RailEvent event;
-    event.result = result;
-    event.cookie = ports_[rail].orders.front().cookie;
-    weight_ += ports_[rail].orders.front().weight;
-    ports_[rail].orders.pop_front();
-    const InFlight done = sprayer_->Finish(event, now_);
-    return {done.rail, done.offset_bytes, done.length_bytes, done.weight, done.round};
-  }
-  // The rail fails under its order.
-  void Fail(size_t rail, uint64_t connection) {
-    while (!ports_[rail].orders.empty()) sending_->OnLost(End(rail, SendResult::kRailFailed));
-    sending_->OnRailDown(RailIndex(static_cast<uint32_t>(rail)), connection);
-    sprayer_->Evacuate(rail, PeerIndex(0));
-  }
-  void CarryAll(size_t rail) {
-    for (sprayer_->Dispatch(now_); !ports_[rail].orders.empty(); sprayer_->Dispatch(now_)) {
-      sending_->OnAcknowledged(End(rail, SendResult::kAcknowledged));
-    }
-  }
-  absl::Status Answer(Rehomed::State state, uint32_t round = 0) {
-    std::vector<Sending::Lost> arrived;
-    return sending_->OnAnswer({job_.key, state, round, {}}, &arrived);
-  }
-
-  std::optional<Sending> sending_;
-  uint32_t weight_ = 0;  // of the fences that were posted
-};
+TEST_F(SendingTest, WeightComesWithTheLastStretchOfARail) {
+  sending_.emplace(&context_, &job_, kPeer);
+  StreamFlows flows;
+  flows.Add(Rank(1), Rank(0), 4 * kPart);
+  sending_->SetStream(std::move(flows), MemoryRanges());
+  TakeAllGiven();
+  const PlanRun runs[] = {
+      {0, RailIndex(1), 0, kPart}, {0, RailIndex(0), kPart, kPart}, {0, RailIndex(1), 2 * kPart, 5}};
+  sending_->Start(runs, /*by_flow=*/false);
+  const std::vector<Assignment> first = TakeGiven(0), second = TakeGiven(1);
+  ASSERT_EQ(second.size(), 2u);
+  EXPECT_EQ(second[0].weight, 0);
+  EXPECT_EQ(first[0].weight + second[1].weight, static_cast<int>(kWholeWeight));
+}
 
 TEST_F(SendingTest, IsOverWhenBothRailsHaveFenced) {
   CarryAll(0);
   EXPECT_FALSE(sending_->over());
   CarryAll(1);
-  CarryAll(0);
-  EXPECT_EQ(weight_, kWholeWeight);
   EXPECT_TRUE(sending_->over());
+  EXPECT_FALSE(sending_->held());
 }
 
-TEST_F(SendingTest, ARailThatFailsAgainBeforeTheAnswerKeepsItsWeightBack) {
-  Fail(0, 1);
-  std::vector<RailConnection> failed;
-  ASSERT_TRUE(sending_->MayAsk());
-  sending_->Ask(&failed);
-  EXPECT_EQ(failed, (std::vector<RailConnection>{{RailIndex(0), 1}}));
-  sending_->OnRailDown(RailIndex(0), 2);
-  ASSERT_TRUE(Answer(Rehomed::State::kOpen, 1).ok());
-  CarryAll(1);
-  EXPECT_LT(weight_, kWholeWeight) << "a chunk of rail 0 has not arrived, and nobody has sent it again";
-  EXPECT_FALSE(sending_->over());
-  failed.clear();
-  ASSERT_TRUE(sending_->MayAsk());
-  sending_->Ask(&failed);
-  EXPECT_EQ(failed, (std::vector<RailConnection>{{RailIndex(0), 2}}));
-  weight_ = 0;
-  ASSERT_TRUE(Answer(Rehomed::State::kOpen, 2).ok());
-  CarryAll(1);
-  CarryAll(0);
-  CarryAll(1);
-  EXPECT_EQ(weight_, kWholeWeight);
-  EXPECT_TRUE(sending_->over());
+TEST_F(SendingTest, ReturnedBytesGoToAnotherRailWithTheirWeight) {
+  const std::vector<Assignment> given = TakeGiven(0);
+  Disconnect(0);
+  Return(0, 0, kPart, 0);
+  EXPECT_TRUE(TakeGiven(1).size() == 1) << "its own; the rest waits for the end of rail 0's share";
+  EndShare(0, /*doubtful=*/false, given[0].weight, 1);
+  const std::vector<Assignment> moved = TakeGiven(1);
+  ASSERT_EQ(moved.size(), 1u);
+  EXPECT_EQ(moved[0].offset_bytes, 0u);
+  EXPECT_EQ(moved[0].length_bytes, kPart);
+  EXPECT_EQ(moved[0].weight, given[0].weight);
+  EXPECT_FALSE(sending_->InDoubt());
 }
 
-// Else the receiver would not end the connection, whose bytes may land yet.
-TEST_F(SendingTest, IsNotAskedAboutBeforeTheEndOfTheConnectionIsTold) {
-  while (!ports_[0].orders.empty()) sending_->OnLost(End(0, SendResult::kRailFailed));
-  EXPECT_TRUE(sending_->InDoubt());
-  EXPECT_FALSE(sending_->MayAsk());
-  sending_->OnRailDown(RailIndex(0), 1);
-  EXPECT_TRUE(sending_->MayAsk());
+TEST_F(SendingTest, ABouncedAssignmentGoesToAnotherRail) {
+  const std::vector<Assignment> given = TakeGiven(0);
+  TakeGiven(1);
+  Disconnect(0);
+  Return(0, 0, kPart, given[0].weight, 0, /*settled=*/1);
+  const std::vector<Assignment> moved = TakeGiven(1);
+  ASSERT_EQ(moved.size(), 1u);
+  EXPECT_EQ(moved[0].weight, given[0].weight);
 }
 
-// A rail whose only orders were not sent owes nothing, but for as long as it is in doubt.
-TEST_F(SendingTest, ARailInDoubtStaysAmongThoseThatFence) {
-  sending_->OnRailDown(RailIndex(0), 1);  // before its order comes back
-  sending_->OnNotSent(End(0, SendResult::kNotSent), /*again=*/true);
-  sprayer_->Evacuate(0, PeerIndex(0));
-  CarryAll(1);
-  EXPECT_LT(weight_, kWholeWeight);
-  EXPECT_FALSE(sending_->over());
-  EXPECT_TRUE(sending_->MayAsk());
+TEST_F(SendingTest, MovedBytesGoToTheRailTheyAreFor) {
+  StartOver(3);
+  TakeAllGiven();
+  ASSERT_TRUE(sending_->Move(0, 2, 1000));
+  EXPECT_FALSE(sending_->Move(1, 2, 1000)) << "one release at a time";
+  const std::vector<RailCommand> releases = TakeReleases(0);
+  ASSERT_EQ(releases.size(), 1u);
+  EXPECT_EQ(releases[0].release_bytes, 1000u);
+  EXPECT_EQ(releases[0].give.stream, &sending_->stream());
+  Return(0, kPart - 1000, 600, 0);
+  Return(0, kPart - 400, 400, 11);
+  EXPECT_TRUE(NothingGiven());
+  Report(0, Of(Kind::kReleased));
+  const std::vector<Assignment> given = TakeGiven(2);
+  ASSERT_EQ(given.size(), 2u);
+  EXPECT_EQ(BytesOf(given), 1000u);
+  EXPECT_EQ(given[0].weight, 0);
+  EXPECT_EQ(given[1].weight, 11);
+  EXPECT_TRUE(NothingGiven());
+  EXPECT_TRUE(sending_->Move(1, 2, 1000));
 }
 
-// The receiver has room for one fence of an exchange and rail.
-TEST_F(SendingTest, OneFenceOfARailIsUnderWayAtATime) {
-  CarryAll(0);
-  for (; sending_->unposted_bytes() > 0; sprayer_->Dispatch(now_)) {
-    sending_->OnAcknowledged(End(1, SendResult::kAcknowledged));
+TEST_F(SendingTest, NothingMovesWhileAFailureIsOpen) {
+  StartOver(3);
+  TakeAllGiven();
+  Disconnect(0);
+  EXPECT_FALSE(sending_->Move(1, 2, 1000));
+  Lose(0, 0, kPart);
+  EndShare(0, /*doubtful=*/true, 0, 1);
+  Ask();
+  EXPECT_FALSE(sending_->Move(1, 2, 1000));
+}
+
+TEST_F(SendingTest, ADrainedRailIsAskedOnceForAllThatItHasNotPosted) {
+  TakeAllGiven();
+  PathOf(0).usable = false;
+  sending_->OnPathsChanged();
+  const std::vector<RailCommand> releases = TakeReleases(0);
+  ASSERT_EQ(releases.size(), 1u);
+  EXPECT_EQ(releases[0].release_bytes, UINT64_MAX);
+  Return(0, 100, kPart - 100, 127);
+  Report(0, Of(Kind::kReleased));
+  EXPECT_TRUE(TakeReleases(0).empty());
+  const std::vector<Assignment> given = TakeGiven(1);
+  EXPECT_EQ(BytesOf(given), kPart - 100);
+  EXPECT_EQ(WeightOf(given), 127u);
+}
+
+TEST_F(SendingTest, ADrainedRailThatKeepsItsBytesIsNotAskedAgain) {
+  TakeAllGiven();
+  PathOf(0).usable = false;
+  sending_->OnPathsChanged();
+  EXPECT_EQ(TakeReleases(0).size(), 1u);
+  Report(0, Of(Kind::kReleased));  // its weight is 1
+  Report(1, Of(Kind::kSettled, 1));
+  EXPECT_TRUE(TakeReleases(0).empty());
+}
+
+// Every rail that posts must fence.
+TEST_F(SendingTest, NoMoreRailsThanWeight) {
+  StartOver(4);
+  TakeAllGiven();
+  Disconnect(0);
+  for (int i = 0; i < 3; ++i) Return(0, static_cast<uint64_t>(i) * 1000, 1000, 0);
+  EndShare(0, /*doubtful=*/false, 2, 1);
+  uint32_t rails = 0, weight = 0;
+  for (uint32_t r = 1; r < 4; ++r) {
+    const std::vector<Assignment> given = TakeGiven(r);
+    if (given.empty()) continue;
+    ++rails;
+    weight += WeightOf(given);
+    EXPECT_GT(given.back().weight, 0u);
   }
-  sprayer_->Dispatch(now_);
-  ASSERT_EQ(ports_[0].orders.size(), 1u) << "the fence of round 0";
-  Fail(1, 1);
-  std::vector<RailConnection> failed;
-  ASSERT_TRUE(sending_->MayAsk());
-  sending_->Ask(&failed);
-  ASSERT_TRUE(Answer(Rehomed::State::kOpen, 1).ok());
-  sprayer_->Dispatch(now_);
-  sprayer_->Dispatch(now_);
-  ASSERT_EQ(ports_[0].orders.size(), 2u);
-  EXPECT_EQ(ports_[0].orders[1].length_bytes, kMiB);
-  EXPECT_EQ(ports_[0].orders[1].weight, 0);
-  sending_->OnAcknowledged(End(0, SendResult::kAcknowledged));
-  sprayer_->Dispatch(now_);
-  ASSERT_EQ(ports_[0].orders.size(), 2u);
-  EXPECT_EQ(ports_[0].orders[1].weight, kWholeWeight);
-  EXPECT_EQ(ports_[0].orders[1].round, 1u);
-  CarryAll(0);
-  EXPECT_TRUE(sending_->over());
+  EXPECT_LE(rails, 2u);
+  EXPECT_EQ(weight, 2u);
 }
 
-TEST_F(SendingTest, CompleteIsALieWhileBytesAreUnposted) {
-  Fail(0, 1);
-  std::vector<RailConnection> failed;
-  sending_->Ask(&failed);
-  EXPECT_EQ(Answer(Rehomed::State::kComplete).code(), absl::StatusCode::kInternal);
+TEST_F(SendingTest, ReturnedStretchesAreSpreadOverTheOtherRails) {
+  StartOver(4);
+  TakeAllGiven();
+  Disconnect(0);
+  for (uint64_t i = 0; i < 9; ++i) Return(0, i * 1000, 1000, 0);
+  EndShare(0, /*doubtful=*/false, 60, 1);
+  for (uint32_t r = 1; r < 4; ++r) EXPECT_EQ(BytesOf(TakeGiven(r)), 3000u) << "rail " << r;
+}
+
+TEST_F(SendingTest, BytesWaitForARail) {
+  TakeAllGiven();
+  Disconnect(1);
+  Return(1, kPart, kPart, 0);
+  Disconnect(0);
+  EndShare(1, /*doubtful=*/false, 127, 1);
+  EXPECT_TRUE(NothingGiven());
+  Return(0, 0, kPart, 0);
+  EndShare(0, /*doubtful=*/false, 128, 1);
+  EXPECT_TRUE(NothingGiven());
+  EXPECT_FALSE(sending_->held());
+  Reconnect(1);
+  const std::vector<Assignment> given = TakeGiven(1);
+  EXPECT_EQ(BytesOf(given), 2 * kPart);
+  EXPECT_EQ(WeightOf(given), kWholeWeight);
+  EXPECT_EQ(given[0].connection, 2u);
+}
+
+TEST_F(SendingTest, StopDropsEverything) {
+  TakeAllGiven();
+  sending_->Stop();
+  for (RecordingPort& port : ports_) EXPECT_EQ(port.Take(RailCommand::Kind::kDrop).size(), 1u);
+  Return(0, 0, kPart, 128);
+  EXPECT_TRUE(NothingGiven()) << "nothing is given any more";
+  EXPECT_TRUE(sending_->held());
+  Report(0, Of(Kind::kSettled, 1));
+  Disconnect(1);
+  EndShare(1, /*doubtful=*/true, 0, 1);
+  EXPECT_FALSE(sending_->InDoubt()) << "the receiver is not asked";
+  EXPECT_FALSE(sending_->held());
+  EXPECT_EQ(sending_->failed(), (Connections{{RailIndex(1), 1}}));
+}
+
+TEST_F(SendingTest, GiveUpEndsIt) {
+  TakeAllGiven();
+  FailPosted(0);
+  Ask();
+  sending_->GiveUp();
+  EXPECT_TRUE(sending_->over());
+  EXPECT_FALSE(sending_->asked());
+  EXPECT_FALSE(sending_->InDoubt());
+  EXPECT_TRUE(sending_->held());
+  EXPECT_EQ(ports_[1].Take(RailCommand::Kind::kDrop).size(), 1u);
 }
 
 }  // namespace

@@ -275,7 +275,7 @@ TEST_P(EngineHealthTest, AStalledPathIsLeft) {
   RailEvent event;
   event.kind = RailEvent::Kind::kPeerStalled;
   event.peer = PeerIndex(0);
-  event.cookie = cluster_->node(1).boot.value();
+  event.cookie = 1;  // the first link
   event.error_number = ETIMEDOUT;
   cluster_->node(0).rails[0]->Tell(event);
   cluster_->Run();

@@ -31,6 +31,7 @@ class RailTest : public ::testing::Test {
   struct Node {
     std::unique_ptr<ZoneTable> zones;
     std::unique_ptr<WakeEvent> wake;
+    std::unique_ptr<RailBoard> board;
     std::unique_ptr<Rail> rail;
     std::string address;
     uint64_t connection = 0;  // the present one
@@ -49,7 +50,9 @@ class RailTest : public ::testing::Test {
     node.wake = std::make_unique<WakeEvent>(WakeEvent::Create().value());
     std::unique_ptr<RailTransport> transport = MakeTransport(options);
     node.address = transport->Info().address;
-    node.rail = std::make_unique<Rail>(RailIndex(0), std::move(transport), node.wake.get(), commands, events);
+    node.board = std::make_unique<RailBoard>(1);
+    node.rail = std::make_unique<Rail>(RailIndex(0), std::move(transport), scheduler_, node.board.get(),
+                                       node.wake.get(), commands, events);
     return node;
   }
   void Build(size_t commands, size_t events, FakeTransportOptions options = {}) {
@@ -116,11 +119,29 @@ class RailTest : public ::testing::Test {
     command.ref = {slot, 1};
     return command;
   }
-  static RailCommand Post(const Node& node, const SendStream& stream, uint64_t offset, uint64_t length,
-                          uint64_t cookie) {
+  static std::unique_ptr<SendStream> MakeStream(JobTag job, MemoryRanges memory) {
+    auto stream = std::make_unique<SendStream>();
+    stream->job = job;
+    stream->peer = PeerIndex(5);
+    stream->memory = std::move(memory);
+    stream->unposted_bytes = std::vector<std::atomic<uint64_t>>(1);
+    return stream;
+  }
+  static RailCommand Of(RailCommand::Kind kind, const SendStream& stream) {
     RailCommand command;
-    command.kind = RailCommand::Kind::kPost;
-    command.order = {&stream, offset, length, cookie, node.connection};
+    command.kind = kind;
+    command.give.stream = &stream;
+    command.job = stream.job;
+    return command;
+  }
+  static RailCommand Give(const Node& node, const SendStream& stream, uint64_t offset, uint64_t length,
+                          uint8_t weight) {
+    RailCommand command = Of(RailCommand::Kind::kGive, stream);
+    command.give.connection = node.connection;
+    command.give.offset_bytes = offset;
+    command.give.length_bytes = length;
+    command.give.weight = weight;
+    stream.unposted_bytes[0].fetch_add(length);
     return command;
   }
   static size_t Count(const Node& node, RailEvent::Kind kind) {
@@ -128,7 +149,15 @@ class RailTest : public ::testing::Test {
         std::count_if(node.events.begin(), node.events.end(), [&](const RailEvent& e) { return e.kind == kind; }));
   }
 
+  template <typename Value>
+  static uint64_t Sum(const Node& node, RailEvent::Kind kind, Value RailEvent::*value) {
+    uint64_t sum = 0;
+    for (const RailEvent& event : node.events) sum += event.kind == kind ? event.*value : Value{0};
+    return sum;
+  }
+
   FakeFabric fabric_;
+  SchedulerOptions scheduler_{.speed_bytes_per_s = 1e9};
   Node a_, b_;
 };
 
@@ -151,33 +180,42 @@ INSTANTIATE_TEST_SUITE_P(Transports, RailOverTransportTest, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "Tcp" : "Fake"; });
 
 TEST_P(RailOverTransportTest, MovesBytesThroughTinyQueues) {
-  // Commands, orders and events all outnumber what any queue holds.
+  // Commands, chunks and events all outnumber what any queue holds.
   FakeTransportOptions options;
   options.max_posted_orders = 4;
+  scheduler_.chunk_bytes = 1000;
   Build(/*commands=*/3, /*events=*/2, options);
   Meet();
   std::mt19937_64 random(1);
-  constexpr uint64_t kBytes = 300000;
-  SendStream stream{JobTag(1), PeerIndex(5), Scatter(MakeSegment(kBytes), 0, kBytes, 50, random), {}};
-  const MemoryRanges zone = Scatter(MakeSegment(kBytes), 0, kBytes, 20, random);
-  const std::string bytes = RandomBytes(kBytes, random);
-  WriteAll(stream.memory, bytes);
-  stream.zone = Open(b_, zone);
-  for (uint64_t offset = 0; offset < kBytes; offset += 3000) {
-    RailCommand post = Post(a_, stream, offset, 3000, offset);
-    post.order.weight = 2;  // each with a fence, so that events outnumber the queue at both ends
-    Command(a_, post);
+  constexpr uint64_t kBytes = 30000, kPieces = 10, kStreams = 10;
+  std::vector<std::unique_ptr<SendStream>> streams;
+  std::vector<MemoryRanges> zones;
+  std::vector<std::string> bytes;
+  for (uint64_t i = 0; i < kStreams; ++i) {
+    streams.push_back(MakeStream(JobTag(i), Scatter(MakeSegment(kBytes), 0, kBytes, 20, random)));
+    zones.push_back(Scatter(MakeSegment(kBytes), 0, kBytes, 10, random));
+    bytes.push_back(RandomBytes(kBytes, random));
+    WriteAll(streams[i]->memory, bytes[i]);
+    streams[i]->zone = Open(b_, zones[i]);
   }
-  Until([&] { return Count(a_, RailEvent::Kind::kSendDone) == kBytes / 3000; });
-  Until([&] { return Count(b_, RailEvent::Kind::kFence) == kBytes / 3000; });
-  EXPECT_EQ(ReadAll(zone), bytes);
-  uint64_t next = 0;
-  for (const RailEvent& event : a_.events) {
-    if (event.kind != RailEvent::Kind::kSendDone) continue;
-    EXPECT_EQ(event.result, SendResult::kAcknowledged);
-    EXPECT_EQ(event.cookie, next);
-    next += 3000;
+  for (uint64_t piece = 0; piece < kPieces; ++piece) {
+    const uint64_t length = kBytes / kPieces;
+    for (const auto& stream : streams) Command(a_, Give(a_, *stream, piece * length, length, 2));
   }
+  Until([&] { return Sum(a_, RailEvent::Kind::kFenceDone, &RailEvent::weight) == 2 * kPieces * kStreams; });
+  Until([&] { return Sum(b_, RailEvent::Kind::kFence, &RailEvent::weight) == 2 * kPieces * kStreams; });
+  Until([&] {
+    return Sum(a_, RailEvent::Kind::kFenceDone, &RailEvent::settled) +
+               Sum(a_, RailEvent::Kind::kSettled, &RailEvent::settled) ==
+           kPieces * kStreams;
+  });
+  for (uint64_t i = 0; i < kStreams; ++i) {
+    EXPECT_EQ(ReadAll(zones[i]), bytes[i]);
+    EXPECT_EQ(streams[i]->unposted_bytes[0].load(), 0u);
+  }
+  EXPECT_EQ(Sum(a_, RailEvent::Kind::kCarried, &RailEvent::length_bytes), kBytes * kStreams);
+  EXPECT_EQ(Count(a_, RailEvent::Kind::kReturned), 0u);
+  EXPECT_EQ((*a_.board)[0].done_bytes.load(), kBytes * kStreams);
   EXPECT_EQ(a_.rail->event_depth(), 0u);
   EXPECT_EQ(a_.rail->command_depth(), 0u);
 }
@@ -186,56 +224,114 @@ TEST_P(RailOverTransportTest, MovesBytesThroughTinyQueues) {
 TEST_P(RailOverTransportTest, AZoneOpenedBeforeItsPeerWasToldIsNeverRefused) {
   Build(/*commands=*/64, /*events=*/64);
   Meet();
-  SendStream stream{JobTag(1), PeerIndex(5), {}, {}};
-  stream.memory.Append(MakeSegment(64), 0, 64);
-  MemoryRanges zone;
+  MemoryRanges memory, zone;
+  memory.Append(MakeSegment(64), 0, 64);
   zone.Append(MakeSegment(64), 0, 64);
+  const auto stream = MakeStream(JobTag(1), std::move(memory));
   for (uint64_t round = 1; round <= 500; ++round) {
-    stream.zone = Open(b_, zone);
-    ASSERT_TRUE(a_.rail->TryCommand(Post(a_, stream, 0, 64, round)));
+    stream->zone = Open(b_, zone);
+    ASSERT_TRUE(a_.rail->TryCommand(Give(a_, *stream, 0, 64, kWholeWeight)));
     a_.rail->Flush();
-    Until([&] { return Count(a_, RailEvent::Kind::kSendDone) == round; });
-    ASSERT_EQ(a_.events.back().result, SendResult::kAcknowledged) << "zone " << round;
-    ASSERT_TRUE(b_.zones->Close(stream.zone));
-    b_.zones->Release(stream.zone);
+    Until(
+        [&] { return Count(a_, RailEvent::Kind::kFenceDone) == round || Count(a_, RailEvent::Kind::kSendFault) > 0; });
+    ASSERT_EQ(Count(a_, RailEvent::Kind::kSendFault), 0u) << "zone " << round;
+    ASSERT_TRUE(b_.zones->Close(stream->zone));
+    b_.zones->Release(stream->zone);
   }
+}
+
+TEST_P(RailOverTransportTest, ReleaseGivesBackWhatIsNotPosted) {
+  FakeTransportOptions options;
+  options.max_posted_orders = 2;
+  scheduler_.chunk_bytes = 1000;
+  Build(/*commands=*/8, /*events=*/64, options);
+  Meet();
+  constexpr uint64_t kBytes = 4 << 20;
+  MemoryRanges memory, zone;
+  memory.Append(MakeSegment(kBytes), 0, kBytes);
+  zone.Append(MakeSegment(kBytes), 0, kBytes);
+  const auto stream = MakeStream(JobTag(1), std::move(memory));
+  stream->zone = Open(b_, zone);
+  Command(a_, Give(a_, *stream, 0, kBytes, 200));
+  RailCommand release = Of(RailCommand::Kind::kRelease, *stream);
+  release.release_bytes = kBytes / 2;
+  Command(a_, release);
+  Until([&] {
+    return Count(a_, RailEvent::Kind::kReleased) == 1 && Count(a_, RailEvent::Kind::kFenceDone) == 1 &&
+           Count(b_, RailEvent::Kind::kFence) == 1;
+  });
+  const uint64_t returned = Sum(a_, RailEvent::Kind::kReturned, &RailEvent::length_bytes);
+  EXPECT_EQ(Sum(a_, RailEvent::Kind::kCarried, &RailEvent::length_bytes) + returned, kBytes);
+  EXPECT_LE(returned, kBytes / 2);
+  EXPECT_EQ(
+      Sum(a_, RailEvent::Kind::kReturned, &RailEvent::weight) + Sum(b_, RailEvent::Kind::kFence, &RailEvent::weight),
+      200u);
 }
 
 TEST_F(RailTest, AFullTransportDoesNotHoldUpReceiving) {
   FakeTransportOptions options;
   options.max_posted_orders = 2;
   options.traits.binds_zones = true;
+  scheduler_.chunk_bytes = 64;
   Build(/*commands=*/8, /*events=*/64, options);
   Meet();
   fabric_.SetStepBytes(b_.address, 0);
-  SendStream stream{JobTag(1), PeerIndex(5), {}, {}};
-  stream.memory.Append(MakeSegment(64), 0, 64);
-  for (uint64_t i = 0; i < 6; ++i) ASSERT_TRUE(a_.rail->TryCommand(Post(a_, stream, 0, 64, i)));
+  MemoryRanges memory;
+  memory.Append(MakeSegment(6 * 64), 0, 6 * 64);
+  const auto stream = MakeStream(JobTag(1), std::move(memory));
+  ASSERT_TRUE(a_.rail->TryCommand(Give(a_, *stream, 0, 6 * 64, kWholeWeight)));
   a_.rail->Flush();
   Command(a_, Close(9));
   Until([&] { return Count(a_, RailEvent::Kind::kZoneClosed) == 1; });
-  EXPECT_EQ(Count(a_, RailEvent::Kind::kSendDone), 0u);
+  EXPECT_EQ(Count(a_, RailEvent::Kind::kCarried), 0u);
   a_.rail.reset();  // a stream outlives the orders that name it
 }
 
-TEST_F(RailTest, StopAfterPostsStopsThemAll) {
+class RailStopTest : public RailTest, public ::testing::WithParamInterface<size_t> {};
+INSTANTIATE_TEST_SUITE_P(PostedOrders, RailStopTest, ::testing::Values(2, 64));
+
+TEST_P(RailStopTest, StopSendsEndsPostedOrdersAndThoseTheTransportHasNotTaken) {
   FakeTransportOptions options;
-  options.max_posted_orders = 64;
+  options.max_posted_orders = GetParam();
+  scheduler_.chunk_bytes = 64;
   Build(/*commands=*/64, /*events=*/64, options);
   Meet();
   fabric_.SetStepBytes(b_.address, 0);
-  SendStream stream{JobTag(3), PeerIndex(5), {}, {}};
-  stream.memory.Append(MakeSegment(64), 0, 64);
-  for (uint64_t i = 0; i < 20; ++i) ASSERT_TRUE(a_.rail->TryCommand(Post(a_, stream, 0, 64, i)));
-  RailCommand stop;
-  stop.kind = RailCommand::Kind::kStopSends;
-  stop.job = JobTag(3);
-  Command(a_, stop);
-  Until([&] { return Count(a_, RailEvent::Kind::kSendDone) == 20; });
+  MemoryRanges memory;
+  memory.Append(MakeSegment(20 * 64), 0, 20 * 64);
+  const auto stream = MakeStream(JobTag(3), std::move(memory));
+  for (uint64_t i = 0; i < 20; ++i) ASSERT_TRUE(a_.rail->TryCommand(Give(a_, *stream, i * 64, 64, 1)));
+  a_.rail->Flush();
+  Until([&] { return (*a_.board)[0].in_flight_bytes.load() == 20 * 64; });
+  Command(a_, Of(RailCommand::Kind::kStopSends, *stream));
+  const auto settled = [&] { return Sum(a_, RailEvent::Kind::kSettled, &RailEvent::settled); };
+  Until([&] { return settled() == 20; });
+  EXPECT_EQ(Count(a_, RailEvent::Kind::kSendFault), 1u);
   for (const RailEvent& event : a_.events) {
-    if (event.kind != RailEvent::Kind::kSendDone) continue;
-    EXPECT_EQ(event.result, SendResult::kStopped);
+    if (event.kind == RailEvent::Kind::kSendFault) {
+      EXPECT_EQ(event.result, SendResult::kStopped);
+    }
   }
+  EXPECT_EQ(Count(a_, RailEvent::Kind::kCarried), 0u);
+  EXPECT_EQ((*a_.board)[0].done_bytes.load(), 20u * 64);
+}
+
+TEST_F(RailTest, DropEndsWhatIsNotPosted) {
+  FakeTransportOptions options;
+  options.max_posted_orders = 2;
+  scheduler_.chunk_bytes = 64;
+  Build(/*commands=*/8, /*events=*/64, options);
+  Meet();
+  fabric_.SetStepBytes(b_.address, 0);
+  MemoryRanges memory;
+  memory.Append(MakeSegment(20 * 64), 0, 20 * 64);
+  const auto stream = MakeStream(JobTag(3), std::move(memory));
+  Command(a_, Give(a_, *stream, 0, 20 * 64, kWholeWeight));
+  Command(a_, Of(RailCommand::Kind::kDrop, *stream));
+  Command(a_, Of(RailCommand::Kind::kStopSends, *stream));
+  Until([&] { return Sum(a_, RailEvent::Kind::kSettled, &RailEvent::settled) == 1; });
+  EXPECT_EQ((*a_.board)[0].done_bytes.load(), 20u * 64);
+  EXPECT_EQ(stream->unposted_bytes[0].load(), 0u);
 }
 
 TEST_F(RailTest, RefusesCommandsWhenFull) {

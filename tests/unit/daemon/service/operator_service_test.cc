@@ -76,9 +76,11 @@ TEST_F(ServicesTest, JobsAreExplained) {
   job.exchanges.push_back({PeerIndex(4), "n4", 4096, 0, {}, false});
   job.exchanges[0].times.planned = begun + absl::Seconds(2);
   job.exchanges[0].times.ready_received = begun;
-  job.timeline.Reset(1);
-  const uint32_t record = job.timeline.OnPosted(RailIndex(0), PeerIndex(4), Rank(3), 4096, begun + absl::Seconds(3));
-  job.timeline.OnEnded(record, RailIndex(0), true, begun + absl::Seconds(5));
+  JobRecorder recorder;
+  recorder.Reset(1);
+  recorder.rails()[0].OnPosted(begun + absl::Seconds(3));
+  recorder.rails()[0].OnEnded({PeerIndex(4), false, 0, 4096, begun + absl::Seconds(3), begun + absl::Seconds(5)});
+  job.timeline = recorder.Timeline([](PeerIndex, uint64_t) { return Rank(3); });
   agent_.explanation = job;
   ASSERT_TRUE(operators_->ExplainJob(&b, {}, &response).ok());
   EXPECT_EQ(response.report().job().seq(), 7u);

@@ -1,0 +1,84 @@
+#include "agent/jobs/late_binder.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace railsd {
+
+// Nothing to post, and nothing on its way to it.
+bool LateBinder::IsDry(size_t r) const {
+  const RailProgress& progress = (*context_.board)[r];
+  return progress.unposted_bytes.load(std::memory_order_relaxed) == 0 &&
+         (*context_.rails)[r].backlog_bytes() <= progress.in_flight_bytes.load(std::memory_order_relaxed);
+}
+
+void LateBinder::Run(absl::Time now) {
+  look_again_ = absl::InfiniteFuture();
+  if (!context_.late_binding || !context_.board->AnyLags()) return;
+  absl::Duration soonest = absl::Milliseconds(10);
+  bool any_dry = false;
+  for (size_t r = 0; r < context_.rail_count(); ++r) {
+    const RailProgress& progress = (*context_.board)[r];
+    soonest = std::min(soonest, absl::Seconds(static_cast<double>(progress.piece_bytes) / progress.speed_bytes_per_s));
+    if (!IsDry(r)) continue;
+    any_dry = true;
+    Feed(r);
+  }
+  if (any_dry) look_again_ = now + std::max(soonest, absl::Microseconds(200));
+}
+
+// The rail that would end last gives something, or the next one if it cannot.
+bool LateBinder::Feed(size_t dry) {
+  RailMask tried = RailBit(dry);
+  while (true) {
+    size_t worst = dry;
+    for (size_t r = 0; r < context_.rail_count(); ++r) {
+      const RailProgress& rail = (*context_.board)[r];
+      if ((tried & RailBit(r)) != 0 || !rail.Lags()) continue;
+      if (worst == dry || rail.Left() > (*context_.board)[worst].Left()) worst = r;
+    }
+    if (worst == dry) return false;
+    if (Sending* const sending = MostLeft(worst, dry)) return Take(*sending, worst, dry);
+    tried |= RailBit(worst);
+  }
+}
+
+// The exchange with most left on the rail that can be moved to the other; that of the highest priority.
+Sending* LateBinder::MostLeft(size_t worst, size_t dry) {
+  Sending* best = nullptr;
+  std::pair<uint32_t, uint64_t> most;
+  for (auto& [key, job] : jobs_) {
+    if (!job->running || job->aborting()) continue;
+    for (auto& [peer, exchange] : job->exchanges) {
+      Sending& out = exchange.out;
+      if (!out.MayMove(worst) || !context_.peer(peer).CanSendOver(dry, out.Usable())) continue;
+      const std::pair left(job->tenant->share().priority,
+                           out.stream().unposted_bytes[worst].load(std::memory_order_relaxed));
+      if (left.second == 0 || left <= most) continue;
+      most = left;
+      best = &out;
+    }
+  }
+  return best;
+}
+
+// What is left is divided by what the lagging rail and those that will soon be dry deliver.
+bool LateBinder::Take(Sending& sending, size_t from, size_t to) {
+  double sum = 0;
+  for (size_t r = 0; r < context_.rail_count(); ++r) {
+    const RailProgress& rail = (*context_.board)[r];
+    const uint64_t waiting = (*context_.rails)[r].backlog_bytes() -
+                             std::min((*context_.rails)[r].backlog_bytes(), rail.in_flight_bytes.load());
+    const bool takes = waiting <= rail.piece_bytes && context_.peer(sending.peer()).CanSendOver(r, sending.Usable());
+    if (r == from || r == to || takes) sum += rail.Rate();
+  }
+  const RailProgress& lagging = (*context_.board)[from];
+  const auto left = static_cast<double>(lagging.unposted_bytes.load(std::memory_order_relaxed));
+  const uint64_t piece = (*context_.board)[to].piece_bytes;
+  const auto part = static_cast<uint64_t>(left * (*context_.board)[to].Rate() / std::max(sum, 1.0));
+  if (!sending.Move(from, to, std::max(piece, part / piece * piece))) return false;
+  ++moves_;
+  return true;
+}
+
+}  // namespace railsd

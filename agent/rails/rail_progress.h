@@ -1,0 +1,78 @@
+// What rails let others see of their work while it goes on.
+#ifndef RAILSD_AGENT_RAILS_RAIL_PROGRESS_H_
+#define RAILSD_AGENT_RAILS_RAIL_PROGRESS_H_
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "absl/time/time.h"
+
+namespace railsd {
+
+// Of one rail. Written by its thread only, read by anybody (relaxed): good enough to decide which rail lags, and exact
+// when nothing moves.
+struct RailProgress {
+  using Value = std::atomic<uint64_t>;
+  Value unposted_bytes{0}, in_flight_bytes{0};
+  Value done_bytes{0};        // of all that the engine has assigned: carried, lost, or returned; never falls
+  Value returned_chunks{0};   // whose connection broke under them
+  Value rate_bytes_per_s{0};  // in the present stretch of work; 0: too short to tell
+  // Set before the thread starts.
+  double speed_bytes_per_s = 0;
+  uint64_t piece_bytes = 0, window_bytes = 0;
+
+  // The rate that is expected of it, in bytes per second; more than 0.
+  double Rate() const {
+    const uint64_t rate = rate_bytes_per_s.load(std::memory_order_relaxed);
+    return rate > 0 ? static_cast<double>(rate) : std::max(1.0, speed_bytes_per_s);
+  }
+  // How long it takes for what it has not posted.
+  absl::Duration Left() const {
+    return absl::Seconds(static_cast<double>(unposted_bytes.load(std::memory_order_relaxed)) / Rate());
+  }
+  // Whether moving a part of that would pay. Moving costs two messages between threads, and the evenness of the plan.
+  bool Lags() const {
+    constexpr uint64_t kPieces = 3;
+    constexpr absl::Duration kMessages = absl::Microseconds(200), kEnough = absl::Milliseconds(10);
+    const uint64_t unposted = unposted_bytes.load(std::memory_order_relaxed);
+    if (unposted <= kPieces * piece_bytes) return false;
+    const absl::Duration pieces = absl::Seconds(static_cast<double>(kPieces * piece_bytes) / speed_bytes_per_s);
+    return Left() > std::min(kEnough, pieces + kMessages);
+  }
+};
+
+// What the rails of a node share with each other and the engine. Built before the rails' threads, outlives them.
+class RailBoard {
+ public:
+  explicit RailBoard(size_t rails) : rails_(rails), received_(1 << 16) {}
+
+  RailProgress& operator[](size_t rail) { return rails_[rail]; }
+  const RailProgress& operator[](size_t rail) const { return rails_[rail]; }
+  bool AnyLags() const {
+    return std::any_of(rails_.begin(), rails_.end(), [](const RailProgress& rail) { return rail.Lags(); });
+  }
+
+  // Weights of fences that are in the engine's queues, by exchange: whoever completes the whole wakes the engine. Only
+  // hints, since the engine counts by itself: numbers of sent exchanges come again.
+  using Weight = std::atomic<uint32_t>;
+  static constexpr uint16_t kSent = 4096;
+  // For an exchange. The engine's thread.
+  uint16_t TakeNumber() { return next_number_++; }
+  Weight& sent(uint16_t number) { return sent_[number % kSent]; }
+  Weight& received(uint16_t slot) { return received_[slot]; }
+
+ private:
+  std::deque<RailProgress> rails_;
+  uint16_t next_number_ = 0;
+  std::array<Weight, kSent> sent_{};
+  std::vector<Weight> received_;  // by slot of the zone
+};
+
+}  // namespace railsd
+
+#endif  // RAILSD_AGENT_RAILS_RAIL_PROGRESS_H_

@@ -1,0 +1,92 @@
+// What one rail did for one job and when, for `railsctl explain`.
+#ifndef RAILSD_AGENT_RAILS_RAIL_RECORDS_H_
+#define RAILSD_AGENT_RAILS_RAIL_RECORDS_H_
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "agent/base/ids.h"
+
+namespace railsd {
+
+// Written by the rail's thread while the job runs, read by the engine's at any time: chunks below the count do not
+// change any more. Its storage is there from the beginning, so that nothing is allocated for a chunk.
+class RailRecords {
+ public:
+  struct Chunk {
+    PeerIndex peer;
+    bool returned = false;  // not acknowledged: given back, lost with its connection, or stopped
+    uint64_t offset_bytes = 0, length_bytes = 0;
+    absl::Time posted, ended;
+  };
+  struct Totals {
+    uint64_t chunks = 0, returned_chunks = 0, under_way = 0;
+    absl::Time first_posted = absl::InfiniteFuture(), last_acknowledged = absl::InfinitePast();
+    absl::Duration busy;  // with something posted and not ended
+  };
+
+  // Forgets everything and keeps the storage. No rail writes.
+  void Reset(size_t capacity) {
+    chunks_.resize(capacity);
+    for (Value* value : {&posted_, &ended_, &returned_, &busy_ns_}) value->store(0, std::memory_order_relaxed);
+    first_posted_ns_.store(kNever, std::memory_order_relaxed);
+    last_acknowledged_ns_.store(kNever, std::memory_order_relaxed);
+    busy_since_ns_ = 0;
+  }
+
+  // The rail's thread.
+  void OnPosted(absl::Time now) {
+    const uint64_t posted = Read(posted_);
+    if (Read(first_posted_ns_) == kNever) first_posted_ns_.store(Nanos(now), std::memory_order_relaxed);
+    if (posted == Read(ended_)) busy_since_ns_ = Nanos(now);
+    posted_.store(posted + 1, std::memory_order_relaxed);
+  }
+  void OnEnded(const Chunk& chunk) {
+    const uint64_t ended = Read(ended_);
+    if (ended < chunks_.size()) chunks_[ended] = chunk;
+    if (chunk.returned) returned_.store(Read(returned_) + 1, std::memory_order_relaxed);
+    if (!chunk.returned) last_acknowledged_ns_.store(Nanos(chunk.ended), std::memory_order_relaxed);
+    if (Read(posted_) == ended + 1) {
+      busy_ns_.store(Read(busy_ns_) + Nanos(chunk.ended) - busy_since_ns_, std::memory_order_relaxed);
+    }
+    ended_.store(ended + 1, std::memory_order_release);
+  }
+
+  // Any thread. Calls visit(chunk) for those that have ended.
+  template <typename Visit>
+  void ForEachChunk(Visit visit) const {
+    const uint64_t count = std::min<uint64_t>(ended_.load(std::memory_order_acquire), chunks_.size());
+    for (uint64_t i = 0; i < count; ++i) visit(chunks_[i]);
+  }
+  // How many of them had no room.
+  uint64_t left_out() const { return std::max<uint64_t>(Read(ended_), chunks_.size()) - chunks_.size(); }
+  Totals totals() const {
+    Totals out;
+    out.chunks = Read(posted_);
+    out.returned_chunks = Read(returned_);
+    out.under_way = out.chunks - std::min(out.chunks, Read(ended_));
+    if (Read(first_posted_ns_) != kNever) out.first_posted = At(Read(first_posted_ns_));
+    if (Read(last_acknowledged_ns_) != kNever) out.last_acknowledged = At(Read(last_acknowledged_ns_));
+    out.busy = absl::Nanoseconds(static_cast<int64_t>(Read(busy_ns_)));
+    return out;
+  }
+
+ private:
+  using Value = std::atomic<uint64_t>;
+  static constexpr uint64_t kNever = UINT64_MAX;
+  static uint64_t Nanos(absl::Time time) { return static_cast<uint64_t>(absl::ToUnixNanos(time)); }
+  static absl::Time At(uint64_t nanos) { return absl::FromUnixNanos(static_cast<int64_t>(nanos)); }
+  static uint64_t Read(const Value& value) { return value.load(std::memory_order_relaxed); }
+
+  std::vector<Chunk> chunks_;
+  Value posted_{0}, ended_{0}, returned_{0}, busy_ns_{0};
+  Value first_posted_ns_{kNever}, last_acknowledged_ns_{kNever};
+  uint64_t busy_since_ns_ = 0;  // the rail's thread
+};
+
+}  // namespace railsd
+
+#endif  // RAILSD_AGENT_RAILS_RAIL_RECORDS_H_

@@ -1,0 +1,133 @@
+// Who is next on a rail: which tenant's bytes, and to which peer. Pure: no clock, no threads, no memory of anybody.
+#ifndef RAILSD_AGENT_RAILS_RAIL_SCHEDULER_H_
+#define RAILSD_AGENT_RAILS_RAIL_SCHEDULER_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "agent/base/ids.h"
+#include "agent/rails/rail_progress.h"
+#include "agent/sessions/tenant_quota.h"
+
+namespace railsd {
+
+struct SchedulerOptions {
+  double speed_bytes_per_s = 0;
+  uint64_t chunk_bytes = 1 << 20;  // no chunk is longer
+  uint64_t window_bytes = 0;       // per peer; 0: from the speed
+};
+
+// Shares of the tenants, as the engine told them last.
+struct RailShares {
+  std::vector<TenantShare> tenants;  // by Tenant::index(); those that are missing have the default
+  uint32_t highest_priority = 0;     // of tenants that have sessions
+  friend bool operator==(const RailShares&, const RailShares&) = default;
+};
+
+// What is posted can neither move to another rail nor let others pass. It is bounded by a window for each peer, and in
+// all. Higher priorities go first, then the tenant that has had least for its weight (start-time fair queueing, Goyal,
+// Vin and Cheng, 1996), then the peer for which most is left: what would end last is served first. Owned by the rail's
+// thread.
+class RailScheduler {
+ public:
+  // `progress` takes the counts, and outlives this.
+  RailScheduler(const SchedulerOptions& options, RailProgress* progress);
+
+  void SetShares(const RailShares& shares);
+  // Chunks of that priority are about to come: lower ones pause for twice the time that it takes to carry what they may
+  // have posted, so that these find the rail free.
+  void Expect(uint32_t priority, absl::Time now);
+
+  // Bytes to the peer wait to be posted. `place`: of the peer in the order in which this node serves its peers.
+  void Add(uint32_t tenant, PeerIndex peer, uint32_t place, uint64_t bytes);
+  // They do not wait any more, and are not posted either.
+  void Remove(uint32_t tenant, PeerIndex peer, uint64_t bytes);
+
+  struct Choice {
+    uint32_t tenant = 0;
+    PeerIndex peer;
+    uint64_t piece_bytes = 0;  // a chunk at most
+  };
+  // Whose bytes are posted next; none while windows are full or those who wait pause.
+  std::optional<Choice> Next(absl::Time now);
+  void OnPosted(uint32_t tenant, PeerIndex peer, uint64_t bytes, absl::Time now);
+  void OnEnded(uint32_t tenant, PeerIndex peer, uint64_t bytes, bool acknowledged, absl::Time now);
+  // When Next() may choose again, though nothing has ended.
+  absl::Time NextDeadline() const { return look_again_; }
+
+  // A time in which the rail was never idle, and what it carried.
+  struct Stretch {
+    uint64_t bytes = 0;
+    absl::Duration time;
+  };
+  // One that has ended since the last call, if it was long enough to tell a rate.
+  std::optional<Stretch> TakeStretch();
+
+  uint64_t unposted_bytes() const { return unposted_bytes_; }
+
+ private:
+  struct Destination {
+    uint64_t unposted_bytes = 0;
+    uint32_t place = 0;
+  };
+  struct TenantQueue {
+    std::vector<Destination> destinations;  // by peer
+    std::vector<PeerIndex> active;          // peers with something to be posted
+    uint64_t unposted_bytes = 0, in_flight_bytes = 0;
+    uint32_t last_place = UINT32_MAX;
+    // Bytes over weight that left while others had work here, too, beyond the tenant of this priority that has had
+    // least. One that had no work meanwhile begins where the others are.
+    double served = 0;
+    bool blocked = false;  // in this round: nothing that it has can be posted
+  };
+  // What is posted to one peer, by all tenants: they share its connection.
+  struct PeerWindow {
+    uint64_t in_flight_bytes = 0, in_flight_chunks = 0;
+    absl::Time heard_at;  // the last end of a chunk, or the first post after a rest
+  };
+  // How much is posted at once.
+  struct Window {
+    uint64_t piece_bytes = 0;
+    uint64_t bytes = 0;
+  };
+
+  Window MakeWindow(double part, uint64_t pieces) const;
+  TenantQueue& Of(uint32_t tenant);
+  Destination& To(TenantQueue& queue, PeerIndex peer);
+  PeerWindow& WindowTo(PeerIndex peer);
+  TenantShare ShareOf(size_t tenant) const {
+    return tenant < shares_.tenants.size() ? shares_.tenants[tenant] : TenantShare{};
+  }
+  const Window& WindowOf(size_t tenant) const {
+    return ShareOf(tenant).priority < shares_.highest_priority ? yielding_ : window_;
+  }
+  void BlockThoseWhoPause(absl::Time now);
+  std::optional<size_t> NextTenant() const;
+  std::optional<PeerIndex> NextPeer(TenantQueue& queue, const Window& window);
+  bool HasRoom(size_t tenant, bool shared, uint64_t stalled_bytes) const;
+  uint64_t StalledBytes(absl::Time now) const;
+  void Level(uint32_t priority);
+  void Publish();
+
+  const SchedulerOptions options_;
+  RailProgress* const progress_;
+  Window window_, yielding_;
+  absl::Duration yielding_time_;  // that it takes to carry `yielding_.bytes`
+  absl::Duration measurable_;     // a shorter stretch says nothing of a rate
+  RailShares shares_;
+  std::vector<TenantQueue> tenants_;  // by index
+  std::vector<PeerWindow> peers_;     // by index
+  uint64_t unposted_bytes_ = 0, in_flight_bytes_ = 0;
+  std::vector<absl::Time> expected_at_;  // by priority
+  absl::Time look_again_ = absl::InfiniteFuture();
+  // The present stretch, and the one that has ended.
+  absl::Time busy_since_;
+  uint64_t busy_bytes_ = 0;
+  std::optional<Stretch> ended_;
+};
+
+}  // namespace railsd
+
+#endif  // RAILSD_AGENT_RAILS_RAIL_SCHEDULER_H_

@@ -1,0 +1,46 @@
+// What rails deliver, as far as plans should go by it.
+#ifndef RAILSD_AGENT_RAILS_RAIL_SPEEDS_H_
+#define RAILSD_AGENT_RAILS_RAIL_SPEEDS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/time/time.h"
+
+namespace railsd {
+
+// Owned by the engine's thread.
+class RailSpeeds {
+ public:
+  // `speeds`: of each rail, as configured, in bytes per second. `adapt` false: plans go by them alone.
+  RailSpeeds(std::vector<double> speeds, bool adapt) : adapt_(adapt) {
+    for (const double speed : speeds) rails_.push_back({.speed = speed});
+  }
+
+  // The rail has carried so much in a stretch without a pause.
+  void OnStretch(size_t rail, uint64_t bytes, absl::Duration time, absl::Time now);
+  // Bytes per second, over the stretches so far; 0: none.
+  double measured(size_t rail) const { return rails_[rail].measured; }
+  // What the next plan should count on, in bytes per second: the rail's own speed, or the part of it that was measured
+  // lately where that is clearly less than what another rail is seen to deliver of its own.
+  double ForPlan(size_t rail, absl::Time now) const;
+
+ private:
+  struct RailState {
+    double speed = 0;
+    double measured = 0;
+    absl::Time measured_at = absl::InfinitePast();
+    uint32_t slow_stretches = 0;  // the last so many were clearly slower than another rail
+  };
+  // How much of its speed the rail delivers, 0 to 1; 1 when that is not known.
+  double Part(const RailState& rail, absl::Time now) const;
+  // Of the best rail that was measured; 0 when none was.
+  double BestPart(absl::Time now) const;
+
+  const bool adapt_;
+  std::vector<RailState> rails_;
+};
+
+}  // namespace railsd
+
+#endif  // RAILSD_AGENT_RAILS_RAIL_SPEEDS_H_

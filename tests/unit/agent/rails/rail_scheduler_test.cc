@@ -1,0 +1,474 @@
+#include "agent/rails/rail_scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "agent/plan/plan.h"
+
+namespace railsd {
+namespace {
+
+// A scheduler and a simulated rail, which carries chunks in the order in which they were posted.
+class RailSchedulerTest : public ::testing::Test {
+ protected:
+  static constexpr uint64_t kMiB = 1 << 20;
+  static constexpr uint32_t kOne = 0, kThree = 1, kUrgent = 2;  // tenants
+  // A rail of 25 MB/s: pieces of 100 kB, windows of 300 kB. While a higher priority is there, pieces of 25 kB and
+  // windows of 50 kB for the lower ones.
+  static constexpr double kSpeed = 25e6;
+  static constexpr uint64_t kPiece = 100'000, kWindow = 300'000;
+
+  struct Chunk {
+    uint32_t tenant = 0, peer = 0;
+    uint64_t bytes = 0;
+  };
+
+  void SetUpRail(double speed, uint64_t chunk_bytes = kMiB, uint64_t window_bytes = 0) {
+    speed_ = speed;
+    chunks_.clear();
+    left_.clear();
+    scheduler_.emplace(SchedulerOptions{speed, chunk_bytes, window_bytes}, &progress_);
+    SetShares(0);
+  }
+  // `highest_priority`: of tenants that have sessions.
+  void SetShares(uint32_t highest_priority) {
+    shares_.highest_priority = highest_priority;
+    scheduler_->SetShares(shares_);
+  }
+  void Queue(uint32_t tenant, uint32_t peer, uint64_t bytes) {
+    scheduler_->Add(tenant, PeerIndex(peer), places_[peer], bytes);
+    left_[{tenant, peer}] += bytes;
+  }
+  // Posts whatever windows allow.
+  void Post() {
+    while (const std::optional<RailScheduler::Choice> choice = scheduler_->Next(now_)) {
+      const uint32_t peer = choice->peer.value();
+      uint64_t& left = left_[{choice->tenant, peer}];
+      ASSERT_GT(left, 0u);
+      const uint64_t bytes = NextChunkBytes(left, choice->piece_bytes);
+      left -= bytes;
+      scheduler_->OnPosted(choice->tenant, choice->peer, bytes, now_);
+      chunks_.push_back({choice->tenant, peer, bytes});
+    }
+  }
+  void Acknowledge(bool acknowledged = true) {
+    const Chunk chunk = chunks_.front();
+    chunks_.pop_front();
+    scheduler_->OnEnded(chunk.tenant, PeerIndex(chunk.peer), chunk.bytes, acknowledged, now_);
+  }
+  // The rail carries so much. Returns the bytes of each tenant.
+  std::map<uint32_t, uint64_t> CarryBytes(uint64_t bytes) {
+    std::map<uint32_t, uint64_t> carried;
+    for (uint64_t sum = 0; sum < bytes;) {
+      Post();
+      if (chunks_.empty()) break;
+      sum += chunks_.front().bytes;
+      carried[chunks_.front().tenant] += chunks_.front().bytes;
+      most_in_flight_bytes_ = std::max(most_in_flight_bytes_, InFlight());
+      now_ += absl::Seconds(static_cast<double>(chunks_.front().bytes) / speed_);
+      Acknowledge();
+    }
+    return carried;
+  }
+  uint64_t InFlight() const { return progress_.in_flight_bytes.load(); }
+  uint64_t InFlightTo(uint32_t peer) const {
+    uint64_t bytes = 0;
+    for (const Chunk& chunk : chunks_) bytes += chunk.peer == peer ? chunk.bytes : 0;
+    return bytes;
+  }
+  std::vector<uint32_t> PostedPeers() const {
+    std::vector<uint32_t> peers;
+    for (const Chunk& chunk : chunks_) peers.push_back(chunk.peer);
+    return peers;
+  }
+
+  absl::Time now_ = absl::UnixEpoch();
+  double speed_ = 0;
+  RailProgress progress_;
+  RailShares shares_{{{.weight = 1}, {.weight = 3}, {.priority = 1}}, 0};
+  std::optional<RailScheduler> scheduler_;
+  std::map<uint32_t, uint32_t> places_{{0, 0}, {1, 1}, {2, 2}, {3, 3}};  // by peer
+  std::map<std::pair<uint32_t, uint32_t>, uint64_t> left_;               // by tenant and peer
+  std::deque<Chunk> chunks_;                                             // posted
+  uint64_t most_in_flight_bytes_ = 0;
+};
+
+TEST_F(RailSchedulerTest, PiecesAndWindowsFollowFromTheSpeed) {
+  SetUpRail(kSpeed);
+  EXPECT_EQ(progress_.piece_bytes, kPiece);
+  EXPECT_EQ(progress_.window_bytes, kWindow);
+  EXPECT_EQ(progress_.speed_bytes_per_s, kSpeed);
+  SetUpRail(1e6);
+  EXPECT_EQ(progress_.piece_bytes, 64u << 10) << "not smaller on slow rails";
+  SetUpRail(50e9);
+  EXPECT_EQ(progress_.piece_bytes, kMiB);
+  EXPECT_EQ(progress_.window_bytes, 10'000'000u) << "what the rail carries in 200 us";
+  SetUpRail(50e9, 4096);
+  EXPECT_EQ(progress_.piece_bytes, 4096u);
+}
+
+TEST_F(RailSchedulerTest, TheWindowBoundsWhatIsPostedToAPeer) {
+  SetUpRail(1e9, kMiB, 2 * kMiB);
+  Queue(kOne, 0, 64 * kMiB);
+  Queue(kOne, 1, 64 * kMiB);
+  Post();
+  EXPECT_EQ(InFlightTo(0), 2 * kMiB);
+  EXPECT_EQ(InFlightTo(1), 2 * kMiB) << "a stalled peer does not hold the other's share";
+  Acknowledge();
+  Post();
+  EXPECT_EQ(InFlightTo(0) + InFlightTo(1), 4 * kMiB);
+  EXPECT_EQ(InFlight(), 4 * kMiB);
+  EXPECT_EQ(scheduler_->unposted_bytes(), 128 * kMiB - 5 * kMiB);
+  EXPECT_EQ(progress_.unposted_bytes.load(), 128 * kMiB - 5 * kMiB);
+}
+
+TEST_F(RailSchedulerTest, FourWindowsBoundWhatIsPostedToAllPeers) {
+  SetUpRail(1e9, kMiB, 2 * kMiB);
+  for (uint32_t peer = 0; peer < 16; ++peer) Queue(kOne, peer, 64 * kMiB);
+  Post();
+  EXPECT_EQ(InFlight(), 8 * kMiB);
+  Acknowledge();
+  Post();
+  EXPECT_EQ(InFlight(), 8 * kMiB);
+}
+
+TEST_F(RailSchedulerTest, APeerHasAtMost256ChunksInFlight) {
+  SetUpRail(1e9, 64, kMiB);
+  Queue(kOne, 0, kMiB);
+  Post();
+  EXPECT_EQ(chunks_.size(), 256u);
+  Post();
+  EXPECT_EQ(chunks_.size(), 256u);
+  Queue(kOne, 1, kMiB);
+  Post();
+  EXPECT_EQ(chunks_.size(), 512u) << "another peer has its own";
+  Acknowledge();
+  Post();
+  EXPECT_EQ(chunks_.size(), 512u);
+}
+
+TEST_F(RailSchedulerTest, StartsWithTheNextNodeAndTakesTurns) {
+  SetUpRail(1e9, kMiB, 2 * kMiB);
+  places_ = {{0, 2}, {1, 0}, {2, 1}};  // node n1, whose peers are n0, n2 and n3
+  for (uint32_t peer : {0u, 1u, 2u}) Queue(kOne, peer, 4 * kMiB);
+  Post();
+  EXPECT_EQ(PostedPeers(), (std::vector<uint32_t>{1, 2, 0, 1, 2, 0}));
+}
+
+TEST_F(RailSchedulerTest, EqualPeersGoOnAfterTheOneThatWasServedLast) {
+  SetUpRail(1e9, kMiB, kMiB);
+  Queue(kOne, 1, kMiB);
+  Post();
+  Acknowledge();
+  for (uint32_t peer : {0u, 1u, 2u}) Queue(kOne, peer, kMiB);
+  Post();
+  EXPECT_EQ(PostedPeers(), (std::vector<uint32_t>{2, 0, 1}));
+}
+
+TEST_F(RailSchedulerTest, ThePeerWithMostLeftIsServedFirst) {
+  SetUpRail(1e9, kMiB, 2 * kMiB);
+  Queue(kOne, 0, 4 * kMiB);
+  Post();
+  EXPECT_EQ(PostedPeers(), (std::vector<uint32_t>{0, 0}));
+  Queue(kOne, 1, 3 * kMiB);
+  Queue(kOne, 3, 6 * kMiB);
+  Post();
+  EXPECT_EQ(PostedPeers(), (std::vector<uint32_t>{0, 0, 3, 3, 1, 1})) << "though peer 3 was the last to start";
+}
+
+TEST_F(RailSchedulerTest, PeersWithUnequalAmountsEndTogether) {
+  SetUpRail(kSpeed, kMiB, kPiece);
+  uint64_t sum = 0;
+  for (uint32_t peer = 0; peer < 8; ++peer) {
+    const uint64_t bytes = std::min<uint64_t>(5 << peer, 40) * kPiece;
+    Queue(kOne, peer, bytes);
+    sum += bytes;
+  }
+  CarryBytes(sum - 32 * kPiece);
+  for (uint32_t peer = 0; peer < 8; ++peer) {
+    EXPECT_LE(left_[std::make_pair(kOne, peer)], 5 * kPiece) << "peer " << peer;
+    EXPECT_GT(left_[std::make_pair(kOne, peer)], 0u) << "peer " << peer;
+  }
+}
+
+TEST_F(RailSchedulerTest, RemovedBytesAreNotChosen) {
+  SetUpRail(1e9, kMiB, 2 * kMiB);
+  Queue(kOne, 0, 4 * kMiB);
+  Queue(kThree, 0, 4 * kMiB);
+  scheduler_->Remove(kOne, PeerIndex(0), 4 * kMiB);
+  left_[{kOne, 0}] = 0;
+  EXPECT_EQ(scheduler_->unposted_bytes(), 4 * kMiB);
+  EXPECT_EQ(CarryBytes(8 * kMiB), (std::map<uint32_t, uint64_t>{{kThree, 4 * kMiB}}));
+  EXPECT_EQ(scheduler_->unposted_bytes(), 0u);
+  EXPECT_EQ(progress_.unposted_bytes.load(), 0u);
+  EXPECT_EQ(InFlight(), 0u);
+}
+
+TEST_F(RailSchedulerTest, SharesByWeightToTheSamePeers) {
+  SetUpRail(kSpeed);
+  for (uint32_t peer : {0u, 1u, 2u}) {
+    Queue(kOne, peer, 40 * kMiB);
+    Queue(kThree, peer, 40 * kMiB);
+  }
+  auto carried = CarryBytes(400 * kPiece);
+  EXPECT_NEAR(static_cast<double>(carried[kThree]), 300 * kPiece, 2 * kPiece);
+  EXPECT_NEAR(static_cast<double>(carried[kOne]), 100 * kPiece, 2 * kPiece);
+  EXPECT_LE(most_in_flight_bytes_, kWindow + kPiece) << "one window for all peers";
+}
+
+TEST_F(RailSchedulerTest, SharesByWeightToDifferentPeers) {
+  SetUpRail(kSpeed);
+  Queue(kThree, 0, 200 * kMiB);
+  for (uint32_t peer : {1u, 2u, 3u}) Queue(kOne, peer, 40 * kMiB);
+  auto carried = CarryBytes(400 * kPiece);
+  EXPECT_NEAR(static_cast<double>(carried[kThree]), 300 * kPiece, 2 * kPiece) << "not by the number of peers";
+}
+
+TEST_F(RailSchedulerTest, AnUnusedShareIsLentAndNotPaidBack) {
+  SetUpRail(kSpeed);
+  Queue(kOne, 0, 400 * kMiB);
+  auto alone = CarryBytes(400 * kPiece);
+  EXPECT_GE(alone[kOne], 400 * kPiece);
+  Queue(kThree, 1, 100 * kPiece);
+  auto both = CarryBytes(100 * kPiece);
+  EXPECT_NEAR(static_cast<double>(both[kThree]), 75 * kPiece, 5 * kPiece) << "no more than its share for having waited";
+  both = CarryBytes(200 * kPiece);
+  EXPECT_NEAR(static_cast<double>(both[kThree]), 25 * kPiece, 5 * kPiece) << "all that it had";
+  EXPECT_NEAR(static_cast<double>(both[kOne]), 175 * kPiece, 5 * kPiece) << "the rest";
+}
+
+TEST_F(RailSchedulerTest, ATenantAloneHasAWindowForEachPeer) {
+  SetUpRail(kSpeed);
+  for (uint32_t peer : {0u, 1u, 2u}) Queue(kOne, peer, 40 * kMiB);
+  Post();
+  for (uint32_t peer : {0u, 1u, 2u}) EXPECT_GE(InFlightTo(peer), kWindow) << "peer " << peer;
+}
+
+TEST_F(RailSchedulerTest, AHigherPriorityGoesFirst) {
+  SetUpRail(kSpeed);
+  SetShares(1);
+  Queue(kThree, 0, 100 * kPiece);
+  CarryBytes(10 * kPiece);
+  EXPECT_LE(InFlight(), kWindow / 6 + kPiece / 4) << "little is before an urgent chunk";
+  const uint64_t before = InFlight();
+  Queue(kUrgent, 1, 10 * kPiece);
+  auto carried = CarryBytes(before + 10 * kPiece);
+  EXPECT_EQ(carried[kUrgent], 10 * kPiece);
+  EXPECT_EQ(CarryBytes(kPiece)[kUrgent], 0u);
+}
+
+TEST_F(RailSchedulerTest, BytesOfAHigherPriorityCountAgainstNobodyElse) {
+  SetUpRail(kSpeed);
+  SetShares(1);
+  Queue(kOne, 0, 400 * kPiece);
+  Queue(kUrgent, 1, 200 * kPiece);
+  EXPECT_GE(CarryBytes(150 * kPiece)[kUrgent], 140 * kPiece);
+  Queue(kThree, 2, 300 * kPiece);
+  CarryBytes(60 * kPiece);  // the rest of what is urgent
+  auto carried = CarryBytes(200 * kPiece);
+  EXPECT_EQ(carried[kUrgent], 0u);
+  EXPECT_NEAR(static_cast<double>(carried[kThree]), 150 * kPiece, 3 * kPiece);
+}
+
+TEST_F(RailSchedulerTest, AChangeOfSharesTakesEffectAtOnce) {
+  SetUpRail(kSpeed);
+  Queue(kOne, 0, 900 * kPiece);
+  Queue(kThree, 1, 900 * kPiece);
+  CarryBytes(400 * kPiece);
+  shares_.tenants[kOne].weight = 9;
+  SetShares(0);
+  auto carried = CarryBytes(200 * kPiece);
+  EXPECT_NEAR(static_cast<double>(carried[kOne]), 150 * kPiece, 5 * kPiece);
+}
+
+TEST_F(RailSchedulerTest, WindowsAreWholeWhileNoHigherPriorityHasSessions) {
+  SetUpRail(kSpeed);
+  Queue(kThree, 0, 100 * kPiece);
+  Post();
+  EXPECT_EQ(InFlight(), kWindow);
+  while (!chunks_.empty()) Acknowledge();
+  SetShares(1);
+  Post();
+  EXPECT_EQ(InFlight(), kWindow / 6);
+  SetShares(0);
+  Post();
+  EXPECT_GE(InFlight(), kWindow);
+}
+
+// A job of a higher priority has begun and its chunks are not here yet: what is posted ends, and nothing more of the
+// others comes before them, for a moment.
+TEST_F(RailSchedulerTest, LowerPrioritiesPauseForChunksThatAreAboutToCome) {
+  SetUpRail(kSpeed);
+  SetShares(1);
+  Queue(kThree, 0, 100 * kPiece);
+  CarryBytes(10 * kPiece);
+  const absl::Duration drain = absl::Seconds(static_cast<double>(kWindow / 6) / kSpeed);
+  scheduler_->Expect(1, now_);
+  while (!chunks_.empty()) {
+    Acknowledge();
+    Post();
+  }
+  EXPECT_EQ(InFlight(), 0u);
+  EXPECT_EQ(scheduler_->NextDeadline(), now_ + 2 * drain);
+  Queue(kUrgent, 1, kPiece);
+  Post();
+  EXPECT_EQ(InFlight(), kPiece) << "the rail was free for it";
+  Acknowledge();
+  Post();
+  EXPECT_EQ(InFlight(), 0u);
+  now_ += 2 * drain;
+  Post();
+  EXPECT_EQ(InFlight(), kWindow / 6) << "not for long";
+}
+
+TEST_F(RailSchedulerTest, AnExpectedPriorityIsNotForgottenForALowerOne) {
+  SetUpRail(kSpeed);
+  shares_.tenants = {{.priority = 2}, {.priority = 1}, {.priority = 5}};
+  SetShares(5);
+  Queue(kThree, 0, 100 * kPiece);
+  scheduler_->Expect(5, now_);
+  scheduler_->Expect(1, now_);
+  Post();
+  EXPECT_EQ(InFlight(), 0u);
+  now_ = scheduler_->NextDeadline();
+  ASSERT_LT(now_, absl::InfiniteFuture());
+  Post();
+  EXPECT_GT(InFlight(), 0u);
+}
+
+TEST_F(RailSchedulerTest, NobodyPausesForEquals) {
+  SetUpRail(kSpeed);
+  Queue(kThree, 0, 100 * kPiece);
+  scheduler_->Expect(0, now_);
+  Post();
+  EXPECT_EQ(InFlight(), kWindow);
+}
+
+TEST_F(RailSchedulerTest, AStalledPeerDoesNotHoldTheOthersShare) {
+  SetUpRail(kSpeed);
+  Queue(kOne, 0, 100 * kPiece);
+  Queue(kThree, 1, 100 * kPiece);
+  Post();
+  // Peer 0 never answers.
+  const auto acknowledge_peer_1 = [&] {
+    const auto it = std::find_if(chunks_.begin(), chunks_.end(), [](const Chunk& chunk) { return chunk.peer == 1; });
+    if (it == chunks_.end()) return false;
+    std::rotate(chunks_.begin(), it, it + 1);
+    Acknowledge();
+    return true;
+  };
+  for (int piece = 0; piece < 100; ++piece) {
+    if (!acknowledge_peer_1()) {
+      EXPECT_GT(scheduler_->NextDeadline(), now_);
+      ASSERT_LT(scheduler_->NextDeadline(), absl::InfiniteFuture());
+      now_ = scheduler_->NextDeadline();
+      Post();
+      ASSERT_TRUE(acknowledge_peer_1()) << "after piece " << piece;
+    }
+    now_ += absl::Milliseconds(4);
+    Post();
+  }
+  EXPECT_EQ(InFlightTo(0), kWindow);
+}
+
+// Four windows are for all peers, and they are full of what stalled ones hold.
+TEST_F(RailSchedulerTest, StalledPeersDoNotHoldTheWindowOfAll) {
+  SetUpRail(kSpeed);
+  for (uint32_t peer : {0u, 1u, 2u, 3u}) Queue(kOne, peer, 100 * kPiece);
+  Post();
+  Queue(kOne, 4, 10 * kPiece);
+  Post();
+  EXPECT_EQ(InFlightTo(4), 0u);
+  ASSERT_LT(scheduler_->NextDeadline(), absl::InfiniteFuture());
+  now_ = scheduler_->NextDeadline();
+  Post();
+  EXPECT_EQ(InFlightTo(4), kWindow);
+}
+
+TEST_F(RailSchedulerTest, AStretchTellsWhatTheRailDelivers) {
+  SetUpRail(kSpeed);
+  Queue(kOne, 0, 4 * kPiece);
+  Post();
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_FALSE(scheduler_->TakeStretch().has_value()) << "it has not ended";
+    now_ += absl::Milliseconds(8);
+    Acknowledge();
+    Post();
+    EXPECT_EQ(progress_.rate_bytes_per_s.load(), kPiece * 1000 / 8) << "known while it goes on";
+  }
+  const std::optional<RailScheduler::Stretch> stretch = scheduler_->TakeStretch();
+  ASSERT_TRUE(stretch.has_value());
+  EXPECT_EQ(stretch->bytes, 4 * kPiece);
+  EXPECT_EQ(stretch->time, absl::Milliseconds(32));
+  EXPECT_FALSE(scheduler_->TakeStretch().has_value()) << "told once";
+}
+
+TEST_F(RailSchedulerTest, AStretchDoesNotCountTheTimeInWhichTheRailWasIdle) {
+  SetUpRail(kSpeed);
+  for (int i = 0; i < 3; ++i) {
+    now_ += absl::Seconds(1);
+    Queue(kOne, 0, 2 * kPiece);
+    CarryBytes(2 * kPiece);
+    const std::optional<RailScheduler::Stretch> stretch = scheduler_->TakeStretch();
+    ASSERT_TRUE(stretch.has_value());
+    EXPECT_EQ(stretch->bytes, 2 * kPiece);
+    EXPECT_EQ(stretch->time, absl::Milliseconds(8));
+  }
+}
+
+TEST_F(RailSchedulerTest, AShortStretchTellsNothing) {
+  SetUpRail(kSpeed);
+  Queue(kOne, 0, kPiece);
+  CarryBytes(kPiece);  // 4 ms
+  EXPECT_FALSE(scheduler_->TakeStretch().has_value());
+  EXPECT_EQ(progress_.rate_bytes_per_s.load(), 0u);
+  SetUpRail(50e9);
+  Queue(kOne, 0, 7 * kMiB);
+  CarryBytes(7 * kMiB);
+  EXPECT_FALSE(scheduler_->TakeStretch().has_value());
+  Queue(kOne, 0, 8 * kMiB);
+  CarryBytes(8 * kMiB);
+  EXPECT_TRUE(scheduler_->TakeStretch().has_value()) << "eight pieces are enough on a fast rail";
+}
+
+TEST_F(RailSchedulerTest, AFailureSaysNothingOfTheRate) {
+  SetUpRail(kSpeed);
+  Queue(kOne, 0, 3 * kPiece);
+  Post();
+  now_ += absl::Seconds(1);
+  Acknowledge(/*acknowledged=*/false);
+  Acknowledge();
+  Acknowledge();
+  EXPECT_FALSE(scheduler_->TakeStretch().has_value());
+  Queue(kOne, 0, 3 * kPiece);
+  CarryBytes(3 * kPiece);
+  EXPECT_TRUE(scheduler_->TakeStretch().has_value()) << "the next one counts again";
+}
+
+TEST_F(RailSchedulerTest, ARailLagsWhenItHasMoreLeftThanMessagesAreWorth) {
+  SetUpRail(kSpeed);
+  EXPECT_FALSE(progress_.Lags());
+  Queue(kOne, 0, 3 * kPiece);
+  EXPECT_FALSE(progress_.Lags()) << "three pieces are too little to move";
+  Queue(kOne, 0, 1);
+  EXPECT_TRUE(progress_.Lags());
+  EXPECT_NEAR(absl::ToDoubleMilliseconds(progress_.Left()), 12, 0.01);
+  SetUpRail(50e9);
+  Queue(kOne, 0, 12 * kMiB);
+  EXPECT_FALSE(progress_.Lags()) << "more than three pieces, but done as soon as two messages are";
+  Queue(kOne, 0, kMiB);
+  EXPECT_TRUE(progress_.Lags());
+  progress_.rate_bytes_per_s = 100'000'000'000;
+  EXPECT_FALSE(progress_.Lags()) << "by the rate that is measured";
+  progress_.rate_bytes_per_s = 10'000'000'000;
+  EXPECT_TRUE(progress_.Lags());
+}
+
+}  // namespace
+}  // namespace railsd
