@@ -234,6 +234,7 @@ void Sending::AskBack(size_t r, uint64_t bytes) {
   releasing_ = true;
   release_from_ = r;
   gave_ = false;
+  ++rails_[r].unsettled;  // the question names the stream
   RailCommand command;
   command.kind = RailCommand::Kind::kRelease;
   command.give.stream = &stream_;

@@ -124,6 +124,7 @@ void RailSender::Release(const SendStream* stream, uint64_t bytes) {
   released.kind = RailEvent::Kind::kReleased;
   released.stream = stream;
   released.peer = stream->peer;
+  released.settled = 1;
   if (share != nullptr && !share->broken && share->unposted_bytes > 0) {
     bytes = std::min(bytes, share->unposted_bytes);
     uint8_t weight = 0;

@@ -133,6 +133,18 @@ TEST_F(SendingTest, ADrainedRailThatKeepsItsBytesIsNotAskedAgain) {
   EXPECT_TRUE(TakeReleases(0).empty());
 }
 
+// The request names the stream: it must not be freed before.
+TEST_F(SendingTest, IsHeldUntilARequestToReleaseIsAnswered) {
+  TakeAllGiven();
+  ASSERT_TRUE(sending_->Move(0, 1, 100));
+  Fence(0, 128, 0, 1);
+  Fence(1, 127, 0, 1);
+  EXPECT_TRUE(sending_->over());
+  EXPECT_TRUE(sending_->held());
+  Report(0, Of(Kind::kReleased, 1));
+  EXPECT_FALSE(sending_->held());
+}
+
 // Every rail that posts must fence.
 TEST_F(SendingTest, NoMoreRailsThanWeight) {
   StartOver(4);

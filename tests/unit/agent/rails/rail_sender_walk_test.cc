@@ -173,6 +173,7 @@ class RailSenderWalk {
     TakeReports(r);
   }
   void Release(uint32_t r, Flow& flow, uint64_t bytes) {
+    ++rails_[r].assignments;
     releases_ = 0;
     rails_[r].sender->Release(&flow.stream, bytes);
     TakeReports(r);
