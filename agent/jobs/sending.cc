@@ -226,6 +226,7 @@ void Sending::Spread() {
   spread_due_ = false;
   pool_weight_ = 0;
   context_.board->sent(stream_.number).store(0, std::memory_order_relaxed);
+  move_to_.reset();
   GivePool(targets, living, kWholeWeight);
   LeaveUnusable();
 }

@@ -125,7 +125,7 @@ void RailSender::Release(const SendStream* stream, uint64_t bytes) {
   released.stream = stream;
   released.peer = stream->peer;
   released.settled = 1;
-  if (share != nullptr && !share->broken && share->unposted_bytes > 0) {
+  if (share != nullptr && !share->broken && share->unposted_bytes > 0 && bytes > 0) {
     bytes = std::min(bytes, share->unposted_bytes);
     uint8_t weight = 0;
     if (bytes == share->unposted_bytes && !share->must_fence) {
