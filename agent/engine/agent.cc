@@ -25,7 +25,7 @@ namespace railsd {
 namespace {
 
 constexpr uint64_t kDefaultSpeedBytesPerSecond = 10'000'000'000 / 8;
-// Orders, zone commands and results that a rail's queues hold. A result's space is reserved before it is polled.
+// Commands that each of a rail's two queues holds, and events.
 constexpr size_t kCommandCapacity = 4096;
 constexpr size_t kEventCapacity = 8192;
 // Of one peer, that wait for the engine; past this the peer is given up rather than a message. One message is always

@@ -100,7 +100,7 @@ struct NodeJob {
   absl::Time tell_unsubmitted_at;
   bool told_unsubmitted = false;
   absl::Time started_at, running_at;
-  absl::Time first_chunk_at = absl::InfiniteFuture();  // handed to a rail
+  absl::Time first_chunk_at = absl::InfiniteFuture();  // given to a rail
   bool running = false;                                // every READY is here
   uint64_t out_bytes = 0, in_bytes = 0;                // across nodes
   uint64_t posted_bytes = 0;                           // given to rails; what is sent again counts again

@@ -79,7 +79,7 @@ struct JobReport {
   absl::Duration elapsed;            // from acceptance to terminal (or to now)
   absl::Duration waiting_for_ranks;  // until every local rank had submitted
   absl::Duration waiting_for_peers;  // from then until the last READY
-  absl::Duration to_first_chunk;     // from acceptance until the first chunk of the job was handed to a rail
+  absl::Duration to_first_chunk;     // from acceptance until the first bytes of the job were given to a rail
   // Of the whole job on this node, from the last READY on: until everything that was sent was acknowledged, and
   // everything that was to come was here.
   absl::Duration sending, receiving;
