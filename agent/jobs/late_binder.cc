@@ -15,6 +15,12 @@ bool LateBinder::IsDry(size_t r) const {
 void LateBinder::Run(absl::Time now) {
   look_again_ = absl::InfiniteFuture();
   if (!context_.late_binding || !context_.board->AnyLags()) return;
+  RailMask fed = 0;  // wait for what was asked for them
+  for (const auto& [key, job] : jobs_) {
+    for (const auto& [peer, exchange] : job->exchanges) {
+      if (const auto rail = exchange.out.moves_to()) fed |= RailBit(*rail);
+    }
+  }
   absl::Duration soonest = absl::Milliseconds(10);
   bool any_dry = false;
   for (size_t r = 0; r < context_.rail_count(); ++r) {
@@ -22,7 +28,7 @@ void LateBinder::Run(absl::Time now) {
     soonest = std::min(soonest, absl::Seconds(static_cast<double>(progress.piece_bytes) / progress.speed_bytes_per_s));
     if (!IsDry(r)) continue;
     any_dry = true;
-    Feed(r);
+    if ((fed & RailBit(r)) == 0) Feed(r);
   }
   if (any_dry) look_again_ = now + std::max(soonest, absl::Microseconds(200));
 }

@@ -59,6 +59,8 @@ class Sending {
   // Late binding: whether rail `from` can be asked now to give up something; and has it give up so many bytes that it
   // has not posted, for rail `to`.
   bool MayMove(size_t from) const;
+  // The rail for which something was asked back and has not come.
+  std::optional<size_t> moves_to() const { return releasing_ ? move_to_ : std::nullopt; }
   bool Move(size_t from, size_t to, uint64_t bytes);
 
   // Rails whose failure leaves bytes or a fence in doubt, and about which the receiver was not asked.

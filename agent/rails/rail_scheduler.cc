@@ -17,6 +17,9 @@ constexpr uint64_t kWindowPieces = 3;
 constexpr double kWindowSeconds = 2e-4;
 // Chunks in flight to one peer, however small they are: a transport holds a bounded number for all peers.
 constexpr uint64_t kMaxChunks = 256;
+// Pieces for other peers after which a peer has its turn, times the number of peers: large jobs leave a part to small
+// ones.
+constexpr uint64_t kPassedOver = 4;
 // Windows in flight to all peers.
 constexpr uint64_t kPeersAtOnce = 4;
 // Of those while somebody of a higher priority is there, who must not wait for what is posted already.
@@ -88,7 +91,10 @@ void RailScheduler::Add(uint32_t tenant, PeerIndex peer, uint32_t place, uint64_
   TenantQueue& queue = Of(tenant);
   Destination& to = To(queue, peer);
   to.place = place;
-  if (to.unposted_bytes == 0) queue.active.push_back(peer);
+  if (to.unposted_bytes == 0) {
+    queue.active.push_back(peer);
+    to.served_at = queue.pieces;
+  }
   to.unposted_bytes += bytes;
   queue.unposted_bytes += bytes;
   unposted_bytes_ += bytes;
@@ -156,8 +162,8 @@ std::optional<size_t> RailScheduler::NextTenant() const {
   return best;
 }
 
-// The peer with an open window for which most is left; among equal ones the next in order, so that node k begins with
-// node k + 1 and no receiver is hit by all at once.
+// The peer with an open window for which most is left, unless one was passed over for long; among equal ones the next
+// in order, so that node k begins with node k + 1 and no receiver is hit by all at once.
 std::optional<PeerIndex> RailScheduler::NextPeer(TenantQueue& queue, const Window& window) {
   std::optional<PeerIndex> best;
   uint64_t most = 0;
@@ -166,6 +172,7 @@ std::optional<PeerIndex> RailScheduler::NextPeer(TenantQueue& queue, const Windo
     const PeerWindow& in_flight = WindowTo(peer);
     if (in_flight.in_flight_bytes >= window.bytes || in_flight.in_flight_chunks >= kMaxChunks) continue;
     const Destination& to = queue.destinations[peer.value()];
+    if (queue.pieces - to.served_at >= kPassedOver * queue.active.size()) return peer;
     const uint32_t distance = to.place - queue.last_place - 1;  // wraps around
     if (best.has_value() && (to.unposted_bytes < most || (to.unposted_bytes == most && distance >= nearest))) continue;
     best = peer;
@@ -205,6 +212,7 @@ std::optional<RailScheduler::Choice> RailScheduler::Next(absl::Time now) {
 void RailScheduler::OnPosted(uint32_t tenant, PeerIndex peer, uint64_t bytes, absl::Time now) {
   TenantQueue& queue = tenants_[tenant];
   queue.last_place = queue.destinations[peer.value()].place;
+  queue.destinations[peer.value()].served_at = ++queue.pieces;
   queue.in_flight_bytes += bytes;
   PeerWindow& window = WindowTo(peer);
   if (window.in_flight_bytes == 0) window.heard_at = now;

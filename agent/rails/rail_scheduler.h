@@ -28,8 +28,8 @@ struct RailShares {
 
 // What is posted can neither move to another rail nor let others pass. It is bounded by a window for each peer, and in
 // all. Higher priorities go first, then the tenant that has had least for its weight (start-time fair queueing, Goyal,
-// Vin and Cheng, 1996), then the peer for which most is left: what would end last is served first. Owned by the rail's
-// thread.
+// Vin and Cheng, 1996), then the peer for which most is left: what would end last is served first. A peer that was
+// passed over for long has its turn. Owned by the rail's thread.
 class RailScheduler {
  public:
   // `progress` takes the counts, and outlives this.
@@ -70,12 +70,14 @@ class RailScheduler {
  private:
   struct Destination {
     uint64_t unposted_bytes = 0;
+    uint64_t served_at = 0;  // the tenant's count of pieces when it was served last, or began to wait
     uint32_t place = 0;
   };
   struct TenantQueue {
     std::vector<Destination> destinations;  // by peer
     std::vector<PeerIndex> active;          // peers with something to be posted
     uint64_t unposted_bytes = 0, in_flight_bytes = 0;
+    uint64_t pieces = 0;  // posted so far
     uint32_t last_place = UINT32_MAX;
     // Bytes over weight that left while others had work here, too, beyond the tenant of this priority that has had
     // least. One that had no work meanwhile begins where the others are.

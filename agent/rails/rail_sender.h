@@ -55,7 +55,7 @@ class RailSender {
   void OnEvent(const RailEvent& event, absl::Time now);
   // Posts what windows allow, until the transport takes no more. True when it posted something.
   bool Post(absl::Time now);
-  absl::Time NextDeadline() const { return scheduler_.NextDeadline(); }
+  absl::Time NextDeadline() const { return staged_.empty() ? scheduler_.NextDeadline() : absl::InfiniteFuture(); }
   // Events for the engine, in order.
   EventQueue& reports() { return reports_; }
 

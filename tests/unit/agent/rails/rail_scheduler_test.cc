@@ -186,7 +186,7 @@ TEST_F(RailSchedulerTest, PeersWithUnequalAmountsEndTogether) {
   SetUpRail(kSpeed, kMiB, kPiece);
   uint64_t sum = 0;
   for (uint32_t peer = 0; peer < 8; ++peer) {
-    const uint64_t bytes = std::min<uint64_t>(5 << peer, 40) * kPiece;
+    const uint64_t bytes = std::min<uint64_t>(20 + 5 * peer, 40) * kPiece;
     Queue(kOne, peer, bytes);
     sum += bytes;
   }
@@ -195,6 +195,15 @@ TEST_F(RailSchedulerTest, PeersWithUnequalAmountsEndTogether) {
     EXPECT_LE(left_[std::make_pair(kOne, peer)], 5 * kPiece) << "peer " << peer;
     EXPECT_GT(left_[std::make_pair(kOne, peer)], 0u) << "peer " << peer;
   }
+}
+
+// Large jobs that follow each other would else keep a small one waiting.
+TEST_F(RailSchedulerTest, APeerThatIsPassedOverForLongHasItsTurn) {
+  SetUpRail(kSpeed, kMiB, kPiece);
+  for (uint32_t peer : {0u, 1u, 2u, 3u}) Queue(kOne, peer, 400 * kPiece);
+  Queue(kOne, 4, 1000);
+  CarryBytes(30 * kPiece);
+  EXPECT_EQ(left_[std::make_pair(kOne, 4u)], 0u);
 }
 
 TEST_F(RailSchedulerTest, RemovedBytesAreNotChosen) {
