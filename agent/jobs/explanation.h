@@ -1,4 +1,4 @@
-// What became of one job on this node, for people who ask why it took so long.
+// The course of one job on this node, for people who ask why it took so long.
 #ifndef RAILSD_AGENT_JOBS_EXPLANATION_H_
 #define RAILSD_AGENT_JOBS_EXPLANATION_H_
 
@@ -15,7 +15,7 @@
 
 namespace railsd {
 
-// What went over the rails and when, for people.
+// The chunks of a job by rail and time, for people.
 class JobTimeline {
  public:
   static constexpr uint32_t kMaxChunks = 4096;

@@ -429,7 +429,7 @@ void JobTable::DropExchange(NodeJob& job, const Group& group, Exchange& exchange
       if (!part.terminal()) part.report.lost_ranks.push_back(Rank(r));
     }
   }
-  // What rails have comes back: they have been told that the peer is gone.
+  // Rails give back what they have: they have been told that the peer is gone.
   exchange.out.GiveUp();
   exchange.in.GiveUp();
   exchange.in.Close(/*writers_stopped=*/false);

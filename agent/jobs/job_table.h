@@ -178,7 +178,7 @@ class JobTable {
   void OnSendReport(RailIndex rail, const RailEvent& report);
   void OnSendFault(NodeJob& job, Exchange& exchange, RailIndex rail, const RailEvent& fault);
   void OnAcknowledged(Exchange& exchange, RailIndex rail, uint64_t offset_bytes, uint64_t length_bytes);
-  // What was lost with its rail and has arrived all the same.
+  // Counts bytes that were lost with their rail and have arrived all the same.
   void CountArrived(Exchange& exchange);
   void OnZoneEvent(RailIndex rail, const RailEvent& event);
   // A zone may be quiet.

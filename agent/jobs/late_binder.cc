@@ -5,7 +5,7 @@
 
 namespace railsd {
 
-// Nothing to post, and nothing on its way to it.
+// The rail has nothing to post, and nothing is on its way to it.
 bool LateBinder::IsDry(size_t r) const {
   const RailProgress& progress = (*context_.board)[r];
   return progress.unposted_bytes.load(std::memory_order_relaxed) == 0 &&
@@ -68,7 +68,7 @@ Sending* LateBinder::MostLeft(size_t worst, size_t dry) {
   return best;
 }
 
-// What is left is divided by what the lagging rail and those that will soon be dry deliver.
+// Divides the rest by what the lagging rail and those that will soon be dry deliver.
 bool LateBinder::Take(Sending& sending, size_t from, size_t to) {
   double sum = 0;
   for (size_t r = 0; r < context_.rail_count(); ++r) {

@@ -26,7 +26,7 @@
 
 namespace railsd {
 
-// Somebody who waits for a part to become terminal.
+// A call that waits for a part to become terminal.
 struct Waiter {
   absl::Time deadline;
   Callback<absl::StatusOr<JobReport>> done;

@@ -24,7 +24,7 @@ void FillReport(const NodeJob& job, const RankPart& part, const ExchangeContext&
 JobExplanation ExplanationOf(const NodeJob& job, const ExchangeContext& context, const RailHealth& health,
                              absl::Time now);
 
-// Of the parts that are not terminal.
+// Reports of the parts that are not terminal.
 std::vector<JobReport> ActiveReports(const JobMap& jobs, const ExchangeContext& context, const RailHealth& health,
                                      absl::Time now);
 // Bytes in zones that are open, by peer and rail.

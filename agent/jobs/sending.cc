@@ -321,7 +321,7 @@ void Sending::OnRailDown(RailIndex rail, uint64_t connection) {
   // More than a message takes: the first have been named in REHOMEs, and their connections are ended.
   if (failed_.size() == RailConnection::kMaxFailed) failed_.erase(failed_.begin());
   failed_.push_back({rail, connection});
-  // What it carried was fenced in a round that is over. What a rail still has is told with its share.
+  // Its bytes were fenced in a round that is over. A share that the rail still has tells by itself.
   const RailPart& part = rails_[rail.value()];
   if (over_ || stopped_ || part.unsettled > 0 || part.round == round_) return;
   doubt_ |= RailBit(rail.value());

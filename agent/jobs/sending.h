@@ -54,7 +54,7 @@ class Sending {
   void OnReport(RailIndex rail, const RailEvent& report);
   // A connection of the rail has ended.
   void OnRailDown(RailIndex rail, uint64_t connection);
-  // What may go over which rails may have changed: work leaves those that may not carry it, and goes on over others.
+  // Rails may carry other work now: work leaves those that may not carry it, and goes on over others.
   void OnPathsChanged();
   // Late binding: whether rail `from` can be asked now to give up something; and has it give up so many bytes that it
   // has not posted, for rail `to`.
@@ -80,7 +80,7 @@ class Sending {
     RailIndex rail;
     uint64_t offset_bytes = 0, length_bytes = 0;
   };
-  // What was lost with its rail and has arrived all the same, once the exchange is over.
+  // Stretches that were lost with their rail and have arrived all the same, once the exchange is over.
   std::vector<Lost> TakeArrived() { return over_ ? std::exchange(lost_, {}) : std::vector<Lost>(); }
   // The receiver has let the sender begin round after round without taking anything since then.
   absl::Time fruitless_since() const { return fruitless_since_; }

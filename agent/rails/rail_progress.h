@@ -1,4 +1,4 @@
-// What rails let others see of their work while it goes on.
+// The state of rails that others see while they work.
 #ifndef RAILSD_AGENT_RAILS_RAIL_PROGRESS_H_
 #define RAILSD_AGENT_RAILS_RAIL_PROGRESS_H_
 
@@ -14,8 +14,8 @@
 
 namespace railsd {
 
-// Of one rail. Written by its thread only, read by anybody (relaxed): good enough to decide which rail lags, and exact
-// when nothing moves.
+// State of one rail. Written by its thread only, read by anybody (relaxed): good enough to decide which rail lags, and
+// exact when nothing moves.
 struct RailProgress {
   using Value = std::atomic<uint64_t>;
   Value unposted_bytes{0}, in_flight_bytes{0};
@@ -46,7 +46,8 @@ struct RailProgress {
   }
 };
 
-// What the rails of a node share with each other and the engine. Built before the rails' threads, outlives them.
+// The board that the rails of a node share with each other and the engine. Built before the rails' threads, outlives
+// them.
 class RailBoard {
  public:
   explicit RailBoard(size_t rails) : rails_(rails), received_(1 << 16) {}

@@ -1,4 +1,4 @@
-// What one rail did for one job and when, for `railsctl explain`.
+// Records of one rail's work for one job, for `railsctl explain`.
 #ifndef RAILSD_AGENT_RAILS_RAIL_RECORDS_H_
 #define RAILSD_AGENT_RAILS_RAIL_RECORDS_H_
 

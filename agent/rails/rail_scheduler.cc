@@ -22,7 +22,7 @@ constexpr uint64_t kMaxChunks = 256;
 constexpr uint64_t kPassedOver = 4;
 // Windows in flight to all peers.
 constexpr uint64_t kPeersAtOnce = 4;
-// Of those while somebody of a higher priority is there, who must not wait for what is posted already.
+// The part of it that is posted while a higher priority is there, which must not wait for posted bytes.
 constexpr double kYieldingPart = 0.25;
 constexpr uint64_t kYieldingPieces = 2;  // one on the wire, one behind it
 // A peer that says nothing for so long does not count in the windows that others share. Many times what is in it takes.

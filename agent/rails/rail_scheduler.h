@@ -1,4 +1,5 @@
-// Who is next on a rail: which tenant's bytes, and to which peer. Pure: no clock, no threads, no memory of anybody.
+// The choice of what a rail posts next: which tenant's bytes, and to which peer. Pure: no clock, no threads, no memory
+// of anybody.
 #ifndef RAILSD_AGENT_RAILS_RAIL_SCHEDULER_H_
 #define RAILSD_AGENT_RAILS_RAIL_SCHEDULER_H_
 
@@ -26,7 +27,7 @@ struct RailShares {
   friend bool operator==(const RailShares&, const RailShares&) = default;
 };
 
-// What is posted can neither move to another rail nor let others pass. It is bounded by a window for each peer, and in
+// Posted bytes can neither move to another rail nor let others pass. It is bounded by a window for each peer, and in
 // all. Higher priorities go first, then the tenant that has had least for its weight (start-time fair queueing, Goyal,
 // Vin and Cheng, 1996), then the peer for which most is left: what would end last is served first. A peer that was
 // passed over for long has its turn. Owned by the rail's thread.
@@ -50,7 +51,7 @@ class RailScheduler {
     PeerIndex peer;
     uint64_t piece_bytes = 0;  // a chunk at most
   };
-  // Whose bytes are posted next; none while windows are full or those who wait pause.
+  // Chooses whose bytes are posted next; none while windows are full or those who wait pause.
   std::optional<Choice> Next(absl::Time now);
   void OnPosted(uint32_t tenant, PeerIndex peer, uint64_t bytes, absl::Time now);
   void OnEnded(uint32_t tenant, PeerIndex peer, uint64_t bytes, bool acknowledged, absl::Time now);
@@ -84,7 +85,7 @@ class RailScheduler {
     double served = 0;
     bool blocked = false;  // in this round: nothing that it has can be posted
   };
-  // What is posted to one peer, by all tenants: they share its connection.
+  // Bytes posted to one peer, by all tenants: they share its connection.
   struct PeerWindow {
     uint64_t in_flight_bytes = 0, in_flight_chunks = 0;
     absl::Time heard_at;  // the last end of a chunk, or the first post after a rest

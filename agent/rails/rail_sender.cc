@@ -10,7 +10,8 @@ namespace {
 
 constexpr size_t kStaged = 64;
 constexpr uint64_t kNoLink = UINT64_MAX;
-// What is acknowledged is reported with the fence, or when it is so old: reports of running jobs show how far they are.
+// Acknowledged bytes are reported with the fence, or when they are so old: reports of running jobs show how far they
+// are.
 constexpr absl::Duration kCarriedFor = absl::Milliseconds(100);
 
 void Add(RailProgress::Value& value, uint64_t n) {
@@ -69,7 +70,8 @@ void RailSender::Return(const SendStream& stream, const Run& run, uint8_t weight
 void RailSender::Give(const Assignment& a) {
   const PeerIndex peer = a.stream->peer;
   Share* share = Find(a.stream);
-  // What meets a share whose connection has ended comes back with it: the engine hears first whether it is in doubt.
+  // An assignment that meets a share whose connection has ended comes back with it: the engine hears first whether it
+  // is in doubt.
   const uint64_t connection = share != nullptr ? share->connection : ConnectionTo(peer);
   if (a.connection != connection) return Return(*a.stream, {a.offset_bytes, a.length_bytes}, a.weight, a.round, 1);
   if (share == nullptr) {

@@ -17,7 +17,7 @@
 
 namespace railsd {
 
-// What the engine gives to a rail: a stretch of a stream, a part of the weight of its present round, or both. The
+// Work that the engine gives to a rail: a stretch of a stream, a part of the weight of its present round, or both. The
 // weight comes with the last stretch of several, since a rail that has nothing left to post fences with the weight it
 // has.
 struct Assignment {
@@ -102,7 +102,7 @@ class RailSender {
   uint64_t ConnectionTo(PeerIndex peer) const {
     return peer.value() < connections_.size() ? connections_[peer.value()] : 0;
   }
-  // What the share may do has changed: queues it, or its fence.
+  // Queues the share, or its fence, if it may post now.
   void Schedule(Share& share);
   void Unqueue(Share& share);
   bool MayFence(const Share& share) const {
@@ -124,7 +124,7 @@ class RailSender {
   void EndShares(PeerIndex peer, uint64_t connection);
   void End(Share& share);
   void EndShare(Share& share);
-  // Nothing of it is left here.
+  // The rail has nothing left of it.
   static bool IsDone(const Share& share);
   void SettleIfDone(Share& share);
   void Erase(Share& share);

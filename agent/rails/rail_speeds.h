@@ -1,4 +1,4 @@
-// What rails deliver, as far as plans should go by it.
+// Speeds that rails deliver, as far as plans should go by them.
 #ifndef RAILSD_AGENT_RAILS_RAIL_SPEEDS_H_
 #define RAILSD_AGENT_RAILS_RAIL_SPEEDS_H_
 
@@ -21,8 +21,8 @@ class RailSpeeds {
   void OnStretch(size_t rail, uint64_t bytes, absl::Duration time, absl::Time now);
   // Bytes per second, over the stretches so far; 0: none.
   double measured(size_t rail) const { return rails_[rail].measured; }
-  // What the next plan should count on, in bytes per second: the rail's own speed, or the part of it that was measured
-  // lately where that is clearly less than what another rail is seen to deliver of its own.
+  // The speed that the next plan should count on, in bytes per second: the rail's own speed, or the part of it that was
+  // measured lately where that is clearly less than what another rail is seen to deliver of its own.
   double ForPlan(size_t rail, absl::Time now) const;
 
  private:
@@ -34,7 +34,7 @@ class RailSpeeds {
   };
   // How much of its speed the rail delivers, 0 to 1; 1 when that is not known.
   double Part(const RailState& rail, absl::Time now) const;
-  // Of the best rail that was measured; 0 when none was.
+  // The part of the best rail that was measured; 0 when none was.
   double BestPart(absl::Time now) const;
 
   const bool adapt_;

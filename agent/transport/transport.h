@@ -109,9 +109,9 @@ struct RailEvent {
     kPeerStalled,  // peer, cookie (RailPeer::link): nothing of what was sent has been acknowledged by its network for a
                    // while (error_number not 0), or it has been again
     kBadPeer,      // peer: it broke the protocol (its connection was closed); see counters
-    // What the rail's thread makes of kSendDone for the engine (agent/rails/rail_sender.h). `stream` in all of them but
-    // the last two; `settled` in any: so many of the engine's assignments, and requests to
-    // release, are done with.
+    // Reports that the rail's thread makes of kSendDone for the engine (agent/rails/rail_sender.h). `stream` in all of
+    // them but the last two; `settled` in any: so many of the engine's assignments, and requests to release, are done
+    // with.
     kCarried,    // offset_bytes, length_bytes: acknowledged
     kFenceDone,  // weight, round: acknowledged
     kReturned,   // offset_bytes, length_bytes, weight, round: not posted, and not here any more; released, or given for

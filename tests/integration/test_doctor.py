@@ -202,7 +202,7 @@ class Fabric(harness.FabricTest):
 
 
 class Links(unittest.TestCase):
-    """What n0 is told about a link that is down, by what n1 is."""
+    """Findings of n0 about a link that is down, by what n1 is."""
 
     @classmethod
     def setUpClass(cls):

@@ -21,7 +21,7 @@ Nanoseconds Now();
 
 inline constexpr uint32_t kNoOrder = UINT32_MAX;
 inline constexpr size_t kMaxIovecs = 1024;  // UIO_MAXIOV
-// What a frame, and a system call, take at least of a turn's budget: they cost time however short they are.
+// The least that a frame, and a system call, take of a turn's budget: they cost time however short they are.
 inline constexpr uint64_t kLeastCharge = 4 << 10;
 
 // One posted order. Linked in the order of posting within its peer.

@@ -321,8 +321,8 @@ TEST(CompletionErrorsTest, WhatHasArrivedIsNotSentAgain) {
   cluster.ExpectNothingOpen();
 }
 
-// Whoever has asked waits for the answer: fences of the round that may be over by then prove nothing, though the rails
-// acknowledge them. Else the sender takes such an exchange for done, and its receiver waits for ever.
+// A sender that has asked waits for the answer: fences of the round that may be over by then prove nothing, though the
+// rails acknowledge them. Else the sender takes such an exchange for done, and its receiver waits for ever.
 TEST(CompletionErrorsTest, NothingButTheAnswerDecidesWhatWasAsked) {
   Cluster cluster({.remote = true, .nodes = 2, .rails = 2, .plan = {.chunk_bytes = 64 << 10}});
   Exchange exchange(&cluster, 2, "g", 1 << 20);

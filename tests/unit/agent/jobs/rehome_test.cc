@@ -1,4 +1,4 @@
-// What becomes of jobs whose rails fail while they end.
+// Jobs whose rails fail while they end.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

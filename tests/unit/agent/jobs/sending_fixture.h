@@ -64,7 +64,7 @@ class SendingTest : public ::testing::Test {
   }
 
   PeerRail& PathOf(uint32_t rail) { return peers_->Get(kPeer).rails[rail]; }
-  // What was given to the rail since the last call.
+  // Assignments to the rail since the last call.
   std::vector<Assignment> TakeGiven(uint32_t rail) {
     std::vector<Assignment> given;
     for (const RailCommand& command : ports_[rail].Take(RailCommand::Kind::kGive)) given.push_back(command.give);

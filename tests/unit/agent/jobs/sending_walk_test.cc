@@ -117,7 +117,7 @@ class SendingWalk {
     std::deque<RailEvent> reports;
     uint64_t connection = 0;
     bool up = false, breaking = false;
-    // Of a broken connection: orders that come back now were not sent, or never land.
+    // A connection is broken: orders that come back now were not sent, or never land.
     bool unsent = false, cut = false;
     size_t landed = 0;           // the first orders of the transport
     std::deque<SendOrder> late;  // lost to the sender

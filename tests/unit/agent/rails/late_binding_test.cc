@@ -214,7 +214,7 @@ TEST_F(LateBindingTest, ARailAtNineTenthsEndsWithTheOthers) {
   EXPECT_LE(binder_.moves(), 50u);
 }
 
-// What is in flight and what is not worth two messages is a larger part of a short exchange.
+// Bytes in flight, and those not worth two messages, are a larger part of a short exchange.
 TEST_F(LateBindingTest, EndsDifferByLittleInAShortExchange) {
   Build({0.9, 1, 1, 1, 1, 1, 1, 1}, 2 * kGiB);
   Run();
@@ -251,7 +251,7 @@ TEST_F(LateBindingTest, NothingMovesWithoutLateBinding) {
 }
 
 // A release takes weight along, and weight 1 is not split: late binding must not use the weight up before the bytes.
-// What is posted cannot move.
+// Posted bytes cannot move.
 TEST_F(LateBindingTest, AVerySlowRailDoesNotHoldTheExchangeUp) {
   Build({0.002, 1, 1, 1, 1, 1, 1, 1}, 8 * kGiB);
   Run();

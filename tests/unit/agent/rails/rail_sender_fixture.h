@@ -113,7 +113,7 @@ class RailSenderTest : public ::testing::Test {
     for (const SendOrder& order : orders()) weights.push_back(order.weight);
     return weights;
   }
-  // Nothing is left of anything that was given.
+  // The rail has nothing left of what was given.
   void ExpectNothingLeft() {
     const RailProgress& progress = board_[1];
     EXPECT_EQ(progress.done_bytes.load(), given_bytes_);

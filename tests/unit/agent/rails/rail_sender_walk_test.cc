@@ -113,7 +113,7 @@ class RailSenderWalk {
   struct Weight {
     uint32_t given = 0, out = 0;
   };
-  // What a rail has posted of a stream.
+  // Orders that a rail has posted of a stream.
   struct Share {
     uint64_t connection = 0;  // 0: it has nothing yet
     bool broken = false, lost = false;
@@ -163,7 +163,7 @@ class RailSenderWalk {
     ++rail.assignments;
     Share& share = flow.shares[r];
     if (share.connection == 0 && rail.up) share.connection = rail.connection;
-    // What is for a later connection comes back while the share ends.
+    // An assignment for a later connection comes back while the share ends.
     const bool taken = rail.up && !share.broken && share.connection == rail.connection;
     if (taken && share.round != flow.round) {
       share.round = flow.round;
@@ -248,7 +248,7 @@ class RailSenderWalk {
   }
   void Disconnect(uint32_t r) {
     Rail& rail = rails_[r];
-    // What comes later was not sent.
+    // Orders that come later were not sent.
     while (!rail.transport.orders.empty() && !rail.unsent) EndFirst(r);
     for (const SendOrder& order : rail.transport.orders) Of(order.stream).shares[r].broken = true;
     rail.up = rail.breaking = false;
@@ -298,7 +298,7 @@ class RailSenderWalk {
       flow.bytes[b].where = where;
     }
   }
-  // What the counters say is what is held.
+  // Compares the counters with what is held.
   void Check() {
     for (uint32_t r = 0; r < rails_.size(); ++r) {
       uint64_t held = 0, unposted = 0;
