@@ -154,11 +154,9 @@ void Engine::OnPeerUp(const PeerHello& hello) {
   TellEndsTo(peer);
   for (size_t r = 0; r < rails_.size(); ++r) {
     if (!peer.rails[r].known) continue;
-    RailCommand command;
-    command.kind = RailCommand::Kind::kSetPeer;
-    command.set_peer = std::make_shared<RailPeer>(
+    auto end = std::make_shared<RailPeer>(
         RailPeer{peer.index, peer.node, peer.boot, peer.rails[r].address, hello.data_key, peer.link});
-    rails_[r].Command(std::move(command));
+    rails_[r].Command({.kind = RailCommand::Kind::kSetPeer, .set_peer = std::move(end)});
   }
   options_.log->info("peer_up node={} boot={:016x}", peer.node, peer.boot.value());
   groups_.OnPeerUp(peer);
@@ -193,10 +191,7 @@ void Engine::LosePeer(Peer& peer, const std::string& why, bool ended) {
   TellEnds();
   for (size_t r = 0; r < rails_.size(); ++r) {
     peer.rails[r].connected = false;
-    RailCommand command;
-    command.kind = RailCommand::Kind::kRemovePeer;
-    command.peer = peer.index;
-    rails_[r].Command(std::move(command));
+    rails_[r].Command({.kind = RailCommand::Kind::kRemovePeer, .peer = peer.index});
   }
   early_.Forget(peer.index);
   jobs_.OnPeerLost(peer);
@@ -223,10 +218,8 @@ bool Engine::OnSignal(const Peer& from, RailSignal&& signal) {
   const size_t r = signal.rail.value();
   if (r >= rails_.size() || !from.rails[r].known) return false;
   if (rails_[r].sending_overflow.size() >= kMaxWaitingSignals) return false;
-  RailCommand command;
-  command.kind = RailCommand::Kind::kSignal;
-  command.signal = std::make_shared<PeerSignal>(PeerSignal{from.index, std::move(signal.bytes)});
-  rails_[r].Command(std::move(command));
+  auto bytes = std::make_shared<PeerSignal>(PeerSignal{from.index, std::move(signal.bytes)});
+  rails_[r].Command({.kind = RailCommand::Kind::kSignal, .signal = std::move(bytes)});
   return true;
 }
 
@@ -376,12 +369,7 @@ void Engine::Sweep() {
 void Engine::TellShares() {
   if (!tenants_.UpdateShares(&told_shares_)) return;
   const auto shares = std::make_shared<const RailShares>(told_shares_);
-  for (RailHandle& rail : rails_) {
-    RailCommand command;
-    command.kind = RailCommand::Kind::kShares;
-    command.shares = shares;
-    rail.Command(std::move(command));
-  }
+  for (RailHandle& rail : rails_) rail.Command({.kind = RailCommand::Kind::kShares, .shares = shares});
 }
 
 bool Engine::Step() {

@@ -92,8 +92,8 @@ GroupTable::GroupTable(const AgentOptions& options, PeerTable* peers, SessionTab
                        std::function<void(Group&)> on_broken)
     : options_(options), peers_(peers), sessions_(sessions), outbox_(outbox), on_broken_(std::move(on_broken)) {}
 
-Group* GroupTable::Find(Epoch epoch) {
-  auto it = groups_.find(epoch);
+const Group* GroupTable::Find(Epoch epoch) const {
+  const auto it = groups_.find(epoch);
   return it == groups_.end() ? nullptr : it->second.get();
 }
 

@@ -100,7 +100,8 @@ class GroupTable {
              std::function<void(Group&)> on_broken);
 
   void Join(JoinRequest request, absl::Time now, Callback<absl::StatusOr<GroupView>> done);
-  Group* Find(Epoch epoch);
+  const Group* Find(Epoch epoch) const;
+  Group* Find(Epoch epoch) { return const_cast<Group*>(std::as_const(*this).Find(epoch)); }
   // A local rank will do nothing more; `finished_until`: the last job that it has finished its part of.
   // `left`: by its own wish.
   void MemberGone(Group& group, Rank rank, JobSeq finished_until, absl::Status why, bool left = false);

@@ -1,4 +1,4 @@
-// JobTable: what peers and rails say.
+// JobTable: the course of a job, as peers and rails tell it, and its end.
 #include <spdlog/logger.h>
 
 #include <algorithm>
@@ -6,135 +6,24 @@
 
 #include "absl/strings/str_cat.h"
 #include "agent/jobs/job_table.h"
+#include "agent/jobs/patience.h"
 #include "agent/jobs/reports.h"
 #include "agent/jobs/waits.h"
 
 namespace railsd {
 namespace {
 
-uint64_t HeldBytesOf(const Ready& ready) {
-  uint64_t bytes = (ready.sends.size() + ready.receives.size()) * sizeof(Ready::Flow);
-  if (!ready.grant.has_value()) return bytes;
-  bytes += ready.grant->ranges.size() * sizeof(Grant::Range);
-  for (const RailKeys& rail : ready.grant->keys) bytes += rail.keys.size() * sizeof(uint32_t);
-  return bytes;
-}
-
+// How long an ABORT may take after the data connections have shown that its sender gave up.
+constexpr absl::Duration kAbortPatience = absl::Seconds(5);
+// How long the sender of an aborted job may take to say that it has stopped.
+constexpr absl::Duration kQuiescePatience = absl::Seconds(1);
 }  // namespace
-
-bool JobTable::OnMessage(const Peer& from, Ready&& message) {
-  Group* const group = groups_.Find(message.job.epoch);
-  if (group == nullptr) return false;
-  peers_.Get(from.index).TakePlanned(message.planned_bytes);
-  for (Tally& tally : std::exchange(message.tallies, {})) OnMessage(from, std::move(tally));
-  // Its sender may not hear of the end from the node that caused it: the two may have lost each other, or not met yet.
-  if (group->broken && message.job.seq > group->good_until) {
-    groups_.SendBroken(*group, from);
-    outbox_.Send(from.node, AbortOf(message.job, group->why));
-    outbox_.Send(from.node, Quiesced{message.job, {}});
-    return true;
-  }
-  const uint64_t seq = message.job.seq.value(), last = group->LastTaken().value();
-  NodeJob* job = Find(message.job);
-  const absl::Status* const tombstone = records_.Tombstone(message.job);
-  // A job that is not there and was taken has ended without this READY: it was aborted, and why may be forgotten.
-  if (job == nullptr && (tombstone != nullptr || seq <= last)) {
-    outbox_.Send(from.node,
-                 AbortOf(message.job, tombstone != nullptr ? *tombstone
-                                                           : absl::AbortedError(absl::StrCat(
-                                                                 "job ", seq, " has ended on ", peers_.self()))));
-    outbox_.Send(from.node, Quiesced{message.job, {}});
-    return true;
-  }
-  if (job == nullptr) job = &FindOrCreate(*group, message.job);
-  if (seq > LastExpected(*group)) {
-    FailJob(*job,
-            options_.refused->Refuse(Limit::kJobsPerGroup, absl::StrCat(from.node, " submits job ", seq, ", ",
-                                                                        peers_.self(), " is at ", last)),
-            false);
-    return true;
-  }
-  Exchange* const exchange = job->With(from.index);
-  if (exchange == nullptr || exchange->ready.has_value() || exchange->compared) return false;
-  if (const absl::Status taken = TakeReady(*job, *group, *exchange, message); !taken.ok()) {
-    FailJob(*job, taken, false);
-    return false;
-  }
-  exchange->times.ready_received = now_;
-  exchange->ready = std::move(message);
-  if (job->started && !job->building && !job->aborting()) Compare(*job, *group, *exchange);
-  return true;
-}
-
-absl::Status JobTable::TakeReady(NodeJob& job, const Group& group, Exchange& exchange, const Ready& ready) {
-  const Peer& peer = peers_.Get(exchange.peer);
-  if (absl::Status s = CheckReadyFlows(ready, group, exchange.peer, peer); !s.ok()) return s;
-  if (job.started || job.aborting()) return absl::OkStatus();
-  const uint64_t bytes = HeldBytesOf(ready);
-  uint64_t& held = held_readys_[exchange.peer];
-  if (held > 0 && held + bytes > kMaxHeldReadyBytes) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "READY of ", peer.node, " for job ", job.key.seq.value(), ": ", held, " bytes of its READYs wait for ranks of ",
-        peers_.self(), " to submit; ", kMaxHeldReadyBytes, " may; submit fewer jobs ahead"));
-  }
-  held += bytes;
-  exchange.held_bytes = bytes;
-  return absl::OkStatus();
-}
-
-void JobTable::ReleaseReadys(NodeJob& job) {
-  for (auto& [peer, exchange] : job.exchanges) {
-    if (exchange.held_bytes > 0) held_readys_[peer] -= std::exchange(exchange.held_bytes, 0);
-  }
-}
-
-bool JobTable::OnMessage(const Peer& from, LateGrant&& message) {
-  NodeJob* const job = Find(message.job);
-  Exchange* const exchange = job == nullptr ? nullptr : job->With(from.index);
-  // A grant for a job that has ended is ignored: QUIESCED has been said, or answers the ABORT.
-  if (exchange == nullptr || !exchange->compared || exchange->left_out || job->aborting()) return false;
-  TakeGrant(*job, *exchange, message.grant);
-  return true;
-}
-
-bool JobTable::OnMessage(const Peer& from, Tally&& message) {
-  const Group* const group = groups_.Find(message.job.epoch);
-  if (group == nullptr || group->RanksOn(from.index) == 0) return false;
-  return records_.TakeTally(message, from.index, Find(message.job));
-}
-
-void JobTable::TellUnsubmitted(NodeJob& job) {
-  const Group* const group = groups_.Find(job.key.epoch);
-  if (group == nullptr || job.started || job.aborting()) return;
-  job.told_unsubmitted = true;
-  const Unsubmitted message{job.key, UnsubmittedHere(job, *group, sessions_)};
-  for (PeerIndex peer : group->peers) {
-    if (peers_.Get(peer).up && !group->Lost(peer)) outbox_.Send(peers_.Get(peer).node, message);
-  }
-}
-
-bool JobTable::OnMessage(const Peer& from, Unsubmitted&& message) {
-  const Group* const group = groups_.Find(message.job.epoch);
-  if (group == nullptr) return false;
-  NodeJob* const job = Find(message.job);
-  if (job == nullptr) return true;  // nobody waits here
-  Exchange* const exchange = job->With(from.index);
-  if (exchange == nullptr) return false;
-  for (const Unsubmitted::Member& member : message.members) {
-    if (member.rank.value() >= group->world_size() || group->ranks[member.rank.value()].local ||
-        group->ranks[member.rank.value()].peer != from.index) {
-      return false;
-    }
-  }
-  exchange->unsubmitted = std::move(message.members);
-  return true;
-}
 
 bool JobTable::OnMessage(const Peer& from, Abort&& message) {
   Group* const group = groups_.Find(message.job.epoch);
   if (group == nullptr) return false;
   const absl::StatusCode code = message.code == absl::StatusCode::kOk ? absl::StatusCode::kInternal : message.code;
-  NodeJob* const job = Find(message.job);
+  NodeJob* const job = Find(jobs_, message.job);
   std::string reason = absl::StrCat(message.reason, " (said ", from.node, ")");
   // The sender has not been told whom it waited for.
   if (job != nullptr && !job->started && !job->told_unsubmitted && absl::IsDeadlineExceeded(absl::Status(code, ""))) {
@@ -157,7 +46,7 @@ bool JobTable::OnMessage(const Peer& from, Abort&& message) {
 }
 
 bool JobTable::OnMessage(const Peer& from, Quiesced&& message) {
-  NodeJob* const job = Find(message.job);
+  NodeJob* const job = Find(jobs_, message.job);
   if (job == nullptr) return groups_.Find(message.job.epoch) != nullptr;
   Exchange* const exchange = job->With(from.index);
   if (exchange == nullptr) return false;
@@ -248,10 +137,10 @@ void JobTable::CountArrived(Exchange& exchange) {
 }
 
 void JobTable::OnZoneEvent(RailIndex rail, const RailEvent& event) {
-  const ZoneOwner owner = zone_owners_[event.zone.slot];
-  if (owner.job == nullptr || owner.generation != event.zone.generation) return;
-  NodeJob& job = *owner.job;
-  Exchange& exchange = *owner.exchange;
+  const Grants::Owner* const owner = grants_.OwnerOf(event.zone);
+  if (owner == nullptr) return;
+  NodeJob& job = *owner->job;
+  Exchange& exchange = *owner->exchange;
   absl::Status status;
   switch (event.kind) {
     case RailEvent::Kind::kZoneOpened:
@@ -289,16 +178,11 @@ void JobTable::OnZoneEvent(RailIndex rail, const RailEvent& event) {
   }
   SettleZone(job, exchange);
   rehomer_.AnswerIfReady(exchange.peer);
-  if (exchange.grant_waits) SendLateGrants();
+  if (exchange.grant_waits) grants_.SendWaiting();
 }
 
 void JobTable::SettleZone(NodeJob& job, Exchange& exchange) {
-  if (exchange.in.quiet()) return;
-  const ZoneRef ref = exchange.in.ref();
-  if (!exchange.in.FreeIfQuiet()) return;
-  room_freed_ = true;
-  zone_owners_[ref.slot] = {};
-  ingress_left_bytes_ -= exchange.in.total_bytes();
+  if (!grants_.FreeIfQuiet(exchange)) return;
   const std::vector<uint64_t>& landed = exchange.in.landed_by_rail();
   if (exchange.in.complete()) {
     for (const StreamFlow& flow : exchange.in.flows().all()) {
@@ -364,7 +248,7 @@ void JobTable::OnRailLost(RailIndex rail, const Peer& peer, uint64_t connection)
 }
 
 void JobTable::OnRailUnusable(const Peer& peer) {
-  if (peer.stranded_since < absl::InfiniteFuture()) Sooner(StrandedUntil(peer));
+  if (peer.stranded_since < absl::InfiniteFuture()) Sooner(StrandedUntil(peer, nullptr, options_));
   for (auto& [key, job] : jobs_) {
     if (Exchange* const exchange = job->With(peer.index)) exchange->out.OnPathsChanged();
   }
@@ -381,13 +265,13 @@ void JobTable::OnPeerReachable(const Peer& peer) {
   }
   rehomer_.Mark(peer.index);  // some may need keys
   rehomer_.AnswerIfReady(peer.index);
-  SendLateGrants();
+  grants_.SendWaiting();
 }
 
 void JobTable::OnPeerLost(const Peer& peer) {
-  ledger_.Forget(peer.index);
+  planner_.OnPeerLost(peer.index);
   rehomer_.OnPeerLost(peer.index);
-  tallies_.erase(peer.index);
+  tallies_.OnPeerLost(peer.index);
   for (auto& [key, job] : jobs_) {
     Exchange* const exchange = job->With(peer.index);
     if (exchange == nullptr || exchange->quiesced_by == absl::InfiniteFuture()) continue;
@@ -438,6 +322,174 @@ void JobTable::DropExchange(NodeJob& job, const Group& group, Exchange& exchange
     job.abort_expected_by = absl::InfiniteFuture();
   }
   SettleZone(job, exchange);
+}
+
+void JobTable::TellAborted(const Group& group, JobKey key, const absl::Status& why, std::optional<PeerIndex> except) {
+  for (PeerIndex peer : group.peers) {
+    if (peer != except && peers_.Get(peer).up) outbox_.Send(peers_.Get(peer).node, AbortOf(key, why));
+  }
+}
+
+bool JobTable::AddTombstone(const Group& group, JobKey key, const absl::Status& why) {
+  uint64_t taken_by_all = ~uint64_t{0};
+  for (Rank rank : group.local_ranks) {
+    const Group::Member& member = group.ranks[rank.value()];
+    if (!member.gone) taken_by_all = std::min(taken_by_all, member.last_seq.value());
+  }
+  if (key.seq.value() > LastExpected(group)) return false;  // no rank can be so far ahead
+  const bool may_come = key.seq.value() > taken_by_all;
+  return records_.AddTombstone(key, why, taken_by_all) && may_come;
+}
+
+void JobTable::FailJob(NodeJob& job, absl::Status why, bool environment) {
+  if (job.aborting()) return;
+  const bool breaks = environment || job.running;
+  AbortJob(job, why);
+  Group* const group = groups_.Find(job.key.epoch);
+  // Jobs below this one may still end well.
+  if (breaks && group != nullptr) groups_.Break(*group, JobSeq(job.key.seq.value() - 1), why);
+}
+
+// Every other member hears of it, since it may have lost whoever aborted, or hear of that later; and whoever may write
+// into this node's memory says when it has stopped.
+void JobTable::AbortJob(NodeJob& job, absl::Status why, std::optional<PeerIndex> told_by) {
+  if (job.aborting() || job.ended) return;
+  job.failure = std::move(why);
+  job.stop_copies->store(true, std::memory_order_relaxed);
+  bool held = false;
+  for (auto& [peer, exchange] : job.exchanges) {
+    held = held || exchange.out.held();
+    exchange.out.Stop();
+  }
+  for (size_t r = 0; held && r < rails_.size(); ++r) {
+    rails_[r].Command({.kind = RailCommand::Kind::kStopSends, .job = job.tag});
+  }
+  if (const Group* group = groups_.Find(job.key.epoch)) {
+    AddTombstone(*group, job.key, job.failure);
+    TellAborted(*group, job.key, job.failure, told_by);
+  }
+  SayQuiesced(job);
+  for (auto& [peer, exchange] : job.exchanges) {
+    if (!exchange.in.open()) continue;
+    // A gate closes at once; keys are taken back when nobody writes.
+    const bool waits = context_.traits.binds_zones && exchange.in.granted() && !exchange.quiesced &&
+                       !exchange.left_out && peers_.Get(peer).up;
+    if (waits) {
+      exchange.quiesced_by = now_ + kQuiescePatience;
+      Sooner(exchange.quiesced_by);
+    } else {
+      CloseAborted(exchange);
+    }
+  }
+  for (auto& [peer, exchange] : job.exchanges) SettleZone(job, exchange);
+  for (auto& [peer, exchange] : job.exchanges) rehomer_.AnswerIfReady(peer);
+  Settle(job);
+}
+
+void JobTable::CloseAborted(Exchange& exchange) {
+  exchange.quiesced_by = absl::InfiniteFuture();
+  exchange.in.Close(exchange.quiesced || !exchange.in.granted(), exchange.their_failed);
+}
+
+void JobTable::SayQuiesced(NodeJob& job) {
+  for (auto& [peer, exchange] : job.exchanges) {
+    if (exchange.quiesced_said || exchange.out.held() || !peers_.Get(peer).up) continue;
+    exchange.quiesced_said = true;
+    outbox_.Send(peers_.Get(peer).node, Quiesced{job.key, exchange.out.failed()});
+  }
+}
+
+void JobTable::OnGroupBroken(const Group& group) {
+  std::vector<NodeJob*> hit;
+  for (const auto& [key, job] : jobs_) {
+    if (key.epoch == group.epoch && key.seq > group.good_until) hit.push_back(job.get());
+  }
+  for (NodeJob* job : hit) {
+    if (!job->aborting() && !job->ended) job->replayable = group.replayable;
+    AbortJob(*job, group.why);
+  }
+}
+
+void JobTable::ExpectAbort(NodeJob& job, Exchange& exchange) {
+  if (!job.closed_by.empty()) return;
+  job.closed_by = peers_.Get(exchange.peer).node;
+  job.abort_expected_by = now_ + kAbortPatience;
+  Sooner(job.abort_expected_by);
+  // Where groups go on without a node, the peer may have left this one out: that concerns nobody else.
+  const Group* const group = groups_.Find(job.key.epoch);
+  if (group != nullptr && group->recovery.policy == RecoveryPolicy::kDegrade) return exchange.out.Stop();
+  for (auto& [index, other] : job.exchanges) other.out.Stop();
+}
+
+void JobTable::AbortSession(SessionId session, const absl::Status& why) {
+  std::vector<NodeJob*> hit;
+  for (const auto& [key, job] : jobs_) {
+    for (const auto& [rank, part] : job->parts) {
+      if (part.submission.session == session && !part.terminal() && !job->aborting()) hit.push_back(job.get());
+    }
+  }
+  for (NodeJob* job : hit) FailJob(*job, why, true);
+}
+
+void JobTable::FinishIfDone(NodeJob& job) {
+  if (job.aborting() || job.ended || !job.started || job.building || !job.Done()) return;
+  for (auto& [rank, part] : job.parts) {
+    if (!part.terminal()) FinishPart(job, part, absl::OkStatus());
+  }
+  Settle(job);
+}
+
+void JobTable::FinishPart(NodeJob& job, RankPart& part, absl::Status status) {
+  FillReport(job, part, context_, health_, now_, &part.report);
+  part.ended = now_;
+  part.report.state = status.ok() ? JobState::kDone : JobState::kFailed;
+  part.report.status = std::move(status);
+  part.report.replayable = job.replayable && !part.report.status.ok();
+  ++(part.report.status.ok() ? counters_.jobs_done : counters_.jobs_failed);
+  --active_parts_;
+  Group* const group = groups_.Find(job.key.epoch);
+  if (group != nullptr && part.report.status.ok()) group->last_done = std::max(group->last_done, job.key.seq);
+  records_.Add(job, part,
+               options_.finished_jobs_kept * (group == nullptr ? 1 : std::max<size_t>(1, group->local_ranks.size())));
+  part.submission.Release();  // before anybody is told, and submits into the same memory
+  if (observer_ != nullptr) observer_->OnJobFinished(part.submission.session, part.report);
+  std::vector<Waiter> waiters = std::move(part.waiters);
+  part.waiters.clear();
+  for (Waiter& waiter : waiters) std::move(waiter.done)(part.report);
+  Session& session = *sessions_.FindAny(part.submission.session);  // kept until its last part is terminal
+  --session.active_parts;
+  session.tenant->ReturnJob(part.report);
+}
+
+void JobTable::Settle(NodeJob& job) {
+  if (job.ended || !job.Quiescent()) return;
+  if (job.aborting()) {
+    for (auto& [rank, part] : job.parts) {
+      if (!part.terminal()) FinishPart(job, part, job.failure);
+    }
+  } else if (!job.started || job.HasUnendedPart()) {
+    return;
+  }
+  job.ended = true;
+  held_readys_.Release(&job);
+  if (!job.aborting()) Sooner(tallies_.Add(job));
+  ended_jobs_.push_back(job.key);
+}
+
+bool JobTable::Reap() {
+  if (ended_jobs_.empty()) return false;
+  for (const JobKey& key : ended_jobs_) {
+    const auto it = jobs_.find(key);
+    if (it == jobs_.end()) continue;
+    LogEnd(*it->second, options_);
+    records_.Keep(*it->second, ExplanationOf(*it->second, context_, health_, now_));
+    by_tag_.erase(it->second->tag);
+    const uint64_t ranges = it->second->ranges;
+    Discard(ranges, std::move(it->second));
+    jobs_.erase(it);
+  }
+  ended_jobs_.clear();
+  return true;
 }
 
 }  // namespace railsd

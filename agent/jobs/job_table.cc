@@ -5,7 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "agent/base/steady_now.h"
+#include "agent/jobs/local_copies.h"
+#include "agent/jobs/patience.h"
 #include "agent/jobs/reports.h"
 #include "agent/jobs/waits.h"
 
@@ -17,15 +18,6 @@ constexpr absl::Duration kTellUnsubmittedAfter = absl::Seconds(1);
 // More take the engines too long, however long messages may be. Where they are short, limits.max_message allows fewer.
 constexpr size_t kMaxGrantRanges = 1 << 17;
 constexpr size_t kMaxGrantKeys = 1 << 20;
-
-// Null for a rank that is left out.
-PreparedFlow* FlowWith(Rank peer, std::vector<PreparedFlow>& by_rank) {
-  const auto before = [](const PreparedFlow& flow, Rank rank) { return flow.peer < rank; };
-  const auto it = std::lower_bound(by_rank.begin(), by_rank.end(), peer, before);
-  return it != by_rank.end() && it->peer == peer ? &*it : nullptr;
-}
-
-uint64_t BytesOf(const PreparedFlow* flow) { return flow == nullptr ? 0 : flow->bytes; }
 
 }  // namespace
 
@@ -49,12 +41,10 @@ JobTable::JobTable(const Parts& parts)
       outbox_(*parts.outbox),
       rails_(*parts.rails),
       zones_(*parts.zones),
-      speeds_(*parts.speeds),
       health_(*parts.health),
       copier_(*parts.copier),
       observer_(parts.observer),
       context_(ContextOf(parts)),
-      zone_room_(std::min<size_t>(context_.traits.zone_room, ZoneTable::kSlots - 1)),
       records_(&context_),
       admission_(&options_, &peers_, &sessions_, &groups_, &jobs_, &records_),
       rehomer_(&context_, &outbox_, &jobs_,
@@ -62,8 +52,11 @@ JobTable::JobTable(const Parts& parts)
                 .answered =
                     [this](NodeJob& job, Exchange& exchange) {
                       CountArrived(exchange);
-                      if (FailIfFruitless(job, exchange)) return;
-                      if (const Group* group = groups_.Find(job.key.epoch)) PlanExchange(job, *group, exchange);
+                      const Group* const group = groups_.Find(job.key.epoch);
+                      if (absl::Status s = CheckFruitless(job, group, exchange, context_); !s.ok()) {
+                        return FailJob(job, std::move(s), true);
+                      }
+                      if (group != nullptr) PlanExchange(job, *group, exchange);
                       FinishIfDone(job);
                     },
                 .again = [this](absl::Time when) { Sooner(when); },
@@ -76,17 +69,13 @@ JobTable::JobTable(const Parts& parts)
                                              : key.seq <= group->LastTaken() && records_.Tombstone(key) == nullptr;
                       return ended ? Rehomed::State::kComplete : Rehomed::State::kAborted;
                     }}),
+      grants_(&context_, &outbox_, &jobs_,
+              [this](NodeJob& job, absl::Status why) { FailJob(job, std::move(why), false); }),
+      planner_(&context_, parts.speeds),
+      tallies_(&context_, &outbox_),
       late_binder_(&context_, &jobs_),
-      zone_owners_(ZoneTable::kSlots),
       sent_bytes_(parts.rails->size()),
-      planned_bytes_(parts.rails->size()),
-      landed_again_(parts.rails->size()),
-      ledger_(parts.rails->size()) {}
-
-NodeJob* JobTable::Find(JobKey key) {
-  const auto it = jobs_.find(key);
-  return it == jobs_.end() ? nullptr : it->second.get();
-}
+      landed_again_(parts.rails->size()) {}
 
 NodeJob& JobTable::FindOrCreate(const Group& group, JobKey key) {
   std::unique_ptr<NodeJob>& slot = jobs_[key];
@@ -154,41 +143,15 @@ void JobTable::Accept(PreparedSubmission submission, Group& group, Session& sess
     FinishPart(job, part, job.failure);
     return Settle(job);
   }
-  BeginCopies(job, group, part);
+  BeginCopies(job, group, part, &copier_);
   if (job.parts.size() == group.local_ranks.size()) Start(job, group);
   if (job.told_unsubmitted) TellUnsubmitted(job);
-}
-
-void JobTable::BeginCopies(NodeJob& job, const Group& group, RankPart& part) {
-  const auto other = [&](const PreparedFlow& flow) -> RankPart* {
-    const auto it = group.ranks[flow.peer.value()].local ? job.parts.find(flow.peer) : job.parts.end();
-    return it == job.parts.end() ? nullptr : &it->second;
-  };
-  for (const PreparedFlow& send : part.submission.sends) {
-    if (RankPart* to = other(send)) BeginCopy(job, part, *to);
-  }
-  for (const PreparedFlow& receive : part.submission.receives) {
-    if (RankPart* from = other(receive)) BeginCopy(job, *from, part);
-  }
-}
-
-// Lengths that differ fail the job when all ranks have submitted (CheckLocalRanks).
-void JobTable::BeginCopy(NodeJob& job, RankPart& from, RankPart& to) {
-  const Rank source = from.submission.rank, destination = to.submission.rank;
-  PreparedFlow* const send = FlowWith(destination, from.submission.sends);
-  PreparedFlow* const receive = FlowWith(source, to.submission.receives);
-  if (BytesOf(send) != BytesOf(receive) || BytesOf(send) == 0) return;
-  const LocalCopy& copy =
-      job.copies.emplace_back(LocalCopy{source, destination, std::move(send->memory), std::move(receive->memory)});
-  ++job.copies_running;
-  copier_.Submit({job.tag, job.copies.size() - 1, &copy.from, &copy.to, job.stop_copies, job.tenant->index(),
-                  job.tenant->share()});
 }
 
 void JobTable::Start(NodeJob& job, const Group& group) {
   job.started = true;
   job.started_at = now_;
-  ReleaseReadys(job);
+  held_readys_.Release(&job);
   for (auto& [rank, part] : job.parts) part.report.state = JobState::kMatching;
   if (absl::Status s = CheckLocalRanks(job, group); !s.ok()) return FailJob(job, s, false);
   auto builder = std::make_shared<StreamBuilder>(&job, group);
@@ -210,7 +173,7 @@ void JobTable::Announce(NodeJob& job, const Group& group) {
   for (PeerIndex peer : group.peers) {
     if (job.aborting()) return;
     SendReady(job, *job.With(peer));
-    Sooner(StrandedUntil(peers_.Get(peer)));
+    Sooner(StrandedUntil(peers_.Get(peer), nullptr, options_));
   }
   for (PeerIndex peer : group.peers) {
     if (!job.aborting() && job.With(peer)->ready.has_value()) Compare(job, group, *job.With(peer));
@@ -220,34 +183,21 @@ void JobTable::Announce(NodeJob& job, const Group& group) {
   FinishIfDone(job);
 }
 
-bool JobTable::MayRide(const Exchange& exchange) const {
-  if (!exchange.in.WaitsForZone()) return false;
-  if (context_.traits.binds_zones && peers_.Get(exchange.peer).Connected() == 0) return false;
-  // Room that waits for a peer that has not submitted may be missing elsewhere for ever: tests/model/ready.
-  return (exchange.ready.has_value() ? 1 : 2) * (zones_.taken() + 1) <= zone_room_;
-}
-
-void JobTable::OpenZone(NodeJob& job, Exchange& exchange) {
-  exchange.in.Open();
-  ingress_left_bytes_ += exchange.in.total_bytes();
-  zone_owners_[exchange.in.ref().slot] = {exchange.in.ref().generation, &job, &exchange};
-}
-
 void JobTable::SendReady(NodeJob& job, Exchange& exchange) {
   const Peer& peer = peers_.Get(exchange.peer);
   if (!peer.up || exchange.ready_sent || exchange.left_out || job.aborting() || !job.started || job.building) return;
-  if (!exchange.ready_waits && MayRide(exchange)) OpenZone(job, exchange);
+  if (!exchange.ready_waits && grants_.MayRide(exchange)) grants_.Open(job, exchange);
   exchange.ready_waits = exchange.in.open() && exchange.in.IsBinding();
   if (exchange.ready_waits) return;  // OnZoneEvent() comes again
   Ready ready = BuildReady(job, exchange, peer);
   for (size_t r = 0; r < rails_.size(); ++r) {
     const RailIndex rail(static_cast<uint32_t>(r));
     ready.rails.push_back(
-        {rail, static_cast<uint64_t>(rails_[r].speed_bytes_per_s), ingress_left_bytes_ / rails_.size()});
+        {rail, static_cast<uint64_t>(rails_[r].speed_bytes_per_s), grants_.awaited_bytes() / rails_.size()});
   }
   const bool grants = exchange.in.open() && exchange.in.IsBound();
   if (grants) ready.grant = exchange.in.BuildGrant();
-  ready.tallies = std::exchange(tallies_[exchange.peer], {}).waiting;
+  ready.tallies = tallies_.Take(exchange.peer);
   const size_t flows = ready.sends.size() + ready.receives.size(), ranges = grants ? ready.grant->ranges.size() : 0;
   const absl::Status sent = ranges > kMaxGrantRanges || ranges * rails_.size() > kMaxGrantKeys
                                 ? absl::ResourceExhaustedError(absl::StrCat("more than ", kMaxGrantRanges, " ranges"))
@@ -264,23 +214,13 @@ void JobTable::SendReady(NodeJob& job, Exchange& exchange) {
   exchange.times.ready_sent = now_;
   if (grants) exchange.times.grant_sent = now_;
   if (exchange.out.total_bytes() + exchange.in.total_bytes() > 0) Expect(job);
-  WantGrant(job, exchange);
+  grants_.Want(job, exchange);
 }
 
 void JobTable::Expect(const NodeJob& job) {
-  RailCommand command;
-  command.kind = RailCommand::Kind::kExpect;
-  command.priority = job.tenant->share().priority;
-  if (command.priority == 0) return;
-  for (RailHandle& rail : rails_) rail.Command(command);
-}
-
-// The grant that did not ride along follows once the peer's READY is here.
-void JobTable::WantGrant(NodeJob& job, Exchange& exchange) {
-  if (!exchange.ready_sent || !exchange.compared || exchange.in.total_bytes() == 0 || exchange.in.granted()) return;
-  exchange.grant_waits = true;
-  waiting_grants_.push_back({job.key, exchange.peer});
-  SendLateGrants();
+  const uint32_t priority = job.tenant->share().priority;
+  if (priority == 0) return;
+  for (RailHandle& rail : rails_) rail.Command({.kind = RailCommand::Kind::kExpect, .priority = priority});
 }
 
 void JobTable::Compare(NodeJob& job, const Group& group, Exchange& exchange) {
@@ -293,46 +233,9 @@ void JobTable::Compare(NodeJob& job, const Group& group, Exchange& exchange) {
   exchange.ready.reset();
   if (grant.has_value()) TakeGrant(job, exchange, *grant);
   if (job.aborting()) return;
-  WantGrant(job, exchange);
+  grants_.Want(job, exchange);
   MaybeRunning(job);
   FinishIfDone(job);
-}
-
-void JobTable::SendLateGrants() {
-  std::erase_if(waiting_grants_, [this](const WaitingGrant& waiting) {
-    NodeJob* const job = Find(waiting.job);
-    if (job == nullptr || job->aborting()) return true;
-    Exchange& exchange = *job->With(waiting.peer);
-    return exchange.left_out || TrySendLateGrant(*job, exchange);
-  });
-}
-
-// True: it was sent. False: it waits for room, for rails to bind the zone, or for a rail to the peer.
-bool JobTable::TrySendLateGrant(NodeJob& job, Exchange& exchange) {
-  const Peer& peer = peers_.Get(exchange.peer);
-  if (exchange.in.WaitsForZone()) {
-    if (context_.traits.binds_zones && peer.Connected() == 0) return false;
-    // One alone can go past the room.
-    if (zones_.free() == 0 || (zones_.taken() > 0 && zones_.taken() + 1 > zone_room_)) return false;
-    OpenZone(job, exchange);
-  }
-  if (!exchange.ready_sent || exchange.in.IsBinding() || !exchange.in.open()) return false;
-  if (!exchange.in.IsBound()) {
-    exchange.in.BindAgain();
-    return false;
-  }
-  LateGrant message{job.key, exchange.in.BuildGrant()};
-  const size_t ranges = message.grant.ranges.size();
-  exchange.grant_waits = false;
-  exchange.times.grant_sent = now_;
-  if (const absl::Status sent = outbox_.SendIfItFits(peer.node, std::move(message)); !sent.ok()) {
-    FailJob(job,
-            absl::ResourceExhaustedError(absl::StrCat("job ", job.key.seq.value(), ": grant of ", ranges,
-                                                      " ranges from ", peers_.self(), " to ", peer.node, ": ",
-                                                      sent.message(), ", or let its ranks here receive into fewer")),
-            false);
-  }
-  return true;
 }
 
 void JobTable::TakeGrant(NodeJob& job, Exchange& exchange, const Grant& grant) {
@@ -351,51 +254,97 @@ void JobTable::TakeGrant(NodeJob& job, Exchange& exchange, const Grant& grant) {
 }
 
 void JobTable::PlanExchange(NodeJob& job, const Group& group, Exchange& exchange) {
-  if (exchange.planned || !exchange.out.granted() || exchange.out.asked() || job.aborting() || exchange.left_out)
-    return;
-  const Peer& peer = peers_.Get(exchange.peer);
-  plan_flows_.clear();
-  if (options_.plan.policy == Policy::kLpt) {
-    plan_flows_.push_back({exchange.out.total_bytes(), 0, 0, 0});  // evenness is asked for per destination node
-  } else {
-    for (const StreamFlow& flow : exchange.out.flows().all()) {
-      const uint64_t hash = (uint64_t{flow.source.value()} << 32) + flow.destination.value() + 1;
-      plan_flows_.push_back(
-          {flow.bytes, group.ranks[flow.source.value()].place, group.ranks[flow.destination.value()].place, hash});
+  if (absl::Status s = planner_.Plan(job, group, exchange); !s.ok()) FailJob(job, std::move(s), true);
+}
+
+bool JobTable::OnMessage(const Peer& from, Ready&& message) {
+  Group* const group = groups_.Find(message.job.epoch);
+  if (group == nullptr) return false;
+  peers_.Get(from.index).TakePlanned(message.planned_bytes);
+  for (Tally& tally : std::exchange(message.tallies, {})) OnMessage(from, std::move(tally));
+  // Its sender may not hear of the end from the node that caused it: the two may have lost each other, or not met yet.
+  if (group->broken && message.job.seq > group->good_until) {
+    groups_.SendBroken(*group, from);
+    outbox_.Send(from.node, AbortOf(message.job, group->why));
+    outbox_.Send(from.node, Quiesced{message.job, {}});
+    return true;
+  }
+  const uint64_t seq = message.job.seq.value(), last = group->LastTaken().value();
+  NodeJob* job = Find(jobs_, message.job);
+  const absl::Status* const tombstone = records_.Tombstone(message.job);
+  // A job that is not there and was taken has ended without this READY: it was aborted, and why may be forgotten.
+  if (job == nullptr && (tombstone != nullptr || seq <= last)) {
+    outbox_.Send(from.node,
+                 AbortOf(message.job, tombstone != nullptr ? *tombstone
+                                                           : absl::AbortedError(absl::StrCat(
+                                                                 "job ", seq, " has ended on ", peers_.self()))));
+    outbox_.Send(from.node, Quiesced{message.job, {}});
+    return true;
+  }
+  if (job == nullptr) job = &FindOrCreate(*group, message.job);
+  if (seq > LastExpected(*group)) {
+    FailJob(*job,
+            options_.refused->Refuse(Limit::kJobsPerGroup, absl::StrCat(from.node, " submits job ", seq, ", ",
+                                                                        peers_.self(), " is at ", last)),
+            false);
+    return true;
+  }
+  Exchange* const exchange = job->With(from.index);
+  if (exchange == nullptr || exchange->ready.has_value() || exchange->compared) return false;
+  absl::Status taken = CheckReadyFlows(message, *group, from.index, from);
+  if (taken.ok() && !job->started && !job->aborting()) {
+    taken = held_readys_.Hold(message, from, peers_.self(), exchange);
+  }
+  if (!taken.ok()) {
+    FailJob(*job, taken, false);
+    return false;
+  }
+  exchange->times.ready_received = now_;
+  exchange->ready = std::move(message);
+  if (job->started && !job->building && !job->aborting()) Compare(*job, *group, *exchange);
+  return true;
+}
+
+bool JobTable::OnMessage(const Peer& from, LateGrant&& message) {
+  NodeJob* const job = Find(jobs_, message.job);
+  Exchange* const exchange = job == nullptr ? nullptr : job->With(from.index);
+  // A grant for a job that has ended is ignored: QUIESCED has been said, or answers the ABORT.
+  if (exchange == nullptr || !exchange->compared || exchange->left_out || job->aborting()) return false;
+  TakeGrant(*job, *exchange, message.grant);
+  return true;
+}
+
+bool JobTable::OnMessage(const Peer& from, Tally&& message) {
+  const Group* const group = groups_.Find(message.job.epoch);
+  if (group == nullptr || group->RanksOn(from.index) == 0) return false;
+  return records_.TakeTally(message, from.index, Find(jobs_, message.job));
+}
+
+void JobTable::TellUnsubmitted(NodeJob& job) {
+  const Group* const group = groups_.Find(job.key.epoch);
+  if (group == nullptr || job.started || job.aborting()) return;
+  job.told_unsubmitted = true;
+  const Unsubmitted message{job.key, UnsubmittedHere(job, *group, sessions_)};
+  for (PeerIndex peer : group->peers) {
+    if (peers_.Get(peer).up && !group->Lost(peer)) outbox_.Send(peers_.Get(peer).node, message);
+  }
+}
+
+bool JobTable::OnMessage(const Peer& from, Unsubmitted&& message) {
+  const Group* const group = groups_.Find(message.job.epoch);
+  if (group == nullptr) return false;
+  NodeJob* const job = Find(jobs_, message.job);
+  if (job == nullptr) return true;  // nobody waits here
+  Exchange* const exchange = job->With(from.index);
+  if (exchange == nullptr) return false;
+  for (const Unsubmitted::Member& member : message.members) {
+    if (member.rank.value() >= group->world_size() || group->ranks[member.rank.value()].local ||
+        group->ranks[member.rank.value()].peer != from.index) {
+      return false;
     }
   }
-  plan_rails_.assign(rails_.size(), PlanRail{});
-  for (size_t r = 0; r < rails_.size(); ++r) {
-    plan_rails_[r].source_speed = speeds_.ForPlan(r, now_);
-    plan_rails_[r].usable = false;
-    plan_rails_[r].source_backlog_bytes = rails_[r].backlog_bytes();
-  }
-  for (const Ready::RailState& rail : exchange.peer_rails) {
-    if (rail.rail.value() >= rails_.size()) continue;
-    PlanRail& mine = plan_rails_[rail.rail.value()];
-    mine.destination_speed = static_cast<double>(rail.speed_bytes_per_s);
-    mine.destination_backlog_bytes = rail.backlog_bytes;
-    mine.usable = peer.CanSendOver(rail.rail.value(), exchange.out.Usable());
-  }
-  const absl::Time before = SteadyNow();
-  const absl::Status planned = BuildPlan(plan_flows_, plan_rails_, exchange.peer, options_.plan, &ledger_, &workspace_);
-  // No rail is up towards the peer: planned again when one comes up; the job's deadline bounds the wait.
-  if (absl::IsUnavailable(planned)) return;
-  if (!planned.ok()) return FailJob(job, planned, true);
-  ++counters_.plans;
-  counters_.planning_nanoseconds += static_cast<uint64_t>(absl::ToInt64Nanoseconds(SteadyNow() - before));
-  exchange.planned = true;
-  exchange.times.planned = now_;
-  exchange.planned_bytes.assign(rails_.size(), 0);
-  for (const PlanRun& run : workspace_.runs) {
-    exchange.planned_bytes[run.rail.value()] += run.length_bytes;
-    job.rail_planned_bytes[run.rail.value()] += run.length_bytes;
-    planned_bytes_[run.rail.value()] += run.length_bytes;
-    peers_.Get(exchange.peer).rails[run.rail.value()].planned_tx_bytes += run.length_bytes;
-  }
-  job.first_chunk_at = std::min(job.first_chunk_at, now_);
-  // The plan of a whole stream is one flow that begins at 0.
-  exchange.out.Start(workspace_.runs, /*by_flow=*/options_.plan.policy != Policy::kLpt);
+  exchange->unsubmitted = std::move(message.members);
+  return true;
 }
 
 void JobTable::MaybeRunning(NodeJob& job) {
@@ -412,7 +361,7 @@ void JobTable::MaybeRunning(NodeJob& job) {
 
 void JobTable::Wait(SessionId session, JobKey key, Rank rank, absl::Duration timeout,
                     Callback<absl::StatusOr<JobReport>> done) {
-  if (NodeJob* job = Find(key)) {
+  if (NodeJob* job = Find(jobs_, key)) {
     const auto it = job->parts.find(rank);
     if (it != job->parts.end() && !it->second.terminal() && it->second.submission.session == session) {
       if (timeout <= absl::ZeroDuration()) {
@@ -430,7 +379,7 @@ void JobTable::Wait(SessionId session, JobKey key, Rank rank, absl::Duration tim
 }
 
 void JobTable::Cancel(SessionId session, JobKey key, Rank rank, Callback<absl::Status> done) {
-  if (NodeJob* job = Find(key)) {
+  if (NodeJob* job = Find(jobs_, key)) {
     const auto it = job->parts.find(rank);
     if (it != job->parts.end() && it->second.submission.session == session) {
       std::move(done)(absl::OkStatus());
@@ -444,6 +393,65 @@ void JobTable::Cancel(SessionId session, JobKey key, Rank rank, Callback<absl::S
   }
   Wait(session, key, rank, absl::ZeroDuration(),
        [done = std::move(done)](absl::StatusOr<JobReport> report) mutable { std::move(done)(report.status()); });
+}
+
+void JobTable::Tick() {
+  if (now_ < next_deadline_) return;
+  next_deadline_ = absl::InfiniteFuture();
+  std::vector<std::pair<NodeJob*, absl::Status>> late;
+  std::vector<std::pair<Waiter, JobReport>> answers;
+  std::vector<NodeJob*> silent;
+  for (auto& [key, job] : jobs_) {
+    for (auto& [peer, exchange] : job->exchanges) {
+      if (exchange.quiesced_by == absl::InfiniteFuture()) continue;
+      if (exchange.quiesced_by > now_) {
+        Sooner(exchange.quiesced_by);
+      } else {
+        CloseAborted(exchange);
+        SettleZone(*job, exchange);
+      }
+    }
+    if (!job->started && !job->aborting() && !job->told_unsubmitted) {
+      if (job->tell_unsubmitted_at <= now_) {
+        TellUnsubmitted(*job);
+      } else {
+        Sooner(job->tell_unsubmitted_at);
+      }
+    }
+    if (job->abort_expected_by <= now_ && !job->aborting()) silent.push_back(job.get());
+    if (!job->aborting() && job->abort_expected_by > now_) Sooner(job->abort_expected_by);
+    for (auto& [rank, part] : job->parts) {
+      if (part.terminal()) continue;
+      const bool is_late = part.deadline <= now_ && !job->aborting();
+      if (!job->aborting() && !is_late) Sooner(part.deadline);
+      const bool wait_ends = std::any_of(part.waiters.begin(), part.waiters.end(),
+                                         [this](const Waiter& waiter) { return waiter.deadline <= now_; });
+      if (is_late || wait_ends) FillReport(*job, part, context_, health_, now_, &part.report);
+      if (is_late) {
+        const std::string waits_for = WaitsFor(*job, groups_.Find(key.epoch), peers_, sessions_);
+        late.emplace_back(job.get(), DeadlineStatus(*job, part, waits_for, peers_.self()));
+      }
+      for (Waiter& waiter : part.waiters) {
+        if (waiter.deadline > now_) {
+          Sooner(waiter.deadline);
+          continue;
+        }
+        answers.emplace_back(std::move(waiter), part.report);
+        waiter.done = nullptr;
+      }
+      std::erase_if(part.waiters, [](const Waiter& w) { return !w.done; });
+    }
+  }
+  for (auto& [waiter, report] : answers) std::move(waiter.done)(std::move(report));
+  for (auto& [job, why] : late) FailJob(*job, why, false);
+  for (auto& [job, why] : FindStranded(jobs_, groups_, context_, now_, &next_deadline_)) FailJob(*job, why, true);
+  Sooner(tallies_.SendOld(now_));
+  for (NodeJob* job : silent) {
+    FailJob(*job,
+            absl::AbortedError(absl::StrCat(job->closed_by, " closed its zone for job ", job->key.seq.value(),
+                                            " early and did not say why")),
+            true);
+  }
 }
 
 JobSeq JobTable::FinishedUntil(const Group& group, Rank rank) const {
@@ -475,6 +483,8 @@ bool JobTable::HasJobs(Epoch epoch) const {
 
 void JobTable::FillCounters(AgentCounters* counters) const {
   *counters = counters_;
+  counters->plans = planner_.plans();
+  counters->planning_nanoseconds = planner_.nanoseconds();
   counters->jobs_active = active_parts_;
   counters->late_moves = late_binder_.moves();
   counters->open_zones = zones_.taken();

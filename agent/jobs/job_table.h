@@ -3,7 +3,6 @@
 #ifndef RAILSD_AGENT_JOBS_JOB_TABLE_H_
 #define RAILSD_AGENT_JOBS_JOB_TABLE_H_
 
-#include <deque>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -15,21 +14,23 @@
 #include "agent/groups/groups.h"
 #include "agent/jobs/admission.h"
 #include "agent/jobs/copier.h"
+#include "agent/jobs/exchange_planner.h"
+#include "agent/jobs/grants.h"
 #include "agent/jobs/late_binder.h"
 #include "agent/jobs/node_job.h"
 #include "agent/jobs/ready.h"
 #include "agent/jobs/records.h"
 #include "agent/jobs/rehomer.h"
 #include "agent/jobs/reports.h"
-#include "agent/plan/plan.h"
+#include "agent/jobs/tallies.h"
 #include "agent/rails/health.h"
 #include "agent/rails/rail_speeds.h"
 #include "agent/sessions/sessions.h"
 
 namespace railsd {
 
-// Owned by the engine's thread. job_table.cc has what trainers ask and how a job begins, job_course.cc what peers and
-// rails say, job_end.cc how a job ends.
+// Owned by the engine's thread. job_table.cc has what trainers ask and how a job begins, job_course.cc what becomes of
+// it.
 class JobTable {
  public:
   struct Parts {
@@ -46,8 +47,6 @@ class JobTable {
     Copier* copier;
     AgentObserver* observer;  // may be null
   };
-  // READYs of one peer that wait until this node's ranks have submitted the job take so many bytes at most.
-  static constexpr uint64_t kMaxHeldReadyBytes = 16 << 20;
   explicit JobTable(const Parts& parts);
 
   // The time that all methods below work with; set before each batch of calls.
@@ -92,7 +91,7 @@ class JobTable {
   // Asks peers about what is in doubt, sends grants for which there is room now, and moves work between rails. Call
   // after a batch of events and messages.
   void GoOn() {
-    if (std::exchange(room_freed_, false)) SendLateGrants();
+    grants_.SendIfRoomWasFreed();
     rehomer_.AskMarked();
     late_binder_.Run(now_);
   }
@@ -119,8 +118,7 @@ class JobTable {
   std::vector<std::vector<uint64_t>> LandingByPeer() const { return railsd::LandingByPeer(jobs_, context_); }
   // Bytes that came over the rail once more, after a rail had failed.
   uint64_t landed_again(size_t rail) const { return landed_again_[rail]; }
-  // Bytes that plans have put onto the rail; late binding and failures may have moved it since.
-  uint64_t planned_bytes(size_t rail) const { return planned_bytes_[rail]; }
+  uint64_t planned_bytes(size_t rail) const { return planner_.planned_bytes(rail); }
   void FillCounters(AgentCounters* counters) const;
   std::vector<JobReport> ActiveReports() const { return railsd::ActiveReports(jobs_, context_, health_, now_); }
   // As Agent::Explain().
@@ -129,52 +127,23 @@ class JobTable {
   }
 
  private:
-  // The exchange that a zone is of.
-  struct ZoneOwner {
-    uint32_t generation = 0;
-    NodeJob* job = nullptr;
-    Exchange* exchange = nullptr;
-  };
-  struct WaitingGrant {
-    JobKey job;
-    PeerIndex peer;
-  };
-  // Tallies for one peer, until the next READY.
-  struct Tallies {
-    std::vector<Tally> waiting;
-    absl::Time since = absl::InfiniteFuture();
-  };
-
   // job_table.cc
   static ExchangeContext ContextOf(const Parts& parts);
-  NodeJob* Find(JobKey key);
   NodeJob& FindOrCreate(const Group& group, JobKey key);
   void Accept(PreparedSubmission submission, Group& group, Session& session);
-  // Copies between the rank and those of this node that have submitted, too.
-  void BeginCopies(NodeJob& job, const Group& group, RankPart& part);
-  void BeginCopy(NodeJob& job, RankPart& from, RankPart& to);
   void Start(NodeJob& job, const Group& group);
   // Its streams are built: tells the peers.
   void Announce(NodeJob& job, const Group& group);
   void SendReady(NodeJob& job, Exchange& exchange);
-  // While at most half of the room is in use, with this grant.
-  bool MayRide(const Exchange& exchange) const;
-  void OpenZone(NodeJob& job, Exchange& exchange);
-  void WantGrant(NodeJob& job, Exchange& exchange);
-  // Sends grants that waited, as far as there is room for them.
-  void SendLateGrants();
-  bool TrySendLateGrant(NodeJob& job, Exchange& exchange);
   void Compare(NodeJob& job, const Group& group, Exchange& exchange);
   void TakeGrant(NodeJob& job, Exchange& exchange, const Grant& grant);
   // Chunks of the job are about to come.
   void Expect(const NodeJob& job);
   void PlanExchange(NodeJob& job, const Group& group, Exchange& exchange);
+  void TellUnsubmitted(NodeJob& job);
   void MaybeRunning(NodeJob& job);
 
   // job_course.cc
-  void TellUnsubmitted(NodeJob& job);
-  absl::Status TakeReady(NodeJob& job, const Group& group, Exchange& exchange, const Ready& ready);
-  void ReleaseReadys(NodeJob& job);
   void OnSendReport(RailIndex rail, const RailEvent& report);
   void OnSendFault(NodeJob& job, Exchange& exchange, RailIndex rail, const RailEvent& fault);
   void OnAcknowledged(Exchange& exchange, RailIndex rail, uint64_t offset_bytes, uint64_t length_bytes);
@@ -196,16 +165,10 @@ class JobTable {
   // The same, before it is looked whether the job is done.
   void DropExchange(NodeJob& job, const Group& group, Exchange& exchange);
 
-  // job_end.cc
-  void FailStranded();
-  bool FailIfFruitless(NodeJob& job, Exchange& exchange);
-  absl::Time StrandedUntil(const Peer& peer, absl::Duration patience = absl::ZeroDuration()) const;
   void FinishIfDone(NodeJob& job);
   void FinishPart(NodeJob& job, RankPart& part, absl::Status status);
   // Hands the job to Reap() when nothing of it is left here; ends the parts of an aborted one when it is quiescent.
   void Settle(NodeJob& job);
-  void AddTallies(NodeJob& job);
-  void SendOldTallies();
   void TellAborted(const Group& group, JobKey key, const absl::Status& why,
                    std::optional<PeerIndex> except = std::nullopt);
   bool AddTombstone(const Group& group, JobKey key, const absl::Status& why);
@@ -237,12 +200,10 @@ class JobTable {
   Outbox& outbox_;
   std::vector<RailHandle>& rails_;
   ZoneTable& zones_;
-  RailSpeeds& speeds_;
   const RailHealth& health_;
   Copier& copier_;
   AgentObserver* const observer_;
   const ExchangeContext context_;
-  const size_t zone_room_;
 
   absl::Time now_;
   absl::Time next_deadline_ = absl::InfiniteFuture();
@@ -252,21 +213,15 @@ class JobTable {
   JobRecords records_;
   Admission admission_;
   Rehomer rehomer_;
+  Grants grants_;
+  ExchangePlanner planner_;
+  HeldReadys held_readys_;
+  Tallies tallies_;
   LateBinder late_binder_;
-  std::vector<ZoneOwner> zone_owners_;  // by slot
-  std::deque<WaitingGrant> waiting_grants_;
-  bool room_freed_ = false;  // since the waiting grants were looked at
-  std::vector<uint64_t> sent_bytes_, planned_bytes_, landed_again_;
-  Ledger ledger_;
-  PlanWorkspace workspace_;
-  std::vector<PlanFlow> plan_flows_;
-  std::vector<PlanRail> plan_rails_;
-  absl::flat_hash_map<PeerIndex, uint64_t> held_readys_;  // bytes
-  absl::flat_hash_map<PeerIndex, Tallies> tallies_;
+  std::vector<uint64_t> sent_bytes_, landed_again_;
   absl::flat_hash_map<JobTag, std::shared_ptr<StreamBuilder>> builders_;  // at work on other threads
   std::vector<JobKey> ended_jobs_;                                        // for Reap()
   size_t active_parts_ = 0;
-  uint64_t ingress_left_bytes_ = 0;  // of zones that are open
   AgentCounters counters_;
 };
 

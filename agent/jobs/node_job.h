@@ -138,6 +138,12 @@ struct NodeJob {
 
 using JobMap = absl::flat_hash_map<JobKey, std::unique_ptr<NodeJob>>;
 
+// Null when it is not there.
+inline NodeJob* Find(const JobMap& jobs, JobKey key) {
+  const auto it = jobs.find(key);
+  return it == jobs.end() ? nullptr : it->second.get();
+}
+
 }  // namespace railsd
 
 #endif  // RAILSD_AGENT_JOBS_NODE_JOB_H_

@@ -47,6 +47,14 @@ absl::Status CompareLengths(const Group& group, JobSeq seq, const Sent& sent, co
   return absl::OkStatus();
 }
 
+uint64_t BytesOf(const Ready& ready) {
+  uint64_t bytes = (ready.sends.size() + ready.receives.size()) * sizeof(Ready::Flow);
+  if (!ready.grant.has_value()) return bytes;
+  bytes += ready.grant->ranges.size() * sizeof(Grant::Range);
+  for (const RailKeys& rail : ready.grant->keys) bytes += rail.keys.size() * sizeof(uint32_t);
+  return bytes;
+}
+
 std::vector<Ready::Flow> FlowsOf(const StreamFlows& stream) {
   std::vector<Ready::Flow> flows;
   flows.reserve(stream.all().size());
@@ -177,6 +185,25 @@ absl::Status CompareReady(const NodeJob& job, const Group& group, const Exchange
   const JobSeq seq = job.key.seq;
   if (absl::Status s = CompareLengths(group, seq, ready.sends, exchange.in.flows().all()); !s.ok()) return s;
   return CompareLengths(group, seq, exchange.out.flows().all(), ready.receives);
+}
+
+absl::Status HeldReadys::Hold(const Ready& ready, const Peer& peer, const std::string& self, Exchange* exchange) {
+  const uint64_t bytes = BytesOf(ready);
+  uint64_t& held = bytes_[peer.index];
+  if (held > 0 && held + bytes > kMaxBytes) {
+    return absl::ResourceExhaustedError(absl::StrCat("READY of ", peer.node, " for job ", ready.job.seq.value(), ": ",
+                                                     held, " bytes of its READYs wait for ranks of ", self,
+                                                     " to submit; ", kMaxBytes, " may; submit fewer ", "jobs ahead"));
+  }
+  held += bytes;
+  exchange->held_bytes = bytes;
+  return absl::OkStatus();
+}
+
+void HeldReadys::Release(NodeJob* job) {
+  for (auto& [peer, exchange] : job->exchanges) {
+    if (exchange.held_bytes > 0) bytes_[peer] -= std::exchange(exchange.held_bytes, 0);
+  }
 }
 
 }  // namespace railsd

@@ -3,8 +3,10 @@
 #define RAILSD_AGENT_JOBS_READY_H_
 
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "agent/control/messages.h"
 #include "agent/groups/groups.h"
@@ -54,6 +56,20 @@ absl::Status CheckReadyFlows(const Ready& ready, const Group& group, PeerIndex f
 // Judged when this node's ranks have submitted: both ends mean the same. INVALID_ARGUMENT names both ranks and both
 // lengths, or both tags.
 absl::Status CompareReady(const NodeJob& job, const Group& group, const Exchange& exchange, const Peer& peer);
+
+// READYs that wait until this node's ranks have submitted their jobs. Owned by the engine's thread.
+class HeldReadys {
+ public:
+  // Those of one peer take so many bytes at most.
+  static constexpr uint64_t kMaxBytes = 16 << 20;
+  // The exchange is going to keep `ready`. RESOURCE_EXHAUSTED when the peer has too many.
+  absl::Status Hold(const Ready& ready, const Peer& peer, const std::string& self, Exchange* exchange);
+  // Those of the job do not wait any more.
+  void Release(NodeJob* job);
+
+ private:
+  absl::flat_hash_map<PeerIndex, uint64_t> bytes_;
+};
 
 }  // namespace railsd
 

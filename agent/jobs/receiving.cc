@@ -37,19 +37,13 @@ void Receiving::BindAgain() {
 
 void Receiving::Bind(size_t rail) {
   bindings_[rail] = {Binding::kOpening};
-  RailCommand command;
-  command.kind = RailCommand::Kind::kOpenZone;
-  command.zone = zone_;
-  (*context_.rails)[rail].Command(std::move(command));
+  (*context_.rails)[rail].Command({.kind = RailCommand::Kind::kOpenZone, .zone = zone_});
 }
 
 void Receiving::Unbind(size_t rail, bool writers_stopped) {
   bindings_[rail].state = Binding::kClosing;
-  RailCommand command;
-  command.kind = RailCommand::Kind::kCloseZone;
-  command.ref = zone_->ref;
-  command.writers_stopped = writers_stopped;
-  (*context_.rails)[rail].Command(std::move(command));
+  (*context_.rails)[rail].Command(
+      {.kind = RailCommand::Kind::kCloseZone, .ref = zone_->ref, .writers_stopped = writers_stopped});
 }
 
 bool Receiving::IsBinding() const {

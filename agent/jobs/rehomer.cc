@@ -9,11 +9,6 @@
 
 namespace railsd {
 
-NodeJob* Rehomer::Find(JobKey key) {
-  const auto it = jobs_.find(key);
-  return it == jobs_.end() ? nullptr : it->second.get();
-}
-
 void Rehomer::AskMarked() {
   for (const PeerIndex index : std::exchange(marked_, {})) {
     const Peer& peer = context_.peer(index);
@@ -52,7 +47,7 @@ bool Rehomer::OnMessage(const Peer& from, Rehomed&& message) {
   asked_.erase(found);
   Mark(from.index);  // others may have come into doubt meanwhile
   for (size_t i = 0; i < asked.size(); ++i) {
-    NodeJob* const job = Find(asked[i]);
+    NodeJob* const job = Find(jobs_, asked[i]);
     Exchange* const exchange = job == nullptr ? nullptr : job->With(from.index);
     if (exchange == nullptr || job->aborting() || exchange->left_out || !exchange->out.asked()) continue;
     const bool fits = asked.size() == message.exchanges.size() && message.exchanges[i].job == asked[i];
@@ -73,7 +68,7 @@ Rehomed::Exchange Rehomer::Judge(const Peer& from, const Rehome::Exchange& asked
                                  const std::vector<RailConnection>& failed) {
   Rehomed::Exchange answer{asked.job, Rehomed::State::kAborted, 0, {}};
   if (!calls_.may_ask(from, asked.job)) return answer;
-  NodeJob* const job = Find(asked.job);
+  NodeJob* const job = Find(jobs_, asked.job);
   if (job == nullptr) {
     answer.state = calls_.outcome(asked.job);
     return answer;
@@ -113,7 +108,7 @@ void Rehomer::AnswerIfReady(PeerIndex peer) {
   bool binding = false, bound = true, any_over = false;
   for (Rehomed::Exchange& answer : found->second.exchanges) {
     if (answer.state == Rehomed::State::kOpen) {
-      NodeJob* const job = Find(answer.job);
+      NodeJob* const job = Find(jobs_, answer.job);
       Exchange* const exchange = job == nullptr ? nullptr : job->With(peer);
       if (exchange != nullptr && exchange->in.complete()) {
         answer.state = Rehomed::State::kComplete;
@@ -132,7 +127,7 @@ void Rehomer::AnswerIfReady(PeerIndex peer) {
   Rehomed answer = std::move(found->second);
   answers_.erase(found);
   for (Rehomed::Exchange& entry : answer.exchanges) {
-    if (entry.state == Rehomed::State::kOpen) entry.keys = Find(entry.job)->With(peer)->in.TakeNewKeys();
+    if (entry.state == Rehomed::State::kOpen) entry.keys = Find(jobs_, entry.job)->With(peer)->in.TakeNewKeys();
   }
   SendAnswer(context_.peer(peer), std::move(answer));
 }
@@ -145,7 +140,7 @@ void Rehomer::SendAnswer(const Peer& to, Rehomed answer) {
     };
     const auto most = std::max_element(answer.exchanges.begin(), answer.exchanges.end(), fewer);
     if (most->keys.empty()) return outbox_.Send(to.node, std::move(answer));
-    Find(most->job)->With(to.index)->in.GiveBack(most->keys);
+    Find(jobs_, most->job)->With(to.index)->in.GiveBack(most->keys);
     most->keys.clear();
   }
 }

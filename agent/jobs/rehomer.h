@@ -49,7 +49,6 @@ class Rehomer {
   void OnPeerLost(PeerIndex peer);
 
  private:
-  NodeJob* Find(JobKey key);
   void SendAnswer(const Peer& to, Rehomed answer);
   Rehomed::Exchange Judge(const Peer& from, const Rehome::Exchange& asked, const std::vector<RailConnection>& failed);
 

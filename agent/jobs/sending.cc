@@ -148,18 +148,16 @@ void Sending::Give(size_t r, uint64_t offset_bytes, uint64_t length_bytes, uint3
   stingy_ &= ~RailBit(r);
   rail.given_bytes += length_bytes;
   stream_.unposted_bytes[r].fetch_add(length_bytes, std::memory_order_relaxed);
-  RailCommand command;
-  command.kind = RailCommand::Kind::kGive;
-  command.give = {.stream = &stream_,
-                  .connection = part.connection,
-                  .offset_bytes = offset_bytes,
-                  .length_bytes = length_bytes,
-                  .tenant = static_cast<uint32_t>(job_->tenant->index()),
-                  .place = context_.peers->PlaceOf(peer()),
-                  .round = round_,
-                  .weight = static_cast<uint8_t>(weight),
-                  .carried = carried};
-  rail.Command(std::move(command));
+  const Assignment give = {.stream = &stream_,
+                           .connection = part.connection,
+                           .offset_bytes = offset_bytes,
+                           .length_bytes = length_bytes,
+                           .tenant = static_cast<uint32_t>(job_->tenant->index()),
+                           .place = context_.peers->PlaceOf(peer()),
+                           .round = round_,
+                           .weight = static_cast<uint8_t>(weight),
+                           .carried = carried};
+  rail.Command({.kind = RailCommand::Kind::kGive, .give = give});
 }
 
 // Gives what is in the pool to the rails that it names, or, where `rails` are some, to the least loaded of them; and
@@ -236,11 +234,8 @@ void Sending::AskBack(size_t r, uint64_t bytes) {
   release_from_ = r;
   gave_ = false;
   ++rails_[r].unsettled;  // the question names the stream
-  RailCommand command;
-  command.kind = RailCommand::Kind::kRelease;
-  command.give.stream = &stream_;
-  command.release_bytes = bytes;
-  (*context_.rails)[r].Command(std::move(command));
+  (*context_.rails)[r].Command(
+      {.kind = RailCommand::Kind::kRelease, .give = {.stream = &stream_}, .release_bytes = bytes});
 }
 
 void Sending::LeaveUnusable() {
@@ -387,10 +382,7 @@ void Sending::Stop() {
   pool_.clear();
   for (size_t r = 0; r < rails_.size(); ++r) {
     if (rails_[r].unsettled == 0) continue;
-    RailCommand command;
-    command.kind = RailCommand::Kind::kDrop;
-    command.give.stream = &stream_;
-    (*context_.rails)[r].Command(std::move(command));
+    (*context_.rails)[r].Command({.kind = RailCommand::Kind::kDrop, .give = {.stream = &stream_}});
   }
 }
 

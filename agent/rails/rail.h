@@ -38,17 +38,17 @@ struct RailCommand {
     kExpect
   };
   Kind kind = Kind::kGive;
-  Assignment give;                           // kGive; of the next two its stream
-  uint64_t release_bytes = 0;                // kRelease
-  JobTag job;                                // kStopSends
-  std::shared_ptr<const ReceiveZone> zone;   // kOpenZone
-  ZoneRef ref;                               // kCloseZone
-  bool writers_stopped = true;               // kCloseZone
-  std::shared_ptr<const RailPeer> set_peer;  // kSetPeer
-  PeerIndex peer;                            // kRemovePeer
-  std::shared_ptr<const PeerSignal> signal;  // kSignal
-  std::shared_ptr<const RailShares> shares;  // kShares
-  uint32_t priority = 0;                     // kExpect
+  Assignment give = {};                           // kGive; of the next two its stream
+  uint64_t release_bytes = 0;                     // kRelease
+  JobTag job = {};                                // kStopSends
+  std::shared_ptr<const ReceiveZone> zone = {};   // kOpenZone
+  ZoneRef ref = {};                               // kCloseZone
+  bool writers_stopped = true;                    // kCloseZone
+  std::shared_ptr<const RailPeer> set_peer = {};  // kSetPeer
+  PeerIndex peer = {};                            // kRemovePeer
+  std::shared_ptr<const PeerSignal> signal = {};  // kSignal
+  std::shared_ptr<const RailShares> shares = {};  // kShares
+  uint32_t priority = 0;                          // kExpect
 };
 // Carries it out. The rail's thread.
 void Apply(RailCommand& command, absl::Time now, RailSender* sender, RailTransport* transport);

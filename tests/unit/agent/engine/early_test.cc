@@ -138,7 +138,7 @@ TEST_P(EarlyReadyTest, AllOfOnePeerHaveABoundInBytes) {
   for (uint32_t destination = 0; destination < 128; destination += 2) {
     for (uint32_t source = 1; source < 128; source += 2) flows.push_back({Rank(source), Rank(destination), 8});
   }
-  const uint64_t room = JobTable::kMaxHeldReadyBytes / (flows.size() * sizeof(Ready::Flow));
+  const uint64_t room = HeldReadys::kMaxBytes / (flows.size() * sizeof(Ready::Flow));
   const uint64_t before = Ignored();
   for (uint64_t seq = 1; seq <= room; ++seq) Say(seq, flows);
   EXPECT_EQ(Ignored(), before);

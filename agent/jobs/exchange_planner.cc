@@ -1,0 +1,75 @@
+#include "agent/jobs/exchange_planner.h"
+
+#include <algorithm>
+
+#include "agent/base/steady_now.h"
+
+namespace railsd {
+
+void ExchangePlanner::TakeFlows(const Group& group, const Exchange& exchange) {
+  flows_.clear();
+  if (context_.options->plan.policy == Policy::kLpt) {
+    flows_.push_back({exchange.out.total_bytes(), 0, 0, 0});  // evenness is asked for per destination node
+    return;
+  }
+  for (const StreamFlow& flow : exchange.out.flows().all()) {
+    const uint64_t hash = (uint64_t{flow.source.value()} << 32) + flow.destination.value() + 1;
+    flows_.push_back(
+        {flow.bytes, group.ranks[flow.source.value()].place, group.ranks[flow.destination.value()].place, hash});
+  }
+}
+
+void ExchangePlanner::TakeRails(const NodeJob& job, const Exchange& exchange) {
+  const std::vector<RailHandle>& rails = *context_.rails;
+  rails_.assign(rails.size(), PlanRail{});
+  for (size_t r = 0; r < rails.size(); ++r) {
+    rails_[r].source_speed = speeds_.ForPlan(r, job.now());
+    rails_[r].usable = false;
+    rails_[r].source_backlog_bytes = rails[r].backlog_bytes();
+  }
+  const Peer& peer = context_.peer(exchange.peer);
+  const RailMask usable = exchange.out.Usable();
+  for (const Ready::RailState& rail : exchange.peer_rails) {
+    if (rail.rail.value() >= rails.size()) continue;
+    PlanRail& mine = rails_[rail.rail.value()];
+    mine.destination_speed = static_cast<double>(rail.speed_bytes_per_s);
+    mine.destination_backlog_bytes = rail.backlog_bytes;
+    mine.usable = peer.CanSendOver(rail.rail.value(), usable);
+  }
+}
+
+void ExchangePlanner::Count(NodeJob& job, Exchange& exchange) {
+  exchange.planned_bytes.assign(rails_.size(), 0);
+  Peer& peer = context_.peers->Get(exchange.peer);
+  for (const PlanRun& run : workspace_.runs) {
+    const size_t rail = run.rail.value();
+    exchange.planned_bytes[rail] += run.length_bytes;
+    job.rail_planned_bytes[rail] += run.length_bytes;
+    planned_bytes_[rail] += run.length_bytes;
+    peer.rails[rail].planned_tx_bytes += run.length_bytes;
+  }
+}
+
+absl::Status ExchangePlanner::Plan(NodeJob& job, const Group& group, Exchange& exchange) {
+  const bool waits = !exchange.planned && exchange.out.granted() && !exchange.out.asked();
+  if (!waits || job.aborting() || exchange.left_out) return absl::OkStatus();
+  TakeFlows(group, exchange);
+  TakeRails(job, exchange);
+  const PlanOptions& options = context_.options->plan;
+  const absl::Time before = SteadyNow();
+  const absl::Status planned = BuildPlan(flows_, rails_, exchange.peer, options, &ledger_, &workspace_);
+  // No rail is up towards the peer: planned again when one comes up; the job's deadline bounds the wait.
+  if (absl::IsUnavailable(planned)) return absl::OkStatus();
+  if (!planned.ok()) return planned;
+  ++plans_;
+  nanoseconds_ += static_cast<uint64_t>(absl::ToInt64Nanoseconds(SteadyNow() - before));
+  exchange.planned = true;
+  exchange.times.planned = job.now();
+  Count(job, exchange);
+  job.first_chunk_at = std::min(job.first_chunk_at, job.now());
+  // The plan of a whole stream is one flow that begins at 0.
+  exchange.out.Start(workspace_.runs, /*by_flow=*/options.policy != Policy::kLpt);
+  return absl::OkStatus();
+}
+
+}  // namespace railsd

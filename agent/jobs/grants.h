@@ -1,0 +1,73 @@
+// Zones for what peers send, and the permission to write there.
+#ifndef RAILSD_AGENT_JOBS_GRANTS_H_
+#define RAILSD_AGENT_JOBS_GRANTS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "agent/jobs/exchange_context.h"
+#include "agent/jobs/node_job.h"
+
+namespace railsd {
+
+// A grant rides in READY while there is plenty of room; otherwise it follows when the peer's READY is here. Owned by
+// the engine's thread.
+class Grants {
+ public:
+  struct Owner {
+    uint32_t generation = 0;
+    NodeJob* job = nullptr;
+    Exchange* exchange = nullptr;
+  };
+  // All outlive this. `fail`: the job's grant cannot be sent.
+  Grants(const ExchangeContext* context, Outbox* outbox, JobMap* jobs, std::function<void(NodeJob&, absl::Status)> fail)
+      : context_(*context), outbox_(*outbox), jobs_(*jobs), fail_(std::move(fail)), owners_(ZoneTable::kSlots) {}
+
+  // READY may carry the grant: while at most half of the room is in use, with this grant.
+  bool MayRide(const Exchange& exchange) const;
+  void Open(NodeJob& job, Exchange& exchange);
+  // READY did not carry it.
+  void Want(NodeJob& job, Exchange& exchange);
+  // Sends those that waited, as far as there is room for them.
+  void SendWaiting();
+  // The same, when a zone was freed since it was looked at last.
+  void SendIfRoomWasFreed() {
+    if (std::exchange(room_freed_, false)) SendWaiting();
+  }
+  // Null when the zone is not open.
+  const Owner* OwnerOf(ZoneRef zone) const {
+    const Owner& owner = owners_[zone.slot];
+    return owner.job != nullptr && owner.generation == zone.generation ? &owner : nullptr;
+  }
+  // Frees the zone when nothing can land there any more. True when that is so and was not so before.
+  bool FreeIfQuiet(Exchange& exchange);
+  // Bytes that are to come into open zones.
+  uint64_t awaited_bytes() const { return awaited_bytes_; }
+
+ private:
+  struct Waiting {
+    JobKey job;
+    PeerIndex peer;
+  };
+  size_t room() const { return std::min<size_t>(context_.traits.zone_room, ZoneTable::kSlots - 1); }
+  // The peer cannot be given keys.
+  bool LacksRails(PeerIndex peer) const { return context_.traits.binds_zones && context_.peer(peer).Connected() == 0; }
+  bool TrySend(NodeJob& job, Exchange& exchange);
+
+  const ExchangeContext& context_;
+  Outbox& outbox_;
+  JobMap& jobs_;
+  const std::function<void(NodeJob&, absl::Status)> fail_;
+  std::vector<Owner> owners_;  // by slot
+  std::deque<Waiting> waiting_;
+  bool room_freed_ = false;  // since the waiting ones were looked at
+  uint64_t awaited_bytes_ = 0;
+};
+
+}  // namespace railsd
+
+#endif  // RAILSD_AGENT_JOBS_GRANTS_H_

@@ -1,0 +1,67 @@
+#include "agent/jobs/patience.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace railsd {
+namespace {
+
+// Where the peer is cut off altogether its link falls silent for `peer_lost`, too, and says more of why: it has the
+// first word.
+constexpr absl::Duration kControlFirst = absl::Seconds(1);
+// Rails flap. With more rounds than this in a row, and nothing arrived in the time in which a peer is given up, it is
+// the receiver that takes nothing: a zone that it does not have, or connections that it ends each time.
+constexpr uint32_t kMaxFruitlessRounds = 4;
+
+absl::Duration LimitOf(const Group* group, const AgentOptions& options) {
+  return std::max(options.peer_lost, group == nullptr ? absl::ZeroDuration() : group->recovery.wait_limit);
+}
+
+}  // namespace
+
+absl::Time StrandedUntil(const Peer& peer, const Group* group, const AgentOptions& options) {
+  return peer.stranded_since + LimitOf(group, options) + kControlFirst;
+}
+
+std::vector<std::pair<NodeJob*, absl::Status>> FindStranded(const JobMap& jobs, const GroupTable& groups,
+                                                            const ExchangeContext& context, absl::Time now,
+                                                            absl::Time* next) {
+  std::vector<std::pair<NodeJob*, absl::Status>> found;
+  for (const auto& [key, job] : jobs) {
+    if (!job->started || job->aborting()) continue;
+    const Group* const group = groups.Find(key.epoch);
+    for (const auto& [index, exchange] : job->exchanges) {
+      const Peer& peer = context.peer(index);
+      const bool waits = !exchange.left_out && peer.up && peer.stranded_since < absl::InfiniteFuture() &&
+                         !exchange.out.over() && (peer.Connected() & exchange.out.Usable()) == 0;
+      if (!waits) continue;
+      const absl::Time until = StrandedUntil(peer, group, *context.options);
+      if (until > now) {
+        *next = std::min(*next, until);
+        continue;
+      }
+      found.emplace_back(job.get(),
+                         absl::UnavailableError(absl::StrCat(
+                             "no rail of ", context.peers->self(), " has reached ", peer.node, " for ",
+                             absl::FormatDuration(LimitOf(group, *context.options)), " (job ", key.seq.value(), ")")));
+      break;
+    }
+  }
+  return found;
+}
+
+absl::Status CheckFruitless(const NodeJob& job, const Group* group, const Exchange& exchange,
+                            const ExchangeContext& context) {
+  const absl::Duration limit = LimitOf(group, *context.options);
+  const Sending& out = exchange.out;
+  if (out.fruitless_rounds() < kMaxFruitlessRounds || job.now() < out.fruitless_since() + limit + kControlFirst) {
+    return absl::OkStatus();
+  }
+  return absl::UnavailableError(absl::StrCat("node ", context.peer(exchange.peer).node, " has taken nothing of job ",
+                                             job.key.seq.value(), " for ", absl::FormatDuration(limit),
+                                             ": the rails of ", context.peers->self(), " failed under it ",
+                                             out.fruitless_rounds(), " times"));
+}
+
+}  // namespace railsd

@@ -1,0 +1,32 @@
+// How long jobs wait for peers that no rail reaches, or that take nothing.
+#ifndef RAILSD_AGENT_JOBS_PATIENCE_H_
+#define RAILSD_AGENT_JOBS_PATIENCE_H_
+
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "agent/groups/groups.h"
+#include "agent/jobs/exchange_context.h"
+#include "agent/jobs/node_job.h"
+
+namespace railsd {
+
+// Until when jobs of a group wait for a rail to the peer; null: of any group. In the infinite future when some rail
+// reaches it.
+absl::Time StrandedUntil(const Peer& peer, const Group* group, const AgentOptions& options);
+
+// Jobs that have waited too long for a rail to a peer, and why they fail. Lowers `*next` to when to look again.
+std::vector<std::pair<NodeJob*, absl::Status>> FindStranded(const JobMap& jobs, const GroupTable& groups,
+                                                            const ExchangeContext& context, absl::Time now,
+                                                            absl::Time* next);
+
+// Call when a round begins: where the network is slow, or a rail to it is waited for, none does. UNAVAILABLE when the
+// receiver has let the sender begin again and again, and has taken nothing since.
+absl::Status CheckFruitless(const NodeJob& job, const Group* group, const Exchange& exchange,
+                            const ExchangeContext& context);
+
+}  // namespace railsd
+
+#endif  // RAILSD_AGENT_JOBS_PATIENCE_H_
