@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "agent/groups/groups.h"
 #include "agent/jobs/exchange_context.h"
 #include "agent/jobs/node_job.h"
 

@@ -8,6 +8,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
 #include "agent/control/messages.h"
+#include "agent/groups/groups.h"
 #include "agent/jobs/exchange_context.h"
 #include "agent/jobs/node_job.h"
 
