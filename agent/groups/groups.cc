@@ -201,6 +201,7 @@ Group& GroupTable::Create(const GroupCommit& commit) {
     }
   }
   for (PeerIndex peer : group->peers) group->ranks_on.push_back(ranks_on[peers_->Get(peer).node]);
+  group->layout = LayOut(*group);
   Group& result = *group;
   groups_[commit.epoch] = std::move(group);
   UpdatePatience(result.peers);

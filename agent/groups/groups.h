@@ -16,6 +16,7 @@
 #include "agent/agent.h"
 #include "agent/control/messages.h"
 #include "agent/engine/peers.h"
+#include "agent/groups/layout.h"
 #include "agent/sessions/sessions.h"
 
 namespace railsd {
@@ -54,6 +55,7 @@ struct Group {
   JobSeq cut;               // while this node drains: jobs beyond it are refused
   std::vector<Leaver> leavers;  // peers that wait for this node's ranks; none is answered
   std::vector<Leaver> awaited;  // while this node drains: peers whose ranks it waits for
+  std::shared_ptr<const GroupLayout> layout;
   Recovery recovery;
   std::vector<PeerIndex> lost;  // of `peers`, that it goes on without
 

@@ -120,7 +120,7 @@ void JobTable::OnSendFault(NodeJob& job, Exchange& exchange, RailIndex rail, con
 void JobTable::OnAcknowledged(Exchange& exchange, RailIndex rail, uint64_t offset_bytes, uint64_t length_bytes) {
   NodeJob& job = *exchange.out.job();
   exchange.out.flows().ForEach(offset_bytes, length_bytes, [&](const StreamFlow& flow, uint64_t bytes) {
-    job.parts.at(flow.source).report.bytes_sent += bytes;
+    job.by_place[flow.part]->report.bytes_sent += bytes;
   });
   job.last_acknowledged = exchange.times.last_acknowledged = now_;
   job.rail_tx_bytes[rail.value()] += length_bytes;
@@ -186,7 +186,7 @@ void JobTable::SettleZone(NodeJob& job, Exchange& exchange) {
   const std::vector<uint64_t>& landed = exchange.in.landed_by_rail();
   if (exchange.in.complete()) {
     for (const StreamFlow& flow : exchange.in.flows().all()) {
-      job.parts.at(flow.destination).bytes_received += flow.bytes;
+      job.by_place[flow.part]->bytes_received += flow.bytes;
     }
   } else {
     exchange.in.ForEachLanded([&](Rank rank, uint64_t bytes) { job.parts.at(rank).bytes_received += bytes; });

@@ -154,7 +154,7 @@ void JobTable::Start(NodeJob& job, const Group& group) {
   held_readys_.Release(&job);
   for (auto& [rank, part] : job.parts) part.report.state = JobState::kMatching;
   if (absl::Status s = CheckLocalRanks(job, group); !s.ok()) return FailJob(job, s, false);
-  auto builder = std::make_shared<StreamBuilder>(&job, group);
+  auto builder = std::make_shared<StreamBuilder>(job, group.layout);
   if (job.ranges <= kManyRanges) {
     builder->Build();
     builder->Give(&job);

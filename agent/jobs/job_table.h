@@ -22,6 +22,7 @@
 #include "agent/jobs/records.h"
 #include "agent/jobs/rehomer.h"
 #include "agent/jobs/reports.h"
+#include "agent/jobs/streams.h"
 #include "agent/jobs/tallies.h"
 #include "agent/rails/health.h"
 #include "agent/rails/rail_speeds.h"

@@ -88,6 +88,7 @@ struct NodeJob {
   const absl::Time* clock = nullptr;  // the engine's
   Tenant* tenant = nullptr;           // of its group; known once a local rank has submitted
   absl::btree_map<Rank, RankPart> parts;
+  std::vector<RankPart*> by_place;  // the same in the order of ranks, once all have submitted (StreamFlow::part)
   absl::node_hash_map<PeerIndex, Exchange> exchanges;  // rails and tables point to them
   uint64_t ranges = 0;                                 // of the parts
   std::deque<LocalCopy> copies;

@@ -64,56 +64,6 @@ std::vector<Ready::Flow> FlowsOf(const StreamFlows& stream) {
 
 }  // namespace
 
-StreamBuilder::StreamBuilder(NodeJob* job, const Group& group) {
-  absl::flat_hash_map<PeerIndex, size_t> places;
-  for (PeerIndex peer : group.peers) {
-    places[peer] = pairs_.size();
-    pairs_.push_back({peer, {}, {}});
-  }
-  for (auto& [rank, part] : job->parts) {
-    for (PreparedFlow& send : part.submission.sends) {
-      const Group::Member& other = group.ranks[send.peer.value()];
-      if (other.local || send.bytes == 0) continue;
-      pairs_[places.at(other.peer)].out.parts.push_back({send.peer, rank, send.bytes, std::move(send.memory)});
-    }
-    for (PreparedFlow& receive : part.submission.receives) {
-      const Group::Member& other = group.ranks[receive.peer.value()];
-      if (other.local || receive.bytes == 0) continue;
-      pairs_[places.at(other.peer)].in.parts.push_back({rank, receive.peer, receive.bytes, std::move(receive.memory)});
-    }
-  }
-}
-
-void StreamBuilder::Build() {
-  for (Pair& pair : pairs_) {
-    for (Stream* stream : {&pair.out, &pair.in}) {
-      std::sort(stream->parts.begin(), stream->parts.end(), [](const Part& a, const Part& b) {
-        return std::tie(a.destination, a.source) < std::tie(b.destination, b.source);
-      });
-      size_t ranges = 0;
-      for (const Part& part : stream->parts) ranges += part.memory.range_count();
-      if (stream->parts.size() == 1) {
-        stream->memory = std::move(stream->parts[0].memory);
-      } else {
-        stream->memory.Reserve(ranges);
-        for (const Part& part : stream->parts) stream->memory.Append(part.memory);
-      }
-      for (const Part& part : stream->parts) stream->flows.Add(part.destination, part.source, part.bytes);
-      stream->parts = {};
-    }
-  }
-}
-
-void StreamBuilder::Give(NodeJob* job) {
-  for (Pair& pair : pairs_) {
-    Exchange& exchange = *job->With(pair.peer);
-    exchange.out.SetStream(std::move(pair.out.flows), std::move(pair.out.memory));
-    exchange.in.SetStream(std::move(pair.in.flows), std::move(pair.in.memory));
-    job->out_bytes += exchange.out.total_bytes();
-    job->in_bytes += exchange.in.total_bytes();
-  }
-}
-
 absl::Status CheckLocalRanks(const NodeJob& job, const Group& group) {
   const RankPart& first = job.parts.begin()->second;
   for (const auto& [rank, part] : job.parts) {

@@ -14,36 +14,6 @@
 
 namespace railsd {
 
-// The flows of a job and their memory, before they are streams. Building them costs the number of ranges, and may
-// happen on any thread.
-class StreamBuilder {
- public:
-  // One flow of a stream that is being built.
-  struct Part {
-    Rank destination, source;
-    uint64_t bytes = 0;
-    MemoryRanges memory;
-  };
-  struct Stream {
-    std::vector<Part> parts;
-    StreamFlows flows;
-    MemoryRanges memory;
-  };
-  struct Pair {
-    PeerIndex peer;
-    Stream out, in;
-  };
-
-  // Takes the flows of all parts of the job with other nodes.
-  StreamBuilder(NodeJob* job, const Group& group);
-  void Build();
-  // Hands what was built to the exchanges.
-  void Give(NodeJob* job);
-
- private:
-  std::vector<Pair> pairs_;
-};
-
 // The local ranks agree on the tag, and on the lengths between them. INVALID_ARGUMENT names ranks and values.
 absl::Status CheckLocalRanks(const NodeJob& job, const Group& group);
 

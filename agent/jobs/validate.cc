@@ -40,7 +40,9 @@ size_t RangesOf(const Submission& submission) {
 // Checks the flows of one direction, finds their memory and holds their segments.
 class FlowReader {
  public:
-  FlowReader(Rank self, SessionMemory* memory, PreparedSubmission* out) : self_(self), memory_(*memory), out_(*out) {}
+  // `table`: of all flows, in their order.
+  FlowReader(Rank self, SessionMemory* memory, MemoryTable* table, PreparedSubmission* out)
+      : self_(self), memory_(*memory), table_(*table), out_(*out) {}
 
   absl::Status Read(absl::string_view field, const std::vector<FlowRanges>& flows, std::vector<PreparedFlow>* prepared,
                     std::vector<Placed>* placed) {
@@ -57,9 +59,9 @@ class FlowReader {
       if (!seen.insert(peer).second) {
         return absl::InvalidArgumentError(absl::StrCat(at, ".peer_rank: ", peer.value(), " appears twice"));
       }
-      PreparedFlow& flow = prepared->emplace_back(PreparedFlow{peer, 0, {}});
-      if (absl::Status s = ReadRanges(at, flows[f].ranges, &flow.memory, placed); !s.ok()) return s;
-      flow.bytes = flow.memory.total_bytes();
+      table_.Begin();
+      if (absl::Status s = ReadRanges(at, flows[f].ranges, &table_, placed); !s.ok()) return s;
+      prepared->push_back({peer, table_.stream().total_bytes, table_.stream()});
     }
     const auto before = [](const PreparedFlow& a, const PreparedFlow& b) { return a.peer < b.peer; };
     std::sort(prepared->begin(), prepared->end(), before);
@@ -67,15 +69,13 @@ class FlowReader {
   }
 
   absl::Status ReadOwn(absl::string_view field, const std::vector<Range>& ranges, std::vector<Placed>* placed) {
-    MemoryRanges unused;
-    return ReadRanges(std::string(field), ranges, &unused, placed);
+    return ReadRanges(std::string(field), ranges, nullptr, placed);
   }
 
  private:
-  absl::Status ReadRanges(const std::string& at, const std::vector<Range>& ranges, MemoryRanges* memory,
+  absl::Status ReadRanges(const std::string& at, const std::vector<Range>& ranges, MemoryTable* table,
                           std::vector<Placed>* placed) {
     uint64_t total = 0;
-    memory->Reserve(ranges.size());
     for (size_t r = 0; r < ranges.size(); ++r) {
       const Range& range = ranges[r];
       const Segment* segment = Hold(range.segment);
@@ -94,7 +94,7 @@ class FlowReader {
       }
       if (range.length_bytes == 0) continue;
       placed->push_back({segment->file(), range.offset_bytes, end, range.segment.value()});
-      memory->Append(held_->segment, range.offset_bytes, range.length_bytes);
+      if (table != nullptr) table->Append(held_->segment, range.offset_bytes, range.length_bytes);
     }
     return absl::OkStatus();
   }
@@ -112,6 +112,7 @@ class FlowReader {
 
   const Rank self_;
   SessionMemory& memory_;
+  MemoryTable& table_;
   PreparedSubmission& out_;
   SegmentId held_id_;
   const HeldSegment* held_ = nullptr;
@@ -173,9 +174,12 @@ absl::Status Check(const Submission& submission, const std::shared_ptr<SessionMe
         absl::StrCat("limits.max_ranges_per_submission: ", ranges, " ranges, the limit is ", max_ranges));
   }
   std::vector<Placed> sends, receives;
-  FlowReader reader(submission.rank, memory.get(), out);
+  auto table = std::make_shared<MemoryTable>();
+  table->Reserve(RangesOf(submission.sends) + RangesOf(submission.receives));
+  FlowReader reader(submission.rank, memory.get(), table.get(), out);
   if (absl::Status s = reader.Read("sends", submission.sends, &out->sends, &sends); !s.ok()) return s;
   if (absl::Status s = reader.Read("receives", submission.receives, &out->receives, &receives); !s.ok()) return s;
+  out->memory = std::move(table);
   out->send_bytes = TotalBytes(out->sends);
   out->receive_bytes = TotalBytes(out->receives);
   if (absl::Status s = CheckOverlap(receives, sends); !s.ok()) return s;
@@ -261,6 +265,7 @@ PreparedSubmission Prepare(const Submission& submission, const std::shared_ptr<S
     out.claim.reset();
     out.sends.clear();
     out.receives.clear();
+    out.memory.reset();
   }
   return out;
 }

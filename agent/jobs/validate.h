@@ -25,7 +25,7 @@ Digest Sha256(absl::string_view bytes);
 struct PreparedFlow {
   Rank peer;
   uint64_t bytes = 0;
-  MemoryRanges memory;  // until the job takes it over
+  MemoryTable::Stream memory = {};  // in the submission's table
 };
 
 // A submission with all that is known of it without the engine's state. The engine's work on it does not depend on the
@@ -43,6 +43,7 @@ struct PreparedSubmission {
   uint64_t peers_end = 0;                     // all ranks that it names are below
   std::string last_peer;                      // field and value of the highest of them
   std::vector<PreparedFlow> sends, receives;  // by rank; empty when it is refused
+  std::shared_ptr<const MemoryTable> memory;  // of both
   uint64_t send_bytes = 0, receive_bytes = 0;
   // The segments that its ranges name. They stay the session's while they are held.
   absl::flat_hash_map<SegmentId, std::shared_ptr<const HeldSegment>> segments;

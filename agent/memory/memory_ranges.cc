@@ -13,37 +13,27 @@
 
 namespace railsd {
 
-void MemoryRanges::Append(std::shared_ptr<const Segment> segment, uint64_t offset_bytes, uint64_t length_bytes) {
+void MemoryTable::Append(const std::shared_ptr<const Segment>& segment, uint64_t offset_bytes, uint64_t length_bytes) {
   if (length_bytes == 0) return;
-  std::byte* const address = segment->base() + offset_bytes;
+  Add(segment.get(), segment->base() + offset_bytes, length_bytes);
+  Hold(segment);
+}
+
+void MemoryTable::Add(const Segment* segment, std::byte* address, uint64_t length_bytes) {
   // Two segments may lie side by side in the address space: devices know them by different keys.
-  if (!pieces_.empty() && pieces_.back().segment == segment.get() &&
+  if (stream_.count > 0 && pieces_.back().segment == segment &&
       pieces_.back().address + pieces_.back().length_bytes == address) {
     pieces_.back().length_bytes += length_bytes;
   } else {
-    pieces_.push_back({total_bytes_, address, length_bytes, segment.get()});
+    pieces_.push_back({stream_.total_bytes, address, length_bytes, segment});
+    ++stream_.count;
   }
-  total_bytes_ += length_bytes;
-  // Nearly always the one of the range before; a session has few segments.
-  if (std::find(segments_.rbegin(), segments_.rend(), segment) == segments_.rend()) {
-    segments_.push_back(std::move(segment));
-  }
+  stream_.total_bytes += length_bytes;
 }
 
-void MemoryRanges::Append(const MemoryRanges& other) {
-  for (const Piece& piece : other.pieces_) {
-    const bool continues = !pieces_.empty() && pieces_.back().segment == piece.segment &&
-                           pieces_.back().address + pieces_.back().length_bytes == piece.address;
-    if (continues) {
-      pieces_.back().length_bytes += piece.length_bytes;
-    } else {
-      pieces_.push_back({total_bytes_, piece.address, piece.length_bytes, piece.segment});
-    }
-    total_bytes_ += piece.length_bytes;
-  }
-  for (const std::shared_ptr<const Segment>& segment : other.segments_) {
-    if (std::find(segments_.begin(), segments_.end(), segment) == segments_.end()) segments_.push_back(segment);
-  }
+void MemoryTable::Hold(const std::shared_ptr<const Segment>& segment) {
+  // Nearly always the one of the range before; a session has few segments.
+  if (std::find(segments_.rbegin(), segments_.rend(), segment) == segments_.rend()) segments_.push_back(segment);
 }
 
 absl::Span<const MemoryRanges::Piece>::const_iterator MemoryRanges::PieceAt(uint64_t offset_bytes) const {

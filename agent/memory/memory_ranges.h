@@ -4,8 +4,10 @@
 
 #include <sys/uio.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -14,15 +16,59 @@
 
 namespace railsd {
 
-// Immutable once handed to a rail; any thread may then read it.
+// One range: bytes [offset, offset + length) of a stream. Lies inside `segment`.
+struct MemoryPiece {
+  uint64_t offset_bytes;
+  std::byte* address;
+  uint64_t length_bytes;
+  const Segment* segment;
+};
+
+// The pieces of many streams in one table, one stream behind the other, so that a thousand streams cost no more
+// allocations than one. Immutable once a stream of it is used.
+class MemoryTable {
+ public:
+  // Where a stream is in the table.
+  struct Stream {
+    size_t first = 0, count = 0;
+    uint64_t total_bytes = 0;
+  };
+  void Reserve(size_t pieces) { pieces_.reserve(pieces); }
+  // What is appended from now on is a stream of its own.
+  void Begin() { stream_ = {pieces_.size(), 0, 0}; }
+  // Appends [offset, offset + length) of `segment`, which the caller has checked to lie inside it. Zero lengths are
+  // dropped; a range that continues the last one of its stream is merged into it.
+  void Append(const std::shared_ptr<const Segment>& segment, uint64_t offset_bytes, uint64_t length_bytes);
+  // Appends the bytes of a stream of another table, whose segments Hold() keeps.
+  void Append(absl::Span<const MemoryPiece> pieces) {
+    for (const MemoryPiece& piece : pieces) Add(piece.segment, piece.address, piece.length_bytes);
+  }
+  void Hold(const MemoryTable& other) {
+    for (const std::shared_ptr<const Segment>& segment : other.segments_) Hold(segment);
+  }
+  size_t size() const { return pieces_.size(); }
+  // The one that began last, so far.
+  const Stream& stream() const { return stream_; }
+  absl::Span<const MemoryPiece> Pieces(const Stream& stream) const {
+    return absl::MakeConstSpan(pieces_).subspan(stream.first, stream.count);
+  }
+
+ private:
+  void Add(const Segment* segment, std::byte* address, uint64_t length_bytes);
+  void Hold(const std::shared_ptr<const Segment>& segment);
+
+  std::vector<MemoryPiece> pieces_;
+  std::vector<std::shared_ptr<const Segment>> segments_;  // keeps the mappings alive, each once
+  Stream stream_;
+};
+
+// One stream of a table, which it keeps alive. Any thread may read it.
 class MemoryRanges {
  public:
-  // Appends [offset, offset + length) of `segment`, which the caller has checked to lie inside it. Zero lengths are
-  // dropped; a range that continues the last one is merged into it.
-  void Append(std::shared_ptr<const Segment> segment, uint64_t offset_bytes, uint64_t length_bytes);
-  // Appends all of `other`.
-  void Append(const MemoryRanges& other);
-  void Reserve(size_t ranges) { pieces_.reserve(ranges); }
+  using Piece = MemoryPiece;
+  MemoryRanges() = default;
+  MemoryRanges(std::shared_ptr<const MemoryTable> table, const MemoryTable::Stream& stream)
+      : pieces_(table->Pieces(stream)), total_bytes_(stream.total_bytes), table_(std::move(table)) {}
 
   uint64_t total_bytes() const { return total_bytes_; }
   size_t range_count() const { return pieces_.size(); }
@@ -31,22 +77,15 @@ class MemoryRanges {
   // Returns how many entries were filled; `*covered_bytes` says how many bytes they hold. Never allocates.
   size_t FillIovecs(uint64_t offset_bytes, uint64_t length_bytes, absl::Span<iovec> out, uint64_t* covered_bytes) const;
 
-  // One range: bytes [offset, offset + length) of the stream. Lies inside `segment`.
-  struct Piece {
-    uint64_t offset_bytes;
-    std::byte* address;
-    uint64_t length_bytes;
-    const Segment* segment;
-  };
   // In order of their offset.
   absl::Span<const Piece> pieces() const { return pieces_; }
   // The piece that holds byte `offset_bytes`, which is below the total.
   absl::Span<const Piece>::const_iterator PieceAt(uint64_t offset_bytes) const;
 
  private:
-  std::vector<Piece> pieces_;
-  std::vector<std::shared_ptr<const Segment>> segments_;  // keeps the mappings alive, each once
+  absl::Span<const Piece> pieces_;
   uint64_t total_bytes_ = 0;
+  std::shared_ptr<const MemoryTable> table_;
 };
 
 // Copies all of `from` into `to` (equal totals) by a system call that reports a bad page instead of raising SIGBUS.

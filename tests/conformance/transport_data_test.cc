@@ -252,7 +252,7 @@ TEST_P(FramedSuite, ABadPageOfTheSenderFailsThatOrderAndFencesBehindIt) {
   auto segment = MakeSegment(64 * page);
   Exchange* exchange = MakeExchange(b, 64 * page);
   exchange->stream.memory = MemoryRanges();
-  exchange->stream.memory.Append(segment, 0, 64 * page);
+  testing::Append(&exchange->stream.memory, segment, 0, 64 * page);
   WriteAll(exchange->stream.memory, exchange->bytes);
   ASSERT_EQ(::mprotect(segment->base() + 37 * page, page, PROT_NONE), 0);
   Open(b, a, *exchange);
@@ -284,7 +284,7 @@ TEST_P(FramedSuite, ABadPageOfTheReceiverFailsThatZoneOnly) {
   Exchange* bad = MakeExchange(b, 16 * page);
   auto segment = MakeSegment(16 * page);
   bad->zone->memory = MemoryRanges();
-  bad->zone->memory.Append(segment, 0, 16 * page);
+  testing::Append(&bad->zone->memory, segment, 0, 16 * page);
   ASSERT_EQ(::mprotect(segment->base() + 5 * page, page, PROT_NONE), 0);
   Open(b, a, *bad);
   Exchange* good = OpenNew(b, a, 100000);

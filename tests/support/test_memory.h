@@ -32,6 +32,18 @@ inline std::shared_ptr<const Segment> MakeSegment(uint64_t bytes, uint32_t id = 
   return Segment::Map(SegmentId(id), MakeMemfd(bytes), bytes).value();
 }
 
+// Appends [offset, offset + length) of `segment`. Zero lengths are dropped.
+inline void Append(MemoryRanges* ranges, const std::shared_ptr<const Segment>& segment, uint64_t offset,
+                   uint64_t length) {
+  auto table = std::make_shared<MemoryTable>();
+  table->Begin();
+  table->Append(ranges->pieces());
+  table->Append(segment, offset, length);
+  const MemoryTable::Stream all = table->stream();
+  // The former table keeps the segments of the ranges before.
+  *ranges = MemoryRanges({table.get(), [table, before = *ranges](const MemoryTable*) {}}, all);
+}
+
 // [begin, begin + length) of `segment` cut at random into `pieces` ranges, in a shuffled order.
 inline MemoryRanges Scatter(const std::shared_ptr<const Segment>& segment, uint64_t begin, uint64_t length,
                             size_t pieces, std::mt19937_64& random) {
@@ -42,7 +54,7 @@ inline MemoryRanges Scatter(const std::shared_ptr<const Segment>& segment, uint6
   for (size_t i = 0; i < pieces; ++i) order[i] = i;
   std::shuffle(order.begin(), order.end(), random);
   MemoryRanges ranges;
-  for (size_t i : order) ranges.Append(segment, begin + cuts[i], cuts[i + 1] - cuts[i]);
+  for (size_t i : order) testing::Append(&ranges, segment, begin + cuts[i], cuts[i + 1] - cuts[i]);
   return ranges;
 }
 

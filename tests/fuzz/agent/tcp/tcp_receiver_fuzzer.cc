@@ -84,7 +84,7 @@ class Run {
   void Open() {
     zone_ = std::make_shared<ReceiveZone>(1);
     zone_->peer = PeerIndex(data_.ConsumeIntegralInRange(0, 15) == 15 ? 2 : 1);
-    zone_->memory.Append(segment_, kZoneAt, kZoneBytes);
+    testing::Append(&zone_->memory, segment_, kZoneAt, kZoneBytes);
     Zones().Open(zone_);
     ref_ = zone_->ref;
   }

@@ -32,7 +32,7 @@ class Run {
     for (uint64_t job = 0; job < streams_.size(); ++job) {
       streams_[job].job = JobTag(job);
       streams_[job].zone = {1, 1};
-      streams_[job].memory.Append(segment, 0, kBytes);
+      testing::Append(&streams_[job].memory, segment, 0, kBytes);
     }
     sender_.Start(kGeneration, kMaxFrameBytes);
   }

@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/support/seeds.h"
+#include "tests/support/test_memory.h"
 #include "tests/unit/agent/jobs/cluster.h"
 
 namespace railsd::testing {
@@ -449,7 +450,7 @@ TEST(CompletionErrorsTest, AnUnregisteredSegmentIsNeverRead) {
              Buffer buffer(4096);
              auto segment = Segment::Map(SegmentId(9), buffer.Dup(), 4096).value();
              naked.memory = MemoryRanges();
-             naked.memory.Append(segment, 0, 1000);
+             testing::Append(&naked.memory, segment, 0, 1000);
            });
   };
   exchange.SubmitAll(1);

@@ -26,7 +26,7 @@ class CopyQueueTest : public ::testing::Test {
  protected:
   void Push(uint64_t job, size_t tenant, TenantShare share, uint64_t steps) {
     MemoryRanges& memory = memories_.emplace_back();
-    memory.Append(segment_, 0, steps * kStep);
+    testing::Append(&memory, segment_, 0, steps * kStep);
     queue_.Push({JobTag(job), 0, &memory, &memory, std::make_shared<std::atomic<bool>>(false), tenant, share});
   }
   // The jobs that the next steps belong to.
@@ -134,7 +134,7 @@ TEST(ThreadCopierTest, DoesChoresBeforeItCopies) {
   auto wake = WakeEvent::Create().value();
   const auto segment = MakeSegment(kStep);
   MemoryRanges memory;
-  memory.Append(segment, 0, kStep);
+  testing::Append(&memory, segment, 0, kStep);
   ThreadCopier copier(1, &wake);
   std::promise<void> begin;
   std::promise<size_t> left;

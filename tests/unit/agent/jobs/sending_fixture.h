@@ -14,6 +14,7 @@
 #include "agent/jobs/node_job.h"
 #include "agent/jobs/sending.h"
 #include "agent/sessions/tenants.h"
+#include "tests/unit/agent/jobs/one_flow.h"
 #include "tests/unit/agent/rails/recording_port.h"
 
 namespace railsd::testing {
@@ -54,10 +55,8 @@ class SendingTest : public ::testing::Test {
     job_.clock = &now_;
     job_.posted_bytes = 0;
     job_.tenant = &tenants_.Of("one");
-    StreamFlows flows;
-    flows.Add(Rank(1), Rank(0), rails * kPart);
     sending_.emplace(&context_, &job_, kPeer);
-    sending_->SetStream(std::move(flows), MemoryRanges());
+    sending_->SetStream(OneFlow(rails * kPart), MemoryRanges());
     std::vector<PlanRun> runs;
     for (uint32_t r = 0; r < rails; ++r) runs.push_back({0, RailIndex(r), r * kPart, kPart});
     sending_->Start(runs, /*by_flow=*/false);

@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "tests/unit/agent/jobs/one_flow.h"
 #include "tests/unit/agent/jobs/sending_fixture.h"
 
 namespace railsd::testing {
@@ -30,9 +31,7 @@ TEST_F(SendingTest, RailsAreGivenThePlanAndAllWeight) {
 
 TEST_F(SendingTest, WeightComesWithTheLastStretchOfARail) {
   sending_.emplace(&context_, &job_, kPeer);
-  StreamFlows flows;
-  flows.Add(Rank(1), Rank(0), 4 * kPart);
-  sending_->SetStream(std::move(flows), MemoryRanges());
+  sending_->SetStream(OneFlow(4 * kPart), MemoryRanges());
   TakeAllGiven();
   const PlanRun runs[] = {
       {0, RailIndex(1), 0, kPart}, {0, RailIndex(0), kPart, kPart}, {0, RailIndex(1), 2 * kPart, 5}};

@@ -15,6 +15,7 @@
 #include "agent/rails/rail_sender.h"
 #include "agent/sessions/tenants.h"
 #include "tests/support/seeds.h"
+#include "tests/unit/agent/jobs/one_flow.h"
 #include "tests/unit/agent/rails/recording_port.h"
 #include "tests/unit/agent/rails/stub_transport.h"
 
@@ -47,10 +48,8 @@ class SendingWalk {
       Connect(r);
       while (!rail.reports.empty()) TakeReport(r);
     }
-    StreamFlows flows;
-    flows.Add(Rank(1), Rank(0), kBytes);
     out_.emplace(&context_, &job_, kPeer);
-    out_->SetStream(std::move(flows), MemoryRanges());
+    out_->SetStream(OneFlow(kBytes), MemoryRanges());
     std::vector<PlanRun> runs;
     const uint64_t part = kBytes / 6;  // two runs for each rail
     for (uint32_t i = 0; i < 6; ++i) runs.push_back({0, RailIndex(i % kRails), i * part, part});

@@ -22,12 +22,12 @@ using testing::WriteAll;
 TEST(MemoryRangesTest, DropsEmptyAndMergesContinued) {
   auto segment = MakeSegment(4096);
   MemoryRanges ranges;
-  ranges.Append(segment, 100, 0);
+  testing::Append(&ranges, segment, 100, 0);
   EXPECT_EQ(ranges.range_count(), 0u);
-  ranges.Append(segment, 100, 50);
-  ranges.Append(segment, 150, 10);
-  ranges.Append(segment, 159, 1);
-  ranges.Append(segment, 100, 50);
+  testing::Append(&ranges, segment, 100, 50);
+  testing::Append(&ranges, segment, 150, 10);
+  testing::Append(&ranges, segment, 159, 1);
+  testing::Append(&ranges, segment, 100, 50);
   EXPECT_EQ(ranges.range_count(), 3u);
   EXPECT_EQ(ranges.total_bytes(), 111u);
 }
@@ -36,8 +36,8 @@ TEST(MemoryRangesTest, KeepsSegmentsAlive) {
   auto segment = MakeSegment(4096);
   std::weak_ptr<const Segment> weak = segment;
   MemoryRanges ranges;
-  ranges.Append(segment, 0, 10);
-  ranges.Append(segment, 100, 10);
+  testing::Append(&ranges, segment, 0, 10);
+  testing::Append(&ranges, segment, 100, 10);
   segment.reset();
   EXPECT_FALSE(weak.expired());
   ranges = MemoryRanges();
@@ -91,8 +91,8 @@ TEST(MemoryRangesTest, CopiesBetweenDifferentCuts) {
 TEST(MemoryRangesTest, CopyRefusesDifferentTotals) {
   auto segment = MakeSegment(4096);
   MemoryRanges from, to;
-  from.Append(segment, 0, 10);
-  to.Append(segment, 100, 11);
+  testing::Append(&from, segment, 0, 10);
+  testing::Append(&to, segment, 100, 11);
   uint64_t done = 0;
   EXPECT_EQ(CopyBetweenRanges(from, to, 100, &done).code(), absl::StatusCode::kInvalidArgument);
 }
@@ -105,8 +105,8 @@ TEST(MemoryRangesTest, CopyReportsABadPageOfEitherSide) {
     auto bad = MakeSegment(4 * page);
     ASSERT_EQ(::mprotect(bad->base() + 2 * page, page, PROT_NONE), 0);
     MemoryRanges from, to;
-    from.Append(bad_source ? bad : good, 0, 4 * page);
-    to.Append(bad_source ? good : bad, 0, 4 * page);
+    testing::Append(&from, bad_source ? bad : good, 0, 4 * page);
+    testing::Append(&to, bad_source ? good : bad, 0, 4 * page);
     uint64_t done = 0;
     const absl::Status status = CopyBetweenRanges(from, to, 4 * page, &done);
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;

@@ -17,6 +17,7 @@
 #include "agent/jobs/sending.h"
 #include "agent/rails/rail_sender.h"
 #include "agent/sessions/tenants.h"
+#include "tests/unit/agent/jobs/one_flow.h"
 #include "tests/unit/agent/rails/stub_transport.h"
 
 namespace railsd::testing {
@@ -125,9 +126,7 @@ class LateBindingTest : public ::testing::Test {
     job->exchanges.try_emplace(PeerIndex(0), &context_, job.get(), PeerIndex(0));
     out_ = &job->exchanges.at(PeerIndex(0)).out;
     jobs_[job->key] = std::move(job);
-    StreamFlows flows;
-    flows.Add(Rank(1), Rank(0), bytes);
-    out_->SetStream(std::move(flows), MemoryRanges());
+    out_->SetStream(OneFlow(bytes), MemoryRanges());
     std::vector<PlanRun> runs;
     const uint64_t each = bytes / parts.size();
     for (uint32_t r = 0; r < parts.size(); ++r) runs.push_back({0, RailIndex(r), r * each, each});

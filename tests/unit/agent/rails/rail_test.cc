@@ -225,8 +225,8 @@ TEST_P(RailOverTransportTest, AZoneOpenedBeforeItsPeerWasToldIsNeverRefused) {
   Build(/*commands=*/64, /*events=*/64);
   Meet();
   MemoryRanges memory, zone;
-  memory.Append(MakeSegment(64), 0, 64);
-  zone.Append(MakeSegment(64), 0, 64);
+  testing::Append(&memory, MakeSegment(64), 0, 64);
+  testing::Append(&zone, MakeSegment(64), 0, 64);
   const auto stream = MakeStream(JobTag(1), std::move(memory));
   for (uint64_t round = 1; round <= 500; ++round) {
     stream->zone = Open(b_, zone);
@@ -248,8 +248,8 @@ TEST_P(RailOverTransportTest, ReleaseGivesBackWhatIsNotPosted) {
   Meet();
   constexpr uint64_t kBytes = 4 << 20;
   MemoryRanges memory, zone;
-  memory.Append(MakeSegment(kBytes), 0, kBytes);
-  zone.Append(MakeSegment(kBytes), 0, kBytes);
+  testing::Append(&memory, MakeSegment(kBytes), 0, kBytes);
+  testing::Append(&zone, MakeSegment(kBytes), 0, kBytes);
   const auto stream = MakeStream(JobTag(1), std::move(memory));
   stream->zone = Open(b_, zone);
   Command(a_, Give(a_, *stream, 0, kBytes, 200));
@@ -277,7 +277,7 @@ TEST_F(RailTest, AFullTransportDoesNotHoldUpReceiving) {
   Meet();
   fabric_.SetStepBytes(b_.address, 0);
   MemoryRanges memory;
-  memory.Append(MakeSegment(6 * 64), 0, 6 * 64);
+  testing::Append(&memory, MakeSegment(6 * 64), 0, 6 * 64);
   const auto stream = MakeStream(JobTag(1), std::move(memory));
   ASSERT_TRUE(a_.rail->TryCommand(Give(a_, *stream, 0, 6 * 64, kWholeWeight)));
   a_.rail->Flush();
@@ -298,7 +298,7 @@ TEST_P(RailStopTest, StopSendsEndsPostedOrdersAndThoseTheTransportHasNotTaken) {
   Meet();
   fabric_.SetStepBytes(b_.address, 0);
   MemoryRanges memory;
-  memory.Append(MakeSegment(20 * 64), 0, 20 * 64);
+  testing::Append(&memory, MakeSegment(20 * 64), 0, 20 * 64);
   const auto stream = MakeStream(JobTag(3), std::move(memory));
   for (uint64_t i = 0; i < 20; ++i) ASSERT_TRUE(a_.rail->TryCommand(Give(a_, *stream, i * 64, 64, 1)));
   a_.rail->Flush();
@@ -324,7 +324,7 @@ TEST_F(RailTest, DropEndsWhatIsNotPosted) {
   Meet();
   fabric_.SetStepBytes(b_.address, 0);
   MemoryRanges memory;
-  memory.Append(MakeSegment(20 * 64), 0, 20 * 64);
+  testing::Append(&memory, MakeSegment(20 * 64), 0, 20 * 64);
   const auto stream = MakeStream(JobTag(3), std::move(memory));
   Command(a_, Give(a_, *stream, 0, 20 * 64, kWholeWeight));
   Command(a_, Of(RailCommand::Kind::kDrop, *stream));

@@ -57,7 +57,7 @@ TEST_F(TcpHostileTest, OrdersComeBackByWhatWasAcknowledgedWhereverThatIsCut) {
   Build([](TcpOptions* options) { options->min_back_off = options->max_back_off = absl::Milliseconds(1); });
   SendStream stream{.job = JobTag(1), .peer = PeerIndex(4), .memory = {}, .zone = {1, 1}};
   const auto segment = testing::MakeSegment(1 << 20);
-  for (int i = 0; i < 64; ++i) stream.memory.Append(segment, 0, 1 << 20);
+  for (int i = 0; i < 64; ++i) testing::Append(&stream.memory, segment, 0, 1 << 20);
   std::vector<SendOrder> orders{
       {.stream = &stream, .length_bytes = 1000, .cookie = 0, .weight = 1},
       {.stream = &stream, .length_bytes = 1000, .cookie = 1},
@@ -200,10 +200,10 @@ class TcpCutTest : public ::testing::Test {
     b_.transport->SetPeer({kA, "a", BootId(1), a_.transport->Info().address});
     segment_ = testing::MakeSegment(2 * kBytes);
     zone_->peer = kA;
-    zone_->memory.Append(segment_, kBytes, kBytes);
+    testing::Append(&zone_->memory, segment_, kBytes, kBytes);
     b_.zones.Open(zone_);
     stream_.zone = zone_->ref;
-    stream_.memory.Append(segment_, 0, kBytes);
+    testing::Append(&stream_.memory, segment_, 0, kBytes);
     std::mt19937_64 random(7);
     testing::WriteAll(stream_.memory, testing::RandomBytes(kBytes, random));
     ASSERT_TRUE(Until([&] { return up_; }));

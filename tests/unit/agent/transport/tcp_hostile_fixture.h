@@ -161,7 +161,7 @@ class TcpHostileTest : public ::testing::Test {
     const auto open = [&](PeerIndex peer) {
       auto zone = std::make_shared<ReceiveZone>(1);
       zone->peer = peer;
-      zone->memory.Append(segment_, 1000, 100);
+      testing::Append(&zone->memory, segment_, 1000, 100);
       zones_.Open(zone);
       return zone;
     };

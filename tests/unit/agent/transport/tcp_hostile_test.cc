@@ -207,7 +207,7 @@ TEST_F(TcpHostileTest, WhoReadsNoAcknowledgementsIsNotReceivedFrom) {
 TEST_F(TcpHostileTest, LyingAcknowledgementsEndTheConnection) {
   Build([](TcpOptions* options) { options->min_back_off = options->max_back_off = absl::Milliseconds(1); });
   SendStream stream{.job = JobTag(1), .peer = PeerIndex(4), .memory = {}, .zone = {1, 1}};
-  stream.memory.Append(testing::MakeSegment(1000), 0, 1000);
+  testing::Append(&stream.memory, testing::MakeSegment(1000), 0, 1000);
   const std::vector<std::function<AckRecord(uint64_t)>> lies{
       [](uint64_t g) {
         return AckRecord{true, FrameStatus::kOk, g, 3};

@@ -70,7 +70,7 @@ TEST_F(TcpTurnTest, ATurnOfTinyOrdersEndsAfter512) {
   TcpSender sender(context_.get());
   sender.Start(1, kMaxFrameBytes);
   SendStream stream{.job = JobTag(1), .peer = PeerIndex(4), .memory = {}, .zone = zone_->ref};
-  stream.memory.Append(segment_, 0, 100);
+  testing::Append(&stream.memory, segment_, 0, 100);
   for (uint64_t i = 0; i < 1000; ++i) {
     context_->events.HoldOrder();
     sender.Add({.stream = &stream, .length_bytes = 1, .cookie = i});
@@ -87,7 +87,7 @@ TEST_F(TcpTurnTest, AcknowledgementsAreDueAfter4FramesOr1MiB) {
   constexpr uint32_t kPart = 64 << 10;
   auto zone = std::make_shared<ReceiveZone>(1);
   zone->peer = PeerIndex(4);
-  zone->memory.Append(testing::MakeSegment(1 << 20), 0, 1 << 20);
+  testing::Append(&zone->memory, testing::MakeSegment(1 << 20), 0, 1 << 20);
   zones_.Open(zone);
   uint64_t number = 0;
   const auto receive = [&](uint32_t length) {

@@ -63,7 +63,7 @@ RemoteZone MakeRemote(const std::vector<uint64_t>& lengths) {
 
 TEST(CutWrite, OnePieceAtEachEndIsOneWorkRequest) {
   SendStream stream;
-  stream.memory.Append(Registered(5000), 100, 3000);
+  testing::Append(&stream.memory, Registered(5000), 100, 3000);
   stream.remote = MakeRemote({3000});
   std::array<LocalPiece, 4> local;
   RemoteWrite write;
@@ -116,7 +116,7 @@ TEST(CutWrite, EveryByteOnceHoweverBothEndsAreCut) {
 
 TEST(CutWrite, WhatTheGrantDoesNotGiveIsNotReachable) {
   SendStream stream;
-  stream.memory.Append(Registered(5000), 0, 3000);
+  testing::Append(&stream.memory, Registered(5000), 0, 3000);
   std::array<LocalPiece, 4> local;
   RemoteWrite write;
   EXPECT_EQ(CutWrite(stream, kRail, 0, 500, absl::MakeSpan(local), &write), CutResult::kNotReachable) << "no pieces";
@@ -135,8 +135,8 @@ TEST(CutWrite, WhatTheGrantDoesNotGiveIsNotReachable) {
 
 TEST(CutWrite, MemoryThatTheDeviceDoesNotKnow) {
   SendStream stream;
-  stream.memory.Append(Registered(1000), 0, 1000);
-  stream.memory.Append(MakeSegment(1000), 0, 1000);
+  testing::Append(&stream.memory, Registered(1000), 0, 1000);
+  testing::Append(&stream.memory, MakeSegment(1000), 0, 1000);
   stream.remote = MakeRemote({3000});
   std::array<LocalPiece, 4> local;
   RemoteWrite write;
@@ -150,7 +150,7 @@ TEST(PlanWindows, PiecesThatTouchShareAWindow) {
   const auto segment = Registered(10000);
   MemoryRanges memory;
   for (const auto& [offset, length] : {std::pair{4000, 1000}, {2000, 2000}, {9000, 500}, {5000, 1000}}) {
-    memory.Append(segment, static_cast<uint64_t>(offset), static_cast<uint64_t>(length));
+    testing::Append(&memory, segment, static_cast<uint64_t>(offset), static_cast<uint64_t>(length));
   }
   ZonePlan plan;
   ASSERT_TRUE(PlanWindows(memory, kRail, &plan));
@@ -166,7 +166,8 @@ TEST(PlanWindows, EveryPieceLiesInTheWindowOfItsSegment) {
   const auto segment = Registered(10000);
   const auto other = Registered(10000);
   MemoryRanges memory;
-  for (uint64_t i = 0; i < 40; ++i) memory.Append(random() % 2 == 0 ? segment : other, random() % 20 * 500, 500);
+  for (uint64_t i = 0; i < 40; ++i)
+    testing::Append(&memory, random() % 2 == 0 ? segment : other, random() % 20 * 500, 500);
   ZonePlan plan;
   ASSERT_TRUE(PlanWindows(memory, kRail, &plan));
   ASSERT_EQ(plan.window_of.size(), memory.pieces().size());
@@ -181,10 +182,10 @@ TEST(PlanWindows, EveryPieceLiesInTheWindowOfItsSegment) {
 
 TEST(PlanWindows, NothingRegistered) {
   MemoryRanges memory;
-  memory.Append(Registered(1000), 0, 10);
+  testing::Append(&memory, Registered(1000), 0, 10);
   ZonePlan plan;
   EXPECT_TRUE(PlanWindows(memory, kRail, &plan));
-  memory.Append(MakeSegment(1000), 0, 10);
+  testing::Append(&memory, MakeSegment(1000), 0, 10);
   EXPECT_FALSE(PlanWindows(memory, kRail, &plan));
 }
 

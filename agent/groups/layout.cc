@@ -1,0 +1,26 @@
+#include "agent/groups/layout.h"
+
+#include "agent/groups/groups.h"
+
+namespace railsd {
+
+std::shared_ptr<const GroupLayout> LayOut(const Group& group) {
+  auto layout = std::make_shared<GroupLayout>();
+  layout->peers = group.peers;
+  std::vector<uint32_t> first = {0};  // of the remote ranks of each node
+  for (uint32_t n = 0; n < group.peers.size(); ++n) {
+    const uint32_t peer = group.peers[n].value();
+    if (peer >= layout->nodes.size()) layout->nodes.resize(peer + 1, GroupLayout::kLocal);
+    layout->nodes[peer] = n;
+    first.push_back(first.back() + group.ranks_on[n]);
+  }
+  for (const Group::Member& member : group.ranks) {
+    GroupLayout::Place& place = layout->ranks.emplace_back();
+    if (member.local) continue;
+    place.node = layout->nodes[member.peer.value()];
+    place.order = first[place.node] + member.place;
+  }
+  return layout;
+}
+
+}  // namespace railsd

@@ -1,0 +1,34 @@
+// Which rank of a group is on which node.
+#ifndef RAILSD_AGENT_GROUPS_LAYOUT_H_
+#define RAILSD_AGENT_GROUPS_LAYOUT_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "agent/base/ids.h"
+
+namespace railsd {
+
+struct Group;
+
+// Immutable, so that other threads may read it.
+struct GroupLayout {
+  static constexpr uint32_t kLocal = UINT32_MAX;
+  struct Place {
+    uint32_t node = kLocal;  // index of the remote node, as in `peers`
+    uint32_t order = 0;      // of a remote rank among all of them: by node, then rank
+  };
+  std::vector<Place> ranks;
+  std::vector<PeerIndex> peers;  // remote nodes with members
+  std::vector<uint32_t> nodes;   // by PeerIndex: as in Place; kLocal: no member
+
+  // kLocal: the peer has no member.
+  uint32_t NodeOf(PeerIndex peer) const { return peer.value() < nodes.size() ? nodes[peer.value()] : kLocal; }
+};
+
+std::shared_ptr<const GroupLayout> LayOut(const Group& group);
+
+}  // namespace railsd
+
+#endif  // RAILSD_AGENT_GROUPS_LAYOUT_H_

@@ -1,0 +1,54 @@
+// The streams of a job's exchanges, from what its ranks have submitted.
+#ifndef RAILSD_AGENT_JOBS_STREAMS_H_
+#define RAILSD_AGENT_JOBS_STREAMS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "agent/groups/layout.h"
+#include "agent/jobs/node_job.h"
+
+namespace railsd {
+
+// Builds one table of flows and one of memory for all exchanges of a job. The cost grows with the number of flows and
+// ranges, and with the size of the group; nothing is sorted by comparison. Build() may run on any thread.
+class StreamBuilder {
+ public:
+  // All local ranks have submitted; their submissions stay as they are until Give().
+  StreamBuilder(const NodeJob& job, std::shared_ptr<const GroupLayout> layout);
+  void Build();
+  // Hands what was built to the exchanges.
+  void Give(NodeJob* job);
+
+ private:
+  struct Item {
+    const PreparedFlow* flow;
+    uint32_t part;
+  };
+  // One direction of an exchange.
+  struct Stream {
+    size_t begin = 0, end = 0;  // in flows_
+    MemoryTable::Stream memory;
+  };
+  using FlowsOf = std::vector<PreparedFlow> PreparedSubmission::*;
+  using KeyOf = uint32_t GroupLayout::Place::*;
+
+  // Sorts the flows with other nodes by a key that is below `keys`; equal ones stay in the order of parts, then peers.
+  void Sort(FlowsOf flows, KeyOf key, size_t keys);
+  // Appends the sorted flows, whose nodes rise.
+  void Append(bool sends, std::vector<Stream>* streams);
+
+  const std::shared_ptr<const GroupLayout> layout_;
+  std::vector<const PreparedSubmission*> parts_;  // by rank
+  std::vector<uint32_t> places_;                  // scratch: where the next flow of a key goes
+  std::vector<Item> sorted_;                      // scratch
+  std::shared_ptr<std::vector<StreamFlow>> flows_;
+  std::shared_ptr<MemoryTable> memory_;
+  std::vector<Stream> out_, in_;  // by node
+};
+
+}  // namespace railsd
+
+#endif  // RAILSD_AGENT_JOBS_STREAMS_H_
