@@ -1,0 +1,200 @@
+#!/usr/bin/env python3
+"""What one job costs the engine's thread of a node: instructions, allocations and messages, and how they grow.
+
+As a program it prints which functions the instructions and allocations of a job are in:
+
+    bench/suites/bench_engine.py [--top N] [KEY=VALUE...]      (the words of bench_engine; nodes=32 by default)
+"""
+
+import argparse
+import collections
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from common import BUILD, BenchError, Result, progress  # noqa: E402  (found by the line above)
+
+PROGRAM = BUILD / "bench/engine/bench_engine"
+COUNTED = "CountedTurn"  # all that the engine's thread does for a job is done below this function
+NODES = [2, 4, 8, 16, 32, 64, 128]
+PARTNERS = [1, 2, 4]  # instead of 8: the flows vary while nodes and bytes do not
+PARTNERS_NODES = 16
+EXCHANGE_BYTES = 128 << 10  # the default of the program; 8 chunks
+LONGER = [4, 16]  # times as many bytes and chunks of the same flows
+LONGER_NODES = 8
+BROKEN_DOWN = 32
+TOP = 10
+LARGEST = NODES[-1]
+
+
+def counted(words, keep=None):
+    """Counts of one job, and its instructions. `keep`: where callgrind's file goes."""
+    with tempfile.TemporaryDirectory(prefix="railsd-callgrind-") as folder:
+        file = Path(keep or Path(folder) / "counts")
+        run = subprocess.run(["valgrind", "--tool=callgrind", "--collect-atstart=no", f"--toggle-collect={COUNTED}",
+                              f"--callgrind-out-file={file}", PROGRAM, *words],
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+        if run.returncode != 0:
+            raise BenchError(f"{PROGRAM.name} {' '.join(words)} ended with {run.returncode}: {run.stderr.strip()[-500:]}")
+        counts = json.loads(run.stdout)
+        total = re.search(r"^(?:summary|totals): (\d+)", file.read_text(), re.MULTILINE)
+    counts["instructions"] = int(total.group(1)) / counts["jobs"]
+    return counts
+
+
+class Profile:
+    """Callgrind's file by function: instructions in it, in it and what it calls, and who calls `operator new`."""
+
+    def __init__(self, path, jobs):
+        self.own, self.inclusive, self.allocations = (collections.Counter() for _ in range(3))
+        names, function, callee, calls, depth = {}, None, None, 0, False
+        for line in path.read_text().splitlines():
+            if match := re.match(r"(c?fn)=\((\d+)\)(?: (.*))?", line):
+                kind, number, name = match.groups()
+                name = names.setdefault(number, name)
+                if kind == "fn":
+                    function = name
+                else:
+                    callee = name
+            elif line.startswith("calls="):
+                calls, depth = int(line[len("calls="):].split()[0]), True
+            elif re.match(r"[+\-*\d]", line):
+                cost = int(line.split()[1]) / jobs
+                if depth:
+                    if callee != function:  # recursion is counted once
+                        self.inclusive[function] += cost
+                    if callee.startswith("operator new"):
+                        self.allocations[function] += calls / jobs
+                else:
+                    self.own[function] += cost
+                    self.inclusive[function] += cost
+                depth = False
+
+    @staticmethod
+    def short(name):
+        name = re.sub(r"absl::debian\d+::|absl::lts_\d+::", "absl::", name).replace("std::__cxx11::", "std::")
+        name = name.replace("basic_string<char, std::char_traits<char>, std::allocator<char> >", "string")
+        name = name.replace("(anonymous namespace)::", "")
+        return name if len(name) <= 150 else name[:147] + "..."
+
+    def lines(self, top):
+        for title, counter in (("instructions in the function", self.own),
+                               ("instructions in it and in what it calls", self.inclusive),
+                               ("allocations by the function that calls operator new", self.allocations)):
+            yield title
+            for name, count in counter.most_common(top):
+                yield f"{count:12.1f}  {self.short(name)}"
+
+
+def profiled(words):
+    with tempfile.TemporaryDirectory(prefix="railsd-callgrind-") as folder:
+        file = Path(folder) / "counts"
+        counts = counted(words, keep=file)
+        return counts, Profile(file, counts["jobs"])
+
+
+def least_squares(rows, values):
+    """Coefficients of the columns of `rows`, by the normal equations. Each row counts by its relative error."""
+    rows = [[cell / value for cell in row] for row, value in zip(rows, values)]
+    size = len(rows[0])
+    system = [[sum(row[i] * row[j] for row in rows) for j in range(size)] + [sum(row[i] for row in rows)] for i in range(size)]
+    for i in range(size):
+        pivot = max(range(i, size), key=lambda j, i=i: abs(system[j][i]))
+        system[i], system[pivot] = system[pivot], system[i]
+        system[i] = [cell / system[i][i] for cell in system[i]]
+        for j in range(size):
+            if j != i:
+                system[j] = [cell - system[j][i] * own for cell, own in zip(system[j], system[i])]
+    return [row[-1] for row in system]
+
+
+def fitted(coefficients, row):
+    return sum(coefficient * cell for coefficient, cell in zip(coefficients, row))
+
+
+def fit(rows, values):
+    """Coefficients, and the largest relative difference between a value and what they give."""
+    coefficients = least_squares(rows, values)
+    return coefficients, max(abs(fitted(coefficients, row) / value - 1) for row, value in zip(rows, values))
+
+
+def row_of(counts):
+    return [1, counts["nodes"] - 1, counts["flows"], counts["chunks"]]
+
+
+def measure(options):
+    del options  # counts do not vary: nothing is repeated
+    cases = {f"nodes={nodes}": [f"nodes={nodes}"] for nodes in NODES}
+    cases |= {f"partners={count}": [f"nodes={PARTNERS_NODES}", f"partners={count}"] for count in PARTNERS}
+    cases |= {f"bytes x {times}": [f"nodes={LONGER_NODES}", f"exchange_bytes={times * EXCHANGE_BYTES}"] for times in LONGER}
+    # Under callgrind the largest world takes most of the time: it begins first.
+    longest = sorted(cases, key=lambda name: "nodes=128" not in cases[name] and "nodes=64" not in cases[name])
+    single = [f"nodes={BROKEN_DOWN}", "single=1"]
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        runs = {name: pool.submit(counted, cases[name]) for name in longest}
+        profile, alone = pool.submit(profiled, [f"nodes={BROKEN_DOWN}"]), pool.submit(counted, single)
+        measured = {name: runs[name].result() for name in cases}
+        profile, alone = profile.result()[1], alone.result()
+    counts = list(measured.values())
+    (a, b, c, d), residual = fit([row_of(each) for each in counts], [each["instructions"] for each in counts])
+    by_nodes = [measured[f"nodes={nodes}"] for nodes in NODES]
+    (x, y), allocation_residual = fit([[1, each["nodes"] - 1] for each in by_nodes], [each["allocations"] for each in by_nodes])
+    progress("case            flows  chunks  instructions     fitted  allocations     fitted  messages out, in")
+    for name, each in measured.items():
+        progress(f"{name:14} {each['flows']:6} {each['chunks']:7.0f} {each['instructions']:13.0f} "
+                 f"{fitted((a, b, c, d), row_of(each)):10.0f} {each['allocations']:12.1f} {x + y * (each['nodes'] - 1):10.1f} "
+                 f"{each['messages_out']:9.1f}, {each['messages_in']:.1f}")
+    progress(f"a job among {BROKEN_DOWN} nodes:")
+    for line in profile.lines(TOP):
+        progress(line)
+    large = measured[f"nodes={LARGEST}"]
+    most = max(max(each["messages_out"], each["messages_in"]) / (each["nodes"] - 1) for each in counts)
+    room = 4 + 2 * (LARGEST - 1)
+    how = (f"fit to {len(counts)} cases of 8 ranks on each of {NODES[0]} to {LARGEST} nodes, under callgrind, of what the engine's "
+           f"thread does for one job; largest difference {100 * residual:.1f} %")
+    # Callgrind counts the same each time; memory is not always laid out the same.
+    base = measured[f"nodes={LONGER_NODES}"]["instructions"]
+    longer = [measured[f"bytes x {times}"] for times in LONGER]
+    by_chunk = max(abs(each["instructions"] - base) / (each["chunks"] - measured[f"nodes={LONGER_NODES}"]["chunks"])
+                   for each in longer)
+    return [
+        Result("engine.by_chunk", by_chunk, "instructions", 0, f"{' and '.join(map(str, LONGER))} times the bytes among "
+               f"{LONGER_NODES} nodes, the larger difference for each further chunk; the fit has {d:.1f}"),
+        Result("engine.by_peer", b, "instructions", 6000, how),
+        Result("engine.by_flow", c, "instructions", 250, "the same; for a flow that is sent and one that is received"),
+        Result("engine.fixed", a, "instructions", None, "the same"),
+        Result("engine.residual", 100 * residual, "%", None, "largest difference between the fit and a case"),
+        Result(f"engine.allocations.{LARGEST}", large["allocations"], "a job", room,
+               f"among {LARGEST} nodes; fit over all: {x:.0f} and {y:.1f} for each peer, largest difference "
+               f"{100 * allocation_residual:.1f} %"),
+        Result("engine.allocations_by_peer", y, "a job", None, "of that fit"),
+        Result("engine.messages", most, "", 1, "of a job, for each pair and direction; the most of any case"),
+        Result("engine.by_turn", (alone["instructions"] - measured[f"nodes={BROKEN_DOWN}"]["instructions"]) / (BROKEN_DOWN - 1),
+               "instructions", None, f"more for each READY that comes alone, among {BROKEN_DOWN} nodes"),
+        *[Result(f"engine.instructions.{each['nodes']}", each["instructions"], "a job", None,
+                 f"among so many nodes; {each['flows']} flows sent, {each['allocations']:.1f} allocations") for each in by_nodes],
+    ]
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Where the instructions and allocations of a job are.")
+    parser.add_argument("--top", type=int, default=25, help="functions of each list")
+    parser.add_argument("words", nargs="*", default=[f"nodes={BROKEN_DOWN}"], metavar="KEY=VALUE", help="as of bench_engine")
+    options = parser.parse_args()
+    try:
+        counts, profile = profiled(options.words)
+    except BenchError as error:
+        sys.exit(f"bench_engine: {error}")
+    print(json.dumps(counts))
+    print("\n".join(profile.lines(options.top)))
+
+
+if __name__ == "__main__":
+    main()
