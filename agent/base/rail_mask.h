@@ -9,6 +9,8 @@ namespace railsd {
 
 using RailMask = uint64_t;
 inline constexpr size_t kMaxMaskedRails = 64;  // a node has no more rails
+// Lists by rail have room for so many without an allocation.
+inline constexpr size_t kUsualRails = 8;
 constexpr RailMask RailBit(size_t rail) { return RailMask{1} << rail; }
 
 }  // namespace railsd

@@ -51,7 +51,7 @@ void Peer::UpdateStranded(absl::Time now) {
   stranded_since = reached ? absl::InfiniteFuture() : std::min(stranded_since, now);
 }
 
-void Peer::TakePlanned(const std::vector<uint64_t>& by_rail) {
+void Peer::TakePlanned(absl::Span<const uint64_t> by_rail) {
   for (size_t r = 0; r < std::min(rails.size(), by_rail.size()); ++r) {
     PeerRail& rail = rails[r];
     rail.planned_rx_bytes += by_rail[r] - std::min(by_rail[r], rail.told_planned_bytes);

@@ -8,6 +8,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "absl/time/time.h"
 #include "agent/base/ids.h"
 #include "agent/base/rail_mask.h"
@@ -48,7 +49,7 @@ struct Peer {
   // Rails that are connected.
   RailMask Connected() const;
   // What its plans have put onto its rails towards this node, up to now.
-  void TakePlanned(const std::vector<uint64_t>& by_rail);
+  void TakePlanned(absl::Span<const uint64_t> by_rail);
   // After rails came or went.
   void UpdateStranded(absl::Time now);
 };

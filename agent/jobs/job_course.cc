@@ -183,7 +183,7 @@ void JobTable::OnZoneEvent(RailIndex rail, const RailEvent& event) {
 
 void JobTable::SettleZone(NodeJob& job, Exchange& exchange) {
   if (!grants_.FreeIfQuiet(exchange)) return;
-  const std::vector<uint64_t>& landed = exchange.in.landed_by_rail();
+  const Receiving::ByRail& landed = exchange.in.landed_by_rail();
   if (exchange.in.complete()) {
     for (const StreamFlow& flow : exchange.in.flows().all()) {
       job.by_place[flow.part]->bytes_received += flow.bytes;
@@ -357,7 +357,7 @@ void JobTable::AbortJob(NodeJob& job, absl::Status why, std::optional<PeerIndex>
   job.failure = std::move(why);
   job.stop_copies->store(true, std::memory_order_relaxed);
   bool held = false;
-  for (auto& [peer, exchange] : job.exchanges) {
+  for (Exchange& exchange : job.exchanges) {
     held = held || exchange.out.held();
     exchange.out.Stop();
   }
@@ -369,11 +369,11 @@ void JobTable::AbortJob(NodeJob& job, absl::Status why, std::optional<PeerIndex>
     TellAborted(*group, job.key, job.failure, told_by);
   }
   SayQuiesced(job);
-  for (auto& [peer, exchange] : job.exchanges) {
+  for (Exchange& exchange : job.exchanges) {
     if (!exchange.in.open()) continue;
     // A gate closes at once; keys are taken back when nobody writes.
     const bool waits = context_.traits.binds_zones && exchange.in.granted() && !exchange.quiesced &&
-                       !exchange.left_out && peers_.Get(peer).up;
+                       !exchange.left_out && peers_.Get(exchange.peer).up;
     if (waits) {
       exchange.quiesced_by = now_ + kQuiescePatience;
       Sooner(exchange.quiesced_by);
@@ -381,8 +381,8 @@ void JobTable::AbortJob(NodeJob& job, absl::Status why, std::optional<PeerIndex>
       CloseAborted(exchange);
     }
   }
-  for (auto& [peer, exchange] : job.exchanges) SettleZone(job, exchange);
-  for (auto& [peer, exchange] : job.exchanges) rehomer_.AnswerIfReady(peer);
+  for (Exchange& exchange : job.exchanges) SettleZone(job, exchange);
+  for (Exchange& exchange : job.exchanges) rehomer_.AnswerIfReady(exchange.peer);
   Settle(job);
 }
 
@@ -392,10 +392,10 @@ void JobTable::CloseAborted(Exchange& exchange) {
 }
 
 void JobTable::SayQuiesced(NodeJob& job) {
-  for (auto& [peer, exchange] : job.exchanges) {
-    if (exchange.quiesced_said || exchange.out.held() || !peers_.Get(peer).up) continue;
+  for (Exchange& exchange : job.exchanges) {
+    if (exchange.quiesced_said || exchange.out.held() || !peers_.Get(exchange.peer).up) continue;
     exchange.quiesced_said = true;
-    outbox_.Send(peers_.Get(peer).node, Quiesced{job.key, exchange.out.failed()});
+    outbox_.Send(peers_.Get(exchange.peer).node, Quiesced{job.key, exchange.out.failed()});
   }
 }
 
@@ -418,7 +418,7 @@ void JobTable::ExpectAbort(NodeJob& job, Exchange& exchange) {
   // Where groups go on without a node, the peer may have left this one out: that concerns nobody else.
   const Group* const group = groups_.Find(job.key.epoch);
   if (group != nullptr && group->recovery.policy == RecoveryPolicy::kDegrade) return exchange.out.Stop();
-  for (auto& [index, other] : job.exchanges) other.out.Stop();
+  for (Exchange& other : job.exchanges) other.out.Stop();
 }
 
 void JobTable::AbortSession(SessionId session, const absl::Status& why) {

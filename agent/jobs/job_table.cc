@@ -93,8 +93,9 @@ NodeJob& JobTable::FindOrCreate(const Group& group, JobKey key) {
   job.recorder = records_.NewRecorder();
   job.tell_unsubmitted_at = now_ + kTellUnsubmittedAfter;
   Sooner(job.tell_unsubmitted_at);
-  for (PeerIndex peer : group.peers) {
-    job.exchanges.try_emplace(peer, &context_, &job, peer).first->second.left_out = group.Lost(peer);
+  job.AddExchanges(&context_, group.layout);
+  for (PeerIndex peer : group.lost) {
+    job.With(peer)->left_out = true;
   }
   return job;
 }
@@ -349,7 +350,8 @@ bool JobTable::OnMessage(const Peer& from, Unsubmitted&& message) {
 
 void JobTable::MaybeRunning(NodeJob& job) {
   if (job.running || job.aborting() || !job.started || job.building) return;
-  for (const auto& [peer, exchange] : job.exchanges) {
+  for (; job.compared_until < job.exchanges.size(); ++job.compared_until) {
+    const Exchange& exchange = job.exchanges[job.compared_until];
     if (!exchange.left_out && (!exchange.ready_sent || !exchange.compared)) return;
   }
   job.running = true;
@@ -402,7 +404,7 @@ void JobTable::Tick() {
   std::vector<std::pair<Waiter, JobReport>> answers;
   std::vector<NodeJob*> silent;
   for (auto& [key, job] : jobs_) {
-    for (auto& [peer, exchange] : job->exchanges) {
+    for (Exchange& exchange : job->exchanges) {
       if (exchange.quiesced_by == absl::InfiniteFuture()) continue;
       if (exchange.quiesced_by > now_) {
         Sooner(exchange.quiesced_by);

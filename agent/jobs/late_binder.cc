@@ -17,7 +17,7 @@ void LateBinder::Run(absl::Time now) {
   if (!context_.late_binding || !context_.board->AnyLags()) return;
   RailMask fed = 0;  // wait for what was asked for them
   for (const auto& [key, job] : jobs_) {
-    for (const auto& [peer, exchange] : job->exchanges) {
+    for (const Exchange& exchange : job->exchanges) {
       if (const auto rail = exchange.out.moves_to()) fed |= RailBit(*rail);
     }
   }
@@ -55,9 +55,9 @@ Sending* LateBinder::MostLeft(size_t worst, size_t dry) {
   std::pair<uint32_t, uint64_t> most;
   for (auto& [key, job] : jobs_) {
     if (!job->running || job->aborting()) continue;
-    for (auto& [peer, exchange] : job->exchanges) {
+    for (Exchange& exchange : job->exchanges) {
       Sending& out = exchange.out;
-      if (!out.MayMove(worst) || !context_.peer(peer).CanSendOver(dry, out.Usable())) continue;
+      if (!out.MayMove(worst) || !context_.peer(exchange.peer).CanSendOver(dry, out.Usable())) continue;
       const std::pair left(job->tenant->share().priority,
                            out.stream().unposted_bytes[worst].load(std::memory_order_relaxed));
       if (left.second == 0 || left <= most) continue;

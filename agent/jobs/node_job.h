@@ -13,10 +13,12 @@
 
 #include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/node_hash_map.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/time/time.h"
 #include "agent/agent.h"
+#include "agent/base/fixed_list.h"
 #include "agent/control/messages.h"
+#include "agent/groups/layout.h"
 #include "agent/jobs/explanation.h"
 #include "agent/jobs/receiving.h"
 #include "agent/jobs/sending.h"
@@ -54,13 +56,13 @@ struct Exchange {
   Sending out;
   Receiving in;
 
-  std::optional<Ready> ready;                // theirs, until it is compared
-  uint64_t held_bytes = 0;                   // of `ready`, while the job waits for ranks of this node
-  bool compared = false;                     // their READY is here, and both ends agree
-  std::vector<Ready::RailState> peer_rails;  // as it said
+  std::optional<Ready> ready;  // theirs, until it is compared
+  uint64_t held_bytes = 0;     // of `ready`, while the job waits for ranks of this node
+  bool compared = false;       // their READY is here, and both ends agree
+  Ready::Rails peer_rails;     // as it said
   bool planned = false;
-  std::vector<uint64_t> planned_bytes;           // by rail
-  std::vector<Unsubmitted::Member> unsubmitted;  // of their ranks, as they say
+  absl::InlinedVector<uint64_t, kUsualRails> planned_bytes;  // by rail
+  std::vector<Unsubmitted::Member> unsubmitted;              // of their ranks, as they say
   bool ready_sent = false;
   bool ready_waits = false;  // until rails have bound the zone, whose grant rides along
   bool grant_waits = false;  // for room, or a rail: it follows READY
@@ -89,8 +91,9 @@ struct NodeJob {
   Tenant* tenant = nullptr;           // of its group; known once a local rank has submitted
   absl::btree_map<Rank, RankPart> parts;
   std::vector<RankPart*> by_place;  // the same in the order of ranks, once all have submitted (StreamFlow::part)
-  absl::node_hash_map<PeerIndex, Exchange> exchanges;  // rails and tables point to them
-  uint64_t ranges = 0;                                 // of the parts
+  std::shared_ptr<const GroupLayout> layout;  // of its group
+  FixedList<Exchange> exchanges;              // by node of the layout; rails and tables point to them
+  uint64_t ranges = 0;                        // of the parts
   std::deque<LocalCopy> copies;
   size_t copies_running = 0;
   std::shared_ptr<std::atomic<bool>> stop_copies;
@@ -103,6 +106,7 @@ struct NodeJob {
   absl::Time started_at, running_at;
   absl::Time first_chunk_at = absl::InfiniteFuture();  // given to a rail
   bool running = false;                                // every READY is here
+  size_t compared_until = 0, done_until = 0;           // exchanges below are, for good
   uint64_t out_bytes = 0, in_bytes = 0;                // across nodes
   uint64_t posted_bytes = 0;                           // given to rails; what is sent again counts again
   absl::Time last_acknowledged = absl::InfinitePast(), last_received = absl::InfinitePast();
@@ -118,22 +122,30 @@ struct NodeJob {
   absl::Time now() const { return *clock; }
   bool aborting() const { return !failure.ok(); }
   Exchange* With(PeerIndex peer) {
-    const auto found = exchanges.find(peer);
-    return found == exchanges.end() ? nullptr : &found->second;
+    const uint32_t node = layout->NodeOf(peer);
+    return node == GroupLayout::kLocal ? nullptr : &exchanges[node];
+  }
+  const Exchange* With(PeerIndex peer) const { return const_cast<NodeJob*>(this)->With(peer); }
+  // Once, before anything else is asked.
+  void AddExchanges(const ExchangeContext* context, std::shared_ptr<const GroupLayout> group) {
+    layout = std::move(group);
+    exchanges = FixedList<Exchange>(layout->peers.size());
+    for (const PeerIndex peer : layout->peers) exchanges.Add(context, this, peer);
   }
   bool HasUnendedPart() const {
     return std::any_of(parts.begin(), parts.end(), [](const auto& part) { return !part.second.terminal(); });
   }
   // Nobody touches the memory of its ranks.
   bool Quiescent() const {
-    return copies_running == 0 && !building && std::all_of(exchanges.begin(), exchanges.end(), [](const auto& e) {
-             return e.second.in.quiet() && !e.second.out.held();
+    return copies_running == 0 && !building && std::all_of(exchanges.begin(), exchanges.end(), [](const Exchange& e) {
+             return e.in.quiet() && !e.out.held();
            });
   }
   // Every rank's bytes are where they belong.
-  bool Done() const {
-    return running && copies_running == 0 &&
-           std::all_of(exchanges.begin(), exchanges.end(), [](const auto& e) { return e.second.done(); });
+  bool Done() {
+    if (!running || copies_running > 0) return false;
+    while (done_until < exchanges.size() && exchanges[done_until].done()) ++done_until;
+    return done_until == exchanges.size();
   }
 };
 

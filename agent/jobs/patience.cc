@@ -31,8 +31,8 @@ std::vector<std::pair<NodeJob*, absl::Status>> FindStranded(const JobMap& jobs, 
   for (const auto& [key, job] : jobs) {
     if (!job->started || job->aborting()) continue;
     const Group* const group = groups.Find(key.epoch);
-    for (const auto& [index, exchange] : job->exchanges) {
-      const Peer& peer = context.peer(index);
+    for (const Exchange& exchange : job->exchanges) {
+      const Peer& peer = context.peer(exchange.peer);
       const bool waits = !exchange.left_out && peer.up && peer.stranded_since < absl::InfiniteFuture() &&
                          !exchange.out.over() && (peer.Connected() & exchange.out.Usable()) == 0;
       if (!waits) continue;

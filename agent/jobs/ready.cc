@@ -151,8 +151,8 @@ absl::Status HeldReadys::Hold(const Ready& ready, const Peer& peer, const std::s
 }
 
 void HeldReadys::Release(NodeJob* job) {
-  for (auto& [peer, exchange] : job->exchanges) {
-    if (exchange.held_bytes > 0) bytes_[peer] -= std::exchange(exchange.held_bytes, 0);
+  for (Exchange& exchange : job->exchanges) {
+    if (exchange.held_bytes > 0) bytes_[exchange.peer] -= std::exchange(exchange.held_bytes, 0);
   }
 }
 

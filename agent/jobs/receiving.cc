@@ -178,13 +178,13 @@ void Receiving::Close(bool writers_stopped, const std::vector<RailConnection>& f
 
 bool Receiving::FreeIfQuiet() {
   if (zone_ == nullptr || !closing_ || inside_ || IsBinding()) return false;
-  landed_ = LandedOnce();
+  const bool once = complete_ && round_ == 0;  // nothing is sent twice, and nothing is missing
+  if (!once) landed_ = LandedOnce();
   landed_by_rail_.assign(bindings_.size(), 0);
   landed_again_.assign(bindings_.size(), 0);
   for (const Landed& landed : landed_) landed_by_rail_[landed.rail] += landed.end - landed.begin;
-  for (size_t r = 0; r < bindings_.size(); ++r) {
-    const uint64_t bytes = zone_->landed[r].bytes();
-    if (round_ == 0) landed_by_rail_[r] = bytes;  // nothing is sent twice in it
+  for (size_t r = 0; r < bindings_.size() && round_ == 0; ++r) {
+    landed_by_rail_[r] = zone_->landed[r].bytes();  // nothing is sent twice in it
   }
   // Runs beyond those that were kept, of an exchange that is whole.
   const uint64_t known = std::accumulate(landed_by_rail_.begin(), landed_by_rail_.end(), uint64_t{0});

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "agent/base/rail_mask.h"
@@ -21,6 +22,7 @@ namespace railsd {
 // the ranks' again. Owned by its job, on the engine's thread.
 class Receiving {
  public:
+  using ByRail = absl::InlinedVector<uint64_t, kUsualRails>;
   Receiving(const ExchangeContext* context, PeerIndex peer);
 
   // Before the job starts: what is expected, and the scatter table of it.
@@ -80,8 +82,8 @@ class Receiving {
 
   // Valid once the zone is closed, by rail, as far as the rails see them: bytes that have landed, each once, and those
   // that landed again after a rail had failed.
-  const std::vector<uint64_t>& landed_by_rail() const { return landed_by_rail_; }
-  const std::vector<uint64_t>& landed_again() const { return landed_again_; }
+  const ByRail& landed_by_rail() const { return landed_by_rail_; }
+  const ByRail& landed_again() const { return landed_again_; }
   // Adds what has landed in a zone that is open, as far as the rails see it.
   void AddLanding(std::vector<uint64_t>* by_rail) const;
   // Calls visit(destination, bytes) for what has landed of each flow.
@@ -108,9 +110,9 @@ class Receiving {
   StreamFlows flows_;
   MemoryRanges memory_;  // until it is in the zone
   std::shared_ptr<ReceiveZone> zone_;
-  std::vector<RailBinding> bindings_;
+  absl::InlinedVector<RailBinding, kUsualRails> bindings_;
   std::vector<Landed> landed_;  // of a zone that is closed
-  std::vector<uint64_t> landed_by_rail_, landed_again_;
+  ByRail landed_by_rail_, landed_again_;
   uint32_t round_ = 0;
   uint32_t weight_ = 0;  // of this round's fences
   bool granted_ = false;

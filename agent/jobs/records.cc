@@ -116,14 +116,17 @@ void JobRecords::Keep(NodeJob& job, JobExplanation explanation) {
     return;
   }
   explained_.push_front({std::move(explanation), std::move(job.recorder), {}});
-  for (auto& [peer, exchange] : job.exchanges) explained_.front().flows[peer] = exchange.out.TakeFlows();
+  explained_.front().flows.reserve(job.exchanges.size());
+  for (Exchange& exchange : job.exchanges) {
+    explained_.front().flows.emplace_back(exchange.peer, exchange.out.TakeFlows());
+  }
   if (explained_.size() <= context_.options->explained_jobs) return;
   spare_recorder_ = std::move(explained_.back().recorder);
   explained_.pop_back();
 }
 
 JobTimeline JobRecords::Explained::Timeline() const {
-  return recorder->Timeline([this](PeerIndex peer, uint64_t offset) { return flows.at(peer).At(offset).source; });
+  return recorder->Timeline([this](PeerIndex peer, uint64_t offset) { return FlowsTo(peer).At(offset).source; });
 }
 
 }  // namespace railsd

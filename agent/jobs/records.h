@@ -2,6 +2,7 @@
 #ifndef RAILSD_AGENT_JOBS_RECORDS_H_
 #define RAILSD_AGENT_JOBS_RECORDS_H_
 
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <memory>
@@ -55,7 +56,10 @@ class JobRecords {
   struct Explained {
     JobExplanation explanation;  // without its timeline
     std::unique_ptr<JobRecorder> recorder;
-    absl::flat_hash_map<PeerIndex, StreamFlows> flows;  // to each peer
+    std::vector<std::pair<PeerIndex, StreamFlows>> flows;  // to each peer
+    const StreamFlows& FlowsTo(PeerIndex peer) const {
+      return std::find_if(flows.begin(), flows.end(), [peer](const auto& to) { return to.first == peer; })->second;
+    }
     JobTimeline Timeline() const;
   };
   const std::deque<Explained>& explained() const { return explained_; }

@@ -40,7 +40,7 @@ void FillUse(const NodeJob& job, double speed, absl::Time now, JobReport* report
 // Bytes that have landed for the rank in zones that are open.
 uint64_t BytesUnderWay(const NodeJob& job, Rank rank) {
   uint64_t landed = 0;
-  for (const auto& [peer, exchange] : job.exchanges) {
+  for (const Exchange& exchange : job.exchanges) {
     if (exchange.in.quiet()) continue;
     exchange.in.ForEachLanded([&](Rank destination, uint64_t bytes) { landed += destination == rank ? bytes : 0; });
   }
@@ -74,7 +74,7 @@ void FillReport(const NodeJob& job, const RankPart& part, const ExchangeContext&
   FillUse(job, speed, now, out);
   report.rail_tx_bytes = job.rail_tx_bytes;
   report.rail_rx_bytes = job.rail_rx_bytes;
-  for (const auto& [peer, exchange] : job.exchanges) exchange.in.AddLanding(&report.rail_rx_bytes);
+  for (const Exchange& exchange : job.exchanges) exchange.in.AddLanding(&report.rail_rx_bytes);
   report.rail_planned_bytes = job.rail_planned_bytes;
 }
 
@@ -88,9 +88,9 @@ JobExplanation ExplanationOf(const NodeJob& job, const ExchangeContext& context,
     out.begun = std::min(out.begun, part.accepted);
     if (told == nullptr || part.ended > told->ended) told = &part;
   }
-  for (const auto& [peer, exchange] : job.exchanges) {
-    out.exchanges.push_back({peer, context.peer(peer).node, exchange.out.total_bytes(), exchange.in.total_bytes(),
-                             exchange.times, exchange.left_out});
+  for (const Exchange& exchange : job.exchanges) {
+    out.exchanges.push_back({exchange.peer, context.peer(exchange.peer).node, exchange.out.total_bytes(),
+                             exchange.in.total_bytes(), exchange.times, exchange.left_out});
   }
   std::sort(out.exchanges.begin(), out.exchanges.end(), [](const auto& a, const auto& b) { return a.node < b.node; });
   if (told == nullptr) return out;
@@ -118,7 +118,7 @@ std::vector<JobReport> ActiveReports(const JobMap& jobs, const ExchangeContext& 
 std::vector<std::vector<uint64_t>> LandingByPeer(const JobMap& jobs, const ExchangeContext& context) {
   std::vector<std::vector<uint64_t>> bytes(context.peers->size(), std::vector<uint64_t>(context.rail_count()));
   for (const auto& [key, job] : jobs) {
-    for (const auto& [peer, exchange] : job->exchanges) exchange.in.AddLanding(&bytes[peer.value()]);
+    for (const Exchange& exchange : job->exchanges) exchange.in.AddLanding(&bytes[exchange.peer.value()]);
   }
   return bytes;
 }
@@ -190,9 +190,8 @@ absl::StatusOr<JobExplanation> ExplainJob(const WantedJob& wanted, const JobMap&
   if (running == nullptr) {
     out.timeline = found->ended->Timeline();
   } else {
-    out.timeline = running->recorder->Timeline([running](PeerIndex peer, uint64_t offset) {
-      return running->exchanges.at(peer).out.flows().At(offset).source;
-    });
+    out.timeline = running->recorder->Timeline(
+        [running](PeerIndex peer, uint64_t offset) { return running->With(peer)->out.flows().At(offset).source; });
     const Group* const group = groups.Find(running->key.epoch);
     if (!running->aborting()) out.waits_for = WaitsFor(*running, group, *context.peers, sessions);
   }

@@ -75,7 +75,7 @@ absl::Status Sending::TakeGrant(const Grant& grant) {
   if (!grant.ranges.empty() && (offset != total_bytes() || stream_.remote.pieces.size() != grant.ranges.size())) {
     return absl::InternalError(absl::StrCat("its ranges do not cover the ", total_bytes(), " bytes exactly"));
   }
-  stream_.remote.keys.resize(rails_.size());
+  if (context_.traits.binds_zones) stream_.remote.keys.resize(rails_.size());
   for (const RailKeys& keys : grant.keys) {
     if (absl::Status s = TakeKeys(keys); !s.ok()) return s;
   }
@@ -86,7 +86,6 @@ absl::Status Sending::TakeGrant(const Grant& grant) {
 
 void Sending::Start(absl::Span<const PlanRun> runs, bool by_flow) {
   started_ = true;
-  stream_.unposted_bytes = std::vector<std::atomic<uint64_t>>(rails_.size());
   stream_.number = context_.board->TakeNumber();
   stream_.records = job_->recorder == nullptr ? nullptr : job_->recorder->rails();
   context_.board->sent(stream_.number).store(0, std::memory_order_relaxed);

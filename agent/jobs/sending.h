@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
@@ -135,9 +136,9 @@ class Sending {
   StreamFlows flows_;
   SendStream stream_;
   bool granted_ = false, started_ = false, over_ = false, stopped_ = false;
-  std::vector<RailPart> rails_;
+  absl::InlinedVector<RailPart, kUsualRails> rails_;
   // Stretches that no rail has, and weight of this round.
-  std::vector<Stretch> pool_;
+  absl::InlinedVector<Stretch, kUsualRails> pool_;
   uint32_t pool_weight_ = 0;
   // In this round:
   uint32_t round_ = 0;

@@ -12,9 +12,9 @@ constexpr absl::Duration kPatience = absl::Milliseconds(10);
 
 absl::Time Tallies::Add(const NodeJob& job) {
   if (!context_.traits.binds_zones) return absl::InfiniteFuture();  // the receiver's rails have seen the bytes
-  for (const auto& [peer, exchange] : job.exchanges) {
-    if (exchange.out.total_bytes() == 0 || exchange.left_out || !context_.peer(peer).up) continue;
-    Waiting& tallies = by_peer_[peer];
+  for (const Exchange& exchange : job.exchanges) {
+    if (exchange.out.total_bytes() == 0 || exchange.left_out || !context_.peer(exchange.peer).up) continue;
+    Waiting& tallies = by_peer_[exchange.peer];
     if (tallies.waiting.size() >= Ready::kMaxTallies) continue;
     Tally& tally = tallies.waiting.emplace_back(Tally{job.key, {}});
     for (size_t r = 0; r < context_.rail_count(); ++r) tally.bytes.push_back(exchange.out.carried_bytes(r));

@@ -46,20 +46,20 @@ std::string WaitsFor(const NodeJob& job, const Group* group, const PeerTable& pe
   if (group == nullptr) return "for its end";
   if (!job.started) return absl::StrCat("for ", NamesOf(*group, UnsubmittedHere(job, *group, sessions)), " to submit");
   std::vector<std::string> unsubmitted;
-  for (const auto& [peer, exchange] : job.exchanges) {
+  for (const Exchange& exchange : job.exchanges) {
     if (exchange.left_out) continue;
-    const Peer& node = peers.Get(peer);
+    const Peer& node = peers.Get(exchange.peer);
     if (!node.up) return absl::StrCat("for ", node.node, ", which is not connected: ", node.why);
     if (exchange.ready.has_value() || exchange.compared || unsubmitted.size() == kMaxNodesNamed) continue;
-    unsubmitted.push_back(exchange.unsubmitted.empty() ? RanksOf(*group, peer, node.node)
+    unsubmitted.push_back(exchange.unsubmitted.empty() ? RanksOf(*group, exchange.peer, node.node)
                                                        : NamesOf(*group, exchange.unsubmitted));
   }
   if (!unsubmitted.empty()) {
     return absl::StrCat("for ", absl::StrJoin(unsubmitted, ", "), unsubmitted.size() < kMaxNodesNamed ? "" : ", ...",
                         " to submit");
   }
-  for (const auto& [peer, exchange] : job.exchanges) {
-    const std::string& node = peers.Get(peer).node;
+  for (const Exchange& exchange : job.exchanges) {
+    const std::string& node = peers.Get(exchange.peer).node;
     if (exchange.left_out) continue;
     if (exchange.out.total_bytes() > 0 && !exchange.out.granted()) return absl::StrCat("for ", node, " to be ready");
     if (exchange.grant_waits) return absl::StrCat("for a rail from ", node, ", or for room to open a zone to it");

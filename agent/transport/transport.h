@@ -6,6 +6,7 @@
 #ifndef RAILSD_AGENT_TRANSPORT_TRANSPORT_H_
 #define RAILSD_AGENT_TRANSPORT_TRANSPORT_H_
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -16,6 +17,7 @@
 #include "absl/types/span.h"
 #include "agent/base/data_key.h"
 #include "agent/base/ids.h"
+#include "agent/base/rail_mask.h"
 #include "agent/memory/memory_ranges.h"
 #include "agent/memory/registration.h"
 #include "agent/transport/zone_table.h"
@@ -47,8 +49,8 @@ struct SendStream {
   Sending* sending = nullptr;      // the engine's; rails only carry it in their reports
   uint16_t number = 0;             // names the exchange on the RailBoard
   RailRecords* records = nullptr;  // by rail; null: none are kept
-  // By rail: bytes that the engine has given to it and that it has not posted. Empty in tests of transports.
-  mutable std::vector<std::atomic<uint64_t>> unposted_bytes = {};
+  // By rail: bytes that the engine has given to it and that it has not posted.
+  mutable std::array<std::atomic<uint64_t>, kMaxMaskedRails> unposted_bytes = {};
   // A page of it could not be read (kMemoryFault): no rail sends a fence of it any more.
   mutable std::atomic<bool> unreadable{false};
 };

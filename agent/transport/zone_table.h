@@ -9,7 +9,9 @@
 #include <memory>
 #include <vector>
 
+#include "absl/container/fixed_array.h"
 #include "agent/base/ids.h"
+#include "agent/base/rail_mask.h"
 #include "agent/memory/memory_ranges.h"
 #include "agent/transport/landing.h"
 
@@ -23,9 +25,9 @@ struct ReceiveZone {
   MemoryRanges memory;  // addressed by the offset in the stream
   // By rail, of transports that bind zones: one key for every piece of `memory`. The rail's thread fills its own before
   // its kZoneOpened.
-  mutable std::vector<std::vector<uint32_t>> keys;
+  mutable absl::FixedArray<std::vector<uint32_t>, kUsualRails> keys;
   // By rail, of transports that place the bytes themselves.
-  mutable std::vector<Landing> landed;
+  mutable absl::FixedArray<Landing, kUsualRails> landed;
   // A page of it could not be written (kReceiveFault): no fence of it is published any more.
   mutable std::atomic<bool> unwritable{false};
 };

@@ -123,8 +123,8 @@ class LateBindingTest : public ::testing::Test {
     job->clock = &now_;
     job->tenant = &tenants_.Of("one");
     job->running = true;
-    job->exchanges.try_emplace(PeerIndex(0), &context_, job.get(), PeerIndex(0));
-    out_ = &job->exchanges.at(PeerIndex(0)).out;
+    job->AddExchanges(&context_, std::make_shared<GroupLayout>(GroupLayout{{}, {PeerIndex(0)}, {0}}));
+    out_ = &job->exchanges[0].out;
     jobs_[job->key] = std::move(job);
     out_->SetStream(OneFlow(bytes), MemoryRanges());
     std::vector<PlanRun> runs;

@@ -36,7 +36,6 @@ class RailSenderTest : public ::testing::Test {
     SendStream& stream = streams_.emplace_back();
     stream.job = job;
     stream.peer = peer;
-    stream.unposted_bytes = std::vector<std::atomic<uint64_t>>(2);
     return stream;
   }
   void Give(const SendStream& stream, uint64_t offset, uint64_t length, uint8_t weight, uint32_t round = 0,

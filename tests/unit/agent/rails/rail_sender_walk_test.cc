@@ -30,7 +30,6 @@ class RailSenderWalk {
     }
     for (Flow& flow : flows_) {
       flow.stream.peer = kPeer;
-      flow.stream.unposted_bytes = std::vector<std::atomic<uint64_t>>(rails_.size());
     }
   }
 

@@ -124,7 +124,6 @@ class RailTest : public ::testing::Test {
     stream->job = job;
     stream->peer = PeerIndex(5);
     stream->memory = std::move(memory);
-    stream->unposted_bytes = std::vector<std::atomic<uint64_t>>(1);
     return stream;
   }
   static RailCommand Of(RailCommand::Kind kind, const SendStream& stream) {
