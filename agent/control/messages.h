@@ -11,11 +11,9 @@
 #include <variant>
 #include <vector>
 
-#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "agent/base/data_key.h"
 #include "agent/base/ids.h"
-#include "agent/base/rail_mask.h"
 #include "agent/base/recovery.h"
 
 namespace railsd {
@@ -128,11 +126,10 @@ struct Ready {
   uint64_t tag = 0;
   std::vector<Flow> sends;     // in the order of the stream: by destination, then source
   std::vector<Flow> receives;  // the same
-  using Rails = absl::InlinedVector<RailState, kUsualRails>;
-  Rails rails;
+  std::vector<RailState> rails;
   // By rail: what the sender's plans have put onto it for the receiver since the two met, up to the job before. So the
   // receiver knows how evenly it was planned to receive.
-  absl::InlinedVector<uint64_t, kUsualRails> planned_bytes;
+  std::vector<uint64_t> planned_bytes;
   std::vector<Tally> tallies;  // of jobs that have ended since the READY before
   // Permission to write what the sender's ranks expect. Without one it follows as a LateGrant once the receiver's READY
   // has come.

@@ -21,7 +21,6 @@ void ExchangePlanner::TakeFlows(const Group& group, const Exchange& exchange) {
 
 void ExchangePlanner::TakeRails(const NodeJob& job, const Exchange& exchange) {
   const std::vector<RailHandle>& rails = *context_.rails;
-  rails_.assign(rails.size(), PlanRail{});
   for (size_t r = 0; r < rails.size(); ++r) {
     rails_[r].source_speed = speeds_.ForPlan(r, job.now());
     rails_[r].usable = false;

@@ -19,7 +19,11 @@ class ExchangePlanner {
  public:
   // Both outlive this.
   ExchangePlanner(const ExchangeContext* context, RailSpeeds* speeds)
-      : context_(*context), speeds_(*speeds), ledger_(context->rail_count()), planned_bytes_(context->rail_count()) {}
+      : context_(*context),
+        speeds_(*speeds),
+        ledger_(context->rail_count()),
+        rails_(context->rail_count()),
+        planned_bytes_(context->rail_count()) {}
 
   // Plans the exchange and gives the plan to the rails, unless that was done or cannot be done yet. Not OK when the
   // exchange cannot be planned at all.

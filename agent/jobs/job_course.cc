@@ -191,10 +191,11 @@ void JobTable::SettleZone(NodeJob& job, Exchange& exchange) {
   } else {
     exchange.in.ForEachLanded([&](Rank rank, uint64_t bytes) { job.parts.at(rank).bytes_received += bytes; });
   }
+  Peer& peer = peers_.Get(exchange.peer);
   for (size_t r = 0; r < rails_.size(); ++r) {
     job.rail_rx_bytes[r] += landed[r];
     landed_again_[r] += exchange.in.landed_again()[r];
-    peers_.Get(exchange.peer).rails[r].rx_bytes += landed[r];
+    peer.rails[r].rx_bytes += landed[r];
   }
   if (job.aborting()) return Settle(job);
   if (exchange.done()) FinishIfDone(job);

@@ -191,6 +191,7 @@ void JobTable::SendReady(NodeJob& job, Exchange& exchange) {
   exchange.ready_waits = exchange.in.open() && exchange.in.IsBinding();
   if (exchange.ready_waits) return;  // OnZoneEvent() comes again
   Ready ready = BuildReady(job, exchange, peer);
+  ready.rails.reserve(rails_.size());
   for (size_t r = 0; r < rails_.size(); ++r) {
     const RailIndex rail(static_cast<uint32_t>(r));
     ready.rails.push_back(
@@ -292,7 +293,7 @@ bool JobTable::OnMessage(const Peer& from, Ready&& message) {
   }
   Exchange* const exchange = job->With(from.index);
   if (exchange == nullptr || exchange->ready.has_value() || exchange->compared) return false;
-  absl::Status taken = CheckReadyFlows(message, *group, from.index, from);
+  absl::Status taken = CheckReadyFlows(message, *group->layout, from.index, from);
   if (taken.ok() && !job->started && !job->aborting()) {
     taken = held_readys_.Hold(message, from, peers_.self(), exchange);
   }

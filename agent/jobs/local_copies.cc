@@ -4,16 +4,13 @@
 #include <utility>
 
 namespace railsd {
-namespace {
-
-// Null for a rank that is left out.
 const PreparedFlow* FlowWith(Rank peer, const std::vector<PreparedFlow>& by_rank) {
   const auto before = [](const PreparedFlow& flow, Rank rank) { return flow.peer < rank; };
   const auto it = std::lower_bound(by_rank.begin(), by_rank.end(), peer, before);
   return it != by_rank.end() && it->peer == peer ? &*it : nullptr;
 }
 
-uint64_t BytesOf(const PreparedFlow* flow) { return flow == nullptr ? 0 : flow->bytes; }
+namespace {
 
 // Lengths that differ fail the job when all ranks have submitted (CheckLocalRanks).
 void Begin(NodeJob& job, RankPart& from, RankPart& to, Copier* copier) {
@@ -31,16 +28,15 @@ void Begin(NodeJob& job, RankPart& from, RankPart& to, Copier* copier) {
 }  // namespace
 
 void BeginCopies(NodeJob& job, const Group& group, RankPart& part, Copier* copier) {
-  const auto other = [&](const PreparedFlow& flow) -> RankPart* {
-    const auto it = group.ranks[flow.peer.value()].local ? job.parts.find(flow.peer) : job.parts.end();
-    return it == job.parts.end() ? nullptr : &it->second;
+  const auto with = [&job](const PreparedFlow& flow, auto begin) {
+    const auto other = job.parts.find(flow.peer);
+    if (other != job.parts.end()) begin(other->second);
   };
-  for (const PreparedFlow& send : part.submission.sends) {
-    if (RankPart* to = other(send)) Begin(job, part, *to, copier);
-  }
-  for (const PreparedFlow& receive : part.submission.receives) {
-    if (RankPart* from = other(receive)) Begin(job, *from, part, copier);
-  }
+  ForEachLocal(part.submission.sends, group,
+               [&](const PreparedFlow& send) { with(send, [&](RankPart& to) { Begin(job, part, to, copier); }); });
+  ForEachLocal(part.submission.receives, group, [&](const PreparedFlow& receive) {
+    with(receive, [&](RankPart& from) { Begin(job, from, part, copier); });
+  });
 }
 
 }  // namespace railsd

@@ -1,12 +1,34 @@
-// Copies between ranks of this node.
+// Flows between ranks of this node, which are copied.
 #ifndef RAILSD_AGENT_JOBS_LOCAL_COPIES_H_
 #define RAILSD_AGENT_JOBS_LOCAL_COPIES_H_
+
+#include <algorithm>
+#include <vector>
 
 #include "agent/groups/groups.h"
 #include "agent/jobs/copier.h"
 #include "agent/jobs/node_job.h"
 
 namespace railsd {
+
+// Null for a rank that is left out.
+const PreparedFlow* FlowWith(Rank peer, const std::vector<PreparedFlow>& by_rank);
+inline uint64_t BytesOf(const PreparedFlow* flow) { return flow == nullptr ? 0 : flow->bytes; }
+
+// Calls visit(flow) for each flow with a rank of this node. A rank may have thousands of flows and a few neighbours, or
+// the other way round.
+template <typename Visit>
+void ForEachLocal(const std::vector<PreparedFlow>& by_rank, const Group& group, Visit visit) {
+  if (group.local_ranks.size() < by_rank.size() / 4) {
+    for (const Rank rank : group.local_ranks) {
+      if (const PreparedFlow* flow = FlowWith(rank, by_rank)) visit(*flow);
+    }
+    return;
+  }
+  for (const PreparedFlow& flow : by_rank) {
+    if (group.ranks[flow.peer.value()].local) visit(flow);
+  }
+}
 
 // Has the copier copy what the rank exchanges with those ranks of this node that have submitted before it.
 void BeginCopies(NodeJob& job, const Group& group, RankPart& part, Copier* copier);

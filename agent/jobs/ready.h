@@ -21,7 +21,7 @@ absl::Status CheckLocalRanks(const NodeJob& job, const Group& group);
 Ready BuildReady(const NodeJob& job, const Exchange& exchange, const Peer& peer);
 
 // Judged when it comes: the ranks are those of the two nodes, in the order of the stream. INTERNAL otherwise.
-absl::Status CheckReadyFlows(const Ready& ready, const Group& group, PeerIndex from, const Peer& peer);
+absl::Status CheckReadyFlows(const Ready& ready, const GroupLayout& layout, PeerIndex from, const Peer& peer);
 
 // Judged when this node's ranks have submitted: both ends mean the same. INVALID_ARGUMENT names both ranks and both
 // lengths, or both tags.

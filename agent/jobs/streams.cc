@@ -52,9 +52,14 @@ void StreamBuilder::Build() {
   memory_ = std::make_shared<MemoryTable>();
   size_t flows = 0, pieces = 0;
   for (const PreparedSubmission* part : parts_) {
-    flows += part->sends.size() + part->receives.size();
-    pieces += part->memory->size();
     memory_->Hold(*part->memory);
+    for (const auto* list : {&part->sends, &part->receives}) {
+      for (const PreparedFlow& flow : *list) {
+        const bool remote = layout_->ranks[flow.peer.value()].node != GroupLayout::kLocal;
+        flows += remote;
+        pieces += remote ? flow.memory.count : 0;
+      }
+    }
   }
   flows_->reserve(flows);
   memory_->Reserve(pieces);

@@ -19,18 +19,6 @@ void MemoryTable::Append(const std::shared_ptr<const Segment>& segment, uint64_t
   Hold(segment);
 }
 
-void MemoryTable::Add(const Segment* segment, std::byte* address, uint64_t length_bytes) {
-  // Two segments may lie side by side in the address space: devices know them by different keys.
-  if (stream_.count > 0 && pieces_.back().segment == segment &&
-      pieces_.back().address + pieces_.back().length_bytes == address) {
-    pieces_.back().length_bytes += length_bytes;
-  } else {
-    pieces_.push_back({stream_.total_bytes, address, length_bytes, segment});
-    ++stream_.count;
-  }
-  stream_.total_bytes += length_bytes;
-}
-
 void MemoryTable::Hold(const std::shared_ptr<const Segment>& segment) {
   // Nearly always the one of the range before; a session has few segments.
   if (std::find(segments_.rbegin(), segments_.rend(), segment) == segments_.rend()) segments_.push_back(segment);

@@ -46,15 +46,24 @@ class MemoryTable {
   void Hold(const MemoryTable& other) {
     for (const std::shared_ptr<const Segment>& segment : other.segments_) Hold(segment);
   }
-  size_t size() const { return pieces_.size(); }
   // The one that began last, so far.
   const Stream& stream() const { return stream_; }
   absl::Span<const MemoryPiece> Pieces(const Stream& stream) const {
-    return absl::MakeConstSpan(pieces_).subspan(stream.first, stream.count);
+    return {pieces_.data() + stream.first, stream.count};
   }
 
  private:
-  void Add(const Segment* segment, std::byte* address, uint64_t length_bytes);
+  void Add(const Segment* segment, std::byte* address, uint64_t length_bytes) {
+    // Two segments may lie side by side in the address space: devices know them by different keys.
+    MemoryPiece* const last = stream_.count > 0 ? &pieces_.back() : nullptr;
+    if (last != nullptr && last->segment == segment && last->address + last->length_bytes == address) {
+      last->length_bytes += length_bytes;
+    } else {
+      pieces_.push_back({stream_.total_bytes, address, length_bytes, segment});
+      ++stream_.count;
+    }
+    stream_.total_bytes += length_bytes;
+  }
   void Hold(const std::shared_ptr<const Segment>& segment);
 
   std::vector<MemoryPiece> pieces_;

@@ -33,9 +33,9 @@ double RailSpeeds::BestPart(absl::Time now) const {
 
 double RailSpeeds::ForPlan(size_t r, absl::Time now) const {
   const RailState& rail = rails_[r];
+  if (!adapt_ || rail.slow_stretches < kBelievedStretches) return rail.speed;
   const double part = Part(rail, now), best = BestPart(now);
-  const bool believed = rail.slow_stretches >= kBelievedStretches && part < kClearlySlower * best;
-  return adapt_ && believed ? rail.speed * part / best : rail.speed;
+  return part < kClearlySlower * best ? rail.speed * part / best : rail.speed;
 }
 
 void RailSpeeds::OnStretch(size_t r, uint64_t bytes, absl::Duration time, absl::Time now) {

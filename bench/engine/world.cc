@@ -28,8 +28,8 @@ void Must(const absl::Status& status) {
 
 int MemoryFile(uint64_t length_bytes) {
   const int fd = ::memfd_create("bench_engine", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  const bool made = fd >= 0 && ::ftruncate(fd, static_cast<off_t>(length_bytes)) == 0 &&
-                    ::fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) == 0;
+  const bool made =
+      fd >= 0 && ::ftruncate(fd, static_cast<off_t>(length_bytes)) == 0 && ::fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) == 0;
   Must(made ? absl::OkStatus() : absl::ErrnoToStatus(errno, "memfd"));
   return fd;
 }
@@ -48,8 +48,7 @@ SteppedRail::SteppedRail(RailIndex rail, std::unique_ptr<RailTransport> transpor
       events_(queue_capacity) {}
 
 bool SteppedRail::TryCommand(RailCommand command) {
-  const bool receives =
-      command.kind == RailCommand::Kind::kOpenZone || command.kind == RailCommand::Kind::kCloseZone;
+  const bool receives = command.kind == RailCommand::Kind::kOpenZone || command.kind == RailCommand::Kind::kCloseZone;
   return (receives ? receiving_ : sending_).TryPush(std::move(command));
 }
 
@@ -197,8 +196,8 @@ void World::AddTrainer(uint32_t rank, int send_fd, int receive_fd) {
   for (const auto& [number, fd] : {std::pair(1, send_fd), std::pair(2, receive_fd)}) {
     const SegmentId id(static_cast<uint32_t>(number));
     Must(engine.BeginMapping(trainer.session, id, segment_bytes_));
-    engine.AddSegment(trainer.session, id,
-                      Segment::Map(id, UniqueFd(::fcntl(fd, F_DUPFD_CLOEXEC, 0)), segment_bytes_), Must);
+    engine.AddSegment(trainer.session, id, Segment::Map(id, UniqueFd(::fcntl(fd, F_DUPFD_CLOEXEC, 0)), segment_bytes_),
+                      Must);
   }
   const uint32_t world_size = static_cast<uint32_t>(shape_.nodes) * shape_.ranks;
   engine.Join({trainer.session, "group", "secret", world_size, trainer.rank, absl::Minutes(1)},
@@ -301,7 +300,8 @@ void World::RunJob(absl::FunctionRef<void(absl::FunctionRef<void()>)> count) {
 
 uint64_t World::Chunks() const {
   uint64_t chunks = 0;
-  for (const auto& rail : nodes_[0]->rails) chunks += rail->counters().tx_chunks.load() + rail->counters().rx_chunks.load();
+  for (const auto& rail : nodes_[0]->rails)
+    chunks += rail->counters().tx_chunks.load() + rail->counters().rx_chunks.load();
   return chunks;
 }
 
