@@ -47,8 +47,7 @@ absl::StatusOr<std::unique_ptr<Registration>> FakeRegistrar::Register(const Segm
   return std::make_unique<FakeRegistration>(shared_from_this());
 }
 
-void FakeTransport::OpenZone(std::shared_ptr<const ReceiveZone> zone) {
-  if (!binds()) return;
+void FakeTransport::Bind(std::shared_ptr<const ReceiveZone> zone) {
   std::lock_guard lock(fabric_->mutex);
   const auto link = links_.find(zone->peer);
   const bool up = link != links_.end() && link->second.far != nullptr;
@@ -74,8 +73,7 @@ void FakeTransport::OpenZone(std::shared_ptr<const ReceiveZone> zone) {
   Push(event);
 }
 
-void FakeTransport::CloseZone(ZoneRef zone, bool writers_stopped) {
-  if (!binds()) return;
+void FakeTransport::Unbind(ZoneRef zone, bool writers_stopped) {
   std::lock_guard lock(fabric_->mutex);
   bound_.erase(zone);
   PeerIndex peer;

@@ -76,10 +76,12 @@ FakeTransport::~FakeTransport() {
   BreakAll(ECONNRESET);
 }
 
-TransportInfo FakeTransport::Info() const {
+TransportInfo FakeTransport::Info() {
   TransportInfo info;
   info.address = address_;
-  info.traits = options_.traits;
+  info.binder = binds() ? this : nullptr;
+  info.zone_room = options_.traits.zone_room;
+  info.max_rounds = options_.traits.max_rounds;
   info.counters = &counters_;
   info.registrar = registrar_;
   return info;

@@ -44,19 +44,19 @@ class FakeRegistrar final : public MemoryRegistrar, public std::enable_shared_fr
   const std::string address_;
 };
 
-class FakeTransport final : public RailTransport {
+class FakeTransport final : public RailTransport, public ZoneBinder {
  public:
   FakeTransport(std::shared_ptr<FakeFabricState> fabric, std::string address, const FakeTransportOptions& options);
   ~FakeTransport() override;
 
-  TransportInfo Info() const override;
+  TransportInfo Info() override;
   void SetPeer(const RailPeer& peer) override;
   void RemovePeer(PeerIndex peer) override;
   void OnSignal(PeerIndex peer, const std::string& bytes) override;
   size_t Post(absl::Span<const SendOrder> orders) override;
   void StopSends(JobTag job) override;
-  void OpenZone(std::shared_ptr<const ReceiveZone> zone) override;
-  void CloseZone(ZoneRef zone, bool writers_stopped) override;
+  void Bind(std::shared_ptr<const ReceiveZone> zone) override;
+  void Unbind(ZoneRef zone, bool writers_stopped) override;
   size_t Poll(absl::Duration max_wait, absl::Span<RailEvent> out) override;
   void Wake() override;
 

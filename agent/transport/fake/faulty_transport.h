@@ -70,14 +70,11 @@ class FaultyTransport final : public RailTransport {
   // Completions that are kept back, not counting those that are lost.
   size_t held() const { return held_.size(); }
 
-  TransportInfo Info() const override { return inner_->Info(); }
+  TransportInfo Info() override { return inner_->Info(); }
   void SetPeer(const RailPeer& peer) override;
   void RemovePeer(PeerIndex peer) override;
-  void OnSignal(PeerIndex peer, const std::string& bytes) override { inner_->OnSignal(peer, bytes); }
   size_t Post(absl::Span<const SendOrder> orders) override;
   void StopSends(JobTag job) override;
-  void OpenZone(std::shared_ptr<const ReceiveZone> zone) override { inner_->OpenZone(std::move(zone)); }
-  void CloseZone(ZoneRef zone, bool writers_stopped) override { inner_->CloseZone(zone, writers_stopped); }
   size_t Poll(absl::Duration max_wait, absl::Span<RailEvent> out) override;
   void Wake() override { inner_->Wake(); }
 

@@ -37,7 +37,7 @@ TcpRail::TcpRail(TcpOptions options, const SocketAddress& address, const SocketT
 
 TcpRail::~TcpRail() = default;
 
-TransportInfo TcpRail::Info() const {
+TransportInfo TcpRail::Info() {
   TransportInfo info;
   info.address = address_.ToString();
   info.counters = &context_.counters;

@@ -44,7 +44,7 @@ struct BoundZone {
   std::vector<WindowHandle> windows;  // by plan.windows; none when weak: the key opens the whole segment
   State state = State::kOpening;
   uint32_t pending = 0;     // binds or invalidates that are not done
-  bool close_soon = false;  // CloseZone() came while opening
+  bool close_soon = false;  // Unbind() came while opening
 };
 
 // One posted order. Linked, in the order of posting, within its queue pair.

@@ -28,7 +28,7 @@ void VerbsRail::Closed(ZoneRef zone, RailEvent::Kind kind) {
   context_.events.Push(event);
 }
 
-void VerbsRail::OpenZone(std::shared_ptr<const ReceiveZone> zone) {
+void VerbsRail::Bind(std::shared_ptr<const ReceiveZone> zone) {
   const auto found = endpoints_.find(zone->peer);
   Endpoint* const endpoint = found == endpoints_.end() ? nullptr : found->second.get();
   ZonePlan plan;
@@ -101,7 +101,7 @@ void VerbsRail::OnSettled(BoundZone& bound) {
   if (bound.close_soon) TakeKeysBack(bound);
 }
 
-void VerbsRail::CloseZone(ZoneRef zone, bool writers_stopped) {
+void VerbsRail::Unbind(ZoneRef zone, bool writers_stopped) {
   const auto found = zones_.find(zone.slot);
   if (found == zones_.end() || found->second->zone->ref != zone) {
     Closed(zone);
