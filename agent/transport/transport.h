@@ -129,13 +129,13 @@ struct RailEvent {
   };
   Kind kind = Kind::kSendDone;
   SendResult result = SendResult::kAcknowledged;
-  PeerIndex peer;
+  PeerIndex peer = {};
   bool doubtful = false;
   uint32_t settled = 0;
   const SendStream* stream = nullptr;
   int32_t error_number = 0;  // errno, or 0
-  ZoneRef zone;
-  JobTag job;
+  ZoneRef zone = {};
+  JobTag job = {};
   uint64_t cookie = 0;
   // Numbers the connections of the rail to that peer, rising. Of transports that bind zones both ends number alike.
   uint64_t connection = 0;
@@ -214,8 +214,8 @@ struct TransportInfo {
   uint32_t max_rounds = TransportTraits().max_rounds;
   const RailCounters* counters = nullptr;  // lives as long as the transport
   // Makes segments known to the device; null where that is not needed. Outlives the transport if it must.
-  std::shared_ptr<MemoryRegistrar> registrar;
-  RailDevice device;  // as it is now
+  std::shared_ptr<MemoryRegistrar> registrar = {};
+  RailDevice device = {};  // as it is now
 };
 
 // Carries what the two ends of a rail have to tell each other outside of it to connect, over the link: in order, each

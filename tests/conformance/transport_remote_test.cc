@@ -10,7 +10,7 @@ namespace {
 using Kind = RailEvent::Kind;
 
 // Keys that open a whole segment to every peer (counted by the transport) promise less.
-bool IsWeak(const RailTransport& transport) { return transport.Info().counters->weak_zones.load() > 0; }
+bool IsWeak(RailTransport& transport) { return transport.Info().counters->weak_zones.load() > 0; }
 
 TEST_P(RemoteSuite, AKeyOpensItsZoneOnly) {
   End &a = Add("a", 1), &b = Add("b", 2), &c = Add("c", 3);

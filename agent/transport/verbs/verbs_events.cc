@@ -43,10 +43,8 @@ void VerbsRail::BreakAll(int error_number, const std::string& why) {
 void VerbsRail::SetLink(int error_number) {
   if ((link_error_ == 0) == (error_number == 0)) return;
   link_error_ = error_number;
-  RailEvent event;
-  event.kind = error_number != 0 ? RailEvent::Kind::kLinkDown : RailEvent::Kind::kLinkUp;
-  event.error_number = error_number;
-  context_.events.Push(event);
+  context_.events.Push({.kind = error_number != 0 ? RailEvent::Kind::kLinkDown : RailEvent::Kind::kLinkUp,
+                        .error_number = error_number});
 }
 
 // The port is not what it was. Endpoints that were made for another address are of no use; those that wait try at once.

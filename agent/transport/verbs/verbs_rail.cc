@@ -101,13 +101,11 @@ void VerbsRail::Notice(std::string* last, const std::string& text) {
 }
 
 void VerbsRail::Push(RailEvent::Kind kind, const Endpoint& endpoint, int error_number) {
-  RailEvent event;
-  event.kind = kind;
-  event.peer = endpoint.peer.peer;
-  event.error_number = error_number;
-  event.cookie = endpoint.peer.link;
-  event.connection = endpoint.handshake.connection();
-  context_.events.Push(event);
+  context_.events.Push({.kind = kind,
+                        .peer = endpoint.peer.peer,
+                        .error_number = error_number,
+                        .cookie = endpoint.peer.link,
+                        .connection = endpoint.handshake.connection()});
 }
 
 absl::Status VerbsRail::PostReceives(uint32_t count) {
@@ -128,21 +126,15 @@ absl::Status VerbsRail::PostReceives(uint32_t count) {
 }
 
 size_t VerbsRail::Post(absl::Span<const SendOrder> orders) {
-  size_t taken = 0;
-  for (const SendOrder& order : orders) {
-    if (!context_.events.CanHoldOrder()) break;
-    ++taken;
-    context_.events.HoldOrder();
-    AddTo(context_.counters.posted_bytes, order.length_bytes);
+  const size_t taken = TakeOrders(context_.events, context_.counters, orders, [this](const SendOrder& order) {
     const auto found = endpoints_.find(order.stream->peer);
-    const bool up = found != endpoints_.end() && found->second->up && found->second->phase == Endpoint::Phase::kLive;
-    if (!up || found->second->handshake.connection() != order.connection) {
-      FinishOrder(context_.events, context_.counters, order, SendResult::kNotSent, ENOTCONN);
-      continue;
-    }
+    if (found == endpoints_.end()) return false;
     Endpoint& endpoint = *found->second;
+    if (!endpoint.up || endpoint.phase != Endpoint::Phase::kLive) return false;
+    if (endpoint.handshake.connection() != order.connection) return false;
     endpoint.lanes[LaneOf(order.stream->zone, endpoint.lanes.size())]->Add(context_.orders.Take(order));
-  }
+    return true;
+  });
   PumpAll();
   return taken;
 }
