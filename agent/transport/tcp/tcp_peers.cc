@@ -255,6 +255,7 @@ void TcpRail::WatchLink() {
     return;
   }
   link_watch_ = std::move(watch);
+  OnLinkMessages();
 }
 
 void TcpRail::OnLinkMessages() {
