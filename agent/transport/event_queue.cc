@@ -43,6 +43,20 @@ size_t EventQueue::Take(absl::Span<RailEvent> out) {
   return count;
 }
 
+RailEvent DoneEvent(const SendOrder& order, SendResult result, int error_number) {
+  return {.kind = RailEvent::Kind::kSendDone,
+          .result = result,
+          .peer = order.stream->peer,
+          .error_number = error_number,
+          .zone = order.stream->zone,
+          .job = order.stream->job,
+          .cookie = order.cookie,
+          .offset_bytes = order.offset_bytes,
+          .length_bytes = order.length_bytes,
+          .weight = order.weight,
+          .round = order.round};
+}
+
 void FinishOrder(EventQueue& events, RailCounters& counters, const SendOrder& order, SendResult result,
                  int error_number) {
   SubtractFrom(counters.posted_bytes, order.length_bytes);
@@ -51,17 +65,7 @@ void FinishOrder(EventQueue& events, RailCounters& counters, const SendOrder& or
     if (order.length_bytes > 0) AddTo(counters.tx_chunks, 1);
     if (order.weight > 0) AddTo(counters.tx_fences, 1);
   }
-  events.Push({.kind = RailEvent::Kind::kSendDone,
-               .result = result,
-               .peer = order.stream->peer,
-               .error_number = error_number,
-               .zone = order.stream->zone,
-               .job = order.stream->job,
-               .cookie = order.cookie,
-               .offset_bytes = order.offset_bytes,
-               .length_bytes = order.length_bytes,
-               .weight = order.weight,
-               .round = order.round});
+  events.Push(DoneEvent(order, result, error_number));
 }
 
 }  // namespace railsd

@@ -82,6 +82,8 @@ class OrderPool {
   std::vector<uint32_t> free_;
 };
 
+// The kSendDone of an order.
+RailEvent DoneEvent(const SendOrder& order, SendResult result, int error_number);
 // Ends an order that was posted: its kSendDone, and what it changes in the counters.
 void FinishOrder(EventQueue& events, RailCounters& counters, const SendOrder& order, SendResult result,
                  int error_number);

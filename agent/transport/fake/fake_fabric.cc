@@ -22,63 +22,64 @@ std::unique_ptr<RailTransport> FakeFabric::Create(const FakeTransportOptions& op
   return std::make_unique<FakeTransport>(state_, std::move(address), options);
 }
 
-void FakeFabric::Fail(const std::string& address) {
+template <typename Change>
+void FakeFabric::With(const std::string& address, Change change) {
   std::lock_guard lock(state_->mutex);
-  FakeTransport* transport = state_->Find(address);
-  if (transport == nullptr) return;
-  transport->failed_ = true;
-  transport->BreakAll(ENETDOWN);
+  if (FakeTransport* const transport = state_->Find(address)) change(*transport);
+}
+
+void FakeFabric::Fail(const std::string& address) {
+  With(address, [](FakeTransport& transport) {
+    transport.failed_ = true;
+    transport.BreakAll(ENETDOWN);
+  });
 }
 
 void FakeFabric::Heal(const std::string& address) {
-  std::lock_guard lock(state_->mutex);
-  FakeTransport* transport = state_->Find(address);
-  if (transport == nullptr) return;
-  transport->failed_ = false;
-  state_->ConnectAll();
+  With(address, [this](FakeTransport& transport) {
+    transport.failed_ = false;
+    state_->ConnectAll();
+  });
 }
 
 void FakeFabric::Break(const std::string& address, PeerIndex peer, int error_number) {
-  std::lock_guard lock(state_->mutex);
-  FakeTransport* transport = state_->Find(address);
-  if (transport == nullptr) return;
-  auto link = transport->links_.find(peer);
-  if (link != transport->links_.end()) transport->Break(link->second, error_number);
+  With(address, [&](FakeTransport& transport) {
+    const auto link = transport.links_.find(peer);
+    if (link != transport.links_.end()) transport.Break(link->second, error_number);
+  });
 }
 
 void FakeFabric::SetStepBytes(const std::string& address, uint64_t step_bytes) {
-  std::lock_guard lock(state_->mutex);
-  FakeTransport* transport = state_->Find(address);
-  if (transport == nullptr) return;
-  transport->options_.step_bytes = step_bytes;
-  transport->Notify();
+  With(address, [&](FakeTransport& transport) {
+    transport.options_.step_bytes = step_bytes;
+    transport.Notify();
+  });
 }
 
 void FakeFabric::FailOrder(const std::string& address, uint64_t nth, SendResult result, int error_number) {
-  std::lock_guard lock(state_->mutex);
-  if (FakeTransport* transport = state_->Find(address)) transport->fault_ = {nth, result, error_number};
+  With(address, [&](FakeTransport& transport) { transport.fault_ = {nth, result, error_number}; });
 }
 
 void FakeFabric::FailOpenZones(const std::string& address, int error_number) {
-  std::lock_guard lock(state_->mutex);
-  if (FakeTransport* transport = state_->Find(address)) transport->open_error_ = error_number;
+  With(address, [&](FakeTransport& transport) { transport.open_error_ = error_number; });
 }
 
 void FakeFabric::RefuseRegistrations(const std::string& address, bool refuse) {
-  std::lock_guard lock(state_->mutex);
-  if (FakeTransport* transport = state_->Find(address)) transport->registrar_->refuses = refuse;
+  With(address, [&](FakeTransport& transport) { transport.registrar_->refuses = refuse; });
 }
 
-size_t FakeFabric::OpenKeys(const std::string& address) const {
-  std::lock_guard lock(state_->mutex);
-  const FakeTransport* transport = state_->Find(address);
-  return transport == nullptr ? 0 : transport->keys_.size();
+size_t FakeFabric::OpenKeys(const std::string& address) {
+  size_t keys = 0;
+  With(address, [&](const FakeTransport& transport) { keys = transport.keys_.size(); });
+  return keys;
 }
 
-size_t FakeFabric::Registrations(const std::string& address) const {
-  std::lock_guard lock(state_->mutex);
-  const FakeTransport* transport = state_->Find(address);
-  return transport == nullptr || transport->registrar_ == nullptr ? 0 : transport->registrar_->alive.load();
+size_t FakeFabric::Registrations(const std::string& address) {
+  size_t alive = 0;
+  With(address, [&](const FakeTransport& transport) {
+    if (transport.registrar_ != nullptr) alive = transport.registrar_->alive;
+  });
+  return alive;
 }
 
 }  // namespace railsd

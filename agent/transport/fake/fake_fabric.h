@@ -56,10 +56,13 @@ class FakeFabric {
   // From now on `address` can register no more memory; or can again.
   void RefuseRegistrations(const std::string& address, bool refuse);
   // Keys and registrations that exist.
-  size_t OpenKeys(const std::string& address) const;
-  size_t Registrations(const std::string& address) const;
+  size_t OpenKeys(const std::string& address);
+  size_t Registrations(const std::string& address);
 
  private:
+  template <typename Change>
+  void With(const std::string& address, Change change);
+
   std::shared_ptr<FakeFabricState> state_;
 };
 

@@ -31,12 +31,6 @@ int Copy(const iovec& from, uint64_t to) {
   return ::process_vm_writev(::getpid(), &from, 1, &remote, 1, 0) == static_cast<ssize_t>(from.iov_len) ? 0 : -1;
 }
 
-bool IsReadable(const iovec& memory) {
-  std::byte byte{};
-  const iovec local{&byte, 1}, remote{memory.iov_base, 1};
-  return ::process_vm_readv(::getpid(), &local, 1, &remote, 1, 0) == 1;
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Registration>> FakeRegistrar::Register(const Segment& segment) {
@@ -86,10 +80,7 @@ void FakeTransport::Unbind(ZoneRef zone, bool writers_stopped) {
   if (taken > 0 && options_.weak_zones && !writers_stopped && link != links_.end() && link->second.far != nullptr) {
     EndpointError(link->second, ECONNABORTED);
   }
-  RailEvent event;
-  event.kind = RailEvent::Kind::kZoneClosed;
-  event.zone = zone;
-  Push(event);
+  Push({.kind = RailEvent::Kind::kZoneClosed, .zone = zone});
 }
 
 void FakeTransport::DropKeys(PeerIndex peer) {
@@ -130,7 +121,7 @@ bool FakeTransport::WritePart(Link& link, Pending& pending, uint64_t* budget_byt
     return false;
   }
   if (Copy(local, to) != 0) {
-    if (IsReadable(local)) return EndpointError(link, EFAULT);
+    if (IsReadable(stream.memory, at)) return EndpointError(link, EFAULT);
     EndAtReceiver(link, SendResult::kMemoryFault, EFAULT);
     return false;
   }

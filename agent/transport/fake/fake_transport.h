@@ -120,6 +120,8 @@ class FakeTransport final : public RailTransport, public ZoneBinder {
   void Leave(ZoneRef zone);
   void Blame(Link& link, int error_number);  // for what the peer sent
   void TakeReplies();
+  // Whether the byte at `offset_bytes` of the stream can be read.
+  static bool IsReadable(const MemoryRanges& memory, uint64_t offset_bytes);
 
   // fake_remote.cc
   void DropKeys(PeerIndex peer);  // with its connection
