@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "agent/engine/engine.h"
-#include "agent/transport/fake/fake_fabric.h"
+#include "tests/support/fake/fake_fabric.h"
 
 namespace railsd::testing {
 

@@ -1,4 +1,4 @@
-#include "agent/transport/fake/fake_transport.h"
+#include "tests/support/fake/fake_transport.h"
 
 #include <sys/uio.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "agent/transport/fake/fake_fabric.h"
+#include "tests/support/fake/fake_fabric.h"
 
 #include <cerrno>
 #include <memory>
@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "agent/transport/fake/fake_transport.h"
+#include "tests/support/fake/fake_transport.h"
 
 namespace railsd {
 

@@ -1,6 +1,6 @@
 // One transport of a FakeFabric. Everything is guarded by the fabric's mutex.
-#ifndef RAILSD_AGENT_TRANSPORT_FAKE_FAKE_TRANSPORT_H_
-#define RAILSD_AGENT_TRANSPORT_FAKE_FAKE_TRANSPORT_H_
+#ifndef RAILSD_TESTS_SUPPORT_FAKE_FAKE_TRANSPORT_H_
+#define RAILSD_TESTS_SUPPORT_FAKE_FAKE_TRANSPORT_H_
 
 #include <atomic>
 #include <condition_variable>
@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "agent/transport/event_queue.h"
-#include "agent/transport/fake/fake_fabric.h"
 #include "agent/transport/transport.h"
+#include "tests/support/fake/fake_fabric.h"
 
 namespace railsd {
 
@@ -153,4 +153,4 @@ class FakeTransport final : public RailTransport, public ZoneBinder {
 
 }  // namespace railsd
 
-#endif  // RAILSD_AGENT_TRANSPORT_FAKE_FAKE_TRANSPORT_H_
+#endif  // RAILSD_TESTS_SUPPORT_FAKE_FAKE_TRANSPORT_H_

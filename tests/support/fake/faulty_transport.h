@@ -1,7 +1,7 @@
 // A transport whose device is broken in ways that are drawn from a seed: it wraps another one and keeps to the seam's
 // contract, which is what makes its faults fair. For tests that are driven by one thread.
-#ifndef RAILSD_AGENT_TRANSPORT_FAKE_FAULTY_TRANSPORT_H_
-#define RAILSD_AGENT_TRANSPORT_FAKE_FAULTY_TRANSPORT_H_
+#ifndef RAILSD_TESTS_SUPPORT_FAKE_FAULTY_TRANSPORT_H_
+#define RAILSD_TESTS_SUPPORT_FAKE_FAULTY_TRANSPORT_H_
 
 #include <cstdint>
 #include <deque>
@@ -108,4 +108,4 @@ class FaultyTransport final : public RailTransport {
 
 }  // namespace railsd
 
-#endif  // RAILSD_AGENT_TRANSPORT_FAKE_FAULTY_TRANSPORT_H_
+#endif  // RAILSD_TESTS_SUPPORT_FAKE_FAULTY_TRANSPORT_H_

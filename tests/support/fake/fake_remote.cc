@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "agent/transport/fake/fake_transport.h"
+#include "tests/support/fake/fake_transport.h"
 
 namespace railsd {
 namespace {

@@ -1,4 +1,4 @@
-#include "agent/transport/fake/faulty_transport.h"
+#include "tests/support/fake/faulty_transport.h"
 
 #include <algorithm>
 #include <cerrno>

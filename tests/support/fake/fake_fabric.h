@@ -1,7 +1,7 @@
 // A network in memory, for tests of what sits on top of RailTransport: deterministic when driven by one thread, and
 // safe when every transport has its own. Bytes move in bounded steps, inside the receiver's Poll().
-#ifndef RAILSD_AGENT_TRANSPORT_FAKE_FAKE_FABRIC_H_
-#define RAILSD_AGENT_TRANSPORT_FAKE_FAKE_FABRIC_H_
+#ifndef RAILSD_TESTS_SUPPORT_FAKE_FAKE_FABRIC_H_
+#define RAILSD_TESTS_SUPPORT_FAKE_FAKE_FABRIC_H_
 
 #include <cstdint>
 #include <memory>
@@ -68,4 +68,4 @@ class FakeFabric {
 
 }  // namespace railsd
 
-#endif  // RAILSD_AGENT_TRANSPORT_FAKE_FAKE_FABRIC_H_
+#endif  // RAILSD_TESTS_SUPPORT_FAKE_FAKE_FABRIC_H_
