@@ -64,14 +64,13 @@ class AgentImpl final : public Agent {
     hello_.boot = options.boot;
     std::vector<RailPort*> ports;
     std::vector<std::shared_ptr<MemoryRegistrar>> registrars;
-    TransportFactory transports(options, &zones_);
     for (size_t r = 0; r < options.rails.size(); ++r) {
       RailSpec& spec = options.rails[r];
       if (spec.speed_bytes_per_s == 0) spec.speed_bytes_per_s = kDefaultSpeedBytesPerSecond;
       const RailIndex index(static_cast<uint32_t>(r));
       signals_.push_back(std::make_unique<Signals>(this, index));
       absl::StatusOr<std::unique_ptr<RailTransport>> transport =
-          transports.Create(index, kCommandCapacity, signals_.back().get());
+          CreateTransport(options, index, kCommandCapacity, &zones_, signals_.back().get());
       if (!transport.ok()) {
         return absl::Status(transport.status().code(),
                             absl::StrCat("rail ", spec.name, " (", r, "): ", transport.status().message()));

@@ -22,70 +22,63 @@ std::function<void(const std::string&)> LogNotices(const AgentOptions& options, 
   };
 }
 
-}  // namespace
-
-TransportFactory::TransportFactory(const AgentOptions& options, ZoneTable* zones) : options_(options), zones_(zones) {}
-TransportFactory::~TransportFactory() = default;
-
-absl::StatusOr<std::unique_ptr<RailTransport>> TransportFactory::Create(RailIndex rail, size_t max_posted_orders,
-                                                                        SignalSink* signals) {
-  switch (options_.rails[rail.value()].kind) {
-    case RailKind::kTcp:
-      return CreateTcp(rail, max_posted_orders);
-    case RailKind::kVerbs:
-      return CreateVerbs(rail, max_posted_orders, signals);
-  }
-  return absl::InternalError("a rail of an unknown kind");
-}
-
-absl::StatusOr<std::unique_ptr<RailTransport>> TransportFactory::CreateTcp(RailIndex rail,
-                                                                           size_t max_posted_orders) const {
-  const RailSpec& spec = options_.rails[rail.value()];
-  if (options_.tls_data) {
+absl::StatusOr<std::unique_ptr<RailTransport>> CreateTcp(const AgentOptions& options, RailIndex rail,
+                                                         size_t max_posted_orders, ZoneTable* zones) {
+  const RailSpec& spec = options.rails[rail.value()];
+  if (options.tls_data) {
     if (absl::Status status = tcp::CheckKernelTls(); !status.ok()) return status;
   }
   TcpOptions tcp;
   tcp.rail = rail;
-  tcp.node = options_.node;
-  tcp.boot = options_.boot;
+  tcp.node = options.node;
+  tcp.boot = options.boot;
   tcp.listen_address = spec.address;
   tcp.interface = spec.interface;
   tcp.speed_bytes_per_s = spec.speed_bytes_per_s;
-  tcp.frame_bytes = options_.frame_bytes;
+  tcp.frame_bytes = options.frame_bytes;
   tcp.max_posted_orders = max_posted_orders;
-  tcp.stall = options_.health.stall;
-  tcp.max_half_open = options_.limits.max_half_open;
-  tcp.handshake_time = options_.rail_handshake;
-  tcp.refused = options_.refused;
-  tcp.tls = options_.tls_data;
-  tcp.zones = zones_;
-  tcp.on_notice = LogNotices(options_, rail);
+  tcp.stall = options.health.stall;
+  tcp.max_half_open = options.limits.max_half_open;
+  tcp.handshake_time = options.rail_handshake;
+  tcp.refused = options.refused;
+  tcp.tls = options.tls_data;
+  tcp.zones = zones;
+  tcp.on_notice = LogNotices(options, rail);
   return CreateTcpTransport(std::move(tcp));
 }
 
-absl::StatusOr<std::unique_ptr<RailTransport>> TransportFactory::CreateVerbs(RailIndex rail, size_t max_posted_orders,
-                                                                             SignalSink* signals) {
-  if (options_.tls_data) {
+absl::StatusOr<std::unique_ptr<RailTransport>> CreateVerbs(const AgentOptions& options, RailIndex rail,
+                                                           size_t max_posted_orders, ZoneTable* zones,
+                                                           SignalSink* signals) {
+  if (options.tls_data) {
     return absl::InvalidArgumentError(absl::StrCat("tls.data: kernel is for rails over TCP, and rail ", rail.value(),
                                                    " is over RDMA verbs; set tls.data: off"));
   }
-  if (events_ == nullptr) {
-    absl::StatusOr<std::shared_ptr<verbs::DeviceEvents>> events = CreateVerbsEventThread();
-    if (!events.ok()) return events.status();
-    events_ = *std::move(events);
+  VerbsOptions verbs;
+  verbs.rail = rail;
+  verbs.node = options.node;
+  verbs.boot = options.boot;
+  verbs.device = options.rails[rail.value()].device;
+  verbs.tuning = options.verbs;
+  verbs.max_posted_orders = max_posted_orders;
+  verbs.signals = signals;
+  verbs.zones = zones;
+  verbs.on_notice = LogNotices(options, rail);
+  return CreateVerbsTransport(std::move(verbs));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RailTransport>> CreateTransport(const AgentOptions& options, RailIndex rail,
+                                                               size_t max_posted_orders, ZoneTable* zones,
+                                                               SignalSink* signals) {
+  switch (options.rails[rail.value()].kind) {
+    case RailKind::kTcp:
+      return CreateTcp(options, rail, max_posted_orders, zones);
+    case RailKind::kVerbs:
+      return CreateVerbs(options, rail, max_posted_orders, zones, signals);
   }
-  VerbsOptions options;
-  options.rail = rail;
-  options.node = options_.node;
-  options.boot = options_.boot;
-  options.device = options_.rails[rail.value()].device;
-  options.tuning = options_.verbs;
-  options.max_posted_orders = max_posted_orders;
-  options.signals = signals;
-  options.zones = zones_;
-  options.events = events_;
-  options.on_notice = LogNotices(options_, rail);
-  return CreateVerbsTransport(std::move(options));
+  return absl::InternalError("a rail of an unknown kind");
 }
 
 }  // namespace railsd

@@ -12,29 +12,11 @@
 
 namespace railsd {
 
-namespace verbs {
-class DeviceEvents;
-}
-
-// Makes the transports of one process, and what they share.
-class TransportFactory {
- public:
-  // `options` outlives it, `zones` all transports.
-  TransportFactory(const AgentOptions& options, ZoneTable* zones);
-  ~TransportFactory();
-
-  // The transport of options.rails[rail], whose speed is resolved; it posts up to `max_posted_orders`. `signals`
-  // reaches the peers' ends of the rail and outlives it. Errors say what could not be bound or opened.
-  absl::StatusOr<std::unique_ptr<RailTransport>> Create(RailIndex rail, size_t max_posted_orders, SignalSink* signals);
-
- private:
-  absl::StatusOr<std::unique_ptr<RailTransport>> CreateTcp(RailIndex rail, size_t max_posted_orders) const;
-  absl::StatusOr<std::unique_ptr<RailTransport>> CreateVerbs(RailIndex rail, size_t max_posted_orders,
-                                                             SignalSink* signals);
-  const AgentOptions& options_;
-  ZoneTable* const zones_;
-  std::shared_ptr<verbs::DeviceEvents> events_;  // of all devices; from the first rail over verbs on
-};
+// The transport of options.rails[rail], whose speed is resolved; it posts up to `max_posted_orders`. `zones` and
+// `signals`, which reaches the peers' ends of the rail, outlive it. Errors say what could not be bound or opened.
+absl::StatusOr<std::unique_ptr<RailTransport>> CreateTransport(const AgentOptions& options, RailIndex rail,
+                                                               size_t max_posted_orders, ZoneTable* zones,
+                                                               SignalSink* signals);
 
 }  // namespace railsd
 

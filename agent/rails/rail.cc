@@ -49,7 +49,7 @@ bool IsUrgent(const RailEvent& event, uint16_t sent_number, RailBoard* board) {
 
 }  // namespace
 
-void Apply(RailCommand& command, absl::Time now, RailSender* sender, RailTransport* transport) {
+void Apply(RailCommand& command, absl::Time now, RailSender* sender, ZoneBinder* binder) {
   switch (command.kind) {
     case RailCommand::Kind::kGive:
       return sender->Give(command.give);
@@ -60,16 +60,18 @@ void Apply(RailCommand& command, absl::Time now, RailSender* sender, RailTranspo
     case RailCommand::Kind::kStopSends:
       return sender->StopSends(command.job, now);
     case RailCommand::Kind::kOpenZone:
-      return transport->OpenZone(std::move(command.zone));
+      if (binder != nullptr) binder->Bind(std::move(command.zone));
+      return;
     case RailCommand::Kind::kCloseZone:
-      return transport->CloseZone(command.ref, command.writers_stopped);
+      if (binder != nullptr) binder->Unbind(command.ref, command.writers_stopped);
+      return;
     case RailCommand::Kind::kSetPeer:
       sender->SetPeer(*command.set_peer);
       return command.set_peer.reset();
     case RailCommand::Kind::kRemovePeer:
       return sender->RemovePeer(command.peer, now);
     case RailCommand::Kind::kSignal:
-      transport->OnSignal(command.signal->peer, command.signal->bytes);
+      if (binder != nullptr) binder->OnSignal(command.signal->peer, command.signal->bytes);
       return command.signal.reset();
     case RailCommand::Kind::kShares:
       return sender->scheduler().SetShares(*command.shares);
@@ -97,7 +99,8 @@ Rail::Rail(RailIndex index, std::unique_ptr<RailTransport> transport, const Sche
     : index_(index),
       transport_(std::move(transport)),
       counters_(*transport_->Info().counters),
-      traits_(transport_->Info().traits),
+      traits_(transport_->Info().traits()),
+      binder_(transport_->Info().binder),
       board_(*board),
       sender_(index, scheduler, board, transport_.get()),
       engine_wake_(engine_wake),
@@ -140,9 +143,9 @@ void Rail::Flush() {
 void Rail::RunCommands(absl::Time now) {
   RailCommand command;
   for (;;) {
-    while (queues_->receiving.TryPop(&command)) Apply(command, now, &sender_, transport_.get());
+    while (queues_->receiving.TryPop(&command)) Apply(command, now, &sender_, binder_);
     if (!queues_->sending.TryPop(&command)) return;
-    Apply(command, now, &sender_, transport_.get());
+    Apply(command, now, &sender_, binder_);
   }
 }
 

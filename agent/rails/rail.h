@@ -50,8 +50,8 @@ struct RailCommand {
   std::shared_ptr<const RailShares> shares = {};  // kShares
   uint32_t priority = 0;                          // kExpect
 };
-// Carries it out. The rail's thread.
-void Apply(RailCommand& command, absl::Time now, RailSender* sender, RailTransport* transport);
+// Carries it out. The rail's thread. `binder`: TransportInfo::binder of the rail.
+void Apply(RailCommand& command, absl::Time now, RailSender* sender, ZoneBinder* binder);
 
 // The engine's view of a rail; a test can stand in for the thread. Called by the engine's thread only.
 class RailPort {
@@ -106,6 +106,7 @@ class Rail final : public RailPort {
   std::unique_ptr<RailTransport> transport_;
   const RailCounters& counters_;
   const TransportTraits traits_;
+  ZoneBinder* const binder_;
   RailBoard& board_;
   RailSender sender_;
   WakeEvent* const engine_wake_;

@@ -43,27 +43,29 @@ size_t EventQueue::Take(absl::Span<RailEvent> out) {
   return count;
 }
 
+RailEvent DoneEvent(const SendOrder& order, SendResult result, int error_number) {
+  return {.kind = RailEvent::Kind::kSendDone,
+          .result = result,
+          .peer = order.stream->peer,
+          .error_number = error_number,
+          .zone = order.stream->zone,
+          .job = order.stream->job,
+          .cookie = order.cookie,
+          .offset_bytes = order.offset_bytes,
+          .length_bytes = order.length_bytes,
+          .weight = order.weight,
+          .round = order.round};
+}
+
 void FinishOrder(EventQueue& events, RailCounters& counters, const SendOrder& order, SendResult result,
                  int error_number) {
-  RailEvent event;
-  event.kind = RailEvent::Kind::kSendDone;
-  event.result = result;
-  event.peer = order.stream->peer;
-  event.error_number = error_number;
-  event.zone = order.stream->zone;
-  event.job = order.stream->job;
-  event.cookie = order.cookie;
-  event.offset_bytes = order.offset_bytes;
-  event.length_bytes = order.length_bytes;
-  event.weight = order.weight;
-  event.round = order.round;
   SubtractFrom(counters.posted_bytes, order.length_bytes);
   if (result == SendResult::kAcknowledged) {
     AddTo(counters.tx_payload_bytes, order.length_bytes);
     if (order.length_bytes > 0) AddTo(counters.tx_chunks, 1);
     if (order.weight > 0) AddTo(counters.tx_fences, 1);
   }
-  events.Push(event);
+  events.Push(DoneEvent(order, result, error_number));
 }
 
 }  // namespace railsd

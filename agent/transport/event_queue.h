@@ -3,10 +3,14 @@
 #define RAILSD_AGENT_TRANSPORT_EVENT_QUEUE_H_
 
 #include <atomic>
+#include <cerrno>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "agent/transport/transport.h"
 
@@ -49,9 +53,54 @@ inline void SubtractFrom(RailCounters::Counter& counter, uint64_t n) {
   counter.store(counter.load(std::memory_order_relaxed) - n, std::memory_order_relaxed);
 }
 
+using Nanoseconds = int64_t;  // of the monotonic clock
+inline Nanoseconds Now() {
+  return absl::ToInt64Nanoseconds(absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch()));
+}
+
+inline constexpr uint32_t kNoOrder = UINT32_MAX;
+
+// The posted orders of a transport. `Slot` begins with its order.
+template <typename Slot>
+class OrderPool {
+ public:
+  explicit OrderPool(size_t capacity) : slots_(capacity), free_(capacity) {
+    std::iota(free_.rbegin(), free_.rend(), 0);
+  }
+  // One is free: the event queue counts.
+  uint32_t Take(const SendOrder& order) {
+    const uint32_t index = free_.back();
+    free_.pop_back();
+    slots_[index] = Slot{order};
+    return index;
+  }
+  void Free(uint32_t index) { free_.push_back(index); }
+  Slot& operator[](uint32_t index) { return slots_[index]; }
+
+ private:
+  std::vector<Slot> slots_;
+  std::vector<uint32_t> free_;
+};
+
+// The kSendDone of an order.
+RailEvent DoneEvent(const SendOrder& order, SendResult result, int error_number);
 // Ends an order that was posted: its kSendDone, and what it changes in the counters.
 void FinishOrder(EventQueue& events, RailCounters& counters, const SendOrder& order, SendResult result,
                  int error_number);
+
+// RailTransport::Post(): takes orders while there is room. `add` begins one; false: its peer is not up, or not by that
+// connection.
+template <typename Add>
+size_t TakeOrders(EventQueue& events, RailCounters& counters, absl::Span<const SendOrder> orders, Add add) {
+  size_t taken = 0;
+  for (; taken < orders.size() && events.CanHoldOrder(); ++taken) {
+    const SendOrder& order = orders[taken];
+    events.HoldOrder();
+    AddTo(counters.posted_bytes, order.length_bytes);
+    if (!add(order)) FinishOrder(events, counters, order, SendResult::kNotSent, ENOTCONN);
+  }
+  return taken;
+}
 
 }  // namespace railsd
 

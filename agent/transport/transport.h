@@ -99,7 +99,7 @@ struct RailEvent {
     kReceiveFault,  // peer, zone: a page of the zone could not be written
     kZoneOpened,    // peer, zone, connection: this rail's keys are in the zone, good for that connection. error_number:
                     // they are not; ENOTCONN: because the peer is not up on this rail, and others may do without it
-    kZoneClosed,    // zone: the answer to CloseZone(): nothing that the rail has bound opens it any more
+    kZoneClosed,    // zone: the answer to Unbind(): nothing that the rail has bound opens it any more
     kZoneQuiet,     // zone: it was closed in the table while the rail was inside, which is out now
     kFence,     // peer, zone, weight, round: all that the peer sent of the exchange over this rail before is in memory
     kPeerUp,    // peer, cookie (RailPeer::link), connection: orders may be posted
@@ -129,13 +129,13 @@ struct RailEvent {
   };
   Kind kind = Kind::kSendDone;
   SendResult result = SendResult::kAcknowledged;
-  PeerIndex peer;
+  PeerIndex peer = {};
   bool doubtful = false;
   uint32_t settled = 0;
   const SendStream* stream = nullptr;
   int32_t error_number = 0;  // errno, or 0
-  ZoneRef zone;
-  JobTag job;
+  ZoneRef zone = {};
+  JobTag job = {};
   uint64_t cookie = 0;
   // Numbers the connections of the rail to that peer, rising. Of transports that bind zones both ends number alike.
   uint64_t connection = 0;
@@ -180,23 +180,42 @@ struct RailDevice {
 
 // Properties of a transport that never change.
 struct TransportTraits {
-  // Peers write into this node's memory by themselves: zones are bound to keys, which the grant carries, and segments
-  // must be registered. The bytes that have landed are then not seen (ReceiveZone::landed).
-  bool binds_zones = false;
+  bool binds_zones = false;  // TransportInfo::binder is there
   // Zones that may be open at once: one fence of each may be under way.
   uint32_t zone_room = UINT32_MAX;
   // Rounds of one exchange that fences can tell apart.
   uint32_t max_rounds = UINT32_MAX;
 };
 
+// A second role of transports whose peers write into this node's memory by themselves: zones are bound to keys, which
+// the grant carries, segments must be registered, and the bytes that have landed are not seen (ReceiveZone::landed).
+// Called by the thread that calls the transport.
+class ZoneBinder {
+ public:
+  virtual ~ZoneBinder() = default;
+
+  // Binds keys for the zone, which is open in the table, on the present connection to its peer. Yields kZoneOpened.
+  virtual void Bind(std::shared_ptr<const ReceiveZone> zone) = 0;
+  // Takes the keys back, or ends the binding that was lost with its connection. Yields kZoneClosed once nothing can
+  // land in the zone over this rail any more. `writers_stopped` false: the peer has not said that it has stopped; the
+  // transport then makes sure by itself, at the cost of the connection.
+  virtual void Unbind(ZoneRef zone, bool writers_stopped) = 0;
+  // Takes what the peer's end of this rail has sent through its SignalSink; hostile.
+  virtual void OnSignal(PeerIndex peer, const std::string& bytes) = 0;
+};
+
 struct TransportInfo {
+  TransportTraits traits() const { return {binder != nullptr, zone_room, max_rounds}; }
+
   // The address that peers dial, with the port that was really bound; of a device "verbs:NAME/PORT".
   std::string address;
-  TransportTraits traits;
+  ZoneBinder* binder = nullptr;  // lives as long as the transport; null where nothing is bound
+  uint32_t zone_room = TransportTraits().zone_room;
+  uint32_t max_rounds = TransportTraits().max_rounds;
   const RailCounters* counters = nullptr;  // lives as long as the transport
   // Makes segments known to the device; null where that is not needed. Outlives the transport if it must.
-  std::shared_ptr<MemoryRegistrar> registrar;
-  RailDevice device;  // as it is now
+  std::shared_ptr<MemoryRegistrar> registrar = {};
+  RailDevice device = {};  // as it is now
 };
 
 // Carries what the two ends of a rail have to tell each other outside of it to connect, over the link: in order, each
@@ -213,15 +232,13 @@ class RailTransport {
   virtual ~RailTransport() = default;
 
   // Any thread, now and then; may lock.
-  virtual TransportInfo Info() const = 0;
+  virtual TransportInfo Info() = 0;
 
   // Keeps endpoints to `peer` (replacing those to an older boot id or address) until RemovePeer(): connects, says
   // HELLO, reconnects with back-off. kPeerUp and kPeerDown tell the state.
   virtual void SetPeer(const RailPeer& peer) = 0;
   // Orders still posted to it yield kStopped; no kPeerDown follows.
   virtual void RemovePeer(PeerIndex peer) = 0;
-  // Takes what the peer's end of this rail has sent through its SignalSink; hostile.
-  virtual void OnSignal(PeerIndex peer, const std::string& bytes) = 0;
 
   // Takes orders from the front of `orders`; returns how many. Fewer than all when a queue is full. Orders for a peer
   // that is not up are taken and come back kNotSent.
@@ -229,14 +246,6 @@ class RailTransport {
   // Ends the job's orders early: each still yields its kSendDone (kStopped unless it was done already), and after it
   // the stream's memory is not read any more.
   virtual void StopSends(JobTag job) = 0;
-
-  // Transports that bind nothing do nothing here, since the table of zones says all. Binds keys for the zone, which
-  // is open in the table, on the present connection to its peer. Yields kZoneOpened.
-  virtual void OpenZone(std::shared_ptr<const ReceiveZone> zone) = 0;
-  // Takes the keys back, or ends the binding that was lost with its connection. Yields kZoneClosed once nothing can
-  // land in the zone over this rail any more. `writers_stopped` false: the peer has not said that it has stopped; the
-  // transport then makes sure by itself, at the cost of the connection.
-  virtual void CloseZone(ZoneRef zone, bool writers_stopped) = 0;
 
   // Makes progress and fills `out` with up to its size of events; returns how many. Waits up to `max_wait` when there
   // is nothing to do. What does not fit stays for the next call, and receiving pauses meanwhile. With an empty `out`

@@ -18,7 +18,7 @@
 #include "agent/base/spsc_ring.h"
 #include "agent/engine/engine.h"
 #include "agent/rails/rail_sender.h"
-#include "agent/transport/fake/fake_fabric.h"
+#include "tests/support/fake/fake_fabric.h"
 
 namespace railsd {
 

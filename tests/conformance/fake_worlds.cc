@@ -4,9 +4,9 @@
 #include <memory>
 #include <vector>
 
-#include "agent/transport/fake/fake_fabric.h"
-#include "agent/transport/fake/faulty_transport.h"
 #include "tests/conformance/transport_suite.h"
+#include "tests/support/fake/fake_fabric.h"
+#include "tests/support/fake/faulty_transport.h"
 
 namespace railsd::testing {
 namespace {

@@ -154,7 +154,7 @@ TEST_P(TransportSuite, FencesCarryTheirWeightAndRound) {
   Exchange* first = OpenNew(b, a, 1000);
   Close(b, *first);  // slots and generations differ
   Exchange* exchange = OpenNew(b, a, 70000, 3, 4);
-  const uint32_t last_round = std::min(b.transport->Info().traits.max_rounds, 70000u) - 1;
+  const uint32_t last_round = std::min(b.transport->Info().max_rounds, 70000u) - 1;
   const std::vector<SendOrder> orders{
       Order(*exchange, 0, 40000, 1, 64, 0),         Order(*exchange, 40000, 0, 2, 1, 0),
       Order(*exchange, 40000, 29999, 3, 255, 5),    Order(*exchange, 69999, 0, 4, 255, last_round),

@@ -121,7 +121,7 @@ bool TransportSuite::CarrySignal(End& from) {
         const std::lock_guard lock(from.mutex);
         from.signals.pop_front();
       }
-      to->transport->OnSignal(index, signal.second);
+      to->binder()->OnSignal(index, signal.second);
       return true;
     }
     return false;  // it will know the sender when the link is up
@@ -195,7 +195,7 @@ TransportSuite::Exchange* TransportSuite::OpenNew(End& at, const End& from, uint
 void TransportSuite::Unbind(End& at, Exchange& exchange, bool writers_stopped) {
   exchange.bound = false;
   const size_t before = at.Count(RailEvent::Kind::kZoneClosed);
-  at.transport->CloseZone(exchange.zone->ref, writers_stopped);
+  at.binder()->Unbind(exchange.zone->ref, writers_stopped);
   ASSERT_TRUE(Until([&] { return at.Count(RailEvent::Kind::kZoneClosed) > before; }));
   ASSERT_EQ(at.Count(RailEvent::Kind::kZoneClosed), before + 1);
   EXPECT_EQ(at.Of(RailEvent::Kind::kZoneClosed).back().zone, exchange.zone->ref);
@@ -205,7 +205,7 @@ void TransportSuite::Bind(End& at, Exchange& exchange) {
   if (exchange.bound) Unbind(at, exchange);
   exchange.bound = true;
   const size_t before = at.Count(RailEvent::Kind::kZoneOpened);
-  at.transport->OpenZone(exchange.zone);
+  at.binder()->Bind(exchange.zone);
   ASSERT_TRUE(Until([&] {
     if (!at.polled) Poll(at);
     return at.Count(RailEvent::Kind::kZoneOpened) > before;
@@ -233,7 +233,7 @@ void TransportSuite::Close(End& at, Exchange& exchange, bool writers_stopped) {
 }
 
 size_t TransportSuite::ZoneRoom(const End& at, size_t wanted) {
-  return std::min<size_t>(wanted, at.transport->Info().traits.zone_room);
+  return std::min<size_t>(wanted, at.transport->Info().zone_room);
 }
 
 SendOrder TransportSuite::Order(const Exchange& exchange, uint64_t offset, uint64_t length, uint64_t cookie,

@@ -77,7 +77,8 @@ class TransportSuite : public ::testing::TestWithParam<WorldFactory> {
     size_t CountDone(SendResult result) const;
     std::vector<RailEvent> Of(RailEvent::Kind kind) const;
     std::vector<RailEvent> FencesOf(ZoneRef zone) const;
-    bool binds() const { return transport->Info().traits.binds_zones; }
+    ZoneBinder* binder() const { return transport->Info().binder; }
+    bool binds() const { return binder() != nullptr; }
     const RailCounters& counters() const { return *transport->Info().counters; }
   };
   // Bytes that one end sends to another: their memory at both ends, cut differently.

@@ -15,8 +15,8 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "agent/transport/verbs/event_thread.h"
 #include "agent/transport/verbs/signal.h"
+#include "agent/transport/verbs/verbs_rail.h"
 #include "agent/transport/verbs/verbs_transport.h"
 #include "tests/conformance/verbs_worlds.h"
 
@@ -77,9 +77,9 @@ TEST_P(VerbsSuite, TheDeviceIsTold) {
   const RailDevice& device = info.device;
   EXPECT_EQ(absl::StrCat(device.name, "/", device.port), Rails()[0][0]);
   EXPECT_EQ(info.address, "verbs:" + Rails()[0][0]);
-  EXPECT_TRUE(info.traits.binds_zones);
-  EXPECT_EQ(info.traits.zone_room, VerbsTuning().fence_queue_depth);
-  EXPECT_EQ(info.traits.max_rounds, 15u);
+  EXPECT_NE(info.binder, nullptr);
+  EXPECT_EQ(info.zone_room, VerbsTuning().fence_queue_depth);
+  EXPECT_EQ(info.max_rounds, 15u);
   EXPECT_EQ(device.state, "active");
   EXPECT_GE(device.mtu_bytes, 1024u);
   EXPECT_FALSE(device.gid.empty());
@@ -95,14 +95,14 @@ TEST_P(VerbsSuite, PeersOfAnotherVersionAreRefusedWithBothVersions) {
   a.transport->SetPeer({peer, "b", BootId(2), "verbs:x/1"});
   verbs::Signal signal;
   signal.version = verbs::kSignalVersion + 1;
-  a.transport->OnSignal(peer, verbs::EncodeSignal(signal));
+  a.binder()->OnSignal(peer, verbs::EncodeSignal(signal));
   EXPECT_EQ(a.counters().refused_connections.load(), 1u);
   const absl::StatusOr<verbs::Signal> answer = verbs::DecodeSignal(a.signals.back().second);
   ASSERT_TRUE(answer.ok());
   EXPECT_EQ(answer->kind, verbs::Signal::Kind::kRefused);
   EXPECT_EQ(answer->reason, verbs::RefusalReason::kVersion);
   EXPECT_THAT(answer->text, ::testing::AllOf(HasSubstr("version 2"), HasSubstr("version 1")));
-  a.transport->OnSignal(peer, "nonsense");
+  a.binder()->OnSignal(peer, "nonsense");
   EXPECT_EQ(a.counters().protocol_errors.load(), 1u);
   a.signals.clear();  // b is not there
 }
@@ -244,20 +244,6 @@ TEST_P(VerbsSuite, ADmaBufIsRefusedByTheDevicesName) {
                                                      HasSubstr("memory of another device")));
 }
 
-// Says what a device might.
-class Reports final : public verbs::DeviceEvents {
- public:
-  absl::Status Add(ibv_context* /*context*/, Handler handler) override {
-    handler_ = std::move(handler);
-    return absl::OkStatus();
-  }
-  void Remove(ibv_context* /*context*/) override { handler_ = nullptr; }
-  void Tell(ibv_event_type type, uint8_t port, uint32_t queue_pair) { handler_({type, port, queue_pair}); }
-
- private:
-  Handler handler_;
-};
-
 // Passes signals on, and knows the number of the newest queue pair.
 class Listener final : public SignalSink {
  public:
@@ -276,29 +262,30 @@ class Listener final : public SignalSink {
 
 TEST_P(VerbsSuite, EveryEventOfADeviceIsActedOn) {
   for (const ibv_event_type fatal : {IBV_EVENT_DEVICE_FATAL, IBV_EVENT_CQ_ERR, IBV_EVENT_SRQ_ERR}) {
-    const auto reports = std::make_shared<Reports>();
     End &a = Add("a", 1), &b = Add("b", 2);
     Listener listener(&a);
     std::string said;
     const absl::Cleanup end = [&] { ends_.clear(); };
     VerbsOptions options = Options();
     options.signals = &listener;
-    options.events = reports;
     options.zones = &a.zones;
     options.on_notice = [&](const std::string& text) { absl::StrAppend(&said, text, "\n"); };
     a.transport.reset();
     a.transport = CreateVerbsTransport(options).value();
+    const auto tell = [&](ibv_event_type type, uint8_t port, uint32_t queue_pair) {
+      static_cast<verbs::VerbsRail&>(*a.transport).OnDeviceEvent({type, port, queue_pair});
+    };
     Meet(a, b);
     // The port is as it was, whatever they say; or they concern nobody here.
     for (const ibv_event_type harmless :
          {IBV_EVENT_PORT_ERR, IBV_EVENT_PORT_ACTIVE, IBV_EVENT_GID_CHANGE, IBV_EVENT_LID_CHANGE,
           IBV_EVENT_CLIENT_REREGISTER, IBV_EVENT_SM_CHANGE, IBV_EVENT_PKEY_CHANGE}) {
-      reports->Tell(harmless, 1, 0);
-      reports->Tell(harmless, 2, 0);
+      tell(harmless, 1, 0);
+      tell(harmless, 2, 0);
     }
-    reports->Tell(IBV_EVENT_QP_FATAL, 0, listener.number() + 1);
-    reports->Tell(IBV_EVENT_COMM_EST, 0, listener.number());
-    reports->Tell(IBV_EVENT_SQ_DRAINED, 0, listener.number());
+    tell(IBV_EVENT_QP_FATAL, 0, listener.number() + 1);
+    tell(IBV_EVENT_COMM_EST, 0, listener.number());
+    tell(IBV_EVENT_SQ_DRAINED, 0, listener.number());
     Spin(20);
     EXPECT_EQ(a.Count(Kind::kPeerDown), 0u);
     EXPECT_THAT(said, ::testing::AllOf(HasSubstr("port error"), HasSubstr("GID table change")));
@@ -306,14 +293,14 @@ TEST_P(VerbsSuite, EveryEventOfADeviceIsActedOn) {
     for (const ibv_event_type type :
          {IBV_EVENT_QP_FATAL, IBV_EVENT_QP_REQ_ERR, IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_LAST_WQE_REACHED}) {
       SCOPED_TRACE(ibv_event_type_str(type));
-      reports->Tell(type, 0, listener.number());
+      tell(type, 0, listener.number());
       ++downs;
       ASSERT_TRUE(Until([&] { return a.Count(Kind::kPeerDown) == downs && a.Count(Kind::kPeerUp) == downs + 1; }));
       ASSERT_TRUE(Until([&] { return b.Count(Kind::kPeerUp) == downs + 1; }));
       EXPECT_EQ(a.Of(Kind::kPeerDown).back().error_number, EIO);
     }
     EXPECT_EQ(a.Count(Kind::kLinkDown) + a.Count(Kind::kLinkUp), 0u);
-    reports->Tell(fatal, 0, 0);
+    tell(fatal, 0, 0);
     ASSERT_TRUE(Until([&] { return a.Count(Kind::kPeerDown) == downs + 1 && b.Count(Kind::kPeerDown) == downs + 1; }));
     Spin(20);
     EXPECT_EQ(a.counters().queue_pairs.load(), 0u) << "it is not tried again";

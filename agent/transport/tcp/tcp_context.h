@@ -16,20 +16,12 @@
 
 namespace railsd::tcp {
 
-using Nanoseconds = int64_t;  // of the monotonic clock
-Nanoseconds Now();
-
-inline constexpr uint32_t kNoOrder = UINT32_MAX;
 inline constexpr size_t kMaxIovecs = 1024;  // UIO_MAXIOV
 // The least that a frame, and a system call, take of a turn's budget: they cost time however short they are.
 inline constexpr uint64_t kLeastCharge = 4 << 10;
 
 // One posted order. Linked in the order of posting within its peer.
 struct OrderSlot {
-  // A byte of it was handed to the socket.
-  bool begun() const { return cut_bytes > 0 || fence_cut; }
-  bool wholly_cut() const { return cut_bytes == order.length_bytes && (order.weight == 0 || fence_cut); }
-
   SendOrder order;
   uint64_t cut_bytes = 0;  // handed to frames
   uint32_t frames_in_flight = 0;
@@ -37,18 +29,10 @@ struct OrderSlot {
   uint32_t previous = kNoOrder;
   bool fence_cut = false;
   bool refused = false;  // the receiver refused a frame: no further ones
-};
 
-class OrderPool {
- public:
-  explicit OrderPool(size_t capacity);
-  uint32_t Take();  // kNoOrder when none is free
-  void Free(uint32_t index) { free_.push_back(index); }
-  OrderSlot& operator[](uint32_t index) { return slots_[index]; }
-
- private:
-  std::vector<OrderSlot> slots_;
-  std::vector<uint32_t> free_;
+  // A byte of it was handed to the socket.
+  bool begun() const { return cut_bytes > 0 || fence_cut; }
+  bool wholly_cut() const { return cut_bytes == order.length_bytes && (order.weight == 0 || fence_cut); }
 };
 
 struct Context {
@@ -60,7 +44,7 @@ struct Context {
   const TcpOptions options;
   RailCounters counters;
   EventQueue events;
-  OrderPool orders;
+  OrderPool<OrderSlot> orders;
   std::array<iovec, kMaxIovecs> iovecs;
   // Takes what nobody wants where the kernel cannot drop it unseen, that is with TLS records; empty without.
   std::vector<std::byte> scratch;

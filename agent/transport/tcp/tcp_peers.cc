@@ -255,15 +255,14 @@ void TcpRail::WatchLink() {
     return;
   }
   link_watch_ = std::move(watch);
+  OnLinkMessages();
 }
 
 void TcpRail::OnLinkMessages() {
   if (!link_watch_->Read()) return;
   const bool down = link_watch_->error() != 0;
-  RailEvent event;
-  event.kind = down ? RailEvent::Kind::kLinkDown : RailEvent::Kind::kLinkUp;
-  event.error_number = link_watch_->error();
-  context_.events.Push(event);
+  context_.events.Push(
+      {.kind = down ? RailEvent::Kind::kLinkDown : RailEvent::Kind::kLinkUp, .error_number = link_watch_->error()});
   for (auto& [index, peer] : peers_) {
     if (down) {
       if (peer->out != nullptr) PeerDown(*peer, link_watch_->error());

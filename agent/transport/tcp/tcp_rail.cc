@@ -37,21 +37,14 @@ TcpRail::TcpRail(TcpOptions options, const SocketAddress& address, const SocketT
 
 TcpRail::~TcpRail() = default;
 
-TransportInfo TcpRail::Info() const {
-  TransportInfo info;
-  info.address = address_.ToString();
-  info.counters = &context_.counters;
-  return info;
-}
+TransportInfo TcpRail::Info() { return {.address = address_.ToString(), .counters = &context_.counters}; }
 
 void TcpRail::PushPeerEvent(RailEvent::Kind kind, const Peer& peer, int error_number) {
-  RailEvent event;
-  event.kind = kind;
-  event.peer = peer.config.peer;
-  event.error_number = error_number;
-  event.cookie = peer.config.link;
-  event.connection = peer.generation;
-  context_.events.Push(event);
+  context_.events.Push({.kind = kind,
+                        .peer = peer.config.peer,
+                        .error_number = error_number,
+                        .cookie = peer.config.link,
+                        .connection = peer.generation});
 }
 
 void TcpRail::BadPeer(const Peer& peer) {
@@ -60,22 +53,14 @@ void TcpRail::BadPeer(const Peer& peer) {
 }
 
 size_t TcpRail::Post(absl::Span<const SendOrder> orders) {
-  size_t taken = 0;
-  for (const SendOrder& order : orders) {
-    if (!context_.events.CanHoldOrder()) break;
-    ++taken;
-    context_.events.HoldOrder();
-    AddTo(context_.counters.posted_bytes, order.length_bytes);
+  return TakeOrders(context_.events, context_.counters, orders, [this](const SendOrder& order) {
     const auto found = peers_.find(order.stream->peer);
-    if (found == peers_.end() || !found->second->up() || found->second->generation != order.connection) {
-      FinishOrder(context_.events, context_.counters, order, SendResult::kNotSent, ENOTCONN);
-      continue;
-    }
+    if (found == peers_.end() || !found->second->up() || found->second->generation != order.connection) return false;
     found->second->sender.Add(order);
     ExpectProgress();
     Activate(*found->second);
-  }
-  return taken;
+    return true;
+  });
 }
 
 void TcpRail::StopSends(JobTag job) {

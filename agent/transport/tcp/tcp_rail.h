@@ -26,14 +26,11 @@ class TcpRail final : public RailTransport {
 
   absl::Status Init(UniqueFd listener);
 
-  TransportInfo Info() const override;
+  TransportInfo Info() override;
   void SetPeer(const RailPeer& peer) override;
   void RemovePeer(PeerIndex peer) override;
-  void OnSignal(PeerIndex /*peer*/, const std::string& /*bytes*/) override {}
   size_t Post(absl::Span<const SendOrder> orders) override;
   void StopSends(JobTag job) override;
-  void OpenZone(std::shared_ptr<const ReceiveZone> /*zone*/) override {}
-  void CloseZone(ZoneRef /*zone*/, bool /*writers_stopped*/) override {}
   size_t Poll(absl::Duration max_wait, absl::Span<RailEvent> out) override;
   void Wake() override;
 

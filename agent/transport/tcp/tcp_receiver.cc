@@ -12,10 +12,7 @@ namespace railsd::tcp {
 // Tells the engine when this rail is the last to leave a closed zone.
 void TcpReceiver::LeaveZone() {
   if (!context_->options.zones->Leave(header_.zone)) return;
-  RailEvent event;
-  event.kind = RailEvent::Kind::kZoneQuiet;
-  event.zone = header_.zone;
-  context_->events.Push(event);
+  context_->events.Push({.kind = RailEvent::Kind::kZoneQuiet, .zone = header_.zone});
 }
 
 // A whole header is in edge_. False when it breaks the protocol.
@@ -48,28 +45,24 @@ bool TcpReceiver::BeginFrame() {
 
 FrameStatus TcpReceiver::TakeFence(const ReceiveZone& zone) {
   if (zone.unwritable.load(std::memory_order_relaxed)) return FrameStatus::kZoneFault;
-  RailEvent event;
-  event.kind = RailEvent::Kind::kFence;
-  event.peer = peer_;
-  event.zone = header_.zone;
-  event.weight = header_.weight;
-  event.round = header_.round;
-  event.connection = generation_;
-  context_->events.Push(event);
+  context_->events.Push({.kind = RailEvent::Kind::kFence,
+                         .peer = peer_,
+                         .zone = header_.zone,
+                         .connection = generation_,
+                         .weight = header_.weight,
+                         .round = header_.round});
   AddTo(context_->counters.rx_fences, 1);
   return FrameStatus::kOk;
 }
 
 void TcpReceiver::OnFault() {
   mode_ = Mode::kFault;
-  RailEvent event;
-  event.kind = RailEvent::Kind::kReceiveFault;
-  event.peer = peer_;
-  event.error_number = EFAULT;
-  event.zone = header_.zone;
-  event.offset_bytes = header_.offset_bytes;
-  event.length_bytes = header_.length_bytes;
-  context_->events.Push(event);
+  context_->events.Push({.kind = RailEvent::Kind::kReceiveFault,
+                         .peer = peer_,
+                         .error_number = EFAULT,
+                         .zone = header_.zone,
+                         .offset_bytes = header_.offset_bytes,
+                         .length_bytes = header_.length_bytes});
 }
 
 // A whole trailer is in edge_. False when it breaks the protocol.

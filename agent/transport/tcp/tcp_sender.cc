@@ -27,10 +27,8 @@ void TcpSender::Add(const SendOrder& order) {
   if (order.weight != 0 && order.stream->unreadable.load(std::memory_order_relaxed)) {
     return FinishOrder(context_->events, context_->counters, order, SendResult::kMemoryFault, EFAULT);
   }
-  const uint32_t index = context_->orders.Take();
-  OrderSlot& slot = context_->orders[index];
-  slot.order = order;
-  slot.previous = last_;
+  const uint32_t index = context_->orders.Take(order);
+  context_->orders[index].previous = last_;
   if (last_ != kNoOrder) context_->orders[last_].next = index;
   last_ = index;
   if (first_ == kNoOrder) first_ = index;
@@ -42,7 +40,7 @@ bool TcpSender::HasWork() const {
 }
 
 void TcpSender::Unlink(uint32_t index) {
-  OrderPool& orders = context_->orders;
+  auto& orders = context_->orders;
   OrderSlot& slot = orders[index];
   if (uncut_ == index) uncut_ = slot.next;
   (slot.previous == kNoOrder ? first_ : orders[slot.previous].next) = slot.next;

@@ -8,7 +8,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "agent/transport/verbs/device.h"
-#include "agent/transport/verbs/event_thread.h"
 #include "agent/transport/verbs/verbs_rail.h"
 #include "agent/transport/verbs/verbs_transport.h"
 
@@ -120,8 +119,6 @@ absl::StatusOr<std::unique_ptr<RailTransport>> CreateVerbsTransport(VerbsOptions
   if (absl::Status status = rail->Init(); !status.ok()) return status;
   return rail;
 }
-
-absl::StatusOr<std::shared_ptr<verbs::DeviceEvents>> CreateVerbsEventThread() { return verbs::EventThread::Create(); }
 
 bool HasVerbs() { return true; }
 

@@ -50,19 +50,6 @@ Refusal JudgeSignal(const LocalEnd& local, const EndpointAddress& own, const std
   return {};
 }
 
-LinkState Handshake::link_state() const {
-  switch (state_) {
-    case State::kDown:
-    case State::kInit:
-      return LinkState::kInit;
-    case State::kConnected:
-      return LinkState::kConnected;
-    case State::kUp:
-      return LinkState::kUp;
-  }
-  return LinkState::kInit;
-}
-
 Handshake::Action Handshake::Begin(uint64_t generation) {
   generation_ = generation;
   state_ = State::kInit;

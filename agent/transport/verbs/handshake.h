@@ -63,8 +63,12 @@ class Handshake {
   void Break();
   // A kHello or kDown that was not refused.
   Action OnSignal(const Signal& signal);
-  // The state for Signal::state.
-  LinkState link_state() const;
+  // The state for Signal::state: without queue pairs as with new ones.
+  LinkState link_state() const {
+    return state_ == State::kUp          ? LinkState::kUp
+           : state_ == State::kConnected ? LinkState::kConnected
+                                         : LinkState::kInit;
+  }
 
  private:
   Action Consider(const Signal& hello);

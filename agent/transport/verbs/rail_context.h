@@ -5,7 +5,6 @@
 #include <infiniband/verbs.h>
 
 #include <array>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -19,12 +18,6 @@
 #include "agent/transport/verbs/zone_plan.h"
 
 namespace railsd::verbs {
-
-using Nanoseconds = int64_t;  // of the monotonic clock
-inline Nanoseconds Now() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 class Endpoint;
 class Lane;
@@ -44,11 +37,10 @@ struct BoundZone {
   std::vector<WindowHandle> windows;  // by plan.windows; none when weak: the key opens the whole segment
   State state = State::kOpening;
   uint32_t pending = 0;     // binds or invalidates that are not done
-  bool close_soon = false;  // CloseZone() came while opening
+  bool close_soon = false;  // Unbind() came while opening
 };
 
 // One posted order. Linked, in the order of posting, within its queue pair.
-inline constexpr uint32_t kNoOrder = UINT32_MAX;
 struct OrderSlot {
   SendOrder order;
   uint64_t cut_bytes = 0;      // in work requests
@@ -59,26 +51,7 @@ struct OrderSlot {
   int error_number = 0;
 };
 
-class OrderPool {
- public:
-  explicit OrderPool(size_t capacity) : slots_(capacity) {
-    free_.reserve(capacity);
-    for (size_t i = capacity; i > 0; --i) free_.push_back(static_cast<uint32_t>(i - 1));
-  }
-  uint32_t Take(const SendOrder& order) {  // there is one: the event queue counts
-    const uint32_t index = free_.back();
-    free_.pop_back();
-    slots_[index] = OrderSlot();
-    slots_[index].order = order;
-    return index;
-  }
-  void Free(uint32_t index) { free_.push_back(index); }
-  OrderSlot& operator[](uint32_t index) { return slots_[index]; }
-
- private:
-  std::vector<OrderSlot> slots_;
-  std::vector<uint32_t> free_;
-};
+using OrderPool = railsd::OrderPool<OrderSlot>;
 
 // A first-in, first-out list of orders.
 class OrderList {

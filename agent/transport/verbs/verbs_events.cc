@@ -1,20 +1,39 @@
 // What the device reports by itself: links that go and come, addresses that change, errors that no completion tells.
 #include <cerrno>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "agent/transport/verbs/verbs_rail.h"
 
 namespace railsd::verbs {
+namespace {
 
-void VerbsRail::OnDeviceEvents() {
-  if (!has_device_events_.exchange(false, std::memory_order_acq_rel)) return;
-  std::vector<DeviceEvent> events;
-  {
-    std::lock_guard lock(mutex_);
-    events.swap(device_events_);
+DeviceEvent Translate(const ibv_async_event& event) {
+  switch (event.event_type) {
+    case IBV_EVENT_PORT_ACTIVE:
+    case IBV_EVENT_PORT_ERR:
+    case IBV_EVENT_LID_CHANGE:
+    case IBV_EVENT_CLIENT_REREGISTER:
+    case IBV_EVENT_GID_CHANGE:
+      return {.type = event.event_type, .port = static_cast<uint8_t>(event.element.port_num)};
+    case IBV_EVENT_QP_FATAL:
+    case IBV_EVENT_QP_REQ_ERR:
+    case IBV_EVENT_QP_ACCESS_ERR:
+    case IBV_EVENT_QP_LAST_WQE_REACHED:
+      return {.type = event.event_type, .queue_pair_number = event.element.qp->qp_num};
+    default:
+      return {.type = event.event_type};
   }
-  for (const DeviceEvent& event : events) OnDeviceEvent(event);
+}
+
+}  // namespace
+
+void VerbsRail::ReadDeviceEvents() {
+  ibv_async_event event{};
+  while (ibv_get_async_event(context_.device->context(), &event) == 0) {
+    const DeviceEvent report = Translate(event);
+    ibv_ack_async_event(&event);  // its queue pair cannot be destroyed before
+    OnDeviceEvent(report);
+  }
 }
 
 void VerbsRail::BreakAll(int error_number, const std::string& why) {
@@ -24,10 +43,8 @@ void VerbsRail::BreakAll(int error_number, const std::string& why) {
 void VerbsRail::SetLink(int error_number) {
   if ((link_error_ == 0) == (error_number == 0)) return;
   link_error_ = error_number;
-  RailEvent event;
-  event.kind = error_number != 0 ? RailEvent::Kind::kLinkDown : RailEvent::Kind::kLinkUp;
-  event.error_number = error_number;
-  context_.events.Push(event);
+  context_.events.Push({.kind = error_number != 0 ? RailEvent::Kind::kLinkDown : RailEvent::Kind::kLinkUp,
+                        .error_number = error_number});
 }
 
 // The port is not what it was. Endpoints that were made for another address are of no use; those that wait try at once.

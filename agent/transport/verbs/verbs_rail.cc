@@ -20,6 +20,8 @@ namespace {
 constexpr int kCompletionBatch = 32;
 // How often it looks again before other work gets its turn.
 constexpr int kCompletionRounds = 32;
+// How often a thread that never sleeps asks the device for events: each time is a system call.
+constexpr Nanoseconds kReportInterval = 1'000'000;
 // Acknowledging events of the channel takes a lock.
 constexpr unsigned kAcknowledgeBatch = 64;
 
@@ -33,7 +35,6 @@ VerbsRail::VerbsRail(VerbsOptions options, std::shared_ptr<RdmaDevice> device, u
       context_(options_.rail, device, options_.max_posted_orders, options_.max_receive_events,
                completion_entries - options_.tuning.fence_queue_depth),
       registrar_(MakeRegistrar(device)),
-      events_(options_.events),
       wake_event_(std::move(wake)),
       receive_count_(options_.tuning.fence_queue_depth),
       random_(std::random_device{}()) {
@@ -50,11 +51,12 @@ absl::Status VerbsRail::Init() {
   if (!epoll_.valid()) return CallFailed(who, "epoll_create1", errno);
   channel_.reset(ibv_create_comp_channel(context));
   if (channel_ == nullptr) return CallFailed(who, "ibv_create_comp_channel", errno);
-  const int flags = ::fcntl(channel_->fd, F_GETFL);
-  if (flags < 0 || ::fcntl(channel_->fd, F_SETFL, flags | O_NONBLOCK) != 0) return CallFailed(who, "fcntl", errno);
-  for (const int fd : {channel_->fd, wake_event_.fd()}) {
+  for (const int fd : {channel_->fd, context->async_fd, wake_event_.fd()}) {
+    const int flags = ::fcntl(fd, F_GETFL);
+    if (flags < 0 || ::fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0) return CallFailed(who, "fcntl", errno);
     epoll_event watch{};
-    watch.events = EPOLLIN;
+    // A device that is gone keeps its descriptor ready for ever: only the edge counts.
+    watch.events = fd == context->async_fd ? EPOLLIN | EPOLLET : EPOLLIN;
     watch.data.fd = fd;
     if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &watch) != 0) return CallFailed(who, "epoll_ctl", errno);
   }
@@ -67,25 +69,10 @@ absl::Status VerbsRail::Init() {
   receives_.reset(ibv_create_srq(context_.device->domain(), &shared));
   if (receives_ == nullptr) return CallFailed(who, absl::StrCat("ibv_create_srq of ", receive_count_), errno);
   if (absl::Status posted = PostReceives(receive_count_); !posted.ok()) return posted;
-  if (events_ == nullptr) {
-    absl::StatusOr<std::shared_ptr<EventThread>> own = EventThread::Create();
-    if (!own.ok()) return own.status();
-    events_ = *std::move(own);
-  }
-  const absl::Status added = events_->Add(context, [this](const DeviceEvent& event) {
-    {
-      std::lock_guard lock(mutex_);
-      device_events_.push_back(event);
-    }
-    has_device_events_.store(true, std::memory_order_release);
-    Wake();
-  });
-  subscribed_ = added.ok();
-  return added;
+  return absl::OkStatus();
 }
 
 VerbsRail::~VerbsRail() {
-  if (subscribed_) events_->Remove(context_.device->context());
   for (auto& [index, endpoint] : endpoints_) Break(*endpoint, ESHUTDOWN, "");
   // Windows before the queue pairs that they are bound to.
   zones_.clear();
@@ -95,9 +82,11 @@ VerbsRail::~VerbsRail() {
   if (completions_ != nullptr && unacknowledged_ > 0) ibv_ack_cq_events(completions_.get(), unacknowledged_);
 }
 
-TransportInfo VerbsRail::Info() const {
+TransportInfo VerbsRail::Info() {
   return {.address = absl::StrCat("verbs:", context_.device->port_name()),
-          .traits = {.binds_zones = true, .zone_room = receive_count_, .max_rounds = kFenceRounds},
+          .binder = this,
+          .zone_room = receive_count_,
+          .max_rounds = kFenceRounds,
           .counters = &context_.counters,
           .registrar = registrar_,
           .device = context_.device->View()};
@@ -112,13 +101,11 @@ void VerbsRail::Notice(std::string* last, const std::string& text) {
 }
 
 void VerbsRail::Push(RailEvent::Kind kind, const Endpoint& endpoint, int error_number) {
-  RailEvent event;
-  event.kind = kind;
-  event.peer = endpoint.peer.peer;
-  event.error_number = error_number;
-  event.cookie = endpoint.peer.link;
-  event.connection = endpoint.handshake.connection();
-  context_.events.Push(event);
+  context_.events.Push({.kind = kind,
+                        .peer = endpoint.peer.peer,
+                        .error_number = error_number,
+                        .cookie = endpoint.peer.link,
+                        .connection = endpoint.handshake.connection()});
 }
 
 absl::Status VerbsRail::PostReceives(uint32_t count) {
@@ -139,21 +126,15 @@ absl::Status VerbsRail::PostReceives(uint32_t count) {
 }
 
 size_t VerbsRail::Post(absl::Span<const SendOrder> orders) {
-  size_t taken = 0;
-  for (const SendOrder& order : orders) {
-    if (!context_.events.CanHoldOrder()) break;
-    ++taken;
-    context_.events.HoldOrder();
-    AddTo(context_.counters.posted_bytes, order.length_bytes);
+  const size_t taken = TakeOrders(context_.events, context_.counters, orders, [this](const SendOrder& order) {
     const auto found = endpoints_.find(order.stream->peer);
-    const bool up = found != endpoints_.end() && found->second->up && found->second->phase == Endpoint::Phase::kLive;
-    if (!up || found->second->handshake.connection() != order.connection) {
-      FinishOrder(context_.events, context_.counters, order, SendResult::kNotSent, ENOTCONN);
-      continue;
-    }
+    if (found == endpoints_.end()) return false;
     Endpoint& endpoint = *found->second;
+    if (!endpoint.up || endpoint.phase != Endpoint::Phase::kLive) return false;
+    if (endpoint.handshake.connection() != order.connection) return false;
     endpoint.lanes[LaneOf(order.stream->zone, endpoint.lanes.size())]->Add(context_.orders.Take(order));
-  }
+    return true;
+  });
   PumpAll();
   return taken;
 }
@@ -262,12 +243,14 @@ bool VerbsRail::Sleep(Nanoseconds deadline) {
   const Nanoseconds until = std::min(deadline, next_timer_);
   int wait_ms = until <= now ? 0 : static_cast<int>(std::min<Nanoseconds>((until - now + 999999) / 1000000, 60000));
   if (woken_.load(std::memory_order_acquire)) wait_ms = 0;
-  std::array<epoll_event, 2> ready;
+  std::array<epoll_event, 3> ready;
   AddTo(context_.counters.rx_system_calls, 1);
   const int count = ::epoll_wait(epoll_.get(), ready.data(), static_cast<int>(ready.size()), wait_ms);
   wake_event_.EndSleep();
   for (int i = 0; i < count; ++i) {
-    if (ready[static_cast<size_t>(i)].data.fd != channel_->fd) continue;
+    const int fd = ready[static_cast<size_t>(i)].data.fd;
+    if (fd == context_.device->context()->async_fd) next_report_ = 0;
+    if (fd != channel_->fd) continue;
     ibv_cq* queue = nullptr;
     void* cookie = nullptr;
     while (ibv_get_cq_event(channel_.get(), &queue, &cookie) == 0) {
@@ -304,8 +287,12 @@ size_t VerbsRail::Poll(absl::Duration max_wait, absl::Span<RailEvent> out) {
       max_wait <= absl::ZeroDuration() ? 0 : Now() + absl::ToInt64Nanoseconds(std::min(max_wait, absl::Hours(1)));
   const Nanoseconds busy = absl::ToInt64Nanoseconds(options_.tuning.busy_poll);
   for (;;) {
-    OnDeviceEvents();
-    if (const Nanoseconds now = Now(); now >= next_timer_) RunTimers(now);
+    const Nanoseconds begun = Now();
+    if (begun >= next_report_) {
+      next_report_ = begun + kReportInterval;
+      ReadDeviceEvents();
+    }
+    if (begun >= next_timer_) RunTimers(begun);
     draining_again_ = false;
     const bool any = PollCompletions();
     if (!draining_again_) FinishDrains();

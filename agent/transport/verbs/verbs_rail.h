@@ -1,23 +1,20 @@
-// The verbs transport itself: endpoints to peers, zones, the completion queue. Everything but Wake(), Info() and what
-// the event thread hands over is the rail's thread's.
+// The verbs transport itself: endpoints to peers, zones, the completion queue. Everything but Wake() and Info() is the
+// rail's thread's.
 #ifndef RAILSD_AGENT_TRANSPORT_VERBS_VERBS_RAIL_H_
 #define RAILSD_AGENT_TRANSPORT_VERBS_VERBS_RAIL_H_
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "agent/base/unique_fd.h"
 #include "agent/base/wake_event.h"
-#include "agent/transport/verbs/event_thread.h"
 #include "agent/transport/verbs/fence.h"
 #include "agent/transport/verbs/handshake.h"
 #include "agent/transport/verbs/lane.h"
@@ -26,6 +23,13 @@
 #include "agent/transport/verbs/verbs_transport.h"
 
 namespace railsd::verbs {
+
+// What a device reports by itself.
+struct DeviceEvent {
+  ibv_event_type type = IBV_EVENT_DEVICE_FATAL;
+  uint8_t port = 0;                // of events of ports
+  uint32_t queue_pair_number = 0;  // of events of queue pairs
+};
 
 // One peer, or what is left of one.
 class Endpoint {
@@ -56,22 +60,25 @@ class Endpoint {
   std::string notice;  // the last one, so as not to repeat it
 };
 
-class VerbsRail final : public RailTransport {
+class VerbsRail final : public RailTransport, public ZoneBinder {
  public:
   VerbsRail(VerbsOptions options, std::shared_ptr<RdmaDevice> device, uint32_t completion_entries, WakeEvent wake);
   ~VerbsRail() override;
   absl::Status Init();
 
-  TransportInfo Info() const override;
+  TransportInfo Info() override;
   void SetPeer(const RailPeer& peer) override;
   void RemovePeer(PeerIndex peer) override;
   size_t Post(absl::Span<const SendOrder> orders) override;
   void StopSends(JobTag job) override;
-  void OpenZone(std::shared_ptr<const ReceiveZone> zone) override;
-  void CloseZone(ZoneRef zone, bool writers_stopped) override;
+  void Bind(std::shared_ptr<const ReceiveZone> zone) override;
+  void Unbind(ZoneRef zone, bool writers_stopped) override;
   void OnSignal(PeerIndex peer, const std::string& bytes) override;
   size_t Poll(absl::Duration max_wait, absl::Span<RailEvent> out) override;
   void Wake() override;
+
+  // Acts on what the device reports.
+  void OnDeviceEvent(const DeviceEvent& event);
 
  private:
   // verbs_rail.cc: orders, completions, the poll loop.
@@ -113,8 +120,7 @@ class VerbsRail final : public RailTransport {
   Nanoseconds LookInterval() const;
 
   // verbs_events.cc: what the device reports.
-  void OnDeviceEvents();
-  void OnDeviceEvent(const DeviceEvent& event);
+  void ReadDeviceEvents();
   // Tells whether this end of the rail works (0), when that has changed; before anything breaks by it.
   void SetLink(int error_number);
   void RefreshPort(const std::string& reason, int error_number);
@@ -135,8 +141,6 @@ class VerbsRail final : public RailTransport {
   const LocalEnd local_;
   RailContext context_;
   const std::shared_ptr<MemoryRegistrar> registrar_;
-  std::shared_ptr<DeviceEvents> events_;
-  bool subscribed_ = false;
 
   WakeEvent wake_event_;
   std::atomic<bool> woken_{false};
@@ -161,6 +165,7 @@ class VerbsRail final : public RailTransport {
   uint64_t next_generation_ = 1;
   uint64_t downs_pushed_ = 0;  // in the event queue, after the last kPeerDown
   Nanoseconds next_timer_ = INT64_MAX;
+  Nanoseconds next_report_ = 0;  // when the device is asked for events next
   Nanoseconds last_completion_ = 0;
   LastReceives last_receives_;
   bool draining_ = false;        // some endpoint is
@@ -168,10 +173,6 @@ class VerbsRail final : public RailTransport {
   std::string inbound_notice_;
   std::string device_notice_;
   std::mt19937_64 random_;
-
-  std::mutex mutex_;
-  std::vector<DeviceEvent> device_events_ ABSL_GUARDED_BY(mutex_);
-  std::atomic<bool> has_device_events_{false};
 };
 
 }  // namespace railsd::verbs

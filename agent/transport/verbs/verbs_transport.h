@@ -18,10 +18,6 @@
 
 namespace railsd {
 
-namespace verbs {
-class DeviceEvents;
-}
-
 struct VerbsOptions {
   RailIndex rail;
   std::string node;  // this one; at most 255 bytes
@@ -32,8 +28,6 @@ struct VerbsOptions {
   size_t max_posted_orders = 1024;   // posted, or done with the event not taken
   size_t max_receive_events = 1024;  // fences that were not taken; receiving pauses while there are so many
   SignalSink* signals = nullptr;     // outlives the transport
-  // Reads what devices report by themselves. One serves all rails of a process; null: the rail makes its own.
-  std::shared_ptr<verbs::DeviceEvents> events;
   absl::Duration min_back_off = absl::Milliseconds(5);  // between attempts to connect; doubles
   absl::Duration max_back_off = absl::Seconds(1);
   absl::Duration drain_time = absl::Seconds(2);      // for the completions of a queue pair in error
@@ -47,9 +41,6 @@ struct VerbsOptions {
 // Opens the device. Errors name the rail and the device: NOT_FOUND (no such device or port), FAILED_PRECONDITION (not
 // usable, and why), RESOURCE_EXHAUSTED, UNIMPLEMENTED when built without libibverbs.
 absl::StatusOr<std::unique_ptr<RailTransport>> CreateVerbsTransport(VerbsOptions options);
-
-// One for all rails of a process. Fails when no descriptor is left, and as CreateVerbsTransport() does.
-absl::StatusOr<std::shared_ptr<verbs::DeviceEvents>> CreateVerbsEventThread();
 
 // False when built without libibverbs.
 bool HasVerbs();

@@ -12,23 +12,16 @@
 namespace railsd::verbs {
 
 void VerbsRail::Opened(const ReceiveZone& zone, uint64_t connection, int error_number) {
-  RailEvent event;
-  event.kind = RailEvent::Kind::kZoneOpened;
-  event.peer = zone.peer;
-  event.zone = zone.ref;
-  event.connection = connection;
-  event.error_number = error_number;
-  context_.events.Push(event);
+  context_.events.Push({.kind = RailEvent::Kind::kZoneOpened,
+                        .peer = zone.peer,
+                        .error_number = error_number,
+                        .zone = zone.ref,
+                        .connection = connection});
 }
 
-void VerbsRail::Closed(ZoneRef zone, RailEvent::Kind kind) {
-  RailEvent event;
-  event.kind = kind;
-  event.zone = zone;
-  context_.events.Push(event);
-}
+void VerbsRail::Closed(ZoneRef zone, RailEvent::Kind kind) { context_.events.Push({.kind = kind, .zone = zone}); }
 
-void VerbsRail::OpenZone(std::shared_ptr<const ReceiveZone> zone) {
+void VerbsRail::Bind(std::shared_ptr<const ReceiveZone> zone) {
   const auto found = endpoints_.find(zone->peer);
   Endpoint* const endpoint = found == endpoints_.end() ? nullptr : found->second.get();
   ZonePlan plan;
@@ -101,7 +94,7 @@ void VerbsRail::OnSettled(BoundZone& bound) {
   if (bound.close_soon) TakeKeysBack(bound);
 }
 
-void VerbsRail::CloseZone(ZoneRef zone, bool writers_stopped) {
+void VerbsRail::Unbind(ZoneRef zone, bool writers_stopped) {
   const auto found = zones_.find(zone.slot);
   if (found == zones_.end() || found->second->zone->ref != zone) {
     Closed(zone);
@@ -170,13 +163,11 @@ void VerbsRail::OnFence(const ibv_wc& completion) {
     ++receives_owed_;  // a zone that is closed needs none
   } else {
     AddTo(context_.counters.rx_fences, 1);
-    RailEvent event;
-    event.kind = RailEvent::Kind::kFence;
-    event.peer = endpoint.peer.peer;
-    event.zone = ref;
-    event.weight = fence.weight;
-    event.round = fence.round;
-    context_.events.Push(event);
+    context_.events.Push({.kind = RailEvent::Kind::kFence,
+                          .peer = endpoint.peer.peer,
+                          .zone = ref,
+                          .weight = fence.weight,
+                          .round = fence.round});
   }
   if (zone != nullptr && options_.zones->Leave(ref)) Closed(ref, RailEvent::Kind::kZoneQuiet);
   if (!bad) return;

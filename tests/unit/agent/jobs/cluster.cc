@@ -67,7 +67,7 @@ size_t SteppedRail::TakeEvents(absl::Span<RailEvent> out) {
 bool SteppedRail::Step(absl::Time now) {
   if (frozen) return false;
   bool any = !commands_.empty();
-  for (; !commands_.empty(); commands_.pop_front()) Apply(commands_.front(), now, &sender_, &watched);
+  for (; !commands_.empty(); commands_.pop_front()) Apply(commands_.front(), now, &sender_, info_.binder);
   any = sender_.Post(now) || any;
   RailEvent events[16];
   const size_t n = watched.Poll(absl::ZeroDuration(), absl::MakeSpan(events));

@@ -12,25 +12,30 @@
 #include <vector>
 
 #include "agent/engine/engine.h"
-#include "agent/transport/fake/fake_fabric.h"
+#include "tests/support/fake/fake_fabric.h"
 
 namespace railsd::testing {
 
 // Shows a test every order before the transport gets it, and every event before the rail does.
-class WatchedTransport final : public RailTransport {
+class WatchedTransport final : public RailTransport, public ZoneBinder {
  public:
-  explicit WatchedTransport(std::unique_ptr<RailTransport> transport) : transport_(std::move(transport)) {}
-  TransportInfo Info() const override { return transport_->Info(); }
+  explicit WatchedTransport(std::unique_ptr<RailTransport> transport)
+      : transport_(std::move(transport)), binder_(transport_->Info().binder) {}
+  TransportInfo Info() override {
+    TransportInfo info = transport_->Info();
+    if (binder_ != nullptr) info.binder = this;
+    return info;
+  }
   void SetPeer(const RailPeer& peer) override { transport_->SetPeer(peer); }
   void RemovePeer(PeerIndex peer) override { transport_->RemovePeer(peer); }
-  void OnSignal(PeerIndex peer, const std::string& bytes) override { transport_->OnSignal(peer, bytes); }
+  void OnSignal(PeerIndex peer, const std::string& bytes) override { binder_->OnSignal(peer, bytes); }
   size_t Post(absl::Span<const SendOrder> orders) override;
   void StopSends(JobTag job) override { transport_->StopSends(job); }
-  void OpenZone(std::shared_ptr<const ReceiveZone> zone) override {
+  void Bind(std::shared_ptr<const ReceiveZone> zone) override {
     opened = zone;
-    transport_->OpenZone(std::move(zone));
+    binder_->Bind(std::move(zone));
   }
-  void CloseZone(ZoneRef zone, bool writers_stopped) override { transport_->CloseZone(zone, writers_stopped); }
+  void Unbind(ZoneRef zone, bool writers_stopped) override { binder_->Unbind(zone, writers_stopped); }
   size_t Poll(absl::Duration max_wait, absl::Span<RailEvent> out) override;
   void Wake() override { transport_->Wake(); }
 
@@ -40,6 +45,7 @@ class WatchedTransport final : public RailTransport {
 
  private:
   const std::unique_ptr<RailTransport> transport_;
+  ZoneBinder* const binder_;
   bool tampered_ = false;  // the first order was shown, and not taken
 };
 
@@ -52,8 +58,8 @@ class SteppedRail final : public RailPort {
   bool TryCommand(RailCommand command) override;
   size_t TakeEvents(absl::Span<RailEvent> out) override;
   void Flush() override {}
-  const RailCounters& counters() const override { return *watched.Info().counters; }
-  TransportTraits traits() const override { return watched.Info().traits; }
+  const RailCounters& counters() const override { return *info_.counters; }
+  TransportTraits traits() const override { return info_.traits(); }
   RailTransport& transport() { return watched; }
   // True when something happened.
   bool Step(absl::Time now);
@@ -68,6 +74,7 @@ class SteppedRail final : public RailPort {
   WatchedTransport watched;
 
  private:
+  const TransportInfo info_ = watched.Info();
   RailSender sender_;
   std::deque<RailCommand> commands_;
   std::deque<RailEvent> events_;

@@ -1,4 +1,4 @@
-// Jobs on rails whose devices are broken (agent/transport/fake/faulty_transport.h), over many seeds.
+// Jobs on rails whose devices are broken (tests/support/fake/faulty_transport.h), over many seeds.
 // `--gtest_random_seed=N` runs seed N alone; without it every run draws the same.
 #include <gtest/gtest.h>
 

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "agent/transport/fake/faulty_transport.h"
+#include "tests/support/fake/faulty_transport.h"
 #include "tests/unit/agent/jobs/cluster.h"
 
 namespace railsd::testing {

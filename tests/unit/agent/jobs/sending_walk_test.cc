@@ -64,7 +64,7 @@ class SendingWalk {
       case 0:
       case 1:
         if (rail.port.commands.empty()) break;
-        Apply(rail.port.commands.front(), now_, &*rail.sender, &rail.transport);
+        Apply(rail.port.commands.front(), now_, &*rail.sender, nullptr);
         rail.port.commands.pop_front();
         break;
       case 2:

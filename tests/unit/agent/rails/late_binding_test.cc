@@ -53,14 +53,14 @@ class LateBindingTest : public ::testing::Test {
     bool TryCommand(RailCommand command) override {
       releases += command.kind == RailCommand::Kind::kRelease;
       world_.At(world_.now_ + kMessage, [this, command]() mutable {
-        Apply(command, world_.now_, &sender_, &transport_);
+        Apply(command, world_.now_, &sender_, nullptr);
         Turn();
       });
       return true;
     }
     size_t TakeEvents(absl::Span<RailEvent>) override { return 0; }
     void Flush() override {}
-    const RailCounters& counters() const override { return *transport_.Info().counters; }
+    const RailCounters& counters() const override { return transport_.counters; }
 
     absl::Time ended;  // the last acknowledgement
     uint64_t carried_bytes = 0, releases = 0;

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "agent/transport/fake/fake_fabric.h"
 #include "agent/transport/tcp/tcp_transport.h"
+#include "tests/support/fake/fake_fabric.h"
 #include "tests/support/test_memory.h"
 
 namespace railsd {

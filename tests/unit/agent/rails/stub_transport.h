@@ -16,22 +16,19 @@ namespace railsd::testing {
 
 class StubTransport final : public RailTransport {
  public:
-  TransportInfo Info() const override {
+  TransportInfo Info() override {
     TransportInfo info;
-    info.counters = &counters_;
+    info.counters = &counters;
     return info;
   }
   void SetPeer(const RailPeer& peer) override { set_peers.push_back(peer.peer); }
   void RemovePeer(PeerIndex peer) override { removed_peers.push_back(peer); }
-  void OnSignal(PeerIndex, const std::string&) override {}
   size_t Post(absl::Span<const SendOrder> posted) override {
     const size_t taken = std::min(posted.size(), room - std::min(room, orders.size()));
     orders.insert(orders.end(), posted.begin(), posted.begin() + static_cast<ptrdiff_t>(taken));
     return taken;
   }
   void StopSends(JobTag job) override { stopped_jobs.push_back(job); }
-  void OpenZone(std::shared_ptr<const ReceiveZone>) override {}
-  void CloseZone(ZoneRef, bool) override {}
   size_t Poll(absl::Duration, absl::Span<RailEvent>) override { return 0; }
   void Wake() override {}
 
@@ -54,9 +51,7 @@ class StubTransport final : public RailTransport {
   size_t room = SIZE_MAX;        // so many orders are taken
   std::vector<PeerIndex> set_peers, removed_peers;
   std::vector<JobTag> stopped_jobs;
-
- private:
-  RailCounters counters_;
+  RailCounters counters;
 };
 
 }  // namespace railsd::testing

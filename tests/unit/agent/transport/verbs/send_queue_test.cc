@@ -7,7 +7,6 @@
 
 #include "agent/transport/verbs/fence.h"
 #include "agent/transport/verbs/last_receives.h"
-#include "agent/transport/verbs/memory_access.h"
 #include "agent/transport/verbs/work_request_id.h"
 #include "tests/support/seeds.h"
 
@@ -143,15 +142,6 @@ TEST(LastReceives, AreWaitedForOnceWhereTheDeviceNeverTells) {
   EXPECT_EQ(receives.WaitUntil(7), 7);
   receives.OnTold();  // it does, after all
   EXPECT_EQ(receives.WaitUntil(7), 7 + LastReceives::kWaitNanoseconds);
-}
-
-// A completion in the host's memory orders what was written there, and nothing else.
-TEST(MemoryAccess, OnlyMemoryOfTheHostIsRegistered) {
-  for (const MemoryKind kind : {MemoryKind::kMemfd, MemoryKind::kHugePageMemfd}) {
-    EXPECT_EQ(*AccessTo(kind, true), (MemoryAccess{.relaxed_ordering = true, .bind_windows = true}));
-    EXPECT_EQ(*AccessTo(kind, false), (MemoryAccess{.relaxed_ordering = true, .bind_windows = false}));
-  }
-  EXPECT_EQ(AccessTo(MemoryKind::kDmaBuf, true).status().code(), absl::StatusCode::kUnimplemented);
 }
 
 }  // namespace

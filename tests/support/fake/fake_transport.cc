@@ -1,4 +1,4 @@
-#include "agent/transport/fake/fake_transport.h"
+#include "tests/support/fake/fake_transport.h"
 
 #include <sys/uio.h>
 #include <unistd.h>
@@ -11,10 +11,8 @@
 #include "absl/strings/str_cat.h"
 
 namespace railsd {
-namespace {
 
-// Whether the byte at `offset_bytes` of the stream can be read.
-bool IsReadable(const MemoryRanges& memory, uint64_t offset_bytes) {
+bool FakeTransport::IsReadable(const MemoryRanges& memory, uint64_t offset_bytes) {
   iovec remote;
   uint64_t covered = 0;
   if (memory.FillIovecs(offset_bytes, 1, {&remote, 1}, &covered) == 0) return false;
@@ -22,8 +20,6 @@ bool IsReadable(const MemoryRanges& memory, uint64_t offset_bytes) {
   const iovec local{&byte, 1};
   return ::process_vm_readv(::getpid(), &local, 1, &remote, 1, 0) == 1;
 }
-
-}  // namespace
 
 FakeTransport* FakeFabricState::Find(const std::string& address) const {
   for (FakeTransport* transport : transports) {
@@ -76,10 +72,12 @@ FakeTransport::~FakeTransport() {
   BreakAll(ECONNRESET);
 }
 
-TransportInfo FakeTransport::Info() const {
+TransportInfo FakeTransport::Info() {
   TransportInfo info;
   info.address = address_;
-  info.traits = options_.traits;
+  info.binder = binds() ? this : nullptr;
+  info.zone_room = options_.traits.zone_room;
+  info.max_rounds = options_.traits.max_rounds;
   info.counters = &counters_;
   info.registrar = registrar_;
   return info;
@@ -115,12 +113,10 @@ void FakeTransport::Connect(Link& link, FakeTransport& far, Link& far_link) {
   link.far_link = &far_link;
   link.connection = fabric_->connections;
   AddTo(counters_.connects, 1);
-  RailEvent event;
-  event.kind = RailEvent::Kind::kPeerUp;
-  event.peer = link.peer.peer;
-  event.cookie = link.peer.link;
-  event.connection = link.connection;
-  Push(event);
+  Push({.kind = RailEvent::Kind::kPeerUp,
+        .peer = link.peer.peer,
+        .cookie = link.peer.link,
+        .connection = link.connection});
 }
 
 void FakeTransport::EndOrders(Link& link, SendResult left, SendResult not_sent, int error_number) {
@@ -140,13 +136,11 @@ void FakeTransport::Disconnect(Link& link, int error_number) {
   link.heard = link.greeted = false;
   DropKeys(link.peer.peer);
   AddTo(counters_.disconnects, 1);
-  RailEvent event;
-  event.kind = RailEvent::Kind::kPeerDown;
-  event.peer = link.peer.peer;
-  event.error_number = error_number;
-  event.cookie = link.peer.link;
-  event.connection = link.connection;
-  Push(event);
+  Push({.kind = RailEvent::Kind::kPeerDown,
+        .peer = link.peer.peer,
+        .error_number = error_number,
+        .cookie = link.peer.link,
+        .connection = link.connection});
 }
 
 void FakeTransport::Break(Link& link, int error_number) {
@@ -208,23 +202,15 @@ void FakeTransport::RemovePeer(PeerIndex peer) {
 
 size_t FakeTransport::Post(absl::Span<const SendOrder> orders) {
   std::lock_guard lock(fabric_->mutex);
-  size_t taken = 0;
-  for (const SendOrder& order : orders) {
-    if (!events_.CanHoldOrder()) break;
-    ++taken;
-    events_.HoldOrder();
-    AddTo(counters_.posted_bytes, order.length_bytes);
+  return TakeOrders(events_, counters_, orders, [this](const SendOrder& order) {
     if (binds()) AddTo(counters_.work_requests, 1);
-    auto link = links_.find(order.stream->peer);
+    const auto link = links_.find(order.stream->peer);
     const bool up = link != links_.end() && link->second.far != nullptr;
-    if (!up || link->second.connection != order.connection) {
-      Finish(order, SendResult::kNotSent, ENOTCONN);
-      continue;
-    }
+    if (!up || link->second.connection != order.connection) return false;
     link->second.orders.push_back({.order = order});
     link->second.far->Notify();
-  }
-  return taken;
+    return true;
+  });
 }
 
 void FakeTransport::StopSends(JobTag job) {
@@ -260,19 +246,12 @@ void FakeTransport::EndAtReceiver(Link& link, SendResult result, int error_numbe
 
 void FakeTransport::Leave(ZoneRef zone) {
   if (!options_.zones->Leave(zone)) return;
-  RailEvent event;
-  event.kind = RailEvent::Kind::kZoneQuiet;
-  event.zone = zone;
-  Push(event);
+  Push({.kind = RailEvent::Kind::kZoneQuiet, .zone = zone});
 }
 
 void FakeTransport::Blame(Link& link, int error_number) {
   AddTo(counters_.protocol_errors, 1);
-  RailEvent event;
-  event.kind = RailEvent::Kind::kBadPeer;
-  event.peer = link.peer.peer;
-  event.error_number = error_number;
-  Push(event);
+  Push({.kind = RailEvent::Kind::kBadPeer, .peer = link.peer.peer, .error_number = error_number});
   if (binds()) {
     EndpointError(link, error_number);
   } else {
@@ -311,12 +290,7 @@ bool FakeTransport::PlacePart(Link& link, Pending& pending, uint64_t* budget_byt
   Leave(ref);
   EndAtReceiver(link, readable ? SendResult::kZoneClosed : SendResult::kMemoryFault, EFAULT);
   if (!readable) return false;
-  RailEvent event;
-  event.kind = RailEvent::Kind::kReceiveFault;
-  event.peer = link.peer.peer;
-  event.zone = ref;
-  event.error_number = EFAULT;
-  Push(event);
+  Push({.kind = RailEvent::Kind::kReceiveFault, .peer = link.peer.peer, .error_number = EFAULT, .zone = ref});
   return false;
 }
 

@@ -1,6 +1,6 @@
 // One transport of a FakeFabric. Everything is guarded by the fabric's mutex.
-#ifndef RAILSD_AGENT_TRANSPORT_FAKE_FAKE_TRANSPORT_H_
-#define RAILSD_AGENT_TRANSPORT_FAKE_FAKE_TRANSPORT_H_
+#ifndef RAILSD_TESTS_SUPPORT_FAKE_FAKE_TRANSPORT_H_
+#define RAILSD_TESTS_SUPPORT_FAKE_FAKE_TRANSPORT_H_
 
 #include <atomic>
 #include <condition_variable>
@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "agent/transport/event_queue.h"
-#include "agent/transport/fake/fake_fabric.h"
 #include "agent/transport/transport.h"
+#include "tests/support/fake/fake_fabric.h"
 
 namespace railsd {
 
@@ -44,19 +44,19 @@ class FakeRegistrar final : public MemoryRegistrar, public std::enable_shared_fr
   const std::string address_;
 };
 
-class FakeTransport final : public RailTransport {
+class FakeTransport final : public RailTransport, public ZoneBinder {
  public:
   FakeTransport(std::shared_ptr<FakeFabricState> fabric, std::string address, const FakeTransportOptions& options);
   ~FakeTransport() override;
 
-  TransportInfo Info() const override;
+  TransportInfo Info() override;
   void SetPeer(const RailPeer& peer) override;
   void RemovePeer(PeerIndex peer) override;
   void OnSignal(PeerIndex peer, const std::string& bytes) override;
   size_t Post(absl::Span<const SendOrder> orders) override;
   void StopSends(JobTag job) override;
-  void OpenZone(std::shared_ptr<const ReceiveZone> zone) override;
-  void CloseZone(ZoneRef zone, bool writers_stopped) override;
+  void Bind(std::shared_ptr<const ReceiveZone> zone) override;
+  void Unbind(ZoneRef zone, bool writers_stopped) override;
   size_t Poll(absl::Duration max_wait, absl::Span<RailEvent> out) override;
   void Wake() override;
 
@@ -120,6 +120,8 @@ class FakeTransport final : public RailTransport {
   void Leave(ZoneRef zone);
   void Blame(Link& link, int error_number);  // for what the peer sent
   void TakeReplies();
+  // Whether the byte at `offset_bytes` of the stream can be read.
+  static bool IsReadable(const MemoryRanges& memory, uint64_t offset_bytes);
 
   // fake_remote.cc
   void DropKeys(PeerIndex peer);  // with its connection
@@ -151,4 +153,4 @@ class FakeTransport final : public RailTransport {
 
 }  // namespace railsd
 
-#endif  // RAILSD_AGENT_TRANSPORT_FAKE_FAKE_TRANSPORT_H_
+#endif  // RAILSD_TESTS_SUPPORT_FAKE_FAKE_TRANSPORT_H_

@@ -1,7 +1,7 @@
 // A transport whose device is broken in ways that are drawn from a seed: it wraps another one and keeps to the seam's
 // contract, which is what makes its faults fair. For tests that are driven by one thread.
-#ifndef RAILSD_AGENT_TRANSPORT_FAKE_FAULTY_TRANSPORT_H_
-#define RAILSD_AGENT_TRANSPORT_FAKE_FAULTY_TRANSPORT_H_
+#ifndef RAILSD_TESTS_SUPPORT_FAKE_FAULTY_TRANSPORT_H_
+#define RAILSD_TESTS_SUPPORT_FAKE_FAULTY_TRANSPORT_H_
 
 #include <cstdint>
 #include <deque>
@@ -70,14 +70,11 @@ class FaultyTransport final : public RailTransport {
   // Completions that are kept back, not counting those that are lost.
   size_t held() const { return held_.size(); }
 
-  TransportInfo Info() const override { return inner_->Info(); }
+  TransportInfo Info() override { return inner_->Info(); }
   void SetPeer(const RailPeer& peer) override;
   void RemovePeer(PeerIndex peer) override;
-  void OnSignal(PeerIndex peer, const std::string& bytes) override { inner_->OnSignal(peer, bytes); }
   size_t Post(absl::Span<const SendOrder> orders) override;
   void StopSends(JobTag job) override;
-  void OpenZone(std::shared_ptr<const ReceiveZone> zone) override { inner_->OpenZone(std::move(zone)); }
-  void CloseZone(ZoneRef zone, bool writers_stopped) override { inner_->CloseZone(zone, writers_stopped); }
   size_t Poll(absl::Duration max_wait, absl::Span<RailEvent> out) override;
   void Wake() override { inner_->Wake(); }
 
@@ -111,4 +108,4 @@ class FaultyTransport final : public RailTransport {
 
 }  // namespace railsd
 
-#endif  // RAILSD_AGENT_TRANSPORT_FAKE_FAULTY_TRANSPORT_H_
+#endif  // RAILSD_TESTS_SUPPORT_FAKE_FAULTY_TRANSPORT_H_

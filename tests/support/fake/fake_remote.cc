@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "agent/transport/fake/fake_transport.h"
+#include "tests/support/fake/fake_transport.h"
 
 namespace railsd {
 namespace {
@@ -31,12 +31,6 @@ int Copy(const iovec& from, uint64_t to) {
   return ::process_vm_writev(::getpid(), &from, 1, &remote, 1, 0) == static_cast<ssize_t>(from.iov_len) ? 0 : -1;
 }
 
-bool IsReadable(const iovec& memory) {
-  std::byte byte{};
-  const iovec local{&byte, 1}, remote{memory.iov_base, 1};
-  return ::process_vm_readv(::getpid(), &local, 1, &remote, 1, 0) == 1;
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Registration>> FakeRegistrar::Register(const Segment& segment) {
@@ -47,8 +41,7 @@ absl::StatusOr<std::unique_ptr<Registration>> FakeRegistrar::Register(const Segm
   return std::make_unique<FakeRegistration>(shared_from_this());
 }
 
-void FakeTransport::OpenZone(std::shared_ptr<const ReceiveZone> zone) {
-  if (!binds()) return;
+void FakeTransport::Bind(std::shared_ptr<const ReceiveZone> zone) {
   std::lock_guard lock(fabric_->mutex);
   const auto link = links_.find(zone->peer);
   const bool up = link != links_.end() && link->second.far != nullptr;
@@ -74,8 +67,7 @@ void FakeTransport::OpenZone(std::shared_ptr<const ReceiveZone> zone) {
   Push(event);
 }
 
-void FakeTransport::CloseZone(ZoneRef zone, bool writers_stopped) {
-  if (!binds()) return;
+void FakeTransport::Unbind(ZoneRef zone, bool writers_stopped) {
   std::lock_guard lock(fabric_->mutex);
   bound_.erase(zone);
   PeerIndex peer;
@@ -88,10 +80,7 @@ void FakeTransport::CloseZone(ZoneRef zone, bool writers_stopped) {
   if (taken > 0 && options_.weak_zones && !writers_stopped && link != links_.end() && link->second.far != nullptr) {
     EndpointError(link->second, ECONNABORTED);
   }
-  RailEvent event;
-  event.kind = RailEvent::Kind::kZoneClosed;
-  event.zone = zone;
-  Push(event);
+  Push({.kind = RailEvent::Kind::kZoneClosed, .zone = zone});
 }
 
 void FakeTransport::DropKeys(PeerIndex peer) {
@@ -132,7 +121,7 @@ bool FakeTransport::WritePart(Link& link, Pending& pending, uint64_t* budget_byt
     return false;
   }
   if (Copy(local, to) != 0) {
-    if (IsReadable(local)) return EndpointError(link, EFAULT);
+    if (IsReadable(stream.memory, at)) return EndpointError(link, EFAULT);
     EndAtReceiver(link, SendResult::kMemoryFault, EFAULT);
     return false;
   }

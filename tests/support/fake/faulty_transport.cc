@@ -1,4 +1,4 @@
-#include "agent/transport/fake/faulty_transport.h"
+#include "tests/support/fake/faulty_transport.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -59,19 +59,7 @@ size_t FaultyTransport::Post(absl::Span<const SendOrder> orders) {
 
 void FaultyTransport::FailOrder(const SendOrder& order) {
   ++counts_.failed_posts;
-  RailEvent event;
-  event.kind = Kind::kSendDone;
-  event.result = SendResult::kNotSent;
-  event.error_number = ENOMEM;
-  event.peer = order.stream->peer;
-  event.zone = order.stream->zone;
-  event.job = order.stream->job;
-  event.cookie = order.cookie;
-  event.offset_bytes = order.offset_bytes;
-  event.length_bytes = order.length_bytes;
-  event.weight = order.weight;
-  event.round = order.round;
-  held_.push_back({event, polls_});
+  held_.push_back({DoneEvent(order, SendResult::kNotSent, ENOMEM), polls_});
   break_link_(order.stream->peer);
 }
 

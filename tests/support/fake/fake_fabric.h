@@ -1,7 +1,7 @@
 // A network in memory, for tests of what sits on top of RailTransport: deterministic when driven by one thread, and
 // safe when every transport has its own. Bytes move in bounded steps, inside the receiver's Poll().
-#ifndef RAILSD_AGENT_TRANSPORT_FAKE_FAKE_FABRIC_H_
-#define RAILSD_AGENT_TRANSPORT_FAKE_FAKE_FABRIC_H_
+#ifndef RAILSD_TESTS_SUPPORT_FAKE_FAKE_FABRIC_H_
+#define RAILSD_TESTS_SUPPORT_FAKE_FAKE_FABRIC_H_
 
 #include <cstdint>
 #include <memory>
@@ -56,13 +56,16 @@ class FakeFabric {
   // From now on `address` can register no more memory; or can again.
   void RefuseRegistrations(const std::string& address, bool refuse);
   // Keys and registrations that exist.
-  size_t OpenKeys(const std::string& address) const;
-  size_t Registrations(const std::string& address) const;
+  size_t OpenKeys(const std::string& address);
+  size_t Registrations(const std::string& address);
 
  private:
+  template <typename Change>
+  void With(const std::string& address, Change change);
+
   std::shared_ptr<FakeFabricState> state_;
 };
 
 }  // namespace railsd
 
-#endif  // RAILSD_AGENT_TRANSPORT_FAKE_FAKE_FABRIC_H_
+#endif  // RAILSD_TESTS_SUPPORT_FAKE_FAKE_FABRIC_H_
