@@ -105,7 +105,9 @@ void RailSender::Give(const Assignment& a) {
 void RailSender::Schedule(Share& share) {
   if (share.unposted_bytes > 0 && !share.queued && !share.broken) {
     share.queued = true;
-    QueueOf(share.tenant, share.stream->peer).push_back(&share);
+    Queue& queue = QueueOf(share.tenant, share.stream->peer);
+    share.previous = std::exchange(queue.last, &share);
+    (share.previous == nullptr ? queue.first : share.previous->next) = &share;
     scheduler_.Add(share.tenant, share.stream->peer, share.place, share.unposted_bytes);
   }
   if (MayFence(share) && !share.fences) {
@@ -117,7 +119,10 @@ void RailSender::Schedule(Share& share) {
 void RailSender::Unqueue(Share& share) {
   if (!std::exchange(share.queued, false)) return;
   scheduler_.Remove(share.tenant, share.stream->peer, share.unposted_bytes);
-  std::erase(QueueOf(share.tenant, share.stream->peer), &share);
+  Queue& queue = QueueOf(share.tenant, share.stream->peer);
+  (share.previous == nullptr ? queue.first : share.previous->next) = share.next;
+  (share.next == nullptr ? queue.last : share.next->previous) = share.previous;
+  share.previous = share.next = nullptr;
 }
 
 void RailSender::Release(const SendStream* stream, uint64_t bytes) {
@@ -258,7 +263,7 @@ void RailSender::StageFence(Share& share, absl::Time now) {
 }
 
 void RailSender::StageChunk(const RailScheduler::Choice& choice, absl::Time now) {
-  Share& share = *QueueOf(choice.tenant, choice.peer).front();
+  Share& share = *QueueOf(choice.tenant, choice.peer).first;
   Run& run = share.runs[share.first_run];
   const uint64_t offset = run.offset_bytes, length = NextChunkBytes(run.length_bytes, choice.piece_bytes);
   run.offset_bytes += length;

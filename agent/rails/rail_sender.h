@@ -83,9 +83,10 @@ class RailSender {
     bool lost = false;    // something was posted, and nobody knows what became of it
     bool dropped = false;
     bool faulted = false;  // told
-    bool queued = false;   // in its destination's queue
-    bool fences = false;   // in fences_
-    Run carried;           // acknowledged, not reported
+    bool queued = false;   // in its destination's queue, between these
+    Share *previous = nullptr, *next = nullptr;
+    bool fences = false;  // in fences_
+    Run carried;          // acknowledged, not reported
     absl::Time carried_since;
   };
   struct InFlight {
@@ -94,7 +95,10 @@ class RailSender {
     uint8_t weight = 0;
     uint32_t round = 0;
   };
-  using Queue = std::vector<Share*>;  // shares with something to post, the oldest first
+  // Shares with something to post, the oldest first.
+  struct Queue {
+    Share *first = nullptr, *last = nullptr;
+  };
 
   Share* Find(const SendStream* stream);
   void KnowPeer(PeerIndex peer);

@@ -400,6 +400,60 @@ TEST_F(RailSchedulerTest, StalledPeersDoNotHoldTheWindowOfAll) {
   EXPECT_EQ(InFlightTo(4), kWindow);
 }
 
+// What is posted cannot move to a faster rail.
+TEST_F(RailSchedulerTest, WindowsShrinkOnARailThatIsSlowerThanItsSpeed) {
+  constexpr uint64_t kLeastPiece = 64 << 10;
+  SetUpRail(kSpeed);
+  for (uint32_t peer = 0; peer < 8; ++peer) Queue(kOne, peer, 4000 * kPiece);
+  CarryBytes(100 * kPiece);
+  EXPECT_EQ(most_in_flight_bytes_, 4 * kWindow);
+  speed_ = kSpeed / 20;
+  CarryBytes(40 * kPiece);
+  most_in_flight_bytes_ = 0;
+  CarryBytes(40 * kPiece);
+  EXPECT_LE(most_in_flight_bytes_, 9 * kLeastPiece) << "two of the least pieces for each of four peers";
+  EXPECT_EQ(progress_.window_bytes, kWindow) << "what is told of the rail stays";
+  speed_ = kSpeed;
+  CarryBytes(40 * kPiece);
+  most_in_flight_bytes_ = 0;
+  CarryBytes(40 * kPiece);
+  EXPECT_GE(most_in_flight_bytes_, 4 * kWindow) << "it is fast again";
+}
+
+TEST_F(RailSchedulerTest, OneSlowMomentHardlyShrinksWindows) {
+  SetUpRail(kSpeed);
+  Queue(kOne, 0, 400 * kPiece);
+  CarryBytes(20 * kPiece);
+  now_ += absl::Seconds(1);
+  CarryBytes(kPiece);
+  EXPECT_EQ(InFlight(), kWindow - kPiece);
+  Post();
+  EXPECT_EQ(InFlight(), kWindow);
+}
+
+// Short work and long waits say nothing of what the rail could carry.
+TEST_F(RailSchedulerTest, WindowsStayWhileTheyDoNotHoldTheRailBack) {
+  SetUpRail(kSpeed);
+  speed_ = kSpeed / 100;
+  for (int i = 0; i < 40; ++i) {
+    Queue(kOne, 0, 1000);
+    CarryBytes(1000);
+  }
+  Queue(kOne, 0, 100 * kPiece);
+  Post();
+  EXPECT_EQ(InFlight(), kWindow);
+}
+
+TEST_F(RailSchedulerTest, AWindowThatIsConfiguredStays) {
+  SetUpRail(kSpeed, kMiB, 5 * kPiece);
+  speed_ = kSpeed / 20;
+  Queue(kOne, 0, 100 * kPiece);
+  CarryBytes(50 * kPiece);
+  most_in_flight_bytes_ = 0;
+  CarryBytes(20 * kPiece);
+  EXPECT_GE(most_in_flight_bytes_, 5 * kPiece);
+}
+
 TEST_F(RailSchedulerTest, AStretchTellsWhatTheRailDelivers) {
   SetUpRail(kSpeed);
   Queue(kOne, 0, 4 * kPiece);
