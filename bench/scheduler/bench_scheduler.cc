@@ -91,7 +91,6 @@ void Send(benchmark::State& state) {
     for (uint32_t i = 0; i < exchanges; ++i) {
       SendStream& stream = streams.emplace_back();
       stream.peer = up.peer;
-      stream.unposted_bytes = std::vector<std::atomic<uint64_t>>(1);
       give(stream);
     }
   }

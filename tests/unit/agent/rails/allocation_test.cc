@@ -3,7 +3,6 @@
 
 #include <array>
 #include <deque>
-#include <vector>
 
 #include "agent/rails/rail_sender.h"
 #include "tests/support/allocations.h"
@@ -49,7 +48,6 @@ TEST(RailAllocationTest, NoneForAChunk) {
     for (uint32_t tenant = 0; tenant < kTenants; ++tenant) {
       SendStream& stream = streams.emplace_back();
       stream.peer = PeerIndex(peer);
-      stream.unposted_bytes = std::vector<std::atomic<uint64_t>>(1);
       Assignment all;
       all.stream = &stream;
       all.length_bytes = uint64_t{1} << 40;
