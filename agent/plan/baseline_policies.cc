@@ -8,10 +8,11 @@ namespace {
 
 // The bin of the rail that `rank` owns. Ranks whose rail is dead are dealt out over the usable ones; the others stay.
 uint32_t BinOfRank(uint32_t rank, const Problem& problem, const PlanWorkspace& w) {
-  const uint32_t own = rank % static_cast<uint32_t>(problem.rails.size());
-  const auto at = std::lower_bound(w.usable.begin(), w.usable.end(), own);
-  if (at != w.usable.end() && *at == own) return static_cast<uint32_t>(at - w.usable.begin());
-  return rank % static_cast<uint32_t>(w.usable.size());
+  const uint32_t own = rank % static_cast<uint32_t>(problem.rails);
+  for (uint32_t b = 0; b < w.bins.size(); ++b) {
+    if (w.bins[b].rail == own) return b;
+  }
+  return rank % static_cast<uint32_t>(w.bins.size());
 }
 
 // Finaliser of SplitMix64: hashes of neighbouring ranks spread over all bits.
@@ -23,26 +24,18 @@ uint64_t Mix(uint64_t x) {
 
 }  // namespace
 
-void LayPinned(const Problem& problem, PlanWorkspace* w) {
-  for (const auto& [bytes, flow] : w->order) {
-    Lay(BinOfRank(problem.flows[flow].source_local_rank, problem, *w), flow, 0, bytes, w);
-  }
-}
-
-void LayAligned(const Problem& problem, PlanWorkspace* w) {
-  for (const auto& [bytes, flow] : w->order) {
-    Lay(BinOfRank(problem.flows[flow].destination_local_rank, problem, *w), flow, 0, bytes, w);
-  }
-}
-
-void LayEcmp(const Problem& problem, PlanWorkspace* w) {
-  for (const auto& [bytes, flow] : w->order) {
-    Lay(static_cast<uint32_t>(Mix(problem.flows[flow].hash) % w->usable.size()), flow, 0, bytes, w);
+void LayByName(const Problem& problem, Policy policy, PlanWorkspace* w) {
+  for (const auto& [bytes, index] : w->order) {
+    const PlanFlow& flow = problem.flows[index];
+    const uint32_t rank = policy == Policy::kPinned ? flow.source_local_rank : flow.destination_local_rank;
+    const bool hashed = policy == Policy::kEcmp;
+    Lay(hashed ? static_cast<uint32_t>(Mix(flow.hash) % w->bins.size()) : BinOfRank(rank, problem, *w), index, 0, bytes,
+        w);
   }
 }
 
 void LayRoundRobin(const Problem& problem, PlanWorkspace* w) {
-  const uint64_t bins = w->usable.size();
+  const uint64_t bins = w->bins.size();
   // Of `count` chunks dealt in turn, how many fall on the place `place`.
   const auto dealt = [bins](uint64_t count, uint64_t place) {
     return count > place ? (count - place + bins - 1) / bins : 0;

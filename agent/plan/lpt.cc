@@ -14,69 +14,57 @@
 namespace railsd::plan_internal {
 namespace {
 
-double Backlog(const PlanRail& rail) {
-  return static_cast<double>(std::max(rail.source_backlog_bytes, rail.destination_backlog_bytes));
-}
+using Bin = PlanWorkspace::Bin;
 
-// Backlog past the threshold counts as load.
-void SetOffsets(const Problem& problem, PlanWorkspace* w) {
-  const size_t bins = w->usable.size();
-  w->offset.assign(bins, 0);
-  double least = Backlog(problem.rails[w->usable[0]]) / w->speed[0];
-  for (size_t b = 1; b < bins; ++b) least = std::min(least, Backlog(problem.rails[w->usable[b]]) / w->speed[b]);
-  const double threshold = static_cast<double>(kBacklogThresholdChunks) * static_cast<double>(problem.chunk_bytes);
-  for (size_t b = 0; b < bins; ++b) {
-    const double excess = Backlog(problem.rails[w->usable[b]]) - least * w->speed[b];
-    w->offset[b] = std::max(0.0, excess - threshold);
+// Backlog past the threshold counts as load. Bins of one speed without such a load are interchangeable.
+void FormGroups(uint64_t chunk_bytes, PlanWorkspace* w) {
+  const absl::Span<Bin> bins = absl::MakeSpan(w->bins);
+  double least = bins[0].backlog / bins[0].speed;
+  for (const Bin& bin : bins) least = std::min(least, bin.backlog / bin.speed);
+  const double threshold = static_cast<double>(kBacklogThresholdChunks) * static_cast<double>(chunk_bytes);
+  for (uint32_t b = 0; b < bins.size(); ++b) {
+    bins[b].load = std::max(0.0, bins[b].backlog - least * bins[b].speed - threshold);
+    uint32_t first = 0;
+    const auto alike = [](const Bin& x, const Bin& y) { return x.speed == y.speed && x.load == 0 && y.load == 0; };
+    while (first < b && !alike(bins[first], bins[b])) ++first;
+    bins[b].group = first;
   }
-}
-
-bool Interchangeable(size_t a, size_t b, const PlanWorkspace& w) {
-  return w.speed[a] == w.speed[b] && w.offset[a] == 0 && w.offset[b] == 0;
 }
 
 // What the sender planned too much or too little on rails of each speed, up to one piece, counts as load: that is how
 // errors between rails of different speed are diffused. Between interchangeable rails the matching does it, so their
 // mean is taken; on rails all equal that mean is zero by definition.
 void AddCarriedError(const Problem& problem, double largest_piece, PlanWorkspace* w) {
-  const size_t bins = w->usable.size();
   const absl::Span<const double> sender = problem.ledger->Sender();
-  double sum_of_residuals = 0;
-  double sum_of_speeds = 0;
-  for (size_t b = 0; b < bins; ++b) {
-    sum_of_residuals += sender[w->usable[b]];
-    sum_of_speeds += w->speed[b];
+  double sum_of_errors = 0, sum_of_speeds = 0;
+  for (const Bin& bin : w->bins) {
+    sum_of_errors += sender[bin.rail];
+    sum_of_speeds += bin.speed;
+    Bin& first = w->bins[bin.group];
+    first.error += sender[bin.rail];
+    ++first.alike;
   }
-  for (size_t b = 0; b < bins; ++b) {
-    double residuals = 0;
-    size_t alike = 0;
-    for (size_t other = 0; other < bins; ++other) {
-      if (other != b && !Interchangeable(b, other, *w)) continue;
-      residuals += sender[w->usable[other]];
-      ++alike;
-    }
-    const double mean = residuals / static_cast<double>(alike) - sum_of_residuals * w->speed[b] / sum_of_speeds;
-    w->load[b] += std::clamp(mean, -largest_piece, largest_piece);
+  for (Bin& bin : w->bins) {
+    const Bin& first = w->bins[bin.group];
+    const double mean = first.error / static_cast<double>(first.alike) - sum_of_errors * bin.speed / sum_of_speeds;
+    bin.load += std::clamp(mean, -largest_piece, largest_piece);
   }
 }
 
 bool AllInterchangeable(const PlanWorkspace& w) {
-  for (size_t b = 0; b < w.usable.size(); ++b) {
-    if (!Interchangeable(0, b, w)) return false;
-  }
-  return true;
+  return std::all_of(w.bins.begin(), w.bins.end(), [](const Bin& bin) { return bin.group == 0; });
 }
 
 // The bin where `bytes` more would finish soonest; the first of several.
 uint32_t SoonestBin(uint64_t bytes, const PlanWorkspace& w) {
+  const auto finish = [bytes](const Bin& bin) { return (bin.load + static_cast<double>(bytes)) / bin.speed; };
   uint32_t best = 0;
-  double best_finish = (w.load[0] + static_cast<double>(bytes)) / w.speed[0];
-  for (uint32_t b = 1; b < w.usable.size(); ++b) {
-    const double finish = (w.load[b] + static_cast<double>(bytes)) / w.speed[b];
-    if (finish < best_finish) {
-      best = b;
-      best_finish = finish;
-    }
+  double soonest = finish(w.bins[0]);
+  for (uint32_t b = 1; b < w.bins.size(); ++b) {
+    const double other = finish(w.bins[b]);
+    if (other >= soonest) continue;
+    best = b;
+    soonest = other;
   }
   return best;
 }
@@ -84,19 +72,18 @@ uint32_t SoonestBin(uint64_t bytes, const PlanWorkspace& w) {
 // Sets each bin's deficit: what it lacks up to the finishing time at which `bytes` more fill all bins, in whole bytes
 // that sum to `bytes`. Bins beyond that time lack nothing.
 void SetDeficits(uint64_t bytes, PlanWorkspace* w) {
-  const size_t bins = w->usable.size();
-  const auto lacks = [w](size_t b, double level) { return level * w->speed[b] - w->load[b]; };
+  const absl::Span<Bin> bins = absl::MakeSpan(w->bins);
   // Leaving out the bins beyond the level lowers it. Rounding could bring one back, hence the limit on rounds.
   double level = std::numeric_limits<double>::max();
-  size_t taking_part = bins + 1;
-  for (size_t round = 0; round <= bins; ++round) {
-    double sum_of_loads = static_cast<double>(bytes);
-    double sum_of_speeds = 0;
+  const auto lacks = [&level](const Bin& bin) { return level * bin.speed - bin.load; };
+  size_t taking_part = bins.size() + 1;
+  for (size_t round = 0; round <= bins.size(); ++round) {
+    double sum_of_loads = static_cast<double>(bytes), sum_of_speeds = 0;
     size_t count = 0;
-    for (size_t b = 0; b < bins; ++b) {
-      if (lacks(b, level) <= 0) continue;
-      sum_of_loads += w->load[b];
-      sum_of_speeds += w->speed[b];
+    for (const Bin& bin : bins) {
+      if (lacks(bin) <= 0) continue;
+      sum_of_loads += bin.load;
+      sum_of_speeds += bin.speed;
       ++count;
     }
     if (count == taking_part || count == 0) break;
@@ -104,22 +91,20 @@ void SetDeficits(uint64_t bytes, PlanWorkspace* w) {
     level = sum_of_loads / sum_of_speeds;
   }
   uint64_t left = bytes;
-  w->deficit.assign(bins, 0);
-  for (size_t b = 0; b < bins; ++b) {
-    const double exact = lacks(b, level);
-    if (exact <= 0) continue;
-    w->deficit[b] = exact >= static_cast<double>(left) ? left : static_cast<uint64_t>(exact);
-    left -= w->deficit[b];
+  for (Bin& bin : bins) {
+    const double exact = std::max(0.0, lacks(bin));
+    bin.deficit = exact >= static_cast<double>(left) ? left : static_cast<uint64_t>(exact);
+    left -= bin.deficit;
   }
   // Rounding down leaves less than a byte a bin (more only where doubles are coarser than bytes).
-  uint32_t last = SoonestBin(0, *w);
-  for (uint32_t b = 0; b < bins && left > 0; ++b) {
-    if (lacks(b, level) <= 0) continue;
-    ++w->deficit[b];
+  Bin* last = nullptr;
+  for (size_t b = 0; b < bins.size() && left > 0; ++b) {
+    if (lacks(bins[b]) <= 0) continue;
+    last = &bins[b];
+    ++last->deficit;
     --left;
-    last = b;
   }
-  w->deficit[last] += left;
+  if (left > 0) (last != nullptr ? *last : bins[SoonestBin(0, *w)]).deficit += left;
 }
 
 // What of a flow goes into the bin at hand: `now` bytes here and `held` bytes at the start of the next bin; what
@@ -151,27 +136,27 @@ Cut CutAt(uint64_t left, uint64_t lack, uint64_t next_lack, uint64_t min_bytes) 
 void LayInto(uint32_t bin, uint32_t flow, uint64_t offset, uint64_t length, PlanWorkspace* w) {
   if (length == 0) return;
   Lay(bin, flow, offset, length, w);
-  w->load[bin] += static_cast<double>(length);
-  w->deficit[bin] -= length;
+  w->bins[bin].load += static_cast<double>(length);
+  w->bins[bin].deficit -= length;
 }
 
 // Pass 2 over the first `splittable` flows; what does not fit goes to `rest`.
 void WrapAround(const Problem& problem, size_t splittable, PlanWorkspace* w) {
-  const size_t bins = w->usable.size();
+  const size_t bins = w->bins.size();
   w->rest.clear();
   uint32_t bin = 0;
   for (size_t i = 0; i < splittable; ++i) {
     const auto [bytes, flow] = w->order[i];
     uint64_t offset = 0;
     while (offset < bytes && bin < bins) {
-      const uint64_t next_lack = bin + 1 < bins ? w->deficit[bin + 1] : 0;
-      const Cut cut = CutAt(bytes - offset, w->deficit[bin], next_lack, problem.min_bytes);
+      const uint64_t next_lack = bin + 1 < bins ? w->bins[bin + 1].deficit : 0;
+      const Cut cut = CutAt(bytes - offset, w->bins[bin].deficit, next_lack, problem.min_bytes);
       LayInto(bin, flow, offset, cut.now, w);
       LayInto(bin + 1, flow, offset + cut.now, cut.held, w);
       offset += cut.now + cut.held;
       // The tail of a flow that cannot be cut again: the bin may do for the next flow.
-      if (cut.now + cut.held == 0 && w->deficit[bin] >= problem.min_bytes) break;
-      if (offset < bytes || w->deficit[bin] < problem.min_bytes) ++bin;
+      if (cut.now + cut.held == 0 && w->bins[bin].deficit >= problem.min_bytes) break;
+      if (offset < bytes || w->bins[bin].deficit < problem.min_bytes) ++bin;
     }
     if (offset < bytes) w->rest.push_back({flow, RailIndex(), offset, bytes - offset});
   }
@@ -192,11 +177,11 @@ void LayRest(const Problem& problem, PlanWorkspace* w) {
       if (last != nullptr && last->flow == stretch.flow && last->rail == RailIndex(bin) &&
           last->offset_bytes + last->length_bytes == offset) {
         last->length_bytes += length;
-        w->bin_bytes[bin] += length;
+        w->bins[bin].bytes += length;
       } else {
         Lay(bin, stretch.flow, offset, length, w);
       }
-      w->load[bin] += static_cast<double>(length);
+      w->bins[bin].load += static_cast<double>(length);
       offset += length;
     }
   }
@@ -209,33 +194,34 @@ uint64_t LayWhole(size_t first, PlanWorkspace* w) {
     const auto [bytes, flow] = w->order[i];
     const uint32_t bin = SoonestBin(bytes, *w);
     Lay(bin, flow, 0, bytes, w);
-    w->load[bin] += static_cast<double>(bytes);
+    w->bins[bin].load += static_cast<double>(bytes);
     sum += bytes;
   }
   return sum;
 }
 
 double SpreadOfLoads(const PlanWorkspace& w) {
-  const auto [low, high] = std::minmax_element(w.load.begin(), w.load.end());
-  return *high - *low;
+  const auto less = [](const Bin& a, const Bin& b) { return a.load < b.load; };
+  const auto [low, high] = std::minmax_element(w.bins.begin(), w.bins.end(), less);
+  return high->load - low->load;
 }
 
 // On equal bins: lays all flows whole instead when that is more even, so the bounds in plan.h stay. Returns how many
 // of the runs pending are flows laid whole that must come last, `whole` when nothing is changed.
 size_t TryAllWhole(size_t whole, PlanWorkspace* w) {
   const double spread = SpreadOfLoads(*w);
-  w->trial.assign(w->load.begin(), w->load.end());
-  w->load.assign(w->load.size(), 0);
-  for (const auto& [bytes, flow] : w->order) w->load[SoonestBin(bytes, *w)] += static_cast<double>(bytes);
-  if (SpreadOfLoads(*w) >= spread) {
-    w->load.swap(w->trial);
-    return whole;
-  }
-  w->load.assign(w->load.size(), 0);
-  w->bin_bytes.assign(w->bin_bytes.size(), 0);
+  w->split_bins = w->bins;
+  w->split_runs.swap(w->pending);
   w->pending.clear();
+  for (Bin& bin : w->bins) {
+    bin.load = 0;
+    bin.bytes = 0;
+  }
   LayWhole(0, w);
-  return 0;  // largest first as they are
+  if (SpreadOfLoads(*w) < spread) return 0;  // largest first as they are
+  w->bins.swap(w->split_bins);
+  w->pending.swap(w->split_runs);
+  return whole;
 }
 
 }  // namespace
@@ -243,9 +229,8 @@ size_t TryAllWhole(size_t whole, PlanWorkspace* w) {
 void LayLpt(const Problem& problem, uint64_t whole_below, size_t* whole, PlanWorkspace* w) {
   const auto splits = [whole_below](const PlanWorkspace::SizedFlow& flow) { return flow.bytes >= whole_below; };
   const size_t splittable = std::partition_point(w->order.begin(), w->order.end(), splits) - w->order.begin();
-  SetOffsets(problem, w);
+  FormGroups(problem.chunk_bytes, w);
   const bool equal = AllInterchangeable(*w);
-  w->load.assign(w->offset.begin(), w->offset.end());
   if (!equal) {
     const uint64_t largest_piece = splittable > 0 ? whole_below - 1 : w->order[0].bytes;
     AddCarriedError(problem, static_cast<double>(largest_piece), w);
@@ -258,51 +243,43 @@ void LayLpt(const Problem& problem, uint64_t whole_below, size_t* whole, PlanWor
   LayRest(problem, w);
   // Flows of one to three minimums leave little choice where to cut them: then whole ones may come out more even.
   constexpr double kEvenEnough = 1e-3;  // of what a bin gets
-  const double mean = static_cast<double>(problem.total_bytes) / static_cast<double>(w->usable.size());
+  const double mean = static_cast<double>(problem.total_bytes) / static_cast<double>(w->bins.size());
   if (equal && SpreadOfLoads(*w) > kEvenEnough * mean) *whole = TryAllWhole(*whole, w);
 }
 
 void MatchBinsToRails(const Problem& problem, PlanWorkspace* w) {
-  const size_t bins = w->usable.size();
+  const absl::Span<Bin> bins = absl::MakeSpan(w->bins);
   const absl::Span<double> sender = problem.ledger->Sender();
   const absl::Span<double> pair = problem.ledger->Pair(problem.destination);
-  const auto lighter_rail = [&](uint32_t a, uint32_t b) {
-    const uint32_t rail_a = w->usable[a];
-    const uint32_t rail_b = w->usable[b];
-    if (sender[rail_a] != sender[rail_b]) return sender[rail_a] < sender[rail_b];
-    if (pair[rail_a] != pair[rail_b]) return pair[rail_a] < pair[rail_b];
-    const double backlog_a = Backlog(problem.rails[rail_a]);
-    const double backlog_b = Backlog(problem.rails[rail_b]);
-    return backlog_a != backlog_b ? backlog_a < backlog_b : rail_a < rail_b;
+  // Within each group the bin with most bytes is the rail that has least so far.
+  const auto larger = [bins](uint32_t a, uint32_t b) {
+    if (bins[a].group != bins[b].group) return bins[a].group < bins[b].group;
+    return bins[a].bytes != bins[b].bytes ? bins[a].bytes > bins[b].bytes : a < b;
   };
-  const auto larger_bin = [&](uint32_t a, uint32_t b) {
-    return w->bin_bytes[a] != w->bin_bytes[b] ? w->bin_bytes[a] > w->bin_bytes[b] : a < b;
+  const auto lighter = [](const PlanWorkspace::RailKey& a, const PlanWorkspace::RailKey& b) {
+    if (a.group != b.group) return a.group < b.group;
+    if (a.sender != b.sender) return a.sender < b.sender;
+    if (a.pair != b.pair) return a.pair < b.pair;
+    return a.backlog != b.backlog ? a.backlog < b.backlog : a.rail < b.rail;
   };
-  for (uint32_t first = 0; first < bins; ++first) {
-    // Each group of interchangeable bins once, when its first is met.
-    w->bin_order.clear();
-    bool met = false;
-    for (uint32_t b = 0; b < bins; ++b) {
-      if (b != first && !Interchangeable(first, b, *w)) continue;
-      met = met || b < first;
-      w->bin_order.push_back(b);
-    }
-    if (met || w->bin_order.size() < 2) continue;
-    w->rail_order.assign(w->bin_order.begin(), w->bin_order.end());
-    std::sort(w->bin_order.begin(), w->bin_order.end(), larger_bin);
-    std::sort(w->rail_order.begin(), w->rail_order.end(), lighter_rail);
-    for (size_t i = 0; i < w->bin_order.size(); ++i) {
-      w->rail_of_bin[w->bin_order[i]] = w->usable[w->rail_order[i]];
-    }
-  }
-
+  w->bin_order.resize(bins.size());
+  w->rail_order.resize(bins.size());
   double sum_of_speeds = 0;
-  for (const double speed : w->speed) sum_of_speeds += speed;
-  for (size_t b = 0; b < bins; ++b) {
-    const double share = static_cast<double>(problem.total_bytes) * w->speed[b] / sum_of_speeds;
-    const double error = static_cast<double>(w->bin_bytes[b]) - share;
-    sender[w->rail_of_bin[b]] += error;
-    pair[w->rail_of_bin[b]] += error;
+  for (uint32_t b = 0; b < bins.size(); ++b) {
+    const uint32_t rail = bins[b].rail;
+    w->bin_order[b] = b;
+    w->rail_order[b] = {bins[b].group, rail, sender[rail], pair[rail], bins[b].backlog};
+    sum_of_speeds += bins[b].speed;
+  }
+  std::sort(w->bin_order.begin(), w->bin_order.end(), larger);
+  std::sort(w->rail_order.begin(), w->rail_order.end(), lighter);
+  for (size_t i = 0; i < bins.size(); ++i) {
+    Bin& bin = bins[w->bin_order[i]];
+    bin.matched = w->rail_order[i].rail;
+    const double error =
+        static_cast<double>(bin.bytes) - static_cast<double>(problem.total_bytes) * bin.speed / sum_of_speeds;
+    sender[bin.matched] += error;
+    pair[bin.matched] += error;
   }
 }
 

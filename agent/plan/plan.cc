@@ -1,7 +1,6 @@
 #include "agent/plan/plan.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "absl/strings/str_cat.h"
@@ -22,24 +21,19 @@ absl::Status CheckOptions(const PlanOptions& options) {
   return absl::OkStatus();
 }
 
-bool IsSpeed(double bytes_per_s) { return std::isfinite(bytes_per_s) && bytes_per_s >= 0; }
+bool IsSpeed(double bytes_per_s) { return bytes_per_s >= 0 && bytes_per_s <= std::numeric_limits<double>::max(); }
 
 absl::Status CheckRails(absl::Span<const PlanRail> rails, Ledger* ledger) {
   for (size_t i = 0; i < rails.size(); ++i) {
-    if (!IsSpeed(rails[i].source_speed)) {
-      return absl::InvalidArgumentError(absl::StrCat("rail ", i, ": source_speed ", rails[i].source_speed,
-                                                     " bytes/s is not a finite number of 0 or more"));
-    }
-    if (!IsSpeed(rails[i].destination_speed)) {
-      return absl::InvalidArgumentError(absl::StrCat("rail ", i, ": destination_speed ", rails[i].destination_speed,
-                                                     " bytes/s is not a finite number of 0 or more"));
-    }
+    const bool source = IsSpeed(rails[i].source_speed);
+    if (source && IsSpeed(rails[i].destination_speed)) continue;
+    return absl::InvalidArgumentError(absl::StrCat("rail ", i, source ? ": destination_speed " : ": source_speed ",
+                                                   source ? rails[i].destination_speed : rails[i].source_speed,
+                                                   " bytes/s is not a finite number of 0 or more"));
   }
-  if (ledger->Sender().size() != rails.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the ledger is for ", ledger->Sender().size(), " rails, the plan for ", rails.size()));
-  }
-  return absl::OkStatus();
+  if (ledger->Sender().size() == rails.size()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the ledger is for ", ledger->Sender().size(), " rails, the plan for ", rails.size()));
 }
 
 // Fills `order` (unsorted) and returns the sum of bytes.
@@ -59,41 +53,38 @@ absl::StatusOr<uint64_t> CollectFlows(absl::Span<const PlanFlow> flows, PlanWork
   return total;
 }
 
-// Lists the usable rails and their speeds relative to the fastest: equal rails get exactly 1, so that loads of equal
-// rails compare without rounding.
+// Makes a bin of each usable rail. Speeds are relative to the fastest: equal rails get exactly 1, so that loads of
+// equal rails compare without rounding.
 void CollectRails(absl::Span<const PlanRail> rails, PlanWorkspace* w) {
-  w->usable.clear();
-  w->speed.clear();
+  w->bins.clear();
   double fastest = 0;
-  for (size_t i = 0; i < rails.size(); ++i) {
+  for (uint32_t i = 0; i < rails.size(); ++i) {
     const double speed = std::min(rails[i].source_speed, rails[i].destination_speed);
     if (!rails[i].usable || speed <= 0) continue;
-    w->usable.push_back(static_cast<uint32_t>(i));
-    w->speed.push_back(speed);
+    PlanWorkspace::Bin& bin = w->bins.emplace_back();
+    bin.rail = bin.matched = i;
+    bin.speed = speed;
+    bin.backlog = static_cast<double>(std::max(rails[i].source_backlog_bytes, rails[i].destination_backlog_bytes));
     fastest = std::max(fastest, speed);
   }
-  for (double& speed : w->speed) {
+  for (PlanWorkspace::Bin& bin : w->bins) {
     // A rail too slow for the ratio to be a normal number would get no bytes anyway.
-    speed = std::max(speed / fastest, std::numeric_limits<double>::min());
+    bin.speed = std::max(bin.speed / fastest, std::numeric_limits<double>::min());
   }
 }
 
 // The result: pending runs grouped by rail. Runs of flows laid whole by LPT, the smallest, come last on their rail.
-void Emit(size_t rails, size_t whole, PlanWorkspace* w) {
-  w->rail_bytes.assign(rails, 0);
-  w->cursor.assign(rails + 1, 0);
-  for (size_t b = 0; b < w->usable.size(); ++b) w->rail_bytes[w->rail_of_bin[b]] = w->bin_bytes[b];
-  for (const PlanRun& run : w->pending) ++w->cursor[w->rail_of_bin[run.rail.value()] + 1];
-  for (size_t i = 1; i <= rails; ++i) w->cursor[i] += w->cursor[i - 1];
+void Emit(size_t whole, PlanWorkspace* w) {
+  w->cursor.assign(w->rail_bytes.size() + 1, 0);
+  for (const PlanWorkspace::Bin& bin : w->bins) w->rail_bytes[bin.matched] = bin.bytes;
+  for (PlanRun& run : w->pending) {
+    run.rail = RailIndex(w->bins[run.rail.value()].matched);
+    ++w->cursor[run.rail.value() + 1];
+  }
+  for (size_t i = 1; i < w->cursor.size(); ++i) w->cursor[i] += w->cursor[i - 1];
   w->runs.resize(w->pending.size());
-  const auto put = [w](const PlanRun& run) {
-    const uint32_t rail = w->rail_of_bin[run.rail.value()];
-    PlanRun& out = w->runs[w->cursor[rail]++];
-    out = run;
-    out.rail = RailIndex(rail);
-  };
-  for (size_t i = whole; i < w->pending.size(); ++i) put(w->pending[i]);
-  for (size_t i = 0; i < whole; ++i) put(w->pending[i]);
+  for (size_t i = whole; i < w->pending.size(); ++i) w->runs[w->cursor[w->pending[i].rail.value()]++] = w->pending[i];
+  for (size_t i = 0; i < whole; ++i) w->runs[w->cursor[w->pending[i].rail.value()]++] = w->pending[i];
 }
 
 void SortFlows(PlanWorkspace* w) {
@@ -103,60 +94,17 @@ void SortFlows(PlanWorkspace* w) {
   if (!std::is_sorted(w->order.begin(), w->order.end(), before)) std::sort(w->order.begin(), w->order.end(), before);
 }
 
-void Lay(const Problem& problem, Policy policy, PlanWorkspace* w) {
-  size_t whole = 0;
-  const bool lpt = policy == Policy::kLpt || policy == Policy::kLptFlow;
-  switch (policy) {
-    case Policy::kLpt:
-      plan_internal::LayLpt(problem, 2 * problem.min_bytes, &whole, w);
-      break;
-    case Policy::kLptFlow:
-      plan_internal::LayLpt(problem, std::numeric_limits<uint64_t>::max(), &whole, w);
-      break;
-    case Policy::kPinned:
-      plan_internal::LayPinned(problem, w);
-      break;
-    case Policy::kAligned:
-      plan_internal::LayAligned(problem, w);
-      break;
-    case Policy::kEcmp:
-      plan_internal::LayEcmp(problem, w);
-      break;
-    case Policy::kRoundRobin:
-      plan_internal::LayRoundRobin(problem, w);
-      break;
-  }
-  w->rail_of_bin.assign(w->usable.begin(), w->usable.end());
-  if (lpt) plan_internal::MatchBinsToRails(problem, w);
-  Emit(problem.rails.size(), whole, w);
-}
+constexpr std::string_view kNames[] = {"lpt", "pinned", "aligned", "ecmp", "round_robin", "lpt_flow"};
 
 }  // namespace
 
-std::string_view PolicyName(Policy policy) {
-  switch (policy) {
-    case Policy::kLpt:
-      return "lpt";
-    case Policy::kPinned:
-      return "pinned";
-    case Policy::kAligned:
-      return "aligned";
-    case Policy::kEcmp:
-      return "ecmp";
-    case Policy::kRoundRobin:
-      return "round_robin";
-    case Policy::kLptFlow:
-      return "lpt_flow";
-  }
-  return "unknown";
-}
+std::string_view PolicyName(Policy policy) { return kNames[static_cast<size_t>(policy)]; }
 
 absl::StatusOr<Policy> ParsePolicy(std::string_view name) {
   std::string names;
   for (const Policy policy : kAllPolicies) {
     if (name == PolicyName(policy)) return policy;
-    if (!names.empty()) names += ", ";
-    names += PolicyName(policy);
+    names.append(names.empty() ? "" : ", ").append(PolicyName(policy));
   }
   return absl::InvalidArgumentError(absl::StrCat("policy \"", std::string(name), "\" is none of ", names));
 }
@@ -173,21 +121,53 @@ absl::Status BuildPlan(absl::Span<const PlanFlow> flows, absl::Span<const PlanRa
   if (!total.ok()) return total.status();
   if (*total == 0) return absl::OkStatus();
   CollectRails(rails, &w);
-  if (w.usable.empty()) {
+  if (w.bins.empty()) {
     return absl::UnavailableError(
         absl::StrCat("none of the ", rails.size(), " rails is usable at both ends for ", *total, " bytes"));
   }
   const Problem problem{.flows = flows,
-                        .rails = rails,
+                        .rails = rails.size(),
                         .destination = destination,
                         .chunk_bytes = options.chunk_bytes,
                         .min_bytes = plan_internal::EffectiveMinBytes(options),
                         .total_bytes = *total,
                         .ledger = ledger};
-  w.bin_bytes.assign(w.usable.size(), 0);
-  if (options.policy == Policy::kLpt || options.policy == Policy::kLptFlow) SortFlows(&w);
-  Lay(problem, options.policy, &w);
+  size_t whole = 0;
+  switch (options.policy) {
+    case Policy::kLpt:
+    case Policy::kLptFlow: {
+      const bool splits = options.policy == Policy::kLpt;
+      SortFlows(&w);
+      plan_internal::LayLpt(problem, splits ? 2 * problem.min_bytes : std::numeric_limits<uint64_t>::max(), &whole, &w);
+      plan_internal::MatchBinsToRails(problem, &w);
+      break;
+    }
+    case Policy::kPinned:
+    case Policy::kAligned:
+    case Policy::kEcmp:
+      plan_internal::LayByName(problem, options.policy, &w);
+      break;
+    case Policy::kRoundRobin:
+      plan_internal::LayRoundRobin(problem, &w);
+  }
+  Emit(whole, &w);
   return absl::OkStatus();
+}
+
+double NodeBoundSeconds(uint64_t out_bytes, uint64_t in_bytes, double sum_of_speeds_bytes_per_s) {
+  const uint64_t most = std::max(out_bytes, in_bytes);
+  if (most == 0) return 0;
+  if (!(sum_of_speeds_bytes_per_s > 0)) return std::numeric_limits<double>::infinity();
+  return static_cast<double>(most) / sum_of_speeds_bytes_per_s;
+}
+
+absl::Span<double> Ledger::Pair(PeerIndex destination) {
+  while (pairs_.size() <= destination.value()) pairs_.emplace_back(sender_.size(), 0.0);
+  return absl::MakeSpan(pairs_[destination.value()]);
+}
+
+void Ledger::Forget(PeerIndex destination) {
+  if (destination.value() < pairs_.size()) pairs_[destination.value()].assign(sender_.size(), 0);
 }
 
 }  // namespace railsd

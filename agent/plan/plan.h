@@ -97,24 +97,37 @@ struct PlanWorkspace {
   std::vector<PlanRun> runs;         // the result: grouped by rail, larger flows first
   std::vector<uint64_t> rail_bytes;  // the result: bytes per rail
 
-  // Scratch. A bin is a usable rail of the pair before it is decided which of the equal rails it is.
+  // Scratch.
   struct SizedFlow {
     uint64_t bytes = 0;
     uint32_t flow = 0;
   };
-  std::vector<SizedFlow> order;       // flows with bytes, largest first
-  std::vector<uint32_t> usable;       // rail of each bin
-  std::vector<double> speed;          // of each bin, relative to the fastest
-  std::vector<double> offset;         // load that a bin starts with, bytes: backlog past the threshold
-  std::vector<double> load;           // bytes per bin, what it started with included
-  std::vector<double> trial;          // loads of another plan that this one is compared with
-  std::vector<uint64_t> bin_bytes;    // bytes per bin
-  std::vector<uint64_t> deficit;      // bytes per bin still to be laid
-  std::vector<uint32_t> rail_of_bin;  // the matching
+  // A usable rail of the pair, before it is decided which of the interchangeable ones it is.
+  struct Bin {
+    uint32_t rail = 0;
+    uint32_t group = 0;    // the first bin that it is interchangeable with
+    uint32_t matched = 0;  // the rail that it is in the end
+    double speed = 0;      // relative to the fastest
+    double backlog = 0;    // bytes, the larger of the two
+    double load = 0;       // bytes, what it starts with included
+    uint64_t bytes = 0;    // laid
+    uint64_t deficit = 0;  // bytes still to be laid
+    double error = 0;      // of the first of a group: what the sender planned too much on its rails
+    uint32_t alike = 0;    // of the first of a group: its size
+  };
+  // What a rail is matched by, the lightest first.
+  struct RailKey {
+    uint32_t group = 0, rail = 0;
+    double sender = 0, pair = 0, backlog = 0;
+  };
+  std::vector<SizedFlow> order;  // flows with bytes, largest first
+  std::vector<Bin> bins;         // by rail
   std::vector<uint32_t> bin_order;
-  std::vector<uint32_t> rail_order;
+  std::vector<RailKey> rail_order;
   std::vector<PlanRun> pending;  // runs whose rail is a bin
-  std::vector<PlanRun> rest;     // stretches that no bin had room for
+  std::vector<Bin> split_bins;   // the plan with split flows, while one without is tried
+  std::vector<PlanRun> split_runs;
+  std::vector<PlanRun> rest;  // stretches that no bin had room for
   std::vector<uint64_t> cursor;
 };
 

@@ -1,5 +1,5 @@
-// The parts of BuildPlan, one file each. They share the workspace: `usable` and `speed` are filled, `order` holds the
-// flows with bytes; each part lays runs into `pending`, whose rail is the index of a bin (a place in `usable`).
+// The parts of BuildPlan, one file each. They share the workspace: `bins` are the usable rails, `order` holds the flows
+// with bytes; each part lays runs into `pending`, whose rail is the index of a bin.
 #ifndef RAILSD_AGENT_PLAN_PLAN_INTERNAL_H_
 #define RAILSD_AGENT_PLAN_PLAN_INTERNAL_H_
 
@@ -13,7 +13,7 @@ namespace railsd::plan_internal {
 // What one plan is about.
 struct Problem {
   absl::Span<const PlanFlow> flows;
-  absl::Span<const PlanRail> rails;
+  size_t rails = 0;
   PeerIndex destination;
   uint64_t chunk_bytes = 0;
   uint64_t min_bytes = 0;  // effective: every run of at least this is cut into chunks of at least this
@@ -29,7 +29,7 @@ inline uint64_t EffectiveMinBytes(const PlanOptions& options) {
 
 inline void Lay(uint32_t bin, uint32_t flow, uint64_t offset_bytes, uint64_t length_bytes, PlanWorkspace* w) {
   w->pending.push_back({flow, RailIndex(bin), offset_bytes, length_bytes});
-  w->bin_bytes[bin] += length_bytes;
+  w->bins[bin].bytes += length_bytes;
 }
 
 // Longest processing time first. Flows of `whole_below` bytes or more may be split. Returns the largest piece that
@@ -38,10 +38,8 @@ void LayLpt(const Problem& problem, uint64_t whole_below, size_t* whole, PlanWor
 // Decides which rail each bin is and books the result in the ledger.
 void MatchBinsToRails(const Problem& problem, PlanWorkspace* workspace);
 
-// Each flow whole, on the rail that its field names.
-void LayPinned(const Problem& problem, PlanWorkspace* workspace);
-void LayAligned(const Problem& problem, PlanWorkspace* workspace);
-void LayEcmp(const Problem& problem, PlanWorkspace* workspace);
+// Each flow whole, on the rail that a field of it names: kPinned, kAligned, kEcmp.
+void LayByName(const Problem& problem, Policy policy, PlanWorkspace* workspace);
 // Chunks in turn. What a rail gets of a flow is laid as one stretch: the same bytes and chunks per rail, fewer runs.
 void LayRoundRobin(const Problem& problem, PlanWorkspace* workspace);
 

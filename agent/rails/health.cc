@@ -11,42 +11,17 @@ namespace {
 // Connections that break within so long broke together: each end finds out when it next sends, or is acknowledged.
 constexpr absl::Duration kTogether = absl::Seconds(1);
 
-// The better of two for new work comes first.
-int Badness(HealthState state) {
-  switch (state) {
-    case HealthState::kUp:
-      return 0;
-    case HealthState::kProbing:
-      return 1;
-    case HealthState::kSuspect:
-      return 2;
-    case HealthState::kDown:
-      return 3;
-    case HealthState::kDrainedByPeer:
-      return 4;
-  }
-  return 4;
-}
+// The better of two for new work comes first. In the order of HealthState.
+constexpr int kBadness[] = {0, 2, 3, 1, 4};
+constexpr const char* kStateNames[] = {"up", "suspect", "down", "probing", "drained_by_peer"};
+
+int Badness(HealthState state) { return kBadness[static_cast<size_t>(state)]; }
 
 bool MayCarry(HealthState state) { return state != HealthState::kDown && state != HealthState::kDrainedByPeer; }
 
 }  // namespace
 
-const char* HealthStateName(HealthState state) {
-  switch (state) {
-    case HealthState::kUp:
-      return "up";
-    case HealthState::kSuspect:
-      return "suspect";
-    case HealthState::kDown:
-      return "down";
-    case HealthState::kProbing:
-      return "probing";
-    case HealthState::kDrainedByPeer:
-      return "drained_by_peer";
-  }
-  return "unknown";
-}
+const char* HealthStateName(HealthState state) { return kStateNames[static_cast<size_t>(state)]; }
 
 double RailHealth::Failures::At(absl::Time now, absl::Duration half_life) const {
   if (count == 0) return 0;

@@ -1,7 +1,6 @@
 #include "agent/rails/rail_scheduler.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 namespace railsd {
@@ -25,10 +24,20 @@ constexpr uint64_t kPeersAtOnce = 4;
 // The part of it that is posted while a higher priority is there, which must not wait for posted bytes.
 constexpr double kYieldingPart = 0.25;
 constexpr uint64_t kYieldingPieces = 2;  // one on the wire, one behind it
-// A peer that says nothing for so long does not count in the windows that others share. Many times what is in it takes.
-constexpr absl::Duration kStalled = absl::Milliseconds(100);
+// A peer that says nothing for so long does not count in the windows that others share: twice what they take, which is
+// the longest that a peer waits for others on a rail that works, within these bounds.
+constexpr absl::Duration kStalled = absl::Milliseconds(100), kLongestStalled = absl::Seconds(1);
 // How long lower priorities pause, as a multiple of the time that their posted bytes need.
 constexpr int kPause = 2;
+constexpr absl::Duration kLookForStalled = absl::Milliseconds(10);
+// A window takes about so long at most at the rate that the rail delivers: what is posted cannot move to a faster rail.
+// Many times what an acknowledgement takes, so that a small window does not slow the rail.
+constexpr double kWindowDrainSeconds = 25e-3;
+constexpr uint64_t kLeastPieces = 2;
+// Pieces become so much longer than on a rail with that speed at most, and windows lose no more at once: a measure may
+// be wrong.
+constexpr double kMeasureDoubt = 2;
+constexpr double kLeastSpeedPart = 1.0 / 32;
 // A stretch of so many pieces tells a rate, or one of so long.
 constexpr int kMeasurablePieces = 8;
 constexpr absl::Duration kMeasurable = absl::Milliseconds(5);
@@ -36,79 +45,133 @@ constexpr absl::Duration kMeasurable = absl::Milliseconds(5);
 }  // namespace
 
 RailScheduler::RailScheduler(const SchedulerOptions& options, RailProgress* progress)
-    : options_(options),
-      progress_(progress),
-      window_(MakeWindow(1, kWindowPieces)),
-      yielding_(MakeWindow(kYieldingPart, kYieldingPieces)),
-      yielding_time_(absl::Seconds(static_cast<double>(yielding_.bytes) / options.speed_bytes_per_s)),
-      measurable_(std::min(kMeasurable, kMeasurablePieces * absl::Seconds(static_cast<double>(window_.piece_bytes) /
-                                                                          options.speed_bytes_per_s))) {
+    : options_(options), progress_(progress) {
+  SetWindows(options.speed_bytes_per_s);
+  measurable_ = std::min(kMeasurable, kMeasurablePieces * absl::Seconds(static_cast<double>(window_.piece_bytes) /
+                                                                        options.speed_bytes_per_s));
   progress_->speed_bytes_per_s = options.speed_bytes_per_s;
   progress_->piece_bytes = window_.piece_bytes;
   progress_->window_bytes = window_.bytes;
 }
 
 RailScheduler::Window RailScheduler::MakeWindow(double part, uint64_t pieces) const {
-  const double speed = options_.speed_bytes_per_s * part;
+  const double nominal = options_.speed_bytes_per_s * part, speed = speed_ * part;
   const auto least = static_cast<uint64_t>(part * static_cast<double>(kMinPieceBytes));
   Window window;
-  window.piece_bytes = std::clamp(static_cast<uint64_t>(speed * kPieceSeconds), std::min(least, options_.chunk_bytes),
-                                  options_.chunk_bytes);
-  window.bytes = options_.window_bytes > 0
-                     ? options_.window_bytes
-                     : std::max(pieces * window.piece_bytes, static_cast<uint64_t>(speed * kWindowSeconds));
+  window.piece_bytes = std::clamp(static_cast<uint64_t>(std::min(nominal, kMeasureDoubt * speed) * kPieceSeconds),
+                                  std::min(least, options_.chunk_bytes), options_.chunk_bytes);
+  if (options_.window_bytes > 0) {
+    window.bytes = options_.window_bytes;
+    return window;
+  }
+  const uint64_t most = std::max(pieces * window.piece_bytes, static_cast<uint64_t>(nominal * kWindowSeconds));
+  const uint64_t drained = static_cast<uint64_t>(speed * kWindowDrainSeconds);
+  window.bytes = std::min(most, std::max(kLeastPieces * window.piece_bytes, drained));
   return window;
 }
 
-void RailScheduler::SetShares(const RailShares& shares) { shares_ = shares; }
+void RailScheduler::SetWindows(double speed_bytes_per_s) {
+  speed_ = speed_bytes_per_s;
+  window_ = MakeWindow(1, kWindowPieces);
+  yielding_ = MakeWindow(kYieldingPart, kYieldingPieces);
+  yielding_time_ = absl::Seconds(static_cast<double>(yielding_.bytes) / speed_);
+  const absl::Duration all_windows = absl::Seconds(static_cast<double>(kPeersAtOnce * window_.bytes) / speed_);
+  stalled_ = std::clamp(2 * all_windows, kStalled, kLongestStalled);
+  for (uint32_t peer = 0; peer < peers_.size(); ++peer) Resume(PeerIndex(peer));
+}
+
+void RailScheduler::SetShares(const RailShares& shares) {
+  uint32_t highest = shares.highest_priority;
+  for (const TenantShare& share : shares.tenants) highest = std::max(highest, share.priority);
+  for (size_t t = 0; t < tenants_.size(); ++t) tenants_[t].served -= priorities_[ShareOf(t).priority].served;
+  shares_ = shares;
+  if (highest >= priorities_.size()) priorities_.resize(highest + 1);
+  for (Priority& priority : priorities_) priority = {.expected_at = priority.expected_at};
+  for (uint32_t t = 0; t < tenants_.size(); ++t) {
+    Priority& priority = priorities_[ShareOf(t).priority];
+    priority.unposted_bytes += tenants_[t].unposted_bytes;
+    priority.in_flight_bytes += tenants_[t].in_flight_bytes;
+    UpdateRank(t);
+  }
+  SetWindows(speed_);
+}
 
 void RailScheduler::Expect(uint32_t priority, absl::Time now) {
   if (priority == 0) return;
-  if (priority >= expected_at_.size()) expected_at_.resize(priority + 1, absl::InfinitePast());
-  expected_at_[priority] = now;
-}
-
-RailScheduler::TenantQueue& RailScheduler::Of(uint32_t tenant) {
-  if (tenant >= tenants_.size()) tenants_.resize(tenant + 1);
-  return tenants_[tenant];
+  if (priority >= priorities_.size()) priorities_.resize(priority + 1);
+  priorities_[priority].expected_at = now;
 }
 
 RailScheduler::Destination& RailScheduler::To(TenantQueue& queue, PeerIndex peer) {
-  if (peer.value() >= queue.destinations.size()) {
-    queue.destinations.resize(peer.value() + 1);
-    queue.active.reserve(queue.destinations.size());
-  }
+  if (peer.value() >= queue.destinations.size()) queue.destinations.resize(peers_.size());
   return queue.destinations[peer.value()];
 }
 
-RailScheduler::PeerWindow& RailScheduler::WindowTo(PeerIndex peer) {
-  if (peer.value() >= peers_.size()) peers_.resize(peer.value() + 1);
-  return peers_[peer.value()];
+// Places are a permutation: whoever was there takes the peer's former place, until its own is told.
+void RailScheduler::SetPlace(PeerIndex peer, uint32_t place) {
+  while (peers_.size() <= std::max(peer.value(), place)) {
+    peer_at_.emplace_back(static_cast<uint32_t>(peers_.size()));
+    peers_.emplace_back().place = static_cast<uint32_t>(peer_at_.size() - 1);
+  }
+  const PeerIndex other = peer_at_[place];
+  if (other == peer) return;
+  std::swap(peers_[peer.value()].place, peers_[other.value()].place);
+  std::swap(peer_at_[peers_[peer.value()].place], peer_at_[peers_[other.value()].place]);
+  for (TenantQueue& queue : tenants_) {
+    UpdatePeer(queue, peer);
+    UpdatePeer(queue, other);
+  }
+}
+
+void RailScheduler::UpdatePeer(TenantQueue& queue, PeerIndex peer) {
+  const Destination& to = To(queue, peer);
+  const bool can = to.unposted_bytes > 0 && !to.set_aside;
+  queue.left.Set(peers_[peer.value()].place, can ? to.unposted_bytes : 0);
+  queue.waited.Set(peers_[peer.value()].place, can ? ~to.served_at : 0);
+}
+
+// Those that could not post begin where the others are.
+void RailScheduler::UpdateRank(uint32_t tenant) {
+  TenantQueue& queue = tenants_[tenant];
+  const uint32_t priority = ShareOf(tenant).priority;
+  queue.served = std::max(queue.served, priorities_[priority].served);
+  ranks_.Set(tenant, queue.unposted_bytes > 0 ? Rank(priority + 1, -queue.served) : Rank());
+  const bool working = queue.unposted_bytes > 0 || queue.in_flight_bytes > 0;
+  working_ += working;
+  working_ -= std::exchange(queue.working, working);
 }
 
 void RailScheduler::Add(uint32_t tenant, PeerIndex peer, uint32_t place, uint64_t bytes) {
   if (bytes == 0) return;
-  TenantQueue& queue = Of(tenant);
+  if (tenant >= tenants_.size()) tenants_.resize(tenant + 1);
+  SetPlace(peer, place);
+  TenantQueue& queue = tenants_[tenant];
   Destination& to = To(queue, peer);
-  to.place = place;
   if (to.unposted_bytes == 0) {
-    queue.active.push_back(peer);
+    ++queue.active;
     to.served_at = queue.pieces;
   }
   to.unposted_bytes += bytes;
   queue.unposted_bytes += bytes;
+  priorities_[ShareOf(tenant).priority].unposted_bytes += bytes;
   unposted_bytes_ += bytes;
+  UpdatePeer(queue, peer);
+  UpdateRank(tenant);
   Publish();
 }
 
 void RailScheduler::Remove(uint32_t tenant, PeerIndex peer, uint64_t bytes) {
   if (bytes == 0) return;
-  TenantQueue& queue = Of(tenant);
+  TenantQueue& queue = tenants_[tenant];
   Destination& to = To(queue, peer);
   to.unposted_bytes -= bytes;
-  if (to.unposted_bytes == 0) std::erase(queue.active, peer);
+  queue.active -= to.unposted_bytes == 0;
   queue.unposted_bytes -= bytes;
+  priorities_[ShareOf(tenant).priority].unposted_bytes -= bytes;
   unposted_bytes_ -= bytes;
+  if (unposted_bytes_ == 0) full_since_ = absl::InfiniteFuture();
+  UpdatePeer(queue, peer);
+  UpdateRank(tenant);
   Publish();
 }
 
@@ -118,106 +181,105 @@ void RailScheduler::Publish() {
 }
 
 // In flight to peers from which nothing has come back for long: it must not keep others from sending to other peers.
-uint64_t RailScheduler::StalledBytes(absl::Time now) const {
-  uint64_t bytes = 0;
-  for (const PeerWindow& peer : peers_) {
-    if (peer.in_flight_bytes > 0 && now - peer.heard_at >= kStalled) bytes += peer.in_flight_bytes;
+uint64_t RailScheduler::StalledBytes(absl::Time now) {
+  if (now < look_for_stalled_at_) return stalled_bytes_;
+  look_for_stalled_at_ = now + kLookForStalled;
+  stalled_bytes_ = 0;
+  for (PeerState& peer : peers_) {
+    peer.stalled = peer.in_flight_bytes > 0 && now - peer.heard_at >= stalled_;
+    if (peer.stalled) stalled_bytes_ += peer.in_flight_bytes;
   }
-  return bytes;
+  return stalled_bytes_;
 }
 
-// `shared`: one window for all tenants and peers, so that who is chosen first leaves first. What yields does not count.
-bool RailScheduler::HasRoom(size_t tenant, bool shared, uint64_t stalled_bytes) const {
+// While several tenants work, or lower priorities yield, one window is for all tenants and peers, so that who is chosen
+// first leaves first. What yields does not count. Lower priorities have no room when a higher one has none.
+bool RailScheduler::HasRoom(uint32_t priority, absl::Time now) {
+  bool shared = working_ > 1;
+  for (uint32_t p = 0; p < shares_.highest_priority; ++p) shared = shared || priorities_[p].unposted_bytes > 0;
   uint64_t in_flight = 0;
-  for (size_t t = 0; t < tenants_.size(); ++t) {
-    if (ShareOf(t).priority >= ShareOf(tenant).priority) in_flight += tenants_[t].in_flight_bytes;
-  }
-  return in_flight < WindowOf(tenant).bytes * (shared ? 1 : kPeersAtOnce) + stalled_bytes;
+  for (size_t p = priority; p < priorities_.size(); ++p) in_flight += priorities_[p].in_flight_bytes;
+  const uint64_t room = WindowOf(priority).bytes * (shared ? 1 : kPeersAtOnce);
+  return in_flight < room || in_flight < room + StalledBytes(now);
 }
 
-void RailScheduler::BlockThoseWhoPause(absl::Time now) {
-  const absl::Duration pause = kPause * yielding_time_;
-  size_t expected = expected_at_.size();  // the highest priority that is, plus 1
-  while (expected > 0 && now >= expected_at_[expected - 1] + pause) --expected;
-  for (size_t t = 0; t < tenants_.size(); ++t) {
-    tenants_[t].blocked = ShareOf(t).priority + 1 < expected;
-    if (tenants_[t].blocked && tenants_[t].unposted_bytes > 0) {
-      look_again_ = std::min(look_again_, expected_at_[expected - 1] + pause);
-    }
-  }
+bool RailScheduler::IsOpen(const PeerState& peer, const Window& window) const {
+  return peer.in_flight_bytes < window.bytes && peer.in_flight_chunks < kMaxChunks;
 }
 
-// Higher priorities first, then who has had least.
-std::optional<size_t> RailScheduler::NextTenant() const {
-  std::optional<size_t> best;
-  for (size_t t = 0; t < tenants_.size(); ++t) {
-    const TenantQueue& queue = tenants_[t];
-    if (queue.unposted_bytes == 0 || queue.blocked) continue;
-    if (best.has_value()) {
-      const uint32_t priority = ShareOf(t).priority, highest = ShareOf(*best).priority;
-      if (priority < highest || (priority == highest && queue.served >= tenants_[*best].served)) continue;
-    }
-    best = t;
+// The peer with an open window for which most is left, unless one was passed over for long: then the one that has
+// waited longest. Among equal ones the next in order, so that node k begins with node k + 1 and no receiver is hit by
+// all at once.
+std::optional<PeerIndex> RailScheduler::NextPeer(uint32_t tenant, const Window& window) {
+  TenantQueue& queue = tenants_[tenant];
+  while (queue.left.largest() > 0) {
+    const bool passed_over = queue.pieces - ~queue.waited.largest() >= kPassedOver * queue.active;
+    const PeerIndex peer = peer_at_[(passed_over ? queue.waited : queue.left).Find(size_t{queue.last_place} + 1)];
+    PeerState& state = peers_[peer.value()];
+    if (IsOpen(state, window)) return peer;
+    state.set_aside.push_back(tenant);
+    queue.destinations[peer.value()].set_aside = true;
+    UpdatePeer(queue, peer);
   }
-  return best;
+  return std::nullopt;
 }
 
-// The peer with an open window for which most is left, unless one was passed over for long; among equal ones the next
-// in order, so that node k begins with node k + 1 and no receiver is hit by all at once.
-std::optional<PeerIndex> RailScheduler::NextPeer(TenantQueue& queue, const Window& window) {
-  std::optional<PeerIndex> best;
-  uint64_t most = 0;
-  uint32_t nearest = 0;
-  for (const PeerIndex peer : queue.active) {
-    const PeerWindow& in_flight = WindowTo(peer);
-    if (in_flight.in_flight_bytes >= window.bytes || in_flight.in_flight_chunks >= kMaxChunks) continue;
-    const Destination& to = queue.destinations[peer.value()];
-    if (queue.pieces - to.served_at >= kPassedOver * queue.active.size()) return peer;
-    const uint32_t distance = to.place - queue.last_place - 1;  // wraps around
-    if (best.has_value() && (to.unposted_bytes < most || (to.unposted_bytes == most && distance >= nearest))) continue;
-    best = peer;
-    most = to.unposted_bytes;
-    nearest = distance;
+// The peer's window may be open again.
+void RailScheduler::Resume(PeerIndex peer) {
+  for (const uint32_t tenant : peers_[peer.value()].set_aside) {
+    tenants_[tenant].destinations[peer.value()].set_aside = false;
+    UpdatePeer(tenants_[tenant], peer);
   }
-  return best;
+  peers_[peer.value()].set_aside.clear();
 }
 
 std::optional<RailScheduler::Choice> RailScheduler::Next(absl::Time now) {
   look_again_ = absl::InfiniteFuture();
   if (unposted_bytes_ == 0) return std::nullopt;
-  size_t working = 0;
-  bool yields = false;
-  for (size_t t = 0; t < tenants_.size(); ++t) {
-    working += tenants_[t].unposted_bytes > 0 || tenants_[t].in_flight_bytes > 0;
-    yields = yields || (tenants_[t].unposted_bytes > 0 && &WindowOf(t) == &yielding_);
+  for (const uint32_t tenant : set_aside_) UpdateRank(tenant);
+  set_aside_.clear();
+  while (ranks_.largest().first > 0) {  // a higher priority first, then who has had least
+    const auto tenant = static_cast<uint32_t>(ranks_.Find(0));
+    const uint32_t priority = ranks_.largest().first - 1;
+    absl::Time paused_until = absl::InfinitePast();
+    for (size_t p = priority + 1; p < priorities_.size(); ++p) {
+      paused_until = std::max(paused_until, priorities_[p].expected_at + kPause * yielding_time_);
+    }
+    if (now < paused_until) {
+      look_again_ = paused_until;
+      full_since_ = absl::InfiniteFuture();
+      return std::nullopt;
+    }
+    if (!HasRoom(priority, now)) {
+      look_again_ = now + stalled_;
+      break;
+    }
+    const Window& window = WindowOf(priority);
+    if (const std::optional<PeerIndex> peer = NextPeer(tenant, window))
+      return Choice{tenant, *peer, window.piece_bytes};
+    set_aside_.push_back(tenant);
+    ranks_.Set(tenant, Rank());
   }
-  BlockThoseWhoPause(now);
-  const uint64_t stalled_bytes = StalledBytes(now);
-  while (const std::optional<size_t> tenant = NextTenant()) {
-    TenantQueue& queue = tenants_[*tenant];
-    if (!HasRoom(*tenant, working > 1 || yields, stalled_bytes)) {
-      queue.blocked = true;
-      look_again_ = std::min(look_again_, now + kStalled);
-      continue;
-    }
-    const Window& window = WindowOf(*tenant);
-    if (const std::optional<PeerIndex> peer = NextPeer(queue, window)) {
-      return Choice{static_cast<uint32_t>(*tenant), *peer, window.piece_bytes};
-    }
-    queue.blocked = true;
+  if (full_since_ == absl::InfiniteFuture()) {
+    full_since_ = now;
+    full_bytes_ = 0;
   }
   return std::nullopt;
 }
 
 void RailScheduler::OnPosted(uint32_t tenant, PeerIndex peer, uint64_t bytes, absl::Time now) {
   TenantQueue& queue = tenants_[tenant];
-  queue.last_place = queue.destinations[peer.value()].place;
+  const TenantShare share = ShareOf(tenant);
+  PeerState& state = peers_[peer.value()];
+  queue.last_place = state.place;
   queue.destinations[peer.value()].served_at = ++queue.pieces;
   queue.in_flight_bytes += bytes;
-  PeerWindow& window = WindowTo(peer);
-  if (window.in_flight_bytes == 0) window.heard_at = now;
-  window.in_flight_bytes += bytes;
-  ++window.in_flight_chunks;
+  queue.served += static_cast<double>(bytes) / share.weight;
+  priorities_[share.priority].in_flight_bytes += bytes;
+  if (state.in_flight_bytes == 0) state.heard_at = now;
+  state.in_flight_bytes += bytes;
+  ++state.in_flight_chunks;
+  if (state.stalled) stalled_bytes_ += bytes;
   if (in_flight_bytes_ == 0) {
     busy_since_ = now;
     busy_bytes_ = 0;
@@ -225,34 +287,23 @@ void RailScheduler::OnPosted(uint32_t tenant, PeerIndex peer, uint64_t bytes, ab
   }
   in_flight_bytes_ += bytes;
   Remove(tenant, peer, bytes);
-  queue.served += static_cast<double>(bytes) / ShareOf(tenant).weight;
-  Level(ShareOf(tenant).priority);
-}
-
-// Only differences count: who has had least of those that can post is at 0. What the others cannot use is lent and not
-// paid back, and nobody is ahead for long, however the tenants and their shares change.
-void RailScheduler::Level(uint32_t priority) {
-  double least = std::numeric_limits<double>::infinity();
-  for (size_t t = 0; t < tenants_.size(); ++t) {
-    if (tenants_[t].unposted_bytes == 0 || tenants_[t].blocked || ShareOf(t).priority != priority) continue;
-    least = std::min(least, tenants_[t].served);
-  }
-  if (least == std::numeric_limits<double>::infinity()) return;
-  const auto most = static_cast<double>(window_.bytes + 2 * window_.piece_bytes);
-  for (size_t t = 0; t < tenants_.size(); ++t) {
-    if (ShareOf(t).priority == priority) tenants_[t].served = std::clamp(tenants_[t].served - least, 0.0, most);
-  }
+  const Rank& next = ranks_.largest();
+  priorities_[share.priority].served = next.first == share.priority + 1 ? -next.second : queue.served;
 }
 
 void RailScheduler::OnEnded(uint32_t tenant, PeerIndex peer, uint64_t bytes, bool acknowledged, absl::Time now) {
+  PeerState& state = peers_[peer.value()];
+  if (std::exchange(state.stalled, false)) stalled_bytes_ -= state.in_flight_bytes;
+  state.in_flight_bytes -= bytes;
+  --state.in_flight_chunks;
+  state.heard_at = now;
+  Resume(peer);
   tenants_[tenant].in_flight_bytes -= bytes;
-  PeerWindow& window = WindowTo(peer);
-  window.in_flight_bytes -= bytes;
-  --window.in_flight_chunks;
-  window.heard_at = now;
+  priorities_[ShareOf(tenant).priority].in_flight_bytes -= bytes;
+  UpdateRank(tenant);
   in_flight_bytes_ -= bytes;
   busy_bytes_ += bytes;
-  if (!acknowledged) busy_since_ = absl::InfiniteFuture();  // says nothing of its rate
+  if (!acknowledged) busy_since_ = full_since_ = absl::InfiniteFuture();  // says nothing of its rate
   const absl::Duration busy = now - busy_since_;
   if (busy >= measurable_) {
     progress_->rate_bytes_per_s.store(
@@ -260,7 +311,21 @@ void RailScheduler::OnEnded(uint32_t tenant, PeerIndex peer, uint64_t bytes, boo
         std::memory_order_relaxed);
     if (in_flight_bytes_ == 0) ended_ = Stretch{busy_bytes_, busy};
   }
+  Measure(bytes, now);
   Publish();
+}
+
+// Windows follow what the rail delivers while they alone hold it back.
+void RailScheduler::Measure(uint64_t bytes, absl::Time now) {
+  full_bytes_ += bytes;
+  const absl::Duration full = now - full_since_;
+  if (full < measurable_) return;
+  const double rate = static_cast<double>(full_bytes_) / absl::ToDoubleSeconds(full);
+  const double nominal = options_.speed_bytes_per_s;
+  const double speed = std::clamp(rate, std::max(speed_ / kMeasureDoubt, nominal * kLeastSpeedPart), nominal);
+  full_since_ = now;
+  full_bytes_ = 0;
+  if (speed != speed_) SetWindows(speed);
 }
 
 std::optional<RailScheduler::Stretch> RailScheduler::TakeStretch() { return std::exchange(ended_, std::nullopt); }

@@ -5,11 +5,13 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "agent/base/ids.h"
 #include "agent/rails/rail_progress.h"
+#include "agent/rails/tournament.h"
 #include "agent/sessions/tenant_quota.h"
 
 namespace railsd {
@@ -30,7 +32,8 @@ struct RailShares {
 // Posted bytes can neither move to another rail nor let others pass. It is bounded by a window for each peer, and in
 // all. Higher priorities go first, then the tenant that has had least for its weight (start-time fair queueing, Goyal,
 // Vin and Cheng, 1996), then the peer for which most is left: what would end last is served first. A peer that was
-// passed over for long has its turn. Owned by the rail's thread.
+// passed over for long has its turn. Windows shrink while the rail is slower than its speed. A chunk costs O(log peers
+// + log tenants). Owned by the rail's thread.
 class RailScheduler {
  public:
   // `progress` takes the counts, and outlives this.
@@ -72,23 +75,35 @@ class RailScheduler {
   struct Destination {
     uint64_t unposted_bytes = 0;
     uint64_t served_at = 0;  // the tenant's count of pieces when it was served last, or began to wait
-    uint32_t place = 0;
+    bool set_aside = false;  // its window was full when it was chosen; until a chunk to it ends
   };
   struct TenantQueue {
     std::vector<Destination> destinations;  // by peer
-    std::vector<PeerIndex> active;          // peers with something to be posted
+    // By place, of peers that can be chosen: bytes to be posted, and ~served_at.
+    Tournament<uint64_t> left, waited;
+    uint64_t active = 0;  // peers with something to be posted
     uint64_t unposted_bytes = 0, in_flight_bytes = 0;
     uint64_t pieces = 0;  // posted so far
     uint32_t last_place = UINT32_MAX;
-    // Bytes over weight that left while others had work here, too, beyond the tenant of this priority that has had
-    // least. One that had no work meanwhile begins where the others are.
-    double served = 0;
-    bool blocked = false;  // in this round: nothing that it has can be posted
+    double served = 0;  // bytes over weight, as Priority::served
+    bool working = false;
   };
-  // Bytes posted to one peer, by all tenants: they share its connection.
-  struct PeerWindow {
+  struct Priority {
+    uint64_t unposted_bytes = 0, in_flight_bytes = 0;
+    // What the tenant that has had least has had, of those that can post. Only what others have had beyond it counts:
+    // a share that somebody could not use is lent and not paid back.
+    double served = 0;
+    absl::Time expected_at = absl::InfinitePast();
+  };
+  // A tenant's among those that can post: its priority plus 1, and what it has had, negative.
+  using Rank = std::pair<uint32_t, double>;
+  // What all tenants have posted to one peer: they share its connection.
+  struct PeerState {
+    uint32_t place = 0;
     uint64_t in_flight_bytes = 0, in_flight_chunks = 0;
     absl::Time heard_at;  // the last end of a chunk, or the first post after a rest
+    bool stalled = false;
+    std::vector<uint32_t> set_aside;  // tenants
   };
   // How much is posted at once.
   struct Window {
@@ -97,38 +112,50 @@ class RailScheduler {
   };
 
   Window MakeWindow(double part, uint64_t pieces) const;
-  TenantQueue& Of(uint32_t tenant);
+  void SetWindows(double speed_bytes_per_s);
   Destination& To(TenantQueue& queue, PeerIndex peer);
-  PeerWindow& WindowTo(PeerIndex peer);
+  void SetPlace(PeerIndex peer, uint32_t place);
   TenantShare ShareOf(size_t tenant) const {
     return tenant < shares_.tenants.size() ? shares_.tenants[tenant] : TenantShare{};
   }
-  const Window& WindowOf(size_t tenant) const {
-    return ShareOf(tenant).priority < shares_.highest_priority ? yielding_ : window_;
-  }
-  void BlockThoseWhoPause(absl::Time now);
-  std::optional<size_t> NextTenant() const;
-  std::optional<PeerIndex> NextPeer(TenantQueue& queue, const Window& window);
-  bool HasRoom(size_t tenant, bool shared, uint64_t stalled_bytes) const;
-  uint64_t StalledBytes(absl::Time now) const;
-  void Level(uint32_t priority);
+  const Window& WindowOf(uint32_t priority) const { return priority < shares_.highest_priority ? yielding_ : window_; }
+  bool IsOpen(const PeerState& peer, const Window& window) const;
+  // The tenant, or one of its peers, can be chosen, or cannot any more.
+  void UpdateRank(uint32_t tenant);
+  void UpdatePeer(TenantQueue& queue, PeerIndex peer);
+  void Resume(PeerIndex peer);
+  std::optional<PeerIndex> NextPeer(uint32_t tenant, const Window& window);
+  bool HasRoom(uint32_t priority, absl::Time now);
+  uint64_t StalledBytes(absl::Time now);
+  void Measure(uint64_t bytes, absl::Time now);
   void Publish();
 
   const SchedulerOptions options_;
   RailProgress* const progress_;
+  double speed_;  // that windows are made for, in bytes per second
   Window window_, yielding_;
   absl::Duration yielding_time_;  // that it takes to carry `yielding_.bytes`
+  absl::Duration stalled_;        // a peer that says nothing for so long
   absl::Duration measurable_;     // a shorter stretch says nothing of a rate
   RailShares shares_;
-  std::vector<TenantQueue> tenants_;  // by index
-  std::vector<PeerWindow> peers_;     // by index
+  std::vector<TenantQueue> tenants_;                             // by index
+  std::vector<Priority> priorities_ = std::vector<Priority>(1);  // by priority
+  Tournament<Rank> ranks_;                                       // of tenants, by index
+  std::vector<uint32_t> set_aside_;                              // tenants that had no open peer at the last choice
+  std::vector<PeerState> peers_;                                 // by index
+  std::vector<PeerIndex> peer_at_;                               // by place
   uint64_t unposted_bytes_ = 0, in_flight_bytes_ = 0;
-  std::vector<absl::Time> expected_at_;  // by priority
+  uint64_t working_ = 0;  // tenants that have either
+  uint64_t stalled_bytes_ = 0;
+  absl::Time look_for_stalled_at_ = absl::InfinitePast();
   absl::Time look_again_ = absl::InfiniteFuture();
   // The present stretch, and the one that has ended.
   absl::Time busy_since_;
   uint64_t busy_bytes_ = 0;
   std::optional<Stretch> ended_;
+  // Since when bytes have waited for windows to open, and what has ended since then.
+  absl::Time full_since_ = absl::InfiniteFuture();
+  uint64_t full_bytes_ = 0;
 };
 
 }  // namespace railsd

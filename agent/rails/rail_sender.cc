@@ -41,8 +41,6 @@ RailSender::Queue& RailSender::QueueOf(uint32_t tenant, PeerIndex peer) {
   return queues_[tenant][peer.value()];
 }
 
-void RailSender::CountDone(uint64_t bytes) { Add(progress_.done_bytes, bytes); }
-
 RailEvent RailSender::ReportOf(RailEvent::Kind kind, const Share& share) const {
   RailEvent report;
   report.kind = kind;
@@ -63,7 +61,7 @@ void RailSender::Return(const SendStream& stream, const Run& run, uint8_t weight
   report.round = round;
   report.settled = settled;
   stream.unposted_bytes[rail_.value()].fetch_sub(run.length_bytes, std::memory_order_relaxed);
-  CountDone(run.length_bytes);
+  Add(progress_.done_bytes, run.length_bytes);
   reports_.Push(report);
 }
 
@@ -105,7 +103,9 @@ void RailSender::Give(const Assignment& a) {
 void RailSender::Schedule(Share& share) {
   if (share.unposted_bytes > 0 && !share.queued && !share.broken) {
     share.queued = true;
-    QueueOf(share.tenant, share.stream->peer).push_back(&share);
+    Queue& queue = QueueOf(share.tenant, share.stream->peer);
+    share.previous = std::exchange(queue.last, &share);
+    (share.previous == nullptr ? queue.first : share.previous->next) = &share;
     scheduler_.Add(share.tenant, share.stream->peer, share.place, share.unposted_bytes);
   }
   if (MayFence(share) && !share.fences) {
@@ -117,7 +117,10 @@ void RailSender::Schedule(Share& share) {
 void RailSender::Unqueue(Share& share) {
   if (!std::exchange(share.queued, false)) return;
   scheduler_.Remove(share.tenant, share.stream->peer, share.unposted_bytes);
-  std::erase(QueueOf(share.tenant, share.stream->peer), &share);
+  Queue& queue = QueueOf(share.tenant, share.stream->peer);
+  (share.previous == nullptr ? queue.first : share.previous->next) = share.next;
+  (share.next == nullptr ? queue.last : share.next->previous) = share.previous;
+  share.previous = share.next = nullptr;
 }
 
 void RailSender::Release(const SendStream* stream, uint64_t bytes) {
@@ -160,7 +163,7 @@ void RailSender::Release(const SendStream* stream, uint64_t bytes) {
 void RailSender::DropUnposted(Share& share) {
   Unqueue(share);
   share.stream->unposted_bytes[rail_.value()].fetch_sub(share.unposted_bytes, std::memory_order_relaxed);
-  CountDone(share.unposted_bytes);
+  Add(progress_.done_bytes, share.unposted_bytes);
   share.unposted_bytes = 0;
   share.runs.clear();
   share.first_run = 0;
@@ -199,14 +202,7 @@ void RailSender::RemovePeer(PeerIndex peer, absl::Time now) {
   transport_.RemovePeer(peer);
   connections_[peer.value()] = 0;
   links_[peer.value()] = kNoLink;
-  std::vector<Share*> hit;
-  for (const auto& [stream, share] : shares_) {
-    if (stream->peer == peer) hit.push_back(share);
-  }
-  for (Share* share : hit) {
-    DropUnposted(*share);
-    End(*share);
-  }
+  EndShares(peer, std::nullopt);
 }
 
 template <typename Gone>
@@ -252,13 +248,8 @@ void RailSender::Stage(Share& share, uint64_t offset_bytes, uint64_t length_byte
       {share.stream, offset_bytes, length_bytes, cookie, share.connection, in_flight.weight, in_flight.round});
 }
 
-void RailSender::StageFence(Share& share, absl::Time now) {
-  share.fences = false;
-  if (MayFence(share)) Stage(share, 0, 0, now);
-}
-
 void RailSender::StageChunk(const RailScheduler::Choice& choice, absl::Time now) {
-  Share& share = *QueueOf(choice.tenant, choice.peer).front();
+  Share& share = *QueueOf(choice.tenant, choice.peer).first;
   Run& run = share.runs[share.first_run];
   const uint64_t offset = run.offset_bytes, length = NextChunkBytes(run.length_bytes, choice.piece_bytes);
   run.offset_bytes += length;
@@ -285,9 +276,10 @@ bool RailSender::Post(absl::Time now) {
   bool any = false;
   while (PostStaged()) {
     while (staged_.size() < kStaged && !fences_.empty()) {
-      Share* const share = fences_.back();
+      Share& share = *fences_.back();
       fences_.pop_back();
-      StageFence(*share, now);
+      share.fences = false;
+      if (MayFence(share)) Stage(share, 0, 0, now);
     }
     while (staged_.size() < kStaged) {
       const std::optional<RailScheduler::Choice> choice = scheduler_.Next(now);
@@ -356,7 +348,7 @@ void RailSender::OnSendDone(const RailEvent& event, absl::Time now) {
     case SendResult::kNotSent:
       if (length > 0) Add(progress_.returned_chunks, 1);
       if (share.dropped) {
-        CountDone(length);
+        Add(progress_.done_bytes, length);
         break;
       }
       if (length > 0) {
@@ -371,7 +363,7 @@ void RailSender::OnSendDone(const RailEvent& event, absl::Time now) {
       share.lost = true;
       if (length == 0) break;
       Add(progress_.returned_chunks, 1);
-      CountDone(length);
+      Add(progress_.done_bytes, length);
       RailEvent lost = ReportOf(RailEvent::Kind::kLost, share);
       lost.offset_bytes = done.chunk.offset_bytes;
       lost.length_bytes = length;
@@ -379,7 +371,7 @@ void RailSender::OnSendDone(const RailEvent& event, absl::Time now) {
       break;
     }
     default:
-      CountDone(length);
+      Add(progress_.done_bytes, length);
       ReportFault(share, event);
   }
   if (const std::optional<RailScheduler::Stretch> stretch = scheduler_.TakeStretch()) {
@@ -397,7 +389,7 @@ void RailSender::OnSendDone(const RailEvent& event, absl::Time now) {
 void RailSender::OnAcknowledged(Share& share, const InFlight& done, absl::Time now) {
   const uint64_t length = done.chunk.length_bytes;
   if (length > 0) {
-    CountDone(length);
+    Add(progress_.done_bytes, length);
     share.unproven = true;
     Run& carried = share.carried;
     if (carried.length_bytes > 0 && carried.offset_bytes + carried.length_bytes != done.chunk.offset_bytes) {
@@ -440,19 +432,18 @@ void RailSender::ReportFault(Share& share, const RailEvent& event) {
   if (!share.dropped) DropUnposted(share);  // its job fails
 }
 
-void RailSender::EndShares(PeerIndex peer, uint64_t connection) {
+void RailSender::EndShares(PeerIndex peer, std::optional<uint64_t> connection) {
   std::vector<Share*> hit;
   for (const auto& [stream, share] : shares_) {
-    if (stream->peer == peer && share->connection == connection) hit.push_back(share);
+    if (stream->peer == peer && share->connection == connection.value_or(share->connection)) hit.push_back(share);
   }
-  for (Share* share : hit) End(*share);
-}
-
-// The transport may have yet to give back orders that came too late for the connection.
-void RailSender::End(Share& share) {
-  share.broken = share.ended = true;
-  Unqueue(share);
-  if (share.outstanding == 0) EndShare(share);
+  for (Share* share : hit) {
+    if (!connection.has_value()) DropUnposted(*share);
+    share->broken = share->ended = true;
+    Unqueue(*share);
+    // The transport may have yet to give back orders that came too late for the connection.
+    if (share->outstanding == 0) EndShare(*share);
+  }
 }
 
 void RailSender::EndShare(Share& share) {

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -83,9 +84,10 @@ class RailSender {
     bool lost = false;    // something was posted, and nobody knows what became of it
     bool dropped = false;
     bool faulted = false;  // told
-    bool queued = false;   // in its destination's queue
-    bool fences = false;   // in fences_
-    Run carried;           // acknowledged, not reported
+    bool queued = false;   // in its destination's queue, between these
+    Share *previous = nullptr, *next = nullptr;
+    bool fences = false;  // in fences_
+    Run carried;          // acknowledged, not reported
     absl::Time carried_since;
   };
   struct InFlight {
@@ -94,7 +96,10 @@ class RailSender {
     uint8_t weight = 0;
     uint32_t round = 0;
   };
-  using Queue = std::vector<Share*>;  // shares with something to post, the oldest first
+  // Shares with something to post, the oldest first.
+  struct Queue {
+    Share *first = nullptr, *last = nullptr;
+  };
 
   Share* Find(const SendStream* stream);
   void KnowPeer(PeerIndex peer);
@@ -108,7 +113,6 @@ class RailSender {
   bool MayFence(const Share& share) const {
     return share.unposted_bytes == 0 && share.weight > 0 && !share.fence_under_way && !share.broken && !share.dropped;
   }
-  void StageFence(Share& share, absl::Time now);
   void StageChunk(const RailScheduler::Choice& choice, absl::Time now);
   void Stage(Share& share, uint64_t offset_bytes, uint64_t length_bytes, absl::Time now);
   bool PostStaged();
@@ -120,9 +124,9 @@ class RailSender {
   void ReportCarried(Share& share);
   void ReportFault(Share& share, const RailEvent& event);
   void DropUnposted(Share& share);
-  // The connection has ended, and all orders have come back.
-  void EndShares(PeerIndex peer, uint64_t connection);
-  void End(Share& share);
+  // The connection has ended, and its orders have come back. Without one the peer is gone: what is not posted goes,
+  // too.
+  void EndShares(PeerIndex peer, std::optional<uint64_t> connection);
   void EndShare(Share& share);
   // The rail has nothing left of it.
   static bool IsDone(const Share& share);
@@ -130,7 +134,6 @@ class RailSender {
   void Erase(Share& share);
   RailEvent ReportOf(RailEvent::Kind kind, const Share& share) const;
   void Return(const SendStream& stream, const Run& run, uint8_t weight, uint32_t round, uint32_t settled);
-  void CountDone(uint64_t bytes);
   void TellIfDry();
 
   const RailIndex rail_;

@@ -90,6 +90,9 @@ void Plan(benchmark::State& state, const Shape& shape) {
 
 // 64 MiB for each destination: 4 GiB for 64 of them, 64 GiB for 1,024.
 BENCHMARK_CAPTURE(Plan, 64x8, Shape{64, 8, 1})->Unit(benchmark::kMicrosecond);
+BENCHMARK_CAPTURE(Plan, 128x8, Shape{128, 8, 1})->Unit(benchmark::kMicrosecond);
+BENCHMARK_CAPTURE(Plan, 128x8_unequal_rails, Shape{.destinations = 128, .rails = 8, .ranks = 1, .equal_rails = false})
+    ->Unit(benchmark::kMicrosecond);
 BENCHMARK_CAPTURE(Plan, 1024x8, Shape{1024, 8, 1})->Unit(benchmark::kMicrosecond);
 BENCHMARK_CAPTURE(Plan, 64x8_cut_into_chunks, Shape{.destinations = 64, .rails = 8, .ranks = 1, .cut = true})
     ->Unit(benchmark::kMicrosecond);

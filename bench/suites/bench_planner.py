@@ -7,6 +7,8 @@ from common import BUILD, BenchError, Result
 
 # Suffixes of the benchmarks' names, descriptions, and targets: microseconds, allocations.
 CASES = [("64x8", "64 destinations x 8 rails, 1 MiB chunks, 4 GiB", 100.0, 0.0),
+         ("128x8", "128 exchanges x 8 rails, one flow each, 8 GiB", 30.0, 0.0),
+         ("128x8_unequal_rails", "128 exchanges x 8 rails of two speeds, one flow each, 8 GiB", 30.0, 0.0),
          ("1024x8", "1,024 destinations x 8 rails, 64 GiB", 2000.0, None)]
 UNITS = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}
 

@@ -3,10 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <vector>
 
 #include "tests/unit/agent/jobs/one_flow.h"
 #include "tests/unit/agent/jobs/sending_fixture.h"
+#include "tests/unit/agent/rails/stub_transport.h"
 
 namespace railsd::testing {
 namespace {
@@ -141,6 +143,30 @@ TEST_F(SendingTest, IsHeldUntilARequestToReleaseIsAnswered) {
   EXPECT_TRUE(sending_->over());
   EXPECT_TRUE(sending_->held());
   Report(0, Of(Kind::kReleased, 1));
+  EXPECT_FALSE(sending_->held());
+}
+
+// The rail has settled its share, and hears of the request later.
+TEST_F(SendingTest, IsHeldWhileARequestToReleaseWaitsForRoomInTheQueue) {
+  TakeAllGiven();
+  ports_[0].refuse = true;
+  ASSERT_TRUE(sending_->Move(0, 1, 100));
+  EXPECT_TRUE(handles_[0].overflowing());
+  Fence(0, 128, 0, 1);
+  Fence(1, 127, 0, 1);
+  EXPECT_TRUE(sending_->over());
+  EXPECT_TRUE(sending_->held());
+  ports_[0].refuse = false;
+  handles_[0].Pump();
+  std::vector<RailCommand> late = TakeReleases(0);
+  ASSERT_EQ(late.size(), 1u);
+  EXPECT_TRUE(sending_->held()) << "the rail is about to read the stream";
+  StubTransport transport;
+  RailSender rail(RailIndex(0), {.speed_bytes_per_s = 1e9}, board_.get(), &transport);
+  Apply(late[0], now_, &rail, &transport);
+  std::array<RailEvent, 2> reports;
+  ASSERT_EQ(rail.reports().Take(absl::MakeSpan(reports)), 1u);
+  sending_->OnReport(RailIndex(0), reports[0]);
   EXPECT_FALSE(sending_->held());
 }
 

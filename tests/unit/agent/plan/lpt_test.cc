@@ -346,5 +346,45 @@ TEST(LptTest, OrdinaryExtremes) {
   }
 }
 
+// Plans of random problems stay what they were: a change here changes how traffic is laid, which must be meant.
+TEST(LptTest, PlansStayTheSame) {
+#if !defined(__x86_64__)
+  GTEST_SKIP() << "other processors may round otherwise";
+#endif
+  uint64_t digest = 14695981039346656037ull;
+  const auto add = [&digest](uint64_t value) { digest = (digest ^ value) * 1099511628211ull; };
+  Random random(1);
+  for (int sender = 0; sender < 1000; ++sender) {
+    const size_t count = random.Between(1, 9);
+    std::vector<PlanRail> rails = EqualRails(count);
+    const uint64_t kind = random.Below(4);
+    Ledger ledger(count);
+    PlanWorkspace plan;
+    PlanOptions options = RandomOptions(&random);
+    const Policy policies[] = {Policy::kLpt, Policy::kLpt, Policy::kLptFlow, Policy::kRoundRobin, Policy::kPinned};
+    options.policy = policies[random.Below(std::size(policies))];
+    for (int job = 0; job < 20; ++job) {
+      for (PlanRail& rail : rails) {
+        if (kind == 1) rail.source_speed = 1e9 * static_cast<double>(random.Between(1, 3));
+        if (kind == 2) rail.destination_speed = 1e9 / static_cast<double>(random.Between(1, 7));
+        if (kind == 3) rail.source_backlog_bytes = random.Size(400 * options.chunk_bytes);
+        rail.usable = random.Below(10) != 0;
+      }
+      const std::vector<PlanFlow> flows =
+          random.Below(3) > 0 ? Flows({random.Size(64 * options.chunk_bytes)}) : RandomFlows(options, &random);
+      const PeerIndex to(static_cast<uint32_t>(random.Below(4)));
+      add(static_cast<uint64_t>(BuildPlan(flows, rails, to, options, &ledger, &plan).code()));
+      for (const PlanRun& run : plan.runs) {
+        for (const uint64_t value :
+             {uint64_t{run.flow}, uint64_t{run.rail.value()}, run.offset_bytes, run.length_bytes}) {
+          add(value);
+        }
+      }
+      for (const uint64_t bytes : plan.rail_bytes) add(bytes);
+    }
+  }
+  EXPECT_EQ(digest, 8389847371060845285u);
+}
+
 }  // namespace
 }  // namespace railsd::plan_test

@@ -1,103 +1,7 @@
-#include "agent/rails/rail_scheduler.h"
+#include "tests/unit/agent/rails/rail_scheduler_fixture.h"
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <deque>
-#include <map>
-#include <optional>
-#include <utility>
-#include <vector>
-
-#include "agent/plan/plan.h"
-
-namespace railsd {
+namespace railsd::testing {
 namespace {
-
-// A scheduler and a simulated rail, which carries chunks in the order in which they were posted.
-class RailSchedulerTest : public ::testing::Test {
- protected:
-  static constexpr uint64_t kMiB = 1 << 20;
-  static constexpr uint32_t kOne = 0, kThree = 1, kUrgent = 2;  // tenants
-  // A rail of 25 MB/s: pieces of 100 kB, windows of 300 kB. While a higher priority is there, pieces of 25 kB and
-  // windows of 50 kB for the lower ones.
-  static constexpr double kSpeed = 25e6;
-  static constexpr uint64_t kPiece = 100'000, kWindow = 300'000;
-
-  struct Chunk {
-    uint32_t tenant = 0, peer = 0;
-    uint64_t bytes = 0;
-  };
-
-  void SetUpRail(double speed, uint64_t chunk_bytes = kMiB, uint64_t window_bytes = 0) {
-    speed_ = speed;
-    chunks_.clear();
-    left_.clear();
-    scheduler_.emplace(SchedulerOptions{speed, chunk_bytes, window_bytes}, &progress_);
-    SetShares(0);
-  }
-  // `highest_priority`: of tenants that have sessions.
-  void SetShares(uint32_t highest_priority) {
-    shares_.highest_priority = highest_priority;
-    scheduler_->SetShares(shares_);
-  }
-  void Queue(uint32_t tenant, uint32_t peer, uint64_t bytes) {
-    scheduler_->Add(tenant, PeerIndex(peer), places_[peer], bytes);
-    left_[{tenant, peer}] += bytes;
-  }
-  // Posts whatever windows allow.
-  void Post() {
-    while (const std::optional<RailScheduler::Choice> choice = scheduler_->Next(now_)) {
-      const uint32_t peer = choice->peer.value();
-      uint64_t& left = left_[{choice->tenant, peer}];
-      ASSERT_GT(left, 0u);
-      const uint64_t bytes = NextChunkBytes(left, choice->piece_bytes);
-      left -= bytes;
-      scheduler_->OnPosted(choice->tenant, choice->peer, bytes, now_);
-      chunks_.push_back({choice->tenant, peer, bytes});
-    }
-  }
-  void Acknowledge(bool acknowledged = true) {
-    const Chunk chunk = chunks_.front();
-    chunks_.pop_front();
-    scheduler_->OnEnded(chunk.tenant, PeerIndex(chunk.peer), chunk.bytes, acknowledged, now_);
-  }
-  // The rail carries so much. Returns the bytes of each tenant.
-  std::map<uint32_t, uint64_t> CarryBytes(uint64_t bytes) {
-    std::map<uint32_t, uint64_t> carried;
-    for (uint64_t sum = 0; sum < bytes;) {
-      Post();
-      if (chunks_.empty()) break;
-      sum += chunks_.front().bytes;
-      carried[chunks_.front().tenant] += chunks_.front().bytes;
-      most_in_flight_bytes_ = std::max(most_in_flight_bytes_, InFlight());
-      now_ += absl::Seconds(static_cast<double>(chunks_.front().bytes) / speed_);
-      Acknowledge();
-    }
-    return carried;
-  }
-  uint64_t InFlight() const { return progress_.in_flight_bytes.load(); }
-  uint64_t InFlightTo(uint32_t peer) const {
-    uint64_t bytes = 0;
-    for (const Chunk& chunk : chunks_) bytes += chunk.peer == peer ? chunk.bytes : 0;
-    return bytes;
-  }
-  std::vector<uint32_t> PostedPeers() const {
-    std::vector<uint32_t> peers;
-    for (const Chunk& chunk : chunks_) peers.push_back(chunk.peer);
-    return peers;
-  }
-
-  absl::Time now_ = absl::UnixEpoch();
-  double speed_ = 0;
-  RailProgress progress_;
-  RailShares shares_{{{.weight = 1}, {.weight = 3}, {.priority = 1}}, 0};
-  std::optional<RailScheduler> scheduler_;
-  std::map<uint32_t, uint32_t> places_{{0, 0}, {1, 1}, {2, 2}, {3, 3}};  // by peer
-  std::map<std::pair<uint32_t, uint32_t>, uint64_t> left_;               // by tenant and peer
-  std::deque<Chunk> chunks_;                                             // posted
-  uint64_t most_in_flight_bytes_ = 0;
-};
 
 TEST_F(RailSchedulerTest, PiecesAndWindowsFollowFromTheSpeed) {
   SetUpRail(kSpeed);
@@ -400,66 +304,6 @@ TEST_F(RailSchedulerTest, StalledPeersDoNotHoldTheWindowOfAll) {
   EXPECT_EQ(InFlightTo(4), kWindow);
 }
 
-TEST_F(RailSchedulerTest, AStretchTellsWhatTheRailDelivers) {
-  SetUpRail(kSpeed);
-  Queue(kOne, 0, 4 * kPiece);
-  Post();
-  for (int i = 0; i < 4; ++i) {
-    EXPECT_FALSE(scheduler_->TakeStretch().has_value()) << "it has not ended";
-    now_ += absl::Milliseconds(8);
-    Acknowledge();
-    Post();
-    EXPECT_EQ(progress_.rate_bytes_per_s.load(), kPiece * 1000 / 8) << "known while it goes on";
-  }
-  const std::optional<RailScheduler::Stretch> stretch = scheduler_->TakeStretch();
-  ASSERT_TRUE(stretch.has_value());
-  EXPECT_EQ(stretch->bytes, 4 * kPiece);
-  EXPECT_EQ(stretch->time, absl::Milliseconds(32));
-  EXPECT_FALSE(scheduler_->TakeStretch().has_value()) << "told once";
-}
-
-TEST_F(RailSchedulerTest, AStretchDoesNotCountTheTimeInWhichTheRailWasIdle) {
-  SetUpRail(kSpeed);
-  for (int i = 0; i < 3; ++i) {
-    now_ += absl::Seconds(1);
-    Queue(kOne, 0, 2 * kPiece);
-    CarryBytes(2 * kPiece);
-    const std::optional<RailScheduler::Stretch> stretch = scheduler_->TakeStretch();
-    ASSERT_TRUE(stretch.has_value());
-    EXPECT_EQ(stretch->bytes, 2 * kPiece);
-    EXPECT_EQ(stretch->time, absl::Milliseconds(8));
-  }
-}
-
-TEST_F(RailSchedulerTest, AShortStretchTellsNothing) {
-  SetUpRail(kSpeed);
-  Queue(kOne, 0, kPiece);
-  CarryBytes(kPiece);  // 4 ms
-  EXPECT_FALSE(scheduler_->TakeStretch().has_value());
-  EXPECT_EQ(progress_.rate_bytes_per_s.load(), 0u);
-  SetUpRail(50e9);
-  Queue(kOne, 0, 7 * kMiB);
-  CarryBytes(7 * kMiB);
-  EXPECT_FALSE(scheduler_->TakeStretch().has_value());
-  Queue(kOne, 0, 8 * kMiB);
-  CarryBytes(8 * kMiB);
-  EXPECT_TRUE(scheduler_->TakeStretch().has_value()) << "eight pieces are enough on a fast rail";
-}
-
-TEST_F(RailSchedulerTest, AFailureSaysNothingOfTheRate) {
-  SetUpRail(kSpeed);
-  Queue(kOne, 0, 3 * kPiece);
-  Post();
-  now_ += absl::Seconds(1);
-  Acknowledge(/*acknowledged=*/false);
-  Acknowledge();
-  Acknowledge();
-  EXPECT_FALSE(scheduler_->TakeStretch().has_value());
-  Queue(kOne, 0, 3 * kPiece);
-  CarryBytes(3 * kPiece);
-  EXPECT_TRUE(scheduler_->TakeStretch().has_value()) << "the next one counts again";
-}
-
 TEST_F(RailSchedulerTest, ARailLagsWhenItHasMoreLeftThanMessagesAreWorth) {
   SetUpRail(kSpeed);
   EXPECT_FALSE(progress_.Lags());
@@ -480,4 +324,4 @@ TEST_F(RailSchedulerTest, ARailLagsWhenItHasMoreLeftThanMessagesAreWorth) {
 }
 
 }  // namespace
-}  // namespace railsd
+}  // namespace railsd::testing

@@ -215,7 +215,7 @@ TEST_P(RailOverTransportTest, MovesBytesThroughTinyQueues) {
   EXPECT_EQ(Sum(a_, RailEvent::Kind::kCarried, &RailEvent::length_bytes), kBytes * kStreams);
   EXPECT_EQ(Count(a_, RailEvent::Kind::kReturned), 0u);
   EXPECT_EQ((*a_.board)[0].done_bytes.load(), kBytes * kStreams);
-  EXPECT_EQ(a_.rail->event_depth(), 0u);
+  Until([&] { return a_.rail->event_depth() == 0; });  // a stretch may be told after the last fence
   EXPECT_EQ(a_.rail->command_depth(), 0u);
 }
 

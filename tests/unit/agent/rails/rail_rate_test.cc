@@ -1,0 +1,124 @@
+// What the scheduler measures of its rail, and how windows follow it.
+#include "tests/unit/agent/rails/rail_scheduler_fixture.h"
+
+namespace railsd::testing {
+namespace {
+
+using RailRateTest = RailSchedulerTest;
+
+// What is posted cannot move to a faster rail.
+TEST_F(RailRateTest, WindowsShrinkOnARailThatIsSlowerThanItsSpeed) {
+  constexpr uint64_t kLeastPiece = 64 << 10;
+  SetUpRail(kSpeed);
+  for (uint32_t peer = 0; peer < 8; ++peer) Queue(kOne, peer, 4000 * kPiece);
+  CarryBytes(100 * kPiece);
+  EXPECT_EQ(most_in_flight_bytes_, 4 * kWindow);
+  speed_ = kSpeed / 20;
+  CarryBytes(40 * kPiece);
+  most_in_flight_bytes_ = 0;
+  CarryBytes(40 * kPiece);
+  EXPECT_LE(most_in_flight_bytes_, 9 * kLeastPiece) << "two of the least pieces for each of four peers";
+  EXPECT_EQ(progress_.window_bytes, kWindow) << "what is told of the rail stays";
+  speed_ = kSpeed;
+  CarryBytes(40 * kPiece);
+  most_in_flight_bytes_ = 0;
+  CarryBytes(40 * kPiece);
+  EXPECT_GE(most_in_flight_bytes_, 4 * kWindow) << "it is fast again";
+}
+
+TEST_F(RailRateTest, OneSlowMomentHardlyShrinksWindows) {
+  SetUpRail(kSpeed);
+  Queue(kOne, 0, 400 * kPiece);
+  CarryBytes(20 * kPiece);
+  now_ += absl::Seconds(1);
+  CarryBytes(kPiece);
+  EXPECT_EQ(InFlight(), kWindow - kPiece);
+  Post();
+  EXPECT_EQ(InFlight(), kWindow);
+}
+
+// Short work and long waits say nothing of what the rail could carry.
+TEST_F(RailRateTest, WindowsStayWhileTheyDoNotHoldTheRailBack) {
+  SetUpRail(kSpeed);
+  speed_ = kSpeed / 100;
+  for (int i = 0; i < 40; ++i) {
+    Queue(kOne, 0, 1000);
+    CarryBytes(1000);
+  }
+  Queue(kOne, 0, 100 * kPiece);
+  Post();
+  EXPECT_EQ(InFlight(), kWindow);
+}
+
+TEST_F(RailRateTest, AWindowThatIsConfiguredStays) {
+  SetUpRail(kSpeed, kMiB, 5 * kPiece);
+  speed_ = kSpeed / 20;
+  Queue(kOne, 0, 100 * kPiece);
+  CarryBytes(50 * kPiece);
+  most_in_flight_bytes_ = 0;
+  CarryBytes(20 * kPiece);
+  EXPECT_GE(most_in_flight_bytes_, 5 * kPiece);
+}
+
+TEST_F(RailRateTest, AStretchTellsWhatTheRailDelivers) {
+  SetUpRail(kSpeed);
+  Queue(kOne, 0, 4 * kPiece);
+  Post();
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_FALSE(scheduler_->TakeStretch().has_value()) << "it has not ended";
+    now_ += absl::Milliseconds(8);
+    Acknowledge();
+    Post();
+    EXPECT_EQ(progress_.rate_bytes_per_s.load(), kPiece * 1000 / 8) << "known while it goes on";
+  }
+  const std::optional<RailScheduler::Stretch> stretch = scheduler_->TakeStretch();
+  ASSERT_TRUE(stretch.has_value());
+  EXPECT_EQ(stretch->bytes, 4 * kPiece);
+  EXPECT_EQ(stretch->time, absl::Milliseconds(32));
+  EXPECT_FALSE(scheduler_->TakeStretch().has_value()) << "told once";
+}
+
+TEST_F(RailRateTest, AStretchDoesNotCountTheTimeInWhichTheRailWasIdle) {
+  SetUpRail(kSpeed);
+  for (int i = 0; i < 3; ++i) {
+    now_ += absl::Seconds(1);
+    Queue(kOne, 0, 2 * kPiece);
+    CarryBytes(2 * kPiece);
+    const std::optional<RailScheduler::Stretch> stretch = scheduler_->TakeStretch();
+    ASSERT_TRUE(stretch.has_value());
+    EXPECT_EQ(stretch->bytes, 2 * kPiece);
+    EXPECT_EQ(stretch->time, absl::Milliseconds(8));
+  }
+}
+
+TEST_F(RailRateTest, AShortStretchTellsNothing) {
+  SetUpRail(kSpeed);
+  Queue(kOne, 0, kPiece);
+  CarryBytes(kPiece);  // 4 ms
+  EXPECT_FALSE(scheduler_->TakeStretch().has_value());
+  EXPECT_EQ(progress_.rate_bytes_per_s.load(), 0u);
+  SetUpRail(50e9);
+  Queue(kOne, 0, 7 * kMiB);
+  CarryBytes(7 * kMiB);
+  EXPECT_FALSE(scheduler_->TakeStretch().has_value());
+  Queue(kOne, 0, 8 * kMiB);
+  CarryBytes(8 * kMiB);
+  EXPECT_TRUE(scheduler_->TakeStretch().has_value()) << "eight pieces are enough on a fast rail";
+}
+
+TEST_F(RailRateTest, AFailureSaysNothingOfTheRate) {
+  SetUpRail(kSpeed);
+  Queue(kOne, 0, 3 * kPiece);
+  Post();
+  now_ += absl::Seconds(1);
+  Acknowledge(/*acknowledged=*/false);
+  Acknowledge();
+  Acknowledge();
+  EXPECT_FALSE(scheduler_->TakeStretch().has_value());
+  Queue(kOne, 0, 3 * kPiece);
+  CarryBytes(3 * kPiece);
+  EXPECT_TRUE(scheduler_->TakeStretch().has_value()) << "the next one counts again";
+}
+
+}  // namespace
+}  // namespace railsd::testing
