@@ -73,8 +73,9 @@ int Run(std::map<std::string, uint64_t> numbers) {
 }  // namespace railsd
 
 int main(int argc, char** argv) {
-  std::map<std::string, uint64_t> numbers = {{"nodes", 2},          {"rails", 8},  {"partners", 8}, {"exchange_bytes", 128 << 10},
-                                             {"chunk_bytes", 16 << 10}, {"single", 0}, {"warm_up", 6},  {"jobs", 4}};
+  std::map<std::string, uint64_t> numbers = {
+      {"nodes", 2},  {"rails", 8},   {"partners", 8}, {"exchange_bytes", 128 << 10}, {"chunk_bytes", 16 << 10},
+      {"single", 0}, {"warm_up", 6}, {"jobs", 4}};
   for (int i = 1; i < argc; ++i) {
     const std::pair<std::string, std::string> word = absl::StrSplit(argv[i], absl::MaxSplits('=', 1));
     const auto number = numbers.find(word.first);

@@ -6,6 +6,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <variant>
@@ -28,8 +30,8 @@ void Must(const absl::Status& status) {
 
 int MemoryFile(uint64_t length_bytes) {
   const int fd = ::memfd_create("bench_engine", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  const bool made = fd >= 0 && ::ftruncate(fd, static_cast<off_t>(length_bytes)) == 0 &&
-                    ::fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) == 0;
+  const bool made =
+      fd >= 0 && ::ftruncate(fd, static_cast<off_t>(length_bytes)) == 0 && ::fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) == 0;
   Must(made ? absl::OkStatus() : absl::ErrnoToStatus(errno, "memfd"));
   return fd;
 }
@@ -48,8 +50,7 @@ SteppedRail::SteppedRail(RailIndex rail, std::unique_ptr<RailTransport> transpor
       events_(queue_capacity) {}
 
 bool SteppedRail::TryCommand(RailCommand command) {
-  const bool receives =
-      command.kind == RailCommand::Kind::kOpenZone || command.kind == RailCommand::Kind::kCloseZone;
+  const bool receives = command.kind == RailCommand::Kind::kOpenZone || command.kind == RailCommand::Kind::kCloseZone;
   return (receives ? receiving_ : sending_).TryPush(std::move(command));
 }
 
@@ -118,6 +119,10 @@ void BenchNode::Turn(absl::Time now, bool single) {
   inbox.clear();
   while (engine->Step()) continue;
   engine->Step();
+}
+
+bool BenchNode::AnyEvents() const {
+  return std::any_of(rails.begin(), rails.end(), [](const auto& rail) { return rail->AnyEvents(); });
 }
 
 World::World(const Shape& shape)
@@ -197,8 +202,8 @@ void World::AddTrainer(uint32_t rank, int send_fd, int receive_fd) {
   for (const auto& [number, fd] : {std::pair(1, send_fd), std::pair(2, receive_fd)}) {
     const SegmentId id(static_cast<uint32_t>(number));
     Must(engine.BeginMapping(trainer.session, id, segment_bytes_));
-    engine.AddSegment(trainer.session, id,
-                      Segment::Map(id, UniqueFd(::fcntl(fd, F_DUPFD_CLOEXEC, 0)), segment_bytes_), Must);
+    engine.AddSegment(trainer.session, id, Segment::Map(id, UniqueFd(::fcntl(fd, F_DUPFD_CLOEXEC, 0)), segment_bytes_),
+                      Must);
   }
   const uint32_t world_size = static_cast<uint32_t>(shape_.nodes) * shape_.ranks;
   engine.Join({trainer.session, "group", "secret", world_size, trainer.rank, absl::Minutes(1)},
@@ -226,15 +231,26 @@ void World::Deliver(BenchNode& from) {
   from.outbox.clear();
 }
 
+bool World::StepRails() {
+  bool any = false;
+  for (bool progress = true; progress;) {
+    progress = false;
+    for (auto& node : nodes_) {
+      for (auto& rail : node->rails) progress = rail->Step(now_) || progress;
+    }
+    any = any || progress;
+  }
+  return any;
+}
+
 void World::RunAll(absl::FunctionRef<void(absl::FunctionRef<void()>)> count) {
   for (int round = 0; round < kMaxRounds; ++round) {
+    StepRails();
     bool any = false;
     for (auto& node : nodes_) {
-      for (auto& rail : node->rails) any = rail->Step(now_) || any;
-      any = node->copier.Step() || !node->inbox.empty() || any;
-    }
-    if (!any) return;
-    for (auto& node : nodes_) {
+      const bool results = node->copier.Step();
+      if (!results && node->inbox.empty() && !node->AnyEvents()) continue;  // nothing wakes its engine
+      any = true;
       const auto turn = [&] { node->Turn(now_, shape_.single); };
       if (node == nodes_.front()) {
         count(turn);
@@ -243,6 +259,7 @@ void World::RunAll(absl::FunctionRef<void(absl::FunctionRef<void()>)> count) {
         turn();
       }
     }
+    if (!any && !StepRails()) return;
     for (auto& node : nodes_) Deliver(*node);
   }
   Must(absl::InternalError("the cluster does not come to rest"));
@@ -301,7 +318,8 @@ void World::RunJob(absl::FunctionRef<void(absl::FunctionRef<void()>)> count) {
 
 uint64_t World::Chunks() const {
   uint64_t chunks = 0;
-  for (const auto& rail : nodes_[0]->rails) chunks += rail->counters().tx_chunks.load() + rail->counters().rx_chunks.load();
+  for (const auto& rail : nodes_[0]->rails)
+    chunks += rail->counters().tx_chunks.load() + rail->counters().rx_chunks.load();
   return chunks;
 }
 
