@@ -13,7 +13,7 @@ import cluster  # noqa: E402  (found by the line above)
 import common  # noqa: E402
 import lab  # noqa: E402
 
-NAMES = ["planner", "plan", "lab", "cpu", "submit", "stall", "links", "scrape", "tls", "faults", "hostile", "shares", "verbs",
+NAMES = ["planner", "plan", "engine", "lab", "cpu", "submit", "stall", "links", "scrape", "tls", "faults", "hostile", "shares", "verbs",
          "verbs_faults"]
 
 

@@ -6,6 +6,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <variant>
@@ -119,6 +121,10 @@ void BenchNode::Turn(absl::Time now, bool single) {
   engine->Step();
 }
 
+bool BenchNode::AnyEvents() const {
+  return std::any_of(rails.begin(), rails.end(), [](const auto& rail) { return rail->AnyEvents(); });
+}
+
 World::World(const Shape& shape)
     : shape_(shape),
       flow_bytes_(shape.exchange_bytes / shape.ranks / shape.partners),
@@ -225,15 +231,26 @@ void World::Deliver(BenchNode& from) {
   from.outbox.clear();
 }
 
+bool World::StepRails() {
+  bool any = false;
+  for (bool progress = true; progress;) {
+    progress = false;
+    for (auto& node : nodes_) {
+      for (auto& rail : node->rails) progress = rail->Step(now_) || progress;
+    }
+    any = any || progress;
+  }
+  return any;
+}
+
 void World::RunAll(absl::FunctionRef<void(absl::FunctionRef<void()>)> count) {
   for (int round = 0; round < kMaxRounds; ++round) {
+    StepRails();
     bool any = false;
     for (auto& node : nodes_) {
-      for (auto& rail : node->rails) any = rail->Step(now_) || any;
-      any = node->copier.Step() || !node->inbox.empty() || any;
-    }
-    if (!any) return;
-    for (auto& node : nodes_) {
+      const bool results = node->copier.Step();
+      if (!results && node->inbox.empty() && !node->AnyEvents()) continue;  // nothing wakes its engine
+      any = true;
       const auto turn = [&] { node->Turn(now_, shape_.single); };
       if (node == nodes_.front()) {
         count(turn);
@@ -242,6 +259,7 @@ void World::RunAll(absl::FunctionRef<void(absl::FunctionRef<void()>)> count) {
         turn();
       }
     }
+    if (!any && !StepRails()) return;
     for (auto& node : nodes_) Deliver(*node);
   }
   Must(absl::InternalError("the cluster does not come to rest"));

@@ -43,6 +43,7 @@ class SteppedRail final : public RailPort {
   const RailCounters& counters() const override { return *transport_->Info().counters; }
   TransportTraits traits() const override { return transport_->Info().traits; }
   RailTransport& transport() { return *transport_; }
+  bool AnyEvents() const { return events_.Depth() > 0; }
   // True when something happened.
   bool Step(absl::Time now);
 
@@ -84,6 +85,7 @@ struct BenchNode final : public ControlLink {
   void SetPatience(const std::string&, absl::Duration) override {}
   // A turn of the engine's thread, with what it does before it sleeps (AgentImpl::Run).
   void Turn(absl::Time now, bool single);
+  bool AnyEvents() const;
 
   std::string name;
   BootId boot;
@@ -108,8 +110,6 @@ class World {
   // One job from its submissions to the end of every rank's wait, and until nothing is left to do. `count` wraps every
   // turn of the engine of node 0.
   void RunJob(absl::FunctionRef<void(absl::FunctionRef<void()>)> count);
-  // A turn of the engine of node 0 in which nothing happens.
-  void IdleTurn() { nodes_[0]->Turn(now_, shape_.single); }
   const Messages& messages() const { return messages_; }
   uint64_t turns() const { return turns_; }  // of the engine of node 0 while jobs ran
   // Chunks that node 0 has sent and received.
@@ -131,6 +131,9 @@ class World {
   void AddTrainer(uint32_t rank, int send_fd, int receive_fd);
   PeerHello HelloOf(const BenchNode& node, bool with_rails) const;
   Submission SubmissionOf(const Trainer& trainer) const;
+  // Until no rail has anything to do, so that longer exchanges give the engines no more turns. True when something
+  // happened.
+  bool StepRails();
   // Until nothing happens any more.
   void RunAll(absl::FunctionRef<void(absl::FunctionRef<void()>)> count);
   void Deliver(BenchNode& from);

@@ -23,6 +23,10 @@ from common import BUILD, BenchError, Result, progress  # noqa: E402  (found by 
 
 PROGRAM = BUILD / "bench/engine/bench_engine"
 COUNTED = "CountedTurn"  # all that the engine's thread does for a job is done below this function
+NEW = "operator new(unsigned long)"
+SITE = 3  # callers of it that name an allocation's place
+ALLOCATOR = re.compile(r"(_int_)?(malloc|free)|malloc_consolidate|sys(malloc|trim)|unlink_chunk|tcache_")
+HARNESS = re.compile(r"World::|BenchNode::|CountedTurn|functional_internal::|main|_main|0x")
 NODES = [2, 4, 8, 16, 32, 64, 128]
 PARTNERS = [1, 2, 4]  # instead of 8: the flows vary while nodes and bytes do not
 PARTNERS_NODES = 16
@@ -34,48 +38,36 @@ TOP = 10
 LARGEST = NODES[-1]
 
 
-def counted(words, keep=None):
-    """Counts of one job, and its instructions. `keep`: where callgrind's file goes."""
-    with tempfile.TemporaryDirectory(prefix="railsd-callgrind-") as folder:
-        file = Path(keep or Path(folder) / "counts")
-        run = subprocess.run(["valgrind", "--tool=callgrind", "--collect-atstart=no", f"--toggle-collect={COUNTED}",
-                              f"--callgrind-out-file={file}", PROGRAM, *words],
-                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
-        if run.returncode != 0:
-            raise BenchError(f"{PROGRAM.name} {' '.join(words)} ended with {run.returncode}: {run.stderr.strip()[-500:]}")
-        counts = json.loads(run.stdout)
-        total = re.search(r"^(?:summary|totals): (\d+)", file.read_text(), re.MULTILINE)
-    counts["instructions"] = int(total.group(1)) / counts["jobs"]
-    return counts
-
-
 class Profile:
-    """Callgrind's file by function: instructions in it, in it and what it calls, and who calls `operator new`."""
+    """Callgrind's file: instructions by function, in it alone and with what it calls, and allocations by place."""
 
-    def __init__(self, path, jobs):
+    def __init__(self, path, counts):
         self.own, self.inclusive, self.allocations = (collections.Counter() for _ in range(3))
-        names, function, callee, calls, depth = {}, None, None, 0, False
+        names, function, callee, called = {}, "", "", False
         for line in path.read_text().splitlines():
-            if match := re.match(r"(c?fn)=\((\d+)\)(?: (.*))?", line):
-                kind, number, name = match.groups()
+            if match := re.match(r"(c?)fn=\((\d+)\)(?: (.*))?", line):
+                called, number, name = match.groups()
                 name = names.setdefault(number, name)
-                if kind == "fn":
-                    function = name
-                else:
-                    callee = name
+                function, callee = (function, name) if called else (name, callee)
             elif line.startswith("calls="):
-                calls, depth = int(line[len("calls="):].split()[0]), True
+                called = True
             elif re.match(r"[+\-*\d]", line):
-                cost = int(line.split()[1]) / jobs
-                if depth:
-                    if callee != function:  # recursion is counted once
-                        self.inclusive[function] += cost
-                    if callee.startswith("operator new"):
-                        self.allocations[function] += calls / jobs
-                else:
-                    self.own[function] += cost
-                    self.inclusive[function] += cost
-                depth = False
+                cost = int(line.split()[1]) / counts["jobs"]
+                self._add(function, callee if called else None, cost)
+                called = False
+        # Each call of operator new takes as many instructions as any other.
+        of_all = sum(self.allocations.values()) or 1
+        for place in self.allocations:
+            self.allocations[place] *= counts["allocations"] / of_all
+
+    def _add(self, function, callee, cost):
+        name, _, callers = function.partition("'")
+        if callee is None:
+            self.own[name] += cost
+            if name == NEW:
+                self.allocations[callers] += cost
+        if callee is None or callee.partition("'")[0] != name:  # recursion is counted once
+            self.inclusive[name] += cost
 
     @staticmethod
     def short(name):
@@ -85,19 +77,29 @@ class Profile:
         return name if len(name) <= 150 else name[:147] + "..."
 
     def lines(self, top):
+        inside = collections.Counter({name: count for name, count in self.inclusive.items() if not HARNESS.search(name)})
         for title, counter in (("instructions in the function", self.own),
-                               ("instructions in it and in what it calls", self.inclusive),
-                               ("allocations by the function that calls operator new", self.allocations)):
+                               ("instructions in it and in what it calls", inside),
+                               ("allocations, by the callers of operator new", self.allocations)):
             yield title
             for name, count in counter.most_common(top):
-                yield f"{count:12.1f}  {self.short(name)}"
+                yield f"{count:12.1f}  " + " < ".join(map(self.short, name.split("'")))
 
 
-def profiled(words):
+def counted(words):
+    """Counts of one job, and the profile of its instructions."""
     with tempfile.TemporaryDirectory(prefix="railsd-callgrind-") as folder:
         file = Path(folder) / "counts"
-        counts = counted(words, keep=file)
-        return counts, Profile(file, counts["jobs"])
+        run = subprocess.run(["valgrind", "--tool=callgrind", "--collect-atstart=no", f"--toggle-collect={COUNTED}",
+                              f"--separate-callers{SITE}={NEW}", f"--callgrind-out-file={file}", PROGRAM, *words],
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
+        if run.returncode != 0:
+            raise BenchError(f"{PROGRAM.name} {' '.join(words)} ended with {run.returncode}: {run.stderr.strip()[-500:]}")
+        counts = json.loads(run.stdout)
+        profile = Profile(file, counts)
+    counts["instructions"] = sum(profile.own.values())
+    counts["allocator"] = sum(count for name, count in profile.own.items() if ALLOCATOR.match(name))
+    return counts, profile
 
 
 def least_squares(rows, values):
@@ -136,12 +138,11 @@ def measure(options):
     cases |= {f"bytes x {times}": [f"nodes={LONGER_NODES}", f"exchange_bytes={times * EXCHANGE_BYTES}"] for times in LONGER}
     # Under callgrind the largest world takes most of the time: it begins first.
     longest = sorted(cases, key=lambda name: "nodes=128" not in cases[name] and "nodes=64" not in cases[name])
-    single = [f"nodes={BROKEN_DOWN}", "single=1"]
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         runs = {name: pool.submit(counted, cases[name]) for name in longest}
-        profile, alone = pool.submit(profiled, [f"nodes={BROKEN_DOWN}"]), pool.submit(counted, single)
-        measured = {name: runs[name].result() for name in cases}
-        profile, alone = profile.result()[1], alone.result()
+        alone = pool.submit(counted, [f"nodes={BROKEN_DOWN}", "single=1"])
+        measured = {name: runs[name].result()[0] for name in cases}
+        profile, alone = runs[f"nodes={BROKEN_DOWN}"].result()[1], alone.result()[0]
     counts = list(measured.values())
     (a, b, c, d), residual = fit([row_of(each) for each in counts], [each["instructions"] for each in counts])
     by_nodes = [measured[f"nodes={nodes}"] for nodes in NODES]
@@ -159,14 +160,14 @@ def measure(options):
     room = 4 + 2 * (LARGEST - 1)
     how = (f"fit to {len(counts)} cases of 8 ranks on each of {NODES[0]} to {LARGEST} nodes, under callgrind, of what the engine's "
            f"thread does for one job; largest difference {100 * residual:.1f} %")
-    # Callgrind counts the same each time; memory is not always laid out the same.
-    base = measured[f"nodes={LONGER_NODES}"]["instructions"]
-    longer = [measured[f"bytes x {times}"] for times in LONGER]
-    by_chunk = max(abs(each["instructions"] - base) / (each["chunks"] - measured[f"nodes={LONGER_NODES}"]["chunks"])
-                   for each in longer)
+    # The allocator looks for room in a heap that rails, with their chunks, use as well.
+    base, *longer = [(each["instructions"] - each["allocator"], each["chunks"]) for each in (
+        measured[name] for name in (f"nodes={LONGER_NODES}", *(f"bytes x {times}" for times in LONGER)))]
+    by_chunk = max(abs(instructions - base[0]) / (chunks - base[1]) for instructions, chunks in longer)
     return [
-        Result("engine.by_chunk", by_chunk, "instructions", 0, f"{' and '.join(map(str, LONGER))} times the bytes among "
-               f"{LONGER_NODES} nodes, the larger difference for each further chunk; the fit has {d:.1f}"),
+        Result("engine.by_chunk", by_chunk, "instructions", 1, f"{' and '.join(map(str, LONGER))} times the bytes among "
+               f"{LONGER_NODES} nodes, for each further chunk, without malloc and free; less than 1 is 0, because addresses "
+               f"differ; the fit, with them, has {d:.1f}"),
         Result("engine.by_peer", b, "instructions", 6000, how),
         Result("engine.by_flow", c, "instructions", 250, "the same; for a flow that is sent and one that is received"),
         Result("engine.fixed", a, "instructions", None, "the same"),
@@ -189,7 +190,7 @@ def main():
     parser.add_argument("words", nargs="*", default=[f"nodes={BROKEN_DOWN}"], metavar="KEY=VALUE", help="as of bench_engine")
     options = parser.parse_args()
     try:
-        counts, profile = profiled(options.words)
+        counts, profile = counted(options.words)
     except BenchError as error:
         sys.exit(f"bench_engine: {error}")
     print(json.dumps(counts))
