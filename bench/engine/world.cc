@@ -44,6 +44,7 @@ uint64_t SegmentBytes(const Shape& shape, uint64_t flow_bytes) { return shape.no
 SteppedRail::SteppedRail(RailIndex rail, std::unique_ptr<RailTransport> transport, const SchedulerOptions& scheduler,
                          RailBoard* board, size_t queue_capacity)
     : transport_(std::move(transport)),
+      info_(transport_->Info()),
       sender_(rail, scheduler, board, transport_.get()),
       sending_(queue_capacity),
       receiving_(queue_capacity),
@@ -64,7 +65,7 @@ bool SteppedRail::Step(absl::Time now) {
   bool any = false;
   RailCommand command;
   while (receiving_.TryPop(&command) || sending_.TryPop(&command)) {
-    Apply(command, now, &sender_, transport_.get());
+    Apply(command, now, &sender_, info_.binder);
     any = true;
   }
   any = sender_.Post(now) || any;
@@ -185,7 +186,7 @@ PeerHello World::HelloOf(const BenchNode& node, bool with_rails) const {
   hello.node = node.name;
   hello.boot = node.boot;
   for (uint32_t r = 0; with_rails && r < node.rails.size(); ++r) {
-    hello.rails.push_back({RailIndex(r), node.rails[r]->transport().Info().address, kSpeedBytesPerSecond});
+    hello.rails.push_back({RailIndex(r), node.rails[r]->address(), kSpeedBytesPerSecond});
   }
   return hello;
 }

@@ -40,15 +40,16 @@ class SteppedRail final : public RailPort {
   bool TryCommand(RailCommand command) override;
   size_t TakeEvents(absl::Span<RailEvent> out) override;
   void Flush() override {}
-  const RailCounters& counters() const override { return *transport_->Info().counters; }
-  TransportTraits traits() const override { return transport_->Info().traits; }
-  RailTransport& transport() { return *transport_; }
+  const RailCounters& counters() const override { return *info_.counters; }
+  TransportTraits traits() const override { return info_.traits(); }
+  const std::string& address() const { return info_.address; }
   bool AnyEvents() const { return events_.Depth() > 0; }
   // True when something happened.
   bool Step(absl::Time now);
 
  private:
   const std::unique_ptr<RailTransport> transport_;
+  const TransportInfo info_;
   RailSender sender_;
   SpscRing<RailCommand> sending_, receiving_;
   SpscRing<RailEvent> events_;
