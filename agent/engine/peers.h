@@ -8,8 +8,8 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
-#include "absl/types/span.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "agent/base/ids.h"
 #include "agent/base/rail_mask.h"
 #include "agent/control/messages.h"

@@ -42,17 +42,14 @@ BENCHMARK(Choose)->ArgNames({"peers", "tenants"})->ArgsProduct({{8, 64, 512}, {1
 
 class NullTransport final : public RailTransport {
  public:
-  TransportInfo Info() const override { return {}; }
+  TransportInfo Info() override { return {}; }
   void SetPeer(const RailPeer&) override {}
   void RemovePeer(PeerIndex) override {}
-  void OnSignal(PeerIndex, const std::string&) override {}
   size_t Post(absl::Span<const SendOrder> orders) override {
     posted.insert(posted.end(), orders.begin(), orders.end());
     return orders.size();
   }
   void StopSends(JobTag) override {}
-  void OpenZone(std::shared_ptr<const ReceiveZone>) override {}
-  void CloseZone(ZoneRef, bool) override {}
   size_t Poll(absl::Duration, absl::Span<RailEvent>) override { return 0; }
   void Wake() override {}
 
