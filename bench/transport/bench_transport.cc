@@ -82,6 +82,13 @@ std::shared_ptr<const Segment> MakeSegment(uint64_t bytes) {
   return segment;
 }
 
+MemoryRanges RangesOf(const std::shared_ptr<const Segment>& segment, uint64_t offset_bytes, uint64_t length_bytes) {
+  auto table = std::make_shared<MemoryTable>();
+  table->Begin();
+  table->Append(segment, offset_bytes, length_bytes);
+  return {table, table->stream()};
+}
+
 // One rail of one node, with its thread's loop.
 class Worker {
  public:
@@ -105,12 +112,12 @@ class Worker {
     for (uint32_t peer = 0; peer < options.nodes; ++peer) {
       const uint64_t base = peer * options.bytes_per_pair + from;
       streams_[peer].peer = PeerIndex(peer);
-      streams_[peer].memory.Append(send, base, stripe_bytes_);
+      streams_[peer].memory = RangesOf(send, base, stripe_bytes_);
       // Tables are filled in the same order everywhere: rail by rail, peer by peer.
       streams_[peer].zone = {static_cast<uint16_t>(1 + rail * options.nodes + node), 1};
       auto zone = std::make_shared<ReceiveZone>(options.rails);
       zone->peer = PeerIndex(peer);
-      zone->memory.Append(receive, base, stripe_bytes_);
+      zone->memory = RangesOf(receive, base, stripe_bytes_);
       zones->Open(std::move(zone));
     }
   }

@@ -221,7 +221,7 @@ void TransportSuite::Bind(End& at, Exchange& exchange) {
     remote.pieces.push_back({offset, reinterpret_cast<uintptr_t>(piece.address), piece.length_bytes});
     offset += piece.length_bytes;
   }
-  remote.keys = exchange.zone->keys;
+  remote.keys.assign(exchange.zone->keys.begin(), exchange.zone->keys.end());
 }
 
 void TransportSuite::Close(End& at, Exchange& exchange, bool writers_stopped) {

@@ -163,7 +163,7 @@ TEST_F(SendingTest, IsHeldWhileARequestToReleaseWaitsForRoomInTheQueue) {
   EXPECT_TRUE(sending_->held()) << "the rail is about to read the stream";
   StubTransport transport;
   RailSender rail(RailIndex(0), {.speed_bytes_per_s = 1e9}, board_.get(), &transport);
-  Apply(late[0], now_, &rail, &transport);
+  Apply(late[0], now_, &rail, /*binder=*/nullptr);
   std::array<RailEvent, 2> reports;
   ASSERT_EQ(rail.reports().Take(absl::MakeSpan(reports)), 1u);
   sending_->OnReport(RailIndex(0), reports[0]);

@@ -13,17 +13,14 @@ namespace {
 // Takes every order. They end in the order in which they came.
 class RingTransport final : public RailTransport {
  public:
-  TransportInfo Info() const override { return {}; }
+  TransportInfo Info() override { return {}; }
   void SetPeer(const RailPeer&) override {}
   void RemovePeer(PeerIndex) override {}
-  void OnSignal(PeerIndex, const std::string&) override {}
   size_t Post(absl::Span<const SendOrder> orders) override {
     for (const SendOrder& order : orders) cookies_[posted_++ % cookies_.size()] = order.cookie;
     return orders.size();
   }
   void StopSends(JobTag) override {}
-  void OpenZone(std::shared_ptr<const ReceiveZone>) override {}
-  void CloseZone(ZoneRef, bool) override {}
   size_t Poll(absl::Duration, absl::Span<RailEvent>) override { return 0; }
   void Wake() override {}
 
