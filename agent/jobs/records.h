@@ -51,10 +51,10 @@ class JobRecords {
 
   // Null when nothing is kept to explain jobs with.
   std::unique_ptr<JobRecorder> NewRecorder();
-  // Keeps what rails have recorded of a job that is about to be forgotten. `explanation`: all of it but the timeline.
+  // Keeps what rails have recorded of a job that is about to be forgotten. `explanation`: as ExplanationOf() makes it.
   void Keep(NodeJob& job, JobExplanation explanation);
   struct Explained {
-    JobExplanation explanation;  // without its timeline
+    JobExplanation explanation;  // as Keep() got it
     std::unique_ptr<JobRecorder> recorder;
     std::vector<std::pair<PeerIndex, StreamFlows>> flows;  // to each peer
     const StreamFlows& FlowsTo(PeerIndex peer) const {

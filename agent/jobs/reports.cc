@@ -88,11 +88,11 @@ JobExplanation ExplanationOf(const NodeJob& job, const ExchangeContext& context,
     out.begun = std::min(out.begun, part.accepted);
     if (told == nullptr || part.ended > told->ended) told = &part;
   }
+  out.exchanges.reserve(job.exchanges.size());
   for (const Exchange& exchange : job.exchanges) {
-    out.exchanges.push_back({exchange.peer, context.peer(exchange.peer).node, exchange.out.total_bytes(),
-                             exchange.in.total_bytes(), exchange.times, exchange.left_out});
+    out.exchanges.push_back(
+        {exchange.peer, {}, exchange.out.total_bytes(), exchange.in.total_bytes(), exchange.times, exchange.left_out});
   }
-  std::sort(out.exchanges.begin(), out.exchanges.end(), [](const auto& a, const auto& b) { return a.node < b.node; });
   if (told == nullptr) return out;
   out.report = told->report;
   if (!told->terminal()) FillReport(job, *told, context, health, now, &out.report);
@@ -195,6 +195,8 @@ absl::StatusOr<JobExplanation> ExplainJob(const WantedJob& wanted, const JobMap&
     const Group* const group = groups.Find(running->key.epoch);
     if (!running->aborting()) out.waits_for = WaitsFor(*running, group, *context.peers, sessions);
   }
+  for (JobExplanation::Exchange& exchange : out.exchanges) exchange.node = context.peer(exchange.peer).node;
+  std::sort(out.exchanges.begin(), out.exchanges.end(), [](const auto& a, const auto& b) { return a.node < b.node; });
   out.age = now - out.begun;
   return out;
 }

@@ -20,7 +20,7 @@ namespace railsd {
 void FillReport(const NodeJob& job, const RankPart& part, const ExchangeContext& context, const RailHealth& health,
                 absl::Time now, JobReport* report);
 
-// All of an explanation but its timeline.
+// All of an explanation but its timeline and the names of nodes.
 JobExplanation ExplanationOf(const NodeJob& job, const ExchangeContext& context, const RailHealth& health,
                              absl::Time now);
 

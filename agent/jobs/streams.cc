@@ -8,39 +8,44 @@ namespace railsd {
 StreamBuilder::StreamBuilder(const NodeJob& job, std::shared_ptr<const GroupLayout> layout)
     : layout_(std::move(layout)) {
   parts_.reserve(job.parts.size());
-  for (const auto& [rank, part] : job.parts) parts_.push_back(&part.submission);
+  for (const auto& [rank, part] : job.parts) parts_.push_back({rank, &part.submission});
 }
 
 void StreamBuilder::Sort(FlowsOf flows, KeyOf key, size_t keys) {
   const auto for_each = [&](auto visit) {
     for (uint32_t p = 0; p < parts_.size(); ++p) {
-      for (const PreparedFlow& flow : parts_[p]->*flows) {
+      for (const PreparedFlow& flow : parts_[p].submission->*flows) {
         const GroupLayout::Place& place = layout_->ranks[flow.peer.value()];
-        if (place.node != GroupLayout::kLocal && flow.bytes > 0) visit(flow, p, place.*key);
+        if (place.node != GroupLayout::kLocal && flow.bytes > 0) visit(Item{&flow, p, place.node}, place.*key);
       }
     }
   };
+  size_t pieces = 0;
   places_.assign(keys + 1, 0);
-  for_each([&](const PreparedFlow& /*flow*/, uint32_t /*part*/, uint32_t k) { ++places_[k + 1]; });
+  for_each([&](const Item& item, uint32_t k) {
+    ++places_[k + 1];
+    pieces += item.flow->memory.count;
+  });
   std::partial_sum(places_.begin(), places_.end(), places_.begin());
   sorted_.resize(places_.back());
-  for_each([&](const PreparedFlow& flow, uint32_t part, uint32_t k) { sorted_[places_[k]++] = {&flow, part}; });
+  for_each([&](const Item& item, uint32_t k) { sorted_[places_[k]++] = item; });
+  flows_->reserve(flows_->size() + sorted_.size());
+  memory_->Reserve(pieces);
 }
 
 void StreamBuilder::Append(bool sends, std::vector<Stream>* streams) {
   streams->resize(layout_->peers.size());
-  size_t next = 0;
+  auto item = sorted_.cbegin();
   for (uint32_t node = 0; node < streams->size(); ++node) {
     Stream& stream = (*streams)[node];
     stream.begin = flows_->size();
     memory_->Begin();
-    for (; next < sorted_.size(); ++next) {
-      const auto& [flow, p] = sorted_[next];
-      if (layout_->ranks[flow->peer.value()].node != node) break;
-      const PreparedSubmission& part = *parts_[p];
-      flows_->push_back({sends ? flow->peer : part.rank, sends ? part.rank : flow->peer, p, flow->bytes,
-                         memory_->stream().total_bytes});
-      memory_->Append(part.memory->Pieces(flow->memory));
+    for (; item != sorted_.cend() && item->node == node; ++item) {
+      const PreparedFlow& flow = *item->flow;
+      const auto& [rank, submission] = parts_[item->part];
+      const uint64_t begin_bytes = memory_->stream().total_bytes;
+      flows_->push_back({sends ? flow.peer : rank, sends ? rank : flow.peer, item->part, flow.bytes, begin_bytes});
+      memory_->Append(submission->memory->Pieces(flow.memory));
     }
     stream.end = flows_->size();
     stream.memory = memory_->stream();
@@ -50,19 +55,7 @@ void StreamBuilder::Append(bool sends, std::vector<Stream>* streams) {
 void StreamBuilder::Build() {
   flows_ = std::make_shared<std::vector<StreamFlow>>();
   memory_ = std::make_shared<MemoryTable>();
-  size_t flows = 0, pieces = 0;
-  for (const PreparedSubmission* part : parts_) {
-    memory_->Hold(*part->memory);
-    for (const auto* list : {&part->sends, &part->receives}) {
-      for (const PreparedFlow& flow : *list) {
-        const bool remote = layout_->ranks[flow.peer.value()].node != GroupLayout::kLocal;
-        flows += remote;
-        pieces += remote ? flow.memory.count : 0;
-      }
-    }
-  }
-  flows_->reserve(flows);
-  memory_->Reserve(pieces);
+  for (const Part& part : parts_) memory_->Hold(*part.submission->memory);
   // The stream is in the order of destination, then source. Sends of a rank are in the order of destinations already.
   Sort(&PreparedSubmission::sends, &GroupLayout::Place::order, layout_->ranks.size());
   Append(/*sends=*/true, &out_);

@@ -23,9 +23,14 @@ class StreamBuilder {
   void Give(NodeJob* job);
 
  private:
+  struct Part {
+    Rank rank;
+    const PreparedSubmission* submission;
+  };
+  // A flow with another node.
   struct Item {
     const PreparedFlow* flow;
-    uint32_t part;
+    uint32_t part, node;
   };
   // One direction of an exchange.
   struct Stream {
@@ -36,14 +41,15 @@ class StreamBuilder {
   using KeyOf = uint32_t GroupLayout::Place::*;
 
   // Sorts the flows with other nodes by a key that is below `keys`; equal ones stay in the order of parts, then peers.
+  // Makes room for them in the tables.
   void Sort(FlowsOf flows, KeyOf key, size_t keys);
   // Appends the sorted flows, whose nodes rise.
   void Append(bool sends, std::vector<Stream>* streams);
 
   const std::shared_ptr<const GroupLayout> layout_;
-  std::vector<const PreparedSubmission*> parts_;  // by rank
-  std::vector<uint32_t> places_;                  // scratch: where the next flow of a key goes
-  std::vector<Item> sorted_;                      // scratch
+  std::vector<Part> parts_;       // by rank
+  std::vector<uint32_t> places_;  // scratch: where the next flow of a key goes
+  std::vector<Item> sorted_;      // scratch
   std::shared_ptr<std::vector<StreamFlow>> flows_;
   std::shared_ptr<MemoryTable> memory_;
   std::vector<Stream> out_, in_;  // by node

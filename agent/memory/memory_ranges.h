@@ -33,7 +33,8 @@ class MemoryTable {
     size_t first = 0, count = 0;
     uint64_t total_bytes = 0;
   };
-  void Reserve(size_t pieces) { pieces_.reserve(pieces); }
+  // Makes room for so many more.
+  void Reserve(size_t pieces) { pieces_.reserve(pieces_.size() + pieces); }
   // What is appended from now on is a stream of its own.
   void Begin() { stream_ = {pieces_.size(), 0, 0}; }
   // Appends [offset, offset + length) of `segment`, which the caller has checked to lie inside it. Zero lengths are
