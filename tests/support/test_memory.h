@@ -32,7 +32,7 @@ inline std::shared_ptr<const Segment> MakeSegment(uint64_t bytes, uint32_t id = 
   return Segment::Map(SegmentId(id), MakeMemfd(bytes), bytes).value();
 }
 
-// Appends [offset, offset + length) of `segment`. Zero lengths are dropped.
+// Appends [offset, offset + length) of `segment`. Zero lengths are dropped. For a few ranges: it copies the table.
 inline void Append(MemoryRanges* ranges, const std::shared_ptr<const Segment>& segment, uint64_t offset,
                    uint64_t length) {
   auto table = std::make_shared<MemoryTable>();
@@ -53,9 +53,10 @@ inline MemoryRanges Scatter(const std::shared_ptr<const Segment>& segment, uint6
   std::vector<size_t> order(pieces);
   for (size_t i = 0; i < pieces; ++i) order[i] = i;
   std::shuffle(order.begin(), order.end(), random);
-  MemoryRanges ranges;
-  for (size_t i : order) testing::Append(&ranges, segment, begin + cuts[i], cuts[i + 1] - cuts[i]);
-  return ranges;
+  auto table = std::make_shared<MemoryTable>();
+  table->Begin();
+  for (size_t i : order) table->Append(segment, begin + cuts[i], cuts[i + 1] - cuts[i]);
+  return {table, table->stream()};
 }
 
 // The flow's bytes. Test memory is never shrunk under us, so plain loads and stores will do.
