@@ -43,6 +43,7 @@ RailMask Sending::Usable() const {
 
 absl::Status Sending::TakeKeys(const RailKeys& keys) {
   const size_t rail = keys.rail.rail.value();
+  if (!context_.traits.binds_zones) return absl::InternalError("keys; rails over TCP need such rails at both ends");
   if (rail >= rails_.size()) return absl::OkStatus();  // a rail that this node lacks
   if (keys.keys.size() != stream_.remote.pieces.size()) {
     return absl::InternalError(

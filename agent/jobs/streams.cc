@@ -29,46 +29,47 @@ void StreamBuilder::Sort(FlowsOf flows, KeyOf key, size_t keys) {
   std::partial_sum(places_.begin(), places_.end(), places_.begin());
   sorted_.resize(places_.back());
   for_each([&](const Item& item, uint32_t k) { sorted_[places_[k]++] = item; });
-  flows_->reserve(flows_->size() + sorted_.size());
   memory_->Reserve(pieces);
 }
 
-void StreamBuilder::Append(bool sends, std::vector<Stream>* streams) {
+void StreamBuilder::Append(bool sends, std::vector<StreamFlow>* flows, std::vector<Stream>* streams) {
+  flows->reserve(sorted_.size());
   streams->resize(layout_->peers.size());
   auto item = sorted_.cbegin();
   for (uint32_t node = 0; node < streams->size(); ++node) {
     Stream& stream = (*streams)[node];
-    stream.begin = flows_->size();
+    stream.begin = flows->size();
     memory_->Begin();
     for (; item != sorted_.cend() && item->node == node; ++item) {
       const PreparedFlow& flow = *item->flow;
       const auto& [rank, submission] = parts_[item->part];
       const uint64_t begin_bytes = memory_->stream().total_bytes;
-      flows_->push_back({sends ? flow.peer : rank, sends ? rank : flow.peer, item->part, flow.bytes, begin_bytes});
+      flows->push_back({sends ? flow.peer : rank, sends ? rank : flow.peer, item->part, flow.bytes, begin_bytes});
       memory_->Append(submission->memory->Pieces(flow.memory));
     }
-    stream.end = flows_->size();
+    stream.end = flows->size();
     stream.memory = memory_->stream();
   }
 }
 
 void StreamBuilder::Build() {
-  flows_ = std::make_shared<std::vector<StreamFlow>>();
+  out_flows_ = std::make_shared<std::vector<StreamFlow>>();
+  in_flows_ = std::make_shared<std::vector<StreamFlow>>();
   memory_ = std::make_shared<MemoryTable>();
   for (const Part& part : parts_) memory_->Hold(*part.submission->memory);
   // The stream is in the order of destination, then source. Sends of a rank are in the order of destinations already.
   Sort(&PreparedSubmission::sends, &GroupLayout::Place::order, layout_->ranks.size());
-  Append(/*sends=*/true, &out_);
+  Append(/*sends=*/true, out_flows_.get(), &out_);
   Sort(&PreparedSubmission::receives, &GroupLayout::Place::node, layout_->peers.size());
-  Append(/*sends=*/false, &in_);
+  Append(/*sends=*/false, in_flows_.get(), &in_);
 }
 
 void StreamBuilder::Give(NodeJob* job) {
   for (size_t node = 0; node < out_.size(); ++node) {
     Exchange& exchange = *job->With(layout_->peers[node]);
     const Stream &out = out_[node], &in = in_[node];
-    exchange.out.SetStream({flows_, out.begin, out.end}, {memory_, out.memory});
-    exchange.in.SetStream({flows_, in.begin, in.end}, {memory_, in.memory});
+    exchange.out.SetStream({out_flows_, out.begin, out.end}, {memory_, out.memory});
+    exchange.in.SetStream({in_flows_, in.begin, in.end}, {memory_, in.memory});
     job->out_bytes += exchange.out.total_bytes();
     job->in_bytes += exchange.in.total_bytes();
   }

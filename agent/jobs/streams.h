@@ -12,8 +12,9 @@
 
 namespace railsd {
 
-// Builds one table of flows and one of memory for all exchanges of a job. The cost grows with the number of flows and
-// ranges, and with the size of the group; nothing is sorted by comparison. Build() may run on any thread.
+// Builds one table of memory and two of flows, one for each direction, for all exchanges of a job. The cost grows with
+// the number of flows and ranges, and with the size of the group; nothing is sorted by comparison. Build() may run on
+// any thread.
 class StreamBuilder {
  public:
   // All local ranks have submitted; their submissions stay as they are until Give().
@@ -34,7 +35,7 @@ class StreamBuilder {
   };
   // One direction of an exchange.
   struct Stream {
-    size_t begin = 0, end = 0;  // in flows_
+    size_t begin = 0, end = 0;  // in the table of flows
     MemoryTable::Stream memory;
   };
   using FlowsOf = std::vector<PreparedFlow> PreparedSubmission::*;
@@ -44,13 +45,13 @@ class StreamBuilder {
   // Makes room for them in the tables.
   void Sort(FlowsOf flows, KeyOf key, size_t keys);
   // Appends the sorted flows, whose nodes rise.
-  void Append(bool sends, std::vector<Stream>* streams);
+  void Append(bool sends, std::vector<StreamFlow>* flows, std::vector<Stream>* streams);
 
   const std::shared_ptr<const GroupLayout> layout_;
   std::vector<Part> parts_;       // by rank
   std::vector<uint32_t> places_;  // scratch: where the next flow of a key goes
   std::vector<Item> sorted_;      // scratch
-  std::shared_ptr<std::vector<StreamFlow>> flows_;
+  std::shared_ptr<std::vector<StreamFlow>> out_flows_, in_flows_;
   std::shared_ptr<MemoryTable> memory_;
   std::vector<Stream> out_, in_;  // by node
 };

@@ -55,17 +55,22 @@ RailScheduler::RailScheduler(const SchedulerOptions& options, RailProgress* prog
 }
 
 RailScheduler::Window RailScheduler::MakeWindow(double part, uint64_t pieces) const {
-  const double nominal = options_.speed_bytes_per_s * part, speed = speed_ * part;
+  const double nominal = options_.speed_bytes_per_s * part;
   const auto least = static_cast<uint64_t>(part * static_cast<double>(kMinPieceBytes));
+  const auto piece_at = [&](double speed) {
+    return std::clamp(static_cast<uint64_t>(speed * kPieceSeconds), std::min(least, options_.chunk_bytes),
+                      options_.chunk_bytes);
+  };
   Window window;
-  window.piece_bytes = std::clamp(static_cast<uint64_t>(std::min(nominal, kMeasureDoubt * speed) * kPieceSeconds),
-                                  std::min(least, options_.chunk_bytes), options_.chunk_bytes);
+  window.piece_bytes = piece_at(std::min(nominal, kMeasureDoubt * speed_ * part));
   if (options_.window_bytes > 0) {
     window.bytes = options_.window_bytes;
     return window;
   }
-  const uint64_t most = std::max(pieces * window.piece_bytes, static_cast<uint64_t>(nominal * kWindowSeconds));
-  const uint64_t drained = static_cast<uint64_t>(speed * kWindowDrainSeconds);
+  // The measured rate is that of the whole rail. With a part of it, or with smaller pieces, a window would follow the
+  // rate that it allows itself, and shrink to nothing.
+  const uint64_t most = std::max(pieces * piece_at(nominal), static_cast<uint64_t>(nominal * kWindowSeconds));
+  const auto drained = static_cast<uint64_t>(speed_ * kWindowDrainSeconds);
   window.bytes = std::min(most, std::max(kLeastPieces * window.piece_bytes, drained));
   return window;
 }
@@ -74,7 +79,8 @@ void RailScheduler::SetWindows(double speed_bytes_per_s) {
   speed_ = speed_bytes_per_s;
   window_ = MakeWindow(1, kWindowPieces);
   yielding_ = MakeWindow(kYieldingPart, kYieldingPieces);
-  yielding_time_ = absl::Seconds(static_cast<double>(yielding_.bytes) / speed_);
+  // Nominal: while lower priorities pause nothing measures the rail, so a pause must not grow with an old measure.
+  yielding_time_ = absl::Seconds(static_cast<double>(yielding_.bytes) / options_.speed_bytes_per_s);
   const absl::Duration all_windows = absl::Seconds(static_cast<double>(kPeersAtOnce * window_.bytes) / speed_);
   stalled_ = std::clamp(2 * all_windows, kStalled, kLongestStalled);
   for (uint32_t peer = 0; peer < peers_.size(); ++peer) Resume(PeerIndex(peer));

@@ -1,0 +1,149 @@
+// Bytes, and counts of bytes, wherever the ranks of a group are.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "tests/unit/agent/jobs/cluster.h"
+
+namespace railsd::testing {
+namespace {
+
+// Ranks in any order on nodes, some nodes with many and some with few; flows submitted in any order, empty ones and
+// ones left out, small jobs and such that are built elsewhere, all policies, rails that fail.
+TEST(PlacementTest, BytesAreRightWhereverRanksAre) {
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937_64 random(seed);
+    const Policy policy = kAllPolicies[random() % std::size(kAllPolicies)];
+    const size_t nodes = 1 + random() % 4, rails = 1 + random() % 3;
+    const uint32_t world = static_cast<uint32_t>(nodes + random() % 8);
+    Cluster cluster({.remote = seed % 2 == 0,
+                     .nodes = nodes,
+                     .rails = rails,
+                     .seed = seed,
+                     .plan = {.policy = policy, .chunk_bytes = 16 << 10},
+                     .zone_room = random() % 3 == 0 ? 1u : 1024u});
+    Exchange exchange(&cluster, world, "g", 4 << 20);
+    std::vector<size_t> place(world);
+    for (uint32_t r = 0; r < world; ++r) place[r] = r < nodes ? r : random() % nodes;
+    std::shuffle(place.begin(), place.end(), random);
+    for (uint32_t r = 0; r < world; ++r) {
+      Trainer& trainer = exchange.trainer(r);
+      trainer.node = place[r];
+      trainer.session = cluster.OpenSession(trainer.node, "t");
+      cluster.AddSegment(trainer.node, trainer.session, 1, *trainer.send);
+      cluster.AddSegment(trainer.node, trainer.session, 2, *trainer.receive);
+    }
+    exchange.JoinAll();
+    for (uint64_t seq = 1; seq <= 3; ++seq) {
+      exchange.SetLengths(Exchange::RandomLengths(world, 100'000, random), seed * 10 + seq);
+      const size_t pieces = random() % 2 == 0 ? 1 + random() % 3 : 700;
+      std::vector<std::shared_ptr<absl::StatusOr<JobReport>>> reports;
+      std::vector<uint32_t> order(world);
+      std::iota(order.begin(), order.end(), 0);
+      std::shuffle(order.begin(), order.end(), random);
+      for (uint32_t r : order) {
+        Submission submission = exchange.For(r, seq, pieces);
+        for (auto* flows : {&submission.sends, &submission.receives}) {
+          std::erase_if(*flows, [&](const FlowRanges& f) { return f.ranges.empty() && random() % 2 == 0; });
+          std::shuffle(flows->begin(), flows->end(), random);
+        }
+        ASSERT_TRUE(exchange.trainer(r).Submit(submission).ok());
+        reports.push_back(exchange.trainer(r).Wait(seq));
+        if (random() % 2 == 0) cluster.Run([n = random() % 20]() mutable { return n-- == 0; });
+      }
+      if (random() % 2 == 0 && nodes > 1) cluster.FailRails(2, random);
+      cluster.Run();
+      cluster.Advance(absl::Seconds(2));
+      cluster.Run();
+      for (const auto& report : reports) {
+        ASSERT_TRUE(report->ok()) << report->status();
+        ASSERT_EQ((*report)->state, JobState::kDone) << (*report)->status;
+        ASSERT_EQ((*report)->bytes_sent, (*report)->bytes_to_send);
+        ASSERT_EQ((*report)->bytes_received, (*report)->bytes_to_receive);
+      }
+      exchange.ExpectBytes();
+      cluster.ExpectNothingOpen();
+      if (HasFailure()) return;
+    }
+  }
+}
+
+// What reports of a job that was cancelled say of each rank is what is in its memory (framed rails, nothing local).
+TEST(PlacementTest, PartialBytesOfFailedJobsAreOfTheRightRanks) {
+  uint64_t partial = 0;
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937_64 random(seed);
+    const size_t nodes = 2 + random() % 2;
+    const uint32_t world = static_cast<uint32_t>(nodes + random() % 6);
+    Cluster cluster({.nodes = nodes, .rails = 2, .seed = seed, .plan = {.chunk_bytes = 16 << 10}});
+    Exchange exchange(&cluster, world, "g", 8 << 20);
+    std::vector<size_t> place(world);
+    for (uint32_t r = 0; r < world; ++r) place[r] = r < nodes ? r : random() % nodes;
+    std::shuffle(place.begin(), place.end(), random);
+    for (uint32_t r = 0; r < world; ++r) {
+      Trainer& trainer = exchange.trainer(r);
+      trainer.node = place[r];
+      trainer.session = cluster.OpenSession(trainer.node, "t");
+      cluster.AddSegment(trainer.node, trainer.session, 1, *trainer.send);
+      cluster.AddSegment(trainer.node, trainer.session, 2, *trainer.receive);
+    }
+    exchange.JoinAll();
+    auto lengths = Exchange::RandomLengths(world, 800'000, random);
+    for (uint32_t a = 0; a < world; ++a) {
+      for (uint32_t b = 0; b < world; ++b) lengths[a][b] = place[a] == place[b] ? 0 : lengths[a][b];
+    }
+    exchange.SetLengths(lengths, seed);
+    const size_t pieces = random() % 2 == 0 ? 2 : 900;
+    for (uint32_t r = 0; r < world; ++r) ASSERT_TRUE(exchange.trainer(r).Submit(exchange.For(r, 1, pieces)).ok());
+    cluster.Run([n = 20 + random() % 200]() mutable { return n-- == 0; });
+    if (random() % 3 == 0) cluster.FailRails(1, random);
+    cluster.node(place[0]).engine->Cancel(exchange.trainer(0).session, {exchange.trainer(0).group->epoch, JobSeq(1)},
+                                          Rank(0), [](absl::Status) {});
+    cluster.Run();
+    cluster.Advance(absl::Seconds(3));
+    cluster.Run();
+    for (uint32_t r = 0; r < world; ++r) {
+      const auto report = *exchange.trainer(r).Wait(1);
+      ASSERT_TRUE(report.ok()) << report.status();
+      uint64_t total = 0;
+      for (uint32_t s = 0; s < world; ++s) total += s == r ? 0 : lengths[s][r];
+      const uint8_t* const at = exchange.trainer(r).receive->data();
+      const uint8_t untouched = at[exchange.trainer(r).receive->size() - 1];
+      const uint64_t written = total - static_cast<uint64_t>(std::count(at, at + total, untouched));
+      partial += report->bytes_received > 0 && report->bytes_received < total;
+      EXPECT_LE(report->bytes_received, report->bytes_to_receive);
+      EXPECT_LE(report->bytes_sent, report->bytes_to_send);
+      EXPECT_NEAR(static_cast<double>(report->bytes_received), static_cast<double>(written),
+                  static_cast<double>(total) / 50 + 40'000)
+          << "rank " << r << " of " << total;
+    }
+    cluster.ExpectNothingOpen();
+    if (HasFailure()) return;
+  }
+}
+
+// READY's grant over TCP with a rail but without keys. The parser of the wire refuses it (peer_conversion.cc).
+TEST(PlacementTest, KeysInAGrantOverTcpAreRefused) {
+  Cluster cluster({.nodes = 2, .rails = 2});
+  Exchange exchange(&cluster, 2, "g");
+  exchange.JoinAll();
+  exchange.SetLengths({{0, 1000}, {0, 0}}, 1);
+  cluster.Hold(1, 0);
+  exchange.SubmitAll(1);
+  cluster.Run();
+  ASSERT_EQ(Outgoing<Ready>(cluster, 1).size(), 1u);
+  ASSERT_TRUE(Outgoing<Ready>(cluster, 1)[0]->grant.has_value());
+  Outgoing<Ready>(cluster, 1)[0]->grant->keys.push_back({{RailIndex(1), 1}, {}});
+  cluster.Release(1, 0);
+  cluster.Run();
+  exchange.ExpectFailed(1, "rails over TCP need such rails at both ends");
+}
+
+}  // namespace
+}  // namespace railsd::testing
