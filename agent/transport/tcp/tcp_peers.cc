@@ -255,7 +255,6 @@ void TcpRail::WatchLink() {
     return;
   }
   link_watch_ = std::move(watch);
-  OnLinkMessages();
 }
 
 void TcpRail::OnLinkMessages() {

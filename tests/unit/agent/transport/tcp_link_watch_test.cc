@@ -36,7 +36,7 @@ class LinkWatchTest : public ::testing::Test {
   }
   // Until the kernel has nothing more to say for a while. True: the error has changed on the way.
   static bool Settle(LinkWatch& watch) {
-    bool changed = watch.Read();
+    bool changed = false;
     pollfd poll_fd{watch.fd(), POLLIN, 0};
     while (::poll(&poll_fd, 1, 100) > 0) changed = watch.Read() || changed;
     return changed;
