@@ -67,6 +67,15 @@ TEST_F(LinkWatchTest, SwitchedOffAndOn) {
   EXPECT_TRUE(Becomes(*watch, 0)) << watch->error();
 }
 
+// Some tools name addresses after the interface, with a suffix.
+TEST_F(LinkWatchTest, AnAddressThatGetsALabel) {
+  auto watch = Watch("10.9.0.1", "a0");
+  ASSERT_TRUE(Ip("addr del 10.9.0.1/24 dev a0"));
+  EXPECT_TRUE(Becomes(*watch, EADDRNOTAVAIL)) << watch->error();
+  ASSERT_TRUE(Ip("addr add 10.9.0.1/24 dev a0 label a0:rail"));
+  EXPECT_TRUE(Becomes(*watch, 0)) << watch->error();
+}
+
 TEST_F(LinkWatchTest, NoCarrier) {
   auto watch = Watch("10.9.0.1");
   ASSERT_TRUE(Ip("link set b0 down"));
