@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
+
 #include "agent/control/held_bytes.h"
 #include "tests/unit/agent/jobs/cluster.h"
 
@@ -86,10 +88,13 @@ class EarlyReadyTest : public ::testing::TestWithParam<bool> {
     cluster_.Run();
     ASSERT_NE(epoch_.counter, 0u);
   }
-  void Say(uint64_t seq, std::vector<Ready::Flow> flows) {
+  void Say(uint64_t seq, std::vector<Ready::Flow> sends, std::vector<Ready::Flow> receives = {},
+           std::optional<Grant> grant = std::nullopt) {
     Ready ready;
     ready.job = {epoch_, JobSeq(seq)};
-    ready.sends = std::move(flows);
+    ready.sends = std::move(sends);
+    ready.receives = std::move(receives);
+    ready.grant = std::move(grant);
     cluster_.node(1).outbox.emplace_back("n0", std::move(ready));
     cluster_.Run([&] { return cluster_.node(1).outbox.empty(); });
   }
@@ -130,6 +135,11 @@ TEST_P(EarlyReadyTest, HasNoMoreFlowsThanThereArePairsOfRanks) {
   EXPECT_EQ(Outcome(1),
             absl::InternalError("READY of n1 for job 1 has a flow from rank 3 to rank 2, which it cannot have "
                                 "there"));
+  Say(2, {}, {{Rank(0), Rank(1), 8}, {Rank(2), Rank(1), 8}, {Rank(0), Rank(3), 8}, {Rank(0), Rank(3), 8}});
+  EXPECT_EQ(Ignored(), before + 2);
+  EXPECT_EQ(Outcome(2),
+            absl::InternalError("READY of n1 for job 2 has a flow from rank 0 to rank 3, which it cannot have "
+                                "there"));
 }
 
 TEST_P(EarlyReadyTest, AllOfOnePeerHaveABoundInBytes) {
@@ -149,6 +159,33 @@ TEST_P(EarlyReadyTest, AllOfOnePeerHaveABoundInBytes) {
   EXPECT_EQ(Ignored(), before + 1);
   for (uint64_t seq = 2; seq <= room; ++seq) EXPECT_FALSE(Outcome(seq).ok());
   EXPECT_EQ(Outcome(room + 1).code(), absl::StatusCode::kResourceExhausted);
+}
+
+// A grant rides in READY, and nothing in the group bounds how many ranges and keys it has.
+TEST_P(EarlyReadyTest, GrantsThatRideTakeOfTheBound) {
+  Join(4);
+  constexpr size_t kHalf = HeldReadys::kMaxBytes / 2 - sizeof(Ready::Flow);
+  const std::vector<Ready::Flow> flow = {{Rank(1), Rank(0), 8}};
+  Grant ranges, keys;
+  ranges.ranges.resize(kHalf / sizeof(Grant::Range));
+  keys.keys.push_back({{RailIndex(0), 1}, std::vector<uint32_t>(kHalf / sizeof(uint32_t))});
+  const uint64_t before = Ignored();
+  Say(1, flow, {}, ranges);
+  Say(2, flow, {}, keys);
+  EXPECT_EQ(Ignored(), before);
+  Say(3, flow);
+  EXPECT_EQ(Ignored(), before + 1);
+  EXPECT_EQ(Outcome(1).code(), absl::StatusCode::kInvalidArgument) << "nobody expects the flow";
+  Say(4, flow, {}, ranges);
+  EXPECT_EQ(Ignored(), before + 1) << "job 1 is over and holds nothing";
+  Say(5, flow);
+  EXPECT_EQ(Ignored(), before + 2);
+  Say(5, flow, {}, ranges);
+  EXPECT_EQ(Ignored(), before + 2) << "a tombstone answers, and keeps nothing";
+  EXPECT_EQ(Outcome(2).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Outcome(3).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(Outcome(4).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Outcome(5).code(), absl::StatusCode::kResourceExhausted);
 }
 
 }  // namespace

@@ -196,6 +196,78 @@ TEST(FailoverTest, WhatAReceiverDrainsIsNeverTakenForSent) {
   cluster.ExpectNothingOpen();
 }
 
+// The same, and the connections end before n0 has heard that anything was refused. n0 asks what has arrived: n1's
+// answer is that it has aborted, whether it keeps the job (over rails that bind zones, until n0 has stopped) or a
+// tombstone.
+class DrainedFramesTest : public ::testing::TestWithParam<bool> {
+ protected:
+  // Returns when n1 has answered, and its messages to n0 and those of n2 are held.
+  void AbortAndBreak() {
+    exchange_.JoinAll();
+    exchange_.SetLengths({{0, 2'000'000, 0}, {0, 0, 2'000'000}, {0, 0, 0}}, 1);
+    exchange_.SubmitAll(1);
+    cluster_.Run([&] { return cluster_.HasReceived(1, 0); });
+    cluster_.Hold(2, 0);
+    cluster_.Hold(1, 0);
+    for (auto& rail : cluster_.node(0).rails) rail->frozen = true;  // n0 hears of no refusal
+    cluster_.node(2).engine->Cancel(exchange_.trainer(2).session, {exchange_.trainer(2).group->epoch, JobSeq(1)},
+                                    Rank(2), [](absl::Status) {});
+    cluster_.Run();
+    EXPECT_TRUE(GetParam() || Discarded(1) > 0) << "n1 has drained frames";
+    for (size_t r : {0u, 1u}) cluster_.fabric().Fail(cluster_.AddressOf(0, r));
+    for (auto& rail : cluster_.node(0).rails) rail->frozen = false;
+    cluster_.Run();
+    for (size_t r : {0u, 1u}) cluster_.fabric().Heal(cluster_.AddressOf(0, r));
+    cluster_.Run();
+    const auto answers = Outgoing<Rehomed>(cluster_, 1);
+    ASSERT_EQ(answers.size(), 1u);
+    ASSERT_EQ(answers[0]->exchanges.size(), 1u);
+    EXPECT_EQ(answers[0]->exchanges[0].state, Rehomed::State::kAborted);
+    EXPECT_FALSE(exchange_.trainer(0).Wait(1)->ok()) << "it has no answer yet";
+  }
+  uint64_t Discarded(size_t n) {
+    uint64_t bytes = 0;
+    for (auto& rail : cluster_.node(n).rails) bytes += rail->counters().rx_discarded_bytes.load();
+    return bytes;
+  }
+  void ExpectFailed(absl::StatusCode code, const std::string& why) {
+    const auto report = *exchange_.trainer(0).Wait(1);
+    ASSERT_TRUE(report.ok()) << report.status();
+    EXPECT_EQ(report->state, JobState::kFailed);
+    EXPECT_EQ(report->status.code(), code);
+    EXPECT_THAT(report->status.ToString(), HasSubstr(why));
+    EXPECT_LT(report->bytes_sent, 2'000'000u);
+  }
+
+  Cluster cluster_{{.remote = GetParam(), .nodes = 3, .rails = 2, .plan = {.chunk_bytes = 64 << 10}}};
+  Exchange exchange_{&cluster_, 3, "g", 4 << 20};
+};
+INSTANTIATE_TEST_SUITE_P(Rails, DrainedFramesTest, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "Remote" : "Framed"; });
+
+TEST_P(DrainedFramesTest, AreNotSentForWhoAsksAfterAFailure) {
+  AbortAndBreak();
+  cluster_.Release(1, 0);  // n2 still says nothing to n0
+  cluster_.Run();
+  ExpectFailed(absl::StatusCode::kCancelled, "cancelled by rank 2 on n2");
+  cluster_.Release(2, 0);
+  cluster_.Run();
+  cluster_.ExpectNothingOpen();
+}
+
+TEST_P(DrainedFramesTest, AreNotSentThoughTheAnswerIsAllThatComes) {
+  AbortAndBreak();
+  std::erase_if(cluster_.node(1).outbox, [](const auto& message) {
+    return message.first == "n0" && !std::holds_alternative<Rehomed>(message.second);
+  });
+  cluster_.Release(1, 0);
+  cluster_.Run();
+  ExpectFailed(absl::StatusCode::kUnavailable, "REHOMED of n1 for job 1: the receiver has aborted it");
+  cluster_.Release(2, 0);
+  cluster_.Run();
+  cluster_.ExpectNothingOpen();
+}
+
 // A trainer that dies while a rail is down: what the rail gives back has no job any more.
 TEST(FailoverTest, NothingOfAnAbortedJobIsSentAgain) {
   Cluster cluster({.nodes = 2, .rails = 2, .plan = {.chunk_bytes = 64 << 10}});

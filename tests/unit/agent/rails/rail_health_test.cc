@@ -137,8 +137,14 @@ TEST_P(EngineHealthTest, ADrainLeavesWorkWhereItHasItsOnlyKeys) {
     steps = 20;
     cluster_->Run([&] { return steps-- == 0; });
     ASSERT_GT(cluster_->node(0).engine->Snapshot(0).active_jobs.size(), 0u);
+    ASSERT_GT(cluster_->node(0).engine->Snapshot(0).counters.rehomed_exchanges, 0u);
+    const uint64_t without_keys = SentOver(*cluster_, 0, 1);
     ASSERT_TRUE(Drain(*cluster_, drains, "rail0", true).ok());
     Finish(1);
+    if (GetParam()) {
+      EXPECT_EQ(SentOver(*cluster_, 0, 1), without_keys) << "rail 1 has no keys of job 1 any more";
+      EXPECT_EQ(SentOver(*cluster_, 0, 0), 2'000'000 - without_keys);
+    }
     const uint64_t before = SentOver(*cluster_, 0, 0);
     RunJob(2);
     EXPECT_EQ(SentOver(*cluster_, 0, 0), before) << "the next job has keys for the other rail";
@@ -164,6 +170,7 @@ TEST_P(EngineHealthTest, ADrainedRailThatHasTheOnlyKeysIsPlannedWith) {
   cluster_->Run();
   outbox.push_back(std::move(late));
   Finish(1);
+  EXPECT_EQ(SentOver(*cluster_, 0, GetParam() ? 0 : 1), 2'000'000u) << "TCP needs no keys";
   cluster_->ExpectNothingOpen();
 }
 

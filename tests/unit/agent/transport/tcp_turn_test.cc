@@ -66,6 +66,36 @@ TEST_F(TcpTurnTest, ATurnOfTinyFramesEndsAfter512) {
   EXPECT_EQ(context_->counters.rx_chunks.load(), 1000u);
 }
 
+// The pattern that was quadratic for whoever kept the bytes that have landed as sorted intervals: every second byte,
+// from the last to the first.
+TEST_F(TcpTurnTest, ScatteredBytesCostTheEngineNothing) {
+  constexpr uint64_t kFrames = 20'000;
+  constexpr size_t kTogether = 500;
+  auto zone = std::make_shared<ReceiveZone>(1);
+  zone->peer = PeerIndex(4);
+  testing::Append(&zone->memory, testing::MakeSegment(2 * kFrames), 0, 2 * kFrames);
+  zones_.Open(zone);
+  const auto frame = [&](uint64_t number) {
+    FrameHeader header = Header(1, number, 2 * (kFrames - 1 - number), 1);
+    header.zone = zone->ref;
+    return Frame(header, {number, FrameStatus::kOk});
+  };
+  for (uint64_t number = 0; number < kFrames;) {
+    std::vector<std::byte> bytes;
+    for (size_t i = 0; i < kTogether; ++i) {
+      const std::vector<std::byte> next = frame(number++);
+      bytes.insert(bytes.end(), next.begin(), next.end());
+    }
+    Send(theirs_, bytes);
+    ASSERT_EQ(Receive(), TcpReceiver::Outcome::kDrained);
+    ASSERT_EQ(receiver_->SendAcks(ours_.get()), 0);
+  }
+  EXPECT_EQ(context_->counters.rx_chunks.load(), kFrames);
+  EXPECT_EQ(zone->landed[0].bytes(), kFrames);
+  EXPECT_EQ(zone->landed[0].runs(), Landing::kMaxRuns) << "what a frame is compared with";
+  EXPECT_EQ(context_->events.pushed(), 0u);
+}
+
 TEST_F(TcpTurnTest, ATurnOfTinyOrdersEndsAfter512) {
   TcpSender sender(context_.get());
   sender.Start(1, kMaxFrameBytes);
