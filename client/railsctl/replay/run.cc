@@ -23,6 +23,8 @@ class Run {
  private:
   // Sets `*right` to false after wrong bytes.
   absl::Status RunStep(size_t index, bool warmup, bool* right);
+  // The rails' counters once they have carried so many bytes each way since `before`, or after a while.
+  absl::StatusOr<std::vector<NodeRails>> ReadCarried(const std::vector<NodeRails>& before, uint64_t bytes) const;
   absl::Status CountRails(const std::vector<NodeRails>& before);
   void AddJobRails(const PhaseOutcome& outcome, std::vector<NodeRails>* step_rails) const;
   void Progress(size_t index, bool warmup, const Phase& phase) const;
@@ -33,6 +35,7 @@ class Run {
   ReplayReport& report_;
   uint64_t job_ = 0;
   uint64_t network_bytes_ = 0;        // in the counted steps
+  uint64_t warmup_bytes_ = 0;         // in the others
   std::vector<NodeRails> rails_;      // names and speeds
   std::vector<NodeRails> job_rails_;  // bytes by rail in the jobs' reports, in the counted steps
 };
@@ -61,8 +64,10 @@ absl::Status Run::All() {
   for (uint32_t i = 0; i < options_.warmup && right; ++i) {
     if (absl::Status status = RunStep(i % exchange_.steps.size(), true, &right); !status.ok()) return status;
   }
-  if (options_.warmup > 0) before = options_.read_rails();
-  if (!before.ok()) return before.status();
+  if (options_.warmup > 0) {
+    before = ReadCarried(*before, warmup_bytes_);
+    if (!before.ok()) return before.status();
+  }
   for (size_t i = 0; i < exchange_.steps.size() && right; ++i) {
     if (absl::Status status = RunStep(i, false, &right); !status.ok()) return status;
   }
@@ -107,7 +112,7 @@ absl::Status Run::RunStep(size_t index, bool warmup, bool* right) {
     }
     result.phases.push_back({phase.name, phase.bytes, outcome->seconds,
                              BoundSeconds(phase.ranks, exchange_.ranks_per_node, options_.node_speeds)});
-    if (!warmup) network_bytes_ += phase.bytes.network;
+    (warmup ? warmup_bytes_ : network_bytes_) += phase.bytes.network;
     AddJobRails(*outcome, &step_rails);
     *right = outcome->wrong_bytes == 0;
     if (!*right) break;
@@ -141,20 +146,24 @@ void Run::AddJobRails(const PhaseOutcome& outcome, std::vector<NodeRails>* step_
   }
 }
 
-absl::Status Run::CountRails(const std::vector<NodeRails>& before) {
+absl::StatusOr<std::vector<NodeRails>> Run::ReadCarried(const std::vector<NodeRails>& before, uint64_t bytes) const {
   const absl::Time deadline = absl::Now() + kCountersSettle;
   for (;;) {
     absl::StatusOr<std::vector<NodeRails>> after = options_.read_rails();
-    if (!after.ok()) return after.status();
-    absl::StatusOr<std::vector<NodeRails>> difference = Difference(before, *after);
-    if (!difference.ok()) return difference.status();
-    report_.rails = *std::move(difference);
-    if (AllCarried(report_.rails, network_bytes_)) return absl::OkStatus();
+    if (!after.ok()) return after;
+    const absl::StatusOr<std::vector<NodeRails>> difference = Difference(before, *after);
+    if (!difference.ok()) return difference;
     // Fewer bytes than this run's may still grow. More do not become fewer.
-    if (absl::Now() >= deadline) break;
+    if (AllCarried(*difference, bytes) || absl::Now() >= deadline) return after;
     absl::SleepFor(absl::Milliseconds(20));
   }
-  if (AllCarried(job_rails_, network_bytes_)) {
+}
+
+absl::Status Run::CountRails(const std::vector<NodeRails>& before) {
+  const absl::StatusOr<std::vector<NodeRails>> after = ReadCarried(before, network_bytes_);
+  if (!after.ok()) return after.status();
+  report_.rails = *Difference(before, *after);
+  if (!AllCarried(report_.rails, network_bytes_) && AllCarried(job_rails_, network_bytes_)) {
     report_.rails = job_rails_;
     report_.rails_from_counters = false;
   }
