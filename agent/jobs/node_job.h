@@ -108,7 +108,7 @@ struct NodeJob {
   bool running = false;                                // every READY is here
   size_t compared_until = 0, done_until = 0;           // exchanges below are, for good
   uint64_t out_bytes = 0, in_bytes = 0;                // across nodes
-  uint64_t posted_bytes = 0;                           // given to rails; what is sent again counts again
+  uint64_t resent_bytes = 0;                           // that rails have been given once more
   absl::Time last_acknowledged = absl::InfinitePast(), last_received = absl::InfinitePast();
   std::unique_ptr<JobRecorder> recorder;  // null when nothing is kept
   std::vector<uint64_t> rail_tx_bytes, rail_rx_bytes, rail_planned_bytes;

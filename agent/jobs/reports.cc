@@ -28,7 +28,7 @@ void FillUse(const NodeJob& job, double speed, absl::Time now, JobReport* report
   }
   const double capacity = 2 * speed * absl::ToDoubleSeconds(now - job.started_at);
   const double useful = sent + received;
-  const double carried = std::max(sent, static_cast<double>(job.posted_bytes)) + received;
+  const double carried = useful + static_cast<double>(job.resent_bytes);
   if (useful == 0 || capacity <= 0) return;
   Efficiency& efficiency = report->efficiency;
   efficiency.total = useful / capacity;
@@ -96,6 +96,7 @@ JobExplanation ExplanationOf(const NodeJob& job, const ExchangeContext& context,
   if (told == nullptr) return out;
   out.report = told->report;
   if (!told->terminal()) FillReport(job, *told, context, health, now, &out.report);
+  if (!told->terminal()) return out;
   // Two may have ended at the same moment, one before the last chunk was counted.
   out.report.rail_tx_bytes = job.rail_tx_bytes;
   out.report.rail_rx_bytes = job.rail_rx_bytes;

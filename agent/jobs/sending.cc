@@ -94,7 +94,6 @@ void Sending::Start(absl::Span<const PlanRun> runs, bool by_flow) {
     const uint64_t begin = by_flow ? flows_.all()[run.flow].begin_bytes : 0;
     pool_.push_back({begin + run.offset_bytes, run.length_bytes, run.rail.value()});
   }
-  job_->posted_bytes += total_bytes();
   GivePool(0, 0, kWholeWeight);
 }
 
@@ -218,7 +217,7 @@ void Sending::Spread() {
   }
   for (const Lost& lost : std::exchange(lost_, {})) {
     pool_.push_back({lost.offset_bytes, lost.length_bytes, 0});
-    job_->posted_bytes += lost.length_bytes;
+    job_->resent_bytes += lost.length_bytes;
   }
   if (pool_.empty() && living == 0) living = RailBit(LeastLoaded(targets));
   spread_due_ = false;

@@ -63,9 +63,10 @@ std::string WaitsFor(const NodeJob& job, const Group* group, const PeerTable& pe
     if (exchange.left_out) continue;
     if (exchange.out.total_bytes() > 0 && !exchange.out.granted()) return absl::StrCat("for ", node, " to be ready");
     if (exchange.grant_waits) return absl::StrCat("for a rail from ", node, ", or for room to open a zone to it");
-    if (exchange.out.total_bytes() > 0 && !exchange.planned) return absl::StrCat("for a rail to ", node);
+    const bool reached = (peers.Get(exchange.peer).Connected() & exchange.out.Usable()) != 0;
+    if (!exchange.out.over() && (!exchange.planned || !reached)) return absl::StrCat("for a rail to ", node);
   }
-  return "for its last bytes";
+  return "for its bytes to arrive";
 }
 
 absl::Status DeadlineStatus(const NodeJob& job, const RankPart& part, const std::string& waits_for,

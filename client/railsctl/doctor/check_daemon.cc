@@ -59,7 +59,7 @@ Finding JudgeRail(const v1::RailStatus& rail) {
   }
   if (state.mark == Mark::kBad || dead_link) {
     return {"rails", Level::kError, dead_link ? absl::StrCat(found, "; the port is ", rail.device().state()) : found,
-            "The other rails carry its share; jobs take longer.",
+            "Other rails carry its share, if any is up; jobs take longer.",
             "The interface, its address, cable and switch port: `ip addr`, `ethtool`, `rdma link`, `dmesg`."};
   }
   if (rail.health().state() == v1::RAIL_STATE_DRAINED_BY_PEER) {
@@ -70,7 +70,7 @@ Finding JudgeRail(const v1::RailStatus& rail) {
     return {"rails", Level::kError,
             absl::StrCat(rail.name(), " reaches ", rail.peers_up(), " of ",
                          FormatCount(rail.peers_known() - rail.peers_drained(), "peer")),
-            "What goes to the others takes the other rails.", "See the findings on peers."};
+            "Bytes for the others take the other rails.", "See the findings on peers."};
   }
   if (state.mark == Mark::kWarn) {
     return {"rails", Level::kWarning, found, "It failed a while ago, and is tried again before it is used.",
@@ -118,10 +118,9 @@ Findings CheckDaemon(const Facts& facts) {
          "Keep a stack (`gdb -p PID -batch -ex 'thread apply all bt'`), then `systemctl restart railsd`; "
          "the watchdog does so by itself."});
   } else if (status.draining() || !facts.serving) {
-    findings.push_back({"daemon", Level::kWarning,
-                        absl::StrCat("node ", status.node(), " takes no new work: it is drained"),
-                        "Running jobs end, new ones are refused.",
-                        "That is right before an update; `railsctl undrain --node` ends it."});
+    findings.push_back(
+        {"daemon", Level::kWarning, absl::StrCat("node ", status.node(), " takes no new work: it is drained"),
+         "Running jobs end, new ones are refused.", "Right before an update; `railsctl undrain --node` ends it."});
   } else {
     findings.push_back(
         {"daemon", Level::kOk,

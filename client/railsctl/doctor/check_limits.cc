@@ -60,7 +60,7 @@ Findings CheckHugePages(const Facts& facts) {
       absl::StrCat(machine.huge_pages_free, " of ", machine.huge_pages, " huge pages of ", size, " are free");
   if (machine.huge_pages_free == 0) {
     return {{"hugepages", Level::kNote, found, "The next segment with `huge_pages` is refused.",
-             "That is right while trainers hold them; else raise vm.nr_hugepages."}};
+             "Right while trainers hold them; else raise vm.nr_hugepages."}};
   }
   return {{"hugepages", Level::kOk, found, "", ""}};
 }

@@ -120,7 +120,7 @@ Findings CheckPeers(const Facts& facts) {
       }
       findings.push_back({"peers", Level::kNote,
                           absl::StrCat("node ", peer.name, " does not answer at ", peer.control, ": ", peer.trouble),
-                          "That is right as long as its daemon has not been started.",
+                          "Right as long as its daemon has not been started.",
                           "Afterwards look at its log, at its control.listen, and at firewalls between the nodes."});
     }
     if (!good.empty()) {

@@ -113,18 +113,20 @@ std::string WhyLast(const v1::ExplainJobResponse& job, const v1::RailPart& last)
 }
 
 void AddRails(const v1::ExplainJobResponse& job, std::vector<std::string>* out) {
+  const bool done = job.report().state() == v1::JOB_STATE_DONE;
   const v1::RailPart* last = nullptr;
   const v1::RailPart* first = nullptr;
   for (const auto& rail : job.rails()) {
     if (rail.returned_chunks() > 0) {
+      // What is under way when a job fails comes back, too.
       out->push_back(absl::StrCat(rail.rail(), " gave back ", FormatCount(rail.returned_chunks(), "chunk"),
-                                  "; other rails took over."));
+                                  done ? "; other rails took over." : "."));
     }
     if (rail.last_acknowledged_seconds() == 0) continue;
     if (last == nullptr || rail.last_acknowledged_seconds() > last->last_acknowledged_seconds()) last = &rail;
     if (first == nullptr || rail.last_acknowledged_seconds() < first->last_acknowledged_seconds()) first = &rail;
   }
-  if (last == nullptr) return;
+  if (last == nullptr || !done) return;
   const double gap = last->last_acknowledged_seconds() - first->last_acknowledged_seconds();
   if (gap <= kNotable * job.report().elapsed_seconds()) {
     out->push_back(absl::StrCat("Sending ended on all rails within ", FormatSeconds(gap), "."));

@@ -31,8 +31,8 @@ std::string Head(const v1::ExplainJobResponse& job, bool color) {
   absl::StrAppend(&out, report.state() == v1::JOB_STATE_DONE || failed ? " in " : " for ",
                   FormatSeconds(report.elapsed_seconds()));
   if (report.ratio_to_bound() > 0) {
-    absl::StrAppend(&out, ", ", FormatRatio(report.ratio_to_bound()), " x the bound of ",
-                    FormatSeconds(report.node_bound_seconds()));
+    absl::StrAppend(&out, "; ", FormatRatio(report.ratio_to_bound()), " x the bound of ",
+                    FormatSeconds(report.node_bound_seconds()), " since the last rank here submitted");
   }
   absl::StrAppend(&out, "\n");
   const v1::SwitchingEfficiency& efficiency = report.efficiency();

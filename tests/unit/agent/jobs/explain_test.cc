@@ -82,6 +82,25 @@ TEST_P(ExplainTest, AJobThatWaitsSaysForWhom) {
   EXPECT_TRUE(job->timeline.chunks().empty());
 }
 
+TEST_P(ExplainTest, ARunningJobShowsWhatHasCome) {
+  Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 2, .plan = {.chunk_bytes = 16 << 10}});
+  Exchange exchange(&cluster, 2, "g", 1 << 20);
+  exchange.JoinAll();
+  exchange.SetLengths({{0, 1 << 20}, {0, 0}}, 1);
+  exchange.SubmitAll(1);
+  cluster.Run([&] { return cluster.HasReceived(1, 0); });
+  cluster.Advance(absl::Seconds(1));
+  const auto some_is_acknowledged = [&] { return Ask(cluster, 0, "", 0)->report.bytes_sent > 0; };
+  cluster.Run(some_is_acknowledged);
+  const absl::StatusOr<JobExplanation> receiver = Ask(cluster, 1, "", 0), sender = Ask(cluster, 0, "", 0);
+  ASSERT_TRUE(receiver.ok() && sender.ok());
+  ASSERT_EQ(receiver->report.state, JobState::kRunning);
+  // Rails that write into remote memory tell it afterwards.
+  EXPECT_EQ(receiver->report.rail_rx_bytes[0] > 0, !GetParam());
+  ASSERT_LT(sender->report.bytes_sent, sender->report.bytes_to_send);
+  EXPECT_EQ(sender->report.efficiency.data, 1) << "nothing was sent again";
+}
+
 TEST_P(ExplainTest, OnlyTheLatestAreKept) {
   Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 2, .explained_jobs = 2});
   Exchange a(&cluster, 2, "a"), b(&cluster, 2, "b");

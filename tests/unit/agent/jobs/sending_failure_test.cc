@@ -68,7 +68,7 @@ TEST_F(SendingTest, ANewRoundSpreadsTheWeightOverLostBytesAndRailsThatHoldSome) 
   EXPECT_EQ(WeightOf(first) + WeightOf(second), kWholeWeight);
   EXPECT_EQ(BytesOf(first) + BytesOf(second), kPart);
   for (const Assignment& assignment : first) EXPECT_EQ(assignment.round, 1u);
-  EXPECT_EQ(job_.posted_bytes, 4 * kPart);
+  EXPECT_EQ(job_.resent_bytes, kPart);
   Fence(1, 85, 0, 1);
   EXPECT_FALSE(sending_->over()) << "a fence of the round before proves nothing";
   Fence(1, WeightOf(first), 1, static_cast<uint32_t>(first.size()));

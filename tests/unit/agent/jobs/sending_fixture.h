@@ -30,7 +30,7 @@ class SendingTest : public ::testing::Test {
   // One exchange over rails of equal speed, kPart bytes on each. Connections have number 1.
   void StartOver(uint32_t rails) {
     sending_.reset();
-    job_.posted_bytes = 0;
+    job_.resent_bytes = 0;
     ports_.clear();
     ports_.resize(rails);
     handles_.clear();
@@ -53,7 +53,7 @@ class SendingTest : public ::testing::Test {
     context_.board = board_.get();
     context_.late_binding = true;
     job_.clock = &now_;
-    job_.posted_bytes = 0;
+    job_.resent_bytes = 0;
     job_.tenant = &tenants_.Of("one");
     sending_.emplace(&context_, &job_, kPeer);
     sending_->SetStream(OneFlow(rails * kPart), MemoryRanges());

@@ -159,9 +159,9 @@ TEST(CausesTest, WhatTheDaemonSaysItWaitsForIsNotGuessed) {
 
 TEST(RenderExplanation, ShowsTheTimelineToScale) {
   const std::string text = RenderExplanation(EvenJob(), false);
-  EXPECT_THAT(text,
-              HasSubstr("job 12 of moe (tenant research, tag 7) on n0: done in 12.0 ms, 1.100 x the bound of 10.0 ms\n"
-                        "switching efficiency 0.500 = data 1.000 x moving 0.800 x utilisation 0.625\n"));
+  EXPECT_THAT(text, HasSubstr("job 12 of moe (tenant research, tag 7) on n0: done in 12.0 ms; 1.100 x the bound of "
+                              "10.0 ms since the last rank here submitted\n"
+                              "switching efficiency 0.500 = data 1.000 x moving 0.800 x utilisation 0.625\n"));
   std::string bar = "  rail0 |·····";
   for (int i = 0; i < 50; ++i) bar += "█";
   EXPECT_THAT(text, HasSubstr(bar + "·····|\n"));
