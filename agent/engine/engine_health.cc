@@ -67,7 +67,9 @@ void Engine::OnStallEvent(RailIndex rail, const RailEvent& event) {
 
 bool Engine::OnPeerRailState(const Peer& from, const RailState& message) {
   if (message.rail.value() >= rails_.size() || !from.rails[message.rail.value()].known) return false;
+  const HealthState before = health_.PathState(message.rail, from.index, now_);
   health_.OnPeerSays(message.rail, from.index, message.usable, message.drained);
+  if (health_.PathState(message.rail, from.index, now_) == before) return true;
   options_.log->info("peer_rail_state rail={} peer={} usable={} state={}", message.rail.value(), from.node,
                      message.usable, HealthStateName(health_.PathState(message.rail, from.index, now_)));
   RefreshPaths(peers_.Get(from.index));
@@ -111,11 +113,10 @@ void Engine::TellEnds() {
   }
 }
 
-// To a peer that has just come up and takes every end for usable.
+// To a peer that has just come up. Also of ends that work: it may have heard otherwise on its new link, from this
+// engine before it knew that the old one was over.
 void Engine::TellEndsTo(const Peer& peer) {
-  for (const RailState& end : told_ends_) {
-    if (!end.usable) outbox_.Send(peer.node, end);
-  }
+  for (const RailState& end : told_ends_) outbox_.Send(peer.node, end);
 }
 
 void Engine::DrainRail(const std::string& name, bool drained, Callback<absl::Status> done) {

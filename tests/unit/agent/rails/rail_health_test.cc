@@ -54,6 +54,27 @@ class EngineHealthTest : public ::testing::TestWithParam<bool> {
   std::unique_ptr<Exchange> exchange_;
 };
 
+// A node that was frozen takes a broken rail for its own failure, and tells a peer that has met it again already,
+// before it knows that their old link is over.
+TEST_P(EngineHealthTest, AnEndIsUsableAgainThoughItWasSaidNotToBeOnANewLink) {
+  Make(2, 2);
+  Node &one = cluster_->node(0), &other = cluster_->node(1);
+  cluster_->Lose(0, 1, "nothing was heard of it");
+  one.engine->OnPeerUp(cluster_->HelloOf(1));
+  one.engine->OnPeerMessage(other.name, other.boot, RailState{RailIndex(1), false, false});
+  other.engine->OnPeerDown(one.name, "its link is over");
+  for (Node* node : {&one, &other}) node->outbox.clear();
+  other.engine->OnPeerUp(cluster_->HelloOf(0));
+  cluster_->Release(0, 1);
+  cluster_->Release(1, 0);
+  cluster_->Run();
+  cluster_->Advance(absl::Minutes(1));
+  cluster_->Run();
+  for (const PeerView& peer : one.engine->Snapshot(0).peers) {
+    EXPECT_THAT(peer.rail_states, ::testing::Each(HealthState::kUp));
+  }
+}
+
 TEST_P(EngineHealthTest, ARailThatFlappedIsHeldBackAndThenUsedAgain) {
   Make(2, 2);
   RunJob(1);
@@ -207,6 +228,8 @@ TEST_P(EngineHealthTest, APeerThatComesLaterHearsOfADrain) {
   cluster_->node(0).engine->OnPeerDown("n1", "a test");
   cluster_->node(1).engine->OnPeerDown("n0", "a test");
   cluster_->Connect(0, 1);
+  cluster_->Run();
+  cluster_->Advance(absl::Minutes(1));  // one end may have met the other before that one had let it go
   cluster_->Run();
   EXPECT_EQ(cluster_->node(0).engine->Snapshot(0).peers[0].rail_states[0], HealthState::kDrainedByPeer);
   EXPECT_EQ(cluster_->node(0).engine->Snapshot(0).peers[0].rail_states[1], HealthState::kUp);
