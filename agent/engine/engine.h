@@ -108,7 +108,7 @@ class Engine {
   void RefreshAllPaths();
   // Tells all peers of this node's ends that work, or do not, since they were told last.
   void TellEnds();
-  void TellEndsTo(const Peer& peer);
+  void TellEndsTo(Peer& peer);
 
   // False: of nothing that is known here.
   bool Dispatch(const Peer& from, ControlMessage message);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -107,16 +108,24 @@ void Engine::TellEnds() {
     if (told_ends_[r] == end) continue;
     told_ends_[r] = end;
     options_.log->info("rail_state rail={} usable={} why={}", r, end.usable, LogValue(health_.View(rail, now_).why));
-    for (const Peer& peer : peers_.all()) {
-      if (peer.up) outbox_.Send(peer.node, end);
+    for (Peer& peer : peers_.all()) {
+      if (!peer.up) continue;
+      outbox_.Send(peer.node, end);
+      if (!end.usable) peer.told_unusable |= RailBit(r);
     }
   }
 }
 
-// To a peer that has just come up. Also of ends that work: it may have heard otherwise on its new link, from this
-// engine before it knew that the old one was over.
-void Engine::TellEndsTo(const Peer& peer) {
-  for (const RailState& end : told_ends_) outbox_.Send(peer.node, end);
+// To a peer that has just come up and takes every end for usable. It may have heard otherwise on its new link, from
+// this engine before it knew that the old one was over.
+void Engine::TellEndsTo(Peer& peer) {
+  const RailMask told = std::exchange(peer.told_unusable, 0);
+  for (const RailState& end : told_ends_) {
+    const RailMask bit = RailBit(end.rail.value());
+    if (end.usable && (told & bit) == 0) continue;
+    outbox_.Send(peer.node, end);
+    peer.told_unusable |= end.usable ? 0 : bit;
+  }
 }
 
 void Engine::DrainRail(const std::string& name, bool drained, Callback<absl::Status> done) {

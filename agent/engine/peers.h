@@ -39,6 +39,7 @@ struct Peer {
   bool forgotten = false;               // not shown any more; its index and its counts stay
   std::string why = "never connected";  // when not up
   std::vector<PeerRail> rails;          // by this node's rail index
+  RailMask told_unusable = 0;           // this node's ends that it was told not to be usable, on any link
   // While it is up: since when no rail reaches it.
   absl::Time stranded_since = absl::InfiniteFuture();
 

@@ -61,8 +61,14 @@ TEST_P(EngineHealthTest, AnEndIsUsableAgainThoughItWasSaidNotToBeOnANewLink) {
   Node &one = cluster_->node(0), &other = cluster_->node(1);
   cluster_->Lose(0, 1, "nothing was heard of it");
   one.engine->OnPeerUp(cluster_->HelloOf(1));
-  one.engine->OnPeerMessage(other.name, other.boot, RailState{RailIndex(1), false, false});
+  other.rails[1]->Tell({.kind = RailEvent::Kind::kLinkDown, .error_number = ENETDOWN});
+  other.engine->Step();
+  const std::vector<RailState*> told = Outgoing<RailState>(*cluster_, 1);
+  ASSERT_EQ(told.size(), 1u);
+  one.engine->OnPeerMessage(other.name, other.boot, *told[0]);
   other.engine->OnPeerDown(one.name, "its link is over");
+  other.rails[1]->Tell({.kind = RailEvent::Kind::kLinkUp});
+  other.engine->Step();
   for (Node* node : {&one, &other}) node->outbox.clear();
   other.engine->OnPeerUp(cluster_->HelloOf(0));
   cluster_->Release(0, 1);
