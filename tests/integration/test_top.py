@@ -119,6 +119,8 @@ class Top(harness.ClusterTest):
             terminal.tmux("resize-window", "-t", "top", "-x", str(COLUMNS), "-y", str(ROWS))
             self.sees(terminal, "RAIL ", "JOB ")
             terminal.type("q")
+            # What is typed before the shell has its terminal back is not echoed.
+            eventually(lambda: terminal.show().rstrip().endswith("$"), "the shell's prompt")
             terminal.type("echo $((6 * 7)) and $?\n")
             self.sees(terminal, "before the show", "echo $((6 * 7))", "42 and 0")
             self.assertFalse(terminal.on_alternate_screen())
