@@ -30,11 +30,11 @@ absl::Status CompareReady(const NodeJob& job, const Group& group, const Exchange
 // READYs that wait until this node's ranks have submitted their jobs. Owned by the engine's thread.
 class HeldReadys {
  public:
-  // Those of one peer take so many bytes at most.
+  // One peer's READYs take so many bytes at most.
   static constexpr uint64_t kMaxBytes = 16 << 20;
   // The exchange is going to keep `ready`. RESOURCE_EXHAUSTED when the peer has too many.
   absl::Status Hold(const Ready& ready, const Peer& peer, const std::string& self, Exchange* exchange);
-  // Those of the job do not wait any more.
+  // The job's READYs do not wait any more.
   void Release(NodeJob* job);
 
  private:

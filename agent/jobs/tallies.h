@@ -23,7 +23,7 @@ class Tallies {
 
   // The job has ended well. Returns when to call SendOld().
   absl::Time Add(const NodeJob& job);
-  // Those for READY to the peer.
+  // Tallies that ride in READY to the peer.
   std::vector<Tally> Take(PeerIndex peer) {
     const auto found = by_peer_.find(peer);
     return found == by_peer_.end() ? std::vector<Tally>() : std::exchange(found->second, {}).waiting;

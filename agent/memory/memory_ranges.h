@@ -35,7 +35,7 @@ class MemoryTable {
   };
   // Makes room for so many more.
   void Reserve(size_t pieces) { pieces_.reserve(pieces_.size() + pieces); }
-  // What is appended from now on is a stream of its own.
+  // Begins another stream: the appended pieces are its own from now on.
   void Begin() { stream_ = {pieces_.size(), 0, 0}; }
   // Appends [offset, offset + length) of `segment`, which the caller has checked to lie inside it. Zero lengths are
   // dropped; a range that continues the last one of its stream is merged into it.

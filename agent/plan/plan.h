@@ -115,7 +115,7 @@ struct PlanWorkspace {
     double error = 0;      // of the first of a group: what the sender planned too much on its rails
     uint32_t alike = 0;    // of the first of a group: its size
   };
-  // What a rail is matched by, the lightest first.
+  // The key by which rails are matched, the lightest first.
   struct RailKey {
     uint32_t group = 0, rail = 0;
     double sender = 0, pair = 0, backlog = 0;

@@ -136,7 +136,7 @@ void RailScheduler::UpdatePeer(TenantQueue& queue, PeerIndex peer) {
   queue.waited.Set(peers_[peer.value()].place, can ? ~to.served_at : 0);
 }
 
-// Those that could not post begin where the others are.
+// A tenant that could not post begins where the others are.
 void RailScheduler::UpdateRank(uint32_t tenant) {
   TenantQueue& queue = tenants_[tenant];
   const uint32_t priority = ShareOf(tenant).priority;

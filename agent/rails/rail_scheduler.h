@@ -90,14 +90,14 @@ class RailScheduler {
   };
   struct Priority {
     uint64_t unposted_bytes = 0, in_flight_bytes = 0;
-    // What the tenant that has had least has had, of those that can post. Only what others have had beyond it counts:
-    // a share that somebody could not use is lent and not paid back.
+    // The least that a tenant has had, of those that can post. Only what others have had beyond it counts: a share that
+    // somebody could not use is lent and not paid back.
     double served = 0;
     absl::Time expected_at = absl::InfinitePast();
   };
-  // A tenant's among those that can post: its priority plus 1, and what it has had, negative.
+  // The place of a tenant among those that can post: its priority plus 1, and what it has had, negative.
   using Rank = std::pair<uint32_t, double>;
-  // What all tenants have posted to one peer: they share its connection.
+  // One peer, whose connection all tenants share.
   struct PeerState {
     uint32_t place = 0;
     uint64_t in_flight_bytes = 0, in_flight_chunks = 0;

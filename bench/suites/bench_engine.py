@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What one job costs the engine's thread of a node: instructions, allocations and messages, and how they grow.
+"""The cost of one job on the engine's thread of a node: instructions, allocations and messages, and how they grow.
 
 As a program it prints which functions the instructions and allocations of a job are in:
 

@@ -119,7 +119,7 @@ class Top(harness.ClusterTest):
             terminal.tmux("resize-window", "-t", "top", "-x", str(COLUMNS), "-y", str(ROWS))
             self.sees(terminal, "RAIL ", "JOB ")
             terminal.type("q")
-            # What is typed before the shell has its terminal back is not echoed.
+            # The shell echoes nothing that is typed before it has its terminal back.
             eventually(lambda: terminal.show().rstrip().endswith("$"), "the shell's prompt")
             terminal.type("echo $((6 * 7)) and $?\n")
             self.sees(terminal, "before the show", "echo $((6 * 7))", "42 and 0")

@@ -1,4 +1,4 @@
-// What a failed completion means: an errno for events, and words for people.
+// The meaning of a failed completion: an errno for events, and words for people.
 #ifndef RAILSD_AGENT_TRANSPORT_VERBS_COMPLETION_ERROR_H_
 #define RAILSD_AGENT_TRANSPORT_VERBS_COMPLETION_ERROR_H_
 

@@ -24,7 +24,7 @@
 
 namespace railsd::verbs {
 
-// What a device reports by itself.
+// An event that a device reports by itself.
 struct DeviceEvent {
   ibv_event_type type = IBV_EVENT_DEVICE_FATAL;
   uint8_t port = 0;                // of events of ports

@@ -118,7 +118,7 @@ void AddRails(const v1::ExplainJobResponse& job, std::vector<std::string>* out) 
   const v1::RailPart* first = nullptr;
   for (const auto& rail : job.rails()) {
     if (rail.returned_chunks() > 0) {
-      // What is under way when a job fails comes back, too.
+      // Chunks that are under way when a job fails come back, too.
       out->push_back(absl::StrCat(rail.rail(), " gave back ", FormatCount(rail.returned_chunks(), "chunk"),
                                   done ? "; other rails took over." : "."));
     }

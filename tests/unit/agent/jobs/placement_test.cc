@@ -12,6 +12,22 @@
 namespace railsd::testing {
 namespace {
 
+// Joins all ranks, each on a node drawn at random; every node has one. Returns the node of each.
+std::vector<size_t> PlaceAnywhere(Cluster* cluster, Exchange* exchange, std::mt19937_64& random) {
+  std::vector<size_t> place(exchange->world());
+  for (size_t r = 0; r < place.size(); ++r) place[r] = r < cluster->size() ? r : random() % cluster->size();
+  std::shuffle(place.begin(), place.end(), random);
+  for (uint32_t r = 0; r < place.size(); ++r) {
+    Trainer& trainer = exchange->trainer(r);
+    trainer.node = place[r];
+    trainer.session = cluster->OpenSession(trainer.node, "t");
+    cluster->AddSegment(trainer.node, trainer.session, 1, *trainer.send);
+    cluster->AddSegment(trainer.node, trainer.session, 2, *trainer.receive);
+  }
+  exchange->JoinAll();
+  return place;
+}
+
 // Ranks in any order on nodes, some nodes with many and some with few; flows submitted in any order, empty ones and
 // ones left out, small jobs and such that are built elsewhere, all policies, rails that fail.
 TEST(PlacementTest, BytesAreRightWhereverRanksAre) {
@@ -28,17 +44,7 @@ TEST(PlacementTest, BytesAreRightWhereverRanksAre) {
                      .plan = {.policy = policy, .chunk_bytes = 16 << 10},
                      .zone_room = random() % 3 == 0 ? 1u : 1024u});
     Exchange exchange(&cluster, world, "g", 4 << 20);
-    std::vector<size_t> place(world);
-    for (uint32_t r = 0; r < world; ++r) place[r] = r < nodes ? r : random() % nodes;
-    std::shuffle(place.begin(), place.end(), random);
-    for (uint32_t r = 0; r < world; ++r) {
-      Trainer& trainer = exchange.trainer(r);
-      trainer.node = place[r];
-      trainer.session = cluster.OpenSession(trainer.node, "t");
-      cluster.AddSegment(trainer.node, trainer.session, 1, *trainer.send);
-      cluster.AddSegment(trainer.node, trainer.session, 2, *trainer.receive);
-    }
-    exchange.JoinAll();
+    PlaceAnywhere(&cluster, &exchange, random);
     for (uint64_t seq = 1; seq <= 3; ++seq) {
       exchange.SetLengths(Exchange::RandomLengths(world, 100'000, random), seed * 10 + seq);
       const size_t pieces = random() % 2 == 0 ? 1 + random() % 3 : 700;
@@ -73,7 +79,7 @@ TEST(PlacementTest, BytesAreRightWhereverRanksAre) {
   }
 }
 
-// What reports of a job that was cancelled say of each rank is what is in its memory (framed rails, nothing local).
+// Reports of a cancelled job say of each rank what is in its memory (framed rails, nothing local).
 TEST(PlacementTest, PartialBytesOfFailedJobsAreOfTheRightRanks) {
   uint64_t partial = 0;
   for (uint64_t seed = 1; seed <= 60; ++seed) {
@@ -83,17 +89,7 @@ TEST(PlacementTest, PartialBytesOfFailedJobsAreOfTheRightRanks) {
     const uint32_t world = static_cast<uint32_t>(nodes + random() % 6);
     Cluster cluster({.nodes = nodes, .rails = 2, .seed = seed, .plan = {.chunk_bytes = 16 << 10}});
     Exchange exchange(&cluster, world, "g", 8 << 20);
-    std::vector<size_t> place(world);
-    for (uint32_t r = 0; r < world; ++r) place[r] = r < nodes ? r : random() % nodes;
-    std::shuffle(place.begin(), place.end(), random);
-    for (uint32_t r = 0; r < world; ++r) {
-      Trainer& trainer = exchange.trainer(r);
-      trainer.node = place[r];
-      trainer.session = cluster.OpenSession(trainer.node, "t");
-      cluster.AddSegment(trainer.node, trainer.session, 1, *trainer.send);
-      cluster.AddSegment(trainer.node, trainer.session, 2, *trainer.receive);
-    }
-    exchange.JoinAll();
+    const std::vector<size_t> place = PlaceAnywhere(&cluster, &exchange, random);
     auto lengths = Exchange::RandomLengths(world, 800'000, random);
     for (uint32_t a = 0; a < world; ++a) {
       for (uint32_t b = 0; b < world; ++b) lengths[a][b] = place[a] == place[b] ? 0 : lengths[a][b];

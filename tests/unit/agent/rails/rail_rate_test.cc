@@ -1,4 +1,4 @@
-// What the scheduler measures of its rail, and how windows follow it.
+// The rate that the scheduler measures of its rail, and how windows follow it.
 #include "tests/unit/agent/rails/rail_scheduler_fixture.h"
 
 namespace railsd::testing {
@@ -6,7 +6,7 @@ namespace {
 
 using RailRateTest = RailSchedulerTest;
 
-// What is posted cannot move to a faster rail.
+// Posted bytes cannot move to a faster rail.
 TEST_F(RailRateTest, WindowsShrinkOnARailThatIsSlowerThanItsSpeed) {
   constexpr uint64_t kLeastPiece = 64 << 10;
   SetUpRail(kSpeed);
