@@ -377,11 +377,9 @@ bool GroupTable::OnMessage(const Peer& from, GroupBroken&& message) {
   const absl::StatusCode code = message.code == absl::StatusCode::kOk ? absl::StatusCode::kInternal : message.code;
   group->why = absl::Status(code, absl::StrCat(message.reason, " (said ", from.node, ")"));
   UpdatePatience(group->peers);
-  // The others may have lost the sender, or the node that ended the epoch, and go on with this one; or they would hear
-  // first that this node aborts jobs, and not that the jobs can be replayed. The end comes earlier at most once for
-  // each job under way.
-  const bool passes_on = group->recovery.policy == RecoveryPolicy::kDegrade || group->replayable;
-  if (passes_on && group->passed_on <= options_.limits.max_jobs_per_group) {
+  // The others may have lost the sender, or hear of it late: they are to hear that the epoch is over before they hear
+  // that this node aborts its jobs. The end comes earlier at most once for each job under way.
+  if (group->passed_on <= options_.limits.max_jobs_per_group) {
     ++group->passed_on;
     TellBroken(*group, from.index);
   }

@@ -297,6 +297,22 @@ TEST_P(CutPairTest, TheEndOfAJobReachesWhoHadLostTheOneWhoEndsIt) {
   EXPECT_THAT((*exchange_.trainer(0).Wait(2))->lost_ranks, ElementsAre(Rank(2)));
 }
 
+// A link that has not failed yet may be slow: n1 hears of the end by n2, and not only that n2 aborts the job.
+TEST_P(RecoveryTest, TheEndOfAnEpochIsHeardOfByWhomeverComesFirst) {
+  Cluster cluster({.remote = GetParam(), .nodes = 3, .rails = 2});
+  Exchange exchange(&cluster, 3, "g");
+  exchange.JoinAll();
+  exchange.SetLengths(AllLengths(3, 40'000), 1);
+  cluster.Hold(0, 1);
+  for (uint32_t rank : {0u, 1u}) ASSERT_TRUE(exchange.trainer(rank).Submit(exchange.For(rank, 1)).ok());
+  cluster.node(0).engine->CloseSession(exchange.trainer(0).session, "pid 42 was killed", [](absl::Status) {});
+  cluster.Run();
+  cluster.Advance(absl::Seconds(2));  // for what n0 has not said yet
+  cluster.Run();
+  EXPECT_THAT((*exchange.trainer(1).Wait(1))->status.ToString(), HasSubstr("pid 42 was killed"));
+  EXPECT_THAT(exchange.trainer(1).Submit(exchange.For(1, 2)).ToString(), HasSubstr("pid 42 was killed"));
+}
+
 // n2 has a rank, and may end the epoch and each of its jobs; it cannot make the others send each other more than that.
 TEST_P(RecoveryTest, EndsThatOneMemberInventsAreNotPassedOn) {
   Cluster cluster({.remote = GetParam(), .nodes = 3, .rails = 1});
