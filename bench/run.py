@@ -13,8 +13,8 @@ import cluster  # noqa: E402  (found by the line above)
 import common  # noqa: E402
 import lab  # noqa: E402
 
-NAMES = ["planner", "plan", "engine", "lab", "cpu", "submit", "stall", "links", "scrape", "tls", "faults", "hostile", "shares", "verbs",
-         "verbs_faults"]
+NAMES = ["planner", "plan", "engine", "latency", "lab", "cpu", "submit", "stall", "links", "scrape", "tls", "faults", "hostile",
+         "shares", "verbs", "verbs_faults"]
 
 
 def main():
@@ -23,6 +23,7 @@ def main():
     parser.add_argument("--json", action="store_true", help="one object per target: name, value, unit, target, met, how")
     parser.add_argument("--trace", help="a routing trace (CSV, plain or gzip) for plan and lab")
     parser.add_argument("--repeat", type=int, help="runs of each measurement (default: what the target says)")
+    parser.add_argument("--before", metavar="BUILD", help="a build of another version, for latency: runs beside this one")
     options = parser.parse_args()
     for name in options.names:
         if name not in NAMES:
