@@ -21,6 +21,7 @@ struct BenchOptions {
   uint32_t iterations = 10, small_iterations = 200, warmup = 2;
   uint32_t ranges = 0;  // of one submission; 0: one per flow, or 15,000 in mode submit
   uint64_t small_bytes = 4096, range_bytes = 64;
+  bool explain = false;
 };
 
 constexpr uint32_t kSubmitRanges = 15'000;
@@ -56,7 +57,8 @@ class Bench {
       *result = *std::move(measured);
     }
     if (!fleet.Stop()) std::fputs("railsctl: some workers did not leave in time and were killed\n", stderr);
-    const std::string text = context_.json ? BenchJson(report_).dump(2) + "\n" : RenderBench(report_, context_.color);
+    const std::string text =
+        context_.json ? BenchJson(report_).dump(2) + "\n" : RenderBench(report_, options_.explain, context_.color);
     std::fputs(text.c_str(), stdout);
     return report_.wrong_bytes() == 0 ? kExitOk : kExitWrongBytes;
   }
@@ -135,6 +137,7 @@ void AddBenchCommand(CLI::App& app, Context& context) {
       ->type_name("N")
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();
+  bench->add_flag("--explain", options->explain, "Shows where the time of small jobs goes.");
   bench->add_option("--warmup", options->warmup, "Exchanges before those that are measured.")
       ->type_name("N")
       ->capture_default_str();

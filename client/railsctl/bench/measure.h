@@ -30,11 +30,20 @@ class Samples {
   std::vector<double> sorted_;
 };
 
+// Where a job's time goes, for each job of each rank. The parts follow one another and add up to the whole.
+struct Hops {
+  Samples outside;  // in the client, on the way into the daemon and out of it
+  Samples ranks;    // until all ranks of the node had submitted
+  Samples peers;    // until every other node was ready
+  Samples bytes;    // until all bytes were there and acknowledged
+};
+
 struct Measurement {
   Samples phase;        // from the first rank's submission to the last rank's end
   Samples submit;       // one rank's call until the daemon has accepted
   Samples first_chunk;  // from rank 0's call until a rail had the first chunk, at most
   Samples rank_done;    // rank 0's call until its end
+  Hops hops;
   ByteCounts bytes;     // of one exchange
   uint64_t ranges = 0;  // send ranges in rank 0's submission
   double bound_seconds = 0;
@@ -67,7 +76,8 @@ struct BenchReport {
 };
 
 nlohmann::ordered_json BenchJson(const BenchReport& report);
-std::string RenderBench(const BenchReport& report, bool color);
+// `explain`: with the hops of small jobs.
+std::string RenderBench(const BenchReport& report, bool explain, bool color);
 
 }  // namespace rails::ctl
 

@@ -34,6 +34,13 @@ OrderedJson MeasurementJson(const Measurement& m) {
       {"submit_seconds", SamplesJson(m.submit)}};
 }
 
+OrderedJson HopsJson(const Hops& hops) {
+  return {{"outside_daemon", SamplesJson(hops.outside)},
+          {"waiting_for_ranks", SamplesJson(hops.ranks)},
+          {"waiting_for_peers", SamplesJson(hops.peers)},
+          {"bytes", SamplesJson(hops.bytes)}};
+}
+
 void AddSamples(const std::string& what, const Samples& samples, Table* table) {
   if (samples.size() == 0) return;
   table->AddRow({what, absl::StrCat(samples.size()), FormatSeconds(samples.Min()), FormatSeconds(samples.Median()),
@@ -49,7 +56,10 @@ OrderedJson BenchJson(const BenchReport& report) {
                       {"verified", report.wrong_bytes() == 0},
                       {"wrong_bytes", report.wrong_bytes()}};
   if (report.throughput.has_value()) json["throughput"] = MeasurementJson(*report.throughput);
-  if (report.small_jobs.has_value()) json["small_jobs"] = MeasurementJson(*report.small_jobs);
+  if (report.small_jobs.has_value()) {
+    json["small_jobs"] = MeasurementJson(*report.small_jobs);
+    json["small_jobs"]["hops_seconds"] = HopsJson(report.small_jobs->hops);
+  }
   if (report.submit.has_value()) {
     const Measurement& m = *report.submit;
     json["submit"] = {{"ranges", m.ranges},
@@ -61,7 +71,7 @@ OrderedJson BenchJson(const BenchReport& report) {
   return json;
 }
 
-std::string RenderBench(const BenchReport& report, bool color) {
+std::string RenderBench(const BenchReport& report, bool explain, bool color) {
   std::string out = absl::StrCat(FormatCount(report.nodes * report.ranks_per_node, "rank"), " on ",
                                  FormatCount(report.nodes, "node"), "\n\n");
   Table table({{"WHAT"},
@@ -78,6 +88,13 @@ std::string RenderBench(const BenchReport& report, bool color) {
   if (report.small_jobs.has_value()) {
     AddSamples("small all-to-all", report.small_jobs->phase, &table);
     AddSamples("  submission", report.small_jobs->submit, &table);
+    if (explain) {
+      const Hops& hops = report.small_jobs->hops;
+      AddSamples("  into and out of the daemon", hops.outside, &table);
+      AddSamples("  until all ranks of the node are here", hops.ranks, &table);
+      AddSamples("  until every node is ready", hops.peers, &table);
+      AddSamples("  until all bytes are there", hops.bytes, &table);
+    }
   }
   if (report.submit.has_value()) {
     AddSamples(absl::StrCat(report.submit->ranges, " ranges: until accepted"), report.submit->submit, &table);

@@ -1,5 +1,6 @@
 #include "client/railsctl/bench/measure.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -54,6 +55,17 @@ TEST(BenchReport, JsonSaysWhatIsUnknown) {
   EXPECT_EQ(json["verified"], true);
   report.submit->wrong_bytes = 1;
   EXPECT_EQ(BenchJson(report)["verified"], false);
+}
+
+TEST(BenchReport, ExplainsSmallJobsWhenAsked) {
+  BenchReport report;
+  report.small_jobs.emplace();
+  report.small_jobs->phase.Add(0.5);
+  report.small_jobs->hops.peers.Add(0.25);
+  EXPECT_EQ(BenchJson(report)["small_jobs"]["hops_seconds"]["waiting_for_peers"]["p50"], 0.25);
+  EXPECT_THAT(RenderBench(report, /*explain=*/true, /*color=*/false), testing::HasSubstr("until every node is ready"));
+  EXPECT_THAT(RenderBench(report, /*explain=*/false, /*color=*/false),
+              testing::Not(testing::HasSubstr("until every node is ready")));
 }
 
 }  // namespace
