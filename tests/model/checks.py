@@ -117,6 +117,15 @@ READY = [("ready", line, "holds") for line in [
     "nodes=3 jobs=1 traffic=2 aborts=1 unasked=1",
     "nodes=3 jobs=1 traffic=2 unknown=1 expiries=1 unasked=1",
     "nodes=3 jobs=1 traffic=2 mistake=1 unasked=1",
+    "nodes=2 jobs=1 aborts=1 eager=1 reduce=0",
+    "nodes=2 jobs=2 credit=1 eager=1",
+    "nodes=2 jobs=2 credit=1 eager=3",
+    "nodes=2 jobs=2 aborts=1 eager=1",
+    "nodes=2 jobs=2 mistake=1 eager=2",
+    "nodes=2 jobs=2 aborts=1 unknown=1 expiries=1 eager=2",
+    "nodes=2 jobs=2 aborts=1 credit=1 unasked=1 eager=1",
+    "nodes=3 jobs=1 traffic=2 aborts=1 eager=1",
+    "nodes=3 jobs=2 traffic=2 eager=1",
 ]]
 
 # The last two lines are no variants: a grant larger than half of the credit, and a property that no rule can promise.
@@ -142,6 +151,12 @@ READY += broken("ready", "nodes=2 jobs=2 credit=1", [
     ("abort_not_returned aborts=1", "L2"),
     ("holders_only aborts=1 credit=1 unasked=1", "L2"),
     ("tombstone_silent aborts=1 unknown=1 expiries=1 unasked=1", "L2"),
+    ("eager_done_at_once eager=2 reduce=0", "S2"),
+    ("eager_uncompared eager=2 mistake=1", "S4"),
+    ("eager_unsubmitted eager=2", "S1"),
+    ("eager_and_grant eager=1 reduce=0", "S1"),
+    ("eager_keeps_grant eager=1", "S1"),
+    ("eager_guessed eager=1", "L1"),
 ]) + broken("ready", "nodes=3 jobs=1", [
     ("ready_to_partners traffic=1", "S3"),
     ("refused_counts traffic=2 aborts=1", "S2"),

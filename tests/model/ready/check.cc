@@ -29,7 +29,10 @@ void Tidy(State* state) {
       const Byte life = state->members[j][n].life;
       over &= life == kDone || life == kFailed;
       if (life != kDone && life != kFailed && life != kAborting) continue;
-      for (Pair& pair : state->pairs[j][n]) pair.ready = pair.holds = 0;
+      for (Pair& pair : state->pairs[j][n]) {
+        pair.ready = pair.holds = 0;
+        if (pair.arrived == kKeptEager) pair.arrived = kMissing;
+      }
       if (life == kAborting) continue;
       for (Pair& pair : state->pairs[j][n]) pair.quiesced = 0;
     }
@@ -66,6 +69,7 @@ State Rename(const State& state, const int* nodes, bool swap_jobs) {
 // Renaming these nodes leaves the traffic and the mistake as they are.
 bool MayRename(const int* nodes) {
   for (int n = 0; n < options.nodes; ++n) {
+    if (SendsEagerly(0, n) != SendsEagerly(0, nodes[n])) return false;
     for (int p = 0; p < options.nodes; ++p) {
       if (n == p) continue;
       if (HasBytes(n, p) != HasBytes(nodes[n], nodes[p])) return false;
@@ -115,7 +119,8 @@ struct Model {
     do {
       if (!MayRename(nodes)) continue;
       for (const bool swap_jobs : {false, true}) {
-        if (swap_jobs && (options.jobs == 1 || options.mistake != 0 || options.size != 1)) continue;
+        const bool same = options.mistake == 0 && options.size == 1 && options.eager != 3;
+        if (swap_jobs && (options.jobs == 1 || !same)) continue;
         const State renamed = Rename(tidy, nodes, swap_jobs);
         if (std::memcmp(&renamed, &best, sizeof best) < 0) best = renamed;
       }
@@ -159,13 +164,14 @@ bool ReadArgument(std::string_view argument) {
     int most;
     int* value;
   } numbers[] = {
-      {"nodes", 2, kMaxNodes, &options.nodes},   {"jobs", 1, kMaxJobs, &options.jobs},
-      {"credit", 1, 99, &options.credit},        {"size", 1, 9, &options.size},
-      {"traffic", 0, 2, &options.traffic},       {"unknown", 0, kMaxNodes, &options.unknown},
-      {"mistake", 0, 1, &options.mistake},       {"aborts", 0, 9, &options.aborts},
-      {"expiries", 0, 9, &options.expiries},     {"unasked", 0, 1, &options.unasked},
-      {"strict", 0, 1, &options.strict},         {"reduce", 0, 1, &options.reduce},
-      {"limit", 1, 100'000'000, &options.limit}, {"quiet", 0, 1, &options.quiet},
+      {"nodes", 2, kMaxNodes, &options.nodes}, {"jobs", 1, kMaxJobs, &options.jobs},
+      {"credit", 1, 99, &options.credit},      {"size", 1, 9, &options.size},
+      {"traffic", 0, 2, &options.traffic},     {"unknown", 0, kMaxNodes, &options.unknown},
+      {"mistake", 0, 1, &options.mistake},     {"aborts", 0, 9, &options.aborts},
+      {"expiries", 0, 9, &options.expiries},   {"unasked", 0, 1, &options.unasked},
+      {"eager", 0, 3, &options.eager},         {"strict", 0, 1, &options.strict},
+      {"reduce", 0, 1, &options.reduce},       {"limit", 1, 100'000'000, &options.limit},
+      {"quiet", 0, 1, &options.quiet},
   };
   for (const auto& number : numbers) {
     if (ReadNumber(argument, number.name, number.least, number.most, number.value)) return true;

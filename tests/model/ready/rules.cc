@@ -34,7 +34,8 @@ void Take(Queue* queue, int at) {
 
 // Posts are acknowledged, or nothing was posted.
 bool HasStopped(const Pair& pair) {
-  return pair.data == kNothing || pair.data == kAcknowledged || pair.data == kDrained;
+  return pair.data == kNothing || pair.data == kAcknowledged || pair.data == kDrained || pair.data == kRiding ||
+         pair.data == kDelivered;
 }
 
 bool IsOver(Byte life) { return life == kDone || life == kFailed; }
@@ -44,6 +45,7 @@ void DropReady(State* state, int j, int n, int p) {
   Pair& pair = state->pairs[j][n][p];
   pair.ready = kNotHere;
   pair.holds = 0;
+  if (pair.arrived == kKeptEager) pair.arrived = kMissing;
   if (options.unasked == 0 || Wrong(kTombstoneSilent)) return;
   pair.owes = 1;
   Send(state, n, p, kAbort, j);
@@ -144,7 +146,7 @@ class Rules {
     if (queue.count == 0 || Wrong(kParsedOutOfOrder) || Wrong(kHoldersOnly)) return false;
     const Message& message = queue.messages[0];
     const Member& m = member(message.job, n);
-    if (message.kind == kReady || message.kind == kReadyWithGrant) return m.submitted;
+    if (IsReady(message.kind)) return m.submitted;
     return message.kind == kGrant || message.kind == kQuiesced;
   }
 
@@ -173,6 +175,11 @@ class Rules {
     return first.submitted && (!program.waits || IsOver(first.life));
   }
 
+  // The peer's bytes ride in its READY; a guess until that is here.
+  bool ComesEagerly(int j, int n, int p) const {
+    return SendsEagerly(j, pair(j, n, p).ready != kNotHere && !Wrong(kEagerGuessed) ? p : n);
+  }
+
   // A grant rides along in READY while, with it, at most half of the credit is in use.
   bool Rides(const State& state, int j, int n, int p, int used_before) const {
     const int used = UsedCredit(state, n);
@@ -194,10 +201,12 @@ class Rules {
     const int used_before = UsedCredit(s_, n);
     for (int p = 0; p < options.nodes && !m.tombstone; ++p) {
       if (p == n || (Wrong(kReadyToPartners) && !HasBytes(n, p) && !HasBytes(p, n))) continue;
-      const bool rides = HasBytes(p, n) && Rides(next, j, n, p, used_before);
+      const bool rides = HasBytes(p, n) && !ComesEagerly(j, n, p) && Rides(next, j, n, p, used_before);
       if (rides) next.pairs[j][n][p].grant = kGranted;
       if (HasBytes(p, n) && !rides && Wrong(kReadyWaitsForCredit)) return;
-      Send(&next, n, p, rides ? kReadyWithGrant : kReady, j);
+      const bool eager = HasBytes(n, p) && SendsEagerly(j, n);
+      if (eager) next.pairs[j][n][p].data = Wrong(kEagerDoneAtOnce) ? kAcknowledged : kRiding;
+      Send(&next, n, p, eager ? (rides ? kEagerReadyWithGrant : kEagerReady) : (rides ? kReadyWithGrant : kReady), j);
     }
     Add(next, kMust, nullptr, [&] {
       if (m.tombstone) return Text("node %d submits job %d, which has been aborted", n, j);
@@ -218,8 +227,11 @@ class Rules {
       if (pair(j, n, p).ready != kCompared && (partner || !Wrong(kReadyToPartners))) return;
       if (HasBytes(n, p) && pair(j, n, p).data != kAcknowledged) return;
       if (HasBytes(p, n) && pair(j, n, p).arrived != kHeard) return;
-      if (HasBytes(n, p) && pair(j, p, n).arrived == kMissing)
+      // What the link has brought to a node that has aborted the job is drained there; that node's report says so.
+      const bool drained_eager = SendsEagerly(j, n) && member(j, p).tombstone;
+      if (HasBytes(n, p) && pair(j, p, n).arrived == kMissing && !drained_eager)
         violation = "S2: done with bytes that the receiver has drained";
+      if (pair(j, n, p).grant == kGranted) violation = "S1: memory is given back while a grant is out";
       if (!member(j, p).submitted) violation = "S3: done before every member has submitted";
       if (LengthsDiffer(j, n, p)) violation = "S4: done though lengths differ";
     }
@@ -259,9 +271,14 @@ class Rules {
   void Compare(int j, int n, int p) {
     if (member(j, n).life != kSubmitted || pair(j, n, p).ready != kKept) return;
     State next = s_;
-    next.pairs[j][n][p].ready = kCompared;
+    Pair& mine = next.pairs[j][n][p];
+    mine.ready = kCompared;
     const bool differ = LengthsDiffer(j, n, p);
-    if (differ) BeginAbort(&next, j, n, kNobody);
+    if (differ) {
+      BeginAbort(&next, j, n, kNobody);
+    } else if (mine.arrived == kKeptEager) {
+      CopyEager(&mine);
+    }
     Add(next, kMust, nullptr, [&] {
       return Text(differ ? "node %d finds that lengths of job %d differ from those of node %d, and sends ABORT"
                          : "node %d compares lengths of job %d with node %d",
@@ -269,11 +286,18 @@ class Rules {
     });
   }
 
+  // Eager bytes go into the memory. A grant that rode along for them was not needed, and is returned.
+  static void CopyEager(Pair* mine) {
+    mine->arrived = kHeard;
+    if (mine->grant == kGranted && !Wrong(kEagerKeepsGrant)) mine->grant = kReturned;
+  }
+
   // The grant that did not ride along follows once the peer's READY is here.
   void GiveGrant(int j, int n, int p) {
     const Pair& mine = pair(j, n, p);
     if (member(j, n).life != kSubmitted || !HasBytes(p, n) || mine.grant != kUngranted) return;
-    if (mine.ready != kCompared || UsedCredit(s_, n) + SizeOfGrant(j) > options.credit) return;
+    if (mine.ready != kCompared || ComesEagerly(j, n, p)) return;
+    if (UsedCredit(s_, n) + SizeOfGrant(j) > options.credit) return;
     State next = s_;
     next.pairs[j][n][p].grant = kGranted;
     Send(&next, n, p, kGrant, j);
@@ -282,7 +306,8 @@ class Rules {
 
   void PostBytes(int j, int n, int p) {
     const Pair& mine = pair(j, n, p);
-    if (member(j, n).life != kSubmitted || !HasBytes(n, p) || !mine.holds || mine.data != kNothing) return;
+    const bool again = Wrong(kEagerAndGrant) && mine.data == kDelivered;
+    if (member(j, n).life != kSubmitted || !HasBytes(n, p) || !mine.holds || (mine.data != kNothing && !again)) return;
     if (mine.ready != kCompared && !Wrong(kSendUncompared)) return;
     for (int q = 0; q < options.nodes && Wrong(kSendingWaitsForZones); ++q) {
       if (q != n && HasBytes(q, n) && pair(j, n, q).grant == kUngranted) return;
@@ -315,10 +340,11 @@ class Rules {
 
   void Acknowledge(int j, int n, int p) {
     const Byte data = pair(j, n, p).data;
-    if (data != kPlaced && data != kRefused) return;
+    if (data != kPlaced && data != kRefused && data != kDelivered) return;
     State next = s_;
-    next.pairs[j][n][p].data = data == kPlaced || Wrong(kRefusedCounts) ? kAcknowledged : kDrained;
+    next.pairs[j][n][p].data = data != kRefused || Wrong(kRefusedCounts) ? kAcknowledged : kDrained;
     Add(next, kMust, nullptr, [&] {
+      if (data == kDelivered) return Text("node %d hears that its READY of job %d is at node %d", n, j, p);
       return Text(data == kPlaced ? "node %d hears that its bytes of job %d are in the memory of node %d"
                                   : "node %d hears that its bytes of job %d were refused by node %d",
                   n, j, p);
@@ -351,8 +377,10 @@ class Rules {
     if (m.knows && !Wrong(kKnownReadyExpires)) return;
     State next = s_;
     --next.expiries;
-    next.pairs[j][n][p].ready = kNotHere;
-    next.pairs[j][n][p].holds = 0;
+    Pair& mine = next.pairs[j][n][p];
+    mine.ready = kNotHere;
+    mine.holds = 0;
+    if (mine.arrived == kKeptEager) mine.arrived = kMissing;
     if (!Wrong(kKnownReadyExpires)) {
       next.aborted[j] = 1;
       Send(&next, n, p, kAbort, j);
@@ -368,7 +396,7 @@ class Rules {
     for (int at = 0; at < queue.count; ++at) {
       TakeMessage(n, p, at);
       const Byte kind = queue.messages[at].kind;
-      if (!Wrong(kParsedOutOfOrder) || (kind != kReady && kind != kReadyWithGrant)) return;
+      if (!Wrong(kParsedOutOfOrder) || !IsReady(kind)) return;
     }
   }
 
@@ -379,14 +407,20 @@ class Rules {
     Take(&next.links[p][n], at);
     Pair& mine = next.pairs[j][n][p];
     const Member& m = next.members[j][n];
+    const char* violation = nullptr;
     switch (message.kind) {
       case kReady:
       case kReadyWithGrant:
+      case kEagerReady:
+      case kEagerReadyWithGrant:
+        // The link acknowledges, whatever becomes of it.
+        if (next.pairs[j][p][n].data == kRiding) next.pairs[j][p][n].data = kDelivered;
         if (m.tombstone) {
           DropReady(&next, j, n, p);
         } else if (m.knows || !Wrong(kEarlyReadyLost)) {
           mine.ready = kKept;
-          mine.holds = message.kind == kReadyWithGrant;
+          mine.holds = BringsGrant(message.kind);
+          if (IsEager(message.kind)) violation = KeepEager(m, j, n, p, &mine);
         }
         break;
       case kGrant:
@@ -398,10 +432,25 @@ class Rules {
       default:
         mine.quiesced = 1;
     }
-    Add(next, kMust, nullptr, [&] {
-      const char* const names[] = {"", "READY", "READY with a grant", "a grant", "ABORT", "QUIESCED"};
+    Add(next, kMust, violation, [&] {
+      const char* const names[] = {
+          "", "READY", "READY with a grant", "READY with bytes", "READY with both", "a grant", "ABORT", "QUIESCED"};
       return Text("node %d takes ", n, 0) + names[message.kind] + Text(" of job %d from node %d", j, p);
     });
+  }
+
+  // Eager bytes wait with their READY for the local ranks, and for the comparison.
+  const char* KeepEager(const Member& m, int j, int n, int p, Pair* mine) const {
+    mine->arrived = kKeptEager;
+    if (Wrong(kEagerUnsubmitted) && !m.submitted) {
+      CopyEager(mine);
+      return "S1: bytes are copied into memory that no rank has given";
+    }
+    if (Wrong(kEagerUncompared) && m.life == kSubmitted) {
+      CopyEager(mine);
+      return LengthsDiffer(j, n, p) ? "S4: bytes are copied though lengths differ" : nullptr;
+    }
+    return nullptr;
   }
 
   // Every ABORT is answered, known job or not, and leaves a tombstone.

@@ -45,12 +45,16 @@ enum Data : Byte {
   kRefused,       // drained by the peer, not acknowledged
   kAcknowledged,  // the sender holds them for placed
   kDrained,       // the sender knows that they were refused
+  // Of an eager exchange, whose bytes ride in READY:
+  kRiding,     // on the link
+  kDelivered,  // the peer's daemon has READY; the sender has not heard so
 };
 
 enum Arrival : Byte {
   kMissing,
-  kLanded,  // all bytes are in memory; the engine has not heard of it
-  kHeard,   // the engine has heard of it, and the grant is returned
+  kKeptEager,  // in READY, which waits for the comparison
+  kLanded,     // all bytes are in memory; the engine has not heard of it
+  kHeard,      // the engine has heard of it, and the grant is returned
 };
 
 struct Pair {
@@ -64,7 +68,20 @@ struct Pair {
   Byte quiesced;  // the peer has said QUIESCED
 };
 
-enum MessageKind : Byte { kNoMessage, kReady, kReadyWithGrant, kGrant, kAbort, kQuiesced };
+enum MessageKind : Byte {
+  kNoMessage,
+  kReady,
+  kReadyWithGrant,
+  kEagerReady,
+  kEagerReadyWithGrant,
+  kGrant,
+  kAbort,
+  kQuiesced,
+};
+
+inline bool IsReady(Byte kind) { return kind >= kReady && kind <= kEagerReadyWithGrant; }
+inline bool IsEager(Byte kind) { return kind == kEagerReady || kind == kEagerReadyWithGrant; }
+inline bool BringsGrant(Byte kind) { return kind == kReadyWithGrant || kind == kEagerReadyWithGrant; }
 
 struct Message {
   Byte kind;
@@ -98,6 +115,7 @@ struct Options {
   int nodes = 2;
   int jobs = 2;
   int credit = 2;    // of each node, for grants
+  int eager = 0;     // whose bytes ride in READY: 1: those of node 0; 2: everybody's; 3: everybody's in job 0
   int size = 1;      // units of credit that a grant of job 1 takes; one of job 0 takes 1
   int traffic = 0;   // 0: every node sends to every other; 1: nodes 0 and 1 to each other; 2: each node to the next
   int unknown = 0;   // nodes that do not know the epochs at first
@@ -134,7 +152,13 @@ extern Options options;
   V(kAbortNotRelayed, "abort_not_relayed")            /* ABORT goes only to the member that told. */         \
   V(kAbortNotReturned, "abort_not_returned")          /* ABORT goes to all but the member that told. */      \
   V(kHoldersOnly, "holders_only")                     /* Only holders of a grant say QUIESCED unasked. */    \
-  V(kTombstoneSilent, "tombstone_silent")             /* READYs that meet a tombstone are not answered. */
+  V(kTombstoneSilent, "tombstone_silent")             /* READYs that meet a tombstone are not answered. */   \
+  V(kEagerDoneAtOnce, "eager_done_at_once")           /* The sender does not wait until READY is taken. */   \
+  V(kEagerUncompared, "eager_uncompared")             /* Eager bytes are copied when READY comes. */         \
+  V(kEagerUnsubmitted, "eager_unsubmitted")           /* They are copied before local ranks submit. */       \
+  V(kEagerAndGrant, "eager_and_grant")                /* A grant is used though the bytes rode along. */     \
+  V(kEagerKeepsGrant, "eager_keeps_grant")            /* A grant that was not needed is not returned. */     \
+  V(kEagerGuessed, "eager_guessed")                   /* A receiver that expected eager bytes never grants. */
 
 enum Variant {
 #define V(name, text) name,
@@ -152,6 +176,11 @@ inline bool HasBytes(int from, int to) {
 }
 
 inline bool LengthsDiffer(int job, int a, int b) { return options.mistake != 0 && job == 0 && a < 2 && b < 2; }
+
+// The bytes that the node sends in the job ride in READY. It also expects such bytes before it knows better.
+inline bool SendsEagerly(int job, int node) {
+  return options.eager == 2 || (options.eager == 1 && node == 0) || (options.eager == 3 && job == 0);
+}
 
 inline int SizeOfGrant(int job) { return job == 1 ? options.size : 1; }
 
