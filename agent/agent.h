@@ -63,6 +63,8 @@ struct AgentOptions {
   PlanOptions plan;
   bool late_binding = true;  // chunks that are not posted may leave a rail that lags; for policy lpt only
   AgentLimits limits;
+  // Exchanges of at most so many bytes ride in READY: Ready::kMaxEagerBytes at most; 0: none.
+  uint64_t eager_bytes = 0;
   uint64_t frame_bytes = 0;   // 0: about 1 ms of the rail's rate
   uint64_t window_bytes = 0;  // per (rail, destination); 0: from the rail's rate
   uint32_t copy_threads = 0;  // copy between ranks of this node; 0: by the processors
@@ -169,10 +171,12 @@ struct AgentCounters {
   uint64_t groups_formed = 0;  // epochs that have begun
   uint64_t planning_nanoseconds = 0;
   uint64_t control_messages_in = 0, control_messages_out = 0;
-  uint64_t control_messages_ignored = 0;  // of ended jobs, unknown groups, contradicting ones
-  uint64_t late_moves = 0;                // of late binding, from a rail that lags to one that is dry
-  uint64_t rehomed_exchanges = 0;         // began another round, after a rail had failed under them
-  uint64_t open_zones = 0;                // exchanges that may write into this node's memory
+  uint64_t control_messages_ignored = 0;                    // of ended jobs, unknown groups, contradicting ones
+  uint64_t late_moves = 0;                                  // of late binding, from a rail that lags to one that is dry
+  uint64_t rehomed_exchanges = 0;                           // began another round, after a rail had failed under them
+  uint64_t eager_sent = 0, eager_received = 0;              // exchanges that rode in READY
+  uint64_t eager_sent_bytes = 0, eager_received_bytes = 0;  // that were copied for them
+  uint64_t open_zones = 0;                                  // exchanges that may write into this node's memory
   size_t engine_queue_depth = 0;
   size_t copy_queue_depth = 0;  // copies between local ranks that wait for a thread
 };
@@ -265,6 +269,8 @@ class Agent {
   virtual void OnPeerForgotten(std::string node) = 0;
   // False: not taken, the agent is too far behind. The caller must give the peer up, since no message may be lost.
   virtual bool OnPeerMessage(std::string node, BootId boot, ControlMessage message) = 0;
+  // The peer's daemon has taken this node's READYs of these jobs, which had eager bytes.
+  virtual void OnReadyTaken(std::string node, BootId boot, std::vector<JobKey> jobs) = 0;
 
   // Refuses new groups and sessions, and submissions beyond each group's cut: the highest sequence that any member is
   // known to have submitted when the drain begins. `drained` is called when no job is active here, and every job that

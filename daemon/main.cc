@@ -53,6 +53,7 @@ AgentOptions AgentOptionsFrom(const Config& config, BootId boot, std::shared_ptr
   options.plan = config.plan;
   options.late_binding = config.late_binding;
   options.limits = config.limits;
+  options.eager_bytes = config.eager_bytes;
   options.frame_bytes = config.frame_bytes;
   options.window_bytes = config.window_bytes;
   options.copy_threads = config.copy_threads;

@@ -111,6 +111,7 @@ struct Tally {
 // ranks and what they expect from them.
 struct Ready {
   static constexpr size_t kMaxTallies = 1024;
+  static constexpr size_t kMaxEagerBytes = 32 << 10;
   // A flow that is left out has no bytes; a length of 0 says the same.
   struct Flow {
     Rank source;
@@ -134,6 +135,9 @@ struct Ready {
   // Permission to write what the sender's ranks expect. Without one it follows as a LateGrant once the receiver's READY
   // has come.
   std::optional<Grant> grant;
+  // The whole stream of what the sender's ranks send, if it is short: it rides along and needs no grant. Empty: rails
+  // carry it.
+  std::string eager;
 };
 // To a node whose READY has come, when there was no room for a grant in this node's own READY.
 struct LateGrant {
@@ -228,6 +232,7 @@ class ControlLink {
   virtual void Send(const std::string& node, ControlMessage message) = 0;
   // The same for messages that grow with what a tenant asks for: one that is longer than `node` takes, or more than may
   // wait for it, is not sent; RESOURCE_EXHAUSTED says why. (Send() loses the peer then, and with it everybody's jobs.)
+  // Of a READY with eager bytes, Agent::OnReadyTaken() tells when the peer's daemon has it.
   virtual absl::Status SendIfItFits(const std::string& node, ControlMessage message) = 0;
   // Groups wait for `node` for so long when nothing is heard of it: until then its link is kept, with the messages that
   // wait for it, and OnPeerSilent comes instead of OnPeerDown. Zero, as at first: it is lost at once.

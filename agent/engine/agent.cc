@@ -188,6 +188,11 @@ class AgentImpl final : public Agent {
     wake_.Wake();
     return true;
   }
+  void OnReadyTaken(std::string node, BootId boot, std::vector<JobKey> jobs) override {
+    Push([node = std::move(node), boot, jobs = std::move(jobs)](Engine& engine) {
+      engine.OnReadyTaken(node, boot, jobs);
+    });
+  }
   void Drain(absl::Duration limit, Callback<absl::Status> drained) override {
     Push([=, drained = std::move(drained)](Engine& engine) mutable { engine.Drain(limit, std::move(drained)); });
   }

@@ -206,6 +206,12 @@ void Engine::OnPeerMessage(const std::string& node, BootId boot, ControlMessage 
   ReplayEarly();
 }
 
+void Engine::OnReadyTaken(const std::string& node, BootId boot, const std::vector<JobKey>& jobs) {
+  const Peer* const peer = peers_.Find(node);
+  if (peer == nullptr || !peer->up || peer->boot != boot) return;
+  for (const JobKey& job : jobs) jobs_.OnReadyTaken(*peer, job);
+}
+
 void Engine::SendSignal(RailIndex rail, PeerIndex index, std::string bytes) {
   if (index.value() >= peers_.size() || bytes.empty() || bytes.size() > RailSignal::kMaxBytes) return;
   // The peer hears first what the rail said before the signal: that a connection ended comes before the next one.

@@ -82,6 +82,7 @@ struct JobExplanation {
     uint64_t out_bytes = 0, in_bytes = 0;
     ExchangeTimes times;
     bool left_out = false;
+    bool eager_out = false, eager_in = false;  // rode in READY
   };
   JobReport report;  // of the local rank that ended last, or is the lowest one still active
   absl::Time begun;

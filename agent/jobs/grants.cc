@@ -7,7 +7,7 @@
 namespace railsd {
 
 bool Grants::MayRide(const Exchange& exchange) const {
-  if (!exchange.in.WaitsForZone() || LacksRails(exchange.peer)) return false;
+  if (!exchange.in.WaitsForZone() || LacksRails(exchange.peer) || eager_.Comes(exchange)) return false;
   // Room that waits for a peer that has not submitted may be missing elsewhere for ever: tests/model/ready.
   return (exchange.ready.has_value() ? 1 : 2) * (context_.zones->taken() + 1) <= room();
 }
@@ -19,7 +19,7 @@ void Grants::Open(NodeJob& job, Exchange& exchange) {
 }
 
 void Grants::Want(NodeJob& job, Exchange& exchange) {
-  if (!exchange.ready_sent || !exchange.compared || exchange.in.total_bytes() == 0 || exchange.in.granted()) return;
+  if (!exchange.ready_sent || !exchange.compared || exchange.in.complete() || exchange.in.granted()) return;
   exchange.grant_waits = true;
   waiting_.push_back({job.key, exchange.peer});
   SendWaiting();

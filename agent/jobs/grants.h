@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "agent/groups/groups.h"
+#include "agent/jobs/eager.h"
 #include "agent/jobs/exchange_context.h"
 #include "agent/jobs/node_job.h"
 
@@ -25,8 +26,14 @@ class Grants {
     Exchange* exchange = nullptr;
   };
   // All outlive this. `fail`: the job's grant cannot be sent.
-  Grants(const ExchangeContext* context, Outbox* outbox, JobMap* jobs, std::function<void(NodeJob&, absl::Status)> fail)
-      : context_(*context), outbox_(*outbox), jobs_(*jobs), fail_(std::move(fail)), owners_(ZoneTable::kSlots) {}
+  Grants(const ExchangeContext* context, const EagerExchanges* eager, Outbox* outbox, JobMap* jobs,
+         std::function<void(NodeJob&, absl::Status)> fail)
+      : context_(*context),
+        eager_(*eager),
+        outbox_(*outbox),
+        jobs_(*jobs),
+        fail_(std::move(fail)),
+        owners_(ZoneTable::kSlots) {}
 
   // READY may carry the grant: while at most half of the room is in use, with this grant.
   bool MayRide(const Exchange& exchange) const;
@@ -60,6 +67,7 @@ class Grants {
   bool TrySend(NodeJob& job, Exchange& exchange);
 
   const ExchangeContext& context_;
+  const EagerExchanges& eager_;
   Outbox& outbox_;
   JobMap& jobs_;
   const std::function<void(NodeJob&, absl::Status)> fail_;

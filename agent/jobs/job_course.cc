@@ -184,7 +184,9 @@ void JobTable::OnZoneEvent(RailIndex rail, const RailEvent& event) {
 void JobTable::SettleZone(NodeJob& job, Exchange& exchange) {
   if (!grants_.FreeIfQuiet(exchange)) return;
   const Receiving::ByRail& landed = exchange.in.landed_by_rail();
-  if (exchange.in.complete()) {
+  if (exchange.in.eager()) {
+    // They were counted when they were copied.
+  } else if (exchange.in.complete()) {
     for (const StreamFlow& flow : exchange.in.flows().all()) {
       job.by_place[flow.part]->bytes_received += flow.bytes;
     }

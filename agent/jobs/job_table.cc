@@ -69,7 +69,15 @@ JobTable::JobTable(const Parts& parts)
                                              : key.seq <= group->LastTaken() && records_.Tombstone(key) == nullptr;
                       return ended ? Rehomed::State::kComplete : Rehomed::State::kAborted;
                     }}),
-      grants_(&context_, &outbox_, &jobs_,
+      eager_(&context_, &jobs_,
+             {.fail = [this](NodeJob& job, absl::Status why) { FailJob(job, std::move(why), true); },
+              .received =
+                  [this](NodeJob& job, Exchange& exchange) {
+                    if (exchange.ready_waits) SendReady(job, exchange);
+                    SettleZone(job, exchange);
+                  },
+              .sent = [this](NodeJob& job) { FinishIfDone(job); }}),
+      grants_(&context_, &eager_, &outbox_, &jobs_,
               [this](NodeJob& job, absl::Status why) { FailJob(job, std::move(why), false); }),
       planner_(&context_, parts.speeds),
       tallies_(&context_, &outbox_),
@@ -191,6 +199,7 @@ void JobTable::SendReady(NodeJob& job, Exchange& exchange) {
   exchange.ready_waits = exchange.in.open() && exchange.in.IsBinding();
   if (exchange.ready_waits) return;  // OnZoneEvent() comes again
   Ready ready = BuildReady(job, exchange, peer);
+  if (!eager_.Send(job, exchange, &ready)) return;
   ready.rails.reserve(rails_.size());
   for (size_t r = 0; r < rails_.size(); ++r) {
     const RailIndex rail(static_cast<uint32_t>(r));
@@ -215,7 +224,7 @@ void JobTable::SendReady(NodeJob& job, Exchange& exchange) {
   exchange.ready_sent = true;
   exchange.times.ready_sent = now_;
   if (grants) exchange.times.grant_sent = now_;
-  if (exchange.out.total_bytes() + exchange.in.total_bytes() > 0) Expect(job);
+  if (!eager_.NeedsNoRails(exchange)) Expect(job);
   grants_.Want(job, exchange);
 }
 
@@ -232,7 +241,10 @@ void JobTable::Compare(NodeJob& job, const Group& group, Exchange& exchange) {
   exchange.compared = true;
   exchange.peer_rails = std::move(exchange.ready->rails);
   const std::optional<Grant> grant = std::move(exchange.ready->grant);
+  const std::string eager = std::move(exchange.ready->eager);
   exchange.ready.reset();
+  if (!eager.empty()) eager_.Receive(job, exchange, eager);
+  if (job.aborting()) return;
   if (grant.has_value()) TakeGrant(job, exchange, *grant);
   if (job.aborting()) return;
   grants_.Want(job, exchange);
@@ -241,6 +253,7 @@ void JobTable::Compare(NodeJob& job, const Group& group, Exchange& exchange) {
 }
 
 void JobTable::TakeGrant(NodeJob& job, Exchange& exchange, const Grant& grant) {
+  if (exchange.out.eager()) return;  // the peer did not expect it, and closes the zone when it has this node's READY
   exchange.times.grant_received = now_;
   const absl::Status status =
       exchange.out.total_bytes() == 0 ? absl::InternalError("a grant for no bytes") : exchange.out.TakeGrant(grant);
@@ -468,22 +481,6 @@ JobSeq JobTable::FinishedUntil(const Group& group, Rank rank) const {
   return until;
 }
 
-bool JobTable::HasUnended(Epoch epoch, JobSeq until) const {
-  return std::any_of(jobs_.begin(), jobs_.end(), [&](const auto& job) {
-    return job.first.epoch == epoch && job.first.seq <= until && job.second->HasUnendedPart();
-  });
-}
-
-bool JobTable::HasUnendedAfter(Epoch epoch, JobSeq until) const {
-  return std::any_of(jobs_.begin(), jobs_.end(), [&](const auto& job) {
-    return job.first.epoch == epoch && job.first.seq > until && job.second->HasUnendedPart();
-  });
-}
-
-bool JobTable::HasJobs(Epoch epoch) const {
-  return std::any_of(jobs_.begin(), jobs_.end(), [&](const auto& job) { return job.first.epoch == epoch; });
-}
-
 void JobTable::FillCounters(AgentCounters* counters) const {
   *counters = counters_;
   counters->plans = planner_.plans();
@@ -492,6 +489,7 @@ void JobTable::FillCounters(AgentCounters* counters) const {
   counters->late_moves = late_binder_.moves();
   counters->open_zones = zones_.taken();
   counters->rehomed_exchanges = rehomer_.rehomed();
+  eager_.FillCounters(counters);
 }
 
 }  // namespace railsd

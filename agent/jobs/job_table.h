@@ -14,6 +14,7 @@
 #include "agent/groups/groups.h"
 #include "agent/jobs/admission.h"
 #include "agent/jobs/copier.h"
+#include "agent/jobs/eager.h"
 #include "agent/jobs/exchange_planner.h"
 #include "agent/jobs/grants.h"
 #include "agent/jobs/late_binder.h"
@@ -70,6 +71,8 @@ class JobTable {
   bool OnMessage(const Peer& from, Rehome&& message) { return rehomer_.OnMessage(from, std::move(message)); }
   bool OnMessage(const Peer& from, Rehomed&& message) { return rehomer_.OnMessage(from, std::move(message)); }
   bool OnMessage(const Peer& from, Unsubmitted&& message);
+  // The peer's daemon has this node's READY of the job, which had eager bytes.
+  void OnReadyTaken(const Peer& by, JobKey key) { eager_.OnReadyTaken(by.index, key); }
 
   // Events of rails and copiers.
   void OnRailEvent(RailIndex rail, const RailEvent& event);
@@ -103,10 +106,16 @@ class JobTable {
   // The last job that the rank has finished its part of.
   JobSeq FinishedUntil(const Group& group, Rank rank) const;
   // A local rank's part of a job of the epoch, up to that one, has not ended.
-  bool HasUnended(Epoch epoch, JobSeq until) const;
+  bool HasUnended(Epoch epoch, JobSeq until) const {
+    return AnyOf(jobs_, epoch, [until](const NodeJob& job) { return job.key.seq <= until && job.HasUnendedPart(); });
+  }
   // The same of one after that.
-  bool HasUnendedAfter(Epoch epoch, JobSeq until) const;
-  bool HasJobs(Epoch epoch) const;
+  bool HasUnendedAfter(Epoch epoch, JobSeq until) const {
+    return AnyOf(jobs_, epoch, [until](const NodeJob& job) { return job.key.seq > until && job.HasUnendedPart(); });
+  }
+  bool HasJobs(Epoch epoch) const {
+    return AnyOf(jobs_, epoch, [](const NodeJob&) { return true; });
+  }
   void ForgetGroup(Epoch epoch) { records_.ForgetGroup(epoch); }
 
   // Views for operators.
@@ -214,6 +223,7 @@ class JobTable {
   JobRecords records_;
   Admission admission_;
   Rehomer rehomer_;
+  EagerExchanges eager_;
   Grants grants_;
   ExchangePlanner planner_;
   HeldReadys held_readys_;

@@ -157,6 +157,13 @@ inline NodeJob* Find(const JobMap& jobs, JobKey key) {
   return it == jobs.end() ? nullptr : it->second.get();
 }
 
+// True when `is_meant` says so of a job of the epoch.
+template <typename IsMeant>
+bool AnyOf(const JobMap& jobs, Epoch epoch, IsMeant is_meant) {
+  return std::any_of(jobs.begin(), jobs.end(),
+                     [&](const auto& job) { return job.first.epoch == epoch && is_meant(*job.second); });
+}
+
 }  // namespace railsd
 
 #endif  // RAILSD_AGENT_JOBS_NODE_JOB_H_

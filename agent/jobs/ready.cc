@@ -47,7 +47,7 @@ absl::Status CompareLengths(const Group& group, JobSeq seq, const Sent& sent, co
 }
 
 uint64_t BytesOf(const Ready& ready) {
-  uint64_t bytes = (ready.sends.size() + ready.receives.size()) * sizeof(Ready::Flow);
+  uint64_t bytes = (ready.sends.size() + ready.receives.size()) * sizeof(Ready::Flow) + ready.eager.size();
   if (!ready.grant.has_value()) return bytes;
   bytes += ready.grant->ranges.size() * sizeof(Grant::Range);
   for (const RailKeys& rail : ready.grant->keys) bytes += rail.keys.size() * sizeof(uint32_t);
@@ -120,7 +120,13 @@ absl::Status CheckReadyFlows(const Ready& ready, const GroupLayout& layout, Peer
     return absl::OkStatus();
   };
   if (absl::Status s = check(ready.sends, node, GroupLayout::kLocal); !s.ok()) return s;
-  return check(ready.receives, GroupLayout::kLocal, node);
+  if (absl::Status s = check(ready.receives, GroupLayout::kLocal, node); !s.ok()) return s;
+  if (ready.eager.empty()) return absl::OkStatus();
+  uint64_t sent = 0;
+  for (const Ready::Flow& flow : ready.sends) sent += flow.bytes;
+  if (sent == ready.eager.size()) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("READY of ", peer.node, " for job ", ready.job.seq.value(), " brings ",
+                                          ready.eager.size(), " bytes for flows of ", sent, " bytes"));
 }
 
 absl::Status CompareReady(const NodeJob& job, const Group& group, const Exchange& exchange, const Peer& peer) {

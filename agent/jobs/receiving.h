@@ -67,6 +67,15 @@ class Receiving {
   // They were not told after all.
   void GiveBack(const std::vector<RailKeys>& keys);
 
+  // Where the stream belongs.
+  const MemoryRanges& memory() const { return zone_ == nullptr ? memory_ : zone_->memory; }
+  // Everything came in READY. A zone that is open for it is closed: nothing was written there.
+  void OnEager() {
+    eager_ = complete_ = true;
+    Close(/*writers_stopped=*/true);
+  }
+  bool eager() const { return eager_; }
+
   // Closes the zone. `writers_stopped`: the sender has nothing under way, but for what `failed` connections may bring.
   void Close(bool writers_stopped, const std::vector<RailConnection>& failed = {});
   // Frees the slot when nothing can land any more. True when that is so and was not so before.
@@ -117,6 +126,7 @@ class Receiving {
   uint32_t weight_ = 0;  // of this round's fences
   bool granted_ = false;
   bool complete_ = false;
+  bool eager_ = false;
   bool given_up_ = false;
   bool closing_ = false;
   bool inside_ = false;  // a rail may still be in the zone

@@ -90,8 +90,14 @@ JobExplanation ExplanationOf(const NodeJob& job, const ExchangeContext& context,
   }
   out.exchanges.reserve(job.exchanges.size());
   for (const Exchange& exchange : job.exchanges) {
-    out.exchanges.push_back(
-        {exchange.peer, {}, exchange.out.total_bytes(), exchange.in.total_bytes(), exchange.times, exchange.left_out});
+    out.exchanges.push_back({exchange.peer,
+                             {},
+                             exchange.out.total_bytes(),
+                             exchange.in.total_bytes(),
+                             exchange.times,
+                             exchange.left_out,
+                             exchange.out.eager(),
+                             exchange.in.eager()});
   }
   if (told == nullptr) return out;
   out.report = told->report;

@@ -51,6 +51,11 @@ class Sending {
   void Start(absl::Span<const PlanRun> runs, bool by_flow);
   bool started() const { return started_; }
 
+  // The stream rides in READY, and no rail has anything to do with it; the peer's daemon has that READY.
+  void SendEagerly() { eager_ = true; }
+  bool eager() const { return eager_; }
+  void OnReadyTaken() { over_ = true; }
+
   // A rail's report on the exchange: any from kCarried to kSettled but kSendFault.
   void OnReport(RailIndex rail, const RailEvent& report);
   // A connection of the rail has ended.
@@ -135,7 +140,7 @@ class Sending {
   NodeJob* const job_;
   StreamFlows flows_;
   SendStream stream_;
-  bool granted_ = false, started_ = false, over_ = false, stopped_ = false;
+  bool granted_ = false, started_ = false, over_ = false, stopped_ = false, eager_ = false;
   absl::InlinedVector<RailPart, kUsualRails> rails_;
   // Stretches that no rail has, and weight of this round.
   absl::InlinedVector<Stretch, kUsualRails> pool_;

@@ -61,7 +61,9 @@ std::string WaitsFor(const NodeJob& job, const Group* group, const PeerTable& pe
   for (const Exchange& exchange : job.exchanges) {
     const std::string& node = peers.Get(exchange.peer).node;
     if (exchange.left_out) continue;
-    if (exchange.out.total_bytes() > 0 && !exchange.out.granted()) return absl::StrCat("for ", node, " to be ready");
+    if (exchange.out.eager() && !exchange.out.over()) return absl::StrCat("for ", node, " to take READY");
+    const bool granted = exchange.out.granted() || exchange.out.over();
+    if (!granted) return absl::StrCat("for ", node, " to be ready");
     if (exchange.grant_waits) return absl::StrCat("for a rail from ", node, ", or for room to open a zone to it");
     const bool reached = (peers.Get(exchange.peer).Connected() & exchange.out.Usable()) != 0;
     if (!exchange.out.over() && (!exchange.planned || !reached)) return absl::StrCat("for a rail to ", node);

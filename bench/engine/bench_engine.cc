@@ -2,7 +2,8 @@
 // submissions of its ranks to the end of their waits. What runs on other threads of a daemon is not counted: checking
 // submissions, streams of many ranges, rails, copies, the link.
 //
-//   bench_engine [nodes=N] [rails=N] [partners=N] [exchange_bytes=N] [chunk_bytes=N] [single=1] [warm_up=N] [jobs=N]
+//   bench_engine [nodes=N] [rails=N] [partners=N] [exchange_bytes=N] [chunk_bytes=N] [eager_bytes=N] [single=1]
+//   [warm_up=N] [jobs=N]
 //
 // Prints one JSON object of counts for each job. Instructions are counted from outside: by callgrind, with
 // --toggle-collect=CountedTurn.
@@ -32,6 +33,7 @@ int Run(std::map<std::string, uint64_t> numbers) {
   shape.partners = static_cast<uint32_t>(numbers["partners"]);
   shape.exchange_bytes = numbers["exchange_bytes"];
   shape.chunk_bytes = numbers["chunk_bytes"];
+  shape.eager_bytes = numbers["eager_bytes"];
   shape.single = numbers["single"] != 0;
   World world(shape);
   for (uint64_t i = 0; i < numbers["warm_up"]; ++i) world.RunJob([](absl::FunctionRef<void()> turn) { turn(); });
@@ -73,9 +75,15 @@ int Run(std::map<std::string, uint64_t> numbers) {
 }  // namespace railsd
 
 int main(int argc, char** argv) {
-  std::map<std::string, uint64_t> numbers = {
-      {"nodes", 2},  {"rails", 8},   {"partners", 8}, {"exchange_bytes", 128 << 10}, {"chunk_bytes", 16 << 10},
-      {"single", 0}, {"warm_up", 6}, {"jobs", 4}};
+  std::map<std::string, uint64_t> numbers = {{"nodes", 2},
+                                             {"rails", 8},
+                                             {"partners", 8},
+                                             {"exchange_bytes", 128 << 10},
+                                             {"chunk_bytes", 16 << 10},
+                                             {"eager_bytes", 0},
+                                             {"single", 0},
+                                             {"warm_up", 6},
+                                             {"jobs", 4}};
   for (int i = 1; i < argc; ++i) {
     const std::pair<std::string, std::string> word = absl::StrSplit(argv[i], absl::MaxSplits('=', 1));
     const auto number = numbers.find(word.first);

@@ -111,7 +111,11 @@ bool LaterCopier::Step() {
 void BenchNode::Turn(absl::Time now, bool single) {
   engine->SetNow(now);
   for (Incoming& incoming : inbox) {
-    engine->OnPeerMessage(incoming.from->name, incoming.from->boot, std::move(incoming.message));
+    if (incoming.taken.empty()) {
+      engine->OnPeerMessage(incoming.from->name, incoming.from->boot, std::move(incoming.message));
+    } else {
+      engine->OnReadyTaken(incoming.from->name, incoming.from->boot, incoming.taken);
+    }
     if (!single) continue;
     engine->Step();  // with the message
     engine->Step();  // before it sleeps
@@ -159,6 +163,7 @@ void World::AddNode(std::vector<FakeFabric>* fabrics) {
   options.node = node->name;
   options.boot = node->boot;
   options.plan.chunk_bytes = shape_.chunk_bytes;
+  options.eager_bytes = shape_.eager_bytes;
   options.finished_jobs_kept = options.explained_jobs = kKept;
   options.log = std::make_shared<spdlog::logger>("bench_engine", std::make_shared<spdlog::sinks::null_sink_mt>());
   node->board = std::make_unique<RailBoard>(shape_.rails);
@@ -227,6 +232,8 @@ void World::Deliver(BenchNode& from) {
          : std::holds_alternative<Tally>(message)     ? messages_.tally
                                                       : messages_.other);
     }
+    const auto* const ready = std::get_if<Ready>(&message);
+    if (ready != nullptr && !ready->eager.empty()) from.inbox.push_back({nodes_[n].get(), {}, {ready->job}});
     nodes_[n]->inbox.push_back({&from, std::move(message)});
   }
   from.outbox.clear();

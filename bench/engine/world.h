@@ -29,6 +29,7 @@ struct Shape {
   uint32_t partners = 8;  // ranks of each other node that a rank sends to
   uint64_t exchange_bytes = 128 << 10;
   uint64_t chunk_bytes = 16 << 10;
+  uint64_t eager_bytes = 0;
   bool single = false;  // each message has a turn of the engine for itself, as when it comes alone
 };
 
@@ -77,6 +78,7 @@ struct BenchNode final : public ControlLink {
   struct Incoming {
     BenchNode* from = nullptr;
     ControlMessage message;
+    std::vector<JobKey> taken = {};  // not empty: instead of a message, the link says that `from` has these READYs
   };
   void Send(const std::string& node, ControlMessage message) override { outbox.emplace_back(node, std::move(message)); }
   absl::Status SendIfItFits(const std::string& node, ControlMessage message) override {

@@ -104,6 +104,7 @@ class ForwardingAgent final : public Agent {
 
   void OnPeerSilent(std::string, std::string) override {}
   void OnPeerForgotten(std::string) override {}
+  void OnReadyTaken(std::string, BootId, std::vector<JobKey>) override {}
   void OpenSession(SessionInfo, Callback<absl::StatusOr<SessionId>>) override {}
   void CloseSession(SessionId, std::string, Callback<absl::Status>) override {}
   void ReserveSegment(SessionId, SegmentId, uint64_t, Callback<absl::Status>) override {}

@@ -120,6 +120,7 @@ struct Config {
   uint32_t metrics_max_peers = 256;
   PlanOptions plan;
   bool late_binding = true;
+  uint64_t eager_bytes = 8 << 10;
   uint64_t frame_bytes = 0;   // 0: derived
   uint64_t window_bytes = 0;  // 0: derived
   uint32_t copy_threads = 0;  // 0: by the processors

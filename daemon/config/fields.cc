@@ -348,6 +348,7 @@ std::vector<Field> ConfigFields(Config& c) {
       Bytes("min_chunk", c.plan.min_chunk_bytes, 1, kGiB),
   };
   const Fields data = {
+      Bytes("eager", c.eager_bytes, 0, Ready::kMaxEagerBytes),
       Bytes("frame", c.frame_bytes, 0, 64 * kMiB),
       Bytes("window", c.window_bytes, 0, 16 * kGiB),
       Number("copy_threads", c.copy_threads, 0, 256),

@@ -11,22 +11,23 @@ bool Outbox::MustWait(const std::string& message, const std::optional<Epoch>& ep
   return !waiting_.empty() && (!epoch || waiting_of_none_ > 0 || waiting_of_.contains(*epoch));
 }
 
-void Outbox::Number(FrameKind kind, std::string frame) {
+void Outbox::Number(FrameKind kind, std::string frame, const std::optional<JobKey>& receipt) {
+  if (receipt) receipts_.push_back({next_number_, *receipt});
   SetHeader(kind, next_number_++, &frame);
   frames_.push_back(std::make_shared<const std::string>(std::move(frame)));
 }
 
-bool Outbox::Push(std::string message, std::optional<Epoch> epoch) {
+bool Outbox::Push(std::string message, std::optional<Epoch> epoch, std::optional<JobKey> receipt) {
   if (messages() >= limits_.max_messages || message.size() > limits_.max_bytes - std::min(bytes_, limits_.max_bytes)) {
     return false;
   }
   bytes_ += message.size();
   if (!MustWait(message, epoch)) {
-    Number(FrameKind::kMessage, std::move(message));
+    Number(FrameKind::kMessage, std::move(message), receipt);
     return true;
   }
   ++(epoch ? waiting_of_[*epoch] : waiting_of_none_);
-  waiting_.push_back({std::move(message), epoch, kFrameHeaderBytes});
+  waiting_.push_back({std::move(message), epoch, receipt, kFrameHeaderBytes});
   return true;
 }
 
@@ -39,11 +40,11 @@ void Outbox::NumberNext() {
     bytes_ += kFrameHeaderBytes;
     first.done += std::min(left, kMaxFrameBody);
     const bool last = first.done == first.message.size();
-    Number(last ? FrameKind::kLastPart : FrameKind::kPart, std::move(part));
+    Number(last ? FrameKind::kLastPart : FrameKind::kPart, std::move(part), last ? first.receipt : std::nullopt);
     if (!last) return;
     bytes_ -= kFrameHeaderBytes;  // the header room of the undivided message
   } else {
-    Number(FrameKind::kMessage, std::move(first.message));
+    Number(FrameKind::kMessage, std::move(first.message), first.receipt);
   }
   if (!first.epoch) {
     --waiting_of_none_;
@@ -64,6 +65,9 @@ bool Outbox::Acknowledge(uint64_t number) {
     bytes_ -= frames_.front()->size();
     frames_.pop_front();
   }
+  for (; !receipts_.empty() && receipts_.front().number <= number; receipts_.pop_front()) {
+    acknowledged_receipts_.push_back(receipts_.front().job);
+  }
   if (next_to_send_ <= number) next_to_send_ = number + 1;
   return true;
 }
@@ -79,6 +83,8 @@ bool Outbox::Rewind(uint64_t acknowledged) {
 void Outbox::Reset() {
   frames_.clear();
   waiting_.clear();
+  receipts_.clear();
+  acknowledged_receipts_.clear();
   waiting_of_.clear();
   waiting_of_none_ = 0;
   bytes_ = 0;

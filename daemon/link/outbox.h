@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
@@ -40,8 +41,9 @@ class Outbox {
   size_t messages() const { return frames_.size() + waiting_.size(); }
   size_t bytes() const { return bytes_; }
 
-  // `message`: FrameWithoutHeader() and the body. False: the outbox is full and does not take it.
-  bool Push(std::string message, std::optional<Epoch> epoch);
+  // `message`: FrameWithoutHeader() and the body. With `receipt`, TakeReceipts() returns that job once the whole
+  // message is acknowledged. False: the outbox is full and does not take it.
+  bool Push(std::string message, std::optional<Epoch> epoch, std::optional<JobKey> receipt = std::nullopt);
 
   // The next frame for the present connection, or null. Call MarkSent() once the connection has taken it.
   FramePtr Next();
@@ -51,6 +53,8 @@ class Outbox {
   bool Acknowledge(uint64_t number);
   // A new connection carries the same link: unacknowledged frames go out again. False as above.
   bool Rewind(uint64_t acknowledged);
+  // Receipts of messages that were acknowledged since the last call.
+  std::vector<JobKey> TakeReceipts() { return std::exchange(acknowledged_receipts_, {}); }
   // A new link begins: drops everything and counts from 1 again.
   void Reset();
 
@@ -58,17 +62,25 @@ class Outbox {
   struct Waiting {
     std::string message;
     std::optional<Epoch> epoch;
+    std::optional<JobKey> receipt;
     size_t done = 0;  // bytes of `message` that are in frames, with its header room
+  };
+  struct Receipt {
+    uint64_t number;  // of the message's last frame
+    JobKey job;
   };
   uint64_t first_number() const { return next_number_ - frames_.size(); }
   bool MustWait(const std::string& message, const std::optional<Epoch>& epoch) const;
-  void Number(FrameKind kind, std::string frame);
+  // `receipt`: of the message that ends with the frame.
+  void Number(FrameKind kind, std::string frame, const std::optional<JobKey>& receipt);
   // Numbers the first waiting message, or its next part.
   void NumberNext();
 
   const OutboxLimits limits_;
   std::deque<FramePtr> frames_;
   std::deque<Waiting> waiting_;
+  std::deque<Receipt> receipts_;
+  std::vector<JobKey> acknowledged_receipts_;
   absl::flat_hash_map<Epoch, size_t> waiting_of_;
   size_t waiting_of_none_ = 0;
   size_t bytes_ = 0;

@@ -266,6 +266,10 @@ void AddSnapshot(const AgentSnapshot& snapshot, const MetricSources& sources, Me
   page->Set("railsd_control_messages_ignored_total", counters.control_messages_ignored);
   page->Set("railsd_submissions_refused_total", counters.submissions_refused);
   page->Set("railsd_local_copy_bytes_total", counters.local_copy_bytes);
+  page->Set("railsd_eager_exchanges_total", counters.eager_sent, {{"direction", "tx"}});
+  page->Set("railsd_eager_exchanges_total", counters.eager_received, {{"direction", "rx"}});
+  page->Set("railsd_eager_bytes_total", counters.eager_sent_bytes, {{"direction", "tx"}});
+  page->Set("railsd_eager_bytes_total", counters.eager_received_bytes, {{"direction", "rx"}});
   page->Set("railsd_plans_total", counters.plans);
   page->Set("railsd_planning_seconds_total", static_cast<double>(counters.planning_nanoseconds) * 1e-9);
   page->Set("railsd_late_moves_total", counters.late_moves);

@@ -94,8 +94,11 @@ void PeerHub::OnFrame(const ConnectionPtr& connection, const Frame& frame) {
     }
     if (frame.kind == FrameKind::kKey) return OnKey(connection, *peer, frame.body);
     if (!Heard(connection, *peer)) return;
-    if (peer->outbox.Acknowledge(frame.number)) return Pump(*peer);
-    return Break(connection, absl::StrCat("acknowledges frame ", frame.number, ", which was never sent"));
+    if (!peer->outbox.Acknowledge(frame.number)) {
+      return Break(connection, absl::StrCat("acknowledges frame ", frame.number, ", which was never sent"));
+    }
+    TellTaken(*peer);
+    return Pump(*peer);
   }
   const std::string why(absl::CEscape(frame.body.substr(0, kMaxReason)));
   if (visit.target != nullptr && !visit.greeted) visit.target->refusal = why;
@@ -266,6 +269,7 @@ void PeerHub::CarryLink(HubPeer& peer, const ConnectionPtr& connection, const He
   if (!peer.outbox.Rewind(same ? facts.taken : 0)) {
     return Break(connection, absl::StrCat("says it has taken frame ", facts.taken, ", which was never sent"));
   }
+  TellTaken(peer);
   if (connection->dialled_here()) {
     peer.acknowledged_in = peer.inbox.taken();
     const std::string accepted = absl::StrCat(KeyFrame(peer), FrameOf(FrameKind::kTaken, peer.acknowledged_in));

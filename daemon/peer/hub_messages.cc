@@ -48,6 +48,12 @@ std::optional<Epoch> EpochOf(const ControlMessage& message) {
       message);
 }
 
+// The job of a READY that brings bytes: its sender waits for the acknowledgement.
+std::optional<JobKey> ReceiptOf(const ControlMessage& message) {
+  const auto* const ready = std::get_if<Ready>(&message);
+  return ready == nullptr || ready->eager.empty() ? std::nullopt : std::optional<JobKey>(ready->job);
+}
+
 }  // namespace
 
 void PeerHub::Send(const std::string& node, ControlMessage message) {
@@ -63,7 +69,8 @@ absl::Status PeerHub::SendIfItFits(const std::string& node, ControlMessage messa
   std::string bytes = SerializedOf(message);
   absl::MutexLock lock(&mutex_);
   HubPeer* const peer = Receiver(node);
-  return peer == nullptr ? absl::OkStatus() : Enqueue(*peer, std::move(bytes), EpochOf(message), Share::kJobs);
+  if (peer == nullptr) return absl::OkStatus();
+  return Enqueue(*peer, std::move(bytes), EpochOf(message), Share::kJobs, ReceiptOf(message));
 }
 
 HubPeer* PeerHub::Receiver(const std::string& node) {
@@ -85,7 +92,8 @@ absl::Status PeerHub::CheckShare(const HubPeer& peer, size_t bytes) {
                    max_messages, " of ", max_bytes, "); try again when it has caught up"));
 }
 
-absl::Status PeerHub::Enqueue(HubPeer& peer, std::string message, std::optional<Epoch> epoch, Share share) {
+absl::Status PeerHub::Enqueue(HubPeer& peer, std::string message, std::optional<Epoch> epoch, Share share,
+                              std::optional<JobKey> receipt) {
   const size_t bytes = message.size() - kFrameHeaderBytes;
   if (bytes > peer.max_message_bytes) {
     options_.links.refused->Count(Limit::kMessage);
@@ -96,7 +104,7 @@ absl::Status PeerHub::Enqueue(HubPeer& peer, std::string message, std::optional<
   if (share == Share::kJobs) {
     if (absl::Status fits = CheckShare(peer, bytes); !fits.ok()) return fits;
   }
-  if (!peer.outbox.Push(std::move(message), epoch)) {
+  if (!peer.outbox.Push(std::move(message), epoch, receipt)) {
     Lose(peer, absl::StrCat("node ", peer.node, " does not take messages: ", peer.outbox.messages(), " of ",
                             peer.outbox.bytes(), " bytes are unacknowledged"));
     return absl::OkStatus();
@@ -141,6 +149,7 @@ void PeerHub::OnNumbered(const ConnectionPtr& connection, const Frame& frame) {
     const Inbox::Verdict verdict = peer->inbox.Receive(frame.number);
     if (verdict == Inbox::Verdict::kDuplicate) {
       ++counters_.duplicates;
+      if (whole && message.ok() && ReceiptOf(*message)) Acknowledge(*peer, last_tick_);
       return;
     }
     if (verdict == Inbox::Verdict::kOutOfOrder) {
@@ -164,19 +173,29 @@ void PeerHub::Deliver(HubPeer& peer, absl::StatusOr<ControlMessage> message) {
     return Break(connection, std::string(message.status().message()));
   }
   ++counters_.messages_in;
+  const bool awaited = ReceiptOf(*message).has_value();
   if (!agent_->OnPeerMessage(peer.node, peer.link.hello().boot, *std::move(message))) {
     return Lose(peer, absl::StrCat("the messages of node ", peer.node, " outran the agent of node ", options_.node));
   }
+  if (awaited) return Acknowledge(peer, last_tick_);
   AcknowledgeIfMany(peer);
 }
 
+void PeerHub::TellTaken(HubPeer& peer) {
+  std::vector<JobKey> jobs = peer.outbox.TakeReceipts();
+  if (!jobs.empty()) agent_->OnReadyTaken(peer.node, peer.link.hello().boot, std::move(jobs));
+}
+
 void PeerHub::AcknowledgeIfMany(HubPeer& peer) {
-  if (peer.inbox.taken() - peer.acknowledged_in >= kAcknowledgeAfter) Acknowledge(peer, last_tick_);
+  const bool many = peer.inbox.taken() - peer.acknowledged_in >= kAcknowledgeAfter;
+  if (many || peer.acknowledge_again) Acknowledge(peer, last_tick_);
 }
 
 void PeerHub::Acknowledge(HubPeer& peer, absl::Time now) {
   const uint64_t taken = peer.inbox.taken();
-  if (!peer.connection->Write(std::make_shared<const std::string>(FrameOf(FrameKind::kTaken, taken)))) return;
+  peer.acknowledge_again =
+      !peer.connection->Write(std::make_shared<const std::string>(FrameOf(FrameKind::kTaken, taken)));
+  if (peer.acknowledge_again) return;
   peer.acknowledged_in = taken;
   peer.last_write = now;
 }

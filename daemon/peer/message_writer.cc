@@ -139,6 +139,7 @@ struct Writer {
     b->mutable_planned_bytes()->Add(m.planned_bytes.begin(), m.planned_bytes.end());
     for (const Tally& tally : m.tallies) TallyTo(tally, b->add_tallies());
     if (m.grant.has_value()) GrantTo(*m.grant, b->mutable_grant());
+    b->set_eager(m.eager);
   }
   void operator()(const LateGrant& m) const {
     JobTo(m.job, out->mutable_late_grant()->mutable_job());

@@ -238,6 +238,7 @@ void PeerHub::ResetLink(HubPeer& peer, const std::string& why) {
   peer.silence.clear();
   peer.dial_failure.clear();
   peer.acknowledged_in = 0;
+  peer.acknowledge_again = false;
 }
 
 bool PeerHub::NotePause(absl::Time now) {

@@ -82,7 +82,8 @@ struct HubPeer {
   LinkState link;
   Outbox outbox;
   Inbox inbox;
-  uint64_t acknowledged_in = 0;  // highest number acknowledged to the peer
+  uint64_t acknowledged_in = 0;    // highest number acknowledged to the peer
+  bool acknowledge_again = false;  // the connection took no acknowledgement
   // The link's key for data connections. The lower node name draws it after it has checked the other's HELLO.
   std::optional<DataKey> key;
   uint64_t max_message_bytes = 0;
@@ -174,9 +175,9 @@ class PeerHub final : public ControlLink, public ConnectionHandler {
 
   // How much of a peer's outbox a message may fill.
   enum class Share : uint8_t { kAll, kJobs };
-  // RESOURCE_EXHAUSTED: the message is longer than the peer takes, or exceeds its share.
-  absl::Status Enqueue(HubPeer& peer, std::string message, std::optional<Epoch> epoch, Share share)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // RESOURCE_EXHAUSTED: the message is longer than the peer takes, or exceeds its share. `receipt`: as Outbox::Push().
+  absl::Status Enqueue(HubPeer& peer, std::string message, std::optional<Epoch> epoch, Share share,
+                       std::optional<JobKey> receipt = std::nullopt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckShare(const HubPeer& peer, size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Null while the node is not up. The message then counts as dropped.
   HubPeer* Receiver(const std::string& node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -233,6 +234,8 @@ class PeerHub final : public ControlLink, public ConnectionHandler {
   void Deliver(HubPeer& peer, absl::StatusOr<ControlMessage> message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The peer whose link the connection carries now, or null.
   HubPeer* PeerOf(const ConnectionPtr& connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Tells the agent which READYs with eager bytes the peer has taken.
+  void TellTaken(HubPeer& peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AcknowledgeIfMany(HubPeer& peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Sends an acknowledgement, which is also the heartbeat.
   void Acknowledge(HubPeer& peer, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -60,6 +60,8 @@ void ExchangeTo(const JobExplanation::Exchange& from, const Since& since, rails:
   out->set_last_acknowledged_seconds(since(from.times.last_acknowledged));
   out->set_last_received_seconds(since(from.times.last_received));
   out->set_left_out(from.left_out);
+  out->set_eager_out(from.eager_out);
+  out->set_eager_in(from.eager_in);
 }
 
 void ChunksTo(const JobExplanation& explanation, const Since& since, rails::v1::ExplainJobResponse* out) {

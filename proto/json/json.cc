@@ -261,7 +261,9 @@ Json ExplanationJson(const v1::ExplainJobResponse& job) {
                          {"planned_seconds", exchange.planned_seconds()},
                          {"last_acknowledged_seconds", exchange.last_acknowledged_seconds()},
                          {"last_received_seconds", exchange.last_received_seconds()},
-                         {"left_out", exchange.left_out()}});
+                         {"left_out", exchange.left_out()},
+                         {"eager_out", exchange.eager_out()},
+                         {"eager_in", exchange.eager_in()}});
   }
   for (const auto& chunk : job.chunks()) {
     chunks.push_back({{"rail", chunk.rail()},

@@ -53,6 +53,10 @@ void AddWaitsFor(const v1::ExplainJobResponse& job, const v1::ExchangePart& exch
   if (exchange.left_out() || !job.waits_for().empty() || exchange.ready_sent_seconds() == 0) return;
   if (exchange.ready_received_seconds() == 0) {
     out->push_back(absl::StrCat("READY of ", exchange.node(), " has not come: its ranks have not submitted."));
+  } else if (exchange.eager_out()) {
+    if (exchange.last_acknowledged_seconds() == 0) {
+      out->push_back(absl::StrCat(exchange.node(), " has not acknowledged READY and the bytes in it."));
+    }
   } else if (exchange.out_bytes() > 0 && exchange.grant_received_seconds() == 0) {
     out->push_back(absl::StrCat(exchange.node(), " has not given its permission to write (grant)."));
   }

@@ -43,6 +43,13 @@ std::string Head(const v1::ExplainJobResponse& job, bool color) {
   return out;
 }
 
+// Which directions of the exchange went with READY.
+std::string EagerText(const v1::ExchangePart& exchange) {
+  if (!exchange.eager_out() && !exchange.eager_in()) return "";
+  if (exchange.eager_out() && exchange.eager_in()) return "eager";
+  return exchange.eager_out() ? "eager out" : "eager in";
+}
+
 std::string Waits(const v1::ExplainJobResponse& job, bool color) {
   const v1::JobReport& report = job.report();
   Table phases({{"PHASE"}, {"TIME", Align::kRight}, {"OF ALL", Align::kRight}, {""}});
@@ -77,7 +84,7 @@ std::string Waits(const v1::ExplainJobResponse& job, bool color) {
                   At(exchange.ready_sent_seconds()), At(exchange.ready_received_seconds()),
                   At(exchange.grant_sent_seconds()), At(exchange.grant_received_seconds()),
                   At(exchange.last_acknowledged_seconds()), At(exchange.last_received_seconds()),
-                  exchange.left_out() ? Cell("LEFT OUT", Mark::kBad) : Cell("")});
+                  exchange.left_out() ? Cell("LEFT OUT", Mark::kBad) : Cell(EagerText(exchange))});
   }
   return absl::StrCat(out, "\n", peers.Render(color));
 }

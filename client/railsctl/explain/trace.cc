@@ -76,12 +76,17 @@ void AddPhases(const v1::ExplainJobResponse& job, Trace* trace) {
 void AddExchanges(const v1::ExplainJobResponse& job, Trace* trace) {
   for (const auto& exchange : job.exchanges()) {
     const int row = trace->Row(absl::StrCat("peer ", exchange.node()));
+    if (exchange.eager_out()) {
+      trace->Span(row, "eager, with our READY", exchange.ready_sent_seconds(), exchange.last_acknowledged_seconds(),
+                  {{"bytes", exchange.out_bytes()}});
+    }
     trace->Span(row, "until its grant", exchange.ready_sent_seconds(), exchange.grant_received_seconds());
     trace->Span(row, "sending to it", exchange.planned_seconds(), exchange.last_acknowledged_seconds(),
                 {{"bytes", exchange.out_bytes()}});
     trace->Mark(row, "its READY", exchange.ready_received_seconds());
     trace->Mark(row, "our grant", exchange.grant_sent_seconds());
-    trace->Mark(row, "last bytes from it", exchange.last_received_seconds());
+    trace->Mark(row, exchange.eager_in() ? "eager bytes from it, with its READY" : "last bytes from it",
+                exchange.last_received_seconds());
   }
 }
 

@@ -124,6 +124,9 @@ class FakeAgent : public Agent {
     messages_.emplace_back(std::move(node), std::move(message));
     return true;
   }
+  void OnReadyTaken(std::string node, BootId, std::vector<JobKey> jobs) override {
+    for (const JobKey& job : jobs) Log(absl::StrCat("taken by ", node, ": ready of job ", job.seq.value()));
+  }
   void Drain(absl::Duration limit, Callback<absl::Status> drained) override {
     drain_limits.push_back(limit);
     std::move(drained)(drain_status);

@@ -51,6 +51,7 @@ size_t WatchedTransport::Poll(absl::Duration max_wait, absl::Span<RailEvent> out
 bool SteppedRail::TryCommand(RailCommand command) {
   if (commands_.size() >= capacity) return false;
   commands_.push_back(std::move(command));
+  ++commands_taken;
   return true;
 }
 
@@ -102,6 +103,7 @@ Cluster::Cluster(Options options) : remote_(options.remote), quiet_steps_(option
     agent.limits = options.limits;
     agent.plan = options.plan;
     agent.explained_jobs = options.explained_jobs;
+    agent.eager_bytes = n < options.eager_bytes_of.size() ? options.eager_bytes_of[n] : options.eager_bytes;
     agent.log = options.log;
     if (agent.log == nullptr) {
       agent.log = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>());
@@ -181,6 +183,8 @@ void Cluster::Meet(size_t a, size_t b) {
     const std::string& peer = nodes_[to]->name;  // for the lambda: clang 14 captures no structured binding
     nodes_[from]->engine->OnPeerDown(peer, absl::StrCat("node ", peer, " had lost this node"));
     std::erase_if(nodes_[from]->outbox, [&](const auto& message) { return message.first == peer; });
+    const std::string& name = nodes_[from]->name;
+    std::erase_if(receipts_, [&](const Receipt& receipt) { return receipt.from == name && receipt.to == peer; });
     Release(from, to);
   }
   Connect(a, b);
@@ -203,13 +207,33 @@ bool Cluster::DeliverOne() {
   for (auto& node : nodes_) {
     if (node->name != to) continue;
     node->engine->SetNow(now_);
+    const auto* const ready = std::get_if<Ready>(&message);
+    if (ready != nullptr && !ready->eager.empty()) receipts_.push_back({from->name, to, node->boot, ready->job});
     node->engine->OnPeerMessage(from->name, from->boot, std::move(message));
+  }
+  return true;
+}
+
+bool Cluster::AcknowledgeOne() {
+  std::vector<size_t> choices;
+  for (size_t i = 0; i < receipts_.size(); ++i) {
+    if (!held_.contains({receipts_[i].to, receipts_[i].from})) choices.push_back(i);
+  }
+  if (choices.empty()) return false;
+  const size_t chosen = choices[random_() % choices.size()];
+  const Receipt receipt = receipts_[chosen];
+  receipts_.erase(receipts_.begin() + static_cast<std::ptrdiff_t>(chosen));
+  for (auto& node : nodes_) {
+    if (node->name != receipt.from) continue;
+    node->engine->SetNow(now_);
+    node->engine->OnReadyTaken(receipt.to, receipt.boot, {receipt.job});
   }
   return true;
 }
 
 bool Cluster::StepOnce() {
   bool any = random_() % 2 == 0 && DeliverOne();
+  if (!receipts_.empty() && random_() % 2 == 0) any = AcknowledgeOne() || any;
   for (size_t i = 0; i < nodes_.size(); ++i) {
     Node& node = *nodes_[(i + random_()) % nodes_.size()];
     node.engine->SetNow(now_);
@@ -259,16 +283,16 @@ void Cluster::ExpectNothingOpen() {
   }
 }
 
-void Cluster::AddSegment(size_t n, SessionId session, uint32_t id, const Buffer& buffer) {
+std::shared_ptr<const Segment> Cluster::AddSegment(size_t n, SessionId session, uint32_t id, const Buffer& buffer) {
   auto segment = Segment::Map(SegmentId(id), buffer.Dup(), buffer.size()).value();
   std::vector<std::shared_ptr<MemoryRegistrar>> registrars;
   for (auto& rail : nodes_[n]->rails) registrars.push_back(rail->transport().Info().registrar);
   const absl::Status registered = segment->Register(registrars);
-  ASSERT_TRUE(registered.ok()) << registered;
+  EXPECT_TRUE(registered.ok()) << registered;
   const absl::Status reserved = nodes_[n]->engine->BeginMapping(session, SegmentId(id), buffer.size());
-  ASSERT_TRUE(reserved.ok()) << reserved;
-  nodes_[n]->engine->AddSegment(session, SegmentId(id), std::move(segment),
-                                [](absl::Status s) { EXPECT_TRUE(s.ok()) << s; });
+  EXPECT_TRUE(reserved.ok()) << reserved;
+  nodes_[n]->engine->AddSegment(session, SegmentId(id), segment, [](absl::Status s) { EXPECT_TRUE(s.ok()) << s; });
+  return segment;
 }
 
 void Trainer::Join(const std::string& name, uint32_t world_size, absl::Duration timeout) {

@@ -68,7 +68,8 @@ class SteppedRail final : public RailPort {
   void Tell(const RailEvent& event) { events_.push_back(event); }
   // While frozen the rail neither takes commands nor makes progress.
   bool frozen = false;
-  uint64_t events_taken = 0;  // by the engine
+  uint64_t commands_taken = 0;  // from the engine
+  uint64_t events_taken = 0;    // by the engine
   // Commands that fit before TryCommand refuses.
   size_t capacity = 64;
   WatchedTransport watched;
@@ -136,7 +137,9 @@ class Cluster {
     uint32_t zone_room = 1024;
     bool weak_zones = false;
     uint32_t explained_jobs = 16;
-    int quiet_steps = 100;  // so many in a row in which nothing happens mean that nothing is left
+    uint64_t eager_bytes = 0;
+    std::vector<uint64_t> eager_bytes_of = {};  // by node; instead of `eager_bytes`
+    int quiet_steps = 100;                      // so many in a row in which nothing happens mean that nothing is left
     // Puts something around a rail's transport; null: nothing.
     std::function<std::unique_ptr<RailTransport>(size_t node, size_t rail, std::unique_ptr<RailTransport>)> wrap = {};
     std::shared_ptr<spdlog::logger> log = nullptr;  // of all nodes; null: nothing is logged
@@ -165,7 +168,8 @@ class Cluster {
   void Release(size_t from, size_t to) { held_.erase({nodes_[from]->name, nodes_[to]->name}); }
 
   SessionId OpenSession(size_t n, const std::string& tenant = "t");
-  void AddSegment(size_t n, SessionId session, uint32_t id, const Buffer& buffer);
+  // Returns the engine's mapping.
+  std::shared_ptr<const Segment> AddSegment(size_t n, SessionId session, uint32_t id, const Buffer& buffer);
   // Bytes have come to node `n` over the rail.
   bool HasReceived(size_t n, size_t rail) const;
   FakeFabric& fabric() { return fabric_; }
@@ -174,8 +178,15 @@ class Cluster {
   void ExpectNothingOpen();
 
  private:
+  // The link of `to` acknowledges a READY with eager bytes.
+  struct Receipt {
+    std::string from, to;  // of READY
+    BootId boot;           // of `to`
+    JobKey job;
+  };
   bool StepOnce();
   bool DeliverOne();
+  bool AcknowledgeOne();
   const bool remote_;
   const int quiet_steps_;
   FakeFabric fabric_;
@@ -183,6 +194,7 @@ class Cluster {
   absl::Time now_ = absl::UnixEpoch();
   std::vector<std::unique_ptr<Node>> nodes_;
   std::map<std::pair<std::string, std::string>, bool> held_;
+  std::deque<Receipt> receipts_;
 };
 
 // The messages of one kind that wait to leave node `from`.

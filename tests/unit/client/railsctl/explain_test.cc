@@ -179,6 +179,26 @@ TEST(RenderExplanation, ChunksThatCameBackStandOut) {
   EXPECT_THAT(RenderExplanation({}, false), Not(HasSubstr("why")));  // nothing known, nothing said
 }
 
+// Nothing is granted for them, and nobody waits for a grant.
+TEST(RenderExplanation, EagerExchangesAreNamed) {
+  v1::ExplainJobResponse job;
+  job.mutable_report()->mutable_job()->set_seq(3);
+  v1::ExchangePart* const exchange = job.add_exchanges();
+  exchange->set_node("n1");
+  exchange->set_out_bytes(100);
+  exchange->set_eager_out(true);
+  exchange->set_ready_sent_seconds(0.001);
+  exchange->set_ready_received_seconds(0.002);
+  EXPECT_THAT(RenderExplanation(job, false), AllOf(HasSubstr(" eager out\n"), Not(HasSubstr("permission"))));
+  EXPECT_THAT(RenderExplanation(job, false), HasSubstr("n1 has not acknowledged READY and the bytes in it."));
+  EXPECT_THAT(TraceJson(job), Not(HasSubstr("until its grant")));
+  exchange->set_last_acknowledged_seconds(0.003);
+  exchange->set_eager_in(true);
+  exchange->set_last_received_seconds(0.002);
+  EXPECT_THAT(RenderExplanation(job, false), AllOf(HasSubstr(" eager\n"), Not(HasSubstr("acknowledged READY"))));
+  EXPECT_THAT(TraceJson(job), AllOf(HasSubstr("eager, with our READY"), HasSubstr("eager bytes from it")));
+}
+
 TEST(TraceTest, IsATraceWithOneSpanAChunk) {
   v1::ExplainJobResponse job = EvenJob();
   job.mutable_exchanges(0)->set_node("n\"1\xff");

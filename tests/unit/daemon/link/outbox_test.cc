@@ -68,6 +68,32 @@ TEST(OutboxTest, RefusesPastItsBoundsAndTakesNothing) {
   EXPECT_TRUE(box.Push(std::string(50, 'x'), std::nullopt));
 }
 
+TEST(OutboxTest, ReceiptsComeOnceWithTheLastFrameOfTheirMessage) {
+  const JobKey one{EpochAt(1), JobSeq(1)}, two{EpochAt(1), JobSeq(2)};
+  using Receipts = std::vector<JobKey>;
+  Outbox box({});
+  ASSERT_TRUE(box.Push(Framed("before"), EpochAt(1)));
+  ASSERT_TRUE(box.Push(LongMessage(2), EpochAt(1), one));
+  ASSERT_TRUE(box.Push(Framed("behind it"), EpochAt(1), two));
+  EXPECT_EQ(WriteFrames(&box), (Numbers{1, 2, 3, 4}));
+  EXPECT_TRUE(box.Acknowledge(2));
+  EXPECT_EQ(box.TakeReceipts(), Receipts{});
+  EXPECT_TRUE(box.Acknowledge(3));
+  EXPECT_EQ(box.TakeReceipts(), Receipts{one});
+  // A new connection says what the other end has taken meanwhile, and the acknowledgement may come again.
+  EXPECT_TRUE(box.Rewind(4));
+  EXPECT_EQ(box.TakeReceipts(), Receipts{two});
+  EXPECT_TRUE(box.Acknowledge(4));
+  EXPECT_EQ(box.TakeReceipts(), Receipts{});
+  ASSERT_TRUE(box.Push(Framed("of a link that ends"), EpochAt(1), one));
+  EXPECT_EQ(WriteFrames(&box), Numbers{5});
+  box.Reset();
+  ASSERT_TRUE(box.Push(Framed("of the next one"), EpochAt(1)));
+  EXPECT_EQ(WriteFrames(&box), Numbers{1});
+  EXPECT_TRUE(box.Acknowledge(1));
+  EXPECT_EQ(box.TakeReceipts(), Receipts{});
+}
+
 TEST(OutboxTest, AMessageThatFillsAFrameIsNotCut) {
   Outbox box({});
   ASSERT_TRUE(box.Push(Framed(std::string(kMaxFrameBody, 'x')), EpochAt(1)));

@@ -79,6 +79,10 @@ AgentSnapshot Snapshot() {
   snapshot.counters.jobs_active = 4;
   snapshot.counters.copy_queue_depth = 5;
   snapshot.counters.rehomed_exchanges = 5;
+  snapshot.counters.eager_sent = 7;
+  snapshot.counters.eager_received = 6;
+  snapshot.counters.eager_sent_bytes = 700;
+  snapshot.counters.eager_received_bytes = 600;
   snapshot.counters.open_zones = 7;
   snapshot.counters.planning_nanoseconds = 1'500'000;
   return snapshot;

@@ -64,6 +64,7 @@ Ready FullReady() {
   ready.planned_bytes = {7, uint64_t{1} << 60};
   ready.tallies = {{kJob, {1, 0}}, {{{BootId(1), 0}, JobSeq(1)}, {}}};
   ready.grant = RemoteGrant();
+  ready.eager = std::string("a\0b", 3);
   return ready;
 }
 
@@ -121,6 +122,7 @@ TEST(PeerConversionTest, GrantsAndAnswersKeepTheirMeaning) {
   EXPECT_EQ(back.grant->keys[1].keys, (std::vector<uint32_t>{4, 5, 6}));
   EXPECT_EQ(back.sends[1].bytes, uint64_t{1} << 50);
   EXPECT_EQ(back.receives[0].source, Rank(4));
+  EXPECT_EQ(back.eager, std::string("a\0b", 3));
   EXPECT_EQ(back.tallies[0].bytes, (std::vector<uint64_t>{1, 0}));
   // Leftovers of a closed exchange are not told.
   const auto rehomed =
@@ -187,30 +189,33 @@ TEST(PeerConversionTest, BadFieldsOfReadyAreNamed) {
   const auto tallies = [](std::vector<Tally> all) { return ReadyWith(&Ready::tallies, std::move(all)); };
   const auto planned = [](std::vector<uint64_t> bytes) { return ReadyWith(&Ready::planned_bytes, std::move(bytes)); };
   const auto rails = [](std::vector<Ready::RailState> all) { return ReadyWith(&Ready::rails, std::move(all)); };
-  ExpectErrors({{FullReady(), "ready { sends { lengths_bytes: 1 } }", "ready.sends: columns of 3, 3, 4 entries"},
-                {FullReady(), "ready { receives { source_ranks: 1 } }", "ready.receives: columns of 2, 1, 1 entries"},
-                {sends({{Rank(16), Rank(0), 1}}), "", "ready.sends: 16, outside the largest world size 16"},
-                {sends({{Rank(0), Rank(16), 1}}), "", "ready.sends: 16, outside the largest world size 16"},
-                {sends({{Rank(1), Rank(2), 1}, {Rank(1), Rank(2), 1}}), "",
-                 "ready.sends: [1]: rank 1 to rank 2 is out of order"},
-                {sends({{Rank(0), Rank(2), 1}, {Rank(3), Rank(1), 1}}), "",
-                 "ready.sends: [1]: rank 3 to rank 1 is out of order"},
-                {sends({{Rank(0), Rank(2), huge}, {Rank(1), Rank(2), 1}}), "", "ready.sends: their sum passes 64 bits"},
-                {sends({{Rank(0), Rank(2), huge}}), "", "accepted"},
-                {ReadyWith(&Ready::receives, Flows{{Rank(0), Rank(2), huge}, {Rank(1), Rank(2), huge}}), "",
-                 "ready.receives: their sum passes 64 bits"},
-                {rails({{RailIndex(64), 1, 1}}), "", "ready.rails: 64, more than 63"},
-                {rails({{RailIndex(3), 1, 1}, {RailIndex(3), 1, 1}}), "", "ready.rails: rail 3 twice"},
-                {rails(std::vector<Ready::RailState>(65)), "", "ready.rails: 65 entries, more than 64"},
-                {planned(std::vector<uint64_t>(65, 1)), "", "ready.planned_bytes: 65 entries, more than 64"},
-                {planned({huge, 1}), "", "ready.planned_bytes: their sum passes 64 bits"},
-                {tallies(std::vector<Tally>(1024, {kJob, {1}})), "", "accepted"},
-                {tallies(std::vector<Tally>(1025, {kJob, {1}})), "", "ready.tallies: 1025 entries, more than 1024"},
-                {tallies({{kJob, std::vector<uint64_t>(65, 1)}}), "", "ready.tallies.bytes: 65 entries, more than 64"},
-                {tallies({{{}, {1}}}), "", "ready.tallies.job: seq: 0"},
-                {Tally{kJob, std::vector<uint64_t>(65, 1)}, "", "tally.bytes: 65 entries, more than 64"},
-                {Tally{kJob, {huge, 1}}, "", "tally.bytes: their sum passes 64 bits"},
-                {FullReady(), "ready { grant { slot: 0 } }", "ready.grant.slot: 0, outside 1 to 65535"}});
+  ExpectErrors(
+      {{FullReady(), "ready { sends { lengths_bytes: 1 } }", "ready.sends: columns of 3, 3, 4 entries"},
+       {FullReady(), "ready { receives { source_ranks: 1 } }", "ready.receives: columns of 2, 1, 1 entries"},
+       {sends({{Rank(16), Rank(0), 1}}), "", "ready.sends: 16, outside the largest world size 16"},
+       {sends({{Rank(0), Rank(16), 1}}), "", "ready.sends: 16, outside the largest world size 16"},
+       {sends({{Rank(1), Rank(2), 1}, {Rank(1), Rank(2), 1}}), "",
+        "ready.sends: [1]: rank 1 to rank 2 is out of order"},
+       {sends({{Rank(0), Rank(2), 1}, {Rank(3), Rank(1), 1}}), "",
+        "ready.sends: [1]: rank 3 to rank 1 is out of order"},
+       {sends({{Rank(0), Rank(2), huge}, {Rank(1), Rank(2), 1}}), "", "ready.sends: their sum passes 64 bits"},
+       {sends({{Rank(0), Rank(2), huge}}), "", "accepted"},
+       {ReadyWith(&Ready::receives, Flows{{Rank(0), Rank(2), huge}, {Rank(1), Rank(2), huge}}), "",
+        "ready.receives: their sum passes 64 bits"},
+       {rails({{RailIndex(64), 1, 1}}), "", "ready.rails: 64, more than 63"},
+       {rails({{RailIndex(3), 1, 1}, {RailIndex(3), 1, 1}}), "", "ready.rails: rail 3 twice"},
+       {rails(std::vector<Ready::RailState>(65)), "", "ready.rails: 65 entries, more than 64"},
+       {planned(std::vector<uint64_t>(65, 1)), "", "ready.planned_bytes: 65 entries, more than 64"},
+       {planned({huge, 1}), "", "ready.planned_bytes: their sum passes 64 bits"},
+       {tallies(std::vector<Tally>(1024, {kJob, {1}})), "", "accepted"},
+       {tallies(std::vector<Tally>(1025, {kJob, {1}})), "", "ready.tallies: 1025 entries, more than 1024"},
+       {tallies({{kJob, std::vector<uint64_t>(65, 1)}}), "", "ready.tallies.bytes: 65 entries, more than 64"},
+       {tallies({{{}, {1}}}), "", "ready.tallies.job: seq: 0"},
+       {Tally{kJob, std::vector<uint64_t>(65, 1)}, "", "tally.bytes: 65 entries, more than 64"},
+       {Tally{kJob, {huge, 1}}, "", "tally.bytes: their sum passes 64 bits"},
+       {ReadyWith(&Ready::eager, std::string(32 << 10, 'x')), "", "accepted"},
+       {ReadyWith(&Ready::eager, std::string((32 << 10) + 1, 'x')), "", "ready.eager: 32769 bytes, more than 32768"},
+       {FullReady(), "ready { grant { slot: 0 } }", "ready.grant.slot: 0, outside 1 to 65535"}});
 }
 
 TEST(PeerConversionTest, BadFieldsOfGrantsAreNamed) {

@@ -1,0 +1,87 @@
+#include "agent/jobs/eager.h"
+
+#include <sys/uio.h>
+
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+
+namespace railsd {
+
+uint64_t EagerExchanges::Copy(const MemoryRanges& stream, const char* bytes, Direction direction) {
+  constexpr size_t kRangesPerCall = 128;
+  std::array<iovec, kRangesPerCall> ranges;
+  uint64_t done = 0;
+  while (done < stream.total_bytes()) {
+    uint64_t length = 0;
+    const size_t count = stream.FillIovecs(done, stream.total_bytes() - done, absl::MakeSpan(ranges), &length);
+    const iovec flat = {const_cast<char*>(bytes) + done, length};
+    const absl::Span<const iovec> scattered(ranges.data(), count), whole(&flat, 1);
+    const ssize_t moved = direction == Direction::kOut ? copy_.Copy(scattered, whole) : copy_.Copy(whole, scattered);
+    if (moved < 0 && errno == EINTR) continue;
+    if (moved <= 0) break;
+    done += static_cast<uint64_t>(moved);
+  }
+  return done;
+}
+
+void EagerExchanges::Fail(NodeJob& job, const std::string& what) {
+  calls_.fail(job, absl::FailedPreconditionError(absl::StrCat("job ", job.key.seq.value(), ": a page of a ", what)));
+}
+
+bool EagerExchanges::Send(NodeJob& job, Exchange& exchange, Ready* ready) {
+  const uint64_t total = exchange.out.total_bytes();
+  // Rails send it when the grant has come before READY is made.
+  if (total == 0 || total > context_.options->eager_bytes || exchange.out.granted()) return true;
+  ready->eager.resize(total);
+  const uint64_t done = Copy(exchange.out.stream().memory, ready->eager.data(), Direction::kOut);
+  if (done < total) {
+    const Rank rank = exchange.out.flows().At(done).source;
+    Fail(job, absl::StrCat("send range on ", context_.peers->self(), " cannot be read (rank ", rank.value(), ")"));
+    return false;
+  }
+  exchange.out.SendEagerly();
+  ++sent_;
+  sent_bytes_ += total;
+  return true;
+}
+
+void EagerExchanges::OnReadyTaken(PeerIndex by, JobKey key) {
+  NodeJob* const job = Find(jobs_, key);
+  Exchange* const exchange = job == nullptr ? nullptr : job->With(by);
+  if (exchange == nullptr || job->aborting() || !exchange->out.eager() || exchange->out.over()) return;
+  exchange->out.OnReadyTaken();
+  for (const StreamFlow& flow : exchange->out.flows().all()) {
+    job->by_place[flow.part]->report.bytes_sent += flow.bytes;
+  }
+  job->last_acknowledged = exchange->times.last_acknowledged = job->now();
+  calls_.sent(*job);
+}
+
+void EagerExchanges::Receive(NodeJob& job, Exchange& exchange, const std::string& bytes) {
+  const uint64_t done = Copy(exchange.in.memory(), bytes.data(), Direction::kIn);
+  exchange.in.flows().ForEach(
+      0, done, [&](const StreamFlow& flow, uint64_t copied) { job.by_place[flow.part]->bytes_received += copied; });
+  if (done < exchange.in.total_bytes()) {
+    const Rank rank = exchange.in.flows().At(done).destination;
+    return Fail(
+        job, absl::StrCat("receive range on ", context_.peers->self(), " cannot be written (rank ", rank.value(), ")"));
+  }
+  exchange.in.OnEager();
+  job.last_received = exchange.times.last_received = job.now();
+  ++received_;
+  received_bytes_ += done;
+  calls_.received(job, exchange);
+}
+
+void EagerExchanges::FillCounters(AgentCounters* counters) const {
+  counters->eager_sent = sent_;
+  counters->eager_received = received_;
+  counters->eager_sent_bytes = sent_bytes_;
+  counters->eager_received_bytes = received_bytes_;
+}
+
+}  // namespace railsd
