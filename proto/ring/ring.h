@@ -45,7 +45,9 @@ struct AnswerControl {
   alignas(64) std::atomic<uint64_t> written;  // bytes of answers and reports
   alignas(64) std::atomic<uint64_t> taken;    // bytes of requests
   alignas(64) std::atomic<uint32_t> sleeps;   // 1: ring the doorbell after each request
-  std::atomic<uint64_t> missed;               // reports that found no room; WaitJob still answers for their jobs
+  // Reports that found no room; WaitJob still answers for their jobs. The doorbell rings for them as for records, so a
+  // client looks here, too, between setting `sleeps` and sleeping.
+  std::atomic<uint64_t> missed;
 };
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
@@ -60,7 +62,9 @@ enum class Kind : uint16_t {
   kJoinGroup = 4,      // JoinGroupRequest
   kLeaveGroup = 5,     // LeaveGroupRequest
   kRemoveSegment = 6,  // RemoveSegmentRequest
-  kGiveUp = 7,         // empty; the id is of a call that the client gives up. It has no answer of its own
+  // Empty; the id is of a call that the client gives up, which is answered with CANCELLED. It has no answer of its own,
+  // and no effect if the answer is on its way: a client that gave up a join and reads OK leaves the group itself.
+  kGiveUp = 7,
   // Answers and reports.
   kAnswer = 100,  // RingAnswer, to the request of that id; exactly one for each
   kReport = 101,  // JobReport of a job of the session that has become terminal; the id is 0
@@ -88,7 +92,8 @@ class Writer {
 
   // Bytes that may be written now. -1: the other side's counter is impossible.
   int64_t Room() const {
-    const uint64_t used = end_ - taken_->load(std::memory_order_acquire);
+    // Sequentially consistent with wants_room, as `taken` below: either the writer sees the room or the reader the wish.
+    const uint64_t used = end_ - taken_->load(std::memory_order_seq_cst);
     return used > kDataBytes ? -1 : static_cast<int64_t>(kDataBytes - used);
   }
   // The caller has seen that there is room for RecordBytes(payload). The record is visible on return; the caller then
@@ -138,7 +143,7 @@ class Reader {
     payload->resize(header->length_bytes);
     Get(begin_ + sizeof(*header), payload->data(), payload->size());
     begin_ += RecordBytes(payload->size());
-    taken_->store(begin_, std::memory_order_release);
+    taken_->store(begin_, std::memory_order_seq_cst);
     return Result::kRecord;
   }
   // True if Next() would not return kNothing.
