@@ -92,7 +92,8 @@ class Writer {
 
   // Bytes that may be written now. -1: the other side's counter is impossible.
   int64_t Room() const {
-    // Sequentially consistent with wants_room, as `taken` below: either the writer sees the room or the reader the wish.
+    // Sequentially consistent with wants_room, as `taken` below: either the writer sees the room, or the reader sees
+    // that it is wanted.
     const uint64_t used = end_ - taken_->load(std::memory_order_seq_cst);
     return used > kDataBytes ? -1 : static_cast<int64_t>(kDataBytes - used);
   }
