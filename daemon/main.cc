@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <iostream>
+#include <thread>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
@@ -31,6 +32,7 @@
 #include "daemon/metrics/metric_table.h"
 #include "daemon/metrics/status_port.h"
 #include "daemon/peer/peer_hub.h"
+#include "daemon/ring/ring_server.h"
 #include "daemon/service/job_feed.h"
 #include "daemon/service/rpc_server.h"
 #include "daemon/service/services.h"
@@ -256,6 +258,7 @@ absl::Status Run(Config config, Reloader::Load load) {
                      config.limits,
                      refused,
                      std::make_shared<CallCounters>(),
+                     std::make_shared<CallCounters>(),
                      config.node,
                      boot,
                      std::string(Version()),
@@ -277,6 +280,15 @@ absl::Status Run(Config config, Reloader::Load load) {
   access.Update(SetClientSocketAccess(config, "client.sock"));
   if (!access.ok()) return access;
 
+  // Rings.
+  RingServerOptions ring_options;
+  ring_options.threads = RingThreads(std::thread::hardware_concurrency());
+  ring_options.max_message_bytes = config.max_message_bytes;
+  ring_options.max_memory_bytes = config.connections.max_grpc_memory_bytes;
+  ring_options.max_calls_per_session = config.connections.max_calls_per_client_connection;
+  absl::StatusOr<std::unique_ptr<RingServer>> rings = RingServer::Start(ring_options, context);
+  if (!rings.ok()) return rings.status();
+
   // Descriptor sockets. They come last because a client connects here first.
   DescriptorServerOptions descriptor_options;
   for (const ClientSocketDir& directory : ClientSocketDirs(config)) {
@@ -288,6 +300,7 @@ absl::Status Run(Config config, Reloader::Load load) {
   descriptor_options.max_connections = MaxConnections(config);
   descriptor_options.hello_timeout = config.timeouts.handshake;
   descriptor_options.refused = refused;
+  descriptor_options.rings = rings->get();
   descriptor_options.on_session_closed = [&feed](SessionId session) { feed.RemoveSession(session); };
   descriptor_options.log = log;
   absl::StatusOr<std::unique_ptr<DescriptorServer>> descriptors =
@@ -308,6 +321,7 @@ absl::Status Run(Config config, Reloader::Load load) {
     sources.links = peer_options.links.counters;
     sources.max_peers = config.metrics_max_peers;
     sources.descriptors = descriptors->get();
+    sources.rings = rings->get();
     sources.tls_data = config.tls.data == TlsData::kKernel;
     sources.interfaces = InterfacesOf(config.rails);
     HttpOptions http;
@@ -328,7 +342,13 @@ absl::Status Run(Config config, Reloader::Load load) {
   log->info("ready socket_dir={} control={} metrics={}", LogValue(config.socket_dir), LogValue(config.control_listen),
             LogValue(config.metrics_listen));
   sd_notifyf(0, "READY=1\nSTATUS=node %s, %zu rails", config.node.c_str(), config.rails.size());
-  const int signal = ServeUntilStopped(*signals, **agent, reloader, readiness, balance, config.timeouts.stuck, *log);
+  const auto progress = [&] {
+    std::vector<ThreadProgress> threads = (*agent)->Progress();
+    for (ThreadProgress& ring : (*rings)->Progress()) threads.push_back(std::move(ring));
+    return threads;
+  };
+  const int signal =
+      ServeUntilStopped(*signals, **agent, progress, reloader, readiness, balance, config.timeouts.stuck, *log);
 
   // Stop: readiness says so first, then running jobs end.
   log->info("stopping signal={}", signal);
@@ -346,6 +366,7 @@ absl::Status Run(Config config, Reloader::Load load) {
   peers->Stop();
   descriptor_server = nullptr;
   descriptors->reset();
+  rings->reset();
   agent->reset();
   log->info("stopped");
   LeaveAtOnce(log.get());

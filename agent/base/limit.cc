@@ -32,6 +32,10 @@ const char* LimitKey(Limit limit) {
       return "limits.max_control_connections";
     case Limit::kControlConnectionsPerAddress:
       return "limits.max_control_connections_per_address";
+    case Limit::kCallsPerClientConnection:
+      return "limits.max_calls_per_client_connection";
+    case Limit::kGrpcMemory:
+      return "limits.max_grpc_memory";
     case Limit::kWatchesPerSession:
       return "limits.max_watches_per_session";
     case Limit::kHalfOpen:

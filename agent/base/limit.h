@@ -26,6 +26,8 @@ enum class Limit : uint8_t {
   kMessage,
   kControlConnections,
   kControlConnectionsPerAddress,
+  kCallsPerClientConnection,
+  kGrpcMemory,
   kWatchesPerSession,
   kHalfOpen,
   kHttpRequest,

@@ -35,8 +35,9 @@ std::vector<std::string> ThreadWatch::Look(const std::vector<ThreadProgress>& th
   return stuck;
 }
 
-int ServeUntilStopped(Signals& signals, Agent& agent, Reloader& reloader, Readiness& readiness,
-                      const std::shared_ptr<BalanceMeter>& balance, absl::Duration stuck_after, spdlog::logger& log) {
+int ServeUntilStopped(Signals& signals, Agent& agent, const std::function<std::vector<ThreadProgress>()>& progress,
+                      Reloader& reloader, Readiness& readiness, const std::shared_ptr<BalanceMeter>& balance,
+                      absl::Duration stuck_after, spdlog::logger& log) {
   const absl::Duration feed_every = WatchdogInterval();
   ThreadWatch watch(static_cast<uint32_t>(std::max<int64_t>(2, stuck_after / kPace)));
   absl::Time next_look = SteadyNow(), next_feed = next_look, next_sample = next_look;
@@ -51,7 +52,7 @@ int ServeUntilStopped(Signals& signals, Agent& agent, Reloader& reloader, Readin
     if (SteadyNow() < next_look) continue;
     next_look = SteadyNow() + kPace;
     log.flush();  // reports counted repeats
-    std::vector<std::string> hang = watch.Look(agent.Progress());
+    std::vector<std::string> hang = watch.Look(progress());
     if (hang != stuck) {
       if (!hang.empty())
         log.error("threads_hang names={} for={}", absl::StrJoin(hang, ","), absl::FormatDuration(stuck_after));

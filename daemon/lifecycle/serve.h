@@ -5,6 +5,7 @@
 #include <spdlog/fwd.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -40,11 +41,12 @@ class ThreadWatch {
 };
 
 // Runs until SIGTERM or SIGINT and returns that signal. Reloads on SIGHUP. Once a second flushes the log's counts of
-// repeats and looks for threads of the agent that hang. After `stuck_after` it reports a hanging thread to `readiness`
+// repeats and looks in `progress` for threads that hang. After `stuck_after` it reports a hanging thread to `readiness`
 // and stops feeding systemd's watchdog, so that systemd restarts the daemon. Adds samples of the agent's rails to
 // `balance`.
-int ServeUntilStopped(Signals& signals, Agent& agent, Reloader& reloader, Readiness& readiness,
-                      const std::shared_ptr<BalanceMeter>& balance, absl::Duration stuck_after, spdlog::logger& log);
+int ServeUntilStopped(Signals& signals, Agent& agent, const std::function<std::vector<ThreadProgress>()>& progress,
+                      Reloader& reloader, Readiness& readiness, const std::shared_ptr<BalanceMeter>& balance,
+                      absl::Duration stuck_after, spdlog::logger& log);
 
 }  // namespace railsd
 

@@ -15,6 +15,7 @@
 #include "daemon/metrics/balance.h"
 #include "daemon/metrics/metric_table.h"
 #include "daemon/metrics/port_counters.h"
+#include "daemon/ring/ring_server.h"
 #include "daemon/tls/tls_files.h"
 
 namespace railsd {
@@ -375,9 +376,19 @@ std::vector<MetricFamily> CollectMetrics(const MetricSources& sources) {
   context.calls->ForEach([&page](const std::string& method, const std::string& code, uint64_t count) {
     page.Set("railsd_grpc_calls_total", count, {{"method", method}, {"code", code}});
   });
+  context.ring_calls->ForEach([&page](const std::string& method, const std::string& code, uint64_t count) {
+    page.Set("railsd_ring_calls_total", count, {{"method", method}, {"code", code}});
+  });
   AddLimits(*context.refused, &page);
   if (context.feed != nullptr) AddWatches(context.feed->Depths(), &page);
   if (sources.peers != nullptr) AddPeers(*sources.peers, sources.max_peers, &page);
+  if (sources.rings != nullptr) {
+    const RingCounters& counters = sources.rings->counters();
+    page.Set("railsd_rings", counters.open);
+    page.Set("railsd_ring_missed_reports_total", counters.missed_reports);
+    page.Set("railsd_ring_failures_total", counters.broken, {{"kind", "broken"}});
+    page.Set("railsd_ring_failures_total", counters.full, {{"kind", "full"}});
+  }
   if (sources.descriptors != nullptr) {
     const DescriptorCounters& counters = sources.descriptors->counters();
     page.Set("railsd_descriptor_connections", counters.open_connections);

@@ -51,6 +51,7 @@ struct MetricSources {
   std::shared_ptr<const LinkCounters> links = nullptr;
   size_t max_peers = 256;  // peers with their own series; other peers get sums, and series for paths that are not up
   const DescriptorServer* descriptors = nullptr;
+  const RingServer* rings = nullptr;
   HighWater* high_water = nullptr;           // StatusPort sets its own
   std::vector<std::string> interfaces = {};  // interfaces of TCP rails, by rail; empty: unknown
   std::string sysfs = "/sys";

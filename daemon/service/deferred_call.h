@@ -18,6 +18,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "daemon/service/calls.h"
 #include "daemon/service/services.h"
 #include "daemon/session/session_registry.h"
 
@@ -56,40 +57,22 @@ inline absl::Duration TimeLeft(const grpc::CallbackServerContext& context) {
 
 // Lives until gRPC and the last callback of the agent have released it. Only `fill` of Answer() may write the response:
 // once the call is finished, gRPC has freed it.
-class DeferredCall final : public grpc::ServerUnaryReactor {
+class DeferredCall final : public Call, public grpc::ServerUnaryReactor {
  public:
   // `method`: a name of CallCounters; outlives the call.
-  static std::shared_ptr<DeferredCall> Make(const ServiceContext& context, absl::string_view method) {
-    auto call = std::make_shared<DeferredCall>();
-    call->calls_ = context.calls;
-    call->method_ = method;
+  DeferredCall(const ServiceContext& context, absl::string_view method, grpc::CallbackServerContext* call_context,
+               google::protobuf::Message* response)
+      : Call(context.calls, method), call_context_(call_context), response_(response) {}
+  static std::shared_ptr<DeferredCall> Make(const ServiceContext& context, absl::string_view method,
+                                            grpc::CallbackServerContext* call_context = nullptr,
+                                            google::protobuf::Message* response = nullptr) {
+    auto call = std::make_shared<DeferredCall>(context, method, call_context, response);
     call->self_ = call;
     return call;
   }
 
-  // Answers once: calls `fill` if OK, and finishes. False if the call was finished before.
-  template <typename Fill>
-  bool Answer(const absl::Status& status, Fill fill) {
-    return FinishOnce(status, [&] {
-      if (status.ok()) fill();
-    });
-  }
-  bool Answer(const absl::Status& status) {
-    return Answer(status, [] {});
-  }
-  // The same, and adds metadata to an error. `context`: of the call.
-  void Answer(const absl::Status& status, grpc::CallbackServerContext* context, const char* key, const char* value) {
-    FinishOnce(status, [&] {
-      if (!status.ok()) context->AddTrailingMetadata(key, value);
-    });
-  }
-  bool finished() const {
-    absl::MutexLock lock(&mutex_);
-    return finished_;
-  }
-
-  // `undo` runs if the call was cancelled, because the client may then not have received the OK of Answer().
-  void OnLostAnswer(absl::AnyInvocable<void() &&> undo) {
+  // Also runs `undo` if the call is cancelled after Answer(), because the client may then not have received the OK.
+  void OnLostAnswer(absl::AnyInvocable<void() &&> undo) override {
     absl::MutexLock lock(&mutex_);
     undo_ = std::move(undo);
   }
@@ -99,7 +82,7 @@ class DeferredCall final : public grpc::ServerUnaryReactor {
       absl::MutexLock lock(&mutex_);
       cancelled_ = true;
     }
-    Answer(absl::CancelledError("the client gave the call up"));
+    GiveUp();
   }
 
   void OnDone() override {
@@ -114,22 +97,20 @@ class DeferredCall final : public grpc::ServerUnaryReactor {
   }
 
  private:
-  // Calls `before` first, unless the call is finished: gRPC may then have freed what it uses.
-  template <typename Before>
-  bool FinishOnce(const absl::Status& status, Before before) {
-    absl::MutexLock lock(&mutex_);
-    if (finished_) return false;
-    finished_ = true;
-    before();
-    calls_->Count(method_, status.code());
+  bool Deliver(const absl::Status& status, Fill fill, rails::v1::RefusedScope refused) override {
+    if (status.ok()) {
+      fill(response_);
+    } else if (refused != rails::v1::REFUSED_SCOPE_UNSPECIFIED) {
+      // The scope of the refusal (job.proto).
+      call_context_->AddTrailingMetadata("rails-refused", refused == rails::v1::REFUSED_SCOPE_JOB ? "job" : "attempt");
+    }
     grpc::ServerUnaryReactor::Finish(ToGrpc(status));
     return true;
   }
 
-  std::shared_ptr<CallCounters> calls_;
-  absl::string_view method_;
-  mutable absl::Mutex mutex_;
-  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  grpc::CallbackServerContext* const call_context_;
+  google::protobuf::Message* const response_;
+  absl::Mutex mutex_;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   absl::AnyInvocable<void() &&> undo_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<DeferredCall> self_;  // until OnDone()
@@ -138,14 +119,25 @@ class DeferredCall final : public grpc::ServerUnaryReactor {
 // Begins a call that needs a session: runs `then(call, caller)`, or answers NoSession(). Returns the call's reactor.
 template <typename Then>
 grpc::ServerUnaryReactor* ForSession(const ServiceContext& context, absl::string_view method,
-                                     grpc::CallbackServerContext& call_context, Then then) {
-  const std::shared_ptr<DeferredCall> call = DeferredCall::Make(context, method);
-  if (const std::optional<SessionIdentity> caller = CallerOf(call_context, context)) {
+                                     grpc::CallbackServerContext* call_context, google::protobuf::Message* response,
+                                     Then then) {
+  const std::shared_ptr<DeferredCall> call = DeferredCall::Make(context, method, call_context, response);
+  if (const std::optional<SessionIdentity> caller = CallerOf(*call_context, context)) {
     then(call, *caller);
   } else {
-    call->Answer(NoSession());
+    call->Answer(NoSession());  // without a scope: the ended session may have had the job
   }
   return call.get();
+}
+
+// Runs a trainer's call.
+template <typename Kind>
+grpc::ServerUnaryReactor* Run(const Kind& kind, const std::shared_ptr<const ServiceContext>& context,
+                              grpc::CallbackServerContext* call_context, const typename Kind::Request* request,
+                              typename Kind::Response* response) {
+  return ForSession(*context, kind.method, call_context, response, [&](const auto& call, const auto& caller) {
+    kind.run(context, caller.id, *request, TimeLeft(*call_context), call);
+  });
 }
 
 }  // namespace railsd

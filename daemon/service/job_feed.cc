@@ -28,14 +28,17 @@ std::optional<JobWatch::Item> JobWatch::Pop() {
 void JobFeed::OnJobFinished(SessionId session, const JobReport& report) {
   if (next_ != nullptr) next_->OnJobFinished(session, report);
   std::vector<std::shared_ptr<JobWatch>> interested;
+  std::shared_ptr<ReportSink> sink;
   {
     absl::MutexLock lock(&mutex_);
-    const auto watches = watches_.find(session);
-    if (watches == watches_.end()) return;
-    for (const std::weak_ptr<JobWatch>& watch : watches->second) {
-      if (std::shared_ptr<JobWatch> alive = watch.lock()) interested.push_back(std::move(alive));
+    if (const auto found = sinks_.find(session); found != sinks_.end()) sink = found->second.lock();
+    if (const auto watches = watches_.find(session); watches != watches_.end()) {
+      for (const std::weak_ptr<JobWatch>& watch : watches->second) {
+        if (std::shared_ptr<JobWatch> alive = watch.lock()) interested.push_back(std::move(alive));
+      }
     }
   }
+  if (sink != nullptr) sink->Push(report);
   if (interested.empty()) return;
   const JobWatch::Report shared = std::make_shared<const JobReport>(report);
   for (const std::shared_ptr<JobWatch>& watch : interested) watch->Push(shared);
@@ -44,6 +47,12 @@ void JobFeed::OnJobFinished(SessionId session, const JobReport& report) {
 void JobFeed::RemoveSession(SessionId session) {
   absl::MutexLock lock(&mutex_);
   watches_.erase(session);
+  sinks_.erase(session);
+}
+
+void JobFeed::SetSink(SessionId session, const std::shared_ptr<ReportSink>& sink) {
+  absl::MutexLock lock(&mutex_);
+  sinks_[session] = sink;
 }
 
 bool JobFeed::AddWatch(SessionId session, const std::shared_ptr<JobWatch>& watch) {

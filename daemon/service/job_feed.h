@@ -1,4 +1,4 @@
-// Passes reports of finished jobs to the callers of WatchJobs and to the metrics.
+// Passes reports of finished jobs to the callers of WatchJobs, to rings and to the metrics.
 #ifndef RAILSD_DAEMON_SERVICE_JOB_FEED_H_
 #define RAILSD_DAEMON_SERVICE_JOB_FEED_H_
 
@@ -41,6 +41,13 @@ class JobWatch {
   uint64_t missed_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
+// Gets the reports of a session's jobs on the engine thread. It must not block.
+class ReportSink {
+ public:
+  virtual ~ReportSink() = default;
+  virtual void Push(const JobReport& report) = 0;
+};
+
 // Number of watches, reports that wait in all of them, and in the fullest one.
 struct WatchDepths {
   size_t watches = 0, reports = 0, most_reports = 0;
@@ -58,6 +65,8 @@ class JobFeed final : public AgentObserver {
   void RemoveSession(SessionId session);
   // Keeps only a weak reference to the watch. False: the session already has `max_watches`.
   [[nodiscard]] bool AddWatch(SessionId session, const std::shared_ptr<JobWatch>& watch);
+  // Keeps only a weak reference. A session has one sink, besides its watches.
+  void SetSink(SessionId session, const std::shared_ptr<ReportSink>& sink);
   size_t max_watches() const { return max_watches_; }
 
   WatchDepths Depths() const;
@@ -67,6 +76,7 @@ class JobFeed final : public AgentObserver {
   const size_t max_watches_;
   mutable absl::Mutex mutex_;
   absl::flat_hash_map<SessionId, std::vector<std::weak_ptr<JobWatch>>> watches_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<SessionId, std::weak_ptr<ReportSink>> sinks_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace railsd

@@ -1,5 +1,4 @@
 #include "absl/strings/str_cat.h"
-#include "agent/base/steady_now.h"
 #include "daemon/service/conversion.h"
 #include "daemon/service/deferred_call.h"
 #include "daemon/service/services.h"
@@ -11,14 +10,8 @@ namespace {
 using grpc::CallbackServerContext;
 using grpc::ServerUnaryReactor;
 
-// Metadata key: the scope of a refusal, "job" or "attempt" (job.proto).
-constexpr char kRefused[] = "rails-refused";
 constexpr char kWatchJobs[] = "JobService/WatchJobs";
 constexpr size_t kWatchCapacity = 1024;
-// A wait at the agent cannot be cancelled. WaitJob waits in slices, so that waits of clients that left end.
-constexpr absl::Duration kWaitSlice = absl::Seconds(20);
-
-bool IsTerminal(JobState state) { return state == JobState::kDone || state == JobState::kFailed; }
 
 // One WatchJobs call. At most one write is in flight; later reports stay in the watch.
 class WatchReactor final : public grpc::ServerWriteReactor<rails::v1::WatchJobsResponse> {
@@ -90,34 +83,13 @@ class JobService final : public rails::v1::JobService::CallbackService {
 
   ServerUnaryReactor* SubmitAllToAll(CallbackServerContext* call_context,
                                      const rails::v1::SubmitAllToAllRequest* request,
-                                     rails::v1::SubmitAllToAllResponse*) override {
-    // No metadata without a session: the ended session may have had this job.
-    return ForSession(*context_, "JobService/SubmitAllToAll", *call_context, [&](const auto& call, const auto& caller) {
-      absl::StatusOr<Submission> submission = SubmissionFrom(*request, caller.id, context_->limits);
-      if (!submission.ok()) {
-        if (absl::IsResourceExhausted(submission.status())) {
-          const int flows = std::max(request->sends_size(), request->receives_size());
-          const bool world = static_cast<uint64_t>(flows) > context_->limits.max_world_size;
-          context_->refused->Count(world ? Limit::kWorldSize : Limit::kRangesPerSubmission);
-        }
-        call->Answer(submission.status(), call_context, kRefused, "job");  // earlier attempts carry the same request
-        return;
-      }
-      const absl::Status queued = context_->agent->Submit(
-          *std::move(submission),
-          [call, call_context](const absl::Status& status) { call->Answer(status, call_context, kRefused, "job"); });
-      if (!queued.ok()) call->Answer(queued, call_context, kRefused, "attempt");
-    });
+                                     rails::v1::SubmitAllToAllResponse* response) override {
+    return Run(kSubmitAllToAll, context_, call_context, request, response);
   }
 
   ServerUnaryReactor* WaitJob(CallbackServerContext* call_context, const rails::v1::WaitJobRequest* request,
                               rails::v1::WaitJobResponse* response) override {
-    return ForJob("JobService/WaitJob", call_context, *request,
-                  [&](const auto& call, SessionId session, const JobOfRank& job) {
-                    const absl::Duration timeout =
-                        std::min(FromMilliseconds(request->timeout_milliseconds()), TimeLeft(*call_context));
-                    WaitOn(context_->agent, call, response, session, job, SteadyNow() + timeout);
-                  });
+    return Run(kWaitJob, context_, call_context, request, response);
   }
 
   grpc::ServerWriteReactor<rails::v1::WatchJobsResponse>* WatchJobs(CallbackServerContext* call_context,
@@ -132,42 +104,11 @@ class JobService final : public rails::v1::JobService::CallbackService {
   }
 
   ServerUnaryReactor* CancelJob(CallbackServerContext* call_context, const rails::v1::CancelJobRequest* request,
-                                rails::v1::CancelJobResponse*) override {
-    return ForJob("JobService/CancelJob", call_context, *request,
-                  [&](const auto& call, SessionId session, const JobOfRank& job) {
-                    context_->agent->Cancel(session, job.job, job.rank,
-                                            [call](const absl::Status& status) { call->Answer(status); });
-                  });
+                                rails::v1::CancelJobResponse* response) override {
+    return Run(kCancelJob, context_, call_context, request, response);
   }
 
  private:
-  template <typename Request, typename Then>
-  ServerUnaryReactor* ForJob(absl::string_view method, CallbackServerContext* call_context, const Request& request,
-                             Then then) {
-    return ForSession(*context_, method, *call_context, [&](const auto& call, const auto& caller) {
-      const absl::StatusOr<JobOfRank> job = JobFrom(request.job(), request.has_job());
-      if (job.ok()) {
-        then(call, caller.id, *job);
-      } else {
-        call->Answer(job.status());
-      }
-    });
-  }
-
-  static void WaitOn(Agent* agent, std::shared_ptr<DeferredCall> call, rails::v1::WaitJobResponse* response,
-                     SessionId session, JobOfRank job, absl::Time until) {
-    const absl::Duration left = std::max(until - SteadyNow(), absl::ZeroDuration());
-    agent->Wait(session, job.job, job.rank, std::min(left, kWaitSlice), [=](absl::StatusOr<JobReport> report) {
-      if (!report.ok()) {
-        call->Answer(report.status());
-      } else if (IsTerminal(report->state) || SteadyNow() >= until) {
-        call->Answer(absl::OkStatus(), [&] { ReportTo(*report, response->mutable_report()); });
-      } else if (!call->finished()) {
-        WaitOn(agent, call, response, session, job, until);
-      }
-    });
-  }
-
   const std::shared_ptr<const ServiceContext> context_;
 };
 

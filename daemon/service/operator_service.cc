@@ -65,7 +65,8 @@ class OperatorService final : public rails::v1::OperatorService::CallbackService
                                  call->Answer(explanation.status());
                                  return;
                                }
-                               call->Answer(absl::OkStatus(), [&] { ExplanationTo(*explanation, *context, response); });
+                               call->Answer(absl::OkStatus(),
+                                            [&](auto*) { ExplanationTo(*explanation, *context, response); });
                              });
     return call.get();
   }
@@ -159,7 +160,7 @@ class OperatorService final : public rails::v1::OperatorService::CallbackService
         return;
       }
       context->agent->Snapshot([call, rail, response](const AgentSnapshot& snapshot) {
-        call->Answer(absl::OkStatus(), [&] {
+        call->Answer(absl::OkStatus(), [&](auto*) {
           const RailView* found = FindRail(snapshot, rail);
           if (found != nullptr) RailTo(*found, response->mutable_rail());
         });
@@ -182,7 +183,7 @@ class OperatorService final : public rails::v1::OperatorService::CallbackService
   ServerUnaryReactor* FromSnapshot(absl::string_view method, Fill fill) {
     const auto call = DeferredCall::Make(*context_, method);
     context_->agent->Snapshot([call, fill = std::move(fill)](AgentSnapshot snapshot) {
-      call->Answer(absl::OkStatus(), [&] { fill(snapshot); });
+      call->Answer(absl::OkStatus(), [&](auto*) { fill(snapshot); });
     });
     return call.get();
   }

@@ -32,6 +32,7 @@ struct ServiceContext {
   AgentLimits limits;
   std::shared_ptr<LimitCounters> refused = std::make_shared<LimitCounters>();  // by limits that the services check
   std::shared_ptr<CallCounters> calls = std::make_shared<CallCounters>();
+  std::shared_ptr<CallCounters> ring_calls = std::make_shared<CallCounters>();
   std::string node;
   BootId boot;
   std::string version;

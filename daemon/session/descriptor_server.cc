@@ -14,8 +14,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "agent/base/steady_now.h"
-#include "agent/base/wake_event.h"
 #include "daemon/lifecycle/logging.h"
+#include "daemon/ring/ring_server.h"
+#include "daemon/session/answer_mailbox.h"
 #include "daemon/session/packet_socket.h"
 #include "rails/v1/descriptor.pb.h"
 
@@ -34,41 +35,6 @@ constexpr absl::Duration kAcceptPause = absl::Milliseconds(100);
 enum class Source : uint64_t { kListen, kWake, kSocket, kProcess };
 uint64_t EventKey(Source source, uint64_t number) { return number << 2 | static_cast<uint64_t>(source); }
 
-// An answer of the agent for the server's thread. Each connection has at most one outstanding.
-struct Answer {
-  enum class Kind { kOpen, kReserve, kAdd };
-  uint64_t connection = 0;
-  Kind kind = Kind::kOpen;
-  absl::Status status;
-  SessionId session;
-};
-
-// Passes answers to the server's thread. Outlives the server if the agent answers late.
-class Mailbox {
- public:
-  explicit Mailbox(WakeEvent wake) : wake(std::move(wake)) {}
-  void Push(Answer answer) {
-    {
-      absl::MutexLock lock(&mutex_);
-      answers_.push_back(std::move(answer));
-    }
-    wake.Wake();
-  }
-  std::vector<Answer> TakeAll() {
-    absl::MutexLock lock(&mutex_);
-    return std::exchange(answers_, {});
-  }
-  bool empty() const {
-    absl::MutexLock lock(&mutex_);
-    return answers_.empty();
-  }
-  WakeEvent wake;
-
- private:
-  mutable absl::Mutex mutex_;
-  std::vector<Answer> answers_ ABSL_GUARDED_BY(mutex_);
-};
-
 struct Connection {
   UniqueFd socket;
   UniqueFd process;
@@ -77,6 +43,7 @@ struct Connection {
   std::string tenant;  // set when it asks for a session
   bool busy = false;   // the agent works on its request; reading pauses
   bool open = false;
+  bool has_ring = false;
   SessionId session;
   std::string client_name;
   absl::Time hello_deadline;
@@ -91,7 +58,7 @@ class Server final : public DescriptorServer {
         registry_(registry),
         listeners_(std::move(listeners)),
         epoll_(std::move(epoll)),
-        mailbox_(std::make_shared<Mailbox>(std::move(wake))),
+        mailbox_(std::make_shared<AnswerMailbox>(std::move(wake))),
         max_connections_(options_.max_connections) {}
 
   ~Server() override {
@@ -246,7 +213,8 @@ class Server final : public DescriptorServer {
     counters_.open_connections = connections_.size();
   }
 
-  static bool Reply(int socket, const absl::Status& status, const DescriptorResponse& ok = {}, int fd = -1) {
+  static bool Reply(int socket, const absl::Status& status, const DescriptorResponse& ok = {},
+                    absl::Span<const int> fds = {}) {
     DescriptorResponse response;
     if (status.ok()) {
       response = ok;
@@ -254,7 +222,7 @@ class Server final : public DescriptorServer {
       response.set_code(static_cast<int32_t>(status.code()));
       response.set_message(std::string(status.message()));
     }
-    return SendPacket(socket, response.SerializeAsString(), fd);
+    return SendPacket(socket, response.SerializeAsString(), fds);
   }
 
   // Answers a refused request. Nothing has changed, and the connection stays usable.
@@ -297,7 +265,10 @@ class Server final : public DescriptorServer {
       Refuse(id, connection, why, code);
     };
     const bool add = request.has_add_segment();
-    const std::string name = add ? "add_segment" : request.has_open_session() ? "open_session" : "reserve_segment";
+    const std::string name = add                          ? "add_segment"
+                             : request.has_open_session() ? "open_session"
+                             : request.has_open_ring()    ? "open_ring"
+                                                          : "reserve_segment";
     if (request.request_case() == DescriptorRequest::REQUEST_NOT_SET) {
       return refuse("request: empty or of an unknown kind");
     }
@@ -308,6 +279,7 @@ class Server final : public DescriptorServer {
     if (!connection.open) {
       return refuse(name + ": no session; send open_session first", absl::StatusCode::kFailedPrecondition);
     }
+    if (request.has_open_ring()) return OpenRing(id, connection, request.open_ring());
     const auto& reserved = request.reserve_segment();
     const uint64_t bytes = add ? request.add_segment().length_bytes() : reserved.length_bytes();
     if (bytes == 0) return refuse(name + ": length_bytes: 0");
@@ -326,12 +298,7 @@ class Server final : public DescriptorServer {
       return Refuse(id, connection, "open_session: this connection has a session already",
                     absl::StatusCode::kFailedPrecondition);
     }
-    if (request.min_version() > kProtocolVersion || request.max_version() < kProtocolVersion) {
-      return Refuse(id, connection,
-                    absl::StrCat("open_session: versions ", request.min_version(), " to ", request.max_version(),
-                                 " do not include ", kProtocolVersion),
-                    absl::StatusCode::kFailedPrecondition);
-    }
+    if (!SpeaksVersion(id, connection, request, "open_session")) return;
     if (request.client_name().size() > kMaxClientName) {
       return Refuse(id, connection,
                     absl::StrCat("open_session: client_name: ", request.client_name().size(), " bytes, more than ",
@@ -346,6 +313,37 @@ class Server final : public DescriptorServer {
     agent_->OpenSession(InfoOf(connection), [mailbox = mailbox_, id](absl::StatusOr<SessionId> session) {
       mailbox->Push({id, Answer::Kind::kOpen, session.status(), session.ok() ? *session : SessionId()});
     });
+  }
+
+  // Of both protocols there is one version. False: answered.
+  template <typename Request>
+  bool SpeaksVersion(uint64_t id, Connection& connection, const Request& request, absl::string_view name) {
+    if (request.min_version() <= kProtocolVersion && request.max_version() >= kProtocolVersion) return true;
+    Refuse(id, connection,
+           absl::StrCat(name, ": versions ", request.min_version(), " to ", request.max_version(), " do not include ",
+                        kProtocolVersion),
+           absl::StatusCode::kFailedPrecondition);
+    return false;
+  }
+
+  void OpenRing(uint64_t id, Connection& connection, const rails::v1::OpenRingRequest& request) {
+    if (!SpeaksVersion(id, connection, request, "open_ring")) return;
+    if (connection.has_ring) {
+      return Refuse(id, connection, "open_ring: this session has a ring already",
+                    absl::StatusCode::kFailedPrecondition);
+    }
+    if (options_.rings == nullptr)
+      return Refuse(id, connection, "open_ring: no rings", absl::StatusCode::kUnimplemented);
+    const absl::StatusOr<RingDescriptors> ring =
+        options_.rings->Open(connection.session, [mailbox = mailbox_, id](const std::string& why) {
+          mailbox->Push({id, Answer::Kind::kRingFailed, absl::AbortedError(why), SessionId()});
+        });
+    if (!ring.ok()) return Refuse(id, connection, ring.status().message(), ring.status().code());
+    connection.has_ring = true;
+    DescriptorResponse response;
+    response.mutable_open_ring()->set_version(kProtocolVersion);
+    const int fds[] = {ring->requests.get(), ring->answers.get(), ring->doorbell.get()};
+    if (!Reply(connection.socket.get(), absl::OkStatus(), response, fds)) End(id, "it does not read its answers");
   }
 
   // Answers a client that has no tenant and ends its connection.
@@ -376,6 +374,10 @@ class Server final : public DescriptorServer {
           CloseSession(answer.session, "the trainer left at once");
         continue;
       }
+      if (answer.kind == Answer::Kind::kRingFailed) {
+        End(answer.connection, std::string(answer.status.message()));
+        continue;
+      }
       Connection& connection = *it->second;
       SetBusy(answer.connection, connection, false);
       const bool open = answer.kind == Answer::Kind::kOpen;
@@ -403,7 +405,8 @@ class Server final : public DescriptorServer {
     opened.set_boot_id(options_.boot.value());
     options_.log->info("session_opened session={} pid={} uid={} tenant={} client={}", answer.session.value(),
                        connection.peer.pid, connection.peer.uid, connection.tenant, LogValue(connection.client_name));
-    return Reply(connection.socket.get(), absl::OkStatus(), response, self.get());
+    const int fd = self.get();
+    return Reply(connection.socket.get(), absl::OkStatus(), response, {&fd, self.valid() ? 1u : 0u});
   }
 
   bool AnswerSegment(Connection& connection, const Answer& answer) {
@@ -425,6 +428,7 @@ class Server final : public DescriptorServer {
     DropUnread(connection->socket.get());
     if (!connection->open) return;
     registry_->Remove(connection->session);
+    if (connection->has_ring) options_.rings->Close(connection->session);
     const std::string who = connection->client_name.empty() ? "" : absl::StrCat(" (", connection->client_name, ")");
     CloseSession(connection->session,
                  absl::StrCat("trainer process ", connection->peer.pid, who, " on node ", options_.node, ": ", why));
@@ -444,7 +448,7 @@ class Server final : public DescriptorServer {
   SessionRegistry* const registry_;
   const std::vector<UniqueFd> listeners_;  // one for each of options_.sockets
   const UniqueFd epoll_;
-  const std::shared_ptr<Mailbox> mailbox_;
+  const std::shared_ptr<AnswerMailbox> mailbox_;
   DescriptorCounters counters_;
   std::atomic<bool> stop_{false};
   std::atomic<bool> refuse_{false};

@@ -19,6 +19,8 @@
 
 namespace railsd {
 
+class RingServer;
+
 struct DescriptorSocket {
   std::string path;  // must not exist
   uint32_t mode = 0666;
@@ -35,6 +37,7 @@ struct DescriptorServerOptions {
   absl::Duration hello_timeout = absl::Seconds(10);
   // Counts what limits.max_sessions (which sets max_connections) and timeouts.handshake refuse.
   std::shared_ptr<LimitCounters> refused = std::make_shared<LimitCounters>();
+  RingServer* rings = nullptr;  // outlives the server; null: no session gets a ring
   // Called when the agent has closed a session, on the thread of the agent's callbacks.
   std::function<void(SessionId)> on_session_closed;
   std::shared_ptr<spdlog::logger> log;

@@ -110,23 +110,40 @@ absl::string_view AdviceOnDescriptors(int error_number) {
              : "";
 }
 
-bool SendPacket(int socket, absl::string_view bytes, int fd) {
-  iovec io = {const_cast<char*>(bytes.data()), bytes.size()};
-  union {
-    char bytes[CMSG_SPACE(sizeof(int))];
-    cmsghdr align;
-  } control;
+bool ReceiveNothing(int socket) {
+  char bytes[4096];
+  iovec io = {bytes, sizeof(bytes)};
+  ControlBuffer control;
   msghdr message = {};
   message.msg_iov = &io;
   message.msg_iovlen = 1;
-  if (fd >= 0) {
+  message.msg_control = control.bytes;
+  message.msg_controllen = sizeof(control.bytes);
+  const ssize_t received = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  if (received <= 0) return received < 0 && (errno == EAGAIN || errno == EINTR);
+  std::vector<UniqueFd> dropped;
+  TakeDescriptors(&message, &dropped);
+  return true;
+}
+
+bool SendPacket(int socket, absl::string_view bytes, absl::Span<const int> fds) {
+  iovec io = {const_cast<char*>(bytes.data()), bytes.size()};
+  union {
+    char bytes[CMSG_SPACE(sizeof(int) * kMaxSentDescriptors)];
+    cmsghdr align;
+  } control = {};
+  msghdr message = {};
+  message.msg_iov = &io;
+  message.msg_iovlen = 1;
+  if (!fds.empty()) {
+    const size_t length = sizeof(int) * fds.size();
     message.msg_control = control.bytes;
-    message.msg_controllen = sizeof(control.bytes);
+    message.msg_controllen = CMSG_SPACE(length);
     cmsghdr* header = CMSG_FIRSTHDR(&message);
     header->cmsg_level = SOL_SOCKET;
     header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int));
-    memcpy(CMSG_DATA(header), &fd, sizeof(fd));
+    header->cmsg_len = CMSG_LEN(length);
+    memcpy(CMSG_DATA(header), fds.data(), length);
   }
   ssize_t sent;
   do {

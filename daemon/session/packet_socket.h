@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "agent/base/unique_fd.h"
 
 namespace railsd {
@@ -38,8 +39,14 @@ void DropUnread(int socket);
 // Advice to append to an error with errno EMFILE or ENFILE; empty for others.
 absl::string_view AdviceOnDescriptors(int error_number);
 
-// Sends without waiting. `fd` -1: no descriptor. False if the socket is full or closed.
-bool SendPacket(int socket, absl::string_view bytes, int fd);
+// Takes up to 4 KiB from a stream socket without waiting, and drops it with the descriptors that came along. False: the
+// connection ended, or an error.
+bool ReceiveNothing(int socket);
+
+inline constexpr size_t kMaxSentDescriptors = 3;
+
+// Sends without waiting, with at most kMaxSentDescriptors. False if the socket is full or closed.
+bool SendPacket(int socket, absl::string_view bytes, absl::Span<const int> fds = {});
 
 // Binds and listens at `path` with `mode`. Errors name path and errno.
 absl::StatusOr<UniqueFd> ListenAt(const std::string& path, uint32_t mode);

@@ -17,10 +17,10 @@ TEST(DropUnreadTest, TakesEverythingThatIsQueuedBehindAnError) {
   ASSERT_EQ(pipe2(pipe_ends, O_NONBLOCK), 0);
   const UniqueFd ours(ends[0]), reader(pipe_ends[0]);
   UniqueFd theirs(ends[1]), writer(pipe_ends[1]);
-  for (int i = 0; i < 3; ++i) ASSERT_TRUE(SendPacket(theirs.get(), "packet", writer.get()));
-  ASSERT_TRUE(SendPacket(theirs.get(), "", -1)) << "looks like the end";
-  ASSERT_TRUE(SendPacket(theirs.get(), "packet", writer.get()));
-  ASSERT_TRUE(SendPacket(ours.get(), "an answer that nobody reads", -1));
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(SendPacket(theirs.get(), "packet", {writer.get()}));
+  ASSERT_TRUE(SendPacket(theirs.get(), "")) << "looks like the end";
+  ASSERT_TRUE(SendPacket(theirs.get(), "packet", {writer.get()}));
+  ASSERT_TRUE(SendPacket(ours.get(), "an answer that nobody reads"));
   theirs.Reset();  // the next receive from it fails with ECONNRESET
   writer.Reset();
   char byte;

@@ -1,0 +1,67 @@
+// The answering half of one session's ring: its calls without an answer, and the answer ring.
+#ifndef RAILSD_DAEMON_RING_RING_ANSWERS_H_
+#define RAILSD_DAEMON_RING_RING_ANSWERS_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/synchronization/mutex.h"
+#include "agent/agent.h"
+#include "daemon/ring/ring_memory.h"
+#include "daemon/ring/ring_server.h"
+#include "daemon/service/calls.h"
+#include "daemon/service/job_feed.h"
+#include "rails/v1/job.pb.h"
+#include "rails/v1/ring.pb.h"
+
+namespace railsd {
+
+// Any thread. Nothing here blocks: the engine answers calls and reports jobs.
+class RingAnswers final : public ReportSink, public std::enable_shared_from_this<RingAnswers> {
+ public:
+  // `fail` ends the session. It is called once at most, with a lock held, and must not block. `counters` outlives this.
+  RingAnswers(std::shared_ptr<RingMemory> memory, RingCounters* counters, std::function<void(const std::string&)> fail);
+  ~RingAnswers() override;
+
+  // Begins a call. Null: a call of this id has no answer yet. `prototype` is of the response.
+  std::shared_ptr<Call> Begin(uint64_t id, absl::string_view method, const google::protobuf::Message& prototype,
+                              const std::shared_ptr<CallCounters>& calls);
+  size_t unanswered() const;
+  bool closed() const;
+  void GiveUp(uint64_t id);
+
+  void Push(const JobReport& report) override;
+
+  // Ends the session because of what its client did.
+  void Break(const std::string& why);
+  // Gives up all calls and lets go of the memory. What was written stays readable for the client.
+  void Close();
+
+ private:
+  friend class RingCall;
+
+  // False: the ring is closed.
+  bool WriteAnswer(uint64_t id, const absl::Status& status, Call::Fill fill, rails::v1::RefusedScope refused,
+                   const google::protobuf::Message& prototype);
+  void FailOnce(std::atomic<uint64_t>* counter, const std::string& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  RingCounters* const counters_;
+  mutable absl::Mutex mutex_;
+  std::function<void(const std::string&)> fail_ ABSL_GUARDED_BY(mutex_);  // null after it was called
+  std::shared_ptr<RingMemory> memory_ ABSL_GUARDED_BY(mutex_);            // null when closed
+  rails::ring::Writer writer_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<uint64_t, std::shared_ptr<Call>> calls_ ABSL_GUARDED_BY(mutex_);
+  // Kept, so that they keep what they have allocated.
+  rails::v1::RingAnswer answer_ ABSL_GUARDED_BY(mutex_);
+  rails::v1::JobReport report_ ABSL_GUARDED_BY(mutex_);
+  std::string payload_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace railsd
+
+#endif  // RAILSD_DAEMON_RING_RING_ANSWERS_H_
