@@ -14,13 +14,11 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "agent/base/unique_fd.h"
 #include "daemon/service/rpc_server.h"
-#include "tests/support/until.h"
 #include "tests/unit/daemon/service/services_fixture.h"
 
 namespace railsd {
@@ -199,166 +197,6 @@ TEST_F(ServicesTest, ReloadTellsWhatItDidOrWhyItDidNothing) {
   ASSERT_EQ(response.needs_restart_size(), 1);
   EXPECT_EQ(response.needs_restart(0).key(), "node");
   EXPECT_EQ(response.config_hash(), reloader_.config_hash());
-}
-
-TEST_F(ServicesTest, SubmitPassesOnWhatTheAgentSays) {
-  rails::v1::SubmitAllToAllRequest request;
-  *request.mutable_job() = Job(1);
-  rails::v1::SubmitAllToAllResponse response;
-  {
-    grpc::ClientContext context;
-    Authenticate(&context);
-    ASSERT_TRUE(jobs_->SubmitAllToAll(&context, request, &response).ok());
-  }
-  EXPECT_EQ(agent_.submissions()[0].session, SessionId(4));
-  const auto refused = [&](const absl::Status& expected) {
-    grpc::ClientContext context;
-    Authenticate(&context);
-    const grpc::Status status = jobs_->SubmitAllToAll(&context, request, &response);
-    EXPECT_EQ(static_cast<int>(status.error_code()), static_cast<int>(expected.code()));
-    EXPECT_EQ(status.error_message(), expected.message());
-    const auto found = context.GetServerTrailingMetadata().find("rails-refused");
-    return found == context.GetServerTrailingMetadata().end() ? ""
-                                                              : std::string(found->second.data(), found->second.size());
-  };
-  agent_.submit_status = absl::AlreadyExistsError("job.seq: 1 was taken by other content");
-  EXPECT_EQ(refused(agent_.submit_status), "job");
-  agent_.full_status = absl::ResourceExhaustedError("limits.max_waiting_calls");
-  EXPECT_EQ(refused(agent_.full_status), "attempt");
-}
-
-TEST_F(ServicesTest, MessagesOverTheLimitAreRefused) {
-  rails::v1::SubmitAllToAllRequest request;
-  *request.mutable_job() = Job(1);
-  auto* flow = request.add_sends();
-  for (int i = 0; i < 200'000; ++i) {
-    flow->add_offsets_bytes(uint64_t{1} << 60);
-    flow->add_lengths_bytes(1);
-  }
-  grpc::ClientContext context;
-  Authenticate(&context);
-  rails::v1::SubmitAllToAllResponse response;
-  EXPECT_EQ(jobs_->SubmitAllToAll(&context, request, &response).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_TRUE(agent_.submissions().empty());
-}
-
-TEST_F(ServicesTest, WaitAnswersWhenTheJobIsTerminal) {
-  grpc::ClientContext context;
-  Authenticate(&context);
-  rails::v1::WaitJobRequest request;
-  *request.mutable_job() = Job(5);
-  request.set_timeout_milliseconds(60'000);
-  rails::v1::WaitJobResponse response;
-  grpc::Status status;
-  std::thread caller([&] { status = jobs_->WaitJob(&context, request, &response); });
-  ASSERT_TRUE(testing::Until([&] { return agent_.pending_waits() == 1; }));
-  // One wait slice has passed: the service asks the agent again.
-  FakeAgent::PendingWait first = agent_.TakeWait();
-  EXPECT_LE(first.timeout, absl::Seconds(20));
-  std::move(first.done)(Report(5, JobState::kRunning));
-  ASSERT_TRUE(testing::Until([&] { return agent_.pending_waits() == 1; }));
-  std::move(agent_.TakeWait().done)(Report(5, JobState::kDone));
-  caller.join();
-  ASSERT_TRUE(status.ok());
-  EXPECT_EQ(response.report().state(), rails::v1::JOB_STATE_DONE);
-  EXPECT_EQ(agent_.pending_waits(), 0u);
-}
-
-TEST_F(ServicesTest, ACancelledWaitIsForgotten) {
-  grpc::ClientContext context;
-  Authenticate(&context);
-  rails::v1::WaitJobRequest request;
-  *request.mutable_job() = Job(5);
-  request.set_timeout_milliseconds(60'000);
-  rails::v1::WaitJobResponse response;
-  grpc::Status status;
-  std::thread caller([&] { status = jobs_->WaitJob(&context, request, &response); });
-  ASSERT_TRUE(testing::Until([&] { return agent_.pending_waits() == 1; }));
-  context.TryCancel();
-  caller.join();
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED);
-  // After the server has seen the cancellation, a late answer of the agent makes no further wait.
-  auto late = std::make_shared<FakeAgent::PendingWait>(agent_.TakeWait());
-  server_->Shutdown(absl::Seconds(5));
-  std::move(late->done)(Report(5, JobState::kRunning));
-  EXPECT_EQ(agent_.pending_waits(), 0u);
-}
-
-TEST_F(ServicesTest, WhatIsOverALimitOfJoinsIsCounted) {
-  const auto join = [&](const std::string& name, const std::string& key, uint32_t world_size) {
-    rails::v1::JoinGroupRequest request;
-    request.set_name(name);
-    request.set_join_key(key);
-    request.set_world_size(world_size);
-    grpc::ClientContext context;
-    Authenticate(&context);
-    rails::v1::JoinGroupResponse response;
-    EXPECT_EQ(groups_->JoinGroup(&context, request, &response).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  };
-  join(std::string(257, 'n'), "", 2);
-  join("n", std::string(4097, 'k'), 2);
-  join("n", "", 5000);
-  for (Limit limit : {Limit::kName, Limit::kJoinKey, Limit::kWorldSize}) EXPECT_EQ(context_->refused->Read(limit), 1u);
-}
-
-TEST_F(ServicesTest, JoinAnswersWithTheGroup) {
-  rails::v1::JoinGroupRequest request;
-  request.set_name("moe");
-  request.set_world_size(2);
-  request.set_rank(1);
-  grpc::ClientContext context;
-  Authenticate(&context);
-  rails::v1::JoinGroupResponse response;
-  grpc::Status status;
-  std::thread caller([&] { status = groups_->JoinGroup(&context, request, &response); });
-  ASSERT_TRUE(testing::Until([&] { return agent_.pending_joins() == 1; }));
-  std::move(agent_.TakeJoin().done)(View());
-  caller.join();
-  ASSERT_TRUE(status.ok());
-  EXPECT_EQ(response.epoch().counter(), 2u);
-  EXPECT_EQ(response.members_size(), 2);
-  EXPECT_TRUE(agent_.leaves().empty());
-}
-
-TEST_F(ServicesTest, AJoinThatItsClientGaveUpIsLeft) {
-  rails::v1::JoinGroupRequest request;
-  request.set_name("moe");
-  request.set_world_size(2);
-  request.set_rank(1);
-  grpc::ClientContext context;
-  Authenticate(&context);
-  rails::v1::JoinGroupResponse response;
-  grpc::Status status;
-  std::thread caller([&] { status = groups_->JoinGroup(&context, request, &response); });
-  ASSERT_TRUE(testing::Until([&] { return agent_.pending_joins() == 1; }));
-  context.TryCancel();
-  caller.join();
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::CANCELLED);
-  auto join = std::make_shared<FakeAgent::PendingJoin>(agent_.TakeJoin());
-  server_->Shutdown(absl::Seconds(5));
-  std::move(join->done)(View());
-  ASSERT_EQ(agent_.leaves().size(), 1u);
-  EXPECT_EQ(agent_.leaves()[0].second, Rank(1));
-}
-
-TEST_F(ServicesTest, AWatchSeesItsOwnJobsOnly) {
-  grpc::ClientContext context;
-  Authenticate(&context);
-  auto watch = jobs_->WatchJobs(&context, {});
-  watch->WaitForInitialMetadata();
-  JobReport other = Report(1, JobState::kDone);
-  other.rank = Rank(4);
-  feed_.OnJobFinished(SessionId(5), other);
-  for (uint64_t seq = 1; seq <= 10; ++seq) feed_.OnJobFinished(SessionId(4), Report(seq, JobState::kDone));
-  for (uint64_t seq = 1; seq <= 10; ++seq) {
-    rails::v1::WatchJobsResponse response;
-    ASSERT_TRUE(watch->Read(&response));
-    EXPECT_EQ(response.report().job().seq(), seq);
-    EXPECT_EQ(response.report().job().rank(), 3u);
-    EXPECT_EQ(response.missed(), 0u);
-  }
-  context.TryCancel();
-  EXPECT_EQ(watch->Finish().error_code(), grpc::StatusCode::CANCELLED);
 }
 
 TEST(RpcServerTest, ASocketGivesWayAndAFileDoesNot) {

@@ -1,0 +1,353 @@
+// What trainers see of their calls is the same through gRPC and through the ring.
+#include "daemon/service/calls.h"
+
+#include <gmock/gmock.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "daemon/ring/ring_server.h"
+#include "tests/support/until.h"
+#include "tests/unit/daemon/ring/ring_client.h"
+#include "tests/unit/daemon/service/services_fixture.h"
+
+namespace railsd {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Outcome {
+  int code = -1;
+  std::string message;
+  std::string refused;
+  std::string response;  // serialized
+};
+
+// A call under way.
+class Started {
+ public:
+  virtual ~Started() = default;
+  virtual void GiveUp() = 0;
+  virtual Outcome Finish() = 0;
+};
+
+class StartedGrpc final : public Started {
+ public:
+  StartedGrpc(const std::shared_ptr<grpc::Channel>& channel, const std::string& token, absl::string_view method,
+              const std::string& request)
+      : stub_(channel) {
+    context_.AddMetadata("rails-session-token", token);
+    const grpc::Slice slice(request);
+    request_ = grpc::ByteBuffer(&slice, 1);
+    stub_.UnaryCall(&context_, absl::StrCat("/rails.v1.", method), {}, &request_, &response_, [this](grpc::Status s) {
+      status_ = std::move(s);
+      done_.Notify();
+    });
+  }
+  ~StartedGrpc() override { done_.WaitForNotification(); }
+  void GiveUp() override { context_.TryCancel(); }
+  Outcome Finish() override {
+    done_.WaitForNotification();
+    Outcome outcome = {status_.error_code(), status_.error_message(), "", ""};
+    const auto refused = context_.GetServerTrailingMetadata().find("rails-refused");
+    if (refused != context_.GetServerTrailingMetadata().end()) {
+      outcome.refused = std::string(refused->second.data(), refused->second.size());
+    }
+    std::vector<grpc::Slice> slices;
+    if (response_.Valid()) static_cast<void>(response_.Dump(&slices));
+    for (const grpc::Slice& slice : slices) {
+      outcome.response.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+    }
+    return outcome;
+  }
+
+ private:
+  grpc::GenericStub stub_;
+  grpc::ClientContext context_;
+  grpc::ByteBuffer request_, response_;
+  grpc::Status status_;
+  absl::Notification done_;
+};
+
+class StartedRing final : public Started {
+ public:
+  StartedRing(testing::RingClient* client, rails::ring::Kind kind, const std::string& request)
+      : client_(client), id_(client->Send(kind, request)) {}
+  void GiveUp() override { client_->Write(rails::ring::Kind::kGiveUp, id_, ""); }
+  Outcome Finish() override {
+    rails::v1::RingAnswer answer = client_->AnswerTo(id_);
+    const std::map<int, std::string> scopes = {{rails::v1::REFUSED_SCOPE_UNSPECIFIED, ""},
+                                               {rails::v1::REFUSED_SCOPE_ATTEMPT, "attempt"},
+                                               {rails::v1::REFUSED_SCOPE_JOB, "job"}};
+    return {answer.code(), answer.message(), scopes.at(answer.refused()), answer.response()};
+  }
+
+ private:
+  testing::RingClient* const client_;
+  const uint64_t id_;
+};
+
+enum class Carrier { kGrpc, kRing };
+
+class CallsTest : public ServicesTest, public ::testing::WithParamInterface<Carrier> {
+ protected:
+  void SetUp() override {
+    ServicesTest::SetUp();
+    if (GetParam() != Carrier::kRing) return;
+    RingServerOptions options;
+    options.max_message_bytes = 1 << 20;
+    auto rings = RingServer::Start(options, context_);
+    ASSERT_TRUE(rings.ok()) << rings.status();
+    rings_ = *std::move(rings);
+    auto ring = rings_->Open(SessionId(4), [](const std::string& why) { ADD_FAILURE() << why; });
+    ASSERT_TRUE(ring.ok()) << ring.status();
+    client_ = std::make_unique<testing::RingClient>(*std::move(ring));
+  }
+  void TearDown() override {
+    if (rings_ != nullptr) rings_->Close(SessionId(4));
+  }
+
+  template <typename Kind>
+  std::unique_ptr<Started> Start(const Kind& kind, const typename Kind::Request& request) {
+    const std::string bytes = request.SerializeAsString();
+    if (GetParam() == Carrier::kGrpc) return std::make_unique<StartedGrpc>(channel_, token_, kind.method, bytes);
+    const std::map<absl::string_view, rails::ring::Kind> kinds = {
+        {kSubmitAllToAll.method, rails::ring::Kind::kSubmit},
+        {kWaitJob.method, rails::ring::Kind::kWaitJob},
+        {kCancelJob.method, rails::ring::Kind::kCancelJob},
+        {kJoinGroup.method, rails::ring::Kind::kJoinGroup},
+        {kLeaveGroup.method, rails::ring::Kind::kLeaveGroup},
+        {kRemoveSegment.method, rails::ring::Kind::kRemoveSegment}};
+    return std::make_unique<StartedRing>(client_.get(), kinds.at(kind.method), bytes);
+  }
+  template <typename Kind>
+  Outcome Run(const Kind& kind, const typename Kind::Request& request) {
+    return Start(kind, request)->Finish();
+  }
+  // Until the daemon knows that a call was given up.
+  void Settle() {
+    if (GetParam() == Carrier::kGrpc) server_->Shutdown(absl::Seconds(5));
+  }
+  std::vector<std::string> Counted() const {
+    std::vector<std::string> counted;
+    const CallCounters& counters = GetParam() == Carrier::kGrpc ? *context_->calls : *context_->ring_calls;
+    counters.ForEach([&](const std::string& method, const std::string& code, uint64_t count) {
+      counted.push_back(absl::StrCat(method, " ", code, " ", count));
+    });
+    return counted;
+  }
+
+  rails::v1::JoinGroupRequest JoinOfRank1() const {
+    rails::v1::JoinGroupRequest request;
+    request.set_name("moe");
+    request.set_world_size(2);
+    request.set_rank(1);
+    return request;
+  }
+  rails::v1::WaitJobRequest Wait(uint64_t seq) {
+    rails::v1::WaitJobRequest request;
+    *request.mutable_job() = Job(seq);
+    request.set_timeout_milliseconds(60'000);
+    return request;
+  }
+
+  std::unique_ptr<RingServer> rings_;
+  std::unique_ptr<testing::RingClient> client_;
+};
+
+TEST_P(CallsTest, SubmitPassesOnWhatTheAgentSays) {
+  rails::v1::SubmitAllToAllRequest request;
+  *request.mutable_job() = Job(1);
+  ASSERT_EQ(Run(kSubmitAllToAll, request).code, 0);
+  EXPECT_EQ(agent_.submissions()[0].session, SessionId(4));
+  const auto refused = [&](const absl::Status& expected) {
+    const Outcome outcome = Run(kSubmitAllToAll, request);
+    EXPECT_EQ(outcome.code, static_cast<int>(expected.code()));
+    EXPECT_EQ(outcome.message, expected.message());
+    return outcome.refused;
+  };
+  agent_.submit_status = absl::AlreadyExistsError("job.seq: 1 was taken by other content");
+  EXPECT_EQ(refused(agent_.submit_status), "job");
+  agent_.full_status = absl::ResourceExhaustedError("limits.max_waiting_calls");
+  EXPECT_EQ(refused(agent_.full_status), "attempt");
+  request.clear_job();
+  EXPECT_EQ(refused(absl::InvalidArgumentError("job: missing")), "job");
+  EXPECT_THAT(Counted(),
+              ::testing::ElementsAre("JobService/SubmitAllToAll ok 1", "JobService/SubmitAllToAll invalid_argument 1",
+                                     "JobService/SubmitAllToAll already_exists 1",
+                                     "JobService/SubmitAllToAll resource_exhausted 1"));
+}
+
+TEST_P(CallsTest, SubmissionsArriveWithEveryRange) {
+  rails::v1::SubmitAllToAllRequest request;
+  *request.mutable_job() = Job(1);
+  auto* flow = request.add_sends();
+  flow->add_segment_ids(7);
+  for (uint64_t i = 0; i < 70'000; ++i) {
+    flow->add_offsets_bytes((uint64_t{1} << 40) + 512 * i);
+    flow->add_lengths_bytes(i);
+  }
+  ASSERT_GT(request.ByteSizeLong(), rails::ring::kMaxPayloadBytes);
+  ASSERT_EQ(Run(kSubmitAllToAll, request).code, 0);
+  const std::vector<Submission> submissions = agent_.submissions();
+  ASSERT_EQ(submissions[0].sends[0].ranges.size(), 70'000u);
+  for (uint64_t i = 0; i < 70'000; ++i) {
+    ASSERT_EQ(submissions[0].sends[0].ranges[i].offset_bytes, (uint64_t{1} << 40) + 512 * i);
+    ASSERT_EQ(submissions[0].sends[0].ranges[i].length_bytes, i);
+  }
+}
+
+TEST_P(CallsTest, MessagesOverTheLimitAreRefused) {
+  rails::v1::SubmitAllToAllRequest request;
+  *request.mutable_job() = Job(1);
+  auto* flow = request.add_sends();
+  for (int i = 0; i < 200'000; ++i) {
+    flow->add_offsets_bytes(uint64_t{1} << 60);
+    flow->add_lengths_bytes(1);
+  }
+  EXPECT_EQ(Run(kSubmitAllToAll, request).code, grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_TRUE(agent_.submissions().empty());
+  if (GetParam() == Carrier::kRing) {
+    EXPECT_EQ(Run(kWaitJob, {}).message, "job: missing") << "the next call works";
+  }
+}
+
+TEST_P(CallsTest, WaitAnswersWhenTheJobIsTerminal) {
+  const auto wait = Start(kWaitJob, Wait(5));
+  ASSERT_TRUE(testing::Until([&] { return agent_.pending_waits() == 1; }));
+  // One wait slice has passed: the service asks the agent again.
+  FakeAgent::PendingWait first = agent_.TakeWait();
+  EXPECT_LE(first.timeout, absl::Seconds(20));
+  std::move(first.done)(Report(5, JobState::kRunning));
+  ASSERT_TRUE(testing::Until([&] { return agent_.pending_waits() == 1; }));
+  std::move(agent_.TakeWait().done)(Report(5, JobState::kDone));
+  const Outcome outcome = wait->Finish();
+  ASSERT_EQ(outcome.code, 0);
+  rails::v1::WaitJobResponse response;
+  ASSERT_TRUE(response.ParseFromString(outcome.response));
+  EXPECT_EQ(response.report().state(), rails::v1::JOB_STATE_DONE);
+  EXPECT_EQ(response.report().job().seq(), 5u);
+  EXPECT_EQ(agent_.pending_waits(), 0u);
+}
+
+TEST_P(CallsTest, AWaitWithoutTimeAnswersWithTheStateOfThatMoment) {
+  rails::v1::WaitJobRequest request = Wait(5);
+  request.clear_timeout_milliseconds();
+  const auto wait = Start(kWaitJob, request);
+  ASSERT_TRUE(testing::Until([&] { return agent_.pending_waits() == 1; }));
+  std::move(agent_.TakeWait().done)(Report(5, JobState::kRunning));
+  rails::v1::WaitJobResponse response;
+  ASSERT_TRUE(response.ParseFromString(wait->Finish().response));
+  EXPECT_EQ(response.report().state(), rails::v1::JOB_STATE_RUNNING);
+}
+
+TEST_P(CallsTest, AWaitThatItsClientGaveUpIsForgotten) {
+  const auto wait = Start(kWaitJob, Wait(5));
+  ASSERT_TRUE(testing::Until([&] { return agent_.pending_waits() == 1; }));
+  wait->GiveUp();
+  EXPECT_EQ(wait->Finish().code, grpc::StatusCode::CANCELLED);
+  // After the server has seen the cancellation, a late answer of the agent makes no further wait.
+  auto late = std::make_shared<FakeAgent::PendingWait>(agent_.TakeWait());
+  Settle();
+  std::move(late->done)(Report(5, JobState::kRunning));
+  EXPECT_EQ(agent_.pending_waits(), 0u);
+  EXPECT_THAT(Counted(), ::testing::ElementsAre("JobService/WaitJob cancelled 1"));
+}
+
+TEST_P(CallsTest, WhatIsOverALimitOfJoinsIsCounted) {
+  const auto join = [&](const std::string& name, const std::string& key, uint32_t world_size) {
+    rails::v1::JoinGroupRequest request;
+    request.set_name(name);
+    request.set_join_key(key);
+    request.set_world_size(world_size);
+    EXPECT_EQ(Run(kJoinGroup, request).code, grpc::StatusCode::INVALID_ARGUMENT);
+  };
+  join(std::string(257, 'n'), "", 2);
+  join("n", std::string(4097, 'k'), 2);
+  join("n", "", 5000);
+  for (Limit limit : {Limit::kName, Limit::kJoinKey, Limit::kWorldSize}) EXPECT_EQ(context_->refused->Read(limit), 1u);
+}
+
+TEST_P(CallsTest, JoinAnswersWithTheGroup) {
+  const auto join = Start(kJoinGroup, JoinOfRank1());
+  ASSERT_TRUE(testing::Until([&] { return agent_.pending_joins() == 1; }));
+  std::move(agent_.TakeJoin().done)(View());
+  rails::v1::JoinGroupResponse response;
+  const Outcome outcome = join->Finish();
+  ASSERT_EQ(outcome.code, 0);
+  ASSERT_TRUE(response.ParseFromString(outcome.response));
+  EXPECT_EQ(response.epoch().counter(), 2u);
+  EXPECT_EQ(response.members_size(), 2);
+  EXPECT_TRUE(agent_.leaves().empty());
+}
+
+TEST_P(CallsTest, AJoinThatItsClientGaveUpIsLeft) {
+  const auto join = Start(kJoinGroup, JoinOfRank1());
+  ASSERT_TRUE(testing::Until([&] { return agent_.pending_joins() == 1; }));
+  join->GiveUp();
+  EXPECT_EQ(join->Finish().code, grpc::StatusCode::CANCELLED);
+  auto late = std::make_shared<FakeAgent::PendingJoin>(agent_.TakeJoin());
+  Settle();
+  std::move(late->done)(View());
+  ASSERT_EQ(agent_.leaves().size(), 1u);
+  EXPECT_EQ(agent_.leaves()[0].second, Rank(1));
+}
+
+TEST_P(CallsTest, LeaveCancelAndRemoveAnswerWithTheAgentsWord) {
+  rails::v1::LeaveGroupRequest leave;
+  EXPECT_THAT(Run(kLeaveGroup, leave).message, HasSubstr("epoch.boot_id"));
+  *leave.mutable_epoch() = Job(1).epoch();
+  leave.set_rank(3);
+  EXPECT_EQ(Run(kLeaveGroup, leave).code, 0);
+  EXPECT_EQ(agent_.leaves().at(0).second, Rank(3));
+  rails::v1::CancelJobRequest cancel;
+  EXPECT_EQ(Run(kCancelJob, cancel).message, "job: missing");
+  *cancel.mutable_job() = Job(1);
+  EXPECT_EQ(Run(kCancelJob, cancel).code, 0);
+  rails::v1::RemoveSegmentRequest remove;
+  remove.set_segment_id(9);
+  const Outcome outcome = Run(kRemoveSegment, remove);
+  EXPECT_EQ(outcome.code, grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(outcome.message, "segment_id: unknown");
+}
+
+TEST_P(CallsTest, AClientSeesTheReportsOfItsOwnJobsOnly) {
+  grpc::ClientContext context;
+  Authenticate(&context);
+  const bool ring = GetParam() == Carrier::kRing;
+  auto watch = ring ? nullptr : jobs_->WatchJobs(&context, {});
+  if (!ring) watch->WaitForInitialMetadata();
+  feed_.OnJobFinished(SessionId(5), Report(77, JobState::kDone));
+  for (uint64_t seq = 1; seq <= 10; ++seq) feed_.OnJobFinished(SessionId(4), Report(seq, JobState::kDone));
+  for (uint64_t seq = 1; seq <= 10; ++seq) {
+    rails::v1::WatchJobsResponse response;
+    if (ring) {
+      *response.mutable_report() = client_->Report().value();
+    } else {
+      ASSERT_TRUE(watch->Read(&response));
+    }
+    EXPECT_EQ(response.report().job().seq(), seq);
+    EXPECT_EQ(response.report().job().rank(), 3u);
+    EXPECT_EQ(response.missed(), 0u);
+  }
+  if (ring) {
+    EXPECT_EQ(client_->answer_control().missed.load(), 0u);
+    return;
+  }
+  context.TryCancel();
+  EXPECT_EQ(watch->Finish().error_code(), grpc::StatusCode::CANCELLED);
+}
+
+INSTANTIATE_TEST_SUITE_P(Both, CallsTest, ::testing::Values(Carrier::kGrpc, Carrier::kRing),
+                         [](const auto& info) { return info.param == Carrier::kGrpc ? "grpc" : "ring"; });
+
+}  // namespace
+}  // namespace railsd
