@@ -1,9 +1,7 @@
 #include "daemon/session/descriptor_server.h"
 
-#include <dirent.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -23,83 +21,19 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/support/until.h"
 #include "tests/unit/daemon/fake_agent.h"
-#include "tests/unit/daemon/session/send_packet.h"
+#include "tests/unit/daemon/session/descriptor_client.h"
 
 namespace railsd {
 namespace {
 
 using rails::v1::DescriptorRequest;
 using rails::v1::DescriptorResponse;
+using testing::AddRequest;
+using testing::OpenDescriptors;
+using testing::OpenRequest;
+using testing::ReserveRequest;
+using Client = testing::DescriptorClient;
 using ::testing::HasSubstr;
-
-size_t OpenDescriptors() {
-  DIR* directory = opendir("/proc/self/fd");
-  size_t count = 0;
-  while (readdir(directory) != nullptr) ++count;
-  closedir(directory);
-  return count;
-}
-
-std::string OpenRequest(const std::string& name = "test") {
-  DescriptorRequest request;
-  request.mutable_open_session()->set_min_version(1);
-  request.mutable_open_session()->set_max_version(1);
-  request.mutable_open_session()->set_client_name(name);
-  return request.SerializeAsString();
-}
-std::string AddRequest(uint32_t id, uint64_t length) {
-  DescriptorRequest request;
-  request.mutable_add_segment()->set_segment_id(id);
-  request.mutable_add_segment()->set_length_bytes(length);
-  return request.SerializeAsString();
-}
-std::string ReserveRequest(uint32_t id, uint64_t length) {
-  DescriptorRequest request;
-  request.mutable_reserve_segment()->set_segment_id(id);
-  request.mutable_reserve_segment()->set_length_bytes(length);
-  return request.SerializeAsString();
-}
-
-// A client of the descriptor socket, made by hand.
-class Client {
- public:
-  explicit Client(const std::string& path) : socket_(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)) {
-    sockaddr_un address = {};
-    address.sun_family = AF_UNIX;
-    memcpy(address.sun_path, path.data(), path.size());
-    connected_ = connect(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
-  }
-  bool connected() const { return connected_; }
-  bool Send(const std::string& bytes, const std::vector<int>& fds = {}) {
-    return testing::SendPacket(socket_.get(), bytes, fds);
-  }
-  // Waits for the next answer. False: the server has closed the connection.
-  bool Receive(DescriptorResponse* response, std::vector<UniqueFd>* fds = nullptr) {
-    pollfd entry = {socket_.get(), POLLIN, 0};
-    if (poll(&entry, 1, 10'000) != 1) return false;
-    Packet packet = ReceivePacket(socket_.get());
-    if (packet.kind != Packet::Kind::kPacket) return false;
-    if (fds != nullptr) *fds = std::move(packet.fds);
-    return response->ParseFromString(packet.bytes);
-  }
-  DescriptorResponse Ask(const std::string& bytes, const std::vector<int>& fds = {}) {
-    DescriptorResponse response;
-    EXPECT_TRUE(Send(bytes, fds));
-    EXPECT_TRUE(Receive(&response));
-    return response;
-  }
-  bool Closed() {
-    DescriptorResponse response;
-    while (Receive(&response)) {
-    }
-    return true;
-  }
-  void Close() { socket_.Reset(); }
-
- private:
-  UniqueFd socket_;
-  bool connected_ = false;
-};
 
 class DescriptorServerTest : public ::testing::Test {
  protected:
