@@ -191,8 +191,8 @@ inline constexpr auto kMetricTable = std::to_array<MetricInfo>({
     {"railsd_ring_missed_reports_total", MetricKind::kCounter, "",
      "Reports of ended jobs that found no room in a ring. The client asks for them."},
     {"railsd_ring_failures_total", MetricKind::kCounter, "kind",
-     "Sessions ended for their ring: what the client wrote is impossible, or it closed its doorbell (broken); it does "
-     "not read its answers (full)."},
+     "Sessions ended for their ring: what the client wrote is impossible (broken); it does not read its answers "
+     "(full)."},
     {"railsd_descriptor_connections", MetricKind::kGauge, "", "Open connections to the descriptor socket."},
     {"railsd_descriptor_refused_total", MetricKind::kCounter, "", "Connections to the descriptor socket refused."},
     {"railsd_descriptor_bad_packets_total", MetricKind::kCounter, "",

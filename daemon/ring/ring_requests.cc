@@ -34,7 +34,7 @@ RingRequests::RingRequests(SessionId session, std::shared_ptr<RingMemory> memory
 RingRequests::~RingRequests() { DropParts(); }
 
 bool RingRequests::Wake() {
-  if (!memory_->TakeRings()) return Break("ring: the doorbell was closed");
+  if (!memory_->TakeRings()) return false;
   memory_->answers().sleeps.store(0);
   return true;
 }

@@ -32,7 +32,8 @@ class RingRequests {
                RingShared* shared);
   ~RingRequests();
 
-  // Forgets the rings of the client. False: the client has closed its doorbell, which ends the session.
+  // Forgets the rings of the client. False: the client has closed its doorbell. It does so when it ends, in any order
+  // with its connection, whose end is the session's.
   bool Wake();
   enum class Turn {
     kGoesOn,  // there may be more requests

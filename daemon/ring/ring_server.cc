@@ -96,7 +96,7 @@ class RingThread {
     return found == sessions_.end() ? nullptr : found->second;
   }
 
-  // A broken session is not looked at again; the descriptor server closes it.
+  // No more rings are taken. The descriptor server closes the session.
   void Ignore(const RingSession& session) {
     epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, session.memory->doorbell(), nullptr);
   }

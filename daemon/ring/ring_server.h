@@ -28,7 +28,7 @@ struct RingServerOptions {
 struct RingCounters {
   std::atomic<uint64_t> open{0};            // now
   std::atomic<uint64_t> missed_reports{0};  // found no room
-  std::atomic<uint64_t> broken{0};          // sessions ended because of what the client wrote, or for its doorbell
+  std::atomic<uint64_t> broken{0};          // sessions ended because of what the client wrote
   std::atomic<uint64_t> full{0};            // sessions ended because an answer found no room
 };
 

@@ -61,8 +61,8 @@ struct Trainer {
     if (fds.size() == 3) ring.emplace(RingDescriptors{std::move(fds[0]), std::move(fds[1]), std::move(fds[2])});
   }
   DescriptorClient session;
-  uint64_t id = 0;
   std::optional<RingClient> ring;
+  uint64_t id = 0;
 };
 
 class RingServerTest : public ::testing::Test {
@@ -356,12 +356,10 @@ TEST_F(RingServerTest, WhatBreaksTheRulesEndsTheSession) {
          ring.Write(Kind::kSubmit, 1, "x", kMore);
          ring.Write(Kind::kSubmit, 2, "x");
        }},
-      {"request 1 before the last part of request 1",
-       [](RingClient& ring) {
+      {"request 1 before the last part of request 1", [](RingClient& ring) {
          ring.Write(Kind::kSubmit, 1, "x", kMore);
          ring.Write(Kind::kWaitJob, 1, "x");
-       }},
-      {"doorbell was closed", [](RingClient& ring) { ring.CloseDoorbell(); }}};
+       }}};
   Trainer other(path_);
   uint64_t broken = 0;
   for (const auto& [why, act] : acts) {
@@ -411,6 +409,20 @@ TEST_F(RingServerTest, ASessionsEndGivesUpItsCallsAndUnmaps) {
   EXPECT_EQ(agent_.leaves().size(), 1u);
   EXPECT_EQ(agent_.pending_waits(), 0u);
   EXPECT_EQ(rings_->counters().open, 0u);
+}
+
+// A client that ends closes its descriptors in any order.
+TEST_F(RingServerTest, AClosedDoorbellEndsNothing) {
+  Trainer trainer(path_), other(path_);
+  trainer.ring->CloseDoorbell();
+  for (uint64_t seq = 1; seq <= 10; ++seq) {
+    trainer.ring->control().sleeps.store(1);
+    feed_.OnJobFinished(SessionId(trainer.id), Report(seq));
+    EXPECT_EQ(other.ring->AnswerTo(other.ring->Send(Kind::kSubmit, SubmitOf(seq))).code(), 0);
+  }
+  EXPECT_EQ(trainer.ring->Report()->job().seq(), 1u);
+  EXPECT_TRUE(agent_.close_reasons().empty());
+  EXPECT_EQ(rings_->counters().broken, 0u);
 }
 
 TEST_F(RingServerTest, AFloodOfTheDoorbellDelaysNobodyAndLeavesNothing) {
