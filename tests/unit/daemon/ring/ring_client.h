@@ -69,20 +69,19 @@ class RingClient {
     Write(kind, id, payload);
     return id;
   }
+  int64_t Room() const { return writer_.Room(); }
   void Ring() { static_cast<void>(send(doorbell(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL)); }
 
-  // The next record, after waiting for one. Nullopt: the daemon has closed the doorbell, or nothing came.
-  std::optional<Record> Read() {
+  // The next record that is there.
+  std::optional<Record> ReadNow() {
     Record record;
+    if (reader_.Next(&record.header, &record.payload) != rails::ring::Reader::Result::kRecord) return std::nullopt;
+    return record;
+  }
+  // The same, after waiting for one. Nullopt: the daemon has closed the doorbell, or nothing came.
+  std::optional<Record> Read() {
     while (true) {
-      switch (reader_.Next(&record.header, &record.payload)) {
-        case rails::ring::Reader::Result::kRecord:
-          return record;
-        case rails::ring::Reader::Result::kBroken:
-          return std::nullopt;
-        case rails::ring::Reader::Result::kNothing:
-          break;
-      }
+      if (std::optional<Record> record = ReadNow()) return record;
       control().sleeps.store(1);
       if (!reader_.Pending() && !Listen()) return std::nullopt;
       control().sleeps.store(0);

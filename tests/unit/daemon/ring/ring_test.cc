@@ -20,6 +20,12 @@ using railsd::testing::Rounds;
 using railsd::testing::SeededRandom;
 using railsd::testing::Seeds;
 
+// As in docs/protocol.md.
+static_assert(offsetof(RequestControl, taken) == 64 && offsetof(RequestControl, sleeps) == 128);
+static_assert(offsetof(RequestControl, wants_room) == 132);
+static_assert(offsetof(AnswerControl, taken) == 64 && offsetof(AnswerControl, sleeps) == 128);
+static_assert(offsetof(AnswerControl, missed) == 136);
+
 // One direction. The data is on the heap and no byte longer, so that a sanitizer sees what reads past it.
 struct Direction {
   std::unique_ptr<std::byte[]> data{new std::byte[kDataBytes]()};
