@@ -338,6 +338,13 @@ TEST_F(RingServerTest, WhatBreaksTheRulesEndsTheSession) {
          header(ring, 17);
          ring.control().written = 32;
        }},
+      {"impossible counter",  // a hole: the counters are 0 again
+       [](RingClient& ring) {
+         ring.AnswerTo(ring.Send(Kind::kSubmit, ""));
+         EXPECT_EQ(fallocate(ring.descriptors().requests.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+                             rails::ring::kMemoryBytes),
+                   0);
+       }},
       {"number of taken answers",
        [](RingClient& ring) {
          ring.control().taken = 1;
