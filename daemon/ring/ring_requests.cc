@@ -15,6 +15,7 @@ using rails::ring::kMore;
 
 // Of one session, before another one's turn.
 constexpr int kRequestsPerTurn = 16;
+constexpr size_t kBytesPerTurn = 128 << 10;
 // Capacity for parts that is kept between requests.
 constexpr size_t kKeptBytes = 64 << 10;
 constexpr size_t kMaxArenaBlock = 1 << 20;
@@ -40,7 +41,8 @@ bool RingRequests::Wake() {
 }
 
 RingRequests::Turn RingRequests::Serve(absl::Span<char> block) {
-  for (int i = 0; i < kRequestsPerTurn; ++i) {
+  size_t bytes = 0;
+  for (int i = 0; i < kRequestsPerTurn && bytes < kBytesPerTurn; ++i) {
     switch (reader_.Next(&header_, &payload_)) {
       case rails::ring::Reader::Result::kNothing:
         memory_->answers().sleeps.store(1);
@@ -51,6 +53,7 @@ RingRequests::Turn RingRequests::Serve(absl::Span<char> block) {
         Break("ring: an impossible counter or length of requests");
         return Turn::kBroken;
       case rails::ring::Reader::Result::kRecord:
+        bytes += payload_.size();
         memory_->RingIfAsked(memory_->requests().wants_room);
         if (!Take(block)) return Turn::kBroken;
     }
