@@ -125,9 +125,7 @@ class Session {
     if (in_parts_) {
       kind = parts_kind_;
       id = parts_id_;
-    } else if (!call && kind != Kind::kGiveUp) {
-      honest_ = false;
-    } else if (call && !unanswered_.insert(id).second) {
+    } else if (call ? !unanswered_.insert(id).second : kind != Kind::kGiveUp) {
       honest_ = false;
     }
     // A client that waits for room would wait for the daemon, which has no thread here.
