@@ -4,7 +4,6 @@
 
 #include "client/src/connection.h"
 #include "client/src/group.h"
-#include "client/src/kept_group.h"
 #include "client/src/membership.h"
 #include "client/src/memory.h"
 #include "client/src/segment.h"
@@ -36,9 +35,7 @@ class ClientImpl final : public Client {
   absl::StatusOr<std::unique_ptr<Group>> JoinGroup(GroupOptions options) override {
     if (absl::Status status = connection_->owner().Check(); !status.ok()) return status;
     if (absl::Status status = CheckGroupOptions(options); !status.ok()) return status;
-    const bool kept = options.recovery == Recovery::kWait && options.restart_limit > absl::ZeroDuration();
-    if (kept) return KeptGroup::Join(options, connection_);
-    return GroupImpl::Join(options, connection_->session(), connection_->segments());
+    return GroupHandle::Join(options, connection_);
   }
 
   bool Connected() const override { return connection_->owner().IsThis() && connection_->session()->connected(); }

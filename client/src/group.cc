@@ -1,7 +1,9 @@
 #include "client/src/group.h"
 
-#include <google/protobuf/arena.h>
+#include <pthread.h>
+#include <signal.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,67 +11,391 @@
 #include "client/src/submission.h"
 
 namespace rails::internal {
-absl::StatusOr<std::unique_ptr<Group>> GroupImpl::Join(const GroupOptions& options, std::shared_ptr<Session> session,
-                                                       std::shared_ptr<SegmentTable> segments) {
-  if (absl::Status status = session->Usable(); !status.ok()) return status;
-  absl::StatusOr<v1::JoinGroupResponse> joined = JoinGroup(*session, options, /*next_seq=*/1, options.timeout);
-  if (!joined.ok()) return joined.status();
-  return std::unique_ptr<Group>(
-      new GroupImpl(options.name, options.rank, *joined, std::move(session), std::move(segments)));
+namespace {
+
+constexpr absl::Duration kFirstPause = absl::Milliseconds(5);
+constexpr absl::Duration kLongestPause = absl::Milliseconds(200);
+// Time limits of one attempt to connect and of one attempt to join. A connect slice is short, so that it ends soon
+// after the group. Joins can be cancelled and are long, because ranks that wait for each other should rarely be absent.
+constexpr absl::Duration kConnectSlice = absl::Milliseconds(500);
+constexpr absl::Duration kJoinSlice = absl::Seconds(30);
+constexpr absl::Duration kReplayTimeout = absl::Seconds(30);  // for the daemon to accept one replayed job
+
+// True if joining again may help. After FAILED_PRECONDITION it does not: ranks have finished different jobs.
+bool MayPass(const absl::Status& status) {
+  return !absl::IsFailedPrecondition(status) && !absl::IsInvalidArgument(status) && !absl::IsCancelled(status) &&
+         !absl::IsUnimplemented(status);
 }
 
-GroupImpl::GroupImpl(std::string name, uint32_t rank, const v1::JoinGroupResponse& joined,
-                     std::shared_ptr<Session> session, std::shared_ptr<SegmentTable> segments)
-    : name_(std::move(name)),
-      rank_(rank),
-      epoch_(joined.epoch()),
-      members_(joined.members().begin(), joined.members().end()),
-      session_(std::move(session)),
-      segments_(std::move(segments)) {}
+}  // namespace
 
-GroupImpl::~GroupImpl() { Leave().IgnoreError(); }  // a lost session has already ended the membership
+absl::StatusOr<std::vector<std::string>> GroupCore::Start() {
+  std::shared_ptr<Session> session = connection_->session();
+  if (absl::Status status = session->Usable(); !status.ok()) return status;
+  absl::StatusOr<v1::JoinGroupResponse> joined = JoinGroup(*session, options_, /*next_seq=*/1, options_.timeout);
+  if (!joined.ok()) return joined.status();
+  Begin(std::move(session), joined->epoch());
+  absl::MutexLock lock(&mutex_);
+  ready_ = true;
+  return std::vector<std::string>(joined->members().begin(), joined->members().end());
+}
 
-absl::StatusOr<std::shared_ptr<Job>> GroupImpl::Submit(const AllToAllv& exchange, absl::Duration timeout) {
-  if (absl::Status status = session_->Usable(); !status.ok()) return status;
+bool GroupCore::Begin(std::shared_ptr<Session> session, const v1::Epoch& epoch) {
+  uint64_t generation = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (over_.ok()) {
+      generation = present_.generation + 1;
+      present_ = {session, epoch, generation};
+      ready_ = false;
+    }
+  }
+  if (generation == 0) {
+    LeaveEpoch(*session, epoch).IgnoreError();
+    return false;
+  }
+  if (!recovers()) return true;
+  session->OnLost([weak = weak_from_this(), generation] {
+    if (const std::shared_ptr<GroupCore> self = weak.lock()) self->OnEpochEnd(generation);
+  });
+  return true;
+}
+
+bool GroupCore::OnEpochEnd(uint64_t generation) {
+  if (!recovers()) return false;
+  absl::MutexLock lock(&mutex_);
+  ended_ = std::max(ended_, generation);
+  return over_.ok();
+}
+
+void GroupCore::OnJobEnd(uint64_t seq) {
+  std::shared_ptr<JobCore> dropped;
+  absl::MutexLock lock(&mutex_);
+  const auto found = jobs_.find(seq);
+  if (found == jobs_.end()) return;
+  dropped = std::move(found->second);
+  jobs_.erase(found);
+}
+
+bool GroupCore::Lasts(uint64_t generation) const {
+  absl::MutexLock lock(&mutex_);
+  return over_.ok() && generation == present_.generation && ended_ < generation;
+}
+
+absl::Status GroupCore::AwaitLive(Deadline deadline) {
+  absl::MutexLock lock(&mutex_);
+  if (!recovers()) {
+    absl::Status lost = present_.session->Usable();
+    return lost.ok() ? over_ : lost;
+  }
+  const auto decided = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return Live() || !over_.ok(); };
+  if (!changed_.Await(mutex_, decided, deadline)) {
+    return absl::UnavailableError(absl::StrCat("group ", options_.name, " waits for a daemon that has ended, for ",
+                                               absl::FormatDuration(restart_limit_), " now (restart_limit)"));
+  }
+  return over_;
+}
+
+absl::Status GroupCore::HandOverInTime(const Membership& in, v1::SubmitAllToAllRequest& request, bool patient,
+                                       absl::Duration timeout, Deadline deadline, bool* known) {
+  absl::Duration pause = kFirstPause;
+  for (;;) {
+    absl::Status status = HandOver(*in.session, options_.name, request, timeout, known);
+    const bool passes = absl::IsUnavailable(status) || (patient && absl::IsResourceExhausted(status));
+    if (status.ok() || !*known || !passes || !Lasts(in.generation) || deadline.passed()) return status;
+    absl::SleepFor(pause);
+    pause = std::min(2 * pause, kLongestPause);
+  }
+}
+
+absl::StatusOr<std::shared_ptr<Job>> GroupCore::Submit(const AllToAllv& exchange, absl::Duration timeout) {
+  if (absl::Status status = connection_->owner().Check(); !status.ok()) return status;
   if (absl::Status status = CheckTimeout(timeout); !status.ok()) return status;
-  google::protobuf::Arena arena;
+  const Deadline deadline = Deadline::After(restart_limit_);
+  std::shared_ptr<JobCore> job;
+  absl::Duration pause = kFirstPause;
+  for (;;) {
+    if (absl::Status status = AwaitLive(deadline); !status.ok()) return status;
+    const absl::Status status = SubmitNow(exchange, timeout, deadline, &job);
+    if (status.ok()) return std::make_shared<JobHandle>(std::move(job));
+    if (!absl::IsUnavailable(status) || deadline.passed()) return status;
+    absl::SleepFor(pause);
+    pause = std::min(2 * pause, kLongestPause);
+  }
+}
+
+absl::Status GroupCore::SubmitNow(const AllToAllv& exchange, absl::Duration timeout, Deadline deadline,
+                                  std::shared_ptr<JobCore>* out) {
+  auto request = std::make_shared<JobCore::Request>();
   Submission submission;
-  submission.request = google::protobuf::Arena::CreateMessage<v1::SubmitAllToAllRequest>(&arena);
-  absl::Status status = BuildSubmission(exchange, segments_.get(), world_size(), rank_, &submission);
+  submission.request = request->message;
+  absl::Status status =
+      BuildSubmission(exchange, connection_->segments().get(), options_.world_size, options_.rank, &submission);
   if (!status.ok()) return status;
 
-  absl::MutexLock lock(&mutex_);
-  if (!broken_.ok()) return broken_;
-  v1::JobId id;
-  *id.mutable_epoch() = epoch_;
-  id.set_seq(next_seq_);
-  id.set_rank(rank_);
-  *submission.request->mutable_job() = id;
-  // The session must know the job before the daemon does: if the daemon then dies, it may have begun to write.
-  auto core = std::make_shared<JobCore>(session_, std::move(id), std::move(submission.segments));
-  if (status = session_->AddJob(core); !status.ok()) return status;
-  bool known = true;
-  status = HandOver(*session_, name_, *submission.request, timeout, &known);
-  if (!status.ok()) {
-    core->Finish(status, /*quiescent=*/known);
-    if (!known) broken_ = status;
-    return status;
+  absl::MutexLock submitting(&submitting_);
+  Membership in;
+  uint64_t seq = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!over_.ok()) return over_;
+    if (!Live()) return absl::UnavailableError("the epoch has just ended");
+    in = present_;
+    seq = next_seq_;
   }
-  ++next_seq_;
+  auto job = std::make_shared<JobCore>(shared_from_this(), connection_->watcher(), request,
+                                       std::move(submission.segments), options_.rank, seq, recovers());
+  bool known = true;
+  status = job->BeginAttempt(in.session, in.epoch, in.generation).status();
+  if (status.ok()) status = HandOverInTime(in, *request->message, /*patient=*/false, timeout, deadline, &known);
+  if (!status.ok()) {
+    job->Withdraw(known);
+    const bool lost = !in.session->Usable().ok();
+    if (!known && !lost) {
+      absl::MutexLock lock(&mutex_);
+      if (over_.ok()) over_ = status;
+      changed_.WakeAll();
+    }
+    if (!recovers()) return status;
+    if (absl::IsAborted(status) || lost) OnEpochEnd(in.generation);
+    return absl::IsAborted(status) ? absl::UnavailableError(status.message()) : status;
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    ++next_seq_;
+    if (recovers() && !job->finished()) jobs_[seq] = job;
+  }
+  job->Accepted();
   submission.self.Run();
-  return std::make_shared<JobHandle>(std::move(core));
+  *out = std::move(job);
+  return absl::OkStatus();
 }
 
-absl::Status GroupImpl::Leave() {
-  if (absl::Status status = session_->owner().Check(); !status.ok()) return status;
+void GroupCore::Run() {
+  for (;;) {
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto needed = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !Live(); };
+      mutex_.Await(absl::Condition(&needed));
+      if (!over_.ok()) {
+        stopped_ = true;
+        changed_.WakeAll();
+        return;
+      }
+    }
+    Recover();
+  }
+}
+
+void GroupCore::Stop() {
+  Leave().IgnoreError();  // a lost session has already ended the membership
+  while (recovers()) {
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto stopped = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopped_; };
+      if (changed_.Await(mutex_, stopped, Deadline::After(kFirstPause))) return;
+    }
+    connection_->session()->rpc().CancelJoins(options_.name, options_.rank);
+  }
+}
+
+void GroupCore::Recover() {
+  const Deadline deadline = Deadline::After(restart_limit_);
+  absl::Duration pause = kFirstPause;
+  for (;;) {
+    const absl::Status status = TryRecover(deadline);
+    if (status.ok()) return;
+    if (!MayPass(status)) return GiveUp(status);
+    if (absl::IsDeadlineExceeded(status)) pause = absl::ZeroDuration();  // other ranks wait in their joins
+    if (deadline.passed()) {
+      return GiveUp(absl::AbortedError(
+          absl::StrCat(status.message(), " (restart_limit ", absl::FormatDuration(restart_limit_), " has passed)")));
+    }
+    absl::MutexLock lock(&mutex_);
+    const auto over = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !over_.ok(); };
+    if (changed_.Await(mutex_, over, Deadline::After(pause))) return;
+    pause = std::clamp(2 * pause, kFirstPause, kLongestPause);
+  }
+}
+
+absl::Status GroupCore::TryRecover(Deadline deadline) {
+  {
+    // Waits for the end of a submission under way. A later submission sees that the epoch has ended and waits for the
+    // next epoch until its own deadline. It must not wait for this mutex: joining may take much longer.
+    absl::MutexLock submitting(&submitting_);
+  }
+  bool joined = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    joined = ended_ < present_.generation;  // an earlier attempt joined; only the jobs are left to submit
+  }
+  if (!joined) {
+    absl::Status status = AwaitAttempts(deadline);
+    if (status.ok()) status = JoinAgain(deadline);
+    if (!status.ok()) return status;
+  }
+  return Replay(deadline);
+}
+
+std::vector<std::shared_ptr<JobCore>> GroupCore::Unfinished() const {
   absl::MutexLock lock(&mutex_);
-  if (absl::IsFailedPrecondition(broken_)) return absl::OkStatus();  // this client has already left
-  broken_ = absl::FailedPreconditionError(absl::StrCat("this client has left group ", name_));
-  if (absl::Status status = session_->Usable(); !status.ok()) return status;
+  std::vector<std::shared_ptr<JobCore>> jobs;
+  jobs.reserve(jobs_.size());
+  for (const auto& [seq, job] : jobs_) jobs.push_back(job);
+  return jobs;
+}
+
+absl::Status GroupCore::AwaitAttempts(Deadline deadline) {
+  for (const std::shared_ptr<JobCore>& job : Unfinished()) {
+    job->StartWatch();
+    while (!job->idle()) {
+      {
+        absl::MutexLock lock(&mutex_);
+        if (!over_.ok()) return over_;
+      }
+      if (deadline.passed()) {
+        return absl::UnavailableError(absl::StrCat("job ", job->seq(), " of the epoch that is over does not end"));
+      }
+      absl::SleepFor(kFirstPause);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GroupCore::JoinAgain(Deadline deadline) {
+  const auto left = [&] { return std::max(deadline.left(), absl::Milliseconds(1)); };
+  const absl::Status gone = absl::CancelledError(absl::StrCat("this client has left group ", options_.name));
+  if (absl::Status status = connection_->Reconnect(std::min(kConnectSlice, left())); !status.ok()) return status;
+  std::shared_ptr<Session> session = connection_->session();
+  uint64_t next_seq = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!over_.ok()) return gone;
+    next_seq = next_seq_;
+    // Jobs take numbers in order, and the daemon takes them in order. Therefore only the latest jobs can be replayed.
+    for (auto it = jobs_.rbegin(); it != jobs_.rend(); ++it) {
+      if (it->second->finished()) continue;  // about to be erased
+      if (it->first + 1 != next_seq) {
+        return absl::FailedPreconditionError(absl::StrCat("job ", it->first + 1, " has ended, and job ", it->first,
+                                                          " has not: only the latest jobs can be replayed"));
+      }
+      next_seq = it->first;
+    }
+  }
+  for (const std::shared_ptr<JobCore>& job : Unfinished()) {
+    // The old daemon must have stopped writing before the new one begins.
+    if (absl::Status status = job->CheckUsable(); !status.ok()) return absl::UnavailableError(status.message());
+  }
+  absl::StatusOr<v1::JoinGroupResponse> joined = JoinGroup(*session, options_, next_seq, std::min(kJoinSlice, left()));
+  if (!joined.ok()) return joined.status();
+  if (Begin(std::move(session), joined->epoch())) return absl::OkStatus();
+  return gone;
+}
+
+absl::Status GroupCore::Replay(Deadline deadline) {
+  Membership in;
+  {
+    absl::MutexLock lock(&mutex_);
+    in = present_;
+  }
+  for (const std::shared_ptr<JobCore>& job : Unfinished()) {
+    if (!job->idle()) continue;  // already submitted by an earlier attempt
+    const auto attempt = job->BeginAttempt(in.session, in.epoch, in.generation);
+    if (!attempt.ok()) {
+      OnEpochEnd(in.generation);
+      return attempt.status();
+    }
+    if (*attempt == nullptr) continue;
+    bool known = true;
+    const absl::Status status =
+        HandOverInTime(in, *(*attempt)->message, /*patient=*/true, kReplayTimeout, deadline, &known);
+    if (status.ok()) {
+      job->Accepted();
+      continue;
+    }
+    job->Withdraw(known);
+    if (absl::IsAborted(status) || !known) OnEpochEnd(in.generation);
+    return status;
+  }
+  absl::MutexLock lock(&mutex_);
+  ready_ = true;
+  changed_.WakeAll();
+  return absl::OkStatus();
+}
+
+void GroupCore::GiveUp(const absl::Status& why) {
+  Membership last;
+  bool joined = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!over_.ok()) return;
+    over_ = why;
+    changed_.WakeAll();
+    last = present_;
+    joined = std::exchange(ended_, last.generation) < last.generation;
+  }
+  if (joined) LeaveEpoch(*last.session, last.epoch).IgnoreError();
+  for (const std::shared_ptr<JobCore>& job : Unfinished()) {
+    if (!job->idle()) continue;  // the daemon reports its end
+    job->Finish(absl::IsCancelled(why) ? why
+                                       : absl::AbortedError(absl::StrCat(
+                                             "job ", job->seq(), " of group ", options_.name,
+                                             " was lost with a daemon and cannot be replayed: ", why.message())));
+  }
+}
+
+absl::Status GroupCore::LeaveEpoch(Session& session, const v1::Epoch& epoch) {
+  if (absl::Status status = session.Usable(); !status.ok()) return status;
   v1::LeaveGroupRequest request;
-  *request.mutable_epoch() = epoch_;
-  request.set_rank(rank_);
-  return session_->rpc().Leave(request, kCallTimeout);
+  *request.mutable_epoch() = epoch;
+  request.set_rank(options_.rank);
+  return session.rpc().Leave(request, kCallTimeout);
+}
+
+absl::Status GroupCore::Leave() {
+  if (absl::Status status = connection_->owner().Check(); !status.ok()) return status;
+  Membership last;
+  bool joined = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (std::exchange(left_, true)) return absl::OkStatus();
+    joined = ended_ < present_.generation;
+    over_ = absl::FailedPreconditionError(absl::StrCat("this client has left group ", options_.name));
+    changed_.WakeAll();
+    last = present_;
+  }
+  for (const std::shared_ptr<JobCore>& job : Unfinished()) {
+    if (job->idle()) job->Finish(absl::AbortedError(absl::StrCat("this client has left group ", options_.name)));
+  }
+  if (absl::Status status = last.session->Usable(); !status.ok() || !joined) return status;
+  return LeaveEpoch(*last.session, last.epoch);
+}
+
+absl::StatusOr<std::unique_ptr<Group>> GroupHandle::Join(const GroupOptions& options,
+                                                         std::shared_ptr<Connection> connection) {
+  auto core = std::make_shared<GroupCore>(options, std::move(connection));
+  absl::StatusOr<std::vector<std::string>> members = core->Start();
+  if (!members.ok()) return members.status();
+  return std::unique_ptr<Group>(new GroupHandle(options.rank, *std::move(members), std::move(core)));
+}
+
+GroupHandle::GroupHandle(uint32_t rank, std::vector<std::string> members, std::shared_ptr<GroupCore> core)
+    : rank_(rank), members_(std::move(members)), core_(std::move(core)) {
+  if (!core_->recovers()) return;
+  // Blocks signals: the program's own threads handle them.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([core = core_] { core->Run(); });
+  pthread_setname_np(thread_.native_handle(), "rails-core");
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+GroupHandle::~GroupHandle() {
+  if (owner_.IsThis()) core_->Stop();
+  if (!thread_.joinable()) return;
+  // The thread does not exist in a forked child.
+  owner_.IsThis() ? thread_.join() : thread_.detach();
 }
 
 }  // namespace rails::internal

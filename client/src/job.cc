@@ -58,17 +58,149 @@ JobReport FromProto(const v1::JobReport& from) {
 
 }  // namespace
 
-JobCore::JobCore(std::shared_ptr<Session> session, v1::JobId id, std::vector<std::shared_ptr<SegmentCore>> segments,
-                 OnEnd on_end)
-    : session_(std::move(session)),
-      id_(std::move(id)),
-      on_end_(std::move(on_end)),
+JobCore::JobCore(std::shared_ptr<JobOwner> owner, std::shared_ptr<Watcher> watcher, std::shared_ptr<Request> request,
+                 std::vector<std::shared_ptr<SegmentCore>> segments, uint32_t rank, uint64_t seq, bool replayable)
+    : owner_(std::move(owner)),
+      watcher_(std::move(watcher)),
+      rank_(rank),
+      seq_(seq),
+      replayable_(replayable),
+      request_(std::move(request)),
       segments_(std::move(segments)),
       pause_(kFirstWaitPause) {}
 
-bool JobCore::Is(const v1::JobId& id) const {
-  return id.seq() == id_.seq() && id.rank() == id_.rank() && id.epoch().boot_id() == id_.epoch().boot_id() &&
-         id.epoch().counter() == id_.epoch().counter();
+bool JobCore::finished() const {
+  absl::MutexLock lock(&mutex_);
+  return result_.has_value();
+}
+
+bool JobCore::idle() const {
+  absl::MutexLock lock(&mutex_);
+  return attempt_ == nullptr;
+}
+
+absl::Status JobCore::CheckUsable() {
+  std::vector<std::shared_ptr<SegmentCore>> segments;
+  {
+    absl::MutexLock lock(&mutex_);
+    segments = segments_;
+  }
+  for (const auto& segment : segments) {
+    if (absl::Status status = segment->CheckUsable(); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<JobCore::Request>> JobCore::BeginAttempt(std::shared_ptr<Session> session,
+                                                                        const v1::Epoch& epoch, uint64_t generation) {
+  auto attempt = std::make_shared<Attempt>();
+  *attempt->id.mutable_epoch() = epoch;
+  attempt->id.set_seq(seq_);
+  attempt->id.set_rank(rank_);
+  attempt->session = std::move(session);
+  attempt->generation = generation;
+  std::shared_ptr<Request> request;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (finishing_) return request;
+    request = request_;
+    *request->message->mutable_job() = attempt->id;
+    attempt_ = attempt;
+  }
+  if (absl::Status status = attempt->session->AddJob(attempt->id, shared_from_this()); !status.ok()) {
+    absl::MutexLock lock(&mutex_);
+    TakeAttempt();
+    return status;
+  }
+  return request;
+}
+
+void JobCore::Accepted() {
+  bool follow = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!replayable_) request_ = nullptr;
+    if (attempt_ == nullptr || std::exchange(accepted_, true)) return;  // the attempt has already ended
+    changed_.WakeAll();
+    // Waiting callers, and a dropped handle, now depend on this attempt.
+    follow = ++acceptances_ > 1 || watched_;
+  }
+  if (follow) StartWatch();
+}
+
+void JobCore::Withdraw(bool known) {
+  std::shared_ptr<const Attempt> attempt;
+  std::vector<std::shared_ptr<SegmentCore>> segments;
+  {
+    absl::MutexLock lock(&mutex_);
+    attempt = TakeAttempt();
+    if (attempt == nullptr) return;
+    segments = segments_;
+  }
+  if (!known) {
+    for (const auto& segment : segments) segment->Poison(attempt->session->hello().daemon);
+  }
+  attempt->session->ForgetJob(attempt->id);
+}
+
+std::shared_ptr<const JobCore::Attempt> JobCore::TakeAttempt() {
+  accepted_ = ending_ = told_ = following_ = false;
+  changed_.WakeAll();
+  return std::exchange(attempt_, nullptr);
+}
+
+void JobCore::EndAttempt(const std::shared_ptr<const Attempt>& attempt, Result result, bool quiescent,
+                         bool replayable) {
+  std::vector<std::shared_ptr<SegmentCore>> segments;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (attempt_ != attempt || std::exchange(ending_, true)) return;
+    // An end before the acceptance implies the acceptance. Accepted() must not count the attempt again.
+    if (!replayable && !std::exchange(accepted_, true)) ++acceptances_;
+    segments = segments_;
+  }
+  if (!quiescent) {
+    for (const auto& segment : segments) segment->Poison(attempt->session->hello().daemon);
+  }
+  segments.clear();
+  if (replayable) {
+    {
+      absl::MutexLock lock(&mutex_);
+      TakeAttempt();
+    }
+    attempt->session->ForgetJob(attempt->id);
+    if (owner_->OnEpochEnd(attempt->generation)) return;
+  }
+  Finish(std::move(result));
+}
+
+void JobCore::Finish(Result result) {
+  std::vector<std::shared_ptr<SegmentCore>> segments;
+  std::shared_ptr<Request> request;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (std::exchange(finishing_, true)) return;
+    segments.swap(segments_);
+    request.swap(request_);
+    if (result.ok() && acceptances_ > 1) result->replays = acceptances_ - 1;
+  }
+  // Releases the segments before the result is visible. Not under the lock, because a release makes a call.
+  segments.clear();
+  std::shared_ptr<const Attempt> attempt;
+  std::vector<std::function<void(Result)>> callbacks;
+  {
+    absl::MutexLock lock(&mutex_);
+    attempt = TakeAttempt();
+    result_ = result;
+    callbacks.swap(callbacks_);
+  }
+  const std::shared_ptr<JobCore> self = shared_from_this();  // others may drop the last reference
+  if (attempt != nullptr) attempt->session->ForgetJob(attempt->id);
+  owner_->OnJobEnd(seq_);
+  if (callbacks.empty()) return;
+  watcher_->Post(absl::ZeroDuration(), [callbacks = std::move(callbacks), result = std::move(result)] {
+    for (const auto& callback : callbacks) callback(result);
+  });
 }
 
 void JobCore::ExpectReport() {
@@ -77,58 +209,74 @@ void JobCore::ExpectReport() {
 }
 
 void JobCore::ExpectNoReport() {
+  std::shared_ptr<const Attempt> attempt;
   {
     absl::MutexLock lock(&mutex_);
-    if (!told_) return;
-    told_ = false;
+    if (!std::exchange(told_, false)) return;
     changed_.WakeAll();
-    if (!watching_ || result_.has_value()) return;
+    if (following_) attempt = attempt_;
   }
-  AskAsync();
+  if (attempt != nullptr) AskAsync(std::move(attempt));
 }
 
-void JobCore::OnReport(const v1::JobReport& report) { Digest(report); }
+void JobCore::OnReport(const v1::JobReport& report) {
+  std::shared_ptr<const Attempt> attempt;
+  {
+    absl::MutexLock lock(&mutex_);
+    attempt = attempt_;
+  }
+  if (attempt != nullptr && KeyOf(attempt->id) == KeyOf(report.job())) Digest(attempt, report);
+}
 
-bool JobCore::finished() const {
-  absl::MutexLock lock(&mutex_);
-  return result_.has_value();
+void JobCore::OnSessionEnd(const Session& session, const absl::Status& why) {
+  std::shared_ptr<const Attempt> attempt;
+  {
+    absl::MutexLock lock(&mutex_);
+    attempt = attempt_;
+  }
+  if (attempt == nullptr || attempt->session.get() != &session) return;
+  EndAttempt(attempt, EndOfJobs(why), /*quiescent=*/false, /*replayable=*/absl::IsUnavailable(why));
 }
 
 JobCore::Result JobCore::Wait(absl::Duration timeout) {
-  if (absl::Status status = session_->owner().Check(); !status.ok()) return status;
-  const Deadline deadline = Deadline::After(timeout);
-  {
-    absl::MutexLock lock(&mutex_);
-    const auto must_ask = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return result_.has_value() || !told_; };
-    changed_.Await(mutex_, must_ask, std::min(deadline, Deadline::After(kPatience)));
-  }
+  if (absl::Status status = process_.Check(); !status.ok()) return status;
+  const Deadline deadline = Deadline::After(timeout), patience = Deadline::After(kPatience);
   Deadline silent_at = Deadline::Never();
-  for (bool first = true;; first = false) {
+  for (bool asked = false;;) {
+    std::shared_ptr<const Attempt> attempt;
     {
       absl::MutexLock lock(&mutex_);
       // One thread asks for all waiting threads. If it stops before the end, another takes over.
-      const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-        return result_.has_value() || (!watching_ && asking_ == 0);
+      const auto ready = [&, this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return result_.has_value() || (accepted_ && !following_ && asking_ == 0 && (!told_ || patience.passed()));
       };
-      const bool take_over = changed_.Await(mutex_, ready, deadline);
+      const bool in_time = changed_.Await(mutex_, ready, patience.passed() ? deadline : std::min(deadline, patience));
       if (result_.has_value()) return *result_;
-      if (!take_over && !first) return Unfinished();
-      ++asking_;  // also after a timeout, because the caller wants the present state
+      if (!in_time && !deadline.passed()) continue;
+      // After a timeout the caller wants the present state.
+      if (!accepted_ || (!in_time && asked)) return Unfinished();
+      attempt = attempt_;
+      ++asking_;
     }
-    if (std::optional<Result> result = Ask(deadline, &silent_at)) return *std::move(result);
+    asked = true;
+    if (std::optional<Result> result = Ask(attempt, deadline, &silent_at)) return *std::move(result);
   }
 }
 
-std::optional<JobCore::Result> JobCore::Ask(Deadline deadline, Deadline* silent_at) {
+std::optional<JobCore::Result> JobCore::Ask(const std::shared_ptr<const Attempt>& attempt, Deadline deadline,
+                                            Deadline* silent_at) {
+  Session& session = *attempt->session;
   const absl::Duration wait = std::clamp(deadline.left(), absl::ZeroDuration(), kWaitChunk);
-  const absl::StatusOr<v1::JobReport> answer = session_->rpc().WaitJob(id_, wait, kCallTimeout);
-  const Step step = Digest(answer);
+  const absl::StatusOr<v1::JobReport> answer = session.rpc().WaitJob(attempt->id, wait, kCallTimeout);
+  const Step step = Digest(attempt, answer);
   absl::MutexLock lock(&mutex_);
-  const auto ended = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return result_.has_value(); };
-  // Another thread may be finishing the job, and releases its segments meanwhile. It never waits for this thread.
+  const auto ended = [&, this]()
+                         ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return result_.has_value() || attempt_ != attempt; };
+  // Another thread may be ending the attempt, and releases segments meanwhile. It never waits for this thread.
   if (step == Step::kFinished) mutex_.Await(absl::Condition(&ended));
   if (--asking_ == 0) changed_.WakeAll();
   if (result_.has_value()) return *result_;
+  if (step == Step::kFinished) return std::nullopt;  // the job will be submitted again
   if (step == Step::kPending) {
     *silent_at = Deadline::Never();
     if (deadline.passed()) return FromProto(*answer);
@@ -138,36 +286,38 @@ std::optional<JobCore::Result> JobCore::Ask(Deadline deadline, Deadline* silent_
   *silent_at = std::min(*silent_at, Deadline::After(kSilence - waited));
   const bool silent = !absl::IsResourceExhausted(answer.status()) && silent_at->passed();
   if (silent || (deadline.passed() && absl::IsDeadlineExceeded(answer.status()))) {
-    return absl::UnavailableError(absl::StrCat("railsd of node ", session_->hello().node,
-                                               " lives but does not answer; job ", id_.seq(),
+    return absl::UnavailableError(absl::StrCat("railsd of node ", session.hello().node,
+                                               " lives but does not answer; job ", seq_,
                                                " is unfinished: ", answer.status().message()));
   }
   if (deadline.passed()) return Unfinished();
-  // If the daemon has exited, the watcher ends the job now.
+  // If the daemon has exited, the watcher ends the attempt now.
   changed_.Await(mutex_, ended, std::min(deadline, Deadline::After(kFirstWaitPause * 4)));
   if (result_.has_value()) return *result_;
   return std::nullopt;
 }
 
-JobCore::Step JobCore::Digest(const absl::StatusOr<v1::JobReport>& answer) {
+JobCore::Step JobCore::Digest(const std::shared_ptr<const Attempt>& attempt,
+                              const absl::StatusOr<v1::JobReport>& answer) {
   if (answer.ok()) {
     if (answer->state() != v1::JOB_STATE_DONE && answer->state() != v1::JOB_STATE_FAILED) return Step::kPending;
-    Finish(FromProto(*answer), /*quiescent=*/true, answer->replayable());
+    EndAttempt(attempt, FromProto(*answer), /*quiescent=*/true, answer->replayable());
     return Step::kFinished;
   }
-  if (absl::Status lost = session_->Usable(); !lost.ok()) {
-    if (!session_->reports_ended()) return Step::kTrouble;  // this job's report may still come
-    Finish(EndOfJobs(lost), /*quiescent=*/false, /*replayable=*/absl::IsUnavailable(lost));
+  const Session& session = *attempt->session;
+  if (absl::Status lost = session.Usable(); !lost.ok()) {
+    if (!session.reports_ended()) return Step::kTrouble;  // this job's report may still come
+    EndAttempt(attempt, EndOfJobs(lost), /*quiescent=*/false, /*replayable=*/absl::IsUnavailable(lost));
     return Step::kFinished;
   }
   if (MayPass(answer.status().code())) return Step::kTrouble;
   // A job that the daemon has forgotten was terminal.
-  Finish(answer.status(), /*quiescent=*/absl::IsNotFound(answer.status()));
+  EndAttempt(attempt, answer.status(), /*quiescent=*/absl::IsNotFound(answer.status()), /*replayable=*/false);
   return Step::kFinished;
 }
 
 void JobCore::OnDone(std::function<void(Result)> callback) {
-  if (absl::Status status = session_->owner().Check(); !status.ok()) return callback(status);
+  if (absl::Status status = process_.Check(); !status.ok()) return callback(status);
   {
     absl::MutexLock lock(&mutex_);
     if (!result_.has_value()) {
@@ -176,7 +326,7 @@ void JobCore::OnDone(std::function<void(Result)> callback) {
     }
   }
   if (callback == nullptr) return StartWatch();
-  session_->watcher()->Post(absl::ZeroDuration(), [self = shared_from_this(), callback = std::move(callback)] {
+  watcher_->Post(absl::ZeroDuration(), [self = shared_from_this(), callback = std::move(callback)] {
     std::optional<Result> result;
     {
       absl::MutexLock lock(&self->mutex_);
@@ -187,20 +337,24 @@ void JobCore::OnDone(std::function<void(Result)> callback) {
 }
 
 void JobCore::StartWatch() {
-  if (!session_->owner().IsThis()) return;
+  if (!process_.IsThis()) return;
+  std::shared_ptr<const Attempt> attempt;
   {
     absl::MutexLock lock(&mutex_);
-    if (watching_ || result_.has_value()) return;
-    watching_ = true;
-    if (told_) return;
+    watched_ = true;
+    if (!accepted_ || result_.has_value() || std::exchange(following_, true) || told_) return;
+    attempt = attempt_;
   }
-  AskAsync();
+  AskAsync(std::move(attempt));
 }
 
-void JobCore::AskAsync() {
-  session_->rpc().WaitJobAsync(
-      id_, kWaitChunk, kCallTimeout, [self = shared_from_this()](absl::StatusOr<v1::JobReport> answer) {
-        const Step step = self->Digest(answer);
+void JobCore::AskAsync(std::shared_ptr<const Attempt> attempt) {
+  Session& session = *attempt->session;
+  const v1::JobId& id = attempt->id;
+  session.rpc().WaitJobAsync(
+      id, kWaitChunk, kCallTimeout,
+      [self = shared_from_this(), attempt = std::move(attempt)](absl::StatusOr<v1::JobReport> answer) {
+        const Step step = self->Digest(attempt, answer);
         if (step == Step::kFinished) return;
         absl::Duration pause = absl::ZeroDuration();
         {
@@ -208,53 +362,37 @@ void JobCore::AskAsync() {
           if (step == Step::kTrouble) pause = self->pause_;
           self->pause_ = step == Step::kTrouble ? std::min(2 * pause, kLongestWaitPause) : kFirstWaitPause;
         }
-        if (step == Step::kPending) return self->AskAsync();
-        self->session_->watcher()->Post(pause, [self] {
-          if (!self->finished()) self->AskAsync();
+        if (step == Step::kPending) return self->AskAsync(attempt);
+        self->watcher_->Post(pause, [self, attempt] {
+          {
+            absl::MutexLock lock(&self->mutex_);
+            if (self->attempt_ != attempt) return;
+          }
+          self->AskAsync(attempt);
         });
       });
 }
 
 absl::Status JobCore::Cancel() {
-  if (absl::Status status = session_->owner().Check(); !status.ok()) return status;
+  if (absl::Status status = process_.Check(); !status.ok()) return status;
+  std::shared_ptr<const Attempt> attempt;
   {
     absl::MutexLock lock(&mutex_);
     if (result_.has_value()) return result_->status();  // the job has ended, or its outcome is lost
+    if (accepted_) attempt = attempt_;
   }
-  if (absl::Status status = session_->Usable(); !status.ok()) return status;
-  return session_->rpc().CancelJob(id_, kCallTimeout);
-}
-
-void JobCore::Finish(Result result, bool quiescent, bool replayable) {
-  std::vector<std::shared_ptr<SegmentCore>> segments;
-  std::vector<std::function<void(Result)>> callbacks;
-  {
-    absl::MutexLock lock(&mutex_);
-    if (std::exchange(finishing_, true)) return;
-    segments.swap(segments_);
+  if (attempt == nullptr) {
+    return absl::UnavailableError(
+        absl::StrCat("job ", seq_, " waits for a daemon that has ended, to be handed over again: cancel it then"));
   }
-  if (!quiescent) {
-    for (const auto& segment : segments) segment->Poison(session_->hello().daemon);
-  }
-  // Releases the segments before the result is visible. Not under the lock, because a release makes a call, in which
-  // gRPC may run callbacks of other jobs.
-  segments.clear();
-  if (on_end_ != nullptr) on_end_(result, replayable);
-  {
-    absl::MutexLock lock(&mutex_);
-    result_ = result;
-    changed_.WakeAll();
-    callbacks.swap(callbacks_);
-  }
-  const std::shared_ptr<JobCore> self = shared_from_this();  // ForgetJob() may drop the last other reference
-  session_->ForgetJob(this);
-  for (auto& callback : callbacks) callback(result);
+  if (absl::Status status = attempt->session->Usable(); !status.ok()) return status;
+  return attempt->session->rpc().CancelJob(attempt->id, kCallTimeout);
 }
 
 JobReport JobCore::Unfinished() const {
   JobReport report;
-  report.seq = id_.seq();
-  report.rank = id_.rank();
+  report.seq = seq_;
+  report.rank = rank_;
   return report;
 }
 

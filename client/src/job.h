@@ -1,17 +1,23 @@
-// Jobs: waits for their end, and holds their segments until then.
+// Jobs: follow a job to its end, and hold its segments until then. A job that is lost when a daemon exits is submitted
+// again as a new attempt, if its group can recover.
 #ifndef RAILS_CLIENT_SRC_JOB_H_
 #define RAILS_CLIENT_SRC_JOB_H_
 
+#include <google/protobuf/arena.h>
+
+#include <cstdint>
 #include <functional>
 #include <future>
 #include <memory>
 #include <optional>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "client/src/deadline.h"
+#include "client/src/owner_process.h"
 #include "client/src/session.h"
 #include "rails/client.h"
 #include "rails/v1/job.pb.h"
@@ -20,61 +26,107 @@ namespace rails::internal {
 
 class SegmentCore;
 
-// The state of one submitted job. The session holds it, and with it the segments, until it is finished. Thread-safe.
+// The group of a job. Outlives it.
+class JobOwner {
+ public:
+  virtual ~JobOwner() = default;
+  // An attempt was lost because the epoch of this generation ended. False: there will be no further epoch.
+  virtual bool OnEpochEnd(uint64_t generation) = 0;
+  virtual void OnJobEnd(uint64_t seq) = 0;
+};
+
+// The state of one job. Thread-safe.
 class JobCore : public std::enable_shared_from_this<JobCore> {
  public:
   using Result = absl::StatusOr<JobReport>;
-  // Called once by the thread that ends the job, before its result is visible. `replayable`: a daemon exited and ended
-  // the epoch before the job ended.
-  using OnEnd = std::function<void(const Result& result, bool replayable)>;
+  // The request names the job of the latest attempt.
+  struct Request {
+    google::protobuf::Arena arena;
+    v1::SubmitAllToAllRequest* message = google::protobuf::Arena::CreateMessage<v1::SubmitAllToAllRequest>(&arena);
+  };
 
-  // `on_end` may be null.
-  JobCore(std::shared_ptr<Session> session, v1::JobId id, std::vector<std::shared_ptr<SegmentCore>> segments,
-          OnEnd on_end = nullptr);
+  // `replayable`: keeps the request until the job has ended, for further attempts.
+  JobCore(std::shared_ptr<JobOwner> owner, std::shared_ptr<Watcher> watcher, std::shared_ptr<Request> request,
+          std::vector<std::shared_ptr<SegmentCore>> segments, uint32_t rank, uint64_t seq, bool replayable);
 
-  const v1::JobId& id() const { return id_; }
-  bool Is(const v1::JobId& id) const;
+  uint64_t seq() const { return seq_; }
   bool finished() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // As in Job.
   Result Wait(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnDone(std::function<void(Result)> callback) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status Cancel();
-
-  // Follows the job to its end without its own thread.
+  absl::Status Cancel() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Follows the job to its end even if nobody waits.
   void StartWatch() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Tell whether the daemon will report the end unasked, through OnReport().
+
+  // The group calls the methods below and makes one attempt at a time. True if no attempt is outstanding.
+  bool idle() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // FAILED_PRECONDITION: an earlier daemon may still use the job's segments. OK if the job has ended.
+  absl::Status CheckUsable() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Call before the request is sent: if the daemon dies then, it may have begun to write. Returns the request to
+  // submit, or null if the job has ended meanwhile. Fails if the session is lost.
+  absl::StatusOr<std::shared_ptr<Request>> BeginAttempt(std::shared_ptr<Session> session, const v1::Epoch& epoch,
+                                                        uint64_t generation) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The daemon has accepted the attempt.
+  void Accepted() ABSL_LOCKS_EXCLUDED(mutex_);
+  // The daemon has not accepted the attempt; unless `known`, it may have, so the segments are poisoned.
+  void Withdraw(bool known) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Ends the job at this end; later calls change nothing.
+  void Finish(Result result) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // The session of the attempt calls the methods below. Tell whether the daemon will report the end unasked.
   void ExpectReport() ABSL_LOCKS_EXCLUDED(mutex_);
   void ExpectNoReport() ABSL_LOCKS_EXCLUDED(mutex_);
   void OnReport(const v1::JobReport& report) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Ends the job at this end; later calls change nothing. Unless `quiescent`, the daemon may still use the job's
-  // segments, so they are poisoned.
-  void Finish(Result result, bool quiescent, bool replayable = false) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The session is lost, and no more reports come.
+  void OnSessionEnd(const Session& session, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
+  // One submission of the job.
+  struct Attempt {
+    std::shared_ptr<Session> session;
+    v1::JobId id;
+    uint64_t generation = 0;  // of the group's epoch
+  };
   enum class Step { kFinished, kPending, kTrouble };
 
-  // Evaluates one answer of WaitJob. Finishes the job if the answer is terminal.
-  Step Digest(const absl::StatusOr<v1::JobReport>& answer) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Evaluates one answer of WaitJob. Ends the attempt if the answer is terminal.
+  Step Digest(const std::shared_ptr<const Attempt>& attempt, const absl::StatusOr<v1::JobReport>& answer)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // Asks on the calling thread, so that the answer wakes it without another thread. Nullopt: ask again. At `silent_at`
   // the daemon, which lives, has not answered for too long.
-  std::optional<Result> Ask(Deadline deadline, Deadline* silent_at) ABSL_LOCKS_EXCLUDED(mutex_);
-  void AskAsync();
+  std::optional<Result> Ask(const std::shared_ptr<const Attempt>& attempt, Deadline deadline, Deadline* silent_at)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void AskAsync(std::shared_ptr<const Attempt> attempt);
+  // Unless `quiescent`, the daemon may still use the job's segments, so they are poisoned. `replayable`: a daemon has
+  // exited and ended the epoch before the job ended.
+  void EndAttempt(const std::shared_ptr<const Attempt>& attempt, Result result, bool quiescent, bool replayable)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  std::shared_ptr<const Attempt> TakeAttempt() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   JobReport Unfinished() const;
 
-  const std::shared_ptr<Session> session_;
-  const v1::JobId id_;
-  const OnEnd on_end_;
+  const OwnerProcess process_{};
+  const std::shared_ptr<JobOwner> owner_;
+  const std::shared_ptr<Watcher> watcher_;
+  const uint32_t rank_;
+  const uint64_t seq_;
+  const bool replayable_;
   mutable absl::Mutex mutex_;
-  WaitQueue changed_;  // woken when the result is set, when no report will come, and when nobody asks any more
-  std::vector<std::shared_ptr<SegmentCore>> segments_ ABSL_GUARDED_BY(mutex_);
+  WaitQueue changed_;  // woken when anything below changes that a waiting thread may wait for
+  std::shared_ptr<Request> request_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<SegmentCore>> segments_ ABSL_GUARDED_BY(mutex_);  // empty once the job ends
+  std::shared_ptr<const Attempt> attempt_ ABSL_GUARDED_BY(mutex_);              // null: none is outstanding
+  bool accepted_ ABSL_GUARDED_BY(mutex_) = false;                               // the daemon has accepted attempt_
+  bool ending_ ABSL_GUARDED_BY(mutex_) = false;                                 // a thread is about to end attempt_
+  bool told_ ABSL_GUARDED_BY(mutex_) = false;       // the daemon will report the end of attempt_ unasked
+  bool following_ ABSL_GUARDED_BY(mutex_) = false;  // a report that will come, or AskAsync(), ends attempt_
+  uint32_t asking_ ABSL_GUARDED_BY(mutex_) = 0;     // threads in Ask()
+  absl::Duration pause_ ABSL_GUARDED_BY(mutex_);    // before AskAsync() retries after an error
+  bool watched_ ABSL_GUARDED_BY(mutex_) = false;    // StartWatch() was called
+  uint32_t acceptances_ ABSL_GUARDED_BY(mutex_) = 0;
   bool finishing_ ABSL_GUARDED_BY(mutex_) = false;  // a thread is about to set the result
   std::optional<Result> result_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::function<void(Result)>> callbacks_ ABSL_GUARDED_BY(mutex_);
-  bool told_ ABSL_GUARDED_BY(mutex_) = false;      // the daemon will report the end unasked
-  bool watching_ ABSL_GUARDED_BY(mutex_) = false;  // a report that will come, or AskAsync(), follows the job to its end
-  uint32_t asking_ ABSL_GUARDED_BY(mutex_) = 0;    // threads in Ask()
-  absl::Duration pause_ ABSL_GUARDED_BY(mutex_);   // before AskAsync() retries after an error
 };
 
 // The caller's reference to a job.
@@ -83,7 +135,7 @@ class JobHandle final : public Job {
   explicit JobHandle(std::shared_ptr<JobCore> core) : core_(std::move(core)) {}
   // Follows the job on, so that its segments are released at its end.
   ~JobHandle() override { core_->StartWatch(); }
-  uint64_t seq() const override { return core_->id().seq(); }
+  uint64_t seq() const override { return core_->seq(); }
   absl::StatusOr<JobReport> Wait(absl::Duration timeout) override { return core_->Wait(timeout); }
   void OnDone(std::function<void(absl::StatusOr<JobReport>)> callback) override { core_->OnDone(std::move(callback)); }
   std::future<absl::StatusOr<JobReport>> Future() override;

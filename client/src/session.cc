@@ -151,13 +151,10 @@ void Session::OnFeedEnd() {
 }
 
 void Session::OnReport(const v1::WatchJobsResponse& message) {
-  const v1::JobId& id = message.report().job();
   std::shared_ptr<JobCore> job;
   {
     absl::MutexLock lock(&mutex_);
-    for (const auto& [key, candidate] : jobs_) {
-      if (candidate->Is(id)) job = candidate;
-    }
+    if (const auto found = jobs_.find(KeyOf(message.report().job())); found != jobs_.end()) job = found->second;
   }
   if (job != nullptr) job->OnReport(message.report());
   if (message.missed() > 0) AskForJobs();
@@ -200,9 +197,7 @@ void Session::EndJobs() {
     absl::MutexLock lock(&mutex_);
     why = lost_;
   }
-  for (const std::shared_ptr<JobCore>& job : UnfinishedJobs()) {
-    job->Finish(EndOfJobs(why), /*quiescent=*/false, /*replayable=*/absl::IsUnavailable(why));
-  }
+  for (const std::shared_ptr<JobCore>& job : UnfinishedJobs()) job->OnSessionEnd(*this, why);
   rpc_->CancelAll();
   {
     absl::MutexLock lock(&mutex_);
@@ -231,19 +226,18 @@ void Session::Close() {
   rpc_->Drain();
 }
 
-absl::Status Session::AddJob(std::shared_ptr<JobCore> job) {
+absl::Status Session::AddJob(const v1::JobId& id, std::shared_ptr<JobCore> job) {
   absl::MutexLock lock(&mutex_);
   if (!lost_.ok()) return lost_;
   if (told_unasked_) job->ExpectReport();
-  JobCore* key = job.get();
-  jobs_[key] = std::move(job);
+  jobs_[KeyOf(id)] = std::move(job);
   return absl::OkStatus();
 }
 
-void Session::ForgetJob(JobCore* job) {
+void Session::ForgetJob(const v1::JobId& id) {
   std::shared_ptr<JobCore> dropped;
   absl::MutexLock lock(&mutex_);
-  if (const auto found = jobs_.find(job); found != jobs_.end()) {
+  if (const auto found = jobs_.find(KeyOf(id)); found != jobs_.end()) {
     dropped = std::move(found->second);
     jobs_.erase(found);
   }

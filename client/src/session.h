@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -25,6 +26,10 @@
 namespace rails::internal {
 
 class JobCore;
+
+// Identifies a job over all epochs: boot id and counter of the epoch, number, rank.
+using JobKey = std::tuple<uint64_t, uint64_t, uint64_t, uint32_t>;
+inline JobKey KeyOf(const v1::JobId& id) { return {id.epoch().boot_id(), id.epoch().counter(), id.seq(), id.rank()}; }
 
 // Time limits of calls, for a daemon on the same machine.
 inline constexpr absl::Duration kCallTimeout = absl::Seconds(10);  // a call that does not wait for other ranks or jobs
@@ -72,8 +77,8 @@ class Session : public std::enable_shared_from_this<Session> {
   void Close();
 
   // The unfinished jobs, which Lose() ends. AddJob() fails if the session is lost.
-  absl::Status AddJob(std::shared_ptr<JobCore> job) ABSL_LOCKS_EXCLUDED(mutex_);
-  void ForgetJob(JobCore* job) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status AddJob(const v1::JobId& id, std::shared_ptr<JobCore> job) ABSL_LOCKS_EXCLUDED(mutex_);
+  void ForgetJob(const v1::JobId& id) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Reserves a segment that is about to be shared; DropSegment() frees the reservation. ReserveSegment() and
   // ShareSegment() wait for removals under way, which count against the same quota. If a request gets no answer within
@@ -109,7 +114,7 @@ class Session : public std::enable_shared_from_this<Session> {
   std::atomic<bool> reports_ended_{false};
   mutable absl::Mutex mutex_;
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<JobCore*, std::shared_ptr<JobCore>> jobs_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<JobKey, std::shared_ptr<JobCore>> jobs_ ABSL_GUARDED_BY(mutex_);
   bool told_unasked_ ABSL_GUARDED_BY(mutex_) = false;  // the stream reports the ends of jobs
   std::vector<std::function<void()>> on_lost_ ABSL_GUARDED_BY(mutex_);
   uint32_t removals_ ABSL_GUARDED_BY(mutex_) = 0;
