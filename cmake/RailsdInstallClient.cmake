@@ -6,11 +6,10 @@ include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/railsd)
 set_target_properties(rails_client_shared PROPERTIES EXPORT_NAME client)
 set_target_properties(rails_client PROPERTIES EXPORT_NAME client_static)
-set_target_properties(railsd_grpc PROPERTIES EXPORT_NAME grpc)
 set_target_properties(railsd_proto PROPERTIES EXPORT_NAME proto)
 install(TARGETS rails_client_shared EXPORT railsdTargets
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT client NAMELINK_COMPONENT client-dev)
-install(TARGETS rails_client railsd_grpc railsd_proto EXPORT railsdStaticTargets
+install(TARGETS rails_client railsd_proto EXPORT railsdStaticTargets
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT client-dev)
 install(EXPORT railsdTargets NAMESPACE railsd:: DESTINATION ${package_dir} COMPONENT client-dev)
 install(EXPORT railsdStaticTargets NAMESPACE railsd:: DESTINATION ${package_dir} COMPONENT client-dev)

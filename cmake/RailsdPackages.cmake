@@ -65,8 +65,8 @@ set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS_POLICY ">=")
 set(CPACK_DEBIAN_CLIENT-DEV_PACKAGE_NAME librailsd-client-dev)
 set(CPACK_DEBIAN_CLIENT-DEV_PACKAGE_SECTION libdevel)
 set(CPACK_COMPONENT_CLIENT-DEV_DESCRIPTION "Client library of railsd, to compile with
-Header, CMake package, pkg-config file, an example, and static libraries, which need libgrpc++-dev besides.")
-set(CPACK_DEBIAN_CLIENT-DEV_PACKAGE_SUGGESTS "libgrpc++-dev, libprotobuf-dev")
+Header, CMake package, pkg-config file, an example, and static libraries, which need libprotobuf-dev besides.")
+set(CPACK_DEBIAN_CLIENT-DEV_PACKAGE_SUGGESTS libprotobuf-dev)
 
 # The version of the packages is found when they are made, as that of the programs is when they are built.
 configure_file(${CMAKE_CURRENT_LIST_DIR}/CPackVersion.cmake.in ${PROJECT_BINARY_DIR}/CPackVersion.cmake @ONLY)

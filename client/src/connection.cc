@@ -15,7 +15,10 @@ absl::StatusOr<std::shared_ptr<Connection>> Connection::Open(ClientOptions optio
   if (!session.ok()) return session.status();
   auto connection = std::make_shared<Connection>(std::move(options), std::move(watcher), *session);
   (*session)->Watch();
-  if (absl::Status status = connection->segments_->Use(*session); !status.ok()) return status;
+  if (absl::Status status = connection->segments_->Use(*session); !status.ok()) {
+    connection->Close();
+    return status;
+  }
   return connection;
 }
 

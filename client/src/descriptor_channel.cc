@@ -62,20 +62,18 @@ int64_t ListenerPid(int socket) {
   return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &listener, &length) == 0 ? listener.pid : 0;
 }
 
-// Takes the descriptors of a message. Returns the first and closes the others.
-UniqueFd TakeDescriptor(msghdr& message) {
-  UniqueFd first;
+std::vector<UniqueFd> TakeDescriptors(msghdr& message) {
+  std::vector<UniqueFd> taken;
   for (cmsghdr* part = CMSG_FIRSTHDR(&message); part != nullptr; part = CMSG_NXTHDR(&message, part)) {
     if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
     const size_t count = (part->cmsg_len - CMSG_LEN(0)) / sizeof(int);
     for (size_t i = 0; i < count; ++i) {
       int fd = -1;
       std::memcpy(&fd, CMSG_DATA(part) + i * sizeof(int), sizeof(int));
-      UniqueFd owned(fd);
-      if (!first.valid()) first = std::move(owned);
+      taken.emplace_back(fd);
     }
   }
-  return first;
+  return taken;
 }
 
 }  // namespace
@@ -91,8 +89,8 @@ absl::StatusOr<std::unique_ptr<DescriptorChannel>> DescriptorChannel::Open(const
   request.mutable_open_session()->set_max_version(1);
   request.mutable_open_session()->set_client_name(client_name.substr(0, kNameBytes));
   v1::DescriptorResponse response;
-  UniqueFd pidfd;
-  absl::Status status = channel->Exchange(request, -1, timeout, &response, &pidfd);
+  std::vector<UniqueFd> received;
+  absl::Status status = channel->Exchange(request, -1, timeout, &response, &received);
   if (absl::IsDeadlineExceeded(status)) return absl::UnavailableError(status.message());
   if (absl::IsPermissionDenied(status)) status.SetPayload(kSaidByDaemon, absl::Cord());
   if (!status.ok()) return status;
@@ -104,7 +102,7 @@ absl::StatusOr<std::unique_ptr<DescriptorChannel>> DescriptorChannel::Open(const
     return absl::FailedPreconditionError(absl::StrCat(path, " speaks descriptor protocol version ", opened.version(),
                                                       "; this library speaks version 1"));
   }
-  if (!pidfd.valid()) {
+  if (received.empty()) {
     return absl::FailedPreconditionError(
         absl::StrCat(path, " sent no pidfd, so its end could not be proven: its kernel must have pidfd_open"));
   }
@@ -112,7 +110,7 @@ absl::StatusOr<std::unique_ptr<DescriptorChannel>> DescriptorChannel::Open(const
                      opened.boot_id(),
                      opened.token(),
                      opened.node(),
-                     std::make_shared<DaemonLife>(std::move(pidfd)),
+                     std::make_shared<DaemonLife>(std::move(received[0])),
                      ListenerPid(channel->fd())};
   return channel;
 }
@@ -123,7 +121,7 @@ absl::Status DescriptorChannel::AddSegment(uint32_t segment_id, int memory_fd, u
   request.mutable_add_segment()->set_segment_id(segment_id);
   request.mutable_add_segment()->set_length_bytes(length_bytes);
   v1::DescriptorResponse response;
-  UniqueFd unexpected;
+  std::vector<UniqueFd> unexpected;
   return Exchange(request, memory_fd, timeout, &response, &unexpected);
 }
 
@@ -137,8 +135,25 @@ absl::Status DescriptorChannel::ReserveSegment(uint32_t segment_id, uint64_t len
   request.mutable_reserve_segment()->set_segment_id(segment_id);
   request.mutable_reserve_segment()->set_length_bytes(length_bytes);
   v1::DescriptorResponse response;
-  UniqueFd unexpected;
+  std::vector<UniqueFd> unexpected;
   return Exchange(request, -1, timeout, &response, &unexpected);
+}
+
+absl::StatusOr<RingDescriptors> DescriptorChannel::OpenRing(absl::Duration timeout) {
+  v1::DescriptorRequest request;
+  request.mutable_open_ring()->set_min_version(1);
+  request.mutable_open_ring()->set_max_version(1);
+  v1::DescriptorResponse response;
+  std::vector<UniqueFd> received;
+  absl::Status status = Exchange(request, -1, timeout, &response, &received);
+  if (absl::IsDeadlineExceeded(status)) return absl::UnavailableError(status.message());
+  if (!status.ok()) return status;
+  if (response.open_ring().version() != 1 || received.size() != 3) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path_, " gave ", received.size(), " descriptors for a ring of version ",
+                     response.open_ring().version(), "; this library takes 3 for version 1"));
+  }
+  return RingDescriptors{std::move(received[0]), std::move(received[1]), std::move(received[2])};
 }
 
 void DescriptorChannel::Shutdown() { shutdown(socket_.get(), SHUT_RDWR); }
@@ -149,7 +164,7 @@ absl::Status DescriptorChannel::GivenUp() const {
 }
 
 absl::Status DescriptorChannel::Exchange(const v1::DescriptorRequest& request, int attachment, absl::Duration timeout,
-                                         v1::DescriptorResponse* response, UniqueFd* received) {
+                                         v1::DescriptorResponse* response, std::vector<UniqueFd>* received) {
   const Deadline deadline = Deadline::After(timeout);
   absl::MutexLock lock(&mutex_);
   if (out_of_step_) {
@@ -194,7 +209,8 @@ absl::Status DescriptorChannel::Send(const std::string& packet, int attachment, 
   return absl::OkStatus();
 }
 
-absl::Status DescriptorChannel::Receive(Deadline deadline, v1::DescriptorResponse* response, UniqueFd* received) {
+absl::Status DescriptorChannel::Receive(Deadline deadline, v1::DescriptorResponse* response,
+                                        std::vector<UniqueFd>* received) {
   std::vector<char> packet(kPacketBytes);
   iovec data{packet.data(), packet.size()};
   alignas(cmsghdr) char control[CMSG_SPACE(4 * sizeof(int))];
@@ -211,7 +227,7 @@ absl::Status DescriptorChannel::Receive(Deadline deadline, v1::DescriptorRespons
       continue;
     }
     if (got < 0) return Gone("reading from", errno);
-    *received = TakeDescriptor(message);
+    *received = TakeDescriptors(message);
     if (got == 0) return Gone("reading from", 0);  // the end, or an empty packet, which may carry descriptors
     if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
       return absl::InternalError(

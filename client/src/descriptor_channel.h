@@ -1,10 +1,12 @@
-// The descriptor socket. Opens the session and carries the descriptors of segments. Uses no gRPC.
+// The descriptor socket. Opens the session and its ring, and carries the descriptors of segments.
 #ifndef RAILS_CLIENT_SRC_DESCRIPTOR_CHANNEL_H_
 #define RAILS_CLIENT_SRC_DESCRIPTOR_CHANNEL_H_
 
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -29,6 +31,11 @@ struct SessionHello {
   int64_t daemon_pid = 0;  // listening process, in this process's PID namespace; 0: not visible
 };
 
+// The descriptors that come with OpenRingResponse.
+struct RingDescriptors {
+  UniqueFd requests, answers, doorbell;
+};
+
 // Payload of a PERMISSION_DENIED of DescriptorChannel::Open() that the daemon itself answered, so a retry does not
 // help. A socket that does not have its mode yet gives PERMISSION_DENIED without it.
 inline constexpr char kSaidByDaemon[] = "rails/said_by_daemon";
@@ -45,6 +52,8 @@ class DescriptorChannel {
   const SessionHello& hello() const { return hello_; }
   // For watching only. Hangs up when the daemon ends the session.
   int fd() const { return socket_.get(); }
+  // Asks for the session's ring, once.
+  absl::StatusOr<RingDescriptors> OpenRing(absl::Duration timeout);
   // Reserves the segment in limits and quotas. UNAVAILABLE: the daemon has exited. DEADLINE_EXCEEDED: it does not
   // answer; the channel is then out_of_step().
   absl::Status ReserveSegment(uint32_t segment_id, uint64_t length_bytes, absl::Duration timeout);
@@ -61,11 +70,11 @@ class DescriptorChannel {
   DescriptorChannel(std::string path, UniqueFd socket) : path_(std::move(path)), socket_(std::move(socket)) {}
 
   // Sends a request, with the descriptor `attachment` unless it is -1, and takes the answer. `received` gets the
-  // answer's descriptor, if any.
+  // answer's descriptors.
   absl::Status Exchange(const v1::DescriptorRequest& request, int attachment, absl::Duration timeout,
-                        v1::DescriptorResponse* response, UniqueFd* received) ABSL_LOCKS_EXCLUDED(mutex_);
+                        v1::DescriptorResponse* response, std::vector<UniqueFd>* received) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Send(const std::string& packet, int attachment, Deadline deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status Receive(Deadline deadline, v1::DescriptorResponse* response, UniqueFd* received)
+  absl::Status Receive(Deadline deadline, v1::DescriptorResponse* response, std::vector<UniqueFd>* received)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status WaitFor(short events, Deadline deadline);
   absl::Status Gone(absl::string_view doing, int error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

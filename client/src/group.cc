@@ -32,7 +32,7 @@ bool MayPass(const absl::Status& status) {
 absl::StatusOr<std::vector<std::string>> GroupCore::Start() {
   std::shared_ptr<Session> session = connection_->session();
   if (absl::Status status = session->Usable(); !status.ok()) return status;
-  absl::StatusOr<v1::JoinGroupResponse> joined = JoinGroup(*session, options_, /*next_seq=*/1, options_.timeout);
+  absl::StatusOr<v1::JoinGroupResponse> joined = JoinGroup(*session, options_, /*next_seq=*/1, options_.timeout, this);
   if (!joined.ok()) return joined.status();
   Begin(std::move(session), joined->epoch());
   absl::MutexLock lock(&mutex_);
@@ -195,7 +195,7 @@ void GroupCore::Stop() {
       const auto stopped = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopped_; };
       if (changed_.Await(mutex_, stopped, Deadline::After(kFirstPause))) return;
     }
-    connection_->session()->rpc().CancelJoins(options_.name, options_.rank);
+    connection_->session()->GiveUpJoins(this);
   }
 }
 
@@ -286,7 +286,8 @@ absl::Status GroupCore::JoinAgain(Deadline deadline) {
     // The old daemon must have stopped writing before the new one begins.
     if (absl::Status status = job->CheckUsable(); !status.ok()) return absl::UnavailableError(status.message());
   }
-  absl::StatusOr<v1::JoinGroupResponse> joined = JoinGroup(*session, options_, next_seq, std::min(kJoinSlice, left()));
+  absl::StatusOr<v1::JoinGroupResponse> joined =
+      JoinGroup(*session, options_, next_seq, std::min(kJoinSlice, left()), this);
   if (!joined.ok()) return joined.status();
   if (Begin(std::move(session), joined->epoch())) return absl::OkStatus();
   return gone;
@@ -346,10 +347,7 @@ void GroupCore::GiveUp(const absl::Status& why) {
 
 absl::Status GroupCore::LeaveEpoch(Session& session, const v1::Epoch& epoch) {
   if (absl::Status status = session.Usable(); !status.ok()) return status;
-  v1::LeaveGroupRequest request;
-  *request.mutable_epoch() = epoch;
-  request.set_rank(options_.rank);
-  return session.rpc().Leave(request, kCallTimeout);
+  return session.Leave(epoch, options_.rank);
 }
 
 absl::Status GroupCore::Leave() {

@@ -9,29 +9,11 @@
 namespace rails::internal {
 namespace {
 
-constexpr absl::Duration kFirstWaitPause = absl::Milliseconds(5);
-constexpr absl::Duration kLongestWaitPause = absl::Seconds(1);
-// After this time a waiting thread asks for the report, although the report should come unasked.
+// A waiting thread asks for the report after this time, although it should come unasked, and again and again later.
 constexpr absl::Duration kPatience = absl::Seconds(5);
-// A daemon that runs but does not answer for so long is reported as silent.
+constexpr absl::Duration kAskAgain = absl::Seconds(30);
+// A daemon that runs but does not answer the question for so long is reported as silent.
 constexpr absl::Duration kSilence = absl::Seconds(60);
-
-// True for errors that may pass while the job goes on.
-bool MayPass(absl::StatusCode code) {
-  switch (code) {
-    case absl::StatusCode::kUnavailable:
-    case absl::StatusCode::kUnauthenticated:  // from a restarted daemon: the watcher soon ends the session
-    case absl::StatusCode::kDeadlineExceeded:
-    case absl::StatusCode::kResourceExhausted:
-    case absl::StatusCode::kCancelled:
-    case absl::StatusCode::kAborted:
-    case absl::StatusCode::kInternal:
-    case absl::StatusCode::kUnknown:
-      return true;
-    default:
-      return false;
-  }
-}
 
 JobReport FromProto(const v1::JobReport& from) {
   JobReport report;
@@ -66,8 +48,7 @@ JobCore::JobCore(std::shared_ptr<JobOwner> owner, std::shared_ptr<Watcher> watch
       seq_(seq),
       replayable_(replayable),
       request_(std::move(request)),
-      segments_(std::move(segments)),
-      pause_(kFirstWaitPause) {}
+      segments_(std::move(segments)) {}
 
 bool JobCore::finished() const {
   absl::MutexLock lock(&mutex_);
@@ -106,6 +87,9 @@ absl::StatusOr<std::shared_ptr<JobCore::Request>> JobCore::BeginAttempt(std::sha
     request = request_;
     *request->message->mutable_job() = attempt->id;
     attempt_ = attempt;
+    counted_ = false;
+    if (watched_) FollowAttempt();
+    WakeAll();
   }
   if (absl::Status status = attempt->session->AddJob(attempt->id, shared_from_this()); !status.ok()) {
     absl::MutexLock lock(&mutex_);
@@ -116,16 +100,17 @@ absl::StatusOr<std::shared_ptr<JobCore::Request>> JobCore::BeginAttempt(std::sha
 }
 
 void JobCore::Accepted() {
-  bool follow = false;
+  std::shared_ptr<const Attempt> ask;
   {
     absl::MutexLock lock(&mutex_);
     if (!replayable_) request_ = nullptr;
-    if (attempt_ == nullptr || std::exchange(accepted_, true)) return;  // the attempt has already ended
-    changed_.WakeAll();
-    // Waiting callers, and a dropped handle, now depend on this attempt.
-    follow = ++acceptances_ > 1 || watched_;
+    if (!std::exchange(counted_, true)) ++acceptances_;
+    if (attempt_ == nullptr) return;  // it has already ended
+    accepted_ = true;
+    WakeAll();
+    if (missed_) ask = attempt_;
   }
-  if (follow) StartWatch();
+  if (ask != nullptr) AskAsync(ask);
 }
 
 void JobCore::Withdraw(bool known) {
@@ -143,9 +128,18 @@ void JobCore::Withdraw(bool known) {
   attempt->session->ForgetJob(attempt->id);
 }
 
+void JobCore::WakeAll() {
+  for (Waiter* waiter : waiters_) waiter->Wake();
+}
+
+void JobCore::FollowAttempt() {
+  if (!std::exchange(following_, true)) attempt_->session->Follow();
+}
+
 std::shared_ptr<const JobCore::Attempt> JobCore::TakeAttempt() {
-  accepted_ = ending_ = told_ = following_ = false;
-  changed_.WakeAll();
+  if (std::exchange(following_, false)) attempt_->session->Unfollow();
+  accepted_ = ending_ = missed_ = false;
+  WakeAll();
   return std::exchange(attempt_, nullptr);
 }
 
@@ -155,8 +149,8 @@ void JobCore::EndAttempt(const std::shared_ptr<const Attempt>& attempt, Result r
   {
     absl::MutexLock lock(&mutex_);
     if (attempt_ != attempt || std::exchange(ending_, true)) return;
-    // An end before the acceptance implies the acceptance. Accepted() must not count the attempt again.
-    if (!replayable && !std::exchange(accepted_, true)) ++acceptances_;
+    // An end before the acceptance implies the acceptance.
+    if (!replayable && !std::exchange(counted_, true)) ++acceptances_;
     segments = segments_;
   }
   if (!quiescent) {
@@ -190,8 +184,8 @@ void JobCore::Finish(Result result) {
   std::vector<std::function<void(Result)>> callbacks;
   {
     absl::MutexLock lock(&mutex_);
-    attempt = TakeAttempt();
     result_ = result;
+    attempt = TakeAttempt();
     callbacks.swap(callbacks_);
   }
   const std::shared_ptr<JobCore> self = shared_from_this();  // others may drop the last reference
@@ -203,22 +197,6 @@ void JobCore::Finish(Result result) {
   });
 }
 
-void JobCore::ExpectReport() {
-  absl::MutexLock lock(&mutex_);
-  told_ = true;
-}
-
-void JobCore::ExpectNoReport() {
-  std::shared_ptr<const Attempt> attempt;
-  {
-    absl::MutexLock lock(&mutex_);
-    if (!std::exchange(told_, false)) return;
-    changed_.WakeAll();
-    if (following_) attempt = attempt_;
-  }
-  if (attempt != nullptr) AskAsync(std::move(attempt));
-}
-
 void JobCore::OnReport(const v1::JobReport& report) {
   std::shared_ptr<const Attempt> attempt;
   {
@@ -226,6 +204,24 @@ void JobCore::OnReport(const v1::JobReport& report) {
     attempt = attempt_;
   }
   if (attempt != nullptr && KeyOf(attempt->id) == KeyOf(report.job())) Digest(attempt, report);
+}
+
+void JobCore::OnMissed() {
+  std::shared_ptr<const Attempt> ask;
+  {
+    absl::MutexLock lock(&mutex_);
+    missed_ = true;
+    if (accepted_) ask = attempt_;
+  }
+  if (ask != nullptr) AskAsync(ask);
+}
+
+void JobCore::AskAsync(const std::shared_ptr<const Attempt>& attempt) {
+  attempt->session->AskForJobAsync(attempt->id,
+                                   [weak = weak_from_this(), attempt](const absl::StatusOr<v1::JobReport>& answer) {
+                                     if (const std::shared_ptr<JobCore> self = weak.lock())
+                                       self->Digest(attempt, answer);
+                                   });
 }
 
 void JobCore::OnSessionEnd(const Session& session, const absl::Status& why) {
@@ -240,80 +236,49 @@ void JobCore::OnSessionEnd(const Session& session, const absl::Status& why) {
 
 JobCore::Result JobCore::Wait(absl::Duration timeout) {
   if (absl::Status status = process_.Check(); !status.ok()) return status;
-  const Deadline deadline = Deadline::After(timeout), patience = Deadline::After(kPatience);
-  Deadline silent_at = Deadline::Never();
-  for (bool asked = false;;) {
+  const Deadline deadline = Deadline::After(timeout);
+  Deadline ask_at = Deadline::After(kPatience);
+  for (bool looked = false;; looked = true) {
+    Waiter waiter;
     std::shared_ptr<const Attempt> attempt;
+    bool accepted = false;
     {
       absl::MutexLock lock(&mutex_);
-      // One thread asks for all waiting threads. If it stops before the end, another takes over.
-      const auto ready = [&, this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-        return result_.has_value() || (accepted_ && !following_ && asking_ == 0 && (!told_ || patience.passed()));
-      };
-      const bool in_time = changed_.Await(mutex_, ready, patience.passed() ? deadline : std::min(deadline, patience));
       if (result_.has_value()) return *result_;
-      if (!in_time && !deadline.passed()) continue;
-      // After a timeout the caller wants the present state.
-      if (!accepted_ || (!in_time && asked)) return Unfinished();
+      if (looked && deadline.passed()) return Unfinished();
       attempt = attempt_;
-      ++asking_;
+      accepted = accepted_;
+      waiters_.push_back(&waiter);
     }
-    asked = true;
-    if (std::optional<Result> result = Ask(attempt, deadline, &silent_at)) return *std::move(result);
+    if (attempt == nullptr) {
+      waiter.Sleep(deadline);
+    } else {
+      attempt->session->Wait(waiter, accepted ? std::min(deadline, ask_at) : deadline);
+    }
+    {
+      absl::MutexLock lock(&mutex_);
+      std::erase(waiters_, &waiter);
+    }
+    if (waiter.done() || !accepted || !ask_at.passed() || deadline.passed()) continue;
+    const absl::StatusOr<v1::JobReport> answer =
+        attempt->session->AskForJob(attempt->id, std::min(deadline, Deadline::After(kSilence)));
+    Digest(attempt, answer);
+    ask_at = Deadline::After(kAskAgain);
+    if (absl::IsDeadlineExceeded(answer.status()) && !deadline.passed() && !finished()) {
+      return absl::UnavailableError(absl::StrCat("railsd of node ", attempt->session->hello().node,
+                                                 " lives but does not answer; job ", seq_, " is unfinished"));
+    }
   }
 }
 
-std::optional<JobCore::Result> JobCore::Ask(const std::shared_ptr<const Attempt>& attempt, Deadline deadline,
-                                            Deadline* silent_at) {
-  Session& session = *attempt->session;
-  const absl::Duration wait = std::clamp(deadline.left(), absl::ZeroDuration(), kWaitChunk);
-  const absl::StatusOr<v1::JobReport> answer = session.rpc().WaitJob(attempt->id, wait, kCallTimeout);
-  const Step step = Digest(attempt, answer);
-  absl::MutexLock lock(&mutex_);
-  const auto ended = [&, this]()
-                         ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return result_.has_value() || attempt_ != attempt; };
-  // Another thread may be ending the attempt, and releases segments meanwhile. It never waits for this thread.
-  if (step == Step::kFinished) mutex_.Await(absl::Condition(&ended));
-  if (--asking_ == 0) changed_.WakeAll();
-  if (result_.has_value()) return *result_;
-  if (step == Step::kFinished) return std::nullopt;  // the job will be submitted again
-  if (step == Step::kPending) {
-    *silent_at = Deadline::Never();
-    if (deadline.passed()) return FromProto(*answer);
-    return std::nullopt;
-  }
-  const absl::Duration waited = absl::IsDeadlineExceeded(answer.status()) ? kCallTimeout : absl::ZeroDuration();
-  *silent_at = std::min(*silent_at, Deadline::After(kSilence - waited));
-  const bool silent = !absl::IsResourceExhausted(answer.status()) && silent_at->passed();
-  if (silent || (deadline.passed() && absl::IsDeadlineExceeded(answer.status()))) {
-    return absl::UnavailableError(absl::StrCat("railsd of node ", session.hello().node,
-                                               " lives but does not answer; job ", seq_,
-                                               " is unfinished: ", answer.status().message()));
-  }
-  if (deadline.passed()) return Unfinished();
-  // If the daemon has exited, the watcher ends the attempt now.
-  changed_.Await(mutex_, ended, std::min(deadline, Deadline::After(kFirstWaitPause * 4)));
-  if (result_.has_value()) return *result_;
-  return std::nullopt;
-}
-
-JobCore::Step JobCore::Digest(const std::shared_ptr<const Attempt>& attempt,
-                              const absl::StatusOr<v1::JobReport>& answer) {
+void JobCore::Digest(const std::shared_ptr<const Attempt>& attempt, const absl::StatusOr<v1::JobReport>& answer) {
   if (answer.ok()) {
-    if (answer->state() != v1::JOB_STATE_DONE && answer->state() != v1::JOB_STATE_FAILED) return Step::kPending;
-    EndAttempt(attempt, FromProto(*answer), /*quiescent=*/true, answer->replayable());
-    return Step::kFinished;
+    if (answer->state() != v1::JOB_STATE_DONE && answer->state() != v1::JOB_STATE_FAILED) return;
+    return EndAttempt(attempt, FromProto(*answer), /*quiescent=*/true, answer->replayable());
   }
-  const Session& session = *attempt->session;
-  if (absl::Status lost = session.Usable(); !lost.ok()) {
-    if (!session.reports_ended()) return Step::kTrouble;  // this job's report may still come
-    EndAttempt(attempt, EndOfJobs(lost), /*quiescent=*/false, /*replayable=*/absl::IsUnavailable(lost));
-    return Step::kFinished;
-  }
-  if (MayPass(answer.status().code())) return Step::kTrouble;
-  // A job that the daemon has forgotten was terminal.
-  EndAttempt(attempt, answer.status(), /*quiescent=*/absl::IsNotFound(answer.status()), /*replayable=*/false);
-  return Step::kFinished;
+  // A job that the daemon has forgotten was terminal. After other errors it may go on.
+  if (!absl::IsNotFound(answer.status())) return;
+  EndAttempt(attempt, answer.status(), /*quiescent=*/true, /*replayable=*/false);
 }
 
 void JobCore::OnDone(std::function<void(Result)> callback) {
@@ -338,39 +303,9 @@ void JobCore::OnDone(std::function<void(Result)> callback) {
 
 void JobCore::StartWatch() {
   if (!process_.IsThis()) return;
-  std::shared_ptr<const Attempt> attempt;
-  {
-    absl::MutexLock lock(&mutex_);
-    watched_ = true;
-    if (!accepted_ || result_.has_value() || std::exchange(following_, true) || told_) return;
-    attempt = attempt_;
-  }
-  AskAsync(std::move(attempt));
-}
-
-void JobCore::AskAsync(std::shared_ptr<const Attempt> attempt) {
-  Session& session = *attempt->session;
-  const v1::JobId& id = attempt->id;
-  session.rpc().WaitJobAsync(
-      id, kWaitChunk, kCallTimeout,
-      [self = shared_from_this(), attempt = std::move(attempt)](absl::StatusOr<v1::JobReport> answer) {
-        const Step step = self->Digest(attempt, answer);
-        if (step == Step::kFinished) return;
-        absl::Duration pause = absl::ZeroDuration();
-        {
-          absl::MutexLock lock(&self->mutex_);
-          if (step == Step::kTrouble) pause = self->pause_;
-          self->pause_ = step == Step::kTrouble ? std::min(2 * pause, kLongestWaitPause) : kFirstWaitPause;
-        }
-        if (step == Step::kPending) return self->AskAsync(attempt);
-        self->watcher_->Post(pause, [self, attempt] {
-          {
-            absl::MutexLock lock(&self->mutex_);
-            if (self->attempt_ != attempt) return;
-          }
-          self->AskAsync(attempt);
-        });
-      });
+  absl::MutexLock lock(&mutex_);
+  watched_ = true;
+  if (attempt_ != nullptr) FollowAttempt();
 }
 
 absl::Status JobCore::Cancel() {
@@ -386,7 +321,7 @@ absl::Status JobCore::Cancel() {
         absl::StrCat("job ", seq_, " waits for a daemon that has ended, to be handed over again: cancel it then"));
   }
   if (absl::Status status = attempt->session->Usable(); !status.ok()) return status;
-  return attempt->session->rpc().CancelJob(attempt->id, kCallTimeout);
+  return attempt->session->CancelJob(attempt->id);
 }
 
 JobReport JobCore::Unfinished() const {

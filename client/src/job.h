@@ -16,9 +16,9 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "client/src/deadline.h"
 #include "client/src/owner_process.h"
 #include "client/src/session.h"
+#include "client/src/waiter.h"
 #include "rails/client.h"
 #include "rails/v1/job.pb.h"
 
@@ -74,10 +74,10 @@ class JobCore : public std::enable_shared_from_this<JobCore> {
   // Ends the job at this end; later calls change nothing.
   void Finish(Result result) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // The session of the attempt calls the methods below. Tell whether the daemon will report the end unasked.
-  void ExpectReport() ABSL_LOCKS_EXCLUDED(mutex_);
-  void ExpectNoReport() ABSL_LOCKS_EXCLUDED(mutex_);
+  // The session of the attempt calls the methods below.
   void OnReport(const v1::JobReport& report) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The report may be lost.
+  void OnMissed() ABSL_LOCKS_EXCLUDED(mutex_);
   // The session is lost, and no more reports come.
   void OnSessionEnd(const Session& session, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -88,20 +88,17 @@ class JobCore : public std::enable_shared_from_this<JobCore> {
     v1::JobId id;
     uint64_t generation = 0;  // of the group's epoch
   };
-  enum class Step { kFinished, kPending, kTrouble };
 
-  // Evaluates one answer of WaitJob. Ends the attempt if the answer is terminal.
-  Step Digest(const std::shared_ptr<const Attempt>& attempt, const absl::StatusOr<v1::JobReport>& answer)
+  // Evaluates a report, or the answer to a question for one.
+  void Digest(const std::shared_ptr<const Attempt>& attempt, const absl::StatusOr<v1::JobReport>& answer)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Asks on the calling thread, so that the answer wakes it without another thread. Nullopt: ask again. At `silent_at`
-  // the daemon, which lives, has not answered for too long.
-  std::optional<Result> Ask(const std::shared_ptr<const Attempt>& attempt, Deadline deadline, Deadline* silent_at)
-      ABSL_LOCKS_EXCLUDED(mutex_);
-  void AskAsync(std::shared_ptr<const Attempt> attempt);
+  void AskAsync(const std::shared_ptr<const Attempt>& attempt);
   // Unless `quiescent`, the daemon may still use the job's segments, so they are poisoned. `replayable`: a daemon has
   // exited and ended the epoch before the job ended.
   void EndAttempt(const std::shared_ptr<const Attempt>& attempt, Result result, bool quiescent, bool replayable)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  void WakeAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void FollowAttempt() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::shared_ptr<const Attempt> TakeAttempt() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   JobReport Unfinished() const;
 
@@ -112,18 +109,17 @@ class JobCore : public std::enable_shared_from_this<JobCore> {
   const uint64_t seq_;
   const bool replayable_;
   mutable absl::Mutex mutex_;
-  WaitQueue changed_;  // woken when anything below changes that a waiting thread may wait for
+  std::vector<Waiter*> waiters_ ABSL_GUARDED_BY(mutex_);  // woken when attempt_, accepted_ or result_ changes
   std::shared_ptr<Request> request_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<SegmentCore>> segments_ ABSL_GUARDED_BY(mutex_);  // empty once the job ends
   std::shared_ptr<const Attempt> attempt_ ABSL_GUARDED_BY(mutex_);              // null: none is outstanding
   bool accepted_ ABSL_GUARDED_BY(mutex_) = false;                               // the daemon has accepted attempt_
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;                                 // a thread is about to end attempt_
-  bool told_ ABSL_GUARDED_BY(mutex_) = false;       // the daemon will report the end of attempt_ unasked
-  bool following_ ABSL_GUARDED_BY(mutex_) = false;  // a report that will come, or AskAsync(), ends attempt_
-  uint32_t asking_ ABSL_GUARDED_BY(mutex_) = 0;     // threads in Ask()
-  absl::Duration pause_ ABSL_GUARDED_BY(mutex_);    // before AskAsync() retries after an error
+  bool missed_ ABSL_GUARDED_BY(mutex_) = false;     // the report of attempt_ may be lost: ask once it is accepted
+  bool following_ ABSL_GUARDED_BY(mutex_) = false;  // Follow() was called for attempt_
   bool watched_ ABSL_GUARDED_BY(mutex_) = false;    // StartWatch() was called
   uint32_t acceptances_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool counted_ ABSL_GUARDED_BY(mutex_) = false;    // acceptances_ counts the latest attempt
   bool finishing_ ABSL_GUARDED_BY(mutex_) = false;  // a thread is about to set the result
   std::optional<Result> result_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::function<void(Result)>> callbacks_ ABSL_GUARDED_BY(mutex_);

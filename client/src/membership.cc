@@ -43,7 +43,7 @@ absl::Status CheckGroupOptions(const GroupOptions& options) {
 }
 
 absl::StatusOr<v1::JoinGroupResponse> JoinGroup(Session& session, const GroupOptions& options, uint64_t next_seq,
-                                                absl::Duration timeout) {
+                                                absl::Duration timeout, const void* caller) {
   v1::JoinGroupRequest request;
   request.set_name(options.name);
   request.set_join_key(options.join_key);
@@ -55,7 +55,7 @@ absl::StatusOr<v1::JoinGroupResponse> JoinGroup(Session& session, const GroupOpt
   // With an infinite timeout the daemon's own limit ends the call.
   const absl::Duration bounded = std::min(timeout, absl::Hours(24));
   if (timeout != absl::InfiniteDuration()) request.set_timeout_milliseconds(WholeMilliseconds(bounded));
-  absl::StatusOr<v1::JoinGroupResponse> joined = session.rpc().Join(request, bounded + kCallTimeout);
+  absl::StatusOr<v1::JoinGroupResponse> joined = session.Join(request, Deadline::After(bounded + kCallTimeout), caller);
   if (!joined.ok()) {
     if (absl::Status lost = session.Usable(); !lost.ok()) return lost;
     return joined.status();
@@ -70,7 +70,6 @@ absl::StatusOr<v1::JoinGroupResponse> JoinGroup(Session& session, const GroupOpt
 absl::Status HandOver(Session& session, const std::string& group, v1::SubmitAllToAllRequest& request,
                       absl::Duration timeout, bool* known) {
   const Deadline give_up = Deadline::After(timeout);
-  const auto left = [give_up] { return std::clamp(give_up.left(), absl::Milliseconds(1), kCallTimeout); };
   absl::Duration pause = kFirstHandOverPause;
   absl::Status open;  // error of an attempt that the daemon may still have accepted
   while (true) {
@@ -79,10 +78,10 @@ absl::Status HandOver(Session& session, const std::string& group, v1::SubmitAllT
     question.set_question(true);
     v1::SubmitAllToAllRequest& said = open.ok() ? request : question;
     said.set_attempt(session.NextAttempt());
-    Refused refused;
-    const absl::Status status = session.rpc().Submit(said, left(), &refused);
+    v1::RefusedScope refused = v1::REFUSED_SCOPE_UNSPECIFIED;
+    const absl::Status status = session.Submit(said, give_up, &refused);
     // A refusal of this attempt does not cover an earlier one, which may still be under way.
-    *known = status.ok() || refused == Refused::kJob || (refused == Refused::kThisAttempt && open.ok());
+    *known = status.ok() || refused == v1::REFUSED_SCOPE_JOB || (refused == v1::REFUSED_SCOPE_ATTEMPT && open.ok());
     if (*known) {
       if (open.ok() || !absl::IsNotFound(status)) return status;
       if (!IsTransient(open) || give_up.passed()) return open;  // NOT_FOUND: the daemon has not accepted the job

@@ -19,9 +19,9 @@ namespace rails::internal {
 absl::Status CheckGroupOptions(const GroupOptions& options);
 
 // Blocks until every rank has joined, at most for `timeout`, or for the daemon's limit if it is infinite. `next_seq`:
-// the first job that this rank has not finished.
+// the first job that this rank has not finished. `caller`: for Session::GiveUpJoins().
 absl::StatusOr<v1::JoinGroupResponse> JoinGroup(Session& session, const GroupOptions& options, uint64_t next_seq,
-                                                absl::Duration timeout);
+                                                absl::Duration timeout, const void* caller);
 
 // Submits a job of `group`. Asks again until `timeout` while it is unknown whether the daemon has accepted it; `*known`
 // says whether that is known in the end. OK: this attempt or an earlier one was accepted. Sets the request's attempt.

@@ -1,5 +1,5 @@
-// The process that a client belongs to. A forked child has its memory but not its threads: locks may stay held forever,
-// and gRPC would share its epoll descriptor with the parent and crash it.
+// The process that a client belongs to. A forked child has its memory, but neither its threads nor its rings: locks may
+// stay held forever.
 #ifndef RAILS_CLIENT_SRC_OWNER_PROCESS_H_
 #define RAILS_CLIENT_SRC_OWNER_PROCESS_H_
 
@@ -19,7 +19,7 @@ class OwnerProcess {
   absl::Status Check() const {
     if (IsThis()) return absl::OkStatus();
     return absl::FailedPreconditionError(absl::StrCat("this client belongs to process ", id_, ", and this is process ",
-                                                      getpid(), ", forked from it: exec, then Connect() anew"));
+                                                      getpid(), ", forked from it: Connect() anew"));
   }
 
  private:

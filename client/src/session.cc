@@ -7,30 +7,17 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/src/job.h"
+#include "rails/v1/session.pb.h"
 
 namespace rails::internal {
 namespace {
 
 constexpr absl::Duration kFirstRetry = absl::Milliseconds(20);
 constexpr absl::Duration kLastRetry = absl::Milliseconds(500);
-// Time to read the last reports of an exited daemon from the socket's buffer.
-constexpr absl::Duration kLastReports = absl::Seconds(1);
 // How long an ending client waits for the removals of its segments. They take a moment, unless the daemon hangs.
 constexpr absl::Duration kLastRemovals = absl::Seconds(1);
 // How long a process may take to end after its sockets have closed.
 constexpr absl::Duration kExit = absl::Milliseconds(250);
-
-// The process that used gRPC first. gRPC does not survive a fork: a child shares epoll descriptors with its parent and
-// would crash the parent by registering in them.
-std::atomic<pid_t> grpc_process{0};
-
-absl::Status CheckNotForked() {
-  const pid_t first = grpc_process.load();
-  if (first == 0 || first == getpid()) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("process ", first, " had connected before process ", getpid(),
-                   " was forked from it, and gRPC does not survive that: fork before the first Connect(), or exec"));
-}
 
 // True if a retry may help: the daemon may be starting, or its sockets may not have their modes yet.
 bool RetryMayConnect(const absl::Status& status) {
@@ -38,10 +25,24 @@ bool RetryMayConnect(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsUnauthenticated(status) || absl::IsDeadlineExceeded(status);
 }
 
+absl::Status StatusOf(const v1::RingAnswer& answer) {
+  return answer.code() == 0 ? absl::OkStatus()
+                            : absl::Status(static_cast<absl::StatusCode>(answer.code()), answer.message());
+}
+
+template <typename Response>
+absl::StatusOr<Response> Unwrap(const v1::RingAnswer& answer) {
+  if (absl::Status status = StatusOf(answer); !status.ok()) return status;
+  Response response;
+  if (!response.ParseFromString(answer.response())) {
+    return absl::InternalError(absl::StrCat("railsd's answer is no ", response.GetTypeName()));
+  }
+  return response;
+}
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<Session>> Session::Open(const ClientOptions& options, std::shared_ptr<Watcher> watcher) {
-  if (absl::Status status = CheckNotForked(); !status.ok()) return status;
   if (options.socket_dir.empty()) return absl::InvalidArgumentError("socket_dir is empty");
   std::error_code error;
   const std::string directory = std::filesystem::absolute(options.socket_dir, error).string();
@@ -67,35 +68,14 @@ absl::StatusOr<std::shared_ptr<Session>> Session::TryOpen(const ClientOptions& o
   const Deadline deadline = Deadline::After(timeout);
   auto channel = DescriptorChannel::Open(absl::StrCat(directory, "/descriptors.sock"), options.client_name, timeout);
   if (!channel.ok()) return channel.status();
-  const std::string path = absl::StrCat(directory, "/client.sock");
-  grpc_process = getpid();
-  std::unique_ptr<Rpc> rpc = Rpc::Create(path, (*channel)->hello().token);
-  const absl::Duration left = std::max(deadline.left(), absl::Milliseconds(100));
-  if (!rpc->WaitConnected(left)) {
-    return absl::UnavailableError(absl::StrCat("cannot connect to the gRPC socket ", path,
-                                               ", though descriptors.sock beside it answers: is railsd still starting, "
-                                               "and may this user (uid ",
-                                               geteuid(), ") write to the socket?"));
-  }
-  absl::StatusOr<v1::GetSessionResponse> known = rpc->GetSession(std::max(deadline.left(), absl::Seconds(1)));
-  if (!known.ok()) {
-    return absl::Status(known.status().code(),
-                        absl::StrCat("opening the session on ", path, ": ", known.status().message()));
-  }
-  if (known->boot_id() != (*channel)->hello().boot_id) {
-    return absl::UnavailableError(
-        absl::StrCat("client.sock and descriptors.sock in ", directory, " belong to different daemons"));
-  }
-  return std::make_shared<Session>(*std::move(channel), std::move(rpc), std::move(watcher));
-}
-
-Session::Session(std::unique_ptr<DescriptorChannel> channel, std::unique_ptr<Rpc> rpc, std::shared_ptr<Watcher> watcher)
-    : watcher_(std::move(watcher)), channel_(std::move(channel)), rpc_(std::move(rpc)) {}
-
-Session::~Session() {
-  // gRPC's threads do not exist in a forked child, so nothing would ever end its calls.
-  if (!owner_.IsThis()) (void)rpc_.release();
-  rpc_.reset();  // its callbacks use the other members
+  absl::StatusOr<RingDescriptors> ring = (*channel)->OpenRing(std::max(deadline.left(), absl::Milliseconds(100)));
+  if (!ring.ok()) return ring.status();
+  auto session = std::make_shared<Session>(*std::move(channel), watcher);
+  absl::StatusOr<std::shared_ptr<RingCalls>> calls =
+      RingCalls::Create(*std::move(ring), options.spin, std::move(watcher), session.get());
+  if (!calls.ok()) return calls.status();
+  session->calls_ = *std::move(calls);
+  return session;
 }
 
 absl::Status Session::Usable() const {
@@ -113,55 +93,46 @@ absl::Status EndOfJobs(const absl::Status& lost) {
   return absl::IsUnavailable(lost) ? absl::AbortedError(lost.message()) : lost;
 }
 
-std::string Session::HowItEnded() const {
+absl::Status Session::HowItEnded(const absl::Status& broken) const {
   const SessionHello& hello = channel_->hello();
   const std::string process =
       absl::StrCat("process ", hello.daemon_pid > 0 ? absl::StrCat(hello.daemon_pid, " ") : "", "of node ", hello.node);
-  if (const absl::Status why = channel_->GivenUp(); !why.ok()) {
-    return absl::StrCat("this client closed its session with the railsd ", process, ": ", why.message());
+  const absl::Status why = broken.ok() ? channel_->GivenUp() : broken;
+  std::string how;
+  if (!why.ok()) {
+    how = absl::StrCat("this client closed its session with the railsd ", process, ": ", why.message());
+  } else if (hello.daemon->EndedWithin(kExit)) {
+    how = absl::StrCat("the railsd ", process, " has ended");
+  } else {
+    how = absl::StrCat("the railsd ", process, " closed the session, and has not ended");
   }
-  if (hello.daemon->EndedWithin(kExit)) return absl::StrCat("the railsd ", process, " has ended");
-  return absl::StrCat("the railsd ", process, " closed the session, and has not ended");
+  return absl::UnavailableError(absl::StrCat(how, ": groups and jobs are lost; Reconnect() and join again"));
 }
 
 void Session::Watch() {
-  watcher_->Watch(channel_->fd(), hello().daemon->fd(), [self = shared_from_this()] {
-    self->Lose(absl::UnavailableError(
-        absl::StrCat(self->HowItEnded(), ": groups and jobs are lost; Reconnect() and join again")));
+  watcher_->Watch(channel_->fd(), hello().daemon->fd(),
+                  [self = shared_from_this()] { self->Lose(self->HowItEnded(absl::OkStatus())); });
+}
+
+void Session::OnHangUp(const absl::Status& why) {
+  watcher_->Post(absl::ZeroDuration(), [weak = weak_from_this(), why] {
+    if (const std::shared_ptr<Session> self = weak.lock(); self != nullptr && self->connected()) {
+      self->Lose(self->HowItEnded(why));
+    }
   });
-  // Drain() runs before this object is destroyed.
-  rpc_->WatchJobs({.on_live =
-                       [this] {
-                         absl::MutexLock lock(&mutex_);
-                         told_unasked_ = true;
-                       },
-                   .on_report = [this](const v1::WatchJobsResponse& message) { OnReport(message); },
-                   .on_end = [this] { OnFeedEnd(); }});
 }
 
-void Session::OnFeedEnd() {
-  bool lost = false;
-  {
-    absl::MutexLock lock(&mutex_);
-    told_unasked_ = false;
-    lost = !lost_.ok();
-  }
-  if (lost) return EndJobs();
-  AskForJobs();
-}
-
-void Session::OnReport(const v1::WatchJobsResponse& message) {
+void Session::OnReport(const v1::JobReport& report) {
   std::shared_ptr<JobCore> job;
   {
     absl::MutexLock lock(&mutex_);
-    if (const auto found = jobs_.find(KeyOf(message.report().job())); found != jobs_.end()) job = found->second;
+    if (const auto found = jobs_.find(KeyOf(report.job())); found != jobs_.end()) job = found->second;
   }
-  if (job != nullptr) job->OnReport(message.report());
-  if (message.missed() > 0) AskForJobs();
+  if (job != nullptr) job->OnReport(report);
 }
 
-void Session::AskForJobs() {
-  for (const std::shared_ptr<JobCore>& job : UnfinishedJobs()) job->ExpectNoReport();
+void Session::OnMissed() {
+  for (const std::shared_ptr<JobCore>& job : UnfinishedJobs()) job->OnMissed();
 }
 
 std::vector<std::shared_ptr<JobCore>> Session::UnfinishedJobs() const {
@@ -173,35 +144,23 @@ std::vector<std::shared_ptr<JobCore>> Session::UnfinishedJobs() const {
 }
 
 void Session::Lose(absl::Status why) {
-  bool reports_come = false;
   {
     absl::MutexLock lock(&mutex_);
     if (!lost_.ok()) return;
     lost_ = why;
     lost_flag_.store(true, std::memory_order_release);
-    reports_come = told_unasked_ && !jobs_.empty() && absl::IsUnavailable(why);
   }
   channel_->Shutdown();
-  // Waits for reports that may still come: a job whose end is known need not be replayed. The watcher's thread ends the
-  // jobs, because their callbacks must not run under the caller's locks.
-  watcher_->Post(reports_come ? kLastReports : absl::ZeroDuration(), [weak = weak_from_this()] {
-    if (const std::shared_ptr<Session> self = weak.lock()) self->EndJobs();
-  });
-}
-
-void Session::EndJobs() {
-  if (reports_ended_.exchange(true, std::memory_order_acq_rel)) return;
-  absl::Status why;
+  calls_->Shutdown();
+  calls_->Drain();  // a job whose end is known need not be replayed
+  for (const std::shared_ptr<JobCore>& job : UnfinishedJobs()) job->OnSessionEnd(*this, why);
+  calls_->End(why);
   std::vector<std::function<void()>> on_lost;
   {
     absl::MutexLock lock(&mutex_);
-    why = lost_;
-  }
-  for (const std::shared_ptr<JobCore>& job : UnfinishedJobs()) job->OnSessionEnd(*this, why);
-  rpc_->CancelAll();
-  {
-    absl::MutexLock lock(&mutex_);
+    jobs_ended_ = true;
     on_lost.swap(on_lost_);
+    for (Waiter* waiter : removal_waiters_) waiter->Wake();
   }
   for (const auto& call : on_lost) call();
 }
@@ -209,27 +168,81 @@ void Session::EndJobs() {
 void Session::OnLost(std::function<void()> on_lost) {
   {
     absl::MutexLock lock(&mutex_);
-    if (!reports_ended()) return on_lost_.push_back(std::move(on_lost));
+    if (!jobs_ended_) return on_lost_.push_back(std::move(on_lost));
   }
   on_lost();
 }
 
 void Session::Close() {
-  {
-    // Waits for removals under way: late or cancelled ones would count as callers' errors at the daemon.
-    absl::MutexLock lock(&mutex_);
-    const auto none = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return removals_ == 0; };
-    if (lost_.ok()) no_removals_.Await(mutex_, none, Deadline::After(kLastRemovals));
-  }
+  // Late or cancelled removals would count as callers' errors at the daemon.
+  if (connected()) AwaitRemovals(Deadline::After(kLastRemovals));
   Lose(absl::CancelledError("the client was closed"));
-  EndJobs();
-  rpc_->Drain();
+}
+
+template <typename Response>
+absl::StatusOr<Response> Session::Call(ring::Kind kind, const google::protobuf::MessageLite& request, Deadline deadline,
+                                       RingCalls::CallOptions options) {
+  const absl::StatusOr<v1::RingAnswer> answer = calls_->Call(kind, request, deadline, std::move(options));
+  if (!answer.ok()) return answer.status();
+  return Unwrap<Response>(*answer);
+}
+
+absl::StatusOr<v1::JoinGroupResponse> Session::Join(const v1::JoinGroupRequest& request, Deadline deadline,
+                                                    const void* caller) {
+  const auto leave = [weak = weak_from_this(), rank = request.rank()](const v1::RingAnswer& answer) {
+    const absl::StatusOr<v1::JoinGroupResponse> joined = Unwrap<v1::JoinGroupResponse>(answer);
+    const std::shared_ptr<Session> self = weak.lock();
+    if (!joined.ok() || self == nullptr) return;
+    v1::LeaveGroupRequest leaving;
+    *leaving.mutable_epoch() = joined->epoch();
+    leaving.set_rank(rank);
+    self->calls_->Post(ring::Kind::kLeaveGroup, leaving, nullptr);
+  };
+  return Call<v1::JoinGroupResponse>(ring::Kind::kJoinGroup, request, deadline, {.caller = caller, .on_late = leave});
+}
+
+absl::Status Session::Leave(const v1::Epoch& epoch, uint32_t rank) {
+  v1::LeaveGroupRequest request;
+  *request.mutable_epoch() = epoch;
+  request.set_rank(rank);
+  return Call<v1::LeaveGroupResponse>(ring::Kind::kLeaveGroup, request, Deadline::After(kCallTimeout), {}).status();
+}
+
+absl::Status Session::Submit(const v1::SubmitAllToAllRequest& request, Deadline deadline, v1::RefusedScope* refused) {
+  *refused = v1::REFUSED_SCOPE_UNSPECIFIED;
+  const absl::StatusOr<v1::RingAnswer> answer = calls_->Call(ring::Kind::kSubmit, request, deadline, {});
+  if (!answer.ok()) return answer.status();
+  *refused = answer->refused();
+  return StatusOf(*answer);
+}
+
+absl::Status Session::CancelJob(const v1::JobId& job) {
+  v1::CancelJobRequest request;
+  *request.mutable_job() = job;
+  return Call<v1::CancelJobResponse>(ring::Kind::kCancelJob, request, Deadline::After(kCallTimeout), {}).status();
+}
+
+absl::StatusOr<v1::JobReport> Session::AskForJob(const v1::JobId& job, Deadline deadline) {
+  v1::WaitJobRequest request;
+  *request.mutable_job() = job;
+  absl::StatusOr<v1::WaitJobResponse> response = Call<v1::WaitJobResponse>(ring::Kind::kWaitJob, request, deadline, {});
+  if (!response.ok()) return response.status();
+  return std::move(*response->mutable_report());
+}
+
+void Session::AskForJobAsync(const v1::JobId& job, std::function<void(absl::StatusOr<v1::JobReport>)> done) {
+  v1::WaitJobRequest request;
+  *request.mutable_job() = job;
+  calls_->Post(ring::Kind::kWaitJob, request, [done = std::move(done)](const v1::RingAnswer& answer) {
+    absl::StatusOr<v1::WaitJobResponse> response = Unwrap<v1::WaitJobResponse>(answer);
+    if (!response.ok()) return done(response.status());
+    done(std::move(*response->mutable_report()));
+  });
 }
 
 absl::Status Session::AddJob(const v1::JobId& id, std::shared_ptr<JobCore> job) {
   absl::MutexLock lock(&mutex_);
   if (!lost_.ok()) return lost_;
-  if (told_unasked_) job->ExpectReport();
   jobs_[KeyOf(id)] = std::move(job);
   return absl::OkStatus();
 }
@@ -247,13 +260,9 @@ absl::Status Session::AskForSegment(uint32_t id, absl::Duration timeout,
                                     absl::FunctionRef<absl::Status(absl::Duration)> ask) {
   if (absl::Status status = Usable(); !status.ok()) return status;
   const Deadline deadline = Deadline::After(timeout);
-  {
-    absl::MutexLock lock(&mutex_);
-    const auto none = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return removals_ == 0; };
-    if (!no_removals_.Await(mutex_, none, deadline)) {
-      return absl::UnavailableError(absl::StrCat("railsd of node ", hello().node, " has not let go of ", removals_,
-                                                 " dropped segments within ", absl::FormatDuration(timeout)));
-    }
+  if (!AwaitRemovals(deadline)) {
+    return absl::UnavailableError(absl::StrCat(
+        "railsd of node ", hello().node, " has not let go of dropped segments within ", absl::FormatDuration(timeout)));
   }
   absl::Status status = ask(deadline.left());
   if (absl::IsDeadlineExceeded(status) && channel_->out_of_step()) {
@@ -264,6 +273,19 @@ absl::Status Session::AskForSegment(uint32_t id, absl::Duration timeout,
   const bool gone = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
   if (gone && !connected()) return Usable();
   return status;
+}
+
+bool Session::AwaitRemovals(Deadline deadline) {
+  Waiter waiter;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (removals_ == 0 || jobs_ended_) return true;
+    removal_waiters_.push_back(&waiter);
+  }
+  const bool in_time = calls_->Wait(waiter, deadline);
+  absl::MutexLock lock(&mutex_);
+  std::erase(removal_waiters_, &waiter);
+  return in_time;
 }
 
 absl::Status Session::ReserveSegment(uint32_t id, uint64_t length_bytes, absl::Duration timeout) {
@@ -282,9 +304,12 @@ void Session::DropSegment(uint32_t id) {
     absl::MutexLock lock(&mutex_);
     ++removals_;
   }
-  rpc_->RemoveSegmentAsync(id, kCallTimeout, [this](absl::Status) {
+  v1::RemoveSegmentRequest request;
+  request.set_segment_id(id);
+  calls_->Post(ring::Kind::kRemoveSegment, request, [this](const v1::RingAnswer&) {
     absl::MutexLock lock(&mutex_);
-    if (--removals_ == 0) no_removals_.WakeAll();
+    if (--removals_ > 0) return;
+    for (Waiter* waiter : removal_waiters_) waiter->Wake();
   });
 }
 

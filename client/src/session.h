@@ -1,4 +1,4 @@
-// One session with a daemon: descriptor channel, calls, unfinished jobs, and the reason of its end.
+// One session with a daemon: descriptor channel, calls through the ring, unfinished jobs, and the reason of its end.
 #ifndef RAILS_CLIENT_SRC_SESSION_H_
 #define RAILS_CLIENT_SRC_SESSION_H_
 
@@ -19,9 +19,12 @@
 #include "client/src/deadline.h"
 #include "client/src/descriptor_channel.h"
 #include "client/src/owner_process.h"
-#include "client/src/rpc.h"
+#include "client/src/ring_calls.h"
 #include "client/src/watcher.h"
 #include "rails/client.h"
+#include "rails/v1/group.pb.h"
+#include "rails/v1/job.pb.h"
+#include "rails/v1/ring.pb.h"
 
 namespace rails::internal {
 
@@ -31,9 +34,13 @@ class JobCore;
 using JobKey = std::tuple<uint64_t, uint64_t, uint64_t, uint32_t>;
 inline JobKey KeyOf(const v1::JobId& id) { return {id.epoch().boot_id(), id.epoch().counter(), id.seq(), id.rank()}; }
 
-// Time limits of calls, for a daemon on the same machine.
+// Time limit for a daemon on the same machine:
 inline constexpr absl::Duration kCallTimeout = absl::Seconds(10);  // a call that does not wait for other ranks or jobs
-inline constexpr absl::Duration kWaitChunk = absl::Seconds(30);    // one WaitJob call
+
+// `duration` in whole milliseconds for requests, rounded up.
+inline uint64_t WholeMilliseconds(absl::Duration duration) {
+  return static_cast<uint64_t>(absl::ToInt64Milliseconds(absl::Ceil(duration, absl::Milliseconds(1))));
+}
 
 // INVALID_ARGUMENT unless positive.
 absl::Status CheckTimeout(absl::Duration timeout);
@@ -43,40 +50,58 @@ absl::Status CheckTimeout(absl::Duration timeout);
 absl::Status EndOfJobs(const absl::Status& lost);
 
 // Thread-safe. The session is lost for good at the first sign that the daemon has exited or ended the session.
-class Session : public std::enable_shared_from_this<Session> {
+class Session final : public RingListener, public std::enable_shared_from_this<Session> {
  public:
   // Retries until `options.connect_timeout`. Errors name the socket and the reason, and say what to do. `watcher`
   // outlives the use of the session.
   static absl::StatusOr<std::shared_ptr<Session>> Open(const ClientOptions& options, std::shared_ptr<Watcher> watcher);
-  Session(std::unique_ptr<DescriptorChannel> channel, std::unique_ptr<Rpc> rpc, std::shared_ptr<Watcher> watcher);
-  ~Session();
+  Session(std::unique_ptr<DescriptorChannel> channel, std::shared_ptr<Watcher> watcher)
+      : watcher_(std::move(watcher)), channel_(std::move(channel)) {}
 
   const SessionHello& hello() const { return channel_->hello(); }
-  Rpc& rpc() { return *rpc_; }
-  // For SubmitAllToAllRequest.attempt.
-  uint64_t NextAttempt() { return attempts_.fetch_add(1, std::memory_order_relaxed) + 1; }
-  const std::shared_ptr<Watcher>& watcher() const { return watcher_; }
 
   // Tells whether this process opened the session. Takes no lock.
   const OwnerProcess& owner() const { return owner_; }
   // OK while the session lives, else the reason of its end. Also refuses a forked child.
   absl::Status Usable() const ABSL_LOCKS_EXCLUDED(mutex_);
   bool connected() const { return !lost_flag_.load(std::memory_order_acquire); }
-  // True once no more reports can come: the session is lost, and all received reports were read.
-  bool reports_ended() const { return reports_ended_.load(std::memory_order_acquire); }
   // Calls `on_lost` once, when the session is lost and its jobs have ended, on the thread that ends them; at once if
   // that has already happened.
   void OnLost(std::function<void()> on_lost) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Begins to watch for the daemon's exit and for the ends of jobs.
+  // Begins to watch for the daemon's exit.
   void Watch();
-  // Ends the session: unfinished jobs end with `why`, and calls under way are cancelled. If the daemon has exited,
-  // reads its last reports first.
+  // Ends the session. Reads the last reports, then ends unfinished jobs and calls under way with `why`.
   void Lose(absl::Status why) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Ends the session and waits for its calls. Must not be called from a callback.
-  void Close();
+  // Ends the session once the daemon has let go of dropped segments. Must not be called from a callback.
+  void Close() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // The unfinished jobs, which Lose() ends. AddJob() fails if the session is lost.
+  // Calls. The daemon's own errors keep their code and text; DEADLINE_EXCEEDED: no answer in time; if the session is
+  // lost, the reason.
+  //
+  // If nobody waits any more when the answer comes, the rank leaves again.
+  absl::StatusOr<v1::JoinGroupResponse> Join(const v1::JoinGroupRequest& request, Deadline deadline,
+                                             const void* caller);
+  // Ends the joins of `caller` under way: CANCELLED.
+  void GiveUpJoins(const void* caller) { calls_->GiveUp(caller); }
+  absl::Status Leave(const v1::Epoch& epoch, uint32_t rank);
+  // `refused`: the scope of an error; UNSPECIFIED if the daemon may have accepted the job.
+  absl::Status Submit(const v1::SubmitAllToAllRequest& request, Deadline deadline, v1::RefusedScope* refused);
+  // For SubmitAllToAllRequest.attempt.
+  uint64_t NextAttempt() { return attempts_.fetch_add(1, std::memory_order_relaxed) + 1; }
+  absl::Status CancelJob(const v1::JobId& job);
+  // The present state.
+  absl::StatusOr<v1::JobReport> AskForJob(const v1::JobId& job, Deadline deadline);
+  // The same, without waiting. `done` runs on the thread that reads the answer, if one comes.
+  void AskForJobAsync(const v1::JobId& job, std::function<void(absl::StatusOr<v1::JobReport>)> done);
+
+  // Waits until `waiter` is done; hands out answers and reports meanwhile.
+  bool Wait(Waiter& waiter, Deadline deadline) { return calls_->Wait(waiter, deadline); }
+  // Hands out reports even if no thread waits, until Unfollow().
+  void Follow() { calls_->Follow(); }
+  void Unfollow() { calls_->Unfollow(); }
+
+  // The unfinished jobs, which get the reports, and which Lose() ends. AddJob() fails if the session is lost.
   absl::Status AddJob(const v1::JobId& id, std::shared_ptr<JobCore> job) ABSL_LOCKS_EXCLUDED(mutex_);
   void ForgetJob(const v1::JobId& id) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -90,35 +115,38 @@ class Session : public std::enable_shared_from_this<Session> {
   // ends.
   void DropSegment(uint32_t id) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  void OnReport(const v1::JobReport& report) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnMissed() override ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnHangUp(const absl::Status& why) override;
+
  private:
-  // Describes the end: the daemon's process has ended, the daemon has closed the session, or this client has.
-  std::string HowItEnded() const;
-  absl::Status AskForSegment(uint32_t id, absl::Duration timeout, absl::FunctionRef<absl::Status(absl::Duration)> ask)
-      ABSL_LOCKS_EXCLUDED(mutex_);
-  void OnReport(const v1::WatchJobsResponse& message) ABSL_LOCKS_EXCLUDED(mutex_);
-  void OnFeedEnd() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Ends the jobs of a lost session. Later calls change nothing.
-  void EndJobs() ABSL_LOCKS_EXCLUDED(mutex_);
-  std::vector<std::shared_ptr<JobCore>> UnfinishedJobs() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Reports may have been missed: makes waiting threads ask for their jobs.
-  void AskForJobs() ABSL_LOCKS_EXCLUDED(mutex_);
   static absl::StatusOr<std::shared_ptr<Session>> TryOpen(const ClientOptions& options, const std::string& directory,
                                                           absl::Duration timeout, std::shared_ptr<Watcher> watcher);
+  // Describes the end: the daemon's process has ended, the daemon has closed the session, or this client has, because
+  // of `broken` or of the descriptor channel.
+  absl::Status HowItEnded(const absl::Status& broken) const;
+  template <typename Response>
+  absl::StatusOr<Response> Call(ring::Kind kind, const google::protobuf::MessageLite& request, Deadline deadline,
+                                RingCalls::CallOptions options);
+  absl::Status AskForSegment(uint32_t id, absl::Duration timeout, absl::FunctionRef<absl::Status(absl::Duration)> ask)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // False: the daemon has not let go of all dropped segments by then.
+  bool AwaitRemovals(Deadline deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+  std::vector<std::shared_ptr<JobCore>> UnfinishedJobs() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   const OwnerProcess owner_{};
   const std::shared_ptr<Watcher> watcher_;
   const std::unique_ptr<DescriptorChannel> channel_;
-  std::unique_ptr<Rpc> rpc_;
+  std::shared_ptr<RingCalls> calls_;  // set by TryOpen()
   std::atomic<uint64_t> attempts_{0};
   std::atomic<bool> lost_flag_{false};
-  std::atomic<bool> reports_ended_{false};
   mutable absl::Mutex mutex_;
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);
+  bool jobs_ended_ ABSL_GUARDED_BY(mutex_) = false;  // Lose() has ended the jobs
   absl::flat_hash_map<JobKey, std::shared_ptr<JobCore>> jobs_ ABSL_GUARDED_BY(mutex_);
-  bool told_unasked_ ABSL_GUARDED_BY(mutex_) = false;  // the stream reports the ends of jobs
   std::vector<std::function<void()>> on_lost_ ABSL_GUARDED_BY(mutex_);
   uint32_t removals_ ABSL_GUARDED_BY(mutex_) = 0;
-  WaitQueue no_removals_;  // woken when removals_ becomes 0
+  std::vector<Waiter*> removal_waiters_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace rails::internal

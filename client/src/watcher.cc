@@ -60,6 +60,16 @@ void Watcher::Unwatch() {
       +[](bool* calling) { return !*calling; }, &calling_));
 }
 
+void Watcher::WatchBell(int bell_fd, std::function<bool()> on_bell) {
+  {
+    absl::MutexLock lock(&mutex_);
+    bell_fd_ = bell_fd;
+    bell_due_ = true;
+    on_bell_.swap(on_bell);
+  }
+  Wake();
+}
+
 void Watcher::Post(absl::Duration delay, std::function<void()> task) {
   {
     absl::MutexLock lock(&mutex_);
@@ -89,26 +99,37 @@ std::vector<Watcher::Task> Watcher::TakeDue(Deadline* next) {
 
 void Watcher::Run() {
   for (;;) {
-    pollfd entries[3] = {{wake_.get(), POLLIN, 0}, {-1, POLLRDHUP, 0}, {-1, POLLIN, 0}};
+    pollfd entries[4] = {{wake_.get(), POLLIN, 0}, {-1, POLLRDHUP, 0}, {-1, POLLIN, 0}, {-1, POLLIN, 0}};
     Deadline next = Deadline::Never();
     std::vector<Task> due;
+    std::function<bool()> on_bell;
     {
       absl::MutexLock lock(&mutex_);
       if (stop_) break;
       due = TakeDue(&next);
+      if (std::exchange(bell_due_, false)) on_bell = on_bell_;
       entries[1].fd = socket_fd_;
       entries[2].fd = process_fd_;
+      entries[3].fd = bell_fd_;
     }
     for (Task& task : due) task.run();
-    if (!due.empty()) continue;
+    if (on_bell != nullptr && !on_bell()) {
+      absl::MutexLock lock(&mutex_);
+      if (!bell_due_) bell_fd_ = -1;
+    }
+    if (!due.empty() || on_bell != nullptr) continue;
     int timeout_ms = -1;
     if (next != Deadline::Never()) {
       const int64_t left = absl::ToInt64Milliseconds(absl::Ceil(next.left(), absl::Milliseconds(1)));
       timeout_ms = static_cast<int>(std::clamp<int64_t>(left, 0, 60'000));
     }
-    if (poll(entries, 3, timeout_ms) <= 0) continue;
+    if (poll(entries, 4, timeout_ms) <= 0) continue;
     uint64_t count = 0;
     [[maybe_unused]] const ssize_t got = read(wake_.get(), &count, sizeof(count));
+    if (entries[3].revents != 0) {
+      absl::MutexLock lock(&mutex_);
+      if (bell_fd_ == entries[3].fd) bell_due_ = true;
+    }
     if (entries[1].revents == 0 && entries[2].revents == 0) continue;
     std::function<void()> on_lost;
     {

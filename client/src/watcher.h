@@ -1,4 +1,5 @@
-// The client's thread. Detects the daemon's exit at once, and runs delayed tasks.
+// The client's thread. Detects the daemon's exit at once, runs delayed tasks, and polls the doorbell of the ring while
+// no other thread does and somebody wants it. Otherwise it sleeps.
 #ifndef RAILS_CLIENT_SRC_WATCHER_H_
 #define RAILS_CLIENT_SRC_WATCHER_H_
 
@@ -27,6 +28,9 @@ class Watcher {
   void Watch(int socket_fd, int process_fd, std::function<void()> on_lost);
   // Stops watching, and waits for an `on_lost` that runs.
   void Unwatch();
+  // Calls `on_bell` on the thread, now and whenever `bell_fd` is readable or hangs up, until it returns false. Replaces
+  // an earlier WatchBell().
+  void WatchBell(int bell_fd, std::function<bool()> on_bell);
   // Runs `task` on the thread after `delay`; after Stop() at once, on the caller's thread.
   void Post(absl::Duration delay, std::function<void()> task);
 
@@ -49,6 +53,9 @@ class Watcher {
   int socket_fd_ ABSL_GUARDED_BY(mutex_) = -1;
   int process_fd_ ABSL_GUARDED_BY(mutex_) = -1;
   std::function<void()> on_lost_ ABSL_GUARDED_BY(mutex_);
+  int bell_fd_ ABSL_GUARDED_BY(mutex_) = -1;
+  bool bell_due_ ABSL_GUARDED_BY(mutex_) = false;  // on_bell_ is to be called
+  std::function<bool()> on_bell_ ABSL_GUARDED_BY(mutex_);
   std::vector<Task> tasks_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;
 };

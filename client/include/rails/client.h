@@ -12,10 +12,9 @@
 //   auto report = job->Wait(absl::Seconds(60));     // only now the caller may use the buffers again
 //
 // All classes are safe to use from several threads. The library does not throw, and neither raises nor handles signals.
-// Every descriptor closes on exec. A client belongs to the process that made it. In a forked child every call returns
-// FAILED_PRECONDITION at once, as OnDone() and Future() do; Connected() is false, copies may be destroyed, and the
-// segments' memory is shared. Connect() in a child of a process that had connected is refused in the same way, because
-// gRPC does not survive a fork: fork before the first Connect(), or exec.
+// Every descriptor closes on exec. A client belongs to the process that made it. In a forked child every call of
+// its objects returns FAILED_PRECONDITION at once, as OnDone() and Future() do; Connected() is false, copies may be
+// destroyed, and the segments' memory is shared. The child may Connect() anew. The parent's client is not affected.
 #ifndef RAILS_CLIENT_H_
 #define RAILS_CLIENT_H_
 
@@ -39,12 +38,15 @@
 namespace rails {
 
 struct ClientOptions {
-  // Directory of the daemon's sockets: client.sock (gRPC) and descriptors.sock.
+  // Directory of the daemon's sockets.
   std::string socket_dir = "/run/railsd";
   // Shown to operators.
   std::string client_name{};
   // Connect() retries for this long while the daemon does not run.
   absl::Duration connect_timeout = absl::Seconds(10);
+  // How long a thread that waits for the daemon looks at the ring before it sleeps. Saves the time that the kernel
+  // needs to wake it, and costs a processor for as long. Zero: sleeps at once.
+  absl::Duration spin = absl::ZeroDuration();
 };
 
 struct SegmentOptions {
@@ -175,8 +177,7 @@ class Group {
 
 class Client {
  public:
-  // UNAVAILABLE, PERMISSION_DENIED: names the socket and says what to do. FAILED_PRECONDITION: the process was forked
-  // from a process that had connected.
+  // UNAVAILABLE, PERMISSION_DENIED: names the socket and says what to do.
   static absl::StatusOr<std::unique_ptr<Client>> Connect(ClientOptions options);
   virtual ~Client() = default;  // ends the session; unfinished jobs report CANCELLED
 

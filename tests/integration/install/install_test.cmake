@@ -64,6 +64,13 @@ if(NOT output MATCHES "rails::Client::Connect" OR NOT others STREQUAL "")
   fail("exported: ${output}")
 endif()
 
+# A trainer's process must not get gRPC by it, and so no threads of gRPC.
+find_program(LDD ldd REQUIRED)
+run(${LDD} ${root}/prefix/${LIBDIR}/librails_client.so)
+if(output MATCHES "grpc|libgpr|libssl|cares" OR NOT output MATCHES "libprotobuf")
+  fail("the library needs: ${output}")
+endif()
+
 find_program(PKG_CONFIG pkg-config REQUIRED)
 set(ENV{PKG_CONFIG_PATH} ${root}/prefix/${LIBDIR}/pkgconfig)
 set(ENV{LD_LIBRARY_PATH} ${root}/prefix/${LIBDIR})

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <future>
 #include <map>
 #include <string>
 #include <thread>
@@ -48,10 +49,9 @@ uint64_t ForgetPeakMemory() {
   return MemoryField("VmRSS:");
 }
 
-TEST_F(ClientTest, ConnectsWithTokenAndNode) {
+TEST_F(ClientTest, ConnectsAndKnowsTheNode) {
   EXPECT_TRUE(client_->Connected());
   EXPECT_EQ(client_->node(), "fake-node");
-  EXPECT_EQ(daemon_->calls_without_token(), 0);
   EXPECT_EQ(daemon_->sessions_open(), 1);
   client_.reset();
   EXPECT_TRUE(Until([&] { return daemon_->sessions_open() == 0; }));
@@ -84,7 +84,7 @@ TEST(ConnectTest, WaitsForADaemonThatStarts) {
 }
 
 TEST_F(ClientTest, LeaksNoDescriptorOverAHundredConnects) {
-  for (int i = 0; i < 5; ++i) ASSERT_TRUE(Connect().ok());  // gRPC keeps a few of its own
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(Connect().ok());
   ASSERT_TRUE(Until([&] { return daemon_->sessions_open() == 1; }));
   const size_t before = OpenDescriptors();
   for (int i = 0; i < 100; ++i) {
@@ -262,21 +262,40 @@ TEST_F(ClientTest, EveryCallOfAForkedChildIsRefusedAtOnce) {
   EXPECT_TRUE(client_->Connected());
 }
 
-TEST_F(ClientTest, AForkedChildCannotConnectAndHarmsNobody) {
+TEST_F(ClientTest, AForkedChildMayConnectAndHarmsNobody) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "ThreadSanitizer lets no child of a process with threads start one";
+#endif
   const auto segment = MakeSegment(), other = MakeSegment();
   const auto group = Join();
-  for (int i = 0; i < 4; ++i) {
-    EXPECT_EQ(InChild([&] {
-                const absl::Status status = Connect().status();
-                return absl::IsFailedPrecondition(status) ? std::string() : status.ToString();
+  const auto running = group->Submit(Exchange(MakeSegment(), MakeSegment()));
+  ASSERT_TRUE(running.ok()) << running.status();
+  auto waiting = std::async(std::launch::async, [&] { return (*running)->Wait(); });  // leads at the fork
+  for (uint64_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(InChild([&]() -> std::string {
+                auto own = Connect();
+                if (!own.ok()) return own.status().ToString();
+                client_.reset();  // the parent's ring is not mapped here, and the own one may be where it was
+                auto own_segment = (*own)->CreateSegment(4096), own_other = (*own)->CreateSegment(4096);
+                if (!own_segment.ok() || !own_other.ok()) return own_other.status().ToString();
+                auto joined = (*own)->JoinGroup({.name = "child", .world_size = 4, .rank = 2});
+                if (!joined.ok()) return joined.status().ToString();
+                auto job = (*joined)->Submit(Exchange(*own_segment, *own_other));
+                if (!job.ok()) return job.status().ToString();
+                if ((*job)->Wait(absl::Milliseconds(1))->terminal) return "the child's job has ended";
+                return absl::IsFailedPrecondition(group->Submit({}).status()) ? "" : "the parent's group works";
               }),
               "");
     auto job = group->Submit(Exchange(segment, other));
     ASSERT_TRUE(job.ok()) << job.status();
+    EXPECT_EQ((*job)->seq(), i + 2);
     daemon_->FinishJob((*job)->seq());
     EXPECT_TRUE((*job)->Wait()->terminal);
   }
-  EXPECT_EQ(daemon_->sessions_open(), 1);
+  daemon_->FinishJob(1);
+  EXPECT_TRUE(waiting.get()->terminal);
+  EXPECT_TRUE(client_->Connected());
+  EXPECT_TRUE(Until([&] { return daemon_->sessions_open() == 1; }));
 }
 
 // Such a program links, and aborts: its strings and ours have the same name and another form.

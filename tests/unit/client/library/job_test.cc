@@ -11,6 +11,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
 using Fate = FakeDaemon::Fate;
 
 class JobTest : public ClientTest {
@@ -42,80 +43,39 @@ TEST_F(JobTest, ReportsADoneJob) {
   EXPECT_EQ(report->ratio_to_bound, 1.25);
   EXPECT_THAT(report->rail_tx_bytes, ElementsAre(5, 6));
   EXPECT_TRUE(job->Wait().ok()) << "again, without the daemon";
-  EXPECT_EQ(daemon_->waits().size(), 1u);
+  EXPECT_TRUE(daemon_->waits().empty());
   EXPECT_TRUE(job->Cancel().ok());
   EXPECT_TRUE(daemon_->cancelled().empty());
 }
 
-// A client whose daemon tells the ends of jobs unasked.
-class ToldTest : public JobTest {
- protected:
-  ToldTest() {
-    group_.reset();
-    send_ = receive_ = nullptr;
-    daemon_->TellEnds();
-    client_ = *Connect();
-    send_ = MakeSegment();
-    receive_ = MakeSegment();
-    group_ = Join();
-    // Until the stream is there, ends are asked for.
-    EXPECT_TRUE(Until([this] {
-      const size_t asked = daemon_->waits().size();
-      std::shared_ptr<Job> job = Submit();
-      daemon_->FinishJob(job->seq());
-      return job->Wait()->terminal && daemon_->waits().size() == asked;
-    }));
-    asked_before_ = daemon_->waits().size();
-  }
-  size_t Asked() const { return daemon_->waits().size() - asked_before_; }
-
-  size_t asked_before_ = 0;
-};
-
-TEST_F(ToldTest, AnEndIsToldUnasked) {
+TEST_F(JobTest, AnEndIsReportedUnasked) {
   auto waited = Submit(), followed = Submit(), failed = Submit();
   auto future = followed->Future();
   for (const auto& job : {waited, followed}) daemon_->FinishJob(job->seq());
   daemon_->FinishJob(failed->seq(), absl::UnavailableError("node2: every rail is down"));
-  auto report = waited->Wait();
-  ASSERT_TRUE(report.ok()) << report.status();
-  EXPECT_TRUE(report->terminal);
-  EXPECT_EQ(report->seq, waited->seq());
-  EXPECT_EQ(report->bytes_sent, 11u);
+  EXPECT_EQ(waited->Wait()->seq, waited->seq());
   EXPECT_EQ(future.get()->seq, followed->seq());
   EXPECT_EQ(failed->Wait()->status, absl::UnavailableError("node2: every rail is down"));
-  EXPECT_EQ(Asked(), 0u);
+  EXPECT_TRUE(daemon_->waits().empty());
 }
 
-TEST_F(ToldTest, WhenNothingIsToldAnyMoreWhoWaitsAsks) {
-  auto waited = Submit(), followed = Submit();
-  auto future = followed->Future();
-  std::thread thread([&] { EXPECT_TRUE(waited->Wait()->terminal); });
-  daemon_->StopTelling();
-  ASSERT_TRUE(Until([&] { return Asked() >= 2; }));
-  daemon_->FinishJob(waited->seq());
-  daemon_->FinishJob(followed->seq());
-  thread.join();
-  EXPECT_TRUE(future.get()->terminal);
-}
-
-TEST_F(ToldTest, AnEndThatWasMissedIsAskedFor) {
-  auto missed = Submit(), told = Submit();
+TEST_F(JobTest, AnEndThatWasMissedIsAskedForOnce) {
+  auto missed = Submit(), reported = Submit();
   daemon_->MissEnd(missed->seq());
   daemon_->FinishJob(missed->seq());
-  auto future = missed->Future();
-  daemon_->FinishJob(told->seq());
-  EXPECT_TRUE(future.get()->terminal);
-  EXPECT_TRUE(told->Wait()->terminal);
-  EXPECT_EQ(Asked(), 1u);
+  EXPECT_TRUE(missed->Future().get()->terminal);
+  daemon_->FinishJob(reported->seq());
+  EXPECT_TRUE(reported->Wait()->terminal);
+  EXPECT_THAT(daemon_->waits(), UnorderedElementsAre(1, 2));
 }
 
-TEST_F(ToldTest, AReportOfThisMomentIsAskedFor) {
+TEST_F(JobTest, AWaitWithoutTimeAsksNobody) {
   auto job = Submit();
+  const uint64_t before = daemon_->records();
   EXPECT_FALSE(job->Wait(absl::ZeroDuration())->terminal);
-  EXPECT_EQ(Asked(), 1u);
   daemon_->FinishJob(job->seq());
-  EXPECT_TRUE(job->Wait()->terminal);
+  EXPECT_TRUE(job->Wait(absl::ZeroDuration())->terminal);
+  EXPECT_EQ(daemon_->records(), before);
 }
 
 TEST_F(JobTest, ReportsAFailedJob) {
@@ -137,33 +97,21 @@ TEST_F(JobTest, TimeoutLeavesTheJobRunning) {
   EXPECT_TRUE(job->Wait()->terminal);
 }
 
-TEST_F(JobTest, LongWaitsAreManyCallsWithDeadlines) {
-  auto job = Submit();
-  daemon_->AnswerEarly(3);
-  daemon_->FinishJob(1);
-  EXPECT_TRUE(job->Wait()->terminal);
-  const auto waits = daemon_->waits();
-  ASSERT_EQ(waits.size(), 4u);
-  for (const FakeDaemon::WaitCall& call : waits) {
-    EXPECT_TRUE(call.has_deadline);
-    EXPECT_EQ(call.timeout_milliseconds, 30'000u);
-  }
-}
-
+// The answer to the first question fails. A waiting thread asks another one after some seconds.
 TEST_F(JobTest, TroubleOnTheWayIsNoEnd) {
   auto job = Submit();
-  daemon_->FailWaits(2, absl::ResourceExhaustedError("max_waiting_calls"));
+  daemon_->MissEnd(1);
+  daemon_->FailWaits(1, absl::ResourceExhaustedError("max_waiting_calls"));
   daemon_->FinishJob(1);
   EXPECT_TRUE(job->Wait()->terminal);
-  auto next = Submit();
-  daemon_->FailWaits(2, absl::UnavailableError("for a moment"));
-  daemon_->FinishJob(2);
-  EXPECT_TRUE(next->Future().get()->terminal);
+  EXPECT_THAT(daemon_->waits(), ElementsAre(1, 1));
 }
 
 TEST_F(JobTest, ForgottenJobIsAnError) {
   auto job = Submit();
+  daemon_->MissEnd(1);
   daemon_->FailWaits(1, absl::NotFoundError("job 1 is long forgotten"));
+  daemon_->FinishJob(1);
   EXPECT_TRUE(absl::IsNotFound(job->Wait().status()));
 }
 
@@ -177,7 +125,6 @@ TEST_F(JobTest, ManyThreadsWaitForOneJob) {
       if (report.ok() && report->terminal) ++terminal;
     });
   }
-  ASSERT_TRUE(Until([&] { return !daemon_->waits().empty(); }));
   EXPECT_FALSE(job->Wait(absl::Milliseconds(1))->terminal) << "one with a limit of its own";
   daemon_->FinishJob(1);
   for (std::thread& thread : threads) thread.join();
@@ -285,7 +232,6 @@ TEST_F(JobTest, LostDaemonEndsEveryJobAndPoisonsItsSegments) {
   auto future = watched->Future();
   absl::Status seen;
   std::thread thread([&] { seen = waiting->Wait().status(); });
-  ASSERT_TRUE(Until([&] { return daemon_->waits().size() >= 2; }));
   daemon_->Die();
   thread.join();
   EXPECT_TRUE(absl::IsAborted(seen)) << seen;
@@ -323,7 +269,6 @@ TEST_F(JobTest, FinishedJobsPoisonNothing) {
 
 TEST_F(JobTest, DaemonLostDuringASubmission) {
   daemon_->PlanSubmissions(std::vector<Fate>(1000, Fate::kLoseTheRequest));
-  daemon_->FailWaits(1'000'000, absl::UnavailableError("gone"));
   absl::Status seen;
   std::thread thread([&] { seen = group_->Submit(Exchange(send_, receive_)).status(); });
   ASSERT_TRUE(Until([&] { return !daemon_->submissions().empty(); }));
@@ -342,7 +287,7 @@ TEST_F(JobTest, DestroyedClientEndsItsJobs) {
   auto future = job->Future();
   absl::Status seen;
   std::thread thread([&] { seen = Submit()->Wait().status(); });
-  ASSERT_TRUE(Until([&] { return daemon_->waits().size() >= 2; }));
+  ASSERT_TRUE(Until([&] { return daemon_->accepted().size() == 2; }));
   client_.reset();
   thread.join();
   EXPECT_TRUE(absl::IsCancelled(seen)) << seen;

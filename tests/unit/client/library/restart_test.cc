@@ -117,18 +117,13 @@ TEST_F(RestartTest, ADaemonThatDiesTwiceMeanwhile) {
   const auto job = Submit(*group);
   for (uint32_t life = 1; life <= 3; ++life) {
     Restart();
-    // An attempt whose acceptance was not heard of does not count; one that is asked about does.
-    ASSERT_TRUE(Until([&] { return !daemon_->waits().empty(); }));
+    ASSERT_TRUE(Until([&] { return !daemon_->accepted().empty(); }));
   }
   daemon_->FinishJob(1);
   ExpectDone(*job, 3);
 }
 
 TEST_F(RestartTest, AnEndThatOvertakesTheAcceptanceIsNoReplay) {
-  daemon_->TellEnds();
-  client_ = *Connect();
-  send_ = MakeSegment();
-  receive_ = MakeSegment();
   const auto group = JoinKept();
   constexpr int kJobs = 500;  // each is a race of two threads of the library
   daemon_->PlanSubmissions(std::vector<FakeDaemon::Fate>(kJobs, FakeDaemon::Fate::kEndAndAccept));
@@ -288,28 +283,6 @@ TEST_F(RestartTest, WithoutALimitItIsAsWithOtherGroups) {
   Restart();
   EXPECT_EQ(job->Wait().status().code(), absl::StatusCode::kAborted);
   EXPECT_EQ(group->Submit(Exchange(send_, receive_)).status().code(), absl::StatusCode::kUnavailable);
-}
-
-// gRPC connects again by itself, maybe before anybody here has seen that the daemon is another one.
-TEST_F(RestartTest, ADaemonThatDoesNotKnowTheSessionIsNoEndOfAJob) {
-  const auto group = JoinKept(absl::ZeroDuration());
-  const auto job = Submit(*group);
-  daemon_->ForgetSessions();
-  daemon_->StopTelling();
-  std::future<absl::Status> end = std::async(std::launch::async, [&] { return job->Wait().status(); });
-  EXPECT_TRUE(Until([&] { return daemon_->calls_without_token() > 0; }));
-  Restart();
-  EXPECT_EQ(end.get().code(), absl::StatusCode::kAborted);
-}
-
-TEST_F(RestartTest, ADaemonThatDoesNotKnowTheSessionRefusesNoJob) {
-  const auto group = JoinKept();
-  daemon_->ForgetSessions();
-  std::future<absl::Status> submitted =
-      std::async(std::launch::async, [&] { return group->Submit(Exchange(send_, receive_)).status(); });
-  EXPECT_TRUE(Until([&] { return daemon_->calls_without_token() > 0; }));
-  Restart();
-  EXPECT_EQ(submitted.get(), absl::OkStatus());
 }
 
 }  // namespace

@@ -153,8 +153,7 @@ TEST_F(ClientTest, ARefusedJobLeavesTheNumberFree) {
   EXPECT_EQ((*job)->seq(), 1u);
 }
 
-// gRPC that is short of memory ends calls which have been served.
-TEST_F(ClientTest, AnErrorOfGrpcMayComeAfterAcceptance) {
+TEST_F(ClientTest, AnErrorThatRefusesNoAttemptMayComeAfterAcceptance) {
   auto a = MakeSegment(), b = MakeSegment();
   auto group = Join();
   daemon_->PlanSubmissions({Fate::kAcceptAndRefuse}, absl::ResourceExhaustedError("Buffers full"));
@@ -163,7 +162,6 @@ TEST_F(ClientTest, AnErrorOfGrpcMayComeAfterAcceptance) {
   EXPECT_EQ(daemon_->submissions().size(), 2u);
 }
 
-// It is longer than gRPC takes, which says so without the daemon.
 TEST_F(ClientTest, ASubmissionThatIsTooLongDoesNotCostTheGroup) {
   auto a = MakeSegment(1 << 20), b = MakeSegment(1 << 20);
   auto group = Join();
