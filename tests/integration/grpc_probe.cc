@@ -7,7 +7,8 @@
 //
 //   grpc_probe unix:/run/railsd/operator.sock METHOD COUNT
 //
-// Sends COUNT empty requests to the method at once and prints "answered N" when all have ended.
+// Sends COUNT empty requests to the method at once and prints "answered N" when all have ended. A fifth argument is the
+// token of a session, sent with each.
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
@@ -63,7 +64,8 @@ grpc::Status Ask(const std::shared_ptr<grpc::Channel>& channel, const std::strin
 }
 
 // Begins `count` calls together and returns how many were answered.
-size_t Flood(const std::shared_ptr<grpc::Channel>& channel, const std::string& method, size_t count) {
+size_t Flood(const std::shared_ptr<grpc::Channel>& channel, const std::string& method, size_t count,
+             const std::string& token) {
   struct Call {
     grpc::ClientContext context;
     grpc::ByteBuffer response;
@@ -75,6 +77,7 @@ size_t Flood(const std::shared_ptr<grpc::Channel>& channel, const std::string& m
   std::deque<Call> calls(count);
   for (Call& call : calls) {
     call.context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(120));
+    if (!token.empty()) call.context.AddMetadata("rails-session-token", token);
     call.reader = stub.PrepareUnaryCall(&call.context, method, Buffer(""), &queue);
     call.reader->StartCall();
     call.reader->Finish(&call.response, &call.status, &call);
@@ -116,13 +119,14 @@ void PrintHealth(const std::shared_ptr<grpc::Channel>& channel, const std::strin
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 2 && argc != 4) {
-    std::cerr << "usage: grpc_probe TARGET [METHOD COUNT]\n";
+  if (argc != 2 && argc != 4 && argc != 5) {
+    std::cerr << "usage: grpc_probe TARGET [METHOD COUNT [TOKEN]]\n";
     return 2;
   }
   const auto channel = grpc::CreateChannel(argv[1], grpc::InsecureChannelCredentials());
-  if (argc == 4) {
-    std::cout << "answered " << Flood(channel, argv[2], std::strtoul(argv[3], nullptr, 10)) << "\n";
+  if (argc > 2) {
+    const std::string token = argc == 5 ? argv[4] : "";
+    std::cout << "answered " << Flood(channel, argv[2], std::strtoul(argv[3], nullptr, 10), token) << "\n";
     return 0;
   }
   std::string response;
