@@ -12,6 +12,8 @@ namespace {
 // A waiting thread asks for the report after this time, although it should come unasked, and again and again later.
 constexpr absl::Duration kPatience = absl::Seconds(5);
 constexpr absl::Duration kAskAgain = absl::Seconds(30);
+// Pause before a question that was answered with an error is repeated.
+constexpr absl::Duration kRepeat = absl::Seconds(1);
 // A daemon that runs but does not answer the question for so long is reported as silent.
 constexpr absl::Duration kSilence = absl::Seconds(60);
 
@@ -217,11 +219,20 @@ void JobCore::OnMissed() {
 }
 
 void JobCore::AskAsync(const std::shared_ptr<const Attempt>& attempt) {
-  attempt->session->AskForJobAsync(attempt->id,
-                                   [weak = weak_from_this(), attempt](const absl::StatusOr<v1::JobReport>& answer) {
-                                     if (const std::shared_ptr<JobCore> self = weak.lock())
-                                       self->Digest(attempt, answer);
-                                   });
+  const auto done = [weak = weak_from_this(), attempt](const absl::StatusOr<v1::JobReport>& answer) {
+    const std::shared_ptr<JobCore> self = weak.lock();
+    if (self == nullptr) return;
+    self->Digest(attempt, answer);
+    if (answer.ok()) return;
+    self->watcher_->Post(kRepeat, [self, attempt] {
+      {
+        absl::MutexLock lock(&self->mutex_);
+        if (self->attempt_ != attempt) return;
+      }
+      self->AskAsync(attempt);
+    });
+  };
+  attempt->session->AskForJobAsync(attempt->id, done);
 }
 
 void JobCore::OnSessionEnd(const Session& session, const absl::Status& why) {

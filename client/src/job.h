@@ -92,6 +92,7 @@ class JobCore : public std::enable_shared_from_this<JobCore> {
   // Evaluates a report, or the answer to a question for one.
   void Digest(const std::shared_ptr<const Attempt>& attempt, const absl::StatusOr<v1::JobReport>& answer)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // Asks for the report until there is an answer, without waiting.
   void AskAsync(const std::shared_ptr<const Attempt>& attempt);
   // Unless `quiescent`, the daemon may still use the job's segments, so they are poisoned. `replayable`: a daemon has
   // exited and ended the epoch before the job ended.
