@@ -44,6 +44,7 @@ class Settings:
     patience: float = 30.0  # seconds within which the daemons must connect to each other
     sections: dict = dataclasses.field(default_factory=dict)
     tls: bool = False  # mutual TLS between the daemons, with certificates of `railsctl pki`
+    rails_up: int = None  # rails to each peer that make a daemon ready; all of them by default
 
 
 class Loopback:
@@ -279,7 +280,7 @@ class Cluster:
             peer = peers.get(other.name)
             if not peer or not peer["up"]:
                 return f"{other.name} is not up"
-            if sum(map(bool, peer["rails_up"])) < self.settings.rails:
+            if sum(map(bool, peer["rails_up"])) < (self.settings.rails_up or self.settings.rails):
                 return f"rails to {other.name}: {peer['rails_up']}"
         return ""
 

@@ -127,7 +127,7 @@ class Lab:
 
     def _node(self, node):
         namespace = self.namespace(node)
-        run("ip", "netns", "add", namespace)
+        self._add_namespace(namespace)
         run("ip", "-n", namespace, "link", "set", "lo", "up")
         for setting in ("net.ipv4.tcp_congestion_control=cubic", "net.ipv4.tcp_slow_start_after_idle=0",
                         "net.ipv4.conf.all.rp_filter=0", "net.ipv6.conf.all.disable_ipv6=1"):
@@ -137,6 +137,9 @@ class Lab:
         for rail in range(self.rails):
             self._link(node, f"rail{rail}", f"p{node}r{rail}", f"br{rail}", self.rail(node, rail))
             self.shape(node, rail, self.rate)
+
+    def _add_namespace(self, namespace):
+        run("ip", "netns", "add", namespace)
 
     def _link(self, node, device, port, bridge, address):
         namespace = self.namespace(node)

@@ -96,8 +96,8 @@ def open_mpi(program, nodes, ranks, size):
             print(",".join(str(0 if rank == other else size // (world - 1)) for other in range(world)), file=matrix)
         matrix.flush()
         as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-        report = ran(["mpirun.openmpi", *as_root, "--oversubscribe", "-n", world, *MPI, program, matrix.name, 1, JOBS, WARM_UP,
-                      "collective", "each"])
+        report = ran(["mpirun.openmpi", *as_root, "--oversubscribe", "-n", world, *MPI, program, JOBS, WARM_UP,
+                      "collective", "each", matrix.name])
     if report["wrong_words"]:
         raise BenchError("bytes arrived wrong through Open MPI")
     return median(report["seconds"]) * 1e6
