@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -29,25 +30,25 @@ class PeerLab(Lab):
 
     def __init__(self, nodes, rails):
         super().__init__(nodes, rails)
-        self._order, self._rejected, self._agent = None, [], None
+        self._order, self._rejected, self.folder = None, [], None
         self.state = "healthy"
 
     def __enter__(self):
         super().__enter__()
-        with tempfile.NamedTemporaryFile("w", prefix="railsd-peers-", suffix=".sh", delete=False) as agent:
-            agent.write(AGENT.format(prefix=self.prefix))
-        self._agent = Path(agent.name)
-        self._agent.chmod(0o755)
+        # For all that programs leave when they are killed, also what they would put into /dev/shm.
+        self.folder = Path(tempfile.mkdtemp(prefix="railsd-peers-"))
+        self.agent.write_text(AGENT.format(prefix=self.prefix), encoding="ascii")
+        self.agent.chmod(0o755)
         return self
 
     def __exit__(self, *why):
         self.end_programs([])
-        self._agent.unlink(missing_ok=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
         super().__exit__(*why)
 
     @property
     def agent(self):
-        return self._agent
+        return self.folder / "agent.sh"
 
     def management(self, node):
         return f"10.250.0.{node + 1}"

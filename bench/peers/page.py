@@ -9,12 +9,15 @@ HEAD = """# railsd beside its peers
 For those who choose how their all-to-all traffic travels over several rails. Afterwards you know how long the same jobs take
 through railsd, Open MPI, MPICH and Gloo, with which settings, and how to repeat it. `./dev bench peers` writes this page.
 
-Run: {run}. {summary}
+{run}
+
+{summary}
 
 ![Time over the bound of all ways]({plot})
 
 A value is the **time of a job over its physical bound**: the bytes in or out of the busiest node over the sum of its rails'
-line rates. 1.007 is the least that TCP can reach. Medians of all steps; **bold** is the first of a row and what is within 3 % of
+line rates. 1.007 is the least that TCP can reach, but up to 5 % of a job of 1 MiB fit into the bursts that the shapers let
+through. Medians of all steps; **bold** is the first of a row and what is within 3 % of
 it. Differences under 5 % are noise, under 10 % for Open MPI over TCP. *stops*: the job hangs or the program ends; the reasons
 are [below](#what-stopped).
 

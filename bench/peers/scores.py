@@ -36,6 +36,10 @@ class Score:
         self.ratios += [seconds / least for seconds in times]
 
     @property
+    def measured(self):
+        return bool(self.ratios or self.stopped)
+
+    @property
     def value(self):
         """The median, or None."""
         return statistics.median(self.ratios) if self.ratios and not self.stopped else None

@@ -88,7 +88,8 @@ class Program:
         command = self.command(fabric, tasks[0].cell.ranks, steps, warmup, [task.path for task in tasks])
         with tempfile.TemporaryFile("w+") as errors, cut:
             process = subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                       stderr=errors, start_new_session=True, preexec_fn=die_with_parent)
+                                       stderr=errors, start_new_session=True, preexec_fn=die_with_parent,
+                                       env={**os.environ, "TMPDIR": str(fabric.folder)})
             try:
                 answers, why = self._answers(process, tasks, steps + warmup)
             finally:
@@ -172,7 +173,7 @@ class OpenMpi(Mpi):
         return fabric.command_inside(
             ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "--host", hosts, "-n", NODES * ranks,
              "--mca", "plm_rsh_agent", fabric.agent, "--mca", "oob_tcp_if_include", "mgmt", "--mca", "mpi_yield_when_idle", "1",
-             *self.flags(fabric.state), *self.work(steps, warmup, paths)])
+             "--mca", "btl_vader_backing_directory", fabric.folder, *self.flags(fabric.state), *self.work(steps, warmup, paths)])
 
 
 class OpenMpiTcp(OpenMpi):

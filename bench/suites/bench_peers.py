@@ -82,7 +82,7 @@ def sent_bytes(fabric):
     return sum(fabric.sent_bytes(node) for node in range(matrices.NODES))
 
 
-def run_line(began, options, number):
+def run_line(began, load, options, number):
     def first_line(*command):
         try:
             said = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False).stdout
@@ -97,17 +97,18 @@ def run_line(began, options, number):
         "torch " + first_line("/usr/bin/python3", "-c", "import torch; print(torch.__version__)"),
     ]
     kind = "a quick run" if options.quick else "chosen cells" if options.cells else "a full run"
-    return (f"{time.strftime('%Y-%m-%d', time.gmtime())}: {kind}, {number} cells in {(time.time() - began) / 60:.0f} minutes, "
-            f"{os.cpu_count()} processors, kernel {platform.release()}, {', '.join(versions)}")
+    return (f"This was {kind} on {time.strftime('%Y-%m-%d', time.gmtime())}: {number} cells in {(time.time() - began) / 60:.0f} "
+            f"minutes on {os.cpu_count()} processors, load {load[0]:.1f} before and {os.getloadavg()[1]:.1f} at the end,\n"
+            f"kernel {platform.release()}, {', '.join(versions)}.")
 
 
 def results(cell, ways, score):
-    """Results of one cell. Without an outcome of the daemons there is none but that they stopped."""
+    """Results of one cell."""
     ours, first = score["railsd"], best_peer(score)
     name = f"peers.{cell.name}"
     how = f"{cell.mib} MiB a rank, {cell.ranks} a node, {matrices.STATES[cell.state]}; every byte checked"
     if ours.stopped:
-        raise BenchError(f"the daemons stopped at {cell.name}: {ours.stopped}")
+        return [Result(f"{name}.stopped", 1, "", 0, ours.stopped)]
     label = {way.name: way.label for way in ways}
     against = f"the first peer: {label[first]}, {score[first].value:.4g}" if first else "no peer got through"
     if cell.state == "unshaped":
@@ -128,7 +129,7 @@ def results(cell, ways, score):
 
 
 def measure(options):
-    selected, began = chosen(options), time.time()
+    selected, began, load = chosen(options), time.time(), os.getloadavg()
     trace, trace_name = trace_of(options)
     ways = all_ways(Path(options.build).resolve() if options.build else BUILD)
     folder = Path(options.page) if options.page else ROOT / ("build/peers" if options.quick or options.cells else "docs")
@@ -149,7 +150,9 @@ def measure(options):
                     path.write_text("\n".join(",".join(map(str, row)) for row in rows) + "\n", encoding="ascii")
                     tasks.append(Task(cell, rows, path))
                 one_batch(fabric, ways, tasks, options, scores)
-    write_page(folder, ways, scores, run_line(began, options, len(selected)), trace_name)
+                # After each batch, so that a run that is interrupted leaves what it has.
+                done = {cell: row for cell, row in scores.items() if row["railsd"].measured}
+                write_page(folder, ways, done, run_line(began, load, options, len(done)), trace_name)
     progress(f"wrote {folder / 'peers.md'} and {folder / 'peers.svg'}")
     dump = ROOT / "build/peers/scores.json"
     dump.parent.mkdir(parents=True, exist_ok=True)
