@@ -23,7 +23,7 @@ WORKLOADS = {
 }
 STATES = {
     "healthy": "all rails at 200 Mbit/s",
-    "slow": f"rail {BROKEN_RAIL} of every node at 100 Mbit/s, which the daemons and peers are not told",
+    "slow": f"rail {BROKEN_RAIL} of every node at 100 Mbit/s, which only tuned Open MPI over TCP is told",
     "dead": f"rail {BROKEN_RAIL} of node {BROKEN_NODE} without a carrier from the start",
     "dying": f"rail {BROKEN_RAIL} of node {BROKEN_NODE} loses its carrier when half of a job's bytes are sent",
     "unshaped": "no shaping: the processors are the limit",

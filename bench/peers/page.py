@@ -35,7 +35,7 @@ compared, and wrong ones count as *stops*.
 | workload | what it is |
 |---|---|
 {workloads}
-| `mixtral` is | {trace} |
+| `mixtral` here | {trace} |
 
 | rails | how they are |
 |---|---|
@@ -55,7 +55,7 @@ because {nodes} nodes share the processors of one machine.
 | Open MPI over TCP | `--mca pml ob1 --mca btl tcp,self,vader --mca btl_tcp_if_include rail0,rail1,rail2,rail3` |
 | Open MPI over UCX | `--mca pml ucx --mca opal_common_ucx_tls any --mca opal_common_ucx_devices any` |
 | UCX | `UCX_TLS=tcp,self UCX_NET_DEVICES=rail0,rail1,rail2,rail3` |
-| MPICH | `-launcher ssh -launcher-exec SCRIPT -iface mgmt` |
+| MPICH | `-launcher ssh -launcher-exec SCRIPT -iface mgmt`, `MPIR_CVAR_POLLS_BEFORE_YIELD=1` |
 | Gloo | `GLOO_SOCKET_IFNAME=rail0,rail1,rail2,rail3`, one `all_to_all_single` |
 
 *Tuned* adds:

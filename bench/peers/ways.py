@@ -20,6 +20,8 @@ HERE = Path(__file__).resolve().parent
 SYSTEM_PYTHON = "/usr/bin/python3"  # the only one that sees Debian's torch
 START_SECONDS = 20  # for a launcher, and for Python to import torch
 
+IDLE_TALK = ("Warning", "help message", "help_aggregate", "potentially your MPI job")  # of launchers, beside the reason
+
 
 @dataclasses.dataclass
 class Outcome:
@@ -101,7 +103,8 @@ class Program:
                 if tasks[0].cell.state == "dying":
                     fabric.mend()
             errors.seek(0)
-            said = [line.strip() for line in errors.read().splitlines() if line.strip(" -\n")]
+            said = [line.strip() for line in errors.read().splitlines()
+                    if line.strip(" -\n") and not any(word in line for word in IDLE_TALK)]
         return answers, f"{why}: {said[-1][-160:]}" if why and said else why
 
     @staticmethod
@@ -112,7 +115,7 @@ class Program:
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)
             for number, task in enumerate(tasks):
-                deadline = time.monotonic() + task.limit(jobs) + (START_SECONDS if number == 0 else 0)
+                deadline = time.monotonic() + task.limit(jobs) + (START_SECONDS if number == 0 and task.cell.state != "dying" else 0)
                 while b"\n" not in pending:
                     if not selector.select(max(0, deadline - time.monotonic())):
                         return answers, "hangs"
@@ -213,7 +216,7 @@ class Mpich(Mpi):
 
     def command(self, fabric, ranks, steps, warmup, paths):
         hosts = ",".join(f"{fabric.management(node)}:{ranks}" for node in range(NODES))
-        flags = []
+        flags = ["-genv", "MPIR_CVAR_POLLS_BEFORE_YIELD", "1"]
         for name, value in ucx(fabric.state, self.tuned).items():
             flags += ["-genv", name, value]
         return fabric.command_inside(
