@@ -24,7 +24,8 @@ WORD = 8
 
 
 def content(job, part, source, destination, words):
-    return torch.arange(words, dtype=torch.int64) * MULTIPLIER + ((job << 48) + (part << 46) + (source << 40) + (destination << 32))
+    first = (job << 48) + (part << 46) + (source << 40) + (destination << 32)
+    return torch.arange(words, dtype=torch.int64) * MULTIPLIER + first
 
 
 def processor_seconds():
@@ -53,7 +54,8 @@ class Part:
         self.received.fill_(0x5555555555555555)
 
     def start(self, group):
-        return torch.distributed.all_to_all_single(self.received, self.sent, self.receives, self.sends, group=group, async_op=True)
+        return torch.distributed.all_to_all_single(self.received, self.sent, self.receives, self.sends, group=group,
+                                                   async_op=True)
 
     def wrong_words(self, job):
         at = wrong = 0

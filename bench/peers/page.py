@@ -16,10 +16,10 @@ through railsd, Open MPI, MPICH and Gloo, with which settings, and how to repeat
 ![Time over the bound of all ways]({plot})
 
 A value is the **time of a job over its physical bound**: the bytes in or out of the busiest node over the sum of its rails'
-line rates. 1.007 is the least that TCP can reach, but up to 5 % of a job of 1 MiB fit into the bursts that the shapers let
-through. Medians of all steps; **bold** is the first of a row and what is within 3 % of
-it. Differences under 5 % are noise, under 10 % for Open MPI over TCP. *stops*: the job hangs or the program ends; the reasons
-are [below](#what-stopped).
+line rates. 1.007 is the least that TCP can reach; at 1 MiB a rank it can be less, because a part of the job fits into the bursts
+that the shapers let through. Values are medians of all steps; **bold** is the first of a row and what is within 3 % of it.
+Differences under 5 % are noise, under 10 % for Open MPI over TCP, and more where the load before the run was above 1: other work
+then took the processors from all ways. *stops*: the job hangs or the program ends; the reasons are [below](#what-stopped).
 
 """
 
@@ -147,8 +147,8 @@ def unshaped_table(ways, scores):
             row = scores[cell]
             costs = [row[way.name].per_gigabyte for way in ways]
             out.append(f"## Unshaped: what it costs the processors\n\n{cell.mib} MiB a rank, `{cell.workload}`, {ranks_text(cell.ranks)}; "
-                       "bytes between nodes. Processor seconds are those of the daemons or of the ranks during jobs, and of the kernel's "
-                       "ksoftirqd meanwhile; MPI ranks spin while they wait, which counts.\n\n" + aligned(
+                       "bytes between nodes. Processor seconds are those of the daemons or of\nthe ranks during jobs, and of the kernel's ksoftirqd "
+                       "meanwhile; MPI ranks spin while they wait, which counts.\n\n" + aligned(
                            [[""] + [way.label for way in ways],
                             ["GB/s"] + shown([row[way.name].value for way in ways], least=False),
                             ["processor seconds per GB"] + shown(costs)]))

@@ -5,7 +5,7 @@ from xml.sax.saxutils import escape
 
 LEFT, TOP, PANEL, GAP, ROW = 92, 96, 250, 22, 24
 LEAST, MOST = 0.96, 5.0  # over the bound; what is beyond is drawn at the edge
-TICKS = [1, 1.05, 1.1, 1.25, 1.5, 2, 3, 5]
+TICKS = [1, 1.1, 1.25, 1.5, 2, 3, 5]
 # Colour and shape of each family of ways; what is tuned is filled.
 FAMILIES = {"railsd": ("#d1242f", "diamond"), "ompi_tcp": ("#0969da", "circle"), "ompi_ucx": ("#1a7f37", "square"),
             "mpich_ucx": ("#9a6700", "triangle"), "gloo": ("#8250df", "circle")}
