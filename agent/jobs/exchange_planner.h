@@ -38,6 +38,7 @@ class ExchangePlanner {
  private:
   void TakeFlows(const Group& group, const Exchange& exchange);
   void TakeRails(const NodeJob& job, const Exchange& exchange);
+  bool IsForOneRail(uint64_t bytes) const;
   void Count(NodeJob& job, Exchange& exchange);
 
   const ExchangeContext& context_;
