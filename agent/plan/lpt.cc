@@ -8,6 +8,8 @@
 // top; that, and how little a bin can be left short, is the whole proof of the bounds in plan.h.
 #include <algorithm>
 #include <limits>
+#include <numeric>
+#include <utility>
 
 #include "agent/plan/plan_internal.h"
 
@@ -262,20 +264,28 @@ void MatchBinsToRails(const Problem& problem, PlanWorkspace* w) {
     if (a.pair != b.pair) return a.pair < b.pair;
     return a.backlog != b.backlog ? a.backlog < b.backlog : a.rail < b.rail;
   };
-  w->bin_order.resize(bins.size());
   w->rail_order.resize(bins.size());
   double sum_of_speeds = 0;
   for (uint32_t b = 0; b < bins.size(); ++b) {
     const uint32_t rail = bins[b].rail;
-    w->bin_order[b] = b;
     w->rail_order[b] = {bins[b].group, rail, sender[rail], pair[rail], bins[b].backlog};
     sum_of_speeds += bins[b].speed;
   }
-  std::sort(w->bin_order.begin(), w->bin_order.end(), larger);
-  std::sort(w->rail_order.begin(), w->rail_order.end(), lighter);
-  for (size_t i = 0; i < bins.size(); ++i) {
-    Bin& bin = bins[w->bin_order[i]];
-    bin.matched = w->rail_order[i].rail;
+  if (w->pending.size() == 1) {  // only one rail is to be found
+    const uint32_t laid = w->pending[0].rail.value();
+    uint32_t best = laid;
+    for (uint32_t b = 0; b < bins.size(); ++b) {
+      if (bins[b].group == bins[laid].group && lighter(w->rail_order[b], w->rail_order[best])) best = b;
+    }
+    std::swap(bins[laid].matched, bins[best].matched);
+  } else {
+    w->bin_order.resize(bins.size());
+    std::iota(w->bin_order.begin(), w->bin_order.end(), 0);
+    std::sort(w->bin_order.begin(), w->bin_order.end(), larger);
+    std::sort(w->rail_order.begin(), w->rail_order.end(), lighter);
+    for (size_t i = 0; i < bins.size(); ++i) bins[w->bin_order[i]].matched = w->rail_order[i].rail;
+  }
+  for (const Bin& bin : bins) {
     const double error =
         static_cast<double>(bin.bytes) - static_cast<double>(problem.total_bytes) * bin.speed / sum_of_speeds;
     sender[bin.matched] += error;
