@@ -13,7 +13,7 @@ bool Grants::MayRide(const Exchange& exchange) const {
 }
 
 void Grants::Open(NodeJob& job, Exchange& exchange) {
-  exchange.in.Open();
+  exchange.in.Open(job.NewZone(context_.rail_count()));
   awaited_bytes_ += exchange.in.total_bytes();
   owners_[exchange.in.ref().slot] = {exchange.in.ref().generation, &job, &exchange};
 }

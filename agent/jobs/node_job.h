@@ -93,7 +93,9 @@ struct NodeJob {
   std::vector<RankPart*> by_place;  // the same in the order of ranks, once all have submitted (StreamFlow::part)
   std::shared_ptr<const GroupLayout> layout;  // of its group
   FixedList<Exchange> exchanges;              // by node of the layout; rails and tables point to them
-  uint64_t ranges = 0;                        // of the parts
+  // Their zones in one block, which lives as long as any of them: a zone may outlive the job.
+  std::shared_ptr<FixedList<ReceiveZone>> zones;
+  uint64_t ranges = 0;  // of the parts
   std::deque<LocalCopy> copies;
   size_t copies_running = 0;
   std::shared_ptr<std::atomic<bool>> stop_copies;
@@ -131,6 +133,11 @@ struct NodeJob {
     layout = std::move(group);
     exchanges = FixedList<Exchange>(layout->peers.size());
     for (const PeerIndex peer : layout->peers) exchanges.Add(context, this, peer);
+  }
+  std::shared_ptr<ReceiveZone> NewZone(size_t rails) {
+    if (zones == nullptr) zones = std::make_shared<FixedList<ReceiveZone>>(exchanges.size());
+    if (zones->size() == exchanges.size()) return std::make_shared<ReceiveZone>(rails);  // an exchange has a second one
+    return {zones, &zones->Add(rails)};
   }
   bool HasUnendedPart() const {
     return std::any_of(parts.begin(), parts.end(), [](const auto& part) { return !part.second.terminal(); });

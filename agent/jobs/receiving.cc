@@ -18,8 +18,8 @@ void Receiving::SetStream(StreamFlows flows, MemoryRanges memory) {
   memory_ = std::move(memory);
 }
 
-void Receiving::Open() {
-  zone_ = std::make_shared<ReceiveZone>(context_.rail_count());
+void Receiving::Open(std::shared_ptr<ReceiveZone> zone) {
+  zone_ = std::move(zone);
   zone_->peer = peer_;
   zone_->memory = std::move(memory_);
   context_.zones->Open(zone_);

@@ -32,8 +32,8 @@ class Receiving {
 
   // There is something to receive, and no zone is open for it.
   bool WaitsForZone() const { return total_bytes() > 0 && zone_ == nullptr && !complete_ && !given_up_; }
-  // Opens the zone and has it bound on every rail. Not yet open; a slot is free.
-  void Open();
+  // Opens the zone, which is new, and has it bound on every rail. Not yet open; a slot is free.
+  void Open(std::shared_ptr<ReceiveZone> zone);
   ZoneRef ref() const { return zone_->ref; }
   bool open() const { return zone_ != nullptr && !closing_; }
   bool closing() const { return closing_; }
