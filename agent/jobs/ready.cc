@@ -55,9 +55,9 @@ uint64_t BytesOf(const Ready& ready) {
 }
 
 std::vector<Ready::Flow> FlowsOf(const StreamFlows& stream) {
-  std::vector<Ready::Flow> flows;
-  flows.reserve(stream.all().size());
-  for (const StreamFlow& flow : stream.all()) flows.push_back({flow.source, flow.destination, flow.bytes});
+  std::vector<Ready::Flow> flows(stream.all().size());
+  Ready::Flow* next = flows.data();
+  for (const StreamFlow& flow : stream.all()) *next++ = {flow.source, flow.destination, flow.bytes};
   return flows;
 }
 
@@ -107,15 +107,16 @@ absl::Status CheckReadyFlows(const Ready& ready, const GroupLayout& layout, Peer
     return rank.value() < layout.ranks.size() && layout.ranks[rank.value()].node == where;
   };
   const auto check = [&](const std::vector<Ready::Flow>& flows, uint32_t sources, uint32_t destinations) {
-    const Ready::Flow* before = nullptr;
+    uint64_t least_place = 0;
     for (const Ready::Flow& flow : flows) {
       const bool fits = is_on(flow.source, sources) && is_on(flow.destination, destinations);
-      if (!fits || (before != nullptr && !Precedes(*before, flow))) {
+      const uint64_t place = PlaceOf(flow);
+      if (!fits || place < least_place) {
         return absl::InternalError(absl::StrCat("READY of ", peer.node, " for job ", ready.job.seq.value(),
                                                 " has a flow from rank ", flow.source.value(), " to rank ",
                                                 flow.destination.value(), ", which it cannot have there"));
       }
-      before = &flow;
+      least_place = place + 1;
     }
     return absl::OkStatus();
   };
