@@ -63,6 +63,8 @@ JobTable::JobTable(const Parts& parts)
                 .may_ask = [this](const Peer& from, JobKey key) { return MayAsk(from, key); },
                 .outcome =
                     [this](JobKey key) {
+                      // A job that was aborted, and whose tombstone there was no room for or need of, counts as
+                      // complete. Its ABORT went out on the same link before, so the sender ends it as aborted.
                       const Group* const group = groups_.Find(key.epoch);
                       const bool ended = group == nullptr
                                              ? records_.EndedWell(key)
