@@ -31,7 +31,7 @@ NODES = [2, 4, 8, 16, 32, 64, 128]
 PARTNERS = [1, 2, 4]  # instead of 8: the flows vary while nodes and bytes do not
 PARTNERS_NODES = 16
 EXCHANGE_BYTES = 128 << 10  # the default of the program; 8 chunks
-LONGER = [4, 16]  # times as many bytes and chunks of the same flows
+LONGER = [4, 16]  # times as many bytes and chunks of the same flows: over all rails, where the others go over one
 LONGER_NODES = 8
 BROKEN_DOWN = 32
 TOP = 10
@@ -128,7 +128,7 @@ def fit(rows, values):
 
 
 def row_of(counts):
-    return [1, counts["nodes"] - 1, counts["flows"], counts["chunks"]]
+    return [1, counts["nodes"] - 1, counts["flows"]]
 
 
 def measure(options):
@@ -143,32 +143,35 @@ def measure(options):
         alone = pool.submit(counted, [f"nodes={BROKEN_DOWN}", "single=1"])
         measured = {name: runs[name].result()[0] for name in cases}
         profile, alone = runs[f"nodes={BROKEN_DOWN}"].result()[1], alone.result()[0]
-    counts = list(measured.values())
-    (a, b, c, d), residual = fit([row_of(each) for each in counts], [each["instructions"] for each in counts])
+    counts = [each for name, each in measured.items() if not name.startswith("bytes x")]
+    (a, b, c), residual = fit([row_of(each) for each in counts], [each["instructions"] for each in counts])
     by_nodes = [measured[f"nodes={nodes}"] for nodes in NODES]
     (x, y), allocation_residual = fit([[1, each["nodes"] - 1] for each in by_nodes], [each["allocations"] for each in by_nodes])
     progress("case            flows  chunks  instructions     fitted  allocations     fitted  messages out, in")
     for name, each in measured.items():
         progress(f"{name:14} {each['flows']:6} {each['chunks']:7.0f} {each['instructions']:13.0f} "
-                 f"{fitted((a, b, c, d), row_of(each)):10.0f} {each['allocations']:12.1f} {x + y * (each['nodes'] - 1):10.1f} "
+                 f"{fitted((a, b, c), row_of(each)):10.0f} {each['allocations']:12.1f} {x + y * (each['nodes'] - 1):10.1f} "
                  f"{each['messages_out']:9.1f}, {each['messages_in']:.1f}")
     progress(f"a job among {BROKEN_DOWN} nodes:")
     for line in profile.lines(TOP):
         progress(line)
     large = measured[f"nodes={LARGEST}"]
-    most = max(max(each["messages_out"], each["messages_in"]) / (each["nodes"] - 1) for each in counts)
+    most = max(max(each["messages_out"], each["messages_in"]) / (each["nodes"] - 1) for each in measured.values())
     room = 4 + 2 * (LARGEST - 1)
     how = (f"fit to {len(counts)} cases of 8 ranks on each of {NODES[0]} to {LARGEST} nodes, under callgrind, of what the engine's "
            f"thread does for one job; largest difference {100 * residual:.1f} %")
     # The allocator looks for room in a heap that rails, with their chunks, use as well.
-    base, *longer = [(each["instructions"] - each["allocator"], each["chunks"]) for each in (
-        measured[name] for name in (f"nodes={LONGER_NODES}", *(f"bytes x {times}" for times in LONGER)))]
-    by_chunk = max(abs(instructions - base[0]) / (chunks - base[1]) for instructions, chunks in longer)
+    (short, _), (long, chunks), (longest, most_chunks) = [
+        (each["instructions"] - each["allocator"], each["chunks"]) for each in (
+            measured[name] for name in (f"nodes={LONGER_NODES}", *(f"bytes x {times}" for times in LONGER)))]
+    by_chunk = abs(longest - long) / (most_chunks - chunks)
     return [
         Result("engine.by_chunk", by_chunk, "instructions", 1, f"{' and '.join(map(str, LONGER))} times the bytes among "
                f"{LONGER_NODES} nodes, for each further chunk, without malloc and free; less than 1 is 0, because addresses "
-               f"differ; the fit, with them, has {d:.1f}"),
-        Result("engine.by_peer", b, "instructions", 6000, how),
+               "differ"),
+        Result("engine.by_peer", b, "instructions", 6000, f"{how}; exchanges that go over one rail: engine.by_rails is more"),
+        Result("engine.by_rails", (long - short) / (LONGER_NODES - 1), "instructions", None,
+               f"more for each peer, among {LONGER_NODES} nodes, whose exchange is long enough for all rails instead of one"),
         Result("engine.by_flow", c, "instructions", 250, "the same; for a flow that is sent and one that is received"),
         Result("engine.fixed", a, "instructions", None, "the same"),
         Result("engine.residual", 100 * residual, "%", None, "largest difference between the fit and a case"),
