@@ -25,7 +25,7 @@ void LateBinder::Run(absl::Time now) {
   bool any_dry = false;
   for (size_t r = 0; r < context_.rail_count(); ++r) {
     const RailProgress& progress = (*context_.board)[r];
-    soonest = std::min(soonest, absl::Seconds(static_cast<double>(progress.piece_bytes) / progress.speed_bytes_per_s));
+    soonest = std::min(soonest, absl::Seconds(static_cast<double>(progress.movable_bytes) / progress.speed_bytes_per_s));
     if (!IsDry(r)) continue;
     any_dry = true;
     if ((fed & RailBit(r)) == 0) Feed(r);
@@ -75,12 +75,12 @@ bool LateBinder::Take(Sending& sending, size_t from, size_t to) {
     const RailProgress& rail = (*context_.board)[r];
     const uint64_t waiting = (*context_.rails)[r].backlog_bytes() -
                              std::min((*context_.rails)[r].backlog_bytes(), rail.in_flight_bytes.load());
-    const bool takes = waiting <= rail.piece_bytes && context_.peer(sending.peer()).CanSendOver(r, sending.Usable());
+    const bool takes = waiting <= rail.movable_bytes && context_.peer(sending.peer()).CanSendOver(r, sending.Usable());
     if (r == from || r == to || takes) sum += rail.Rate();
   }
   const RailProgress& lagging = (*context_.board)[from];
   const auto left = static_cast<double>(lagging.unposted_bytes.load(std::memory_order_relaxed));
-  const uint64_t piece = (*context_.board)[to].piece_bytes;
+  const uint64_t piece = (*context_.board)[to].movable_bytes;
   const auto part = static_cast<uint64_t>(left * (*context_.board)[to].Rate() / std::max(sum, 1.0));
   if (!sending.Move(from, to, std::max(piece, part / piece * piece))) return false;
   ++moves_;

@@ -24,7 +24,8 @@ struct RailProgress {
   Value rate_bytes_per_s{0};  // in the present stretch of work; 0: too short to tell
   // Set before the thread starts.
   double speed_bytes_per_s = 0;
-  uint64_t piece_bytes = 0, window_bytes = 0;
+  uint64_t window_bytes = 0;
+  uint64_t movable_bytes = 0;  // moving less to another rail is not worth while
 
   // The rate that is expected of it, in bytes per second; more than 0.
   double Rate() const {
@@ -37,12 +38,12 @@ struct RailProgress {
   }
   // Whether moving a part of that would pay. Moving costs two messages between threads, and the evenness of the plan.
   bool Lags() const {
-    constexpr uint64_t kPieces = 3;
+    constexpr uint64_t kMovable = 3;
     constexpr absl::Duration kMessages = absl::Microseconds(200), kEnough = absl::Milliseconds(10);
     const uint64_t unposted = unposted_bytes.load(std::memory_order_relaxed);
-    if (unposted <= kPieces * piece_bytes) return false;
-    const absl::Duration pieces = absl::Seconds(static_cast<double>(kPieces * piece_bytes) / speed_bytes_per_s);
-    return Left() > std::min(kEnough, pieces + kMessages);
+    if (unposted <= kMovable * movable_bytes) return false;
+    const absl::Duration least = absl::Seconds(static_cast<double>(kMovable * movable_bytes) / speed_bytes_per_s);
+    return Left() > std::min(kEnough, least + kMessages);
   }
 };
 

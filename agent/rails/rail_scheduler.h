@@ -19,7 +19,7 @@ namespace railsd {
 struct SchedulerOptions {
   double speed_bytes_per_s = 0;
   uint64_t chunk_bytes = 1 << 20;  // no chunk is longer
-  uint64_t window_bytes = 0;       // per peer; 0: from the speed
+  uint64_t window_bytes = 0;       // in flight to the peers that something waits for; 0: from the speed
 };
 
 // Shares of the tenants, as the engine told them last.
@@ -29,10 +29,11 @@ struct RailShares {
   friend bool operator==(const RailShares&, const RailShares&) = default;
 };
 
-// Posted bytes can neither move to another rail nor let others pass. It is bounded by a window for each peer, and in
-// all. Higher priorities go first, then the tenant that has had least for its weight (start-time fair queueing, Goyal,
-// Vin and Cheng, 1996), then the peer for which most is left: what would end last is served first. A peer that was
-// passed over for long has its turn. Windows shrink while the rail is slower than its speed. A chunk costs O(log peers
+// Posted bytes can neither move to another rail nor let others pass. It is bounded by a window that the peers
+// share which something waits for, and in all. Higher priorities go first, then the tenant that has had least for its
+// weight (start-time fair queueing, Goyal, Vin and Cheng, 1996), then the peer for which most is left: what would end
+// last is served first. A peer that was passed over for long has its turn. Windows shrink while the rail is slower than
+// its speed. A chunk costs O(log peers
 // + log tenants). Owned by the rail's thread.
 class RailScheduler {
  public:
@@ -111,7 +112,7 @@ class RailScheduler {
     uint64_t bytes = 0;
   };
 
-  Window MakeWindow(double part, uint64_t pieces) const;
+  Window MakeWindow(double least_seconds, uint64_t least_pieces, double seconds) const;
   void SetWindows(double speed_bytes_per_s);
   Destination& To(TenantQueue& queue, PeerIndex peer);
   void SetPlace(PeerIndex peer, uint32_t place);
@@ -119,7 +120,7 @@ class RailScheduler {
     return tenant < shares_.tenants.size() ? shares_.tenants[tenant] : TenantShare{};
   }
   const Window& WindowOf(uint32_t priority) const { return priority < shares_.highest_priority ? yielding_ : window_; }
-  bool IsOpen(const PeerState& peer, const Window& window) const;
+  bool IsOpen(const PeerState& peer, const Window& window, uint64_t peers) const;
   // The tenant, or one of its peers, can be chosen, or cannot any more.
   void UpdateRank(uint32_t tenant);
   void UpdatePeer(TenantQueue& queue, PeerIndex peer);

@@ -140,7 +140,7 @@ TEST(RehomeTest, AnAnswerThatIsTooLongLeavesKeysOut) {
   exchange.JoinAll();
   constexpr size_t kJobs = 4;
   exchange.ReceiveApart(kJobs);
-  exchange.SetLengths({{0, 100'000}, {0, 0}}, 1);
+  exchange.SetLengths({{0, 10'000}, {0, 0}}, 1);
   size_t too_long = 0;
   cluster.node(1).does_not_fit = [&](const ControlMessage& message) {
     const auto* const answer = std::get_if<Rehomed>(&message);

@@ -21,10 +21,10 @@ class RailSchedulerTest : public ::testing::Test {
  protected:
   static constexpr uint64_t kMiB = 1 << 20;
   static constexpr uint32_t kOne = 0, kThree = 1, kUrgent = 2;  // tenants
-  // A rail of 25 MB/s: pieces of 100 kB, windows of 300 kB. While a higher priority is there, pieces of 25 kB and
-  // windows of 50 kB for the lower ones.
+  // A rail of 25 MB/s: pieces of 12.5 kB and a window of 100 kB, 8 pieces. While a higher priority is there, a window
+  // of two pieces for the lower ones.
   static constexpr double kSpeed = 25e6;
-  static constexpr uint64_t kPiece = 100'000, kWindow = 300'000;
+  static constexpr uint64_t kPiece = 12'500, kWindow = 100'000;
 
   struct Chunk {
     uint32_t tenant = 0, peer = 0;

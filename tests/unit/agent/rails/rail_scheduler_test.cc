@@ -5,20 +5,23 @@ namespace {
 
 TEST_F(RailSchedulerTest, PiecesAndWindowsFollowFromTheSpeed) {
   SetUpRail(kSpeed);
-  EXPECT_EQ(progress_.piece_bytes, kPiece);
+  EXPECT_EQ(progress_.movable_bytes, 8 * kPiece);
+  Queue(kOne, 0, kMiB);
+  EXPECT_EQ(scheduler_->Next(now_)->piece_bytes, kPiece);
   EXPECT_EQ(progress_.window_bytes, kWindow);
   EXPECT_EQ(progress_.speed_bytes_per_s, kSpeed);
   SetUpRail(1e6);
-  EXPECT_EQ(progress_.piece_bytes, 64u << 10) << "not smaller on slow rails";
+  Queue(kOne, 0, kMiB);
+  EXPECT_EQ(scheduler_->Next(now_)->piece_bytes, 8u << 10) << "not smaller on slow rails";
   SetUpRail(50e9);
-  EXPECT_EQ(progress_.piece_bytes, kMiB);
+  EXPECT_EQ(progress_.movable_bytes, kMiB);
   EXPECT_EQ(progress_.window_bytes, 10'000'000u) << "what the rail carries in 200 us";
   SetUpRail(50e9, 4096);
-  EXPECT_EQ(progress_.piece_bytes, 4096u);
+  EXPECT_EQ(progress_.movable_bytes, 4096u);
 }
 
 TEST_F(RailSchedulerTest, TheWindowBoundsWhatIsPostedToAPeer) {
-  SetUpRail(1e9, kMiB, 2 * kMiB);
+  SetUpRail(4e9, kMiB, 4 * kMiB);
   Queue(kOne, 0, 64 * kMiB);
   Queue(kOne, 1, 64 * kMiB);
   Post();
@@ -32,8 +35,8 @@ TEST_F(RailSchedulerTest, TheWindowBoundsWhatIsPostedToAPeer) {
   EXPECT_EQ(progress_.unposted_bytes.load(), 128 * kMiB - 5 * kMiB);
 }
 
-TEST_F(RailSchedulerTest, FourWindowsBoundWhatIsPostedToAllPeers) {
-  SetUpRail(1e9, kMiB, 2 * kMiB);
+TEST_F(RailSchedulerTest, TwoWindowsBoundWhatIsPostedToAllPeers) {
+  SetUpRail(4e9, kMiB, 4 * kMiB);
   for (uint32_t peer = 0; peer < 16; ++peer) Queue(kOne, peer, 64 * kMiB);
   Post();
   EXPECT_EQ(InFlight(), 8 * kMiB);
@@ -58,7 +61,7 @@ TEST_F(RailSchedulerTest, APeerHasAtMost256ChunksInFlight) {
 }
 
 TEST_F(RailSchedulerTest, StartsWithTheNextNodeAndTakesTurns) {
-  SetUpRail(1e9, kMiB, 2 * kMiB);
+  SetUpRail(4e9, kMiB, 6 * kMiB);
   places_ = {{0, 2}, {1, 0}, {2, 1}};  // node n1, whose peers are n0, n2 and n3
   for (uint32_t peer : {0u, 1u, 2u}) Queue(kOne, peer, 4 * kMiB);
   Post();
@@ -66,7 +69,7 @@ TEST_F(RailSchedulerTest, StartsWithTheNextNodeAndTakesTurns) {
 }
 
 TEST_F(RailSchedulerTest, EqualPeersGoOnAfterTheOneThatWasServedLast) {
-  SetUpRail(1e9, kMiB, kMiB);
+  SetUpRail(4e9, kMiB, 3 * kMiB);
   Queue(kOne, 1, kMiB);
   Post();
   Acknowledge();
@@ -76,26 +79,29 @@ TEST_F(RailSchedulerTest, EqualPeersGoOnAfterTheOneThatWasServedLast) {
 }
 
 TEST_F(RailSchedulerTest, ThePeerWithMostLeftIsServedFirst) {
-  SetUpRail(1e9, kMiB, 2 * kMiB);
+  SetUpRail(4e9, kMiB, 4 * kMiB);
   Queue(kOne, 0, 4 * kMiB);
+  Queue(kOne, 1, 4 * kMiB);
   Post();
-  EXPECT_EQ(PostedPeers(), (std::vector<uint32_t>{0, 0}));
-  Queue(kOne, 1, 3 * kMiB);
+  EXPECT_EQ(PostedPeers(), (std::vector<uint32_t>{0, 1, 0, 1}));
+  while (!chunks_.empty()) Acknowledge();
+  Queue(kOne, 1, kMiB);
   Queue(kOne, 3, 6 * kMiB);
   Post();
-  EXPECT_EQ(PostedPeers(), (std::vector<uint32_t>{0, 0, 3, 3, 1, 1})) << "though peer 3 was the last to start";
+  EXPECT_EQ(PostedPeers(), (std::vector<uint32_t>{3, 1, 0})) << "though peer 3 was the last to start";
 }
 
 TEST_F(RailSchedulerTest, PeersWithUnequalAmountsEndTogether) {
-  SetUpRail(kSpeed, kMiB, kPiece);
+  SetUpRail(kSpeed);
   uint64_t sum = 0;
-  for (uint32_t peer = 0; peer < 8; ++peer) {
+  for (uint32_t peer = 0; peer < 32; ++peer) {
+    places_[peer] = peer;
     const uint64_t bytes = std::min<uint64_t>(20 + 5 * peer, 40) * kPiece;
     Queue(kOne, peer, bytes);
     sum += bytes;
   }
-  CarryBytes(sum - 32 * kPiece);
-  for (uint32_t peer = 0; peer < 8; ++peer) {
+  CarryBytes(sum - 32 * 4 * kPiece);
+  for (uint32_t peer = 0; peer < 32; ++peer) {
     EXPECT_LE(left_[std::make_pair(kOne, peer)], 5 * kPiece) << "peer " << peer;
     EXPECT_GT(left_[std::make_pair(kOne, peer)], 0u) << "peer " << peer;
   }
@@ -150,17 +156,26 @@ TEST_F(RailSchedulerTest, AnUnusedShareIsLentAndNotPaidBack) {
   EXPECT_GE(alone[kOne], 400 * kPiece);
   Queue(kThree, 1, 100 * kPiece);
   auto both = CarryBytes(100 * kPiece);
-  EXPECT_NEAR(static_cast<double>(both[kThree]), 75 * kPiece, 5 * kPiece) << "no more than its share for having waited";
+  EXPECT_NEAR(static_cast<double>(both[kThree]), 75 * kPiece, 10 * kPiece)
+      << "no more than its share for having waited";
   both = CarryBytes(200 * kPiece);
-  EXPECT_NEAR(static_cast<double>(both[kThree]), 25 * kPiece, 5 * kPiece) << "all that it had";
-  EXPECT_NEAR(static_cast<double>(both[kOne]), 175 * kPiece, 5 * kPiece) << "the rest";
+  EXPECT_NEAR(static_cast<double>(both[kThree]), 25 * kPiece, 10 * kPiece) << "all that it had";
+  EXPECT_NEAR(static_cast<double>(both[kOne]), 175 * kPiece, 10 * kPiece) << "the rest";
 }
 
-TEST_F(RailSchedulerTest, ATenantAloneHasAWindowForEachPeer) {
+TEST_F(RailSchedulerTest, PeersShareAWindowInWholePieces) {
   SetUpRail(kSpeed);
-  for (uint32_t peer : {0u, 1u, 2u}) Queue(kOne, peer, 40 * kMiB);
+  Queue(kOne, 0, 3200 * kPiece);
   Post();
-  for (uint32_t peer : {0u, 1u, 2u}) EXPECT_GE(InFlightTo(peer), kWindow) << "peer " << peer;
+  EXPECT_EQ(InFlight(), kWindow) << "a peer alone has all of it";
+  for (uint32_t peer : {1u, 2u}) Queue(kOne, peer, 3200 * kPiece);
+  while (!chunks_.empty()) Acknowledge();
+  Post();
+  for (uint32_t peer : {0u, 1u, 2u}) EXPECT_EQ(InFlightTo(peer), 3 * kPiece) << "peer " << peer;
+  for (uint32_t peer = 3; peer < 12; ++peer) Queue(kOne, peer, 3200 * kPiece);
+  while (!chunks_.empty()) Acknowledge();
+  Post();
+  for (uint32_t peer = 0; peer < 12; ++peer) EXPECT_EQ(InFlightTo(peer), kPiece) << "peer " << peer;
 }
 
 TEST_F(RailSchedulerTest, AHigherPriorityGoesFirst) {
@@ -168,7 +183,7 @@ TEST_F(RailSchedulerTest, AHigherPriorityGoesFirst) {
   SetShares(1);
   Queue(kThree, 0, 100 * kPiece);
   CarryBytes(10 * kPiece);
-  EXPECT_LE(InFlight(), kWindow / 6 + kPiece / 4) << "little is before an urgent chunk";
+  EXPECT_LE(InFlight(), 2 * kPiece) << "little is before an urgent chunk";
   const uint64_t before = InFlight();
   Queue(kUrgent, 1, 10 * kPiece);
   auto carried = CarryBytes(before + 10 * kPiece);
@@ -208,7 +223,7 @@ TEST_F(RailSchedulerTest, WindowsAreWholeWhileNoHigherPriorityHasSessions) {
   while (!chunks_.empty()) Acknowledge();
   SetShares(1);
   Post();
-  EXPECT_EQ(InFlight(), kWindow / 6);
+  EXPECT_EQ(InFlight(), 2 * kPiece);
   SetShares(0);
   Post();
   EXPECT_GE(InFlight(), kWindow);
@@ -221,7 +236,7 @@ TEST_F(RailSchedulerTest, LowerPrioritiesPauseForChunksThatAreAboutToCome) {
   SetShares(1);
   Queue(kThree, 0, 100 * kPiece);
   CarryBytes(10 * kPiece);
-  const absl::Duration drain = absl::Seconds(static_cast<double>(kWindow / 6) / kSpeed);
+  const absl::Duration drain = absl::Seconds(static_cast<double>(2 * kPiece) / kSpeed);
   scheduler_->Expect(1, now_);
   while (!chunks_.empty()) {
     Acknowledge();
@@ -237,7 +252,7 @@ TEST_F(RailSchedulerTest, LowerPrioritiesPauseForChunksThatAreAboutToCome) {
   EXPECT_EQ(InFlight(), 0u);
   now_ += 2 * drain;
   Post();
-  EXPECT_EQ(InFlight(), kWindow / 6) << "not for long";
+  EXPECT_EQ(InFlight(), 2 * kPiece) << "not for long";
 }
 
 TEST_F(RailSchedulerTest, AnExpectedPriorityIsNotForgottenForALowerOne) {
@@ -284,16 +299,16 @@ TEST_F(RailSchedulerTest, AStalledPeerDoesNotHoldTheOthersShare) {
       Post();
       ASSERT_TRUE(acknowledge_peer_1()) << "after piece " << piece;
     }
-    now_ += absl::Milliseconds(4);
+    now_ += absl::Microseconds(500);
     Post();
   }
   EXPECT_EQ(InFlightTo(0), kWindow);
 }
 
-// Four windows are for all peers, and they are full of what stalled ones hold.
+// Two windows are for all peers, and they are full of what stalled ones hold.
 TEST_F(RailSchedulerTest, StalledPeersDoNotHoldTheWindowOfAll) {
   SetUpRail(kSpeed);
-  for (uint32_t peer : {0u, 1u, 2u, 3u}) Queue(kOne, peer, 100 * kPiece);
+  for (uint32_t peer = 10; peer < 26; ++peer) Queue(kOne, peer, 100 * kPiece);
   Post();
   Queue(kOne, 4, 10 * kPiece);
   Post();
@@ -301,20 +316,20 @@ TEST_F(RailSchedulerTest, StalledPeersDoNotHoldTheWindowOfAll) {
   ASSERT_LT(scheduler_->NextDeadline(), absl::InfiniteFuture());
   now_ = scheduler_->NextDeadline();
   Post();
-  EXPECT_EQ(InFlightTo(4), kWindow);
+  EXPECT_EQ(InFlightTo(4), kPiece);
 }
 
 TEST_F(RailSchedulerTest, ARailLagsWhenItHasMoreLeftThanMessagesAreWorth) {
   SetUpRail(kSpeed);
   EXPECT_FALSE(progress_.Lags());
-  Queue(kOne, 0, 3 * kPiece);
-  EXPECT_FALSE(progress_.Lags()) << "three pieces are too little to move";
+  Queue(kOne, 0, 3 * 8 * kPiece);
+  EXPECT_FALSE(progress_.Lags()) << "12 ms are too little to move";
   Queue(kOne, 0, 1);
   EXPECT_TRUE(progress_.Lags());
   EXPECT_NEAR(absl::ToDoubleMilliseconds(progress_.Left()), 12, 0.01);
   SetUpRail(50e9);
   Queue(kOne, 0, 12 * kMiB);
-  EXPECT_FALSE(progress_.Lags()) << "more than three pieces, but done as soon as two messages are";
+  EXPECT_FALSE(progress_.Lags()) << "more than three chunks, but done as soon as two messages are";
   Queue(kOne, 0, kMiB);
   EXPECT_TRUE(progress_.Lags());
   progress_.rate_bytes_per_s = 100'000'000'000;

@@ -120,7 +120,7 @@ class NaiveScheduler {
     for (const Window& window : windows_) {
       if (window.bytes > 0 && now - window.heard_at >= absl::Milliseconds(100)) stalled += window.bytes;
     }
-    return in_flight < kRail.window_bytes * (working > 1 || yields ? 1 : 4) + stalled;
+    return in_flight < kRail.window_bytes * (working > 1 || yields ? 1 : 2) + stalled;
   }
   std::optional<uint32_t> NextPeer(uint32_t t) const {
     const Tenant& tenant = tenants_[t];
@@ -130,8 +130,9 @@ class NaiveScheduler {
       const uint32_t place = (tenant.last_place + at) % kPeers;
       const uint32_t peer = static_cast<uint32_t>(std::find(places_.begin(), places_.end(), place) - places_.begin());
       const Destination& to = tenant.peers[peer];
-      if (to.unposted_bytes == 0 || windows_[peer].bytes >= kRail.window_bytes || windows_[peer].chunks >= 256)
-        continue;
+      const uint64_t each = std::max(kRail.chunk_bytes, kRail.window_bytes / Active(t));
+      const bool open = windows_[peer].bytes + kRail.chunk_bytes / 2 <= each && windows_[peer].chunks < 256;
+      if (to.unposted_bytes == 0 || !open) continue;
       const bool passed_over = tenant.pieces - to.served_at >= 4 * Active(t);
       const Destination* const other = best.has_value() ? &tenant.peers[*best] : nullptr;
       const bool sooner = passed_over && best_passed_over ? to.served_at < other->served_at : passed_over;

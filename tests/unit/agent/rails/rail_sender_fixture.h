@@ -23,9 +23,9 @@ class RailSenderTest : public ::testing::Test {
   static constexpr PeerIndex kPeer{3};
   static constexpr uint64_t kLink = 7, kConnection = 11;
 
-  // A rail of 1 GB/s with chunks of 1 MiB and a connection to kPeer.
+  // A rail of 4 GB/s with chunks of 1 MiB and a connection to kPeer.
   RailSenderTest() {
-    SetUpSender({.speed_bytes_per_s = 1e9, .chunk_bytes = kMiB, .window_bytes = 4 * kMiB});
+    SetUpSender({.speed_bytes_per_s = 4e9, .chunk_bytes = kMiB, .window_bytes = 4 * kMiB});
     SetPeer(kPeer, kLink);
     PeerUp(kPeer, kLink, kConnection);
     Take();

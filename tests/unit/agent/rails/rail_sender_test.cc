@@ -421,7 +421,7 @@ TEST_F(RailSenderTest, DryIsToldWhileAnotherRailLags) {
   CarryAll();
   EXPECT_TRUE(Only(Kind::kDry, Take()).empty()) << "nobody lags";
   board_[0].speed_bytes_per_s = 1e9;
-  board_[0].piece_bytes = kMiB;
+  board_[0].movable_bytes = kMiB;
   board_[0].unposted_bytes = 100 * kMiB;
   Post();
   EXPECT_TRUE(Only(Kind::kDry, Take()).empty()) << "it had no work since";
