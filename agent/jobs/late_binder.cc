@@ -25,7 +25,8 @@ void LateBinder::Run(absl::Time now) {
   bool any_dry = false;
   for (size_t r = 0; r < context_.rail_count(); ++r) {
     const RailProgress& progress = (*context_.board)[r];
-    soonest = std::min(soonest, absl::Seconds(static_cast<double>(progress.movable_bytes) / progress.speed_bytes_per_s));
+    soonest =
+        std::min(soonest, absl::Seconds(static_cast<double>(progress.movable_bytes) / progress.speed_bytes_per_s));
     if (!IsDry(r)) continue;
     any_dry = true;
     if ((fed & RailBit(r)) == 0) Feed(r);

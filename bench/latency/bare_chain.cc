@@ -2,9 +2,10 @@
 // checks and safety. Each node is a process with the threads of a daemon and its trainers, which wake each other as
 // theirs do:
 //
-//   trainer -> session thread -> engine -> every peer's link thread -> engine -> trainer         bytes ride in the
-//   message the same, then engine -> rail thread -> the peer's rail thread -> engine, which acknowledges  bytes go over
-//   rails
+//   trainer -> session thread -> engine -> every peer's link thread -> its engine -> its trainer
+//
+// Bytes that ride in the message are acknowledged by the link thread, for which the sender's engine waits. Others go on
+// from the engine to its rail threads, theirs at the peers, and the engines there and, acknowledged, here.
 //
 //   bench_chain --nodes 2 --ranks 1 --bytes-per-pair 4096 [--rails 0] --jobs 300 --warmup 50
 //
@@ -138,7 +139,8 @@ class Node {
   Node(const Options& options, const Mesh& mesh, uint32_t self)
       : options_(options), mesh_(mesh), self_(self), rails_(options.rails) {
     const uint64_t exchange = options.bytes_per_pair * options.ranks * options.ranks;
-    message_.resize(kMessageBytes + (options.rails == 0 ? exchange : 0));
+    rides_ = options.rails == 0 && exchange > 0;
+    message_.resize(kMessageBytes + (rides_ ? exchange : 0), 'm');
     piece_.resize(options.rails == 0 ? 0 : exchange / options.rails);
   }
 
@@ -192,6 +194,7 @@ class Node {
 
   void EngineThread() {
     const uint32_t peers = options_.nodes - 1, pieces = peers * options_.rails;
+    const uint32_t acknowledgements = rides_ ? peers : pieces;
     uint32_t submitted = 0, ready = 0, landed = 0, acknowledged = 0;
     bool sent = false, given = false;
     for (;;) {
@@ -211,11 +214,11 @@ class Node {
         for (Inbox& rail : rails_) rail.Push(kGo);
         given = true;
       }
-      if (!given || landed < pieces || acknowledged < pieces) continue;
+      if (!given || landed < pieces || acknowledged < acknowledgements) continue;
       submitted -= options_.ranks;
       ready -= peers;
       landed -= pieces;
-      acknowledged -= pieces;
+      acknowledged -= acknowledgements;
       sent = given = false;
       for (const int fd : daemon_end_) SendAll(fd, "x", 1);
     }
@@ -250,21 +253,31 @@ class Node {
     size_t bytes = 0;  // of the present record
   };
 
+  // Messages begin with 'm', acknowledgements are a frame with 'a'. A message with payload is acknowledged at once.
   void LinkThread() {
     const std::vector<int>& fds = mesh_[0][self_];
     const int epoll = epoll_create1(0);
     Watch(epoll, fds);
-    std::vector<size_t> arrived(fds.size());
+    std::vector<Arrived> arrived(fds.size());
     std::string buffer(message_.size(), 'x');
     for (epoll_event event = {};;) {
       if (epoll_wait(epoll, &event, 1, -1) < 1) continue;
-      size_t& bytes = arrived[event.data.u32];
-      const ssize_t got = recv(fds[event.data.u32], buffer.data(), message_.size() - bytes, MSG_DONTWAIT);
+      const int fd = fds[event.data.u32];
+      Arrived& record = arrived[event.data.u32];
+      const bool in_header = record.bytes < kFrameBytes;
+      const size_t left = (in_header ? kFrameBytes : message_.size()) - record.bytes;
+      const ssize_t got = recv(fd, in_header ? record.header + record.bytes : buffer.data(), left, MSG_DONTWAIT);
       if (got <= 0) continue;
-      bytes += static_cast<size_t>(got);
-      if (bytes < message_.size()) continue;
-      bytes = 0;
-      engine_.Push(kReady);
+      record.bytes += static_cast<size_t>(got);
+      if (record.bytes < kFrameBytes) continue;
+      const bool message = record.header[0] == 'm';
+      if (message && record.bytes < message_.size()) continue;
+      record.bytes = 0;
+      if (message && rides_) {
+        const std::string acknowledgement(kFrameBytes, 'a');
+        SendAll(fd, acknowledgement.data(), acknowledgement.size());
+      }
+      engine_.Push(message ? kReady : kAcknowledged);
     }
   }
 
@@ -321,6 +334,7 @@ class Node {
   const Options& options_;
   const Mesh& mesh_;
   const uint32_t self_;
+  bool rides_ = false;  // the bytes ride in the message
   std::string message_, piece_;
   Inbox engine_;
   std::vector<Inbox> rails_;
