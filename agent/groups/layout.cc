@@ -1,5 +1,7 @@
 #include "agent/groups/layout.h"
 
+#include <algorithm>
+
 #include "agent/groups/groups.h"
 
 namespace railsd {
@@ -14,10 +16,13 @@ std::shared_ptr<const GroupLayout> LayOut(const Group& group) {
     layout->nodes[peer] = n;
     first.push_back(first.back() + group.ranks_on[n]);
   }
+  bool before_self = true;
   for (const Group::Member& member : group.ranks) {
     GroupLayout::Place& place = layout->ranks.emplace_back();
+    before_self = before_self && !member.local;
     if (member.local) continue;
     place.node = layout->nodes[member.peer.value()];
+    if (before_self) layout->self = std::max(layout->self, place.node + 1);
     place.order = first[place.node] + member.place;
   }
   return layout;

@@ -20,8 +20,9 @@ struct GroupLayout {
     uint32_t order = 0;      // of a remote rank among all of them: by node, then rank
   };
   std::vector<Place> ranks;
-  std::vector<PeerIndex> peers;  // remote nodes with members
+  std::vector<PeerIndex> peers;  // remote nodes with members, in the order of their first ranks
   std::vector<uint32_t> nodes;   // by PeerIndex: as in Place; kLocal: no member
+  uint32_t self = 0;             // place of this node among `peers`
 
   // kLocal: the peer has no member.
   uint32_t NodeOf(PeerIndex peer) const { return peer.value() < nodes.size() ? nodes[peer.value()] : kLocal; }

@@ -72,6 +72,8 @@ absl::Status ExchangePlanner::Plan(NodeJob& job, const Group& group, Exchange& e
   PlanOptions options = context_.options->plan;
   const bool by_flow = options.policy != Policy::kLpt;  // or else the plan is of one flow that begins at 0
   if (!by_flow && IsForOneRail(exchange.out.total_bytes())) options.policy = Policy::kLptFlow;
+  const GroupLayout& layout = *group.layout;
+  options.first_rail = static_cast<uint32_t>((layout.self + layout.NodeOf(exchange.peer)) % rails_.size());
   const absl::Time before = SteadyNow();
   const absl::Status planned = BuildPlan(flows_, rails_, exchange.peer, options, &ledger_, &workspace_);
   // No rail is up towards the peer: planned again when one comes up; the job's deadline bounds the wait.

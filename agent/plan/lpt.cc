@@ -273,9 +273,24 @@ void MatchBinsToRails(const Problem& problem, PlanWorkspace* w) {
   }
   if (w->pending.size() == 1) {  // only one rail is to be found
     const uint32_t laid = w->pending[0].rail.value();
+    const auto fits = [&](uint32_t b) { return bins[b].group == bins[laid].group; };
+    double least = sender[bins[laid].rail];
+    for (uint32_t b = 0; b < bins.size(); ++b) least = fits(b) ? std::min(least, sender[bins[b].rail]) : least;
+    // Were the sender's total alone to decide, a destination that gets the same share of each job would get it over
+    // the same rail each time.
+    const double most = least + static_cast<double>(problem.total_bytes);
+    const auto turn = [&](uint32_t rail) {
+      return (rail + problem.rails - problem.first_rail % problem.rails) % problem.rails;
+    };
+    const auto better = [&](const PlanWorkspace::RailKey& a, const PlanWorkspace::RailKey& b) {
+      if ((a.sender > most) != (b.sender > most)) return b.sender > most;
+      if (a.pair != b.pair) return a.pair < b.pair;
+      if (a.sender != b.sender) return a.sender < b.sender;
+      return a.backlog != b.backlog ? a.backlog < b.backlog : turn(a.rail) < turn(b.rail);
+    };
     uint32_t best = laid;
     for (uint32_t b = 0; b < bins.size(); ++b) {
-      if (bins[b].group == bins[laid].group && lighter(w->rail_order[b], w->rail_order[best])) best = b;
+      if (fits(b) && better(w->rail_order[b], w->rail_order[best])) best = b;
     }
     std::swap(bins[laid].matched, bins[best].matched);
   } else {

@@ -131,6 +131,7 @@ absl::Status BuildPlan(absl::Span<const PlanFlow> flows, absl::Span<const PlanRa
                         .chunk_bytes = options.chunk_bytes,
                         .min_bytes = plan_internal::EffectiveMinBytes(options),
                         .total_bytes = *total,
+                        .first_rail = options.first_rail,
                         .ledger = ledger};
   size_t whole = 0;
   switch (options.policy) {

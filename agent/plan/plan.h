@@ -53,6 +53,9 @@ struct PlanOptions {
   Policy policy = Policy::kLpt;
   uint64_t chunk_bytes = 1 << 20;      // no chunk is longer
   uint64_t min_chunk_bytes = 8 << 10;  // no chunk is shorter unless its flow is (at most half of chunk_bytes counts)
+  // A plan of one run takes this rail where others would do as well. Senders to one destination take different ones:
+  // their ledgers go in step, and they would all choose the same rail.
+  uint32_t first_rail = 0;
 };
 
 // A stretch of one flow on one rail.
@@ -145,11 +148,12 @@ inline constexpr uint64_t kBacklogThresholdChunks = 64;
 // cut otherwise. P is the largest piece that cannot be split: 2 * min - 1 when any flow can be split, else the largest
 // flow (all are under 2 * min then). What `lpt` promises, backlog below the threshold:
 // - Rails of equal pair speed: bytes per rail of this pair differ by at most P. If the sender's totals (the ledger)
-//   differed by at most P before, they do after.
+//   differed by at most 2 P before, they do after; P where every plan has several runs. A plan of one run goes to the
+//   rail that has least of its destination, among those whose total is within the run of the least.
 // - Rails of unequal speed s: for rails i and j, bytes_i / s_i <= (bytes_j + P) / s_j + D, where D is zero when the
 //   ledger is even between rails of different speed and at most P / s_i + P / s_j otherwise: that is the room in which
 //   errors are diffused over destinations. The sender's residuals then stay within P * (1 + s_i / mean speed) of
-//   rail i's share plus the spread of rails of the same speed, P; they do not accumulate.
+//   rail i's share plus the spread of rails of the same speed, 2 P; they do not accumulate.
 // - At most (flows + 2 * usable rails) runs.
 // `lpt_flow` keeps the same with P the largest flow.
 //

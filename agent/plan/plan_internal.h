@@ -18,6 +18,7 @@ struct Problem {
   uint64_t chunk_bytes = 0;
   uint64_t min_bytes = 0;  // effective: every run of at least this is cut into chunks of at least this
   uint64_t total_bytes = 0;
+  uint32_t first_rail = 0;
   Ledger* ledger = nullptr;
 };
 

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
+#include "tests/support/seeds.h"
 #include "tests/unit/agent/jobs/cluster.h"
 
 namespace railsd::testing {
@@ -141,6 +142,25 @@ TEST(PlacementTest, ShortExchangesGoOverOneRailInTurn) {
     carried.push_back((*exchange.trainer(0).Wait(seq))->rail_tx_bytes);
   }
   EXPECT_EQ(carried, (std::vector<std::vector<uint64_t>>{{200, 0}, {0, 200}, {200, 0}, {0, 200}, {101, 101}}));
+}
+
+// Nodes that send to one at the same time choose different rails, also in their first job.
+TEST(PlacementTest, ShortExchangesToOneNodeComeOverAllItsRails) {
+  for (const uint64_t seed : Seeds(10)) {
+    Cluster cluster({.nodes = 3, .rails = 2, .seed = seed, .plan = {.min_chunk_bytes = 1}});
+    Exchange exchange(&cluster, 3, "g");
+    exchange.JoinAll();
+    for (const uint64_t seq : {1, 2, 3}) {
+      exchange.SetLengths(AllLengths(3, 200), seq);
+      exchange.SubmitAll(seq);
+      cluster.Run();
+      exchange.ExpectDone(seq);
+      exchange.ExpectBytes();
+      for (uint32_t r = 0; r < 3; ++r) {
+        EXPECT_EQ((*exchange.trainer(r).Wait(seq))->rail_rx_bytes, (std::vector<uint64_t>{200, 200})) << r;
+      }
+    }
+  }
 }
 
 // READY's grant over TCP with a rail but without keys. The parser of the wire refuses it (peer_conversion.cc).

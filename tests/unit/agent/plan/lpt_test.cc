@@ -54,7 +54,7 @@ PlanOptions RandomOptions(Random* random) {
   }
 }
 
-TEST(LptTest, EqualRailsStayWithinOnePiecePerPairAndPerSender) {
+TEST(LptTest, EqualRailsStayWithinOnePiecePerPairAndTwoPerSender) {
   Random random(Seed());
   for (uint64_t round = 0; round < Rounds(2000); ++round) {
     SCOPED_TRACE(round);
@@ -74,7 +74,7 @@ TEST(LptTest, EqualRailsStayWithinOnePiecePerPairAndPerSender) {
       largest = std::max(largest, piece);
       ASSERT_LE(SpreadOf(plan.rail_bytes), piece);
       for (size_t i = 0; i < rails_count; ++i) sent[i] += plan.rail_bytes[i];
-      ASSERT_LE(SpreadOf(sent), largest) << "job " << job;
+      ASSERT_LE(SpreadOf(sent), 2 * largest) << "job " << job;
       ASSERT_LE(plan.runs.size(), flows.size() + 2 * rails_count);
     }
   }
@@ -383,7 +383,7 @@ TEST(LptTest, PlansStayTheSame) {
       for (const uint64_t bytes : plan.rail_bytes) add(bytes);
     }
   }
-  EXPECT_EQ(digest, 8389847371060845285u);
+  EXPECT_EQ(digest, 4842480561239082984u);
 }
 
 }  // namespace
