@@ -18,7 +18,8 @@ class GuardedCopy {
   ssize_t Copy(absl::Span<const iovec> from, absl::Span<const iovec> to);
 
   // The same by writing into a pipe and reading from it, at most what a pipe holds: about half as fast, and allowed
-  // everywhere. Copy() falls back on it where the filter of a container runtime forbids process_vm_writev(2).
+  // everywhere. Copy() falls back on it where the filter of a container runtime forbids process_vm_writev(2)
+  // or process_vm_readv(2).
   ssize_t CopyThroughPipe(absl::Span<const iovec> from, absl::Span<const iovec> to);
 
  private:

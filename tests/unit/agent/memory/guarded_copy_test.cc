@@ -38,6 +38,26 @@ class HalfGone {
 
 iovec Of(std::string& text) { return {text.data(), text.size()}; }
 
+TEST(GuardedCopyTest, ManyPiecesOfEitherSideEndAtABadPage) {
+  GuardedCopy copy;
+  const HalfGone gone;
+  std::string flat = "abcdef";
+  const iovec whole = Of(flat);
+  const std::vector<iovec> pieces = {{gone.base() + 8, 2}, {gone.base(), 1}, {gone.base() + kPage - 1, 2}};
+  EXPECT_EQ(copy.Copy({&whole, 1}, pieces), 4) << "up to the last byte that is there";
+  EXPECT_EQ(std::string(gone.base() + 8, 2), "ab");
+  EXPECT_EQ(gone.base()[0], 'c');
+  EXPECT_EQ(gone.base()[kPage - 1], 'd');
+  flat = "......";
+  EXPECT_EQ(copy.Copy(pieces, {&whole, 1}), 4);
+  EXPECT_EQ(flat, "abcd..");
+  const std::vector<iovec> bad = {{gone.base() + kPage, 2}, {gone.base(), 1}};
+  EXPECT_EQ(copy.Copy({&whole, 1}, bad), -1);
+  EXPECT_EQ(errno, EFAULT);
+  EXPECT_EQ(copy.Copy(bad, {&whole, 1}), -1);
+  EXPECT_EQ(errno, EFAULT);
+}
+
 TEST(GuardedCopyTest, ThePipeCopiesUpToTheShorterSideAndIsEmptyAfterwards) {
   GuardedCopy copy;
   std::string a = "abc", b = "defgh", out(6, '.');
