@@ -246,6 +246,16 @@ class Faults(Scraped, harness.FabricTest):
             connection.connect(f"{node.sockets}/descriptors.sock")
             self.shown("railsd_tenant_refused_total", "railsd_limit_refused_total", "LimitReached")
 
+    def refused_calls(self):
+        """Calls that fail, over gRPC and through a ring, until a rate of each is seen."""
+        node = self.cluster.nodes[0]
+        with harness.Trainer() as trainer:
+            self.assertTrue(trainer.do(do="connect", socket_dir=str(node.sockets))["ok"])
+            while self.left(['code!="ok"']):
+                self.assertEqual(self.cluster.ctl(node, "drain", "no-such-rail").returncode, 1)
+                self.assertFalse(trainer.do(do="join", group="alone", world=2, rank=0, key="", timeout=0.3)["ok"])
+                self.shown("nothing")
+
     def certificate_of_a_week(self):
         """Restarts a node with mutual TLS and a certificate that expires soon."""
         node = self.cluster.nodes[1]
@@ -288,8 +298,7 @@ class Faults(Scraped, harness.FabricTest):
         self.cluster.ctl(self.cluster.nodes[0], "drain", "--node")
         self.shown("NodeDrainForgotten")
         self.cluster.ctl(self.cluster.nodes[0], "undrain", "--node")
-        self.assertEqual(self.cluster.ctl(self.cluster.nodes[0], "drain", "no-such-rail").returncode, 1)
-        self.shown('code!="ok"')
+        self.refused_calls()
         self.hang()
         self.refusals()
         self.certificate_of_a_week()
