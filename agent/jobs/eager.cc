@@ -46,6 +46,7 @@ bool EagerExchanges::Send(NodeJob& job, Exchange& exchange, Ready* ready) {
   exchange.out.SendEagerly();
   ++sent_;
   sent_bytes_ += total;
+  job.eager_sent_bytes += total;
   return true;
 }
 
@@ -74,6 +75,7 @@ void EagerExchanges::Receive(NodeJob& job, Exchange& exchange, const std::string
   job.last_received = exchange.times.last_received = job.now();
   ++received_;
   received_bytes_ += done;
+  job.eager_received_bytes += done;
   calls_.received(job, exchange);
 }
 

@@ -114,6 +114,7 @@ struct NodeJob {
   absl::Time last_acknowledged = absl::InfinitePast(), last_received = absl::InfinitePast();
   std::unique_ptr<JobRecorder> recorder;  // null when nothing is kept
   std::vector<uint64_t> rail_tx_bytes, rail_rx_bytes, rail_planned_bytes;
+  uint64_t eager_sent_bytes = 0, eager_received_bytes = 0;
   // A peer has closed its zone early: an ABORT that says why is on its way. Until when it is waited for.
   absl::Time abort_expected_by = absl::InfiniteFuture();
   std::string closed_by;

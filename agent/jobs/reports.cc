@@ -76,6 +76,8 @@ void FillReport(const NodeJob& job, const RankPart& part, const ExchangeContext&
   report.rail_rx_bytes = job.rail_rx_bytes;
   for (const Exchange& exchange : job.exchanges) exchange.in.AddLanding(&report.rail_rx_bytes);
   report.rail_planned_bytes = job.rail_planned_bytes;
+  report.eager_sent_bytes = job.eager_sent_bytes;
+  report.eager_received_bytes = job.eager_received_bytes;
 }
 
 JobExplanation ExplanationOf(const NodeJob& job, const ExchangeContext& context, const RailHealth& health,

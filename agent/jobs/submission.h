@@ -90,7 +90,8 @@ struct JobReport {
   Efficiency efficiency;
   std::vector<uint64_t> rail_tx_bytes;  // of the whole job on this node, by rail
   std::vector<uint64_t> rail_rx_bytes;
-  std::vector<uint64_t> rail_planned_bytes;  // to be sent, as the plans had it
+  std::vector<uint64_t> rail_planned_bytes;                 // to be sent, as the plans had it
+  uint64_t eager_sent_bytes = 0, eager_received_bytes = 0;  // of the whole job on this node; no rail carried them
   // Bit r: rail r is drained, here or by every peer, and carried nothing of the job.
   uint64_t drained_rails = 0;
   // Ranks whose nodes were lost before everything from and to them was through, in a group that goes on without them

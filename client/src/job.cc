@@ -36,6 +36,8 @@ JobReport FromProto(const v1::JobReport& from) {
   report.ratio_to_bound = from.ratio_to_bound();
   report.rail_tx_bytes.assign(from.rail_tx_bytes().begin(), from.rail_tx_bytes().end());
   report.rail_rx_bytes.assign(from.rail_rx_bytes().begin(), from.rail_rx_bytes().end());
+  report.eager_sent_bytes = from.eager_sent_bytes();
+  report.eager_received_bytes = from.eager_received_bytes();
   report.lost_ranks.assign(from.lost_ranks().begin(), from.lost_ranks().end());
   return report;
 }

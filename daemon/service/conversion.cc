@@ -212,6 +212,8 @@ void ReportTo(const JobReport& report, rails::v1::JobReport* out) {
   out->mutable_rail_tx_bytes()->Add(report.rail_tx_bytes.begin(), report.rail_tx_bytes.end());
   out->mutable_rail_rx_bytes()->Add(report.rail_rx_bytes.begin(), report.rail_rx_bytes.end());
   out->mutable_rail_planned_bytes()->Add(report.rail_planned_bytes.begin(), report.rail_planned_bytes.end());
+  out->set_eager_sent_bytes(report.eager_sent_bytes);
+  out->set_eager_received_bytes(report.eager_received_bytes);
   for (Rank rank : report.lost_ranks) out->add_lost_ranks(rank.value());
   out->set_replayable(report.replayable);
 }

@@ -30,6 +30,8 @@ class OperatorService final : public rails::v1::OperatorService::CallbackService
                                 rails::v1::ListRailsResponse* response) override {
     return FromSnapshot("OperatorService/ListRails", [response](const AgentSnapshot& snapshot) {
       for (const RailView& rail : snapshot.rails) RailTo(rail, response->add_rails());
+      response->set_eager_sent_bytes(snapshot.counters.eager_sent_bytes);
+      response->set_eager_received_bytes(snapshot.counters.eager_received_bytes);
     });
   }
 

@@ -41,6 +41,8 @@ Json JobJson(const v1::JobReport& job) {
           {"rail_tx_bytes", ArrayOf(job.rail_tx_bytes())},
           {"rail_rx_bytes", ArrayOf(job.rail_rx_bytes())},
           {"rail_planned_bytes", ArrayOf(job.rail_planned_bytes())},
+          {"eager_sent_bytes", job.eager_sent_bytes()},
+          {"eager_received_bytes", job.eager_received_bytes()},
           {"to_first_chunk_seconds", job.to_first_chunk_seconds()},
           {"sending_seconds", job.sending_seconds()},
           {"receiving_seconds", job.receiving_seconds()},
@@ -221,7 +223,11 @@ Json ReloadJson(const v1::ReloadResponse& reload) {
           {"config_hash", reload.config_hash()}};
 }
 
-Json RailsJson(const v1::ListRailsResponse& rails) { return {{"rails", RailArray(rails.rails())}}; }
+Json RailsJson(const v1::ListRailsResponse& rails) {
+  return {{"rails", RailArray(rails.rails())},
+          {"eager_sent_bytes", rails.eager_sent_bytes()},
+          {"eager_received_bytes", rails.eager_received_bytes()}};
+}
 
 Json PeersJson(const v1::ListPeersResponse& peers) { return {{"peers", PeerArray(peers.peers())}}; }
 

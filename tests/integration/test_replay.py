@@ -26,8 +26,9 @@ class ReplayTest(harness.ClusterTest):
         self.assertGreater(report["bytes"], 0)
         self.assertGreater(report["ratio_to_bound"], 0)
         for direction in ("tx_bytes", "rx_bytes"):
-            # Rails count every byte between nodes exactly once in each direction.
-            self.assertEqual(sum(rail[direction] for rail in report["rails"]), report["bytes"], report["rails"])
+            # Every byte between nodes is counted exactly once in each direction: by a rail, or as eager.
+            rails = sum(rail[direction] for rail in report["rails"])
+            self.assertEqual(rails + report["eager"][direction], report["bytes"], report["rails"])
 
 
 class TwoNodes(ReplayTest):
@@ -103,6 +104,12 @@ class FourNodes(ReplayTest):
                 with self.subTest(workload=workload, ranks_per_node=ranks):
                     self.replay("--workload", workload, "--ranks-per-node", ranks, "--seed", harness.SEED)
         self.wait_idle()
+
+    def test_bytes_that_no_rail_carried_are_counted(self):
+        report = self.cluster.replay("--workload", "uniform", "--bytes-per-rank", "8KiB", "--steps", 2, "--verify")
+        self.check(report)
+        self.assertEqual(report["eager"], {"tx_bytes": report["bytes"], "rx_bytes": report["bytes"]})
+        self.assertEqual(report["rails_from"], "counters")
 
     def test_trace_file(self):
         trace = self.cluster.folder / "trace.csv"

@@ -33,8 +33,8 @@ double NodeRails::SpeedSum() const {
   for (const RailBytes& rail : rails) sum += rail.drained ? 0 : static_cast<double>(rail.speed_bytes_per_second);
   return sum;
 }
-uint64_t NodeRails::TxSum() const { return Sum(Values(rails, &RailBytes::tx_bytes)); }
-uint64_t NodeRails::RxSum() const { return Sum(Values(rails, &RailBytes::rx_bytes)); }
+uint64_t NodeRails::TxSum() const { return eager_tx_bytes + Sum(Values(rails, &RailBytes::tx_bytes)); }
+uint64_t NodeRails::RxSum() const { return eager_rx_bytes + Sum(Values(rails, &RailBytes::rx_bytes)); }
 double NodeRails::TxMaxOverMean() const { return MaxOverMean(Values(rails, &RailBytes::tx_bytes)); }
 double NodeRails::RxMaxOverMean() const { return MaxOverMean(Values(rails, &RailBytes::rx_bytes)); }
 
@@ -45,13 +45,20 @@ absl::StatusOr<std::vector<NodeRails>> Difference(const std::vector<NodeRails>& 
     if (node >= before.size() || before[node].rails.size() != after[node].rails.size()) {
       return absl::AbortedError(absl::StrCat("the rails of node ", after[node].node, " changed meanwhile"));
     }
+    const auto fell = [&] {
+      return absl::AbortedError(
+          absl::StrCat("the counters of node ", after[node].node, " fell; was its daemon started again meanwhile?"));
+    };
+    NodeRails& of_node = difference[node];
+    if (of_node.eager_tx_bytes < before[node].eager_tx_bytes || of_node.eager_rx_bytes < before[node].eager_rx_bytes) {
+      return fell();
+    }
+    of_node.eager_tx_bytes -= before[node].eager_tx_bytes;
+    of_node.eager_rx_bytes -= before[node].eager_rx_bytes;
     for (size_t rail = 0; rail < after[node].rails.size(); ++rail) {
       const RailBytes& old = before[node].rails[rail];
-      RailBytes& now = difference[node].rails[rail];
-      if (now.tx_bytes < old.tx_bytes || now.rx_bytes < old.rx_bytes) {
-        return absl::AbortedError(
-            absl::StrCat("the counters of node ", after[node].node, " fell; was its daemon started again meanwhile?"));
-      }
+      RailBytes& now = of_node.rails[rail];
+      if (now.tx_bytes < old.tx_bytes || now.rx_bytes < old.rx_bytes) return fell();
       now.tx_bytes -= old.tx_bytes;
       now.rx_bytes -= old.rx_bytes;
     }

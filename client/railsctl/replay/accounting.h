@@ -20,8 +20,10 @@ struct RailBytes {
 struct NodeRails {
   std::string node;
   std::vector<RailBytes> rails;
+  uint64_t eager_tx_bytes = 0, eager_rx_bytes = 0;  // of short exchanges: no rail carried them
 
   double SpeedSum() const;  // without drained rails
+  // Of all rails, and eager.
   uint64_t TxSum() const;
   uint64_t RxSum() const;
   // The busiest rail over the mean of the node's rails; 1 if no rail carried bytes. Drained rails without bytes do not

@@ -62,6 +62,8 @@ absl::StatusOr<std::vector<NodeRails>> Fleet::ReadRails() {
     if (!rails.ok()) return rails.status();
     NodeRails& node = nodes.emplace_back();
     node.node = names_[i];
+    node.eager_tx_bytes = rails->eager_sent_bytes();
+    node.eager_rx_bytes = rails->eager_received_bytes();
     for (const v1::RailStatus& rail : rails->rails()) {
       const bool drained = rail.health().drained() || rail.health().state() == v1::RAIL_STATE_DRAINED_BY_PEER;
       node.rails.push_back(

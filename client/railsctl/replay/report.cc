@@ -80,6 +80,15 @@ OrderedJson RailsJson(const std::vector<NodeRails>& nodes) {
   return rails;
 }
 
+OrderedJson EagerJson(const std::vector<NodeRails>& nodes) {
+  uint64_t tx = 0, rx = 0;
+  for (const NodeRails& node : nodes) {
+    tx += node.eager_tx_bytes;
+    rx += node.eager_rx_bytes;
+  }
+  return {{"tx_bytes", tx}, {"rx_bytes", rx}};
+}
+
 OrderedJson WrongByteJson(const WrongByteReport& wrong) {
   OrderedJson json = {{"phase", wrong.phase},
                       {"step", wrong.step},
@@ -206,6 +215,7 @@ OrderedJson ReplayJson(const ReplayReport& report) {
   if (report.first_wrong.has_value()) json["first_wrong_byte"] = WrongByteJson(*report.first_wrong);
   json["balance"] = BalanceJson(WorstBalance(report.rails));
   json["rails"] = RailsJson(report.rails);
+  json["eager"] = EagerJson(report.rails);
   json["rails_from"] = report.rails_from_counters ? "counters" : "jobs";
   json["per_step"] = StepsJson(report);
   return json;
@@ -222,6 +232,11 @@ std::string RenderReplay(const ReplayReport& report, bool color) {
                           FormatBytes(report.bytes_per_rank));
   }
   absl::StrAppend(&out, StepTable(report, color), "\n", RailPlot(report.rails, color), "\n");
+  uint64_t eager = 0;
+  for (const NodeRails& node : report.rails) eager += node.eager_tx_bytes;
+  if (eager > 0) {
+    absl::StrAppend(&out, FormatBytes(eager), " in short exchanges went with messages; no rail carried them\n");
+  }
   if (!report.rails_from_counters) {
     absl::StrAppend(&out,
                     "the rails also carried other bytes (other jobs, or chunks sent again): those above are from the "

@@ -43,6 +43,7 @@ class Run {
 std::vector<NodeRails> Emptied(std::vector<NodeRails> nodes) {
   for (NodeRails& node : nodes) {
     for (RailBytes& rail : node.rails) rail.tx_bytes = rail.rx_bytes = 0;
+    node.eager_tx_bytes = node.eager_rx_bytes = 0;
   }
   return nodes;
 }
@@ -121,6 +122,8 @@ absl::Status Run::RunStep(size_t index, bool warmup, bool* right) {
   result.balance = WorstBalance(step_rails);
   report_.steps.push_back(std::move(result));
   for (size_t node = 0; node < step_rails.size(); ++node) {
+    job_rails_[node].eager_tx_bytes += step_rails[node].eager_tx_bytes;
+    job_rails_[node].eager_rx_bytes += step_rails[node].eager_rx_bytes;
     for (size_t rail = 0; rail < step_rails[node].rails.size(); ++rail) {
       job_rails_[node].rails[rail].tx_bytes += step_rails[node].rails[rail].tx_bytes;
       job_rails_[node].rails[rail].rx_bytes += step_rails[node].rails[rail].rx_bytes;
@@ -132,6 +135,14 @@ absl::Status Run::RunStep(size_t index, bool warmup, bool* right) {
 // Every rank reports the bytes of its whole node. The rank that ended last reports the most.
 void Run::AddJobRails(const PhaseOutcome& outcome, std::vector<NodeRails>* step_rails) const {
   for (size_t node = 0; node < step_rails->size(); ++node) {
+    uint64_t eager_tx = 0, eager_rx = 0;
+    for (size_t i = 0; i < exchange_.ranks_per_node; ++i) {
+      const DoneEvent& done = outcome.done[node * exchange_.ranks_per_node + i];
+      eager_tx = std::max(eager_tx, done.eager_sent_bytes);
+      eager_rx = std::max(eager_rx, done.eager_received_bytes);
+    }
+    (*step_rails)[node].eager_tx_bytes += eager_tx;
+    (*step_rails)[node].eager_rx_bytes += eager_rx;
     std::vector<RailBytes>& rails = (*step_rails)[node].rails;
     for (size_t rail = 0; rail < rails.size(); ++rail) {
       uint64_t tx = 0, rx = 0;

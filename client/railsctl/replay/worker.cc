@@ -182,6 +182,8 @@ absl::Status Worker::Do(const GoCommand& command) {
   done.to_first_chunk_seconds = absl::ToDoubleSeconds(report->to_first_chunk);
   done.rail_tx_bytes = report->rail_tx_bytes;
   done.rail_rx_bytes = report->rail_rx_bytes;
+  done.eager_sent_bytes = report->eager_sent_bytes;
+  done.eager_received_bytes = report->eager_received_bytes;
   return Tell(done);
 }
 

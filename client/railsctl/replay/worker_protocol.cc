@@ -128,7 +128,9 @@ Json ToJson(const DoneEvent& e) {
                {"elapsed_seconds", e.elapsed_seconds},
                {"to_first_chunk_seconds", e.to_first_chunk_seconds},
                {"rail_tx_bytes", e.rail_tx_bytes},
-               {"rail_rx_bytes", e.rail_rx_bytes}};
+               {"rail_rx_bytes", e.rail_rx_bytes},
+               {"eager_sent_bytes", e.eager_sent_bytes},
+               {"eager_received_bytes", e.eager_received_bytes}};
   AddStatus(e.status, &json);
   return json;
 }
@@ -196,6 +198,8 @@ void Read(Fields& f, DoneEvent* e) {
   f.Get("to_first_chunk_seconds", &e->to_first_chunk_seconds);
   f.Get("rail_tx_bytes", &e->rail_tx_bytes);
   f.Get("rail_rx_bytes", &e->rail_rx_bytes);
+  f.Get("eager_sent_bytes", &e->eager_sent_bytes);
+  f.Get("eager_received_bytes", &e->eager_received_bytes);
 }
 void Read(Fields& f, CheckedEvent* e) {
   f.Get("wrong_bytes", &e->wrong_bytes);

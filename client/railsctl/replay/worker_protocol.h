@@ -64,8 +64,9 @@ struct DoneEvent {
   // CLOCK_MONOTONIC right before Submit(), at its return, and when the job was terminal.
   int64_t submit_ns = 0, accepted_ns = 0, done_ns = 0;
   double waiting_for_ranks_seconds = 0, waiting_for_peers_seconds = 0, elapsed_seconds = 0;
-  double to_first_chunk_seconds = 0;                   // from acceptance until a rail got the job's first chunk
-  std::vector<uint64_t> rail_tx_bytes, rail_rx_bytes;  // of the whole job on the rank's node
+  double to_first_chunk_seconds = 0;                        // from acceptance until a rail got the job's first chunk
+  std::vector<uint64_t> rail_tx_bytes, rail_rx_bytes;       // of the whole job on the rank's node
+  uint64_t eager_sent_bytes = 0, eager_received_bytes = 0;  // of it
 };
 
 struct WrongByte {

@@ -78,6 +78,9 @@ TEST_P(EagerTest, UpToTheThresholdNothingButReadyIsNeeded) {
     }
     cluster.ExpectNothingOpen();
     for (size_t n : {0u, 1u}) {
+      const JobReport report = **exchange.trainer(n).Wait(seq);
+      EXPECT_THAT((std::vector{report.eager_sent_bytes, report.eager_received_bytes}),
+                  Each(bytes > kEager ? 0 : bytes));
       const AgentCounters counters = CountersOf(cluster, n);
       EXPECT_THAT((std::vector{counters.eager_sent, counters.eager_received}), Each(eager));
       EXPECT_THAT((std::vector{counters.eager_sent_bytes, counters.eager_received_bytes}), Each(eager_bytes));

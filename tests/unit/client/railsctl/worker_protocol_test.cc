@@ -39,10 +39,14 @@ TEST(WorkerProtocol, EventsSurviveTheTrip) {
   done.submit_ns = -1;
   done.done_ns = 1'000'000'000'000;
   done.rail_tx_bytes = {1, 2};
+  done.eager_sent_bytes = 3;
+  done.eager_received_bytes = 4;
   const auto parsed = ParseEvent(Encode(done));
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   EXPECT_EQ(std::get<DoneEvent>(*parsed).status.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(std::get<DoneEvent>(*parsed).done_ns, done.done_ns);
+  EXPECT_EQ(std::get<DoneEvent>(*parsed).eager_sent_bytes, 3u);
+  EXPECT_EQ(std::get<DoneEvent>(*parsed).eager_received_bytes, 4u);
   const auto checked = ParseEvent(Encode(CheckedEvent{4, WrongByte{false, 2, 10, 20, 0xAB, 0xCD}}));
   ASSERT_TRUE(checked.ok());
   EXPECT_EQ(std::get<CheckedEvent>(*checked).first->expected, 0xABu);
