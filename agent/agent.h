@@ -16,6 +16,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "agent/base/event_source.h"
 #include "agent/base/ids.h"
 #include "agent/base/limit.h"
 #include "agent/base/unique_fd.h"
@@ -220,13 +221,14 @@ class AgentObserver {
 template <typename T>
 using Callback = absl::AnyInvocable<void(T) &&>;
 
-class Agent {
+class Agent : public EventHost {
  public:
   // Binds every rail, starts the threads. `link` and `observer` outlive the agent.
   // Errors name the rail and the address that could not be bound.
   static absl::StatusOr<std::unique_ptr<Agent>> Create(AgentOptions options, ControlLink* link,
                                                        AgentObserver* observer);
-  virtual ~Agent() = default;  // stops the rails, ends what waits with ABORTED, joins the threads
+  // Stops the rails, ends what waits with ABORTED, joins the threads. Sources that its thread polls are removed before.
+  ~Agent() override = default;
 
   // For this node's HELLO on links: rails with the addresses that were really bound. It has no data_key.
   virtual const PeerHello& Hello() const = 0;

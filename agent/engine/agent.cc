@@ -1,7 +1,6 @@
 // Agent: the threads around the engine.
 #include "agent/agent.h"
 
-#include <poll.h>
 #include <pthread.h>
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "agent/base/event_source.h"
 #include "agent/base/wake_event.h"
 #include "agent/control/held_bytes.h"
 #include "agent/engine/create_transport.h"
@@ -32,6 +32,8 @@ constexpr size_t kEventCapacity = 8192;
 // taken.
 constexpr size_t kMaxPeerMessages = 1 << 16;
 constexpr size_t kMaxPeerBytes = 256 << 20;
+// Turns of a busy engine from one look at its sources to the next.
+constexpr uint32_t kTurnsPerPoll = 8;
 constexpr absl::Duration kLongestSleep = absl::Seconds(1);
 constexpr absl::Duration kLongestStop = absl::Seconds(2);
 
@@ -94,6 +96,12 @@ class AgentImpl final : public Agent {
     thread_ = std::thread([this] { Run(); });
     return absl::OkStatus();
   }
+
+  void AddSource(EventSource* source) override {
+    poller_.Add(source);
+    wake_.Wake();
+  }
+  void RemoveSource(EventSource* source) override { poller_.Remove(source); }
 
   const PeerHello& Hello() const override { return hello_; }
 
@@ -317,11 +325,16 @@ class AgentImpl final : public Agent {
 
   void Run() {
     pthread_setname_np(pthread_self(), "engine");
-    while (!stop_.load(std::memory_order_acquire)) {
-      if (Turn()) continue;
-      wake_.BeginSleep();
-      if (!Turn() && !stop_.load(std::memory_order_acquire)) Sleep();
-      wake_.EndSleep();
+    for (uint32_t busy_turns = 1; !stop_.load(std::memory_order_acquire); ++busy_turns) {
+      if (Turn()) {
+        // However much rails and calls have to say, sources get their turn.
+        if (busy_turns % kTurnsPerPoll == 0) poller_.Sleep(wake_.fd(), absl::ZeroDuration());
+      } else {
+        wake_.BeginSleep();
+        if (!Turn() && !stop_.load(std::memory_order_acquire)) Sleep();
+        wake_.EndSleep();
+      }
+      poller_.Serve();
     }
     Stop();
   }
@@ -340,9 +353,7 @@ class AgentImpl final : public Agent {
   void Sleep() {
     const absl::Duration wait =
         std::clamp(engine_->NextDeadline() - MonotonicNow(), absl::ZeroDuration(), kLongestSleep);
-    pollfd poll_fd{wake_.fd(), POLLIN, 0};
-    const timespec timeout = absl::ToTimespec(wait);
-    ::ppoll(&poll_fd, 1, &timeout, nullptr);
+    poller_.Sleep(wake_.fd(), wait);
   }
 
   const std::shared_ptr<spdlog::logger> log_;
@@ -360,6 +371,7 @@ class AgentImpl final : public Agent {
   std::atomic<size_t> depth_{0};
   std::atomic<size_t> waiting_calls_{0};  // being prepared, in commands_ or running_
   std::vector<Command> running_;          // the engine's thread only
+  SourcePoller poller_;
   std::unique_ptr<SegmentMapper> mapper_;
   std::unique_ptr<ThreadCopier> copier_;
   std::vector<std::unique_ptr<Signals>> signals_;  // outlive the rails, which use them

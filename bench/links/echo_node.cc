@@ -94,6 +94,8 @@ class ForwardingAgent final : public Agent {
   }
   int links() const { return links_.load(std::memory_order_acquire); }
 
+  void AddSource(EventSource* source) override { engine_.AddSource(source); }
+  void RemoveSource(EventSource* source) override { engine_.RemoveSource(source); }
   const PeerHello& Hello() const override { return hello_; }
   void OnPeerUp(PeerHello) override { links_.fetch_add(1, std::memory_order_acq_rel); }
   void OnPeerDown(std::string, std::string, bool) override { links_.fetch_sub(1, std::memory_order_acq_rel); }

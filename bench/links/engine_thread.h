@@ -2,8 +2,6 @@
 #ifndef RAILSD_BENCH_LINKS_ENGINE_THREAD_H_
 #define RAILSD_BENCH_LINKS_ENGINE_THREAD_H_
 
-#include <poll.h>
-
 #include <atomic>
 #include <mutex>
 #include <thread>
@@ -11,16 +9,18 @@
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
+#include "absl/time/time.h"
+#include "agent/base/event_source.h"
 #include "agent/base/wake_event.h"
 
 namespace railsd::bench {
 
-class EngineThread {
+class EngineThread final : public EventHost {
  public:
   using Command = absl::AnyInvocable<void()>;
 
   EngineThread() : wake_(*WakeEvent::Create()), thread_([this] { Run(); }) {}
-  ~EngineThread() { Stop(); }
+  ~EngineThread() override { Stop(); }
 
   // Runs the commands pushed before, then joins.
   void Stop() {
@@ -28,6 +28,12 @@ class EngineThread {
     wake_.Wake();
     if (thread_.joinable()) thread_.join();
   }
+
+  void AddSource(EventSource* source) override {
+    poller_.Add(source);
+    wake_.Wake();
+  }
+  void RemoveSource(EventSource* source) override { poller_.Remove(source); }
 
   // Any thread.
   void Push(Command command) {
@@ -57,11 +63,10 @@ class EngineThread {
       if (Turn()) continue;
       wake_.BeginSleep();
       if (!Turn() && !stop_.load(std::memory_order_acquire)) {
-        pollfd entry = {wake_.fd(), POLLIN, 0};
-        const timespec longest = {1, 0};
-        ::ppoll(&entry, 1, &longest, nullptr);
+        poller_.Sleep(wake_.fd(), absl::Seconds(1));
       }
       wake_.EndSleep();
+      poller_.Serve();
     }
     Turn();
   }
@@ -72,6 +77,7 @@ class EngineThread {
   std::vector<Command> commands_;  // guarded by mutex_
   std::atomic<size_t> depth_{0};
   std::vector<Command> running_;  // only the thread uses it
+  SourcePoller poller_;
   std::thread thread_;
 };
 

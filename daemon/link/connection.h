@@ -23,6 +23,8 @@ class Connection {
   virtual void Close() = 0;
   // The other end's HELLO was accepted: lifts the handshake's time limit.
   virtual void SetGreeted() = 0;
+  // Bytes have come that nobody has read yet.
+  virtual bool unread() const { return false; }
   virtual bool dialled_here() const = 0;
   // The other end: "ip:port" or "[ip6]:port".
   virtual const std::string& address() const = 0;
@@ -31,7 +33,8 @@ class Connection {
 };
 using ConnectionPtr = std::shared_ptr<Connection>;
 
-// Called on one thread. The caller holds no lock.
+// Called on two threads: the links' own, and the engine's, which reads connections that are greeted. Calls about one
+// connection are never concurrent. The caller holds no lock that the handler could take.
 class ConnectionHandler {
  public:
   virtual ~ConnectionHandler() = default;
@@ -45,7 +48,7 @@ class ConnectionHandler {
   virtual void OnTick(absl::Time now) = 0;
 };
 
-// Makes connections. Called only from inside the handler's methods.
+// Makes connections. Called only from inside the handler's OnTick().
 class Dialler {
  public:
   virtual ~Dialler() = default;

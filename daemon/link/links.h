@@ -1,4 +1,5 @@
-// Owns the sockets of all links. Listens, accepts, dials, reads and writes on its thread "links".
+// Owns the sockets of all links. Listens, accepts, dials and greets on its thread "links". The engine's thread reads
+// the greeted connections, unless they are many.
 #ifndef RAILSD_DAEMON_LINK_LINKS_H_
 #define RAILSD_DAEMON_LINK_LINKS_H_
 
@@ -12,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "agent/base/event_source.h"
 #include "agent/base/limit.h"
 #include "daemon/link/connection.h"
 
@@ -42,8 +44,9 @@ struct LinksOptions {
 
 class Links : public Dialler {
  public:
-  // `handler` outlives the links. UNAVAILABLE: the address cannot be bound.
-  static absl::StatusOr<std::unique_ptr<Links>> Start(LinksOptions options, ConnectionHandler* handler);
+  // `handler` and `engine` outlive the links. UNAVAILABLE: the address cannot be bound.
+  static absl::StatusOr<std::unique_ptr<Links>> Start(LinksOptions options, ConnectionHandler* handler,
+                                                      EventHost* engine);
   // Joins the thread and closes all sockets. The handler is not called afterwards.
   ~Links() override = default;
   virtual int port() const = 0;  // bound

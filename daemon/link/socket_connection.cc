@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -21,7 +22,18 @@ absl::Status Lost(int error) { return absl::UnavailableError(std::strerror(error
 }  // namespace
 
 SocketConnection::SocketConnection(Origin origin, std::shared_ptr<const TlsContext> tls, int epoll, uint64_t key)
-    : origin_(std::move(origin)), context_(std::move(tls)), epoll_(epoll), key_(key) {}
+    : origin_(std::move(origin)), context_(std::move(tls)), key_(key), epoll_(epoll) {}
+
+void SocketConnection::MoveTo(int epoll) {
+  absl::MutexLock lock(&mutex_);
+  ::epoll_ctl(epoll_, EPOLL_CTL_DEL, fd(), nullptr);
+  epoll_ = epoll;
+  epoll_event event = {};
+  event.events = writing_ != nullptr && !write_wants_read_ ? kBoth : kIn;
+  event.data.u64 = key_;
+  // Should epoll have no memory left, the connection is silent, and its link ends as one whose network is cut.
+  ::epoll_ctl(epoll_, EPOLL_CTL_ADD, fd(), &event);
+}
 
 void SocketConnection::Watch(uint32_t events) const {
   epoll_event event = {};
@@ -78,6 +90,11 @@ void SocketConnection::Close() {
   closed_ = true;
   writable_ = false;
   ::shutdown(fd(), SHUT_RDWR);
+}
+
+bool SocketConnection::unread() const {
+  int bytes = 0;
+  return ::ioctl(fd(), FIONREAD, &bytes) == 0 && bytes > 0;
 }
 
 absl::StatusOr<bool> SocketConnection::Open() {

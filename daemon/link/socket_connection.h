@@ -19,7 +19,7 @@
 namespace railsd {
 
 // Only the owner's thread calls methods that Connection does not have. `epoll` watches the socket under `key` until
-// the owner removes it.
+// the owner removes it, or moves it to another thread's.
 class SocketConnection final : public Connection {
  public:
   struct Origin {
@@ -34,6 +34,7 @@ class SocketConnection final : public Connection {
   bool Write(std::shared_ptr<const std::string> frame) override;
   void Close() override;
   void SetGreeted() override { greeted_.store(true, std::memory_order_release); }
+  bool unread() const override;
   bool dialled_here() const override { return origin_.dialled; }
   const std::string& address() const override { return origin_.address; }
   std::vector<std::string> certificate_names() const override { return names_; }
@@ -45,6 +46,8 @@ class SocketConnection final : public Connection {
   bool open() const { return open_; }
   FrameReader& reader() { return reader_; }
 
+  // From now on the thread of that epoll is the owner's.
+  void MoveTo(int epoll);
   // Continues the connect and the TLS handshake. True: the connection is open now.
   absl::StatusOr<bool> Open();
   // Writes the rest of the frame under way. True: all is written, and Write() had refused a frame.
@@ -68,11 +71,10 @@ class SocketConnection final : public Connection {
 
  private:
   absl::Status FlushLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Watch(uint32_t events) const;
+  void Watch(uint32_t events) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Origin origin_;
   const std::shared_ptr<const TlsContext> context_;
-  const int epoll_;
   const uint64_t key_;
   std::atomic<bool> greeted_{false};
   // Only the owner's thread uses these.
@@ -80,6 +82,7 @@ class SocketConnection final : public Connection {
   FrameReader reader_;
   std::vector<std::string> names_;  // set before another thread has the connection
   mutable absl::Mutex mutex_;       // innermost: no lock is taken under it
+  int epoll_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<TlsSession> tls_ ABSL_GUARDED_BY(mutex_);
   bool writable_ ABSL_GUARDED_BY(mutex_) = false;  // open, and not closed
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;

@@ -163,7 +163,7 @@ void PeerHub::OnNumbered(const ConnectionPtr& connection, const Frame& frame) {
   }
   message = Parse(parts, options_.max_world_size);
   absl::MutexLock lock(&mutex_);
-  // PeerOf() is null if the link ended meanwhile. No new link can be on this connection: only this thread greets.
+  // PeerOf() is null if the link ended meanwhile. No new link can be on this connection: it was greeted before.
   if (HubPeer* const peer = PeerOf(connection); peer != nullptr && !stopping_) Deliver(*peer, std::move(message));
 }
 

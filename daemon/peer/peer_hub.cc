@@ -87,7 +87,7 @@ absl::Status PeerHub::Start(Agent* agent) {
     own_hello_ = agent->Hello();
   }
   if (links_options.listen.empty()) return absl::OkStatus();
-  absl::StatusOr<std::unique_ptr<Links>> links = Links::Start(std::move(links_options), this);
+  absl::StatusOr<std::unique_ptr<Links>> links = Links::Start(std::move(links_options), this, agent);
   if (!links.ok()) return links.status();
   links_ = *std::move(links);
   absl::MutexLock lock(&mutex_);
@@ -405,6 +405,8 @@ void PeerHub::OnSilence(HubPeer& peer, absl::Time now) {
 
 void PeerHub::TickPeer(HubPeer& peer, absl::Time now) {
   if (IsDead(peer, now)) return;
+  // This node is late, not the peer, if bytes wait for a thread to read them.
+  if (peer.link.Silent(now) && peer.connection != nullptr && peer.connection->unread()) return;
   if (peer.link.Silent(now)) {
     OnSilence(peer, now);
   } else if (!peer.silence.empty()) {

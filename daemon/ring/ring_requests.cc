@@ -40,9 +40,14 @@ bool RingRequests::Wake() {
   return true;
 }
 
-RingRequests::Turn RingRequests::Serve(absl::Span<char> block) {
+RingRequests::Turn RingRequests::Serve(absl::Span<char> block, size_t most_bytes) {
   size_t bytes = 0;
   for (int i = 0; i < kRequestsPerTurn && bytes < kBytesPerTurn; ++i) {
+    if (most_bytes != kAnyLength) {
+      rails::ring::RecordHeader next;
+      if (in_parts_) return Turn::kLong;
+      if (reader_.Peek(&next) && (next.length_bytes > most_bytes || next.flags != 0)) return Turn::kLong;
+    }
     switch (reader_.Next(&header_, &payload_)) {
       case rails::ring::Reader::Result::kNothing:
         memory_->answers().sleeps.store(1);

@@ -25,7 +25,7 @@ struct RingShared {
   std::atomic<uint64_t> part_bytes{0};  // of requests whose last part has not come
 };
 
-// Only the session's ring thread uses it.
+// One thread at a time uses it: the engine's, or that of long requests.
 class RingRequests {
  public:
   RingRequests(SessionId session, std::shared_ptr<RingMemory> memory, std::shared_ptr<RingAnswers> answers,
@@ -38,10 +38,12 @@ class RingRequests {
   enum class Turn {
     kGoesOn,  // there may be more requests
     kSleeps,  // the client rings with its next request
+    kLong,    // the next request is longer than `most_bytes`, and was left in the ring
     kBroken,  // the client broke the rules, which ends the session
   };
+  static constexpr size_t kAnyLength = ~size_t{0};
   // Serves some requests, none of which waits for the engine. `block` is scratch memory.
-  Turn Serve(absl::Span<char> block);
+  Turn Serve(absl::Span<char> block, size_t most_bytes);
 
  private:
   // False: broken.

@@ -14,7 +14,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "agent/base/wake_event.h"
+#include "agent/base/event_source.h"
+#include "agent/base/unique_fd.h"
 #include "daemon/ring/ring_requests.h"
 #include "daemon/service/job_feed.h"
 #include "daemon/service/services.h"
@@ -24,151 +25,200 @@ namespace {
 
 constexpr uint32_t kMaxThreads = 4;
 constexpr uint32_t kProcessorsPerThread = 4;
-constexpr int kIdleMilliseconds = 1000;  // an idle thread begins a turn a second, for the watch of hanging threads
+constexpr absl::Duration kIdle =
+    absl::Seconds(1);  // then an idle thread begins a turn, for the watch of hanging threads
 constexpr size_t kBlockBytes = 64 << 10;
+// Requests that the engine's thread serves: checking one takes less time than a wake of another thread.
+constexpr size_t kShortBytes = 2048;
 
 struct RingSession {
-  RingSession(SessionId id, std::shared_ptr<RingMemory> its_memory, std::shared_ptr<RingAnswers> its_answers,
+  RingSession(SessionId its_id, std::shared_ptr<RingMemory> its_memory, std::shared_ptr<RingAnswers> its_answers,
               RingShared* shared)
-      : memory(std::move(its_memory)), answers(std::move(its_answers)), requests(id, memory, answers, shared) {}
+      : id(its_id),
+        memory(std::move(its_memory)),
+        answers(std::move(its_answers)),
+        requests(its_id, memory, answers, shared) {}
+  const SessionId id;
   const std::shared_ptr<RingMemory> memory;
   const std::shared_ptr<RingAnswers> answers;
-  RingRequests requests;
-  bool active = false;  // it has a place in its thread's round
+  RingRequests requests;               // used by the engine's thread, or by a thread that has the session
+  std::atomic<bool> handed_on{false};  // a thread has it
+  bool active = false;                 // the engine's thread: it has a place in the round
 };
+using SessionPtr = std::shared_ptr<RingSession>;
 
-// Serves the requests of some sessions.
-class RingThread {
+// The doorbells of all sessions, and their short requests.
+class Doorbells final : public EventSource {
  public:
-  RingThread(std::string name, UniqueFd epoll, WakeEvent wake)
-      : name_(std::move(name)), epoll_(std::move(epoll)), wake_(std::move(wake)) {}
-  ~RingThread() {
-    stop_ = true;
-    wake_.Wake();
-    if (thread_.joinable()) thread_.join();
-  }
+  using HandOn = std::function<void(SessionPtr)>;
 
-  bool Start() {
-    if (!Watch(wake_.fd(), kWakeKey)) return false;
-    thread_ = std::thread([this] {
-      pthread_setname_np(pthread_self(), name_.c_str());
-      Loop();
-    });
-    return true;
-  }
+  Doorbells(UniqueFd epoll, HandOn hand_on)
+      : epoll_(std::move(epoll)), hand_on_(std::move(hand_on)), block_(kBlockBytes) {}
+
   // False: epoll takes no more.
-  bool Add(SessionId id, std::shared_ptr<RingSession> session) {
-    const int doorbell = session->memory->doorbell();
+  bool Add(const SessionPtr& session) {
     absl::MutexLock lock(&mutex_);
-    sessions_[id.value()] = std::move(session);
-    if (Watch(doorbell, id.value())) return true;
-    sessions_.erase(id.value());
+    sessions_[session->id.value()] = session;
+    if (Watch(*session)) return true;
+    sessions_.erase(session->id.value());
     return false;
   }
   // Null: it has none.
-  std::shared_ptr<RingSession> Remove(SessionId id) {
+  SessionPtr Remove(SessionId id) {
     absl::MutexLock lock(&mutex_);
     const auto found = sessions_.find(id.value());
     if (found == sessions_.end()) return nullptr;
-    std::shared_ptr<RingSession> session = std::move(found->second);
+    SessionPtr session = std::move(found->second);
     sessions_.erase(found);
     return session;
   }
-  size_t size() const {
-    absl::MutexLock lock(&mutex_);
-    return sessions_.size();
+  // A thread has served the session's requests. It was watched before, so epoll has room for it.
+  void GiveBack(const SessionPtr& session) {
+    session->handed_on.store(false, std::memory_order_release);
+    Watch(*session);
   }
-  ThreadProgress Progress() const { return {name_, turns_.load(std::memory_order_relaxed)}; }
+  // No more requests of the session are taken. The descriptor server closes it.
+  void Ignore(const RingSession& session) const {
+    epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, session.memory->doorbell(), nullptr);
+  }
+
+  int fd() const override { return epoll_.get(); }
+  bool Serve() override {
+    std::array<epoll_event, 64> events;
+    const int count = epoll_wait(epoll_.get(), events.data(), events.size(), 0);
+    for (int i = 0; i < count; ++i) {
+      SessionPtr session = Find(events[i].data.u64);
+      if (session == nullptr || session->handed_on.load(std::memory_order_acquire)) continue;
+      if (!session->requests.Wake()) {
+        Ignore(*session);
+      } else if (!std::exchange(session->active, true)) {
+        round_.push_back(std::move(session));
+      }
+    }
+    for (size_t left = round_.size(); left > 0; --left) {
+      SessionPtr session = std::move(round_.front());
+      round_.pop_front();
+      const RingRequests::Turn turn = session->requests.Serve(absl::MakeSpan(block_), kShortBytes);
+      session->active = turn == RingRequests::Turn::kGoesOn && !session->answers->closed();
+      if (turn == RingRequests::Turn::kBroken) Ignore(*session);
+      if (session->active) {
+        round_.push_back(std::move(session));
+      } else if (turn == RingRequests::Turn::kLong) {
+        Ignore(*session);
+        session->handed_on.store(true, std::memory_order_relaxed);
+        hand_on_(std::move(session));
+      }
+    }
+    return !round_.empty();
+  }
 
  private:
-  static constexpr uint64_t kWakeKey = ~uint64_t{0};  // no session has it
-
-  bool Watch(int fd, uint64_t key) {
+  bool Watch(const RingSession& session) const {
     epoll_event event = {};
     event.events = EPOLLIN;
-    event.data.u64 = key;
-    return epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
+    event.data.u64 = session.id.value();
+    return epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, session.memory->doorbell(), &event) == 0;
   }
-
-  std::shared_ptr<RingSession> Find(uint64_t key) const {
+  SessionPtr Find(uint64_t key) const {
     absl::MutexLock lock(&mutex_);
     const auto found = sessions_.find(key);
     return found == sessions_.end() ? nullptr : found->second;
   }
 
-  // No more rings are taken. The descriptor server closes the session.
-  void Ignore(const RingSession& session) {
-    epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, session.memory->doorbell(), nullptr);
+  const UniqueFd epoll_;
+  const HandOn hand_on_;
+  mutable absl::Mutex mutex_;
+  absl::flat_hash_map<uint64_t, SessionPtr> sessions_ ABSL_GUARDED_BY(mutex_);
+  // The engine's thread only.
+  std::vector<char> block_;
+  std::deque<SessionPtr> round_;  // sessions that may have requests
+};
+
+// Serves sessions that were handed on, until they have no request left.
+class RingThread {
+ public:
+  RingThread(std::string name, Doorbells* doorbells) : name_(std::move(name)), doorbells_(*doorbells) {
+    thread_ = std::thread([this] {
+      pthread_setname_np(pthread_self(), name_.c_str());
+      Loop();
+    });
+  }
+  ~RingThread() {
+    {
+      absl::MutexLock lock(&mutex_);
+      stop_ = true;
+    }
+    thread_.join();
   }
 
+  void Take(SessionPtr session) {
+    absl::MutexLock lock(&mutex_);
+    round_.push_back(std::move(session));
+  }
+  size_t waiting() const {
+    absl::MutexLock lock(&mutex_);
+    return round_.size();
+  }
+  ThreadProgress Progress() const { return {name_, turns_.load(std::memory_order_relaxed)}; }
+
+ private:
+  bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stop_ || !round_.empty(); }
+
   void Loop() {
-    std::array<epoll_event, 64> events;
     std::vector<char> block(kBlockBytes);
-    std::deque<std::shared_ptr<RingSession>> round;  // sessions that may have requests
-    while (!stop_) {
+    while (true) {
       turns_.fetch_add(1, std::memory_order_relaxed);
-      wake_.BeginSleep();
-      const int limit = stop_ || !round.empty() ? 0 : kIdleMilliseconds;
-      const int count = epoll_wait(epoll_.get(), events.data(), events.size(), limit);
-      wake_.EndSleep();
-      for (int i = 0; i < count; ++i) {
-        std::shared_ptr<RingSession> session = Find(events[i].data.u64);
-        if (session == nullptr) continue;
-        if (!session->requests.Wake()) {
-          Ignore(*session);
-        } else if (!std::exchange(session->active, true)) {
-          round.push_back(std::move(session));
-        }
+      SessionPtr session;
+      {
+        absl::MutexLock lock(&mutex_);
+        mutex_.AwaitWithTimeout(absl::Condition(this, &RingThread::HasWork), kIdle);
+        if (stop_) return;
+        if (round_.empty()) continue;
+        session = std::move(round_.front());
+        round_.pop_front();
       }
-      for (size_t left = round.size(); left > 0; --left) {
-        const std::shared_ptr<RingSession> session = std::move(round.front());
-        round.pop_front();
-        const RingRequests::Turn turn = session->requests.Serve(absl::MakeSpan(block));
-        session->active = turn == RingRequests::Turn::kGoesOn && !session->answers->closed();
-        if (session->active) round.push_back(session);
-        if (turn == RingRequests::Turn::kBroken) Ignore(*session);
+      switch (session->requests.Serve(absl::MakeSpan(block), RingRequests::kAnyLength)) {
+        case RingRequests::Turn::kGoesOn:
+        case RingRequests::Turn::kLong:
+          if (!session->answers->closed()) Take(std::move(session));
+          break;
+        case RingRequests::Turn::kSleeps:
+          doorbells_.GiveBack(session);
+          break;
+        case RingRequests::Turn::kBroken:
+          break;
       }
     }
   }
 
   const std::string name_;
-  const UniqueFd epoll_;
-  WakeEvent wake_;
-  mutable absl::Mutex mutex_;
-  absl::flat_hash_map<uint64_t, std::shared_ptr<RingSession>> sessions_ ABSL_GUARDED_BY(mutex_);
+  Doorbells& doorbells_;
+  mutable absl::Mutex mutex_;  // a leaf
+  std::deque<SessionPtr> round_ ABSL_GUARDED_BY(mutex_);
+  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   std::atomic<uint64_t> turns_{0};
-  std::atomic<bool> stop_{false};
   std::thread thread_;
 };
 
 class ThreadedRingServer final : public RingServer {
  public:
-  ThreadedRingServer(const RingServerOptions& options, std::shared_ptr<const ServiceContext> context) {
+  ThreadedRingServer(const RingServerOptions& options, std::shared_ptr<const ServiceContext> context, UniqueFd epoll)
+      : doorbells_(std::move(epoll), [this](SessionPtr session) { HandOn(std::move(session)); }) {
     shared_.options = options;
     shared_.context = std::move(context);
-  }
-
-  absl::Status StartThreads() {
-    for (uint32_t i = 0; i < shared_.options.threads; ++i) {
-      UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
-      if (!epoll.valid()) return absl::ErrnoToStatus(errno, "rings: epoll");
-      absl::StatusOr<WakeEvent> wake = WakeEvent::Create();
-      if (!wake.ok()) return wake.status();
-      threads_.push_back(std::make_unique<RingThread>(absl::StrCat("rings.", i), std::move(epoll), *std::move(wake)));
-      if (!threads_.back()->Start()) return absl::ErrnoToStatus(errno, "rings: epoll");
+    for (uint32_t i = 0; i < options.threads; ++i) {
+      threads_.push_back(std::make_unique<RingThread>(absl::StrCat("rings.", i), &doorbells_));
     }
-    return absl::OkStatus();
+    shared_.context->agent->AddSource(&doorbells_);
   }
+  ~ThreadedRingServer() override { shared_.context->agent->RemoveSource(&doorbells_); }
 
   absl::StatusOr<RingDescriptors> Open(SessionId id, std::function<void(const std::string&)> fail) override {
     RingDescriptors client;
     absl::StatusOr<std::shared_ptr<RingMemory>> memory = RingMemory::Make(&client);
     if (!memory.ok()) return memory.status();
     auto answers = std::make_shared<RingAnswers>(*memory, &shared_.counters, std::move(fail));
-    auto session = std::make_shared<RingSession>(id, *std::move(memory), answers, &shared_);
-    const auto least = std::min_element(threads_.begin(), threads_.end(),
-                                        [](const auto& a, const auto& b) { return a->size() < b->size(); });
-    if (!(*least)->Add(id, std::move(session))) {
+    if (!doorbells_.Add(std::make_shared<RingSession>(id, *std::move(memory), answers, &shared_))) {
       answers->Close();
       return absl::ResourceExhaustedError("open_ring: epoll takes no more descriptors");
     }
@@ -177,9 +227,7 @@ class ThreadedRingServer final : public RingServer {
   }
 
   void Close(SessionId id) override {
-    for (const std::unique_ptr<RingThread>& thread : threads_) {
-      if (const std::shared_ptr<RingSession> session = thread->Remove(id)) return session->answers->Close();
-    }
+    if (const SessionPtr session = doorbells_.Remove(id)) session->answers->Close();
   }
 
   std::vector<ThreadProgress> Progress() const override {
@@ -190,8 +238,15 @@ class ThreadedRingServer final : public RingServer {
   const RingCounters& counters() const override { return shared_.counters; }
 
  private:
+  void HandOn(SessionPtr session) {
+    const auto least = std::min_element(threads_.begin(), threads_.end(),
+                                        [](const auto& a, const auto& b) { return a->waiting() < b->waiting(); });
+    (*least)->Take(std::move(session));
+  }
+
   RingShared shared_;
-  std::vector<std::unique_ptr<RingThread>> threads_;  // ends first
+  Doorbells doorbells_;
+  std::vector<std::unique_ptr<RingThread>> threads_;  // end first
 };
 
 }  // namespace
@@ -200,9 +255,9 @@ uint32_t RingThreads(uint32_t processors) { return std::clamp(processors / kProc
 
 absl::StatusOr<std::unique_ptr<RingServer>> RingServer::Start(const RingServerOptions& options,
                                                               std::shared_ptr<const ServiceContext> context) {
-  auto server = std::make_unique<ThreadedRingServer>(options, std::move(context));
-  if (absl::Status status = server->StartThreads(); !status.ok()) return status;
-  return server;
+  UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll.valid()) return absl::ErrnoToStatus(errno, "rings: epoll");
+  return std::make_unique<ThreadedRingServer>(options, std::move(context), std::move(epoll));
 }
 
 }  // namespace railsd

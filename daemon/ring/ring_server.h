@@ -35,8 +35,9 @@ struct RingCounters {
 // Threads for a node with this many processors.
 uint32_t RingThreads(uint32_t processors);
 
-// Runs threads ("rings") with epoll. They take requests in the order of each session, a few of one session before the
-// next one's turn, and check and submit them, so that the engine need not.
+// Serves requests in the order of each session, a few of one session before the next one's turn. The engine's thread
+// polls the doorbells and serves short requests, so that a small job wakes no other thread. A session whose next
+// request is long is handed to one of the threads "rings", which check and submit its requests until none is left.
 class RingServer {
  public:
   static absl::StatusOr<std::unique_ptr<RingServer>> Start(const RingServerOptions& options,

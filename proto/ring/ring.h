@@ -147,6 +147,14 @@ class Reader {
     taken_->store(begin_, std::memory_order_seq_cst);
     return Result::kRecord;
   }
+  // Reads the next record's header and leaves the record in the ring. False: Next() would return no record. The record
+  // that Next() reads may have another header if the other side breaks the rules.
+  bool Peek(RecordHeader* header) const {
+    const uint64_t present = written_->load(std::memory_order_seq_cst) - begin_;
+    if (present < sizeof(RecordHeader) || present > kDataBytes) return false;
+    Get(begin_, header, sizeof(*header));
+    return true;
+  }
   // True if Next() would not return kNothing.
   bool Pending() const { return written_->load(std::memory_order_seq_cst) != begin_; }
 

@@ -12,6 +12,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "agent/agent.h"
+#include "tests/unit/daemon/source_thread.h"
 
 namespace railsd {
 
@@ -32,6 +33,9 @@ class FakeAgent : public Agent {
     snapshot_.node = "n0";
   }
   PeerHello& mutable_hello() { return hello_; }
+
+  void AddSource(EventSource* source) override { sources_.AddSource(source); }
+  void RemoveSource(EventSource* source) override { sources_.RemoveSource(source); }
 
   const PeerHello& Hello() const override { return hello_; }
 
@@ -258,6 +262,7 @@ class FakeAgent : public Agent {
   std::vector<std::pair<std::string, ControlMessage>> messages_ ABSL_GUARDED_BY(mutex_);
   std::vector<Callback<AgentSnapshot>> unanswered_ ABSL_GUARDED_BY(mutex_);
   AgentSnapshot snapshot_ ABSL_GUARDED_BY(mutex_);
+  SourceThread sources_;
 };
 
 }  // namespace railsd

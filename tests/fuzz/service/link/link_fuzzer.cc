@@ -24,7 +24,7 @@
 namespace railsd {
 
 // The hub listens and dials nowhere.
-absl::StatusOr<std::unique_ptr<Links>> Links::Start(LinksOptions, ConnectionHandler*) {
+absl::StatusOr<std::unique_ptr<Links>> Links::Start(LinksOptions, ConnectionHandler*, EventHost*) {
   return absl::UnimplementedError("no network");
 }
 std::shared_ptr<spdlog::logger> NullLogger() {

@@ -26,6 +26,7 @@
 #include "daemon/link/socket_connection.h"
 #include "daemon/tls/tls_files.h"
 #include "tests/support/until.h"
+#include "tests/unit/daemon/source_thread.h"
 #include "tests/unit/daemon/tls/tls_session_fixture.h"
 
 namespace railsd {
@@ -45,6 +46,7 @@ class Recorder final : public ConnectionHandler {
   void OnFrame(const ConnectionPtr& connection, const Frame& frame) override {
     absl::MutexLock lock(&gate);
     frames.emplace_back(connection, frame.kind);
+    readers.push_back(std::this_thread::get_id());
   }
   void OnWritable(const ConnectionPtr&) override {}
   void OnEnd(const ConnectionPtr& connection, const absl::Status& why) override {
@@ -76,6 +78,7 @@ class Recorder final : public ConnectionHandler {
   std::atomic<bool> greets = false;  // whoever opens
   std::vector<ConnectionPtr> opened;
   std::vector<std::pair<ConnectionPtr, FrameKind>> frames;
+  std::vector<std::thread::id> readers;  // of frames
   std::map<ConnectionPtr, absl::Status> ended;
 };
 
@@ -88,7 +91,7 @@ class LinksTest : public tls_test::TlsSessionTest {
     options.log = NullLogger();
   }
   void Start() {
-    auto started = Links::Start(options, &recorder);
+    auto started = Links::Start(options, &recorder, &engine);
     ASSERT_TRUE(started.ok()) << started.status();
     links = *std::move(started);
   }
@@ -131,6 +134,7 @@ class LinksTest : public tls_test::TlsSessionTest {
   }
 
   Recorder recorder;
+  SourceThread engine;
   LinksOptions options;
   std::unique_ptr<TlsFiles> tls;
   std::unique_ptr<Links> links;
@@ -156,6 +160,36 @@ TEST_F(LinksTest, PeersThatFloodOverTlsAreReadInTurns) {
   }
   ASSERT_EQ(read.size(), 2u) << "one has been read to its end before the other's turn";
   for (const auto& [connection, count] : read) EXPECT_GE(count, kFrames / 2);
+}
+
+TEST_F(LinksTest, TheEnginesThreadReadsAFewGreetedConnectionsAndTheLinksThreadTheRest) {
+  constexpr size_t kPeers = 20, kPolled = 16;
+  recorder.greets = true;
+  Start();
+  std::vector<UniqueFd> fds;
+  const auto say = [&](const UniqueFd& fd, const std::string& bytes) {
+    const size_t before = recorder.frames.size();
+    Send(fd, bytes);
+    ASSERT_TRUE(recorder.Reaches([&] { return recorder.frames.size() == before + 1; }));
+  };
+  for (size_t i = 0; i < kPeers; ++i) {
+    fds.push_back(Connect());
+    say(fds.back(), absl::StrCat(kLinkPreface, FrameOf(FrameKind::kHello, 0)));
+  }
+  recorder.readers.clear();
+  for (const UniqueFd& fd : fds) say(fd, FrameOf(FrameKind::kTaken, 1));
+  const auto by_engine = [&] {
+    return static_cast<size_t>(std::count(recorder.readers.begin(), recorder.readers.end(), engine.id()));
+  };
+  EXPECT_EQ(by_engine(), kPolled);
+  // One of them ends: there is room for the next that is read.
+  fds.front().Reset();
+  ASSERT_TRUE(recorder.Reaches([&] { return recorder.ended.size() == 1; }));
+  say(fds.back(), FrameOf(FrameKind::kTaken, 2));
+  recorder.readers.clear();
+  say(fds.back(), FrameOf(FrameKind::kTaken, 3));
+  EXPECT_EQ(by_engine(), 1u);
+  ASSERT_TRUE(recorder.Reaches([&] { return options.counters->open.load() == kPeers - 1; }));
 }
 
 TEST_F(LinksTest, TicksDoNotJumpWhenSomebodySetsTheClock) {
