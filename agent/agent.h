@@ -68,6 +68,9 @@ struct AgentOptions {
   uint64_t eager_bytes = 0;
   uint64_t frame_bytes = 0;   // 0: about 1 ms of the rail's rate
   uint64_t window_bytes = 0;  // per (rail, destination); 0: from the rail's rate
+  // How long the engine's thread and the rails' look for work before they sleep. Saves wakes of a job that waits for
+  // one, and costs a processor for each of these threads for as long.
+  absl::Duration spin;
   uint32_t copy_threads = 0;  // copy between ranks of this node; 0: by the processors
   bool tls_data = false;      // TLS by the kernel on the connections of rails over TCP, at all nodes or at none
   VerbsTuning verbs;          // for every rail of RailKind::kVerbs
@@ -130,6 +133,7 @@ struct RailView {
   uint64_t queued_bytes = 0;      // planned, not posted
   uint64_t in_flight_bytes = 0;   // posted, not acknowledged
   uint64_t window_bytes = 0;      // that may be in flight to one peer
+  uint64_t sleeps = 0;            // of its thread, which had nothing to do
   uint64_t planned_bytes = 0;     // that plans have put onto the rail
   uint64_t planned_rx_bytes = 0;  // that the peers' plans have, as they say: up to the job before the present one
   uint64_t returned_chunks = 0;   // that the rail broke under; they, or what had not arrived, went another way
@@ -179,6 +183,7 @@ struct AgentCounters {
   uint64_t eager_sent_bytes = 0, eager_received_bytes = 0;  // that were copied for them
   uint64_t open_zones = 0;                                  // exchanges that may write into this node's memory
   size_t engine_queue_depth = 0;
+  uint64_t engine_sleeps = 0;   // of the engine's thread, which had nothing to do
   size_t copy_queue_depth = 0;  // copies between local ranks that wait for a thread
 };
 // A thread whose standing still does harm. One that works, or that has nothing to do, begins a turn at least once a

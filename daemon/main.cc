@@ -58,6 +58,7 @@ AgentOptions AgentOptionsFrom(const Config& config, BootId boot, std::shared_ptr
   options.eager_bytes = config.eager_bytes;
   options.frame_bytes = config.frame_bytes;
   options.window_bytes = config.window_bytes;
+  options.spin = config.spin;
   options.copy_threads = config.copy_threads;
   options.tls_data = config.tls.data == TlsData::kKernel;
   options.verbs = config.verbs;

@@ -25,12 +25,13 @@ void SourcePoller::Remove(EventSource* source) {
 
 void SourcePoller::Sleep(int wake_fd, absl::Duration limit) {
   absl::InlinedVector<EventSource*, 4> polled;
+  absl::InlinedVector<pollfd, 5> fds;
   {
     std::lock_guard lock(mutex_);
     polled = sources_;
+    // A source may be gone, and its descriptor closed, before the sleep ends: Serve() looks again.
+    for (const EventSource* const source : polled) fds.push_back({source->fd(), POLLIN, 0});
   }
-  absl::InlinedVector<pollfd, 5> fds;
-  for (const EventSource* const source : polled) fds.push_back({source->fd(), POLLIN, 0});
   fds.push_back({wake_fd, POLLIN, 0});
   const timespec timeout = absl::ToTimespec(more_.empty() ? limit : absl::ZeroDuration());
   const int count = ::ppoll(fds.data(), fds.size(), &timeout, nullptr);

@@ -13,6 +13,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "agent/base/event_source.h"
+#include "agent/base/spin_budget.h"
 #include "agent/base/wake_event.h"
 #include "agent/control/held_bytes.h"
 #include "agent/engine/create_transport.h"
@@ -48,6 +49,7 @@ class AgentImpl final : public Agent {
       : log_(options.log),
         refused_(options.refused),
         max_commands_(options.limits.max_waiting_calls),
+        spin_(options.spin),
         wake_(std::move(wake)),
         board_(options.rails.size()) {}
 
@@ -84,7 +86,7 @@ class AgentImpl final : public Agent {
       const SchedulerOptions scheduler{static_cast<double>(spec.speed_bytes_per_s), options.plan.chunk_bytes,
                                        options.window_bytes};
       rails_.push_back(std::make_unique<Rail>(index, *std::move(transport), scheduler, &board_, &wake_,
-                                              kCommandCapacity, kEventCapacity));
+                                              kCommandCapacity, kEventCapacity, options.spin));
       ports.push_back(rails_.back().get());
     }
     mapper_ = std::make_unique<SegmentMapper>(std::move(registrars), options.limits.max_sessions);
@@ -236,9 +238,11 @@ class AgentImpl final : public Agent {
     Push([this, depth, done = std::move(done)](Engine& engine) mutable {
       AgentSnapshot snapshot = engine.Snapshot(depth);
       snapshot.counters.copy_queue_depth = copier_->depth();
+      snapshot.counters.engine_sleeps = sleeps_.load(std::memory_order_relaxed);
       for (size_t r = 0; r < rails_.size(); ++r) {
         snapshot.rails[r].command_depth = rails_[r]->command_depth();
         snapshot.rails[r].event_depth = rails_[r]->event_depth();
+        snapshot.rails[r].sleeps = rails_[r]->sleeps();
       }
       std::move(done)(std::move(snapshot));
     });
@@ -325,16 +329,22 @@ class AgentImpl final : public Agent {
 
   void Run() {
     pthread_setname_np(pthread_self(), "engine");
-    for (uint32_t busy_turns = 1; !stop_.load(std::memory_order_acquire); ++busy_turns) {
-      if (Turn()) {
+    SpinBudget spin(spin_);
+    for (uint32_t turns = 1; !stop_.load(std::memory_order_acquire); ++turns) {
+      const bool worked = Turn();
+      const absl::Time now = MonotonicNow();
+      if (worked) {
+        spin.OnWork(now);
         // However much rails and calls have to say, sources get their turn.
-        if (busy_turns % kTurnsPerPoll == 0) poller_.Sleep(wake_.fd(), absl::ZeroDuration());
+        if (turns % kTurnsPerPoll == 0) poller_.Sleep(wake_.fd(), absl::ZeroDuration());
+      } else if (!spin.Spent(now)) {
+        poller_.Sleep(wake_.fd(), absl::ZeroDuration());
       } else {
         wake_.BeginSleep();
         if (!Turn() && !stop_.load(std::memory_order_acquire)) Sleep();
         wake_.EndSleep();
       }
-      poller_.Serve();
+      if (poller_.Serve()) spin.OnWork(now);
     }
     Stop();
   }
@@ -353,6 +363,7 @@ class AgentImpl final : public Agent {
   void Sleep() {
     const absl::Duration wait =
         std::clamp(engine_->NextDeadline() - MonotonicNow(), absl::ZeroDuration(), kLongestSleep);
+    sleeps_.store(sleeps_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);  // the only writer
     poller_.Sleep(wake_.fd(), wait);
   }
 
@@ -360,11 +371,12 @@ class AgentImpl final : public Agent {
   const std::shared_ptr<LimitCounters> refused_;
   std::atomic<size_t> max_commands_;
   PeerHello hello_;
+  const absl::Duration spin_;
   WakeEvent wake_;   // outlives the rails and the copier, which wake it
   ZoneTable zones_;  // outlives the rails and the engine, and so does the board
   RailBoard board_;
   std::atomic<bool> stop_{false};
-  std::atomic<uint64_t> turns_{0};  // of the engine's thread
+  std::atomic<uint64_t> turns_{0}, sleeps_{0};  // of the engine's thread
   std::mutex mutex_;
   std::vector<Command> commands_;                      // guarded by mutex_
   absl::flat_hash_map<std::string, Waiting> waiting_;  // guarded by mutex_

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "agent/base/spin_budget.h"
 #include "agent/base/spsc_ring.h"
 #include "agent/base/steady_now.h"
 
@@ -95,7 +96,8 @@ struct Rail::Queues {
 };
 
 Rail::Rail(RailIndex index, std::unique_ptr<RailTransport> transport, const SchedulerOptions& scheduler,
-           RailBoard* board, WakeEvent* engine_wake, size_t command_capacity, size_t event_capacity)
+           RailBoard* board, WakeEvent* engine_wake, size_t command_capacity, size_t event_capacity,
+           absl::Duration spin)
     : index_(index),
       transport_(std::move(transport)),
       counters_(*transport_->Info().counters),
@@ -104,6 +106,7 @@ Rail::Rail(RailIndex index, std::unique_ptr<RailTransport> transport, const Sche
       board_(*board),
       sender_(index, scheduler, board, transport_.get()),
       engine_wake_(engine_wake),
+      spin_(spin),
       queues_(std::make_unique<Queues>(command_capacity, event_capacity)) {}
 
 Rail::~Rail() {
@@ -140,11 +143,11 @@ void Rail::Flush() {
   transport_->Wake();
 }
 
-void Rail::RunCommands(absl::Time now) {
+bool Rail::RunCommands(absl::Time now) {
   RailCommand command;
-  for (;;) {
-    while (queues_->receiving.TryPop(&command)) Apply(command, now, &sender_, binder_);
-    if (!queues_->sending.TryPop(&command)) return;
+  for (bool any = false;; any = true) {
+    for (; queues_->receiving.TryPop(&command); any = true) Apply(command, now, &sender_, binder_);
+    if (!queues_->sending.TryPop(&command)) return any;
     Apply(command, now, &sender_, binder_);
   }
 }
@@ -152,10 +155,11 @@ void Rail::RunCommands(absl::Time now) {
 void Rail::Run() {
   std::array<RailEvent, kEventBatch> batch;
   Queues& q = *queues_;
+  SpinBudget spin(spin_);
   while (!stop_.load(std::memory_order_acquire)) {
     turns_.store(turns_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);  // the only writer
     const absl::Time now = SteadyNow();
-    RunCommands(now);
+    if (RunCommands(now)) spin.OnWork(now);
     sender_.Post(now);
     Publish(now);
     size_t room = batch.size();
@@ -167,9 +171,13 @@ void Rail::Run() {
     }
     if (q.unannounced > 0 && now >= q.announce_by) Announce();
     const absl::Time until = q.unannounced > 0 ? q.announce_by : now + kMaxWait;
-    const absl::Duration wait = std::max(std::min(sender_.NextDeadline(), until) - now, absl::ZeroDuration());
+    absl::Duration wait = std::max(std::min(sender_.NextDeadline(), until) - now, absl::ZeroDuration());
+    if (!spin.Spent(now)) wait = absl::ZeroDuration();
+    if (wait > absl::ZeroDuration())
+      sleeps_.store(sleeps_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     const size_t count = transport_->Poll(wait, {batch.data(), room});
     const absl::Time then = SteadyNow();
+    if (count > 0) spin.OnWork(then);
     for (size_t i = 0; i < count; ++i) sender_.OnEvent(batch[i], then);
   }
 }

@@ -76,9 +76,10 @@ class RailPort {
 class Rail final : public RailPort {
  public:
   // `engine_wake` and `board` outlive the rail; the former is woken when events were published. Each of the two command
-  // queues holds `command_capacity`.
+  // queues holds `command_capacity`. `spin`: as AgentOptions::spin.
   Rail(RailIndex index, std::unique_ptr<RailTransport> transport, const SchedulerOptions& scheduler, RailBoard* board,
-       WakeEvent* engine_wake, size_t command_capacity, size_t event_capacity);
+       WakeEvent* engine_wake, size_t command_capacity, size_t event_capacity,
+       absl::Duration spin = absl::ZeroDuration());
   ~Rail() override;  // stops and joins the thread
 
   void Start();
@@ -87,6 +88,8 @@ class Rail final : public RailPort {
   size_t event_depth() const;
   // How often the thread has come round: once a second at least. Any thread.
   uint64_t turns() const { return turns_.load(std::memory_order_relaxed); }
+
+  uint64_t sleeps() const { return sleeps_.load(std::memory_order_relaxed); }  // any thread
 
   bool TryCommand(RailCommand command) override;
   size_t TakeEvents(absl::Span<RailEvent> out) override;
@@ -98,7 +101,7 @@ class Rail final : public RailPort {
  private:
   struct Queues;
   void Run();
-  void RunCommands(absl::Time now);
+  bool RunCommands(absl::Time now);  // false: there were none
   // Hands the sender's reports to the engine, as far as there is room.
   void Publish(absl::Time now);
   void Announce();
@@ -110,9 +113,10 @@ class Rail final : public RailPort {
   RailBoard& board_;
   RailSender sender_;
   WakeEvent* const engine_wake_;
+  const absl::Duration spin_;
   std::unique_ptr<Queues> queues_;
   std::atomic<bool> stop_{false};
-  std::atomic<uint64_t> turns_{0};
+  std::atomic<uint64_t> turns_{0}, sleeps_{0};
   std::thread thread_;
   bool unflushed_ = false;  // the engine's thread: commands since the last Flush()
 };

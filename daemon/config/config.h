@@ -123,6 +123,7 @@ struct Config {
   uint64_t eager_bytes = 8 << 10;
   uint64_t frame_bytes = 0;   // 0: derived
   uint64_t window_bytes = 0;  // 0: derived
+  absl::Duration spin;
   uint32_t copy_threads = 0;  // 0: by the processors
   VerbsTuning verbs;
   HealthOptions health;

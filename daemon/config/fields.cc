@@ -352,6 +352,7 @@ std::vector<Field> ConfigFields(Config& c) {
       Bytes("frame", c.frame_bytes, 0, 64 * kMiB),
       Bytes("window", c.window_bytes, 0, 16 * kGiB),
       Number("copy_threads", c.copy_threads, 0, 256),
+      Time("spin", c.spin, absl::ZeroDuration(), absl::Milliseconds(10)),
   };
   const Fields log = {
       Text("level", c.log.level, OneOf({"trace", "debug", "info", "warning", "error"}),

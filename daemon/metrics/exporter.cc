@@ -124,6 +124,7 @@ void AddRail(const RailView& rail, const MetricSources& sources, MetricPage* pag
   page->Set("railsd_rail_planned_bytes_total", rail.planned_bytes, labels("direction", "tx"));
   page->Set("railsd_rail_planned_bytes_total", rail.planned_rx_bytes, labels("direction", "rx"));
   page->Set("railsd_rail_window_bytes", rail.window_bytes, labels());
+  page->Set("railsd_rail_sleeps_total", rail.sleeps, labels());
   page->Set("railsd_rail_measured_speed_bytes_per_second", rail.measured_bytes_per_s, labels());
   page->Set("railsd_rail_payload_bytes_total", rail.tx_payload_bytes, labels("direction", "tx"));
   page->SetRising(sources.high_water, "railsd_rail_payload_bytes_total", rail.rx_payload_bytes,
@@ -267,6 +268,7 @@ void AddSnapshot(const AgentSnapshot& snapshot, const MetricSources& sources, Me
   page->Set("railsd_control_messages_ignored_total", counters.control_messages_ignored);
   page->Set("railsd_submissions_refused_total", counters.submissions_refused);
   page->Set("railsd_local_copy_bytes_total", counters.local_copy_bytes);
+  page->Set("railsd_engine_sleeps_total", counters.engine_sleeps);
   page->Set("railsd_eager_exchanges_total", counters.eager_sent, {{"direction", "tx"}});
   page->Set("railsd_eager_exchanges_total", counters.eager_received, {{"direction", "rx"}});
   page->Set("railsd_eager_bytes_total", counters.eager_sent_bytes, {{"direction", "tx"}});

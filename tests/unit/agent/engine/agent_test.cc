@@ -87,6 +87,7 @@ class AgentTest : public ::testing::Test {
       options.plan.min_chunk_bytes = 4096;
       for (size_t r = 0; r < rails; ++r) options.rails.push_back({absl::StrCat("rail", r), "127.0.0.1", "", 0});
       options.tenants = tenants_;
+      options.spin = spin_;
       options.log = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>());
       links_.push_back(std::make_unique<DirectLink>(options.node, options.boot));
       auto agent = Agent::Create(options, links_.back().get(), nullptr);
@@ -184,6 +185,7 @@ class AgentTest : public ::testing::Test {
   }
 
   std::vector<TenantOptions> tenants_;
+  absl::Duration spin_;
   std::vector<std::unique_ptr<DirectLink>> links_;
   std::vector<std::unique_ptr<Agent>> agents_;
 };
@@ -221,6 +223,26 @@ TEST_F(AgentTest, JobsOverTcpRailsEveryByte) {
     EXPECT_EQ(snapshot.rails[0].queued_bytes + snapshot.rails[0].in_flight_bytes, 0u);
     EXPECT_GT(snapshot.counters.local_copy_bytes, 0u);
     EXPECT_EQ(snapshot.counters.jobs_done, 8u);
+  }
+}
+
+TEST_F(AgentTest, ThreadsThatSpinDoNotSleepWhileJobsFollowEachOther) {
+  constexpr uint32_t kWorld = 2;
+  constexpr uint64_t kBytes = 100'000;
+  spin_ = absl::Minutes(10);
+  SetUpNodes(2, 1);
+  std::vector<Member> members = Join(kWorld, "g", kWorld * kBytes);
+  std::vector<uint64_t> before;
+  for (uint64_t seq = 1; seq <= 20; ++seq) {
+    for (Member& m : members) ASSERT_TRUE(Submit(m, kWorld, seq, kBytes).ok());
+    for (Member& m : members) ASSERT_EQ(Wait(m, seq)->state, JobState::kDone);
+    std::vector<uint64_t> sleeps;
+    for (auto& agent : agents_) {
+      const AgentSnapshot snapshot = SnapshotOf(*agent);
+      sleeps.insert(sleeps.end(), {snapshot.counters.engine_sleeps, snapshot.rails[0].sleeps});
+    }
+    if (seq == 1) before = sleeps;  // of threads that had no work yet
+    EXPECT_EQ(sleeps, before) << seq;
   }
 }
 
