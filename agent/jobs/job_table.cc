@@ -206,7 +206,7 @@ void JobTable::SendReady(NodeJob& job, Exchange& exchange) {
   for (size_t r = 0; r < rails_.size(); ++r) {
     const RailIndex rail(static_cast<uint32_t>(r));
     ready.rails.push_back(
-        {rail, static_cast<uint64_t>(rails_[r].speed_bytes_per_s), grants_.awaited_bytes() / rails_.size()});
+        {rail, static_cast<uint64_t>(planner_.Speed(r, job.now())), grants_.awaited_bytes() / rails_.size()});
   }
   const bool grants = exchange.in.open() && exchange.in.IsBound();
   if (grants) ready.grant = exchange.in.BuildGrant();
@@ -278,6 +278,7 @@ bool JobTable::OnMessage(const Peer& from, Ready&& message) {
   Group* const group = groups_.Find(message.job.epoch);
   if (group == nullptr) return false;
   peers_.Get(from.index).TakePlanned(message.planned_bytes);
+  planner_.OnTold(message.rails, now_);
   for (Tally& tally : std::exchange(message.tallies, {})) OnMessage(from, std::move(tally));
   // Its sender may not hear of the end from the node that caused it: the two may have lost each other, or not met yet.
   if (group->broken && message.job.seq > group->good_until) {

@@ -40,10 +40,10 @@ struct RailProgress {
   bool Lags() const {
     constexpr uint64_t kMovable = 3;
     constexpr absl::Duration kMessages = absl::Microseconds(200), kEnough = absl::Milliseconds(10);
-    const uint64_t unposted = unposted_bytes.load(std::memory_order_relaxed);
-    if (unposted <= kMovable * movable_bytes) return false;
-    const absl::Duration least = absl::Seconds(static_cast<double>(kMovable * movable_bytes) / speed_bytes_per_s);
-    return Left() > std::min(kEnough, least + kMessages);
+    const auto movable = static_cast<double>(kMovable * movable_bytes);
+    const auto unposted = static_cast<double>(unposted_bytes.load(std::memory_order_relaxed));
+    if (unposted <= movable * std::min(1.0, Rate() / speed_bytes_per_s)) return false;
+    return Left() > std::min(kEnough, absl::Seconds(movable / speed_bytes_per_s) + kMessages);
   }
 };
 

@@ -309,10 +309,12 @@ void RailScheduler::OnPosted(uint32_t tenant, PeerIndex peer, uint64_t bytes, ab
   if (in_flight_bytes_ == 0) {
     busy_since_ = now;
     busy_bytes_ = 0;
+    told_ = false;
     progress_->rate_bytes_per_s.store(0, std::memory_order_relaxed);
   }
   in_flight_bytes_ += bytes;
   Remove(tenant, peer, bytes);
+  if (unposted_bytes_ == 0) TellStretch(now);
   const Rank& next = ranks_.largest();
   priorities_[share.priority].served = next.first == share.priority + 1 ? -next.second : queue.served;
 }
@@ -335,10 +337,17 @@ void RailScheduler::OnEnded(uint32_t tenant, PeerIndex peer, uint64_t bytes, boo
     progress_->rate_bytes_per_s.store(
         static_cast<uint64_t>(static_cast<double>(busy_bytes_) / absl::ToDoubleSeconds(busy)),
         std::memory_order_relaxed);
-    if (in_flight_bytes_ == 0) ended_ = Stretch{busy_bytes_, busy};
+    if (in_flight_bytes_ == 0) TellStretch(now);
   }
   Measure(bytes, now);
   Publish();
+}
+
+// When the rail runs dry: what it carries later, in bits that late binding moves to it, says nothing of its rate.
+void RailScheduler::TellStretch(absl::Time now) {
+  const absl::Duration busy = now - busy_since_;
+  if (busy < measurable_ || busy_bytes_ == 0 || std::exchange(told_, true)) return;
+  ended_ = Stretch{busy_bytes_, busy};
 }
 
 // Windows follow what the rail delivers while they alone hold it back.

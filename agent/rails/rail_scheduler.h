@@ -129,6 +129,7 @@ class RailScheduler {
   bool HasRoom(uint32_t priority, absl::Time now);
   uint64_t StalledBytes(absl::Time now);
   void Measure(uint64_t bytes, absl::Time now);
+  void TellStretch(absl::Time now);
   void Publish();
 
   const SchedulerOptions options_;
@@ -150,9 +151,10 @@ class RailScheduler {
   uint64_t stalled_bytes_ = 0;
   absl::Time look_for_stalled_at_ = absl::InfinitePast();
   absl::Time look_again_ = absl::InfiniteFuture();
-  // The present stretch, and the one that has ended.
+  // The present stretch, and the one whose rate is known.
   absl::Time busy_since_;
   uint64_t busy_bytes_ = 0;
+  bool told_ = false;  // the rate of the present one is known
   std::optional<Stretch> ended_;
   // Since when bytes have waited for windows to open, and what has ended since then.
   absl::Time full_since_ = absl::InfiniteFuture();

@@ -1,6 +1,7 @@
 #include "agent/rails/rail_speeds.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace railsd {
 namespace {
@@ -12,6 +13,13 @@ constexpr double kLimitedByRails = 0.7;
 constexpr double kClearlySlower = 0.8;
 // And only when so many stretches in a row have said so: single ones are slow for want of processor time, too.
 constexpr uint32_t kBelievedStretches = 3;
+// Receivers are even only if all senders count on the same speed of a rail. A stretch says what its receivers left, and
+// what the processor did, so it errs downwards: an estimate falls slowly, and rises faster. What a peer tells of its
+// end of the rail counts, too: where all ends are slow, their estimates come together. Rates far below the estimate
+// count only when several follow each other; the best of them is the new estimate.
+constexpr double kFar = 0.25, kFall = 0.125, kRise = 0.25;
+// The last bits of a job, which late binding moves, are no stretch: less than this part of what stretches carry.
+constexpr double kLeastOfTypical = 0.25;
 // A slow rail keeps a share that is enough to see that it is fast again, and old news is none.
 constexpr double kLeastPart = 0.1;
 constexpr absl::Duration kMeasureKept = absl::Seconds(30);
@@ -38,14 +46,39 @@ double RailSpeeds::ForPlan(size_t r, absl::Time now) const {
   return part < kClearlySlower * best ? rail.speed * part / best : rail.speed;
 }
 
-void RailSpeeds::OnStretch(size_t r, uint64_t bytes, absl::Duration time, absl::Time now) {
+void RailSpeeds::OnTold(size_t r, double speed, absl::Time now) {
   RailState& rail = rails_[r];
-  const double rate = static_cast<double>(bytes) / absl::ToDoubleSeconds(time);
-  rail.measured = rail.measured == 0 ? rate : 0.5 * (rail.measured + rate);
+  if (!adapt_ || rail.slow_stretches < kBelievedStretches) return;
+  const double told = speed * BestPart(now);  // as a rate that is measured
+  if (std::abs(told - rail.measured) < kFar * rail.measured) rail.measured += kFall * (told - rail.measured);
+}
+
+void RailSpeeds::OnStretch(size_t r, uint64_t length_bytes, absl::Duration time, absl::Time now) {
+  RailState& rail = rails_[r];
+  const auto bytes = static_cast<double>(length_bytes);
+  const bool bits = bytes < kLeastOfTypical * rail.typical_bytes;
+  rail.typical_bytes += kFall * (bytes - rail.typical_bytes);
+  if (bits) return;
+  const double rate = bytes / absl::ToDoubleSeconds(time);
+  Estimate(rail, rate);
   rail.measured_at = now;
   const double best = BestPart(now);
   const bool slow = best >= kLimitedByRails && rate < kClearlySlower * best * rail.speed;
   rail.slow_stretches = slow ? rail.slow_stretches + 1 : 0;
+}
+
+void RailSpeeds::Estimate(RailState& rail, double rate) {
+  if (rail.measured == 0) {
+    rail.measured = rate;
+  } else if (rate >= (1 - kFar) * rail.measured) {
+    rail.measured += (rate < rail.measured ? kFall : kRise) * (rate - rail.measured);
+    rail.far_below = 0;
+  } else {
+    rail.best_below = rail.far_below == 0 ? rate : std::max(rail.best_below, rate);
+    if (++rail.far_below < kBelievedStretches) return;
+    rail.measured = rail.best_below;
+    rail.far_below = 0;
+  }
 }
 
 }  // namespace railsd

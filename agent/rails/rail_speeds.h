@@ -19,6 +19,8 @@ class RailSpeeds {
 
   // The rail has carried so much in a stretch without a pause.
   void OnStretch(size_t rail, uint64_t bytes, absl::Duration time, absl::Time now);
+  // A peer's ForPlan() of its end of the rail.
+  void OnTold(size_t rail, double speed, absl::Time now);
   // Bytes per second, over the stretches so far; 0: none.
   double measured(size_t rail) const { return rails_[rail].measured; }
   // The speed that the next plan should count on, in bytes per second: the rail's own speed, or the part of it that was
@@ -31,7 +33,11 @@ class RailSpeeds {
     double measured = 0;
     absl::Time measured_at = absl::InfinitePast();
     uint32_t slow_stretches = 0;  // the last so many were clearly slower than another rail
+    uint32_t far_below = 0;       // the last so many were far below `measured`
+    double best_below = 0;        // the best rate of those
+    double typical_bytes = 0;     // of a stretch
   };
+  static void Estimate(RailState& rail, double rate);
   // How much of its speed the rail delivers, 0 to 1; 1 when that is not known.
   double Part(const RailState& rail, absl::Time now) const;
   // The part of the best rail that was measured; 0 when none was.

@@ -86,9 +86,20 @@ TEST_F(RailRateTest, AStretchDoesNotCountTheTimeInWhichTheRailWasIdle) {
     CarryBytes(16 * kPiece);
     const std::optional<RailScheduler::Stretch> stretch = scheduler_->TakeStretch();
     ASSERT_TRUE(stretch.has_value());
-    EXPECT_EQ(stretch->bytes, 16 * kPiece);
-    EXPECT_EQ(stretch->time, absl::Milliseconds(8));
+    EXPECT_EQ(stretch->bytes, 8 * kPiece) << "until it ran dry: a window is under way then";
+    EXPECT_EQ(stretch->time, absl::Milliseconds(4));
   }
+}
+
+TEST_F(RailRateTest, BitsThatComeAfterTheRailRanDryTellNothing) {
+  SetUpRail(kSpeed);
+  Queue(kOne, 0, 16 * kPiece);
+  CarryBytes(12 * kPiece);
+  ASSERT_TRUE(scheduler_->TakeStretch().has_value());
+  now_ += absl::Milliseconds(50);
+  Queue(kOne, 0, kPiece);
+  CarryBytes(5 * kPiece);
+  EXPECT_FALSE(scheduler_->TakeStretch().has_value());
 }
 
 TEST_F(RailRateTest, AShortStretchTellsNothing) {

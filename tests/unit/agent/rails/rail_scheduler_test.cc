@@ -327,6 +327,14 @@ TEST_F(RailSchedulerTest, ARailLagsWhenItHasMoreLeftThanMessagesAreWorth) {
   Queue(kOne, 0, 1);
   EXPECT_TRUE(progress_.Lags());
   EXPECT_NEAR(absl::ToDoubleMilliseconds(progress_.Left()), 12, 0.01);
+  progress_.rate_bytes_per_s = static_cast<uint64_t>(2 * kSpeed);
+  EXPECT_FALSE(progress_.Lags());
+  SetUpRail(kSpeed);
+  Queue(kOne, 0, 13 * kPiece);
+  EXPECT_FALSE(progress_.Lags());
+  progress_.rate_bytes_per_s = static_cast<uint64_t>(kSpeed / 2);
+  EXPECT_TRUE(progress_.Lags()) << "on a rail at half speed the half of it is enough";
+  progress_.rate_bytes_per_s = 0;
   SetUpRail(50e9);
   Queue(kOne, 0, 12 * kMiB);
   EXPECT_FALSE(progress_.Lags()) << "more than three chunks, but done as soon as two messages are";

@@ -45,6 +45,37 @@ TEST_F(RailSpeedsTest, PlansCountOnWhatASlowRailDelivers) {
   EXPECT_EQ(ForPlan(0), kSpeed) << "that is long ago";
 }
 
+TEST_F(RailSpeedsTest, AnEstimateOutlivesWhatReceiversAndProcessorsDoToSingleStretches) {
+  Carry(1, 25e6);
+  for (int i = 0; i < 4; ++i) Carry(0, 12.5e6);
+  for (const double rate : {2e6, 4e6, 12.5e6, 3e6, 12.5e6}) Carry(0, rate);
+  EXPECT_NEAR(speeds_->measured(0), 12.5e6, 1) << "two in a row may be chance";
+  Carry(0, 11e6);
+  EXPECT_NEAR(speeds_->measured(0), 12.3e6, 0.1e6) << "near, it counts a little";
+  for (const double rate : {2e6, 4e6, 3e6}) Carry(0, rate);
+  EXPECT_NEAR(speeds_->measured(0), 4e6, 1) << "the best of three";
+}
+
+TEST_F(RailSpeedsTest, BitsOfWorkSayNothing) {
+  Carry(1, 25e6);
+  for (int i = 0; i < 20; ++i) Carry(0, 12.5e6);
+  for (int i = 0; i < 3; ++i) speeds_->OnStretch(0, 50'000, absl::Milliseconds(50), now_);
+  EXPECT_NEAR(speeds_->measured(0), 12.5e6, 1);
+  for (int i = 0; i < 40; ++i) speeds_->OnStretch(0, 50'000, absl::Milliseconds(50), now_);
+  EXPECT_NEAR(speeds_->measured(0), 1e6, 1) << "all work is so short now";
+}
+
+TEST_F(RailSpeedsTest, EstimatesOfTheEndsOfARailComeTogether) {
+  speeds_->OnTold(0, 5e6, now_);
+  EXPECT_EQ(ForPlan(0), kSpeed) << "this end is not slow";
+  Carry(1, 25e6);
+  for (int i = 0; i < 4; ++i) Carry(0, 12.5e6);
+  for (int i = 0; i < 100; ++i) speeds_->OnTold(0, 14e6, now_);
+  EXPECT_NEAR(ForPlan(0), 14e6, 0.1e6);
+  speeds_->OnTold(0, 2e6, now_);
+  EXPECT_NEAR(ForPlan(0), 14e6, 0.1e6) << "another node's trouble";
+}
+
 TEST_F(RailSpeedsTest, PlansStayEvenWhereRailsAreNotTheLimit) {
   Carry(1, 10e6);
   for (int i = 0; i < 8; ++i) Carry(0, 5e6);
