@@ -50,6 +50,8 @@ struct AgentLimits {
   uint32_t max_groups = 64;
   uint32_t max_jobs_per_group = 64;  // accepted and not terminal; the head of each member is always admissible
   uint32_t max_ranges_per_submission = 1 << 20;
+  uint32_t max_prepared_per_session = 64;
+  uint32_t max_prepared_ranges_per_session = 1 << 22;  // of all prepared exchanges together
   uint32_t max_world_size = 4096;
   uint64_t max_name_bytes = 256;  // of a group; 256 at most, which is what peers take
   uint64_t max_join_key_bytes = 4096;
@@ -263,6 +265,12 @@ class Agent : public EventHost {
   virtual absl::Status Submit(Submission submission, Callback<absl::Status> done) = 0;
   virtual void Wait(SessionId session, JobKey job, Rank rank, absl::Duration timeout,
                     Callback<absl::StatusOr<JobReport>> done) = 0;
+  // Keeps the ranges of `layout`, checked as Submit() does on the caller's thread, for submissions that name them by
+  // the id `layout.prepared`, which the client chooses. They belong to the rank in the epoch of `layout.job` and end
+  // with its membership. Segments that they name cannot be removed.
+  virtual absl::Status Prepare(Submission layout, Callback<absl::Status> done) = 0;
+  // Jobs under way go on. NOT_FOUND for an unknown id.
+  virtual void ReleasePrepared(SessionId session, PreparedId id, Callback<absl::Status> done) = 0;
   virtual void Cancel(SessionId session, JobKey job, Rank rank, Callback<absl::Status> done) = 0;
 
   // Peers, from their links. A HELLO with another boot id than before means that the peer has restarted:

@@ -38,6 +38,8 @@ using JobSeq = StrongId<class JobSeqTag, uint64_t>;
 using SessionId = StrongId<class SessionIdTag, uint64_t>;
 // Number that a client gave to a segment; unique in its session.
 using SegmentId = StrongId<class SegmentIdTag, uint32_t>;
+// A prepared exchange of a session; 0: none.
+using PreparedId = StrongId<class PreparedIdTag, uint64_t>;
 // Random number drawn at each start of a daemon.
 using BootId = StrongId<class BootIdTag, uint64_t>;
 // Local handle of a job on this node; never reused, never on a wire.

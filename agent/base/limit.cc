@@ -18,6 +18,10 @@ const char* LimitKey(Limit limit) {
       return "limits.max_jobs_per_group";
     case Limit::kRangesPerSubmission:
       return "limits.max_ranges_per_submission";
+    case Limit::kPreparedPerSession:
+      return "limits.max_prepared_per_session";
+    case Limit::kPreparedRangesPerSession:
+      return "limits.max_prepared_ranges_per_session";
     case Limit::kWorldSize:
       return "limits.max_world_size";
     case Limit::kName:

@@ -19,6 +19,8 @@ enum class Limit : uint8_t {
   kGroups,
   kJobsPerGroup,
   kRangesPerSubmission,
+  kPreparedPerSession,
+  kPreparedRangesPerSession,
   kWorldSize,
   kName,
   kJoinKey,

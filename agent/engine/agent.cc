@@ -158,6 +158,16 @@ class AgentImpl final : public Agent {
     });
     return absl::OkStatus();
   }
+  absl::Status Prepare(Submission layout, Callback<absl::Status> done) override {
+    if (absl::Status s = TakePlace(); !s.ok()) return s;
+    PushCall([prepared = engine_->PrepareLayout(layout), done = std::move(done)](Engine& engine) mutable {
+      engine.KeepPrepared(std::move(prepared), std::move(done));
+    });
+    return absl::OkStatus();
+  }
+  void ReleasePrepared(SessionId session, PreparedId id, Callback<absl::Status> done) override {
+    Call(std::move(done), [=](Engine& engine, auto done) { engine.ReleasePrepared(session, id, std::move(done)); });
+  }
   void Wait(SessionId session, JobKey job, Rank rank, absl::Duration timeout,
             Callback<absl::StatusOr<JobReport>> done) override {
     Call(std::move(done),

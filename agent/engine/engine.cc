@@ -115,6 +115,14 @@ void Engine::RemoveSegment(SessionId session, SegmentId id, Callback<absl::Statu
   std::move(done)(sessions_.RemoveSegment(session, id));
 }
 
+void Engine::ReleasePrepared(SessionId session_id, PreparedId id, Callback<absl::Status> done) {
+  Session* const session = sessions_.Find(session_id);
+  const bool released = session != nullptr && session->memory->prepared().Remove(id);
+  std::move(done)(released ? absl::OkStatus()
+                           : absl::NotFoundError(absl::StrCat("prepared_id: ", id.value(),
+                                                              " is no prepared exchange of this session")));
+}
+
 void Engine::Join(JoinRequest request, Callback<absl::StatusOr<GroupView>> done) {
   if (draining_) return std::move(done)(absl::UnavailableError(absl::StrCat(options_.node, " is draining")));
   groups_.Join(std::move(request), now_, std::move(done));

@@ -59,6 +59,15 @@ class Engine {
   void Submit(PreparedSubmission submission, Callback<absl::Status> done) {
     jobs_.Submit(std::move(submission), std::move(done));
   }
+  // As Prepare(), of ranges that are to become a prepared exchange.
+  PreparedSubmission PrepareLayout(const Submission& layout) const {
+    return railsd::PrepareLayout(layout, sessions_.MemoryOf(layout.session),
+                                 max_ranges_.load(std::memory_order_relaxed));
+  }
+  void KeepPrepared(PreparedSubmission layout, Callback<absl::Status> done) {
+    jobs_.Keep(std::move(layout), std::move(done));
+  }
+  void ReleasePrepared(SessionId session, PreparedId id, Callback<absl::Status> done);
   void Wait(SessionId session, JobKey job, Rank rank, absl::Duration timeout,
             Callback<absl::StatusOr<JobReport>> done) {
     jobs_.Wait(session, job, rank, timeout, std::move(done));

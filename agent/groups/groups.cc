@@ -166,12 +166,7 @@ Group& GroupTable::Create(const GroupCommit& commit) {
   for (auto it = groups_.begin(); it != groups_.end();) {
     const auto here = it++;
     if (here->second->key == commit.key && here->second->broken) {
-      for (Rank rank : here->second->local_ranks) {
-        Group::Member& member = here->second->ranks[rank.value()];
-        Session* session = sessions_->FindAny(member.session);
-        if (!member.gone && session != nullptr) --session->memberships;
-        member.gone = true;
-      }
+      for (Rank rank : here->second->local_ranks) EndMembership(*here->second, rank);
     }
   }
   auto group = std::make_unique<Group>();
@@ -411,11 +406,18 @@ void GroupTable::Break(Group& group, JobSeq good_until, absl::Status why, Cause 
   on_broken_(group);
 }
 
-void GroupTable::MemberGone(Group& group, Rank rank, JobSeq finished_until, absl::Status why, bool left) {
+bool GroupTable::EndMembership(Group& group, Rank rank) {
   Group::Member& member = group.ranks[rank.value()];
-  if (!member.local || member.gone) return;
-  member.gone = true;
-  if (Session* session = sessions_->FindAny(member.session)) --session->memberships;
+  if (std::exchange(member.gone, true)) return false;
+  if (Session* session = sessions_->FindAny(member.session)) {
+    --session->memberships;
+    session->memory->prepared().Remove(group.epoch, rank);
+  }
+  return true;
+}
+
+void GroupTable::MemberGone(Group& group, Rank rank, JobSeq finished_until, absl::Status why, bool left) {
+  if (!group.ranks[rank.value()].local || !EndMembership(group, rank)) return;
   Break(group, finished_until, std::move(why), left ? Cause::kLeft : Cause::kFailure);
 }
 

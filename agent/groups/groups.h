@@ -182,6 +182,8 @@ class GroupTable {
   // Why the forming group, whose rank 0 is here, cannot be; OK when it can, or when ranks are missing.
   static absl::Status CheckForming(const Forming& forming, const Joiner& zero);
   Group& Create(const GroupCommit& commit);
+  // Of a local rank. False: it has ended before.
+  bool EndMembership(Group& group, Rank rank);
   void TellBroken(const Group& group, std::optional<PeerIndex> except = std::nullopt);
   std::vector<Group*> With(PeerIndex peer) const;
   // After a group with these peers came or ended.

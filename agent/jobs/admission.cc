@@ -61,6 +61,52 @@ absl::Status Admission::CheckRepeated(const PreparedSubmission& submission) cons
   return absl::OkStatus();
 }
 
+// The epoch takes more jobs: of this number, or of any.
+absl::Status Admission::CheckAlive(const PreparedSubmission& submission, const Group& group) const {
+  if (!group.broken || (submission.job.seq > JobSeq(0) && submission.job.seq <= group.good_until)) {
+    return absl::OkStatus();
+  }
+  return absl::Status(group.replayable ? absl::StatusCode::kAborted : absl::StatusCode::kFailedPrecondition,
+                      absl::StrCat("group ", group.key.name, " is broken: ", group.why.message(), "; join again"));
+}
+
+absl::Status Admission::CheckRanges(const PreparedSubmission& submission, const Group& group) const {
+  if (submission.peers_end > group.world_size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(submission.last_peer, " is not below the world size ", group.world_size()));
+  }
+  if (absl::IsResourceExhausted(submission.verdict)) options_.refused->Count(Limit::kRangesPerSubmission);
+  return submission.verdict;
+}
+
+absl::Status Admission::Keep(PreparedSubmission& layout) {
+  Group* group = nullptr;
+  Session* session = nullptr;
+  if (absl::Status s = CheckMember(layout, &group, &session); !s.ok()) return s;
+  if (absl::Status s = CheckAlive(layout, *group); !s.ok()) return s;
+  if (absl::Status s = CheckRanges(layout, *group); !s.ok()) return s;
+  PreparedExchanges& prepared = session->memory->prepared();
+  if (prepared.Find(layout.prepared) != nullptr) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("prepared_id: ", layout.prepared.value(), " is taken in this session"));
+  }
+  const AgentLimits& limits = options_.limits;
+  if (prepared.count() >= limits.max_prepared_per_session) {
+    return options_.refused->Refuse(Limit::kPreparedPerSession, absl::StrCat("the session has ", prepared.count(),
+                                                                             " prepared exchanges; release one first"));
+  }
+  if (const uint64_t had = prepared.ranges(); had + layout.ranges > limits.max_prepared_ranges_per_session) {
+    return options_.refused->Refuse(
+        Limit::kPreparedRangesPerSession,
+        absl::StrCat("the session's prepared exchanges have ", had, " ranges, ", layout.ranges,
+                     " more would pass the limit of ", limits.max_prepared_ranges_per_session));
+  }
+  prepared.Add(layout.prepared,
+               std::make_shared<PreparedExchange>(PreparedExchange{layout.job.epoch, layout.rank, layout.digest,
+                                                                   layout.flows, layout.segments, layout.uses}));
+  return absl::OkStatus();
+}
+
 // A submission that takes the next number of its rank.
 absl::Status Admission::CheckNew(const PreparedSubmission& submission, Group& group, Session& session, absl::Time now) {
   const uint64_t seq = submission.job.seq.value();
@@ -77,10 +123,7 @@ absl::Status Admission::CheckNew(const PreparedSubmission& submission, Group& gr
     return absl::InvalidArgumentError(
         absl::StrCat("job.seq: ", seq, ", the next of rank ", submission.rank.value(), " in this epoch is ", last + 1));
   }
-  if (group.broken && submission.job.seq > group.good_until) {
-    return absl::Status(group.replayable ? absl::StatusCode::kAborted : absl::StatusCode::kFailedPrecondition,
-                        absl::StrCat("group ", group.key.name, " is broken: ", group.why.message(), "; join again"));
-  }
+  if (absl::Status s = CheckAlive(submission, group); !s.ok()) return s;
   if (draining_ && submission.job.seq > group.cut) {
     return absl::UnavailableError(
         absl::StrCat(peers_.self(), " is draining; the last job taken is ", group.cut.value()));
@@ -95,14 +138,7 @@ absl::Status Admission::CheckNew(const PreparedSubmission& submission, Group& gr
                                     absl::StrCat(active, " jobs of rank ", submission.rank.value(),
                                                  " are under way in group ", group.key.name, "; wait for one"));
   }
-  if (submission.peers_end > group.world_size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(submission.last_peer, " is not below the world size ", group.world_size()));
-  }
-  if (!submission.verdict.ok()) {
-    if (absl::IsResourceExhausted(submission.verdict)) options_.refused->Count(Limit::kRangesPerSubmission);
-    return submission.verdict;
-  }
+  if (absl::Status s = CheckRanges(submission, group); !s.ok()) return s;
   if (absl::Status s = ClaimMemory(submission); !s.ok()) return s;
   return session.tenant->TakeJob(/*head=*/active == 0, now);  // last: what it takes, the job has
 }

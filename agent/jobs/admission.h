@@ -23,6 +23,9 @@ class Admission {
   absl::Status Check(const PreparedSubmission& submission, absl::Time now, Group** group, Session** session,
                      bool* repeated);
 
+  // Keeps checked ranges as a prepared exchange of their rank. Counts the limits that refuse it.
+  absl::Status Keep(PreparedSubmission& layout);
+
   // From now on only submissions up to each group's cut are taken: the highest sequence number that any member is known
   // to have submitted now.
   void SetDraining(bool draining);
@@ -31,6 +34,8 @@ class Admission {
   const RankPart* UnderWay(const PreparedSubmission& submission) const;
   absl::Status CheckMember(const PreparedSubmission& submission, Group** group, Session** session) const;
   absl::Status CheckRepeated(const PreparedSubmission& submission) const;
+  absl::Status CheckAlive(const PreparedSubmission& submission, const Group& group) const;
+  absl::Status CheckRanges(const PreparedSubmission& submission, const Group& group) const;
   absl::Status CheckNew(const PreparedSubmission& submission, Group& group, Session& session, absl::Time now);
 
   const AgentOptions& options_;

@@ -56,6 +56,12 @@ class JobTable {
 
   // Calls of trainers.
   void Submit(PreparedSubmission submission, Callback<absl::Status> done);
+  void Keep(PreparedSubmission layout, Callback<absl::Status> done) {
+    const absl::Status status = admission_.Keep(layout);
+    layout.Release();  // before the caller is told, and gives the segments back
+    Discard(layout.ranges, std::move(layout));
+    std::move(done)(status);
+  }
   void Wait(SessionId session, JobKey key, Rank rank, absl::Duration timeout, Callback<absl::StatusOr<JobReport>> done);
   void Cancel(SessionId session, JobKey key, Rank rank, Callback<absl::Status> done);
   void SetDraining(bool draining) { admission_.SetDraining(draining); }

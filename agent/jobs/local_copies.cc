@@ -4,7 +4,7 @@
 #include <utility>
 
 namespace railsd {
-const PreparedFlow* FlowWith(Rank peer, const std::vector<PreparedFlow>& by_rank) {
+const PreparedFlow* FlowWith(Rank peer, absl::Span<const PreparedFlow> by_rank) {
   const auto before = [](const PreparedFlow& flow, Rank rank) { return flow.peer < rank; };
   const auto it = std::lower_bound(by_rank.begin(), by_rank.end(), peer, before);
   return it != by_rank.end() && it->peer == peer ? &*it : nullptr;

@@ -3,8 +3,8 @@
 #define RAILSD_AGENT_JOBS_LOCAL_COPIES_H_
 
 #include <algorithm>
-#include <vector>
 
+#include "absl/types/span.h"
 #include "agent/groups/groups.h"
 #include "agent/jobs/copier.h"
 #include "agent/jobs/node_job.h"
@@ -12,13 +12,13 @@
 namespace railsd {
 
 // Null for a rank that is left out.
-const PreparedFlow* FlowWith(Rank peer, const std::vector<PreparedFlow>& by_rank);
+const PreparedFlow* FlowWith(Rank peer, absl::Span<const PreparedFlow> by_rank);
 inline uint64_t BytesOf(const PreparedFlow* flow) { return flow == nullptr ? 0 : flow->bytes; }
 
 // Calls visit(flow) for each flow with a rank of this node. A rank may have thousands of flows and a few neighbours, or
 // the other way round.
 template <typename Visit>
-void ForEachLocal(const std::vector<PreparedFlow>& by_rank, const Group& group, Visit visit) {
+void ForEachLocal(absl::Span<const PreparedFlow> by_rank, const Group& group, Visit visit) {
   if (group.local_ranks.size() < by_rank.size() / 4) {
     for (const Rank rank : group.local_ranks) {
       if (const PreparedFlow* flow = FlowWith(rank, by_rank)) visit(*flow);

@@ -45,7 +45,7 @@ void StreamBuilder::Append(bool sends, std::vector<StreamFlow>* flows, std::vect
       const auto& [rank, submission] = parts_[item->part];
       const uint64_t begin_bytes = memory_->stream().total_bytes;
       flows->push_back({sends ? flow.peer : rank, sends ? rank : flow.peer, item->part, flow.bytes, begin_bytes});
-      memory_->Append(submission->memory->Pieces(flow.memory));
+      memory_->Append(submission->memory->Pieces(flow.memory), flow.bytes);
     }
     stream.end = flows->size();
     stream.memory = memory_->stream();

@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "agent/groups/layout.h"
 #include "agent/jobs/node_job.h"
 
@@ -38,7 +39,7 @@ class StreamBuilder {
     size_t begin = 0, end = 0;  // in the table of flows
     MemoryTable::Stream memory;
   };
-  using FlowsOf = std::vector<PreparedFlow> PreparedSubmission::*;
+  using FlowsOf = absl::Span<const PreparedFlow> PreparedSubmission::*;
   using KeyOf = uint32_t GroupLayout::Place::*;
 
   // Sorts the flows with other nodes by a key that is below `keys`; equal ones stay in the order of parts, then peers.

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "agent/base/ids.h"
 
 namespace railsd {
@@ -40,6 +41,11 @@ struct Submission {
   // Bytes from the rank to itself: its client copies them.
   std::vector<Range> own_reads = {}, own_writes = {};
   absl::Duration timeout = absl::InfiniteDuration();  // from acceptance; the configured limit caps it
+  // Not 0: a prepared exchange of the session gives the ranges, and `sends` and the other lists are empty.
+  PreparedId prepared = {};
+  // The bytes of each flow of the prepared exchange, in its order, sends first: a flow uses so many bytes of the begin
+  // of its ranges. Empty: all of them. Only read during Submit().
+  absl::Span<const uint64_t> lengths_bytes = {};
 };
 
 enum class JobState : uint8_t {

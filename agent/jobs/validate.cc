@@ -10,11 +10,39 @@
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
 namespace railsd {
 namespace {
+
+// Allocates nothing once its thread has used it.
+class Sha256Stream {
+ public:
+  Sha256Stream() { EVP_DigestInit_ex(context(), sha256(), nullptr); }
+  void Add(const void* data, size_t length_bytes) { EVP_DigestUpdate(context(), data, length_bytes); }
+  Digest Finish() {
+    Digest digest{};
+    unsigned int length = 0;
+    EVP_DigestFinal_ex(context(), digest.data(), &length);
+    return digest;
+  }
+
+ private:
+  // EVP_sha256() looks the algorithm up again each time.
+  static const EVP_MD* sha256() {
+    static EVP_MD* const fetched = EVP_MD_fetch(nullptr, "SHA256", nullptr);
+    return fetched;
+  }
+  static EVP_MD_CTX* context() {
+    struct Free {
+      void operator()(EVP_MD_CTX* context) const { EVP_MD_CTX_free(context); }
+    };
+    thread_local const std::unique_ptr<EVP_MD_CTX, Free> context(EVP_MD_CTX_new());
+    return context.get();
+  }
+};
 
 // Ordered and compared by file: two segments of a session may share one.
 struct Placed {
@@ -41,8 +69,8 @@ size_t RangesOf(const Submission& submission) {
 class FlowReader {
  public:
   // `table`: of all flows, in their order.
-  FlowReader(Rank self, SessionMemory* memory, MemoryTable* table, PreparedSubmission* out)
-      : self_(self), memory_(*memory), table_(*table), out_(*out) {}
+  FlowReader(Rank self, SessionMemory* memory, MemoryTable* table, HeldSegments* segments)
+      : self_(self), memory_(*memory), table_(*table), segments_(*segments) {}
 
   absl::Status Read(absl::string_view field, const std::vector<FlowRanges>& flows, std::vector<PreparedFlow>* prepared,
                     std::vector<Placed>* placed) {
@@ -102,7 +130,7 @@ class FlowReader {
   // Null for an unknown one. Ranges mostly name the segment of the range before.
   const Segment* Hold(SegmentId id) {
     if (held_ == nullptr || id != held_id_) {
-      auto [it, added] = out_.segments.try_emplace(id);
+      auto [it, added] = segments_.try_emplace(id);
       if (added) it->second = memory_.Find(id);
       held_ = it->second.get();
       held_id_ = id;
@@ -113,7 +141,7 @@ class FlowReader {
   const Rank self_;
   SessionMemory& memory_;
   MemoryTable& table_;
-  PreparedSubmission& out_;
+  HeldSegments& segments_;
   SegmentId held_id_;
   const HeldSegment* held_ = nullptr;
 };
@@ -163,6 +191,76 @@ std::vector<Extent> ExtentsOf(const std::vector<Placed>& placed) {
   return extents;
 }
 
+std::vector<uint32_t> PlacesOf(const Submission& layout, const FlowSet& flows) {
+  std::vector<uint32_t> places;
+  places.reserve(layout.sends.size() + layout.receives.size());
+  const auto add = [&places](const std::vector<FlowRanges>& given, const std::vector<PreparedFlow>& by_rank) {
+    const auto before = [](const PreparedFlow& flow, Rank rank) { return flow.peer < rank; };
+    for (const FlowRanges& flow : given) {
+      const auto it = std::lower_bound(by_rank.begin(), by_rank.end(), flow.peer, before);
+      places.push_back(static_cast<uint32_t>(it - by_rank.begin()));
+    }
+  };
+  add(layout.sends, flows.sends);
+  add(layout.receives, flows.receives);
+  return places;
+}
+
+// All bytes of the flows.
+void Use(std::shared_ptr<const FlowSet> flows, PreparedSubmission* out) {
+  out->sends = flows->sends;
+  out->receives = flows->receives;
+  out->memory = flows->memory;
+  out->send_bytes = flows->send_bytes;
+  out->receive_bytes = flows->receive_bytes;
+  out->ranges = flows->ranges;
+  out->flows = std::move(flows);
+}
+
+// The first so many bytes of each flow, by the order in which the client gave the flows.
+absl::Status Cut(absl::Span<const uint64_t> lengths_bytes, PreparedSubmission* out) {
+  const FlowSet& flows = *out->flows;
+  const size_t sends = flows.sends.size();
+  if (lengths_bytes.size() != flows.places.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("lengths_bytes: ", lengths_bytes.size(),
+                                                   " entries, and the prepared exchange has ", flows.places.size(),
+                                                   " flows"));
+  }
+  out->cut = std::make_unique<PreparedFlow[]>(lengths_bytes.size());
+  std::copy(flows.sends.begin(), flows.sends.end(), out->cut.get());
+  std::copy(flows.receives.begin(), flows.receives.end(), out->cut.get() + sends);
+  out->send_bytes = out->receive_bytes = 0;
+  for (size_t i = 0; i < lengths_bytes.size(); ++i) {
+    PreparedFlow& flow = out->cut[flows.places[i] + (i < sends ? 0 : sends)];
+    if (lengths_bytes[i] > flow.bytes) {
+      return absl::InvalidArgumentError(absl::StrCat("lengths_bytes[", i, "]: ", lengths_bytes[i], " bytes ",
+                                                     i < sends ? "to" : "from", " rank ", flow.peer.value(),
+                                                     ", more than the ", flow.bytes, " that were prepared"));
+    }
+    flow.bytes = flow.memory.total_bytes = lengths_bytes[i];
+    (i < sends ? out->send_bytes : out->receive_bytes) += lengths_bytes[i];
+  }
+  out->sends = absl::MakeConstSpan(out->cut.get(), sends);
+  out->receives = absl::MakeConstSpan(out->cut.get() + sends, flows.receives.size());
+  return absl::OkStatus();
+}
+
+absl::Status CheckAgain(const Submission& submission, const std::shared_ptr<SessionMemory>& memory,
+                        const PreparedExchange* exchange, PreparedSubmission* out) {
+  if (memory == nullptr) {
+    return absl::NotFoundError(absl::StrCat("session ", submission.session.value(), " is not open"));
+  }
+  if (exchange == nullptr || exchange->epoch != submission.job.epoch || exchange->rank != submission.rank) {
+    return absl::NotFoundError(absl::StrCat("prepared_id: ", submission.prepared.value(),
+                                            " is no prepared exchange of rank ", submission.rank.value(),
+                                            " in this epoch"));
+  }
+  Use(exchange->flows, out);
+  out->segments = exchange->segments;
+  out->uses = exchange->uses;
+  return submission.lengths_bytes.empty() ? absl::OkStatus() : Cut(submission.lengths_bytes, out);
+}
+
 absl::Status Check(const Submission& submission, const std::shared_ptr<SessionMemory>& memory, uint32_t max_ranges,
                    PreparedSubmission* out) {
   if (memory == nullptr) {
@@ -176,19 +274,28 @@ absl::Status Check(const Submission& submission, const std::shared_ptr<SessionMe
   std::vector<Placed> sends, receives;
   auto table = std::make_shared<MemoryTable>();
   table->Reserve(RangesOf(submission.sends) + RangesOf(submission.receives));
-  FlowReader reader(submission.rank, memory.get(), table.get(), out);
-  if (absl::Status s = reader.Read("sends", submission.sends, &out->sends, &sends); !s.ok()) return s;
-  if (absl::Status s = reader.Read("receives", submission.receives, &out->receives, &receives); !s.ok()) return s;
-  out->memory = std::move(table);
-  out->send_bytes = TotalBytes(out->sends);
-  out->receive_bytes = TotalBytes(out->receives);
+  auto flows = std::make_shared<FlowSet>();
+  auto segments = std::make_shared<HeldSegments>();
+  FlowReader reader(submission.rank, memory.get(), table.get(), segments.get());
+  if (absl::Status s = reader.Read("sends", submission.sends, &flows->sends, &sends); !s.ok()) return s;
+  if (absl::Status s = reader.Read("receives", submission.receives, &flows->receives, &receives); !s.ok()) return s;
+  flows->memory = std::move(table);
+  flows->send_bytes = TotalBytes(flows->sends);
+  flows->receive_bytes = TotalBytes(flows->receives);
+  flows->ranges = ranges;
   if (absl::Status s = CheckOverlap(receives, sends); !s.ok()) return s;
   // The client has compared the rank's own bytes with the others.
   if (absl::Status s = reader.ReadOwn("own_sends", submission.own_reads, &sends); !s.ok()) return s;
   if (absl::Status s = reader.ReadOwn("own_receives", submission.own_writes, &receives); !s.ok()) return s;
-  JobMemory uses{submission.job, submission.rank, ExtentsOf(sends), ExtentsOf(receives)};
-  out->claim = std::make_unique<MemoryClaim>(memory->claimed(), std::move(uses));
+  out->uses = std::make_shared<UsedMemory>(UsedMemory{ExtentsOf(sends), ExtentsOf(receives)});
+  out->segments = std::move(segments);
+  if (submission.prepared != PreparedId()) flows->places = PlacesOf(submission, *flows);
+  Use(std::move(flows), out);
   return absl::OkStatus();
+}
+
+void Claim(const std::shared_ptr<SessionMemory>& memory, PreparedSubmission* out) {
+  out->claim = std::make_unique<MemoryClaim>(memory->claimed(), JobMemory{out->job, out->rank, out->uses});
 }
 
 Digest SubmissionDigest(const Submission& submission) {
@@ -216,24 +323,58 @@ Digest SubmissionDigest(const Submission& submission) {
   return Sha256(bytes);
 }
 
+// Does not depend on the id: the same ranges with the same lengths are the same content.
+Digest DigestAgain(const Submission& submission, const PreparedExchange* exchange) {
+  Digest digest{};
+  if (exchange == nullptr) return digest;
+  // Where all lengths are given and where none is, the content is the same.
+  const absl::Span<const uint64_t> lengths = submission.lengths_bytes;
+  absl::InlinedVector<uint64_t, 256> all;
+  if (lengths.empty()) {
+    const FlowSet& flows = *exchange->flows;
+    for (size_t i = 0; i < flows.places.size(); ++i) {
+      const bool sends = i < flows.sends.size();
+      all.push_back((sends ? flows.sends : flows.receives)[flows.places[i]].bytes);
+    }
+  }
+  Sha256Stream stream;
+  stream.Add(exchange->digest.data(), exchange->digest.size());
+  stream.Add(&submission.tag, sizeof(submission.tag));
+  stream.Add(lengths.empty() ? all.data() : lengths.data(),
+             (lengths.empty() ? all.size() : lengths.size()) * sizeof(uint64_t));
+  return stream.Finish();
+}
+
+PreparedSubmission Begin(const Submission& submission) {
+  PreparedSubmission out;
+  out.session = submission.session;
+  out.job = submission.job;
+  out.rank = submission.rank;
+  out.attempt = submission.attempt;
+  out.question = submission.question;
+  out.tag = submission.tag;
+  out.timeout = submission.timeout;
+  out.prepared = submission.prepared;
+  return out;
+}
+
 }  // namespace
 
 Digest Sha256(absl::string_view bytes) {
-  Digest digest{};
-  unsigned int length = 0;
-  EVP_Digest(bytes.data(), bytes.size(), digest.data(), &length, EVP_sha256(), nullptr);
-  return digest;
+  Sha256Stream stream;
+  stream.Add(bytes.data(), bytes.size());
+  return stream.Finish();
 }
 
 void PreparedSubmission::Release() {
   if (claim != nullptr) claim->Drop();
-  segments.clear();
+  segments.reset();
 }
 
 absl::Status ClaimMemory(const PreparedSubmission& submission) {
   const std::optional<MemoryConflict> conflict = submission.claim->Accept();
   if (!conflict) return absl::OkStatus();
-  const auto segment = std::find_if(submission.segments.begin(), submission.segments.end(), [&](const auto& held) {
+  const auto segment = std::find_if(submission.segments->begin(), submission.segments->end(), [&](const auto& held) {
     return held.second->segment->file() == conflict->extent.file;
   });
   return absl::FailedPreconditionError(
@@ -246,26 +387,35 @@ absl::Status ClaimMemory(const PreparedSubmission& submission) {
 
 PreparedSubmission Prepare(const Submission& submission, const std::shared_ptr<SessionMemory>& memory,
                            uint32_t max_ranges) {
-  PreparedSubmission out;
-  out.session = submission.session;
-  out.job = submission.job;
-  out.rank = submission.rank;
-  out.attempt = submission.attempt;
-  out.question = submission.question;
-  if (out.question) return out;
-  out.tag = submission.tag;
-  out.timeout = submission.timeout;
-  out.ranges = RangesOf(submission);
-  out.digest = SubmissionDigest(submission);
-  NotePeers("sends", submission.sends, &out);
-  NotePeers("receives", submission.receives, &out);
-  out.verdict = Check(submission, memory, max_ranges, &out);
-  if (!out.verdict.ok()) {
-    out.Release();
-    out.claim.reset();
-    out.sends.clear();
-    out.receives.clear();
-    out.memory.reset();
+  if (submission.question) return Begin(submission);
+  if (submission.prepared != PreparedId()) return PrepareAgain(submission, memory);
+  PreparedSubmission out = PrepareLayout(submission, memory, max_ranges);
+  if (out.verdict.ok()) Claim(memory, &out);
+  return out;
+}
+
+PreparedSubmission PrepareLayout(const Submission& layout, const std::shared_ptr<SessionMemory>& memory,
+                                 uint32_t max_ranges) {
+  PreparedSubmission out = Begin(layout);
+  out.ranges = RangesOf(layout);
+  out.digest = SubmissionDigest(layout);
+  NotePeers("sends", layout.sends, &out);
+  NotePeers("receives", layout.receives, &out);
+  out.verdict = Check(layout, memory, max_ranges, &out);
+  return out;
+}
+
+PreparedSubmission PrepareAgain(const Submission& submission, const std::shared_ptr<SessionMemory>& memory) {
+  PreparedSubmission out = Begin(submission);
+  const std::shared_ptr<const PreparedExchange> exchange =
+      memory == nullptr ? nullptr : memory->prepared().Find(submission.prepared);
+  out.digest = DigestAgain(submission, exchange.get());
+  out.verdict = CheckAgain(submission, memory, exchange.get(), &out);
+  if (out.verdict.ok()) {
+    Claim(memory, &out);
+  } else {
+    out.sends = out.receives = {};
+    out.segments.reset();
   }
   return out;
 }

@@ -3,30 +3,22 @@
 #ifndef RAILSD_AGENT_JOBS_VALIDATE_H_
 #define RAILSD_AGENT_JOBS_VALIDATE_H_
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "agent/jobs/submission.h"
 #include "agent/memory/memory_ranges.h"
+#include "agent/sessions/prepared_exchanges.h"
 #include "agent/sessions/session_memory.h"
 
 namespace railsd {
 
-using Digest = std::array<uint8_t, 32>;
 Digest Sha256(absl::string_view bytes);
-
-// One flow of a submission.
-struct PreparedFlow {
-  Rank peer;
-  uint64_t bytes = 0;
-  MemoryTable::Stream memory = {};  // in the submission's table
-};
 
 // A submission with all that is known of it without the engine's state. The engine's work on it does not depend on the
 // number of ranges.
@@ -38,16 +30,19 @@ struct PreparedSubmission {
   bool question = false;
   uint64_t tag = 0;
   absl::Duration timeout;
-  Digest digest{};                            // SHA-256 of the content; equal digests are the same submission
-  absl::Status verdict;                       // why it is refused, unless its number was taken before
-  uint64_t peers_end = 0;                     // all ranks that it names are below
-  std::string last_peer;                      // field and value of the highest of them
-  std::vector<PreparedFlow> sends, receives;  // by rank; empty when it is refused
-  std::shared_ptr<const MemoryTable> memory;  // of both
+  Digest digest{};                                 // SHA-256 of the content; equal digests are the same submission
+  absl::Status verdict;                            // why it is refused, unless its number was taken before
+  uint64_t peers_end = 0;                          // all ranks that it names are below
+  std::string last_peer;                           // field and value of the highest of them
+  absl::Span<const PreparedFlow> sends, receives;  // by rank, in `flows` or `cut`; empty when it is refused
+  std::shared_ptr<const FlowSet> flows;            // null when it is refused
+  std::unique_ptr<PreparedFlow[]> cut;             // the same flows with shorter lengths; null: they use all bytes
+  std::shared_ptr<const MemoryTable> memory;       // of `flows`
   uint64_t send_bytes = 0, receive_bytes = 0;
-  // The segments that its ranges name. They stay the session's while they are held.
-  absl::flat_hash_map<SegmentId, std::shared_ptr<const HeldSegment>> segments;
-  std::unique_ptr<MemoryClaim> claim;  // on the bytes of its ranges; null when it is refused
+  std::shared_ptr<const HeldSegments> segments;
+  std::shared_ptr<const UsedMemory> uses;
+  std::unique_ptr<MemoryClaim> claim;  // on `uses`; null when it is refused or not to be a job
+  PreparedId prepared;                 // the exchange that gave the ranges, or that they are to become; 0: none
 
   uint64_t ranges = 0;  // that it was submitted with
 
@@ -61,6 +56,12 @@ struct PreparedSubmission {
 // Verdicts: INVALID_ARGUMENT with field and value, NOT_FOUND for a segment, RESOURCE_EXHAUSTED for too many ranges.
 PreparedSubmission Prepare(const Submission& submission, const std::shared_ptr<SessionMemory>& memory,
                            uint32_t max_ranges);
+// The same for ranges that are to become a prepared exchange. Makes no claim.
+PreparedSubmission PrepareLayout(const Submission& layout, const std::shared_ptr<SessionMemory>& memory,
+                                 uint32_t max_ranges);
+// The same for a submission of a prepared exchange. The cost does not depend on the number of ranges. INVALID_ARGUMENT:
+// names the rank whose length is over its capacity, and both values. NOT_FOUND: no such exchange of the rank.
+PreparedSubmission PrepareAgain(const Submission& submission, const std::shared_ptr<SessionMemory>& memory);
 
 // Makes the claim of a submission, whose verdict is OK, count. FAILED_PRECONDITION names the bytes and the job under
 // way that uses them.

@@ -4,6 +4,7 @@
 
 #include <sys/uio.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -40,9 +41,12 @@ class MemoryTable {
   // Appends [offset, offset + length) of `segment`, which the caller has checked to lie inside it. Zero lengths are
   // dropped; a range that continues the last one of its stream is merged into it.
   void Append(const std::shared_ptr<const Segment>& segment, uint64_t offset_bytes, uint64_t length_bytes);
-  // Appends the bytes of a stream of another table, whose segments Hold() keeps.
-  void Append(absl::Span<const MemoryPiece> pieces) {
-    for (const MemoryPiece& piece : pieces) Add(piece.segment, piece.address, piece.length_bytes);
+  // Appends the first `total_bytes` of a stream of another table, whose segments Hold() keeps.
+  void Append(absl::Span<const MemoryPiece> pieces, uint64_t total_bytes) {
+    for (const MemoryPiece& piece : pieces) {
+      if (piece.offset_bytes >= total_bytes) break;
+      Add(piece.segment, piece.address, std::min(piece.length_bytes, total_bytes - piece.offset_bytes));
+    }
   }
   void Hold(const MemoryTable& other) {
     for (const std::shared_ptr<const Segment>& segment : other.segments_) Hold(segment);

@@ -20,7 +20,8 @@ const Extent* SkipTo(const Extent* from, const Extent* end, const Extent& extent
 
 std::optional<MemoryConflict> FindConflict(const JobMemory& memory, const JobMemory& other) {
   const auto between = [&](bool writes, bool other_writes) -> std::optional<MemoryConflict> {
-    const auto overlap = FirstOverlap(writes ? memory.writes : memory.reads, other_writes ? other.writes : other.reads);
+    const auto overlap = FirstOverlap(writes ? memory.uses->writes : memory.uses->reads,
+                                      other_writes ? other.uses->writes : other.uses->reads);
     if (!overlap) return std::nullopt;
     return MemoryConflict{other.job, other.rank, overlap->first, overlap->second, writes, other_writes};
   };

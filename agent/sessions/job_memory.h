@@ -31,11 +31,16 @@ void JoinExtents(std::vector<Extent>* sorted);
 // of the shorter list.
 std::optional<std::pair<Extent, Extent>> FirstOverlap(absl::Span<const Extent> a, absl::Span<const Extent> b);
 
-// One rank's part of a job. Both lists are sorted and joined.
+// The bytes that one rank's part of a job names. Both lists are sorted and joined.
+struct UsedMemory {
+  std::vector<Extent> reads, writes;
+};
+
+// One rank's part of a job.
 struct JobMemory {
   JobKey job;
   Rank rank;
-  std::vector<Extent> reads, writes;
+  std::shared_ptr<const UsedMemory> uses;
 };
 
 // Two parts that must not be under way together, since at least one of them writes what the other one uses.

@@ -20,7 +20,8 @@ absl::StatusOr<uint64_t> SessionMemory::Remove(SegmentId id) {
     return absl::NotFoundError(absl::StrCat("segment_id: ", id.value(), " is not a segment of this session"));
   }
   if (it->second.use_count() > 1) {
-    return absl::FailedPreconditionError(absl::StrCat("segment_id: ", id.value(), " is used by a job"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("segment_id: ", id.value(), " is used by a job, or by a prepared exchange"));
   }
   removed = std::move(it->second);
   segments_.erase(it);

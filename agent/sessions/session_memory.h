@@ -11,11 +11,13 @@
 #include "agent/base/ids.h"
 #include "agent/memory/segment.h"
 #include "agent/sessions/job_memory.h"
+#include "agent/sessions/prepared_exchanges.h"
 
 namespace railsd {
 
-// A session's segment. Whoever holds one uses the segment: a submission while it is checked, and a part of a job until
-// it is terminal. (Rails may hold the segment itself for a moment longer, with zones that are closed already.)
+// A session's segment. Whoever holds one uses the segment: a submission while it is checked, a part of a job until it
+// is terminal, and a prepared exchange. (Rails may hold the segment itself for a moment longer, with zones that are
+// closed already.)
 struct HeldSegment {
   std::shared_ptr<const Segment> segment;
 };
@@ -33,11 +35,13 @@ class SessionMemory {
   size_t count() const;
   // By its jobs.
   const std::shared_ptr<ClaimedMemory>& claimed() const { return claimed_; }
+  PreparedExchanges& prepared() { return prepared_; }
 
  private:
   const std::shared_ptr<ClaimedMemory> claimed_ = std::make_shared<ClaimedMemory>();
   mutable std::mutex mutex_;
   absl::flat_hash_map<SegmentId, std::shared_ptr<const HeldSegment>> segments_;  // guarded by mutex_
+  PreparedExchanges prepared_;
 };
 
 }  // namespace railsd

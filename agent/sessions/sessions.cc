@@ -133,6 +133,7 @@ void SessionTable::Erase(SessionId id) {
   for (const auto* lengths : {&session.reserved, &session.mapping}) {
     for (const auto& [segment, length_bytes] : *lengths) ReturnRoom(session, length_bytes);
   }
+  session.memory->prepared().Clear();
   for (const uint64_t length_bytes : session.memory->RemoveAll()) ReturnRoom(session, length_bytes);
   session.tenant->ReturnSession();
   {

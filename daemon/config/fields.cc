@@ -266,6 +266,8 @@ Fields LimitFields(Config& c) {
       Number("max_groups", agent.max_groups, 1, 1 << 16, kLive),
       Number("max_jobs_per_group", agent.max_jobs_per_group, 1, 1 << 16, kLive),
       Number("max_ranges_per_submission", agent.max_ranges_per_submission, 1, 1 << 26),
+      Number("max_prepared_per_session", agent.max_prepared_per_session, 1, 1 << 16, kLive),
+      Number("max_prepared_ranges_per_session", agent.max_prepared_ranges_per_session, 1, 1 << 28, kLive),
       Number("max_world_size", agent.max_world_size, 1, 1 << 16),
       Bytes("max_name", agent.max_name_bytes, 1, 256),
       Bytes("max_join_key", agent.max_join_key_bytes, 1, 64 * kKiB),

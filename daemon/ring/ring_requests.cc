@@ -114,6 +114,12 @@ bool RingRequests::Run(absl::Span<char> block, const std::string& payload, const
   switch (static_cast<Kind>(header_.kind)) {
     case Kind::kSubmit:
       return RunCall(kSubmitAllToAll, block, payload, refused);
+    case Kind::kPrepare:
+      return RunCall(kPrepareAllToAll, block, payload, refused);
+    case Kind::kSubmitPrepared:
+      return RunCall(kSubmitPrepared, block, payload, refused);
+    case Kind::kReleasePrepared:
+      return RunCall(kReleasePrepared, block, payload, refused);
     case Kind::kWaitJob:
       return RunCall(kWaitJob, block, payload, refused);
     case Kind::kCancelJob:
@@ -144,7 +150,7 @@ bool RingRequests::RunCall(const CallKind& kind, absl::Span<char> block, const s
         status, [](auto*) {}, scope);
     return true;
   };
-  // Of other kinds than kSubmit no client reads the scope. Every attempt of a submission carries the same request.
+  // Of kinds that submit nothing no client reads the scope. Every attempt of a submission carries the same request.
   if (!refused.ok()) return refuse(refused, rails::v1::REFUSED_SCOPE_JOB);
   if (const uint32_t limit = shared_->options.max_calls_per_session; answers_->unanswered() > limit) {
     const std::string text = absl::StrCat("more than ", limit, " calls of the session without an answer");

@@ -72,25 +72,50 @@ void LeaveGroup(const Context& context, SessionId session, const rails::v1::Leav
   context->agent->Leave(session, *epoch, Rank(request.rank()), AnswerTo(call));
 }
 
-void SubmitAllToAll(const Context& context, SessionId session, const rails::v1::SubmitAllToAllRequest& request,
-                    absl::Duration, const CallPtr& call) {
+// Counts the limit that a submission's flows, or an exchange's that is to be prepared, exceed.
+template <typename Request>
+void CountFlowLimits(const ServiceContext& context, const Request& request) {
+  const int flows = std::max(request.sends_size(), request.receives_size());
+  const bool world = static_cast<uint64_t>(flows) > context.limits.max_world_size;
+  context.refused->Count(world ? Limit::kWorldSize : Limit::kRangesPerSubmission);
+}
+
+// Submits what was read from a request. Every attempt of a client carries the same request.
+void Submit(const Context& context, absl::StatusOr<Submission> submission, const CallPtr& call) {
   const auto answer = [call](const absl::Status& status, rails::v1::RefusedScope refused) {
     call->Answer(
         status, [](Message*) {}, refused);
   };
-  absl::StatusOr<Submission> submission = SubmissionFrom(request, session, context->limits);
-  if (!submission.ok()) {
-    if (absl::IsResourceExhausted(submission.status())) {
-      const int flows = std::max(request.sends_size(), request.receives_size());
-      const bool world = static_cast<uint64_t>(flows) > context->limits.max_world_size;
-      context->refused->Count(world ? Limit::kWorldSize : Limit::kRangesPerSubmission);
-    }
-    answer(submission.status(), rails::v1::REFUSED_SCOPE_JOB);  // earlier attempts carry the same request
-    return;
-  }
+  if (!submission.ok()) return answer(submission.status(), rails::v1::REFUSED_SCOPE_JOB);
   const absl::Status queued = context->agent->Submit(
       *std::move(submission), [answer](const absl::Status& status) { answer(status, rails::v1::REFUSED_SCOPE_JOB); });
   if (!queued.ok()) answer(queued, rails::v1::REFUSED_SCOPE_ATTEMPT);
+}
+
+void SubmitAllToAll(const Context& context, SessionId session, const rails::v1::SubmitAllToAllRequest& request,
+                    absl::Duration, const CallPtr& call) {
+  absl::StatusOr<Submission> submission = SubmissionFrom(request, session, context->limits);
+  if (absl::IsResourceExhausted(submission.status())) CountFlowLimits(*context, request);
+  Submit(context, std::move(submission), call);
+}
+
+void SubmitPrepared(const Context& context, SessionId session, const rails::v1::SubmitPreparedRequest& request,
+                    absl::Duration, const CallPtr& call) {
+  Submit(context, PreparedSubmissionFrom(request, session), call);
+}
+
+void PrepareAllToAll(const Context& context, SessionId session, const rails::v1::PrepareAllToAllRequest& request,
+                     absl::Duration, const CallPtr& call) {
+  absl::StatusOr<Submission> layout = LayoutFrom(request, session, context->limits);
+  if (absl::IsResourceExhausted(layout.status())) CountFlowLimits(*context, request);
+  const absl::Status queued =
+      layout.ok() ? context->agent->Prepare(*std::move(layout), AnswerTo(call)) : layout.status();
+  if (!queued.ok()) call->Answer(queued);
+}
+
+void ReleasePrepared(const Context& context, SessionId session, const rails::v1::ReleasePreparedRequest& request,
+                     absl::Duration, const CallPtr& call) {
+  context->agent->ReleasePrepared(session, PreparedId(request.prepared_id()), AnswerTo(call));
 }
 
 // Runs `then(job)`, or answers that the request names none.
@@ -155,6 +180,12 @@ const CallKind<rails::v1::LeaveGroupRequest, rails::v1::LeaveGroupResponse> kLea
                                                                                            LeaveGroup};
 const CallKind<rails::v1::SubmitAllToAllRequest, rails::v1::SubmitAllToAllResponse> kSubmitAllToAll = {
     "JobService/SubmitAllToAll", SubmitAllToAll};
+const CallKind<rails::v1::PrepareAllToAllRequest, rails::v1::PrepareAllToAllResponse> kPrepareAllToAll = {
+    "JobService/PrepareAllToAll", PrepareAllToAll};
+const CallKind<rails::v1::SubmitPreparedRequest, rails::v1::SubmitPreparedResponse> kSubmitPrepared = {
+    "JobService/SubmitPrepared", SubmitPrepared};
+const CallKind<rails::v1::ReleasePreparedRequest, rails::v1::ReleasePreparedResponse> kReleasePrepared = {
+    "JobService/ReleasePrepared", ReleasePrepared};
 const CallKind<rails::v1::WaitJobRequest, rails::v1::WaitJobResponse> kWaitJob = {"JobService/WaitJob", WaitJob};
 const CallKind<rails::v1::CancelJobRequest, rails::v1::CancelJobResponse> kCancelJob = {"JobService/CancelJob",
                                                                                         CancelJob};

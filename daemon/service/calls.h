@@ -69,6 +69,9 @@ extern const CallKind<rails::v1::RemoveSegmentRequest, rails::v1::RemoveSegmentR
 extern const CallKind<rails::v1::JoinGroupRequest, rails::v1::JoinGroupResponse> kJoinGroup;
 extern const CallKind<rails::v1::LeaveGroupRequest, rails::v1::LeaveGroupResponse> kLeaveGroup;
 extern const CallKind<rails::v1::SubmitAllToAllRequest, rails::v1::SubmitAllToAllResponse> kSubmitAllToAll;
+extern const CallKind<rails::v1::PrepareAllToAllRequest, rails::v1::PrepareAllToAllResponse> kPrepareAllToAll;
+extern const CallKind<rails::v1::SubmitPreparedRequest, rails::v1::SubmitPreparedResponse> kSubmitPrepared;
+extern const CallKind<rails::v1::ReleasePreparedRequest, rails::v1::ReleasePreparedResponse> kReleasePrepared;
 extern const CallKind<rails::v1::WaitJobRequest, rails::v1::WaitJobResponse> kWaitJob;
 extern const CallKind<rails::v1::CancelJobRequest, rails::v1::CancelJobResponse> kCancelJob;
 

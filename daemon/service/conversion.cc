@@ -80,6 +80,16 @@ absl::Status ReadFlows(const Flows& in, const char* name, Rank self, const Agent
   return absl::OkStatus();
 }
 
+template <typename Request>
+absl::Status ReadRanges(const Request& request, const AgentLimits& limits, Submission* out) {
+  uint64_t ranges_left = limits.max_ranges_per_submission;
+  absl::Status status = ReadFlows(request.sends(), "sends", out->rank, limits, &ranges_left, &out->sends);
+  if (status.ok()) status = ReadFlows(request.receives(), "receives", out->rank, limits, &ranges_left, &out->receives);
+  if (status.ok()) status = ReadOwn(request.own_sends(), "own_sends", limits, &ranges_left, &out->own_reads);
+  if (status.ok()) status = ReadOwn(request.own_receives(), "own_receives", limits, &ranges_left, &out->own_writes);
+  return status;
+}
+
 static_assert(static_cast<int>(JobState::kQueued) + 1 == rails::v1::JOB_STATE_QUEUED);
 static_assert(static_cast<int>(JobState::kMatching) + 1 == rails::v1::JOB_STATE_MATCHING);
 static_assert(static_cast<int>(JobState::kRunning) + 1 == rails::v1::JOB_STATE_RUNNING);
@@ -160,8 +170,9 @@ absl::StatusOr<JobOfRank> JobFrom(const rails::v1::JobId& job, bool present) {
   return JobOfRank{{*epoch, JobSeq(job.seq())}, Rank(job.rank())};
 }
 
-absl::StatusOr<Submission> SubmissionFrom(const rails::v1::SubmitAllToAllRequest& request, SessionId session,
-                                          const AgentLimits& limits) {
+// What all submissions have, however their ranges are given.
+template <typename Request>
+absl::StatusOr<Submission> NumberedFrom(const Request& request, SessionId session) {
   const absl::StatusOr<JobOfRank> job = JobFrom(request.job(), request.has_job());
   if (!job.ok()) return job.status();
   Submission out;
@@ -173,12 +184,38 @@ absl::StatusOr<Submission> SubmissionFrom(const rails::v1::SubmitAllToAllRequest
   out.tag = request.tag();
   out.timeout =
       request.timeout_milliseconds() == 0 ? absl::InfiniteDuration() : FromMilliseconds(request.timeout_milliseconds());
-  uint64_t ranges_left = limits.max_ranges_per_submission;
-  absl::Status status = ReadFlows(request.sends(), "sends", out.rank, limits, &ranges_left, &out.sends);
-  if (status.ok()) status = ReadFlows(request.receives(), "receives", out.rank, limits, &ranges_left, &out.receives);
-  if (status.ok()) status = ReadOwn(request.own_sends(), "own_sends", limits, &ranges_left, &out.own_reads);
-  if (status.ok()) status = ReadOwn(request.own_receives(), "own_receives", limits, &ranges_left, &out.own_writes);
-  if (!status.ok()) return status;
+  return out;
+}
+
+absl::StatusOr<Submission> SubmissionFrom(const rails::v1::SubmitAllToAllRequest& request, SessionId session,
+                                          const AgentLimits& limits) {
+  absl::StatusOr<Submission> out = NumberedFrom(request, session);
+  if (!out.ok()) return out.status();
+  if (absl::Status status = ReadRanges(request, limits, &*out); !status.ok()) return status;
+  return out;
+}
+
+absl::StatusOr<Submission> LayoutFrom(const rails::v1::PrepareAllToAllRequest& request, SessionId session,
+                                      const AgentLimits& limits) {
+  const absl::StatusOr<Epoch> epoch = EpochFrom(request.epoch(), "epoch");
+  if (!epoch.ok()) return epoch.status();
+  if (request.prepared_id() == 0) return BadField("prepared_id: 0; the client numbers from 1");
+  Submission out;
+  out.session = session;
+  out.job.epoch = *epoch;
+  out.rank = Rank(request.rank());
+  out.prepared = PreparedId(request.prepared_id());
+  if (absl::Status status = ReadRanges(request, limits, &out); !status.ok()) return status;
+  return out;
+}
+
+absl::StatusOr<Submission> PreparedSubmissionFrom(const rails::v1::SubmitPreparedRequest& request, SessionId session) {
+  absl::StatusOr<Submission> out = NumberedFrom(request, session);
+  if (!out.ok()) return out.status();
+  if (request.prepared_id() == 0 && !request.question())
+    return BadField("prepared_id: 0; give that of PrepareAllToAll");
+  out->prepared = PreparedId(request.prepared_id());
+  out->lengths_bytes = request.lengths_bytes();
   return out;
 }
 

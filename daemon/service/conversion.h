@@ -15,7 +15,9 @@ class JobId;
 class JobReport;
 class JoinGroupRequest;
 class JoinGroupResponse;
+class PrepareAllToAllRequest;
 class SubmitAllToAllRequest;
+class SubmitPreparedRequest;
 }  // namespace rails::v1
 
 namespace railsd {
@@ -41,6 +43,11 @@ absl::StatusOr<JobOfRank> JobFrom(const rails::v1::JobId& job, bool present);
 // one rank, or a total past 64 bits. RESOURCE_EXHAUSTED: more ranges or flows than the limits.
 absl::StatusOr<Submission> SubmissionFrom(const rails::v1::SubmitAllToAllRequest& request, SessionId session,
                                           const AgentLimits& limits);
+// The same for ranges to be prepared.
+absl::StatusOr<Submission> LayoutFrom(const rails::v1::PrepareAllToAllRequest& request, SessionId session,
+                                      const AgentLimits& limits);
+// The lengths are the request's own, which outlives the submission.
+absl::StatusOr<Submission> PreparedSubmissionFrom(const rails::v1::SubmitPreparedRequest& request, SessionId session);
 void ReportTo(const JobReport& report, rails::v1::JobReport* out);
 
 // Large values become an infinite duration.

@@ -87,6 +87,24 @@ class JobService final : public rails::v1::JobService::CallbackService {
     return Run(kSubmitAllToAll, context_, call_context, request, response);
   }
 
+  ServerUnaryReactor* PrepareAllToAll(CallbackServerContext* call_context,
+                                      const rails::v1::PrepareAllToAllRequest* request,
+                                      rails::v1::PrepareAllToAllResponse* response) override {
+    return Run(kPrepareAllToAll, context_, call_context, request, response);
+  }
+
+  ServerUnaryReactor* SubmitPrepared(CallbackServerContext* call_context,
+                                     const rails::v1::SubmitPreparedRequest* request,
+                                     rails::v1::SubmitPreparedResponse* response) override {
+    return Run(kSubmitPrepared, context_, call_context, request, response);
+  }
+
+  ServerUnaryReactor* ReleasePrepared(CallbackServerContext* call_context,
+                                      const rails::v1::ReleasePreparedRequest* request,
+                                      rails::v1::ReleasePreparedResponse* response) override {
+    return Run(kReleasePrepared, context_, call_context, request, response);
+  }
+
   ServerUnaryReactor* WaitJob(CallbackServerContext* call_context, const rails::v1::WaitJobRequest* request,
                               rails::v1::WaitJobResponse* response) override {
     return Run(kWaitJob, context_, call_context, request, response);

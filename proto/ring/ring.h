@@ -65,6 +65,9 @@ enum class Kind : uint16_t {
   // Empty; the id is of a call that the client gives up, which is answered with CANCELLED. It has no answer of its own,
   // and no effect if the answer is on its way: a client that gave up a join and reads OK leaves the group itself.
   kGiveUp = 7,
+  kPrepare = 8,           // PrepareAllToAllRequest
+  kSubmitPrepared = 9,    // SubmitPreparedRequest
+  kReleasePrepared = 10,  // ReleasePreparedRequest
   // Answers and reports.
   kAnswer = 100,  // RingAnswer, to the request of that id; exactly one for each
   kReport = 101,  // JobReport of a job of the session that has become terminal; the id is 0

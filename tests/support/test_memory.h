@@ -37,7 +37,7 @@ inline void Append(MemoryRanges* ranges, const std::shared_ptr<const Segment>& s
                    uint64_t length) {
   auto table = std::make_shared<MemoryTable>();
   table->Begin();
-  table->Append(ranges->pieces());
+  table->Append(ranges->pieces(), ranges->total_bytes());
   table->Append(segment, offset, length);
   const MemoryTable::Stream all = table->stream();
   // The former table keeps the segments of the ranges before.

@@ -95,10 +95,28 @@ class FakeAgent : public Agent {
     if (!full_status.ok()) return full_status;
     {
       absl::MutexLock lock(&mutex_);
+      lengths_.emplace_back(submission.lengths_bytes.begin(), submission.lengths_bytes.end());
+      submission.lengths_bytes = {};  // valid during the call only
       submissions_.push_back(std::move(submission));
     }
     std::move(done)(submit_status);
     return absl::OkStatus();
+  }
+  absl::Status Prepare(Submission layout, Callback<absl::Status> done) override {
+    if (!full_status.ok()) return full_status;
+    {
+      absl::MutexLock lock(&mutex_);
+      layouts_.push_back(std::move(layout));
+    }
+    std::move(done)(submit_status);
+    return absl::OkStatus();
+  }
+  void ReleasePrepared(SessionId session, PreparedId id, Callback<absl::Status> done) override {
+    {
+      absl::MutexLock lock(&mutex_);
+      released_.emplace_back(session, id);
+    }
+    std::move(done)(submit_status);
   }
   void Wait(SessionId, JobKey job, Rank, absl::Duration timeout, Callback<absl::StatusOr<JobReport>> done) override {
     absl::MutexLock lock(&mutex_);
@@ -198,6 +216,19 @@ class FakeAgent : public Agent {
     absl::MutexLock lock(&mutex_);
     return submissions_;
   }
+  // By submission.
+  std::vector<std::vector<uint64_t>> lengths() const {
+    absl::MutexLock lock(&mutex_);
+    return lengths_;
+  }
+  std::vector<Submission> layouts() const {
+    absl::MutexLock lock(&mutex_);
+    return layouts_;
+  }
+  std::vector<std::pair<SessionId, PreparedId>> released() const {
+    absl::MutexLock lock(&mutex_);
+    return released_;
+  }
   size_t pending_joins() const {
     absl::MutexLock lock(&mutex_);
     return joins_.size();
@@ -257,7 +288,9 @@ class FakeAgent : public Agent {
   std::vector<PendingJoin> joins_ ABSL_GUARDED_BY(mutex_);
   std::vector<PendingWait> waits_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::pair<Epoch, Rank>> leaves_ ABSL_GUARDED_BY(mutex_);
-  std::vector<Submission> submissions_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Submission> submissions_ ABSL_GUARDED_BY(mutex_), layouts_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::vector<uint64_t>> lengths_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::pair<SessionId, PreparedId>> released_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> events_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::pair<std::string, ControlMessage>> messages_ ABSL_GUARDED_BY(mutex_);
   std::vector<Callback<AgentSnapshot>> unanswered_ ABSL_GUARDED_BY(mutex_);

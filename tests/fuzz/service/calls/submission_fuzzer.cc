@@ -19,10 +19,7 @@ railsd::AgentLimits Limits() {
   return limits;
 }
 
-void ReadSubmission(const uint8_t* bytes, size_t size) {
-  rails::v1::SubmitAllToAllRequest request;
-  if (!request.ParseFromArray(bytes, static_cast<int>(size))) return;
-  const auto submission = railsd::SubmissionFrom(request, railsd::SessionId(1), Limits());
+void CheckRanges(const absl::StatusOr<railsd::Submission>& submission) {
   if (!submission.ok()) return Require(!submission.status().message().empty());
   for (const auto* flows : {&submission->sends, &submission->receives}) {
     size_t ranges = 0;
@@ -32,6 +29,27 @@ void ReadSubmission(const uint8_t* bytes, size_t size) {
         Require(range.offset_bytes + range.length_bytes >= range.length_bytes);
     }
     Require(ranges <= Limits().max_ranges_per_submission);
+  }
+}
+
+void ReadSubmissions(const uint8_t* bytes, size_t size) {
+  const railsd::SessionId session(1);
+  rails::v1::SubmitAllToAllRequest submission;
+  if (submission.ParseFromArray(bytes, static_cast<int>(size))) {
+    CheckRanges(railsd::SubmissionFrom(submission, session, Limits()));
+  }
+  rails::v1::PrepareAllToAllRequest layout;
+  if (layout.ParseFromArray(bytes, static_cast<int>(size))) {
+    const auto read = railsd::LayoutFrom(layout, session, Limits());
+    CheckRanges(read);
+    Require(!read.ok() || read->prepared != railsd::PreparedId());
+  }
+  rails::v1::SubmitPreparedRequest prepared;
+  if (prepared.ParseFromArray(bytes, static_cast<int>(size))) {
+    const auto read = railsd::PreparedSubmissionFrom(prepared, session);
+    if (!read.ok()) return Require(!read.status().message().empty());
+    Require(read->question || read->prepared != railsd::PreparedId());
+    Require(read->lengths_bytes.size() == static_cast<size_t>(prepared.lengths_bytes_size()));
   }
 }
 
@@ -47,7 +65,7 @@ void ReadJoin(const uint8_t* bytes, size_t size) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
-  ReadSubmission(bytes, size);
+  ReadSubmissions(bytes, size);
   ReadJoin(bytes, size);
   return 0;
 }

@@ -121,7 +121,7 @@ class Session {
 
  private:
   void Send(Kind kind, uint64_t id, const std::string& payload, bool more) {
-    const bool call = kind >= Kind::kSubmit && kind <= Kind::kRemoveSegment;
+    const bool call = kind >= Kind::kSubmit && kind <= Kind::kReleasePrepared && kind != Kind::kGiveUp;
     if (in_parts_) {
       kind = parts_kind_;
       id = parts_id_;

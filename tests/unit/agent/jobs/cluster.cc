@@ -101,6 +101,7 @@ Cluster::Cluster(Options options) : remote_(options.remote), quiet_steps_(option
     agent.node = node->name;
     agent.boot = node->boot;
     agent.limits = options.limits;
+    node->refused = agent.refused;
     agent.plan = options.plan;
     agent.explained_jobs = options.explained_jobs;
     agent.eager_bytes = n < options.eager_bytes_of.size() ? options.eager_bytes_of[n] : options.eager_bytes;

@@ -110,6 +110,7 @@ struct Node final : public ControlLink {
   std::string name;
   BootId boot;
   std::map<std::string, absl::Duration> patience;
+  std::shared_ptr<LimitCounters> refused;
   struct Signals final : SignalSink {
     void Send(PeerIndex peer, std::string bytes) override { node->engine->SendSignal(rail, peer, std::move(bytes)); }
     Node* node = nullptr;

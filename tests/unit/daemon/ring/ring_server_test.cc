@@ -386,8 +386,8 @@ TEST_F(RingServerTest, WhatBreaksTheRulesEndsTheSession) {
 
 TEST_F(RingServerTest, BadPayloadsAreRefusedAndTheSessionGoesOn) {
   Trainer trainer(path_);
-  for (const Kind kind :
-       {Kind::kSubmit, Kind::kWaitJob, Kind::kCancelJob, Kind::kJoinGroup, Kind::kLeaveGroup, Kind::kRemoveSegment}) {
+  for (const Kind kind : {Kind::kSubmit, Kind::kWaitJob, Kind::kCancelJob, Kind::kJoinGroup, Kind::kLeaveGroup,
+                          Kind::kRemoveSegment, Kind::kPrepare, Kind::kSubmitPrepared, Kind::kReleasePrepared}) {
     const rails::v1::RingAnswer answer = trainer.ring->AnswerTo(trainer.ring->Send(kind, "\xff\xff"));
     EXPECT_EQ(answer.code(), static_cast<int>(absl::StatusCode::kInvalidArgument));
     EXPECT_THAT(answer.message(), HasSubstr("request: not a rails.v1."));

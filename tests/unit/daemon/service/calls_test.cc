@@ -125,7 +125,10 @@ class CallsTest : public ServicesTest, public ::testing::WithParamInterface<Carr
         {kCancelJob.method, rails::ring::Kind::kCancelJob},
         {kJoinGroup.method, rails::ring::Kind::kJoinGroup},
         {kLeaveGroup.method, rails::ring::Kind::kLeaveGroup},
-        {kRemoveSegment.method, rails::ring::Kind::kRemoveSegment}};
+        {kRemoveSegment.method, rails::ring::Kind::kRemoveSegment},
+        {kPrepareAllToAll.method, rails::ring::Kind::kPrepare},
+        {kSubmitPrepared.method, rails::ring::Kind::kSubmitPrepared},
+        {kReleasePrepared.method, rails::ring::Kind::kReleasePrepared}};
     return std::make_unique<StartedRing>(client_.get(), kinds.at(kind.method), bytes);
   }
   template <typename Kind>
@@ -203,6 +206,89 @@ TEST_P(CallsTest, SubmissionsArriveWithEveryRange) {
     ASSERT_EQ(submissions[0].sends[0].ranges[i].offset_bytes, (uint64_t{1} << 40) + 512 * i);
     ASSERT_EQ(submissions[0].sends[0].ranges[i].length_bytes, i);
   }
+}
+
+TEST_P(CallsTest, PreparedExchangesReachTheAgentWhole) {
+  rails::v1::PrepareAllToAllRequest layout;
+  *layout.mutable_epoch() = Job(1).epoch();
+  layout.set_rank(3);
+  layout.set_prepared_id(9);
+  const auto add = [](rails::v1::FlowRanges* flow, uint32_t peer, uint64_t offset) {
+    flow->set_peer_rank(peer);
+    flow->add_segment_ids(7);
+    flow->add_offsets_bytes(offset);
+    flow->add_lengths_bytes(10);
+  };
+  add(layout.add_sends(), 1, 100);
+  add(layout.add_receives(), 2, 200);
+  add(layout.mutable_own_sends(), 3, 300);
+  add(layout.mutable_own_receives(), 3, 400);
+  ASSERT_EQ(Run(kPrepareAllToAll, layout).code, 0);
+  const Submission kept = agent_.layouts().at(0);
+  EXPECT_EQ(kept.session, SessionId(4));
+  EXPECT_EQ(kept.rank, Rank(3));
+  EXPECT_EQ(kept.prepared, PreparedId(9));
+  EXPECT_EQ(kept.job.epoch.counter, layout.epoch().counter());
+  EXPECT_EQ(kept.sends.at(0).ranges.at(0), (Range{SegmentId(7), 100, 10}));
+  EXPECT_EQ(kept.receives.at(0).peer, Rank(2));
+  EXPECT_EQ(kept.own_reads.at(0).offset_bytes, 300u);
+  EXPECT_EQ(kept.own_writes.at(0).offset_bytes, 400u);
+
+  rails::v1::SubmitPreparedRequest submission;
+  *submission.mutable_job() = Job(2);
+  submission.set_tag(5);
+  submission.set_prepared_id(9);
+  submission.add_lengths_bytes(4);
+  submission.add_lengths_bytes(0);
+  submission.set_timeout_milliseconds(1500);
+  submission.set_attempt(6);
+  ASSERT_EQ(Run(kSubmitPrepared, submission).code, 0);
+  const Submission submitted = agent_.submissions().at(0);
+  EXPECT_EQ(submitted.session, SessionId(4));
+  EXPECT_EQ(submitted.job.seq, JobSeq(2));
+  EXPECT_EQ(submitted.tag, 5u);
+  EXPECT_EQ(submitted.prepared, PreparedId(9));
+  EXPECT_EQ(submitted.timeout, absl::Milliseconds(1500));
+  EXPECT_EQ(submitted.attempt, 6u);
+  EXPECT_THAT(agent_.lengths().at(0), ::testing::ElementsAre(4, 0));
+
+  rails::v1::ReleasePreparedRequest release;
+  release.set_prepared_id(9);
+  ASSERT_EQ(Run(kReleasePrepared, release).code, 0);
+  EXPECT_THAT(agent_.released(), ::testing::ElementsAre(std::pair(SessionId(4), PreparedId(9))));
+  EXPECT_THAT(Counted(), ::testing::ElementsAre("JobService/PrepareAllToAll ok 1", "JobService/ReleasePrepared ok 1",
+                                                "JobService/SubmitPrepared ok 1"));
+}
+
+TEST_P(CallsTest, RefusalsOfPreparedExchangesAreTheAgents) {
+  rails::v1::PrepareAllToAllRequest layout;
+  EXPECT_THAT(Run(kPrepareAllToAll, layout).message, HasSubstr("epoch.boot_id"));
+  *layout.mutable_epoch() = Job(1).epoch();
+  EXPECT_THAT(Run(kPrepareAllToAll, layout).message, HasSubstr("prepared_id: 0"));
+  layout.set_prepared_id(1);
+  for (uint32_t i = 0; i <= context_->limits.max_world_size; ++i) layout.add_sends()->set_peer_rank(i + 1);
+  EXPECT_EQ(Run(kPrepareAllToAll, layout).code, grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(context_->refused->Read(Limit::kWorldSize), 1u);
+  layout.clear_sends();
+  EXPECT_TRUE(agent_.layouts().empty());
+
+  rails::v1::SubmitPreparedRequest submission;
+  EXPECT_EQ(Run(kSubmitPrepared, submission).message, "job: missing");
+  *submission.mutable_job() = Job(1);
+  const Outcome zero = Run(kSubmitPrepared, submission);
+  EXPECT_THAT(zero.message, HasSubstr("prepared_id: 0"));
+  EXPECT_EQ(zero.refused, "job");
+  submission.set_prepared_id(2);
+  agent_.submit_status = absl::NotFoundError("prepared_id: 2");
+  for (const Outcome& outcome : {Run(kSubmitPrepared, submission), Run(kPrepareAllToAll, layout),
+                                 Run(kReleasePrepared, rails::v1::ReleasePreparedRequest())}) {
+    EXPECT_EQ(outcome.code, grpc::StatusCode::NOT_FOUND);
+    EXPECT_EQ(outcome.message, "prepared_id: 2");
+  }
+  EXPECT_EQ(Run(kSubmitPrepared, submission).refused, "job");
+  agent_.full_status = absl::ResourceExhaustedError("limits.max_waiting_calls");
+  EXPECT_EQ(Run(kSubmitPrepared, submission).refused, "attempt");
+  EXPECT_EQ(Run(kPrepareAllToAll, layout).code, grpc::StatusCode::RESOURCE_EXHAUSTED);
 }
 
 TEST_P(CallsTest, MessagesOverTheLimitAreRefused) {

@@ -1,0 +1,73 @@
+// Exchanges that a session has prepared: checked once, submitted many times.
+#ifndef RAILSD_AGENT_SESSIONS_PREPARED_EXCHANGES_H_
+#define RAILSD_AGENT_SESSIONS_PREPARED_EXCHANGES_H_
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "agent/base/ids.h"
+#include "agent/memory/memory_ranges.h"
+#include "agent/sessions/job_memory.h"
+
+namespace railsd {
+
+struct HeldSegment;
+
+using Digest = std::array<uint8_t, 32>;
+
+// One flow of a submission. Uses the first `bytes` of its memory.
+struct PreparedFlow {
+  Rank peer;
+  uint64_t bytes = 0;
+  MemoryTable::Stream memory = {};  // in the table of its FlowSet
+};
+
+// The checked flows of one rank. Immutable: all jobs of a prepared exchange share one.
+struct FlowSet {
+  std::vector<PreparedFlow> sends, receives;  // by rank
+  std::shared_ptr<const MemoryTable> memory;  // of both
+  uint64_t send_bytes = 0, receive_bytes = 0;
+  uint64_t ranges = 0;  // as given by the client
+  // By the client's order of flows, sends first: the place in `sends`, or in `receives`. Of prepared exchanges only.
+  std::vector<uint32_t> places;
+};
+
+// The segments that the ranges of a submission name. They stay the session's while they are held.
+using HeldSegments = absl::flat_hash_map<SegmentId, std::shared_ptr<const HeldSegment>>;
+
+struct PreparedExchange {
+  Epoch epoch;
+  Rank rank;
+  Digest digest;  // of its ranges
+  std::shared_ptr<const FlowSet> flows;
+  std::shared_ptr<const HeldSegments> segments;
+  std::shared_ptr<const UsedMemory> uses;
+};
+
+// The prepared exchanges of one session. Any thread. They come and go on the engine's thread only.
+class PreparedExchanges {
+ public:
+  // Replaces nothing: the caller has looked that the id is free.
+  void Add(PreparedId id, std::shared_ptr<const PreparedExchange> exchange);
+  // Null for an unknown one.
+  std::shared_ptr<const PreparedExchange> Find(PreparedId id) const;
+  // False for an unknown one. Jobs under way keep what they use of it.
+  bool Remove(PreparedId id);
+  // All of one rank in one epoch, which has ended for the rank.
+  void Remove(Epoch epoch, Rank rank);
+  void Clear();
+  size_t count() const;
+  uint64_t ranges() const;  // of all of them
+
+ private:
+  mutable std::mutex mutex_;
+  absl::flat_hash_map<PreparedId, std::shared_ptr<const PreparedExchange>> exchanges_;  // guarded by mutex_
+};
+
+}  // namespace railsd
+
+#endif  // RAILSD_AGENT_SESSIONS_PREPARED_EXCHANGES_H_
