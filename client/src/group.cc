@@ -96,11 +96,20 @@ absl::Status GroupCore::AwaitLive(Deadline deadline) {
   return over_;
 }
 
-absl::Status GroupCore::HandOverInTime(const Membership& in, v1::SubmitAllToAllRequest& request, bool patient,
+absl::Status GroupCore::HandOverInTime(const Membership& in, JobCore::Request& request, bool patient,
                                        absl::Duration timeout, Deadline deadline, bool* known) {
   absl::Duration pause = kFirstPause;
   for (;;) {
-    absl::Status status = HandOver(*in.session, options_.name, request, timeout, known);
+    *known = true;
+    absl::Status status;
+    if (request.message != nullptr) {
+      status = HandOver(*in.session, options_.name, *request.message, timeout, known);
+    } else {
+      uint64_t id = 0;
+      status = PrepareNow(in, *request.prepared, timeout, &id);
+      request.again.set_prepared_id(id);
+      if (status.ok()) status = HandOver(*in.session, options_.name, request.again, timeout, known);
+    }
     const bool passes = absl::IsUnavailable(status) || (patient && absl::IsResourceExhausted(status));
     if (status.ok() || !*known || !passes || !Lasts(in.generation) || deadline.passed()) return status;
     absl::SleepFor(pause);
@@ -108,57 +117,127 @@ absl::Status GroupCore::HandOverInTime(const Membership& in, v1::SubmitAllToAllR
   }
 }
 
-absl::StatusOr<std::shared_ptr<Job>> GroupCore::Submit(const AllToAllv& exchange, absl::Duration timeout) {
-  if (absl::Status status = connection_->owner().Check(); !status.ok()) return status;
-  if (absl::Status status = CheckTimeout(timeout); !status.ok()) return status;
+absl::Status GroupCore::InTime(absl::FunctionRef<absl::Status(Deadline)> attempt) {
   const Deadline deadline = Deadline::After(restart_limit_);
-  std::shared_ptr<JobCore> job;
   absl::Duration pause = kFirstPause;
   for (;;) {
     if (absl::Status status = AwaitLive(deadline); !status.ok()) return status;
-    const absl::Status status = SubmitNow(exchange, timeout, deadline, &job);
-    if (status.ok()) return std::make_shared<JobHandle>(std::move(job));
+    absl::Status status = attempt(deadline);
     if (!absl::IsUnavailable(status) || deadline.passed()) return status;
     absl::SleepFor(pause);
     pause = std::min(2 * pause, kLongestPause);
   }
 }
 
-absl::Status GroupCore::SubmitNow(const AllToAllv& exchange, absl::Duration timeout, Deadline deadline,
-                                  std::shared_ptr<JobCore>* out) {
-  auto request = std::make_shared<JobCore::Request>();
-  Submission submission;
-  submission.request = request->message;
-  absl::Status status =
-      BuildSubmission(exchange, connection_->segments().get(), options_.world_size, options_.rank, &submission);
-  if (!status.ok()) return status;
+absl::StatusOr<std::shared_ptr<Job>> GroupCore::Submit(const AllToAllv& exchange, absl::Duration timeout) {
+  return SubmitDraft(timeout, [&](Draft* draft) {
+    draft->request = std::make_shared<JobCore::Request>();
+    Submission submission;
+    submission.request = draft->request->MakeMessage();
+    const absl::Status status =
+        BuildSubmission(exchange, connection_->segments().get(), options_.world_size, options_.rank, &submission);
+    draft->segments = std::make_shared<JobCore::Segments>(std::move(submission.segments));
+    draft->own = std::move(submission.self);
+    return status;
+  });
+}
 
+absl::StatusOr<std::shared_ptr<Job>> GroupCore::Submit(const std::shared_ptr<Prepared>& prepared,
+                                                       const Lengths& lengths, absl::Duration timeout) {
+  const auto* const handle = dynamic_cast<const PreparedHandle*>(prepared.get());
+  if (handle == nullptr || !handle->core()->OfGroup(this)) {
+    return absl::InvalidArgumentError(absl::StrCat("prepared: ", prepared == nullptr ? "null" : "of another group"));
+  }
+  const std::shared_ptr<PreparedCore>& core = handle->core();
+  return SubmitDraft(timeout, [&](Draft* draft) {
+    if (absl::Status status = core->CheckUsable(); !status.ok()) return status;
+    draft->request = std::make_shared<JobCore::Request>();
+    draft->request->prepared = core;
+    draft->segments = {core, &core->segments()};
+    return core->Fill(lengths, &draft->request->again, &draft->own_bytes);
+  });
+}
+
+absl::StatusOr<std::shared_ptr<Job>> GroupCore::SubmitDraft(absl::Duration timeout,
+                                                            absl::FunctionRef<absl::Status(Draft*)> draft) {
+  if (absl::Status status = connection_->owner().Check(); !status.ok()) return status;
+  if (absl::Status status = CheckTimeout(timeout); !status.ok()) return status;
+  std::shared_ptr<JobCore> job;
+  const absl::Status status = InTime([&](Deadline deadline) {
+    Draft made;
+    if (absl::Status s = draft(&made); !s.ok()) return s;
+    return SubmitNow(std::move(made), timeout, deadline, &job);
+  });
+  if (!status.ok()) return status;
+  return std::make_shared<JobHandle>(std::move(job));
+}
+
+absl::StatusOr<GroupCore::Membership> GroupCore::Present() const {
+  absl::MutexLock lock(&mutex_);
+  if (!over_.ok()) return over_;
+  if (!Live()) return absl::UnavailableError("the epoch has just ended");
+  return present_;
+}
+
+absl::Status GroupCore::OnRefusal(const Membership& in, const absl::Status& status) {
+  if (!recovers()) return status;
+  if (absl::IsAborted(status) || !in.session->Usable().ok()) OnEpochEnd(in.generation);
+  return absl::IsAborted(status) ? absl::UnavailableError(status.message()) : status;
+}
+
+absl::Status GroupCore::PrepareNow(const Membership& in, PreparedCore& prepared, absl::Duration timeout, uint64_t* id) {
+  const absl::StatusOr<uint64_t> made =
+      prepared.PrepareIn(in.session, in.epoch, in.generation, Deadline::After(timeout));
+  if (made.ok()) {
+    if (id != nullptr) *id = *made;
+    return absl::OkStatus();
+  }
+  if (absl::Status lost = in.session->Usable(); !lost.ok()) return lost;
+  if (!absl::IsDeadlineExceeded(made.status())) return made.status();
+  return absl::UnavailableError(absl::StrCat("railsd does not answer whether it has prepared ranges of group ",
+                                             options_.name, " (", absl::FormatDuration(timeout), ")"));
+}
+
+absl::StatusOr<std::shared_ptr<Prepared>> GroupCore::Prepare(const AllToAllv& layout, absl::Duration timeout) {
+  if (absl::Status status = connection_->owner().Check(); !status.ok()) return status;
+  if (absl::Status status = CheckTimeout(timeout); !status.ok()) return status;
+  absl::StatusOr<std::shared_ptr<PreparedCore>> core =
+      PreparedCore::Build(layout, connection_->segments().get(), options_.world_size, options_.rank, weak_from_this());
+  if (!core.ok()) return core.status();
+  const absl::Status status = InTime([&](Deadline) {
+    absl::MutexLock submitting(&submitting_);
+    const absl::StatusOr<Membership> in = Present();
+    if (!in.ok()) return in.status();
+    const absl::Status prepared = PrepareNow(*in, **core, timeout);
+    return prepared.ok() ? prepared : OnRefusal(*in, prepared);
+  });
+  if (!status.ok()) return status;
+  return std::make_shared<PreparedHandle>(*std::move(core));
+}
+
+absl::Status GroupCore::SubmitNow(Draft draft, absl::Duration timeout, Deadline deadline,
+                                  std::shared_ptr<JobCore>* out) {
   absl::MutexLock submitting(&submitting_);
-  Membership in;
+  const absl::StatusOr<Membership> in = Present();
+  if (!in.ok()) return in.status();
   uint64_t seq = 0;
   {
     absl::MutexLock lock(&mutex_);
-    if (!over_.ok()) return over_;
-    if (!Live()) return absl::UnavailableError("the epoch has just ended");
-    in = present_;
     seq = next_seq_;
   }
-  auto job = std::make_shared<JobCore>(shared_from_this(), connection_->watcher(), request,
-                                       std::move(submission.segments), options_.rank, seq, recovers());
+  auto job = std::make_shared<JobCore>(shared_from_this(), connection_->watcher(), draft.request,
+                                       std::move(draft.segments), options_.rank, seq, recovers());
   bool known = true;
-  status = job->BeginAttempt(in.session, in.epoch, in.generation).status();
-  if (status.ok()) status = HandOverInTime(in, *request->message, /*patient=*/false, timeout, deadline, &known);
+  absl::Status status = job->BeginAttempt(in->session, in->epoch, in->generation).status();
+  if (status.ok()) status = HandOverInTime(*in, *draft.request, /*patient=*/false, timeout, deadline, &known);
   if (!status.ok()) {
     job->Withdraw(known);
-    const bool lost = !in.session->Usable().ok();
-    if (!known && !lost) {
+    if (!known && in->session->Usable().ok()) {
       absl::MutexLock lock(&mutex_);
       if (over_.ok()) over_ = status;
       changed_.WakeAll();
     }
-    if (!recovers()) return status;
-    if (absl::IsAborted(status) || lost) OnEpochEnd(in.generation);
-    return absl::IsAborted(status) ? absl::UnavailableError(status.message()) : status;
+    return OnRefusal(*in, status);
   }
   {
     absl::MutexLock lock(&mutex_);
@@ -166,7 +245,11 @@ absl::Status GroupCore::SubmitNow(const AllToAllv& exchange, absl::Duration time
     if (recovers() && !job->finished()) jobs_[seq] = job;
   }
   job->Accepted();
-  submission.self.Run();
+  if (draft.request->prepared != nullptr) {
+    draft.request->prepared->CopyOwn(draft.own_bytes);
+  } else {
+    draft.own.Run();
+  }
   *out = std::move(job);
   return absl::OkStatus();
 }
@@ -308,8 +391,7 @@ absl::Status GroupCore::Replay(Deadline deadline) {
     }
     if (*attempt == nullptr) continue;
     bool known = true;
-    const absl::Status status =
-        HandOverInTime(in, *(*attempt)->message, /*patient=*/true, kReplayTimeout, deadline, &known);
+    const absl::Status status = HandOverInTime(in, **attempt, /*patient=*/true, kReplayTimeout, deadline, &known);
     if (status.ok()) {
       job->Accepted();
       continue;

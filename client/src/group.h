@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -19,6 +20,8 @@
 #include "client/src/deadline.h"
 #include "client/src/job.h"
 #include "client/src/owner_process.h"
+#include "client/src/prepared.h"
+#include "client/src/self_copy.h"
 #include "client/src/session.h"
 #include "rails/client.h"
 #include "rails/v1/group.pb.h"
@@ -26,7 +29,7 @@
 namespace rails::internal {
 
 // The rank's memberships and its jobs. Thread-safe. Outlives its jobs.
-class GroupCore final : public JobOwner, public std::enable_shared_from_this<GroupCore> {
+class GroupCore final : public JobOwner, public PreparedOwner, public std::enable_shared_from_this<GroupCore> {
  public:
   GroupCore(const GroupOptions& options, std::shared_ptr<Connection> connection)
       : options_(options),
@@ -44,12 +47,24 @@ class GroupCore final : public JobOwner, public std::enable_shared_from_this<Gro
 
   absl::StatusOr<std::shared_ptr<Job>> Submit(const AllToAllv& exchange, absl::Duration timeout)
       ABSL_LOCKS_EXCLUDED(submitting_, mutex_);
+  absl::StatusOr<std::shared_ptr<Prepared>> Prepare(const AllToAllv& layout, absl::Duration timeout)
+      ABSL_LOCKS_EXCLUDED(submitting_, mutex_);
+  absl::StatusOr<std::shared_ptr<Job>> Submit(const std::shared_ptr<Prepared>& prepared, const Lengths& lengths,
+                                              absl::Duration timeout) ABSL_LOCKS_EXCLUDED(submitting_, mutex_);
   absl::Status Leave() ABSL_LOCKS_EXCLUDED(mutex_);
 
   bool OnEpochEnd(uint64_t generation) override ABSL_LOCKS_EXCLUDED(mutex_);
   void OnJobEnd(uint64_t seq) override ABSL_LOCKS_EXCLUDED(mutex_);
+  bool Lasts(uint64_t generation) const override ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
+  // What a job is made of before it has a number.
+  struct Draft {
+    std::shared_ptr<JobCore::Request> request;
+    std::shared_ptr<const JobCore::Segments> segments;
+    SelfCopy own;            // unless the ranges are prepared
+    uint64_t own_bytes = 0;  // of prepared ones
+  };
   // This rank's membership in one epoch of the group.
   struct Membership {
     std::shared_ptr<Session> session;
@@ -61,17 +76,28 @@ class GroupCore final : public JobOwner, public std::enable_shared_from_this<Gro
   bool Live() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return over_.ok() && ready_ && ended_ < present_.generation;
   }
-  // True if the epoch is the present one and is not known to have ended.
-  bool Lasts(uint64_t generation) const ABSL_LOCKS_EXCLUDED(mutex_);
   // Waits until jobs can be submitted. Error: why they never can, or that `deadline` has passed.
   absl::Status AwaitLive(Deadline deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Runs `attempt` in the present epoch, and again in the next one while it returns UNAVAILABLE, within
+  // `restart_limit`.
+  absl::Status InTime(absl::FunctionRef<absl::Status(Deadline)> attempt) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Submits what `draft` makes, anew for each epoch.
+  absl::StatusOr<std::shared_ptr<Job>> SubmitDraft(absl::Duration timeout,
+                                                   absl::FunctionRef<absl::Status(Draft*)> draft)
+      ABSL_LOCKS_EXCLUDED(submitting_, mutex_);
   // UNAVAILABLE, if the group recovers: the next epoch must begin first; the job is unchanged.
-  absl::Status SubmitNow(const AllToAllv& exchange, absl::Duration timeout, Deadline deadline,
-                         std::shared_ptr<JobCore>* job) ABSL_LOCKS_EXCLUDED(submitting_, mutex_);
+  absl::Status SubmitNow(Draft draft, absl::Duration timeout, Deadline deadline, std::shared_ptr<JobCore>* job)
+      ABSL_LOCKS_EXCLUDED(submitting_, mutex_);
+  // UNAVAILABLE: the epoch has just ended.
+  absl::StatusOr<Membership> Present() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // What an error of the daemon in the epoch means to the caller; ends the epoch if the daemon has.
+  absl::Status OnRefusal(const Membership& in, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Prepares ranges that the daemon does not have in this epoch.
+  absl::Status PrepareNow(const Membership& in, PreparedCore& prepared, absl::Duration timeout, uint64_t* id = nullptr);
   // Like HandOver(), but retries while the daemon drains, or if `patient` while a quota is exhausted, until the epoch
   // ends or `deadline`. Each answer may take `timeout`.
-  absl::Status HandOverInTime(const Membership& in, v1::SubmitAllToAllRequest& request, bool patient,
-                              absl::Duration timeout, Deadline deadline, bool* known);
+  absl::Status HandOverInTime(const Membership& in, JobCore::Request& request, bool patient, absl::Duration timeout,
+                              Deadline deadline, bool* known);
 
   void Recover();
   absl::Status TryRecover(Deadline deadline) ABSL_LOCKS_EXCLUDED(submitting_, mutex_);
@@ -115,6 +141,13 @@ class GroupHandle final : public Group {
   const std::vector<std::string>& members() const override { return members_; }
   absl::StatusOr<std::shared_ptr<Job>> Submit(const AllToAllv& exchange, absl::Duration timeout) override {
     return core_->Submit(exchange, timeout);
+  }
+  absl::StatusOr<std::shared_ptr<Prepared>> Prepare(const AllToAllv& layout, absl::Duration timeout) override {
+    return core_->Prepare(layout, timeout);
+  }
+  absl::StatusOr<std::shared_ptr<Job>> Submit(const std::shared_ptr<Prepared>& prepared, const Lengths& lengths,
+                                              absl::Duration timeout) override {
+    return core_->Submit(prepared, lengths, timeout);
   }
   absl::Status Leave() override { return core_->Leave(); }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/src/prepared.h"
 #include "client/src/segment.h"
 
 namespace rails::internal {
@@ -45,7 +46,7 @@ JobReport FromProto(const v1::JobReport& from) {
 }  // namespace
 
 JobCore::JobCore(std::shared_ptr<JobOwner> owner, std::shared_ptr<Watcher> watcher, std::shared_ptr<Request> request,
-                 std::vector<std::shared_ptr<SegmentCore>> segments, uint32_t rank, uint64_t seq, bool replayable)
+                 std::shared_ptr<const Segments> segments, uint32_t rank, uint64_t seq, bool replayable)
     : owner_(std::move(owner)),
       watcher_(std::move(watcher)),
       rank_(rank),
@@ -65,12 +66,13 @@ bool JobCore::idle() const {
 }
 
 absl::Status JobCore::CheckUsable() {
-  std::vector<std::shared_ptr<SegmentCore>> segments;
+  std::shared_ptr<const Segments> segments;
   {
     absl::MutexLock lock(&mutex_);
     segments = segments_;
   }
-  for (const auto& segment : segments) {
+  if (segments == nullptr) return absl::OkStatus();
+  for (const auto& segment : *segments) {
     if (absl::Status status = segment->CheckUsable(); !status.ok()) return status;
   }
   return absl::OkStatus();
@@ -89,7 +91,7 @@ absl::StatusOr<std::shared_ptr<JobCore::Request>> JobCore::BeginAttempt(std::sha
     absl::MutexLock lock(&mutex_);
     if (finishing_) return request;
     request = request_;
-    *request->message->mutable_job() = attempt->id;
+    *request->mutable_job() = attempt->id;
     attempt_ = attempt;
     counted_ = false;
     if (watched_) FollowAttempt();
@@ -119,15 +121,15 @@ void JobCore::Accepted() {
 
 void JobCore::Withdraw(bool known) {
   std::shared_ptr<const Attempt> attempt;
-  std::vector<std::shared_ptr<SegmentCore>> segments;
+  std::shared_ptr<const Segments> segments;
   {
     absl::MutexLock lock(&mutex_);
     attempt = TakeAttempt();
     if (attempt == nullptr) return;
     segments = segments_;
   }
-  if (!known) {
-    for (const auto& segment : segments) segment->Poison(attempt->session->hello().daemon);
+  if (!known && segments != nullptr) {
+    for (const auto& segment : *segments) segment->Poison(attempt->session->hello().daemon);
   }
   attempt->session->ForgetJob(attempt->id);
 }
@@ -149,7 +151,7 @@ std::shared_ptr<const JobCore::Attempt> JobCore::TakeAttempt() {
 
 void JobCore::EndAttempt(const std::shared_ptr<const Attempt>& attempt, Result result, bool quiescent,
                          bool replayable) {
-  std::vector<std::shared_ptr<SegmentCore>> segments;
+  std::shared_ptr<const Segments> segments;
   {
     absl::MutexLock lock(&mutex_);
     if (attempt_ != attempt || std::exchange(ending_, true)) return;
@@ -157,10 +159,10 @@ void JobCore::EndAttempt(const std::shared_ptr<const Attempt>& attempt, Result r
     if (!replayable && !std::exchange(counted_, true)) ++acceptances_;
     segments = segments_;
   }
-  if (!quiescent) {
-    for (const auto& segment : segments) segment->Poison(attempt->session->hello().daemon);
+  if (!quiescent && segments != nullptr) {
+    for (const auto& segment : *segments) segment->Poison(attempt->session->hello().daemon);
   }
-  segments.clear();
+  segments.reset();
   if (replayable) {
     {
       absl::MutexLock lock(&mutex_);
@@ -173,7 +175,7 @@ void JobCore::EndAttempt(const std::shared_ptr<const Attempt>& attempt, Result r
 }
 
 void JobCore::Finish(Result result) {
-  std::vector<std::shared_ptr<SegmentCore>> segments;
+  std::shared_ptr<const Segments> segments;
   std::shared_ptr<Request> request;
   {
     absl::MutexLock lock(&mutex_);
@@ -183,7 +185,8 @@ void JobCore::Finish(Result result) {
     if (result.ok() && acceptances_ > 1) result->replays = acceptances_ - 1;
   }
   // Releases the segments before the result is visible. Not under the lock, because a release makes a call.
-  segments.clear();
+  request.reset();
+  segments.reset();
   std::shared_ptr<const Attempt> attempt;
   std::vector<std::function<void(Result)>> callbacks;
   {

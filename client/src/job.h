@@ -24,6 +24,7 @@
 
 namespace rails::internal {
 
+class PreparedCore;
 class SegmentCore;
 
 // The group of a job. Outlives it.
@@ -39,15 +40,22 @@ class JobOwner {
 class JobCore : public std::enable_shared_from_this<JobCore> {
  public:
   using Result = absl::StatusOr<JobReport>;
+  using Segments = std::vector<std::shared_ptr<SegmentCore>>;
   // The request names the job of the latest attempt.
   struct Request {
     google::protobuf::Arena arena;
-    v1::SubmitAllToAllRequest* message = google::protobuf::Arena::CreateMessage<v1::SubmitAllToAllRequest>(&arena);
+    v1::SubmitAllToAllRequest* message = nullptr;  // on the arena; null: `again` is the request
+    std::shared_ptr<PreparedCore> prepared;        // that gives the ranges of `again`
+    v1::SubmitPreparedRequest again;
+    v1::SubmitAllToAllRequest* MakeMessage() {
+      return message = google::protobuf::Arena::CreateMessage<v1::SubmitAllToAllRequest>(&arena);
+    }
+    v1::JobId* mutable_job() { return message != nullptr ? message->mutable_job() : again.mutable_job(); }
   };
 
   // `replayable`: keeps the request until the job has ended, for further attempts.
   JobCore(std::shared_ptr<JobOwner> owner, std::shared_ptr<Watcher> watcher, std::shared_ptr<Request> request,
-          std::vector<std::shared_ptr<SegmentCore>> segments, uint32_t rank, uint64_t seq, bool replayable);
+          std::shared_ptr<const Segments> segments, uint32_t rank, uint64_t seq, bool replayable);
 
   uint64_t seq() const { return seq_; }
   bool finished() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -112,10 +120,10 @@ class JobCore : public std::enable_shared_from_this<JobCore> {
   mutable absl::Mutex mutex_;
   std::vector<Waiter*> waiters_ ABSL_GUARDED_BY(mutex_);  // woken when attempt_, accepted_ or result_ changes
   std::shared_ptr<Request> request_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::shared_ptr<SegmentCore>> segments_ ABSL_GUARDED_BY(mutex_);  // empty once the job ends
-  std::shared_ptr<const Attempt> attempt_ ABSL_GUARDED_BY(mutex_);              // null: none is outstanding
-  bool accepted_ ABSL_GUARDED_BY(mutex_) = false;                               // the daemon has accepted attempt_
-  bool ending_ ABSL_GUARDED_BY(mutex_) = false;                                 // a thread is about to end attempt_
+  std::shared_ptr<const Segments> segments_ ABSL_GUARDED_BY(mutex_);  // with a prepared exchange; null: the job ends
+  std::shared_ptr<const Attempt> attempt_ ABSL_GUARDED_BY(mutex_);    // null: none is outstanding
+  bool accepted_ ABSL_GUARDED_BY(mutex_) = false;                     // the daemon has accepted attempt_
+  bool ending_ ABSL_GUARDED_BY(mutex_) = false;                       // a thread is about to end attempt_
   bool missed_ ABSL_GUARDED_BY(mutex_) = false;     // the report of attempt_ may be lost: ask once it is accepted
   bool following_ ABSL_GUARDED_BY(mutex_) = false;  // Follow() was called for attempt_
   bool watched_ ABSL_GUARDED_BY(mutex_) = false;    // StartWatch() was called

@@ -67,16 +67,19 @@ absl::StatusOr<v1::JoinGroupResponse> JoinGroup(Session& session, const GroupOpt
   return joined;
 }
 
-absl::Status HandOver(Session& session, const std::string& group, v1::SubmitAllToAllRequest& request,
-                      absl::Duration timeout, bool* known) {
+template <typename Request>
+absl::Status HandOver(Session& session, const std::string& group, Request& request, absl::Duration timeout,
+                      bool* known) {
   const Deadline give_up = Deadline::After(timeout);
   absl::Duration pause = kFirstHandOverPause;
   absl::Status open;  // error of an attempt that the daemon may still have accepted
   while (true) {
-    v1::SubmitAllToAllRequest question;
-    *question.mutable_job() = request.job();
-    question.set_question(true);
-    v1::SubmitAllToAllRequest& said = open.ok() ? request : question;
+    Request question;
+    if (!open.ok()) {
+      *question.mutable_job() = request.job();
+      question.set_question(true);
+    }
+    Request& said = open.ok() ? request : question;
     said.set_attempt(session.NextAttempt());
     v1::RefusedScope refused = v1::REFUSED_SCOPE_UNSPECIFIED;
     const absl::Status status = session.Submit(said, give_up, &refused);
@@ -99,5 +102,8 @@ absl::Status HandOver(Session& session, const std::string& group, v1::SubmitAllT
     pause = std::min(2 * pause, kLongestHandOverPause);
   }
 }
+
+template absl::Status HandOver(Session&, const std::string&, v1::SubmitAllToAllRequest&, absl::Duration, bool*);
+template absl::Status HandOver(Session&, const std::string&, v1::SubmitPreparedRequest&, absl::Duration, bool*);
 
 }  // namespace rails::internal

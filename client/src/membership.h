@@ -25,8 +25,10 @@ absl::StatusOr<v1::JoinGroupResponse> JoinGroup(Session& session, const GroupOpt
 
 // Submits a job of `group`. Asks again until `timeout` while it is unknown whether the daemon has accepted it; `*known`
 // says whether that is known in the end. OK: this attempt or an earlier one was accepted. Sets the request's attempt.
-absl::Status HandOver(Session& session, const std::string& group, v1::SubmitAllToAllRequest& request,
-                      absl::Duration timeout, bool* known);
+// Request: SubmitAllToAllRequest or SubmitPreparedRequest.
+template <typename Request>
+absl::Status HandOver(Session& session, const std::string& group, Request& request, absl::Duration timeout,
+                      bool* known);
 
 }  // namespace rails::internal
 

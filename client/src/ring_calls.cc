@@ -96,7 +96,7 @@ absl::StatusOr<v1::RingAnswer> RingCalls::Call(ring::Kind kind, const google::pr
       const std::unique_ptr<Pending> ended = std::move(calls_.extract(id).mapped());
       if (ended->answered) return std::move(ended->answer);
       if (!ended_.ok()) return ended_;
-      if (kind != ring::Kind::kSubmit) return written;
+      if (kind != ring::Kind::kSubmit && kind != ring::Kind::kSubmitPrepared) return written;
       return NotSent(written);
     }
     status = call->given_up ? absl::CancelledError("the call was given up")
@@ -170,10 +170,13 @@ bool RingCalls::TryWrite(ring::Kind kind, uint64_t id, absl::string_view payload
 }
 
 void RingCalls::WriteOrPost(ring::Kind kind, uint64_t id, std::string payload) {
-  if (TryWrite(kind, id, payload)) return;
+  // In their order: a segment cannot be removed before what uses it is released.
+  if (posted_.load(std::memory_order_acquire) == 0 && TryWrite(kind, id, payload)) return;
+  posted_.fetch_add(1, std::memory_order_relaxed);
   watcher_->Post(absl::ZeroDuration(), [weak = weak_from_this(), kind, id, payload = std::move(payload)] {
     if (const std::shared_ptr<RingCalls> self = weak.lock()) {
       self->Write(kind, id, payload, Deadline::After(kPostTimeout)).IgnoreError();
+      self->posted_.fetch_sub(1, std::memory_order_release);
     }
   });
 }

@@ -172,6 +172,7 @@ class RingCalls : public std::enable_shared_from_this<RingCalls> {
   bool bell_closed_ ABSL_GUARDED_BY(reading_) = false;
 
   std::atomic<uint64_t> missed_{0};  // as last seen
+  std::atomic<uint32_t> posted_{0};  // requests that the watcher is to write
 
   mutable absl::Mutex mutex_;
   uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -84,7 +84,7 @@ absl::Status SelfCopy::Refuse(const char* field, size_t flow, size_t index, cons
       what, " itself"));
 }
 
-absl::Status SelfCopy::Check(const AllToAllv& exchange, uint32_t rank) const {
+absl::Status SelfCopy::Check(const AllToAllv& exchange, uint32_t rank) {
   if (TotalBytes(sources_) != TotalBytes(destinations_)) {
     return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " sends ", TotalBytes(sources_),
                                                    " bytes to itself but receives ", TotalBytes(destinations_),
@@ -98,6 +98,11 @@ absl::Status SelfCopy::Check(const AllToAllv& exchange, uint32_t rank) const {
                                                      " of rank ", rank, " from itself overlap"));
     }
   }
+  const bool overlap =
+      std::any_of(sources_.begin(), sources_.end(), [&to](const Piece& piece) { return OverlapsAny(to, piece.place); });
+  // One pair of ranges in one mapping needs no staging: memmove() handles the overlap.
+  staged_ =
+      overlap && (sources_.size() > 1 || destinations_.size() > 1 || sources_[0].segment != destinations_[0].segment);
   std::vector<Place> from = SortedPlaces(sources_);
   JoinOverlapping(&from);
   absl::Status status = ForEachOther(exchange.receives, rank, [&](size_t i, size_t j, const Range& range, Place place) {
@@ -112,28 +117,31 @@ absl::Status SelfCopy::Check(const AllToAllv& exchange, uint32_t rank) const {
   });
 }
 
-void SelfCopy::Run() const {
-  const std::vector<Place> to = SortedPlaces(destinations_);
-  const bool overlap =
-      std::any_of(sources_.begin(), sources_.end(), [&to](const Piece& piece) { return OverlapsAny(to, piece.place); });
-  // One pair of ranges in one mapping needs no staging: memmove() handles the overlap.
-  if (overlap && (sources_.size() > 1 || destinations_.size() > 1 || sources_[0].segment != destinations_[0].segment)) {
+void SelfCopy::Run(uint64_t bytes) const {
+  if (staged_) {
     std::vector<std::byte> staged;
-    staged.reserve(TotalBytes(sources_));
-    for (const Piece& piece : sources_) staged.insert(staged.end(), piece.bytes.begin(), piece.bytes.end());
+    staged.reserve(bytes);
+    for (const Piece& piece : sources_) {
+      const size_t length = std::min<uint64_t>(piece.bytes.size(), bytes - staged.size());
+      staged.insert(staged.end(), piece.bytes.begin(), piece.bytes.begin() + static_cast<ptrdiff_t>(length));
+    }
     const std::byte* next = staged.data();
+    uint64_t left = staged.size();
     for (const Piece& piece : destinations_) {
-      std::memcpy(piece.bytes.data(), next, piece.bytes.size());
-      next += piece.bytes.size();
+      const size_t length = std::min<uint64_t>(piece.bytes.size(), left);
+      if (length > 0) std::memcpy(piece.bytes.data(), next, length);
+      next += length;
+      left -= length;
     }
     return;
   }
   // Walks both lists in step.
   size_t i = 0, j = 0, i_done = 0, j_done = 0;
-  while (i < sources_.size() && j < destinations_.size()) {
+  while (bytes > 0 && i < sources_.size() && j < destinations_.size()) {
     const absl::Span<std::byte> source = sources_[i].bytes, destination = destinations_[j].bytes;
-    const size_t length = std::min(source.size() - i_done, destination.size() - j_done);
+    const size_t length = std::min<uint64_t>({source.size() - i_done, destination.size() - j_done, bytes});
     std::memmove(destination.data() + j_done, source.data() + i_done, length);
+    bytes -= length;
     i_done += length;
     j_done += length;
     if (i_done == source.size()) i_done = 0, ++i;

@@ -30,9 +30,10 @@ class SelfCopy {
   // INVALID_ARGUMENT names both ranges: the totals differ, a destination overlaps another receive range or a range sent
   // to another rank, or a source overlaps a range received from another rank. Sources may overlap send ranges and the
   // destinations. The caller has checked each range of `exchange`.
-  absl::Status Check(const AllToAllv& exchange, uint32_t rank) const;
-  // Copies as if all sources were read before any destination is written. The totals must be equal.
-  void Run() const;
+  absl::Status Check(const AllToAllv& exchange, uint32_t rank);
+  // Copies as if all sources were read before any destination is written: the first bytes of both. Check() was called.
+  void Run(uint64_t bytes) const;
+  void Run() const { Run(TotalBytes(sources_)); }
 
  private:
   struct Piece {
@@ -47,6 +48,7 @@ class SelfCopy {
                              const std::vector<Piece>& own, uint32_t rank, const char* what);
 
   std::vector<Piece> sources_, destinations_;
+  bool staged_ = false;  // through a buffer, because sources and destinations overlap
 };
 
 }  // namespace rails::internal

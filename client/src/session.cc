@@ -209,8 +209,28 @@ absl::Status Session::Leave(const v1::Epoch& epoch, uint32_t rank) {
 }
 
 absl::Status Session::Submit(const v1::SubmitAllToAllRequest& request, Deadline deadline, v1::RefusedScope* refused) {
+  return SubmitAs(ring::Kind::kSubmit, request, deadline, refused);
+}
+
+absl::Status Session::Submit(const v1::SubmitPreparedRequest& request, Deadline deadline, v1::RefusedScope* refused) {
+  return SubmitAs(ring::Kind::kSubmitPrepared, request, deadline, refused);
+}
+
+absl::Status Session::Prepare(const v1::PrepareAllToAllRequest& request, Deadline deadline) {
+  return Call<v1::PrepareAllToAllResponse>(ring::Kind::kPrepare, request, deadline, {}).status();
+}
+
+void Session::ReleasePrepared(uint64_t id) {
+  if (!Usable().ok()) return;
+  v1::ReleasePreparedRequest request;
+  request.set_prepared_id(id);
+  calls_->Post(ring::Kind::kReleasePrepared, request, nullptr);
+}
+
+absl::Status Session::SubmitAs(ring::Kind kind, const google::protobuf::MessageLite& request, Deadline deadline,
+                               v1::RefusedScope* refused) {
   *refused = v1::REFUSED_SCOPE_UNSPECIFIED;
-  const absl::StatusOr<v1::RingAnswer> answer = calls_->Call(ring::Kind::kSubmit, request, deadline, {});
+  const absl::StatusOr<v1::RingAnswer> answer = calls_->Call(kind, request, deadline, {});
   if (!answer.ok()) return answer.status();
   *refused = answer->refused();
   return StatusOf(*answer);

@@ -87,6 +87,12 @@ class Session final : public RingListener, public std::enable_shared_from_this<S
   absl::Status Leave(const v1::Epoch& epoch, uint32_t rank);
   // `refused`: the scope of an error; UNSPECIFIED if the daemon may have accepted the job.
   absl::Status Submit(const v1::SubmitAllToAllRequest& request, Deadline deadline, v1::RefusedScope* refused);
+  absl::Status Submit(const v1::SubmitPreparedRequest& request, Deadline deadline, v1::RefusedScope* refused);
+  // The id of a prepared exchange; no other one of the session has had it.
+  uint64_t NextPreparedId() { return prepared_.fetch_add(1, std::memory_order_relaxed) + 1; }
+  absl::Status Prepare(const v1::PrepareAllToAllRequest& request, Deadline deadline);
+  // Does not wait. A segment that is dropped later is removed later.
+  void ReleasePrepared(uint64_t id);
   // For SubmitAllToAllRequest.attempt.
   uint64_t NextAttempt() { return attempts_.fetch_add(1, std::memory_order_relaxed) + 1; }
   absl::Status CancelJob(const v1::JobId& job);
@@ -125,6 +131,8 @@ class Session final : public RingListener, public std::enable_shared_from_this<S
   // Describes the end: the daemon's process has ended, the daemon has closed the session, or this client has, because
   // of `broken` or of the descriptor channel.
   absl::Status HowItEnded(const absl::Status& broken) const;
+  absl::Status SubmitAs(ring::Kind kind, const google::protobuf::MessageLite& request, Deadline deadline,
+                        v1::RefusedScope* refused);
   template <typename Response>
   absl::StatusOr<Response> Call(ring::Kind kind, const google::protobuf::MessageLite& request, Deadline deadline,
                                 RingCalls::CallOptions options);
@@ -138,7 +146,7 @@ class Session final : public RingListener, public std::enable_shared_from_this<S
   const std::shared_ptr<Watcher> watcher_;
   const std::unique_ptr<DescriptorChannel> channel_;
   std::shared_ptr<RingCalls> calls_;  // set by TryOpen()
-  std::atomic<uint64_t> attempts_{0};
+  std::atomic<uint64_t> attempts_{0}, prepared_{0};
   std::atomic<bool> lost_flag_{false};
   mutable absl::Mutex mutex_;
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);

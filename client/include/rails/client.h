@@ -90,6 +90,22 @@ struct AllToAllv {
   absl::Duration timeout = absl::ZeroDuration();  // from acceptance; zero: the daemon's limit
 };
 
+// Ranges that are checked once and used by many jobs of one group: Group::Prepare(). Dropping the object releases them
+// in the daemon once the jobs that use them have ended. Its segments live at least as long.
+class Prepared {
+ public:
+  virtual ~Prepared() = default;
+};
+
+// How much of a prepared exchange one job moves.
+struct Lengths {
+  // The bytes of each flow, in the order of AllToAllv::sends and AllToAllv::receives: a flow uses the first so many
+  // bytes of its ranges. Empty: all bytes.
+  std::vector<uint64_t> sends{}, receives{};
+  uint64_t tag = 0;                               // as AllToAllv::tag
+  absl::Duration timeout = absl::ZeroDuration();  // as AllToAllv::timeout
+};
+
 // The outcome of one rank's part of a job.
 struct JobReport {
   uint64_t seq = 0;
@@ -173,6 +189,17 @@ class Group {
   // count. After it, nobody knows whether the job runs: UNAVAILABLE, the group is over, and the segments are poisoned.
   // Calls of one group run one after the other.
   virtual absl::StatusOr<std::shared_ptr<Job>> Submit(const AllToAllv& exchange,
+                                                      absl::Duration timeout = absl::Seconds(30)) = 0;
+  // Checks the ranges of `layout` as Submit() does, and keeps them here and in the daemon, so that a job that uses them
+  // costs nothing by range. Its tag and timeout are not used. In a group that survives restarts the ranges do, too.
+  // Errors as of Submit(); RESOURCE_EXHAUSTED: the daemon's `limits.max_prepared_per_session` or
+  // `limits.max_prepared_ranges_per_session`.
+  virtual absl::StatusOr<std::shared_ptr<Prepared>> Prepare(const AllToAllv& layout,
+                                                            absl::Duration timeout = absl::Seconds(30)) = 0;
+  // Submits a job as above. Other ranks need not prepare. The rule on ranges of unfinished jobs counts all ranges of
+  // the layout, whatever the lengths. INVALID_ARGUMENT: a length is over the bytes of the flow's ranges; names the rank
+  // and both values. Or `prepared` is of another group.
+  virtual absl::StatusOr<std::shared_ptr<Job>> Submit(const std::shared_ptr<Prepared>& prepared, const Lengths& lengths,
                                                       absl::Duration timeout = absl::Seconds(30)) = 0;
   virtual absl::Status Leave() = 0;
 };

@@ -116,6 +116,11 @@ class FakeDaemon::Impl {
   absl::Status refusal, join_refusal, segment_refusal, wait_failure;
   int wait_failures = 0;
   std::vector<v1::SubmitAllToAllRequest> submissions;
+  std::vector<v1::SubmitPreparedRequest> prepared_submissions;
+  std::vector<v1::PrepareAllToAllRequest> preparations;
+  std::map<uint64_t, v1::PrepareAllToAllRequest> prepared;
+  absl::Status prepare_refusal;
+  int too_early = 0;
   std::vector<uint64_t> accepted, cancelled, joins, given_up;
   uint64_t epoch = 7, records = 0;
   std::vector<uint64_t> waits;
@@ -176,7 +181,21 @@ class FakeDaemon::Impl {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     switch (kind) {
       case ring::Kind::kSubmit:
-        return OnSubmit(ring, id, payload);
+        return OnSubmit(ring, id, payload, &submissions);
+      case ring::Kind::kSubmitPrepared:
+        return OnSubmit(ring, id, payload, &prepared_submissions);
+      case ring::Kind::kPrepare: {
+        const auto request = Parse<v1::PrepareAllToAllRequest>(payload);
+        preparations.push_back(request);
+        if (!prepare_refusal.ok()) return ring->Answer(id, prepare_refusal);
+        if (request.epoch().counter() != epoch) return ring->Answer(id, absl::AbortedError("the group is broken"));
+        const bool fresh = prepared.emplace(request.prepared_id(), request).second;
+        return ring->Answer(id, fresh ? absl::OkStatus() : absl::AlreadyExistsError("prepared_id"));
+      }
+      case ring::Kind::kReleasePrepared: {
+        const bool known = prepared.erase(Parse<v1::ReleasePreparedRequest>(payload).prepared_id()) == 1;
+        return ring->Answer(id, known ? absl::OkStatus() : absl::NotFoundError("prepared_id"));
+      }
       case ring::Kind::kWaitJob:
         return OnWait(ring, id, Parse<v1::WaitJobRequest>(payload));
       case ring::Kind::kCancelJob: {
@@ -193,9 +212,14 @@ class FakeDaemon::Impl {
       }
       case ring::Kind::kLeaveGroup:
         ++leaves;
+        prepared.clear();
         return ring->Answer(id, absl::OkStatus());
       case ring::Kind::kRemoveSegment: {
-        const bool known = segments.erase(Parse<v1::RemoveSegmentRequest>(payload).segment_id()) == 1;
+        const uint32_t segment = Parse<v1::RemoveSegmentRequest>(payload).segment_id();
+        for (const auto& [prepared_id, ranges] : prepared) {
+          too_early += ranges.sends_size() > 0 && ranges.sends(0).segment_ids(0) == segment;
+        }
+        const bool known = segments.erase(segment) == 1;
         return ring->Answer(id, known ? absl::OkStatus() : absl::NotFoundError("segment"));
       }
       case ring::Kind::kGiveUp:
@@ -206,16 +230,17 @@ class FakeDaemon::Impl {
     }
   }
 
-  void OnSubmit(const std::shared_ptr<FakeRing>& ring, uint64_t id, const std::string& payload)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+  template <typename Request>
+  void OnSubmit(const std::shared_ptr<FakeRing>& ring, uint64_t id, const std::string& payload,
+                std::vector<Request>* all) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     const auto refuse = [&](const absl::Status& status, v1::RefusedScope scope) {
       ring->Answer(id, status, nullptr, scope);
     };
     if (payload.size() > kMaxRequestBytes) {
       return refuse(absl::ResourceExhaustedError("the request is too long"), v1::REFUSED_SCOPE_JOB);
     }
-    const auto request = Parse<v1::SubmitAllToAllRequest>(payload);
-    submissions.push_back(request);
+    const auto request = Parse<Request>(payload);
+    all->push_back(request);
     Fate fate = Fate::kAccept;
     if (!fates.empty()) {
       fate = fates.front();
@@ -436,12 +461,26 @@ void FakeDaemon::EndEpoch() {
   impl_->Settle();
 }
 
+void FakeDaemon::RefusePreparations(absl::Status status) {
+  absl::MutexLock lock(&impl_->mutex);
+  impl_->prepare_refusal = std::move(status);
+}
+std::vector<uint64_t> FakeDaemon::prepared() const {
+  absl::MutexLock lock(&impl_->mutex);
+  std::vector<uint64_t> ids;
+  for (const auto& [id, ranges] : impl_->prepared) ids.push_back(id);
+  return ids;
+}
+
 #define RAILS_FAKE_GETTER(type, name)    \
   type FakeDaemon::name() const {        \
     absl::MutexLock lock(&impl_->mutex); \
     return impl_->name;                  \
   }
 RAILS_FAKE_GETTER(std::vector<v1::SubmitAllToAllRequest>, submissions)
+RAILS_FAKE_GETTER(std::vector<v1::SubmitPreparedRequest>, prepared_submissions)
+RAILS_FAKE_GETTER(std::vector<v1::PrepareAllToAllRequest>, preparations)
+RAILS_FAKE_GETTER(int, too_early)
 RAILS_FAKE_GETTER(std::vector<uint64_t>, accepted)
 RAILS_FAKE_GETTER(std::vector<uint64_t>, joins)
 RAILS_FAKE_GETTER(std::vector<uint64_t>, waits)

@@ -69,9 +69,15 @@ class FakeDaemon {
   void EndEpoch();
 
   std::vector<v1::SubmitAllToAllRequest> submissions() const;  // all that came, refused ones too
-  std::vector<uint64_t> joins() const;                         // their next_seq, of refused ones too
-  std::vector<uint64_t> accepted() const;                      // numbers, in order
-  std::vector<uint64_t> waits() const;                         // numbers of the jobs that were asked about
+  std::vector<v1::SubmitPreparedRequest> prepared_submissions() const;
+  std::vector<v1::PrepareAllToAllRequest> preparations() const;  // all that came, refused ones too
+  std::vector<uint64_t> prepared() const;                        // ids of those that were not released
+  int too_early() const;                                         // removals of segments that prepared ranges name
+  // From now on.
+  void RefusePreparations(absl::Status status);
+  std::vector<uint64_t> joins() const;     // their next_seq, of refused ones too
+  std::vector<uint64_t> accepted() const;  // numbers, in order
+  std::vector<uint64_t> waits() const;     // numbers of the jobs that were asked about
   std::vector<uint64_t> cancelled() const;
   std::map<uint32_t, SharedSegment> segments() const;
   std::map<uint32_t, uint64_t> reservations() const;  // lengths of all that came

@@ -1,0 +1,215 @@
+// Prepared exchanges: what reaches the daemon, when it is released, and what becomes of it when daemons end.
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "tests/unit/client/library/fixture.h"
+
+namespace rails::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using Fate = FakeDaemon::Fate;
+
+class PreparedTest : public ClientTest {
+ protected:
+  PreparedTest() : send_(MakeSegment()), receive_(MakeSegment()) {}
+
+  std::shared_ptr<Prepared> Prepare(Group& group, const AllToAllv& layout) {
+    auto prepared = group.Prepare(layout);
+    EXPECT_TRUE(prepared.ok()) << prepared.status();
+    return prepared.ok() ? *std::move(prepared) : nullptr;
+  }
+  // Rank 0 sends to ranks 2, 0 and 1, receives from 0 and 3, and names rank 1 without ranges.
+  AllToAllv Layout() const {
+    AllToAllv layout;
+    layout.sends = {{2, {{send_, 0, 60}, {send_, 100, 40}}}, {0, {{send_, 200, 8}}}, {1, {{send_, 300, 5}}}};
+    layout.receives = {{0, {{receive_, 200, 8}}}, {1, {}}, {3, {{receive_, 0, 50}}}};
+    return layout;
+  }
+  std::unique_ptr<Group> JoinKept() {
+    auto group = client_->JoinGroup({.name = "moe",
+                                     .world_size = 4,
+                                     .rank = 0,
+                                     .recovery = Recovery::kWait,
+                                     .wait_limit = absl::Seconds(1),
+                                     .restart_limit = absl::Minutes(1)});
+    EXPECT_TRUE(group.ok()) << group.status();
+    return *std::move(group);
+  }
+
+  std::shared_ptr<Segment> send_, receive_;
+};
+
+TEST_F(PreparedTest, RangesTravelOnceAndLengthsWithEachJob) {
+  auto group = Join();
+  const auto prepared = Prepare(*group, Layout());
+  const auto layouts = daemon_->preparations();
+  ASSERT_EQ(layouts.size(), 1u);
+  EXPECT_EQ(layouts[0].epoch().counter(), 7u);
+  EXPECT_EQ(layouts[0].rank(), 0u);
+  ASSERT_EQ(layouts[0].sends_size(), 2);
+  EXPECT_EQ(layouts[0].sends(0).peer_rank(), 2u);
+  EXPECT_THAT(layouts[0].sends(0).offsets_bytes(), ElementsAre(0, 100));
+  EXPECT_EQ(layouts[0].receives_size(), 1) << "a flow without ranges does not travel";
+  EXPECT_THAT(layouts[0].own_sends().offsets_bytes(), ElementsAre(200));
+  EXPECT_THAT(layouts[0].own_receives().offsets_bytes(), ElementsAre(200));
+
+  std::memset(send_->bytes().data() + 200, 1, 8);
+  auto first = group->Submit(prepared, {.sends = {70, 3, 0}, .receives = {3, 0, 50}, .tag = 9});
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ((*first)->seq(), 1u);
+  for (size_t i = 0; i < 8; ++i) EXPECT_EQ(receive_->bytes()[200 + i], std::byte(i < 3 ? 1 : 0));
+  ASSERT_TRUE(group->Submit(prepared, {.receives = {8, 0, 4}, .timeout = absl::Microseconds(1500)}).ok());
+  ASSERT_TRUE(group->Submit(prepared, {}).ok());
+  EXPECT_EQ(receive_->bytes()[207], std::byte(1));
+  const auto jobs = daemon_->prepared_submissions();
+  ASSERT_EQ(jobs.size(), 3u);
+  EXPECT_EQ(jobs[0].prepared_id(), layouts[0].prepared_id());
+  EXPECT_EQ(jobs[0].job().seq(), 1u);
+  EXPECT_EQ(jobs[0].tag(), 9u);
+  EXPECT_THAT(jobs[0].lengths_bytes(), ElementsAre(70, 0, 50));
+  EXPECT_THAT(jobs[1].lengths_bytes(), ElementsAre(100, 5, 4));
+  EXPECT_EQ(jobs[1].timeout_milliseconds(), 2u);
+  EXPECT_THAT(jobs[2].lengths_bytes(), IsEmpty()) << "all bytes";
+  EXPECT_EQ(daemon_->preparations().size(), 1u);
+}
+
+TEST_F(PreparedTest, LengthsAreCheckedBeforeTheDaemonSeesThem) {
+  auto group = Join();
+  const auto prepared = Prepare(*group, Layout());
+  const auto refused = [&](const Lengths& lengths) {
+    return std::string(group->Submit(prepared, lengths).status().message());
+  };
+  EXPECT_EQ(refused({.sends = {101, 8, 0}}), "lengths.sends[0]: 101 bytes to rank 2, more than its capacity of 100");
+  EXPECT_EQ(refused({.receives = {8, 1, 0}}), "lengths.receives[1]: 1 bytes from rank 1, more than its capacity of 0");
+  EXPECT_EQ(refused({.sends = {1}}), "lengths.sends: 1 entries, and the layout has 3 flows");
+  EXPECT_EQ(refused({.sends = {1, 2, 3}}), "lengths: rank 0 sends 2 bytes to itself but receives 8 from itself");
+  EXPECT_THAT(refused({.timeout = -absl::Seconds(1)}), HasSubstr("is negative"));
+  EXPECT_THAT(daemon_->prepared_submissions(), IsEmpty());
+  EXPECT_TRUE(absl::IsInvalidArgument(group->Submit(nullptr, {}).status()));
+  auto other = Join(1);
+  EXPECT_THAT(other->Submit(prepared, {}).status().message(), HasSubstr("of another group"));
+  AllToAllv bad = Layout();
+  bad.sends[0].rank = 7;
+  EXPECT_THAT(group->Prepare(bad).status().message(), HasSubstr("sends[0].rank 7"));
+  daemon_->RefusePreparations(absl::ResourceExhaustedError("limits.max_prepared_per_session: 64"));
+  EXPECT_EQ(group->Prepare(Layout()).status().message(), "limits.max_prepared_per_session: 64");
+}
+
+TEST_F(PreparedTest, IsReleasedAfterItsJobsAndBeforeItsSegments) {
+  auto group = Join();
+  auto prepared = Prepare(*group, Layout());
+  auto job = group->Submit(prepared, {});
+  ASSERT_TRUE(job.ok()) << job.status();
+  prepared.reset();
+  send_.reset();
+  receive_.reset();
+  EXPECT_EQ(daemon_->prepared().size(), 1u) << "job 1 uses it";
+  EXPECT_EQ(daemon_->segments().size(), 2u);
+  daemon_->FinishJob(1);
+  ASSERT_TRUE((*job)->Wait().ok());
+  EXPECT_TRUE(Until([&] { return daemon_->segments().empty(); }));
+  EXPECT_THAT(daemon_->prepared(), IsEmpty());
+  EXPECT_EQ(daemon_->too_early(), 0);
+}
+
+TEST_F(PreparedTest, OutlivesItsGroupAndItsClient) {
+  auto group = Join();
+  auto prepared = Prepare(*group, Layout());
+  EXPECT_TRUE(group->Leave().ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(group->Submit(prepared, {}).status()));
+  group.reset();
+  group = Join();
+  EXPECT_THAT(group->Submit(prepared, {}).status().message(), HasSubstr("of another group"));
+  group.reset();
+  client_.reset();
+  prepared.reset();
+}
+
+TEST_F(PreparedTest, ALostAnswerIsAskedForAndALostRequestMadeAgain) {
+  auto group = Join();
+  const auto prepared = Prepare(*group, Layout());
+  daemon_->PlanSubmissions({Fate::kAcceptAndLoseTheAnswer, Fate::kAccept, Fate::kLoseTheRequest});
+  for (uint64_t seq = 1; seq <= 2; ++seq) {
+    auto job = group->Submit(prepared, {});
+    ASSERT_TRUE(job.ok()) << job.status();
+    EXPECT_EQ((*job)->seq(), seq);
+  }
+  std::vector<bool> questions;
+  for (const auto& submission : daemon_->prepared_submissions()) questions.push_back(submission.question());
+  EXPECT_THAT(questions, ElementsAre(false, true, false, true, false));
+  EXPECT_THAT(daemon_->accepted(), ElementsAre(1, 2));
+}
+
+TEST_F(PreparedTest, IsLostWithTheDaemonInAGroupThatIsLostWithIt) {
+  auto group = Join();
+  const auto prepared = Prepare(*group, Layout());
+  auto job = group->Submit(prepared, {});
+  ASSERT_TRUE(job.ok()) << job.status();
+  daemon_->Die();
+  EXPECT_TRUE(absl::IsAborted((*job)->Wait().status()));
+  EXPECT_FALSE(group->Submit(prepared, {}).ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(group->Prepare(Layout()).status())) << "its segments are poisoned";
+}
+
+TEST_F(PreparedTest, IsPreparedAnewAfterARestartAndItsJobsAreReplayed) {
+  auto group = JoinKept();
+  auto prepared = Prepare(*group, Layout());
+  auto first = group->Submit(prepared, {.sends = {70, 8, 0}, .tag = 4});
+  ASSERT_TRUE(first.ok()) << first.status();
+  const auto before = daemon_->prepared_submissions();
+  daemon_->Die();
+  daemon_->EndProcess();
+  daemon_ = std::make_unique<FakeDaemon>(directory_.path(), 2);
+  ASSERT_TRUE(Until([&] { return daemon_->prepared_submissions().size() == 1; }));
+  const auto replayed = daemon_->prepared_submissions();
+  EXPECT_EQ(replayed[0].job().epoch().boot_id(), 2u);
+  EXPECT_EQ(replayed[0].job().seq(), 1u);
+  EXPECT_EQ(replayed[0].tag(), 4u);
+  EXPECT_EQ(replayed[0].job().epoch().boot_id(), 2u);
+  EXPECT_EQ(replayed[0].job().seq(), 1u);
+  EXPECT_EQ(replayed[0].tag(), 4u);
+  EXPECT_THAT(replayed[0].lengths_bytes(), ElementsAre(70, 0, 50)) << "with the same meaning";
+  ASSERT_EQ(daemon_->preparations().size(), 1u);
+  EXPECT_EQ(daemon_->preparations()[0].epoch().boot_id(), 2u);
+  EXPECT_EQ(daemon_->preparations()[0].prepared_id(), replayed[0].prepared_id());
+  EXPECT_THAT(daemon_->preparations()[0].sends(0).offsets_bytes(), ElementsAre(0, 100));
+  // A later job uses what was prepared for the replayed one.
+  auto second = group->Submit(prepared, {});
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_EQ(daemon_->preparations().size(), 1u);
+  daemon_->FinishJob(1);
+  daemon_->FinishJob(2);
+  const auto report = (*first)->Wait();
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->replays, 1u);
+  ASSERT_TRUE((*second)->Wait().ok());
+  prepared.reset();
+  EXPECT_TRUE(Until([&] { return daemon_->prepared().empty(); }));
+}
+
+// The daemon runs on; another node's has ended.
+TEST_F(PreparedTest, IsPreparedAnewInTheNextEpochOfTheSameSession) {
+  auto group = JoinKept();
+  const auto prepared = Prepare(*group, Layout());
+  auto job = group->Submit(prepared, {});
+  ASSERT_TRUE(job.ok()) << job.status();
+  const auto followed = (*job)->Future();
+  daemon_->EndEpoch();
+  ASSERT_TRUE(Until([&] { return daemon_->prepared_submissions().size() == 2; }));
+  auto second = group->Submit(prepared, {});
+  ASSERT_TRUE(second.ok()) << second.status();
+  ASSERT_EQ(daemon_->preparations().size(), 2u);
+  const auto jobs = daemon_->prepared_submissions();
+  ASSERT_EQ(jobs.size(), 3u);
+  EXPECT_EQ(jobs[1].job().seq(), 1u);
+  EXPECT_EQ(jobs[1].prepared_id(), daemon_->preparations()[1].prepared_id());
+  EXPECT_EQ(jobs[2].job().seq(), 2u);
+  EXPECT_EQ(jobs[2].prepared_id(), jobs[1].prepared_id());
+}
+
+}  // namespace
+}  // namespace rails::testing
