@@ -14,6 +14,7 @@ absl::StatusOr<std::shared_ptr<PreparedCore>> PreparedCore::Build(const AllToAll
   v1::SubmitAllToAllRequest ranges;
   Submission submission;
   submission.request = &ranges;
+  submission.capacities = true;
   if (absl::Status s = BuildSubmission(layout, table, world_size, rank, &submission); !s.ok()) return s;
   core->request_.set_rank(rank);
   core->request_.mutable_sends()->Swap(ranges.mutable_sends());

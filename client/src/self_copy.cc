@@ -84,8 +84,8 @@ absl::Status SelfCopy::Refuse(const char* field, size_t flow, size_t index, cons
       what, " itself"));
 }
 
-absl::Status SelfCopy::Check(const AllToAllv& exchange, uint32_t rank) {
-  if (TotalBytes(sources_) != TotalBytes(destinations_)) {
+absl::Status SelfCopy::Check(const AllToAllv& exchange, uint32_t rank, bool capacities) {
+  if (!capacities && TotalBytes(sources_) != TotalBytes(destinations_)) {
     return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " sends ", TotalBytes(sources_),
                                                    " bytes to itself but receives ", TotalBytes(destinations_),
                                                    " from itself"));

@@ -30,7 +30,8 @@ class SelfCopy {
   // INVALID_ARGUMENT names both ranges: the totals differ, a destination overlaps another receive range or a range sent
   // to another rank, or a source overlaps a range received from another rank. Sources may overlap send ranges and the
   // destinations. The caller has checked each range of `exchange`.
-  absl::Status Check(const AllToAllv& exchange, uint32_t rank);
+  // `capacities`: the ranges are, so the totals may differ.
+  absl::Status Check(const AllToAllv& exchange, uint32_t rank, bool capacities);
   // Copies as if all sources were read before any destination is written: the first bytes of both. Check() was called.
   void Run(uint64_t bytes) const;
   void Run() const { Run(TotalBytes(sources_)); }

@@ -152,7 +152,7 @@ absl::Status BuildSubmission(const AllToAllv& exchange, const SegmentTable* tabl
   DirectionBuilder receives("receives", table, world_size, rank, &seen, submission);
   status = receives.Build(exchange.receives, submission->request->mutable_receives());
   if (!status.ok()) return status;
-  status = submission->self.Check(exchange, rank);
+  status = submission->self.Check(exchange, rank, submission->capacities);
   if (!status.ok()) return status;
   submission->request->set_tag(exchange.tag);
   if (exchange.timeout != absl::InfiniteDuration()) {

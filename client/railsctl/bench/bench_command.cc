@@ -21,7 +21,7 @@ struct BenchOptions {
   uint32_t iterations = 10, small_iterations = 200, warmup = 2;
   uint32_t ranges = 0;  // of one submission; 0: one per flow, or 15,000 in mode submit
   uint64_t small_bytes = 4096, range_bytes = 64;
-  bool explain = false;
+  bool explain = false, prepared = false;
 };
 
 constexpr uint32_t kSubmitRanges = 15'000;
@@ -73,6 +73,7 @@ class Bench {
     request.iterations = iterations;
     request.warmup = options_.warmup;
     request.rank0_last = rank0_last;
+    request.prepared = options_.prepared;
     requests_.emplace_back(std::move(request), result);
   }
 
@@ -138,6 +139,7 @@ void AddBenchCommand(CLI::App& app, Context& context) {
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();
   bench->add_flag("--explain", options->explain, "Shows where the time of small jobs goes.");
+  bench->add_flag("--prepared", options->prepared, "Submits exchanges that are prepared once.");
   bench->add_option("--warmup", options->warmup, "Exchanges before those that are measured.")
       ->type_name("N")
       ->capture_default_str();

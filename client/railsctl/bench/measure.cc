@@ -35,7 +35,8 @@ class Measurer {
             .ranges_per_flow = request_.ranges_per_flow,
             .fill = fill,
             .check = fill,
-            .barrier = true};
+            .barrier = true,
+            .prepared = request_.prepared};
   }
 
   absl::Status Checked() {

@@ -56,6 +56,7 @@ struct MeasureRequest {
   uint32_t ranges_per_flow = 1;
   uint32_t iterations = 10;
   uint32_t warmup = 1;
+  bool prepared = false;    // by Group::Prepare()
   bool rank0_last = false;  // rank 0 submits after the others have been accepted
   std::vector<double> node_speeds;
 };

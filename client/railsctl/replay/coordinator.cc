@@ -184,8 +184,12 @@ absl::Status Coordinator::Start(const std::vector<StartCommand>& commands) {
 
 absl::Status Coordinator::Prepare(const PhaseRequest& request) {
   for (size_t rank = 0; rank < links_.size(); ++rank) {
-    PrepareCommand command{request.job, RowOf(*request.ranks, rank), ColumnOf(*request.ranks, rank),
-                           request.ranges_per_flow, request.fill};
+    PrepareCommand command{request.job,
+                           RowOf(*request.ranks, rank),
+                           ColumnOf(*request.ranks, rank),
+                           request.ranges_per_flow,
+                           request.fill,
+                           request.prepared};
     if (absl::Status status = Send(rank, command); !status.ok()) return status;
   }
   return GatherAll<ReadyEvent>(kPrepareTimeout, [&](size_t rank, ReadyEvent&) {

@@ -28,9 +28,10 @@ struct PhaseRequest {
   uint64_t job = 0;
   const workload::TrafficMatrix* ranks = nullptr;
   uint32_t ranges_per_flow = 1;
-  bool fill = true;     // pattern and poison
-  bool check = true;    // compare; needs `fill`
-  bool barrier = true;  // no rank submits before all are ready
+  bool fill = true;       // pattern and poison
+  bool check = true;      // compare; needs `fill`
+  bool barrier = true;    // no rank submits before all are ready
+  bool prepared = false;  // by Group::Prepare()
 };
 
 struct PhaseOutcome {

@@ -24,7 +24,7 @@ struct ReplayOptions {
   std::string file, generator, model, spread = "even";
   uint32_t steps = 10, trace_ranks_per_node = 8;
   uint64_t bytes_per_token = 8192;
-  bool combine = true, verify = true, barrier = true, progress = false;
+  bool combine = true, verify = true, barrier = true, prepared = false, progress = false;
   uint32_t warmup = 1, ranges_per_flow = 1;
   double zipf_exponent = 1.2, sparse_fraction = 0.25;
 };
@@ -104,6 +104,7 @@ int RunReplay(const Context& context, const ReplayOptions& options) {
                  .ranges_per_flow = options.ranges_per_flow,
                  .verify = options.verify,
                  .barrier = options.barrier,
+                 .prepared = options.prepared,
                  .node_speeds = NodeSpeeds(options.fleet, *rails),
                  .read_rails = [&fleet] { return fleet.ReadRails(); },
                  .progress = nullptr};
@@ -155,6 +156,8 @@ void AddReplayCommand(CLI::App& app, Context& context) {
   replay->add_flag("--verify,!--no-verify", options->verify, "Checks every byte (the default); or times only.");
   replay->add_flag("--barrier,!--no-barrier", options->barrier,
                    "Lets no rank submit before all are ready (the default).");
+  replay->add_flag("--prepared", options->prepared,
+                   "Prepares each exchange with some bytes to spare, then submits it.");
   replay->add_flag("--progress", options->progress, "Shows progress even when standard error is no terminal.");
   replay->add_option("--spread", options->spread, "How a node's traffic is spread over its ranks.")
       ->type_name("HOW")

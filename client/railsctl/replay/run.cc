@@ -101,7 +101,8 @@ absl::Status Run::RunStep(size_t index, bool warmup, bool* right) {
                                                                   .ranges_per_flow = options_.ranges_per_flow,
                                                                   .fill = options_.verify,
                                                                   .check = options_.verify,
-                                                                  .barrier = options_.barrier});
+                                                                  .barrier = options_.barrier,
+                                                                  .prepared = options_.prepared});
     if (!outcome.ok()) {
       return absl::Status(outcome.status().code(), absl::StrCat(warmup ? "warm-up step " : "step ", index, ", ",
                                                                 phase.name, ": ", outcome.status().message()));

@@ -18,6 +18,7 @@ struct RunOptions {
   uint32_t ranges_per_flow = 1;
   bool verify = true;
   bool barrier = true;
+  bool prepared = false;
   std::vector<double> node_speeds;  // bytes per second, by node; for the bound
   // Reads the rails' counters.
   std::function<absl::StatusOr<std::vector<NodeRails>>()> read_rails;

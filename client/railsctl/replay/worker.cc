@@ -42,6 +42,7 @@ class Worker {
   }
   uint64_t KeyFrom(uint32_t source) const { return PatternKey({start_.seed, job_, source, start_.rank}); }
   void BuildExchange();
+  absl::Status PrepareExchange();
   // Adds the wrong bytes of one stretch of the receive segment to `checked`.
   static void Add(const Mismatch& mismatch, WrongByte where, CheckedEvent* checked);
 
@@ -56,10 +57,11 @@ class Worker {
   std::unique_ptr<Client> client_;
   std::shared_ptr<Segment> send_, receive_;
   std::unique_ptr<Group> group_;
-
   RankLayout layout_;
   uint64_t job_ = 0;
   AllToAllv exchange_;
+  std::shared_ptr<Prepared> prepared_;  // null: `exchange_` is submitted itself
+  Lengths lengths_;                     // of `prepared_`
 };
 
 absl::Status Worker::Run() {
@@ -132,7 +134,35 @@ absl::Status Worker::Do(const PrepareCommand& command) {
     std::memset(receive_->bytes().data(), PoisonByte(job_), receive_->bytes().size());
   }
   BuildExchange();
+  prepared_ = nullptr;
+  if (command.prepared) {
+    if (absl::Status status = PrepareExchange(); !status.ok()) return status;
+  }
   return Tell(ReadyEvent{});
+}
+
+// The capacities go past what is exchanged, into the bytes between the ranges, where no byte may arrive.
+absl::Status Worker::PrepareExchange() {
+  constexpr uint64_t kSpareBytes = 16;
+  static_assert(2 * kSpareBytes <= kGuardBytes);
+  AllToAllv layout = exchange_;
+  lengths_ = {.tag = exchange_.tag, .timeout = exchange_.timeout};
+  for (auto [flows, lengths] :
+       {std::pair{&layout.sends, &lengths_.sends}, std::pair{&layout.receives, &lengths_.receives}}) {
+    for (FlowRanges& flow : *flows) {
+      uint64_t bytes = 0;
+      for (const Range& range : flow.ranges) bytes += range.length_bytes;
+      lengths->push_back(bytes);
+      if (flow.ranges.empty()) continue;
+      Range& last = flow.ranges.back();
+      const uint64_t end = last.offset_bytes + last.length_bytes;
+      last.length_bytes += std::min(kSpareBytes, last.segment->bytes().size() - end);
+    }
+  }
+  absl::StatusOr<std::shared_ptr<Prepared>> prepared = group_->Prepare(layout);
+  if (!prepared.ok()) return prepared.status();
+  prepared_ = *std::move(prepared);
+  return absl::OkStatus();
 }
 
 void Worker::BuildExchange() {
@@ -160,7 +190,8 @@ absl::Status Worker::Do(const GoCommand& command) {
   absl::SleepFor(std::min(left, kLongestRest));
   doing_ = "submit an exchange";
   done.submit_ns = MonotonicNanoseconds();
-  absl::StatusOr<std::shared_ptr<Job>> job = group_->Submit(exchange_);
+  absl::StatusOr<std::shared_ptr<Job>> job =
+      prepared_ == nullptr ? group_->Submit(exchange_) : group_->Submit(prepared_, lengths_);
   done.accepted_ns = MonotonicNanoseconds();
   if (!job.ok()) return job.status();
   if (command.tell_accepted) {

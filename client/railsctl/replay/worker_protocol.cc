@@ -102,9 +102,13 @@ Json ToJson(const StartCommand& c) {
           {"timeout_milliseconds", c.timeout_milliseconds}};
 }
 Json ToJson(const PrepareCommand& c) {
-  return {
-      {"do", "prepare"}, {"job", c.job}, {"row", c.row}, {"column", c.column}, {"ranges_per_flow", c.ranges_per_flow},
-      {"fill", c.fill}};
+  return {{"do", "prepare"},
+          {"job", c.job},
+          {"row", c.row},
+          {"column", c.column},
+          {"ranges_per_flow", c.ranges_per_flow},
+          {"fill", c.fill},
+          {"prepared", c.prepared}};
 }
 Json ToJson(const GoCommand& c) { return {{"do", "go"}, {"tell_accepted", c.tell_accepted}, {"at_ns", c.at_ns}}; }
 Json ToJson(const CheckCommand&) { return {{"do", "check"}}; }
@@ -176,6 +180,7 @@ void Read(Fields& f, PrepareCommand* c) {
   f.Get("column", &c->column);
   f.Get("ranges_per_flow", &c->ranges_per_flow);
   f.Get("fill", &c->fill);
+  f.Get("prepared", &c->prepared);
 }
 void Read(Fields& f, GoCommand* c) {
   f.Get("tell_accepted", &c->tell_accepted);

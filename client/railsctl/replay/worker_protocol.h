@@ -32,7 +32,8 @@ struct PrepareCommand {
   uint64_t job = 0;                   // number of the payload
   std::vector<uint64_t> row, column;  // bytes to and from each rank
   uint32_t ranges_per_flow = 1;
-  bool fill = true;  // fill the send buffer with the pattern, the receive buffer with poison
+  bool fill = true;       // fill the send buffer with the pattern, the receive buffer with poison
+  bool prepared = false;  // submit by Group::Prepare()
 };
 
 // Submit the prepared exchange (again) and wait. Answer: Accepted if asked for, then Done.

@@ -95,6 +95,12 @@ TEST_F(PreparedTest, LengthsAreCheckedBeforeTheDaemonSeesThem) {
   AllToAllv bad = Layout();
   bad.sends[0].rank = 7;
   EXPECT_THAT(group->Prepare(bad).status().message(), HasSubstr("sends[0].rank 7"));
+  // The rank's own bytes may have two capacities.
+  AllToAllv uneven = Layout();
+  uneven.receives[0].ranges[0].length_bytes = 5;
+  const auto less = Prepare(*group, uneven);
+  EXPECT_THAT(group->Submit(less, {}).status().message(), HasSubstr("sends 8 bytes to itself but receives 5"));
+  EXPECT_TRUE(group->Submit(less, {.sends = {100, 5, 5}}).ok());
   daemon_->RefusePreparations(absl::ResourceExhaustedError("limits.max_prepared_per_session: 64"));
   EXPECT_EQ(group->Prepare(Layout()).status().message(), "limits.max_prepared_per_session: 64");
 }

@@ -114,6 +114,13 @@ class FakeGroup final : public Group {
     cluster_.Submit(++seq_, options_.rank, options_.world_size, exchange);
     return std::make_shared<FakeJob>(&cluster_, seq_, options_.rank);
   }
+  absl::StatusOr<std::shared_ptr<Prepared>> Prepare(const AllToAllv&, absl::Duration) override {
+    return absl::UnimplementedError("not needed");
+  }
+  absl::StatusOr<std::shared_ptr<Job>> Submit(const std::shared_ptr<Prepared>&, const Lengths&,
+                                              absl::Duration) override {
+    return absl::UnimplementedError("not needed");
+  }
   absl::Status Leave() override { return absl::OkStatus(); }
 
  private:

@@ -23,10 +23,11 @@ TEST(WorkerProtocol, CommandsSurviveTheTrip) {
   EXPECT_EQ(back.seed, start.seed);
   EXPECT_EQ(back.timeout_milliseconds, 99u);
   EXPECT_TRUE(back.huge_pages);
-  const auto prepare = ParseCommand(Encode(PrepareCommand{5, {1, 2}, {3, ~uint64_t{0}}, 7, false}));
+  const auto prepare = ParseCommand(Encode(PrepareCommand{5, {1, 2}, {3, ~uint64_t{0}}, 7, false, true}));
   ASSERT_TRUE(prepare.ok());
   EXPECT_EQ(std::get<PrepareCommand>(*prepare).column, (std::vector<uint64_t>{3, ~uint64_t{0}}));
   EXPECT_FALSE(std::get<PrepareCommand>(*prepare).fill);
+  EXPECT_TRUE(std::get<PrepareCommand>(*prepare).prepared);
   EXPECT_TRUE(std::get<GoCommand>(*ParseCommand(Encode(GoCommand{true, 7}))).tell_accepted);
   EXPECT_EQ(std::get<GoCommand>(*ParseCommand(Encode(GoCommand{true, -7}))).at_ns, -7);
   EXPECT_TRUE(std::holds_alternative<CheckCommand>(*ParseCommand(Encode(CheckCommand{}))));
