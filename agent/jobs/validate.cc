@@ -10,14 +10,13 @@
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
-#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
 namespace railsd {
 namespace {
 
-// Allocates nothing once its thread has used it.
+// One at a time on a thread. Allocates nothing once its thread has used it.
 class Sha256Stream {
  public:
   Sha256Stream() { EVP_DigestInit_ex(context(), sha256(), nullptr); }
@@ -206,6 +205,21 @@ std::vector<uint32_t> PlacesOf(const Submission& layout, const FlowSet& flows) {
   return places;
 }
 
+std::vector<uint64_t> AllLengths(const FlowSet& flows) {
+  std::vector<uint64_t> lengths;
+  lengths.reserve(flows.places.size());
+  for (size_t i = 0; i < flows.places.size(); ++i) {
+    lengths.push_back((i < flows.sends.size() ? flows.sends : flows.receives)[flows.places[i]].bytes);
+  }
+  return lengths;
+}
+
+Digest LengthsDigest(absl::Span<const uint64_t> lengths_bytes) {
+  Sha256Stream stream;
+  stream.Add(lengths_bytes.data(), lengths_bytes.size() * sizeof(uint64_t));
+  return stream.Finish();
+}
+
 // All bytes of the flows.
 void Use(std::shared_ptr<const FlowSet> flows, PreparedSubmission* out) {
   out->sends = flows->sends;
@@ -287,15 +301,18 @@ absl::Status Check(const Submission& submission, const std::shared_ptr<SessionMe
   // The client has compared the rank's own bytes with the others.
   if (absl::Status s = reader.ReadOwn("own_sends", submission.own_reads, &sends); !s.ok()) return s;
   if (absl::Status s = reader.ReadOwn("own_receives", submission.own_writes, &receives); !s.ok()) return s;
-  out->uses = std::make_shared<UsedMemory>(UsedMemory{ExtentsOf(sends), ExtentsOf(receives)});
+  out->uses = std::make_shared<UsedMemory>(ExtentsOf(sends), ExtentsOf(receives));
   out->segments = std::move(segments);
-  if (submission.prepared != PreparedId()) flows->places = PlacesOf(submission, *flows);
+  if (submission.prepared != PreparedId()) {
+    flows->places = PlacesOf(submission, *flows);
+    flows->lengths = LengthsDigest(AllLengths(*flows));
+  }
   Use(std::move(flows), out);
   return absl::OkStatus();
 }
 
 void Claim(const std::shared_ptr<SessionMemory>& memory, PreparedSubmission* out) {
-  out->claim = std::make_unique<MemoryClaim>(memory->claimed(), JobMemory{out->job, out->rank, out->uses});
+  out->claim.emplace(memory->claimed(), JobMemory{out->job, out->rank, out->uses});
 }
 
 Digest SubmissionDigest(const Submission& submission) {
@@ -328,20 +345,12 @@ Digest DigestAgain(const Submission& submission, const PreparedExchange* exchang
   Digest digest{};
   if (exchange == nullptr) return digest;
   // Where all lengths are given and where none is, the content is the same.
-  const absl::Span<const uint64_t> lengths = submission.lengths_bytes;
-  absl::InlinedVector<uint64_t, 256> all;
-  if (lengths.empty()) {
-    const FlowSet& flows = *exchange->flows;
-    for (size_t i = 0; i < flows.places.size(); ++i) {
-      const bool sends = i < flows.sends.size();
-      all.push_back((sends ? flows.sends : flows.receives)[flows.places[i]].bytes);
-    }
-  }
+  const Digest lengths =
+      submission.lengths_bytes.empty() ? exchange->flows->lengths : LengthsDigest(submission.lengths_bytes);
   Sha256Stream stream;
   stream.Add(exchange->digest.data(), exchange->digest.size());
   stream.Add(&submission.tag, sizeof(submission.tag));
-  stream.Add(lengths.empty() ? all.data() : lengths.data(),
-             (lengths.empty() ? all.size() : lengths.size()) * sizeof(uint64_t));
+  stream.Add(lengths.data(), lengths.size());
   return stream.Finish();
 }
 
@@ -367,21 +376,22 @@ Digest Sha256(absl::string_view bytes) {
 }
 
 void PreparedSubmission::Release() {
-  if (claim != nullptr) claim->Drop();
+  if (claim.has_value()) claim->Drop();
   segments.reset();
 }
 
 absl::Status ClaimMemory(const PreparedSubmission& submission) {
   const std::optional<MemoryConflict> conflict = submission.claim->Accept();
   if (!conflict) return absl::OkStatus();
+  const MemoryOverlap& overlap = conflict->overlap;
   const auto segment = std::find_if(submission.segments->begin(), submission.segments->end(), [&](const auto& held) {
-    return held.second->segment->file() == conflict->extent.file;
+    return held.second->segment->file() == overlap.extent.file;
   });
   return absl::FailedPreconditionError(
-      absl::StrCat(conflict->writes ? "receives" : "sends", ": [", conflict->extent.begin, ", ", conflict->extent.end,
-                   ") of segment ", segment->first.value(), " overlaps [", conflict->other.begin, ", ",
-                   conflict->other.end, ") of the same memory, which job ", conflict->job.seq.value(), " of rank ",
-                   conflict->rank.value(), conflict->other_writes ? " receives" : " sends",
+      absl::StrCat(overlap.writes ? "receives" : "sends", ": [", overlap.extent.begin, ", ", overlap.extent.end,
+                   ") of segment ", segment->first.value(), " overlaps [", overlap.other.begin, ", ", overlap.other.end,
+                   ") of the same memory, which job ", conflict->job.seq.value(), " of rank ", conflict->rank.value(),
+                   overlap.other_writes ? " receives" : " sends",
                    " and which has not ended; wait for that job, or use other memory"));
 }
 
@@ -402,6 +412,8 @@ PreparedSubmission PrepareLayout(const Submission& layout, const std::shared_ptr
   NotePeers("sends", layout.sends, &out);
   NotePeers("receives", layout.receives, &out);
   out.verdict = Check(layout, memory, max_ranges, &out);
+  // A submission of a prepared exchange may be checked by the engine's thread.
+  if (out.verdict.ok()) memory->claimed()->Learn(*out.uses, memory->prepared().Uses());
   return out;
 }
 

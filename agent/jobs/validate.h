@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,8 +42,8 @@ struct PreparedSubmission {
   uint64_t send_bytes = 0, receive_bytes = 0;
   std::shared_ptr<const HeldSegments> segments;
   std::shared_ptr<const UsedMemory> uses;
-  std::unique_ptr<MemoryClaim> claim;  // on `uses`; null when it is refused or not to be a job
-  PreparedId prepared;                 // the exchange that gave the ranges, or that they are to become; 0: none
+  std::optional<MemoryClaim> claim;  // on `uses`; none when it is refused or not to be a job
+  PreparedId prepared;               // the exchange that gave the ranges, or that they are to become; 0: none
 
   uint64_t ranges = 0;  // that it was submitted with
 

@@ -31,9 +31,15 @@ void JoinExtents(std::vector<Extent>* sorted);
 // of the shorter list.
 std::optional<std::pair<Extent, Extent>> FirstOverlap(absl::Span<const Extent> a, absl::Span<const Extent> b);
 
-// The bytes that one rank's part of a job names. Both lists are sorted and joined.
+// The bytes that one rank's part of a job names. Both lists are sorted and joined. Jobs of a prepared exchange share
+// one.
 struct UsedMemory {
-  std::vector<Extent> reads, writes;
+  const std::vector<Extent> reads, writes;
+  const uint64_t number;  // no other one of the process has had it
+
+  UsedMemory(std::vector<Extent> reads, std::vector<Extent> writes);
+  // So long that comparing it with another long one takes the engine's thread too long.
+  bool IsLong() const { return reads.size() + writes.size() > 512; }
 };
 
 // One rank's part of a job.
@@ -43,12 +49,17 @@ struct JobMemory {
   std::shared_ptr<const UsedMemory> uses;
 };
 
-// Two parts that must not be under way together, since at least one of them writes what the other one uses.
+// Bytes of two lists that overlap, and that at least one of the two writes.
+struct MemoryOverlap {
+  Extent extent, other;
+  bool writes = false, other_writes = false;
+};
+
+// Two parts that must not be under way together.
 struct MemoryConflict {
   JobKey job;  // the other part
   Rank rank;
-  Extent extent, other;
-  bool writes = false, other_writes = false;
+  MemoryOverlap overlap;
 };
 
 // A part that was submitted. Guarded by ClaimedMemory, but for `memory`.
@@ -68,11 +79,18 @@ class ClaimedMemory {
   void Add(const std::shared_ptr<ClaimedPart>& part);
   std::optional<MemoryConflict> Accept(ClaimedPart& part);
   void Remove(const ClaimedPart& part);
+  // Compares a long list with the long ones of the session's parts and with `others`, and keeps what it finds: Add()
+  // does not compare them again. For threads that have the time.
+  void Learn(const UsedMemory& uses, absl::Span<const std::shared_ptr<const UsedMemory>> others);
 
  private:
+  std::optional<MemoryOverlap> OverlapOf(const UsedMemory& uses, const UsedMemory& other);
+
   std::mutex mutex_;
   uint64_t last_number_ = 0;                                           // guarded by mutex_
   absl::flat_hash_map<uint64_t, std::shared_ptr<ClaimedPart>> parts_;  // guarded by mutex_
+  // Of long lists, by their numbers, the lower one first. Guarded by mutex_.
+  absl::flat_hash_map<std::pair<uint64_t, uint64_t>, std::optional<MemoryOverlap>> known_;
 };
 
 // Keeps the memory of a part claimed until Drop(), or while it lives.
@@ -82,17 +100,22 @@ class MemoryClaim {
   // since one of the two is refused.
   MemoryClaim(std::shared_ptr<ClaimedMemory> session, JobMemory memory);
   ~MemoryClaim() { Drop(); }
-  MemoryClaim(const MemoryClaim&) = delete;
-  MemoryClaim& operator=(const MemoryClaim&) = delete;
+  MemoryClaim(MemoryClaim&&) noexcept = default;
+  MemoryClaim& operator=(MemoryClaim&& other) noexcept {
+    Drop();
+    session_ = std::move(other.session_);
+    part_ = std::move(other.part_);
+    return *this;
+  }
   // From here on the part is in the way of others, unless an accepted one is in its way. What was never accepted is in
   // nobody's way: it may be an attempt that its client has given up. Does not depend on the number of ranges.
-  std::optional<MemoryConflict> Accept() { return session_->Accept(*part_); }
+  std::optional<MemoryConflict> Accept() const { return session_->Accept(*part_); }
   // Takes no time: the lists are freed with this object.
   void Drop();
 
  private:
   std::shared_ptr<ClaimedMemory> session_;  // null once dropped
-  const std::shared_ptr<ClaimedPart> part_;
+  std::shared_ptr<ClaimedPart> part_;
 };
 
 }  // namespace railsd

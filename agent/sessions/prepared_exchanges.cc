@@ -53,4 +53,12 @@ uint64_t PreparedExchanges::ranges() const {
   return ranges;
 }
 
+std::vector<std::shared_ptr<const UsedMemory>> PreparedExchanges::Uses() const {
+  std::vector<std::shared_ptr<const UsedMemory>> uses;
+  std::lock_guard lock(mutex_);
+  uses.reserve(exchanges_.size());
+  for (const auto& [id, exchange] : exchanges_) uses.push_back(exchange->uses);
+  return uses;
+}
+
 }  // namespace railsd

@@ -34,6 +34,7 @@ struct FlowSet {
   uint64_t ranges = 0;  // as given by the client
   // By the client's order of flows, sends first: the place in `sends`, or in `receives`. Of prepared exchanges only.
   std::vector<uint32_t> places;
+  Digest lengths = {};  // of all bytes of each flow, in that order
 };
 
 // The segments that the ranges of a submission name. They stay the session's while they are held.
@@ -62,6 +63,7 @@ class PreparedExchanges {
   void Clear();
   size_t count() const;
   uint64_t ranges() const;  // of all of them
+  std::vector<std::shared_ptr<const UsedMemory>> Uses() const;
 
  private:
   mutable std::mutex mutex_;

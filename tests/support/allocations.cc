@@ -6,11 +6,14 @@
 
 namespace {
 std::atomic<uint64_t> allocation_count{0}, allocated_bytes{0};
+thread_local uint64_t own_count = 0, own_bytes = 0;
 }  // namespace
 
 [[gnu::noinline]] void* operator new(size_t size) {
   allocation_count.fetch_add(1, std::memory_order_relaxed);
   allocated_bytes.fetch_add(size, std::memory_order_relaxed);
+  ++own_count;
+  own_bytes += size;
   if (void* memory = std::malloc(size)) return memory;
   throw std::bad_alloc();
 }
@@ -23,5 +26,7 @@ std::atomic<uint64_t> allocation_count{0}, allocated_bytes{0};
 namespace railsd::testing {
 
 Allocations AllocationsSoFar() { return {allocation_count.load(), allocated_bytes.load()}; }
+
+Allocations AllocationsOfThisThread() { return {own_count, own_bytes}; }
 
 }  // namespace railsd::testing

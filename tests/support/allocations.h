@@ -13,6 +13,8 @@ struct Allocations {
 
 // Totals of the whole process so far; any thread.
 Allocations AllocationsSoFar();
+// Of the calling thread.
+Allocations AllocationsOfThisThread();
 
 }  // namespace railsd::testing
 

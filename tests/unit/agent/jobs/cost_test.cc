@@ -157,6 +157,50 @@ TEST(JobCostTest, EngineDoesNotLookAtRanges) {
   EXPECT_EQ((*exchange.trainer(0).Wait(1))->state, JobState::kDone);
 }
 
+// A job of a prepared exchange costs the same whatever its ranges. Its check allocates the shorter lengths of its flows
+// and a claim on its memory; the rest is what any job costs.
+TEST(JobCostTest, APreparedJobCostsByFlow) {
+  std::vector<uint64_t> counts;
+  for (const size_t pieces : {1u, 1000u}) {
+    Cluster cluster({.nodes = 2, .rails = 1});
+    Exchange exchange(&cluster, 2, "g");
+    exchange.JoinAll();
+    exchange.SetLengths(AllLengths(2, 4000), 1);
+    for (uint32_t rank : {0u, 1u}) {
+      Submission layout = exchange.For(rank, 1, pieces);
+      layout.session = exchange.trainer(rank).session;
+      layout.prepared = PreparedId(1);
+      Engine& engine = *cluster.node(rank).engine;
+      engine.KeepPrepared(engine.PrepareLayout(layout), [](absl::Status s) { EXPECT_TRUE(s.ok()) << s; });
+    }
+    const auto submit = [&](uint32_t rank, uint64_t seq, absl::Span<const uint64_t> lengths) {
+      Engine& engine = *cluster.node(rank).engine;
+      Submission submission;
+      submission.session = exchange.trainer(rank).session;
+      submission.job = {exchange.trainer(rank).group->epoch, JobSeq(seq)};
+      submission.rank = Rank(rank);
+      submission.prepared = PreparedId(1);
+      submission.lengths_bytes = lengths;
+      PreparedSubmission prepared;
+      const Allocations check = CostOf([&] { prepared = engine.Prepare(submission); });
+      if (seq > 8) {
+        EXPECT_EQ(check.count, lengths.empty() ? 1u : 2u);
+      }
+      return CostOf([&] { engine.Submit(std::move(prepared), [](absl::Status s) { EXPECT_TRUE(s.ok()) << s; }); });
+    };
+    const std::vector<uint64_t> half(2, 2000);
+    for (uint64_t seq = 1; seq <= 12; ++seq) {
+      const Allocations engine = submit(0, seq, seq % 2 == 0 ? half : std::vector<uint64_t>());
+      submit(1, seq, seq % 2 == 0 ? half : std::vector<uint64_t>());
+      cluster.Run();
+      if (seq > 8) counts.push_back(engine.count);
+    }
+    EXPECT_EQ((*exchange.trainer(0).Wait(12))->state, JobState::kDone);
+  }
+  EXPECT_LE(counts.back(), 40u);
+  for (size_t i = 0; i < counts.size() / 2; ++i) EXPECT_EQ(counts[i], counts[i + counts.size() / 2]);
+}
+
 // Chunks are the rails' concern.
 TEST(JobCostTest, EngineDoesNotHearOfChunks) {
   std::vector<uint64_t> events;

@@ -269,6 +269,40 @@ TEST_P(PreparedTest, JobsUnderWayKeepTheirRangesWhateverTheLengths) {
   EXPECT_EQ(trainer(0).Submit(exchange_->For(0, 2)).code(), absl::StatusCode::kFailedPrecondition);
 }
 
+// Long lists are compared once, whichever of the two comes first.
+TEST_P(PreparedTest, OverlapsOfManyRangesAreFound) {
+  Begin();
+  const auto every_second_byte = [&](uint64_t first, PreparedId id) {
+    Submission layout = Layout(0, id, 1);
+    layout.sends.clear();
+    layout.receives.resize(1);
+    layout.receives[0].ranges.clear();
+    for (uint64_t i = 0; i < 1000; ++i) layout.receives[0].ranges.push_back({SegmentId(2), first + 2 * i, 1});
+    return layout;
+  };
+  const auto plain = [&](uint64_t first, uint64_t seq) {
+    Submission submission = every_second_byte(first, PreparedId());
+    submission.job.seq = JobSeq(seq);
+    return submission;
+  };
+  const PreparedId even(1), odd(2), last(3);
+  ASSERT_TRUE(Prepare(every_second_byte(0, even)).ok());
+  ASSERT_TRUE(Prepare(every_second_byte(1, odd)).ok());
+  ASSERT_TRUE(Prepare(every_second_byte(1998, last)).ok());
+  ASSERT_TRUE(Submit(0, 1, {}, even).ok());
+  ASSERT_TRUE(Submit(0, 2, {}, odd).ok());
+  for (int i = 0; i < 2; ++i) {
+    const absl::Status refused = Submit(0, 3, {}, last);
+    EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("receives: [1998, 1999) of segment 2 overlaps"));
+  }
+  ASSERT_TRUE(trainer(0).Submit(plain(6001, 3)).ok());
+  ASSERT_TRUE(Prepare(every_second_byte(7999, PreparedId(4))).ok());
+  EXPECT_THAT(std::string(Submit(0, 4, {}, PreparedId(4)).message()), HasSubstr("[7999, 8000)"));
+  EXPECT_THAT(std::string(trainer(0).Submit(plain(1998, 4)).message()), HasSubstr("which job 1 of rank 0 receives"));
+  EXPECT_TRUE(trainer(0).Submit(plain(2001, 4)).ok());
+}
+
 INSTANTIATE_TEST_SUITE_P(Rails, PreparedTest, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "Remote" : "Framed"; });
 
