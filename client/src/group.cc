@@ -151,8 +151,7 @@ absl::StatusOr<std::shared_ptr<Job>> GroupCore::Submit(const std::shared_ptr<Pre
   const std::shared_ptr<PreparedCore>& core = handle->core();
   return SubmitDraft(timeout, [&](Draft* draft) {
     if (absl::Status status = core->CheckUsable(); !status.ok()) return status;
-    draft->request = std::make_shared<JobCore::Request>();
-    draft->request->prepared = core;
+    draft->request = core->TakeRequest();
     draft->segments = {core, &core->segments()};
     return core->Fill(lengths, &draft->request->again, &draft->own_bytes);
   });
@@ -225,8 +224,8 @@ absl::Status GroupCore::SubmitNow(Draft draft, absl::Duration timeout, Deadline 
     absl::MutexLock lock(&mutex_);
     seq = next_seq_;
   }
-  auto job = std::make_shared<JobCore>(shared_from_this(), connection_->watcher(), draft.request,
-                                       std::move(draft.segments), options_.rank, seq, recovers());
+  auto job = std::make_shared<JobCore>(shared_from_this(), connection_->watcher(), draft.request, draft.segments,
+                                       options_.rank, seq, recovers());
   bool known = true;
   absl::Status status = job->BeginAttempt(in->session, in->epoch, in->generation).status();
   if (status.ok()) status = HandOverInTime(*in, *draft.request, /*patient=*/false, timeout, deadline, &known);
@@ -389,9 +388,10 @@ absl::Status GroupCore::Replay(Deadline deadline) {
       OnEpochEnd(in.generation);
       return attempt.status();
     }
-    if (*attempt == nullptr) continue;
+    if (attempt->request == nullptr) continue;
     bool known = true;
-    const absl::Status status = HandOverInTime(in, **attempt, /*patient=*/true, kReplayTimeout, deadline, &known);
+    const absl::Status status =
+        HandOverInTime(in, *attempt->request, /*patient=*/true, kReplayTimeout, deadline, &known);
     if (status.ok()) {
       job->Accepted();
       continue;

@@ -78,20 +78,18 @@ absl::Status JobCore::CheckUsable() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<JobCore::Request>> JobCore::BeginAttempt(std::shared_ptr<Session> session,
-                                                                        const v1::Epoch& epoch, uint64_t generation) {
+absl::StatusOr<JobCore::Submitted> JobCore::BeginAttempt(std::shared_ptr<Session> session, const v1::Epoch& epoch,
+                                                         uint64_t generation) {
   auto attempt = std::make_shared<Attempt>();
-  *attempt->id.mutable_epoch() = epoch;
-  attempt->id.set_seq(seq_);
-  attempt->id.set_rank(rank_);
+  attempt->id = {epoch.boot_id(), epoch.counter(), seq_, rank_};
   attempt->session = std::move(session);
   attempt->generation = generation;
-  std::shared_ptr<Request> request;
+  Submitted submitted;
   {
     absl::MutexLock lock(&mutex_);
-    if (finishing_) return request;
-    request = request_;
-    *request->mutable_job() = attempt->id;
+    if (finishing_) return submitted;
+    submitted = {request_, segments_};
+    IdOf(attempt->id, request_->mutable_job());
     attempt_ = attempt;
     counted_ = false;
     if (watched_) FollowAttempt();
@@ -102,7 +100,7 @@ absl::StatusOr<std::shared_ptr<JobCore::Request>> JobCore::BeginAttempt(std::sha
     TakeAttempt();
     return status;
   }
-  return request;
+  return submitted;
 }
 
 void JobCore::Accepted() {
@@ -191,9 +189,13 @@ void JobCore::Finish(Result result) {
   std::vector<std::function<void(Result)>> callbacks;
   {
     absl::MutexLock lock(&mutex_);
-    result_ = result;
     attempt = TakeAttempt();
     callbacks.swap(callbacks_);
+    if (callbacks.empty()) {
+      result_ = std::move(result);
+    } else {
+      result_ = result;
+    }
   }
   const std::shared_ptr<JobCore> self = shared_from_this();  // others may drop the last reference
   if (attempt != nullptr) attempt->session->ForgetJob(attempt->id);
@@ -210,7 +212,7 @@ void JobCore::OnReport(const v1::JobReport& report) {
     absl::MutexLock lock(&mutex_);
     attempt = attempt_;
   }
-  if (attempt != nullptr && KeyOf(attempt->id) == KeyOf(report.job())) Digest(attempt, report);
+  if (attempt != nullptr && attempt->id == KeyOf(report.job())) DigestReport(attempt, report);
 }
 
 void JobCore::OnMissed() {
@@ -288,13 +290,15 @@ JobCore::Result JobCore::Wait(absl::Duration timeout) {
 }
 
 void JobCore::Digest(const std::shared_ptr<const Attempt>& attempt, const absl::StatusOr<v1::JobReport>& answer) {
-  if (answer.ok()) {
-    if (answer->state() != v1::JOB_STATE_DONE && answer->state() != v1::JOB_STATE_FAILED) return;
-    return EndAttempt(attempt, FromProto(*answer), /*quiescent=*/true, answer->replayable());
-  }
+  if (answer.ok()) return DigestReport(attempt, *answer);
   // A job that the daemon has forgotten was terminal. After other errors it may go on.
   if (!absl::IsNotFound(answer.status())) return;
   EndAttempt(attempt, answer.status(), /*quiescent=*/true, /*replayable=*/false);
+}
+
+void JobCore::DigestReport(const std::shared_ptr<const Attempt>& attempt, const v1::JobReport& report) {
+  if (report.state() != v1::JOB_STATE_DONE && report.state() != v1::JOB_STATE_FAILED) return;
+  EndAttempt(attempt, FromProto(report), /*quiescent=*/true, report.replayable());
 }
 
 void JobCore::OnDone(std::function<void(Result)> callback) {

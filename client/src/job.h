@@ -45,7 +45,7 @@ class JobCore : public std::enable_shared_from_this<JobCore> {
   struct Request {
     google::protobuf::Arena arena;
     v1::SubmitAllToAllRequest* message = nullptr;  // on the arena; null: `again` is the request
-    std::shared_ptr<PreparedCore> prepared;        // that gives the ranges of `again`
+    PreparedCore* prepared = nullptr;              // gives the ranges of `again`; lives as long as the job's segments
     v1::SubmitPreparedRequest again;
     v1::SubmitAllToAllRequest* MakeMessage() {
       return message = google::protobuf::Arena::CreateMessage<v1::SubmitAllToAllRequest>(&arena);
@@ -71,10 +71,14 @@ class JobCore : public std::enable_shared_from_this<JobCore> {
   bool idle() const ABSL_LOCKS_EXCLUDED(mutex_);
   // FAILED_PRECONDITION: an earlier daemon may still use the job's segments. OK if the job has ended.
   absl::Status CheckUsable() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Call before the request is sent: if the daemon dies then, it may have begun to write. Returns the request to
-  // submit, or null if the job has ended meanwhile. Fails if the session is lost.
-  absl::StatusOr<std::shared_ptr<Request>> BeginAttempt(std::shared_ptr<Session> session, const v1::Epoch& epoch,
-                                                        uint64_t generation) ABSL_LOCKS_EXCLUDED(mutex_);
+  // What an attempt submits, and what it uses, which lives as long as this does.
+  struct Submitted {
+    std::shared_ptr<Request> request;  // null: the job has ended
+    std::shared_ptr<const Segments> segments;
+  };
+  // Call before the request is sent: if the daemon dies then, it may have begun to write. Fails if the session is lost.
+  absl::StatusOr<Submitted> BeginAttempt(std::shared_ptr<Session> session, const v1::Epoch& epoch, uint64_t generation)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // The daemon has accepted the attempt.
   void Accepted() ABSL_LOCKS_EXCLUDED(mutex_);
   // The daemon has not accepted the attempt; unless `known`, it may have, so the segments are poisoned.
@@ -93,12 +97,14 @@ class JobCore : public std::enable_shared_from_this<JobCore> {
   // One submission of the job.
   struct Attempt {
     std::shared_ptr<Session> session;
-    v1::JobId id;
+    JobKey id;
     uint64_t generation = 0;  // of the group's epoch
   };
 
   // Evaluates a report, or the answer to a question for one.
   void Digest(const std::shared_ptr<const Attempt>& attempt, const absl::StatusOr<v1::JobReport>& answer)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void DigestReport(const std::shared_ptr<const Attempt>& attempt, const v1::JobReport& report)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Asks for the report until there is an answer, without waiting.
   void AskAsync(const std::shared_ptr<const Attempt>& attempt);

@@ -76,6 +76,25 @@ absl::StatusOr<uint64_t> PreparedCore::PrepareIn(const std::shared_ptr<Session>&
   return id_ = id;
 }
 
+std::shared_ptr<JobCore::Request> PreparedCore::TakeRequest() {
+  std::unique_ptr<JobCore::Request> request;
+  {
+    absl::MutexLock lock(&idle_->mutex);
+    if (!idle_->all.empty()) {
+      request = std::move(idle_->all.back());
+      idle_->all.pop_back();
+    }
+  }
+  if (request == nullptr) request = std::make_unique<JobCore::Request>();
+  request->prepared = this;
+  return {request.release(), [idle = idle_](JobCore::Request* used) {
+            constexpr size_t kKept = 4;
+            std::unique_ptr<JobCore::Request> dropped(used);
+            absl::MutexLock lock(&idle->mutex);
+            if (idle->all.size() < kKept) idle->all.push_back(std::move(dropped));
+          }};
+}
+
 absl::Status PreparedCore::FillDirection(const Flows& flows, const std::vector<uint64_t>& lengths,
                                          v1::SubmitPreparedRequest* message, uint64_t* own_bytes) const {
   if (!lengths.empty() && lengths.size() != flows.all.size()) {

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "client/src/deadline.h"
+#include "client/src/job.h"
 #include "client/src/segment.h"
 #include "client/src/self_copy.h"
 #include "client/src/session.h"
@@ -54,6 +55,8 @@ class PreparedCore {
   // Writes lengths, tag and timeout. `*own_bytes`: what the rank sends to itself. INVALID_ARGUMENT names the flow, its
   // rank and both values.
   absl::Status Fill(const Lengths& lengths, v1::SubmitPreparedRequest* request, uint64_t* own_bytes) const;
+  // A request for one job, with what an earlier job has allocated in it.
+  std::shared_ptr<JobCore::Request> TakeRequest();
   // Copies the first bytes that the rank sends to itself.
   void CopyOwn(uint64_t bytes) const { own_.Run(bytes); }
 
@@ -62,6 +65,11 @@ class PreparedCore {
     uint32_t rank = 0;
     uint64_t capacity_bytes = 0;
     bool own = false, sent = false;  // from the rank to itself; the daemon knows it
+  };
+  // Of jobs that need them no more. Outlives this object if a job outlives it.
+  struct IdleRequests {
+    absl::Mutex mutex;
+    std::vector<std::unique_ptr<JobCore::Request>> all ABSL_GUARDED_BY(mutex);
   };
   struct Flows {
     std::string field;  // "sends"
@@ -81,6 +89,7 @@ class PreparedCore {
   SelfCopy own_;
   Flows sends_{"sends"}, receives_{"receives"};
   v1::PrepareAllToAllRequest request_;
+  const std::shared_ptr<IdleRequests> idle_ = std::make_shared<IdleRequests>();
   absl::Mutex mutex_;
   // Where the daemon has a copy; null if nowhere.
   std::shared_ptr<Session> session_ ABSL_GUARDED_BY(mutex_);

@@ -72,7 +72,20 @@ RingCalls::RingCalls(RingMemory requests, RingMemory answers, UniqueFd doorbell,
       watcher_(std::move(watcher)),
       listener_(listener),
       writer_(requests_.data(), &own_->written, &daemons_->taken),
-      reader_(answers_.data(), &daemons_->written, &own_->taken) {}
+      reader_(answers_.data(), &daemons_->written, &own_->taken) {
+  absl::MutexLock lock(&mutex_);
+  calls_.reserve(32);  // a table this large is tidied in place
+}
+
+std::unique_ptr<RingCalls::Pending> RingCalls::NewCall() {
+  if (idle_.empty()) return std::make_unique<Pending>();
+  std::unique_ptr<Pending> call = std::move(idle_.back());
+  idle_.pop_back();
+  call->waiter = nullptr;
+  call->caller = nullptr;
+  call->given_up = call->answered = false;
+  return call;
+}
 
 absl::StatusOr<v1::RingAnswer> RingCalls::Call(ring::Kind kind, const google::protobuf::MessageLite& request,
                                                Deadline deadline, CallOptions options) {
@@ -83,18 +96,24 @@ absl::StatusOr<v1::RingAnswer> RingCalls::Call(ring::Kind kind, const google::pr
     absl::MutexLock lock(&mutex_);
     if (!ended_.ok()) return ended_;
     id = ++last_id_;
-    call = (calls_[id] = std::make_unique<Pending>()).get();
+    call = (calls_[id] = NewCall()).get();
     call->waiter = &waiter;
     call->caller = options.caller;
   }
-  const absl::Status written = Write(kind, id, request.SerializeAsString(), deadline);
+  request.SerializeToString(&call->payload);
+  const absl::Status written = Write(kind, id, std::move(call->payload), deadline);
   if (written.ok()) Wait(waiter, deadline);
   absl::Status status;
   {
     absl::MutexLock lock(&mutex_);
     if (call->answered || !written.ok() || !ended_.ok()) {
-      const std::unique_ptr<Pending> ended = std::move(calls_.extract(id).mapped());
-      if (ended->answered) return std::move(ended->answer);
+      std::unique_ptr<Pending> ended = std::move(calls_.extract(id).mapped());
+      if (ended->answered) {
+        v1::RingAnswer answer = std::move(ended->answer);
+        constexpr size_t kKept = 4;
+        if (idle_.size() < kKept) idle_.push_back(std::move(ended));
+        return answer;
+      }
       if (!ended_.ok()) return ended_;
       if (kind != ring::Kind::kSubmit && kind != ring::Kind::kSubmitPrepared) return written;
       return NotSent(written);
@@ -135,7 +154,7 @@ void RingCalls::GiveUp(const void* caller) {
   }
 }
 
-absl::Status RingCalls::Write(ring::Kind kind, uint64_t id, std::string payload, Deadline deadline) {
+absl::Status RingCalls::Write(ring::Kind kind, uint64_t id, std::string&& payload, Deadline deadline) {
   absl::MutexLock writing(&writing_);
   if (absl::Status status = WriteRest(deadline); !status.ok()) return status;
   const size_t first_bytes = std::min(payload.size(), ring::kMaxPayloadBytes);
@@ -175,7 +194,7 @@ void RingCalls::WriteOrPost(ring::Kind kind, uint64_t id, std::string payload) {
   posted_.fetch_add(1, std::memory_order_relaxed);
   watcher_->Post(absl::ZeroDuration(), [weak = weak_from_this(), kind, id, payload = std::move(payload)] {
     if (const std::shared_ptr<RingCalls> self = weak.lock()) {
-      self->Write(kind, id, payload, Deadline::After(kPostTimeout)).IgnoreError();
+      self->Write(kind, id, std::string(payload), Deadline::After(kPostTimeout)).IgnoreError();
       self->posted_.fetch_sub(1, std::memory_order_release);
     }
   });
@@ -336,18 +355,16 @@ void RingCalls::Read() {
   for (;;) {
     const ring::Reader::Result result = reader_.Next(&header, &payload_);
     if (result == ring::Reader::Result::kNothing) break;
-    v1::RingAnswer answer;
-    v1::JobReport report;
     bool broken = result == ring::Reader::Result::kBroken || header.flags != 0;
     const auto kind = static_cast<ring::Kind>(header.kind);
-    if (!broken && kind == ring::Kind::kAnswer) broken = !answer.ParseFromString(payload_);
-    if (!broken && kind == ring::Kind::kReport) broken = !report.ParseFromString(payload_);
+    if (!broken && kind == ring::Kind::kAnswer) broken = !answer_.ParseFromString(payload_);
+    if (!broken && kind == ring::Kind::kReport) broken = !report_.ParseFromString(payload_);
     if (broken) {
       HangUp(absl::InternalError("what railsd wrote into the ring is no record"));
       break;
     }
-    if (kind == ring::Kind::kAnswer) OnAnswer(header.id, std::move(answer));
-    if (kind == ring::Kind::kReport) listener_->OnReport(report);
+    if (kind == ring::Kind::kAnswer) OnAnswer(header.id, &answer_);
+    if (kind == ring::Kind::kReport) listener_->OnReport(report_);
   }
   const uint64_t missed = daemons_->missed.load(std::memory_order_seq_cst);
   if (missed_.exchange(missed, std::memory_order_relaxed) != missed) listener_->OnMissed();
@@ -356,7 +373,7 @@ void RingCalls::Read() {
   if (room_waiter_ != nullptr && untaken <= ring::kDataBytes - room_bytes_) room_waiter_->Wake();
 }
 
-void RingCalls::OnAnswer(uint64_t id, v1::RingAnswer answer) {
+void RingCalls::OnAnswer(uint64_t id, v1::RingAnswer* answer) {
   std::unique_ptr<Pending> ended;
   {
     absl::MutexLock lock(&mutex_);
@@ -364,7 +381,7 @@ void RingCalls::OnAnswer(uint64_t id, v1::RingAnswer answer) {
     if (found == calls_.end()) return;  // its caller has gone
     Pending& call = *found->second;
     if (call.waiter != nullptr) {
-      call.answer = std::move(answer);
+      call.answer.Swap(answer);
       call.answered = true;
       return call.waiter->Wake();
     }
@@ -372,7 +389,7 @@ void RingCalls::OnAnswer(uint64_t id, v1::RingAnswer answer) {
     calls_.erase(found);
     if (ended->followed) --followed_;
   }
-  if (ended->done != nullptr) ended->done(answer);
+  if (ended->done != nullptr) ended->done(*answer);
 }
 
 void RingCalls::Follow() {

@@ -115,11 +115,15 @@ class RingCalls : public std::enable_shared_from_this<RingCalls> {
     const void* caller = nullptr;
     bool given_up = false, answered = false, followed = false;
     v1::RingAnswer answer;
+    std::string payload;  // of the caller, until it is written
   };
+  // Empty, with what an earlier call has allocated in it.
+  std::unique_ptr<Pending> NewCall() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Writes a request, in parts if it is long. Error: nothing was written, because there was no room in time or never
   // will be. If there is room in time for the first part only, the next writer writes the rest.
-  absl::Status Write(ring::Kind kind, uint64_t id, std::string payload, Deadline deadline)
+  // Takes a long payload away.
+  absl::Status Write(ring::Kind kind, uint64_t id, std::string&& payload, Deadline deadline)
       ABSL_LOCKS_EXCLUDED(writing_, reading_, mutex_);
   absl::Status WriteRest(Deadline deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(writing_)
       ABSL_LOCKS_EXCLUDED(reading_, mutex_);
@@ -145,7 +149,8 @@ class RingCalls : public std::enable_shared_from_this<RingCalls> {
   bool OnBell() ABSL_LOCKS_EXCLUDED(reading_, mutex_);
   void EmptyBell() ABSL_EXCLUSIVE_LOCKS_REQUIRED(reading_);
   void Read() ABSL_EXCLUSIVE_LOCKS_REQUIRED(reading_) ABSL_LOCKS_EXCLUDED(mutex_);
-  void OnAnswer(uint64_t id, v1::RingAnswer answer) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Takes the answer away.
+  void OnAnswer(uint64_t id, v1::RingAnswer* answer) ABSL_LOCKS_EXCLUDED(mutex_);
   void HangUp(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const RingMemory requests_, answers_;
@@ -169,6 +174,8 @@ class RingCalls : public std::enable_shared_from_this<RingCalls> {
   absl::Mutex reading_;  // taken second; held while answers and reports are handed out
   ring::Reader reader_ ABSL_GUARDED_BY(reading_);
   std::string payload_ ABSL_GUARDED_BY(reading_);
+  v1::JobReport report_ ABSL_GUARDED_BY(reading_);
+  v1::RingAnswer answer_ ABSL_GUARDED_BY(reading_);
   bool bell_closed_ ABSL_GUARDED_BY(reading_) = false;
 
   std::atomic<uint64_t> missed_{0};  // as last seen
@@ -177,10 +184,11 @@ class RingCalls : public std::enable_shared_from_this<RingCalls> {
   mutable absl::Mutex mutex_;
   uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::flat_hash_map<uint64_t, std::unique_ptr<Pending>> calls_ ABSL_GUARDED_BY(mutex_);
-  Waiter* room_waiter_ ABSL_GUARDED_BY(mutex_) = nullptr;  // of the thread that holds writing_
-  size_t room_bytes_ ABSL_GUARDED_BY(mutex_) = 0;          // that it waits for
-  bool leading_ ABSL_GUARDED_BY(mutex_) = false;           // a thread is in Lead()
-  std::vector<Waiter*> others_ ABSL_GUARDED_BY(mutex_);    // threads that wait while another leads
+  std::vector<std::unique_ptr<Pending>> idle_ ABSL_GUARDED_BY(mutex_);  // a few calls that have ended
+  Waiter* room_waiter_ ABSL_GUARDED_BY(mutex_) = nullptr;               // of the thread that holds writing_
+  size_t room_bytes_ ABSL_GUARDED_BY(mutex_) = 0;                       // that it waits for
+  bool leading_ ABSL_GUARDED_BY(mutex_) = false;                        // a thread is in Lead()
+  std::vector<Waiter*> others_ ABSL_GUARDED_BY(mutex_);                 // threads that wait while another leads
   uint32_t followed_ ABSL_GUARDED_BY(mutex_) = 0;
   bool watched_ ABSL_GUARDED_BY(mutex_) = false;  // the watcher polls the doorbell
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;   // nobody leads any more

@@ -84,6 +84,13 @@ absl::Status Session::Usable() const {
   return lost_;
 }
 
+void IdOf(const JobKey& key, v1::JobId* id) {
+  id->mutable_epoch()->set_boot_id(std::get<0>(key));
+  id->mutable_epoch()->set_counter(std::get<1>(key));
+  id->set_seq(std::get<2>(key));
+  id->set_rank(std::get<3>(key));
+}
+
 absl::Status CheckTimeout(absl::Duration timeout) {
   if (timeout > absl::ZeroDuration()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("timeout ", absl::FormatDuration(timeout), " is not positive"));
@@ -236,23 +243,23 @@ absl::Status Session::SubmitAs(ring::Kind kind, const google::protobuf::MessageL
   return StatusOf(*answer);
 }
 
-absl::Status Session::CancelJob(const v1::JobId& job) {
+absl::Status Session::CancelJob(const JobKey& job) {
   v1::CancelJobRequest request;
-  *request.mutable_job() = job;
+  IdOf(job, request.mutable_job());
   return Call<v1::CancelJobResponse>(ring::Kind::kCancelJob, request, Deadline::After(kCallTimeout), {}).status();
 }
 
-absl::StatusOr<v1::JobReport> Session::AskForJob(const v1::JobId& job, Deadline deadline) {
+absl::StatusOr<v1::JobReport> Session::AskForJob(const JobKey& job, Deadline deadline) {
   v1::WaitJobRequest request;
-  *request.mutable_job() = job;
+  IdOf(job, request.mutable_job());
   absl::StatusOr<v1::WaitJobResponse> response = Call<v1::WaitJobResponse>(ring::Kind::kWaitJob, request, deadline, {});
   if (!response.ok()) return response.status();
   return std::move(*response->mutable_report());
 }
 
-void Session::AskForJobAsync(const v1::JobId& job, std::function<void(absl::StatusOr<v1::JobReport>)> done) {
+void Session::AskForJobAsync(const JobKey& job, std::function<void(absl::StatusOr<v1::JobReport>)> done) {
   v1::WaitJobRequest request;
-  *request.mutable_job() = job;
+  IdOf(job, request.mutable_job());
   calls_->Post(ring::Kind::kWaitJob, request, [done = std::move(done)](const v1::RingAnswer& answer) {
     absl::StatusOr<v1::WaitJobResponse> response = Unwrap<v1::WaitJobResponse>(answer);
     if (!response.ok()) return done(response.status());
@@ -260,17 +267,17 @@ void Session::AskForJobAsync(const v1::JobId& job, std::function<void(absl::Stat
   });
 }
 
-absl::Status Session::AddJob(const v1::JobId& id, std::shared_ptr<JobCore> job) {
+absl::Status Session::AddJob(const JobKey& id, std::shared_ptr<JobCore> job) {
   absl::MutexLock lock(&mutex_);
   if (!lost_.ok()) return lost_;
-  jobs_[KeyOf(id)] = std::move(job);
+  jobs_[id] = std::move(job);
   return absl::OkStatus();
 }
 
-void Session::ForgetJob(const v1::JobId& id) {
+void Session::ForgetJob(const JobKey& id) {
   std::shared_ptr<JobCore> dropped;
   absl::MutexLock lock(&mutex_);
-  if (const auto found = jobs_.find(KeyOf(id)); found != jobs_.end()) {
+  if (const auto found = jobs_.find(id); found != jobs_.end()) {
     dropped = std::move(found->second);
     jobs_.erase(found);
   }

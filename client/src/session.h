@@ -33,6 +33,7 @@ class JobCore;
 // Identifies a job over all epochs: boot id and counter of the epoch, number, rank.
 using JobKey = std::tuple<uint64_t, uint64_t, uint64_t, uint32_t>;
 inline JobKey KeyOf(const v1::JobId& id) { return {id.epoch().boot_id(), id.epoch().counter(), id.seq(), id.rank()}; }
+void IdOf(const JobKey& key, v1::JobId* id);
 
 // Time limit for a daemon on the same machine:
 inline constexpr absl::Duration kCallTimeout = absl::Seconds(10);  // a call that does not wait for other ranks or jobs
@@ -95,11 +96,11 @@ class Session final : public RingListener, public std::enable_shared_from_this<S
   void ReleasePrepared(uint64_t id);
   // For SubmitAllToAllRequest.attempt.
   uint64_t NextAttempt() { return attempts_.fetch_add(1, std::memory_order_relaxed) + 1; }
-  absl::Status CancelJob(const v1::JobId& job);
+  absl::Status CancelJob(const JobKey& job);
   // The present state.
-  absl::StatusOr<v1::JobReport> AskForJob(const v1::JobId& job, Deadline deadline);
+  absl::StatusOr<v1::JobReport> AskForJob(const JobKey& job, Deadline deadline);
   // The same, without waiting. `done` runs on the thread that reads the answer, if one comes.
-  void AskForJobAsync(const v1::JobId& job, std::function<void(absl::StatusOr<v1::JobReport>)> done);
+  void AskForJobAsync(const JobKey& job, std::function<void(absl::StatusOr<v1::JobReport>)> done);
 
   // Waits until `waiter` is done; hands out answers and reports meanwhile.
   bool Wait(Waiter& waiter, Deadline deadline) { return calls_->Wait(waiter, deadline); }
@@ -108,8 +109,8 @@ class Session final : public RingListener, public std::enable_shared_from_this<S
   void Unfollow() { calls_->Unfollow(); }
 
   // The unfinished jobs, which get the reports, and which Lose() ends. AddJob() fails if the session is lost.
-  absl::Status AddJob(const v1::JobId& id, std::shared_ptr<JobCore> job) ABSL_LOCKS_EXCLUDED(mutex_);
-  void ForgetJob(const v1::JobId& id) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status AddJob(const JobKey& id, std::shared_ptr<JobCore> job) ABSL_LOCKS_EXCLUDED(mutex_);
+  void ForgetJob(const JobKey& id) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Reserves a segment that is about to be shared; DropSegment() frees the reservation. ReserveSegment() and
   // ShareSegment() wait for removals under way, which count against the same quota. If a request gets no answer within
