@@ -32,6 +32,7 @@ using railsd::testing::Require;
 constexpr size_t kMaxActs = 200;
 constexpr size_t kMaxCalls = 8;
 constexpr size_t kMaxMessage = 600 << 10;
+constexpr size_t kShortBytes = 2048;
 
 uint64_t Number(Choices& input, size_t length) {
   uint64_t number = 0;
@@ -145,7 +146,10 @@ class Session {
     Require(requests_->Wake(), "the doorbell is closed");
     railsd::RingRequests::Turn turn;
     do {
-      turn = requests_->Serve(absl::MakeSpan(block_));
+      turn = requests_->Serve(absl::MakeSpan(block_), kShortBytes);  // as the engine's thread
+      if (turn == railsd::RingRequests::Turn::kLong) {               // and as one that gets the session from it
+        turn = requests_->Serve(absl::MakeSpan(block_), railsd::RingRequests::kAnyLength);
+      }
     } while (turn == railsd::RingRequests::Turn::kGoesOn);
     broken_ = turn == railsd::RingRequests::Turn::kBroken;
     Require(!broken_ || ended_, "broken without an end");
