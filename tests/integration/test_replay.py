@@ -45,6 +45,17 @@ class TwoNodes(ReplayTest):
         for node in range(2):
             self.assertNotRegex(self.scrape(node), r'railsd_grpc_calls_total{.*code="(unauthenticated|unimplemented)"')
 
+    def test_prepared_exchanges(self):
+        # Small ones ride in READY.
+        for arguments in (("--ranks-per-node", 2, "--ranges-per-flow", 5), ("--bytes-per-rank", "3KiB")):
+            with self.subTest(arguments=arguments):
+                self.replay("--workload", "mixtral", "--prepared", "--seed", harness.SEED, *arguments)
+        self.wait_idle()
+        for node in range(2):
+            calls = self.scrape(node)
+            self.assertRegex(calls, r'railsd_ring_calls_total{method="JobService/SubmitPrepared",code="ok"} [1-9]')
+            self.assertNotRegex(calls, r'_calls_total{method="JobService/(SubmitPrepared|ReleasePrepared)",code="[^o]')
+
 
 class Balance(ReplayTest):
     # No late binding: on a busy machine loopback rails lag for tens of milliseconds, and late binding rightly reacts.

@@ -1,6 +1,7 @@
 // Prepared exchanges: what reaches the daemon, when it is released, and what becomes of it when daemons end.
 #include <cstring>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/unit/client/library/fixture.h"
@@ -194,6 +195,35 @@ TEST_F(PreparedTest, IsPreparedAnewAfterARestartAndItsJobsAreReplayed) {
   EXPECT_EQ(report->replays, 1u);
   ASSERT_TRUE((*second)->Wait().ok());
   prepared.reset();
+  EXPECT_TRUE(Until([&] { return daemon_->prepared().empty(); }));
+}
+
+TEST_F(PreparedTest, ThreadsSubmitItAtOnce) {
+  constexpr uint64_t kThreads = 4, kJobs = 25;
+  auto group = Join();
+  for (uint64_t seq = 1; seq <= kThreads * kJobs; ++seq) daemon_->FinishJob(seq);
+  auto prepared = Prepare(*group, Layout());
+  std::vector<std::thread> threads;
+  for (uint64_t t = 1; t <= kThreads; ++t) {
+    threads.emplace_back([&, t, prepared] {
+      for (uint64_t i = 0; i < kJobs; ++i) {
+        auto job = group->Submit(prepared, {.sends = {t, 0, t}, .receives = {0, 0, t}, .tag = t});
+        ASSERT_TRUE(job.ok()) << job.status();
+        if (i % 2 == 0) {
+          ASSERT_TRUE((*job)->Wait().ok());
+        }
+      }
+    });
+  }
+  prepared.reset();
+  for (std::thread& thread : threads) thread.join();
+  const auto jobs = daemon_->prepared_submissions();
+  ASSERT_EQ(jobs.size(), kThreads * kJobs);
+  for (uint64_t i = 0; i < jobs.size(); ++i) {
+    EXPECT_EQ(jobs[i].job().seq(), i + 1);
+    EXPECT_THAT(jobs[i].lengths_bytes(), ElementsAre(jobs[i].tag(), jobs[i].tag(), jobs[i].tag()));
+  }
+  EXPECT_EQ(daemon_->preparations().size(), 1u);
   EXPECT_TRUE(Until([&] { return daemon_->prepared().empty(); }));
 }
 
