@@ -1,6 +1,6 @@
 // An all-to-all(v) of N ranks through running daemons, every byte checked.
 //
-//   all_to_all [--world N] [--rank R] [--kib K] [--rounds M] [--wait SECONDS] SOCKET_DIR...
+//   all_to_all [--world N] [--rank R] [--kib K] [--rounds M] [--prepared M] [--wait SECONDS] SOCKET_DIR...
 //
 // Rank r uses the daemon in socket directory number r modulo the number of directories. Without --rank all N ranks run
 // here, one thread each. With --rank only that rank runs here; the others run in other processes or on other nodes.
@@ -24,7 +24,7 @@ struct Arguments {
   uint32_t world = 4;
   std::optional<uint32_t> rank;
   uint32_t kib = 256;
-  uint32_t rounds = 2;
+  uint32_t rounds = 2, prepared_rounds = 0;
   uint32_t wait_seconds = 10;
   std::vector<std::string> socket_dirs;
 };
@@ -84,25 +84,25 @@ void Fill(const rails::AllToAllv& exchange, uint32_t round, uint32_t rank, const
   std::memset(receive.bytes().data(), 0, receive.bytes().size());
 }
 
-// Two rounds over the same ranges, which the daemon checks once: all bytes, and the first half of each flow.
+// Rounds over the same ranges, which the daemon checks once: each moves the first half of each flow.
 absl::Status RunPrepared(const Arguments& arguments, uint32_t rank, rails::Group& group,
                          const rails::AllToAllv& exchange, const rails::Segment& receive) {
   auto prepared = group.Prepare(exchange);
   if (!prepared.ok()) return At(prepared.status(), "preparing");
-  for (const uint32_t divisor : {1, 2}) {
-    const uint32_t round = arguments.rounds + divisor;
+  rails::Lengths lengths;
+  for (uint32_t peer = 0; peer < arguments.world; ++peer) {
+    lengths.sends.push_back(LengthBytes(arguments, rank, peer) / 2);
+    lengths.receives.push_back(LengthBytes(arguments, peer, rank) / 2);
+  }
+  for (uint32_t round = 0; round < arguments.prepared_rounds; ++round) {
     Fill(exchange, round, rank, receive);
-    rails::Lengths lengths{.tag = round};
-    for (uint32_t peer = 0; peer < arguments.world; ++peer) {
-      lengths.sends.push_back(LengthBytes(arguments, rank, peer) / divisor);
-      lengths.receives.push_back(LengthBytes(arguments, peer, rank) / divisor);
-    }
+    lengths.tag = round;
     auto job = group.Submit(*prepared, lengths);
     if (!job.ok()) return At(job.status(), "submitting what is prepared");
     auto report = (*job)->Wait();
     if (!report.ok()) return At(report.status(), "waiting");
     if (!report->status.ok()) return At(report->status, "the job");
-    if (absl::Status s = CheckReceived(arguments, round, rank, receive, divisor); !s.ok()) return s;
+    if (absl::Status s = CheckReceived(arguments, round, rank, receive, /*divisor=*/2); !s.ok()) return s;
   }
   return absl::OkStatus();
 }
@@ -146,6 +146,7 @@ absl::Status RunRank(const Arguments& arguments, uint32_t rank) {
     if (absl::Status status = CheckReceived(arguments, round, rank, **receive); !status.ok()) return status;
     Print(*report, rank);
   }
+  if (arguments.prepared_rounds == 0) return absl::OkStatus();
   return RunPrepared(arguments, rank, **group, exchange, **receive);
 }
 
@@ -171,6 +172,8 @@ bool Parse(int argc, char** argv, Arguments* arguments) {
       arguments->kib = value;
     } else if (argument == "--rounds") {
       arguments->rounds = value;
+    } else if (argument == "--prepared") {
+      arguments->prepared_rounds = value;
     } else if (argument == "--wait") {
       arguments->wait_seconds = value;
     } else {
@@ -186,7 +189,8 @@ int main(int argc, char** argv) {
   Arguments arguments;
   if (!Parse(argc, argv, &arguments)) {
     std::fprintf(stderr,
-                 "usage: all_to_all [--world N] [--rank R] [--kib K] [--rounds M] [--wait SECONDS] SOCKET_DIR...\n");
+                 "usage: all_to_all [--world N] [--rank R] [--kib K] [--rounds M] [--prepared M] [--wait SECONDS] "
+                 "SOCKET_DIR...\n");
     return 2;
   }
   std::atomic<int> failures = 0;
