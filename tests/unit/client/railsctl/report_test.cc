@@ -44,10 +44,11 @@ TEST(ReplayReport, JsonGolden) {
   EXPECT_DOUBLE_EQ(json["per_step"][0]["phases"]["dispatch"]["ratio_to_bound"], 1.25);
   std::string keys;
   for (const auto& [key, value] : json.items()) keys += key + " ";
-  EXPECT_EQ(keys,
-            "verified checked workload seed scale_factor bytes_per_rank nodes ranks ranks_per_node warmup_steps steps "
-            "bytes local_bytes self_bytes seconds bound_seconds ratio_to_bound wrong_bytes balance rails rails_from "
-            "per_step ");
+  EXPECT_EQ(
+      keys,
+      "verified checked workload seed scale_factor bytes_per_rank nodes ranks ranks_per_node warmup_steps steps "
+      "bytes local_bytes self_bytes seconds bound_seconds ratio_to_bound wrong_bytes balance rails eager rails_from "
+      "per_step ");
 }
 
 TEST(ReplayReport, TextGolden) {
