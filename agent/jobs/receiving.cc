@@ -178,14 +178,21 @@ void Receiving::Close(bool writers_stopped, const std::vector<RailConnection>& f
 
 bool Receiving::FreeIfQuiet() {
   if (zone_ == nullptr || !closing_ || inside_ || IsBinding()) return false;
-  const bool once = complete_ && round_ == 0;  // nothing is sent twice, and nothing is missing
-  if (!once) landed_ = LandedOnce();
+  const bool once = round_ == 0;  // nothing is sent twice
+  if (!once || !complete_) landed_ = LandedOnce();
   landed_by_rail_.assign(bindings_.size(), 0);
   landed_again_.assign(bindings_.size(), 0);
+  for (size_t r = 0; r < bindings_.size() && once; ++r) landed_by_rail_[r] = zone_->landed[r].bytes();
+  if (!once) CountLandedAgain();
+  context_.zones->Release(zone_->ref);
+  memory_ = std::move(zone_->memory);  // freed with the job, which may leave it to another thread
+  zone_.reset();
+  closing_ = false;
+  return true;
+}
+
+void Receiving::CountLandedAgain() {
   for (const Landed& landed : landed_) landed_by_rail_[landed.rail] += landed.end - landed.begin;
-  for (size_t r = 0; r < bindings_.size() && round_ == 0; ++r) {
-    landed_by_rail_[r] = zone_->landed[r].bytes();  // nothing is sent twice in it
-  }
   // Runs beyond those that were kept, of an exchange that is whole.
   const uint64_t known = std::accumulate(landed_by_rail_.begin(), landed_by_rail_.end(), uint64_t{0});
   uint64_t missing = complete_ && !context_.traits.binds_zones ? total_bytes() - std::min(total_bytes(), known) : 0;
@@ -196,11 +203,6 @@ bool Receiving::FreeIfQuiet() {
     missing -= more;
     landed_again_[r] = bytes - std::min(bytes, landed_by_rail_[r]);
   }
-  context_.zones->Release(zone_->ref);
-  memory_ = std::move(zone_->memory);  // freed with the job, which may leave it to another thread
-  zone_.reset();
-  closing_ = false;
-  return true;
 }
 
 // Stretches that landed over several rails count for the first of them.

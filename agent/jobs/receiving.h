@@ -112,6 +112,8 @@ class Receiving {
   void Bind(size_t rail);
   void Unbind(size_t rail, bool writers_stopped);
   std::vector<Landed> LandedOnce() const;
+  // Of a zone in which something was sent twice.
+  void CountLandedAgain();
   RailKeys KeysOf(size_t rail);
 
   const ExchangeContext& context_;
