@@ -237,7 +237,7 @@ bool Engine::OnSignal(const Peer& from, RailSignal&& signal) {
   return true;
 }
 
-bool Engine::Dispatch(const Peer& from, ControlMessage message) {
+bool Engine::Dispatch(const Peer& from, ControlMessage&& message) {
   return std::visit(
       [&](auto&& m) -> bool {
         using M = std::decay_t<decltype(m)>;
@@ -284,7 +284,7 @@ bool Engine::MaySpeak(const Peer& from, Epoch epoch) {
   if (group == nullptr) return true;
   // A group that goes on without a node does not listen to it any more, though it may be reachable again.
   if (group->Lost(from.index)) return false;
-  if (std::find(group->peers.begin(), group->peers.end(), from.index) != group->peers.end()) return true;
+  if (group->layout->NodeOf(from.index) != GroupLayout::kLocal) return true;
   options_.log->warn("protocol_error peer={} epoch={:016x}.{} why=\"it has no rank in that group\"", from.node,
                      epoch.boot.value(), epoch.counter);
   return false;

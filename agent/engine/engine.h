@@ -121,7 +121,7 @@ class Engine {
   void TellEndsTo(Peer& peer);
 
   // False: of nothing that is known here.
-  bool Dispatch(const Peer& from, ControlMessage message);
+  bool Dispatch(const Peer& from, ControlMessage&& message);
   bool OnSignal(const Peer& from, RailSignal&& signal);
   // Whether `from` has a say in that epoch; nobody is refused in one that is not known (yet).
   bool MaySpeak(const Peer& from, Epoch epoch);
