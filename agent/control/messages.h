@@ -3,17 +3,24 @@
 #ifndef RAILSD_AGENT_CONTROL_MESSAGES_H_
 #define RAILSD_AGENT_CONTROL_MESSAGES_H_
 
+#include <algorithm>
 #include <array>
 #include <compare>
 #include <cstdint>
+#include <initializer_list>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "agent/base/data_key.h"
 #include "agent/base/ids.h"
+#include "agent/base/rail_mask.h"
 #include "agent/base/recovery.h"
 
 namespace railsd {
@@ -118,19 +125,44 @@ struct Ready {
     Rank destination;
     uint64_t bytes = 0;
   };
+  // Flows that do not change any more. All READYs of a job share one block of them.
+  class Flows {
+   public:
+    Flows() = default;
+    Flows(const std::vector<Flow>& flows) : Flows(Copy(flows), 0, flows.size()) {}
+    Flows(std::initializer_list<Flow> flows) : Flows(Copy(flows), 0, flows.size()) {}
+    // Flows [begin, end) of the block.
+    Flows(std::shared_ptr<const Flow[]> block, size_t begin, size_t end)
+        : block_(std::move(block)), flows_(block_.get() + begin, end - begin) {}
+    const Flow* begin() const { return flows_.data(); }
+    const Flow* end() const { return flows_.data() + flows_.size(); }
+    size_t size() const { return flows_.size(); }
+    bool empty() const { return flows_.empty(); }
+    const Flow& operator[](size_t i) const { return flows_[i]; }
+
+   private:
+    static std::shared_ptr<const Flow[]> Copy(absl::Span<const Flow> flows) {
+      auto block = std::make_shared<Flow[]>(flows.size());
+      std::copy(flows.begin(), flows.end(), block.get());
+      return block;
+    }
+    std::shared_ptr<const Flow[]> block_;
+    absl::Span<const Flow> flows_;
+  };
   struct RailState {
     RailIndex rail;
     uint64_t speed_bytes_per_s = 0;
     uint64_t backlog_bytes = 0;
   };
+  using RailStates = absl::InlinedVector<RailState, kUsualRails>;
   JobKey job;
   uint64_t tag = 0;
-  std::vector<Flow> sends;     // in the order of the stream: by destination, then source
-  std::vector<Flow> receives;  // the same
-  std::vector<RailState> rails;
+  Flows sends;     // in the order of the stream: by destination, then source
+  Flows receives;  // the same
+  RailStates rails;
   // By rail: what the sender's plans have put onto it for the receiver since the two met, up to the job before. So the
   // receiver knows how evenly it was planned to receive.
-  std::vector<uint64_t> planned_bytes;
+  absl::InlinedVector<uint64_t, kUsualRails> planned_bytes;
   std::vector<Tally> tallies;  // of jobs that have ended since the READY before
   // Permission to write what the sender's ranks expect. Without one it follows as a LateGrant once the receiver's READY
   // has come.

@@ -29,7 +29,7 @@ class ExchangePlanner {
   // exchange cannot be planned at all.
   absl::Status Plan(NodeJob& job, const Group& group, Exchange& exchange);
   // What a peer counts on, at its ends of the rails.
-  void OnTold(const std::vector<Ready::RailState>& rails, absl::Time now) {
+  void OnTold(const Ready::RailStates& rails, absl::Time now) {
     for (const Ready::RailState& rail : rails) {
       if (rail.rail.value() >= rails_.size()) continue;
       speeds_.OnTold(rail.rail.value(), static_cast<double>(rail.speed_bytes_per_s), now);

@@ -104,9 +104,7 @@ NodeJob& JobTable::FindOrCreate(const Group& group, JobKey key) {
   job.tell_unsubmitted_at = now_ + kTellUnsubmittedAfter;
   Sooner(job.tell_unsubmitted_at);
   job.AddExchanges(&context_, group.layout);
-  for (PeerIndex peer : group.lost) {
-    job.With(peer)->left_out = true;
-  }
+  for (PeerIndex peer : group.lost) job.With(peer)->left_out = true;
   return job;
 }
 
@@ -309,7 +307,10 @@ bool JobTable::OnMessage(const Peer& from, Ready&& message) {
   }
   Exchange* const exchange = job->With(from.index);
   if (exchange == nullptr || exchange->ready.has_value() || exchange->compared) return false;
-  absl::Status taken = CheckReadyFlows(message, *group->layout, from.index, from);
+  const bool comparable = job->started && !job->building && !job->aborting();
+  exchange->same_flows = comparable && SaysTheSame(message, *exchange);
+  absl::Status taken;
+  if (!exchange->same_flows) taken = CheckReadyFlows(message, *group->layout, from.index, from);
   if (taken.ok() && !job->started && !job->aborting()) {
     taken = held_readys_.Hold(message, from, peers_.self(), exchange);
   }
@@ -319,7 +320,7 @@ bool JobTable::OnMessage(const Peer& from, Ready&& message) {
   }
   exchange->times.ready_received = now_;
   exchange->ready = std::move(message);
-  if (job->started && !job->building && !job->aborting()) Compare(*job, *group, *exchange);
+  if (comparable) Compare(*job, *group, *exchange);
   return true;
 }
 

@@ -56,10 +56,12 @@ struct Exchange {
   Sending out;
   Receiving in;
 
-  std::optional<Ready> ready;                // theirs, until it is compared
-  uint64_t held_bytes = 0;                   // of `ready`, while the job waits for ranks of this node
-  bool compared = false;                     // their READY is here, and both ends agree
-  std::vector<Ready::RailState> peer_rails;  // as it said
+  std::optional<Ready> ready;    // theirs, until it is compared
+  bool same_flows = false;       // of `ready`: it has been seen to say the same as this node
+  uint64_t held_bytes = 0;       // of `ready`, while the job waits for ranks of this node
+  bool compared = false;         // their READY is here, and both ends agree
+  Ready::Flows sends, receives;  // as READY tells them
+  Ready::RailStates peer_rails;  // as it said
   bool planned = false;
   absl::InlinedVector<uint64_t, kUsualRails> planned_bytes;  // by rail
   std::vector<Unsubmitted::Member> unsubmitted;              // of their ranks, as they say

@@ -20,19 +20,21 @@ absl::Status Contradiction(const Group& group, JobSeq seq, const Ready::Flow& se
                                                  " in job ", seq.value()));
 }
 
-// Both lists are in the order of the stream. OK when they agree; otherwise names what is sent and what is expected.
-template <typename Sent, typename Expected>
-absl::Status CompareLengths(const Group& group, JobSeq seq, const Sent& sent, const Expected& expected) {
-  const auto same = [](const auto& a, const auto& b) {
+bool AreSame(const Ready::Flows& sent, const Ready::Flows& expected) {
+  return std::equal(sent.begin(), sent.end(), expected.begin(), expected.end(), [](const auto& a, const auto& b) {
     return a.source == b.source && a.destination == b.destination && a.bytes == b.bytes;
-  };
-  if (std::equal(sent.begin(), sent.end(), expected.begin(), expected.end(), same)) return absl::OkStatus();
+  });
+}
+
+// Both lists are in the order of the stream. OK when they agree; otherwise names what is sent and what is expected.
+absl::Status CompareLengths(const Group& group, JobSeq seq, const Ready::Flows& sent, const Ready::Flows& expected) {
+  if (AreSame(sent, expected)) return absl::OkStatus();
   // One of them may name flows without bytes.
   auto s = sent.begin();
   auto e = expected.begin();
   while (s != sent.end() || e != expected.end()) {
-    const Ready::Flow a = s == sent.end() ? Ready::Flow{} : Ready::Flow{s->source, s->destination, s->bytes};
-    const Ready::Flow b = e == expected.end() ? Ready::Flow{} : Ready::Flow{e->source, e->destination, e->bytes};
+    const Ready::Flow a = s == sent.end() ? Ready::Flow{} : *s;
+    const Ready::Flow b = e == expected.end() ? Ready::Flow{} : *e;
     const bool only_sent = e == expected.end() || (s != sent.end() && Precedes(a, b));
     const bool only_expected = s == sent.end() || (e != expected.end() && Precedes(b, a));
     const uint64_t sent_bytes = only_expected ? 0 : a.bytes, expected_bytes = only_sent ? 0 : b.bytes;
@@ -52,13 +54,6 @@ uint64_t BytesOf(const Ready& ready) {
   bytes += ready.grant->ranges.size() * sizeof(Grant::Range);
   for (const RailKeys& rail : ready.grant->keys) bytes += rail.keys.size() * sizeof(uint32_t);
   return bytes;
-}
-
-std::vector<Ready::Flow> FlowsOf(const StreamFlows& stream) {
-  std::vector<Ready::Flow> flows(stream.all().size());
-  Ready::Flow* next = flows.data();
-  for (const StreamFlow& flow : stream.all()) *next++ = {flow.source, flow.destination, flow.bytes};
-  return flows;
 }
 
 }  // namespace
@@ -92,8 +87,8 @@ Ready BuildReady(const NodeJob& job, const Exchange& exchange, const Peer& peer)
   Ready ready;
   ready.job = job.key;
   ready.tag = job.parts.begin()->second.submission.tag;
-  ready.sends = FlowsOf(exchange.out.flows());
-  ready.receives = FlowsOf(exchange.in.flows());
+  ready.sends = exchange.sends;
+  ready.receives = exchange.receives;
   ready.planned_bytes.reserve(peer.rails.size());
   for (size_t r = 0; r < peer.rails.size(); ++r) {  // up to the job before, though this one may be planned already
     ready.planned_bytes.push_back(peer.rails[r].planned_tx_bytes - (exchange.planned ? exchange.planned_bytes[r] : 0));
@@ -101,12 +96,18 @@ Ready BuildReady(const NodeJob& job, const Exchange& exchange, const Peer& peer)
   return ready;
 }
 
+bool SaysTheSame(const Ready& ready, const Exchange& exchange) {
+  const uint64_t eager = ready.eager.size();
+  return AreSame(ready.sends, exchange.receives) && AreSame(exchange.sends, ready.receives) &&
+         (eager == 0 || eager == exchange.in.total_bytes());
+}
+
 absl::Status CheckReadyFlows(const Ready& ready, const GroupLayout& layout, PeerIndex from, const Peer& peer) {
   const uint32_t node = layout.NodeOf(from);
   const auto is_on = [&](Rank rank, uint32_t where) {
     return rank.value() < layout.ranks.size() && layout.ranks[rank.value()].node == where;
   };
-  const auto check = [&](const std::vector<Ready::Flow>& flows, uint32_t sources, uint32_t destinations) {
+  const auto check = [&](const Ready::Flows& flows, uint32_t sources, uint32_t destinations) {
     uint64_t least_place = 0;
     for (const Ready::Flow& flow : flows) {
       const bool fits = is_on(flow.source, sources) && is_on(flow.destination, destinations);
@@ -137,9 +138,10 @@ absl::Status CompareReady(const NodeJob& job, const Group& group, const Exchange
                                                    part.submission.tag, ", ", peer.node, " says ", ready.tag,
                                                    " for job ", job.key.seq.value()));
   }
+  if (exchange.same_flows) return absl::OkStatus();
   const JobSeq seq = job.key.seq;
-  if (absl::Status s = CompareLengths(group, seq, ready.sends, exchange.in.flows().all()); !s.ok()) return s;
-  return CompareLengths(group, seq, exchange.out.flows().all(), ready.receives);
+  if (absl::Status s = CompareLengths(group, seq, ready.sends, exchange.receives); !s.ok()) return s;
+  return CompareLengths(group, seq, exchange.sends, ready.receives);
 }
 
 absl::Status HeldReadys::Hold(const Ready& ready, const Peer& peer, const std::string& self, Exchange* exchange) {

@@ -20,8 +20,11 @@ absl::Status CheckLocalRanks(const NodeJob& job, const Group& group);
 // The READY of a job that has started, without a grant.
 Ready BuildReady(const NodeJob& job, const Exchange& exchange, const Peer& peer);
 
-// Judged when it comes: the ranks are those of the two nodes, in the order of the stream, and eager bytes are as many
-// as the flows say. INTERNAL otherwise.
+// The streams of the exchange are known, and the READY says the same of them.
+bool SaysTheSame(const Ready& ready, const Exchange& exchange);
+
+// Judged when it comes, unless it says the same: the ranks are those of the two nodes, in the order of the stream, and
+// eager bytes are as many as the flows say. INTERNAL otherwise.
 absl::Status CheckReadyFlows(const Ready& ready, const GroupLayout& layout, PeerIndex from, const Peer& peer);
 
 // Judged when this node's ranks have submitted: both ends mean the same. INVALID_ARGUMENT names both ranks and both

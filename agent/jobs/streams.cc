@@ -11,7 +11,7 @@ StreamBuilder::StreamBuilder(const NodeJob& job, std::shared_ptr<const GroupLayo
   for (const auto& [rank, part] : job.parts) parts_.push_back({rank, &part.submission});
 }
 
-void StreamBuilder::Sort(FlowsOf flows, KeyOf key, size_t keys) {
+absl::Span<const StreamBuilder::Item> StreamBuilder::Sort(FlowsOf flows, KeyOf key, size_t keys) {
   const auto for_each = [&](auto visit) {
     for (uint32_t p = 0; p < parts_.size(); ++p) {
       for (const PreparedFlow& flow : parts_[p].submission->*flows) {
@@ -20,32 +20,41 @@ void StreamBuilder::Sort(FlowsOf flows, KeyOf key, size_t keys) {
       }
     }
   };
-  size_t pieces = 0;
   places_.assign(keys + 1, 0);
+  size_t pieces = 0;
   for_each([&](const Item& item, uint32_t k) {
     ++places_[k + 1];
     pieces += item.flow->memory.count;
   });
   std::partial_sum(places_.begin(), places_.end(), places_.begin());
-  sorted_.resize(places_.back());
+  const size_t count = places_.back();
+  if (count > sorted_.size()) sorted_.resize(count);
   for_each([&](const Item& item, uint32_t k) { sorted_[places_[k]++] = item; });
-  memory_->Reserve(pieces);
+  // A rank mostly receives into as many pieces as it sends from: then the table grows once.
+  memory_->Reserve(flows == &PreparedSubmission::sends ? 2 * pieces : pieces);
+  return absl::MakeConstSpan(sorted_).first(count);
 }
 
-void StreamBuilder::Append(bool sends, std::vector<StreamFlow>* flows, std::vector<Stream>* streams) {
-  flows->reserve(sorted_.size());
+void StreamBuilder::Append(bool sends, absl::Span<const Item> sorted, std::vector<StreamFlow>* flows,
+                           std::shared_ptr<Ready::Flow[]>* told, std::vector<Stream>* streams) {
+  flows->reserve(sorted.size());
+  *told = std::make_shared<Ready::Flow[]>(sorted.size());
+  Ready::Flow* next = told->get();
   streams->resize(layout_->peers.size());
-  auto item = sorted_.cbegin();
+  auto item = sorted.begin();
   for (uint32_t node = 0; node < streams->size(); ++node) {
     Stream& stream = (*streams)[node];
     stream.begin = flows->size();
     memory_->Begin();
-    for (; item != sorted_.cend() && item->node == node; ++item) {
+    uint64_t begin_bytes = 0;
+    for (; item != sorted.end() && item->node == node; ++item) {
       const PreparedFlow& flow = *item->flow;
-      const auto& [rank, submission] = parts_[item->part];
-      const uint64_t begin_bytes = memory_->stream().total_bytes;
-      flows->push_back({sends ? flow.peer : rank, sends ? rank : flow.peer, item->part, flow.bytes, begin_bytes});
-      memory_->Append(submission->memory->Pieces(flow.memory), flow.bytes);
+      const Part& part = parts_[item->part];
+      const Rank source = sends ? part.rank : flow.peer, destination = sends ? flow.peer : part.rank;
+      flows->push_back({destination, source, item->part, flow.bytes, begin_bytes});
+      *next++ = {source, destination, flow.bytes};
+      begin_bytes += flow.bytes;
+      memory_->Append(part.submission->memory->Pieces(flow.memory), flow.bytes);
     }
     stream.end = flows->size();
     stream.memory = memory_->stream();
@@ -58,10 +67,10 @@ void StreamBuilder::Build() {
   memory_ = std::make_shared<MemoryTable>();
   for (const Part& part : parts_) memory_->Hold(*part.submission->memory);
   // The stream is in the order of destination, then source. Sends of a rank are in the order of destinations already.
-  Sort(&PreparedSubmission::sends, &GroupLayout::Place::order, layout_->ranks.size());
-  Append(/*sends=*/true, out_flows_.get(), &out_);
-  Sort(&PreparedSubmission::receives, &GroupLayout::Place::node, layout_->peers.size());
-  Append(/*sends=*/false, in_flows_.get(), &in_);
+  Append(/*sends=*/true, Sort(&PreparedSubmission::sends, &GroupLayout::Place::order, layout_->ranks.size()),
+         out_flows_.get(), &out_told_, &out_);
+  Append(/*sends=*/false, Sort(&PreparedSubmission::receives, &GroupLayout::Place::node, layout_->peers.size()),
+         in_flows_.get(), &in_told_, &in_);
 }
 
 void StreamBuilder::Give(NodeJob* job) {
@@ -70,6 +79,8 @@ void StreamBuilder::Give(NodeJob* job) {
     const Stream &out = out_[node], &in = in_[node];
     exchange.out.SetStream({out_flows_, out.begin, out.end}, {memory_, out.memory});
     exchange.in.SetStream({in_flows_, in.begin, in.end}, {memory_, in.memory});
+    exchange.sends = {out_told_, out.begin, out.end};
+    exchange.receives = {in_told_, in.begin, in.end};
     job->out_bytes += exchange.out.total_bytes();
     job->in_bytes += exchange.in.total_bytes();
   }

@@ -43,16 +43,18 @@ class StreamBuilder {
   using KeyOf = uint32_t GroupLayout::Place::*;
 
   // Sorts the flows with other nodes by a key that is below `keys`; equal ones stay in the order of parts, then peers.
-  // Makes room for them in the tables.
-  void Sort(FlowsOf flows, KeyOf key, size_t keys);
+  // Good until the next call.
+  absl::Span<const Item> Sort(FlowsOf flows, KeyOf key, size_t keys);
   // Appends the sorted flows, whose nodes rise.
-  void Append(bool sends, std::vector<StreamFlow>* flows, std::vector<Stream>* streams);
+  void Append(bool sends, absl::Span<const Item> sorted, std::vector<StreamFlow>* flows,
+              std::shared_ptr<Ready::Flow[]>* told, std::vector<Stream>* streams);
 
   const std::shared_ptr<const GroupLayout> layout_;
   std::vector<Part> parts_;       // by rank
   std::vector<uint32_t> places_;  // scratch: where the next flow of a key goes
   std::vector<Item> sorted_;      // scratch
   std::shared_ptr<std::vector<StreamFlow>> out_flows_, in_flows_;
+  std::shared_ptr<Ready::Flow[]> out_told_, in_told_;  // the same flows, as READYs tell them
   std::shared_ptr<MemoryTable> memory_;
   std::vector<Stream> out_, in_;  // by node
 };

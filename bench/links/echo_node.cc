@@ -49,10 +49,13 @@ ControlMessage ReadyOfMessageBytes() {
   ready.job = {{BootId(0x1234567890abcdef), 3}, JobSeq(1000)};
   ready.tag = 7;
   for (uint32_t r = 0; r < 4; ++r) ready.rails.push_back({RailIndex(r), 50'000'000'000, 1 << 20});
+  std::vector<Ready::Flow> sends, receives;
   while (BytesOf(ready) + 30 < kMessageBytes) {
-    const uint32_t rank = static_cast<uint32_t>(ready.sends.size());
-    ready.sends.push_back({Rank(rank), Rank(rank + 32), 1 << 20});
-    ready.receives.push_back({Rank(rank + 32), Rank(rank), 1 << 20});
+    const uint32_t rank = static_cast<uint32_t>(sends.size());
+    sends.push_back({Rank(rank), Rank(rank + 32), 1 << 20});
+    receives.push_back({Rank(rank + 32), Rank(rank), 1 << 20});
+    ready.sends = sends;
+    ready.receives = receives;
   }
   while (BytesOf(ready) < kMessageBytes) ready.planned_bytes.push_back(1);
   if (BytesOf(ready) != kMessageBytes) Must(absl::InternalError("no READY has the wanted length"));

@@ -28,7 +28,7 @@ void RecoveryTo(const Recovery& recovery, pb::Recovery* out) {
   out->set_policy(static_cast<uint32_t>(recovery.policy));
   out->set_wait_limit_milliseconds(static_cast<uint64_t>(absl::ToInt64Milliseconds(recovery.wait_limit)));
 }
-void FlowsTo(const std::vector<Ready::Flow>& flows, pb::Flows* out) {
+void FlowsTo(const Ready::Flows& flows, pb::Flows* out) {
   const int count = static_cast<int>(flows.size());
   out->mutable_source_ranks()->Reserve(count);
   out->mutable_destination_ranks()->Reserve(count);

@@ -104,7 +104,8 @@ class FieldReader {
     Fail(field, "their sum passes 64 bits");
     return false;
   }
-  std::vector<uint64_t> BytesByRail(const google::protobuf::RepeatedField<uint64_t>& in, absl::string_view field) {
+  template <typename List>
+  List BytesByRail(const google::protobuf::RepeatedField<uint64_t>& in, absl::string_view field) {
     if (!AtMost(in.size(), kMaxPeerRails, field)) return {};
     uint64_t sum = 0;
     for (const uint64_t bytes : in) Add(bytes, field, &sum);
@@ -130,25 +131,24 @@ class FieldReader {
   absl::Status status_;
 };
 
-std::vector<Ready::Flow> ReadFlows(const pb::Flows& in, absl::string_view field, FieldReader* r) {
-  std::vector<Ready::Flow> out;
+Ready::Flows ReadFlows(const pb::Flows& in, absl::string_view field, FieldReader* r) {
   const int count = in.source_ranks_size();
-  if (!r->SameLength({count, in.destination_ranks_size(), in.lengths_bytes_size()}, field)) return out;
+  if (!r->SameLength({count, in.destination_ranks_size(), in.lengths_bytes_size()}, field)) return {};
   // Pointers, because in.source_ranks(i) is a call into protobuf's library.
   const uint32_t *const sources = in.source_ranks().data(), *const destinations = in.destination_ranks().data();
   const uint64_t* const lengths = in.lengths_bytes().data();
   const auto place = [&](int i) { return std::pair(destinations[i], sources[i]); };
   uint64_t sum = 0;
-  out.reserve(static_cast<size_t>(count));
+  const auto out = std::make_shared<Ready::Flow[]>(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) {
-    out.push_back({r->ReadRank(sources[i], field), r->ReadRank(destinations[i], field), lengths[i]});
-    if (!r->Add(lengths[i], field, &sum)) return out;
+    out[i] = {r->ReadRank(sources[i], field), r->ReadRank(destinations[i], field), lengths[i]};
+    if (!r->Add(lengths[i], field, &sum)) return {};
     if (i > 0 && place(i - 1) >= place(i)) {
       r->Fail(field, absl::StrCat("[", i, "]: rank ", sources[i], " to rank ", destinations[i], " is out of order"));
-      return out;
+      return {};
     }
   }
-  return out;
+  return {out, 0, static_cast<size_t>(count)};
 }
 
 std::vector<RailConnection> ReadFailed(const pb::RailConnections& in, FieldReader* r) {
@@ -206,7 +206,7 @@ Grant ReadGrant(const pb::Grant& in, FieldReader* r) {
 }
 
 Tally ReadTally(const pb::Tally& in, absl::string_view job, absl::string_view bytes, FieldReader* r) {
-  return {r->Job(in.job(), job), r->BytesByRail(in.bytes(), bytes)};
+  return {r->Job(in.job(), job), r->BytesByRail<std::vector<uint64_t>>(in.bytes(), bytes)};
 }
 
 ControlMessage ReadReady(const pb::Ready& in, FieldReader* r) {
@@ -215,7 +215,7 @@ ControlMessage ReadReady(const pb::Ready& in, FieldReader* r) {
   out.tag = in.tag();
   out.sends = ReadFlows(in.sends(), "sends", r);
   out.receives = ReadFlows(in.receives(), "receives", r);
-  out.planned_bytes = r->BytesByRail(in.planned_bytes(), "planned_bytes");
+  out.planned_bytes = r->BytesByRail<decltype(out.planned_bytes)>(in.planned_bytes(), "planned_bytes");
   if (in.has_grant()) out.grant = ReadGrant(in.grant(), r);
   out.eager = r->Text(in.eager(), "eager", Ready::kMaxEagerBytes);
   if (!r->AtMost(in.rails_size(), kMaxPeerRails, "rails")) return out;

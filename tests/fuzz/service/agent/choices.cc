@@ -189,17 +189,22 @@ class Drawer {
     out.resize(choices_.Below(5));
     for (T& element : out) Set(element);
   }
+  void Set(decltype(Ready::planned_bytes)& out) {
+    out.resize(choices_.Below(5));
+    for (uint64_t& bytes : out) Set(bytes);
+  }
   // Messages that the conversion refuses (peer_conversion_test.cc) would not reach an agent: flows are in order,
   // rails are named once, and all rails have as many keys.
-  void Set(std::vector<Ready::Flow>& out) {
-    out.resize(choices_.Below(5));
+  void Set(Ready::Flows& flows) {
+    std::vector<Ready::Flow> out(choices_.Below(5));
     for (Ready::Flow& flow : out) Draw(&flow);
     const auto place = [](const Ready::Flow& flow) { return std::pair(flow.destination, flow.source); };
     std::sort(out.begin(), out.end(), [&](const auto& a, const auto& b) { return place(a) < place(b); });
     out.erase(std::unique(out.begin(), out.end(), [&](const auto& a, const auto& b) { return place(a) == place(b); }),
               out.end());
+    flows = out;
   }
-  void Set(std::vector<Ready::RailState>& out) {
+  void Set(Ready::RailStates& out) {
     out.resize(choices_.Below(4));
     for (size_t r = 0; r < out.size(); ++r) {
       Draw(&out[r]);

@@ -428,7 +428,7 @@ TEST_F(AgentTest, APeerThatOutrunsTheEngineTakesNobodyElsesPlace) {
   std::promise<absl::StatusOr<SessionId>> session;
   agents_[0]->OpenSession({1, 2, 3, "t"}, [&](absl::StatusOr<SessionId> id) { session.set_value(std::move(id)); });
   Ready large;
-  large.sends.resize((256 << 20) / sizeof(Ready::Flow));
+  large.sends = std::vector<Ready::Flow>((256 << 20) / sizeof(Ready::Flow));
   EXPECT_TRUE(agents_[0]->OnPeerMessage("large", BootId(9), std::move(large))) << "one is always taken";
   EXPECT_FALSE(agents_[0]->OnPeerMessage("large", BootId(9), RailState{RailIndex(0), true}));
   go_on.set_value();

@@ -15,7 +15,7 @@ constexpr Epoch kOne{BootId(1), 1}, kTwo{BootId(1), 2};
 EarlyMessages::Message From(uint32_t peer, Epoch epoch, uint64_t seq, size_t flows = 0, absl::Time at = {}) {
   Ready ready;
   ready.job = {epoch, JobSeq(seq)};
-  ready.sends.resize(flows);
+  ready.sends = std::vector<Ready::Flow>(flows);
   return {PeerIndex(peer), epoch, at, std::move(ready)};
 }
 uint64_t SeqOf(const EarlyMessages::Message& message) { return std::get<Ready>(message.message).job.seq.value(); }

@@ -55,9 +55,7 @@ TEST_P(SparseTest, EmptyFlowsOfAPeerAreTaken) {
   cluster.Run([&] { return !Outgoing<Ready>(cluster, 0).empty(); });
   Ready* ready = Outgoing<Ready>(cluster, 0)[0];
   ASSERT_TRUE(ready->sends.empty());
-  for (uint32_t destination : {1u, 3u}) {
-    for (uint32_t source : {0u, 2u}) ready->sends.push_back({Rank(source), Rank(destination), 0});
-  }
+  ready->sends = {{Rank(0), Rank(1), 0}, {Rank(2), Rank(1), 0}, {Rank(0), Rank(3), 0}, {Rank(2), Rank(3), 0}};
   cluster.Run();
   exchange.ExpectDone(1);
   exchange.ExpectBytes();

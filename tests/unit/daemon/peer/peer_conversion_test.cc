@@ -183,12 +183,13 @@ Ready ReadyWith(T Ready::*field, T value) {
 }
 
 TEST(PeerConversionTest, BadFieldsOfReadyAreNamed) {
-  using Flows = std::vector<Ready::Flow>;
+  using Flows = Ready::Flows;
+  using Bytes = decltype(Ready::planned_bytes);
   const uint64_t huge = ~uint64_t{0};
   const auto sends = [](Flows flows) { return ReadyWith(&Ready::sends, std::move(flows)); };
   const auto tallies = [](std::vector<Tally> all) { return ReadyWith(&Ready::tallies, std::move(all)); };
-  const auto planned = [](std::vector<uint64_t> bytes) { return ReadyWith(&Ready::planned_bytes, std::move(bytes)); };
-  const auto rails = [](std::vector<Ready::RailState> all) { return ReadyWith(&Ready::rails, std::move(all)); };
+  const auto planned = [](Bytes bytes) { return ReadyWith(&Ready::planned_bytes, std::move(bytes)); };
+  const auto rails = [](Ready::RailStates all) { return ReadyWith(&Ready::rails, std::move(all)); };
   ExpectErrors(
       {{FullReady(), "ready { sends { lengths_bytes: 1 } }", "ready.sends: columns of 3, 3, 4 entries"},
        {FullReady(), "ready { receives { source_ranks: 1 } }", "ready.receives: columns of 2, 1, 1 entries"},
@@ -204,8 +205,8 @@ TEST(PeerConversionTest, BadFieldsOfReadyAreNamed) {
         "ready.receives: their sum passes 64 bits"},
        {rails({{RailIndex(64), 1, 1}}), "", "ready.rails: 64, more than 63"},
        {rails({{RailIndex(3), 1, 1}, {RailIndex(3), 1, 1}}), "", "ready.rails: rail 3 twice"},
-       {rails(std::vector<Ready::RailState>(65)), "", "ready.rails: 65 entries, more than 64"},
-       {planned(std::vector<uint64_t>(65, 1)), "", "ready.planned_bytes: 65 entries, more than 64"},
+       {rails(Ready::RailStates(65)), "", "ready.rails: 65 entries, more than 64"},
+       {planned(Bytes(65, 1)), "", "ready.planned_bytes: 65 entries, more than 64"},
        {planned({huge, 1}), "", "ready.planned_bytes: their sum passes 64 bits"},
        {tallies(std::vector<Tally>(1024, {kJob, {1}})), "", "accepted"},
        {tallies(std::vector<Tally>(1025, {kJob, {1}})), "", "ready.tallies: 1025 entries, more than 1024"},
