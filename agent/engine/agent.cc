@@ -34,7 +34,7 @@ constexpr size_t kEventCapacity = 8192;
 constexpr size_t kMaxPeerMessages = 1 << 16;
 constexpr size_t kMaxPeerBytes = 256 << 20;
 // Turns of a busy engine from one look at its sources to the next.
-constexpr uint32_t kTurnsPerPoll = 8;
+constexpr uint32_t kTurnsPerPoll = 4;
 constexpr absl::Duration kLongestSleep = absl::Seconds(1);
 constexpr absl::Duration kLongestStop = absl::Seconds(2);
 

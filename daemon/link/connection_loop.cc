@@ -10,8 +10,6 @@ namespace railsd {
 namespace {
 
 constexpr int kEvents = 64;
-// Reads of one connection before the other connections get their turn.
-constexpr int kReadsPerTurn = 4;
 
 }  // namespace
 
@@ -46,7 +44,7 @@ void ConnectionLoop::Read(const SocketPtr& connection) {
 }
 
 void ConnectionLoop::ReadFrames(const SocketPtr& connection) {
-  for (int reads = 0; reads < kReadsPerTurn; ++reads) {
+  for (int reads = 0; reads < reads_per_turn_; ++reads) {
     const absl::StatusOr<bool> more = connection->Read();
     if (!more.ok()) {
       return End(connection, connection->closed() ? absl::CancelledError("closed here") : more.status());

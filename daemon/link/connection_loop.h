@@ -33,9 +33,9 @@ class ConnectionLoop {
  public:
   static constexpr uint64_t kFirstConnection = 1 << 16;  // smaller keys are listeners'
 
-  // `handler` and `owner` outlive the loop.
-  ConnectionLoop(UniqueFd epoll, ConnectionHandler* handler, ConnectionOwner* owner)
-      : epoll_(std::move(epoll)), handler_(*handler), owner_(*owner) {}
+  // `handler` and `owner` outlive the loop. `reads_per_turn`: reads of one connection before the others get their turn.
+  ConnectionLoop(UniqueFd epoll, int reads_per_turn, ConnectionHandler* handler, ConnectionOwner* owner)
+      : epoll_(std::move(epoll)), reads_per_turn_(reads_per_turn), handler_(*handler), owner_(*owner) {}
 
   int epoll() const { return epoll_.get(); }
   const absl::flat_hash_map<uint64_t, SocketPtr>& all() const { return connections_; }
@@ -57,6 +57,7 @@ class ConnectionLoop {
   void ReadFrames(const SocketPtr& connection);
 
   const UniqueFd epoll_;
+  const int reads_per_turn_;
   ConnectionHandler& handler_;
   ConnectionOwner& owner_;
   absl::flat_hash_map<uint64_t, SocketPtr> connections_;

@@ -29,6 +29,8 @@ namespace {
 // Connections that the engine's thread reads at most. A message then wakes that thread and no other. With many peers
 // the links' thread reads: messages come together, and it parses them while the engine works.
 constexpr size_t kPolled = 16;
+// Of one connection, before the others get their turn. By the engine's thread: one, since rails wait for it as well.
+constexpr int kReadsPerTurn = 4;
 
 class LinksImpl final : public Links, private ConnectionOwner {
  public:
@@ -38,7 +40,7 @@ class LinksImpl final : public Links, private ConnectionOwner {
         handler_(*handler),
         engine_(*engine),
         listeners_(std::move(listeners)),
-        own_(std::move(epoll), handler, this),
+        own_(std::move(epoll), kReadsPerTurn, handler, this),
         polled_(std::move(polled_epoll), handler, this) {
     tuning_.peer_silence = options_.silence;
   }
@@ -79,17 +81,15 @@ class LinksImpl final : public Links, private ConnectionOwner {
   class Polled final : public EventSource, private ConnectionOwner {
    public:
     Polled(UniqueFd epoll, ConnectionHandler* handler, LinksImpl* links)
-        : links_(*links), loop_(std::move(epoll), handler, this) {}
+        : links_(*links), loop_(std::move(epoll), 1, handler, this) {}
 
     // On the links' thread. False: there are enough.
     bool Take(const SocketPtr& connection) {
-      if (count_.load(std::memory_order_relaxed) >= kPolled) return false;
+      if (count_.load(std::memory_order_relaxed) >= kPolled || !connection->MoveTo(loop_.epoll())) return false;
       count_.fetch_add(1, std::memory_order_relaxed);
-      {
-        absl::MutexLock lock(&mutex_);
-        handed_.push_back(connection);
-      }
-      connection->MoveTo(loop_.epoll());  // the engine's thread sees its events from now on, and finds it in handed_
+      // The engine's thread ignores events of the connection until it finds it here. They come again.
+      absl::MutexLock lock(&mutex_);
+      handed_.push_back(connection);
       return true;
     }
     size_t count() const { return count_.load(std::memory_order_relaxed); }

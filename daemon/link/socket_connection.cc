@@ -24,15 +24,15 @@ absl::Status Lost(int error) { return absl::UnavailableError(std::strerror(error
 SocketConnection::SocketConnection(Origin origin, std::shared_ptr<const TlsContext> tls, int epoll, uint64_t key)
     : origin_(std::move(origin)), context_(std::move(tls)), key_(key), epoll_(epoll) {}
 
-void SocketConnection::MoveTo(int epoll) {
+bool SocketConnection::MoveTo(int epoll) {
   absl::MutexLock lock(&mutex_);
-  ::epoll_ctl(epoll_, EPOLL_CTL_DEL, fd(), nullptr);
-  epoll_ = epoll;
   epoll_event event = {};
   event.events = writing_ != nullptr && !write_wants_read_ ? kBoth : kIn;
   event.data.u64 = key_;
-  // Should epoll have no memory left, the connection is silent, and its link ends as one whose network is cut.
-  ::epoll_ctl(epoll_, EPOLL_CTL_ADD, fd(), &event);
+  if (::epoll_ctl(epoll, EPOLL_CTL_ADD, fd(), &event) != 0) return false;
+  ::epoll_ctl(epoll_, EPOLL_CTL_DEL, fd(), nullptr);
+  epoll_ = epoll;
+  return true;
 }
 
 void SocketConnection::Watch(uint32_t events) const {

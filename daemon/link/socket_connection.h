@@ -46,8 +46,8 @@ class SocketConnection final : public Connection {
   bool open() const { return open_; }
   FrameReader& reader() { return reader_; }
 
-  // From now on the thread of that epoll is the owner's.
-  void MoveTo(int epoll);
+  // From now on the thread of that epoll is the owner's. False: epoll takes no more, and nothing has changed.
+  bool MoveTo(int epoll);
   // Continues the connect and the TLS handshake. True: the connection is open now.
   absl::StatusOr<bool> Open();
   // Writes the rest of the frame under way. True: all is written, and Write() had refused a frame.

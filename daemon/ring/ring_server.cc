@@ -30,6 +30,8 @@ constexpr absl::Duration kIdle =
 constexpr size_t kBlockBytes = 64 << 10;
 // Requests that the engine's thread serves: checking one takes less time than a wake of another thread.
 constexpr size_t kShortBytes = 2048;
+// Sessions whose requests the engine's thread serves before it looks at its rails again.
+constexpr size_t kSessionsPerTurn = 4;
 
 struct RingSession {
   RingSession(SessionId its_id, std::shared_ptr<RingMemory> its_memory, std::shared_ptr<RingAnswers> its_answers,
@@ -95,7 +97,7 @@ class Doorbells final : public EventSource {
         round_.push_back(std::move(session));
       }
     }
-    for (size_t left = round_.size(); left > 0; --left) {
+    for (size_t left = std::min(round_.size(), kSessionsPerTurn); left > 0; --left) {
       SessionPtr session = std::move(round_.front());
       round_.pop_front();
       const RingRequests::Turn turn = session->requests.Serve(absl::MakeSpan(block_), kShortBytes);
