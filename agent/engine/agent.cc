@@ -153,15 +153,15 @@ class AgentImpl final : public Agent {
   absl::Status Submit(Submission submission, Callback<absl::Status> done) override {
     if (absl::Status s = TakePlace(); !s.ok()) return s;
     // Here, on the caller's thread, since it may take long for many ranges.
-    PushCall([prepared = engine_->Prepare(submission), done = std::move(done)](Engine& engine) mutable {
-      engine.Submit(std::move(prepared), std::move(done));
+    PushCall([checked = engine_->Check(submission), done = std::move(done)](Engine& engine) mutable {
+      engine.Submit(std::move(checked), std::move(done));
     });
     return absl::OkStatus();
   }
   absl::Status Prepare(Submission layout, Callback<absl::Status> done) override {
     if (absl::Status s = TakePlace(); !s.ok()) return s;
-    PushCall([prepared = engine_->PrepareLayout(layout), done = std::move(done)](Engine& engine) mutable {
-      engine.KeepPrepared(std::move(prepared), std::move(done));
+    PushCall([checked = engine_->CheckLayout(layout), done = std::move(done)](Engine& engine) mutable {
+      engine.KeepPrepared(std::move(checked), std::move(done));
     });
     return absl::OkStatus();
   }

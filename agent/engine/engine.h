@@ -52,19 +52,18 @@ class Engine {
   void Join(JoinRequest request, Callback<absl::StatusOr<GroupView>> done);
   void Leave(SessionId session, Epoch epoch, Rank rank, Callback<absl::Status> done);
   // Checks a submission as far as that needs no state of the engine. Any thread.
-  PreparedSubmission Prepare(const Submission& submission) const {
-    return railsd::Prepare(submission, sessions_.MemoryOf(submission.session),
+  CheckedSubmission Check(const Submission& submission) const {
+    return CheckSubmission(submission, sessions_.MemoryOf(submission.session),
                            max_ranges_.load(std::memory_order_relaxed));
   }
-  void Submit(PreparedSubmission submission, Callback<absl::Status> done) {
+  void Submit(CheckedSubmission submission, Callback<absl::Status> done) {
     jobs_.Submit(std::move(submission), std::move(done));
   }
-  // As Prepare(), of ranges that are to become a prepared exchange.
-  PreparedSubmission PrepareLayout(const Submission& layout) const {
-    return railsd::PrepareLayout(layout, sessions_.MemoryOf(layout.session),
-                                 max_ranges_.load(std::memory_order_relaxed));
+  // As Check(), of ranges that are to become a prepared exchange.
+  CheckedSubmission CheckLayout(const Submission& layout) const {
+    return railsd::CheckLayout(layout, sessions_.MemoryOf(layout.session), max_ranges_.load(std::memory_order_relaxed));
   }
-  void KeepPrepared(PreparedSubmission layout, Callback<absl::Status> done) {
+  void KeepPrepared(CheckedSubmission layout, Callback<absl::Status> done) {
     jobs_.Keep(std::move(layout), std::move(done));
   }
   void ReleasePrepared(SessionId session, PreparedId id, Callback<absl::Status> done);
@@ -141,7 +140,7 @@ class Engine {
   bool OnMayLeave(const Peer& from, const MayLeave& message);
   void AnswerLeavers();
 
-  std::atomic<uint32_t> max_ranges_;  // as in options_, for Prepare()
+  std::atomic<uint32_t> max_ranges_;  // as in options_, for Check()
   AgentOptions options_;              // the tables refer to it: Retune() changes what they go by
   AgentObserver* const observer_;
   Copier* const copier_;

@@ -6,14 +6,14 @@
 
 namespace railsd {
 
-const RankPart* Admission::UnderWay(const PreparedSubmission& submission) const {
+const RankPart* Admission::UnderWay(const CheckedSubmission& submission) const {
   const auto job = jobs_.find(submission.job);
   if (job == jobs_.end()) return nullptr;
   const auto part = job->second->parts.find(submission.rank);
   return part == job->second->parts.end() ? nullptr : &part->second;
 }
 
-absl::Status Admission::CheckMember(const PreparedSubmission& submission, Group** group_out,
+absl::Status Admission::CheckMember(const CheckedSubmission& submission, Group** group_out,
                                     Session** session_out) const {
   Session* session = sessions_.Find(submission.session);
   if (session == nullptr) {
@@ -42,7 +42,7 @@ absl::Status Admission::CheckMember(const PreparedSubmission& submission, Group*
 }
 
 // A number that was taken before: the same content is the same job.
-absl::Status Admission::CheckRepeated(const PreparedSubmission& submission) const {
+absl::Status Admission::CheckRepeated(const CheckedSubmission& submission) const {
   if (submission.question) return absl::OkStatus();
   const Digest* known = nullptr;
   if (const RankPart* part = UnderWay(submission)) known = &part->submission.digest;
@@ -62,7 +62,7 @@ absl::Status Admission::CheckRepeated(const PreparedSubmission& submission) cons
 }
 
 // The epoch takes more jobs: of this number, or of any.
-absl::Status Admission::CheckAlive(const PreparedSubmission& submission, const Group& group) const {
+absl::Status Admission::CheckAlive(const CheckedSubmission& submission, const Group& group) const {
   if (!group.broken || (submission.job.seq > JobSeq(0) && submission.job.seq <= group.good_until)) {
     return absl::OkStatus();
   }
@@ -70,7 +70,7 @@ absl::Status Admission::CheckAlive(const PreparedSubmission& submission, const G
                       absl::StrCat("group ", group.key.name, " is broken: ", group.why.message(), "; join again"));
 }
 
-absl::Status Admission::CheckRanges(const PreparedSubmission& submission, const Group& group) const {
+absl::Status Admission::CheckRanges(const CheckedSubmission& submission, const Group& group) const {
   if (submission.peers_end > group.world_size()) {
     return absl::InvalidArgumentError(
         absl::StrCat(submission.last_peer, " is not below the world size ", group.world_size()));
@@ -79,7 +79,7 @@ absl::Status Admission::CheckRanges(const PreparedSubmission& submission, const 
   return submission.verdict;
 }
 
-absl::Status Admission::Keep(PreparedSubmission& layout) {
+absl::Status Admission::Keep(CheckedSubmission& layout) {
   Group* group = nullptr;
   Session* session = nullptr;
   if (absl::Status s = CheckMember(layout, &group, &session); !s.ok()) return s;
@@ -108,7 +108,7 @@ absl::Status Admission::Keep(PreparedSubmission& layout) {
 }
 
 // A submission that takes the next number of its rank.
-absl::Status Admission::CheckNew(const PreparedSubmission& submission, Group& group, Session& session, absl::Time now) {
+absl::Status Admission::CheckNew(const CheckedSubmission& submission, Group& group, Session& session, absl::Time now) {
   const uint64_t seq = submission.job.seq.value();
   Group::Member& member = group.ranks[submission.rank.value()];
   const uint64_t last = member.last_seq.value();
@@ -143,7 +143,7 @@ absl::Status Admission::CheckNew(const PreparedSubmission& submission, Group& gr
   return session.tenant->TakeJob(/*head=*/active == 0, now);  // last: what it takes, the job has
 }
 
-absl::Status Admission::Check(const PreparedSubmission& submission, absl::Time now, Group** group, Session** session,
+absl::Status Admission::Check(const CheckedSubmission& submission, absl::Time now, Group** group, Session** session,
                               bool* repeated) {
   // A job under way was accepted, also when its rank has left since, or its session ends.
   const RankPart* const part = UnderWay(submission);

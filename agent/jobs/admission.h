@@ -20,23 +20,23 @@ class Admission {
 
   // OK: `*group` and `*session` are set, and the submission takes the next number of its rank; or it was accepted
   // before with the same content, and `*repeated` is true. Otherwise why it is refused.
-  absl::Status Check(const PreparedSubmission& submission, absl::Time now, Group** group, Session** session,
+  absl::Status Check(const CheckedSubmission& submission, absl::Time now, Group** group, Session** session,
                      bool* repeated);
 
   // Keeps checked ranges as a prepared exchange of their rank. Counts the limits that refuse it.
-  absl::Status Keep(PreparedSubmission& layout);
+  absl::Status Keep(CheckedSubmission& layout);
 
   // From now on only submissions up to each group's cut are taken: the highest sequence number that any member is known
   // to have submitted now.
   void SetDraining(bool draining);
 
  private:
-  const RankPart* UnderWay(const PreparedSubmission& submission) const;
-  absl::Status CheckMember(const PreparedSubmission& submission, Group** group, Session** session) const;
-  absl::Status CheckRepeated(const PreparedSubmission& submission) const;
-  absl::Status CheckAlive(const PreparedSubmission& submission, const Group& group) const;
-  absl::Status CheckRanges(const PreparedSubmission& submission, const Group& group) const;
-  absl::Status CheckNew(const PreparedSubmission& submission, Group& group, Session& session, absl::Time now);
+  const RankPart* UnderWay(const CheckedSubmission& submission) const;
+  absl::Status CheckMember(const CheckedSubmission& submission, Group** group, Session** session) const;
+  absl::Status CheckRepeated(const CheckedSubmission& submission) const;
+  absl::Status CheckAlive(const CheckedSubmission& submission, const Group& group) const;
+  absl::Status CheckRanges(const CheckedSubmission& submission, const Group& group) const;
+  absl::Status CheckNew(const CheckedSubmission& submission, Group& group, Session& session, absl::Time now);
 
   const AgentOptions& options_;
   PeerTable& peers_;

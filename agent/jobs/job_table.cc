@@ -108,7 +108,7 @@ NodeJob& JobTable::FindOrCreate(const Group& group, JobKey key) {
   return job;
 }
 
-void JobTable::Submit(PreparedSubmission submission, Callback<absl::Status> done) {
+void JobTable::Submit(CheckedSubmission submission, Callback<absl::Status> done) {
   Group* group = nullptr;
   Session* session = nullptr;
   bool repeated = false;
@@ -124,7 +124,7 @@ void JobTable::Submit(PreparedSubmission submission, Callback<absl::Status> done
   Accept(std::move(submission), *group, *session);
 }
 
-void JobTable::Accept(PreparedSubmission submission, Group& group, Session& session) {
+void JobTable::Accept(CheckedSubmission submission, Group& group, Session& session) {
   const Rank rank = submission.rank;
   const JobKey key = submission.job;
   NodeJob& job = FindOrCreate(group, key);

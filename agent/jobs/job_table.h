@@ -55,8 +55,8 @@ class JobTable {
   void SetNow(absl::Time now) { now_ = now; }
 
   // Calls of trainers.
-  void Submit(PreparedSubmission submission, Callback<absl::Status> done);
-  void Keep(PreparedSubmission layout, Callback<absl::Status> done) {
+  void Submit(CheckedSubmission submission, Callback<absl::Status> done);
+  void Keep(CheckedSubmission layout, Callback<absl::Status> done) {
     const absl::Status status = admission_.Keep(layout);
     layout.Release();  // before the caller is told, and gives the segments back
     Discard(layout.ranges, std::move(layout));
@@ -146,7 +146,7 @@ class JobTable {
   // job_table.cc
   static ExchangeContext ContextOf(const Parts& parts);
   NodeJob& FindOrCreate(const Group& group, JobKey key);
-  void Accept(PreparedSubmission submission, Group& group, Session& session);
+  void Accept(CheckedSubmission submission, Group& group, Session& session);
   void Start(NodeJob& job, const Group& group);
   // Its streams are built: tells the peers.
   void Announce(NodeJob& job, const Group& group);

@@ -4,8 +4,8 @@
 #include <utility>
 
 namespace railsd {
-const PreparedFlow* FlowWith(Rank peer, absl::Span<const PreparedFlow> by_rank) {
-  const auto before = [](const PreparedFlow& flow, Rank rank) { return flow.peer < rank; };
+const CheckedFlow* FlowWith(Rank peer, absl::Span<const CheckedFlow> by_rank) {
+  const auto before = [](const CheckedFlow& flow, Rank rank) { return flow.peer < rank; };
   const auto it = std::lower_bound(by_rank.begin(), by_rank.end(), peer, before);
   return it != by_rank.end() && it->peer == peer ? &*it : nullptr;
 }
@@ -15,8 +15,8 @@ namespace {
 // Lengths that differ fail the job when all ranks have submitted (CheckLocalRanks).
 void Begin(NodeJob& job, RankPart& from, RankPart& to, Copier* copier) {
   const Rank source = from.submission.rank, destination = to.submission.rank;
-  const PreparedFlow* const send = FlowWith(destination, from.submission.sends);
-  const PreparedFlow* const receive = FlowWith(source, to.submission.receives);
+  const CheckedFlow* const send = FlowWith(destination, from.submission.sends);
+  const CheckedFlow* const receive = FlowWith(source, to.submission.receives);
   if (BytesOf(send) != BytesOf(receive) || BytesOf(send) == 0) return;
   const LocalCopy& copy = job.copies.emplace_back(
       LocalCopy{source, destination, {from.submission.memory, send->memory}, {to.submission.memory, receive->memory}});
@@ -28,13 +28,13 @@ void Begin(NodeJob& job, RankPart& from, RankPart& to, Copier* copier) {
 }  // namespace
 
 void BeginCopies(NodeJob& job, const Group& group, RankPart& part, Copier* copier) {
-  const auto with = [&job](const PreparedFlow& flow, auto begin) {
+  const auto with = [&job](const CheckedFlow& flow, auto begin) {
     const auto other = job.parts.find(flow.peer);
     if (other != job.parts.end()) begin(other->second);
   };
   ForEachLocal(part.submission.sends, group,
-               [&](const PreparedFlow& send) { with(send, [&](RankPart& to) { Begin(job, part, to, copier); }); });
-  ForEachLocal(part.submission.receives, group, [&](const PreparedFlow& receive) {
+               [&](const CheckedFlow& send) { with(send, [&](RankPart& to) { Begin(job, part, to, copier); }); });
+  ForEachLocal(part.submission.receives, group, [&](const CheckedFlow& receive) {
     with(receive, [&](RankPart& from) { Begin(job, from, part, copier); });
   });
 }

@@ -12,20 +12,20 @@
 namespace railsd {
 
 // Null for a rank that is left out.
-const PreparedFlow* FlowWith(Rank peer, absl::Span<const PreparedFlow> by_rank);
-inline uint64_t BytesOf(const PreparedFlow* flow) { return flow == nullptr ? 0 : flow->bytes; }
+const CheckedFlow* FlowWith(Rank peer, absl::Span<const CheckedFlow> by_rank);
+inline uint64_t BytesOf(const CheckedFlow* flow) { return flow == nullptr ? 0 : flow->bytes; }
 
 // Calls visit(flow) for each flow with a rank of this node. A rank may have thousands of flows and a few neighbours, or
 // the other way round.
 template <typename Visit>
-void ForEachLocal(absl::Span<const PreparedFlow> by_rank, const Group& group, Visit visit) {
+void ForEachLocal(absl::Span<const CheckedFlow> by_rank, const Group& group, Visit visit) {
   if (group.local_ranks.size() < by_rank.size() / 4) {
     for (const Rank rank : group.local_ranks) {
-      if (const PreparedFlow* flow = FlowWith(rank, by_rank)) visit(*flow);
+      if (const CheckedFlow* flow = FlowWith(rank, by_rank)) visit(*flow);
     }
     return;
   }
-  for (const PreparedFlow& flow : by_rank) {
+  for (const CheckedFlow& flow : by_rank) {
     if (group.ranks[flow.peer.value()].local) visit(flow);
   }
 }

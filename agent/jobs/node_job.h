@@ -36,7 +36,7 @@ struct Waiter {
 
 // A local rank's part. Terminal when `report.state` says so; the parts of a job that ends well end together.
 struct RankPart {
-  PreparedSubmission submission;
+  CheckedSubmission submission;
   JobReport report;
   absl::Time accepted, deadline;
   absl::Time ended = absl::InfiniteFuture();

@@ -69,9 +69,9 @@ absl::Status CheckLocalRanks(const NodeJob& job, const Group& group) {
   std::vector<std::pair<Rank, Rank>> flows;  // source, destination; as either of the two submitted it
   for (const auto& [rank, part] : job.parts) {
     const Rank self = rank;
-    ForEachLocal(part.submission.sends, group, [&](const PreparedFlow& send) { flows.emplace_back(self, send.peer); });
+    ForEachLocal(part.submission.sends, group, [&](const CheckedFlow& send) { flows.emplace_back(self, send.peer); });
     ForEachLocal(part.submission.receives, group,
-                 [&](const PreparedFlow& receive) { flows.emplace_back(receive.peer, self); });
+                 [&](const CheckedFlow& receive) { flows.emplace_back(receive.peer, self); });
   }
   std::sort(flows.begin(), flows.end());
   flows.erase(std::unique(flows.begin(), flows.end()), flows.end());

@@ -14,7 +14,7 @@ StreamBuilder::StreamBuilder(const NodeJob& job, std::shared_ptr<const GroupLayo
 absl::Span<const StreamBuilder::Item> StreamBuilder::Sort(FlowsOf flows, KeyOf key, size_t keys) {
   const auto for_each = [&](auto visit) {
     for (uint32_t p = 0; p < parts_.size(); ++p) {
-      for (const PreparedFlow& flow : parts_[p].submission->*flows) {
+      for (const CheckedFlow& flow : parts_[p].submission->*flows) {
         const GroupLayout::Place& place = layout_->ranks[flow.peer.value()];
         if (place.node != GroupLayout::kLocal && flow.bytes > 0) visit(Item{&flow, p, place.node}, place.*key);
       }
@@ -31,7 +31,7 @@ absl::Span<const StreamBuilder::Item> StreamBuilder::Sort(FlowsOf flows, KeyOf k
   if (count > sorted_.size()) sorted_.resize(count);
   for_each([&](const Item& item, uint32_t k) { sorted_[places_[k]++] = item; });
   // A rank mostly receives into as many pieces as it sends from: then the table grows once.
-  memory_->Reserve(flows == &PreparedSubmission::sends ? 2 * pieces : pieces);
+  memory_->Reserve(flows == &CheckedSubmission::sends ? 2 * pieces : pieces);
   return absl::MakeConstSpan(sorted_).first(count);
 }
 
@@ -48,7 +48,7 @@ void StreamBuilder::Append(bool sends, absl::Span<const Item> sorted, std::vecto
     memory_->Begin();
     uint64_t begin_bytes = 0;
     for (; item != sorted.end() && item->node == node; ++item) {
-      const PreparedFlow& flow = *item->flow;
+      const CheckedFlow& flow = *item->flow;
       const Part& part = parts_[item->part];
       const Rank source = sends ? part.rank : flow.peer, destination = sends ? flow.peer : part.rank;
       flows->push_back({destination, source, item->part, flow.bytes, begin_bytes});
@@ -67,9 +67,9 @@ void StreamBuilder::Build() {
   memory_ = std::make_shared<MemoryTable>();
   for (const Part& part : parts_) memory_->Hold(*part.submission->memory);
   // The stream is in the order of destination, then source. Sends of a rank are in the order of destinations already.
-  Append(/*sends=*/true, Sort(&PreparedSubmission::sends, &GroupLayout::Place::order, layout_->ranks.size()),
+  Append(/*sends=*/true, Sort(&CheckedSubmission::sends, &GroupLayout::Place::order, layout_->ranks.size()),
          out_flows_.get(), &out_told_, &out_);
-  Append(/*sends=*/false, Sort(&PreparedSubmission::receives, &GroupLayout::Place::node, layout_->peers.size()),
+  Append(/*sends=*/false, Sort(&CheckedSubmission::receives, &GroupLayout::Place::node, layout_->peers.size()),
          in_flows_.get(), &in_told_, &in_);
 }
 

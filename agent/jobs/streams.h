@@ -27,11 +27,11 @@ class StreamBuilder {
  private:
   struct Part {
     Rank rank;
-    const PreparedSubmission* submission;
+    const CheckedSubmission* submission;
   };
   // A flow with another node.
   struct Item {
-    const PreparedFlow* flow;
+    const CheckedFlow* flow;
     uint32_t part, node;
   };
   // One direction of an exchange.
@@ -39,7 +39,7 @@ class StreamBuilder {
     size_t begin = 0, end = 0;  // in the table of flows
     MemoryTable::Stream memory;
   };
-  using FlowsOf = absl::Span<const PreparedFlow> PreparedSubmission::*;
+  using FlowsOf = absl::Span<const CheckedFlow> CheckedSubmission::*;
   using KeyOf = uint32_t GroupLayout::Place::*;
 
   // Sorts the flows with other nodes by a key that is below `keys`; equal ones stay in the order of parts, then peers.

@@ -71,10 +71,10 @@ class FlowReader {
   FlowReader(Rank self, SessionMemory* memory, MemoryTable* table, HeldSegments* segments)
       : self_(self), memory_(*memory), table_(*table), segments_(*segments) {}
 
-  absl::Status Read(absl::string_view field, const std::vector<FlowRanges>& flows, std::vector<PreparedFlow>* prepared,
+  absl::Status Read(absl::string_view field, const std::vector<FlowRanges>& flows, std::vector<CheckedFlow>* checked,
                     std::vector<Placed>* placed) {
     absl::flat_hash_set<Rank> seen;
-    prepared->reserve(flows.size());
+    checked->reserve(flows.size());
     placed->reserve(RangesOf(flows));
     for (size_t f = 0; f < flows.size(); ++f) {
       const Rank peer = flows[f].peer;
@@ -88,10 +88,10 @@ class FlowReader {
       }
       table_.Begin();
       if (absl::Status s = ReadRanges(at, flows[f].ranges, &table_, placed); !s.ok()) return s;
-      prepared->push_back({peer, table_.stream().total_bytes, table_.stream()});
+      checked->push_back({peer, table_.stream().total_bytes, table_.stream()});
     }
-    const auto before = [](const PreparedFlow& a, const PreparedFlow& b) { return a.peer < b.peer; };
-    std::sort(prepared->begin(), prepared->end(), before);
+    const auto before = [](const CheckedFlow& a, const CheckedFlow& b) { return a.peer < b.peer; };
+    std::sort(checked->begin(), checked->end(), before);
     return absl::OkStatus();
   }
 
@@ -167,7 +167,7 @@ absl::Status CheckOverlap(std::vector<Placed>& receives, const std::vector<Place
   return absl::OkStatus();
 }
 
-void NotePeers(absl::string_view field, const std::vector<FlowRanges>& flows, PreparedSubmission* out) {
+void NotePeers(absl::string_view field, const std::vector<FlowRanges>& flows, CheckedSubmission* out) {
   for (size_t f = 0; f < flows.size(); ++f) {
     if (flows[f].peer.value() < out->peers_end) continue;
     out->peers_end = uint64_t{flows[f].peer.value()} + 1;
@@ -175,9 +175,9 @@ void NotePeers(absl::string_view field, const std::vector<FlowRanges>& flows, Pr
   }
 }
 
-uint64_t TotalBytes(const std::vector<PreparedFlow>& flows) {
+uint64_t TotalBytes(const std::vector<CheckedFlow>& flows) {
   uint64_t total = 0;
-  for (const PreparedFlow& flow : flows) total += flow.bytes;
+  for (const CheckedFlow& flow : flows) total += flow.bytes;
   return total;
 }
 
@@ -193,8 +193,8 @@ std::vector<Extent> ExtentsOf(const std::vector<Placed>& placed) {
 std::vector<uint32_t> PlacesOf(const Submission& layout, const FlowSet& flows) {
   std::vector<uint32_t> places;
   places.reserve(layout.sends.size() + layout.receives.size());
-  const auto add = [&places](const std::vector<FlowRanges>& given, const std::vector<PreparedFlow>& by_rank) {
-    const auto before = [](const PreparedFlow& flow, Rank rank) { return flow.peer < rank; };
+  const auto add = [&places](const std::vector<FlowRanges>& given, const std::vector<CheckedFlow>& by_rank) {
+    const auto before = [](const CheckedFlow& flow, Rank rank) { return flow.peer < rank; };
     for (const FlowRanges& flow : given) {
       const auto it = std::lower_bound(by_rank.begin(), by_rank.end(), flow.peer, before);
       places.push_back(static_cast<uint32_t>(it - by_rank.begin()));
@@ -221,7 +221,7 @@ Digest LengthsDigest(absl::Span<const uint64_t> lengths_bytes) {
 }
 
 // All bytes of the flows.
-void Use(std::shared_ptr<const FlowSet> flows, PreparedSubmission* out) {
+void Use(std::shared_ptr<const FlowSet> flows, CheckedSubmission* out) {
   out->sends = flows->sends;
   out->receives = flows->receives;
   out->memory = flows->memory;
@@ -232,7 +232,7 @@ void Use(std::shared_ptr<const FlowSet> flows, PreparedSubmission* out) {
 }
 
 // The first so many bytes of each flow, by the order in which the client gave the flows.
-absl::Status Cut(absl::Span<const uint64_t> lengths_bytes, PreparedSubmission* out) {
+absl::Status Cut(absl::Span<const uint64_t> lengths_bytes, CheckedSubmission* out) {
   const FlowSet& flows = *out->flows;
   const size_t sends = flows.sends.size();
   if (lengths_bytes.size() != flows.places.size()) {
@@ -240,12 +240,12 @@ absl::Status Cut(absl::Span<const uint64_t> lengths_bytes, PreparedSubmission* o
                                                    " entries, and the prepared exchange has ", flows.places.size(),
                                                    " flows"));
   }
-  out->cut = std::make_unique<PreparedFlow[]>(lengths_bytes.size());
+  out->cut = std::make_unique<CheckedFlow[]>(lengths_bytes.size());
   std::copy(flows.sends.begin(), flows.sends.end(), out->cut.get());
   std::copy(flows.receives.begin(), flows.receives.end(), out->cut.get() + sends);
   out->send_bytes = out->receive_bytes = 0;
   for (size_t i = 0; i < lengths_bytes.size(); ++i) {
-    PreparedFlow& flow = out->cut[flows.places[i] + (i < sends ? 0 : sends)];
+    CheckedFlow& flow = out->cut[flows.places[i] + (i < sends ? 0 : sends)];
     if (lengths_bytes[i] > flow.bytes) {
       return absl::InvalidArgumentError(absl::StrCat("lengths_bytes[", i, "]: ", lengths_bytes[i], " bytes ",
                                                      i < sends ? "to" : "from", " rank ", flow.peer.value(),
@@ -260,7 +260,7 @@ absl::Status Cut(absl::Span<const uint64_t> lengths_bytes, PreparedSubmission* o
 }
 
 absl::Status CheckAgain(const Submission& submission, const std::shared_ptr<SessionMemory>& memory,
-                        const PreparedExchange* exchange, PreparedSubmission* out) {
+                        const PreparedExchange* exchange, CheckedSubmission* out) {
   if (memory == nullptr) {
     return absl::NotFoundError(absl::StrCat("session ", submission.session.value(), " is not open"));
   }
@@ -276,7 +276,7 @@ absl::Status CheckAgain(const Submission& submission, const std::shared_ptr<Sess
 }
 
 absl::Status Check(const Submission& submission, const std::shared_ptr<SessionMemory>& memory, uint32_t max_ranges,
-                   PreparedSubmission* out) {
+                   CheckedSubmission* out) {
   if (memory == nullptr) {
     return absl::NotFoundError(absl::StrCat("session ", submission.session.value(), " is not open"));
   }
@@ -311,7 +311,7 @@ absl::Status Check(const Submission& submission, const std::shared_ptr<SessionMe
   return absl::OkStatus();
 }
 
-void Claim(const std::shared_ptr<SessionMemory>& memory, PreparedSubmission* out) {
+void Claim(const std::shared_ptr<SessionMemory>& memory, CheckedSubmission* out) {
   out->claim.emplace(memory->claimed(), JobMemory{out->job, out->rank, out->uses});
 }
 
@@ -341,7 +341,7 @@ Digest SubmissionDigest(const Submission& submission) {
 }
 
 // Does not depend on the id: the same ranges with the same lengths are the same content.
-Digest DigestAgain(const Submission& submission, const PreparedExchange* exchange) {
+Digest DigestOfPrepared(const Submission& submission, const PreparedExchange* exchange) {
   Digest digest{};
   if (exchange == nullptr) return digest;
   // Where all lengths are given and where none is, the content is the same.
@@ -354,8 +354,8 @@ Digest DigestAgain(const Submission& submission, const PreparedExchange* exchang
   return stream.Finish();
 }
 
-PreparedSubmission Begin(const Submission& submission) {
-  PreparedSubmission out;
+CheckedSubmission Begin(const Submission& submission) {
+  CheckedSubmission out;
   out.session = submission.session;
   out.job = submission.job;
   out.rank = submission.rank;
@@ -367,6 +367,21 @@ PreparedSubmission Begin(const Submission& submission) {
   return out;
 }
 
+CheckedSubmission CheckPrepared(const Submission& submission, const std::shared_ptr<SessionMemory>& memory) {
+  CheckedSubmission out = Begin(submission);
+  const std::shared_ptr<const PreparedExchange> exchange =
+      memory == nullptr ? nullptr : memory->prepared().Find(submission.prepared);
+  out.digest = DigestOfPrepared(submission, exchange.get());
+  out.verdict = CheckAgain(submission, memory, exchange.get(), &out);
+  if (out.verdict.ok()) {
+    Claim(memory, &out);
+  } else {
+    out.sends = out.receives = {};
+    out.segments.reset();
+  }
+  return out;
+}
+
 }  // namespace
 
 Digest Sha256(absl::string_view bytes) {
@@ -375,12 +390,12 @@ Digest Sha256(absl::string_view bytes) {
   return stream.Finish();
 }
 
-void PreparedSubmission::Release() {
+void CheckedSubmission::Release() {
   if (claim.has_value()) claim->Drop();
   segments.reset();
 }
 
-absl::Status ClaimMemory(const PreparedSubmission& submission) {
+absl::Status ClaimMemory(const CheckedSubmission& submission) {
   const std::optional<MemoryConflict> conflict = submission.claim->Accept();
   if (!conflict) return absl::OkStatus();
   const MemoryOverlap& overlap = conflict->overlap;
@@ -395,18 +410,18 @@ absl::Status ClaimMemory(const PreparedSubmission& submission) {
                    " and which has not ended; wait for that job, or use other memory"));
 }
 
-PreparedSubmission Prepare(const Submission& submission, const std::shared_ptr<SessionMemory>& memory,
-                           uint32_t max_ranges) {
+CheckedSubmission CheckSubmission(const Submission& submission, const std::shared_ptr<SessionMemory>& memory,
+                                  uint32_t max_ranges) {
   if (submission.question) return Begin(submission);
-  if (submission.prepared != PreparedId()) return PrepareAgain(submission, memory);
-  PreparedSubmission out = PrepareLayout(submission, memory, max_ranges);
+  if (submission.prepared != PreparedId()) return CheckPrepared(submission, memory);
+  CheckedSubmission out = CheckLayout(submission, memory, max_ranges);
   if (out.verdict.ok()) Claim(memory, &out);
   return out;
 }
 
-PreparedSubmission PrepareLayout(const Submission& layout, const std::shared_ptr<SessionMemory>& memory,
-                                 uint32_t max_ranges) {
-  PreparedSubmission out = Begin(layout);
+CheckedSubmission CheckLayout(const Submission& layout, const std::shared_ptr<SessionMemory>& memory,
+                              uint32_t max_ranges) {
+  CheckedSubmission out = Begin(layout);
   out.ranges = RangesOf(layout);
   out.digest = SubmissionDigest(layout);
   NotePeers("sends", layout.sends, &out);
@@ -414,21 +429,6 @@ PreparedSubmission PrepareLayout(const Submission& layout, const std::shared_ptr
   out.verdict = Check(layout, memory, max_ranges, &out);
   // A submission of a prepared exchange may be checked by the engine's thread.
   if (out.verdict.ok()) memory->claimed()->Learn(*out.uses, memory->prepared().Uses());
-  return out;
-}
-
-PreparedSubmission PrepareAgain(const Submission& submission, const std::shared_ptr<SessionMemory>& memory) {
-  PreparedSubmission out = Begin(submission);
-  const std::shared_ptr<const PreparedExchange> exchange =
-      memory == nullptr ? nullptr : memory->prepared().Find(submission.prepared);
-  out.digest = DigestAgain(submission, exchange.get());
-  out.verdict = CheckAgain(submission, memory, exchange.get(), &out);
-  if (out.verdict.ok()) {
-    Claim(memory, &out);
-  } else {
-    out.sends = out.receives = {};
-    out.segments.reset();
-  }
   return out;
 }
 

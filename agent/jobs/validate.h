@@ -23,7 +23,7 @@ Digest Sha256(absl::string_view bytes);
 
 // A submission with all that is known of it without the engine's state. The engine's work on it does not depend on the
 // number of ranges.
-struct PreparedSubmission {
+struct CheckedSubmission {
   SessionId session;
   JobKey job;
   Rank rank;
@@ -31,14 +31,14 @@ struct PreparedSubmission {
   bool question = false;
   uint64_t tag = 0;
   absl::Duration timeout;
-  Digest digest{};                                 // SHA-256 of the content; equal digests are the same submission
-  absl::Status verdict;                            // why it is refused, unless its number was taken before
-  uint64_t peers_end = 0;                          // all ranks that it names are below
-  std::string last_peer;                           // field and value of the highest of them
-  absl::Span<const PreparedFlow> sends, receives;  // by rank, in `flows` or `cut`; empty when it is refused
-  std::shared_ptr<const FlowSet> flows;            // null when it is refused
-  std::unique_ptr<PreparedFlow[]> cut;             // the same flows with shorter lengths; null: they use all bytes
-  std::shared_ptr<const MemoryTable> memory;       // of `flows`
+  Digest digest{};                                // SHA-256 of the content; equal digests are the same submission
+  absl::Status verdict;                           // why it is refused, unless its number was taken before
+  uint64_t peers_end = 0;                         // all ranks that it names are below
+  std::string last_peer;                          // field and value of the highest of them
+  absl::Span<const CheckedFlow> sends, receives;  // by rank, in `flows` or `cut`; empty when it is refused
+  std::shared_ptr<const FlowSet> flows;           // null when it is refused
+  std::unique_ptr<CheckedFlow[]> cut;             // the same flows with shorter lengths; null: they use all bytes
+  std::shared_ptr<const MemoryTable> memory;      // of `flows`
   uint64_t send_bytes = 0, receive_bytes = 0;
   std::shared_ptr<const HeldSegments> segments;
   std::shared_ptr<const UsedMemory> uses;
@@ -54,19 +54,18 @@ struct PreparedSubmission {
 // Checks ranks (none twice, not the rank itself), segments (of this session), bounds and overflow, overlap of receive
 // ranges with each other and with send ranges, and `max_ranges`; and looks for submissions of the session that write
 // what this one uses, or use what this one writes. `memory` is that of the session, null for an unknown one.
-// Verdicts: INVALID_ARGUMENT with field and value, NOT_FOUND for a segment, RESOURCE_EXHAUSTED for too many ranges.
-PreparedSubmission Prepare(const Submission& submission, const std::shared_ptr<SessionMemory>& memory,
-                           uint32_t max_ranges);
-// The same for ranges that are to become a prepared exchange. Makes no claim.
-PreparedSubmission PrepareLayout(const Submission& layout, const std::shared_ptr<SessionMemory>& memory,
-                                 uint32_t max_ranges);
-// The same for a submission of a prepared exchange. The cost does not depend on the number of ranges. INVALID_ARGUMENT:
-// names the rank whose length is over its capacity, and both values. NOT_FOUND: no such exchange of the rank.
-PreparedSubmission PrepareAgain(const Submission& submission, const std::shared_ptr<SessionMemory>& memory);
+// The cost for a prepared exchange does not depend on the number of ranges.
+// Verdicts: INVALID_ARGUMENT with field and value, or with rank, length and capacity; NOT_FOUND for a segment, or for a
+// prepared exchange that the rank does not have; RESOURCE_EXHAUSTED for too many ranges.
+CheckedSubmission CheckSubmission(const Submission& submission, const std::shared_ptr<SessionMemory>& memory,
+                                  uint32_t max_ranges);
+// Checks ranges that are to become a prepared exchange in the same way. Makes no claim.
+CheckedSubmission CheckLayout(const Submission& layout, const std::shared_ptr<SessionMemory>& memory,
+                              uint32_t max_ranges);
 
 // Makes the claim of a submission, whose verdict is OK, count. FAILED_PRECONDITION names the bytes and the job under
 // way that uses them.
-absl::Status ClaimMemory(const PreparedSubmission& submission);
+absl::Status ClaimMemory(const CheckedSubmission& submission);
 
 }  // namespace railsd
 

@@ -20,7 +20,7 @@ struct HeldSegment;
 using Digest = std::array<uint8_t, 32>;
 
 // One flow of a submission. Uses the first `bytes` of its memory.
-struct PreparedFlow {
+struct CheckedFlow {
   Rank peer;
   uint64_t bytes = 0;
   MemoryTable::Stream memory = {};  // in the table of its FlowSet
@@ -28,7 +28,7 @@ struct PreparedFlow {
 
 // The checked flows of one rank. Immutable: all jobs of a prepared exchange share one.
 struct FlowSet {
-  std::vector<PreparedFlow> sends, receives;  // by rank
+  std::vector<CheckedFlow> sends, receives;   // by rank
   std::shared_ptr<const MemoryTable> memory;  // of both
   uint64_t send_bytes = 0, receive_bytes = 0;
   uint64_t ranges = 0;  // as given by the client

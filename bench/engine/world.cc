@@ -301,10 +301,10 @@ void World::RunJob(absl::FunctionRef<void(absl::FunctionRef<void()>)> count) {
   for (Trainer& trainer : trainers_) {
     trainer.report = absl::UnknownError("no report");
     Engine& engine = *trainer.node->engine;
-    PreparedSubmission prepared = engine.Prepare(SubmissionOf(trainer));
+    CheckedSubmission checked = engine.Check(SubmissionOf(trainer));
     const auto call = [&] {
       engine.SetNow(now_);
-      engine.Submit(std::move(prepared), Must);
+      engine.Submit(std::move(checked), Must);
       engine.Wait(trainer.session, {trainer.epoch, JobSeq(seq_)}, trainer.rank, absl::Minutes(1),
                   [&trainer](absl::StatusOr<JobReport> report) { trainer.report = std::move(report); });
     };

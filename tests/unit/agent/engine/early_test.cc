@@ -107,7 +107,7 @@ class EarlyReadyTest : public ::testing::TestWithParam<bool> {
       submission.job = {epoch_, JobSeq(seq)};
       submission.rank = Rank(r);
       Engine& engine = *cluster_.node(0).engine;
-      engine.Submit(engine.Prepare(submission), [](absl::Status s) { EXPECT_TRUE(s.ok()) << s; });
+      engine.Submit(engine.Check(submission), [](absl::Status s) { EXPECT_TRUE(s.ok()) << s; });
     }
     absl::Status outcome;
     cluster_.node(0).engine->Wait(sessions_[0], {epoch_, JobSeq(seq)}, Rank(0), absl::ZeroDuration(),

@@ -306,7 +306,7 @@ absl::Status Trainer::Submit(Submission submission) {
   absl::Status result = absl::UnknownError("no answer");
   submission.session = session;
   Engine& engine = *cluster->node(node).engine;
-  engine.Submit(engine.Prepare(submission), [&](absl::Status s) { result = std::move(s); });
+  engine.Submit(engine.Check(submission), [&](absl::Status s) { result = std::move(s); });
   return result;
 }
 

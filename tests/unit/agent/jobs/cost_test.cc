@@ -148,9 +148,9 @@ TEST(JobCostTest, EngineDoesNotLookAtRanges) {
     }
     submission.receives.front().ranges.resize(submission.sends.front().ranges.size());
     ASSERT_EQ(submission.sends.front().ranges.size(), kRanges);
-    PreparedSubmission prepared = engine.Prepare(submission);
+    CheckedSubmission checked = engine.Check(submission);
     const Allocations cost =
-        CostOf([&] { engine.Submit(std::move(prepared), [](absl::Status s) { EXPECT_TRUE(s.ok()) << s; }); });
+        CostOf([&] { engine.Submit(std::move(checked), [](absl::Status s) { EXPECT_TRUE(s.ok()) << s; }); });
     EXPECT_LT(cost.bytes, 8 * kRanges);
   }
   cluster.Run();
@@ -171,7 +171,7 @@ TEST(JobCostTest, APreparedJobCostsByFlow) {
       layout.session = exchange.trainer(rank).session;
       layout.prepared = PreparedId(1);
       Engine& engine = *cluster.node(rank).engine;
-      engine.KeepPrepared(engine.PrepareLayout(layout), [](absl::Status s) { EXPECT_TRUE(s.ok()) << s; });
+      engine.KeepPrepared(engine.CheckLayout(layout), [](absl::Status s) { EXPECT_TRUE(s.ok()) << s; });
     }
     const auto submit = [&](uint32_t rank, uint64_t seq, absl::Span<const uint64_t> lengths) {
       Engine& engine = *cluster.node(rank).engine;
@@ -181,12 +181,12 @@ TEST(JobCostTest, APreparedJobCostsByFlow) {
       submission.rank = Rank(rank);
       submission.prepared = PreparedId(1);
       submission.lengths_bytes = lengths;
-      PreparedSubmission prepared;
-      const Allocations check = CostOf([&] { prepared = engine.Prepare(submission); });
+      CheckedSubmission checked;
+      const Allocations check = CostOf([&] { checked = engine.Check(submission); });
       if (seq > 8) {
         EXPECT_EQ(check.count, lengths.empty() ? 1u : 2u);
       }
-      return CostOf([&] { engine.Submit(std::move(prepared), [](absl::Status s) { EXPECT_TRUE(s.ok()) << s; }); });
+      return CostOf([&] { engine.Submit(std::move(checked), [](absl::Status s) { EXPECT_TRUE(s.ok()) << s; }); });
     };
     const std::vector<uint64_t> half(2, 2000);
     for (uint64_t seq = 1; seq <= 12; ++seq) {

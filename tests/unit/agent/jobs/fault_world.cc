@@ -122,7 +122,7 @@ void FaultWorld::SubmitNext(Team& team, uint32_t rank) {
   const JobKey key = submission.job;
   Engine& engine = *cluster_->node(member.node).engine;
   absl::Status answer = absl::UnknownError("no answer");
-  engine.Submit(engine.Prepare(submission), [&](absl::Status s) { answer = std::move(s); });
+  engine.Submit(engine.Check(submission), [&](absl::Status s) { answer = std::move(s); });
   Part& part = member.parts[job];
   if (!answer.ok()) {
     EXPECT_EQ(answer.code(), absl::StatusCode::kFailedPrecondition) << answer;

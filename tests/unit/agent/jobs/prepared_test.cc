@@ -39,7 +39,7 @@ class PreparedTest : public ::testing::TestWithParam<bool> {
   absl::Status Prepare(const Submission& layout) {
     absl::Status result = absl::UnknownError("no answer");
     Engine& at = engine(layout.rank.value());
-    at.KeepPrepared(at.PrepareLayout(layout), [&](absl::Status s) { result = std::move(s); });
+    at.KeepPrepared(at.CheckLayout(layout), [&](absl::Status s) { result = std::move(s); });
     return result;
   }
   absl::Status Release(uint32_t rank, PreparedId id) {

@@ -110,8 +110,8 @@ class WaysToTheEngineTest : public JobMemoryTest {
     submission.attempt = attempt;
     return submission;
   }
-  PreparedSubmission Check(const Submission& submission) { return cluster_.node(0).engine->Prepare(submission); }
-  absl::StatusCode Arrive(PreparedSubmission prepared) {
+  CheckedSubmission Check(const Submission& submission) { return cluster_.node(0).engine->Check(submission); }
+  absl::StatusCode Arrive(CheckedSubmission prepared) {
     absl::Status result = absl::UnknownError("no answer");
     cluster_.node(0).engine->Submit(std::move(prepared), [&](absl::Status s) { result = std::move(s); });
     return result.code();
@@ -126,7 +126,7 @@ INSTANTIATE_TEST_SUITE_P(Rails, WaysToTheEngineTest, ::testing::Bool(),
 
 // An attempt that its client has given up may hang on its way while others with the same bytes come and go.
 TEST_P(WaysToTheEngineTest, SubmissionsThatAreNotAcceptedAreInNobodysWay) {
-  PreparedSubmission hanging = Check(Attempt(1, 1));
+  CheckedSubmission hanging = Check(Attempt(1, 1));
   Submission empty = Attempt(1, 2);
   empty.sends.clear();
   empty.receives.clear();
@@ -136,7 +136,7 @@ TEST_P(WaysToTheEngineTest, SubmissionsThatAreNotAcceptedAreInNobodysWay) {
 }
 
 TEST_P(WaysToTheEngineTest, TheFirstOfTwoToBeAcceptedIsInTheOthersWay) {
-  PreparedSubmission before = Check(Attempt(2, 0)), first = Check(Attempt(1, 0)), after = Check(Attempt(2, 0));
+  CheckedSubmission before = Check(Attempt(2, 0)), first = Check(Attempt(1, 0)), after = Check(Attempt(2, 0));
   EXPECT_EQ(Arrive(std::move(first)), absl::StatusCode::kOk);
   EXPECT_EQ(Arrive(std::move(before)), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(Arrive(std::move(after)), absl::StatusCode::kFailedPrecondition);
@@ -144,12 +144,12 @@ TEST_P(WaysToTheEngineTest, TheFirstOfTwoToBeAcceptedIsInTheOthersWay) {
 
 // The answer to an attempt is one about earlier attempts, too: the client gives the buffers back.
 TEST_P(WaysToTheEngineTest, AnEarlierAttemptIsRefusedOnceALaterOneIs) {
-  PreparedSubmission late = Check(Attempt(1, 1));
+  CheckedSubmission late = Check(Attempt(1, 1));
   Submission bad = Attempt(1, 2);
   bad.sends[0].ranges[0].length_bytes = ~uint64_t{0};
   EXPECT_EQ(Arrive(Check(bad)), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(Arrive(std::move(late)), absl::StatusCode::kAborted);
-  PreparedSubmission again = Check(Attempt(1, 3));
+  CheckedSubmission again = Check(Attempt(1, 3));
   EXPECT_EQ(Arrive(Check(Attempt(1, 4))), absl::StatusCode::kOk);
   EXPECT_EQ(Arrive(std::move(again)), absl::StatusCode::kOk) << "it is the job that was accepted";
 }
@@ -160,7 +160,7 @@ TEST_P(WaysToTheEngineTest, AQuestionTellsAndSubmitsNothing) {
     question.question = true;
     return Check(question);
   };
-  PreparedSubmission late = Check(Attempt(1, 1));
+  CheckedSubmission late = Check(Attempt(1, 1));
   EXPECT_EQ(Arrive(ask(1, 2)), absl::StatusCode::kNotFound);
   EXPECT_EQ(Arrive(std::move(late)), absl::StatusCode::kAborted);
   EXPECT_EQ(Arrive(Check(Attempt(1, 3))), absl::StatusCode::kOk);
@@ -181,7 +181,7 @@ TEST_P(WaysToTheEngineTest, AJobUnderWayIsNotCalledRefused) {
       submission.session = trainer.session;
       submission.attempt = attempt;
       absl::Status answer = absl::UnknownError("no answer");
-      engine.Submit(engine.Prepare(submission), [&](absl::Status s) { answer = std::move(s); });
+      engine.Submit(engine.Check(submission), [&](absl::Status s) { answer = std::move(s); });
       return answer;
     };
     ASSERT_TRUE(submit(1).ok());

@@ -324,7 +324,7 @@ TEST_F(TenantJobsTest, NothingOfAnotherTenantShows) {
     submission.session = stranger;
     submission.job = {epoch, seq};
     submission.rank = rank;
-    engine.Submit(engine.Prepare(submission), [&](absl::Status s) { out.push_back(s.ToString()); });
+    engine.Submit(engine.Check(submission), [&](absl::Status s) { out.push_back(s.ToString()); });
     engine.Leave(stranger, epoch, rank, [&](absl::Status s) { out.push_back(s.ToString()); });
     engine.Wait(stranger, {epoch, seq}, rank, absl::ZeroDuration(),
                 [&](absl::StatusOr<JobReport> r) { out.push_back(r.status().ToString()); });
