@@ -5,12 +5,15 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "absl/container/inlined_vector.h"
+
 namespace railsd {
 
 using RailMask = uint64_t;
 inline constexpr size_t kMaxMaskedRails = 64;  // a node has no more rails
 // Lists by rail have room for so many without an allocation.
 inline constexpr size_t kUsualRails = 8;
+using BytesByRail = absl::InlinedVector<uint64_t, kUsualRails>;
 constexpr RailMask RailBit(size_t rail) { return RailMask{1} << rail; }
 
 }  // namespace railsd

@@ -162,7 +162,7 @@ struct Ready {
   RailStates rails;
   // By rail: what the sender's plans have put onto it for the receiver since the two met, up to the job before. So the
   // receiver knows how evenly it was planned to receive.
-  absl::InlinedVector<uint64_t, kUsualRails> planned_bytes;
+  BytesByRail planned_bytes;
   std::vector<Tally> tallies;  // of jobs that have ended since the READY before
   // Permission to write what the sender's ranks expect. Without one it follows as a LateGrant once the receiver's READY
   // has come.

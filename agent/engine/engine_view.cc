@@ -61,7 +61,7 @@ AgentSnapshot Engine::Snapshot(size_t queue_depth) const {
     view.rx_payload_bytes -= std::min(view.rx_payload_bytes, jobs_.landed_again(r));
     view.tx_payload_bytes = jobs_.sent_bytes(r);
   }
-  const std::vector<std::vector<uint64_t>> landing = jobs_.LandingByPeer();
+  const std::vector<BytesByRail> landing = jobs_.LandingByPeer();
   for (size_t p = 0; p < peers_.size(); ++p) {
     const Peer& peer = peers_.Get(PeerIndex(static_cast<uint32_t>(p)));
     if (peer.forgotten) continue;

@@ -9,8 +9,7 @@ namespace railsd {
 const RankPart* Admission::UnderWay(const CheckedSubmission& submission) const {
   const auto job = jobs_.find(submission.job);
   if (job == jobs_.end()) return nullptr;
-  const auto part = job->second->parts.find(submission.rank);
-  return part == job->second->parts.end() ? nullptr : &part->second;
+  return job->second->parts.Find(submission.rank);
 }
 
 absl::Status Admission::CheckMember(const CheckedSubmission& submission, Group** group_out,
@@ -130,8 +129,8 @@ absl::Status Admission::CheckNew(const CheckedSubmission& submission, Group& gro
   }
   size_t active = 0;
   for (const auto& [key, job] : jobs_) {
-    auto part = key.epoch == submission.job.epoch ? job->parts.find(submission.rank) : job->parts.end();
-    active += part != job->parts.end() && !part->second.terminal();
+    const RankPart* const part = key.epoch == submission.job.epoch ? job->parts.Find(submission.rank) : nullptr;
+    active += part != nullptr && !part->terminal();
   }
   if (active >= std::max(1u, options_.limits.max_jobs_per_group)) {
     return options_.refused->Refuse(Limit::kJobsPerGroup,

@@ -56,7 +56,7 @@ void EagerExchanges::OnReadyTaken(PeerIndex by, JobKey key) {
   if (exchange == nullptr || job->aborting() || !exchange->out.eager() || exchange->out.over()) return;
   exchange->out.OnReadyTaken();
   for (const StreamFlow& flow : exchange->out.flows().all()) {
-    job->by_place[flow.part]->report.bytes_sent += flow.bytes;
+    job->parts[flow.part].report.bytes_sent += flow.bytes;
   }
   job->last_acknowledged = exchange->times.last_acknowledged = job->now();
   calls_.sent(*job);
@@ -65,7 +65,7 @@ void EagerExchanges::OnReadyTaken(PeerIndex by, JobKey key) {
 void EagerExchanges::Receive(NodeJob& job, Exchange& exchange, const std::string& bytes) {
   const uint64_t done = Copy(exchange.in.memory(), bytes.data(), Direction::kIn);
   exchange.in.flows().ForEach(
-      0, done, [&](const StreamFlow& flow, uint64_t copied) { job.by_place[flow.part]->bytes_received += copied; });
+      0, done, [&](const StreamFlow& flow, uint64_t copied) { job.parts[flow.part].bytes_received += copied; });
   if (done < exchange.in.total_bytes()) {
     const Rank rank = exchange.in.flows().At(done).destination;
     return Fail(

@@ -120,7 +120,7 @@ void JobTable::OnSendFault(NodeJob& job, Exchange& exchange, RailIndex rail, con
 void JobTable::OnAcknowledged(Exchange& exchange, RailIndex rail, uint64_t offset_bytes, uint64_t length_bytes) {
   NodeJob& job = *exchange.out.job();
   exchange.out.flows().ForEach(offset_bytes, length_bytes, [&](const StreamFlow& flow, uint64_t bytes) {
-    job.by_place[flow.part]->report.bytes_sent += bytes;
+    job.parts[flow.part].report.bytes_sent += bytes;
   });
   job.last_acknowledged = exchange.times.last_acknowledged = now_;
   job.rail_tx_bytes[rail.value()] += length_bytes;
@@ -183,15 +183,15 @@ void JobTable::OnZoneEvent(RailIndex rail, const RailEvent& event) {
 
 void JobTable::SettleZone(NodeJob& job, Exchange& exchange) {
   if (!grants_.FreeIfQuiet(exchange)) return;
-  const Receiving::ByRail& landed = exchange.in.landed_by_rail();
+  const BytesByRail& landed = exchange.in.landed_by_rail();
   if (exchange.in.eager()) {
     // They were counted when they were copied.
   } else if (exchange.in.complete()) {
     for (const StreamFlow& flow : exchange.in.flows().all()) {
-      job.by_place[flow.part]->bytes_received += flow.bytes;
+      job.parts[flow.part].bytes_received += flow.bytes;
     }
   } else {
-    exchange.in.ForEachLanded([&](Rank rank, uint64_t bytes) { job.parts.at(rank).bytes_received += bytes; });
+    exchange.in.ForEachLanded([&](Rank rank, uint64_t bytes) { job.parts.Find(rank)->bytes_received += bytes; });
   }
   Peer& peer = peers_.Get(exchange.peer);
   for (size_t r = 0; r < rails_.size(); ++r) {
@@ -227,8 +227,8 @@ void JobTable::OnCopyResult(const CopyResult& result) {
   }
   const uint64_t bytes = copy.from.total_bytes();
   counters_.local_copy_bytes += bytes;
-  job.parts.at(copy.source).report.bytes_sent += bytes;
-  job.parts.at(copy.destination).bytes_received += bytes;
+  job.parts.Find(copy.source)->report.bytes_sent += bytes;
+  job.parts.Find(copy.destination)->bytes_received += bytes;
   FinishIfDone(job);
 }
 
@@ -312,8 +312,8 @@ void JobTable::DropExchange(NodeJob& job, const Group& group, Exchange& exchange
   const bool through = exchange.compared && exchange.out.over() && exchange.in.done();
   for (uint32_t r = 0; !through && r < group.world_size(); ++r) {
     if (group.ranks[r].local || group.ranks[r].peer != exchange.peer) continue;
-    for (auto& [rank, part] : job.parts) {
-      if (!part.terminal()) part.report.lost_ranks.push_back(Rank(r));
+    for (RankPart* part : job.parts) {
+      if (!part->terminal()) part->report.lost_ranks.push_back(Rank(r));
     }
   }
   // Rails give back what they have: they have been told that the peer is gone.
@@ -427,8 +427,8 @@ void JobTable::ExpectAbort(NodeJob& job, Exchange& exchange) {
 void JobTable::AbortSession(SessionId session, const absl::Status& why) {
   std::vector<NodeJob*> hit;
   for (const auto& [key, job] : jobs_) {
-    for (const auto& [rank, part] : job->parts) {
-      if (part.submission.session == session && !part.terminal() && !job->aborting()) hit.push_back(job.get());
+    for (const RankPart* part : job->parts) {
+      if (part->submission.session == session && !part->terminal() && !job->aborting()) hit.push_back(job.get());
     }
   }
   for (NodeJob* job : hit) FailJob(*job, why, true);
@@ -436,8 +436,8 @@ void JobTable::AbortSession(SessionId session, const absl::Status& why) {
 
 void JobTable::FinishIfDone(NodeJob& job) {
   if (job.aborting() || job.ended || !job.started || job.building || !job.Done()) return;
-  for (auto& [rank, part] : job.parts) {
-    if (!part.terminal()) FinishPart(job, part, absl::OkStatus());
+  for (RankPart* part : job.parts) {
+    if (!part->terminal()) FinishPart(job, *part, absl::OkStatus());
   }
   Settle(job);
 }
@@ -456,8 +456,7 @@ void JobTable::FinishPart(NodeJob& job, RankPart& part, absl::Status status) {
                options_.finished_jobs_kept * (group == nullptr ? 1 : std::max<size_t>(1, group->local_ranks.size())));
   part.submission.Release();  // before anybody is told, and submits into the same memory
   if (observer_ != nullptr) observer_->OnJobFinished(part.submission.session, part.report);
-  std::vector<Waiter> waiters = std::move(part.waiters);
-  part.waiters.clear();
+  auto waiters = std::exchange(part.waiters, {});
   for (Waiter& waiter : waiters) std::move(waiter.done)(part.report);
   Session& session = *sessions_.FindAny(part.submission.session);  // kept until its last part is terminal
   --session.active_parts;
@@ -467,8 +466,8 @@ void JobTable::FinishPart(NodeJob& job, RankPart& part, absl::Status status) {
 void JobTable::Settle(NodeJob& job) {
   if (job.ended || !job.Quiescent()) return;
   if (job.aborting()) {
-    for (auto& [rank, part] : job.parts) {
-      if (!part.terminal()) FinishPart(job, part, job.failure);
+    for (RankPart* part : job.parts) {
+      if (!part->terminal()) FinishPart(job, *part, job.failure);
     }
   } else if (!job.started || job.HasUnendedPart()) {
     return;

@@ -103,6 +103,7 @@ NodeJob& JobTable::FindOrCreate(const Group& group, JobKey key) {
   job.recorder = records_.NewRecorder();
   job.tell_unsubmitted_at = now_ + kTellUnsubmittedAfter;
   Sooner(job.tell_unsubmitted_at);
+  job.parts.MakeRoom(group.local_ranks.size());
   job.AddExchanges(&context_, group.layout);
   for (PeerIndex peer : group.lost) job.With(peer)->left_out = true;
   return job;
@@ -132,12 +133,11 @@ void JobTable::Accept(CheckedSubmission submission, Group& group, Session& sessi
   group.ranks[rank.value()].last_seq = key.seq;
   ++session.active_parts;
   ++active_parts_;
-  RankPart& part = job.parts[rank];
+  RankPart& part = job.parts.Add(rank);
   part.accepted = now_;
   part.deadline = now_ + std::min(submission.timeout, options_.max_job_time);
   Sooner(part.deadline);
   part.report.job = key;
-  part.report.rank = rank;
   part.report.tag = submission.tag;
   part.report.tenant = group.key.tenant;
   part.report.group = group.key.name;
@@ -161,7 +161,7 @@ void JobTable::Start(NodeJob& job, const Group& group) {
   job.started = true;
   job.started_at = now_;
   held_readys_.Release(&job);
-  for (auto& [rank, part] : job.parts) part.report.state = JobState::kMatching;
+  for (RankPart* part : job.parts) part->report.state = JobState::kMatching;
   if (absl::Status s = CheckLocalRanks(job, group); !s.ok()) return FailJob(job, s, false);
   auto builder = std::make_shared<StreamBuilder>(job, group.layout);
   if (job.ranges <= kManyRanges) {
@@ -374,21 +374,21 @@ void JobTable::MaybeRunning(NodeJob& job) {
   }
   job.running = true;
   job.running_at = now_;
-  for (auto& [rank, part] : job.parts) {
-    if (!part.terminal()) part.report.state = JobState::kRunning;
+  for (RankPart* part : job.parts) {
+    if (!part->terminal()) part->report.state = JobState::kRunning;
   }
 }
 
 void JobTable::Wait(SessionId session, JobKey key, Rank rank, absl::Duration timeout,
                     Callback<absl::StatusOr<JobReport>> done) {
   if (NodeJob* job = Find(jobs_, key)) {
-    const auto it = job->parts.find(rank);
-    if (it != job->parts.end() && !it->second.terminal() && it->second.submission.session == session) {
+    RankPart* const part = job->parts.Find(rank);
+    if (part != nullptr && !part->terminal() && part->submission.session == session) {
       if (timeout <= absl::ZeroDuration()) {
-        FillReport(*job, it->second, context_, health_, now_, &it->second.report);
-        return std::move(done)(it->second.report);
+        FillReport(*job, *part, context_, health_, now_, &part->report);
+        return std::move(done)(part->report);
       }
-      it->second.waiters.push_back({now_ + timeout, std::move(done)});
+      part->waiters.push_back({now_ + timeout, std::move(done)});
       return Sooner(now_ + timeout);
     }
   }
@@ -400,10 +400,10 @@ void JobTable::Wait(SessionId session, JobKey key, Rank rank, absl::Duration tim
 
 void JobTable::Cancel(SessionId session, JobKey key, Rank rank, Callback<absl::Status> done) {
   if (NodeJob* job = Find(jobs_, key)) {
-    const auto it = job->parts.find(rank);
-    if (it != job->parts.end() && it->second.submission.session == session) {
+    const RankPart* const part = job->parts.Find(rank);
+    if (part != nullptr && part->submission.session == session) {
       std::move(done)(absl::OkStatus());
-      if (it->second.terminal()) return;
+      if (part->terminal()) return;
       const Group* group = groups_.Find(key.epoch);
       return FailJob(*job,
                      absl::CancelledError(absl::StrCat("job ", key.seq.value(), " was cancelled by ",
@@ -440,7 +440,8 @@ void JobTable::Tick() {
     }
     if (job->abort_expected_by <= now_ && !job->aborting()) silent.push_back(job.get());
     if (!job->aborting() && job->abort_expected_by > now_) Sooner(job->abort_expected_by);
-    for (auto& [rank, part] : job->parts) {
+    for (RankPart* one : job->parts) {
+      RankPart& part = *one;
       if (part.terminal()) continue;
       const bool is_late = part.deadline <= now_ && !job->aborting();
       if (!job->aborting() && !is_late) Sooner(part.deadline);
@@ -459,7 +460,9 @@ void JobTable::Tick() {
         answers.emplace_back(std::move(waiter), part.report);
         waiter.done = nullptr;
       }
-      std::erase_if(part.waiters, [](const Waiter& w) { return !w.done; });
+      part.waiters.erase(
+          std::remove_if(part.waiters.begin(), part.waiters.end(), [](const Waiter& w) { return !w.done; }),
+          part.waiters.end());
     }
   }
   for (auto& [waiter, report] : answers) std::move(waiter.done)(std::move(report));
@@ -478,8 +481,8 @@ JobSeq JobTable::FinishedUntil(const Group& group, Rank rank) const {
   JobSeq until = group.ranks[rank.value()].last_seq;
   for (const auto& [key, job] : jobs_) {
     if (key.epoch != group.epoch) continue;
-    const auto part = job->parts.find(rank);
-    if (part == job->parts.end() || part->second.terminal()) continue;
+    const RankPart* const part = job->parts.Find(rank);
+    if (part == nullptr || part->terminal()) continue;
     until = std::min(until, JobSeq(key.seq.value() - 1));
   }
   return until;

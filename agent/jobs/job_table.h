@@ -131,7 +131,7 @@ class JobTable {
   // was sent again.
   uint64_t sent_bytes(size_t rail) const { return sent_bytes_[rail]; }
   // Bytes in zones that are open, by peer and rail.
-  std::vector<std::vector<uint64_t>> LandingByPeer() const { return railsd::LandingByPeer(jobs_, context_); }
+  std::vector<BytesByRail> LandingByPeer() const { return railsd::LandingByPeer(jobs_, context_); }
   // Bytes that came over the rail once more, after a rail had failed.
   uint64_t landed_again(size_t rail) const { return landed_again_[rail]; }
   uint64_t planned_bytes(size_t rail) const { return planner_.planned_bytes(rail); }

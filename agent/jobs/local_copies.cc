@@ -29,8 +29,7 @@ void Begin(NodeJob& job, RankPart& from, RankPart& to, Copier* copier) {
 
 void BeginCopies(NodeJob& job, const Group& group, RankPart& part, Copier* copier) {
   const auto with = [&job](const CheckedFlow& flow, auto begin) {
-    const auto other = job.parts.find(flow.peer);
-    if (other != job.parts.end()) begin(other->second);
+    if (RankPart* const other = job.parts.Find(flow.peer)) begin(*other);
   };
   ForEachLocal(part.submission.sends, group,
                [&](const CheckedFlow& send) { with(send, [&](RankPart& to) { Begin(job, part, to, copier); }); });

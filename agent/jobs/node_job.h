@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/time/time.h"
@@ -41,8 +40,43 @@ struct RankPart {
   absl::Time accepted, deadline;
   absl::Time ended = absl::InfiniteFuture();
   uint64_t bytes_received = 0;  // by copies, and in zones that are closed
-  std::vector<Waiter> waiters;
+  absl::InlinedVector<Waiter, 1> waiters;
   bool terminal() const { return report.state == JobState::kDone || report.state == JobState::kFailed; }
+};
+
+// The parts of a job's local ranks in the order of ranks. They never move.
+class RankParts {
+ public:
+  // Once, before the first.
+  void MakeRoom(size_t most) { parts_ = FixedList<RankPart>(most); }
+  // The rank has no part yet.
+  RankPart& Add(Rank rank) {
+    RankPart& part = parts_.Add();
+    part.report.rank = rank;
+    by_rank_.insert(LowerBound(rank), &part);
+    return part;
+  }
+  // Null when it has none.
+  RankPart* Find(Rank rank) const {
+    const auto it = LowerBound(rank);
+    return it != by_rank_.end() && (*it)->report.rank == rank ? *it : nullptr;
+  }
+  size_t size() const { return by_rank_.size(); }
+  bool empty() const { return by_rank_.empty(); }
+  // By the place among the ranks that have a part: StreamFlow::part, once all have.
+  RankPart& operator[](size_t place) const { return *by_rank_[place]; }
+  auto begin() const { return by_rank_.begin(); }
+  auto end() const { return by_rank_.end(); }
+
+ private:
+  using ByRank = absl::InlinedVector<RankPart*, 8>;
+  ByRank::const_iterator LowerBound(Rank rank) const {
+    return std::lower_bound(by_rank_.begin(), by_rank_.end(), rank,
+                            [](const RankPart* part, Rank wanted) { return part->report.rank < wanted; });
+  }
+
+  FixedList<RankPart> parts_;
+  ByRank by_rank_;
 };
 
 // All bytes between this node and one other in the job.
@@ -63,8 +97,8 @@ struct Exchange {
   Ready::Flows sends, receives;  // as READY tells them
   Ready::RailStates peer_rails;  // as it said
   bool planned = false;
-  absl::InlinedVector<uint64_t, kUsualRails> planned_bytes;  // by rail
-  std::vector<Unsubmitted::Member> unsubmitted;              // of their ranks, as they say
+  BytesByRail planned_bytes;
+  std::vector<Unsubmitted::Member> unsubmitted;  // of their ranks, as they say
   bool ready_sent = false;
   bool ready_waits = false;  // until rails have bound the zone, whose grant rides along
   bool grant_waits = false;  // for room, or a rail: it follows READY
@@ -91,8 +125,7 @@ struct NodeJob {
   JobTag tag;
   const absl::Time* clock = nullptr;  // the engine's
   Tenant* tenant = nullptr;           // of its group; known once a local rank has submitted
-  absl::btree_map<Rank, RankPart> parts;
-  std::vector<RankPart*> by_place;  // the same in the order of ranks, once all have submitted (StreamFlow::part)
+  RankParts parts;
   std::shared_ptr<const GroupLayout> layout;  // of its group
   FixedList<Exchange> exchanges;              // by node of the layout; rails and tables point to them
   // Their zones in one block, which lives as long as any of them: a zone may outlive the job.
@@ -115,7 +148,7 @@ struct NodeJob {
   uint64_t resent_bytes = 0;                           // that rails have been given once more
   absl::Time last_acknowledged = absl::InfinitePast(), last_received = absl::InfinitePast();
   std::unique_ptr<JobRecorder> recorder;  // null when nothing is kept
-  std::vector<uint64_t> rail_tx_bytes, rail_rx_bytes, rail_planned_bytes;
+  BytesByRail rail_tx_bytes, rail_rx_bytes, rail_planned_bytes;
   uint64_t eager_sent_bytes = 0, eager_received_bytes = 0;
   // A peer has closed its zone early: an ABORT that says why is on its way. Until when it is waited for.
   absl::Time abort_expected_by = absl::InfiniteFuture();
@@ -143,7 +176,7 @@ struct NodeJob {
     return {zones, &zones->Add(rails)};
   }
   bool HasUnendedPart() const {
-    return std::any_of(parts.begin(), parts.end(), [](const auto& part) { return !part.second.terminal(); });
+    return std::any_of(parts.begin(), parts.end(), [](const RankPart* part) { return !part->terminal(); });
   }
   // Nobody touches the memory of its ranks.
   bool Quiescent() const {

@@ -59,25 +59,25 @@ uint64_t BytesOf(const Ready& ready) {
 }  // namespace
 
 absl::Status CheckLocalRanks(const NodeJob& job, const Group& group) {
-  const RankPart& first = job.parts.begin()->second;
-  for (const auto& [rank, part] : job.parts) {
-    if (part.submission.tag == first.submission.tag) continue;
-    return absl::InvalidArgumentError(absl::StrCat("tag: ", group.Describe(rank), " says ", part.submission.tag, ", ",
-                                                   group.Describe(first.submission.rank), " says ",
-                                                   first.submission.tag, " for job ", job.key.seq.value()));
+  const RankPart& first = job.parts[0];
+  for (const RankPart* part : job.parts) {
+    if (part->submission.tag == first.submission.tag) continue;
+    return absl::InvalidArgumentError(absl::StrCat("tag: ", group.Describe(part->report.rank), " says ",
+                                                   part->submission.tag, ", ", group.Describe(first.submission.rank),
+                                                   " says ", first.submission.tag, " for job ", job.key.seq.value()));
   }
   std::vector<std::pair<Rank, Rank>> flows;  // source, destination; as either of the two submitted it
-  for (const auto& [rank, part] : job.parts) {
-    const Rank self = rank;
-    ForEachLocal(part.submission.sends, group, [&](const CheckedFlow& send) { flows.emplace_back(self, send.peer); });
-    ForEachLocal(part.submission.receives, group,
+  for (const RankPart* part : job.parts) {
+    const Rank self = part->report.rank;
+    ForEachLocal(part->submission.sends, group, [&](const CheckedFlow& send) { flows.emplace_back(self, send.peer); });
+    ForEachLocal(part->submission.receives, group,
                  [&](const CheckedFlow& receive) { flows.emplace_back(receive.peer, self); });
   }
   std::sort(flows.begin(), flows.end());
   flows.erase(std::unique(flows.begin(), flows.end()), flows.end());
   for (const auto& [source, destination] : flows) {
-    const uint64_t sent = BytesOf(FlowWith(destination, job.parts.at(source).submission.sends));
-    const uint64_t expected = BytesOf(FlowWith(source, job.parts.at(destination).submission.receives));
+    const uint64_t sent = BytesOf(FlowWith(destination, job.parts.Find(source)->submission.sends));
+    const uint64_t expected = BytesOf(FlowWith(source, job.parts.Find(destination)->submission.receives));
     if (sent != expected) return Contradiction(group, job.key.seq, {source, destination, sent}, expected);
   }
   return absl::OkStatus();
@@ -86,7 +86,7 @@ absl::Status CheckLocalRanks(const NodeJob& job, const Group& group) {
 Ready BuildReady(const NodeJob& job, const Exchange& exchange, const Peer& peer) {
   Ready ready;
   ready.job = job.key;
-  ready.tag = job.parts.begin()->second.submission.tag;
+  ready.tag = job.parts[0].submission.tag;
   ready.sends = exchange.sends;
   ready.receives = exchange.receives;
   ready.planned_bytes.reserve(peer.rails.size());
@@ -133,7 +133,7 @@ absl::Status CheckReadyFlows(const Ready& ready, const GroupLayout& layout, Peer
 
 absl::Status CompareReady(const NodeJob& job, const Group& group, const Exchange& exchange, const Peer& peer) {
   const Ready& ready = *exchange.ready;
-  if (const RankPart& part = job.parts.begin()->second; part.submission.tag != ready.tag) {
+  if (const RankPart& part = job.parts[0]; part.submission.tag != ready.tag) {
     return absl::InvalidArgumentError(absl::StrCat("tag: ", group.Describe(part.submission.rank), " says ",
                                                    part.submission.tag, ", ", peer.node, " says ", ready.tag,
                                                    " for job ", job.key.seq.value()));

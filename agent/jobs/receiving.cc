@@ -224,7 +224,7 @@ std::vector<Receiving::Landed> Receiving::LandedOnce() const {
   return all;
 }
 
-void Receiving::AddLanding(std::vector<uint64_t>* by_rail) const {
+void Receiving::AddLanding(BytesByRail* by_rail) const {
   if (zone_ == nullptr) return;
   for (size_t r = 0; r < by_rail->size() && round_ == 0; ++r) (*by_rail)[r] += zone_->landed[r].bytes();
   if (round_ == 0) return;

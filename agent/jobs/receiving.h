@@ -22,7 +22,6 @@ namespace railsd {
 // the ranks' again. Owned by its job, on the engine's thread.
 class Receiving {
  public:
-  using ByRail = absl::InlinedVector<uint64_t, kUsualRails>;
   Receiving(const ExchangeContext* context, PeerIndex peer);
 
   // Before the job starts: what is expected, and the scatter table of it.
@@ -91,10 +90,10 @@ class Receiving {
 
   // Valid once the zone is closed, by rail, as far as the rails see them: bytes that have landed, each once, and those
   // that landed again after a rail had failed.
-  const ByRail& landed_by_rail() const { return landed_by_rail_; }
-  const ByRail& landed_again() const { return landed_again_; }
+  const BytesByRail& landed_by_rail() const { return landed_by_rail_; }
+  const BytesByRail& landed_again() const { return landed_again_; }
   // Adds what has landed in a zone that is open, as far as the rails see it.
-  void AddLanding(std::vector<uint64_t>* by_rail) const;
+  void AddLanding(BytesByRail* by_rail) const;
   // Calls visit(destination, bytes) for what has landed of each flow.
   void ForEachLanded(absl::FunctionRef<void(Rank, uint64_t)> visit) const;
 
@@ -123,7 +122,7 @@ class Receiving {
   std::shared_ptr<ReceiveZone> zone_;
   absl::InlinedVector<RailBinding, kUsualRails> bindings_;
   std::vector<Landed> landed_;  // of a zone that is closed
-  ByRail landed_by_rail_, landed_again_;
+  BytesByRail landed_by_rail_, landed_again_;
   uint32_t round_ = 0;
   uint32_t weight_ = 0;  // of this round's fences
   bool granted_ = false;

@@ -17,11 +17,12 @@ constexpr size_t kPastGroups = 256;
 }  // namespace
 
 void JobRecords::Add(const NodeJob& job, const RankPart& part, size_t kept) {
-  recent_.push_front(part.report);
+  const auto finished =
+      std::make_shared<Finished>(Finished{part.submission.session, part.submission.digest, part.report, job.in_bytes});
+  recent_.push_front(finished);
   if (recent_.size() > kRecentReports) recent_.pop_back();
   Ended& ended = ended_[job.key.epoch];
-  ended.reports[{job.key.seq, part.submission.rank}] = {part.submission.session, part.submission.digest, part.report,
-                                                        job.in_bytes};
+  ended.reports[{job.key.seq, part.submission.rank}] = finished;
   if (ended.reports.size() > kept) ended.reports.erase(ended.reports.begin());
 }
 
@@ -29,7 +30,7 @@ const JobRecords::Finished* JobRecords::Find(JobKey key, Rank rank) const {
   const auto ended = ended_.find(key.epoch);
   if (ended == ended_.end()) return nullptr;
   const auto report = ended->second.reports.find({key.seq, rank});
-  return report == ended->second.reports.end() ? nullptr : &report->second;
+  return report == ended->second.reports.end() ? nullptr : report->second.get();
 }
 
 bool JobRecords::AddTombstone(JobKey key, const absl::Status& why, uint64_t taken_by_all) {
@@ -67,7 +68,7 @@ bool JobRecords::TakeTally(const Tally& tally, PeerIndex from, NodeJob* job) {
   if (tally.bytes.size() > context_.rail_count()) return false;
   uint64_t total = 0;
   for (const uint64_t bytes : tally.bytes) total = bytes > UINT64_MAX - total ? UINT64_MAX : total + bytes;
-  const auto add = [&](std::vector<uint64_t>* rails) {
+  const auto add = [&](auto* rails) {
     rails->resize(context_.rail_count(), 0);
     for (size_t r = 0; r < tally.bytes.size(); ++r) (*rails)[r] += tally.bytes[r];
   };
@@ -80,8 +81,8 @@ bool JobRecords::TakeTally(const Tally& tally, PeerIndex from, NodeJob* job) {
   } else {
     const auto report = ended->second.reports.lower_bound({tally.job.seq, Rank(0)});
     if (report == ended->second.reports.end() || report->first.first != tally.job.seq) return false;
-    const std::vector<uint64_t>& known = report->second.report.rail_rx_bytes;
-    in_bytes = report->second.node_in_bytes;
+    const BytesByRail& known = report->second->report.rail_rx_bytes;
+    in_bytes = report->second->node_in_bytes;
     so_far = std::accumulate(known.begin(), known.end(), uint64_t{0});
   }
   if (so_far == in_bytes && total <= in_bytes) return true;  // the rails of this node have seen it all
@@ -89,14 +90,11 @@ bool JobRecords::TakeTally(const Tally& tally, PeerIndex from, NodeJob* job) {
   if (job != nullptr) add(&job->rail_rx_bytes);
   add(&told_rx_bytes_);
   for (size_t r = 0; r < tally.bytes.size(); ++r) context_.peers->Get(from).rails[r].rx_bytes += tally.bytes[r];
-  for (JobReport& report : recent_) {
-    if (report.job == tally.job) add(&report.rail_rx_bytes);
-  }
   if (ended == ended_.end()) return true;
   auto& reports = ended->second.reports;
   for (auto it = reports.lower_bound({tally.job.seq, Rank(0)}); it != reports.end() && it->first.first == tally.job.seq;
        ++it) {
-    add(&it->second.report.rail_rx_bytes);
+    add(&it->second->report.rail_rx_bytes);
   }
   return true;
 }

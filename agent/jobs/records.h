@@ -34,7 +34,11 @@ class JobRecords {
   void Add(const NodeJob& job, const RankPart& part, size_t kept);
   const Finished* Find(JobKey key, Rank rank) const;
   // Reports of all groups, newest first.
-  std::vector<JobReport> Recent() const { return {recent_.begin(), recent_.end()}; }
+  std::vector<JobReport> Recent() const {
+    std::vector<JobReport> reports;
+    for (const auto& finished : recent_) reports.push_back(finished->report);
+    return reports;
+  }
   void ForgetGroup(Epoch epoch);
   // The job is of a group that was forgotten, not long ago, and ended well at this node.
   bool EndedWell(JobKey key) const;
@@ -66,7 +70,7 @@ class JobRecords {
 
  private:
   struct Ended {
-    std::map<std::pair<JobSeq, Rank>, Finished> reports;
+    std::map<std::pair<JobSeq, Rank>, std::shared_ptr<Finished>> reports;
     std::map<JobSeq, absl::Status> tombstones;
   };
   const ExchangeContext& context_;
@@ -78,7 +82,7 @@ class JobRecords {
   };
   absl::flat_hash_map<Epoch, Ended> ended_;
   std::deque<Past> past_;  // newest first
-  std::deque<JobReport> recent_;
+  std::deque<std::shared_ptr<const Finished>> recent_;
   std::deque<Explained> explained_;              // newest first
   std::unique_ptr<JobRecorder> spare_recorder_;  // storage for the next job
   std::vector<uint64_t> told_rx_bytes_;

@@ -85,10 +85,10 @@ JobExplanation ExplanationOf(const NodeJob& job, const ExchangeContext& context,
   JobExplanation out;
   out.begun = absl::InfiniteFuture();
   const RankPart* told = nullptr;  // the lowest active one, or the one that ended last
-  for (const auto& [rank, part] : job.parts) {
-    out.ranks.push_back({rank, part.accepted, part.ended});
-    out.begun = std::min(out.begun, part.accepted);
-    if (told == nullptr || part.ended > told->ended) told = &part;
+  for (const RankPart* part : job.parts) {
+    out.ranks.push_back({part->report.rank, part->accepted, part->ended});
+    out.begun = std::min(out.begun, part->accepted);
+    if (told == nullptr || part->ended > told->ended) told = part;
   }
   out.exchanges.reserve(job.exchanges.size());
   for (const Exchange& exchange : job.exchanges) {
@@ -115,17 +115,17 @@ std::vector<JobReport> ActiveReports(const JobMap& jobs, const ExchangeContext& 
                                      absl::Time now) {
   std::vector<JobReport> reports;
   for (const auto& [key, job] : jobs) {
-    for (auto& [rank, part] : job->parts) {
-      if (part.terminal()) continue;
-      FillReport(*job, part, context, health, now, &part.report);
-      reports.push_back(part.report);
+    for (RankPart* part : job->parts) {
+      if (part->terminal()) continue;
+      FillReport(*job, *part, context, health, now, &part->report);
+      reports.push_back(part->report);
     }
   }
   return reports;
 }
 
-std::vector<std::vector<uint64_t>> LandingByPeer(const JobMap& jobs, const ExchangeContext& context) {
-  std::vector<std::vector<uint64_t>> bytes(context.peers->size(), std::vector<uint64_t>(context.rail_count()));
+std::vector<BytesByRail> LandingByPeer(const JobMap& jobs, const ExchangeContext& context) {
+  std::vector<BytesByRail> bytes(context.peers->size(), BytesByRail(context.rail_count()));
   for (const auto& [key, job] : jobs) {
     for (const Exchange& exchange : job->exchanges) exchange.in.AddLanding(&bytes[exchange.peer.value()]);
   }
@@ -166,7 +166,7 @@ absl::StatusOr<FoundJob> FindJob(const WantedJob& wanted, const JobMap& jobs, co
   }
   for (const auto& [key, job] : jobs) {
     if (job->parts.empty() || job->recorder == nullptr) continue;
-    const RankPart& part = job->parts.begin()->second;
+    const RankPart& part = job->parts[0];
     if (matches(part.report) && is_later(part.report, part.accepted)) running = job.get();
   }
   if (seq.value() != 0 && !other.second.empty()) {
@@ -215,17 +215,17 @@ void LogEnd(const NodeJob& job, const AgentOptions& options) {
   const JobReport* failed = nullptr;  // of the first that failed
   uint64_t sent = 0, received = 0;
   absl::Duration elapsed;
-  for (const auto& [rank, part] : job.parts) {
-    if (last == nullptr || part.ended > last->ended) last = &part;
-    if (failed == nullptr && !part.report.status.ok()) failed = &part.report;
-    sent += part.report.bytes_sent;
-    received += part.report.bytes_received;
-    elapsed = std::max(elapsed, part.report.elapsed);
+  for (const RankPart* part : job.parts) {
+    if (last == nullptr || part->ended > last->ended) last = part;
+    if (failed == nullptr && !part->report.status.ok()) failed = &part->report;
+    sent += part->report.bytes_sent;
+    received += part->report.bytes_received;
+    elapsed = std::max(elapsed, part->report.elapsed);
   }
   const spdlog::level::level_enum level = failed == nullptr ? spdlog::level::info : spdlog::level::warn;
   if (last == nullptr || !options.log->should_log(level)) return;
   const JobReport& report = last->report;
-  const auto rank_name = [](std::string* out, const auto& part) { absl::StrAppend(out, part.first.value()); };
+  const auto rank_name = [](std::string* out, const auto& part) { absl::StrAppend(out, part->report.rank.value()); };
   std::string line = fmt::format(
       "job_{} group={} epoch={:016x}.{} seq={} tag={} ranks={} bytes_sent={} bytes_received={} elapsed_seconds={:.6f} "
       "waiting_for_ranks_seconds={:.6f} waiting_for_peers_seconds={:.6f} sending_seconds={:.6f} "

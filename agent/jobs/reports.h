@@ -28,7 +28,7 @@ JobExplanation ExplanationOf(const NodeJob& job, const ExchangeContext& context,
 std::vector<JobReport> ActiveReports(const JobMap& jobs, const ExchangeContext& context, const RailHealth& health,
                                      absl::Time now);
 // Bytes in zones that are open, by peer and rail.
-std::vector<std::vector<uint64_t>> LandingByPeer(const JobMap& jobs, const ExchangeContext& context);
+std::vector<BytesByRail> LandingByPeer(const JobMap& jobs, const ExchangeContext& context);
 
 // The latest job that was meant among those that run and those that are remembered. As Agent::Explain().
 absl::StatusOr<JobExplanation> ExplainJob(const WantedJob& wanted, const JobMap& jobs, const JobRecords& records,

@@ -8,7 +8,7 @@ namespace railsd {
 StreamBuilder::StreamBuilder(const NodeJob& job, std::shared_ptr<const GroupLayout> layout)
     : layout_(std::move(layout)) {
   parts_.reserve(job.parts.size());
-  for (const auto& [rank, part] : job.parts) parts_.push_back({rank, &part.submission});
+  for (const RankPart* part : job.parts) parts_.push_back({part->report.rank, &part->submission});
 }
 
 absl::Span<const StreamBuilder::Item> StreamBuilder::Sort(FlowsOf flows, KeyOf key, size_t keys) {
@@ -84,8 +84,6 @@ void StreamBuilder::Give(NodeJob* job) {
     job->out_bytes += exchange.out.total_bytes();
     job->in_bytes += exchange.in.total_bytes();
   }
-  job->by_place.clear();
-  for (auto& [rank, part] : job->parts) job->by_place.push_back(&part);
 }
 
 }  // namespace railsd

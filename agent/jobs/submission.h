@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "agent/base/ids.h"
+#include "agent/base/rail_mask.h"
 
 namespace railsd {
 
@@ -94,9 +95,9 @@ struct JobReport {
   absl::Duration node_bound;
   double ratio_to_bound = 0;
   Efficiency efficiency;
-  std::vector<uint64_t> rail_tx_bytes;  // of the whole job on this node, by rail
-  std::vector<uint64_t> rail_rx_bytes;
-  std::vector<uint64_t> rail_planned_bytes;                 // to be sent, as the plans had it
+  BytesByRail rail_tx_bytes;  // of the whole job on this node
+  BytesByRail rail_rx_bytes;
+  BytesByRail rail_planned_bytes;                           // to be sent, as the plans had it
   uint64_t eager_sent_bytes = 0, eager_received_bytes = 0;  // of the whole job on this node; no rail carried them
   // Bit r: rail r is drained, here or by every peer, and carried nothing of the job.
   uint64_t drained_rails = 0;

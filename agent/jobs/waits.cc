@@ -35,7 +35,7 @@ std::string RanksOf(const Group& group, PeerIndex peer, const std::string& node)
 std::vector<Unsubmitted::Member> UnsubmittedHere(const NodeJob& job, const Group& group, SessionTable& sessions) {
   std::vector<Unsubmitted::Member> members;
   for (Rank rank : group.local_ranks) {
-    if (job.parts.contains(rank) || members.size() == Unsubmitted::kMaxMembers) continue;
+    if (job.parts.Find(rank) != nullptr || members.size() == Unsubmitted::kMaxMembers) continue;
     const Session* const session = sessions.FindAny(group.ranks[rank.value()].session);
     members.push_back({rank, session == nullptr ? 0 : session->info.pid});
   }

@@ -63,7 +63,7 @@ AgentSnapshot Node() {
     report.group = "experts";
     report.job.seq = JobSeq(i);
     report.state = JobState::kDone;
-    report.rail_tx_bytes = report.rail_rx_bytes = report.rail_planned_bytes = std::vector<uint64_t>(kRails, kMany);
+    report.rail_tx_bytes = report.rail_rx_bytes = report.rail_planned_bytes = BytesByRail(kRails, kMany);
     node.finished_jobs.push_back(report);
     if (i < 8) node.active_jobs.push_back(report);
   }

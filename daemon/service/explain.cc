@@ -23,7 +23,7 @@ class Since {
   const absl::Time begun_;
 };
 
-uint64_t At(const std::vector<uint64_t>& values, size_t index) { return index < values.size() ? values[index] : 0; }
+uint64_t At(const BytesByRail& values, size_t index) { return index < values.size() ? values[index] : 0; }
 
 void RailsTo(const JobExplanation& explanation, const std::vector<RailSpec>& rails, const Since& since,
              rails::v1::ExplainJobResponse* out) {

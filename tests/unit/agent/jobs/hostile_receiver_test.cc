@@ -219,7 +219,7 @@ TEST_F(HostileGrantTest, ARailWhoseKeysAreOfAnotherConnectionIsNotUsed) {
   GoOn();
   exchange_.ExpectDone(1);
   exchange_.ExpectBytes();
-  EXPECT_EQ((*exchange_.trainer(0).Wait(1))->rail_tx_bytes, (std::vector<uint64_t>{0, 100'000}));
+  EXPECT_EQ((*exchange_.trainer(0).Wait(1))->rail_tx_bytes, (BytesByRail{0, 100'000}));
 }
 
 // It is asked for keys again and again, and says each time that it has given them.

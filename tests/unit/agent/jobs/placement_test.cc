@@ -132,7 +132,7 @@ TEST(PlacementTest, ShortExchangesGoOverOneRailInTurn) {
   Exchange exchange(&cluster, 2, "g");
   exchange.JoinAll();
   uint64_t seq = 0;
-  std::vector<std::vector<uint64_t>> carried;
+  std::vector<BytesByRail> carried;
   for (const uint64_t bytes : {200, 200, 200, 200, 202}) {
     exchange.SetLengths({{0, bytes}, {0, 0}}, ++seq);
     exchange.SubmitAll(seq);
@@ -141,7 +141,7 @@ TEST(PlacementTest, ShortExchangesGoOverOneRailInTurn) {
     exchange.ExpectBytes();
     carried.push_back((*exchange.trainer(0).Wait(seq))->rail_tx_bytes);
   }
-  EXPECT_EQ(carried, (std::vector<std::vector<uint64_t>>{{200, 0}, {0, 200}, {200, 0}, {0, 200}, {101, 101}}));
+  EXPECT_EQ(carried, (std::vector<BytesByRail>{{200, 0}, {0, 200}, {200, 0}, {0, 200}, {101, 101}}));
 }
 
 // Nodes that send to one at the same time choose different rails, also in their first job.
@@ -157,7 +157,7 @@ TEST(PlacementTest, ShortExchangesToOneNodeComeOverAllItsRails) {
       exchange.ExpectDone(seq);
       exchange.ExpectBytes();
       for (uint32_t r = 0; r < 3; ++r) {
-        EXPECT_EQ((*exchange.trainer(r).Wait(seq))->rail_rx_bytes, (std::vector<uint64_t>{200, 200})) << r;
+        EXPECT_EQ((*exchange.trainer(r).Wait(seq))->rail_rx_bytes, (BytesByRail{200, 200})) << r;
       }
     }
   }

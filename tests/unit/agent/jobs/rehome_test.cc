@@ -13,7 +13,7 @@ namespace {
 
 using ::testing::Contains;
 
-uint64_t Sum(const std::vector<uint64_t>& values) { return std::accumulate(values.begin(), values.end(), uint64_t{0}); }
+uint64_t Sum(absl::Span<const uint64_t> values) { return std::accumulate(values.begin(), values.end(), uint64_t{0}); }
 
 // a connection fails under what an aborted job has posted. Its orders come back before its end is told.
 TEST(RehomeTest, QuiescedNamesTheConnectionThatFailsUnderAnAbortedJob) {
