@@ -10,10 +10,10 @@ void JobRecorder::Reset(size_t rails) {
   for (size_t r = 0; r < rails; ++r) rails_[r].Reset(JobTimeline::kMaxChunks / rails);
 }
 
-JobTimeline JobRecorder::Timeline(absl::FunctionRef<Rank(PeerIndex, uint64_t)> source_of) const {
+JobTimeline JobRecorder::Timeline(absl::Time now, absl::FunctionRef<Rank(PeerIndex, uint64_t)> source_of) const {
   JobTimeline out;
   for (size_t r = 0; r < last_received_.size(); ++r) {
-    out.rails_.push_back({rails_[r].totals(), last_received_[r]});
+    out.rails_.push_back({rails_[r].TotalsAt(now), last_received_[r]});
     out.left_out_ += rails_[r].left_out();
     rails_[r].ForEachChunk([&](const RailRecords::Chunk& chunk) {
       out.chunks_.push_back({RailIndex(static_cast<uint32_t>(r)), chunk.peer, source_of(chunk.peer, chunk.offset_bytes),

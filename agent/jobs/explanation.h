@@ -52,8 +52,8 @@ class JobRecorder {
   void Reset(size_t rails);
   RailRecords* rails() { return rails_.get(); }
   void OnReceived(RailIndex rail, absl::Time now) { last_received_[rail.value()] = now; }
-  // `source_of` names the rank whose byte of the stream to a peer that is. Costs what there are chunks.
-  JobTimeline Timeline(absl::FunctionRef<Rank(PeerIndex, uint64_t)> source_of) const;
+  // As of `now`. `source_of` names the rank whose byte of the stream to a peer that is. Costs what there are chunks.
+  JobTimeline Timeline(absl::Time now, absl::FunctionRef<Rank(PeerIndex, uint64_t)> source_of) const;
 
  private:
   std::unique_ptr<RailRecords[]> rails_;

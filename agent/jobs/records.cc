@@ -123,8 +123,8 @@ void JobRecords::Keep(NodeJob& job, JobExplanation explanation) {
   explained_.pop_back();
 }
 
-JobTimeline JobRecords::Explained::Timeline() const {
-  return recorder->Timeline([this](PeerIndex peer, uint64_t offset) { return FlowsTo(peer).At(offset).source; });
+JobTimeline JobRecords::Explained::Timeline(absl::Time now) const {
+  return recorder->Timeline(now, [this](PeerIndex peer, uint64_t offset) { return FlowsTo(peer).At(offset).source; });
 }
 
 }  // namespace railsd

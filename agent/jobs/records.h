@@ -64,7 +64,7 @@ class JobRecords {
     const StreamFlows& FlowsTo(PeerIndex peer) const {
       return std::find_if(flows.begin(), flows.end(), [peer](const auto& to) { return to.first == peer; })->second;
     }
-    JobTimeline Timeline() const;
+    JobTimeline Timeline(absl::Time now) const;
   };
   const std::deque<Explained>& explained() const { return explained_; }
 

@@ -197,7 +197,7 @@ absl::StatusOr<JobExplanation> ExplainJob(const WantedJob& wanted, const JobMap&
   const NodeJob* const running = found->running;
   JobExplanation out = running == nullptr ? found->ended->explanation : ExplanationOf(*running, context, health, now);
   if (running == nullptr) {
-    out.timeline = found->ended->Timeline();
+    out.timeline = found->ended->Timeline(now);
   } else {
     out.timeline = running->recorder->Timeline(
         [running](PeerIndex peer, uint64_t offset) { return running->With(peer)->out.flows().At(offset).source; });

@@ -31,17 +31,17 @@ class RailRecords {
   // Forgets everything and keeps the storage. No rail writes.
   void Reset(size_t capacity) {
     chunks_.resize(capacity);
-    for (Value* value : {&posted_, &ended_, &returned_, &busy_ns_}) value->store(0, std::memory_order_relaxed);
+    for (Value* value : {&posted_, &ended_, &returned_}) value->store(0, std::memory_order_relaxed);
     first_posted_ns_.store(kNever, std::memory_order_relaxed);
     last_acknowledged_ns_.store(kNever, std::memory_order_relaxed);
-    busy_since_ns_ = 0;
+    busy_ns_.store(0, std::memory_order_relaxed);
   }
 
   // The rail's thread.
   void OnPosted(absl::Time now) {
     const uint64_t posted = Read(posted_);
     if (Read(first_posted_ns_) == kNever) first_posted_ns_.store(Nanos(now), std::memory_order_relaxed);
-    if (posted == Read(ended_)) busy_since_ns_ = Nanos(now);
+    if (posted == Read(ended_)) AddBusy(-absl::ToUnixNanos(now));
     posted_.store(posted + 1, std::memory_order_relaxed);
   }
   void OnEnded(const Chunk& chunk) {
@@ -49,9 +49,7 @@ class RailRecords {
     if (ended < chunks_.size()) chunks_[ended] = chunk;
     if (chunk.returned) returned_.store(Read(returned_) + 1, std::memory_order_relaxed);
     if (!chunk.returned) last_acknowledged_ns_.store(Nanos(chunk.ended), std::memory_order_relaxed);
-    if (Read(posted_) == ended + 1) {
-      busy_ns_.store(Read(busy_ns_) + Nanos(chunk.ended) - busy_since_ns_, std::memory_order_relaxed);
-    }
+    if (Read(posted_) == ended + 1) AddBusy(absl::ToUnixNanos(chunk.ended));
     ended_.store(ended + 1, std::memory_order_release);
   }
 
@@ -63,14 +61,16 @@ class RailRecords {
   }
   // How many of them had no room.
   uint64_t left_out() const { return std::max<uint64_t>(Read(ended_), chunks_.size()) - chunks_.size(); }
-  Totals totals() const {
+  // As of `now`, which counts only while something is under way.
+  Totals TotalsAt(absl::Time now) const {
     Totals out;
     out.chunks = Read(posted_);
     out.returned_chunks = Read(returned_);
     out.under_way = out.chunks - std::min(out.chunks, Read(ended_));
     if (Read(first_posted_ns_) != kNever) out.first_posted = At(Read(first_posted_ns_));
     if (Read(last_acknowledged_ns_) != kNever) out.last_acknowledged = At(Read(last_acknowledged_ns_));
-    out.busy = absl::Nanoseconds(static_cast<int64_t>(Read(busy_ns_)));
+    const int64_t busy_ns = busy_ns_.load(std::memory_order_relaxed);
+    out.busy = absl::Nanoseconds(busy_ns < 0 ? std::max<int64_t>(0, busy_ns + absl::ToUnixNanos(now)) : busy_ns);
     return out;
   }
 
@@ -80,11 +80,16 @@ class RailRecords {
   static uint64_t Nanos(absl::Time time) { return static_cast<uint64_t>(absl::ToUnixNanos(time)); }
   static absl::Time At(uint64_t nanos) { return absl::FromUnixNanos(static_cast<int64_t>(nanos)); }
   static uint64_t Read(const Value& value) { return value.load(std::memory_order_relaxed); }
+  void AddBusy(int64_t nanos) {
+    busy_ns_.store(busy_ns_.load(std::memory_order_relaxed) + nanos, std::memory_order_relaxed);
+  }
 
   std::vector<Chunk> chunks_;
-  Value posted_{0}, ended_{0}, returned_{0}, busy_ns_{0};
+  Value posted_{0}, ended_{0}, returned_{0};
   Value first_posted_ns_{kNever}, last_acknowledged_ns_{kNever};
-  uint64_t busy_since_ns_ = 0;  // the rail's thread
+  // The sum of the busy stretches. While one is open its beginning is subtracted, which is since 1970: the value is
+  // negative then, so one load tells both.
+  std::atomic<int64_t> busy_ns_{0};
 };
 
 }  // namespace railsd

@@ -201,7 +201,7 @@ TEST(JobRecorderTest, KeepsNoMoreChunksThanItsBound) {
   for (uint32_t i = 0; i < JobTimeline::kMaxChunks + 3; ++i) {
     recorder.rails()[0].OnEnded({PeerIndex(0), false, 0, 1, now, now + absl::Seconds(1)});
   }
-  const JobTimeline timeline = recorder.Timeline([](PeerIndex, uint64_t) { return Rank(0); });
+  const JobTimeline timeline = recorder.Timeline(now + absl::Seconds(9), [](PeerIndex, uint64_t) { return Rank(0); });
   EXPECT_EQ(timeline.chunks().size(), JobTimeline::kMaxChunks);
   EXPECT_EQ(timeline.left_out(), 3u);
   EXPECT_EQ(timeline.rails()[0].chunks, JobTimeline::kMaxChunks + 3);

@@ -386,19 +386,22 @@ TEST_F(RailSenderTest, RecordsCountChunks) {
   SendStream& stream = NewStream();
   stream.records = records.data();
   Give(stream, 0, 4 * kMiB, 0);
+  now_ += absl::Seconds(1);
+  const absl::Time posted = now_;
   Post();
-  EXPECT_EQ(records[1].totals().under_way, 4u);
+  EXPECT_EQ(records[1].TotalsAt(now_).under_way, 4u);
   now_ += absl::Milliseconds(1);
+  EXPECT_EQ(records[1].TotalsAt(now_).busy, absl::Milliseconds(1));
   End();
   now_ += absl::Milliseconds(1);
   End();
   End(SendResult::kNotSent);
   End(SendResult::kRailFailed);
-  const RailRecords::Totals totals = records[1].totals();
+  const RailRecords::Totals totals = records[1].TotalsAt(now_ + absl::Milliseconds(1));
   EXPECT_EQ(totals.chunks, 4u);
   EXPECT_EQ(totals.returned_chunks, 2u);
   EXPECT_EQ(totals.under_way, 0u);
-  EXPECT_EQ(totals.first_posted, absl::UnixEpoch());
+  EXPECT_EQ(totals.first_posted, posted);
   EXPECT_EQ(totals.last_acknowledged, now_);
   EXPECT_EQ(totals.busy, absl::Milliseconds(2));
   EXPECT_EQ(records[1].left_out(), 1u);
@@ -408,10 +411,10 @@ TEST_F(RailSenderTest, RecordsCountChunks) {
     EXPECT_EQ(chunk.peer, kPeer);
     EXPECT_EQ(chunk.length_bytes, kMiB);
     EXPECT_EQ(chunk.returned, chunk.offset_bytes == 2 * kMiB);
-    EXPECT_EQ(chunk.posted, absl::UnixEpoch());
+    EXPECT_EQ(chunk.posted, posted);
   });
   EXPECT_EQ(offsets, (std::vector<uint64_t>{0, kMiB, 2 * kMiB}));
-  EXPECT_EQ(records[0].totals().chunks, 0u);
+  EXPECT_EQ(records[0].TotalsAt(now_).chunks, 0u);
   EXPECT_EQ(board_[1].returned_chunks.load(), 2u);
 }
 

@@ -80,7 +80,7 @@ TEST_F(ServicesTest, JobsAreExplained) {
   recorder.Reset(1);
   recorder.rails()[0].OnPosted(begun + absl::Seconds(3));
   recorder.rails()[0].OnEnded({PeerIndex(4), false, 0, 4096, begun + absl::Seconds(3), begun + absl::Seconds(5)});
-  job.timeline = recorder.Timeline([](PeerIndex, uint64_t) { return Rank(3); });
+  job.timeline = recorder.Timeline(begun + absl::Seconds(9), [](PeerIndex, uint64_t) { return Rank(3); });
   agent_.explanation = job;
   ASSERT_TRUE(operators_->ExplainJob(&b, {}, &response).ok());
   EXPECT_EQ(response.report().job().seq(), 7u);
