@@ -170,7 +170,7 @@ struct SessionView {
   uint32_t memberships = 0;
 };
 struct AgentCounters {
-  uint64_t jobs_done = 0, jobs_failed = 0;  // submissions of ranks
+  uint64_t jobs_done = 0, jobs_failed = 0;  // submissions of ranks; replayable ones are neither
   uint64_t jobs_active = 0;
   uint64_t submissions_refused = 0;
   uint64_t local_copy_bytes = 0;

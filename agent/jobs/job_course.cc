@@ -448,7 +448,8 @@ void JobTable::FinishPart(NodeJob& job, RankPart& part, absl::Status status) {
   part.report.state = status.ok() ? JobState::kDone : JobState::kFailed;
   part.report.status = std::move(status);
   part.report.replayable = job.replayable && !part.report.status.ok();
-  ++(part.report.status.ok() ? counters_.jobs_done : counters_.jobs_failed);
+  counters_.jobs_done += part.report.status.ok();
+  counters_.jobs_failed += part.report.failed();
   --active_parts_;
   Group* const group = groups_.Find(job.key.epoch);
   if (group != nullptr && part.report.status.ok()) group->last_done = std::max(group->last_done, job.key.seq);

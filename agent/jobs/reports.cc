@@ -200,7 +200,7 @@ absl::StatusOr<JobExplanation> ExplainJob(const WantedJob& wanted, const JobMap&
     out.timeline = found->ended->Timeline(now);
   } else {
     out.timeline = running->recorder->Timeline(
-        [running](PeerIndex peer, uint64_t offset) { return running->With(peer)->out.flows().At(offset).source; });
+        now, [running](PeerIndex peer, uint64_t offset) { return running->With(peer)->out.flows().At(offset).source; });
     const Group* const group = groups.Find(running->key.epoch);
     if (!running->aborting()) out.waits_for = WaitsFor(*running, group, *context.peers, sessions);
   }
@@ -222,7 +222,9 @@ void LogEnd(const NodeJob& job, const AgentOptions& options) {
     received += part->report.bytes_received;
     elapsed = std::max(elapsed, part->report.elapsed);
   }
-  const spdlog::level::level_enum level = failed == nullptr ? spdlog::level::info : spdlog::level::warn;
+  const char* const event = failed == nullptr ? "done" : failed->replayable ? "replayable" : "failed";
+  const bool warns = failed != nullptr && failed->failed();
+  const spdlog::level::level_enum level = warns ? spdlog::level::warn : spdlog::level::info;
   if (last == nullptr || !options.log->should_log(level)) return;
   const JobReport& report = last->report;
   const auto rank_name = [](std::string* out, const auto& part) { absl::StrAppend(out, part->report.rank.value()); };
@@ -230,11 +232,11 @@ void LogEnd(const NodeJob& job, const AgentOptions& options) {
       "job_{} group={} epoch={:016x}.{} seq={} tag={} ranks={} bytes_sent={} bytes_received={} elapsed_seconds={:.6f} "
       "waiting_for_ranks_seconds={:.6f} waiting_for_peers_seconds={:.6f} sending_seconds={:.6f} "
       "receiving_seconds={:.6f} bound_seconds={:.6f} ratio_to_bound={:.3f}",
-      failed == nullptr ? "done" : "failed", LogValue(report.group), job.key.epoch.boot.value(), job.key.epoch.counter,
-      job.key.seq.value(), report.tag, absl::StrJoin(job.parts, ",", rank_name), sent, received,
-      absl::ToDoubleSeconds(elapsed), absl::ToDoubleSeconds(report.waiting_for_ranks),
-      absl::ToDoubleSeconds(report.waiting_for_peers), absl::ToDoubleSeconds(report.sending),
-      absl::ToDoubleSeconds(report.receiving), absl::ToDoubleSeconds(report.node_bound), report.ratio_to_bound);
+      event, LogValue(report.group), job.key.epoch.boot.value(), job.key.epoch.counter, job.key.seq.value(), report.tag,
+      absl::StrJoin(job.parts, ",", rank_name), sent, received, absl::ToDoubleSeconds(elapsed),
+      absl::ToDoubleSeconds(report.waiting_for_ranks), absl::ToDoubleSeconds(report.waiting_for_peers),
+      absl::ToDoubleSeconds(report.sending), absl::ToDoubleSeconds(report.receiving),
+      absl::ToDoubleSeconds(report.node_bound), report.ratio_to_bound);
   if (failed != nullptr) {
     absl::StrAppend(&line, " rank=", failed->rank.value(), " code=", absl::StatusCodeToString(failed->status.code()),
                     " why=", LogValue(failed->status.message()));

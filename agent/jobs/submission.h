@@ -107,6 +107,7 @@ struct JobReport {
   // It failed because its epoch ended with a daemon, in a group that waits (RecoveryPolicy::kWait): it may be submitted
   // again, under its number, in the group's next epoch.
   bool replayable = false;
+  bool failed() const { return !status.ok() && !replayable; }  // for good
 };
 
 }  // namespace railsd

@@ -52,8 +52,8 @@ struct TenantView {
   TenantShare share;
   QuotaNumbers in_use;   // of jobs_per_second: taken within the last second, where there is such a quota
   QuotaNumbers refused;  // how often each quota has refused something
-  uint64_t jobs_done = 0, jobs_failed = 0;      // submissions of ranks
-  uint64_t bytes_sent = 0, bytes_received = 0;  // by those, between ranks
+  uint64_t jobs_done = 0, jobs_failed = 0;      // submissions of ranks; replayable ones are neither
+  uint64_t bytes_sent = 0, bytes_received = 0;  // by ended submissions, between ranks
   std::vector<uint64_t> rail_sent_bytes;        // by rail, to other nodes; counted while jobs run
 };
 

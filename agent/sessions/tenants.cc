@@ -69,7 +69,8 @@ absl::Status Tenant::TakeJob(bool head, absl::Time now) {
 
 void Tenant::ReturnJob(const JobReport& report) {
   --view_.in_use[QuotaKind::kJobs];
-  ++(report.status.ok() ? view_.jobs_done : view_.jobs_failed);
+  view_.jobs_done += report.status.ok();
+  view_.jobs_failed += report.failed();
   view_.bytes_sent += report.bytes_sent;
   view_.bytes_received += report.bytes_received;
 }

@@ -31,7 +31,9 @@ double Delivered(const v1::RailPart& rail) {
 
 void AddOutcome(const v1::ExplainJobResponse& job, std::vector<std::string>* out) {
   const v1::JobReport& report = job.report();
-  if (report.state() == v1::JOB_STATE_FAILED) {
+  if (report.replayable()) {
+    out->push_back(absl::StrCat("Its ranks submit it again in the next epoch: ", report.message(), "."));
+  } else if (report.state() == v1::JOB_STATE_FAILED) {
     out->push_back(absl::StrCat("It failed with ", CodeName(report.code()), ": ", report.message(), "."));
   }
   if (!job.waits_for().empty()) out->push_back(absl::StrCat("It waits ", job.waits_for(), "."));

@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "client/railsctl/explain/causes.h"
 #include "client/railsctl/format.h"
+#include "client/railsctl/inspect/render.h"
 #include "client/railsctl/table.h"
 #include "proto/json/names.h"
 
@@ -18,17 +19,16 @@ using Align = Table::Align;
 
 constexpr size_t kColumns = 60;  // of the timeline
 
-// Prints a time; "-" if the event has not happened.
-std::string At(double seconds) { return seconds == 0 ? "-" : FormatSeconds(seconds); }
+// Prints a time; "-" if the event has not happened. An event at the job's beginning has 1 ns, because 0 means none.
+std::string At(double seconds) { return seconds == 0 ? "-" : FormatSeconds(seconds <= 1e-9 ? 0 : seconds); }
 
 std::string Head(const v1::ExplainJobResponse& job, bool color) {
   const v1::JobReport& report = job.report();
-  const bool failed = report.state() == v1::JOB_STATE_FAILED;
+  const bool ended = report.state() == v1::JOB_STATE_DONE || report.state() == v1::JOB_STATE_FAILED;
+  const Cell state = JobStateCell(report);
   std::string out = absl::StrCat("job ", report.job().seq(), " of ", report.group(), " (tenant ", report.tenant(),
                                  ", tag ", report.tag(), ") on ", job.node(), ": ");
-  absl::StrAppend(&out, failed ? Paint(absl::StrCat("FAILED ", CodeName(report.code())), Mark::kBad, color)
-                               : JobStateName(report.state()));
-  absl::StrAppend(&out, report.state() == v1::JOB_STATE_DONE || failed ? " in " : " for ",
+  absl::StrAppend(&out, Paint(state.text, state.mark, color), ended ? " in " : " for ",
                   FormatSeconds(report.elapsed_seconds()));
   if (report.ratio_to_bound() > 0) {
     absl::StrAppend(&out, "; ", FormatRatio(report.ratio_to_bound()), " x the bound of ",

@@ -71,13 +71,11 @@ std::string JobTable(const google::protobuf::RepeatedPtrField<v1::JobReport>& jo
                {"/BOUND", Align::kRight},
                {"WHY"}});
   for (const auto& job : jobs) {
-    const bool failed = job.state() == v1::JOB_STATE_FAILED;
-    const Mark mark = failed ? Mark::kBad : job.state() == v1::JOB_STATE_DONE ? Mark::kGood : Mark::kNone;
-    const std::string state = failed ? absl::StrCat("FAILED ", CodeName(job.code())) : JobStateName(job.state());
-    table.AddRow({job.group(), job.tenant(), absl::StrCat(job.job().seq()), absl::StrCat(job.job().rank()),
-                  Cell(state, mark), FormatBytes(job.bytes_sent()), FormatBytes(job.bytes_to_send()),
-                  FormatBytes(job.bytes_received()), FormatBytes(job.bytes_to_receive()),
-                  FormatSeconds(job.elapsed_seconds()), FormatRatio(job.ratio_to_bound()), Cell(job.message(), mark)});
+    const Cell state = JobStateCell(job);
+    table.AddRow({job.group(), job.tenant(), absl::StrCat(job.job().seq()), absl::StrCat(job.job().rank()), state,
+                  FormatBytes(job.bytes_sent()), FormatBytes(job.bytes_to_send()), FormatBytes(job.bytes_received()),
+                  FormatBytes(job.bytes_to_receive()), FormatSeconds(job.elapsed_seconds()),
+                  FormatRatio(job.ratio_to_bound()), Cell(job.message(), state.mark)});
   }
   return table.Render(color);
 }
@@ -136,6 +134,12 @@ uint32_t PeersMissing(const v1::RailStatus& rail) {
 Cell PathStateCell(const v1::PeerStatus& peer, int rail) {
   const bool connected = rail < peer.rails_up_size() && peer.rails_up(rail);
   const v1::RailState state = rail < peer.rail_states_size() ? peer.rail_states(rail) : v1::RAIL_STATE_UNSPECIFIED;
+Cell JobStateCell(const v1::JobReport& job) {
+  if (job.replayable()) return Cell("replayable");
+  if (job.state() == v1::JOB_STATE_FAILED) return Cell(absl::StrCat("FAILED ", CodeName(job.code())), Mark::kBad);
+  return Cell(JobStateName(job.state()), job.state() == v1::JOB_STATE_DONE ? Mark::kGood : Mark::kNone);
+}
+
   if (state == v1::RAIL_STATE_DRAINED_BY_PEER) return Cell(kDrainedByPeer, Mark::kWarn);
   if (!connected || state == v1::RAIL_STATE_DOWN) return Cell("DOWN", Mark::kBad);
   if (state == v1::RAIL_STATE_SUSPECT) return Cell("SUSPECT", Mark::kWarn);

@@ -69,6 +69,7 @@ void Add(const v1::JobReport& report, NodeJob* job) {
   if (report.state() == v1::JOB_STATE_FAILED && job->why.empty()) {
     job->why = absl::StrCat(CodeName(report.code()), ": ", report.message());
   }
+  job->replayable = job->replayable || report.replayable();
   job->bytes += report.bytes_to_send() + report.bytes_to_receive();
   job->bytes_done += report.bytes_sent() + report.bytes_received();
   job->elapsed_seconds = std::max(job->elapsed_seconds, report.elapsed_seconds());

@@ -43,6 +43,7 @@ struct NodeJob {
   uint64_t seq = 0;
   uint32_t ranks = 0;
   v1::JobState state = v1::JOB_STATE_UNSPECIFIED;
+  bool replayable = false;                         // failed, and its ranks submit it again
   std::string why;                                 // of a failed job: "UNAVAILABLE: node n2 is lost"
   uint64_t bytes = 0, bytes_done = 0;              // sent and received
   double elapsed_seconds = 0, ratio_to_bound = 0;  // of the slowest rank

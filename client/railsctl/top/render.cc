@@ -145,6 +145,7 @@ Line JobLine(const NodeJob& job) {
   const std::string number = absl::StrCat(" #", job.seq);
   const std::string group = Clip(Printable(job.group), number.size() < 15 ? 16 - number.size() : 1);
   line.Left(absl::StrCat(group, number), 16).Right(absl::StrCat(job.ranks), 6).Add("  ");
+  if (job.replayable) return line.Left("replayable", 10).Add("  ").Add(job.why);
   if (failed) return line.Left("FAILED", 10, Mark::kBad).Add(job.why);
   line.Left(JobStateName(job.state), 10, done ? Mark::kGood : Mark::kNone);
   if (done) {

@@ -191,7 +191,9 @@ TEST_P(RestartTest, WhatADaemonTookAlongCanBeReplayed) {
     EXPECT_EQ((*end)->state, JobState::kFailed);
     EXPECT_TRUE((*end)->replayable) << (*end)->status;
     EXPECT_EQ(Submit(r, 2).code(), absl::StatusCode::kAborted);
-    EXPECT_TRUE(engine(r).Snapshot(0).groups[0].replayable);
+    const AgentSnapshot snapshot = engine(r).Snapshot(0);
+    EXPECT_TRUE(snapshot.groups[0].replayable);
+    EXPECT_EQ(snapshot.counters.jobs_failed + snapshot.tenants[0].jobs_failed, 0u);
   }
   EXPECT_TRUE((*report)->replayable);
 }

@@ -128,6 +128,9 @@ TEST(CausesTest, FailedJobsSayWhyFirst) {
   job.mutable_report()->set_code(14);
   job.mutable_report()->set_message("node n1 is lost");
   EXPECT_EQ(Causes(job)[0], "It failed with UNAVAILABLE: node n1 is lost.");
+  job.mutable_report()->set_replayable(true);
+  EXPECT_EQ(Causes(job)[0], "Its ranks submit it again in the next epoch: node n1 is lost.");
+  EXPECT_THAT(RenderExplanation(job, false), HasSubstr("on n0: replayable in 12.0 ms"));
 }
 
 TEST(CausesTest, AWaitingJobNamesWhomItWaitsFor) {
@@ -197,6 +200,14 @@ TEST(RenderExplanation, EagerExchangesAreNamed) {
   exchange->set_last_received_seconds(0.002);
   EXPECT_THAT(RenderExplanation(job, false), AllOf(HasSubstr(" eager\n"), Not(HasSubstr("acknowledged READY"))));
   EXPECT_THAT(TraceJson(job), AllOf(HasSubstr("eager, with our READY"), HasSubstr("eager bytes from it")));
+}
+
+// An event at the job's beginning comes as 1 ns, because 0 says that there was none.
+TEST(RenderExplanation, AnEventAtTheBeginningIsAtZero) {
+  v1::ExplainJobResponse job = EvenJob();
+  job.mutable_exchanges(0)->set_ready_sent_seconds(1e-9);
+  job.mutable_exchanges(0)->set_grant_sent_seconds(0);
+  EXPECT_THAT(RenderExplanation(job, false), HasSubstr("  0 s     200 us      -     400 us"));
 }
 
 TEST(TraceTest, IsATraceWithOneSpanAChunk) {

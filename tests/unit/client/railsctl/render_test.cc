@@ -13,6 +13,7 @@
 namespace rails::ctl {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -287,3 +288,5 @@ TEST(RenderJobs, FailedJobsSayWhy) {
 
 }  // namespace
 }  // namespace rails::ctl
+  jobs.mutable_finished(0)->set_replayable(true);
+  EXPECT_THAT(RenderJobs(jobs, false), AllOf(HasSubstr("replayable"), Not(HasSubstr("UNAVAILABLE"))));
