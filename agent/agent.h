@@ -122,6 +122,16 @@ struct GroupView {
   std::vector<std::string> lost;  // nodes that the group goes on without
 };
 
+// A group that ranks of this node wait to join.
+struct FormingView {
+  static constexpr size_t kMaxMissing = 16;
+  std::string tenant, name;
+  uint32_t world_size = 0;
+  uint32_t joined = 0;            // ranks of all nodes
+  std::vector<Rank> local_ranks;  // that wait here
+  std::vector<Rank> missing;      // the lowest, kMaxMissing at most
+};
+
 struct RailView {
   RailIndex index;
   std::string name, address, interface;
@@ -211,6 +221,7 @@ struct AgentSnapshot {
   std::vector<SessionView> sessions;
   std::vector<GroupView> groups;
   std::vector<TenantView> tenants;       // by name
+  std::vector<FormingView> forming;
   std::vector<JobReport> active_jobs;    // one per local rank
   std::vector<JobReport> finished_jobs;  // the latest, newest first, up to 64
   AgentCounters counters;

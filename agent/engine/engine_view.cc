@@ -88,6 +88,7 @@ AgentSnapshot Engine::Snapshot(size_t queue_depth) const {
                                  session->segment_bytes, session->memberships});
   }
   for (const auto& [epoch, group] : groups_.all()) snapshot.groups.push_back(group->View());
+  snapshot.forming = groups_.FormingHere();
   snapshot.tenants = tenants_.Views(now_);
   snapshot.active_jobs = jobs_.ActiveReports();
   snapshot.finished_jobs = jobs_.records().Recent();

@@ -142,6 +142,7 @@ class GroupTable {
   // Forgets a group whose local ranks are all gone.
   void EraseIfUnused(Epoch epoch, bool has_jobs);
   const absl::flat_hash_map<Epoch, std::unique_ptr<Group>>& all() const { return groups_; }
+  std::vector<FormingView> FormingHere() const;
   uint64_t formed() const { return formed_; }  // so far
 
  private:

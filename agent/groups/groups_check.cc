@@ -124,7 +124,7 @@ absl::Status GroupTable::CheckForming(const Forming& forming, const Joiner& zero
 
 absl::Status GroupTable::MissingRanks(const GroupKey& key, const Forming& forming, uint32_t world_size) const {
   std::vector<uint32_t> missing;
-  for (uint32_t r = 0; r < world_size && missing.size() < 16; ++r) {
+  for (uint32_t r = 0; r < world_size && missing.size() < FormingView::kMaxMissing; ++r) {
     if (!forming.contains(Rank(r)) && !forming.gave_up.contains(Rank(r))) missing.push_back(r);
   }
   const auto with_node = [](std::string* out, const auto& gone) {
@@ -133,7 +133,8 @@ absl::Status GroupTable::MissingRanks(const GroupKey& key, const Forming& formin
   std::string text = absl::StrCat("group ", key.name, ": ", forming.size() + forming.gave_up.size(), " of ", world_size,
                                   " ranks have joined");
   if (!missing.empty()) {
-    absl::StrAppend(&text, "; missing: ", absl::StrJoin(missing, ", "), missing.size() == 16 ? ", ..." : "");
+    absl::StrAppend(&text, "; missing: ", absl::StrJoin(missing, ", "),
+                    missing.size() == FormingView::kMaxMissing ? ", ..." : "");
   }
   if (!forming.gave_up.empty()) {
     absl::StrAppend(&text, "; gave up before: ", absl::StrJoin(forming.gave_up, ", ", with_node));
@@ -141,6 +142,23 @@ absl::Status GroupTable::MissingRanks(const GroupKey& key, const Forming& formin
     absl::StrAppend(&text, "; rank 0's node has not committed it");
   }
   return absl::DeadlineExceededError(text);
+}
+
+std::vector<FormingView> GroupTable::FormingHere() const {
+  std::vector<FormingView> views;
+  for (const auto& [key, forming] : forming_) {
+    FormingView view{key.tenant, key.name, 0, static_cast<uint32_t>(forming.size()), {}, {}};
+    for (const auto& [rank, joiner] : forming) {
+      if (!IsLocal(joiner)) continue;
+      view.world_size = joiner.world_size;
+      view.local_ranks.push_back(rank);
+    }
+    for (uint32_t r = 0; r < view.world_size && view.missing.size() < FormingView::kMaxMissing; ++r) {
+      if (!forming.contains(Rank(r))) view.missing.emplace_back(r);
+    }
+    if (!view.local_ranks.empty()) views.push_back(std::move(view));
+  }
+  return views;
 }
 
 void GroupTable::Tick(absl::Time now) {

@@ -128,6 +128,15 @@ void StatusTo(const AgentSnapshot& snapshot, const ServiceContext& context, rail
     for (const std::string& node : group.lost) g->add_lost_nodes(node);
   }
   for (const TenantView& tenant : snapshot.tenants) {
+  for (const FormingView& forming : snapshot.forming) {
+    auto* g = out->add_forming_groups();
+    g->set_tenant(forming.tenant);
+    g->set_name(forming.name);
+    g->set_world_size(forming.world_size);
+    g->set_joined(forming.joined);
+    for (const Rank rank : forming.local_ranks) g->add_local_ranks(rank.value());
+    for (const Rank rank : forming.missing) g->add_missing_ranks(rank.value());
+  }
     auto* t = out->add_tenants();
     t->set_name(tenant.name);
     for (const QuotaKind kind : kAllQuotas) {

@@ -138,6 +138,15 @@ Json StatusJson(const v1::GetStatusResponse& status) {
                       {"lost_nodes", ArrayOf(group.lost_nodes())}});
   }
   return {{"node", status.node()},
+  Json forming = Json::array();
+  for (const auto& group : status.forming_groups()) {
+    forming.push_back({{"tenant", group.tenant()},
+                       {"name", group.name()},
+                       {"world_size", group.world_size()},
+                       {"joined", group.joined()},
+                       {"local_ranks", ArrayOf(group.local_ranks())},
+                       {"missing_ranks", ArrayOf(group.missing_ranks())}});
+  }
           {"version", status.version()},
           {"boot_id", FormatId(status.boot_id())},
           {"uptime_seconds", status.uptime_seconds()},
@@ -151,6 +160,7 @@ Json StatusJson(const v1::GetStatusResponse& status) {
           {"sessions", std::move(sessions)},
           {"groups", std::move(groups)},
           {"tenants", TenantArray(status)}};
+          {"forming_groups", std::move(forming)},
 }
 
 Json TenantsJson(const v1::GetStatusResponse& status) { return {{"tenants", TenantArray(status)}}; }

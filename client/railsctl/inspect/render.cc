@@ -54,6 +54,14 @@ std::string GroupTable(const v1::GetStatusResponse& status, bool color) {
     table.AddRow({group.name(), group.tenant(), EpochText(group.epoch()), absl::StrCat(group.world_size()),
                   absl::StrJoin(group.local_ranks(), ","), RecoveryText(group), state});
   }
+  for (const auto& group : status.forming_groups()) {
+    const auto counted = static_cast<uint32_t>(group.missing_ranks_size()) + group.joined();
+    const std::string waits =
+        absl::StrCat("forming: ", group.joined(), " joined, waits for ranks ",
+                     absl::StrJoin(group.missing_ranks(), ","), counted < group.world_size() ? ",..." : "");
+    table.AddRow({group.name(), group.tenant(), "-", absl::StrCat(group.world_size()),
+                  absl::StrJoin(group.local_ranks(), ","), "-", Cell(waits, Mark::kWarn)});
+  }
   return table.Render(color);
 }
 
@@ -179,7 +187,7 @@ std::string RenderStatus(const v1::GetStatusResponse& status, bool color) {
   line("sessions", absl::StrCat(status.sessions_size()));
   line("groups", absl::StrCat(status.groups_size()));
   if (status.sessions_size() > 0) absl::StrAppend(&out, "\n", SessionTable(status, color));
-  if (status.groups_size() > 0) absl::StrAppend(&out, "\n", GroupTable(status, color));
+  if (status.groups_size() + status.forming_groups_size() > 0) absl::StrAppend(&out, "\n", GroupTable(status, color));
   return out;
 }
 

@@ -108,6 +108,13 @@ TEST_P(GroupTest, MissingRanksAreNamed) {
   exchange.trainer(0).Join("g", 4, absl::Seconds(10));
   exchange.trainer(1).Join("g", 4);
   cluster.Run();
+  for (uint32_t n : {0u, 1u}) {
+    const std::vector<FormingView> forming = cluster.node(n).engine->Snapshot(0).forming;
+    ASSERT_EQ(forming.size(), 1u);
+    EXPECT_EQ(forming[0].joined, 2u);
+    EXPECT_EQ(forming[0].local_ranks, std::vector<Rank>{Rank(n)});
+    EXPECT_EQ(forming[0].missing, (std::vector<Rank>{Rank(2), Rank(3)}));
+  }
   cluster.Advance(absl::Seconds(11));
   cluster.Run();
   EXPECT_EQ(exchange.trainer(0).group.status().code(), absl::StatusCode::kDeadlineExceeded);

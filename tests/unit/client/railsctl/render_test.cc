@@ -269,6 +269,16 @@ TEST(RenderStatus, TroubleStandsOut) {
 }
 
 TEST(RenderJobs, FailedJobsSayWhy) {
+  v1::FormingGroupStatus* forming = status.add_forming_groups();
+  forming->set_name("late");
+  forming->set_world_size(4);
+  forming->set_joined(2);
+  forming->add_local_ranks(1);
+  forming->add_missing_ranks(2);
+  EXPECT_THAT(RenderStatus(status, false), HasSubstr("forming: 2 joined, waits for ranks 2,..."));
+  forming->add_missing_ranks(3);
+  EXPECT_THAT(RenderStatus(status, false), HasSubstr("forming: 2 joined, waits for ranks 2,3\n"));
+  EXPECT_EQ(StatusJson(status)["forming_groups"][0]["missing_ranks"].dump(), "[2,3]");
   v1::ListJobsResponse jobs;
   EXPECT_EQ(RenderJobs(jobs, false), "no active jobs\n");
   v1::JobReport* job = jobs.add_finished();
