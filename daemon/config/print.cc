@@ -15,7 +15,7 @@ namespace {
 
 using Kind = Field::Kind;
 
-constexpr absl::string_view kTenants = "tenants", kPeers = "peers.static";
+constexpr absl::string_view kTenants = "tenants", kPeers = "peers.static", kRails = "rails";
 
 // `one_line`: without quotes where YAML needs none, and without the names of elements.
 void Print(const Field& field, bool one_line, YAML::Emitter& out) {
@@ -52,11 +52,20 @@ void ForEachKey(const std::vector<Field>& fields, const std::string& prefix,
   }
 }
 
-// The values by key. Each peer is one value, because the order of peers means nothing.
+// The values by key. Each peer is one value, because the order of peers means nothing. Keys of a rail have its index,
+// as in mistakes of a file; keys that it does not have are left out.
 Texts TextsOf(Config config) {
   Texts out;
   ForEachKey(ConfigFields(config), "", [&out](const std::string& key, const Field& field) {
-    if (key == kPeers) {
+    if (key == kRails && field.kind == Kind::kList) {
+      for (size_t r = 0; r < field.fields.size(); ++r) {
+        for (const Field& inner : field.fields[r].fields) {
+          if (!inner.options.omit && !inner.text.empty()) {
+            out[absl::StrCat(key, "[", r, "].", inner.name)] = Printed(inner, true);
+          }
+        }
+      }
+    } else if (key == kPeers) {
       for (const Field& peer : field.fields) out[absl::StrCat(key, ".", peer.name)] = Printed(peer, true);
     } else if (key == kTenants) {  // in order: the first that matches counts
       const auto name = [](std::string* text, const Field& tenant) { *text += tenant.name; };

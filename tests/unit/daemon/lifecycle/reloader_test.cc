@@ -136,5 +136,21 @@ TEST_F(ReloaderTest, OnlyPeersThatDifferAreTold) {
               ElementsAre("peers.static.z: {control: h:200, rails: []} -> {control: h:201, rails: [10.0.0.1]}"));
 }
 
+// One key of a rail changes, and a rail comes; the others are not told.
+TEST_F(ReloaderTest, OnlyKeysOfRailsThatDifferAreTold) {
+  const auto with_rails = [](const std::string& rails) {
+    return *ParseConfig("node: n0\nrails: [{address: 127.0.0.1}, " + rails + "]\n", "f");
+  };
+  reloader_ = std::make_unique<Reloader>(
+      with_rails("{address: 127.0.0.2, speed: 10gbit}"), [this] { return file_; }, [](const Config&, const Config&) {},
+      NullLogger());
+  file_ = with_rails("{address: 127.0.0.2, speed: 25gbit}, {address: 127.0.0.3}");
+  const absl::StatusOr<ReloadReport> report = reloader_->Reload();
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_THAT(Texts(report->needs_restart),
+              ElementsAre("rails[1].speed: 10gbit -> 25gbit", "rails[2].address:  -> 127.0.0.3",
+                          "rails[2].name:  -> rail2", "rails[2].transport:  -> tcp"));
+}
+
 }  // namespace
 }  // namespace railsd
