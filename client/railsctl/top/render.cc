@@ -175,7 +175,7 @@ Section JobSection(const v1::GetOverviewResponse& overview) {
 }
 
 // Wraps long text into lines, cut between words.
-std::vector<Line> Wrapped(const std::string& text, size_t columns, size_t most) {
+std::vector<Line> Wrapped(const std::string& text, size_t columns, size_t most, Mark mark = Mark::kNone) {
   std::vector<Line> lines;
   std::string rest = Printable(text);
   while (!rest.empty() && lines.size() < most) {
@@ -184,7 +184,7 @@ std::vector<Line> Wrapped(const std::string& text, size_t columns, size_t most) 
       end = rest.rfind(' ', columns);
       if (end == std::string::npos || end == 0) end = rest.size();
     }
-    lines.emplace_back(rest.substr(0, end));
+    lines.emplace_back(rest.substr(0, end), mark);
     rest.erase(0, end == rest.size() ? end : end + 1);
   }
   return lines;
@@ -193,17 +193,17 @@ std::vector<Line> Wrapped(const std::string& text, size_t columns, size_t most) 
 std::string RateOf(double rate) { return rate > 0 ? FormatBitRate(rate) : "nothing"; }
 
 std::vector<Line> Head(const NodeView& node, const NodeRates& rates, const TopOptions& options) {
-  std::vector<Line> lines;
+  const auto headline = [&](Mark mark) { return Wrapped(Headline(node), options.columns, 3, mark); };
   if (!node.status.ok()) {
-    lines.emplace_back(Headline(node), Mark::kBad);
+    std::vector<Line> lines = headline(Mark::kBad);
     for (Line& line : Wrapped(std::string(node.status.message()), options.columns, 3)) {
       lines.push_back(std::move(line));
     }
     return lines;
   }
-  if (!node.after) return {Line(Headline(node))};
+  if (!node.after) return headline(Mark::kNone);
   const v1::GetOverviewResponse& overview = *node.after;
-  lines.emplace_back(Headline(node), overview.status().draining() ? Mark::kBad : Judge(overview).mark);
+  std::vector<Line> lines = headline(overview.status().draining() ? Mark::kBad : Judge(overview).mark);
   double speed = 0;
   int up = 0;
   for (const auto& rail : overview.rails()) speed += static_cast<double>(rail.speed_bytes_per_second());

@@ -213,6 +213,15 @@ TEST(RenderTop, Golden) {
             "22:13:22  up 2m 02s  every 1s\n");
 }
 
+// The first line is the answer, so it is never cut.
+TEST(RenderTop, ALongVerdictGoesOn) {
+  NodeView node = TwoAnswers();
+  node.after->mutable_rails(1)->mutable_health()->set_drained(true);
+  EXPECT_THAT(RenderTop(node, {}, {}),
+              HasSubstr("n0: 1 of 2 rails up (rail1 DRAINED), UNEVENLY used: the busiest carries 1.33 x\n"
+                        "the mean of 1m\nsending "));
+}
+
 TEST(RenderTop, NothingIsWiderOrLongerThanTheTerminal) {
   NodeView node = TwoAnswers();
   for (auto* overview : {&*node.before, &*node.after}) {
