@@ -166,9 +166,10 @@ struct PeerView {
   std::string why;                                               // when not up
   std::vector<HealthState> rail_states = {};                     // may new work go that way; by rail
   std::vector<uint64_t> rail_tx_bytes = {}, rail_rx_bytes = {};  // payload of jobs; by rail
-  // Known to the control link only: its daemon's version, connections that have carried the link, and why the last dial
-  // failed while the link was up.
+  // Known to the control link only: its daemon's version, how many rails it has (0: not heard of), connections that
+  // have carried the link, and why the last dial failed while the link was up.
   std::string version = {};
+  uint32_t rail_count = 0;
   uint64_t connections = 0;
   std::string dial_failure = {};
 };
@@ -220,8 +221,8 @@ struct AgentSnapshot {
   std::vector<PeerView> peers;
   std::vector<SessionView> sessions;
   std::vector<GroupView> groups;
-  std::vector<TenantView> tenants;       // by name
   std::vector<FormingView> forming;
+  std::vector<TenantView> tenants;       // by name
   std::vector<JobReport> active_jobs;    // one per local rank
   std::vector<JobReport> finished_jobs;  // the latest, newest first, up to 64
   AgentCounters counters;

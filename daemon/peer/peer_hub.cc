@@ -125,6 +125,7 @@ std::vector<PeerView> PeerHub::Peers() const {
       for (const PeerHello::Rail& rail : peer->link.hello().rails) view.rail_addresses.push_back(rail.address);
     }
     view.version = peer->software;
+    view.rail_count = static_cast<uint32_t>(view.rail_addresses.size());
     view.connections = peer->connections;
     view.why = view.up ? peer->silence : peer->why;
     view.dial_failure = peer->dial_failure;

@@ -88,6 +88,7 @@ void PeerTo(const PeerView& peer, rails::v1::PeerStatus* out) {
   out->mutable_rail_tx_bytes()->Add(peer.rail_tx_bytes.begin(), peer.rail_tx_bytes.end());
   out->mutable_rail_rx_bytes()->Add(peer.rail_rx_bytes.begin(), peer.rail_rx_bytes.end());
   out->set_version(peer.version);
+  out->set_rail_count(peer.rail_count);
   out->set_connections(peer.connections);
   out->set_dial_failure(peer.dial_failure);
 }
@@ -127,7 +128,6 @@ void StatusTo(const AgentSnapshot& snapshot, const ServiceContext& context, rail
     g->set_wait_limit_milliseconds(static_cast<uint64_t>(absl::ToInt64Milliseconds(group.recovery.wait_limit)));
     for (const std::string& node : group.lost) g->add_lost_nodes(node);
   }
-  for (const TenantView& tenant : snapshot.tenants) {
   for (const FormingView& forming : snapshot.forming) {
     auto* g = out->add_forming_groups();
     g->set_tenant(forming.tenant);
@@ -137,6 +137,7 @@ void StatusTo(const AgentSnapshot& snapshot, const ServiceContext& context, rail
     for (const Rank rank : forming.local_ranks) g->add_local_ranks(rank.value());
     for (const Rank rank : forming.missing) g->add_missing_ranks(rank.value());
   }
+  for (const TenantView& tenant : snapshot.tenants) {
     auto* t = out->add_tenants();
     t->set_name(tenant.name);
     for (const QuotaKind kind : kAllQuotas) {
@@ -169,6 +170,7 @@ std::vector<PeerView> AllPeers(const AgentSnapshot& snapshot, const ServiceConte
       continue;
     }
     it->version = peer.version;
+    it->rail_count = peer.rail_count;
     it->connections = peer.connections;
     it->dial_failure = peer.dial_failure;
     if (!peer.why.empty()) it->why = peer.why;

@@ -83,6 +83,7 @@ Json PeerArray(const Repeated& peers) {
                      {"rail_rx_bytes", ArrayOf(peer.rail_rx_bytes())},
                      {"rail_addresses", ArrayOf(peer.rail_addresses())},
                      {"version", peer.version()},
+                     {"rail_count", peer.rail_count()},
                      {"connections", peer.connections()},
                      {"dial_failure", peer.dial_failure()},
                      {"why", peer.why()}});
@@ -137,7 +138,6 @@ Json StatusJson(const v1::GetStatusResponse& status) {
                       {"recovery", RecoveryText(group)},
                       {"lost_nodes", ArrayOf(group.lost_nodes())}});
   }
-  return {{"node", status.node()},
   Json forming = Json::array();
   for (const auto& group : status.forming_groups()) {
     forming.push_back({{"tenant", group.tenant()},
@@ -147,6 +147,7 @@ Json StatusJson(const v1::GetStatusResponse& status) {
                        {"local_ranks", ArrayOf(group.local_ranks())},
                        {"missing_ranks", ArrayOf(group.missing_ranks())}});
   }
+  return {{"node", status.node()},
           {"version", status.version()},
           {"boot_id", FormatId(status.boot_id())},
           {"uptime_seconds", status.uptime_seconds()},
@@ -159,8 +160,8 @@ Json StatusJson(const v1::GetStatusResponse& status) {
           {"jobs_failed", status.jobs_failed()},
           {"sessions", std::move(sessions)},
           {"groups", std::move(groups)},
-          {"tenants", TenantArray(status)}};
           {"forming_groups", std::move(forming)},
+          {"tenants", TenantArray(status)}};
 }
 
 Json TenantsJson(const v1::GetStatusResponse& status) { return {{"tenants", TenantArray(status)}}; }

@@ -141,7 +141,13 @@ Findings CheckRails(const Facts& facts) {
   Findings findings;
   if (!facts.running()) return findings;
   std::vector<std::string> waiting;
+  const auto& peers = facts.overview.peers();
   for (const v1::RailStatus& rail : facts.overview.rails()) {
+    const bool paired = peers.empty() || std::any_of(peers.begin(), peers.end(), [&rail](const v1::PeerStatus& peer) {
+                          const auto index = static_cast<int>(rail.index());
+                          return CommonRails(peer, index + 1) > index;
+                        });
+    if (!paired) continue;  // CheckRailCounts() has reported it
     const bool well = !rail.health().drained() && (!rail.has_device() || rail.device().state() == "active");
     if (well && WaitsForLinks(rail, facts.overview.peers())) {
       waiting.push_back(rail.name());

@@ -81,6 +81,24 @@ Findings JudgeInterface(const Rail& rail) {
   return {};
 }
 
+// Judges rails that share an interface, or an address of the loopback interface.
+Findings JudgeShared(const std::vector<Rail>& rails) {
+  std::map<std::string, std::vector<std::string>> names_by_link;
+  for (const Rail& rail : rails) {
+    if (rail.interface == nullptr || rail.verbs) continue;
+    const bool loopback = rail.interface->name == "lo";
+    names_by_link[loopback ? rail.address : rail.interface->name].push_back(rail.name);
+  }
+  Findings findings;
+  for (const auto& [link, names] : names_by_link) {
+    if (names.size() < 2) continue;
+    findings.push_back({"interfaces", Level::kWarning, absl::StrCat(absl::StrJoin(names, ", "), " share ", link),
+                        "They share its bandwidth; the planner counts on the sum of their speeds.",
+                        "Give each rail a NIC of its own, or name one rail."});
+  }
+  return findings;
+}
+
 }  // namespace
 
 Findings CheckInterfaces(const Facts& facts) {
@@ -92,7 +110,7 @@ Findings CheckInterfaces(const Facts& facts) {
              absl::StrCat("Run doctor in there: `nsenter -t ", facts.process.pid,
                           " -n railsctl doctor`, or `docker exec`.")}};
   }
-  Findings findings;
+  Findings findings = JudgeShared(rails);
   std::vector<std::string> good;
   for (const Rail& rail : rails) {
     const Findings found = JudgeInterface(rail);

@@ -1,8 +1,12 @@
 // Checks the daemon's answers about its peers.
+#include <algorithm>
+#include <map>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/railsctl/doctor/checks.h"
 #include "client/railsctl/doctor/peer_cause.h"
+#include "client/railsctl/doctor/rails.h"
 #include "client/railsctl/format.h"
 #include "client/railsctl/inspect/render.h"
 #include "proto/json/names.h"
@@ -17,7 +21,7 @@ struct Missing {
 };
 Missing RailsNotUp(const v1::PeerStatus& peer, const google::protobuf::RepeatedPtrField<v1::RailStatus>& rails) {
   Missing missing;
-  for (int r = 0; r < rails.size(); ++r) {
+  for (int r = 0; r < CommonRails(peer, rails.size()); ++r) {
     const bool connected = r < peer.rails_up_size() && peer.rails_up(r);
     const v1::RailState state = r < peer.rail_states_size() ? peer.rail_states(r) : v1::RAIL_STATE_UP;
     if (connected && state == v1::RAIL_STATE_UP) continue;
@@ -102,6 +106,28 @@ Findings CheckLinks(const Facts& facts) {
   return findings;
 }
 
+Findings CheckRailCounts(const Facts& facts) {
+  if (!facts.running()) return {};
+  const auto own = static_cast<uint32_t>(facts.overview.rails_size());
+  std::map<uint32_t, std::vector<std::string>> nodes_by_count;
+  for (const v1::PeerStatus& peer : facts.overview.peers()) {
+    if (peer.up() && peer.rail_count() != 0 && peer.rail_count() != own) {
+      nodes_by_count[peer.rail_count()].push_back(peer.node());
+    }
+  }
+  Findings findings;
+  for (const auto& [count, nodes] : nodes_by_count) {
+    const char* const where = count < own ? "there" : "here";
+    findings.push_back({"rails", Level::kWarning,
+                        absl::StrCat("this node has ", FormatCount(own, "rail"), ", ", absl::StrJoin(nodes, ", "),
+                                     nodes.size() == 1 ? " has " : " have ", count),
+                        absl::StrCat("Rail i of a node reaches rail i of its peers. Rails from ", std::min(count, own),
+                                     " on have no other end ", where, " and carry nothing."),
+                        "Name the same number of rails on all nodes, in the order of the switches."});
+  }
+  return findings;
+}
+
 Findings CheckPeers(const Facts& facts) {
   Findings findings;
   if (!facts.running()) {
@@ -142,11 +168,12 @@ Findings CheckPeers(const Facts& facts) {
     findings.push_back({"peers", Level::kNote, "the daemon knows of no peer", "It serves groups on this node only.",
                         "List the other nodes in `peers`, or name them all by `peers.dns`."});
   } else if (findings.empty() && links_well) {
-    findings.push_back({"peers", Level::kOk,
-                        absl::StrCat("all reached over every rail: ",
-                                     FormatCount(static_cast<uint64_t>(facts.overview.peers_size()), "peer"), ", ",
-                                     FormatCount(static_cast<uint64_t>(facts.overview.rails_size()), "rail")),
-                        "", ""});
+    findings.push_back(
+        {"peers", Level::kOk,
+         absl::StrCat("all reached over every rail", CheckRailCounts(facts).empty() ? ": " : " that both ends have: ",
+                      FormatCount(static_cast<uint64_t>(facts.overview.peers_size()), "peer"), ", ",
+                      FormatCount(static_cast<uint64_t>(facts.overview.rails_size()), "rail")),
+         "", ""});
   }
   return findings;
 }

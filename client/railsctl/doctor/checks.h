@@ -14,8 +14,9 @@ Findings CheckRails(const Facts& facts);     // states, and speeds compared with
 Findings CheckVersions(const Facts& facts);  // program, daemon, railsctl and peers
 
 // check_peers.cc
-Findings CheckLinks(const Facts& facts);  // the daemons' links, and their names
-Findings CheckPeers(const Facts& facts);  // every peer whose link is up over every rail
+Findings CheckLinks(const Facts& facts);       // the daemons' links, and their names
+Findings CheckRailCounts(const Facts& facts);  // peers with more or fewer rails
+Findings CheckPeers(const Facts& facts);       // every peer whose link is up over every rail
 
 // check_access.cc
 Findings CheckConfiguration(const Facts& facts);

@@ -110,6 +110,10 @@ std::vector<Rail> OfConfiguration(const Facts& facts) {
 
 }  // namespace
 
+int CommonRails(const v1::PeerStatus& peer, int own) {
+  return peer.rail_count() == 0 ? own : std::min(own, static_cast<int>(peer.rail_count()));
+}
+
 std::string HostOf(const std::string& address) {
   if (!address.empty() && address[0] == '[') return address.substr(1, address.find(']') - 1);
   const size_t colon = address.find(':');

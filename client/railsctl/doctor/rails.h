@@ -26,6 +26,9 @@ struct Rail {
 // A pattern in the configuration becomes one rail for each matching port. `rails: auto` means every active port.
 std::vector<Rail> RailsOf(const Facts& facts);
 
+// How many of `own` rails the peer has, too. Its number is unknown until it was heard of.
+int CommonRails(const v1::PeerStatus& peer, int own);
+
 // Removes port and brackets from "10.1.0.1:7000" and "[fd00::1]:7000". Returns other texts unchanged.
 std::string HostOf(const std::string& address);
 

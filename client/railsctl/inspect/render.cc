@@ -134,20 +134,21 @@ std::string DeviceTable(const v1::ListRailsResponse& rails, bool color) {
 
 }  // namespace
 
-uint32_t PeersMissing(const v1::RailStatus& rail) {
-  const uint32_t reached = rail.peers_up() + rail.peers_drained();
-  return rail.peers_known() - std::min(rail.peers_known(), reached);
-}
-
-Cell PathStateCell(const v1::PeerStatus& peer, int rail) {
-  const bool connected = rail < peer.rails_up_size() && peer.rails_up(rail);
-  const v1::RailState state = rail < peer.rail_states_size() ? peer.rail_states(rail) : v1::RAIL_STATE_UNSPECIFIED;
 Cell JobStateCell(const v1::JobReport& job) {
   if (job.replayable()) return Cell("replayable");
   if (job.state() == v1::JOB_STATE_FAILED) return Cell(absl::StrCat("FAILED ", CodeName(job.code())), Mark::kBad);
   return Cell(JobStateName(job.state()), job.state() == v1::JOB_STATE_DONE ? Mark::kGood : Mark::kNone);
 }
 
+uint32_t PeersMissing(const v1::RailStatus& rail) {
+  const uint32_t reached = rail.peers_up() + rail.peers_drained();
+  return rail.peers_known() - std::min(rail.peers_known(), reached);
+}
+
+Cell PathStateCell(const v1::PeerStatus& peer, int rail) {
+  if (peer.rail_count() > 0 && static_cast<uint32_t>(rail) >= peer.rail_count()) return Cell("MISSING", Mark::kWarn);
+  const bool connected = rail < peer.rails_up_size() && peer.rails_up(rail);
+  const v1::RailState state = rail < peer.rail_states_size() ? peer.rail_states(rail) : v1::RAIL_STATE_UNSPECIFIED;
   if (state == v1::RAIL_STATE_DRAINED_BY_PEER) return Cell(kDrainedByPeer, Mark::kWarn);
   if (!connected || state == v1::RAIL_STATE_DOWN) return Cell("DOWN", Mark::kBad);
   if (state == v1::RAIL_STATE_SUSPECT) return Cell("SUSPECT", Mark::kWarn);

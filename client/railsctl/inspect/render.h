@@ -11,11 +11,12 @@ namespace rails::ctl {
 
 // State of a rail: "up", "DEGRADED", "DRAINED", "DRAINED BY PEER", ...; unmarked "no peers" if there are none.
 Cell RailStateCell(const v1::RailStatus& rail);
-// State of a rail to one peer: "up", "DOWN", "SUSPECT", "PROBING", "DRAINED BY PEER".
+// State of a rail to one peer: "up", "DOWN", "SUSPECT", "PROBING", "DRAINED BY PEER", "MISSING" (the peer has fewer
+// rails).
 Cell PathStateCell(const v1::PeerStatus& peer, int rail);
-// Number of peers that the rail is not connected to, without peers that have drained their end.
 // State of a rank's part of a job: "done", "FAILED UNAVAILABLE", "replayable", ...
 Cell JobStateCell(const v1::JobReport& job);
+// Number of peers that the rail is not connected to, without peers that have drained their end.
 uint32_t PeersMissing(const v1::RailStatus& rail);
 
 // Text for people, aligned, with scaled units. Unhealthy states are in capitals, and coloured if `color`.

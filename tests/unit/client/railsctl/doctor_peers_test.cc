@@ -175,6 +175,45 @@ TEST(DoctorLinks, NamesTwoDaemonsOfOneName) {
   EXPECT_THAT(CheckPeers(facts), IsEmpty()) << "once is enough";
 }
 
+// This node has two rails. Nothing is broken where a peer has one, or three.
+TEST(DoctorRails, PeersWithAnotherNumberOfRailsAreNamed) {
+  Facts facts = TwoPeers();
+  facts.overview.mutable_peers()->RemoveLast();
+  for (v1::RailStatus& rail : *facts.overview.mutable_rails()) rail.set_peers_known(1);
+  v1::PeerStatus* const peer = facts.overview.mutable_peers(0);
+  peer->set_rail_count(3);
+  EXPECT_THAT(CheckRailCounts(facts), ElementsAre(Says("rails", Level::kWarning, "this node has 2 rails, n1 has 3")));
+  peer->set_rail_count(1);
+  peer->set_rails_up(1, false);
+  peer->set_rail_states(1, v1::RAIL_STATE_DOWN);
+  v1::RailStatus* const rail = facts.overview.mutable_rails(1);
+  rail->mutable_health()->set_state(v1::RAIL_STATE_DOWN);
+  rail->set_peers_known(0);
+  rail->set_peers_up(0);
+  EXPECT_THAT(CheckRailCounts(facts), ElementsAre(Says("rails", Level::kWarning, "this node has 2 rails, n1 has 1")));
+  EXPECT_THAT(CheckRails(facts), ElementsAre(Says("rails", Level::kOk, "rail0")));
+  EXPECT_THAT(CheckPeers(facts),
+              ElementsAre(Says("peers", Level::kOk, "over every rail that both ends have: 1 peer, 2 rails")));
+}
+
+TEST(DoctorRails, ThatShareAnInterfaceOrAnAddressAreNamed) {
+  Facts facts = TwoPeers();
+  facts.machine.interfaces.resize(2);
+  facts.machine.interfaces[0].name = "lo";
+  facts.machine.interfaces[1].name = "eth1";
+  facts.machine.interfaces[1].addresses = {"10.1.0.1/24", "10.1.0.2/24"};
+  const auto at = [&facts](const char* first, const char* second) {
+    facts.overview.mutable_rails(0)->set_address(first);
+    facts.overview.mutable_rails(1)->set_address(second);
+    return CheckInterfaces(facts);
+  };
+  EXPECT_THAT(at("127.0.0.1:7000", "127.0.0.2:7000"), ElementsAre(Says("interfaces", Level::kOk, "up")));
+  EXPECT_THAT(at("127.0.0.1:7000", "127.0.0.1:7001"),
+              ElementsAre(Says("interfaces", Level::kWarning, "rail0, rail1 share 127.0.0.1")));
+  EXPECT_THAT(at("10.1.0.1:7000", "10.1.0.2:7000"),
+              ElementsAre(Says("interfaces", Level::kWarning, "rail0, rail1 share eth1")));
+}
+
 TEST(DoctorLinks, APeerThatIsSilentIsWaitedFor) {
   Facts facts = TwoPeers();
   facts.overview.mutable_peers()->RemoveLast();

@@ -220,6 +220,9 @@ TEST(RenderPeers, SaysWhatIsDown) {
             "n1    DEGRADED  0:up 1:DOWN  0000000000abcdef  127.1.0.2:7000\n"
             "n2    DOWN                   -                                 connection refused\n");
   EXPECT_EQ(RenderPeers({}, false), "no peers\n");
+  v1::ListPeersResponse shorter = peers;
+  shorter.mutable_peers(0)->set_rail_count(1);
+  EXPECT_THAT(RenderPeers(shorter, false), HasSubstr("0:up 1:MISSING"));
   v1::ListPeersResponse drained;
   *drained.add_peers() = peers.peers(0);
   drained.mutable_peers(0)->set_rail_states(1, v1::RAIL_STATE_DRAINED_BY_PEER);
@@ -232,8 +235,8 @@ TEST(RenderPeers, SaysWhatIsDown) {
       PeersJson(peers).dump(),
       R"({"peers":[{"node":"n1","boot_id":"0000000000abcdef","up":true,"rails_up":[true,false],)"
       R"("rail_states":["up","probing"],)"
-      R"("rail_tx_bytes":[],"rail_rx_bytes":[],"rail_addresses":["127.1.0.2:7000"],"version":"","connections":0,"dial_failure":"","why":""},{"node":"n2","boot_id":"0000000000000000","up":false,)"
-      R"("rails_up":[],"rail_states":[],"rail_tx_bytes":[],"rail_rx_bytes":[],"rail_addresses":[],"version":"","connections":0,"dial_failure":"","why":"connection refused"}]})");
+      R"("rail_tx_bytes":[],"rail_rx_bytes":[],"rail_addresses":["127.1.0.2:7000"],"version":"","rail_count":0,"connections":0,"dial_failure":"","why":""},{"node":"n2","boot_id":"0000000000000000","up":false,)"
+      R"("rails_up":[],"rail_states":[],"rail_tx_bytes":[],"rail_rx_bytes":[],"rail_addresses":[],"version":"","rail_count":0,"connections":0,"dial_failure":"","why":"connection refused"}]})");
 }
 
 TEST(RenderStatus, TroubleStandsOut) {
@@ -266,9 +269,6 @@ TEST(RenderStatus, TroubleStandsOut) {
   EXPECT_EQ(StatusJson(status)["groups"][0]["lost_nodes"][0], "n2");
   EXPECT_EQ(StatusJson(status)["groups"][0]["why_broken"], "rank 3 died");
   EXPECT_EQ(StatusJson(status)["boot_id"], "0000000000000007");
-}
-
-TEST(RenderJobs, FailedJobsSayWhy) {
   v1::FormingGroupStatus* forming = status.add_forming_groups();
   forming->set_name("late");
   forming->set_world_size(4);
@@ -279,6 +279,9 @@ TEST(RenderJobs, FailedJobsSayWhy) {
   forming->add_missing_ranks(3);
   EXPECT_THAT(RenderStatus(status, false), HasSubstr("forming: 2 joined, waits for ranks 2,3\n"));
   EXPECT_EQ(StatusJson(status)["forming_groups"][0]["missing_ranks"].dump(), "[2,3]");
+}
+
+TEST(RenderJobs, FailedJobsSayWhy) {
   v1::ListJobsResponse jobs;
   EXPECT_EQ(RenderJobs(jobs, false), "no active jobs\n");
   v1::JobReport* job = jobs.add_finished();
@@ -291,6 +294,8 @@ TEST(RenderJobs, FailedJobsSayWhy) {
   EXPECT_THAT(RenderJobs(jobs, false), HasSubstr("moe    research"));
   EXPECT_THAT(RenderJobs(jobs, false), HasSubstr("FAILED UNAVAILABLE"));
   EXPECT_THAT(RenderJobs(jobs, false), HasSubstr("node n2 is lost"));
+  jobs.mutable_finished(0)->set_replayable(true);
+  EXPECT_THAT(RenderJobs(jobs, false), AllOf(HasSubstr("replayable"), Not(HasSubstr("UNAVAILABLE"))));
   EXPECT_EQ(JobsJson(jobs)["finished"][0]["code"], "UNAVAILABLE");
   EXPECT_EQ(CodeName(99), "code 99");
   EXPECT_EQ(FormatId(0xabc), "0000000000000abc");
@@ -298,5 +303,3 @@ TEST(RenderJobs, FailedJobsSayWhy) {
 
 }  // namespace
 }  // namespace rails::ctl
-  jobs.mutable_finished(0)->set_replayable(true);
-  EXPECT_THAT(RenderJobs(jobs, false), AllOf(HasSubstr("replayable"), Not(HasSubstr("UNAVAILABLE"))));
