@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the sources: format, scripts, protos, rooms, sizes, and clang-tidy. `./dev lint` calls this."""
+"""Checks the sources: format, scripts, protos, rooms, sizes, sentences, and clang-tidy. `./dev lint` calls this."""
 
 import argparse
 import re
@@ -160,6 +160,33 @@ def check_text(files):
     return problems
 
 
+# Sentences, items and cells of pages start with the thing, never with one of these. A heading is no sentence.
+NO_BEGINNING = r"(Of|What|Who|Those|That|So)\b"
+NEW_BLOCK = r"\s*([-*]|\d+\.)\s|\||>"
+
+
+def check_sentences(files):
+    problems = []
+    for path in files:
+        if path.suffix != ".md":
+            continue
+        code, goes_on = False, False  # inside a block of code; the line goes on with a sentence of the one before
+        for number, line in enumerate(read(path).split("\n"), 1):
+            if line.lstrip().startswith("```"):
+                code = not code
+            if code or line.startswith("#"):
+                goes_on = False
+                continue
+            text = re.sub(r"`[^`]*`", "`", line).rstrip()
+            start = r"[.!?][)*]*\s+|\|\s*"
+            if not goes_on or re.match(NEW_BLOCK, text):
+                start += r"|^[-*>\s\d.]*"
+            if found := re.search(rf"({start})[*_(\"]*{NO_BEGINNING}", text):
+                problems.append(f"{path}:{number}: begins with {found[2]}: {line.strip()}")
+            goes_on = bool(text) and not re.search(r"[.!?:][)*\"]*$", text)
+    return problems
+
+
 def with_compiler(check, files, everything):
     try:
         return check([path for path in files if path.suffix in CXX], everything)
@@ -174,7 +201,7 @@ def main():
     options = parser.parse_args()
     files = tracked()
     checks = [("format", check_format), ("scripts", check_scripts), ("protos", check_protos), ("rooms", check_rooms),
-              ("sizes", check_sizes), ("text", check_text), ("dashboards", check_dashboards),
+              ("sizes", check_sizes), ("text", check_text), ("sentences", check_sentences), ("dashboards", check_dashboards),
               ("types", check_types), ("kubernetes", check_kubernetes), ("service", check_service)]
     by_compiler = [("includes", cxx_lint.check_includes)] + [("tidy", cxx_lint.check_tidy)] * (not options.no_tidy)
     checks += [(name, lambda files, check=check: with_compiler(check, files, options.all))

@@ -173,7 +173,7 @@ def summary(scores):
         ratio = scores[cell]["railsd"].value / scores[cell][peer].value if peer else 0
         first += ratio <= 1.03
         alone += ratio < 1
-    return f"Of {len(shaped)} shaped cells, railsd is first in {alone} and first or within 3 % of the first in {first}."
+    return f"railsd is first in {alone} of {len(shaped)} shaped cells, and first or within 3 % of the first in {first}."
 
 
 def write_page(folder, ways, scores, run, trace):

@@ -52,8 +52,8 @@ inline constexpr auto kMetricTable = std::to_array<MetricInfo>({
     {"railsd_rail_payload_bytes_total", MetricKind::kCounter, "rail,direction",
      "Payload bytes: acknowledged by the receiver (tx), arrived whole (rx)."},
     {"railsd_rail_planned_bytes_total", MetricKind::kCounter, "rail,direction",
-     "Payload bytes that plans put onto the rail; late binding and failures may have moved them since. What is to be "
-     "received (rx) the peers tell with their next job."},
+     "Payload bytes that plans put onto the rail; late binding and failures may have moved them since. Peers tell the "
+     "bytes to be received (rx) with their next job."},
     {"railsd_rail_chunks_total", MetricKind::kCounter, "rail,direction",
      "Chunks acknowledged (tx) and frames arrived whole (rx)."},
     {"railsd_rail_fences_total", MetricKind::kCounter, "rail,direction",
@@ -99,14 +99,14 @@ inline constexpr auto kMetricTable = std::to_array<MetricInfo>({
      "(sysfs)."},
     {"railsd_peers", MetricKind::kGauge, "state", "All peers, by whether the links with them are up: up, down."},
     {"railsd_peer_up", MetricKind::kGauge, "peer",
-     "1 when the link to the peer is up. Of peers beyond metrics.max_peers: those that are down."},
+     "1 when the link to the peer is up. Peers beyond metrics.max_peers have it while they are down."},
     {"railsd_rail_paths", MetricKind::kGauge, "rail,state",
      "All peers, by the state of the path to them over the rail: up, suspect, down, probing, drained_by_peer."},
     {"railsd_peer_rail_up", MetricKind::kGauge, "peer,rail",
-     "1 when the data connection to the peer is up. Of peers beyond metrics.max_peers: paths that are not up."},
+     "1 when the data connection to the peer is up. Peers beyond metrics.max_peers have it for paths that are not up."},
     {"railsd_peer_rail_state", MetricKind::kGauge, "peer,rail,state",
      "1 for the state that the way to the peer over the rail is in: up, suspect, down, probing, "
-     "drained_by_peer; others are left out. Of peers beyond metrics.max_peers: paths that are not up."},
+     "drained_by_peer; others are left out. Peers beyond metrics.max_peers have it for paths that are not up."},
     {"railsd_peer_rail_payload_bytes_total", MetricKind::kCounter, "peer,rail,direction",
      "Payload bytes of jobs, each counted once. Peers beyond metrics.max_peers are summed as peer \"other\"."},
     {"railsd_control_messages_total", MetricKind::kCounter, "direction", "Messages between agents."},
@@ -126,7 +126,7 @@ inline constexpr auto kMetricTable = std::to_array<MetricInfo>({
     {"railsd_segments", MetricKind::kGauge, "", "Shared memory segments."},
     {"railsd_segment_bytes", MetricKind::kGauge, "", "Bytes of shared memory segments."},
     {"railsd_tenant_in_use", MetricKind::kGauge, "tenant,quota",
-     "What a tenant has of what each quota counts: sessions, segments, segment_bytes, jobs; jobs_per_second: taken "
+     "Use of each of a tenant's quotas: sessions, segments, segment_bytes, jobs; jobs_per_second: taken "
      "within the last second, where there is such a quota."},
     {"railsd_tenant_quota", MetricKind::kGauge, "tenant,quota",
      "The quotas that a tenant has; those that it has not are left out."},
@@ -185,7 +185,8 @@ inline constexpr auto kMetricTable = std::to_array<MetricInfo>({
      "Ends of jobs that wait to be sent to who watches them: of all watches together (all), of the one with the most "
      "(fullest)."},
     {"railsd_limit_refused_total", MetricKind::kCounter, "limit",
-     "What each limit has refused: connections, sessions, segments, groups, submissions, calls, messages. Named as in "
+     "Requests that each limit has refused: connections, sessions, segments, groups, submissions, calls, messages. "
+     "Named as in "
      "the configuration."},
     {"railsd_grpc_calls_total", MetricKind::kCounter, "method,code",
      "Calls of trainers and operators that the services have answered, by code."},

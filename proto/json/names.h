@@ -1,4 +1,4 @@
-// What values of rails.v1 are called, for people and in JSON.
+// Names of values of rails.v1, for people and in JSON.
 #ifndef RAILS_PROTO_JSON_NAMES_H_
 #define RAILS_PROTO_JSON_NAMES_H_
 
@@ -16,7 +16,7 @@ std::string JobStateName(v1::JobState state);
 std::string RailStateName(v1::RailState state);
 // "UNAVAILABLE" for 14.
 std::string CodeName(int code);
-// What the group does when a node is lost: "fail", "wait 30s", "degrade".
+// The group's reaction to the loss of a node: "fail", "wait 30s", "degrade".
 std::string RecoveryText(const v1::GroupStatus& group);
 // Sixteen hexadecimal digits.
 std::string FormatId(uint64_t id);

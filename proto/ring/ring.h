@@ -53,7 +53,7 @@ struct AnswerControl {
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
 static_assert(sizeof(RequestControl) <= kDataOffset && sizeof(AnswerControl) <= kDataOffset);
 
-// What a record is. The payload is the serialized message.
+// The kind of a record. The payload is the serialized message.
 enum class Kind : uint16_t {
   // Requests. Each has an id that the client chooses and that no unanswered request has.
   kSubmit = 1,         // SubmitAllToAllRequest

@@ -120,7 +120,7 @@ struct JobReport {
   absl::Duration node_bound;      // max(out, in) / sum of rail speeds, of the whole job on this node
   double ratio_to_bound = 0;
   std::vector<uint64_t> rail_tx_bytes, rail_rx_bytes;  // of the whole job on this node
-  // Of the whole job on this node: bytes of short exchanges, which went with a message. No rail carried them.
+  // Bytes of short exchanges of the whole job on this node, which went with a message. No rail carried them.
   uint64_t eager_sent_bytes = 0, eager_received_bytes = 0;
   // Recovery::kDegrade: ranks whose nodes were lost before all their bytes were exchanged. `status` is still OK. Their
   // bytes have arrived in part or not at all.
