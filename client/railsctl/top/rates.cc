@@ -52,7 +52,7 @@ Verdict Evenness(const v1::GetOverviewResponse& overview) {
   const std::string length = absl::FormatDuration(absl::Seconds(seconds));
   if (!(worst > 0)) return {absl::StrCat("idle for ", length), Mark::kNone};
   const bool uneven = worst >= kUneven;
-  return {absl::StrFormat("%s used: the busiest carries %.2f x the mean of %s",
+  return {absl::StrFormat("%s used: busiest %.2f x mean (%s)",
                           uneven          ? "UNEVENLY"
                           : worst < kEven ? "evenly"
                                           : "nearly evenly",

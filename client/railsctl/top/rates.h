@@ -32,7 +32,7 @@ NodeRates RatesBetween(const v1::GetOverviewResponse& before, const v1::GetOverv
 
 // One line that says whether all rails work, and how evenly they are used.
 struct Verdict {
-  std::string text;  // "4 of 4 rails up, evenly used: the busiest carries 1.02 x the mean of 10s"
+  std::string text;  // "4 of 4 rails up, evenly used: busiest 1.02 x mean (10s)"
   Mark mark = Mark::kNone;
 };
 Verdict Judge(const v1::GetOverviewResponse& overview);

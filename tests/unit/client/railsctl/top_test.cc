@@ -151,7 +151,7 @@ TEST(RatesTest, Json) {
             R"("rx_bytes_per_second":5000000.0}],"peers":[{"node":"n1","rail_tx_bytes_per_second":)"
             R"([12500000.0,6250000.0],"rail_rx_bytes_per_second":[2500000.0,2500000.0]},{"node":"n2",)"
             R"("rail_tx_bytes_per_second":[12500000.0,6250000.0],"rail_rx_bytes_per_second":[2500000.0,2500000.0]}]})");
-  EXPECT_EQ(json["verdict"], "2 of 2 rails up, UNEVENLY used: the busiest carries 1.33 x the mean of 1m");
+  EXPECT_EQ(json["verdict"], "2 of 2 rails up, UNEVENLY used: busiest 1.33 x mean (1m)");
   EXPECT_EQ(json["rails"][1]["name"], "rail1");
 }
 
@@ -159,13 +159,13 @@ TEST(JudgeTest, SaysWhetherAllWorkAndEvenly) {
   v1::GetOverviewResponse overview = Overview(1);
   EXPECT_EQ(Judge(overview).mark, Mark::kWarn);
   overview.mutable_balance(1)->set_tx_max_over_mean(1.04);
-  EXPECT_EQ(Judge(overview).text, "2 of 2 rails up, evenly used: the busiest carries 1.04 x the mean of 1m");
+  EXPECT_EQ(Judge(overview).text, "2 of 2 rails up, evenly used: busiest 1.04 x mean (1m)");
   EXPECT_EQ(Judge(overview).mark, Mark::kGood);
   v1::GetOverviewResponse young = overview;
   young.mutable_status()->set_uptime_seconds(6.75);
-  EXPECT_THAT(Judge(young).text, HasSubstr("the mean of 6s"));
+  EXPECT_THAT(Judge(young).text, HasSubstr("x mean (6s)"));
   overview.mutable_balance(1)->set_rx_max_over_mean(1.1);
-  EXPECT_THAT(Judge(overview).text, HasSubstr("up, nearly evenly used: the busiest carries 1.10"));
+  EXPECT_THAT(Judge(overview).text, HasSubstr("up, nearly evenly used: busiest 1.10"));
   overview.mutable_balance(1)->clear_tx_max_over_mean();
   overview.mutable_balance(1)->clear_rx_max_over_mean();
   EXPECT_EQ(Judge(overview).text, "2 of 2 rails up, idle for 1m");
@@ -189,7 +189,7 @@ TEST(JudgeTest, SaysWhetherAllWorkAndEvenly) {
 
 TEST(RenderTop, Golden) {
   EXPECT_EQ(RenderTop(TwoAnswers(), {}, {}),
-            "n0: 2 of 2 rails up, UNEVENLY used: the busiest carries 1.33 x the mean of 1m\n"
+            "n0: 2 of 2 rails up, UNEVENLY used: busiest 1.33 x mean (1m)\n"
             "sending 300 Mbit/s, receiving 80.0 Mbit/s of 400 Mbit/s; 2 of 2 peers up\n"
             "\n"
             "RAIL   STATE         SENDING                 RECEIVING                        OF\n"
@@ -216,10 +216,10 @@ TEST(RenderTop, Golden) {
 // The first line is the answer, so it is never cut.
 TEST(RenderTop, ALongVerdictGoesOn) {
   NodeView node = TwoAnswers();
-  node.after->mutable_rails(1)->mutable_health()->set_drained(true);
+  for (v1::RailStatus& rail : *node.after->mutable_rails()) rail.mutable_health()->set_drained(true);
   EXPECT_THAT(RenderTop(node, {}, {}),
-              HasSubstr("n0: 1 of 2 rails up (rail1 DRAINED), UNEVENLY used: the busiest carries 1.33 x\n"
-                        "the mean of 1m\nsending "));
+              HasSubstr("n0: 0 of 2 rails up (rail0 DRAINED, rail1 DRAINED), UNEVENLY used: busiest 1.33 x\n"
+                        "mean (1m)\nsending "));
 }
 
 TEST(RenderTop, NothingIsWiderOrLongerThanTheTerminal) {
