@@ -9,7 +9,7 @@
 //     exchange.receives.push_back({peer, {{*receive, into[peer], expected[peer]}}});
 //   }
 //   auto job = (*group)->Submit(exchange);
-//   auto report = job->Wait(absl::Seconds(60));     // only now the caller may use the buffers again
+//   auto report = (*job)->Wait(absl::Seconds(60));  // only now the caller may use the buffers again
 //
 // All classes are safe to use from several threads. The library does not throw, and neither raises nor handles signals.
 // Every descriptor closes on exec. A client belongs to the process that made it. In a forked child every call of

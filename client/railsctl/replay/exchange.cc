@@ -30,7 +30,8 @@ absl::Status CheckSizes(const std::vector<workload::Step>& steps, const Exchange
     if (size != options.nodes && size != size_t{options.nodes} * options.ranks_per_node) {
       return absl::InvalidArgumentError(absl::StrCat("the traffic is between ", size, " ends; that is neither the ",
                                                      options.nodes, " nodes given with --nodes nor their ",
-                                                     options.nodes * options.ranks_per_node, " ranks"));
+                                                     options.nodes * options.ranks_per_node,
+                                                     " ranks; choose --nodes and --ranks-per-node so that one is"));
     }
   }
   return absl::OkStatus();
