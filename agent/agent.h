@@ -206,7 +206,7 @@ struct ThreadProgress {
   uint64_t turns = 0;  // begun so far
 };
 
-// What may change while the agent works.
+// Options that may change while the agent works.
 struct AgentTuning {
   AgentLimits limits;  // but max_world_size, which peers were told, and max_half_open
   absl::Duration max_job_time, max_join_time;
@@ -317,10 +317,10 @@ class Agent : public EventHost {
   virtual void Retune(AgentTuning tuning, Callback<absl::Status> done) = 0;
 
   virtual void Snapshot(Callback<AgentSnapshot> done) = 0;
-  // Of the engine, the rails and the copiers, always in the same order. Reads atomics only, so that it answers whatever
-  // hangs.
+  // Turns of the engine, the rails and the copiers, always in the same order. Reads atomics only, so that it answers
+  // whatever hangs.
   virtual std::vector<ThreadProgress> Progress() const = 0;
-  // What became of the job: of those that run and the latest AgentOptions::explained_jobs that have ended. NOT_FOUND;
+  // The course of a job: of those that run and the latest AgentOptions::explained_jobs that have ended. NOT_FOUND;
   // INVALID_ARGUMENT when several groups that were meant have it; FAILED_PRECONDITION when none are kept.
   virtual void Explain(WantedJob wanted, Callback<absl::StatusOr<JobExplanation>> done) = 0;
 };

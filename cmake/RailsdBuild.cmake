@@ -1,4 +1,4 @@
-# What every target of the project shares: warnings, sanitizers, compiler cache, linker, and how a test is declared.
+# Shared by every target of the project: warnings, sanitizers, compiler cache, linker, and how a test is declared.
 
 set(launcher ${PROJECT_SOURCE_DIR}/cmake/compile ${PROJECT_SOURCE_DIR})
 set(CMAKE_C_COMPILER_LAUNCHER ${launcher})

@@ -1,5 +1,5 @@
 # Installs the client library for other projects. Component `client`: the shared library, for programs that are linked
-# with it. Component `client-dev`: header, CMake package, pkg-config file and the static libraries. What is installed may
+# with it. Component `client-dev`: header, CMake package, pkg-config file and the static libraries. Installed files may
 # be moved.
 include(CMakePackageConfigHelpers)
 

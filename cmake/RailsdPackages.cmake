@@ -1,4 +1,4 @@
-# Four Debian packages, one of each component: `./dev package` builds them. What is installed here with EXCLUDE_FROM_ALL
+# Four Debian packages, one of each component: `./dev package` builds them. Everything installed here with EXCLUDE_FROM_ALL
 # is for packages alone; `cmake --install` leaves it out.
 set(packaging ${PROJECT_SOURCE_DIR}/deploy/packages)
 set(systemd ${PROJECT_SOURCE_DIR}/deploy/systemd)
@@ -15,7 +15,7 @@ install(FILES ${PROJECT_SOURCE_DIR}/deploy/railsd.example.yaml ${PROJECT_SOURCE_
 install(FILES ${PROJECT_SOURCE_DIR}/client/examples/all_to_all.cc ${PROJECT_SOURCE_DIR}/client/examples/CMakeLists.txt
   DESTINATION share/doc/librailsd-client-dev/examples COMPONENT client-dev EXCLUDE_FROM_ALL)
 
-# What Debian wants of every package: its licence, and what has changed.
+# Debian wants these in every package: its licence, and what has changed.
 set(changelog_script ${PROJECT_SOURCE_DIR}/tools/debian_changelog.py)
 foreach(pair railsd:railsd railsctl:railsctl client:librailsd-client client-dev:librailsd-client-dev)
   string(REGEX MATCH "^(.*):(.*)$" pair ${pair})

@@ -47,8 +47,8 @@ class Cluster {
  public:
   explicit Cluster(const ClusterOptions& options);
 
-  // Plans one exchange: bytes between ranks (rank r is on node r / ranks_per_node). What stays on a node uses no NIC.
-  // Errors: INVALID_ARGUMENT for a matrix of another size, and BuildPlan's.
+  // Plans one exchange: bytes between ranks (rank r is on node r / ranks_per_node). Bytes that stay on a node use no
+  // NIC. Errors: INVALID_ARGUMENT for a matrix of another size, and BuildPlan's.
   absl::Status Run(const rails::workload::TrafficMatrix& ranks, NicBytes* bytes);
 
  private:

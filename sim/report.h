@@ -1,4 +1,4 @@
-// What railsctl-plan says of a workload under each policy.
+// The report of railsctl-plan on a workload under each policy.
 #ifndef RAILSD_SIM_REPORT_H_
 #define RAILSD_SIM_REPORT_H_
 

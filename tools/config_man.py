@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def literal(text):
-    """What roff takes as it stands; `code` becomes bold."""
+    """Text as roff takes it; `code` becomes bold."""
     text = text.replace("\\", "\\e").replace("-", "\\-")
     text = re.sub(r"`([^`]*)`", r"\\fB\1\\fR", text)
     return "\\&" + text if text.startswith((".", "'")) else text

@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-# What Grafana puts in place of its variables, more or less.
+# Grafana puts about these in place of its variables.
 VARIABLES = {"$__rate_interval": "1m", "$__interval": "1m", "$__range": "1h", "$cluster": ".*", "$node": ".*",
              "$rail": ".*"}
 NAME = re.compile(r"\b(?:\w+:)?railsd_\w+(?::\w+)?")
@@ -45,7 +45,7 @@ def substituted(expression):
 
 
 def check_panel(where, panel):
-    """What people need beside the data."""
+    """Texts that people need beside the data."""
     problems = [f"{where}: panel '{panel.get('title')}' has no {key}" for key in ("title", "description") if not
                 panel.get(key)]
     defaults = panel.get("fieldConfig", {}).get("defaults", {})

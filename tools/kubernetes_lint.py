@@ -33,7 +33,7 @@ UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
 def seconds(text):
-    """Of a time as the configuration writes it, in whole seconds, minutes or hours."""
+    """Seconds of a time as the configuration writes it, in whole seconds, minutes or hours."""
     return sum(int(number) * UNITS[unit] for number, unit in re.findall(r"(\d+)([smh])", text))
 
 
@@ -221,7 +221,7 @@ def typescript(objects):
 
 
 def check_types():
-    """What TypeScript finds in the objects of each overlay and in the example. Raises npm.NoTypes."""
+    """Mistakes that TypeScript finds in the objects of each overlay and in the example. Raises npm.NoTypes."""
     folder = PROJECT / "build/kubernetes-types"
     npm.install(PROJECT / "tools/kubernetes_types", folder, "kubernetes-types")
     sets = {name: kubernetes_merge.overlay(name) for name in OVERLAYS}

@@ -18,7 +18,7 @@ MERGE_KEYS = {"containers": "name", "initContainers": "name", "volumes": "name",
 
 
 class MergeError(Exception):
-    """What these few rules cannot put together."""
+    """A patch that these few rules cannot apply."""
 
 
 def documents(path):

@@ -21,7 +21,7 @@ CLANG_FORMAT = 14  # Debian 12's; each release breaks some lines in another way
 CXX = {".cc", ".h"}
 TEXT = CXX | {".py", ".sh", ".proto", ".cmake", ".md", ".yaml", ".yml"}
 
-# Who may not include what; the architecture's table of rooms in regular expressions.
+# Includes that are not allowed; the architecture's table of rooms in regular expressions.
 ROOMS = [
     ("agent/", r"grpc|google/protobuf|prometheus|\.pb\.h|^(rails|daemon|client)/", "the data plane knows sockets only"),
     ("agent/plan/", r"^agent/(?!base/|plan/)|^(sys/|netinet/|unistd)", "planning is pure"),

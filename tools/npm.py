@@ -1,4 +1,4 @@
-"""What the type checks share: packages of npm in a folder of the build, in the versions of a lock file, and TypeScript."""
+"""Shared by the type checks: packages of npm in a folder of the build, in the versions of a lock file, and TypeScript."""
 
 import shutil
 import subprocess
@@ -36,7 +36,7 @@ def _copy(source, folder):
 
 
 def check_types(folder):
-    """What TypeScript says of all in `folder`, line by line; nothing when all is well."""
+    """Findings of TypeScript in `folder`, line by line; nothing when all is well."""
     run = subprocess.run(["node", "node_modules/typescript/bin/tsc", "-p", "."], cwd=folder, stdout=subprocess.PIPE,
                          stderr=subprocess.STDOUT, text=True, check=False)
     return (run.stdout.splitlines() or [f"tsc ended with {run.returncode}"]) if run.returncode else []

@@ -5,7 +5,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-# Of ten times what `systemd-analyze security` calls exposure: 0 is shut in, 100 is root without a fence.
+# Ten times what `systemd-analyze security` calls exposure: 0 is shut in, 100 is root without a fence.
 MAX_EXPOSURE = 29
 
 
@@ -21,7 +21,7 @@ def analyze(*arguments):
 
 
 def check(root):
-    """What is wrong with deploy/systemd/railsd.service, one line each."""
+    """Mistakes in deploy/systemd/railsd.service, one line each."""
     if not shutil.which("systemd-analyze"):
         raise NoSystemd
     unit = root / "deploy/systemd/railsd.service"

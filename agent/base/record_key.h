@@ -11,7 +11,7 @@
 
 namespace railsd {
 
-// What AES-256-GCM takes for one direction. Secret; wiped when it goes.
+// The input of AES-256-GCM for one direction. Secret; wiped when it goes.
 struct RecordKey {
   std::array<uint8_t, 32> key{};
   std::array<uint8_t, 4> salt{};  // the first bytes of every record's nonce

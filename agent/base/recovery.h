@@ -1,4 +1,4 @@
-// What a group does when one of its nodes is lost. Its ranks choose it when they join, and all choose the same.
+// A group's reaction to the loss of a node. Its ranks choose it when they join, and all choose the same.
 #ifndef RAILSD_AGENT_BASE_RECOVERY_H_
 #define RAILSD_AGENT_BASE_RECOVERY_H_
 

@@ -1,4 +1,4 @@
-// What agents tell each other about groups and jobs, as plain structures. The daemon carries them (proto
+// Messages of agents about groups and jobs, as plain structures. The daemon carries them (proto
 // rails.peer.v1) over one numbered stream per direction and pair of agents: in order, each once, or the peer is lost.
 #ifndef RAILSD_AGENT_CONTROL_MESSAGES_H_
 #define RAILSD_AGENT_CONTROL_MESSAGES_H_
@@ -160,8 +160,8 @@ struct Ready {
   Flows sends;     // in the order of the stream: by destination, then source
   Flows receives;  // the same
   RailStates rails;
-  // By rail: what the sender's plans have put onto it for the receiver since the two met, up to the job before. So the
-  // receiver knows how evenly it was planned to receive.
+  // By rail: what the sender's plans have put onto it for the receiver since the two met, up to the job before. It
+  // tells the receiver how evenly it was planned to receive.
   BytesByRail planned_bytes;
   std::vector<Tally> tallies;  // of jobs that have ended since the READY before
   // Permission to write what the sender's ranks expect. Without one it follows as a LateGrant once the receiver's READY
@@ -194,7 +194,7 @@ struct Abort {
   std::string reason;
 };
 // The answer to every ABORT, also of a job that is unknown or over: the sender posts nothing more of the job for the
-// receiver. What is still on the wire of connections that failed at its end may yet land, unless the receiver ends
+// receiver. Bytes on the wire of connections that failed at its end may yet land, unless the receiver ends
 // them.
 struct Quiesced {
   JobKey job;
@@ -242,7 +242,7 @@ using ControlMessage =
     std::variant<GroupJoin, GroupLeave, GroupCommit, GroupReject, GroupBroken, Ready, LateGrant, Tally, Abort, Quiesced,
                  RailState, RailSignal, Rehome, Rehomed, Leaving, MayLeave, Unsubmitted>;
 
-// What a peer's HELLO on the link says of it.
+// A peer, as its HELLO on the link describes it.
 struct PeerHello {
   struct Rail {
     RailIndex index;

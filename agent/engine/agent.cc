@@ -29,8 +29,8 @@ constexpr uint64_t kDefaultSpeedBytesPerSecond = 10'000'000'000 / 8;
 // Commands that each of a rail's two queues holds, and events.
 constexpr size_t kCommandCapacity = 4096;
 constexpr size_t kEventCapacity = 8192;
-// Of one peer, that wait for the engine; past this the peer is given up rather than a message. One message is always
-// taken.
+// Messages of one peer that wait for the engine; past this the peer is given up rather than a message. One message is
+// always taken.
 constexpr size_t kMaxPeerMessages = 1 << 16;
 constexpr size_t kMaxPeerBytes = 256 << 20;
 // Turns of a busy engine from one look at its sources to the next.
@@ -58,7 +58,7 @@ class AgentImpl final : public Agent {
     stop_.store(true, std::memory_order_release);
     wake_.Wake();
     if (thread_.joinable()) thread_.join();
-    // Those who touch the jobs' memory stop before the engine frees it.
+    // Threads that touch the jobs' memory stop before the engine frees it.
     rails_.clear();
     copier_.reset();
   }
@@ -260,12 +260,12 @@ class AgentImpl final : public Agent {
 
  private:
   using Command = absl::AnyInvocable<void(Engine&)>;
-  // Of one peer's messages, in commands_.
+  // One peer's messages in commands_.
   struct Waiting {
     size_t messages = 0, bytes = 0;
   };
 
-  // What a rail says to its peers goes through the engine, which knows their names.
+  // Signals of a rail to its peers go through the engine, which knows their names.
   class Signals final : public SignalSink {
    public:
     Signals(AgentImpl* agent, RailIndex rail) : agent_(agent), rail_(rail) {}
@@ -280,7 +280,7 @@ class AgentImpl final : public Agent {
     const RailIndex rail_;
   };
 
-  // Of those who wait for the engine, whatever waits of peers and rails.
+  // A place for a caller among those that wait for the engine, whatever waits of peers and rails.
   absl::Status TakePlace() {
     const size_t limit = max_commands_.load(std::memory_order_relaxed);
     if (waiting_calls_.fetch_add(1, std::memory_order_relaxed) < limit) return absl::OkStatus();

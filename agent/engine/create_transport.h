@@ -1,4 +1,4 @@
-// What stands behind a rail: the only place that knows every transport.
+// Makes the transport behind a rail: the only place that knows every one.
 #ifndef RAILSD_AGENT_ENGINE_CREATE_TRANSPORT_H_
 #define RAILSD_AGENT_ENGINE_CREATE_TRANSPORT_H_
 

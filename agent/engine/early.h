@@ -14,8 +14,8 @@
 
 namespace railsd {
 
-// What each peer can make this node keep is bounded by itself, so that none takes the place of another's. Owned by the
-// engine's thread.
+// Each peer has a bound of its own on what it can make this node keep, so that none takes the place of another's. Owned
+// by the engine's thread.
 class EarlyMessages {
  public:
   static constexpr size_t kMaxMessages = 1024;   // of one peer

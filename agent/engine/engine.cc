@@ -367,7 +367,7 @@ void Engine::Sweep() {
   std::vector<std::pair<SessionId, std::vector<Callback<absl::Status>>>> closed;
   for (const auto& [id, session] : sessions_.all()) {
     if (!session->closing) continue;
-    // What is being mapped for it is still memory of its tenant.
+    // A segment that is being mapped for it is still memory of its tenant.
     if (session->active_parts == 0 && session->mapping.empty()) {
       closed.emplace_back(id, std::move(session->closed));
     } else {

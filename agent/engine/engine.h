@@ -111,7 +111,7 @@ class Engine {
   void OnLinkEvent(RailIndex rail, const RailEvent& event);
   void OnStallEvent(RailIndex rail, const RailEvent& event);
   bool OnPeerRailState(const Peer& from, const RailState& message);
-  // What may go over which rails may have changed: work leaves those that it may not use, and waits no longer for
+  // The paths' health may have changed: work leaves rails that it may not use, and waits no longer for
   // others.
   void RefreshPaths(Peer& peer);
   void RefreshAllPaths();

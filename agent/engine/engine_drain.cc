@@ -48,7 +48,7 @@ void Engine::FinishDrain() {
   drain_deadline_ = absl::InfiniteFuture();
 }
 
-// What others have submitted and this node's ranks have not is left to the next epoch: it must not end here and
+// A job that others have submitted and this node's ranks have not is left to the next epoch: it must not end here and
 // elsewhere while the daemon goes.
 void Engine::CloseCuts() {
   for (const auto& [epoch, group] : groups_.all()) {
@@ -81,7 +81,7 @@ bool Engine::OthersHaveEnded(std::string* waits_for) {
 
 bool Engine::OnLeaving(const Peer& from, const Leaving& message) {
   Group* group = groups_.Find(message.epoch);
-  // Of a group that is forgotten nothing is active.
+  // Nothing of a group that is forgotten is active.
   if (group == nullptr || !jobs_.HasUnended(message.epoch, message.seq)) {
     outbox_.Send(from.node, MayLeave{message.epoch, message.seq});
     return true;

@@ -49,7 +49,7 @@ struct Peer {
   bool CanSendOver(size_t rail, RailMask rails) const;
   // Rails that are connected.
   RailMask Connected() const;
-  // What its plans have put onto its rails towards this node, up to now.
+  // Bytes that its plans have put onto its rails towards this node, up to now.
   void TakePlanned(absl::Span<const uint64_t> by_rail);
   // After rails came or went.
   void UpdateStranded(absl::Time now);

@@ -20,7 +20,7 @@ constexpr size_t kMaxRemoteJoins = 1 << 14;
 // over where it has been heard of, and the error says what to do.
 absl::Status TellCommit(const GroupCommit& commit, PeerTable& peers, Outbox* outbox) {
   const std::set<absl::string_view> members(commit.members.begin(), commit.members.end());
-  // Who has no rank forgets the joins, whoever the others are.
+  // A node without a rank forgets the joins, whoever the others are.
   GroupCommit brief = commit;
   brief.members.resize(1);
   std::vector<const Peer*> told;

@@ -151,12 +151,12 @@ class GroupTable {
     uint32_t world_size = 0;
     Recovery recovery;
     JobSeq next_seq{1};
-    // Of a local one:
+    // A local one's:
     SessionId session;
     absl::Time deadline = absl::InfiniteFuture();
     Callback<absl::StatusOr<GroupView>> done;
   };
-  // The ranks that wait. Those that no longer do are remembered, so that the last one does not read that they never
+  // The ranks that wait. Ranks that no longer do are remembered, so that the last one does not read that they never
   // came.
   struct Forming : absl::btree_map<Rank, Joiner> {
     static constexpr size_t kMaxGaveUp = 16;  // a bound on what a peer can make us store
@@ -183,7 +183,7 @@ class GroupTable {
   // Why the forming group, whose rank 0 is here, cannot be; OK when it can, or when ranks are missing.
   static absl::Status CheckForming(const Forming& forming, const Joiner& zero);
   Group& Create(const GroupCommit& commit);
-  // Of a local rank. False: it has ended before.
+  // For a local rank. False: it has ended before.
   bool EndMembership(Group& group, Rank rank);
   void TellBroken(const Group& group, std::optional<PeerIndex> except = std::nullopt);
   std::vector<Group*> With(PeerIndex peer) const;

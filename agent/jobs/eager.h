@@ -51,7 +51,7 @@ class EagerExchanges {
   void FillCounters(AgentCounters* counters) const;
 
  private:
-  // Of the stream: out of its ranges, or into them.
+  // The way of the stream: out of its ranges, or into them.
   enum class Direction : uint8_t { kOut, kIn };
   // Returns how many bytes were copied; fewer than there are when the next page of the stream cannot be touched.
   uint64_t Copy(const MemoryRanges& stream, const char* bytes, Direction direction);

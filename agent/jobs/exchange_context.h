@@ -11,7 +11,7 @@
 
 namespace railsd {
 
-// Outlives all jobs. Of the engine's thread.
+// Outlives all jobs. Owned by the engine's thread.
 struct ExchangeContext {
   const AgentOptions* options = nullptr;
   PeerTable* peers = nullptr;

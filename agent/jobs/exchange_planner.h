@@ -28,14 +28,14 @@ class ExchangePlanner {
   // Plans the exchange and gives the plan to the rails, unless that was done or cannot be done yet. Not OK when the
   // exchange cannot be planned at all.
   absl::Status Plan(NodeJob& job, const Group& group, Exchange& exchange);
-  // What a peer counts on, at its ends of the rails.
+  // A peer has told the speeds that it counts on, at its ends of the rails.
   void OnTold(const Ready::RailStates& rails, absl::Time now) {
     for (const Ready::RailState& rail : rails) {
       if (rail.rail.value() >= rails_.size()) continue;
       speeds_.OnTold(rail.rail.value(), static_cast<double>(rail.speed_bytes_per_s), now);
     }
   }
-  // What plans count on at this end of a rail, in bytes per second.
+  // The speed that plans count on at this end of a rail, in bytes per second.
   double Speed(size_t rail, absl::Time now) const { return speeds_.ForPlan(rail, now); }
   void OnPeerLost(PeerIndex peer) { ledger_.Forget(peer); }
 

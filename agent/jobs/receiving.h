@@ -38,7 +38,7 @@ class Receiving {
   bool closing() const { return closing_; }
   // Rails are binding or unbinding it.
   bool IsBinding() const;
-  // A rail can be written over. Of transports that bind nothing always.
+  // A rail can be written over. Always true for transports that bind nothing.
   bool IsBound() const;
   // Binds it on rails that have come up since. Call when IsBound() is false.
   void BindAgain();
@@ -111,7 +111,7 @@ class Receiving {
   void Bind(size_t rail);
   void Unbind(size_t rail, bool writers_stopped);
   std::vector<Landed> LandedOnce() const;
-  // Of a zone in which something was sent twice.
+  // Counts bytes of a zone in which something was sent twice.
   void CountLandedAgain();
   RailKeys KeysOf(size_t rail);
 

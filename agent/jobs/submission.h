@@ -1,4 +1,4 @@
-// What a trainer asks for and what it gets back: descriptors without pointers.
+// A trainer's request and the report that it gets back: descriptors without pointers.
 #ifndef RAILSD_AGENT_JOBS_SUBMISSION_H_
 #define RAILSD_AGENT_JOBS_SUBMISSION_H_
 
@@ -87,10 +87,10 @@ struct JobReport {
   absl::Duration waiting_for_ranks;  // until every local rank had submitted
   absl::Duration waiting_for_peers;  // from then until the last READY
   absl::Duration to_first_chunk;     // from acceptance until the first bytes of the job were given to a rail
-  // Of the whole job on this node, from the last READY on: until everything that was sent was acknowledged, and
+  // Times of the whole job on this node, from the last READY on: until everything that was sent was acknowledged, and
   // everything that was to come was here.
   absl::Duration sending, receiving;
-  // Of the whole job on this node: max(out, in) / sum of rail speeds, and elapsed since the last local submission
+  // Bound of the whole job on this node: max(out, in) / sum of rail speeds, and elapsed since the last local submission
   // over it; 0 when nothing crosses nodes. Rails of `drained_rails` do not count.
   absl::Duration node_bound;
   double ratio_to_bound = 0;
@@ -102,7 +102,7 @@ struct JobReport {
   // Bit r: rail r is drained, here or by every peer, and carried nothing of the job.
   uint64_t drained_rails = 0;
   // Ranks whose nodes were lost before everything from and to them was through, in a group that goes on without them
-  // (RecoveryPolicy::kDegrade). What they send has arrived in part or not at all.
+  // (RecoveryPolicy::kDegrade). Their bytes have arrived in part or not at all.
   std::vector<Rank> lost_ranks;
   // It failed because its epoch ended with a daemon, in a group that waits (RecoveryPolicy::kWait): it may be submitted
   // again, under its number, in the group's next epoch.

@@ -8,15 +8,15 @@
 namespace railsd {
 namespace {
 
-// What the kernel lets everybody have; with less it is slower.
+// The size that the kernel lets everybody have; with less it is slower.
 constexpr int kPipeBytes = 1 << 20;
 
 }  // namespace
 
 ssize_t GuardedCopy::Copy(absl::Span<const iovec> from, absl::Span<const iovec> to) {
-  // Of the process itself: the kernel checks every page of both sides. It never refuses that, but a filter may.
-  // Pages of the remote side are pinned for each piece, which takes some 25 times as long as a short piece's copy. So
-  // the side with more pieces is the local one.
+  // Copies in the process itself: the kernel checks every page of both sides. It never refuses that, but a filter may.
+  // Pages of the remote side are pinned for each piece, which takes some 25 times as long as a short piece's copy.
+  // The side with more pieces is therefore the local one.
   const ssize_t copied = to.size() > from.size()
                              ? ::process_vm_readv(::getpid(), to.data(), to.size(), from.data(), from.size(), 0)
                              : ::process_vm_writev(::getpid(), from.data(), from.size(), to.data(), to.size(), 0);

@@ -1,4 +1,4 @@
-// What a network device must know of a segment before it can read or write it by itself.
+// The registration of a segment with a network device, which then reads and writes it by itself.
 #ifndef RAILSD_AGENT_MEMORY_REGISTRATION_H_
 #define RAILSD_AGENT_MEMORY_REGISTRATION_H_
 

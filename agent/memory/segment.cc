@@ -52,7 +52,7 @@ absl::StatusOr<MemoryKind> InspectDmaBuf(const std::string& who, int fd, uint64_
   return MemoryKind::kDmaBuf;
 }
 
-// What `fd` is, if it may become a segment of `length_bytes`; `*mapped_bytes` is what mmap and munmap take.
+// The kind of `fd`, if it may become a segment of `length_bytes`; `*mapped_bytes` is what mmap and munmap take.
 absl::StatusOr<MemoryKind> Inspect(SegmentId id, int fd, uint64_t length_bytes, uint64_t* mapped_bytes) {
   const std::string who = absl::StrCat("segment ", id.value());
   if (length_bytes == 0)

@@ -18,7 +18,7 @@
 
 namespace railsd {
 
-// What a descriptor stands for. A dma-buf is memory of a device, of a GPU for example: only RDMA devices reach it.
+// The memory behind a descriptor. A dma-buf is memory of a device, of a GPU for example: only RDMA devices reach it.
 enum class MemoryKind { kMemfd, kHugePageMemfd, kDmaBuf };
 
 // The file that a segment maps. Two segments of one file share memory, since each is mapped from the file's beginning.

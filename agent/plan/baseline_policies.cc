@@ -36,7 +36,7 @@ void LayByName(const Problem& problem, Policy policy, PlanWorkspace* w) {
 
 void LayRoundRobin(const Problem& problem, PlanWorkspace* w) {
   const uint64_t bins = w->bins.size();
-  // Of `count` chunks dealt in turn, how many fall on the place `place`.
+  // How many of `count` chunks dealt in turn fall on the place `place`.
   const auto dealt = [bins](uint64_t count, uint64_t place) {
     return count > place ? (count - place + bins - 1) / bins : 0;
   };

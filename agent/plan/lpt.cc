@@ -33,9 +33,9 @@ void FormGroups(uint64_t chunk_bytes, PlanWorkspace* w) {
   }
 }
 
-// What the sender planned too much or too little on rails of each speed, up to one piece, counts as load: that is how
-// errors between rails of different speed are diffused. Between interchangeable rails the matching does it, so their
-// mean is taken; on rails all equal that mean is zero by definition.
+// Bytes that the sender planned too much or too little on rails of each speed, up to one piece, count as load: that is
+// how errors between rails of different speed are diffused. Between interchangeable rails the matching does it, so
+// their mean is taken; on rails all equal that mean is zero by definition.
 void AddCarriedError(const Problem& problem, double largest_piece, PlanWorkspace* w) {
   const absl::Span<const double> sender = problem.ledger->Sender();
   double sum_of_errors = 0, sum_of_speeds = 0;
@@ -109,7 +109,7 @@ void SetDeficits(uint64_t bytes, PlanWorkspace* w) {
   if (left > 0) (last != nullptr ? *last : bins[SoonestBin(0, *w)]).deficit += left;
 }
 
-// What of a flow goes into the bin at hand: `now` bytes here and `held` bytes at the start of the next bin; what
+// The cut of a flow at the end of a bin: `now` bytes here and `held` bytes at the start of the next bin; what
 // remains of it after these starts the next bin too (then `held` is 0) or, where the bin was too short, goes to `rest`.
 struct Cut {
   uint64_t now = 0;

@@ -136,8 +136,8 @@ struct PlanWorkspace {
 
 // A rail whose backlog exceeds the least backlogged usable rail's by more than this many chunks (in bytes, backlogs
 // compared by the time that they take) gets a smaller share of the pair, as if the excess over the threshold were
-// already laid on it. Below it backlog decides only between rails that are otherwise equal. Of a rail's two backlogs
-// the larger counts: they are worked off at the same time.
+// already laid on it. Below it backlog decides only between rails that are otherwise equal. The larger of a
+// rail's two backlogs counts: they are worked off at the same time.
 inline constexpr uint64_t kBacklogThresholdChunks = 64;
 
 // Plans all `flows` (this node to `destination`) over `rails` and writes the result into `workspace`; updates
@@ -146,7 +146,7 @@ inline constexpr uint64_t kBacklogThresholdChunks = 64;
 //
 // `min` below is min_chunk_bytes, or half of chunk_bytes (rounded up) where that is smaller: some lengths cannot be
 // cut otherwise. P is the largest piece that cannot be split: 2 * min - 1 when any flow can be split, else the largest
-// flow (all are under 2 * min then). What `lpt` promises, backlog below the threshold:
+// flow (all are under 2 * min then). Promises of `lpt`, backlog below the threshold:
 // - Rails of equal pair speed: bytes per rail of this pair differ by at most P. If the sender's totals (the ledger)
 //   differed by at most 2 P before, they do after; P where every plan has several runs. A plan of one run goes to the
 //   rail that has least of its destination, among those whose total is within the run of the least.

@@ -10,7 +10,7 @@
 
 namespace railsd::plan_internal {
 
-// What one plan is about.
+// The input of one plan.
 struct Problem {
   absl::Span<const PlanFlow> flows;
   size_t rails = 0;
@@ -41,7 +41,7 @@ void MatchBinsToRails(const Problem& problem, PlanWorkspace* workspace);
 
 // Each flow whole, on the rail that a field of it names: kPinned, kAligned, kEcmp.
 void LayByName(const Problem& problem, Policy policy, PlanWorkspace* workspace);
-// Chunks in turn. What a rail gets of a flow is laid as one stretch: the same bytes and chunks per rail, fewer runs.
+// Chunks in turn. A rail's chunks of a flow are laid as one stretch: the same bytes and chunks per rail, fewer runs.
 void LayRoundRobin(const Problem& problem, PlanWorkspace* workspace);
 
 }  // namespace railsd::plan_internal

@@ -71,7 +71,7 @@ class RailHealth {
   // The state of this node's interface or port, and what of it is wrong. Down comes before the disconnects that it
   // causes.
   void OnLink(RailIndex rail, bool up, const std::string& why, absl::Time now);
-  // What the operator wants. False: it was so before.
+  // The operator's wish. False: it was so before.
   bool SetDrained(RailIndex rail, bool drained);
 
   // New work may go that way. A path that is held back, or suspect, may be used when no better one reaches the peer.

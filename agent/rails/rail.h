@@ -16,13 +16,13 @@
 
 namespace railsd {
 
-// What the peer's end of the rail has to say to this one.
+// A message of the peer's end of the rail to this one.
 struct PeerSignal {
   PeerIndex peer;
   std::string bytes;
 };
 
-// What the engine tells a rail.
+// A command of the engine to a rail.
 struct RailCommand {
   enum class Kind : uint8_t {
     kGive,

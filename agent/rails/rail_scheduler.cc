@@ -13,11 +13,11 @@ constexpr uint64_t kMinPieceBytes = 8 << 10;
 // Late binding moves no less than about this much of the rail's time.
 constexpr double kMovableSeconds = 4e-3;
 constexpr uint64_t kMinMovableBytes = 64 << 10;
-// What is in flight to all peers that something waits for, together. Acknowledgements queue behind data at both ends,
+// Bytes in flight to all peers that something waits for, together. Acknowledgements queue behind data at both ends,
 // and bytes for one receiver in front of those for others: more in flight only waits. In an emulated fabric of slow
 // rails 3 to 5 ms carried most; 1.5 and 6 ms took 3 % longer, 46 ms 5 %.
 constexpr double kWindowSeconds = 4e-3;
-// Of it at least: one piece on the wire, one behind it, one whose acknowledgement is under way. Fast rails have no
+// At least: one piece on the wire, one behind it, one whose acknowledgement is under way. Fast rails have no
 // more.
 constexpr uint64_t kWindowPieces = 3;
 // On fast rails more pieces are posted: the rail's thread must not be woken more often than this.
@@ -216,7 +216,7 @@ uint64_t RailScheduler::StalledBytes(absl::Time now) {
 }
 
 // While several tenants work, or lower priorities yield, one window is for all tenants and peers, so that who is chosen
-// first leaves first. What yields does not count. Lower priorities have no room when a higher one has none.
+// first leaves first. Yielding tenants do not count. Lower priorities have no room when a higher one has none.
 bool RailScheduler::HasRoom(uint32_t priority, absl::Time now) {
   bool shared = working_ > 1;
   for (uint32_t p = 0; p < shares_.highest_priority; ++p) shared = shared || priorities_[p].unposted_bytes > 0;

@@ -14,9 +14,9 @@ constexpr double kClearlySlower = 0.8;
 // And only when so many stretches in a row have said so: single ones are slow for want of processor time, too.
 constexpr uint32_t kBelievedStretches = 3;
 // Receivers are even only if all senders count on the same speed of a rail. A stretch says what its receivers left, and
-// what the processor did, so it errs downwards: an estimate falls slowly, and rises faster. What a peer tells of its
-// end of the rail counts, too: where all ends are slow, their estimates come together. Rates far below the estimate
-// count only when several follow each other; the best of them is the new estimate.
+// what the processor did, so it errs downwards: an estimate falls slowly, and rises faster. The speed that a peer tells
+// of its end of the rail counts, too: where all ends are slow, their estimates come together. Rates far below the
+// estimate count only when several follow each other; the best of them is the new estimate.
 constexpr double kFar = 0.25, kFall = 0.125, kRise = 0.25;
 // The last bits of a job, which late binding moves, are no stretch: less than this part of what stretches carry.
 constexpr double kLeastOfTypical = 0.25;

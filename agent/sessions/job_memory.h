@@ -38,7 +38,7 @@ struct UsedMemory {
   const uint64_t number;  // no other one of the process has had it
 
   UsedMemory(std::vector<Extent> reads, std::vector<Extent> writes);
-  // So long that comparing it with another long one takes the engine's thread too long.
+  // Comparing it with another long one takes the engine's thread too long.
   bool IsLong() const { return reads.size() + writes.size() > 512; }
 };
 
@@ -67,7 +67,7 @@ struct ClaimedPart {
   const JobMemory memory;
   uint64_t number = 0;  // no other part of the session has had it
   bool accepted = false;
-  // Of one that is not accepted yet: the numbers of others, which may be gone by now.
+  // While it is not accepted yet: the numbers of others, which may be gone by now.
   std::vector<std::pair<uint64_t, MemoryConflict>> conflicts = {};
   size_t tidy_at = 64;  // so many conflicts: those that are gone are taken out
 };
@@ -89,7 +89,7 @@ class ClaimedMemory {
   std::mutex mutex_;
   uint64_t last_number_ = 0;                                           // guarded by mutex_
   absl::flat_hash_map<uint64_t, std::shared_ptr<ClaimedPart>> parts_;  // guarded by mutex_
-  // Of long lists, by their numbers, the lower one first. Guarded by mutex_.
+  // Overlaps of long lists, by their numbers, the lower one first. Guarded by mutex_.
   absl::flat_hash_map<std::pair<uint64_t, uint64_t>, std::optional<MemoryOverlap>> known_;
 };
 
@@ -107,8 +107,8 @@ class MemoryClaim {
     part_ = std::move(other.part_);
     return *this;
   }
-  // From here on the part is in the way of others, unless an accepted one is in its way. What was never accepted is in
-  // nobody's way: it may be an attempt that its client has given up. Does not depend on the number of ranges.
+  // From here on the part is in the way of others, unless an accepted one is in its way. A part that was never accepted
+  // is in nobody's way: it may be an attempt that its client has given up. Does not depend on the number of ranges.
   std::optional<MemoryConflict> Accept() const { return session_->Accept(*part_); }
   // Takes no time: the lists are freed with this object.
   void Drop();

@@ -32,7 +32,7 @@ struct FlowSet {
   std::shared_ptr<const MemoryTable> memory;  // of both
   uint64_t send_bytes = 0, receive_bytes = 0;
   uint64_t ranges = 0;  // as given by the client
-  // By the client's order of flows, sends first: the place in `sends`, or in `receives`. Of prepared exchanges only.
+  // By the client's order of flows, sends first: the place in `sends`, or in `receives`. For prepared exchanges only.
   std::vector<uint32_t> places;
   Digest lengths = {};  // of all bytes of each flow, in that order
 };

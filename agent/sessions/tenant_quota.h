@@ -1,4 +1,4 @@
-// Who shares a node: a tenant's name, what it may have at once, and how much it has.
+// Tenants that share a node: a tenant's name, what it may have at once, and how much it has.
 #ifndef RAILSD_AGENT_SESSIONS_TENANT_QUOTA_H_
 #define RAILSD_AGENT_SESSIONS_TENANT_QUOTA_H_
 
@@ -10,7 +10,7 @@
 
 namespace railsd {
 
-// Of everybody while no tenants are configured.
+// Name of the single tenant when none is configured.
 inline constexpr char kDefaultTenant[] = "default";
 
 enum class QuotaKind : uint8_t { kSessions, kSegments, kSegmentBytes, kJobs, kJobsPerSecond };
@@ -31,7 +31,7 @@ struct QuotaNumbers {
   friend bool operator==(const QuotaNumbers&, const QuotaNumbers&) = default;
 };
 
-// What a tenant gets of each rail while others want it, too.
+// A tenant's part of each rail while others want it, too.
 struct TenantShare {
   uint32_t weight = 1;    // beside that of others of the same priority; at least 1
   uint32_t priority = 0;  // a higher one goes first

@@ -18,7 +18,7 @@
 
 namespace railsd {
 
-// What is taken is given back by its counterpart. Refusals are RESOURCE_EXHAUSTED, name tenant, quota, its value and
+// Each Take is given back by its counterpart. Refusals are RESOURCE_EXHAUSTED, name tenant, quota, its value and
 // what is in use, and change nothing but their count. Owned by the engine's thread.
 class Tenant {
  public:
@@ -46,7 +46,7 @@ class Tenant {
   // A chunk of one of its jobs has arrived at another node.
   void CountSent(size_t rail, uint64_t length_bytes);
 
-  // What is over a lower quota already stays.
+  // Anything over a lower quota already stays.
   void Retune(const TenantOptions& options) {
     view_.quota = options.quota;
     view_.share = options.share;

@@ -32,7 +32,7 @@ struct RemoteZone {
     uint64_t length_bytes = 0;
   };
   std::vector<Piece> pieces;  // in order of offset, without gaps
-  // By rail: one key for every piece. Those of a rail change only while nothing of the exchange is posted to it.
+  // By rail: one key for every piece. The keys of a rail change only while nothing of the exchange is posted to it.
   std::vector<std::vector<uint32_t>> keys;
 };
 
@@ -137,7 +137,7 @@ struct RailEvent {
   ZoneRef zone = {};
   JobTag job = {};
   uint64_t cookie = 0;
-  // Numbers the connections of the rail to that peer, rising. Of transports that bind zones both ends number alike.
+  // Numbers the connections of the rail to that peer, rising. Both ends number alike if the transport binds zones.
   uint64_t connection = 0;
   uint64_t offset_bytes = 0;
   uint64_t length_bytes = 0;
@@ -159,7 +159,7 @@ struct RailCounters {
   Counter connects{0}, disconnects{0}, connect_failures{0};
   Counter posted_bytes{0};  // gauge: taken by Post(), not done yet
   Counter tx_fences{0}, rx_fences{0};
-  // Of transports that write into remote memory; 0 for others.
+  // Counted by transports that write into remote memory; 0 for others.
   Counter work_requests{0}, completions{0};  // posted; polled
   Counter weak_zones{0};                     // opened with a key that opens the whole segment
   Counter endpoint_errors{0};                // queue pairs that went into error
@@ -248,9 +248,9 @@ class RailTransport {
   virtual void StopSends(JobTag job) = 0;
 
   // Makes progress and fills `out` with up to its size of events; returns how many. Waits up to `max_wait` when there
-  // is nothing to do. What does not fit stays for the next call, and receiving pauses meanwhile. With an empty `out`
-  // nothing but Wake() or `max_wait` ends the wait. A zone that is opened in the table before anybody is told of it
-  // is there for every frame that comes for it.
+  // is nothing to do. Events that do not fit stay for the next call, and receiving pauses meanwhile. With an empty
+  // `out` nothing but Wake() or `max_wait` ends the wait. A zone that is opened in the table before anybody is told of
+  // it is there for every frame that comes for it.
   virtual size_t Poll(absl::Duration max_wait, absl::Span<RailEvent> out) = 0;
   // Ends a waiting Poll(), or else the next wait before it begins. Any thread.
   virtual void Wake() = 0;

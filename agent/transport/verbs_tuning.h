@@ -1,4 +1,4 @@
-// What can be set about rails over RDMA verbs. Knows no verbs, so that a configuration reads the same with and without
+// Settings of rails over RDMA verbs. Knows no verbs, so that a configuration reads the same with and without
 // them.
 #ifndef RAILSD_AGENT_TRANSPORT_VERBS_TUNING_H_
 #define RAILSD_AGENT_TRANSPORT_VERBS_TUNING_H_

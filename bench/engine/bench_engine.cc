@@ -1,5 +1,5 @@
 // Counts what one job in the steady state costs the engine's thread of one node of a cluster (world.h), from the
-// submissions of its ranks to the end of their waits. What runs on other threads of a daemon is not counted: checking
+// submissions of its ranks to the end of their waits. Work of other threads of a daemon is not counted: checking
 // submissions, streams of many ranges, rails, copies, the link.
 //
 //   bench_engine [nodes=N] [rails=N] [partners=N] [exchange_bytes=N] [chunk_bytes=N] [eager_bytes=N] [single=1]

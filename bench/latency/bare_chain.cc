@@ -247,7 +247,7 @@ class Node {
     }
   }
 
-  // What has arrived of a record from each peer, and the reads of one connection.
+  // The bytes of a record that have arrived from each peer, and the reads of one connection.
   struct Arrived {
     char header[kFrameBytes] = {};
     size_t bytes = 0;  // of the present record

@@ -81,7 +81,7 @@ def effort(cell, is_quick):
 
 
 def node_weights(workload, trace):
-    """What nodes send to each other, in any unit."""
+    """Traffic between nodes, in any unit."""
     draw = random.Random(7)
     others = [(i, j) for i in range(NODES) for j in range(NODES) if i != j]
     weights = {pair: 0.0 for pair in others}

@@ -1,4 +1,4 @@
-"""What one way did in one cell, over all rounds."""
+"""Results of one way in one cell, over all rounds."""
 
 import dataclasses
 import statistics

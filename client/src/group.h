@@ -58,7 +58,7 @@ class GroupCore final : public JobOwner, public PreparedOwner, public std::enabl
   bool Lasts(uint64_t generation) const override ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  // What a job is made of before it has a number.
+  // A job before it has a number.
   struct Draft {
     std::shared_ptr<JobCore::Request> request;
     std::shared_ptr<const JobCore::Segments> segments;
@@ -90,7 +90,7 @@ class GroupCore final : public JobOwner, public PreparedOwner, public std::enabl
       ABSL_LOCKS_EXCLUDED(submitting_, mutex_);
   // UNAVAILABLE: the epoch has just ended.
   absl::StatusOr<Membership> Present() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // What an error of the daemon in the epoch means to the caller; ends the epoch if the daemon has.
+  // Translates an error of the daemon in the epoch for the caller; ends the epoch if the daemon has.
   absl::Status OnRefusal(const Membership& in, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
   // Prepares ranges that the daemon does not have in this epoch.
   absl::Status PrepareNow(const Membership& in, PreparedCore& prepared, absl::Duration timeout, uint64_t* id = nullptr);

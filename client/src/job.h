@@ -71,7 +71,7 @@ class JobCore : public std::enable_shared_from_this<JobCore> {
   bool idle() const ABSL_LOCKS_EXCLUDED(mutex_);
   // FAILED_PRECONDITION: an earlier daemon may still use the job's segments. OK if the job has ended.
   absl::Status CheckUsable() ABSL_LOCKS_EXCLUDED(mutex_);
-  // What an attempt submits, and what it uses, which lives as long as this does.
+  // The request of an attempt, and everything that it uses, which lives as long as this does.
   struct Submitted {
     std::shared_ptr<Request> request;  // null: the job has ended
     std::shared_ptr<const Segments> segments;

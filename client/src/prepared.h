@@ -66,7 +66,7 @@ class PreparedCore {
     uint64_t capacity_bytes = 0;
     bool own = false, sent = false;  // from the rank to itself; the daemon knows it
   };
-  // Of jobs that need them no more. Outlives this object if a job outlives it.
+  // Requests of jobs that need them no more. Outlives this object if a job outlives it.
   struct IdleRequests {
     absl::Mutex mutex;
     std::vector<std::unique_ptr<JobCore::Request>> all ABSL_GUARDED_BY(mutex);

@@ -57,7 +57,7 @@ class RingMemory {
   void* base_;
 };
 
-// What RingCalls tells its session, on the thread that reads the ring.
+// Told by RingCalls, on the thread that reads the ring.
 class RingListener {
  public:
   virtual ~RingListener() = default;

@@ -13,7 +13,7 @@ namespace rails::internal {
 // under which it is registered.
 class Waiter {
  public:
-  // What the thread waits for has come.
+  // The thread's answer has come.
   void Wake() ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     done_ = true;

@@ -29,7 +29,8 @@ namespace {
 // Connections that the engine's thread reads at most. A message then wakes that thread and no other. With many peers
 // the links' thread reads: messages come together, and it parses them while the engine works.
 constexpr size_t kPolled = 16;
-// Of one connection, before the others get their turn. By the engine's thread: one, since rails wait for it as well.
+// Reads of one connection, before the others get their turn. By the engine's thread: one, since rails wait for it as
+// well.
 constexpr int kReadsPerTurn = 4;
 
 class LinksImpl final : public Links, private ConnectionOwner {

@@ -39,7 +39,7 @@ class RingAnswers final : public ReportSink, public std::enable_shared_from_this
 
   // Ends the session because of what its client did.
   void Break(const std::string& why);
-  // Gives up all calls and lets go of the memory. What was written stays readable for the client.
+  // Gives up all calls and lets go of the memory. Written records stay readable for the client.
   void Close();
 
  private:

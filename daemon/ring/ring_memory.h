@@ -1,4 +1,4 @@
-// What a client and the daemon share for a ring (proto/ring/ring.h).
+// Memory that a client and the daemon share for a ring (proto/ring/ring.h).
 #ifndef RAILSD_DAEMON_RING_RING_MEMORY_H_
 #define RAILSD_DAEMON_RING_RING_MEMORY_H_
 

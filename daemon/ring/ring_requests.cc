@@ -13,7 +13,7 @@ namespace {
 using rails::ring::Kind;
 using rails::ring::kMore;
 
-// Of one session, before another one's turn.
+// Requests of one session, before another one's turn.
 constexpr int kRequestsPerTurn = 16;
 constexpr size_t kBytesPerTurn = 128 << 10;
 // Capacity for parts that is kept between requests.
@@ -150,7 +150,7 @@ bool RingRequests::RunCall(const CallKind& kind, absl::Span<char> block, const s
         status, [](auto*) {}, scope);
     return true;
   };
-  // Of kinds that submit nothing no client reads the scope. Every attempt of a submission carries the same request.
+  // No client reads the scope for kinds that submit nothing. Every attempt of a submission carries the same request.
   if (!refused.ok()) return refuse(refused, rails::v1::REFUSED_SCOPE_JOB);
   if (const uint32_t limit = shared_->options.max_calls_per_session; answers_->unanswered() > limit) {
     const std::string text = absl::StrCat("more than ", limit, " calls of the session without an answer");

@@ -17,7 +17,7 @@
 
 namespace railsd {
 
-// What all sessions share.
+// Shared by all sessions.
 struct RingShared {
   RingServerOptions options;
   std::shared_ptr<const ServiceContext> context;

@@ -170,7 +170,7 @@ absl::StatusOr<JobOfRank> JobFrom(const rails::v1::JobId& job, bool present) {
   return JobOfRank{{*epoch, JobSeq(job.seq())}, Rank(job.rank())};
 }
 
-// What all submissions have, however their ranges are given.
+// The fields that all submissions have, however their ranges are given.
 template <typename Request>
 absl::StatusOr<Submission> NumberedFrom(const Request& request, SessionId session) {
   const absl::StatusOr<JobOfRank> job = JobFrom(request.job(), request.has_job());

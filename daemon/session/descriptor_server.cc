@@ -315,7 +315,7 @@ class Server final : public DescriptorServer {
     });
   }
 
-  // Of both protocols there is one version. False: answered.
+  // Both protocols have one version. False: answered.
   template <typename Request>
   bool SpeaksVersion(uint64_t id, Connection& connection, const Request& request, absl::string_view name) {
     if (request.min_version() <= kProtocolVersion && request.max_version() >= kProtocolVersion) return true;

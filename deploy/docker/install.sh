@@ -27,7 +27,7 @@ apt-get update
 # The providers are the user-space drivers of RDMA devices.
 apt-get install -y --no-install-recommends /mnt/*.deb ibverbs-providers libcap2-bin
 
-# So that the daemon, which is not root, may lock memory where the container has IPC_LOCK. It raises the capability by
+# Lets the daemon, which is not root, lock memory where the container has IPC_LOCK. It raises the capability by
 # itself; without IPC_LOCK, or with no-new-privileges, it starts all the same.
 setcap cap_ipc_lock=p /usr/bin/railsd
 install -d -o railsd -g rails -m 0755 /run/railsd

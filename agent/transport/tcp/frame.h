@@ -121,8 +121,8 @@ void EncodeAnswer(const Answer& answer, absl::Span<std::byte> out);
 bool DecodeAnswer(absl::Span<const std::byte> in, Answer* answer);
 void EncodeProof(const Proof& proof, absl::Span<std::byte> out);
 bool DecodeProof(absl::Span<const std::byte> in, Proof* proof);
-// What an answer and a proof must carry after the HELLO and the answer `hello` and `answer`, as they were sent. The
-// answer's own mac counts as zeros in the former.
+// The MACs that an answer and a proof must carry after the HELLO and the answer `hello` and `answer`, as they were
+// sent. The answer's own mac counts as zeros in the former.
 Mac AnswerMac(const DataKey& key, absl::Span<const std::byte> hello, absl::Span<const std::byte> answer);
 Mac ProofMac(const DataKey& key, absl::Span<const std::byte> hello, absl::Span<const std::byte> answer);
 void EncodeHeader(const FrameHeader& header, std::byte* out);

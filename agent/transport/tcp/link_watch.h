@@ -1,4 +1,4 @@
-// What the kernel says of the interface that has a rail's address: it tells at once when the cable is out, the
+// Watches the interface that has a rail's address: the kernel tells at once when the cable is out, the
 // interface is switched off or the address is taken away, long before a connection would notice.
 #ifndef RAILSD_AGENT_TRANSPORT_TCP_LINK_WATCH_H_
 #define RAILSD_AGENT_TRANSPORT_TCP_LINK_WATCH_H_
@@ -19,7 +19,7 @@
 
 namespace railsd::tcp {
 
-// A netlink socket (RTNETLINK, links and addresses). Of the rail's thread. Never blocks.
+// A netlink socket (RTNETLINK, links and addresses). Used by the rail's thread. Never blocks.
 class LinkWatch {
  public:
   // `interface`: the rail is bound to it; empty: whichever has the address.

@@ -8,7 +8,7 @@ namespace railsd::tcp {
 
 enum class Progress : uint8_t { kMoving, kStalled, kBroken };
 
-// What matters of TCP_INFO.
+// The parts of TCP_INFO that matter.
 struct ConnectionInfo {
   uint32_t unacknowledged_segments = 0;
   uint32_t retransmissions = 0;    // of the oldest segment, by time-out, since the last acknowledgement

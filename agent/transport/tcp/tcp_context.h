@@ -1,4 +1,4 @@
-// What the parts of one TCP transport share. Everything here belongs to the rail's thread.
+// Shared by the parts of one TCP transport. Everything here belongs to the rail's thread.
 #ifndef RAILSD_AGENT_TRANSPORT_TCP_TCP_CONTEXT_H_
 #define RAILSD_AGENT_TRANSPORT_TCP_TCP_CONTEXT_H_
 

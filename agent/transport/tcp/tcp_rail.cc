@@ -166,7 +166,7 @@ void TcpRail::OnIn(Connection& connection) {
     CountBadRecord(error_number);
     return DropIncoming(peer);
   }
-  // What is left in the socket makes no edge by itself.
+  // Bytes that are left in the socket make no edge by themselves.
   if (context_.options.tls && outcome != TcpReceiver::Outcome::kDrained) poller_.Rearm(connection, ReadEvents());
   if (peer.receiver->HasAcks()) Owe(peer);
 }

@@ -100,7 +100,7 @@ void TcpReceiver::EndFrame(FrameStatus status) {
   phase_ = Phase::kHeader;
 }
 
-// What the next receive fills: the rest of the payload, then the trailer and the header behind it.
+// Memory for the next receive: the rest of the payload, then the trailer and the header behind it.
 size_t TcpReceiver::BuildIovecs(const ReceiveZone* zone, uint64_t* bytes) {
   size_t count = 0;
   *bytes = 0;

@@ -53,7 +53,7 @@ class TcpSender {
     uint32_t order = kNoOrder;              // kNoOrder once the order has ended
     FrameStatus status = FrameStatus::kOk;  // of the trailer, or what the receiver said of it
   };
-  // What one sendmsg() carries, before it is known how much of it goes.
+  // The contents of one sendmsg(), before it is known how much of it goes.
   struct Batch {
     size_t iovecs = 0;
     uint64_t bytes = 0;

@@ -70,7 +70,7 @@ absl::StatusOr<uint32_t> ClampToDevice(const verbs::RdmaDevice& device, VerbsTun
   return tuning->completion_queue_depth;
 }
 
-// What a queue pair takes inline only the device can tell: ask it for less until it agrees.
+// Only the device can tell how much a queue pair takes inline: ask it for less until it agrees.
 uint32_t InlineBytes(const verbs::RdmaDevice& device, uint32_t wanted) {
   const verbs::CompletionQueueHandle queue(ibv_create_cq(device.context(), 2, nullptr, nullptr, 0));
   for (; queue != nullptr && wanted > 0; wanted /= 2) {

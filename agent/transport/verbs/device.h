@@ -47,7 +47,7 @@ class RdmaDevice {
   // Zones can have keys of their own: memory windows of type 2B.
   bool has_windows() const;
 
-  // What must be known to talk through the port.
+  // The address to talk through the port with.
   struct Address {
     Gid gid;
     uint16_t lid = 0;
@@ -83,7 +83,7 @@ class RdmaDevice {
 // Registers segments on one device: see agent/memory/registration.h.
 std::shared_ptr<MemoryRegistrar> MakeRegistrar(std::shared_ptr<RdmaDevice> device);
 
-// What MakeRegistrar()'s registrations are.
+// The class of MakeRegistrar()'s registrations.
 class DeviceRegistration final : public Registration {
  public:
   DeviceRegistration(std::shared_ptr<RdmaDevice> device, RegionHandle region)

@@ -1,5 +1,5 @@
-// What RDMA ports this node has, and which of them can be a rail. Reads sysfs only, so it knows no libibverbs; a test
-// gives it a tree of its own.
+// Finds the RDMA ports of this node, and which of them can be a rail. Reads sysfs only, so it knows no libibverbs; a
+// test gives it a tree of its own.
 #ifndef RAILSD_AGENT_TRANSPORT_VERBS_DISCOVERY_H_
 #define RAILSD_AGENT_TRANSPORT_VERBS_DISCOVERY_H_
 
@@ -44,7 +44,7 @@ struct RdmaPort {
 };
 
 // Every port of every device below `class_infiniband`, in order of PCI address (software devices last), device name
-// and port. No such directory: no ports. What cannot be read of a port stays at its default. A table of GIDs has a file
+// and port. No such directory: no ports. A value that cannot be read stays at its default. A table of GIDs has a file
 // for each of its entries, hundreds of them: without `with_gids` they are left out.
 std::vector<RdmaPort> ReadRdmaPorts(const std::string& class_infiniband = "/sys/class/infiniband",
                                     bool with_gids = true);

@@ -1,4 +1,4 @@
-// What a fence says in the 32 bits of its immediate.
+// A fence in the 32 bits of its immediate.
 #ifndef RAILSD_AGENT_TRANSPORT_VERBS_FENCE_H_
 #define RAILSD_AGENT_TRANSPORT_VERBS_FENCE_H_
 

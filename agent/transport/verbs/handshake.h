@@ -16,7 +16,7 @@
 
 namespace railsd::verbs {
 
-// What this end is, for checks and for what it says of itself.
+// This end, for checks and for what it says of itself.
 struct LocalEnd {
   std::string node;
   BootId boot;
@@ -37,7 +37,7 @@ Refusal JudgeSignal(const LocalEnd& local, const EndpointAddress& own, const std
 class Handshake {
  public:
   enum class State { kDown, kInit, kConnected, kUp };
-  // What the owner must do, in this order.
+  // A task of the owner; several are done in their order.
   struct Action {
     bool fail = false;                       // the present queue pairs are of no use: Break() them
     std::optional<EndpointAddress> connect;  // then Connected() or Break()
@@ -47,7 +47,7 @@ class Handshake {
 
   State state() const { return state_; }
   uint64_t generation() const { return generation_; }
-  // That the queue pairs are connected to; 0: none.
+  // The generation that the queue pairs are connected to; 0: none.
   uint64_t answers() const { return link_state() == LinkState::kInit ? 0 : peer_generation_; }
 
   // Numbers the connection: the same at both ends, and more than that of any before between the two boots, because no

@@ -247,7 +247,7 @@ int Lane::PostChain(size_t count, size_t orders_ended) {
   AddTo(context_.counters.tx_system_calls, 1);
   const int error = ibv_post_send(queue_pair_.get(), context_.requests.data(), &bad);
   if (error == 0) return 0;
-  // Those before `bad` were taken.
+  // Requests before `bad` were taken.
   const size_t taken = bad == nullptr ? 0 : static_cast<size_t>(bad - context_.requests.data());
   if (taken <= count) queue_.Unpost(static_cast<uint32_t>(count - taken));
   return error;

@@ -19,7 +19,7 @@
 
 namespace railsd::verbs {
 
-// What a queue pair is made with.
+// Everything that a queue pair is made with.
 struct LaneMaker {
   RailContext* context = nullptr;
   ibv_cq* completions = nullptr;

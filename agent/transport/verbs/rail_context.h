@@ -1,4 +1,4 @@
-// What the parts of one verbs rail share. Everything here belongs to the rail's thread.
+// Shared by the parts of one verbs rail. Everything here belongs to the rail's thread.
 #ifndef RAILSD_AGENT_TRANSPORT_VERBS_RAIL_CONTEXT_H_
 #define RAILSD_AGENT_TRANSPORT_VERBS_RAIL_CONTEXT_H_
 
@@ -98,7 +98,7 @@ struct RailContext {
   uint32_t inline_bytes = 0;
   uint64_t max_message_bytes = 0;
 
-  // Of the chain that is being built.
+  // The chain that is being built.
   std::array<ibv_send_wr, kMaxChain> requests;
   std::array<std::array<ibv_sge, kMaxPieces>, kMaxChain> pieces;
   std::vector<std::byte> inlined;  // kMaxChain times inline_bytes

@@ -1,4 +1,4 @@
-// What the two ends of a rail tell each other over the control stream before their queue pairs can talk.
+// Messages of the two ends of a rail over the control stream before their queue pairs can talk.
 //
 // A message is at most kMaxSignalBytes: magic (4), version (2), kind (1), state (1), then the fields below in order,
 // little-endian, strings with a length byte before them, lists with a count byte. Nothing may follow. Bytes come from a
@@ -22,7 +22,7 @@ inline constexpr size_t kMaxQueuePairsPerPeer = 64;
 
 enum class LinkLayer : uint8_t { kInfiniBand = 1, kEthernet = 2 };
 
-// What the other end must know to connect its queue pairs to ours.
+// The other end connects its queue pairs to ours with it.
 struct EndpointAddress {
   std::array<uint8_t, 16> gid{};
   uint16_t lid = 0;  // 0 on Ethernet

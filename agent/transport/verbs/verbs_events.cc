@@ -1,4 +1,4 @@
-// What the device reports by itself: links that go and come, addresses that change, errors that no completion tells.
+// Reports of the device by itself: links that go and come, addresses that change, errors that no completion tells.
 #include <cerrno>
 
 #include "absl/strings/str_cat.h"

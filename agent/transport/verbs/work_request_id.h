@@ -1,4 +1,4 @@
-// What a completion says of the work request that it is for.
+// The id of a work request, which comes back in its completion.
 #ifndef RAILSD_AGENT_TRANSPORT_VERBS_WORK_REQUEST_ID_H_
 #define RAILSD_AGENT_TRANSPORT_VERBS_WORK_REQUEST_ID_H_
 

@@ -124,12 +124,12 @@ void AddBenchCommand(CLI::App& app, Context& context) {
   auto options = std::make_shared<BenchOptions>();
   bench
       ->add_option("--mode", options->mode,
-                   "What to measure: throughput and latency (all), one of them, or the cost of one large submission "
+                   "Measures throughput and latency (all), one of them, or the cost of one large submission "
                    "(submit).")
       ->type_name("MODE")
       ->check(CLI::IsMember({"all", "throughput", "latency", "submit"}))
       ->capture_default_str();
-  AddFleetFlags(bench, &options->fleet, "64MiB", "What each rank sends in one exchange.");
+  AddFleetFlags(bench, &options->fleet, "64MiB", "Bytes that each rank sends in one exchange.");
   bench->add_option("--iterations", options->iterations, "How often the exchange is measured.")
       ->type_name("N")
       ->check(CLI::Range(1, 1'000'000))
@@ -161,7 +161,7 @@ void AddBenchCommand(CLI::App& app, Context& context) {
         ->type_name("SIZE")
         ->default_str(default_text);
   };
-  quantity("--small-bytes", &options->small_bytes, "What each rank sends in a small exchange.", "4KiB");
+  quantity("--small-bytes", &options->small_bytes, "Bytes that each rank sends in a small exchange.", "4KiB");
   quantity("--range-bytes", &options->range_bytes, "The length of a range in mode submit.", "64");
   bench->callback([&context, options] {
     ResolveNodes(context, &options->fleet.nodes);

@@ -240,7 +240,7 @@ std::string RenderRails(const v1::ListRailsResponse& rails, bool color) {
                {"FLAPS", Align::kRight},
                {"WHY"}});
   for (const auto& rail : rails.rails()) {
-    // Nodes that start together miss each other a few times. That matters only while a peer is not connected.
+    // Nodes that start together miss each other a few times. It matters only while a peer is not connected.
     const uint64_t failed_connects = rail.refused_connections() + rail.connect_failures();
     const std::string address =
         rail.interface().empty() ? rail.address() : absl::StrCat(rail.address(), "%", rail.interface());

@@ -23,7 +23,7 @@ struct NodeRails {
   uint64_t eager_tx_bytes = 0, eager_rx_bytes = 0;  // of short exchanges: no rail carried them
 
   double SpeedSum() const;  // without drained rails
-  // Of all rails, and eager.
+  // Sums over all rails, and eager bytes.
   uint64_t TxSum() const;
   uint64_t RxSum() const;
   // The busiest rail over the mean of the node's rails; 1 if no rail carried bytes. Drained rails without bytes do not
