@@ -43,12 +43,10 @@ bool RingRequests::Wake() {
 RingRequests::Turn RingRequests::Serve(absl::Span<char> block, size_t most_bytes) {
   size_t bytes = 0;
   for (int i = 0; i < kRequestsPerTurn && bytes < kBytesPerTurn; ++i) {
-    if (most_bytes != kAnyLength) {
-      rails::ring::RecordHeader next;
-      if (in_parts_) return Turn::kLong;
-      if (reader_.Peek(&next) && (next.length_bytes > most_bytes || next.flags != 0)) return Turn::kLong;
-    }
-    switch (reader_.Next(&header_, &payload_)) {
+    if (in_parts_ && most_bytes < rails::ring::kMaxPayloadBytes) return Turn::kLong;
+    switch (reader_.Next(&header_, &payload_, most_bytes)) {
+      case rails::ring::Reader::Result::kLong:
+        return Turn::kLong;
       case rails::ring::Reader::Result::kNothing:
         memory_->answers().sleeps.store(1);
         if (!reader_.Pending()) return Turn::kSleeps;

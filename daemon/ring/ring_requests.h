@@ -38,11 +38,10 @@ class RingRequests {
   enum class Turn {
     kGoesOn,  // there may be more requests
     kSleeps,  // the client rings with its next request
-    kLong,    // the next request is longer than `most_bytes`, and was left in the ring
+    kLong,    // the next request is longer than `most_bytes`, or in parts; what was not taken is left in the ring
     kBroken,  // the client broke the rules, which ends the session
   };
-  static constexpr size_t kAnyLength = ~size_t{0};
-  // Serves some requests, none of which waits for the engine. `block` is scratch memory.
+  // Serves some requests, none of which waits for the engine. `block` is scratch memory. `most_bytes`: of a request.
   Turn Serve(absl::Span<char> block, size_t most_bytes);
 
  private:

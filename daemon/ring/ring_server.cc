@@ -179,7 +179,7 @@ class RingThread {
         session = std::move(round_.front());
         round_.pop_front();
       }
-      switch (session->requests.Serve(absl::MakeSpan(block), RingRequests::kAnyLength)) {
+      switch (session->requests.Serve(absl::MakeSpan(block), rails::ring::kMaxPayloadBytes)) {
         case RingRequests::Turn::kGoesOn:
         case RingRequests::Turn::kLong:
           if (!session->answers->closed()) Take(std::move(session));

@@ -130,6 +130,7 @@ class Reader {
   enum class Result {
     kNothing,
     kRecord,
+    kLong,    // the next record's payload is longer than asked for; the record stays in the ring
     kBroken,  // the other side's counter or a length is impossible; nothing more can be read
   };
 
@@ -137,26 +138,20 @@ class Reader {
   Reader(const std::byte* data, const std::atomic<uint64_t>* written, std::atomic<uint64_t>* taken)
       : data_(data), written_(written), taken_(taken) {}
 
-  // Copies the next record out of the ring and frees its place. `payload` keeps its capacity between calls.
-  Result Next(RecordHeader* header, std::string* payload) {
+  // Copies the next record out of the ring and frees its place. `payload` keeps its capacity between calls. The length
+  // is read once: a writer that changes it meanwhile does not get more than `most_bytes` taken.
+  Result Next(RecordHeader* header, std::string* payload, size_t most_bytes = kMaxPayloadBytes) {
     const uint64_t present = written_->load(std::memory_order_seq_cst) - begin_;
     if (present == 0) return Result::kNothing;
     if (present < sizeof(RecordHeader) || present > kDataBytes) return Result::kBroken;
     Get(begin_, header, sizeof(*header));
     if (header->length_bytes > kMaxPayloadBytes || RecordBytes(header->length_bytes) > present) return Result::kBroken;
+    if (header->length_bytes > most_bytes) return Result::kLong;
     payload->resize(header->length_bytes);
     Get(begin_ + sizeof(*header), payload->data(), payload->size());
     begin_ += RecordBytes(payload->size());
     taken_->store(begin_, std::memory_order_seq_cst);
     return Result::kRecord;
-  }
-  // Reads the next record's header and leaves the record in the ring. False: Next() would return no record. The record
-  // that Next() reads may have another header if the other side breaks the rules.
-  bool Peek(RecordHeader* header) const {
-    const uint64_t present = written_->load(std::memory_order_seq_cst) - begin_;
-    if (present < sizeof(RecordHeader) || present > kDataBytes) return false;
-    Get(begin_, header, sizeof(*header));
-    return true;
   }
   // True if Next() would not return kNothing.
   bool Pending() const { return written_->load(std::memory_order_seq_cst) != begin_; }

@@ -148,7 +148,7 @@ class Session {
     do {
       turn = requests_->Serve(absl::MakeSpan(block_), kShortBytes);  // as the engine's thread
       if (turn == railsd::RingRequests::Turn::kLong) {               // and as one that gets the session from it
-        turn = requests_->Serve(absl::MakeSpan(block_), railsd::RingRequests::kAnyLength);
+        turn = requests_->Serve(absl::MakeSpan(block_), rails::ring::kMaxPayloadBytes);
       }
     } while (turn == railsd::RingRequests::Turn::kGoesOn);
     broken_ = turn == railsd::RingRequests::Turn::kBroken;

@@ -77,6 +77,23 @@ TEST(RingTest, AWriterKnowsItsRoomToTheByte) {
   EXPECT_EQ(direction.writer.Room(), -1) << "more is left than the ring holds";
 }
 
+// The length that is judged is the one that is taken: what a writer makes of a record meanwhile changes nothing.
+TEST(RingTest, ALongRecordStaysUntilItIsAskedFor) {
+  Direction direction;
+  RecordHeader header;
+  std::string payload;
+  direction.writer.Write(Kind::kSubmit, 0, 1, std::string(100, 'a'));
+  direction.writer.Write(Kind::kSubmit, 0, 2, std::string(101, 'b'));
+  ASSERT_EQ(direction.reader.Next(&header, &payload, 100), Reader::Result::kRecord);
+  const uint64_t taken = direction.taken;
+  for (int i = 0; i < 2; ++i) ASSERT_EQ(direction.reader.Next(&header, &payload, 100), Reader::Result::kLong);
+  EXPECT_EQ(payload, std::string(100, 'a'));
+  EXPECT_EQ(direction.taken, taken);
+  ASSERT_EQ(direction.reader.Next(&header, &payload), Reader::Result::kRecord);
+  EXPECT_EQ(header.id, 2u);
+  EXPECT_EQ(payload, std::string(101, 'b'));
+}
+
 TEST(RingTest, AReaderTakesNoImpossibleCounter) {
   for (const uint64_t written : {uint64_t{1}, uint64_t{15}, kDataBytes + 1, ~uint64_t{0}, uint64_t{1} << 63}) {
     Direction direction;
