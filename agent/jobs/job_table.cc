@@ -297,14 +297,14 @@ bool JobTable::OnMessage(const Peer& from, Ready&& message) {
     outbox_.Send(from.node, Quiesced{message.job, {}});
     return true;
   }
-  if (job == nullptr) job = &FindOrCreate(*group, message.job);
   if (seq > LastExpected(*group)) {
-    FailJob(*job,
-            options_.refused->Refuse(Limit::kJobsPerGroup, absl::StrCat(from.node, " submits job ", seq, ", ",
-                                                                        peers_.self(), " is at ", last)),
-            false);
+    const absl::Status why = options_.refused->Refuse(
+        Limit::kJobsPerGroup, absl::StrCat(from.node, " submits job ", seq, ", ", peers_.self(), " is at ", last));
+    outbox_.Send(from.node, AbortOf(message.job, why));
+    outbox_.Send(from.node, Quiesced{message.job, {}});
     return true;
   }
+  if (job == nullptr) job = &FindOrCreate(*group, message.job);
   Exchange* const exchange = job->With(from.index);
   if (exchange == nullptr || exchange->ready.has_value() || exchange->compared) return false;
   const bool comparable = job->started && !job->building && !job->aborting();

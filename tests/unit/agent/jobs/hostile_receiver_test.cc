@@ -53,6 +53,21 @@ class HostileReceiverTest : public ::testing::Test {
   Exchange exchange_{&cluster_, 3, "g"}, others_{&cluster_, 3, "others"};
 };
 
+// No job begins for it, and n1 hears nothing of it.
+TEST_F(HostileReceiverTest, AReadyOfAJobTooFarAheadIsAnsweredToItsSenderAlone) {
+  Engine& engine = *cluster_.node(0).engine;
+  const JobKey key{exchange_.trainer(0).group->epoch, JobSeq(4000)};
+  Ready ready;
+  ready.job = key;
+  for (int i = 0; i < 3; ++i) engine.OnPeerMessage("n2", cluster_.node(2).boot, ready);
+  EXPECT_TRUE(engine.Snapshot(0).active_jobs.empty());
+  EXPECT_EQ(cluster_.node(0).refused->Read(Limit::kJobsPerGroup), 3u);
+  EXPECT_EQ(Outgoing<Quiesced>(cluster_, 0).size(), 3u);
+  ASSERT_EQ(Outgoing<Abort>(cluster_, 0).size(), 3u);
+  EXPECT_EQ(Outgoing<Abort>(cluster_, 0)[0]->reason, "limits.max_jobs_per_group: n2 submits job 4000, n0 is at 0");
+  for (const auto& [to, message] : cluster_.node(0).outbox) EXPECT_EQ(to, "n2");
+}
+
 // Its own rails refuse what comes from n1 for the zone of n0, and end the connection.
 TEST_F(HostileReceiverTest, AReadyThatNamesTheZoneOfAnotherFailsItsJobInTime) {
   SubmitAndHoldReadys(1);
