@@ -309,10 +309,12 @@ void Engine::Drop(EarlyMessages::Message early) {
 }
 
 void Engine::ReplayEarly() {
+  if (groups_.formed() == replayed_formed_) return;  // or a peer's 1,024 messages would be looked at for each message
   const auto known = [this](Epoch epoch) { return groups_.Find(epoch) != nullptr; };
   while (std::optional<EarlyMessages::Message> early = early_.Take(known)) {
     if (!Dispatch(peers_.Get(early->from), std::move(early->message))) ++messages_ignored_;
   }
+  replayed_formed_ = groups_.formed();
 }
 
 void Engine::Retune(const AgentTuning& tuning) {

@@ -126,6 +126,7 @@ class Engine {
   bool MaySpeak(const Peer& from, Epoch epoch);
   void KeepEarly(const Peer& from, Epoch epoch, ControlMessage message);
   void Drop(EarlyMessages::Message early);
+  // Delivers messages that were early for a group that has formed since the last call.
   void ReplayEarly();
   void Sweep();
 
@@ -159,6 +160,7 @@ class Engine {
   std::vector<RailEvent> events_;  // scratch
   RailShares told_shares_;         // that rails have
   EarlyMessages early_;
+  uint64_t replayed_formed_ = 0;  // groups_.formed() when early messages were looked at last
   bool sweep_ = false;
   bool draining_ = false;
   absl::Time drain_deadline_ = absl::InfiniteFuture();
