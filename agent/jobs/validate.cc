@@ -301,7 +301,8 @@ absl::Status Check(const Submission& submission, const std::shared_ptr<SessionMe
   // The client has compared the rank's own bytes with the others.
   if (absl::Status s = reader.ReadOwn("own_sends", submission.own_reads, &sends); !s.ok()) return s;
   if (absl::Status s = reader.ReadOwn("own_receives", submission.own_writes, &receives); !s.ok()) return s;
-  out->uses = std::make_shared<UsedMemory>(ExtentsOf(sends), ExtentsOf(receives));
+  out->uses = std::make_shared<UsedMemory>(ExtentsOf(sends), ExtentsOf(receives), submission.prepared != PreparedId(),
+                                           memory->claimed()->known());
   out->segments = std::move(segments);
   if (submission.prepared != PreparedId()) {
     flows->places = PlacesOf(submission, *flows);

@@ -1,7 +1,6 @@
 #include "agent/sessions/job_memory.h"
 
 #include <algorithm>
-#include <atomic>
 
 #include "absl/container/inlined_vector.h"
 
@@ -37,16 +36,15 @@ MemoryOverlap FromOtherSide(const MemoryOverlap& overlap) {
   return {overlap.other, overlap.extent, overlap.other_writes, overlap.writes};
 }
 
-// More are forgotten, and compared again when they are needed.
-constexpr size_t kMaxKnown = 4096;
-
 }  // namespace
 
-UsedMemory::UsedMemory(std::vector<Extent> its_reads, std::vector<Extent> its_writes)
-    : reads(std::move(its_reads)), writes(std::move(its_writes)), number([] {
-        static std::atomic<uint64_t> last{0};
-        return last.fetch_add(1, std::memory_order_relaxed) + 1;
-      }()) {}
+UsedMemory::UsedMemory(std::vector<Extent> its_reads, std::vector<Extent> its_writes, bool is_prepared,
+                       std::shared_ptr<KnownOverlaps> of_session)
+    : reads(std::move(its_reads)), writes(std::move(its_writes)), prepared(is_prepared), known(std::move(of_session)) {}
+
+UsedMemory::~UsedMemory() {
+  if (IsLong()) known->Forget(*this);
+}
 
 void JoinExtents(std::vector<Extent>* sorted) {
   size_t last = 0;
@@ -77,36 +75,45 @@ std::optional<std::pair<Extent, Extent>> FirstOverlap(absl::Span<const Extent> a
   return std::nullopt;
 }
 
-std::optional<MemoryOverlap> ClaimedMemory::OverlapOf(const UsedMemory& uses, const UsedMemory& other) {
+std::optional<MemoryOverlap> KnownOverlaps::OverlapOf(const UsedMemory& uses, const UsedMemory& other) {
   // Comparing takes as long as the shorter one is, and equal ones differ nowhere.
-  if (!uses.IsLong() || !other.IsLong() || uses.number == other.number) return FindOverlap(uses, other);
-  const bool first = uses.number < other.number;
-  const std::pair key(std::min(uses.number, other.number), std::max(uses.number, other.number));
-  std::optional<MemoryOverlap> found;
-  bool is_known = false;
+  const bool keeps = uses.IsLong() && other.IsLong() && &uses != &other && (uses.prepared || other.prepared);
+  if (!keeps) return FindOverlap(uses, other);
+  const bool by_other = uses.prepared && (!other.prepared || &uses < &other);
+  const UsedMemory &list = by_other ? other : uses, &with = by_other ? uses : other;
+  const auto seen_by_uses = [by_other](const std::optional<MemoryOverlap>& found) {
+    return found && by_other ? FromOtherSide(*found) : found;
+  };
   {
     std::lock_guard lock(mutex_);
-    const auto it = known_.find(key);
-    is_known = it != known_.end();
-    if (is_known) found = it->second;
+    if (const auto of_list = known_.find(&list); of_list != known_.end()) {
+      const auto found = of_list->second.find(&with);
+      if (found != of_list->second.end()) return seen_by_uses(found->second);
+    }
   }
-  if (!is_known) {
-    found = first ? FindOverlap(uses, other) : FindOverlap(other, uses);
-    std::lock_guard lock(mutex_);
-    if (known_.size() >= kMaxKnown) known_.clear();
-    known_[key] = found;
-  }
-  return found && !first ? FromOtherSide(*found) : found;
+  const std::optional<MemoryOverlap> found = FindOverlap(list, with);
+  std::lock_guard lock(mutex_);
+  known_[&list][&with] = found;
+  return seen_by_uses(found);
 }
 
-void ClaimedMemory::Learn(const UsedMemory& uses, absl::Span<const std::shared_ptr<const UsedMemory>> others) {
+void KnownOverlaps::Forget(const UsedMemory& ended) {
+  std::lock_guard lock(mutex_);
+  known_.erase(&ended);
+  if (!ended.prepared) return;
+  absl::erase_if(known_, [&](auto& entry) { return entry.second.erase(&ended) > 0 && entry.second.empty(); });
+}
+
+void ClaimedMemory::Learn(const UsedMemory& uses, absl::Span<const std::shared_ptr<const UsedMemory>> prepared) {
   if (!uses.IsLong()) return;
-  std::vector<std::shared_ptr<const UsedMemory>> all(others.begin(), others.end());
-  {
+  std::vector<std::shared_ptr<const UsedMemory>> all(prepared.begin(), prepared.end());
+  if (uses.prepared) {
     std::lock_guard lock(mutex_);
     for (const auto& [number, part] : parts_) all.push_back(part->memory.uses);
   }
-  for (const std::shared_ptr<const UsedMemory>& other : all) OverlapOf(uses, *other);
+  for (const std::shared_ptr<const UsedMemory>& other : all) {
+    if (other->IsLong()) known_->OverlapOf(uses, *other);
+  }
 }
 
 void ClaimedMemory::Add(const std::shared_ptr<ClaimedPart>& part) {
@@ -120,7 +127,7 @@ void ClaimedMemory::Add(const std::shared_ptr<ClaimedPart>& part) {
   }
   for (const std::shared_ptr<ClaimedPart>& other : before) {
     if (other->memory.job == part->memory.job && other->memory.rank == part->memory.rank) continue;
-    const std::optional<MemoryOverlap> overlap = OverlapOf(*part->memory.uses, *other->memory.uses);
+    const std::optional<MemoryOverlap> overlap = known_->OverlapOf(*part->memory.uses, *other->memory.uses);
     if (!overlap) continue;
     std::lock_guard lock(mutex_);
     part->conflicts.emplace_back(other->number, MemoryConflict{other->memory.job, other->memory.rank, *overlap});
@@ -151,10 +158,6 @@ void ClaimedMemory::Remove(const ClaimedPart& part) {
   const auto it = parts_.find(part.number);
   removed = std::move(it->second);
   parts_.erase(it);
-  const UsedMemory& uses = *part.memory.uses;
-  if (!uses.IsLong() || part.memory.uses.use_count() > 1) return;  // others may compare it again
-  absl::erase_if(
-      known_, [&](const auto& entry) { return entry.first.first == uses.number || entry.first.second == uses.number; });
 }
 
 MemoryClaim::MemoryClaim(std::shared_ptr<ClaimedMemory> session, JobMemory memory)

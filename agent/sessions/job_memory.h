@@ -31,13 +31,41 @@ void JoinExtents(std::vector<Extent>* sorted);
 // of the shorter list.
 std::optional<std::pair<Extent, Extent>> FirstOverlap(absl::Span<const Extent> a, absl::Span<const Extent> b);
 
+struct UsedMemory;
+
+// Bytes of two lists that overlap, and that at least one of the two writes.
+struct MemoryOverlap {
+  Extent extent, other;
+  bool writes = false, other_writes = false;
+};
+
+// What comparing the long lists of a session has found, where one of the two is a prepared exchange's: submissions of
+// those are checked by the engine's thread, which has no time to compare them. Kept while both lists live. Any thread.
+class KnownOverlaps {
+ public:
+  // Compares the two, unless that was done.
+  std::optional<MemoryOverlap> OverlapOf(const UsedMemory& uses, const UsedMemory& other);
+  void Forget(const UsedMemory& ended);
+
+ private:
+  using Overlaps = absl::flat_hash_map<const UsedMemory*, std::optional<MemoryOverlap>>;
+  std::mutex mutex_;
+  // By a list and a prepared exchange's. Guarded by mutex_.
+  absl::flat_hash_map<const UsedMemory*, Overlaps> known_;
+};
+
 // The bytes that one rank's part of a job names. Both lists are sorted and joined. Jobs of a prepared exchange share
 // one.
 struct UsedMemory {
   const std::vector<Extent> reads, writes;
-  const uint64_t number;  // no other one of the process has had it
+  const bool prepared;  // of an exchange that is prepared
+  const std::shared_ptr<KnownOverlaps> known;
 
-  UsedMemory(std::vector<Extent> reads, std::vector<Extent> writes);
+  UsedMemory(std::vector<Extent> reads, std::vector<Extent> writes, bool prepared,
+             std::shared_ptr<KnownOverlaps> known);
+  ~UsedMemory();
+  UsedMemory(const UsedMemory&) = delete;
+  UsedMemory& operator=(const UsedMemory&) = delete;
   // Comparing it with another long one takes the engine's thread too long.
   bool IsLong() const { return reads.size() + writes.size() > 512; }
 };
@@ -47,12 +75,6 @@ struct JobMemory {
   JobKey job;
   Rank rank;
   std::shared_ptr<const UsedMemory> uses;
-};
-
-// Bytes of two lists that overlap, and that at least one of the two writes.
-struct MemoryOverlap {
-  Extent extent, other;
-  bool writes = false, other_writes = false;
 };
 
 // Two parts that must not be under way together.
@@ -79,18 +101,16 @@ class ClaimedMemory {
   void Add(const std::shared_ptr<ClaimedPart>& part);
   std::optional<MemoryConflict> Accept(ClaimedPart& part);
   void Remove(const ClaimedPart& part);
-  // Compares a long list with the long ones of the session's parts and with `others`, and keeps what it finds: Add()
-  // does not compare them again. For threads that have the time.
-  void Learn(const UsedMemory& uses, absl::Span<const std::shared_ptr<const UsedMemory>> others);
+  // Compares a long list with those of the session's prepared exchanges, and with those of its parts if it is one of
+  // the former: Add() does not compare them again. For threads that have the time.
+  void Learn(const UsedMemory& uses, absl::Span<const std::shared_ptr<const UsedMemory>> prepared);
+  const std::shared_ptr<KnownOverlaps>& known() const { return known_; }
 
  private:
-  std::optional<MemoryOverlap> OverlapOf(const UsedMemory& uses, const UsedMemory& other);
-
+  const std::shared_ptr<KnownOverlaps> known_ = std::make_shared<KnownOverlaps>();
   std::mutex mutex_;
   uint64_t last_number_ = 0;                                           // guarded by mutex_
   absl::flat_hash_map<uint64_t, std::shared_ptr<ClaimedPart>> parts_;  // guarded by mutex_
-  // Overlaps of long lists, by their numbers, the lower one first. Guarded by mutex_.
-  absl::flat_hash_map<std::pair<uint64_t, uint64_t>, std::optional<MemoryOverlap>> known_;
 };
 
 // Keeps the memory of a part claimed until Drop(), or while it lives.

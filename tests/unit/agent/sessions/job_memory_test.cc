@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <random>
@@ -225,6 +227,54 @@ TEST(ExtentTest, OverlapIsFoundAsByHand) {
     EXPECT_TRUE(x.file == y.file && x.begin < y.end && y.begin < x.end);
     EXPECT_TRUE(std::count(a.begin(), a.end(), x) == 1 && std::count(b.begin(), b.end(), y) == 1);
   }
+}
+
+// Nobody can read the pages that lie inside a list.
+class Unreadable {
+ public:
+  explicit Unreadable(const std::vector<Extent>& list) {
+    const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+    begin_ = (reinterpret_cast<uintptr_t>(list.data()) + page - 1) / page * page;
+    length_ = reinterpret_cast<uintptr_t>(list.data() + list.size()) / page * page - begin_;
+    EXPECT_EQ(::mprotect(reinterpret_cast<void*>(begin_), length_, PROT_NONE), 0);
+  }
+  ~Unreadable() { ::mprotect(reinterpret_cast<void*>(begin_), length_, PROT_READ | PROT_WRITE); }
+
+ private:
+  uintptr_t begin_ = 0, length_ = 0;
+};
+
+// The engine's thread makes claims of prepared exchanges, and has no time to compare long lists.
+TEST(ClaimedMemoryTest, ListsOfPreparedExchangesAreComparedOnceHoweverManyOthersCome) {
+  const auto claimed = std::make_shared<ClaimedMemory>();
+  const auto list = [&](uint64_t begin, uint64_t step, bool prepared) {
+    std::vector<Extent> writes;
+    for (uint64_t i = 0; i < 1000; ++i) writes.push_back({{1, 1}, begin + i * step, begin + i * step + 1});
+    return std::make_shared<const UsedMemory>(std::vector<Extent>(), std::move(writes), prepared, claimed->known());
+  };
+  const auto claim = [&](uint64_t seq, const std::shared_ptr<const UsedMemory>& uses) {
+    return MemoryClaim(claimed, {{{BootId(1), 1}, JobSeq(seq)}, Rank(0), uses});
+  };
+  const auto even = list(0, 10, true), odd = list(5, 10, true), other = list(9995, 10, true);
+  claimed->Learn(*odd, {{even}});
+  claimed->Learn(*other, {{even, odd}});
+  const auto plain = list(7, 10, false);
+  claimed->Learn(*plain, {{even, odd, other}});
+  const MemoryClaim under_way = claim(1, plain);
+  for (uint64_t i = 0; i < 2000; ++i) {
+    const auto passing = list(20'000 + i, 3, i % 2 == 0);
+    claimed->Learn(*passing, {{even, odd, other}});
+    claim(100 + i, passing);
+  }
+  const Unreadable even_list(even->writes), odd_list(odd->writes), other_list(other->writes), plain_list(plain->writes);
+  EXPECT_FALSE(under_way.Accept().has_value());
+  const MemoryClaim first = claim(2, even), second = claim(3, odd), third = claim(4, other);
+  EXPECT_FALSE(first.Accept().has_value());
+  EXPECT_FALSE(second.Accept().has_value());
+  const std::optional<MemoryConflict> conflict = third.Accept();
+  ASSERT_TRUE(conflict.has_value());
+  EXPECT_EQ(conflict->job.seq, JobSeq(3));
+  EXPECT_EQ(conflict->overlap.extent.begin, 9995u);
 }
 
 }  // namespace
