@@ -40,7 +40,7 @@ void ConnectionLoop::Read(const SocketPtr& connection) {
     const absl::StatusOr<bool> flushed = connection->Flush();
     if (flushed.ok() && *flushed) handler_.OnWritable(connection);
   }
-  owner_.OnServed(connection, !more_.contains(connection->key()));
+  owner_.OnServed(connection);
 }
 
 void ConnectionLoop::ReadFrames(const SocketPtr& connection) {
@@ -59,6 +59,7 @@ void ConnectionLoop::ReadFrames(const SocketPtr& connection) {
         return End(connection, frame.status());
       }
       if (!*frame) break;
+      connection->NoteFrame((*frame)->kind);
       handler_.OnFrame(connection, **frame);
     }
     if (!connection->pending()) return;

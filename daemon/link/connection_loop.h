@@ -20,8 +20,8 @@ using SocketPtr = std::shared_ptr<SocketConnection>;
 class ConnectionOwner {
  public:
   virtual ~ConnectionOwner() = default;
-  // The connection was read, and may have been greeted. If `drained`, the owner may take it out of the loop.
-  virtual void OnServed(const SocketPtr& connection, bool drained) = 0;
+  // The connection was read, and may have been greeted. The owner may take it out of the loop.
+  virtual void OnServed(const SocketPtr& connection) = 0;
   // The connection has left the loop for good. The handler's OnEnd() follows.
   virtual void OnGone(const SocketPtr& connection, const absl::Status& why) = 0;
   // An event of a descriptor that is no connection's: a listener.
@@ -42,7 +42,10 @@ class ConnectionLoop {
   // `connection` is watched with this loop's epoll, or is about to be.
   void Add(const SocketPtr& connection) { connections_[connection->key()] = connection; }
   // Another loop takes it.
-  void Release(const SocketPtr& connection) { connections_.erase(connection->key()); }
+  void Release(const SocketPtr& connection) {
+    connections_.erase(connection->key());
+    more_.erase(connection->key());
+  }
   void End(const SocketPtr& connection, const absl::Status& why);
   // True if it is open now, or goes on to be. False: it has ended.
   bool Begin(const SocketPtr& connection);

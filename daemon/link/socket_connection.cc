@@ -27,7 +27,7 @@ SocketConnection::SocketConnection(Origin origin, std::shared_ptr<const TlsConte
 bool SocketConnection::MoveTo(int epoll) {
   absl::MutexLock lock(&mutex_);
   epoll_event event = {};
-  event.events = writing_ != nullptr && !write_wants_read_ ? kBoth : kIn;
+  event.events = kBoth;
   event.data.u64 = key_;
   if (::epoll_ctl(epoll, EPOLL_CTL_ADD, fd(), &event) != 0) return false;
   ::epoll_ctl(epoll_, EPOLL_CTL_DEL, fd(), nullptr);

@@ -46,7 +46,14 @@ class SocketConnection final : public Connection {
   bool open() const { return open_; }
   FrameReader& reader() { return reader_; }
 
-  // From now on the thread of that epoll is the owner's. False: epoll takes no more, and nothing has changed.
+  // A part of a message has come, and its last part has not.
+  bool in_parts() const { return in_parts_; }
+  void NoteFrame(FrameKind kind) {
+    in_parts_ = kind == FrameKind::kPart || (in_parts_ && kind != FrameKind::kLastPart);
+  }
+
+  // From now on the thread of that epoll is the owner's. The socket's first event comes at once, because TLS may hold
+  // bytes. False: epoll takes no more, and nothing has changed.
   bool MoveTo(int epoll);
   // Continues the connect and the TLS handshake. True: the connection is open now.
   absl::StatusOr<bool> Open();
@@ -78,7 +85,7 @@ class SocketConnection final : public Connection {
   const uint64_t key_;
   std::atomic<bool> greeted_{false};
   // Only the owner's thread uses these.
-  bool connected_ = false, open_ = false;
+  bool connected_ = false, open_ = false, in_parts_ = false;
   FrameReader reader_;
   std::vector<std::string> names_;  // set before another thread has the connection
   mutable absl::Mutex mutex_;       // innermost: no lock is taken under it

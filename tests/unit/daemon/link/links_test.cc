@@ -192,6 +192,41 @@ TEST_F(LinksTest, TheEnginesThreadReadsAFewGreetedConnectionsAndTheLinksThreadTh
   ASSERT_TRUE(recorder.Reaches([&] { return options.counters->open.load() == kPeers - 1; }));
 }
 
+// Parsing a long message takes the engine's thread too long. Short ones may come between its parts.
+TEST_F(LinksTest, TheLinksThreadReadsAMessageInPartsToItsEnd) {
+  recorder.greets = true;
+  for (const bool with_tls : {false, true}) {
+    with_tls ? StartWithTls() : Start();
+    const UniqueFd fd = Connect();
+    std::unique_ptr<RawPeer> peer;
+    size_t count = recorder.frames.size();
+    const auto say = [&](const std::string& bytes) {
+      peer == nullptr ? Send(fd, bytes) : peer->Write(bytes);
+      ++count;
+      EXPECT_TRUE(recorder.Reaches([&] { return recorder.frames.size() == count; }));
+      absl::MutexLock lock(&recorder.gate);
+      return recorder.readers.back() == engine.id();
+    };
+    if (with_tls) {
+      met = count;
+      peer = MeetTls(fd);
+      ++count;
+    } else {
+      say(absl::StrCat(kLinkPreface, FrameOf(FrameKind::kHello, 0)));
+    }
+    for (int message = 0; message < 3; ++message) {
+      EXPECT_TRUE(say(FrameOf(FrameKind::kTaken, 1)));
+      EXPECT_TRUE(say(FrameOf(FrameKind::kPart, 1, std::string(kMaxFrameBody, 'x')))) << "nothing is parsed yet";
+      EXPECT_FALSE(say(FrameOf(FrameKind::kTaken, 1)));
+      EXPECT_FALSE(say(FrameOf(FrameKind::kPart, 2, std::string(kMaxFrameBody, 'x'))));
+      EXPECT_FALSE(say(FrameOf(FrameKind::kLastPart, 3, "x")));
+    }
+    ASSERT_TRUE(recorder.PassesATurn());
+    EXPECT_EQ(options.counters->open.load(), 1u);
+    links.reset();
+  }
+}
+
 TEST_F(LinksTest, TicksDoNotJumpWhenSomebodySetsTheClock) {
   Start();
   ASSERT_TRUE(recorder.PassesATurn());
