@@ -263,9 +263,9 @@ class ControlLink {
   // Called by the engine's thread.
   virtual void Send(const std::string& node, ControlMessage message) = 0;
   // The same for messages that grow with what a tenant asks for: one that is longer than `node` takes, or more than may
-  // wait for it, is not sent; RESOURCE_EXHAUSTED says why. (Send() loses the peer then, and with it everybody's jobs.)
-  // Of a READY with eager bytes, Agent::OnReadyTaken() tells when the peer's daemon has it.
-  virtual absl::Status SendIfItFits(const std::string& node, ControlMessage message) = 0;
+  // wait for it, is left as it is and not sent; RESOURCE_EXHAUSTED says why. (Send() loses the peer then, and with it
+  // everybody's jobs.) Of a READY with eager bytes, Agent::OnReadyTaken() tells when the peer's daemon has it.
+  virtual absl::Status SendIfItFits(const std::string& node, ControlMessage&& message) = 0;
   // Groups wait for `node` for so long when nothing is heard of it: until then its link is kept, with the messages that
   // wait for it, and OnPeerSilent comes instead of OnPeerDown. Zero, as at first: it is lost at once.
   virtual void SetPatience(const std::string& node, absl::Duration patience) = 0;

@@ -81,7 +81,7 @@ class Outbox {
     ++sent_;
     link_->Send(node, std::move(message));
   }
-  absl::Status SendIfItFits(const std::string& node, ControlMessage message) {
+  absl::Status SendIfItFits(const std::string& node, ControlMessage&& message) {
     absl::Status status = link_->SendIfItFits(node, std::move(message));
     sent_ += status.ok();
     return status;

@@ -32,7 +32,7 @@ void EagerExchanges::Fail(NodeJob& job, const std::string& what) {
   calls_.fail(job, absl::FailedPreconditionError(absl::StrCat("job ", job.key.seq.value(), ": a page of a ", what)));
 }
 
-bool EagerExchanges::Send(NodeJob& job, Exchange& exchange, Ready* ready) {
+bool EagerExchanges::Fill(NodeJob& job, Exchange& exchange, Ready* ready) {
   const uint64_t total = exchange.out.total_bytes();
   // Rails send it when the grant has come before READY is made.
   if (total == 0 || total > context_.options->eager_bytes || exchange.out.granted()) return true;
@@ -43,11 +43,24 @@ bool EagerExchanges::Send(NodeJob& job, Exchange& exchange, Ready* ready) {
     Fail(job, absl::StrCat("send range on ", context_.peers->self(), " cannot be read (rank ", rank.value(), ")"));
     return false;
   }
+  return true;
+}
+
+absl::Status EagerExchanges::Send(NodeJob& job, Exchange& exchange, Ready ready) {
+  const std::string& node = context_.peer(exchange.peer).node;
+  const uint64_t total = ready.eager.size();
+  ControlMessage message(std::move(ready));
+  const absl::Status sent = outbox_.SendIfItFits(node, std::move(message));
+  if (total == 0) return sent;
+  if (!sent.ok()) {
+    std::get<Ready>(message).eager.clear();
+    return outbox_.SendIfItFits(node, std::move(message));
+  }
   exchange.out.SendEagerly();
   ++sent_;
   sent_bytes_ += total;
   job.eager_sent_bytes += total;
-  return true;
+  return sent;
 }
 
 void EagerExchanges::OnReadyTaken(PeerIndex by, JobKey key) {

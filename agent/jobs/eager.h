@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "agent/agent.h"
 #include "agent/control/messages.h"
+#include "agent/groups/groups.h"
 #include "agent/jobs/exchange_context.h"
 #include "agent/jobs/node_job.h"
 #include "agent/memory/guarded_copy.h"
@@ -25,9 +26,9 @@ class EagerExchanges {
     std::function<void(NodeJob&, Exchange&)> received;
     std::function<void(NodeJob&)> sent;
   };
-  // `context` and `jobs` outlive this.
-  EagerExchanges(const ExchangeContext* context, JobMap* jobs, Calls calls)
-      : context_(*context), jobs_(*jobs), calls_(std::move(calls)) {}
+  // `context`, `outbox` and `jobs` outlive this.
+  EagerExchanges(const ExchangeContext* context, Outbox* outbox, JobMap* jobs, Calls calls)
+      : context_(*context), outbox_(*outbox), jobs_(*jobs), calls_(std::move(calls)) {}
 
   // The peer sends eagerly; a guess until its READY is here. Such an exchange is given no zone.
   bool Comes(const Exchange& exchange) const {
@@ -42,7 +43,9 @@ class EagerExchanges {
   }
 
   // Copies the stream into `ready` if it is short enough. False: the job has failed.
-  bool Send(NodeJob& job, Exchange& exchange, Ready* ready);
+  bool Fill(NodeJob& job, Exchange& exchange, Ready* ready);
+  // Sends READY, without the stream if it does not fit with it: then rails carry it. As ControlLink::SendIfItFits().
+  absl::Status Send(NodeJob& job, Exchange& exchange, Ready ready);
   // The peer's daemon has taken that READY.
   void OnReadyTaken(PeerIndex by, JobKey key);
   // Copies what came in READY into the receive ranges. Lengths have been compared.
@@ -60,6 +63,7 @@ class EagerExchanges {
   void Fail(NodeJob& job, const std::string& what);
 
   const ExchangeContext& context_;
+  Outbox& outbox_;
   JobMap& jobs_;
   const Calls calls_;
   GuardedCopy copy_;

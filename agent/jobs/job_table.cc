@@ -71,7 +71,7 @@ JobTable::JobTable(const Parts& parts)
                                              : key.seq <= group->LastTaken() && records_.Tombstone(key) == nullptr;
                       return ended ? Rehomed::State::kComplete : Rehomed::State::kAborted;
                     }}),
-      eager_(&context_, &jobs_,
+      eager_(&context_, &outbox_, &jobs_,
              {.fail = [this](NodeJob& job, absl::Status why) { FailJob(job, std::move(why), true); },
               .received =
                   [this](NodeJob& job, Exchange& exchange) {
@@ -199,7 +199,7 @@ void JobTable::SendReady(NodeJob& job, Exchange& exchange) {
   exchange.ready_waits = exchange.in.open() && exchange.in.IsBinding();
   if (exchange.ready_waits) return;  // OnZoneEvent() comes again
   Ready ready = BuildReady(job, exchange, peer);
-  if (!eager_.Send(job, exchange, &ready)) return;
+  if (!eager_.Fill(job, exchange, &ready)) return;
   ready.rails.reserve(rails_.size());
   for (size_t r = 0; r < rails_.size(); ++r) {
     const RailIndex rail(static_cast<uint32_t>(r));
@@ -212,7 +212,7 @@ void JobTable::SendReady(NodeJob& job, Exchange& exchange) {
   const size_t flows = ready.sends.size() + ready.receives.size(), ranges = grants ? ready.grant->ranges.size() : 0;
   const absl::Status sent = ranges > kMaxGrantRanges || ranges * rails_.size() > kMaxGrantKeys
                                 ? absl::ResourceExhaustedError(absl::StrCat("more than ", kMaxGrantRanges, " ranges"))
-                                : outbox_.SendIfItFits(peer.node, std::move(ready));
+                                : eager_.Send(job, exchange, std::move(ready));
   if (!sent.ok()) {
     return FailJob(job,
                    absl::ResourceExhaustedError(absl::StrCat(

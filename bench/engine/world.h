@@ -81,7 +81,7 @@ struct BenchNode final : public ControlLink {
     std::vector<JobKey> taken = {};  // not empty: instead of a message, the link says that `from` has these READYs
   };
   void Send(const std::string& node, ControlMessage message) override { outbox.emplace_back(node, std::move(message)); }
-  absl::Status SendIfItFits(const std::string& node, ControlMessage message) override {
+  absl::Status SendIfItFits(const std::string& node, ControlMessage&& message) override {
     Send(node, std::move(message));
     return absl::OkStatus();
   }

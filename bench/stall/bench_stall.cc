@@ -65,7 +65,7 @@ T AwaitValue(Call call) {
 class NoLink final : public ControlLink {
  public:
   void Send(const std::string&, ControlMessage) override {}
-  absl::Status SendIfItFits(const std::string&, ControlMessage) override { return absl::OkStatus(); }
+  absl::Status SendIfItFits(const std::string&, ControlMessage&&) override { return absl::OkStatus(); }
   void SetPatience(const std::string&, absl::Duration) override {}
 };
 

@@ -65,7 +65,7 @@ void PeerHub::Send(const std::string& node, ControlMessage message) {
   if (!sent.ok()) Lose(*peer, std::string(sent.message()));  // later messages depend on this one
 }
 
-absl::Status PeerHub::SendIfItFits(const std::string& node, ControlMessage message) {
+absl::Status PeerHub::SendIfItFits(const std::string& node, ControlMessage&& message) {
   std::string bytes = SerializedOf(message);
   absl::MutexLock lock(&mutex_);
   HubPeer* const peer = Receiver(node);

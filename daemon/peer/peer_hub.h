@@ -161,7 +161,7 @@ class PeerHub final : public ControlLink, public ConnectionHandler {
   absl::Status Redial(const std::string& node);
 
   void Send(const std::string& node, ControlMessage message) override;
-  absl::Status SendIfItFits(const std::string& node, ControlMessage message) override;
+  absl::Status SendIfItFits(const std::string& node, ControlMessage&& message) override;
   void SetPatience(const std::string& node, absl::Duration patience) override;
 
   void OnOpen(const ConnectionPtr& connection) override;

@@ -45,7 +45,7 @@ class DirectLink final : public ControlLink {
     auto it = agents_.find(node);
     if (it != agents_.end()) it->second->OnPeerMessage(self_, boot_, std::move(message));
   }
-  absl::Status SendIfItFits(const std::string& node, ControlMessage message) override {
+  absl::Status SendIfItFits(const std::string& node, ControlMessage&& message) override {
     Send(node, std::move(message));
     return absl::OkStatus();
   }

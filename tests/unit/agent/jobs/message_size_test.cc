@@ -66,6 +66,28 @@ TEST_P(MessageSizeTest, AReady) {
                      absl::StrCat("job 1: READY of 18 flows and ", GetParam() ? 9 : 0, " ranges from n1 to n"));
 }
 
+// Rails carry an exchange that would fit into a READY of another job, and it is not counted as eager.
+TEST_P(MessageSizeTest, AReadyWithEagerBytes) {
+  Cluster cluster({.remote = GetParam(), .eager_bytes = 4096});
+  Exchange exchange(&cluster, 4, "g");
+  exchange.JoinAll();
+  exchange.SetLengths(AllLengths(4, 1000), 1);
+  cluster.node(0).does_not_fit = [](const ControlMessage& message) {
+    const auto* ready = std::get_if<Ready>(&message);
+    return ready != nullptr && ready->sends.size() + ready->eager.size() > 4000 ? TooLong() : absl::OkStatus();
+  };
+  exchange.SubmitAll(1);
+  cluster.Run();
+  exchange.ExpectDone(1);
+  exchange.ExpectBytes();
+  cluster.ExpectNothingOpen();
+  EXPECT_EQ(cluster.node(0).engine->Snapshot(0).counters.eager_sent, 0u);
+  EXPECT_EQ(cluster.node(1).engine->Snapshot(0).counters.eager_sent, 1u);
+  const JobReport report = **exchange.trainer(0).Wait(1);
+  EXPECT_EQ(report.eager_sent_bytes, 0u);
+  EXPECT_EQ(report.eager_received_bytes, 4000u);
+}
+
 TEST_P(MessageSizeTest, TheGrantOfAReady) {
   if (!GetParam()) GTEST_SKIP() << "it does not grow with the job";
   Exchange large(&cluster_, 9, "large"), other(&cluster_, 3, "other");
