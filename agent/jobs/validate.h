@@ -31,7 +31,7 @@ struct CheckedSubmission {
   bool question = false;
   uint64_t tag = 0;
   absl::Duration timeout;
-  Digest digest{};                                // SHA-256 of the content; equal digests are the same submission
+  Digest digest{};                                // SHA-256 of the content; equal ones are the same. 0: not known
   absl::Status verdict;                           // why it is refused, unless its number was taken before
   uint64_t peers_end = 0;                         // all ranks that it names are below
   std::string last_peer;                          // field and value of the highest of them
