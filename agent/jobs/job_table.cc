@@ -276,7 +276,6 @@ bool JobTable::OnMessage(const Peer& from, Ready&& message) {
   Group* const group = groups_.Find(message.job.epoch);
   if (group == nullptr) return false;
   peers_.Get(from.index).TakePlanned(message.planned_bytes);
-  planner_.OnTold(message.rails, now_);
   for (Tally& tally : std::exchange(message.tallies, {})) OnMessage(from, std::move(tally));
   // Its sender may not hear of the end from the node that caused it: the two may have lost each other, or not met yet.
   if (group->broken && message.job.seq > group->good_until) {
@@ -318,6 +317,7 @@ bool JobTable::OnMessage(const Peer& from, Ready&& message) {
     FailJob(*job, taken, false);
     return false;
   }
+  planner_.OnTold(message.rails, now_);  // once for each job
   exchange->times.ready_received = now_;
   exchange->ready = std::move(message);
   if (comparable) Compare(*job, *group, *exchange);
