@@ -1,0 +1,37 @@
+// Errors of the C interface, and what keeps exceptions inside it.
+#ifndef RAILS_CLIENT_C_SRC_ERROR_H_
+#define RAILS_CLIENT_C_SRC_ERROR_H_
+
+#include <exception>
+#include <new>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "rails/rails.h"
+
+namespace rails::c {
+
+// `status` as an error of the caller's. NULL if it is OK. Without memory for it, an error that says so.
+rails_error* ToError(const absl::Status& status) noexcept;
+rails_error* OutOfMemory() noexcept;
+
+// Runs a call that returns absl::Status. Every function that can fail is one.
+template <typename Call>
+rails_error* Guard(Call&& call) noexcept {
+  try {
+    return ToError(call());
+  } catch (const std::bad_alloc&) {
+    return OutOfMemory();
+  } catch (const std::exception& e) {
+    return ToError(absl::InternalError(e.what()));
+  }
+}
+
+// INVALID_ARGUMENT if `pointer` is NULL.
+inline absl::Status Require(const void* pointer, const char* name) {
+  return pointer != nullptr ? absl::OkStatus() : absl::InvalidArgumentError(absl::StrCat(name, " is NULL"));
+}
+
+}  // namespace rails::c
+
+#endif  // RAILS_CLIENT_C_SRC_ERROR_H_

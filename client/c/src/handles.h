@@ -1,0 +1,43 @@
+// What the handles of the C interface hold: an object of the C++ client each.
+#ifndef RAILS_CLIENT_C_SRC_HANDLES_H_
+#define RAILS_CLIENT_C_SRC_HANDLES_H_
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "client/c/src/end_signal.h"
+#include "client/src/owner_process.h"
+#include "rails/client.h"
+#include "rails/rails.h"
+
+struct rails_client {
+  std::unique_ptr<rails::Client> client;
+  const rails::internal::OwnerProcess owner{};
+  const std::shared_ptr<rails::c::EndSignal> ends = std::make_shared<rails::c::EndSignal>();
+};
+
+struct rails_segment {
+  std::shared_ptr<rails::Segment> segment;
+};
+
+struct rails_group {
+  std::shared_ptr<rails::Group> group;
+  std::shared_ptr<rails::c::EndSignal> ends;
+};
+
+struct rails_prepared {
+  std::shared_ptr<rails::Prepared> prepared;
+  std::weak_ptr<rails::Group> group;
+  std::shared_ptr<rails::c::EndSignal> ends;
+  size_t send_count, receive_count;  // flows
+};
+
+struct rails_job {
+  std::shared_ptr<rails::Job> job;
+  std::mutex mutex{};
+  std::optional<rails::JobReport> report{};  // set once, when the job has ended and its report is asked for
+};
+
+#endif  // RAILS_CLIENT_C_SRC_HANDLES_H_
