@@ -1,6 +1,7 @@
 // Jobs and prepared exchanges.
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -81,7 +82,7 @@ absl::StatusOr<AllToAllv> ReadBuffers(const rails_buffers* given, uint32_t world
 
 absl::Status Give(absl::StatusOr<std::shared_ptr<Job>> submitted, std::shared_ptr<EndSignal> ends, rails_job** job) {
   if (!submitted.ok()) return submitted.status();
-  auto handle = std::make_unique<rails_job>(*std::move(submitted));
+  std::unique_ptr<rails_job> handle(new rails_job{*std::move(submitted)});
   if (ends->opened()) {
     handle->job->OnDone([ends = std::move(ends)](const absl::StatusOr<JobReport>&) { ends->Raise(); });
   }
