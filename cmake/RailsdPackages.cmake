@@ -13,6 +13,7 @@ install(FILES ${systemd}/railsd.tmpfiles DESTINATION lib/tmpfiles.d RENAME rails
 install(FILES ${PROJECT_SOURCE_DIR}/deploy/railsd.example.yaml ${PROJECT_SOURCE_DIR}/deploy/RUNBOOK.md
   DESTINATION share/doc/railsd COMPONENT railsd EXCLUDE_FROM_ALL)
 install(FILES ${PROJECT_SOURCE_DIR}/client/examples/all_to_all.cc ${PROJECT_SOURCE_DIR}/client/examples/CMakeLists.txt
+    ${PROJECT_SOURCE_DIR}/client/c/examples/all_to_all.c
   DESTINATION share/doc/librailsd-client-dev/examples COMPONENT client-dev EXCLUDE_FROM_ALL)
 
 # Debian wants these in every package: its licence, and what has changed.
@@ -57,15 +58,16 @@ With rails_example_all_to_all, a small trainer that checks every byte.")
 
 set(CPACK_DEBIAN_CLIENT_PACKAGE_NAME librailsd-client)
 set(CPACK_DEBIAN_CLIENT_PACKAGE_SECTION libs)
-set(CPACK_COMPONENT_CLIENT_DESCRIPTION "Client library of railsd
-With it training processes share memory with the daemon of their node and hand it all-to-all jobs.")
+set(CPACK_COMPONENT_CLIENT_DESCRIPTION "Client libraries of railsd
+With them training processes share memory with the daemon of their node and hand it all-to-all jobs: librails_client
+from C++, librails from C and other languages.")
 set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
 set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS_POLICY ">=")
 
 set(CPACK_DEBIAN_CLIENT-DEV_PACKAGE_NAME librailsd-client-dev)
 set(CPACK_DEBIAN_CLIENT-DEV_PACKAGE_SECTION libdevel)
-set(CPACK_COMPONENT_CLIENT-DEV_DESCRIPTION "Client library of railsd, to compile with
-Header, CMake package, pkg-config file, an example, and static libraries, which need libprotobuf-dev besides.")
+set(CPACK_COMPONENT_CLIENT-DEV_DESCRIPTION "Client libraries of railsd, to compile with
+Headers, CMake package, pkg-config files, examples, and static libraries, which need libprotobuf-dev besides.")
 set(CPACK_DEBIAN_CLIENT-DEV_PACKAGE_SUGGESTS libprotobuf-dev)
 
 # The version of the packages is found when they are made, as that of the programs is when they are built.

@@ -111,6 +111,9 @@ class Packages(debian.RootTest):
             self.assertRegex(debian.run("readelf", "-d", self.root.path / program[1:]), r"NEEDED.*librails_client\.so\.")
             said = self.root.run("bash", "-c", EXCHANGE, "exchange", program)
             self.assertIn("every byte is right", said)
+        self.root.run("sh", "-c", f"gcc -std=c11 {EXAMPLES}/all_to_all.c -o /opt/in_c $(pkg-config --cflags --libs rails)")
+        with self.assertRaisesRegex(AssertionError, "UNAVAILABLE: .*is railsd running"):
+            self.root.run("/opt/in_c", "/nowhere", "1", "0")
 
     def test_4_upgrade(self):
         changed = self.root.read(CONFIG)

@@ -1,5 +1,6 @@
-# Installs the client library into a new directory, moves it, and builds and runs the example three times: with
-# find_package, shared and static, and with pkg-config. Arguments: BUILD_DIR, EXAMPLES_DIR, LIBDIR, CXX.
+# Installs the client libraries into a new directory, moves it, and builds and runs the examples: that in C++ with
+# find_package, shared and static, and with pkg-config; that in C with pkg-config. Arguments: BUILD_DIR, EXAMPLES_DIR,
+# LIBDIR, CC, CXX.
 cmake_policy(VERSION 3.25)
 
 execute_process(COMMAND mktemp -d OUTPUT_VARIABLE root OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
@@ -80,9 +81,19 @@ separate_arguments(flags UNIX_COMMAND "${flags}")
 run(${CXX} -std=c++20 ${EXAMPLES_DIR}/all_to_all.cc -o ${root}/by_pkg_config ${flags})
 check_program(${root}/by_pkg_config)
 
+# The C interface.
+run(${PKG_CONFIG} --cflags --libs rails)
+string(STRIP "${output}" flags)
+separate_arguments(flags UNIX_COMMAND "${flags}")
+run(${CC} -std=c11 -Wall -Wextra -Werror -pedantic ${EXAMPLES_DIR}/../c/examples/all_to_all.c -o ${root}/in_c ${flags})
+execute_process(COMMAND ${root}/in_c ${root}/nowhere 1 0 RESULT_VARIABLE result ERROR_VARIABLE output)
+if(NOT result EQUAL 1 OR NOT output MATCHES "UNAVAILABLE.*nowhere/descriptors.sock.*is railsd running")
+  fail("the example in C ended with ${result}:\n${output}")
+endif()
+
 # Compiling against the library needs neither gRPC nor protobuf.
 file(GLOB_RECURSE headers RELATIVE ${root}/prefix ${root}/prefix/include/*)
-if(NOT headers STREQUAL "include/rails/client.h")
+if(NOT headers STREQUAL "include/rails/client.h;include/rails/rails.h")
   fail("installed headers: ${headers}")
 endif()
 file(REMOVE_RECURSE ${root})
