@@ -81,14 +81,16 @@ class Marks(unittest.TestCase):
         self.assertEqual((harness.ROOT / "docs/configuration.md").read_text(), page,
                          "build/release/daemon/railsd --config-table | tools/config_reference.py >docs/configuration.md")
 
-    def test_excerpts_are_of_the_example(self):
-        program = [line.strip() for line in (harness.ROOT / "client/examples/all_to_all.cc").read_text().split("\n")]
-        excerpts = [text for _, language, label, text in doc_blocks.fenced((harness.ROOT / "docs/client.md").read_text())
-                    if (language, label) == ("cpp", "all_to_all.cc")]
-        self.assertGreaterEqual(len(excerpts), 5)
-        for excerpt in excerpts:
-            lines = [line.strip() for line in excerpt.strip().split("\n")]
-            self.assertTrue(any(program[at:at + len(lines)] == lines for at in range(len(program))), excerpt)
+    def test_excerpts_are_of_the_examples(self):
+        for page, language, path in (("client.md", "cpp", "client/examples/all_to_all.cc"),
+                                     ("c.md", "c", "client/c/examples/all_to_all.c")):
+            program = [line.strip() for line in (harness.ROOT / path).read_text().split("\n")]
+            excerpts = [text for _, *mark, text in doc_blocks.fenced((harness.ROOT / "docs" / page).read_text())
+                        if mark == [language, Path(path).name]]
+            self.assertGreaterEqual(len(excerpts), 5)
+            for excerpt in excerpts:
+                lines = [line.strip() for line in excerpt.strip().split("\n")]
+                self.assertTrue(any(program[at:at + len(lines)] == lines for at in range(len(program))), excerpt)
 
     def test_layouts_are_those_of_the_code(self):
         code = (harness.ROOT / "agent/transport/tcp/frame.cc").read_text()
