@@ -105,6 +105,8 @@ class InC(CTest):
         """Runs one process for each rank, over both daemons, and returns what they print."""
         processes = [subprocess.Popen([program, self.sockets(rank % 2), str(world), str(rank)], text=True, env=env,
                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE) for rank in range(world)]
+        for process in processes:
+            self.addCleanup(process.kill)
         outputs = [process.communicate(timeout=harness.PATIENCE) for process in processes]
         for rank, (process, output) in enumerate(zip(processes, outputs)):
             self.assertEqual(process.returncode, 0, output)
