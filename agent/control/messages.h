@@ -62,6 +62,7 @@ struct GroupReject {
   Rank rank;
   absl::StatusCode code = absl::StatusCode::kUnknown;
   std::string reason;
+  std::vector<Rank> failed_ranks{};  // as in failed_ranks.h
 };
 // Any member's agent to all others: nothing more can be started in this epoch. Jobs up to `last_seq` go on: the member
 // that left had finished its part of them.
@@ -72,6 +73,7 @@ struct GroupBroken {
   std::string reason;
   bool replayable = false;  // a daemon has ended, and no trainer: the ranks may join again and go on
   bool left = false;        // a rank has left, and nothing has failed
+  std::vector<Rank> failed_ranks{};
 };
 // From a node that drains to the others of a group: its ranks have ended the jobs up to `seq`, and it leaves once the
 // receiver's ranks have ended them, too.
@@ -192,6 +194,7 @@ struct Abort {
   JobKey job;
   absl::StatusCode code = absl::StatusCode::kUnknown;
   std::string reason;
+  std::vector<Rank> failed_ranks{};
 };
 // The answer to every ABORT, also of a job that is unknown or over: the sender posts nothing more of the job for the
 // receiver. Bytes on the wire of connections that failed at its end may yet land, unless the receiver ends

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "agent/base/failed_ranks.h"
 #include "agent/base/log_value.h"
 
 namespace railsd {
@@ -97,8 +98,9 @@ void Engine::CloseSession(SessionId id, const std::string& reason, Callback<absl
   for (Group* group : mine) {
     for (Rank rank : group->local_ranks) {
       if (group->ranks[rank.value()].session != id) continue;
-      groups_.MemberGone(*group, rank, jobs_.FinishedUntil(*group, rank),
-                         absl::UnavailableError(absl::StrCat(group->Describe(rank), " is gone: ", reason)));
+      groups_.MemberGone(
+          *group, rank, jobs_.FinishedUntil(*group, rank),
+          WithFailedRanks(absl::UnavailableError(absl::StrCat(group->Describe(rank), " is gone: ", reason)), {rank}));
     }
   }
   jobs_.AbortSession(
@@ -139,9 +141,10 @@ void Engine::Leave(SessionId session, Epoch epoch, Rank rank, Callback<absl::Sta
                      epoch.counter, " is not held by session ", session.value())));
   }
   sweep_ = true;
-  groups_.MemberGone(*group, rank, jobs_.FinishedUntil(*group, rank),
-                     absl::AbortedError(absl::StrCat(group->Describe(rank), " left group ", group->key.name)),
-                     /*left=*/true);
+  groups_.MemberGone(
+      *group, rank, jobs_.FinishedUntil(*group, rank),
+      WithFailedRanks(absl::AbortedError(absl::StrCat(group->Describe(rank), " left group ", group->key.name)), {rank}),
+      /*left=*/true);
   std::move(done)(absl::OkStatus());
 }
 

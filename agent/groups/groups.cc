@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "agent/base/failed_ranks.h"
 #include "agent/base/log_value.h"
 #include "agent/jobs/validate.h"
 
@@ -127,7 +128,7 @@ void GroupTable::Join(JoinRequest request, absl::Time now, Callback<absl::Status
 
 void GroupTable::RejectJoin(const GroupKey& key, Rank rank, Joiner& joiner, const absl::Status& why) {
   if (!IsLocal(joiner)) {
-    outbox_->Send(joiner.node, GroupReject{key, rank, why.code(), std::string(why.message())});
+    outbox_->Send(joiner.node, GroupReject{key, rank, why.code(), std::string(why.message()), FailedRanks(why)});
     ForgetJoin(joiner.node);
     return;
   }
@@ -356,21 +357,18 @@ void GroupTable::OnMessage(const Peer& from, GroupReject&& message) {
   Joiner rejected = std::move(joiner->second);
   it->second.erase(joiner);
   if (it->second.empty()) forming_.erase(it);
-  const absl::StatusCode code = message.code == absl::StatusCode::kOk ? absl::StatusCode::kInternal : message.code;
   RejectJoin(message.key, message.rank, rejected,
-             absl::Status(code, absl::StrCat(message.reason, " (said ", from.node, ")")));
+             SaidBy(from.node, message.code, message.reason, message.failed_ranks));
 }
 
 bool GroupTable::OnMessage(const Peer& from, GroupBroken&& message) {
   Group* group = Find(message.epoch);
-  if (group == nullptr) return false;
-  if (group->broken && group->good_until <= message.last_seq) return true;
+  if (group == nullptr || (group->broken && group->good_until <= message.last_seq)) return group != nullptr;
   group->replayable = !group->broken && message.replayable && group->recovery.policy == RecoveryPolicy::kWait;
   group->left = message.left;
   group->broken = true;
   group->good_until = message.last_seq;
-  const absl::StatusCode code = message.code == absl::StatusCode::kOk ? absl::StatusCode::kInternal : message.code;
-  group->why = absl::Status(code, absl::StrCat(message.reason, " (said ", from.node, ")"));
+  group->why = SaidBy(from.node, message.code, message.reason, message.failed_ranks);
   UpdatePatience(group->peers);
   // The others may have lost the sender, or hear of it late: they are to hear that the epoch is over before they hear
   // that this node aborts its jobs. The end comes earlier at most once for each job under way.
@@ -384,7 +382,7 @@ bool GroupTable::OnMessage(const Peer& from, GroupBroken&& message) {
 
 void GroupTable::SendBroken(const Group& group, const Peer& to) {
   outbox_->Send(to.node, GroupBroken{group.epoch, group.good_until, group.why.code(), std::string(group.why.message()),
-                                     group.replayable, group.left});
+                                     group.replayable, group.left, FailedRanks(group.why)});
 }
 
 void GroupTable::TellBroken(const Group& group, std::optional<PeerIndex> except) {
@@ -458,7 +456,8 @@ void GroupTable::OnPeerLost(const Peer& peer, const absl::Status& why, bool ende
   }
   for (Group* group : With(peer.index)) {
     if (group->recovery.policy != RecoveryPolicy::kDegrade) {
-      Break(*group, JobSeq(0), why, ended ? Cause::kDaemon : Cause::kFailure);
+      Break(*group, JobSeq(0), WithFailedRanks(why, group->RanksOf(peer.index)),
+            ended ? Cause::kDaemon : Cause::kFailure);
     } else if (!group->Lost(peer.index)) {
       group->lost.push_back(peer.index);
       options_.log->warn("group_goes_on_without group={} epoch={:016x}.{} node={}", LogValue(group->key.name),
@@ -469,7 +468,8 @@ void GroupTable::OnPeerLost(const Peer& peer, const absl::Status& why, bool ende
 
 void GroupTable::OnPeerSilent(const Peer& peer, const absl::Status& why) {
   for (Group* group : With(peer.index)) {
-    if (group->recovery.policy == RecoveryPolicy::kFail) Break(*group, JobSeq(0), why);
+    if (group->recovery.policy != RecoveryPolicy::kFail) continue;
+    Break(*group, JobSeq(0), WithFailedRanks(why, group->RanksOf(peer.index)));
   }
 }
 

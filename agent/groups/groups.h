@@ -70,6 +70,8 @@ struct Group {
   uint32_t world_size() const { return static_cast<uint32_t>(ranks.size()); }
   // "rank 3 on n1".
   std::string Describe(Rank rank) const;
+  // Ascending.
+  std::vector<Rank> RanksOf(PeerIndex peer) const;
   GroupView View() const;
 };
 

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "agent/base/failed_ranks.h"
 #include "agent/groups/groups.h"
 
 namespace railsd {
@@ -122,6 +123,14 @@ absl::Status GroupTable::CheckForming(const Forming& forming, const Joiner& zero
   return absl::OkStatus();
 }
 
+std::vector<Rank> Group::RanksOf(PeerIndex peer) const {
+  std::vector<Rank> found;
+  for (uint32_t r = 0; r < world_size(); ++r) {
+    if (!ranks[r].local && ranks[r].peer == peer) found.emplace_back(r);
+  }
+  return found;
+}
+
 absl::Status GroupTable::MissingRanks(const GroupKey& key, const Forming& forming, uint32_t world_size) const {
   std::vector<uint32_t> missing;
   for (uint32_t r = 0; r < world_size && missing.size() < FormingView::kMaxMissing; ++r) {
@@ -141,7 +150,7 @@ absl::Status GroupTable::MissingRanks(const GroupKey& key, const Forming& formin
   } else if (missing.empty()) {
     absl::StrAppend(&text, "; rank 0's node has not committed it");
   }
-  return absl::DeadlineExceededError(text);
+  return WithFailedRanks(absl::DeadlineExceededError(text), {missing.begin(), missing.end()});
 }
 
 std::vector<FormingView> GroupTable::FormingHere() const {

@@ -22,14 +22,15 @@ constexpr absl::Duration kQuiescePatience = absl::Seconds(1);
 bool JobTable::OnMessage(const Peer& from, Abort&& message) {
   Group* const group = groups_.Find(message.job.epoch);
   if (group == nullptr) return false;
-  const absl::StatusCode code = message.code == absl::StatusCode::kOk ? absl::StatusCode::kInternal : message.code;
   NodeJob* const job = Find(jobs_, message.job);
-  std::string reason = absl::StrCat(message.reason, " (said ", from.node, ")");
+  absl::Status why = SaidBy(from.node, message.code, message.reason, message.failed_ranks);
   // The sender has not been told whom it waited for.
-  if (job != nullptr && !job->started && !job->told_unsubmitted && absl::IsDeadlineExceeded(absl::Status(code, ""))) {
-    absl::StrAppend(&reason, "; ", peers_.self(), " waited ", WaitsFor(*job, group, peers_, sessions_));
+  if (job != nullptr && !job->started && !job->told_unsubmitted && absl::IsDeadlineExceeded(why)) {
+    const std::string waited = WaitsFor(*job, group, peers_, sessions_);
+    why = WithFailedRanks(
+        absl::DeadlineExceededError(absl::StrCat(why.message(), "; ", peers_.self(), " waited ", waited)),
+        AwaitedRanks(*job, *group, sessions_));
   }
-  const absl::Status why(code, reason);
   const bool news = AddTombstone(*group, message.job, why);
   if (job == nullptr) {
     outbox_.Send(from.node, Quiesced{message.job, {}});

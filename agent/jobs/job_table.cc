@@ -449,8 +449,7 @@ void JobTable::Tick() {
                                          [this](const Waiter& waiter) { return waiter.deadline <= now_; });
       if (is_late || wait_ends) FillReport(*job, part, context_, health_, now_, &part.report);
       if (is_late) {
-        const std::string waits_for = WaitsFor(*job, groups_.Find(key.epoch), peers_, sessions_);
-        late.emplace_back(job.get(), DeadlineStatus(*job, part, waits_for, peers_.self()));
+        late.emplace_back(job.get(), DeadlineStatus(*job, part, groups_.Find(key.epoch), peers_, sessions_));
       }
       for (Waiter& waiter : part.waiters) {
         if (waiter.deadline > now_) {

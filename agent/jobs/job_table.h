@@ -11,6 +11,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
 #include "agent/agent.h"
+#include "agent/base/failed_ranks.h"
 #include "agent/groups/groups.h"
 #include "agent/jobs/admission.h"
 #include "agent/jobs/copier.h"
@@ -193,7 +194,9 @@ class JobTable {
     const Group* const group = groups_.Find(key.epoch);
     return group == nullptr || (group->RanksOn(from.index) > 0 && !group->Lost(from.index));
   }
-  static Abort AbortOf(JobKey key, const absl::Status& why) { return {key, why.code(), std::string(why.message())}; }
+  static Abort AbortOf(JobKey key, const absl::Status& why) {
+    return {key, why.code(), std::string(why.message()), FailedRanks(why)};
+  }
   // No rank of the group can be further ahead of this node's ranks.
   uint64_t LastExpected(const Group& group) const {
     return group.LastTaken().value() + 2 * uint64_t{options_.limits.max_jobs_per_group};

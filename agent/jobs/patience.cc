@@ -1,8 +1,11 @@
 #include "agent/jobs/patience.h"
 
 #include <algorithm>
+#include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "agent/base/failed_ranks.h"
 
 namespace railsd {
 namespace {
@@ -16,6 +19,12 @@ constexpr uint32_t kMaxFruitlessRounds = 4;
 
 absl::Duration LimitOf(const Group* group, const AgentOptions& options) {
   return std::max(options.peer_lost, group == nullptr ? absl::ZeroDuration() : group->recovery.wait_limit);
+}
+
+// UNAVAILABLE, for which the ranks of `peer` are named.
+absl::Status Blame(const Group* group, PeerIndex peer, const std::string& what) {
+  absl::Status status = absl::UnavailableError(what);
+  return group == nullptr ? status : WithFailedRanks(std::move(status), group->RanksOf(peer));
 }
 
 }  // namespace
@@ -42,10 +51,10 @@ std::vector<std::pair<NodeJob*, absl::Status>> FindStranded(const JobMap& jobs, 
         *next = std::min(*next, until);
         continue;
       }
-      found.emplace_back(job.get(),
-                         absl::UnavailableError(absl::StrCat(
-                             "no rail of ", context.peers->self(), " has reached ", peer.node, " for ",
-                             absl::FormatDuration(LimitOf(group, *context.options)), " (job ", key.seq.value(), ")")));
+      found.emplace_back(job.get(), Blame(group, exchange.peer,
+                                          absl::StrCat("no rail of ", context.peers->self(), " has reached ", peer.node,
+                                                       " for ", absl::FormatDuration(LimitOf(group, *context.options)),
+                                                       " (job ", key.seq.value(), ")")));
       break;
     }
   }
@@ -59,10 +68,10 @@ absl::Status CheckFruitless(const NodeJob& job, const Group* group, const Exchan
   if (out.fruitless_rounds() < kMaxFruitlessRounds || job.now() < out.fruitless_since() + limit + kControlFirst) {
     return absl::OkStatus();
   }
-  return absl::UnavailableError(absl::StrCat("node ", context.peer(exchange.peer).node, " has taken nothing of job ",
-                                             job.key.seq.value(), " for ", absl::FormatDuration(limit),
-                                             ": the rails of ", context.peers->self(), " failed under it ",
-                                             out.fruitless_rounds(), " times"));
+  return Blame(group, exchange.peer,
+               absl::StrCat("node ", context.peer(exchange.peer).node, " has taken nothing of job ",
+                            job.key.seq.value(), " for ", absl::FormatDuration(limit), ": the rails of ",
+                            context.peers->self(), " failed under it ", out.fruitless_rounds(), " times"));
 }
 
 }  // namespace railsd

@@ -1,9 +1,11 @@
 #include "agent/jobs/waits.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "agent/base/failed_ranks.h"
 
 namespace railsd {
 namespace {
@@ -21,13 +23,12 @@ std::string NamesOf(const Group& group, const std::vector<Unsubmitted::Member>& 
 
 // Ranks of a node that has not said which of them are missing.
 std::string RanksOf(const Group& group, PeerIndex peer, const std::string& node) {
-  std::vector<uint32_t> ranks;
-  for (uint32_t r = 0; r < group.world_size() && ranks.size() < Unsubmitted::kMaxMembers; ++r) {
-    if (!group.ranks[r].local && group.ranks[r].peer == peer) ranks.push_back(r);
-  }
-  if (ranks.size() == 1) return group.Describe(Rank(ranks[0]));
-  return absl::StrCat("the ranks of ", node, " (", absl::StrJoin(ranks, ", "),
-                      ranks.size() < Unsubmitted::kMaxMembers ? ")" : ", ...)");
+  std::vector<Rank> ranks = group.RanksOf(peer);
+  if (ranks.size() == 1) return group.Describe(ranks[0]);
+  const bool all = ranks.size() < Unsubmitted::kMaxMembers;
+  if (!all) ranks.resize(Unsubmitted::kMaxMembers);
+  const auto number = [](std::string* out, Rank rank) { absl::StrAppend(out, rank.value()); };
+  return absl::StrCat("the ranks of ", node, " (", absl::StrJoin(ranks, ", ", number), all ? ")" : ", ...)");
 }
 
 }  // namespace
@@ -71,12 +72,34 @@ std::string WaitsFor(const NodeJob& job, const Group* group, const PeerTable& pe
   return "for its bytes to arrive";
 }
 
-absl::Status DeadlineStatus(const NodeJob& job, const RankPart& part, const std::string& waits_for,
-                            const std::string& node) {
-  return absl::DeadlineExceededError(
-      absl::StrCat("job ", job.key.seq.value(), " of rank ", part.submission.rank.value(), " on ", node, " waited ",
-                   waits_for, "; ", part.report.bytes_sent, " of ", part.report.bytes_to_send, " bytes were sent, ",
-                   part.report.bytes_received, " of ", part.report.bytes_to_receive, " received"));
+std::vector<Rank> AwaitedRanks(const NodeJob& job, const Group& group, SessionTable& sessions) {
+  std::vector<Rank> ranks;
+  const auto add = [&](const std::vector<Unsubmitted::Member>& members) {
+    for (const Unsubmitted::Member& member : members) ranks.push_back(member.rank);
+  };
+  if (!job.started) {
+    add(UnsubmittedHere(job, group, sessions));
+    return ranks;
+  }
+  for (const Exchange& exchange : job.exchanges) {
+    if (exchange.left_out || exchange.ready.has_value() || exchange.compared) continue;
+    add(exchange.unsubmitted);
+    if (!exchange.unsubmitted.empty()) continue;
+    const std::vector<Rank> all = group.RanksOf(exchange.peer);
+    ranks.insert(ranks.end(), all.begin(), all.end());
+  }
+  std::sort(ranks.begin(), ranks.end());
+  return ranks;
+}
+
+absl::Status DeadlineStatus(const NodeJob& job, const RankPart& part, const Group* group, const PeerTable& peers,
+                            SessionTable& sessions) {
+  absl::Status status = absl::DeadlineExceededError(absl::StrCat(
+      "job ", job.key.seq.value(), " of rank ", part.submission.rank.value(), " on ", peers.self(), " waited ",
+      WaitsFor(job, group, peers, sessions), "; ", part.report.bytes_sent, " of ", part.report.bytes_to_send,
+      " bytes were sent, ", part.report.bytes_received, " of ", part.report.bytes_to_receive, " received"));
+  if (group == nullptr) return status;
+  return WithFailedRanks(std::move(status), AwaitedRanks(job, *group, sessions));
 }
 
 }  // namespace railsd

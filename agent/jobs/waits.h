@@ -17,9 +17,12 @@ std::vector<Unsubmitted::Member> UnsubmittedHere(const NodeJob& job, const Group
 // "for rank 3 on n1 (pid 42) to submit". `group` is null when it is forgotten.
 std::string WaitsFor(const NodeJob& job, const Group* group, const PeerTable& peers, SessionTable& sessions);
 
+// The ranks that it names. Empty unless it waits for ranks to submit.
+std::vector<Rank> AwaitedRanks(const NodeJob& job, const Group& group, SessionTable& sessions);
+
 // Why a part has not ended in time.
-absl::Status DeadlineStatus(const NodeJob& job, const RankPart& part, const std::string& waits_for,
-                            const std::string& node);
+absl::Status DeadlineStatus(const NodeJob& job, const RankPart& part, const Group* group, const PeerTable& peers,
+                            SessionTable& sessions);
 
 }  // namespace railsd
 

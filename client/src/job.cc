@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/src/failed_ranks.h"
 #include "client/src/prepared.h"
 #include "client/src/segment.h"
 
@@ -25,7 +26,7 @@ JobReport FromProto(const v1::JobReport& from) {
   report.terminal = from.state() == v1::JOB_STATE_DONE || from.state() == v1::JOB_STATE_FAILED;
   if (from.state() == v1::JOB_STATE_FAILED) {
     const auto code = from.code() == 0 ? absl::StatusCode::kUnknown : static_cast<absl::StatusCode>(from.code());
-    report.status = absl::Status(code, from.message());
+    report.status = WithFailedRanks(absl::Status(code, from.message()), from.failed_ranks());
   }
   report.bytes_sent = from.bytes_sent();
   report.bytes_received = from.bytes_received();

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "client/src/failed_ranks.h"
 #include "client/src/job.h"
 #include "rails/v1/session.pb.h"
 
@@ -26,8 +27,10 @@ bool RetryMayConnect(const absl::Status& status) {
 }
 
 absl::Status StatusOf(const v1::RingAnswer& answer) {
-  return answer.code() == 0 ? absl::OkStatus()
-                            : absl::Status(static_cast<absl::StatusCode>(answer.code()), answer.message());
+  return answer.code() == 0
+             ? absl::OkStatus()
+             : WithFailedRanks(absl::Status(static_cast<absl::StatusCode>(answer.code()), answer.message()),
+                               answer.failed_ranks());
 }
 
 template <typename Response>

@@ -98,12 +98,14 @@ struct Writer {
     b->set_rank(m.rank.value());
     b->set_code(static_cast<int32_t>(m.code));
     b->set_reason(Cut(m.reason));
+    for (Rank rank : m.failed_ranks) b->add_failed_ranks(rank.value());
   }
   void operator()(const GroupBroken& m) const {
     auto* b = out->mutable_group_broken();
     EpochTo(m.epoch, b->mutable_epoch());
     b->set_code(static_cast<int32_t>(m.code));
     b->set_reason(Cut(m.reason));
+    for (Rank rank : m.failed_ranks) b->add_failed_ranks(rank.value());
     b->set_last_seq(m.last_seq.value());
     b->set_replayable(m.replayable);
     b->set_left(m.left);
@@ -151,6 +153,7 @@ struct Writer {
     JobTo(m.job, b->mutable_job());
     b->set_code(static_cast<int32_t>(m.code));
     b->set_reason(Cut(m.reason));
+    for (Rank rank : m.failed_ranks) b->add_failed_ranks(rank.value());
   }
   void operator()(const Quiesced& m) const {
     auto* b = out->mutable_quiesced();

@@ -12,6 +12,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "agent/base/failed_ranks.h"
 #include "agent/base/rail_mask.h"
 #include "daemon/config/units.h"
 #include "rails/peer/v1/peer.pb.h"
@@ -231,6 +232,13 @@ ControlMessage ReadReady(const pb::Ready& in, FieldReader* r) {
   return out;
 }
 
+std::vector<Rank> ReadFailedRanks(const google::protobuf::RepeatedField<uint32_t>& in, FieldReader* r) {
+  std::vector<Rank> out;
+  if (!r->AtMost(in.size(), kMaxFailedRanks, "failed_ranks")) return out;
+  for (uint32_t rank : in) out.push_back(r->ReadRank(rank, "failed_ranks"));
+  return out;
+}
+
 ControlMessage ReadUnsubmitted(const pb::Unsubmitted& in, FieldReader* r) {
   Unsubmitted out{r->Job(in.job()), {}};
   if (in.ranks_size() > static_cast<int>(Unsubmitted::kMaxMembers) || in.pids_size() != in.ranks_size()) {
@@ -309,8 +317,8 @@ ControlMessage ReadBody(const pb::Message& in, FieldReader* r) {
       return ReadCommit(in.group_commit(), r);
     case pb::Message::kGroupReject:
       return GroupReject{r->Key(in.group_reject().key()), r->ReadRank(in.group_reject().rank(), "rank"),
-                         r->Code(in.group_reject().code()),
-                         r->Text(in.group_reject().reason(), "reason", kMaxPeerText)};
+                         r->Code(in.group_reject().code()), r->Text(in.group_reject().reason(), "reason", kMaxPeerText),
+                         ReadFailedRanks(in.group_reject().failed_ranks(), r)};
     case pb::Message::kGroupBroken: {
       GroupBroken out;
       out.epoch = r->ReadEpoch(in.group_broken().epoch(), "epoch");
@@ -319,6 +327,7 @@ ControlMessage ReadBody(const pb::Message& in, FieldReader* r) {
       out.last_seq = JobSeq(in.group_broken().last_seq());
       out.replayable = in.group_broken().replayable();
       out.left = in.group_broken().left();
+      out.failed_ranks = ReadFailedRanks(in.group_broken().failed_ranks(), r);
       return out;
     }
     case pb::Message::kLeaving:
@@ -335,7 +344,7 @@ ControlMessage ReadBody(const pb::Message& in, FieldReader* r) {
       return ReadTally(in.tally(), "job", "bytes", r);
     case pb::Message::kAbort:
       return Abort{r->Job(in.abort().job()), r->Code(in.abort().code()),
-                   r->Text(in.abort().reason(), "reason", kMaxPeerText)};
+                   r->Text(in.abort().reason(), "reason", kMaxPeerText), ReadFailedRanks(in.abort().failed_ranks(), r)};
     case pb::Message::kQuiesced:
       return Quiesced{r->Job(in.quiesced().job()), ReadFailed(in.quiesced().failed(), r)};
     case pb::Message::kRailState:

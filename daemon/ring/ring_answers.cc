@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "agent/base/failed_ranks.h"
 #include "daemon/service/conversion.h"
 
 namespace railsd {
@@ -72,6 +73,7 @@ bool RingAnswers::WriteAnswer(uint64_t id, const absl::Status& status, Call::Fil
     answer_.Clear();
     answer_.set_code(static_cast<int32_t>(result.code()));
     answer_.set_message(std::string(result.message()));
+    for (Rank rank : FailedRanks(result)) answer_.add_failed_ranks(rank.value());
     if (!result.ok()) answer_.set_refused(refused);
     if (result.ok()) {
       alignas(std::max_align_t) char block[1024];

@@ -4,6 +4,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "agent/base/failed_ranks.h"
 #include "rails/v1/group.pb.h"
 #include "rails/v1/job.pb.h"
 
@@ -229,6 +230,7 @@ void ReportTo(const JobReport& report, rails::v1::JobReport* out) {
   out->set_state(StateTo(report.state));
   out->set_code(static_cast<int32_t>(report.status.code()));
   out->set_message(std::string(report.status.message()));
+  for (Rank rank : FailedRanks(report.status)) out->add_failed_ranks(rank.value());
   out->set_bytes_to_send(report.bytes_to_send);
   out->set_bytes_sent(report.bytes_sent);
   out->set_bytes_to_receive(report.bytes_to_receive);

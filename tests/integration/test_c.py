@@ -283,7 +283,8 @@ class Errors(CTest):
                 ("INVALID_ARGUMENT", ["rank 3"], lambda: self.rails.join(client, "g", 3, 3)),
                 ("DEADLINE_EXCEEDED", ["rank"], lambda: self.rails.join(client, "g", 2, 0, timeout_ns=c.SECOND // 5)),
                 ("UNAVAILABLE", ["/nowhere/", "is railsd running"], lambda: self.rails.connect("/nowhere", 0.01))):
-            self.refused(code, *words, call=call)
+            error = self.refused(code, *words, call=call)
+            self.assertEqual((error.ranks, error.node), ([1] if code == "DEADLINE_EXCEEDED" else [], None))
 
     def test_ends_of_jobs(self):
         (client, group), (_, other) = self.pair()
@@ -297,8 +298,12 @@ class Errors(CTest):
             self.assertEqual(self.refused("CANCELLED", call=lambda: self.rails.wait(job)).ended, 1)
         self.assertEqual(self.rails.report(job).seq, 1)
         late = self.submit(group, send, [0, 100], receive, [0, 100], timeout_ns=c.SECOND // 5)
-        self.assertEqual(self.refused("DEADLINE_EXCEEDED", call=lambda: self.rails.wait(late)).ended, 1)
+        error = self.refused("DEADLINE_EXCEEDED", "rank 1 on n1", call=lambda: self.rails.wait(late))
+        self.assertEqual((error.ended, error.ranks, error.node), (1, [1], "n1"))
+        waiting = self.submit(group, send, [0, 100], receive, [0, 100])
         self.rails.call("rails_leave", other)
+        error = self.refused("ABORTED", "left", call=lambda: self.rails.wait(waiting))
+        self.assertEqual((error.ended, error.ranks, error.node), (1, [1], "n1"))
         self.refused("FAILED_PRECONDITION", call=lambda: self.submit(other, send, [0, 0], receive, [0, 0]))
 
     def test_a_forked_child(self):
@@ -338,12 +343,17 @@ class Errors(CTest):
 class Restart(CTest):
     def test_a_daemon_ends(self):
         (client, group), _ = self.pair()
-        segment = self.rails.alloc(client, 4096)
+        CTest.counter += 1
+        _, (other, its_group) = self.pair()
+        segment, its_segment = self.rails.alloc(client, 4096), self.rails.alloc(other, 1)
         job = self.submit(group, segment, [0, 4096], None, [0, 0])
+        its_job = self.submit(its_group, its_segment, [1, 0], None, [0, 0])
         self.cluster.stop_node(self.cluster.nodes[0], signal.SIGKILL)
         error = self.refused("ABORTED", "n0", call=lambda: self.rails.wait(job))
         self.assertEqual(error.ended, 1)
         self.assertEqual(self.rails.report(job).bytes_sent, 0)
+        error = self.refused("UNAVAILABLE", "n0", call=lambda: self.rails.wait(its_job))
+        self.assertEqual((error.ended, error.ranks, error.node), (1, [0], "n0"))
         self.assertEqual(self.rails.c.rails_connected(client), 0)
         self.refused("UNAVAILABLE", "n0", call=lambda: self.rails.alloc(client, 1))
         self.cluster.start_node(self.cluster.nodes[0])

@@ -1,4 +1,5 @@
 // Clients, segments and groups.
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -69,7 +70,8 @@ absl::Status Join(rails_client* client, const rails_group_options* given, rails_
       read->restart_limit_ns == -1 ? absl::ZeroDuration() : Time(read->restart_limit_ns, options.restart_limit);
   absl::StatusOr<std::unique_ptr<Group>> joined = client->client->JoinGroup(std::move(options));
   if (!joined.ok()) return joined.status();
-  *group = new rails_group{*std::move(joined), client->ends};
+  auto facts = std::make_shared<const GroupFacts>(GroupFacts{(*joined)->members(), client->ends});
+  *group = new rails_group{*std::move(joined), std::move(facts)};
   return absl::OkStatus();
 }
 
@@ -133,7 +135,7 @@ rails_error* rails_join(rails_client* client, const rails_group_options* options
 }
 
 const char* rails_group_node(const rails_group* group, uint32_t rank) {
-  return rank < group->group->members().size() ? group->group->members()[rank].c_str() : nullptr;
+  return rank < group->facts->members.size() ? group->facts->members[rank].c_str() : nullptr;
 }
 
 rails_error* rails_leave(rails_group* group) {

@@ -3,12 +3,16 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
+
+#include "rails/client.h"
 
 namespace rails::c {
 namespace {
 
 struct Error : rails_error {
-  std::string text_storage{};
+  std::string text_storage{}, node_storage{};
+  std::vector<uint32_t> ranks_storage{};
 };
 
 Error& NoMemory() {
@@ -16,17 +20,32 @@ Error& NoMemory() {
   return error;
 }
 
+// Node of all of `ranks`; empty if they are on several, or none is known.
+std::string NodeOf(const std::vector<uint32_t>& ranks, const Members& members) {
+  std::string node;
+  for (uint32_t rank : ranks) {
+    if (rank >= members.size() || (!node.empty() && members[rank] != node)) return "";
+    node = members[rank];
+  }
+  return node;
+}
+
 }  // namespace
 
 rails_error* OutOfMemory() noexcept { return &NoMemory(); }
 
-rails_error* ToError(const absl::Status& status) noexcept {
+rails_error* ToError(const absl::Status& status, const Members* members) noexcept {
   if (status.ok()) return nullptr;
   try {
     auto error = std::make_unique<Error>();
     error->code = static_cast<int32_t>(status.code());
     error->text_storage = std::string(status.message());
     error->text = error->text_storage.c_str();
+    error->ranks_storage = FailedRanks(status);
+    error->ranks = error->ranks_storage.data();
+    error->rank_count = error->ranks_storage.size();
+    if (members != nullptr) error->node_storage = NodeOf(error->ranks_storage, *members);
+    if (!error->node_storage.empty()) error->node = error->node_storage.c_str();
     return error.release();
   } catch (const std::bad_alloc&) {
     return OutOfMemory();

@@ -4,6 +4,9 @@
 
 #include <exception>
 #include <new>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -11,20 +14,28 @@
 
 namespace rails::c {
 
-// `status` as an error of the caller's. NULL if it is OK. Without memory for it, an error that says so.
-rails_error* ToError(const absl::Status& status) noexcept;
+// Node of each rank of a group.
+using Members = std::vector<std::string>;
+
+// `status` as an error of the caller's. NULL if it is OK. Without memory for it, an error that says so. `members`: of
+// the group, if there is one.
+rails_error* ToError(const absl::Status& status, const Members* members) noexcept;
 rails_error* OutOfMemory() noexcept;
 
 // Runs a call that returns absl::Status. Every function that can fail is one.
 template <typename Call>
-rails_error* Guard(Call&& call) noexcept {
+rails_error* Guard(const Members* members, Call&& call) noexcept {
   try {
-    return ToError(call());
+    return ToError(call(), members);
   } catch (const std::bad_alloc&) {
     return OutOfMemory();
   } catch (const std::exception& e) {
-    return ToError(absl::InternalError(e.what()));
+    return ToError(absl::InternalError(e.what()), nullptr);
   }
+}
+template <typename Call>
+rails_error* Guard(Call&& call) noexcept {
+  return Guard(nullptr, std::forward<Call>(call));
 }
 
 // INVALID_ARGUMENT if `pointer` is NULL.

@@ -5,12 +5,24 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "client/c/src/end_signal.h"
 #include "client/src/owner_process.h"
 #include "rails/client.h"
 #include "rails/rails.h"
+
+namespace rails::c {
+
+// What jobs need of their group, and of its client, after the handles of both have been freed.
+struct GroupFacts {
+  std::vector<std::string> members;  // node of each rank
+  std::shared_ptr<EndSignal> ends;
+};
+
+}  // namespace rails::c
 
 struct rails_client {
   std::unique_ptr<rails::Client> client;
@@ -24,18 +36,19 @@ struct rails_segment {
 
 struct rails_group {
   std::shared_ptr<rails::Group> group;
-  std::shared_ptr<rails::c::EndSignal> ends;
+  std::shared_ptr<const rails::c::GroupFacts> facts;
 };
 
 struct rails_prepared {
   std::shared_ptr<rails::Prepared> prepared;
   std::weak_ptr<rails::Group> group;
-  std::shared_ptr<rails::c::EndSignal> ends;
+  std::shared_ptr<const rails::c::GroupFacts> facts;
   size_t send_count, receive_count;  // flows
 };
 
 struct rails_job {
   std::shared_ptr<rails::Job> job;
+  std::shared_ptr<const rails::c::GroupFacts> facts;
   std::mutex mutex{};
   std::optional<rails::JobReport> report{};  // set once, when the job has ended and its report is asked for
 };

@@ -12,6 +12,12 @@
 namespace rails::c {
 namespace {
 
+// Of a handle that may be NULL.
+template <typename Handle>
+const Members* MembersOf(const Handle* handle) {
+  return handle == nullptr ? nullptr : &handle->facts->members;
+}
+
 constexpr absl::Duration kSubmitTimeout = absl::Seconds(30);
 
 absl::StatusOr<std::vector<FlowRanges>> ReadFlows(const rails_flow* flows, size_t count, const char* field) {
@@ -80,12 +86,12 @@ absl::StatusOr<AllToAllv> ReadBuffers(const rails_buffers* given, uint32_t world
   return AllToAllv{*std::move(sends), *std::move(receives)};
 }
 
-absl::Status Give(absl::StatusOr<std::shared_ptr<Job>> submitted, std::shared_ptr<EndSignal> ends, rails_job** job) {
+absl::Status Give(absl::StatusOr<std::shared_ptr<Job>> submitted, std::shared_ptr<const GroupFacts> facts,
+                  rails_job** job) {
   if (!submitted.ok()) return submitted.status();
-  std::unique_ptr<rails_job> handle(new rails_job{*std::move(submitted)});
-  if (ends->opened()) {
-    handle->job->OnDone([ends = std::move(ends)](const absl::StatusOr<JobReport>&) { ends->Raise(); });
-  }
+  std::unique_ptr<rails_job> handle(new rails_job{*std::move(submitted), std::move(facts)});
+  const std::shared_ptr<EndSignal>& ends = handle->facts->ends;
+  if (ends->opened()) handle->job->OnDone([ends](const absl::StatusOr<JobReport>&) { ends->Raise(); });
   *job = handle.release();
   return absl::OkStatus();
 }
@@ -98,7 +104,7 @@ absl::Status Submit(rails_group* group, absl::StatusOr<AllToAllv> exchange, cons
   if (!options.ok()) return options.status();
   exchange->tag = options->tag;
   exchange->timeout = Time(options->timeout_ns, absl::ZeroDuration());
-  return Give(group->group->Submit(*exchange, Time(options->submit_timeout_ns, kSubmitTimeout)), group->ends, job);
+  return Give(group->group->Submit(*exchange, Time(options->submit_timeout_ns, kSubmitTimeout)), group->facts, job);
 }
 
 absl::Status Prepare(rails_group* group, const rails_layout* layout, int64_t timeout_ns, rails_prepared** prepared) {
@@ -108,7 +114,7 @@ absl::Status Prepare(rails_group* group, const rails_layout* layout, int64_t tim
   if (!exchange.ok()) return exchange.status();
   absl::StatusOr<std::shared_ptr<Prepared>> made = group->group->Prepare(*exchange, Time(timeout_ns, kSubmitTimeout));
   if (!made.ok()) return made.status();
-  *prepared = new rails_prepared{*std::move(made), group->group, group->ends, exchange->sends.size(),
+  *prepared = new rails_prepared{*std::move(made), group->group, group->facts, exchange->sends.size(),
                                  exchange->receives.size()};
   return absl::OkStatus();
 }
@@ -127,7 +133,7 @@ absl::Status SubmitPrepared(rails_prepared* prepared, const uint64_t* send_bytes
   lengths.tag = options->tag;
   lengths.timeout = Time(options->timeout_ns, absl::ZeroDuration());
   return Give(group->Submit(prepared->prepared, lengths, Time(options->submit_timeout_ns, kSubmitTimeout)),
-              prepared->ends, job);
+              prepared->facts, job);
 }
 
 // `*done`: the job has ended.
@@ -203,11 +209,12 @@ absl::Status Report(rails_job* job, rails_report* out) {
 }  // namespace rails::c
 
 using rails::c::Guard;
+using rails::c::MembersOf;
 using rails::c::Require;
 
 rails_error* rails_all_to_all_v(rails_group* group, const rails_buffers* buffers, const rails_job_options* options,
                                 rails_job** job) {
-  return Guard([&] {
+  return Guard(MembersOf(group), [&] {
     if (absl::Status status = Require(group, "group"); !status.ok()) return status;
     return rails::c::Submit(group, rails::c::ReadBuffers(buffers, group->group->world_size()), options, job);
   });
@@ -215,7 +222,7 @@ rails_error* rails_all_to_all_v(rails_group* group, const rails_buffers* buffers
 
 rails_error* rails_all_to_all_ranges(rails_group* group, const rails_layout* layout, const rails_job_options* options,
                                      rails_job** job) {
-  return Guard([&] {
+  return Guard(MembersOf(group), [&] {
     if (absl::Status status = Require(group, "group"); !status.ok()) return status;
     return rails::c::Submit(group, rails::c::ReadLayout(layout), options, job);
   });
@@ -223,24 +230,26 @@ rails_error* rails_all_to_all_ranges(rails_group* group, const rails_layout* lay
 
 rails_error* rails_prepare(rails_group* group, const rails_layout* layout, int64_t timeout_ns,
                            rails_prepared** prepared) {
-  return Guard([&] { return rails::c::Prepare(group, layout, timeout_ns, prepared); });
+  return Guard(MembersOf(group), [&] { return rails::c::Prepare(group, layout, timeout_ns, prepared); });
 }
 
 rails_error* rails_submit_prepared(rails_prepared* prepared, const uint64_t* send_bytes, const uint64_t* receive_bytes,
                                    const rails_job_options* options, rails_job** job) {
-  return Guard([&] { return rails::c::SubmitPrepared(prepared, send_bytes, receive_bytes, options, job); });
+  return Guard(MembersOf(prepared),
+               [&] { return rails::c::SubmitPrepared(prepared, send_bytes, receive_bytes, options, job); });
 }
 
 void rails_prepared_free(rails_prepared* prepared) { delete prepared; }
 
 rails_error* rails_job_wait(rails_job* job, int64_t timeout_ns, int32_t* done) {
-  return Guard([&] { return rails::c::WaitForEnd(job, rails::c::Time(timeout_ns, absl::ZeroDuration()), done); });
+  return Guard(MembersOf(job),
+               [&] { return rails::c::WaitForEnd(job, rails::c::Time(timeout_ns, absl::ZeroDuration()), done); });
 }
 
 rails_error* rails_job_test(rails_job* job, int32_t* done) { return rails_job_wait(job, 0, done); }
 
 rails_error* rails_job_cancel(rails_job* job) {
-  return Guard([&] {
+  return Guard(MembersOf(job), [&] {
     absl::Status status = Require(job, "job");
     return status.ok() ? job->job->Cancel() : status;
   });

@@ -106,6 +106,10 @@ struct Lengths {
   absl::Duration timeout = absl::ZeroDuration();  // as AllToAllv::timeout
 };
 
+// The ranks whose failure is the reason of an error of a group or a job, ascending, at most 64: those that have left or
+// died, that did not join or submit in time, or whose node was lost. Empty: none, or not known.
+std::vector<uint32_t> FailedRanks(const absl::Status& status);
+
 // The outcome of one rank's part of a job.
 struct JobReport {
   uint64_t seq = 0;

@@ -80,8 +80,8 @@ enum {
 typedef struct rails_error {
   int32_t code;          /* RAILS_INVALID_ARGUMENT and so on; never RAILS_OK */
   const char *text;      /* what failed, on what, with which value, what to do; without the code. Never NULL */
-  const char *node;      /* the node that failed; NULL: none, or not known */
-  const uint32_t *ranks; /* the ranks that failed, ascending; of a failed node its ranks of the group */
+  const char *node;      /* the node of all `ranks`; NULL: they are on several, or not known */
+  const uint32_t *ranks; /* whose failure is the reason: left, died, not there in time, node lost; 64 at most */
   size_t rank_count;     /* 0: none, or not known */
 } rails_error;
 
