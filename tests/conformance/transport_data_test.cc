@@ -13,8 +13,7 @@ namespace {
 using Kind = RailEvent::Kind;
 
 TEST_P(TransportSuite, BytesOfAllSizesArriveRight) {
-  End &a = Add("a", 1), &b = Add("b", 2);
-  Meet(a, b);
+  End &a = Add("a", 1), &b = AddMet(a, "b", 2);
   uint64_t total = 0, fences = 0;
   size_t orders = 0;
   for (const uint64_t size : {1, 2, 63, 64, 4095, 4096, 4097, 65536, 65537, 1000003, 12345678}) {
@@ -40,8 +39,7 @@ TEST_P(TransportSuite, BytesOfAllSizesArriveRight) {
 }
 
 TEST_P(TransportSuite, ThousandsOfTinyRangesAtBothEnds) {
-  End &a = Add("a", 1), &b = Add("b", 2);
-  Meet(a, b);
+  End &a = Add("a", 1), &b = AddMet(a, "b", 2);
   Exchange* exchange = OpenNew(b, a, 700001, 9000, 7000);
   SendAll(a, *exchange, 250000);
   ASSERT_TRUE(Until([&] { return a.Count(Kind::kSendDone) == 3 && b.Count(Kind::kFence) == 1; }));
@@ -49,8 +47,7 @@ TEST_P(TransportSuite, ThousandsOfTinyRangesAtBothEnds) {
 }
 
 TEST_P(TransportSuite, ManyTinyOrders) {
-  End &a = Add("a", 1), &b = Add("b", 2);
-  Meet(a, b);
+  End &a = Add("a", 1), &b = AddMet(a, "b", 2);
   Exchange* exchange = OpenNew(b, a, 60000, 100, 1);
   const size_t orders = SendAll(a, *exchange, 7);
   ASSERT_TRUE(Until([&] { return a.Count(Kind::kSendDone) == orders && b.Count(Kind::kFence) == 1; }));
@@ -65,8 +62,7 @@ TEST_P(TransportSuite, ManyTinyOrders) {
 }
 
 TEST_P(TransportSuite, PiecesInAnyOrderLandWhereTheyBelong) {
-  End &a = Add("a", 1), &b = Add("b", 2);
-  Meet(a, b);
+  End &a = Add("a", 1), &b = AddMet(a, "b", 2);
   Exchange* exchange = OpenNew(b, a, 900000, 7, 11);
   std::vector<SendOrder> orders = Orders(*exchange, 40000);
   std::shuffle(orders.begin(), orders.end(), random_);
@@ -81,8 +77,7 @@ TEST_P(TransportSuite, PiecesInAnyOrderLandWhereTheyBelong) {
 }
 
 TEST_P(TransportSuite, BothWaysAtOnce) {
-  End &a = Add("a", 1), &b = Add("b", 2);
-  Meet(a, b);
+  End &a = Add("a", 1), &b = AddMet(a, "b", 2);
   Exchange* there = OpenNew(b, a, 5000000, 3, 5);
   Exchange* back = OpenNew(a, b, 4000000, 7, 2);
   SendAll(a, *there, 300000);
@@ -93,9 +88,7 @@ TEST_P(TransportSuite, BothWaysAtOnce) {
 }
 
 TEST_P(TransportSuite, ThreePeersAtOnce) {
-  End &a = Add("a", 1), &b = Add("b", 2), &c = Add("c", 3);
-  Meet(a, b);
-  Meet(b, c);
+  End &a = Add("a", 1), &b = AddMet(a, "b", 2), &c = AddMet(b, "c", 3);
   Meet(a, c);
   struct Way {
     End *from, *to;
@@ -117,8 +110,7 @@ TEST_P(TransportSuite, ThreePeersAtOnce) {
 }
 
 TEST_P(TransportSuite, AFenceComesAfterEverythingOfItsExchange) {
-  End &a = Add("a", 1), &b = Add("b", 2);
-  Meet(a, b);
+  End &a = Add("a", 1), &b = AddMet(a, "b", 2);
   std::vector<Exchange*> exchanges(ZoneRoom(b, 12));
   std::map<ZoneRef, Exchange*> by_zone;
   std::vector<SendOrder> orders;
@@ -149,8 +141,7 @@ TEST_P(TransportSuite, AFenceComesAfterEverythingOfItsExchange) {
 
 // With bytes and alone; of the same exchange again once the fence before is acknowledged.
 TEST_P(TransportSuite, FencesCarryTheirWeightAndRound) {
-  End &a = Add("a", 1), &b = Add("b", 2);
-  Meet(a, b);
+  End &a = Add("a", 1), &b = AddMet(a, "b", 2);
   Exchange* first = OpenNew(b, a, 1000);
   Close(b, *first);  // slots and generations differ
   Exchange* exchange = OpenNew(b, a, 70000, 3, 4);
@@ -184,8 +175,7 @@ TEST_P(TransportSuite, FencesCarryTheirWeightAndRound) {
 TEST_P(TransportSuite, PostTakesWhatFits) {
   EndOptions small;
   small.max_posted_orders = 10;
-  End &a = Add("a", 1, small), &b = Add("b", 2);
-  Meet(a, b);
+  End &a = Add("a", 1, small), &b = AddMet(a, "b", 2);
   Exchange* exchange = OpenNew(b, a, 1600);
   b.polled = false;
   const std::vector<SendOrder> orders = Orders(*exchange, 100);
@@ -203,8 +193,7 @@ TEST_P(TransportSuite, PostTakesWhatFits) {
 TEST_P(TransportSuite, OneEventAtATimeLosesNone) {
   EndOptions options;
   options.frame_bytes = 1000;
-  End &a = Add("a", 1, options), &b = Add("b", 2, options);
-  Meet(a, b);
+  End &a = Add("a", 1, options), &b = AddMet(a, "b", 2, options);
   a.batch = b.batch = 1;
   Exchange* exchange = OpenNew(b, a, 200000, 3, 3);
   SendAll(a, *exchange, 2000);
@@ -215,8 +204,7 @@ TEST_P(TransportSuite, OneEventAtATimeLosesNone) {
 TEST_P(FramedSuite, ReceivingPausesWhileEventsAreNotTaken) {
   EndOptions options;
   options.max_receive_events = 8;
-  End &a = Add("a", 1, options), &b = Add("b", 2, options);
-  Meet(a, b);
+  End &a = Add("a", 1, options), &b = AddMet(a, "b", 2, options);
   std::vector<Exchange*> exchanges(100);
   for (Exchange*& exchange : exchanges) {
     exchange = OpenNew(b, a, 100);
@@ -247,8 +235,7 @@ TEST_P(FramedSuite, ABadPageOfTheSenderFailsThatOrderAndFencesBehindIt) {
   const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
   EndOptions options;
   options.frame_bytes = 16 * page;
-  End &a = Add("a", 1, options), &b = Add("b", 2, options);
-  Meet(a, b);
+  End &a = Add("a", 1, options), &b = AddMet(a, "b", 2, options);
   auto segment = MakeSegment(64 * page);
   Exchange* exchange = MakeExchange(b, 64 * page);
   exchange->stream.memory = MemoryRanges();
@@ -279,8 +266,7 @@ TEST_P(FramedSuite, ABadPageOfTheReceiverFailsThatZoneOnly) {
   const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
   EndOptions options;
   options.frame_bytes = 16 * page;
-  End &a = Add("a", 1, options), &b = Add("b", 2, options);
-  Meet(a, b);
+  End &a = Add("a", 1, options), &b = AddMet(a, "b", 2, options);
   Exchange* bad = MakeExchange(b, 16 * page);
   auto segment = MakeSegment(16 * page);
   bad->zone->memory = MemoryRanges();

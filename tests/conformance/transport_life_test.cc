@@ -22,8 +22,7 @@ size_t FirstOf(const std::vector<RailEvent> &events, Kind kind) {
 }
 
 TEST_P(FramedSuite, FramesForZonesThatAreNotOpenAreDrained) {
-  End &a = Add("a", 1), &b = Add("b", 2);
-  Meet(a, b);
+  End &a = Add("a", 1), &b = AddMet(a, "b", 2);
   Exchange *kept = OpenNew(b, a, 300000);
   const ZoneRef good = kept->stream.zone;
   Exchange *closed = OpenNew(b, a, 1000);
@@ -64,8 +63,7 @@ TEST_P(FramedSuite, FramesForZonesThatAreNotOpenAreDrained) {
 
 // The peer has not said that it has stopped, and it has not.
 TEST_P(TransportSuite, NothingIsWrittenAfterAZoneIsClosedUnderAWriter) {
-  End &a = Add("a", 1, Large()), &b = Add("b", 2, Large());
-  Meet(a, b);
+  End &a = Add("a", 1, Large()), &b = AddMet(a, "b", 2, Large());
   Exchange *exchange = OpenNew(b, a, 16 << 20);
   const size_t orders = SendAll(a, *exchange, 1 << 20);
   ASSERT_TRUE(Until([&] { return HasBegun(exchange->received()); }));
@@ -95,14 +93,11 @@ TEST_P(TransportSuite, NothingIsWrittenAfterAZoneIsClosedUnderAWriter) {
            b.Count(Kind::kPeerUp) == b.Count(Kind::kPeerDown) + 1;
   }));
   Exchange *next = OpenNew(b, a, 500000);
-  SendAll(a, *next, 500000);
-  ASSERT_TRUE(Until([&] { return b.FencesOf(next->zone->ref).size() == 1; }));
-  ExpectArrived(b, *next);
+  Carry(a, b, *next, 500000);
 }
 
 TEST_P(TransportSuite, ManyZonesOpenAtOnceAndInAnyOrder) {
-  End &a = Add("a", 1), &b = Add("b", 2);
-  Meet(a, b);
+  End &a = Add("a", 1), &b = AddMet(a, "b", 2);
   std::vector<Exchange *> exchanges(ZoneRoom(b, 40));
   for (Exchange *&exchange : exchanges) exchange = OpenNew(b, a, 5000, 2, 3);
   for (size_t i = exchanges.size(); i > 0; --i) SendAll(a, *exchanges[i - 1], 2000);
@@ -116,8 +111,7 @@ TEST_P(TransportSuite, ManyZonesOpenAtOnceAndInAnyOrder) {
 }
 
 TEST_P(TransportSuite, StoppedOrdersAreNeverReceived) {
-  End &a = Add("a", 1, Large()), &b = Add("b", 2, Large());
-  Meet(a, b);
+  End &a = Add("a", 1, Large()), &b = AddMet(a, "b", 2, Large());
   Exchange *stopped = OpenNew(b, a, 16 << 20, 1, 1, /*job=*/1);
   Exchange *other = OpenNew(b, a, 1 << 20, 1, 1, /*job=*/2);
   const size_t orders = SendAll(a, *stopped, 8 << 20);
@@ -161,8 +155,7 @@ TEST_P(TransportSuite, OrdersForAPeerThatIsNotUpComeBack) {
 }
 
 TEST_P(TransportSuite, OrdersForAnotherConnectionAreNotSent) {
-  End &a = Add("a", 1), &b = Add("b", 2);
-  Meet(a, b);
+  End &a = Add("a", 1), &b = AddMet(a, "b", 2);
   Exchange *exchange = OpenNew(b, a, 1000);
   std::vector<SendOrder> orders(3, Order(*exchange, 0, 1000, 1, 255));
   const uint64_t present = a.connections[Index(b)];
@@ -176,17 +169,14 @@ TEST_P(TransportSuite, OrdersForAnotherConnectionAreNotSent) {
   EXPECT_TRUE(ReadAll(exchange->received()) == std::string(1000, '\0'));
   EXPECT_EQ(a.counters().posted_bytes.load(), 0u);
   EXPECT_EQ(a.Count(Kind::kPeerDown), 0u);
-  SendAll(a, *exchange, 1000);
-  ASSERT_TRUE(Until([&] { return b.Count(Kind::kFence) == 1; }));
-  ExpectArrived(b, *exchange);
+  Carry(a, b, *exchange, 1000);
 }
 
 // Every order ends once and before the connection's end is told; what is told not to be sent has not landed and never
 // does; what did not arrive goes over the next connection.
 TEST_P(TransportSuite, ACutAtAnyMomentLosesNothing) {
   constexpr uint64_t kBytes = 2 << 20, kChunk = 200000;
-  End &a = Add("a", 1, Large()), &b = Add("b", 2, Large());
-  Meet(a, b);
+  End &a = Add("a", 1, Large()), &b = AddMet(a, "b", 2, Large());
   for (uint32_t cut = 0; cut < 16; ++cut) {
     SCOPED_TRACE(cut);
     Exchange *exchange = OpenNew(b, a, kBytes, 3, 4);
@@ -240,8 +230,7 @@ TEST_P(TransportSuite, ACutAtAnyMomentLosesNothing) {
 }
 
 TEST_P(TransportSuite, FencesAreToldBeforeTheEndOfTheirConnection) {
-  End &a = Add("a", 1), &b = Add("b", 2);
-  Meet(a, b);
+  End &a = Add("a", 1), &b = AddMet(a, "b", 2);
   std::vector<Exchange *> exchanges(ZoneRoom(b, 16));
   for (Exchange *&exchange : exchanges) exchange = OpenNew(b, a, 1000);
   b.batch = 1;
@@ -254,8 +243,7 @@ TEST_P(TransportSuite, FencesAreToldBeforeTheEndOfTheirConnection) {
 }
 
 TEST_P(TransportSuite, ConnectionsAreNumbered) {
-  End &a = Add("a", 1), &b = Add("b", 2);
-  Meet(a, b);
+  End &a = Add("a", 1), &b = AddMet(a, "b", 2);
   for (size_t i = 1; i <= 3; ++i) {
     Cut(b, a);
     ASSERT_TRUE(Until([&] { return a.Count(Kind::kPeerDown) == i; }));
@@ -274,14 +262,11 @@ TEST_P(TransportSuite, ConnectionsAreNumbered) {
   }
   Exchange *exchange = OpenNew(b, a, 1000);
   EXPECT_TRUE(!b.binds() || b.Of(Kind::kZoneOpened).back().connection == at_b.back().connection);
-  SendAll(a, *exchange, 1000);
-  ASSERT_TRUE(Until([&] { return b.Count(Kind::kFence) == 1; }));
-  ExpectArrived(b, *exchange);
+  Carry(a, b, *exchange, 1000);
 }
 
 TEST_P(TransportSuite, APeerThatDiesFailsItsOrdersAndMayComeBack) {
-  End &a = Add("a", 1, Large()), &b = Add("b", 2, Large());
-  Meet(a, b);
+  End &a = Add("a", 1, Large()), &b = AddMet(a, "b", 2, Large());
   Exchange *exchange = OpenNew(b, a, 24 << 20);
   size_t posted = SendAll(a, *exchange, 8 << 20);
   ASSERT_TRUE(Until([&] { return HasBegun(exchange->received()); }));
@@ -345,8 +330,7 @@ TEST_P(TransportSuite, AnotherRailIsRefused) {
 }
 
 TEST_P(TransportSuite, ANewBootIdReplacesThePeer) {
-  End &a = Add("a", 1, Large()), &b = Add("b", 2, Large());
-  Meet(a, b);
+  End &a = Add("a", 1, Large()), &b = AddMet(a, "b", 2, Large());
   Exchange *exchange = OpenNew(b, a, 8 << 20);
   SendAll(a, *exchange, 8 << 20);
   Poll(a);
@@ -362,9 +346,7 @@ TEST_P(TransportSuite, ANewBootIdReplacesThePeer) {
 }
 
 TEST_P(TransportSuite, RemovePeerStopsItsOrders) {
-  End &a = Add("a", 1), &b = Add("b", 2), &c = Add("c", 3);
-  Meet(a, b);
-  Meet(a, c);
+  End &a = Add("a", 1), &b = AddMet(a, "b", 2), &c = AddMet(a, "c", 3);
   Exchange *to_b = OpenNew(b, a, 100000);
   Exchange *to_c = OpenNew(c, a, 100000);
   b.polled = false;
@@ -383,9 +365,7 @@ TEST_P(TransportSuite, RemovePeerStopsItsOrders) {
 }
 
 TEST_P(FramedSuite, FramesOutsideTheZoneAreAProtocolError) {
-  End &a = Add("a", 1), &b = Add("b", 2), &c = Add("c", 3);
-  Meet(a, b);
-  Meet(c, b);
+  End &a = Add("a", 1), &b = AddMet(a, "b", 2), &c = AddMet(b, "c", 3);
   Exchange *exchange = OpenNew(b, a, 1000);
   Exchange *longer = MakeExchange(b, 2000);
   longer->stream.zone = exchange->stream.zone;
@@ -411,9 +391,7 @@ TEST_P(FramedSuite, FramesOutsideTheZoneAreAProtocolError) {
   EXPECT_EQ(c.CountDone(SendResult::kRailFailed), 3u);
   EXPECT_EQ(b.Count(Kind::kFence), 0u);
   EXPECT_TRUE(ReadAll(exchange->received()) == std::string(1000, '\0'));
-  SendAll(a, *exchange, 1000);
-  ASSERT_TRUE(Until([&] { return b.Count(Kind::kFence) == 1; }));
-  ExpectArrived(b, *exchange);
+  Carry(a, b, *exchange, 1000);
 }
 
 }  // namespace

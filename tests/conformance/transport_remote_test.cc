@@ -13,9 +13,7 @@ using Kind = RailEvent::Kind;
 bool IsWeak(RailTransport& transport) { return transport.Info().counters->weak_zones.load() > 0; }
 
 TEST_P(RemoteSuite, AKeyOpensItsZoneOnly) {
-  End &a = Add("a", 1), &b = Add("b", 2), &c = Add("c", 3);
-  Meet(a, b);
-  Meet(c, b);
+  End &a = Add("a", 1), &b = AddMet(a, "b", 2), &c = AddMet(b, "c", 3);
   Exchange* mine = OpenNew(b, a, 1000);
   Exchange* theirs = OpenNew(b, c, 1000);
   struct Case {
@@ -64,9 +62,7 @@ TEST_P(RemoteSuite, AKeyOpensItsZoneOnly) {
 }
 
 TEST_P(RemoteSuite, AFenceForWhatWasNeverOpenBreaksTheConnection) {
-  End &a = Add("a", 1), &b = Add("b", 2), &c = Add("c", 3);
-  Meet(a, b);
-  Meet(c, b);
+  End &a = Add("a", 1), &b = AddMet(a, "b", 2), &c = AddMet(b, "c", 3);
   Exchange* mine = OpenNew(b, a, 1000);
   Exchange* theirs = OpenNew(b, c, 1000);
   const ZoneRef good = mine->stream.zone;
@@ -88,8 +84,7 @@ TEST_P(RemoteSuite, AFenceForWhatWasNeverOpenBreaksTheConnection) {
 
 // It may have been under way when the zone was closed.
 TEST_P(RemoteSuite, AFenceForAClosedZoneIsIgnored) {
-  End &a = Add("a", 1), &b = Add("b", 2);
-  Meet(a, b);
+  End &a = Add("a", 1), &b = AddMet(a, "b", 2);
   Exchange* closed = OpenNew(b, a, 1000);
   Exchange* open = OpenNew(b, a, 1000);
   Close(b, *closed);
@@ -104,8 +99,7 @@ TEST_P(RemoteSuite, AFenceForAClosedZoneIsIgnored) {
 }
 
 TEST_P(RemoteSuite, KeysDieWithTheirZone) {
-  End &a = Add("a", 1), &b = Add("b", 2);
-  Meet(a, b);
+  End &a = Add("a", 1), &b = AddMet(a, "b", 2);
   Exchange* exchange = MakeExchange(b, 100000);
   for (size_t times = 1; times <= 20; ++times) {
     Open(b, a, *exchange);
@@ -124,8 +118,7 @@ TEST_P(RemoteSuite, KeysDieWithTheirZone) {
 }
 
 TEST_P(RemoteSuite, KeysDieWithTheirConnection) {
-  End &a = Add("a", 1), &b = Add("b", 2);
-  Meet(a, b);
+  End &a = Add("a", 1), &b = AddMet(a, "b", 2);
   Exchange* exchange = OpenNew(b, a, 1000);
   Cut(a, b);
   ASSERT_TRUE(Until([&] { return b.Count(Kind::kPeerDown) == 1; }));
@@ -145,28 +138,22 @@ TEST_P(RemoteSuite, KeysDieWithTheirConnection) {
     ASSERT_TRUE(Until([&] { return b.Count(Kind::kPeerUp) == b.Count(Kind::kPeerDown) + 1; }));
   }
   Bind(b, *exchange);
-  SendAll(a, *exchange, 1000);
-  ASSERT_TRUE(Until([&] { return b.Count(Kind::kFence) == 1; }));
-  ExpectArrived(b, *exchange);
+  Carry(a, b, *exchange, 1000);
   Close(b, *exchange);
 }
 
 TEST_P(RemoteSuite, AZoneIsBoundOnce) {
-  End &a = Add("a", 1), &b = Add("b", 2);
-  Meet(a, b);
+  End &a = Add("a", 1), &b = AddMet(a, "b", 2);
   Exchange* exchange = OpenNew(b, a, 1000);
   b.binder()->Bind(exchange->zone);
   ASSERT_TRUE(Until([&] { return b.Count(Kind::kZoneOpened) == 2; }));
   EXPECT_EQ(b.Of(Kind::kZoneOpened)[1].error_number, EEXIST);
-  SendAll(a, *exchange, 1000);  // with the keys that it has
-  ASSERT_TRUE(Until([&] { return b.Count(Kind::kFence) == 1; }));
-  ExpectArrived(b, *exchange);
+  Carry(a, b, *exchange, 1000);  // with the keys that it has
 }
 
 // The binding is gone with its connection; the engine closes it all the same.
 TEST_P(RemoteSuite, ClosingAZoneWhoseConnectionIsGoneIsAnswered) {
-  End &a = Add("a", 1), &b = Add("b", 2);
-  Meet(a, b);
+  End &a = Add("a", 1), &b = AddMet(a, "b", 2);
   Exchange* exchange = OpenNew(b, a, 1000);
   Cut(a, b);
   ASSERT_TRUE(Until([&] { return b.Count(Kind::kPeerDown) == 1; }));

@@ -92,6 +92,12 @@ void TransportSuite::Meet(End& a, End& b) {
       [&] { return a.Count(RailEvent::Kind::kPeerUp) > a_before && b.Count(RailEvent::Kind::kPeerUp) > b_before; }));
 }
 
+TransportSuite::End& TransportSuite::AddMet(End& other, const std::string& node, uint64_t boot, EndOptions options) {
+  End& end = Add(node, boot, options);
+  Meet(other, end);
+  return end;
+}
+
 void TransportSuite::Cut(End& at, const End& peer) { at.transport->RemovePeer(Index(peer)); }
 
 void TransportSuite::Poll(End& end, absl::Duration wait) {
@@ -265,6 +271,12 @@ size_t TransportSuite::SendAll(End& from, const Exchange& exchange, uint64_t chu
   const std::vector<SendOrder> orders = Orders(exchange, chunk);
   PostAll(from, orders);
   return orders.size();
+}
+
+void TransportSuite::Carry(End& from, const End& to, const Exchange& exchange, uint64_t chunk) {
+  SendAll(from, exchange, chunk);
+  ASSERT_TRUE(Until([&] { return !to.FencesOf(exchange.zone->ref).empty(); }));
+  ExpectArrived(to, exchange);
 }
 
 bool TransportSuite::HasBegun(const MemoryRanges& zone) {

@@ -98,6 +98,8 @@ class TransportSuite : public ::testing::TestWithParam<WorldFactory> {
   void Know(End& at, const End& peer);
   void KnowAs(End& at, const End& peer, const std::string& node, uint64_t boot);
   void Meet(End& a, End& b);  // both know each other and are up
+  // An end that has met `other`.
+  End& AddMet(End& other, const std::string& node, uint64_t boot, EndOptions options = {});
   // Ends the connection, as `at` does when it gives the other up. Meet() makes the next one.
   void Cut(End& at, const End& peer);
   static PeerIndex Index(const End& end) { return PeerIndex(static_cast<uint32_t>(end.options.boot.value())); }
@@ -133,6 +135,8 @@ class TransportSuite : public ::testing::TestWithParam<WorldFactory> {
   // Posts them one by one, polling everybody while the queue is full.
   void PostAll(End& from, const std::vector<SendOrder>& orders);
   size_t SendAll(End& from, const Exchange& exchange, uint64_t chunk);  // returns how many orders that were
+  // Sends all of the exchange, which arrives.
+  void Carry(End& from, const End& to, const Exchange& exchange, uint64_t chunk);
   static bool HasBegun(const MemoryRanges& zone);
   // The bytes are right, the fence came once, and what landed adds up where that can be seen.
   static void ExpectArrived(const End& at, const Exchange& exchange);

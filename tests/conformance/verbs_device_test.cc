@@ -108,8 +108,7 @@ TEST_P(VerbsSuite, PeersOfAnotherVersionAreRefusedWithBothVersions) {
 }
 
 TEST_P(VerbsSuite, BatchesAreSignalledNotChunks) {
-  End &a = Add("a", 1), &b = Add("b", 2);
-  Meet(a, b);
+  End &a = Add("a", 1), &b = AddMet(a, "b", 2);
   Exchange* exchange = OpenNew(b, a, 64 * 5000);
   const uint64_t before = a.counters().completions.load();
   ASSERT_EQ(a.Post(Orders(*exchange, 5000)), 64u);
@@ -120,8 +119,7 @@ TEST_P(VerbsSuite, BatchesAreSignalledNotChunks) {
 }
 
 TEST_P(VerbsSuite, ASegmentThatAnotherProcessWrites) {
-  End &a = Add("a", 1), &b = Add("b", 2);
-  Meet(a, b);
+  End &a = Add("a", 1), &b = AddMet(a, "b", 2);
   constexpr uint64_t kBytes = 300000;
   Exchange* exchange = OpenNew(b, a, kBytes);
   const MemoryRanges::Piece piece = exchange->stream.memory.pieces()[0];
@@ -147,8 +145,7 @@ TEST_P(VerbsSuite, ALinkThatGoesDownAndComesBack) {
   const auto link = [&](const char* state) {
     return std::system(absl::StrCat("ip link set dev ", interface, " ", state).c_str());
   };
-  End &a = Add("a", 1), &b = Add("b", 2);
-  Meet(a, b);
+  End &a = Add("a", 1), &b = AddMet(a, "b", 2);
   Exchange* exchange = OpenNew(b, a, 1000000);
   ASSERT_EQ(link("down"), 0);
   ASSERT_TRUE(Until([&] { return a.Count(Kind::kPeerDown) == 1 && b.Count(Kind::kPeerDown) == 1; }))
@@ -169,15 +166,12 @@ TEST_P(VerbsSuite, ALinkThatGoesDownAndComesBack) {
     EXPECT_EQ(b.Of(Kind::kPeerUp)[i].connection, connection);
     EXPECT_EQ(b.Of(Kind::kZoneOpened)[i].connection, connection) << "the zone has keys again, for this one";
   }
-  SendAll(a, *exchange, 250000);
-  ASSERT_TRUE(Until([&] { return b.Count(Kind::kFence) == 1; }));
-  ExpectArrived(b, *exchange);
+  Carry(a, b, *exchange, 250000);
 }
 
 // The engine gives up what it sent over a connection before anything can be sent over the next one.
 TEST_P(VerbsSuite, TheEndOfAConnectionIsToldBeforeAnotherIsBegun) {
-  End &a = Add("a", 1), &b = Add("b", 2);
-  Meet(a, b);
+  End &a = Add("a", 1), &b = AddMet(a, "b", 2);
   Exchange* exchange = OpenNew(b, a, 100 * 1000);
   a.signals.clear();
   a.batch = 1;  // the end waits behind what became of the orders
@@ -323,8 +317,7 @@ TEST_P(VerbsSuite, NothingIsLeftBehind) {
   const std::string before = Resources();
   ASSERT_THAT(before, HasSubstr(" qp "));
   for (int round = 0; round < 10; ++round) {
-    End &a = Add("a", 1), &b = Add("b", 2);
-    Meet(a, b);
+    End &a = Add("a", 1), &b = AddMet(a, "b", 2);
     Exchange* exchange = OpenNew(b, a, 100000, 3, 3);
     SendAll(a, *exchange, 30000);
     ASSERT_TRUE(Until([&] { return b.Count(Kind::kFence) == 1; }));
