@@ -221,10 +221,8 @@ std::string InChild(const std::function<std::string()>& test) {
 TEST_F(ClientTest, EveryCallOfAForkedChildIsRefusedAtOnce) {
   const auto segment = MakeSegment(), other = MakeSegment();
   auto group = Join();
-  auto kept = client_->JoinGroup(
-      {.name = "kept", .world_size = 4, .rank = 2, .recovery = Recovery::kWait, .wait_limit = absl::Seconds(1)});
-  ASSERT_TRUE(kept.ok()) << kept.status();
-  for (Group* of : {group.get(), kept->get()}) {
+  auto kept = JoinKept();
+  for (Group* of : {group.get(), kept.get()}) {
     auto job = of->Submit(Exchange(segment, other));
     ASSERT_TRUE(job.ok()) << job.status();
     std::shared_ptr<Job> first = *job;
@@ -250,7 +248,7 @@ TEST_F(ClientTest, EveryCallOfAForkedChildIsRefusedAtOnce) {
       first.reset();
       job->reset();
       group.reset();
-      kept->reset();
+      kept.reset();
       client_.reset();
       return std::string();
     });
@@ -431,7 +429,7 @@ TEST_F(ClientTest, ReconnectRegistersLivingSegmentsAgain) {
   EXPECT_TRUE(absl::IsUnavailable(client_->CreateSegment(4096).status()));
   EXPECT_TRUE(absl::IsUnavailable(client_->JoinGroup({.name = "g", .world_size = 1}).status()));
   dropped.reset();
-  daemon_ = std::make_unique<FakeDaemon>(directory_.path(), 2);
+  StartDaemon();
   ASSERT_TRUE(client_->Reconnect().ok());
   EXPECT_TRUE(client_->Connected());
   const auto segments = daemon_->segments();
@@ -444,12 +442,6 @@ TEST_F(ClientTest, ReconnectRegistersLivingSegmentsAgain) {
   EXPECT_TRUE(job.ok()) << job.status();
   EXPECT_TRUE(client_->Reconnect().ok()) << "nothing to do";
   EXPECT_EQ(daemon_->sessions_open(), 1);
-}
-
-TEST_F(ClientTest, ClosedSessionIsNoticed) {
-  daemon_->CloseSessions();
-  EXPECT_TRUE(Until([&] { return !client_->Connected(); }));
-  EXPECT_TRUE(client_->Reconnect().ok());
 }
 
 TEST_F(ClientTest, EndedProcessIsNoticed) {

@@ -49,6 +49,25 @@ class ClientTest : public ::testing::Test {
     EXPECT_TRUE(group.ok()) << group.status();
     return group.ok() ? *std::move(group) : nullptr;
   }
+  // A group that outlives its daemons.
+  std::unique_ptr<Group> JoinKept(absl::Duration restart_limit = absl::Minutes(1)) {
+    auto group = client_->JoinGroup({.name = "moe",
+                                     .join_key = "secret",
+                                     .world_size = 4,
+                                     .recovery = Recovery::kWait,
+                                     .wait_limit = absl::Seconds(1),
+                                     .restart_limit = restart_limit});
+    EXPECT_TRUE(group.ok()) << group.status();
+    return group.ok() ? *std::move(group) : nullptr;
+  }
+  void EndDaemon() {
+    daemon_->Die();
+    daemon_->EndProcess();
+  }
+  // The next daemon comes; returns the one before.
+  std::unique_ptr<FakeDaemon> StartDaemon(uint64_t boot_id = 2) {
+    return std::exchange(daemon_, std::make_unique<FakeDaemon>(directory_.path(), boot_id));
+  }
   // Sends to and receives from rank 1.
   static AllToAllv Exchange(std::shared_ptr<Segment> send, std::shared_ptr<Segment> receive) {
     AllToAllv exchange;
@@ -60,6 +79,27 @@ class ClientTest : public ::testing::Test {
   TemporaryFolder directory_;
   std::unique_ptr<FakeDaemon> daemon_;
   std::unique_ptr<Client> client_;
+};
+
+// With memory for jobs.
+class MemoryTest : public ClientTest {
+ protected:
+  std::shared_ptr<Job> Submit(Group& group) {
+    auto job = group.Submit(Exchange(send_, receive_));
+    EXPECT_TRUE(job.ok()) << job.status();
+    return job.ok() ? *job : nullptr;
+  }
+
+  std::shared_ptr<Segment> send_ = MakeSegment(), receive_ = MakeSegment();
+};
+
+// And as rank 0 of a group.
+class GroupTest : public MemoryTest {
+ protected:
+  std::shared_ptr<Job> Submit() { return MemoryTest::Submit(*group_); }
+  absl::Status StatusOfSubmit() { return group_->Submit(Exchange(send_, receive_)).status(); }
+
+  std::unique_ptr<Group> group_ = Join();
 };
 
 }  // namespace rails::testing

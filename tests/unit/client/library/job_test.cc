@@ -14,19 +14,7 @@ using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAre;
 using Fate = FakeDaemon::Fate;
 
-class JobTest : public ClientTest {
- protected:
-  JobTest() : send_(MakeSegment()), receive_(MakeSegment()), group_(Join()) {}
-
-  std::shared_ptr<Job> Submit() {
-    auto job = group_->Submit(Exchange(send_, receive_));
-    EXPECT_TRUE(job.ok()) << job.status();
-    return job.ok() ? *job : nullptr;
-  }
-
-  std::shared_ptr<Segment> send_, receive_;
-  std::unique_ptr<Group> group_;
-};
+class JobTest : public GroupTest {};
 
 TEST_F(JobTest, ReportsADoneJob) {
   auto job = Submit();
@@ -77,25 +65,6 @@ TEST_F(JobTest, AWaitWithoutTimeAsksNobody) {
   daemon_->FinishJob(job->seq());
   EXPECT_TRUE(job->Wait(absl::ZeroDuration())->terminal);
   EXPECT_EQ(daemon_->records(), before);
-}
-
-TEST_F(JobTest, ReportsAFailedJob) {
-  auto job = Submit();
-  daemon_->FinishJob(1, absl::UnavailableError("node2: every rail is down"));
-  auto report = job->Wait();
-  ASSERT_TRUE(report.ok()) << report.status();
-  EXPECT_TRUE(report->terminal);
-  EXPECT_EQ(report->status, absl::UnavailableError("node2: every rail is down"));
-}
-
-TEST_F(JobTest, TimeoutLeavesTheJobRunning) {
-  auto job = Submit();
-  auto report = job->Wait(absl::ZeroDuration());
-  ASSERT_TRUE(report.ok()) << report.status();
-  EXPECT_FALSE(report->terminal);
-  EXPECT_EQ(report->seq, 1u);
-  daemon_->FinishJob(1);
-  EXPECT_TRUE(job->Wait()->terminal);
 }
 
 TEST_F(JobTest, TroubleOnTheWayIsNoEnd) {
@@ -187,10 +156,9 @@ TEST_F(JobTest, ReconnectsOverAndOver) {
   for (uint64_t boot_id = 2; boot_id < 12; ++boot_id) {
     auto job = Submit();
     auto future = job->Future();
-    daemon_->EndProcess();
-    daemon_->Die();
+    EndDaemon();
     EXPECT_TRUE(absl::IsAborted(future.get().status()));
-    daemon_ = std::make_unique<FakeDaemon>(directory_.path(), boot_id);
+    StartDaemon(boot_id);
     ASSERT_TRUE(client_->Reconnect().ok());
     group_ = Join();
     EXPECT_EQ(daemon_->segments().size(), 2u);
@@ -239,10 +207,9 @@ TEST_F(JobTest, LostDaemonEndsEveryJobAndPoisonsItsSegments) {
   EXPECT_TRUE(absl::IsAborted(future.get().status()));
   EXPECT_TRUE(absl::IsAborted(idle->Wait().status()));
   EXPECT_TRUE(absl::IsAborted(idle->Cancel()));
-  EXPECT_TRUE(absl::IsUnavailable(group_->Submit(Exchange(send_, receive_)).status()));
+  EXPECT_TRUE(absl::IsUnavailable(StatusOfSubmit()));
 
-  std::unique_ptr<FakeDaemon> old = std::move(daemon_);
-  daemon_ = std::make_unique<FakeDaemon>(directory_.path(), 2);
+  const auto old = StartDaemon();
   ASSERT_TRUE(client_->Reconnect().ok());
   EXPECT_EQ(daemon_->segments().size(), 2u);
   auto group = Join();
@@ -270,13 +237,12 @@ TEST_F(JobTest, FinishedJobsPoisonNothing) {
 TEST_F(JobTest, DaemonLostDuringASubmission) {
   daemon_->PlanSubmissions(std::vector<Fate>(1000, Fate::kLoseTheRequest));
   absl::Status seen;
-  std::thread thread([&] { seen = group_->Submit(Exchange(send_, receive_)).status(); });
+  std::thread thread([&] { seen = StatusOfSubmit(); });
   ASSERT_TRUE(Until([&] { return !daemon_->submissions().empty(); }));
   daemon_->Die();
   thread.join();
   EXPECT_TRUE(absl::IsUnavailable(seen)) << seen;
-  std::unique_ptr<FakeDaemon> old = std::move(daemon_);
-  daemon_ = std::make_unique<FakeDaemon>(directory_.path(), 2);
+  const auto old = StartDaemon();
   ASSERT_TRUE(client_->Reconnect().ok());
   EXPECT_TRUE(absl::IsFailedPrecondition(Join()->Submit(Exchange(send_, receive_)).status()))
       << "the daemon may have accepted it";

@@ -14,10 +14,8 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using Fate = FakeDaemon::Fate;
 
-class PreparedTest : public ClientTest {
+class PreparedTest : public MemoryTest {
  protected:
-  PreparedTest() : send_(MakeSegment()), receive_(MakeSegment()) {}
-
   std::shared_ptr<Prepared> Prepare(Group& group, const AllToAllv& layout) {
     auto prepared = group.Prepare(layout);
     EXPECT_TRUE(prepared.ok()) << prepared.status();
@@ -30,18 +28,6 @@ class PreparedTest : public ClientTest {
     layout.receives = {{0, {{receive_, 200, 8}}}, {1, {}}, {3, {{receive_, 0, 50}}}};
     return layout;
   }
-  std::unique_ptr<Group> JoinKept() {
-    auto group = client_->JoinGroup({.name = "moe",
-                                     .world_size = 4,
-                                     .rank = 0,
-                                     .recovery = Recovery::kWait,
-                                     .wait_limit = absl::Seconds(1),
-                                     .restart_limit = absl::Minutes(1)});
-    EXPECT_TRUE(group.ok()) << group.status();
-    return *std::move(group);
-  }
-
-  std::shared_ptr<Segment> send_, receive_;
 };
 
 TEST_F(PreparedTest, RangesTravelOnceAndLengthsWithEachJob) {
@@ -168,14 +154,10 @@ TEST_F(PreparedTest, IsPreparedAnewAfterARestartAndItsJobsAreReplayed) {
   auto first = group->Submit(prepared, {.sends = {70, 8, 0}, .tag = 4});
   ASSERT_TRUE(first.ok()) << first.status();
   const auto before = daemon_->prepared_submissions();
-  daemon_->Die();
-  daemon_->EndProcess();
-  daemon_ = std::make_unique<FakeDaemon>(directory_.path(), 2);
+  EndDaemon();
+  StartDaemon();
   ASSERT_TRUE(Until([&] { return daemon_->prepared_submissions().size() == 1; }));
   const auto replayed = daemon_->prepared_submissions();
-  EXPECT_EQ(replayed[0].job().epoch().boot_id(), 2u);
-  EXPECT_EQ(replayed[0].job().seq(), 1u);
-  EXPECT_EQ(replayed[0].tag(), 4u);
   EXPECT_EQ(replayed[0].job().epoch().boot_id(), 2u);
   EXPECT_EQ(replayed[0].job().seq(), 1u);
   EXPECT_EQ(replayed[0].tag(), 4u);

@@ -51,30 +51,11 @@ class FaultGate {
   struct sigaction before_ = {};
 };
 
-class RestartTest : public ClientTest {
+class RestartTest : public MemoryTest {
  protected:
-  RestartTest() : send_(MakeSegment()), receive_(MakeSegment()) {}
-
-  std::unique_ptr<Group> JoinKept(absl::Duration restart_limit = absl::Minutes(1)) {
-    auto group = client_->JoinGroup({.name = "moe",
-                                     .join_key = "secret",
-                                     .world_size = 4,
-                                     .rank = 0,
-                                     .recovery = Recovery::kWait,
-                                     .wait_limit = absl::Seconds(1),
-                                     .restart_limit = restart_limit});
-    EXPECT_TRUE(group.ok()) << group.status();
-    return group.ok() ? *std::move(group) : nullptr;
-  }
-  std::shared_ptr<Job> Submit(Group& group) {
-    auto job = group.Submit(Exchange(send_, receive_));
-    EXPECT_TRUE(job.ok()) << job.status();
-    return job.ok() ? *job : nullptr;
-  }
   void Restart() {
-    daemon_->Die();
-    daemon_->EndProcess();
-    daemon_ = std::make_unique<FakeDaemon>(directory_.path(), 2);
+    EndDaemon();
+    StartDaemon();
   }
   std::vector<uint64_t> Numbers() const {
     std::vector<uint64_t> numbers;
@@ -88,8 +69,6 @@ class RestartTest : public ClientTest {
     EXPECT_TRUE(report->status.ok()) << report->status;
     EXPECT_EQ(report->replays, replays);
   }
-
-  std::shared_ptr<Segment> send_, receive_;
 };
 
 TEST_F(RestartTest, ItsDaemonComesBackAndUnfinishedJobsAreHandedOverAgain) {
@@ -185,9 +164,8 @@ TEST_F(RestartTest, ASubmissionWaitsForARecoveryUntilItsOwnLimit) {
 TEST_F(RestartTest, NothingIsHandedOverWhileTheOldProcessLives) {
   const auto group = JoinKept();
   const auto job = Submit(*group);
-  std::unique_ptr<FakeDaemon> old = std::move(daemon_);
-  old->Die();
-  daemon_ = std::make_unique<FakeDaemon>(directory_.path(), 2);
+  daemon_->Die();
+  const auto old = StartDaemon();
   ASSERT_TRUE(Until([&] { return daemon_->segments().size() == 2; }));
   absl::SleepFor(absl::Milliseconds(50));
   EXPECT_THAT(daemon_->joins(), ElementsAre());
@@ -241,8 +219,7 @@ TEST_F(RestartTest, ACallbackMayDropTheGroup) {
 TEST_F(RestartTest, TheLimitIsALimit) {
   const auto group = JoinKept(absl::Milliseconds(300));
   const auto job = Submit(*group);
-  daemon_->Die();
-  daemon_->EndProcess();
+  EndDaemon();
   const auto report = job->Wait(absl::Minutes(1));
   EXPECT_EQ(report.status().code(), absl::StatusCode::kAborted);
   EXPECT_THAT(report.status().message(), HasSubstr("restart_limit 300ms has passed"));
@@ -259,8 +236,7 @@ TEST_F(RestartTest, ADrainIsWaitedFor) {
 TEST_F(RestartTest, WhoLeavesMeanwhileWaitsForNobody) {
   auto group = JoinKept();
   const auto job = Submit(*group);
-  daemon_->Die();
-  daemon_->EndProcess();
+  EndDaemon();
   ASSERT_TRUE(Until([&] { return !client_->Connected(); }));
   EXPECT_EQ(job->Cancel().code(), absl::StatusCode::kUnavailable);
   group.reset();
@@ -270,8 +246,7 @@ TEST_F(RestartTest, WhoLeavesMeanwhileWaitsForNobody) {
 TEST_F(RestartTest, AClientThatIsDestroyedEndsItsJobs) {
   auto group = JoinKept();
   const auto job = Submit(*group);
-  daemon_->Die();
-  daemon_->EndProcess();
+  EndDaemon();
   client_.reset();
   EXPECT_FALSE(job->Wait().ok());
   group.reset();

@@ -19,15 +19,9 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-class RingTest : public ClientTest {
+class RingTest : public GroupTest {
  protected:
-  RingTest() : send_(MakeSegment(1 << 20)), receive_(MakeSegment()), group_(Join()) {}
-
-  std::shared_ptr<Job> Submit() {
-    auto job = group_->Submit(Exchange(send_, receive_));
-    EXPECT_TRUE(job.ok()) << job.status();
-    return job.ok() ? *job : nullptr;
-  }
+  RingTest() { send_ = MakeSegment(1 << 20); }
   // A request of 3 bytes for each range, and a few more.
   AllToAllv Long(size_t ranges) {
     AllToAllv exchange = Exchange(send_, receive_);
@@ -56,9 +50,6 @@ class RingTest : public ClientTest {
     absl::SleepFor(absl::Milliseconds(300));
     return Sleeps() - before;
   }
-
-  std::shared_ptr<Segment> send_, receive_;
-  std::unique_ptr<Group> group_;
 };
 
 // The first to wait reads for all. It leaves first, last, or in between.
@@ -209,9 +200,7 @@ TEST_F(FullRingTest, ARequestThatFindsNoRoomInTimeCostsNothing) {
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_THAT(status.message(), HasSubstr("the request was not sent"));
   Release();
-  auto job = group_->Submit(Exchange(send_, receive_));
-  ASSERT_TRUE(job.ok()) << "its number and the segments are free: " << job.status();
-  EXPECT_EQ((*job)->seq(), 1u);
+  EXPECT_EQ(Submit()->seq(), 1u) << "its number and the segments are free";
 }
 
 TEST_F(RingTest, ARequestOfWhichAPartIsWrittenIsNotCutOff) {
@@ -233,8 +222,7 @@ TEST_F(RingTest, ReportsOfADeadDaemonAreStillRead) {
   auto done = Submit(), failed = Submit(), lost = Submit();
   daemon_->FinishJob(done->seq());
   daemon_->FinishJob(failed->seq(), absl::UnavailableError("node2: every rail is down"));
-  daemon_->Die();
-  daemon_->EndProcess();
+  EndDaemon();
   ASSERT_TRUE(Until([&] { return !client_->Connected(); }));
   EXPECT_TRUE(absl::IsAborted(lost->Wait().status()));
   auto report = done->Wait();
@@ -254,14 +242,12 @@ TEST_F(RingTest, ARingThatIsNoneEndsTheSession) {
 }
 
 TEST_F(RingTest, AJoinThatIsGivenUpAndAnsweredLeaves) {
-  auto group =
-      client_->JoinGroup({.name = "moe", .world_size = 4, .recovery = Recovery::kWait, .wait_limit = absl::Seconds(1)});
-  ASSERT_TRUE(group.ok()) << group.status();
-  auto end = (*(*group)->Submit(Exchange(send_, receive_)))->Future();
+  auto group = JoinKept();
+  auto end = MemoryTest::Submit(*group)->Future();
   daemon_->HoldJoins(true);
   daemon_->EndEpoch();
   ASSERT_TRUE(Until([&] { return daemon_->joins().size() == 3; }));
-  group->reset();
+  group.reset();
   EXPECT_TRUE(absl::IsAborted(end.get().status()));
   EXPECT_TRUE(Until([&] { return daemon_->given_up().size() == 1; }));
   EXPECT_EQ(daemon_->leaves(), 0);

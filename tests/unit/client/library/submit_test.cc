@@ -12,6 +12,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Fate = FakeDaemon::Fate;
 
+class SubmitTest : public GroupTest {};
+
 TEST_F(ClientTest, GroupKnowsItsMembersAndLeaves) {
   auto group = Join(2);
   EXPECT_EQ(group->rank(), 2u);
@@ -88,31 +90,9 @@ TEST_F(ClientTest, FifteenThousandRanges) {
   EXPECT_EQ(submissions[0].receives(0).offsets_bytes(14'999), 14'999u * 16);
 }
 
-TEST_F(ClientTest, RefusedSubmissionTakesNoNumber) {
-  auto a = MakeSegment(), b = MakeSegment();
-  auto group = Join();
-  daemon_->PlanSubmissions({Fate::kRefuse}, absl::InvalidArgumentError("receives[0] overlaps receives[1]"));
-  auto job = group->Submit(Exchange(a, b));
-  EXPECT_TRUE(absl::IsInvalidArgument(job.status())) << job.status();
-  EXPECT_EQ(job.status().message(), "receives[0] overlaps receives[1]");
-  EXPECT_FALSE(group->Submit({.sends = {{9, {}}}}).ok());
-  for (uint64_t seq = 1; seq <= 3; ++seq) {
-    job = group->Submit(Exchange(a, b));
-    ASSERT_TRUE(job.ok()) << job.status();
-    EXPECT_EQ((*job)->seq(), seq);
-  }
-  EXPECT_THAT(daemon_->accepted(), ElementsAre(1, 2, 3));
-}
-
-TEST_F(ClientTest, ALostAnswerIsAskedForAndALostRequestMadeAgain) {
-  auto a = MakeSegment(), b = MakeSegment();
-  auto group = Join();
+TEST_F(SubmitTest, ALostAnswerIsAskedForAndALostRequestMadeAgain) {
   daemon_->PlanSubmissions({Fate::kAcceptAndLoseTheAnswer, Fate::kAccept, Fate::kLoseTheRequest});
-  for (uint64_t seq = 1; seq <= 2; ++seq) {
-    auto job = group->Submit(Exchange(a, b));
-    ASSERT_TRUE(job.ok()) << job.status();
-    EXPECT_EQ((*job)->seq(), seq);
-  }
+  for (uint64_t seq = 1; seq <= 2; ++seq) EXPECT_EQ(Submit()->seq(), seq);
   std::vector<bool> questions;
   for (const auto& submission : daemon_->submissions()) questions.push_back(submission.question());
   EXPECT_THAT(questions, ElementsAre(false, true, false, true, false));
@@ -120,44 +100,38 @@ TEST_F(ClientTest, ALostAnswerIsAskedForAndALostRequestMadeAgain) {
 }
 
 // The limit of calls refuses a number that the job table has.
-TEST_F(ClientTest, ARefusalOfOneAttemptSaysNothingOfAnEarlierOne) {
-  auto a = MakeSegment(), b = MakeSegment();
-  auto group = Join();
+TEST_F(SubmitTest, ARefusalOfOneAttemptSaysNothingOfAnEarlierOne) {
   daemon_->PlanSubmissions({Fate::kAcceptAndLoseTheAnswer, Fate::kRefuseAttempt, Fate::kRefuseAttempt, Fate::kAccept,
                             Fate::kLoseTheRequest, Fate::kRefuseAttempt},
                            absl::ResourceExhaustedError("limits.max_waiting_calls: 4096 calls wait"));
-  for (uint64_t seq = 1; seq <= 2; ++seq) {
-    auto job = group->Submit(Exchange(a, b));
-    ASSERT_TRUE(job.ok()) << job.status();
-    EXPECT_EQ((*job)->seq(), seq);
-  }
+  for (uint64_t seq = 1; seq <= 2; ++seq) EXPECT_EQ(Submit()->seq(), seq);
   EXPECT_THAT(daemon_->accepted(), ElementsAre(1, 2));
   std::vector<uint64_t> attempts;
   for (const auto& submission : daemon_->submissions()) attempts.push_back(submission.attempt());
   EXPECT_THAT(attempts, ElementsAre(1, 2, 3, 4, 5, 6, 7, 8));
-  a.reset();
+  send_.reset();
   EXPECT_EQ(daemon_->segments().size(), 2u) << "job 1 and 2 may still use it";
 }
 
-TEST_F(ClientTest, ARefusedJobLeavesTheNumberFree) {
-  auto a = MakeSegment(), b = MakeSegment();
-  auto group = Join();
-  const absl::Status refusal = absl::ResourceExhaustedError("tenants.t.quota.jobs_per_second");
-  for (const std::vector<Fate>& fates : std::vector<std::vector<Fate>>{
-           {Fate::kRefuse}, {Fate::kLoseTheRequest, Fate::kAccept, Fate::kRefuse}, {Fate::kRefuseAttempt}}) {
-    daemon_->PlanSubmissions(fates, refusal);
-    EXPECT_EQ(group->Submit(Exchange(a, b)).status(), refusal);
+TEST_F(SubmitTest, ARefusedJobLeavesTheNumberAndTheSegmentsFree) {
+  const std::vector<std::vector<Fate>> all_fates = {
+      {Fate::kRefuse}, {Fate::kLoseTheRequest, Fate::kAccept, Fate::kRefuse}, {Fate::kRefuseAttempt}};
+  for (const absl::Status& refusal :
+       {absl::ResourceExhaustedError("tenants.t.quota.jobs_per_second"), absl::UnavailableError("the daemon drains"),
+        absl::InvalidArgumentError("receives[0] overlaps receives[1]")}) {
+    for (const std::vector<Fate>& fates : all_fates) {
+      daemon_->PlanSubmissions(fates, refusal);
+      EXPECT_EQ(StatusOfSubmit(), refusal);
+    }
   }
-  auto job = group->Submit(Exchange(a, b));
-  ASSERT_TRUE(job.ok()) << "the number and the segments are free: " << job.status();
-  EXPECT_EQ((*job)->seq(), 1u);
+  EXPECT_FALSE(group_->Submit({.sends = {{9, {}}}}).ok());
+  for (uint64_t seq = 1; seq <= 3; ++seq) EXPECT_EQ(Submit()->seq(), seq);
+  EXPECT_THAT(daemon_->accepted(), ElementsAre(1, 2, 3));
 }
 
-TEST_F(ClientTest, AnErrorThatRefusesNoAttemptMayComeAfterAcceptance) {
-  auto a = MakeSegment(), b = MakeSegment();
-  auto group = Join();
+TEST_F(SubmitTest, AnErrorThatRefusesNoAttemptMayComeAfterAcceptance) {
   daemon_->PlanSubmissions({Fate::kAcceptAndRefuse}, absl::ResourceExhaustedError("Buffers full"));
-  auto job = group->Submit(Exchange(a, b));
+  auto job = group_->Submit(Exchange(send_, receive_));
   ASSERT_TRUE(job.ok()) << job.status();
   EXPECT_EQ(daemon_->submissions().size(), 2u);
 }
@@ -172,30 +146,17 @@ TEST_F(ClientTest, ASubmissionThatIsTooLongDoesNotCostTheGroup) {
   EXPECT_THAT(daemon_->accepted(), ElementsAre(1));
 }
 
-TEST_F(ClientTest, AFrozenDaemonIsWaitedForUntilTheTimeout) {
-  auto a = MakeSegment(), b = MakeSegment();
-  auto group = Join();
-  EXPECT_TRUE(absl::IsInvalidArgument(group->Submit(Exchange(a, b), absl::ZeroDuration()).status()));
+TEST_F(SubmitTest, AFrozenDaemonIsWaitedForUntilTheTimeout) {
+  EXPECT_TRUE(absl::IsInvalidArgument(group_->Submit(Exchange(send_, receive_), absl::ZeroDuration()).status()));
   daemon_->PlanSubmissions({Fate::kHold});
-  const absl::Status status = group->Submit(Exchange(a, b), absl::Milliseconds(50)).status();
+  const absl::Status status = group_->Submit(Exchange(send_, receive_), absl::Milliseconds(50)).status();
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_THAT(status.message(), HasSubstr("whether railsd accepted job 1 of group moe is not known after 50ms"));
   EXPECT_EQ(daemon_->submissions().size(), 1u) << "a second one would be accepted";
-  EXPECT_EQ(group->Submit({}).status(), status) << "the group is over";
+  EXPECT_EQ(group_->Submit({}).status(), status) << "the group is over";
   auto again = Join();
-  EXPECT_TRUE(absl::IsFailedPrecondition(again->Submit(Exchange(a, b)).status())) << "the daemon may use the segments";
-}
-
-TEST_F(ClientTest, DrainingDaemonRefuses) {
-  auto a = MakeSegment(), b = MakeSegment();
-  auto group = Join();
-  daemon_->PlanSubmissions({Fate::kRefuse}, absl::UnavailableError("the daemon drains"));
-  auto job = group->Submit(Exchange(a, b));
-  EXPECT_TRUE(absl::IsUnavailable(job.status()));
-  EXPECT_THAT(job.status().message(), HasSubstr("the daemon drains"));
-  job = group->Submit(Exchange(a, b));
-  ASSERT_TRUE(job.ok()) << "known to be refused: the number and the segments are free: " << job.status();
-  EXPECT_EQ((*job)->seq(), 1u);
+  EXPECT_TRUE(absl::IsFailedPrecondition(again->Submit(Exchange(send_, receive_)).status()))
+      << "the daemon may use the segments";
 }
 
 TEST_F(ClientTest, CopiesItsOwnBytes) {
