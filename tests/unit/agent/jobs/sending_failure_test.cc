@@ -57,10 +57,8 @@ TEST_F(SendingTest, AFailedRailGetsNothingBeforeTheAnswer) {
 }
 
 TEST_F(SendingTest, ANewRoundSpreadsTheWeightOverLostBytesAndRailsThatHoldSome) {
-  StartOver(3);
-  TakeAllGiven();
-  FailPosted(0);
-  Ask();
+  StartPosted(3);
+  FailAndAsk(0);
   ASSERT_TRUE(Answer(Rehomed::State::kOpen, 1).ok());
   const std::vector<Assignment> first = TakeGiven(1), second = TakeGiven(2);
   EXPECT_GT(WeightOf(first), 0u);
@@ -81,8 +79,7 @@ TEST_F(SendingTest, ARailThatIsDoneWithItsBytesGetsNoWeight) {
   StartOver(3);
   CarryAll(1);
   TakeAllGiven();
-  FailPosted(0);
-  Ask();
+  FailAndAsk(0);
   ASSERT_TRUE(Answer(Rehomed::State::kOpen, 1).ok());
   EXPECT_EQ(WeightOf(TakeAllGiven()), kWholeWeight);
 }
@@ -106,8 +103,7 @@ TEST_F(SendingTest, WithoutBytesAnyRailFencesWithAllWeight) {
 }
 
 TEST_F(SendingTest, AFailureDuringTheQuestionIsAskedAboutNext) {
-  StartOver(3);
-  TakeAllGiven();
+  StartPosted(3);
   FailPosted(0);
   EXPECT_EQ(Ask(), (Connections{{RailIndex(0), 1}}));
   FailPosted(1);
@@ -126,8 +122,7 @@ TEST_F(SendingTest, AFailureDuringTheQuestionIsAskedAboutNext) {
 
 TEST_F(SendingTest, FencesProveNothingWhileAnAnswerIsAwaited) {
   const uint32_t weight = WeightOf(TakeGiven(1));
-  FailPosted(0);
-  Ask();
+  FailAndAsk(0);
   Fence(1, weight, 0, 1);
   EXPECT_FALSE(sending_->held());
   ASSERT_TRUE(Answer(Rehomed::State::kOpen, 1).ok());
@@ -136,11 +131,9 @@ TEST_F(SendingTest, FencesProveNothingWhileAnAnswerIsAwaited) {
 }
 
 TEST_F(SendingTest, TheSpreadWaitsForAnAnswerToARelease) {
-  StartOver(3);
-  TakeAllGiven();
+  StartPosted(3);
   ASSERT_TRUE(sending_->Move(1, 2, 1000));
-  FailPosted(0);
-  Ask();
+  FailAndAsk(0);
   ASSERT_TRUE(Answer(Rehomed::State::kOpen, 1).ok());
   EXPECT_TRUE(NothingGiven());
   Return(1, 2 * kPart - 1000, 1000, 9);
@@ -152,10 +145,8 @@ TEST_F(SendingTest, TheSpreadWaitsForAnAnswerToARelease) {
 }
 
 TEST_F(SendingTest, TheSpreadWaitsForRailsThatAreEnding) {
-  StartOver(3);
-  TakeAllGiven();
-  FailPosted(0);
-  Ask();
+  StartPosted(3);
+  FailAndAsk(0);
   Disconnect(1);
   ASSERT_TRUE(Answer(Rehomed::State::kOpen, 1).ok());
   EXPECT_TRUE(NothingGiven());
@@ -167,16 +158,14 @@ TEST_F(SendingTest, TheSpreadWaitsForRailsThatAreEnding) {
 }
 
 TEST_F(SendingTest, CompleteIsALieWhileBytesAreUnposted) {
-  FailPosted(0);
-  Ask();
+  FailAndAsk(0);
   EXPECT_EQ(Answer(Rehomed::State::kComplete).code(), absl::StatusCode::kInternal);
 }
 
 TEST_F(SendingTest, CompleteEndsItWhenRailsHaveNothingOutstanding) {
   TakeGiven(1);
   Posted(1, kPart);
-  FailPosted(0);
-  Ask();
+  FailAndAsk(0);
   EXPECT_TRUE(sending_->TakeArrived().empty()) << "nobody knows";
   ASSERT_TRUE(Answer(Rehomed::State::kComplete).ok());
   EXPECT_TRUE(sending_->over());
@@ -191,16 +180,14 @@ TEST_F(SendingTest, CompleteEndsItWhenRailsHaveNothingOutstanding) {
 }
 
 TEST_F(SendingTest, AnswersMustFit) {
-  FailPosted(0);
-  Ask();
+  FailAndAsk(0);
   EXPECT_EQ(Answer(Rehomed::State::kOpen, 2).code(), absl::StatusCode::kInternal);
   EXPECT_EQ(Answer(Rehomed::State::kAborted).code(), absl::StatusCode::kUnavailable);
 }
 
 TEST_F(SendingTest, RoundsAreFruitlessUntilSomethingArrives) {
   TakeAllGiven();
-  FailPosted(0);
-  Ask();
+  FailAndAsk(0);
   EXPECT_EQ(sending_->fruitless_rounds(), 0u);
   ASSERT_TRUE(Answer(Rehomed::State::kOpen, 1).ok());
   EXPECT_EQ(sending_->fruitless_rounds(), 1u);

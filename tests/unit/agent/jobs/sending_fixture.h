@@ -62,6 +62,12 @@ class SendingTest : public ::testing::Test {
     sending_->Start(runs, /*by_flow=*/false);
   }
 
+  // The same, and the rails have taken what they were given.
+  void StartPosted(uint32_t rails) {
+    StartOver(rails);
+    TakeAllGiven();
+  }
+
   PeerRail& PathOf(uint32_t rail) { return peers_->Get(kPeer).rails[rail]; }
   // Assignments to the rail since the last call.
   std::vector<Assignment> TakeGiven(uint32_t rail) {
@@ -173,6 +179,10 @@ class SendingTest : public ::testing::Test {
     EXPECT_TRUE(sending_->MayAsk());
     sending_->Ask(&failed);
     return failed;
+  }
+  void FailAndAsk(uint32_t rail) {
+    FailPosted(rail);
+    Ask();
   }
   absl::Status Answer(Rehomed::State state, uint32_t round = 0) {
     return sending_->OnAnswer({job_.key, state, round, {}});

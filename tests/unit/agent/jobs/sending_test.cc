@@ -77,8 +77,7 @@ TEST_F(SendingTest, ABouncedAssignmentGoesToAnotherRail) {
 }
 
 TEST_F(SendingTest, MovedBytesGoToTheRailTheyAreFor) {
-  StartOver(3);
-  TakeAllGiven();
+  StartPosted(3);
   ASSERT_TRUE(sending_->Move(0, 2, 1000));
   EXPECT_FALSE(sending_->Move(1, 2, 1000)) << "one release at a time";
   const std::vector<RailCommand> releases = TakeReleases(0);
@@ -99,8 +98,7 @@ TEST_F(SendingTest, MovedBytesGoToTheRailTheyAreFor) {
 }
 
 TEST_F(SendingTest, NothingMovesWhileAFailureIsOpen) {
-  StartOver(3);
-  TakeAllGiven();
+  StartPosted(3);
   Disconnect(0);
   EXPECT_FALSE(sending_->Move(1, 2, 1000));
   Lose(0, 0, kPart);
@@ -172,8 +170,7 @@ TEST_F(SendingTest, IsHeldWhileARequestToReleaseWaitsForRoomInTheQueue) {
 
 // Every rail that posts must fence.
 TEST_F(SendingTest, NoMoreRailsThanWeight) {
-  StartOver(4);
-  TakeAllGiven();
+  StartPosted(4);
   Disconnect(0);
   for (int i = 0; i < 3; ++i) Return(0, static_cast<uint64_t>(i) * 1000, 1000, 0);
   EndShare(0, /*doubtful=*/false, 2, 1);
@@ -190,8 +187,7 @@ TEST_F(SendingTest, NoMoreRailsThanWeight) {
 }
 
 TEST_F(SendingTest, ReturnedStretchesAreSpreadOverTheOtherRails) {
-  StartOver(4);
-  TakeAllGiven();
+  StartPosted(4);
   Disconnect(0);
   for (uint64_t i = 0; i < 9; ++i) Return(0, i * 1000, 1000, 0);
   EndShare(0, /*doubtful=*/false, 60, 1);
@@ -233,8 +229,7 @@ TEST_F(SendingTest, StopDropsEverything) {
 
 TEST_F(SendingTest, GiveUpEndsIt) {
   TakeAllGiven();
-  FailPosted(0);
-  Ask();
+  FailAndAsk(0);
   sending_->GiveUp();
   EXPECT_TRUE(sending_->over());
   EXPECT_FALSE(sending_->asked());

@@ -27,7 +27,6 @@ TEST_F(RailRateTest, WindowsShrinkOnARailThatIsSlowerThanItsSpeed) {
 }
 
 TEST_F(RailRateTest, OneSlowMomentHardlyShrinksWindows) {
-  SetUpRail(kSpeed);
   Queue(kOne, 0, 400 * kPiece);
   CarryBytes(20 * kPiece);
   now_ += absl::Seconds(1);
@@ -39,7 +38,6 @@ TEST_F(RailRateTest, OneSlowMomentHardlyShrinksWindows) {
 
 // Short work and long waits say nothing of what the rail could carry.
 TEST_F(RailRateTest, WindowsStayWhileTheyDoNotHoldTheRailBack) {
-  SetUpRail(kSpeed);
   speed_ = kSpeed / 100;
   for (int i = 0; i < 40; ++i) {
     Queue(kOne, 0, 1000);
@@ -61,7 +59,6 @@ TEST_F(RailRateTest, AWindowThatIsConfiguredStays) {
 }
 
 TEST_F(RailRateTest, AStretchTellsWhatTheRailDelivers) {
-  SetUpRail(kSpeed);
   Queue(kOne, 0, 4 * kPiece);
   Post();
   for (int i = 0; i < 4; ++i) {
@@ -79,7 +76,6 @@ TEST_F(RailRateTest, AStretchTellsWhatTheRailDelivers) {
 }
 
 TEST_F(RailRateTest, AStretchDoesNotCountTheTimeInWhichTheRailWasIdle) {
-  SetUpRail(kSpeed);
   for (int i = 0; i < 3; ++i) {
     now_ += absl::Seconds(1);
     Queue(kOne, 0, 16 * kPiece);
@@ -92,7 +88,6 @@ TEST_F(RailRateTest, AStretchDoesNotCountTheTimeInWhichTheRailWasIdle) {
 }
 
 TEST_F(RailRateTest, BitsThatComeAfterTheRailRanDryTellNothing) {
-  SetUpRail(kSpeed);
   Queue(kOne, 0, 16 * kPiece);
   CarryBytes(12 * kPiece);
   ASSERT_TRUE(scheduler_->TakeStretch().has_value());
@@ -103,7 +98,6 @@ TEST_F(RailRateTest, BitsThatComeAfterTheRailRanDryTellNothing) {
 }
 
 TEST_F(RailRateTest, AShortStretchTellsNothing) {
-  SetUpRail(kSpeed);
   Queue(kOne, 0, kPiece);
   CarryBytes(kPiece);  // 0.5 ms
   EXPECT_FALSE(scheduler_->TakeStretch().has_value());
@@ -118,7 +112,6 @@ TEST_F(RailRateTest, AShortStretchTellsNothing) {
 }
 
 TEST_F(RailRateTest, AFailureSaysNothingOfTheRate) {
-  SetUpRail(kSpeed);
   Queue(kOne, 0, 3 * kPiece);
   Post();
   now_ += absl::Seconds(1);

@@ -31,6 +31,7 @@ class RailSchedulerTest : public ::testing::Test {
     uint64_t bytes = 0;
   };
 
+  RailSchedulerTest() { SetUpRail(kSpeed); }
   void SetUpRail(double speed, uint64_t chunk_bytes = kMiB, uint64_t window_bytes = 0) {
     speed_ = speed;
     chunks_.clear();

@@ -4,7 +4,6 @@ namespace railsd::testing {
 namespace {
 
 TEST_F(RailSchedulerTest, PiecesAndWindowsFollowFromTheSpeed) {
-  SetUpRail(kSpeed);
   EXPECT_EQ(progress_.movable_bytes, 8 * kPiece);
   Queue(kOne, 0, kMiB);
   EXPECT_EQ(scheduler_->Next(now_)->piece_bytes, kPiece);
@@ -92,7 +91,6 @@ TEST_F(RailSchedulerTest, ThePeerWithMostLeftIsServedFirst) {
 }
 
 TEST_F(RailSchedulerTest, PeersWithUnequalAmountsEndTogether) {
-  SetUpRail(kSpeed);
   uint64_t sum = 0;
   for (uint32_t peer = 0; peer < 32; ++peer) {
     places_[peer] = peer;
@@ -130,7 +128,6 @@ TEST_F(RailSchedulerTest, RemovedBytesAreNotChosen) {
 }
 
 TEST_F(RailSchedulerTest, SharesByWeightToTheSamePeers) {
-  SetUpRail(kSpeed);
   for (uint32_t peer : {0u, 1u, 2u}) {
     Queue(kOne, peer, 40 * kMiB);
     Queue(kThree, peer, 40 * kMiB);
@@ -142,7 +139,6 @@ TEST_F(RailSchedulerTest, SharesByWeightToTheSamePeers) {
 }
 
 TEST_F(RailSchedulerTest, SharesByWeightToDifferentPeers) {
-  SetUpRail(kSpeed);
   Queue(kThree, 0, 200 * kMiB);
   for (uint32_t peer : {1u, 2u, 3u}) Queue(kOne, peer, 40 * kMiB);
   auto carried = CarryBytes(400 * kPiece);
@@ -150,7 +146,6 @@ TEST_F(RailSchedulerTest, SharesByWeightToDifferentPeers) {
 }
 
 TEST_F(RailSchedulerTest, AnUnusedShareIsLentAndNotPaidBack) {
-  SetUpRail(kSpeed);
   Queue(kOne, 0, 400 * kMiB);
   auto alone = CarryBytes(400 * kPiece);
   EXPECT_GE(alone[kOne], 400 * kPiece);
@@ -164,7 +159,6 @@ TEST_F(RailSchedulerTest, AnUnusedShareIsLentAndNotPaidBack) {
 }
 
 TEST_F(RailSchedulerTest, PeersShareAWindowInWholePieces) {
-  SetUpRail(kSpeed);
   Queue(kOne, 0, 3200 * kPiece);
   Post();
   EXPECT_EQ(InFlight(), kWindow) << "a peer alone has all of it";
@@ -179,7 +173,6 @@ TEST_F(RailSchedulerTest, PeersShareAWindowInWholePieces) {
 }
 
 TEST_F(RailSchedulerTest, AHigherPriorityGoesFirst) {
-  SetUpRail(kSpeed);
   SetShares(1);
   Queue(kThree, 0, 100 * kPiece);
   CarryBytes(10 * kPiece);
@@ -192,7 +185,6 @@ TEST_F(RailSchedulerTest, AHigherPriorityGoesFirst) {
 }
 
 TEST_F(RailSchedulerTest, BytesOfAHigherPriorityCountAgainstNobodyElse) {
-  SetUpRail(kSpeed);
   SetShares(1);
   Queue(kOne, 0, 400 * kPiece);
   Queue(kUrgent, 1, 200 * kPiece);
@@ -205,7 +197,6 @@ TEST_F(RailSchedulerTest, BytesOfAHigherPriorityCountAgainstNobodyElse) {
 }
 
 TEST_F(RailSchedulerTest, AChangeOfSharesTakesEffectAtOnce) {
-  SetUpRail(kSpeed);
   Queue(kOne, 0, 900 * kPiece);
   Queue(kThree, 1, 900 * kPiece);
   CarryBytes(400 * kPiece);
@@ -216,7 +207,6 @@ TEST_F(RailSchedulerTest, AChangeOfSharesTakesEffectAtOnce) {
 }
 
 TEST_F(RailSchedulerTest, WindowsAreWholeWhileNoHigherPriorityHasSessions) {
-  SetUpRail(kSpeed);
   Queue(kThree, 0, 100 * kPiece);
   Post();
   EXPECT_EQ(InFlight(), kWindow);
@@ -232,7 +222,6 @@ TEST_F(RailSchedulerTest, WindowsAreWholeWhileNoHigherPriorityHasSessions) {
 // A job of a higher priority has begun and its chunks are not here yet: what is posted ends, and nothing more of the
 // others comes before them, for a moment.
 TEST_F(RailSchedulerTest, LowerPrioritiesPauseForChunksThatAreAboutToCome) {
-  SetUpRail(kSpeed);
   SetShares(1);
   Queue(kThree, 0, 100 * kPiece);
   CarryBytes(10 * kPiece);
@@ -256,7 +245,6 @@ TEST_F(RailSchedulerTest, LowerPrioritiesPauseForChunksThatAreAboutToCome) {
 }
 
 TEST_F(RailSchedulerTest, AnExpectedPriorityIsNotForgottenForALowerOne) {
-  SetUpRail(kSpeed);
   shares_.tenants = {{.priority = 2}, {.priority = 1}, {.priority = 5}};
   SetShares(5);
   Queue(kThree, 0, 100 * kPiece);
@@ -271,7 +259,6 @@ TEST_F(RailSchedulerTest, AnExpectedPriorityIsNotForgottenForALowerOne) {
 }
 
 TEST_F(RailSchedulerTest, NobodyPausesForEquals) {
-  SetUpRail(kSpeed);
   Queue(kThree, 0, 100 * kPiece);
   scheduler_->Expect(0, now_);
   Post();
@@ -279,7 +266,6 @@ TEST_F(RailSchedulerTest, NobodyPausesForEquals) {
 }
 
 TEST_F(RailSchedulerTest, AStalledPeerDoesNotHoldTheOthersShare) {
-  SetUpRail(kSpeed);
   Queue(kOne, 0, 100 * kPiece);
   Queue(kThree, 1, 100 * kPiece);
   Post();
@@ -307,7 +293,6 @@ TEST_F(RailSchedulerTest, AStalledPeerDoesNotHoldTheOthersShare) {
 
 // Two windows are for all peers, and they are full of what stalled ones hold.
 TEST_F(RailSchedulerTest, StalledPeersDoNotHoldTheWindowOfAll) {
-  SetUpRail(kSpeed);
   for (uint32_t peer = 10; peer < 26; ++peer) Queue(kOne, peer, 100 * kPiece);
   Post();
   Queue(kOne, 4, 10 * kPiece);
@@ -320,7 +305,6 @@ TEST_F(RailSchedulerTest, StalledPeersDoNotHoldTheWindowOfAll) {
 }
 
 TEST_F(RailSchedulerTest, ARailLagsWhenItHasMoreLeftThanMessagesAreWorth) {
-  SetUpRail(kSpeed);
   EXPECT_FALSE(progress_.Lags());
   Queue(kOne, 0, 3 * 8 * kPiece);
   EXPECT_FALSE(progress_.Lags()) << "12 ms are too little to move";

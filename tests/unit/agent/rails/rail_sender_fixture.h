@@ -30,6 +30,12 @@ class RailSenderTest : public ::testing::Test {
     PeerUp(kPeer, kLink, kConnection);
     Take();
   }
+  // Whatever a test has left goes out in the end.
+  void TearDown() override {
+    transport_.room = SIZE_MAX;
+    CarryAll();
+    ExpectNothingLeft();
+  }
   void SetUpSender(const SchedulerOptions& options) { sender_.emplace(RailIndex(1), options, &board_, &transport_); }
 
   SendStream& NewStream(PeerIndex peer = kPeer, JobTag job = JobTag(1)) {
@@ -50,6 +56,10 @@ class RailSenderTest : public ::testing::Test {
     assignment.round = round;
     assignment.weight = weight;
     sender_->Give(assignment);
+  }
+  void GiveAndPost(const SendStream& stream, uint64_t offset, uint64_t length, uint8_t weight) {
+    Give(stream, offset, length, weight);
+    Post();
   }
   void SetPeer(PeerIndex peer, uint64_t link) {
     RailPeer to;
@@ -105,6 +115,17 @@ class RailSenderTest : public ::testing::Test {
     }
     return only;
   }
+  static uint64_t BytesOf(Kind kind, const std::vector<RailEvent>& reports) {
+    uint64_t bytes = 0;
+    for (const RailEvent& report : Only(kind, reports)) bytes += report.length_bytes;
+    return bytes;
+  }
+  // The only report of that kind since the last call.
+  RailEvent TakeOnly(Kind kind) {
+    const std::vector<RailEvent> only = Only(kind, Take());
+    EXPECT_EQ(only.size(), 1u);
+    return only.empty() ? RailEvent() : only[0];
+  }
   std::deque<SendOrder>& orders() { return transport_.orders; }
   // Weights of posted orders.
   std::vector<int> Weights() {
@@ -126,6 +147,7 @@ class RailSenderTest : public ::testing::Test {
   uint64_t given_bytes_ = 0;
   RailBoard board_{2};
   std::deque<SendStream> streams_;
+  SendStream& stream_ = NewStream();  // the one of most tests
   StubTransport transport_;
   std::optional<RailSender> sender_;
 };

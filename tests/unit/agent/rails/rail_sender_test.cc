@@ -33,19 +33,17 @@ TEST_F(RailSenderTest, EveryByteIsPostedOnceInChunksOfBoundedSize) {
     End();
   }
   EXPECT_EQ(total, 11'000'019u);
-  ExpectNothingLeft();
 }
 
 TEST_F(RailSenderTest, TheFenceTravelsWithTheLastChunkAndAllWeight) {
-  SendStream& stream = NewStream();
-  Give(stream, 0, 2 * kMiB, 0, 4);
-  Give(stream, 9 * kMiB, kMiB, 200, 4);
-  Give(stream, 0, 0, 5, 4);
+  Give(stream_, 0, 2 * kMiB, 0, 4);
+  Give(stream_, 9 * kMiB, kMiB, 200, 4);
+  Give(stream_, 0, 0, 5, 4);
   Post();
   EXPECT_EQ(Weights(), (std::vector<int>{0, 0, 205}));
   EXPECT_EQ(orders().back().offset_bytes, 9 * kMiB);
   EXPECT_EQ(orders().back().round, 4u);
-  EXPECT_EQ(stream.unposted_bytes[1].load(), 0u);
+  EXPECT_EQ(stream_.unposted_bytes[1].load(), 0u);
   EndAll(SendResult::kAcknowledged);
   const std::vector<RailEvent> reports = TakeOfShares();
   ASSERT_EQ(KindsOf(reports), (std::vector<Kind>{Kind::kCarried, Kind::kCarried, Kind::kFenceDone}));
@@ -53,31 +51,24 @@ TEST_F(RailSenderTest, TheFenceTravelsWithTheLastChunkAndAllWeight) {
   EXPECT_EQ(fence.weight, 205);
   EXPECT_EQ(fence.round, 4u);
   EXPECT_EQ(fence.settled, 3u) << "nothing of the share is left";
-  EXPECT_EQ(fence.stream, &stream);
+  EXPECT_EQ(fence.stream, &stream_);
   EXPECT_EQ(fence.peer, kPeer);
-  ExpectNothingLeft();
 }
 
 TEST_F(RailSenderTest, WeightThatComesWithoutBytesFencesAlone) {
-  SendStream& stream = NewStream();
-  Give(stream, 0, 0, 255);
-  Post();
+  GiveAndPost(stream_, 0, 0, 255);
   ASSERT_EQ(orders().size(), 1u);
   EXPECT_EQ(orders()[0].length_bytes, 0u);
   EXPECT_EQ(orders()[0].weight, 255);
   End();
   EXPECT_EQ(KindsOf(TakeOfShares()), std::vector<Kind>{Kind::kFenceDone});
-  ExpectNothingLeft();
 }
 
 // The receiver has room for one fence of an exchange and rail.
 TEST_F(RailSenderTest, OneFenceIsUnderWayAtATime) {
-  SendStream& stream = NewStream();
-  Give(stream, 0, kMiB, 100);
-  Post();
-  Give(stream, kMiB, kMiB, 55);
-  Give(stream, 0, 0, 100);
-  Post();
+  GiveAndPost(stream_, 0, kMiB, 100);
+  Give(stream_, kMiB, kMiB, 55);
+  GiveAndPost(stream_, 0, 0, 100);
   EXPECT_EQ(Weights(), (std::vector<int>{100, 0}));
   End(SendResult::kAcknowledged, 1);
   Post();
@@ -91,42 +82,32 @@ TEST_F(RailSenderTest, OneFenceIsUnderWayAtATime) {
   const std::vector<RailEvent> reports = TakeOfShares();
   ASSERT_EQ(KindsOf(reports), std::vector<Kind>{Kind::kFenceDone});
   EXPECT_EQ(reports[0].settled, 3u);
-  ExpectNothingLeft();
 }
 
 TEST_F(RailSenderTest, BytesWithoutWeightAreFencedWhenWeightComes) {
-  SendStream& stream = NewStream();
-  Give(stream, 0, kMiB, 0);
+  Give(stream_, 0, kMiB, 0);
   CarryAll();
   EXPECT_TRUE(Only(Kind::kFenceDone, Take()).empty());
   EXPECT_TRUE(Only(Kind::kSettled, Take()).empty()) << "it owes a fence";
-  Give(stream, 0, 0, 9);
+  Give(stream_, 0, 0, 9);
   CarryAll();
-  const std::vector<RailEvent> fences = Only(Kind::kFenceDone, Take());
-  ASSERT_EQ(fences.size(), 1u);
-  EXPECT_EQ(fences[0].weight, 9);
-  EXPECT_EQ(fences[0].settled, 2u);
-  ExpectNothingLeft();
+  const RailEvent fence = TakeOnly(Kind::kFenceDone);
+  EXPECT_EQ(fence.weight, 9);
+  EXPECT_EQ(fence.settled, 2u);
 }
 
 TEST_F(RailSenderTest, ANewRoundVoidsOlderWeight) {
-  SendStream& stream = NewStream();
-  Give(stream, 0, 8 * kMiB, 200);
-  Post();
-  Give(stream, 8 * kMiB, kMiB, 55, 1);
+  GiveAndPost(stream_, 0, 8 * kMiB, 200);
+  Give(stream_, 8 * kMiB, kMiB, 55, 1);
   CarryAll();
-  const std::vector<RailEvent> fences = Only(Kind::kFenceDone, Take());
-  ASSERT_EQ(fences.size(), 1u);
-  EXPECT_EQ(fences[0].weight, 55);
-  EXPECT_EQ(fences[0].round, 1u);
-  ExpectNothingLeft();
+  const RailEvent fence = TakeOnly(Kind::kFenceDone);
+  EXPECT_EQ(fence.weight, 55);
+  EXPECT_EQ(fence.round, 1u);
 }
 
 TEST_F(RailSenderTest, ARailThatHasFencedFencesAgainInANewRound) {
-  SendStream& stream = NewStream();
-  Give(stream, 0, kMiB, 100);
-  Post();
-  Give(stream, 0, 0, 30, 1);
+  GiveAndPost(stream_, 0, kMiB, 100);
+  Give(stream_, 0, 0, 30, 1);
   Post();
   EXPECT_EQ(orders().size(), 1u) << "one fence is under way";
   CarryAll();
@@ -142,10 +123,9 @@ TEST_F(RailSenderTest, ARailThatHasFencedFencesAgainInANewRound) {
 // --- Release.
 
 TEST_F(RailSenderTest, ReleaseReturnsTheTailWithAPartOfTheWeight) {
-  SendStream& stream = NewStream();
-  Give(stream, 0, 4 * kMiB, 0);
-  Give(stream, 10 * kMiB, 2 * kMiB, 120);
-  sender_->Release(&stream, 3 * kMiB);
+  Give(stream_, 0, 4 * kMiB, 0);
+  Give(stream_, 10 * kMiB, 2 * kMiB, 120);
+  sender_->Release(&stream_, 3 * kMiB);
   const std::vector<RailEvent> reports = Take();
   ASSERT_EQ(KindsOf(reports), (std::vector<Kind>{Kind::kReturned, Kind::kReturned, Kind::kReleased}));
   EXPECT_EQ(reports[0].offset_bytes, 10 * kMiB);
@@ -155,31 +135,26 @@ TEST_F(RailSenderTest, ReleaseReturnsTheTailWithAPartOfTheWeight) {
   EXPECT_EQ(reports[1].length_bytes, kMiB);
   EXPECT_EQ(reports[1].weight, 60) << "half of the bytes, half of the weight";
   EXPECT_EQ(reports[0].settled + reports[1].settled, 0u);
-  EXPECT_EQ(stream.unposted_bytes[1].load(), 3 * kMiB);
+  EXPECT_EQ(stream_.unposted_bytes[1].load(), 3 * kMiB);
   EXPECT_EQ(board_[1].unposted_bytes.load(), 3 * kMiB);
   EXPECT_EQ(board_[1].done_bytes.load(), 3 * kMiB);
   CarryAll();
-  const std::vector<RailEvent> fences = Only(Kind::kFenceDone, Take());
-  ASSERT_EQ(fences.size(), 1u);
-  EXPECT_EQ(fences[0].weight, 60);
-  EXPECT_EQ(fences[0].settled, 2u);
-  ExpectNothingLeft();
+  const RailEvent fence = TakeOnly(Kind::kFenceDone);
+  EXPECT_EQ(fence.weight, 60);
+  EXPECT_EQ(fence.settled, 2u);
 }
 
 TEST_F(RailSenderTest, WeightOneIsNotSplit) {
-  SendStream& stream = NewStream();
-  Give(stream, 0, 8 * kMiB, 1);
-  sender_->Release(&stream, kMiB);
+  Give(stream_, 0, 8 * kMiB, 1);
+  sender_->Release(&stream_, kMiB);
   EXPECT_EQ(KindsOf(Take()), std::vector<Kind>{Kind::kReleased});
   CarryAll();
   EXPECT_EQ(Only(Kind::kFenceDone, Take())[0].weight, 1);
-  ExpectNothingLeft();
 }
 
 TEST_F(RailSenderTest, APartOfTheWeightIsAtLeastOneAndNotAll) {
-  SendStream& stream = NewStream();
-  Give(stream, 0, 8 * kMiB, 2);
-  sender_->Release(&stream, 1);
+  Give(stream_, 0, 8 * kMiB, 2);
+  sender_->Release(&stream_, 1);
   EXPECT_EQ(Only(Kind::kReturned, Take())[0].weight, 1);
   SendStream& other = NewStream();
   Give(other, 0, 8 * kMiB, 2);
@@ -187,40 +162,32 @@ TEST_F(RailSenderTest, APartOfTheWeightIsAtLeastOneAndNotAll) {
   EXPECT_EQ(Only(Kind::kReturned, Take())[0].weight, 1);
   CarryAll();
   for (const RailEvent& fence : Only(Kind::kFenceDone, Take())) EXPECT_EQ(fence.weight, 1);
-  ExpectNothingLeft();
 }
 
 TEST_F(RailSenderTest, ARailThatHasPostedKeepsWeightForItsFence) {
-  SendStream& stream = NewStream();
-  Give(stream, 0, 8 * kMiB, 200);
-  Post();
+  GiveAndPost(stream_, 0, 8 * kMiB, 200);
   ASSERT_EQ(orders().size(), 4u);
-  sender_->Release(&stream, UINT64_MAX);
-  const std::vector<RailEvent> returned = Only(Kind::kReturned, Take());
-  ASSERT_EQ(returned.size(), 1u);
-  EXPECT_EQ(returned[0].length_bytes, 4 * kMiB);
-  EXPECT_EQ(returned[0].weight, 199);
+  sender_->Release(&stream_, UINT64_MAX);
+  const RailEvent returned = TakeOnly(Kind::kReturned);
+  EXPECT_EQ(returned.length_bytes, 4 * kMiB);
+  EXPECT_EQ(returned.weight, 199);
   CarryAll();
   const std::vector<RailEvent> fences = Only(Kind::kFenceDone, Take());
   ASSERT_EQ(fences.size(), 1u);
   EXPECT_EQ(fences[0].weight, 1);
   EXPECT_EQ(fences[0].settled, 1u);
-  ExpectNothingLeft();
 }
 
 TEST_F(RailSenderTest, ARailThatHasPostedAndHasWeightOneKeepsItsBytes) {
-  SendStream& stream = NewStream();
-  Give(stream, 0, 8 * kMiB, 1);
-  Post();
-  sender_->Release(&stream, UINT64_MAX);
+  GiveAndPost(stream_, 0, 8 * kMiB, 1);
+  sender_->Release(&stream_, UINT64_MAX);
   EXPECT_EQ(KindsOf(TakeOfShares()), std::vector<Kind>{Kind::kReleased});
-  EXPECT_EQ(stream.unposted_bytes[1].load(), 4 * kMiB);
+  EXPECT_EQ(stream_.unposted_bytes[1].load(), 4 * kMiB);
 }
 
 TEST_F(RailSenderTest, ARailThatHasPostedNothingReleasesEverything) {
-  SendStream& stream = NewStream();
-  Give(stream, 0, 8 * kMiB, 1);
-  sender_->Release(&stream, UINT64_MAX);
+  Give(stream_, 0, 8 * kMiB, 1);
+  sender_->Release(&stream_, UINT64_MAX);
   const std::vector<RailEvent> reports = Take();
   ASSERT_EQ(KindsOf(reports), (std::vector<Kind>{Kind::kReturned, Kind::kReleased, Kind::kSettled}));
   EXPECT_EQ(reports[0].length_bytes, 8 * kMiB);
@@ -228,37 +195,29 @@ TEST_F(RailSenderTest, ARailThatHasPostedNothingReleasesEverything) {
   EXPECT_EQ(reports[2].settled, 1u);
   Post();
   EXPECT_TRUE(orders().empty());
-  ExpectNothingLeft();
 }
 
 TEST_F(RailSenderTest, ARailWhoseFenceIsUnderWayReleasesWhatCameLater) {
-  SendStream& stream = NewStream();
-  Give(stream, 0, kMiB, 100);
-  Post();
-  Give(stream, kMiB, kMiB, 50);
-  sender_->Release(&stream, UINT64_MAX);
-  const std::vector<RailEvent> returned = Only(Kind::kReturned, Take());
-  ASSERT_EQ(returned.size(), 1u);
-  EXPECT_EQ(returned[0].weight, 50);
+  GiveAndPost(stream_, 0, kMiB, 100);
+  Give(stream_, kMiB, kMiB, 50);
+  sender_->Release(&stream_, UINT64_MAX);
+  const RailEvent returned = TakeOnly(Kind::kReturned);
+  EXPECT_EQ(returned.weight, 50);
   End();
   EXPECT_EQ(Only(Kind::kFenceDone, Take())[0].settled, 2u);
-  ExpectNothingLeft();
 }
 
 TEST_F(RailSenderTest, EveryReleaseIsAnswered) {
-  SendStream& stream = NewStream();
   const auto expect_released = [&](const char* when) {
-    sender_->Release(&stream, kMiB);
-    const std::vector<RailEvent> released = Only(Kind::kReleased, Take());
-    ASSERT_EQ(released.size(), 1u) << when;
-    EXPECT_EQ(released[0].stream, &stream) << when;
-    EXPECT_EQ(released[0].peer, kPeer) << when;
+    sender_->Release(&stream_, kMiB);
+    const RailEvent released = TakeOnly(Kind::kReleased);
+    EXPECT_EQ(released.stream, &stream_) << when;
+    EXPECT_EQ(released.peer, kPeer) << when;
   };
   expect_released("without a share");
-  Give(stream, 0, kMiB, 2);
-  Post();
+  GiveAndPost(stream_, 0, kMiB, 2);
   expect_released("everything is posted");
-  sender_->Drop(&stream);
+  sender_->Drop(&stream_);
   expect_released("it was dropped");
   End(SendResult::kNotSent);
   expect_released("the connection breaks");
@@ -267,11 +226,9 @@ TEST_F(RailSenderTest, EveryReleaseIsAnswered) {
 }
 
 TEST_F(RailSenderTest, ReleaseInANewRoundKeepsWeightForWhatWasPostedBefore) {
-  SendStream& stream = NewStream();
-  Give(stream, 0, kMiB, 100);
-  Post();
-  Give(stream, kMiB, kMiB, 50, 1);
-  sender_->Release(&stream, UINT64_MAX);
+  GiveAndPost(stream_, 0, kMiB, 100);
+  Give(stream_, kMiB, kMiB, 50, 1);
+  sender_->Release(&stream_, UINT64_MAX);
   EXPECT_EQ(Only(Kind::kReturned, Take())[0].weight, 49) << "the posted chunk is not fenced in round 1";
   CarryAll();
   EXPECT_EQ(Only(Kind::kFenceDone, Take()).back().weight, 1);
@@ -280,11 +237,9 @@ TEST_F(RailSenderTest, ReleaseInANewRoundKeepsWeightForWhatWasPostedBefore) {
 // --- Drop, faults.
 
 TEST_F(RailSenderTest, DropSettlesWhenAllOrdersHaveEnded) {
-  SendStream& stream = NewStream();
-  Give(stream, 0, 8 * kMiB, 255);
-  Post();
-  sender_->Drop(&stream);
-  EXPECT_EQ(stream.unposted_bytes[1].load(), 0u);
+  GiveAndPost(stream_, 0, 8 * kMiB, 255);
+  sender_->Drop(&stream_);
+  EXPECT_EQ(stream_.unposted_bytes[1].load(), 0u);
   Post();
   ASSERT_EQ(orders().size(), 4u) << "nothing more is posted";
   for (int i = 0; i < 3; ++i) End();
@@ -294,7 +249,7 @@ TEST_F(RailSenderTest, DropSettlesWhenAllOrdersHaveEnded) {
   ASSERT_EQ(KindsOf(reports), (std::vector<Kind>{Kind::kCarried, Kind::kSettled}));
   EXPECT_EQ(reports.back().settled, 1u);
   ExpectNothingLeft();
-  sender_->Drop(&stream);
+  sender_->Drop(&stream_);
   EXPECT_TRUE(Take().empty());
 }
 
@@ -310,14 +265,12 @@ TEST_F(RailSenderTest, DropForgetsOneStreamOnly) {
   ASSERT_EQ(orders().size(), 1u);
   EXPECT_EQ(orders()[0].stream, &b);
   CarryAll();
-  ExpectNothingLeft();
 }
 
 TEST_F(RailSenderTest, AFaultIsReportedOnce) {
   for (const SendResult result : {SendResult::kZoneClosed, SendResult::kStopped, SendResult::kMemoryFault}) {
     SendStream& stream = NewStream();
-    Give(stream, 0, 8 * kMiB, 255);
-    Post();
+    GiveAndPost(stream, 0, 8 * kMiB, 255);
     ASSERT_EQ(orders().size(), 4u);
     EndAll(result);
     const std::vector<RailEvent> reports = TakeOfShares();
@@ -329,7 +282,6 @@ TEST_F(RailSenderTest, AFaultIsReportedOnce) {
     Post();
     EXPECT_TRUE(orders().empty()) << "the job fails";
   }
-  ExpectNothingLeft();
 }
 
 TEST_F(RailSenderTest, StopSendsStopsOneJobsOrders) {
@@ -337,8 +289,7 @@ TEST_F(RailSenderTest, StopSendsStopsOneJobsOrders) {
   SendStream& b = NewStream(kPeer, JobTag(2));
   transport_.room = 1;
   Give(a, 0, 2 * kMiB, 255);
-  Give(b, 0, 2 * kMiB, 255);
-  Post();
+  GiveAndPost(b, 0, 2 * kMiB, 255);
   ASSERT_EQ(orders().size(), 1u);
   sender_->StopSends(JobTag(1), now_);
   EXPECT_EQ(transport_.stopped_jobs, std::vector<JobTag>{JobTag(1)});
@@ -347,15 +298,13 @@ TEST_F(RailSenderTest, StopSendsStopsOneJobsOrders) {
   EXPECT_EQ(KindsOf(TakeOfShares()), std::vector<Kind>{Kind::kSettled});
   CarryAll();
   EXPECT_EQ(Only(Kind::kFenceDone, Take())[0].stream, &b);
-  ExpectNothingLeft();
 }
 
 // --- Reports.
 
 TEST_F(RailSenderTest, CarriedBytesAreToldTogether) {
-  SendStream& stream = NewStream();
-  Give(stream, 0, 3 * kMiB, 0);
-  Give(stream, 8 * kMiB, kMiB, 255);
+  Give(stream_, 0, 3 * kMiB, 0);
+  Give(stream_, 8 * kMiB, kMiB, 255);
   CarryAll();
   const std::vector<RailEvent> carried = Only(Kind::kCarried, Take());
   ASSERT_EQ(carried.size(), 2u);
@@ -366,9 +315,7 @@ TEST_F(RailSenderTest, CarriedBytesAreToldTogether) {
 }
 
 TEST_F(RailSenderTest, CarriedBytesAreToldAfterAWhile) {
-  SendStream& stream = NewStream();
-  Give(stream, 0, 8 * kMiB, 255);
-  Post();
+  GiveAndPost(stream_, 0, 8 * kMiB, 255);
   End();
   now_ += absl::Milliseconds(99);
   End();
@@ -383,12 +330,10 @@ TEST_F(RailSenderTest, CarriedBytesAreToldAfterAWhile) {
 TEST_F(RailSenderTest, RecordsCountChunks) {
   std::vector<RailRecords> records(2);
   for (RailRecords& rail : records) rail.Reset(3);
-  SendStream& stream = NewStream();
-  stream.records = records.data();
-  Give(stream, 0, 4 * kMiB, 0);
+  stream_.records = records.data();
   now_ += absl::Seconds(1);
   const absl::Time posted = now_;
-  Post();
+  GiveAndPost(stream_, 0, 4 * kMiB, 0);
   EXPECT_EQ(records[1].TotalsAt(now_).under_way, 4u);
   now_ += absl::Milliseconds(1);
   EXPECT_EQ(records[1].TotalsAt(now_).busy, absl::Milliseconds(1));
@@ -416,11 +361,11 @@ TEST_F(RailSenderTest, RecordsCountChunks) {
   EXPECT_EQ(offsets, (std::vector<uint64_t>{0, kMiB, 2 * kMiB}));
   EXPECT_EQ(records[0].TotalsAt(now_).chunks, 0u);
   EXPECT_EQ(board_[1].returned_chunks.load(), 2u);
+  PeerDown();
 }
 
 TEST_F(RailSenderTest, DryIsToldWhileAnotherRailLags) {
-  SendStream& stream = NewStream();
-  Give(stream, 0, kMiB, 100);
+  Give(stream_, 0, kMiB, 100);
   CarryAll();
   EXPECT_TRUE(Only(Kind::kDry, Take()).empty()) << "nobody lags";
   board_[0].speed_bytes_per_s = 1e9;
@@ -428,23 +373,19 @@ TEST_F(RailSenderTest, DryIsToldWhileAnotherRailLags) {
   board_[0].unposted_bytes = 100 * kMiB;
   Post();
   EXPECT_TRUE(Only(Kind::kDry, Take()).empty()) << "it had no work since";
-  Give(stream, kMiB, 8 * kMiB, 100);
-  Post();
+  GiveAndPost(stream_, kMiB, 8 * kMiB, 100);
   EXPECT_TRUE(Only(Kind::kDry, Take()).empty()) << "it has more to post";
   CarryAll();
   EXPECT_EQ(Only(Kind::kDry, Take()).size(), 1u);
 }
 
 TEST_F(RailSenderTest, StretchesAreReported) {
-  SendStream& stream = NewStream();
-  Give(stream, 0, 4 * kMiB, 255);
-  Post();
+  GiveAndPost(stream_, 0, 4 * kMiB, 255);
   now_ += absl::Milliseconds(8);
   EndAll(SendResult::kAcknowledged);
-  const std::vector<RailEvent> stretches = Only(Kind::kStretch, Take());
-  ASSERT_EQ(stretches.size(), 1u);
-  EXPECT_EQ(stretches[0].length_bytes, 4 * kMiB);
-  EXPECT_EQ(stretches[0].nanoseconds, 8'000'000);
+  const RailEvent stretche = TakeOnly(Kind::kStretch);
+  EXPECT_EQ(stretche.length_bytes, 4 * kMiB);
+  EXPECT_EQ(stretche.nanoseconds, 8'000'000);
 }
 
 }  // namespace

@@ -41,8 +41,9 @@ class RailTest : public ::testing::Test {
   virtual std::unique_ptr<RailTransport> MakeTransport(const FakeTransportOptions& options) {
     return fabric_.Create(options);
   }
-  Node MakeNode(const std::string& name, uint64_t boot, size_t commands, size_t events, FakeTransportOptions options) {
+  Node MakeNode(const std::string& name, uint64_t boot, size_t commands, size_t events) {
     Node node;
+    FakeTransportOptions options = options_;
     options.node = name;
     options.boot = BootId(boot);
     node.zones = std::make_unique<ZoneTable>();
@@ -55,9 +56,9 @@ class RailTest : public ::testing::Test {
                                        node.wake.get(), commands, events);
     return node;
   }
-  void Build(size_t commands, size_t events, FakeTransportOptions options = {}) {
-    a_ = MakeNode("a", 1, commands, events, options);
-    b_ = MakeNode("b", 2, commands, events, options);
+  void Build(size_t commands, size_t events) {
+    a_ = MakeNode("a", 1, commands, events);
+    b_ = MakeNode("b", 2, commands, events);
     a_.rail->Start();
     b_.rail->Start();
   }
@@ -119,6 +120,11 @@ class RailTest : public ::testing::Test {
     command.ref = {slot, 1};
     return command;
   }
+  static MemoryRanges OneRange(uint64_t bytes) {
+    MemoryRanges memory;
+    testing::Append(&memory, MakeSegment(bytes), 0, bytes);
+    return memory;
+  }
   static std::unique_ptr<SendStream> MakeStream(JobTag job, MemoryRanges memory) {
     auto stream = std::make_unique<SendStream>();
     stream->job = job;
@@ -156,6 +162,7 @@ class RailTest : public ::testing::Test {
   }
 
   FakeFabric fabric_;
+  FakeTransportOptions options_;
   SchedulerOptions scheduler_{.speed_bytes_per_s = 1e9};
   Node a_, b_;
 };
@@ -180,10 +187,9 @@ INSTANTIATE_TEST_SUITE_P(Transports, RailOverTransportTest, ::testing::Bool(),
 
 TEST_P(RailOverTransportTest, MovesBytesThroughTinyQueues) {
   // Commands, chunks and events all outnumber what any queue holds.
-  FakeTransportOptions options;
-  options.max_posted_orders = 4;
   scheduler_.chunk_bytes = 1000;
-  Build(/*commands=*/3, /*events=*/2, options);
+  options_.max_posted_orders = 4;
+  Build(/*commands=*/3, /*events=*/2);
   Meet();
   std::mt19937_64 random(1);
   constexpr uint64_t kBytes = 30000, kPieces = 10, kStreams = 10;
@@ -223,10 +229,8 @@ TEST_P(RailOverTransportTest, MovesBytesThroughTinyQueues) {
 TEST_P(RailOverTransportTest, AZoneOpenedBeforeItsPeerWasToldIsNeverRefused) {
   Build(/*commands=*/64, /*events=*/64);
   Meet();
-  MemoryRanges memory, zone;
-  testing::Append(&memory, MakeSegment(64), 0, 64);
-  testing::Append(&zone, MakeSegment(64), 0, 64);
-  const auto stream = MakeStream(JobTag(1), std::move(memory));
+  const MemoryRanges zone = OneRange(64);
+  const auto stream = MakeStream(JobTag(1), OneRange(64));
   for (uint64_t round = 1; round <= 500; ++round) {
     stream->zone = Open(b_, zone);
     ASSERT_TRUE(a_.rail->TryCommand(Give(a_, *stream, 0, 64, kWholeWeight)));
@@ -240,17 +244,13 @@ TEST_P(RailOverTransportTest, AZoneOpenedBeforeItsPeerWasToldIsNeverRefused) {
 }
 
 TEST_P(RailOverTransportTest, ReleaseGivesBackWhatIsNotPosted) {
-  FakeTransportOptions options;
-  options.max_posted_orders = 2;
   scheduler_.chunk_bytes = 1000;
-  Build(/*commands=*/8, /*events=*/64, options);
+  options_.max_posted_orders = 2;
+  Build(/*commands=*/8, /*events=*/64);
   Meet();
   constexpr uint64_t kBytes = 4 << 20;
-  MemoryRanges memory, zone;
-  testing::Append(&memory, MakeSegment(kBytes), 0, kBytes);
-  testing::Append(&zone, MakeSegment(kBytes), 0, kBytes);
-  const auto stream = MakeStream(JobTag(1), std::move(memory));
-  stream->zone = Open(b_, zone);
+  const auto stream = MakeStream(JobTag(1), OneRange(kBytes));
+  stream->zone = Open(b_, OneRange(kBytes));
   Command(a_, Give(a_, *stream, 0, kBytes, 200));
   RailCommand release = Of(RailCommand::Kind::kRelease, *stream);
   release.release_bytes = kBytes / 2;
@@ -268,16 +268,13 @@ TEST_P(RailOverTransportTest, ReleaseGivesBackWhatIsNotPosted) {
 }
 
 TEST_F(RailTest, AFullTransportDoesNotHoldUpReceiving) {
-  FakeTransportOptions options;
-  options.max_posted_orders = 2;
-  options.traits.binds_zones = true;
+  options_.max_posted_orders = 2;
+  options_.traits.binds_zones = true;
   scheduler_.chunk_bytes = 64;
-  Build(/*commands=*/8, /*events=*/64, options);
+  Build(/*commands=*/8, /*events=*/64);
   Meet();
   fabric_.SetStepBytes(b_.address, 0);
-  MemoryRanges memory;
-  testing::Append(&memory, MakeSegment(6 * 64), 0, 6 * 64);
-  const auto stream = MakeStream(JobTag(1), std::move(memory));
+  const auto stream = MakeStream(JobTag(1), OneRange(6 * 64));
   ASSERT_TRUE(a_.rail->TryCommand(Give(a_, *stream, 0, 6 * 64, kWholeWeight)));
   a_.rail->Flush();
   Command(a_, Close(9));
@@ -290,15 +287,12 @@ class RailStopTest : public RailTest, public ::testing::WithParamInterface<size_
 INSTANTIATE_TEST_SUITE_P(PostedOrders, RailStopTest, ::testing::Values(2, 64));
 
 TEST_P(RailStopTest, StopSendsEndsPostedOrdersAndThoseTheTransportHasNotTaken) {
-  FakeTransportOptions options;
-  options.max_posted_orders = GetParam();
   scheduler_.chunk_bytes = 64;
-  Build(/*commands=*/64, /*events=*/64, options);
+  options_.max_posted_orders = GetParam();
+  Build(/*commands=*/64, /*events=*/64);
   Meet();
   fabric_.SetStepBytes(b_.address, 0);
-  MemoryRanges memory;
-  testing::Append(&memory, MakeSegment(20 * 64), 0, 20 * 64);
-  const auto stream = MakeStream(JobTag(3), std::move(memory));
+  const auto stream = MakeStream(JobTag(3), OneRange(20 * 64));
   for (uint64_t i = 0; i < 20; ++i) ASSERT_TRUE(a_.rail->TryCommand(Give(a_, *stream, i * 64, 64, 1)));
   a_.rail->Flush();
   Until([&] { return (*a_.board)[0].in_flight_bytes.load() == 20 * 64; });
@@ -316,15 +310,12 @@ TEST_P(RailStopTest, StopSendsEndsPostedOrdersAndThoseTheTransportHasNotTaken) {
 }
 
 TEST_F(RailTest, DropEndsWhatIsNotPosted) {
-  FakeTransportOptions options;
-  options.max_posted_orders = 2;
   scheduler_.chunk_bytes = 64;
-  Build(/*commands=*/8, /*events=*/64, options);
+  options_.max_posted_orders = 2;
+  Build(/*commands=*/8, /*events=*/64);
   Meet();
   fabric_.SetStepBytes(b_.address, 0);
-  MemoryRanges memory;
-  testing::Append(&memory, MakeSegment(20 * 64), 0, 20 * 64);
-  const auto stream = MakeStream(JobTag(3), std::move(memory));
+  const auto stream = MakeStream(JobTag(3), OneRange(20 * 64));
   Command(a_, Give(a_, *stream, 0, 20 * 64, kWholeWeight));
   Command(a_, Of(RailCommand::Kind::kDrop, *stream));
   Command(a_, Of(RailCommand::Kind::kStopSends, *stream));
@@ -334,7 +325,7 @@ TEST_F(RailTest, DropEndsWhatIsNotPosted) {
 }
 
 TEST_F(RailTest, RefusesCommandsWhenFull) {
-  a_ = MakeNode("a", 1, 4, 4, {});  // its thread never starts
+  a_ = MakeNode("a", 1, 4, 4);  // its thread never starts
   for (int i = 0; i < 4; ++i) EXPECT_TRUE(a_.rail->TryCommand(RailCommand{}));
   EXPECT_FALSE(a_.rail->TryCommand(RailCommand{}));
   EXPECT_EQ(a_.rail->command_depth(), 4u);

@@ -19,8 +19,7 @@ namespace {
 
 // The victim receives: two frames, with a fence behind each, are cut after every byte.
 TEST_F(TcpHostileTest, OnlyWholeFramesAndFencesCountWhereverTheyAreCut) {
-  Build();
-  OpenZones();
+  BuildWithZones();
   constexpr uint32_t kFirst = 40, kSecond = 30;
   // Where what has landed and what was published change.
   constexpr size_t kFirstLands = kHeaderBytes + kFirst + kTrailerBytes;

@@ -82,8 +82,7 @@ TEST_F(TcpHostileTest, AProofThatAnotherHasOvertakenIsTooLate) {
 }
 
 TEST_F(TcpHostileTest, AForgedProofIsRefusedAndCounted) {
-  Build();
-  OpenZones();
+  BuildWithZones();
   UniqueFd honest = Enter(1);
   uint64_t generation = 2;
   for (const DataKey& guess : {DataKey{}, DataKey{1, 2, 4}}) {
@@ -108,8 +107,7 @@ TEST_F(TcpHostileTest, AForgedProofIsRefusedAndCounted) {
 
 // The peer's link got another key, or was lost and came back with another one, after the HELLO was answered.
 TEST_F(TcpHostileTest, AProofWithTheKeyOfAnEarlierLinkIsRefused) {
-  Build();
-  OpenZones();
+  BuildWithZones();
   const std::string address = LocalAddressOf(listener_.get())->ToString();
   uint64_t generation = 1;
   DataKey key = kKey;

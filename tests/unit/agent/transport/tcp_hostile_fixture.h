@@ -40,6 +40,10 @@ class TcpHostileTest : public ::testing::Test {
     listener_ = Listen(ParseAddress("127.0.0.1").value(), {}).value();
     transport_->SetPeer({PeerIndex(4), "evil", BootId(2), LocalAddressOf(listener_.get())->ToString(), kKey});
   }
+  void BuildWithZones() {
+    Build();
+    OpenZones();
+  }
   void Poll() {
     std::array<RailEvent, 16> batch;
     const size_t count = transport_->Poll(absl::Milliseconds(1), absl::MakeSpan(batch));

@@ -9,8 +9,7 @@ namespace railsd::tcp {
 namespace {
 
 TEST_F(TcpHostileTest, AGoodFrameLandsAndIsAcknowledged) {
-  Build();
-  OpenZones();
+  BuildWithZones();
   const UniqueFd fd = Enter(1);
   Send(fd, Frame(Header(1, 0, 10, 90), {0, FrameStatus::kOk}));
   const AckRecord ack = ReadAck(fd);
@@ -23,8 +22,7 @@ TEST_F(TcpHostileTest, AGoodFrameLandsAndIsAcknowledged) {
 }
 
 TEST_F(TcpHostileTest, AFenceIsPublishedAndAcknowledged) {
-  Build();
-  OpenZones();
+  BuildWithZones();
   const UniqueFd fd = Enter(1);
   std::vector<std::byte> bytes = Frame(Header(1, 0, 0, 10), {0, FrameStatus::kOk});
   for (const FrameHeader& fence : {Fence(1, 1, 255, 9), Fence(1, 2, 1, UINT32_MAX)}) {
@@ -53,8 +51,7 @@ TEST_F(TcpHostileTest, AFenceIsPublishedAndAcknowledged) {
 }
 
 TEST_F(TcpHostileTest, WhatIsForAZoneThatIsNotOpenIsDrainedAndRefused) {
-  Build();
-  OpenZones();
+  BuildWithZones();
   const UniqueFd fd = Enter(1);
   EXPECT_TRUE(zones_.Close(zone_->ref));
   FrameHeader never = Header(1, 2, 0, 10);
@@ -78,8 +75,7 @@ TEST_F(TcpHostileTest, WhatIsForAZoneThatIsNotOpenIsDrainedAndRefused) {
 
 // A frame that has begun to land does not count once the gate is closed, and nothing more of it lands.
 TEST_F(TcpHostileTest, AZoneThatIsClosedInTheMiddleOfAFrameRefusesIt) {
-  Build();
-  OpenZones();
+  BuildWithZones();
   const UniqueFd fd = Enter(1);
   const std::vector<std::byte> frame = Frame(Header(1, 0, 0, 100), {0, FrameStatus::kOk});
   Send(fd, absl::MakeConstSpan(frame).first(kHeaderBytes + 50));
@@ -94,8 +90,7 @@ TEST_F(TcpHostileTest, AZoneThatIsClosedInTheMiddleOfAFrameRefusesIt) {
 }
 
 TEST_F(TcpHostileTest, BadFramesCloseTheConnection) {
-  Build();
-  OpenZones();
+  BuildWithZones();
   constexpr uint64_t kMax = std::numeric_limits<uint64_t>::max();
   std::vector<FrameHeader> bad{Header(99, 0, 0, 10),        Header(0, 1, 0, 10),
                                Header(0, 0, 0, 0),          Header(0, 0, 0, 101),
@@ -122,8 +117,7 @@ TEST_F(TcpHostileTest, BadFramesCloseTheConnection) {
 }
 
 TEST_F(TcpHostileTest, ADuplicateFrameABadTrailerAndGarbageCloseTheConnection) {
-  Build();
-  OpenZones();
+  BuildWithZones();
   const UniqueFd first = Enter(1);
   Send(first, Frame(Header(1, 0, 0, 10), {0, FrameStatus::kOk}));
   Send(first, Frame(Header(1, 0, 0, 10), {0, FrameStatus::kOk}));
@@ -140,8 +134,7 @@ TEST_F(TcpHostileTest, ADuplicateFrameABadTrailerAndGarbageCloseTheConnection) {
 }
 
 TEST_F(TcpHostileTest, APoisonedFrameIsAcknowledgedButNotReceived) {
-  Build();
-  OpenZones();
+  BuildWithZones();
   const UniqueFd fd = Enter(1);
   Send(fd, Frame(Header(1, 0, 0, 10), {0, FrameStatus::kPoisoned}));
   Send(fd, Frame(Header(1, 1, 20, 10), {1, FrameStatus::kOk}));
