@@ -49,12 +49,11 @@ class Attack {
   Attack(const uint8_t* bytes, size_t size)
       : choices_(bytes, size),
         cluster_(OptionsFrom(choices_.Byte())),
-        pair_(&cluster_, kHonest, "pair", 2 * kFlowBytes),
-        trio_(&cluster_, 3, "trio", 3 * kFlowBytes),
-        late_(&cluster_, kHonest, "late", 2 * kFlowBytes) {}
+        pair_(&cluster_, kHonest, "pair", {.buffer_bytes = 2 * kFlowBytes}),
+        trio_(&cluster_, 3, "trio", {.buffer_bytes = 3 * kFlowBytes, .join = false}),
+        late_(&cluster_, kHonest, "late", {.buffer_bytes = 2 * kFlowBytes, .join = false}) {}
 
   void Run() {
-    pair_.JoinAll();
     const Epoch epoch = pair_.trainer(0).group->epoch;
     known_.epochs = {epoch, {epoch.boot, epoch.counter + 1}};
     known_.keys = {KeyOf("pair"), KeyOf("trio"), KeyOf("nobody")};
@@ -214,10 +213,7 @@ class Attack {
   void CheckLate() {
     late_.JoinAll();
     late_.SetLengths(AllLengths(kHonest, kFlowBytes), 5);
-    late_.SubmitAll(1);
-    cluster_.Run();
-    late_.ExpectDone(1);
-    late_.ExpectBytes();
+    late_.RunJob(1);
   }
 
   void CheckNothingLeft() {

@@ -120,8 +120,7 @@ class EarlyReadyTest : public ::testing::TestWithParam<bool> {
   Epoch epoch_;
   uint32_t world_ = 0;
 };
-INSTANTIATE_TEST_SUITE_P(Rails, EarlyReadyTest, ::testing::Bool(),
-                         [](const auto& info) { return info.param ? "Remote" : "Framed"; });
+INSTANTIATE_TEST_SUITE_P(Rails, EarlyReadyTest, ::testing::Bool(), testing::ModeOf);
 
 TEST_P(EarlyReadyTest, HasNoMoreFlowsThanThereArePairsOfRanks) {
   Join(4);

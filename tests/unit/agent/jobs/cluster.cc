@@ -1,8 +1,6 @@
 #include "tests/unit/agent/jobs/cluster.h"
 
 #include <fcntl.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <spdlog/logger.h>
 #include <spdlog/sinks/null_sink.h>
 #include <sys/mman.h>
@@ -16,14 +14,6 @@ namespace railsd::testing {
 namespace {
 
 constexpr int kMaxSteps = 200000;
-constexpr uint8_t kUntouched = 0xee;
-
-uint8_t Pattern(uint64_t seed, uint32_t source, uint32_t destination, uint64_t offset) {
-  uint64_t x = seed * 0x9e3779b97f4a7c15 + source * 0xbf58476d1ce4e5b9 + destination * 0x94d049bb133111eb + offset;
-  x ^= x >> 29;
-  x *= 0xff51afd7ed558ccd;
-  return static_cast<uint8_t>(x >> 56);
-}
 
 }  // namespace
 
@@ -155,13 +145,12 @@ PeerHello Cluster::HelloOf(size_t n) const {
 
 void Cluster::FailRails(int count, std::mt19937_64& random) {
   std::vector<std::string> failed;
-  const auto run = [&](uint64_t steps) { Run([&] { return steps-- == 0; }); };
   for (int i = 0; i < count; ++i) {
-    run(random() % 40);
+    RunSteps(random() % 40);
     const size_t node = random() % nodes_.size(), rail = random() % nodes_[0]->rails.size();
     failed.push_back(AddressOf(node, rail));
     fabric().Fail(failed.back());
-    run(random() % 10);
+    RunSteps(random() % 10);
     if (random() % 2 == 0) fabric().Heal(failed[random() % failed.size()]);
   }
   for (const std::string& address : failed) fabric().Heal(address);
@@ -177,6 +166,14 @@ void Cluster::Lose(size_t a, size_t b, const std::string& why) {
   nodes_[a]->engine->OnPeerDown(nodes_[b]->name, why);
   Hold(a, b);
   Hold(b, a);
+}
+
+void Cluster::Cut(size_t a, size_t b, const std::string& why) {
+  for (const auto& [from, to] : {std::pair(a, b), std::pair(b, a)}) {
+    const std::string& peer = nodes_[to]->name;  // for the lambda: clang 14 captures no structured binding
+    nodes_[from]->engine->OnPeerDown(peer, why);
+    std::erase_if(nodes_[from]->outbox, [&](const auto& message) { return message.first == peer; });
+  }
 }
 
 void Cluster::Meet(size_t a, size_t b) {
@@ -255,6 +252,16 @@ void Cluster::Run(const std::function<bool()>& done) {
   ADD_FAILURE() << "still busy after " << kMaxSteps << " steps";
 }
 
+void Cluster::RunSteps(uint64_t steps) {
+  Run([&] { return steps-- == 0; });
+}
+
+void Cluster::RunFor(absl::Duration duration) {
+  Run();
+  Advance(duration);
+  Run();
+}
+
 SessionId Cluster::OpenSession(size_t n, const std::string& tenant) {
   SessionId id;
   nodes_[n]->engine->OpenSession({.pid = 1, .uid = 1, .gid = 1, .tenant = tenant}, [&](absl::StatusOr<SessionId> s) {
@@ -294,174 +301,6 @@ std::shared_ptr<const Segment> Cluster::AddSegment(size_t n, SessionId session, 
   EXPECT_TRUE(reserved.ok()) << reserved;
   nodes_[n]->engine->AddSegment(session, SegmentId(id), segment, [](absl::Status s) { EXPECT_TRUE(s.ok()) << s; });
   return segment;
-}
-
-void Trainer::Join(const std::string& name, uint32_t world_size, absl::Duration timeout) {
-  group = absl::UnknownError("joining");
-  cluster->node(node).engine->Join({session, name, "secret", world_size, rank, timeout, recovery, next_seq},
-                                   [this](absl::StatusOr<GroupView> view) { group = std::move(view); });
-}
-
-absl::Status Trainer::Submit(Submission submission) {
-  absl::Status result = absl::UnknownError("no answer");
-  submission.session = session;
-  Engine& engine = *cluster->node(node).engine;
-  engine.Submit(engine.Check(submission), [&](absl::Status s) { result = std::move(s); });
-  return result;
-}
-
-std::shared_ptr<absl::StatusOr<JobReport>> Trainer::Wait(uint64_t seq) {
-  auto result = std::make_shared<absl::StatusOr<JobReport>>(absl::UnknownError("not terminal"));
-  cluster->node(node).engine->Wait(session, {group->epoch, JobSeq(seq)}, rank, absl::Hours(24),
-                                   [result](absl::StatusOr<JobReport> report) { *result = std::move(report); });
-  return result;
-}
-
-Exchange::Exchange(Cluster* cluster, uint32_t world, std::string name, uint64_t buffer_bytes, const std::string& tenant)
-    : cluster_(cluster), name_(std::move(name)), more_(world) {
-  for (uint32_t r = 0; r < world; ++r) {
-    Trainer& trainer = trainers_.emplace_back();
-    trainer.cluster = cluster;
-    trainer.node = r % cluster->size();
-    trainer.rank = Rank(r);
-    trainer.session = cluster->OpenSession(trainer.node, tenant);
-    trainer.send = std::make_unique<Buffer>(buffer_bytes);
-    trainer.receive = std::make_unique<Buffer>(buffer_bytes);
-    cluster->AddSegment(trainer.node, trainer.session, 1, *trainer.send);
-    cluster->AddSegment(trainer.node, trainer.session, 2, *trainer.receive);
-  }
-}
-
-void Exchange::JoinAll() {
-  for (Trainer& trainer : trainers_) trainer.Join(name_, world());
-  cluster_->Run();
-  for (Trainer& trainer : trainers_) ASSERT_TRUE(trainer.group.ok()) << trainer.group.status();
-}
-
-void Exchange::ReceiveApart(size_t jobs) {
-  for (Trainer& trainer : trainers_) {
-    std::vector<std::unique_ptr<Buffer>>& more = more_[trainer.rank.value()];
-    while (more.size() + 1 < jobs) {
-      more.push_back(std::make_unique<Buffer>(trainer.receive->size()));
-      cluster_->AddSegment(trainer.node, trainer.session, static_cast<uint32_t>(2 + more.size()), *more.back());
-    }
-  }
-}
-
-void Exchange::SetLengths(std::vector<std::vector<uint64_t>> lengths, uint64_t seed) {
-  lengths_ = std::move(lengths);
-  seed_ = seed;
-  for (uint32_t s = 0; s < world(); ++s) {
-    uint8_t* at = trainers_[s].send->data();
-    for (uint32_t d = 0; d < world(); ++d) {
-      if (s == d) continue;
-      for (uint64_t i = 0; i < lengths_[s][d]; ++i) *at++ = Pattern(seed, s, d, i);
-    }
-    ASSERT_LE(at, trainers_[s].send->data() + trainers_[s].send->size());
-    std::fill_n(trainers_[s].receive->data(), trainers_[s].receive->size(), kUntouched);
-    for (const auto& buffer : more_[s]) std::fill_n(buffer->data(), buffer->size(), kUntouched);
-  }
-}
-
-std::vector<FlowRanges> Exchange::Ranges(uint32_t rank, SegmentId segment, bool sends, size_t pieces) const {
-  std::vector<FlowRanges> flows;
-  uint64_t offset = 0;
-  for (uint32_t peer = 0; peer < world(); ++peer) {
-    if (peer == rank) continue;
-    const uint64_t length = sends ? lengths_[rank][peer] : lengths_[peer][rank];
-    FlowRanges flow{Rank(peer), {}};
-    // The two ends cut the flow differently.
-    const uint64_t step = std::max<uint64_t>(1, length / (sends ? pieces : pieces + 1));
-    for (uint64_t done = 0; done < length;) {
-      const uint64_t piece = std::min(step, length - done);
-      flow.ranges.push_back({segment, offset + done, piece});
-      done += piece;
-    }
-    offset += length;
-    flows.push_back(std::move(flow));
-  }
-  return flows;
-}
-
-Submission Exchange::For(uint32_t rank, uint64_t seq, size_t pieces) const {
-  Submission submission;
-  submission.job = {trainers_[rank].group->epoch, JobSeq(seq)};
-  submission.rank = Rank(rank);
-  submission.tag = seq;
-  const auto place = static_cast<uint32_t>((seq - 1) % (more_[rank].size() + 1));
-  submission.sends = Ranges(rank, SegmentId(1), true, pieces);
-  submission.receives = Ranges(rank, SegmentId(2 + place), false, pieces);
-  return submission;
-}
-
-void Exchange::SubmitAll(uint64_t seq, size_t pieces) {
-  for (Trainer& trainer : trainers_) {
-    const absl::Status s = trainer.Submit(For(trainer.rank.value(), seq, pieces));
-    ASSERT_TRUE(s.ok()) << s;
-    waits_[{seq, trainer.rank.value()}] = trainer.Wait(seq);
-  }
-}
-
-void Exchange::ExpectDone(uint64_t seq) {
-  for (Trainer& trainer : trainers_) {
-    const auto& report = *waits_.at({seq, trainer.rank.value()});
-    ASSERT_TRUE(report.ok()) << report.status();
-    EXPECT_EQ(report->state, JobState::kDone) << report->status;
-    EXPECT_EQ(report->bytes_sent, report->bytes_to_send);
-    EXPECT_EQ(report->bytes_received, report->bytes_to_receive);
-  }
-}
-
-void Exchange::ExpectFailed(uint64_t seq, const std::string& why) {
-  for (Trainer& trainer : trainers_) {
-    const auto report = *trainer.Wait(seq);
-    ASSERT_TRUE(report.ok()) << report.status();
-    EXPECT_EQ(report->state, JobState::kFailed);
-    EXPECT_THAT(std::string(report->status.message()), ::testing::HasSubstr(why));
-  }
-  cluster_->ExpectNothingOpen();
-}
-
-void Exchange::ExpectBytes() const {
-  for (uint32_t d = 0; d < world(); ++d) {
-    ExpectBytesIn(*trainers_[d].receive, d);
-    for (const auto& buffer : more_[d]) ExpectBytesIn(*buffer, d);
-  }
-}
-
-void Exchange::ExpectBytesIn(const Buffer& buffer, uint32_t destination) const {
-  const uint8_t* at = buffer.data();
-  const uint8_t* end = at + buffer.size();
-  for (uint32_t s = 0; s < world(); ++s) {
-    for (uint64_t i = 0; s != destination && i < lengths_[s][destination]; ++i, ++at) {
-      ASSERT_EQ(*at, Pattern(seed_, s, destination, i)) << "from " << s << " to " << destination << " at " << i;
-    }
-  }
-  ASSERT_EQ(std::find_if(at, end, [](uint8_t b) { return b != kUntouched; }), end) << "rank " << destination;
-}
-
-void Exchange::ExpectBytesBetween(const std::vector<uint32_t>& ranks, uint32_t destination) const {
-  const uint8_t* at = trainers_[destination].receive->data();
-  for (uint32_t s = 0; s < world(); ++s) {
-    if (s == destination) continue;
-    const bool checked = std::find(ranks.begin(), ranks.end(), s) != ranks.end();
-    for (uint64_t i = 0; i < lengths_[s][destination]; ++i, ++at) {
-      const uint8_t right = Pattern(seed_, s, destination, i);
-      if (!checked && *at == kUntouched) continue;
-      ASSERT_EQ(*at, right) << "from " << s << " to " << destination << " at " << i;
-    }
-  }
-}
-
-std::vector<std::vector<uint64_t>> Exchange::RandomLengths(uint32_t world, uint64_t limit, std::mt19937_64& random) {
-  std::vector<std::vector<uint64_t>> lengths(world, std::vector<uint64_t>(world, 0));
-  for (uint32_t s = 0; s < world; ++s) {
-    for (uint32_t d = 0; d < world; ++d) {
-      if (s == d || random() % 4 == 0) continue;
-      lengths[s][d] = random() % 8 == 0 ? 1 : random() % limit;
-    }
-  }
-  return lengths;
 }
 
 }  // namespace railsd::testing

@@ -3,6 +3,9 @@
 #ifndef RAILSD_TESTS_UNIT_AGENT_JOBS_CLUSTER_H_
 #define RAILSD_TESTS_UNIT_AGENT_JOBS_CLUSTER_H_
 
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
 #include <deque>
 #include <functional>
 #include <map>
@@ -125,6 +128,9 @@ struct Node final : public ControlLink {
   std::vector<std::unique_ptr<SteppedRail>> rails;  // end before the engine, which owns what they read
 };
 
+// Names a test's rails by its parameter, whether they write into remote memory.
+inline std::string ModeOf(const ::testing::TestParamInfo<bool>& info) { return info.param ? "Remote" : "Framed"; }
+
 class Cluster {
  public:
   struct Options {
@@ -152,6 +158,9 @@ class Cluster {
   // Runs until nothing happens any more (the clock stands still) or `done` says so. Fails the test after too many
   // steps.
   void Run(const std::function<bool()>& done = nullptr);
+  void RunSteps(uint64_t steps);
+  // Runs on after the clock has moved by so much.
+  void RunFor(absl::Duration duration);
   absl::Time now() const { return now_; }
   void Advance(absl::Duration duration) { now_ += duration; }
   void Connect(size_t a, size_t b);  // both directions
@@ -163,6 +172,8 @@ class Cluster {
   // They meet again, after both have lost the other; what was under way between them is dropped, as the real streams
   // do.
   void Meet(size_t a, size_t b);
+  // Both lose the other, and what was under way from either is dropped; no message is held.
+  void Cut(size_t a, size_t b, const std::string& why = "a cut cable");
   PeerHello HelloOf(size_t n) const;
   // Messages from `from` to `to` wait until released.
   void Hold(size_t from, size_t to) { held_[{nodes_[from]->name, nodes_[to]->name}] = true; }
@@ -223,37 +234,59 @@ struct Trainer {
   absl::Status Submit(Submission submission);
   // Null until terminal.
   std::shared_ptr<absl::StatusOr<JobReport>> Wait(uint64_t seq);
+  // The engine takes it; what becomes of the job and the group shows later.
+  void Cancel(uint64_t seq);
+  void Leave();
 };
 
-// Lengths by [source][destination], all the same.
-inline std::vector<std::vector<uint64_t>> AllLengths(uint32_t world, uint64_t bytes) {
-  return std::vector<std::vector<uint64_t>>(world, std::vector<uint64_t>(world, bytes));
+// By [source][destination].
+using Lengths = std::vector<std::vector<uint64_t>>;
+
+inline Lengths AllLengths(uint32_t world, uint64_t bytes) {
+  return Lengths(world, std::vector<uint64_t>(world, bytes));
 }
+
+struct ExchangeOptions {
+  uint64_t buffer_bytes = 1 << 20;
+  std::string tenant = "t";
+  Recovery recovery = {};
+  bool join = true;
+};
 
 // An all-to-all over `world` ranks, rank r on node r % nodes, with its own matrix of lengths and checked contents.
 class Exchange {
  public:
-  Exchange(Cluster* cluster, uint32_t world, std::string name, uint64_t buffer_bytes = 1 << 20,
-           const std::string& tenant = "t");
-  void JoinAll();
+  Exchange(Cluster* cluster, uint32_t world, std::string name, const ExchangeOptions& options = {});
+  // Sets the lengths, too; they fit into the buffers.
+  Exchange(Cluster* cluster, const std::string& name, const Lengths& lengths, ExchangeOptions options = {});
+  void JoinAll();  // where `join` was false, or once more
   // Lets that many jobs in a row be under way together: each receives into buffers of its own. Call before
   // SetLengths().
   void ReceiveApart(size_t jobs);
-  // Lengths by [source][destination]; fills the send buffers and clears the receive buffers.
-  void SetLengths(std::vector<std::vector<uint64_t>> lengths, uint64_t seed);
+  // Fills the send buffers and clears the receive buffers.
+  void SetLengths(Lengths lengths, uint64_t seed);
   // `pieces`: ranges per flow.
   Submission For(uint32_t rank, uint64_t seq, size_t pieces = 1) const;
   void SubmitAll(uint64_t seq, size_t pieces = 1);
+  // Runs until nothing happens any more; then the job is done at every rank, and every byte is right.
+  void ExpectCompletes(uint64_t seq);
+  // Submits it at every rank, and the same.
+  void RunJob(uint64_t seq, size_t pieces = 1);
   void ExpectDone(uint64_t seq);
   // At every rank, for a reason that contains `why`; and the cluster holds nothing of it any more.
   void ExpectFailed(uint64_t seq, const std::string& why);
+  // At these ranks; if none are named, at all.
+  void ExpectFailed(uint64_t seq, absl::StatusCode code, const ::testing::Matcher<std::string>& why,
+                    const std::vector<uint32_t>& ranks = {});
+  // What the rank is told of its job, which has ended.
+  JobReport Report(uint32_t rank, uint64_t seq);
   // Every received byte is right and every other byte of the receive buffers is untouched.
   void ExpectBytes() const;
   // What rank `destination` has from `ranks` is right; nothing is said of what it has from others.
   void ExpectBytesBetween(const std::vector<uint32_t>& ranks, uint32_t destination) const;
   Trainer& trainer(uint32_t rank) { return trainers_[rank]; }
   uint32_t world() const { return static_cast<uint32_t>(trainers_.size()); }
-  static std::vector<std::vector<uint64_t>> RandomLengths(uint32_t world, uint64_t limit, std::mt19937_64& random);
+  static Lengths RandomLengths(uint32_t world, uint64_t limit, std::mt19937_64& random);
 
  private:
   std::vector<FlowRanges> Ranges(uint32_t rank, SegmentId segment, bool sends, size_t pieces) const;
@@ -262,7 +295,7 @@ class Exchange {
   std::string name_;
   std::deque<Trainer> trainers_;
   std::vector<std::vector<std::unique_ptr<Buffer>>> more_;  // by rank; for every job but the first of ReceiveApart()
-  std::vector<std::vector<uint64_t>> lengths_;
+  Lengths lengths_;
   uint64_t seed_ = 0;
   std::map<std::pair<uint64_t, uint32_t>, std::shared_ptr<absl::StatusOr<JobReport>>> waits_;
 };

@@ -43,9 +43,7 @@ class CompletionErrorTest : public ::testing::TestWithParam<Case> {};
 TEST_P(CompletionErrorTest, IsToldAndLeavesNothing) {
   Cluster cluster({.remote = true, .nodes = 2, .rails = GetParam().rails, .plan = {.chunk_bytes = 64 << 10}});
   {
-    Exchange exchange(&cluster, 2, "g", 4 << 20);
-    exchange.JoinAll();
-    exchange.SetLengths({{0, 2'000'000}, {1'000'000, 0}}, 1);
+    Exchange exchange(&cluster, "g", {{0, 2'000'000}, {1'000'000, 0}});
     if (GetParam().before) GetParam().before(cluster);
     exchange.SubmitAll(1, 3);
     if (GetParam().during) {
@@ -53,14 +51,11 @@ TEST_P(CompletionErrorTest, IsToldAndLeavesNothing) {
       ASSERT_TRUE(cluster.HasReceived(1, 0));
       GetParam().during(cluster);
     }
-    cluster.Run();
-    cluster.Advance(absl::Seconds(6));  // for those that wait for a word of the other side
-    cluster.Run();
+    cluster.RunFor(absl::Seconds(6));  // for those that wait for a word of the other side
     for (uint32_t r : {0u, 1u}) {
-      auto report = *exchange.trainer(r).Wait(1);
-      ASSERT_TRUE(report.ok()) << report.status();
-      EXPECT_EQ(report->status.code(), GetParam().code) << report->status;
-      EXPECT_THAT(std::string(report->status.message()), HasSubstr(GetParam().text));
+      const JobReport report = exchange.Report(r, 1);
+      EXPECT_EQ(report.status.code(), GetParam().code) << report.status;
+      EXPECT_THAT(std::string(report.status.message()), HasSubstr(GetParam().text));
     }
     if (GetParam().code == absl::StatusCode::kOk) exchange.ExpectBytes();
     cluster.ExpectNothingOpen();
@@ -73,13 +68,8 @@ TEST_P(CompletionErrorTest, IsToldAndLeavesNothing) {
     }
   }
   cluster.Run();
-  Exchange next(&cluster, 2, "next", 4 << 20);
-  next.JoinAll();
-  next.SetLengths({{0, 700'000}, {700'000, 0}}, 2);
-  next.SubmitAll(1);
-  cluster.Run();
-  next.ExpectDone(1);
-  next.ExpectBytes();
+  Exchange next(&cluster, "next", {{0, 700'000}, {700'000, 0}});
+  next.RunJob(1);
   cluster.ExpectNothingOpen();
 }
 
@@ -193,17 +183,14 @@ TEST(CompletionErrorsTest, JobsSurviveRailsThatComeAndGo) {
     const bool weak = seed % 2 == 0;
     Cluster cluster(
         {.remote = true, .nodes = 3, .rails = 3, .seed = seed, .plan = {.chunk_bytes = 16 << 10}, .weak_zones = weak});
-    Exchange exchange(&cluster, 6, "g", 2 << 20);
-    exchange.JoinAll();
+    Exchange exchange(&cluster, 6, "g", {.buffer_bytes = 2 << 20});
     const auto lengths = Exchange::RandomLengths(6, 200'000, random);
     exchange.SetLengths(lengths, seed);
     for (size_t i = 0; i < 9; ++i) cluster.fabric().SetStepBytes(cluster.AddressOf(i / 3, i % 3), 8 << 10);
     exchange.SubmitAll(1, 2);
     cluster.FailRails(8, random);
     cluster.Advance(absl::Milliseconds(50));  // a sender waits so long before it asks for keys once more
-    cluster.Run();
-    exchange.ExpectDone(1);
-    exchange.ExpectBytes();
+    exchange.ExpectCompletes(1);
     if (::testing::Test::HasFailure()) return;
     for (uint32_t n = 0; n < 3; ++n) {  // ranks n and n + 3; whoever ends last has seen all
       const auto first = (*exchange.trainer(n).Wait(1))->rail_tx_bytes;
@@ -224,9 +211,7 @@ TEST(CompletionErrorsTest, JobsSurviveRailsThatComeAndGo) {
 TEST(CompletionErrorsTest, JobsGoOnAfterAllRailsWereCut) {
   for (const bool weak : {false, true}) {
     Cluster cluster({.remote = true, .nodes = 2, .rails = 2, .plan = {.chunk_bytes = 64 << 10}, .weak_zones = weak});
-    Exchange exchange(&cluster, 2, "g", 4 << 20);
-    exchange.JoinAll();
-    exchange.SetLengths({{0, 2'000'000}, {1'000'000, 0}}, 1);
+    Exchange exchange(&cluster, "g", {{0, 2'000'000}, {1'000'000, 0}});
     exchange.SubmitAll(1);
     Grant grant;
     Rehome asked;
@@ -265,9 +250,7 @@ TEST(CompletionErrorsTest, JobsGoOnAfterAllRailsWereCut) {
 // The exchange has posted nothing and is not in doubt: the grant's keys are for connections that are over.
 TEST(CompletionErrorsTest, KeysThatComeTooLateAreAskedForAnew) {
   Cluster cluster({.remote = true, .nodes = 2, .rails = 2});
-  Exchange exchange(&cluster, 2, "g", 1 << 20);
-  exchange.JoinAll();
-  exchange.SetLengths({{0, 100'000}, {0, 0}}, 1);
+  Exchange exchange(&cluster, "g", {{0, 100'000}, {0, 0}});
   cluster.Hold(1, 0);
   exchange.SubmitAll(1);
   cluster.Run();
@@ -294,9 +277,7 @@ TEST(CompletionErrorsTest, KeysThatComeTooLateAreAskedForAnew) {
 // A sender whose acknowledgements are lost asks, and hears that everything is there.
 TEST(CompletionErrorsTest, WhatHasArrivedIsNotSentAgain) {
   Cluster cluster({.remote = true, .nodes = 2, .rails = 1});
-  Exchange exchange(&cluster, 2, "g", 1 << 20);
-  exchange.JoinAll();
-  exchange.SetLengths({{0, 1000}, {0, 0}}, 1);
+  Exchange exchange(&cluster, "g", {{0, 1000}, {0, 0}});
   exchange.SubmitAll(1);
   cluster.Run([&] {
     for (auto& [to, message] : cluster.node(1).outbox) {
@@ -316,9 +297,7 @@ TEST(CompletionErrorsTest, WhatHasArrivedIsNotSentAgain) {
   };
   cluster.Run([&] { return failed; });
   cluster.fabric().Break(cluster.AddressOf(0, 0), PeerIndex(0), ETIMEDOUT);
-  cluster.Run();
-  exchange.ExpectDone(1);
-  exchange.ExpectBytes();
+  exchange.ExpectCompletes(1);
   EXPECT_EQ(rail.counters().tx_chunks.load(), 1u);
   EXPECT_EQ(cluster.node(0).engine->Snapshot(0).counters.rehomed_exchanges, 0u);
   cluster.ExpectNothingOpen();
@@ -328,9 +307,7 @@ TEST(CompletionErrorsTest, WhatHasArrivedIsNotSentAgain) {
 // rails acknowledge them. Else the sender takes such an exchange for done, and its receiver waits for ever.
 TEST(CompletionErrorsTest, NothingButTheAnswerDecidesWhatWasAsked) {
   Cluster cluster({.remote = true, .nodes = 2, .rails = 2, .plan = {.chunk_bytes = 64 << 10}});
-  Exchange exchange(&cluster, 2, "g", 1 << 20);
-  exchange.JoinAll();
-  exchange.SetLengths({{0, 128 << 10}, {0, 0}}, 1);
+  Exchange exchange(&cluster, "g", {{0, 128 << 10}, {0, 0}});
   cluster.node(0).rails[1]->frozen = true;
   // Rail 0 sends its half and its fence, and does not know that its half has arrived.
   cluster.node(0).rails[0]->watched.on_event = [](RailEvent& event) {
@@ -353,9 +330,7 @@ TEST(CompletionErrorsTest, NothingButTheAnswerDecidesWhatWasAsked) {
   EXPECT_FALSE(sender->ok());
   EXPECT_FALSE(receiver->ok()) << "the fences of both rounds do not add up";
   cluster.Release(1, 0);
-  cluster.Run();
-  exchange.ExpectDone(1);
-  exchange.ExpectBytes();
+  exchange.ExpectCompletes(1);
   cluster.ExpectNothingOpen();
 }
 
@@ -371,9 +346,7 @@ class LyingRehomeTest : public ::testing::TestWithParam<RehomeLie> {};
 
 TEST_P(LyingRehomeTest, FailsTheJob) {
   Cluster cluster({.remote = true, .nodes = 2, .rails = 2, .plan = {.chunk_bytes = 64 << 10}});
-  Exchange exchange(&cluster, 2, "g", 4 << 20);
-  exchange.JoinAll();
-  exchange.SetLengths({{0, 2'000'000}, {0, 0}}, 1);
+  Exchange exchange(&cluster, "g", {{0, 2'000'000}, {0, 0}});
   exchange.SubmitAll(1);
   cluster.Run([&] { return cluster.HasReceived(1, 0); });
   cluster.node(0).rails[1]->frozen = true;
@@ -388,13 +361,7 @@ TEST_P(LyingRehomeTest, FailsTheJob) {
   cluster.Run();
   cluster.node(0).rails[1]->frozen = false;
   cluster.Run();
-  for (uint32_t r : {0u, 1u}) {
-    auto report = *exchange.trainer(r).Wait(1);
-    ASSERT_TRUE(report.ok()) << report.status();
-    EXPECT_EQ(report->status.code(), GetParam().code);
-    EXPECT_THAT(std::string(report->status.message()),
-                AllOf(HasSubstr("REHOMED of n1 for job 1: "), HasSubstr(GetParam().text)));
-  }
+  exchange.ExpectFailed(1, GetParam().code, AllOf(HasSubstr("REHOMED of n1 for job 1: "), HasSubstr(GetParam().text)));
   cluster.ExpectNothingOpen();
 }
 
@@ -426,27 +393,21 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(CompletionErrorsTest, ZonesAreOpenedAgainWhenARailIsUpAgain) {
   Cluster cluster({.remote = true, .nodes = 2, .rails = 2});
-  Exchange exchange(&cluster, 2, "g", 1 << 20);
-  exchange.JoinAll();
-  exchange.SetLengths({{0, 100'000}, {0, 0}}, 1);
+  Exchange exchange(&cluster, "g", {{0, 100'000}, {0, 0}});
   for (size_t r : {0u, 1u}) cluster.fabric().Fail(cluster.AddressOf(1, r));
   cluster.Run();
   exchange.SubmitAll(1);
   cluster.Run();
   EXPECT_FALSE(exchange.trainer(1).Wait(1)->ok());
   cluster.fabric().Heal(cluster.AddressOf(1, 1));
-  cluster.Run();
-  exchange.ExpectDone(1);
-  exchange.ExpectBytes();
+  exchange.ExpectCompletes(1);
   cluster.ExpectNothingOpen();
 }
 
 // Its rail fails under each round, until there are no more.
 TEST(CompletionErrorsTest, AnUnregisteredSegmentIsNeverRead) {
   Cluster cluster({.remote = true, .nodes = 2, .rails = 1});
-  Exchange exchange(&cluster, 2, "g", 1 << 20);
-  exchange.JoinAll();
-  exchange.SetLengths({{0, 1000}, {0, 0}}, 1);
+  Exchange exchange(&cluster, "g", {{0, 1000}, {0, 0}});
   cluster.node(0).rails[0]->watched.tamper = [&](SendOrder& order) {
     return order.length_bytes == 0 || SpoilOrder(order, [](SendStream& naked) {
              Buffer buffer(4096);
@@ -457,9 +418,7 @@ TEST(CompletionErrorsTest, AnUnregisteredSegmentIsNeverRead) {
   };
   exchange.SubmitAll(1);
   cluster.Run();
-  auto report = *exchange.trainer(0).Wait(1);
-  ASSERT_TRUE(report.ok());
-  EXPECT_THAT(std::string(report->status.message()), HasSubstr("n0 moves job 1 off failed rails: more than 15 times"));
+  exchange.ExpectFailed(1, "n0 moves job 1 off failed rails: more than 15 times");
   const Buffer& receive = *exchange.trainer(1).receive;
   EXPECT_EQ(std::count(receive.data(), receive.data() + receive.size(), 0xee), 1 << 20) << "nothing has arrived";
   cluster.ExpectNothingOpen();

@@ -154,13 +154,11 @@ TEST(ThreadCopierTest, DoesChoresBeforeItCopies) {
 // Over rails that receive frames, and over rails that write into remote memory.
 class LocalCopyTest : public ::testing::TestWithParam<bool> {};
 
-INSTANTIATE_TEST_SUITE_P(Rails, LocalCopyTest, ::testing::Bool(),
-                         [](const auto& info) { return info.param ? "Remote" : "Framed"; });
+INSTANTIATE_TEST_SUITE_P(Rails, LocalCopyTest, ::testing::Bool(), ModeOf);
 
 TEST_P(LocalCopyTest, CopiesBeginWhenBothRanksHaveSubmitted) {
   Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
   Exchange exchange(&cluster, 6, "g");  // 0, 2 and 4 on one node
-  exchange.JoinAll();
   exchange.SetLengths(AllLengths(6, 100), 1);
   ASSERT_TRUE(exchange.trainer(0).Submit(exchange.For(0, 1)).ok());
   ASSERT_TRUE(exchange.trainer(2).Submit(exchange.For(2, 1)).ok());
@@ -181,15 +179,12 @@ TEST_P(LocalCopyTest, CopiesBeginWhenBothRanksHaveSubmitted) {
 // The copies of a job that never starts are over before its ranks get their buffers back.
 TEST_P(LocalCopyTest, CopiesOfAJobThatIsCancelledEarlyAreWaitedFor) {
   Cluster cluster({.remote = GetParam(), .nodes = 1, .rails = 1});
-  Exchange exchange(&cluster, 3, "g");
-  exchange.JoinAll();
-  exchange.SetLengths(AllLengths(3, 100), 1);
+  Exchange exchange(&cluster, "g", AllLengths(3, 100));
   cluster.node(0).copier.held = true;
   ASSERT_TRUE(exchange.trainer(0).Submit(exchange.For(0, 1)).ok());
   ASSERT_TRUE(exchange.trainer(1).Submit(exchange.For(1, 1)).ok());
   const auto report = exchange.trainer(0).Wait(1);
-  cluster.node(0).engine->Cancel(exchange.trainer(0).session, {exchange.trainer(0).group->epoch, JobSeq(1)}, Rank(0),
-                                 [](absl::Status s) { EXPECT_TRUE(s.ok()); });
+  exchange.trainer(0).Cancel(1);
   cluster.Run();
   EXPECT_FALSE(report->ok()) << "two copies are under way";
   cluster.node(0).copier.held = false;

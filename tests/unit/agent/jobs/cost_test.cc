@@ -135,9 +135,7 @@ TEST(JobCostTest, ManyRanksOfManyNodesWithAFewFlows) {
 TEST(JobCostTest, EngineDoesNotLookAtRanges) {
   constexpr uint64_t kRanges = 50'000;
   Cluster cluster({.nodes = 1, .rails = 1});
-  Exchange exchange(&cluster, 2, "g");
-  exchange.JoinAll();
-  exchange.SetLengths(AllLengths(2, 2 * kRanges), 1);
+  Exchange exchange(&cluster, "g", AllLengths(2, 2 * kRanges));
   Engine& engine = *cluster.node(0).engine;
   for (uint32_t rank : {0u, 1u}) {
     Submission submission = exchange.For(rank, 1, kRanges);
@@ -163,9 +161,7 @@ TEST(JobCostTest, APreparedJobCostsByFlow) {
   std::vector<uint64_t> counts;
   for (const size_t pieces : {1u, 1000u}) {
     Cluster cluster({.nodes = 2, .rails = 1});
-    Exchange exchange(&cluster, 2, "g");
-    exchange.JoinAll();
-    exchange.SetLengths(AllLengths(2, 4000), 1);
+    Exchange exchange(&cluster, "g", AllLengths(2, 4000));
     for (uint32_t rank : {0u, 1u}) {
       Submission layout = exchange.For(rank, 1, pieces);
       layout.session = exchange.trainer(rank).session;
@@ -207,9 +203,7 @@ TEST(JobCostTest, EngineDoesNotHearOfChunks) {
   for (const uint64_t chunk_bytes : {uint64_t{16} << 10, uint64_t{1} << 20}) {
     // A policy without late binding, whose messages go by what rails lag.
     Cluster cluster({.nodes = 2, .rails = 2, .plan = {.policy = Policy::kAligned, .chunk_bytes = chunk_bytes}});
-    Exchange exchange(&cluster, 2, "g", 8 << 20);
-    exchange.JoinAll();
-    exchange.SetLengths(AllLengths(2, 4 << 20), 1);
+    Exchange exchange(&cluster, "g", AllLengths(2, 4 << 20));
     uint64_t before = 0, after = 0;
     for (auto& rail : cluster.node(0).rails) before += rail->events_taken;
     exchange.SubmitAll(1);

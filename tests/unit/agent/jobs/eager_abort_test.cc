@@ -60,8 +60,7 @@ class EndWatch {
 };
 
 class EagerAbortTest : public ::testing::TestWithParam<bool> {};
-INSTANTIATE_TEST_SUITE_P(Rails, EagerAbortTest, ::testing::Bool(),
-                         [](const auto& info) { return info.param ? "Remote" : "Framed"; });
+INSTANTIATE_TEST_SUITE_P(Rails, EagerAbortTest, ::testing::Bool(), ModeOf);
 
 TEST_P(EagerAbortTest, NothingIsWrittenOnceAJobHasEnded) {
   uint64_t failed = 0;
@@ -75,7 +74,6 @@ TEST_P(EagerAbortTest, NothingIsWrittenOnceAJobHasEnded) {
                      .zone_room = static_cast<uint32_t>(1 + random() % 8),
                      .eager_bytes_of = {0, kThreshold, kThreshold / 4}});
     Exchange exchange(&cluster, 6, "g");
-    exchange.JoinAll();
     for (uint64_t seq = 1; seq <= 2; ++seq) {
       exchange.SetLengths(Exchange::RandomLengths(6, kThreshold, random), seed);
       exchange.SubmitAll(seq, 1 + random() % 3);

@@ -24,10 +24,6 @@ using ::testing::IsEmpty;
 
 constexpr uint64_t kEager = 4096;
 
-void Choose(Exchange& exchange, const Recovery& recovery) {
-  for (uint32_t r = 0; r < exchange.world(); ++r) exchange.trainer(r).recovery = recovery;
-}
-
 AgentCounters CountersOf(Cluster& cluster, size_t n) { return cluster.node(n).engine->Snapshot(0).counters; }
 
 // Messages and commands of rails so far, of all nodes.
@@ -48,22 +44,17 @@ Cost CostOf(Cluster& cluster) {
 }
 
 class EagerTest : public ::testing::TestWithParam<bool> {};
-INSTANTIATE_TEST_SUITE_P(Rails, EagerTest, ::testing::Bool(),
-                         [](const auto& info) { return info.param ? "Remote" : "Framed"; });
+INSTANTIATE_TEST_SUITE_P(Rails, EagerTest, ::testing::Bool(), ModeOf);
 
 TEST_P(EagerTest, UpToTheThresholdNothingButReadyIsNeeded) {
   Cluster cluster({.remote = GetParam(), .eager_bytes = kEager});
   Exchange exchange(&cluster, 2, "g");
-  exchange.JoinAll();
   uint64_t seq = 0, eager = 0, eager_bytes = 0;
   for (const uint64_t bytes : {uint64_t{0}, uint64_t{1}, kEager - 1, kEager, kEager + 1, 2 * kEager}) {
     SCOPED_TRACE(bytes);
     exchange.SetLengths(AllLengths(2, bytes), bytes);
     const Cost before = CostOf(cluster);
-    exchange.SubmitAll(++seq, 3);
-    cluster.Run();
-    exchange.ExpectDone(seq);
-    exchange.ExpectBytes();
+    exchange.RunJob(++seq, 3);
     const Cost after = CostOf(cluster);
     if (bytes > kEager) {
       EXPECT_EQ(after.plans, before.plans + 2);
@@ -90,13 +81,8 @@ TEST_P(EagerTest, UpToTheThresholdNothingButReadyIsNeeded) {
 
 TEST_P(EagerTest, NothingIsEagerWhereTheThresholdIsZero) {
   Cluster cluster({.remote = GetParam()});
-  Exchange exchange(&cluster, 2, "g");
-  exchange.JoinAll();
-  exchange.SetLengths(AllLengths(2, 1), 1);
-  exchange.SubmitAll(1);
-  cluster.Run();
-  exchange.ExpectDone(1);
-  exchange.ExpectBytes();
+  Exchange exchange(&cluster, "g", AllLengths(2, 1));
+  exchange.RunJob(1);
   EXPECT_EQ(CountersOf(cluster, 0).eager_sent, 0u);
   EXPECT_EQ(CostOf(cluster).rail_bytes, 2u);
 }
@@ -104,21 +90,13 @@ TEST_P(EagerTest, NothingIsEagerWhereTheThresholdIsZero) {
 // The threshold is for all flows of an exchange together.
 TEST_P(EagerTest, ManyFlowsShareAnExchange) {
   Cluster cluster({.remote = GetParam(), .eager_bytes = kEager});
-  Exchange exchange(&cluster, 16, "g");
-  exchange.JoinAll();
-  exchange.SetLengths(AllLengths(16, kEager / 64), 1);
-  exchange.SubmitAll(1, 5);
-  cluster.Run();
-  exchange.ExpectDone(1);
-  exchange.ExpectBytes();
+  Exchange exchange(&cluster, "g", AllLengths(16, kEager / 64));
+  exchange.RunJob(1, 5);
   EXPECT_EQ(CountersOf(cluster, 0).eager_sent, 1u);
-  std::vector<std::vector<uint64_t>> lengths = AllLengths(16, kEager / 64);
+  Lengths lengths = AllLengths(16, kEager / 64);
   ++lengths[2][5];
   exchange.SetLengths(lengths, 2);
-  exchange.SubmitAll(2, 5);
-  cluster.Run();
-  exchange.ExpectDone(2);
-  exchange.ExpectBytes();
+  exchange.RunJob(2, 5);
   EXPECT_EQ(CountersOf(cluster, 0).eager_sent, 1u);
   EXPECT_EQ(CountersOf(cluster, 1).eager_sent, 2u);
 }
@@ -129,7 +107,6 @@ TEST_P(EagerTest, LongAndShortExchangesInOneJob) {
     std::mt19937_64 random(seed);
     Cluster cluster({.remote = GetParam(), .nodes = 4, .rails = 2, .seed = seed, .eager_bytes = kEager});
     Exchange exchange(&cluster, 8, "g");
-    exchange.JoinAll();
     uint64_t seq = 0;
     for (int job = 0; job < 3; ++job) {
       exchange.SetLengths(Exchange::RandomLengths(8, random() % 2 == 0 ? kEager : kEager / 2, random), seed);
@@ -149,14 +126,10 @@ TEST_P(EagerTest, NodesNeedNotAgreeOnTheThreshold) {
     SCOPED_TRACE(seed);
     Cluster cluster({.remote = GetParam(), .nodes = 3, .seed = seed, .eager_bytes_of = {0, 100, kEager}});
     Exchange exchange(&cluster, 6, "g");
-    exchange.JoinAll();
     uint64_t seq = 0;
     for (const uint64_t bytes : {10, 25, 400, 1024, 3000}) {
       exchange.SetLengths(AllLengths(6, bytes), bytes);
-      exchange.SubmitAll(++seq);
-      cluster.Run();
-      exchange.ExpectDone(seq);
-      exchange.ExpectBytes();
+      exchange.RunJob(++seq);
       cluster.ExpectNothingOpen();
     }
     EXPECT_EQ(CountersOf(cluster, 0).eager_sent, 0u);
@@ -168,7 +141,6 @@ TEST_P(EagerTest, NodesNeedNotAgreeOnTheThreshold) {
 TEST_P(EagerTest, NoRailNeedsToBeUp) {
   Cluster cluster({.remote = GetParam(), .eager_bytes = kEager});
   Exchange exchange(&cluster, 2, "g");
-  exchange.JoinAll();
   for (size_t n : {0u, 1u}) {
     for (size_t r : {0u, 1u}) cluster.fabric().Fail(cluster.AddressOf(n, r));
   }
@@ -178,17 +150,13 @@ TEST_P(EagerTest, NoRailNeedsToBeUp) {
   exchange.SubmitAll(1);
   cluster.Run();
   cluster.Advance(absl::Seconds(60));
-  cluster.Run();
-  exchange.ExpectDone(1);
-  exchange.ExpectBytes();
+  exchange.ExpectCompletes(1);
 }
 
 // The link is cut between READY and its acknowledgement, and comes back.
 TEST_P(EagerTest, TheSenderIsDoneWhenTheLinkHasAcknowledged) {
   Cluster cluster({.remote = GetParam(), .eager_bytes = kEager});
-  Exchange exchange(&cluster, 2, "g");
-  exchange.JoinAll();
-  exchange.SetLengths(AllLengths(2, 100), 1);
+  Exchange exchange(&cluster, "g", AllLengths(2, 100));
   ASSERT_TRUE(exchange.trainer(1).Submit(exchange.For(1, 1)).ok());
   cluster.Run();  // READY of n1 is at n0
   const auto other = exchange.trainer(1).Wait(1);
@@ -219,10 +187,9 @@ TEST_P(EagerTest, TheSenderIsDoneWhenTheLinkHasAcknowledged) {
 TEST_P(EagerTest, AnUnacknowledgedJobFailsWithItsPeer) {
   for (const RecoveryPolicy policy : {RecoveryPolicy::kFail, RecoveryPolicy::kWait, RecoveryPolicy::kDegrade}) {
     Cluster cluster({.remote = GetParam(), .eager_bytes = kEager});
-    Exchange exchange(&cluster, 2, "g");
-    Choose(exchange, {policy, policy == RecoveryPolicy::kWait ? absl::Seconds(60) : absl::ZeroDuration()});
-    exchange.JoinAll();
-    exchange.SetLengths(AllLengths(2, 100), 1);
+    Exchange exchange(
+        &cluster, "g", AllLengths(2, 100),
+        {.recovery = {policy, policy == RecoveryPolicy::kWait ? absl::Seconds(60) : absl::ZeroDuration()}});
     ASSERT_TRUE(exchange.trainer(1).Submit(exchange.For(1, 1)).ok());
     cluster.Run();
     ASSERT_TRUE(exchange.trainer(0).Submit(exchange.For(0, 1)).ok());
@@ -251,9 +218,7 @@ TEST_P(EagerTest, AnotherLengthThanTheFlowsSayFailsTheJob) {
   for (const int more : {-1, 1}) {
     SCOPED_TRACE(more);
     Cluster cluster({.remote = GetParam(), .eager_bytes = kEager});
-    Exchange exchange(&cluster, 2, "g");
-    exchange.JoinAll();
-    exchange.SetLengths(AllLengths(2, 100), 1);
+    Exchange exchange(&cluster, "g", AllLengths(2, 100));
     cluster.Hold(0, 1);
     exchange.SubmitAll(1);
     for (Ready* ready : Outgoing<Ready>(cluster, 0)) ready->eager.resize(static_cast<size_t>(100 + more));
@@ -266,9 +231,7 @@ TEST_P(EagerTest, AnotherLengthThanTheFlowsSayFailsTheJob) {
 
 TEST_P(EagerTest, LengthsThatDifferFailTheJobBeforeAnythingIsCopied) {
   Cluster cluster({.remote = GetParam(), .eager_bytes = kEager});
-  Exchange exchange(&cluster, 2, "g");
-  exchange.JoinAll();
-  exchange.SetLengths(AllLengths(2, 100), 1);
+  Exchange exchange(&cluster, "g", AllLengths(2, 100));
   ASSERT_TRUE(exchange.trainer(0).Submit(exchange.For(0, 1)).ok());
   exchange.SetLengths(AllLengths(2, 101), 1);
   ASSERT_TRUE(exchange.trainer(1).Submit(exchange.For(1, 1)).ok());
@@ -280,9 +243,7 @@ TEST_P(EagerTest, LengthsThatDifferFailTheJobBeforeAnythingIsCopied) {
 TEST_P(EagerTest, APageThatCannotBeTouchedFailsTheJobByName) {
   for (const bool sends : {true, false}) {
     Cluster cluster({.remote = GetParam(), .eager_bytes = kEager});
-    Exchange exchange(&cluster, 4, "g");
-    exchange.JoinAll();
-    exchange.SetLengths(AllLengths(4, 100), 1);
+    Exchange exchange(&cluster, "g", AllLengths(4, 100));
     Buffer buffer(4096);
     Trainer& trainer = exchange.trainer(2);
     const auto segment = cluster.AddSegment(0, trainer.session, 9, buffer);
@@ -304,12 +265,11 @@ TEST_P(EagerTest, APageThatCannotBeTouchedFailsTheJobByName) {
     const std::string why = sends ? "job 1: a page of a send range on n0 cannot be read (rank 2)"
                                   : "job 1: a page of a receive range on n0 cannot be written (rank 2)";
     for (uint32_t r = 0; r < 4; ++r) {
-      const auto report = *exchange.trainer(r).Wait(1);
-      ASSERT_TRUE(report.ok()) << report.status();
+      const JobReport report = exchange.Report(r, 1);
       // The sender may have been done before: what the receiver's node makes of the bytes, the receiver says.
-      if (!sends && r % 2 == 1 && report->state == JobState::kDone) continue;
-      EXPECT_EQ(report->state, JobState::kFailed);
-      EXPECT_THAT(std::string(report->status.message()), HasSubstr(why));
+      if (!sends && r % 2 == 1 && report.state == JobState::kDone) continue;
+      EXPECT_EQ(report.state, JobState::kFailed);
+      EXPECT_THAT(std::string(report.status.message()), HasSubstr(why));
     }
     for (size_t n : {0u, 1u}) {
       const GroupView group = cluster.node(n).engine->Snapshot(0).groups.at(0);
@@ -322,9 +282,7 @@ TEST_P(EagerTest, APageThatCannotBeTouchedFailsTheJobByName) {
 
 TEST_P(EagerTest, ReadyOfAJobThatNeverComesIsHeldUntilItsDeadline) {
   Cluster cluster({.remote = GetParam(), .eager_bytes = kEager});
-  Exchange exchange(&cluster, 2, "g");
-  exchange.JoinAll();
-  exchange.SetLengths(AllLengths(2, 100), 1);
+  Exchange exchange(&cluster, "g", AllLengths(2, 100));
   Submission submission = exchange.For(0, 1);
   submission.timeout = absl::Seconds(30);
   ASSERT_TRUE(exchange.trainer(0).Submit(std::move(submission)).ok());
@@ -347,9 +305,7 @@ TEST_P(EagerTest, ReadyOfAJobThatNeverComesIsHeldUntilItsDeadline) {
 // No grant is out, so nobody waits for QUIESCED; it is said all the same.
 TEST_P(EagerTest, AnAbortedJobEndsAtBothEnds) {
   Cluster cluster({.remote = GetParam(), .eager_bytes = kEager});
-  Exchange exchange(&cluster, 2, "g");
-  exchange.JoinAll();
-  exchange.SetLengths(AllLengths(2, 100), 1);
+  Exchange exchange(&cluster, "g", AllLengths(2, 100));
   cluster.Hold(1, 0);
   exchange.SubmitAll(1);
   cluster.Run();
@@ -361,21 +317,13 @@ TEST_P(EagerTest, AnAbortedJobEndsAtBothEnds) {
   cluster.Release(1, 0);
   cluster.Run();
   exchange.ExpectFailed(1, "was cancelled by rank 0");
-  exchange.SubmitAll(2);
-  cluster.Run();
-  exchange.ExpectDone(2);
-  exchange.ExpectBytes();
+  exchange.RunJob(2);
 }
 
 TEST_P(EagerTest, AnExplanationSaysSo) {
   Cluster cluster({.remote = GetParam(), .eager_bytes = kEager});
-  Exchange exchange(&cluster, 2, "g");
-  exchange.JoinAll();
-  exchange.SetLengths({{0, 100}, {kEager + 1, 0}}, 1);
-  exchange.SubmitAll(1);
-  cluster.Run();
-  exchange.ExpectDone(1);
-  exchange.ExpectBytes();
+  Exchange exchange(&cluster, "g", {{0, 100}, {kEager + 1, 0}});
+  exchange.RunJob(1);
   const auto explanation = cluster.node(0).engine->Explain({"", "", JobSeq(1)});
   ASSERT_TRUE(explanation.ok()) << explanation.status();
   ASSERT_EQ(explanation->exchanges.size(), 1u);
@@ -398,13 +346,12 @@ TEST_P(EagerLossTest, NobodyIsDoneWithBytesThatDidNotArrive) {
   for (const uint64_t seed : Seeds(6)) {
     SCOPED_TRACE(seed);
     Cluster cluster({.remote = seed % 2 == 0, .nodes = 3, .rails = 2, .seed = seed, .eager_bytes = kEager});
-    Exchange exchange(&cluster, 6, "g");
-    Choose(exchange, {policy, policy == RecoveryPolicy::kWait ? absl::Seconds(60) : absl::ZeroDuration()});
-    exchange.JoinAll();
+    Exchange exchange(
+        &cluster, 6, "g",
+        {.recovery = {policy, policy == RecoveryPolicy::kWait ? absl::Seconds(60) : absl::ZeroDuration()}});
     exchange.SetLengths(AllLengths(6, 50), seed);
     exchange.SubmitAll(1);
-    int step = 0;
-    cluster.Run([&, limit = steps] { return ++step > limit; });
+    cluster.RunSteps(steps);
     for (size_t n : {0u, 1u}) {
       cluster.Hold(n, 2);
       cluster.Hold(2, n);

@@ -17,14 +17,11 @@ absl::StatusOr<JobExplanation> Ask(Cluster& cluster, size_t node, const std::str
 
 class ExplainTest : public ::testing::TestWithParam<bool> {};  // rails write into remote memory
 
-INSTANTIATE_TEST_SUITE_P(Rails, ExplainTest, ::testing::Bool(),
-                         [](const auto& info) { return info.param ? "Remote" : "Framed"; });
+INSTANTIATE_TEST_SUITE_P(Rails, ExplainTest, ::testing::Bool(), ModeOf);
 
 TEST_P(ExplainTest, EveryChunkIsThereOnce) {
   Cluster cluster({.remote = GetParam(), .nodes = 3, .rails = 2, .plan = {.chunk_bytes = 64 << 10}});
-  Exchange exchange(&cluster, 6, "g", 4 << 20);
-  exchange.JoinAll();
-  exchange.SetLengths(std::vector<std::vector<uint64_t>>(6, std::vector<uint64_t>(6, 300'000)), 1);
+  Exchange exchange(&cluster, "g", AllLengths(6, 300'000));
   exchange.SubmitAll(1);
   cluster.Run();
   exchange.ExpectDone(1);
@@ -64,13 +61,9 @@ TEST_P(ExplainTest, EveryChunkIsThereOnce) {
 
 TEST_P(ExplainTest, AJobThatWaitsSaysForWhom) {
   Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
-  Exchange exchange(&cluster, 2, "g");
-  exchange.JoinAll();
-  exchange.SetLengths({{0, 5000}, {5000, 0}}, 1);
+  Exchange exchange(&cluster, "g", {{0, 5000}, {5000, 0}});
   ASSERT_TRUE(exchange.trainer(0).Submit(exchange.For(0, 1)).ok());
-  cluster.Run();
-  cluster.Advance(absl::Seconds(3));
-  cluster.Run();
+  cluster.RunFor(absl::Seconds(3));
   const absl::StatusOr<JobExplanation> job = Ask(cluster, 0, "", 0);
   ASSERT_TRUE(job.ok()) << job.status();
   EXPECT_EQ(job->report.state, JobState::kMatching);
@@ -84,9 +77,7 @@ TEST_P(ExplainTest, AJobThatWaitsSaysForWhom) {
 
 TEST_P(ExplainTest, ARunningJobShowsWhatHasCome) {
   Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 2, .plan = {.chunk_bytes = 16 << 10}});
-  Exchange exchange(&cluster, 2, "g", 1 << 20);
-  exchange.JoinAll();
-  exchange.SetLengths({{0, 1 << 20}, {0, 0}}, 1);
+  Exchange exchange(&cluster, "g", {{0, 1 << 20}, {0, 0}});
   exchange.SubmitAll(1);
   cluster.Run([&] { return cluster.HasReceived(1, 0); });
   cluster.Advance(absl::Seconds(1));
@@ -104,8 +95,6 @@ TEST_P(ExplainTest, ARunningJobShowsWhatHasCome) {
 TEST_P(ExplainTest, OnlyTheLatestAreKept) {
   Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 2, .explained_jobs = 2});
   Exchange a(&cluster, 2, "a"), b(&cluster, 2, "b");
-  a.JoinAll();
-  b.JoinAll();
   for (uint64_t seq = 1; seq <= 3; ++seq) {
     cluster.Advance(absl::Seconds(1));
     a.SetLengths({{0, 1000 * seq}, {0, 0}}, seq);
@@ -134,9 +123,8 @@ TEST_P(ExplainTest, OnlyTheLatestAreKept) {
 // Tenants do not know of each other, and may choose the same names.
 TEST_P(ExplainTest, GroupsOfOneNameAreToldApartByTenant) {
   Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 2});
-  Exchange first(&cluster, 2, "g", 1 << 20, "t"), second(&cluster, 2, "g", 1 << 20, "u");
+  Exchange first(&cluster, 2, "g"), second(&cluster, 2, "g", {.tenant = "u"});
   for (Exchange* exchange : {&first, &second}) {
-    exchange->JoinAll();
     exchange->SetLengths({{0, exchange == &first ? 1000u : 2000u}, {0, 0}}, 1);
     exchange->SubmitAll(1);
     cluster.Run();
@@ -156,9 +144,7 @@ TEST_P(ExplainTest, GroupsOfOneNameAreToldApartByTenant) {
 
 TEST(ExplainOnceTest, ChunksThatCameBackAreMarked) {
   Cluster cluster({.nodes = 2, .rails = 2, .plan = {.chunk_bytes = 64 << 10}});
-  Exchange exchange(&cluster, 2, "g", 4 << 20);
-  exchange.JoinAll();
-  exchange.SetLengths({{0, 2'000'000}, {0, 0}}, 1);
+  Exchange exchange(&cluster, "g", {{0, 2'000'000}, {0, 0}});
   exchange.SubmitAll(1);
   cluster.Run([&] { return cluster.HasReceived(1, 0); });
   cluster.fabric().Fail(cluster.AddressOf(0, 0));
@@ -183,9 +169,7 @@ TEST(ExplainOnceTest, ChunksThatCameBackAreMarked) {
 
 TEST(ExplainOnceTest, NothingIsKeptWhenToldSo) {
   Cluster cluster({.nodes = 2, .rails = 1, .explained_jobs = 0});
-  Exchange exchange(&cluster, 2, "g");
-  exchange.JoinAll();
-  exchange.SetLengths({{0, 5000}, {5000, 0}}, 1);
+  Exchange exchange(&cluster, "g", {{0, 5000}, {5000, 0}});
   exchange.SubmitAll(1);
   cluster.Run();
   exchange.ExpectDone(1);
@@ -212,9 +196,7 @@ TEST(JobRecorderTest, KeepsNoMoreChunksThanItsBound) {
 // useful / (2 x speed x time) = data x moving x utilisation.
 TEST(EfficiencyTest, IsTheProductOfItsParts) {
   Cluster cluster({.nodes = 2, .rails = 2});
-  Exchange exchange(&cluster, 2, "g", 1 << 22);
-  exchange.JoinAll();
-  exchange.SetLengths({{0, 2'000'000}, {1'000'000, 0}}, 7);
+  Exchange exchange(&cluster, "g", {{0, 2'000'000}, {1'000'000, 0}});
   ASSERT_TRUE(exchange.trainer(0).Submit(exchange.For(0, 1)).ok());
   cluster.Run();
   cluster.Advance(absl::Milliseconds(10));

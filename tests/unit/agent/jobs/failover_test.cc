@@ -25,10 +25,10 @@ uint64_t Returned(Cluster& cluster) {
   return chunks;
 }
 
-// One flow of 2 MB from n0 to n1, some of which has arrived.
+const Lengths kOneFlow = {{0, 2'000'000}, {0, 0}};  // from n0 to n1
+
+// Some of it has arrived.
 void Begin(Cluster& cluster, Exchange& exchange) {
-  exchange.JoinAll();
-  exchange.SetLengths({{0, 2'000'000}, {0, 0}}, 1);
   exchange.SubmitAll(1);
   cluster.Run([&] { return cluster.HasReceived(1, 0); });
   ASSERT_TRUE(cluster.HasReceived(1, 0));
@@ -36,12 +36,10 @@ void Begin(Cluster& cluster, Exchange& exchange) {
 
 TEST(FailoverTest, WhatARailGivesBackGoesOverAnother) {
   Cluster cluster({.nodes = 2, .rails = 2, .plan = {.chunk_bytes = 64 << 10}});
-  Exchange exchange(&cluster, 2, "g", 4 << 20);
+  Exchange exchange(&cluster, "g", kOneFlow);
   Begin(cluster, exchange);
   cluster.fabric().Fail(cluster.AddressOf(0, 0));
-  cluster.Run();
-  exchange.ExpectDone(1);
-  exchange.ExpectBytes();
+  exchange.ExpectCompletes(1);
   EXPECT_GT(Returned(cluster), 0u);
   cluster.ExpectNothingOpen();
 }
@@ -50,16 +48,11 @@ class FailoverPolicyTest : public ::testing::TestWithParam<Policy> {};
 
 TEST_P(FailoverPolicyTest, NoPolicyKeepsWorkOnADeadRail) {
   Cluster cluster({.nodes = 2, .rails = 3, .plan = {.policy = GetParam(), .chunk_bytes = 64 << 10}});
-  Exchange exchange(&cluster, 6, "g", 4 << 20);
-  exchange.JoinAll();
-  exchange.SetLengths(std::vector<std::vector<uint64_t>>(6, std::vector<uint64_t>(6, 300'000)), 1);
+  Exchange exchange(&cluster, "g", AllLengths(6, 300'000));
   exchange.SubmitAll(1);
-  uint64_t steps = 40;
-  cluster.Run([&] { return steps-- == 0; });
+  cluster.RunSteps(40);
   for (size_t r : {1u, 2u}) cluster.fabric().Fail(cluster.AddressOf(0, r));
-  cluster.Run();
-  exchange.ExpectDone(1);
-  exchange.ExpectBytes();
+  exchange.ExpectCompletes(1);
   cluster.ExpectNothingOpen();
 }
 
@@ -73,8 +66,7 @@ TEST(FailoverTest, JobsSurviveRailsThatComeAndGo) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     std::mt19937_64 random(seed);
     Cluster cluster({.nodes = 3, .rails = 3, .seed = seed, .plan = {.chunk_bytes = 16 << 10}});
-    Exchange exchange(&cluster, 6, "g", 2 << 20);
-    exchange.JoinAll();
+    Exchange exchange(&cluster, 6, "g", {.buffer_bytes = 2 << 20});
     exchange.SetLengths(Exchange::RandomLengths(6, 200'000, random), seed);
     exchange.SubmitAll(1, 2);
     cluster.FailRails(8, random);
@@ -90,28 +82,20 @@ TEST(FailoverTest, JobsSurviveRailsThatComeAndGo) {
 TEST(FailoverTest, WhereNoRailIsLeftTheJobWaitsForOneAndThenFails) {
   for (const bool heals : {true, false}) {
     Cluster cluster({.nodes = 2, .rails = 2, .plan = {.chunk_bytes = 64 << 10}});
-    Exchange exchange(&cluster, 2, "g", 4 << 20);
+    Exchange exchange(&cluster, "g", kOneFlow);
     Begin(cluster, exchange);
     for (size_t r : {0u, 1u}) cluster.fabric().Fail(cluster.AddressOf(1, r));
-    cluster.Run();
-    cluster.Advance(absl::Seconds(4));
-    cluster.Run();
+    cluster.RunFor(absl::Seconds(4));
     auto sender = exchange.trainer(0).Wait(1);
     EXPECT_FALSE(sender->ok()) << "it still waits";
     if (heals) cluster.fabric().Heal(cluster.AddressOf(1, 1));
-    cluster.Run();
-    cluster.Advance(absl::Seconds(2));
-    cluster.Run();
+    cluster.RunFor(absl::Seconds(2));
     if (heals) {
       exchange.ExpectDone(1);
       exchange.ExpectBytes();
     } else {
-      for (uint32_t r : {0u, 1u}) {
-        auto report = *exchange.trainer(r).Wait(1);
-        ASSERT_TRUE(report.ok()) << report.status();
-        EXPECT_EQ(report->status.code(), absl::StatusCode::kUnavailable);
-        EXPECT_THAT(std::string(report->status.message()), HasSubstr("no rail of n0 has reached n1 for 5s (job 1)"));
-      }
+      exchange.ExpectFailed(1, absl::StatusCode::kUnavailable,
+                            HasSubstr("no rail of n0 has reached n1 for 5s (job 1)"));
     }
     cluster.ExpectNothingOpen();
   }
@@ -120,19 +104,13 @@ TEST(FailoverTest, WhereNoRailIsLeftTheJobWaitsForOneAndThenFails) {
 // A job that begins while no rail is up has the same limit.
 TEST(FailoverTest, AJobThatNeverFindsARailFails) {
   Cluster cluster({.nodes = 2, .rails = 1});
-  Exchange exchange(&cluster, 2, "g", 1 << 20);
-  exchange.JoinAll();
+  Exchange exchange(&cluster, 2, "g");
   cluster.fabric().Fail(cluster.AddressOf(1, 0));
   cluster.Run();
   exchange.SetLengths({{0, 1000}, {0, 0}}, 1);
   exchange.SubmitAll(1);
-  cluster.Run();
-  cluster.Advance(absl::Seconds(6));
-  cluster.Run();
-  auto report = *exchange.trainer(0).Wait(1);
-  ASSERT_TRUE(report.ok()) << report.status();
-  EXPECT_EQ(report->status.code(), absl::StatusCode::kUnavailable) << report->status;
-  EXPECT_THAT(std::string(report->status.message()), HasSubstr("no rail of n0 has reached n1"));
+  cluster.RunFor(absl::Seconds(6));
+  exchange.ExpectFailed(1, absl::StatusCode::kUnavailable, HasSubstr("no rail of n0 has reached n1"));
   cluster.ExpectNothingOpen();
 }
 
@@ -140,32 +118,27 @@ TEST(FailoverTest, AJobThatNeverFindsARailFails) {
 // after `peer_lost`.
 TEST(FailoverTest, WhyAPeerIsLostIsToldBeforeThatNoRailReachesIt) {
   Cluster cluster({.nodes = 2, .rails = 2, .plan = {.chunk_bytes = 64 << 10}});
-  Exchange exchange(&cluster, 2, "g", 4 << 20);
+  Exchange exchange(&cluster, "g", kOneFlow);
   Begin(cluster, exchange);
   for (size_t r : {0u, 1u}) cluster.fabric().Fail(cluster.AddressOf(1, r));
-  cluster.Run();
-  cluster.Advance(absl::Milliseconds(5600));  // peer_lost is 5 s; the last heartbeat came just before the cut
-  cluster.Run();
+  cluster.RunFor(absl::Milliseconds(5600));  // peer_lost is 5 s; the last heartbeat came just before the cut
   EXPECT_FALSE(exchange.trainer(0).Wait(1)->ok()) << "not told yet";
   cluster.node(0).engine->OnPeerDown("n1", "cut off from this node");
   cluster.Run();
-  auto report = *exchange.trainer(0).Wait(1);
-  ASSERT_TRUE(report.ok()) << report.status();
-  EXPECT_THAT(std::string(report->status.message()), AllOf(HasSubstr("node n1 is lost"), HasSubstr("cut off")));
+  exchange.ExpectFailed(1, absl::StatusCode::kUnavailable, AllOf(HasSubstr("node n1 is lost"), HasSubstr("cut off")),
+                        {0});
 }
 
 // Everything that a rail had may have arrived: the receiver says so, and what has not is sent again.
 TEST(FailoverTest, WhatIsInDoubtIsAskedAbout) {
   Cluster cluster({.nodes = 2, .rails = 2, .plan = {.chunk_bytes = 64 << 10}});
-  Exchange exchange(&cluster, 2, "g", 4 << 20);
+  Exchange exchange(&cluster, "g", kOneFlow);
   Begin(cluster, exchange);
   cluster.node(0).rails[0]->watched.on_event = [](RailEvent& event) {
     if (event.kind == RailEvent::Kind::kSendDone) event.result = SendResult::kRailFailed;
   };
   cluster.fabric().Fail(cluster.AddressOf(0, 0));
-  cluster.Run();
-  exchange.ExpectDone(1);
-  exchange.ExpectBytes();
+  exchange.ExpectCompletes(1);
   EXPECT_GT(cluster.node(0).engine->Snapshot(0).counters.rehomed_exchanges, 0u);
   cluster.ExpectNothingOpen();
 }
@@ -174,23 +147,18 @@ TEST(FailoverTest, WhatIsInDoubtIsAskedAbout) {
 // slow.
 TEST(FailoverTest, WhatAReceiverDrainsIsNeverTakenForSent) {
   Cluster cluster({.nodes = 3, .rails = 2, .plan = {.chunk_bytes = 64 << 10}});
-  Exchange exchange(&cluster, 3, "g", 4 << 20);
-  exchange.JoinAll();
-  exchange.SetLengths({{0, 2'000'000, 0}, {0, 0, 2'000'000}, {0, 0, 0}}, 1);
+  Exchange exchange(&cluster, "g", {{0, 2'000'000, 0}, {0, 0, 2'000'000}, {0, 0, 0}});
   exchange.SubmitAll(1);
   cluster.Run([&] { return cluster.HasReceived(1, 0); });
   cluster.Hold(2, 0);
   cluster.Hold(1, 0);
-  cluster.node(2).engine->Cancel(exchange.trainer(2).session, {exchange.trainer(2).group->epoch, JobSeq(1)}, Rank(2),
-                                 [](absl::Status) {});
+  exchange.trainer(2).Cancel(1);
   cluster.Run();
   EXPECT_FALSE(exchange.trainer(0).Wait(1)->ok()) << "it waits for the ABORT that says why";
   cluster.Release(2, 0);
   cluster.Run();
-  const auto report = *exchange.trainer(0).Wait(1);
-  ASSERT_TRUE(report.ok()) << report.status();
-  EXPECT_THAT(report->status.ToString(), HasSubstr("cancelled by rank 2 on n2"));
-  EXPECT_LT(report->bytes_sent, 2'000'000u);
+  exchange.ExpectFailed(1, absl::StatusCode::kCancelled, HasSubstr("cancelled by rank 2 on n2"), {0});
+  EXPECT_LT(exchange.Report(0, 1).bytes_sent, 2'000'000u);
   cluster.Release(1, 0);
   cluster.Run();
   cluster.ExpectNothingOpen();
@@ -203,15 +171,12 @@ class DrainedFramesTest : public ::testing::TestWithParam<bool> {
  protected:
   // Returns when n1 has answered, and its messages to n0 and those of n2 are held.
   void AbortAndBreak() {
-    exchange_.JoinAll();
-    exchange_.SetLengths({{0, 2'000'000, 0}, {0, 0, 2'000'000}, {0, 0, 0}}, 1);
     exchange_.SubmitAll(1);
     cluster_.Run([&] { return cluster_.HasReceived(1, 0); });
     cluster_.Hold(2, 0);
     cluster_.Hold(1, 0);
     for (auto& rail : cluster_.node(0).rails) rail->frozen = true;  // n0 hears of no refusal
-    cluster_.node(2).engine->Cancel(exchange_.trainer(2).session, {exchange_.trainer(2).group->epoch, JobSeq(1)},
-                                    Rank(2), [](absl::Status) {});
+    exchange_.trainer(2).Cancel(1);
     cluster_.Run();
     EXPECT_TRUE(GetParam() || Discarded(1) > 0) << "n1 has drained frames";
     for (size_t r : {0u, 1u}) cluster_.fabric().Fail(cluster_.AddressOf(0, r));
@@ -231,19 +196,14 @@ class DrainedFramesTest : public ::testing::TestWithParam<bool> {
     return bytes;
   }
   void ExpectFailed(absl::StatusCode code, const std::string& why) {
-    const auto report = *exchange_.trainer(0).Wait(1);
-    ASSERT_TRUE(report.ok()) << report.status();
-    EXPECT_EQ(report->state, JobState::kFailed);
-    EXPECT_EQ(report->status.code(), code);
-    EXPECT_THAT(report->status.ToString(), HasSubstr(why));
-    EXPECT_LT(report->bytes_sent, 2'000'000u);
+    exchange_.ExpectFailed(1, code, HasSubstr(why), {0});
+    EXPECT_LT(exchange_.Report(0, 1).bytes_sent, 2'000'000u);
   }
 
   Cluster cluster_{{.remote = GetParam(), .nodes = 3, .rails = 2, .plan = {.chunk_bytes = 64 << 10}}};
-  Exchange exchange_{&cluster_, 3, "g", 4 << 20};
+  Exchange exchange_{&cluster_, "g", {{0, 2'000'000, 0}, {0, 0, 2'000'000}, {0, 0, 0}}};
 };
-INSTANTIATE_TEST_SUITE_P(Rails, DrainedFramesTest, ::testing::Bool(),
-                         [](const auto& info) { return info.param ? "Remote" : "Framed"; });
+INSTANTIATE_TEST_SUITE_P(Rails, DrainedFramesTest, ::testing::Bool(), ModeOf);
 
 TEST_P(DrainedFramesTest, AreNotSentForWhoAsksAfterAFailure) {
   AbortAndBreak();
@@ -271,14 +231,12 @@ TEST_P(DrainedFramesTest, AreNotSentThoughTheAnswerIsAllThatComes) {
 // A trainer that dies while a rail is down: what the rail gives back has no job any more.
 TEST(FailoverTest, NothingOfAnAbortedJobIsSentAgain) {
   Cluster cluster({.nodes = 2, .rails = 2, .plan = {.chunk_bytes = 64 << 10}});
-  Exchange exchange(&cluster, 2, "g", 4 << 20);
+  Exchange exchange(&cluster, "g", kOneFlow);
   Begin(cluster, exchange);
   cluster.node(1).engine->CloseSession(exchange.trainer(1).session, "pid 42 was killed", [](absl::Status) {});
   cluster.fabric().Fail(cluster.AddressOf(0, 0));
   cluster.Run();
-  auto report = *exchange.trainer(0).Wait(1);
-  ASSERT_TRUE(report.ok()) << report.status();
-  EXPECT_THAT(std::string(report->status.message()), HasSubstr("pid 42 was killed"));
+  exchange.ExpectFailed(1, absl::StatusCode::kUnavailable, HasSubstr("pid 42 was killed"), {0});
   cluster.ExpectNothingOpen();
 }
 

@@ -24,8 +24,6 @@ class PeerTest : public ::testing::TestWithParam<bool> {};
 class DrainTest : public ::testing::TestWithParam<bool> {};
 class SegmentTest : public ::testing::TestWithParam<bool> {};
 
-std::string ModeOf(const ::testing::TestParamInfo<bool>& info) { return info.param ? "Remote" : "Framed"; }
-
 INSTANTIATE_TEST_SUITE_P(Rails, GroupTest, ::testing::Bool(), ModeOf);
 INSTANTIATE_TEST_SUITE_P(Rails, PeerTest, ::testing::Bool(), ModeOf);
 INSTANTIATE_TEST_SUITE_P(Rails, DrainTest, ::testing::Bool(), ModeOf);
@@ -33,7 +31,7 @@ INSTANTIATE_TEST_SUITE_P(Rails, SegmentTest, ::testing::Bool(), ModeOf);
 
 TEST_P(GroupTest, WorldSizeThatRanksDisagreeOnIsToldToAll) {
   Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
-  Exchange exchange(&cluster, 2, "g");
+  Exchange exchange(&cluster, 2, "g", {.join = false});
   exchange.trainer(0).Join("g", 2);
   exchange.trainer(1).Join("g", 3);
   cluster.Run();
@@ -46,7 +44,7 @@ TEST_P(GroupTest, WorldSizeThatRanksDisagreeOnIsToldToAll) {
 
 TEST_P(GroupTest, BadJoins) {
   Cluster cluster({.remote = GetParam(), .nodes = 1, .rails = 1, .limits = {.max_groups = 1, .max_world_size = 8}});
-  Exchange exchange(&cluster, 2, "g");
+  Exchange exchange(&cluster, 2, "g", {.join = false});
   Trainer& trainer = exchange.trainer(0);
   const auto join = [&](const std::string& name, uint32_t world, uint32_t rank) {
     trainer.rank = Rank(rank);
@@ -64,7 +62,7 @@ TEST_P(GroupTest, BadJoins) {
 
 TEST_P(GroupTest, BrokenGroupsTakeAPlaceUntilTheirRanksHaveLeft) {
   Cluster cluster({.remote = GetParam(), .nodes = 1, .rails = 1, .limits = {.max_groups = 3}});
-  Exchange exchange(&cluster, 2, "g");
+  Exchange exchange(&cluster, 2, "g", {.join = false});
   Trainer &stays = exchange.trainer(0), &leaves = exchange.trainer(1);
   const auto form_and_break = [&](const std::string& name) {
     stays.Join(name, 2);
@@ -87,7 +85,7 @@ TEST_P(GroupTest, BrokenGroupsTakeAPlaceUntilTheirRanksHaveLeft) {
 
 TEST_P(GroupTest, SameRankTwiceOnDifferentNodes) {
   Cluster cluster({.remote = GetParam(), .nodes = 3, .rails = 1});
-  Exchange exchange(&cluster, 3, "g");
+  Exchange exchange(&cluster, 3, "g", {.join = false});
   exchange.trainer(0).Join("g", 3);
   cluster.Run();
   exchange.trainer(1).Join("g", 3);
@@ -104,7 +102,7 @@ TEST_P(GroupTest, SameRankTwiceOnDifferentNodes) {
 
 TEST_P(GroupTest, MissingRanksAreNamed) {
   Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
-  Exchange exchange(&cluster, 4, "g");
+  Exchange exchange(&cluster, 4, "g", {.join = false});
   exchange.trainer(0).Join("g", 4, absl::Seconds(10));
   exchange.trainer(1).Join("g", 4);
   cluster.Run();
@@ -115,8 +113,7 @@ TEST_P(GroupTest, MissingRanksAreNamed) {
     EXPECT_EQ(forming[0].local_ranks, std::vector<Rank>{Rank(n)});
     EXPECT_EQ(forming[0].missing, (std::vector<Rank>{Rank(2), Rank(3)}));
   }
-  cluster.Advance(absl::Seconds(11));
-  cluster.Run();
+  cluster.RunFor(absl::Seconds(11));
   EXPECT_EQ(exchange.trainer(0).group.status().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(Text(exchange.trainer(0).group.status()), HasSubstr("missing: 2, 3"));
   EXPECT_THAT(Text(exchange.trainer(1).group.status()), HasSubstr("joining"));
@@ -125,14 +122,12 @@ TEST_P(GroupTest, MissingRanksAreNamed) {
 // Each rank that gives up goes; the ones that give up later must not read that it never came.
 TEST_P(GroupTest, RanksThatGaveUpAreNotMissing) {
   Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
-  Exchange exchange(&cluster, 4, "g");
+  Exchange exchange(&cluster, 4, "g", {.join = false});
   exchange.trainer(0).Join("g", 4, absl::Seconds(10));
   exchange.trainer(1).Join("g", 4, absl::Seconds(20));
   exchange.trainer(3).Join("g", 4, absl::Seconds(30));
   for (uint32_t r : {0u, 1u, 3u}) {
-    cluster.Run();
-    cluster.Advance(absl::Seconds(10));
-    cluster.Run();
+    cluster.RunFor(absl::Seconds(10));
     EXPECT_THAT(Text(exchange.trainer(r).group.status()), HasSubstr("3 of 4 ranks have joined; missing: 2")) << r;
   }
   EXPECT_THAT(Text(exchange.trainer(3).group.status()), HasSubstr("gave up before: 0 on n0, 1 on n1"));
@@ -146,10 +141,8 @@ TEST_P(GroupTest, AGroupThatIsLeftWhenAllIsDoneIsNotLoggedAsBroken) {
        .nodes = 2,
        .rails = 1,
        .log = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(text))});
-  Exchange done(&cluster, 2, "done"), cut(&cluster, 2, "cut");
+  Exchange done(&cluster, "done", AllLengths(2, 1000)), cut(&cluster, "cut", AllLengths(2, 1000));
   for (Exchange* exchange : {&done, &cut}) {
-    exchange->JoinAll();
-    exchange->SetLengths(AllLengths(2, 1000), 1);
     exchange->SubmitAll(1);
     cluster.Run();
     exchange->ExpectDone(1);
@@ -157,8 +150,7 @@ TEST_P(GroupTest, AGroupThatIsLeftWhenAllIsDoneIsNotLoggedAsBroken) {
   ASSERT_TRUE(cut.trainer(1).Submit(cut.For(1, 2)).ok());
   cluster.Run();
   for (Exchange* exchange : {&done, &cut}) {
-    cluster.node(0).engine->Leave(exchange->trainer(0).session, exchange->trainer(0).group->epoch, Rank(0),
-                                  [](absl::Status s) { EXPECT_TRUE(s.ok()) << s; });
+    exchange->trainer(0).Leave();
     cluster.Run();
   }
   const std::string log = text.str();
@@ -169,7 +161,7 @@ TEST_P(GroupTest, AGroupThatIsLeftWhenAllIsDoneIsNotLoggedAsBroken) {
 
 TEST_P(GroupTest, DifferentKeysNeverMeet) {
   Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
-  Exchange exchange(&cluster, 2, "g");
+  Exchange exchange(&cluster, 2, "g", {.join = false});
   exchange.trainer(0).Join("g", 2);
   Trainer& other = exchange.trainer(1);
   cluster.node(1).engine->Join({other.session, "g", "another", 2, Rank(1), absl::Seconds(5)},
@@ -181,28 +173,22 @@ TEST_P(GroupTest, DifferentKeysNeverMeet) {
 
 TEST_P(GroupTest, LeavingAfterTheLastJobDoesNotFailOthersJobs) {
   Cluster cluster({.remote = GetParam(), .nodes = 3, .rails = 1});
-  Exchange exchange(&cluster, 3, "g", 8 << 20);
-  exchange.JoinAll();
+  Exchange exchange(&cluster, 3, "g", {.buffer_bytes = 8 << 20});
   // Rank 0 exchanges nothing and is done early; ranks 1 and 2 move a lot.
   exchange.SetLengths({{0, 0, 0}, {0, 0, 4'000'000}, {0, 4'000'000, 0}}, 1);
   exchange.SubmitAll(1);
   auto first = exchange.trainer(0).Wait(1);
   cluster.Run([&] { return first->ok(); });
   ASSERT_EQ((*first)->state, JobState::kDone) << (*first)->status;
-  cluster.node(0).engine->Leave(exchange.trainer(0).session, exchange.trainer(0).group->epoch, Rank(0),
-                                [](absl::Status s) { EXPECT_TRUE(s.ok()) << s; });
-  cluster.Run();
-  exchange.ExpectDone(1);
-  exchange.ExpectBytes();
+  exchange.trainer(0).Leave();
+  exchange.ExpectCompletes(1);
   EXPECT_THAT(Text(exchange.trainer(1).Submit(exchange.For(1, 2))), HasSubstr("rank 0 on n0 left"));
 }
 
 // The receiver's rails drain what comes after its abort, and say so sooner than the link says why.
 TEST(AbortTest, TheCauseIsToldThoughTheRailsAreFaster) {
   Cluster cluster({.nodes = 2, .rails = 1});
-  Exchange exchange(&cluster, 2, "g", 8 << 20);
-  exchange.JoinAll();
-  exchange.SetLengths({{0, 4'000'000}, {0, 0}}, 1);
+  Exchange exchange(&cluster, "g", {{0, 4'000'000}, {0, 0}});
   exchange.SubmitAll(1);
   cluster.Run([&] { return cluster.node(1).rails[0]->counters().rx_payload_bytes.load() > 0; });
   cluster.Hold(1, 0);
@@ -218,24 +204,20 @@ TEST(AbortTest, TheCauseIsToldThoughTheRailsAreFaster) {
 
 TEST(AbortTest, APeerThatNeverSaysWhyIsNotWaitedForLong) {
   Cluster cluster({.nodes = 2, .rails = 1});
-  Exchange exchange(&cluster, 2, "g", 8 << 20);
-  exchange.JoinAll();
-  exchange.SetLengths({{0, 4'000'000}, {0, 0}}, 1);
+  Exchange exchange(&cluster, "g", {{0, 4'000'000}, {0, 0}});
   exchange.SubmitAll(1);
   cluster.Run([&] { return cluster.node(1).rails[0]->counters().rx_payload_bytes.load() > 0; });
   cluster.Hold(1, 0);
   cluster.node(1).engine->CloseSession(exchange.trainer(1).session, "killed", [](absl::Status) {});
   auto sender = exchange.trainer(0).Wait(1);
-  cluster.Run();
-  cluster.Advance(absl::Seconds(6));
-  cluster.Run();
+  cluster.RunFor(absl::Seconds(6));
   ASSERT_TRUE(sender->ok());
   EXPECT_THAT(Text((*sender)->status), HasSubstr("n1 closed its zone for job 1 early"));
 }
 
 TEST_P(GroupTest, RankZeroClaimedOnTwoNodesAtOnce) {
   Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
-  Exchange exchange(&cluster, 3, "g");  // ranks 0 and 2 on n0
+  Exchange exchange(&cluster, 3, "g", {.join = false});  // ranks 0 and 2 on n0
   exchange.trainer(1).rank = Rank(0);
   exchange.trainer(0).Join("g", 2);
   exchange.trainer(1).Join("g", 2);
@@ -252,24 +234,21 @@ class TrainerDeathTest : public ::testing::TestWithParam<std::tuple<bool, int>> 
 TEST_P(TrainerDeathTest, PeersHearTheRankAndNothingIsLeft) {
   const auto [remote, after_steps] = GetParam();
   Cluster cluster({.remote = remote, .nodes = 2, .rails = 2, .seed = static_cast<uint64_t>(after_steps) + 1});
-  Exchange exchange(&cluster, 4, "g", 8 << 20);
-  exchange.JoinAll();
-  std::vector<std::vector<uint64_t>> lengths(4, std::vector<uint64_t>(4, 500'000));
+  Exchange exchange(&cluster, 4, "g", {.buffer_bytes = 8 << 20});
+  Lengths lengths(4, std::vector<uint64_t>(4, 500'000));
   exchange.SetLengths(lengths, 1);
   exchange.SubmitAll(1);
-  int steps = 0;
-  cluster.Run([&, limit = after_steps] { return ++steps > limit; });
+  cluster.RunSteps(after_steps);
   bool closed = false;
   cluster.node(1).engine->CloseSession(exchange.trainer(3).session, "pid 42 was killed",
                                        [&](absl::Status s) { closed = s.ok(); });
   cluster.Run();
   EXPECT_TRUE(closed);
   for (uint32_t r : {0u, 1u, 2u}) {
-    auto report = *exchange.trainer(r).Wait(1);
-    ASSERT_TRUE(report.ok()) << report.status();
-    if (report->state == JobState::kDone) continue;  // it was over by then
-    EXPECT_EQ(report->status.code(), absl::StatusCode::kUnavailable);
-    EXPECT_THAT(Text(report->status), AllOf(HasSubstr("rank 3 on n1"), HasSubstr("pid 42 was killed")));
+    const JobReport report = exchange.Report(r, 1);
+    if (report.state == JobState::kDone) continue;  // it was over by then
+    EXPECT_EQ(report.status.code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(Text(report.status), AllOf(HasSubstr("rank 3 on n1"), HasSubstr("pid 42 was killed")));
   }
   for (uint32_t r : {0u, 1u, 2u}) {
     cluster.node(r % 2).engine->CloseSession(exchange.trainer(r).session, "end", [](absl::Status) {});
@@ -290,27 +269,19 @@ INSTANTIATE_TEST_SUITE_P(AfterSteps, TrainerDeathTest,
 
 TEST_P(PeerTest, LostPeerFailsItsJobsAndNamesTheNode) {
   Cluster cluster({.remote = GetParam(), .nodes = 3, .rails = 2});
-  Exchange with(&cluster, 3, "with", 8 << 20);
-  with.JoinAll();
-  with.SetLengths(std::vector<std::vector<uint64_t>>(3, std::vector<uint64_t>(3, 2'000'000)), 1);
+  Exchange with(&cluster, "with", AllLengths(3, 2'000'000));
   with.SubmitAll(1);
   // Bytes have moved, and n2 cannot have finished: nothing of it moves any more.
   cluster.Run([&] { return cluster.HasReceived(0, 0); });
   for (auto& rail : cluster.node(2).rails) rail->frozen = true;
   for (size_t n : {0u, 1u}) cluster.node(n).engine->OnPeerDown("n2", "silent for 5 s");
   cluster.Run();
-  for (uint32_t r : {0u, 1u}) {
-    auto report = *with.trainer(r).Wait(1);
-    ASSERT_TRUE(report.ok());
-    EXPECT_EQ(report->status.code(), absl::StatusCode::kUnavailable) << report->status;
-    EXPECT_THAT(Text(report->status), AllOf(HasSubstr("n2"), HasSubstr("silent for 5 s")));
-  }
+  with.ExpectFailed(1, absl::StatusCode::kUnavailable, AllOf(HasSubstr("n2"), HasSubstr("silent for 5 s")), {0, 1});
 }
 
 TEST_P(PeerTest, RestartedPeerBreaksOldGroupsAndJoinsAgain) {
   Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
   Exchange exchange(&cluster, 2, "g");
-  exchange.JoinAll();
   PeerHello hello = cluster.HelloOf(1);
   hello.boot = BootId(999);
   cluster.node(0).engine->OnPeerUp(hello);
@@ -321,9 +292,7 @@ TEST_P(PeerTest, RestartedPeerBreaksOldGroupsAndJoinsAgain) {
 
 TEST_P(DrainTest, TakesJobsUpToTheCutOnly) {
   Cluster cluster({.remote = GetParam(), .nodes = 1, .rails = 1});
-  Exchange exchange(&cluster, 2, "g");
-  exchange.JoinAll();
-  exchange.SetLengths({{0, 10}, {20, 0}}, 1);
+  Exchange exchange(&cluster, "g", {{0, 10}, {20, 0}});
   ASSERT_TRUE(exchange.trainer(0).Submit(exchange.For(0, 1)).ok());
   absl::Status drained = absl::UnknownError("not yet");
   cluster.node(0).engine->Drain(absl::Seconds(10), [&](absl::Status s) { drained = std::move(s); });
@@ -338,9 +307,7 @@ TEST_P(DrainTest, TakesJobsUpToTheCutOnly) {
 
 TEST_P(DrainTest, EndsAtItsLimit) {
   Cluster cluster({.remote = GetParam(), .nodes = 1, .rails = 1});
-  Exchange exchange(&cluster, 2, "g");
-  exchange.JoinAll();
-  exchange.SetLengths({{0, 10}, {20, 0}}, 1);
+  Exchange exchange(&cluster, "g", {{0, 10}, {20, 0}});
   ASSERT_TRUE(exchange.trainer(0).Submit(exchange.For(0, 1)).ok());
   absl::Status drained;
   cluster.node(0).engine->Drain(absl::Seconds(10), [&](absl::Status s) { drained = std::move(s); });
@@ -354,8 +321,7 @@ TEST_P(SegmentTest, QuotasAndUse) {
                    .nodes = 1,
                    .rails = 1,
                    .limits = {.max_segments_per_session = 3, .max_segment_bytes_per_session = 4 << 20}});
-  Exchange exchange(&cluster, 2, "g");
-  exchange.JoinAll();
+  Exchange exchange(&cluster, "g", {{0, 10}, {20, 0}});
   Trainer& trainer = exchange.trainer(0);
   Engine& engine = *cluster.node(0).engine;
   const auto add = [&](uint32_t id, uint64_t bytes) {
@@ -370,7 +336,6 @@ TEST_P(SegmentTest, QuotasAndUse) {
   EXPECT_THAT(add(3, 3 << 20), HasSubstr("max_segment_bytes_per_session"));
   EXPECT_EQ(add(3, 4096), "OK");
   EXPECT_THAT(add(4, 4096), HasSubstr("max_segments_per_session"));
-  exchange.SetLengths({{0, 10}, {20, 0}}, 1);
   ASSERT_TRUE(trainer.Submit(exchange.For(0, 1)).ok());
   ASSERT_TRUE(exchange.trainer(1).Submit(exchange.For(1, 1)).ok());
   cluster.Run();
@@ -383,7 +348,7 @@ TEST_P(SegmentTest, QuotasAndUse) {
 
 TEST_P(SegmentTest, RoomIsReservedBeforeTheMemoryComes) {
   Cluster cluster({.remote = GetParam(), .nodes = 1, .rails = 1, .limits = {.max_segment_bytes_per_session = 7 << 19}});
-  Exchange exchange(&cluster, 1, "g");
+  Exchange exchange(&cluster, 1, "g", {.join = false});
   const SessionId session = exchange.trainer(0).session;
   Engine& engine = *cluster.node(0).engine;
   const auto reserve = [&](uint32_t id, uint64_t bytes) {
@@ -414,9 +379,7 @@ TEST_P(SegmentTest, RoomIsReservedBeforeTheMemoryComes) {
 
 TEST_P(SegmentTest, CannotBeRemovedBetweenAcceptanceAndUse) {
   Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
-  Exchange exchange(&cluster, 2, "g");
-  exchange.JoinAll();
-  exchange.SetLengths({{0, 10}, {20, 0}}, 1);
+  Exchange exchange(&cluster, "g", {{0, 10}, {20, 0}});
   Trainer& trainer = exchange.trainer(0);
   ASSERT_TRUE(trainer.Submit(exchange.For(0, 1)).ok());  // its peer's READY has not come
   cluster.Run();
@@ -434,7 +397,7 @@ TEST_P(SegmentTest, CannotBeRemovedBetweenAcceptanceAndUse) {
 // The commit reaches a third node before the join that it answers.
 TEST_P(GroupTest, NoJoinIsLeftBehindByACommitThatOvertookIt) {
   Cluster cluster({.remote = GetParam(), .nodes = 3, .rails = 1, .limits = {.max_groups = 1}});
-  Exchange exchange(&cluster, 3, "g");
+  Exchange exchange(&cluster, 3, "g", {.join = false});
   cluster.Hold(1, 2);
   exchange.trainer(0).Join("pair", 2);
   exchange.trainer(1).Join("pair", 2);
@@ -450,9 +413,7 @@ TEST_P(GroupTest, NoJoinIsLeftBehindByACommitThatOvertookIt) {
 
 TEST_P(DrainTest, TakesWhatOtherNodesHaveSubmitted) {
   Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
-  Exchange exchange(&cluster, 2, "g");
-  exchange.JoinAll();
-  exchange.SetLengths({{0, 10}, {20, 0}}, 1);
+  Exchange exchange(&cluster, "g", {{0, 10}, {20, 0}});
   ASSERT_TRUE(exchange.trainer(1).Submit(exchange.For(1, 1)).ok());
   cluster.Run();
   cluster.node(0).engine->Drain(absl::Seconds(10), [](absl::Status) {});

@@ -17,10 +17,6 @@ using ::testing::HasSubstr;
 
 class HostileReceiverTest : public ::testing::Test {
  protected:
-  HostileReceiverTest() {
-    exchange_.JoinAll();
-    others_.JoinAll();
-  }
   // n2's READYs for the senders n0 and n1, which wait to leave.
   void SubmitAndHoldReadys(uint64_t seq) {
     exchange_.SetLengths(AllLengths(3, 50'000), seq);
@@ -42,8 +38,7 @@ class HostileReceiverTest : public ::testing::Test {
   // Lets the time pass; what goes on for ever does so within each step.
   void Pass(absl::Duration duration) {
     for (absl::Duration passed; passed < duration; passed += absl::Milliseconds(100)) {
-      int steps = 0;
-      cluster_.Run([&] { return ++steps > 200; });
+      cluster_.RunSteps(200);
       cluster_.Advance(absl::Milliseconds(100));
     }
     cluster_.Run();
@@ -80,15 +75,9 @@ TEST_F(HostileReceiverTest, AReadyThatNamesTheZoneOfAnotherFailsItsJobInTime) {
   Pass(absl::Seconds(30));
   for (auto& rail : cluster_.node(0).rails) rail->frozen = false;
   cluster_.Run();
-  for (uint32_t rank = 0; rank < 3; ++rank) {
-    const auto report = exchange_.trainer(rank).Wait(1);
-    cluster_.Run();
-    ASSERT_TRUE(report->ok()) << report->status();
-    EXPECT_EQ((*report)->state, JobState::kFailed);
-    EXPECT_EQ((*report)->status.code(), absl::StatusCode::kUnavailable);
-    EXPECT_THAT(std::string((*report)->status.message()),
-                ::testing::ContainsRegex("node n2 has taken nothing of job 1 for .*: the rails of n1 failed under it"));
-  }
+  exchange_.ExpectFailed(
+      1, absl::StatusCode::kUnavailable,
+      ::testing::ContainsRegex("node n2 has taken nothing of job 1 for .*: the rails of n1 failed under it"));
   others_.SetLengths(AllLengths(3, 50'000), 2);
   others_.SubmitAll(1);
   Pass(absl::Seconds(1));
@@ -112,9 +101,7 @@ TEST_P(LyingGrantTest, FailsTheJobAndNamesTheNode) {
   for (const bool late : {false, true}) {
     SCOPED_TRACE(late ? "late" : "with READY");
     Cluster cluster({.remote = GetParam().remote, .nodes = 2, .rails = 2, .zone_room = late ? 1u : 1024u});
-    Exchange exchange(&cluster, 4, "g", 1 << 20);
-    exchange.JoinAll();
-    exchange.SetLengths({{0, 1000, 0, 0}, {0, 0, 0, 0}, {0, 2000, 0, 3000}, {0, 0, 0, 0}}, 1);
+    Exchange exchange(&cluster, "g", {{0, 1000, 0, 0}, {0, 0, 0, 0}, {0, 2000, 0, 3000}, {0, 0, 0, 0}});
     cluster.Hold(1, 0);
     for (uint32_t r : {1u, 3u, 0u, 2u}) {
       ASSERT_TRUE(exchange.trainer(r).Submit(exchange.For(r, 1)).ok());
@@ -134,14 +121,8 @@ TEST_P(LyingGrantTest, FailsTheJobAndNamesTheNode) {
     GetParam().tell(grant);
     cluster.Release(1, 0);
     cluster.Run();
-    for (uint32_t r = 0; r < 4; ++r) {
-      auto report = *exchange.trainer(r).Wait(1);
-      ASSERT_TRUE(report.ok()) << r << " " << report.status();
-      EXPECT_EQ(report->state, JobState::kFailed);
-      EXPECT_EQ(report->status.code(), absl::StatusCode::kInternal);
-      EXPECT_THAT(std::string(report->status.message()),
-                  AllOf(HasSubstr("grant of n1 for job 1 of n0"), HasSubstr(GetParam().text)));
-    }
+    exchange.ExpectFailed(1, absl::StatusCode::kInternal,
+                          AllOf(HasSubstr("grant of n1 for job 1 of n0"), HasSubstr(GetParam().text)));
     cluster.ExpectNothingOpen();
   }
 }
@@ -195,10 +176,8 @@ INSTANTIATE_TEST_SUITE_P(
 
 class HostileGrantTest : public ::testing::Test {
  protected:
-  HostileGrantTest() { exchange_.JoinAll(); }
   // Rank 0 on n0 sends to rank 1 on n1, whose READY waits to leave.
   void SubmitAndHoldReady() {
-    exchange_.SetLengths({{0, 100'000}, {0, 0}}, 1);
     cluster_.Hold(1, 0);
     exchange_.SubmitAll(1);
     cluster_.Run();
@@ -216,7 +195,7 @@ class HostileGrantTest : public ::testing::Test {
   uint64_t Rehomed() { return cluster_.node(0).engine->Snapshot(0).counters.rehomed_exchanges; }
 
   Cluster cluster_{{.remote = true, .nodes = 2, .rails = 2, .plan = {.chunk_bytes = 16 << 10}}};
-  Exchange exchange_{&cluster_, 2, "g"};
+  Exchange exchange_{&cluster_, "g", {{0, 100'000}, {0, 0}}};
   Ready* ready_ = nullptr;
 };
 
@@ -272,9 +251,8 @@ TEST_F(HostileGrantTest, AGrantForNoBytesFailsTheJob) {
   Outgoing<Ready>(cluster_, 0)[0]->grant = Grant{{1, 1}, {}, {}};
   cluster_.Release(0, 1);
   cluster_.Run();
-  const auto report = *exchange_.trainer(1).Wait(1);  // n0 was done before
-  ASSERT_TRUE(report.ok()) << report.status();
-  EXPECT_THAT(std::string(report->status.message()), HasSubstr("grant of n0 for job 1 of n1: a grant for no bytes"));
+  exchange_.ExpectFailed(1, absl::StatusCode::kInternal, HasSubstr("grant of n0 for job 1 of n1: a grant for no bytes"),
+                         {1});  // n0 was done before
   cluster_.ExpectNothingOpen();
 }
 

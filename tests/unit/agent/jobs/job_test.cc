@@ -10,10 +10,11 @@
 namespace railsd::testing {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
 // Over rails that receive frames, and over rails that write into remote memory.
 class JobTest : public ::testing::TestWithParam<bool> {};
-
-std::string ModeOf(const ::testing::TestParamInfo<bool>& info) { return info.param ? "Remote" : "Framed"; }
 
 INSTANTIATE_TEST_SUITE_P(Rails, JobTest, ::testing::Bool(), ModeOf);
 
@@ -30,46 +31,37 @@ TEST_P(JobTest, EveryByteArrivesForRandomMatrices) {
                      .seed = seed,
                      .plan = {.min_chunk_bytes = 1024}});
     Exchange exchange(&cluster, world, "g");
-    exchange.JoinAll();
     for (uint64_t seq = 1; seq <= 3; ++seq) {
       exchange.SetLengths(Exchange::RandomLengths(world, 90000, random), seed + seq);
-      exchange.SubmitAll(seq, 1 + random() % 20);
-      cluster.Run();
-      exchange.ExpectDone(seq);
-      exchange.ExpectBytes();
+      exchange.RunJob(seq, 1 + random() % 20);
     }
   }
 }
 
 TEST_P(JobTest, ReportsBytesBoundAndRails) {
   Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 2});
-  Exchange exchange(&cluster, 2, "g", 1 << 22);
-  exchange.JoinAll();
-  exchange.SetLengths({{0, 2'000'000}, {1'000'000, 0}}, 7);
+  Exchange exchange(&cluster, "g", {{0, 2'000'000}, {1'000'000, 0}});
   exchange.SubmitAll(1);
   cluster.Run();
-  auto report = *exchange.trainer(0).Wait(1);
-  ASSERT_TRUE(report.ok()) << report.status();
+  JobReport report = exchange.Report(0, 1);
   // max(2 MB out, 1 MB in) over two rails of 100 MB/s.
-  EXPECT_EQ(report->node_bound, absl::Milliseconds(10));
-  ASSERT_EQ(report->rail_tx_bytes.size(), 2u);
-  EXPECT_EQ(report->rail_tx_bytes[0] + report->rail_tx_bytes[1], 2'000'000u);
-  EXPECT_EQ(report->rail_tx_bytes[0], 1'000'000u);
+  EXPECT_EQ(report.node_bound, absl::Milliseconds(10));
+  ASSERT_EQ(report.rail_tx_bytes.size(), 2u);
+  EXPECT_EQ(report.rail_tx_bytes[0] + report.rail_tx_bytes[1], 2'000'000u);
+  EXPECT_EQ(report.rail_tx_bytes[0], 1'000'000u);
   // Bytes received over rails that bind zones are told by the sender, 10 ms later where no READY follows.
   if (GetParam()) {
     cluster.Advance(absl::Seconds(1));
     cluster.Run();
-    report = *exchange.trainer(0).Wait(1);
+    report = exchange.Report(0, 1);
   }
-  EXPECT_EQ(report->rail_rx_bytes[0] + report->rail_rx_bytes[1], 1'000'000u);
+  EXPECT_EQ(report.rail_rx_bytes[0] + report.rail_rx_bytes[1], 1'000'000u);
 }
 
 // Peers tell with each job what their plans have put onto the rails before.
 TEST_P(JobTest, WhatPeersHavePlannedIsKnown) {
   Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 2});
-  Exchange exchange(&cluster, 2, "g", 1 << 22);
-  exchange.JoinAll();
-  exchange.SetLengths({{0, 2'000'000}, {1'000'000, 0}}, 7);
+  Exchange exchange(&cluster, "g", {{0, 2'000'000}, {1'000'000, 0}});
   const auto planned = [&](size_t n) {
     const AgentSnapshot snapshot = cluster.node(n).engine->Snapshot(0);
     return std::pair(snapshot.rails[0].planned_rx_bytes, snapshot.rails[1].planned_rx_bytes);
@@ -92,9 +84,7 @@ TEST_P(JobTest, WhatPeersHavePlannedIsKnown) {
   cluster.Run();
   cluster.Meet(0, 1);
   cluster.Run();
-  Exchange again(&cluster, 2, "h", 1 << 22);
-  again.JoinAll();
-  again.SetLengths({{0, 10'000}, {0, 0}}, 8);
+  Exchange again(&cluster, "h", {{0, 10'000}, {0, 0}});
   again.SubmitAll(1);
   cluster.Run();
   again.ExpectDone(1);
@@ -109,8 +99,6 @@ TEST_P(JobTest, SeveralJobsOfSeveralGroupsAtOnce) {
   Cluster cluster({.remote = GetParam(), .nodes = 3, .rails = 2, .seed = Seed(), .limits = {.max_jobs_per_group = 4}});
   std::mt19937_64 random(Seed());
   Exchange a(&cluster, 3, "a"), b(&cluster, 6, "b");
-  a.JoinAll();
-  b.JoinAll();
   for (Exchange* exchange : {&a, &b}) exchange->ReceiveApart(4);
   a.SetLengths(Exchange::RandomLengths(3, 50000, random), 1);
   b.SetLengths(Exchange::RandomLengths(6, 50000, random), 2);
@@ -132,8 +120,6 @@ TEST_P(JobTest, SeveralJobsOfSeveralGroupsAtOnce) {
 TEST_P(JobTest, GroupsInOppositeOrderDoNotDeadlock) {
   Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1, .seed = Seed(), .limits = {.max_jobs_per_group = 1}});
   Exchange a(&cluster, 2, "a"), b(&cluster, 2, "b");
-  a.JoinAll();
-  b.JoinAll();
   for (Exchange* e : {&a, &b}) e->SetLengths({{0, 5000}, {5000, 0}}, 3);
   EXPECT_TRUE(a.trainer(0).Submit(a.For(0, 1)).ok());
   EXPECT_TRUE(b.trainer(1).Submit(b.For(1, 1)).ok());
@@ -154,20 +140,14 @@ TEST_P(JobTest, FullRailQueuesOnlyDelay) {
     for (auto& rail : cluster.node(n).rails) rail->capacity = 1;
   }
   Exchange exchange(&cluster, 6, "g");
-  exchange.JoinAll();
   std::mt19937_64 random(Seed());
   exchange.SetLengths(Exchange::RandomLengths(6, 80000, random), 5);
-  exchange.SubmitAll(1, 4);
-  cluster.Run();
-  exchange.ExpectDone(1);
-  exchange.ExpectBytes();
+  exchange.RunJob(1, 4);
 }
 
 TEST_P(JobTest, SameSubmissionIsTheSameJob) {
   Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
-  Exchange exchange(&cluster, 2, "g");
-  exchange.JoinAll();
-  exchange.SetLengths({{0, 100}, {200, 0}}, 1);
+  Exchange exchange(&cluster, "g", {{0, 100}, {200, 0}});
   exchange.SubmitAll(1);
   EXPECT_TRUE(exchange.trainer(0).Submit(exchange.For(0, 1)).ok());
   cluster.Run();
@@ -181,23 +161,14 @@ TEST_P(JobTest, SameSubmissionIsTheSameJob) {
 
 TEST_P(JobTest, LengthMismatchIsToldToBothAndTheGroupGoesOn) {
   Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 2});
-  Exchange exchange(&cluster, 2, "g");
-  exchange.JoinAll();
-  exchange.SetLengths({{0, 100}, {200, 0}}, 1);
+  Exchange exchange(&cluster, "g", {{0, 100}, {200, 0}});
   Submission first = exchange.For(0, 1);
   exchange.SetLengths({{0, 99}, {200, 0}}, 1);
   ASSERT_TRUE(exchange.trainer(0).Submit(std::move(first)).ok());
   ASSERT_TRUE(exchange.trainer(1).Submit(exchange.For(1, 1)).ok());
   cluster.Run();
-  for (uint32_t r : {0u, 1u}) {
-    auto report = *exchange.trainer(r).Wait(1);
-    ASSERT_TRUE(report.ok()) << report.status();
-    EXPECT_EQ(report->state, JobState::kFailed);
-    EXPECT_EQ(report->status.code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(std::string(report->status.message()),
-                ::testing::AllOf(::testing::HasSubstr("rank 0 on n0 sends 100 bytes to rank 1 on n1"),
-                                 ::testing::HasSubstr("expects 99")));
-  }
+  exchange.ExpectFailed(1, absl::StatusCode::kInvalidArgument,
+                        AllOf(HasSubstr("rank 0 on n0 sends 100 bytes to rank 1 on n1"), HasSubstr("expects 99")));
   exchange.SetLengths({{0, 100}, {200, 0}}, 1);
   exchange.SubmitAll(2);
   cluster.Run();
@@ -206,35 +177,29 @@ TEST_P(JobTest, LengthMismatchIsToldToBothAndTheGroupGoesOn) {
 
 TEST_P(JobTest, LocalLengthMismatchNamesBothRanks) {
   Cluster cluster({.remote = GetParam(), .nodes = 1, .rails = 1});
-  Exchange exchange(&cluster, 2, "g");
-  exchange.JoinAll();
-  exchange.SetLengths({{0, 10}, {20, 0}}, 1);
+  Exchange exchange(&cluster, "g", {{0, 10}, {20, 0}});
   Submission first = exchange.For(0, 1);
   exchange.SetLengths({{0, 10}, {21, 0}}, 1);
   ASSERT_TRUE(exchange.trainer(0).Submit(std::move(first)).ok());
   ASSERT_TRUE(exchange.trainer(1).Submit(exchange.For(1, 1)).ok());
   cluster.Run();
-  auto report = *exchange.trainer(0).Wait(1);
-  EXPECT_THAT(std::string(report->status.message()), ::testing::HasSubstr("rank 1 on n0 sends 21 bytes to rank 0"));
+  exchange.ExpectFailed(1, "rank 1 on n0 sends 21 bytes to rank 0");
 }
 
 TEST_P(JobTest, TagsMustAgree) {
   Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
-  Exchange exchange(&cluster, 2, "g");
-  exchange.JoinAll();
-  exchange.SetLengths({{0, 10}, {20, 0}}, 1);
+  Exchange exchange(&cluster, "g", {{0, 10}, {20, 0}});
   Submission odd = exchange.For(1, 1);
   odd.tag = 77;
   ASSERT_TRUE(exchange.trainer(0).Submit(exchange.For(0, 1)).ok());
   ASSERT_TRUE(exchange.trainer(1).Submit(std::move(odd)).ok());
   cluster.Run();
-  EXPECT_THAT(std::string((*exchange.trainer(0).Wait(1))->status.message()), ::testing::HasSubstr("77"));
+  exchange.ExpectFailed(1, "77");
 }
 
 TEST_P(JobTest, BadSubmissionsNameFieldAndValueAndChangeNothing) {
   Cluster cluster({.remote = GetParam(), .nodes = 1, .rails = 1, .limits = {.max_ranges_per_submission = 8}});
   Exchange exchange(&cluster, 2, "g");
-  exchange.JoinAll();
   Trainer& trainer = exchange.trainer(0);
   const uint64_t size = trainer.send->size();
   const uint64_t huge = ~uint64_t{0};
@@ -285,7 +250,7 @@ TEST_P(JobTest, BadSubmissionsNameFieldAndValueAndChangeNothing) {
   for (Case& c : cases) {
     const absl::Status s = trainer.Submit(std::move(c.submission));
     EXPECT_EQ(s.code(), c.code) << s;
-    EXPECT_THAT(std::string(s.message()), ::testing::HasSubstr(c.text));
+    EXPECT_THAT(std::string(s.message()), HasSubstr(c.text));
   }
   const AgentSnapshot snapshot = cluster.node(0).engine->Snapshot(0);
   EXPECT_TRUE(snapshot.active_jobs.empty());
@@ -312,35 +277,24 @@ TEST_P(JobTest, EndlessEventsOfARailLeaveOthersTheirTurn) {
 
 TEST_P(JobTest, CancelBeforeMatchingLeavesATombstone) {
   Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
-  Exchange exchange(&cluster, 2, "g");
-  exchange.JoinAll();
-  exchange.SetLengths({{0, 100}, {200, 0}}, 1);
+  Exchange exchange(&cluster, "g", {{0, 100}, {200, 0}});
   ASSERT_TRUE(exchange.trainer(0).Submit(exchange.For(0, 1)).ok());
-  cluster.node(0).engine->Cancel(exchange.trainer(0).session, {exchange.trainer(0).group->epoch, JobSeq(1)}, Rank(0),
-                                 [](absl::Status s) { EXPECT_TRUE(s.ok()); });
+  exchange.trainer(0).Cancel(1);
   cluster.Run();
   ASSERT_TRUE(exchange.trainer(1).Submit(exchange.For(1, 1)).ok());
   cluster.Run();
-  for (uint32_t r : {0u, 1u}) {
-    EXPECT_EQ((*exchange.trainer(r).Wait(1))->status.code(), absl::StatusCode::kCancelled);
-  }
-  exchange.SubmitAll(2);
-  cluster.Run();
-  exchange.ExpectDone(2);
-  exchange.ExpectBytes();
+  exchange.ExpectFailed(1, absl::StatusCode::kCancelled, HasSubstr("rank 0"));
+  exchange.RunJob(2);
 }
 
 TEST_P(JobTest, CancelInTheMiddleIsQuiescentAndBreaksTheGroup) {
   Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 2});
-  Exchange exchange(&cluster, 2, "g", 8 << 20);
-  exchange.JoinAll();
-  exchange.SetLengths({{0, 4'000'000}, {4'000'000, 0}}, 1);
+  Exchange exchange(&cluster, "g", {{0, 4'000'000}, {4'000'000, 0}});
   exchange.SubmitAll(1);
   const auto moving = [&] { return cluster.HasReceived(1, 0); };
   cluster.Run(moving);
   ASSERT_TRUE(moving());
-  cluster.node(0).engine->Cancel(exchange.trainer(0).session, {exchange.trainer(0).group->epoch, JobSeq(1)}, Rank(0),
-                                 [](absl::Status) {});
+  exchange.trainer(0).Cancel(1);
   std::shared_ptr<absl::StatusOr<JobReport>> report = exchange.trainer(1).Wait(1);
   cluster.Run([&] { return report->ok(); });
   ASSERT_TRUE(report->ok());
@@ -355,7 +309,7 @@ TEST_P(JobTest, CancelInTheMiddleIsQuiescentAndBreaksTheGroup) {
 
 TEST_P(JobTest, ReadysBeforeTheCommitAreKept) {
   Cluster cluster({.remote = GetParam(), .nodes = 3, .rails = 1});
-  Exchange exchange(&cluster, 3, "g");
+  Exchange exchange(&cluster, 3, "g", {.join = false});
   cluster.Hold(0, 2);  // n2 hears of rank 0's commit last
   for (uint32_t r : {0u, 1u, 2u}) exchange.trainer(r).Join("g", 3);
   cluster.Run();
@@ -377,9 +331,7 @@ TEST_P(JobTest, AReadyForAJobThatHasEndedIsAnswered) {
   Cluster cluster({.remote = GetParam(), .nodes = 3, .rails = 1, .connect = false});
   cluster.Connect(0, 1);
   cluster.Connect(0, 2);
-  Exchange exchange(&cluster, 3, "g");
-  exchange.JoinAll();
-  exchange.SetLengths(AllLengths(3, 1000), 1);
+  Exchange exchange(&cluster, "g", AllLengths(3, 1000));
   Trainer &first = exchange.trainer(0), &second = exchange.trainer(1), &third = exchange.trainer(2);
   ASSERT_TRUE(second.Submit(exchange.For(1, 1)).ok());
   cluster.node(1).engine->Cancel(second.session, {second.group->epoch, JobSeq(1)}, Rank(1), [](absl::Status) {});
@@ -390,7 +342,7 @@ TEST_P(JobTest, AReadyForAJobThatHasEndedIsAnswered) {
   for (Trainer* trainer : {&third, &first}) {
     const auto report = *trainer->Wait(1);
     ASSERT_TRUE(report.ok()) << report.status() << ": n0 knows, and does not say";
-    EXPECT_THAT(report->status.ToString(), ::testing::HasSubstr("cancelled by rank 1 on n1"));
+    EXPECT_THAT(report->status.ToString(), HasSubstr("cancelled by rank 1 on n1"));
   }
   cluster.Connect(1, 2);
   exchange.SubmitAll(2);
@@ -403,9 +355,7 @@ TEST_P(JobTest, AReadyForAJobThatHasEndedLongAgoIsAnswered) {
   Cluster cluster({.remote = GetParam(), .nodes = 3, .rails = 1, .connect = false});
   cluster.Connect(0, 1);
   cluster.Connect(0, 2);
-  Exchange exchange(&cluster, 3, "g");
-  exchange.JoinAll();
-  exchange.SetLengths(AllLengths(3, 1000), 1);
+  Exchange exchange(&cluster, "g", AllLengths(3, 1000));
   for (uint64_t seq : {1u, 2u, 3u}) {
     Trainer &first = exchange.trainer(0), &second = exchange.trainer(1);
     ASSERT_TRUE(second.Submit(exchange.For(1, seq)).ok());
@@ -430,15 +380,11 @@ TEST_P(JobTest, AJobWaitsForAPeerThatIsNotConnectedYet) {
   Cluster cluster({.remote = GetParam(), .nodes = 3, .rails = 1, .connect = false});
   cluster.Connect(0, 1);
   cluster.Connect(0, 2);
-  Exchange exchange(&cluster, 3, "g");
-  exchange.JoinAll();
-  exchange.SetLengths({{0, 10, 20}, {30, 0, 40}, {50, 60, 0}}, 1);
+  Exchange exchange(&cluster, "g", {{0, 10, 20}, {30, 0, 40}, {50, 60, 0}});
   exchange.SubmitAll(1);
   cluster.Run();
   cluster.Connect(1, 2);
-  cluster.Run();
-  exchange.ExpectDone(1);
-  exchange.ExpectBytes();
+  exchange.ExpectCompletes(1);
 }
 
 }  // namespace

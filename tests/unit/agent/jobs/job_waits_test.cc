@@ -10,14 +10,11 @@ namespace {
 // Over rails that receive frames, and over rails that write into remote memory.
 class JobWaitsTest : public ::testing::TestWithParam<bool> {};
 
-INSTANTIATE_TEST_SUITE_P(Rails, JobWaitsTest, ::testing::Bool(),
-                         [](const auto& info) { return info.param ? "Remote" : "Framed"; });
+INSTANTIATE_TEST_SUITE_P(Rails, JobWaitsTest, ::testing::Bool(), ModeOf);
 
 TEST_P(JobWaitsTest, DeadlineNamesWhatWasMissing) {
   Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
-  Exchange exchange(&cluster, 2, "g");
-  exchange.JoinAll();
-  exchange.SetLengths({{0, 100}, {200, 0}}, 1);
+  Exchange exchange(&cluster, "g", {{0, 100}, {200, 0}});
   Submission submission = exchange.For(0, 1);
   submission.timeout = absl::Seconds(5);
   ASSERT_TRUE(exchange.trainer(0).Submit(std::move(submission)).ok());
@@ -34,9 +31,7 @@ TEST_P(JobWaitsTest, DeadlineNamesWhatWasMissing) {
 // At every rank, with its process, though only its own daemon knows; and the rank that does come is not named.
 TEST_P(JobWaitsTest, TheRankThatDoesNotSubmitIsNamedEverywhere) {
   Cluster cluster({.remote = GetParam(), .nodes = 3, .rails = 1});
-  Exchange exchange(&cluster, 6, "g");
-  exchange.JoinAll();
-  exchange.SetLengths(AllLengths(6, 100), 1);
+  Exchange exchange(&cluster, "g", AllLengths(6, 100));
   std::vector<std::shared_ptr<absl::StatusOr<JobReport>>> reports;
   const auto submit = [&](uint32_t rank) {
     Submission submission = exchange.For(rank, 1);
@@ -66,18 +61,14 @@ TEST_P(JobWaitsTest, TheRankThatDoesNotSubmitIsNamedEverywhere) {
 // Before anybody has told.
 TEST_P(JobWaitsTest, ARankReadsWhomItsOwnNodeWaitedFor) {
   Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
-  Exchange exchange(&cluster, 4, "g");
-  exchange.JoinAll();
-  exchange.SetLengths(AllLengths(4, 100), 1);
+  Exchange exchange(&cluster, "g", AllLengths(4, 100));
   for (uint32_t rank : {0u, 1u, 2u}) {
     Submission submission = exchange.For(rank, 1);
     if (rank != 1) submission.timeout = absl::Milliseconds(100);
     ASSERT_TRUE(exchange.trainer(rank).Submit(std::move(submission)).ok());
   }
   const auto report = exchange.trainer(1).Wait(1);
-  cluster.Run();
-  cluster.Advance(absl::Milliseconds(200));
-  cluster.Run();
+  cluster.RunFor(absl::Milliseconds(200));
   ASSERT_TRUE(report->ok());
   EXPECT_THAT(std::string((*report)->status.message()),
               ::testing::AllOf(::testing::HasSubstr("waited for the ranks of n1 (1, 3) to submit"),
@@ -86,17 +77,13 @@ TEST_P(JobWaitsTest, ARankReadsWhomItsOwnNodeWaitedFor) {
 
 TEST_P(JobWaitsTest, WaitAnswersWithTheStateWhenItsTimePasses) {
   Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
-  Exchange exchange(&cluster, 2, "g");
-  exchange.JoinAll();
-  exchange.SetLengths({{0, 100}, {200, 0}}, 1);
+  Exchange exchange(&cluster, "g", {{0, 100}, {200, 0}});
   ASSERT_TRUE(exchange.trainer(0).Submit(exchange.For(0, 1)).ok());
   absl::StatusOr<JobReport> report = absl::UnknownError("");
   const JobKey key{exchange.trainer(0).group->epoch, JobSeq(1)};
   cluster.node(0).engine->Wait(exchange.trainer(0).session, key, Rank(0), absl::Seconds(1),
                                [&](absl::StatusOr<JobReport> r) { report = std::move(r); });
-  cluster.Run();
-  cluster.Advance(absl::Seconds(2));
-  cluster.Run();
+  cluster.RunFor(absl::Seconds(2));
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_EQ(report->state, JobState::kMatching);
   EXPECT_EQ((*exchange.trainer(1).Wait(1)).status().code(), absl::StatusCode::kNotFound);

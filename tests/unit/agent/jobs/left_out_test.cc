@@ -13,14 +13,14 @@ namespace {
 
 using ::testing::UnorderedElementsAre;
 
+constexpr Recovery kDegrade{RecoveryPolicy::kDegrade, absl::ZeroDuration()};
+
 // n2 has given n0 up a moment before n0 has given up n2; the link is lost at both ends.
 TEST(LeftOutTest, ADegradedGroupGoesOnThoughTheOtherEndOfTheLinkWasLostFirst) {
   int failed = 0;
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     Cluster cluster({.nodes = 3, .rails = 2, .seed = seed, .plan = {.chunk_bytes = 64 << 10}});
-    Exchange exchange(&cluster, 3, "g", 8 << 20);
-    for (uint32_t r = 0; r < 3; ++r) exchange.trainer(r).recovery = {RecoveryPolicy::kDegrade, absl::ZeroDuration()};
-    exchange.JoinAll();
+    Exchange exchange(&cluster, 3, "g", {.buffer_bytes = 8 << 20, .recovery = kDegrade});
     exchange.SetLengths(AllLengths(3, 2'000'000), seed);
     exchange.SubmitAll(1);
     cluster.Run([&] { return cluster.HasReceived(2, 0); });
@@ -32,13 +32,10 @@ TEST(LeftOutTest, ADegradedGroupGoesOnThoughTheOtherEndOfTheLinkWasLostFirst) {
       for (size_t i = 0; i < n; ++i) rail->Tell(events[i]);
     }
     for (auto& rail : cluster.node(2).rails) rail->frozen = true;
-    int steps = 0;
-    cluster.Run([&] { return ++steps > 6; });
+    cluster.RunSteps(6);
     for (auto& rail : cluster.node(2).rails) rail->frozen = false;
     cluster.node(0).engine->OnPeerDown("n2", "a cut cable");
-    cluster.Run();
-    cluster.Advance(absl::Seconds(6));
-    cluster.Run();
+    cluster.RunFor(absl::Seconds(6));
     for (uint32_t r : {0u, 1u}) {
       const auto report = *exchange.trainer(r).Wait(1);
       const bool done = report.ok() && report->state == JobState::kDone;
@@ -53,10 +50,7 @@ TEST(LeftOutTest, ADegradedGroupGoesOnThoughTheOtherEndOfTheLinkWasLostFirst) {
 // R9
 TEST(LeftOutTest, EveryLostRankIsNamed) {
   Cluster cluster({.nodes = 3, .rails = 1});
-  Exchange exchange(&cluster, 3, "g");
-  for (uint32_t r = 0; r < 3; ++r) exchange.trainer(r).recovery = {RecoveryPolicy::kDegrade, absl::ZeroDuration()};
-  exchange.JoinAll();
-  exchange.SetLengths(AllLengths(3, 0), 1);
+  Exchange exchange(&cluster, "g", AllLengths(3, 0), {.recovery = kDegrade});
   for (size_t n : {1u, 2u}) {
     for (auto& rail : cluster.node(n).rails) rail->frozen = true;
     cluster.node(0).engine->OnPeerDown(cluster.node(n).name, "silent");
@@ -64,9 +58,8 @@ TEST(LeftOutTest, EveryLostRankIsNamed) {
   cluster.Run();
   ASSERT_TRUE(exchange.trainer(0).Submit(exchange.For(0, 1)).ok());
   cluster.Run();
-  const auto report = *exchange.trainer(0).Wait(1);
-  ASSERT_TRUE(report.ok()) << report.status();
-  EXPECT_THAT(report->lost_ranks, UnorderedElementsAre(Rank(1), Rank(2)));
+  const JobReport report = exchange.Report(0, 1);
+  EXPECT_THAT(report.lost_ranks, UnorderedElementsAre(Rank(1), Rank(2)));
 }
 
 // groups that go on without a node, while rails fail.
@@ -84,31 +77,24 @@ TEST(LeftOutTest, DegradeUnderFailingRails) {
                      .plan = {.chunk_bytes = 16 << 10},
                      .zone_room = seed % 2 == 0 ? 4u : 1024u,
                      .weak_zones = weak});
-    Exchange exchange(&cluster, 8, "g", 2 << 20);
-    for (uint32_t r = 0; r < 8; ++r) exchange.trainer(r).recovery = {RecoveryPolicy::kDegrade, absl::ZeroDuration()};
-    exchange.JoinAll();
+    Exchange exchange(&cluster, 8, "g", {.buffer_bytes = 2 << 20, .recovery = kDegrade});
     exchange.ReceiveApart(3);
     exchange.SetLengths(Exchange::RandomLengths(8, 100'000, random), seed);
     for (size_t i = 0; i < 8; ++i) cluster.fabric().SetStepBytes(cluster.AddressOf(i / 2, i % 2), 8 << 10);
     for (uint64_t seq = 1; seq <= 3; ++seq) exchange.SubmitAll(seq, 2);
-    const auto run = [&](uint64_t steps) { cluster.Run([&] { return steps-- == 0; }); };
-    run(random() % 60);
+    cluster.RunSteps(random() % 60);
     for (uint64_t i = random() % 4; i > 0; --i) {
       const std::string address = cluster.AddressOf(random() % 4, random() % 2);
       cluster.fabric().Fail(address);
-      run(random() % 12);
+      cluster.RunSteps(random() % 12);
       cluster.fabric().Heal(address);
-      run(random() % 12);
+      cluster.RunSteps(random() % 12);
     }
     const size_t a = random() % 4, b = (a + 1 + random() % 3) % 4;
     cluster.fabric().Fail(cluster.AddressOf(a, 0));
-    run(random() % 10);
-    for (const auto& [from, to] : {std::pair(a, b), std::pair(b, a)}) {
-      const std::string& peer = cluster.node(to).name;
-      cluster.node(from).engine->OnPeerDown(peer, "a cut cable");
-      std::erase_if(cluster.node(from).outbox, [&](const auto& message) { return message.first == peer; });
-    }
-    run(random() % 10);
+    cluster.RunSteps(random() % 10);
+    cluster.Cut(a, b);
+    cluster.RunSteps(random() % 10);
     cluster.fabric().Heal(cluster.AddressOf(a, 0));
     cluster.Run();
     for (int i = 0; i < 10; ++i) {
@@ -142,44 +128,29 @@ TEST(LeftOutTest, ThingsThatHappenWhileStreamsAreBuilt) {
     SCOPED_TRACE(seed);
     std::mt19937_64 random(seed);
     Cluster cluster({.remote = seed % 2 == 0, .nodes = 3, .rails = 2, .seed = seed, .plan = {.chunk_bytes = 16 << 10}});
-    Exchange exchange(&cluster, 6, "g", 2 << 20);
-    const bool degrade = seed % 3 == 0;
-    if (degrade) {
-      for (uint32_t r = 0; r < 6; ++r) exchange.trainer(r).recovery = {RecoveryPolicy::kDegrade, absl::ZeroDuration()};
-    }
-    exchange.JoinAll();
-    exchange.SetLengths(AllLengths(6, 20'000), seed);
+    Exchange exchange(&cluster, "g", AllLengths(6, 20'000), {.recovery = seed % 3 == 0 ? kDegrade : Recovery{}});
     for (size_t n = 0; n < 3; ++n) cluster.node(n).copier.held = random() % 3 != 0;
     for (uint32_t r = 0; r < 6; ++r) ASSERT_TRUE(exchange.trainer(r).Submit(exchange.For(r, 1, 400)).ok());
-    const auto run = [&](uint64_t steps) { cluster.Run([&] { return steps-- == 0; }); };
-    run(random() % 30);
+    cluster.RunSteps(random() % 30);
     const uint32_t rank = random() % 6;
     switch (random() % 4) {
       case 0:
-        cluster.node(rank % 3).engine->Cancel(exchange.trainer(rank).session,
-                                              {exchange.trainer(rank).group->epoch, JobSeq(1)}, Rank(rank),
-                                              [](absl::Status) {});
+        exchange.trainer(rank).Cancel(1);
         break;
       case 1:
         cluster.node(rank % 3).engine->CloseSession(exchange.trainer(rank).session, "killed", [](absl::Status) {});
         break;
       case 2: {
         const size_t a = rank % 3, b = (a + 1) % 3;
-        for (const auto& [from, to] : {std::pair(a, b), std::pair(b, a)}) {
-          const std::string& peer = cluster.node(to).name;
-          cluster.node(from).engine->OnPeerDown(peer, "a cut cable");
-          std::erase_if(cluster.node(from).outbox, [&](const auto& message) { return message.first == peer; });
-        }
+        cluster.Cut(a, b);
         break;
       }
       default:
         cluster.fabric().Break(cluster.AddressOf(0, 0), PeerIndex(0), ECONNRESET);
     }
-    run(random() % 30);
+    cluster.RunSteps(random() % 30);
     for (size_t n = 0; n < 3; ++n) cluster.node(n).copier.held = false;
-    cluster.Run();
-    cluster.Advance(absl::Seconds(2));
-    cluster.Run();
+    cluster.RunFor(absl::Seconds(2));
     for (size_t n = 0; n < 3; ++n) {
       EXPECT_TRUE(cluster.node(n).engine->Idle()) << "node " << n;
     }

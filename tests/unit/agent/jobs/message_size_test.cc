@@ -31,33 +31,23 @@ class MessageSizeTest : public ::testing::TestWithParam<bool> {
     large.SubmitAll(1, 3);
     other.SubmitAll(1);
     cluster_.Run();
-    for (uint32_t r = 0; r < large.world(); ++r) {
-      const auto report = *large.trainer(r).Wait(1);
-      ASSERT_TRUE(report.ok()) << report.status();
-      EXPECT_EQ(report->status.code(), absl::StatusCode::kResourceExhausted);
-      EXPECT_THAT(std::string(report->status.message()), AllOf(HasSubstr(which), HasSubstr(TooLong().message())));
-    }
+    large.ExpectFailed(1, absl::StatusCode::kResourceExhausted,
+                       AllOf(HasSubstr(which), HasSubstr(TooLong().message())));
     other.ExpectDone(1);
     other.ExpectBytes();
-    std::vector<std::vector<uint64_t>> few = AllLengths(large.world(), 0);
+    Lengths few = AllLengths(large.world(), 0);
     few[0][1] = 900;
     large.SetLengths(few, 3);
-    large.SubmitAll(2);
-    cluster_.Run();
-    large.ExpectDone(2);
-    large.ExpectBytes();
+    large.RunJob(2);
     cluster_.ExpectNothingOpen();
   }
   Cluster cluster_{{.remote = GetParam(), .nodes = 3, .rails = 2}};
 };
 
-INSTANTIATE_TEST_SUITE_P(Rails, MessageSizeTest, ::testing::Bool(),
-                         [](const ::testing::TestParamInfo<bool>& info) { return info.param ? "Remote" : "Framed"; });
+INSTANTIATE_TEST_SUITE_P(Rails, MessageSizeTest, ::testing::Bool(), ModeOf);
 
 TEST_P(MessageSizeTest, AReady) {
   Exchange large(&cluster_, 9, "large"), other(&cluster_, 3, "other");
-  large.JoinAll();
-  other.JoinAll();
   cluster_.node(1).does_not_fit = [](const ControlMessage& message) {
     const auto* ready = std::get_if<Ready>(&message);
     return ready != nullptr && ready->sends.size() > 4 ? TooLong() : absl::OkStatus();
@@ -91,8 +81,6 @@ TEST_P(MessageSizeTest, AReadyWithEagerBytes) {
 TEST_P(MessageSizeTest, TheGrantOfAReady) {
   if (!GetParam()) GTEST_SKIP() << "it does not grow with the job";
   Exchange large(&cluster_, 9, "large"), other(&cluster_, 3, "other");
-  large.JoinAll();
-  other.JoinAll();
   cluster_.node(1).does_not_fit = [](const ControlMessage& message) {
     const auto* ready = std::get_if<Ready>(&message);
     return ready != nullptr && ready->grant.has_value() && ready->grant->ranges.size() > 4 ? TooLong()
@@ -105,8 +93,6 @@ TEST_P(MessageSizeTest, TheGrantOfAReady) {
 TEST_P(MessageSizeTest, ALateGrant) {
   if (!GetParam()) GTEST_SKIP() << "it does not grow with the job";
   Exchange large(&cluster_, 9, "large"), other(&cluster_, 3, "other");
-  large.JoinAll();
-  other.JoinAll();
   for (size_t r : {0u, 1u}) cluster_.fabric().Fail(cluster_.AddressOf(1, r));  // n1 cannot grant anything yet
   cluster_.Run();
   size_t readys = 0, late = 0;
@@ -126,13 +112,8 @@ TEST_P(MessageSizeTest, ALateGrant) {
   for (size_t r : {0u, 1u}) cluster_.fabric().Heal(cluster_.AddressOf(1, r));
   cluster_.Run();
   EXPECT_GT(late, 0u);
-  for (uint32_t r = 0; r < large.world(); ++r) {
-    const auto report = *large.trainer(r).Wait(1);
-    ASSERT_TRUE(report.ok()) << report.status();
-    EXPECT_EQ(report->status.code(), absl::StatusCode::kResourceExhausted);
-    EXPECT_THAT(std::string(report->status.message()),
-                AllOf(HasSubstr("job 1: grant of 9 ranges from n1 to n"), HasSubstr(TooLong().message())));
-  }
+  large.ExpectFailed(1, absl::StatusCode::kResourceExhausted,
+                     AllOf(HasSubstr("job 1: grant of 9 ranges from n1 to n"), HasSubstr(TooLong().message())));
   other.ExpectDone(1);
   other.ExpectBytes();
   other.SubmitAll(2);
@@ -143,8 +124,7 @@ TEST_P(MessageSizeTest, ALateGrant) {
 
 // A commit names the node of every rank.
 TEST_P(MessageSizeTest, ACommit) {
-  Exchange other(&cluster_, 3, "other"), large(&cluster_, 9, "large");
-  other.JoinAll();
+  Exchange other(&cluster_, 3, "other"), large(&cluster_, 9, "large", {.join = false});
   // n1 hears of it, n2 does not.
   int commits = 0;
   cluster_.node(0).does_not_fit = [&](const ControlMessage& message) {
@@ -181,7 +161,7 @@ TEST_P(MessageSizeTest, ACommit) {
 
 // Who has no rank in a group need not take its whole commit.
 TEST_P(MessageSizeTest, ACommitForWhoIsNotInTheGroup) {
-  Exchange pair(&cluster_, 2, "pair");
+  Exchange pair(&cluster_, 2, "pair", {.join = false});
   cluster_.node(0).does_not_fit = [](const ControlMessage& message) {
     const auto* commit = std::get_if<GroupCommit>(&message);
     EXPECT_TRUE(commit == nullptr || commit->members.size() == 2);

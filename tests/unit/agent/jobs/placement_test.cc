@@ -44,7 +44,7 @@ TEST(PlacementTest, BytesAreRightWhereverRanksAre) {
                      .seed = seed,
                      .plan = {.policy = policy, .chunk_bytes = 16 << 10},
                      .zone_room = random() % 3 == 0 ? 1u : 1024u});
-    Exchange exchange(&cluster, world, "g", 4 << 20);
+    Exchange exchange(&cluster, world, "g", {.buffer_bytes = 4 << 20, .join = false});
     PlaceAnywhere(&cluster, &exchange, random);
     for (uint64_t seq = 1; seq <= 3; ++seq) {
       exchange.SetLengths(Exchange::RandomLengths(world, 100'000, random), seed * 10 + seq);
@@ -64,9 +64,7 @@ TEST(PlacementTest, BytesAreRightWhereverRanksAre) {
         if (random() % 2 == 0) cluster.Run([n = random() % 20]() mutable { return n-- == 0; });
       }
       if (random() % 2 == 0 && nodes > 1) cluster.FailRails(2, random);
-      cluster.Run();
-      cluster.Advance(absl::Seconds(2));
-      cluster.Run();
+      cluster.RunFor(absl::Seconds(2));
       for (const auto& report : reports) {
         ASSERT_TRUE(report->ok()) << report->status();
         ASSERT_EQ((*report)->state, JobState::kDone) << (*report)->status;
@@ -89,7 +87,7 @@ TEST(PlacementTest, PartialBytesOfFailedJobsAreOfTheRightRanks) {
     const size_t nodes = 2 + random() % 2;
     const uint32_t world = static_cast<uint32_t>(nodes + random() % 6);
     Cluster cluster({.nodes = nodes, .rails = 2, .seed = seed, .plan = {.chunk_bytes = 16 << 10}});
-    Exchange exchange(&cluster, world, "g", 8 << 20);
+    Exchange exchange(&cluster, world, "g", {.buffer_bytes = 8 << 20, .join = false});
     const std::vector<size_t> place = PlaceAnywhere(&cluster, &exchange, random);
     auto lengths = Exchange::RandomLengths(world, 800'000, random);
     for (uint32_t a = 0; a < world; ++a) {
@@ -102,21 +100,18 @@ TEST(PlacementTest, PartialBytesOfFailedJobsAreOfTheRightRanks) {
     if (random() % 3 == 0) cluster.FailRails(1, random);
     cluster.node(place[0]).engine->Cancel(exchange.trainer(0).session, {exchange.trainer(0).group->epoch, JobSeq(1)},
                                           Rank(0), [](absl::Status) {});
-    cluster.Run();
-    cluster.Advance(absl::Seconds(3));
-    cluster.Run();
+    cluster.RunFor(absl::Seconds(3));
     for (uint32_t r = 0; r < world; ++r) {
-      const auto report = *exchange.trainer(r).Wait(1);
-      ASSERT_TRUE(report.ok()) << report.status();
+      const JobReport report = exchange.Report(r, 1);
       uint64_t total = 0;
       for (uint32_t s = 0; s < world; ++s) total += s == r ? 0 : lengths[s][r];
       const uint8_t* const at = exchange.trainer(r).receive->data();
       const uint8_t untouched = at[exchange.trainer(r).receive->size() - 1];
       const uint64_t written = total - static_cast<uint64_t>(std::count(at, at + total, untouched));
-      partial += report->bytes_received > 0 && report->bytes_received < total;
-      EXPECT_LE(report->bytes_received, report->bytes_to_receive);
-      EXPECT_LE(report->bytes_sent, report->bytes_to_send);
-      EXPECT_NEAR(static_cast<double>(report->bytes_received), static_cast<double>(written),
+      partial += report.bytes_received > 0 && report.bytes_received < total;
+      EXPECT_LE(report.bytes_received, report.bytes_to_receive);
+      EXPECT_LE(report.bytes_sent, report.bytes_to_send);
+      EXPECT_NEAR(static_cast<double>(report.bytes_received), static_cast<double>(written),
                   static_cast<double>(total) / 50 + 40'000)
           << "rank " << r << " of " << total;
     }
@@ -130,15 +125,11 @@ TEST(PlacementTest, PartialBytesOfFailedJobsAreOfTheRightRanks) {
 TEST(PlacementTest, ShortExchangesGoOverOneRailInTurn) {
   Cluster cluster({.nodes = 2, .rails = 2, .plan = {.min_chunk_bytes = 1}});
   Exchange exchange(&cluster, 2, "g");
-  exchange.JoinAll();
   uint64_t seq = 0;
   std::vector<BytesByRail> carried;
   for (const uint64_t bytes : {200, 200, 200, 200, 202}) {
     exchange.SetLengths({{0, bytes}, {0, 0}}, ++seq);
-    exchange.SubmitAll(seq);
-    cluster.Run();
-    exchange.ExpectDone(seq);
-    exchange.ExpectBytes();
+    exchange.RunJob(seq);
     carried.push_back((*exchange.trainer(0).Wait(seq))->rail_tx_bytes);
   }
   EXPECT_EQ(carried, (std::vector<BytesByRail>{{200, 0}, {0, 200}, {200, 0}, {0, 200}, {101, 101}}));
@@ -149,13 +140,9 @@ TEST(PlacementTest, ShortExchangesToOneNodeComeOverAllItsRails) {
   for (const uint64_t seed : Seeds(10)) {
     Cluster cluster({.nodes = 3, .rails = 2, .seed = seed, .plan = {.min_chunk_bytes = 1}});
     Exchange exchange(&cluster, 3, "g");
-    exchange.JoinAll();
     for (const uint64_t seq : {1, 2, 3}) {
       exchange.SetLengths(AllLengths(3, 200), seq);
-      exchange.SubmitAll(seq);
-      cluster.Run();
-      exchange.ExpectDone(seq);
-      exchange.ExpectBytes();
+      exchange.RunJob(seq);
       for (uint32_t r = 0; r < 3; ++r) {
         EXPECT_EQ((*exchange.trainer(r).Wait(seq))->rail_rx_bytes, (BytesByRail{200, 200})) << r;
       }
@@ -166,9 +153,7 @@ TEST(PlacementTest, ShortExchangesToOneNodeComeOverAllItsRails) {
 // READY's grant over TCP with a rail but without keys. The parser of the wire refuses it (peer_conversion.cc).
 TEST(PlacementTest, KeysInAGrantOverTcpAreRefused) {
   Cluster cluster({.nodes = 2, .rails = 2});
-  Exchange exchange(&cluster, 2, "g");
-  exchange.JoinAll();
-  exchange.SetLengths({{0, 1000}, {0, 0}}, 1);
+  Exchange exchange(&cluster, "g", {{0, 1000}, {0, 0}});
   cluster.Hold(1, 0);
   exchange.SubmitAll(1);
   cluster.Run();

@@ -21,9 +21,7 @@ class PreparedTest : public ::testing::TestWithParam<bool> {
  protected:
   void Begin(AgentLimits limits = {}, uint64_t eager_bytes = 0) {
     cluster_.emplace(Cluster::Options{.remote = GetParam(), .limits = limits, .eager_bytes = eager_bytes});
-    exchange_.emplace(&*cluster_, 4, "g");
-    exchange_->JoinAll();
-    exchange_->SetLengths(AllLengths(4, kCapacity), 1);
+    exchange_.emplace(&*cluster_, "g", AllLengths(4, kCapacity));
   }
 
   Trainer& trainer(uint32_t rank) { return exchange_->trainer(rank); }
@@ -63,7 +61,7 @@ class PreparedTest : public ::testing::TestWithParam<bool> {
     return trainer(rank).Submit(submission);
   }
   // By the flows of Layout().
-  std::vector<uint64_t> LengthsOf(uint32_t rank, const std::vector<std::vector<uint64_t>>& matrix) const {
+  std::vector<uint64_t> LengthsOf(uint32_t rank, const Lengths& matrix) const {
     std::vector<uint64_t> lengths;
     for (uint32_t peer = 0; peer < 4; ++peer) {
       if (peer != rank) lengths.push_back(matrix[rank][peer]);
@@ -73,7 +71,7 @@ class PreparedTest : public ::testing::TestWithParam<bool> {
     }
     return lengths;
   }
-  void ExpectEnded(uint64_t seq, const std::vector<std::vector<uint64_t>>& matrix) {
+  void ExpectEnded(uint64_t seq, const Lengths& matrix) {
     for (uint32_t rank = 0; rank < 4; ++rank) {
       const auto report = trainer(rank).Wait(seq);
       ASSERT_TRUE(report->ok()) << report->status();
@@ -304,8 +302,7 @@ TEST_P(PreparedTest, OverlapsOfManyRangesAreFound) {
   EXPECT_TRUE(trainer(0).Submit(plain(2001, 4)).ok());
 }
 
-INSTANTIATE_TEST_SUITE_P(Rails, PreparedTest, ::testing::Bool(),
-                         [](const auto& info) { return info.param ? "Remote" : "Framed"; });
+INSTANTIATE_TEST_SUITE_P(Rails, PreparedTest, ::testing::Bool(), ModeOf);
 
 }  // namespace
 }  // namespace railsd::testing

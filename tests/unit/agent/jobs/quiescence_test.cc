@@ -12,15 +12,12 @@ constexpr ZoneRef kFirstZone{1, 1};
 // Over rails that receive frames, and over rails that write into remote memory.
 class QuiescenceTest : public ::testing::TestWithParam<bool> {};
 
-INSTANTIATE_TEST_SUITE_P(Rails, QuiescenceTest, ::testing::Bool(),
-                         [](const auto& info) { return info.param ? "Remote" : "Framed"; });
+INSTANTIATE_TEST_SUITE_P(Rails, QuiescenceTest, ::testing::Bool(), ModeOf);
 
 // No status, failed ones included, is told while a rail may still read the rank's memory.
 TEST(FramedQuiescenceTest, AbortedSenderIsNotTerminalWhileARailHoldsItsChunks) {
   Cluster cluster({.nodes = 2, .rails = 2});
-  Exchange exchange(&cluster, 2, "g", 8 << 20);
-  exchange.JoinAll();
-  exchange.SetLengths({{0, 4'000'000}, {0, 0}}, 1);
+  Exchange exchange(&cluster, "g", {{0, 4'000'000}, {0, 0}});
   exchange.SubmitAll(1);
   const auto moving = [&] { return cluster.node(1).rails[0]->counters().rx_payload_bytes.load() > 0; };
   cluster.Run(moving);
@@ -28,8 +25,7 @@ TEST(FramedQuiescenceTest, AbortedSenderIsNotTerminalWhileARailHoldsItsChunks) {
   ASSERT_GT(cluster.node(0).engine->Snapshot(0).rails[0].in_flight_bytes, 0u);
   rail.frozen = true;
   auto sender = exchange.trainer(0).Wait(1), receiver = exchange.trainer(1).Wait(1);
-  cluster.node(1).engine->Cancel(exchange.trainer(1).session, {exchange.trainer(1).group->epoch, JobSeq(1)}, Rank(1),
-                                 [](absl::Status) {});
+  exchange.trainer(1).Cancel(1);
   cluster.Run();
   EXPECT_TRUE(receiver->ok()) << "its own rails have let go";
   EXPECT_FALSE(sender->ok()) << "rail 0 still holds chunks";
@@ -46,17 +42,14 @@ TEST(FramedQuiescenceTest, AbortedSenderIsNotTerminalWhileARailHoldsItsChunks) {
 
 TEST_P(QuiescenceTest, AbortedReceiverIsNotTerminalWhileARailHasItsZonesOpen) {
   Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 2});
-  Exchange exchange(&cluster, 2, "g", 8 << 20);
-  exchange.JoinAll();
-  exchange.SetLengths({{0, 4'000'000}, {0, 0}}, 1);
+  Exchange exchange(&cluster, "g", {{0, 4'000'000}, {0, 0}});
   exchange.SubmitAll(1);
   cluster.Run([&] { return cluster.HasReceived(1, 0); });
   SteppedRail& rail = *cluster.node(1).rails[1];
   ASSERT_TRUE(cluster.node(1).zones.Enter(kFirstZone) != nullptr);  // in the middle of a receive
   rail.frozen = true;
   auto receiver = exchange.trainer(1).Wait(1);
-  cluster.node(0).engine->Cancel(exchange.trainer(0).session, {exchange.trainer(0).group->epoch, JobSeq(1)}, Rank(0),
-                                 [](absl::Status) {});
+  exchange.trainer(0).Cancel(1);
   cluster.Run();
   EXPECT_FALSE(receiver->ok());
   cluster.node(1).zones.Leave(kFirstZone);
@@ -73,7 +66,6 @@ TEST_P(QuiescenceTest, AbortedReceiverIsNotTerminalWhileARailHasItsZonesOpen) {
 TEST(FramedQuiescenceTest, DoneWaitsForARailThatIsInsideAReceive) {
   Cluster cluster({.nodes = 2, .rails = 2});
   Exchange exchange(&cluster, 2, "g");
-  exchange.JoinAll();
   exchange.SetLengths({{0, 1000}, {0, 0}}, 1);  // one piece, on one rail
   exchange.SubmitAll(1);
   // Both rails learn of the zones; then the one that carries nothing stops.
@@ -99,17 +91,13 @@ TEST(FramedQuiescenceTest, DoneWaitsForARailThatIsInsideAReceive) {
   out.zone = kFirstZone;
   rail.Tell(out);
   rail.frozen = false;
-  cluster.Run();
-  exchange.ExpectDone(1);
-  exchange.ExpectBytes();
+  exchange.ExpectCompletes(1);
 }
 
 // What a rail has not seen yet does not matter once nobody can come in.
 TEST(FramedQuiescenceTest, DoneDoesNotWaitForARailThatIsOutside) {
   Cluster cluster({.nodes = 2, .rails = 2});
-  Exchange exchange(&cluster, 2, "g");
-  exchange.JoinAll();
-  exchange.SetLengths({{0, 1000}, {0, 0}}, 1);
+  Exchange exchange(&cluster, "g", {{0, 1000}, {0, 0}});
   exchange.SubmitAll(1);
   size_t idle = 0;
   cluster.Run([&] {
@@ -122,27 +110,19 @@ TEST(FramedQuiescenceTest, DoneDoesNotWaitForARailThatIsOutside) {
     return false;
   });
   cluster.node(1).rails[idle]->frozen = true;
-  cluster.Run();
-  exchange.ExpectDone(1);
-  exchange.ExpectBytes();
+  exchange.ExpectCompletes(1);
   cluster.node(1).rails[idle]->frozen = false;
   exchange.SetLengths({{0, 500}, {0, 0}}, 2);
-  exchange.SubmitAll(2);
-  cluster.Run();
-  exchange.ExpectDone(2);
-  exchange.ExpectBytes();
+  exchange.RunJob(2);
 }
 
 TEST_P(QuiescenceTest, AbortedCopiesAreWaitedFor) {
   Cluster cluster({.remote = GetParam(), .nodes = 1, .rails = 1});
-  Exchange exchange(&cluster, 2, "g");
-  exchange.JoinAll();
-  exchange.SetLengths({{0, 1000}, {1000, 0}}, 1);
+  Exchange exchange(&cluster, "g", {{0, 1000}, {1000, 0}});
   cluster.node(0).copier.held = true;
   exchange.SubmitAll(1);
   auto report = exchange.trainer(0).Wait(1);
-  cluster.node(0).engine->Cancel(exchange.trainer(0).session, {exchange.trainer(0).group->epoch, JobSeq(1)}, Rank(0),
-                                 [](absl::Status) {});
+  exchange.trainer(0).Cancel(1);
   cluster.Run();
   EXPECT_FALSE(report->ok());
   cluster.node(0).copier.held = false;

@@ -17,10 +17,8 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 constexpr Recovery kDegrade{RecoveryPolicy::kDegrade, absl::ZeroDuration()};
-
-void Choose(Exchange& exchange, const Recovery& recovery) {
-  for (uint32_t r = 0; r < exchange.world(); ++r) exchange.trainer(r).recovery = recovery;
-}
+constexpr Recovery kWaitMinute{RecoveryPolicy::kWait, absl::Seconds(60)};
+constexpr Recovery kWaitBriefly{RecoveryPolicy::kWait, absl::Seconds(10)};
 
 // The peers of node `lost` give it up, and it does nothing any more.
 void Lose(Cluster& cluster, size_t lost) {
@@ -31,12 +29,11 @@ void Lose(Cluster& cluster, size_t lost) {
 }
 
 class RecoveryTest : public ::testing::TestWithParam<bool> {};
-INSTANTIATE_TEST_SUITE_P(Rails, RecoveryTest, ::testing::Bool(),
-                         [](const auto& info) { return info.param ? "Remote" : "Framed"; });
+INSTANTIATE_TEST_SUITE_P(Rails, RecoveryTest, ::testing::Bool(), ModeOf);
 
 TEST_P(RecoveryTest, RanksThatDisagreeAreToldSo) {
   Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
-  Exchange exchange(&cluster, 2, "g");
+  Exchange exchange(&cluster, 2, "g", {.join = false});
   exchange.trainer(1).recovery = {RecoveryPolicy::kWait, absl::Seconds(30)};
   for (uint32_t r : {0u, 1u}) exchange.trainer(r).Join("g", 2);
   cluster.Run();
@@ -52,8 +49,7 @@ TEST_P(RecoveryTest, RanksThatDisagreeAreToldSo) {
 
 TEST_P(RecoveryTest, ACommitDoesNotStretchThePatience) {
   Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
-  Exchange exchange(&cluster, 2, "g");
-  Choose(exchange, {RecoveryPolicy::kWait, absl::Seconds(10)});
+  Exchange exchange(&cluster, 2, "g", {.recovery = kWaitBriefly, .join = false});
   for (uint32_t r : {0u, 1u}) exchange.trainer(r).Join("g", 2);
   cluster.Run([&] {
     for (GroupCommit* commit : Outgoing<GroupCommit>(cluster, 0)) commit->recovery.wait_limit = absl::Hours(9999);
@@ -65,61 +61,43 @@ TEST_P(RecoveryTest, ACommitDoesNotStretchThePatience) {
 
 TEST_P(RecoveryTest, ThePatienceWithAPeerIsThatOfItsMostPatientLivingGroup) {
   Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
-  Exchange failing(&cluster, 2, "failing"), short_one(&cluster, 2, "short"), long_one(&cluster, 2, "long");
-  Choose(short_one, {RecoveryPolicy::kWait, absl::Seconds(10)});
-  Choose(long_one, {RecoveryPolicy::kWait, absl::Seconds(60)});
-  failing.JoinAll();
+  Exchange failing(&cluster, 2, "failing");
   EXPECT_EQ(cluster.node(0).patience["n1"], absl::ZeroDuration());
-  short_one.JoinAll();
+  Exchange short_one(&cluster, 2, "short", {.recovery = kWaitBriefly});
   EXPECT_EQ(cluster.node(0).patience["n1"], absl::Seconds(10));
-  long_one.JoinAll();
+  Exchange long_one(&cluster, 2, "long", {.recovery = kWaitMinute});
   for (size_t n : {0u, 1u}) EXPECT_EQ(cluster.node(n).patience[n == 0 ? "n1" : "n0"], absl::Seconds(60));
-  cluster.node(1).engine->Leave(long_one.trainer(1).session, long_one.trainer(1).group->epoch, Rank(1),
-                                [](absl::Status) {});
+  long_one.trainer(1).Leave();
   cluster.Run();
   for (size_t n : {0u, 1u}) EXPECT_EQ(cluster.node(n).patience[n == 0 ? "n1" : "n0"], absl::Seconds(10));
 }
 
 TEST_P(RecoveryTest, SilenceBreaksGroupsThatFailAndLeavesThoseThatWait) {
   Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 2});
-  Exchange failing(&cluster, 2, "failing"), waiting(&cluster, 2, "waiting");
-  Choose(waiting, {RecoveryPolicy::kWait, absl::Seconds(60)});
-  failing.JoinAll();
-  waiting.JoinAll();
-  waiting.SetLengths(AllLengths(2, 300'000), 1);
+  Exchange failing(&cluster, "failing", AllLengths(2, 10));
+  Exchange waiting(&cluster, "waiting", AllLengths(2, 300'000), {.recovery = kWaitMinute});
   waiting.SubmitAll(1);
   for (auto& rail : cluster.node(1).rails) rail->frozen = true;
   cluster.node(0).engine->OnPeerSilent("n1", "frozen");
   cluster.Run();
-  failing.SetLengths(AllLengths(2, 10), 2);
   EXPECT_THAT(failing.trainer(0).Submit(failing.For(0, 1)).ToString(), HasSubstr("node n1 is lost: frozen"));
   cluster.Advance(absl::Seconds(20));
   cluster.Run();
   for (auto& rail : cluster.node(1).rails) rail->frozen = false;
-  cluster.Run();
-  waiting.ExpectDone(1);
-  waiting.ExpectBytes();
+  waiting.ExpectCompletes(1);
   waiting.SetLengths(AllLengths(2, 1'000), 3);
-  waiting.SubmitAll(2);
-  cluster.Run();
-  waiting.ExpectDone(2);
-  waiting.ExpectBytes();
+  waiting.RunJob(2);
 }
 
 TEST_P(RecoveryTest, AGroupThatWaitedForNothingFails) {
   Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 2});
-  Exchange waiting(&cluster, 2, "waiting", 4 << 20);
-  Choose(waiting, {RecoveryPolicy::kWait, absl::Seconds(60)});
-  waiting.JoinAll();
-  waiting.SetLengths(AllLengths(2, 2'000'000), 1);
+  Exchange waiting(&cluster, "waiting", AllLengths(2, 2'000'000), {.recovery = kWaitMinute});
   waiting.SubmitAll(1);
   cluster.Run([&] { return cluster.HasReceived(0, 0); });
   cluster.node(0).engine->OnPeerSilent("n1", "frozen");
   Lose(cluster, 1);
   cluster.Run();
-  const auto report = *waiting.trainer(0).Wait(1);
-  ASSERT_TRUE(report.ok()) << report.status();
-  EXPECT_EQ(report->status.code(), absl::StatusCode::kUnavailable) << report->status;
+  waiting.ExpectFailed(1, absl::StatusCode::kUnavailable, HasSubstr("silent for 5 s"), {0});
 }
 
 // After how many steps of a job on three nodes the last of them is lost.
@@ -133,22 +111,18 @@ TEST_P(DegradeTest, TheOthersGoOnAndSayWhoIsLost) {
   for (const uint64_t seed : Seeds(2)) {
     SCOPED_TRACE(seed);
     Cluster cluster({.remote = remote, .nodes = 3, .rails = 2, .seed = seed});
-    Exchange exchange(&cluster, 6, "g", 8 << 20);
-    Choose(exchange, kDegrade);
-    exchange.JoinAll();
+    Exchange exchange(&cluster, 6, "g", {.buffer_bytes = 8 << 20, .recovery = kDegrade});
     exchange.SetLengths(AllLengths(6, 300'000), seed);
     exchange.SubmitAll(1);
-    int step = 0;
-    cluster.Run([&, limit = steps] { return ++step > limit; });
+    cluster.RunSteps(steps);
     Lose(cluster, 2);
     cluster.Run();
     // Lost in this job: they had not said that they were done. Those that were done already do not know.
     for (uint32_t r : {0u, 1u, 3u, 4u}) {
-      const auto report = *exchange.trainer(r).Wait(1);
-      ASSERT_TRUE(report.ok()) << report.status();
-      EXPECT_EQ(report->state, JobState::kDone) << report->status;
-      if (report->bytes_received < report->bytes_to_receive || report->bytes_sent < report->bytes_to_send) {
-        EXPECT_THAT(report->lost_ranks, ElementsAre(Rank(2), Rank(5)));
+      const JobReport report = exchange.Report(r, 1);
+      EXPECT_EQ(report.state, JobState::kDone) << report.status;
+      if (report.bytes_received < report.bytes_to_receive || report.bytes_sent < report.bytes_to_send) {
+        EXPECT_THAT(report.lost_ranks, ElementsAre(Rank(2), Rank(5)));
       }
       exchange.ExpectBytesBetween({0, 1, 3, 4}, r);
     }
@@ -160,11 +134,10 @@ TEST_P(DegradeTest, TheOthersGoOnAndSayWhoIsLost) {
     }
     cluster.Run();
     for (uint32_t r : {0u, 1u, 3u, 4u}) {
-      const auto report = *exchange.trainer(r).Wait(2);
-      ASSERT_TRUE(report.ok()) << report.status();
-      EXPECT_EQ(report->state, JobState::kDone) << report->status;
-      EXPECT_THAT(report->lost_ranks, ElementsAre(Rank(2), Rank(5)));
-      EXPECT_EQ(report->bytes_received, 150'000u);
+      const JobReport report = exchange.Report(r, 2);
+      EXPECT_EQ(report.state, JobState::kDone) << report.status;
+      EXPECT_THAT(report.lost_ranks, ElementsAre(Rank(2), Rank(5)));
+      EXPECT_EQ(report.bytes_received, 150'000u);
       exchange.ExpectBytesBetween({0, 1, 3, 4}, r);
     }
     for (size_t n : {0u, 1u}) {
@@ -174,13 +147,20 @@ TEST_P(DegradeTest, TheOthersGoOnAndSayWhoIsLost) {
   }
 }
 
+// Ranks 0 and 1 are done with each other, and know that rank 2 is lost.
+void ExpectOthersDone(Exchange& exchange) {
+  for (uint32_t rank : {0u, 1u}) {
+    const JobReport report = exchange.Report(rank, 1);
+    EXPECT_EQ(report.state, JobState::kDone) << report.status;
+    exchange.ExpectBytesBetween({0, 1}, rank);
+  }
+  EXPECT_THAT(exchange.Report(0, 1).lost_ranks, ElementsAre(Rank(2)));
+}
+
 // The rails answer for the zones only after the peer is lost: they have no connection to it.
 TEST(DegradeRemoteTest, APeerThatIsLostWhileItsZonesOpenIsLeftOut) {
   Cluster cluster({.remote = true, .nodes = 3, .rails = 2});
-  Exchange exchange(&cluster, 3, "g");
-  Choose(exchange, kDegrade);
-  exchange.JoinAll();
-  exchange.SetLengths(AllLengths(3, 40'000), 1);
+  Exchange exchange(&cluster, "g", AllLengths(3, 40'000), {.recovery = kDegrade});
   for (auto& rail : cluster.node(0).rails) rail->frozen = true;
   exchange.SubmitAll(1);
   cluster.Run();
@@ -188,22 +168,13 @@ TEST(DegradeRemoteTest, APeerThatIsLostWhileItsZonesOpenIsLeftOut) {
   Lose(cluster, 2);
   for (auto& rail : cluster.node(0).rails) rail->frozen = false;
   cluster.Run();
-  for (uint32_t rank : {0u, 1u}) {
-    const auto report = *exchange.trainer(rank).Wait(1);
-    ASSERT_TRUE(report.ok()) << report.status();
-    EXPECT_EQ(report->state, JobState::kDone) << report->status;
-    exchange.ExpectBytesBetween({0, 1}, rank);
-  }
-  EXPECT_THAT((*exchange.trainer(0).Wait(1))->lost_ranks, ElementsAre(Rank(2)));
+  ExpectOthersDone(exchange);
 }
 
 // The rails have no connection to the peer, and its zones are closing, to be opened again, when it is lost.
 TEST(DegradeRemoteTest, APeerThatIsLostWhileItsZonesCloseAgainIsLeftOut) {
   Cluster cluster({.remote = true, .nodes = 3, .rails = 2});
-  Exchange exchange(&cluster, 3, "g");
-  Choose(exchange, kDegrade);
-  exchange.JoinAll();
-  exchange.SetLengths(AllLengths(3, 40'000), 1);
+  Exchange exchange(&cluster, "g", AllLengths(3, 40'000), {.recovery = kDegrade});
   for (auto& rail : cluster.node(0).rails) {
     rail->frozen = true;
     rail->watched.on_event = [&rail](const RailEvent& event) {
@@ -221,22 +192,13 @@ TEST(DegradeRemoteTest, APeerThatIsLostWhileItsZonesCloseAgainIsLeftOut) {
   cluster.Run();
   for (auto& rail : cluster.node(0).rails) rail->frozen = false;
   cluster.Run();
-  for (uint32_t rank : {0u, 1u}) {
-    const auto report = *exchange.trainer(rank).Wait(1);
-    ASSERT_TRUE(report.ok()) << report.status();
-    EXPECT_EQ(report->state, JobState::kDone) << report->status;
-    exchange.ExpectBytesBetween({0, 1}, rank);
-  }
-  EXPECT_THAT((*exchange.trainer(0).Wait(1))->lost_ranks, ElementsAre(Rank(2)));
+  ExpectOthersDone(exchange);
 }
 
 // n0 and n2 have lost each other; n1 reaches both, and has lost nobody.
 class CutPairTest : public ::testing::TestWithParam<bool> {
  protected:
   CutPairTest() {
-    Choose(exchange_, kDegrade);
-    exchange_.JoinAll();
-    exchange_.SetLengths(AllLengths(3, 40'000), 1);
     cluster_.Lose(0, 2, "a cut cable");
     cluster_.node(2).engine->OnPeerDown("n0", "a cut cable");
     cluster_.Run();
@@ -250,10 +212,9 @@ class CutPairTest : public ::testing::TestWithParam<bool> {
   bool Broken(size_t n) { return cluster_.node(n).engine->Snapshot(0).groups.at(0).broken; }
 
   Cluster cluster_{{.remote = GetParam(), .nodes = 3, .rails = 2}};
-  Exchange exchange_{&cluster_, 3, "g"};
+  Exchange exchange_{&cluster_, "g", AllLengths(3, 40'000), {.recovery = kDegrade}};
 };
-INSTANTIATE_TEST_SUITE_P(Rails, CutPairTest, ::testing::Bool(),
-                         [](const auto& info) { return info.param ? "Remote" : "Framed"; });
+INSTANTIATE_TEST_SUITE_P(Rails, CutPairTest, ::testing::Bool(), ModeOf);
 
 TEST_P(CutPairTest, GoesOnByTheNodeBetween) {
   exchange_.SubmitAll(1);
@@ -280,8 +241,7 @@ TEST_P(CutPairTest, TheEndOfTheEpochReachesWhoHadLostTheOneWhoEndsIt) {
 TEST_P(CutPairTest, TheEndOfAJobReachesWhoHadLostTheOneWhoEndsIt) {
   ASSERT_TRUE(Submit(0, 1).ok());
   ASSERT_TRUE(Submit(2, 1).ok());
-  cluster_.node(2).engine->Cancel(exchange_.trainer(2).session, {exchange_.trainer(2).group->epoch, JobSeq(1)}, Rank(2),
-                                  [](absl::Status) {});
+  exchange_.trainer(2).Cancel(1);
   cluster_.Run();
   EXPECT_THAT(EndOf(0, 1).ToString(), HasSubstr("cancelled by rank 2 on n2"));
   ASSERT_TRUE(Submit(1, 1).ok());
@@ -290,9 +250,8 @@ TEST_P(CutPairTest, TheEndOfAJobReachesWhoHadLostTheOneWhoEndsIt) {
   exchange_.SubmitAll(2);
   cluster_.Run();
   for (uint32_t rank : {0u, 1u, 2u}) {
-    const auto report = *exchange_.trainer(rank).Wait(2);
-    ASSERT_TRUE(report.ok()) << report.status();
-    EXPECT_EQ(report->state, JobState::kDone) << report->status;
+    const JobReport report = exchange_.Report(rank, 2);
+    EXPECT_EQ(report.state, JobState::kDone) << report.status;
   }
   EXPECT_THAT((*exchange_.trainer(0).Wait(2))->lost_ranks, ElementsAre(Rank(2)));
 }
@@ -300,15 +259,11 @@ TEST_P(CutPairTest, TheEndOfAJobReachesWhoHadLostTheOneWhoEndsIt) {
 // A link that has not failed yet may be slow: n1 hears of the end by n2, and not only that n2 aborts the job.
 TEST_P(RecoveryTest, TheEndOfAnEpochIsHeardOfByWhomeverComesFirst) {
   Cluster cluster({.remote = GetParam(), .nodes = 3, .rails = 2});
-  Exchange exchange(&cluster, 3, "g");
-  exchange.JoinAll();
-  exchange.SetLengths(AllLengths(3, 40'000), 1);
+  Exchange exchange(&cluster, "g", AllLengths(3, 40'000));
   cluster.Hold(0, 1);
   for (uint32_t rank : {0u, 1u}) ASSERT_TRUE(exchange.trainer(rank).Submit(exchange.For(rank, 1)).ok());
   cluster.node(0).engine->CloseSession(exchange.trainer(0).session, "pid 42 was killed", [](absl::Status) {});
-  cluster.Run();
-  cluster.Advance(absl::Seconds(2));  // for what n0 has not said yet
-  cluster.Run();
+  cluster.RunFor(absl::Seconds(2));  // for what n0 has not said yet
   EXPECT_THAT((*exchange.trainer(1).Wait(1))->status.ToString(), HasSubstr("pid 42 was killed"));
   EXPECT_THAT(exchange.trainer(1).Submit(exchange.For(1, 2)).ToString(), HasSubstr("pid 42 was killed"));
 }
@@ -316,9 +271,7 @@ TEST_P(RecoveryTest, TheEndOfAnEpochIsHeardOfByWhomeverComesFirst) {
 // n2 has a rank, and may end the epoch and each of its jobs; it cannot make the others send each other more than that.
 TEST_P(RecoveryTest, EndsThatOneMemberInventsAreNotPassedOn) {
   Cluster cluster({.remote = GetParam(), .nodes = 3, .rails = 1});
-  Exchange exchange(&cluster, 3, "g");
-  Choose(exchange, kDegrade);
-  exchange.JoinAll();
+  Exchange exchange(&cluster, 3, "g", {.recovery = kDegrade});
   const Epoch epoch = exchange.trainer(1).group->epoch;
   const auto say = [&](ControlMessage message) {
     cluster.node(1).engine->OnPeerMessage("n2", cluster.node(2).boot, std::move(message));
@@ -331,9 +284,7 @@ TEST_P(RecoveryTest, EndsThatOneMemberInventsAreNotPassedOn) {
 
 TEST_P(RecoveryTest, ANodeThatIsLeftOutHasNoSayEvenWhenItIsBack) {
   Cluster cluster({.remote = GetParam(), .nodes = 3, .rails = 1});
-  Exchange exchange(&cluster, 3, "g");
-  Choose(exchange, kDegrade);
-  exchange.JoinAll();
+  Exchange exchange(&cluster, 3, "g", {.recovery = kDegrade});
   // Both ends of the link see that it is lost, and then that it is up again.
   for (const auto& [here, there] : {std::pair(0, 2), std::pair(2, 0)}) {
     cluster.node(here).engine->OnPeerDown(cluster.node(there).name, "a cut cable");
@@ -353,8 +304,7 @@ TEST_P(RecoveryTest, ANodeThatIsLeftOutHasNoSayEvenWhenItIsBack) {
   exchange.ExpectBytesBetween({1, 2}, 2);
   // A trainer of n2 leaves: that ends the group for n1, which is told, and for n0 only by n1.
   cluster.Hold(1, 0);
-  cluster.node(2).engine->Leave(exchange.trainer(2).session, exchange.trainer(2).group->epoch, Rank(2),
-                                [](absl::Status) {});
+  exchange.trainer(2).Leave();
   cluster.Run();
   EXPECT_FALSE(cluster.node(0).engine->Snapshot(0).groups.at(0).broken);
   EXPECT_TRUE(cluster.node(1).engine->Snapshot(0).groups.at(0).broken);

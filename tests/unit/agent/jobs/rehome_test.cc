@@ -20,9 +20,7 @@ TEST(RehomeTest, QuiescedNamesTheConnectionThatFailsUnderAnAbortedJob) {
   for (const bool weak : {false, true}) {
     SCOPED_TRACE(weak);
     Cluster cluster({.remote = true, .rails = 2, .plan = {.chunk_bytes = 64 << 10}, .weak_zones = weak});
-    Exchange exchange(&cluster, 2, "g", 8 << 20);
-    exchange.JoinAll();
-    exchange.SetLengths({{0, 4'000'000}, {0, 0}}, 1);
+    Exchange exchange(&cluster, "g", {{0, 4'000'000}, {0, 0}});
     exchange.SubmitAll(1);
     Grant grant;
     cluster.Run([&] {
@@ -35,8 +33,7 @@ TEST(RehomeTest, QuiescedNamesTheConnectionThatFailsUnderAnAbortedJob) {
     cluster.Run();
     ASSERT_GT(cluster.node(0).engine->Snapshot(0).rails[0].in_flight_bytes, 0u);
     // The job is cancelled, and the network fails under rail 0 before the rail has heard of that.
-    cluster.node(0).engine->Cancel(exchange.trainer(0).session, {exchange.trainer(0).group->epoch, JobSeq(1)}, Rank(0),
-                                   [](absl::Status) {});
+    exchange.trainer(0).Cancel(1);
     cluster.fabric().Fail(cluster.AddressOf(0, 0));
     cluster.node(0).rails[1]->frozen = false;  // stops what it has
     cluster.Run();
@@ -53,9 +50,7 @@ TEST(RehomeTest, QuiescedNamesTheConnectionThatFailsUnderAnAbortedJob) {
 // The same: every order has come back and the end of the connection is not told yet, when the job is aborted.
 TEST(RehomeTest, QuiescedNamesAConnectionWhoseEndIsNotToldYet) {
   Cluster cluster({.remote = true, .rails = 2, .plan = {.chunk_bytes = 64 << 10}, .weak_zones = true});
-  Exchange exchange(&cluster, 2, "g", 8 << 20);
-  exchange.JoinAll();
-  exchange.SetLengths({{0, 4'000'000}, {0, 0}}, 1);
+  Exchange exchange(&cluster, "g", {{0, 4'000'000}, {0, 0}});
   exchange.SubmitAll(1);
   cluster.Run([&] { return cluster.HasReceived(1, 0) && cluster.HasReceived(1, 1); });
   cluster.Hold(0, 1);
@@ -68,8 +63,7 @@ TEST(RehomeTest, QuiescedNamesAConnectionWhoseEndIsNotToldYet) {
   cluster.fabric().Fail(cluster.AddressOf(0, 0));
   cluster.Run();
   ASSERT_TRUE(down);
-  cluster.node(0).engine->Cancel(exchange.trainer(0).session, {exchange.trainer(0).group->epoch, JobSeq(1)}, Rank(0),
-                                 [](absl::Status) {});
+  exchange.trainer(0).Cancel(1);
   cluster.Run();
   ASSERT_EQ(Outgoing<Quiesced>(cluster, 0).size(), 0u) << "said without the connection";
 }
@@ -79,9 +73,7 @@ TEST(RehomeTest, ARehomeOfWhatIsLongCompleteIsAnsweredComplete) {
   for (const bool remote : {false, true}) {
     SCOPED_TRACE(remote);
     Cluster cluster({.remote = remote, .rails = 2, .plan = {.chunk_bytes = 64 << 10}});
-    Exchange exchange(&cluster, 2, "g", 4 << 20);
-    exchange.JoinAll();
-    exchange.SetLengths({{0, 2'000'000}, {0, 0}}, 1);
+    Exchange exchange(&cluster, "g", {{0, 2'000'000}, {0, 0}});
     exchange.SubmitAll(1);
     cluster.Run([&] { return cluster.HasReceived(1, 0) && Outgoing<Ready>(cluster, 0).empty(); });
     cluster.node(0).rails[0]->watched.on_event = [](RailEvent& event) {
@@ -89,22 +81,19 @@ TEST(RehomeTest, ARehomeOfWhatIsLongCompleteIsAnsweredComplete) {
     };
     cluster.Hold(0, 1);
     cluster.Run();
-    const auto receiver = *exchange.trainer(1).Wait(1);
-    ASSERT_TRUE(receiver.ok()) << receiver.status();
-    ASSERT_EQ(receiver->state, JobState::kDone) << receiver->status;
+    const JobReport receiver = exchange.Report(1, 1);
+    ASSERT_EQ(receiver.state, JobState::kDone) << receiver.status;
     exchange.ExpectBytes();
     cluster.fabric().Break(cluster.AddressOf(0, 0), PeerIndex(0), ECONNRESET);
     cluster.Run();
     ASSERT_EQ(Outgoing<Rehome>(cluster, 0).size(), 1u);
     // The trainer of rank 1 is through, and leaves in good order.
-    cluster.node(1).engine->Leave(exchange.trainer(1).session, exchange.trainer(1).group->epoch, Rank(1),
-                                  [](absl::Status) {});
+    exchange.trainer(1).Leave();
     cluster.Run();
     cluster.Release(0, 1);
     cluster.Run();
-    const auto sender = *exchange.trainer(0).Wait(1);
-    ASSERT_TRUE(sender.ok()) << sender.status();
-    EXPECT_EQ(sender->state, JobState::kDone) << sender->status;
+    const JobReport sender = exchange.Report(0, 1);
+    EXPECT_EQ(sender.state, JobState::kDone) << sender.status;
   }
 }
 
@@ -113,17 +102,12 @@ TEST(RehomeTest, RailBytesOfADoneJobAddUpAfterAFailedRail) {
   for (const Policy policy : {Policy::kLpt, Policy::kRoundRobin, Policy::kAligned, Policy::kEcmp}) {
     SCOPED_TRACE(std::string(PolicyName(policy)));
     Cluster cluster({.rails = 2, .plan = {.policy = policy, .chunk_bytes = 16 << 10}});
-    Exchange exchange(&cluster, 16, "g", 8 << 20);
-    exchange.JoinAll();
-    exchange.SetLengths(AllLengths(16, 100'000), 1);
+    Exchange exchange(&cluster, "g", AllLengths(16, 100'000));
     exchange.SubmitAll(1);
     cluster.Run([&] { return cluster.HasReceived(1, 0); });
-    int steps = 0;
-    cluster.Run([&] { return ++steps > 30; });
+    cluster.RunSteps(30);
     cluster.fabric().Break(cluster.AddressOf(0, 0), PeerIndex(0), ECONNRESET);
-    cluster.Run();
-    exchange.ExpectDone(1);
-    exchange.ExpectBytes();
+    exchange.ExpectCompletes(1);
     const AgentSnapshot snapshot = cluster.node(1).engine->Snapshot(0);
     ASSERT_GT(cluster.node(0).engine->Snapshot(0).counters.rehomed_exchanges, 0u);
     const uint64_t in = 8 * 8 * 100'000;
@@ -136,8 +120,7 @@ TEST(RehomeTest, RailBytesOfADoneJobAddUpAfterAFailedRail) {
 // Keys grow with what tenants receive into: the answer carries as many as fit.
 TEST(RehomeTest, AnAnswerThatIsTooLongLeavesKeysOut) {
   Cluster cluster({.remote = true, .rails = 2});
-  Exchange exchange(&cluster, 2, "g", 1 << 20);
-  exchange.JoinAll();
+  Exchange exchange(&cluster, 2, "g");
   constexpr size_t kJobs = 4;
   exchange.ReceiveApart(kJobs);
   exchange.SetLengths({{0, 10'000}, {0, 0}}, 1);
@@ -173,8 +156,7 @@ TEST(RehomeTest, WhatIsCompleteDoesNotWaitForTheKeysOfOthers) {
   for (const bool remote : {false, true}) {
     SCOPED_TRACE(remote);
     Cluster cluster({.remote = remote, .rails = 2, .plan = {.chunk_bytes = 64 << 10}});
-    Exchange exchange(&cluster, 2, "g", 8 << 20);
-    exchange.JoinAll();
+    Exchange exchange(&cluster, 2, "g", {.buffer_bytes = 8 << 20});
     exchange.ReceiveApart(2);
     exchange.SetLengths({{0, 100'000}, {0, 0}}, 1);
     for (size_t r : {0u, 1u}) {
@@ -184,30 +166,23 @@ TEST(RehomeTest, WhatIsCompleteDoesNotWaitForTheKeysOfOthers) {
     }
     exchange.SubmitAll(1);
     cluster.Run();
-    const auto receiver = *exchange.trainer(1).Wait(1);
-    ASSERT_TRUE(receiver.ok()) << receiver.status();
-    ASSERT_EQ(receiver->state, JobState::kDone) << receiver->status;
+    const JobReport receiver = exchange.Report(1, 1);
+    ASSERT_EQ(receiver.state, JobState::kDone) << receiver.status;
     EXPECT_FALSE(exchange.trainer(0).Wait(1)->ok());
     for (size_t r : {0u, 1u}) cluster.fabric().SetStepBytes(cluster.AddressOf(1, r), 1000);
     exchange.SubmitAll(2);
-    int steps = 0;
-    cluster.Run([&] { return ++steps > 60; });
+    cluster.RunSteps(60);
     for (size_t r : {0u, 1u}) cluster.fabric().Fail(cluster.AddressOf(0, r));
-    cluster.Run();
-    cluster.Advance(absl::Seconds(7));
-    cluster.Run();
-    const auto sender = *exchange.trainer(0).Wait(1);
-    ASSERT_TRUE(sender.ok()) << sender.status();
-    EXPECT_EQ(sender->state, JobState::kDone) << sender->status;
+    cluster.RunFor(absl::Seconds(7));
+    const JobReport sender = exchange.Report(0, 1);
+    EXPECT_EQ(sender.state, JobState::kDone) << sender.status;
   }
 }
 
 // over TCP nobody sends tallies. A peer that does.
 TEST(RehomeTest, ATallyOverTcpCountsNothing) {
   Cluster cluster({.rails = 2, .plan = {.chunk_bytes = 64 << 10}});
-  Exchange exchange(&cluster, 2, "g", 4 << 20);
-  exchange.JoinAll();
-  exchange.SetLengths({{0, 2'000'000}, {0, 0}}, 1);
+  Exchange exchange(&cluster, "g", {{0, 2'000'000}, {0, 0}});
   exchange.SubmitAll(1);
   cluster.Run([&] { return cluster.HasReceived(1, 0); });
   cluster.node(1).engine->OnPeerMessage("n0", BootId(1000),

@@ -26,8 +26,6 @@ class HostileRehomeTest : public ::testing::Test {
  protected:
   // Rank 0 on n0 sends to rank 1 on n1.
   void Submit() {
-    exchange_.JoinAll();
-    exchange_.SetLengths({{0, 100'000}, {0, 0}}, 1);
     exchange_.SubmitAll(1);
     cluster_.Run([&] {
       for (const Ready* ready : Outgoing<Ready>(cluster_, 1)) grant_ = ready->grant.value_or(grant_);
@@ -62,7 +60,7 @@ class HostileRehomeTest : public ::testing::Test {
   uint64_t Ignored(size_t n) { return cluster_.node(n).engine->Snapshot(0).counters.control_messages_ignored; }
 
   Cluster cluster_{{.remote = true, .nodes = 2, .rails = 2, .plan = {.chunk_bytes = 16 << 10}}};
-  Exchange exchange_{&cluster_, 2, "g"};
+  Exchange exchange_{&cluster_, "g", {{0, 100'000}, {0, 0}}};
   Grant grant_;  // to n0
 };
 
@@ -186,9 +184,7 @@ class LyingFenceTest : public ::testing::TestWithParam<FenceLie> {};
 
 TEST_P(LyingFenceTest, FailsTheJob) {
   Cluster cluster({.remote = GetParam().remote, .nodes = 2, .rails = 3});
-  Exchange exchange(&cluster, 2, "g", 1 << 20);
-  exchange.JoinAll();
-  exchange.SetLengths({{0, 900'000}, {0, 0}}, 1);
+  Exchange exchange(&cluster, "g", {{0, 900'000}, {0, 0}});
   for (size_t r = 0; r < 3; ++r) {
     cluster.node(0).rails[r]->watched.tamper = [r](SendOrder& order) {
       if (order.weight > 0) GetParam().tell(r, order);
@@ -204,11 +200,8 @@ TEST_P(LyingFenceTest, FailsTheJob) {
   cluster.node(0).rails[2]->frozen = false;
   cluster.Run();
   // Its receiver, that is: the liar may have had all its acknowledgements before.
-  auto report = *exchange.trainer(1).Wait(1);
-  ASSERT_TRUE(report.ok()) << report.status();
-  EXPECT_EQ(report->status.code(), absl::StatusCode::kInternal);
-  EXPECT_THAT(std::string(report->status.message()),
-              AllOf(HasSubstr("n0 sent a fence of weight"), HasSubstr("contradicts")));
+  exchange.ExpectFailed(1, absl::StatusCode::kInternal,
+                        AllOf(HasSubstr("n0 sent a fence of weight"), HasSubstr("contradicts")), {1});
   cluster.ExpectNothingOpen();
 }
 
@@ -234,9 +227,7 @@ class RemoteQuiescenceTest : public ::testing::TestWithParam<bool> {  // weak zo
   // n1 receives, and aborts in the middle; n0 does not stop, for its rails are frozen.
   void Begin() {
     cluster_ = std::make_unique<Cluster>(Cluster::Options{.remote = true, .weak_zones = GetParam()});
-    exchange_ = std::make_unique<Exchange>(cluster_.get(), 2, "g", 8 << 20);
-    exchange_->JoinAll();
-    exchange_->SetLengths({{0, 4'000'000}, {0, 0}}, 1);
+    exchange_ = std::make_unique<Exchange>(cluster_.get(), "g", Lengths{{0, 4'000'000}, {0, 0}});
     exchange_->SubmitAll(1);
     cluster_->Run([&] {
       for (const Ready* ready : Outgoing<Ready>(*cluster_, 1)) grant_ = ready->grant.value_or(grant_);
@@ -245,8 +236,7 @@ class RemoteQuiescenceTest : public ::testing::TestWithParam<bool> {  // weak zo
     for (auto& rail : cluster_->node(0).rails) rail->frozen = true;
     receiver_ = exchange_->trainer(1).Wait(1);
     sender_ = exchange_->trainer(0).Wait(1);
-    cluster_->node(1).engine->Cancel(exchange_->trainer(1).session, {exchange_->trainer(1).group->epoch, JobSeq(1)},
-                                     Rank(1), [](absl::Status) {});
+    exchange_->trainer(1).Cancel(1);
     cluster_->Run();
     EXPECT_FALSE(receiver_->ok()) << "n0 may still write";
     EXPECT_GT(cluster_->fabric().OpenKeys(cluster_->AddressOf(1, 0)), 0u);
@@ -330,9 +320,7 @@ TEST_P(RemoteQuiescenceTest, ConnectionsThatFailedAtTheSenderAreEndedHereToo) {
 
 TEST_P(RemoteQuiescenceTest, TheSenderNamesTheConnectionsThatFailed) {
   Cluster cluster({.remote = true, .rails = 3, .plan = {.chunk_bytes = 64 << 10}, .weak_zones = GetParam()});
-  Exchange exchange(&cluster, 2, "g", 8 << 20);
-  exchange.JoinAll();
-  exchange.SetLengths({{0, 4'000'000}, {0, 0}}, 1);
+  Exchange exchange(&cluster, "g", {{0, 4'000'000}, {0, 0}});
   exchange.SubmitAll(1);
   Grant grant;
   cluster.Run([&] {
@@ -347,8 +335,7 @@ TEST_P(RemoteQuiescenceTest, TheSenderNamesTheConnectionsThatFailed) {
   const Rehome& rehome = *Outgoing<Rehome>(cluster, 0)[0];
   EXPECT_FALSE(rehome.failed.empty());
   for (const RailConnection& rail : rehome.failed) EXPECT_THAT(rail, AnyOf(grant.keys[0].rail, grant.keys[2].rail));
-  cluster.node(1).engine->Cancel(exchange.trainer(1).session, {exchange.trainer(1).group->epoch, JobSeq(1)}, Rank(1),
-                                 [](absl::Status) {});
+  exchange.trainer(1).Cancel(1);
   cluster.Run();
   ASSERT_EQ(Outgoing<Rehome>(cluster, 0).size(), 1u);
   ASSERT_FALSE(Outgoing<Quiesced>(cluster, 0).empty());

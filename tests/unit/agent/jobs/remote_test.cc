@@ -18,8 +18,6 @@ namespace {
 
 using ::testing::ElementsAre;
 
-using Lengths = std::vector<std::vector<uint64_t>>;
-
 uint64_t Fences(Cluster& cluster) {
   uint64_t fences = 0;
   for (size_t n = 0; n < cluster.size(); ++n) {
@@ -31,17 +29,13 @@ uint64_t Fences(Cluster& cluster) {
 TEST(RemoteJobTest, OneFenceForEachExchangeAndRailAtMost) {
   constexpr uint32_t kWorld = 6;
   Cluster cluster({.remote = true, .nodes = 3, .rails = 4, .plan = {.chunk_bytes = 16 << 10, .min_chunk_bytes = 1024}});
-  Exchange exchange(&cluster, kWorld, "g", 4 << 20);
-  exchange.JoinAll();
+  Exchange exchange(&cluster, kWorld, "g", {.buffer_bytes = 4 << 20});
   // n0 sends much, n1 nothing, n2 little.
   Lengths lengths(kWorld, std::vector<uint64_t>(kWorld, 300'000));
   for (uint32_t source : {1u, 4u}) lengths[source].assign(kWorld, 0);
   for (uint32_t source : {2u, 5u}) lengths[source].assign(kWorld, 10);
   exchange.SetLengths(lengths, 1);
-  exchange.SubmitAll(1, 3);
-  cluster.Run();
-  exchange.ExpectDone(1);
-  exchange.ExpectBytes();
+  exchange.RunJob(1, 3);
   EXPECT_LE(Fences(cluster), 4u * 4);
   EXPECT_GE(Fences(cluster), 4u + 3) << "exchanges without bytes need none";
   uint64_t chunks = 0;
@@ -54,9 +48,7 @@ TEST(RemoteJobTest, OneFenceForEachExchangeAndRailAtMost) {
 
 TEST(RemoteJobTest, AStreamOnOneRailNeedsNoOrderBesidesItsChunk) {
   Cluster cluster({.remote = true, .nodes = 2, .rails = 4});
-  Exchange exchange(&cluster, 2, "g");
-  exchange.JoinAll();
-  exchange.SetLengths({{0, 100}, {0, 0}}, 1);
+  Exchange exchange(&cluster, "g", {{0, 100}, {0, 0}});
   exchange.SubmitAll(1);
   cluster.Run();
   exchange.ExpectDone(1);
@@ -68,9 +60,7 @@ TEST(RemoteJobTest, AStreamOnOneRailNeedsNoOrderBesidesItsChunk) {
 
 TEST(RemoteJobTest, ReadyWaitsForTheKeysOfEveryRail) {
   Cluster cluster({.remote = true, .nodes = 2, .rails = 3});
-  Exchange exchange(&cluster, 2, "g");
-  exchange.JoinAll();
-  exchange.SetLengths({{0, 1000}, {0, 0}}, 1);
+  Exchange exchange(&cluster, "g", {{0, 1000}, {0, 0}});
   cluster.node(1).rails[2]->frozen = true;
   cluster.Hold(1, 0);
   exchange.SubmitAll(1);
@@ -90,17 +80,13 @@ TEST(RemoteJobTest, ReadyWaitsForTheKeysOfEveryRail) {
     EXPECT_NE(rail.rail.connection, 0u);
   }
   cluster.Release(1, 0);
-  cluster.Run();
-  exchange.ExpectDone(1);
-  exchange.ExpectBytes();
+  exchange.ExpectCompletes(1);
 }
 
 // What one rail says never speaks for another.
 TEST(RemoteJobTest, FencesOfOneRailDoNotCompleteWhatAnotherStillCarries) {
   Cluster cluster({.remote = true, .nodes = 2, .rails = 2});
-  Exchange exchange(&cluster, 2, "g", 1 << 20);
-  exchange.JoinAll();
-  exchange.SetLengths({{0, 600'000}, {0, 0}}, 1);
+  Exchange exchange(&cluster, "g", {{0, 600'000}, {0, 0}});
   exchange.SubmitAll(1);
   SteppedRail& slow = *cluster.node(1).rails[0];
   cluster.Run([&] { return cluster.node(0).engine->Snapshot(0).rails[0].in_flight_bytes > 0; });
@@ -111,17 +97,13 @@ TEST(RemoteJobTest, FencesOfOneRailDoNotCompleteWhatAnotherStillCarries) {
   EXPECT_FALSE(receiver->ok());
   EXPECT_FALSE(sender->ok());
   slow.frozen = false;
-  cluster.Run();
-  exchange.ExpectDone(1);
-  exchange.ExpectBytes();
+  exchange.ExpectCompletes(1);
   cluster.ExpectNothingOpen();
 }
 
 TEST(RemoteJobTest, ASenderIsNotDoneBeforeItsFencesAreAcknowledged) {
   Cluster cluster({.remote = true, .nodes = 2, .rails = 2});
-  Exchange exchange(&cluster, 2, "g", 1 << 20);
-  exchange.JoinAll();
-  exchange.SetLengths({{0, 600'000}, {0, 0}}, 1);
+  Exchange exchange(&cluster, "g", {{0, 600'000}, {0, 0}});
   std::vector<SendOrder> kept;
   cluster.node(0).rails[1]->watched.tamper = [&](SendOrder& order) {
     if (order.weight > 0) kept.push_back(order);
@@ -140,9 +122,8 @@ TEST(RemoteJobTest, LateBindingMovesChunksAndTheirFences) {
   for (const uint64_t seed : Seeds(5)) {
     SCOPED_TRACE(seed);
     Cluster cluster({.remote = true, .nodes = 2, .rails = 3, .seed = seed, .plan = {.chunk_bytes = 64 << 10}});
-    Exchange exchange(&cluster, 4, "g", 8 << 20);
-    exchange.JoinAll();
-    exchange.SetLengths(Lengths(4, std::vector<uint64_t>(4, 2'000'000)), seed);
+    Exchange exchange(&cluster, 4, "g", {.buffer_bytes = 8 << 20});
+    exchange.SetLengths(AllLengths(4, 2'000'000), seed);
     exchange.SubmitAll(1, 2);
     cluster.Run([&] { return cluster.HasReceived(1, 0); });
     cluster.fabric().SetStepBytes(cluster.AddressOf(1, 1), 1000);
@@ -151,9 +132,7 @@ TEST(RemoteJobTest, LateBindingMovesChunksAndTheirFences) {
       return false;
     });
     cluster.fabric().SetStepBytes(cluster.AddressOf(1, 1), 128 << 10);
-    cluster.Run();
-    exchange.ExpectDone(1);
-    exchange.ExpectBytes();
+    exchange.ExpectCompletes(1);
     const uint64_t moves = cluster.node(0).engine->Snapshot(0).counters.late_moves;
     EXPECT_GT(moves, 0u);
     EXPECT_LE(Fences(cluster), 2u * 3 + moves + cluster.node(1).engine->Snapshot(0).counters.late_moves);
@@ -164,7 +143,6 @@ TEST(RemoteJobTest, LateBindingMovesChunksAndTheirFences) {
 TEST(RemoteJobTest, ThousandJobsLeaveNothingBehind) {
   Cluster cluster({.remote = true, .nodes = 2, .rails = 2, .limits = {.max_jobs_per_group = 8}});
   Exchange exchange(&cluster, 4, "g");
-  exchange.JoinAll();
   exchange.ReceiveApart(5);
   std::mt19937_64 random(7);
   for (uint64_t seq = 1; seq <= 1000; ++seq) {
@@ -187,10 +165,9 @@ TEST(RemoteJobTest, ThousandJobsLeaveNothingBehind) {
 
 TEST(RemoteJobTest, ExchangesWaitForRoomForTheirZones) {
   Cluster cluster({.remote = true, .nodes = 3, .rails = 2, .limits = {.max_jobs_per_group = 8}, .zone_room = 5});
-  Exchange exchange(&cluster, 6, "g", 1 << 20);  // each job needs two zones on each node
-  exchange.JoinAll();
+  Exchange exchange(&cluster, 6, "g");  // each job needs two zones on each node
   exchange.ReceiveApart(6);
-  exchange.SetLengths(Lengths(6, std::vector<uint64_t>(6, 5000)), 3);
+  exchange.SetLengths(AllLengths(6, 5000), 3);
   for (uint64_t seq = 1; seq <= 6; ++seq) exchange.SubmitAll(seq);
   size_t most = 0;
   cluster.Run([&] {
@@ -208,10 +185,9 @@ TEST(RemoteJobTest, ExchangesWaitForRoomForTheirZones) {
 
 TEST(RemoteJobTest, ANodeWithoutRoomOpensOneZoneAtATime) {
   Cluster cluster({.remote = true, .nodes = 3, .rails = 1, .zone_room = 0});
-  Exchange exchange(&cluster, 6, "g", 1 << 20);
-  exchange.JoinAll();
+  Exchange exchange(&cluster, 6, "g");
   exchange.ReceiveApart(3);
-  exchange.SetLengths(Lengths(6, std::vector<uint64_t>(6, 5000)), 3);
+  exchange.SetLengths(AllLengths(6, 5000), 3);
   for (uint64_t seq = 1; seq <= 3; ++seq) exchange.SubmitAll(seq);
   size_t most = 0;
   cluster.Run([&] {
@@ -242,7 +218,6 @@ struct Grants {
 TEST(RemoteJobTest, GrantsRideWhileHalfOfTheRoomIsLeftAndFollowOtherwise) {
   Cluster cluster({.remote = true, .nodes = 2, .rails = 2, .limits = {.max_jobs_per_group = 8}, .zone_room = 5});
   Exchange exchange(&cluster, 2, "g");
-  exchange.JoinAll();
   exchange.ReceiveApart(7);
   exchange.SetLengths({{0, 5000}, {0, 0}}, 3);
   Grants grants(&cluster);
@@ -287,8 +262,7 @@ TEST(RemoteJobTest, GroupsInDifferentOrderDoNotWaitForEachOther) {
     std::deque<Exchange> groups;
     const auto world = static_cast<uint32_t>(nodes);
     for (size_t g = 0; g < kGroups; ++g) {
-      groups.emplace_back(&cluster, world, absl::StrCat("g", g), 64 << 10).JoinAll();
-      groups[g].SetLengths(Lengths(world, std::vector<uint64_t>(world, 5000)), seed + g);
+      groups.emplace_back(&cluster, absl::StrCat("g", g), AllLengths(world, 5000));
     }
     std::vector<std::vector<size_t>> order(nodes, std::vector<size_t>(kGroups));
     for (std::vector<size_t>& of_node : order) {
@@ -320,17 +294,14 @@ TEST(RemoteJobTest, GroupsInDifferentOrderDoNotWaitForEachOther) {
 
 TEST(RemoteJobTest, WaitingExchangesOfAnAbortedJobAreForgotten) {
   Cluster cluster({.remote = true, .nodes = 2, .rails = 1, .zone_room = 1});
-  Exchange a(&cluster, 2, "a", 8 << 20), b(&cluster, 2, "b", 8 << 20);
-  a.JoinAll();
-  b.JoinAll();
+  Exchange a(&cluster, 2, "a", {.buffer_bytes = 8 << 20}), b(&cluster, 2, "b", {.buffer_bytes = 8 << 20});
   for (Exchange* e : {&a, &b}) e->SetLengths({{0, 5'000'000}, {0, 0}}, 3);
   a.SubmitAll(1);
   cluster.Run([&] { return cluster.HasReceived(1, 0); });
   cluster.node(0).rails[0]->frozen = true;
   b.SubmitAll(1);
   cluster.Run();
-  cluster.node(1).engine->Cancel(b.trainer(1).session, {b.trainer(1).group->epoch, JobSeq(1)}, Rank(1),
-                                 [](absl::Status) {});
+  b.trainer(1).Cancel(1);
   auto cancelled = b.trainer(1).Wait(1);
   cluster.Run();
   ASSERT_TRUE(cancelled->ok()) << "no zone was open: nobody has to stop";
@@ -345,9 +316,7 @@ TEST(RemoteJobTest, WaitingExchangesOfAnAbortedJobAreForgotten) {
 TEST(RemoteJobTest, TalliesReachReportsOfJobsThatAreOver) {
   for (const bool rides : {false, true}) {
     Cluster cluster({.remote = true, .nodes = 2, .rails = 2});
-    Exchange exchange(&cluster, 2, "g", 1 << 20);
-    exchange.JoinAll();
-    exchange.SetLengths({{0, 600'000}, {0, 0}}, 1);
+    Exchange exchange(&cluster, "g", {{0, 600'000}, {0, 0}});
     exchange.SubmitAll(1);
     cluster.Run();
     exchange.ExpectDone(1);
@@ -383,9 +352,7 @@ TEST(RemoteJobTest, TalliesReachReportsOfJobsThatAreOver) {
 
 TEST(RemoteJobTest, ASenderThatIsDoneAnswersAnAbort) {
   Cluster cluster({.remote = true, .nodes = 2, .rails = 1});
-  Exchange exchange(&cluster, 2, "g", 1 << 20);
-  exchange.JoinAll();
-  exchange.SetLengths({{0, 1000}, {0, 0}}, 1);
+  Exchange exchange(&cluster, "g", {{0, 1000}, {0, 0}});
   // The receiver does not see its fence.
   exchange.SubmitAll(1);
   auto sender = exchange.trainer(0).Wait(1), receiver = exchange.trainer(1).Wait(1);
@@ -394,8 +361,7 @@ TEST(RemoteJobTest, ASenderThatIsDoneAnswersAnAbort) {
   cluster.Run([&] {
     if (cluster.node(1).rails[0]->counters().rx_fences.load() > 0 && !aborted) {
       aborted = true;  // in the moment between the fence's arrival and its being seen
-      cluster.node(1).engine->Cancel(exchange.trainer(1).session, {exchange.trainer(1).group->epoch, JobSeq(1)},
-                                     Rank(1), [](absl::Status) {});
+      exchange.trainer(1).Cancel(1);
     }
     return false;
   });

@@ -19,13 +19,11 @@ constexpr Recovery kWaits{RecoveryPolicy::kWait, absl::Seconds(60)};
 class RestartTest : public ::testing::TestWithParam<bool> {
  protected:
   // One rank a node.
-  void Make(size_t nodes, const Recovery& recovery = kWaits, uint64_t seed = 1) {
+  void Make(uint32_t nodes, const Recovery& recovery = kWaits, bool join = true) {
     exchange_.reset();
-    cluster_ =
-        std::make_unique<Cluster>(Cluster::Options{.remote = GetParam(), .nodes = nodes, .rails = 2, .seed = seed});
-    exchange_ = std::make_unique<Exchange>(cluster_.get(), static_cast<uint32_t>(nodes), "g");
-    for (uint32_t r = 0; r < nodes; ++r) trainer(r).recovery = recovery;
-    exchange_->SetLengths(AllLengths(static_cast<uint32_t>(nodes), 20'000), 1);
+    cluster_ = std::make_unique<Cluster>(Cluster::Options{.remote = GetParam(), .nodes = nodes, .rails = 2});
+    exchange_ = std::make_unique<Exchange>(cluster_.get(), "g", AllLengths(nodes, 20'000),
+                                           ExchangeOptions{.recovery = recovery, .join = join});
   }
   Trainer& trainer(uint32_t r) { return exchange_->trainer(r); }
   Engine& engine(size_t n) { return *cluster_->node(n).engine; }
@@ -40,24 +38,20 @@ class RestartTest : public ::testing::TestWithParam<bool> {
   std::unique_ptr<Cluster> cluster_;
   std::unique_ptr<Exchange> exchange_;
 };
-INSTANTIATE_TEST_SUITE_P(Rails, RestartTest, ::testing::Bool(),
-                         [](const auto& info) { return info.param ? "Remote" : "Framed"; });
+INSTANTIATE_TEST_SUITE_P(Rails, RestartTest, ::testing::Bool(), ModeOf);
 
 TEST_P(RestartTest, AnEpochGoesOnWhereTheLastOneEnded) {
-  Make(2);
+  Make(2, kWaits, false);
   for (uint32_t r : {0u, 1u}) trainer(r).next_seq = JobSeq(5);
   exchange_->JoinAll();
   EXPECT_EQ(trainer(1).group->next_seq, JobSeq(5));
   EXPECT_EQ(Submit(1, 6).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(Submit(1, 4).ToString(), HasSubstr("ended long ago"));
-  exchange_->SubmitAll(5);
-  cluster_->Run();
-  exchange_->ExpectDone(5);
-  exchange_->ExpectBytes();
+  exchange_->RunJob(5);
 }
 
 TEST_P(RestartTest, RanksThatHaveFinishedDifferentJobsAreAllToldSo) {
-  Make(3);
+  Make(3, kWaits, false);
   for (uint32_t r : {0u, 1u, 2u}) {
     trainer(r).next_seq = JobSeq(r == 1 ? 8 : 7);
     trainer(r).Join("g", 3);
@@ -71,7 +65,7 @@ TEST_P(RestartTest, RanksThatHaveFinishedDifferentJobsAreAllToldSo) {
 }
 
 TEST_P(RestartTest, OtherPoliciesBeginAtOne) {
-  Make(1, {RecoveryPolicy::kFail, absl::ZeroDuration()});
+  Make(1, Recovery{}, false);
   trainer(0).next_seq = JobSeq(2);
   trainer(0).Join("g", 1);
   EXPECT_THAT(trainer(0).group.status().ToString(), AllOf(HasSubstr("INVALID_ARGUMENT"), HasSubstr("next_seq: 2")));
@@ -83,7 +77,6 @@ TEST_P(RestartTest, OtherPoliciesBeginAtOne) {
 
 TEST_P(RestartTest, TheCutStandsWhenTheDrainBegins) {
   Make(2);
-  exchange_->JoinAll();
   exchange_->ReceiveApart(3);
   for (uint64_t seq : {1u, 2u}) ASSERT_TRUE(Submit(1, seq).ok());
   cluster_->Run();
@@ -106,7 +99,6 @@ TEST_P(RestartTest, TheCutStandsWhenTheDrainBegins) {
 
 TEST_P(RestartTest, NothingIsTakenOnceTheDrainHasEnded) {
   Make(2);
-  exchange_->JoinAll();
   ASSERT_TRUE(Submit(1, 1).ok());
   cluster_->Run();
   const auto drained = Drain(0);
@@ -117,7 +109,6 @@ TEST_P(RestartTest, NothingIsTakenOnceTheDrainHasEnded) {
 
 TEST_P(RestartTest, ANodeLeavesWhenTheOthersHaveEndedItsJobs) {
   Make(3);
-  exchange_->JoinAll();
   // n1 and n2 cannot exchange yet; with n0 both can.
   cluster_->Hold(1, 2);
   cluster_->Hold(2, 1);
@@ -137,22 +128,18 @@ TEST_P(RestartTest, ANodeLeavesWhenTheOthersHaveEndedItsJobs) {
 
 TEST_P(RestartTest, ThePatienceOfADrainHasALimitThatNamesWhoIsWaitedFor) {
   Make(3);
-  exchange_->JoinAll();
   cluster_->Hold(1, 2);
   cluster_->Hold(2, 1);
   exchange_->SubmitAll(1);
   cluster_->Run();
   const auto drained = Drain(0);
-  cluster_->Run();
-  cluster_->Advance(absl::Seconds(11));
-  cluster_->Run();
+  cluster_->RunFor(absl::Seconds(11));
   EXPECT_EQ(drained->code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(drained->ToString(), HasSubstr("job 1 of group g, or one before it, was still active on n"));
 }
 
 TEST_P(RestartTest, NobodyWaitsForWhoHasGone) {
   Make(3);
-  exchange_->JoinAll();
   cluster_->Hold(1, 2);
   cluster_->Hold(2, 1);
   exchange_->SubmitAll(1);
@@ -177,7 +164,6 @@ TEST_P(RestartTest, WhoKnowsNothingOfAGroupIsDoneWithIt) {
 
 TEST_P(RestartTest, WhatADaemonTookAlongCanBeReplayed) {
   Make(3);
-  exchange_->JoinAll();
   ASSERT_TRUE(Submit(1, 1).ok());
   ASSERT_TRUE(Submit(2, 1).ok());
   const auto report = trainer(1).Wait(1);
@@ -201,7 +187,6 @@ TEST_P(RestartTest, WhatADaemonTookAlongCanBeReplayed) {
 TEST_P(RestartTest, WhatAnotherLossTookAlongCannot) {
   for (const bool waits : {true, false}) {
     Make(2, waits ? kWaits : Recovery{});
-    exchange_->JoinAll();
     ASSERT_TRUE(Submit(1, 1).ok());
     engine(1).OnPeerDown("n0", "silent for 60 s", /*ended=*/!waits);
     cluster_->Run();
@@ -215,7 +200,6 @@ TEST_P(RestartTest, WhatAnotherLossTookAlongCannot) {
 // n2 has restarted and joined by way of n0 before n1 knew: n1 breaks the epoch, and n2 is not up there.
 TEST_P(RestartTest, WhoComesUpHearsOfEpochsThatAreOver) {
   Make(3);
-  exchange_->JoinAll();
   cluster_->Hold(0, 2);  // it knows, and answers n2's READY
   ASSERT_TRUE(Submit(2, 1).ok());
   engine(1).OnPeerDown("n2", "node n2 has restarted", /*ended=*/true);
@@ -232,7 +216,6 @@ TEST_P(RestartTest, WhoComesUpHearsOfEpochsThatAreOver) {
 // n0 hears first from n1, which closes its zones: n1 has heard of the end of n3 from n2, and n0 hears of it last.
 TEST_P(RestartTest, ASenderWhoseReceiverHearsFirstCanReplay) {
   Make(4);
-  exchange_->JoinAll();
   for (auto& rail : cluster_->node(0).rails) rail->frozen = true;
   exchange_->SubmitAll(1);
   cluster_->Run();
@@ -250,7 +233,6 @@ TEST_P(RestartTest, ASenderWhoseReceiverHearsFirstCanReplay) {
 
 TEST_P(RestartTest, AGroupThatATrainerHasLeftIsOver) {
   Make(2);
-  exchange_->JoinAll();
   ASSERT_TRUE(Submit(1, 1).ok());
   engine(0).Leave(trainer(0).session, trainer(0).group->epoch, Rank(0), [](absl::Status) {});
   cluster_->Run();
@@ -269,9 +251,7 @@ TEST_P(PlannedTest, RanksAgreeOnWhatHasEnded) {
   for (const uint64_t seed : Seeds(3)) {
     SCOPED_TRACE(seed);
     Cluster cluster({.remote = remote, .nodes = 3, .rails = 2, .seed = seed});
-    Exchange exchange(&cluster, 3, "g");
-    for (uint32_t r : {0u, 1u, 2u}) exchange.trainer(r).recovery = kWaits;
-    exchange.JoinAll();
+    Exchange exchange(&cluster, 3, "g", {.recovery = kWaits});
     exchange.ReceiveApart(4);
     exchange.SetLengths(AllLengths(3, 50'000), seed);
     std::vector<std::vector<std::shared_ptr<absl::StatusOr<JobReport>>>> ends(3);
@@ -281,8 +261,7 @@ TEST_P(PlannedTest, RanksAgreeOnWhatHasEnded) {
     for (uint64_t seq : {1u, 2u}) {
       for (uint32_t r : {1u, 2u, 0u}) submit(r, seq);
     }
-    int step = 0;
-    cluster.Run([&, limit = steps] { return ++step > limit; });
+    cluster.RunSteps(steps);
     absl::Status drained = absl::UnknownError("drains");
     cluster.node(0).engine->Drain(absl::Seconds(10), [&](absl::Status s) { drained = std::move(s); });
     for (uint64_t seq : {3u, 4u}) {

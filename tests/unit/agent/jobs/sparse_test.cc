@@ -15,14 +15,12 @@ using ::testing::HasSubstr;
 // READY names what is sent: ranks that exchange nothing take no room in it.
 class SparseTest : public ::testing::TestWithParam<bool> {};
 
-INSTANTIATE_TEST_SUITE_P(Rails, SparseTest, ::testing::Bool(),
-                         [](const ::testing::TestParamInfo<bool>& info) { return info.param ? "Remote" : "Framed"; });
+INSTANTIATE_TEST_SUITE_P(Rails, SparseTest, ::testing::Bool(), ModeOf);
 
 TEST_P(SparseTest, OnlyFlowsWithBytesAreNamed) {
   Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 2});
   Exchange exchange(&cluster, 6, "g");
-  exchange.JoinAll();
-  std::vector<std::vector<uint64_t>> lengths = AllLengths(6, 0);
+  Lengths lengths = AllLengths(6, 0);
   lengths[0][3] = 30000;
   lengths[4][1] = 1;
   lengths[5][2] = 7000;
@@ -38,17 +36,14 @@ TEST_P(SparseTest, OnlyFlowsWithBytesAreNamed) {
   EXPECT_EQ(readys[0]->sends[1].bytes, 30000u);
   ASSERT_EQ(readys[0]->receives.size(), 1u);
   EXPECT_EQ(readys[0]->receives[0].bytes, 7000u);
-  cluster.Run();
-  exchange.ExpectDone(1);
-  exchange.ExpectBytes();
+  exchange.ExpectCompletes(1);
   cluster.ExpectNothingOpen();
 }
 
 TEST_P(SparseTest, EmptyFlowsOfAPeerAreTaken) {
   Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 2});
   Exchange exchange(&cluster, 4, "g");
-  exchange.JoinAll();
-  std::vector<std::vector<uint64_t>> lengths = AllLengths(4, 0);
+  Lengths lengths = AllLengths(4, 0);
   lengths[1][2] = 9000;
   exchange.SetLengths(lengths, 1);
   exchange.SubmitAll(1);
@@ -56,9 +51,7 @@ TEST_P(SparseTest, EmptyFlowsOfAPeerAreTaken) {
   Ready* ready = Outgoing<Ready>(cluster, 0)[0];
   ASSERT_TRUE(ready->sends.empty());
   ready->sends = {{Rank(0), Rank(1), 0}, {Rank(2), Rank(1), 0}, {Rank(0), Rank(3), 0}, {Rank(2), Rank(3), 0}};
-  cluster.Run();
-  exchange.ExpectDone(1);
-  exchange.ExpectBytes();
+  exchange.ExpectCompletes(1);
 }
 
 // A flow that one end knows nothing of is found whichever end that is, at home and between nodes.
@@ -69,9 +62,7 @@ TEST_P(SparseTest, FlowsThatOneEndLeavesOutAreContradictions) {
   };
   for (const Case& c : {Case{0, 2, true}, Case{0, 2, false}, Case{0, 1, true}, Case{0, 1, false}}) {
     Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
-    Exchange exchange(&cluster, 4, "g");
-    exchange.JoinAll();
-    exchange.SetLengths(AllLengths(4, 10), 1);
+    Exchange exchange(&cluster, "g", AllLengths(4, 10));
     for (uint32_t r = 0; r < 4; ++r) {
       Submission submission = exchange.For(r, 1);
       if (r == c.source && !c.sent) {
@@ -83,9 +74,8 @@ TEST_P(SparseTest, FlowsThatOneEndLeavesOutAreContradictions) {
       ASSERT_TRUE(exchange.trainer(r).Submit(std::move(submission)).ok());
     }
     cluster.Run();
-    const auto report = *exchange.trainer(3).Wait(1);
-    ASSERT_TRUE(report.ok()) << report.status();
-    EXPECT_THAT(std::string(report->status.message()),
+    const JobReport report = exchange.Report(3, 1);
+    EXPECT_THAT(std::string(report.status.message()),
                 HasSubstr(absl::StrCat("rank 0 on n0 sends ", c.sent ? 10 : 0, " bytes to rank ", c.destination, " on ",
                                        c.destination % 2 == 0 ? "n0" : "n1", ", which expects ", c.sent ? 0 : 10)));
   }
@@ -96,8 +86,7 @@ TEST(SparsePlanTest, PlacesOfRanksDoNotDependOnTheFlows) {
   for (const Policy policy : {Policy::kPinned, Policy::kAligned}) {
     Cluster cluster({.nodes = 2, .rails = 4, .plan = {.policy = policy}});
     Exchange exchange(&cluster, 8, "g");
-    exchange.JoinAll();
-    std::vector<std::vector<uint64_t>> lengths = AllLengths(8, 0);
+    Lengths lengths = AllLengths(8, 0);
     lengths[4][7] = 8000;  // the third of its node to the fourth of its
     exchange.SetLengths(lengths, 1);
     exchange.SubmitAll(1);

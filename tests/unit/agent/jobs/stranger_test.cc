@@ -54,12 +54,11 @@ class StrangerTest : public ::testing::TestWithParam<bool> {
   }
 
   Cluster cluster_{{.remote = GetParam(), .nodes = 3, .rails = 2}};
-  Exchange exchange_{&cluster_, 3, "g"};
+  Exchange exchange_{&cluster_, 3, "g", {.join = false}};
   Epoch epoch_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Rails, StrangerTest, ::testing::Bool(),
-                         [](const auto& info) { return info.param ? "Remote" : "Framed"; });
+INSTANTIATE_TEST_SUITE_P(Rails, StrangerTest, ::testing::Bool(), ModeOf);
 
 // The engine has to wake by itself: it has nothing else to do meanwhile.
 TEST_P(StrangerTest, AReadyForAnEpochThatNeverBeginsIsAnsweredInAnIdleMinute) {

@@ -31,23 +31,18 @@ class EngineHealthTest : public ::testing::TestWithParam<bool> {
   void Make(size_t nodes, size_t rails, Policy policy = Policy::kLpt) {
     cluster_ = std::make_unique<Cluster>(Cluster::Options{
         .remote = GetParam(), .nodes = nodes, .rails = rails, .plan = {.policy = policy, .chunk_bytes = 64 << 10}});
-    exchange_ = std::make_unique<Exchange>(cluster_.get(), static_cast<uint32_t>(nodes), "g", 6 << 20);
-    exchange_->JoinAll();
+    exchange_ = std::make_unique<Exchange>(cluster_.get(), static_cast<uint32_t>(nodes), "g",
+                                           ExchangeOptions{.buffer_bytes = 6 << 20});
   }
   void Begin(uint64_t seq, uint64_t bytes = 2'000'000) {
-    const uint32_t world = exchange_->world();
-    exchange_->SetLengths(std::vector<std::vector<uint64_t>>(world, std::vector<uint64_t>(world, bytes)), seq);
+    exchange_->SetLengths(AllLengths(exchange_->world(), bytes), seq);
     exchange_->SubmitAll(seq);
   }
   void RunJob(uint64_t seq) {
     Begin(seq);
     Finish(seq);
   }
-  void Finish(uint64_t seq) {
-    cluster_->Run();
-    exchange_->ExpectDone(seq);
-    exchange_->ExpectBytes();
-  }
+  void Finish(uint64_t seq) { exchange_->ExpectCompletes(seq); }
   RailView Rail(size_t n, size_t rail) { return cluster_->node(n).engine->Snapshot(0).rails[rail]; }
 
   std::unique_ptr<Cluster> cluster_;
@@ -73,9 +68,7 @@ TEST_P(EngineHealthTest, AnEndIsUsableAgainThoughItWasSaidNotToBeOnANewLink) {
   other.engine->OnPeerUp(cluster_->HelloOf(0));
   cluster_->Release(0, 1);
   cluster_->Release(1, 0);
-  cluster_->Run();
-  cluster_->Advance(absl::Minutes(1));
-  cluster_->Run();
+  cluster_->RunFor(absl::Minutes(1));
   for (const PeerView& peer : one.engine->Snapshot(0).peers) {
     EXPECT_THAT(peer.rail_states, ::testing::Each(HealthState::kUp));
   }
@@ -111,8 +104,7 @@ TEST_P(EngineHealthTest, AHoldEndsInTheMiddleOfAJob) {
   cluster_->Run();
   Begin(1);
   cluster_->fabric().Heal(cluster_->AddressOf(0, 1));
-  uint64_t steps = 60;
-  cluster_->Run([&] { return steps-- == 0; });
+  cluster_->RunSteps(60);
   cluster_->fabric().Heal(cluster_->AddressOf(0, 0));  // both are held back: both may be used
   Finish(1);
   cluster_->ExpectNothingOpen();
@@ -123,8 +115,7 @@ TEST_P(EngineHealthTest, ADrainMovesWorkOffAndLosesNothing) {
     SCOPED_TRACE(std::string(PolicyName(policy)));
     Make(3, 3, policy);
     Begin(1);
-    uint64_t steps = 60;
-    cluster_->Run([&] { return steps-- == 0; });
+    cluster_->RunSteps(60);
     ASSERT_TRUE(Drain(*cluster_, 0, "rail1", true).ok());
     ASSERT_TRUE(Drain(*cluster_, 0, "1", true).ok()) << "again, by its index";
     Finish(1);
@@ -155,14 +146,11 @@ TEST_P(EngineHealthTest, ADrainLeavesWorkWhereItHasItsOnlyKeys) {
       for (size_t r : {0u, 1u}) cluster_->fabric().SetStepBytes(cluster_->AddressOf(n, r), 8 << 10);
     }
     Begin(1);
-    uint64_t steps = 60;
-    cluster_->Run([&] { return steps-- == 0; });
+    cluster_->RunSteps(60);
     cluster_->fabric().Fail(cluster_->AddressOf(0, 1));
-    steps = 20;
-    cluster_->Run([&] { return steps-- == 0; });
+    cluster_->RunSteps(20);
     cluster_->fabric().Heal(cluster_->AddressOf(0, 1));
-    steps = 20;
-    cluster_->Run([&] { return steps-- == 0; });
+    cluster_->RunSteps(20);
     ASSERT_GT(cluster_->node(0).engine->Snapshot(0).active_jobs.size(), 0u);
     ASSERT_GT(cluster_->node(0).engine->Snapshot(0).counters.rehomed_exchanges, 0u);
     const uint64_t without_keys = SentOver(*cluster_, 0, 1);
@@ -234,9 +222,7 @@ TEST_P(EngineHealthTest, APeerThatComesLaterHearsOfADrain) {
   cluster_->node(0).engine->OnPeerDown("n1", "a test");
   cluster_->node(1).engine->OnPeerDown("n0", "a test");
   cluster_->Connect(0, 1);
-  cluster_->Run();
-  cluster_->Advance(absl::Minutes(1));  // one end may have met the other before that one had let it go
-  cluster_->Run();
+  cluster_->RunFor(absl::Minutes(1));  // one end may have met the other before that one had let it go
   EXPECT_EQ(cluster_->node(0).engine->Snapshot(0).peers[0].rail_states[0], HealthState::kDrainedByPeer);
   EXPECT_EQ(cluster_->node(0).engine->Snapshot(0).peers[0].rail_states[1], HealthState::kUp);
 }
@@ -291,8 +277,7 @@ TEST_P(EngineHealthTest, ALinkThatIsDownIsLeftAtBothEnds) {
   event.kind = RailEvent::Kind::kLinkDown;
   event.error_number = EADDRNOTAVAIL;
   Begin(1);
-  uint64_t steps = 60;
-  cluster_->Run([&] { return steps-- == 0; });
+  cluster_->RunSteps(60);
   cluster_->node(0).rails[1]->Tell(event);
   Finish(1);
   EXPECT_EQ(Rail(0, 1).health.state, HealthState::kDown);
@@ -350,8 +335,7 @@ TEST_P(EngineHealthTest, JobsSurviveWhateverHappens) {
     for (uint64_t seq = 1; seq <= 2; ++seq) {
       Begin(seq, 500'000);
       for (int fault = 0; fault < 6; ++fault) {
-        uint64_t steps = random() % 60;
-        cluster_->Run([&] { return steps-- == 0; });
+        cluster_->RunSteps(random() % 60);
         const size_t n = random() % 3, r = random() % 2;  // rail 2 lives: verbs have no other way to go on
         switch (random() % 4) {
           case 0:

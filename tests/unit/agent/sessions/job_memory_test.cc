@@ -20,14 +20,11 @@ namespace {
 // Over rails that receive frames, and over rails that write into remote memory.
 class JobMemoryTest : public ::testing::TestWithParam<bool> {};
 
-INSTANTIATE_TEST_SUITE_P(Rails, JobMemoryTest, ::testing::Bool(),
-                         [](const auto& info) { return info.param ? "Remote" : "Framed"; });
+INSTANTIATE_TEST_SUITE_P(Rails, JobMemoryTest, ::testing::Bool(), ModeOf);
 
 TEST_P(JobMemoryTest, BytesOfAJobUnderWayAreRefused) {
   Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
-  Exchange exchange(&cluster, 2, "g");
-  exchange.JoinAll();
-  exchange.SetLengths({{0, 100}, {200, 0}}, 1);
+  Exchange exchange(&cluster, "g", {{0, 100}, {200, 0}});
   Trainer& trainer = exchange.trainer(0);
   const SegmentId sent(1), received(2), alias(3);
   cluster.AddSegment(0, trainer.session, 3, *trainer.receive);
@@ -82,9 +79,7 @@ TEST_P(JobMemoryTest, BytesOfAJobUnderWayAreRefused) {
 // A part that fails gives its bytes back, and so does a submission that is refused for something else.
 TEST_P(JobMemoryTest, BytesAreFreeAfterFailureAndRefusal) {
   Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
-  Exchange exchange(&cluster, 2, "g");
-  exchange.JoinAll();
-  exchange.SetLengths({{0, 100}, {200, 0}}, 1);
+  Exchange exchange(&cluster, "g", {{0, 100}, {200, 0}});
   Trainer& trainer = exchange.trainer(0);
   EXPECT_EQ(trainer.Submit(exchange.For(0, 7)).code(), absl::StatusCode::kInvalidArgument) << "not its turn";
   ASSERT_TRUE(trainer.Submit(exchange.For(0, 1)).ok());
@@ -93,19 +88,12 @@ TEST_P(JobMemoryTest, BytesAreFreeAfterFailureAndRefusal) {
   cluster.Run();
   ASSERT_TRUE(exchange.trainer(1).Submit(exchange.For(1, 1)).ok());
   cluster.Run();
-  exchange.SubmitAll(2);
-  cluster.Run();
-  exchange.ExpectDone(2);
-  exchange.ExpectBytes();
+  exchange.RunJob(2);
 }
 
 // Submissions that are checked and then reach the engine in an order of the test's choice.
 class WaysToTheEngineTest : public JobMemoryTest {
  protected:
-  WaysToTheEngineTest() : cluster_({.remote = GetParam(), .nodes = 2, .rails = 1}), exchange_(&cluster_, 2, "g") {
-    exchange_.JoinAll();
-    exchange_.SetLengths({{0, 100}, {200, 0}}, 1);
-  }
   Submission Attempt(uint64_t seq, uint64_t attempt) {
     Submission submission = exchange_.For(0, seq);
     submission.session = exchange_.trainer(0).session;
@@ -119,12 +107,11 @@ class WaysToTheEngineTest : public JobMemoryTest {
     return result.code();
   }
 
-  Cluster cluster_;
-  Exchange exchange_;
+  Cluster cluster_{{.remote = GetParam(), .nodes = 2, .rails = 1}};
+  Exchange exchange_{&cluster_, "g", {{0, 100}, {200, 0}}};
 };
 
-INSTANTIATE_TEST_SUITE_P(Rails, WaysToTheEngineTest, ::testing::Bool(),
-                         [](const auto& info) { return info.param ? "Remote" : "Framed"; });
+INSTANTIATE_TEST_SUITE_P(Rails, WaysToTheEngineTest, ::testing::Bool(), ModeOf);
 
 // An attempt that its client has given up may hang on its way while others with the same bytes come and go.
 TEST_P(WaysToTheEngineTest, SubmissionsThatAreNotAcceptedAreInNobodysWay) {
@@ -173,9 +160,7 @@ TEST_P(WaysToTheEngineTest, AQuestionTellsAndSubmitsNothing) {
 TEST_P(WaysToTheEngineTest, AJobUnderWayIsNotCalledRefused) {
   for (const bool leave : {true, false}) {
     Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
-    Exchange exchange(&cluster, 2, "g", 8 << 20);
-    exchange.JoinAll();
-    exchange.SetLengths({{0, 4'000'000}, {4'000'000, 0}}, 1);
+    Exchange exchange(&cluster, "g", {{0, 4'000'000}, {4'000'000, 0}});
     Trainer& trainer = exchange.trainer(0);
     Engine& engine = *cluster.node(0).engine;
     const auto submit = [&](uint64_t attempt) {

@@ -197,9 +197,7 @@ class TenantJobsTest : public ::testing::Test {
 };
 
 TEST_F(TenantJobsTest, ARefusedSubmissionTakesNoNumberAndTheHeadIsAlwaysTaken) {
-  Exchange exchange(&cluster_, 2, "g", 1 << 20, "a"), other(&cluster_, 2, "g", 1 << 20, "b");
-  exchange.JoinAll();
-  other.JoinAll();
+  Exchange exchange(&cluster_, 2, "g", {.tenant = "a"}), other(&cluster_, 2, "g", {.tenant = "b"});
   exchange.ReceiveApart(2);
   for (Exchange* e : {&exchange, &other}) e->SetLengths({{0, 5000}, {4000, 0}}, 1);
   SetQuota(0, "a", QuotaKind::kJobs, 1);
@@ -208,10 +206,7 @@ TEST_F(TenantJobsTest, ARefusedSubmissionTakesNoNumberAndTheHeadIsAlwaysTaken) {
   Submit(exchange, 0, 1);  // the same again is the same job
   EXPECT_EQ(ViewOf(0, "a").in_use[QuotaKind::kJobs], 1u);
   EXPECT_EQ(ViewOf(0, "a").refused[QuotaKind::kJobs], 1u);
-  other.SubmitAll(1);
-  cluster_.Run();
-  other.ExpectDone(1);
-  other.ExpectBytes();
+  other.RunJob(1);
   // Node 1 has no quota: it goes ahead, and node 0 takes each job when it is its head.
   Submit(exchange, 1, 1);
   Submit(exchange, 1, 2);
@@ -228,9 +223,7 @@ TEST_F(TenantJobsTest, ARefusedSubmissionTakesNoNumberAndTheHeadIsAlwaysTaken) {
 
 // Two groups that fill both nodes in opposite order would wait for each other for ever if a quota refused heads.
 TEST_F(TenantJobsTest, FullQuotasNeverDeadlock) {
-  Exchange x(&cluster_, 2, "x", 1 << 20, "a"), y(&cluster_, 2, "y", 1 << 20, "a");
-  x.JoinAll();
-  y.JoinAll();
+  Exchange x(&cluster_, 2, "x", {.tenant = "a"}), y(&cluster_, 2, "y", {.tenant = "a"});
   for (Exchange* e : {&x, &y}) e->SetLengths({{0, 3000}, {2000, 0}}, 1);
   for (size_t n : {0, 1}) SetQuota(n, "a", QuotaKind::kJobs, 1);
   Submit(x, 0, 1);
@@ -281,8 +274,7 @@ TEST_F(TenantJobsTest, ASessionThatEndsWaitsForWhatIsBeingMapped) {
 }
 
 TEST_F(TenantJobsTest, AbortedJobsAreGivenBack) {
-  Exchange exchange(&cluster_, 2, "g", 1 << 20, "a");
-  exchange.JoinAll();
+  Exchange exchange(&cluster_, 2, "g", {.tenant = "a"});
   exchange.SetLengths({{0, 5000}, {4000, 0}}, 1);
   Submit(exchange, 0, 1);
   cluster_.node(1).engine->CloseSession(exchange.trainer(1).session, "killed", [](absl::Status) {});
@@ -293,7 +285,7 @@ TEST_F(TenantJobsTest, AbortedJobsAreGivenBack) {
 
 // Tenants with the same group name and join key do not meet; ranks of one world can be taken by both.
 TEST_F(TenantJobsTest, TheSameGroupOfTwoTenantsIsTwoGroups) {
-  Exchange a(&cluster_, 2, "g", 1 << 20, "a"), b(&cluster_, 2, "g", 1 << 20, "b");
+  Exchange a(&cluster_, 2, "g", {.tenant = "a", .join = false}), b(&cluster_, 2, "g", {.tenant = "b", .join = false});
   a.trainer(0).Join("g", 2);
   b.trainer(1).Join("g", 2);
   cluster_.Run();
@@ -309,9 +301,7 @@ TEST_F(TenantJobsTest, TheSameGroupOfTwoTenantsIsTwoGroups) {
 
 // What a session is told of something of another tenant's is, letter by letter, what it is told of what never was.
 TEST_F(TenantJobsTest, NothingOfAnotherTenantShows) {
-  Exchange a(&cluster_, 2, "secret", 1 << 20, "a"), b(&cluster_, 2, "b", 1 << 20, "b");
-  a.JoinAll();
-  b.JoinAll();
+  Exchange a(&cluster_, 2, "secret", {.tenant = "a"}), b(&cluster_, 2, "b", {.tenant = "b"});
   a.SetLengths({{0, 5000}, {4000, 0}}, 1);
   b.SetLengths({{0, 5000}, {4000, 0}}, 1);
   Submit(a, 0, 1);  // waits for the other rank
@@ -362,8 +352,7 @@ TEST_F(TenantJobsTest, NothingOfAnotherTenantShows) {
 }
 
 TEST_F(TenantJobsTest, LimitsOfTheNodeSayNothingOfWhoHasWhat) {
-  Exchange a(&cluster_, 2, "g", 1 << 20, "a"), b(&cluster_, 2, "h", 1 << 20, "b");
-  a.JoinAll();
+  Exchange a(&cluster_, 2, "g", {.tenant = "a"}), b(&cluster_, 2, "h", {.tenant = "b", .join = false});
   AgentTuning tuning = {{.max_groups = 1}, absl::Minutes(10), absl::Minutes(10), 256, {}};
   cluster_.node(0).engine->Retune(tuning);
   b.trainer(0).Join("h", 2);
