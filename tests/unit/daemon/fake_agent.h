@@ -16,6 +16,34 @@
 
 namespace railsd {
 
+// What threads have told, in order.
+template <typename T>
+class Recorded {
+ public:
+  void Add(T value) {
+    absl::MutexLock lock(&mutex_);
+    all_.push_back(std::move(value));
+  }
+  std::vector<T> operator()() const {
+    absl::MutexLock lock(&mutex_);
+    return all_;
+  }
+  size_t size() const {
+    absl::MutexLock lock(&mutex_);
+    return all_.size();
+  }
+  T Take() {
+    absl::MutexLock lock(&mutex_);
+    T first = std::move(all_.front());
+    all_.erase(all_.begin());
+    return first;
+  }
+
+ private:
+  mutable absl::Mutex mutex_;
+  std::vector<T> all_ ABSL_GUARDED_BY(mutex_);
+};
+
 class FakeAgent : public Agent {
  public:
   struct PendingWait {
@@ -39,31 +67,18 @@ class FakeAgent : public Agent {
 
   const PeerHello& Hello() const override { return hello_; }
 
-  void OpenSession(SessionInfo info, Callback<absl::StatusOr<SessionId>> done) override {
-    absl::StatusOr<SessionId> answer = SessionId();
-    if (!open_status.ok()) answer = open_status;
-    {
-      absl::MutexLock lock(&mutex_);
-      if (answer.ok()) {
-        answer = SessionId(next_session_++);
-        sessions_.emplace(answer->value(), info);
-      }
-    }
-    std::move(done)(answer);
+  void OpenSession(SessionInfo, Callback<absl::StatusOr<SessionId>> done) override {
+    if (!open_status.ok()) return std::move(done)(open_status);
+    ++session_count;
+    std::move(done)(SessionId(next_session_++));
   }
-  void CloseSession(SessionId session, std::string reason, Callback<absl::Status> closed) override {
-    {
-      absl::MutexLock lock(&mutex_);
-      sessions_.erase(session.value());
-      close_reasons_.push_back(std::move(reason));
-    }
+  void CloseSession(SessionId, std::string reason, Callback<absl::Status> closed) override {
+    --session_count;
+    close_reasons.Add(std::move(reason));
     std::move(closed)(absl::OkStatus());
   }
   void ReserveSegment(SessionId, SegmentId id, uint64_t length_bytes, Callback<absl::Status> done) override {
-    {
-      absl::MutexLock lock(&mutex_);
-      reserved_[id.value()] = length_bytes;
-    }
+    reservations.Add({id, length_bytes});
     std::move(done)(absl::OkStatus());
   }
   void AddSegment(SessionId, SegmentId id, UniqueFd fd, uint64_t length_bytes, Callback<absl::Status> done) override {
@@ -81,51 +96,37 @@ class FakeAgent : public Agent {
     std::move(done)(known ? absl::OkStatus() : absl::NotFoundError("segment_id: unknown"));
   }
   void Join(JoinRequest request, Callback<absl::StatusOr<GroupView>> done) override {
-    absl::MutexLock lock(&mutex_);
-    joins_.push_back({std::move(request), std::move(done)});
+    joins.Add({std::move(request), std::move(done)});
   }
   void Leave(SessionId, Epoch epoch, Rank rank, Callback<absl::Status> done) override {
-    {
-      absl::MutexLock lock(&mutex_);
-      leaves_.emplace_back(epoch, rank);
-    }
+    leaves.Add({epoch, rank});
     std::move(done)(absl::OkStatus());
   }
   absl::Status Submit(Submission submission, Callback<absl::Status> done) override {
     if (!full_status.ok()) return full_status;
-    {
-      absl::MutexLock lock(&mutex_);
-      lengths_.emplace_back(submission.lengths_bytes.begin(), submission.lengths_bytes.end());
-      submission.lengths_bytes = {};  // valid during the call only
-      submissions_.push_back(std::move(submission));
-    }
+    lengths.Add({submission.lengths_bytes.begin(), submission.lengths_bytes.end()});
+    submission.lengths_bytes = {};  // valid during the call only
+    submissions.Add(std::move(submission));
     std::move(done)(submit_status);
     return absl::OkStatus();
   }
   absl::Status Prepare(Submission layout, Callback<absl::Status> done) override {
     if (!full_status.ok()) return full_status;
-    {
-      absl::MutexLock lock(&mutex_);
-      layouts_.push_back(std::move(layout));
-    }
+    layouts.Add(std::move(layout));
     std::move(done)(submit_status);
     return absl::OkStatus();
   }
   void ReleasePrepared(SessionId session, PreparedId id, Callback<absl::Status> done) override {
-    {
-      absl::MutexLock lock(&mutex_);
-      released_.emplace_back(session, id);
-    }
+    released.Add({session, id});
     std::move(done)(submit_status);
   }
   void Wait(SessionId, JobKey job, Rank, absl::Duration timeout, Callback<absl::StatusOr<JobReport>> done) override {
-    absl::MutexLock lock(&mutex_);
-    waits_.push_back({job, timeout, std::move(done)});
+    waits.Add({job, timeout, std::move(done)});
   }
   void Cancel(SessionId, JobKey, Rank, Callback<absl::Status> done) override { std::move(done)(absl::OkStatus()); }
 
   void OnPeerUp(PeerHello hello) override {
-    Log("up " + hello.node);
+    events.Add("up " + hello.node);
     absl::MutexLock lock(&mutex_);
     data_keys_[hello.node] = hello.data_key;
   }
@@ -136,18 +137,17 @@ class FakeAgent : public Agent {
     return it == data_keys_.end() ? DataKey{} : it->second;
   }
   void OnPeerDown(std::string node, std::string why, bool ended) override {
-    Log("down " + node + ": " + why + (ended ? " (ended)" : ""));
+    events.Add("down " + node + ": " + why + (ended ? " (ended)" : ""));
   }
-  void OnPeerForgotten(std::string node) override { Log("forgotten " + node); }
-  void OnPeerSilent(std::string node, std::string why) override { Log("silent " + node + ": " + why); }
+  void OnPeerForgotten(std::string node) override { events.Add("forgotten " + node); }
+  void OnPeerSilent(std::string node, std::string why) override { events.Add("silent " + node + ": " + why); }
   bool OnPeerMessage(std::string node, BootId, ControlMessage message) override {
-    absl::MutexLock lock(&mutex_);
-    if (messages_.size() >= message_capacity.load()) return false;
-    messages_.emplace_back(std::move(node), std::move(message));
+    if (messages.size() >= message_capacity.load()) return false;
+    messages.Add({std::move(node), std::move(message)});
     return true;
   }
   void OnReadyTaken(std::string node, BootId, std::vector<JobKey> jobs) override {
-    for (const JobKey& job : jobs) Log(absl::StrCat("taken by ", node, ": ready of job ", job.seq.value()));
+    for (const JobKey& job : jobs) events.Add(absl::StrCat("taken by ", node, ": ready of job ", job.seq.value()));
   }
   void Drain(absl::Duration limit, Callback<absl::Status> drained) override {
     drain_limits.push_back(limit);
@@ -183,6 +183,16 @@ class FakeAgent : public Agent {
     std::move(done)(std::move(copy));
   }
 
+  std::atomic<size_t> session_count = 0;
+  Recorded<std::string> close_reasons, events;
+  Recorded<std::pair<SegmentId, uint64_t>> reservations;
+  Recorded<PendingJoin> joins;  // without an answer
+  Recorded<PendingWait> waits;
+  Recorded<std::pair<Epoch, Rank>> leaves;
+  Recorded<Submission> submissions, layouts;
+  Recorded<std::vector<uint64_t>> lengths;  // by submission
+  Recorded<std::pair<SessionId, PreparedId>> released;
+  Recorded<std::pair<std::string, ControlMessage>> messages;
   absl::StatusOr<JobExplanation> explanation = absl::NotFoundError("no job");  // set before use
   std::atomic<size_t> message_capacity = ~size_t{0};
   std::atomic<bool> silent = false;  // a hanging engine: snapshots get no answer
@@ -192,78 +202,13 @@ class FakeAgent : public Agent {
     absl::MutexLock lock(&mutex_);
     snapshot_ = std::move(snapshot);
   }
-  size_t session_count() const {
-    absl::MutexLock lock(&mutex_);
-    return sessions_.size();
-  }
-  size_t reservation_count() const {
-    absl::MutexLock lock(&mutex_);
-    return reserved_.size();
-  }
   size_t segment_count() const {
     absl::MutexLock lock(&mutex_);
     return segments_.size();
   }
-  std::vector<std::string> close_reasons() const {
-    absl::MutexLock lock(&mutex_);
-    return close_reasons_;
-  }
-  std::vector<std::pair<Epoch, Rank>> leaves() const {
-    absl::MutexLock lock(&mutex_);
-    return leaves_;
-  }
-  std::vector<Submission> submissions() const {
-    absl::MutexLock lock(&mutex_);
-    return submissions_;
-  }
-  // By submission.
-  std::vector<std::vector<uint64_t>> lengths() const {
-    absl::MutexLock lock(&mutex_);
-    return lengths_;
-  }
-  std::vector<Submission> layouts() const {
-    absl::MutexLock lock(&mutex_);
-    return layouts_;
-  }
-  std::vector<std::pair<SessionId, PreparedId>> released() const {
-    absl::MutexLock lock(&mutex_);
-    return released_;
-  }
-  size_t pending_joins() const {
-    absl::MutexLock lock(&mutex_);
-    return joins_.size();
-  }
-  size_t pending_waits() const {
-    absl::MutexLock lock(&mutex_);
-    return waits_.size();
-  }
-  PendingJoin TakeJoin() {
-    absl::MutexLock lock(&mutex_);
-    PendingJoin join = std::move(joins_.front());
-    joins_.erase(joins_.begin());
-    return join;
-  }
-  PendingWait TakeWait() {
-    absl::MutexLock lock(&mutex_);
-    PendingWait wait = std::move(waits_.front());
-    waits_.erase(waits_.begin());
-    return wait;
-  }
-  std::vector<std::string> events() const {
-    absl::MutexLock lock(&mutex_);
-    return events_;
-  }
-  std::vector<std::pair<std::string, ControlMessage>> messages() const {
-    absl::MutexLock lock(&mutex_);
-    return messages_;
-  }
-  size_t message_count() const {
-    absl::MutexLock lock(&mutex_);
-    return messages_.size();
-  }
   bool Saw(const std::string& prefix) const {
-    absl::MutexLock lock(&mutex_);
-    return std::any_of(events_.begin(), events_.end(),
+    const std::vector<std::string> all = events();
+    return std::any_of(all.begin(), all.end(),
                        [&](const std::string& e) { return e.compare(0, prefix.size(), prefix) == 0; });
   }
 
@@ -273,26 +218,11 @@ class FakeAgent : public Agent {
   int undrains = 0;
 
  private:
-  void Log(std::string event) {
-    absl::MutexLock lock(&mutex_);
-    events_.push_back(std::move(event));
-  }
-
   PeerHello hello_;
   mutable absl::Mutex mutex_;
   std::map<std::string, DataKey> data_keys_ ABSL_GUARDED_BY(mutex_);
-  uint64_t next_session_ ABSL_GUARDED_BY(mutex_) = 1;
-  std::map<uint64_t, SessionInfo> sessions_ ABSL_GUARDED_BY(mutex_);
-  std::map<uint32_t, uint64_t> segments_, reserved_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::string> close_reasons_ ABSL_GUARDED_BY(mutex_);
-  std::vector<PendingJoin> joins_ ABSL_GUARDED_BY(mutex_);
-  std::vector<PendingWait> waits_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::pair<Epoch, Rank>> leaves_ ABSL_GUARDED_BY(mutex_);
-  std::vector<Submission> submissions_ ABSL_GUARDED_BY(mutex_), layouts_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::vector<uint64_t>> lengths_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::pair<SessionId, PreparedId>> released_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::string> events_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::pair<std::string, ControlMessage>> messages_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<uint64_t> next_session_ = 1;
+  std::map<uint32_t, uint64_t> segments_ ABSL_GUARDED_BY(mutex_);
   std::vector<Callback<AgentSnapshot>> unanswered_ ABSL_GUARDED_BY(mutex_);
   AgentSnapshot snapshot_ ABSL_GUARDED_BY(mutex_);
   SourceThread sources_;

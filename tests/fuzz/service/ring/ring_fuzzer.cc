@@ -108,7 +108,7 @@ class Session {
 
   void End() {
     Serve();
-    while (agent_.pending_joins() + agent_.pending_waits() > 0) Answer(0);
+    while (agent_.joins.size() + agent_.waits.size() > 0) Answer(0);
     Read();
     if (honest_ && !in_parts_ && shared_.counters.full == 0) {
       Require(!ended_, "an honest client was ended");
@@ -158,17 +158,17 @@ class Session {
 
   // The agent answers its oldest call.
   void Answer(uint64_t how) {
-    if (agent_.pending_joins() > 0) {
+    if (agent_.joins.size() > 0) {
       railsd::GroupView group;
       group.epoch = {railsd::BootId(1), how};
-      if (how % 2 == 0) return std::move(agent_.TakeJoin().done)(absl::UnavailableError("no"));
-      return std::move(agent_.TakeJoin().done)(group);
+      if (how % 2 == 0) return std::move(agent_.joins.Take().done)(absl::UnavailableError("no"));
+      return std::move(agent_.joins.Take().done)(group);
     }
-    if (agent_.pending_waits() == 0) return;
+    if (agent_.waits.size() == 0) return;
     railsd::JobReport report;
     report.state = railsd::JobState::kDone;
-    if (how % 2 == 0) return std::move(agent_.TakeWait().done)(absl::NotFoundError(std::string(how * 100, 'x')));
-    std::move(agent_.TakeWait().done)(report);
+    if (how % 2 == 0) return std::move(agent_.waits.Take().done)(absl::NotFoundError(std::string(how * 100, 'x')));
+    std::move(agent_.waits.Take().done)(report);
   }
 
   // The client reads what there is.

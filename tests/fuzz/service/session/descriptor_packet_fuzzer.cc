@@ -122,7 +122,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
     Require(server.ok(), "no server");
     Talk(Connect().get(), bytes, size);
     server->reset();
-    Require(agent.session_count() == 0 && registry.size() == 0, "a session is left");
+    Require(agent.session_count == 0 && registry.size() == 0, "a session is left");
   }
   Require(OpenDescriptors() == before, "a descriptor is left");
   return 0;

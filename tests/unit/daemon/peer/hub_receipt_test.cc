@@ -78,7 +78,7 @@ TEST_F(HubReceiptTest, AReadyWithBytesIsAcknowledgedAtOnce) {
   // It comes once more: its sender has not heard of the acknowledgement.
   Say(FrameKind::kMessage, 2, BytesOf(ReadyOf(2, "bytes")));
   EXPECT_THAT(Acknowledged(), ElementsAre(4));
-  EXPECT_EQ(agent.message_count(), 3u);
+  EXPECT_EQ(agent.messages.size(), 3u);
 }
 
 TEST_F(HubReceiptTest, AnAcknowledgementThatTheSocketDoesNotTakeIsSaidWhenItTakesMore) {

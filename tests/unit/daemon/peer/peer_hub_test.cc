@@ -35,7 +35,7 @@ TEST_F(PeerHubTest, ABrokenConnectionLosesAndDoublesNothing) {
     }
   }
   for (const Node* node : {&a, &b}) {
-    ASSERT_TRUE(testing::Until([&] { return node->agent.message_count() >= sent; }));
+    ASSERT_TRUE(testing::Until([&] { return node->agent.messages.size() >= sent; }));
     const auto messages = node->agent.messages();
     ASSERT_EQ(messages.size(), sent);
     for (uint64_t n = 1; n <= sent; ++n) ASSERT_EQ(NumberOf(messages[n - 1].second), n);
@@ -51,7 +51,7 @@ TEST_F(PeerHubTest, ARestartIsANewLife) {
   RunBoth(&a, &b);
   const DataKey key = a.agent.DataKeyOf("b");
   for (uint64_t n = 1; n <= 10; ++n) a.hub->Send("b", Numbered(n));
-  ASSERT_TRUE(testing::Until([&] { return b.agent.message_count() == 10; }));
+  ASSERT_TRUE(testing::Until([&] { return b.agent.messages.size() == 10; }));
   EXPECT_EQ(a.hub->Peers()[0].version, "1.22");
   b.Restart(b.Options(a, 33));
   ASSERT_TRUE(testing::Until([&] { return a.agent.events().size() == 3 && b.agent.events().size() >= 2; }));
@@ -60,7 +60,7 @@ TEST_F(PeerHubTest, ARestartIsANewLife) {
   EXPECT_EQ(a.agent.events()[2], "up b");
   EXPECT_NE(a.agent.DataKeyOf("b"), key);
   a.hub->Send("b", Numbered(77));
-  ASSERT_TRUE(testing::Until([&] { return b.agent.message_count() == 11; }));
+  ASSERT_TRUE(testing::Until([&] { return b.agent.messages.size() == 11; }));
   EXPECT_EQ(NumberOf(b.agent.messages()[10].second), 77u);
 }
 
@@ -87,9 +87,9 @@ TEST_F(PeerHubTest, StopEndsAmongNamesAndMessages) {
   for (uint64_t n = 1; n <= 500; ++n) a.hub->Send("b", Numbered(n));
   ASSERT_TRUE(testing::Until([&] { return slow.taking.load(); }));
   hub->Stop();
-  const size_t taken = slow.message_count();
+  const size_t taken = slow.messages.size();
   a.hub->Stop();
-  EXPECT_EQ(slow.message_count(), taken) << "nobody is called after Stop()";
+  EXPECT_EQ(slow.messages.size(), taken) << "nobody is called after Stop()";
 }
 
 TEST_F(PeerHubTest, DnsFindsThePeersAndLeavesOutTheNodeItself) {

@@ -50,7 +50,7 @@ TEST_F(TlsHubTest, BothSidesComeUpAndCarryMessages) {
   RunBothWithTls();
   a.hub->Send("b", testing::LongReady({{BootId(1), 2}, JobSeq(1)}, 20'000));
   for (uint64_t n = 1; n <= 100; ++n) a.hub->Send("b", Numbered(n));
-  ASSERT_TRUE(testing::Until([&] { return b.agent.message_count() == 101; }));
+  ASSERT_TRUE(testing::Until([&] { return b.agent.messages.size() == 101; }));
   for (const Node* node : {&a, &b}) {
     const PeerCounters& counters = node->hub->counters();
     EXPECT_EQ(counters.refused + counters.identity + counters.protocol_errors, 0u);
@@ -102,13 +102,13 @@ TEST_F(TlsHubTest, NewFilesAreTakenUnderLoadWithoutLosingTheLink) {
     b_tls->Look();
     for (int i = 0; i < 100; ++i) a.hub->Send("b", Numbered(++sent));
     if (round > 0) continue;
-    ASSERT_TRUE(testing::Until([&] { return b.agent.message_count() == sent; }));
+    ASSERT_TRUE(testing::Until([&] { return b.agent.messages.size() == sent; }));
   }
   EXPECT_EQ(a_tls->counters().taken, 3u);
   // A new connection uses the new files: the link goes on, no message is lost.
   EXPECT_TRUE(a.hub->Redial("b").ok());
   a.hub->Send("b", Numbered(++sent));
-  ASSERT_TRUE(testing::Until([&] { return b.agent.message_count() == sent && a.hub->counters().connects > connects; }))
+  ASSERT_TRUE(testing::Until([&] { return b.agent.messages.size() == sent && a.hub->counters().connects > connects; }))
       << Why(a);
   for (uint64_t n = 1; n <= sent; ++n) ASSERT_EQ(NumberOf(b.agent.messages()[n - 1].second), n);
   EXPECT_THAT(a.agent.events(), ElementsAre("up b"));
@@ -129,7 +129,7 @@ TEST_F(TlsHubTest, ARedialThatFailsLeavesTheLinkItsConnection) {
   EXPECT_TRUE(a.hub->Redial("b").ok());
   ASSERT_TRUE(testing::Until([&] { return !a.hub->Peers().at(0).dial_failure.empty(); }));
   a.hub->Send("b", Numbered(1));
-  ASSERT_TRUE(testing::Until([&] { return b.agent.message_count() == 1; }));
+  ASSERT_TRUE(testing::Until([&] { return b.agent.messages.size() == 1; }));
   EXPECT_THAT(a.agent.events(), ElementsAre("up b"));
   EXPECT_EQ(a.hub->counters().lost + b.hub->counters().lost, 0u);
   EXPECT_EQ(a.hub->Redial("c").code(), absl::StatusCode::kNotFound);

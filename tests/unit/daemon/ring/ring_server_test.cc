@@ -206,16 +206,16 @@ TEST_F(RingServerTest, RequestsAreTakenInTheirOrder) {
 TEST_F(RingServerTest, TwoSessionsDoNotMeet) {
   Trainer first(path_), second(path_);
   const uint64_t wait = first.ring->Send(Kind::kWaitJob, WaitOf(1));
-  ASSERT_TRUE(Until([&] { return agent_.pending_waits() == 1; }));
+  ASSERT_TRUE(Until([&] { return agent_.waits.size() == 1; }));
   const uint64_t join = second.ring->Send(Kind::kJoinGroup, JoinRequest());
   ASSERT_EQ(wait, join) << "the ids are each session's own";
-  ASSERT_TRUE(Until([&] { return agent_.pending_joins() == 1; }));
-  FakeAgent::PendingJoin joining = agent_.TakeJoin();
+  ASSERT_TRUE(Until([&] { return agent_.joins.size() == 1; }));
+  FakeAgent::PendingJoin joining = agent_.joins.Take();
   EXPECT_EQ(joining.request.session, SessionId(second.id));
   feed_.OnJobFinished(SessionId(first.id), Report(1));
   feed_.OnJobFinished(SessionId(second.id), Report(2));
   std::move(joining.done)(absl::UnavailableError("no"));
-  std::move(agent_.TakeWait().done)(absl::NotFoundError("job"));
+  std::move(agent_.waits.Take().done)(absl::NotFoundError("job"));
   EXPECT_EQ(first.ring->AnswerTo(wait).message(), "job");
   EXPECT_EQ(second.ring->AnswerTo(join).message(), "no");
   EXPECT_EQ(first.ring->Report()->job().seq(), 1u);
@@ -257,8 +257,8 @@ TEST_F(RingServerTest, AClientThatDoesNotReadItsAnswersLosesItsSession) {
   const size_t answer = rails::ring::RecordBytes(10'000);
   for (size_t i = 0; i <= kDataBytes / answer; ++i) {
     trainer.ring->Send(Kind::kWaitJob, WaitOf(1));
-    if (!Until([&] { return agent_.pending_waits() == 1 || !agent_.close_reasons().empty(); })) break;
-    if (agent_.pending_waits() == 1) std::move(agent_.TakeWait().done)(absl::NotFoundError(std::string(10'000, 'x')));
+    if (!Until([&] { return agent_.waits.size() == 1 || !agent_.close_reasons().empty(); })) break;
+    if (agent_.waits.size() == 1) std::move(agent_.waits.Take().done)(absl::NotFoundError(std::string(10'000, 'x')));
   }
   EXPECT_THAT(EndOf(trainer), HasSubstr("does not read its answers"));
   EXPECT_EQ(rings_->counters().full, 1u);
@@ -268,11 +268,11 @@ TEST_F(RingServerTest, AClientThatDoesNotReadItsAnswersLosesItsSession) {
 TEST_F(RingServerTest, AnAnswerLongerThanTheRingsPayloadsSaysSo) {
   Trainer trainer(path_);
   const uint64_t join = trainer.ring->Send(Kind::kJoinGroup, JoinRequest());
-  ASSERT_TRUE(Until([&] { return agent_.pending_joins() == 1; }));
+  ASSERT_TRUE(Until([&] { return agent_.joins.size() == 1; }));
   GroupView view;
   view.epoch = {BootId(1), 2};
   view.members.assign(4096, std::string(200, 'n'));
-  std::move(agent_.TakeJoin().done)(view);
+  std::move(agent_.joins.Take().done)(view);
   const rails::v1::RingAnswer answer = trainer.ring->AnswerTo(join);
   EXPECT_EQ(answer.code(), static_cast<int>(absl::StatusCode::kResourceExhausted));
   EXPECT_THAT(answer.message(), HasSubstr("more than the ring's"));
@@ -287,7 +287,7 @@ TEST_F(RingServerTest, CallsWithoutAnAnswerAreFew) {
   EXPECT_THAT(answer.message(), HasSubstr("limits.max_calls_per_client_connection"));
   EXPECT_EQ(answer.refused(), rails::v1::REFUSED_SCOPE_ATTEMPT);
   EXPECT_EQ(context_->refused->Read(Limit::kCallsPerClientConnection), 1u);
-  EXPECT_EQ(agent_.pending_waits(), kMaxCalls);
+  EXPECT_EQ(agent_.waits.size(), kMaxCalls);
   trainer.ring->Write(Kind::kGiveUp, 1, "");
   EXPECT_EQ(trainer.ring->AnswerTo(1).code(), static_cast<int>(absl::StatusCode::kCancelled));
   EXPECT_EQ(trainer.ring->AnswerTo(trainer.ring->Send(Kind::kSubmit, SubmitOf(1))).code(), 0);
@@ -402,7 +402,7 @@ TEST_F(RingServerTest, ASessionsEndGivesUpItsCallsAndUnmaps) {
     Trainer trainer(path_);
     const uint64_t join = trainer.ring->Send(Kind::kJoinGroup, JoinRequest());
     trainer.ring->Send(Kind::kWaitJob, WaitOf(1));
-    ASSERT_TRUE(Until([&] { return agent_.pending_joins() == 1 && agent_.pending_waits() == 1; }));
+    ASSERT_TRUE(Until([&] { return agent_.joins.size() == 1 && agent_.waits.size() == 1; }));
     EXPECT_EQ(Mappings(), before + 4);
     feed_.OnJobFinished(SessionId(trainer.id), Report(8));
     trainer.session.Close();
@@ -413,10 +413,10 @@ TEST_F(RingServerTest, ASessionsEndGivesUpItsCallsAndUnmaps) {
   }
   GroupView view;
   view.epoch = {BootId(1), 2};
-  std::move(agent_.TakeJoin().done)(view);
-  std::move(agent_.TakeWait().done)(Report(1));
+  std::move(agent_.joins.Take().done)(view);
+  std::move(agent_.waits.Take().done)(Report(1));
   EXPECT_EQ(agent_.leaves().size(), 1u);
-  EXPECT_EQ(agent_.pending_waits(), 0u);
+  EXPECT_EQ(agent_.waits.size(), 0u);
   EXPECT_EQ(rings_->counters().open, 0u);
 }
 

@@ -308,28 +308,28 @@ TEST_P(CallsTest, MessagesOverTheLimitAreRefused) {
 
 TEST_P(CallsTest, WaitAnswersWhenTheJobIsTerminal) {
   const auto wait = Start(kWaitJob, Wait(5));
-  ASSERT_TRUE(testing::Until([&] { return agent_.pending_waits() == 1; }));
+  ASSERT_TRUE(testing::Until([&] { return agent_.waits.size() == 1; }));
   // One wait slice has passed: the service asks the agent again.
-  FakeAgent::PendingWait first = agent_.TakeWait();
+  FakeAgent::PendingWait first = agent_.waits.Take();
   EXPECT_LE(first.timeout, absl::Seconds(20));
   std::move(first.done)(Report(5, JobState::kRunning));
-  ASSERT_TRUE(testing::Until([&] { return agent_.pending_waits() == 1; }));
-  std::move(agent_.TakeWait().done)(Report(5, JobState::kDone));
+  ASSERT_TRUE(testing::Until([&] { return agent_.waits.size() == 1; }));
+  std::move(agent_.waits.Take().done)(Report(5, JobState::kDone));
   const Outcome outcome = wait->Finish();
   ASSERT_EQ(outcome.code, 0);
   rails::v1::WaitJobResponse response;
   ASSERT_TRUE(response.ParseFromString(outcome.response));
   EXPECT_EQ(response.report().state(), rails::v1::JOB_STATE_DONE);
   EXPECT_EQ(response.report().job().seq(), 5u);
-  EXPECT_EQ(agent_.pending_waits(), 0u);
+  EXPECT_EQ(agent_.waits.size(), 0u);
 }
 
 TEST_P(CallsTest, AWaitWithoutTimeAnswersWithTheStateOfThatMoment) {
   rails::v1::WaitJobRequest request = Wait(5);
   request.clear_timeout_milliseconds();
   const auto wait = Start(kWaitJob, request);
-  ASSERT_TRUE(testing::Until([&] { return agent_.pending_waits() == 1; }));
-  std::move(agent_.TakeWait().done)(Report(5, JobState::kRunning));
+  ASSERT_TRUE(testing::Until([&] { return agent_.waits.size() == 1; }));
+  std::move(agent_.waits.Take().done)(Report(5, JobState::kRunning));
   rails::v1::WaitJobResponse response;
   ASSERT_TRUE(response.ParseFromString(wait->Finish().response));
   EXPECT_EQ(response.report().state(), rails::v1::JOB_STATE_RUNNING);
@@ -337,14 +337,14 @@ TEST_P(CallsTest, AWaitWithoutTimeAnswersWithTheStateOfThatMoment) {
 
 TEST_P(CallsTest, AWaitThatItsClientGaveUpIsForgotten) {
   const auto wait = Start(kWaitJob, Wait(5));
-  ASSERT_TRUE(testing::Until([&] { return agent_.pending_waits() == 1; }));
+  ASSERT_TRUE(testing::Until([&] { return agent_.waits.size() == 1; }));
   wait->GiveUp();
   EXPECT_EQ(wait->Finish().code, grpc::StatusCode::CANCELLED);
   // After the server has seen the cancellation, a late answer of the agent makes no further wait.
-  auto late = std::make_shared<FakeAgent::PendingWait>(agent_.TakeWait());
+  auto late = std::make_shared<FakeAgent::PendingWait>(agent_.waits.Take());
   Settle();
   std::move(late->done)(Report(5, JobState::kRunning));
-  EXPECT_EQ(agent_.pending_waits(), 0u);
+  EXPECT_EQ(agent_.waits.size(), 0u);
   EXPECT_THAT(Counted(), ::testing::ElementsAre("JobService/WaitJob cancelled 1"));
 }
 
@@ -364,8 +364,8 @@ TEST_P(CallsTest, WhatIsOverALimitOfJoinsIsCounted) {
 
 TEST_P(CallsTest, JoinAnswersWithTheGroup) {
   const auto join = Start(kJoinGroup, JoinOfRank1());
-  ASSERT_TRUE(testing::Until([&] { return agent_.pending_joins() == 1; }));
-  std::move(agent_.TakeJoin().done)(View());
+  ASSERT_TRUE(testing::Until([&] { return agent_.joins.size() == 1; }));
+  std::move(agent_.joins.Take().done)(View());
   rails::v1::JoinGroupResponse response;
   const Outcome outcome = join->Finish();
   ASSERT_EQ(outcome.code, 0);
@@ -377,10 +377,10 @@ TEST_P(CallsTest, JoinAnswersWithTheGroup) {
 
 TEST_P(CallsTest, AJoinThatItsClientGaveUpIsLeft) {
   const auto join = Start(kJoinGroup, JoinOfRank1());
-  ASSERT_TRUE(testing::Until([&] { return agent_.pending_joins() == 1; }));
+  ASSERT_TRUE(testing::Until([&] { return agent_.joins.size() == 1; }));
   join->GiveUp();
   EXPECT_EQ(join->Finish().code, grpc::StatusCode::CANCELLED);
-  auto late = std::make_shared<FakeAgent::PendingJoin>(agent_.TakeJoin());
+  auto late = std::make_shared<FakeAgent::PendingJoin>(agent_.joins.Take());
   Settle();
   std::move(late->done)(View());
   ASSERT_EQ(agent_.leaves().size(), 1u);

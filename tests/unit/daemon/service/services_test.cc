@@ -82,7 +82,7 @@ TEST_F(ServicesTest, CallsWithoutATokenAreUnauthenticated) {
   rails::v1::WatchJobsResponse report;
   EXPECT_FALSE(watch->Read(&report));
   EXPECT_EQ(watch->Finish().error_code(), grpc::StatusCode::UNAUTHENTICATED);
-  EXPECT_EQ(agent_.pending_joins() + agent_.pending_waits() + agent_.submissions().size(), 0u);
+  EXPECT_EQ(agent_.joins.size() + agent_.waits.size() + agent_.submissions().size(), 0u);
 }
 
 TEST_F(ServicesTest, ASessionHasFewWatches) {
