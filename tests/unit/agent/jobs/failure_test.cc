@@ -57,6 +57,9 @@ TEST_P(GroupTest, BadJoins) {
   EXPECT_THAT(join("", 2, 0), HasSubstr("name: 0 bytes"));
   EXPECT_THAT(join("g", 2, 0), HasSubstr("joining"));
   EXPECT_THAT(join("g", 2, 0), HasSubstr("ALREADY_EXISTS"));
+  exchange.trainer(1).rank = Rank(0);
+  exchange.trainer(1).Join("g", 2);
+  EXPECT_EQ(exchange.trainer(1).group.status().code(), absl::StatusCode::kAlreadyExists);
   EXPECT_THAT(join("other", 2, 0), HasSubstr("limits.max_groups"));
 }
 
