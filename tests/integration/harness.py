@@ -181,6 +181,32 @@ def thread_stopped(pid, name):
             ptrace(17)  # PTRACE_DETACH
 
 
+@contextlib.contextmanager
+def meanwhile(step):
+    """Calls `step` again and again in a thread while the block runs. Yields a function that raises what a step has
+    raised; so does the end of the block."""
+    stop, errors = threading.Event(), []
+
+    def loop():
+        while not stop.is_set() and not errors:
+            try:
+                step()
+            except Exception as error:  # an exception of a thread would be lost
+                errors.append(error)
+
+    def check():
+        if errors:
+            raise errors[0]
+    thread = threading.Thread(target=loop)
+    thread.start()
+    try:
+        yield check
+    finally:
+        stop.set()
+        thread.join()
+    check()
+
+
 def footprint(pid):
     """Resources of a process: descriptors by kind, its own threads by name, mapped shared memory."""
     descriptors, threads = collections.Counter(), collections.Counter()
@@ -254,6 +280,39 @@ class ClusterTest(unittest.TestCase):
         self.assertTrue(lines, f"no {name} {labels} in\n{text}")
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
 
+    def check_replay(self, report):
+        """Every byte between nodes was right, and is counted once in each direction: by a rail, or as eager."""
+        self.assertIs(report["verified"], True)
+        self.assertGreater(report["bytes"], 0)
+        for direction in ("tx_bytes", "rx_bytes"):
+            rails = sum(rail[direction] for rail in report["rails"])
+            self.assertEqual(rails + report["eager"][direction], report["bytes"], report["rails"])
+        return report
+
+    @contextlib.contextmanager
+    def replaying(self, *arguments):
+        """Replays, one after the other, while the block runs, at least one to its end; all are checked. Yields a function
+        that counts those that have ended."""
+        arguments = arguments or ("--workload", "uniform", "--bytes-per-rank", "2MiB", "--steps", 2)
+        reports = []
+
+        def replay():
+            reports.append(self.cluster.replay("--verify", "--seed", SEED + len(reports), *arguments))
+
+        def ended():
+            check()
+            return len(reports)
+        with meanwhile(replay) as check:
+            yield ended
+            eventually(ended, "a replay ended", patience=300)
+        for report in reports:
+            self.check_replay(report)
+
+    def another(self, ended, more=2):
+        """Waits until so many more replays have ended: the second one began after now."""
+        count = ended() + more
+        eventually(lambda: ended() >= count, "a replay ended", patience=300)
+
     def wait_idle(self):
         for node in range(len(self.cluster.nodes)):
             eventually(lambda node=node: self.idle(node), lambda node=node: f"n{node} idle: {self.status(node)}")
@@ -302,29 +361,6 @@ class TimedResult(unittest.TextTestResult):
 
 class TimedRunner(unittest.TextTestRunner):
     resultclass = TimedResult
-
-
-@contextlib.contextmanager
-def verified_replays(test, steps):
-    """Replays in a loop while the block runs, at least once to its end, and compares every byte."""
-    stop, reports, failures = threading.Event(), [], []
-
-    def loop():
-        try:
-            while not stop.is_set() or not reports:
-                reports.append(test.cluster.replay("--verify", "--workload", "uniform", "--bytes-per-rank", "2MiB",
-                                                   "--steps", steps))
-        except Exception as error:  # an exception of a thread would be lost
-            failures.append(error)
-    thread = threading.Thread(target=loop)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-    test.assertEqual(failures, [])
-    test.assertTrue(reports and all(report["verified"] is True for report in reports))
 
 
 def main():

@@ -174,21 +174,10 @@ class Faults(Scraped, harness.FabricTest):
         self.addCleanup(server.shutdown)
         return f"127.0.0.1:{server.server_address[1]}"
 
-    @contextlib.contextmanager
     def replays(self):
-        """Runs one replay after the other while the block runs. They may fail."""
-        end = threading.Event()
-
-        def run():
-            while not end.is_set():
-                self.cluster.replay("--bytes-per-rank", "8MiB", "--steps", 20, "--workload", "zipf", check=False)
-        thread = threading.Thread(target=run)
-        thread.start()
-        try:
-            yield
-        finally:
-            end.set()
-            thread.join()
+        """Replays while the block runs. They may fail."""
+        return harness.meanwhile(lambda: self.cluster.replay("--bytes-per-rank", "8MiB", "--steps", 20, "--workload", "zipf",
+                                                             check=False))
 
     def shown(self, *parts):
         """Waits until all awaited expressions with one of these parts, and alerts with such a name, have given data."""

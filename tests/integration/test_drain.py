@@ -2,11 +2,14 @@
 """Operators drain rails in the middle of replays: no byte is lost, and a drained rail carries no more bytes."""
 
 import random
-import threading
+import time
 import unittest
 
 import harness
 from harness import clusters, eventually
+
+
+WORKLOAD = ("--workload", "uniform", "--bytes-per-rank", "8MiB", "--ranks-per-node", 2)
 
 
 class Drain(harness.ClusterTest):
@@ -20,13 +23,7 @@ class Drain(harness.ClusterTest):
         self.assertEqual(answer["health"]["drained"], how == "drain")
 
     def replay(self, *arguments):
-        report = self.cluster.replay("--verify", "--bytes-per-rank", "8MiB", "--workload", "uniform",
-                                     "--ranks-per-node", 2, "--seed", harness.SEED, *arguments)
-        self.assertIs(report["verified"], True)
-        for direction in ("tx_bytes", "rx_bytes"):
-            rails = sum(rail[direction] for rail in report["rails"])
-            self.assertEqual(rails + report["eager"][direction], report["bytes"], report["rails"])
-        return report
+        self.check_replay(self.cluster.replay("--verify", "--seed", harness.SEED, *WORKLOAD, *arguments))
 
     def carried(self, node, rail):
         """Payload bytes sent and received at this end of the rail."""
@@ -52,15 +49,7 @@ class Drain(harness.ClusterTest):
         self.assertRegex(peers, r"(?m)^n0 +up +0:up 1:DRAINED BY PEER 2:up 3:up ")
 
     def test_a_drained_rail_stands_still(self):
-        end = threading.Event()
-        reports = []
-
-        def replays():
-            while not end.is_set():
-                reports.append(self.replay("--steps", 10))
-        thread = threading.Thread(target=replays)
-        thread.start()
-        try:
+        with self.replaying(*WORKLOAD, "--steps", 10) as ended:
             eventually(lambda: self.rail(0, 1)["tx_payload_bytes"] > 1 << 20, "rail1 of n0 is in use")
             self.drain(0, "rail1")
             self.heard(1, "drained_by_peer")
@@ -68,12 +57,10 @@ class Drain(harness.ClusterTest):
             eventually(lambda: self.rail(0, 1)["in_flight_bytes"] + self.rail(0, 1)["queued_bytes"] == 0,
                        "what was under way over rail1 of n0 has ended")
             # Bytes that the peers had under way to it end with the present replay.
-            done = len(reports)
-            eventually(lambda: len(reports) > done, "a replay ended")
+            self.another(ended, 1)
             before = self.carried(0, 1)
             others = self.carried(0, 2)
-            done = len(reports)
-            eventually(lambda: len(reports) > done + 1, "another replay ended")
+            self.another(ended)
             self.assertEqual(self.carried(0, 1), before)
             self.assertGreater(self.carried(0, 2), others)
             self.assertEqual(self.sample(self.scrape(0), "railsd_rail_state", rail="rail1", state="drained"), 1)
@@ -81,27 +68,18 @@ class Drain(harness.ClusterTest):
             self.drain(0, "1", "undrain")
             self.heard(1, "up")
             eventually(lambda: self.carried(0, 1) > before, "rail1 of n0 is used again")
-        finally:
-            end.set()
-            thread.join()
-        self.assertTrue(all(report["verified"] for report in reports))
         self.assertEqual(self.sample(self.scrape(0), "railsd_rail_state", rail="rail1", state="drained"), 0)
         self.wait_idle()
 
     def test_drains_at_any_moment(self):
-        draws, end = random.Random(harness.SEED), threading.Event()
+        draws = random.Random(harness.SEED)
 
-        def operators():
-            while not end.wait(0.02 + 0.1 * draws.random()):
-                self.cluster.ctl(self.cluster.nodes[draws.randrange(3)], draws.choice(["drain", "undrain"]),
-                                 draws.choice(["rail0", "rail2", "3"]))
-        thread = threading.Thread(target=operators)
-        thread.start()
-        try:
+        def operate():
+            time.sleep(0.02 + 0.1 * draws.random())
+            self.cluster.ctl(self.cluster.nodes[draws.randrange(3)], draws.choice(["drain", "undrain"]),
+                             draws.choice(["rail0", "rail2", "3"]))
+        with harness.meanwhile(operate):
             self.replay("--steps", 30)
-        finally:
-            end.set()
-            thread.join()
         for node in range(3):
             for rail in range(4):
                 self.drain(node, rail, "undrain")

@@ -6,11 +6,9 @@ Faults are set at bridges and interfaces of the emulated fabric (bench/lab.py). 
 counts; `./dev bench faults` measures the time to detect faults.
 """
 
-import contextlib
 import os
 import random
 import signal
-import threading
 import time
 
 import harness
@@ -54,47 +52,9 @@ class Links(harness.FabricTest):
         eventually(up, lambda: "every path is up: " + str([self.cluster.overview(node)["peers"]
                                                           for node in self.cluster.nodes]), patience=120)
 
-    def verify(self, report):
-        self.assertIs(report["verified"], True)
-        for direction in ("tx_bytes", "rx_bytes"):
-            rails = sum(rail[direction] for rail in report["rails"])
-            self.assertEqual(rails + report["eager"][direction], report["bytes"], report["rails"])
-
-    @contextlib.contextmanager
     def replays(self):
-        """Runs verified replays one after the other while the block runs. Yields a function that counts ended ones."""
-        end, reports, errors = threading.Event(), [], []
-
-        def run():
-            while not end.is_set() and not errors:
-                try:
-                    reports.append(self.cluster.replay(
-                        "--verify", "--bytes-per-rank", "2MiB" if harness.SLOW else "8MiB", "--steps", 4, "--workload", "zipf", "--ranks-per-node",
-                        2, "--seed", self.draws.randrange(1 << 30)))
-                except Exception as error:  # reported by the test's thread
-                    errors.append(error)
-
-        def ended():
-            if errors:
-                raise errors[0]
-            return len(reports)
-        thread = threading.Thread(target=run)
-        thread.start()
-        try:
-            yield ended
-        finally:
-            end.set()
-            thread.join()
-        if errors:
-            raise errors[0]
-        self.assertTrue(reports)
-        for report in reports:
-            self.verify(report)
-
-    def another(self, ended):
-        """Waits until a replay that begins from now on has ended."""
-        count = ended()
-        eventually(lambda: ended() > count + 1, "a replay ended", patience=300)
+        return self.replaying("--bytes-per-rank", "2MiB" if harness.SLOW else "8MiB", "--steps", 4, "--workload", "zipf",
+                              "--ranks-per-node", 2)
 
     def used_again(self, node, rail):
         before = self.rail(node, rail)["tx_payload_bytes"]

@@ -168,27 +168,6 @@ class Tenants(harness.ClusterTest):
         red = self.pair(RED, "red")
         self.exchange(blue, "blue", "before", seed=21)
 
-        with self.subTest("sessions"):
-            more = [self.connected(RED), self.connected(RED)]
-            answer = self.connect(RED)
-            self.assertEqual(answer["code"], "RESOURCE_EXHAUSTED", answer)
-            self.assertIn("tenants.red.quota.sessions: tenant red may have 3, 3 in use", answer["message"])
-            self.exchange(blue, "blue", "sessions", seed=21)
-            for trainer in more:
-                trainer.kill()
-            harness.eventually(lambda: self.in_use("red", "sessions") == 1, "sessions are given back")
-
-        with self.subTest("segments"):
-            for number in range(4):
-                red[0].segment(f"x{number}", 4096)
-            answer = red[0].do(do="segment", name="x", bytes=4096)
-            self.assertEqual(answer["code"], "RESOURCE_EXHAUSTED", answer)
-            self.assertIn("tenants.red.quota.segments: tenant red may have 6, 6 in use", answer["message"])
-            self.exchange(blue, "blue", "segments", seed=21)
-            for number in range(4):
-                red[0].must(do="drop", name=f"x{number}")
-            harness.eventually(lambda: self.in_use("red", "segments") == 2, "segments are given back")
-
         with self.subTest("segment_bytes"):
             answer = red[0].do(do="segment", name="x", bytes=6 * MIB + 1)
             self.assertEqual(answer["code"], "RESOURCE_EXHAUSTED", answer)
@@ -213,8 +192,7 @@ class Tenants(harness.ClusterTest):
                     self.assertEqual(trainer.must(do="wait", job=job)["code"], "OK")
             self.exchange(red, "red", "three")  # takes the refused job's number
 
-        self.assertEqual([self.refused("red", kind) for kind in ("sessions", "segments", "segment_bytes", "jobs")],
-                         [1, 1, 1, 1])
+        self.assertEqual([self.refused("red", kind) for kind in ("segment_bytes", "jobs")], [1, 1])
         self.assertEqual(self.sample(self.scrape(0), "railsd_tenant_refused_total", tenant="red", quota="jobs"), 1)
         self.assertEqual(self.sample(self.scrape(0), "railsd_tenant_refused_total", tenant="blue"), 0)
 

@@ -1,10 +1,8 @@
 """What the tests of links that fail share: rails so slow that something is always on the wire, faults of a link, and
 replays that go on meanwhile, every byte of which must be right."""
 
-import contextlib
 import random
 import re
-import threading
 
 import harness
 import rdma
@@ -88,37 +86,9 @@ class LinksTest(rdma.VerbsTest):
 
     # Work.
 
-    @contextlib.contextmanager
     def replaying(self, size="32MiB", steps=5):
-        """Replays that go on until the body ends; every step of each must be right, and so must the counts: every byte
-        leaves and arrives on rails exactly once, whatever was sent again. Yields how many have ended."""
-        reports, ended, errors = [], threading.Event(), []
+        return super().replaying("--workload", "uniform", "--bytes-per-rank", size, "--steps", steps, "--warmup", 0)
 
-        def run():
-            while not errors and (not reports or not ended.is_set()):
-                try:
-                    reports.append(self.cluster.replay(
-                        "--verify", "--workload", "uniform", "--bytes-per-rank", size, "--steps", steps, "--warmup", 0,
-                        "--seed", harness.SEED + len(reports)))
-                except Exception as error:  # raised by the test's own thread
-                    errors.append(error)
-
-        def count():
-            if errors:
-                raise errors[0]
-            return len(reports)
-        thread = threading.Thread(target=run)
-        thread.start()
-        try:
-            yield count
-        finally:
-            ended.set()
-            thread.join()
-        count()
-        for report in reports:
-            self.check_replay(report)
-
-    def another(self, ended):
-        """Another replay, that begins after now, ends."""
-        count = ended()
-        harness.eventually(lambda: ended() > count + 1, "a replay ended", patience=300)
+    def another(self, ended, more=2):
+        super().another(ended, more)
+        self.wait_up()

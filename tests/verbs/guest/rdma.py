@@ -121,15 +121,6 @@ class VerbsTest(harness.ClusterTest):
         for node in range(len(self.cluster.nodes)):
             self.assertEqual([device[key] for device in devices(self.cluster, node)], [value] * RAILS, f"node {node}")
 
-    def check_replay(self, report):
-        """Bytes between nodes leave and arrive on rails exactly once, and all of them are right."""
-        self.assertIs(report["verified"], True)
-        self.assertGreater(report["bytes"], 0)
-        for direction in ("tx_bytes", "rx_bytes"):
-            rails = sum(rail[direction] for rail in report["rails"])
-            self.assertEqual(rails + report["eager"][direction], report["bytes"], report["rails"])
-        return report
-
 
 class Shaped:
     """The rails of the pair at these rates, in both directions. A context manager."""
