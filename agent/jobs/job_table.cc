@@ -448,9 +448,7 @@ void JobTable::Tick() {
       const bool wait_ends = std::any_of(part.waiters.begin(), part.waiters.end(),
                                          [this](const Waiter& waiter) { return waiter.deadline <= now_; });
       if (is_late || wait_ends) FillReport(*job, part, context_, health_, now_, &part.report);
-      if (is_late) {
-        late.emplace_back(job.get(), DeadlineStatus(*job, part, groups_.Find(key.epoch), peers_, sessions_));
-      }
+      if (is_late) late.emplace_back(job.get(), DeadlineStatus(*job, part, groups_.Find(key.epoch), peers_, sessions_));
       for (Waiter& waiter : part.waiters) {
         if (waiter.deadline > now_) {
           Sooner(waiter.deadline);

@@ -163,7 +163,7 @@ TEST(PeerConversionTest, BadFieldsAreNamed) {
        {abort, "abort { reason: '" + std::string(5000, 'x') + "' }", "abort.reason: 5000 bytes, more than 4096"},
        {abort, "abort { failed_ranks: 16 }", "abort.failed_ranks: 16, outside the largest world size 16"},
        {Abort{kJob, absl::StatusCode::kCancelled, "", std::vector<Rank>(65, Rank(1))}, "",
-        "abort.failed_ranks: 65, more than 64"},
+        "abort.failed_ranks: 65 entries, more than 64"},
        {Abort{kJob, absl::StatusCode::kInternal, std::string(100'000, 'x')}, "", "accepted"},  // cut before it is sent
        {RailState{RailIndex(64), true}, "", "rail_state.rail: 64, more than 63"},
        {RailState{RailIndex(1), true, true}, "", "rail_state.drained: of a usable rail"},
