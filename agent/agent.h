@@ -275,6 +275,8 @@ class Agent : public EventHost {
   // wait, this attempt goes no further and `done` is never called. Wait answers with the report once it is terminal, or
   // with the state of that moment when `timeout` passes.
   virtual absl::Status Submit(Submission submission, Callback<absl::Status> done) = 0;
+  // Jobs of the session under way use few ranges, so that checking a short submission beside them takes a moment.
+  virtual bool IsQuickToCheck(SessionId session) const = 0;
   virtual void Wait(SessionId session, JobKey job, Rank rank, absl::Duration timeout,
                     Callback<absl::StatusOr<JobReport>> done) = 0;
   // Keeps the ranges of `layout`, checked as Submit() does on the caller's thread, for submissions that name them by

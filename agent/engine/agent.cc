@@ -158,6 +158,7 @@ class AgentImpl final : public Agent {
     });
     return absl::OkStatus();
   }
+  bool IsQuickToCheck(SessionId session) const override { return engine_->IsQuickToCheck(session); }
   absl::Status Prepare(Submission layout, Callback<absl::Status> done) override {
     if (absl::Status s = TakePlace(); !s.ok()) return s;
     PushCall([checked = engine_->CheckLayout(layout), done = std::move(done)](Engine& engine) mutable {

@@ -56,6 +56,11 @@ class Engine {
     return CheckSubmission(submission, sessions_.MemoryOf(submission.session),
                            max_ranges_.load(std::memory_order_relaxed));
   }
+  // As in agent/agent.h. Any thread.
+  bool IsQuickToCheck(SessionId session) const {
+    const std::shared_ptr<SessionMemory> memory = sessions_.MemoryOf(session);
+    return memory == nullptr || memory->claimed()->IsQuick();
+  }
   void Submit(CheckedSubmission submission, Callback<absl::Status> done) {
     jobs_.Submit(std::move(submission), std::move(done));
   }

@@ -124,6 +124,7 @@ void ClaimedMemory::Add(const std::shared_ptr<ClaimedPart>& part) {
     for (const auto& [number, other] : parts_) before.push_back(other);
     part->number = ++last_number_;
     parts_.emplace(part->number, part);
+    weight_ += part->weight();
   }
   for (const std::shared_ptr<ClaimedPart>& other : before) {
     if (other->memory.job == part->memory.job && other->memory.rank == part->memory.rank) continue;
@@ -157,6 +158,7 @@ void ClaimedMemory::Remove(const ClaimedPart& part) {
   std::lock_guard lock(mutex_);
   const auto it = parts_.find(part.number);
   removed = std::move(it->second);
+  weight_ -= removed->weight();
   parts_.erase(it);
 }
 

@@ -118,6 +118,7 @@ class ForwardingAgent final : public Agent {
   void Join(JoinRequest, Callback<absl::StatusOr<GroupView>>) override {}
   void Leave(SessionId, Epoch, Rank, Callback<absl::Status>) override {}
   absl::Status Submit(Submission, Callback<absl::Status>) override { return absl::OkStatus(); }
+  bool IsQuickToCheck(SessionId) const override { return true; }
   absl::Status Prepare(Submission, Callback<absl::Status>) override { return absl::OkStatus(); }
   void ReleasePrepared(SessionId, PreparedId, Callback<absl::Status>) override {}
   void Wait(SessionId, JobKey, Rank, absl::Duration, Callback<absl::StatusOr<JobReport>>) override {}

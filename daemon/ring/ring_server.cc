@@ -28,7 +28,8 @@ constexpr uint32_t kProcessorsPerThread = 4;
 constexpr absl::Duration kIdle =
     absl::Seconds(1);  // then an idle thread begins a turn, for the watch of hanging threads
 constexpr size_t kBlockBytes = 64 << 10;
-// Requests that the engine's thread serves: checking one takes less time than a wake of another thread.
+// Requests that the engine's thread serves, of sessions whose jobs under way use few ranges: checking one takes not
+// much longer than a wake of another thread.
 constexpr size_t kShortBytes = 2048;
 // Sessions whose requests the engine's thread serves before it looks at its rails again.
 constexpr size_t kSessionsPerTurn = 4;
@@ -54,8 +55,8 @@ class Doorbells final : public EventSource {
  public:
   using HandOn = std::function<void(SessionPtr)>;
 
-  Doorbells(UniqueFd epoll, HandOn hand_on)
-      : epoll_(std::move(epoll)), hand_on_(std::move(hand_on)), block_(kBlockBytes) {}
+  Doorbells(const Agent* agent, UniqueFd epoll, HandOn hand_on)
+      : agent_(*agent), epoll_(std::move(epoll)), hand_on_(std::move(hand_on)), block_(kBlockBytes) {}
 
   // False: epoll takes no more.
   bool Add(const SessionPtr& session) {
@@ -100,7 +101,8 @@ class Doorbells final : public EventSource {
     for (size_t left = std::min(round_.size(), kSessionsPerTurn); left > 0; --left) {
       SessionPtr session = std::move(round_.front());
       round_.pop_front();
-      const RingRequests::Turn turn = session->requests.Serve(absl::MakeSpan(block_), kShortBytes);
+      const size_t most_bytes = agent_.IsQuickToCheck(session->id) ? kShortBytes : 0;
+      const RingRequests::Turn turn = session->requests.Serve(absl::MakeSpan(block_), most_bytes);
       session->active = turn == RingRequests::Turn::kGoesOn && !session->answers->closed();
       if (turn == RingRequests::Turn::kBroken) Ignore(*session);
       if (session->active) {
@@ -127,6 +129,7 @@ class Doorbells final : public EventSource {
     return found == sessions_.end() ? nullptr : found->second;
   }
 
+  const Agent& agent_;
   const UniqueFd epoll_;
   const HandOn hand_on_;
   mutable absl::Mutex mutex_;
@@ -205,7 +208,7 @@ class RingThread {
 class ThreadedRingServer final : public RingServer {
  public:
   ThreadedRingServer(const RingServerOptions& options, std::shared_ptr<const ServiceContext> context, UniqueFd epoll)
-      : doorbells_(std::move(epoll), [this](SessionPtr session) { HandOn(std::move(session)); }) {
+      : doorbells_(context->agent, std::move(epoll), [this](SessionPtr session) { HandOn(std::move(session)); }) {
     shared_.options = options;
     shared_.context = std::move(context);
     for (uint32_t i = 0; i < options.threads; ++i) {

@@ -37,7 +37,8 @@ uint32_t RingThreads(uint32_t processors);
 
 // Serves requests in the order of each session, a few of one session before the next one's turn. The engine's thread
 // polls the doorbells and serves short requests, so that a small job wakes no other thread. A session whose next
-// request is long is handed to one of the threads "rings", which check and submit its requests until none is left.
+// request is long, or takes long to check, is handed to one of the threads "rings", which check and submit its requests
+// until none is left.
 class RingServer {
  public:
   static absl::StatusOr<std::unique_ptr<RingServer>> Start(const RingServerOptions& options,

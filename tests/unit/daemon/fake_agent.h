@@ -6,6 +6,7 @@
 #include <atomic>
 #include <map>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -102,11 +103,13 @@ class FakeAgent : public Agent {
     leaves.Add({epoch, rank});
     std::move(done)(absl::OkStatus());
   }
+  bool IsQuickToCheck(SessionId) const override { return quick_to_check; }
   absl::Status Submit(Submission submission, Callback<absl::Status> done) override {
     if (!full_status.ok()) return full_status;
     lengths.Add({submission.lengths_bytes.begin(), submission.lengths_bytes.end()});
     submission.lengths_bytes = {};  // valid during the call only
     submissions.Add(std::move(submission));
+    submitted_by_source = sources_.id() == std::this_thread::get_id();
     std::move(done)(submit_status);
     return absl::OkStatus();
   }
@@ -194,6 +197,8 @@ class FakeAgent : public Agent {
   Recorded<std::pair<SessionId, PreparedId>> released;
   Recorded<std::pair<std::string, ControlMessage>> messages;
   absl::StatusOr<JobExplanation> explanation = absl::NotFoundError("no job");  // set before use
+  std::atomic<bool> quick_to_check = true;
+  std::atomic<bool> submitted_by_source = false;  // the thread that polls sources made the latest submission
   std::atomic<size_t> message_capacity = ~size_t{0};
   std::atomic<bool> silent = false;  // a hanging engine: snapshots get no answer
 

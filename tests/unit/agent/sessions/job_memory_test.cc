@@ -234,7 +234,7 @@ TEST(ClaimedMemoryTest, ListsOfPreparedExchangesAreComparedOnceHoweverManyOthers
   const auto claimed = std::make_shared<ClaimedMemory>();
   const auto list = [&](uint64_t begin, uint64_t step, bool prepared) {
     std::vector<Extent> writes;
-    for (uint64_t i = 0; i < 1000; ++i) writes.push_back({{1, 1}, begin + i * step, begin + i * step + 1});
+    for (uint64_t i = 0; i < 1100; ++i) writes.push_back({{1, 1}, begin + i * step, begin + i * step + 1});
     return std::make_shared<const UsedMemory>(std::vector<Extent>(), std::move(writes), prepared, claimed->known());
   };
   const auto claim = [&](uint64_t seq, const std::shared_ptr<const UsedMemory>& uses) {
@@ -260,6 +260,24 @@ TEST(ClaimedMemoryTest, ListsOfPreparedExchangesAreComparedOnceHoweverManyOthers
   ASSERT_TRUE(conflict.has_value());
   EXPECT_EQ(conflict->job.seq, JobSeq(3));
   EXPECT_EQ(conflict->overlap.extent.begin, 9995u);
+}
+
+TEST(ClaimedMemoryTest, IsQuickUntilItsPartsUseManyRanges) {
+  const auto claimed = std::make_shared<ClaimedMemory>();
+  const auto claim = [&](uint64_t seq, uint64_t length) {
+    std::vector<Extent> writes;
+    for (uint64_t i = 0; i < length; ++i) writes.push_back({{1, 1}, seq + 100 * i, seq + 100 * i + 1});
+    auto uses = std::make_shared<const UsedMemory>(std::vector<Extent>(), std::move(writes), false, claimed->known());
+    return MemoryClaim(claimed, {{{BootId(1), 1}, JobSeq(seq)}, Rank(0), std::move(uses)});
+  };
+  std::vector<MemoryClaim> claims;
+  for (uint64_t seq = 1; seq <= 3; ++seq) claims.push_back(claim(seq, 100'000));
+  for (uint64_t seq = 4; seq <= 19; ++seq) claims.push_back(claim(seq, 64));
+  EXPECT_TRUE(claimed->IsQuick());
+  claims.push_back(claim(20, 1));
+  EXPECT_FALSE(claimed->IsQuick());
+  claims.erase(claims.begin());
+  EXPECT_TRUE(claimed->IsQuick());
 }
 
 }  // namespace

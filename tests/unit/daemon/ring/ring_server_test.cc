@@ -203,6 +203,21 @@ TEST_F(RingServerTest, RequestsAreTakenInTheirOrder) {
   }
 }
 
+TEST_F(RingServerTest, TheEnginesThreadChecksShortRequestsThatAreQuickToCheck) {
+  Trainer trainer(path_);
+  const auto by_engine = [&](size_t ranges) {
+    EXPECT_EQ(trainer.ring->AnswerTo(trainer.ring->Send(Kind::kSubmit, SubmitOf(1, ranges))).code(), 0);
+    return agent_.submitted_by_source.load();
+  };
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(Until([&] { return by_engine(2); })) << "a thread may have had the session until now";
+    EXPECT_FALSE(by_engine(2000));
+    agent_.quick_to_check = false;
+    EXPECT_FALSE(by_engine(2));
+    agent_.quick_to_check = true;
+  }
+}
+
 TEST_F(RingServerTest, TwoSessionsDoNotMeet) {
   Trainer first(path_), second(path_);
   const uint64_t wait = first.ring->Send(Kind::kWaitJob, WaitOf(1));
@@ -313,10 +328,12 @@ TEST_F(RingServerTest, RequestsInPartsAreBounded) {
   third.ring->Write(Kind::kSubmit, 10, "x");
   EXPECT_THAT(third.ring->AnswerTo(10).message(), HasSubstr("limits.max_grpc_memory"));
   second.session.Close();
-  ASSERT_TRUE(Until([&] { return rings_->counters().open == 2; }));
-  third.ring->Write(Kind::kSubmit, 11, "", kMore);
-  third.ring->Write(Kind::kSubmit, 11, SubmitOf(1));
-  EXPECT_EQ(third.ring->AnswerTo(11).code(), 0) << "the ended session has given its memory back";
+  uint64_t id = 11;
+  EXPECT_TRUE(Until([&] {
+    third.ring->Write(Kind::kSubmit, ++id, "", kMore);
+    third.ring->Write(Kind::kSubmit, id, SubmitOf(1));
+    return third.ring->AnswerTo(id).code() == 0;
+  })) << "the ended session gives its memory back";
   trainer.ring->Write(Kind::kSubmit, 10, "");
   EXPECT_EQ(trainer.ring->AnswerTo(10).message(), "job: missing") << "unknown fields only";
 }
