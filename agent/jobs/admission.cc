@@ -53,7 +53,7 @@ absl::Status Admission::CheckRepeated(const CheckedSubmission& submission) const
     return absl::FailedPreconditionError(
         absl::StrCat("job.seq: ", submission.job.seq.value(), " ended long ago and is forgotten"));
   }
-  // Of ranges that are prepared no more nothing is left to compare. The job may be under way: it is not called refused.
+  // Nothing is left to compare of ranges that are prepared no more. The job may be under way: it is not called refused.
   if (*known != submission.digest && submission.digest != Digest()) {
     return absl::AlreadyExistsError(
         absl::StrCat("job.seq: ", submission.job.seq.value(), " was submitted before with other content"));

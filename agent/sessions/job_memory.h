@@ -42,7 +42,7 @@ struct MemoryOverlap {
   bool writes = false, other_writes = false;
 };
 
-// What comparing the long lists of a session has found, where one of the two is a prepared exchange's: submissions of
+// Results of comparing the long lists of a session, where one of the two is a prepared exchange's: submissions of
 // those are checked by the engine's thread, which has no time to compare them. Kept while both lists live. Any thread.
 class KnownOverlaps {
  public:

@@ -1,4 +1,4 @@
-// What the handles of the C interface hold: an object of the C++ client each.
+// The handles of the C interface, each of which holds an object of the C++ client.
 #ifndef RAILS_CLIENT_C_SRC_HANDLES_H_
 #define RAILS_CLIENT_C_SRC_HANDLES_H_
 
@@ -16,7 +16,7 @@
 
 namespace rails::c {
 
-// What jobs need of their group, and of its client, after the handles of both have been freed.
+// Facts of a group and its client that jobs need after the handles of both have been freed.
 struct GroupFacts {
   std::vector<std::string> members;  // node of each rank
   std::shared_ptr<EndSignal> ends;

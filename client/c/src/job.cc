@@ -12,7 +12,7 @@
 namespace rails::c {
 namespace {
 
-// Of a handle that may be NULL.
+// For a handle that may be NULL.
 template <typename Handle>
 const Members* MembersOf(const Handle* handle) {
   return handle == nullptr ? nullptr : &handle->facts->members;
