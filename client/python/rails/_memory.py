@@ -1,0 +1,112 @@
+"""Memory that a client shares with its daemon: arrays in it, and where an array lies."""
+
+from __future__ import annotations
+
+import bisect
+import ctypes
+import math
+import operator
+import threading
+import weakref
+from typing import Any, NamedTuple, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from rails._library import HUGE_PAGES, Handle, SegmentOptions, lib
+from rails.errors import InvalidArgumentError
+
+# Arrays of at most _SMALL bytes share segments of _POOL bytes, because a daemon limits the segments of a session.
+_SMALL, _POOL = 64 << 10, 1 << 20
+_ALIGNMENT = 64
+
+
+class Block:
+    """A part of a segment. NumPy keeps it as the base of the array that `Memory.empty()` makes of it, and so every view
+    and tensor of that memory keeps the segment."""
+
+    def __init__(self, segment: Handle, offset: int, length: int):
+        self.segment, self.offset, self.length = segment, offset, length
+        self.address: int = lib.rails_segment_data(segment) + offset
+        self.__array_interface__ = {"version": 3, "shape": (length,), "typestr": "|u1", "data": (self.address, False)}
+
+
+class Place(NamedTuple):
+    """Where an array lies. Lengths are bytes."""
+
+    segment: Handle | None  # None: the array has no bytes
+    offset: int
+    length: int
+    row: int  # length of an entry of the first axis
+
+
+class Memory:
+    """The shared arrays of one client. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._blocks: weakref.WeakValueDictionary[int, Block] = weakref.WeakValueDictionary()  # by address
+        self._addresses: list[int] | None = []  # of the blocks, ascending; None: to be made
+        self._pool: Handle | None = None  # the segment from which small arrays are cut; its used bytes
+        self._used = 0
+
+    def empty(self, client: Handle, shape: Any, dtype: Any, huge_pages: bool) -> npt.NDArray[Any]:
+        dtype = np.dtype(dtype)
+        shape = tuple(operator.index(length) for length in (shape if isinstance(shape, Sequence) else (shape,)))
+        if dtype.hasobject or dtype.itemsize == 0 or any(length < 0 for length in shape):
+            raise InvalidArgumentError(f"an array of shape {shape} and type {dtype} cannot be shared")
+        length = dtype.itemsize * math.prod(shape)
+        if length == 0:
+            return np.empty(shape, dtype)
+        with self._lock:
+            if length > _SMALL or huge_pages:
+                block = Block(_segment(client, length, huge_pages), 0, length)
+            else:
+                if self._pool is None or self._used + length > _POOL:
+                    self._pool, self._used = _segment(client, _POOL, False), 0
+                # Bytes are never given out twice: an unfinished job may use an array that nobody refers to any more.
+                block = Block(self._pool, self._used, length)
+                self._used += -(-length // _ALIGNMENT) * _ALIGNMENT
+            self._blocks[block.address] = block
+            self._addresses = None
+        array: npt.NDArray[Any] = np.asarray(block).view(dtype).reshape(shape)
+        return array
+
+    def place(self, array: Any, name: str) -> Place:
+        """Where `array` lies: a NumPy array, a tensor of torch, or another object with the buffer protocol. `name`: for
+        errors."""
+        address, length, row = _extent(array, name)
+        if length == 0:
+            return Place(None, 0, 0, row)
+        addresses = self._addresses
+        if addresses is None:
+            with self._lock:
+                addresses = self._addresses = sorted(self._blocks.keys())
+        at = bisect.bisect_right(addresses, address) - 1
+        block = self._blocks.get(addresses[at]) if at >= 0 else None
+        if block is not None:
+            offset = address - block.address
+            if offset + length <= block.length:
+                return Place(block.segment, block.offset + offset, length, row)
+        raise InvalidArgumentError(f"{name} is not in memory of this client: copy it into an array of Client.empty()")
+
+
+def _segment(client: Handle, length: int, huge_pages: bool) -> Handle:
+    pointer = ctypes.c_void_p()
+    lib.rails_segment_alloc(client, length, SegmentOptions(flags=HUGE_PAGES if huge_pages else 0), ctypes.byref(pointer))
+    return Handle(pointer, lib.rails_segment_free)
+
+
+def _extent(array: Any, name: str) -> tuple[int, int, int]:
+    """Address, length and length of a row of a contiguous array, in bytes."""
+    if hasattr(array, "data_ptr"):  # a tensor of torch, also of a type that NumPy lacks
+        contiguous, size, address = array.is_contiguous(), array.element_size(), array.data_ptr()
+        shape = tuple(array.shape)
+    else:
+        view = np.asarray(array)
+        contiguous, size, shape = view.flags.c_contiguous, view.itemsize, view.shape
+        address = view.__array_interface__["data"][0]
+    if not contiguous:
+        raise InvalidArgumentError(f"{name}: the array of shape {tuple(shape)} is not contiguous")
+    row = size * math.prod(shape[1:])
+    return address, row * (shape[0] if shape else 1), row

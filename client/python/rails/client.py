@@ -1,0 +1,189 @@
+"""Sessions with the daemon of this node."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import ctypes
+import os
+import weakref
+from typing import Any, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from rails._ends import Ends
+from rails._library import RECOVERIES, ClientOptions, GroupOptions, Handle, interruptible, lib, nanoseconds
+from rails._memory import Memory
+from rails.errors import FailedPreconditionError, InvalidArgumentError
+from rails.group import Group
+
+DEFAULT_SOCKET_DIR = "/run/railsd"
+
+
+def connect(socket_dir: str | os.PathLike[str] | None = None, *, name: str = "", timeout: float = 10.0,
+            spin: float = 0.0) -> Client:
+    """Opens a session with the daemon of this node.
+
+    Args:
+        socket_dir: the daemon's `socket_dir`. Default: the environment variable RAILS_SOCKET_DIR, or /run/railsd.
+        name: shown to operators.
+        timeout: seconds for which it tries again while the daemon does not run.
+        spin: seconds for which a waiting thread looks for an answer before it sleeps; costs a processor.
+
+    Raises:
+        UnavailableError: no daemon listens there; the text names the socket.
+        PermissionDeniedError: this user may not use the socket.
+    """
+    socket_dir = os.fspath(socket_dir or os.environ.get("RAILS_SOCKET_DIR") or DEFAULT_SOCKET_DIR)
+    options = ClientOptions(os.fsencode(socket_dir), name.encode(), nanoseconds(timeout), round(spin * 1e9))
+
+    def call() -> Handle:
+        pointer = ctypes.c_void_p()
+        lib.rails_connect(ctypes.byref(options), ctypes.byref(pointer))
+        return Handle(pointer, lib.rails_close)
+    return Client(interruptible(call))
+
+
+class Client:
+    """A session with the daemon, made by `connect()`. A context manager that closes it."""
+
+    def __init__(self, handle: Handle):
+        self._handle: Handle | None = handle
+        self._forked = False
+        self._memory = Memory()
+        self._ends = Ends()
+        self._node: str = lib.rails_node(handle).decode()
+        _clients.add(self)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<rails.Client of node {self._node}{'' if self.connected else ', not connected'}>"
+
+    @property
+    def node(self) -> str:
+        """Name of this node."""
+        return self._node
+
+    @property
+    def connected(self) -> bool:
+        """True until the daemon has exited or the client is closed. Local."""
+        handle = self._handle
+        return handle is not None and bool(lib.rails_connected(handle))
+
+    def close(self) -> None:
+        """Ends the session. Unfinished jobs end with CancelledError. Arrays stay valid, but no daemon shares them any
+        more. Waits at most a second for the daemon. Calls of other threads that are under way end first."""
+        if self._forked:
+            self._handle = None
+            return
+        self._ends.detach()
+        self._handle = None  # the last reference closes it
+        self._ends.wake()
+
+    def reconnect(self) -> None:
+        """After the daemon has exited: opens a new session and registers the living arrays again. Groups can then be
+        joined again; those of recovery "wait" do all that by themselves. Returns at once while connected.
+
+        Raises:
+            UnavailableError: no daemon came within the `timeout` of `connect()`.
+        """
+        handle = self._open_handle()
+
+        def call() -> None:
+            lib.rails_reconnect(handle)
+        interruptible(call)
+
+    def empty(self, shape: int | Sequence[int], dtype: npt.DTypeLike = np.uint8, *, huge_pages: bool = False) -> npt.NDArray[Any]:
+        """Makes an array in memory that the daemon shares, filled with zeros.
+
+        The array has the buffer protocol and DLPack: `torch.from_dlpack(array)` is a tensor of the same memory. For
+        torch.bfloat16, make an array of int16 and call `.view(torch.bfloat16)` on the tensor. The memory lives as long as
+        the array, a view or a tensor of it, or an unfinished job that uses it.
+
+        An array over 64 KiB is a segment of its own, whose registration takes about a millisecond and counts against
+        limits.max_segments_per_session of the daemon: make few arrays, keep them, and slice them. Smaller arrays share
+        segments of 1 MiB, and give their memory back when all arrays of their segment are gone.
+
+        Args:
+            shape: length of each axis.
+            dtype: type of the elements.
+            huge_pages: takes the system's huge pages; the array is always a segment of its own.
+
+        Raises:
+            ResourceExhaustedError: memory or a limit does not suffice, or no huge page is free.
+            UnavailableError: the daemon has exited or does not answer.
+        """
+        return self._memory.empty(self._open_handle(), shape, dtype, huge_pages)
+
+    def join(self, name: str, rank: int, world_size: int, *, key: str = "", timeout: float = 120.0,
+             recovery: str = "fail", wait_limit: float | None = None, restart_limit: float | None = None) -> Group:
+        """Joins a group, and returns when all its ranks have.
+
+        Args:
+            name: the group's name, equal on all ranks, like all arguments but `rank`.
+            rank: this rank, from 0.
+            world_size: number of ranks.
+            key: a secret that the ranks share. Ranks with different keys do not meet.
+            timeout: seconds for all ranks to join.
+            recovery: what becomes of the group when a node is lost. "fail": its jobs raise UnavailableError. "wait": jobs
+                wait, and start again with a new daemon. "degrade": the other nodes go on; `Report.lost_ranks` names the
+                ranks that were lost.
+            wait_limit: with "wait", seconds to wait for a silent daemon. Required there.
+            restart_limit: with "wait", seconds to wait for a new daemon. Default: 120; 0: jobs do not survive their daemon.
+
+        Raises:
+            DeadlineExceededError: ranks are missing; the text names them.
+            InvalidArgumentError: an argument is wrong, or differs from that of another rank.
+            AlreadyExistsError: the rank has already joined.
+        """
+        if recovery not in RECOVERIES:
+            raise InvalidArgumentError(f"recovery is '{recovery}', and not one of {', '.join(RECOVERIES)}")
+        for argument, value, least in (("rank", rank, 0), ("world_size", world_size, 1)):
+            if not least <= value < 1 << 32:
+                raise InvalidArgumentError(f"{argument} is {value}")
+        handle = self._open_handle()
+        options = GroupOptions(name.encode(), key.encode(), world_size, rank, nanoseconds(timeout), RECOVERIES[recovery], 0,
+                               nanoseconds(wait_limit, "wait_limit"),
+                               -1 if restart_limit == 0 else nanoseconds(restart_limit, "restart_limit"))
+
+        def call() -> Handle:
+            pointer = ctypes.c_void_p()
+            lib.rails_join(handle, ctypes.byref(options), ctypes.byref(pointer))
+            return Handle(pointer, lib.rails_group_free)
+        return Group(self, interruptible(call), name, rank, world_size)
+
+    def _prepare_await(self) -> None:
+        """Before a job is submitted, which can be awaited if it is in an event loop."""
+        if asyncio._get_running_loop() is not None:
+            self._ends.open(self._open_handle())
+
+    def _open_handle(self) -> Handle:
+        handle = self._handle
+        if self._forked:
+            raise FailedPreconditionError("this client belongs to the parent process: connect anew in the forked child")
+        if handle is None:
+            raise FailedPreconditionError("this client is closed")
+        return handle
+
+
+_clients: weakref.WeakSet[Client] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_clients() -> None:
+    for client in list(_clients):
+        client.close()
+
+
+def _after_fork_in_child() -> None:
+    for client in list(_clients):
+        client._forked = True
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

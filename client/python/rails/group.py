@@ -1,0 +1,202 @@
+"""Groups of ranks, and the exchanges between them."""
+
+from __future__ import annotations
+
+import ctypes
+import operator
+from typing import TYPE_CHECKING, Any, Iterable, Mapping, Sequence
+
+import numpy as np
+
+from rails._library import Buffers, Flow, Handle, JobOptions, Layout, Range, lib, nanoseconds
+from rails._memory import Place
+from rails.errors import InvalidArgumentError
+from rails.work import Work
+
+if TYPE_CHECKING:
+    from rails.client import Client
+
+    _Bytes = ctypes.Array[ctypes.c_uint64]
+
+# Arrays by rank: what goes to it, or comes from it, in this order.
+Flows = Mapping[int, Iterable[Any]]
+
+
+class Group:
+    """This rank's membership in a group, made by `Client.join()`. A context manager that leaves.
+
+    Every rank submits its jobs in the same order: the n-th of each is the same job. Jobs of a group run at the same time
+    and may end in any order: wait for a job before submitting another that uses its results or its memory.
+    """
+
+    def __init__(self, client: Client, handle: Handle, name: str, rank: int, world_size: int):
+        self._client, self._handle = client, handle
+        self.name, self.rank, self.world_size = name, rank, world_size
+
+    def __enter__(self) -> Group:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.leave()
+
+    def __repr__(self) -> str:
+        return f"<rails.Group {self.name}: rank {self.rank} of {self.world_size}>"
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Name of the node of each rank."""
+        return tuple(lib.rails_group_node(self._handle, rank).decode() for rank in range(self.world_size))
+
+    def all_to_all_v(self, send: Any, send_counts: Sequence[int], receive: Any, receive_counts: Sequence[int], *,
+                     tag: int = 0, timeout: float | None = None, submit_timeout: float | None = None) -> Work:
+        """Submits this rank's part of the group's next job: consecutive rows of an array to each rank, and from each.
+
+        Args:
+            send: array of shape (at least the sum of `send_counts`, ...): rows for rank 0, then those for rank 1, and so
+                on. Contiguous, in memory of `Client.empty()`: an array, a slice along its first axis, a tensor.
+            send_counts: rows for each rank, of shape (world_size,): integers of a list, an array or a tensor.
+            receive: array of shape (at least the sum of `receive_counts`, ...), like `send`. It must not overlap `send` or
+                memory of another unfinished job, but for rows that the rank sends to itself.
+            receive_counts: rows from each rank, of shape (world_size,). Their bytes must be those that the rank sends.
+            tag: the caller's own mark, equal on every rank; shown to operators.
+            timeout: seconds for the job. Default: the daemon's limit, timeouts.job.
+            submit_timeout: seconds for the daemon to accept the job. Default: 30.
+
+        Raises:
+            InvalidArgumentError: names the argument and its value. Nothing has changed.
+            FailedPreconditionError: another unfinished job uses this memory, or the group is over.
+            UnavailableError: the daemon drains, has exited, or does not answer in time.
+        """
+        to, out = self._rows(send, send_counts, "send")
+        source, into = self._rows(receive, receive_counts, "receive")
+        buffers = Buffers(to.segment and to.segment.pointer, to.offset, out, source.segment and source.segment.pointer,
+                          source.offset, into)
+        return self._submit(lib.rails_all_to_all_v, ctypes.byref(buffers), tag, timeout, submit_timeout)
+
+    def all_to_all_ranges(self, sends: Flows, receives: Flows, *, tag: int = 0, timeout: float | None = None,
+                          submit_timeout: float | None = None) -> Work:
+        """As `all_to_all_v()`, with any arrays to and from each rank, which need not be consecutive.
+
+        Args:
+            sends: by rank the arrays that go to it, in this order. Ranks that are left out get nothing.
+            receives: by rank the arrays for what comes from it. They may be cut in another way than the sender's; the
+                bytes of both must be equal.
+        """
+        layout = _Layout(self, sends, receives)
+        return self._submit(lib.rails_all_to_all_ranges, ctypes.byref(layout.layout), tag, timeout, submit_timeout)
+
+    def prepare(self, sends: Flows, receives: Flows, *, timeout: float | None = None) -> Prepared:
+        """Has the daemon check and keep arrays that many jobs use, so that a job costs nothing by array.
+
+        Args:
+            sends, receives: as of `all_to_all_ranges()`; their lengths are capacities. Other ranks need not prepare.
+            timeout: seconds for the daemon. Default: 30.
+
+        Raises:
+            ResourceExhaustedError: limits.max_prepared_per_session or limits.max_prepared_ranges_per_session.
+        """
+        layout, pointer = _Layout(self, sends, receives), ctypes.c_void_p()
+        lib.rails_prepare(self._handle, ctypes.byref(layout.layout), nanoseconds(timeout), ctypes.byref(pointer))
+        return Prepared(self, Handle(pointer, lib.rails_prepared_free), layout)
+
+    def barrier(self, timeout: float | None = None) -> None:
+        """Returns when every rank has called it as its next job: a job of no bytes.
+
+        Args:
+            timeout: seconds. Default: the daemon's limit for jobs, timeouts.job.
+
+        Raises:
+            DeadlineExceededError: a rank has not come in time.
+        """
+        none = [0] * self.world_size
+        self.all_to_all_v(np.empty(0, np.uint8), none, np.empty(0, np.uint8), none, timeout=timeout).wait()
+
+    def leave(self) -> None:
+        """Leaves the group: unfinished jobs of all its ranks fail, and no job can be submitted any more. Jobs of other
+        ranks in which this rank's part has ended are not affected. Waits at most 10 s for the daemon."""
+        lib.rails_leave(self._handle)
+
+    def _rows(self, array: Any, counts: Sequence[int], name: str) -> tuple[Place, _Bytes]:
+        """Where an array lies, and the bytes of its rows for each rank."""
+        place = self._client._memory.place(array, name)
+        listed = counts.tolist() if hasattr(counts, "tolist") else counts
+        sizes = [operator.index(count) * place.row for count in listed]
+        if len(sizes) != self.world_size:
+            raise InvalidArgumentError(f"{name}_counts has {len(sizes)} counts, and the group {self.world_size} ranks")
+        if min(sizes) < 0:
+            raise InvalidArgumentError(f"{name}_counts is {list(listed)}: a count must not be negative")
+        if sum(sizes) > place.length:
+            raise InvalidArgumentError(f"{name}_counts {list(listed)} need {sum(sizes)} bytes in rows of {place.row}, and "
+                                       f"{name} has {place.length}")
+        return place, (ctypes.c_uint64 * self.world_size)(*sizes)
+
+    def _submit(self, call: Any, what: Any, tag: int, timeout: float | None, submit_timeout: float | None,
+                handle: Handle | None = None) -> Work:
+        self._client._prepare_await()
+        options = JobOptions(tag, nanoseconds(timeout), nanoseconds(submit_timeout, "submit_timeout"))
+        pointer = ctypes.c_void_p()
+        call(handle or self._handle, what, ctypes.byref(options), ctypes.byref(pointer))
+        return Work(self, Handle(pointer, lib.rails_job_free))
+
+
+class Prepared:
+    """Arrays that the daemon has checked once, made by `Group.prepare()`. It keeps them until this object is gone and the
+    jobs that use them have ended."""
+
+    def __init__(self, group: Group, handle: Handle, layout: _Layout):
+        self._group, self._handle = group, handle
+        self._send_rows, self._receive_rows = layout.send_rows, layout.receive_rows
+
+    def submit(self, send_counts: Sequence[int] | None = None, receive_counts: Sequence[int] | None = None, *,
+               tag: int = 0, timeout: float | None = None, submit_timeout: float | None = None) -> Work:
+        """Submits this rank's part of the group's next job: the first rows of each flow. Jobs of one Prepared that
+        receives anything cannot be under way together.
+
+        Args:
+            send_counts: rows for each rank, of shape (world_size,); 0 for ranks that have no flow. Default: all rows.
+            receive_counts: rows from each rank, likewise.
+            tag, timeout, submit_timeout: as of `Group.all_to_all_v()`.
+
+        Raises:
+            InvalidArgumentError: a count is over the rows of its flow; also as `Group.all_to_all_v()`.
+        """
+        out = self._bytes(send_counts, self._send_rows, "send_counts")
+        into = self._bytes(receive_counts, self._receive_rows, "receive_counts")
+        return self._group._submit(lambda handle, _, options, pointer: lib.rails_submit_prepared(
+            handle, out, into, options, pointer), None, tag, timeout, submit_timeout, self._handle)
+
+    def _bytes(self, counts: Sequence[int] | None, rows: dict[int, int | None], name: str) -> _Bytes | None:
+        """Bytes of each flow."""
+        if counts is None:
+            return None
+        listed = [operator.index(count) for count in (counts.tolist() if hasattr(counts, "tolist") else counts)]
+        if len(listed) != self._group.world_size:
+            raise InvalidArgumentError(f"{name} has {len(listed)} counts, and the group {self._group.world_size} ranks")
+        for rank, count in enumerate(listed):
+            if count < 0 or (count > 0 and rows.get(rank) is None):
+                why = "its arrays have rows of different lengths" if rank in rows else "it has no flow"
+                raise InvalidArgumentError(f"{name}[{rank}] is {count}" + (f", and {why}" if count > 0 else ""))
+        return (ctypes.c_uint64 * len(rows))(*[listed[rank] * (row or 0) for rank, row in rows.items()])
+
+
+class _Layout:
+    """Flows as the library takes them. Keep it until the call has returned."""
+
+    def __init__(self, group: Group, sends: Flows, receives: Flows):
+        self._kept: list[Any] = []
+        out, self.send_rows = self._flows(group, sends, "sends")
+        into, self.receive_rows = self._flows(group, receives, "receives")
+        self.layout = Layout(out, len(out), into, len(into))
+
+    def _flows(self, group: Group, flows: Flows, name: str) -> tuple[Any, dict[int, int | None]]:
+        """The flows, and the bytes of a row of each; None: its arrays differ."""
+        made = (Flow * len(flows))()
+        rows: dict[int, int | None] = {}
+        for number, (rank, arrays) in enumerate(flows.items()):
+            places = [group._client._memory.place(array, f"{name}[{rank}]") for array in arrays]
+            self._kept += places
+            filled = [Range(place.segment.pointer, place.offset, place.length) for place in places if place.segment]
+            made[number] = Flow(rank, len(filled), (Range * len(filled))(*filled))
+            sizes = {place.row for place in places}
+            rows[operator.index(rank)] = sizes.pop() if len(sizes) == 1 else None
+        return made, rows

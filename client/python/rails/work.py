@@ -1,0 +1,124 @@
+"""Jobs under way and their reports."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import dataclasses
+import math
+from typing import TYPE_CHECKING, Any, Generator
+
+from rails import _library
+from rails._library import Handle, interruptible, lib, nanoseconds
+from rails.errors import RailsError, UnfinishedError
+
+if TYPE_CHECKING:
+    from rails.group import Group
+
+# Seconds for which a thread waits itself. A wait of the main thread that lasts longer goes on in another thread, so that
+# Ctrl-C interrupts it. It is a single call: the library asks a silent daemon after some seconds in one call.
+_FIRST_WAIT = 0.2
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """The outcome of this rank's part of a job. Times are seconds."""
+
+    seq: int  # number of the job in its group, from 1
+    bytes_sent: int
+    bytes_received: int
+    elapsed: float
+    waiting_for_ranks: float
+    waiting_for_peers: float
+    to_first_chunk: float  # from acceptance until a rail got the job's first chunk
+    node_bound: float  # max(out, in) / sum of rail speeds, of the whole job on this node
+    ratio_to_bound: float
+    rail_tx_bytes: tuple[int, ...]  # by rail, of the whole job on this node
+    rail_rx_bytes: tuple[int, ...]
+    eager_sent_bytes: int  # of the whole job on this node: bytes of short exchanges, which no rail carried
+    eager_received_bytes: int
+    lost_ranks: tuple[int, ...]  # recovery "degrade": ranks that were lost before all their bytes were exchanged
+    replays: int  # recovery "wait": how often the job was submitted again
+
+
+class Work:
+    """A job under way: this rank's part of an all-to-all(v).
+
+    Until it has ended, its memory belongs to the daemon: write neither what it sends nor what it receives, and read
+    nothing that it receives. A Work may be dropped: the job goes on, and keeps its memory. In a coroutine, `await work`
+    is `work.wait()`; a coroutine that is cancelled meanwhile does not cancel the job.
+    """
+
+    def __init__(self, group: Group, handle: Handle):
+        self._group = group  # leaving would end the job
+        self._handle = handle
+        self._awaitable = group._client._ends.opened
+
+    def __repr__(self) -> str:
+        return f"<rails.Work of group {self._group.name}>"
+
+    def done(self) -> bool:
+        """True if the job has ended, well or not. Local: asks nobody."""
+        done = ctypes.c_int32()
+        try:
+            lib.rails_job_test(self._handle, ctypes.byref(done))
+        except RailsError:
+            if not done.value:
+                raise
+        return bool(done.value)
+
+    def wait(self, timeout: float | None = None) -> Report:
+        """Waits for the end of the job. After it, its memory is the caller's again.
+
+        Args:
+            timeout: seconds to wait. None: until the job ends, which its own time limit ensures.
+
+        Raises:
+            UnfinishedError: the job has not ended within `timeout`; it goes on, and may be waited for again.
+            UnavailableError: a node was lost; `node` and `ranks` name it. Also: this node's daemon does not answer;
+                `done()` is then False, and the job may be waited for again.
+            CancelledError: a rank has cancelled the job, or the client was closed.
+            DeadlineExceededError: the job's time limit has passed.
+            AbortedError: the daemon has exited.
+        """
+        limit = math.inf if timeout is None else timeout
+        ended = self._wait_once(min(limit, _FIRST_WAIT))
+        if not ended and limit > _FIRST_WAIT:
+            ended = interruptible(lambda: self._wait_once(limit - _FIRST_WAIT))
+        if not ended:
+            raise UnfinishedError(f"the job has not ended within {timeout} s; it goes on")
+        return self.report
+
+    def __await__(self) -> Generator[Any, None, Report]:
+        if not self.done():
+            if self._awaitable:
+                yield from self._group._client._ends.end_of(self).__await__()
+            else:  # submitted before the client had a descriptor
+                yield from asyncio.get_running_loop().run_in_executor(None, self.wait, None).__await__()
+        return self.wait(0)
+
+    def cancel(self) -> None:
+        """Asks every rank to end the job, which then fails with CancelledError unless it has already ended. Waits at most
+        10 s for the daemon."""
+        lib.rails_job_cancel(self._handle)
+
+    @property
+    def report(self) -> Report:
+        """The outcome; of a job that has failed as far as it is known. Local.
+
+        Raises:
+            FailedPreconditionError: the job has not ended.
+        """
+        out = _library.Report()
+        lib.rails_job_report(self._handle, ctypes.byref(out))
+        rails = out.rail_count
+        return Report(out.seq, out.bytes_sent, out.bytes_received, out.elapsed_ns / 1e9, out.waiting_for_ranks_ns / 1e9,
+                      out.waiting_for_peers_ns / 1e9, out.to_first_chunk_ns / 1e9, out.node_bound_ns / 1e9,
+                      out.ratio_to_bound, tuple(out.rail_tx_bytes[:rails]), tuple(out.rail_rx_bytes[:rails]),
+                      out.eager_sent_bytes, out.eager_received_bytes, tuple(out.lost_ranks[:out.lost_rank_count]),
+                      out.replays)
+
+    def _wait_once(self, timeout: float) -> bool:
+        done = ctypes.c_int32()
+        lib.rails_job_wait(self._handle, nanoseconds(timeout), ctypes.byref(done))
+        return bool(done.value)
