@@ -11,13 +11,15 @@ from scheduler import Outcome, Step
 
 ROOT = Path(__file__).resolve().parent.parent
 DEV = ROOT / "dev"
-SUITES = ["lint", "unit", "conformance", "model", "integration", "package", "docker", "soak", "verbs", "asan", "tsan",
-          "fuzz"]
+SUITES = ["lint", "unit", "conformance", "model", "integration", "python", "package", "docker", "soak", "verbs", "asan",
+          "tsan", "fuzz"]
 NEEDS_ROOT = {"package": "root file systems, apt in them, a machine that boots",
               "docker": "an engine, namespaces, a root file system for the base"}
 # Every search begins with the same inputs, unless a seed is given; how far it comes is up to the machine.
 FUZZ_SEED = 1
 FUZZ_SECONDS, SOAK_MINUTES = 5, 1.0
+
+SYSTEM_PYTHON = "/usr/bin/python3"  # the only one that sees Debian's pytest and NumPy
 
 # The line that a test program prints for each of its cases: GoogleTest and Python's unittest.
 # An "ok" stands alone where the case has printed something.
@@ -55,6 +57,20 @@ def count_summary(name):
             outcome.fail(f"{name} ended with {status}, {outcome.passed} passed")
         return outcome
     return judge
+
+
+def count_pytest(status, text):
+    """Judges pytest by its last line, such as `1 failed, 45 passed in 9.87s`."""
+    last = text.rstrip().split("\n")[-1]
+    counted = {what: int(number) for number, what in re.findall(r"(\d+) (passed|failed|error|skipped)", last)}
+    outcome = Outcome(counted.get("passed", 0), counted.get("failed", 0) + counted.get("error", 0))
+    if counted.get("skipped"):
+        outcome.notes.append(f"pytest: {counted['skipped']} skipped")
+    if outcome.failed:
+        outcome.notes.append(f"pytest: {outcome.failed} failed")
+    elif status != 0 or not outcome.passed:
+        outcome.fail(f"pytest ended with {status}, {outcome.passed} passed")
+    return outcome
 
 
 def must_succeed(name):
@@ -175,11 +191,11 @@ def steps_of(suites, options):
     steps = []
     # First what compilers need, since that takes longest.
     for name, users in (("build", chosen - {"lint", "model"}), ("fuzz", {"asan", "fuzz"}), ("verbs", {"verbs"}),
-                        ("package", {"package", "docker"}), ("docker", {"docker"}),
+                        ("python", {"python"}), ("package", {"package", "docker"}), ("docker", {"docker"}),
                         ("test", {"integration", "asan", "tsan"}), ("model", {"model"}), ("lint", {"lint"})):
         if users & chosen:
             steps.append(preparation(f"setup {name}", [DEV, "setup", name], locks=frozenset({"apt"})))
-    if chosen & {"integration", "package", "docker", "soak", "verbs"}:
+    if chosen & {"integration", "python", "package", "docker", "soak", "verbs"}:
         steps.append(build("release", "programs", after=("setup build",),
                            follow=lambda: ctest_steps("release", "integration", "integration", ("setup test",))
                            if "integration" in chosen else []))
@@ -207,6 +223,9 @@ def steps_of(suites, options):
         steps.append(preparation("guest", [sys.executable, ROOT / "tests/verbs/vm.py"], after=("setup verbs",)))
         steps.append(Step("verbs", "verbs", [sys.executable, ROOT / "tests/verbs/run.py"], count_summary("verbs"),
                           after=("guest", "build release programs"), rank=10, live=True, timeout_seconds=5400))
+    if "python" in chosen:
+        steps.append(Step("python", "python", [SYSTEM_PYTHON, "-m", "pytest", "-p", "no:cacheprovider", ROOT / "tests/python"],
+                          count_pytest, after=("setup python", "build release programs"), load=0.4, rank=40))
     if "soak" in chosen:
         steps.append(soak_step(options))
     if chosen & {"package", "docker"}:

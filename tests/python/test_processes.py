@@ -1,0 +1,188 @@
+"""The package in a process: forks, exits, the library's structures, installation."""
+
+import concurrent.futures
+import ctypes
+import multiprocessing
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import rails
+from conftest import ROOT, run_ranks, sockets
+from rails import _library
+
+
+def in_child(client, group, work, prepared, directory):
+    """What a forked child sees. Returns an empty string, or what is wrong."""
+    refused = {"empty": lambda: client.empty(10), "join": lambda: client.join("child", 0, 1), "reconnect": client.reconnect,
+               "barrier": lambda: group.barrier(1), "leave": group.leave, "done": work.done, "wait": lambda: work.wait(1),
+               "cancel": work.cancel, "report": lambda: work.report, "submit": prepared.submit}
+    for name, call in refused.items():
+        try:
+            call()
+        except rails.FailedPreconditionError as error:
+            if "fork" not in error.text:
+                return f"{name}: {error}"
+        else:
+            return f"{name} is not refused"
+    if client.connected:
+        return "the parent's client is connected"
+    client.close()
+    with rails.connect(directory) as own, own.join(f"child of {group.name}", 0, 1) as alone:
+        memory = own.empty((2, 100))
+        memory[0] = 7
+        alone.all_to_all_v(memory[0], [100], memory[1], [100]).wait(30)
+        return "" if (memory[1] == 7).all() else "wrong bytes"
+
+
+def test_a_forked_child(cluster):
+    fork = multiprocessing.get_context("fork")
+
+    def body(client, group):
+        memory = client.empty((2, 2, 1000))
+        prepared = group.prepare({0: [memory[0, 0]]}, {0: [memory[0, 1]]})
+        if group.rank == 0:
+            work = group.all_to_all_v(memory[0], [1, 1], memory[1], [1, 1])
+            memory[0, 0, :3] = 1, 2, 3  # sent to itself already
+            answers = fork.SimpleQueue()
+            child = fork.Process(target=lambda: answers.put(in_child(client, group, work, prepared, sockets(cluster)) or
+                                                            memory[0, 0, :3].tolist()))
+            child.start()
+            child.join(30)
+            assert child.exitcode == 0 and answers.get() == [1, 2, 3]
+            forked.set_result(None)
+        else:
+            forked.result(30)
+            work = group.all_to_all_v(memory[0], [1, 1], memory[1], [1, 1])
+        work.wait(30)  # the parent goes on
+        group.barrier(30)
+        assert client.connected and client.empty(5).tolist() == [0] * 5
+    forked = concurrent.futures.Future()
+    run_ranks(cluster, 2, body)
+
+
+BEGIN = """
+import sys, threading, time
+import numpy as np
+import rails
+clients = [rails.connect(directory) for directory in sys.argv[1:]]
+groups = [None, None]
+def join(rank):
+    groups[rank] = clients[rank].join(f"exit {sys.argv[0]}", rank, 2)
+other = threading.Thread(target=join, args=(1,))
+other.start()
+join(0)
+other.join()
+array = clients[0].empty((2, 100000))
+tensor = np.from_dlpack(array)
+work = groups[0].all_to_all_v(array, [1, 1], clients[0].empty((2, 100000)), [1, 1])
+"""
+ENDS = {
+    "unfinished": "",
+    "SystemExit": "raise SystemExit(0)",
+    "dropped": "del clients, groups, work; clients = []",
+    "threads": """
+def forever(call):
+    def loop():
+        while True:
+            call()
+    threading.Thread(target=loop, daemon=True).start()
+forever(lambda: work.wait(0.01))
+forever(lambda: clients[0].empty(100000))
+forever(lambda: clients[1].join("nobody comes", 0, 2, timeout=5))
+forever(lambda: work.done())
+threading.excepthook = lambda _: None  # errors of threads at the exit
+time.sleep(0.1)
+""",
+    "coroutine": """
+import asyncio
+async def wait():
+    await asyncio.wait_for(groups[0].all_to_all_v(clients[0].empty((2, 9)), [1, 1], clients[0].empty((2, 9)), [1, 1]), 0.05)
+try:
+    asyncio.run(wait())
+except asyncio.TimeoutError:
+    pass
+""",
+    "late": """
+class Late:
+    def __del__(self):
+        work.done, array[0], rails.InvalidArgumentError
+late = Late()
+late.itself = late
+""",
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_exits(cluster, end):
+    """The interpreter exits with unfinished jobs, without a word, and the daemons lose nothing."""
+    run = subprocess.run([sys.executable, "-X", "dev", "-c", BEGIN + ENDS[end], *map(str, (sockets(cluster, 0), sockets(cluster, 1)))],
+                         capture_output=True, text=True, timeout=60, check=False)
+    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+
+
+def test_structures_are_those_of_the_header(tmp_path):
+    """Sizes, offsets and constants, as a C compiler sees them."""
+    names = {"Error": "error", "ClientOptions": "client_options", "SegmentOptions": "segment_options", "JobOptions": "job_options",
+             "GroupOptions": "group_options", "Buffers": "buffers", "Range": "range", "Flow": "flow", "Layout": "layout",
+             "Report": "report"}
+    expressions, expected = [], []
+    for ours, theirs in names.items():
+        structure = getattr(_library, ours)
+        expressions.append(f"sizeof(rails_{theirs})")
+        expected.append(ctypes.sizeof(structure))
+        for field, *_ in structure._fields_:
+            expressions.append(f"offsetof(rails_{theirs}, {field})")
+            expected.append(getattr(structure, field).offset)
+    for code in rails.Code:
+        expressions.append(f"RAILS_{code.name}")
+        expected.append(int(code))
+    for name, number in _library.RECOVERIES.items():
+        expressions.append(f"RAILS_RECOVERY_{name.upper()}")
+        expected.append(number)
+    expressions += ["RAILS_SEGMENT_HUGE_PAGES", "RAILS_FOREVER"]
+    expected += [_library.HUGE_PAGES, _library.FOREVER]
+    program = "".join(f'printf("%lld\\n", (long long)({expression}));' for expression in expressions)
+    (tmp_path / "header.c").write_text(f"#include <stdio.h>\n#include <rails/rails.h>\nint main(void) {{ {program} }}\n")
+    subprocess.run(["cc", "-I", ROOT / "client/c/include", "-o", tmp_path / "header", tmp_path / "header.c"], check=True)
+    printed = subprocess.run([tmp_path / "header"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    assert dict(zip(expressions, map(int, printed.split()))) == dict(zip(expressions, expected))
+
+
+def test_every_function_is_declared():
+    header = (ROOT / "client/c/include/rails/rails.h").read_text()
+    declared = set(re.findall(r"^(?:RAILS_MUST_USE )?\w[\w ]*\*?(rails_\w+)\(", header, re.MULTILINE))
+    used = set(_library._CALLS) | set(_library._OTHERS)
+    assert used <= declared
+    assert declared - used == {"rails_code_name", "rails_segment_import", "rails_segment_length"}
+
+
+def test_the_library_is_found(tmp_path):
+    """It may lie in the package's folder; without it the import says what to do."""
+    shutil.copytree(ROOT / "client/python/rails", tmp_path / "rails", ignore=shutil.ignore_patterns("__pycache__"))
+    environment = {"PYTHONPATH": str(tmp_path), "PATH": os.environ["PATH"]}
+
+    def version():
+        return subprocess.run([sys.executable, "-c", "import rails; print(rails.__version__)"], env=environment, text=True,
+                              capture_output=True, check=False)
+    missing = version()
+    assert missing.returncode == 1 and "ImportError" in missing.stderr and "RAILS_LIBRARY" in missing.stderr
+    os.symlink(os.environ["RAILS_LIBRARY"], tmp_path / "rails/librails.so")
+    assert version().stdout == f"{rails.__version__}\n"
+
+
+def test_installation(tmp_path):
+    """pip installs it from the tree, typed, in the version of the project."""
+    shutil.copytree(ROOT / "client/python", tmp_path / "source", ignore=shutil.ignore_patterns("__pycache__"))
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-build-isolation", "--no-deps", "--target",
+                    tmp_path / "target", tmp_path / "source"], check=True, env={**os.environ, "PIP_ROOT_USER_ACTION": "ignore"})
+    assert (tmp_path / "target/rails/py.typed").exists()
+    version = re.search(r"^project\(railsd VERSION (\S+)", (ROOT / "CMakeLists.txt").read_text(), re.MULTILINE)[1]
+    assert (tmp_path / f"target/rails-{version}.dist-info").is_dir()
+    run = subprocess.run([sys.executable, "-c", "import rails; print(rails.__file__)"], text=True, stdout=subprocess.PIPE, check=True,
+                         env={**os.environ, "PYTHONPATH": str(tmp_path / "target")})
+    assert run.stdout == f"{tmp_path}/target/rails/__init__.py\n"
