@@ -1,4 +1,4 @@
-# Four Debian packages, one of each component: `./dev package` builds them. Everything installed here with EXCLUDE_FROM_ALL
+# Five Debian packages, one of each component: `./dev package` builds them. Everything installed here with EXCLUDE_FROM_ALL
 # is for packages alone; `cmake --install` leaves it out.
 set(packaging ${PROJECT_SOURCE_DIR}/deploy/packages)
 set(systemd ${PROJECT_SOURCE_DIR}/deploy/systemd)
@@ -15,10 +15,14 @@ install(FILES ${PROJECT_SOURCE_DIR}/deploy/railsd.example.yaml ${PROJECT_SOURCE_
 install(FILES ${PROJECT_SOURCE_DIR}/client/examples/all_to_all.cc ${PROJECT_SOURCE_DIR}/client/examples/CMakeLists.txt
     ${PROJECT_SOURCE_DIR}/client/c/examples/all_to_all.c
   DESTINATION share/doc/librailsd-client-dev/examples COMPONENT client-dev EXCLUDE_FROM_ALL)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/client/python/rails DESTINATION lib/python3/dist-packages
+  COMPONENT python EXCLUDE_FROM_ALL PATTERN __pycache__ EXCLUDE)
+install(PROGRAMS ${PROJECT_SOURCE_DIR}/client/python/examples/all_to_all.py
+  DESTINATION share/doc/python3-rails/examples COMPONENT python EXCLUDE_FROM_ALL)
 
 # Debian wants these in every package: its licence, and what has changed.
 set(changelog_script ${PROJECT_SOURCE_DIR}/tools/debian_changelog.py)
-foreach(pair railsd:railsd railsctl:railsctl client:librailsd-client client-dev:librailsd-client-dev)
+foreach(pair railsd:railsd railsctl:railsctl client:librailsd-client client-dev:librailsd-client-dev python:python3-rails)
   string(REGEX MATCH "^(.*):(.*)$" pair ${pair})
   set(component ${CMAKE_MATCH_1})
   set(package ${CMAKE_MATCH_2})
@@ -35,7 +39,7 @@ set(CPACK_PACKAGE_CONTACT "railsd maintainers <railsd@localhost>")
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES ON)
 set(CPACK_DEB_COMPONENT_INSTALL ON)
-set(CPACK_COMPONENTS_ALL railsd railsctl client client-dev)
+set(CPACK_COMPONENTS_ALL railsd railsctl client client-dev python)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_COMPRESSION_TYPE xz)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
@@ -69,6 +73,15 @@ set(CPACK_DEBIAN_CLIENT-DEV_PACKAGE_SECTION libdevel)
 set(CPACK_COMPONENT_CLIENT-DEV_DESCRIPTION "Client libraries of railsd, to compile with
 Headers, CMake package, pkg-config files, examples, and static libraries, which need libprotobuf-dev besides.")
 set(CPACK_DEBIAN_CLIENT-DEV_PACKAGE_SUGGESTS libprotobuf-dev)
+
+set(CPACK_DEBIAN_PYTHON_PACKAGE_NAME python3-rails)
+set(CPACK_DEBIAN_PYTHON_PACKAGE_SECTION python)
+set(CPACK_DEBIAN_PYTHON_PACKAGE_ARCHITECTURE all)
+set(CPACK_DEBIAN_PYTHON_PACKAGE_DEPENDS "librailsd-client, python3 (>= 3.9), python3-numpy (>= 1:1.22)")
+set(CPACK_DEBIAN_PYTHON_PACKAGE_CONTROL_EXTRA "${packaging}/python/postinst;${packaging}/python/prerm")
+set(CPACK_COMPONENT_PYTHON_DESCRIPTION "Client of railsd for Python
+With it training processes share NumPy arrays with the daemon of their node, also as tensors of PyTorch, and hand it
+all-to-all jobs. Pure Python on librails.so.")
 
 # The version of the packages is found when they are made, as that of the programs is when they are built.
 configure_file(${CMAKE_CURRENT_LIST_DIR}/CPackVersion.cmake.in ${PROJECT_BINARY_DIR}/CPackVersion.cmake @ONLY)

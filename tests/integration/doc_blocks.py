@@ -3,7 +3,7 @@
 A fenced block with the language `sh` holds commands. A label after the language says where they run:
 
     ```sh               by tests/integration/test_docs.py, on a small cluster
-    ```sh systemd       where systemd is booted; likewise docker, kubernetes, package, dev, ..., in their test suites
+    ```sh systemd       where systemd is booted; likewise docker, kubernetes, package, python, dev, ..., in their test suites
     ```sh read          nowhere: only for reading
 
 A block of language `output` shows the output of the `sh` block before it. Its lines come in that order, other lines may

@@ -22,14 +22,14 @@ import doc_blocks  # noqa: E402
 import harness  # noqa: E402
 
 PACKAGES = ROOT / "build/packages"
-NAMES = ["railsd", "railsctl", "librailsd-client", "librailsd-client-dev"]
+NAMES = ["railsd", "railsctl", "librailsd-client", "librailsd-client-dev", "python3-rails"]
 # What a compiler of trainers has, and a machine that boots.
 TOOLS = ["systemd", "systemd-sysv", "g++", "cmake", "make", "pkg-config"]
 APT = ["apt-get", "-q", "-y", "--no-install-recommends", "-o", "APT::Sandbox::User=root"]
 
 
 def packages():
-    """The four packages of build/packages, by name."""
+    """The packages of build/packages, by name."""
     found = {deb.name.split("_")[0]: deb for deb in PACKAGES.glob("*.deb")}
     if sorted(found) != sorted(NAMES):
         raise AssertionError(f"build/packages holds {sorted(found)}: ./dev package makes {NAMES}")

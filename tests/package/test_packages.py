@@ -38,7 +38,7 @@ class Packages(debian.RootTest):
         self.root.write("/root/here/dev", "#!/bin/sh\n")  # `./dev package`, which this suite has begun with
         self.root.run("chmod", "+x", "/root/here/dev")
         blocks = debian.page_blocks("package")
-        self.assertEqual(len(blocks), 2, blocks)
+        self.assertEqual(len(blocks), 3, blocks)
         said = "".join(self.root.run("env", "DEBIAN_FRONTEND=noninteractive", "sh", "-ec", "cd /root/here\n" + block.text,
                                      network=True) for block in blocks)
         self.root.run("rm", "-r", "/root/here")
@@ -114,6 +114,10 @@ class Packages(debian.RootTest):
         self.root.run("sh", "-c", f"gcc -std=c11 {EXAMPLES}/all_to_all.c -o /opt/in_c $(pkg-config --cflags --libs rails)")
         with self.assertRaisesRegex(AssertionError, "UNAVAILABLE: .*is railsd running"):
             self.root.run("/opt/in_c", "/nowhere", "1", "0")
+
+    def test_3_python(self):
+        said = self.root.run("bash", "-c", EXCHANGE, "exchange", "/usr/share/doc/python3-rails/examples/all_to_all.py")
+        self.assertIn("every token is right", said)
 
     def test_4_upgrade(self):
         changed = self.root.read(CONFIG)
