@@ -66,6 +66,32 @@ def test_ranges(cluster):
     run_ranks(cluster, 4, body)
 
 
+def test_rows(cluster):
+    """Tokens go to the ranks of their experts from where they are, and come back to where they were."""
+    def body(client, group):
+        tokens, returned = client.empty((500, 12), np.float32), client.empty((500, 12), np.float32)
+        random = np.random.default_rng(group.rank)
+        tokens[:] = random.random(tokens.shape)
+        target = random.integers(0, 4, 500)
+        target[100:200] = 2
+        mine = {peer: rails.Rows(tokens, np.flatnonzero(target == peer)) for peer in range(3)}
+        counts = client.empty((2, 4), np.int64)
+        counts[0, :3] = [len(rows.indices) for rows in mine.values()]
+        group.all_to_all_v(counts[0], [1] * 3, counts[1], [1] * 3).wait(30)
+        landed = client.empty((1500, 12), np.float32)
+        ends = counts[1, :3].cumsum()
+        theirs = {peer: [landed[end - counts[1, peer]:end]] for peer, end in enumerate(ends)}
+        group.all_to_all_ranges({peer: [rows] for peer, rows in mine.items()}, theirs).wait(30)
+        np.testing.assert_array_equal(theirs[group.rank][0], tokens[target == group.rank])
+        group.all_to_all_ranges(theirs, {peer: [rails.Rows(returned, rows.indices.tolist())] for peer, rows in mine.items()}).wait(30)
+        np.testing.assert_array_equal(returned[target < 3], tokens[target < 3])
+        assert not returned[target == 3].any()
+        for indices, text in (([500], "500"), ([-1, 3], "-1"), ([[1]], "shape"), ([1.5], "float")):
+            with pytest.raises(ValueError, match=text):
+                group.all_to_all_ranges({0: [rails.Rows(tokens, indices)]}, {})
+    run_ranks(cluster, 3, body)
+
+
 def test_prepared(cluster):
     def body(client, group):
         me, other = group.rank, 1 - group.rank

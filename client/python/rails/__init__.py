@@ -31,11 +31,11 @@ from rails.client import Client, connect
 from rails.errors import (AbortedError, AlreadyExistsError, CancelledError, Code, DeadlineExceededError,
                           FailedPreconditionError, InvalidArgumentError, NotFoundError, PermissionDeniedError, RailsError,
                           ResourceExhaustedError, UnavailableError, UnfinishedError)
-from rails.group import Group, Prepared
+from rails.group import Group, Prepared, Rows
 from rails.work import Report, Work
 
 __version__ = version()
 
 __all__ = ["AbortedError", "AlreadyExistsError", "CancelledError", "Client", "Code", "DeadlineExceededError",
            "FailedPreconditionError", "Group", "InvalidArgumentError", "NotFoundError", "PermissionDeniedError", "Prepared",
-           "RailsError", "Report", "ResourceExhaustedError", "UnavailableError", "UnfinishedError", "Work", "connect"]
+           "RailsError", "Report", "ResourceExhaustedError", "Rows", "UnavailableError", "UnfinishedError", "Work", "connect"]

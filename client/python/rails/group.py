@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import operator
-from typing import TYPE_CHECKING, Any, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Iterable, Mapping, NamedTuple, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from rails._library import Buffers, Flow, Handle, JobOptions, Layout, Range, lib, nanoseconds
 from rails._memory import Place
@@ -18,7 +19,17 @@ if TYPE_CHECKING:
 
     _Bytes = ctypes.Array[ctypes.c_uint64]
 
-# Arrays by rank: what goes to it, or comes from it, in this order.
+_RANGE = np.dtype([("segment", np.uint64), ("offset", np.uint64), ("length", np.uint64)])  # as the structure Range
+
+
+class Rows(NamedTuple):
+    """Rows of an array, in any order: array[indices] without the copy."""
+
+    array: Any  # as arrays of `Group.all_to_all_v()`
+    indices: Any  # integers, of shape (rows,): of a list, an array or a tensor
+
+
+# By rank what goes to it, or comes from it, in this order: arrays and Rows.
 Flows = Mapping[int, Iterable[Any]]
 
 
@@ -77,8 +88,11 @@ class Group:
                           submit_timeout: float | None = None) -> Work:
         """As `all_to_all_v()`, with any arrays to and from each rank, which need not be consecutive.
 
+        Tokens go to the ranks of their experts straight from where they are:
+            group.all_to_all_ranges({rank: [rails.Rows(tokens, np.flatnonzero(target == rank))] for rank in ranks}, receives)
+
         Args:
-            sends: by rank the arrays that go to it, in this order. Ranks that are left out get nothing.
+            sends: by rank the arrays and `Rows` that go to it, in this order. Ranks that are left out get nothing.
             receives: by rank the arrays for what comes from it. They may be cut in another way than the sender's; the
                 bytes of both must be equal.
         """
@@ -89,7 +103,7 @@ class Group:
         """Has the daemon check and keep arrays that many jobs use, so that a job costs nothing by array.
 
         Args:
-            sends, receives: as of `all_to_all_ranges()`; their lengths are capacities. Other ranks need not prepare.
+            sends, receives: as for `all_to_all_ranges()`; their lengths are capacities. Other ranks need not prepare.
             timeout: seconds for the daemon. Default: 30.
 
         Raises:
@@ -193,10 +207,37 @@ class _Layout:
         made = (Flow * len(flows))()
         rows: dict[int, int | None] = {}
         for number, (rank, arrays) in enumerate(flows.items()):
-            places = [group._client._memory.place(array, f"{name}[{rank}]") for array in arrays]
-            self._kept += places
-            filled = [Range(place.segment.pointer, place.offset, place.length) for place in places if place.segment]
-            made[number] = Flow(rank, len(filled), (Range * len(filled))(*filled))
-            sizes = {place.row for place in places}
+            parts, sizes = [], set()
+            for item in arrays:
+                array, indices = item if isinstance(item, Rows) else (item, None)
+                place = group._client._memory.place(array, f"{name}[{rank}]")
+                sizes.add(place.row)
+                if place.segment or indices is not None:
+                    parts.append(_ranges(place, indices, f"{name}[{rank}]"))
+                    self._kept.append(place.segment)
+            ranges = np.concatenate(parts) if parts else np.empty(0, _RANGE)
+            self._kept.append(ranges)
+            made[number] = Flow(rank, len(ranges), ranges.ctypes.data_as(ctypes.POINTER(Range)))
             rows[operator.index(rank)] = sizes.pop() if len(sizes) == 1 else None
         return made, rows
+
+
+def _ranges(place: Place, indices: Any, name: str) -> npt.NDArray[Any]:
+    """The ranges of an array, or of its rows with these indices; neighbours become one range."""
+    pointer = place.segment.pointer if place.segment else 0
+    if indices is None:
+        return np.array([(pointer, place.offset, place.length)], _RANGE)
+    indices = np.asarray(indices)
+    if indices.size == 0:
+        return np.empty(0, _RANGE)
+    if indices.ndim != 1 or indices.dtype.kind not in "iu":
+        raise InvalidArgumentError(f"{name}: indices of shape {indices.shape} and type {indices.dtype} are no row numbers")
+    indices = indices.astype(np.int64)
+    if indices.min() < 0 or (int(indices.max()) + 1) * place.row > place.length:
+        raise InvalidArgumentError(f"{name}: indices from {indices.min()} to {indices.max()} are not all rows of the array")
+    first = np.flatnonzero(np.diff(indices, prepend=indices[0] - 2) != 1)
+    ranges = np.empty(len(first), _RANGE)
+    ranges["segment"] = pointer
+    ranges["offset"] = place.offset + indices[first] * place.row
+    ranges["length"] = np.diff(first, append=len(indices)) * place.row
+    return ranges
