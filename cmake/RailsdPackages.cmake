@@ -78,6 +78,7 @@ set(CPACK_DEBIAN_PYTHON_PACKAGE_NAME python3-rails)
 set(CPACK_DEBIAN_PYTHON_PACKAGE_SECTION python)
 set(CPACK_DEBIAN_PYTHON_PACKAGE_ARCHITECTURE all)
 set(CPACK_DEBIAN_PYTHON_PACKAGE_DEPENDS "librailsd-client, python3 (>= 3.9), python3-numpy (>= 1:1.22)")
+set(CPACK_DEBIAN_PYTHON_PACKAGE_SUGGESTS python3-torch)
 set(CPACK_DEBIAN_PYTHON_PACKAGE_CONTROL_EXTRA "${packaging}/python/postinst;${packaging}/python/prerm")
 set(CPACK_COMPONENT_PYTHON_DESCRIPTION "Client of railsd for Python
 With it training processes share NumPy arrays with the daemon of their node, also as tensors of PyTorch, and hand it

@@ -121,6 +121,14 @@ class Client:
         """
         return self._memory.empty(self._open_handle(), shape, dtype, huge_pages)
 
+    def shares(self, array: Any) -> bool:
+        """True if the array is contiguous and in memory of this client, so that calls take it. Local."""
+        try:
+            self._memory.place(array, "array")
+        except InvalidArgumentError:
+            return False
+        return True
+
     def join(self, name: str, rank: int, world_size: int, *, key: str = "", timeout: float = 120.0,
              recovery: str = "fail", wait_limit: float | None = None, restart_limit: float | None = None) -> Group:
         """Joins a group, and returns when all its ranks have.

@@ -1,0 +1,130 @@
+"""A rank of test_torch.py: RANK WORLD STORE. Every operation runs over Gloo and over rails, with the same result."""
+
+import datetime
+import sys
+
+import torch
+import torch.distributed as dist
+import torch.distributed.nn.functional as differentiable
+
+import rails
+import rails.torch
+
+RANK, WORLD = int(sys.argv[1]), int(sys.argv[2])
+DTYPES = [torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.uint8, torch.complex64]
+
+
+def tensors(shape, dtype):
+    """The same values in private memory, in shared memory, and in private memory that is not contiguous."""
+    values = torch.randint(0, 2 if dtype is torch.bool else 100, shape).to(dtype)
+    scattered = torch.empty((*shape, 2), dtype=dtype)[..., 0]
+    return values, rails.torch.empty(*shape, dtype=dtype).copy_(values), scattered.copy_(values)
+
+
+def expect(error, text, call, *arguments, **options):
+    try:
+        call(*arguments, **options)
+    except error as caught:
+        assert text in str(caught), caught
+    else:
+        raise AssertionError(f"{call} is not refused")
+
+
+def check_all_to_all(gloo, group):
+    splits = torch.tensor([[(3 * source + 2 * target) % 4 for target in range(WORLD)] for source in range(WORLD)])
+    for dtype in DTYPES:
+        for out, into in (([], []), (splits[RANK].tolist(), splits[:, RANK].tolist()), ([0] * WORLD, [0] * WORLD)):
+            send, receive = ((sum(counts) if counts else 3 * WORLD, 5) for counts in (out, into))
+            expected = torch.zeros(receive, dtype=dtype)
+            inputs, outputs = tensors(send, dtype), tensors(receive, dtype)
+            dist.all_to_all_single(expected.view(torch.uint8), inputs[0].view(torch.uint8), into, out, group=gloo)  # Gloo lacks types
+            for given in inputs:
+                for output in outputs:
+                    if dtype is torch.complex64 and not output.is_contiguous():
+                        continue  # torch refuses it
+                    dist.all_to_all_single(output.zero_(), given, into, out, group=group)
+                    assert torch.equal(output, expected), (dtype, output, expected)
+    lists = [[torch.full((2 + source, peer + 1), 10 * source + peer) for peer in range(WORLD)] for source in range(WORLD)]
+    outputs = [torch.zeros_like(lists[peer][RANK]) for peer in range(WORLD)]
+    dist.all_to_all(outputs, lists[RANK], group=group)
+    assert all(torch.equal(output, lists[peer][RANK]) for peer, output in enumerate(outputs))
+    expect(ValueError, "divide evenly", dist.all_to_all_single, torch.empty(WORLD), torch.empty(WORLD + 1), group=group)
+    expect(ValueError, "add up", dist.all_to_all_single, torch.empty(WORLD), torch.empty(WORLD), [1] * WORLD, [2] * WORLD, group=group)
+
+
+def check_others(group):
+    mine = torch.arange(6).reshape(2, 3) + 100 * RANK
+    gathered = [torch.zeros_like(mine) for _ in range(WORLD)]
+    dist.all_gather(gathered, mine, group=group)
+    assert all(torch.equal(part, torch.arange(6).reshape(2, 3) + 100 * peer) for peer, part in enumerate(gathered))
+    whole = torch.zeros((2 * WORLD, 3), dtype=torch.int64)
+    dist.all_gather_into_tensor(whole, mine, group=group)
+    assert torch.equal(whole, torch.cat(gathered))
+    objects = [None] * WORLD
+    dist.all_gather_object(objects, {"rank": RANK, "text": "x" * RANK}, group=group)
+    assert objects == [{"rank": peer, "text": "x" * peer} for peer in range(WORLD)]
+    dist.barrier(group)
+    for call, arguments in ((dist.all_reduce, (mine,)), (dist.broadcast, (mine, 0)), (dist.send, (mine, 0)), (dist.recv, (mine, 0))):
+        if call in (dist.all_reduce, dist.broadcast) or RANK:
+            expect(RuntimeError, "expert groups only", call, *arguments, group=group)
+
+
+def check_asynchronous(group):
+    """Operations in a row on the same memory are serial in effect."""
+    a, b = rails.torch.empty(WORLD), rails.torch.empty(WORLD)
+    c = torch.empty(WORLD)
+    a[:] = torch.arange(WORLD) + 10.0 * RANK
+    works = [dist.all_to_all_single(b, a, group=group, async_op=True), dist.all_to_all_single(c, b, group=group, async_op=True),
+             dist.all_to_all_single(a, c, group=group, async_op=True)]
+    future = works[2].get_future()
+    assert future.wait()[0] is a
+    for work in works:
+        assert work.wait() and work.is_completed() and work.is_success() and work.exception() is None
+    assert torch.equal(c, torch.arange(WORLD) + 10.0 * RANK)
+    assert torch.equal(a, b) and torch.equal(b, 10.0 * torch.arange(WORLD) + RANK)
+
+
+def check_gradients(gloo, group):
+    out, into = [RANK + 1] * WORLD, list(range(1, WORLD + 1))
+    results = []
+    for each in (gloo, group):
+        torch.manual_seed(RANK)
+        weights = torch.randn((sum(out), 8), requires_grad=True)
+        landed = differentiable.all_to_all_single(torch.zeros((sum(into), 8)), weights, into, out, group=each)
+        (landed * torch.arange(8) * (RANK + 1)).sum().backward()
+        results.append((landed.detach(), weights.grad))
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(*results))
+
+
+def check_groups():
+    """Subgroups, many groups, a rank that does not come."""
+    pairs = [dist.new_group([first, first + 1], backend="rails") for first in range(0, WORLD, 2)]
+    output = torch.zeros(2)
+    dist.all_to_all_single(output, torch.tensor([RANK, RANK + 100.0]), group=pairs[RANK // 2])
+    first = RANK // 2 * 2
+    assert output.tolist() == [first + 100 * (RANK % 2), first + 1 + 100 * (RANK % 2)]
+    for _ in range(5):
+        group = dist.new_group(backend="rails", pg_options=rails.torch.Options(recovery="degrade"))
+        dist.barrier(group)
+        dist.destroy_process_group(group)
+    late = dist.new_group(backend="rails", timeout=datetime.timedelta(seconds=2))
+    if RANK != 1:
+        expect(rails.DeadlineExceededError, "", dist.barrier, late)
+    dist.barrier()
+
+
+def main():
+    dist.init_process_group("gloo", init_method=f"file://{sys.argv[3]}", rank=RANK, world_size=WORLD)
+    gloo, group = dist.group.WORLD, dist.new_group(backend="rails")
+    assert dist.get_backend(group) == "rails" and dist.get_rank(group) == RANK
+    torch.manual_seed(RANK)
+    check_all_to_all(gloo, group)
+    check_others(group)
+    check_asynchronous(group)
+    check_gradients(gloo, group)
+    check_groups()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+main()
