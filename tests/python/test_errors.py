@@ -33,7 +33,7 @@ def test_groups(cluster):
     with rails.connect(sockets(cluster)) as client:
         with pytest.raises(rails.DeadlineExceededError, match="0.*2") as caught:
             client.join("alone", 1, 3, timeout=0.3)
-        assert isinstance(caught.value, TimeoutError)
+        assert isinstance(caught.value, TimeoutError) and caught.value.ranks == (0, 2)
         for arguments, text in ((("outside", 2, 2), "2"), (("", 0, 1), "name"), (("minus", -1, 2), "-1")):
             with pytest.raises(ValueError, match=text):
                 client.join(*arguments, timeout=1)
@@ -94,8 +94,9 @@ def test_a_limit_of_a_job(cluster):
 
     def body(_, group):
         if group.rank == 0:
-            with pytest.raises(rails.DeadlineExceededError):
+            with pytest.raises(rails.DeadlineExceededError) as caught:
                 group.barrier(0.2)
+            assert (caught.value.ranks, caught.value.node) == ((1,), "n1")
             late.set()
         else:
             late.wait(30)

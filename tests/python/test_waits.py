@@ -160,7 +160,7 @@ def test_daemons_that_end():
         cluster.nodes[1].process.kill()
         with pytest.raises(rails.UnavailableError, match="n1") as caught:
             work.wait(60)
-        assert isinstance(caught.value, ConnectionError)
+        assert isinstance(caught.value, ConnectionError) and (caught.value.ranks, caught.value.node) == ((1,), "n1")
         assert not clients[1].connected or eventually(lambda: not clients[1].connected, "the client sees it")
         with pytest.raises(rails.RailsError):
             clients[1].empty(1 << 20)

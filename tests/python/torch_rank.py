@@ -109,7 +109,7 @@ def check_groups():
         dist.destroy_process_group(group)
     late = dist.new_group(backend="rails", timeout=datetime.timedelta(seconds=2))
     if RANK != 1:
-        expect(rails.DeadlineExceededError, "", dist.barrier, late)
+        expect(rails.DeadlineExceededError, "rank 1", dist.barrier, late)
     dist.barrier()
 
 

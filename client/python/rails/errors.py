@@ -33,8 +33,9 @@ class RailsError(Exception):
     Attributes:
         code: its kind.
         text: what failed, on what, with which value, what to do; without the code.
-        node: name of the node that failed. None: no node failed, or it is not known.
-        ranks: the ranks that failed, ascending; of a failed node its ranks of the group. Empty: not known.
+        ranks: the ranks whose failure is the reason: they left, died, did not come in time, or their node was lost. At most
+            64. Empty: none, or not known.
+        node: the node of all `ranks`. None: they are on several, or it is not known.
     """
 
     code: Code = Code.UNKNOWN
