@@ -17,7 +17,7 @@ from rails import _library
 
 
 def in_child(client, group, work, prepared, directory):
-    """What a forked child sees. Returns an empty string, or what is wrong."""
+    """Uses the parent's objects in a forked child. Returns an empty string, or what is wrong."""
     refused = {"empty": lambda: client.empty(10), "join": lambda: client.join("child", 0, 1), "reconnect": client.reconnect,
                "barrier": lambda: group.barrier(1), "leave": group.leave, "done": work.done, "wait": lambda: work.wait(1),
                "cancel": work.cancel, "report": lambda: work.report, "submit": prepared.submit}

@@ -25,7 +25,7 @@ def counts(world):
 
 
 def token(source, target, number, turn):
-    """What a rank sends to another as token `number`; arrays of them broadcast."""
+    """The token `number` from a rank to another; arrays of them broadcast."""
     return 1000 * source + 100 * target + number + 10000 * turn
 
 

@@ -162,7 +162,7 @@ class Handle:
 
     @property
     def pointer(self) -> int:
-        """For fields of structures. Keep the handle until the call has returned."""
+        """The handle for a field of a structure. Keep this object until the call has returned."""
         return self._as_parameter_
 
 
