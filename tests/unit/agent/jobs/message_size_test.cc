@@ -59,9 +59,7 @@ TEST_P(MessageSizeTest, AReady) {
 // Rails carry an exchange that would fit into a READY of another job, and it is not counted as eager.
 TEST_P(MessageSizeTest, AReadyWithEagerBytes) {
   Cluster cluster({.remote = GetParam(), .eager_bytes = 4096});
-  Exchange exchange(&cluster, 4, "g");
-  exchange.JoinAll();
-  exchange.SetLengths(AllLengths(4, 1000), 1);
+  Exchange exchange(&cluster, "g", AllLengths(4, 1000));
   cluster.node(0).does_not_fit = [](const ControlMessage& message) {
     const auto* ready = std::get_if<Ready>(&message);
     return ready != nullptr && ready->sends.size() + ready->eager.size() > 4000 ? TooLong() : absl::OkStatus();

@@ -218,8 +218,8 @@ TEST(RenderTop, ALongVerdictGoesOn) {
   NodeView node = TwoAnswers();
   for (v1::RailStatus& rail : *node.after->mutable_rails()) rail.mutable_health()->set_drained(true);
   EXPECT_THAT(RenderTop(node, {}, {}),
-              HasSubstr("n0: 0 of 2 rails up (rail0 DRAINED, rail1 DRAINED), UNEVENLY used: busiest 1.33 x\n"
-                        "mean (1m)\nsending "));
+              HasSubstr("n0: 0 of 2 rails up (rail0 DRAINED, rail1 DRAINED), UNEVENLY used: busiest 1.33\n"
+                        "x mean (1m)\nsending "));
 }
 
 TEST(RenderTop, NothingIsWiderOrLongerThanTheTerminal) {

@@ -151,7 +151,8 @@ TEST_F(DescriptorServerTest, HostilePacketsAreAnsweredAndLeakNothing) {
   const size_t before = OpenDescriptors();
   EXPECT_EQ(client.Ask(OpenRequest()).message(), "open_session: this connection has a session already");
   EXPECT_EQ(client.Ask(AddRequest(1, 1)).message(), "add_segment: carries 0 descriptors, wants 1");
-  EXPECT_EQ(client.Ask(AddRequest(1, 1), std::vector(16, fd)).message(), "add_segment: carries 16 descriptors, wants 1");
+  EXPECT_EQ(client.Ask(AddRequest(1, 1), std::vector(16, fd)).message(),
+            "add_segment: carries 16 descriptors, wants 1");
   EXPECT_EQ(client.Ask(AddRequest(1, 0), {fd}).message(), "add_segment: length_bytes: 0");
   EXPECT_EQ(client.Ask(ReserveRequest(1, 1), {fd}).message(), "reserve_segment: carries 1 descriptors, wants none");
   EXPECT_EQ(client.Ask(ReserveRequest(1, 0)).message(), "reserve_segment: length_bytes: 0");
