@@ -23,6 +23,13 @@ BACKGROUND = 10  # niceness of compilers
 MAX_SHOWN = 40_000  # characters of the output of a step that failed, its end
 
 
+def give_way(process):
+    """Lowers the share of a whole session, where sessions share the processors first (sched(7), autogroups): niceness
+    counts only within a session there, and each step is one."""
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{process.pid}/autogroup").write_text(str(BACKGROUND))
+
+
 @dataclasses.dataclass
 class Outcome:
     """The result of a step. `seconds` is wall time, `cpu_seconds` that of its processes, as far as it waited for them."""
@@ -148,6 +155,8 @@ class Scheduler:
             step.outcome = Outcome(failed=1, notes=[f"{step.name}: {error}"], ran=False)
             self._say(f"FAILED {step.name}: {error}")
             return
+        if step.background:
+            give_way(process)
         self._running[step.name] = process
         threading.Thread(target=self._wait, args=(step, process, output), daemon=True).start()
 
