@@ -88,7 +88,3 @@ class LinksTest(rdma.VerbsTest):
 
     def replaying(self, size="32MiB", steps=5):
         return super().replaying("--workload", "uniform", "--bytes-per-rank", size, "--steps", steps, "--warmup", 0)
-
-    def another(self, ended, more=2):
-        super().another(ended, more)
-        self.wait_up()

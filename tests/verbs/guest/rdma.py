@@ -117,6 +117,11 @@ class VerbsTest(harness.ClusterTest):
         """A counter of the devices, summed over all rails of all nodes."""
         return sum(device[key] for node in range(len(self.cluster.nodes)) for device in devices(self.cluster, node))
 
+    def late_moves(self):
+        """How often late binding moved work to another rail, which may then fence once more."""
+        nodes = range(len(self.cluster.nodes))
+        return int(sum(self.sample(self.scrape(node), "railsd_late_moves_total") for node in nodes))
+
     def assert_devices(self, key, value):
         for node in range(len(self.cluster.nodes)):
             self.assertEqual([device[key] for device in devices(self.cluster, node)], [value] * RAILS, f"node {node}")

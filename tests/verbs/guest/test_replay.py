@@ -31,10 +31,6 @@ class ReplayTest(rdma.VerbsTest):
         self.assertGreater(counted["work_requests"], 0)
         self.assertEqual((counted["endpoint_errors"], counted["weak_zones"]), (0, 0))
 
-    def late_moves(self):
-        nodes = range(len(self.cluster.nodes))
-        return int(sum(self.sample(self.scrape(node), "railsd_late_moves_total") for node in nodes))
-
     def counters(self):
         held = [device for node in range(len(self.cluster.nodes)) for device in rdma.devices(self.cluster, node)]
         return {key: sum(device[key] for device in held) for key in COUNTERS}
