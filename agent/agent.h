@@ -81,7 +81,7 @@ struct AgentOptions {
   absl::Duration max_join_time = absl::Minutes(10);
   absl::Duration peer_lost = absl::Seconds(5);       // jobs wait for a rail to a peer for so long
   absl::Duration max_peer_wait = absl::Minutes(5);   // the longest that a group may choose to wait for a peer
-  uint32_t finished_jobs_kept = 256;                 // reports per group that Wait can still get
+  uint32_t finished_jobs_kept = 256;                 // of a group, whose reports Wait() can still get
   uint32_t explained_jobs = 16;                      // finished jobs that can be explained; 0: none, nor running ones
   absl::Duration rail_handshake = absl::Seconds(3);  // of connections of rails over TCP, to make and to take
   std::vector<TenantOptions> tenants;

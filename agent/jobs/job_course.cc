@@ -454,8 +454,7 @@ void JobTable::FinishPart(NodeJob& job, RankPart& part, absl::Status status) {
   --active_parts_;
   Group* const group = groups_.Find(job.key.epoch);
   if (group != nullptr && part.report.status.ok()) group->last_done = std::max(group->last_done, job.key.seq);
-  records_.Add(job, part,
-               options_.finished_jobs_kept * (group == nullptr ? 1 : std::max<size_t>(1, group->local_ranks.size())));
+  records_.Add(job, part, options_.finished_jobs_kept);
   part.submission.Release();  // before anybody is told, and submits into the same memory
   if (observer_ != nullptr) observer_->OnJobFinished(part.submission.session, part.report);
   auto waiters = std::exchange(part.waiters, {});

@@ -97,9 +97,9 @@ NodeJob& JobTable::FindOrCreate(const Group& group, JobKey key) {
   job.clock = &now_;
   by_tag_[job.tag] = &job;
   job.stop_copies = std::make_shared<std::atomic<bool>>(false);
-  job.rail_tx_bytes.assign(rails_.size(), 0);
-  job.rail_rx_bytes.assign(rails_.size(), 0);
-  job.rail_planned_bytes.assign(rails_.size(), 0);
+  for (BytesByRail* bytes : {&job.rail_tx_bytes, &job.rail_rx_bytes, &job.rail_planned_bytes}) {
+    bytes->assign(rails_.size(), 0);
+  }
   job.recorder = records_.NewRecorder();
   job.tell_unsubmitted_at = now_ + kTellUnsubmittedAfter;
   Sooner(job.tell_unsubmitted_at);
@@ -163,15 +163,16 @@ void JobTable::Start(NodeJob& job, const Group& group) {
   held_readys_.Release(&job);
   for (RankPart* part : job.parts) part->report.state = JobState::kMatching;
   if (absl::Status s = CheckLocalRanks(job, group); !s.ok()) return FailJob(job, s, false);
-  auto builder = std::make_shared<StreamBuilder>(job, group.layout);
   if (job.ranges <= kManyRanges) {
-    builder->Build();
-    builder->Give(&job);
+    builder_.Take(job, group.layout);
+    builder_.Build();
+    builder_.Give(&job);
     return Announce(job, group);
   }
+  const auto builder = builders_[job.tag] = std::make_shared<StreamBuilder>();
+  builder->Take(job, group.layout);
   job.building = true;
   copier_.Run([builder] { builder->Build(); }, job.tag);
-  builders_[job.tag] = std::move(builder);
 }
 
 void JobTable::Announce(NodeJob& job, const Group& group) {

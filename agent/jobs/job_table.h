@@ -239,7 +239,8 @@ class JobTable {
   Tallies tallies_;
   LateBinder late_binder_;
   std::vector<uint64_t> sent_bytes_, landed_again_;
-  absl::flat_hash_map<JobTag, std::shared_ptr<StreamBuilder>> builders_;  // at work on other threads
+  StreamBuilder builder_;                                                 // of jobs with few ranges
+  absl::flat_hash_map<JobTag, std::shared_ptr<StreamBuilder>> builders_;  // of others, at work on other threads
   std::vector<JobKey> ended_jobs_;                                        // for Reap()
   size_t active_parts_ = 0;
   AgentCounters counters_;

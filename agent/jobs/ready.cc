@@ -66,21 +66,24 @@ absl::Status CheckLocalRanks(const NodeJob& job, const Group& group) {
                                                    part->submission.tag, ", ", group.Describe(first.submission.rank),
                                                    " says ", first.submission.tag, " for job ", job.key.seq.value()));
   }
-  std::vector<std::pair<Rank, Rank>> flows;  // source, destination; as either of the two submitted it
+  absl::Status status;
+  const auto compare = [&](Rank source, Rank destination, uint64_t sent, uint64_t expected) {
+    if (sent != expected && status.ok()) {
+      status = Contradiction(group, job.key.seq, {source, destination, sent}, expected);
+    }
+  };
+  // Each flow is compared from both sides, since either may be missing.
   for (const RankPart* part : job.parts) {
     const Rank self = part->report.rank;
-    ForEachLocal(part->submission.sends, group, [&](const CheckedFlow& send) { flows.emplace_back(self, send.peer); });
-    ForEachLocal(part->submission.receives, group,
-                 [&](const CheckedFlow& receive) { flows.emplace_back(receive.peer, self); });
+    ForEachLocal(part->submission.sends, group, [&](const CheckedFlow& send) {
+      compare(self, send.peer, send.bytes, BytesOf(FlowWith(self, job.parts.Find(send.peer)->submission.receives)));
+    });
+    ForEachLocal(part->submission.receives, group, [&](const CheckedFlow& receive) {
+      compare(receive.peer, self, BytesOf(FlowWith(self, job.parts.Find(receive.peer)->submission.sends)),
+              receive.bytes);
+    });
   }
-  std::sort(flows.begin(), flows.end());
-  flows.erase(std::unique(flows.begin(), flows.end()), flows.end());
-  for (const auto& [source, destination] : flows) {
-    const uint64_t sent = BytesOf(FlowWith(destination, job.parts.Find(source)->submission.sends));
-    const uint64_t expected = BytesOf(FlowWith(source, job.parts.Find(destination)->submission.receives));
-    if (sent != expected) return Contradiction(group, job.key.seq, {source, destination, sent}, expected);
-  }
-  return absl::OkStatus();
+  return status;
 }
 
 Ready BuildReady(const NodeJob& job, const Exchange& exchange, const Peer& peer) {

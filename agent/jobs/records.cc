@@ -17,20 +17,31 @@ constexpr size_t kPastGroups = 256;
 }  // namespace
 
 void JobRecords::Add(const NodeJob& job, const RankPart& part, size_t kept) {
-  const auto finished =
-      std::make_shared<Finished>(Finished{part.submission.session, part.submission.digest, part.report, job.in_bytes});
-  recent_.push_front(finished);
-  if (recent_.size() > kRecentReports) recent_.pop_back();
   Ended& ended = ended_[job.key.epoch];
-  ended.reports[{job.key.seq, part.submission.rank}] = finished;
+  std::shared_ptr<FinishedParts>& parts = ended.reports[job.key.seq];
+  if (parts == nullptr) {
+    parts = std::make_shared<FinishedParts>();
+    parts->reserve(job.parts.size());
+  }
+  const auto at = std::upper_bound(parts->begin(), parts->end(), part.report.rank,
+                                   [](Rank rank, const Finished& finished) { return rank < finished.report.rank; });
+  parts->insert(at, {part.submission.session, part.submission.digest, part.report, job.in_bytes});
+  recent_.emplace_front(parts, part.report.rank);
+  if (recent_.size() > kRecentReports) recent_.pop_back();
   if (ended.reports.size() > kept) ended.reports.erase(ended.reports.begin());
+}
+
+const JobRecords::Finished* JobRecords::FindIn(const FinishedParts& parts, Rank rank) {
+  const auto at = std::lower_bound(parts.begin(), parts.end(), rank,
+                                   [](const Finished& finished, Rank wanted) { return finished.report.rank < wanted; });
+  return at != parts.end() && at->report.rank == rank ? &*at : nullptr;
 }
 
 const JobRecords::Finished* JobRecords::Find(JobKey key, Rank rank) const {
   const auto ended = ended_.find(key.epoch);
   if (ended == ended_.end()) return nullptr;
-  const auto report = ended->second.reports.find({key.seq, rank});
-  return report == ended->second.reports.end() ? nullptr : report->second.get();
+  const auto parts = ended->second.reports.find(key.seq);
+  return parts == ended->second.reports.end() ? nullptr : FindIn(*parts->second, rank);
 }
 
 bool JobRecords::AddTombstone(JobKey key, const absl::Status& why, uint64_t taken_by_all) {
@@ -50,7 +61,7 @@ void JobRecords::ForgetGroup(Epoch epoch) {
   const auto ended = ended_.find(epoch);
   if (ended == ended_.end()) return;
   if (!ended->second.reports.empty()) {
-    Past& past = past_.emplace_front(Past{epoch, ended->second.reports.rbegin()->first.first, {}});
+    Past& past = past_.emplace_front(Past{epoch, ended->second.reports.rbegin()->first, {}});
     for (const auto& [seq, why] : ended->second.tombstones) past.aborted.push_back(seq);
     if (past_.size() > kPastGroups) past_.pop_back();
   }
@@ -73,16 +84,19 @@ bool JobRecords::TakeTally(const Tally& tally, PeerIndex from, NodeJob* job) {
     for (size_t r = 0; r < tally.bytes.size(); ++r) (*rails)[r] += tally.bytes[r];
   };
   const auto ended = ended_.find(tally.job.epoch);
-  if (job == nullptr && ended == ended_.end()) return false;
+  FinishedParts* finished = nullptr;
+  if (ended != ended_.end()) {
+    const auto parts = ended->second.reports.find(tally.job.seq);
+    if (parts != ended->second.reports.end()) finished = parts->second.get();
+  }
+  if (job == nullptr && finished == nullptr) return false;
   uint64_t in_bytes = 0, so_far = 0;
   if (job != nullptr) {
     in_bytes = job->in_bytes;
     so_far = std::accumulate(job->rail_rx_bytes.begin(), job->rail_rx_bytes.end(), uint64_t{0});
   } else {
-    const auto report = ended->second.reports.lower_bound({tally.job.seq, Rank(0)});
-    if (report == ended->second.reports.end() || report->first.first != tally.job.seq) return false;
-    const BytesByRail& known = report->second->report.rail_rx_bytes;
-    in_bytes = report->second->node_in_bytes;
+    const BytesByRail& known = finished->front().report.rail_rx_bytes;
+    in_bytes = finished->front().node_in_bytes;
     so_far = std::accumulate(known.begin(), known.end(), uint64_t{0});
   }
   if (so_far == in_bytes && total <= in_bytes) return true;  // the rails of this node have seen it all
@@ -90,11 +104,8 @@ bool JobRecords::TakeTally(const Tally& tally, PeerIndex from, NodeJob* job) {
   if (job != nullptr) add(&job->rail_rx_bytes);
   add(&told_rx_bytes_);
   for (size_t r = 0; r < tally.bytes.size(); ++r) context_.peers->Get(from).rails[r].rx_bytes += tally.bytes[r];
-  if (ended == ended_.end()) return true;
-  auto& reports = ended->second.reports;
-  for (auto it = reports.lower_bound({tally.job.seq, Rank(0)}); it != reports.end() && it->first.first == tally.job.seq;
-       ++it) {
-    add(&it->second->report.rail_rx_bytes);
+  if (finished != nullptr) {
+    for (Finished& part : *finished) add(&part.report.rail_rx_bytes);
   }
   return true;
 }

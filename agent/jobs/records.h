@@ -30,13 +30,13 @@ class JobRecords {
 
   explicit JobRecords(const ExchangeContext* context) : context_(*context), told_rx_bytes_(context->rail_count()) {}
 
-  // Reports. At most `kept` of the epoch.
+  // Reports, of at most `kept` jobs of the epoch.
   void Add(const NodeJob& job, const RankPart& part, size_t kept);
   const Finished* Find(JobKey key, Rank rank) const;
   // Reports of all groups, newest first.
   std::vector<JobReport> Recent() const {
     std::vector<JobReport> reports;
-    for (const auto& finished : recent_) reports.push_back(finished->report);
+    for (const auto& [finished, rank] : recent_) reports.push_back(FindIn(*finished, rank)->report);
     return reports;
   }
   void ForgetGroup(Epoch epoch);
@@ -69,8 +69,12 @@ class JobRecords {
   const std::deque<Explained>& explained() const { return explained_; }
 
  private:
+  using FinishedParts = std::vector<Finished>;  // of one job, by rank
+  // Null when it has none.
+  static const Finished* FindIn(const FinishedParts& parts, Rank rank);
+
   struct Ended {
-    std::map<std::pair<JobSeq, Rank>, std::shared_ptr<Finished>> reports;
+    std::map<JobSeq, std::shared_ptr<FinishedParts>> reports;
     std::map<JobSeq, absl::Status> tombstones;
   };
   const ExchangeContext& context_;
@@ -82,7 +86,7 @@ class JobRecords {
   };
   absl::flat_hash_map<Epoch, Ended> ended_;
   std::deque<Past> past_;  // newest first
-  std::deque<std::shared_ptr<const Finished>> recent_;
+  std::deque<std::pair<std::shared_ptr<const FinishedParts>, Rank>> recent_;
   std::deque<Explained> explained_;              // newest first
   std::unique_ptr<JobRecorder> spare_recorder_;  // storage for the next job
   std::vector<uint64_t> told_rx_bytes_;

@@ -85,6 +85,7 @@ JobExplanation ExplanationOf(const NodeJob& job, const ExchangeContext& context,
   JobExplanation out;
   out.begun = absl::InfiniteFuture();
   const RankPart* told = nullptr;  // the lowest active one, or the one that ended last
+  out.ranks.reserve(job.parts.size());
   for (const RankPart* part : job.parts) {
     out.ranks.push_back({part->report.rank, part->accepted, part->ended});
     out.begun = std::min(out.begun, part->accepted);

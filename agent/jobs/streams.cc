@@ -5,8 +5,9 @@
 
 namespace railsd {
 
-StreamBuilder::StreamBuilder(const NodeJob& job, std::shared_ptr<const GroupLayout> layout)
-    : layout_(std::move(layout)) {
+void StreamBuilder::Take(const NodeJob& job, std::shared_ptr<const GroupLayout> layout) {
+  layout_ = std::move(layout);
+  parts_.clear();
   parts_.reserve(job.parts.size());
   for (const RankPart* part : job.parts) parts_.push_back({part->report.rank, &part->submission});
 }
@@ -65,6 +66,9 @@ void StreamBuilder::Build() {
   out_flows_ = std::make_shared<std::vector<StreamFlow>>();
   in_flows_ = std::make_shared<std::vector<StreamFlow>>();
   memory_ = std::make_shared<MemoryTable>();
+  size_t segments = 0;
+  for (const Part& part : parts_) segments += part.submission->memory->segments();
+  memory_->Reserve(0, segments);
   for (const Part& part : parts_) memory_->Hold(*part.submission->memory);
   // The stream is in the order of destination, then source. Sends of a rank are in the order of destinations already.
   Append(/*sends=*/true, Sort(&CheckedSubmission::sends, &GroupLayout::Place::order, layout_->ranks.size()),
@@ -84,6 +88,9 @@ void StreamBuilder::Give(NodeJob* job) {
     job->out_bytes += exchange.out.total_bytes();
     job->in_bytes += exchange.in.total_bytes();
   }
+  out_flows_ = in_flows_ = nullptr;
+  out_told_ = in_told_ = nullptr;
+  memory_ = nullptr;
 }
 
 }  // namespace railsd

@@ -14,12 +14,12 @@
 namespace railsd {
 
 // Builds one table of memory and two of flows, one for each direction, for all exchanges of a job. The cost grows with
-// the number of flows and ranges, and with the size of the group; nothing is sorted by comparison. Build() may run on
-// any thread.
+// the number of flows and ranges, and with the size of the group; nothing is sorted by comparison. Serves one job after
+// another, and keeps its own storage. Build() may run on any thread.
 class StreamBuilder {
  public:
   // All local ranks have submitted; their submissions stay as they are until Give().
-  StreamBuilder(const NodeJob& job, std::shared_ptr<const GroupLayout> layout);
+  void Take(const NodeJob& job, std::shared_ptr<const GroupLayout> layout);
   void Build();
   // Hands what was built to the exchanges.
   void Give(NodeJob* job);
@@ -49,7 +49,7 @@ class StreamBuilder {
   void Append(bool sends, absl::Span<const Item> sorted, std::vector<StreamFlow>* flows,
               std::shared_ptr<Ready::Flow[]>* told, std::vector<Stream>* streams);
 
-  const std::shared_ptr<const GroupLayout> layout_;
+  std::shared_ptr<const GroupLayout> layout_;
   std::vector<Part> parts_;       // by rank
   std::vector<uint32_t> places_;  // scratch: where the next flow of a key goes
   std::vector<Item> sorted_;      // scratch

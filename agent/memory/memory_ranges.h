@@ -35,7 +35,10 @@ class MemoryTable {
     uint64_t total_bytes = 0;
   };
   // Makes room for so many more.
-  void Reserve(size_t pieces) { pieces_.reserve(pieces_.size() + pieces); }
+  void Reserve(size_t pieces, size_t segments = 0) {
+    pieces_.reserve(pieces_.size() + pieces);
+    segments_.reserve(segments_.size() + segments);
+  }
   // Begins another stream: the appended pieces are its own from now on.
   void Begin() { stream_ = {pieces_.size(), 0, 0}; }
   // Appends [offset, offset + length) of `segment`, which the caller has checked to lie inside it. Zero lengths are
@@ -51,6 +54,7 @@ class MemoryTable {
   void Hold(const MemoryTable& other) {
     for (const std::shared_ptr<const Segment>& segment : other.segments_) Hold(segment);
   }
+  size_t segments() const { return segments_.size(); }
   // The one that began last, so far.
   const Stream& stream() const { return stream_; }
   absl::Span<const MemoryPiece> Pieces(const Stream& stream) const {
