@@ -1,4 +1,7 @@
 // Sends and delivers a link's messages, in order and exactly once.
+#include <google/protobuf/arena.h>
+
+#include <cstddef>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -19,20 +22,39 @@ constexpr uint64_t kAcknowledgeAfter = 64;
 constexpr size_t kJobsPart = 2;
 
 // Called outside the hub's lock. The result begins with room for the frame's header.
+// A message whose parts lie in one block on the stack, and only those of a long one elsewhere.
+class ShortLivedMessage {
+ public:
+  pb::Message& operator*() { return *message_; }
+  pb::Message* operator->() { return message_; }
+
+ private:
+  google::protobuf::ArenaOptions Options() {
+    google::protobuf::ArenaOptions options;
+    options.initial_block = block_;
+    options.initial_block_size = sizeof(block_);
+    return options;
+  }
+
+  alignas(std::max_align_t) char block_[4096];
+  google::protobuf::Arena arena_{Options()};
+  pb::Message* const message_ = google::protobuf::Arena::CreateMessage<pb::Message>(&arena_);
+};
+
 std::string SerializedOf(const ControlMessage& message) {
-  pb::Message out;
-  MessageTo(message, &out);
+  ShortLivedMessage out;
+  MessageTo(message, &*out);
   std::string bytes = FrameWithoutHeader();
-  out.AppendToString(&bytes);
+  out->AppendToString(&bytes);
   return bytes;
 }
 
 absl::StatusOr<ControlMessage> Parse(absl::string_view bytes, uint32_t max_world_size) {
-  pb::Message message;
-  if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+  ShortLivedMessage message;
+  if (!message->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     return absl::InvalidArgumentError("a broken message");
   }
-  return MessageFrom(message, max_world_size);
+  return MessageFrom(*message, max_world_size);
 }
 
 // The epoch of a job's message. Messages without an epoch keep their place among all others.
