@@ -27,6 +27,7 @@ their memory is shared with the parent, and the child may `connect()` anew. Clie
 """
 
 from rails._library import version
+from rails.buffer import Buffer
 from rails.client import Client, connect
 from rails.errors import (AbortedError, AlreadyExistsError, CancelledError, Code, DeadlineExceededError,
                           FailedPreconditionError, InvalidArgumentError, NotFoundError, PermissionDeniedError, RailsError,
@@ -36,6 +37,6 @@ from rails.work import Report, Work
 
 __version__ = version()
 
-__all__ = ["AbortedError", "AlreadyExistsError", "CancelledError", "Client", "Code", "DeadlineExceededError",
+__all__ = ["AbortedError", "AlreadyExistsError", "Buffer", "CancelledError", "Client", "Code", "DeadlineExceededError",
            "FailedPreconditionError", "Group", "InvalidArgumentError", "NotFoundError", "PermissionDeniedError", "Prepared",
            "RailsError", "Report", "ResourceExhaustedError", "Rows", "UnavailableError", "UnfinishedError", "Work", "connect"]

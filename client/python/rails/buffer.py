@@ -1,0 +1,400 @@
+"""Dispatch of tokens to the ranks of their experts, and the way back."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from typing import Any, Callable, NoReturn, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from rails.errors import InvalidArgumentError, RailsError, ResourceExhaustedError
+from rails.group import Group, Rows
+from rails.work import Work
+
+_Bytes = npt.NDArray[np.uint8]
+_Integers = npt.NDArray[np.int64]
+
+
+@dataclasses.dataclass(frozen=True)
+class Handle:
+    """The way that the tokens of a dispatch took, for `Buffer.combine()` and for further dispatches of the same way."""
+
+    rows: tuple[_Integers, ...]  # by rank, the tokens that went to it, ascending
+    received: _Integers  # tokens from each rank, of shape (world_size,)
+    num_tokens: int
+
+
+class Event:
+    """The end of an exchange: outputs may be read, and inputs written, after `wait()`."""
+
+    def __init__(self, work: Work | None = None, kept: Sequence[Any] = (), finish: Callable[[], None] | None = None):
+        self._work, self._kept, self._finish = work, kept, finish
+
+    def done(self) -> bool:
+        """True if the exchange has ended, well or not. Local: asks nobody."""
+        return self._work is None or self._work.done()
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Waits at most `timeout` seconds for the end. Raises as `rails.Work.wait()`."""
+        if self._work is None:
+            return
+        self._work.wait(timeout)
+        if self._finish is not None:
+            self._finish()
+        self._work, self._kept, self._finish = None, (), None
+
+    def current_stream_wait(self) -> None:
+        self.wait()
+
+
+class Buffer:
+    """Exchanges tokens between the ranks of a group, each of which has the same number of experts.
+
+    Calls have the names and arguments of DeepEP's `Buffer`, for arrays of NumPy and tensors of torch in the memory of the
+    processor. Outputs are of the kind of the inputs. Every rank makes the same calls in the same order, from one thread at a
+    time; other jobs of the group may come between them, also in the same order.
+
+        buffer = rails.Buffer(group, num_bytes=1 << 30)
+        recv_x, recv_topk_idx, recv_topk_weights, per_expert, handle, _ = buffer.dispatch(
+            x, topk_idx, topk_weights, num_experts=64)
+        y = experts(recv_x, recv_topk_idx, recv_topk_weights)  # of the shape of recv_x
+        combined, _, _ = buffer.combine(y, handle)
+
+    A token goes once to each rank that has one of its experts. Tokens arrive in the order of ranks, then of rows. Arrays of
+    `Client.empty()` are sent from where they are; others are copied once into memory that the buffer keeps.
+    """
+
+    def __init__(self, group: Group, num_bytes: int, *, timeout: float | None = None):
+        """
+        Args:
+            group: it must outlive the buffer.
+            num_bytes: the most that the buffer takes of shared memory, for what it sends and for what it has received and
+                the caller still uses.
+            timeout: seconds for each exchange. Default: the daemon's limit, timeouts.job.
+        """
+        self._group, self._timeout = group, timeout
+        self._pool = _Pool(group, num_bytes)
+
+    def get_dispatch_layout(self, topk_idx: Any, num_experts: int, previous_event: Event | None = None,
+                            async_finish: bool = False, allocate_on_comm_stream: bool = False,
+                            ) -> tuple[_Integers, None, _Integers, npt.NDArray[np.bool_], Event]:
+        """Counts where tokens go. Local.
+
+        Args:
+            topk_idx: experts of each token, of shape (num_tokens, num_topk): integers below `num_experts`; -1: none.
+            num_experts: of all ranks together, a multiple of their number. Expert e is on rank e // (num_experts / ranks).
+
+        Returns:
+            Tokens for each rank, of shape (world_size,); None; tokens for each expert, of shape (num_experts,); whether a
+            token goes to a rank, of shape (num_tokens, world_size); an event that has happened.
+        """
+        _wait(previous_event)
+        chosen = self._experts(topk_idx, num_experts)
+        is_token_in_rank = np.zeros((len(chosen), self._group.world_size), np.bool_)
+        tokens, places = np.nonzero(chosen >= 0)
+        is_token_in_rank[tokens, chosen[tokens, places] // self._experts_each(num_experts)] = True
+        per_expert = np.bincount(chosen[tokens, places], minlength=num_experts)
+        return is_token_in_rank.sum(0), None, per_expert, is_token_in_rank, Event()
+
+    def dispatch(self, x: Any, topk_idx: Any = None, topk_weights: Any = None, *, handle: Handle | None = None,
+                 num_tokens_per_rank: Any = None, num_tokens_per_rdma_rank: Any = None, is_token_in_rank: Any = None,
+                 num_tokens_per_expert: Any = None, num_experts: int | None = None, expert_alignment: int = 1,
+                 config: Any = None, previous_event: Event | None = None, async_finish: bool = False,
+                 allocate_on_comm_stream: bool = False) -> tuple[Any, Any, Any, list[int] | None, Handle, Event]:
+        """Sends each token to the ranks of its experts.
+
+        Args:
+            x: tokens, of shape (num_tokens, ...), or a tuple of two such arrays, as values and their scales.
+            topk_idx: experts of each token, of shape (num_tokens, num_topk); -1: none.
+            topk_weights: a weight for each of them, of the same shape.
+            handle: of an earlier dispatch whose way these tokens take. Then no other argument says where they go.
+            num_experts: of all ranks together. Default: the length of `num_tokens_per_expert`.
+            is_token_in_rank, num_tokens_per_expert: of `get_dispatch_layout()`, which is called without them. Those two and
+                no `topk_idx` are enough, too.
+            expert_alignment: counts by expert are rounded up to a multiple of it.
+            previous_event: is waited for first.
+            async_finish: returns while tokens are under way: wait for the event before you read outputs or write inputs.
+            num_tokens_per_rank, num_tokens_per_rdma_rank, config, allocate_on_comm_stream: are not needed.
+
+        Returns:
+            Tokens that came to this rank, as `x`; their experts among those of this rank, -1: of another; the experts'
+            weights, 0 for those of others; tokens for each expert of this rank (None with `handle`); the handle; the event.
+            Experts and weights are None where none were given.
+
+        Raises:
+            InvalidArgumentError: an argument is wrong; nothing was sent.
+            ResourceExhaustedError: what goes or comes does not fit into `num_bytes`. The exchange fails at every rank, elsewhere with
+                CancelledError or InvalidArgumentError, and the group goes on.
+        """
+        _wait(previous_event)
+        arrays = [_Array(array, f"x[{number}]") for number, array in enumerate(x)] if isinstance(x, tuple) else [_Array(x, "x")]
+        per_expert = None
+        if handle is None:
+            num_experts = len(num_tokens_per_expert) if num_experts is None else num_experts
+            if is_token_in_rank is None or num_tokens_per_expert is None:
+                _, _, num_tokens_per_expert, is_token_in_rank, _ = self.get_dispatch_layout(topk_idx, num_experts)
+            handle, by_expert = self._way(np.asarray(is_token_in_rank), np.asarray(num_tokens_per_expert))
+            per_expert = [-(-int(count) // expert_alignment) * expert_alignment for count in by_expert]
+            metadata = self._metadata(topk_idx, topk_weights, handle, num_experts)
+        else:
+            metadata = []
+        for array in arrays:
+            if array.rows != handle.num_tokens:
+                raise InvalidArgumentError(f"{array.name} has {array.rows} tokens, and there is a way for {handle.num_tokens}")
+        counts = [len(rows) for rows in handle.rows]
+        made, event = self._exchange(
+            lambda: [self._rows(array, handle) for array in arrays] + [self._consecutive(array, counts) for array in metadata],
+            [*arrays, *metadata], handle.received)
+        if not async_finish:
+            event.wait()
+        experts = made[len(arrays)] if topk_idx is not None and metadata else None
+        weights = made[len(arrays) + 1] if len(metadata) > 1 else None
+        tokens = tuple(made[:len(arrays)]) if isinstance(x, tuple) else made[0]
+        return tokens, experts, weights, per_expert, handle, event
+
+    def combine(self, x: Any, handle: Handle, topk_weights: Any = None, bias: Any = None, config: Any = None,
+                previous_event: Event | None = None, async_finish: bool = False, allocate_on_comm_stream: bool = False,
+                ) -> tuple[Any, Any, Event]:
+        """Sends what became of the tokens of a dispatch back, and adds what comes from several ranks for one token.
+
+        Args:
+            x: an entry for each received token, in their order, of shape (received, ...).
+            handle: of the dispatch.
+            topk_weights: numbers that go back and are added like `x`, of shape (received, num_topk).
+            bias: is added to the sums, of their shape.
+            previous_event, async_finish: as of `dispatch()`.
+
+        Returns:
+            Sums by token, of shape (num_tokens, ...): in the order of ranks, in single precision for types of two bytes, and
+            zero for a token that went nowhere; sums of `topk_weights`, or None; the event.
+        """
+        _wait(previous_event)
+        arrays = [_Array(x, "x")] + ([_Array(topk_weights, "topk_weights")] if topk_weights is not None else [])
+        total = int(handle.received.sum())
+        for array in arrays:
+            if array.rows != total:
+                raise InvalidArgumentError(f"{array.name} has {array.rows} rows, and {total} tokens were received")
+        counts = np.array([len(rows) for rows in handle.rows])
+        sums = [array.zeros(handle.num_tokens) for array in arrays]
+        landed, event = self._exchange(lambda: [self._consecutive(array, handle.received) for array in arrays], arrays, counts)
+
+        def add() -> None:
+            for array, whole, part in zip(arrays, sums, landed):
+                array.add(whole, part, handle, bias if array is arrays[0] else None)
+        event._finish = add
+        if not async_finish:
+            event.wait()
+        return sums[0], sums[1] if topk_weights is not None else None, event
+
+    def _experts_each(self, num_experts: int) -> int:
+        ranks = self._group.world_size
+        if num_experts < 1 or num_experts % ranks:
+            raise InvalidArgumentError(f"num_experts is {num_experts}; it must be a multiple of the group's {ranks} ranks")
+        return num_experts // ranks
+
+    def _experts(self, topk_idx: Any, num_experts: int) -> npt.NDArray[Any]:
+        chosen = _numpy(topk_idx)
+        if chosen.ndim != 2 or chosen.dtype.kind not in "iu":
+            raise InvalidArgumentError(f"topk_idx has the shape {chosen.shape} and the type {chosen.dtype}; it must have the "
+                                       "shape (num_tokens, num_topk) and integers")
+        if chosen.size and (chosen.min() < -1 or chosen.max() >= num_experts):
+            raise InvalidArgumentError(f"topk_idx has numbers from {chosen.min()} to {chosen.max()}, and experts are 0 to "
+                                       f"{num_experts - 1}; -1: none")
+        return chosen
+
+    def _way(self, is_token_in_rank: npt.NDArray[Any], per_expert: npt.NDArray[Any]) -> tuple[Handle, _Integers]:
+        """Where tokens go and how many come; and the tokens that come for each expert of this rank."""
+        ranks = self._group.world_size
+        if is_token_in_rank.ndim != 2 or is_token_in_rank.shape[1] != ranks:
+            raise InvalidArgumentError(f"is_token_in_rank has the shape {is_token_in_rank.shape}, and the group {ranks} ranks")
+        rows = tuple(np.flatnonzero(is_token_in_rank[:, rank]) for rank in range(ranks))
+        told = np.empty((ranks, 1 + self._experts_each(len(per_expert))), np.int64)
+        told[:, 0] = [len(some) for some in rows]
+        told[:, 1:] = per_expert.reshape(ranks, -1)
+        heard = self._exchange_counts(told)
+        return Handle(rows, heard[:, 0].copy(), len(is_token_in_rank)), heard[:, 1:].sum(0)
+
+    def _exchange_counts(self, told: _Integers) -> _Integers:
+        """A row of numbers to each rank, and from each."""
+        out, into = (self._pool.take(told.nbytes).view(np.int64).reshape(told.shape) for _ in range(2))
+        out[:] = told
+        each = [1] * self._group.world_size
+        self._group.all_to_all_v(out, each, into, each, timeout=self._timeout).wait()
+        return into
+
+    def _metadata(self, topk_idx: Any, topk_weights: Any, handle: Handle, num_experts: int) -> list[_Array]:
+        """Experts and weights of the tokens as they are sent: consecutive, by rank, as the receiver numbers its experts."""
+        if topk_idx is None:
+            if topk_weights is not None:
+                raise InvalidArgumentError("topk_weights are given, and no topk_idx")
+            return []
+        rows, each = np.concatenate(handle.rows), self._experts_each(num_experts)
+        rank = np.repeat(np.arange(self._group.world_size), [len(some) for some in handle.rows])
+        chosen = self._experts(topk_idx, num_experts)
+        numbers = chosen[rows].astype(np.int64) - (rank * each)[:, None]
+        elsewhere = (numbers < 0) | (numbers >= each)
+        numbers[elsewhere] = -1
+        arrays = [_Array(_as(topk_idx, numbers.astype(chosen.dtype)), "topk_idx")]
+        if topk_weights is not None:
+            given = _numpy(topk_weights)
+            if given.shape != chosen.shape:
+                raise InvalidArgumentError(f"topk_weights has the shape {given.shape}, and topk_idx {chosen.shape}")
+            weights = given[rows]
+            weights[elsewhere] = 0
+            arrays.append(_Array(_as(topk_weights, weights), "topk_weights"))
+        return arrays
+
+    def _rows(self, array: _Array, handle: Handle) -> list[Any]:
+        """By rank, the tokens of an array that go to it, in shared memory."""
+        if self._group._client.shares(array.bytes):
+            return [Rows(array.bytes, rows) for rows in handle.rows]
+        rows = np.concatenate(handle.rows)
+        staged = self._pool.take(len(rows) * array.row_bytes).reshape(len(rows), array.row_bytes)
+        np.take(array.bytes, rows, axis=0, out=staged, mode="clip")
+        return _split(staged, [len(some) for some in handle.rows])
+
+    def _consecutive(self, array: _Array, counts: Sequence[int] | _Integers) -> list[Any]:
+        """By rank, so many rows of an array, in shared memory."""
+        shared = array.bytes
+        if not self._group._client.shares(shared):
+            shared = self._pool.take(shared.size).reshape(shared.shape)
+            shared[:] = array.bytes
+        return _split(shared, counts)
+
+    def _exchange(self, stage: Callable[[], list[list[Any]]], kinds: list[_Array], counts: Any) -> tuple[list[Any], Event]:
+        """Sends what stage()[array][rank] gives and receives so many rows from each rank; returns arrays of the kinds."""
+        total = int(np.sum(counts))
+        try:
+            out = stage()
+            landing = [self._pool.take(total * kind.row_bytes).reshape(total, kind.row_bytes) for kind in kinds]
+        except ResourceExhaustedError as error:
+            self._give_up(error)
+        into = [_split(memory, counts) for memory in landing]
+        ranks = range(self._group.world_size)
+        work = self._group.all_to_all_ranges({rank: [parts[rank] for parts in out] for rank in ranks},
+                                             {rank: [parts[rank] for parts in into] for rank in ranks}, timeout=self._timeout)
+        return [kind.like(memory) for kind, memory in zip(kinds, landing)], Event(work, (out, landing))
+
+    def _give_up(self, error: ResourceExhaustedError) -> NoReturn:
+        """Ends the exchange at every rank, since others wait for this one."""
+        with contextlib.suppress(RailsError):
+            work = self._group.all_to_all_ranges({}, {}, timeout=self._timeout)
+            work.cancel()
+            work.wait()
+        raise ResourceExhaustedError(f"rank {self._group.rank} of group {self._group.name}: {error.text}") from None
+
+
+class _Array:
+    """An array of NumPy or a tensor of torch, as rows of bytes."""
+
+    def __init__(self, array: Any, name: str):
+        self.name, self._torch = name, None
+        if hasattr(array, "data_ptr"):
+            import torch
+            self._torch = torch
+            if array.device.type != "cpu":
+                raise InvalidArgumentError(f"{name} is on {array.device}; a buffer takes tensors on cpu")
+            array = array.detach().contiguous()
+            self.dtype, self._item = array.dtype, array.element_size()
+            raw = array.reshape(-1).view(torch.uint8).numpy() if array.numel() else np.empty(0, np.uint8)
+        else:
+            array = np.ascontiguousarray(array)
+            self.dtype, self._item = array.dtype, array.itemsize
+            raw = array.reshape(-1).view(np.uint8)
+        if len(array.shape) == 0:
+            raise InvalidArgumentError(f"{name} is a single number; its first axis must be tokens")
+        self.rows, self._shape = array.shape[0], tuple(array.shape[1:])
+        self.row_bytes = self._item * math.prod(self._shape)
+        self.bytes: _Bytes = raw.reshape(self.rows, self.row_bytes)
+
+    def like(self, memory: _Bytes) -> Any:
+        """The rows in memory as an array of this kind."""
+        shape = (len(memory), *self._shape)
+        if self._torch is None:
+            return memory.reshape(-1).view(self.dtype).reshape(shape)
+        if memory.size == 0:
+            return self._torch.empty(shape, dtype=self.dtype)
+        return self._torch.from_numpy(memory.reshape(-1)).view(self.dtype).reshape(shape)
+
+    def zeros(self, rows: int) -> Any:
+        return (self._torch or np).zeros((rows, *self._shape), dtype=self.dtype)
+
+    def add(self, whole: Any, part: Any, handle: Handle, bias: Any) -> None:
+        """Adds the rows of `part`, which came in the order of ranks, to those of `whole` that they belong to."""
+        numbers = self._torch or np
+        wide = whole if self._item > 2 else numbers.zeros(whole.shape, dtype=numbers.float32)
+        begin = 0
+        for rows in handle.rows:
+            wide[self._torch.from_numpy(rows) if self._torch else rows] += part[begin:begin + len(rows)]
+            begin += len(rows)
+        if bias is not None:
+            wide += bias
+        if wide is not whole:
+            whole[:] = wide
+
+
+class _Lent:
+    """Memory of a pool that is in use. NumPy keeps it as the base of every view; the last one gives it back."""
+
+    def __init__(self, pool: _Pool, memory: _Bytes):
+        self._pool, self._memory = pool, memory
+        self.__array_interface__ = memory.__array_interface__
+
+    def __del__(self) -> None:
+        self._pool.free.append(self._memory)
+
+
+class _Pool:
+    """Shared memory that a buffer uses again and again."""
+
+    def __init__(self, group: Group, most_bytes: int):
+        self._client, self._most_bytes = group._client, most_bytes
+        self._bytes = 0  # free or in use
+        self.free: list[_Bytes] = []
+
+    def take(self, length: int) -> _Bytes:
+        if length == 0:
+            return np.empty(0, np.uint8)
+        fitting = [number for number, memory in enumerate(self.free) if len(memory) >= length]
+        if fitting:
+            memory = self.free.pop(min(fitting, key=lambda number: len(self.free[number])))
+        else:
+            memory = self._allocate(length)
+        return np.asarray(_Lent(self, memory))[:length]
+
+    def _allocate(self, length: int) -> _Bytes:
+        wanted = min(max(1 << (length - 1).bit_length(), 4096), max(length, self._most_bytes))
+        if self._bytes + wanted > self._most_bytes:  # what is free is too small
+            self._bytes -= sum(map(len, self.free))
+            self.free.clear()
+            wanted = length
+        if self._bytes + wanted > self._most_bytes:
+            raise ResourceExhaustedError(f"{length} bytes do not fit into a buffer of {self._most_bytes}, of which {self._bytes} "
+                                         "are in use: give it a larger num_bytes, or drop arrays that it has returned")
+        self._bytes += wanted
+        return self._client.empty(wanted, np.uint8)
+
+
+def _wait(event: Event | None) -> None:
+    if event is not None:
+        event.wait()
+
+
+def _numpy(array: Any) -> npt.NDArray[Any]:
+    return np.asarray(array.detach() if hasattr(array, "data_ptr") else array)
+
+
+def _as(given: Any, array: npt.NDArray[Any]) -> Any:
+    """The array as a tensor if `given` is one."""
+    if not hasattr(given, "data_ptr"):
+        return array
+    import torch
+    return torch.from_numpy(array)
+
+
+def _split(rows: _Bytes, counts: Sequence[int] | _Integers) -> list[_Bytes]:
+    ends = np.cumsum(counts)
+    return [rows[end - count:end] for count, end in zip(counts, ends)]
