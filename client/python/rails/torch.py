@@ -119,6 +119,11 @@ class Work(_TorchWork):
                     self._finish(self.exception() is None)
         return True
 
+    @property
+    def report(self) -> rails.Report:
+        """The report of the operation, which has ended."""
+        return self._work.report
+
     def end(self) -> None:
         """Waits until the operation has ended, well or not."""
         with contextlib.suppress(rails.RailsError):
