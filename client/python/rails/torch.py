@@ -22,7 +22,7 @@ import math
 import os
 import secrets
 import threading
-from typing import Any, Callable, NoReturn, Sequence
+from typing import Any, Callable, NamedTuple, NoReturn, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,7 @@ from torch._C._distributed_c10d import Work as _TorchWork
 
 import rails
 
+_ALIGNMENT = 64  # of tensors in memory for staging
 _Memory = npt.NDArray[np.uint8]
 _clients: dict[tuple[int, str | None], rails.Client] = {}  # by process, because a forked child needs its own
 
@@ -77,6 +78,16 @@ def _tensor(memory: _Memory, dtype: torch.dtype, shape: Sequence[int]) -> torch.
     if len(memory) == 0:
         return torch.empty(tuple(shape), dtype=dtype)
     return torch.from_numpy(memory).view(dtype).reshape(shape)
+
+
+def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
+    """Copies a tensor of the same type and length. Several threads of torch would only be in each other's way: the ranks of a
+    node copy at the same time."""
+    if target.is_contiguous() and source.is_contiguous() and target.numel():
+        target, source = (tensor.detach().reshape(-1).view(torch.uint8) for tensor in (target, source))
+        np.copyto(target.numpy(), source.numpy())
+    else:
+        target.copy_(source.view_as(target))
 
 
 class Work(_TorchWork):
@@ -149,6 +160,13 @@ class Work(_TorchWork):
         return future
 
 
+class _Parts(NamedTuple):
+    """What goes to each rank, or comes from it, by rank."""
+
+    tensors: Sequence[torch.Tensor]
+    whole: torch.Tensor | None = None  # all are views of it
+
+
 class _Staging:
     """Memory of one operation for tensors that are not shared. Comes from the memory that the group keeps."""
 
@@ -157,35 +175,51 @@ class _Staging:
         self._taken: list[_Memory] = []
         self._landing: list[tuple[torch.Tensor, torch.Tensor]] = []
 
-    def input(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor, or a copy of it that is shared."""
-        if self._client.shares(tensor):
-            return tensor
-        return self._take(tensor).copy_(tensor)
+    def shares(self, parts: _Parts) -> bool:
+        """True if all of them are shared."""
+        return all(map(self._client.shares, parts.tensors if parts.whole is None else [parts.whole]))
 
-    def output(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor, or a shared one that finish() copies to it."""
-        if self._client.shares(tensor):
-            return tensor
-        self._landing.append((tensor, self._take(tensor)))
-        return self._landing[-1][1]
+    def inputs(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Shared copies of them, one of each tensor."""
+        places = self._places(tensors)
+        for tensor, place in places.values():
+            _copy(place, tensor)
+        return [places[id(tensor)][1] for tensor in tensors]
+
+    def outputs(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Shared ones that finish() copies to them."""
+        places = self._places(tensors)
+        self._landing += places.values()
+        return [places[id(tensor)][1] for tensor in tensors]
 
     def finish(self, well: bool) -> None:
         """The operation has ended: gives the memory back."""
         for tensor, memory in self._landing if well else ():
-            tensor.copy_(memory)
+            _copy(tensor, memory)
         self._free += self._taken
 
-    def _take(self, tensor: torch.Tensor) -> torch.Tensor:
-        length = tensor.numel() * tensor.element_size()
+    def _places(self, tensors: Sequence[torch.Tensor]) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
+        """By identity, each tensor and a shared one like it. They lie in one piece of memory, each aligned for its type."""
+        sizes = {id(tensor): tensor.numel() * tensor.element_size() for tensor in tensors}
+        memory, begin, places = self._take(sum(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes.values())), 0, {}
+        for tensor in tensors:
+            if id(tensor) not in places:
+                size = sizes[id(tensor)]
+                places[id(tensor)] = tensor, _tensor(memory[begin:begin + size], tensor.dtype, tensor.shape)
+                begin += -(-size // _ALIGNMENT) * _ALIGNMENT
+        return places
+
+    def _take(self, length: int) -> _Memory:
+        if length == 0:
+            return np.empty(0, np.uint8)
         fitting = [number for number, memory in enumerate(self._free) if len(memory) >= length]
         if fitting:
             memory = self._free.pop(min(fitting, key=lambda number: len(self._free[number])))
         else:
             self._free.clear()  # what is too small would pile up
-            memory = self._client.empty(max(1 << (length - 1).bit_length(), 4096))
+            memory = self._client.empty(max(1 << (length - 1).bit_length(), 4096), np.uint8)
         self._taken.append(memory)
-        return _tensor(memory[:length], tensor.dtype, tensor.shape)
+        return memory
 
 
 class ProcessGroup(dist.ProcessGroup):
@@ -217,28 +251,26 @@ class ProcessGroup(dist.ProcessGroup):
         """all_to_all_single: consecutive rows of `input` to each rank, of `output` from each. No splits: even."""
         into = self._counts(output, output_splits, "output")
         out = self._counts(input, input_splits, "input")
-        return self._begin([output], lambda staging: (staging.output(output).split(into), staging.input(input).split(out)))
+        return self._begin([output], _Parts(output.split(into), output), _Parts(input.split(out), input))
 
     def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> Work:
         """all_to_all: a tensor to each rank and from each."""
         for name, tensors in (("output", outputs), ("input", inputs)):
             if len(tensors) != self.size():
                 raise ValueError(f"{name}_tensor_list has {len(tensors)} tensors, and the group {self.size()} ranks")
-        return self._begin(outputs, lambda staging: ([*map(staging.output, outputs)], [*map(staging.input, inputs)]))
+        return self._begin(outputs, _Parts(outputs), _Parts(inputs))
 
     def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> Work:
         """all_gather: one tensor to every rank."""
-        return self._begin(outputs[0], lambda staging: ([*map(staging.output, outputs[0])],
-                                                        [staging.input(inputs[0])] * self.size()))
+        return self._begin(outputs[0], _Parts(outputs[0]), _Parts(inputs * self.size(), inputs[0]))
 
     def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
         """all_gather_into_tensor."""
         each = self._counts(output.view(-1), [], "output")
-        return self._begin([output], lambda staging: (staging.output(output).view(-1).split(each),
-                                                      [staging.input(input)] * self.size()))
+        return self._begin([output], _Parts(output.view(-1).split(each), output), _Parts([input.view(-1)] * self.size(), input))
 
     def barrier(self, opts: Any = None) -> Work:
-        return self._begin([], lambda _: ([], []))
+        return self._begin([], _Parts([]), _Parts([]))
 
     def _counts(self, tensor: torch.Tensor, splits: Sequence[int], name: str) -> list[int]:
         """Rows of a tensor for each rank."""
@@ -251,8 +283,8 @@ class ProcessGroup(dist.ProcessGroup):
             raise ValueError(f"{name}_split_sizes {list(splits)} are not {ranks} counts that add up to {length} rows")
         return list(splits)
 
-    def _begin(self, outputs: list[torch.Tensor], plan: Callable[[_Staging], tuple[Sequence[torch.Tensor], ...]]) -> Work:
-        """Submits an operation. `plan` gives what comes from each rank, and what goes to each."""
+    def _begin(self, outputs: list[torch.Tensor], receives: _Parts, sends: _Parts) -> Work:
+        """Submits an operation."""
         for tensor in outputs:
             if tensor.device.type != "cpu":
                 raise ValueError(f"a tensor on {tensor.device}: the backend rails takes tensors on cpu")
@@ -261,13 +293,23 @@ class ProcessGroup(dist.ProcessGroup):
                 self._last.end()
             staging = _Staging(self._client, self._free)
             try:
-                receives, sends = (dict(enumerate([part] for part in parts)) for parts in plan(staging))
-                work = self._group.all_to_all_ranges(sends, receives, timeout=self._timeout)
+                work = self._group.all_to_all_ranges(*self._flows(staging, sends, receives), timeout=self._timeout)
             except BaseException:
                 staging.finish(False)
                 raise
             self._last = Work(work, outputs, staging.finish)
             return self._last
+
+    def _flows(self, staging: _Staging, sends: _Parts, receives: _Parts) -> tuple[dict[int, list[torch.Tensor]], ...]:
+        """By rank, shared tensors that go to it, and that come from it."""
+        shared = staging.shares(sends), staging.shares(receives)
+        ranks = list(range(len(sends.tensors)))
+        if ranks and not all(shared):  # the part for this rank itself takes the short way
+            ranks.remove(self.rank())
+            _copy(receives.tensors[self.rank()], sends.tensors[self.rank()])
+        out, into = ([parts.tensors[rank] for rank in ranks] for parts in (sends, receives))
+        out, into = out if shared[0] else staging.inputs(out), into if shared[1] else staging.outputs(into)
+        return tuple({rank: [tensor] for rank, tensor in zip(ranks, tensors)} for tensors in (out, into))
 
 
 def _refuse(operation: str) -> Callable[..., NoReturn]:
