@@ -234,7 +234,9 @@ void PeerHub::Greet(const ConnectionPtr& connection, Visit& visit, const HelloFa
     // Forgets addresses of the former life: the daemon may have moved, and IsDead() must not probe its old address.
     for (const auto& target : targets_) {
       const bool of_peer = target->node == peer.node || target->expected_node == peer.node;
-      if (of_peer && target.get() != visit.target) target->reached_at.clear();
+      if (!of_peer || target.get() == visit.target) continue;
+      target->reached_at.clear();
+      target->next_dial = absl::InfinitePast();  // IsDead() looks for the address at once
     }
     peer.looked_at.clear();
     peer.probe.Reset();  // an attempt under way leads to an address of before

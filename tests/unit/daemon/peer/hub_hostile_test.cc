@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/link/listen.h"
 #include "tests/unit/daemon/fake_agent.h"
 #include "tests/unit/daemon/peer/hub_by_hand.h"
 #include "tests/unit/daemon/peer/long_ready.h"
@@ -325,6 +326,24 @@ TEST_F(ReachTest, ARefusalAtAnAddressThatWasDroppedIsForgotten) {
   by_hand.End(by_hand.DialledTo("127.0.0.2:1"));
   Pass(10);
   EXPECT_THAT(agent.events(), ElementsAre("up b"));
+}
+
+// After a row of failures the next dial is far away, and a peer that has restarted dials itself.
+TEST_F(ReachTest, WhereAPeerListensIsLookedForWhenItHasDialled) {
+  Listeners listeners = ListenOn("127.0.0.2:0").value();
+  const std::string address = absl::StrCat("127.0.0.2:", listeners.port);
+  by_hand.hub().SetStaticPeers({{"b", address, {}}});
+  by_hand.End(connection);
+  for (int failed = 0; failed < 6; ++failed, by_hand.End(by_hand.DialledTo(address))) Pass(6);
+  now = SteadyNow();
+  by_hand.Silence("b", absl::Seconds(2));
+  connection = Greet(FactsOf("b", 23));
+  Say(FrameKind::kTaken);
+  Pass(2);
+  listeners.sockets.clear();
+  by_hand.End(connection);
+  Pass(10);
+  EXPECT_THAT(agent.events().back(), HasSubstr("the daemon of node b is dead: " + address));
 }
 
 // Plain text with peers.dns: whoever reaches the control port is taken for a peer.
