@@ -1,10 +1,12 @@
-"""The page docs/python.md: its example runs, its table of errors is right."""
+"""The pages on Python and gRPC: their examples run, the table of errors is right."""
 
 import builtins
 import os
 import re
 import subprocess
 import sys
+
+import pytest
 
 import doc_blocks
 import rails
@@ -13,9 +15,10 @@ from conftest import ROOT, sockets
 PAGE = ROOT / "docs/python.md"
 
 
-def test_commands(cluster, tmp_path):
+@pytest.mark.parametrize("page", ["python.md", "grpc.md"])
+def test_commands(cluster, tmp_path, page):
     (tmp_path / "python3").symlink_to(sys.executable)
-    blocks = doc_blocks.blocks(PAGE, "python")
+    blocks = doc_blocks.blocks(ROOT / "docs" / page, "python")
     assert blocks
     for block in blocks:
         run = subprocess.run(["bash", "-ec", block.text.replace("/run/railsd", f"{sockets(cluster, 0)} {sockets(cluster, 1)}")],
