@@ -238,6 +238,7 @@ struct RailState {
   RailIndex rail;
   bool usable = true;
   bool drained = false;  // not usable because an operator drained it
+  bool down = false;     // not usable because its link is down, which has ended its connections
   friend bool operator==(const RailState&, const RailState&) = default;
 };
 

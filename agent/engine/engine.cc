@@ -167,6 +167,7 @@ void Engine::OnPeerUp(const PeerHello& hello) {
     if (!peer.rails[r].known) continue;
     auto end = std::make_shared<RailPeer>(
         RailPeer{peer.index, peer.node, peer.boot, peer.rails[r].address, hello.data_key, peer.link});
+    peer.rails[r].end = end;
     rails_[r].Command({.kind = RailCommand::Kind::kSetPeer, .set_peer = std::move(end)});
   }
   options_.log->info("peer_up node={} boot={:016x}", peer.node, peer.boot.value());

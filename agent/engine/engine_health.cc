@@ -68,6 +68,14 @@ void Engine::OnStallEvent(RailIndex rail, const RailEvent& event) {
 
 bool Engine::OnPeerRailState(const Peer& from, const RailState& message) {
   if (message.rail.value() >= rails_.size() || !from.rails[message.rail.value()].known) return false;
+  PeerRail& mine = peers_.Get(from.index).rails[message.rail.value()];
+  // What is under way would be missed by its timeouts only.
+  if (message.down && mine.connected) {
+    auto end = std::make_shared<RailPeer>(*mine.end);
+    ++end->ended;
+    mine.end = end;
+    rails_[message.rail.value()].Command({.kind = RailCommand::Kind::kSetPeer, .set_peer = std::move(end)});
+  }
   const HealthState before = health_.PathState(message.rail, from.index, now_);
   health_.OnPeerSays(message.rail, from.index, message.usable, message.drained);
   if (health_.PathState(message.rail, from.index, now_) == before) return true;
@@ -104,7 +112,7 @@ void Engine::RefreshAllPaths() {
 void Engine::TellEnds() {
   for (size_t r = 0; r < rails_.size(); ++r) {
     const RailIndex rail(static_cast<uint32_t>(r));
-    const RailState end{rail, health_.EndUsable(rail), health_.drained(rail)};
+    const RailState end{rail, health_.EndUsable(rail), health_.drained(rail), !health_.link_up(rail)};
     if (told_ends_[r] == end) continue;
     told_ends_[r] = end;
     options_.log->info("rail_state rail={} usable={} why={}", r, end.usable, LogValue(health_.View(rail, now_).why));

@@ -3,6 +3,7 @@
 #define RAILSD_AGENT_ENGINE_PEERS_H_
 
 #include <deque>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "agent/base/ids.h"
 #include "agent/base/rail_mask.h"
 #include "agent/control/messages.h"
+#include "agent/transport/transport.h"
 
 namespace railsd {
 
@@ -23,6 +25,7 @@ struct PeerRail {
   uint64_t connection = 0;  // the present or latest one, as RailEvent::connection
   double speed_bytes_per_s = 0;
   std::string address;
+  std::shared_ptr<const RailPeer> end;  // as the rail knows it
   uint64_t tx_bytes = 0, rx_bytes = 0;  // payload of jobs, each byte once, of zones that are closed; never set back
   mutable uint64_t shown_rx_bytes = 0;  // as views had it last, with zones that are open: it never falls
   uint64_t planned_rx_bytes = 0;        // by the peer's plans, as it says; never set back

@@ -80,6 +80,7 @@ class RailHealth {
   // This node's end works and is wanted: what peers are told.
   bool EndUsable(RailIndex rail) const;
   bool drained(RailIndex rail) const { return rails_[rail.value()].drained; }
+  bool link_up(RailIndex rail) const { return rails_[rail.value()].link_up; }
   // Operators want nothing to go over it: it is drained here, or by every peer that is up.
   bool Unwanted(RailIndex rail) const;
   RailHealthView View(RailIndex rail, absl::Time now) const;

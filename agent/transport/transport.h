@@ -82,6 +82,9 @@ struct RailPeer {
   std::string address;  // transport-specific; for TCP "ip:port" or "[ip6]:port"
   DataKey key = {};     // that both daemons have, for transports whose connections do not come by the link
   uint64_t link = 0;    // numbers the links to the peer; comes back in events, which may tell of an earlier one
+  // How often the peer's end has lost its link. Transports whose ends do not hear of that otherwise end the connections
+  // of before.
+  uint64_t ended = 0;
 };
 
 enum class SendResult : uint8_t {

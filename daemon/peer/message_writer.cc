@@ -165,6 +165,7 @@ struct Writer {
     b->set_rail(m.rail.value());
     b->set_usable(m.usable);
     b->set_drained(m.drained);
+    b->set_down(m.down);
   }
   void operator()(const Rehome& m) const {
     auto* b = out->mutable_rehome();

@@ -305,6 +305,12 @@ ControlMessage ReadCommit(const pb::GroupCommit& in, FieldReader* r) {
   return out;
 }
 
+RailState ReadRailState(const pb::RailState& in, FieldReader* r) {
+  if (in.usable() && in.drained()) r->Fail("drained", "of a usable rail");
+  if (in.usable() && in.down()) r->Fail("down", "of a usable rail");
+  return {r->Rail(in.rail(), "rail"), in.usable(), in.drained(), in.down()};
+}
+
 ControlMessage ReadBody(const pb::Message& in, FieldReader* r) {
   switch (in.body_case()) {
     case pb::Message::kGroupJoin:
@@ -348,8 +354,7 @@ ControlMessage ReadBody(const pb::Message& in, FieldReader* r) {
     case pb::Message::kQuiesced:
       return Quiesced{r->Job(in.quiesced().job()), ReadFailed(in.quiesced().failed(), r)};
     case pb::Message::kRailState:
-      if (in.rail_state().usable() && in.rail_state().drained()) r->Fail("drained", "of a usable rail");
-      return RailState{r->Rail(in.rail_state().rail(), "rail"), in.rail_state().usable(), in.rail_state().drained()};
+      return ReadRailState(in.rail_state(), r);
     case pb::Message::kRehome:
       return ReadRehome(in.rehome(), r);
     case pb::Message::kRehomed:

@@ -37,6 +37,10 @@ void TcpRail::SetPeer(const RailPeer& config) {
   std::unique_ptr<Peer>& peer = peers_[config.peer];
   if (peer != nullptr && peer->config.boot == config.boot && peer->config.address == config.address &&
       peer->config.node == config.node && peer->config.key == config.key) {
+    if (std::exchange(peer->config.ended, config.ended) != config.ended && peer->up()) {
+      PeerDown(*peer, EHOSTDOWN);
+      DropIncoming(*peer);
+    }
     return;
   }
   if (peer != nullptr) {  // its connections, both ways, end with what it was
@@ -86,8 +90,12 @@ void TcpRail::Attach(Peer& peer, std::unique_ptr<Connection> connection, uint64_
   peer.in->peer = &peer;
   peer.in->greeting = {};
   poller_.Rearm(*peer.in, ReadEvents());
-  // The peer knows us now, so our own attempts have better prospects than the back-off thinks.
-  if (peer.out == nullptr && peer.timer != 0) Arm(peer.timer = Now());
+  // The peer knows us now, so our own attempts have better prospects than the back-off thinks, or than one under way
+  // that nobody has answered.
+  if (peer.timer != 0 && (peer.out == nullptr || peer.out->hello.empty())) {
+    poller_.Discard(peer.out);
+    Arm(peer.timer = Now());
+  }
 }
 
 void TcpRail::DropIncoming(Peer& peer) {

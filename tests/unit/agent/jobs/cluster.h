@@ -29,7 +29,10 @@ class WatchedTransport final : public RailTransport, public ZoneBinder {
     if (binder_ != nullptr) info.binder = this;
     return info;
   }
-  void SetPeer(const RailPeer& peer) override { transport_->SetPeer(peer); }
+  void SetPeer(const RailPeer& peer) override {
+    ended = peer.ended;
+    transport_->SetPeer(peer);
+  }
   void RemovePeer(PeerIndex peer) override { transport_->RemovePeer(peer); }
   void OnSignal(PeerIndex peer, const std::string& bytes) override { binder_->OnSignal(peer, bytes); }
   size_t Post(absl::Span<const SendOrder> orders) override;
@@ -45,6 +48,7 @@ class WatchedTransport final : public RailTransport, public ZoneBinder {
   std::function<bool(SendOrder&)> tamper;     // may change the order; false: it is lost
   std::function<void(RailEvent&)> on_event;   // may change the event
   std::shared_ptr<const ReceiveZone> opened;  // the zone that was bound last
+  uint64_t ended = 0;                         // of the peer that was set last
 
  private:
   const std::unique_ptr<RailTransport> transport_;

@@ -283,6 +283,10 @@ TEST_P(EngineHealthTest, ALinkThatIsDownIsLeftAtBothEnds) {
   EXPECT_EQ(Rail(0, 1).health.state, HealthState::kDown);
   EXPECT_EQ(Rail(0, 1).health.why, "no interface has its address any more");
   EXPECT_EQ(Rail(0, 1).health.flaps, 1u);
+  for (const size_t peer : {1, 2}) {
+    EXPECT_EQ(cluster_->node(peer).rails[1]->watched.ended, 1u) << "it does not wait for timeouts";
+    EXPECT_EQ(cluster_->node(peer).rails[0]->watched.ended, 0u);
+  }
   const uint64_t own = SentOver(*cluster_, 0, 1), theirs = SentOver(*cluster_, 1, 1);
   RunJob(2);
   EXPECT_EQ(SentOver(*cluster_, 0, 1), own);

@@ -323,5 +323,25 @@ TEST_F(TcpCutTest, WhatIsAcknowledgedHasArrivedAndWhatWasNotSentHasNot) {
   EXPECT_EQ(b_.transport->Info().counters->protocol_errors.load(), 0u);
 }
 
+// The kernel of a peer whose interface was switched off cannot say that its connections have ended.
+TEST_F(TcpCutTest, APeerThatHasLostItsLinkIsDialledAnew) {
+  const uint64_t before = connection_;
+  const RailCounters& counters = *a_.transport->Info().counters;
+  RailPeer peer{kB, "b", BootId(2), proxy_->address()};
+  a_.transport->SetPeer(peer);
+  EXPECT_EQ(counters.disconnects.load(), 0u) << "nothing is new";
+  offsets_ = {0, kOrderBytes};
+  PostAll();
+  peer.ended = 1;
+  a_.transport->SetPeer(peer);
+  a_.transport->SetPeer(peer);
+  ASSERT_TRUE(Until([&] { return up_ && connection_ > before; }));
+  EXPECT_EQ(counters.disconnects.load(), 1u);
+  ASSERT_TRUE(Until([&] {
+    PostAll();
+    return offsets_.empty() && under_way_.empty() && lost_.empty();
+  }));
+}
+
 }  // namespace
 }  // namespace railsd::tcp

@@ -97,6 +97,7 @@ TEST(PeerConversionTest, EveryMessageSurvivesTheWire) {
       Quiesced{kJob, failed},
       RailState{RailIndex(2), false},
       RailState{RailIndex(2), false, true},
+      RailState{RailIndex(2), false, false, true},
       Leaving{{BootId(1), 2}, JobSeq(3)},
       MayLeave{{BootId(1), 2}, JobSeq(4)},
       Unsubmitted{kJob, {{Rank(3), 4711}, {Rank(15), 0}}}};
@@ -167,6 +168,7 @@ TEST(PeerConversionTest, BadFieldsAreNamed) {
        {Abort{kJob, absl::StatusCode::kInternal, std::string(100'000, 'x')}, "", "accepted"},  // cut before it is sent
        {RailState{RailIndex(64), true}, "", "rail_state.rail: 64, more than 63"},
        {RailState{RailIndex(1), true, true}, "", "rail_state.drained: of a usable rail"},
+       {RailState{RailIndex(1), true, false, true}, "", "rail_state.down: of a usable rail"},
        {RailSignal{RailIndex(64), "x"}, "", "rail_signal.rail: 64, more than 63"},
        {RailSignal{RailIndex(1), ""}, "", "rail_signal.signal: empty"},
        {RailSignal{RailIndex(1), std::string(4097, 'x')}, "", "rail_signal.signal: 4097 bytes, more than 4096"},
