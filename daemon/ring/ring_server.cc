@@ -62,7 +62,7 @@ class Doorbells final : public EventSource {
   bool Add(const SessionPtr& session) {
     absl::MutexLock lock(&mutex_);
     sessions_[session->id.value()] = session;
-    if (Watch(*session)) return true;
+    if (Control(EPOLL_CTL_ADD, *session, EPOLLIN)) return true;
     sessions_.erase(session->id.value());
     return false;
   }
@@ -75,10 +75,10 @@ class Doorbells final : public EventSource {
     sessions_.erase(found);
     return session;
   }
-  // A thread has served the session's requests. It was watched before, so epoll has room for it.
+  // A thread has served the session's requests. Its place in epoll was kept, so this fails only if it is ignored.
   void GiveBack(const SessionPtr& session) {
     session->handed_on.store(false, std::memory_order_release);
-    Watch(*session);
+    Control(EPOLL_CTL_MOD, *session, EPOLLIN);
   }
   // No more requests of the session are taken. The descriptor server closes it.
   void Ignore(const RingSession& session) const {
@@ -108,7 +108,7 @@ class Doorbells final : public EventSource {
       if (session->active) {
         round_.push_back(std::move(session));
       } else if (turn == RingRequests::Turn::kLong) {
-        Ignore(*session);
+        Control(EPOLL_CTL_MOD, *session, EPOLLET);  // nothing but the end of its connection, once
         session->handed_on.store(true, std::memory_order_relaxed);
         hand_on_(std::move(session));
       }
@@ -117,11 +117,11 @@ class Doorbells final : public EventSource {
   }
 
  private:
-  bool Watch(const RingSession& session) const {
+  bool Control(int operation, const RingSession& session, uint32_t events) const {
     epoll_event event = {};
-    event.events = EPOLLIN;
+    event.events = events;
     event.data.u64 = session.id.value();
-    return epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, session.memory->doorbell(), &event) == 0;
+    return epoll_ctl(epoll_.get(), operation, session.memory->doorbell(), &event) == 0;
   }
   SessionPtr Find(uint64_t key) const {
     absl::MutexLock lock(&mutex_);
