@@ -171,7 +171,10 @@ def test_wrong_arguments(cluster):
                 (lambda: buffer.dispatch(x, idx + 4, num_experts=4), "from 4 to 4"),
                 (lambda: buffer.dispatch(x, idx - 2, num_experts=4), "from -2"),
                 (lambda: buffer.dispatch(x, idx[:, 0], num_experts=4), "shape"),
-                (lambda: buffer.dispatch(x, idx.astype(float), num_experts=4), "float64")):
+                (lambda: buffer.dispatch(x, idx.astype(float), num_experts=4), "float64"),
+                (lambda: buffer.dispatch(x[:2], idx, num_experts=4), "x has 2 tokens, and there is a way for 3"),
+                (lambda: buffer.dispatch(x, idx, np.zeros((2, 2)), num_experts=4), "topk_weights has the shape"),
+                (lambda: buffer.dispatch(x, idx, num_experts=4, expert_alignment=0), "expert_alignment is 0")):
             with pytest.raises(rails.InvalidArgumentError, match=text):
                 call()
         handle = buffer.dispatch(x, idx, num_experts=2)[4]

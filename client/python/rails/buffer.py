@@ -130,20 +130,21 @@ class Buffer:
                 CancelledError or InvalidArgumentError, and the group goes on.
         """
         _wait(previous_event)
+        if expert_alignment < 1:
+            raise InvalidArgumentError(f"expert_alignment is {expert_alignment}; it must be at least 1")
         arrays = [_Array(array, f"x[{number}]") for number, array in enumerate(x)] if isinstance(x, tuple) else [_Array(x, "x")]
-        per_expert = None
+        per_expert, metadata = None, []
         if handle is None:
             num_experts = len(num_tokens_per_expert) if num_experts is None else num_experts
             if is_token_in_rank is None or num_tokens_per_expert is None:
                 _, _, num_tokens_per_expert, is_token_in_rank, _ = self.get_dispatch_layout(topk_idx, num_experts)
-            handle, by_expert = self._way(np.asarray(is_token_in_rank), np.asarray(num_tokens_per_expert))
-            per_expert = [-(-int(count) // expert_alignment) * expert_alignment for count in by_expert]
+            handle = self._way(np.asarray(is_token_in_rank))
+            _check_rows(arrays, handle)
             metadata = self._metadata(topk_idx, topk_weights, handle, num_experts)
+            handle, by_expert = self._counted(handle, np.asarray(num_tokens_per_expert), num_experts)
+            per_expert = [-(-int(count) // expert_alignment) * expert_alignment for count in by_expert]
         else:
-            metadata = []
-        for array in arrays:
-            if array.rows != handle.num_tokens:
-                raise InvalidArgumentError(f"{array.name} has {array.rows} tokens, and there is a way for {handle.num_tokens}")
+            _check_rows(arrays, handle)
         counts = [len(rows) for rows in handle.rows]
         made, event = self._exchange(
             lambda: [self._rows(array, handle) for array in arrays] + [self._consecutive(array, counts) for array in metadata],
@@ -205,17 +206,23 @@ class Buffer:
                                        f"{num_experts - 1}; -1: none")
         return chosen
 
-    def _way(self, is_token_in_rank: npt.NDArray[Any], per_expert: npt.NDArray[Any]) -> tuple[Handle, _Integers]:
-        """Where tokens go and how many come; and the tokens that come for each expert of this rank."""
+    def _way(self, is_token_in_rank: npt.NDArray[Any]) -> Handle:
+        """Where tokens go; not yet, how many come. Local."""
         ranks = self._group.world_size
         if is_token_in_rank.ndim != 2 or is_token_in_rank.shape[1] != ranks:
             raise InvalidArgumentError(f"is_token_in_rank has the shape {is_token_in_rank.shape}, and the group {ranks} ranks")
         rows = tuple(np.flatnonzero(is_token_in_rank[:, rank]) for rank in range(ranks))
-        told = np.empty((ranks, 1 + self._experts_each(len(per_expert))), np.int64)
-        told[:, 0] = [len(some) for some in rows]
-        told[:, 1:] = per_expert.reshape(ranks, -1)
+        return Handle(rows, np.zeros(ranks, np.int64), len(is_token_in_rank))
+
+    def _counted(self, handle: Handle, per_expert: npt.NDArray[Any], num_experts: int) -> tuple[Handle, _Integers]:
+        """Asks how many tokens come, and how many for each expert of this rank."""
+        told = np.empty((self._group.world_size, 1 + self._experts_each(num_experts)), np.int64)
+        if per_expert.size != num_experts:
+            raise InvalidArgumentError(f"num_tokens_per_expert has {per_expert.size} counts, and there are {num_experts} experts")
+        told[:, 0] = [len(some) for some in handle.rows]
+        told[:, 1:] = per_expert.reshape(len(told), -1)
         heard = self._exchange_counts(told)
-        return Handle(rows, heard[:, 0].copy(), len(is_token_in_rank)), heard[:, 1:].sum(0)
+        return dataclasses.replace(handle, received=heard[:, 0].copy()), heard[:, 1:].sum(0)
 
     def _exchange_counts(self, told: _Integers) -> _Integers:
         """A row of numbers to each rank, and from each."""
@@ -234,6 +241,8 @@ class Buffer:
         rows, each = np.concatenate(handle.rows), self._experts_each(num_experts)
         rank = np.repeat(np.arange(self._group.world_size), [len(some) for some in handle.rows])
         chosen = self._experts(topk_idx, num_experts)
+        if len(chosen) != handle.num_tokens:
+            raise InvalidArgumentError(f"topk_idx has {len(chosen)} tokens, and is_token_in_rank {handle.num_tokens}")
         numbers = chosen[rows].astype(np.int64) - (rank * each)[:, None]
         elsewhere = (numbers < 0) | (numbers >= each)
         numbers[elsewhere] = -1
@@ -368,14 +377,21 @@ class _Pool:
     def _allocate(self, length: int) -> _Bytes:
         wanted = min(max(1 << (length - 1).bit_length(), 4096), max(length, self._most_bytes))
         if self._bytes + wanted > self._most_bytes:  # what is free is too small
-            self._bytes -= sum(map(len, self.free))
-            self.free.clear()
+            dropped, self.free = self.free, []  # an array may come back at any moment
+            self._bytes -= sum(map(len, dropped))
+            del dropped
             wanted = length
         if self._bytes + wanted > self._most_bytes:
             raise ResourceExhaustedError(f"{length} bytes do not fit into a buffer of {self._most_bytes}, of which {self._bytes} "
                                          "are in use: give it a larger num_bytes, or drop arrays that it has returned")
         self._bytes += wanted
         return self._client.empty(wanted, np.uint8)
+
+
+def _check_rows(arrays: list[_Array], handle: Handle) -> None:
+    for array in arrays:
+        if array.rows != handle.num_tokens:
+            raise InvalidArgumentError(f"{array.name} has {array.rows} tokens, and there is a way for {handle.num_tokens}")
 
 
 def _wait(event: Event | None) -> None:
