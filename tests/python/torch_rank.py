@@ -48,6 +48,7 @@ def check_all_to_all(gloo, group):
     outputs = [torch.zeros_like(lists[peer][RANK]) for peer in range(WORLD)]
     dist.all_to_all(outputs, lists[RANK], group=group)
     assert all(torch.equal(output, lists[peer][RANK]) for peer, output in enumerate(outputs))
+    expect(ValueError, "single number", dist.all_to_all_single, torch.tensor(1.0), torch.empty(WORLD), group=group)
     expect(ValueError, "divide evenly", dist.all_to_all_single, torch.empty(WORLD), torch.empty(WORLD + 1), group=group)
     expect(ValueError, "add up", dist.all_to_all_single, torch.empty(WORLD), torch.empty(WORLD), [1] * WORLD, [2] * WORLD, group=group)
 
@@ -63,6 +64,7 @@ def check_others(group):
     objects = [None] * WORLD
     dist.all_gather_object(objects, {"rank": RANK, "text": "x" * RANK}, group=group)
     assert objects == [{"rank": peer, "text": "x" * peer} for peer in range(WORLD)]
+    expect(ValueError, "ranks give 6 each", dist.all_gather_into_tensor, whole[:WORLD], mine, group=group)
     dist.barrier(group)
     for call, arguments in ((dist.all_reduce, (mine,)), (dist.broadcast, (mine, 0)), (dist.send, (mine, 0)), (dist.recv, (mine, 0))):
         if call in (dist.all_reduce, dist.broadcast) or RANK:
@@ -76,6 +78,11 @@ def check_asynchronous(group):
     a[:] = torch.arange(WORLD) + 10.0 * RANK
     works = [dist.all_to_all_single(b, a, group=group, async_op=True), dist.all_to_all_single(c, b, group=group, async_op=True),
              dist.all_to_all_single(a, c, group=group, async_op=True)]
+    polled = torch.zeros(WORLD)
+    work = dist.all_to_all_single(polled, torch.arange(WORLD) + 10.0 * RANK, group=group, async_op=True)
+    while not work.is_completed():
+        pass
+    assert torch.equal(polled, 10.0 * torch.arange(WORLD) + RANK)  # without wait()
     future = works[2].get_future()
     assert future.wait()[0] is a
     for work in works:

@@ -99,8 +99,11 @@ class Work(_TorchWork):
         self._lock, self._finished = threading.Lock(), False
 
     def is_completed(self) -> bool:
-        """True if the operation has ended, well or not. Local."""
-        return self._work.done()
+        """True if the operation has ended, well or not, and its output is there. Local."""
+        if not self._work.done():
+            return False
+        self._land()
+        return True
 
     def is_success(self) -> bool:
         return self._work.done() and self.exception() is None
@@ -124,11 +127,16 @@ class Work(_TorchWork):
         try:
             self._work.wait(timeout.total_seconds() or None)
         finally:
-            with self._lock:
-                if not self._finished and self._work.done():
-                    self._finished = True
-                    self._finish(self.exception() is None)
+            if self._work.done():
+                self._land()
         return True
+
+    def _land(self) -> None:
+        """Brings the output from shared memory to where it belongs, once."""
+        with self._lock:
+            if not self._finished:
+                self._finished = True
+                self._finish(self.exception() is None)
 
     @property
     def report(self) -> rails.Report:
@@ -154,7 +162,7 @@ class Work(_TorchWork):
             try:
                 self.wait()
                 future.set_result(self._outputs)
-            except rails.RailsError as error:
+            except Exception as error:  # whoever waits for the future must hear of it
                 future.set_exception(error)
         threading.Thread(target=run, name="rails-future", daemon=True).start()
         return future
@@ -262,11 +270,15 @@ class ProcessGroup(dist.ProcessGroup):
 
     def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None) -> Work:
         """all_gather: one tensor to every rank."""
+        if len(outputs[0]) != self.size():
+            raise ValueError(f"tensor_list has {len(outputs[0])} tensors, and the group {self.size()} ranks")
         return self._begin(outputs[0], _Parts(outputs[0]), _Parts(inputs * self.size(), inputs[0]))
 
     def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
         """all_gather_into_tensor."""
         each = self._counts(output.view(-1), [], "output")
+        if each[0] != input.numel():
+            raise ValueError(f"output_tensor has {output.numel()} numbers, and {self.size()} ranks give {input.numel()} each")
         return self._begin([output], _Parts(output.view(-1).split(each), output), _Parts([input.view(-1)] * self.size(), input))
 
     def barrier(self, opts: Any = None) -> Work:
@@ -274,6 +286,8 @@ class ProcessGroup(dist.ProcessGroup):
 
     def _counts(self, tensor: torch.Tensor, splits: Sequence[int], name: str) -> list[int]:
         """Rows of a tensor for each rank."""
+        if tensor.dim() == 0:
+            raise ValueError(f"{name} is a single number; its first axis must be rows")
         length, ranks = tensor.size(0), self.size()
         if not splits:
             if length % ranks:
@@ -285,7 +299,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def _begin(self, outputs: list[torch.Tensor], receives: _Parts, sends: _Parts) -> Work:
         """Submits an operation."""
-        for tensor in outputs:
+        for tensor in (*outputs, *sends.tensors):
             if tensor.device.type != "cpu":
                 raise ValueError(f"a tensor on {tensor.device}: the backend rails takes tensors on cpu")
         with self._beginning:
