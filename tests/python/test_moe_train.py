@@ -20,7 +20,5 @@ def test_losses_are_equal(cluster, tmp_path):
     assert len(losses) == 3 and losses[2] < losses[0]
     assert report["runs"]["rails"]["balance"] >= 1
     assert (tmp_path / "plot.svg").read_text().count("<polyline") == 2
-    plan = subprocess.run([harness.BUILD / "client/railsctl/railsctl", "plan", tmp_path / "trace.csv", "--nodes", "2", "--rails", "2",
-                           "--trace-ranks-per-node", "2", "--json"],
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
-    assert plan.returncode == 0, plan.stderr
+    replay = cluster.replay(tmp_path / "trace.csv", "--trace-ranks-per-node", "2", "--verify", "--bytes-per-token", "256")
+    assert replay["verified"] is True and replay["bytes"] > 0

@@ -18,12 +18,16 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
-import torch
-import torch.distributed as dist
-from torch import nn
+try:
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+except ImportError as missing:
+    sys.exit(f"moe_train.py: {missing}; install PyTorch, in Debian the package python3-torch, for {sys.executable}")
 
 ROOT = Path(__file__).resolve().parents[3]
 WIDTH, HEADS, HIDDEN, LENGTH, BATCH, LAYERS = 64, 4, 128, 64, 8, 2
@@ -167,23 +171,31 @@ def run(options, backend):
                   options.seed, "--store", Path(folder) / "store", "--text", *options.text, "--", *options.sockets]
         ranks = [subprocess.Popen([str(word) for word in [*common[:2], "--rank", rank, *common[2:]]], stdout=subprocess.PIPE,
                                   text=True) for rank in range(options.ranks)]
-        lines = [[] for _ in ranks]
-        try:
-            for line in ranks[0].stdout:
-                lines[0].append(json.loads(line))
-                if "step" in lines[0][-1]:
+        lines, failed = [[] for _ in ranks], []
+
+        def read(number):
+            for line in ranks[number].stdout:
+                lines[number].append(json.loads(line))
+                if number == 0 and "step" in lines[0][-1]:
                     print(f"\r{backend}: step {lines[0][-1]['step'] + 1} of {options.steps}, loss {lines[0][-1]['loss']:.4f} ",
                           end="", file=sys.stderr, flush=True)
+            if ranks[number].wait() != 0:  # the others would wait for it
+                failed.append(number)
+                for rank in ranks:
+                    rank.kill()
+        readers = [threading.Thread(target=read, args=(number,)) for number in range(options.ranks)]
+        try:
+            for reader in readers:
+                reader.start()
+            for reader in readers:
+                reader.join()
             print(file=sys.stderr)
-            for rank in range(1, options.ranks):
-                lines[rank] = [json.loads(line) for line in ranks[rank].stdout]
-            failed = [number for number, rank in enumerate(ranks) if rank.wait() != 0]
         finally:
             for rank in ranks:
                 rank.kill()
                 rank.wait()
     if failed:
-        raise SystemExit(f"moe_train.py: ranks {failed} failed over {backend}")
+        raise SystemExit(f"moe_train.py: rank {failed[0]} failed over {backend}")
     return lines
 
 

@@ -53,8 +53,8 @@ class Event:
 class Buffer:
     """Exchanges tokens between the ranks of a group, each of which has the same number of experts.
 
-    Calls have the names and arguments of DeepEP's `Buffer`, for arrays of NumPy and tensors of torch in the memory of the
-    processor. Outputs are of the kind of the inputs. Every rank makes the same calls in the same order, from one thread at a
+    Calls have the names of DeepEP's `Buffer` and its arguments by keyword, for arrays of NumPy and tensors of torch in the
+    memory of the processor. Outputs are of the kind of the inputs. Every rank makes the same calls in the same order, from one thread at a
     time; other jobs of the group may come between them, also in the same order.
 
         buffer = rails.Buffer(group, num_bytes=1 << 30)
