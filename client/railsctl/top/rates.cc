@@ -52,10 +52,11 @@ Verdict Evenness(const v1::GetOverviewResponse& overview) {
   const std::string length = absl::FormatDuration(absl::Seconds(seconds));
   if (!(worst > 0)) return {absl::StrCat("idle for ", length), Mark::kNone};
   const bool uneven = worst >= kUneven;
-  return {absl::StrFormat("%s used: busiest %.2f x mean (%s)",
-                          uneven          ? "UNEVENLY"
-                          : worst < kEven ? "evenly"
-                                          : "nearly evenly",
+  // With a rail that is drained it must still fit into 80 columns: a second line would take one from the list of rails.
+  return {absl::StrFormat("%s: busiest %.2f x mean (%s)",
+                          uneven          ? "UNEVENLY used"
+                          : worst < kEven ? "evenly used"
+                                          : "nearly even",
                           worst, length),
           uneven ? Mark::kWarn : Mark::kGood};
 }

@@ -165,7 +165,7 @@ TEST(JudgeTest, SaysWhetherAllWorkAndEvenly) {
   young.mutable_status()->set_uptime_seconds(6.75);
   EXPECT_THAT(Judge(young).text, HasSubstr("x mean (6s)"));
   overview.mutable_balance(1)->set_rx_max_over_mean(1.1);
-  EXPECT_THAT(Judge(overview).text, HasSubstr("up, nearly evenly used: busiest 1.10"));
+  EXPECT_THAT(Judge(overview).text, HasSubstr("up, nearly even: busiest 1.10"));
   overview.mutable_balance(1)->clear_tx_max_over_mean();
   overview.mutable_balance(1)->clear_rx_max_over_mean();
   EXPECT_EQ(Judge(overview).text, "2 of 2 rails up, idle for 1m");
