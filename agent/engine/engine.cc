@@ -203,6 +203,7 @@ void Engine::LosePeer(Peer& peer, const std::string& why, bool ended) {
   TellEnds();
   for (size_t r = 0; r < rails_.size(); ++r) {
     peer.rails[r].connected = false;
+    peer.rails[r].end = nullptr;
     rails_[r].Command({.kind = RailCommand::Kind::kRemovePeer, .peer = peer.index});
   }
   early_.Forget(peer.index);

@@ -69,10 +69,10 @@ void Engine::OnStallEvent(RailIndex rail, const RailEvent& event) {
 bool Engine::OnPeerRailState(const Peer& from, const RailState& message) {
   if (message.rail.value() >= rails_.size() || !from.rails[message.rail.value()].known) return false;
   PeerRail& mine = peers_.Get(from.index).rails[message.rail.value()];
-  // What is under way would be missed by its timeouts only.
-  if (message.down && mine.connected) {
+  // Orders under way would else be missed by their timeouts only. Once for each connection, however often it is said.
+  if (message.down && mine.connected && mine.end->ended != mine.connection) {
     auto end = std::make_shared<RailPeer>(*mine.end);
-    ++end->ended;
+    end->ended = mine.connection;
     mine.end = end;
     rails_[message.rail.value()].Command({.kind = RailCommand::Kind::kSetPeer, .set_peer = std::move(end)});
   }

@@ -82,8 +82,8 @@ struct RailPeer {
   std::string address;  // transport-specific; for TCP "ip:port" or "[ip6]:port"
   DataKey key = {};     // that both daemons have, for transports whose connections do not come by the link
   uint64_t link = 0;    // numbers the links to the peer; comes back in events, which may tell of an earlier one
-  // How often the peer's end has lost its link. Transports whose ends do not hear of that otherwise end the connections
-  // of before.
+  // The connection, as RailEvent::connection, under which the peer's end has lost its link. Transports whose ends do
+  // not hear of that otherwise end it, if it is still the present one.
   uint64_t ended = 0;
 };
 

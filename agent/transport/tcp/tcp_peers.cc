@@ -37,7 +37,7 @@ void TcpRail::SetPeer(const RailPeer& config) {
   std::unique_ptr<Peer>& peer = peers_[config.peer];
   if (peer != nullptr && peer->config.boot == config.boot && peer->config.address == config.address &&
       peer->config.node == config.node && peer->config.key == config.key) {
-    if (std::exchange(peer->config.ended, config.ended) != config.ended && peer->up()) {
+    if (peer->up() && peer->generation == config.ended) {
       PeerDown(*peer, EHOSTDOWN);
       DropIncoming(*peer);
     }

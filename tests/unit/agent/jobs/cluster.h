@@ -30,7 +30,7 @@ class WatchedTransport final : public RailTransport, public ZoneBinder {
     return info;
   }
   void SetPeer(const RailPeer& peer) override {
-    ended = peer.ended;
+    ended.push_back(peer.ended);
     transport_->SetPeer(peer);
   }
   void RemovePeer(PeerIndex peer) override { transport_->RemovePeer(peer); }
@@ -48,7 +48,7 @@ class WatchedTransport final : public RailTransport, public ZoneBinder {
   std::function<bool(SendOrder&)> tamper;     // may change the order; false: it is lost
   std::function<void(RailEvent&)> on_event;   // may change the event
   std::shared_ptr<const ReceiveZone> opened;  // the zone that was bound last
-  uint64_t ended = 0;                         // of the peer that was set last
+  std::vector<uint64_t> ended;                // of the peers that were set
 
  private:
   const std::unique_ptr<RailTransport> transport_;

@@ -332,7 +332,7 @@ TEST_F(TcpCutTest, APeerThatHasLostItsLinkIsDialledAnew) {
   EXPECT_EQ(counters.disconnects.load(), 0u) << "nothing is new";
   offsets_ = {0, kOrderBytes};
   PostAll();
-  peer.ended = 1;
+  peer.ended = before;
   a_.transport->SetPeer(peer);
   a_.transport->SetPeer(peer);
   ASSERT_TRUE(Until([&] { return up_ && connection_ > before; }));
