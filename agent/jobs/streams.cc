@@ -91,6 +91,7 @@ void StreamBuilder::Give(NodeJob* job) {
   out_flows_ = in_flows_ = nullptr;
   out_told_ = in_told_ = nullptr;
   memory_ = nullptr;
+  layout_ = nullptr;
 }
 
 }  // namespace railsd
