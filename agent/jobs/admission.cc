@@ -53,7 +53,7 @@ absl::Status Admission::CheckRepeated(const CheckedSubmission& submission) const
     return absl::FailedPreconditionError(
         absl::StrCat("job.seq: ", submission.job.seq.value(), " ended long ago and is forgotten"));
   }
-  // Nothing is left to compare of ranges that are prepared no more. The job may be under way: it is not called refused.
+  // Ranges that are prepared no more leave nothing to compare. The job may be under way: it is not called refused.
   if (*known != submission.digest && submission.digest != Digest()) {
     return absl::AlreadyExistsError(
         absl::StrCat("job.seq: ", submission.job.seq.value(), " was submitted before with other content"));

@@ -92,7 +92,7 @@ struct MemoryConflict {
 // A part that was submitted. Guarded by ClaimedMemory, but for `memory`.
 struct ClaimedPart {
   const JobMemory memory;
-  // What comparing another list with this one takes at most, unless it is known.
+  // The most that comparing another list with this one takes, unless it is known.
   size_t weight() const { return std::min(memory.uses->length(), UsedMemory::kLong); }
   uint64_t number = 0;  // no other part of the session has had it
   bool accepted = false;

@@ -15,7 +15,7 @@ MIB = 1 << 20
 
 
 class Case:
-    """What each rank sends: skewed, with masked choices, tokens that go nowhere, and one rank without tokens."""
+    """Tokens of each rank: skewed, with masked choices, tokens that go nowhere, and one rank without tokens."""
 
     def __init__(self, seed, dtype=np.float32):
         random = np.random.default_rng(seed)

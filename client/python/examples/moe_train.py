@@ -200,7 +200,7 @@ def run(options, backend):
 
 
 def summary(lines):
-    """What a run came to. Times are those of rank 0, without the first steps."""
+    """The outcome of a run. Times are those of rank 0, without the first steps."""
     steps, ends = [line for line in lines[0] if "step" in line], [rank[-1] for rank in lines]
     warm = steps[min(5, len(steps) - 1):]
     made = {"losses": [step["loss"] for step in steps],

@@ -169,7 +169,7 @@ class Work(_TorchWork):
 
 
 class _Parts(NamedTuple):
-    """What goes to each rank, or comes from it, by rank."""
+    """Tensors that go to the ranks, or come from them, by rank."""
 
     tensors: Sequence[torch.Tensor]
     whole: torch.Tensor | None = None  # all are views of it
