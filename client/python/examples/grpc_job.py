@@ -9,6 +9,7 @@ modulo the number of directories. Needs Debian's python3-grpcio, python3-protobu
 
 import argparse
 import importlib
+import itertools
 import mmap
 import os
 import shutil
@@ -16,7 +17,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from fcntl import fcntl
 from pathlib import Path
 
@@ -88,9 +89,7 @@ def run(rank, folder):
         raise RuntimeError(f"rank {rank}: {report.message}")
 
     right = receive[:] == bytes((number + 1 - rank) % 251 for number in range(BYTES))
-    sys.stdout.write(f"rank {rank}: {report.bytes_received} bytes in {report.elapsed_seconds * 1e3:.1f} ms, "
-                     f"{'right' if right else 'WRONG'}\n")
-    return right
+    return right, f"rank {rank}: {report.bytes_received} bytes in {report.elapsed_seconds * 1e3:.1f} ms, {'right' if right else 'WRONG'}"
 
 
 def main():
@@ -100,14 +99,10 @@ def main():
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         make_stubs(options.protos, folder)
-        right = []
-        ranks = [threading.Thread(target=lambda rank=rank: right.append(run(rank, options.sockets[rank % len(options.sockets)])))
-                 for rank in range(2)]
-        for rank in ranks:
-            rank.start()
-        for rank in ranks:
-            rank.join()
-    return 0 if right == [True, True] else 1
+        with ThreadPoolExecutor(2) as ranks:
+            results = list(ranks.map(run, range(2), itertools.islice(itertools.cycle(options.sockets), 2)))
+    print("\n".join(line for _, line in results))
+    return 0 if all(right for right, _ in results) else 1
 
 
 if __name__ == "__main__":
