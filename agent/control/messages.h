@@ -159,8 +159,9 @@ struct Ready {
   using RailStates = absl::InlinedVector<RailState, kUsualRails>;
   JobKey job;
   uint64_t tag = 0;
-  Flows sends;     // in the order of the stream: by destination, then source
-  Flows receives;  // the same
+  bool capacities = false;  // the lengths of `receives` are
+  Flows sends;              // in the order of the stream: by destination, then source
+  Flows receives;           // the same
   RailStates rails;
   // By rail: what the sender's plans have put onto it for the receiver since the two met, up to the job before. It
   // tells the receiver how evenly it was planned to receive.

@@ -3,10 +3,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "agent/jobs/capacities.h"
 
 namespace railsd {
 
-bool Grants::MayRide(const Exchange& exchange) const {
+bool Grants::MayRide(const NodeJob& job, const Exchange& exchange) const {
+  if (HasCapacities(job)) return false;  // the zone is cut to what READY says
   if (!exchange.in.WaitsForZone() || LacksRails(exchange.peer) || eager_.Comes(exchange)) return false;
   // Room that waits for a peer that has not submitted may be missing elsewhere for ever: tests/model/ready.
   return (exchange.ready.has_value() ? 1 : 2) * (context_.zones->taken() + 1) <= room();

@@ -36,7 +36,7 @@ class Grants {
         owners_(ZoneTable::kSlots) {}
 
   // READY may carry the grant: while at most half of the room is in use, with this grant.
-  bool MayRide(const Exchange& exchange) const;
+  bool MayRide(const NodeJob& job, const Exchange& exchange) const;
   void Open(NodeJob& job, Exchange& exchange);
   // READY did not carry it.
   void Want(NodeJob& job, Exchange& exchange);

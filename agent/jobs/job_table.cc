@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "agent/jobs/capacities.h"
 #include "agent/jobs/local_copies.h"
 #include "agent/jobs/patience.h"
 #include "agent/jobs/reports.h"
@@ -137,12 +138,7 @@ void JobTable::Accept(CheckedSubmission submission, Group& group, Session& sessi
   part.accepted = now_;
   part.deadline = now_ + std::min(submission.timeout, options_.max_job_time);
   Sooner(part.deadline);
-  part.report.job = key;
-  part.report.tag = submission.tag;
-  part.report.tenant = group.key.tenant;
-  part.report.group = group.key.name;
-  part.report.bytes_to_send = submission.send_bytes;
-  part.report.bytes_to_receive = submission.receive_bytes;
+  BeginReport(submission, group, &part.report);
   part.submission = std::move(submission);
   job.ranges += part.submission.ranges;
   const absl::Status* const tombstone = records_.Tombstone(key);
@@ -196,7 +192,7 @@ void JobTable::Announce(NodeJob& job, const Group& group) {
 void JobTable::SendReady(NodeJob& job, Exchange& exchange) {
   const Peer& peer = peers_.Get(exchange.peer);
   if (!peer.up || exchange.ready_sent || exchange.left_out || job.aborting() || !job.started || job.building) return;
-  if (!exchange.ready_waits && grants_.MayRide(exchange)) grants_.Open(job, exchange);
+  if (!exchange.ready_waits && grants_.MayRide(job, exchange)) grants_.Open(job, exchange);
   exchange.ready_waits = exchange.in.open() && exchange.in.IsBinding();
   if (exchange.ready_waits) return;  // OnZoneEvent() comes again
   Ready ready = BuildReady(job, exchange, peer);
@@ -240,6 +236,7 @@ void JobTable::Compare(NodeJob& job, const Group& group, Exchange& exchange) {
   if (exchange.left_out || exchange.compared) return;
   if (absl::Status s = CompareReady(job, group, exchange, peer); !s.ok()) return FailJob(job, s, false);
   exchange.compared = true;
+  if (HasCapacities(job)) TakeLengths(job, exchange);
   exchange.peer_rails = std::move(exchange.ready->rails);
   const std::optional<Grant> grant = std::move(exchange.ready->grant);
   const std::string eager = std::move(exchange.ready->eager);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "agent/jobs/capacities.h"
+
 namespace railsd {
 const CheckedFlow* FlowWith(Rank peer, absl::Span<const CheckedFlow> by_rank) {
   const auto before = [](const CheckedFlow& flow, Rank rank) { return flow.peer < rank; };
@@ -12,14 +14,17 @@ const CheckedFlow* FlowWith(Rank peer, absl::Span<const CheckedFlow> by_rank) {
 
 namespace {
 
-// Lengths that differ fail the job when all ranks have submitted (CheckLocalRanks).
+// Lengths that do not fit fail the job when all ranks have submitted (CheckLocalRanks).
 void Begin(NodeJob& job, RankPart& from, RankPart& to, Copier* copier) {
   const Rank source = from.submission.rank, destination = to.submission.rank;
   const CheckedFlow* const send = FlowWith(destination, from.submission.sends);
   const CheckedFlow* const receive = FlowWith(source, to.submission.receives);
-  if (BytesOf(send) != BytesOf(receive) || BytesOf(send) == 0) return;
+  if (BytesOf(send) == 0 || !Fits(BytesOf(send), BytesOf(receive), to.submission.capacities)) return;
+  if (to.submission.capacities) AddReceived(to, source, send->bytes);
+  MemoryTable::Stream into = receive->memory;
+  into.total_bytes = send->bytes;
   const LocalCopy& copy = job.copies.emplace_back(
-      LocalCopy{source, destination, {from.submission.memory, send->memory}, {to.submission.memory, receive->memory}});
+      LocalCopy{source, destination, {from.submission.memory, send->memory}, {to.submission.memory, into}});
   ++job.copies_running;
   copier->Submit({job.tag, job.copies.size() - 1, &copy.from, &copy.to, job.stop_copies, job.tenant->index(),
                   job.tenant->share()});

@@ -61,6 +61,8 @@ class RankParts {
     const auto it = LowerBound(rank);
     return it != by_rank_.end() && (*it)->report.rank == rank ? *it : nullptr;
   }
+  // The place of a rank that has a part.
+  uint32_t PlaceOf(Rank rank) const { return static_cast<uint32_t>(LowerBound(rank) - by_rank_.begin()); }
   size_t size() const { return by_rank_.size(); }
   bool empty() const { return by_rank_.empty(); }
   // By the place among the ranks that have a part: StreamFlow::part, once all have.

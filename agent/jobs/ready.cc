@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "agent/jobs/capacities.h"
 #include "agent/jobs/local_copies.h"
 
 namespace railsd {
@@ -14,10 +15,16 @@ uint64_t PlaceOf(const Ready::Flow& flow) { return uint64_t{flow.destination.val
 
 bool Precedes(const Ready::Flow& a, const Ready::Flow& b) { return PlaceOf(a) < PlaceOf(b); }
 
-absl::Status Contradiction(const Group& group, JobSeq seq, const Ready::Flow& sent, uint64_t expected) {
-  return absl::InvalidArgumentError(absl::StrCat(group.Describe(sent.source), " sends ", sent.bytes, " bytes to ",
-                                                 group.Describe(sent.destination), ", which expects ", expected,
-                                                 " in job ", seq.value()));
+absl::Status Contradiction(const Group& group, JobSeq seq, const Ready::Flow& sent, uint64_t expected,
+                           bool capacities) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(group.Describe(sent.source), " sends ", sent.bytes, " bytes to ", group.Describe(sent.destination),
+                   capacities ? ", which has room for " : ", which expects ", expected, " in job ", seq.value()));
+}
+
+absl::Status Disagreement(const Group& group, JobSeq seq, Rank a, bool its, absl::string_view other) {
+  return absl::InvalidArgumentError(absl::StrCat("capacities: ", group.Describe(a), " says ", its ? "yes" : "no", ", ",
+                                                 other, " says ", its ? "no" : "yes", " for job ", seq.value()));
 }
 
 bool AreSame(const Ready::Flows& sent, const Ready::Flows& expected) {
@@ -27,7 +34,8 @@ bool AreSame(const Ready::Flows& sent, const Ready::Flows& expected) {
 }
 
 // Both lists are in the order of the stream. OK when they agree; otherwise names what is sent and what is expected.
-absl::Status CompareLengths(const Group& group, JobSeq seq, const Ready::Flows& sent, const Ready::Flows& expected) {
+absl::Status CompareLengths(const Group& group, JobSeq seq, const Ready::Flows& sent, const Ready::Flows& expected,
+                            bool capacities) {
   if (AreSame(sent, expected)) return absl::OkStatus();
   // One of them may name flows without bytes.
   auto s = sent.begin();
@@ -39,8 +47,8 @@ absl::Status CompareLengths(const Group& group, JobSeq seq, const Ready::Flows& 
     const bool only_expected = s == sent.end() || (e != expected.end() && Precedes(b, a));
     const uint64_t sent_bytes = only_expected ? 0 : a.bytes, expected_bytes = only_sent ? 0 : b.bytes;
     const Ready::Flow& flow = only_expected ? b : a;
-    if (sent_bytes != expected_bytes) {
-      return Contradiction(group, seq, {flow.source, flow.destination, sent_bytes}, expected_bytes);
+    if (!Fits(sent_bytes, expected_bytes, capacities)) {
+      return Contradiction(group, seq, {flow.source, flow.destination, sent_bytes}, expected_bytes, capacities);
     }
     if (!only_expected) ++s;
     if (!only_sent) ++e;
@@ -61,6 +69,9 @@ uint64_t BytesOf(const Ready& ready) {
 absl::Status CheckLocalRanks(const NodeJob& job, const Group& group) {
   const RankPart& first = job.parts[0];
   for (const RankPart* part : job.parts) {
+    if (const bool its = part->submission.capacities; its != first.submission.capacities) {
+      return Disagreement(group, job.key.seq, part->report.rank, its, group.Describe(first.submission.rank));
+    }
     if (part->submission.tag == first.submission.tag) continue;
     return absl::InvalidArgumentError(absl::StrCat("tag: ", group.Describe(part->report.rank), " says ",
                                                    part->submission.tag, ", ", group.Describe(first.submission.rank),
@@ -68,8 +79,9 @@ absl::Status CheckLocalRanks(const NodeJob& job, const Group& group) {
   }
   absl::Status status;
   const auto compare = [&](Rank source, Rank destination, uint64_t sent, uint64_t expected) {
-    if (sent != expected && status.ok()) {
-      status = Contradiction(group, job.key.seq, {source, destination, sent}, expected);
+    const bool capacities = first.submission.capacities;
+    if (!Fits(sent, expected, capacities) && status.ok()) {
+      status = Contradiction(group, job.key.seq, {source, destination, sent}, expected, capacities);
     }
   };
   // Each flow is compared from both sides, since either may be missing.
@@ -90,6 +102,7 @@ Ready BuildReady(const NodeJob& job, const Exchange& exchange, const Peer& peer)
   Ready ready;
   ready.job = job.key;
   ready.tag = job.parts[0].submission.tag;
+  ready.capacities = HasCapacities(job);
   ready.sends = exchange.sends;
   ready.receives = exchange.receives;
   ready.planned_bytes.reserve(peer.rails.size());
@@ -141,10 +154,12 @@ absl::Status CompareReady(const NodeJob& job, const Group& group, const Exchange
                                                    part.submission.tag, ", ", peer.node, " says ", ready.tag,
                                                    " for job ", job.key.seq.value()));
   }
-  if (exchange.same_flows) return absl::OkStatus();
   const JobSeq seq = job.key.seq;
-  if (absl::Status s = CompareLengths(group, seq, ready.sends, exchange.receives); !s.ok()) return s;
-  return CompareLengths(group, seq, exchange.sends, ready.receives);
+  const bool capacities = HasCapacities(job);
+  if (ready.capacities != capacities) return Disagreement(group, seq, job.parts[0].report.rank, capacities, peer.node);
+  if (exchange.same_flows) return absl::OkStatus();
+  if (absl::Status s = CompareLengths(group, seq, ready.sends, exchange.receives, capacities); !s.ok()) return s;
+  return CompareLengths(group, seq, exchange.sends, ready.receives, capacities);
 }
 
 absl::Status HeldReadys::Hold(const Ready& ready, const Peer& peer, const std::string& self, Exchange* exchange) {

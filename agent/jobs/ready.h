@@ -28,7 +28,7 @@ bool SaysTheSame(const Ready& ready, const Exchange& exchange);
 absl::Status CheckReadyFlows(const Ready& ready, const GroupLayout& layout, PeerIndex from, const Peer& peer);
 
 // Judged when this node's ranks have submitted: both ends mean the same. INVALID_ARGUMENT names both ranks and both
-// lengths, or both tags.
+// lengths, or both tags, or who gives capacities and who does not.
 absl::Status CompareReady(const NodeJob& job, const Group& group, const Exchange& exchange, const Peer& peer);
 
 // READYs that wait until this node's ranks have submitted their jobs. Owned by the engine's thread.

@@ -49,6 +49,16 @@ uint64_t BytesUnderWay(const NodeJob& job, Rank rank) {
 
 }  // namespace
 
+void BeginReport(const CheckedSubmission& submission, const Group& group, JobReport* out) {
+  out->job = submission.job;
+  out->tag = submission.tag;
+  out->tenant = group.key.tenant;
+  out->group = group.key.name;
+  out->bytes_to_send = submission.send_bytes;
+  out->bytes_to_receive = submission.capacities ? 0 : submission.receive_bytes;
+  out->received_by_rank.resize(submission.capacities ? group.world_size() : 0);
+}
+
 void FillReport(const NodeJob& job, const RankPart& part, const ExchangeContext& context, const RailHealth& health,
                 absl::Time now, JobReport* out) {
   JobReport& report = *out;

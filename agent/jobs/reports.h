@@ -16,6 +16,8 @@
 
 namespace railsd {
 
+// What a report says from acceptance on.
+void BeginReport(const CheckedSubmission& submission, const Group& group, JobReport* out);
 // Brings the report of a part that is not terminal up to date.
 void FillReport(const NodeJob& job, const RankPart& part, const ExchangeContext& context, const RailHealth& health,
                 absl::Time now, JobReport* report);

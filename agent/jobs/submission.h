@@ -31,12 +31,15 @@ struct FlowRanges {
 
 // One rank's part of one all-to-all(v). Ranks left out of `sends` or `receives` exchange zero bytes.
 struct Submission {
+  // Of all `receives` that are capacities: the engine's thread cuts them when it knows the lengths.
+  static constexpr uint64_t kMaxCapacityRanges = 16384;
   SessionId session;
   JobKey job;
   Rank rank;
-  uint64_t attempt = 0;   // of the client to hand it over; rises
-  bool question = false;  // whether an earlier attempt was accepted; nothing else counts
-  uint64_t tag = 0;       // the trainer's own mark: layer, iteration; must agree over the ranks
+  uint64_t attempt = 0;     // of the client to hand it over; rises
+  bool question = false;    // whether an earlier attempt was accepted; nothing else counts
+  uint64_t tag = 0;         // the trainer's own mark: layer, iteration; must agree over the ranks
+  bool capacities = false;  // the lengths of `receives` are: sources may send less; must agree over the ranks
   std::vector<FlowRanges> sends;
   std::vector<FlowRanges> receives;
   // Bytes from the rank to itself: its client copies them.
@@ -80,13 +83,14 @@ struct JobReport {
   uint64_t tag = 0;
   std::string tenant, group;  // of its group, and that one's name
   JobState state = JobState::kQueued;
-  absl::Status status;                         // OK, or why it failed
-  uint64_t bytes_to_send = 0, bytes_sent = 0;  // of this rank, other nodes and other local ranks
-  uint64_t bytes_to_receive = 0, bytes_received = 0;
-  absl::Duration elapsed;            // from acceptance to terminal (or to now)
-  absl::Duration waiting_for_ranks;  // until every local rank had submitted
-  absl::Duration waiting_for_peers;  // from then until the last READY
-  absl::Duration to_first_chunk;     // from acceptance until the first bytes of the job were given to a rail
+  absl::Status status;                                // OK, or why it failed
+  uint64_t bytes_to_send = 0, bytes_sent = 0;         // of this rank, other nodes and other local ranks
+  uint64_t bytes_to_receive = 0, bytes_received = 0;  // with capacities: to be received as far as sources have told
+  std::vector<uint64_t> received_by_rank;             // with capacities: what each rank of the group sends; else empty
+  absl::Duration elapsed;                             // from acceptance to terminal (or to now)
+  absl::Duration waiting_for_ranks;                   // until every local rank had submitted
+  absl::Duration waiting_for_peers;                   // from then until the last READY
+  absl::Duration to_first_chunk;  // from acceptance until the first bytes of the job were given to a rail
   // Times of the whole job on this node, from the last READY on: until everything that was sent was acknowledged, and
   // everything that was to come was here.
   absl::Duration sending, receiving;

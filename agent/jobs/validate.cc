@@ -259,6 +259,14 @@ absl::Status Cut(absl::Span<const uint64_t> lengths_bytes, CheckedSubmission* ou
   return absl::OkStatus();
 }
 
+absl::Status CheckCapacities(const CheckedSubmission& submission) {
+  uint64_t ranges = 0;
+  for (const CheckedFlow& flow : submission.receives) ranges += flow.memory.count;
+  if (!submission.capacities || ranges <= Submission::kMaxCapacityRanges) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("capacities: ", ranges, " ranges of receives, the limit is ",
+                                                 Submission::kMaxCapacityRanges, " for a job with capacities"));
+}
+
 absl::Status CheckAgain(const Submission& submission, const std::shared_ptr<SessionMemory>& memory,
                         const PreparedExchange* exchange, CheckedSubmission* out) {
   if (memory == nullptr) {
@@ -272,6 +280,7 @@ absl::Status CheckAgain(const Submission& submission, const std::shared_ptr<Sess
   Use(exchange->flows, out);
   out->segments = exchange->segments;
   out->uses = exchange->uses;
+  if (absl::Status s = CheckCapacities(*out); !s.ok()) return s;
   return submission.lengths_bytes.empty() ? absl::OkStatus() : Cut(submission.lengths_bytes, out);
 }
 
@@ -309,7 +318,7 @@ absl::Status Check(const Submission& submission, const std::shared_ptr<SessionMe
     flows->lengths = LengthsDigest(AllLengths(*flows));
   }
   Use(std::move(flows), out);
-  return absl::OkStatus();
+  return CheckCapacities(*out);
 }
 
 void Claim(const std::shared_ptr<SessionMemory>& memory, CheckedSubmission* out) {
@@ -329,6 +338,7 @@ Digest SubmissionDigest(const Submission& submission) {
   };
   put(submission.rank.value());
   put(submission.tag);
+  put(submission.capacities ? 1 : 0);
   for (const auto* flows : {&submission.sends, &submission.receives}) {
     put(flows->size());
     for (const FlowRanges& flow : *flows) {
@@ -351,6 +361,7 @@ Digest DigestOfPrepared(const Submission& submission, const PreparedExchange* ex
   Sha256Stream stream;
   stream.Add(exchange->digest.data(), exchange->digest.size());
   stream.Add(&submission.tag, sizeof(submission.tag));
+  stream.Add(&submission.capacities, sizeof(submission.capacities));
   stream.Add(lengths.data(), lengths.size());
   return stream.Finish();
 }
@@ -363,6 +374,7 @@ CheckedSubmission Begin(const Submission& submission) {
   out.attempt = submission.attempt;
   out.question = submission.question;
   out.tag = submission.tag;
+  out.capacities = submission.capacities;
   out.timeout = submission.timeout;
   out.prepared = submission.prepared;
   return out;

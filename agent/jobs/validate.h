@@ -30,6 +30,7 @@ struct CheckedSubmission {
   uint64_t attempt = 0;
   bool question = false;
   uint64_t tag = 0;
+  bool capacities = false;
   absl::Duration timeout;
   Digest digest{};                                // SHA-256 of the content; equal ones are the same. 0: not known
   absl::Status verdict;                           // why it is refused, unless its number was taken before
@@ -55,7 +56,8 @@ struct CheckedSubmission {
 // ranges with each other and with send ranges, and `max_ranges`; and looks for submissions of the session that write
 // what this one uses, or use what this one writes. `memory` is that of the session, null for an unknown one.
 // The cost for a prepared exchange does not depend on the number of ranges.
-// Verdicts: INVALID_ARGUMENT with field and value, or with rank, length and capacity; NOT_FOUND for a segment, or for a
+// Verdicts: INVALID_ARGUMENT with field and value, or with rank, length and capacity, or for more than
+// Submission::kMaxCapacityRanges; NOT_FOUND for a segment, or for a
 // prepared exchange that the rank does not have; RESOURCE_EXHAUSTED for too many ranges.
 CheckedSubmission CheckSubmission(const Submission& submission, const std::shared_ptr<SessionMemory>& memory,
                                   uint32_t max_ranges);

@@ -130,6 +130,7 @@ struct Writer {
     auto* b = out->mutable_ready();
     JobTo(m.job, b->mutable_job());
     b->set_tag(m.tag);
+    b->set_capacities(m.capacities);
     if (!m.sends.empty()) FlowsTo(m.sends, b->mutable_sends());
     if (!m.receives.empty()) FlowsTo(m.receives, b->mutable_receives());
     for (const Ready::RailState& rail : m.rails) {

@@ -214,6 +214,7 @@ ControlMessage ReadReady(const pb::Ready& in, FieldReader* r) {
   Ready out;
   out.job = r->Job(in.job());
   out.tag = in.tag();
+  out.capacities = in.capacities();
   out.sends = ReadFlows(in.sends(), "sends", r);
   out.receives = ReadFlows(in.receives(), "receives", r);
   out.planned_bytes = r->BytesByRail<decltype(out.planned_bytes)>(in.planned_bytes(), "planned_bytes");

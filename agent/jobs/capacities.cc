@@ -1,0 +1,41 @@
+#include "agent/jobs/capacities.h"
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "agent/jobs/local_copies.h"
+
+namespace railsd {
+
+void AddReceived(RankPart& part, Rank source, uint64_t bytes) {
+  part.report.bytes_to_receive += bytes;
+  part.report.received_by_rank[source.value()] = bytes;
+}
+
+void TakeLengths(NodeJob& job, Exchange& exchange) {
+  const Ready::Flows& sent = exchange.ready->sends;
+  for (const Ready::Flow& flow : sent) AddReceived(*job.parts.Find(flow.destination), flow.source, flow.bytes);
+  if (exchange.same_flows) return;  // every source fills its capacity
+  auto flows = std::make_shared<std::vector<StreamFlow>>();
+  auto memory = std::make_shared<MemoryTable>();
+  flows->reserve(sent.size());
+  for (const RankPart* part : job.parts) memory->Hold(*part->submission.memory);
+  memory->Begin();
+  uint64_t begin_bytes = 0;
+  for (const Ready::Flow& flow : sent) {
+    if (flow.bytes == 0) continue;
+    const uint32_t place = job.parts.PlaceOf(flow.destination);
+    const CheckedSubmission& submission = job.parts[place].submission;
+    const CheckedFlow& receive = *FlowWith(flow.source, submission.receives);
+    flows->push_back({flow.destination, flow.source, place, flow.bytes, begin_bytes});
+    memory->Append(submission.memory->Pieces(receive.memory), flow.bytes);
+    begin_bytes += flow.bytes;
+  }
+  job.in_bytes -= exchange.in.total_bytes() - begin_bytes;
+  const MemoryTable::Stream stream = memory->stream();
+  const size_t count = flows->size();
+  exchange.in.SetStream({std::move(flows), 0, count}, {std::move(memory), stream});
+}
+
+}  // namespace railsd
