@@ -138,6 +138,7 @@ absl::StatusOr<std::shared_ptr<Job>> GroupCore::Submit(const AllToAllv& exchange
         BuildSubmission(exchange, connection_->segments().get(), options_.world_size, options_.rank, &submission);
     draft->segments = std::make_shared<JobCore::Segments>(std::move(submission.segments));
     draft->own = std::move(submission.self);
+    draft->own_bytes = draft->own.source_bytes();
     return status;
   });
 }
@@ -225,7 +226,7 @@ absl::Status GroupCore::SubmitNow(Draft draft, absl::Duration timeout, Deadline 
     seq = next_seq_;
   }
   auto job = std::make_shared<JobCore>(shared_from_this(), connection_->watcher(), draft.request, draft.segments,
-                                       options_.rank, seq, recovers());
+                                       options_.rank, seq, draft.own_bytes, recovers());
   bool known = true;
   absl::Status status = job->BeginAttempt(in->session, in->epoch, in->generation).status();
   if (status.ok()) status = HandOverInTime(*in, *draft.request, /*patient=*/false, timeout, deadline, &known);
@@ -247,7 +248,7 @@ absl::Status GroupCore::SubmitNow(Draft draft, absl::Duration timeout, Deadline 
   if (draft.request->prepared != nullptr) {
     draft.request->prepared->CopyOwn(draft.own_bytes);
   } else {
-    draft.own.Run();
+    draft.own.Run(draft.own_bytes);
   }
   *out = std::move(job);
   return absl::OkStatus();

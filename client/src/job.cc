@@ -30,6 +30,7 @@ JobReport FromProto(const v1::JobReport& from) {
   }
   report.bytes_sent = from.bytes_sent();
   report.bytes_received = from.bytes_received();
+  report.received_by_rank.assign(from.received_by_rank().begin(), from.received_by_rank().end());
   report.elapsed = absl::Seconds(from.elapsed_seconds());
   report.waiting_for_ranks = absl::Seconds(from.waiting_for_ranks_seconds());
   report.waiting_for_peers = absl::Seconds(from.waiting_for_peers_seconds());
@@ -47,11 +48,13 @@ JobReport FromProto(const v1::JobReport& from) {
 }  // namespace
 
 JobCore::JobCore(std::shared_ptr<JobOwner> owner, std::shared_ptr<Watcher> watcher, std::shared_ptr<Request> request,
-                 std::shared_ptr<const Segments> segments, uint32_t rank, uint64_t seq, bool replayable)
+                 std::shared_ptr<const Segments> segments, uint32_t rank, uint64_t seq, uint64_t own_bytes,
+                 bool replayable)
     : owner_(std::move(owner)),
       watcher_(std::move(watcher)),
       rank_(rank),
       seq_(seq),
+      own_bytes_(own_bytes),
       replayable_(replayable),
       request_(std::move(request)),
       segments_(std::move(segments)) {}
@@ -299,7 +302,9 @@ void JobCore::Digest(const std::shared_ptr<const Attempt>& attempt, const absl::
 
 void JobCore::DigestReport(const std::shared_ptr<const Attempt>& attempt, const v1::JobReport& report) {
   if (report.state() != v1::JOB_STATE_DONE && report.state() != v1::JOB_STATE_FAILED) return;
-  EndAttempt(attempt, FromProto(report), /*quiescent=*/true, report.replayable());
+  JobReport result = FromProto(report);
+  if (result.received_by_rank.size() > rank_) result.received_by_rank[rank_] = own_bytes_;
+  EndAttempt(attempt, std::move(result), /*quiescent=*/true, report.replayable());
 }
 
 void JobCore::OnDone(std::function<void(Result)> callback) {

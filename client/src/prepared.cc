@@ -14,7 +14,7 @@ absl::StatusOr<std::shared_ptr<PreparedCore>> PreparedCore::Build(const AllToAll
   v1::SubmitAllToAllRequest ranges;
   Submission submission;
   submission.request = &ranges;
-  submission.capacities = true;
+  submission.prepares = true;
   if (absl::Status s = BuildSubmission(layout, table, world_size, rank, &submission); !s.ok()) return s;
   core->request_.set_rank(rank);
   core->request_.mutable_sends()->Swap(ranges.mutable_sends());
@@ -125,10 +125,13 @@ absl::Status PreparedCore::Fill(const Lengths& lengths, v1::SubmitPreparedReques
   uint64_t own_received = 0;
   if (absl::Status s = FillDirection(sends_, lengths.sends, message, own_bytes); !s.ok()) return s;
   if (absl::Status s = FillDirection(receives_, lengths.receives, message, &own_received); !s.ok()) return s;
-  if (*own_bytes != own_received) {
+  if (lengths.capacities ? *own_bytes > own_received : *own_bytes != own_received) {
     return absl::InvalidArgumentError(absl::StrCat("lengths: rank ", rank_, " sends ", *own_bytes,
-                                                   " bytes to itself but receives ", own_received, " from itself"));
+                                                   " bytes to itself but ",
+                                                   lengths.capacities ? "has room for " : "receives ", own_received,
+                                                   " from itself"));
   }
+  request->set_capacities(lengths.capacities);
   request->set_tag(lengths.tag);
   request->set_timeout_milliseconds(lengths.timeout == absl::InfiniteDuration() ? 0
                                                                                 : WholeMilliseconds(lengths.timeout));

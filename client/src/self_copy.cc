@@ -84,10 +84,11 @@ absl::Status SelfCopy::Refuse(const char* field, size_t flow, size_t index, cons
       what, " itself"));
 }
 
-absl::Status SelfCopy::Check(const AllToAllv& exchange, uint32_t rank, bool capacities) {
-  if (!capacities && TotalBytes(sources_) != TotalBytes(destinations_)) {
-    return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " sends ", TotalBytes(sources_),
-                                                   " bytes to itself but receives ", TotalBytes(destinations_),
+absl::Status SelfCopy::Check(const AllToAllv& exchange, uint32_t rank, bool prepares) {
+  const uint64_t sent = source_bytes(), room = TotalBytes(destinations_);
+  if (!prepares && (exchange.capacities ? sent > room : sent != room)) {
+    return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " sends ", sent, " bytes to itself but ",
+                                                   exchange.capacities ? "has room for " : "receives ", room,
                                                    " from itself"));
   }
   if (destinations_.empty()) return absl::OkStatus();

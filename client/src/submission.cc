@@ -152,8 +152,9 @@ absl::Status BuildSubmission(const AllToAllv& exchange, const SegmentTable* tabl
   DirectionBuilder receives("receives", table, world_size, rank, &seen, submission);
   status = receives.Build(exchange.receives, submission->request->mutable_receives());
   if (!status.ok()) return status;
-  status = submission->self.Check(exchange, rank, submission->capacities);
+  status = submission->self.Check(exchange, rank, submission->prepares);
   if (!status.ok()) return status;
+  submission->request->set_capacities(exchange.capacities);
   submission->request->set_tag(exchange.tag);
   if (exchange.timeout != absl::InfiniteDuration()) {
     const absl::Duration whole = absl::Ceil(exchange.timeout, absl::Milliseconds(1));

@@ -19,7 +19,7 @@ struct Submission {
   v1::SubmitAllToAllRequest* request = nullptr;        // not owned; its job is not set here
   std::vector<std::shared_ptr<SegmentCore>> segments;  // each once
   SelfCopy self;
-  bool capacities = false;  // the ranges are prepared for jobs that may move less
+  bool prepares = false;  // the ranges are for jobs that may move less
 };
 
 // Fills `submission` from `exchange`. INVALID_ARGUMENT names the field and its value; FAILED_PRECONDITION: a poisoned

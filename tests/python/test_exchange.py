@@ -44,6 +44,52 @@ def test_all_to_all_v(cluster, nodes, dtype, width):
         assert names == tuple(f"n{rank % nodes}" for rank in range(4))
 
 
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_capacities(cluster, nodes):
+    """Nobody is told how many rows come; what comes begins at the source's slot."""
+    def body(client, group):
+        me, counts = group.rank, COUNTS[:, group.rank]
+        slots = counts + [0, 3, 1, 20]
+        send, receive = client.empty((2000, 5), np.float32), client.empty((sum(slots), 5), np.float32)
+        receive[:] = 77
+        out = np.concatenate([rows(me, peer, np.float32, 5) for peer in range(4)])
+        send[:len(out)] = out
+        report = group.all_to_all_v(send, COUNTS[me], receive, slots, capacities=True).wait(30)
+        assert report.received_by_rank == tuple(counts * 20)
+        begin = 0
+        for peer, slot in enumerate(slots):
+            np.testing.assert_array_equal(receive[begin:begin + counts[peer]], rows(peer, me, np.float32, 5))
+            assert (receive[begin + counts[peer]:begin + slot] == 77).all()
+            begin += slot
+        exact = group.all_to_all_v(send, COUNTS[me], receive, counts).wait(30)
+        assert exact.received_by_rank == ()
+        with pytest.raises(rails.InvalidArgumentError, match="sends 18000 bytes to rank 1.*has room for 17980"):
+            group.all_to_all_v(send, COUNTS[me], receive, np.minimum(slots, 899), capacities=True).wait(30)
+    run_ranks(cluster, 4, body, nodes=nodes)
+
+
+def test_a_header_rides_in_front_of_the_rows(cluster):
+    """Counts by expert come with the tokens: the first range of each flow."""
+    def body(client, group):
+        me = group.rank
+        headers, tokens = client.empty((3, 2), np.int64), client.empty((30, 4), np.float32)
+        their_headers, their_tokens = client.empty((3, 2), np.int64), client.empty((3, 16, 4), np.float32)
+        their_headers[:] = -1
+        for peer in range(3):
+            headers[peer] = (me + peer, 2 * peer)  # tokens for each of its two experts
+            tokens[10 * peer:10 * peer + 10] = 10 * me + peer
+        work = group.all_to_all_ranges(
+            {peer: [headers[peer], tokens[10 * peer:10 * peer + int(headers[peer].sum())]] for peer in range(3)},
+            {peer: [their_headers[peer], their_tokens[peer]] for peer in range(3)}, capacities=True)
+        report = work.wait(30)
+        for peer in range(3):
+            assert their_headers[peer].tolist() == [me + peer, 2 * me]
+            count = int(their_headers[peer].sum())
+            assert report.received_by_rank[peer] == 16 + 16 * count
+            assert (their_tokens[peer, :count] == 10 * peer + me).all()
+    run_ranks(cluster, 3, body)
+
+
 def scattered(client, me):
     """Arrays for ranges: the rows to each rank are the odd ones of one array, from behind, and a second array."""
     first = client.empty((4, 8, 5), np.int32)

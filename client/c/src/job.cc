@@ -96,14 +96,29 @@ absl::Status Give(absl::StatusOr<std::shared_ptr<Job>> submitted, std::shared_pt
   return absl::OkStatus();
 }
 
+absl::StatusOr<rails_job_options> ReadOptions(const rails_job_options* given) {
+  absl::StatusOr<rails_job_options> options = Read(given, "options");
+  if (options.ok() && (options->flags & ~uint64_t{RAILS_JOB_CAPACITIES}) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("options->flags ", options->flags, " has an unknown bit"));
+  }
+  return options;
+}
+
+// What jobs of both kinds take from their options.
+template <typename Exchange>
+void Take(const rails_job_options& options, Exchange* out) {
+  out->tag = options.tag;
+  out->timeout = Time(options.timeout_ns, absl::ZeroDuration());
+  out->capacities = (options.flags & RAILS_JOB_CAPACITIES) != 0;
+}
+
 absl::Status Submit(rails_group* group, absl::StatusOr<AllToAllv> exchange, const rails_job_options* given,
                     rails_job** job) {
   if (!exchange.ok()) return exchange.status();
   if (absl::Status status = Require(job, "job"); !status.ok()) return status;
-  const absl::StatusOr<rails_job_options> options = Read(given, "options");
+  const absl::StatusOr<rails_job_options> options = ReadOptions(given);
   if (!options.ok()) return options.status();
-  exchange->tag = options->tag;
-  exchange->timeout = Time(options->timeout_ns, absl::ZeroDuration());
+  Take(*options, &*exchange);
   return Give(group->group->Submit(*exchange, Time(options->submit_timeout_ns, kSubmitTimeout)), group->facts, job);
 }
 
@@ -123,15 +138,14 @@ absl::Status SubmitPrepared(rails_prepared* prepared, const uint64_t* send_bytes
                             const rails_job_options* given, rails_job** job) {
   if (absl::Status status = Require(prepared, "prepared"); !status.ok()) return status;
   if (absl::Status status = Require(job, "job"); !status.ok()) return status;
-  const absl::StatusOr<rails_job_options> options = Read(given, "options");
+  const absl::StatusOr<rails_job_options> options = ReadOptions(given);
   if (!options.ok()) return options.status();
   const std::shared_ptr<Group> group = prepared->group.lock();
   if (group == nullptr) return absl::FailedPreconditionError("prepared: the handle of its group has been freed");
   Lengths lengths;
   if (send_bytes != nullptr) lengths.sends.assign(send_bytes, send_bytes + prepared->send_count);
   if (receive_bytes != nullptr) lengths.receives.assign(receive_bytes, receive_bytes + prepared->receive_count);
-  lengths.tag = options->tag;
-  lengths.timeout = Time(options->timeout_ns, absl::ZeroDuration());
+  Take(*options, &lengths);
   return Give(group->Submit(prepared->prepared, lengths, Time(options->submit_timeout_ns, kSubmitTimeout)),
               prepared->facts, job);
 }
@@ -199,6 +213,8 @@ absl::Status Report(rails_job* job, rails_report* out) {
   report.lost_ranks = from.lost_ranks.data();
   report.lost_rank_count = from.lost_ranks.size();
   report.replays = from.replays;
+  report.received_by_rank = from.received_by_rank.empty() ? nullptr : from.received_by_rank.data();
+  report.received_count = from.received_by_rank.size();
   const size_t size = out->size;
   std::memcpy(out, &report, std::min(size, sizeof(report)));
   if (size > sizeof(report)) std::memset(reinterpret_cast<char*>(out) + sizeof(report), 0, size - sizeof(report));

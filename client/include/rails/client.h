@@ -88,6 +88,10 @@ struct AllToAllv {
   std::vector<FlowRanges> receives{};             // by source rank
   uint64_t tag = 0;                               // set by the caller; equal on every rank
   absl::Duration timeout = absl::ZeroDuration();  // from acceptance; zero: the daemon's limit
+  // The lengths of `receives` are capacities: a source sends at most so much, into the first bytes of its ranges, and
+  // JobReport::received_by_rank says how much. More fails the job. Equal on every rank. `receives` then have 16,384
+  // ranges at most. A capacity costs a message from node to node more than a length.
+  bool capacities = false;
 };
 
 // Ranges that are checked once and used by many jobs of one group: Group::Prepare(). Dropping the object releases them
@@ -104,6 +108,7 @@ struct Lengths {
   std::vector<uint64_t> sends{}, receives{};
   uint64_t tag = 0;                               // as AllToAllv::tag
   absl::Duration timeout = absl::ZeroDuration();  // as AllToAllv::timeout
+  bool capacities = false;                        // as AllToAllv::capacities, of `receives` here
 };
 
 // The ranks whose failure is the reason of an error of a group or a job, ascending, at most 64: those that have left or
@@ -117,6 +122,7 @@ struct JobReport {
   bool terminal = false;  // the daemon no longer uses the buffers
   absl::Status status;    // OK when done; else names the node, rail or rank that failed, and the reason
   uint64_t bytes_sent = 0, bytes_received = 0;
+  std::vector<uint64_t> received_by_rank;  // AllToAllv::capacities: bytes of each source, as it said; else empty
   absl::Duration elapsed;
   absl::Duration waiting_for_ranks;
   absl::Duration waiting_for_peers;

@@ -16,6 +16,7 @@ from rails import errors
 SONAME = "librails.so.0"
 FOREVER = (1 << 63) - 1
 HUGE_PAGES = 1  # RAILS_SEGMENT_HUGE_PAGES
+CAPACITIES = 1  # RAILS_JOB_CAPACITIES
 RECOVERIES = {"fail": 1, "wait": 2, "degrade": 3}
 
 _Result = TypeVar("_Result")
@@ -49,7 +50,8 @@ class GroupOptions(_Sized):
 
 
 class JobOptions(_Sized):
-    _fields_ = [("size", c_size_t), ("tag", c_uint64), ("timeout_ns", c_int64), ("submit_timeout_ns", c_int64)]
+    _fields_ = [("size", c_size_t), ("tag", c_uint64), ("timeout_ns", c_int64), ("submit_timeout_ns", c_int64),
+                ("flags", c_uint64)]
 
 
 class Buffers(_Sized):
@@ -76,7 +78,8 @@ class Report(_Sized):
                 ("to_first_chunk_ns", c_int64), ("node_bound_ns", c_int64), ("ratio_to_bound", c_double),
                 ("rail_tx_bytes", POINTER(c_uint64)), ("rail_rx_bytes", POINTER(c_uint64)), ("rail_count", c_size_t),
                 ("eager_sent_bytes", c_uint64), ("eager_received_bytes", c_uint64), ("lost_ranks", POINTER(c_uint32)),
-                ("lost_rank_count", c_size_t), ("replays", c_uint32), ("reserved", c_uint32)]
+                ("lost_rank_count", c_size_t), ("replays", c_uint32), ("reserved", c_uint32),
+                ("received_by_rank", POINTER(c_uint64)), ("received_count", c_size_t)]
 
 
 # Functions that fail: their arguments. They return an error or NULL.

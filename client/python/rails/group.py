@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Iterable, Mapping, NamedTuple, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from rails._library import Buffers, Flow, Handle, JobOptions, Layout, Range, lib, nanoseconds
+from rails._library import CAPACITIES, Buffers, Flow, Handle, JobOptions, Layout, Range, lib, nanoseconds
 from rails._memory import Place
 from rails.errors import InvalidArgumentError
 from rails.work import Work
@@ -59,7 +59,8 @@ class Group:
         return tuple(lib.rails_group_node(self._handle, rank).decode() for rank in range(self.world_size))
 
     def all_to_all_v(self, send: Any, send_counts: Sequence[int], receive: Any, receive_counts: Sequence[int], *,
-                     tag: int = 0, timeout: float | None = None, submit_timeout: float | None = None) -> Work:
+                     tag: int = 0, timeout: float | None = None, submit_timeout: float | None = None,
+                     capacities: bool = False) -> Work:
         """Submits this rank's part of the group's next job: consecutive rows of an array to each rank, and from each.
 
         Args:
@@ -72,6 +73,8 @@ class Group:
             tag: the caller's own mark, equal on every rank; shown to operators.
             timeout: seconds for the job. Default: the daemon's limit, timeouts.job.
             submit_timeout: seconds for the daemon to accept the job. Default: 30.
+            capacities: `receive_counts` say how many rows may come, and `Report.received_by_rank` how many bytes came; they
+                are the first rows from that rank, and the others are untouched. More fails the job. Equal on every rank.
 
         Raises:
             InvalidArgumentError: names the argument and its value. Nothing has changed.
@@ -82,10 +85,10 @@ class Group:
         source, into = self._rows(receive, receive_counts, "receive")
         buffers = Buffers(to.segment and to.segment.pointer, to.offset, out, source.segment and source.segment.pointer,
                           source.offset, into)
-        return self._submit(lib.rails_all_to_all_v, ctypes.byref(buffers), tag, timeout, submit_timeout)
+        return self._submit(lib.rails_all_to_all_v, ctypes.byref(buffers), tag, timeout, submit_timeout, capacities)
 
     def all_to_all_ranges(self, sends: Flows, receives: Flows, *, tag: int = 0, timeout: float | None = None,
-                          submit_timeout: float | None = None) -> Work:
+                          submit_timeout: float | None = None, capacities: bool = False) -> Work:
         """As `all_to_all_v()`, with any arrays to and from each rank, which need not be consecutive.
 
         Tokens go to the ranks of their experts straight from where they are:
@@ -94,10 +97,10 @@ class Group:
         Args:
             sends: by rank the arrays and `Rows` that go to it, in this order. Ranks that are left out get nothing.
             receives: by rank the arrays for what comes from it. They may be cut in another way than the sender's; the
-                bytes of both must be equal.
+                bytes of both must be equal. With `capacities` they may be more, 16,384 ranges at most.
         """
         layout = _Layout(self, sends, receives)
-        return self._submit(lib.rails_all_to_all_ranges, ctypes.byref(layout.layout), tag, timeout, submit_timeout)
+        return self._submit(lib.rails_all_to_all_ranges, ctypes.byref(layout.layout), tag, timeout, submit_timeout, capacities)
 
     def prepare(self, sends: Flows, receives: Flows, *, timeout: float | None = None) -> Prepared:
         """Has the daemon check and keep arrays that many jobs use, so that a job costs nothing by array.
@@ -145,9 +148,10 @@ class Group:
         return place, (ctypes.c_uint64 * self.world_size)(*sizes)
 
     def _submit(self, call: Any, what: Any, tag: int, timeout: float | None, submit_timeout: float | None,
-                handle: Handle | None = None) -> Work:
+                capacities: bool, handle: Handle | None = None) -> Work:
         self._client._prepare_await()
-        options = JobOptions(tag, nanoseconds(timeout), nanoseconds(submit_timeout, "submit_timeout"))
+        options = JobOptions(tag, nanoseconds(timeout), nanoseconds(submit_timeout, "submit_timeout"),
+                             CAPACITIES if capacities else 0)
         pointer = ctypes.c_void_p()
         call(handle or self._handle, what, ctypes.byref(options), ctypes.byref(pointer))
         return Work(self, Handle(pointer, lib.rails_job_free))
@@ -162,14 +166,15 @@ class Prepared:
         self._send_rows, self._receive_rows = layout.send_rows, layout.receive_rows
 
     def submit(self, send_counts: Sequence[int] | None = None, receive_counts: Sequence[int] | None = None, *,
-               tag: int = 0, timeout: float | None = None, submit_timeout: float | None = None) -> Work:
+               tag: int = 0, timeout: float | None = None, submit_timeout: float | None = None,
+               capacities: bool = False) -> Work:
         """Submits this rank's part of the group's next job: the first rows of each flow. Jobs of one Prepared that
         receives anything cannot be under way together.
 
         Args:
             send_counts: rows for each rank, of shape (world_size,); 0 for ranks that have no flow. Default: all rows.
             receive_counts: rows from each rank, likewise.
-            tag, timeout, submit_timeout: as of `Group.all_to_all_v()`.
+            tag, timeout, submit_timeout, capacities: as of `Group.all_to_all_v()`.
 
         Raises:
             InvalidArgumentError: a count is over the rows of its flow; also as `Group.all_to_all_v()`.
@@ -177,7 +182,7 @@ class Prepared:
         out = self._bytes(send_counts, self._send_rows, "send_counts")
         into = self._bytes(receive_counts, self._receive_rows, "receive_counts")
         return self._group._submit(lambda handle, _, options, pointer: lib.rails_submit_prepared(
-            handle, out, into, options, pointer), None, tag, timeout, submit_timeout, self._handle)
+            handle, out, into, options, pointer), None, tag, timeout, submit_timeout, capacities, self._handle)
 
     def _bytes(self, counts: Sequence[int] | None, rows: dict[int, int | None], name: str) -> _Bytes | None:
         """Bytes of each flow."""

@@ -208,9 +208,14 @@ typedef struct rails_job_options {
   uint64_t tag;              /* the caller's own mark (layer, iteration); equal on every rank; default: 0 */
   int64_t timeout_ns;        /* for the job, from its acceptance; default: the daemon's limit */
   int64_t submit_timeout_ns; /* for the daemon to accept the job; default: 30 s */
+  uint64_t flags;            /* RAILS_JOB_...; equal on every rank; default: 0 */
 } rails_job_options;
 #define RAILS_JOB_OPTIONS_INIT \
-  { sizeof(rails_job_options), 0, 0, 0 }
+  { sizeof(rails_job_options), 0, 0, 0, 0 }
+
+/* What is received is given as capacities: a source sends at most so much, into the first bytes of its range or ranges,
+ * and rails_report.received_by_rank says how much. More fails the job. 16,384 ranges to receive at most. */
+#define RAILS_JOB_CAPACITIES 1u
 
 /* Contiguous buffers: the bytes for rank 0, then those for rank 1, and so on; the same for what is received. */
 typedef struct rails_buffers {
@@ -273,7 +278,8 @@ RAILS_MUST_USE rails_error *rails_prepare(rails_group *group, const rails_layout
                                           rails_prepared **prepared);
 
 /* Submits a job as above that uses prepared ranges. `send_bytes`, `receive_bytes`: bytes of each flow, in the order of
- * the layout; a flow uses the first so many bytes of its ranges. NULL: all bytes. The rule on unfinished jobs counts
+ * the layout; a flow uses the first so many bytes of its ranges. NULL: all bytes. With RAILS_JOB_CAPACITIES
+ * `receive_bytes`, or all bytes, are capacities. The rule on unfinished jobs counts
  * all ranges of the layout. INVALID_ARGUMENT: a length is over the bytes of its ranges. */
 RAILS_MUST_USE rails_error *rails_submit_prepared(rails_prepared *prepared, const uint64_t *send_bytes,
                                                   const uint64_t *receive_bytes, const rails_job_options *options,
@@ -320,9 +326,11 @@ typedef struct rails_report {
   size_t lost_rank_count;
   uint32_t replays; /* RAILS_RECOVERY_WAIT: how often the job was submitted again */
   uint32_t reserved;
+  const uint64_t *received_by_rank; /* RAILS_JOB_CAPACITIES: bytes of each source, as it said; NULL otherwise */
+  size_t received_count;            /* ranks of the group, or 0 */
 } rails_report;
 #define RAILS_REPORT_INIT \
-  { sizeof(rails_report), 0, 0, 0, 0, 0, 0, 0, 0, 0.0, NULL, NULL, 0, 0, 0, NULL, 0, 0, 0 }
+  { sizeof(rails_report), 0, 0, 0, 0, 0, 0, 0, 0, 0.0, NULL, NULL, 0, 0, 0, NULL, 0, 0, 0, NULL, 0 }
 
 /* Fills `report`, of a job that has failed as far as is known. Local. The arrays belong to the job. Fields that this
  * library does not know become 0. FAILED_PRECONDITION: the job has not ended, or this is a forked child. */

@@ -52,8 +52,12 @@ TEST_F(PreparedTest, RangesTravelOnceAndLengthsWithEachJob) {
   ASSERT_TRUE(group->Submit(prepared, {.receives = {8, 0, 4}, .timeout = absl::Microseconds(1500)}).ok());
   ASSERT_TRUE(group->Submit(prepared, {}).ok());
   EXPECT_EQ(receive_->bytes()[207], std::byte(1));
+  ASSERT_TRUE(group->Submit(prepared, {.sends = {1, 2, 3}, .capacities = true}).ok());
   const auto jobs = daemon_->prepared_submissions();
-  ASSERT_EQ(jobs.size(), 3u);
+  ASSERT_EQ(jobs.size(), 4u);
+  EXPECT_FALSE(jobs[2].capacities());
+  EXPECT_TRUE(jobs[3].capacities());
+  EXPECT_THAT(jobs[3].lengths_bytes(), ElementsAre(1, 3, 50));
   EXPECT_EQ(jobs[0].prepared_id(), layouts[0].prepared_id());
   EXPECT_EQ(jobs[0].job().seq(), 1u);
   EXPECT_EQ(jobs[0].tag(), 9u);

@@ -175,6 +175,22 @@ TEST_F(ClientTest, CopiesItsOwnBytes) {
   EXPECT_EQ(std::memcmp(b->bytes().data() + 50, a->bytes().data() + 107, 8), 0);
 }
 
+TEST_F(ClientTest, OwnBytesMayBeLessThanTheirCapacity) {
+  auto a = MakeSegment(), b = MakeSegment();
+  std::memset(a->bytes().data(), 1, kBytes);
+  auto group = Join(2);
+  AllToAllv exchange;
+  exchange.capacities = true;
+  exchange.sends.push_back({2, {{a, 0, 3}, {a, 10, 2}}});
+  exchange.receives.push_back({2, {{b, 0, 4}, {b, 50, 4}}});
+  ASSERT_TRUE(group->Submit(exchange).ok());
+  EXPECT_TRUE(daemon_->submissions()[0].capacities());
+  for (size_t i = 0; i < 60; ++i) EXPECT_EQ(b->bytes()[i], std::byte(i < 4 || i == 50 ? 1 : 0)) << i;
+  exchange.sends[0].ranges[1].length_bytes = 6;
+  EXPECT_EQ(group->Submit(exchange).status().message(),
+            "rank 2 sends 9 bytes to itself but has room for 8 from itself");
+}
+
 TEST_F(ClientTest, OverlappingOwnBytesAreMoved) {
   auto a = MakeSegment();
   const auto fill = [&] {

@@ -58,6 +58,7 @@ Ready FullReady() {
   Ready ready;
   ready.job = kJob;
   ready.tag = 11;
+  ready.capacities = true;
   ready.sends = {{Rank(1), Rank(2), 0}, {Rank(3), Rank(2), uint64_t{1} << 50}, {Rank(1), Rank(4), 5}};
   ready.receives = {{Rank(4), Rank(0), 6}};
   ready.rails = {{RailIndex(1), 100, 200}, {RailIndex(0), 0, 0}};
@@ -121,6 +122,7 @@ TEST(PeerConversionTest, GrantsAndAnswersKeepTheirMeaning) {
   ASSERT_EQ(back.grant->keys.size(), 2u);
   EXPECT_EQ(back.grant->keys[1].rail, (RailConnection{RailIndex(0), uint64_t{1} << 63}));
   EXPECT_EQ(back.grant->keys[1].keys, (std::vector<uint32_t>{4, 5, 6}));
+  EXPECT_TRUE(back.capacities);
   EXPECT_EQ(back.sends[1].bytes, uint64_t{1} << 50);
   EXPECT_EQ(back.receives[0].source, Rank(4));
   EXPECT_EQ(back.eager, std::string("a\0b", 3));

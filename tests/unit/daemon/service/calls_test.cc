@@ -198,9 +198,11 @@ TEST_P(CallsTest, SubmissionsArriveWithEveryRange) {
     flow->add_offsets_bytes((uint64_t{1} << 40) + 512 * i);
     flow->add_lengths_bytes(i);
   }
+  request.set_capacities(true);
   ASSERT_GT(request.ByteSizeLong(), rails::ring::kMaxPayloadBytes);
   ASSERT_EQ(Run(kSubmitAllToAll, request).code, 0);
   const std::vector<Submission> submissions = agent_.submissions();
+  EXPECT_TRUE(submissions[0].capacities);
   ASSERT_EQ(submissions[0].sends[0].ranges.size(), 70'000u);
   for (uint64_t i = 0; i < 70'000; ++i) {
     ASSERT_EQ(submissions[0].sends[0].ranges[i].offset_bytes, (uint64_t{1} << 40) + 512 * i);
@@ -242,6 +244,7 @@ TEST_P(CallsTest, PreparedExchangesReachTheAgentWhole) {
   submission.add_lengths_bytes(0);
   submission.set_timeout_milliseconds(1500);
   submission.set_attempt(6);
+  submission.set_capacities(true);
   ASSERT_EQ(Run(kSubmitPrepared, submission).code, 0);
   const Submission submitted = agent_.submissions().at(0);
   EXPECT_EQ(submitted.session, SessionId(4));
@@ -250,6 +253,7 @@ TEST_P(CallsTest, PreparedExchangesReachTheAgentWhole) {
   EXPECT_EQ(submitted.prepared, PreparedId(9));
   EXPECT_EQ(submitted.timeout, absl::Milliseconds(1500));
   EXPECT_EQ(submitted.attempt, 6u);
+  EXPECT_TRUE(submitted.capacities);
   EXPECT_THAT(agent_.lengths().at(0), ::testing::ElementsAre(4, 0));
 
   rails::v1::ReleasePreparedRequest release;
@@ -412,7 +416,11 @@ TEST_P(CallsTest, AClientSeesTheReportsOfItsOwnJobsOnly) {
   auto watch = ring ? nullptr : jobs_->WatchJobs(&context, {});
   if (!ring) watch->WaitForInitialMetadata();
   feed_.OnJobFinished(SessionId(5), Report(77, JobState::kDone));
-  for (uint64_t seq = 1; seq <= 10; ++seq) feed_.OnJobFinished(SessionId(4), Report(seq, JobState::kDone));
+  for (uint64_t seq = 1; seq <= 10; ++seq) {
+    JobReport report = Report(seq, JobState::kDone);
+    report.received_by_rank = {0, seq};
+    feed_.OnJobFinished(SessionId(4), report);
+  }
   for (uint64_t seq = 1; seq <= 10; ++seq) {
     rails::v1::WatchJobsResponse response;
     if (ring) {
@@ -422,6 +430,7 @@ TEST_P(CallsTest, AClientSeesTheReportsOfItsOwnJobsOnly) {
     }
     EXPECT_EQ(response.report().job().seq(), seq);
     EXPECT_EQ(response.report().job().rank(), 3u);
+    EXPECT_THAT(response.report().received_by_rank(), ::testing::ElementsAre(0, seq));
     EXPECT_EQ(response.missed(), 0u);
   }
   if (ring) {
