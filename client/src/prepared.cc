@@ -126,10 +126,9 @@ absl::Status PreparedCore::Fill(const Lengths& lengths, v1::SubmitPreparedReques
   if (absl::Status s = FillDirection(sends_, lengths.sends, message, own_bytes); !s.ok()) return s;
   if (absl::Status s = FillDirection(receives_, lengths.receives, message, &own_received); !s.ok()) return s;
   if (lengths.capacities ? *own_bytes > own_received : *own_bytes != own_received) {
-    return absl::InvalidArgumentError(absl::StrCat("lengths: rank ", rank_, " sends ", *own_bytes,
-                                                   " bytes to itself but ",
-                                                   lengths.capacities ? "has room for " : "receives ", own_received,
-                                                   " from itself"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("lengths: rank ", rank_, " sends ", *own_bytes, " bytes to itself but ",
+                     lengths.capacities ? "has room for " : "receives ", own_received, " from itself"));
   }
   request->set_capacities(lengths.capacities);
   request->set_tag(lengths.tag);

@@ -27,10 +27,10 @@ class SelfCopy {
   void AddSource(const SegmentCore& segment, const Range& range) { sources_.push_back(Make(segment, range)); }
   void AddDestination(const SegmentCore& segment, const Range& range) { destinations_.push_back(Make(segment, range)); }
 
-  // INVALID_ARGUMENT names both ranges: the totals do not fit, a destination overlaps another receive range or a range sent
-  // to another rank, or a source overlaps a range received from another rank. Sources may overlap send ranges and the
-  // destinations. The caller has checked each range of `exchange`.
-  // `prepares`: for jobs that move less, so the totals may differ.
+  // INVALID_ARGUMENT names both ranges: the totals do not fit, a destination overlaps another receive range or a range
+  // sent to another rank, or a source overlaps a range received from another rank. Sources may overlap send ranges and
+  // the destinations. The caller has checked each range of `exchange`. `prepares`: for jobs that move less, so the
+  // totals may differ.
   absl::Status Check(const AllToAllv& exchange, uint32_t rank, bool prepares);
   uint64_t source_bytes() const { return TotalBytes(sources_); }
   // Copies as if all sources were read before any destination is written: the first bytes of both. Check() was called.
