@@ -264,36 +264,27 @@ void MatchBinsToRails(const Problem& problem, PlanWorkspace* w) {
     if (a.pair != b.pair) return a.pair < b.pair;
     return a.backlog != b.backlog ? a.backlog < b.backlog : a.rail < b.rail;
   };
-  w->rail_order.resize(bins.size());
   double sum_of_speeds = 0;
-  for (uint32_t b = 0; b < bins.size(); ++b) {
-    const uint32_t rail = bins[b].rail;
-    w->rail_order[b] = {bins[b].group, rail, sender[rail], pair[rail], bins[b].backlog};
-    sum_of_speeds += bins[b].speed;
-  }
+  for (const Bin& bin : bins) sum_of_speeds += bin.speed;
   if (w->pending.size() == 1) {  // only one rail is to be found
     const uint32_t laid = w->pending[0].rail.value();
     const auto fits = [&](uint32_t b) { return bins[b].group == bins[laid].group; };
     double least = sender[bins[laid].rail];
     for (uint32_t b = 0; b < bins.size(); ++b) least = fits(b) ? std::min(least, sender[bins[b].rail]) : least;
-    // Were the sender's total alone to decide, a destination that gets the same share of each job would get it over
-    // the same rail each time.
-    const double most = least + static_cast<double>(problem.total_bytes);
-    const auto turn = [&](uint32_t rail) {
-      return (rail + problem.rails - problem.first_rail % problem.rails) % problem.rails;
-    };
-    const auto better = [&](const PlanWorkspace::RailKey& a, const PlanWorkspace::RailKey& b) {
-      if ((a.sender > most) != (b.sender > most)) return b.sender > most;
-      if (a.pair != b.pair) return a.pair < b.pair;
-      if (a.sender != b.sender) return a.sender < b.sender;
-      return a.backlog != b.backlog ? a.backlog < b.backlog : turn(a.rail) < turn(b.rail);
+    const OneRunOrder better{least + static_cast<double>(problem.total_bytes), problem.first_rail, problem.rails};
+    const auto key = [&](uint32_t b) {
+      const uint32_t rail = bins[b].rail;
+      return OneRunOrder::Key{sender[rail], pair[rail], static_cast<uint64_t>(bins[b].backlog), rail};
     };
     uint32_t best = laid;
-    for (uint32_t b = 0; b < bins.size(); ++b) {
-      if (fits(b) && better(w->rail_order[b], w->rail_order[best])) best = b;
-    }
+    for (uint32_t b = 0; b < bins.size(); ++b) best = fits(b) && better(key(b), key(best)) ? b : best;
     std::swap(bins[laid].matched, bins[best].matched);
   } else {
+    w->rail_order.resize(bins.size());
+    for (uint32_t b = 0; b < bins.size(); ++b) {
+      const uint32_t rail = bins[b].rail;
+      w->rail_order[b] = {bins[b].group, rail, sender[rail], pair[rail], bins[b].backlog};
+    }
     w->bin_order.resize(bins.size());
     std::iota(w->bin_order.begin(), w->bin_order.end(), 0);
     std::sort(w->bin_order.begin(), w->bin_order.end(), larger);

@@ -94,6 +94,34 @@ void SortFlows(PlanWorkspace* w) {
   if (!std::is_sorted(w->order.begin(), w->order.end(), before)) std::sort(w->order.begin(), w->order.end(), before);
 }
 
+// Plans by bins, which are rails that become known by their place only in the end.
+absl::Status PlanOverBins(const Problem& problem, Policy policy, absl::Span<const PlanRail> rails, uint64_t whole_below,
+                          PlanWorkspace* w) {
+  CollectRails(rails, w);
+  if (w->bins.empty()) {
+    return absl::UnavailableError(absl::StrCat("none of the ", rails.size(), " rails is usable at both ends for ",
+                                               problem.total_bytes, " bytes"));
+  }
+  size_t whole = 0;
+  switch (policy) {
+    case Policy::kLpt:
+    case Policy::kLptFlow:
+      SortFlows(w);
+      plan_internal::LayLpt(problem, whole_below, &whole, w);
+      plan_internal::MatchBinsToRails(problem, w);
+      break;
+    case Policy::kPinned:
+    case Policy::kAligned:
+    case Policy::kEcmp:
+      plan_internal::LayByName(problem, policy, w);
+      break;
+    case Policy::kRoundRobin:
+      plan_internal::LayRoundRobin(problem, w);
+  }
+  Emit(whole, w);
+  return absl::OkStatus();
+}
+
 constexpr std::string_view kNames[] = {"lpt", "pinned", "aligned", "ecmp", "round_robin", "lpt_flow"};
 
 }  // namespace
@@ -120,11 +148,6 @@ absl::Status BuildPlan(absl::Span<const PlanFlow> flows, absl::Span<const PlanRa
   const absl::StatusOr<uint64_t> total = CollectFlows(flows, &w);
   if (!total.ok()) return total.status();
   if (*total == 0) return absl::OkStatus();
-  CollectRails(rails, &w);
-  if (w.bins.empty()) {
-    return absl::UnavailableError(
-        absl::StrCat("none of the ", rails.size(), " rails is usable at both ends for ", *total, " bytes"));
-  }
   const Problem problem{.flows = flows,
                         .rails = rails.size(),
                         .destination = destination,
@@ -133,26 +156,12 @@ absl::Status BuildPlan(absl::Span<const PlanFlow> flows, absl::Span<const PlanRa
                         .total_bytes = *total,
                         .first_rail = options.first_rail,
                         .ledger = ledger};
-  size_t whole = 0;
-  switch (options.policy) {
-    case Policy::kLpt:
-    case Policy::kLptFlow: {
-      const bool splits = options.policy == Policy::kLpt;
-      SortFlows(&w);
-      plan_internal::LayLpt(problem, splits ? 2 * problem.min_bytes : std::numeric_limits<uint64_t>::max(), &whole, &w);
-      plan_internal::MatchBinsToRails(problem, &w);
-      break;
-    }
-    case Policy::kPinned:
-    case Policy::kAligned:
-    case Policy::kEcmp:
-      plan_internal::LayByName(problem, options.policy, &w);
-      break;
-    case Policy::kRoundRobin:
-      plan_internal::LayRoundRobin(problem, &w);
-  }
-  Emit(whole, &w);
-  return absl::OkStatus();
+  const uint64_t whole_below =
+      options.policy == Policy::kLpt ? 2 * problem.min_bytes : std::numeric_limits<uint64_t>::max();
+  const bool by_ledger = options.policy == Policy::kLpt || options.policy == Policy::kLptFlow;
+  const bool one_run = by_ledger && w.order.size() == 1 && *total < whole_below;
+  if (one_run && plan_internal::LayOneRun(problem, rails, &w)) return absl::OkStatus();
+  return PlanOverBins(problem, options.policy, rails, whole_below, &w);
 }
 
 double NodeBoundSeconds(uint64_t out_bytes, uint64_t in_bytes, double sum_of_speeds_bytes_per_s) {

@@ -39,6 +39,30 @@ void LayLpt(const Problem& problem, uint64_t whole_below, size_t* whole, PlanWor
 // Decides which rail each bin is and books the result in the ledger.
 void MatchBinsToRails(const Problem& problem, PlanWorkspace* workspace);
 
+// The order in which rails that are otherwise equal would take a plan of one run, the first being the one that does.
+// Were the sender's total alone to decide, a destination that gets the same share of each job would get it over the
+// same rail each time.
+struct OneRunOrder {
+  struct Key {
+    double sender = 0, pair = 0;  // of the ledger
+    uint64_t backlog_bytes = 0;
+    size_t rail = 0;
+  };
+  double most = 0;  // total of the sender on a rail, for it to be taken for light: the least of all, and the run
+  size_t first_rail = 0, rails = 0;
+
+  bool operator()(const Key& a, const Key& b) const {
+    if ((a.sender > most) != (b.sender > most)) return b.sender > most;
+    if (a.pair != b.pair) return a.pair < b.pair;
+    if (a.sender != b.sender) return a.sender < b.sender;
+    return a.backlog_bytes != b.backlog_bytes ? a.backlog_bytes < b.backlog_bytes : Turn(a.rail) < Turn(b.rail);
+  }
+  size_t Turn(size_t rail) const { return (rail + rails - first_rail % rails) % rails; }
+};
+// A plan of the one flow that there is, whole, over rails of one speed without backlog to speak of: what the policies
+// would do, without bins. Writes the result. False: the rails are not so, and nothing was done.
+bool LayOneRun(const Problem& problem, absl::Span<const PlanRail> rails, PlanWorkspace* workspace);
+
 // Each flow whole, on the rail that a field of it names: kPinned, kAligned, kEcmp.
 void LayByName(const Problem& problem, Policy policy, PlanWorkspace* workspace);
 // Chunks in turn. A rail's chunks of a flow are laid as one stretch: the same bytes and chunks per rail, fewer runs.
