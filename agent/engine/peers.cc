@@ -11,6 +11,7 @@ Peer& PeerTable::FindOrAdd(const std::string& node) {
   peer.index = PeerIndex(static_cast<uint32_t>(peers_.size() - 1));
   peer.node = node;
   peer.rails.resize(rails_);
+  peer.planned_tx_bytes.resize(rails_);
   by_name_.emplace(node, peer.index);
   // The place of each peer is the number of those before it.
   const auto sooner = [this](const Peer& a, const Peer& b) {
@@ -30,13 +31,15 @@ Peer* PeerTable::Find(absl::string_view node) {
   return it == by_name_.end() ? nullptr : &peers_[it->second.value()];
 }
 
-bool Peer::CanSendOver(size_t rail, RailMask allowed) const {
-  if ((allowed & RailBit(rail)) == 0 || !up || !rails[rail].connected) return false;
-  if (rails[rail].usable) return true;
+RailMask Peer::Targets(RailMask allowed) const {
+  if (!up) return 0;
+  RailMask connected = 0, usable = 0;
   for (size_t r = 0; r < rails.size(); ++r) {
-    if ((allowed & RailBit(r)) != 0 && CanSend(r)) return false;
+    connected |= RailMask{rails[r].connected} << r;
+    usable |= RailMask{rails[r].usable} << r;
   }
-  return true;
+  connected &= allowed;
+  return (connected & usable) != 0 ? connected & usable : connected;
 }
 
 RailMask Peer::Connected() const {
@@ -62,6 +65,7 @@ void Peer::TakePlanned(absl::Span<const uint64_t> by_rail) {
 void PeerTable::Update(Peer& peer, const PeerHello& hello) {
   const bool restarted = peer.boot != hello.boot;
   peer.boot = hello.boot;
+  if (restarted) peer.planned_tx_bytes.assign(rails_, 0);
   for (PeerRail& rail : peer.rails) {
     const PeerRail before = std::exchange(rail, PeerRail{});
     rail.tx_bytes = before.tx_bytes;
@@ -70,7 +74,6 @@ void PeerTable::Update(Peer& peer, const PeerHello& hello) {
     rail.planned_rx_bytes = before.planned_rx_bytes;
     if (restarted) continue;
     rail.told_planned_bytes = before.told_planned_bytes;
-    rail.planned_tx_bytes = before.planned_tx_bytes;
   }
   for (const PeerHello::Rail& rail : hello.rails) {
     if (rail.index.value() >= rails_) continue;

@@ -29,8 +29,7 @@ struct PeerRail {
   uint64_t tx_bytes = 0, rx_bytes = 0;  // payload of jobs, each byte once, of zones that are closed; never set back
   mutable uint64_t shown_rx_bytes = 0;  // as views had it last, with zones that are open: it never falls
   uint64_t planned_rx_bytes = 0;        // by the peer's plans, as it says; never set back
-  // As it was said last, and by plans of this node; from 0 when the peer has restarted.
-  uint64_t told_planned_bytes = 0, planned_tx_bytes = 0;
+  uint64_t told_planned_bytes = 0;      // as it was said last; from 0 when the peer has restarted
 };
 
 struct Peer {
@@ -42,14 +41,15 @@ struct Peer {
   bool forgotten = false;               // not shown any more; its index and its counts stay
   std::string why = "never connected";  // when not up
   std::vector<PeerRail> rails;          // by this node's rail index
+  BytesByRail planned_tx_bytes;         // by plans of this node; from 0 when the peer has restarted
   RailMask told_unusable = 0;           // this node's ends that it was told not to be usable, on any link
   // While it is up: since when no rail reaches it.
   absl::Time stranded_since = absl::InfiniteFuture();
 
   bool CanSend(size_t rail) const { return up && rails[rail].connected && rails[rail].usable; }
-  // The same for an exchange that may use `rails` only: it stays on one that is drained or held back when all of them
-  // are.
-  bool CanSendOver(size_t rail, RailMask rails) const;
+  // The rails over which an exchange that may use `allowed` can be sent: it stays on those that are drained or held
+  // back when all of them are.
+  RailMask Targets(RailMask allowed) const;
   // Rails that are connected.
   RailMask Connected() const;
   // Bytes that its plans have put onto its rails towards this node, up to now.

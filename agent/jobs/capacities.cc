@@ -13,8 +13,7 @@ void AddReceived(RankPart& part, Rank source, uint64_t bytes) {
   part.report.received_by_rank[source.value()] = bytes;
 }
 
-void TakeLengths(NodeJob& job, Exchange& exchange) {
-  const Ready::Flows& sent = exchange.ready->sends;
+void TakeLengths(NodeJob& job, Exchange& exchange, const Ready::Flows& sent) {
   for (const Ready::Flow& flow : sent) AddReceived(*job.parts.Find(flow.destination), flow.source, flow.bytes);
   if (exchange.same_flows) return;  // every source fills its capacity
   auto flows = std::make_shared<std::vector<StreamFlow>>();

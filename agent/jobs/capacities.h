@@ -22,7 +22,7 @@ void AddReceived(RankPart& part, Rank source, uint64_t bytes);
 
 // Cuts the receiving stream of the exchange to what the peer's READY says, which has been compared. No zone is open for
 // it. The cost grows with the flows and ranges of the exchange.
-void TakeLengths(NodeJob& job, Exchange& exchange);
+void TakeLengths(NodeJob& job, Exchange& exchange, const Ready::Flows& sent);
 
 }  // namespace railsd
 

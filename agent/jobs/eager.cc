@@ -46,15 +46,14 @@ bool EagerExchanges::Fill(NodeJob& job, Exchange& exchange, Ready* ready) {
   return true;
 }
 
-absl::Status EagerExchanges::Send(NodeJob& job, Exchange& exchange, Ready ready) {
+absl::Status EagerExchanges::Send(NodeJob& job, Exchange& exchange, ControlMessage&& ready) {
   const std::string& node = context_.peer(exchange.peer).node;
-  const uint64_t total = ready.eager.size();
-  ControlMessage message(std::move(ready));
-  const absl::Status sent = outbox_.SendIfItFits(node, std::move(message));
+  const uint64_t total = std::get<Ready>(ready).eager.size();
+  const absl::Status sent = outbox_.SendIfItFits(node, std::move(ready));
   if (total == 0) return sent;
   if (!sent.ok()) {
-    std::get<Ready>(message).eager.clear();
-    return outbox_.SendIfItFits(node, std::move(message));
+    std::get<Ready>(ready).eager.clear();
+    return outbox_.SendIfItFits(node, std::move(ready));
   }
   exchange.out.SendEagerly();
   ++sent_;

@@ -45,7 +45,7 @@ class EagerExchanges {
   // Copies the stream into `ready` if it is short enough. False: the job has failed.
   bool Fill(NodeJob& job, Exchange& exchange, Ready* ready);
   // Sends READY, without the stream if it does not fit with it: then rails carry it. As ControlLink::SendIfItFits().
-  absl::Status Send(NodeJob& job, Exchange& exchange, Ready ready);
+  absl::Status Send(NodeJob& job, Exchange& exchange, ControlMessage&& ready);
   // The peer's daemon has taken that READY.
   void OnReadyTaken(PeerIndex by, JobKey key);
   // Copies what came in READY into the receive ranges. Lengths have been compared.

@@ -27,21 +27,19 @@ void ExchangePlanner::TakeFlows(const Group& group, const Exchange& exchange) {
 }
 
 void ExchangePlanner::TakeRails(const NodeJob& job, const Exchange& exchange) {
-  const std::vector<RailHandle>& rails = *context_.rails;
-  for (size_t r = 0; r < rails.size(); ++r) {
-    rails_[r].source_speed = speeds_.ForPlan(r, job.now());
-    rails_[r].usable = false;
-    rails_[r].source_backlog_bytes = rails[r].backlog_bytes();
-  }
-  const Peer& peer = context_.peer(exchange.peer);
-  const RailMask usable = exchange.out.Usable();
+  const RailMask targets = exchange.out.Targets();
+  RailMask told = 0;
   for (const Ready::RailState& rail : exchange.peer_rails) {
-    if (rail.rail.value() >= rails.size()) continue;
-    PlanRail& mine = rails_[rail.rail.value()];
-    mine.destination_speed = static_cast<double>(rail.speed_bytes_per_s);
-    mine.destination_backlog_bytes = rail.backlog_bytes;
-    mine.usable = peer.CanSendOver(rail.rail.value(), usable);
+    const size_t r = rail.rail.value();
+    if (r >= rails_.size()) continue;
+    told |= RailBit(r);
+    rails_[r] = {.source_speed = speeds_.ForPlan(r, job.now()),
+                 .destination_speed = static_cast<double>(rail.speed_bytes_per_s),
+                 .usable = (targets & RailBit(r)) != 0,
+                 .source_backlog_bytes = (*context_.rails)[r].backlog_bytes(),
+                 .destination_backlog_bytes = rail.backlog_bytes};
   }
+  for (size_t r = 0; r < rails_.size(); ++r) rails_[r].usable &= (told & RailBit(r)) != 0;
 }
 
 // All rails together carry the bytes in less time than it takes to hand each of them a share: one rail has them there
@@ -60,7 +58,7 @@ void ExchangePlanner::Count(NodeJob& job, Exchange& exchange) {
     exchange.planned_bytes[rail] += run.length_bytes;
     job.rail_planned_bytes[rail] += run.length_bytes;
     planned_bytes_[rail] += run.length_bytes;
-    peer.rails[rail].planned_tx_bytes += run.length_bytes;
+    peer.planned_tx_bytes[rail] += run.length_bytes;
   }
 }
 

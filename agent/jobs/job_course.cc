@@ -174,7 +174,7 @@ void JobTable::OnZoneEvent(RailIndex rail, const RailEvent& event) {
                    true);
   }
   if (exchange.ready_waits && !exchange.in.IsBinding() && !job.aborting()) {
-    SendReady(job, exchange);
+    SendReady(job, exchange, RailsNow());
     MaybeRunning(job);
   }
   SettleZone(job, exchange);
@@ -197,9 +197,10 @@ void JobTable::SettleZone(NodeJob& job, Exchange& exchange) {
   Peer& peer = peers_.Get(exchange.peer);
   for (size_t r = 0; r < rails_.size(); ++r) {
     job.rail_rx_bytes[r] += landed[r];
-    landed_again_[r] += exchange.in.landed_again()[r];
     peer.rails[r].rx_bytes += landed[r];
   }
+  const BytesByRail& again = exchange.in.landed_again();
+  for (size_t r = 0; r < again.size(); ++r) landed_again_[r] += again[r];
   if (job.aborting()) return Settle(job);
   if (exchange.done()) FinishIfDone(job);
 }
@@ -263,7 +264,7 @@ void JobTable::OnPeerReachable(const Peer& peer) {
     Exchange* const exchange = job->With(peer.index);
     const Group* const group = groups_.Find(key.epoch);
     if (exchange == nullptr || group == nullptr || !job->started || job->building || job->aborting()) continue;
-    SendReady(*job, *exchange);
+    SendReady(*job, *exchange, RailsNow());
     PlanExchange(*job, *group, *exchange);
     exchange->out.OnPathsChanged();
   }

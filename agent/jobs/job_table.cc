@@ -76,7 +76,7 @@ JobTable::JobTable(const Parts& parts)
              {.fail = [this](NodeJob& job, absl::Status why) { FailJob(job, std::move(why), true); },
               .received =
                   [this](NodeJob& job, Exchange& exchange) {
-                    if (exchange.ready_waits) SendReady(job, exchange);
+                    if (exchange.ready_waits) SendReady(job, exchange, RailsNow());
                     SettleZone(job, exchange);
                   },
               .sent = [this](NodeJob& job) { FinishIfDone(job); }}),
@@ -176,40 +176,52 @@ void JobTable::Announce(NodeJob& job, const Group& group) {
   for (PeerIndex peer : group.peers) {
     if (Exchange& exchange = *job.With(peer); exchange.left_out) DropExchange(job, group, exchange);
   }
+  const Ready::RailStates rails = RailsNow();
   for (PeerIndex peer : group.peers) {
     if (job.aborting()) return;
-    SendReady(job, *job.With(peer));
+    SendReady(job, *job.With(peer), rails);
     Sooner(StrandedUntil(peers_.Get(peer), nullptr, options_));
   }
   for (PeerIndex peer : group.peers) {
-    if (!job.aborting() && job.With(peer)->ready.has_value()) Compare(job, group, *job.With(peer));
+    Exchange& exchange = *job.With(peer);
+    if (job.aborting() || !exchange.ready.has_value()) continue;
+    Ready ready = *std::move(exchange.ready);
+    exchange.ready.reset();
+    Compare(job, group, exchange, ready);
   }
   if (job.aborting()) return;
   MaybeRunning(job);
   FinishIfDone(job);
 }
 
-void JobTable::SendReady(NodeJob& job, Exchange& exchange) {
+Ready::RailStates JobTable::RailsNow() const {
+  Ready::RailStates states;
+  states.reserve(rails_.size());
+  for (size_t r = 0; r < rails_.size(); ++r) {
+    states.push_back({RailIndex(static_cast<uint32_t>(r)), static_cast<uint64_t>(planner_.Speed(r, now_)),
+                      grants_.awaited_bytes() / rails_.size()});
+  }
+  return states;
+}
+
+void JobTable::SendReady(NodeJob& job, Exchange& exchange, const Ready::RailStates& rails) {
   const Peer& peer = peers_.Get(exchange.peer);
   if (!peer.up || exchange.ready_sent || exchange.left_out || job.aborting() || !job.started || job.building) return;
   if (!exchange.ready_waits && grants_.MayRide(job, exchange)) grants_.Open(job, exchange);
   exchange.ready_waits = exchange.in.open() && exchange.in.IsBinding();
   if (exchange.ready_waits) return;  // OnZoneEvent() comes again
-  Ready ready = BuildReady(job, exchange, peer);
+  ControlMessage message(std::in_place_type<Ready>);
+  Ready& ready = std::get<Ready>(message);
+  FillReady(job, exchange, peer, &ready);
   if (!eager_.Fill(job, exchange, &ready)) return;
-  ready.rails.reserve(rails_.size());
-  for (size_t r = 0; r < rails_.size(); ++r) {
-    const RailIndex rail(static_cast<uint32_t>(r));
-    ready.rails.push_back(
-        {rail, static_cast<uint64_t>(planner_.Speed(r, job.now())), grants_.awaited_bytes() / rails_.size()});
-  }
+  ready.rails = rails;
   const bool grants = exchange.in.open() && exchange.in.IsBound();
   if (grants) ready.grant = exchange.in.BuildGrant();
   ready.tallies = tallies_.Take(exchange.peer);
   const size_t flows = ready.sends.size() + ready.receives.size(), ranges = grants ? ready.grant->ranges.size() : 0;
   const absl::Status sent = ranges > kMaxGrantRanges || ranges * rails_.size() > kMaxGrantKeys
                                 ? absl::ResourceExhaustedError(absl::StrCat("more than ", kMaxGrantRanges, " ranges"))
-                                : eager_.Send(job, exchange, std::move(ready));
+                                : eager_.Send(job, exchange, std::move(message));
   if (!sent.ok()) {
     return FailJob(job,
                    absl::ResourceExhaustedError(absl::StrCat(
@@ -231,26 +243,23 @@ void JobTable::Expect(const NodeJob& job) {
   for (RailHandle& rail : rails_) rail.Command({.kind = RailCommand::Kind::kExpect, .priority = priority});
 }
 
-void JobTable::Compare(NodeJob& job, const Group& group, Exchange& exchange) {
+void JobTable::Compare(NodeJob& job, const Group& group, Exchange& exchange, Ready& ready) {
   const Peer& peer = peers_.Get(exchange.peer);
   if (exchange.left_out || exchange.compared) return;
-  if (absl::Status s = CompareReady(job, group, exchange, peer); !s.ok()) return FailJob(job, s, false);
+  if (absl::Status s = CompareReady(job, group, exchange, peer, ready); !s.ok()) return FailJob(job, s, false);
   exchange.compared = true;
-  if (HasCapacities(job)) TakeLengths(job, exchange);
-  exchange.peer_rails = std::move(exchange.ready->rails);
-  const std::optional<Grant> grant = std::move(exchange.ready->grant);
-  const std::string eager = std::move(exchange.ready->eager);
-  exchange.ready.reset();
-  if (!eager.empty()) eager_.Receive(job, exchange, eager);
+  if (HasCapacities(job)) TakeLengths(job, exchange, ready.sends);
+  exchange.peer_rails = std::move(ready.rails);
+  if (!ready.eager.empty()) eager_.Receive(job, exchange, ready.eager);
   if (job.aborting()) return;
-  if (grant.has_value()) TakeGrant(job, exchange, *grant);
+  if (ready.grant.has_value()) TakeGrant(job, group, exchange, *ready.grant);
   if (job.aborting()) return;
   grants_.Want(job, exchange);
   MaybeRunning(job);
   FinishIfDone(job);
 }
 
-void JobTable::TakeGrant(NodeJob& job, Exchange& exchange, const Grant& grant) {
+void JobTable::TakeGrant(NodeJob& job, const Group& group, Exchange& exchange, const Grant& grant) {
   if (exchange.out.eager()) return;  // the peer did not expect it, and closes the zone when it has this node's READY
   exchange.times.grant_received = now_;
   const absl::Status status =
@@ -263,11 +272,22 @@ void JobTable::TakeGrant(NodeJob& job, Exchange& exchange, const Grant& grant) {
         true);
   }
   if (exchange.out.NeedsKeys()) rehomer_.Mark(exchange.peer);
-  if (const Group* group = groups_.Find(job.key.epoch)) PlanExchange(job, *group, exchange);
+  PlanExchange(job, group, exchange);
 }
 
 void JobTable::PlanExchange(NodeJob& job, const Group& group, Exchange& exchange) {
   if (absl::Status s = planner_.Plan(job, group, exchange); !s.ok()) FailJob(job, std::move(s), true);
+}
+
+// Why a job that is not there, and of which a READY has come, cannot begin.
+absl::Status JobTable::CheckNewJob(const Group& group, JobKey key, const Peer& from) {
+  const uint64_t seq = key.seq.value(), last = group.LastTaken().value();
+  if (const absl::Status* const tombstone = records_.Tombstone(key)) return *tombstone;
+  // It was taken and has ended without this READY: it was aborted, and why is forgotten.
+  if (seq <= last) return absl::AbortedError(absl::StrCat("job ", seq, " has ended on ", peers_.self()));
+  if (seq <= LastExpected(group)) return absl::OkStatus();
+  return options_.refused->Refuse(Limit::kJobsPerGroup,
+                                  absl::StrCat(from.node, " submits job ", seq, ", ", peers_.self(), " is at ", last));
 }
 
 bool JobTable::OnMessage(const Peer& from, Ready&& message) {
@@ -282,26 +302,15 @@ bool JobTable::OnMessage(const Peer& from, Ready&& message) {
     outbox_.Send(from.node, Quiesced{message.job, {}});
     return true;
   }
-  const uint64_t seq = message.job.seq.value(), last = group->LastTaken().value();
   NodeJob* job = Find(jobs_, message.job);
-  const absl::Status* const tombstone = records_.Tombstone(message.job);
-  // A job that is not there and was taken has ended without this READY: it was aborted, and why may be forgotten.
-  if (job == nullptr && (tombstone != nullptr || seq <= last)) {
-    outbox_.Send(from.node,
-                 AbortOf(message.job, tombstone != nullptr ? *tombstone
-                                                           : absl::AbortedError(absl::StrCat(
-                                                                 "job ", seq, " has ended on ", peers_.self()))));
-    outbox_.Send(from.node, Quiesced{message.job, {}});
-    return true;
+  if (job == nullptr) {
+    if (absl::Status why = CheckNewJob(*group, message.job, from); !why.ok()) {
+      outbox_.Send(from.node, AbortOf(message.job, why));
+      outbox_.Send(from.node, Quiesced{message.job, {}});
+      return true;
+    }
+    job = &FindOrCreate(*group, message.job);
   }
-  if (seq > LastExpected(*group)) {
-    const absl::Status why = options_.refused->Refuse(
-        Limit::kJobsPerGroup, absl::StrCat(from.node, " submits job ", seq, ", ", peers_.self(), " is at ", last));
-    outbox_.Send(from.node, AbortOf(message.job, why));
-    outbox_.Send(from.node, Quiesced{message.job, {}});
-    return true;
-  }
-  if (job == nullptr) job = &FindOrCreate(*group, message.job);
   Exchange* const exchange = job->With(from.index);
   if (exchange == nullptr || exchange->ready.has_value() || exchange->compared) return false;
   const bool comparable = job->started && !job->building && !job->aborting();
@@ -317,8 +326,11 @@ bool JobTable::OnMessage(const Peer& from, Ready&& message) {
   }
   planner_.OnTold(message.rails, now_);  // once for each job
   exchange->times.ready_received = now_;
-  exchange->ready = std::move(message);
-  if (comparable) Compare(*job, *group, *exchange);
+  if (comparable) {
+    Compare(*job, *group, *exchange, message);
+  } else {
+    exchange->ready = std::move(message);
+  }
   return true;
 }
 
@@ -327,7 +339,9 @@ bool JobTable::OnMessage(const Peer& from, LateGrant&& message) {
   Exchange* const exchange = job == nullptr ? nullptr : job->With(from.index);
   // A grant for a job that has ended is ignored: QUIESCED has been said, or answers the ABORT.
   if (exchange == nullptr || !exchange->compared || exchange->left_out || job->aborting()) return false;
-  TakeGrant(*job, *exchange, message.grant);
+  const Group* const group = groups_.Find(message.job.epoch);
+  if (group == nullptr) return false;
+  TakeGrant(*job, *group, *exchange, message.grant);
   return true;
 }
 

@@ -151,9 +151,13 @@ class JobTable {
   void Start(NodeJob& job, const Group& group);
   // Its streams are built: tells the peers.
   void Announce(NodeJob& job, const Group& group);
-  void SendReady(NodeJob& job, Exchange& exchange);
-  void Compare(NodeJob& job, const Group& group, Exchange& exchange);
-  void TakeGrant(NodeJob& job, Exchange& exchange, const Grant& grant);
+  absl::Status CheckNewJob(const Group& group, JobKey key, const Peer& from);
+  // This node's ends of the rails, as READYs tell them.
+  Ready::RailStates RailsNow() const;
+  void SendReady(NodeJob& job, Exchange& exchange, const Ready::RailStates& rails);
+  // `ready`: of the exchange's peer, which has come and is taken apart.
+  void Compare(NodeJob& job, const Group& group, Exchange& exchange, Ready& ready);
+  void TakeGrant(NodeJob& job, const Group& group, Exchange& exchange, const Grant& grant);
   // Chunks of the job are about to come.
   void Expect(const NodeJob& job);
   void PlanExchange(NodeJob& job, const Group& group, Exchange& exchange);

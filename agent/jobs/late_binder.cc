@@ -58,7 +58,7 @@ Sending* LateBinder::MostLeft(size_t worst, size_t dry) {
     if (!job->running || job->aborting()) continue;
     for (Exchange& exchange : job->exchanges) {
       Sending& out = exchange.out;
-      if (!out.MayMove(worst) || !context_.peer(exchange.peer).CanSendOver(dry, out.Usable())) continue;
+      if (!out.MayMove(worst) || (out.Targets() & RailBit(dry)) == 0) continue;
       const std::pair left(job->tenant->share().priority,
                            out.stream().unposted_bytes[worst].load(std::memory_order_relaxed));
       if (left.second == 0 || left <= most) continue;
@@ -71,12 +71,13 @@ Sending* LateBinder::MostLeft(size_t worst, size_t dry) {
 
 // Divides the rest by what the lagging rail and those that will soon be dry deliver.
 bool LateBinder::Take(Sending& sending, size_t from, size_t to) {
+  const RailMask targets = sending.Targets();
   double sum = 0;
   for (size_t r = 0; r < context_.rail_count(); ++r) {
     const RailProgress& rail = (*context_.board)[r];
     const uint64_t waiting = (*context_.rails)[r].backlog_bytes() -
                              std::min((*context_.rails)[r].backlog_bytes(), rail.in_flight_bytes.load());
-    const bool takes = waiting <= rail.movable_bytes && context_.peer(sending.peer()).CanSendOver(r, sending.Usable());
+    const bool takes = waiting <= rail.movable_bytes && (targets & RailBit(r)) != 0;
     if (r == from || r == to || takes) sum += rail.Rate();
   }
   const RailProgress& lagging = (*context_.board)[from];

@@ -92,8 +92,8 @@ struct Exchange {
   Sending out;
   Receiving in;
 
-  std::optional<Ready> ready;    // theirs, until it is compared
-  bool same_flows = false;       // of `ready`: it has been seen to say the same as this node
+  std::optional<Ready> ready;    // theirs, while it waits to be compared
+  bool same_flows = false;       // it has been seen to say the same as this node
   uint64_t held_bytes = 0;       // of `ready`, while the job waits for ranks of this node
   bool compared = false;         // their READY is here, and both ends agree
   Ready::Flows sends, receives;  // as READY tells them

@@ -98,18 +98,16 @@ absl::Status CheckLocalRanks(const NodeJob& job, const Group& group) {
   return status;
 }
 
-Ready BuildReady(const NodeJob& job, const Exchange& exchange, const Peer& peer) {
-  Ready ready;
-  ready.job = job.key;
-  ready.tag = job.parts[0].submission.tag;
-  ready.capacities = HasCapacities(job);
-  ready.sends = exchange.sends;
-  ready.receives = exchange.receives;
-  ready.planned_bytes.reserve(peer.rails.size());
-  for (size_t r = 0; r < peer.rails.size(); ++r) {  // up to the job before, though this one may be planned already
-    ready.planned_bytes.push_back(peer.rails[r].planned_tx_bytes - (exchange.planned ? exchange.planned_bytes[r] : 0));
+void FillReady(const NodeJob& job, const Exchange& exchange, const Peer& peer, Ready* ready) {
+  ready->job = job.key;
+  ready->tag = job.parts[0].submission.tag;
+  ready->capacities = HasCapacities(job);
+  ready->sends = exchange.sends;
+  ready->receives = exchange.receives;
+  ready->planned_bytes = peer.planned_tx_bytes;
+  for (size_t r = 0; r < exchange.planned_bytes.size(); ++r) {  // up to the job before
+    ready->planned_bytes[r] -= exchange.planned_bytes[r];
   }
-  return ready;
 }
 
 bool SaysTheSame(const Ready& ready, const Exchange& exchange) {
@@ -147,8 +145,8 @@ absl::Status CheckReadyFlows(const Ready& ready, const GroupLayout& layout, Peer
                                           ready.eager.size(), " bytes for flows of ", sent, " bytes"));
 }
 
-absl::Status CompareReady(const NodeJob& job, const Group& group, const Exchange& exchange, const Peer& peer) {
-  const Ready& ready = *exchange.ready;
+absl::Status CompareReady(const NodeJob& job, const Group& group, const Exchange& exchange, const Peer& peer,
+                          const Ready& ready) {
   if (const RankPart& part = job.parts[0]; part.submission.tag != ready.tag) {
     return absl::InvalidArgumentError(absl::StrCat("tag: ", group.Describe(part.submission.rank), " says ",
                                                    part.submission.tag, ", ", peer.node, " says ", ready.tag,

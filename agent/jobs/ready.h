@@ -17,8 +17,8 @@ namespace railsd {
 // The local ranks agree on the tag, and on the lengths between them. INVALID_ARGUMENT names ranks and values.
 absl::Status CheckLocalRanks(const NodeJob& job, const Group& group);
 
-// The READY of a job that has started, without a grant.
-Ready BuildReady(const NodeJob& job, const Exchange& exchange, const Peer& peer);
+// Says in `ready`, which is new, what a job that has started is: all but rails, grant and eager bytes.
+void FillReady(const NodeJob& job, const Exchange& exchange, const Peer& peer, Ready* ready);
 
 // The streams of the exchange are known, and the READY says the same of them.
 bool SaysTheSame(const Ready& ready, const Exchange& exchange);
@@ -29,7 +29,8 @@ absl::Status CheckReadyFlows(const Ready& ready, const GroupLayout& layout, Peer
 
 // Judged when this node's ranks have submitted: both ends mean the same. INVALID_ARGUMENT names both ranks and both
 // lengths, or both tags, or who gives capacities and who does not.
-absl::Status CompareReady(const NodeJob& job, const Group& group, const Exchange& exchange, const Peer& peer);
+absl::Status CompareReady(const NodeJob& job, const Group& group, const Exchange& exchange, const Peer& peer,
+                          const Ready& ready);
 
 // READYs that wait until this node's ranks have submitted their jobs. Owned by the engine's thread.
 class HeldReadys {

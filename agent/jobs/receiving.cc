@@ -11,7 +11,7 @@
 namespace railsd {
 
 Receiving::Receiving(const ExchangeContext* context, PeerIndex peer)
-    : context_(*context), peer_(peer), bindings_(context->rail_count()) {}
+    : context_(*context), peer_(peer), bindings_(context->traits.binds_zones ? context->rail_count() : 0) {}
 
 void Receiving::SetStream(StreamFlows flows, MemoryRanges memory) {
   flows_ = std::move(flows);
@@ -25,11 +25,11 @@ void Receiving::Open(std::shared_ptr<ReceiveZone> zone) {
   context_.zones->Open(zone_);
   context_.board->received(zone_->ref.slot).store(0, std::memory_order_relaxed);
   // Also where no connection is known: the peer's end may be up, and this one has not heard so.
-  for (size_t r = 0; r < bindings_.size() && context_.traits.binds_zones; ++r) Bind(r);
+  for (size_t r = 0; r < bindings_.size(); ++r) Bind(r);
 }
 
 void Receiving::BindAgain() {
-  if (!context_.traits.binds_zones || !open()) return;
+  if (!open()) return;
   for (size_t r = 0; r < bindings_.size(); ++r) {
     if (bindings_[r].state == Binding::kNone && context_.peer(peer_).rails[r].connected) Bind(r);
   }
@@ -135,11 +135,13 @@ void Receiving::OnZoneClosed(RailIndex rail) {
 }
 
 void Receiving::OnRailDown(RailIndex rail, uint64_t connection) {
+  if (bindings_.empty()) return;
   const RailBinding& binding = bindings_[rail.value()];
   if (binding.state == Binding::kOpen && binding.connection == connection) Unbind(rail.value(), true);
 }
 
 void Receiving::OnRailUp(RailIndex rail, uint64_t connection) {
+  if (bindings_.empty()) return;
   const RailBinding& binding = bindings_[rail.value()];
   if (binding.state == Binding::kOpen && binding.connection != connection) Unbind(rail.value(), true);
 }
@@ -180,9 +182,7 @@ bool Receiving::FreeIfQuiet() {
   if (zone_ == nullptr || !closing_ || inside_ || IsBinding()) return false;
   const bool once = round_ == 0;  // nothing is sent twice
   if (!once || !complete_) landed_ = LandedOnce();
-  landed_by_rail_.assign(bindings_.size(), 0);
-  landed_again_.assign(bindings_.size(), 0);
-  for (size_t r = 0; r < bindings_.size() && once; ++r) landed_by_rail_[r] = zone_->landed[r].bytes();
+  for (const Landing& landed : zone_->landed) landed_by_rail_.push_back(once ? landed.bytes() : 0);
   if (!once) CountLandedAgain();
   context_.zones->Release(zone_->ref);
   memory_ = std::move(zone_->memory);  // freed with the job, which may leave it to another thread
@@ -192,11 +192,12 @@ bool Receiving::FreeIfQuiet() {
 }
 
 void Receiving::CountLandedAgain() {
+  landed_again_.resize(zone_->landed.size());
   for (const Landed& landed : landed_) landed_by_rail_[landed.rail] += landed.end - landed.begin;
   // Runs beyond those that were kept, of an exchange that is whole.
   const uint64_t known = std::accumulate(landed_by_rail_.begin(), landed_by_rail_.end(), uint64_t{0});
   uint64_t missing = complete_ && !context_.traits.binds_zones ? total_bytes() - std::min(total_bytes(), known) : 0;
-  for (size_t r = 0; r < bindings_.size(); ++r) {
+  for (size_t r = 0; r < zone_->landed.size(); ++r) {
     const uint64_t bytes = zone_->landed[r].bytes();
     const uint64_t more = std::min(missing, bytes - std::min(bytes, landed_by_rail_[r]));
     landed_by_rail_[r] += more;

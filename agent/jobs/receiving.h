@@ -89,7 +89,7 @@ class Receiving {
   bool done() const { return quiet() && (complete() || given_up_); }
 
   // Valid once the zone is closed, by rail, as far as the rails see them: bytes that have landed, each once, and those
-  // that landed again after a rail had failed.
+  // that landed again after a rail had failed (an empty list when none had).
   const BytesByRail& landed_by_rail() const { return landed_by_rail_; }
   const BytesByRail& landed_again() const { return landed_again_; }
   // Adds what has landed in a zone that is open, as far as the rails see it.
@@ -120,8 +120,8 @@ class Receiving {
   StreamFlows flows_;
   MemoryRanges memory_;  // until it is in the zone
   std::shared_ptr<ReceiveZone> zone_;
-  absl::InlinedVector<RailBinding, kUsualRails> bindings_;
-  std::vector<Landed> landed_;  // of a zone that is closed
+  absl::InlinedVector<RailBinding, kUsualRails> bindings_;  // by rail; none where nothing is bound
+  std::vector<Landed> landed_;                              // of a zone that is closed
   BytesByRail landed_by_rail_, landed_again_;
   uint32_t round_ = 0;
   uint32_t weight_ = 0;  // of this round's fences

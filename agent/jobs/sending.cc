@@ -36,8 +36,8 @@ bool Sending::HasKeys(size_t rail) const {
 }
 
 RailMask Sending::Usable() const {
-  RailMask usable = 0;
-  for (size_t r = 0; r < rails_.size(); ++r) usable |= HasKeys(r) ? RailBit(r) : 0;
+  RailMask usable = context_.traits.binds_zones ? 0 : ~RailMask{0};
+  for (size_t r = 0; r < rails_.size() && usable != ~RailMask{0}; ++r) usable |= HasKeys(r) ? RailBit(r) : 0;
   return usable & ~(doubt_ | asking_);
 }
 
@@ -109,18 +109,6 @@ bool Sending::AnyEnding() const {
   return false;
 }
 
-bool Sending::held() const {
-  return std::any_of(rails_.begin(), rails_.end(), [](const RailPart& rail) { return rail.unsettled > 0; });
-}
-
-RailMask Sending::Targets() const {
-  const Peer& to = context_.peer(peer());
-  const RailMask usable = Usable();
-  RailMask targets = 0;
-  for (size_t r = 0; r < rails_.size(); ++r) targets |= to.CanSendOver(r, usable) ? RailBit(r) : 0;
-  return targets;
-}
-
 size_t Sending::LeastLoaded(RailMask rails, const uint64_t* more) const {
   size_t best = rails_.size();
   double least = 0;
@@ -144,6 +132,7 @@ void Sending::Give(size_t r, uint64_t offset_bytes, uint64_t length_bytes, uint3
   part.connection = connection;
   part.round = round_;
   ++part.unsettled;
+  ++unsettled_;
   stingy_ &= ~RailBit(r);
   rail.given_bytes += length_bytes;
   stream_.unposted_bytes[r].fetch_add(length_bytes, std::memory_order_relaxed);
@@ -233,6 +222,7 @@ void Sending::AskBack(size_t r, uint64_t bytes) {
   release_from_ = r;
   gave_ = false;
   ++rails_[r].unsettled;  // the question names the stream
+  ++unsettled_;
   (*context_.rails)[r].Command(
       {.kind = RailCommand::Kind::kRelease, .give = {.stream = &stream_}, .release_bytes = bytes});
 }
@@ -267,6 +257,7 @@ void Sending::OnPathsChanged() {
 void Sending::OnReport(RailIndex rail, const RailEvent& report) {
   RailPart& part = rails_[rail.value()];
   part.unsettled -= report.settled;
+  unsettled_ -= report.settled;
   const bool running = !over_ && !stopped_;
   const bool of_round = report.round == round_ && !spread_due_;
   switch (report.kind) {

@@ -47,6 +47,8 @@ class Sending {
   bool granted() const { return granted_; }
   // The rails that it may use now, connected or not.
   RailMask Usable() const;
+  // Rails that may be given something now.
+  RailMask Targets() const { return context_.peer(peer()).Targets(Usable()); }
   // Gives the plan to the rails. `by_flow`: offsets of a run count from its flow. Has a grant.
   void Start(absl::Span<const PlanRun> runs, bool by_flow);
   bool started() const { return started_; }
@@ -99,7 +101,7 @@ class Sending {
   // The receiver has everything.
   bool over() const { return over_ || total_bytes() == 0; }
   // Rails have something of it, or may read its memory.
-  bool held() const;
+  bool held() const { return unsettled_ > 0; }
   // Connections that failed since the grant and have carried some of it: what is on their wire may yet land.
   const std::vector<RailConnection>& failed() const { return failed_; }
   // Bytes that arrived over the rail, each once.
@@ -124,8 +126,6 @@ class Sending {
   // The rail's connection has ended, and what was given for it has not come back yet.
   bool IsEnding(size_t rail) const;
   bool AnyEnding() const;
-  // Rails that may be given something now.
-  RailMask Targets() const;
   // `more`: bytes by rail that are about to be given, null for none.
   size_t LeastLoaded(RailMask rails, const uint64_t* more = nullptr) const;
   // Does what can be done now with what no rail has.
@@ -142,6 +142,7 @@ class Sending {
   SendStream stream_;
   bool granted_ = false, started_ = false, over_ = false, stopped_ = false, eager_ = false;
   absl::InlinedVector<RailPart, kUsualRails> rails_;
+  uint64_t unsettled_ = 0;  // assignments, of all rails
   // Stretches that no rail has, and weight of this round.
   absl::InlinedVector<Stretch, kUsualRails> pool_;
   uint32_t pool_weight_ = 0;

@@ -39,16 +39,16 @@ double RailSpeeds::BestPart(absl::Time now) const {
   return best;
 }
 
-double RailSpeeds::ForPlan(size_t r, absl::Time now) const {
+double RailSpeeds::OfSlow(size_t r, absl::Time now) const {
   const RailState& rail = rails_[r];
-  if (!adapt_ || rail.slow_stretches < kBelievedStretches) return rail.speed;
+  if (rail.slow_stretches < kBelievedStretches) return rail.speed;
   const double part = Part(rail, now), best = BestPart(now);
   return part < kClearlySlower * best ? rail.speed * part / best : rail.speed;
 }
 
 void RailSpeeds::OnTold(size_t r, double speed, absl::Time now) {
   RailState& rail = rails_[r];
-  if (!adapt_ || rail.slow_stretches < kBelievedStretches) return;
+  if (!any_slow_ || rail.slow_stretches < kBelievedStretches) return;
   const double told = speed * BestPart(now);  // as a rate that is measured
   if (std::abs(told - rail.measured) < kFar * rail.measured) rail.measured += kFall * (told - rail.measured);
 }
@@ -65,6 +65,8 @@ void RailSpeeds::OnStretch(size_t r, uint64_t length_bytes, absl::Duration time,
   const double best = BestPart(now);
   const bool slow = best >= kLimitedByRails && rate < kClearlySlower * best * rail.speed;
   rail.slow_stretches = slow ? rail.slow_stretches + 1 : 0;
+  any_slow_ = adapt_ && std::any_of(rails_.begin(), rails_.end(),
+                                    [](const RailState& r) { return r.slow_stretches >= kBelievedStretches; });
 }
 
 void RailSpeeds::Estimate(RailState& rail, double rate) {

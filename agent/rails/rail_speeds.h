@@ -25,7 +25,7 @@ class RailSpeeds {
   double measured(size_t rail) const { return rails_[rail].measured; }
   // The speed that the next plan should count on, in bytes per second: the rail's own speed, or the part of it that was
   // measured lately where that is clearly less than what another rail is seen to deliver of its own.
-  double ForPlan(size_t rail, absl::Time now) const;
+  double ForPlan(size_t rail, absl::Time now) const { return any_slow_ ? OfSlow(rail, now) : rails_[rail].speed; }
 
  private:
   struct RailState {
@@ -37,6 +37,7 @@ class RailSpeeds {
     double best_below = 0;        // the best rate of those
     double typical_bytes = 0;     // of a stretch
   };
+  double OfSlow(size_t rail, absl::Time now) const;
   static void Estimate(RailState& rail, double rate);
   // How much of its speed the rail delivers, 0 to 1; 1 when that is not known.
   double Part(const RailState& rail, absl::Time now) const;
@@ -44,6 +45,7 @@ class RailSpeeds {
   double BestPart(absl::Time now) const;
 
   const bool adapt_;
+  bool any_slow_ = false;  // so many slow stretches of a rail that it counts
   std::vector<RailState> rails_;
 };
 

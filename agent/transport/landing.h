@@ -15,8 +15,10 @@ class Landing {
  public:
   static constexpr size_t kMaxRuns = 16;
   struct Run {
-    uint64_t begin = 0, end = 0;
+    uint64_t begin, end;
   };
+
+  Landing() {}  // not defaulted, which would have arrays of it set to zero
 
   // Bytes [begin, begin + length) of the stream are in memory. The rail's thread.
   void Add(uint64_t begin, uint64_t length) {
@@ -24,13 +26,13 @@ class Landing {
     bytes_.store(bytes() + length, std::memory_order_relaxed);
     const size_t count = runs();
     for (size_t i = count; i > 0; --i) {
-      Slot& slot = slots_[i - 1];
-      if (slot.end.load(std::memory_order_relaxed) == begin) return slot.end.store(end, std::memory_order_relaxed);
-      if (slot.begin.load(std::memory_order_relaxed) == end) return slot.begin.store(begin, std::memory_order_relaxed);
+      Run& last = runs_[i - 1];
+      if (last.end == begin) return Store(&last.end, end);
+      if (last.begin == end) return Store(&last.begin, begin);
     }
     if (count == kMaxRuns) return;
-    slots_[count].begin.store(begin, std::memory_order_relaxed);
-    slots_[count].end.store(end, std::memory_order_relaxed);
+    Store(&runs_[count].begin, begin);
+    Store(&runs_[count].end, end);
     count_.store(count + 1, std::memory_order_release);
   }
 
@@ -38,15 +40,14 @@ class Landing {
   uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
   size_t runs() const { return count_.load(std::memory_order_acquire); }
   // `i` is below runs().
-  Run run(size_t i) const {
-    return {slots_[i].begin.load(std::memory_order_relaxed), slots_[i].end.load(std::memory_order_relaxed)};
-  }
+  Run run(size_t i) const { return {Load(&runs_[i].begin), Load(&runs_[i].end)}; }
 
  private:
-  struct Slot {
-    std::atomic<uint64_t> begin{0}, end{0};
-  };
-  std::array<Slot, kMaxRuns> slots_;
+  static void Store(uint64_t* to, uint64_t value) { std::atomic_ref(*to).store(value, std::memory_order_relaxed); }
+  static uint64_t Load(uint64_t* from) { return std::atomic_ref(*from).load(std::memory_order_relaxed); }
+
+  // Those from count_ on are not set: an exchange has this for each rail, and most rails carry nothing of it.
+  mutable std::array<Run, kMaxRuns> runs_;
   std::atomic<size_t> count_{0};
   std::atomic<uint64_t> bytes_{0};
 };
