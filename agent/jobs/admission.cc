@@ -156,6 +156,16 @@ absl::Status Admission::Check(const CheckedSubmission& submission, absl::Time no
   return *repeated ? CheckRepeated(submission) : CheckNew(submission, **group, **session, now);
 }
 
+absl::Status Admission::CheckAnnounced(const Group& group, JobKey key, const Peer& from) {
+  if (const absl::Status* const tombstone = records_.Tombstone(key)) return *tombstone;
+  const uint64_t seq = key.seq.value(), last = group.LastTaken().value();
+  // It was taken and has ended without this READY: it was aborted, and why is forgotten.
+  if (seq <= last) return absl::AbortedError(absl::StrCat("job ", seq, " has ended on ", peers_.self()));
+  if (seq <= LastExpected(group)) return absl::OkStatus();
+  return options_.refused->Refuse(Limit::kJobsPerGroup,
+                                  absl::StrCat(from.node, " submits job ", seq, ", ", peers_.self(), " is at ", last));
+}
+
 void Admission::SetDraining(bool draining) {
   draining_ = draining;
   if (!draining) return;

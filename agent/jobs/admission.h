@@ -23,6 +23,13 @@ class Admission {
   absl::Status Check(const CheckedSubmission& submission, absl::Time now, Group** group, Session** session,
                      bool* repeated);
 
+  // A peer's READY is of a job that is not there: OK when it can begin, else why the peer is to abort it.
+  absl::Status CheckAnnounced(const Group& group, JobKey key, const Peer& from);
+  // No rank of the group can be further ahead of this node's ranks.
+  uint64_t LastExpected(const Group& group) const {
+    return group.LastTaken().value() + 2 * uint64_t{options_.limits.max_jobs_per_group};
+  }
+
   // Keeps checked ranges as a prepared exchange of their rank. Counts the limits that refuse it.
   absl::Status Keep(CheckedSubmission& layout);
 

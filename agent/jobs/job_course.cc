@@ -341,7 +341,7 @@ bool JobTable::AddTombstone(const Group& group, JobKey key, const absl::Status& 
     const Group::Member& member = group.ranks[rank.value()];
     if (!member.gone) taken_by_all = std::min(taken_by_all, member.last_seq.value());
   }
-  if (key.seq.value() > LastExpected(group)) return false;  // no rank can be so far ahead
+  if (key.seq.value() > admission_.LastExpected(group)) return false;  // no rank can be so far ahead
   const bool may_come = key.seq.value() > taken_by_all;
   return records_.AddTombstone(key, why, taken_by_all) && may_come;
 }

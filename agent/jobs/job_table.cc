@@ -279,17 +279,6 @@ void JobTable::PlanExchange(NodeJob& job, const Group& group, Exchange& exchange
   if (absl::Status s = planner_.Plan(job, group, exchange); !s.ok()) FailJob(job, std::move(s), true);
 }
 
-// Why a job that is not there, and of which a READY has come, cannot begin.
-absl::Status JobTable::CheckNewJob(const Group& group, JobKey key, const Peer& from) {
-  const uint64_t seq = key.seq.value(), last = group.LastTaken().value();
-  if (const absl::Status* const tombstone = records_.Tombstone(key)) return *tombstone;
-  // It was taken and has ended without this READY: it was aborted, and why is forgotten.
-  if (seq <= last) return absl::AbortedError(absl::StrCat("job ", seq, " has ended on ", peers_.self()));
-  if (seq <= LastExpected(group)) return absl::OkStatus();
-  return options_.refused->Refuse(Limit::kJobsPerGroup,
-                                  absl::StrCat(from.node, " submits job ", seq, ", ", peers_.self(), " is at ", last));
-}
-
 bool JobTable::OnMessage(const Peer& from, Ready&& message) {
   Group* const group = groups_.Find(message.job.epoch);
   if (group == nullptr) return false;
@@ -304,7 +293,7 @@ bool JobTable::OnMessage(const Peer& from, Ready&& message) {
   }
   NodeJob* job = Find(jobs_, message.job);
   if (job == nullptr) {
-    if (absl::Status why = CheckNewJob(*group, message.job, from); !why.ok()) {
+    if (absl::Status why = admission_.CheckAnnounced(*group, message.job, from); !why.ok()) {
       outbox_.Send(from.node, AbortOf(message.job, why));
       outbox_.Send(from.node, Quiesced{message.job, {}});
       return true;

@@ -151,7 +151,6 @@ class JobTable {
   void Start(NodeJob& job, const Group& group);
   // Its streams are built: tells the peers.
   void Announce(NodeJob& job, const Group& group);
-  absl::Status CheckNewJob(const Group& group, JobKey key, const Peer& from);
   // This node's ends of the rails, as READYs tell them.
   Ready::RailStates RailsNow() const;
   void SendReady(NodeJob& job, Exchange& exchange, const Ready::RailStates& rails);
@@ -200,10 +199,6 @@ class JobTable {
   }
   static Abort AbortOf(JobKey key, const absl::Status& why) {
     return {key, why.code(), std::string(why.message()), FailedRanks(why)};
-  }
-  // No rank of the group can be further ahead of this node's ranks.
-  uint64_t LastExpected(const Group& group) const {
-    return group.LastTaken().value() + 2 * uint64_t{options_.limits.max_jobs_per_group};
   }
   void Sooner(absl::Time deadline) { next_deadline_ = std::min(next_deadline_, deadline); }
   // Frees what refers to so many ranges, and nothing refers to: on another thread when they are many.
