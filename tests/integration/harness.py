@@ -227,6 +227,12 @@ def footprint(pid):
     return {"descriptors": dict(descriptors), "threads": dict(threads), "mapped": len(mapped)}
 
 
+def settled_footprint(pid):
+    """footprint(), once the threads of a daemon that has just started have taken their names."""
+    first = 2 if SLOW else 1  # the main thread, and one that some sanitizers add
+    return eventually(lambda: (held := footprint(pid))["threads"].get("railsd", 0) <= first and held, lambda: footprint(pid))
+
+
 class ClusterTest(unittest.TestCase):
     """Tests that share one cluster with the shape `settings`."""
 

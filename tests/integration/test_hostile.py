@@ -99,7 +99,7 @@ class Hostile(harness.ClusterTest):
 
     def test_a_replay_does_not_notice(self):
         node = self.cluster.nodes[0]
-        before = harness.footprint(node.pid)
+        before = harness.settled_footprint(node.pid)
         rails = [rail["address"] for rail in self.cluster.overview(node)["rails"]]
         self.attack("control", self.tcp(self.cluster.addresses.control(0)))
         self.attack("metrics", self.tcp(self.cluster.addresses.metrics(0)))
@@ -150,7 +150,7 @@ class Hostile(harness.ClusterTest):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         node = self.cluster.nodes[0]
         rail = self.cluster.overview(node)["rails"][0]["address"]
-        before = harness.footprint(node.pid)
+        before = harness.settled_footprint(node.pid)
         for name, address, first_bytes in (("control", self.cluster.addresses.control(0), b"PRI * HTTP/2.0\r\n\r\n"),
                                            ("rail", rail, b"\x01RSHEL")):
             with self.subTest(name), self.flood(address, count, first_bytes):

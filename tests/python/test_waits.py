@@ -123,6 +123,7 @@ def interrupt_soon():
 
 
 def test_ctrl_c(cluster, tmp_path, monkeypatch):
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs begin without it
     client = rails.connect(sockets(cluster))
     timer = interrupt_soon()
     with pytest.raises(KeyboardInterrupt):
