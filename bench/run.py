@@ -13,8 +13,8 @@ import cluster  # noqa: E402  (found by the line above)
 import common  # noqa: E402
 import lab  # noqa: E402
 
-NAMES = ["planner", "plan", "engine", "latency", "lab", "cpu", "submit", "stall", "links", "scrape", "tls", "faults", "hostile",
-         "shares", "peers", "verbs", "verbs_faults"]
+NAMES = ["planner", "plan", "engine", "latency", "torch", "lab", "cpu", "submit", "stall", "links", "scrape", "tls", "faults",
+         "hostile", "shares", "peers", "verbs", "verbs_faults"]
 
 
 def main():

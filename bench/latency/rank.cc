@@ -2,7 +2,8 @@
 //
 //   bench_rank --sockets DIR --group G --world N --rank R --max-bytes B [--spin MICROSECONDS]
 //
-// Reads lines "BYTES JOBS" from standard input. In each job the rank sends BYTES in equal parts to all other ranks.
+// Reads lines "BYTES JOBS" from standard input. In each job the rank sends BYTES in equal parts to all other ranks; the
+// only rank of a group sends them to itself.
 // Answers each line with one JSON object: microseconds of the jobs, which all ranks begin as soon as they have ended
 // the one before. Content is filled before the jobs of a line and checked after them.
 #include <CLI/CLI.hpp>
@@ -52,7 +53,7 @@ class Rank {
   }
 
   nlohmann::json Run(uint64_t bytes, uint32_t jobs) {
-    const uint64_t part = bytes / (options_.world - 1);
+    const uint64_t part = bytes / std::max(1u, options_.world - 1);
     ++line_;
     Fill(part);
     const rails::AllToAllv exchange = Exchange(part);
@@ -77,7 +78,7 @@ class Rank {
   void ForEachPart(uint64_t part, Do call) const {
     uint64_t at = 0;
     for (uint32_t other = 0; other < options_.world; ++other) {
-      if (other == options_.rank) continue;
+      if (other == options_.rank && options_.world > 1) continue;
       call(other, at);
       at += part;
     }
@@ -126,7 +127,7 @@ int main(int argc, char** argv) {
   CLI::App app("One rank of a latency benchmark.");
   app.add_option("--sockets", options.sockets)->required();
   app.add_option("--group", options.group);
-  app.add_option("--world", options.world)->required()->check(CLI::Range(2, 4096));
+  app.add_option("--world", options.world)->required()->check(CLI::Range(1, 4096));
   app.add_option("--rank", options.rank)->required();
   app.add_option("--max-bytes", options.max_bytes);
   app.add_option("--spin", options.spin_microseconds, "How long a wait polls before it sleeps.");

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import dataclasses
 import math
-from typing import TYPE_CHECKING, Any, Generator
+from typing import TYPE_CHECKING, Any, Generator, NamedTuple
 
 from rails import _library
 from rails._library import Handle, interruptible, lib, nanoseconds
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
 _FIRST_WAIT = 0.2
 
 
-@dataclasses.dataclass(frozen=True)
-class Report:
+class Report(NamedTuple):
     """The outcome of this rank's part of a job. Times are seconds."""
 
     seq: int  # number of the job in its group, from 1
@@ -82,13 +80,17 @@ class Work:
             DeadlineExceededError: the job's time limit has passed.
             AbortedError: the daemon has exited.
         """
+        self._end(timeout)
+        return self.report
+
+    def _end(self, timeout: float | None) -> None:
+        """wait() without the report."""
         limit = math.inf if timeout is None else timeout
         ended = self._wait_once(min(limit, _FIRST_WAIT))
         if not ended and limit > _FIRST_WAIT:
             ended = interruptible(lambda: self._wait_once(limit - _FIRST_WAIT))
         if not ended:
             raise UnfinishedError(f"the job has not ended within {timeout} s; it goes on")
-        return self.report
 
     def __await__(self) -> Generator[Any, None, Report]:
         if not self.done():
