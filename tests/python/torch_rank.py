@@ -66,9 +66,61 @@ def check_others(group):
     assert objects == [{"rank": peer, "text": "x" * peer} for peer in range(WORLD)]
     expect(ValueError, "ranks give 6 each", dist.all_gather_into_tensor, whole[:WORLD], mine, group=group)
     dist.barrier(group)
-    for call, arguments in ((dist.all_reduce, (mine,)), (dist.broadcast, (mine, 0)), (dist.send, (mine, 0)), (dist.recv, (mine, 0))):
-        if call in (dist.all_reduce, dist.broadcast) or RANK:
-            expect(RuntimeError, "expert groups only", call, *arguments, group=group)
+    for call, arguments in ((dist.all_reduce, (mine,)), (dist.broadcast, (mine, 0)), (dist.recv, (mine,))):
+        expect(RuntimeError, "expert groups only", call, *arguments, group=group)
+
+
+def check_pairs(gloo, group):
+    """send and recv: all pairs, both directions at once, several under way, sizes and types."""
+    peers = [peer for peer in range(WORLD) if peer != RANK]
+
+    def message(source, target, number):
+        return torch.arange(number * 1000 + 7).to([torch.bfloat16, torch.int64, torch.bool][number]) * (source + 2 * target)
+    for each in (gloo, group):
+        works, landed = [], {}
+        for number in range(3):
+            for peer in peers:  # no rank receives before all have sent: sends must not wait for the other rank to begin
+                works.append(dist.isend(message(RANK, peer, number), peer, each, tag=number))
+            for peer in peers:
+                blank = torch.zeros_like(message(peer, RANK, number))
+                landed[peer, number] = blank if number or each is gloo else torch.zeros((len(blank), 2), dtype=blank.dtype)[:, 0]
+                works.append(dist.irecv(landed[peer, number], peer, each, tag=number))
+        for work in works:
+            work.wait()
+        for (peer, number), tensor in landed.items():
+            assert torch.equal(tensor, message(peer, RANK, number)), (peer, number)
+    before, after, given = (RANK - 1) % WORLD, (RANK + 1) % WORLD, rails.torch.empty(5)
+    requests = dist.batch_isend_irecv([dist.P2POp(dist.isend, torch.full((5,), float(RANK)), after, group),
+                                       dist.P2POp(dist.irecv, given, before, group)])
+    for request in requests:
+        request.wait()
+    assert given.tolist() == [before] * 5
+    first, second = (dist.send, dist.recv) if RANK % 2 == 0 else (dist.recv, dist.send)
+    for call in (first, second):
+        call(given, RANK ^ 1, group)
+    assert given.tolist() == [(RANK - 1 if RANK % 2 == 0 else (RANK ^ 1) - 1) % WORLD] * 5
+    for peer in (RANK, WORLD):
+        if peer == RANK:
+            expect(ValueError, f"rank {RANK}", group.send, [given], peer)
+        expect(ValueError, f"this is {RANK}", group.recv, [given], peer)
+
+
+def check_pairs_that_disagree():
+    group = dist.new_group(backend="rails")
+    if RANK < 2:
+        call, name = (dist.send, "send to rank 1") if RANK == 0 else (dist.recv, "recv from rank 0")
+        expect(rails.InvalidArgumentError, f"operation 1, {name}: tag", call, torch.zeros(4), 1 - RANK, group, tag=RANK)
+        expect(rails.InvalidArgumentError, f"operation 2, {name}: ", call, torch.zeros(4 + RANK), 1 - RANK, group)
+        call(torch.zeros(4), 1 - RANK, group)
+    dist.barrier()
+    late = dist.new_group(backend="rails", timeout=datetime.timedelta(seconds=1))
+    if RANK == 1:
+        works = [dist.irecv(torch.zeros(4), 3, late) for _ in range(2)]
+        for work in works:
+            expect(rails.DeadlineExceededError, "recv from rank 3", work.wait)
+            assert work.exception().ranks == (3,) and work.is_completed() and not work.is_success()
+        expect(rails.DeadlineExceededError, "", dist.recv, torch.zeros(4), 3, late)
+    dist.barrier()
 
 
 def check_asynchronous(group):
@@ -128,6 +180,8 @@ def main():
     check_all_to_all(gloo, group)
     check_others(group)
     check_asynchronous(group)
+    check_pairs(gloo, group)
+    check_pairs_that_disagree()
     check_gradients(gloo, group)
     check_groups()
     dist.barrier()

@@ -1,0 +1,340 @@
+"""Operations of torch.distributed as jobs of a group of `rails`: staging memory, their order, their work objects."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import datetime
+import threading
+import time
+from typing import Callable, NamedTuple, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch._C._distributed_c10d import Work as _TorchWork
+
+import rails
+
+_ALIGNMENT = 64  # of tensors in memory for staging
+_Memory = npt.NDArray[np.uint8]
+
+
+def tensor_of(memory: _Memory, dtype: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
+    """A tensor of the bytes, without a copy."""
+    if len(memory) == 0:
+        return torch.empty(tuple(shape), dtype=dtype)
+    return torch.from_numpy(memory).view(dtype).reshape(shape)
+
+
+def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
+    """Copies a tensor of the same type and length. Several threads of torch would only be in each other's way: the ranks of a
+    node copy at the same time."""
+    if target.is_contiguous() and source.is_contiguous() and target.numel():
+        target, source = (tensor.detach().reshape(-1).view(torch.uint8) for tensor in (target, source))
+        np.copyto(target.numpy(), source.numpy())
+    else:
+        target.copy_(source.view_as(target))
+
+
+class Parts(NamedTuple):
+    """Tensors that go to ranks, or come from them, by rank."""
+
+    tensors: dict[int, torch.Tensor]
+    whole: torch.Tensor | None = None  # all are views of it
+
+
+class Pool:
+    """Memory for tensors that are not shared, which the operations of a process group use in turn. Thread-safe."""
+
+    def __init__(self, client: rails.Client):
+        self.client = client
+        self._lock = threading.Lock()
+        self._free: list[_Memory] = []
+
+    def take(self, length: int) -> _Memory:
+        with self._lock:
+            fitting = [number for number, memory in enumerate(self._free) if len(memory) >= length]
+            if fitting:
+                return self._free.pop(min(fitting, key=lambda number: len(self._free[number])))
+            self._free.clear()  # what is too small would pile up
+        return self.client.empty(max(1 << (length - 1).bit_length(), 4096), np.uint8)
+
+    def give(self, memory: list[_Memory]) -> None:
+        with self._lock:
+            self._free += memory
+
+
+class _Staging:
+    """Memory of one operation for tensors that are not shared."""
+
+    def __init__(self, pool: Pool):
+        self._pool = pool
+        self._taken: list[_Memory] = []
+        self._landing: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def flows(self, rank: int, sends: Parts, receives: Parts) -> list[dict[int, list[torch.Tensor]]]:
+        """By rank, shared tensors that go to it, and that come from it."""
+        shared = self._shares(sends), self._shares(receives)
+        out, into = dict(sends.tensors), dict(receives.tensors)
+        if rank in out and not all(shared):  # the part for this rank itself takes the short way
+            _copy(into.pop(rank), out.pop(rank))
+        if not shared[0]:
+            places = self._places(out)
+            for tensor, place in places.values():
+                _copy(place, tensor)
+            out = {peer: places[id(tensor)][1] for peer, tensor in out.items()}
+        if not shared[1]:
+            places = self._places(into)
+            self._landing += places.values()
+            into = {peer: places[id(tensor)][1] for peer, tensor in into.items()}
+        return [{peer: [tensor] for peer, tensor in tensors.items()} for tensors in (out, into)]
+
+    def finish(self, well: bool) -> None:
+        """The operation has ended: brings the output to where it belongs, and gives the memory back."""
+        for tensor, memory in self._landing if well else ():
+            _copy(tensor, memory)
+        self._pool.give(self._taken)
+
+    def _shares(self, parts: Parts) -> bool:
+        """True if all of them are shared."""
+        return all(map(self._pool.client.shares, parts.tensors.values() if parts.whole is None else [parts.whole]))
+
+    def _places(self, tensors: dict[int, torch.Tensor]) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
+        """By identity, each tensor and a shared one like it. They lie in one piece of memory, each aligned for its type."""
+        different = {id(tensor): tensor for tensor in tensors.values()}
+        sizes = [tensor.numel() * tensor.element_size() for tensor in different.values()]
+        length = sum(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes)
+        memory, begin, places = np.empty(0, np.uint8), 0, {}
+        if length:
+            memory = self._pool.take(length)
+            self._taken.append(memory)
+        for (identity, tensor), size in zip(different.items(), sizes):
+            places[identity] = tensor, tensor_of(memory[begin:begin + size], tensor.dtype, tensor.shape)
+            begin += -(-size // _ALIGNMENT) * _ALIGNMENT
+        return places
+
+
+class Work(_TorchWork):
+    """An operation under way, as torch.distributed returns it with async_op=True."""
+
+    def __init__(self, what: str, outputs: list[torch.Tensor], sends: Parts, receives: Parts, tag: int,
+                 members: Sequence[int] | None = None):
+        """`what`: its name in errors. `tag`: equal on all ranks. `members`: the ranks of its group in the process group, if
+        those are others."""
+        super().__init__()
+        self._what, self._outputs, self._tag, self._members = what, outputs, tag, members
+        self._parts: tuple[Parts, Parts] | None = (sends, receives)  # None: submitted
+        self._lock = threading.Lock()
+        self._begun = threading.Event()  # submitted, or failed before
+        self.number = 0  # in its channel, from 1
+        self._error: Exception | None = None  # why it was not submitted
+        self._work: rails.Work | None = None
+        self._finish: Callable[[bool], None] | None = None  # None: called
+        self._aborted = False
+
+    def is_completed(self) -> bool:
+        """True if the operation has ended, well or not, and its output is there. Local."""
+        if not self._begun.is_set() or (self._work is not None and not self._work.done()):
+            return False
+        self._land()
+        return True
+
+    def is_success(self) -> bool:
+        return self.is_completed() and self.exception() is None
+
+    def exception(self) -> Exception | None:
+        """Why the operation has failed; None: it has not, or is under way."""
+        try:
+            if self._begun.is_set():
+                self._result(0)
+        except rails.UnfinishedError:
+            return None
+        except Exception as error:
+            return error
+        return None
+
+    def wait(self, timeout: datetime.timedelta = datetime.timedelta()) -> bool:
+        """Waits until the output is there. A `timeout` of zero is none: the group's limits the operation.
+
+        Raises:
+            rails.RailsError: as `rails.Work.wait()`. The text begins with the operation; `ranks` are those of the group.
+        """
+        limit = timeout.total_seconds() or None
+        until = None if limit is None else time.monotonic() + limit
+        if not self._begun.wait(limit):
+            raise rails.UnfinishedError(f"{self._what} has not begun within {limit} s, because one before it has not ended")
+        try:
+            self._result(None if until is None else max(until - time.monotonic(), 0))
+        finally:
+            self.is_completed()
+        return True
+
+    def abort(self) -> None:
+        """Ends the operation at every rank, where it fails with `rails.CancelledError`; one that has not begun, as soon as
+        it has. Waits at most 10 s for the daemon."""
+        with self._lock:
+            self._aborted = True
+        if self._work is not None:
+            self._work.cancel()
+
+    @property
+    def report(self) -> rails.Report:
+        """The report of the operation, which has ended."""
+        if self._work is None:
+            raise self._error or rails.FailedPreconditionError(f"{self._what} has not begun")
+        return self._work.report
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def result(self) -> list[torch.Tensor]:
+        return self._outputs
+
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        """A future of the output, which a thread of its own completes."""
+        future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+
+        def run() -> None:
+            try:
+                self.wait()
+                future.set_result(self._outputs)
+            except Exception as error:  # whoever waits for the future must hear of it
+                future.set_exception(error)
+        threading.Thread(target=run, name="rails-future", daemon=True).start()
+        return future
+
+    def submit(self, group: rails.Group, pool: Pool, timeout: float) -> None:
+        """Submits it. Raises why that fails."""
+        assert self._parts is not None
+        staging = _Staging(pool)
+        try:
+            flows = staging.flows(group.rank, *self._parts)
+            work = group.all_to_all_ranges(*flows, tag=self._tag, timeout=timeout)
+        except BaseException:
+            staging.finish(False)
+            raise
+        with self._lock:
+            self._work, self._finish, self._parts = work, staging.finish, None
+            aborted = self._aborted
+        self._begun.set()
+        if aborted:
+            self.abort()
+
+    def fail(self, error: Exception) -> None:
+        """It cannot be submitted."""
+        self._error, self._parts = self._explained(error) if isinstance(error, rails.RailsError) else error, None
+        self._begun.set()
+
+    def end(self) -> None:
+        """Waits until the operation, which has begun, has ended, well or not."""
+        with contextlib.suppress(Exception):
+            self.wait()
+
+    def _result(self, timeout: float | None) -> None:
+        if self._error is not None:
+            raise self._error
+        assert self._work is not None
+        try:
+            self._work.wait(timeout)
+        except rails.UnfinishedError:
+            raise
+        except rails.RailsError as error:
+            raise self._explained(error) from None
+
+    def _land(self) -> None:
+        """Brings the output from shared memory to where it belongs, once."""
+        with self._lock:
+            finish, self._finish = self._finish, None
+            if finish is not None:
+                finish(self.exception() is None)
+
+    def _explained(self, error: rails.RailsError) -> rails.RailsError:
+        """The error, with what has failed, and ranks of the process group."""
+        ranks = error.ranks if self._members is None else [self._members[rank] for rank in error.ranks]
+        return type(error)(f"operation {self.number}, {self._what}: {error.text}", error.code, error.node, ranks)
+
+
+class Channel:
+    """Operations over one group of `rails`, serial in effect: one begins when the one before it has ended. Thread-safe.
+
+    The caller's thread submits an operation if none is under way. Otherwise a thread of the channel does, which ends with
+    the last one that waits.
+    """
+
+    def __init__(self, join: Callable[[], rails.Group], pool: Pool, timeout: float):
+        """`join`: joins the group, when the first operation begins. `timeout`: seconds for each operation."""
+        self._join, self._pool, self._timeout = join, pool, timeout
+        self._lock = threading.Lock()
+        self._group: rails.Group | None = None
+        self._waiting: collections.deque[Work] = collections.deque()  # not yet submitted
+        self._runs = False  # its thread, which submits them
+        self._last: Work | None = None  # of those submitted
+        self._over: Exception | None = None  # why no operation can begin any more
+        self.begun = 0  # operations, also those that wait
+
+    def open(self) -> None:
+        """Joins the group, if that has not been done."""
+        if self._group is None:
+            group = self._join()
+            with self._lock:
+                self._group = group
+            if self._over is not None:
+                group.leave()
+
+    def begin(self, work: Work) -> Work:
+        """Begins an operation, and returns it.
+
+        Raises:
+            rails.RailsError: why it cannot be submitted. If others are before it, `Work.wait()` raises that.
+        """
+        with self._lock:
+            if self._over is not None:
+                raise self._over
+            work.number = self.begun + 1
+            if self._group is not None and not self._runs and (self._last is None or self._last.is_completed()):
+                self._submit(work)
+            else:
+                self._waiting.append(work)
+                if not self._runs:
+                    self._runs = True
+                    threading.Thread(target=self._run, name="rails-torch", daemon=True).start()
+            self.begun = work.number
+        return work
+
+    def close(self, error: Exception) -> None:
+        """Ends all operations at every rank, and leaves the group: those that wait fail with `error`, as do those to come.
+        Waits at most 10 s for the daemon."""
+        with self._lock:
+            self._over = self._over or error
+            waiting, group = list(self._waiting), self._group
+            self._waiting.clear()
+        for work in waiting:
+            work.fail(error)
+        if group is not None:
+            with contextlib.suppress(rails.RailsError):
+                group.leave()
+
+    def _run(self) -> None:
+        """Submits all that wait, each when the one before it has ended."""
+        try:
+            self.open()
+            while self._wants_next():
+                if self._last is not None:
+                    self._last.end()
+                with self._lock:
+                    if self._waiting:  # else closed meanwhile
+                        self._submit(self._waiting[0])
+                        self._waiting.popleft()
+        except Exception as error:  # the operations behind it would be taken for others at the other ranks
+            self.close(error)
+
+    def _wants_next(self) -> bool:
+        with self._lock:
+            self._runs = bool(self._waiting)
+            return self._runs
+
+    def _submit(self, work: Work) -> None:
+        assert self._group is not None
+        work.submit(self._group, self._pool, self._timeout)
+        self._last = work
