@@ -1,7 +1,11 @@
 """A rank of test_torch.py: RANK WORLD STORE. Every operation runs over Gloo and over rails, with the same result."""
 
 import datetime
+import functools
+import importlib.util
+import os
 import sys
+import threading
 
 import torch
 import torch.distributed as dist
@@ -11,7 +15,7 @@ import rails
 import rails.torch
 
 RANK, WORLD = int(sys.argv[1]), int(sys.argv[2])
-DTYPES = [torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.uint8, torch.complex64]
+DTYPES = [torch.float32, torch.bfloat16, torch.bool, torch.complex64]
 
 
 def tensors(shape, dtype):
@@ -22,12 +26,13 @@ def tensors(shape, dtype):
 
 
 def expect(error, text, call, *arguments, **options):
+    """The error that a call raises."""
     try:
         call(*arguments, **options)
     except error as caught:
         assert text in str(caught), caught
-    else:
-        raise AssertionError(f"{call} is not refused")
+        return caught
+    raise AssertionError(f"{call} is not refused")
 
 
 def check_all_to_all(gloo, group):
@@ -44,6 +49,13 @@ def check_all_to_all(gloo, group):
                         continue  # torch refuses it
                     dist.all_to_all_single(output.zero_(), given, into, out, group=group)
                     assert torch.equal(output, expected), (dtype, output, expected)
+    for name in ("float64", "float16", "int8", "int16", "int32", "int64", "uint8", "complex128", "float8_e4m3fn", "uint16"):
+        if hasattr(torch, name):  # those of torch 2 are numbers without arithmetic
+            dtype, bits = getattr(torch, name), torch.randint(0, 256, (16 * WORLD,), dtype=torch.uint8)
+            outputs = [torch.zeros(16 * WORLD, dtype=torch.uint8) for _ in range(2)]
+            dist.all_to_all_single(outputs[0], bits, group=gloo)
+            dist.all_to_all_single(outputs[1].view(dtype), bits.view(dtype), group=group)
+            assert torch.equal(*outputs), name
     lists = [[torch.full((2 + source, peer + 1), 10 * source + peer) for peer in range(WORLD)] for source in range(WORLD)]
     outputs = [torch.zeros_like(lists[peer][RANK]) for peer in range(WORLD)]
     dist.all_to_all(outputs, lists[RANK], group=group)
@@ -108,7 +120,7 @@ def check_pairs(gloo, group):
 def check_pairs_that_disagree():
     group = dist.new_group(backend="rails")
     if RANK < 2:
-        call, name = (dist.send, "send to rank 1") if RANK == 0 else (dist.recv, "recv from rank 0")
+        call, name = (dist.send, "send to rank 1 (1 of the two)") if RANK == 0 else (dist.recv, "recv from rank 0 (0 of the two)")
         expect(rails.InvalidArgumentError, f"operation 1, {name}: tag", call, torch.zeros(4), 1 - RANK, group, tag=RANK)
         expect(rails.InvalidArgumentError, f"operation 2, {name}: ", call, torch.zeros(4 + RANK), 1 - RANK, group)
         call(torch.zeros(4), 1 - RANK, group)
@@ -117,7 +129,7 @@ def check_pairs_that_disagree():
     if RANK == 1:
         works = [dist.irecv(torch.zeros(4), 3, late) for _ in range(2)]
         for work in works:
-            expect(rails.DeadlineExceededError, "recv from rank 3", work.wait)
+            expect(rails.DeadlineExceededError, "recv from rank 3 (0 of the two)", work.wait)
             assert work.exception().ranks == (3,) and work.is_completed() and not work.is_success()
         expect(rails.DeadlineExceededError, "", dist.recv, torch.zeros(4), 3, late)
     dist.barrier()
@@ -143,6 +155,105 @@ def check_asynchronous(group):
     assert torch.equal(a, b) and torch.equal(b, 10.0 * torch.arange(WORLD) + RANK)
 
 
+def check_order(group):
+    """Operations that wait for those before them let the caller go on, also to another group that the others use first."""
+    other = dist.new_group(backend="rails")
+    chain = [torch.arange(WORLD) + 10 * RANK] + [torch.zeros(WORLD, dtype=torch.int64) for _ in range(9)]
+    if RANK == 0:
+        dist.barrier(other)
+    before = group._get_sequence_number_for_group()
+    works = [dist.all_to_all_single(into, out, group=group, async_op=True) for out, into in zip(chain, chain[1:])]
+    if RANK != 0:
+        dist.barrier(other)
+    assert works[-1].wait(datetime.timedelta(seconds=60)) and all(work.is_completed() for work in works)
+    for number, tensor in enumerate(chain):
+        assert torch.equal(tensor, torch.arange(WORLD) + 10 * RANK if number % 2 == 0 else 10 * torch.arange(WORLD) + RANK)
+    group._set_sequence_number_for_group()
+    assert group._get_sequence_number_for_group() == before + len(works)
+
+
+def check_threads():
+    """Two groups at once: a thread of each goes forward and backward."""
+    groups, gradients = [dist.new_group(backend="rails") for _ in range(2)], [None] * 2
+
+    def run(number, group):
+        weights = torch.arange(8.0 * WORLD).add(number + RANK).requires_grad_()
+        total = 0
+        for _ in range(10):
+            landed = differentiable.all_to_all_single(torch.zeros(8 * WORLD), weights * weights, group=group)
+            total = total + (landed * (RANK + 1)).sum()
+        total.backward()
+        gradients[number] = weights.grad
+    threads = [threading.Thread(target=run, args=pair) for pair in enumerate(groups)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    scale = torch.arange(1.0, WORLD + 1).repeat_interleave(8)
+    for number in range(2):
+        assert torch.equal(gradients[number], 20 * scale * (torch.arange(8.0 * WORLD) + number + RANK))
+
+
+def check_detail():
+    """TORCH_DISTRIBUTED_DEBUG=DETAIL finds ranks that call different operations."""
+    group = dist.new_group(backend="rails")
+    dist.set_debug_level(dist.DebugLevel.DETAIL)
+    a, b = torch.zeros(WORLD), torch.zeros(WORLD)
+    dist.all_to_all_single(a, b, group=group)
+    dtype = torch.int32 if RANK == 1 else torch.float32
+    expect(rails.InvalidArgumentError, f"operation 2, all_to_all_single of {dtype}: tag", dist.all_to_all_single, a.to(dtype),
+           b.to(dtype), group=group)
+    name, call, arguments = (("barrier", dist.barrier, []) if RANK else
+                             ("all_gather_into_tensor of torch.float32", dist.all_gather_into_tensor, [a[:0], b[:0]]))
+    expect(rails.InvalidArgumentError, f"operation 3, {name}: tag", call, *arguments, group=group)
+    dist.barrier(group)
+    dist.set_debug_level(dist.DebugLevel.OFF)
+
+
+def check_abort():
+    """A rank aborts an operation, then the group, with operations that wait and a pair that nobody else has joined."""
+    group = dist.new_group(backend="rails")
+    exchange = functools.partial(dist.all_to_all_single, torch.zeros(WORLD), torch.zeros(WORLD), group=group)
+    first = "operation 1, all_to_all_single"
+    if RANK == 0:
+        works = [exchange(async_op=True) for _ in range(3)]
+        works[0].abort()
+        expect(rails.CancelledError, first, works[0].wait)
+        dist.barrier()
+        works.append(dist.irecv(torch.zeros(3), 1, group))
+        dist.barrier()
+        group.abort()
+        for work in works[1:]:
+            expect(rails.RailsError, "operation", work.wait)
+        expect(rails.CancelledError, "operation 3, all_to_all_single: this rank has aborted the group", works[2].wait)
+        for call, arguments in ((dist.barrier, ()), (dist.recv, (torch.zeros(3), 1)), (dist.send, (torch.zeros(3), 1))):
+            expect(rails.CancelledError, "this rank has aborted the group", call, *arguments, group=group)
+    else:
+        dist.barrier()
+        expect(rails.CancelledError, first, exchange)
+        dist.barrier()
+        expect(rails.RailsError, "rank 0", exchange)
+
+
+def check_loss():
+    """The last rank dies; the others hear of it in what is under way and in what comes, as members and as receivers."""
+    group, last = dist.new_group(backend="rails"), WORLD - 1
+    if RANK == last:
+        for peer in range(last):
+            dist.send(torch.ones(3), peer, group)
+    else:
+        dist.recv(torch.zeros(3), last, group)
+        works = [dist.barrier(group, async_op=True), dist.irecv(torch.zeros(3), last, group)]
+    dist.barrier()
+    if RANK == last:
+        os._exit(0)
+    for work in works:
+        expect(rails.UnavailableError, "is gone", work.wait)
+        assert work.exception().ranks == (last,), work.exception()
+    expect(rails.RailsError, f"rank {last}", dist.barrier, group)
+    expect(rails.RailsError, f"recv from rank {last}", dist.recv, torch.zeros(3), last, group)
+
+
 def check_gradients(gloo, group):
     out, into = [RANK + 1] * WORLD, list(range(1, WORLD + 1))
     results = []
@@ -155,6 +266,15 @@ def check_gradients(gloo, group):
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(*results))
 
 
+def check_functional(group):
+    """The collectives of torch 2 for compilers."""
+    if importlib.util.find_spec("torch.distributed._functional_collectives") is None:
+        return
+    from torch.distributed import _functional_collectives as functional
+    landed = functional.all_to_all_single(torch.arange(WORLD) + 10 * RANK, None, None, group)
+    assert torch.equal(functional.wait_tensor(landed), 10 * torch.arange(WORLD) + RANK)
+
+
 def check_groups():
     """Subgroups, many groups, a rank that does not come."""
     pairs = [dist.new_group([first, first + 1], backend="rails") for first in range(0, WORLD, 2)]
@@ -162,13 +282,18 @@ def check_groups():
     dist.all_to_all_single(output, torch.tensor([RANK, RANK + 100.0]), group=pairs[RANK // 2])
     first = RANK // 2 * 2
     assert output.tolist() == [first + 100 * (RANK % 2), first + 1 + 100 * (RANK % 2)]
-    for _ in range(5):
+    dist.recv(output, first, pairs[RANK // 2]) if RANK % 2 else dist.send(output, RANK + 1, pairs[RANK // 2])
+    assert output.tolist() == [first, first + 1]
+    for number in range(200):  # more than a daemon may have at a time
         group = dist.new_group(backend="rails", pg_options=rails.torch.Options(recovery="degrade"))
         dist.barrier(group)
+        if number < 20 and RANK < 2:
+            (dist.recv if RANK else dist.send)(output, 1 - RANK, group)
         dist.destroy_process_group(group)
-    late = dist.new_group(backend="rails", timeout=datetime.timedelta(seconds=2))
+    late = dist.new_group(backend="rails", timeout=datetime.timedelta(seconds=1))
     if RANK != 1:
-        expect(rails.DeadlineExceededError, "rank 1", dist.barrier, late)
+        missing = expect(rails.DeadlineExceededError, "", dist.barrier, late).ranks
+        assert 1 in missing and missing in [(1,), (1, 3)], missing  # another node may know no more than that ranks of n1 are missing
     dist.barrier()
 
 
@@ -179,12 +304,17 @@ def main():
     torch.manual_seed(RANK)
     check_all_to_all(gloo, group)
     check_others(group)
-    check_asynchronous(group)
     check_pairs(gloo, group)
     check_pairs_that_disagree()
+    check_asynchronous(group)
+    check_order(group)
     check_gradients(gloo, group)
+    check_threads()
+    check_functional(group)
+    check_detail()
+    check_abort()
     check_groups()
-    dist.barrier()
+    check_loss()
     dist.destroy_process_group()
 
 

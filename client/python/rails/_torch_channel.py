@@ -223,7 +223,7 @@ class Work(_TorchWork):
 
     def fail(self, error: Exception) -> None:
         """It cannot be submitted."""
-        self._error, self._parts = self._explained(error) if isinstance(error, rails.RailsError) else error, None
+        self._error, self._parts = error, None
         self._begun.set()
 
     def end(self) -> None:
@@ -240,7 +240,7 @@ class Work(_TorchWork):
         except rails.UnfinishedError:
             raise
         except rails.RailsError as error:
-            raise self._explained(error) from None
+            raise self.explained(error) from None
 
     def _land(self) -> None:
         """Brings the output from shared memory to where it belongs, once."""
@@ -249,8 +249,10 @@ class Work(_TorchWork):
             if finish is not None:
                 finish(self.exception() is None)
 
-    def _explained(self, error: rails.RailsError) -> rails.RailsError:
+    def explained(self, error: Exception) -> Exception:
         """The error, with what has failed, and ranks of the process group."""
+        if not isinstance(error, rails.RailsError):
+            return error
         ranks = error.ranks if self._members is None else [self._members[rank] for rank in error.ranks]
         return type(error)(f"operation {self.number}, {self._what}: {error.text}", error.code, error.node, ranks)
 
@@ -310,7 +312,7 @@ class Channel:
             waiting, group = list(self._waiting), self._group
             self._waiting.clear()
         for work in waiting:
-            work.fail(error)
+            work.fail(work.explained(error))
         if group is not None:
             with contextlib.suppress(rails.RailsError):
                 group.leave()
@@ -324,8 +326,7 @@ class Channel:
                     self._last.end()
                 with self._lock:
                     if self._waiting:  # else closed meanwhile
-                        self._submit(self._waiting[0])
-                        self._waiting.popleft()
+                        self._submit_first()
         except Exception as error:  # the operations behind it would be taken for others at the other ranks
             self.close(error)
 
@@ -334,7 +335,18 @@ class Channel:
             self._runs = bool(self._waiting)
             return self._runs
 
+    def _submit_first(self) -> None:
+        work = self._waiting.popleft()
+        try:
+            self._submit(work)
+        except Exception as error:
+            work.fail(error)
+            raise
+
     def _submit(self, work: Work) -> None:
         assert self._group is not None
-        work.submit(self._group, self._pool, self._timeout)
+        try:
+            work.submit(self._group, self._pool, self._timeout)
+        except rails.RailsError as error:
+            raise work.explained(error) from None
         self._last = work

@@ -81,10 +81,12 @@ class ProcessGroup(dist.ProcessGroup):
         if rank == 0:
             store.set("rails", f"{secrets.token_hex(8)} {secrets.token_hex(16)}")
         nonce, key = store.get("rails").decode().split()
-        # Not a method: what this object keeps must not keep this object, because the groups are left when it is gone.
-        self._join = functools.partial(_join, shared, f"torch {nonce}", key, self._timeout, options)
+        # No methods: what this object keeps must not keep this object, because the groups are left when it is gone.
+        self._join = functools.partial(_join, shared, f"torch {nonce}", key, self._timeout)
+        self._options = options
         self._pairs: dict[tuple[int, int], Channel] = {}  # by source and destination
-        self._channel = Channel(functools.partial(self._join, "", rank, size), self._pool, self._timeout)
+        self._aborted: rails.CancelledError | None = None
+        self._channel = Channel(functools.partial(self._join, options, "", rank, size), self._pool, self._timeout)
         self._channel.open()
 
     @property
@@ -128,17 +130,17 @@ class ProcessGroup(dist.ProcessGroup):
 
     def send(self, tensors: list[torch.Tensor], rank: int, tag: int = 0) -> Work:
         """send and isend: the n-th tensor to a rank is the n-th that it receives from this one."""
-        return self._begin_pair(f"send to rank {rank}", rank, self.rank(), rank, tag, [], Parts({1: tensors[0]}), Parts({}))
+        return self._begin_pair(f"send to rank {rank} (1 of the two)", rank, self.rank(), rank, tag, [], Parts({1: tensors[0]}), Parts({}))
 
     def recv(self, tensors: list[torch.Tensor], rank: int, tag: int = 0) -> Work:
         """recv and irecv. A tag other than the sender's is an error."""
-        return self._begin_pair(f"recv from rank {rank}", rank, rank, self.rank(), tag, tensors, Parts({}), Parts({0: tensors[0]}))
+        return self._begin_pair(f"recv from rank {rank} (0 of the two)", rank, rank, self.rank(), tag, tensors, Parts({}), Parts({0: tensors[0]}))
 
     def abort(self) -> None:
         """Ends all operations of the group at every rank, and leaves it. Waits at most 10 s for the daemon."""
-        error = rails.CancelledError(f"this rank has aborted the group {self._name}")
-        for channel in (self._channel, *self._pairs.values()):
-            channel.close(error)
+        self._aborted = rails.CancelledError(f"this rank has aborted the group {self._name}")
+        for channel in (self._channel, *list(self._pairs.values())):
+            channel.close(self._aborted)
 
     shutdown = abort
 
@@ -186,12 +188,18 @@ class ProcessGroup(dist.ProcessGroup):
         pair = source, destination
         channel = self._pairs.get(pair)
         if channel is None:
-            join = functools.partial(self._join, f" {source} to {destination}", pair.index(self.rank()), 2)
+            options = self._options
+            if options.recovery == "degrade":  # nothing is left to go on with
+                options = dataclasses.replace(options, recovery="fail")
+            join = functools.partial(self._join, options, f" {source} to {destination}", pair.index(self.rank()), 2)
             channel = self._pairs.setdefault(pair, Channel(join, self._pool, self._timeout))
+            if self._aborted is not None:
+                channel.close(self._aborted)
         return channel.begin(Work(name, outputs, sends, receives, tag, pair))
 
 
-def _join(shared: rails.Client, name: str, key: str, timeout: float, options: Options, suffix: str, rank: int, size: int) -> rails.Group:
+def _join(shared: rails.Client, name: str, key: str, timeout: float, options: Options, suffix: str, rank: int,
+          size: int) -> rails.Group:
     return shared.join(name + suffix, rank, size, key=key, timeout=timeout, recovery=options.recovery,
                        wait_limit=options.wait_limit, restart_limit=options.restart_limit)
 
