@@ -38,10 +38,21 @@ def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
 
 
 class Parts(NamedTuple):
-    """Tensors that go to ranks, or come from them, by rank."""
+    """Tensors that go to ranks, or come from them."""
 
-    tensors: dict[int, torch.Tensor]
+    by_rank: dict[int, torch.Tensor]
     whole: torch.Tensor | None = None  # all are views of it
+    rows: Sequence[int] | None = None  # of `whole` for each rank, one after the other; `by_rank` is then empty
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """One or more that have the device and the type of all."""
+        return list(self.by_rank.values()) if self.whole is None else [self.whole]
+
+
+def _by_rank(parts: Parts) -> dict[int, torch.Tensor]:
+    """A new dict of its tensors by rank."""
+    return dict(parts.by_rank if parts.whole is None or parts.rows is None else enumerate(parts.whole.split(parts.rows)))
 
 
 class Pool:
@@ -73,10 +84,17 @@ class _Staging:
         self._taken: list[_Memory] = []
         self._landing: list[tuple[torch.Tensor, torch.Tensor]] = []
 
-    def flows(self, rank: int, sends: Parts, receives: Parts) -> list[dict[int, list[torch.Tensor]]]:
-        """By rank, shared tensors that go to it, and that come from it."""
+    def submit(self, group: rails.Group, sends: Parts, receives: Parts, tag: int, timeout: float) -> rails.Work:
+        """Submits the operation as the group's next job."""
         shared = self._shares(sends), self._shares(receives)
-        out, into = dict(sends.tensors), dict(receives.tensors)
+        if all(shared) and sends.rows is not None and receives.rows is not None:
+            return group.all_to_all_v(sends.whole, sends.rows, receives.whole, receives.rows, tag=tag, timeout=timeout)
+        flows = self._flows(group.rank, sends, receives, shared)
+        return group.all_to_all_ranges(*flows, tag=tag, timeout=timeout)
+
+    def _flows(self, rank: int, sends: Parts, receives: Parts, shared: tuple[bool, bool]) -> list[dict[int, list[torch.Tensor]]]:
+        """By rank, shared tensors that go to it, and that come from it."""
+        out, into = _by_rank(sends), _by_rank(receives)
         if rank in out and not all(shared):  # the part for this rank itself takes the short way
             _copy(into.pop(rank), out.pop(rank))
         if not shared[0]:
@@ -98,7 +116,7 @@ class _Staging:
 
     def _shares(self, parts: Parts) -> bool:
         """True if all of them are shared."""
-        return all(map(self._pool.client.shares, parts.tensors.values() if parts.whole is None else [parts.whole]))
+        return all(map(self._pool.client.shares, parts.tensors))
 
     def _places(self, tensors: dict[int, torch.Tensor]) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
         """By identity, each tensor and a shared one like it. They lie in one piece of memory, each aligned for its type."""
@@ -128,16 +146,20 @@ class Work(_TorchWork):
         self._lock = threading.Lock()
         self._begun = threading.Event()  # submitted, or failed before
         self.number = 0  # in its channel, from 1
-        self._error: Exception | None = None  # why it was not submitted
+        self._error: Exception | None = None  # why it was not submitted, or has failed
+        self._landed = False  # it has ended, and its output is where it belongs
         self._work: rails.Work | None = None
         self._finish: Callable[[bool], None] | None = None  # None: called
         self._aborted = False
 
     def is_completed(self) -> bool:
         """True if the operation has ended, well or not, and its output is there. Local."""
-        if not self._begun.is_set() or (self._work is not None and not self._work.done()):
+        if self._landed:
+            return True
+        try:
+            self._settle(0)
+        except rails.RailsError:  # under way, or its daemon does not answer
             return False
-        self._land()
         return True
 
     def is_success(self) -> bool:
@@ -145,14 +167,7 @@ class Work(_TorchWork):
 
     def exception(self) -> Exception | None:
         """Why the operation has failed; None: it has not, or is under way."""
-        try:
-            if self._begun.is_set():
-                self._result(0)
-        except rails.UnfinishedError:
-            return None
-        except Exception as error:
-            return error
-        return None
+        return self._error if self.is_completed() else None
 
     def wait(self, timeout: datetime.timedelta = datetime.timedelta()) -> bool:
         """Waits until the output is there. A `timeout` of zero is none: the group's limits the operation.
@@ -161,13 +176,9 @@ class Work(_TorchWork):
             rails.RailsError: as `rails.Work.wait()`. The text begins with the operation; `ranks` are those of the group.
         """
         limit = timeout.total_seconds() or None
-        until = None if limit is None else time.monotonic() + limit
-        if not self._begun.wait(limit):
-            raise rails.UnfinishedError(f"{self._what} has not begun within {limit} s, because one before it has not ended")
-        try:
-            self._result(None if until is None else max(until - time.monotonic(), 0))
-        finally:
-            self.is_completed()
+        self._settle(limit)
+        if self._error is not None:
+            raise self._error
         return True
 
     def abort(self) -> None:
@@ -209,8 +220,7 @@ class Work(_TorchWork):
         assert self._parts is not None
         staging = _Staging(pool)
         try:
-            flows = staging.flows(group.rank, *self._parts)
-            work = group.all_to_all_ranges(*flows, tag=self._tag, timeout=timeout)
+            work = staging.submit(group, *self._parts, self._tag, timeout)
         except BaseException:
             staging.finish(False)
             raise
@@ -231,23 +241,27 @@ class Work(_TorchWork):
         with contextlib.suppress(Exception):
             self.wait()
 
-    def _result(self, timeout: float | None) -> None:
-        if self._error is not None:
-            raise self._error
-        assert self._work is not None
-        try:
-            self._work.wait(timeout)
-        except rails.UnfinishedError:
-            raise
-        except rails.RailsError as error:
-            raise self.explained(error) from None
-
-    def _land(self) -> None:
-        """Brings the output from shared memory to where it belongs, once."""
+    def _settle(self, timeout: float | None) -> None:
+        """Waits until the operation has ended, well or not, and brings the output from shared memory to where it belongs."""
+        until = None if timeout is None else time.monotonic() + timeout
+        if not self._begun.is_set() and not self._begun.wait(timeout):
+            raise rails.UnfinishedError(f"{self._what} has not begun within {timeout} s, because one before it has not ended")
+        error = self._error
+        if self._work is not None and not self._landed:
+            try:
+                self._work._end(None if until is None else max(until - time.monotonic(), 0))
+            except rails.UnfinishedError:
+                raise
+            except rails.RailsError as failure:
+                if not self._work.done():  # the daemon does not answer, and may do so again
+                    raise self.explained(failure) from None
+                error = self.explained(failure)
         with self._lock:
-            finish, self._finish = self._finish, None
-            if finish is not None:
-                finish(self.exception() is None)
+            if not self._landed:
+                self._landed, self._error = True, error
+                if self._finish is not None:
+                    self._finish(error is None)
+                self._finish = None
 
     def explained(self, error: Exception) -> Exception:
         """The error, with what has failed, and ranks of the process group."""

@@ -102,7 +102,7 @@ class ProcessGroup(dist.ProcessGroup):
         """all_to_all_single: consecutive rows of `input` to each rank, of `output` from each. No splits: even."""
         into = self._counts(output, output_splits, "output")
         out = self._counts(input, input_splits, "input")
-        return self._begin("all_to_all_single", [output], _parts(input.split(out), input), _parts(output.split(into), output))
+        return self._begin("all_to_all_single", [output], Parts({}, input, out), Parts({}, output, into))
 
     def alltoall(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None) -> Work:
         """all_to_all: a tensor to each rank and from each."""
@@ -175,7 +175,7 @@ class ProcessGroup(dist.ProcessGroup):
         _check_devices(sends, receives)
         tag = 0
         if dist.get_debug_level() == dist.DebugLevel.DETAIL:  # the daemons compare tags
-            name += "".join(sorted({f" of {tensor.dtype}" for tensor in (*sends.tensors.values(), *outputs)}))
+            name += "".join(sorted({f" of {tensor.dtype}" for tensor in (*sends.tensors, *outputs)}))
             tag = zlib.crc32(name.encode())
         return self._channel.begin(Work(name, outputs, sends, receives, tag))
 
@@ -211,7 +211,7 @@ def _parts(tensors: Sequence[torch.Tensor], whole: torch.Tensor | None = None) -
 
 def _check_devices(*all_parts: Parts) -> None:
     for parts in all_parts:
-        for tensor in parts.tensors.values():
+        for tensor in parts.tensors:
             if tensor.device.type != "cpu":
                 raise ValueError(f"a tensor on {tensor.device}: the backend rails takes tensors on cpu")
 
