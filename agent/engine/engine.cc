@@ -212,7 +212,7 @@ void Engine::LosePeer(Peer& peer, const std::string& why, bool ended) {
   jobs_.GoOnWithout(peer);
 }
 
-void Engine::OnPeerMessage(const std::string& node, BootId boot, ControlMessage message) {
+void Engine::OnPeerMessage(const std::string& node, BootId boot, ControlMessage&& message) {
   ++messages_in_;
   Peer* peer = peers_.Find(node);
   if (peer == nullptr || !peer->up || peer->boot != boot || !Dispatch(*peer, std::move(message))) ++messages_ignored_;

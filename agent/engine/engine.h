@@ -85,7 +85,7 @@ class Engine {
   void OnPeerForgotten(const std::string& node);
   // From this node's end of a rail to the peer's; dropped while the peer is not up.
   void SendSignal(RailIndex rail, PeerIndex peer, std::string bytes);
-  void OnPeerMessage(const std::string& node, BootId boot, ControlMessage message);
+  void OnPeerMessage(const std::string& node, BootId boot, ControlMessage&& message);
   void OnReadyTaken(const std::string& node, BootId boot, const std::vector<JobKey>& jobs);
   void Drain(absl::Duration limit, Callback<absl::Status> drained);
   void Undrain();

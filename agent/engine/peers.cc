@@ -55,10 +55,13 @@ void Peer::UpdateStranded(absl::Time now) {
 }
 
 void Peer::TakePlanned(absl::Span<const uint64_t> by_rail) {
-  for (size_t r = 0; r < std::min(rails.size(), by_rail.size()); ++r) {
-    PeerRail& rail = rails[r];
-    rail.planned_rx_bytes += by_rail[r] - std::min(by_rail[r], rail.told_planned_bytes);
-    rail.told_planned_bytes = std::max(by_rail[r], rail.told_planned_bytes);
+  PeerRail* rail = rails.data();
+  for (const uint64_t bytes : by_rail.first(std::min(rails.size(), by_rail.size()))) {
+    if (bytes > rail->told_planned_bytes) {
+      rail->planned_rx_bytes += bytes - rail->told_planned_bytes;
+      rail->told_planned_bytes = bytes;
+    }
+    ++rail;
   }
 }
 

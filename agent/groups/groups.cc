@@ -93,11 +93,6 @@ GroupTable::GroupTable(const AgentOptions& options, PeerTable* peers, SessionTab
                        std::function<void(Group&)> on_broken)
     : options_(options), peers_(peers), sessions_(sessions), outbox_(outbox), on_broken_(std::move(on_broken)) {}
 
-const Group* GroupTable::Find(Epoch epoch) const {
-  const auto it = groups_.find(epoch);
-  return it == groups_.end() ? nullptr : it->second.get();
-}
-
 void GroupTable::TellAll(const ControlMessage& message) {
   for (const Peer& peer : peers_->all()) {
     if (peer.up) outbox_->Send(peer.node, message);
@@ -493,6 +488,7 @@ void GroupTable::EraseIfUnused(Epoch epoch, bool has_jobs) {
   auto it = groups_.find(epoch);
   if (it == groups_.end() || has_jobs || it->second->HasRanksHere()) return;
   const std::vector<PeerIndex> peers = it->second->peers;
+  found_ = nullptr;
   groups_.erase(it);
   UpdatePatience(peers);
 }

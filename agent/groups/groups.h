@@ -104,7 +104,11 @@ class GroupTable {
              std::function<void(Group&)> on_broken);
 
   void Join(JoinRequest request, absl::Time now, Callback<absl::StatusOr<GroupView>> done);
-  const Group* Find(Epoch epoch) const;
+  const Group* Find(Epoch epoch) const {
+    if (found_ != nullptr && found_->epoch == epoch) return found_;
+    const auto it = groups_.find(epoch);
+    return found_ = it == groups_.end() ? nullptr : it->second.get();
+  }
   Group* Find(Epoch epoch) { return const_cast<Group*>(std::as_const(*this).Find(epoch)); }
   // A local rank will do nothing more; `finished_until`: the last job that it has finished its part of.
   // `left`: by its own wish.
@@ -207,6 +211,7 @@ class GroupTable {
   std::map<GroupKey, Forming> forming_;
   absl::flat_hash_map<std::string, size_t> remote_joins_;  // in forming_, by node; none is zero
   absl::flat_hash_map<Epoch, std::unique_ptr<Group>> groups_;
+  mutable const Group* found_ = nullptr;  // by the last Find(): many messages in a row are about one group
 };
 
 }  // namespace railsd

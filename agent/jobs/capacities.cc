@@ -14,11 +14,15 @@ void AddReceived(RankPart& part, Rank source, uint64_t bytes) {
 }
 
 void TakeLengths(NodeJob& job, Exchange& exchange, const Ready::Flows& sent) {
-  for (const Ready::Flow& flow : sent) AddReceived(*job.parts.Find(flow.destination), flow.source, flow.bytes);
-  if (exchange.same_flows) return;  // every source fills its capacity
-  auto flows = std::make_shared<std::vector<StreamFlow>>();
+  uint64_t total_bytes = 0;
+  for (const Ready::Flow& flow : sent) {
+    AddReceived(*job.parts.Find(flow.destination), flow.source, flow.bytes);
+    total_bytes += flow.bytes;
+  }
+  if (total_bytes == exchange.in.total_bytes()) return;  // every source fills its capacity
+  auto flows = std::make_shared<StreamFlow[]>(sent.size());
+  size_t count = 0;
   auto memory = std::make_shared<MemoryTable>();
-  flows->reserve(sent.size());
   for (const RankPart* part : job.parts) memory->Hold(*part->submission.memory);
   memory->Begin();
   uint64_t begin_bytes = 0;
@@ -27,13 +31,12 @@ void TakeLengths(NodeJob& job, Exchange& exchange, const Ready::Flows& sent) {
     const uint32_t place = job.parts.PlaceOf(flow.destination);
     const CheckedSubmission& submission = job.parts[place].submission;
     const CheckedFlow& receive = *FlowWith(flow.source, submission.receives);
-    flows->push_back({flow.destination, flow.source, place, flow.bytes, begin_bytes});
+    flows[count++] = {flow.destination, flow.source, place, flow.bytes, begin_bytes};
     memory->Append(submission.memory->Pieces(receive.memory), flow.bytes);
     begin_bytes += flow.bytes;
   }
   job.in_bytes -= exchange.in.total_bytes() - begin_bytes;
   const MemoryTable::Stream stream = memory->stream();
-  const size_t count = flows->size();
   exchange.in.SetStream({std::move(flows), 0, count}, {std::move(memory), stream});
 }
 

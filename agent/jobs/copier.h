@@ -25,10 +25,10 @@ namespace railsd {
 struct CopyTask {
   JobTag job;
   size_t index = 0;  // of the copy in its job
-  // Both outlive the task: the job waits for its result.
+  // They outlive the task: the job waits for its result.
   const MemoryRanges* from = nullptr;
   const MemoryRanges* to = nullptr;
-  std::shared_ptr<std::atomic<bool>> stop;  // checked between steps
+  const std::atomic<bool>* stop = nullptr;  // checked between steps
   size_t tenant = 0;                        // Tenant::index()
   TenantShare share = {};
 };

@@ -26,28 +26,20 @@ void ExchangePlanner::TakeFlows(const Group& group, const Exchange& exchange) {
   }
 }
 
-void ExchangePlanner::TakeRails(const NodeJob& job, const Exchange& exchange) {
+double ExchangePlanner::TakeRails(const NodeJob& job, const Exchange& exchange) {
+  PlanRail* const rails = rails_.data();
+  const RailHandle* const handles = context_.rails->data();
+  for (size_t r = 0; r < rails_.size(); ++r) rails[r].usable = false;
   const RailMask targets = exchange.out.Targets();
-  RailMask told = 0;
+  double speeds = 0;
   for (const Ready::RailState& rail : exchange.peer_rails) {
     const size_t r = rail.rail.value();
-    if (r >= rails_.size()) continue;
-    told |= RailBit(r);
-    rails_[r] = {.source_speed = speeds_.ForPlan(r, job.now()),
-                 .destination_speed = static_cast<double>(rail.speed_bytes_per_s),
-                 .usable = (targets & RailBit(r)) != 0,
-                 .source_backlog_bytes = (*context_.rails)[r].backlog_bytes(),
-                 .destination_backlog_bytes = rail.backlog_bytes};
+    if (r >= rails_.size() || (targets & RailBit(r)) == 0) continue;
+    const double source = speeds_.ForPlan(r, job.now()), destination = static_cast<double>(rail.speed_bytes_per_s);
+    rails[r] = {source, destination, true, handles[r].backlog_bytes(), rail.backlog_bytes};
+    speeds += std::min(source, destination);
   }
-  for (size_t r = 0; r < rails_.size(); ++r) rails_[r].usable &= (told & RailBit(r)) != 0;
-}
-
-// All rails together carry the bytes in less time than it takes to hand each of them a share: one rail has them there
-// sooner. It carries the exchange whole, and the ledger has the next one go over another.
-bool ExchangePlanner::IsForOneRail(uint64_t bytes) const {
-  double speeds = 0;
-  for (const PlanRail& rail : rails_) speeds += rail.usable ? std::min(rail.source_speed, rail.destination_speed) : 0;
-  return static_cast<double>(bytes) <= kShareSeconds * speeds;
+  return speeds;
 }
 
 void ExchangePlanner::Count(NodeJob& job, Exchange& exchange) {
@@ -66,10 +58,13 @@ absl::Status ExchangePlanner::Plan(NodeJob& job, const Group& group, Exchange& e
   const bool waits = !exchange.planned && exchange.out.granted() && !exchange.out.asked();
   if (!waits || job.aborting() || exchange.left_out) return absl::OkStatus();
   TakeFlows(group, exchange);
-  TakeRails(job, exchange);
+  const double speeds = TakeRails(job, exchange);
   PlanOptions options = context_.options->plan;
   const bool by_flow = options.policy != Policy::kLpt;  // or else the plan is of one flow that begins at 0
-  if (!by_flow && IsForOneRail(exchange.out.total_bytes())) options.policy = Policy::kLptFlow;
+  // All rails together carry the bytes in less time than it takes to hand each of them a share: one rail has them there
+  // sooner. It carries the exchange whole, and the ledger has the next one go over another.
+  const bool whole = static_cast<double>(exchange.out.total_bytes()) <= kShareSeconds * speeds;
+  if (!by_flow && whole) options.policy = Policy::kLptFlow;
   const GroupLayout& layout = *group.layout;
   options.first_rail = static_cast<uint32_t>((layout.self + layout.NodeOf(exchange.peer)) % rails_.size());
   const absl::Time before = SteadyNow();

@@ -30,6 +30,7 @@ class ExchangePlanner {
   absl::Status Plan(NodeJob& job, const Group& group, Exchange& exchange);
   // A peer has told the speeds that it counts on, at its ends of the rails.
   void OnTold(const Ready::RailStates& rails, absl::Time now) {
+    if (!speeds_.any_slow()) return;
     for (const Ready::RailState& rail : rails) {
       if (rail.rail.value() >= rails_.size()) continue;
       speeds_.OnTold(rail.rail.value(), static_cast<double>(rail.speed_bytes_per_s), now);
@@ -46,8 +47,8 @@ class ExchangePlanner {
 
  private:
   void TakeFlows(const Group& group, const Exchange& exchange);
-  void TakeRails(const NodeJob& job, const Exchange& exchange);
-  bool IsForOneRail(uint64_t bytes) const;
+  // Returns the speed of those that can be used, all together, in bytes per second.
+  double TakeRails(const NodeJob& job, const Exchange& exchange);
   void Count(NodeJob& job, Exchange& exchange);
 
   const ExchangeContext& context_;

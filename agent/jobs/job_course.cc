@@ -120,8 +120,9 @@ void JobTable::OnSendFault(NodeJob& job, Exchange& exchange, RailIndex rail, con
 
 void JobTable::OnAcknowledged(Exchange& exchange, RailIndex rail, uint64_t offset_bytes, uint64_t length_bytes) {
   NodeJob& job = *exchange.out.job();
-  exchange.out.flows().ForEach(offset_bytes, length_bytes, [&](const StreamFlow& flow, uint64_t bytes) {
-    job.parts[flow.part].report.bytes_sent += bytes;
+  RankPart* const* const parts = job.parts.begin();
+  exchange.out.flows().ForEach(offset_bytes, length_bytes, [parts](const StreamFlow& flow, uint64_t bytes) {
+    parts[flow.part]->report.bytes_sent += bytes;
   });
   job.last_acknowledged = exchange.times.last_acknowledged = now_;
   job.rail_tx_bytes[rail.value()] += length_bytes;
@@ -184,18 +185,18 @@ void JobTable::OnZoneEvent(RailIndex rail, const RailEvent& event) {
 
 void JobTable::SettleZone(NodeJob& job, Exchange& exchange) {
   if (!grants_.FreeIfQuiet(exchange)) return;
-  const BytesByRail& landed = exchange.in.landed_by_rail();
   if (exchange.in.eager()) {
     // They were counted when they were copied.
   } else if (exchange.in.complete()) {
-    for (const StreamFlow& flow : exchange.in.flows().all()) {
-      job.parts[flow.part].bytes_received += flow.bytes;
-    }
+    RankPart* const* const parts = job.parts.begin();
+    for (const StreamFlow& flow : exchange.in.flows().all()) parts[flow.part]->bytes_received += flow.bytes;
   } else {
     exchange.in.ForEachLanded([&](Rank rank, uint64_t bytes) { job.parts.Find(rank)->bytes_received += bytes; });
   }
+  const absl::Span<const uint64_t> landed = exchange.in.landed_by_rail();
   Peer& peer = peers_.Get(exchange.peer);
-  for (size_t r = 0; r < rails_.size(); ++r) {
+  for (size_t r = 0; r < landed.size(); ++r) {
+    if (landed[r] == 0) continue;
     job.rail_rx_bytes[r] += landed[r];
     peer.rails[r].rx_bytes += landed[r];
   }
@@ -360,7 +361,7 @@ void JobTable::FailJob(NodeJob& job, absl::Status why, bool environment) {
 void JobTable::AbortJob(NodeJob& job, absl::Status why, std::optional<PeerIndex> told_by) {
   if (job.aborting() || job.ended) return;
   job.failure = std::move(why);
-  job.stop_copies->store(true, std::memory_order_relaxed);
+  job.stop_copies.store(true, std::memory_order_relaxed);
   bool held = false;
   for (Exchange& exchange : job.exchanges) {
     held = held || exchange.out.held();

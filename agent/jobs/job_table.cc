@@ -97,7 +97,6 @@ NodeJob& JobTable::FindOrCreate(const Group& group, JobKey key) {
   job.tag = JobTag(next_tag_++);
   job.clock = &now_;
   by_tag_[job.tag] = &job;
-  job.stop_copies = std::make_shared<std::atomic<bool>>(false);
   for (BytesByRail* bytes : {&job.rail_tx_bytes, &job.rail_rx_bytes, &job.rail_planned_bytes}) {
     bytes->assign(rails_.size(), 0);
   }
@@ -303,15 +302,13 @@ bool JobTable::OnMessage(const Peer& from, Ready&& message) {
   Exchange* const exchange = job->With(from.index);
   if (exchange == nullptr || exchange->ready.has_value() || exchange->compared) return false;
   const bool comparable = job->started && !job->building && !job->aborting();
-  exchange->same_flows = comparable && SaysTheSame(message, *exchange);
-  absl::Status taken;
-  if (!exchange->same_flows) taken = CheckReadyFlows(message, *group->layout, from.index, from);
-  if (taken.ok() && !job->started && !job->aborting()) {
-    taken = held_readys_.Hold(message, from, peers_.self(), exchange);
-  }
-  if (!taken.ok()) {
-    FailJob(*job, taken, false);
-    return false;
+  if (!job->started && !job->aborting()) {  // otherwise it is not held for long, and compared first
+    absl::Status held = CheckReadyFlows(message, *group->layout, from);
+    if (held.ok()) held = held_readys_.Hold(message, from, peers_.self(), exchange);
+    if (!held.ok()) {
+      FailJob(*job, held, false);
+      return false;
+    }
   }
   planner_.OnTold(message.rails, now_);  // once for each job
   exchange->times.ready_received = now_;

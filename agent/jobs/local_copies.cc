@@ -23,10 +23,10 @@ void Begin(NodeJob& job, RankPart& from, RankPart& to, Copier* copier) {
   if (to.submission.capacities) AddReceived(to, source, send->bytes);
   MemoryTable::Stream into = receive->memory;
   into.total_bytes = send->bytes;
-  const LocalCopy& copy = job.copies.emplace_back(
+  const LocalCopy& copy = job.copies.Add(
       LocalCopy{source, destination, {from.submission.memory, send->memory}, {to.submission.memory, into}});
   ++job.copies_running;
-  copier->Submit({job.tag, job.copies.size() - 1, &copy.from, &copy.to, job.stop_copies, job.tenant->index(),
+  copier->Submit({job.tag, job.copies.size() - 1, &copy.from, &copy.to, &job.stop_copies, job.tenant->index(),
                   job.tenant->share()});
 }
 

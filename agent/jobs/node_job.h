@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,6 +15,7 @@
 #include "absl/time/time.h"
 #include "agent/agent.h"
 #include "agent/base/fixed_list.h"
+#include "agent/base/growing_list.h"
 #include "agent/control/messages.h"
 #include "agent/groups/layout.h"
 #include "agent/jobs/explanation.h"
@@ -93,7 +93,6 @@ struct Exchange {
   Receiving in;
 
   std::optional<Ready> ready;    // theirs, while it waits to be compared
-  bool same_flows = false;       // it has been seen to say the same as this node
   uint64_t held_bytes = 0;       // of `ready`, while the job waits for ranks of this node
   bool compared = false;         // their READY is here, and both ends agree
   Ready::Flows sends, receives;  // as READY tells them
@@ -121,6 +120,7 @@ struct LocalCopy {
   Rank source, destination;
   MemoryRanges from, to;
 };
+inline constexpr size_t kUsualCopies = 8 * 7;  // of 8 ranks, each to the 7 others
 
 struct NodeJob {
   JobKey key;
@@ -133,9 +133,9 @@ struct NodeJob {
   // Their zones in one block, which lives as long as any of them: a zone may outlive the job.
   std::shared_ptr<FixedList<ReceiveZone>> zones;
   uint64_t ranges = 0;  // of the parts
-  std::deque<LocalCopy> copies;
+  GrowingList<LocalCopy, kUsualCopies> copies;
   size_t copies_running = 0;
-  std::shared_ptr<std::atomic<bool>> stop_copies;
+  std::atomic<bool> stop_copies{false};
 
   bool started = false;   // every local rank has submitted
   bool building = false;  // its tables are being made, by a copier

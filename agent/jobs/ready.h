@@ -20,15 +20,12 @@ absl::Status CheckLocalRanks(const NodeJob& job, const Group& group);
 // Says in `ready`, which is new, what a job that has started is: all but rails, grant and eager bytes.
 void FillReady(const NodeJob& job, const Exchange& exchange, const Peer& peer, Ready* ready);
 
-// The streams of the exchange are known, and the READY says the same of them.
-bool SaysTheSame(const Ready& ready, const Exchange& exchange);
+// Ranks are those of the two nodes, in the order of the stream, and eager bytes are as many as the flows say. INTERNAL
+// otherwise.
+absl::Status CheckReadyFlows(const Ready& ready, const GroupLayout& layout, const Peer& peer);
 
-// Judged when it comes, unless it says the same: the ranks are those of the two nodes, in the order of the stream, and
-// eager bytes are as many as the flows say. INTERNAL otherwise.
-absl::Status CheckReadyFlows(const Ready& ready, const GroupLayout& layout, PeerIndex from, const Peer& peer);
-
-// Judged when this node's ranks have submitted: both ends mean the same. INVALID_ARGUMENT names both ranks and both
-// lengths, or both tags, or who gives capacities and who does not.
+// Compares the peer's READY with what this node's ranks have submitted. INVALID_ARGUMENT names both ranks and both
+// lengths, or both tags, or who gives capacities and who does not. INTERNAL as CheckReadyFlows().
 absl::Status CompareReady(const NodeJob& job, const Group& group, const Exchange& exchange, const Peer& peer,
                           const Ready& ready);
 

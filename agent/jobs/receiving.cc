@@ -182,7 +182,9 @@ bool Receiving::FreeIfQuiet() {
   if (zone_ == nullptr || !closing_ || inside_ || IsBinding()) return false;
   const bool once = round_ == 0;  // nothing is sent twice
   if (!once || !complete_) landed_ = LandedOnce();
-  for (const Landing& landed : zone_->landed) landed_by_rail_.push_back(once ? landed.bytes() : 0);
+  landed_by_rail_.resize(zone_->landed.size());
+  uint64_t* by_rail = landed_by_rail_.data();
+  for (const Landing& landed : zone_->landed) *by_rail++ = once ? landed.bytes() : 0;
   if (!once) CountLandedAgain();
   context_.zones->Release(zone_->ref);
   memory_ = std::move(zone_->memory);  // freed with the job, which may leave it to another thread

@@ -90,10 +90,11 @@ void Sending::Start(absl::Span<const PlanRun> runs, bool by_flow) {
   stream_.number = context_.board->TakeNumber();
   stream_.records = job_->recorder == nullptr ? nullptr : job_->recorder->rails();
   context_.board->sent(stream_.number).store(0, std::memory_order_relaxed);
-  for (const PlanRun& run : runs) {
-    const uint64_t begin = by_flow ? flows_.all()[run.flow].begin_bytes : 0;
-    pool_.push_back({begin + run.offset_bytes, run.length_bytes, run.rail.value()});
-  }
+  const auto begin = [&](const PlanRun& run) {
+    return run.offset_bytes + (by_flow ? flows_.all()[run.flow].begin_bytes : 0);
+  };
+  if (runs.size() == 1) return Give(runs[0].rail.value(), begin(runs[0]), runs[0].length_bytes, kWholeWeight);
+  for (const PlanRun& run : runs) pool_.push_back({begin(run), run.length_bytes, run.rail.value()});
   GivePool(0, 0, kWholeWeight);
 }
 

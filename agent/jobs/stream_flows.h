@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <memory>
 #include <utility>
-#include <vector>
 
 #include "absl/types/span.h"
 #include "agent/base/ids.h"
@@ -28,8 +27,8 @@ class StreamFlows {
  public:
   StreamFlows() = default;
   // Flows [begin, end) of the table, which make up the whole stream.
-  StreamFlows(std::shared_ptr<const std::vector<StreamFlow>> table, size_t begin, size_t end)
-      : flows_(absl::MakeConstSpan(*table).subspan(begin, end - begin)), table_(std::move(table)) {}
+  StreamFlows(std::shared_ptr<const StreamFlow[]> table, size_t begin, size_t end)
+      : flows_(table.get() + begin, end - begin), table_(std::move(table)) {}
   absl::Span<const StreamFlow> all() const { return flows_; }
   uint64_t total_bytes() const { return flows_.empty() ? 0 : flows_.back().begin_bytes + flows_.back().bytes; }
   // The flow that holds the byte, which is below the total.
@@ -52,7 +51,7 @@ class StreamFlows {
   }
 
   absl::Span<const StreamFlow> flows_;
-  std::shared_ptr<const std::vector<StreamFlow>> table_;
+  std::shared_ptr<const StreamFlow[]> table_;
 };
 
 }  // namespace railsd

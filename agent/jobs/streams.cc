@@ -36,35 +36,32 @@ absl::Span<const StreamBuilder::Item> StreamBuilder::Sort(FlowsOf flows, KeyOf k
   return absl::MakeConstSpan(sorted_).first(count);
 }
 
-void StreamBuilder::Append(bool sends, absl::Span<const Item> sorted, std::vector<StreamFlow>* flows,
+void StreamBuilder::Append(bool sends, absl::Span<const Item> sorted, std::shared_ptr<StreamFlow[]>* flows,
                            std::shared_ptr<Ready::Flow[]>* told, std::vector<Stream>* streams) {
-  flows->reserve(sorted.size());
+  *flows = std::make_shared<StreamFlow[]>(sorted.size());
   *told = std::make_shared<Ready::Flow[]>(sorted.size());
-  Ready::Flow* next = told->get();
   streams->resize(layout_->peers.size());
-  auto item = sorted.begin();
+  size_t i = 0;
   for (uint32_t node = 0; node < streams->size(); ++node) {
     Stream& stream = (*streams)[node];
-    stream.begin = flows->size();
+    stream.begin = i;
     memory_->Begin();
     uint64_t begin_bytes = 0;
-    for (; item != sorted.end() && item->node == node; ++item) {
-      const CheckedFlow& flow = *item->flow;
-      const Part& part = parts_[item->part];
+    for (; i < sorted.size() && sorted[i].node == node; ++i) {
+      const CheckedFlow& flow = *sorted[i].flow;
+      const Part& part = parts_[sorted[i].part];
       const Rank source = sends ? part.rank : flow.peer, destination = sends ? flow.peer : part.rank;
-      flows->push_back({destination, source, item->part, flow.bytes, begin_bytes});
-      *next++ = {source, destination, flow.bytes};
+      (*flows)[i] = {destination, source, sorted[i].part, flow.bytes, begin_bytes};
+      (*told)[i] = {source, destination, flow.bytes};
       begin_bytes += flow.bytes;
       memory_->Append(part.submission->memory->Pieces(flow.memory), flow.bytes);
     }
-    stream.end = flows->size();
+    stream.end = i;
     stream.memory = memory_->stream();
   }
 }
 
 void StreamBuilder::Build() {
-  out_flows_ = std::make_shared<std::vector<StreamFlow>>();
-  in_flows_ = std::make_shared<std::vector<StreamFlow>>();
   memory_ = std::make_shared<MemoryTable>();
   size_t segments = 0;
   for (const Part& part : parts_) segments += part.submission->memory->segments();
@@ -72,9 +69,9 @@ void StreamBuilder::Build() {
   for (const Part& part : parts_) memory_->Hold(*part.submission->memory);
   // The stream is in the order of destination, then source. Sends of a rank are in the order of destinations already.
   Append(/*sends=*/true, Sort(&CheckedSubmission::sends, &GroupLayout::Place::order, layout_->ranks.size()),
-         out_flows_.get(), &out_told_, &out_);
+         &out_flows_, &out_told_, &out_);
   Append(/*sends=*/false, Sort(&CheckedSubmission::receives, &GroupLayout::Place::node, layout_->peers.size()),
-         in_flows_.get(), &in_told_, &in_);
+         &in_flows_, &in_told_, &in_);
 }
 
 void StreamBuilder::Give(NodeJob* job) {

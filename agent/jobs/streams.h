@@ -46,14 +46,14 @@ class StreamBuilder {
   // Good until the next call.
   absl::Span<const Item> Sort(FlowsOf flows, KeyOf key, size_t keys);
   // Appends the sorted flows, whose nodes rise.
-  void Append(bool sends, absl::Span<const Item> sorted, std::vector<StreamFlow>* flows,
+  void Append(bool sends, absl::Span<const Item> sorted, std::shared_ptr<StreamFlow[]>* flows,
               std::shared_ptr<Ready::Flow[]>* told, std::vector<Stream>* streams);
 
   std::shared_ptr<const GroupLayout> layout_;
   std::vector<Part> parts_;       // by rank
   std::vector<uint32_t> places_;  // scratch: where the next flow of a key goes
   std::vector<Item> sorted_;      // scratch
-  std::shared_ptr<std::vector<StreamFlow>> out_flows_, in_flows_;
+  std::shared_ptr<StreamFlow[]> out_flows_, in_flows_;
   std::shared_ptr<Ready::Flow[]> out_told_, in_told_;  // the same flows, as READYs tell them
   std::shared_ptr<MemoryTable> memory_;
   std::vector<Stream> out_, in_;  // by node

@@ -25,6 +25,7 @@ class Tallies {
   absl::Time Add(const NodeJob& job);
   // Tallies that ride in READY to the peer.
   std::vector<Tally> Take(PeerIndex peer) {
+    if (by_peer_.empty()) return {};
     const auto found = by_peer_.find(peer);
     return found == by_peer_.end() ? std::vector<Tally>() : std::exchange(found->second, {}).waiting;
   }

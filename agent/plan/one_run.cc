@@ -24,20 +24,22 @@ bool AreAlike(const Problem& problem, absl::Span<const PlanRail> rails) {
 
 bool LayOneRun(const Problem& problem, absl::Span<const PlanRail> rails, PlanWorkspace* w) {
   if (rails.empty() || !AreAlike(problem, rails)) return false;
-  const absl::Span<double> sender = problem.ledger->Sender();
-  const absl::Span<double> pair = problem.ledger->Pair(problem.destination);
+  double* const sender = problem.ledger->Sender().data();
+  double* const pair = problem.ledger->Pair(problem.destination).data();
   const auto bytes = static_cast<double>(problem.total_bytes), share = bytes / static_cast<double>(rails.size());
-  const OneRunOrder better{*std::min_element(sender.begin(), sender.end()) + bytes, problem.first_rail, rails.size()};
-  size_t best = 0;
+  const OneRunOrder better{*std::min_element(sender, sender + rails.size()) + bytes, problem.first_rail, rails.size()};
   const auto key = [&](size_t r) { return OneRunOrder::Key{sender[r], pair[r], Backlog(rails[r]), r}; };
-  for (size_t r = 1; r < rails.size(); ++r) best = better(key(r), key(best)) ? r : best;
+  OneRunOrder::Key best = key(0);
+  for (size_t r = 1; r < rails.size(); ++r) {
+    if (const OneRunOrder::Key other = key(r); better(other, best)) best = other;
+  }
   for (size_t r = 0; r < rails.size(); ++r) {
-    const double error = (r == best ? bytes : 0) - share;
+    const double error = (r == best.rail ? bytes : 0) - share;
     sender[r] += error;
     pair[r] += error;
   }
-  w->rail_bytes[best] = problem.total_bytes;
-  w->runs.push_back({w->order[0].flow, RailIndex(static_cast<uint32_t>(best)), 0, problem.total_bytes});
+  w->rail_bytes[best.rail] = problem.total_bytes;
+  w->runs.push_back({w->order[0].flow, RailIndex(static_cast<uint32_t>(best.rail)), 0, problem.total_bytes});
   return true;
 }
 

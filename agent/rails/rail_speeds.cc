@@ -48,7 +48,7 @@ double RailSpeeds::OfSlow(size_t r, absl::Time now) const {
 
 void RailSpeeds::OnTold(size_t r, double speed, absl::Time now) {
   RailState& rail = rails_[r];
-  if (!any_slow_ || rail.slow_stretches < kBelievedStretches) return;
+  if (rail.slow_stretches < kBelievedStretches) return;
   const double told = speed * BestPart(now);  // as a rate that is measured
   if (std::abs(told - rail.measured) < kFar * rail.measured) rail.measured += kFall * (told - rail.measured);
 }

@@ -17,9 +17,11 @@ class RailSpeeds {
     for (const double speed : speeds) rails_.push_back({.speed = speed});
   }
 
+  // Plans go by what was measured of a rail.
+  bool any_slow() const { return any_slow_; }
   // The rail has carried so much in a stretch without a pause.
   void OnStretch(size_t rail, uint64_t bytes, absl::Duration time, absl::Time now);
-  // A peer's ForPlan() of its end of the rail.
+  // A peer's ForPlan() of its end of the rail. Changes nothing unless any_slow().
   void OnTold(size_t rail, double speed, absl::Time now);
   // Bytes per second, over the stretches so far; 0: none.
   double measured(size_t rail) const { return rails_[rail].measured; }

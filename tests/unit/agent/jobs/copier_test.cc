@@ -19,6 +19,8 @@
 namespace railsd::testing {
 namespace {
 
+const std::atomic<bool> go_on{false};  // CopyTask::stop
+
 constexpr uint64_t kStep = 8 << 20;
 
 // Copies of whole steps, whose bytes nobody touches.
@@ -27,7 +29,7 @@ class CopyQueueTest : public ::testing::Test {
   void Push(uint64_t job, size_t tenant, TenantShare share, uint64_t steps) {
     MemoryRanges& memory = memories_.emplace_back();
     testing::Append(&memory, segment_, 0, steps * kStep);
-    queue_.Push({JobTag(job), 0, &memory, &memory, std::make_shared<std::atomic<bool>>(false), tenant, share});
+    queue_.Push({JobTag(job), 0, &memory, &memory, &go_on, tenant, share});
   }
   // The jobs that the next steps belong to.
   std::vector<uint64_t> Take(size_t count) {
@@ -109,7 +111,7 @@ TEST(ThreadCopierTest, ManyThreadsCopyEveryByte) {
   WriteAll(from, RandomBytes(length, random));
   auto wake = WakeEvent::Create().value();
   ThreadCopier copier(3, &wake);
-  copier.Submit({JobTag(4), 9, &from, &to, std::make_shared<std::atomic<bool>>(false)});
+  copier.Submit({JobTag(4), 9, &from, &to, &go_on});
   CopyResult result;
   ASSERT_TRUE(Until([&] { return copier.TakeResult(&result); }));
   EXPECT_TRUE(result.status.ok()) << result.status;
@@ -140,7 +142,7 @@ TEST(ThreadCopierTest, DoesChoresBeforeItCopies) {
   std::promise<size_t> left;
   // It keeps the only thread busy until there is a copy.
   copier.Run([&] { begin.get_future().wait(); });
-  copier.Submit({JobTag(1), 0, &memory, &memory, std::make_shared<std::atomic<bool>>(false)});
+  copier.Submit({JobTag(1), 0, &memory, &memory, &go_on});
   copier.Run([&] { left.set_value(copier.depth()); }, JobTag(2));
   begin.set_value();
   EXPECT_EQ(left.get_future().get(), 1u);

@@ -11,7 +11,7 @@ namespace railsd::testing {
 
 inline StreamFlows OneFlow(uint64_t bytes) {
   const StreamFlow flow = {.destination = Rank(1), .source = Rank(0), .bytes = bytes};
-  return {std::make_shared<std::vector<StreamFlow>>(1, flow), 0, 1};
+  return {std::make_shared<StreamFlow[]>(1, flow), 0, 1};
 }
 
 }  // namespace railsd::testing
