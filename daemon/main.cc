@@ -359,9 +359,11 @@ absl::Status Run(Config config, Reloader::Load load) {
   (*descriptors)->StopAccepting();
   DrainAgent(agent->get(), reloader.config().timeouts.drain, log.get());
   status_port.reset();
-  // Calls end before sessions. A client that learns first that its session is over counts its last job as lost.
+  // Calls end before sessions. A client that learns first that its session is over counts its last job as lost. A ring
+  // is read to its end after that; it says nothing from now on, so that no session hears of another one's end.
   const absl::Time calls_end = SteadyNow() + absl::Milliseconds(500);
   for (const auto& server : *servers) server->Shutdown(std::max(calls_end - SteadyNow(), absl::ZeroDuration()));
+  (*rings)->Stop();
   // Tells the peers that this daemon ends before its sessions end. Otherwise the peers take its trainers for dead, and
   // groups that wait for the daemon cannot go on.
   peers->Stop();

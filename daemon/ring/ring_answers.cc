@@ -90,6 +90,7 @@ bool RingAnswers::WriteAnswer(uint64_t id, const absl::Status& status, Call::Fil
   absl::MutexLock lock(&mutex_);
   if (memory_ == nullptr) return false;
   calls_.erase(id);
+  if (muted_) return false;
   serialize(status);
   const bool fits = payload_.size() <= kMaxPayloadBytes;
   if (!fits) {
@@ -112,7 +113,7 @@ bool RingAnswers::WriteAnswer(uint64_t id, const absl::Status& status, Call::Fil
 
 void RingAnswers::Push(const JobReport& report) {
   absl::MutexLock lock(&mutex_);
-  if (memory_ == nullptr) return;
+  if (memory_ == nullptr || muted_) return;
   report_.Clear();
   ReportTo(report, &report_);
   report_.SerializeToString(&payload_);
@@ -124,6 +125,11 @@ void RingAnswers::Push(const JobReport& report) {
     ++counters_->missed_reports;
   }
   memory_->RingIfAsked(memory_->requests().sleeps);
+}
+
+void RingAnswers::Mute() {
+  absl::MutexLock lock(&mutex_);
+  muted_ = true;
 }
 
 void RingAnswers::Break(const std::string& why) {

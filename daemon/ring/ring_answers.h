@@ -37,6 +37,8 @@ class RingAnswers final : public ReportSink, public std::enable_shared_from_this
 
   void Push(const JobReport& report) override;
 
+  // Writes no more answers and reports.
+  void Mute();
   // Ends the session because of what its client did.
   void Break(const std::string& why);
   // Gives up all calls and lets go of the memory. Written records stay readable for the client.
@@ -45,7 +47,7 @@ class RingAnswers final : public ReportSink, public std::enable_shared_from_this
  private:
   friend class RingCall;
 
-  // False: the ring is closed.
+  // False: the ring is closed or muted.
   bool WriteAnswer(uint64_t id, const absl::Status& status, Call::Fill fill, rails::v1::RefusedScope refused,
                    const google::protobuf::Message& prototype);
   void FailOnce(std::atomic<uint64_t>* counter, const std::string& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -54,6 +56,7 @@ class RingAnswers final : public ReportSink, public std::enable_shared_from_this
   mutable absl::Mutex mutex_;
   std::function<void(const std::string&)> fail_ ABSL_GUARDED_BY(mutex_);  // null after it was called
   std::shared_ptr<RingMemory> memory_ ABSL_GUARDED_BY(mutex_);            // null when closed
+  bool muted_ ABSL_GUARDED_BY(mutex_) = false;
   rails::ring::Writer writer_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<uint64_t, std::shared_ptr<Call>> calls_ ABSL_GUARDED_BY(mutex_);
   // Kept, so that they keep what they have allocated.

@@ -58,13 +58,13 @@ class Doorbells final : public EventSource {
   Doorbells(const Agent* agent, UniqueFd epoll, HandOn hand_on)
       : agent_(*agent), epoll_(std::move(epoll)), hand_on_(std::move(hand_on)), block_(kBlockBytes) {}
 
-  // False: epoll takes no more.
-  bool Add(const SessionPtr& session) {
+  absl::Status Add(const SessionPtr& session) {
     absl::MutexLock lock(&mutex_);
+    if (stopped_) return absl::UnavailableError("open_ring: the daemon is stopping");
     sessions_[session->id.value()] = session;
-    if (Control(EPOLL_CTL_ADD, *session, EPOLLIN)) return true;
+    if (Control(EPOLL_CTL_ADD, *session, EPOLLIN)) return absl::OkStatus();
     sessions_.erase(session->id.value());
-    return false;
+    return absl::ResourceExhaustedError("open_ring: epoll takes no more descriptors");
   }
   // Null: it has none.
   SessionPtr Remove(SessionId id) {
@@ -74,6 +74,12 @@ class Doorbells final : public EventSource {
     SessionPtr session = std::move(found->second);
     sessions_.erase(found);
     return session;
+  }
+  // Adds none from now on.
+  void Stop() {
+    absl::MutexLock lock(&mutex_);
+    stopped_ = true;
+    for (const auto& [id, session] : sessions_) session->answers->Mute();
   }
   // A thread has served the session's requests. Its place in epoll was kept, so this fails only if it is ignored.
   void GiveBack(const SessionPtr& session) {
@@ -134,6 +140,7 @@ class Doorbells final : public EventSource {
   const HandOn hand_on_;
   mutable absl::Mutex mutex_;
   absl::flat_hash_map<uint64_t, SessionPtr> sessions_ ABSL_GUARDED_BY(mutex_);
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   // The engine's thread only.
   std::vector<char> block_;
   std::deque<SessionPtr> round_;  // sessions that may have requests
@@ -223,9 +230,10 @@ class ThreadedRingServer final : public RingServer {
     absl::StatusOr<std::shared_ptr<RingMemory>> memory = RingMemory::Make(&client);
     if (!memory.ok()) return memory.status();
     auto answers = std::make_shared<RingAnswers>(*memory, &shared_.counters, std::move(fail));
-    if (!doorbells_.Add(std::make_shared<RingSession>(id, *std::move(memory), answers, &shared_))) {
+    const absl::Status added = doorbells_.Add(std::make_shared<RingSession>(id, *std::move(memory), answers, &shared_));
+    if (!added.ok()) {
       answers->Close();
-      return absl::ResourceExhaustedError("open_ring: epoll takes no more descriptors");
+      return added;
     }
     shared_.context->feed->SetSink(id, answers);
     return client;
@@ -234,6 +242,7 @@ class ThreadedRingServer final : public RingServer {
   void Close(SessionId id) override {
     if (const SessionPtr session = doorbells_.Remove(id)) session->answers->Close();
   }
+  void Stop() override { doorbells_.Stop(); }
 
   std::vector<ThreadProgress> Progress() const override {
     std::vector<ThreadProgress> all;

@@ -50,6 +50,9 @@ class RingServer {
   virtual absl::StatusOr<RingDescriptors> Open(SessionId session, std::function<void(const std::string&)> fail) = 0;
   // Gives up the session's calls. Does nothing if the session has no ring.
   virtual void Close(SessionId session) = 0;
+  // Answers no more calls, pushes no more reports and opens no more rings. A daemon that stops calls this before its
+  // sessions end: a client must not hear on a session that is still open that another one's end broke its group.
+  virtual void Stop() = 0;
   virtual std::vector<ThreadProgress> Progress() const = 0;
   virtual const RingCounters& counters() const = 0;
 };

@@ -25,7 +25,7 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/support/until.h"
 #include "tests/unit/daemon/fake_agent.h"
-#include "tests/unit/daemon/ring/ring_client.h"
+#include "tests/unit/daemon/ring/ring_trainer.h"
 #include "tests/unit/daemon/session/descriptor_client.h"
 
 namespace railsd {
@@ -35,35 +35,17 @@ using rails::ring::kDataBytes;
 using rails::ring::Kind;
 using rails::ring::kMaxPayloadBytes;
 using rails::ring::kMore;
-using rails::v1::DescriptorResponse;
 using testing::DescriptorClient;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::OpenRequest;
 using testing::OpenRingRequest;
 using testing::RingClient;
+using testing::Trainer;
 using testing::Until;
 
 constexpr uint32_t kMaxCalls = 100;
 constexpr size_t kMaxMessage = 1 << 20;
-
-// A session with its ring.
-struct Trainer {
-  explicit Trainer(const std::string& path) : session(path) {
-    id = session.Ask(OpenRequest()).open_session().session_id();
-    DescriptorResponse response;
-    std::vector<UniqueFd> fds;
-    EXPECT_TRUE(session.Send(OpenRingRequest()));
-    EXPECT_TRUE(session.Receive(&response, &fds));
-    EXPECT_EQ(response.code(), 0) << response.message();
-    EXPECT_EQ(response.open_ring().version(), 1u);
-    EXPECT_EQ(fds.size(), 3u);
-    if (fds.size() == 3) ring.emplace(RingDescriptors{std::move(fds[0]), std::move(fds[1]), std::move(fds[2])});
-  }
-  DescriptorClient session;
-  std::optional<RingClient> ring;
-  uint64_t id = 0;
-};
 
 class RingServerTest : public ::testing::Test {
  protected:
@@ -435,6 +417,25 @@ TEST_F(RingServerTest, ASessionsEndGivesUpItsCallsAndUnmaps) {
   EXPECT_EQ(agent_.leaves().size(), 1u);
   EXPECT_EQ(agent_.waits.size(), 0u);
   EXPECT_EQ(rings_->counters().open, 0u);
+}
+
+// Sessions end one after the other. A client whose session is still open would take the end of another one for a
+// trainer's failure.
+TEST_F(RingServerTest, AStoppedServerSaysNothingUntilTheSessionEnds) {
+  Trainer trainer(path_);
+  const uint64_t join = trainer.ring->Send(Kind::kJoinGroup, JoinRequest());
+  ASSERT_TRUE(Until([&] { return agent_.joins.size() == 1; }));
+  feed_.OnJobFinished(SessionId(trainer.id), Report(1));
+  rings_->Stop();
+  std::move(agent_.joins.Take().done)(absl::FailedPreconditionError("group moe is broken"));
+  feed_.OnJobFinished(SessionId(trainer.id), Report(2));
+  EXPECT_TRUE(agent_.close_reasons().empty());
+  EXPECT_EQ(rings_->Open(SessionId(trainer.id + 1), nullptr).status().code(), absl::StatusCode::kUnavailable);
+  server_ = nullptr;
+  EXPECT_TRUE(trainer.ring->Closed());
+  EXPECT_EQ(trainer.ring->Report()->job().seq(), 1u);
+  EXPECT_EQ(trainer.ring->AnswerTo(join).code(), -1);
+  EXPECT_FALSE(trainer.ring->Report().has_value());
 }
 
 // A client that ends closes its descriptors in any order.
