@@ -54,6 +54,7 @@ add_library(rails_private STATIC ${sources} ${messages})
 set_target_properties(rails_private PROPERTIES UNITY_BUILD OFF CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
 target_include_directories(rails_private SYSTEM PUBLIC
   ${private}/${abseil} ${private}/${protobuf}/src ${private}/messages)
-target_compile_definitions(rails_private PRIVATE HAVE_PTHREAD)
+# Without NDEBUG, Abseil's mutexes look for deadlocks at every lock and may end the trainer's process.
+target_compile_definitions(rails_private PRIVATE HAVE_PTHREAD PUBLIC NDEBUG)
 target_compile_options(rails_private PRIVATE -w -ffunction-sections -fdata-sections)
 target_link_libraries(rails PRIVATE rails_private)

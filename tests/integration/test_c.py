@@ -53,6 +53,7 @@ class Symbols(harness.unittest.TestCase):
         alien = [name for name in undefined if not re.search(r"@(GLIBC|GLIBCXX|CXXABI|GCC)_", name)]
         self.assertEqual(set(alien) - {"_ITM_deregisterTMCloneTable", "_ITM_registerTMCloneTable", "__gmon_start__"},
                          set())
+        self.assertEqual([name for name in undefined if "assert" in name], [], "a library must not end a trainer")
 
 
 class CTest(harness.ClusterTest):
@@ -123,7 +124,7 @@ class InC(CTest):
     def test_a_program_that_has_every_inner_name(self):
         """Its functions of the names of our Abseil and Protobuf end the program; no binding crosses."""
         names = sorted(set(re.findall(r" [tTwW] (_ZN?K?(?:4absl|6google)\w+)$", run("nm", library()), re.MULTILINE)))
-        self.assertGreater(len(names), 500)
+        self.assertGreater(len(names), 300)
         with tempfile.TemporaryDirectory() as folder:
             program, source = Path(folder) / "all_to_all", Path(folder) / "names.c"
             source.write_text("#include <stdlib.h>\n" + "".join(
