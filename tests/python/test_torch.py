@@ -9,9 +9,9 @@ from conftest import ROOT, sockets
 WORLD = 4
 
 
-def test_beside_gloo(cluster, tmp_path):
-    """Four ranks on two nodes run torch_rank.py, which compares every operation with Gloo's."""
-    ranks = [subprocess.Popen([sys.executable, ROOT / "tests/python/torch_rank.py", str(rank), str(WORLD), tmp_path / "store"],
+def run_ranks(cluster, program, store):
+    """Runs a program for each of four ranks on two nodes. They say nothing if all is well."""
+    ranks = [subprocess.Popen([sys.executable, ROOT / "tests/python" / program, str(rank), str(WORLD), store],
                               env={**os.environ, "RAILS_SOCKET_DIR": str(sockets(cluster, rank)), "OMP_NUM_THREADS": "1",
                                    "GLOO_SOCKET_IFNAME": "lo"},
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for rank in range(WORLD)]
@@ -21,3 +21,12 @@ def test_beside_gloo(cluster, tmp_path):
         for rank in ranks:
             rank.kill()
     assert [(rank.returncode, text) for rank, text in zip(ranks, said)] == [(0, "")] * WORLD, "\n".join(said)
+
+
+def test_beside_gloo(cluster, tmp_path):
+    """torch_rank.py compares every operation with Gloo's."""
+    run_ranks(cluster, "torch_rank.py", tmp_path / "store")
+
+
+def test_torchs_own_tests(cluster, tmp_path):
+    run_ranks(cluster, "torch_suite_rank.py", tmp_path / "store")
