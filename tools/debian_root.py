@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""A minimal Debian 12 as an archive, made once: the clean root of the package tests, the base of the Docker images.
+"""A minimal Debian as an archive, made once: the clean root of the package tests, the base of the Docker images.
 
-    tools/debian_root.py        # prints the path of the archive, after making it where it is missing; needs root
+    tools/debian_root.py        # prints the path of Debian 12's archive, after making it where it is missing; needs root
 """
 
 import fcntl
@@ -20,25 +20,25 @@ class RootError(Exception):
     """Why there is no root file system."""
 
 
-def base_tar():
+def base_tar(release=RELEASE):
     """Path of the archive of a minimal root. Whoever comes while another makes it waits for that one."""
-    archive = ROOTS / f"{RELEASE}-minbase.tar"
+    archive = ROOTS / f"{release}-minbase.tar"
     ROOTS.mkdir(parents=True, exist_ok=True)
     with open(ROOTS / "lock", "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not archive.exists():
-            make(archive)
+            make(archive, release)
     return archive
 
 
-def make(archive):
+def make(archive, release):
     """Bootstraps a root beside `archive` and packs it; nothing half made is left under its name."""
     if os.geteuid() != 0:
         raise RootError("debootstrap needs root: it makes devices and enters the new root")
     if subprocess.run([ROOT / "dev", "setup", "package"], stdout=sys.stderr, check=False).returncode != 0:
         raise RootError("debootstrap could not be installed")
     with tempfile.TemporaryDirectory(prefix="bootstrap-", dir=ROOTS) as folder:
-        run("debootstrap", "--variant=minbase", RELEASE, f"{folder}/root")
+        run("debootstrap", "--variant=minbase", release, f"{folder}/root")
         # As small as the images of Debian: what apt has downloaded comes again with `apt-get update`.
         for leftover in ("var/cache/apt/archives", "var/lib/apt/lists", "var/log"):
             run("find", f"{folder}/root/{leftover}", "-type", "f", "-delete")

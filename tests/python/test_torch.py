@@ -9,9 +9,9 @@ from conftest import ROOT, sockets
 WORLD = 4
 
 
-def run_ranks(cluster, program, store):
+def run_ranks(cluster, program, store, python=(sys.executable,)):
     """Runs a program for each of four ranks on two nodes. They say nothing if all is well."""
-    ranks = [subprocess.Popen([sys.executable, ROOT / "tests/python" / program, str(rank), str(WORLD), store],
+    ranks = [subprocess.Popen([*python, ROOT / "tests/python" / program, str(rank), str(WORLD), store],
                               env={**os.environ, "RAILS_SOCKET_DIR": str(sockets(cluster, rank)), "OMP_NUM_THREADS": "1",
                                    "GLOO_SOCKET_IFNAME": "lo"},
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for rank in range(WORLD)]

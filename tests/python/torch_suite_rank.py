@@ -5,10 +5,12 @@ import os
 import sys
 import types
 import unittest
+import warnings
 
 RANK, WORLD = int(sys.argv[1]), int(sys.argv[2])
 # Its tests of all-to-all on a CPU are for this backend alone; its barrier's ranks are told the time by broadcast.
 os.environ.update(BACKEND="mpi", WORLD_SIZE=str(WORLD), TEMP_DIR=os.path.dirname(sys.argv[3]))
+warnings.simplefilter("ignore", FutureWarning)  # torch 2.6 under Python 3.13
 # PyTorch's test classes import this package, which Debian 12 does not have. It compares long texts.
 sys.modules.setdefault("expecttest", types.SimpleNamespace(TestCase=unittest.TestCase, ACCEPT=False))
 
