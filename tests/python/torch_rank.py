@@ -60,6 +60,19 @@ def check_all_to_all(gloo, group):
     outputs = [torch.zeros_like(lists[peer][RANK]) for peer in range(WORLD)]
     dist.all_to_all(outputs, lists[RANK], group=group)
     assert all(torch.equal(output, lists[peer][RANK]) for peer, output in enumerate(outputs))
+    if RANK == 0:  # other ranks' parts are not begun
+        for dtype in DTYPES[:3]:
+            for size in (1, 0):
+                counts = [[size] + [0] * (WORLD - 1), [4] + [0] * (WORLD - 1)]
+                for given in tensors((size,), dtype):
+                    expect(rails.InvalidArgumentError, "rank 0 sends", dist.all_to_all_single, torch.zeros(4, dtype=dtype), given, *counts[::-1],
+                           group=group)
+    same = torch.arange(WORLD * (WORLD + 1) // 2) + 100 * RANK  # output and input, with parts of different lengths
+    counts = [1 + (peer + RANK) % WORLD for peer in range(WORLD)]
+    expected = torch.zeros_like(same)
+    dist.all_to_all_single(expected, same.clone(), counts, counts, group=gloo)
+    dist.all_to_all_single(same, same, counts, counts, group=group)
+    assert torch.equal(same, expected), (same, expected)
     expect(ValueError, "single number", dist.all_to_all_single, torch.tensor(1.0), torch.empty(WORLD), group=group)
     expect(ValueError, "divide evenly", dist.all_to_all_single, torch.empty(WORLD), torch.empty(WORLD + 1), group=group)
     expect(ValueError, "add up", dist.all_to_all_single, torch.empty(WORLD), torch.empty(WORLD), [1] * WORLD, [2] * WORLD, group=group)

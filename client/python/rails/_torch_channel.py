@@ -27,6 +27,11 @@ def tensor_of(memory: _Memory, dtype: torch.dtype, shape: Sequence[int]) -> torc
     return torch.from_numpy(memory).view(dtype).reshape(shape)
 
 
+def _size(tensor: torch.Tensor) -> int:
+    """Bytes of a tensor."""
+    return tensor.numel() * tensor.element_size()
+
+
 def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
     """Copies a tensor of the same type and length. Several threads of torch would only be in each other's way: the ranks of a
     node copy at the same time."""
@@ -95,13 +100,16 @@ class _Staging:
     def _flows(self, rank: int, sends: Parts, receives: Parts, shared: tuple[bool, bool]) -> list[dict[int, list[torch.Tensor]]]:
         """By rank, shared tensors that go to it, and that come from it."""
         out, into = _by_rank(sends), _by_rank(receives)
-        if rank in out and not all(shared):  # the part for this rank itself takes the short way
-            _copy(into.pop(rank), out.pop(rank))
+        own = (into.pop(rank), out.pop(rank)) if rank in out and not all(shared) else None
+        if own is not None and _size(own[0]) != _size(own[1]):
+            raise rails.InvalidArgumentError(f"rank {rank} sends {_size(own[1])} bytes to itself but receives {_size(own[0])} from itself")
         if not shared[0]:
             places = self._places(out)
             for tensor, place in places.values():
                 _copy(place, tensor)
             out = {peer: places[id(tensor)][1] for peer, tensor in out.items()}
+        if own is not None:  # the short way; last, because the output may be the input
+            _copy(*own)
         if not shared[1]:
             places = self._places(into)
             self._landing += places.values()
@@ -121,7 +129,7 @@ class _Staging:
     def _places(self, tensors: dict[int, torch.Tensor]) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
         """By identity, each tensor and a shared one like it. They lie in one piece of memory, each aligned for its type."""
         different = {id(tensor): tensor for tensor in tensors.values()}
-        sizes = [tensor.numel() * tensor.element_size() for tensor in different.values()]
+        sizes = [_size(tensor) for tensor in different.values()]
         length = sum(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes)
         memory, begin, places = np.empty(0, np.uint8), 0, {}
         if length:
