@@ -1,11 +1,13 @@
 """rails.Buffer, held against what NumPy alone makes of the tokens of all ranks."""
 
 import gc
+import threading
 
 import numpy as np
 import pytest
 import torch
 
+import harness
 import rails
 from conftest import run_ranks
 
@@ -121,6 +123,13 @@ def test_a_layout_made_before(cluster):
     run_ranks(cluster, WORLD, body)
 
 
+def test_experts_without_a_sign(cluster):
+    def body(_, group):
+        experts = rails.Buffer(group, MIB).dispatch(np.zeros((1, 2)), np.array([[0, 1]], np.uint8), num_experts=2)[1]
+        assert experts.tolist() == [[0, -1], [-1, 0]][group.rank:][:1] * 2
+    run_ranks(cluster, 2, body)
+
+
 def test_memory_is_used_again(cluster):
     """A hundred dispatches take as much memory as one, and results that are kept take their own."""
     case = Case(3)
@@ -142,6 +151,39 @@ def test_memory_is_used_again(cluster):
         gc.collect()
         assert sum(map(len, buffer._pool.free)) == buffer._pool._bytes
     run_ranks(cluster, WORLD, body)
+
+
+def test_memory_is_kept_for_a_job_whose_event_was_dropped(cluster):
+    """A rank goes on without waiting for its dispatches, too long to go along with a message; the other has not begun them."""
+    dropped = threading.Event()
+
+    def body(_, group):
+        me, buffer = group.rank, rails.Buffer(group, 4 * MIB)
+        idx = np.full((1000, 1), 1)
+        handle = buffer.dispatch(np.zeros((1000, 8)), idx, num_experts=2)[4]
+        if me == 1:
+            assert dropped.wait(harness.PATIENCE)
+        for number in range(3):
+            came = buffer.dispatch(np.full((1000, 8), 10.0 * number + me), handle=handle, async_finish=me == 0)[0]
+            if me == 1:
+                np.testing.assert_array_equal(came, np.repeat([10.0 * number, 10.0 * number + 1], 1000)[:, None] + np.zeros(8))
+        dropped.set()
+        del came
+        group.barrier()
+        gc.collect()
+        buffer._pool.release()
+        assert sum(map(len, buffer._pool.free)) == buffer._pool._bytes
+    run_ranks(cluster, 2, body)
+
+
+@pytest.mark.parametrize("room", [64, 4096])
+def test_no_room_for_counts_is_an_error_everywhere(cluster, room):
+    def body(_, group):
+        idx = np.full((5, 1), group.rank)
+        with pytest.raises(rails.ResourceExhaustedError if group.rank == 0 else rails.RailsError, match="rank 0 of group|cancelled|bytes"):
+            rails.Buffer(group, room if group.rank == 0 else MIB, timeout=60).dispatch(np.zeros((5, 2)), idx, num_experts=200)
+        group.barrier()
+    run_ranks(cluster, 2, body)
 
 
 def test_too_many_tokens_are_an_error_everywhere(cluster):

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 
 from conftest import ROOT, sockets
 
@@ -15,11 +16,13 @@ def run_ranks(cluster, program, store, python=(sys.executable,)):
                               env={**os.environ, "RAILS_SOCKET_DIR": str(sockets(cluster, rank)), "OMP_NUM_THREADS": "1",
                                    "GLOO_SOCKET_IFNAME": "lo"},
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for rank in range(WORLD)]
-    try:
-        said = [rank.communicate(timeout=120)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
+    said, end = [], time.monotonic() + 150
+    for rank in ranks:
+        try:
+            said.append(rank.communicate(timeout=max(end - time.monotonic(), 1))[0])
+        except subprocess.TimeoutExpired:
             rank.kill()
+            said.append("It hangs. " + rank.communicate()[0])
     assert [(rank.returncode, text) for rank, text in zip(ranks, said)] == [(0, "")] * WORLD, "\n".join(said)
 
 

@@ -15,6 +15,7 @@ import rails
 import rails.torch
 
 RANK, WORLD = int(sys.argv[1]), int(sys.argv[2])
+LATE = 3  # seconds that a group allows for joining it, and for an operation in which a rank is missing
 DTYPES = [torch.float32, torch.bfloat16, torch.bool, torch.complex64]
 
 
@@ -138,7 +139,7 @@ def check_pairs_that_disagree():
         expect(rails.InvalidArgumentError, f"operation 2, {name}: ", call, torch.zeros(4 + RANK), 1 - RANK, group)
         call(torch.zeros(4), 1 - RANK, group)
     dist.barrier()
-    late = dist.new_group(backend="rails", timeout=datetime.timedelta(seconds=1))
+    late = dist.new_group(backend="rails", timeout=datetime.timedelta(seconds=LATE))
     if RANK == 1:
         works = [dist.irecv(torch.zeros(4), 3, late) for _ in range(2)]
         for work in works:
@@ -303,7 +304,7 @@ def check_groups():
         if number < 20 and RANK < 2:
             (dist.recv if RANK else dist.send)(output, 1 - RANK, group)
         dist.destroy_process_group(group)
-    late = dist.new_group(backend="rails", timeout=datetime.timedelta(seconds=1))
+    late = dist.new_group(backend="rails", timeout=datetime.timedelta(seconds=LATE))
     if RANK != 1:
         missing = expect(rails.DeadlineExceededError, "", dist.barrier, late).ranks
         assert 1 in missing and missing in [(1,), (1, 3)], missing  # another node may know no more than that ranks of n1 are missing

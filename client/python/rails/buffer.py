@@ -30,8 +30,9 @@ class Handle:
 class Event:
     """The end of an exchange: outputs may be read, and inputs written, after `wait()`."""
 
-    def __init__(self, work: Work | None = None, kept: Sequence[Any] = (), finish: Callable[[], None] | None = None):
-        self._work, self._kept, self._finish = work, kept, finish
+    def __init__(self, work: Work | None = None, release: Callable[[], None] | None = None):
+        self._work, self._release = work, release
+        self._finish: Callable[[], None] | None = None
 
     def done(self) -> bool:
         """True if the exchange has ended, well or not. Local: asks nobody."""
@@ -42,9 +43,10 @@ class Event:
         if self._work is None:
             return
         self._work.wait(timeout)
-        if self._finish is not None:
-            self._finish()
-        self._work, self._kept, self._finish = None, (), None
+        for call in (self._finish, self._release):
+            if call is not None:
+                call()
+        self._work, self._finish, self._release = None, None, None
 
     def current_stream_wait(self) -> None:
         self.wait()
@@ -226,10 +228,16 @@ class Buffer:
 
     def _exchange_counts(self, told: _Integers) -> _Integers:
         """A row of numbers to each rank, and from each."""
-        out, into = (self._pool.take(told.nbytes).view(np.int64).reshape(told.shape) for _ in range(2))
+        try:
+            out, into = (self._pool.take(told.nbytes).view(np.int64).reshape(told.shape) for _ in range(2))
+        except ResourceExhaustedError as error:
+            self._give_up(error)
         out[:] = told
         each = [1] * self._group.world_size
-        self._group.all_to_all_v(out, each, into, each, timeout=self._timeout).wait()
+        work = self._group.all_to_all_v(out, each, into, each, timeout=self._timeout)
+        self._pool.keep(work, (out, into))
+        work.wait()
+        self._pool.release()
         return into
 
     def _metadata(self, topk_idx: Any, topk_weights: Any, handle: Handle, num_experts: int) -> list[_Array]:
@@ -246,7 +254,7 @@ class Buffer:
         numbers = chosen[rows].astype(np.int64) - (rank * each)[:, None]
         elsewhere = (numbers < 0) | (numbers >= each)
         numbers[elsewhere] = -1
-        arrays = [_Array(_as(topk_idx, numbers.astype(chosen.dtype)), "topk_idx")]
+        arrays = [_Array(_as(topk_idx, numbers if chosen.dtype.kind == "u" else numbers.astype(chosen.dtype)), "topk_idx")]
         if topk_weights is not None:
             given = _numpy(topk_weights)
             if given.shape != chosen.shape:
@@ -285,7 +293,8 @@ class Buffer:
         ranks = range(self._group.world_size)
         work = self._group.all_to_all_ranges({rank: [parts[rank] for parts in out] for rank in ranks},
                                              {rank: [parts[rank] for parts in into] for rank in ranks}, timeout=self._timeout)
-        return [kind.like(memory) for kind, memory in zip(kinds, landing)], Event(work, (out, landing))
+        self._pool.keep(work, (out, landing))
+        return [kind.like(memory) for kind, memory in zip(kinds, landing)], Event(work, self._pool.release)
 
     def _give_up(self, error: ResourceExhaustedError) -> NoReturn:
         """Ends the exchange at every rank, since others wait for this one."""
@@ -363,10 +372,20 @@ class _Pool:
         self._client, self._most_bytes = group._client, most_bytes
         self._bytes = 0  # free or in use
         self.free: list[_Bytes] = []
+        self._kept: list[tuple[Work, Any]] = []
+
+    def keep(self, work: Work, memory: Any) -> None:
+        """Keeps memory until the job that uses it has ended: a caller may be interrupted while it waits, or drop the event."""
+        self._kept.append((work, memory))
+
+    def release(self) -> None:
+        """Lets go of the memory of jobs that have ended."""
+        self._kept = [(work, memory) for work, memory in self._kept if not _ended(work)]
 
     def take(self, length: int) -> _Bytes:
         if length == 0:
             return np.empty(0, np.uint8)
+        self.release()
         fitting = [number for number, memory in enumerate(self.free) if len(memory) >= length]
         if fitting:
             memory = self.free.pop(min(fitting, key=lambda number: len(self.free[number])))
@@ -386,6 +405,13 @@ class _Pool:
                                          "are in use: give it a larger num_bytes, or drop arrays that it has returned")
         self._bytes += wanted
         return self._client.empty(wanted, np.uint8)
+
+
+def _ended(work: Work) -> bool:
+    try:
+        return work.done()
+    except RailsError:  # the daemon does not answer, and may do so again
+        return False
 
 
 def _check_rows(arrays: list[_Array], handle: Handle) -> None:
