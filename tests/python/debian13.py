@@ -11,11 +11,13 @@ import tempfile
 from pathlib import Path
 
 import conftest
-import test_torch
 
+BUILD = conftest.ROOT / "build/release"
 sys.path.insert(0, str(conftest.ROOT / "tools"))
+os.environ["RAILS_LIBRARY"] = str(BUILD / "client/c/librails.so")
 
 import debian_root  # noqa: E402  (found by the line above)
+import test_torch  # noqa: E402  (loads the library)
 
 PROGRAMS = ["torch_rank.py", "torch_suite_rank.py"]
 SHARED = ["/dev", "/proc", "/sys", "/tmp", str(conftest.ROOT)]
@@ -41,10 +43,8 @@ def torch_root():
 
 def main():
     root = torch_root()
-    build = conftest.ROOT / "build/release"
-    conftest.harness.BUILD = build
-    os.environ.update(RAILS_LIBRARY=str(build / "client/c/librails.so"), PYTHONPATH=str(conftest.ROOT / "client/python"),
-                      PYTHONDONTWRITEBYTECODE="1", SHARED=" ".join(SHARED))
+    conftest.harness.BUILD = BUILD
+    os.environ.update(PYTHONPATH=str(conftest.ROOT / "client/python"), PYTHONDONTWRITEBYTECODE="1", SHARED=" ".join(SHARED))
     python = ["unshare", "--mount", "sh", "-ec", ENTER, str(root), "/usr/bin/python3"]
     print(subprocess.run([*python, "-c", "import sys, torch; print('torch', torch.__version__, 'Python', sys.version)"],
                          stdout=subprocess.PIPE, text=True, check=True).stdout, end="")

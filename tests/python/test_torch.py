@@ -1,11 +1,17 @@
 """The backend of torch.distributed, held against Gloo in the same processes."""
 
+import concurrent.futures
 import os
 import subprocess
 import sys
 import time
 
-from conftest import ROOT, sockets
+import pytest
+
+import rails
+from conftest import ROOT, sockets, start_cluster
+from harness import eventually
+from rails._torch_channel import Channel, Parts, Pool, Work
 
 WORLD = 4
 
@@ -33,3 +39,17 @@ def test_beside_gloo(cluster, tmp_path):
 
 def test_torchs_own_tests(cluster, tmp_path):
     run_ranks(cluster, "torch_suite_rank.py", tmp_path / "store")
+
+
+def test_abort_ends_a_submission_that_waits_for_a_daemon():
+    with start_cluster() as cluster, rails.connect(sockets(cluster)) as client:
+        channel = Channel(lambda: client.join("alone", 0, 1, recovery="wait", wait_limit=60, restart_limit=600), Pool(client), 600)
+        channel.open()
+        cluster.nodes[0].process.kill()
+        eventually(lambda: not client.connected, "the client sees it")
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            begun = pool.submit(channel.begin, Work("barrier", [], Parts({}), Parts({}), 0))
+            eventually(channel._lock.locked, "the submission waits")
+            channel.close(rails.CancelledError("aborted"))
+            with pytest.raises(rails.CancelledError, match="operation 1, barrier: aborted"):
+                begun.result(60)

@@ -329,15 +329,15 @@ class Channel:
     def close(self, error: Exception) -> None:
         """Ends all operations at every rank, and leaves the group: those that wait fail with `error`, as do those to come.
         Waits at most 10 s for the daemon."""
+        self._over = self._over or error  # a channel that opens meanwhile sees it, and leaves
+        if self._group is not None:  # without the lock: a submission that waits for another daemon has it, and ends by this
+            with contextlib.suppress(rails.RailsError):
+                self._group.leave()
         with self._lock:
-            self._over = self._over or error
-            waiting, group = list(self._waiting), self._group
+            waiting = list(self._waiting)
             self._waiting.clear()
         for work in waiting:
             work.fail(work.explained(error))
-        if group is not None:
-            with contextlib.suppress(rails.RailsError):
-                group.leave()
 
     def _run(self) -> None:
         """Submits all that wait, each when the one before it has ended."""
@@ -370,5 +370,5 @@ class Channel:
         try:
             work.submit(self._group, self._pool, self._timeout)
         except rails.RailsError as error:
-            raise work.explained(error) from None
+            raise work.explained(self._over or error) from None
         self._last = work
