@@ -41,8 +41,9 @@ void PreparedCore::Note(const std::vector<FlowRanges>& flows, Flows* out) const 
 }
 
 PreparedCore::~PreparedCore() {
+  if (!process_.IsThis()) return;
   absl::MutexLock lock(&mutex_);
-  if (session_ == nullptr || !session_->owner().IsThis()) return;
+  if (session_ == nullptr) return;
   // The daemon has released it already if the rank has left the epoch.
   const std::shared_ptr<const PreparedOwner> owner = owner_.lock();
   if (owner != nullptr && owner->Lasts(generation_)) session_->ReleasePrepared(id_);
@@ -87,9 +88,10 @@ std::shared_ptr<JobCore::Request> PreparedCore::TakeRequest() {
   }
   if (request == nullptr) request = std::make_unique<JobCore::Request>();
   request->prepared = this;
-  return {request.release(), [idle = idle_](JobCore::Request* used) {
+  return {request.release(), [idle = idle_, process = process_](JobCore::Request* used) {
             constexpr size_t kKept = 4;
             std::unique_ptr<JobCore::Request> dropped(used);
+            if (!process.IsThis()) return;
             absl::MutexLock lock(&idle->mutex);
             if (idle->all.size() < kKept) idle->all.push_back(std::move(dropped));
           }};

@@ -13,6 +13,7 @@
 #include "absl/synchronization/mutex.h"
 #include "client/src/deadline.h"
 #include "client/src/job.h"
+#include "client/src/owner_process.h"
 #include "client/src/segment.h"
 #include "client/src/self_copy.h"
 #include "client/src/session.h"
@@ -83,6 +84,7 @@ class PreparedCore {
   absl::Status FillDirection(const Flows& flows, const std::vector<uint64_t>& lengths,
                              v1::SubmitPreparedRequest* message, uint64_t* own_bytes) const;
 
+  const OwnerProcess process_{};
   const uint32_t rank_;
   const std::weak_ptr<const PreparedOwner> owner_;
   Segments segments_;

@@ -61,8 +61,6 @@ class Session final : public RingListener, public std::enable_shared_from_this<S
 
   const SessionHello& hello() const { return channel_->hello(); }
 
-  // Tells whether this process opened the session. Takes no lock.
-  const OwnerProcess& owner() const { return owner_; }
   // OK while the session lives, else the reason of its end. Also refuses a forked child.
   absl::Status Usable() const ABSL_LOCKS_EXCLUDED(mutex_);
   bool connected() const { return !lost_flag_.load(std::memory_order_acquire); }

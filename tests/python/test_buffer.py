@@ -130,6 +130,32 @@ def test_experts_without_a_sign(cluster):
     run_ranks(cluster, 2, body)
 
 
+def test_a_wrong_bias_and_a_second_wait(cluster):
+    def body(_, group):
+        buffer, x = rails.Buffer(group, MIB), np.ones((3, 4))
+        handle = buffer.dispatch(x, np.zeros((3, 1), int), num_experts=2)[4]
+        y = np.ones((6 if group.rank == 0 else 0, 4))
+        for bias in (np.zeros((3, 5)), np.zeros((1, 3, 4))):
+            with pytest.raises(rails.InvalidArgumentError, match="bias has the shape"):
+                buffer.combine(y, handle, bias=bias)
+        sums, _, event = buffer.combine(y, handle, bias=np.ones(4), async_finish=True)
+        for _ in range(2):
+            event.wait()
+            assert (sums == 2).all()
+    run_ranks(cluster, 2, body)
+
+
+def test_memory_that_the_daemon_refused_is_not_in_use(cluster, monkeypatch):
+    def body(client, group):
+        pool = rails.Buffer(group, MIB)._pool
+        with monkeypatch.context() as patch:
+            patch.setattr(client, "empty", lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                pool.take(MIB)
+        assert len(pool.take(MIB)) == MIB
+    run_ranks(cluster, 1, body)
+
+
 def test_memory_is_used_again(cluster):
     """A hundred dispatches take as much memory as one, and results that are kept take their own."""
     case = Case(3)

@@ -37,6 +37,9 @@ def test_groups(cluster):
         for arguments, text in ((("outside", 2, 2), "2"), (("", 0, 1), "name"), (("minus", -1, 2), "-1")):
             with pytest.raises(ValueError, match=text):
                 client.join(*arguments, timeout=1)
+        for secret in ({"name": "a\0b"}, {"name": "c", "key": "a\0b"}):  # the library would see their beginning
+            with pytest.raises(ValueError, match="zero byte"):
+                client.join(**secret, rank=0, world_size=1, timeout=1)
         with pytest.raises(ValueError, match="sometimes"):
             client.join("recovery", 0, 1, recovery="sometimes")
         with pytest.raises(ValueError, match="wait_limit"):
@@ -51,8 +54,11 @@ def test_jobs(cluster):
         other = 1 - group.rank
         with pytest.raises(rails.InvalidArgumentError, match="overlap"):
             group.all_to_all_ranges({}, {other: [receive[0, :60], receive[0, 50:]]})
-        with pytest.raises(rails.InvalidArgumentError, match="7"):
-            group.all_to_all_ranges({7: [send[0]]}, {})
+        for rank in (7, -1, 1 << 32):
+            with pytest.raises(rails.InvalidArgumentError, match=str(rank)):
+                group.all_to_all_ranges({rank: [send[0]]}, {})
+        with pytest.raises(rails.InvalidArgumentError, match="tag"):
+            group.all_to_all_v(send, [0, 0], receive, [0, 0], tag=1 << 64)
         group.barrier(30)  # what was refused has taken no number
         work = group.all_to_all_v(send, [0, 0], receive, [group.rank, 0])
         with pytest.raises(rails.RailsError, match="rank 0.*rank 1|rank 1.*rank 0"):

@@ -89,6 +89,11 @@ class Tensor:
     def element_size(self):
         return self.array.itemsize
 
+    def is_conj(self):
+        return False
+
+    is_neg = is_conj
+
     def is_contiguous(self):
         return self.array.flags.c_contiguous
 

@@ -193,3 +193,54 @@ def test_daemons_that_end():
             assert work.received.tolist() == [1, 2]
         for client in clients:
             client.close()
+
+
+def test_close_after_an_error_that_is_kept(cluster):
+    """The traceback of a join that failed does not hold the client open: its jobs end at once."""
+    client, other = (rails.connect(sockets(cluster, rank)) for rank in range(2))
+    groups = join_both([client, other], "kept")
+    work = submit(client, groups[0])
+    with pytest.raises(rails.DeadlineExceededError) as kept:
+        client.join("nobody else", 0, 2, timeout=0.2)
+    client.close()
+    with pytest.raises(rails.CancelledError):
+        work.wait(10)
+    other.close()
+    assert kept.value.__traceback__
+
+
+def test_await_while_another_thread_holds_the_client(cluster):
+    """Another thread is in a call when the client is closed: the coroutine ends when that call has."""
+    async def main():
+        with joined_pair(cluster, "held") as (client, group), concurrent.futures.ThreadPoolExecutor() as pool:
+            work = submit(client, group)
+            waiting = [asyncio.ensure_future(end_of(work))]
+            await asyncio.sleep(0)
+            call = pool.submit(client.join, "nobody comes", 0, 2, timeout=1)
+            await asyncio.sleep(0.2)
+            client.close()
+            waiting.append(asyncio.ensure_future(end_of(work)))
+            for each in waiting:
+                with pytest.raises(rails.CancelledError):
+                    await asyncio.wait_for(each, 30)
+            assert call.exception() is not None
+
+    async def end_of(work):
+        return await work
+    asyncio.run(main())
+
+
+def test_a_child_of_a_thread_that_makes_memory(cluster):
+    """A child that forks while the parent's thread holds a lock is refused, and does not wait for it."""
+    with joined_pair(cluster, "forked") as (client, group):
+        memory = client.empty((2, 2))
+        client.empty(10)  # addresses are sorted at the next use
+        with client._memory._lock:
+            child = os.fork()
+            if child == 0:
+                try:
+                    group.all_to_all_v(memory[0], [1, 1], memory[1], [1, 1])
+                except rails.FailedPreconditionError:
+                    os._exit(0)
+                os._exit(1)
+        eventually(lambda: os.waitpid(child, os.WNOHANG) == (child, 0), "the child is refused", patience=30)

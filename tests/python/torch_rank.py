@@ -68,6 +68,11 @@ def check_all_to_all(gloo, group):
                 for given in tensors((size,), dtype):
                     expect(rails.InvalidArgumentError, "rank 0 sends", dist.all_to_all_single, torch.zeros(4, dtype=dtype), given, *counts[::-1],
                            group=group)
+    values = torch.arange(WORLD) + 10.0 * RANK
+    for given in (values, rails.torch.empty(WORLD).copy_(values)):
+        landed = torch.zeros(WORLD)
+        dist.all_to_all_single(landed, torch._neg_view(given), group=group)  # its memory has other values
+        assert torch.equal(landed, -(10.0 * torch.arange(WORLD) + RANK)), landed
     same = torch.arange(WORLD * (WORLD + 1) // 2) + 100 * RANK  # output and input, with parts of different lengths
     counts = [1 + (peer + RANK) % WORLD for peer in range(WORLD)]
     expected = torch.zeros_like(same)

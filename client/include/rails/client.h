@@ -154,8 +154,9 @@ class Job {
   // block, call Reconnect() or destroy the client.
   virtual void OnDone(std::function<void(absl::StatusOr<JobReport>)> callback) = 0;
   virtual std::future<absl::StatusOr<JobReport>> Future() = 0;
-  // Asks every rank to end the job. Wait() then reports CANCELLED unless the job was already done. UNAVAILABLE while
-  // the group waits for a daemon: cancelling then could make ranks finish different jobs.
+  // Asks every rank to end the job. Wait() then reports CANCELLED unless the job was already done. The group is over if
+  // the job was running, as after its time limit. UNAVAILABLE while the group waits for a daemon: cancelling then could
+  // make ranks finish different jobs.
   virtual absl::Status Cancel() = 0;
 };
 
@@ -191,7 +192,7 @@ class Group {
   // Numbers the job and submits it to the daemon. All ranks must submit their jobs in the same order. A refused
   // submission takes no number and copies nothing.
   // Jobs of a group run concurrently and may end in any order. Submit a job that uses the result or the buffers of
-  // another job only after that job has ended: after Wait(), or in OnDone().
+  // another job only after that job has ended: after Wait(). Not in OnDone(): a submission may block.
   // INVALID_ARGUMENT names the field and its value. FAILED_PRECONDITION: a segment is poisoned by a lost job, an
   // unfinished job uses bytes of this one and at least one of the two receives them, or the group is over.
   // UNAVAILABLE: the daemon drains or has exited; with a `restart_limit`, only after that time. Other errors come from

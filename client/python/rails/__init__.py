@@ -19,8 +19,8 @@ element, and of one of bytes one byte. Lengths in reports are bytes.
 Errors. Every failure of the daemon or the library is a `RailsError` of a subclass by kind. `UnavailableError` also is a
 ConnectionError, `DeadlineExceededError` a TimeoutError, `InvalidArgumentError` a ValueError, and so on.
 
-Threads. Every object may be used from any thread. Calls that wait release the interpreter. Ctrl-C interrupts every wait
-of the main thread.
+Threads. Every object may be used from any thread. Calls that wait release the interpreter. Ctrl-C interrupts connecting,
+joining and waiting for a job in the main thread; other calls end by their own time limits.
 
 Processes. Objects belong to the process that made them. In a forked child they raise FailedPreconditionError at once,
 their memory is shared with the parent, and the child may `connect()` anew. Clients are closed when the interpreter exits.

@@ -35,6 +35,8 @@ class Ends:
 
     def end_of(self, work: Work) -> asyncio.Future[None]:
         """A future of the running loop that is done when the job has ended."""
+        for closed in [loop for loop in self._waiting if loop.is_closed()]:  # its coroutines never go on
+            self._waiting.pop(closed, None)
         loop = asyncio.get_running_loop()
         future = loop.create_future()
         futures = self._waiting.setdefault(loop, {})
@@ -42,7 +44,7 @@ class Ends:
             loop.add_reader(self._fd, self._read)
         futures[future] = work
         future.add_done_callback(self._forget)
-        if self._fd < 0 or work.done():  # before the descriptor was read here
+        if work.done():  # before the descriptor was read here
             _finish(future)
         return future
 
@@ -56,7 +58,7 @@ class Ends:
                 _call(loop, loop.remove_reader, fd)
 
     def wake(self) -> None:
-        """Wakes those whose jobs have ended."""
+        """Wakes those whose jobs have ended. Any thread."""
         for loop, futures in list(self._waiting.items()):
             for future, work in list(futures.items()):
                 if work.done():

@@ -115,14 +115,16 @@ _OTHERS = {
 }
 
 
-def _raise_error(result: Any, _function: Any, _arguments: Any) -> None:
+def _raise_error(result: Any, _function: Any, arguments: Any) -> None:
+    """Raises what a call has returned. Neither the error nor its traceback keeps a handle, which `close()` could not free."""
+    del arguments
     if not result:
         return
     error = result.contents
-    made = errors.make(error.code, error.text.decode(errors="replace"),
-                       error.node.decode(errors="replace") if error.node else None, error.ranks[:error.rank_count])
+    what = (error.code, error.text.decode(errors="replace"), error.node.decode(errors="replace") if error.node else None,
+            error.ranks[:error.rank_count])
     lib.rails_error_free(result)
-    raise made
+    raise errors.make(*what)
 
 
 def _load() -> ctypes.CDLL:
@@ -155,13 +157,13 @@ class Handle:
     """A handle of the library. The last reference frees it, and every call that uses it holds one: no thread frees what
     another one uses."""
 
-    __slots__ = ("_as_parameter_", "_free")
+    __slots__ = ("_as_parameter_", "free")
 
     def __init__(self, pointer: c_void_p, free: Callable[[int], None]):
-        self._as_parameter_, self._free = pointer.value or 0, free
+        self._as_parameter_, self.free = pointer.value or 0, free
 
     def __del__(self) -> None:
-        self._free(self._as_parameter_)
+        self.free(self._as_parameter_)
 
     @property
     def pointer(self) -> int:

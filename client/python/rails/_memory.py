@@ -58,7 +58,17 @@ class Memory:
         length = dtype.itemsize * math.prod(shape)
         if length == 0:
             return np.empty(shape, dtype)
-        with self._lock:
+        try:
+            with self._lock:
+                block = self._block(client, length, huge_pages)
+        finally:
+            del client  # a traceback must not keep it
+        array: npt.NDArray[Any] = np.asarray(block).view(dtype).reshape(shape)
+        return array
+
+    def _block(self, client: Handle, length: int, huge_pages: bool) -> Block:
+        """A block for a new array. With the lock."""
+        try:
             if length > _SMALL or huge_pages:
                 block = Block(_segment(client, length, huge_pages), 0, length)
             else:
@@ -67,10 +77,15 @@ class Memory:
                 # Bytes are never given out twice: an unfinished job may use an array that nobody refers to any more.
                 block = Block(self._pool, self._used, length)
                 self._used += -(-length // _ALIGNMENT) * _ALIGNMENT
-            self._blocks[block.address] = block
-            self._addresses = None
-        array: npt.NDArray[Any] = np.asarray(block).view(dtype).reshape(shape)
-        return array
+        finally:
+            del client
+        self._blocks[block.address] = block
+        self._addresses = None
+        return block
+
+    def after_fork_in_child(self) -> None:
+        """A thread of the parent may have held the lock."""
+        self._lock = threading.Lock()
 
     def place(self, array: Any, name: str) -> Place:
         """Where `array` lies: a NumPy array, a tensor of torch, or another object with the buffer protocol. `name`: for
@@ -93,13 +108,19 @@ class Memory:
 
 def _segment(client: Handle, length: int, huge_pages: bool) -> Handle:
     pointer = ctypes.c_void_p()
-    lib.rails_segment_alloc(client, length, SegmentOptions(flags=HUGE_PAGES if huge_pages else 0), ctypes.byref(pointer))
+    try:
+        lib.rails_segment_alloc(client, length, SegmentOptions(flags=HUGE_PAGES if huge_pages else 0), ctypes.byref(pointer))
+    finally:
+        del client
     return Handle(pointer, lib.rails_segment_free)
 
 
 def _extent(array: Any, name: str) -> tuple[int, int, int]:
     """Address, length and length of a row of a contiguous array, in bytes."""
     if hasattr(array, "data_ptr"):  # a tensor of torch, also of a type that NumPy lacks
+        if array.is_conj() or array.is_neg():
+            raise InvalidArgumentError(f"{name}: the memory of this tensor has other values than the tensor: call resolve_conj() and "
+                                       "resolve_neg()")
         contiguous, size, address = array.is_contiguous(), array.element_size(), array.data_ptr()
         shape = tuple(array.shape)
     else:

@@ -32,10 +32,15 @@ def _size(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Its memory is its values, one after the other."""
+    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
 def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
     """Copies a tensor of the same type and length. Several threads of torch would only be in each other's way: the ranks of a
     node copy at the same time."""
-    if target.is_contiguous() and source.is_contiguous() and target.numel():
+    if _is_plain(target) and _is_plain(source) and target.numel():
         target, source = (tensor.detach().reshape(-1).view(torch.uint8) for tensor in (target, source))
         np.copyto(target.numpy(), source.numpy())
     else:
@@ -191,7 +196,7 @@ class Work(_TorchWork):
 
     def abort(self) -> None:
         """Ends the operation at every rank, where it fails with `rails.CancelledError`; one that has not begun, as soon as
-        it has. Waits at most 10 s for the daemon."""
+        it has. The group is over if the operation was running. Waits at most 10 s for the daemon."""
         with self._lock:
             self._aborted = True
         if self._work is not None:

@@ -43,10 +43,11 @@ class Event:
         if self._work is None:
             return
         self._work.wait(timeout)
-        for call in (self._finish, self._release):
-            if call is not None:
-                call()
-        self._work, self._finish, self._release = None, None, None
+        finish, release, self._work, self._finish, self._release = self._finish, self._release, None, None, None
+        if finish is not None:
+            finish()
+        if release is not None:
+            release()
 
     def current_stream_wait(self) -> None:
         self.wait()
@@ -180,6 +181,9 @@ class Buffer:
         for array in arrays:
             if array.rows != total:
                 raise InvalidArgumentError(f"{array.name} has {array.rows} rows, and {total} tokens were received")
+        given, wanted = tuple(getattr(bias, "shape", ())), (handle.num_tokens, *arrays[0].shape)
+        if len(given) > len(wanted) or any(have not in (1, need) for have, need in zip(given[::-1], wanted[::-1])):
+            raise InvalidArgumentError(f"bias has the shape {given}, and the sums {wanted}")
         counts = np.array([len(rows) for rows in handle.rows])
         sums = [array.zeros(handle.num_tokens) for array in arrays]
         landed, event = self._exchange(lambda: [self._consecutive(array, handle.received) for array in arrays], arrays, counts)
@@ -315,7 +319,7 @@ class _Array:
             self._torch = torch
             if array.device.type != "cpu":
                 raise InvalidArgumentError(f"{name} is on {array.device}; a buffer takes tensors on cpu")
-            array = array.detach().contiguous()
+            array = array.detach().resolve_conj().resolve_neg().contiguous()
             self.dtype, self._item = array.dtype, array.element_size()
             raw = array.reshape(-1).view(torch.uint8).numpy() if array.numel() else np.empty(0, np.uint8)
         else:
@@ -324,13 +328,13 @@ class _Array:
             raw = array.reshape(-1).view(np.uint8)
         if len(array.shape) == 0:
             raise InvalidArgumentError(f"{name} is a single number; its first axis must be tokens")
-        self.rows, self._shape = array.shape[0], tuple(array.shape[1:])
-        self.row_bytes = self._item * math.prod(self._shape)
+        self.rows, self.shape = array.shape[0], tuple(array.shape[1:])
+        self.row_bytes = self._item * math.prod(self.shape)
         self.bytes: _Bytes = raw.reshape(self.rows, self.row_bytes)
 
     def like(self, memory: _Bytes) -> Any:
         """The rows in memory as an array of this kind."""
-        shape = (len(memory), *self._shape)
+        shape = (len(memory), *self.shape)
         if self._torch is None:
             return memory.reshape(-1).view(self.dtype).reshape(shape)
         if memory.size == 0:
@@ -338,7 +342,7 @@ class _Array:
         return self._torch.from_numpy(memory.reshape(-1)).view(self.dtype).reshape(shape)
 
     def zeros(self, rows: int) -> Any:
-        return (self._torch or np).zeros((rows, *self._shape), dtype=self.dtype)
+        return (self._torch or np).zeros((rows, *self.shape), dtype=self.dtype)
 
     def add(self, whole: Any, part: Any, handle: Handle, bias: Any) -> None:
         """Adds the rows of `part`, which came in the order of ranks, to those of `whole` that they belong to."""
@@ -403,8 +407,9 @@ class _Pool:
         if self._bytes + wanted > self._most_bytes:
             raise ResourceExhaustedError(f"{length} bytes do not fit into a buffer of {self._most_bytes}, of which {self._bytes} "
                                          "are in use: give it a larger num_bytes, or drop arrays that it has returned")
+        memory = self._client.empty(wanted, np.uint8)
         self._bytes += wanted
-        return self._client.empty(wanted, np.uint8)
+        return memory
 
 
 def _ended(work: Work) -> bool:

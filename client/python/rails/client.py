@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import ctypes
+import functools
 import os
 import weakref
 from typing import Any, Sequence
@@ -53,6 +54,7 @@ class Client:
         self._forked = False
         self._memory = Memory()
         self._ends = Ends()
+        handle.free = functools.partial(_close, self._ends)
         self._node: str = lib.rails_node(handle).decode()
         _clients.add(self)
 
@@ -83,8 +85,7 @@ class Client:
             self._handle = None
             return
         self._ends.detach()
-        self._handle = None  # the last reference closes it
-        self._ends.wake()
+        self._handle = None  # the last reference closes it, in this thread or in one that is in a call
 
     def reconnect(self) -> None:
         """After the daemon has exited: opens a new session and registers the living arrays again. Groups can then be
@@ -97,7 +98,10 @@ class Client:
 
         def call() -> None:
             lib.rails_reconnect(handle)
-        interruptible(call)
+        try:
+            interruptible(call)
+        finally:
+            del handle  # a traceback must not keep it
 
     def empty(self, shape: int | Sequence[int], dtype: npt.DTypeLike = np.uint8, *, huge_pages: bool = False) -> npt.NDArray[Any]:
         """Makes an array in memory that the daemon shares, filled with zeros.
@@ -155,6 +159,9 @@ class Client:
         for argument, value, least in (("rank", rank, 0), ("world_size", world_size, 1)):
             if not least <= value < 1 << 32:
                 raise InvalidArgumentError(f"{argument} is {value}")
+        for argument, text in (("name", name), ("key", key)):
+            if "\0" in text:
+                raise InvalidArgumentError(f"{argument}: {text!r} has a zero byte")
         handle = self._open_handle()
         options = GroupOptions(name.encode(), key.encode(), world_size, rank, nanoseconds(timeout), RECOVERIES[recovery], 0,
                                nanoseconds(wait_limit, "wait_limit"),
@@ -164,7 +171,10 @@ class Client:
             pointer = ctypes.c_void_p()
             lib.rails_join(handle, ctypes.byref(options), ctypes.byref(pointer))
             return Handle(pointer, lib.rails_group_free)
-        return Group(self, interruptible(call), name, rank, world_size)
+        try:
+            return Group(self, interruptible(call), name, rank, world_size)
+        finally:
+            del handle  # a traceback must not keep it
 
     def _prepare_await(self) -> None:
         """Before a job is submitted, which can be awaited if it is in an event loop."""
@@ -180,6 +190,12 @@ class Client:
         return handle
 
 
+def _close(ends: Ends, pointer: int) -> None:
+    """Closes a client, whose jobs end, and wakes the coroutines that wait for them."""
+    lib.rails_close(pointer)
+    ends.wake()
+
+
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
@@ -192,6 +208,7 @@ def _close_clients() -> None:
 def _after_fork_in_child() -> None:
     for client in list(_clients):
         client._forked = True
+        client._memory.after_fork_in_child()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -74,7 +74,8 @@ class Group:
             timeout: seconds for the job. Default: the daemon's limit, timeouts.job.
             submit_timeout: seconds for the daemon to accept the job. Default: 30.
             capacities: `receive_counts` say how many rows may come, and `Report.received_by_rank` how many bytes came; they
-                are the first rows from that rank, and the others are untouched. More fails the job. Equal on every rank.
+                are the first rows from that rank, and the others are untouched. More fails the job; more from this rank to itself is an
+                InvalidArgumentError here. Equal on every rank.
 
         Raises:
             InvalidArgumentError: names the argument and its value. Nothing has changed.
@@ -150,11 +151,14 @@ class Group:
     def _submit(self, call: Any, what: Any, tag: int, timeout: float | None, submit_timeout: float | None,
                 capacities: bool, handle: Handle | None = None) -> Work:
         self._client._prepare_await()
+        if not 0 <= tag < 1 << 64:
+            raise InvalidArgumentError(f"tag is {tag}; it must fit into 64 bits")
         options = JobOptions(tag, nanoseconds(timeout), nanoseconds(submit_timeout, "submit_timeout"),
                              CAPACITIES if capacities else 0)
         pointer = ctypes.c_void_p()
+        awaitable = self._client._ends.opened  # before the library looks
         call(handle or self._handle, what, ctypes.byref(options), ctypes.byref(pointer))
-        return Work(self, Handle(pointer, lib.rails_job_free))
+        return Work(self, Handle(pointer, lib.rails_job_free), awaitable)
 
 
 class Prepared:
@@ -212,6 +216,8 @@ class _Layout:
         made = (Flow * len(flows))()
         rows: dict[int, int | None] = {}
         for number, (rank, arrays) in enumerate(flows.items()):
+            if not 0 <= rank < group.world_size:
+                raise InvalidArgumentError(f"{name}[{rank}]: the group has {group.world_size} ranks")
             parts, sizes = [], set()
             for item in arrays:
                 array, indices = item if isinstance(item, Rows) else (item, None)

@@ -48,10 +48,10 @@ class Work:
     is `work.wait()`; a coroutine that is cancelled meanwhile does not cancel the job.
     """
 
-    def __init__(self, group: Group, handle: Handle):
+    def __init__(self, group: Group, handle: Handle, awaitable: bool):
         self._group = group  # leaving would end the job
         self._handle = handle
-        self._awaitable = group._client._ends.opened
+        self._awaitable = awaitable  # the client's descriptor tells of its end
 
     def __repr__(self) -> str:
         return f"<rails.Work of group {self._group.name}>"
@@ -101,8 +101,8 @@ class Work:
         return self.wait(0)
 
     def cancel(self) -> None:
-        """Asks every rank to end the job, which then fails with CancelledError unless it has already ended. Waits at most
-        10 s for the daemon."""
+        """Asks every rank to end the job, which then fails with CancelledError unless it has already ended. The group is
+        over if the job was running. Waits at most 10 s for the daemon."""
         lib.rails_job_cancel(self._handle)
 
     @property

@@ -214,7 +214,8 @@ typedef struct rails_job_options {
   { sizeof(rails_job_options), 0, 0, 0, 0 }
 
 /* What is received is given as capacities: a source sends at most so much, into the first bytes of its range or ranges,
- * and rails_report.received_by_rank says how much. More fails the job. 16,384 ranges to receive at most. */
+ * and rails_report.received_by_rank says how much. More fails the job; more from a rank to itself is
+ * refused by its call. 16,384 ranges to receive at most. */
 #define RAILS_JOB_CAPACITIES 1u
 
 /* Contiguous buffers: the bytes for rank 0, then those for rank 1, and so on; the same for what is received. */
@@ -301,8 +302,9 @@ RAILS_MUST_USE rails_error *rails_job_wait(rails_job *job, int64_t timeout_ns, i
 /* As rails_job_wait() with 0: looks into memory and asks nobody. */
 RAILS_MUST_USE rails_error *rails_job_test(rails_job *job, int32_t *done);
 
-/* Asks every rank to end the job, which then fails with CANCELLED unless it has already ended. Waits at most 10 s for
- * the daemon. UNAVAILABLE: the group waits for a daemon. */
+/* Asks every rank to end the job, which then fails with CANCELLED unless it has already ended. The group is over if the
+ * job was running, as after its time limit. Waits at most 10 s for the daemon. UNAVAILABLE: the group waits for a
+ * daemon. */
 RAILS_MUST_USE rails_error *rails_job_cancel(rails_job *job);
 
 /* The outcome of this rank's part of a job. Times are nanoseconds. */
