@@ -150,12 +150,9 @@ struct RailView {
   uint64_t planned_rx_bytes = 0;  // that the peers' plans have, as they say: up to the job before the present one
   uint64_t returned_chunks = 0;   // that the rail broke under; they, or what had not arrived, went another way
   size_t command_depth = 0, event_depth = 0;
-  uint64_t tx_payload_bytes = 0, rx_payload_bytes = 0, tx_chunks = 0, rx_chunks = 0;
-  uint64_t tx_system_calls = 0, rx_system_calls = 0;
-  uint64_t rx_discarded_bytes = 0, protocol_errors = 0, refused_connections = 0, disconnects = 0, connect_failures = 0;
-  RailDevice device;  // and what follows: of rails over verbs
-  uint64_t queue_pairs = 0, work_requests = 0, completions = 0, tx_fences = 0, rx_fences = 0;
-  uint64_t weak_zones = 0, endpoint_errors = 0;
+  RailCounts counts;  // the bytes are those of jobs, each counted once
+  RailDevice device;  // of rails over verbs
+  uint64_t queue_pairs = 0;
 };
 struct PeerView {
   std::string node;
@@ -166,6 +163,7 @@ struct PeerView {
   std::string why;                                               // when not up
   std::vector<HealthState> rail_states = {};                     // may new work go that way; by rail
   std::vector<uint64_t> rail_tx_bytes = {}, rail_rx_bytes = {};  // payload of jobs; by rail
+  absl::Duration ready_wait = {};                                // that jobs of this node have waited for its READYs
   // Known to the control link only: its daemon's version, how many rails it has (0: not heard of), connections that
   // have carried the link, and why the last dial failed while the link was up.
   std::string version = {};
@@ -292,9 +290,9 @@ class Agent : public EventHost {
   virtual void OnPeerUp(PeerHello hello) = 0;
   // `ended`: its daemon is known to have ended, or to be about to.
   virtual void OnPeerDown(std::string node, std::string why, bool ended) = 0;
-  // Nothing is heard of a peer that is up; its link is kept for the groups that wait for it (ControlLink::SetPatience).
+  // A peer that is up is silent; its link is kept for the groups that wait for it (ControlLink::SetPatience).
   virtual void OnPeerSilent(std::string node, std::string why) = 0;
-  // A peer that is not up, and will not be shown any more until it is.
+  // A peer that is down is no longer shown until it is up again.
   virtual void OnPeerForgotten(std::string node) = 0;
   // False: not taken, the agent is too far behind. The caller must give the peer up, since no message may be lost.
   virtual bool OnPeerMessage(std::string node, BootId boot, ControlMessage message) = 0;
@@ -309,13 +307,13 @@ class Agent : public EventHost {
   // Takes new work again.
   virtual void Undrain(Callback<absl::Status> done) = 0;
 
-  // Operators: from now on nothing new goes over the rail, here and at the peers, which are told; what is under way
-  // ends. Or the other way round. `rail` is its name, or its index. Lasts until it is undone or the daemon ends. OK
-  // also when it was so; NOT_FOUND when there is no such rail; FAILED_PRECONDITION for the last one that is not
-  // drained.
+  // For operators. Drains the rail: it gets no new work, here and at the peers, which are told; chunks in flight end.
+  // `drained` false: undrains it. `rail` is its name, or its index. Lasts until it is undone or the daemon ends. OK
+  // also if the rail is in that state already; NOT_FOUND for an unknown rail; FAILED_PRECONDITION for the last rail
+  // that is not drained.
   virtual void DrainRail(std::string rail, bool drained, Callback<absl::Status> done) = 0;
 
-  // For what comes after; running jobs and what is over a lower limit already stay.
+  // Applies to later requests: running jobs stay, and so does everything that exceeds a lowered limit already.
   virtual void Retune(AgentTuning tuning, Callback<absl::Status> done) = 0;
 
   virtual void Snapshot(Callback<AgentSnapshot> done) = 0;

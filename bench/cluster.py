@@ -161,7 +161,9 @@ def yaml_text(value):
 
 
 def die_with_parent():
-    """Called in a child before it starts its program: it gets SIGTERM when this process ends."""
+    """Called in a child before it starts its program: it gets SIGTERM when this process ends. SIGINT ends it, also where
+    a shell runs this process in the background and has it ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 

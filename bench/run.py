@@ -13,8 +13,8 @@ import cluster  # noqa: E402  (found by the line above)
 import common  # noqa: E402
 import lab  # noqa: E402
 
-NAMES = ["planner", "plan", "engine", "latency", "torch", "lab", "cpu", "submit", "stall", "links", "scrape", "tls", "faults",
-         "hostile", "shares", "peers", "verbs", "verbs_faults"]
+NAMES = ["planner", "plan", "engine", "latency", "torch", "lab", "cpu", "submit", "stall", "links", "scrape", "dashboards",
+         "tls", "faults", "hostile", "shares", "peers", "sim", "verbs", "verbs_faults"]
 
 
 def main():
@@ -24,11 +24,12 @@ def main():
     parser.add_argument("--trace", help="a routing trace (CSV, plain or gzip) for plan and lab")
     parser.add_argument("--repeat", type=int, help="runs of each measurement (default: what the target says)")
     parser.add_argument("--before", metavar="BUILD", help="a build of another version, for latency: runs beside this one")
-    parser.add_argument("--quick", action="store_true", help="a selection of the cells of peers, in ten minutes")
-    parser.add_argument("--cells", metavar="NAME,...", help="cells of peers by name or pattern, as 'uniform.1rank.*'")
+    parser.add_argument("--quick", action="store_true", help="a selection of the cells of peers, in ten minutes, or of sim")
+    parser.add_argument("--cells", metavar="NAME,...", help="cells of peers or sim by name or pattern, as 'uniform.1rank.*'")
     parser.add_argument("--build", metavar="BUILD", help="the build whose daemons peers measures (default: this one)")
     parser.add_argument("--page", metavar="FOLDER", help="where peers writes peers.md and peers.svg (default: docs for all cells, "
                         "build/peers for a selection)")
+    parser.add_argument("--plot", metavar="FILE", help="where sim writes its plot, as docs/simulator-validation.svg")
     options = parser.parse_args()
     for name in options.names:
         if name not in NAMES:

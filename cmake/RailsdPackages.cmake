@@ -1,4 +1,4 @@
-# Five Debian packages, one of each component: `./dev package` builds them. Everything installed here with EXCLUDE_FROM_ALL
+# Six Debian packages, one of each component: `./dev package` builds them. Everything installed here with EXCLUDE_FROM_ALL
 # is for packages alone; `cmake --install` leaves it out.
 set(packaging ${PROJECT_SOURCE_DIR}/deploy/packages)
 set(systemd ${PROJECT_SOURCE_DIR}/deploy/systemd)
@@ -19,10 +19,16 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/client/python/rails DESTINATION lib/pyth
   COMPONENT python EXCLUDE_FROM_ALL PATTERN __pycache__ EXCLUDE)
 install(PROGRAMS ${PROJECT_SOURCE_DIR}/client/python/examples/all_to_all.py
   DESTINATION share/doc/python3-rails/examples COMPONENT python EXCLUDE_FROM_ALL)
+# For the machines that run Prometheus and Grafana.
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/dashboards/ DESTINATION share/railsd-dashboards
+  COMPONENT dashboards EXCLUDE_FROM_ALL FILES_MATCHING PATTERN *.json PATTERN rails.rules.yaml)
+install(FILES ${PROJECT_SOURCE_DIR}/dashboards/METRICS.md ${PROJECT_SOURCE_DIR}/deploy/RUNBOOK.md
+  DESTINATION share/doc/railsd-dashboards COMPONENT dashboards EXCLUDE_FROM_ALL)
 
 # Debian wants these in every package: its licence, and what has changed.
 set(changelog_script ${PROJECT_SOURCE_DIR}/tools/debian_changelog.py)
-foreach(pair railsd:railsd railsctl:railsctl client:librailsd-client client-dev:librailsd-client-dev python:python3-rails)
+foreach(pair railsd:railsd railsctl:railsctl client:librailsd-client client-dev:librailsd-client-dev python:python3-rails
+    dashboards:railsd-dashboards)
   string(REGEX MATCH "^(.*):(.*)$" pair ${pair})
   set(component ${CMAKE_MATCH_1})
   set(package ${CMAKE_MATCH_2})
@@ -39,7 +45,7 @@ set(CPACK_PACKAGE_CONTACT "railsd maintainers <railsd@localhost>")
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES ON)
 set(CPACK_DEB_COMPONENT_INSTALL ON)
-set(CPACK_COMPONENTS_ALL railsd railsctl client client-dev python)
+set(CPACK_COMPONENTS_ALL railsd railsctl client client-dev python dashboards)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_COMPRESSION_TYPE xz)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
@@ -83,6 +89,14 @@ set(CPACK_DEBIAN_PYTHON_PACKAGE_CONTROL_EXTRA "${packaging}/python/postinst;${pa
 set(CPACK_COMPONENT_PYTHON_DESCRIPTION "Client of railsd for Python
 With it training processes share NumPy arrays with the daemon of their node, also as tensors of PyTorch, and hand it
 all-to-all jobs. Pure Python on librails.so.")
+
+set(CPACK_DEBIAN_DASHBOARDS_PACKAGE_NAME railsd-dashboards)
+set(CPACK_DEBIAN_DASHBOARDS_PACKAGE_SECTION net)
+set(CPACK_DEBIAN_DASHBOARDS_PACKAGE_ARCHITECTURE all)
+set(CPACK_DEBIAN_DASHBOARDS_PACKAGE_SUGGESTS prometheus)
+set(CPACK_COMPONENT_DASHBOARDS_DESCRIPTION "Dashboards and alerts for railsd
+Dashboards for Grafana, recording rules and alerts for Prometheus, in /usr/share/railsd-dashboards; what each metric
+means, and what to do when an alert fires.")
 
 # The version of the packages is found when they are made, as that of the programs is when they are built.
 configure_file(${CMAKE_CURRENT_LIST_DIR}/CPackVersion.cmake.in ${PROJECT_BINARY_DIR}/CPackVersion.cmake @ONLY)

@@ -18,9 +18,11 @@
 #include "agent/agent.h"
 #include "agent/base/steady_now.h"
 #include "agent/transport/verbs/verbs_transport.h"
+#include "common/version/version.h"
 #include "daemon/config/command_line.h"
 #include "daemon/config/config.h"
 #include "daemon/lifecycle/client_sockets.h"
+#include "daemon/lifecycle/local_address.h"
 #include "daemon/lifecycle/logging.h"
 #include "daemon/lifecycle/process.h"
 #include "daemon/lifecycle/rail_choice.h"
@@ -33,15 +35,14 @@
 #include "daemon/metrics/status_port.h"
 #include "daemon/peer/peer_hub.h"
 #include "daemon/ring/ring_server.h"
-#include "daemon/service/job_feed.h"
-#include "daemon/service/rpc_server.h"
-#include "daemon/service/services.h"
+#include "daemon/rpc/rpc_server.h"
+#include "daemon/services/job_feed.h"
+#include "daemon/services/services.h"
 #include "daemon/session/descriptor_server.h"
 #include "daemon/session/session_registry.h"
 #include "daemon/session/tenant_map.h"
 #include "daemon/tls/certificate.h"
 #include "daemon/tls/tls_files.h"
-#include "version/version.h"
 
 namespace railsd {
 namespace {
@@ -186,6 +187,25 @@ void LeaveAtOnce(spdlog::logger* log) {
 #endif
 }
 
+// Replaces what a configuration for many nodes leaves open by what this machine has: its RDMA ports for patterns and
+// `rails: auto`, its addresses for networks and interfaces.
+absl::Status Resolve(Config* config) {
+  absl::StatusOr<std::vector<RailSpec>> rails = ChooseRails(*config, DiscoverRdmaPorts(), HasVerbs());
+  if (!rails.ok()) return rails.status();
+  const std::vector<LocalAddress> known = LocalAddresses();
+  if (absl::Status status = FillRailAddresses(known, &*rails); !status.ok()) return status;
+  absl::StatusOr<std::string> control = ResolveListen("control.listen", config->control_listen, known);
+  if (!control.ok()) return control.status();
+  absl::StatusOr<std::string> metrics = ResolveListen("metrics.listen", config->metrics_listen, known);
+  if (!metrics.ok()) return metrics.status();
+  config->rails = *std::move(rails);
+  config->auto_rails = false;
+  config->auto_rails_choice = {};
+  config->control_listen = *std::move(control);
+  config->metrics_listen = *std::move(metrics);
+  return absl::OkStatus();
+}
+
 absl::Status Run(Config config, Reloader::Load load) {
   // Sockets and files stay private until they get their modes.
   umask(0077);
@@ -205,11 +225,8 @@ absl::Status Run(Config config, Reloader::Load load) {
   log->info("locked_memory unlimited_by_capability={}", memlock);
   absl::StatusOr<std::unique_ptr<TlsFiles>> tls = OpenTls(config, log);
   if (!tls.ok()) return tls.status();
-  absl::StatusOr<std::vector<RailSpec>> rails = ChooseRails(config, DiscoverRdmaPorts(), HasVerbs());
-  if (!rails.ok()) return rails.status();
-  config.rails = *std::move(rails);
-  if (absl::Status status = FillRailAddresses(&config.rails); !status.ok()) return status;
-  FillRailSpeeds(&config.rails, log.get());
+  if (absl::Status status = Resolve(&config); !status.ok()) return status;
+  FillRailSpeeds(LocalAddresses(), &config.rails, log.get());
 
   // Socket directory.
   absl::StatusOr<SocketDirectory> directory = SocketDirectory::Prepare(config.socket_dir);
@@ -270,6 +287,7 @@ absl::Status Run(Config config, Reloader::Load load) {
                      [&peers](const std::string& node) { return peers->Redial(node); },
                      balance.get(),
                      config.rails,
+                     LocalAddresses(),
                      log,
                      "",
                      &readiness,
@@ -398,6 +416,10 @@ int Main(int argc, char** argv) {
     return kExitConfig;
   }
   if (line.action == Action::kPrintConfig) {
+    if (absl::Status status = line.resolve ? Resolve(&*config) : absl::OkStatus(); !status.ok()) {
+      std::cerr << line.config_path << ": " << status.message() << "\n";
+      return kExitConfig;
+    }
     std::cout << PrintConfig(*config);
     return kExitOk;
   }

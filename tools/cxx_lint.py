@@ -58,7 +58,7 @@ def command_of(path, commands):
 
     def distance(source):
         common = len(os.path.commonpath([ROOT / source.parent, ROOT / path.parent]).split("/"))
-        return (source.stem != path.stem, include not in (ROOT / source).read_text(errors="replace"), -common, str(source))
+        return (include not in (ROOT / source).read_text(errors="replace"), source.stem != path.stem, -common, str(source))
     return commands[min(commands, key=distance)]
 
 

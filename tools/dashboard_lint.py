@@ -14,6 +14,10 @@ NAME = re.compile(r"\b(?:\w+:)?railsd_\w+(?::\w+)?")
 PARTS = re.compile(r"_(bucket|sum|count)$")
 
 
+# A site replaces it by where it serves deploy/RUNBOOK.md.
+RUNBOOK = "https://railsd.example/RUNBOOK.md"
+
+
 class NoPromtool(Exception):
     """promtool is not installed."""
 
@@ -106,7 +110,9 @@ def check(root):
     anchors = {heading.lower() for heading in re.findall(r"^## (\w+)$", (root / "deploy/RUNBOOK.md").read_text(),
                                                          re.MULTILINE)}
     for alert in re.findall(r"^\s*- alert: (\w+)$", rules, re.MULTILINE):
-        if f"runbook_url: deploy/RUNBOOK.md#{alert.lower()}\n" not in rules or alert.lower() not in anchors:
+        if not alert.startswith("Railsd"):
+            problems.append(f"rails.rules.yaml: alert {alert} does not begin with Railsd")
+        if f"runbook_url: {RUNBOOK}#{alert.lower()}\n" not in rules or alert.lower() not in anchors:
             problems.append(f"rails.rules.yaml: alert {alert} has no entry in deploy/RUNBOOK.md")
         if rules.count(f"alert: {alert}\n") != 1 or f"alertname: {alert}\n" not in (
                 folder / "rails.rules.test.yaml").read_text():

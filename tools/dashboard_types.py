@@ -1,7 +1,6 @@
 """Type-checks the dashboards against Grafana's own schema (npm's @grafana/schema) with TypeScript.
 
-What npm installs, in the versions of tools/dashboard_types/package-lock.json, goes into build/grafana-schema and is
-kept there.
+npm installs the versions of tools/dashboard_types/package-lock.json into build/grafana-schema, where they are kept.
 """
 
 import json

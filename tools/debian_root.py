@@ -21,7 +21,7 @@ class RootError(Exception):
 
 
 def base_tar(release=RELEASE):
-    """Path of the archive of a minimal root. Whoever comes while another makes it waits for that one."""
+    """Path of the archive of a minimal root. A caller that comes while another makes it waits."""
     archive = ROOTS / f"{release}-minbase.tar"
     ROOTS.mkdir(parents=True, exist_ok=True)
     with open(ROOTS / "lock", "w", encoding="utf-8") as lock:

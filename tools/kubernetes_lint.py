@@ -3,7 +3,7 @@
 what refers to each other must fit: selectors, volumes, ports, names, users, times.
 
     tools/kubernetes_lint.py            # prints the problems
-    tools/kubernetes_lint.py --write    # makes monitoring/prometheus-rule.yaml from dashboards/rails.rules.yaml again
+    tools/kubernetes_lint.py --write    # makes prometheus-rule.yaml from dashboards/rails.rules.yaml again
 """
 
 import json
@@ -11,6 +11,7 @@ import re
 import sys
 from pathlib import Path
 
+import kubernetes_policy
 import npm
 
 try:
@@ -23,12 +24,16 @@ except ImportError:
 PROJECT = Path(__file__).resolve().parent.parent
 FOLDER = PROJECT / "deploy/kubernetes"
 OVERLAYS = {"tcp": [], "verbs": ["IPC_LOCK"]}  # with the capabilities of the daemon
-JOB = FOLDER / "example/training-job.yaml"
-RULE = FOLDER / "monitoring/prometheus-rule.yaml"
+TRAINING, ACCEPTANCE = FOLDER / "example/training-job.yaml", FOLDER / "example/acceptance-job.yaml"
+TRAINERS = FOLDER / "example/trainer-namespace.yaml"
+RULE = FOLDER / "components/monitoring/prometheus-rule.yaml"
+MORE_COMPONENTS = ("huge-pages", "tls")  # that no overlay has by itself
 CONFIG_FOLDER, SOCKETS = "/etc/railsd", "/run/railsd"
 # Where each kind is typed.
 TYPES = {"Namespace": "core/v1", "ServiceAccount": "core/v1", "ConfigMap": "core/v1", "Service": "core/v1",
-         "DaemonSet": "apps/v1", "PriorityClass": "scheduling/v1", "NetworkPolicy": "networking/v1", "Job": "batch/v1"}
+         "DaemonSet": "apps/v1", "PriorityClass": "scheduling/v1", "NetworkPolicy": "networking/v1", "Job": "batch/v1",
+         "ValidatingAdmissionPolicy": "admissionregistration/v1",
+         "ValidatingAdmissionPolicyBinding": "admissionregistration/v1"}
 UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
@@ -49,8 +54,8 @@ def rule_text():
 class Overlay:
     """The objects of one overlay, and what is wrong with them. `objects` may be given, to try the checks."""
 
-    def __init__(self, name, objects=None):
-        self.name, self.objects = name, objects or kubernetes_merge.overlay(name)
+    def __init__(self, name, objects=None, components=()):
+        self.name, self.objects = name, objects or kubernetes_merge.overlay(name, *components)
         self.daemon_set = self.one("DaemonSet")
         self.template = self.daemon_set["spec"]["template"]
         self.pod = self.template["spec"]
@@ -61,6 +66,10 @@ class Overlay:
 
     def one(self, kind, name=None):
         return kubernetes_merge.one(self.objects, kind, name)
+
+    def monitors(self):
+        """The PodMonitor, unless the overlay is without monitoring."""
+        return [item for item in self.objects if item["kind"] == "PodMonitor"]
 
     def expect(self, condition, problem):
         if not condition:
@@ -90,11 +99,11 @@ class Overlay:
         labels = self.template["metadata"]["labels"].items()
         for kind, selector in (("DaemonSet", self.daemon_set["spec"]["selector"]["matchLabels"]),
                                ("Service", self.one("Service")["spec"]["selector"]),
-                               ("PodMonitor", self.one("PodMonitor")["spec"]["selector"]["matchLabels"]),
+                               *[("PodMonitor", item["spec"]["selector"]["matchLabels"]) for item in self.monitors()],
                                ("NetworkPolicy", self.one("NetworkPolicy")["spec"]["podSelector"]["matchLabels"])):
             self.expect(selector and selector.items() <= labels, f"{kind} selects {selector}, the pods have {dict(labels)}")
-        job_label = self.one("PodMonitor")["spec"]["jobLabel"]
-        self.expect(dict(labels).get(job_label) == "railsd", "the rules know the scrape as job `railsd`")
+        for item in self.monitors():
+            self.expect(dict(labels).get(item["spec"]["jobLabel"]) == "railsd", "the rules know the scrape as job `railsd`")
 
     def volumes(self):
         volumes = {volume["name"]: volume for volume in self.pod["volumes"]}
@@ -128,7 +137,7 @@ class Overlay:
         self.expect(dns["port"] == ports.get("control"), "peers.dns.port is not the control port")
         self.expect(service["spec"]["clusterIP"] == "None" and service["spec"]["publishNotReadyAddresses"],
                     "discovery needs the addresses of all pods, whether ready or not")
-        for endpoint in self.one("PodMonitor")["spec"]["podMetricsEndpoints"]:
+        for endpoint in (endpoint for item in self.monitors() for endpoint in item["spec"]["podMetricsEndpoints"]):
             self.expect(endpoint["port"] in ports, f"the PodMonitor scrapes port {endpoint['port']}")
         for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
             self.expect(self.container[probe]["exec"]["command"][:2] == ["railsctl", "health"], f"{probe} asks something else")
@@ -175,25 +184,68 @@ class Overlay:
         for name in re.findall(r"\$\((\w+)\)", " ".join(self.container["args"])):
             self.expect(name in env, f"$({name}) is not set")
         self.expect("--node=$(NODE_NAME)" in self.container["args"], "the node's name comes from the pod")
+        self.expect("--listen=$(HOST_IP)" in self.container["args"], "control and metrics are not at the rails' addresses")
+        if not self.monitors():
+            return
         boards = {path.name for path in (PROJECT / "dashboards").glob("*.json")}
         self.expect(self.one("ConfigMap", "railsd-dashboards")["data"].keys() == boards,
                     f"dashboards/kustomization.yaml should name {sorted(boards)}")
 
 
-def check_job(daemon_set):
-    """The example of a training job against the DaemonSet whose sockets it uses."""
-    [job] = kubernetes_merge.documents(JOB)
+def check_job(path, job, daemon_set, groups):
+    """An example of a Job against the DaemonSet whose sockets it uses."""
     pod, problems = job["spec"]["template"]["spec"], []
     [container] = pod["containers"]
     volumes = {volume["name"]: volume.get("hostPath", {}).get("path") for volume in pod["volumes"]}
     if [volumes.get(mount["name"]) for mount in container["volumeMounts"]] != [SOCKETS]:
-        problems.append("example: the job mounts the sockets' folder of the node, and nothing else")
-    if 7472 not in pod["securityContext"]["supplementalGroups"]:
-        problems.append("example: the job's pods are not in the group `rails`")
+        problems.append(f"{path.name}: the job mounts the sockets' folder of the node, and nothing else")
+    if pod["securityContext"]["supplementalGroups"] != groups:
+        problems.append(f"{path.name}: the job's pods must be in the groups {groups}")
     for key in ("nodeSelector", "tolerations"):
         if pod[key] != daemon_set["spec"]["template"]["spec"][key]:
-            problems.append(f"example: {key}: the job may run where no daemon is")
+            problems.append(f"{path.name}: {key}: the job may run where no daemon is")
     return problems
+
+
+def check_acceptance(objects, daemon_set):
+    """The Job of the acceptance test, and the Service by which its pods find pod 0."""
+    job, service = (kubernetes_merge.one(objects, kind) for kind in ("Job", "Service"))
+    template, problems = job["spec"]["template"], check_job(ACCEPTANCE, job, daemon_set, [7472, 7473])
+    [container] = template["spec"]["containers"]
+    env = {item["name"]: item.get("value") for item in container["env"]}
+    name, [port] = service["metadata"]["name"], service["spec"]["ports"]
+    [daemon] = daemon_set["spec"]["template"]["spec"]["containers"]
+    for wrong, problem in (
+            (job["spec"]["completionMode"] != "Indexed" or job["spec"]["backoffLimit"] != 0,
+             "each index is a rank, and runs once"),
+            ({str(job["spec"][key]) for key in ("completions", "parallelism")} != {env.get("WORLD_SIZE")},
+             "completions, parallelism and WORLD_SIZE are the number of nodes"),
+            (template["spec"]["subdomain"] != name or env.get("MASTER_ADDR") != f"{job['metadata']['name']}-0.{name}",
+             "MASTER_ADDR is the name of pod 0 in the Service"),
+            (env.get("MASTER_PORT") != str(port["port"]), "MASTER_PORT is not the Service's port"),
+            (not service["spec"]["selector"].items() <= template["metadata"]["labels"].items(),
+             "the Service selects other pods"),
+            (service["spec"]["clusterIP"] != "None" or not service["spec"]["publishNotReadyAddresses"],
+             "the Service must give the addresses of pods, whether ready or not"),
+            ("RANK" not in env or "RAILSCTL_TOKEN" not in env, "RANK and RAILSCTL_TOKEN are missing"),
+            (container["image"] != daemon["image"], "the image is that of the daemon")):
+        if wrong:
+            problems.append(f"{ACCEPTANCE.name}: {problem}")
+    return problems
+
+
+def check_trainers(objects, training):
+    """The namespace of the example's trainers, and the policy for what they may do there."""
+    namespace, policy, binding = (kubernetes_merge.one(objects, kind) for kind in (
+        "Namespace", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"))
+    name = namespace["metadata"]["name"]
+    selected = binding["spec"]["matchResources"]["namespaceSelector"]["matchLabels"]
+    return [f"{TRAINERS.name}: {problem}" for wrong, problem in (
+        (training["metadata"]["namespace"] != name, "the training job is in another namespace"),
+        (binding["spec"]["policyName"] != policy["metadata"]["name"], "the binding binds another policy"),
+        (selected != {"kubernetes.io/metadata.name": name}, "the policy is bound to another namespace"),
+        (not any(SOCKETS in rule["expression"] for rule in policy["spec"]["validations"]), f"{SOCKETS} is not allowed"))
+        if wrong]
 
 
 def check_files():
@@ -221,11 +273,11 @@ def typescript(objects):
 
 
 def check_types():
-    """Mistakes that TypeScript finds in the objects of each overlay and in the example. Raises npm.NoTypes."""
+    """Mistakes that TypeScript finds in the objects of each overlay and in the examples. Raises npm.NoTypes."""
     folder = PROJECT / "build/kubernetes-types"
     npm.install(PROJECT / "tools/kubernetes_types", folder, "kubernetes-types")
-    sets = {name: kubernetes_merge.overlay(name) for name in OVERLAYS}
-    sets["example"] = kubernetes_merge.documents(JOB)
+    sets = {name: kubernetes_merge.overlay(name, *MORE_COMPONENTS) for name in OVERLAYS}
+    sets["examples"] = [item for path in (TRAINING, ACCEPTANCE, TRAINERS) for item in kubernetes_merge.documents(path)]
     for name, objects in sets.items():
         (folder / f"objects_{name}.ts").write_text(typescript(objects))
     problems = []
@@ -238,7 +290,9 @@ def check_types():
             int(place[2]) - 1])
         what = sets[place[1]][int(number[1])] if number else {"kind": "?", "metadata": {"name": "?"}}
         problems.append(f"deploy/kubernetes, {place[1]}: {what['kind']} {what['metadata']['name']}: {place[3]}")
-    return problems
+    [training] = kubernetes_merge.documents(TRAINING)
+    policy = kubernetes_merge.one(kubernetes_merge.documents(TRAINERS), "ValidatingAdmissionPolicy")
+    return problems + kubernetes_policy.check(folder, policy, training)
 
 
 def check():
@@ -247,9 +301,12 @@ def check():
         raise npm.NoTypes("python3-yaml is not installed")
     problems = check_files()
     for name in OVERLAYS:
-        overlay = Overlay(name)
-        problems += overlay.check()
-    return problems + check_job(overlay.daemon_set)
+        for components in ((), MORE_COMPONENTS):
+            overlay = Overlay(name, components=components)
+            problems += overlay.check()
+    [training] = kubernetes_merge.documents(TRAINING)
+    return (problems + check_trainers(kubernetes_merge.documents(TRAINERS), training) + check_job(TRAINING, training, overlay.daemon_set, [7472]) +
+            check_acceptance(kubernetes_merge.documents(ACCEPTANCE), overlay.daemon_set))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Puts an overlay of deploy/kubernetes together as kustomize does, as far as these overlays go: resources, namespace,
-strategic merge patches, generated ConfigMaps (without the hash behind their names), images.
+"""Puts an overlay of deploy/kubernetes together as kustomize does, as far as these overlays go: resources, components,
+namespace, strategic merge patches, generated ConfigMaps (without the hash behind their names), images.
 
-    tools/kubernetes_merge.py OVERLAY        # prints the objects as YAML
+    tools/kubernetes_merge.py OVERLAY [COMPONENT...]        # prints the objects as YAML, with components besides its own
 """
 
 import sys
@@ -10,7 +10,8 @@ from pathlib import Path
 import yaml
 
 ROOT = Path(__file__).resolve().parent.parent / "deploy/kubernetes"
-KNOWN = {"apiVersion", "kind", "namespace", "resources", "configMapGenerator", "images", "patches"}
+KNOWN = {"apiVersion", "kind", "namespace", "resources", "components", "generatorOptions", "configMapGenerator", "images",
+         "patches"}
 CLUSTER_WIDE = {"Namespace", "PriorityClass"}
 # By which key lists are merged item by item; all other lists are replaced.
 MERGE_KEYS = {"containers": "name", "initContainers": "name", "volumes": "name", "env": "name",
@@ -46,17 +47,38 @@ def _generate(folder, generator):
             "data": {name: (folder / name).read_text() for name in generator["files"]}}
 
 
-def build(folder):
-    """All objects of a folder with a kustomization, in order."""
-    [kustomization] = documents(folder / "kustomization.yaml")
-    unknown = kustomization.keys() - KNOWN
-    if unknown:
-        raise MergeError(f"{folder / 'kustomization.yaml'}: {', '.join(unknown)}: this checker does not know what to do")
+def build(folder, components=()):
+    """All objects of a folder with a kustomization, in order; `components`: folders of more of them."""
+    kustomization = _read(folder)
     objects = []
     for name in kustomization.get("resources", []):
         path = (folder / name).resolve()
         objects += build(path) if path.is_dir() else documents(path)
+    for component in [*((folder / name).resolve() for name in kustomization.get("components") or []), *components]:
+        taken = _read(component)
+        for name in taken.get("resources", []):
+            path = (component / name).resolve()
+            objects += build(path) if path.is_dir() else documents(path)
+        _patch(objects, component, taken)
     objects += [_generate(folder, generator) for generator in kustomization.get("configMapGenerator", [])]
+    _patch(objects, folder, kustomization)
+    for item in objects:
+        if "namespace" in kustomization and item["kind"] not in CLUSTER_WIDE:
+            item["metadata"]["namespace"] = kustomization["namespace"]
+        for image in kustomization.get("images", []):
+            _set_image(item, image)
+    return objects
+
+
+def _read(folder):
+    [kustomization] = documents(folder / "kustomization.yaml")
+    unknown = kustomization.keys() - KNOWN
+    if unknown:
+        raise MergeError(f"{folder / 'kustomization.yaml'}: {', '.join(unknown)}: this checker does not know what to do")
+    return kustomization
+
+
+def _patch(objects, folder, kustomization):
     for entry in kustomization.get("patches", []):
         [patch] = documents(folder / entry["path"])
         targets = [i for i, item in enumerate(objects) if (item["kind"], item["metadata"]["name"]) ==
@@ -64,12 +86,6 @@ def build(folder):
         if len(targets) != 1:
             raise MergeError(f"{folder / entry['path']}: {len(targets)} objects are of its kind and name")
         objects[targets[0]] = merge(objects[targets[0]], patch)
-    for item in objects:
-        if "namespace" in kustomization and item["kind"] not in CLUSTER_WIDE:
-            item["metadata"]["namespace"] = kustomization["namespace"]
-        for image in kustomization.get("images", []):
-            _set_image(item, image)
-    return objects
 
 
 def _set_image(item, image):
@@ -79,9 +95,9 @@ def _set_image(item, image):
             container["image"] = f"{image['newName']}:{image['newTag']}"
 
 
-def overlay(name):
-    """The objects of overlays/NAME."""
-    return build(ROOT / "overlays" / name)
+def overlay(name, *components):
+    """The objects of overlays/NAME, with components besides its own."""
+    return build(ROOT / "overlays" / name, [ROOT / "components" / component for component in components])
 
 
 def one(objects, kind, name=None):
@@ -91,4 +107,4 @@ def one(objects, kind, name=None):
 
 
 if __name__ == "__main__":
-    print(yaml.safe_dump_all(overlay(sys.argv[1]), sort_keys=False), end="")
+    print(yaml.safe_dump_all(overlay(*sys.argv[1:]), sort_keys=False), end="")

@@ -7,12 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import api_lint
 import cxx_lint
 import dashboard_lint
 import dashboard_types
 import kubernetes_lint
 import npm
 import proto_lint
+import sentences
 import service_lint
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -25,9 +27,11 @@ TEXT = CXX | {".py", ".sh", ".proto", ".cmake", ".md", ".yaml", ".yml"}
 ROOMS = [
     ("agent/", r"grpc|google/protobuf|prometheus|\.pb\.h|^(rails|daemon|client)/", "the data plane knows sockets only"),
     ("agent/plan/", r"^agent/(?!base/|plan/)|^(sys/|netinet/|unistd)", "planning is pure"),
+    ("common/", r"^(agent|daemon|client|sim)/|grpc|infiniband/|prometheus", "it is under daemon and clients"),
     ("client/", r"^(agent|daemon)/|infiniband/|prometheus", "clients know the protos only"),
     ("daemon/", r"infiniband/|rdma/|^(client|sim)/", "the daemon knows the agent's interfaces only"),
-    ("sim/", r"^(daemon)/|^agent/(transport|rails|memory|control)/|infiniband/|grpc", "the simulator knows planning only"),
+    ("sim/", r"^(daemon)/|^agent/(transport|memory|control)/|^agent/rails/(?!rail_scheduler|rail_progress)|infiniband/|grpc",
+     "the simulator knows planning and the scheduler of a rail only"),
 ]
 
 # Where waits end by the steady clock: not by the one that people set.
@@ -83,6 +87,13 @@ def check_scripts(files):
 
 def check_protos(_):
     return proto_lint.check(ROOT / "proto")
+
+
+def check_api(_):
+    try:
+        return api_lint.check(ROOT)
+    except api_lint.NoRelease as reason:
+        raise Skipped(str(reason)) from reason
 
 
 def check_dashboards(_):
@@ -160,31 +171,8 @@ def check_text(files):
     return problems
 
 
-# Sentences, items and cells of pages start with the thing, never with one of these. A heading is no sentence.
-NO_BEGINNING = r"(Of|What|Who|Those|That|So)\b"
-NEW_BLOCK = r"\s*([-*]|\d+\.)\s|\||>"
-
-
 def check_sentences(files):
-    problems = []
-    for path in files:
-        if path.suffix != ".md":
-            continue
-        code, goes_on = False, False  # inside a block of code; the line goes on with a sentence of the one before
-        for number, line in enumerate(read(path).split("\n"), 1):
-            if line.lstrip().startswith("```"):
-                code = not code
-            if code or line.startswith("#"):
-                goes_on = False
-                continue
-            text = re.sub(r"`[^`]*`", "`", line).rstrip()
-            start = r"[.!?][)*]*\s+|\|\s*"
-            if not goes_on or re.match(NEW_BLOCK, text):
-                start += r"|^[-*>\s\d.]*"
-            if found := re.search(rf"({start})[*_(\"]*{NO_BEGINNING}", text):
-                problems.append(f"{path}:{number}: begins with {found[2]}: {line.strip()}")
-            goes_on = bool(text) and not re.search(r"[.!?:][)*\"]*$", text)
-    return problems
+    return sentences.check(ROOT, files)
 
 
 def with_compiler(check, files, everything):
@@ -200,8 +188,9 @@ def main():
     parser.add_argument("--no-tidy", action="store_true", help="without clang-tidy")
     options = parser.parse_args()
     files = tracked()
-    checks = [("format", check_format), ("scripts", check_scripts), ("protos", check_protos), ("rooms", check_rooms),
-              ("sizes", check_sizes), ("text", check_text), ("sentences", check_sentences), ("dashboards", check_dashboards),
+    checks = [("format", check_format), ("scripts", check_scripts), ("protos", check_protos), ("api", check_api),
+              ("rooms", check_rooms), ("sizes", check_sizes), ("text", check_text), ("sentences", check_sentences),
+              ("dashboards", check_dashboards),
               ("types", check_types), ("kubernetes", check_kubernetes), ("service", check_service)]
     by_compiler = [("includes", cxx_lint.check_includes)] + [("tidy", cxx_lint.check_tidy)] * (not options.no_tidy)
     checks += [(name, lambda files, check=check: with_compiler(check, files, options.all))

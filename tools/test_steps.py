@@ -11,8 +11,8 @@ from scheduler import Outcome, Step
 
 ROOT = Path(__file__).resolve().parent.parent
 DEV = ROOT / "dev"
-SUITES = ["lint", "unit", "conformance", "model", "integration", "python", "package", "docker", "soak", "verbs", "asan",
-          "tsan", "fuzz"]
+SUITES = ["lint", "unit", "conformance", "model", "integration", "sim", "python", "package", "docker", "soak", "verbs",
+          "asan", "tsan", "fuzz"]
 NEEDS_ROOT = {"package": "root file systems, apt in them, a machine that boots",
               "docker": "an engine, namespaces, a root file system for the base"}
 # Every search begins with the same inputs, unless a seed is given; how far it comes is up to the machine.
@@ -192,17 +192,17 @@ def steps_of(suites, options):
     # First what compilers need, since that takes longest.
     for name, users in (("build", chosen - {"lint", "model"}), ("fuzz", {"asan", "fuzz"}), ("verbs", {"verbs"}),
                         ("python", {"python"}), ("package", {"package", "docker"}), ("docker", {"docker"}),
-                        ("test", {"integration", "asan", "tsan"}), ("model", {"model"}), ("lint", {"lint"})):
+                        ("test", {"integration", "sim", "asan", "tsan"}), ("model", {"model"}), ("lint", {"lint"})):
         if users & chosen:
             steps.append(preparation(f"setup {name}", [DEV, "setup", name], locks=frozenset({"apt"})))
-    if chosen & {"integration", "python", "package", "docker", "soak", "verbs"}:
+    if chosen & {"integration", "sim", "python", "package", "docker", "soak", "verbs"}:
         steps.append(build("release", "programs", after=("setup build",),
                            follow=lambda: ctest_steps("release", "integration", "integration", ("setup test",))
                            if "integration" in chosen else []))
-    for suite in ("unit", "conformance"):
+    for suite, needs in (("unit", ()), ("conformance", ()), ("sim", ("setup test", "build release programs"))):
         if suite in chosen:
             steps.append(build("release", f"{suite}_tests", rank=1, after=("setup build",),
-                               follow=lambda suite=suite: ctest_steps("release", suite, suite, ())))
+                               follow=lambda suite=suite, needs=needs: ctest_steps("release", suite, suite, needs)))
     if "asan" in chosen:
         steps.append(build("asan", after=("setup build", "setup fuzz"), rank=2,
                            follow=lambda: ctest_steps("asan", "asan", None, ("setup test",))))

@@ -1,4 +1,4 @@
-// The secret that two daemons share for their data connections, and what is proven with it. One of the two draws it and
+// The secret that two daemons share for their data connections, and proofs made with it. One of the two draws it and
 // tells the other over their link (daemon/peer/hub_greeting.cc), so it is as secret as the link.
 #ifndef RAILSD_AGENT_BASE_DATA_KEY_H_
 #define RAILSD_AGENT_BASE_DATA_KEY_H_

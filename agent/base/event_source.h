@@ -1,4 +1,4 @@
-// Descriptors that a thread polls beside its own work, so that what comes there needs no thread in between.
+// Descriptors that a thread polls beside its own work, so that their bytes need no thread in between.
 #ifndef RAILSD_AGENT_BASE_EVENT_SOURCE_H_
 #define RAILSD_AGENT_BASE_EVENT_SOURCE_H_
 

@@ -1,5 +1,5 @@
-// How the log writes a value. Whatever a client, a peer or the system said goes through it, so that nobody writes lines
-// or fields of his own into the log.
+// How the log writes a value. Every text from a client, a peer or the system goes through it, so that such a text
+// cannot add lines or fields to the log.
 #ifndef RAILSD_AGENT_BASE_LOG_VALUE_H_
 #define RAILSD_AGENT_BASE_LOG_VALUE_H_
 

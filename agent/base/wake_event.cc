@@ -17,7 +17,7 @@ absl::StatusOr<WakeEvent> WakeEvent::Create() {
 }
 
 void WakeEvent::EndSleep() {
-  // Whoever found `sleeping_` true and cleared it has written (or is about to write) to the descriptor.
+  // A waker that found `sleeping_` true and cleared it has written (or is about to write) to the descriptor.
   if (sleeping_.exchange(false, std::memory_order_acq_rel)) return;
   uint64_t count = 0;
   // Exactly one write follows each clearing. If it is left in the descriptor every later sleep ends at once, so a waker

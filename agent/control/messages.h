@@ -3,12 +3,9 @@
 #ifndef RAILSD_AGENT_CONTROL_MESSAGES_H_
 #define RAILSD_AGENT_CONTROL_MESSAGES_H_
 
-#include <algorithm>
 #include <array>
 #include <compare>
 #include <cstdint>
-#include <initializer_list>
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -17,11 +14,11 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
-#include "absl/types/span.h"
 #include "agent/base/data_key.h"
 #include "agent/base/ids.h"
 #include "agent/base/rail_mask.h"
 #include "agent/base/recovery.h"
+#include "agent/control/stream_flows.h"
 
 namespace railsd {
 
@@ -116,41 +113,14 @@ struct Tally {
   JobKey job;
   std::vector<uint64_t> bytes;  // by rail
 };
-// To every other node of a group, when all ranks of the sender have submitted a job: what they send to the receiver's
-// ranks and what they expect from them.
+// To every other node of a group, when all ranks of the sender have submitted a job: the bytes that they send to the
+// receiver's ranks and expect from them.
 struct Ready {
   static constexpr size_t kMaxTallies = 1024;
   static constexpr size_t kMaxEagerBytes = 32 << 10;
-  // A flow that is left out has no bytes; a length of 0 says the same.
-  struct Flow {
-    Rank source;
-    Rank destination;
-    uint64_t bytes = 0;
-  };
-  // Flows that do not change any more. All READYs of a job share one block of them.
-  class Flows {
-   public:
-    Flows() = default;
-    Flows(const std::vector<Flow>& flows) : Flows(Copy(flows), 0, flows.size()) {}
-    Flows(std::initializer_list<Flow> flows) : Flows(Copy(flows), 0, flows.size()) {}
-    // Flows [begin, end) of the block.
-    Flows(std::shared_ptr<const Flow[]> block, size_t begin, size_t end)
-        : block_(std::move(block)), flows_(block_.get() + begin, end - begin) {}
-    const Flow* begin() const { return flows_.data(); }
-    const Flow* end() const { return flows_.data() + flows_.size(); }
-    size_t size() const { return flows_.size(); }
-    bool empty() const { return flows_.empty(); }
-    const Flow& operator[](size_t i) const { return flows_[i]; }
-
-   private:
-    static std::shared_ptr<const Flow[]> Copy(absl::Span<const Flow> flows) {
-      auto block = std::make_shared<Flow[]>(flows.size());
-      std::copy(flows.begin(), flows.end(), block.get());
-      return block;
-    }
-    std::shared_ptr<const Flow[]> block_;
-    absl::Span<const Flow> flows_;
-  };
+  // A flow that is left out has no bytes; a length of 0 says the same. All READYs of a job share one table of flows.
+  using Flow = StreamFlow;
+  using Flows = StreamFlows;
   struct RailState {
     RailIndex rail;
     uint64_t speed_bytes_per_s = 0;
@@ -216,8 +186,8 @@ struct Rehome {
   std::vector<RailConnection> failed;  // none: the exchanges need keys for other connections
   std::vector<Exchange> exchanges;
 };
-// The answer, one entry for each exchange in the same order. Only what has not arrived is sent again, in the new round;
-// fences of older rounds mean nothing.
+// The answer, one entry for each exchange in the same order. The sender sends exchanges that have not arrived again, in
+// the new round; fences of older rounds do not count.
 struct Rehomed {
   enum class State : uint8_t { kOpen, kComplete, kAborted };
   struct Exchange {
@@ -269,7 +239,7 @@ class ControlLink {
   virtual void Send(const std::string& node, ControlMessage message) = 0;
   // The same for messages that grow with what a tenant asks for: one that is longer than `node` takes, or more than may
   // wait for it, is left as it is and not sent; RESOURCE_EXHAUSTED says why. (Send() loses the peer then, and with it
-  // everybody's jobs.) Of a READY with eager bytes, Agent::OnReadyTaken() tells when the peer's daemon has it.
+  // everybody's jobs.) Agent::OnReadyTaken() tells when the peer's daemon has a READY with eager bytes.
   virtual absl::Status SendIfItFits(const std::string& node, ControlMessage&& message) = 0;
   // Groups wait for `node` for so long when nothing is heard of it: until then its link is kept, with the messages that
   // wait for it, and OnPeerSilent comes instead of OnPeerDown. Zero, as at first: it is lost at once.

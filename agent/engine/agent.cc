@@ -113,7 +113,7 @@ class AgentImpl final : public Agent {
     });
   }
   void CloseSession(SessionId session, std::string reason, Callback<absl::Status> closed) override {
-    // Never refused: what it releases is what others wait for.
+    // Never refused: other calls wait for the room that it frees.
     Push([=, reason = std::move(reason), closed = std::move(closed)](Engine& engine) mutable {
       engine.CloseSession(session, reason, std::move(closed));
     });
@@ -124,7 +124,7 @@ class AgentImpl final : public Agent {
   }
   void AddSegment(SessionId session, SegmentId id, UniqueFd fd, uint64_t length_bytes,
                   Callback<absl::Status> done) override {
-    // Nothing is mapped, and so pinned, that limits or quotas refuse.
+    // A segment that limits or quotas refuse is never mapped, and so never pinned.
     Call(std::move(done), [this, session, id, length_bytes, fd = std::move(fd)](Engine& engine, auto done) mutable {
       if (absl::Status s = engine.BeginMapping(session, id, length_bytes); !s.ok()) {
         fd.Reset();
@@ -132,7 +132,7 @@ class AgentImpl final : public Agent {
       }
       mapper_->Submit(
           {id, std::move(fd), length_bytes, [this, session, id, done = std::move(done)](auto segment) mutable {
-             // Never refused: it gives back, or completes, what was taken.
+             // Never refused: it adds the segment, or gives its room back.
              Push([=, segment = std::move(segment), done = std::move(done)](Engine& engine) mutable {
                engine.AddSegment(session, id, std::move(segment), std::move(done));
              });
@@ -241,8 +241,12 @@ class AgentImpl final : public Agent {
          [=, rail = std::move(rail)](Engine& engine, auto done) { engine.DrainRail(rail, drained, std::move(done)); });
   }
   void Explain(WantedJob wanted, Callback<absl::StatusOr<JobExplanation>> done) override {
-    Call(std::move(done),
-         [wanted = std::move(wanted)](Engine& engine, auto done) { std::move(done)(engine.Explain(wanted)); });
+    Call(std::move(done), [wanted = std::move(wanted)](Engine& engine, auto done) {
+      absl::StatusOr<JobExplanation> job = engine.Explain(wanted);
+      // Both clocks are read at once, because nodes compare these times.
+      if (job.ok()) job->begun_at = absl::Now() - (MonotonicNow() - job->begun);
+      std::move(done)(std::move(job));
+    });
   }
   void Snapshot(Callback<AgentSnapshot> done) override {
     const size_t depth = QueueDepth();
@@ -335,6 +339,7 @@ class AgentImpl final : public Agent {
     turns_.store(turns_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);  // the only writer
     engine_->SetNow(MonotonicNow());
     const bool commands = RunCommands();
+    if (commands) engine_->SetNow(MonotonicNow());  // a job may end in the turn in which it began
     return engine_->Step() || commands;
   }
 

@@ -14,7 +14,7 @@
 
 namespace railsd {
 
-// Each peer has a bound of its own on what it can make this node keep, so that none takes the place of another's. Owned
+// Each peer has its own bound on the messages that this node keeps for it, so that no peer takes another's place. Owned
 // by the engine's thread.
 class EarlyMessages {
  public:
@@ -29,7 +29,7 @@ class EarlyMessages {
     ControlMessage message;
   };
 
-  // Returns what has to go for it: the peer's oldest ones, or the message itself when it is too large.
+  // Returns the messages that must go for it: the peer's oldest ones, or the message itself when it is too large.
   std::vector<Message> Keep(Message message);
   // The oldest message whose epoch is known by now; it is not kept any more.
   std::optional<Message> Take(const std::function<bool(Epoch)>& known);

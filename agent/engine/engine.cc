@@ -109,7 +109,7 @@ void Engine::CloseSession(SessionId id, const std::string& reason, Callback<absl
 
 void Engine::AddSegment(SessionId session, SegmentId id, absl::StatusOr<std::shared_ptr<const Segment>> segment,
                         Callback<absl::Status> done) {
-  const absl::Status status = sessions_.AddSegment(session, id, std::move(segment));  // what it refuses is unmapped
+  const absl::Status status = sessions_.AddSegment(session, id, std::move(segment));  // unmaps what it refuses
   std::move(done)(status);
 }
 

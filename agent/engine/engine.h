@@ -41,8 +41,8 @@ class Engine {
   void ReserveSegment(SessionId session, SegmentId id, uint64_t length_bytes, Callback<absl::Status> done) {
     std::move(done)(sessions_.ReserveSegment(session, id, length_bytes));
   }
-  // A segment's room is taken before it is mapped, and kept until AddSegment() has said what became of it: the segment,
-  // registered on every rail that must know of it, or why there is none.
+  // A segment's room is taken before it is mapped, and kept until AddSegment() has brought the result: the segment,
+  // registered on every rail that must know of it, or the error.
   absl::Status BeginMapping(SessionId session, SegmentId id, uint64_t length_bytes) {
     return sessions_.BeginMapping(session, id, length_bytes);
   }
@@ -137,10 +137,10 @@ class Engine {
 
   // engine_drain.cc: this node leaves, or another one does.
   void FinishDrain();
-  // A drain has ended: nothing more is taken.
+  // A drain has ended: no job is taken any more.
   void CloseCuts();
-  // Every job that has ended well here has ended at the other nodes, too; asks those that have not said so. `waits_for`
-  // becomes the first that it still waits for.
+  // True if every job that has ended well here has ended at the other nodes, too. Asks nodes that have not confirmed
+  // it. `waits_for` becomes the first node that it still waits for.
   bool OthersHaveEnded(std::string* waits_for);
   bool OnLeaving(const Peer& from, const Leaving& message);
   bool OnMayLeave(const Peer& from, const MayLeave& message);

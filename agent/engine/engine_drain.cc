@@ -81,7 +81,7 @@ bool Engine::OthersHaveEnded(std::string* waits_for) {
 
 bool Engine::OnLeaving(const Peer& from, const Leaving& message) {
   Group* group = groups_.Find(message.epoch);
-  // Nothing of a group that is forgotten is active.
+  // A group that is forgotten has no active job.
   if (group == nullptr || !jobs_.HasUnended(message.epoch, message.seq)) {
     outbox_.Send(from.node, MayLeave{message.epoch, message.seq});
     return true;

@@ -21,25 +21,9 @@ RailView ViewOfRail(const RailSpec& spec, RailIndex index, const RailHandle& han
   view.in_flight_bytes = read(handle.progress->in_flight_bytes);
   view.queued_bytes = handle.backlog_bytes() - std::min(handle.backlog_bytes(), view.in_flight_bytes);
   view.returned_chunks = read(handle.progress->returned_chunks);
-  view.tx_payload_bytes = read(counters.tx_payload_bytes);
-  view.rx_payload_bytes = read(counters.rx_payload_bytes);
-  view.tx_chunks = read(counters.tx_chunks);
-  view.rx_chunks = read(counters.rx_chunks);
-  view.tx_system_calls = read(counters.tx_system_calls);
-  view.rx_system_calls = read(counters.rx_system_calls);
-  view.rx_discarded_bytes = read(counters.rx_discarded_bytes);
-  view.protocol_errors = read(counters.protocol_errors);
-  view.refused_connections = read(counters.refused_connections);
-  view.disconnects = read(counters.disconnects);
-  view.connect_failures = read(counters.connect_failures);
+  view.counts = Read(counters);
   view.device = handle.port->Device();
   view.queue_pairs = read(counters.queue_pairs);
-  view.work_requests = read(counters.work_requests);
-  view.completions = read(counters.completions);
-  view.tx_fences = read(counters.tx_fences);
-  view.rx_fences = read(counters.rx_fences);
-  view.weak_zones = read(counters.weak_zones);
-  view.endpoint_errors = read(counters.endpoint_errors);
   return view;
 }
 
@@ -57,15 +41,17 @@ AgentSnapshot Engine::Snapshot(size_t queue_depth) const {
     view.health = health_.View(index, now_);
     view.planned_bytes_per_s = static_cast<uint64_t>(speeds_.ForPlan(r, now_));
     view.planned_bytes = jobs_.planned_bytes(r);
-    view.rx_payload_bytes += jobs_.records().told_rx_bytes(r);  // what the rail itself could not see
-    view.rx_payload_bytes -= std::min(view.rx_payload_bytes, jobs_.landed_again(r));
-    view.tx_payload_bytes = jobs_.sent_bytes(r);
+    view.counts.rx_payload_bytes += jobs_.records().told_rx_bytes(r);  // what the rail itself could not see
+    view.counts.rx_payload_bytes -= std::min(view.counts.rx_payload_bytes, jobs_.landed_again(r));
+    view.counts.tx_payload_bytes = jobs_.sent_bytes(r);
   }
   const std::vector<BytesByRail> landing = jobs_.LandingByPeer();
+  const std::vector<absl::Duration> waits = jobs_.WaitsByPeer();
   for (size_t p = 0; p < peers_.size(); ++p) {
     const Peer& peer = peers_.Get(PeerIndex(static_cast<uint32_t>(p)));
     if (peer.forgotten) continue;
     PeerView view{peer.node, peer.boot, peer.up, {}, {}, peer.why};
+    view.ready_wait = peer.ready_wait + waits[p];
     for (size_t r = 0; r < rails_.size(); ++r) {
       const bool up = peer.up && peer.rails[r].connected;
       view.rails_up.push_back(up);

@@ -43,6 +43,7 @@ struct Peer {
   std::vector<PeerRail> rails;          // by this node's rail index
   BytesByRail planned_tx_bytes;         // by plans of this node; from 0 when the peer has restarted
   RailMask told_unusable = 0;           // this node's ends that it was told not to be usable, on any link
+  absl::Duration ready_wait;            // that jobs of this node have waited for its READYs; never set back
   // While it is up: since when no rail reaches it.
   absl::Time stranded_since = absl::InfiniteFuture();
 

@@ -21,7 +21,7 @@ constexpr size_t kMaxRemoteJoins = 1 << 14;
 // over where it has been heard of, and the error says what to do.
 absl::Status TellCommit(const GroupCommit& commit, PeerTable& peers, Outbox* outbox) {
   const std::set<absl::string_view> members(commit.members.begin(), commit.members.end());
-  // A node without a rank forgets the joins, whoever the others are.
+  // A node without a rank only forgets the joins and need not know the members.
   GroupCommit brief = commit;
   brief.members.resize(1);
   std::vector<const Peer*> told;
@@ -326,7 +326,8 @@ bool GroupTable::HasAllLocals(const GroupCommit& commit, const Forming& forming)
   return true;
 }
 
-// Nothing is kept of it, and no name that only it knows: who is up hears that the epoch is over.
+// Keeps no state of the commit, nor names of nodes that only the commit knows. Members that are up hear that the epoch
+// is over.
 void GroupTable::RefuseCommit(const GroupCommit& commit) {
   const std::string why = absl::StrCat("a rank of ", peers_->self(), " gave up joining group ", commit.key.name,
                                        " before it was committed; join again");

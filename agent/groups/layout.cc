@@ -20,6 +20,8 @@ std::shared_ptr<const GroupLayout> LayOut(const Group& group) {
   for (const Group::Member& member : group.ranks) {
     GroupLayout::Place& place = layout->ranks.emplace_back();
     before_self = before_self && !member.local;
+    place.local_rank = member.place;
+    layout->most_local_ranks = std::max(layout->most_local_ranks, member.place + 1);
     if (member.local) continue;
     place.node = layout->nodes[member.peer.value()];
     if (before_self) layout->self = std::max(layout->self, place.node + 1);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "agent/base/failed_ranks.h"
 
 namespace railsd {
 
@@ -66,8 +67,10 @@ absl::Status Admission::CheckAlive(const CheckedSubmission& submission, const Gr
   if (!group.broken || (submission.job.seq > JobSeq(0) && submission.job.seq <= group.good_until)) {
     return absl::OkStatus();
   }
-  return absl::Status(group.replayable ? absl::StatusCode::kAborted : absl::StatusCode::kFailedPrecondition,
-                      absl::StrCat("group ", group.key.name, " is broken: ", group.why.message(), "; join again"));
+  const auto code = group.replayable ? absl::StatusCode::kAborted : absl::StatusCode::kFailedPrecondition;
+  return WithFailedRanks(
+      absl::Status(code, absl::StrCat("group ", group.key.name, " is broken: ", group.why.message(), "; join again")),
+      FailedRanks(group.why));
 }
 
 absl::Status Admission::CheckRanges(const CheckedSubmission& submission, const Group& group) const {

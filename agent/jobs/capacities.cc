@@ -24,19 +24,21 @@ void TakeLengths(NodeJob& job, Exchange& exchange, const Ready::Flows& sent) {
   size_t count = 0;
   auto memory = std::make_shared<MemoryTable>();
   for (const RankPart* part : job.parts) memory->Hold(*part->submission.memory);
-  memory->Begin();
-  uint64_t begin_bytes = 0;
+  // Ranges that went on from flow to flow come apart: at most one for each flow.
+  memory->Reserve(exchange.in.memory().range_count() + sent.size());
+  MemoryTable::Writer writer(memory.get());
+  for (const StreamFlow& flow : exchange.in.flows()) job.pinned_rx_bytes[job.OwnRail(flow.source)] -= flow.bytes;
   for (const Ready::Flow& flow : sent) {
     if (flow.bytes == 0) continue;
     const uint32_t place = job.parts.PlaceOf(flow.destination);
     const CheckedSubmission& submission = job.parts[place].submission;
     const CheckedFlow& receive = *FlowWith(flow.source, submission.receives);
-    flows[count++] = {flow.destination, flow.source, place, flow.bytes, begin_bytes};
-    memory->Append(submission.memory->Pieces(receive.memory), flow.bytes);
-    begin_bytes += flow.bytes;
+    flows[count++] = {flow.source, flow.destination, flow.bytes, writer.total_bytes(), place};
+    writer.Append(submission.memory->Pieces() + receive.memory.first, flow.bytes);
+    job.pinned_rx_bytes[job.OwnRail(flow.source)] += flow.bytes;
   }
-  job.in_bytes -= exchange.in.total_bytes() - begin_bytes;
-  const MemoryTable::Stream stream = memory->stream();
+  const MemoryTable::Stream stream = writer.End();
+  job.in_bytes -= exchange.in.total_bytes() - stream.total_bytes;
   exchange.in.SetStream({std::move(flows), 0, count}, {std::move(memory), stream});
 }
 

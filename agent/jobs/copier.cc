@@ -26,7 +26,7 @@ absl::Status RunStep(const CopyTask& task, uint64_t offset_bytes, uint64_t lengt
 
 }  // namespace
 
-size_t DefaultCopyThreads() { return std::clamp<size_t>(std::thread::hardware_concurrency() / 4, 1, 16); }
+size_t DefaultCopyThreads() { return std::clamp<size_t>(std::thread::hardware_concurrency() / 4, 2, 16); }
 
 void CopyQueue::Push(CopyTask task) {
   Tenant& tenant = tenants_[task.tenant];
@@ -97,16 +97,39 @@ ThreadCopier::~ThreadCopier() {
   for (std::thread& thread : threads_) thread.join();
 }
 
+bool ThreadCopier::CopyShort(const CopyTask& task) {
+  const uint64_t bytes = task.from->total_bytes();
+  const size_t pieces = task.from->range_count() + task.to->range_count();
+  if (bytes > short_bytes_left_ || pieces > short_pieces_left_) return false;
+  short_bytes_left_ -= bytes;
+  short_pieces_left_ -= pieces;
+  CopyResult result{task.job, task.index, RunStep(task, 0, bytes)};
+  std::lock_guard lock(mutex_);
+  results_.push_back(std::move(result));
+  result_count_.fetch_add(1, std::memory_order_release);  // whoever submits takes it next
+  return true;
+}
+
 void ThreadCopier::Submit(CopyTask task) {
+  if (CopyShort(task)) return;
+  const bool shared = task.from->total_bytes() > kStepBytes;
   {
     std::lock_guard lock(mutex_);
     queue_.Push(std::move(task));
   }
-  work_.notify_all();  // they may share it
+  if (shared) {
+    work_.notify_all();
+  } else {
+    work_.notify_one();
+  }
 }
 
 bool ThreadCopier::TakeResult(CopyResult* result) {
-  if (result_count_.load(std::memory_order_acquire) == 0) return false;
+  if (result_count_.load(std::memory_order_acquire) == 0) {
+    short_bytes_left_ = kShortBytes;
+    short_pieces_left_ = kShortPieces;
+    return false;
+  }
   std::lock_guard lock(mutex_);
   *result = std::move(results_.front());
   results_.pop_front();

@@ -92,12 +92,16 @@ class CopyQueue {
   std::map<uint32_t, double> served_;  // by priority, of the tenant that was last
 };
 
-// How many threads copy where the configuration does not say: a quarter of the processors, 1 to 16.
+// How many threads copy where the configuration does not say: a quarter of the processors, 2 to 16.
 size_t DefaultCopyThreads();
 
-// Threads "copy-<i>".
+// Threads "copy-<i>". Short copies are made inside Submit(), since a wake of a thread takes longer.
 class ThreadCopier final : public Copier {
  public:
+  // Limits of all short copies together, until TakeResult() has nothing more.
+  static constexpr uint64_t kShortBytes = 32 << 10;
+  static constexpr size_t kShortPieces = 64;
+
   ThreadCopier(size_t threads, WakeEvent* engine_wake);
   ~ThreadCopier() override;
   void Submit(CopyTask task) override;
@@ -114,6 +118,8 @@ class ThreadCopier final : public Copier {
     std::optional<JobTag> job;
   };
   void Loop(size_t index);
+  // False when it is not short.
+  bool CopyShort(const CopyTask& task);
   void Tell(CopyResult result);  // with mutex_
   WakeEvent* const engine_wake_;
   mutable std::mutex mutex_;
@@ -123,6 +129,8 @@ class ThreadCopier final : public Copier {
   std::deque<Chore> chores_;        // guarded by mutex_
   bool stop_ = false;               // guarded by mutex_
   std::atomic<size_t> result_count_{0};
+  uint64_t short_bytes_left_ = kShortBytes;   // the engine's
+  size_t short_pieces_left_ = kShortPieces;   // the engine's
   std::vector<std::atomic<uint64_t>> turns_;  // by thread
   std::vector<std::thread> threads_;
 };

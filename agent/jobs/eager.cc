@@ -67,7 +67,7 @@ void EagerExchanges::OnReadyTaken(PeerIndex by, JobKey key) {
   Exchange* const exchange = job == nullptr ? nullptr : job->With(by);
   if (exchange == nullptr || job->aborting() || !exchange->out.eager() || exchange->out.over()) return;
   exchange->out.OnReadyTaken();
-  for (const StreamFlow& flow : exchange->out.flows().all()) {
+  for (const StreamFlow& flow : exchange->out.flows()) {
     job->parts[flow.part].report.bytes_sent += flow.bytes;
   }
   job->last_acknowledged = exchange->times.last_acknowledged = job->now();

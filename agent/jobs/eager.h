@@ -17,7 +17,7 @@
 
 namespace railsd {
 
-// The sender decides by its own options.eager_bytes. The receiver goes by what came, and only guesses by its own
+// The sender decides by its own options.eager_bytes. The receiver goes by READY, and only guesses by its own
 // options before READY is here. Owned by the engine's thread, which makes the copies: they are short.
 class EagerExchanges {
  public:
@@ -48,7 +48,7 @@ class EagerExchanges {
   absl::Status Send(NodeJob& job, Exchange& exchange, ControlMessage&& ready);
   // The peer's daemon has taken that READY.
   void OnReadyTaken(PeerIndex by, JobKey key);
-  // Copies what came in READY into the receive ranges. Lengths have been compared.
+  // Copies the bytes that came in READY into the receive ranges. Lengths have been compared.
   void Receive(NodeJob& job, Exchange& exchange, const std::string& bytes);
 
   void FillCounters(AgentCounters* counters) const;

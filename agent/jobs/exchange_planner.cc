@@ -5,13 +5,6 @@
 #include "agent/base/steady_now.h"
 
 namespace railsd {
-namespace {
-
-// Handing a rail its share of an exchange, and hearing that it is through, takes the engine's thread so long: some
-// 2,700 instructions. The rails' threads take no longer.
-constexpr double kShareSeconds = 1e-6;
-
-}  // namespace
 
 void ExchangePlanner::TakeFlows(const Group& group, const Exchange& exchange) {
   flows_.clear();
@@ -19,7 +12,7 @@ void ExchangePlanner::TakeFlows(const Group& group, const Exchange& exchange) {
     flows_.push_back({exchange.out.total_bytes(), 0, 0, 0});  // evenness is asked for per destination node
     return;
   }
-  for (const StreamFlow& flow : exchange.out.flows().all()) {
+  for (const StreamFlow& flow : exchange.out.flows()) {
     const uint64_t hash = (uint64_t{flow.source.value()} << 32) + flow.destination.value() + 1;
     flows_.push_back(
         {flow.bytes, group.ranks[flow.source.value()].place, group.ranks[flow.destination.value()].place, hash});
@@ -59,14 +52,17 @@ absl::Status ExchangePlanner::Plan(NodeJob& job, const Group& group, Exchange& e
   if (!waits || job.aborting() || exchange.left_out) return absl::OkStatus();
   TakeFlows(group, exchange);
   const double speeds = TakeRails(job, exchange);
-  PlanOptions options = context_.options->plan;
-  const bool by_flow = options.policy != Policy::kLpt;  // or else the plan is of one flow that begins at 0
-  // All rails together carry the bytes in less time than it takes to hand each of them a share: one rail has them there
-  // sooner. It carries the exchange whole, and the ledger has the next one go over another.
-  const bool whole = static_cast<double>(exchange.out.total_bytes()) <= kShareSeconds * speeds;
-  if (!by_flow && whole) options.policy = Policy::kLptFlow;
+  const PlanOptions& configured = context_.options->plan;
+  const bool by_flow = configured.policy != Policy::kLpt;  // or else the plan is of one flow that begins at 0
   const GroupLayout& layout = *group.layout;
-  options.first_rail = static_cast<uint32_t>((layout.self + layout.NodeOf(exchange.peer)) % rails_.size());
+  const uint32_t other = layout.NodeOf(exchange.peer);  // among all nodes but this one
+  const PlanOptions options = OptionsFor({.bytes = exchange.out.total_bytes(),
+                                          .speeds_bytes_per_s = speeds,
+                                          .source = layout.self,
+                                          .destination = other + (other >= layout.self ? 1 : 0),
+                                          .nodes = layout.peers.size() + 1,
+                                          .rails = rails_.size()},
+                                         configured);
   const absl::Time before = SteadyNow();
   const absl::Status planned = BuildPlan(flows_, rails_, exchange.peer, options, &ledger_, &workspace_);
   // No rail is up towards the peer: planned again when one comes up; the job's deadline bounds the wait.

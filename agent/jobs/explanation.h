@@ -86,7 +86,7 @@ struct JobExplanation {
   };
   JobReport report;  // of the local rank that ended last, or is the lowest one still active
   absl::Time begun;
-  absl::Duration age;     // since `begun`, when this was asked for
+  absl::Time begun_at;    // the same by the clock that people set; the agent sets it
   std::string waits_for;  // "for rank 3 on n1 (pid 42) to submit"; empty when the job is over
   std::vector<RankTimes> ranks;
   std::vector<Exchange> exchanges;

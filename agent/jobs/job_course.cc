@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "agent/jobs/job_table.h"
+#include "agent/jobs/local_copies.h"
 #include "agent/jobs/patience.h"
 #include "agent/jobs/reports.h"
 #include "agent/jobs/waits.h"
@@ -34,7 +35,7 @@ bool JobTable::OnMessage(const Peer& from, Abort&& message) {
   const bool news = AddTombstone(*group, message.job, why);
   if (job == nullptr) {
     outbox_.Send(from.node, Quiesced{message.job, {}});
-    // In such a group the others may have lost whoever aborts, and wait for this node.
+    // In such a group the others may have lost the node that aborts, and wait for this one.
     if (news && group->recovery.policy == RecoveryPolicy::kDegrade) TellAborted(*group, message.job, why, from.index);
     return true;
   }
@@ -189,7 +190,7 @@ void JobTable::SettleZone(NodeJob& job, Exchange& exchange) {
     // They were counted when they were copied.
   } else if (exchange.in.complete()) {
     RankPart* const* const parts = job.parts.begin();
-    for (const StreamFlow& flow : exchange.in.flows().all()) parts[flow.part]->bytes_received += flow.bytes;
+    for (const StreamFlow& flow : exchange.in.flows()) parts[flow.part]->bytes_received += flow.bytes;
   } else {
     exchange.in.ForEachLanded([&](Rank rank, uint64_t bytes) { job.parts.Find(rank)->bytes_received += bytes; });
   }
@@ -219,8 +220,9 @@ void JobTable::OnCopyResult(const CopyResult& result) {
     return;
   }
   --job.copies_running;
-  if (job.aborting()) return Settle(job);
   const LocalCopy& copy = job.copies[result.index];
+  if (result.status.ok()) counters_.local_copy_bytes += CountCopy(job, copy);
+  if (job.aborting()) return Settle(job);
   if (!result.status.ok()) {
     return FailJob(job,
                    absl::Status(result.status.code(), absl::StrCat("copy from rank ", copy.source.value(), " to rank ",
@@ -228,10 +230,6 @@ void JobTable::OnCopyResult(const CopyResult& result) {
                                                                    ": ", result.status.message())),
                    true);
   }
-  const uint64_t bytes = copy.from.total_bytes();
-  counters_.local_copy_bytes += bytes;
-  job.parts.Find(copy.source)->report.bytes_sent += bytes;
-  job.parts.Find(copy.destination)->bytes_received += bytes;
   FinishIfDone(job);
 }
 
@@ -311,6 +309,7 @@ void JobTable::LeaveOut(NodeJob& job, const Group& group, Exchange& exchange) {
 
 void JobTable::DropExchange(NodeJob& job, const Group& group, Exchange& exchange) {
   exchange.left_out = true;
+  EndWait(exchange);
   if (!job.started || job.building) return;  // Announce() leaves it out
   const bool through = exchange.compared && exchange.out.over() && exchange.in.done();
   for (uint32_t r = 0; !through && r < group.world_size(); ++r) {
@@ -356,14 +355,15 @@ void JobTable::FailJob(NodeJob& job, absl::Status why, bool environment) {
   if (breaks && group != nullptr) groups_.Break(*group, JobSeq(job.key.seq.value() - 1), why);
 }
 
-// Every other member hears of it, since it may have lost whoever aborted, or hear of that later; and whoever may write
-// into this node's memory says when it has stopped.
+// Tells every other member, since a member may have lost the node that aborted, or hear of it later. Members that may
+// write into this node's memory tell when they have stopped.
 void JobTable::AbortJob(NodeJob& job, absl::Status why, std::optional<PeerIndex> told_by) {
   if (job.aborting() || job.ended) return;
   job.failure = std::move(why);
   job.stop_copies.store(true, std::memory_order_relaxed);
   bool held = false;
   for (Exchange& exchange : job.exchanges) {
+    EndWait(exchange);
     held = held || exchange.out.held();
     exchange.out.Stop();
   }

@@ -97,7 +97,8 @@ NodeJob& JobTable::FindOrCreate(const Group& group, JobKey key) {
   job.tag = JobTag(next_tag_++);
   job.clock = &now_;
   by_tag_[job.tag] = &job;
-  for (BytesByRail* bytes : {&job.rail_tx_bytes, &job.rail_rx_bytes, &job.rail_planned_bytes}) {
+  for (BytesByRail* bytes :
+       {&job.rail_tx_bytes, &job.rail_rx_bytes, &job.rail_planned_bytes, &job.pinned_tx_bytes, &job.pinned_rx_bytes}) {
     bytes->assign(rails_.size(), 0);
   }
   job.recorder = records_.NewRecorder();
@@ -231,6 +232,7 @@ void JobTable::SendReady(NodeJob& job, Exchange& exchange, const Ready::RailStat
   }
   exchange.ready_sent = true;
   exchange.times.ready_sent = now_;
+  if (!exchange.ready.has_value() && !exchange.compared) exchange.waits_since = now_;
   if (grants) exchange.times.grant_sent = now_;
   if (!eager_.NeedsNoRails(exchange)) Expect(job);
   grants_.Want(job, exchange);
@@ -312,6 +314,7 @@ bool JobTable::OnMessage(const Peer& from, Ready&& message) {
   }
   planner_.OnTold(message.rails, now_);  // once for each job
   exchange->times.ready_received = now_;
+  EndWait(*exchange);
   if (comparable) {
     Compare(*job, *group, *exchange, message);
   } else {

@@ -93,13 +93,13 @@ class JobTable {
   // A peer's link or one of its rails came up: what waited for it goes on.
   void OnPeerReachable(const Peer& peer);
   void OnPeerLost(const Peer& peer);
-  // After OnPeerLost(): the jobs of groups that go on without the peer leave out what is to come from it or to go to
+  // After OnPeerLost(): the jobs of groups that go on without the peer leave out the exchanges with
   // it.
   void GoOnWithout(const Peer& peer);
   void OnGroupBroken(const Group& group);
 
   void Tick();
-  // Asks peers about what is in doubt, sends grants for which there is room now, and moves work between rails. Call
+  // Asks peers about exchanges in doubt, sends grants for which there is room now, and moves work between rails. Call
   // after a batch of events and messages.
   void GoOn() {
     grants_.SendIfRoomWasFreed();
@@ -133,6 +133,8 @@ class JobTable {
   uint64_t sent_bytes(size_t rail) const { return sent_bytes_[rail]; }
   // Bytes in zones that are open, by peer and rail.
   std::vector<BytesByRail> LandingByPeer() const { return railsd::LandingByPeer(jobs_, context_); }
+  // Time that jobs have waited for READY, of waits that are not over; by peer.
+  std::vector<absl::Duration> WaitsByPeer() const { return railsd::WaitsByPeer(jobs_, peers_, now_); }
   // Bytes that came over the rail once more, after a rail had failed.
   uint64_t landed_again(size_t rail) const { return landed_again_[rail]; }
   uint64_t planned_bytes(size_t rail) const { return planner_.planned_bytes(rail); }
@@ -162,6 +164,7 @@ class JobTable {
   void PlanExchange(NodeJob& job, const Group& group, Exchange& exchange);
   void TellUnsubmitted(NodeJob& job);
   void MaybeRunning(NodeJob& job);
+  void EndWait(Exchange& exchange) { peers_.Get(exchange.peer).ready_wait += exchange.EndWait(now_); }
 
   // job_course.cc
   void OnSendReport(RailIndex rail, const RailEvent& report);

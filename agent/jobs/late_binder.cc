@@ -38,12 +38,9 @@ void LateBinder::Run(absl::Time now) {
 bool LateBinder::Feed(size_t dry) {
   RailMask tried = RailBit(dry);
   while (true) {
-    size_t worst = dry;
-    for (size_t r = 0; r < context_.rail_count(); ++r) {
-      const RailProgress& rail = (*context_.board)[r];
-      if ((tried & RailBit(r)) != 0 || !rail.Lags()) continue;
-      if (worst == dry || rail.Left() > (*context_.board)[worst].Left()) worst = r;
-    }
+    const size_t worst = RailToRelieve(
+        context_.rail_count(), dry, [this](size_t r) -> const RailProgress& { return (*context_.board)[r]; },
+        [tried](size_t r) { return (tried & RailBit(r)) == 0; });
     if (worst == dry) return false;
     if (Sending* const sending = MostLeft(worst, dry)) return Take(*sending, worst, dry);
     tried |= RailBit(worst);
@@ -72,19 +69,15 @@ Sending* LateBinder::MostLeft(size_t worst, size_t dry) {
 // Divides the rest by what the lagging rail and those that will soon be dry deliver.
 bool LateBinder::Take(Sending& sending, size_t from, size_t to) {
   const RailMask targets = sending.Targets();
-  double sum = 0;
-  for (size_t r = 0; r < context_.rail_count(); ++r) {
+  const auto takes = [&](size_t r) {
     const RailProgress& rail = (*context_.board)[r];
-    const uint64_t waiting = (*context_.rails)[r].backlog_bytes() -
-                             std::min((*context_.rails)[r].backlog_bytes(), rail.in_flight_bytes.load());
-    const bool takes = waiting <= rail.movable_bytes && (targets & RailBit(r)) != 0;
-    if (r == from || r == to || takes) sum += rail.Rate();
-  }
-  const RailProgress& lagging = (*context_.board)[from];
-  const auto left = static_cast<double>(lagging.unposted_bytes.load(std::memory_order_relaxed));
-  const uint64_t piece = (*context_.board)[to].movable_bytes;
-  const auto part = static_cast<uint64_t>(left * (*context_.board)[to].Rate() / std::max(sum, 1.0));
-  if (!sending.Move(from, to, std::max(piece, part / piece * piece))) return false;
+    const uint64_t backlog = (*context_.rails)[r].backlog_bytes();
+    return backlog - std::min(backlog, rail.in_flight_bytes.load()) <= rail.movable_bytes &&
+           (targets & RailBit(r)) != 0;
+  };
+  const uint64_t bytes = BytesToMove(
+      context_.rail_count(), from, to, [this](size_t r) -> const RailProgress& { return (*context_.board)[r]; }, takes);
+  if (!sending.Move(from, to, bytes)) return false;
   ++moves_;
   return true;
 }

@@ -7,9 +7,15 @@
 
 namespace railsd {
 const CheckedFlow* FlowWith(Rank peer, absl::Span<const CheckedFlow> by_rank) {
+  // Few ranks are missing in most lists: they say how far before its number a rank can be.
+  const size_t size = by_rank.size(), number = peer.value();
+  const size_t missing = size == 0 ? 0 : by_rank.back().peer.value() + size_t{1} - size;
+  if (number >= size + missing) return nullptr;
+  const auto begin = by_rank.begin() + static_cast<ptrdiff_t>(number - std::min(number, missing));
+  const auto end = by_rank.begin() + static_cast<ptrdiff_t>(std::min(size, number + 1));
   const auto before = [](const CheckedFlow& flow, Rank rank) { return flow.peer < rank; };
-  const auto it = std::lower_bound(by_rank.begin(), by_rank.end(), peer, before);
-  return it != by_rank.end() && it->peer == peer ? &*it : nullptr;
+  const auto it = std::lower_bound(begin, end, peer, before);
+  return it != end && it->peer == peer ? &*it : nullptr;
 }
 
 namespace {
@@ -21,6 +27,11 @@ void Begin(NodeJob& job, RankPart& from, RankPart& to, Copier* copier) {
   const CheckedFlow* const receive = FlowWith(source, to.submission.receives);
   if (BytesOf(send) == 0 || !Fits(BytesOf(send), BytesOf(receive), to.submission.capacities)) return;
   if (to.submission.capacities) AddReceived(to, source, send->bytes);
+  if (source == destination && from.submission.flows->own_in_place) {
+    from.report.bytes_sent += send->bytes;
+    from.bytes_received += send->bytes;
+    return;
+  }
   MemoryTable::Stream into = receive->memory;
   into.total_bytes = send->bytes;
   const LocalCopy& copy = job.copies.Add(
@@ -39,8 +50,16 @@ void BeginCopies(NodeJob& job, const Group& group, RankPart& part, Copier* copie
   ForEachLocal(part.submission.sends, group,
                [&](const CheckedFlow& send) { with(send, [&](RankPart& to) { Begin(job, part, to, copier); }); });
   ForEachLocal(part.submission.receives, group, [&](const CheckedFlow& receive) {
+    if (receive.peer == part.report.rank) return;  // begun already
     with(receive, [&](RankPart& from) { Begin(job, from, part, copier); });
   });
+}
+
+uint64_t CountCopy(NodeJob& job, const LocalCopy& copy) {
+  const uint64_t bytes = copy.from.total_bytes();
+  job.parts.Find(copy.source)->report.bytes_sent += bytes;
+  job.parts.Find(copy.destination)->bytes_received += bytes;
+  return bytes;
 }
 
 }  // namespace railsd

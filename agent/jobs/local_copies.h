@@ -1,4 +1,4 @@
-// Flows between ranks of this node, which are copied.
+// Flows between ranks of this node and from a rank to itself, which are copied.
 #ifndef RAILSD_AGENT_JOBS_LOCAL_COPIES_H_
 #define RAILSD_AGENT_JOBS_LOCAL_COPIES_H_
 
@@ -30,8 +30,12 @@ void ForEachLocal(absl::Span<const CheckedFlow> by_rank, const Group& group, Vis
   }
 }
 
-// Has the copier copy what the rank exchanges with those ranks of this node that have submitted before it.
+// Has the copier copy what the rank exchanges with itself and with those ranks of this node that have submitted before
+// it.
 void BeginCopies(NodeJob& job, const Group& group, RankPart& part, Copier* copier);
+
+// Adds the bytes of a copy that was made to the reports of both its ranks. Returns them.
+uint64_t CountCopy(NodeJob& job, const LocalCopy& copy);
 
 }  // namespace railsd
 

@@ -92,10 +92,11 @@ struct Exchange {
   Sending out;
   Receiving in;
 
-  std::optional<Ready> ready;    // theirs, while it waits to be compared
-  uint64_t held_bytes = 0;       // of `ready`, while the job waits for ranks of this node
-  bool compared = false;         // their READY is here, and both ends agree
-  Ready::Flows sends, receives;  // as READY tells them
+  std::optional<Ready> ready;  // theirs, while it waits to be compared
+  uint64_t held_bytes = 0;     // of `ready`, while the job waits for ranks of this node
+  bool compared = false;       // their READY is here, and both ends agree
+  // When the wait for their READY began; infinite future: there is none.
+  absl::Time waits_since = absl::InfiniteFuture();
   Ready::RailStates peer_rails;  // as it said
   bool planned = false;
   BytesByRail planned_bytes;
@@ -110,6 +111,11 @@ struct Exchange {
   std::vector<RailConnection> their_failed;
   absl::Time quiesced_by = absl::InfiniteFuture();  // until when that is waited for
 
+  // Ends the wait for their READY and returns how long it was; 0 without one.
+  absl::Duration EndWait(absl::Time now) {
+    if (waits_since == absl::InfiniteFuture()) return absl::ZeroDuration();
+    return now - std::exchange(waits_since, absl::InfiniteFuture());
+  }
   // True when nothing is left to be done, and no rail reads or writes its memory.
   bool done() const {
     return (left_out || compared) && out.over() && !out.held() && (left_out ? in.quiet() : in.done());
@@ -120,7 +126,7 @@ struct LocalCopy {
   Rank source, destination;
   MemoryRanges from, to;
 };
-inline constexpr size_t kUsualCopies = 8 * 7;  // of 8 ranks, each to the 7 others
+inline constexpr size_t kUsualCopies = 8 * 8;  // of 8 ranks, each to all
 
 struct NodeJob {
   JobKey key;
@@ -151,6 +157,8 @@ struct NodeJob {
   absl::Time last_acknowledged = absl::InfinitePast(), last_received = absl::InfinitePast();
   std::unique_ptr<JobRecorder> recorder;  // null when nothing is kept
   BytesByRail rail_tx_bytes, rail_rx_bytes, rail_planned_bytes;
+  // By rail, if the bytes of each source rank went over its own rail.
+  BytesByRail pinned_tx_bytes, pinned_rx_bytes;
   uint64_t eager_sent_bytes = 0, eager_received_bytes = 0;
   // A peer has closed its zone early: an ABORT that says why is on its way. Until when it is waited for.
   absl::Time abort_expected_by = absl::InfiniteFuture();
@@ -166,6 +174,8 @@ struct NodeJob {
     return node == GroupLayout::kLocal ? nullptr : &exchanges[node];
   }
   const Exchange* With(PeerIndex peer) const { return const_cast<NodeJob*>(this)->With(peer); }
+  // The rank's own rail, as Policy::kPinned has it.
+  size_t OwnRail(Rank rank) const { return layout->ranks[rank.value()].local_rank % pinned_rx_bytes.size(); }
   // Once, before anything else is asked.
   void AddExchanges(const ExchangeContext* context, std::shared_ptr<const GroupLayout> group) {
     layout = std::move(group);

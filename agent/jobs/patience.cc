@@ -69,7 +69,7 @@ absl::Status CheckFruitless(const NodeJob& job, const Group* group, const Exchan
     return absl::OkStatus();
   }
   return Blame(group, exchange.peer,
-               absl::StrCat("node ", context.peer(exchange.peer).node, " has taken nothing of job ",
+               absl::StrCat("node ", context.peer(exchange.peer).node, " has accepted no byte of job ",
                             job.key.seq.value(), " for ", absl::FormatDuration(limit), ": the rails of ",
                             context.peers->self(), " failed under it ", out.fruitless_rounds(), " times"));
 }

@@ -22,8 +22,8 @@ std::vector<std::pair<NodeJob*, absl::Status>> FindStranded(const JobMap& jobs, 
                                                             const ExchangeContext& context, absl::Time now,
                                                             absl::Time* next);
 
-// Call when a round begins: where the network is slow, or a rail to it is waited for, none does. UNAVAILABLE when the
-// receiver has let the sender begin again and again, and has taken nothing since.
+// Call when a round begins, which none does while the network is slow or a rail is waited for. UNAVAILABLE when the
+// receiver has let the sender begin again and again, and has accepted no byte since.
 absl::Status CheckFruitless(const NodeJob& job, const Group* group, const Exchange& exchange,
                             const ExchangeContext& context);
 

@@ -57,7 +57,7 @@ absl::Status CompareLengths(const Group& group, JobSeq seq, const Ready::Flows& 
 
 bool SaysTheSame(const Ready& ready, const Exchange& exchange) {
   const uint64_t eager = ready.eager.size();
-  return AreSame(ready.sends, exchange.receives) && AreSame(exchange.sends, ready.receives) &&
+  return AreSame(ready.sends, exchange.in.flows()) && AreSame(exchange.out.flows(), ready.receives) &&
          (eager == 0 || eager == exchange.in.total_bytes());
 }
 
@@ -107,8 +107,8 @@ void FillReady(const NodeJob& job, const Exchange& exchange, const Peer& peer, R
   ready->job = job.key;
   ready->tag = job.parts[0].submission.tag;
   ready->capacities = HasCapacities(job);
-  ready->sends = exchange.sends;
-  ready->receives = exchange.receives;
+  ready->sends = exchange.out.flows();
+  ready->receives = exchange.in.flows();
   ready->planned_bytes = peer.planned_tx_bytes;
   for (size_t r = 0; r < exchange.planned_bytes.size(); ++r) {  // up to the job before
     ready->planned_bytes[r] -= exchange.planned_bytes[r];
@@ -156,8 +156,8 @@ absl::Status CompareReady(const NodeJob& job, const Group& group, const Exchange
   if (ready.capacities != capacities) return Disagreement(group, seq, job.parts[0].report.rank, capacities, peer.node);
   if (SaysTheSame(ready, exchange)) return absl::OkStatus();  // what this node says has been checked
   if (absl::Status s = CheckReadyFlows(ready, *group.layout, peer); !s.ok()) return s;
-  if (absl::Status s = CompareLengths(group, seq, ready.sends, exchange.receives, capacities); !s.ok()) return s;
-  return CompareLengths(group, seq, exchange.sends, ready.receives, capacities);
+  if (absl::Status s = CompareLengths(group, seq, ready.sends, exchange.in.flows(), capacities); !s.ok()) return s;
+  return CompareLengths(group, seq, exchange.out.flows(), ready.receives, capacities);
 }
 
 absl::Status HeldReadys::Hold(const Ready& ready, const Peer& peer, const std::string& self, Exchange* exchange) {

@@ -11,8 +11,8 @@
 #include "absl/status/status.h"
 #include "agent/base/rail_mask.h"
 #include "agent/control/messages.h"
+#include "agent/control/stream_flows.h"
 #include "agent/jobs/exchange_context.h"
-#include "agent/jobs/stream_flows.h"
 #include "agent/transport/transport.h"
 
 namespace railsd {
@@ -24,7 +24,7 @@ class Receiving {
  public:
   Receiving(const ExchangeContext* context, PeerIndex peer);
 
-  // Before the job starts: what is expected, and the scatter table of it.
+  // Before the job starts: the flows that are expected, and their scatter table.
   void SetStream(StreamFlows flows, MemoryRanges memory);
   const StreamFlows& flows() const { return flows_; }
   uint64_t total_bytes() const { return flows_.total_bytes(); }
@@ -92,9 +92,9 @@ class Receiving {
   // that landed again after a rail had failed (an empty list when none had).
   const BytesByRail& landed_by_rail() const { return landed_by_rail_; }
   const BytesByRail& landed_again() const { return landed_again_; }
-  // Adds what has landed in a zone that is open, as far as the rails see it.
+  // Adds the bytes that have landed in a zone that is open, as far as the rails see them.
   void AddLanding(BytesByRail* by_rail) const;
-  // Calls visit(destination, bytes) for what has landed of each flow.
+  // Calls visit(destination, bytes) for the landed bytes of each flow.
   void ForEachLanded(absl::FunctionRef<void(Rank, uint64_t)> visit) const;
 
  private:

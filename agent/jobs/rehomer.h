@@ -1,4 +1,4 @@
-// Asks peers what has arrived when rails have failed, and answers them.
+// Asks peers which exchanges have arrived when rails have failed, and answers them.
 #ifndef RAILSD_AGENT_JOBS_REHOMER_H_
 #define RAILSD_AGENT_JOBS_REHOMER_H_
 

@@ -37,6 +37,19 @@ void FillUse(const NodeJob& job, double speed, absl::Time now, JobReport* report
   efficiency.utilisation = efficiency.moving > 0 ? carried / (capacity * efficiency.moving) : 0;
 }
 
+// Time of the busiest rail if the bytes of each source rank went over its own rail; 0 while a speed is not known.
+absl::Duration PinnedBound(const NodeJob& job, const ExchangeContext& context) {
+  double seconds = 0;
+  for (size_t r = 0; r < context.rail_count(); ++r) {
+    const uint64_t bytes = std::max(job.pinned_tx_bytes[r], job.pinned_rx_bytes[r]);
+    if (bytes == 0) continue;
+    const double speed = (*context.rails)[r].speed_bytes_per_s;
+    if (speed <= 0) return absl::ZeroDuration();
+    seconds = std::max(seconds, static_cast<double>(bytes) / speed);
+  }
+  return absl::Seconds(seconds);
+}
+
 // Bytes that have landed for the rank in zones that are open.
 uint64_t BytesUnderWay(const NodeJob& job, Rank rank) {
   uint64_t landed = 0;
@@ -81,6 +94,7 @@ void FillReport(const NodeJob& job, const RankPart& part, const ExchangeContext&
     report.node_bound = absl::Seconds(NodeBoundSeconds(job.out_bytes, job.in_bytes, speed));
     if (job.started) report.ratio_to_bound = absl::FDivDuration(now - job.started_at, report.node_bound);
   }
+  report.pinned_bound = PinnedBound(job, context);
   FillUse(job, speed, now, out);
   report.rail_tx_bytes = job.rail_tx_bytes;
   report.rail_rx_bytes = job.rail_rx_bytes;
@@ -141,6 +155,16 @@ std::vector<BytesByRail> LandingByPeer(const JobMap& jobs, const ExchangeContext
     for (const Exchange& exchange : job->exchanges) exchange.in.AddLanding(&bytes[exchange.peer.value()]);
   }
   return bytes;
+}
+
+std::vector<absl::Duration> WaitsByPeer(const JobMap& jobs, const PeerTable& peers, absl::Time now) {
+  std::vector<absl::Duration> waits(peers.size());
+  for (const auto& [key, job] : jobs) {
+    for (const Exchange& exchange : job->exchanges) {
+      if (exchange.waits_since < absl::InfiniteFuture()) waits[exchange.peer.value()] += now - exchange.waits_since;
+    }
+  }
+  return waits;
 }
 
 namespace {
@@ -217,7 +241,6 @@ absl::StatusOr<JobExplanation> ExplainJob(const WantedJob& wanted, const JobMap&
   }
   for (JobExplanation::Exchange& exchange : out.exchanges) exchange.node = context.peer(exchange.peer).node;
   std::sort(out.exchanges.begin(), out.exchanges.end(), [](const auto& a, const auto& b) { return a.node < b.node; });
-  out.age = now - out.begun;
   return out;
 }
 

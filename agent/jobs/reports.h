@@ -16,7 +16,7 @@
 
 namespace railsd {
 
-// What a report says from acceptance on.
+// Fills the part of a report that is known from acceptance on.
 void BeginReport(const CheckedSubmission& submission, const Group& group, JobReport* out);
 // Brings the report of a part that is not terminal up to date.
 void FillReport(const NodeJob& job, const RankPart& part, const ExchangeContext& context, const RailHealth& health,
@@ -31,6 +31,9 @@ std::vector<JobReport> ActiveReports(const JobMap& jobs, const ExchangeContext& 
                                      absl::Time now);
 // Bytes in zones that are open, by peer and rail.
 std::vector<BytesByRail> LandingByPeer(const JobMap& jobs, const ExchangeContext& context);
+
+// As JobTable::WaitsByPeer().
+std::vector<absl::Duration> WaitsByPeer(const JobMap& jobs, const PeerTable& peers, absl::Time now);
 
 // The latest job that was meant among those that run and those that are remembered. As Agent::Explain().
 absl::StatusOr<JobExplanation> ExplainJob(const WantedJob& wanted, const JobMap& jobs, const JobRecords& records,

@@ -91,7 +91,7 @@ void Sending::Start(absl::Span<const PlanRun> runs, bool by_flow) {
   stream_.records = job_->recorder == nullptr ? nullptr : job_->recorder->rails();
   context_.board->sent(stream_.number).store(0, std::memory_order_relaxed);
   const auto begin = [&](const PlanRun& run) {
-    return run.offset_bytes + (by_flow ? flows_.all()[run.flow].begin_bytes : 0);
+    return run.offset_bytes + (by_flow ? flows_[run.flow].begin_bytes : 0);
   };
   if (runs.size() == 1) return Give(runs[0].rail.value(), begin(runs[0]), runs[0].length_bytes, kWholeWeight);
   for (const PlanRun& run : runs) pool_.push_back({begin(run), run.length_bytes, run.rail.value()});
@@ -149,9 +149,9 @@ void Sending::Give(size_t r, uint64_t offset_bytes, uint64_t length_bytes, uint3
   rail.Command({.kind = RailCommand::Kind::kGive, .give = give});
 }
 
-// Gives what is in the pool to the rails that it names, or, where `rails` are some, to the least loaded of them; and
-// `weight` to these and to `also`, with the last stretch of each. Every rail that posts must fence: so there are no
-// more rails than weight, but where weight stays behind at a rail in doubt, and the round cannot end.
+// Gives the stretches of the pool to the rails that they name, or, if `rails` is not empty, to the least loaded of it;
+// and `weight` to these rails and to `also`, with the last stretch of each. Every rail that posts must fence: there are
+// no more rails than weight, unless weight stays behind at a rail in doubt, and the round cannot end.
 void Sending::GivePool(RailMask rails, RailMask also, uint32_t weight) {
   RailMask used = also;
   std::array<uint64_t, kMaxMaskedRails> more = {};
@@ -195,7 +195,7 @@ void Sending::GoOn() {
   LeaveUnusable();
 }
 
-// A new round: living rails keep what they carried and hold, and all of them fence, also those that had fenced before.
+// A new round: living rails keep their stretches, and all of them fence, even if they have fenced before.
 void Sending::Spread() {
   if (asked_ || doubt_ != 0) return;  // the receiver is asked about the next failure first
   const RailMask targets = Targets();

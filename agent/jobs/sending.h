@@ -13,8 +13,8 @@
 #include "absl/types/span.h"
 #include "agent/base/rail_mask.h"
 #include "agent/control/messages.h"
+#include "agent/control/stream_flows.h"
 #include "agent/jobs/exchange_context.h"
-#include "agent/jobs/stream_flows.h"
 #include "agent/plan/plan.h"
 #include "agent/transport/transport.h"
 
@@ -23,17 +23,17 @@ namespace railsd {
 struct NodeJob;
 
 // The stream goes out in rounds. Rails are given stretches of it and parts of the round's weight, and fence with their
-// weight when they have posted everything; the weights of acknowledged fences add up to the whole, and so tell that
-// everything has arrived. Work moves between rails by messages: a rail gives back what it has not posted, with a part
-// of its weight. A rail that fails leaves in doubt what it posted: its weight stays behind, the receiver is asked
-// (REHOME), and begins another round unless it has everything. tests/model/exchange says why each rule is there. Owned
+// weight when they have posted all their stretches. When the weights of acknowledged fences add up to the whole, all
+// bytes have arrived. Work moves between rails by messages: a rail gives back stretches that it has not posted, with a
+// part of its weight. If a rail fails, its posted bytes are in doubt: its weight stays behind, the receiver is asked
+// (REHOME), and begins another round unless it has all bytes. tests/model/exchange has the reason of each rule. Owned
 // by its job, on the engine's thread.
 class Sending {
  public:
   // `job` owns this and lives longer; `context` does, too.
   Sending(const ExchangeContext* context, NodeJob* job, PeerIndex peer);
 
-  // Before the job starts: what it sends, and the gather table of it.
+  // Before the job starts: the flows that it sends, and their gather table.
   void SetStream(StreamFlows flows, MemoryRanges memory);
   const StreamFlows& flows() const { return flows_; }
   StreamFlows TakeFlows() { return std::move(flows_); }
@@ -77,7 +77,7 @@ class Sending {
   bool NeedsKeys() const;
   // When it may ask for keys: an answer may have brought none.
   absl::Time keys_wanted_at() const { return keys_wanted_at_; }
-  // Every failed rail has given back what it had, so that the receiver can be asked.
+  // Every failed rail has given its stretches back, so that the receiver can be asked.
   bool MayAsk() const;
   // The receiver is being asked. Adds the failed connections to `failed`.
   Rehome::Exchange Ask(std::vector<RailConnection>* failed);
@@ -94,15 +94,15 @@ class Sending {
   absl::Time fruitless_since() const { return fruitless_since_; }
   uint32_t fruitless_rounds() const { return fruitless_rounds_; }
 
-  // Rails forget what they have not posted, and nothing is given to them any more.
+  // Rails forget stretches that they have not posted, and are given no more.
   void Stop();
   // The job goes on without the peer.
   void GiveUp();
-  // The receiver has everything.
+  // The receiver has all bytes.
   bool over() const { return over_ || total_bytes() == 0; }
-  // Rails have something of it, or may read its memory.
+  // Rails have stretches of it, or may read its memory.
   bool held() const { return unsettled_ > 0; }
-  // Connections that failed since the grant and have carried some of it: what is on their wire may yet land.
+  // Connections that failed since the grant and have carried some of it: bytes on their wire may yet land.
   const std::vector<RailConnection>& failed() const { return failed_; }
   // Bytes that arrived over the rail, each once.
   uint64_t carried_bytes(size_t rail) const { return rails_[rail].carried_bytes; }
@@ -123,7 +123,7 @@ class Sending {
 
   bool HasKeys(size_t rail) const;
   absl::Status TakeKeys(const RailKeys& keys);
-  // The rail's connection has ended, and what was given for it has not come back yet.
+  // The rail's connection has ended, and the stretches given for it have not come back yet.
   bool IsEnding(size_t rail) const;
   bool AnyEnding() const;
   // `more`: bytes by rail that are about to be given, null for none.

@@ -28,11 +28,12 @@ class StreamBuilder {
   struct Part {
     Rank rank;
     const CheckedSubmission* submission;
+    const MemoryPiece* pieces;  // of the submission's table
   };
   // A flow with another node.
   struct Item {
     const CheckedFlow* flow;
-    uint32_t part, node;
+    uint32_t part;
   };
   // One direction of an exchange.
   struct Stream {
@@ -42,21 +43,23 @@ class StreamBuilder {
   using FlowsOf = absl::Span<const CheckedFlow> CheckedSubmission::*;
   using KeyOf = uint32_t GroupLayout::Place::*;
 
-  // Sorts the flows with other nodes by a key that is below `keys`; equal ones stay in the order of parts, then peers.
-  // Good until the next call.
-  absl::Span<const Item> Sort(FlowsOf flows, KeyOf key, size_t keys);
-  // Appends the sorted flows, whose nodes rise.
-  void Append(bool sends, absl::Span<const Item> sorted, std::shared_ptr<StreamFlow[]>* flows,
-              std::shared_ptr<Ready::Flow[]>* told, std::vector<Stream>* streams);
+  // Sorts `flows` with other nodes by `key`, which is below `keys`; equal ones stay in the order of parts, then peers.
+  // Good until the next call. Counts them by node, and adds their bytes up by their sources' places on their nodes.
+  template <FlowsOf flows, KeyOf key>
+  absl::Span<const Item> Sort(size_t keys, std::vector<uint64_t>* by_source);
+  // Appends the sorted flows, whose nodes rise and which have been counted.
+  template <bool sends>
+  void Append(absl::Span<const Item> sorted, std::shared_ptr<StreamFlow[]>* flows, std::vector<Stream>* streams);
 
   std::shared_ptr<const GroupLayout> layout_;
   std::vector<Part> parts_;       // by rank
   std::vector<uint32_t> places_;  // scratch: where the next flow of a key goes
+  std::vector<uint32_t> counts_;  // scratch: flows by node
   std::vector<Item> sorted_;      // scratch
   std::shared_ptr<StreamFlow[]> out_flows_, in_flows_;
-  std::shared_ptr<Ready::Flow[]> out_told_, in_told_;  // the same flows, as READYs tell them
   std::shared_ptr<MemoryTable> memory_;
-  std::vector<Stream> out_, in_;  // by node
+  std::vector<Stream> out_, in_;                // by node
+  std::vector<uint64_t> out_bytes_, in_bytes_;  // by the source rank's place on its node
 };
 
 }  // namespace railsd

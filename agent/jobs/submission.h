@@ -25,13 +25,13 @@ struct Range {
 // The bytes of one flow at one end: their order in the list is their order in the flow. The two ends may cut the
 // flow into ranges differently; only the totals must agree.
 struct FlowRanges {
-  Rank peer;  // destination rank in `sends`, source rank in `receives`
+  Rank peer;  // destination rank in `sends`, source rank in `receives`; may be the rank itself
   std::vector<Range> ranges;
 };
 
 // One rank's part of one all-to-all(v). Ranks left out of `sends` or `receives` exchange zero bytes.
 struct Submission {
-  // Of all `receives` that are capacities: the engine's thread cuts them when it knows the lengths.
+  // Limit of the ranges of all `receives` that are capacities: the engine's thread cuts them when it knows the lengths.
   static constexpr uint64_t kMaxCapacityRanges = 16384;
   SessionId session;
   JobKey job;
@@ -42,8 +42,6 @@ struct Submission {
   bool capacities = false;  // the lengths of `receives` are: sources may send less; must agree over the ranks
   std::vector<FlowRanges> sends;
   std::vector<FlowRanges> receives;
-  // Bytes from the rank to itself: its client copies them.
-  std::vector<Range> own_reads = {}, own_writes = {};
   absl::Duration timeout = absl::InfiniteDuration();  // from acceptance; the configured limit caps it
   // Not 0: a prepared exchange of the session gives the ranges, and `sends` and the other lists are empty.
   PreparedId prepared = {};
@@ -84,7 +82,7 @@ struct JobReport {
   std::string tenant, group;  // of its group, and that one's name
   JobState state = JobState::kQueued;
   absl::Status status;                                // OK, or why it failed
-  uint64_t bytes_to_send = 0, bytes_sent = 0;         // of this rank, other nodes and other local ranks
+  uint64_t bytes_to_send = 0, bytes_sent = 0;         // of this rank, itself and all others
   uint64_t bytes_to_receive = 0, bytes_received = 0;  // with capacities: to be received as far as sources have told
   std::vector<uint64_t> received_by_rank;             // with capacities: what each rank of the group sends; else empty
   absl::Duration elapsed;                             // from acceptance to terminal (or to now)
@@ -98,6 +96,9 @@ struct JobReport {
   // over it; 0 when nothing crosses nodes. Rails of `drained_rails` do not count.
   absl::Duration node_bound;
   double ratio_to_bound = 0;
+  // The least that the whole job on this node takes where the bytes of each source rank go over its own rail
+  // (Policy::kPinned), drained or not; 0 when nothing crosses nodes.
+  absl::Duration pinned_bound;
   Efficiency efficiency;
   BytesByRail rail_tx_bytes;  // of the whole job on this node
   BytesByRail rail_rx_bytes;

@@ -53,55 +53,51 @@ struct Placed {
   std::string ToString() const { return absl::StrCat("[", begin, ", ", end, ") of segment ", segment); }
 };
 
+// Entries [begin, end) of a list.
+struct Entries {
+  size_t begin = 0, end = 0;
+};
+
 size_t RangesOf(const std::vector<FlowRanges>& flows) {
   size_t ranges = 0;
   for (const FlowRanges& flow : flows) ranges += flow.ranges.size();
   return ranges;
 }
 
-size_t RangesOf(const Submission& submission) {
-  return RangesOf(submission.sends) + RangesOf(submission.receives) + submission.own_reads.size() +
-         submission.own_writes.size();
-}
+size_t RangesOf(const Submission& submission) { return RangesOf(submission.sends) + RangesOf(submission.receives); }
 
 // Checks the flows of one direction, finds their memory and holds their segments.
 class FlowReader {
  public:
-  // `table`: of all flows, in their order.
+  // `table`: of all flows, in their order; it has room for their ranges. `self`: whose flows they are.
   FlowReader(Rank self, SessionMemory* memory, MemoryTable* table, HeldSegments* segments)
-      : self_(self), memory_(*memory), table_(*table), segments_(*segments) {}
+      : self_(self), memory_(*memory), table_(*table), writer_(table), segments_(*segments) {}
 
+  // `own`: the entries of `placed` that are of the rank with itself.
   absl::Status Read(absl::string_view field, const std::vector<FlowRanges>& flows, std::vector<CheckedFlow>* checked,
-                    std::vector<Placed>* placed) {
+                    std::vector<Placed>* placed, Entries* own) {
     absl::flat_hash_set<Rank> seen;
     checked->reserve(flows.size());
     placed->reserve(RangesOf(flows));
     for (size_t f = 0; f < flows.size(); ++f) {
       const Rank peer = flows[f].peer;
       const std::string at = absl::StrCat(field, "[", f, "]");
-      if (peer == self_) {
-        return absl::InvalidArgumentError(
-            absl::StrCat(at, ".peer_rank: ", peer.value(), " is the rank itself; its client copies those bytes"));
-      }
       if (!seen.insert(peer).second) {
         return absl::InvalidArgumentError(absl::StrCat(at, ".peer_rank: ", peer.value(), " appears twice"));
       }
-      table_.Begin();
-      if (absl::Status s = ReadRanges(at, flows[f].ranges, &table_, placed); !s.ok()) return s;
-      checked->push_back({peer, table_.stream().total_bytes, table_.stream()});
+      const size_t first = placed->size();
+      if (absl::Status s = ReadRanges(at, flows[f].ranges, placed); !s.ok()) return s;
+      if (peer == self_) *own = {first, placed->size()};
+      const MemoryTable::Stream stream = writer_.End();
+      checked->push_back({peer, stream.total_bytes, stream});
     }
     const auto before = [](const CheckedFlow& a, const CheckedFlow& b) { return a.peer < b.peer; };
     std::sort(checked->begin(), checked->end(), before);
     return absl::OkStatus();
   }
 
-  absl::Status ReadOwn(absl::string_view field, const std::vector<Range>& ranges, std::vector<Placed>* placed) {
-    return ReadRanges(std::string(field), ranges, nullptr, placed);
-  }
-
  private:
-  absl::Status ReadRanges(const std::string& at, const std::vector<Range>& ranges, MemoryTable* table,
-                          std::vector<Placed>* placed) {
+  absl::Status ReadRanges(const std::string& at, const std::vector<Range>& ranges, std::vector<Placed>* placed) {
     uint64_t total = 0;
     for (size_t r = 0; r < ranges.size(); ++r) {
       const Range& range = ranges[r];
@@ -121,7 +117,8 @@ class FlowReader {
       }
       if (range.length_bytes == 0) continue;
       placed->push_back({segment->file(), range.offset_bytes, end, range.segment.value()});
-      if (table != nullptr) table->Append(held_->segment, range.offset_bytes, range.length_bytes);
+      writer_.Append(segment, segment->base() + range.offset_bytes, range.length_bytes);
+      table_.Hold(held_->segment);
     }
     return absl::OkStatus();
   }
@@ -140,12 +137,33 @@ class FlowReader {
   const Rank self_;
   SessionMemory& memory_;
   MemoryTable& table_;
+  MemoryTable::Writer writer_;
   HeldSegments& segments_;
   SegmentId held_id_;
   const HeldSegment* held_ = nullptr;
 };
 
-absl::Status CheckOverlap(std::vector<Placed>& receives, const std::vector<Placed>& sends) {
+// True when the bytes of `sends` are the first ones of `receives`, in the same order.
+bool BeginsWith(absl::Span<const Placed> receives, absl::Span<const Placed> sends) {
+  size_t r = 0;
+  uint64_t skipped_bytes = 0;  // of receives[r]
+  for (Placed send : sends) {
+    while (send.begin < send.end) {
+      if (r == receives.size()) return false;
+      const Placed& receive = receives[r];
+      const uint64_t begin = receive.begin + skipped_bytes;
+      if (receive.file != send.file || begin != send.begin) return false;
+      const uint64_t same_bytes = std::min(receive.end - begin, send.end - send.begin);
+      send.begin += same_bytes;
+      skipped_bytes += same_bytes;
+      if (receive.begin + skipped_bytes == receive.end) skipped_bytes = 0, ++r;
+    }
+  }
+  return true;
+}
+
+// `apart`: entries of `sends` that are not compared.
+absl::Status CheckOverlap(std::vector<Placed>& receives, const std::vector<Placed>& sends, Entries apart) {
   if (!std::is_sorted(receives.begin(), receives.end())) std::sort(receives.begin(), receives.end());
   for (size_t i = 1; i < receives.size(); ++i) {
     const Placed &a = receives[i - 1], &b = receives[i];
@@ -154,7 +172,10 @@ absl::Status CheckOverlap(std::vector<Placed>& receives, const std::vector<Place
           absl::StrCat("receives: the ranges ", a.ToString(), " and ", b.ToString(), " overlap"));
     }
   }
-  for (const Placed& send : sends) {
+  for (size_t i = 0; i < sends.size(); ++i) {
+    if (i == apart.begin) i = apart.end;
+    if (i == sends.size()) break;
+    const Placed& send = sends[i];
     auto it = std::upper_bound(receives.begin(), receives.end(), Placed{send.file, send.begin, ~uint64_t{0}, 0});
     const bool with_next = it != receives.end() && it->file == send.file && it->begin < send.end;
     const bool with_last = it != receives.begin() && (it - 1)->file == send.file && (it - 1)->end > send.begin;
@@ -300,16 +321,21 @@ absl::Status Check(const Submission& submission, const std::shared_ptr<SessionMe
   auto flows = std::make_shared<FlowSet>();
   auto segments = std::make_shared<HeldSegments>();
   FlowReader reader(submission.rank, memory.get(), table.get(), segments.get());
-  if (absl::Status s = reader.Read("sends", submission.sends, &flows->sends, &sends); !s.ok()) return s;
-  if (absl::Status s = reader.Read("receives", submission.receives, &flows->receives, &receives); !s.ok()) return s;
+  Entries own_sends, own_receives;
+  absl::Status status = reader.Read("sends", submission.sends, &flows->sends, &sends, &own_sends);
+  if (status.ok()) {
+    status = reader.Read("receives", submission.receives, &flows->receives, &receives, &own_receives);
+  }
+  if (!status.ok()) return status;
+  const auto entries = [](const std::vector<Placed>& of, Entries which) {
+    return absl::MakeConstSpan(of).subspan(which.begin, which.end - which.begin);
+  };
+  flows->own_in_place = BeginsWith(entries(receives, own_receives), entries(sends, own_sends));
   flows->memory = std::move(table);
   flows->send_bytes = TotalBytes(flows->sends);
   flows->receive_bytes = TotalBytes(flows->receives);
   flows->ranges = ranges;
-  if (absl::Status s = CheckOverlap(receives, sends); !s.ok()) return s;
-  // The client has compared the rank's own bytes with the others.
-  if (absl::Status s = reader.ReadOwn("own_sends", submission.own_reads, &sends); !s.ok()) return s;
-  if (absl::Status s = reader.ReadOwn("own_receives", submission.own_writes, &receives); !s.ok()) return s;
+  if (absl::Status s = CheckOverlap(receives, sends, flows->own_in_place ? own_sends : Entries()); !s.ok()) return s;
   out->uses = std::make_shared<UsedMemory>(ExtentsOf(sends), ExtentsOf(receives), submission.prepared != PreparedId(),
                                            memory->claimed()->known());
   out->segments = std::move(segments);
@@ -346,8 +372,6 @@ Digest SubmissionDigest(const Submission& submission) {
       put_ranges(flow.ranges);
     }
   }
-  put_ranges(submission.own_reads);
-  put_ranges(submission.own_writes);
   return Sha256(bytes);
 }
 

@@ -13,10 +13,13 @@
 
 namespace railsd {
 
-void MemoryTable::Append(const std::shared_ptr<const Segment>& segment, uint64_t offset_bytes, uint64_t length_bytes) {
-  if (length_bytes == 0) return;
-  Add(segment.get(), segment->base() + offset_bytes, length_bytes);
-  Hold(segment);
+void MemoryTable::Reserve(size_t pieces, size_t segments) {
+  segments_.reserve(segments_.size() + segments);
+  if (count_ + pieces <= room_) return;
+  room_ = count_ + pieces;
+  auto more = std::make_unique_for_overwrite<MemoryPiece[]>(room_);
+  std::copy_n(pieces_.get(), count_, more.get());
+  pieces_ = std::move(more);
 }
 
 void MemoryTable::Hold(const std::shared_ptr<const Segment>& segment) {

@@ -34,50 +34,73 @@ class MemoryTable {
     size_t first = 0, count = 0;
     uint64_t total_bytes = 0;
   };
+  class Writer;
+
   // Makes room for so many more.
-  void Reserve(size_t pieces, size_t segments = 0) {
-    pieces_.reserve(pieces_.size() + pieces);
-    segments_.reserve(segments_.size() + segments);
-  }
-  // Begins another stream: the appended pieces are its own from now on.
-  void Begin() { stream_ = {pieces_.size(), 0, 0}; }
-  // Appends [offset, offset + length) of `segment`, which the caller has checked to lie inside it. Zero lengths are
-  // dropped; a range that continues the last one of its stream is merged into it.
-  void Append(const std::shared_ptr<const Segment>& segment, uint64_t offset_bytes, uint64_t length_bytes);
-  // Appends the first `total_bytes` of a stream of another table, whose segments Hold() keeps.
-  void Append(absl::Span<const MemoryPiece> pieces, uint64_t total_bytes) {
-    for (const MemoryPiece& piece : pieces) {
-      if (piece.offset_bytes >= total_bytes) break;
-      Add(piece.segment, piece.address, std::min(piece.length_bytes, total_bytes - piece.offset_bytes));
-    }
-  }
+  void Reserve(size_t pieces, size_t segments = 0);
+  // Keeps the mapping alive as long as the table.
+  void Hold(const std::shared_ptr<const Segment>& segment);
   void Hold(const MemoryTable& other) {
     for (const std::shared_ptr<const Segment>& segment : other.segments_) Hold(segment);
   }
   size_t segments() const { return segments_.size(); }
-  // The one that began last, so far.
-  const Stream& stream() const { return stream_; }
-  absl::Span<const MemoryPiece> Pieces(const Stream& stream) const {
-    return {pieces_.data() + stream.first, stream.count};
+  // The pieces of all streams; Stream::first is an index into them.
+  const MemoryPiece* Pieces() const { return pieces_.get(); }
+  absl::Span<const MemoryPiece> Pieces(const Stream& stream) const { return {Pieces() + stream.first, stream.count}; }
+
+ private:
+  std::unique_ptr<MemoryPiece[]> pieces_;  // the first `count_`, and room for more
+  size_t count_ = 0, room_ = 0;
+  std::vector<std::shared_ptr<const Segment>> segments_;  // each once
+};
+
+// Writes streams behind those that a table has, one after the other. The table has room for all pieces, holds their
+// segments, and is not touched by others meanwhile.
+class MemoryTable::Writer {
+ public:
+  explicit Writer(MemoryTable* table) : table_(*table), out_(table->pieces_.get() + table->count_), first_(out_) {}
+
+  // Bytes of the stream so far.
+  uint64_t total_bytes() const { return total_bytes_; }
+  // Appends a range. Zero lengths are dropped; a range that continues the last one of its stream is merged into it.
+  void Append(const Segment* segment, std::byte* address, uint64_t length_bytes) {
+    if (length_bytes > 0) Add(segment, address, length_bytes);
+  }
+  // Appends the first `bytes` of a stream that begins with that piece.
+  void Append(const MemoryPiece* piece, uint64_t bytes) {
+    for (; bytes > 0; ++piece) {
+      const uint64_t length = std::min(piece->length_bytes, bytes);
+      Add(piece->segment, piece->address, length);
+      bytes -= length;
+    }
+  }
+  // Ends the stream: what is appended next is another one's.
+  Stream End() {
+    const Stream stream{table_.count_, static_cast<size_t>(out_ - first_), total_bytes_};
+    table_.count_ += stream.count;
+    first_ = out_;
+    total_bytes_ = 0;
+    next_ = nullptr;
+    return stream;
   }
 
  private:
   void Add(const Segment* segment, std::byte* address, uint64_t length_bytes) {
     // Two segments may lie side by side in the address space: devices know them by different keys.
-    MemoryPiece* const last = stream_.count > 0 ? &pieces_.back() : nullptr;
-    if (last != nullptr && last->segment == segment && last->address + last->length_bytes == address) {
-      last->length_bytes += length_bytes;
+    if (address == next_ && out_[-1].segment == segment) {
+      out_[-1].length_bytes += length_bytes;
     } else {
-      pieces_.push_back({stream_.total_bytes, address, length_bytes, segment});
-      ++stream_.count;
+      *out_++ = {total_bytes_, address, length_bytes, segment};
     }
-    stream_.total_bytes += length_bytes;
+    next_ = address + length_bytes;
+    total_bytes_ += length_bytes;
   }
-  void Hold(const std::shared_ptr<const Segment>& segment);
 
-  std::vector<MemoryPiece> pieces_;
-  std::vector<std::shared_ptr<const Segment>> segments_;  // keeps the mappings alive, each once
-  Stream stream_;
+  MemoryTable& table_;
+  MemoryPiece* out_;          // where the next piece goes
+  const MemoryPiece* first_;  // of the stream
+  uint64_t total_bytes_ = 0;
+  const std::byte* next_ = nullptr;  // the address behind the stream's last piece; null: it has none
 };
 
 // One stream of a table, which it keeps alive. Any thread may read it.

@@ -32,9 +32,9 @@ struct FileId {
 // process_vm_writev), never by a load or a store.
 class Segment {
  public:
-  // Maps the whole of `fd`; of a dma-buf only the addresses are taken, and nobody but devices can use them. Refuses
-  // (INVALID_ARGUMENT) what is no memfd and no dma-buf, a memfd that lacks F_SEAL_SHRINK, what is shorter than
-  // `length_bytes`, and length 0; RESOURCE_EXHAUSTED when the mapping fails for lack of memory.
+  // Maps the whole of `fd`; for a dma-buf it only reserves addresses, which only devices can use. INVALID_ARGUMENT:
+  // `fd` is no memfd and no dma-buf, is a memfd that lacks F_SEAL_SHRINK, or is shorter than `length_bytes`, or the
+  // length is 0. RESOURCE_EXHAUSTED: the mapping fails for lack of memory.
   static absl::StatusOr<std::shared_ptr<const Segment>> Map(SegmentId id, UniqueFd fd, uint64_t length_bytes);
   // Registers it on every rail that has a registrar (null entries are skipped; they cannot do with a dma-buf, which is
   // UNIMPLEMENTED), before anybody else sees it. On an error nothing stays registered.

@@ -269,12 +269,21 @@ void MatchBinsToRails(const Problem& problem, PlanWorkspace* w) {
   if (w->pending.size() == 1) {  // only one rail is to be found
     const uint32_t laid = w->pending[0].rail.value();
     const auto fits = [&](uint32_t b) { return bins[b].group == bins[laid].group; };
-    double least = sender[bins[laid].rail];
-    for (uint32_t b = 0; b < bins.size(); ++b) least = fits(b) ? std::min(least, sender[bins[b].rail]) : least;
-    const OneRunOrder better{least + static_cast<double>(problem.total_bytes), problem.first_rail, problem.rails};
+    double least = sender[bins[laid].rail], least_backlog = bins[laid].backlog;
+    for (uint32_t b = 0; b < bins.size(); ++b) {
+      if (!fits(b)) continue;
+      least = std::min(least, sender[bins[b].rail]);
+      least_backlog = std::min(least_backlog, bins[b].backlog);
+    }
+    const auto bytes = static_cast<double>(problem.total_bytes);
+    const OneRunOrder better{.most = least + bytes,
+                             .slack = OneRunOrder::kRounding * bytes,
+                             .most_backlog_bytes = least_backlog + 2 * bytes,
+                             .first_rail = problem.first_rail,
+                             .rails = problem.rails};
     const auto key = [&](uint32_t b) {
       const uint32_t rail = bins[b].rail;
-      return OneRunOrder::Key{sender[rail], pair[rail], static_cast<uint64_t>(bins[b].backlog), rail};
+      return OneRunOrder::Key{sender[rail], pair[rail], bins[b].backlog, rail};
     };
     uint32_t best = laid;
     for (uint32_t b = 0; b < bins.size(); ++b) best = fits(b) && better(key(b), key(best)) ? b : best;

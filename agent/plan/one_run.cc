@@ -27,8 +27,16 @@ bool LayOneRun(const Problem& problem, absl::Span<const PlanRail> rails, PlanWor
   double* const sender = problem.ledger->Sender().data();
   double* const pair = problem.ledger->Pair(problem.destination).data();
   const auto bytes = static_cast<double>(problem.total_bytes), share = bytes / static_cast<double>(rails.size());
-  const OneRunOrder better{*std::min_element(sender, sender + rails.size()) + bytes, problem.first_rail, rails.size()};
-  const auto key = [&](size_t r) { return OneRunOrder::Key{sender[r], pair[r], Backlog(rails[r]), r}; };
+  uint64_t least_backlog = Backlog(rails[0]);
+  for (const PlanRail& rail : rails) least_backlog = std::min(least_backlog, Backlog(rail));
+  const OneRunOrder better{.most = *std::min_element(sender, sender + rails.size()) + bytes,
+                           .slack = OneRunOrder::kRounding * bytes,
+                           .most_backlog_bytes = static_cast<double>(least_backlog) + 2 * bytes,
+                           .first_rail = problem.first_rail,
+                           .rails = rails.size()};
+  const auto key = [&](size_t r) {
+    return OneRunOrder::Key{sender[r], pair[r], static_cast<double>(Backlog(rails[r])), r};
+  };
   OneRunOrder::Key best = key(0);
   for (size_t r = 1; r < rails.size(); ++r) {
     if (const OneRunOrder::Key other = key(r); better(other, best)) best = other;

@@ -164,6 +164,20 @@ absl::Status BuildPlan(absl::Span<const PlanFlow> flows, absl::Span<const PlanRa
   return PlanOverBins(problem, options.policy, rails, whole_below, &w);
 }
 
+PlanOptions OptionsFor(const PlannedExchange& exchange, PlanOptions configured) {
+  // Handing a rail its share of an exchange, and hearing that it is through, takes the engine's thread so long: some
+  // 2,700 instructions. The rails' threads take no longer.
+  constexpr double kShareSeconds = 1e-6;
+  const bool whole = static_cast<double>(exchange.bytes) <= kShareSeconds * exchange.speeds_bytes_per_s;
+  if (configured.policy == Policy::kLpt && whole) configured.policy = Policy::kLptFlow;
+  // Sums of places meet every rail of a receiver equally often: with its own place in between where the rails divide
+  // the nodes, and otherwise, nearly, without.
+  const bool skips = exchange.nodes % exchange.rails != 0 && exchange.destination > exchange.source;
+  configured.first_rail =
+      static_cast<uint32_t>((exchange.source + exchange.destination - (skips ? 1 : 0)) % exchange.rails);
+  return configured;
+}
+
 double NodeBoundSeconds(uint64_t out_bytes, uint64_t in_bytes, double sum_of_speeds_bytes_per_s) {
   const uint64_t most = std::max(out_bytes, in_bytes);
   if (most == 0) return 0;

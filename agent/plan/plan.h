@@ -54,9 +54,21 @@ struct PlanOptions {
   uint64_t chunk_bytes = 1 << 20;      // no chunk is longer
   uint64_t min_chunk_bytes = 8 << 10;  // no chunk is shorter unless its flow is (at most half of chunk_bytes counts)
   // A plan of one run takes this rail where others would do as well. Senders to one destination take different ones:
-  // their ledgers go in step, and they would all choose the same rail.
+  // their ledgers go in step, and they would all choose the same rail. Destinations of one sender have different ones,
+  // too.
   uint32_t first_rail = 0;
 };
+
+// An exchange, as far as it decides about the options of its plan.
+struct PlannedExchange {
+  uint64_t bytes = 0;
+  double speeds_bytes_per_s = 0;                  // of all usable rails together
+  size_t source = 0, destination = 0, nodes = 0;  // places of the nodes in an order that all have, and how many
+  size_t rails = 0;                               // at least 1
+};
+// The options of its plan. All rails together carry a short exchange in less time than it takes to hand each of them a
+// share: `lpt` then leaves it whole on one rail, and the ledger has the next one go over another.
+PlanOptions OptionsFor(const PlannedExchange& exchange, PlanOptions configured);
 
 // A stretch of one flow on one rail.
 struct PlanRun {
@@ -136,8 +148,9 @@ struct PlanWorkspace {
 
 // A rail whose backlog exceeds the least backlogged usable rail's by more than this many chunks (in bytes, backlogs
 // compared by the time that they take) gets a smaller share of the pair, as if the excess over the threshold were
-// already laid on it. Below it backlog decides only between rails that are otherwise equal. The larger of a
-// rail's two backlogs counts: they are worked off at the same time.
+// already laid on it. Below it backlog decides only between rails that are otherwise equal, and for a plan of one run
+// only if it exceeds the least by two such runs. The larger of a rail's two backlogs counts: they are worked off at the
+// same time.
 inline constexpr uint64_t kBacklogThresholdChunks = 64;
 
 // Plans all `flows` (this node to `destination`) over `rails` and writes the result into `workspace`; updates

@@ -3,6 +3,8 @@
 #ifndef RAILSD_AGENT_PLAN_PLAN_INTERNAL_H_
 #define RAILSD_AGENT_PLAN_PLAN_INTERNAL_H_
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 #include "absl/types/span.h"
@@ -41,21 +43,30 @@ void MatchBinsToRails(const Problem& problem, PlanWorkspace* workspace);
 
 // The order in which rails that are otherwise equal would take a plan of one run, the first being the one that does.
 // Were the sender's total alone to decide, a destination that gets the same share of each job would get it over the
-// same rail each time.
+// same rail each time; and were the least total to decide before the turn, senders to one destination would meet on a
+// rail of it as soon as one of them has left its turn.
 struct OneRunOrder {
+  static constexpr double kRounding = 1e-6;  // of the run, at most
   struct Key {
     double sender = 0, pair = 0;  // of the ledger
-    uint64_t backlog_bytes = 0;
+    double backlog_bytes = 0;     // a peer may say any number
     size_t rail = 0;
   };
-  double most = 0;  // total of the sender on a rail, for it to be taken for light: the least of all, and the run
+  // Total of the sender on a rail, for it to be taken for light: the least of all, and the run.
+  double most = 0;
+  double slack = 0;  // totals that differ by less differ by rounding
+  // Backlog of a rail, for its turn to count: the least of all, and two runs, because a sender's own plans differ by so
+  // much.
+  double most_backlog_bytes = 0;
   size_t first_rail = 0, rails = 0;
 
   bool operator()(const Key& a, const Key& b) const {
-    if ((a.sender > most) != (b.sender > most)) return b.sender > most;
-    if (a.pair != b.pair) return a.pair < b.pair;
-    if (a.sender != b.sender) return a.sender < b.sender;
-    return a.backlog_bytes != b.backlog_bytes ? a.backlog_bytes < b.backlog_bytes : Turn(a.rail) < Turn(b.rail);
+    const bool light = a.sender <= most + slack;
+    if (light != (b.sender <= most + slack)) return light;
+    if (std::abs(a.pair - b.pair) > slack) return a.pair < b.pair;
+    const double a_waits = std::max(a.backlog_bytes, most_backlog_bytes);
+    const double b_waits = std::max(b.backlog_bytes, most_backlog_bytes);
+    return a_waits != b_waits ? a_waits < b_waits : Turn(a.rail) < Turn(b.rail);
   }
   size_t Turn(size_t rail) const { return (rail + rails - first_rail % rails) % rails; }
 };

@@ -1,5 +1,5 @@
-// How healthy the rails are: a pure state machine, fed with what happened and the time at which it did. Says which rail
-// may carry new work to which peer, and holds back for a while what has just failed, longer with each failure.
+// How healthy the rails are: a pure state machine, fed with events and their times. Says which rail
+// may carry new work to which peer, and holds a path back for a while that has just failed, longer with each failure.
 #ifndef RAILSD_AGENT_RAILS_HEALTH_H_
 #define RAILSD_AGENT_RAILS_HEALTH_H_
 
@@ -17,7 +17,7 @@ namespace railsd {
 
 enum class HealthState : uint8_t {
   kUp,
-  kSuspect,  // connected, but what was sent makes no progress: new work goes elsewhere
+  kSuspect,  // connected, but bytes sent make no progress: new work goes over other rails
   kDown,
   kProbing,  // connected again after a failure, and held back until it has been good for a while
   // An operator has drained the peer's end: nothing new goes there, and nothing is wrong, connected or not.

@@ -32,8 +32,8 @@ bool CompletesWhole(RailBoard::Weight& weight, const RailEvent& event) {
   return weight.fetch_add(event.weight, std::memory_order_acq_rel) + event.weight >= kWholeWeight;
 }
 
-// The engine should hear at once of an event that is in its queue now. Whoever sees the whole weight of an exchange
-// sees all its fences in the queues.
+// Whether the engine should hear at once of an event that is in its queue now. A thread that sees the whole weight of
+// an exchange sees all its fences in the queues.
 bool IsUrgent(const RailEvent& event, uint16_t sent_number, RailBoard* board) {
   switch (event.kind) {
     case RailEvent::Kind::kCarried:
@@ -87,7 +87,8 @@ struct Rail::Queues {
   SpscRing<RailCommand> sending;
   SpscRing<RailCommand> receiving;
   SpscRing<RailEvent> events;
-  // Set by the rail's thread when it found no room for events; whoever makes room clears it and wakes the thread.
+  // Set by the rail's thread when it found no room for events. The engine clears it when it makes room, and wakes the
+  // thread.
   std::atomic<bool> starved{false};
 
   // The rail's thread: events published that the engine was not woken for yet, and until when it must be.

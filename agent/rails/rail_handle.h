@@ -10,8 +10,8 @@
 
 namespace railsd {
 
-// Commands are never refused: they wait in an overflow while the rail's queue is full. A rail has a queue for what is
-// about receiving and one for all else.
+// Commands are never refused: they wait in an overflow while the rail's queue is full. A rail has one queue for
+// commands about receiving and one for all others.
 struct RailHandle {
   RailPort* port = nullptr;
   const RailProgress* progress = nullptr;

@@ -32,9 +32,19 @@ struct RailProgress {
     const uint64_t rate = rate_bytes_per_s.load(std::memory_order_relaxed);
     return rate > 0 ? static_cast<double>(rate) : std::max(1.0, speed_bytes_per_s);
   }
-  // How long it takes for what it has not posted.
+  // How long the rail needs for bytes that it has not posted.
   absl::Duration Left() const {
     return absl::Seconds(static_cast<double>(unposted_bytes.load(std::memory_order_relaxed)) / Rate());
+  }
+  // How long the rail needs for its posted bytes.
+  absl::Duration Posted() const {
+    return absl::Seconds(static_cast<double>(in_flight_bytes.load(std::memory_order_relaxed)) / Rate());
+  }
+  // Whether this rail ends later than `dry`, a rail that has posted all and takes as much as is worth moving. `dry`
+  // counts by its nominal speed: its measured rate falls when a peer is silent, or with the peer that it worked for.
+  bool EndsAfter(const RailProgress& dry) const {
+    const uint64_t bytes = dry.in_flight_bytes.load(std::memory_order_relaxed) + dry.movable_bytes;
+    return Left() + Posted() > absl::Seconds(static_cast<double>(bytes) / dry.speed_bytes_per_s);
   }
   // Whether moving a part of that would pay. Moving costs two messages between threads, and the evenness of the plan.
   bool Lags() const {
@@ -46,6 +56,33 @@ struct RailProgress {
     return Left() > std::min(kEnough, absl::Seconds(movable / speed_bytes_per_s) + kMessages);
   }
 };
+
+// Late binding's choices, of the daemon and of the simulator alike. `at(rail)` is the progress of a rail.
+
+// The rail that would end last, of those that lag, end after the dry one, and for which may(rail) is true; `dry` if
+// there is none.
+template <typename At, typename May>
+size_t RailToRelieve(size_t rails, size_t dry, At at, May may) {
+  size_t worst = dry;
+  for (size_t r = 0; r < rails; ++r) {
+    if (r == dry || !may(r) || !at(r).Lags() || !at(r).EndsAfter(at(dry))) continue;
+    if (worst == dry || at(r).Left() > at(worst).Left()) worst = r;
+  }
+  return worst;
+}
+
+// How much of what `from` has left goes to `to`: its portion, by the rates of the two and of the rails that will soon
+// be dry, for which takes(rail) is true.
+template <typename At, typename Takes>
+uint64_t BytesToMove(size_t rails, size_t from, size_t to, At at, Takes takes) {
+  double sum = 0;
+  for (size_t r = 0; r < rails; ++r) {
+    if (r == from || r == to || takes(r)) sum += at(r).Rate();
+  }
+  const auto left = static_cast<double>(at(from).unposted_bytes.load(std::memory_order_relaxed));
+  const uint64_t piece = at(to).movable_bytes;
+  return std::max(piece, static_cast<uint64_t>(left * at(to).Rate() / std::max(sum, 1.0)) / piece * piece);
+}
 
 // The board that the rails of a node share with each other and the engine. Built before the rails' threads, outlives
 // them.

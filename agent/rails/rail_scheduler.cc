@@ -6,8 +6,8 @@
 namespace railsd {
 namespace {
 
-// A piece posted at once is about this much of the rail's time, so that what is posted (and can no longer move) stays
-// short on slow rails; fast rails take whole chunks.
+// A piece posted at once is about this much of the rail's time, so that posted bytes, which can no longer move, are
+// few on slow rails; fast rails take whole chunks.
 constexpr double kPieceSeconds = 5e-4;
 constexpr uint64_t kMinPieceBytes = 8 << 10;
 // Late binding moves no less than about this much of the rail's time.
@@ -33,14 +33,14 @@ constexpr uint64_t kWindowsInAll = 2;
 // fast rails a part of the window.
 constexpr uint64_t kYieldingPieces = 2;
 constexpr double kYieldingPart = 0.25;
-// A peer that says nothing for so long does not count in the windows that others share: twice what they take, which is
-// the longest that a peer waits for others on a rail that works, within these bounds.
+// Bytes in flight to a peer that is silent for so long do not count in the windows that others share: twice the time of
+// these windows, which is the longest that a peer waits for others on a rail that works, within these bounds.
 constexpr absl::Duration kStalled = absl::Milliseconds(100), kLongestStalled = absl::Seconds(1);
 // How long lower priorities pause, as a multiple of the time that their posted bytes need.
 constexpr int kPause = 2;
 constexpr absl::Duration kLookForStalled = absl::Milliseconds(10);
-// A window takes about so long at most at the rate that the rail delivers: what is posted cannot move to a faster rail.
-// Many times what an acknowledgement takes, so that a small window does not slow the rail.
+// A window takes about so long at most at the rate that the rail delivers: posted bytes cannot move to a faster rail.
+// Many times the time of an acknowledgement, so that a small window does not slow the rail.
 constexpr double kWindowDrainSeconds = 25e-3;
 constexpr uint64_t kLeastPieces = 2;
 // Pieces become so much longer than on a rail with that speed at most, and windows lose no more at once: a measure may
@@ -124,7 +124,7 @@ RailScheduler::Destination& RailScheduler::To(TenantQueue& queue, PeerIndex peer
   return queue.destinations[peer.value()];
 }
 
-// Places are a permutation: whoever was there takes the peer's former place, until its own is told.
+// Places are a permutation: the peer that had `place` takes this peer's former place, until its own is set.
 void RailScheduler::SetPlace(PeerIndex peer, uint32_t place) {
   while (peers_.size() <= std::max(peer.value(), place)) {
     peer_at_.emplace_back(static_cast<uint32_t>(peers_.size()));
@@ -343,7 +343,7 @@ void RailScheduler::OnEnded(uint32_t tenant, PeerIndex peer, uint64_t bytes, boo
   Publish();
 }
 
-// When the rail runs dry: what it carries later, in bits that late binding moves to it, says nothing of its rate.
+// Called when the rail is dry: the small stretches that late binding moves to it later say nothing of its rate.
 void RailScheduler::TellStretch(absl::Time now) {
   const absl::Duration busy = now - busy_since_;
   if (busy < measurable_ || busy_bytes_ == 0 || std::exchange(told_, true)) return;

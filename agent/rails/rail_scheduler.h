@@ -41,13 +41,13 @@ class RailScheduler {
   RailScheduler(const SchedulerOptions& options, RailProgress* progress);
 
   void SetShares(const RailShares& shares);
-  // Chunks of that priority are about to come: lower ones pause for twice the time that it takes to carry what they may
-  // have posted, so that these find the rail free.
+  // Chunks of that priority are about to come: lower priorities pause for twice the time that the bytes need which they
+  // may have posted, so that these chunks find the rail free.
   void Expect(uint32_t priority, absl::Time now);
 
   // Bytes to the peer wait to be posted. `place`: of the peer in the order in which this node serves its peers.
   void Add(uint32_t tenant, PeerIndex peer, uint32_t place, uint64_t bytes);
-  // They do not wait any more, and are not posted either.
+  // The bytes no longer wait, and were not posted.
   void Remove(uint32_t tenant, PeerIndex peer, uint64_t bytes);
 
   struct Choice {
@@ -55,14 +55,14 @@ class RailScheduler {
     PeerIndex peer;
     uint64_t piece_bytes = 0;  // a chunk at most
   };
-  // Chooses whose bytes are posted next; none while windows are full or those who wait pause.
+  // Chooses whose bytes are posted next; nullopt while windows are full, or all tenants that wait pause.
   std::optional<Choice> Next(absl::Time now);
   void OnPosted(uint32_t tenant, PeerIndex peer, uint64_t bytes, absl::Time now);
   void OnEnded(uint32_t tenant, PeerIndex peer, uint64_t bytes, bool acknowledged, absl::Time now);
   // When Next() may choose again, though nothing has ended.
   absl::Time NextDeadline() const { return look_again_; }
 
-  // A time in which the rail was never idle, and what it carried.
+  // A time in which the rail was never idle, and the bytes that it carried.
   struct Stretch {
     uint64_t bytes = 0;
     absl::Duration time;
@@ -96,7 +96,7 @@ class RailScheduler {
     double served = 0;
     absl::Time expected_at = absl::InfinitePast();
   };
-  // The place of a tenant among those that can post: its priority plus 1, and what it has had, negative.
+  // The place of a tenant among those that can post: its priority plus 1, and the negative of `served`.
   using Rank = std::pair<uint32_t, double>;
   // One peer, whose connection all tenants share.
   struct PeerState {
@@ -156,7 +156,7 @@ class RailScheduler {
   uint64_t busy_bytes_ = 0;
   bool told_ = false;  // the rate of the present one is known
   std::optional<Stretch> ended_;
-  // Since when bytes have waited for windows to open, and what has ended since then.
+  // Since when bytes have waited for windows to open, and the bytes that have ended since then.
   absl::Time full_since_ = absl::InfiniteFuture();
   uint64_t full_bytes_ = 0;
 };

@@ -45,7 +45,7 @@ class RailSender {
   void Give(const Assignment& assignment);
   // Returns up to so many bytes that are not posted, the last ones first, with a part of the weight.
   void Release(const SendStream* stream, uint64_t bytes);
-  // Forgets what is not posted. The share is settled when everything under way has ended.
+  // Forgets stretches that are not posted. The share is settled when all chunks in flight have ended.
   void Drop(const SendStream* stream);
   void StopSends(JobTag job, absl::Time now);
   void SetPeer(const RailPeer& peer);
@@ -124,8 +124,8 @@ class RailSender {
   void ReportCarried(Share& share);
   void ReportFault(Share& share, const RailEvent& event);
   void DropUnposted(Share& share);
-  // The connection has ended, and its orders have come back. Without one the peer is gone: what is not posted goes,
-  // too.
+  // The connection has ended, and its orders have come back. Nullopt: the peer is gone, and stretches that are not
+  // posted go, too.
   void EndShares(PeerIndex peer, std::optional<uint64_t> connection);
   void EndShare(Share& share);
   // The rail has nothing left of it.

@@ -6,12 +6,12 @@
 namespace railsd {
 namespace {
 
-// Plans go by what was measured only where rails are what limits the exchange: the best one delivers at least this part
-// of its speed, and the other clearly less. Whatever else slows rails slows all of them, and unequal plans for it would
-// cost the evenness at the receivers.
+// Plans go by measured speeds only if rails limit the exchange: the best one delivers at least this part
+// of its speed, and the other clearly less. Any other cause slows all rails, and unequal plans for it would only make
+// receivers uneven.
 constexpr double kLimitedByRails = 0.7;
 constexpr double kClearlySlower = 0.8;
-// And only when so many stretches in a row have said so: single ones are slow for want of processor time, too.
+// Number of slow stretches in a row from which on a rail counts as slow: single ones also lack processor time.
 constexpr uint32_t kBelievedStretches = 3;
 // Receivers are even only if all senders count on the same speed of a rail. A stretch says what its receivers left, and
 // what the processor did, so it errs downwards: an estimate falls slowly, and rises faster. The speed that a peer tells
@@ -20,7 +20,7 @@ constexpr uint32_t kBelievedStretches = 3;
 constexpr double kFar = 0.25, kFall = 0.125, kRise = 0.25;
 // The last bits of a job, which late binding moves, are no stretch: less than this part of what stretches carry.
 constexpr double kLeastOfTypical = 0.25;
-// A slow rail keeps a share that is enough to see that it is fast again, and old news is none.
+// A slow rail keeps this part, enough to see that it is fast again. Older measurements do not count.
 constexpr double kLeastPart = 0.1;
 constexpr absl::Duration kMeasureKept = absl::Seconds(30);
 

@@ -31,7 +31,8 @@ struct FlowSet {
   std::vector<CheckedFlow> sends, receives;   // by rank
   std::shared_ptr<const MemoryTable> memory;  // of both
   uint64_t send_bytes = 0, receive_bytes = 0;
-  uint64_t ranges = 0;  // as given by the client
+  uint64_t ranges = 0;        // as given by the client
+  bool own_in_place = false;  // the rank receives from itself where it sends from
   // By the client's order of flows, sends first: the place in `sends`, or in `receives`. For prepared exchanges only.
   std::vector<uint32_t> places;
   Digest lengths = {};  // of all bytes of each flow, in that order
@@ -56,7 +57,7 @@ class PreparedExchanges {
   void Add(PreparedId id, std::shared_ptr<const PreparedExchange> exchange);
   // Null for an unknown one.
   std::shared_ptr<const PreparedExchange> Find(PreparedId id) const;
-  // False for an unknown one. Jobs under way keep what they use of it.
+  // False for an unknown one. Jobs under way keep the ranges that they use.
   bool Remove(PreparedId id);
   // All of one rank in one epoch, which has ended for the rank.
   void Remove(Epoch epoch, Rank rank);

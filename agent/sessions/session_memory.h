@@ -1,4 +1,4 @@
-// A session's segments, as all threads see them that check what it submits.
+// A session's segments, shared by all threads that check its submissions.
 #ifndef RAILSD_AGENT_SESSIONS_SESSION_MEMORY_H_
 #define RAILSD_AGENT_SESSIONS_SESSION_MEMORY_H_
 
@@ -15,7 +15,7 @@
 
 namespace railsd {
 
-// A session's segment. Whoever holds one uses the segment: a submission while it is checked, a part of a job until it
+// A session's segment. Its holders use the segment: a submission while it is checked, a part of a job until it
 // is terminal, and a prepared exchange. (Rails may hold the segment itself for a moment longer, with zones that are
 // closed already.)
 struct HeldSegment {
@@ -26,7 +26,7 @@ struct HeldSegment {
 class SessionMemory {
  public:
   void Add(SegmentId id, std::shared_ptr<const Segment> segment);
-  // Returns the length of what was removed. NOT_FOUND, or FAILED_PRECONDITION while somebody uses the segment.
+  // Returns the length of the removed segment. NOT_FOUND, or FAILED_PRECONDITION while the segment is in use.
   absl::StatusOr<uint64_t> Remove(SegmentId id);
   // Also what somebody uses. Returns their lengths.
   std::vector<uint64_t> RemoveAll();

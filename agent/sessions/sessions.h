@@ -49,12 +49,12 @@ class SessionTable {
   // Takes the segment's room in limits and quotas before the client touches its pages. RemoveSegment() and the end of
   // the session give it back.
   absl::Status ReserveSegment(SessionId session, SegmentId id, uint64_t length_bytes);
-  // Takes the segment's room, unless it is reserved, before the segment is mapped: what is mapped may be pinned.
+  // Takes the segment's room, unless it is reserved, before the segment is mapped: mapped memory may be pinned.
   absl::Status BeginMapping(SessionId session, SegmentId id, uint64_t length_bytes);
-  // Tells what became of one that was mapped; without a segment its room is given back, and also when the session ends.
+  // Adds the segment that was mapped; after an error its room is given back, and also when the session ends.
   absl::Status AddSegment(SessionId session, SegmentId id, absl::StatusOr<std::shared_ptr<const Segment>> segment);
   absl::Status RemoveSegment(SessionId session, SegmentId id);
-  // Forgets the session and gives its tenant back what it held; its segments are unmapped with their last user.
+  // Forgets the session and gives its room back to its tenant; its segments are unmapped with their last user.
   void Erase(SessionId id);
   const absl::flat_hash_map<SessionId, std::unique_ptr<Session>>& all() const { return sessions_; }
 

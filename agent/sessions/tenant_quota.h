@@ -1,4 +1,4 @@
-// Tenants that share a node: a tenant's name, what it may have at once, and how much it has.
+// Tenants that share a node: a tenant's name, the most that it may have at once, and how much it has.
 #ifndef RAILSD_AGENT_SESSIONS_TENANT_QUOTA_H_
 #define RAILSD_AGENT_SESSIONS_TENANT_QUOTA_H_
 

@@ -18,8 +18,8 @@
 
 namespace railsd {
 
-// Each Take is given back by its counterpart. Refusals are RESOURCE_EXHAUSTED, name tenant, quota, its value and
-// what is in use, and change nothing but their count. Owned by the engine's thread.
+// Each Take is given back by its counterpart. Refusals are RESOURCE_EXHAUSTED, name tenant, quota, its value and its
+// present use, and change only their count. Owned by the engine's thread.
 class Tenant {
  public:
   // `index` counts the tenants of a table from 0. `log` may be null.

@@ -46,7 +46,7 @@ class Landing {
   static void Store(uint64_t* to, uint64_t value) { std::atomic_ref(*to).store(value, std::memory_order_relaxed); }
   static uint64_t Load(uint64_t* from) { return std::atomic_ref(*from).load(std::memory_order_relaxed); }
 
-  // Those from count_ on are not set: an exchange has this for each rail, and most rails carry nothing of it.
+  // Elements from count_ on are not set: an exchange has this array for each rail, and most rails carry nothing of it.
   mutable std::array<Run, kMaxRuns> runs_;
   std::atomic<size_t> count_{0};
   std::atomic<uint64_t> bytes_{0};

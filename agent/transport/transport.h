@@ -20,6 +20,7 @@
 #include "agent/base/rail_mask.h"
 #include "agent/memory/memory_ranges.h"
 #include "agent/memory/registration.h"
+#include "agent/transport/rail_counters.h"
 #include "agent/transport/zone_table.h"
 
 namespace railsd {
@@ -147,26 +148,6 @@ struct RailEvent {
   int64_t nanoseconds = 0;
   uint8_t weight = 0;
   uint32_t round = 0;
-};
-
-// Written by the rail's thread only, read by anybody (relaxed).
-struct RailCounters {
-  using Counter = std::atomic<uint64_t>;
-  Counter tx_payload_bytes{0}, rx_payload_bytes{0};  // acknowledged; arrived whole
-  Counter tx_chunks{0}, rx_chunks{0};                // orders acknowledged; frames arrived whole
-  // System calls that moved payload; of verbs: posts of chains of work requests, sleeps until the next completion.
-  Counter tx_frames{0}, tx_system_calls{0}, rx_system_calls{0}, polls{0};
-  Counter rx_discarded_bytes{0};   // for zones closed or unknown
-  Counter protocol_errors{0};      // connections closed for what they sent
-  Counter refused_connections{0};  // HELLO of the wrong version, node, boot id or rail
-  Counter connects{0}, disconnects{0}, connect_failures{0};
-  Counter posted_bytes{0};  // gauge: taken by Post(), not done yet
-  Counter tx_fences{0}, rx_fences{0};
-  // Counted by transports that write into remote memory; 0 for others.
-  Counter work_requests{0}, completions{0};  // posted; polled
-  Counter weak_zones{0};                     // opened with a key that opens the whole segment
-  Counter endpoint_errors{0};                // queue pairs that went into error
-  Counter queue_pairs{0};                    // gauge
 };
 
 // The port of an RDMA device under a rail, for people.

@@ -10,7 +10,7 @@
 
 namespace railsd {
 
-// The same for all verbs rails of a node. Sizes are wishes: what a device cannot do is clamped to what it can, with a
+// The same for all verbs rails of a node. Sizes are wishes: they are cut to the device's limits, with a
 // line in the log.
 struct VerbsTuning {
   uint32_t queue_pairs_per_peer = 1;

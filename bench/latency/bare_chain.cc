@@ -359,7 +359,7 @@ int main(int argc, char** argv) {
   app.add_option("--nodes", options.nodes)->check(CLI::Range(2, 64));
   app.add_option("--ranks", options.ranks, "On each node.")->check(CLI::Range(1, 64));
   app.add_option("--rails", options.rails)->check(CLI::Range(0, 64));
-  app.add_option("--bytes-per-pair", options.bytes_per_pair, "Of ranks.");
+  app.add_option("--bytes-per-pair", options.bytes_per_pair, "Bytes that each rank sends to each other one.");
   app.add_option("--jobs", options.jobs)->check(CLI::Range(1, 1'000'000));
   app.add_option("--warmup", options.warmup);
   CLI11_PARSE(app, argc, argv);

@@ -52,7 +52,7 @@ class Task:
 
 
 def rails_of(state, tuned):
-    """The rails that a peer is told to use. Whoever tunes it leaves out the one that is dead from the start."""
+    """The rails that a peer is told to use. Tuning leaves out the rail that is dead from the start."""
     return ",".join(f"rail{r}" for r in range(RAILS) if not (tuned and state == "dead" and r == BROKEN_RAIL))
 
 

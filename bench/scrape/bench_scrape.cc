@@ -35,8 +35,9 @@ RailView Rail(uint32_t index) {
   rail.measured_bytes_per_s = 48'123'456'789;
   rail.peers_up = rail.peers_known = kPeers;
   rail.queued_bytes = rail.in_flight_bytes = rail.window_bytes = 67'108'864;
-  rail.planned_bytes = rail.tx_payload_bytes = rail.rx_payload_bytes = kMany + index;
-  rail.tx_chunks = rail.rx_chunks = rail.tx_system_calls = rail.rx_system_calls = kMany / 1000;
+  rail.planned_bytes = rail.counts.tx_payload_bytes = rail.counts.rx_payload_bytes = kMany + index;
+  rail.counts.tx_chunks = rail.counts.rx_chunks = rail.counts.tx_system_calls = rail.counts.rx_system_calls =
+      kMany / 1000;
   for (auto& spent : rail.health.spent) spent = absl::Milliseconds(123'456'789);
   return rail;
 }
@@ -98,7 +99,7 @@ int Main(int repetitions) {
   std::vector<RailView> rails = Node().rails;
   for (int i = 0; i < 3; ++i) {
     balance.Add(rails, absl::FromUnixSeconds(10 * i));
-    for (RailView& rail : rails) rail.tx_payload_bytes += 1'000'000;
+    for (RailView& rail : rails) rail.counts.tx_payload_bytes += 1'000'000;
   }
   auto context = std::make_shared<ServiceContext>();
   context->agent = &agent;

@@ -45,7 +45,7 @@ def bare(network, *more):
 def counters(cluster):
     """System calls of all daemons' rails so far."""
     rails = [rail for node in cluster.nodes for rail in cluster.overview(node)["rails"]]
-    return sum(int(rail["tx_system_calls"]) + int(rail["rx_system_calls"]) for rail in rails)
+    return sum(int(rail["counters"]["tx_system_calls"]) + int(rail["counters"]["rx_system_calls"]) for rail in rails)
 
 
 def daemons(cluster):

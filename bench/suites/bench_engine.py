@@ -27,7 +27,8 @@ NEW = "operator new(unsigned long)"
 SITE = 3  # callers of it that name an allocation's place
 ALLOCATOR = re.compile(r"(_int_)?(malloc|free)|malloc_consolidate|sys(malloc|trim)|unlink_chunk|tcache_")
 HARNESS = re.compile(r"World::|BenchNode::|CountedTurn|EngineThread|^start_thread|^clone|functional_internal::|main|_main|0x")
-NODES = [2, 4, 8, 16, 32, 64, 128]
+NODES = [2, 4, 8, 16, 32]
+MORE_NODES = [64, 128]  # the jobs have more ranges than the engine puts in order itself
 PARTNERS = [1, 2, 4]  # instead of 8: the flows vary while nodes and bytes do not
 PARTNERS_NODES = 16
 EXCHANGE_BYTES = 128 << 10  # the default of the program; 8 chunks
@@ -35,7 +36,7 @@ LONGER = [4, 16]  # times as many bytes and chunks of the same flows: over all r
 LONGER_NODES = 8
 BROKEN_DOWN = 32
 TOP = 10
-LARGEST = NODES[-1]
+LARGEST = MORE_NODES[-1]
 
 
 class Profile:
@@ -133,7 +134,7 @@ def row_of(counts):
 
 def measure(options):
     del options  # counts do not vary: nothing is repeated
-    cases = {f"nodes={nodes}": [f"nodes={nodes}"] for nodes in NODES}
+    cases = {f"nodes={nodes}": [f"nodes={nodes}"] for nodes in NODES + MORE_NODES}
     cases |= {f"partners={count}": [f"nodes={PARTNERS_NODES}", f"partners={count}"] for count in PARTNERS}
     cases |= {f"bytes x {times}": [f"nodes={LONGER_NODES}", f"exchange_bytes={times * EXCHANGE_BYTES}"] for times in LONGER}
     # Under callgrind the largest world takes most of the time: it begins first.
@@ -143,9 +144,12 @@ def measure(options):
         alone = pool.submit(counted, [f"nodes={BROKEN_DOWN}", "single=1"])
         measured = {name: runs[name].result()[0] for name in cases}
         profile, alone = runs[f"nodes={BROKEN_DOWN}"].result()[1], alone.result()[0]
-    counts = [each for name, each in measured.items() if not name.startswith("bytes x")]
+    by_nodes = [measured[f"nodes={nodes}"] for nodes in NODES + MORE_NODES]
+    more = by_nodes[len(NODES):]
+    counts = [each for name, each in measured.items() if not name.startswith("bytes x") and each not in more]
     (a, b, c), residual = fit([row_of(each) for each in counts], [each["instructions"] for each in counts])
-    by_nodes = [measured[f"nodes={nodes}"] for nodes in NODES]
+    by_more_flows = (more[1]["instructions"] - more[0]["instructions"] - b * (more[1]["nodes"] - more[0]["nodes"])) / (
+        more[1]["flows"] - more[0]["flows"])
     (x, y), allocation_residual = fit([[1, each["nodes"] - 1] for each in by_nodes], [each["allocations"] for each in by_nodes])
     progress("case            flows  chunks  instructions     fitted  allocations     fitted  messages out, in")
     for name, each in measured.items():
@@ -158,7 +162,7 @@ def measure(options):
     large = measured[f"nodes={LARGEST}"]
     most = max(max(each["messages_out"], each["messages_in"]) / (each["nodes"] - 1) for each in measured.values())
     room = 4 + 2 * (LARGEST - 1)
-    how = (f"fit to {len(counts)} cases of 8 ranks on each of {NODES[0]} to {LARGEST} nodes, under callgrind, of what the engine's "
+    how = (f"fit to {len(counts)} cases of 8 ranks on each of {NODES[0]} to {NODES[-1]} nodes, under callgrind, of what the engine's "
            f"thread does for one job; largest difference {100 * residual:.1f} %")
     # The allocator looks for room in a heap that rails, with their chunks, use as well.
     (short, _), (long, chunks), (longest, most_chunks) = [
@@ -173,6 +177,8 @@ def measure(options):
         Result("engine.by_rails", (long - short) / (LONGER_NODES - 1), "instructions", None,
                f"more for each peer, among {LONGER_NODES} nodes, whose exchange is long enough for all rails instead of one"),
         Result("engine.by_flow", c, "instructions", 250, "the same; for a flow that is sent and one that is received"),
+        Result("engine.by_flow.more", by_more_flows, "instructions", 250,
+               f"among {MORE_NODES[0]} and {MORE_NODES[1]} nodes, where other threads put the ranges in order, without those of the peers"),
         Result("engine.fixed", a, "instructions", None, "the same"),
         Result("engine.residual", 100 * residual, "%", None, "largest difference between the fit and a case"),
         Result(f"engine.allocations.{LARGEST}", large["allocations"], "a job", room,

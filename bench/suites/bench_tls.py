@@ -34,7 +34,7 @@ def settings(tls, speed="10gbit"):
 
 def chunks(cluster):
     rails = cluster.overview(cluster.nodes[0])["rails"]
-    return sum(int(rail[key]) for rail in rails for key in ("tx_chunks", "rx_chunks"))
+    return sum(int(rail["counters"][key]) for rail in rails for key in ("tx_chunks", "rx_chunks"))
 
 
 def replay(cluster, size, steps):

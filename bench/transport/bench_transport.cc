@@ -84,9 +84,11 @@ std::shared_ptr<const Segment> MakeSegment(uint64_t bytes) {
 
 MemoryRanges RangesOf(const std::shared_ptr<const Segment>& segment, uint64_t offset_bytes, uint64_t length_bytes) {
   auto table = std::make_shared<MemoryTable>();
-  table->Begin();
-  table->Append(segment, offset_bytes, length_bytes);
-  return {table, table->stream()};
+  table->Reserve(1);
+  table->Hold(segment);
+  MemoryTable::Writer writer(table.get());
+  writer.Append(segment.get(), segment->base() + offset_bytes, length_bytes);
+  return {table, writer.End()};
 }
 
 // One rail of one node, with its thread's loop.

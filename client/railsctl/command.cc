@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/json/json.h"
 
 namespace rails::ctl {
 
@@ -18,7 +19,7 @@ int Fail(const Context& context, ExitCode code, const absl::Status& status) {
                                    {{"code", absl::StatusCodeToString(status.code())},
                                     {"message", message},
                                     {"exit_code", static_cast<int>(code)}}}};
-    std::printf("%s\n", error.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+    std::printf("%s\n", DumpJson(error, 2).c_str());
   }
   return code;
 }

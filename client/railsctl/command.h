@@ -49,7 +49,8 @@ void AddOperateCommands(CLI::App& app, Context& context);    // drain, undrain, 
 void AddExplainCommand(CLI::App& app, Context& context);     // explain
 void AddTopCommand(CLI::App& app, Context& context);         // top
 void AddDoctorCommand(CLI::App& app, Context& context);      // doctor
-void AddPlanCommand(CLI::App& app, Context& context);        // plan
+void AddExternalCommands(CLI::App& app, Context& context);   // plan, sim
+void AddConfigCommand(CLI::App& app, Context& context);      // config
 void AddPkiCommand(CLI::App& app, Context& context);         // pki
 void AddReplayCommand(CLI::App& app, Context& context);      // replay
 void AddBenchCommand(CLI::App& app, Context& context);       // bench

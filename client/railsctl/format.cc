@@ -90,6 +90,11 @@ absl::StatusOr<uint64_t> ParseBytes(absl::string_view text) {
 }
 
 absl::StatusOr<uint64_t> ParseRate(absl::string_view text) {
+  // "400Gb/s" means bits to those who write it so, and units are read in any case.
+  if (const absl::string_view unit = absl::StripSuffix(text, "/s"); absl::EndsWith(unit, "b")) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", text, "' may be bits or bytes; write for example 400gbit or 50GB/s"));
+  }
   double value = 0;
   std::string unit_name;
   if (SplitQuantity(text, &value, &unit_name)) {

@@ -3,23 +3,18 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <netdb.h>
-#include <poll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <climits>
 #include <filesystem>
 #include <memory>
+#include <utility>
 
-#include "absl/cleanup/cleanup.h"
-#include "absl/strings/escaping.h"
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "client/railsctl/http_get.h"
 
 namespace rails::ctl {
 namespace {
@@ -44,52 +39,26 @@ ServingStatus StatusFrom(const grpc::ByteBuffer& response) {
   return number <= 3 ? static_cast<ServingStatus>(number) : ServingStatus::kUnknown;
 }
 
-constexpr size_t kStatusBytes = sizeof("HTTP/1.1 200") - 1;
+// Bodies of /healthz and /readyz are one line.
+constexpr size_t kMaxHealthBytes = 64 << 10;
 
-// Waits until the socket is ready for `events`. False: not before `until`.
-bool Await(int fd, short events, absl::Time until) {  // NOLINT(google-runtime-int): poll()'s type
-  pollfd entry = {fd, events, 0};
-  const int64_t left = absl::ToInt64Milliseconds(std::max(until - absl::Now(), absl::ZeroDuration()));
-  return ::poll(&entry, 1, static_cast<int>(std::min<int64_t>(left, INT_MAX))) == 1;
-}
-
-// Sends a request to an address and returns the first bytes of the answer, as many as a status line needs.
-absl::StatusOr<std::string> FirstBytes(const addrinfo& to, const std::string& request, absl::Time until) {
-  const int fd = ::socket(to.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (fd < 0) return absl::ErrnoToStatus(errno, "socket");
-  const absl::Cleanup close = [fd] { ::close(fd); };
-  const absl::Status late = absl::DeadlineExceededError("no answer in time");
-  if (::connect(fd, to.ai_addr, to.ai_addrlen) != 0) {
-    if (errno != EINPROGRESS) return absl::ErrnoToStatus(errno, "cannot connect");
-    if (!Await(fd, POLLOUT, until)) return late;
-  }
-  // A request is shorter than any socket's buffer.
-  if (::send(fd, request.data(), request.size(), MSG_NOSIGNAL) < 0) return absl::ErrnoToStatus(errno, "cannot connect");
-  std::string answer;
-  while (answer.size() < kStatusBytes) {
-    if (!Await(fd, POLLIN, until)) return late;
-    char bytes[kStatusBytes];
-    const ssize_t got = ::recv(fd, bytes, kStatusBytes - answer.size(), 0);
-    if (got < 0) return absl::ErrnoToStatus(errno, "no answer");
-    if (got == 0) break;
-    answer.append(bytes, static_cast<size_t>(got));
-  }
-  return answer;
-}
-
-// The same at the first address of a name that answers.
-absl::StatusOr<std::string> FirstBytes(const std::string& host, int port, const std::string& request,
-                                       absl::Time until) {
+// Fetches `path` at the first address of a name that answers.
+absl::StatusOr<HttpAnswer> FetchAtFirst(const std::string& host, uint16_t port, const std::string& path,
+                                        const std::string& host_header, absl::Duration timeout) {
+  const absl::Time until = absl::Now() + timeout;
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
-  const int error = ::getaddrinfo(host.c_str(), absl::StrCat(port).c_str(), &hints, &found);
+  const int error = ::getaddrinfo(host.c_str(), nullptr, &hints, &found);
   if (error != 0) return absl::NotFoundError(::gai_strerror(error));
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> list(found, &::freeaddrinfo);
-  absl::StatusOr<std::string> answer;
-  for (const addrinfo* to = found; to != nullptr; to = to->ai_next) {
-    answer = FirstBytes(*to, request, until);
-    if (answer.ok()) break;
+  absl::StatusOr<HttpAnswer> answer = absl::NotFoundError("its name has no address");
+  for (const addrinfo* to = found; to != nullptr && !answer.ok(); to = to->ai_next) {
+    char address[NI_MAXHOST];
+    if (::getnameinfo(to->ai_addr, to->ai_addrlen, address, sizeof(address), nullptr, 0, NI_NUMERICHOST) != 0) continue;
+    const absl::Duration left = std::max(until - absl::Now(), absl::ZeroDuration());
+    HttpGet({{address, port, host_header}}, path, {.each = timeout, .all = left, .body_bytes = kMaxHealthBytes},
+            [&answer](size_t, absl::StatusOr<HttpAnswer> got) { answer = std::move(got); });
   }
   return answer;
 }
@@ -143,14 +112,13 @@ absl::StatusOr<ServingStatus> CheckHealthOverHttp(const std::string& address, co
     return absl::InvalidArgumentError(absl::StrCat("--address: '", address, "' is not HOST:PORT"));
   }
   const std::string host(absl::StripPrefix(absl::StripSuffix(address.substr(0, colon), "]"), "["));
-  const std::string request = absl::StrCat("GET ", service == "live" ? "/healthz" : "/readyz",
-                                           " HTTP/1.1\r\nHost: ", address, "\r\nConnection: close\r\n\r\n");
-  const absl::StatusOr<std::string> answer = FirstBytes(host, port, request, absl::Now() + timeout);
+  const absl::StatusOr<HttpAnswer> answer =
+      FetchAtFirst(host, static_cast<uint16_t>(port), service == "live" ? "/healthz" : "/readyz", address, timeout);
   const std::string hint = "; is that a railsd's metrics.listen?";
   if (!answer.ok()) return absl::UnavailableError(absl::StrCat(address, ": ", answer.status().message(), hint));
-  if (absl::StartsWith(*answer, "HTTP/1.1 200")) return ServingStatus::kServing;
-  if (absl::StartsWith(*answer, "HTTP/1.1 503")) return ServingStatus::kNotServing;
-  return absl::UnavailableError(absl::StrCat(address, ": it answers '", absl::CEscape(*answer), "'", hint));
+  if (answer->code == 200) return ServingStatus::kServing;
+  if (answer->code == 503) return ServingStatus::kNotServing;
+  return absl::UnavailableError(absl::StrCat(address, ": it answers HTTP ", answer->code, hint));
 }
 
 }  // namespace rails::ctl

@@ -1,4 +1,4 @@
-// railsctl: inspects railsd daemons, plans, replays workloads through them and measures them.
+// railsctl: inspects railsd daemons, plans, simulates, replays workloads through them and measures them.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -13,7 +13,7 @@
 #include "absl/synchronization/mutex.h"
 #include "client/railsctl/command.h"
 #include "client/railsctl/format.h"
-#include "version/version.h"
+#include "common/version/version.h"
 
 namespace {
 
@@ -67,7 +67,7 @@ int main(int argc, char** argv) {
   rails::ctl::Context context;
   context.arguments.assign(argv + 1, argv + argc);
 
-  CLI::App app{"Looks at railsd daemons, plans exchanges, replays workloads and measures.", "railsctl"};
+  CLI::App app{"Looks at railsd daemons, plans and simulates exchanges, replays workloads and measures.", "railsctl"};
   app.require_subcommand(1);
   app.fallthrough();
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);  // so scripts can override
@@ -93,7 +93,8 @@ int main(int argc, char** argv) {
   rails::ctl::AddExplainCommand(app, context);
   rails::ctl::AddTopCommand(app, context);
   rails::ctl::AddDoctorCommand(app, context);
-  rails::ctl::AddPlanCommand(app, context);
+  rails::ctl::AddExternalCommands(app, context);
+  rails::ctl::AddConfigCommand(app, context);
   rails::ctl::AddPkiCommand(app, context);
   rails::ctl::AddReplayCommand(app, context);
   rails::ctl::AddBenchCommand(app, context);

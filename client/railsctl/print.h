@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "client/railsctl/command.h"
 #include "client/railsctl/operator_client.h"
+#include "common/json/json.h"
 
 namespace rails::ctl {
 
@@ -19,17 +20,15 @@ inline OperatorClient Connect(const Context& context) {
 
 // Prints `text`, or with --json `json`, to standard output.
 inline void PrintAs(const Context& context, const std::string& text, const nlohmann::ordered_json& json) {
-  std::fputs(
-      context.json ? (json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n").c_str() : text.c_str(),
-      stdout);
+  std::fputs(context.json ? (DumpJson(json, 2) + "\n").c_str() : text.c_str(), stdout);
 }
 
 // Prints the answer as text or JSON, or the error. Returns the exit code.
 template <typename Response>
 int Print(const Context& context, const absl::StatusOr<Response>& response,
-          std::string (*render)(const Response&, bool), nlohmann::ordered_json (*json)(const Response&)) {
+          std::string (*render)(const Response&, bool)) {
   if (!response.ok()) return Fail(context, ExitCodeOfCall(response.status()), response.status());
-  PrintAs(context, render(*response, context.color), json(*response));
+  PrintAs(context, render(*response, context.color), MessageJson(*response));
   return kExitOk;
 }
 

@@ -3,9 +3,9 @@
 #include <cstdio>
 #include <memory>
 
-#include "cli/completion.h"
-#include "cli/man_page.h"
 #include "client/railsctl/command.h"
+#include "common/cli/completion.h"
+#include "common/cli/man_page.h"
 
 namespace rails::ctl {
 

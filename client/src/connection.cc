@@ -65,7 +65,7 @@ absl::Status Connection::Use(std::shared_ptr<Session> session) {
 }
 
 void Connection::Close() {
-  if (!owner_.IsThis()) return watcher_->Stop();
+  if (!owner_.IsThis()) return;
   segments_->Clear();
   {
     absl::MutexLock lock(&mutex_);

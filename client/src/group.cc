@@ -1,8 +1,5 @@
 #include "client/src/group.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -135,10 +132,8 @@ absl::StatusOr<std::shared_ptr<Job>> GroupCore::Submit(const AllToAllv& exchange
     Submission submission;
     submission.request = draft->request->MakeMessage();
     const absl::Status status =
-        BuildSubmission(exchange, connection_->segments().get(), options_.world_size, options_.rank, &submission);
+        BuildSubmission(exchange, connection_->segments().get(), options_.world_size, &submission);
     draft->segments = std::make_shared<JobCore::Segments>(std::move(submission.segments));
-    draft->own = std::move(submission.self);
-    draft->own_bytes = draft->own.source_bytes();
     return status;
   });
 }
@@ -154,7 +149,7 @@ absl::StatusOr<std::shared_ptr<Job>> GroupCore::Submit(const std::shared_ptr<Pre
     if (absl::Status status = core->CheckUsable(); !status.ok()) return status;
     draft->request = core->TakeRequest();
     draft->segments = {core, &core->segments()};
-    return core->Fill(lengths, &draft->request->again, &draft->own_bytes);
+    return core->Fill(lengths, &draft->request->again);
   });
 }
 
@@ -226,7 +221,7 @@ absl::Status GroupCore::SubmitNow(Draft draft, absl::Duration timeout, Deadline 
     seq = next_seq_;
   }
   auto job = std::make_shared<JobCore>(shared_from_this(), connection_->watcher(), draft.request, draft.segments,
-                                       options_.rank, seq, draft.own_bytes, recovers());
+                                       options_.rank, seq, recovers());
   bool known = true;
   absl::Status status = job->BeginAttempt(in->session, in->epoch, in->generation).status();
   if (status.ok()) status = HandOverInTime(*in, *draft.request, /*patient=*/false, timeout, deadline, &known);
@@ -245,11 +240,6 @@ absl::Status GroupCore::SubmitNow(Draft draft, absl::Duration timeout, Deadline 
     if (recovers() && !job->finished()) jobs_[seq] = job;
   }
   job->Accepted();
-  if (draft.request->prepared != nullptr) {
-    draft.request->prepared->CopyOwn(draft.own_bytes);
-  } else {
-    draft.own.Run(draft.own_bytes);
-  }
   *out = std::move(job);
   return absl::OkStatus();
 }
@@ -462,21 +452,12 @@ absl::StatusOr<std::unique_ptr<Group>> GroupHandle::Join(const GroupOptions& opt
 
 GroupHandle::GroupHandle(uint32_t rank, std::vector<std::string> members, std::shared_ptr<GroupCore> core)
     : rank_(rank), members_(std::move(members)), core_(std::move(core)) {
-  if (!core_->recovers()) return;
-  // Blocks signals: the program's own threads handle them.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([core = core_] { core->Run(); });
-  pthread_setname_np(thread_.native_handle(), "rails-core");
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (core_->recovers()) thread_.Start("rails-core", [core = core_] { core->Run(); });
 }
 
 GroupHandle::~GroupHandle() {
   if (owner_.IsThis()) core_->Stop();
-  if (!thread_.joinable()) return;
-  // The thread does not exist in a forked child.
-  owner_.IsThis() ? thread_.join() : thread_.detach();
+  if (thread_.running()) thread_.Join();
 }
 
 }  // namespace rails::internal

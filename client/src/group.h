@@ -8,7 +8,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -19,9 +18,9 @@
 #include "client/src/connection.h"
 #include "client/src/deadline.h"
 #include "client/src/job.h"
+#include "client/src/own_thread.h"
 #include "client/src/owner_process.h"
 #include "client/src/prepared.h"
-#include "client/src/self_copy.h"
 #include "client/src/session.h"
 #include "rails/client.h"
 #include "rails/v1/group.pb.h"
@@ -62,8 +61,6 @@ class GroupCore final : public JobOwner, public PreparedOwner, public std::enabl
   struct Draft {
     std::shared_ptr<JobCore::Request> request;
     std::shared_ptr<const JobCore::Segments> segments;
-    SelfCopy own;            // unless the ranges are prepared
-    uint64_t own_bytes = 0;  // of prepared ones
   };
   // This rank's membership in one epoch of the group.
   struct Membership {
@@ -158,7 +155,7 @@ class GroupHandle final : public Group {
   const uint32_t rank_;
   const std::vector<std::string> members_;
   const std::shared_ptr<GroupCore> core_;
-  std::thread thread_;  // if the group recovers
+  OwnThread thread_;  // if the group recovers
 };
 
 }  // namespace rails::internal

@@ -48,13 +48,11 @@ JobReport FromProto(const v1::JobReport& from) {
 }  // namespace
 
 JobCore::JobCore(std::shared_ptr<JobOwner> owner, std::shared_ptr<Watcher> watcher, std::shared_ptr<Request> request,
-                 std::shared_ptr<const Segments> segments, uint32_t rank, uint64_t seq, uint64_t own_bytes,
-                 bool replayable)
+                 std::shared_ptr<const Segments> segments, uint32_t rank, uint64_t seq, bool replayable)
     : owner_(std::move(owner)),
       watcher_(std::move(watcher)),
       rank_(rank),
       seq_(seq),
-      own_bytes_(own_bytes),
       replayable_(replayable),
       request_(std::move(request)),
       segments_(std::move(segments)) {}
@@ -303,7 +301,6 @@ void JobCore::Digest(const std::shared_ptr<const Attempt>& attempt, const absl::
 void JobCore::DigestReport(const std::shared_ptr<const Attempt>& attempt, const v1::JobReport& report) {
   if (report.state() != v1::JOB_STATE_DONE && report.state() != v1::JOB_STATE_FAILED) return;
   JobReport result = FromProto(report);
-  if (result.received_by_rank.size() > rank_) result.received_by_rank[rank_] = own_bytes_;
   EndAttempt(attempt, std::move(result), /*quiescent=*/true, report.replayable());
 }
 

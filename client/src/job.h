@@ -53,9 +53,9 @@ class JobCore : public std::enable_shared_from_this<JobCore> {
     v1::JobId* mutable_job() { return message != nullptr ? message->mutable_job() : again.mutable_job(); }
   };
 
-  // `own_bytes`: of the rank to itself. `replayable`: keeps the request until the job has ended, for further attempts.
+  // `replayable`: keeps the request until the job has ended, for further attempts.
   JobCore(std::shared_ptr<JobOwner> owner, std::shared_ptr<Watcher> watcher, std::shared_ptr<Request> request,
-          std::shared_ptr<const Segments> segments, uint32_t rank, uint64_t seq, uint64_t own_bytes, bool replayable);
+          std::shared_ptr<const Segments> segments, uint32_t rank, uint64_t seq, bool replayable);
 
   uint64_t seq() const { return seq_; }
   bool finished() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -122,7 +122,6 @@ class JobCore : public std::enable_shared_from_this<JobCore> {
   const std::shared_ptr<Watcher> watcher_;
   const uint32_t rank_;
   const uint64_t seq_;
-  const uint64_t own_bytes_;
   const bool replayable_;
   mutable absl::Mutex mutex_;
   std::vector<Waiter*> waiters_ ABSL_GUARDED_BY(mutex_);  // woken when attempt_, accepted_ or result_ changes

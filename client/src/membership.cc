@@ -32,8 +32,9 @@ absl::Status CheckGroupOptions(const GroupOptions& options) {
   }
   const bool waits = options.recovery == Recovery::kWait;
   if (waits ? options.wait_limit <= absl::ZeroDuration() : options.wait_limit != absl::ZeroDuration()) {
-    return absl::InvalidArgumentError(absl::StrCat("wait_limit ", absl::FormatDuration(options.wait_limit),
-                                                   waits ? " is not positive" : ": only Recovery::kWait has one"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("wait_limit ", absl::FormatDuration(options.wait_limit),
+                     waits ? ": a group that waits needs a positive one" : ": only a group that waits has one"));
   }
   if (options.restart_limit < absl::ZeroDuration()) {
     return absl::InvalidArgumentError(

@@ -10,33 +10,27 @@ namespace rails::internal {
 absl::StatusOr<std::shared_ptr<PreparedCore>> PreparedCore::Build(const AllToAllv& layout, const SegmentTable* table,
                                                                   uint32_t world_size, uint32_t rank,
                                                                   std::weak_ptr<const PreparedOwner> owner) {
-  std::shared_ptr<PreparedCore> core(new PreparedCore(rank, std::move(owner)));
+  std::shared_ptr<PreparedCore> core(new PreparedCore(std::move(owner)));
   v1::SubmitAllToAllRequest ranges;
   Submission submission;
   submission.request = &ranges;
-  submission.prepares = true;
-  if (absl::Status s = BuildSubmission(layout, table, world_size, rank, &submission); !s.ok()) return s;
+  if (absl::Status s = BuildSubmission(layout, table, world_size, &submission); !s.ok()) return s;
   core->request_.set_rank(rank);
   core->request_.mutable_sends()->Swap(ranges.mutable_sends());
   core->request_.mutable_receives()->Swap(ranges.mutable_receives());
-  if (ranges.has_own_sends()) core->request_.mutable_own_sends()->Swap(ranges.mutable_own_sends());
-  if (ranges.has_own_receives()) core->request_.mutable_own_receives()->Swap(ranges.mutable_own_receives());
   core->segments_ = std::move(submission.segments);
-  core->own_ = std::move(submission.self);
-  core->Note(layout.sends, &core->sends_);
-  core->Note(layout.receives, &core->receives_);
+  Note(layout.sends, &core->sends_);
+  Note(layout.receives, &core->receives_);
   return core;
 }
 
-void PreparedCore::Note(const std::vector<FlowRanges>& flows, Flows* out) const {
+void PreparedCore::Note(const std::vector<FlowRanges>& flows, Flows* out) {
   out->all.reserve(flows.size());
   for (const FlowRanges& flow : flows) {
     Flow& noted = out->all.emplace_back();
     noted.rank = flow.rank;
-    noted.own = flow.rank == rank_;
-    noted.sent = !noted.own && !flow.ranges.empty();
+    noted.sent = !flow.ranges.empty();
     for (const Range& range : flow.ranges) noted.capacity_bytes += range.length_bytes;
-    if (noted.own) out->own_bytes = noted.capacity_bytes;
   }
 }
 
@@ -98,12 +92,11 @@ std::shared_ptr<JobCore::Request> PreparedCore::TakeRequest() {
 }
 
 absl::Status PreparedCore::FillDirection(const Flows& flows, const std::vector<uint64_t>& lengths,
-                                         v1::SubmitPreparedRequest* message, uint64_t* own_bytes) const {
+                                         v1::SubmitPreparedRequest* message) const {
   if (!lengths.empty() && lengths.size() != flows.all.size()) {
     return absl::InvalidArgumentError(absl::StrCat("lengths.", flows.field, ": ", lengths.size(),
                                                    " entries, and the layout has ", flows.all.size(), " flows"));
   }
-  *own_bytes = flows.own_bytes;
   for (size_t i = 0; i < flows.all.size(); ++i) {
     const Flow& flow = flows.all[i];
     const uint64_t bytes = lengths.empty() ? flow.capacity_bytes : lengths[i];
@@ -112,26 +105,19 @@ absl::Status PreparedCore::FillDirection(const Flows& flows, const std::vector<u
                                                      &flows == &sends_ ? "to" : "from", " rank ", flow.rank,
                                                      ", more than its capacity of ", flow.capacity_bytes));
     }
-    if (flow.own) *own_bytes = bytes;
     if (flow.sent && message != nullptr) message->add_lengths_bytes(bytes);
   }
   return absl::OkStatus();
 }
 
-absl::Status PreparedCore::Fill(const Lengths& lengths, v1::SubmitPreparedRequest* request, uint64_t* own_bytes) const {
+absl::Status PreparedCore::Fill(const Lengths& lengths, v1::SubmitPreparedRequest* request) const {
   if (lengths.timeout < absl::ZeroDuration()) {
     return absl::InvalidArgumentError(absl::StrCat("timeout ", absl::FormatDuration(lengths.timeout), " is negative"));
   }
   request->clear_lengths_bytes();
   v1::SubmitPreparedRequest* const message = lengths.sends.empty() && lengths.receives.empty() ? nullptr : request;
-  uint64_t own_received = 0;
-  if (absl::Status s = FillDirection(sends_, lengths.sends, message, own_bytes); !s.ok()) return s;
-  if (absl::Status s = FillDirection(receives_, lengths.receives, message, &own_received); !s.ok()) return s;
-  if (lengths.capacities ? *own_bytes > own_received : *own_bytes != own_received) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("lengths: rank ", rank_, " sends ", *own_bytes, " bytes to itself but ",
-                     lengths.capacities ? "has room for " : "receives ", own_received, " from itself"));
-  }
+  if (absl::Status s = FillDirection(sends_, lengths.sends, message); !s.ok()) return s;
+  if (absl::Status s = FillDirection(receives_, lengths.receives, message); !s.ok()) return s;
   request->set_capacities(lengths.capacities);
   request->set_tag(lengths.tag);
   request->set_timeout_milliseconds(lengths.timeout == absl::InfiniteDuration() ? 0

@@ -15,7 +15,6 @@
 #include "client/src/job.h"
 #include "client/src/owner_process.h"
 #include "client/src/segment.h"
-#include "client/src/self_copy.h"
 #include "client/src/session.h"
 #include "rails/client.h"
 #include "rails/v1/group.pb.h"
@@ -53,19 +52,16 @@ class PreparedCore {
   absl::StatusOr<uint64_t> PrepareIn(const std::shared_ptr<Session>& session, const v1::Epoch& epoch,
                                      uint64_t generation, Deadline deadline) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Writes lengths, tag and timeout. `*own_bytes`: what the rank sends to itself. INVALID_ARGUMENT names the flow, its
-  // rank and both values.
-  absl::Status Fill(const Lengths& lengths, v1::SubmitPreparedRequest* request, uint64_t* own_bytes) const;
+  // Writes lengths, tag and timeout. INVALID_ARGUMENT names the flow, its rank and both values.
+  absl::Status Fill(const Lengths& lengths, v1::SubmitPreparedRequest* request) const;
   // A request for one job, with what an earlier job has allocated in it.
   std::shared_ptr<JobCore::Request> TakeRequest();
-  // Copies the first bytes that the rank sends to itself.
-  void CopyOwn(uint64_t bytes) const { own_.Run(bytes); }
 
  private:
   struct Flow {
     uint32_t rank = 0;
     uint64_t capacity_bytes = 0;
-    bool own = false, sent = false;  // from the rank to itself; the daemon knows it
+    bool sent = false;  // the daemon knows it
   };
   // Requests of jobs that need them no more. Outlives this object if a job outlives it.
   struct IdleRequests {
@@ -75,20 +71,17 @@ class PreparedCore {
   struct Flows {
     std::string field;  // "sends"
     std::vector<Flow> all = {};
-    uint64_t own_bytes = 0;
   };
 
-  PreparedCore(uint32_t rank, std::weak_ptr<const PreparedOwner> owner) : rank_(rank), owner_(std::move(owner)) {}
-  void Note(const std::vector<FlowRanges>& flows, Flows* out) const;
+  explicit PreparedCore(std::weak_ptr<const PreparedOwner> owner) : owner_(std::move(owner)) {}
+  static void Note(const std::vector<FlowRanges>& flows, Flows* out);
   // `message`: gets the lengths unless null.
   absl::Status FillDirection(const Flows& flows, const std::vector<uint64_t>& lengths,
-                             v1::SubmitPreparedRequest* message, uint64_t* own_bytes) const;
+                             v1::SubmitPreparedRequest* message) const;
 
   const OwnerProcess process_{};
-  const uint32_t rank_;
   const std::weak_ptr<const PreparedOwner> owner_;
   Segments segments_;
-  SelfCopy own_;
   Flows sends_{"sends"}, receives_{"receives"};
   v1::PrepareAllToAllRequest request_;
   const std::shared_ptr<IdleRequests> idle_ = std::make_shared<IdleRequests>();

@@ -163,7 +163,7 @@ absl::Status RingCalls::Write(ring::Kind kind, uint64_t id, std::string&& payloa
               absl::string_view(payload).substr(0, first_bytes));
   if (first_bytes == payload.size()) return absl::OkStatus();
   rest_ = {kind, id, std::move(payload), first_bytes};
-  WriteRest(deadline).IgnoreError();  // else whoever writes next goes on
+  WriteRest(deadline).IgnoreError();  // else the next writer goes on
   return absl::OkStatus();
 }
 

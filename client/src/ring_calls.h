@@ -1,4 +1,4 @@
-// Calls to the daemon through the ring (proto/ring/ring.h), and the reports of jobs that come through it.
+// Calls to the daemon through the ring (common/ring/ring.h), and the reports of jobs that come through it.
 //
 // The first thread that waits is the leader: it reads the ring for all and sleeps on the doorbell, so the daemon wakes
 // it without another thread in between. The others sleep until the leader wakes them, or leaves and passes the role on.
@@ -29,7 +29,7 @@
 #include "client/src/unique_fd.h"
 #include "client/src/waiter.h"
 #include "client/src/watcher.h"
-#include "proto/ring/ring.h"
+#include "common/ring/ring.h"
 #include "rails/v1/job.pb.h"
 #include "rails/v1/ring.pb.h"
 
@@ -64,7 +64,7 @@ class RingListener {
   virtual void OnReport(const v1::JobReport& report) = 0;
   // Reports found no room in the ring.
   virtual void OnMissed() = 0;
-  // The daemon has closed its end, or what it wrote is no ring (`why`). Nothing more is read.
+  // The daemon has closed its end, or has broken the ring's rules (`why`). The ring is not read again.
   virtual void OnHangUp(const absl::Status& why) = 0;
 };
 

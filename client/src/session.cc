@@ -116,7 +116,7 @@ absl::Status Session::HowItEnded(const absl::Status& broken) const {
   } else {
     how = absl::StrCat("the railsd ", process, " closed the session, and has not ended");
   }
-  return absl::UnavailableError(absl::StrCat(how, ": groups and jobs are lost; Reconnect() and join again"));
+  return absl::UnavailableError(absl::StrCat(how, ": groups and jobs are lost; reconnect and join again"));
 }
 
 void Session::Watch() {
@@ -298,7 +298,7 @@ absl::Status Session::AskForSegment(uint32_t id, absl::Duration timeout,
   if (absl::IsDeadlineExceeded(status) && channel_->out_of_step()) {
     Lose(absl::UnavailableError(absl::StrCat("segment ", id, " (timeout ", absl::FormatDuration(timeout),
                                              "): ", status.message(),
-                                             ": groups and jobs are lost; Reconnect() and join again")));
+                                             ": groups and jobs are lost; reconnect and join again")));
   }
   const bool gone = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
   if (gone && !connected()) return Usable();

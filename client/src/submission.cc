@@ -12,12 +12,11 @@ namespace {
 // Checks the flows of one direction and writes them as columns.
 class DirectionBuilder {
  public:
-  DirectionBuilder(const char* field, const SegmentTable* table, uint32_t world_size, uint32_t rank,
+  DirectionBuilder(const char* field, const SegmentTable* table, uint32_t world_size,
                    absl::flat_hash_set<const SegmentCore*>* seen, Submission* submission)
       : field_(field),
         table_(table),
         world_size_(world_size),
-        rank_(rank),
         seen_(seen),
         submission_(submission),
         peers_(world_size, false) {}
@@ -31,22 +30,17 @@ class DirectionBuilder {
       }
       if (peers_[flow.rank]) return Error(i, absl::StrCat(".rank ", flow.rank, " appears twice"));
       peers_[flow.rank] = true;
-      const bool self = flow.rank == rank_;
-      v1::FlowRanges* columns = flow.ranges.empty() ? nullptr : self ? Own() : out->Add();
-      absl::Status status = BuildFlow(i, flow, columns);
-      if (!status.ok()) return status;
+      if (flow.ranges.empty()) continue;
+      if (absl::Status status = BuildFlow(i, flow, out->Add()); !status.ok()) return status;
     }
     return absl::OkStatus();
   }
 
  private:
   absl::Status BuildFlow(size_t index, const FlowRanges& flow, v1::FlowRanges* columns) {
-    const bool self = flow.rank == rank_;
-    if (columns != nullptr) {
-      columns->set_peer_rank(flow.rank);
-      columns->mutable_offsets_bytes()->Reserve(static_cast<int>(flow.ranges.size()));
-      columns->mutable_lengths_bytes()->Reserve(static_cast<int>(flow.ranges.size()));
-    }
+    columns->set_peer_rank(flow.rank);
+    columns->mutable_offsets_bytes()->Reserve(static_cast<int>(flow.ranges.size()));
+    columns->mutable_lengths_bytes()->Reserve(static_cast<int>(flow.ranges.size()));
     uint64_t total_bytes = 0;
     for (size_t i = 0; i < flow.ranges.size(); ++i) {
       const Range& range = flow.ranges[i];
@@ -64,8 +58,7 @@ class DirectionBuilder {
                      absl::StrCat(".ranges[", i, "]: length_bytes ", range.length_bytes, " brings the flow past 2^64"));
       }
       total_bytes += range.length_bytes;
-      if (self && range.length_bytes > 0) AddSelf(range);
-      if (columns != nullptr) AddRange(range, i, columns);
+      AddRange(range, i, columns);
     }
     return absl::OkStatus();
   }
@@ -85,20 +78,6 @@ class DirectionBuilder {
     }
     columns->mutable_offsets_bytes()->AddAlreadyReserved(range.offset_bytes);
     columns->mutable_lengths_bytes()->AddAlreadyReserved(range.length_bytes);
-  }
-
-  bool sends() const { return field_[0] == 's'; }
-
-  v1::FlowRanges* Own() {
-    return sends() ? submission_->request->mutable_own_sends() : submission_->request->mutable_own_receives();
-  }
-
-  void AddSelf(const Range& range) {
-    if (sends()) {
-      submission_->self.AddSource(*core_, range);
-    } else {
-      submission_->self.AddDestination(*core_, range);
-    }
   }
 
   // Makes the segment of `range` the current one. Checks first that this client owns it and may use it.
@@ -128,7 +107,6 @@ class DirectionBuilder {
   const char* const field_;
   const SegmentTable* const table_;
   const uint32_t world_size_;
-  const uint32_t rank_;
   absl::flat_hash_set<const SegmentCore*>* const seen_;
   Submission* const submission_;
   std::vector<bool> peers_;
@@ -140,19 +118,17 @@ class DirectionBuilder {
 
 }  // namespace
 
-absl::Status BuildSubmission(const AllToAllv& exchange, const SegmentTable* table, uint32_t world_size, uint32_t rank,
+absl::Status BuildSubmission(const AllToAllv& exchange, const SegmentTable* table, uint32_t world_size,
                              Submission* submission) {
   if (exchange.timeout < absl::ZeroDuration()) {
     return absl::InvalidArgumentError(absl::StrCat("timeout ", absl::FormatDuration(exchange.timeout), " is negative"));
   }
   absl::flat_hash_set<const SegmentCore*> seen;
-  DirectionBuilder sends("sends", table, world_size, rank, &seen, submission);
+  DirectionBuilder sends("sends", table, world_size, &seen, submission);
   absl::Status status = sends.Build(exchange.sends, submission->request->mutable_sends());
   if (!status.ok()) return status;
-  DirectionBuilder receives("receives", table, world_size, rank, &seen, submission);
+  DirectionBuilder receives("receives", table, world_size, &seen, submission);
   status = receives.Build(exchange.receives, submission->request->mutable_receives());
-  if (!status.ok()) return status;
-  status = submission->self.Check(exchange, rank, submission->prepares);
   if (!status.ok()) return status;
   submission->request->set_capacities(exchange.capacities);
   submission->request->set_tag(exchange.tag);

@@ -1,5 +1,4 @@
-// Builds the request from the caller's exchange: checks all that needs no daemon, writes the columns, and collects the
-// bytes that the rank sends to itself.
+// Builds the request from the caller's exchange: checks all that needs no daemon, and writes the columns.
 #ifndef RAILS_CLIENT_SRC_SUBMISSION_H_
 #define RAILS_CLIENT_SRC_SUBMISSION_H_
 
@@ -9,7 +8,6 @@
 
 #include "absl/status/status.h"
 #include "client/src/segment.h"
-#include "client/src/self_copy.h"
 #include "rails/client.h"
 #include "rails/v1/job.pb.h"
 
@@ -18,13 +16,11 @@ namespace rails::internal {
 struct Submission {
   v1::SubmitAllToAllRequest* request = nullptr;        // not owned; its job is not set here
   std::vector<std::shared_ptr<SegmentCore>> segments;  // each once
-  SelfCopy self;
-  bool prepares = false;  // the ranges are for jobs that may move less
 };
 
 // Fills `submission` from `exchange`. INVALID_ARGUMENT names the field and its value; FAILED_PRECONDITION: a poisoned
 // segment.
-absl::Status BuildSubmission(const AllToAllv& exchange, const SegmentTable* table, uint32_t world_size, uint32_t rank,
+absl::Status BuildSubmission(const AllToAllv& exchange, const SegmentTable* table, uint32_t world_size,
                              Submission* submission);
 
 }  // namespace rails::internal

@@ -9,8 +9,8 @@
 
 namespace rails::internal {
 
-// Lives on the stack of the waiting thread, so that a forked child never destroys it. Whoever wakes it holds the lock
-// under which it is registered.
+// Lives on the stack of the waiting thread, so that a forked child never destroys it. A thread that wakes it holds the
+// lock under which it is registered.
 class Waiter {
  public:
   // The thread's answer has come.

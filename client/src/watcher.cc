@@ -1,8 +1,6 @@
 #include "client/src/watcher.h"
 
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 
 #include <algorithm>
@@ -12,27 +10,19 @@
 namespace rails::internal {
 
 Watcher::Watcher() : wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  // Blocks signals: the program's own threads handle them.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { Run(); });
-  pthread_setname_np(thread_.native_handle(), "rails-client");
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_.Start("rails-client", [this] { Run(); });
 }
 
 Watcher::~Watcher() { Stop(); }
 
 void Watcher::Stop() {
-  if (!thread_.joinable()) return;
-  // The thread does not exist in a forked child.
-  if (!owner_.IsThis()) return thread_.detach();
+  if (!thread_.running()) return;
   {
     absl::MutexLock lock(&mutex_);
     stop_ = true;
   }
   Wake();
-  thread_.join();
+  thread_.Join();
   std::vector<Task> left;
   {
     absl::MutexLock lock(&mutex_);

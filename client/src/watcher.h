@@ -4,13 +4,12 @@
 #define RAILS_CLIENT_SRC_WATCHER_H_
 
 #include <functional>
-#include <thread>
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "client/src/deadline.h"
-#include "client/src/owner_process.h"
+#include "client/src/own_thread.h"
 #include "client/src/unique_fd.h"
 
 namespace rails::internal {
@@ -45,7 +44,6 @@ class Watcher {
   // Takes the due tasks. Sets `next` to the time of the first task that is not due.
   std::vector<Task> TakeDue(Deadline* next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  const OwnerProcess owner_{};
   UniqueFd wake_;
   absl::Mutex mutex_;
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
@@ -57,7 +55,7 @@ class Watcher {
   bool bell_due_ ABSL_GUARDED_BY(mutex_) = false;  // on_bell_ is to be called
   std::function<bool()> on_bell_ ABSL_GUARDED_BY(mutex_);
   std::vector<Task> tasks_ ABSL_GUARDED_BY(mutex_);
-  std::thread thread_;
+  OwnThread thread_;
 };
 
 }  // namespace rails::internal

@@ -9,6 +9,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 
 namespace rails::workload {
 namespace {
@@ -98,6 +99,7 @@ bool NextLine(absl::string_view* rest, absl::string_view* line) {
 
 bool LooksLikeTrace(std::string_view content) {
   absl::string_view rest = Abs(content).substr(0, 4096);
+  absl::ConsumePrefix(&rest, kByteOrderMark);
   absl::string_view line;
   while (NextLine(&rest, &line)) {
     if (absl::StripAsciiWhitespace(line).empty()) continue;

@@ -23,6 +23,9 @@ absl::StatusOr<std::string> ReadContent(const std::string& path, const ReadLimit
 // The same for the contents of a file.
 absl::StatusOr<std::string> Decompress(std::string stored, std::string_view name, const ReadLimits& limits);
 
+// Some editors begin a file with it.
+inline constexpr absl::string_view kByteOrderMark = "\xef\xbb\xbf";
+
 // Removes the next line from `rest`. `line` has neither the line end nor CR. False: there is no line.
 bool NextLine(absl::string_view* rest, absl::string_view* line);
 

@@ -6,7 +6,7 @@
 namespace rails::workload {
 namespace {
 
-constexpr size_t kMostEnds = 4096;
+constexpr size_t kMostEnds = 8192;
 
 // Scales a row by num / den. Its sum is scaled as one number, rounded down.
 void ScaleRow(size_t source, uint64_t num, uint64_t den, TrafficMatrix* matrix) {

@@ -9,6 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "client/workload/content.h"
 
 namespace rails::workload {
@@ -51,7 +52,7 @@ class Reader {
     if (content.size() > options_.limits.content_bytes) {
       return Error("larger than the limit of ", options_.limits.content_bytes, " bytes");
     }
-    if (absl::string_view bom = "\xef\xbb\xbf"; content.substr(0, bom.size()) == bom) content.remove_prefix(bom.size());
+    absl::ConsumePrefix(&content, kByteOrderMark);
     absl::string_view line;
     bool header = false;
     for (line_ = 1; NextLine(&content, &line); ++line_) {

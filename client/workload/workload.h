@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 
 namespace rails::workload {
 
@@ -31,6 +32,7 @@ class TrafficMatrix {
   uint64_t& at(size_t source, size_t destination) { return cells_[source * size_ + destination]; }
   uint64_t at(size_t source, size_t destination) const { return cells_[source * size_ + destination]; }
 
+  absl::Span<const uint64_t> Row(size_t source) const { return absl::MakeConstSpan(&cells_[source * size_], size_); }
   uint64_t RowSum(size_t source) const;
   uint64_t ColumnSum(size_t destination) const;
   uint64_t Total() const;
@@ -149,7 +151,7 @@ enum class Spread : uint8_t {
 
 // Spreads nodes over ranks: node k becomes the ranks from k * ranks_per_node on. Every cell of `nodes`, also on the
 // diagonal, equals the sum of its ranks' cells exactly.
-// INVALID_ARGUMENT: ranks_per_node is 0, or the result has more than 4,096 ends.
+// INVALID_ARGUMENT: ranks_per_node is 0, or the result has more than 8,192 ends.
 absl::StatusOr<TrafficMatrix> SpreadToRanks(const TrafficMatrix& nodes, uint32_t ranks_per_node,
                                             Spread spread = Spread::kEven, uint64_t seed = 1);
 

@@ -4,10 +4,11 @@
 #include <iostream>
 
 #include "absl/strings/str_cat.h"
-#include "cli/completion.h"
-#include "cli/man_page.h"
+#include "common/cli/completion.h"
+#include "common/cli/man_page.h"
+#include "common/version/version.h"
+#include "daemon/config/field.h"
 #include "daemon/config/units.h"
-#include "version/version.h"
 
 namespace railsd {
 namespace {
@@ -49,9 +50,12 @@ CommandLine ParseCommandLine(int argc, char** argv) {
       app.add_option("--config", out.config_path, "Read the configuration from this YAML file.")->type_name("FILE");
   app.add_flag_callback("--check-config", does(Action::kCheckConfig),
                         "Check the configuration, report every mistake in it, and exit.");
-  app.add_flag_callback("--print-config", does(Action::kPrintConfig),
-                        "Print the whole configuration with its defaults as YAML, and exit.")
-      ->excludes("--check-config");
+  auto* print_flag = app.add_flag_callback("--print-config", does(Action::kPrintConfig),
+                                           "Print the whole configuration with its defaults as YAML, and exit.")
+                         ->excludes("--check-config");
+  app.add_flag("--resolve", out.resolve,
+               "With --print-config: with the rails and addresses that this machine has for it.")
+      ->needs(print_flag);
   auto* list_flag =
       app.add_flag_callback("--list-devices", does(Action::kListDevices),
                             "List the RDMA ports of this machine, and why one cannot be a rail, and exit.")
@@ -64,6 +68,11 @@ CommandLine ParseCommandLine(int argc, char** argv) {
       ->excludes(config);
   app.add_flag("--json", out.json, "With --list-devices: as JSON.")->needs(list_flag);
   app.add_option("--node", out.node, "Use this node name instead of the configured one.")->type_name("NAME");
+  app.add_option(
+         "--listen", out.listen,
+         "Use this address, network or interface in control.listen and metrics.listen, with the configured ports.")
+      ->type_name("HOST")
+      ->check([](const std::string& host) { return host.empty() ? "it is empty" : ""; });
   app.add_option("--socket-dir", out.socket_dir, "Put the Unix sockets into this directory.")->type_name("DIR");
   app.add_option("--log-level", out.log_level, "Log from this level on: trace, debug, info, warning or error.")
       ->check(CLI::IsMember({"trace", "debug", "info", "warning", "error"}))
@@ -90,12 +99,33 @@ CommandLine ParseCommandLine(int argc, char** argv) {
   return out;
 }
 
+namespace {
+
+// Replaces the host of both listeners; one that is off stays off.
+absl::Status ListenAt(const std::string& host, Config* config) {
+  for (std::string* listen : {&config->control_listen, &config->metrics_listen}) {
+    if (listen->empty()) continue;
+    const absl::StatusOr<HostPort> address = ParseHostPort(*listen, /*port_optional=*/false);
+    if (!address.ok()) return address.status();
+    *listen = FormatHostPort({host, address->port});
+    if (const std::string mistake = ListenMistake(*listen); !mistake.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat("--listen: '", host, "': ", mistake));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::StatusOr<Config> ConfigFor(const CommandLine& line) {
   absl::StatusOr<Config> config = LoadConfig(line.config_path);
   if (!config.ok()) return config.status();
   if (!line.node.empty()) {
     if (!IsName(line.node, 253)) return absl::InvalidArgumentError(absl::StrCat("--node: '", line.node, "': no name"));
     config->node = line.node;
+  }
+  if (!line.listen.empty()) {
+    if (absl::Status status = ListenAt(line.listen, &*config); !status.ok()) return status;
   }
   if (!line.socket_dir.empty()) {
     if (line.socket_dir[0] != '/' || line.socket_dir.size() > 90) {

@@ -18,9 +18,10 @@ struct CommandLine {
   Action action = Action::kRun;
   int exit_code = kExitOk;  // kExit: help, the version or a complaint has been printed
   std::string config_path;
-  bool json = false;  // kListDevices
+  bool json = false;     // kListDevices
+  bool resolve = false;  // kPrintConfig: with the rails and addresses of this machine
   // Over the file; empty: as the file says.
-  std::string node, socket_dir, log_level, log_format;
+  std::string node, listen, socket_dir, log_level, log_format;
 };
 
 CommandLine ParseCommandLine(int argc, char** argv);

@@ -101,6 +101,14 @@ struct LogConfig {
   LogFormat format = LogFormat::kText;
 };
 
+// The choice of `rails: auto`. Rules as in daemon/config/port_rule.h.
+struct AutoRailsConfig {
+  std::vector<std::string> take;   // ports that one of them fits, in whatever state; empty: every usable port
+  std::vector<std::string> leave;  // but none that one of these fits
+  uint32_t count = 0;              // how many rails there must be; 0: any number
+  friend bool operator==(const AutoRailsConfig&, const AutoRailsConfig&) = default;
+};
+
 struct Config {
   std::string node;  // never empty once loaded
   std::string socket_dir = "/run/railsd";
@@ -113,7 +121,8 @@ struct Config {
   // As written: speed 0 asks the interface; a device may be a pattern and a name may be open then (`ChooseRails` of
   // daemon/lifecycle/rail_choice.h fills them in).
   std::vector<RailSpec> rails;
-  bool auto_rails = false;  // every usable RDMA port; `rails` is empty then
+  bool auto_rails = false;  // the RDMA ports that `auto_rails_choice` means; `rails` is empty then
+  AutoRailsConfig auto_rails_choice;
   std::vector<StaticPeerConfig> static_peers;
   DnsPeersConfig dns;
   std::string metrics_listen;  // empty: off
@@ -156,6 +165,9 @@ std::string PrintConfig(const Config& config);
 
 // First 16 hexadecimal digits of the SHA-256 of PrintConfig(): equal on nodes that run the same settings.
 std::string ConfigHash(const Config& config);
+// The same without the keys that belong to one node: its name, files, listeners, rails and peers. Equal on all nodes of
+// a cluster with the same settings.
+std::string SharedConfigHash(Config config);
 
 // One key whose value differs: "limits.max_groups". A list ("peers.static") is one value; of tenants each key is one
 // ("tenants.NAME.quota.jobs"), and the list of their names ("tenants"). Values as YAML.

@@ -3,6 +3,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "daemon/config/network.h"
+#include "daemon/config/port_rule.h"
 
 namespace railsd {
 
@@ -58,6 +60,17 @@ std::string TenantNameMistake(const std::string& text) {
 std::string DeviceMistake(const std::string& text) {
   const std::string why = Printable(80)(text);
   return why.empty() ? std::string(ParseRdmaDevice(text).status().message()) : why;
+}
+
+std::string PortRuleMistake(const std::string& text) {
+  const std::string why = Printable(80)(text);
+  return why.empty() ? std::string(ParsePortRule(text).status().message()) : why;
+}
+
+std::string ListenMistake(const std::string& text) {
+  const absl::StatusOr<HostPort> address = ParseHostPort(text, /*port_optional=*/false);
+  if (!address.ok() || !LooksLikeNetwork(address->host)) return HostAndPort(true)(text);
+  return std::string(IpNetwork::Parse(address->host).status().message());
 }
 
 Mistake HostAndPort(bool may_be_empty) {

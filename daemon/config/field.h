@@ -97,6 +97,8 @@ std::string TenantNameMistake(const std::string& text);
 std::string DeviceMistake(const std::string& text);
 Mistake HostAndPort(bool may_be_empty);
 std::string IpAddressMistake(const std::string& text);  // with or without a port
+std::string ListenMistake(const std::string& text);     // "host:port", or a network or interface and a port, or empty
+std::string PortRuleMistake(const std::string& text);
 
 Field Text(const char* name, std::string& member, const Mistake& mistake, FieldOptions options = {});
 Field TextList(const char* name, std::vector<std::string>& members, size_t max_items, const Mistake& mistake);

@@ -8,6 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "daemon/config/field.h"
+#include "daemon/config/network.h"
 
 namespace railsd {
 namespace {
@@ -21,6 +22,7 @@ constexpr size_t kMaxSocketDir = 107 - 17;
 constexpr size_t kMaxFile = 4096;
 constexpr size_t kMaxAccount = 64;  // of the system: its name or number
 constexpr size_t kMaxMembers = 1024, kMaxPeers = 4096;
+constexpr size_t kMaxPortRules = 256;
 constexpr size_t kMaxTenants = 64;  // each has series of its own in the metrics
 
 constexpr FieldOptions kLive = {.live = true};
@@ -121,7 +123,11 @@ Field RailsField(Config& c) {
   const auto taken = std::make_shared<RailAddresses>();
   const auto rail_field = [&c, taken](RailSpec& rail) {
     const bool verbs = rail.kind == RailKind::kVerbs;
-    const auto address_mistake = [taken](const std::string& text) { return RailAddressMistake(text, *taken); };
+    const auto address_mistake = [taken](const std::string& text) -> std::string {
+      const absl::StatusOr<HostPort> network = ParseHostPort(text, true);
+      if (!network.ok() || !LooksLikeNetwork(network->host)) return RailAddressMistake(text, *taken);
+      return std::string(IpNetwork::Parse(network->host).status().message());
+    };
     const FieldOptions speed = {.omit = rail.speed_bytes_per_s == 0};
     const Fields fields = {
         Text("name", rail.name, Name(63), {.omit = rail.name.empty(), .unique = "another rail has this name"}),
@@ -143,6 +149,20 @@ Field RailsField(Config& c) {
   if (c.auto_rails) out.kind = Field::Kind::kValue;
   if (c.auto_rails) out.text = "auto";
   return out;
+}
+
+Field AutoRailsField(Config& c) {
+  AutoRailsConfig& rails = c.auto_rails_choice;
+  const auto check = [&c](const Texts&) -> Mistakes {
+    if (c.auto_rails || c.auto_rails_choice == AutoRailsConfig()) return {};
+    return {{"", "only `rails: auto` uses it"}};
+  };
+  const Fields fields = {
+      TextList("take", rails.take, kMaxPortRules, PortRuleMistake),
+      TextList("leave", rails.leave, kMaxPortRules, PortRuleMistake),
+      Number("count", rails.count, 0, kMaxRails),
+  };
+  return Section("auto_rails", fields, {}, check);
 }
 
 // An address that this node dials. Unlike one to listen on, it has a port.
@@ -337,7 +357,7 @@ std::vector<Field> ConfigFields(Config& c) {
   };
   const auto metrics_address = [](const std::string& text) {
     // As Debian builds it.
-    return absl::StartsWith(text, "[") ? "the library that serves HTTP knows no IPv6" : HostAndPort(true)(text);
+    return absl::StartsWith(text, "[") ? "the library that serves HTTP knows no IPv6" : ListenMistake(text);
   };
   const Fields metrics = {
       Text("listen", c.metrics_listen, metrics_address),
@@ -369,9 +389,10 @@ std::vector<Field> ConfigFields(Config& c) {
       Text("socket_group", c.socket_group, Printable(kMaxAccount)),
       FileMode("operator_mode", c.operator_mode),
       Text("operator_group", c.operator_group, Printable(kMaxAccount)),
-      Section("control", {Text("listen", c.control_listen, HostAndPort(true))}),
+      Section("control", {Text("listen", c.control_listen, ListenMistake)}),
       Section("tls", TlsFields(c.tls), {}, [&c](const Texts& given) { return CheckTls(given, c.tls); }),
       RailsField(c),
+      AutoRailsField(c),
       Section("peers", peers),
       Section("metrics", metrics),
       Section("plan", plan, {}, [&c](const Texts&) { return CheckPlan(c.plan); }),

@@ -91,6 +91,18 @@ std::string ConfigHash(const Config& config) {
   return absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(digest), 8));
 }
 
+std::string SharedConfigHash(Config config) {
+  for (std::string* own : {&config.node, &config.socket_dir, &config.control_listen, &config.metrics_listen,
+                           &config.tls.certificate, &config.tls.key, &config.tls.ca, &config.log.file}) {
+    own->clear();
+  }
+  config.auto_rails = false;
+  config.auto_rails_choice = {};
+  config.rails.clear();
+  config.static_peers.clear();
+  return ConfigHash(config);
+}
+
 std::vector<ConfigDifference> DiffConfigs(const Config& before, const Config& after) {
   Texts old_values = TextsOf(before), new_values = TextsOf(after);
   std::vector<ConfigDifference> out;

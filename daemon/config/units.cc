@@ -15,6 +15,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "daemon/config/network.h"
 
 namespace railsd {
 namespace {
@@ -133,7 +134,7 @@ absl::StatusOr<HostPort> ParseHostPort(absl::string_view text, bool port_optiona
     const size_t colon = text.find(':');
     const bool several = colon != text.rfind(':');  // a bare IPv6 address
     out.host = std::string(several ? text : text.substr(0, colon));
-    if (several && !IsNumericAddress(out.host)) return bad("more than one colon");
+    if (several && !IsNumericAddress(out.host) && !LooksLikeNetwork(out.host)) return bad("more than one colon");
     port.remove_prefix(out.host.size());
   }
   if (out.host.empty()) return bad("the host is missing");
@@ -158,6 +159,11 @@ bool IsNumericAddress(const std::string& host) {
   return inet_pton(AF_INET, host.c_str(), buffer) == 1 || inet_pton(AF_INET6, host.c_str(), buffer) == 1;
 }
 
+bool HasOpenBracket(absl::string_view pattern) {
+  const size_t open = pattern.rfind('[');
+  return open != absl::string_view::npos && pattern.find(']', open) == absl::string_view::npos;
+}
+
 absl::StatusOr<RdmaDeviceName> ParseRdmaDevice(absl::string_view text) {
   RdmaDeviceName out;
   const size_t slash = text.find('/');
@@ -167,6 +173,7 @@ absl::StatusOr<RdmaDeviceName> ParseRdmaDevice(absl::string_view text) {
     return absl::ascii_isalnum(c) || absl::StrContains("._-*?[]!", absl::string_view(&c, 1));
   });
   if (!known) return absl::InvalidArgumentError("not a device; write its name, as in mlx5_0, mlx5_0/1 or mlx5_*");
+  if (HasOpenBracket(name)) return absl::InvalidArgumentError("'[' without its ']'");
   out.name = std::string(name);
   if (slash == absl::string_view::npos) return out;
   const absl::string_view port = text.substr(slash + 1);

@@ -43,6 +43,8 @@ struct RdmaDeviceName {
   uint32_t port = 0;  // 0: not said
   bool pattern() const { return name.find_first_of("*?[") != std::string::npos; }
 };
+// Whether a shell pattern has a '[' without a ']' behind it.
+bool HasOpenBracket(absl::string_view pattern);
 // "mlx5_0", "mlx5_0/1", "mlx5_*/1": an RDMA device as the kernel names it, or a shell pattern for such names.
 absl::StatusOr<RdmaDeviceName> ParseRdmaDevice(absl::string_view text);
 // "verbs:mlx5_0/1": how a rail over verbs is named to peers.

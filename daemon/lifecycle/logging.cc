@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "common/json/json.h"
 #include "daemon/lifecycle/repeat_limiter.h"
 
 namespace railsd {
@@ -36,7 +37,7 @@ class JsonFormatter final : public spdlog::formatter {
         {"event", fields.event}};
     for (const auto& [key, value] : fields.pairs) json[json.contains(key) ? absl::StrCat("field_", key) : key] = value;
     // Names come from outside and may be no UTF-8.
-    const std::string line = json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+    const std::string line = rails::DumpJson(json) + "\n";
     dest.append(line.data(), line.data() + line.size());
   }
   std::unique_ptr<spdlog::formatter> clone() const override { return std::make_unique<JsonFormatter>(); }

@@ -1,86 +1,83 @@
 #include "daemon/lifecycle/rail_speed.h"
 
-#include <ifaddrs.h>
-#include <netdb.h>
 #include <spdlog/logger.h>
-#include <sys/socket.h>
 
 #include <fstream>
-#include <memory>
+#include <map>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/config/network.h"
 #include "daemon/config/units.h"
 
 namespace railsd {
 
 namespace {
 
-struct InterfaceAddress {
-  std::string interface, host;
-  bool v4 = false;
-};
+// Empty for a rail over verbs.
+std::string InterfaceOfRail(const RailSpec& rail, absl::Span<const LocalAddress> known) {
+  return rail.kind == RailKind::kTcp && rail.interface.empty() ? InterfaceOf(rail.address, known) : rail.interface;
+}
 
-// All IP addresses of this machine, in the kernel's order.
-std::vector<InterfaceAddress> Addresses() {
-  std::vector<InterfaceAddress> addresses;
-  ifaddrs* found = nullptr;
-  if (getifaddrs(&found) != 0) return addresses;
-  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> list(found, &freeifaddrs);
-  for (const ifaddrs* entry = found; entry != nullptr; entry = entry->ifa_next) {
-    if (entry->ifa_addr == nullptr) continue;
-    const int family = entry->ifa_addr->sa_family;
-    if (family != AF_INET && family != AF_INET6) continue;
-    char host[NI_MAXHOST];
-    const socklen_t size = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-    if (getnameinfo(entry->ifa_addr, size, host, sizeof(host), nullptr, 0, NI_NUMERICHOST) == 0) {
-      addresses.push_back({entry->ifa_name, host, family == AF_INET});
-    }
+absl::Status NoAddress(const std::string& interface) {
+  return absl::NotFoundError(
+      absl::StrCat("interface '", interface, "' is not there or has no address; `ip -brief address` shows what is"));
+}
+
+absl::Status FillRailAddress(absl::Span<const LocalAddress> known, RailSpec* rail) {
+  if (rail->address.empty()) {
+    rail->address = AddressOf(rail->interface, known);
+    if (!rail->address.empty()) return absl::OkStatus();
+    return NoAddress(rail->interface);
   }
-  return addresses;
+  const absl::StatusOr<HostPort> address = ParseHostPort(rail->address, true);
+  if (!address.ok()) return address.status();
+  if (!LooksLikeNetwork(address->host)) return absl::OkStatus();
+  std::vector<LocalAddress> candidates(known.begin(), known.end());
+  if (!rail->interface.empty()) {
+    std::erase_if(candidates, [rail](const LocalAddress& own) { return own.interface != rail->interface; });
+    if (candidates.empty()) return NoAddress(rail->interface);
+  }
+  const absl::StatusOr<std::string> host = ResolveHost(address->host, candidates);
+  if (!host.ok()) return host.status();
+  // With the interface of another rail it would listen there, too: two swapped cables would go unnoticed.
+  const LocalAddress* const own = FindAddress(*host, candidates);
+  if (own != nullptr && MayBindTo(*own)) rail->interface = own->interface;
+  rail->address = address->port == 0 ? *host : FormatHostPort({*host, address->port});
+  return absl::OkStatus();
 }
 
 }  // namespace
 
-std::string InterfaceOf(const std::string& address) {
-  const auto wanted = ParseHostPort(address, true);
-  if (!wanted.ok()) return "";
-  for (const InterfaceAddress& known : Addresses()) {
-    if (wanted->host == known.host) return known.interface;
-  }
-  return "";
-}
-
-std::string AddressOf(const std::string& interface) {
-  std::string v6;
-  for (const InterfaceAddress& known : Addresses()) {
-    if (known.interface != interface) continue;
-    if (known.v4) return known.host;
-    const bool link_local = known.host.find('%') != std::string::npos;  // '%' begins a scope
-    if (v6.empty() && !link_local) v6 = known.host;
-  }
-  return v6;
-}
-
-// Empty for a rail over verbs.
-static std::string InterfaceOfRail(const RailSpec& rail) {
-  return rail.kind == RailKind::kTcp && rail.interface.empty() ? InterfaceOf(rail.address) : rail.interface;
-}
-
-absl::Status FillRailAddresses(std::vector<RailSpec>* rails) {
+absl::Status FillRailAddresses(absl::Span<const LocalAddress> known, std::vector<RailSpec>* rails) {
+  struct Owner {
+    std::string rail;
+    bool looked_up = false;
+  };
+  std::map<std::string, Owner> owners;  // by host
   for (RailSpec& rail : *rails) {
-    if (rail.kind != RailKind::kTcp || !rail.address.empty()) continue;
-    rail.address = AddressOf(rail.interface);
-    if (rail.address.empty()) {
-      return absl::NotFoundError(absl::StrCat("rails: ", rail.name, ": interface '", rail.interface,
-                                              "' is not there or has no address; `ip -brief address` shows what is"));
+    if (rail.kind != RailKind::kTcp) continue;
+    const std::string configured = rail.address;
+    if (absl::Status status = FillRailAddress(known, &rail); !status.ok()) {
+      return absl::Status(status.code(), absl::StrCat("rails: ", rail.name, ": ", status.message()));
+    }
+    const bool looked_up = rail.address != configured;
+    const absl::StatusOr<HostPort> address = ParseHostPort(rail.address, true);
+    if (!address.ok()) return address.status();
+    const auto [other, added] = owners.emplace(address->host, Owner{rail.name, looked_up});
+    // Addresses that the file has are checked where it is read.
+    if (!added && (looked_up || other->second.looked_up)) {
+      return absl::InvalidArgumentError(absl::StrCat("rails: ", rail.name, ": ", other->second.rail,
+                                                     " has its address, ", address->host,
+                                                     "; give each rail a network or an interface of its own"));
     }
   }
   return absl::OkStatus();
 }
 
 std::vector<std::string> InterfacesOf(const std::vector<RailSpec>& rails) {
+  const std::vector<LocalAddress> known = LocalAddresses();
   std::vector<std::string> interfaces;
-  for (const RailSpec& rail : rails) interfaces.push_back(InterfaceOfRail(rail));
+  for (const RailSpec& rail : rails) interfaces.push_back(InterfaceOfRail(rail, known));
   return interfaces;
 }
 
@@ -90,11 +87,11 @@ uint64_t InterfaceSpeed(const std::string& interface) {
   return file >> megabits && megabits > 0 ? static_cast<uint64_t>(megabits) * 125'000 : 0;
 }
 
-void FillRailSpeeds(std::vector<RailSpec>* rails, spdlog::logger* log) {
+void FillRailSpeeds(absl::Span<const LocalAddress> known, std::vector<RailSpec>* rails, spdlog::logger* log) {
   for (RailSpec& rail : *rails) {
     if (rail.speed_bytes_per_s != 0) continue;
     const bool device = rail.kind == RailKind::kVerbs;
-    const std::string interface = device ? rail.device : InterfaceOfRail(rail);
+    const std::string interface = device ? rail.device : InterfaceOfRail(rail, known);
     if (!device && !interface.empty()) rail.speed_bytes_per_s = InterfaceSpeed(interface);
     if (rail.speed_bytes_per_s != 0) {
       log->info("rail_speed rail={} interface={} speed={}", rail.name, interface, FormatRate(rail.speed_bytes_per_s));

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "common/json/json.h"
 #include "daemon/config/units.h"
 #include "daemon/lifecycle/rail_choice.h"
 
@@ -87,7 +88,7 @@ std::string RdmaPortJson(absl::Span<const RdmaPort> ports) {
                      {"usable", usable.ok()},
                      {"why_not", usable.ok() ? "" : std::string(usable.message())}});
   }
-  return Json{{"ports", std::move(array)}}.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return rails::DumpJson(Json{{"ports", std::move(array)}}, 2) + "\n";
 }
 
 }  // namespace railsd

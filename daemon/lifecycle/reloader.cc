@@ -13,7 +13,8 @@ Reloader::Reloader(Config in_force, Load load, Apply apply, std::shared_ptr<spdl
       apply_(std::move(apply)),
       log_(std::move(log)),
       in_force_(std::move(in_force)),
-      hash_(ConfigHash(in_force_)) {}
+      hash_(ConfigHash(in_force_)),
+      shared_hash_(SharedConfigHash(in_force_)) {}
 
 absl::StatusOr<ReloadReport> Reloader::Reload() {
   absl::StatusOr<Config> wanted = load_();
@@ -30,6 +31,7 @@ absl::StatusOr<ReloadReport> Reloader::Reload() {
     apply_(in_force_, now);
     in_force_ = std::move(now);
     hash_ = ConfigHash(in_force_);
+    shared_hash_ = SharedConfigHash(in_force_);
   }
   report.config_hash = hash_;
   for (const ConfigDifference& change : report.applied) {

@@ -36,7 +36,7 @@ class Reloader {
   // Logs each change. Error: that of Load, also logged; nothing has changed then.
   absl::StatusOr<ReloadReport> Reload();
 
-  // The configuration in force, and its hash.
+  // The configuration in force, and its hashes.
   Config config() const {
     absl::MutexLock lock(&mutex_);
     return in_force_;
@@ -44,6 +44,10 @@ class Reloader {
   std::string config_hash() const {
     absl::MutexLock lock(&mutex_);
     return hash_;
+  }
+  std::string shared_config_hash() const {
+    absl::MutexLock lock(&mutex_);
+    return shared_hash_;
   }
 
  private:
@@ -53,6 +57,7 @@ class Reloader {
   mutable absl::Mutex mutex_;
   Config in_force_ ABSL_GUARDED_BY(mutex_);
   std::string hash_ ABSL_GUARDED_BY(mutex_);
+  std::string shared_hash_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace railsd

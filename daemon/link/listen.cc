@@ -77,8 +77,9 @@ absl::StatusOr<Listeners> ListenOn(const std::string& address) {
     if (all) break;
   }
   if (!out.sockets.empty()) return out;
-  const bool taken = errno == EADDRINUSE || errno == EADDRNOTAVAIL;
-  return CannotListen(address, taken ? "the address is not this node's or is in use" : std::strerror(errno));
+  return CannotListen(address, errno == EADDRINUSE      ? "another process listens there"
+                               : errno == EADDRNOTAVAIL ? "no interface of this machine has the address"
+                                                        : std::strerror(errno));
 }
 
 std::string SourceOf(const tcp::SocketAddress& from) {

@@ -37,8 +37,8 @@ void BalanceMeter::Add(absl::Span<const RailView> rails, absl::Time now) {
   Sample sample{now, {}, {}, {}, {}};
   speeds_.clear();
   for (const RailView& rail : rails) {
-    sample.tx_bytes.push_back(rail.tx_payload_bytes);
-    sample.rx_bytes.push_back(rail.rx_payload_bytes);
+    sample.tx_bytes.push_back(rail.counts.tx_payload_bytes);
+    sample.rx_bytes.push_back(rail.counts.rx_payload_bytes);
     sample.planned_bytes.push_back(rail.planned_bytes);
     sample.planned_rx_bytes.push_back(rail.planned_rx_bytes);
     const bool wanted = !rail.health.drained && rail.health.state != HealthState::kDrainedByPeer;

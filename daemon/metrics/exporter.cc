@@ -15,6 +15,7 @@
 #include "daemon/metrics/balance.h"
 #include "daemon/metrics/metric_table.h"
 #include "daemon/metrics/port_counters.h"
+#include "daemon/metrics/process_usage.h"
 #include "daemon/ring/ring_server.h"
 #include "daemon/tls/tls_files.h"
 
@@ -89,10 +90,6 @@ void AddDevice(const RailView& rail, const std::string& sysfs, MetricPage* page)
              {"zone_keys", device.windows ? "windows" : "weak"}});
   page->Set("railsd_rail_link_up", uint64_t{device.state == "active"}, labels);
   page->Set("railsd_rail_queue_pairs", rail.queue_pairs, labels);
-  page->Set("railsd_rail_work_requests_total", rail.work_requests, labels);
-  page->Set("railsd_rail_completions_total", rail.completions, labels);
-  page->Set("railsd_rail_weak_zones_total", rail.weak_zones, labels);
-  page->Set("railsd_rail_errors_total", rail.endpoint_errors, {{"rail", rail.name}, {"kind", "endpoint"}});
   for (const auto& [counter, value] : ReadRdmaPortCounters(device.name, device.port, sysfs)) {
     page->Set("railsd_rail_port_events_total", value, {{"rail", rail.name}, {"counter", counter}});
   }
@@ -113,6 +110,22 @@ void AddInterface(const RailView& rail, const MetricSources& sources, MetricPage
   }
 }
 
+// Adds the counters of the table. The bytes received may fall, when a rail fails and its peer has them land again.
+void AddCounters(const RailView& rail, HighWater* high_water, MetricPage* page) {
+  static constexpr auto kMetrics = std::to_array<Metric>({
+#define RAILSD_COUNTER(name, rails, family, ...) "railsd_rail_" family "_total",
+      RAILSD_RAIL_COUNTERS(RAILSD_COUNTER)
+#undef RAILSD_COUNTER
+  });
+  for (size_t i = 0; i < kMetrics.size(); ++i) {
+    const RailCounterInfo& counter = kRailCounters[i];
+    if (counter.rails == RailCounterInfo::kVerbs && rail.device.name.empty()) continue;
+    Labels labels = {{"rail", rail.name}};
+    if (*counter.label != 0) labels.push_back({counter.label, counter.value});
+    page->SetRising(high_water, kMetrics[i], rail.counts.*counter.count, std::move(labels));
+  }
+}
+
 void AddRail(const RailView& rail, const MetricSources& sources, MetricPage* page) {
   const auto labels = [&](const char* key = nullptr, const char* value = nullptr) {
     Labels out = {{"rail", rail.name}};
@@ -126,15 +139,7 @@ void AddRail(const RailView& rail, const MetricSources& sources, MetricPage* pag
   page->Set("railsd_rail_window_bytes", rail.window_bytes, labels());
   page->Set("railsd_rail_sleeps_total", rail.sleeps, labels());
   page->Set("railsd_rail_measured_speed_bytes_per_second", rail.measured_bytes_per_s, labels());
-  page->Set("railsd_rail_payload_bytes_total", rail.tx_payload_bytes, labels("direction", "tx"));
-  page->SetRising(sources.high_water, "railsd_rail_payload_bytes_total", rail.rx_payload_bytes,
-                  labels("direction", "rx"));
-  page->Set("railsd_rail_chunks_total", rail.tx_chunks, labels("direction", "tx"));
-  page->Set("railsd_rail_chunks_total", rail.rx_chunks, labels("direction", "rx"));
-  page->Set("railsd_rail_fences_total", rail.tx_fences, labels("direction", "tx"));
-  page->Set("railsd_rail_fences_total", rail.rx_fences, labels("direction", "rx"));
-  page->Set("railsd_rail_system_calls_total", rail.tx_system_calls, labels("direction", "tx"));
-  page->Set("railsd_rail_system_calls_total", rail.rx_system_calls, labels("direction", "rx"));
+  AddCounters(rail, sources.high_water, page);
   page->Set("railsd_rail_queued_bytes", rail.queued_bytes, labels());
   page->Set("railsd_rail_in_flight_bytes", rail.in_flight_bytes, labels());
   page->Set("railsd_rail_queue_depth", uint64_t{rail.command_depth}, labels("queue", "commands"));
@@ -151,11 +156,6 @@ void AddRail(const RailView& rail, const MetricSources& sources, MetricPage* pag
   }
   page->Set("railsd_rail_flaps_total", rail.health.flaps, labels());
   page->Set("railsd_rail_drains_total", rail.health.drains, labels());
-  page->Set("railsd_rail_errors_total", rail.protocol_errors, labels("kind", "protocol"));
-  page->Set("railsd_rail_errors_total", rail.refused_connections, labels("kind", "refused"));
-  page->Set("railsd_rail_errors_total", rail.disconnects, labels("kind", "disconnect"));
-  page->Set("railsd_rail_errors_total", rail.connect_failures, labels("kind", "connect"));
-  page->Set("railsd_rail_discarded_bytes_total", rail.rx_discarded_bytes, labels());
   page->Set("railsd_returned_chunks_total", rail.returned_chunks, labels());
   if (rail.device.name.empty()) {
     AddInterface(rail, sources, page);
@@ -209,12 +209,42 @@ void AddPaths(const AgentSnapshot& snapshot, size_t max_peers, HighWater* high, 
   }
 }
 
+// Adds waits for peers. Peers beyond `max_peers` are summed.
+void AddWaits(absl::Span<const PeerView> peers, size_t max_peers, HighWater* high, MetricPage* page) {
+  absl::Duration other;
+  for (size_t p = 0; p < peers.size(); ++p) {
+    if (p < max_peers) {
+      page->Set("railsd_peer_wait_seconds_total", absl::ToDoubleSeconds(peers[p].ready_wait),
+                {{"peer", peers[p].node}});
+    } else {
+      other += peers[p].ready_wait;
+    }
+  }
+  if (peers.size() <= max_peers) return;
+  // Falls when a peer is forgotten: those behind it move up, into series of their own.
+  const auto waited = static_cast<uint64_t>(absl::ToInt64Nanoseconds(other));
+  const uint64_t most = high == nullptr ? waited : high->Raise("railsd_peer_wait_seconds_total/other", waited);
+  page->Set("railsd_peer_wait_seconds_total", static_cast<double>(most) * 1e-9, {{"peer", "other"}});
+}
+
+void AddProcess(const ProcessUsage& usage, MetricPage* page) {
+  const auto set = [page](Metric metric, const auto& value) {
+    if (value) page->Set(metric, *value);
+  };
+  set("process_cpu_seconds_total", usage.cpu_seconds);
+  set("process_resident_memory_bytes", usage.resident_memory_bytes);
+  set("process_virtual_memory_bytes", usage.virtual_memory_bytes);
+  set("process_open_fds", usage.open_fds);
+  set("process_max_fds", usage.max_fds);
+  set("process_start_time_seconds", usage.start_time_seconds);
+}
+
 void AddBalance(const BalanceMeter& meter, MetricPage* page) {
   const std::vector<BalanceMeter::Window> windows = meter.Read();
   for (size_t w = 0; w < windows.size(); ++w) {
-    const auto set = [&](const std::optional<Balance>& balance, const char* direction, const char* of) {
+    const auto set = [&](const std::optional<Balance>& balance, const char* direction, const char* traffic) {
       if (!balance) return;
-      const Labels labels = {{"direction", direction}, {"of", of}, {"window", BalanceMeter::kWindowNames[w]}};
+      const Labels labels = {{"direction", direction}, {"traffic", traffic}, {"window", BalanceMeter::kWindowNames[w]}};
       page->Set("railsd_balance_max_over_mean", balance->max_over_mean, labels);
       page->Set("railsd_balance_jain_index", balance->jain, labels);
     };
@@ -247,6 +277,7 @@ void AddSnapshot(const AgentSnapshot& snapshot, const MetricSources& sources, Me
   page->Set("railsd_draining", uint64_t{snapshot.draining});
   for (const RailView& rail : snapshot.rails) AddRail(rail, sources, page);
   AddPaths(snapshot, sources.max_peers, sources.high_water, page);
+  AddWaits(snapshot.peers, sources.max_peers, sources.high_water, page);
   uint64_t segments = 0, segment_bytes = 0;
   for (const SessionView& session : snapshot.sessions) {
     segments += session.segments;
@@ -290,18 +321,22 @@ void AddJobs(const JobStatistics& jobs, MetricPage* page) {
   page->Set("railsd_job_duration_seconds", view.duration);
   page->Set("railsd_job_bytes", view.bytes_sent, {{"direction", "tx"}});
   page->Set("railsd_job_bytes", view.bytes_received, {{"direction", "rx"}});
-  page->Set("railsd_job_wait_seconds", view.wait_ranks, {{"for", "ranks"}});
-  page->Set("railsd_job_wait_seconds", view.wait_peers, {{"for", "peers"}});
-  page->Set("railsd_job_wait_seconds", view.sending, {{"for", "sending"}});
-  page->Set("railsd_job_wait_seconds", view.receiving, {{"for", "receiving"}});
+  page->Set("railsd_job_wait_seconds", view.wait_ranks, {{"phase", "ranks"}});
+  page->Set("railsd_job_wait_seconds", view.wait_peers, {{"phase", "peers"}});
+  page->Set("railsd_job_wait_seconds", view.sending, {{"phase", "sending"}});
+  page->Set("railsd_job_wait_seconds", view.receiving, {{"phase", "receiving"}});
   page->Set("railsd_job_switching_efficiency", view.efficiency, {{"part", "total"}});
   page->Set("railsd_job_switching_efficiency", view.efficiency_data, {{"part", "data"}});
   page->Set("railsd_job_switching_efficiency", view.efficiency_moving, {{"part", "moving"}});
   page->Set("railsd_job_switching_efficiency", view.efficiency_utilisation, {{"part", "utilisation"}});
   page->Set("railsd_job_ratio_to_bound", view.ratio);
-  const auto set = [page](const JobStatistics::BalanceHistograms& balance, const char* direction, const char* of) {
-    page->Set("railsd_job_balance_max_over_mean", balance.max_over_mean, {{"direction", direction}, {"of", of}});
-    page->Set("railsd_job_balance_jain_index", balance.jain, {{"direction", direction}, {"of", of}});
+  page->Set("railsd_job_speedup_over_pinned", view.speedup);
+  page->Set("railsd_job_placement_seconds_total", view.actual_seconds.Value(), {{"placement", "actual"}});
+  page->Set("railsd_job_placement_seconds_total", view.pinned_seconds.Value(), {{"placement", "pinned"}});
+  const auto set = [page](const JobStatistics::BalanceHistograms& balance, const char* direction, const char* traffic) {
+    page->Set("railsd_job_balance_max_over_mean", balance.max_over_mean,
+              {{"direction", direction}, {"traffic", traffic}});
+    page->Set("railsd_job_balance_jain_index", balance.jain, {{"direction", direction}, {"traffic", traffic}});
   };
   set(view.sent, "tx", "actual");
   set(view.received, "rx", "actual");
@@ -328,16 +363,16 @@ void AddPeers(const PeerHub& peers, size_t max_peers, MetricPage* page) {
   page->Set("railsd_control_errors_total", counters.messages_dropped, {{"kind", "dropped"}});
   page->Set("railsd_control_errors_total", counters.messages_held_back, {{"kind", "held_back"}});
   const OutboxDepths outboxes = peers.Outboxes();
-  page->Set("railsd_control_outbox_messages", uint64_t{outboxes.messages}, {{"of", "all"}});
-  page->Set("railsd_control_outbox_messages", uint64_t{outboxes.most_messages}, {{"of", "fullest"}});
-  page->Set("railsd_control_outbox_bytes", uint64_t{outboxes.bytes}, {{"of", "all"}});
-  page->Set("railsd_control_outbox_bytes", uint64_t{outboxes.most_bytes}, {{"of", "fullest"}});
+  page->Set("railsd_control_outbox_messages", uint64_t{outboxes.messages}, {{"outbox", "all"}});
+  page->Set("railsd_control_outbox_messages", uint64_t{outboxes.most_messages}, {{"outbox", "fullest"}});
+  page->Set("railsd_control_outbox_bytes", uint64_t{outboxes.bytes}, {{"outbox", "all"}});
+  page->Set("railsd_control_outbox_bytes", uint64_t{outboxes.most_bytes}, {{"outbox", "fullest"}});
 }
 
 void AddWatches(const WatchDepths& depths, MetricPage* page) {
   page->Set("railsd_job_watches", uint64_t{depths.watches});
-  page->Set("railsd_job_watch_reports", uint64_t{depths.reports}, {{"of", "all"}});
-  page->Set("railsd_job_watch_reports", uint64_t{depths.most_reports}, {{"of", "fullest"}});
+  page->Set("railsd_job_watch_reports", uint64_t{depths.reports}, {{"watch", "all"}});
+  page->Set("railsd_job_watch_reports", uint64_t{depths.most_reports}, {{"watch", "fullest"}});
 }
 
 void AddLimits(const LimitCounters& refused, MetricPage* page) {
@@ -368,6 +403,7 @@ std::vector<MetricFamily> CollectMetrics(const MetricSources& sources) {
   page.Set("railsd_build_info", uint64_t{1}, {{"version", context.version}, {"node", context.node}});
   page.Set("railsd_start_time_seconds", static_cast<double>(absl::ToUnixMicros(context.started)) * 1e-6);
   page.Set("railsd_config_info", uint64_t{1}, {{"hash", context.config_hash()}});
+  AddProcess(ReadProcessUsage(sources.proc), &page);
   AddTls(context.tls, sources.tls_data, &page);
   if (sources.links != nullptr) AddLinks(*sources.links, context.tls != nullptr, &page);
   const std::optional<AgentSnapshot> snapshot = ReadAgent(context.agent, sources.deadline);

@@ -17,7 +17,7 @@
 #include "agent/agent.h"
 #include "daemon/metrics/job_statistics.h"
 #include "daemon/peer/peer_hub.h"
-#include "daemon/service/services.h"
+#include "daemon/services/services.h"
 #include "daemon/session/descriptor_server.h"
 
 namespace railsd {
@@ -55,6 +55,7 @@ struct MetricSources {
   HighWater* high_water = nullptr;           // StatusPort sets its own
   std::vector<std::string> interfaces = {};  // interfaces of TCP rails, by rail; empty: unknown
   std::string sysfs = "/sys";
+  std::string proc = "/proc";
   bool tls_data = false;                       // TLS on data connections, too
   absl::Duration deadline = absl::Seconds(2);  // for the engine's answer
 };

@@ -50,7 +50,8 @@ JobStatistics::Histograms::Histograms()
       efficiency(PartBounds()),
       efficiency_data(PartBounds()),
       efficiency_moving(PartBounds()),
-      efficiency_utilisation(PartBounds()) {}
+      efficiency_utilisation(PartBounds()),
+      speedup({0.1, 0.25, 0.5, 0.75, 0.9, 1, 1.1, 1.25, 1.5, 2, 3, 4, 6, 8}) {}
 
 JobStatistics::JobStatistics(std::vector<uint64_t> rail_speeds) : rail_speeds_(std::move(rail_speeds)) {}
 
@@ -69,7 +70,15 @@ void JobStatistics::OnJobFinished(SessionId, const JobReport& report) {
   histograms_.wait_peers.Observe(absl::ToDoubleSeconds(report.waiting_for_peers));
   histograms_.sending.Observe(absl::ToDoubleSeconds(report.sending));
   histograms_.receiving.Observe(absl::ToDoubleSeconds(report.receiving));
-  if (report.ratio_to_bound > 0) histograms_.ratio.Observe(report.ratio_to_bound);
+  // Bounds count the bytes of lost ranks, which nobody carried.
+  const bool whole = report.lost_ranks.empty();
+  if (whole && report.ratio_to_bound > 0) histograms_.ratio.Observe(report.ratio_to_bound);
+  const absl::Duration actual = report.elapsed - report.waiting_for_ranks;
+  if (whole && report.pinned_bound > absl::ZeroDuration() && actual > absl::ZeroDuration()) {
+    histograms_.speedup.Observe(absl::FDivDuration(report.pinned_bound, actual));
+    histograms_.actual_seconds.Increment(absl::ToDoubleSeconds(actual));
+    histograms_.pinned_seconds.Increment(absl::ToDoubleSeconds(report.pinned_bound));
+  }
   if (report.efficiency.total > 0) {
     histograms_.efficiency.Observe(report.efficiency.total);
     histograms_.efficiency_data.Observe(report.efficiency.data);

@@ -2,6 +2,7 @@
 #ifndef RAILSD_DAEMON_METRICS_JOB_STATISTICS_H_
 #define RAILSD_DAEMON_METRICS_JOB_STATISTICS_H_
 
+#include <prometheus/counter.h>
 #include <prometheus/histogram.h>
 
 #include <cstdint>
@@ -33,6 +34,8 @@ class JobStatistics final : public AgentObserver {
     Histograms();
     prometheus::Histogram duration, wait_ranks, wait_peers, sending, receiving, bytes_sent, bytes_received, ratio;
     prometheus::Histogram efficiency, efficiency_data, efficiency_moving, efficiency_utilisation;
+    prometheus::Histogram speedup;  // over pinned rails
+    prometheus::Counter actual_seconds, pinned_seconds;
     BalanceHistograms sent, received, planned;
   };
   const Histograms& histograms() const { return histograms_; }

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "agent/transport/rail_counters.h"
 
 namespace railsd {
 
@@ -22,9 +23,16 @@ struct MetricInfo {
   const char* help;
 };
 
-inline constexpr auto kMetricTable = std::to_array<MetricInfo>({
+inline constexpr auto kWrittenMetrics = std::to_array<MetricInfo>({
     {"railsd_build_info", MetricKind::kGauge, "version,node", "Version and node of this daemon; always 1."},
     {"railsd_start_time_seconds", MetricKind::kGauge, "", "When this daemon started, in seconds since 1970."},
+    {"process_cpu_seconds_total", MetricKind::kCounter, "", "Processor time of the daemon, user and system."},
+    {"process_resident_memory_bytes", MetricKind::kGauge, "", "Memory of the daemon that is in RAM."},
+    {"process_virtual_memory_bytes", MetricKind::kGauge, "", "Addresses that the daemon has mapped."},
+    {"process_open_fds", MetricKind::kGauge, "", "Open file descriptors of the daemon."},
+    {"process_max_fds", MetricKind::kGauge, "", "Limit of open file descriptors. Absent without a limit."},
+    {"process_start_time_seconds", MetricKind::kGauge, "",
+     "When the kernel started the process, in seconds since 1970."},
     {"railsd_config_info", MetricKind::kGauge, "hash", "Hash of the configuration in force; always 1."},
     {"railsd_tls_enabled", MetricKind::kGauge, "", "1 when nodes authenticate each other by mutual TLS."},
     {"railsd_tls_data_enabled", MetricKind::kGauge, "",
@@ -38,10 +46,10 @@ inline constexpr auto kMetricTable = std::to_array<MetricInfo>({
     {"railsd_tls_handshakes_failed_total", MetricKind::kCounter, "",
      "TLS handshakes that failed, of the control port and of dials to peers."},
     {"railsd_draining", MetricKind::kGauge, "", "1 while the daemon refuses new groups and ends running jobs."},
-    {"railsd_balance_max_over_mean", MetricKind::kGauge, "direction,of,window",
+    {"railsd_balance_max_over_mean", MetricKind::kGauge, "direction,traffic,window",
      "Busiest rail of the node over the mean of its rails, each rail's bytes over its speed, during the window; 1 is "
      "even. Rails that are drained do not count; absent while nothing moves. Actual, and as planned."},
-    {"railsd_balance_jain_index", MetricKind::kGauge, "direction,of,window",
+    {"railsd_balance_jain_index", MetricKind::kGauge, "direction,traffic,window",
      "The same as Jain's index: 1 is even, one over the number of rails when one rail carries all."},
     {"railsd_rail_speed_bytes_per_second", MetricKind::kGauge, "rail",
      "Speed that is configured, or that the interface or device tells."},
@@ -49,17 +57,9 @@ inline constexpr auto kMetricTable = std::to_array<MetricInfo>({
      "Speed that the next plan counts on: less where the rail was seen to be slow."},
     {"railsd_rail_measured_speed_bytes_per_second", MetricKind::kGauge, "rail",
      "Speed seen while the rail was busy; 0 until known."},
-    {"railsd_rail_payload_bytes_total", MetricKind::kCounter, "rail,direction",
-     "Payload bytes: acknowledged by the receiver (tx), arrived whole (rx)."},
     {"railsd_rail_planned_bytes_total", MetricKind::kCounter, "rail,direction",
      "Payload bytes that plans put onto the rail; late binding and failures may have moved them since. Peers tell the "
      "bytes to be received (rx) with their next job."},
-    {"railsd_rail_chunks_total", MetricKind::kCounter, "rail,direction",
-     "Chunks acknowledged (tx) and frames arrived whole (rx)."},
-    {"railsd_rail_fences_total", MetricKind::kCounter, "rail,direction",
-     "Fences; each says that all that the rail was given of an exchange until then has arrived."},
-    {"railsd_rail_system_calls_total", MetricKind::kCounter, "rail,direction",
-     "System calls that moved payload; RDMA: posts (tx), sleeps until a completion (rx)."},
     {"railsd_rail_queued_bytes", MetricKind::kGauge, "rail", "Bytes planned onto the rail and not posted."},
     {"railsd_rail_in_flight_bytes", MetricKind::kGauge, "rail", "Bytes posted and not acknowledged."},
     {"railsd_rail_window_bytes", MetricKind::kGauge, "rail", "Bytes that may be in flight to one peer."},
@@ -77,20 +77,11 @@ inline constexpr auto kMetricTable = std::to_array<MetricInfo>({
     {"railsd_rail_flaps_total", MetricKind::kCounter, "rail",
      "Failures of the rail or of its connections to single peers; restarts of peers are none."},
     {"railsd_rail_drains_total", MetricKind::kCounter, "rail", "How often an operator drained the rail."},
-    {"railsd_rail_errors_total", MetricKind::kCounter, "rail,kind",
-     "Data connections that failed: protocol, refused, disconnect, connect; endpoint: queue pairs that went into "
-     "error."},
-    {"railsd_rail_discarded_bytes_total", MetricKind::kCounter, "rail",
-     "Payload bytes that arrived for zones closed or unknown, and were discarded."},
     {"railsd_rail_device_info", MetricKind::kGauge, "rail,device,port,link_layer,zone_keys",
      "RDMA device of a rail over verbs, and whether landing zones have keys of their own (windows) or share their "
      "segment's (weak); always 1."},
     {"railsd_rail_link_up", MetricKind::kGauge, "rail", "1 when the port of the rail's RDMA device is active."},
     {"railsd_rail_queue_pairs", MetricKind::kGauge, "rail", "RDMA queue pairs."},
-    {"railsd_rail_work_requests_total", MetricKind::kCounter, "rail", "RDMA work requests posted."},
-    {"railsd_rail_completions_total", MetricKind::kCounter, "rail", "RDMA completions polled."},
-    {"railsd_rail_weak_zones_total", MetricKind::kCounter, "rail",
-     "Landing zones opened with a key that opens their whole segment to the sending node."},
     {"railsd_rail_port_events_total", MetricKind::kCounter, "rail,counter",
      "Errors, discards, repeats and signs of congestion as the driver of the rail's RDMA port, or of the interface "
      "that has the address of a rail over TCP, counts them (sysfs)."},
@@ -109,6 +100,9 @@ inline constexpr auto kMetricTable = std::to_array<MetricInfo>({
      "drained_by_peer; others are left out. Peers beyond metrics.max_peers have it for paths that are not up."},
     {"railsd_peer_rail_payload_bytes_total", MetricKind::kCounter, "peer,rail,direction",
      "Payload bytes of jobs, each counted once. Peers beyond metrics.max_peers are summed as peer \"other\"."},
+    {"railsd_peer_wait_seconds_total", MetricKind::kCounter, "peer",
+     "Time for which this node's jobs waited for the peer: from this node's READY until the peer's, summed over jobs. "
+     "A wait counts while it lasts. Peers beyond metrics.max_peers are summed as peer \"other\"."},
     {"railsd_control_messages_total", MetricKind::kCounter, "direction", "Messages between agents."},
     {"railsd_control_messages_ignored_total", MetricKind::kCounter, "",
      "Messages of ended jobs, of unknown groups, or that contradict what is known."},
@@ -118,10 +112,10 @@ inline constexpr auto kMetricTable = std::to_array<MetricInfo>({
      "Links to other agents: disconnect, refused, protocol, lost, duplicate, dropped; held_back: messages of jobs to a "
      "node that has half an outbox waiting for it; identity: the refused ones whose certificate does not have the name "
      "that their HELLO claims."},
-    {"railsd_control_outbox_messages", MetricKind::kGauge, "of",
+    {"railsd_control_outbox_messages", MetricKind::kGauge, "outbox",
      "Messages that peers have not acknowledged yet: of all peers together (all), of the peer with the most "
      "(fullest)."},
-    {"railsd_control_outbox_bytes", MetricKind::kGauge, "of", "The same in bytes."},
+    {"railsd_control_outbox_bytes", MetricKind::kGauge, "outbox", "The same in bytes."},
     {"railsd_sessions", MetricKind::kGauge, "", "Trainer processes with a session."},
     {"railsd_segments", MetricKind::kGauge, "", "Shared memory segments."},
     {"railsd_segment_bytes", MetricKind::kGauge, "", "Bytes of shared memory segments."},
@@ -135,7 +129,7 @@ inline constexpr auto kMetricTable = std::to_array<MetricInfo>({
     {"railsd_tenant_jobs_finished_total", MetricKind::kCounter, "tenant,result",
      "Finished jobs of a tenant's ranks of this node: ok, failed; replayable ones are neither."},
     {"railsd_tenant_job_bytes_total", MetricKind::kCounter, "tenant,direction",
-     "Bytes that those jobs sent to and received from other ranks."},
+     "Bytes that those jobs sent and received."},
     {"railsd_tenant_rail_sent_bytes_total", MetricKind::kCounter, "tenant,rail",
      "Bytes of a tenant's jobs that arrived at other nodes over a rail; counted while jobs run."},
     {"railsd_groups", MetricKind::kGauge, "state", "Groups with a rank on this node: active, broken."},
@@ -147,23 +141,30 @@ inline constexpr auto kMetricTable = std::to_array<MetricInfo>({
     {"railsd_job_duration_seconds", MetricKind::kHistogram, "",
      "From the acceptance of a rank's part of a job to its end, of jobs that were done."},
     {"railsd_job_bytes", MetricKind::kHistogram, "direction",
-     "Bytes that a rank's part of a job sent and received, to and from other ranks, of jobs that were done."},
-    {"railsd_job_wait_seconds", MetricKind::kHistogram, "for",
+     "Bytes that a rank's part of a job sent and received, of jobs that were done."},
+    {"railsd_job_wait_seconds", MetricKind::kHistogram, "phase",
      "Part of the duration spent waiting for other ranks of the node (ranks), for READY (peers), and from then on "
      "until everything was acknowledged (sending) and everything was here (receiving); the last two overlap."},
     {"railsd_job_ratio_to_bound", MetricKind::kHistogram, "",
      "Time of a job on this node over its lower bound, max(out, in) / sum of rail speeds. Drained rails do not count, "
      "here and in the following."},
+    {"railsd_job_speedup_over_pinned", MetricKind::kHistogram, "",
+     "The least time that a job could take on this node with the bytes of each rank on its own rail (pinned), over the "
+     "time that it took. 2: at least twice as fast as pinned."},
+    {"railsd_job_placement_seconds_total", MetricKind::kCounter, "placement",
+     "Time of the same jobs: that they took (actual), and the least with the bytes of each rank on its own rail "
+     "(pinned)."},
     {"railsd_job_switching_efficiency", MetricKind::kHistogram, "part",
      "Useful bytes of a job over what the rails could have carried both ways since the last local submission (total), "
      "and its factors: useful over carried bytes (data), time in which every peer was ready (moving), use of the rails "
      "in that time (utilisation)."},
-    {"railsd_job_balance_max_over_mean", MetricKind::kHistogram, "direction,of",
+    {"railsd_job_balance_max_over_mean", MetricKind::kHistogram, "direction,traffic",
      "Busiest rail over the mean of the rails, for each job that was done; see railsd_balance_max_over_mean."},
-    {"railsd_job_balance_jain_index", MetricKind::kHistogram, "direction,of",
+    {"railsd_job_balance_jain_index", MetricKind::kHistogram, "direction,traffic",
      "Jain's index of the rails' use, for each job that was done."},
     {"railsd_submissions_refused_total", MetricKind::kCounter, "", "Submissions that were refused; nothing changed."},
-    {"railsd_local_copy_bytes_total", MetricKind::kCounter, "", "Bytes copied between ranks of this node."},
+    {"railsd_local_copy_bytes_total", MetricKind::kCounter, "",
+     "Bytes copied between ranks of this node, and from a rank to itself."},
     {"railsd_engine_sleeps_total", MetricKind::kCounter, "",
      "Sleeps of the engine's thread: it had nothing to do, for data.spin at least."},
     {"railsd_eager_exchanges_total", MetricKind::kCounter, "direction",
@@ -181,7 +182,7 @@ inline constexpr auto kMetricTable = std::to_array<MetricInfo>({
     {"railsd_engine_queue_depth", MetricKind::kGauge, "", "Commands that wait for the engine's thread."},
     {"railsd_copy_queue_depth", MetricKind::kGauge, "", "Copies between ranks of this node that wait for a thread."},
     {"railsd_job_watches", MetricKind::kGauge, "", "Calls that watch the ends of jobs."},
-    {"railsd_job_watch_reports", MetricKind::kGauge, "of",
+    {"railsd_job_watch_reports", MetricKind::kGauge, "watch",
      "Ends of jobs that wait to be sent to who watches them: of all watches together (all), of the one with the most "
      "(fullest)."},
     {"railsd_limit_refused_total", MetricKind::kCounter, "limit",
@@ -206,6 +207,32 @@ inline constexpr auto kMetricTable = std::to_array<MetricInfo>({
      "Sessions refused because the client is of no tenant, or not of the one whose socket it came to."},
     {"railsd_scrape_failed", MetricKind::kGauge, "", "1 when the engine did not answer this scrape in time."},
 });
+
+// One for each of kRailCounters.
+inline constexpr auto kRailCounterMetrics = std::to_array<MetricInfo>({
+#define RAILSD_COUNTER(name, rails, family, label, value, help) \
+  {"railsd_rail_" family "_total", MetricKind::kCounter, sizeof(label) == 1 ? "rail" : "rail," label, help},
+    RAILSD_RAIL_COUNTERS(RAILSD_COUNTER)
+#undef RAILSD_COUNTER
+});
+
+// A family's first counter has its help.
+consteval size_t CountFamilies() {
+  size_t families = 0;
+  for (const MetricInfo& metric : kRailCounterMetrics) families += *metric.help != 0 ? 1 : 0;
+  return families;
+}
+
+// All metrics, in the order of the exposition.
+inline constexpr auto kMetricTable = [] {
+  std::array<MetricInfo, kWrittenMetrics.size() + CountFamilies()> table = {};
+  size_t size = 0;
+  for (const MetricInfo& metric : kWrittenMetrics) table[size++] = metric;
+  for (const MetricInfo& metric : kRailCounterMetrics) {
+    if (*metric.help != 0) table[size++] = metric;
+  }
+  return table;
+}();
 
 // A metric of the table, by its name. A name that the table lacks does not compile.
 class Metric {

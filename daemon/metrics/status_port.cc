@@ -12,9 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "common/json/json.h"
 #include "daemon/lifecycle/readiness.h"
-#include "daemon/service/overview.h"
-#include "proto/json/json.h"
+#include "daemon/services/overview.h"
 #include "rails/v1/operator.pb.h"
 
 namespace railsd {
@@ -30,9 +30,7 @@ constexpr char kNoAnswer[] = "the engine does not answer; the daemon's log says 
 
 HttpAnswer Json(int status, const nlohmann::ordered_json& value) {
   // Names come from outside and may not be UTF-8: replaces bad bytes instead of throwing.
-  return {.status = status,
-          .type = "application/json",
-          .body = value.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n"};
+  return {.status = status, .type = "application/json", .body = rails::DumpJson(value) + "\n"};
 }
 
 HttpAnswer JsonError(int status, const std::string& text) { return Json(status, {{"error", text}}); }
@@ -99,7 +97,7 @@ HttpAnswer StatusPort::Status(const std::string& query) const {
   if (!snapshot) return JsonError(503, kNoAnswer);
   rails::v1::GetOverviewResponse overview;
   OverviewTo(*snapshot, *sources_.context, *finished, &overview);
-  return Json(200, rails::OverviewJson(overview));
+  return Json(200, rails::MessageJson(overview));
 }
 
 HttpAnswer StatusPort::Ready() const {

@@ -158,7 +158,7 @@ absl::Status PeerHub::CheckPeer(const PeerHello& hello, const std::string& expec
 absl::Status PeerHub::CheckBoot(const PeerHello& hello) {
   if (hello.boot == options_.boot) {
     return absl::FailedPreconditionError(
-        absl::StrCat("node ", hello.node, " says the boot id of node ", options_.node));
+        absl::StrCat("node ", hello.node, " claims the boot id of node ", options_.node));
   }
   for (const auto& [node, peer] : peers_) {
     if (node == hello.node || peer->link.last_boot() != hello.boot) continue;
@@ -195,6 +195,11 @@ void PeerHub::OnHello(const ConnectionPtr& connection, Visit& visit, absl::strin
   if (facts->hello.boot == options_.boot && facts->hello.node == options_.node) {
     if (target == nullptr) {
       SayHello(connection, visit, nullptr);
+    } else if (!target->expected_node.empty() && target->expected_node != options_.node) {
+      return Refuse(connection, visit, target->expected_node,
+                    absl::FailedPreconditionError(absl::StrCat(
+                        "peers.static has this node's own address under the name ", target->expected_node,
+                        ", and this node calls itself ", options_.node, ": correct `node` here, or the list")));
     } else {
       options_.log->info("own_address_found address={}", target->address);
       target->self = true;
@@ -343,7 +348,7 @@ void PeerHub::Break(const ConnectionPtr& connection, const std::string& reason) 
   ++counters_.protocol_errors;
   HubPeer* const peer = PeerOf(connection);
   const std::string text = absl::StrCat(
-      peer == nullptr ? absl::StrCat("whoever is at ", PlaceOf(*connection)) : absl::StrCat("node ", peer->node),
+      peer == nullptr ? absl::StrCat("an unknown peer at ", PlaceOf(*connection)) : absl::StrCat("node ", peer->node),
       " to node ", options_.node, ": ", reason);
   EndFor(connection, visits_[connection], "peer_broke_the_protocol", peer == nullptr ? "?" : peer->node, text);
   if (peer != nullptr) Lose(*peer, text);

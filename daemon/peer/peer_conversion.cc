@@ -68,7 +68,7 @@ class FieldReader {
     return in;
   }
   Recovery ReadRecovery(const pb::Recovery& in) {
-    if (in.policy() > 3) Fail("recovery.policy", absl::StrCat(in.policy(), " is none"));
+    if (in.policy() > 3) Fail("recovery.policy", absl::StrCat(in.policy(), " is invalid"));
     return {static_cast<RecoveryPolicy>(std::max(in.policy(), 1u)),
             absl::Milliseconds(std::min<uint64_t>(in.wait_limit_milliseconds(), 1 << 30))};
   }
@@ -273,7 +273,7 @@ ControlMessage ReadRehomed(const pb::Rehomed& in, FieldReader* r) {
   if (!CheckCount(in, r)) return out;
   for (const pb::Rehomed::Exchange& exchange : in.exchanges()) {
     if (exchange.state() > static_cast<uint32_t>(Rehomed::State::kAborted)) {
-      r->Fail("exchanges.state", absl::StrCat(exchange.state(), " is none"));
+      r->Fail("exchanges.state", absl::StrCat(exchange.state(), " is invalid"));
     }
     const auto state = static_cast<Rehomed::State>(exchange.state());
     if ((state == Rehomed::State::kOpen) != (exchange.round() > 0)) {

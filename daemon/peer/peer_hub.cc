@@ -72,7 +72,7 @@ void PeerHub::SetStaticPeers(const std::vector<StaticPeerConfig>& peers) {
   for (HubPeer* peer : were) {
     if (peer->config) continue;
     peer->keep_until = SteadyNow() + kKeepPeer;
-    if (!peer->link.up()) peer->why = "not listed in peers.static any more";
+    if (!peer->link.up()) peer->why = "no longer listed in peers.static";
   }
 }
 

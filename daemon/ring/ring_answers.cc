@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "agent/base/failed_ranks.h"
-#include "daemon/service/conversion.h"
+#include "daemon/services/conversion.h"
 
 namespace railsd {
 

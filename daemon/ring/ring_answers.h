@@ -14,8 +14,8 @@
 #include "agent/agent.h"
 #include "daemon/ring/ring_memory.h"
 #include "daemon/ring/ring_server.h"
-#include "daemon/service/calls.h"
-#include "daemon/service/job_feed.h"
+#include "daemon/services/calls.h"
+#include "daemon/services/job_feed.h"
 #include "rails/v1/job.pb.h"
 #include "rails/v1/ring.pb.h"
 

@@ -1,4 +1,4 @@
-// Memory that a client and the daemon share for a ring (proto/ring/ring.h).
+// Memory that a client and the daemon share for a ring (common/ring/ring.h).
 #ifndef RAILSD_DAEMON_RING_RING_MEMORY_H_
 #define RAILSD_DAEMON_RING_RING_MEMORY_H_
 
@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "agent/base/unique_fd.h"
-#include "proto/ring/ring.h"
+#include "common/ring/ring.h"
 
 namespace railsd {
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/service/calls.h"
+#include "daemon/services/calls.h"
 
 namespace railsd {
 namespace {

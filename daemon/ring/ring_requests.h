@@ -13,7 +13,7 @@
 #include "daemon/ring/ring_answers.h"
 #include "daemon/ring/ring_memory.h"
 #include "daemon/ring/ring_server.h"
-#include "daemon/service/services.h"
+#include "daemon/services/services.h"
 
 namespace railsd {
 

@@ -17,8 +17,8 @@
 #include "agent/base/event_source.h"
 #include "agent/base/unique_fd.h"
 #include "daemon/ring/ring_requests.h"
-#include "daemon/service/job_feed.h"
-#include "daemon/service/services.h"
+#include "daemon/services/job_feed.h"
+#include "daemon/services/services.h"
 
 namespace railsd {
 namespace {

@@ -1,4 +1,4 @@
-// Serves the rings of all sessions (proto/ring/ring.h).
+// Serves the rings of all sessions (common/ring/ring.h).
 #ifndef RAILSD_DAEMON_RING_RING_SERVER_H_
 #define RAILSD_DAEMON_RING_RING_SERVER_H_
 

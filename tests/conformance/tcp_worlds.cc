@@ -12,6 +12,9 @@
 #include "tests/conformance/transport_suite.h"
 
 namespace railsd::testing {
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(RemoteSuite);  // alone in the program under ThreadSanitizer
+
 namespace {
 
 class TcpWorld final : public World {

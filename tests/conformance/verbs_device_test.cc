@@ -199,7 +199,7 @@ TEST_P(VerbsSuite, TheEndOfAConnectionIsToldBeforeAnotherIsBegun) {
   EXPECT_TRUE(begun());
 }
 
-// What <drm/drm.h> calls drm_mode_create_dumb and drm_prime_handle.
+// drm_mode_create_dumb and drm_prime_handle of <drm/drm.h>.
 struct DumbBuffer {
   uint32_t height, width, bits_per_pixel, flags, handle, pitch;
   uint64_t size;

@@ -12,7 +12,7 @@ namespace railsd::testing {
 // By rail, the port ("NAME/PORT") of each node, in the order in which the tests add nodes.
 const std::vector<std::vector<std::string>>& Rails();
 
-// What only verbs have: devices, their links, their limits.
+// Tests that only verbs have: devices, their links, their limits.
 class VerbsSuite : public TransportSuite {};
 
 }  // namespace railsd::testing

@@ -23,13 +23,13 @@ STATE = ROOT / "build/docker"
 DOCKER = "/usr/bin/docker"  # Debian's: another one that lies in the way may know no BuildKit
 PATIENCE = 120.0  # seconds until an engine that does not begin is given up
 PR_SET_PDEATHSIG = 1
-# Of the machine: what an engine is known to change.
+# Settings of the machine that an engine is known to change.
 SETTINGS = ["net/ipv4/ip_forward", "net/ipv4/conf/all/forwarding", "net/ipv4/conf/default/forwarding",
             "net/ipv6/conf/all/forwarding", "net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables"]
 
 
 class EngineError(Exception):
-    """What could not be done, with what Docker said."""
+    """A command of Docker that failed, with what Docker printed."""
 
 
 def run(*command, check=True, **options):
@@ -42,7 +42,7 @@ def run(*command, check=True, **options):
 
 
 def network_settings():
-    """What the machine's network looks like: interfaces, addresses, routes, rules, switches."""
+    """The state of the machine's network: interfaces, addresses, routes, rules, switches."""
     settings = {name: path.read_text().strip() for name in SETTINGS if (path := Path("/proc/sys") / name).exists()}
     links = json.loads(run("ip", "-json", "address", "show"))
     settings["addresses"] = sorted((link["ifname"], link["operstate"], address["local"])

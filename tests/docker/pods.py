@@ -12,28 +12,37 @@ import kubernetes_merge  # noqa: E402  (found by the line above)
 TAKEN = {  # what is translated below; anything else in a manifest fails, so that nothing is left out silently
     "pod": {"serviceAccountName", "automountServiceAccountToken", "enableServiceLinks", "priorityClassName", "nodeSelector",
             "tolerations", "hostNetwork", "dnsPolicy", "terminationGracePeriodSeconds", "securityContext", "initContainers",
-            "containers", "volumes", "restartPolicy", "affinity"},
+            "containers", "volumes", "restartPolicy", "affinity", "subdomain"},
     "container": {"name", "image", "command", "args", "env", "ports", "startupProbe", "readinessProbe", "livenessProbe",
                   "lifecycle", "securityContext", "resources", "volumeMounts"},
 }
 
 
 class Pod:
-    """One pod on an imitated node. `node` names it; `network` is a container whose network is the node's; `paths` gives
-    each volume's folder on this machine by name."""
+    """One pod on an imitated node. `node` names it; `network` is a container whose network is the node's, with `address`;
+    `paths` gives each volume's folder on this machine by name. `index` is its index in a Job, and `secrets` gives texts by
+    the name of a Secret and key."""
 
-    def __init__(self, spec, node, network, paths):
+    def __init__(self, spec, node, network, paths, address=None, index=None, secrets=None):
         unknown = spec.keys() - TAKEN["pod"]
         assert not unknown, f"pods.py knows nothing of {unknown}"
         self.spec, self.node, self.network, self.paths = spec, node, network, paths
+        self.fields = {"spec.nodeName": node, "status.hostIP": address,
+                       "metadata.annotations['batch.kubernetes.io/job-completion-index']": index}
+        self.secrets = secrets or {}
         self.kinds = {volume["name"]: volume for volume in spec["volumes"]}
 
     def environment(self, container):
-        """By name. Of the downward API only the node's name is known."""
+        """By name. The node's name and address and the index in a Job are the only known parts of the downward API."""
         found = {}
         for item in container.get("env", []):
-            assert item["valueFrom"]["fieldRef"]["fieldPath"] == "spec.nodeName", item
-            found[item["name"]] = self.node
+            source = item.get("valueFrom", {})
+            if "value" in item:
+                found[item["name"]] = item["value"]
+            elif "secretKeyRef" in source:
+                found[item["name"]] = self.secrets[source["secretKeyRef"]["name"], source["secretKeyRef"]["key"]]
+            else:
+                found[item["name"]] = str(self.fields[source["fieldRef"]["fieldPath"]])
         return found
 
     def run_options(self, container):
@@ -87,7 +96,7 @@ class Pod:
         docker.docker("run", "--detach", "--name", name, *self.run_options(container), *entry, *command)
 
     def pre_stop(self):
-        """What the kubelet would execute in the container before it ends it."""
+        """The command that the kubelet would execute in the container before it ends it."""
         return self.spec["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
 
     def probe(self, kind):
@@ -102,7 +111,7 @@ def daemon_pod(overlay):
             kubernetes_merge.one(objects, "ConfigMap", "railsd-config")["data"]["railsd.yaml"])
 
 
-def job_pod():
-    """Of the example."""
-    [job] = kubernetes_merge.documents(kubernetes_merge.ROOT / "example/training-job.yaml")
-    return job["spec"]["template"]["spec"]
+def job_pod(name="training-job.yaml"):
+    """The Job of an example."""
+    objects = kubernetes_merge.documents(kubernetes_merge.ROOT / "example" / name)
+    return kubernetes_merge.one(objects, "Job")["spec"]["template"]["spec"]

@@ -30,7 +30,7 @@ HARDENED = {"read_only": True, "cap_drop": ["ALL"], "security_opt": ["no-new-pri
 
 
 class Addresses:
-    """Of every node on every network; what a Cluster asks for."""
+    """Addresses of every node on every network, with the methods that a Cluster calls."""
 
     def control(self, node):
         return f"{NETWORK}.250.{node + 10}:{clusters.CONTROL_PORT}"
@@ -62,7 +62,7 @@ class ContainerNode(clusters.Node):
         return f"{self.stack.project}-t{self.index}"
 
     def poll(self):
-        """What Docker says of a daemon that does not run."""
+        """Docker's report on a daemon that does not run."""
         state = self.stack.docker.inspect(self.container)["State"]
         return f"{state['Status']}, exit status {state['ExitCode']}"
 
@@ -161,7 +161,7 @@ class Stack(clusters.Cluster):
         return "\n".join(f"--- {node.name}\n" + self.docker.docker("logs", "--tail", str(lines), node.container, check=False)
                          for node in nodes or self.nodes)
 
-    # What the tests do
+    # Actions of the tests
 
     def recreate(self, node, image):
         """The node's container anew, from another image; everybody else is left alone."""
@@ -175,7 +175,7 @@ class Stack(clusters.Cluster):
         self.docker.docker("network", what, *address, f"{self.project}_rail{rail}", node.container)
 
     def inside(self, node, *command):
-        """What a command prints that runs in the daemon's container."""
+        """Runs a command in the daemon's container; gives what it printed."""
         return self.docker.docker("exec", node.container, *command)
 
     def trainer(self, node):
@@ -191,7 +191,7 @@ class Stack(clusters.Cluster):
         return self.replay("--launch", " ".join(command), "--verify", *arguments, timeout=300)
 
     def query(self, expression):
-        """What Prometheus answers: the samples of an instant query."""
+        """The samples of an instant query of Prometheus."""
         answer = self.docker.docker("exec", f"{self.project}-prometheus", "promtool", "query", "instant", "--format", "json",
                                     "http://127.0.0.1:9090", expression, check=False)
         try:

@@ -95,7 +95,7 @@ class Cluster(unittest.TestCase):
 
     def carried(self, node):
         """Payload bytes by rail, sent and received."""
-        return [rail["tx_payload_bytes"] + rail["rx_payload_bytes"]
+        return [rail["counters"]["tx_payload_bytes"] + rail["counters"]["rx_payload_bytes"]
                 for rail in self.stack.ctl_json(self.stack.nodes[node], "rails")["rails"]]
 
     @staticmethod
@@ -111,7 +111,7 @@ class Cluster(unittest.TestCase):
         eventually(lambda: sum(self.carried(0)) > before + 8 * FLOW, "jobs are under way")
 
     def rail_states(self, node, rail):
-        """Of one rail of the node, as each of its peers sees it."""
+        """The state of one rail of the node, as each of its peers sees it."""
         return [peer["rail_states"][rail] for other in self.stack.nodes if other is not node and other.running()
                 for peer in self.stack.ctl_json(other, "peers")["peers"] if peer["node"] == node.name]
 

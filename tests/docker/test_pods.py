@@ -17,6 +17,7 @@ from stack import eventually
 
 NODES, RAILS = 2, 4
 SERVICE = "railsd.railsd.svc.cluster.local"
+FIRST_RANK = "railsd-acceptance-0.railsd-acceptance"
 BYTES = 4 << 20
 IPC_LOCK = 1 << 14
 
@@ -48,8 +49,9 @@ class Pods(unittest.TestCase):
     def make_node(cls, node, base):
         """A container that is a node: its network, whose eth1 and so on are the rails, and its folders."""
         name = f"{cls.prefix}-node{node}"
-        cls.docker.docker("create", "--name", name, "--network", cls.networks[0], "--network-alias", SERVICE, base, "sleep",
-                          "infinity")
+        aliases = [SERVICE, FIRST_RANK] if node == 0 else [SERVICE]
+        cls.docker.docker("create", "--name", name, "--network", cls.networks[0],
+                          *(f"--network-alias={alias}" for alias in aliases), base, "sleep", "infinity")
         cls.addClassCleanup(cls.docker.docker, "rm", "--force", name)
         cls.docker.docker("start", name)
         for network in cls.networks[1:]:  # in this order: each gets the next interface
@@ -59,7 +61,9 @@ class Pods(unittest.TestCase):
         for path in paths.values():
             path.mkdir(parents=True)
         (paths["config"] / "railsd.yaml").write_text(cls.tcp_config())
-        return pods.Pod(cls.spec, f"{cls.prefix}-n{node}", name, paths)
+        address = cls.docker.docker("inspect", "--format",
+                                    f'{{{{(index .NetworkSettings.Networks "{cls.networks[0]}").IPAddress}}}}', name).strip()
+        return pods.Pod(cls.spec, f"{cls.prefix}-n{node}", name, paths, address)
 
     @classmethod
     def tcp_config(cls):
@@ -79,6 +83,15 @@ class Pods(unittest.TestCase):
         """Whether what the kubelet would ask is answered as it should be."""
         return subprocess.run([*self.docker.command, "exec", f"{self.prefix}-pod{node}", *self.nodes[node].probe(probe)],
                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode == 0
+
+    def listeners(self, node):
+        """The addresses at which the control port and the metrics of a node's daemon are."""
+        found = set()
+        for line in self.inside(node, "cat", "/proc/net/tcp").splitlines()[1:]:
+            (address, port), state = line.split()[1].split(":"), line.split()[3]
+            if state == "0A" and int(port, 16) in (7471, 9471):
+                found.add(".".join(str(byte) for byte in reversed(bytes.fromhex(address))))
+        return found
 
     def ready(self):
         for node in range(NODES):
@@ -125,6 +138,23 @@ class Pods(unittest.TestCase):
             "run", "--rm", "--network", "none", "--volume", f"{path}:/etc/railsd/railsd.yaml:ro",
             self.spec["containers"][0]["image"], "--config", "/etc/railsd/railsd.yaml", "--check-config"))
 
+    def test_acceptance(self):
+        """The example's Job, with a pod on each of the nodes: every byte is right, and both pods end well."""
+        self.ready()
+        spec = pods.job_pod("acceptance-job.yaml")
+        [container] = spec["containers"]
+        container["command"] += ["--steps=2"]
+        [world] = [item for item in container["env"] if item["name"] == "WORLD_SIZE"]
+        world["value"] = str(NODES)
+        names = [f"{self.prefix}-acceptance{rank}" for rank in range(NODES)]
+        for rank, node in enumerate(self.nodes):
+            self.addCleanup(self.docker.docker, "rm", "--force", names[rank], check=False)
+            pods.Pod(spec, node.node, node.network, {"railsd": node.paths["sockets"]}, index=rank,
+                     secrets={("railsd-acceptance", "token"): "shared"}).start(self.docker, names[rank])
+        for name in names:
+            self.assertEqual(self.docker.docker("wait", name).strip(), "0", self.docker.docker("logs", name))
+        self.assertIn("every byte was right", self.docker.docker("logs", names[0]))
+
     def test_life(self):
         """Started, used, drained by preStop, ended, replaced, used."""
         self.ready()
@@ -133,6 +163,7 @@ class Pods(unittest.TestCase):
         self.assertEqual(set(status["Groups"].split()), {"7471", "7472", "7473"})
         self.assertEqual({int(status[key], 16) for key in ("CapPrm", "CapEff", "CapBnd")}, {self.capabilities})
         self.assertEqual(int(status["NoNewPrivs"]), self.no_new_privileges)
+        self.assertEqual(self.listeners(0), {self.nodes[0].fields["status.hostIP"]}, "and no rail's address")
         log = [json.loads(line) for line in self.docker.docker("logs", f"{self.prefix}-pod0").splitlines()]
         [memory] = [entry for entry in log if entry["event"] == "locked_memory"]
         self.assertEqual(memory["unlimited_by_capability"], "true" if self.capabilities else "false")

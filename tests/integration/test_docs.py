@@ -3,8 +3,8 @@
 
 A page's blocks run in one shell, in their own folder, mount and process namespaces. This node is n0 of a cluster of
 two: its sockets are in /run/railsd, the other node's in /run/railsd-n1, and its configuration is
-/etc/railsd/railsd.yaml. Needs root. Labels are those of doc_blocks.py. Blocks that are only for reading are counted, so
-that they stay rare.
+/etc/railsd/railsd.yaml. `ssh` and `srun` are scripts that start what they are given with the sockets of these nodes. Needs
+root. Labels are those of doc_blocks.py. Blocks that are only for reading are counted, so that they stay rare.
 """
 
 import os
@@ -23,6 +23,21 @@ from harness import clusters
 ELSEWHERE = {"dev", "docker", "kubernetes", "package", "python", "read", "systemd"}
 MAX_READ = 4
 COMMAND = re.compile(r"^    (\$ )?(sudo )?(railsctl|railsd|curl|docker|systemctl|kubectl|apt-get|cmake|\./dev) ")
+
+# The pages' nodes a and b, of which rank 0 listens at 10.0.0.1:29400, are those of the cluster. Their metrics.listen is
+# 10.0.0.1:9471 and 10.0.0.2:9471.
+RENDEZVOUS = "10.0.0.1:29400"
+SOCKETS = "case $node in a|0) s=/run/railsd;; b|1) s=/run/railsd-n1;; *) exit 255;; esac"
+LAUNCHERS = {
+    "ssh": f'#!/bin/sh\n[ "$1" = -n ] && shift\nnode=$1; shift\n{SOCKETS}\nexec "$@" --socket-dir $s\n',
+    "srun": f'''#!/bin/sh
+while [ "$1" != railsctl ]; do shift; done
+for node in 0 1; do
+  {SOCKETS}
+  SLURM_PROCID=$node SLURM_NTASKS=2 "$@" --socket-dir $s &
+done
+wait $! && wait
+'''}
 
 MARK = "@@@@ block "
 PROLOGUE = """set -euo pipefail
@@ -123,14 +138,18 @@ class Commands(harness.ClusterTest):
         super().setUpClass()
         cls.spare = clusters.Loopback()  # for daemons that a page starts itself
         cls.addClassCleanup(cls.spare.close)
-        cls.cluster.replay("--workload", "uniform", "--bytes-per-rank", "1MiB", "--steps", 2)  # jobs for the pages
 
     def session(self, scratch):
         """The environment of a page's shells."""
         build, first = harness.BUILD, self.cluster.nodes[0]
-        Path(scratch, "home").mkdir(exist_ok=True)
+        for folder in ("home", "launchers"):
+            Path(scratch, folder).mkdir(exist_ok=True)
+        for name, text in LAUNCHERS.items():
+            Path(scratch, "launchers", name).write_text(text)
+            Path(scratch, "launchers", name).chmod(0o755)
         shutil.copy(harness.ROOT / "deploy/railsd.example.yaml", Path(scratch, "home"))
-        folders = [build / "daemon", build / "client/railsctl", build / "client", build / "sim"]
+        folders = [build / "daemon", build / "client/railsctl", build / "client", build / "sim",
+                   Path(scratch, "launchers")]
         return {"PATH": ":".join([*map(str, folders), os.environ["PATH"]]), "HOME": str(Path(scratch, "home")),
                 "N0": str(first.sockets), "N1": str(self.cluster.nodes[1].sockets), "CONFIG": str(first.config),
                 "METRICS": self.cluster.addresses.metrics(0), "SCRATCH": scratch, "TERM": "dumb", "LANG": "C.UTF-8"}
@@ -142,6 +161,9 @@ class Commands(harness.ClusterTest):
             script = PROLOGUE
             for number, block in enumerate(blocks):
                 text = block.text.replace("127.0.0.1:9471", environment["METRICS"])
+                for node in self.cluster.nodes:
+                    text = text.replace(f"10.0.0.{node.index + 1}:9471", self.cluster.addresses.metrics(node.index))
+                text = text.replace(RENDEZVOUS, f"127.{self.spare.number}.0.200:29400")
                 script += f"echo; echo '{MARK}{number}'\n" + text.replace("127.8.", f"127.{self.spare.number}.")
             # Processes that a page leaves end with the page's process namespace.
             run = subprocess.run(["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c",
@@ -155,6 +177,8 @@ class Commands(harness.ClusterTest):
             if not blocks:
                 continue
             with self.subTest(page=relative(path)):
+                # Jobs for the page: 1 to 16 of one group, which are all that a daemon can explain.
+                self.cluster.replay("--workload", "uniform", "--bytes-per-rank", "1MiB", "--steps", 7)
                 printed, run = self.run_page(path, blocks)
                 if run.returncode != 0:
                     last = blocks[len(printed) - 1] if printed else "its beginning"

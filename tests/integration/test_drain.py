@@ -28,7 +28,7 @@ class Drain(harness.ClusterTest):
     def carried(self, node, rail):
         """Payload bytes sent and received at this end of the rail."""
         view = self.rail(node, rail)
-        return view["tx_payload_bytes"], view["rx_payload_bytes"]
+        return view["counters"]["tx_payload_bytes"], view["counters"]["rx_payload_bytes"]
 
     def heard(self, rail, state):
         """Waits until the peers of n0 know whether its end of the rail is drained."""
@@ -50,7 +50,7 @@ class Drain(harness.ClusterTest):
 
     def test_a_drained_rail_stands_still(self):
         with self.replaying(*WORKLOAD, "--steps", 10) as ended:
-            eventually(lambda: self.rail(0, 1)["tx_payload_bytes"] > 1 << 20, "rail1 of n0 is in use")
+            eventually(lambda: self.rail(0, 1)["counters"]["tx_payload_bytes"] > 1 << 20, "rail1 of n0 is in use")
             self.drain(0, "rail1")
             self.heard(1, "drained_by_peer")
             self.seen_by_peer()

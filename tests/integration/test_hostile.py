@@ -122,7 +122,7 @@ class Hostile(harness.ClusterTest):
                 thread.join()
         self.wait_idle()
         after = self.cluster.overview(node)["rails"]
-        counted = sum(int(rail["protocol_errors"]) + int(rail["refused_connections"]) for rail in after)
+        counted = sum(int(rail["counters"]["protocol_errors"]) + int(rail["counters"]["refused_connections"]) for rail in after)
         self.assertGreater(counted, 0, "hostile bytes on rails are counted")
         harness.eventually(lambda: harness.footprint(node.pid)["threads"] == before["threads"],
                            lambda: f"threads now {harness.footprint(node.pid)}, before {before}")
@@ -158,7 +158,7 @@ class Hostile(harness.ClusterTest):
                                              "--steps", 2)
                 self.assertIs(report["verified"], True)
                 self.assertTrue(all(peer["up"] for peer in self.cluster.overview(node)["peers"]))
-        refused = sum(int(rail["refused_connections"]) for rail in self.cluster.overview(node)["rails"])
+        refused = sum(int(rail["counters"]["refused_connections"]) for rail in self.cluster.overview(node)["rails"])
         self.assertGreaterEqual(refused, count - 64, "those that gave way are counted")
         self.wait_idle()
         harness.eventually(lambda: sum(harness.footprint(node.pid)["descriptors"].values())

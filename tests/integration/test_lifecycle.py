@@ -31,6 +31,15 @@ class Configuration(unittest.TestCase):
         for word in ("node:", "rails:", "rail0", "timeouts:"):
             self.assertIn(word, printed.stdout)
 
+    def test_listen(self):
+        both = self.GOOD + "control: {{listen: \"0.0.0.0:7471\"}}\ntls: {{mode: plain_text}}\n"
+        printed = self.railsd(both, "--print-config", "--listen", "fd00::7").stdout
+        self.assertIn('listen: "[fd00::7]:7471"', printed)
+        self.assertRegex(printed, r'metrics:\n  listen: ""', "it is off")
+        run = self.railsd(both, "--print-config", "--listen", "10.0.0.0/40")
+        self.assertEqual(run.returncode, 3)
+        self.assertIn("--listen: '10.0.0.0/40': not a network", run.stderr)
+
     def test_bad(self):
         for arguments in (["--check-config"], []):
             run = self.railsd(self.GOOD + "plan: {{policy: fastest}}\n", *arguments)

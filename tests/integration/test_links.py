@@ -35,9 +35,9 @@ class Links(harness.FabricTest):
     def state(self, node, rail):
         return self.rail(node, rail)["health"]["state"]
 
-    def total(self, field):
-        """Sum of a field over all rails of all nodes."""
-        return sum(rail[field] for node in self.cluster.nodes
+    def total(self, counter):
+        """A counter, summed over all rails of all nodes."""
+        return sum(rail["counters"][counter] for node in self.cluster.nodes
                    for rail in self.cluster.overview(node)["rails"])
 
     def wait_state(self, node, rail, state):
@@ -57,8 +57,8 @@ class Links(harness.FabricTest):
                               "--ranks-per-node", 2)
 
     def used_again(self, node, rail):
-        before = self.rail(node, rail)["tx_payload_bytes"]
-        eventually(lambda: self.rail(node, rail)["tx_payload_bytes"] > before, f"rail{rail} of n{node} carries bytes")
+        before = self.rail(node, rail)["counters"]["tx_payload_bytes"]
+        eventually(lambda: self.rail(node, rail)["counters"]["tx_payload_bytes"] > before, f"rail{rail} of n{node} carries bytes")
 
     # Faults.
 

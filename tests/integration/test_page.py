@@ -105,7 +105,7 @@ class Loopback(Page, harness.ClusterTest):
             trainer.segment("s", 1 << 16)
         harness.join(trainers, evil)
         self.wait_text(page, "#about", "1 group")
-        show = ("show({...last, active: [], finished: [{group: %s, seq: 1, rank: 0, state: 'failed', code: 'ABORTED', "
+        show = ("show({...last, active: [], finished: [{group: %s, job: {seq: 1, rank: 0}, state: 'failed', code: 'ABORTED', "
                 "message: %s, bytes_sent: 0, bytes_received: 0, elapsed_seconds: 1, ratio_to_bound: 0}]}, null)")
         page.run(show % (json.dumps(evil), json.dumps(evil)))
         self.assertIn(evil, page.text("#finished"))

@@ -57,7 +57,7 @@ class Partition(harness.FabricTest):
             self.assertEqual(trainer.wrong_bytes("r", 0, length, seed=1 - rank), 0)
 
     def received(self, node):
-        return sum(rail["rx_payload_bytes"]
+        return sum(rail["counters"]["rx_payload_bytes"]
                    for rail in self.cluster.overview(self.cluster.nodes[node])["rails"])
 
     def cut_in_a_job(self, how):

@@ -83,7 +83,8 @@ class Waits(Recovery):
                 report = trainer.must(do="wait", job=job)
                 self.assertEqual((report["terminal"], report["code"]), (True, "OK"), report)
                 self.verify(trainer, [1 - rank])
-        self.assertEqual(self.status(0)[0]["recovery"], "wait 1m")
+        group = self.status(0)[0]
+        self.assertEqual((group["recovery"], group["wait_limit_milliseconds"]), ("wait", 60_000))
 
     def test_its_limit_is_a_limit(self):
         self.start(2)

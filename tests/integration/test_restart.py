@@ -16,12 +16,12 @@ SETTINGS = clusters.Settings(nodes=4, rails=2, speed="1gbit",
 
 
 class Rank(threading.Thread):
-    """A trainer that exchanges with all others, with different bytes in each round, until it is told the last round."""
+    """A trainer that exchanges with all ranks, with different bytes in each round, until it is told the last round."""
 
     def __init__(self, trainer, rank, world, group):
         super().__init__()
         self.trainer, self.rank, self.world, self.group = trainer, rank, world, group
-        self.others = [other for other in range(world) if other != rank]
+        self.peers = range(world)  # itself, too
         self.round, self.last, self.replays, self.end, self.died = 0, None, 0, None, None
         for name in ("s", "r"):
             trainer.segment(name, IN_FLIGHT * world * BYTES)
@@ -33,12 +33,12 @@ class Rank(threading.Thread):
         return (number * self.world + source) * self.world + destination
 
     def submit(self, number):
-        for other in self.others:
-            self.trainer.must(do="fill", name="s", offset=self.place(number, other), bytes=BYTES,
-                              seed=self.seed(number, self.rank, other))
+        for peer in self.peers:
+            self.trainer.must(do="fill", name="s", offset=self.place(number, peer), bytes=BYTES,
+                              seed=self.seed(number, self.rank, peer))
         return self.trainer.do(do="submit", group=self.group, job=str(number),
-                               sends={str(o): [["s", self.place(number, o), BYTES]] for o in self.others},
-                               receives={str(o): [["r", self.place(number, o), BYTES]] for o in self.others})
+                               sends={str(o): [["s", self.place(number, o), BYTES]] for o in self.peers},
+                               receives={str(o): [["r", self.place(number, o), BYTES]] for o in self.peers})
 
     def finish(self, number):
         """Waits for a job. False: the job has failed, and `end` holds its report."""
@@ -47,11 +47,11 @@ class Rank(threading.Thread):
             self.end = report
             return False
         self.replays += report["replays"]
-        for other in self.others:
-            wrong = self.trainer.wrong_bytes("r", self.place(number, other), BYTES,
-                                             self.seed(number, other, self.rank))
+        for peer in self.peers:
+            wrong = self.trainer.wrong_bytes("r", self.place(number, peer), BYTES,
+                                             self.seed(number, peer, self.rank))
             if wrong:
-                raise AssertionError(f"round {number}: {wrong} wrong bytes from rank {other} at {self.rank}")
+                raise AssertionError(f"round {number}: {wrong} wrong bytes from rank {peer} at {self.rank}")
         return True
 
     def rounds(self):

@@ -79,18 +79,21 @@ class Tenants(harness.ClusterTest):
         tenants = self.cluster.ctl_json(self.cluster.nodes[node], "tenants")["tenants"]
         return next(tenant for tenant in tenants if tenant["name"] == name)
 
+    def quota(self, name, quota, node=0):
+        return next(each for each in self.tenant(name, node)["quotas"] if each["name"] == quota)
+
     def in_use(self, name, quota, node=0):
-        return self.tenant(name, node)["quotas"][quota]["in_use"]
+        return self.quota(name, quota, node)["in_use"]
 
     def refused(self, name, quota):
-        return self.tenant(name)["quotas"][quota]["refused"]
+        return self.quota(name, quota)["refused"]
 
     def tearDown(self):
         self.doCleanups()
         self.wait_idle()
         for name in ("red", "blue", "box"):
-            used = {kind: quota["in_use"] for kind, quota in self.tenant(name)["quotas"].items()
-                    if kind != "jobs_per_second"}
+            used = {quota["name"]: quota["in_use"] for quota in self.tenant(name)["quotas"]
+                    if quota["name"] != "jobs_per_second"}
             self.assertEqual(set(used.values()), {0}, (name, used))
 
     def test_who_is_of_which_tenant(self):

@@ -22,8 +22,8 @@ import doc_blocks  # noqa: E402
 import harness  # noqa: E402
 
 PACKAGES = ROOT / "build/packages"
-NAMES = ["railsd", "railsctl", "librailsd-client", "librailsd-client-dev", "python3-rails"]
-# What a compiler of trainers has, and a machine that boots.
+NAMES = ["railsd", "railsctl", "librailsd-client", "librailsd-client-dev", "python3-rails", "railsd-dashboards"]
+# Packages of a machine that boots and compiles trainers.
 TOOLS = ["systemd", "systemd-sysv", "g++", "cmake", "make", "pkg-config"]
 APT = ["apt-get", "-q", "-y", "--no-install-recommends", "-o", "APT::Sandbox::User=root"]
 
@@ -218,7 +218,7 @@ class Machine:
         return self.try_("systemctl", "is-system-running")[1].strip() in ("running", "degraded")
 
     def command(self, *command, user=None):
-        """What starts a command inside, as root or as a user with the groups of that user."""
+        """The command line that starts a command inside, as root or as a user with the groups of that user."""
         become = ["setpriv", "--reuid", user, "--regid", "users", "--init-groups"] if user else []
         return ["nsenter", "-t", str(self._leader()), "-m", "-u", "-i", "-n", "-p", "-r", "-w", *become,
                 *map(str, command)]

@@ -38,7 +38,7 @@ class Packages(debian.RootTest):
         self.root.write("/root/here/dev", "#!/bin/sh\n")  # `./dev package`, which this suite has begun with
         self.root.run("chmod", "+x", "/root/here/dev")
         blocks = debian.page_blocks("package")
-        self.assertEqual(len(blocks), 3, blocks)
+        self.assertEqual(len(blocks), 4, blocks)
         said = "".join(self.root.run("env", "DEBIAN_FRONTEND=noninteractive", "sh", "-ec", "cd /root/here\n" + block.text,
                                      network=True) for block in blocks)
         self.root.run("rm", "-r", "/root/here")
@@ -93,6 +93,19 @@ class Packages(debian.RootTest):
         keys = debian.run("zcat", self.root.path / PAGES[1][1:])
         for key in ("rails", "peers", "limits", "timeouts", "health", "log"):
             self.assertIn(f"\n.SS {key}\n", keys)
+
+    def test_2_programs_of_railsctl(self):
+        for command in ("plan", "sim"):
+            self.assertIn("Exit codes", self.root.run("railsctl", command, "--help"))
+
+    def test_2_dashboards_and_rules(self):
+        source = harness.ROOT / "dashboards"
+        names = {path.name for path in source.glob("*.json")} | {"rails.rules.yaml"}
+        folder = "/usr/share/railsd-dashboards"
+        self.assertEqual({path.name for path in (self.root.path / folder[1:]).iterdir()}, names)
+        for name in names:
+            self.assertEqual(self.root.read(f"{folder}/{name}"), (source / name).read_text())
+        self.assertTrue(self.root.exists("/usr/share/doc/railsd-dashboards/RUNBOOK.md"))
 
     def test_2_completion(self):
         for program in ("railsd", "railsctl"):

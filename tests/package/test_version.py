@@ -38,7 +38,7 @@ class Version(unittest.TestCase):
     def version(self):
         out = self.folder / "version.cc"
         debian.run("cmake", "-D", f"SOURCE_DIR={self.folder}", "-D", "PROJECT_VERSION=0.1.0", "-D", f"OUT={out}", "-P",
-                   debian.ROOT / "version/version.cmake")
+                   debian.ROOT / "common/version/version.cmake")
         text = out.read_text()
         self.assertIn('"2026-02-03"', text)
         return text.split('Version() { return "')[1].split('"')[0], out.stat().st_mtime_ns

@@ -123,10 +123,15 @@ def test_memory_that_is_not_shared_is_refused(cluster, client):
                 with pytest.raises(ValueError, match=text):
                     group.all_to_all_v(array, [1], shared, [1])
         for counts, error, text in (([5], ValueError, "send_counts"), ([-1], ValueError, "-1"), ([1, 1], ValueError, "2 counts"),
-                                    ([1.0], TypeError, "float")):
+                                    ([1.0], TypeError, r"send_counts is \[1.0\]")):
             with pytest.raises(error, match=text):
                 group.all_to_all_v(shared, counts, shared, [1])
         shared[:] = np.arange(16).reshape(4, 4)
-        group.all_to_all_v(shared[1:], [2], shared, [2]).wait(30)  # to itself, overlapping
-        assert shared[:, 0].tolist() == [4, 8, 8, 12]
+        with pytest.raises(ValueError, match="overlaps the receive range"):
+            group.all_to_all_v(shared[1:], [2], shared, [2])
+        group.all_to_all_v(shared[2:], [2], shared, [2]).wait(30)
+        assert shared[:, 0].tolist() == [8, 12, 8, 12]
+        group.all_to_all_v(shared, [4], shared, [4]).wait(30)  # it stays where it is
+        group.all_to_all_v(shared, [1], shared, [4], capacities=True).wait(30)
+        assert shared[:, 0].tolist() == [8, 12, 8, 12]
 

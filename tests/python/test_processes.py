@@ -46,8 +46,8 @@ def test_a_forked_child(cluster):
         memory = client.empty((2, 2, 1000))
         prepared = group.prepare({0: [memory[0, 0]]}, {0: [memory[0, 1]]})
         if group.rank == 0:
+            memory[0, 0, :3] = 1, 2, 3
             work = group.all_to_all_v(memory[0], [1, 1], memory[1], [1, 1])
-            memory[0, 0, :3] = 1, 2, 3  # sent to itself already
             answers = fork.SimpleQueue()
             child = fork.Process(target=lambda: answers.put(in_child(client, group, work, prepared, sockets(cluster)) or
                                                             memory[0, 0, :3].tolist()))
@@ -86,17 +86,28 @@ ENDS = {
     "SystemExit": "raise SystemExit(0)",
     "dropped": "del clients, groups, work; clients = []",
     "threads": """
+threading.excepthook = lambda _: None  # errors of threads at the exit
 def forever(call):
     def loop():
         while True:
-            call()
+            try:
+                call()
+            except rails.UnfinishedError:
+                pass
     threading.Thread(target=loop, daemon=True).start()
 forever(lambda: work.wait(0.01))
 forever(lambda: clients[0].empty(100000))
 forever(lambda: clients[1].join("nobody comes", 0, 2, timeout=5))
 forever(lambda: work.done())
-threading.excepthook = lambda _: None  # errors of threads at the exit
 time.sleep(0.1)
+""",
+    "child": """
+import os
+child = os.fork()
+if child == 0:
+    own = rails.connect(sys.argv[1])
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
 """,
     "coroutine": """
 import asyncio

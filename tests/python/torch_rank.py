@@ -61,13 +61,12 @@ def check_all_to_all(gloo, group):
     outputs = [torch.zeros_like(lists[peer][RANK]) for peer in range(WORLD)]
     dist.all_to_all(outputs, lists[RANK], group=group)
     assert all(torch.equal(output, lists[peer][RANK]) for peer, output in enumerate(outputs))
-    if RANK == 0:  # other ranks' parts are not begun
-        for dtype in DTYPES[:3]:
-            for size in (1, 0):
-                counts = [[size] + [0] * (WORLD - 1), [4] + [0] * (WORLD - 1)]
-                for given in tensors((size,), dtype):
-                    expect(rails.InvalidArgumentError, "rank 0 sends", dist.all_to_all_single, torch.zeros(4, dtype=dtype), given, *counts[::-1],
-                           group=group)
+    for dtype in DTYPES[:3]:
+        for size in (1, 0):  # rank 0 sends less to itself than it expects
+            counts = [[size if RANK == 0 else 0] + [0] * (WORLD - 1), [4 if RANK == 0 else 0] + [0] * (WORLD - 1)]
+            for given in tensors((counts[0][0],), dtype):
+                expect(rails.InvalidArgumentError, "rank 0 on n0 sends", dist.all_to_all_single, torch.zeros(counts[1][0], dtype=dtype), given,
+                       *counts[::-1], group=group)
     values = torch.arange(WORLD) + 10.0 * RANK
     for given in (values, rails.torch.empty(WORLD).copy_(values)):
         landed = torch.zeros(WORLD)
@@ -77,8 +76,26 @@ def check_all_to_all(gloo, group):
     counts = [1 + (peer + RANK) % WORLD for peer in range(WORLD)]
     expected = torch.zeros_like(same)
     dist.all_to_all_single(expected, same.clone(), counts, counts, group=gloo)
+    shared = rails.torch.empty(len(same), dtype=same.dtype).copy_(same)
+    beyond = rails.torch.empty(len(same) + 1, dtype=same.dtype)
+    beyond[:-1] = same
     dist.all_to_all_single(same, same, counts, counts, group=group)
-    assert torch.equal(same, expected), (same, expected)
+    dist.all_to_all_single(shared, shared, counts, counts, group=group)
+    dist.all_to_all_single(beyond[1:], beyond[:-1], counts, counts, group=group)
+    assert torch.equal(same, expected) and torch.equal(shared, expected) and torch.equal(beyond[1:], expected), (same, shared, beyond)
+    memory = rails.torch.empty(WORLD, 4)  # the own part lands where another part is sent from
+    memory[:] = 10.0 * RANK + torch.arange(WORLD)[:, None]
+    outputs = [torch.zeros(4) for _ in range(WORLD)]
+    outputs[RANK] = memory[(RANK + 1) % WORLD]
+    dist.all_to_all(outputs, list(memory), group=group)
+    assert all(bool((output == 10 * peer + RANK).all()) for peer, output in enumerate(outputs)), outputs
+    for _ in range(20):  # the own part is sent from where another part lands, and others from memory that is not shared
+        memory[:] = -1
+        memory[(RANK + 1) % WORLD] = 1000.0 + RANK
+        inputs = [torch.full((4,), 10.0 * RANK + peer) for peer in range(WORLD)]
+        inputs[RANK] = memory[(RANK + 1) % WORLD]
+        dist.all_to_all(list(memory), inputs, group=group)
+        assert all(bool((part == (1000 + RANK if peer == RANK else 10 * peer + RANK)).all()) for peer, part in enumerate(memory)), memory
     expect(ValueError, "single number", dist.all_to_all_single, torch.tensor(1.0), torch.empty(WORLD), group=group)
     expect(ValueError, "divide evenly", dist.all_to_all_single, torch.empty(WORLD), torch.empty(WORLD + 1), group=group)
     expect(ValueError, "add up", dist.all_to_all_single, torch.empty(WORLD), torch.empty(WORLD), [1] * WORLD, [2] * WORLD, group=group)
@@ -215,8 +232,8 @@ def check_threads():
 
 def check_detail():
     """TORCH_DISTRIBUTED_DEBUG=DETAIL finds ranks that call different operations."""
-    group = dist.new_group(backend="rails")
     dist.set_debug_level(dist.DebugLevel.DETAIL)
+    group = dist.new_group(backend="rails")  # looks for the level once
     a, b = torch.zeros(WORLD), torch.zeros(WORLD)
     dist.all_to_all_single(a, b, group=group)
     dtype = torch.int32 if RANK == 1 else torch.float32
@@ -242,6 +259,7 @@ def check_abort():
         works.append(dist.irecv(torch.zeros(3), 1, group))
         dist.barrier()
         group.abort()
+        dist.barrier()
         for work in works[1:]:
             expect(rails.RailsError, "operation", work.wait)
         expect(rails.CancelledError, "operation 3, all_to_all_single: this rank has aborted the group", works[2].wait)
@@ -250,8 +268,12 @@ def check_abort():
     else:
         dist.barrier()
         expect(rails.CancelledError, first, exchange)
+        # The last rank joins when rank 0 has gone: an operation that all have joined may be over before the abort.
+        late = RANK == WORLD - 1
+        work = None if late else exchange(async_op=True)
         dist.barrier()
-        expect(rails.RailsError, "rank 0", exchange)
+        dist.barrier()
+        expect(rails.RailsError, "rank 0", exchange if late else work.wait)
 
 
 def check_loss():
@@ -269,8 +291,9 @@ def check_loss():
     for work in works:
         expect(rails.UnavailableError, "is gone", work.wait)
         assert work.exception().ranks == (last,), work.exception()
-    expect(rails.RailsError, f"rank {last}", dist.barrier, group)
-    expect(rails.RailsError, f"recv from rank {last}", dist.recv, torch.zeros(3), last, group)
+    for error in (expect(rails.FailedPreconditionError, f"rank {last}", dist.barrier, group),
+                  expect(rails.RailsError, f"recv from rank {last}", dist.recv, torch.zeros(3), last, group)):
+        assert error.ranks == (last,), error
 
 
 def check_gradients(gloo, group):

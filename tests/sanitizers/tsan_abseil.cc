@@ -156,7 +156,8 @@ bool Mutex::AwaitCommon(const Condition& condition, synchronization_internal::Ke
   return real(this, condition, timeout);
 }
 
-// Every Wait of a CondVar comes here. Who signals needs no word: what the waiter looks at is behind the mutex.
+// Every Wait of a CondVar comes here. Signal and SignalAll need no annotation: the waiter's condition is behind the
+// mutex.
 bool CondVar::WaitCommon(Mutex* mutex, synchronization_internal::KernelTimeout timeout) {
   static const auto real = Real<bool(CondVar*, Mutex*, synchronization_internal::KernelTimeout)>(
       RAILSD_ABSL "7CondVar10WaitCommonEPNS0_5MutexENS0_24synchronization_internal13KernelTimeoutE");

@@ -1,4 +1,4 @@
-// What the programs of a ThreadSanitizer build rely on: it sees the mutexes of Abseil, and still sees races.
+// Programs of a ThreadSanitizer build rely on this: it sees the mutexes of Abseil, and still sees races.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

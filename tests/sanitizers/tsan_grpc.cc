@@ -39,7 +39,7 @@ int AddCode(dl_phdr_info* module, size_t, void* ranges) {
   return 0;
 }
 
-// Of the program or of a library that was there when it began.
+// Whether `address` is code of the program, or of a library that was there when it began.
 bool IsCode(uintptr_t address) {
   static const Ranges code = [] {
     Ranges ranges;
@@ -52,8 +52,8 @@ bool IsCode(uintptr_t address) {
   return false;
 }
 
-// Null unless `tag` is a callback. What a batch has in its place when somebody asks a completion queue for its end is
-// an object of C++, which begins with its table of virtual functions; a callback begins with a function.
+// Null unless `tag` is a callback. The tag of a batch whose end comes through a completion queue is an object of C++,
+// which begins with its table of virtual functions; a callback begins with a function.
 Callback* CallbackOf(void* tag) {
   auto* const real = static_cast<grpc_completion_queue_functor*>(tag);
   if (!IsCode(reinterpret_cast<uintptr_t>(real->functor_run))) return nullptr;

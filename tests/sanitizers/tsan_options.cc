@@ -8,16 +8,16 @@ extern "C" const char* __tsan_default_options() {
 
 extern "C" const char* __tsan_default_suppressions() {
   return
-      // What gRPC copies and frees by functions of the C library, by its own counts and queues.
+      // gRPC's copies and frees by functions of the C library, which its own counts and queues order.
       "called_from_lib:libgrpc.so\n"
       "called_from_lib:libgrpc++.so\n"
       "called_from_lib:libgpr.so\n"
       "called_from_lib:libupb.so\n"
       "called_from_lib:libssl.so\n"
       "called_from_lib:libcrypto.so\n"
-      // What draws gRPC's random pauses, under a lock of its own.
+      // The source of gRPC's random pauses, which has a lock of its own.
       "called_from_lib:libabsl_random_internal_pool_urbg.so\n"
-      // Where gRPC's own statuses are copied, compared and printed.
+      // Copies, comparisons and prints of gRPC's own statuses.
       "called_from_lib:libabsl_status.so\n"
       "called_from_lib:libabsl_strings.so\n"
       "called_from_lib:libabsl_cord.so\n"

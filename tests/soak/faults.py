@@ -13,9 +13,8 @@ import time
 import cluster as clusters
 import lab as labs
 
-# How often each is drawn before all others have been drawn again. Rails with a link fault are never rail 3, so jobs
-# must go on; but any may be drained, as long as there is one that nothing is wrong with. What is in DAEMON and TRAINER
-# ends jobs.
+# How often each is drawn before all others have been drawn again. Rail 3 never has a link fault, so jobs must go on.
+# Any rail may be drained as long as one has no fault. Faults in DAEMON and TRAINER end jobs.
 LINK = {"link down": 3, "no carrier": 2, "black hole": 2, "one direction": 3, "crawl": 2, "address removed": 2,
         "dropped": 2, "no route": 2, "connections destroyed": 4, "rail drained": 3}
 DAEMON = {"daemon killed": 1, "daemon stopped": 2, "partition": 1, "pair cut": 2}
@@ -36,7 +35,7 @@ class Fault:
 
 
 class Chronicle:
-    """What went wrong when. Any thread."""
+    """The faults and when they lasted. Any thread."""
 
     def __init__(self):
         self._lock, self._faults = threading.Lock(), []
@@ -86,7 +85,7 @@ class Injector:
             self.begin(self._draw())
 
     def lasting(self):
-        """What is broken now, for people."""
+        """The faults that last now, as texts for people."""
         return [f"{fault.kind} n{fault.node}" for _, _, fault in self._mends]
 
     def mend(self):
@@ -224,7 +223,7 @@ class Injector:
         return lambda: self.lab.shape(node, rail, self.lab.rate)
 
     def _dropped(self, node, rail):
-        """What a rule of a firewall does: carrier and addresses stay, packets vanish both ways."""
+        """As a rule of a firewall: carrier and addresses stay, packets vanish both ways."""
         self._swallow(self.lab.namespace(node), f"rail{rail}")
         self._swallow(self.lab.switch, f"p{node}r{rail}")
         return lambda: self.lab.shape(node, rail, self.lab.rate)

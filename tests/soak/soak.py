@@ -90,7 +90,7 @@ class Soak:
         self._check_daemons()
 
     def _warm(self):
-        """What daemons make when they are first used is no leak."""
+        """Uses the daemons once, because what they make at first use is no leak."""
         for _ in range(2):
             self._replay()
         self._wait_idle()
@@ -142,7 +142,7 @@ class Soak:
                        f"{self.cluster.overview(node)['status']}", patience=120)
 
     def _excess(self, node):
-        """What the daemon holds and should not, as texts."""
+        """Things that the daemon holds and should not, as texts."""
         held, excess = footprint(node.pid), []
         if held["mapped"]:
             excess.append(f"{held['mapped']} segments")

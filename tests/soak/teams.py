@@ -36,9 +36,10 @@ PROMISES = [
      {"daemon stopped"}),
     ("UNAVAILABLE", r"is not known after", {"daemon stopped", "daemon killed"}),
     ("UNAVAILABLE", r"railsd at .*sock|cannot connect to|closed the (descriptor socket|session)|is railsd running|"
-                    r"railsd is not (running|accepting)|Reconnect\(\)|belong to different daemons",
+                    r"railsd is not (running|accepting)|Reconnect\(\)|reconnect and join again|"
+                    r"belong to different daemons",
      {"daemon killed", "daemon stopped"}),
-    ("ABORTED", r"the railsd process \d+ of node n\d has ended|Reconnect\(\)", {"daemon killed"}),
+    ("ABORTED", r"Reconnect\(\)|reconnect and join again", {"daemon killed"}),
     ("ABORTED", r"closed its zones for job \d+ early and did not say why", set(DAEMON)),
     ("ABORTED", r"rank \d on n\d left group|was committed on n\d without all ranks|gave up joining", set(DAEMON) |
      {"trainer killed"}),
@@ -109,7 +110,7 @@ class Rank:
 
 
 class Record:
-    """What has happened, of all teams."""
+    """Counts of jobs, bytes and groups, of all teams."""
 
     def __init__(self, chronicle):
         self._lock, self._chronicle = threading.Lock(), chronicle

@@ -13,7 +13,7 @@ struct Allocations {
 
 // Totals of the whole process so far; any thread.
 Allocations AllocationsSoFar();
-// Of the calling thread.
+// Totals of the calling thread.
 Allocations AllocationsOfThisThread();
 
 }  // namespace railsd::testing

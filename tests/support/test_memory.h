@@ -36,10 +36,12 @@ inline std::shared_ptr<const Segment> MakeSegment(uint64_t bytes, uint32_t id = 
 inline void Append(MemoryRanges* ranges, const std::shared_ptr<const Segment>& segment, uint64_t offset,
                    uint64_t length) {
   auto table = std::make_shared<MemoryTable>();
-  table->Begin();
-  table->Append(ranges->pieces(), ranges->total_bytes());
-  table->Append(segment, offset, length);
-  const MemoryTable::Stream all = table->stream();
+  table->Reserve(ranges->range_count() + 1);
+  table->Hold(segment);
+  MemoryTable::Writer writer(table.get());
+  writer.Append(ranges->pieces().data(), ranges->total_bytes());
+  writer.Append(segment.get(), segment->base() + offset, length);
+  const MemoryTable::Stream all = writer.End();
   // The former table keeps the segments of the ranges before.
   *ranges = MemoryRanges({table.get(), [table, before = *ranges](const MemoryTable*) {}}, all);
 }
@@ -54,9 +56,11 @@ inline MemoryRanges Scatter(const std::shared_ptr<const Segment>& segment, uint6
   for (size_t i = 0; i < pieces; ++i) order[i] = i;
   std::shuffle(order.begin(), order.end(), random);
   auto table = std::make_shared<MemoryTable>();
-  table->Begin();
-  for (size_t i : order) table->Append(segment, begin + cuts[i], cuts[i + 1] - cuts[i]);
-  return {table, table->stream()};
+  table->Reserve(pieces);
+  table->Hold(segment);
+  MemoryTable::Writer writer(table.get());
+  for (size_t i : order) writer.Append(segment.get(), segment->base() + begin + cuts[i], cuts[i + 1] - cuts[i]);
+  return {table, writer.End()};
 }
 
 // The flow's bytes. Test memory is never shrunk under us, so plain loads and stores will do.

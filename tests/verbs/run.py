@@ -34,7 +34,7 @@ FAILED = re.compile(r"^\[  FAILED  \] .* \(\d+ ms\)$|^(?:FAIL|ERROR): ", re.MULT
 
 
 class Outcome:
-    """What one test came to."""
+    """The result of one test."""
 
     def __init__(self, name):
         self.name, self.status, self.seconds = name, None, 0.0

@@ -14,8 +14,8 @@ namespace railsd::tcp {
 // (CAP_NET_ADMIN).
 absl::Status CheckKernelTls();
 
-// From here on everything on the connected socket `fd` is a record, in both directions: what is sent, and what was not
-// read yet. AES-256-GCM, numbered from 0, with keys made of the secret of the two daemons and the nonces of HELLO and
+// From here on all bytes on the connected socket `fd` are records, in both directions, bytes that were not read yet
+// included. AES-256-GCM, numbered from 0, with keys made of the secret of the two daemons and the nonces of HELLO and
 // answer. 0, or an errno, after which the socket can only be closed.
 int StartKernelTls(int fd, const DataKey& key, absl::Span<const std::byte> dialler,
                    absl::Span<const std::byte> acceptor, bool dialled);
@@ -23,7 +23,7 @@ int StartKernelTls(int fd, const DataKey& key, absl::Span<const std::byte> diall
 // Why a connection is given up for which StartKernelTls() failed.
 inline constexpr char kNoKernelTls[] = "the kernel's TLS could not be turned on";
 
-// Whether a receive failed because of what it found: a record that was changed on its way, or is none.
+// Whether a receive failed because of the bytes that came: a record that was changed on its way, or no record.
 bool IsBadRecord(int error_number);
 
 }  // namespace railsd::tcp

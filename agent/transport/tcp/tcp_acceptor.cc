@@ -45,8 +45,8 @@ void TcpAcceptor::Refuse(const std::string& why) {
   context_->Notice(&notice_, why);
 }
 
-// The oldest gives way that has not said who it is, although what it has sent was looked at first: strangers who only
-// connect must not push out peers. There is room for a connection of every peer at both ends of a bad moment.
+// Closes the oldest connection that has not proven its name. Bytes that have come were looked at first: strangers that
+// only connect must not push out peers. There is room for two connections of every peer.
 void TcpAcceptor::MakeRoom() {
   const size_t most = std::max(context_->options.max_half_open, 2 * peers_->size());
   while (half_open_.size() >= most) {

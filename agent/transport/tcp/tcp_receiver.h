@@ -30,8 +30,8 @@ class TcpReceiver {
   // events at most, because all peers share the room for events.
   Outcome Receive(int socket, uint64_t budget_bytes, int* error_number);
 
-  // Acknowledges on `socket` what was finished since the last time. Returns 0, EAGAIN (call again when writable) or an
-  // errno.
+  // Acknowledges on `socket` the frames that ended since the last call. Returns 0, EAGAIN (call again when writable) or
+  // an errno.
   int SendAcks(int socket);
   bool HasAcks() const { return acks_begin_ < acks_end_ || told_ < frames_; }
   // The sender may be waiting for them: there is a fence, a refusal, many frames or many bytes.

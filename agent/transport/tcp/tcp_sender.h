@@ -1,4 +1,4 @@
-// The sending half of one peer: its orders, cut into frames, and what is acknowledged of them.
+// The sending half of one peer: its orders, cut into frames, and their acknowledgements.
 #ifndef RAILSD_AGENT_TRANSPORT_TCP_TCP_SENDER_H_
 #define RAILSD_AGENT_TRANSPORT_TCP_TCP_SENDER_H_
 
@@ -34,7 +34,7 @@ class TcpSender {
 
   // Sends up to about `budget_bytes` (see kLeastCharge) on `socket`.
   Outcome Send(int socket, uint64_t budget_bytes, int* error_number);
-  // Applies what arrived on it. False when it breaks the protocol.
+  // Applies acknowledgements that arrived on the socket. False when they break the protocol.
   bool OnAckBytes(absl::Span<const std::byte> bytes);
 
   // Ends the job's orders as kStopped. Their memory is not read after it.

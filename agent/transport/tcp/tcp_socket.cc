@@ -112,7 +112,8 @@ absl::StatusOr<UniqueFd> Listen(const SocketAddress& address, const SocketTuning
   if (const int error = BindToInterface(fd.get(), tuning.interface); error != 0) {
     if (error == EPERM) {
       return absl::PermissionDeniedError(absl::StrCat(
-          what, ": SO_BINDTODEVICE was refused; give the daemon CAP_NET_RAW or leave out the rail's interface"));
+          what,
+          ": SO_BINDTODEVICE was refused; give the daemon CAP_NET_RAW, or give the rail an address and no interface"));
     }
     if (error == ENODEV) {
       return absl::NotFoundError(absl::StrCat(what, ": there is no such interface (see `ip link`)"));

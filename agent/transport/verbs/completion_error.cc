@@ -9,7 +9,7 @@
 namespace railsd::verbs {
 
 CompletionError ExplainCompletion(int status) {
-  // RC reports in order, so whoever fails by itself says that those before it have not.
+  // RC reports in order: if a request fails by itself, those before it have not failed.
   switch (status) {
     case IBV_WC_SUCCESS:
       return {0, "success", true};

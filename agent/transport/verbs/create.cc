@@ -1,4 +1,4 @@
-// Opens the device and cuts the wishes of the configuration to what it has.
+// Opens the device and cuts the wishes of the configuration to the device's limits.
 #include <sys/epoll.h>
 
 #include <algorithm>

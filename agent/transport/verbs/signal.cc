@@ -87,7 +87,7 @@ absl::Status ReadEndpoint(Reader& reader, EndpointAddress* endpoint) {
   if (reader.failed()) return Wrong("it ends inside the endpoint");
   if (layer != 1 && layer != 2) return Wrong(absl::StrCat("link layer ", int{layer}, " is neither 1 nor 2"));
   endpoint->link_layer = static_cast<LinkLayer>(layer);
-  if (!IsMtu(endpoint->mtu_bytes)) return Wrong(absl::StrCat("MTU ", endpoint->mtu_bytes, " is none"));
+  if (!IsMtu(endpoint->mtu_bytes)) return Wrong(absl::StrCat("MTU ", endpoint->mtu_bytes, " is invalid"));
   if (count == 0 || count > kMaxQueuePairsPerPeer) {
     return Wrong(absl::StrCat(count, " queue pairs are not 1 to ", kMaxQueuePairsPerPeer));
   }
@@ -166,7 +166,7 @@ absl::StatusOr<Signal> DecodeSignal(const std::string& bytes) {
   signal.state = static_cast<LinkState>(state);
   signal.reason = static_cast<RefusalReason>(reason);
   if (signal.kind == Signal::Kind::kHello) {
-    if (signal.generation == 0) return Wrong("generation 0 is none");
+    if (signal.generation == 0) return Wrong("generation 0 is invalid");
     if ((signal.state == LinkState::kInit) != (signal.answers == 0)) {
       return Wrong(absl::StrCat("state ", int{state}, " does not go with answering generation ", signal.answers));
     }

@@ -47,7 +47,7 @@ void VerbsRail::SetLink(int error_number) {
                         .error_number = error_number});
 }
 
-// The port is not what it was. Endpoints that were made for another address are of no use; those that wait try at once.
+// The port has changed. Endpoints that were made for another address end; endpoints that wait try at once.
 void VerbsRail::RefreshPort(const std::string& reason, int error_number) {
   const absl::StatusOr<RdmaDevice::Address> address = context_.device->Refresh();
   Notice(&device_notice_, address.ok() ? reason : absl::StrCat(reason, ": ", address.status().message()));

@@ -175,7 +175,7 @@ void VerbsRail::OnCompletion(const ibv_wc& completion) {
     }
     ++receives_owed_;
     const auto lane = lanes_by_number_.find(completion.qp_num);
-    // Whoever sends what is no fence is no agent.
+    // No agent sends a message that is no fence.
     if (completion.status == IBV_WC_SUCCESS && lane != lanes_by_number_.end()) {
       BreakBad(*lane->second->endpoint(), "it sent a message that is no fence");
     }

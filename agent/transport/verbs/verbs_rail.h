@@ -31,7 +31,7 @@ struct DeviceEvent {
   uint32_t queue_pair_number = 0;  // of events of queue pairs
 };
 
-// One peer, or what is left of one.
+// The queue pairs to one peer. They may outlive the peer until they have ended.
 class Endpoint {
  public:
   enum class Phase {

@@ -104,7 +104,7 @@ absl::StatusOr<rails_job_options> ReadOptions(const rails_job_options* given) {
   return options;
 }
 
-// What jobs of both kinds take from their options.
+// Copies the options that both kinds of jobs have.
 template <typename Exchange>
 void Take(const rails_job_options& options, Exchange* out) {
   out->tag = options.tag;

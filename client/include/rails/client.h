@@ -79,10 +79,10 @@ struct FlowRanges {
   std::vector<Range> ranges{};
 };
 
-// One rank's part of an all-to-all(v). The rank exchanges nothing with ranks that are left out. This library copies
-// bytes from the rank to itself during Submit(). A receive range must not overlap another receive range or a send
-// range, also if two segments share the memory. Exception: ranges that the rank sends to itself may overlap their
-// destination. A receive range must not overlap a range of another unfinished job of this client either.
+// One rank's part of an all-to-all(v). The rank exchanges nothing with ranks that are left out, and may send to itself.
+// A receive range must not overlap another receive range or a send range, also if two segments share the memory.
+// Exception: what the rank sends to itself may stay where it is; then the ranges that it receives from itself are the
+// same, or begin with them. A receive range must not overlap a range of another unfinished job of this client either.
 struct AllToAllv {
   std::vector<FlowRanges> sends{};                // by destination rank
   std::vector<FlowRanges> receives{};             // by source rank

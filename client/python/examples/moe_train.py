@@ -165,7 +165,7 @@ def train(options):
 
 
 def run(options, backend):
-    """All ranks, in processes of their own. What each printed."""
+    """Runs all ranks, in processes of their own; gives what each printed."""
     with tempfile.TemporaryDirectory() as folder:
         common = [sys.executable, __file__, "--backend", backend, "--ranks", options.ranks, "--steps", options.steps, "--seed",
                   options.seed, "--store", Path(folder) / "store", "--text", *options.text, "--", *options.sockets]

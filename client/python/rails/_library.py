@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 import os
 import threading
@@ -27,34 +28,28 @@ class Error(ctypes.Structure):
                 ("rank_count", c_size_t)]
 
 
-class _Sized(ctypes.Structure):
-    """A structure that begins with its size."""
-
-    def __init__(self, *fields: Any, **named: Any) -> None:
-        super().__init__(ctypes.sizeof(self), *fields, **named)
-
-
-class ClientOptions(_Sized):
+# A structure whose first field is `size` is made with its own size.
+class ClientOptions(ctypes.Structure):
     _fields_ = [("size", c_size_t), ("socket_dir", c_char_p), ("client_name", c_char_p), ("connect_timeout_ns", c_int64),
                 ("spin_ns", c_int64)]
 
 
-class SegmentOptions(_Sized):
+class SegmentOptions(ctypes.Structure):
     _fields_ = [("size", c_size_t), ("flags", c_uint64), ("name", c_char_p), ("timeout_ns", c_int64)]
 
 
-class GroupOptions(_Sized):
+class GroupOptions(ctypes.Structure):
     _fields_ = [("size", c_size_t), ("name", c_char_p), ("join_key", c_char_p), ("world_size", c_uint32),
                 ("rank", c_uint32), ("timeout_ns", c_int64), ("recovery", c_int32), ("reserved", c_int32),
                 ("wait_limit_ns", c_int64), ("restart_limit_ns", c_int64)]
 
 
-class JobOptions(_Sized):
+class JobOptions(ctypes.Structure):
     _fields_ = [("size", c_size_t), ("tag", c_uint64), ("timeout_ns", c_int64), ("submit_timeout_ns", c_int64),
                 ("flags", c_uint64)]
 
 
-class Buffers(_Sized):
+class Buffers(ctypes.Structure):
     _fields_ = [("size", c_size_t), ("send", c_void_p), ("send_offset", c_uint64), ("send_bytes", POINTER(c_uint64)),
                 ("receive", c_void_p), ("receive_offset", c_uint64), ("receive_bytes", POINTER(c_uint64))]
 
@@ -67,12 +62,12 @@ class Flow(ctypes.Structure):
     _fields_ = [("rank", c_uint32), ("range_count", c_uint32), ("ranges", POINTER(Range))]
 
 
-class Layout(_Sized):
+class Layout(ctypes.Structure):
     _fields_ = [("size", c_size_t), ("sends", POINTER(Flow)), ("send_count", c_size_t), ("receives", POINTER(Flow)),
                 ("receive_count", c_size_t)]
 
 
-class Report(_Sized):
+class Report(ctypes.Structure):
     _fields_ = [("size", c_size_t), ("seq", c_uint64), ("bytes_sent", c_uint64), ("bytes_received", c_uint64),
                 ("elapsed_ns", c_int64), ("waiting_for_ranks_ns", c_int64), ("waiting_for_peers_ns", c_int64),
                 ("to_first_chunk_ns", c_int64), ("node_bound_ns", c_int64), ("ratio_to_bound", c_double),
@@ -101,7 +96,7 @@ _CALLS = {
 }
 # The others: result and arguments.
 _OTHERS = {
-    "rails_error_free": (None, [POINTER(Error)]),
+    "rails_error_free": (None, [c_void_p]),
     "rails_version": (c_char_p, []),
     "rails_close": (None, [c_void_p]),
     "rails_connected": (c_int32, [c_void_p]),
@@ -120,7 +115,7 @@ def _raise_error(result: Any, _function: Any, arguments: Any) -> None:
     del arguments
     if not result:
         return
-    error = result.contents
+    error = ctypes.cast(result, POINTER(Error)).contents
     what = (error.code, error.text.decode(errors="replace"), error.node.decode(errors="replace") if error.node else None,
             error.ranks[:error.rank_count])
     lib.rails_error_free(result)
@@ -138,7 +133,7 @@ def _load() -> ctypes.CDLL:
                           "RAILS_LIBRARY to the path of librails.so") from error
     for call, arguments in _CALLS.items():
         function = getattr(library, call)
-        function.restype, function.argtypes, function.errcheck = POINTER(Error), arguments, _raise_error
+        function.restype, function.argtypes, function.errcheck = c_void_p, arguments, _raise_error
     for call, (result, arguments) in _OTHERS.items():
         function = getattr(library, call)
         function.restype, function.argtypes = result, arguments
@@ -171,6 +166,7 @@ class Handle:
         return self._as_parameter_
 
 
+@functools.lru_cache(maxsize=64)
 def nanoseconds(seconds: float | None, name: str = "timeout") -> int:
     """A time limit for the library. None: 0, its default."""
     if seconds is None:

@@ -108,8 +108,9 @@ class Memory:
 
 def _segment(client: Handle, length: int, huge_pages: bool) -> Handle:
     pointer = ctypes.c_void_p()
+    options = SegmentOptions(ctypes.sizeof(SegmentOptions), HUGE_PAGES if huge_pages else 0)
     try:
-        lib.rails_segment_alloc(client, length, SegmentOptions(flags=HUGE_PAGES if huge_pages else 0), ctypes.byref(pointer))
+        lib.rails_segment_alloc(client, length, options, ctypes.byref(pointer))
     finally:
         del client
     return Handle(pointer, lib.rails_segment_free)
@@ -126,7 +127,10 @@ def _extent(array: Any, name: str) -> tuple[int, int, int]:
     else:
         view = np.asarray(array)
         contiguous, size, shape = view.flags.c_contiguous, view.itemsize, view.shape
-        address = view.__array_interface__["data"][0]
+        try:
+            address = ctypes.addressof(ctypes.c_char.from_buffer(view))  # three times as fast as __array_interface__
+        except (TypeError, ValueError):  # only to be read, of no bytes, or of a type without the buffer protocol
+            address = view.__array_interface__["data"][0]
     if not contiguous:
         raise InvalidArgumentError(f"{name}: the array of shape {tuple(shape)} is not contiguous")
     row = size * math.prod(shape[1:])

@@ -15,6 +15,7 @@ import torch
 from torch._C._distributed_c10d import Work as _TorchWork
 
 import rails
+from rails._memory import Place
 
 _ALIGNMENT = 64  # of tensors in memory for staging
 _Memory = npt.NDArray[np.uint8]
@@ -41,10 +42,11 @@ def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
     """Copies a tensor of the same type and length. Several threads of torch would only be in each other's way: the ranks of a
     node copy at the same time."""
     if _is_plain(target) and _is_plain(source) and target.numel():
-        target, source = (tensor.detach().reshape(-1).view(torch.uint8) for tensor in (target, source))
+        # The stride of an axis of length 1 says nothing.
+        target, source = (tensor.detach().as_strided((tensor.numel(),), (1,)).view(torch.uint8) for tensor in (target, source))
         np.copyto(target.numpy(), source.numpy())
     else:
-        target.copy_(source.view_as(target))
+        target.copy_(source.reshape(target.shape))
 
 
 class Parts(NamedTuple):
@@ -63,6 +65,20 @@ class Parts(NamedTuple):
 def _by_rank(parts: Parts) -> dict[int, torch.Tensor]:
     """A new dict of its tensors by rank."""
     return dict(parts.by_rank if parts.whole is None or parts.rows is None else enumerate(parts.whole.split(parts.rows)))
+
+
+def _overlap(sends: list[torch.Tensor], receives: list[torch.Tensor]) -> bool:
+    """True if a tensor of the one list has memory of one of the other. All are contiguous."""
+    if len(sends) == len(receives) == 1:  # the usual case, fast
+        out, into = sends[0].data_ptr(), receives[0].data_ptr()
+        return out < into + _size(receives[0]) and into < out + _size(sends[0])
+    ends = [0, 0]  # of the tensors of each list so far
+    spans = [(tensor.data_ptr(), _size(tensor), which) for which, tensors in enumerate((sends, receives)) for tensor in tensors]
+    for begin, length, which in sorted(spans):
+        if length and begin < ends[1 - which]:
+            return True
+        ends[which] = max(ends[which], begin + length)
+    return False
 
 
 class Pool:
@@ -93,28 +109,37 @@ class _Staging:
         self._pool = pool
         self._taken: list[_Memory] = []
         self._landing: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._own: tuple[torch.Tensor, torch.Tensor] | None = None  # to and from this rank, if the daemon does not copy it
 
     def submit(self, group: rails.Group, sends: Parts, receives: Parts, tag: int, timeout: float) -> rails.Work:
         """Submits the operation as the group's next job."""
-        shared = self._shares(sends), self._shares(receives)
-        if all(shared) and sends.rows is not None and receives.rows is not None:
-            return group.all_to_all_v(sends.whole, sends.rows, receives.whole, receives.rows, tag=tag, timeout=timeout)
-        flows = self._flows(group.rank, sends, receives, shared)
+        out, into = self._where(sends), self._where(receives)
+        shared = out is not None, into is not None
+        if all(shared) and _overlap(sends.tensors, receives.tensors):
+            shared = False, True
+        elif out and into and sends.rows is not None and receives.rows is not None:
+            return group.all_to_all_v(out[0], sends.rows, into[0], receives.rows, tag=tag, timeout=timeout)
+        # Only if the job touches none of the caller's memory: parts may overlap in any way.
+        flows = self._flows(None if any(shared) else group.rank, sends, receives, shared)
         return group.all_to_all_ranges(*flows, tag=tag, timeout=timeout)
 
-    def _flows(self, rank: int, sends: Parts, receives: Parts, shared: tuple[bool, bool]) -> list[dict[int, list[torch.Tensor]]]:
-        """By rank, shared tensors that go to it, and that come from it."""
+    def copy_own(self) -> None:
+        """Copies what the rank sends to itself, beside the rails."""
+        if self._own is not None:
+            _copy(*self._own)
+            self._own = None
+
+    def _flows(self, own: int | None, sends: Parts, receives: Parts, shared: tuple[bool, bool]) -> list[dict[int, list[torch.Tensor]]]:
+        """By rank, shared tensors that go to it, and that come from it. `own`: this rank, if it copies its own part."""
         out, into = _by_rank(sends), _by_rank(receives)
-        own = (into.pop(rank), out.pop(rank)) if rank in out and not all(shared) else None
-        if own is not None and _size(own[0]) != _size(own[1]):
-            raise rails.InvalidArgumentError(f"rank {rank} sends {_size(own[1])} bytes to itself but receives {_size(own[0])} from itself")
+        # Sizes that differ fail the operation at every rank: the daemon must see them.
+        if own is not None and own in out and out[own].numel() == into[own].numel() and out[own].dtype == into[own].dtype:
+            self._own = into.pop(own), out.pop(own)
         if not shared[0]:
             places = self._places(out)
             for tensor, place in places.values():
                 _copy(place, tensor)
             out = {peer: places[id(tensor)][1] for peer, tensor in out.items()}
-        if own is not None:  # the short way; last, because the output may be the input
-            _copy(*own)
         if not shared[1]:
             places = self._places(into)
             self._landing += places.values()
@@ -127,9 +152,12 @@ class _Staging:
             _copy(tensor, memory)
         self._pool.give(self._taken)
 
-    def _shares(self, parts: Parts) -> bool:
-        """True if all of them are shared."""
-        return all(map(self._pool.client.shares, parts.tensors))
+    def _where(self, parts: Parts) -> list[Place] | None:
+        """Where they lie in memory that the client shares; None if one does not."""
+        try:
+            return [self._pool.client._memory.place(tensor, "a tensor") for tensor in parts.tensors]
+        except rails.InvalidArgumentError:
+            return None
 
     def _places(self, tensors: dict[int, torch.Tensor]) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
         """By identity, each tensor and a shared one like it. They lie in one piece of memory, each aligned for its type."""
@@ -157,7 +185,7 @@ class Work(_TorchWork):
         self._what, self._outputs, self._tag, self._members = what, outputs, tag, members
         self._parts: tuple[Parts, Parts] | None = (sends, receives)  # None: submitted
         self._lock = threading.Lock()
-        self._begun = threading.Event()  # submitted, or failed before
+        self._begun: threading.Event | None = None  # of an operation that waits for others: submitted, or failed before
         self.number = 0  # in its channel, from 1
         self._error: Exception | None = None  # why it was not submitted, or has failed
         self._landed = False  # it has ended, and its output is where it belongs
@@ -183,7 +211,7 @@ class Work(_TorchWork):
         return self._error if self.is_completed() else None
 
     def wait(self, timeout: datetime.timedelta = datetime.timedelta()) -> bool:
-        """Waits until the output is there. A `timeout` of zero is none: the group's limits the operation.
+        """Waits until the output is there. A `timeout` of zero means no own limit: the group's applies.
 
         Raises:
             rails.RailsError: as `rails.Work.wait()`. The text begins with the operation; `ranks` are those of the group.
@@ -228,6 +256,10 @@ class Work(_TorchWork):
         threading.Thread(target=run, name="rails-future", daemon=True).start()
         return future
 
+    def queue(self) -> None:
+        """Others are before it. Called before another thread knows it."""
+        self._begun = threading.Event()
+
     def submit(self, group: rails.Group, pool: Pool, timeout: float) -> None:
         """Submits it. Raises why that fails."""
         assert self._parts is not None
@@ -240,14 +272,17 @@ class Work(_TorchWork):
         with self._lock:
             self._work, self._finish, self._parts = work, staging.finish, None
             aborted = self._aborted
-        self._begun.set()
+        staging.copy_own()
+        if self._begun is not None:
+            self._begun.set()
         if aborted:
             self.abort()
 
     def fail(self, error: Exception) -> None:
         """It cannot be submitted."""
         self._error, self._parts = error, None
-        self._begun.set()
+        if self._begun is not None:
+            self._begun.set()
 
     def end(self) -> None:
         """Waits until the operation, which has begun, has ended, well or not."""
@@ -257,7 +292,7 @@ class Work(_TorchWork):
     def _settle(self, timeout: float | None) -> None:
         """Waits until the operation has ended, well or not, and brings the output from shared memory to where it belongs."""
         until = None if timeout is None else time.monotonic() + timeout
-        if not self._begun.is_set() and not self._begun.wait(timeout):
+        if self._begun is not None and not self._begun.wait(timeout):
             raise rails.UnfinishedError(f"{self._what} has not begun within {timeout} s, because one before it has not ended")
         error = self._error
         if self._work is not None and not self._landed:
@@ -324,6 +359,7 @@ class Channel:
             if self._group is not None and not self._runs and (self._last is None or self._last.is_completed()):
                 self._submit(work)
             else:
+                work.queue()
                 self._waiting.append(work)
                 if not self._runs:
                     self._runs = True

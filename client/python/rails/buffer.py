@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import dataclasses
 import math
@@ -14,6 +15,8 @@ from rails.errors import InvalidArgumentError, RailsError, ResourceExhaustedErro
 from rails.group import Group, Rows
 from rails.work import Work
 
+_SLABS = 16  # of a buffer, if none is used up by one array
+_ALIGNMENT = 64  # of arrays
 _Bytes = npt.NDArray[np.uint8]
 _Integers = npt.NDArray[np.int64]
 
@@ -115,8 +118,8 @@ class Buffer:
             topk_weights: a weight for each of them, of the same shape.
             handle: of an earlier dispatch whose way these tokens take. Then no other argument says where they go.
             num_experts: of all ranks together. Default: the length of `num_tokens_per_expert`.
-            is_token_in_rank, num_tokens_per_expert: of `get_dispatch_layout()`, which is called without them. Those two and
-                no `topk_idx` are enough, too.
+            is_token_in_rank, num_tokens_per_expert: of `get_dispatch_layout()`, which is called without them. The two
+                suffice without `topk_idx`, too.
             expert_alignment: counts by expert are rounded up to a multiple of it.
             previous_event: is waited for first.
             async_finish: returns while tokens are under way: wait for the event before you read outputs or write inputs.
@@ -138,6 +141,10 @@ class Buffer:
         arrays = [_Array(array, f"x[{number}]") for number, array in enumerate(x)] if isinstance(x, tuple) else [_Array(x, "x")]
         per_expert, metadata = None, []
         if handle is None:
+            if num_experts is None and num_tokens_per_expert is None:
+                raise InvalidArgumentError("num_experts is not given, and no handle or num_tokens_per_expert that tell it")
+            if topk_idx is None and (is_token_in_rank is None or num_tokens_per_expert is None):
+                raise InvalidArgumentError("topk_idx is not given, and no handle, nor is_token_in_rank with num_tokens_per_expert")
             num_experts = len(num_tokens_per_expert) if num_experts is None else num_experts
             if is_token_in_rank is None or num_tokens_per_expert is None:
                 _, _, num_tokens_per_expert, is_token_in_rank, _ = self.get_dispatch_layout(topk_idx, num_experts)
@@ -260,12 +267,13 @@ class Buffer:
         numbers[elsewhere] = -1
         arrays = [_Array(_as(topk_idx, numbers if chosen.dtype.kind == "u" else numbers.astype(chosen.dtype)), "topk_idx")]
         if topk_weights is not None:
-            given = _numpy(topk_weights)
-            if given.shape != chosen.shape:
-                raise InvalidArgumentError(f"topk_weights has the shape {given.shape}, and topk_idx {chosen.shape}")
-            weights = given[rows]
-            weights[elsewhere] = 0
-            arrays.append(_Array(_as(topk_weights, weights), "topk_weights"))
+            # A tensor stays one: NumPy has not all its types.
+            given = topk_weights.detach() if hasattr(topk_weights, "data_ptr") else np.asarray(topk_weights)
+            if tuple(given.shape) != chosen.shape:
+                raise InvalidArgumentError(f"topk_weights has the shape {tuple(given.shape)}, and topk_idx {chosen.shape}")
+            weights = given[_as(given, rows)]
+            weights[_as(given, elsewhere)] = 0
+            arrays.append(_Array(weights, "topk_weights"))
         return arrays
 
     def _rows(self, array: _Array, handle: Handle) -> list[Any]:
@@ -358,24 +366,41 @@ class _Array:
             whole[:] = wide
 
 
+class _Slab:
+    """A piece of shared memory, and the parts of it that nobody uses: by begin, ascending, their lengths. No two touch."""
+
+    def __init__(self, memory: _Bytes):
+        self.memory, self.free = memory, [(0, len(memory))]
+
+    def give_back(self, begin: int, length: int) -> None:
+        at = bisect.bisect(self.free, (begin, length))
+        if at < len(self.free) and self.free[at][0] == begin + length:
+            length += self.free.pop(at)[1]
+        if at > 0 and sum(self.free[at - 1]) == begin:
+            at -= 1
+            begin, before = self.free.pop(at)
+            length += before
+        self.free.insert(at, (begin, length))
+
+
 class _Lent:
     """Memory of a pool that is in use. NumPy keeps it as the base of every view; the last one gives it back."""
 
-    def __init__(self, pool: _Pool, memory: _Bytes):
-        self._pool, self._memory = pool, memory
-        self.__array_interface__ = memory.__array_interface__
+    def __init__(self, pool: _Pool, slab: _Slab, begin: int, length: int):
+        self._pool, self._place = pool, (slab, begin, length)
+        self.__array_interface__ = slab.memory[begin:begin + length].__array_interface__
 
     def __del__(self) -> None:
-        self._pool.free.append(self._memory)
+        self._pool.returned.append(self._place)
 
 
 class _Pool:
-    """Shared memory that a buffer uses again and again."""
+    """Shared memory that a buffer uses again and again, cut from few segments: a daemon limits their number."""
 
     def __init__(self, group: Group, most_bytes: int):
         self._client, self._most_bytes = group._client, most_bytes
-        self._bytes = 0  # free or in use
-        self.free: list[_Bytes] = []
+        self._slabs: list[_Slab] = []
+        self.returned: list[tuple[_Slab, int, int]] = []  # grows at any moment, in any thread
         self._kept: list[tuple[Work, Any]] = []
 
     def keep(self, work: Work, memory: Any) -> None:
@@ -390,26 +415,36 @@ class _Pool:
         if length == 0:
             return np.empty(0, np.uint8)
         self.release()
-        fitting = [number for number, memory in enumerate(self.free) if len(memory) >= length]
-        if fitting:
-            memory = self.free.pop(min(fitting, key=lambda number: len(self.free[number])))
-        else:
-            memory = self._allocate(length)
-        return np.asarray(_Lent(self, memory))[:length]
+        while self.returned:
+            slab, begin, size = self.returned.pop()
+            slab.give_back(begin, size)
+        size = -(-length // _ALIGNMENT) * _ALIGNMENT
+        fitting = [(room, number, begin) for number, slab in enumerate(self._slabs) for begin, room in slab.free if room >= size]
+        if not fitting:
+            fitting = [self._grow(length, size)]
+        room, number, begin = min(fitting)
+        slab = self._slabs[number]
+        slab.free.remove((begin, room))
+        size = min(size, room)
+        if room > size:
+            bisect.insort(slab.free, (begin + size, room - size))
+        return np.asarray(_Lent(self, slab, begin, size))[:length]
 
-    def _allocate(self, length: int) -> _Bytes:
-        wanted = min(max(1 << (length - 1).bit_length(), 4096), max(length, self._most_bytes))
-        if self._bytes + wanted > self._most_bytes:  # what is free is too small
-            dropped, self.free = self.free, []  # an array may come back at any moment
-            self._bytes -= sum(map(len, dropped))
-            del dropped
-            wanted = length
-        if self._bytes + wanted > self._most_bytes:
-            raise ResourceExhaustedError(f"{length} bytes do not fit into a buffer of {self._most_bytes}, of which {self._bytes} "
-                                         "are in use: give it a larger num_bytes, or drop arrays that it has returned")
-        memory = self._client.empty(wanted, np.uint8)
-        self._bytes += wanted
-        return memory
+    def _grow(self, length: int, size: int) -> tuple[int, int, int]:
+        """Makes a slab. Returns its length, number and begin."""
+        if self._held() + size > self._most_bytes:
+            self._slabs = [slab for slab in self._slabs if slab.free != [(0, len(slab.memory))]]
+        left = self._most_bytes - self._held()
+        if length > left:
+            used = self._held() - sum(room for slab in self._slabs for _, room in slab.free)
+            raise ResourceExhaustedError(f"{length} bytes do not fit into a buffer of {self._most_bytes}, of which {used} are in "
+                                         "use: give it a larger num_bytes, or drop arrays that it has returned")
+        memory = self._client.empty(min(max(size, self._most_bytes // _SLABS), left), np.uint8)
+        self._slabs.append(_Slab(memory))
+        return len(memory), len(self._slabs) - 1, 0
+
+    def _held(self) -> int:
+        return sum(len(slab.memory) for slab in self._slabs)
 
 
 def _ended(work: Work) -> bool:

@@ -37,7 +37,7 @@ def connect(socket_dir: str | os.PathLike[str] | None = None, *, name: str = "",
         PermissionDeniedError: this user may not use the socket.
     """
     socket_dir = os.fspath(socket_dir or os.environ.get("RAILS_SOCKET_DIR") or DEFAULT_SOCKET_DIR)
-    options = ClientOptions(os.fsencode(socket_dir), name.encode(), nanoseconds(timeout), round(spin * 1e9))
+    options = ClientOptions(ctypes.sizeof(ClientOptions), os.fsencode(socket_dir), name.encode(), nanoseconds(timeout), round(spin * 1e9))
 
     def call() -> Handle:
         pointer = ctypes.c_void_p()
@@ -163,7 +163,7 @@ class Client:
             if "\0" in text:
                 raise InvalidArgumentError(f"{argument}: {text!r} has a zero byte")
         handle = self._open_handle()
-        options = GroupOptions(name.encode(), key.encode(), world_size, rank, nanoseconds(timeout), RECOVERIES[recovery], 0,
+        options = GroupOptions(ctypes.sizeof(GroupOptions), name.encode(), key.encode(), world_size, rank, nanoseconds(timeout), RECOVERIES[recovery], 0,
                                nanoseconds(wait_limit, "wait_limit"),
                                -1 if restart_limit == 0 else nanoseconds(restart_limit, "restart_limit"))
 

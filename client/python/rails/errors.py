@@ -108,7 +108,7 @@ class FailedPreconditionError(RailsError, RuntimeError):
 
 
 class AbortedError(RailsError, ConnectionError):
-    """The daemon has exited, and with it the job. Reconnect the client and join again."""
+    """The daemon has exited, and with it the job: reconnect the client and join again. Or a rank has left the group."""
 
     code = Code.ABORTED
 

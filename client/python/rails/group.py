@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import operator
 from typing import TYPE_CHECKING, Any, Iterable, Mapping, NamedTuple, Sequence
 
@@ -43,6 +44,7 @@ class Group:
     def __init__(self, client: Client, handle: Handle, name: str, rank: int, world_size: int):
         self._client, self._handle = client, handle
         self.name, self.rank, self.world_size = name, rank, world_size
+        self._lengths = ctypes.c_uint64 * world_size  # bytes to or from each rank
 
     def __enter__(self) -> Group:
         return self
@@ -68,14 +70,13 @@ class Group:
                 on. Contiguous, in memory of `Client.empty()`: an array, a slice along its first axis, a tensor.
             send_counts: rows for each rank, of shape (world_size,): integers of a list, an array or a tensor.
             receive: array of shape (at least the sum of `receive_counts`, ...), like `send`. It must not overlap `send` or
-                memory of another unfinished job, but for rows that the rank sends to itself.
+                memory of another unfinished job. Exception: rows that the rank sends to itself may stay where they are.
             receive_counts: rows from each rank, of shape (world_size,). Their bytes must be those that the rank sends.
             tag: the caller's own mark, equal on every rank; shown to operators.
             timeout: seconds for the job. Default: the daemon's limit, timeouts.job.
             submit_timeout: seconds for the daemon to accept the job. Default: 30.
             capacities: `receive_counts` say how many rows may come, and `Report.received_by_rank` how many bytes came; they
-                are the first rows from that rank, and the others are untouched. More fails the job; more from this rank to itself is an
-                InvalidArgumentError here. Equal on every rank.
+                are the first rows from that rank, and the others are untouched. More fails the job. Equal on every rank.
 
         Raises:
             InvalidArgumentError: names the argument and its value. Nothing has changed.
@@ -84,7 +85,7 @@ class Group:
         """
         to, out = self._rows(send, send_counts, "send")
         source, into = self._rows(receive, receive_counts, "receive")
-        buffers = Buffers(to.segment and to.segment.pointer, to.offset, out, source.segment and source.segment.pointer,
+        buffers = Buffers(ctypes.sizeof(Buffers), to.segment and to.segment.pointer, to.offset, out, source.segment and source.segment.pointer,
                           source.offset, into)
         return self._submit(lib.rails_all_to_all_v, ctypes.byref(buffers), tag, timeout, submit_timeout, capacities)
 
@@ -136,26 +137,22 @@ class Group:
 
     def _rows(self, array: Any, counts: Sequence[int], name: str) -> tuple[Place, _Bytes]:
         """Where an array lies, and the bytes of its rows for each rank."""
-        place = self._client._memory.place(array, name)
-        listed = counts.tolist() if hasattr(counts, "tolist") else counts
-        sizes = [operator.index(count) * place.row for count in listed]
+        place = array if isinstance(array, Place) else self._client._memory.place(array, name)
+        listed, row = _integers(counts, f"{name}_counts"), place.row
+        sizes = [count * row for count in listed]
         if len(sizes) != self.world_size:
             raise InvalidArgumentError(f"{name}_counts has {len(sizes)} counts, and the group {self.world_size} ranks")
         if min(sizes) < 0:
-            raise InvalidArgumentError(f"{name}_counts is {list(listed)}: a count must not be negative")
+            raise InvalidArgumentError(f"{name}_counts is {listed}: a count must not be negative")
         if sum(sizes) > place.length:
-            raise InvalidArgumentError(f"{name}_counts {list(listed)} need {sum(sizes)} bytes in rows of {place.row}, and "
+            raise InvalidArgumentError(f"{name}_counts {listed} need {sum(sizes)} bytes in rows of {row}, and "
                                        f"{name} has {place.length}")
-        return place, (ctypes.c_uint64 * self.world_size)(*sizes)
+        return place, self._lengths(*sizes)
 
     def _submit(self, call: Any, what: Any, tag: int, timeout: float | None, submit_timeout: float | None,
                 capacities: bool, handle: Handle | None = None) -> Work:
         self._client._prepare_await()
-        if not 0 <= tag < 1 << 64:
-            raise InvalidArgumentError(f"tag is {tag}; it must fit into 64 bits")
-        options = JobOptions(tag, nanoseconds(timeout), nanoseconds(submit_timeout, "submit_timeout"),
-                             CAPACITIES if capacities else 0)
-        pointer = ctypes.c_void_p()
+        options, pointer = _options(tag, timeout, submit_timeout, capacities), ctypes.c_void_p()
         awaitable = self._client._ends.opened  # before the library looks
         call(handle or self._handle, what, ctypes.byref(options), ctypes.byref(pointer))
         return Work(self, Handle(pointer, lib.rails_job_free), awaitable)
@@ -192,7 +189,7 @@ class Prepared:
         """Bytes of each flow."""
         if counts is None:
             return None
-        listed = [operator.index(count) for count in (counts.tolist() if hasattr(counts, "tolist") else counts)]
+        listed = _integers(counts, name)
         if len(listed) != self._group.world_size:
             raise InvalidArgumentError(f"{name} has {len(listed)} counts, and the group {self._group.world_size} ranks")
         for rank, count in enumerate(listed):
@@ -202,6 +199,23 @@ class Prepared:
         return (ctypes.c_uint64 * len(rows))(*[listed[rank] * (row or 0) for rank, row in rows.items()])
 
 
+@functools.lru_cache(maxsize=64)
+def _options(tag: int, timeout: float | None, submit_timeout: float | None, capacities: bool) -> JobOptions:
+    """The options as the library takes them. It reads them only."""
+    if not 0 <= tag < 1 << 64:
+        raise InvalidArgumentError(f"tag is {tag}; it must fit into 64 bits")
+    return JobOptions(ctypes.sizeof(JobOptions), tag, nanoseconds(timeout), nanoseconds(submit_timeout, "submit_timeout"),
+                      CAPACITIES if capacities else 0)
+
+
+def _integers(counts: Any, name: str) -> list[int]:
+    listed = list(counts.tolist() if hasattr(counts, "tolist") else counts)
+    try:
+        return [operator.index(count) for count in listed]
+    except TypeError:
+        raise TypeError(f"{name} is {listed}; it must be integers") from None
+
+
 class _Layout:
     """Flows as the library takes them. Keep it until the call has returned."""
 
@@ -209,10 +223,12 @@ class _Layout:
         self._kept: list[Any] = []
         out, self.send_rows = self._flows(group, sends, "sends")
         into, self.receive_rows = self._flows(group, receives, "receives")
-        self.layout = Layout(out, len(out), into, len(into))
+        self.layout = Layout(ctypes.sizeof(Layout), out, len(out), into, len(into))
 
     def _flows(self, group: Group, flows: Flows, name: str) -> tuple[Any, dict[int, int | None]]:
         """The flows, and the bytes of a row of each; None: its arrays differ."""
+        if not hasattr(flows, "items"):
+            raise TypeError(f"{name} is a {type(flows).__name__}; it must be a dict of lists of arrays, by rank")
         made = (Flow * len(flows))()
         rows: dict[int, int | None] = {}
         for number, (rank, arrays) in enumerate(flows.items()):

@@ -76,6 +76,7 @@ class ProcessGroup(dist.ProcessGroup):
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: datetime.timedelta, options: Options, name: str):
         super().__init__(rank, size)
         self._name, self._timeout = name, timeout.total_seconds()
+        self._detail = dist.get_debug_level() == dist.DebugLevel.DETAIL
         shared = client(options.socket_dir)
         self._pool = Pool(shared)
         if rank == 0:
@@ -174,7 +175,7 @@ class ProcessGroup(dist.ProcessGroup):
         """Begins an operation of all ranks."""
         _check_devices(sends, receives)
         tag = 0
-        if dist.get_debug_level() == dist.DebugLevel.DETAIL:  # the daemons compare tags
+        if self._detail:  # the daemons compare tags
             name += "".join(sorted({f" of {tensor.dtype}" for tensor in (*sends.tensors, *outputs)}))
             tag = zlib.crc32(name.encode())
         return self._channel.begin(Work(name, outputs, sends, receives, tag))
@@ -212,7 +213,7 @@ def _parts(tensors: Sequence[torch.Tensor], whole: torch.Tensor | None = None) -
 def _check_devices(*all_parts: Parts) -> None:
     for parts in all_parts:
         for tensor in parts.tensors:
-            if tensor.device.type != "cpu":
+            if not tensor.is_cpu:
                 raise ValueError(f"a tensor on {tensor.device}: the backend rails takes tensors on cpu")
 
 

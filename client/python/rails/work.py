@@ -78,7 +78,7 @@ class Work:
                 `done()` is then False, and the job may be waited for again.
             CancelledError: a rank has cancelled the job, or the client was closed.
             DeadlineExceededError: the job's time limit has passed.
-            AbortedError: the daemon has exited.
+            AbortedError: the daemon has exited, or a rank has left the group.
         """
         self._end(timeout)
         return self.report
@@ -112,7 +112,7 @@ class Work:
         Raises:
             FailedPreconditionError: the job has not ended.
         """
-        out = _library.Report()
+        out = _library.Report(ctypes.sizeof(_library.Report))
         lib.rails_job_report(self._handle, ctypes.byref(out))
         rails = out.rail_count
         return Report(out.seq, out.bytes_sent, out.bytes_received, out.elapsed_ns / 1e9, out.waiting_for_ranks_ns / 1e9,

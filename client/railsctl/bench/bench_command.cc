@@ -11,6 +11,7 @@
 #include "client/railsctl/replay/fleet.h"
 #include "client/railsctl/replay/fleet_options.h"
 #include "client/railsctl/replay/layout.h"
+#include "common/json/json.h"
 
 namespace rails::ctl {
 namespace {
@@ -56,9 +57,11 @@ class Bench {
       if (!measured.ok()) return Fail(context_, kExitFailed, measured.status());
       *result = *std::move(measured);
     }
-    if (!fleet.Stop()) std::fputs("railsctl: some workers did not leave in time and were killed\n", stderr);
+    if (absl::Status status = fleet.Stop(kExitOk, ""); !status.ok()) {
+      std::fprintf(stderr, "railsctl: %s\n", std::string(status.message()).c_str());
+    }
     const std::string text =
-        context_.json ? BenchJson(report_).dump(2) + "\n" : RenderBench(report_, options_.explain, context_.color);
+        context_.json ? DumpJson(BenchJson(report_), 2) + "\n" : RenderBench(report_, options_.explain, context_.color);
     std::fputs(text.c_str(), stdout);
     return report_.wrong_bytes() == 0 ? kExitOk : kExitWrongBytes;
   }

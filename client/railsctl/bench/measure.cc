@@ -59,23 +59,23 @@ class Measurer {
     result_.phase.Add(outcome.seconds);
     for (size_t rank = 0; rank < outcome.done.size(); ++rank) {
       const DoneEvent& done = outcome.done[rank];
-      const double submit = static_cast<double>(done.accepted_ns - done.submit_ns) * 1e-9;
+      const double submit = static_cast<double>(done.accepted_ns() - done.submit_ns()) * 1e-9;
       if (!request_.rank0_last || rank == 0) result_.submit.Add(submit);
       AddHops(done);
       if (rank > 0) continue;
-      result_.rank_done.Add(static_cast<double>(done.done_ns - done.submit_ns) * 1e-9);
+      result_.rank_done.Add(static_cast<double>(done.done_ns() - done.submit_ns()) * 1e-9);
       // The daemon counts from its acceptance, which is before the call's return.
-      if (done.to_first_chunk_seconds > 0) result_.first_chunk.Add(submit + done.to_first_chunk_seconds);
+      if (done.to_first_chunk_seconds() > 0) result_.first_chunk.Add(submit + done.to_first_chunk_seconds());
     }
   }
 
   void AddHops(const DoneEvent& done) {
-    const double ranks = done.waiting_for_ranks_seconds, peers = done.waiting_for_peers_seconds;
-    const double whole = static_cast<double>(done.done_ns - done.submit_ns) * 1e-9;
-    result_.hops.outside.Add(std::max(0.0, whole - done.elapsed_seconds));
+    const double ranks = done.waiting_for_ranks_seconds(), peers = done.waiting_for_peers_seconds();
+    const double whole = static_cast<double>(done.done_ns() - done.submit_ns()) * 1e-9;
+    result_.hops.outside.Add(std::max(0.0, whole - done.elapsed_seconds()));
     result_.hops.ranks.Add(ranks);
     result_.hops.peers.Add(peers);
-    result_.hops.bytes.Add(std::max(0.0, done.elapsed_seconds - ranks - peers));
+    result_.hops.bytes.Add(std::max(0.0, done.elapsed_seconds() - ranks - peers));
   }
 
   const MeasureRequest& request_;

@@ -65,6 +65,12 @@ Findings CheckConfiguration(const Facts& facts) {
          "The file was changed since the daemon has read it.",
          "`railsctl reload` applies what can change while it runs, and names what needs a restart."});
   }
+  if (!facts.running() && !config.here.ok()) {
+    findings.push_back({"config", Level::kError, std::string(config.here.message()),
+                        "A daemon does not start with this file on this machine.",
+                        "`ip -brief address` and `railsd --list-devices` show what there is; correct the file, or mend "
+                        "what is missing."});
+  }
   if (findings.empty()) {
     findings.push_back({"config", Level::kOk, absl::StrCat(config.path, " has no mistakes"), "", ""});
   }

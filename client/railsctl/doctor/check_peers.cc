@@ -9,7 +9,7 @@
 #include "client/railsctl/doctor/rails.h"
 #include "client/railsctl/format.h"
 #include "client/railsctl/inspect/render.h"
-#include "proto/json/names.h"
+#include "common/json/names.h"
 
 namespace rails::ctl::doctor {
 namespace {

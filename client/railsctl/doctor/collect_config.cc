@@ -188,7 +188,14 @@ Configuration ReadConfiguration(const std::string& path, const std::vector<std::
   const Output printed = RunProgram(command);
   if (printed.good) {
     config.hash = HashOf(printed.text);
-    ParseConfiguration(printed.text, &config);
+    std::vector<std::string> resolve = command;
+    resolve.emplace_back("--resolve");
+    const Output resolved = RunProgram(std::move(resolve));
+    ParseConfiguration(resolved.good ? resolved.text : printed.text, &config);
+    if (!resolved.good) {
+      config.here = absl::NotFoundError(absl::StripAsciiWhitespace(resolved.text));
+      config.rails.clear();  // as written they mean nothing on this machine
+    }
     command[3] = "--check-config";  // also checks the files that the configuration names
   }
   const Output checked = printed.good ? RunProgram(std::move(command)) : printed;

@@ -11,11 +11,13 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "client/railsctl/doctor/checks.h"
+#include "client/railsctl/doctor/cluster_command.h"
 #include "client/railsctl/doctor/collect.h"
 #include "client/railsctl/doctor/render.h"
 #include "client/railsctl/health_client.h"
 #include "client/railsctl/operator_client.h"
-#include "version/version.h"
+#include "common/json/json.h"
+#include "common/version/version.h"
 
 namespace rails::ctl {
 namespace {
@@ -108,9 +110,7 @@ int Examine(const Context& context, const WantedChecks& wanted) {
   const doctor::Facts facts = Collect(context, wanted);
   const doctor::Findings findings = doctor::CheckAll(facts);
   const std::string text =
-      context.json
-          ? doctor::ToJson(facts, findings).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
-          : doctor::Render(findings, context.color);
+      context.json ? DumpJson(doctor::ToJson(facts, findings), 2) + "\n" : doctor::Render(findings, context.color);
   std::fputs(text.c_str(), stdout);
   return doctor::Count(findings, doctor::Level::kError) == 0 ? kExitOk : kExitFailed;
 }
@@ -122,14 +122,27 @@ void AddDoctorCommand(CLI::App& app, Context& context) {
       "doctor",
       "Checks this node, with or without a running daemon, and says what to do about each finding. A daemon that "
       "began less than ten seconds ago is given that time to reach its peers. The exit code is 1 when there are "
-      "errors.");
+      "errors. With --cluster it checks that the nodes of a cluster fit together, from any machine.");
   auto wanted = std::make_shared<WantedChecks>();
   command
       ->add_option("--config", wanted->config,
                    "The configuration; that of the running daemon or /etc/railsd/railsd.yaml when left out. Without "
                    "--socket-dir it also says where the sockets are.")
       ->type_name("FILE");
-  command->callback([&app, &context, wanted] {
+  auto where = std::make_shared<std::vector<std::string>>();
+  command
+      ->add_option("--cluster", *where,
+                   "Compares all nodes of a cluster instead. Each node is HOST:PORT, its metrics.listen; @FILE has one "
+                   "a line; dns:NAME:PORT is every address of a name. May be repeated.")
+      ->type_name("WHERE,...")
+      ->take_all()
+      ->allow_extra_args(false)
+      ->excludes("--config");
+  command->callback([&app, &context, wanted, where] {
+    if (!where->empty()) {
+      context.run = [&context, where] { return ExamineCluster(context, *where); };
+      return;
+    }
     wanted->socket_dir_given = app.count("--socket-dir") > 0;
     context.run = [&context, wanted] { return Examine(context, *wanted); };
   });

@@ -31,6 +31,7 @@ constexpr Phrase kPhrases[] = {
     {PeerCause::kCertificate, "refuses the other end"},
     {PeerCause::kCertificate, "refuses this node's certificate"},
     {PeerCause::kName, "is answered by node"},
+    {PeerCause::kName, "this node's own address under the name"},
     {PeerCause::kNotListed, "is no peer of node"},
     {PeerCause::kVersion, "of another version"},
     {PeerCause::kVersion, "another protocol"},

@@ -86,12 +86,6 @@ void AddPorts(const Facts& facts, const std::string& name, const std::string& pa
 
 std::vector<Rail> OfConfiguration(const Facts& facts) {
   std::vector<Rail> rails;
-  if (facts.config.auto_rails) {
-    for (const RdmaPort& port : facts.machine.ports) {
-      if (port.state == "ACTIVE") AddPorts(facts, "", port.Name(), 0, &rails);
-    }
-    return rails;
-  }
   for (const ConfiguredRail& configured : facts.config.rails) {
     const uint64_t speed = ParseRate(configured.speed).value_or(0);
     if (configured.transport == "verbs") {

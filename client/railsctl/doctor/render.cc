@@ -69,7 +69,7 @@ std::string Render(const Findings& findings, bool color) {
   return out;
 }
 
-nlohmann::ordered_json ToJson(const Facts& facts, const Findings& findings) {
+nlohmann::ordered_json FindingsJson(const Findings& findings) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const Finding& finding : findings) {
     nlohmann::ordered_json item = {
@@ -80,15 +80,20 @@ nlohmann::ordered_json ToJson(const Facts& facts, const Findings& findings) {
     }
     list.push_back(std::move(item));
   }
-  return {{"node", facts.running() ? facts.overview.status().node() : facts.config.node},
-          {"running", facts.running()},
-          {"version", facts.version},
-          {"socket_dir", facts.socket_dir},
-          {"config", facts.config.path},
-          {"errors", Count(findings, Level::kError)},
+  return {{"errors", Count(findings, Level::kError)},
           {"warnings", Count(findings, Level::kWarning)},
           {"notes", Count(findings, Level::kNote)},
           {"findings", std::move(list)}};
+}
+
+nlohmann::ordered_json ToJson(const Facts& facts, const Findings& findings) {
+  nlohmann::ordered_json out = {{"node", facts.running() ? facts.overview.status().node() : facts.config.node},
+                                {"running", facts.running()},
+                                {"version", facts.version},
+                                {"socket_dir", facts.socket_dir},
+                                {"config", facts.config.path}};
+  out.update(FindingsJson(findings));
+  return out;
 }
 
 }  // namespace rails::ctl::doctor

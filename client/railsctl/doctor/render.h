@@ -17,6 +17,8 @@ size_t Count(const Findings& findings, Level level);
 // Text for people: one line a finding; below notes, warnings and errors their meaning and what to do. The last line
 // counts them.
 std::string Render(const Findings& findings, bool color);
+// {"errors", "warnings", "notes", "findings"}.
+nlohmann::ordered_json FindingsJson(const Findings& findings);
 nlohmann::ordered_json ToJson(const Facts& facts, const Findings& findings);
 
 }  // namespace rails::ctl::doctor

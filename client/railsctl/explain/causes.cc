@@ -6,7 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "client/railsctl/format.h"
-#include "proto/json/names.h"
+#include "common/json/names.h"
 
 namespace rails::ctl {
 namespace {
@@ -115,7 +115,7 @@ std::string WhyLast(const v1::ExplainJobResponse& job, const v1::RailPart& last)
       kNotable * job.report().elapsed_seconds()) {
     return "it was idle in between: its peers' windows or grants came late";
   }
-  return "nothing of this node says why; its last receiver was slow to acknowledge";
+  return "this node does not show the cause; its last receiver was slow to acknowledge";
 }
 
 void AddRails(const v1::ExplainJobResponse& job, std::vector<std::string>* out) {

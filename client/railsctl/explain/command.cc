@@ -1,26 +1,114 @@
-// explain: the history of one job on one node.
+// explain: the history of one job on one node, or on several.
 #include "client/railsctl/command.h"
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "client/railsctl/explain/nodes.h"
+#include "client/railsctl/explain/read.h"
 #include "client/railsctl/explain/render.h"
 #include "client/railsctl/operator_client.h"
-#include "proto/json/json.h"
+#include "client/railsctl/print.h"
+#include "client/railsctl/read_input.h"
+#include "common/json/json.h"
 
 namespace rails::ctl {
 namespace {
 
 constexpr absl::Duration kExplainTimeout = absl::Seconds(5);
 
+// A longer file is no answer.
+constexpr size_t kMaxFileBytes = 64 << 20;
+
 struct WantedJob {
   std::string job = "latest", tenant, group, trace;
+  std::vector<std::string> nodes;  // folders of sockets, and files of --json
+  bool nodes_given = false;
 };
+
+// The answer of one node, and whether a file had it.
+struct Answer {
+  absl::StatusOr<v1::ExplainJobResponse> job;
+  bool file = false;
+};
+
+absl::Status IsWanted(const WantedJob& wanted, uint64_t seq, const v1::ExplainJobResponse& job) {
+  const v1::JobReport& report = job.report();
+  if ((seq == 0 || seq == report.job().seq()) && (wanted.group.empty() || wanted.group == report.group()) &&
+      (wanted.tenant.empty() || wanted.tenant == report.tenant())) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("it tells of job ", report.job().seq(), " of ", report.group(),
+                                                 " (tenant ", report.tenant(), "), which is not the one wanted"));
+}
+
+Answer Ask(const Context& context, const WantedJob& wanted, const std::string& node,
+           const v1::ExplainJobRequest& request) {
+  std::error_code error;
+  if (!wanted.nodes_given || std::filesystem::is_directory(node, error)) {
+    return {OperatorClient(node, context.TimeoutOr(kExplainTimeout)).ExplainJob(request), false};
+  }
+  const absl::StatusOr<std::string> text = ReadInput(node, kMaxFileBytes);
+  if (!text.ok()) return {text.status(), true};
+  absl::StatusOr<v1::ExplainJobResponse> job = ReadExplanation(*text);
+  absl::Status status = job.status();
+  if (status.ok()) status = IsWanted(wanted, request.seq(), *job);
+  if (status.ok()) return {std::move(job), true};
+  return {absl::InvalidArgumentError(absl::StrCat(node, ": ", status.message())), true};
+}
+
+// Asks all nodes. The first one that answers says which job is the latest. A node that does not answer is told, and
+// left out unless it is the only one; `code` becomes the exit code.
+absl::StatusOr<std::vector<v1::ExplainJobResponse>> AskAll(const Context& context, const WantedJob& wanted,
+                                                           v1::ExplainJobRequest request, ExitCode* code) {
+  std::vector<v1::ExplainJobResponse> jobs;
+  absl::Status failure;
+  for (const std::string& node : wanted.nodes) {
+    Answer answer = Ask(context, wanted, node, request);
+    if (!answer.job.ok()) {
+      *code = answer.file ? kExitBadInputFile : ExitCodeOfCall(answer.job.status());
+      if (answer.file || wanted.nodes.size() == 1) return answer.job.status();
+      failure = answer.job.status();
+      std::fprintf(stderr, "railsctl: left out %s: %s\n", node.c_str(), std::string(failure.message()).c_str());
+      continue;
+    }
+    jobs.push_back(*std::move(answer.job));
+    request.set_seq(jobs[0].report().job().seq());
+    request.set_group(jobs[0].report().group());
+    request.set_tenant(jobs[0].report().tenant());
+  }
+  if (jobs.empty()) return failure;
+  if (absl::Status status = CheckOneJob(jobs); !status.ok()) {
+    *code = kExitBadInputFile;
+    return status;
+  }
+  return jobs;
+}
+
+nlohmann::ordered_json NodesJson(JobParts jobs, absl::Span<const NodeClock> clocks, absl::Span<const double> begun) {
+  nlohmann::ordered_json nodes = nlohmann::ordered_json::array();
+  for (size_t n = 0; n < jobs.size(); ++n) {
+    nodes.push_back({{"clock_known", clocks[n].known},
+                     {"clock_ahead_seconds", clocks[n].ahead_seconds},
+                     {"clock_within_seconds", clocks[n].within_seconds},
+                     {"timeline_seconds", begun[n]},
+                     {"job", MessageJson(jobs[n])}});
+  }
+  return {{"nodes", std::move(nodes)}};
+}
+
+absl::Status WriteFile(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::trunc);
+  file << text;
+  file.close();
+  return file ? absl::OkStatus() : absl::UnavailableError(absl::StrCat("--trace: cannot write ", path));
+}
 
 int Explain(const Context& context, const WantedJob& wanted) {
   uint64_t seq = 0;
@@ -33,33 +121,32 @@ int Explain(const Context& context, const WantedJob& wanted) {
   request.set_seq(seq);
   request.set_group(wanted.group);
   request.set_tenant(wanted.tenant);
-  OperatorClient client(context.socket_dir, context.TimeoutOr(kExplainTimeout));
-  const absl::StatusOr<v1::ExplainJobResponse> job = client.ExplainJob(request);
-  if (!job.ok()) return Fail(context, ExitCodeOfCall(job.status()), job.status());
+  ExitCode code = kExitOk;
+  const absl::StatusOr<std::vector<v1::ExplainJobResponse>> jobs = AskAll(context, wanted, request, &code);
+  if (!jobs.ok()) return Fail(context, code, jobs.status());
+  const std::vector<NodeClock> clocks = AlignClocks(*jobs);
+  const std::vector<double> begun = Beginnings(*jobs, clocks);
   if (!wanted.trace.empty()) {
-    std::ofstream file(wanted.trace, std::ios::trunc);
-    file << TraceJson(*job);
-    file.close();
-    if (!file) {
-      return Fail(context, kExitFailed, absl::UnavailableError(absl::StrCat("--trace: cannot write ", wanted.trace)));
+    if (absl::Status status = WriteFile(wanted.trace, TraceJson(*jobs, begun)); !status.ok()) {
+      return Fail(context, kExitFailed, status);
     }
   }
-  const std::string text =
-      context.json ? ExplanationJson(*job).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
-                   : RenderExplanation(*job, context.color);
-  std::fputs(text.c_str(), stdout);
+  const bool one = wanted.nodes.size() == 1;
+  PrintAs(context, one ? RenderExplanation((*jobs)[0], context.color) : RenderNodes(*jobs, clocks, context.color),
+          one ? MessageJson((*jobs)[0]) : NodesJson(*jobs, clocks, begun));
   if (!wanted.trace.empty() && !context.json) {
     std::printf("\ntrace written to %s; open it in https://ui.perfetto.dev or chrome://tracing\n",
                 wanted.trace.c_str());
   }
-  return kExitOk;
+  return code;
 }
 
 }  // namespace
 
 void AddExplainCommand(CLI::App& app, Context& context) {
-  CLI::App* command = app.add_subcommand(
-      "explain", "Shows what became of a job on this node: who waited for whom, plan and outcome by rail, and why.");
+  CLI::App* command = app.add_subcommand("explain",
+                                         "Shows what became of a job on this node, or on several: who waited for whom, "
+                                         "plan and outcome by rail, and why.");
   auto wanted = std::make_shared<WantedJob>();
   command
       ->add_option("job", wanted->job, "The job's number, as `railsctl jobs` shows it; the latest one when left out.")
@@ -72,7 +159,17 @@ void AddExplainCommand(CLI::App& app, Context& context) {
   command
       ->add_option("--trace", wanted->trace, "Also writes a trace for Perfetto or Chrome into this file, replacing it.")
       ->type_name("FILE");
-  command->callback([&context, wanted] { context.run = [&context, wanted] { return Explain(context, *wanted); }; });
+  command
+      ->add_option(
+          "--nodes", wanted->nodes,
+          "Puts what several nodes tell on one timeline: folders of sockets, and files that `explain --json` wrote "
+          "on other nodes; may be repeated, or list several with commas.")
+      ->type_name("NODE");
+  command->callback([&context, wanted] {
+    wanted->nodes_given = !wanted->nodes.empty();
+    ResolveNodes(context, &wanted->nodes);
+    context.run = [&context, wanted] { return Explain(context, *wanted); };
+  });
 }
 
 }  // namespace rails::ctl

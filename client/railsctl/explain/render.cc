@@ -10,7 +10,7 @@
 #include "client/railsctl/format.h"
 #include "client/railsctl/inspect/render.h"
 #include "client/railsctl/table.h"
-#include "proto/json/names.h"
+#include "common/json/names.h"
 
 namespace rails::ctl {
 namespace {
@@ -129,7 +129,9 @@ struct Lane {
 std::vector<Lane> Lanes(const v1::ExplainJobResponse& job, double end) {
   std::vector<Lane> lanes(static_cast<size_t>(job.rails_size()));
   const double width = end / static_cast<double>(kColumns);
-  const auto column = [&](double at) { return std::min(kColumns - 1, static_cast<size_t>(std::max(0.0, at) / width)); };
+  const auto column = [&](double at) {  // also of what is no number
+    return at / width > 0 ? static_cast<size_t>(std::min(at / width, double{kColumns - 1})) : 0;
+  };
   for (const auto& chunk : job.chunks()) {
     if (chunk.rail() >= lanes.size()) continue;
     Lane& lane = lanes[chunk.rail()];

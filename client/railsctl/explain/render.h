@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "absl/types/span.h"
 #include "rails/v1/operator.pb.h"
 
 namespace rails::ctl {
@@ -11,9 +12,10 @@ namespace rails::ctl {
 // Text for people: waits, plan and actual bytes by rail, a timeline of the rails' chunks, and causes.
 std::string RenderExplanation(const v1::ExplainJobResponse& job, bool color);
 
-// The Trace Event Format of Chrome and Perfetto ("JSON Array Format" inside an object). The node is one process, with
+// The Trace Event Format of Chrome and Perfetto ("JSON Array Format" inside an object). Each node is one process, with
 // rows for the job's phases, ranks and exchanges, and for each rail as many rows as it had chunks under way at once.
-std::string TraceJson(const v1::ExplainJobResponse& job);
+// `begun_seconds`: when each node's part began, as nodes.h has it.
+std::string TraceJson(absl::Span<const v1::ExplainJobResponse> jobs, absl::Span<const double> begun_seconds);
 
 }  // namespace rails::ctl
 

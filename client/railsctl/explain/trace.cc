@@ -8,25 +8,28 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/railsctl/explain/render.h"
-#include "proto/json/names.h"
+#include "common/json/json.h"
+#include "common/json/names.h"
 
 namespace rails::ctl {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kProcess = 1;
-
 class Trace {
  public:
-  explicit Trace(const std::string& process) {
-    Add({{"name", "process_name"}, {"ph", "M"}, {"pid", kProcess}, {"tid", 0}, {"args", {{"name", process}}}});
+  // Rows that follow are of this process. Its times count from `begun_seconds` of the trace.
+  void Process(const std::string& name, double begun_seconds) {
+    ++process_;
+    rows_ = 0;
+    begun_seconds_ = begun_seconds;
+    Add({{"name", "process_name"}, {"ph", "M"}, {"pid", process_}, {"tid", 0}, {"args", {{"name", name}}}});
   }
   // Adds a row below the others.
   int Row(const std::string& name) {
     const int row = ++rows_;
-    Add({{"name", "thread_name"}, {"ph", "M"}, {"pid", kProcess}, {"tid", row}, {"args", {{"name", name}}}});
-    Add({{"name", "thread_sort_index"}, {"ph", "M"}, {"pid", kProcess}, {"tid", row}, {"args", {{"sort_index", row}}}});
+    Add({{"name", "thread_name"}, {"ph", "M"}, {"pid", process_}, {"tid", row}, {"args", {{"name", name}}}});
+    Add({{"name", "thread_sort_index"}, {"ph", "M"}, {"pid", process_}, {"tid", row}, {"args", {{"sort_index", row}}}});
     return row;
   }
   // Leaves out spans that have not begun or not ended.
@@ -34,26 +37,32 @@ class Trace {
     if (to < from || to <= 0) return;
     Add({{"name", name},
          {"ph", "X"},
-         {"pid", kProcess},
+         {"pid", process_},
          {"tid", row},
-         {"ts", from * 1e6},
+         {"ts", (begun_seconds_ + from) * 1e6},
          {"dur", (to - from) * 1e6},
          {"args", std::move(args)}});
   }
   void Mark(int row, const std::string& name, double at) {
     if (at <= 0) return;
-    Add({{"name", name}, {"ph", "i"}, {"s", "t"}, {"pid", kProcess}, {"tid", row}, {"ts", at * 1e6}});
+    Add({{"name", name},
+         {"ph", "i"},
+         {"s", "t"},
+         {"pid", process_},
+         {"tid", row},
+         {"ts", (begun_seconds_ + at) * 1e6}});
   }
   std::string Dump(Json about) {
     const Json trace = {
         {"displayTimeUnit", "ms"}, {"otherData", std::move(about)}, {"traceEvents", std::move(events_)}};
-    return trace.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+    return DumpJson(trace) + "\n";
   }
 
  private:
   void Add(Json event) { events_.push_back(std::move(event)); }
   Json events_ = Json::array();
-  int rows_ = 0;
+  int process_ = 0, rows_ = 0;
+  double begun_seconds_ = 0;
 };
 
 void AddPhases(const v1::ExplainJobResponse& job, Trace* trace) {
@@ -114,19 +123,25 @@ void AddRail(const v1::ExplainJobResponse& job, uint32_t index, Trace* trace) {
 
 }  // namespace
 
-std::string TraceJson(const v1::ExplainJobResponse& job) {
-  const v1::JobReport& report = job.report();
-  Trace trace(absl::StrCat(job.node(), ": job ", report.job().seq(), " of ", report.group()));
-  AddPhases(job, &trace);
-  AddExchanges(job, &trace);
-  for (int rail = 0; rail < job.rails_size(); ++rail) AddRail(job, static_cast<uint32_t>(rail), &trace);
-  return trace.Dump({{"node", job.node()},
+std::string TraceJson(absl::Span<const v1::ExplainJobResponse> jobs, absl::Span<const double> begun_seconds) {
+  Trace trace;
+  Json nodes = Json::array();
+  for (size_t n = 0; n < jobs.size(); ++n) {
+    const v1::ExplainJobResponse& job = jobs[n];
+    const v1::JobReport& report = job.report();
+    trace.Process(absl::StrCat(job.node(), ": job ", report.job().seq(), " of ", report.group()), begun_seconds[n]);
+    AddPhases(job, &trace);
+    AddExchanges(job, &trace);
+    for (int rail = 0; rail < job.rails_size(); ++rail) AddRail(job, static_cast<uint32_t>(rail), &trace);
+    nodes.push_back({{"node", job.node()},
                      {"tenant", report.tenant()},
                      {"group", report.group()},
                      {"seq", report.job().seq()},
                      {"state", JobStateName(report.state())},
                      {"begun_seconds", job.begun_seconds()},
                      {"chunks_left_out", job.chunks_left_out()}});
+  }
+  return trace.Dump(jobs.size() == 1 ? nodes[0] : Json{{"nodes", nodes}});
 }
 
 }  // namespace rails::ctl

@@ -13,7 +13,7 @@
 #include "client/railsctl/inspect/render.h"
 #include "client/railsctl/operator_client.h"
 #include "client/railsctl/print.h"
-#include "proto/json/json.h"
+#include "common/json/json.h"
 
 namespace rails::ctl {
 namespace {
@@ -32,7 +32,7 @@ int WatchRails(const Context& context, absl::Duration interval) {
     const absl::Time now = absl::Now();
     if (!after.ok()) return Fail(context, ExitCodeOfCall(after.status()), after.status());
     if (context.json) {
-      std::printf("%s\n", RailsJson(*after).dump().c_str());
+      std::printf("%s\n", DumpJson(MessageJson(*after)).c_str());
     } else {
       if (context.color) std::fputs("\033[H\033[2J", stdout);
       std::printf("%s%s\n", absl::FormatTime("%H:%M:%S", now, absl::LocalTimeZone()).c_str(), " (Ctrl-C ends)");
@@ -49,14 +49,18 @@ int WatchRails(const Context& context, absl::Duration interval) {
 
 void AddInspectCommands(CLI::App& app, Context& context) {
   CLI::App* status = app.add_subcommand("status", "Shows a daemon's state, sessions and groups.");
-  status->callback([&context] {
-    context.run = [&context] { return Print(context, Connect(context).GetStatus(), RenderStatus, StatusJson); };
-  });
+  status->callback(
+      [&context] { context.run = [&context] { return Print(context, Connect(context).GetStatus(), RenderStatus); }; });
 
   CLI::App* tenants = app.add_subcommand(
       "tenants", "Shows who shares the node: what each tenant has, its quotas, and what they refused.");
   tenants->callback([&context] {
-    context.run = [&context] { return Print(context, Connect(context).GetStatus(), RenderTenants, TenantsJson); };
+    context.run = [&context] {
+      const absl::StatusOr<v1::GetStatusResponse> status = Connect(context).GetStatus();
+      if (!status.ok()) return Fail(context, ExitCodeOfCall(status.status()), status.status());
+      PrintAs(context, RenderTenants(*status, context.color), {{"tenants", MessageJson(*status)["tenants"]}});
+      return int{kExitOk};
+    };
   });
 
   CLI::App* rails = app.add_subcommand("rails", "Shows a daemon's rails: state, speed, queues and counters.");
@@ -69,15 +73,14 @@ void AddInspectCommands(CLI::App& app, Context& context) {
   rails->callback([&context, rails, interval] {
     const bool watch = rails->count("--watch") > 0;
     context.run = [&context, interval, watch] {
-      if (!watch) return Print(context, Connect(context).ListRails(), RenderRails, RailsJson);
+      if (!watch) return Print(context, Connect(context).ListRails(), RenderRails);
       return WatchRails(context, ParseTimeout(*interval).value_or(absl::Seconds(1)));
     };
   });
 
   CLI::App* peers = app.add_subcommand("peers", "Shows the other nodes and which rails reach them.");
-  peers->callback([&context] {
-    context.run = [&context] { return Print(context, Connect(context).ListPeers(), RenderPeers, PeersJson); };
-  });
+  peers->callback(
+      [&context] { context.run = [&context] { return Print(context, Connect(context).ListPeers(), RenderPeers); }; });
 
   CLI::App* jobs = app.add_subcommand("jobs", "Shows the active jobs and the latest finished ones, one line a rank.");
   auto finished = std::make_shared<uint32_t>(kFinishedShown);
@@ -85,9 +88,7 @@ void AddInspectCommands(CLI::App& app, Context& context) {
       ->type_name("N")
       ->capture_default_str();
   jobs->callback([&context, finished] {
-    context.run = [&context, finished] {
-      return Print(context, Connect(context).ListJobs(*finished), RenderJobs, JobsJson);
-    };
+    context.run = [&context, finished] { return Print(context, Connect(context).ListJobs(*finished), RenderJobs); };
   });
 }
 

@@ -10,8 +10,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "client/railsctl/format.h"
+#include "client/railsctl/rail_counter.h"
 #include "client/railsctl/table.h"
-#include "proto/json/names.h"
+#include "common/json/names.h"
 
 namespace rails::ctl {
 namespace {
@@ -124,10 +125,11 @@ std::string DeviceTable(const v1::ListRailsResponse& rails, bool color) {
     table.AddRow({absl::StrCat(rail.index()), absl::StrCat(device.name(), "/", device.port()),
                   Cell(device.state(), device.state() == "active" ? Mark::kGood : Mark::kBad), device.link_layer(),
                   absl::StrCat(device.gid_index(), ": ", device.gid()), absl::StrCat(device.mtu_bytes()),
-                  absl::StrCat(device.queue_pairs()), absl::StrCat(device.work_requests()),
-                  absl::StrCat(device.completions()), absl::StrCat(device.tx_fences()),
-                  absl::StrCat(device.rx_fences()), device.windows() ? Cell("windows") : Cell("weak", Mark::kWarn),
-                  Trouble(device.weak_zones()), Trouble(device.endpoint_errors())});
+                  absl::StrCat(device.queue_pairs()), absl::StrCat(Counter(rail, "work_requests")),
+                  absl::StrCat(Counter(rail, "completions")), absl::StrCat(Counter(rail, "tx_fences")),
+                  absl::StrCat(Counter(rail, "rx_fences")),
+                  device.windows() ? Cell("windows") : Cell("weak", Mark::kWarn), Trouble(Counter(rail, "weak_zones")),
+                  Trouble(Counter(rail, "endpoint_errors"))});
   }
   return table.empty() ? "" : absl::StrCat("\n", table.Render(color));
 }
@@ -241,7 +243,7 @@ std::string RenderRails(const v1::ListRailsResponse& rails, bool color) {
                {"WHY"}});
   for (const auto& rail : rails.rails()) {
     // Nodes that start together miss each other a few times. It matters only while a peer is not connected.
-    const uint64_t failed_connects = rail.refused_connections() + rail.connect_failures();
+    const uint64_t failed_connects = Counter(rail, "refused_connections") + Counter(rail, "connect_failures");
     const std::string address =
         rail.interface().empty() ? rail.address() : absl::StrCat(rail.address(), "%", rail.interface());
     table.AddRow({absl::StrCat(rail.index()), rail.name(), RailStateCell(rail),
@@ -249,8 +251,8 @@ std::string RenderRails(const v1::ListRailsResponse& rails, bool color) {
                   FormatBitRate(static_cast<double>(rail.speed_bytes_per_second())),
                   FormatBitRate(static_cast<double>(rail.measured_bytes_per_second())),
                   FormatBytes(rail.queued_bytes()), FormatBytes(rail.in_flight_bytes()),
-                  FormatBytes(rail.tx_payload_bytes()), FormatBytes(rail.rx_payload_bytes()),
-                  Trouble(rail.protocol_errors()), Trouble(rail.disconnects()),
+                  FormatBytes(Counter(rail, "tx_payload_bytes")), FormatBytes(Counter(rail, "rx_payload_bytes")),
+                  Trouble(Counter(rail, "protocol_errors")), Trouble(Counter(rail, "disconnects")),
                   PeersMissing(rail) > 0 ? Trouble(failed_connects) : Cell(absl::StrCat(failed_connects)),
                   Trouble(rail.health().flaps()), Cell(rail.health().why(), Mark::kWarn)});
   }
@@ -274,10 +276,11 @@ std::string RenderRailRates(const v1::ListRailsResponse& before, const v1::ListR
                                   [&](const v1::RailStatus& other) { return other.index() == rail.index(); });
     double tx = 0, rx = 0;
     // Counters fall if the daemon was restarted. The next refresh is right.
-    if (old != before.rails().end() && seconds > 0 && rail.tx_payload_bytes() >= old->tx_payload_bytes() &&
-        rail.rx_payload_bytes() >= old->rx_payload_bytes()) {
-      tx = static_cast<double>(rail.tx_payload_bytes() - old->tx_payload_bytes()) / seconds;
-      rx = static_cast<double>(rail.rx_payload_bytes() - old->rx_payload_bytes()) / seconds;
+    if (old != before.rails().end() && seconds > 0 &&
+        Counter(rail, "tx_payload_bytes") >= Counter(*old, "tx_payload_bytes") &&
+        Counter(rail, "rx_payload_bytes") >= Counter(*old, "rx_payload_bytes")) {
+      tx = static_cast<double>(Counter(rail, "tx_payload_bytes") - Counter(*old, "tx_payload_bytes")) / seconds;
+      rx = static_cast<double>(Counter(rail, "rx_payload_bytes") - Counter(*old, "rx_payload_bytes")) / seconds;
     }
     const auto speed = static_cast<double>(rail.speed_bytes_per_second());
     table.AddRow({absl::StrCat(rail.index()), rail.name(), RailStateCell(rail), FormatBitRate(tx),

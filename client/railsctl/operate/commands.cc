@@ -14,7 +14,7 @@
 #include "client/railsctl/inspect/render.h"
 #include "client/railsctl/operator_client.h"
 #include "client/railsctl/print.h"
-#include "proto/json/json.h"
+#include "common/json/json.h"
 
 namespace rails::ctl {
 namespace {
@@ -38,7 +38,7 @@ int DrainNode(const Context& context, bool drained) {
 int Reload(const Context& context) {
   const absl::StatusOr<v1::ReloadResponse> response = Connect(context).Reload();
   if (absl::IsInvalidArgument(response.status())) return Fail(context, kExitBadInputFile, response.status());
-  return Print(context, response, RenderReload, ReloadJson);
+  return Print(context, response, RenderReload);
 }
 
 int Health(const Context& context, const std::string& address, const std::string& service) {
@@ -133,7 +133,7 @@ void AddDrain(CLI::App& app, Context& context, const char* name, const char* hel
     }
     context.run = [&context, rail, drained] {
       OperatorClient client = Connect(context);
-      return Print(context, drained ? client.DrainRail(*rail) : client.UndrainRail(*rail), RenderDrain, RailJson);
+      return Print(context, drained ? client.DrainRail(*rail) : client.UndrainRail(*rail), RenderDrain);
     };
   });
 }

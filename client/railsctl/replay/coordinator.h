@@ -1,4 +1,4 @@
-// Leads the workers through the exchanges. Knows pipes, not processes; tests run workers as threads.
+// Leads the workers through the exchanges. Knows descriptors, not processes; tests run workers as threads.
 #ifndef RAILS_RAILSCTL_REPLAY_COORDINATOR_H_
 #define RAILS_RAILSCTL_REPLAY_COORDINATOR_H_
 
@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "client/railsctl/replay/accounting.h"
 #include "client/railsctl/replay/worker_process.h"
 #include "client/railsctl/replay/worker_protocol.h"
 #include "client/workload/workload.h"
@@ -48,10 +49,14 @@ class Coordinator {
  public:
   Coordinator(std::vector<WorkerLink> links, CoordinatorOptions options);
 
-  // Makes every rank connect and join. `commands`: by rank.
+  // Makes every rank connect and join. `commands`: by rank. FAILED_PRECONDITION: remote ranks are not on the nodes
+  // where they should be.
   absl::Status Start(const std::vector<StartCommand>& commands);
   // Prepares, submits, waits, checks.
   absl::StatusOr<PhaseOutcome> RunPhase(const PhaseRequest& request);
+
+  // Reads the counters of all rails, by node.
+  absl::StatusOr<std::vector<NodeRails>> ReadRails();
 
   // The parts of RunPhase(), for measurements that repeat some of them.
   absl::Status Prepare(const PhaseRequest& request);
@@ -60,8 +65,11 @@ class Coordinator {
   absl::StatusOr<PhaseOutcome> GoLast();
   absl::Status Check(PhaseOutcome* outcome);
 
-  // Makes the workers leave and end. The caller waits for the processes.
-  void Quit();
+  // Makes the workers leave the group.
+  absl::Status Leave();
+  // Makes the workers end, with this code and the reason; also after an error of Leave(). The caller waits for the
+  // processes.
+  void Quit(int exit_code, const std::string& message);
 
   // Node of each rank, known after Start().
   const std::vector<std::string>& nodes() const { return nodes_; }
@@ -69,26 +77,37 @@ class Coordinator {
  private:
   using OnEvent = std::function<absl::Status(size_t rank, Event& event)>;
 
-  absl::Status Send(size_t rank, const Command& command);
-  // Waits until every rank from `first` on has sent one event of alternative `kind`. Gives each to `on_event` at once.
-  absl::Status Gather(size_t kind, size_t first, absl::Duration timeout, const OnEvent& on_event);
+  absl::Status SendBytes(size_t rank, const std::string& bytes);
+  template <typename C>
+  absl::Status Send(size_t rank, const C& command);
+  template <typename C>
+  absl::Status SendAll(const C& command);
+  // Waits until every rank of `pending` has sent one event, the field `kind` of Event. Gives each to `on_event` at
+  // once.
+  absl::Status Gather(int kind, std::vector<bool> pending, absl::Duration timeout, const OnEvent& on_event);
+  // As Gather(), from ranks first, first + 1, ...
   template <typename E>
   absl::Status GatherAll(absl::Duration timeout, const std::function<absl::Status(size_t rank, E& event)>& on_event,
                          size_t first = 0);
+  // Measures how far the clocks of remote ranks are ahead of this machine's.
+  absl::Status AlignClocks();
   absl::Status GatherDone(size_t first, PhaseOutcome* outcome);
   absl::Status FinishGo(PhaseOutcome* outcome);
 
   struct Waiting;
   absl::Status PollOnce(Waiting* waiting, absl::Time deadline);
-  void TakeLines(size_t rank, Waiting* waiting);
+  void TakeMessages(size_t rank, Waiting* waiting);
   void Note(size_t rank, absl::StatusCode code, const std::string& what, Waiting* waiting);
   absl::Status Verdict(const Waiting& waiting) const;
   std::string Name(size_t rank) const;
+  // Text of a worker, without characters that a terminal acts on. One of a rank that has connected is bounded as well.
+  std::string Text(size_t rank, absl::string_view text) const;
 
   std::vector<WorkerLink> links_;
   CoordinatorOptions options_;
-  std::vector<LineReader> readers_;
+  std::vector<MessageReader> readers_;
   std::vector<std::string> nodes_;
+  std::vector<int64_t> clock_ahead_ns_;  // by rank
 };
 
 }  // namespace rails::ctl

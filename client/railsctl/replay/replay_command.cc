@@ -12,9 +12,10 @@
 #include "client/railsctl/format.h"
 #include "client/railsctl/replay/fleet.h"
 #include "client/railsctl/replay/fleet_options.h"
+#include "client/railsctl/replay/rank.h"
 #include "client/railsctl/replay/run.h"
-#include "client/railsctl/replay/worker.h"
 #include "client/workload/workload.h"
+#include "common/json/json.h"
 
 namespace rails::ctl {
 namespace {
@@ -27,6 +28,9 @@ struct ReplayOptions {
   bool combine = true, verify = true, barrier = true, prepared = false, progress = false;
   uint32_t warmup = 1, ranges_per_flow = 1;
   double zipf_exponent = 1.2, sparse_fraction = 0.25;
+  PlaceFlags place_flags;
+  std::optional<Place> place;       // empty: this process starts all ranks
+  std::vector<std::string> shared;  // options that all ranks must have
 };
 
 absl::StatusOr<std::vector<workload::Step>> ReadSteps(const ReplayOptions& options) {
@@ -79,45 +83,92 @@ absl::StatusOr<Exchange> Plan(const ReplayOptions& options, ReplayReport* report
   return exchange;
 }
 
-int Print(const Context& context, const ReplayReport& report) {
-  const std::string text = context.json ? ReplayJson(report).dump(2) + "\n" : RenderReplay(report, context.color);
-  std::fputs(text.c_str(), stdout);
-  if (report.wrong_bytes == 0) return kExitOk;
-  std::fprintf(stderr, "railsctl: %s\n", DescribeWrongBytes(report).c_str());
-  return kExitWrongBytes;
-}
-
-int RunReplay(const Context& context, const ReplayOptions& options) {
-  SignalGuard signals;
-  ReplayReport report;
-  const absl::StatusOr<Exchange> exchange = Plan(options, &report);
-  if (!exchange.ok()) return Fail(context, options.file.empty() ? kExitUsage : kExitBadInputFile, exchange.status());
-
-  Fleet fleet(MakeFleetOptions(context, options.fleet, signals.fd()));
-  absl::StatusOr<std::vector<NodeRails>> rails = fleet.ReadRails();
-  if (!rails.ok()) return Fail(context, ExitCodeOfCall(rails.status()), rails.status());
-  if (absl::Status status = fleet.Start(exchange->send_segment_bytes, exchange->receive_segment_bytes); !status.ok()) {
-    return Fail(context, absl::IsUnavailable(status) ? kExitUnreachable : kExitFailed, status);
-  }
-  const bool to_terminal = isatty(STDERR_FILENO) == 1;
+RunOptions MakeRunOptions(const ReplayOptions& options, const std::vector<NodeRails>& rails, Fleet* fleet) {
   RunOptions run{.warmup = options.warmup,
                  .ranges_per_flow = options.ranges_per_flow,
                  .verify = options.verify,
                  .barrier = options.barrier,
                  .prepared = options.prepared,
-                 .node_speeds = NodeSpeeds(options.fleet, *rails),
-                 .read_rails = [&fleet] { return fleet.ReadRails(); },
+                 .node_speeds = NodeSpeeds(options.fleet, rails),
+                 .read_rails = [fleet] { return fleet->ReadRails(); },
                  .progress = nullptr};
+  const bool to_terminal = isatty(STDERR_FILENO) == 1;
   if (options.progress || to_terminal) {
     run.progress = [to_terminal](const std::string& text) {
       std::fprintf(stderr, to_terminal ? "\r\033[K%s" : "%s\n", text.c_str());
     };
   }
-  const absl::Status status = RunExchange(*exchange, run, &fleet.coordinator(), &report);
-  if (to_terminal) std::fputs("\r\033[K", stderr);
-  if (!status.ok()) return Fail(context, kExitFailed, status);
-  if (!fleet.Stop()) std::fputs("railsctl: some workers did not leave in time and were killed\n", stderr);
-  return Print(context, report);
+  return run;
+}
+
+// A replay as rank 0 sees it, or as the process that starts all ranks.
+class Replay {
+ public:
+  Replay(const Context& context, const ReplayOptions& options)
+      : context_(context), options_(options), fleet_(MakeFleetOptions(context, options.fleet, signals_.fd())) {}
+
+  int Run();
+
+ private:
+  // Makes all ranks ready. Otherwise returns an exit code, after it has reported why.
+  int Start(const Exchange& exchange);
+  int Finish();
+  int FailAll(ExitCode code, const absl::Status& status) {
+    fleet_.Abandon(code, std::string(status.message()));
+    return Fail(context_, code, status);
+  }
+
+  const Context& context_;
+  const ReplayOptions& options_;
+  SignalGuard signals_;
+  Fleet fleet_;
+  std::vector<NodeRails> rails_;
+  ReplayReport report_;
+};
+
+int Replay::Start(const Exchange& exchange) {
+  absl::StatusOr<std::vector<NodeRails>> rails;
+  if (options_.place.has_value()) {
+    absl::StatusOr<std::vector<internal::UniqueFd>> ranks =
+        GatherRanks(*options_.place, options_.shared, signals_.fd());
+    if (!ranks.ok()) return Fail(context_, kExitFailed, ranks.status());
+    fleet_.Adopt(*std::move(ranks));
+  } else {
+    rails = fleet_.ReadRails();
+    if (!rails.ok()) return Fail(context_, ExitCodeOfCall(rails.status()), rails.status());
+  }
+  const absl::Status status = fleet_.Start(exchange.send_segment_bytes, exchange.receive_segment_bytes);
+  if (!status.ok()) return FailAll(absl::IsUnavailable(status) ? kExitUnreachable : kExitFailed, status);
+  if (options_.place.has_value()) {
+    rails = fleet_.ReadRails();
+    if (!rails.ok()) return FailAll(ExitCodeOfCall(rails.status()), rails.status());
+  }
+  rails_ = *std::move(rails);
+  return kExitOk;
+}
+
+int Replay::Finish() {
+  const std::string wrong = report_.wrong_bytes > 0 ? DescribeWrongBytes(report_) : "";
+  const int code = report_.wrong_bytes > 0 ? kExitWrongBytes : kExitOk;
+  const absl::Status stopped = fleet_.Stop(code, wrong);
+  const std::string text =
+      context_.json ? DumpJson(ReplayJson(report_), 2) + "\n" : RenderReplay(report_, context_.color);
+  std::fputs(text.c_str(), stdout);
+  if (!wrong.empty()) std::fprintf(stderr, "railsctl: %s\n", wrong.c_str());
+  if (!stopped.ok()) std::fprintf(stderr, "railsctl: %s\n", std::string(stopped.message()).c_str());
+  return code == kExitOk && !stopped.ok() ? static_cast<int>(kExitFailed) : code;
+}
+
+int Replay::Run() {
+  const absl::StatusOr<Exchange> exchange = Plan(options_, &report_);
+  if (!exchange.ok()) {
+    return Fail(context_, options_.file.empty() ? kExitUsage : kExitBadInputFile, exchange.status());
+  }
+  if (const int code = Start(*exchange); code != kExitOk) return code;
+  const absl::Status status =
+      RunExchange(*exchange, MakeRunOptions(options_, rails_, &fleet_), &fleet_.coordinator(), &report_);
+  if (isatty(STDERR_FILENO) == 1) std::fputs("\r\033[K", stderr);
+  return status.ok() ? Finish() : FailAll(kExitFailed, status);
 }
 
 }  // namespace
@@ -172,14 +223,24 @@ void AddReplayCommand(CLI::App& app, Context& context) {
   replay->add_option("--bytes-per-token", options->bytes_per_token, "Bytes of a token of the trace.")
       ->check(NotBelowZero)
       ->capture_default_str();
-  replay->callback([&context, options, file, workload] {
+  AddPlaceFlags(replay, &options->place_flags);
+  replay->callback([&context, options, file, workload, replay] {
     if (file->count() + workload->count() == 0) throw CLI::RequiredError("FILE or --workload");
     if (workload->count() > 0 && options->steps == 0) throw CLI::ValidationError("--steps", "0 needs a FILE");
     if (workload->count() > 0 && options->fleet.bytes_per_rank == 0) {
       throw CLI::ValidationError("--bytes-per-rank", "0 needs a FILE");
     }
-    ResolveNodes(context, &options->fleet.nodes);
-    context.run = [&context, options] { return RunReplay(context, *options); };
+    FleetFlags& fleet = options->fleet;
+    options->place = ResolvePlace(options->place_flags, fleet);
+    if (options->place.has_value()) {
+      options->shared = SharedOptions(*replay);
+      fleet.nodes.assign(options->place->world_size / fleet.ranks_per_node, context.socket_dir);
+    }
+    ResolveNodes(context, &fleet.nodes);
+    context.run = [&context, options] {
+      const bool alone = options->place.has_value() && options->place->rank > 0;
+      return alone ? RunRank(context, *options->place, options->shared) : Replay(context, *options).Run();
+    };
   });
 }
 
@@ -189,9 +250,10 @@ void AddWorkerCommand(CLI::App& app, Context& context) {
   auto standard = std::make_shared<bool>(false);
   worker->add_flag("--stdio", *standard, "Commands come on standard input, events go to standard output.");
   worker->callback([&context, standard] {
-    context.run = [standard = *standard] {
-      return RunWorker(standard ? STDIN_FILENO : WorkerProcesses::kCommandsFd,
-                       standard ? STDOUT_FILENO : WorkerProcesses::kEventsFd, &Client::Connect);
+    context.run = [&context, standard = *standard] {
+      const WorkerOptions options = LocalWorker(context, standard ? STDIN_FILENO : WorkerProcesses::kCommandsFd,
+                                                standard ? STDOUT_FILENO : WorkerProcesses::kEventsFd);
+      return RunWorker(options).exit_code;  // the coordinator reports what went wrong
     };
   });
 }

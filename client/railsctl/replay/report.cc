@@ -94,12 +94,12 @@ OrderedJson WrongByteJson(const WrongByteReport& wrong) {
                       {"step", wrong.step},
                       {"warmup", wrong.warmup},
                       {"destination_rank", wrong.receiving_rank},
-                      {"outside_of_ranges", wrong.byte.guard}};
-  json["source_rank"] = wrong.byte.guard ? OrderedJson(nullptr) : OrderedJson(wrong.byte.source_rank);
-  json["flow_offset"] = wrong.byte.guard ? OrderedJson(nullptr) : OrderedJson(wrong.byte.flow_offset);
-  json["segment_offset"] = wrong.byte.segment_offset;
-  json["expected"] = wrong.byte.expected;
-  json["got"] = wrong.byte.got;
+                      {"outside_of_ranges", wrong.byte.guard()}};
+  json["source_rank"] = wrong.byte.guard() ? OrderedJson(nullptr) : OrderedJson(wrong.byte.source_rank());
+  json["flow_offset"] = wrong.byte.guard() ? OrderedJson(nullptr) : OrderedJson(wrong.byte.flow_offset());
+  json["segment_offset"] = wrong.byte.segment_offset();
+  json["expected"] = wrong.byte.expected();
+  json["got"] = wrong.byte.got();
   return json;
 }
 
@@ -187,13 +187,14 @@ std::string DescribeWrongBytes(const ReplayReport& report) {
   const WrongByteReport& wrong = *report.first_wrong;
   absl::StrAppend(&text, "; the first: ", wrong.warmup ? "warm-up step " : "step ", wrong.step, ", ", wrong.phase,
                   ", received by rank ", wrong.receiving_rank);
-  if (wrong.byte.guard) {
+  if (wrong.byte.guard()) {
     absl::StrAppend(&text, " outside of every range");
   } else {
-    absl::StrAppend(&text, " from rank ", wrong.byte.source_rank, " at byte ", wrong.byte.flow_offset, " of the flow");
+    absl::StrAppend(&text, " from rank ", wrong.byte.source_rank(), " at byte ", wrong.byte.flow_offset(),
+                    " of the flow");
   }
-  absl::StrAppendFormat(&text, " (byte %d of the segment): expected 0x%02x, got 0x%02x", wrong.byte.segment_offset,
-                        wrong.byte.expected, wrong.byte.got);
+  absl::StrAppendFormat(&text, " (byte %d of the segment): expected 0x%02x, got 0x%02x", wrong.byte.segment_offset(),
+                        wrong.byte.expected(), wrong.byte.got());
   return text;
 }
 

@@ -139,8 +139,8 @@ void Run::AddJobRails(const PhaseOutcome& outcome, std::vector<NodeRails>* step_
     uint64_t eager_tx = 0, eager_rx = 0;
     for (size_t i = 0; i < exchange_.ranks_per_node; ++i) {
       const DoneEvent& done = outcome.done[node * exchange_.ranks_per_node + i];
-      eager_tx = std::max(eager_tx, done.eager_sent_bytes);
-      eager_rx = std::max(eager_rx, done.eager_received_bytes);
+      eager_tx = std::max(eager_tx, done.eager_sent_bytes());
+      eager_rx = std::max(eager_rx, done.eager_received_bytes());
     }
     (*step_rails)[node].eager_tx_bytes += eager_tx;
     (*step_rails)[node].eager_rx_bytes += eager_rx;
@@ -149,8 +149,9 @@ void Run::AddJobRails(const PhaseOutcome& outcome, std::vector<NodeRails>* step_
       uint64_t tx = 0, rx = 0;
       for (size_t i = 0; i < exchange_.ranks_per_node; ++i) {
         const DoneEvent& done = outcome.done[node * exchange_.ranks_per_node + i];
-        if (rail < done.rail_tx_bytes.size()) tx = std::max(tx, done.rail_tx_bytes[rail]);
-        if (rail < done.rail_rx_bytes.size()) rx = std::max(rx, done.rail_rx_bytes[rail]);
+        const auto r = static_cast<int>(rail);
+        if (r < done.rail_tx_bytes_size()) tx = std::max(tx, done.rail_tx_bytes(r));
+        if (r < done.rail_rx_bytes_size()) rx = std::max(rx, done.rail_rx_bytes(r));
       }
       rails[rail].tx_bytes += tx;
       rails[rail].rx_bytes += rx;

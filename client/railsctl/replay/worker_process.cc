@@ -98,7 +98,7 @@ absl::Status WorkerProcesses::StartOne(const std::vector<std::string>& launcher)
     return status;
   }
   processes_.push_back({pid});
-  links_.push_back({commands[1], events[0]});
+  links_.push_back({.commands_fd = commands[1], .events_fd = events[0]});
   return absl::OkStatus();
 }
 

@@ -12,10 +12,11 @@
 
 namespace rails::ctl {
 
-// The coordinator's ends of a worker's two pipes.
+// The coordinator's ends of a worker's two pipes, or its connection.
 struct WorkerLink {
   int commands_fd = -1;  // write end
   int events_fd = -1;    // read end
+  bool remote = false;   // a connection: the worker may be on another machine, whose clock differs
 };
 
 // Workers die with the thread that started them (PR_SET_PDEATHSIG) and ignore SIGINT. The destructor kills and reaps

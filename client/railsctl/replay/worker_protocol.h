@@ -1,130 +1,123 @@
-// The messages between the coordinator and its workers (one process per rank) over two pipes: one JSON object a line.
+// The messages between the coordinator of a replay and its workers (rails/replay/v1/replay.proto): parts of a Command
+// or an Event, how they are checked, written and read.
 #ifndef RAILS_RAILSCTL_REPLAY_WORKER_PROTOCOL_H_
 #define RAILS_RAILSCTL_REPLAY_WORKER_PROTOCOL_H_
 
+#include <google/protobuf/descriptor.h>
+
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <variant>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "rails/replay/v1/replay.pb.h"
 
 namespace rails::ctl {
 
-// --- Commands to a worker. It answers with the event named below, or with Failed and then ends.
+using replay::v1::AcceptedEvent;
+using replay::v1::CheckCommand;
+using replay::v1::CheckedEvent;
+using replay::v1::ClockCommand;
+using replay::v1::ClockEvent;
+using replay::v1::Command;
+using replay::v1::ConnectedEvent;
+using replay::v1::DoneEvent;
+using replay::v1::Event;
+using replay::v1::FailedEvent;
+using replay::v1::GoCommand;
+using replay::v1::HelloEvent;
+using replay::v1::JoinCommand;
+using replay::v1::JoinedEvent;
+using replay::v1::LeaveCommand;
+using replay::v1::LeftEvent;
+using replay::v1::Outcome;
+using replay::v1::PrepareCommand;
+using replay::v1::QuitCommand;
+using replay::v1::RailsCommand;
+using replay::v1::RailsEvent;
+using replay::v1::ReadyEvent;
+using replay::v1::StartCommand;
+using replay::v1::WrongByte;
 
-// Connect, make two segments, join the group. Answer: Joined.
-struct StartCommand {
-  std::string socket_dir;
-  std::string group, join_key;
-  uint32_t rank = 0, world_size = 0;
-  uint64_t send_bytes = 0, receive_bytes = 0;  // sizes of the segments
-  bool huge_pages = false;
-  uint64_t seed = 0;
-  uint64_t timeout_milliseconds = 60'000;  // of the join and of each job
-};
+// The part's field of Command or Event.
+template <typename Whole, typename Part>
+const google::protobuf::FieldDescriptor* FieldOf() {
+  const google::protobuf::OneofDescriptor& parts = *Whole::descriptor()->oneof_decl(0);
+  for (int i = 0; i < parts.field_count(); ++i) {
+    if (parts.field(i)->message_type() == Part::descriptor()) return parts.field(i);
+  }
+  return nullptr;
+}
 
-// Lay out one exchange and fill the buffers. Answer: Ready.
-struct PrepareCommand {
-  uint64_t job = 0;                   // number of the payload
-  std::vector<uint64_t> row, column;  // bytes to and from each rank
-  uint32_t ranges_per_flow = 1;
-  bool fill = true;       // fill the send buffer with the pattern, the receive buffer with poison
-  bool prepared = false;  // submit by Group::Prepare()
-};
+// The part, if that is what the message is; otherwise null.
+template <typename Part, typename Whole>
+Part* PartOf(Whole* whole) {
+  const google::protobuf::Reflection& reflection = *Whole::GetReflection();
+  const google::protobuf::FieldDescriptor* const field = FieldOf<Whole, Part>();
+  return reflection.HasField(*whole, field) ? static_cast<Part*>(reflection.MutableMessage(whole, field)) : nullptr;
+}
 
-// Submit the prepared exchange (again) and wait. Answer: Accepted if asked for, then Done.
-struct GoCommand {
-  bool tell_accepted = false;
-  int64_t at_ns = 0;  // start time by the monotonic clock, by which all ranks have the command
-};
+// "ready", "done", ...; of one that is not set "nothing".
+std::string NameOf(const Event& event);
 
-// Compare every byte of the receive segment. Answer: Checked.
-struct CheckCommand {};
+Outcome OutcomeOf(const absl::Status& status);
+absl::Status StatusOf(const Outcome& outcome);
 
-// Leave and end. Answer: the end of the pipe.
-struct QuitCommand {};
+inline constexpr size_t kMaxCommandBytes = 8 << 20;
+inline constexpr size_t kMaxEventBytes = 1 << 20;
+inline constexpr size_t kMaxHelloBytes = 64 << 10;
 
-using Command = std::variant<StartCommand, PrepareCommand, GoCommand, CheckCommand, QuitCommand>;
+// The message behind its length. The messages of both are Command and Event.
+std::string Encode(const google::protobuf::Message& message);
+// One part as a whole message.
+template <typename Whole, typename Part>
+std::string EncodeAs(const Part& part) {
+  Whole whole;
+  Whole::GetReflection()->MutableMessage(&whole, FieldOf<Whole, Part>())->CopyFrom(part);
+  return Encode(whole);
+}
 
-// --- Events from a worker.
+// A QuitCommand.
+std::string EncodeQuit(int exit_code, const std::string& why);
 
-struct JoinedEvent {
-  std::string node;
-};
+// `bytes` are those of one message, without the length. INVALID_ARGUMENT: they are none, or a field is out of range; it
+// is named.
+absl::StatusOr<Command> ParseCommand(const std::string& bytes);
+absl::StatusOr<Event> ParseEvent(const std::string& bytes);
 
-struct ReadyEvent {};
-
-struct AcceptedEvent {};
-
-struct DoneEvent {
-  absl::Status status;  // of the job
-  // CLOCK_MONOTONIC right before Submit(), at its return, and when the job was terminal.
-  int64_t submit_ns = 0, accepted_ns = 0, done_ns = 0;
-  double waiting_for_ranks_seconds = 0, waiting_for_peers_seconds = 0, elapsed_seconds = 0;
-  double to_first_chunk_seconds = 0;                        // from acceptance until a rail got the job's first chunk
-  std::vector<uint64_t> rail_tx_bytes, rail_rx_bytes;       // of the whole job on the rank's node
-  uint64_t eager_sent_bytes = 0, eager_received_bytes = 0;  // of it
-};
-
-struct WrongByte {
-  bool guard = false;  // outside all ranges; source and flow_offset then mean nothing
-  uint32_t source_rank = 0;
-  uint64_t flow_offset = 0, segment_offset = 0;
-  uint32_t expected = 0, got = 0;
-};
-
-struct CheckedEvent {
-  uint64_t wrong_bytes = 0;
-  std::optional<WrongByte> first;
-};
-
-struct FailedEvent {
-  std::string doing;  // "connect", "join", ...
-  absl::Status status;
-};
-
-using Event = std::variant<JoinedEvent, ReadyEvent, AcceptedEvent, DoneEvent, CheckedEvent, FailedEvent>;
-
-// Encodes one line, without the line end.
-std::string Encode(const Command& command);
-std::string Encode(const Event& event);
-
-// INVALID_ARGUMENT: the line is no JSON object, has an unknown kind, or a field is missing, has the wrong type or is
-// out of range. Names the field.
-absl::StatusOr<Command> ParseCommand(absl::string_view line);
-absl::StatusOr<Event> ParseEvent(absl::string_view line);
-
-// "ready", "done", ...
-absl::string_view EventName(const Event& event);
-
-inline constexpr size_t kMaxLineBytes = 8 << 20;
-
-// Reads lines from a descriptor. The caller keeps the descriptor.
-class LineReader {
+// Reads messages from a descriptor. The caller keeps the descriptor.
+class MessageReader {
  public:
-  explicit LineReader(int fd) : fd_(fd) {}
-  // Reads once; may block if the descriptor does. False: the end of the stream. INVALID_ARGUMENT: no line end within
-  // kMaxLineBytes. INTERNAL: the system's error.
+  explicit MessageReader(int fd, size_t max_message_bytes = kMaxCommandBytes)
+      : fd_(fd), max_message_bytes_(max_message_bytes) {}
+  // Reads once; may block if the descriptor does. False: the end of the stream, or the connection is lost.
+  // Errors of CheckLength(). INTERNAL: the system's error.
   absl::StatusOr<bool> Fill();
-  // Returns the next complete line, if any.
+  // Returns the next message that is complete, without its length, if any.
   std::optional<std::string> Next();
-  // Bytes that belong to no returned line yet.
+  // INVALID_ARGUMENT: the next length is above `max_message_bytes`; the text has what came.
+  absl::Status CheckLength() const;
+  // Bytes that belong to no returned message yet.
   size_t pending() const { return buffer_.size() - begin_; }
   int fd() const { return fd_; }
 
  private:
+  // The next message's; nullopt before it is here.
+  std::optional<size_t> NextLength() const;
+
   int fd_;
+  size_t max_message_bytes_;
   std::string buffer_;
   size_t begin_ = 0;
-  size_t scanned_ = 0;  // there is no line end before this
 };
 
-// Writes the line and a line end. UNAVAILABLE: the other end has closed.
-absl::Status WriteLine(int fd, std::string line);
+// Writes all bytes. UNAVAILABLE: the other end has closed. DEADLINE_EXCEEDED: the other end does not read; only for
+// descriptors whose write() returns after a while (SO_SNDTIMEO).
+absl::Status WriteAll(int fd, absl::string_view bytes, absl::Duration timeout = absl::InfiniteDuration());
 
 }  // namespace rails::ctl
 

@@ -11,8 +11,9 @@
 #include "absl/strings/str_join.h"
 #include "client/railsctl/format.h"
 #include "client/railsctl/inspect/render.h"
-#include "proto/json/json.h"
-#include "proto/json/names.h"
+#include "client/railsctl/rail_counter.h"
+#include "common/json/json.h"
+#include "common/json/names.h"
 
 namespace rails::ctl {
 namespace {
@@ -97,8 +98,8 @@ NodeRates RatesBetween(const v1::GetOverviewResponse& before, const v1::GetOverv
     const v1::RailStatus* old =
         Find(before.rails(), [&rail](const v1::RailStatus& other) { return other.index() == rail.index(); });
     if (old == nullptr) continue;
-    out.rails[i] = {Rate(old->tx_payload_bytes(), rail.tx_payload_bytes(), seconds),
-                    Rate(old->rx_payload_bytes(), rail.rx_payload_bytes(), seconds)};
+    out.rails[i] = {Rate(Counter(*old, "tx_payload_bytes"), Counter(rail, "tx_payload_bytes"), seconds),
+                    Rate(Counter(*old, "rx_payload_bytes"), Counter(rail, "rx_payload_bytes"), seconds)};
   }
   for (size_t i = 0; i < out.peers.size(); ++i) {
     const v1::PeerStatus& peer = after.peers(static_cast<int>(i));
@@ -179,7 +180,7 @@ nlohmann::ordered_json TopJson(const v1::GetOverviewResponse& before, const v1::
                      {"rail_tx_bytes_per_second", std::move(tx)},
                      {"rail_rx_bytes_per_second", std::move(rx)}});
   }
-  Json out = OverviewJson(after);
+  Json out = MessageJson(after);
   out["verdict"] = Judge(after).text;
   out["rates"] = {{"seconds", rates.seconds}, {"rails", std::move(rails)}, {"peers", std::move(peers)}};
   return out;

@@ -54,7 +54,7 @@ struct NodeJobs {
 };
 NodeJobs JobsOf(const v1::GetOverviewResponse& overview);
 
-// OverviewJson of `after`, with "verdict" and with "rates": {"seconds", "rails": [{"name", "tx_bytes_per_second",
+// MessageJson of `after`, with "verdict" and with "rates": {"seconds", "rails": [{"name", "tx_bytes_per_second",
 // "rx_bytes_per_second"}], "peers": [{"node", "rail_tx_bytes_per_second": [], "rail_rx_bytes_per_second": []}]}.
 nlohmann::ordered_json TopJson(const v1::GetOverviewResponse& before, const v1::GetOverviewResponse& after);
 

@@ -9,7 +9,7 @@
 #include "client/railsctl/table.h"
 #include "client/railsctl/top/line.h"
 #include "client/railsctl/top/rates.h"
-#include "proto/json/names.h"
+#include "common/json/names.h"
 
 namespace rails::ctl {
 namespace {

@@ -21,6 +21,7 @@
 #include "client/railsctl/top/render.h"
 #include "client/railsctl/top/sampler.h"
 #include "client/railsctl/top/screen.h"
+#include "common/json/json.h"
 
 namespace rails::ctl {
 namespace {
@@ -58,7 +59,7 @@ std::string JsonText(const std::vector<NodeView>& nodes, int indent) {
   } else {
     for (const NodeView& node : nodes) out["nodes"].push_back(NodeJson(node));
   }
-  return out.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return DumpJson(out, indent) + "\n";
 }
 
 // All daemons one below the other, for outputs that are not terminals.

@@ -1,4 +1,4 @@
-// What the fuzz programs of both ends of the descriptor socket share.
+// Helpers of the fuzz programs of both ends of the descriptor socket.
 #ifndef RAILSD_TESTS_FUZZ_SERVICE_DESCRIPTORS_H_
 #define RAILSD_TESTS_FUZZ_SERVICE_DESCRIPTORS_H_
 
@@ -24,7 +24,7 @@ inline void Require(bool ok, const char* what) {
   std::abort();
 }
 
-// What every packet carries, stays open.
+// The descriptor that every packet carries. Stays open.
 inline int File() {
   static const int file = memfd_create("fuzz", MFD_CLOEXEC);
   return file;

@@ -227,7 +227,7 @@ class Rules {
       if (pair(j, n, p).ready != kCompared && (partner || !Wrong(kReadyToPartners))) return;
       if (HasBytes(n, p) && pair(j, n, p).data != kAcknowledged) return;
       if (HasBytes(p, n) && pair(j, n, p).arrived != kHeard) return;
-      // What the link has brought to a node that has aborted the job is drained there; that node's report says so.
+      // A node that has aborted the job drains the bytes that the link brings; its report says so.
       const bool drained_eager = SendsEagerly(j, n) && member(j, p).tombstone;
       if (HasBytes(n, p) && pair(j, p, n).arrived == kMissing && !drained_eager)
         violation = "S2: done with bytes that the receiver has drained";

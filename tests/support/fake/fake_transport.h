@@ -87,7 +87,7 @@ class FakeTransport final : public RailTransport, public ZoneBinder {
     std::deque<Reply> replies;  // posted before `orders`
   };
   static constexpr size_t kOnTheWire = 4;
-  // What a key opens: only this memory, only to this peer.
+  // The memory that a key opens, and the one peer that it opens it to.
   struct OpenKey {
     PeerIndex peer;
     uint64_t address, length_bytes;

@@ -17,28 +17,28 @@
 
 namespace railsd {
 
-// What goes wrong, and how often: chances in 1000. What is left out never happens.
+// How often each fault happens: chances in 1000.
 struct FaultRates {
-  // Of a Post(): only some of its orders are taken, or none. A send queue that is full, a kernel short of memory.
+  // A Post() takes only some of its orders, or none. Stands for a send queue that is full, a kernel short of memory.
   uint32_t part_of_post = 0;
-  // Of an order: it is taken, never leaves, and its connection breaks. A post that the device refuses (its queue pair
-  // goes into error), a socket that the kernel has closed meanwhile.
+  // An order is taken, never leaves, and its connection breaks. Stands for a post that the device refuses (its queue
+  // pair goes into error), a socket that the kernel has closed meanwhile.
   uint32_t failed_post = 0;
-  // Of a Poll(): a connection to one peer breaks. A reset, retries exceeded, a port that flaps.
+  // A connection to one peer breaks in a Poll(). Stands for a reset, retries exceeded, a port that flaps.
   uint32_t broken = 0;
-  // Of a completion: it is told only up to `late_polls` later. Moderated interrupts, a thread that did not run.
+  // A completion is told up to `late_polls` later. Stands for moderated interrupts, a thread that did not run.
   uint32_t late = 0;
   uint32_t late_polls = 12;
   // Completions come in any order that the contract leaves open: queue pairs have none among each other, nor have
   // sockets; what a connection carried is still told before its end.
   bool shuffled = false;
-  // Of a completion: it is not told, though what it stands for has happened. An overrun completion queue, a lost
-  // interrupt of a device that has no other work. What was posted comes back when the endpoint is torn down or flushed
-  // (StopSends(), RemovePeer(), the end of the connection), as the contract demands; what has arrived is never told.
+  // A completion is never told, though its work is done. Stands for an overrun completion queue, a lost interrupt of a
+  // device that has no other work. Posted orders come back when the endpoint is torn down or flushed (StopSends(),
+  // RemovePeer(), the end of the connection), as the contract demands; arrivals are never told.
   uint32_t lost_sends = 0;
   uint32_t lost_arrivals = 0;
-  // Rate of arrivals that are told twice. A peer, or what is between, that sends a fence again. A device
-  // that completes a work request twice is found by its transport, which knows them; the contract has one end for each.
+  // An arrival is told twice. Stands for a peer, or something between, that sends a fence again. A device that
+  // completes a work request twice is found by its transport, which knows them; the contract has one end for each.
   uint32_t repeated_arrivals = 0;
 };
 

@@ -17,7 +17,7 @@
 
 namespace railsd {
 
-// What threads have told, in order.
+// Values that threads have added, in order.
 template <typename T>
 class Recorded {
  public:

@@ -65,7 +65,7 @@ TEST_F(ProgramTest, GeneratedWorkloadAsATable) {
   EXPECT_THAT(outcome.output, ::testing::Not(HasSubstr("pinned")));
 }
 
-// What --json printed of a mistake; the same in words follows it.
+// The mistake that --json printed; the same in words follows it.
 nlohmann::json ErrorOf(const Outcome& outcome) {
   return nlohmann::json::parse(outcome.output.substr(0, outcome.output.rfind('}') + 1))["error"];
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What `./dev bench verbs_faults` measures inside the guest; prints JSON, which bench/suites/bench_verbs_faults.py
-judges."""
+"""The measurements of `./dev bench verbs_faults` inside the guest; prints JSON, which
+bench/suites/bench_verbs_faults.py judges."""
 
 import argparse
 import json
@@ -20,7 +20,7 @@ import bench_faults  # noqa: E402  (found by the line above)
 from bench_faults import FORGETFUL, Pair, cost_of_a_rail  # noqa: E402
 
 OUT = Path("/run/out/bench.json")
-# So slow that rails are what jobs wait for, even on a busy machine, and not the two emulated processors.
+# Jobs must wait for rails this slow, even on a busy machine, and not for the two emulated processors.
 RATES = ["12mbit"] * rdma.RAILS
 JOB = 8 << 20
 UNDISTURBED = 3

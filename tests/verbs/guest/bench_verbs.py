@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What `./dev bench verbs` measures inside the guest; prints JSON, which bench/suites/bench_verbs.py judges."""
+"""The measurements of `./dev bench verbs` inside the guest; prints JSON, which bench/suites/bench_verbs.py judges."""
 
 import argparse
 import json
@@ -48,10 +48,9 @@ def counters(cluster):
     total = {"cpu_seconds": sum(sum(node.cpu_seconds()) for node in cluster.nodes)}
     for node in cluster.nodes:
         for rail in cluster.overview(node)["rails"]:
-            for key in ("tx_payload_bytes", "tx_chunks", "tx_system_calls", "rx_system_calls"):
-                total[key] = total.get(key, 0) + int(rail[key])
-            for key in ("work_requests", "completions", "tx_fences", "endpoint_errors"):
-                total[key] = total.get(key, 0) + int(rail["device"][key])
+            for key in ("tx_payload_bytes", "tx_chunks", "tx_system_calls", "rx_system_calls", "work_requests",
+                        "completions", "tx_fences", "endpoint_errors"):
+                total[key] = total.get(key, 0) + rail["counters"][key]
     total["jobs"] = int(cluster.overview(cluster.nodes[0])["status"]["jobs_done"])
     return total
 

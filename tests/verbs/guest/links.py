@@ -1,4 +1,4 @@
-"""What the tests of links that fail share: rails so slow that something is always on the wire, faults of a link, and
+"""Helpers of the tests of links that fail: rails so slow that something is always on the wire, faults of a link, and
 replays that go on meanwhile, every byte of which must be right."""
 
 import random
@@ -25,7 +25,7 @@ class LinksTest(rdma.VerbsTest):
         for rail in range(rdma.RAILS):
             self.addCleanup(rdma.link, interface(rail), "up")
 
-    # What the tests look at.
+    # State that the tests look at.
 
     def rails(self, node=0):
         return self.cluster.overview(self.cluster.nodes[node])["rails"]
@@ -46,7 +46,7 @@ class LinksTest(rdma.VerbsTest):
         harness.eventually(up, self.cluster.logs)
 
     def sent_on(self, rail):
-        return int(self.rails()[rail]["tx_payload_bytes"])
+        return int(self.rails()[rail]["counters"]["tx_payload_bytes"])
 
     def flows_on(self, rail):
         """Waits until bytes move on a rail."""
@@ -72,7 +72,7 @@ class LinksTest(rdma.VerbsTest):
         rdma.link(interface(rail, node), "up")
 
     def lose(self, rail, node, share):
-        """So much of what a rail of a node sends disappears, and nobody is told; the rest goes at the usual rate."""
+        """Drops `share` of the packets that a rail of a node sends, silently; the rest goes at the usual rate."""
         rdma.run("tc", "qdisc", "replace", "dev", interface(rail, node), "root", "netem", "loss", share, "rate", RATE,
                  "limit", 1000)
 

@@ -16,8 +16,8 @@ make_rails() {
       echo 2 >/proc/sys/net/ipv4/conf/$key/arp_announce
     done
     # A lost packet is sent again, which this kernel's Soft-RoCE does wrongly at times: its requester and its completer
-    # race, and the peer refuses what comes as invalid. So nothing may be lost for want of room: 24 queue pairs have
-    # 1,536 packets under way.
+    # race, and the peer refuses what comes as invalid. No packet may therefore be lost for want of room: 24 queue pairs
+    # have 1,536 packets under way.
     echo 100000 >/proc/sys/net/core/netdev_max_backlog
     ip link set lo up || return 1
     # Every address of every node is local here. A packet must take the interface that it is bound to all the same, so
@@ -42,9 +42,9 @@ make_rails() {
     done
   done >$batch
   ip -batch $batch || return 1
-  # What a rail of a node receives is taken in by one processor. A veth end hands packets to the processor that happens
-  # to send, a shaper sends from either, and packets of two processors overtake each other. Soft-RoCE takes that for
-  # loss: over shaped rails it sent thousands of packets again.
+  # One processor takes in all packets of a rail of a node. A veth end hands packets to the processor that happens to
+  # send, a shaper sends from either, and packets of two processors overtake each other. Soft-RoCE takes that for loss:
+  # over shaped rails it sent thousands of packets again.
   for ((node = 0; node < nodes; node++)); do
     for ((rail = 0; rail < rails; rail++)); do
       printf '%x' $((1 << (node + rail) % $(nproc))) >/sys/class/net/$set${node}r$rail/queues/rx-0/rps_cpus || return 1

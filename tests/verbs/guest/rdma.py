@@ -1,4 +1,4 @@
-"""What the tests inside the guest share: clusters on Soft-RoCE rails, and what the kernel holds for them."""
+"""Helpers of the tests inside the guest: clusters on Soft-RoCE rails, and what the kernel holds for them."""
 
 import collections
 import json
@@ -28,7 +28,7 @@ def triple():
 
 
 def settings(nodes=2, **sections):
-    """Of a cluster in the guest. A rail does about 0.5 Gbit/s; what is planned with is alike for all of them."""
+    """Settings of a cluster in the guest. A rail does about 0.5 Gbit/s, and plans count on the same for all of them."""
     sections["verbs"] = {**PATIENT, **sections.get("verbs", {})}
     sections.setdefault("timeouts", {"job": "4m", "join": "3m", "drain": "20s", "peer_lost": "30s"})
     return clusters.Settings(nodes=nodes, rails=RAILS, speed="500mbit", patience=120.0, sections=sections)
@@ -107,15 +107,20 @@ def devices(cluster, node):
     return [rail["device"] for rail in cluster.overview(cluster.nodes[node])["rails"]]
 
 
+def total(cluster, nodes, counter):
+    """A counter, summed over all rails of these nodes."""
+    return sum(rail["counters"][counter] for node in nodes for rail in cluster.overview(cluster.nodes[node])["rails"])
+
+
 class VerbsTest(harness.ClusterTest):
     """Tests that share one cluster over verbs."""
 
     settings = settings()
     addresses = staticmethod(pair)
 
-    def totals(self, key):
-        """A counter of the devices, summed over all rails of all nodes."""
-        return sum(device[key] for node in range(len(self.cluster.nodes)) for device in devices(self.cluster, node))
+    def totals(self, counter):
+        """A counter, summed over all rails of all nodes."""
+        return total(self.cluster, range(len(self.cluster.nodes)), counter)
 
     def late_moves(self):
         """How often late binding moved work to another rail, which may then fence once more."""

@@ -21,7 +21,7 @@ class JobTest(rdma.VerbsTest):
         return self.enterContext(rdma.Exchange(self.cluster, self.server, length))
 
     def held(self):
-        """What both daemons and the kernel hold for them."""
+        """Counts of what both daemons hold, and the kernel for them."""
         return [{**footprint(node.pid), "rdma": rdma.resources(node.index)} for node in self.cluster.nodes]
 
 

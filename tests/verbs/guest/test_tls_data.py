@@ -20,7 +20,7 @@ def settings(data, nodes=2, **more):
 
 
 def kernel_counts():
-    """What the kernel has counted of its TLS sockets."""
+    """The kernel's counters of its TLS sockets."""
     return {line.split()[0]: int(line.split()[1]) for line in Path("/proc/net/tls_stat").read_text().splitlines()}
 
 
@@ -33,7 +33,7 @@ class TlsDataTest(harness.ClusterTest):
         return self.cluster.overview(self.cluster.nodes[node])["rails"]
 
     def total(self, *keys):
-        return sum(int(rail[key]) for node in range(2) for rail in self.rails(node) for key in keys)
+        return sum(rail["counters"][key] for node in range(2) for rail in self.rails(node) for key in keys)
 
     def calls_by_chunk(self):
         """System calls of all rails for each chunk of a replay that is verified."""
@@ -80,7 +80,7 @@ class Records(TlsDataTest):
         thread = threading.Thread(target=replay)
         thread.start()
         try:
-            harness.eventually(lambda: int(self.rails(1)[0]["protocol_errors"]) > 0, lambda: self.rails(1))
+            harness.eventually(lambda: int(self.rails(1)[0]["counters"]["protocol_errors"]) > 0, lambda: self.rails(1))
         finally:
             rdma.run("tc", "qdisc", "del", "dev", "lo", "clsact")
             thread.join()
@@ -92,7 +92,7 @@ class Records(TlsDataTest):
         self.assertIs(self.cluster.replay(*WORKLOAD)["verified"], True)
 
     def test_what_nobody_wants_is_drained(self):
-        """What nobody wants any more is drained: records cannot be dropped unseen."""
+        """Bytes of a job that has ended are drained: records cannot be dropped unseen."""
         trainers = [self.trainer(rank) for rank in range(2)]
         for rank, trainer in enumerate(trainers):
             trainer.segment("s", 2 << 20, seed=rank + 1)
@@ -136,7 +136,7 @@ class Unlike(harness.unittest.TestCase):
         for says in ("tls.data is not the same at both ends", " ready socket_dir="):
             for node in cluster.nodes:
                 harness.eventually(lambda node=node: says in node.log.read_text(), cluster.logs)
-        self.assertEqual(cluster.overview(cluster.nodes[0])["rails"][0]["tx_chunks"], 0)
+        self.assertEqual(cluster.overview(cluster.nodes[0])["rails"][0]["counters"]["tx_chunks"], 0)
 
 
 if __name__ == "__main__":

@@ -214,8 +214,8 @@ typedef struct rails_job_options {
   { sizeof(rails_job_options), 0, 0, 0, 0 }
 
 /* What is received is given as capacities: a source sends at most so much, into the first bytes of its range or ranges,
- * and rails_report.received_by_rank says how much. More fails the job; more from a rank to itself is
- * refused by its call. 16,384 ranges to receive at most. */
+ * and rails_report.received_by_rank says how much. More fails the job. 16,384 ranges to
+ * receive at most. */
 #define RAILS_JOB_CAPACITIES 1u
 
 /* Contiguous buffers: the bytes for rank 0, then those for rank 1, and so on; the same for what is received. */
@@ -261,12 +261,13 @@ typedef struct rails_layout {
  * belong to the daemon: write neither what it sends nor what it receives, and read nothing that it receives.
  *
  * The two ends of a flow may cut it into ranges differently; their totals must agree. A receive range must not overlap
- * another range of this job, or of another unfinished job of the client. Exception: bytes that the rank sends to itself
- * may overlap their destination. They are copied during this call.
+ * another range of this job, or of another unfinished job of the client. Exception: what the rank sends to itself may
+ * stay where it is; then the ranges that it receives from itself are the same, or begin with them.
  *
- * `options`: NULL for the defaults. A refused job takes no number and copies nothing. INVALID_ARGUMENT: names the field
- * and the value. FAILED_PRECONDITION: another unfinished job uses bytes of this one, the group is over, or a segment
- * was in use by a job whose end nobody saw. UNAVAILABLE: the daemon drains, has exited, or does not answer in time. */
+ * `options`: NULL for the defaults. A refused job takes no number and changes nothing. INVALID_ARGUMENT: names the
+ * field and the value. FAILED_PRECONDITION: another unfinished job uses bytes of this one, the group is over, or a
+ * segment was in use by a job whose end nobody saw. UNAVAILABLE: the daemon drains, has exited, or does not answer in
+ * time. */
 RAILS_MUST_USE rails_error *rails_all_to_all_v(rails_group *group, const rails_buffers *buffers,
                                                const rails_job_options *options, rails_job **job);
 RAILS_MUST_USE rails_error *rails_all_to_all_ranges(rails_group *group, const rails_layout *layout,

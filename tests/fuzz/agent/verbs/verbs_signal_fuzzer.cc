@@ -1,5 +1,5 @@
-// A hostile peer: signals of a rail, true and false, against the decoder, the judge and the hand-shake. What decodes
-// encodes to the same bytes, and whatever comes, the hand-shake keeps its promises.
+// A hostile peer: signals of a rail, true and false, against the decoder, the judge and the handshake. A signal that
+// decodes encodes to the same bytes, and the handshake keeps its promises whatever comes.
 #include <fuzzer/FuzzedDataProvider.h>
 
 #include <cstdlib>

@@ -189,7 +189,7 @@ class Attack {
     ChangeMessage(known_, &choices_, &message);
     Say((to == "n1") != (what == 2) ? 1 : 0, message);
   }
-  // What others say, as its own.
+  // Sends a message of another node as its own.
   void Repeat(size_t victim) {
     auto& outbox = cluster_.node(choices_.Below(cluster_.size())).outbox;
     if (outbox.empty()) return;

@@ -1,4 +1,4 @@
-// What a hostile peer does and says, drawn from the bytes of an input: the first byte makes the first choice, so that a
+// Draws what a hostile peer does and says from the bytes of an input: the first byte makes the first choice, so that a
 // change of one byte changes little. After the last byte every choice is 0.
 #ifndef RAILSD_TESTS_FUZZ_SERVICE_AGENT_CHOICES_H_
 #define RAILSD_TESTS_FUZZ_SERVICE_AGENT_CHOICES_H_
@@ -27,7 +27,7 @@ class Choices {
   absl::Span<const uint8_t> left_;
 };
 
-// What a peer has seen of the others, and can name.
+// Names that a peer has seen from the others and can use.
 struct Known {
   std::vector<Epoch> epochs;
   std::vector<GroupKey> keys;

@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "daemon/service/conversion.h"
+#include "daemon/services/conversion.h"
 #include "rails/v1/group.pb.h"
 #include "rails/v1/job.pb.h"
 

@@ -41,7 +41,7 @@ struct Answer {
   size_t descriptors = 0;
   std::string bytes;
 
-  // What the library may take for an answer.
+  // Whether the library may take the packet for an answer.
   bool Parses(DescriptorResponse* out) const {
     return !bytes.empty() && descriptors <= 4 && out->ParseFromString(bytes);
   }

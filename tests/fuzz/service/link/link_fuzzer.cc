@@ -50,7 +50,7 @@ uint64_t ContentOf(const ControlMessage& message) {
   return std::get<Quiesced>(message).job.seq.value();
 }
 
-// What an agent is told, against what it may be told.
+// Compares what an agent is told with what it may be told.
 class Witness final : public FakeAgent {
  public:
   explicit Witness(std::string honest) : honest_(std::move(honest)) {}

@@ -16,7 +16,7 @@
 #include "daemon/ring/ring_answers.h"
 #include "daemon/ring/ring_memory.h"
 #include "daemon/ring/ring_requests.h"
-#include "daemon/service/services.h"
+#include "daemon/services/services.h"
 #include "tests/fuzz/service/agent/choices.h"
 #include "tests/fuzz/service/descriptors.h"
 #include "tests/unit/daemon/fake_agent.h"
@@ -193,7 +193,7 @@ class Session {
   std::unique_ptr<railsd::testing::RingClient> client_;
   bool honest_ = true, ended_ = false, broken_ = false;
   std::set<uint64_t> unanswered_;
-  // Of the request whose last part was not sent.
+  // The request whose last part was not sent.
   bool in_parts_ = false;
   Kind parts_kind_ = Kind::kSubmit;
   uint64_t parts_id_ = 0;

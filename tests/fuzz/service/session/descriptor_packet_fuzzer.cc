@@ -63,7 +63,7 @@ std::unique_ptr<DescriptorResponse> Receive(int socket) {
   return response;
 }
 
-// What docs/protocol.md and the limits say of a request.
+// Whether a request keeps to docs/protocol.md and the limits.
 bool IsGood(const DescriptorRequest& request, size_t descriptors, bool open) {
   if (request.has_open_session()) {
     const auto& asked = request.open_session();

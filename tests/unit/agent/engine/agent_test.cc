@@ -246,20 +246,20 @@ TEST_F(AgentTest, ThreadsThatSpinDoNotSleepWhileJobsFollowEachOther) {
   }
 }
 
-// What a scrape does, as often as it can: ThreadSanitizer says that nothing of it races with the rails.
 TEST_F(AgentTest, DataConnectionsNeedTheKeyOfTheLink) {
   SetUpNodes(2, 1);
   const auto rail = [&](size_t n) { return SnapshotOf(*agents_[n]).rails[0]; };
   agents_[0]->OnPeerDown("n1", "the link is over", false);
   TellKey(0, 1, 8);
-  EXPECT_TRUE(Until([&] { return rail(0).protocol_errors > 0; }));
-  EXPECT_TRUE(Until([&] { return rail(1).protocol_errors > 0; }));
+  EXPECT_TRUE(Until([&] { return rail(0).counts.protocol_errors > 0; }));
+  EXPECT_TRUE(Until([&] { return rail(1).counts.protocol_errors > 0; }));
   EXPECT_EQ(rail(0).peers_up, 0u);
   agents_[1]->OnPeerDown("n0", "the link is over", false);
   TellKey(1, 0, 8);
   EXPECT_TRUE(Until([&] { return rail(0).peers_up == 1 && rail(1).peers_up == 1; }));
 }
 
+// Takes snapshots, as scrapes do, as often as it can: ThreadSanitizer says that they do not race with the rails.
 TEST_F(AgentTest, SnapshotsWhileJobsRun) {
   constexpr uint32_t kWorld = 4;
   constexpr uint64_t kBytes = 1 << 20;
@@ -273,7 +273,7 @@ TEST_F(AgentTest, SnapshotsWhileJobsRun) {
       uint64_t sent = 0;
       while (!end) {
         uint64_t now = 0;
-        for (const RailView& rail : SnapshotOf(*agent).rails) now += rail.tx_payload_bytes;
+        for (const RailView& rail : SnapshotOf(*agent).rails) now += rail.counts.tx_payload_bytes;
         EXPECT_GE(now, sent) << "counters never fall";
         sent = now;
         ++snapshots;
@@ -329,7 +329,7 @@ TEST_F(AgentTest, SegmentsOverAQuotaAreNotMapped) {
   const SessionId session = *Await<absl::StatusOr<SessionId>>([&](auto done) {
     agent.OpenSession({1, 2, 3, "t"}, done);
   });
-  // What is refused is closed before the answer: the other end of a pipe tells.
+  // A refused descriptor is closed before the answer: the other end of a pipe tells.
   const auto refusal = [&](uint64_t bytes) {
     int ends[2];
     EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
@@ -344,7 +344,7 @@ TEST_F(AgentTest, SegmentsOverAQuotaAreNotMapped) {
   };
   EXPECT_EQ(refusal(8193), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(refusal(8192), absl::StatusCode::kInvalidArgument);
-  // That gave its room back; and of two at once only one gets it.
+  // The refusals gave their room back. Only one of two segments at once gets it.
   Buffer buffer(8192);
   auto first = std::make_shared<std::promise<absl::Status>>(), second = std::make_shared<std::promise<absl::Status>>();
   agent.AddSegment(session, SegmentId(1), buffer.Dup(), 8192, [first](absl::Status s) { first->set_value(s); });

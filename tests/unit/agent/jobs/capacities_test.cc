@@ -61,7 +61,7 @@ class CapacitiesTest : public ::testing::TestWithParam<Mode> {
       ASSERT_EQ(report.state, JobState::kDone) << report.status;
       std::vector<uint64_t> expected(exchange_->world());
       for (uint32_t source = 0; source < exchange_->world(); ++source) {
-        if (source != rank) expected[source] = lengths[source][rank];
+        expected[source] = lengths[source][rank];
         ExpectSlot(source, rank, expected[source], lengths, pieces);
       }
       EXPECT_EQ(report.received_by_rank, expected);
@@ -72,7 +72,7 @@ class CapacitiesTest : public ::testing::TestWithParam<Mode> {
   }
   void ExpectSlot(uint32_t source, uint32_t rank, uint64_t bytes, const Lengths& lengths, size_t pieces) {
     const uint8_t* sent = exchange_->trainer(source).send->data();
-    for (uint32_t peer = 0; peer < rank; ++peer) sent += peer == source ? 0 : lengths[source][peer];
+    for (uint32_t peer = 0; peer < rank; ++peer) sent += lengths[source][peer];
     const uint8_t* slot = exchange_->trainer(rank).receive->data() + source * kSlot;
     const uint64_t step = kSlot / pieces;
     uint64_t taken = 0;
@@ -120,6 +120,19 @@ TEST_P(CapacitiesTest, ASlotMayBeFilledOrStayEmpty) {
   }
 }
 
+// The bytes that come count, not the capacities. 100 MB/s a rail.
+TEST_P(CapacitiesTest, ThePinnedBoundIsOfWhatComes) {
+  Begin(2, 4);
+  Lengths lengths = AllLengths(4, 0);
+  lengths[1][0] = 2000;
+  lengths[1][2] = 1000;
+  lengths[3][0] = kSlot;
+  exchange_->SetLengths(lengths, 1);
+  SubmitAll(1);
+  cluster_->Run();
+  EXPECT_EQ(exchange_->Report(0, 1).pinned_bound, absl::Microseconds(50)) << "rank 3's rail";
+}
+
 // The receiver cuts its zone to what READY says, so the grant comes after it.
 TEST_P(CapacitiesTest, AJobIsAReadyAndAGrantToEachPeer) {
   Begin(2, 2);
@@ -135,7 +148,7 @@ TEST_P(CapacitiesTest, AJobIsAReadyAndAGrantToEachPeer) {
 }
 
 TEST_P(CapacitiesTest, MoreThanTheCapacityFailsTheJobEverywhereAndNothingIsWritten) {
-  for (const uint32_t source : {2u, 1u}) {  // on the same node as rank 0, and on another
+  for (const uint32_t source : {2u, 1u, 0u}) {  // on the same node as rank 0, on another, and rank 0 itself
     SCOPED_TRACE(source);
     Begin(2, 4);
     Lengths lengths = AllLengths(4, 10);

@@ -112,7 +112,7 @@ struct Node final : public ControlLink {
     return fits;
   }
   void SetPatience(const std::string& node, absl::Duration limit) override { patience[node] = limit; }
-  // What the link says of a message that is too long for its receiver; null: all fit.
+  // The link's answer to a message that is too long for its receiver; null: all fit.
   std::function<absl::Status(const ControlMessage&)> does_not_fit;
   std::string name;
   BootId boot;
@@ -246,8 +246,11 @@ struct Trainer {
 // By [source][destination].
 using Lengths = std::vector<std::vector<uint64_t>>;
 
+// The same length from each rank to each other one.
 inline Lengths AllLengths(uint32_t world, uint64_t bytes) {
-  return Lengths(world, std::vector<uint64_t>(world, bytes));
+  Lengths lengths(world, std::vector<uint64_t>(world, bytes));
+  for (uint32_t rank = 0; rank < world; ++rank) lengths[rank][rank] = 0;
+  return lengths;
 }
 
 struct ExchangeOptions {
@@ -282,11 +285,11 @@ class Exchange {
   // At these ranks; if none are named, at all.
   void ExpectFailed(uint64_t seq, absl::StatusCode code, const ::testing::Matcher<std::string>& why,
                     const std::vector<uint32_t>& ranks = {});
-  // What the rank is told of its job, which has ended.
+  // The report that the rank gets of its job, which has ended.
   JobReport Report(uint32_t rank, uint64_t seq);
   // Every received byte is right and every other byte of the receive buffers is untouched.
   void ExpectBytes() const;
-  // What rank `destination` has from `ranks` is right; nothing is said of what it has from others.
+  // Bytes that rank `destination` has from `ranks` are right; bytes from others are not looked at.
   void ExpectBytesBetween(const std::vector<uint32_t>& ranks, uint32_t destination) const;
   Trainer& trainer(uint32_t rank) { return trainers_[rank]; }
   uint32_t world() const { return static_cast<uint32_t>(trainers_.size()); }

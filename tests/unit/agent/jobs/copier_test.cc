@@ -6,14 +6,10 @@
 #include <algorithm>
 #include <atomic>
 #include <deque>
-#include <future>
 #include <memory>
-#include <random>
 #include <vector>
 
-#include "agent/base/wake_event.h"
 #include "tests/support/test_memory.h"
-#include "tests/support/until.h"
 #include "tests/unit/agent/jobs/cluster.h"
 
 namespace railsd::testing {
@@ -102,57 +98,6 @@ TEST_F(CopyQueueTest, AFailedStepEndsItsCopyOnceTheOthersAreBack) {
   EXPECT_EQ(queue_.depth(), 1u);
 }
 
-TEST(ThreadCopierTest, ManyThreadsCopyEveryByte) {
-  std::mt19937_64 random(1);
-  const auto from_segment = MakeSegment(3 * kStep), to_segment = MakeSegment(3 * kStep, 2);
-  const uint64_t length = 2 * kStep + 12345;
-  const MemoryRanges from = Scatter(from_segment, 5, length, 40, random),
-                     to = Scatter(to_segment, 7, length, 30, random);
-  WriteAll(from, RandomBytes(length, random));
-  auto wake = WakeEvent::Create().value();
-  ThreadCopier copier(3, &wake);
-  copier.Submit({JobTag(4), 9, &from, &to, &go_on});
-  CopyResult result;
-  ASSERT_TRUE(Until([&] { return copier.TakeResult(&result); }));
-  EXPECT_TRUE(result.status.ok()) << result.status;
-  EXPECT_EQ(result.index, 9u);
-  EXPECT_EQ(ReadAll(to), ReadAll(from));
-}
-
-TEST(ThreadCopierTest, FreesWhatChoresHold) {
-  auto wake = WakeEvent::Create().value();
-  const auto garbage = std::make_shared<int>(0), last = std::make_shared<int>(0);
-  {
-    ThreadCopier copier(2, &wake);
-    copier.Run([garbage] {});
-    EXPECT_TRUE(Until([&] { return garbage.use_count() == 1; }));
-    copier.Run([last] {});
-  }
-  EXPECT_EQ(last.use_count(), 1);
-}
-
-// However much there is to copy.
-TEST(ThreadCopierTest, DoesChoresBeforeItCopies) {
-  auto wake = WakeEvent::Create().value();
-  const auto segment = MakeSegment(kStep);
-  MemoryRanges memory;
-  testing::Append(&memory, segment, 0, kStep);
-  ThreadCopier copier(1, &wake);
-  std::promise<void> begin;
-  std::promise<size_t> left;
-  // It keeps the only thread busy until there is a copy.
-  copier.Run([&] { begin.get_future().wait(); });
-  copier.Submit({JobTag(1), 0, &memory, &memory, &go_on});
-  copier.Run([&] { left.set_value(copier.depth()); }, JobTag(2));
-  begin.set_value();
-  EXPECT_EQ(left.get_future().get(), 1u);
-  CopyResult result;
-  ASSERT_TRUE(Until([&] { return copier.TakeResult(&result); }));
-  EXPECT_EQ(result.job, JobTag(2));
-  EXPECT_EQ(result.index, CopyResult::kChore);
-  ASSERT_TRUE(Until([&] { return copier.TakeResult(&result); }));
-}
-
 // Over rails that receive frames, and over rails that write into remote memory.
 class LocalCopyTest : public ::testing::TestWithParam<bool> {};
 
@@ -194,6 +139,49 @@ TEST_P(LocalCopyTest, CopiesOfAJobThatIsCancelledEarlyAreWaitedFor) {
   ASSERT_TRUE(report->ok());
   EXPECT_EQ((*report)->status.code(), absl::StatusCode::kCancelled);
   EXPECT_FALSE(cluster.node(0).engine->Snapshot(0).groups[0].broken);
+}
+
+TEST_P(LocalCopyTest, ARankSendsToItself) {
+  Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
+  Exchange exchange(&cluster, "g", {{500, 3}, {4, 600}});
+  ASSERT_TRUE(exchange.trainer(0).Submit(exchange.For(0, 1, 3)).ok());
+  EXPECT_EQ(cluster.node(0).copier.depth(), 1u) << "it is copied before others submit";
+  ASSERT_TRUE(exchange.trainer(1).Submit(exchange.For(1, 1, 3)).ok());
+  cluster.Run();
+  exchange.ExpectBytes();
+  EXPECT_EQ(exchange.Report(0, 1).bytes_sent, 503u);
+  EXPECT_EQ(exchange.Report(0, 1).bytes_received, 504u);
+  EXPECT_EQ(cluster.node(0).engine->Snapshot(0).counters.local_copy_bytes, 500u);
+}
+
+TEST_P(LocalCopyTest, WhatARankSendsToItselfMayStayInPlace) {
+  Cluster cluster({.remote = GetParam(), .nodes = 1, .rails = 1});
+  Exchange exchange(&cluster, "g", {{500, 3}, {4, 600}});
+  Submission first = exchange.For(0, 1);
+  first.sends[0].ranges = {{SegmentId(1), 10, 100}, {SegmentId(1), 110, 50}, {SegmentId(1), 300, 350}};
+  first.sends[1].ranges = {{SegmentId(1), 5, 3}};
+  first.receives[0].ranges = {{SegmentId(1), 10, 150}, {SegmentId(1), 300, 350}};
+  ASSERT_TRUE(exchange.trainer(0).Submit(first).ok());
+  ASSERT_TRUE(exchange.trainer(1).Submit(exchange.For(1, 1)).ok());
+  cluster.Run();
+  EXPECT_EQ(exchange.Report(0, 1).bytes_sent, 503u);
+  EXPECT_EQ(exchange.Report(0, 1).bytes_received, 504u);
+  EXPECT_EQ(cluster.node(0).engine->Snapshot(0).counters.local_copy_bytes, 600u + 3 + 4);
+}
+
+TEST_P(LocalCopyTest, UnequalLengthsOfARankToItselfFailTheJobEverywhere) {
+  Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
+  Exchange exchange(&cluster, "g", {{400, 3, 0}, {4, 0, 5}, {0, 6, 3}});  // 0 and 2 on one node
+  Submission last = exchange.For(2, 1);
+  ASSERT_EQ(last.receives[2].peer, Rank(2));
+  last.receives[2].ranges = {{SegmentId(2), 5, 2}};  // instead of 3
+  ASSERT_TRUE(exchange.trainer(0).Submit(exchange.For(0, 1)).ok());
+  ASSERT_TRUE(exchange.trainer(1).Submit(exchange.For(1, 1)).ok());
+  ASSERT_TRUE(exchange.trainer(2).Submit(last).ok());
+  cluster.Run();
+  exchange.ExpectFailed(1, "sends 3 bytes to");
+  EXPECT_EQ(exchange.Report(0, 1).bytes_sent, 400u) << "what was copied before is told";
+  EXPECT_EQ(exchange.Report(0, 1).bytes_received, 400u);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What a job costs the engine's thread, which every tenant of the node shares, goes by the flows that were submitted
-// and not by the pairs of ranks that there are. Measured by allocations, which every flow needs some of.
+// The cost of a job on the engine's thread, which all tenants of the node share, grows with the flows that were
+// submitted and not with the pairs of ranks that exist. Measured by allocations, because every flow needs some.
 #include <gtest/gtest.h>
 
 #include <utility>

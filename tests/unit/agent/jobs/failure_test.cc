@@ -6,7 +6,9 @@
 
 #include <sstream>
 #include <tuple>
+#include <vector>
 
+#include "agent/base/failed_ranks.h"
 #include "tests/unit/agent/jobs/cluster.h"
 
 namespace railsd::testing {
@@ -176,7 +178,7 @@ TEST_P(GroupTest, DifferentKeysNeverMeet) {
 
 TEST_P(GroupTest, LeavingAfterTheLastJobDoesNotFailOthersJobs) {
   Cluster cluster({.remote = GetParam(), .nodes = 3, .rails = 1});
-  Exchange exchange(&cluster, 3, "g", {.buffer_bytes = 8 << 20});
+  Exchange exchange(&cluster, 3, "g", {.buffer_bytes = 4 << 20});
   // Rank 0 exchanges nothing and is done early; ranks 1 and 2 move a lot.
   exchange.SetLengths({{0, 0, 0}, {0, 0, 4'000'000}, {0, 4'000'000, 0}}, 1);
   exchange.SubmitAll(1);
@@ -203,6 +205,10 @@ TEST(AbortTest, TheCauseIsToldThoughTheRailsAreFaster) {
   cluster.Run();
   ASSERT_TRUE(sender->ok());
   EXPECT_THAT(Text((*sender)->status), HasSubstr("rank 1 on n1"));
+  EXPECT_EQ(FailedRanks((*sender)->status), std::vector<Rank>{Rank(1)});
+  const absl::Status later = exchange.trainer(0).Submit(exchange.For(0, 2));
+  EXPECT_TRUE(absl::IsFailedPrecondition(later)) << later;
+  EXPECT_EQ(FailedRanks(later), std::vector<Rank>{Rank(1)}) << later;
 }
 
 TEST(AbortTest, APeerThatNeverSaysWhyIsNotWaitedForLong) {
@@ -237,7 +243,7 @@ class TrainerDeathTest : public ::testing::TestWithParam<std::tuple<bool, int>> 
 TEST_P(TrainerDeathTest, PeersHearTheRankAndNothingIsLeft) {
   const auto [remote, after_steps] = GetParam();
   Cluster cluster({.remote = remote, .nodes = 2, .rails = 2, .seed = static_cast<uint64_t>(after_steps) + 1});
-  Exchange exchange(&cluster, 4, "g", {.buffer_bytes = 8 << 20});
+  Exchange exchange(&cluster, 4, "g", {.buffer_bytes = 2 << 20});
   Lengths lengths(4, std::vector<uint64_t>(4, 500'000));
   exchange.SetLengths(lengths, 1);
   exchange.SubmitAll(1);

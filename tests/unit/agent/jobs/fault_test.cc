@@ -74,8 +74,8 @@ TEST_P(FaultTest, NothingIsSentInVainWhileNoConnectionBreaks) {
   });
 }
 
-// Two nodes may have no rail in common that neither has drained. What goes on goes on over those, and nothing waits for
-// its deadline.
+// Two nodes may have no rail in common that neither has drained. Their jobs end over drained rails or fail as
+// UNAVAILABLE; no job waits for its deadline.
 TEST_P(FaultTest, JobsEndWhereRailsStayDrained) {
   FaultWorldOptions options = Options();
   options.rates = {.part_of_post = 200, .failed_post = 10, .broken = 4, .late = 200, .shuffled = true};
@@ -95,7 +95,7 @@ TEST_P(FaultTest, WhatIsLostForEverEndsAtTheDeadline) {
   });
 }
 
-// What is told twice is never counted twice: the job fails, or had ended before.
+// An arrival that is told twice is never counted twice: the job fails, or had ended before.
 TEST_P(FaultTest, WhatArrivesTwiceIsNotCountedTwice) {
   FaultWorldOptions options = Options();
   // Where bytes are not seen, two fences of a rail cannot be told from one that comes twice; RC delivers each once.

@@ -13,8 +13,8 @@ namespace {
 
 constexpr absl::Duration kJobTime = absl::Seconds(10);
 constexpr uint8_t kUntouched = 0xee;
-// What a trainer does with its buffers once they are its own again. A late read would send the one, a late write would
-// overwrite the other.
+// A trainer fills its buffers with these once they are its own again. A late read would send the one, a late write
+// would overwrite the other.
 constexpr uint8_t kScribble = 0x5a, kPoison = 0xa5;
 
 }  // namespace
@@ -93,7 +93,7 @@ std::vector<FlowRanges> FaultWorld::Flows(const Team& team, uint32_t rank, size_
   uint64_t offset = 0;
   for (uint32_t peer = 0; peer < team.members.size(); ++peer) {
     const uint64_t length = sends ? team.lengths[job][rank][peer] : team.lengths[job][peer][rank];
-    if (peer == rank) continue;
+    if (peer == rank && length == 0) continue;
     FlowRanges flow{Rank(peer), {}};
     const uint64_t step = std::max<uint64_t>(1, length / (1 + random_() % 3));
     for (uint64_t done = 0; done < length;) {
@@ -159,7 +159,7 @@ void FaultWorld::ExpectBytes(const Team& team, uint32_t rank, size_t job) const 
   const Buffer& buffer = *team.members[rank].parts[job].receive;
   const uint8_t* at = buffer.data();
   for (uint32_t s = 0; s < team.members.size(); ++s) {
-    for (uint64_t i = 0; s != rank && i < team.lengths[job][s][rank]; ++i, ++at) {
+    for (uint64_t i = 0; i < team.lengths[job][s][rank]; ++i, ++at) {
       ASSERT_EQ(*at, Pattern(team, s, rank, job, i))
           << team.name << " job " << job << " from " << s << " to " << rank << " at " << i;
     }
@@ -292,7 +292,7 @@ uint64_t FaultWorld::BytesOf(const Team& team, size_t job, size_t from_node) con
   return bytes;
 }
 
-// What the rails of each node say of the job is what its flows are.
+// The rails of each node report as many bytes of the job as its flows have.
 void FaultWorld::CheckRails(Team& team, size_t job) {
   for (size_t node = 0; node < options_.nodes; ++node) {
     uint64_t most = 0;

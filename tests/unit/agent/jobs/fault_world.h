@@ -23,7 +23,7 @@ struct FaultWorldOptions {
   bool remote = false, weak_zones = false;
   uint64_t seed = 1;
   FaultRates rates;
-  // What happens besides, at random moments.
+  // Events besides the faults, at random moments.
   bool cancels = false, deaths = false, deadlines = false, drains = false, lost_peers = false, dead_rails = false;
   bool keeps_drained = false;  // rails that are drained in the end stay so
   size_t nodes = 3, rails = 3, groups = 3, jobs = 3;
@@ -49,7 +49,7 @@ class FaultWorld {
   FaultCounts counts() const;
 
  private:
-  // What one rank gives to one job.
+  // One rank's part of one job: its buffers and its report.
   struct Part {
     std::unique_ptr<Buffer> send, receive;
     bool accepted = false, given_back = false;

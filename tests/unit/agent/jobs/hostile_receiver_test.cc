@@ -77,7 +77,7 @@ TEST_F(HostileReceiverTest, AReadyThatNamesTheZoneOfAnotherFailsItsJobInTime) {
   cluster_.Run();
   exchange_.ExpectFailed(
       1, absl::StatusCode::kUnavailable,
-      ::testing::ContainsRegex("node n2 has taken nothing of job 1 for .*: the rails of n1 failed under it"));
+      ::testing::ContainsRegex("node n2 has accepted no byte of job 1 for .*: the rails of n1 failed under it"));
   others_.SetLengths(AllLengths(3, 50'000), 2);
   others_.SubmitAll(1);
   Pass(absl::Seconds(1));

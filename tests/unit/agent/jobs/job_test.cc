@@ -58,6 +58,30 @@ TEST_P(JobTest, ReportsBytesBoundAndRails) {
   EXPECT_EQ(report.rail_rx_bytes[0] + report.rail_rx_bytes[1], 1'000'000u);
 }
 
+// Ranks 0 and 2 are on node 0, ranks 1 and 3 on node 1; the first of each has rail 0 for its own. 100 MB/s a rail.
+TEST_P(JobTest, ReportsTheLeastTimeOverPinnedRails) {
+  Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 2});
+  Lengths lengths = AllLengths(4, 0);
+  lengths[0][1] = 300'000;
+  lengths[0][3] = 100'000;
+  lengths[0][2] = 900'000;  // stays on the node
+  lengths[2][1] = 200'000;
+  Exchange exchange(&cluster, "g", lengths);
+  exchange.SubmitAll(1);
+  cluster.Run();
+  for (uint32_t rank = 0; rank < 4; ++rank) {
+    EXPECT_EQ(exchange.Report(rank, 1).pinned_bound, absl::Milliseconds(4)) << "rail 0 carries 400 kB";
+    EXPECT_EQ(exchange.Report(rank, 1).node_bound, absl::Milliseconds(3));
+  }
+  lengths[3][0] = 500'000;  // over rail 1, the other way
+  exchange.SetLengths(lengths, 2);
+  exchange.SubmitAll(2);
+  cluster.Run();
+  for (uint32_t rank = 0; rank < 4; ++rank) {
+    EXPECT_EQ(exchange.Report(rank, 2).pinned_bound, absl::Milliseconds(5)) << rank;
+  }
+}
+
 // Peers tell with each job what their plans have put onto the rails before.
 TEST_P(JobTest, WhatPeersHavePlannedIsKnown) {
   Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 2});
@@ -221,7 +245,14 @@ TEST_P(JobTest, BadSubmissionsNameFieldAndValueAndChangeNothing) {
   using Code = absl::StatusCode;
   std::vector<Case> cases;
   cases.push_back({with({{Rank(2), {}}}, {}), Code::kInvalidArgument, "sends[0].peer_rank: 2"});
-  cases.push_back({with({{Rank(0), {}}}, {}), Code::kInvalidArgument, "sends[0].peer_rank: 0 is the rank itself"});
+  cases.push_back({with({{Rank(0), {{b, 5, 8}}}}, {{Rank(0), {{b, 0, 8}}}}), Code::kInvalidArgument,
+                   "sends: range [5, 13) of segment 2 overlaps the receive range [0, 8) of segment 2"});
+  cases.push_back({with({{Rank(0), {{b, 0, 4}, {again, 4, 5}}}}, {{Rank(0), {{b, 0, 8}}}}), Code::kInvalidArgument,
+                   "overlaps the receive range [0, 8) of segment 2"});
+  cases.push_back({with({{Rank(0), {{b, 0, 8}}}, {Rank(1), {{b, 2, 1}}}}, {{Rank(0), {{b, 0, 8}}}}),
+                   Code::kInvalidArgument, "sends: range [2, 3) of segment 2 overlaps the receive range [0, 8)"});
+  cases.push_back({with({{Rank(0), {{a, 0, 8}}}}, {{Rank(0), {{b, 0, 8}}}, {Rank(1), {{a, 4, 1}}}}),
+                   Code::kInvalidArgument, "sends: range [0, 8) of segment 1 overlaps the receive range [4, 5)"});
   cases.push_back({with({}, {{Rank(1), {}}, {Rank(1), {}}}), Code::kInvalidArgument, "receives[1].peer_rank: 1"});
   cases.push_back({with({{Rank(1), {{none, 0, 1}}}}, {}), Code::kNotFound, "sends[0].segment_ids: 9, of range 0"});
   cases.push_back({with({{Rank(1), {{a, size, 1}}}}, {}), Code::kInvalidArgument, "passes the end of segment 1"});

@@ -75,6 +75,50 @@ TEST_P(JobWaitsTest, ARankReadsWhomItsOwnNodeWaitedFor) {
                                ::testing::HasSubstr("n1 waited for rank 3 on n1 (pid 1) to submit")));
 }
 
+// Waits of a node for another one's READYs, in seconds.
+double Waited(Cluster& cluster, size_t node, size_t for_node) {
+  const std::string name = cluster.node(for_node).name;
+  for (const PeerView& peer : cluster.node(node).engine->Snapshot(0).peers) {
+    if (peer.node == name) return absl::ToDoubleSeconds(peer.ready_wait);
+  }
+  return -1;
+}
+
+TEST_P(JobWaitsTest, WaitsAreCountedByPeerWhileTheyLast) {
+  Cluster cluster({.remote = GetParam(), .nodes = 3, .rails = 1});
+  Exchange exchange(&cluster, "g", AllLengths(3, 100));
+  const auto submit = [&](uint32_t rank) {
+    ASSERT_TRUE(exchange.trainer(rank).Submit(exchange.For(rank, 1)).ok());
+    cluster.Run();
+  };
+  submit(0);
+  cluster.RunFor(absl::Seconds(2));
+  EXPECT_EQ(Waited(cluster, 0, 1), 2);
+  EXPECT_EQ(Waited(cluster, 0, 2), 2);
+  submit(1);
+  cluster.RunFor(absl::Seconds(1));
+  submit(2);
+  cluster.RunFor(absl::Seconds(1));
+  EXPECT_EQ(Waited(cluster, 0, 1), 2);
+  EXPECT_EQ(Waited(cluster, 0, 2), 3);
+  EXPECT_EQ(Waited(cluster, 1, 0), 0);
+  EXPECT_EQ(Waited(cluster, 1, 2), 1);
+  EXPECT_EQ(Waited(cluster, 2, 0), 0);
+}
+
+TEST_P(JobWaitsTest, AWaitThatEndsWithTheJobStaysCounted) {
+  Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
+  Exchange exchange(&cluster, "g", AllLengths(2, 100));
+  Submission submission = exchange.For(0, 1);
+  submission.timeout = absl::Seconds(5);
+  ASSERT_TRUE(exchange.trainer(0).Submit(std::move(submission)).ok());
+  cluster.Run();
+  cluster.RunFor(absl::Seconds(5));
+  EXPECT_EQ(Waited(cluster, 0, 1), 5);
+  cluster.RunFor(absl::Seconds(5));
+  EXPECT_EQ(Waited(cluster, 0, 1), 5) << "the job has failed";
+}
+
 TEST_P(JobWaitsTest, WaitAnswersWithTheStateWhenItsTimePasses) {
   Cluster cluster({.remote = GetParam(), .nodes = 2, .rails = 1});
   Exchange exchange(&cluster, "g", {{0, 100}, {200, 0}});

@@ -6,6 +6,7 @@
 #include <random>
 #include <string>
 
+#include "tests/support/seeds.h"
 #include "tests/unit/agent/jobs/cluster.h"
 
 namespace railsd::testing {
@@ -18,9 +19,9 @@ constexpr Recovery kDegrade{RecoveryPolicy::kDegrade, absl::ZeroDuration()};
 // n2 has given n0 up a moment before n0 has given up n2; the link is lost at both ends.
 TEST(LeftOutTest, ADegradedGroupGoesOnThoughTheOtherEndOfTheLinkWasLostFirst) {
   int failed = 0;
-  for (uint64_t seed = 1; seed <= 20; ++seed) {
+  for (const uint64_t seed : Seeds(20)) {
     Cluster cluster({.nodes = 3, .rails = 2, .seed = seed, .plan = {.chunk_bytes = 64 << 10}});
-    Exchange exchange(&cluster, 3, "g", {.buffer_bytes = 8 << 20, .recovery = kDegrade});
+    Exchange exchange(&cluster, 3, "g", {.buffer_bytes = 6 << 20, .recovery = kDegrade});
     exchange.SetLengths(AllLengths(3, 2'000'000), seed);
     exchange.SubmitAll(1);
     cluster.Run([&] { return cluster.HasReceived(2, 0); });
@@ -62,11 +63,10 @@ TEST(LeftOutTest, EveryLostRankIsNamed) {
   EXPECT_THAT(report.lost_ranks, UnorderedElementsAre(Rank(1), Rank(2)));
 }
 
-// groups that go on without a node, while rails fail.
+// Groups go on without a node while rails fail.
 TEST(LeftOutTest, DegradeUnderFailingRails) {
-  constexpr uint64_t first = 1;
   int failed = 0, unended = 0;
-  for (uint64_t seed = first; seed < first + 40; ++seed) {
+  for (const uint64_t seed : Seeds(40)) {
     SCOPED_TRACE(seed);
     std::mt19937_64 random(seed);
     const bool remote = seed % 3 != 0, weak = seed % 3 == 1;
@@ -121,10 +121,9 @@ TEST(LeftOutTest, DegradeUnderFailingRails) {
   }
 }
 
-// what happens while the streams of a large job are built elsewhere.
+// The streams of a large job are built elsewhere, so the engine goes on.
 TEST(LeftOutTest, ThingsThatHappenWhileStreamsAreBuilt) {
-  constexpr uint64_t first = 1;
-  for (uint64_t seed = first; seed < first + 24; ++seed) {
+  for (const uint64_t seed : Seeds(24)) {
     SCOPED_TRACE(seed);
     std::mt19937_64 random(seed);
     Cluster cluster({.remote = seed % 2 == 0, .nodes = 3, .rails = 2, .seed = seed, .plan = {.chunk_bytes = 16 << 10}});

@@ -157,7 +157,7 @@ TEST_P(MessageSizeTest, ACommit) {
   for (uint32_t r = 0; r < large.world(); ++r) EXPECT_TRUE(large.trainer(r).group.ok()) << r;
 }
 
-// Who has no rank in a group need not take its whole commit.
+// A node without a rank in a group need not take its whole commit.
 TEST_P(MessageSizeTest, ACommitForWhoIsNotInTheGroup) {
   Exchange pair(&cluster_, 2, "pair", {.join = false});
   cluster_.node(0).does_not_fit = [](const ControlMessage& message) {

@@ -5,12 +5,12 @@
 #include <memory>
 #include <vector>
 
-#include "agent/jobs/stream_flows.h"
+#include "agent/control/stream_flows.h"
 
 namespace railsd::testing {
 
 inline StreamFlows OneFlow(uint64_t bytes) {
-  const StreamFlow flow = {.destination = Rank(1), .source = Rank(0), .bytes = bytes};
+  const StreamFlow flow = {.source = Rank(0), .destination = Rank(1), .bytes = bytes};
   return {std::make_shared<StreamFlow[]>(1, flow), 0, 1};
 }
 

@@ -32,7 +32,7 @@ std::vector<size_t> PlaceAnywhere(Cluster* cluster, Exchange* exchange, std::mt1
 // Ranks in any order on nodes, some nodes with many and some with few; flows submitted in any order, empty ones and
 // ones left out, small jobs and such that are built elsewhere, all policies, rails that fail.
 TEST(PlacementTest, BytesAreRightWhereverRanksAre) {
-  for (uint64_t seed = 1; seed <= 60; ++seed) {
+  for (const uint64_t seed : Seeds(60)) {
     SCOPED_TRACE(seed);
     std::mt19937_64 random(seed);
     const Policy policy = kAllPolicies[random() % std::size(kAllPolicies)];
@@ -44,7 +44,7 @@ TEST(PlacementTest, BytesAreRightWhereverRanksAre) {
                      .seed = seed,
                      .plan = {.policy = policy, .chunk_bytes = 16 << 10},
                      .zone_room = random() % 3 == 0 ? 1u : 1024u});
-    Exchange exchange(&cluster, world, "g", {.buffer_bytes = 4 << 20, .join = false});
+    Exchange exchange(&cluster, world, "g", {.buffer_bytes = 5 << 18, .join = false});
     PlaceAnywhere(&cluster, &exchange, random);
     for (uint64_t seq = 1; seq <= 3; ++seq) {
       exchange.SetLengths(Exchange::RandomLengths(world, 100'000, random), seed * 10 + seq);
@@ -81,7 +81,7 @@ TEST(PlacementTest, BytesAreRightWhereverRanksAre) {
 // Reports of a cancelled job say of each rank what is in its memory (framed rails, nothing local).
 TEST(PlacementTest, PartialBytesOfFailedJobsAreOfTheRightRanks) {
   uint64_t partial = 0;
-  for (uint64_t seed = 1; seed <= 60; ++seed) {
+  for (const uint64_t seed : Seeds(60)) {
     SCOPED_TRACE(seed);
     std::mt19937_64 random(seed);
     const size_t nodes = 2 + random() % 2;
@@ -104,7 +104,7 @@ TEST(PlacementTest, PartialBytesOfFailedJobsAreOfTheRightRanks) {
     for (uint32_t r = 0; r < world; ++r) {
       const JobReport report = exchange.Report(r, 1);
       uint64_t total = 0;
-      for (uint32_t s = 0; s < world; ++s) total += s == r ? 0 : lengths[s][r];
+      for (uint32_t s = 0; s < world; ++s) total += lengths[s][r];
       const uint8_t* const at = exchange.trainer(r).receive->data();
       const uint8_t untouched = at[exchange.trainer(r).receive->size() - 1];
       const uint64_t written = total - static_cast<uint64_t>(std::count(at, at + total, untouched));
@@ -118,7 +118,7 @@ TEST(PlacementTest, PartialBytesOfFailedJobsAreOfTheRightRanks) {
     cluster.ExpectNothingOpen();
     if (HasFailure()) return;
   }
-  EXPECT_GT(partial, 0u) << "no job was cancelled in the middle";
+  EXPECT_TRUE(partial > 0 || SeedOr(0) != 0) << "no job was cancelled in the middle";
 }
 
 // Two rails of 100 MB/s carry 200 bytes in the microsecond that it takes to hand a rail its share.
@@ -132,19 +132,23 @@ TEST(PlacementTest, ShortExchangesGoOverOneRailInTurn) {
     exchange.RunJob(seq);
     carried.push_back((*exchange.trainer(0).Wait(seq))->rail_tx_bytes);
   }
-  EXPECT_EQ(carried, (std::vector<BytesByRail>{{200, 0}, {0, 200}, {200, 0}, {0, 200}, {101, 101}}));
+  EXPECT_EQ(carried, (std::vector<BytesByRail>{{0, 200}, {200, 0}, {0, 200}, {200, 0}, {101, 101}}));
 }
 
 // Nodes that send to one at the same time choose different rails, also in their first job.
 TEST(PlacementTest, ShortExchangesToOneNodeComeOverAllItsRails) {
+  const std::pair<uint32_t, std::vector<uint64_t>> cases[] = {{3, {200, 200}}, {4, {200, 400}}};
   for (const uint64_t seed : Seeds(10)) {
-    Cluster cluster({.nodes = 3, .rails = 2, .seed = seed, .plan = {.min_chunk_bytes = 1}});
-    Exchange exchange(&cluster, 3, "g");
-    for (const uint64_t seq : {1, 2, 3}) {
-      exchange.SetLengths(AllLengths(3, 200), seq);
-      exchange.RunJob(seq);
-      for (uint32_t r = 0; r < 3; ++r) {
-        EXPECT_EQ((*exchange.trainer(r).Wait(seq))->rail_rx_bytes, (BytesByRail{200, 200})) << r;
+    for (const auto& [nodes, received] : cases) {
+      Cluster cluster({.nodes = nodes, .rails = 2, .seed = seed, .plan = {.min_chunk_bytes = 1}});
+      Exchange exchange(&cluster, nodes, "g");
+      for (const uint64_t seq : {1, 2, 3}) {
+        exchange.SetLengths(AllLengths(nodes, 200), seq);
+        exchange.RunJob(seq);
+        for (uint32_t r = 0; r < nodes; ++r) {
+          EXPECT_THAT((*exchange.trainer(r).Wait(seq))->rail_rx_bytes, ::testing::UnorderedElementsAreArray(received))
+              << r;
+        }
       }
     }
   }

@@ -66,26 +66,26 @@ TEST_P(QuiescenceTest, AbortedReceiverIsNotTerminalWhileARailHasItsZonesOpen) {
 TEST(FramedQuiescenceTest, DoneWaitsForARailThatIsInsideAReceive) {
   Cluster cluster({.nodes = 2, .rails = 2});
   Exchange exchange(&cluster, 2, "g");
-  exchange.SetLengths({{0, 1000}, {0, 0}}, 1);  // one piece, on one rail
+  exchange.SetLengths({{0, 0}, {1000, 0}}, 1);  // one piece, on one rail
   exchange.SubmitAll(1);
   // Both rails learn of the zones; then the one that carries nothing stops.
   size_t idle = 0;
   cluster.Run([&] {
     for (size_t r : {0u, 1u}) {
-      if (cluster.node(1).rails[r]->counters().rx_payload_bytes.load() > 0) {
+      if (cluster.node(0).rails[r]->counters().rx_payload_bytes.load() > 0) {
         idle = 1 - r;
         return true;
       }
     }
     return false;
   });
-  SteppedRail& rail = *cluster.node(1).rails[idle];
-  ASSERT_TRUE(cluster.node(1).zones.Enter(kFirstZone) != nullptr);
+  SteppedRail& rail = *cluster.node(0).rails[idle];
+  ASSERT_TRUE(cluster.node(0).zones.Enter(kFirstZone) != nullptr);
   rail.frozen = true;
-  auto receiver = exchange.trainer(1).Wait(1);
+  auto receiver = exchange.trainer(0).Wait(1);
   cluster.Run();
   EXPECT_FALSE(receiver->ok());
-  cluster.node(1).zones.Leave(kFirstZone);
+  cluster.node(0).zones.Leave(kFirstZone);
   RailEvent out;  // as the rail would say
   out.kind = RailEvent::Kind::kZoneQuiet;
   out.zone = kFirstZone;
@@ -94,7 +94,7 @@ TEST(FramedQuiescenceTest, DoneWaitsForARailThatIsInsideAReceive) {
   exchange.ExpectCompletes(1);
 }
 
-// What a rail has not seen yet does not matter once nobody can come in.
+// A command that a rail has not seen yet does not matter once nobody can enter the zone.
 TEST(FramedQuiescenceTest, DoneDoesNotWaitForARailThatIsOutside) {
   Cluster cluster({.nodes = 2, .rails = 2});
   Exchange exchange(&cluster, "g", {{0, 1000}, {0, 0}});

@@ -1,4 +1,4 @@
-// What becomes of groups when a node is lost: failing, waiting, going on without it.
+// Groups when a node is lost: they fail, wait, or go on without it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -111,13 +111,14 @@ TEST_P(DegradeTest, TheOthersGoOnAndSayWhoIsLost) {
   for (const uint64_t seed : Seeds(2)) {
     SCOPED_TRACE(seed);
     Cluster cluster({.remote = remote, .nodes = 3, .rails = 2, .seed = seed});
-    Exchange exchange(&cluster, 6, "g", {.buffer_bytes = 8 << 20, .recovery = kDegrade});
+    Exchange exchange(&cluster, 6, "g", {.buffer_bytes = 2 << 20, .recovery = kDegrade});
     exchange.SetLengths(AllLengths(6, 300'000), seed);
     exchange.SubmitAll(1);
     cluster.RunSteps(steps);
     Lose(cluster, 2);
     cluster.Run();
-    // Lost in this job: they had not said that they were done. Those that were done already do not know.
+    // Ranks 2 and 5 are lost in this job, because they had not said that they were done. Ranks that were done already
+    // do not know it.
     for (uint32_t r : {0u, 1u, 3u, 4u}) {
       const JobReport report = exchange.Report(r, 1);
       EXPECT_EQ(report.state, JobState::kDone) << report.status;

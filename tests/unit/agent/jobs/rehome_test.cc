@@ -112,7 +112,7 @@ TEST(RehomeTest, RailBytesOfADoneJobAddUpAfterAFailedRail) {
     ASSERT_GT(cluster.node(0).engine->Snapshot(0).counters.rehomed_exchanges, 0u);
     const uint64_t in = 8 * 8 * 100'000;
     EXPECT_EQ(Sum((*exchange.trainer(1).Wait(1))->rail_rx_bytes), in);
-    EXPECT_EQ(snapshot.rails[0].rx_payload_bytes + snapshot.rails[1].rx_payload_bytes, in);
+    EXPECT_EQ(snapshot.rails[0].counts.rx_payload_bytes + snapshot.rails[1].counts.rx_payload_bytes, in);
     EXPECT_EQ(Sum(snapshot.peers[0].rail_rx_bytes), in);
   }
 }
@@ -191,7 +191,7 @@ TEST(RehomeTest, ATallyOverTcpCountsNothing) {
   exchange.ExpectDone(1);
   EXPECT_EQ(Sum((*exchange.trainer(1).Wait(1))->rail_rx_bytes), 2'000'000u);
   const AgentSnapshot snapshot = cluster.node(1).engine->Snapshot(0);
-  EXPECT_EQ(snapshot.rails[0].rx_payload_bytes + snapshot.rails[1].rx_payload_bytes, 2'000'000u);
+  EXPECT_EQ(snapshot.rails[0].counts.rx_payload_bytes + snapshot.rails[1].counts.rx_payload_bytes, 2'000'000u);
 }
 
 }  // namespace

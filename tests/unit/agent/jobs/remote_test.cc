@@ -83,7 +83,7 @@ TEST(RemoteJobTest, ReadyWaitsForTheKeysOfEveryRail) {
   exchange.ExpectCompletes(1);
 }
 
-// What one rail says never speaks for another.
+// A fence of one rail says nothing about another rail.
 TEST(RemoteJobTest, FencesOfOneRailDoNotCompleteWhatAnotherStillCarries) {
   Cluster cluster({.remote = true, .nodes = 2, .rails = 2});
   Exchange exchange(&cluster, "g", {{0, 600'000}, {0, 0}});
@@ -338,7 +338,7 @@ TEST(RemoteJobTest, TalliesReachReportsOfJobsThatAreOver) {
     }
     EXPECT_EQ(received(), 600'000u);
     const AgentSnapshot snapshot = cluster.node(1).engine->Snapshot(0);
-    EXPECT_EQ(snapshot.rails[0].rx_payload_bytes + snapshot.rails[1].rx_payload_bytes, 600'000u);
+    EXPECT_EQ(snapshot.rails[0].counts.rx_payload_bytes + snapshot.rails[1].counts.rx_payload_bytes, 600'000u);
     EXPECT_EQ((**exchange.trainer(0).Wait(1)).rail_tx_bytes, (**exchange.trainer(1).Wait(1)).rail_rx_bytes);
     const JobKey job{exchange.trainer(1).group->epoch, JobSeq(1)};
     const uint64_t ignored = snapshot.counters.control_messages_ignored;

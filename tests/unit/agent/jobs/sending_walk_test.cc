@@ -22,8 +22,8 @@
 namespace railsd::testing {
 namespace {
 
-// Commands and reports wait in queues, and every queue moves at random. What a failed connection had on its wire may
-// land until the receiver has ended its end of it, as over RDMA.
+// Commands and reports wait in queues, and every queue moves at random. Bytes that a failed connection had on its wire
+// may land until the receiver has ended its end of it, as over RDMA.
 class SendingWalk {
  public:
   explicit SendingWalk(uint64_t seed) : random_(seed), peers_("n1", kRails) {

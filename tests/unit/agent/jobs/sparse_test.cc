@@ -2,15 +2,37 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <random>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "agent/jobs/local_copies.h"
+#include "tests/support/seeds.h"
 #include "tests/unit/agent/jobs/cluster.h"
 
 namespace railsd::testing {
 namespace {
 
 using ::testing::HasSubstr;
+
+TEST(FlowWithTest, FindsTheRanksOfAListAndNoOthers) {
+  std::mt19937_64 random = SeededRandom();
+  for (uint64_t round = 0; round < Rounds(2000); ++round) {
+    const uint32_t ranks = 1 + random() % 40, kept = 1 + random() % 8;  // in 8
+    std::vector<CheckedFlow> flows;
+    std::vector<size_t> place(ranks + 2, SIZE_MAX);
+    for (uint32_t rank = 0; rank < ranks; ++rank) {
+      if (random() % 8 >= kept) continue;
+      place[rank] = flows.size();
+      flows.push_back({.peer = Rank(rank)});
+    }
+    for (uint32_t rank = 0; rank < place.size(); ++rank) {
+      const CheckedFlow* const found = FlowWith(Rank(rank), flows);
+      ASSERT_EQ(found, place[rank] == SIZE_MAX ? nullptr : &flows[place[rank]]) << "rank " << rank << " of " << ranks;
+    }
+  }
+}
 
 // READY names what is sent: ranks that exchange nothing take no room in it.
 class SparseTest : public ::testing::TestWithParam<bool> {};

@@ -95,7 +95,7 @@ TEST(GuardedCopyTest, ThePipeReportsBadPagesOfBothSides) {
   EXPECT_EQ(errno, EFAULT);
   EXPECT_EQ(copy.CopyThroughPipe({&good, 1}, {&bad, 1}), -1);
   EXPECT_EQ(errno, EFAULT);
-  // What can be touched is copied, and nothing of it comes again.
+  // Bytes that can be touched are copied, and none of them comes again.
   EXPECT_EQ(copy.CopyThroughPipe({&half, 1}, {&good, 1}), static_cast<ssize_t>(kPage));
   std::string text = "again", back(5, '.');
   const iovec from = Of(text), to = Of(back);

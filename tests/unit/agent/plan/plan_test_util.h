@@ -1,4 +1,4 @@
-// What the planner's tests share: building inputs and checking that a plan is a plan.
+// Helpers of the planner's tests: they build inputs and check that a plan is valid.
 #ifndef RAILSD_TESTS_UNIT_AGENT_PLAN_PLAN_TEST_UTIL_H_
 #define RAILSD_TESTS_UNIT_AGENT_PLAN_PLAN_TEST_UTIL_H_
 

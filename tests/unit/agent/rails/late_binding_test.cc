@@ -268,5 +268,24 @@ TEST_F(LateBindingTest, ARailThatKeepsItsBytesIsNotAskedAllTheTime) {
   EXPECT_LE(vain_releases_, 100u);
 }
 
+// A rail that has posted all may need longer for that than another one for all that it has left.
+TEST(RailProgressTest, ARailThatIsBusyForLongerTakesNothing) {
+  constexpr uint64_t kMiB = 1 << 20;
+  RailProgress slow, fast;
+  slow.speed_bytes_per_s = 3e9;
+  fast.speed_bytes_per_s = 12e9;
+  slow.movable_bytes = fast.movable_bytes = kMiB;
+  fast.unposted_bytes = 8 * kMiB;   // 0.7 ms
+  slow.in_flight_bytes = 6 * kMiB;  // 2.1 ms
+  EXPECT_TRUE(fast.Lags());
+  EXPECT_FALSE(fast.EndsAfter(slow));
+  slow.in_flight_bytes = 0;
+  EXPECT_TRUE(fast.EndsAfter(slow));
+  slow.rate_bytes_per_s = 1'000'000;  // as measured while a peer was silent: no reason not to help
+  EXPECT_TRUE(fast.EndsAfter(slow));
+  fast.unposted_bytes = kMiB / 4;  // less than the slow one needs for what would move
+  EXPECT_FALSE(fast.EndsAfter(slow));
+}
+
 }  // namespace
 }  // namespace railsd::testing

@@ -1,4 +1,4 @@
-// What the engine makes of the health of rails: flaps hold work back, drains move it off, peers hear of it.
+// The engine's use of the health of rails: flaps hold work back, drains move it off, peers hear of it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ namespace {
 using ::testing::HasSubstr;
 
 uint64_t SentOver(Cluster& cluster, size_t n, size_t rail) {
-  return cluster.node(n).engine->Snapshot(0).rails[rail].tx_payload_bytes;
+  return cluster.node(n).engine->Snapshot(0).rails[rail].counts.tx_payload_bytes;
 }
 
 absl::Status Drain(Cluster& cluster, size_t n, const std::string& rail, bool drained) {

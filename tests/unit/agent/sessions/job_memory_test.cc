@@ -61,11 +61,11 @@ TEST_P(JobMemoryTest, BytesOfAJobUnderWayAreRefused) {
     EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr(c.text));
   }
   Submission own = second(elsewhere, free);
-  own.own_reads = {{alias, 10, 5}};
-  own.own_writes = {{received, 300, 5}};
+  own.sends.push_back({Rank(0), {{alias, 10, 5}}});
+  own.receives.push_back({Rank(0), {{received, 300, 5}}});
   EXPECT_THAT(std::string(trainer.Submit(own).message()), ::testing::HasSubstr("sends: [10, 15) of segment"));
-  own.own_reads = {{sent, 10, 5}};
-  own.own_writes = {{alias, 199, 5}};
+  own.sends[1].ranges = {{sent, 10, 5}};
+  own.receives[1].ranges = {{alias, 199, 5}};
   EXPECT_THAT(std::string(trainer.Submit(own).message()), ::testing::HasSubstr("receives: [199, 204) of segment"));
   EXPECT_TRUE(trainer.Submit(first).ok()) << "the same submission again";
   // Both may read the same bytes, and neighbours do not meet.

@@ -299,7 +299,7 @@ TEST_F(TenantJobsTest, TheSameGroupOfTwoTenantsIsTwoGroups) {
   EXPECT_NE(a.trainer(0).group->epoch, b.trainer(0).group->epoch);
 }
 
-// What a session is told of something of another tenant's is, letter by letter, what it is told of what never was.
+// A session that names a thing of another tenant gets, letter by letter, the answer for a thing that does not exist.
 TEST_F(TenantJobsTest, NothingOfAnotherTenantShows) {
   Exchange a(&cluster_, 2, "secret", {.tenant = "a"}), b(&cluster_, 2, "b", {.tenant = "b"});
   a.SetLengths({{0, 5000}, {4000, 0}}, 1);

@@ -1,4 +1,4 @@
-// What no railsd would send before that: refused, counted, and without harm to whoever is there.
+// Handshakes that no railsd would make: refused, counted, and without harm to living connections.
 #include "absl/strings/str_cat.h"
 #include "tests/unit/agent/transport/tcp_hostile_fixture.h"
 

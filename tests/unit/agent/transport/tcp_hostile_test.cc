@@ -1,4 +1,4 @@
-// What no railsd would send, once its connections are there.
+// Frames that no railsd would send, on connections that are up.
 #include <linux/filter.h>
 #include <sys/socket.h>
 

@@ -66,7 +66,7 @@ TEST_F(TcpTurnTest, ATurnOfTinyFramesEndsAfter512) {
   EXPECT_EQ(context_->counters.rx_chunks.load(), 1000u);
 }
 
-// The pattern that was quadratic for whoever kept the bytes that have landed as sorted intervals: every second byte,
+// The pattern that is quadratic if landed bytes are kept as sorted intervals: every second byte,
 // from the last to the first.
 TEST_F(TcpTurnTest, ScatteredBytesCostTheEngineNothing) {
   constexpr uint64_t kFrames = 20'000;

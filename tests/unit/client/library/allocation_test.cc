@@ -1,4 +1,4 @@
-// What the client library allocates for a job, on the thread that submits it and waits for it.
+// Allocations of the client library for a job, on the thread that submits it and waits for it.
 #include "tests/support/allocations.h"
 #include "tests/unit/client/library/fixture.h"
 

@@ -15,7 +15,7 @@
 
 #include "absl/status/status.h"
 #include "client/src/unique_fd.h"
-#include "proto/ring/ring.h"
+#include "common/ring/ring.h"
 #include "rails/v1/job.pb.h"
 #include "rails/v1/ring.pb.h"
 

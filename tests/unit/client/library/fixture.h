@@ -35,15 +35,6 @@ class ClientTest : public ::testing::Test {
     EXPECT_TRUE(segment.ok()) << segment.status();
     return segment.ok() ? *segment : nullptr;
   }
-  // Two segments of the same memory.
-  std::pair<std::shared_ptr<Segment>, std::shared_ptr<Segment>> Twins() {
-    const internal::UniqueFd fd(memfd_create("twins", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-    EXPECT_EQ(ftruncate(fd.get(), kBytes), 0);
-    EXPECT_EQ(fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK), 0);
-    auto first = client_->ImportSegment(fd.get(), kBytes), second = client_->ImportSegment(fd.get(), kBytes / 2);
-    EXPECT_TRUE(first.ok() && second.ok()) << first.status() << second.status();
-    return {*first, *second};
-  }
   std::unique_ptr<Group> Join(uint32_t rank = 0) {
     auto group = client_->JoinGroup({.name = "moe", .join_key = "secret", .world_size = 4, .rank = rank});
     EXPECT_TRUE(group.ok()) << group.status();

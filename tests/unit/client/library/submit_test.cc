@@ -59,17 +59,16 @@ TEST_F(ClientTest, SubmissionCarriesColumns) {
   EXPECT_EQ(request.timeout_milliseconds(), 2u);
   EXPECT_EQ(request.job().seq(), 1u);
   EXPECT_EQ(request.job().epoch().counter(), 7u);
-  ASSERT_EQ(request.sends_size(), 2);
+  ASSERT_EQ(request.sends_size(), 3);
   EXPECT_EQ(request.sends(0).peer_rank(), 1u);
   EXPECT_THAT(request.sends(0).segment_ids(), ElementsAre(a->id()));
   EXPECT_THAT(request.sends(0).offsets_bytes(), ElementsAre(0, 100, 200));
   EXPECT_THAT(request.sends(0).lengths_bytes(), ElementsAre(10, 20, 0));
   EXPECT_THAT(request.sends(1).segment_ids(), ElementsAre(a->id(), a->id(), b->id(), a->id()));
-  ASSERT_EQ(request.receives_size(), 1);
+  ASSERT_EQ(request.receives_size(), 2);
   EXPECT_THAT(request.receives(0).offsets_bytes(), ElementsAre(kBytes - 1));
-  EXPECT_THAT(request.own_sends().offsets_bytes(), ElementsAre(300)) << "no other job may use what the rank copies";
-  EXPECT_THAT(request.own_receives().offsets_bytes(), ElementsAre(400, 500));
-  EXPECT_THAT(request.own_receives().lengths_bytes(), ElementsAre(3, 4));
+  EXPECT_EQ(request.sends(2).peer_rank(), 0u) << "the rank itself";
+  EXPECT_THAT(request.receives(1).lengths_bytes(), ElementsAre(3, 4));
 }
 
 TEST_F(ClientTest, FifteenThousandRanges) {
@@ -159,81 +158,9 @@ TEST_F(SubmitTest, AFrozenDaemonIsWaitedForUntilTheTimeout) {
       << "the daemon may use the segments";
 }
 
-TEST_F(ClientTest, CopiesItsOwnBytes) {
-  auto a = MakeSegment(), b = MakeSegment();
-  for (size_t i = 0; i < kBytes; ++i) a->bytes()[i] = static_cast<std::byte>(i * 7);
-  auto group = Join(2);
-  AllToAllv exchange;
-  exchange.sends.push_back({2, {{a, 10, 5}, {a, 100, 15}}});
-  exchange.receives.push_back({2, {{b, 0, 12}, {b, 50, 8}}});
-  exchange.receives.push_back({1, {{b, 12, 38}}});
-  ASSERT_TRUE(group->Submit(exchange).ok());
-  EXPECT_EQ(daemon_->submissions()[0].sends_size(), 0);
-  EXPECT_EQ(daemon_->submissions()[0].receives_size(), 1);
-  EXPECT_EQ(std::memcmp(b->bytes().data(), a->bytes().data() + 10, 5), 0);
-  EXPECT_EQ(std::memcmp(b->bytes().data() + 5, a->bytes().data() + 100, 7), 0);
-  EXPECT_EQ(std::memcmp(b->bytes().data() + 50, a->bytes().data() + 107, 8), 0);
-}
-
-TEST_F(ClientTest, OwnBytesMayBeLessThanTheirCapacity) {
-  auto a = MakeSegment(), b = MakeSegment();
-  std::memset(a->bytes().data(), 1, kBytes);
-  auto group = Join(2);
-  AllToAllv exchange;
-  exchange.capacities = true;
-  exchange.sends.push_back({2, {{a, 0, 3}, {a, 10, 2}}});
-  exchange.receives.push_back({2, {{b, 0, 4}, {b, 50, 4}}});
-  ASSERT_TRUE(group->Submit(exchange).ok());
-  EXPECT_TRUE(daemon_->submissions()[0].capacities());
-  for (size_t i = 0; i < 60; ++i) EXPECT_EQ(b->bytes()[i], std::byte(i < 4 || i == 50 ? 1 : 0)) << i;
-  exchange.sends[0].ranges[1].length_bytes = 6;
-  EXPECT_EQ(group->Submit(exchange).status().message(),
-            "rank 2 sends 9 bytes to itself but has room for 8 from itself");
-}
-
-TEST_F(ClientTest, OverlappingOwnBytesAreMoved) {
-  auto a = MakeSegment();
-  const auto fill = [&] {
-    for (size_t i = 0; i < 100; ++i) a->bytes()[i] = static_cast<std::byte>(i);
-  };
-  fill();
-  auto group = Join(2);
-  AllToAllv exchange;
-  exchange.sends.push_back({2, {{a, 0, 50}}});
-  exchange.receives.push_back({2, {{a, 10, 50}}});
-  ASSERT_TRUE(group->Submit(exchange).ok());
-  for (size_t i = 0; i < 50; ++i) ASSERT_EQ(a->bytes()[10 + i], static_cast<std::byte>(i));
-  fill();
-  exchange.sends[0].ranges = {{a, 0, 10}, {a, 10, 10}};  // change places
-  exchange.receives[0].ranges = {{a, 10, 10}, {a, 0, 10}};
-  ASSERT_TRUE(group->Submit(exchange).ok());
-  for (size_t i = 0; i < 10; ++i) {
-    ASSERT_EQ(a->bytes()[10 + i], static_cast<std::byte>(i));
-    ASSERT_EQ(a->bytes()[i], static_cast<std::byte>(10 + i));
-  }
-}
-
-TEST_F(ClientTest, OverlappingOwnBytesOfTwoSegmentsAreMoved) {
-  const auto [a, b] = Twins();
-  for (size_t i = 0; i < 100; ++i) a->bytes()[i] = static_cast<std::byte>(i);
-  auto group = Join(2);
-  ASSERT_TRUE(group->Submit({.sends = {{2, {{a, 0, 50}}}}, .receives = {{2, {{b, 10, 30}, {b, 40, 20}}}}}).ok());
-  for (size_t i = 0; i < 50; ++i) ASSERT_EQ(a->bytes()[10 + i], static_cast<std::byte>(i));
-}
-
-TEST_F(ClientTest, RefusedSubmissionCopiesNothing) {
-  auto a = MakeSegment(), b = MakeSegment();
-  std::memset(a->bytes().data(), 1, kBytes);
-  auto group = Join(2);
-  daemon_->PlanSubmissions({Fate::kRefuse}, absl::ResourceExhaustedError("max_jobs_per_group"));
-  EXPECT_FALSE(group->Submit({.sends = {{2, {{a, 0, 8}}}}, .receives = {{2, {{b, 0, 8}}}}}).ok());
-  EXPECT_EQ(b->bytes()[0], std::byte{0});
-}
-
 TEST_F(ClientTest, BadInputIsRefusedWithFieldAndValue) {
   constexpr uint64_t kHuge = std::numeric_limits<uint64_t>::max();
   auto a = MakeSegment(), b = MakeSegment();
-  const auto [twin1, twin2] = Twins();
   auto other = Connect();
   ASSERT_TRUE(other.ok());
   auto foreign = (*other)->CreateSegment(4096);
@@ -254,18 +181,6 @@ TEST_F(ClientTest, BadInputIsRefusedWithFieldAndValue) {
       {{.receives = {{1, {{a, 2, kHuge}}}}}, {"length_bytes 18446744073709551615"}},
       {{.sends = {{1, {{nullptr, 0, 0}}}}}, {"sends[0].ranges[0].segment", "null"}},
       {{.sends = {{1, {{*foreign, 0, 1}}}}}, {"sends[0].ranges[0].segment", "another client"}},
-      {{.sends = {{0, {{a, 0, 8}}}}}, {"sends 8 bytes to itself", "receives 0"}},
-      {{.sends = {{0, {{a, 0, 8}}}}, .receives = {{0, {{b, 0, 4}, {b, 2, 4}}}}}, {"from itself overlap"}},
-      {{.sends = {{0, {{a, 0, 8}}}}, .receives = {{0, {{b, 0, 8}}}, {1, {{b, 7, 2}}}}},
-       {"receives[1].ranges[0]", "offset_bytes 7", "overlaps [0, 8) of segment", "receives from itself"}},
-      {{.sends = {{0, {{a, 0, 8}}}}, .receives = {{0, {{b, 0, 8}}}, {1, {{a, 4, 8}}}}},
-       {"receives[1].ranges[0]", "offset_bytes 4", "overlaps [0, 8) of segment", "rank 0 sends to itself"}},
-      {{.sends = {{0, {{a, 0, 4}, {a, 2, 4}}}}, .receives = {{0, {{b, 0, 8}}}, {1, {{a, 5, 1}}}}},
-       {"offset_bytes 5", "overlaps [2, 6) of segment"}},
-      {{.sends = {{0, {{a, 0, 8}}}, {2, {{a, 9, 9}, {b, 7, 2}}}}, .receives = {{0, {{b, 0, 8}}}}},
-       {"sends[1].ranges[1]", "offset_bytes 7", "overlaps [0, 8) of segment", "rank 0 receives from itself"}},
-      {{.sends = {{0, {{a, 0, 8}}}}, .receives = {{0, {{twin1, 0, 8}}}, {1, {{twin2, 7, 2}}}}},
-       {"receives[1].ranges[0]", "which is the same memory"}},
       {{.timeout = -absl::Seconds(1)}, {"timeout", "-1s"}},
   };
   for (const Case& one : cases) {

@@ -275,6 +275,9 @@ TEST(DoctorConfiguration, ShowsTheMistakes) {
               ElementsAre(Is(Level::kWarning, "is not what the daemon runs with (0123, in force is 4567)")));
   facts.overview.mutable_status()->set_config_hash("0123");
   EXPECT_THAT(CheckConfiguration(facts), ElementsAre(Is(Level::kOk, "no mistakes")));
+  facts.config.here = absl::NotFoundError("control.listen: this machine has no address in 10.1.0.0/16");
+  EXPECT_THAT(CheckConfiguration(facts), ElementsAre(Is(Level::kOk, "no mistakes")));
+  EXPECT_THAT(CheckConfiguration(NotRunning(facts)), ElementsAre(Is(Level::kError, "no address in 10.1.0.0/16")));
   facts = Healthy();
   facts.config.program = "";
   EXPECT_THAT(CheckConfiguration(facts), ElementsAre(Is(Level::kNote, "no program railsd")));
@@ -329,10 +332,6 @@ TEST(DoctorDevices, JudgesPortsAndGids) {
   EXPECT_THAT(CheckDevices(facts), ElementsAre(Is(Level::kOk, "no rail needs one")));
   facts.machine.nics_without_rdma = {"0000:3b:00.0"};
   EXPECT_THAT(CheckDevices(facts), ElementsAre(Is(Level::kNote, "0000:3b:00.0")));
-  facts = NotRunning(Healthy());
-  facts.config.rails.clear();
-  facts.config.auto_rails = true;
-  EXPECT_THAT(CheckDevices(facts), ElementsAre(Is(Level::kError, "rails: auto")));
 }
 
 TEST(DoctorDevices, NeedModuleAndPermission) {
@@ -469,11 +468,6 @@ TEST(DoctorRails, OfAConfigurationFollowItsPatterns) {
   EXPECT_EQ(rails[1].name, "rail1");
   EXPECT_EQ(rails[1].device, "mlx5_1/1");
   EXPECT_EQ(rails[1].interface, &facts.machine.interfaces[1]);
-  facts.config.rails.clear();
-  facts.config.auto_rails = true;
-  facts.machine.ports[0].state = "DOWN";
-  ASSERT_EQ(RailsOf(facts).size(), 1u);
-  EXPECT_EQ(RailsOf(facts)[0].device, "mlx5_1/1");
   EXPECT_EQ(HostOf("[fd00::1]:7000"), "fd00::1");
   EXPECT_EQ(HostOf("fd00::1"), "fd00::1");
   EXPECT_EQ(HostOf("10.1.0.1:7000"), "10.1.0.1");

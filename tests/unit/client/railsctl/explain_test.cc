@@ -1,4 +1,4 @@
-// What `railsctl explain` says of jobs that went one way or the other.
+// Sentences of `railsctl explain` on jobs with different courses.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 
 #include "client/railsctl/explain/causes.h"
 #include "client/railsctl/explain/render.h"
-#include "proto/json/json.h"
+#include "common/json/json.h"
 
 namespace rails::ctl {
 namespace {
@@ -119,7 +119,7 @@ TEST(CausesTest, DrainedRailsDoNotCount) {
   EXPECT_THAT(Causes(job)[0], HasSubstr("rail0 ended last"));
   EXPECT_THAT(Causes(job)[0], Not(HasSubstr("of the mean")));
   EXPECT_THAT(RenderExplanation(job, false), HasSubstr("rail3  DRAINED\n"));
-  EXPECT_EQ(ExplanationJson(job)["rails"][3]["drained"], true);
+  EXPECT_EQ(MessageJson(job)["rails"][3]["drained"], true);
 }
 
 TEST(CausesTest, FailedJobsSayWhyFirst) {
@@ -194,12 +194,12 @@ TEST(RenderExplanation, EagerExchangesAreNamed) {
   exchange->set_ready_received_seconds(0.002);
   EXPECT_THAT(RenderExplanation(job, false), AllOf(HasSubstr(" eager out\n"), Not(HasSubstr("permission"))));
   EXPECT_THAT(RenderExplanation(job, false), HasSubstr("n1 has not acknowledged READY and the bytes in it."));
-  EXPECT_THAT(TraceJson(job), Not(HasSubstr("until its grant")));
+  EXPECT_THAT(TraceJson({&job, 1}, {0}), Not(HasSubstr("until its grant")));
   exchange->set_last_acknowledged_seconds(0.003);
   exchange->set_eager_in(true);
   exchange->set_last_received_seconds(0.002);
   EXPECT_THAT(RenderExplanation(job, false), AllOf(HasSubstr(" eager\n"), Not(HasSubstr("acknowledged READY"))));
-  EXPECT_THAT(TraceJson(job), AllOf(HasSubstr("eager, with our READY"), HasSubstr("eager bytes from it")));
+  EXPECT_THAT(TraceJson({&job, 1}, {0}), AllOf(HasSubstr("eager, with our READY"), HasSubstr("eager bytes from it")));
 }
 
 // An event at the job's beginning comes as 1 ns, because 0 says that there was none.
@@ -215,7 +215,7 @@ TEST(TraceTest, IsATraceWithOneSpanAChunk) {
   job.mutable_exchanges(0)->set_node("n\"1\xff");
   // Under way together with the one before: a row of its own.
   job.mutable_chunks(1)->set_posted_seconds(0.0015);
-  const auto trace = nlohmann::json::parse(TraceJson(job));
+  const auto trace = nlohmann::json::parse(TraceJson({&job, 1}, {0}));
   std::vector<std::string> rows;
   size_t chunks = 0;
   for (const auto& event : trace["traceEvents"]) {
@@ -230,8 +230,8 @@ TEST(TraceTest, IsATraceWithOneSpanAChunk) {
   EXPECT_EQ(trace["otherData"]["seq"], 12);
 }
 
-TEST(ExplanationJson, HasEverything) {
-  const auto json = ExplanationJson(EvenJob());
+TEST(ExplanationJsonTest, HasEverything) {
+  const auto json = MessageJson(EvenJob());
   EXPECT_EQ(json["report"]["efficiency"]["moving"], 0.8);
   EXPECT_EQ(json["chunks"].size(), 20u);
   EXPECT_EQ(json["rails"][1]["rail"], "rail1");

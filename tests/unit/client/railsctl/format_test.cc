@@ -30,7 +30,7 @@ TEST(ParseRate, KnowsBitsAndBytes) {
   EXPECT_EQ(*ParseRate("200Mbit/s"), 25'000'000u);
   EXPECT_EQ(*ParseRate("1.6gbit"), 200'000'000u);
   EXPECT_EQ(*ParseRate("25MB/s"), 25'000'000u);
-  for (const char* text : {"", "200", "0mbit", "-1mbit", "1parsec", "nanmbit"})
+  for (const char* text : {"", "200", "0mbit", "-1mbit", "1parsec", "nanmbit", "400Gb/s", "400gb"})
     EXPECT_FALSE(ParseRate(text).ok()) << text;
 }
 

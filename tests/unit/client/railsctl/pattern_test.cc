@@ -25,7 +25,7 @@ TEST(Pattern, AnyCutOfAFlowGivesTheSameBytes) {
   }
 }
 
-// Of N bytes of unrelated patterns about N / 256 agree.
+// Unrelated patterns of N bytes agree in about N / 256.
 void ExpectUnrelated(const std::vector<std::byte>& a, const std::vector<std::byte>& b) {
   size_t same = 0;
   for (size_t i = 0; i < a.size(); ++i) same += a[i] == b[i];

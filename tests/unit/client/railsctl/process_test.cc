@@ -69,6 +69,15 @@ TEST_F(ProcessTest, WrongCommandLinesAreUsage) {
                                 "replay --workload uniform --rails 4",
                                 "replay --workload uniform --nodes a,,b",
                                 "replay --workload uniform --ranges-per-flow 0",
+                                "replay --workload uniform --rank 0",
+                                "replay --workload uniform --rank 2 --world 2 --rendezvous a:1",
+                                "replay --workload uniform --rank -1 --world 2 --rendezvous a:1",
+                                "replay --workload uniform --rank 0 --world 3 --rendezvous a:1 --ranks-per-node 2",
+                                "replay --workload uniform --rank 0 --world 2 --rendezvous a",
+                                "replay --workload uniform --rank 0 --world 2 --rendezvous a:1 --token /nowhere/file",
+                                "replay --workload uniform --rank 0 --world 2 --rendezvous a:1 --join-timeout 0",
+                                "replay --workload uniform --rank 0 --world 2 --rendezvous a:1 --nodes a,b",
+                                "replay --workload uniform --rank 0 --world 2 --rendezvous a:1 --launch x",
                                 "bench --mode nonsense",
                                 "bench --mode submit",
                                 "bench --iterations 0"}) {
@@ -160,7 +169,7 @@ TEST_F(ProcessTest, AWorkerWithoutACoordinatorEnds) {
   EXPECT_EQ(Run("worker 3</dev/null 4>/dev/null").code, 1);
   const Outcome outcome = Run("worker 3</proc/version 4>&1");
   EXPECT_EQ(outcome.code, 1);
-  EXPECT_THAT(outcome.out, HasSubstr("\"event\":\"failed\""));
+  EXPECT_THAT(outcome.out, HasSubstr("read a command"));
 }
 
 TEST_F(ProcessTest, CompletionScriptsParse) {
@@ -175,7 +184,7 @@ TEST_F(ProcessTest, CompletionScriptsParse) {
   }
 }
 
-TEST_F(ProcessTest, PlanHandsEverythingToItsProgram) {
+TEST_F(ProcessTest, ExternalCommandsHandEverythingToTheirPrograms) {
   const std::filesystem::path program = folder_ / "railsctl-plan";
   std::ofstream(program) << "#!/bin/sh\nprintf '%s|' \"$@\"\nexit 5\n";
   std::filesystem::permissions(program, std::filesystem::perms::owner_all);
@@ -191,6 +200,8 @@ TEST_F(ProcessTest, PlanHandsEverythingToItsProgram) {
   EXPECT_EQ(WEXITSTATUS(with_json), 5);
   std::ifstream again(output);
   EXPECT_EQ(std::string(std::istreambuf_iterator<char>(again), {}), "a.csv|--json|");
+  std::filesystem::rename(program, folder_ / "railsctl-sim");
+  EXPECT_EQ(WEXITSTATUS(std::system((copy.string() + " sim a.yaml --json >/dev/null").c_str())), 5);
 }
 
 class ScriptedDaemon final : public v1::OperatorService::Service {
@@ -218,6 +229,7 @@ class ScriptedDaemon final : public v1::OperatorService::Service {
   }
   grpc::Status UndrainRail(grpc::ServerContext*, const v1::UndrainRailRequest* in,
                            v1::UndrainRailResponse* out) override {
+    out->mutable_rail()->mutable_health()->set_drained(false);
     out->mutable_rail()->set_name(in->rail());
     return grpc::Status::OK;
   }

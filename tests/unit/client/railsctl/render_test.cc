@@ -1,4 +1,4 @@
-// What people and scripts see, letter by letter.
+// The output for people and for scripts, letter by letter.
 #include "client/railsctl/inspect/render.h"
 
 #include <gmock/gmock.h>
@@ -7,8 +7,9 @@
 #include <nlohmann/json.hpp>
 
 #include "client/railsctl/table.h"
-#include "proto/json/json.h"
-#include "proto/json/names.h"
+#include "common/json/json.h"
+#include "common/json/names.h"
+#include "tests/unit/client/railsctl/set_counter.h"
 
 namespace rails::ctl {
 namespace {
@@ -69,10 +70,10 @@ TEST(RenderTenantsTest, ShowsUseQuotasAndWhatWasRefused) {
   const std::string text = RenderTenants(status, false);
   EXPECT_THAT(text, HasSubstr("llm          3         1    2 of 2"));
   EXPECT_THAT(text, HasSubstr("  sessions 5, jobs_per_second 1\n"));
-  const nlohmann::json json = TenantsJson(status);
+  const nlohmann::json json = MessageJson(status);
   EXPECT_EQ(json["tenants"][0]["name"], "llm");
-  EXPECT_EQ(json["tenants"][0]["quotas"]["segment_bytes"]["value"], 8 << 20);
-  EXPECT_EQ(json["tenants"][0]["quotas"]["sessions"]["refused"], 5);
+  EXPECT_EQ(json["tenants"][0]["quotas"][2]["value"], 8 << 20);
+  EXPECT_EQ(json["tenants"][0]["quotas"][0]["refused"], 5);
   EXPECT_EQ(json["tenants"][0]["jobs_done"], 7);
   EXPECT_EQ(json["tenants"][0]["weight"], 3);
   EXPECT_EQ(json["tenants"][0]["priority"], 1);
@@ -87,8 +88,8 @@ v1::ListRailsResponse TwoRails() {
   rail->set_speed_bytes_per_second(25'000'000);
   rail->set_peers_up(3);
   rail->set_peers_known(3);
-  rail->set_tx_payload_bytes(16 << 20);
-  rail->set_rx_payload_bytes(1536);
+  SetCounter(rail, "tx_payload_bytes", 16 << 20);
+  SetCounter(rail, "rx_payload_bytes", 1536);
   rail = rails.add_rails();
   rail->set_index(1);
   rail->set_name("rail1");
@@ -97,10 +98,10 @@ v1::ListRailsResponse TwoRails() {
   rail->set_speed_bytes_per_second(25'000'000);
   rail->set_peers_up(2);
   rail->set_peers_known(3);
-  rail->set_protocol_errors(1);
-  rail->set_disconnects(4);
-  rail->set_refused_connections(2);
-  rail->set_connect_failures(5);
+  SetCounter(rail, "protocol_errors", 1);
+  SetCounter(rail, "disconnects", 4);
+  SetCounter(rail, "refused_connections", 2);
+  SetCounter(rail, "connect_failures", 5);
   return rails;
 }
 
@@ -126,7 +127,7 @@ TEST(RenderRails, StatesAndWhy) {
   EXPECT_THAT(text, HasSubstr("rail0  PROBING"));
   EXPECT_THAT(text, HasSubstr("3  held back for 150ms more after failures\n"));
   EXPECT_THAT(
-      RailsJson(rails).dump(),
+      MessageJson(rails).dump(),
       HasSubstr(R"("health":{"state":"probing","drained":false,)"
                 R"("why":"held back for 150ms more after failures","flaps":3,"drains":0,"held_seconds":0.15})"));
   health->set_state(v1::RAIL_STATE_DOWN);
@@ -149,7 +150,7 @@ TEST(RenderRails, PeersThatHaveDrainedTheirEndAreNotMissing) {
 TEST(RenderRails, FailedConnectsAreTroubleOnlyWhileAPeerIsMissing) {
   v1::ListRailsResponse rails;
   v1::RailStatus* rail = rails.add_rails();
-  rail->set_connect_failures(5);
+  SetCounter(rail, "connect_failures", 5);
   rail->set_peers_known(3);
   rail->set_peers_up(3);
   EXPECT_THAT(RenderRails(rails, true), Not(HasSubstr("5\033")));
@@ -170,11 +171,12 @@ TEST(RenderRails, DevicesOfRailsOverVerbs) {
     device->set_mtu_bytes(4096);
     device->set_windows(i == 0);
     device->set_queue_pairs(6);
-    device->set_work_requests(123456);
-    device->set_completions(1000);
-    device->set_tx_fences(12);
-    device->set_rx_fences(345);
-    device->set_weak_zones(i);
+    const auto rail = rails.mutable_rails(i);
+    SetCounter(rail, "work_requests", 123456);
+    SetCounter(rail, "completions", 1000);
+    SetCounter(rail, "tx_fences", 12);
+    SetCounter(rail, "rx_fences", 345);
+    SetCounter(rail, "weak_zones", i);
   }
   EXPECT_THAT(RenderRails(rails, false),
               HasSubstr("           7      0\n\n"
@@ -184,19 +186,21 @@ TEST(RenderRails, DevicesOfRailsOverVerbs) {
                         "       1000           12       345  windows             0                0\n"
                         "   1  mlx5_1/1  down    Ethernet  0: fe80::1          4096            6         123456  "
                         "       1000           12       345  weak                1                0\n"));
-  const std::string json = RailsJson(rails).dump();
+  const std::string json = MessageJson(rails).dump();
   EXPECT_THAT(json, HasSubstr(R"("device":{"name":"mlx5_1","port":1,"state":"down","link_layer":"Ethernet",)"
-                              R"("gid":"fe80::1","gid_index":0,"mtu_bytes":4096,"windows":false,"queue_pairs":6,)"
-                              R"("work_requests":123456,"completions":1000,"tx_fences":12,"rx_fences":345,)"
-                              R"("weak_zones":1,"endpoint_errors":0}})"));
-  EXPECT_THAT(RailsJson(TwoRails()).dump(), HasSubstr(R"("device":null)"));
+                              R"("gid":"fe80::1","gid_index":0,"mtu_bytes":4096,"windows":false,"queue_pairs":6})"));
+  EXPECT_THAT(
+      json,
+      HasSubstr(
+          R"("counters":{"protocol_errors":1,"disconnects":4,"refused_connections":2,"connect_failures":5,"work_requests":)"));
+  EXPECT_THAT(MessageJson(TwoRails()).dump(), HasSubstr(R"("device":null)"));
 }
 
 TEST(RenderRails, RatesSurviveARestartedDaemon) {
   v1::ListRailsResponse before = TwoRails(), after = TwoRails();
-  after.mutable_rails(0)->set_tx_payload_bytes((16 << 20) + 12'500'000);
+  SetCounter(after.mutable_rails(0), "tx_payload_bytes", (16 << 20) + 12'500'000);
   EXPECT_THAT(RenderRailRates(before, after, 0.5, false), HasSubstr("200 Mbit/s  ████████████████"));
-  after.mutable_rails(0)->set_tx_payload_bytes(5);
+  SetCounter(after.mutable_rails(0), "tx_payload_bytes", 5);
   EXPECT_THAT(RenderRailRates(before, after, 0.5, false), Not(HasSubstr("bit/s")));
   EXPECT_THAT(RenderRailRates({}, after, 0.5, false), Not(HasSubstr("bit/s")));
 }
@@ -229,14 +233,15 @@ TEST(RenderPeers, SaysWhatIsDown) {
   for (const bool connected : {true, false}) {
     drained.mutable_peers(0)->set_rails_up(1, connected);
     EXPECT_THAT(RenderPeers(drained, false), HasSubstr("\nn1    up     0:up 1:DRAINED BY PEER  "));
-    EXPECT_THAT(PeersJson(drained).dump(), HasSubstr(R"("rail_states":["up","drained_by_peer"])"));
+    EXPECT_THAT(MessageJson(drained).dump(), HasSubstr(R"("rail_states":["up","drained_by_peer"])"));
   }
-  EXPECT_EQ(
-      PeersJson(peers).dump(),
-      R"({"peers":[{"node":"n1","boot_id":"0000000000abcdef","up":true,"rails_up":[true,false],)"
-      R"("rail_states":["up","probing"],)"
-      R"("rail_tx_bytes":[],"rail_rx_bytes":[],"rail_addresses":["127.1.0.2:7000"],"version":"","rail_count":0,"connections":0,"dial_failure":"","why":""},{"node":"n2","boot_id":"0000000000000000","up":false,)"
-      R"("rails_up":[],"rail_states":[],"rail_tx_bytes":[],"rail_rx_bytes":[],"rail_addresses":[],"version":"","rail_count":0,"connections":0,"dial_failure":"","why":"connection refused"}]})");
+  EXPECT_EQ(MessageJson(peers).dump(),
+            R"({"peers":[{"node":"n1","boot_id":"0000000000abcdef","up":true,"rails_up":[true,false],)"
+            R"("rail_addresses":["127.1.0.2:7000"],"why":"","rail_states":["up","probing"],"rail_tx_bytes":[],)"
+            R"("rail_rx_bytes":[],"version":"","connections":0,"dial_failure":"","rail_count":0},)"
+            R"({"node":"n2","boot_id":"0000000000000000","up":false,"rails_up":[],"rail_addresses":[],)"
+            R"("why":"connection refused","rail_states":[],"rail_tx_bytes":[],"rail_rx_bytes":[],"version":"",)"
+            R"("connections":0,"dial_failure":"","rail_count":0}]})");
 }
 
 TEST(RenderStatus, TroubleStandsOut) {
@@ -265,10 +270,10 @@ TEST(RenderStatus, TroubleStandsOut) {
   group->set_recovery(v1::RECOVERY_POLICY_DEGRADE);
   group->add_lost_nodes("n2");
   EXPECT_THAT(RenderStatus(status, false), HasSubstr("degrade   WITHOUT n2"));
-  EXPECT_EQ(StatusJson(status)["groups"][0]["recovery"], "degrade");
-  EXPECT_EQ(StatusJson(status)["groups"][0]["lost_nodes"][0], "n2");
-  EXPECT_EQ(StatusJson(status)["groups"][0]["why_broken"], "rank 3 died");
-  EXPECT_EQ(StatusJson(status)["boot_id"], "0000000000000007");
+  EXPECT_EQ(MessageJson(status)["groups"][0]["recovery"], "degrade");
+  EXPECT_EQ(MessageJson(status)["groups"][0]["lost_nodes"][0], "n2");
+  EXPECT_EQ(MessageJson(status)["groups"][0]["why_broken"], "rank 3 died");
+  EXPECT_EQ(MessageJson(status)["boot_id"], "0000000000000007");
   v1::FormingGroupStatus* forming = status.add_forming_groups();
   forming->set_name("late");
   forming->set_world_size(4);
@@ -278,7 +283,7 @@ TEST(RenderStatus, TroubleStandsOut) {
   EXPECT_THAT(RenderStatus(status, false), HasSubstr("forming: 2 joined, waits for ranks 2,..."));
   forming->add_missing_ranks(3);
   EXPECT_THAT(RenderStatus(status, false), HasSubstr("forming: 2 joined, waits for ranks 2,3\n"));
-  EXPECT_EQ(StatusJson(status)["forming_groups"][0]["missing_ranks"].dump(), "[2,3]");
+  EXPECT_EQ(MessageJson(status)["forming_groups"][0]["missing_ranks"].dump(), "[2,3]");
 }
 
 TEST(RenderJobs, FailedJobsSayWhy) {
@@ -296,7 +301,7 @@ TEST(RenderJobs, FailedJobsSayWhy) {
   EXPECT_THAT(RenderJobs(jobs, false), HasSubstr("node n2 is lost"));
   jobs.mutable_finished(0)->set_replayable(true);
   EXPECT_THAT(RenderJobs(jobs, false), AllOf(HasSubstr("replayable"), Not(HasSubstr("UNAVAILABLE"))));
-  EXPECT_EQ(JobsJson(jobs)["finished"][0]["code"], "UNAVAILABLE");
+  EXPECT_EQ(MessageJson(jobs)["finished"][0]["code"], "UNAVAILABLE");
   EXPECT_EQ(CodeName(99), "code 99");
   EXPECT_EQ(FormatId(0xabc), "0000000000000abc");
 }

@@ -13,6 +13,7 @@
 #include "client/railsctl/replay/run.h"
 #include "client/railsctl/replay/worker.h"
 #include "tests/unit/client/railsctl/fake_client.h"
+#include "tests/unit/client/railsctl/text_message.h"
 
 namespace rails::ctl {
 namespace {
@@ -31,7 +32,11 @@ class ReplayTest : public ::testing::Test {
       ASSERT_EQ(pipe(events), 0);
       links_.push_back({commands[1], events[0]});
       threads_.emplace_back([this, in = commands[0], out = events[1]] {
-        RunWorker(in, out, [this](const ClientOptions& options) { return cluster_.Connect(options); });
+        WorkerOptions worker;
+        worker.commands_fd = in;
+        worker.events_fd = out;
+        worker.connect = [this](const ClientOptions& options) { return cluster_.Connect(options); };
+        RunWorker(worker);
         close(in);
         close(out);
       });
@@ -44,7 +49,7 @@ class ReplayTest : public ::testing::Test {
   }
 
   void TearDown() override {
-    coordinator_->Quit();
+    coordinator_->Quit(0, "");
     for (const WorkerLink& link : links_) close(link.commands_fd);
     for (std::thread& thread : threads_) thread.join();
     for (const WorkerLink& link : links_) close(link.events_fd);
@@ -76,8 +81,13 @@ class ReplayTest : public ::testing::Test {
   absl::Status Start(const Exchange& exchange) {
     std::vector<StartCommand> commands(kRanks);
     for (uint32_t rank = 0; rank < kRanks; ++rank) {
-      commands[rank] = {rank < kRanksPerNode ? "n0" : "n1", "group", "", rank,  kRanks, exchange.send_segment_bytes,
-                        exchange.receive_segment_bytes,     false,   11, 20'000};
+      StartCommand& command = commands[rank] =
+          FromText<StartCommand>("group: 'group' seed: 11 timeout_milliseconds: 20000");
+      command.set_socket_dir(rank < kRanksPerNode ? "n0" : "n1");
+      command.set_rank(rank);
+      command.set_world_size(kRanks);
+      command.set_send_bytes(exchange.send_segment_bytes);
+      command.set_receive_bytes(exchange.receive_segment_bytes);
     }
     return coordinator_->Start(commands);
   }
@@ -142,8 +152,8 @@ TEST_F(ReplayTest, OneFlippedByteIsFoundAndNamed) {
   EXPECT_EQ(report_.first_wrong->phase, "combine");
   EXPECT_EQ(report_.first_wrong->step, 0u);
   EXPECT_FALSE(report_.first_wrong->warmup);
-  EXPECT_FALSE(report_.first_wrong->byte.guard);
-  EXPECT_EQ(report_.first_wrong->byte.expected ^ 1, report_.first_wrong->byte.got);
+  EXPECT_FALSE(report_.first_wrong->byte.guard());
+  EXPECT_EQ(report_.first_wrong->byte.expected() ^ 1, report_.first_wrong->byte.got());
   EXPECT_EQ(cluster_.finished.size(), 4u);  // nothing is run after wrong bytes
   EXPECT_THAT(DescribeWrongBytes(report_), HasSubstr("received by rank 2 from rank"));
 }
@@ -158,7 +168,7 @@ TEST_F(ReplayTest, AByteBesideTheRangesIsFound) {
   ASSERT_TRUE(Start(exchange).ok());
   ASSERT_TRUE(RunExchange(exchange, Options(), coordinator_.get(), &report_).ok());
   EXPECT_EQ(report_.wrong_bytes, 1u);
-  EXPECT_TRUE(report_.first_wrong->byte.guard);
+  EXPECT_TRUE(report_.first_wrong->byte.guard());
   EXPECT_TRUE(report_.first_wrong->warmup);
 }
 
@@ -251,20 +261,24 @@ TEST_F(ReplayTest, RailsAreCountedFromTheEndOfTheWarmUp) {
 
 TEST(CoordinatorTest, WorkersThatSayNonsenseOrDieAreNamed) {
   struct Case {
-    const char* says;
+    std::string says;
     const char* expected;
   };
   std::signal(SIGPIPE, SIG_IGN);
-  for (const Case& c : {Case{"nonsense\n", "said what is no event"}, Case{"{\"event\":\"ready\"}\n", "out of turn"},
-                        Case{"", "was killed"}, Case{"{\"event\":\"joi", "in the middle of a line"}}) {
+  for (const Case& c :
+       {Case{Encode(Event()), "sent an invalid event"}, Case{EncodeAs<Event>(ReadyEvent()), "out of turn"},
+        Case{"nonsense", "no message of a replay: \"nonsense\""}, Case{"", "was killed"},
+        Case{"\1", "in the middle of a message"},
+        Case{EncodeAs<Event>(FromText<ConnectedEvent>("node: 'n0'")) + "nonsense",
+             "no message of a replay: \"nonsense\""}}) {
     int commands[2], events[2];
     ASSERT_EQ(pipe(commands), 0);
     ASSERT_EQ(pipe(events), 0);
-    ASSERT_TRUE(write(events[1], c.says, strlen(c.says)) >= 0);
+    ASSERT_TRUE(write(events[1], c.says.data(), c.says.size()) >= 0);
     close(events[1]);
     CoordinatorOptions options;
     options.how_ended = [](size_t) { return std::string("was killed"); };
-    Coordinator coordinator({{commands[1], events[0]}}, options);
+    Coordinator coordinator({WorkerLink{commands[1], events[0]}}, options);
     const absl::Status status = coordinator.Start({StartCommand{}});
     EXPECT_FALSE(status.ok());
     EXPECT_THAT(std::string(status.message()), HasSubstr("rank 0")) << c.says;
@@ -283,7 +297,7 @@ TEST(CoordinatorTest, InterruptEndsTheWait) {
   ASSERT_EQ(write(interrupt[1], "x", 1), 1);
   CoordinatorOptions options;
   options.interrupt_fd = interrupt[0];
-  Coordinator coordinator({{commands[1], events[0]}}, options);
+  Coordinator coordinator({WorkerLink{commands[1], events[0]}}, options);
   EXPECT_EQ(coordinator.Start({StartCommand{}}).code(), absl::StatusCode::kCancelled);
   for (int fd : {commands[0], commands[1], events[0], events[1], interrupt[0], interrupt[1]}) close(fd);
 }

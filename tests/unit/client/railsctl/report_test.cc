@@ -5,6 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tests/unit/client/railsctl/text_message.h"
+
 namespace rails::ctl {
 namespace {
 
@@ -85,13 +87,14 @@ TEST(ReplayReport, AnUnknownBoundIsNullAndUncheckedIsNotVerified) {
 TEST(ReplayReport, WrongBytesSayWhere) {
   ReplayReport report = Sample();
   report.wrong_bytes = 2;
-  report.first_wrong = {"combine", 0, false, 1, {false, 3, 17, 81, 0xAB, 0x01}};
+  report.first_wrong = {"combine", 0, false, 1,
+                        FromText<WrongByte>("source_rank: 3 flow_offset: 17 segment_offset: 81 expected: 0xAB got: 1")};
   EXPECT_EQ(DescribeWrongBytes(report),
             "2 wrong bytes; the first: step 0, combine, received by rank 1 from rank 3 at byte 17 of the flow (byte 81 "
             "of the segment): expected 0xab, got 0x01");
   EXPECT_EQ(ReplayJson(report)["verified"], false);
   EXPECT_EQ(ReplayJson(report)["first_wrong_byte"]["source_rank"], 3);
-  report.first_wrong->byte.guard = true;
+  report.first_wrong->byte.set_guard(true);
   EXPECT_THAT(DescribeWrongBytes(report), HasSubstr("outside of every range"));
   EXPECT_TRUE(ReplayJson(report)["first_wrong_byte"]["source_rank"].is_null());
 }

@@ -1,4 +1,4 @@
-// What `railsctl top` shows, letter by letter, whatever a daemon says.
+// The frames of `railsctl top`, letter by letter, whatever a daemon says.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,6 +12,7 @@
 #include "client/railsctl/top/line.h"
 #include "client/railsctl/top/rates.h"
 #include "client/railsctl/top/render.h"
+#include "tests/unit/client/railsctl/set_counter.h"
 
 namespace rails::ctl {
 namespace {
@@ -47,8 +48,8 @@ v1::GetOverviewResponse Overview(double seconds) {
     rail->set_peers_up(2);
     rail->set_peers_known(2);
     rail->mutable_health()->set_state(v1::RAIL_STATE_UP);
-    rail->set_tx_payload_bytes(static_cast<uint64_t>(seconds * 25e6 / (i + 1)));
-    rail->set_rx_payload_bytes(static_cast<uint64_t>(seconds * 5e6));
+    SetCounter(rail, "tx_payload_bytes", static_cast<uint64_t>(seconds * 25e6 / (i + 1)));
+    SetCounter(rail, "rx_payload_bytes", static_cast<uint64_t>(seconds * 5e6));
   }
   for (const char* node : {"n1", "n2"}) {
     v1::PeerStatus* peer = overview.add_peers();
@@ -133,7 +134,7 @@ TEST(RatesTest, AnswersThatDoNotFitGiveNoRates) {
   EXPECT_EQ(RatesBetween(before, after).Sum().tx, 0) << "another daemon";
   before = Overview(1);
   before.mutable_rails(0)->set_index(5);
-  before.mutable_rails(1)->set_tx_payload_bytes(uint64_t{1} << 60);
+  SetCounter(before.mutable_rails(1), "tx_payload_bytes", uint64_t{1} << 60);
   before.mutable_peers(0)->clear_rail_rx_bytes();
   after.mutable_peers(1)->clear_rail_tx_bytes();
   after.mutable_peers(1)->clear_rail_rx_bytes();

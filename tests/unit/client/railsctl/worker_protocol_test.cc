@@ -4,99 +4,138 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <nlohmann/json.hpp>
+#include <cmath>
 #include <random>
 
 #include "tests/support/seeds.h"
+#include "tests/unit/client/railsctl/text_message.h"
 
 namespace rails::ctl {
 namespace {
 
 using ::testing::HasSubstr;
 
-TEST(WorkerProtocol, CommandsSurviveTheTrip) {
-  const StartCommand start{"/run/x y\n\"", "g", "secret", 3, 8, 1u << 30, 7, true, ~uint64_t{0}, 99};
-  const auto parsed = ParseCommand(Encode(start));
-  ASSERT_TRUE(parsed.ok()) << parsed.status();
-  const auto& back = std::get<StartCommand>(*parsed);
-  EXPECT_EQ(back.socket_dir, start.socket_dir);
-  EXPECT_EQ(back.seed, start.seed);
-  EXPECT_EQ(back.timeout_milliseconds, 99u);
-  EXPECT_TRUE(back.huge_pages);
-  const auto prepare = ParseCommand(Encode(PrepareCommand{5, {1, 2}, {3, ~uint64_t{0}}, 7, false, true}));
-  ASSERT_TRUE(prepare.ok());
-  EXPECT_EQ(std::get<PrepareCommand>(*prepare).column, (std::vector<uint64_t>{3, ~uint64_t{0}}));
-  EXPECT_FALSE(std::get<PrepareCommand>(*prepare).fill);
-  EXPECT_TRUE(std::get<PrepareCommand>(*prepare).prepared);
-  EXPECT_TRUE(std::get<GoCommand>(*ParseCommand(Encode(GoCommand{true, 7}))).tell_accepted);
-  EXPECT_EQ(std::get<GoCommand>(*ParseCommand(Encode(GoCommand{true, -7}))).at_ns, -7);
-  EXPECT_TRUE(std::holds_alternative<CheckCommand>(*ParseCommand(Encode(CheckCommand{}))));
-  EXPECT_TRUE(std::holds_alternative<QuitCommand>(*ParseCommand(Encode(QuitCommand{}))));
+// Why an event of this text is refused; "" if it is not.
+std::string WhyNot(const char* text) {
+  const absl::Status status = ParseEvent(FromText<Event>(text).SerializeAsString()).status();
+  EXPECT_TRUE(status.ok() || absl::IsInvalidArgument(status)) << text;
+  return std::string(status.message());
 }
 
-TEST(WorkerProtocol, EventsSurviveTheTrip) {
-  DoneEvent done;
-  done.status = absl::UnavailableError("rail 1 \xff is down");
-  done.submit_ns = -1;
-  done.done_ns = 1'000'000'000'000;
-  done.rail_tx_bytes = {1, 2};
-  done.eager_sent_bytes = 3;
-  done.eager_received_bytes = 4;
-  const auto parsed = ParseEvent(Encode(done));
+TEST(WorkerProtocol, PartsAreFoundByTheirType) {
+  Event event;
+  EXPECT_EQ(NameOf(event), "nothing");
+  event.mutable_done()->set_done_ns(-7);
+  EXPECT_EQ(NameOf(event), "done");
+  EXPECT_EQ(PartOf<ReadyEvent>(&event), nullptr);
+  EXPECT_EQ(PartOf<DoneEvent>(&event)->done_ns(), -7);
+  EXPECT_EQ((FieldOf<Command, CheckCommand>()->name()), "check");
+  EXPECT_EQ((FieldOf<Command, DoneEvent>()), nullptr);
+  QuitCommand quit;
+  quit.set_message("2 wrong bytes \xff");
+  const std::string bytes = EncodeAs<Command>(quit);
+  ASSERT_GT(bytes.size(), 4u);
+  EXPECT_EQ(bytes.substr(0, 3), std::string(3, '\0'));
+  EXPECT_EQ(static_cast<size_t>(bytes[3]), bytes.size() - 4);
+  const auto parsed = ParseCommand(bytes.substr(4));
   ASSERT_TRUE(parsed.ok()) << parsed.status();
-  EXPECT_EQ(std::get<DoneEvent>(*parsed).status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(std::get<DoneEvent>(*parsed).done_ns, done.done_ns);
-  EXPECT_EQ(std::get<DoneEvent>(*parsed).eager_sent_bytes, 3u);
-  EXPECT_EQ(std::get<DoneEvent>(*parsed).eager_received_bytes, 4u);
-  const auto checked = ParseEvent(Encode(CheckedEvent{4, WrongByte{false, 2, 10, 20, 0xAB, 0xCD}}));
-  ASSERT_TRUE(checked.ok());
-  EXPECT_EQ(std::get<CheckedEvent>(*checked).first->expected, 0xABu);
-  EXPECT_FALSE(std::get<CheckedEvent>(*ParseEvent(Encode(CheckedEvent{}))).first.has_value());
+  EXPECT_EQ(parsed->quit().message(), quit.message());
 }
 
-TEST(WorkerProtocol, HostileLinesAreRefusedAndTheFieldIsNamed) {
-  for (const char* line :
-       {"", "{", "[]", "3", "null", "{}", R"({"event":3})", R"({"event":"nonsense"})", "\xff\xfe",
-        R"({"event":"done"})", R"({"event":"joined","node":7})", R"({"event":"checked","wrong_bytes":-1})",
-        R"({"event":"checked","wrong_bytes":1.5})", R"({"event":"checked","wrong_bytes":1})",
-        R"({"event":"failed","doing":"x","code":99,"message":""})"}) {
-    EXPECT_EQ(ParseEvent(line).status().code(), absl::StatusCode::kInvalidArgument) << line;
+TEST(WorkerProtocol, StatusesSurviveTheTrip) {
+  const absl::Status status = absl::UnavailableError("rail 1 \xff is down");
+  EXPECT_EQ(StatusOf(OutcomeOf(status)), status);
+  EXPECT_TRUE(StatusOf(OutcomeOf(absl::OkStatus())).ok());
+}
+
+TEST(WorkerProtocol, WhatIsOutOfRangeIsRefusedAndNamed) {
+  EXPECT_EQ(WhyNot(""), "no event");
+  EXPECT_THAT(WhyNot("done {}"), HasSubstr("'outcome' is missing"));
+  EXPECT_EQ(WhyNot("done { outcome {} }"), "");
+  EXPECT_THAT(WhyNot("connected {}"), HasSubstr("'node' is missing"));
+  EXPECT_THAT(WhyNot("rails {}"), HasSubstr("'node' is missing"));
+  EXPECT_THAT(WhyNot("done { outcome { code: 17 } }"), HasSubstr("'outcome.code'"));
+  EXPECT_THAT(WhyNot("done { outcome {} submit_ns: 2000000000000000000 }"), HasSubstr("'submit_ns'"));
+  EXPECT_THAT(WhyNot("done { outcome {} accepted_ns: -2000000000000000000 }"), HasSubstr("'accepted_ns'"));
+  EXPECT_THAT(WhyNot("done { outcome {} done_ns: -9223372036854775808 }"), HasSubstr("'done_ns'"));
+  for (const char* field :
+       {"waiting_for_ranks_seconds", "waiting_for_peers_seconds", "elapsed_seconds", "to_first_chunk_seconds"}) {
+    for (const char* value : {"nan", "inf", "-inf", "1e10"}) {
+      EXPECT_THAT(WhyNot(absl::StrCat("done { outcome {} ", field, ": ", value, " }").c_str()), HasSubstr(field));
+    }
   }
-  EXPECT_THAT(std::string(ParseEvent(R"({"event":"joined","node":7})").status().message()), HasSubstr("'node'"));
-  EXPECT_THAT(std::string(ParseCommand(R"({"do":"go"})").status().message()), HasSubstr("'tell_accepted'"));
-  std::string deep(100'000, '[');
-  EXPECT_FALSE(ParseEvent(deep).ok());
+  EXPECT_THAT(WhyNot("checked {}"), HasSubstr("'wrong_bytes' is missing"));
+  EXPECT_EQ(WhyNot("checked { wrong_bytes: 0 }"), "");
+  EXPECT_EQ(WhyNot("checked { wrong_bytes: 1 first {} }"), "");
+  EXPECT_THAT(WhyNot("checked { wrong_bytes: 1 }"), HasSubstr("'first'"));
+  EXPECT_THAT(WhyNot("checked { wrong_bytes: 0 first {} }"), HasSubstr("'first'"));
+  EXPECT_THAT(WhyNot("checked { wrong_bytes: 1000000000000000 first {} }"), HasSubstr("'wrong_bytes'"));
+  EXPECT_THAT(WhyNot("failed { outcome { code: -1 } }"), HasSubstr("'outcome.code'"));
+  EXPECT_THAT(WhyNot("clock { now_ns: 2000000000000000000 }"), HasSubstr("'now_ns'"));
+  Event rails;
+  rails.mutable_rails()->set_node("n0");
+  for (int i = 0; i < 1025; ++i) rails.mutable_rails()->add_rails();
+  EXPECT_FALSE(ParseEvent(rails.SerializeAsString()).ok());
+  EXPECT_FALSE(ParseEvent("\xff\xfe").ok());
+
+  EXPECT_FALSE(ParseCommand("").ok());
+  Command command;
+  command.mutable_quit()->set_exit_code(256);
+  EXPECT_THAT(std::string(ParseCommand(command.SerializeAsString()).status().message()), HasSubstr("'exit_code'"));
+  command.mutable_go()->set_at_ns(INT64_MIN);
+  EXPECT_THAT(std::string(ParseCommand(command.SerializeAsString()).status().message()), HasSubstr("'at_ns'"));
 }
 
-TEST(WorkerProtocol, CutAndFlippedLinesNeverCrash) {
-  DoneEvent done;
-  done.rail_tx_bytes = {1, 2, 3};
-  const std::string line = Encode(done);
-  for (size_t length = 0; length < line.size(); ++length) EXPECT_FALSE(ParseEvent(line.substr(0, length)).ok());
+TEST(WorkerProtocol, CutAndFlippedMessagesNeverCrash) {
+  const std::string bytes =
+      FromText<Event>("done { outcome {} done_ns: 5 rail_tx_bytes: [1, 2, 3] elapsed_seconds: 0.5 }")
+          .SerializeAsString();
+  for (size_t length = 0; length < bytes.size(); ++length) EXPECT_FALSE(ParseEvent(bytes.substr(0, length)).ok());
   std::mt19937_64 random = railsd::testing::SeededRandom();
   for (int round = 0; round < 5000; ++round) {
-    std::string flipped = line;
+    std::string flipped = bytes;
     flipped[random() % flipped.size()] = static_cast<char>(random());
     ParseEvent(flipped).status().IgnoreError();
   }
 }
 
-TEST(LineReader, CutsAsItArrives) {
+TEST(MessageReader, CutsAsItArrives) {
   int fds[2];
   ASSERT_EQ(pipe(fds), 0);
-  LineReader reader(fds[0]);
-  ASSERT_EQ(write(fds[1], "ab", 2), 2);
-  ASSERT_TRUE(*reader.Fill());
+  MessageReader reader(fds[0], /*max_message_bytes=*/5);
+  const auto arrives = [&](const std::string& bytes) {
+    EXPECT_EQ(write(fds[1], bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
+    return reader.Fill();
+  };
+  using std::string_literals::operator""s;
+  ASSERT_TRUE(*arrives("\0\0"s));
   EXPECT_FALSE(reader.Next().has_value());
-  ASSERT_EQ(write(fds[1], "c\n\nde\nf", 7), 7);
-  ASSERT_TRUE(*reader.Fill());
+  ASSERT_TRUE(*arrives("\0\3ab"s));
+  EXPECT_FALSE(reader.Next().has_value());
+  ASSERT_TRUE(*arrives("c\0\0\0\0\0\0\0\5defgh\0\0\0\2x"s));
   EXPECT_EQ(reader.Next(), "abc");
   EXPECT_EQ(reader.Next(), "");
-  EXPECT_EQ(reader.Next(), "de");
+  EXPECT_EQ(reader.Next(), "defgh");
+  EXPECT_FALSE(reader.Next().has_value());
+  EXPECT_EQ(reader.pending(), 5u);
+  ASSERT_TRUE(*arrives("y\0\0\0\6"s));
+  EXPECT_EQ(reader.Next(), "xy");
+  EXPECT_FALSE(reader.Next().has_value());
+  EXPECT_THAT(std::string(reader.Fill().status().message()),
+              HasSubstr(R"(no message of a replay: "\000\000\000\006")"));
+  EXPECT_TRUE(absl::IsInvalidArgument(arrives("more").status()));
+  close(fds[1]);
+  close(fds[0]);
+}
+
+TEST(MessageReader, ALengthThatIsTooLongIsRefusedAtOnce) {
+  int fds[2];
+  ASSERT_EQ(pipe(fds), 0);
+  MessageReader reader(fds[0]);
+  ASSERT_EQ(write(fds[1], "GET / HTTP/1.1\r\n", 16), 16);
+  EXPECT_TRUE(absl::IsInvalidArgument(reader.Fill().status()));
   EXPECT_FALSE(reader.Next().has_value());
   close(fds[1]);
-  EXPECT_FALSE(*reader.Fill());
-  EXPECT_EQ(reader.pending(), 1u);
   close(fds[0]);
 }
 

@@ -105,6 +105,13 @@ TEST(TraceTest, ColumnsInAnyOrderCrLfAndGzip) {
   EXPECT_EQ(members->steps[0].dispatch, plain->steps[0].dispatch);
 }
 
+TEST(TraceTest, MayBeginWithAByteOrderMark) {
+  const Folder folder;
+  const auto trace = ReadTraceOrMatrix(folder.Write("t.csv", "\xef\xbb\xbf" + SmallTrace()), Small());
+  ASSERT_TRUE(trace.ok()) << trace.status();
+  EXPECT_EQ(trace->rows, 96u);
+}
+
 TEST(TraceTest, BadTracesAreNamedByFileLineColumnAndValue) {
   const auto expect = [](const std::string& text, const std::string& message) {
     ExpectInvalid(ParseTrace(text, "t.csv", Small()).status(), message);

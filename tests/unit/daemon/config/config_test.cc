@@ -120,10 +120,36 @@ TEST(ConfigTest, PrintedConfigurationReadsBackTheSame) {
   EXPECT_EQ(again->tenants[1].share, (TenantShare{.weight = 3, .priority = 7}));
 }
 
+TEST(ConfigTest, TheSharedHashIgnoresWhatNamesOneNode) {
+  const absl::StatusOr<Config> one = ParseConfig(
+      "node: n0\ncontrol: {listen: \"10.0.0.1:7471\"}\ntls: {certificate: /a, key: /b, ca: /c}\n"
+      "rails: [{address: 10.1.0.1}]\npeers: {static: [{name: n1, control: \"10.0.0.2:7471\"}]}\n",
+      "f");
+  ASSERT_TRUE(one.ok()) << one.status();
+  const absl::StatusOr<Config> other = ParseConfig(
+      "node: n1\ncontrol: {listen: \"10.0.0.2:7471\"}\ntls: {certificate: /d, key: /e, ca: /c}\n"
+      "rails: [{address: 10.1.0.2}]\npeers: {static: [{name: n0, control: \"10.0.0.1:7471\"}]}\n"
+      "metrics: {listen: \"10.0.0.2:9471\"}\nlog: {file: /tmp/n1}\n",
+      "f");
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_NE(ConfigHash(*one), ConfigHash(*other));
+  EXPECT_EQ(SharedConfigHash(*one), SharedConfigHash(*other));
+  const absl::StatusOr<Config> found =
+      ParseConfig("rails: auto\nauto_rails: {count: 8}\ntls: {certificate: /a, key: /b, ca: /c}\n", "f");
+  const absl::StatusOr<Config> named =
+      ParseConfig("rails: [{device: mlx5_0}]\ntls: {certificate: /a, key: /b, ca: /c}\n", "f");
+  ASSERT_TRUE(found.ok() && named.ok()) << found.status() << named.status();
+  EXPECT_EQ(SharedConfigHash(*found), SharedConfigHash(*named));
+  Config changed = *one;
+  changed.timeouts.job += absl::Seconds(1);
+  EXPECT_NE(SharedConfigHash(*one), SharedConfigHash(changed));
+}
+
 const BadCase kMistakes[] = {
     // after kRail
     {"nodee: x\n",
-     "f:2: nodee: unknown key; known here: control, data, health, limits, log, metrics, node, operator_group, "
+     "f:2: nodee: unknown key; known here: auto_rails, control, data, health, limits, log, metrics, node, "
+     "operator_group, "
      "operator_mode, peers, plan, rails, socket_dir, socket_group, socket_mode, tenants, timeouts, tls, verbs"},
     {"node: a\nnode: b\n", "f:3: node: given twice"},
     {"node: \"a b\"\n", "f:2: node: 'a b': not a name: 1 to 253 of letters, digits, '.', '_' and '-'"},
@@ -328,10 +354,43 @@ TEST(ConfigTest, RailsOverVerbs) {
   EXPECT_EQ(config.verbs.max_windows, 0u);
   EXPECT_EQ(config.verbs.busy_poll, absl::Microseconds(50));
   EXPECT_EQ(config.verbs.traffic_class, 106u);
-  const Config every = Read("rails: auto\n");
+  const Config every = Read("rails: auto\nauto_rails: {take: [\"network:10.16.0.0/12\", numa:0], count: 8}\n");
   EXPECT_TRUE(every.auto_rails);
+  EXPECT_EQ(every.auto_rails_choice.take.size(), 2u);
+  EXPECT_EQ(ParseConfig(PrintConfig(every), "printed")->auto_rails_choice, every.auto_rails_choice);
   EXPECT_TRUE(every.rails.empty());
   EXPECT_TRUE(ParseConfig(PrintConfig(every), "printed")->auto_rails);
+}
+
+TEST(ConfigTest, OneFileForAllNodes) {
+  const Config config = Read(
+      "control: {listen: \"10.20.0.0/16:7471\"}\ntls: {mode: plain_text}\nmetrics: {listen: \"eth0:9471\"}\n"
+      "rails: [{address: 10.1.0.0/16}, {address: \"fd00:2::/64\"}, {address: \"[fd00:3::/64]:7000\"}]\n");
+  EXPECT_EQ(config.control_listen, "10.20.0.0/16:7471");
+  EXPECT_EQ(config.metrics_listen, "eth0:9471");
+  EXPECT_EQ(PrintConfig(*ParseConfig(PrintConfig(config), "printed")), PrintConfig(config));
+  const std::string network = "not a network; write an address and the length of its prefix, as in 10.16.0.0/12";
+  const std::string rail = "rails: [{address: 10.0.0.1}]\n";
+  ExpectErrors({
+      {rail + "control: {listen: \"10.20.0.0/33:7471\"}\n", "f:2: control.listen: '10.20.0.0/33:7471': " + network},
+      {rail + "peers: {static: [{name: b, control: \"10.20.0.0/16:7471\"}]}\n",
+       "f:2: peers.static[0].control: '10.20.0.0/16:7471': not a host name or an address"},
+      {rail + "peers: {static: [{name: b, control: \"b:7471\", rails: [10.1.0.0/16]}]}\n",
+       "f:2: peers.static[0].rails[0]: '10.1.0.0/16': not an IPv4 or IPv6 address"},
+      {rail + "auto_rails: {count: 8}\n", "f:2: auto_rails: only `rails: auto` uses it"},
+      {"rails: [{address: 10.1.0.0/40}]\n", "f:1: rails[0].address: '10.1.0.0/40': " + network},
+      {"rails: auto\nauto_rails: {take: [mlx5_0]}\n",
+       "f:2: auto_rails.take[0]: 'mlx5_0': not a rule; write device:, interface:, pci:, network: or numa: and a value, "
+       "as "
+       "in device:mlx5_[0-7] or network:10.16.0.0/12"},
+      {"rails: auto\nauto_rails: {take: [\"numa:a\"]}\n",
+       "f:2: auto_rails.take[0]: 'numa:a': not the number of a NUMA node"},
+      {"rails: [{device: \"mlx5_[0-7\"}]\n", "f:1: rails[0].device: 'mlx5_[0-7': '[' without its ']'"},
+      {"rails: auto\nauto_rails: {take: [\"device:mlx5_[0-7\"]}\n",
+       "f:2: auto_rails.take[0]: 'device:mlx5_[0-7': '[' without its ']'"},
+      {"rails: auto\nauto_rails: {leave: [\"network:10.0.0.0\"]}\n",
+       "f:2: auto_rails.leave[0]: 'network:10.0.0.0': " + network},
+  });
 }
 
 TEST(ConfigTest, RailsOverVerbsAreChecked) {

@@ -10,7 +10,6 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/lifecycle/rail_speed.h"
 #include "daemon/session/packet_socket.h"
 #include "tests/support/temporary_folder.h"
 
@@ -114,25 +113,6 @@ TEST_F(SocketDirectoryTest, FoldersThatOthersCouldReplaceAreRefused) {
 }
 
 TEST(ProcessTest, BootIdsDiffer) { EXPECT_NE(DrawBootId(), DrawBootId()); }
-
-TEST(RailSpeedTest, FindsTheInterfaceOfAnAddress) {
-  EXPECT_EQ(InterfaceOf("127.0.0.1:80"), "lo");
-  EXPECT_EQ(InterfaceOf("192.0.2.1"), "");
-  EXPECT_EQ(InterfaceSpeed("no-such-interface"), 0u);
-}
-
-TEST(RailSpeedTest, GivesRailsTheAddressOfTheirInterface) {
-  std::vector<RailSpec> rails(2);
-  rails[0].address = "192.0.2.1";
-  rails[0].interface = "lo";
-  rails[1].interface = "lo";
-  ASSERT_TRUE(FillRailAddresses(&rails).ok());
-  EXPECT_EQ(rails[0].address, "192.0.2.1");  // as configured
-  EXPECT_EQ(rails[1].address, "127.0.0.1");
-  rails.push_back({.name = "rail2", .address = "", .interface = "no-such"});
-  EXPECT_EQ(FillRailAddresses(&rails).message(),
-            "rails: rail2: interface 'no-such' is not there or has no address; `ip -brief address` shows what is");
-}
 
 }  // namespace
 }  // namespace railsd

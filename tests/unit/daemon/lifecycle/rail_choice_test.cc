@@ -79,26 +79,58 @@ TEST(RailChoiceTest, NamedDevices) {
 }
 
 TEST(RailChoiceTest, Patterns) {
+  // In any state: mlx5_2/2 is down and keeps its index.
   EXPECT_THAT(Choose("[{device: \"mlx5_[12]\"}, {device: mlx5_0}]"),
-              ElementsAre("rail0=mlx5_1/1@400g", "rail1=mlx5_2/1@400g", "rail2=mlx5_0/1@400g"));
+              ElementsAre("rail0=mlx5_1/1@400g", "rail1=mlx5_2/1@400g", "rail2=mlx5_2/2@400g", "rail3=mlx5_0/1@400g"));
   EXPECT_THAT(Choose("[{device: \"mlx5_?/1\"}]"),
               ElementsAre("rail0=mlx5_0/1@400g", "rail1=mlx5_1/1@400g", "rail2=mlx5_2/1@400g"));
-  EXPECT_THAT(Choose("[{device: \"mlx5_*/2\"}]"),
-              ElementsAre("NOT_FOUND: rails: device 'mlx5_*/2': no usable RDMA port; mlx5_2/2: the port is not active: "
-                          "DOWN, physically Polling"));
-  EXPECT_THAT(Choose("[{device: \"bnxt*\"}]"), ElementsAre(HasSubstr("bnxt_0/1: no RoCE v2 GID")));
-  EXPECT_THAT(Choose("[{device: \"x*\"}]"), ElementsAre(HasSubstr("no usable RDMA port; this node has mlx5_0/1")));
+  EXPECT_THAT(Choose("[{device: \"mlx5_*/2\"}, {device: \"bnxt*\"}]"),
+              ElementsAre("rail0=mlx5_2/2@400g", "rail1=bnxt_0/1@400g"));
+  EXPECT_THAT(Choose("[{device: \"x*\"}]"),
+              ElementsAre(HasSubstr("no RDMA port fits device 'x*'; this node has mlx5_0/1")));
   EXPECT_THAT(Choose("[{device: \"mlx5_*\"}, {device: mlx5_1}]"),
               ElementsAre("INVALID_ARGUMENT: rails: mlx5_1/1 is taken by two entries"));
   EXPECT_THAT(Choose("[{device: \"mlx5_[01]\"}, {name: rail1, device: mlx5_2/1}]"),
               ElementsAre("INVALID_ARGUMENT: rails: 'rail1' is the name of a rail, and what rail 1 would be called"));
 }
 
+// Two rails, the second of which is down, and a NIC for storage.
+TEST(RailChoiceTest, RulesOfAuto) {
+  std::vector<RdmaPort> ports = {Port("mlx5_0", 1), Port("mlx5_1", 2, false), Port("mlx5_2", 3)};
+  ports[0].pci_address = "0000:1a:00.0";
+  ports[0].numa_node = 0;
+  ports[2].pci_address = "0000:c1:00.0";
+  const auto choose = [&](const std::string& rules) -> std::string {
+    const absl::StatusOr<Config> config = ParseConfig("rails: auto\nauto_rails: " + rules + "\n", "f");
+    if (!config.ok()) return std::string(config.status().message());
+    const absl::StatusOr<std::vector<RailSpec>> chosen = ChooseRails(*config, ports);
+    if (!chosen.ok()) return chosen.status().ToString();
+    std::string out;
+    for (const RailSpec& rail : *chosen) absl::StrAppend(&out, rail.name, "=", rail.device, " ");
+    return out;
+  };
+  EXPECT_EQ(choose("{}"), "rail0=mlx5_0/1 rail1=mlx5_2/3 ");
+  EXPECT_EQ(choose("{leave: [device:mlx5_2]}"), "rail0=mlx5_0/1 ");
+  // A port that is down keeps its index.
+  EXPECT_EQ(choose("{take: [\"device:mlx5_*\"], leave: [\"pci:0000:c?:*\"]}"), "rail0=mlx5_0/1 rail1=mlx5_1/2 ");
+  EXPECT_EQ(choose("{take: [\"interface:eth[23]\"]}"), "rail0=mlx5_1/2 rail1=mlx5_2/3 ");
+  EXPECT_EQ(choose("{take: [\"network:10.0.0.1/32\", \"network:10.0.0.3/32\"]}"), "rail0=mlx5_0/1 rail1=mlx5_2/3 ");
+  EXPECT_EQ(choose("{take: [\"numa:0\", \"device:mlx5_1/2\"], count: 2}"), "rail0=mlx5_0/1 rail1=mlx5_1/2 ");
+  EXPECT_EQ(
+      choose("{count: 3}"),
+      "FAILED_PRECONDITION: rails: auto gives 2, and auto_rails.count is 3; they are mlx5_0/1, mlx5_2/3; left out: "
+      "mlx5_1/2: the port is not active: DOWN, physically Polling");
+  EXPECT_EQ(
+      choose("{take: [\"numa:7\"], leave: [\"device:mlx5_0\"]}"),
+      "NOT_FOUND: rails: auto: no RDMA port for it; mlx5_0/1: auto_rails.leave has device:mlx5_0; mlx5_1/2: no rule "
+      "of auto_rails.take fits; mlx5_2/3: no rule of auto_rails.take fits");
+}
+
 TEST(RailChoiceTest, NoDevicesAndRailsOverTcp) {
   absl::StatusOr<Config> config = ParseConfig("rails: auto\n", "f");
   ASSERT_TRUE(config.ok());
   EXPECT_EQ(ChooseRails(*config, {}).status().message(),
-            "rails: auto: no usable RDMA port; this node has no RDMA devices");
+            "rails: auto: no RDMA port for it; this node has no RDMA devices");
   config = ParseConfig("rails: [{address: 10.0.0.1}]\n", "f");
   ASSERT_TRUE(config.ok());
   EXPECT_EQ(ChooseRails(*config, {})->front().address, "10.0.0.1");

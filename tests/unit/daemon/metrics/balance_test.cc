@@ -24,8 +24,8 @@ std::vector<RailView> Rails(uint64_t fast, uint64_t slow) {
   std::vector<RailView> rails(2);
   rails[0].speed_bytes_per_s = 100;
   rails[1].speed_bytes_per_s = 50;
-  rails[0].tx_payload_bytes = rails[0].planned_bytes = fast;
-  rails[1].tx_payload_bytes = rails[1].planned_bytes = slow;
+  rails[0].counts.tx_payload_bytes = rails[0].planned_bytes = fast;
+  rails[1].counts.tx_payload_bytes = rails[1].planned_bytes = slow;
   return rails;
 }
 

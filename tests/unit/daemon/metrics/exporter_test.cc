@@ -2,9 +2,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 #include <string>
@@ -13,8 +15,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/json/json.h"
 #include "daemon/metrics/balance.h"
 #include "daemon/metrics/metric_table.h"
+#include "daemon/services/overview.h"
+#include "rails/v1/operator.pb.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/unit/daemon/fake_agent.h"
 
@@ -37,8 +42,8 @@ AgentSnapshot Snapshot() {
     rail.window_bytes = 65536;
     rail.health.spent[0] = absl::Seconds(90);
     rail.health.spent.back() = absl::Milliseconds(1500);
-    rail.tx_payload_bytes = 1000 + i;
-    rail.rx_payload_bytes = 2000 + i;
+    rail.counts.tx_payload_bytes = 1000 + i;
+    rail.counts.rx_payload_bytes = 2000 + i;
     rail.peers_up = 1;
   }
   snapshot.rails[0].health.drained = true;
@@ -48,12 +53,12 @@ AgentSnapshot Snapshot() {
   RailView& verbs = snapshot.rails[1];
   verbs.device = {"mlx5_1", 1, "active", "Ethernet", "::ffff:10.0.0.1", 3, 4096, true};
   verbs.queue_pairs = 2;
-  verbs.work_requests = 3000;
-  verbs.completions = 100;
-  verbs.tx_fences = 8;
-  verbs.rx_fences = 9;
-  verbs.weak_zones = 1;
-  verbs.endpoint_errors = 4;
+  verbs.counts.work_requests = 3000;
+  verbs.counts.completions = 100;
+  verbs.counts.tx_fences = 8;
+  verbs.counts.rx_fences = 9;
+  verbs.counts.weak_zones = 1;
+  verbs.counts.endpoint_errors = 4;
   PeerView peer;
   peer.node = "n1";
   peer.up = true;
@@ -61,6 +66,7 @@ AgentSnapshot Snapshot() {
   peer.rail_states = {HealthState::kUp, HealthState::kDown};
   peer.rail_tx_bytes = {10, 11};
   peer.rail_rx_bytes = {20, 21};
+  peer.ready_wait = absl::Milliseconds(1500);
   snapshot.peers.push_back(peer);
   snapshot.sessions.push_back({SessionId(1), {}, 2, 8192, 1});
   TenantView& tenant = snapshot.tenants.emplace_back();
@@ -92,6 +98,8 @@ JobReport Report(absl::Status status, double ratio) {
   JobReport report;
   report.status = std::move(status);
   report.elapsed = absl::Milliseconds(30);
+  report.waiting_for_ranks = absl::Milliseconds(5);
+  report.pinned_bound = absl::Milliseconds(ratio > 0 ? 60 : 0);
   report.sending = absl::Milliseconds(20);
   report.receiving = absl::Milliseconds(25);
   report.efficiency = {0.3, 1, 0.75, 0.4};
@@ -117,7 +125,7 @@ class ExporterTest : public ::testing::Test {
     std::vector<RailView> rails = Snapshot().rails;
     rails[0].health.drained = false;
     balance_.Add(rails, absl::FromUnixSeconds(0));
-    rails[1].tx_payload_bytes += 1000;
+    rails[1].counts.tx_payload_bytes += 1000;
     balance_.Add(rails, absl::FromUnixSeconds(2));
     context->balance = &balance_;
     watch_ = std::make_shared<JobWatch>(8, [] {});
@@ -130,6 +138,7 @@ class ExporterTest : public ::testing::Test {
     folder_.Write("class/net/eth0/statistics/tx_bytes", "5000\n");
     folder_.Write("class/net/eth0/statistics/rx_bytes", "6000\n");
     folder_.Write("class/net/eth0/statistics/rx_dropped", "3\n");
+    WriteProcess();
     context->calls->Count("JobService/WaitJob", absl::StatusCode::kOk);
     for (int i = 0; i < 2; ++i) context->calls->Count("JobService/WaitJob", absl::StatusCode::kDeadlineExceeded);
     for (int i = 0; i < 3; ++i) context->refused->Count(Limit::kHalfOpen);
@@ -137,6 +146,18 @@ class ExporterTest : public ::testing::Test {
     context->version = "1.2.3";
     context->config_hash = [] { return std::string("abcd"); };
     context->started = absl::FromUnixSeconds(1'700'000'000);
+  }
+  // A process of half an hour, as /proc shows it.
+  void WriteProcess() {
+    sources_.proc = folder_.path();
+    const int64_t ticks = ::sysconf(_SC_CLK_TCK);
+    folder_.Write("self/stat", absl::StrCat("77 (rails) d) S 1 77 77 0 -1 4194560 9 0 0 0 ", 3 * ticks, " ", 2 * ticks,
+                                            " 0 0 20 0 24 0 ", 100 * ticks, " 300000000 50 18446744073709551615 1\n"));
+    folder_.Write("self/limits",
+                  "Limit                     Soft Limit           Hard Limit           Units     \n"
+                  "Max open files            1048576              1048576              files     \n");
+    for (const char* fd : {"0", "1", "2"}) folder_.Write(absl::StrCat("self/fd/", fd), "");
+    folder_.Write("stat", "cpu  1 2 3\nbtime 1699999800\nprocesses 9\n");
   }
   FakeAgent agent_;
   JobStatistics jobs_{{1, 1}};
@@ -209,6 +230,48 @@ TEST_F(ExporterTest, PeersBeyondTheLimitAreSummedAndTheirFaultsShown) {
   EXPECT_THAT(text, Not(HasSubstr("{peer=\"m129\",rail=\"rail0\""))) << "that path is up";
 }
 
+TEST_F(ExporterTest, WaitsForPeersBeyondTheLimitAreSummed) {
+  agent_.SetSnapshot(ManyPeers());
+  sources_.max_peers = 64;
+  const std::string text = RenderMetrics(sources_);
+  EXPECT_THAT(text, HasSubstr("railsd_peer_wait_seconds_total{peer=\"m63\"} 1.5\n"));
+  EXPECT_THAT(text, HasSubstr("railsd_peer_wait_seconds_total{peer=\"other\"} 99\n"));
+}
+
+// Peers behind one that is forgotten move up, the first of them into a series of its own.
+TEST_F(ExporterTest, WaitsForOtherPeersNeverFall) {
+  HighWater high_water;
+  sources_.high_water = &high_water;
+  sources_.max_peers = 64;
+  AgentSnapshot snapshot = ManyPeers();
+  agent_.SetSnapshot(snapshot);
+  EXPECT_THAT(RenderMetrics(sources_), HasSubstr("railsd_peer_wait_seconds_total{peer=\"other\"} 99\n"));
+  snapshot.peers.erase(snapshot.peers.begin());
+  agent_.SetSnapshot(snapshot);
+  EXPECT_THAT(RenderMetrics(sources_), HasSubstr("railsd_peer_wait_seconds_total{peer=\"other\"} 99\n"));
+}
+
+// Their bounds count bytes that nobody carried.
+TEST_F(ExporterTest, JobsWithLostRanksAreInNoRatio) {
+  const std::string before = RenderMetrics(sources_);
+  JobReport report = Report(absl::OkStatus(), 1.5);
+  report.lost_ranks = {Rank(3)};
+  jobs_.OnJobFinished(SessionId(1), report);
+  const std::string after = RenderMetrics(sources_);
+  for (const char* name : {"railsd_job_ratio_to_bound_count", "railsd_job_speedup_over_pinned_count",
+                           "railsd_job_placement_seconds_total{placement=\"pinned\"}"}) {
+    const size_t at = before.find(absl::StrCat("\n", name));
+    ASSERT_NE(at, std::string::npos) << name;
+    const std::string line = before.substr(at, before.find('\n', at + 1) - at);
+    EXPECT_THAT(after, HasSubstr(line + "\n"));
+  }
+}
+
+TEST_F(ExporterTest, WithoutProcNothingIsToldOfTheProcess) {
+  sources_.proc = "/nowhere";
+  EXPECT_EQ(RenderMetrics(sources_).find("\nprocess_"), std::string::npos);
+}
+
 TEST_F(ExporterTest, EveryPeerThatIsDownIsShown) {
   PeerHubOptions options;
   options.node = "n0";
@@ -228,7 +291,7 @@ TEST_F(ExporterTest, ReceivedBytesNeverFall) {
   sources_.high_water = &high_water;
   const auto received = [this](uint64_t bytes) {
     AgentSnapshot snapshot = Snapshot();
-    snapshot.rails[0].rx_payload_bytes = snapshot.peers[0].rail_rx_bytes[0] = bytes;
+    snapshot.rails[0].counts.rx_payload_bytes = snapshot.peers[0].rail_rx_bytes[0] = bytes;
     agent_.SetSnapshot(snapshot);
     return RenderMetrics(sources_);
   };
@@ -249,18 +312,39 @@ TEST_F(ExporterTest, AnEngineThatDoesNotAnswerDoesNotHangTheScrape) {
   EXPECT_EQ(text.find("railsd_rail_"), std::string::npos) << "nothing rather than zeros";
 }
 
+// A new line of kRailCounters is in the metrics, in the API and in JSON.
+TEST_F(ExporterTest, EveryCounterOfARailIsThere) {
+  AgentSnapshot snapshot = Snapshot();
+  RailView& rail = snapshot.rails[1];
+  for (size_t i = 0; i < kRailCounters.size(); ++i) rail.counts.*kRailCounters[i].count = 7000 + i;
+  agent_.SetSnapshot(snapshot);
+  const std::string text = RenderMetrics(sources_);
+  rails::v1::RailStatus status;
+  RailTo(rail, *sources_.context, &status);
+  const auto json = rails::MessageJson(status);
+  for (size_t i = 0; i < kRailCounters.size(); ++i) {
+    const RailCounterInfo& counter = kRailCounters[i];
+    const std::string label = *counter.label == 0 ? "" : absl::StrCat(",", counter.label, "=\"", counter.value, "\"");
+    EXPECT_THAT(text, HasSubstr(absl::StrCat("railsd_rail_", counter.family, "_total{rail=\"rail1\"", label, "} ",
+                                             7000 + i, "\n")));
+    EXPECT_EQ(status.counters(static_cast<int>(i)).name(), counter.name);
+    EXPECT_EQ(status.counters(static_cast<int>(i)).value(), 7000 + i);
+    EXPECT_EQ(json["counters"][counter.name], 7000 + i);
+  }
+}
+
 // The rules of `promtool check metrics` for names, and of the project for labels.
 TEST(MetricTableTest, NamesFollowTheRules) {
   const std::set<std::string> allowed = {
-      "rail",    "direction", "peer",   "state",  "queue",      "kind",      "result", "for",  "hash",
-      "version", "node",      "device", "port",   "link_layer", "zone_keys", "of",     "part", "window",
-      "counter", "method",    "code",   "tenant", "quota",      "limit",     "socket"};
+      "rail",   "direction", "peer",   "state",      "queue",     "kind",    "result", "phase", "hash",      "version",
+      "node",   "device",    "port",   "link_layer", "zone_keys", "traffic", "outbox", "watch", "placement", "part",
+      "window", "counter",   "method", "code",       "tenant",    "quota",   "limit",  "socket"};
   std::set<std::string> names;
   for (const MetricInfo& metric : kMetricTable) {
     const std::string name = metric.name;
     SCOPED_TRACE(name);
     EXPECT_TRUE(names.insert(name).second);
-    EXPECT_TRUE(absl::StartsWith(name, "railsd_"));
+    EXPECT_TRUE(absl::StartsWith(name, "railsd_") || absl::StartsWith(name, "process_"));
     EXPECT_EQ(absl::EndsWith(name, "_total"), metric.kind == MetricKind::kCounter);
     for (const char* unit : {"milli", "micro", "nano", "kilo", "mega", "_ms_", "_us_", "_ns_"}) {
       EXPECT_EQ(absl::StrCat(name, "_").find(unit), std::string::npos) << "base units only";

@@ -166,6 +166,22 @@ TEST_F(HubFailuresTest, ARefusedPeerIsLoggedOncePerReasonByBothEnds) {
                                    HasSubstr("peer_not_reached node=b address=127.0.0.2:1 times=1 reason=\"no peer")));
 }
 
+// One file for all nodes calls this node by its short name, and the host by its long one.
+TEST_F(HubFailuresTest, TheNodesOwnAddressUnderAnotherNameIsRefused) {
+  for (int i = 0; i < 3; ++i) {
+    Tick();
+    const HandPtr dialled = by_hand.DialledTo("127.0.0.2");
+    ASSERT_NE(dialled, nullptr);
+    by_hand.Open(dialled);
+    by_hand.Say(dialled, FrameKind::kHello, 0, HelloOf(FactsOf("a", 11)));
+    by_hand.End(dialled);
+  }
+  EXPECT_THAT(Lines(), ElementsAre(HasSubstr("peer_refused node=b address=127.0.0.2 times=1 reason=\"peers.static has "
+                                             "this node\\'s own address under the name b, and this node calls itself "
+                                             "a")));
+  EXPECT_EQ(by_hand.hub().counters().own_addresses, 0u);
+}
+
 TEST(FailureCountsTest, TheSameFailureIsReportedOnceAMinuteWithItsCount) {
   FailureCounts counts;
   const absl::Time begin = absl::FromUnixSeconds(1000);
@@ -174,7 +190,7 @@ TEST(FailureCountsTest, TheSameFailureIsReportedOnceAMinuteWithItsCount) {
   for (int second = 1; second < 60; ++second) EXPECT_EQ(counts.Note("one", begin + absl::Seconds(second)), 0u);
   EXPECT_EQ(counts.Note("one", begin + absl::Minutes(1)), 60u);
   EXPECT_EQ(counts.Note("one", begin + absl::Minutes(1)), 0u);
-  // Strangers invent texts. What is kept is bounded, and nobody is silenced.
+  // Strangers invent texts. The texts that are kept are bounded, and nobody is silenced.
   for (size_t i = 0; i < 2 * FailureCounts::kMost; ++i) EXPECT_EQ(counts.Note(absl::StrCat("x", i), begin), 1u);
 }
 

@@ -57,7 +57,7 @@ std::vector<Refusal> Refusals() {
   const std::string whole(kMaxFrameBody, 'x'), up = "node b to node a: ";
   std::vector<Refusal> all = {
       {R::kDialled, FrameOf(FrameKind::kTaken, 0) + Hello("b", 22),
-       "whoever is at 127.0.0.2 to node a: the first frame"},
+       "an unknown peer at 127.0.0.2 to node a: the first frame"},
       {R::kAccepted, FrameOf(FrameKind::kHello, 0, "\xff\xff"), "a broken hello"},
       {R::kDialled,
        Hello(b,
@@ -70,7 +70,7 @@ std::vector<Refusal> Refusals() {
       {R::kAccepted, Hello("a", 99), "node name a: two daemons have it", R::kRefused},
       {R::kAccepted, Hello("x", 99), "node x is no peer of node a", R::kRefused},
       {R::kDialled, Hello("c", 33), "the address of b is answered by node c", R::kRefused},
-      {R::kDialled, Hello("b", 11), "node b says the boot id of node a", R::kRefused},
+      {R::kDialled, Hello("b", 11), "node b claims the boot id of node a", R::kRefused},
       {R::kDialled, Hello(b, [](HelloFacts& facts) { facts.max_world_size = 8; }), "max_world_size: 8", R::kRefused},
       {R::kDialled, Hello(b, [](HelloFacts& facts) { facts.hello.rails.pop_back(); }),
        "node b has 1 rails, but node a expects 2", R::kRefused},
@@ -93,7 +93,7 @@ std::vector<Refusal> Refusals() {
   for (const FrameKind kind :
        {FrameKind::kMessage, FrameKind::kPart, FrameKind::kLastPart, FrameKind::kTaken, FrameKind::kKey}) {
     all.push_back(
-        {R::kAccepted, FrameOf(kind, 1, "x"), "whoever is at 192.0.2.1 to node a: the first frame is no hello"});
+        {R::kAccepted, FrameOf(kind, 1, "x"), "an unknown peer at 192.0.2.1 to node a: the first frame is no hello"});
   }
   return all;
 }

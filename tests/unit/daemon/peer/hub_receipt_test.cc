@@ -46,7 +46,7 @@ class HubReceiptTest : public ::testing::Test {
     const absl::Status sent = by_hand.hub().SendIfItFits("b", ReadyOf(seq, eager));
     ASSERT_TRUE(sent.ok()) << sent;
   }
-  // What the hub has acknowledged since the last call.
+  // Numbers that the hub has acknowledged since the last call.
   std::vector<uint64_t> Acknowledged() {
     std::vector<uint64_t> numbers;
     for (const HandFrame& frame : connection->Said()) {

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "common/ring/ring.h"
 #include "daemon/ring/ring_memory.h"
-#include "proto/ring/ring.h"
 #include "rails/v1/job.pb.h"
 #include "rails/v1/ring.pb.h"
 

@@ -19,7 +19,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/lifecycle/logging.h"
-#include "daemon/service/services.h"
+#include "daemon/services/services.h"
 #include "daemon/session/descriptor_server.h"
 #include "rails/v1/group.pb.h"
 #include "tests/support/temporary_folder.h"
@@ -82,7 +82,7 @@ class RingServerTest : public ::testing::Test {
   static std::string SubmitOf(uint64_t seq, size_t ranges = 0) {
     rails::v1::SubmitAllToAllRequest request;
     *request.mutable_job() = Job(seq);
-    auto* const flow = request.mutable_own_sends();
+    auto* const flow = request.add_sends();
     if (ranges > 0) flow->add_segment_ids(1);
     for (size_t i = 0; i < ranges; ++i) {
       flow->add_offsets_bytes(i);
@@ -181,7 +181,7 @@ TEST_F(RingServerTest, RequestsAreTakenInTheirOrder) {
   ASSERT_EQ(submissions.size(), kJobs);
   for (uint64_t seq = 1; seq <= kJobs; ++seq) {
     EXPECT_EQ(submissions[seq - 1].job.seq.value(), seq);
-    EXPECT_EQ(submissions[seq - 1].own_reads.size(), ranges(seq));
+    EXPECT_EQ(submissions[seq - 1].sends.at(0).ranges.size(), ranges(seq));
   }
 }
 
@@ -290,7 +290,7 @@ TEST_F(RingServerTest, CallsWithoutAnAnswerAreFew) {
   EXPECT_EQ(trainer.ring->AnswerTo(trainer.ring->Send(Kind::kSubmit, SubmitOf(1))).code(), 0);
 }
 
-// Of one request, and of the requests of all sessions that have not come whole.
+// Bounds of one request, and of all sessions' requests whose last part has not come.
 TEST_F(RingServerTest, RequestsInPartsAreBounded) {
   const std::string part(kMaxPayloadBytes, 'x');
   Trainer trainer(path_), second(path_), third(path_);

@@ -1,5 +1,5 @@
-// The Reader and the Writer of proto/ring/ring.h, which both ends use.
-#include "proto/ring/ring.h"
+// The Reader and the Writer of common/ring/ring.h, which both ends use.
+#include "common/ring/ring.h"
 
 #include <gtest/gtest.h>
 

@@ -189,7 +189,7 @@ TEST(Handshake, WhateverIsLostRepeatingHelps) {
           if (!one.sent.empty()) Deliver(one, other, /*lost=*/random() % 5 == 0);
       }
     }
-    // Whoever is not up begins or repeats itself, as timers make it do.
+    // An end that is not up begins or repeats itself, as timers make it do.
     for (int i = 0; i < 20; ++i) {
       for (End* end : {&a, &b}) {
         if (end->IsDown()) {

@@ -1,0 +1,64 @@
+// The answers of all daemons side by side: who says what about whom.
+#ifndef RAILS_RAILSCTL_DOCTOR_CLUSTER_VIEW_H_
+#define RAILS_RAILSCTL_DOCTOR_CLUSTER_VIEW_H_
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "client/railsctl/doctor/cluster.h"
+#include "client/railsctl/doctor/cluster_graph.h"
+
+namespace rails::ctl::doctor {
+
+// Nodes have numbers: those that answered first, in the order in which they were asked, then those that others list.
+// The cluster must outlive the view.
+class ClusterView {
+ public:
+  explicit ClusterView(const Cluster& cluster);
+
+  size_t size() const { return names_.size(); }
+  size_t answered() const { return nodes_.size(); }
+  size_t rails() const { return rails_; }  // of the node that has most
+  const std::string& name(size_t node) const { return names_[node]; }
+  // `node` must have answered.
+  const ClusterNode& answer(size_t node) const { return *nodes_[node]; }
+  // Null if the node does not have the rail, or did not answer.
+  const ClusterRail* rail(size_t node, size_t rail) const;
+  // `from`'s entry on `to`. Null if `from` did not answer, or does not list it.
+  const ClusterPeer* entry(size_t from, size_t to) const;
+  PathView path(size_t rail, size_t from, size_t to) const;
+
+  // Both daemons' views as one. Bad: one of them says that it is down.
+  Edge LinkBetween(size_t a, size_t b) const;
+  Edge PathBetween(size_t rail, size_t a, size_t b) const;
+
+  // Names of nodes: "n1, n2, n3 and 5 more".
+  std::string Names(const std::vector<size_t>& nodes) const;
+
+ private:
+  std::vector<std::string> names_;
+  std::vector<const ClusterNode*> nodes_;
+  std::vector<std::vector<const ClusterPeer*>> entries_;  // by `from` and `to`
+  size_t rails_ = 0;
+};
+
+// "n1, n2, n3 and 5 more"; one more than the limit is named, too.
+std::string NameList(const std::vector<std::string>& names);
+// "rail 3", "rails 2 and 3", "rails 0, 2 and 5", "rails 0 to 7". `rails` is in order.
+std::string RailList(const std::vector<size_t>& rails);
+
+// Nodes that have the same value.
+struct SameValue {
+  std::string value;
+  std::vector<size_t> nodes;
+};
+// Most nodes first. Nodes with an empty value are left out.
+std::vector<SameValue> GroupByValue(const std::vector<std::pair<size_t, std::string>>& values);
+// True if the first group has more nodes than any other.
+bool HasMajority(const std::vector<SameValue>& groups);
+
+}  // namespace rails::ctl::doctor
+
+#endif  // RAILS_RAILSCTL_DOCTOR_CLUSTER_VIEW_H_

@@ -1,0 +1,48 @@
+// The addresses of this machine, and those that a configuration means by a network or an interface.
+#ifndef RAILSD_DAEMON_LIFECYCLE_LOCAL_ADDRESS_H_
+#define RAILSD_DAEMON_LIFECYCLE_LOCAL_ADDRESS_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+namespace railsd {
+
+struct LocalAddress {
+  std::string interface, host;  // without the address's label; a link-local IPv6 address ends with its scope, "%eth0"
+  bool v4 = false;
+  uint32_t prefix_bits = 0;  // of its network
+};
+
+inline constexpr const char* kLoopback = "lo";
+
+// All IP addresses of this machine, in the kernel's order.
+std::vector<LocalAddress> LocalAddresses();
+
+// The address of this machine that `address` ("ip" or "ip:port") is; null: none.
+const LocalAddress* FindAddress(const std::string& address, absl::Span<const LocalAddress> known);
+// Whether sockets with this address belong to its interface: it is in a network there, not on the loopback or routed by
+// itself (a prefix of all bits), and the kernel lets this process bind them (before Linux 5.7 only with CAP_NET_RAW).
+bool MayBindTo(const LocalAddress& address);
+// The interface that has `address` ("ip" or "ip:port"), or empty.
+std::string InterfaceOf(const std::string& address, absl::Span<const LocalAddress> known);
+// The first IPv4 address of an interface, else its first IPv6 address that is not link-local, else empty.
+std::string AddressOf(const std::string& interface, absl::Span<const LocalAddress> known);
+
+// The network of an address of this machine ("ip" or "ip:port"), as in 10.16.0.0/12, or empty.
+std::string SubnetOf(const std::string& address, absl::Span<const LocalAddress> known);
+
+// The host that a configuration means: for a network as in 10.16.0.0/12 the first address of this machine in it, one of
+// "lo" only if there is no other; for an interface the first address of it; anything else is returned as it is.
+// NOT_FOUND: this machine has no address in the network.
+absl::StatusOr<std::string> ResolveHost(const std::string& host, absl::Span<const LocalAddress> known);
+// The same for "host:port". Empty stays empty. NOT_FOUND, too: a name that is neither an interface with an address nor
+// a host. Errors begin with `key`.
+absl::StatusOr<std::string> ResolveListen(const std::string& key, const std::string& listen,
+                                          absl::Span<const LocalAddress> known);
+
+}  // namespace railsd
+
+#endif  // RAILSD_DAEMON_LIFECYCLE_LOCAL_ADDRESS_H_

@@ -1,0 +1,24 @@
+// Exit codes, errors and the command line of railsctl-plan and railsctl-sim, as railsctl has them.
+#ifndef RAILSD_SIM_PROGRAM_H_
+#define RAILSD_SIM_PROGRAM_H_
+
+#include <CLI/CLI.hpp>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace railsd::sim {
+
+enum ExitCode : int { kExitOk = 0, kExitFailed = 1, kExitUsage = 2, kExitBadInput = 5 };
+
+// Prints an error of a command, such as "railsctl sim", to standard error and, with `json`, as an object to standard
+// output. Returns `code`.
+int Fail(const std::string& command, bool json, ExitCode code, const absl::Status& status);
+
+// Parses the command line. Returns the exit code if the program is to end: help was asked for, or a mistake was told.
+std::optional<int> ParseCommandLine(CLI::App* app, int argc, char** argv);
+
+}  // namespace railsd::sim
+
+#endif  // RAILSD_SIM_PROGRAM_H_

@@ -1,0 +1,44 @@
+// Fixed cost of an exchange: work of the daemon's engine for the job, and READY.
+//
+// The model adds these to the time of the network, one after the other: the engine is one thread, and an exchange
+// starts when READY of its destination has come. The daemon overlaps some of it with bytes that already move, so the
+// model says too much rather than too little.
+#ifndef RAILSD_SIM_SCENARIO_FIXED_COST_H_
+#define RAILSD_SIM_SCENARIO_FIXED_COST_H_
+
+#include <cstddef>
+
+#include "client/workload/workload.h"
+
+namespace railsd::sim {
+
+// Seconds. The defaults are figures of docs/benchmarks.md, plain text between daemons, on a machine with two
+// processors; instructions take 0.4 ns each.
+struct FixedCost {
+  // Wakes of the client and of the engine, two messages of the bare chain of `links` (11.3 us each), and the 166,700
+  // instructions of `engine.fixed`.
+  double job = 89.3e-6;
+  // READY out and READY in: 20 % of a core at 12,700 messages a second each way (`links`), and the 8,240 instructions
+  // of `engine.by_peer`.
+  double peer = 19e-6;
+  double flow = 0.15e-6;   // sent and received: the 371 instructions of `engine.by_flow`
+  double ready = 16.3e-6;  // flight: p50 of a message on one processor (`links`)
+  friend bool operator==(const FixedCost&, const FixedCost&) = default;
+};
+
+// The steps of one exchange at the node that they hold up longest.
+struct FixedSeconds {
+  double job = 0;
+  double peers = 0;
+  double flows = 0;
+  double ready = 0;
+  double Sum() const { return job + peers + flows + ready; }
+  void Add(const FixedSeconds& other);
+};
+
+// All 0 when no bytes cross between nodes. Half a peer, or flow, is one that only sends or only receives.
+FixedSeconds FixedSecondsOf(const FixedCost& cost, const rails::workload::TrafficMatrix& ranks, size_t gpus_per_node);
+
+}  // namespace railsd::sim
+
+#endif  // RAILSD_SIM_SCENARIO_FIXED_COST_H_

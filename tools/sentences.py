@@ -1,0 +1,82 @@
+"""Finds sentences of pages, comments and docstrings that begin without the thing that they are about.
+
+Pages: sentences, items and cells. A heading is no sentence. Comments: C++, C, protos, Python, shell, CMake, YAML.
+"""
+
+import re
+from pathlib import Path
+
+BEGINNING = r"(Of|What|Who|Those|That|So)\b"
+NEW_BLOCK = re.compile(r"\s*([-*]|\d+\.)\s|\||>")
+COMMENT = re.compile(r"(?:^|\s)(?://+<?|#+)(?: (.*)|$)")
+C_LIKE = {".cc", ".h", ".c", ".proto"}
+OTHER = {".sh", ".bash", ".cmake", ".yaml", ".yml"}
+INPUTS = re.compile(r"/corpus/")  # stored inputs of fuzz programs
+
+
+def begins_badly(lines):
+    """Numbers and texts of lines, None between two texts; gives (number, word) of each that begins badly."""
+    goes_on = False  # the line goes on with a sentence of the one before
+    for number, line in lines:
+        if line is None:
+            goes_on = False
+            continue
+        text = re.sub(r"`[^`]*`", "`", line).rstrip()
+        start = r"[.!?][)*]*\s+|\|\s*"
+        if not goes_on or NEW_BLOCK.match(text):
+            start += r"|^[-*>\s\d.]*"
+        if found := re.search(rf"(?:{start})[*_(\"]*{BEGINNING}", text):
+            yield number, found[1]
+        goes_on = bool(text) and not re.search(r"[.!?:][)*\"]*$", text)
+
+
+def page(content):
+    code = False
+    for number, line in enumerate(content.split("\n"), 1):
+        if line.lstrip().startswith("```"):
+            code = not code
+        yield number, None if code or line.startswith("#") or line.lstrip().startswith("```") else line
+
+
+def comments(content, mark):
+    """Comments of a language whose strings hold no text behind a blank and the mark."""
+    for number, line in enumerate(content.split("\n"), 1):
+        at = re.search(rf"(^|\s){mark}", line)
+        found = at and COMMENT.match(line[at.start():])
+        if found and line[:at.start()].strip():
+            yield number, None  # a comment behind code does not go on with the line before
+        yield number, (found[1] or "") if found else None
+
+
+def docstrings(content):
+    """Strings that begin a line with three quotes."""
+    inside = documents = False
+    for number, line in enumerate(content.split("\n"), 1):
+        for at in re.finditer('"""', line):
+            inside = not inside
+            documents = inside and not line[:at.start()].strip()
+        text = line.strip().lstrip('"')
+        yield number, text if documents or line.lstrip().startswith('"""') and text else None
+
+
+def lines_of(path, content):
+    if INPUTS.search(str(path)):
+        return []
+    if path.suffix == ".md":
+        return page(content)
+    if path.suffix in C_LIKE:
+        return comments(content, "//")
+    if path.suffix == ".py":
+        return [*comments(content, "#"), (0, None), *docstrings(content)]
+    if path.suffix in OTHER or path.name in ("CMakeLists.txt", "dev"):
+        return comments(content, "#")
+    return []
+
+
+def check(root, files):
+    problems = []
+    for path in map(Path, files):
+        content = (root / path).read_text(errors="replace")
+        for number, word in begins_badly(lines_of(path, content)):
+            problems.append(f"{path}:{number}: begins with {word}: {content.split(chr(10))[number - 1].strip()}")
+    return problems
