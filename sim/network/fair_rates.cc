@@ -7,6 +7,8 @@ namespace railsd::sim {
 namespace {
 
 constexpr double kRises = -1;  // the rate of a flow that still rises
+// A flow with less than this part of its share lost the rest to rounding errors; it gets more when others end.
+constexpr double kMostOfIt = 0.999;
 
 }  // namespace
 
@@ -30,6 +32,14 @@ uint32_t FairRates::Add(uint32_t sender, uint32_t receiver, absl::Span<const uin
   return number;
 }
 
+template <typename Visit>
+void FairRates::ForEachResource(const Flow& flow, Visit visit) {
+  visit(resources_[flow.sender]);
+  visit(resources_[flow.receiver]);
+  if (flow.links == kNone) return;
+  for (const uint32_t link : links_[flow.links]) visit(resources_[link]);
+}
+
 void FairRates::CollectWeights(absl::Span<const uint32_t> active, absl::Span<const uint32_t> resources) {
   for (const uint32_t number : resources) {
     Resource& resource = resources_[number];
@@ -37,24 +47,19 @@ void FairRates::CollectWeights(absl::Span<const uint32_t> active, absl::Span<con
     resource.rising = 0;
     resource.rising_flows = 0;
   }
-  const auto add = [this](uint32_t resource, double weight) {
-    resources_[resource].rising += weight;
-    ++resources_[resource].rising_flows;
-  };
   for (const uint32_t number : active) {
     Flow& flow = flows_[number];
-    const double weight = WeightOf(flow);
     flow.rate = kRises;
-    add(flow.sender, weight);
-    add(flow.receiver, weight);
-    if (flow.links == kNone) continue;
-    for (const uint32_t link : links_[flow.links]) add(link, weight);
+    ForEachResource(flow, [weight = WeightOf(flow)](Resource& resource) {
+      resource.rising += weight;
+      ++resource.rising_flows;
+    });
   }
 }
 
 FairRates::Ends FairRates::Allocate(absl::Span<const uint32_t> active, absl::Span<const uint32_t> resources) {
   CollectWeights(active, resources);
-  ends_ = Ends();
+  ends_ = Ends{.lasting = sharing_ == Sharing::kByBytesLeft};
   filled_.clear();
   levels_.clear();
   for (const uint32_t number : resources) {
@@ -86,15 +91,19 @@ void FairRates::SetRate(Flow* flow, double level, double end) {
   // More than there is only where the sum of weights was left with a rounding error.
   const double spare = std::max(0.0, std::min(resources_[flow->sender].spare, resources_[flow->receiver].spare));
   flow->rate = std::min(weight * level, spare);
+  if (flow->rate < kMostOfIt * weight * level) ends_.lasting = false;
   if (sharing_ == Sharing::kByWeight || flow->rate == spare) {
     end = flow->rate > 0 ? flow->left / flow->rate : std::numeric_limits<double>::infinity();
   }
   ends_.first = std::min(ends_.first, end);
   if (flow->rate > 0) ends_.last = std::max(ends_.last, end);
-  resources_[flow->sender].Take(weight, flow->rate);
-  resources_[flow->receiver].Take(weight, flow->rate);
-  if (flow->links == kNone) return;
-  for (const uint32_t link : links_[flow->links]) resources_[link].Take(weight, flow->rate);
+  ForEachResource(*flow, [weight, flow](Resource& resource) { resource.Take(weight, flow->rate); });
+}
+
+void FairRates::End(uint32_t flow) {
+  Flow& ended = flows_[flow];
+  ForEachResource(ended, [&ended](Resource& resource) { resource.spare += std::max(0.0, ended.rate); });
+  ended.left = ended.rate = 0;
 }
 
 void FairRates::Fill(uint32_t resource, double level) {
@@ -115,12 +124,6 @@ void FairRates::Fill(uint32_t resource, double level) {
 
 double FairRates::LastEndBy(double latest, absl::Span<const uint32_t> active) const {
   double last = 0;
-  if (sharing_ == Sharing::kByBytesLeft) {
-    for (const double end : filled_) {
-      if (end <= latest) last = std::max(last, end);
-    }
-    return last;
-  }
   for (const uint32_t number : active) {
     const Flow& flow = flows_[number];
     if (flow.left <= latest * flow.rate) last = std::max(last, flow.left / flow.rate);

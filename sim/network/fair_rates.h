@@ -40,17 +40,28 @@ class FairRates {
   void Reserve(size_t flows) { flows_.reserve(flows); }
 
   double& capacity(uint32_t resource) { return resources_[resource].capacity; }
-  // Bytes per second that flows take of it since the last Allocate().
+  // Bytes per second that flows take of it.
   double used(uint32_t resource) const { return resources_[resource].capacity - resources_[resource].spare; }
 
   // When flows end at their rates, in seconds from Allocate() on; infinite for those without a rate.
   struct Ends {
     double first = std::numeric_limits<double>::infinity();
-    double last = 0;  // of those that end
+    double last = 0;      // of those that end
+    bool lasting = true;  // kByBytesLeft: every flow keeps its rate until its end, also when others end
   };
   // Sets the rates of `active`, flows that have not ended. All active flows that share a resource with one of them must
   // be among them, and `resources` must have every resource that they use. Costs O(flows + resources * log(resources)).
+  //
+  // With kByBytesLeft rates last. A resource that is full at the lowest level, bytes per second and byte left, ends its
+  // flows together, and later than all that become full after it. Until then it is full. What is left of a flow falls
+  // with its rate in proportion, and so no level changes. When its flows end, others that use their resources have
+  // ended, or are limited elsewhere.
   Ends Allocate(absl::Span<const uint32_t> active, absl::Span<const uint32_t> resources);
+  // kByBytesLeft: the ends of flows in the last Allocate(), the latest first. Each is that of all flows which one
+  // resource limits.
+  const std::vector<double>& ends() const { return filled_; }
+  // The flow has ended, and others do not get what it took.
+  void End(uint32_t flow);
   // The last of the ends that come by `latest`, of the flows of the last Allocate().
   double LastEndBy(double latest, absl::Span<const uint32_t> active) const;
   // The resource that limits the flow since the last Allocate().
@@ -76,6 +87,8 @@ class FairRates {
   void CollectWeights(absl::Span<const uint32_t> active, absl::Span<const uint32_t> resources);
   void Fill(uint32_t resource, double level);
   void SetRate(Flow* flow, double level, double end);
+  template <typename Visit>
+  void ForEachResource(const Flow& flow, Visit visit);
 
   const Sharing sharing_;
   const bool keep_limits_;

@@ -28,6 +28,8 @@ struct Plane {
   std::vector<uint32_t> active;  // flows
   double updated = 0;            // what the flows have left is as of then
   double next_end = kNever;      // of the flows that end next
+  bool lasting = false;          // the rates are right until the flows end
+  std::vector<double> ends;      // if they are: when flows end, the latest first
   bool changed = false;          // the rates are out of date
 };
 
@@ -93,6 +95,8 @@ class FluidNetwork : public NetworkView {
   void AdvanceTo(double time, Plane* plane);
   void Ended(uint32_t transfer, double at);
   void Allocate(Plane* plane);
+  double NextOfEnds(Plane* plane) const;
+  void SetNextEnd(double end, Plane* plane);
   double NextEvent();
   void AdvanceEnding();
   void ChangeSpeeds();
@@ -115,10 +119,11 @@ class FluidNetwork : public NetworkView {
   std::vector<uint32_t> changed_;                  // planes
   std::vector<std::pair<double, uint32_t>> ends_;  // a heap of planes by next_end, the soonest first; some are stale
   std::vector<uint32_t> active_at_;                // by sending NIC: flows
-  std::vector<double> unused_;               // by resource: bytes that ended flows did not take in the present step
-  std::vector<size_t> idle_;                 // NICs that have just ended their last flow
-  bool indexed_ = false;                     // the two tables below are filled
-  std::vector<std::vector<uint32_t>> from_;  // by node: active flows, and some that have ended
+  std::vector<double> unused_;  // by resource: bytes that ended flows did not take in the present step
+  std::vector<std::pair<uint32_t, double>> ended_;  // flows that end in the present step, and when
+  std::vector<size_t> idle_;                        // NICs that have just ended their last flow
+  bool indexed_ = false;                            // the two tables below are filled
+  std::vector<std::vector<uint32_t>> from_;         // by node: active flows, and some that have ended
   absl::flat_hash_map<uint64_t, uint32_t> by_path_;
   double now_ = 0;
   double next_period_ = kNever;
@@ -267,11 +272,10 @@ double FluidNetwork::BytesLeft(uint32_t transfer) const {
 
 void FluidNetwork::Ended(uint32_t transfer, double at) {
   const Path& path = transfers_[transfer].path;
-  FairRates::Flow& flow = rates_.flow(transfer);
-  flow.left = 0;
-  flow.rate = 0;
+  const uint32_t sender = rates_.flow(transfer).sender;
+  rates_.End(transfer);
   --active_;
-  if (--active_at_[flow.sender] == 0) idle_.push_back(flow.sender);
+  if (--active_at_[sender] == 0) idle_.push_back(sender);
   tally_.Finish(path.source_node, path.destination_node, at + PropagationSeconds(path, fabric_));
 }
 
@@ -297,6 +301,7 @@ void FluidNetwork::AdvanceTo(double time, Plane* plane) {
     return;
   }
   size_t kept = 0;
+  ended_.clear();
   for (const uint32_t number : plane->active) {
     FairRates::Flow& flow = rates_.flow(number);
     const double carried = flow.rate * step;
@@ -308,15 +313,16 @@ void FluidNetwork::AdvanceTo(double time, Plane* plane) {
     const double unused = std::max(0.0, carried - flow.left);
     unused_[flow.sender] += unused;
     unused_[flow.receiver] += unused;
-    Ended(number, flow.rate > 0 ? std::min(time, plane->updated + flow.left / flow.rate) : time);
+    ended_.emplace_back(number, flow.rate > 0 ? std::min(time, plane->updated + flow.left / flow.rate) : time);
   }
-  if (kept < plane->active.size()) MarkChanged(plane);
-  plane->active.resize(kept);
   AddToTally(plane->updated, time, *plane);
+  for (const auto& [number, end] : ended_) Ended(number, end);
+  plane->active.resize(kept);
   plane->updated = time;
+  if (!ended_.empty() && !plane->lasting) MarkChanged(plane);
 }
 
-// Sets the rates and when the next flows end: all that end within the tolerance after the first, at the last of them.
+// Sets the rates and when the next flows end.
 void FluidNetwork::Allocate(Plane* plane) {
   // Moves leave ended flows in the list.
   if (reaction_ != nullptr) {
@@ -327,12 +333,29 @@ void FluidNetwork::Allocate(Plane* plane) {
   const FairRates::Ends ends = rates_.Allocate(plane->active, plane->resources);
   ++tally_.outcome().events;
   plane->changed = false;
+  plane->lasting = ends.lasting;
   plane->next_end = kNever;
   if (ends.first == kNever) return;
+  if (ends.lasting) {
+    plane->ends = rates_.ends();
+    for (double& end : plane->ends) end += plane->updated;
+    return SetNextEnd(NextOfEnds(plane), plane);
+  }
   const double latest = ends.first + options_.tolerance * (plane->updated + ends.last);
-  plane->next_end = plane->updated + std::max(ends.first, rates_.LastEndBy(latest, plane->active));
+  SetNextEnd(plane->updated + std::max(ends.first, rates_.LastEndBy(latest, plane->active)), plane);
+}
+
+// All flows that end within the tolerance after the first end with the last of them.
+double FluidNetwork::NextOfEnds(Plane* plane) const {
+  const double latest = plane->ends.back() + options_.tolerance * plane->ends.front();
+  double last = 0;
+  for (; !plane->ends.empty() && plane->ends.back() <= latest; plane->ends.pop_back()) last = plane->ends.back();
+  return last;
+}
+
+void FluidNetwork::SetNextEnd(double end, Plane* plane) {
   // Time goes on even where a flow has less left than doubles can tell.
-  plane->next_end = std::max(plane->next_end, std::nextafter(plane->updated, kNever));
+  plane->next_end = std::max(end, std::nextafter(plane->updated, kNever));
   ends_.emplace_back(plane->next_end, static_cast<uint32_t>(plane - planes_.data()));
   std::push_heap(ends_.begin(), ends_.end(), std::greater<>());
 }
@@ -389,8 +412,14 @@ void FluidNetwork::AdvanceEnding() {
   while (!ends_.empty() && ends_.front().first <= now_) {
     std::pop_heap(ends_.begin(), ends_.end(), std::greater<>());
     Plane& plane = planes_[ends_.back().second];
-    if (plane.next_end <= now_) AdvanceTo(now_, &plane);
     ends_.pop_back();
+    if (plane.next_end > now_ || plane.active.empty()) continue;
+    AdvanceTo(now_, &plane);
+    if (plane.lasting && !plane.ends.empty()) {
+      SetNextEnd(NextOfEnds(&plane), &plane);
+    } else {
+      MarkChanged(&plane);
+    }
   }
 }
 

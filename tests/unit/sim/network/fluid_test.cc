@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <numeric>
+#include <random>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -86,6 +87,41 @@ TEST(FluidTest, SharingByBytesLeftMeetsTheBusiestNic) {
   EXPECT_DOUBLE_EQ(
       Carry(Unit(4), {Make(0, 1, 0, 5), Make(0, 3, 0, 5), Make(2, 3, 0, 5)}, Sharing::kByBytesLeft).network_seconds,
       10);
+}
+
+// Rates by bytes left are set once. A change of speeds sets them anew, also one that changes nothing.
+TEST(FluidTest, RatesByBytesLeftLastUntilTheEnd) {
+  std::mt19937_64 random = railsd::testing::SeededRandom();
+  const auto below = [&random](uint32_t end) { return static_cast<uint32_t>(random() % end); };
+  Fabric fabric = Unit(12, {1, 3});
+  fabric.spines = 2;
+  fabric.spine_bytes_per_second = 2;
+  std::vector<Transfer> transfers;
+  for (uint32_t source = 0; source < 12; ++source) {
+    for (uint32_t destination = 0; destination < 12; ++destination) {
+      if (source == destination || below(3) == 0) continue;
+      transfers.push_back(Make(source, destination, static_cast<uint16_t>(below(2)), std::exp2(below(200) / 10.0)));
+      if (below(4) > 0) continue;
+      Path& path = transfers.back().path;
+      path.destination_rail = 1 - path.source_rail;
+      path.spine = below(2);
+    }
+  }
+  const Outcome once = Carry(fabric, transfers, Sharing::kByBytesLeft);
+  for (int i = 1; i < 500; ++i) {
+    fabric.changes.push_back({.at = absl::Seconds(once.network_seconds * i / 500), .rail = 0, .bytes_per_second = 1});
+  }
+  const Outcome again = Carry(fabric, transfers, Sharing::kByBytesLeft);
+  EXPECT_LE(once.events, 2);
+  EXPECT_GE(again.events, 500);
+  for (size_t i = 0; i < once.pair_finish_seconds.size(); ++i) {
+    EXPECT_NEAR(once.pair_finish_seconds[i], again.pair_finish_seconds[i], 1e-9 * once.network_seconds) << i;
+  }
+  for (size_t nic = 0; nic < once.sent_bytes.size(); ++nic) {
+    EXPECT_NEAR(once.sent_bytes[nic], again.sent_bytes[nic], 1e-9 * once.sent_bytes[nic]) << nic;
+    EXPECT_NEAR(once.received_bytes[nic], again.received_bytes[nic], 1e-9 * once.received_bytes[nic]) << nic;
+    EXPECT_NEAR(once.send_busy_seconds[nic], again.send_busy_seconds[nic], 1e-9 * once.network_seconds) << nic;
+  }
 }
 
 TEST(FluidTest, StagesFollowEachOther) {
