@@ -40,7 +40,7 @@ struct Fabric {
   // switch together carry what its NICs can send, and each alone carries one NIC at full speed, so a link has
   // max(1, nodes / spines) * (speed of the fastest NIC ever). Flows that a hash lays on one link still share it.
   double spine_bytes_per_second = 0;
-  std::vector<RailChange> changes = {};  // in any order; of two at the same time the later in the list counts
+  std::vector<RailChange> changes = {};  // in any order; if two are at the same time, the later in the list counts
 
   size_t rails() const { return rail_bytes_per_second.size(); }
   size_t ranks() const { return nodes * gpus_per_node; }
@@ -51,8 +51,8 @@ struct Fabric {
 };
 
 // INVALID_ARGUMENT names the field and its value: no node, no GPU or no rail, a speed that is negative or not a number
-// (inner_bytes_per_second alone may be infinite, and must be above 0), a negative propagation, a change at a negative
-// time or of a rail or node that does not exist.
+// (inner_bytes_per_second alone may be infinite, and must be above 0), a propagation below 0 or above 1 s, a change at
+// a negative time or of a rail or node that does not exist. Counts have upper limits, too.
 absl::Status Validate(const Fabric& fabric);
 
 // Changes of a fabric by time; changes at the same time keep their order.
@@ -65,7 +65,8 @@ struct SpeedPeriod {
 };
 // The first period starts at 0. `fabric` must be valid.
 std::vector<SpeedPeriod> SpeedPeriods(const Fabric& fabric);
-// The speed that each NIC was bought for, which a daemon knows while it is dead: the first above 0; 0: never alive.
+// The nominal speed of each NIC, which a daemon knows even while the NIC is dead: its first speed above 0. 0: never
+// alive.
 std::vector<double> NominalSpeeds(const std::vector<SpeedPeriod>& periods);
 
 }  // namespace railsd::sim

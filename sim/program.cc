@@ -24,7 +24,7 @@ std::optional<int> ParseCommandLine(CLI::App* app, int argc, char** argv) {
     app->parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app->exit(error);
-    // The option may stand behind the mistake.
+    // --json may follow the mistake, where the parser has not read it.
     const bool json = std::find(argv, argv + argc, std::string_view("--json")) != argv + argc;
     const int code = Fail(app->get_name(), json, kExitUsage, absl::InvalidArgumentError(error.what()));
     std::cerr << "Run " << app->get_name() << " --help for more information.\n";

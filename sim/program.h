@@ -16,7 +16,7 @@ enum ExitCode : int { kExitOk = 0, kExitFailed = 1, kExitUsage = 2, kExitBadInpu
 // output. Returns `code`.
 int Fail(const std::string& command, bool json, ExitCode code, const absl::Status& status);
 
-// Parses the command line. Returns the exit code if the program is to end: help was asked for, or a mistake was told.
+// Parses the command line. Returns an exit code if the program must end, because it has printed help or a mistake.
 std::optional<int> ParseCommandLine(CLI::App* app, int argc, char** argv);
 
 }  // namespace railsd::sim

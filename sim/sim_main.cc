@@ -112,7 +112,7 @@ absl::StatusOr<Document> DocumentOf(const Options& options) {
     if (found == options.values.end() || found->second.empty()) continue;
     Setting setting = {.key = found->first, .values = {}, .line = 0};
     for (const std::string& text : found->second) setting.values.push_back({text, 0});
-    // Another workload replaces the scenario's file, and a file its workload.
+    // A workload on the command line replaces the scenario's file, and a file replaces its workload.
     if (key.name == "workload.kind") RemoveWritten("workload.file", &document);
     if (key.name == "workload.file") RemoveWritten("workload.kind", &document);
     Override(setting, &document);
@@ -134,7 +134,7 @@ std::string TitleOf(const Options& options, const Points& points) {
   return points.points[0].scenario.workload;
 }
 
-// The failure of a point: of its file, or of what was drawn.
+// Reports the failure of a point, with the line that names its file or with its swept values.
 int FailPoint(const Options& options, const Document& document, const Points& points, const RunOutcome& outcome) {
   const Point& point = points.points[outcome.failed_point];
   std::string place;

@@ -38,7 +38,7 @@ NodeBytes SumNodes(const Fabric& fabric, const TrafficMatrix& matrix) {
   return sums;
 }
 
-// When the rails of a node have carried so many bytes one way.
+// The time at which the rails of a node have carried `bytes` one way.
 double NodeSeconds(const Fabric& fabric, const std::vector<SpeedPeriod>& periods, size_t node, double bytes) {
   if (bytes <= 0) return 0;
   for (size_t p = 0; p < periods.size(); ++p) {
@@ -109,7 +109,7 @@ absl::Status CheckPolicy(const PolicyInfo& info, const Fabric& fabric) {
   return absl::OkStatus();
 }
 
-// The floor: every node's bytes by the speeds of its rails, all done at the bound.
+// The outcome of the floor: divides every node's bytes over its rails by their speeds; all end at the bound.
 Outcome Floor(const Fabric& fabric, const NodeBytes& sums, const std::vector<double>& speeds, double bound) {
   Outcome outcome;
   outcome.seconds = outcome.network_seconds = outcome.busiest_nic_seconds = outcome.bound_seconds = bound;

@@ -1,7 +1,7 @@
 // One exchange on one fabric under one policy: a matrix between GPUs becomes transfers, a network model carries them.
 //
-// All functions are pure: no I/O, no clock, no state between calls. Calls from several threads at once are safe as
-// long as nobody changes what a request refers to. The same request gives the same outcome, bit by bit.
+// All functions are pure: no I/O, no clock, no state between calls. Several threads may call them at once, as long as
+// no thread changes the objects that a request refers to. The same request gives the same outcome, bit by bit.
 #ifndef RAILSD_SIM_SIMULATE_H_
 #define RAILSD_SIM_SIMULATE_H_
 
@@ -27,7 +27,7 @@ enum class NetworkMode : uint8_t {
 enum class QueueMode : uint8_t {
   kDrop,   // the packet is lost; the sender learns it and sends again, with half its window
   kEcn,    // packets are marked from a threshold on, senders shrink their windows as DCTCP does; full queues drop
-  kPause,  // as PFC: a full queue stops all that would send into it, other packets behind them included
+  kPause,  // as PFC: a full queue stops every port whose next packet goes into it, and so all packets behind that one
 };
 
 struct PacketOptions {
@@ -37,16 +37,16 @@ struct PacketOptions {
   uint64_t mark_bytes = 256 << 10;  // kEcn: the threshold
   uint64_t window_bytes = 0;        // of a connection between two NICs, at most; 0: two bandwidth-delay products and
                                     // a share of the queue
-  // Acknowledgements wait behind what goes the same way: bytes that the NIC has chosen to send, and the queue at the
-  // switch. They do if they travel in the connections that carry bytes, as those of the daemons over TCP.
+  // Acknowledgements wait behind bytes that go the same way: those that the NIC has chosen to send, and the queue at
+  // the switch. Set it if they travel in connections that carry bytes, as in daemons over TCP.
   bool acks_wait = false;
 };
 
 struct FluidOptions {
-  // Transfers free their share of the network together, at the end of the last, when they end within a time of the
-  // first of them: this part of the time at which, at present rates, the last of all would end. Rates never exceed a
-  // NIC's speed, so times are too long rather than too short: tests find at most 3 times the tolerance. 0: exact. With
-  // more than about 1,000,000 transfers give 0.01.
+  // Transfers that end shortly after each other free their share of the network together, when the last of them ends.
+  // Shortly: within this part of the time at which, at present rates, the last of all transfers would end. Rates never
+  // exceed a NIC's speed, so times are too long rather than too short: tests find at most 3 times the tolerance. 0:
+  // exact. With more than about 1,000,000 transfers, set 0.01.
   double tolerance = 1e-3;
 };
 

@@ -14,7 +14,8 @@ IterationTime Iteration(const ModelShape& shape, uint64_t tokens_per_rank, doubl
   const double compute = LayerComputeSeconds(shape, tokens_per_rank, options);
   const double exchange = dispatch_seconds + combine_seconds;
   IterationTime time;
-  // A backward pass has gradients of inputs and of weights; the gradients of tokens take the same two ways.
+  // A backward pass computes gradients of inputs and of weights, so twice as much. The gradients of tokens need the
+  // same two exchanges.
   for (const double times : {1.0, 2.0}) {
     if (times > 1 && !options.backward) break;
     time.compute_seconds += shape.layers * compute * times;

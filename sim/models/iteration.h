@@ -23,10 +23,11 @@ struct IterationTime {
   double hidden_seconds = 0;
 };
 
-// One forward pass of a GPU's tokens through a layer. The hottest GPU's experts are not told from others.
+// Time of one forward pass of a GPU's tokens through a layer. Does not model that GPUs with popular experts need
+// longer.
 double LayerComputeSeconds(const ModelShape& shape, uint64_t tokens_per_rank, const ComputeOptions& options);
 
-// Layers x (compute + dispatch + combine - what overlaps).
+// Layers x (compute + dispatch + combine - overlap).
 IterationTime Iteration(const ModelShape& shape, uint64_t tokens_per_rank, double dispatch_seconds,
                         double combine_seconds, const ComputeOptions& options);
 

@@ -86,7 +86,7 @@ absl::Status CheckFit(const ModelShape& shape, const RoutingOptions& options) {
   return absl::OkStatus();
 }
 
-// Experts by popularity, and where they are.
+// The experts with their popularity and places. Draws the experts of tokens.
 class Router {
  public:
   Router(const ModelShape& shape, const RoutingOptions& options)
@@ -100,7 +100,7 @@ class Router {
     for (size_t e = popularity_.size(); e > 1; --e) std::swap(popularity_[e - 1], popularity_[random_.Below(e)]);
   }
 
-  // Begins with the next rank that sends: its tokens like experts a little differently.
+  // Begins the tokens of the next sending rank, for which the popularity of experts differs a little.
   void StartSource(size_t source) {
     source_ = source;
     sums_.assign(popularity_.size(), 0);
@@ -111,7 +111,7 @@ class Router {
     }
   }
 
-  // Counts the copies of one token, `weight` times.
+  // Adds the copies of one token to `tokens_to`, `weight` times.
   void AddToken(uint64_t weight, std::vector<uint64_t>* tokens_to) {
     chosen_.clear();
     nodes_.clear();
@@ -145,7 +145,7 @@ class Router {
 
   bool IsChosen(uint32_t expert) const { return std::find(chosen_.begin(), chosen_.end(), expert) != chosen_.end(); }
 
-  // Weights of the experts of a node, summed: [first, last) of its experts.
+  // WeightBefore(): sum of the weights of the experts before this one. WeightOf(): that of all experts of one node.
   uint64_t WeightBefore(size_t expert) const { return expert == 0 ? 0 : sums_[expert - 1]; }
   uint64_t WeightOf(size_t place) const {
     return WeightBefore((place + 1) * experts_of_node_) - WeightBefore(place * experts_of_node_);
@@ -155,7 +155,7 @@ class Router {
     return static_cast<uint32_t>(std::upper_bound(sums_.begin(), sums_.end(), weight) - sums_.begin());
   }
 
-  // By popularity: from all experts, or from those of the token's nodes once there are enough of these.
+  // Draws by popularity from all experts, or, once the token has `node_limit` nodes, from the experts of these.
   uint32_t Draw() {
     if (shape_.node_limit == 0 || nodes_.size() < shape_.node_limit) return ExpertAt(random_.Below(sums_.back()));
     uint64_t all = 0;
@@ -168,8 +168,8 @@ class Router {
     return 0;  // not reached
   }
 
-  // Draws one more expert. After many draws in vain, as when few experts have nearly all of the popularity, takes the
-  // next one that is free.
+  // Draws one more expert. After kAttempts draws of experts that the token already has, takes the next free one. This
+  // happens when few experts have nearly all of the popularity.
   void Choose() {
     uint32_t expert = Draw();
     for (int attempt = 0; IsChosen(expert); ++attempt) {
@@ -192,13 +192,13 @@ class Router {
   const RoutingOptions& options_;
   Random random_;
   size_t experts_of_node_ = 1;
-  size_t nodes_of_group_ = 1;  // that hold all experts
+  size_t nodes_of_group_ = 1;  // nodes that together hold all experts
   std::vector<uint64_t> popularity_;
   size_t source_ = 0;
-  std::vector<uint64_t> sums_;    // of the source's weights, from the first expert on
-  std::vector<uint32_t> chosen_;  // of the token
-  std::vector<size_t> nodes_;     // of those, within the group
-  std::vector<size_t> places_;    // that have got the token
+  std::vector<uint64_t> sums_;    // by expert: sum of the source's weights up to this expert
+  std::vector<uint32_t> chosen_;  // experts of the token
+  std::vector<size_t> nodes_;     // nodes of these experts, within the group
+  std::vector<size_t> places_;    // GPUs that have got the token
 };
 
 }  // namespace
@@ -230,7 +230,7 @@ absl::StatusOr<LayerExchange> DrawLayer(const ModelShape& shape, const RoutingOp
     std::fill(tokens.begin(), tokens.end(), 0);
     router.StartSource(source);
     for (uint64_t draw = 0; draw < draws; ++draw) {
-      // The tokens are split over the draws without a remainder.
+      // The first draws stand for one token more, so that all draws together stand for all tokens.
       const uint64_t weight = options.tokens_per_rank / draws + (draw < options.tokens_per_rank % draws ? 1 : 0);
       router.AddToken(weight, &tokens);
     }

@@ -1,4 +1,4 @@
-// Draws where the tokens of one layer go, and makes the matrices of its two exchanges of it.
+// Draws the experts of the tokens of one layer, and makes the matrices of the layer's two exchanges.
 #ifndef RAILSD_SIM_MODELS_ROUTING_H_
 #define RAILSD_SIM_MODELS_ROUTING_H_
 
@@ -36,16 +36,17 @@ struct LayerExchange {
   rails::workload::TrafficMatrix combine;   // the way back
 };
 
-// Groups of nodes hold all experts once, the same number on each node, and a token stays in the group of its sender. A
-// group has as many nodes as possible: all, or as many as experts, or so many that `node_limit` nodes have top_k
-// experts. The experts of a node are spread over its GPUs. With fewer experts than GPUs on a node each is held several
-// times, and GPUs of different index use different holders.
+// Each group of nodes holds all experts once, with the same number on each node. A token stays in the group of its
+// sender. Unless `group_nodes` is set, a group has as many nodes as possible: at most all nodes, at most one node for
+// each expert, and at most so many that `node_limit` nodes still have top_k experts. The experts of a node are spread
+// over its GPUs. If a node has fewer experts than GPUs, several of its GPUs hold the same expert, and senders with
+// different indexes use different holders.
 //
 // INVALID_ARGUMENT: experts cannot lie evenly, more experts than fit into the GPUs, top_k above the experts or above
 // what `node_limit` nodes hold, or a size that is 0 or too large.
 absl::StatusOr<LayerExchange> DrawLayer(const ModelShape& shape, const RoutingOptions& options);
 
-// DrawLayer()'s error without drawing.
+// Returns the error of DrawLayer() without drawing.
 absl::Status CheckLayer(const ModelShape& shape, const RoutingOptions& options);
 
 }  // namespace railsd::sim

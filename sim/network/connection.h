@@ -1,4 +1,4 @@
-// One connection of the packet model: the bytes of a transfer, and the window that bounds those on their way.
+// One connection of the packet model: the bytes of a transfer, and the window that bounds its bytes in flight.
 #ifndef RAILSD_SIM_NETWORK_CONNECTION_H_
 #define RAILSD_SIM_NETWORK_CONNECTION_H_
 
@@ -37,7 +37,7 @@ class Window {
   double alpha_ = 1;                      // moving average of the part that was marked
   double acknowledged_ = 0, marked_ = 0;  // in this round
   bool lost_ = false;                     // in this round
-  uint32_t losses_ = 0;                   // on end, at most 6
+  uint32_t losses_ = 0;                   // in a row, at most 6
 };
 
 struct Connection {
@@ -51,11 +51,11 @@ struct Connection {
   Window window = {};
 
   uint64_t left = 0;                 // bytes neither posted nor sent: these can move
-  uint64_t posted = 0;               // bytes that were chosen and not sent
-  uint64_t in_flight = 0;            // bytes sent, of which the sender has heard nothing
-  std::deque<uint64_t> pieces = {};  // as RailScheduler chose them, until their bytes are acknowledged
-  uint64_t piece_acknowledged = 0;   // of the first of them
-  bool dead = false;                 // a NIC of its path is
+  uint64_t posted = 0;               // bytes chosen by the scheduler and not sent
+  uint64_t in_flight = 0;            // bytes sent and neither acknowledged nor known to be lost
+  std::deque<uint64_t> pieces = {};  // bytes of each choice of RailScheduler, until they are acknowledged
+  uint64_t piece_acknowledged = 0;   // acknowledged bytes of the first piece
+  bool dead = false;                 // a NIC of its path is dead
   bool in_turn = false;              // waits for its turn at the NIC
   uint32_t turns = 0;                // packets sent in this turn
   double paused_until = 0;

@@ -1,4 +1,5 @@
-// Events of the packet model in the order of their times; those of one time in the order in which they were added.
+// Events of the packet model in the order of their times. Events of the same time keep the order in which they were
+// added.
 #ifndef RAILSD_SIM_NETWORK_EVENT_HEAP_H_
 #define RAILSD_SIM_NETWORK_EVENT_HEAP_H_
 
@@ -25,9 +26,9 @@ enum class EventKind : uint8_t {
   kRetry,         // the connection `id` may send again
   kAsk,           // the scheduler of the NIC `id` may choose again
   kLeave,         // the node `id` has bytes on dead paths
-  kIdle,          // the NIC `id` has no more that can move
-  kPeriod,        // the policy's
-  kChange,        // of speeds
+  kIdle,          // the NIC `id` has no bytes left that can move
+  kPeriod,        // the policy's period is over
+  kChange,        // speeds change
 };
 
 struct Event {

@@ -7,7 +7,7 @@ namespace railsd::sim {
 namespace {
 
 constexpr double kRises = -1;  // the rate of a flow that still rises
-// A flow with less than this part of its share lost the rest to rounding errors; it gets more when others end.
+// A flow with less than this part of its share has lost the rest to rounding errors. It gets more when other flows end.
 constexpr double kMostOfIt = 0.999;
 
 }  // namespace
@@ -73,7 +73,7 @@ FairRates::Ends FairRates::Allocate(absl::Span<const uint32_t> active, absl::Spa
       levels_.pop_back();
       continue;
     }
-    // Flows that stopped at lower levels leave more to the others, so a level can only have risen.
+    // Flows that stopped at lower levels leave more to the others, so the level of a resource can only have risen.
     const double now = resources_[number].Level();
     if (now > level) {
       levels_.back().first = now;
@@ -88,7 +88,7 @@ FairRates::Ends FairRates::Allocate(absl::Span<const uint32_t> active, absl::Spa
 
 void FairRates::SetRate(Flow* flow, double level, double end) {
   const double weight = WeightOf(*flow);
-  // More than there is only where the sum of weights was left with a rounding error.
+  // A rounding error in the sum of weights can make the share larger than the spare capacity.
   const double spare = std::max(0.0, std::min(resources_[flow->sender].spare, resources_[flow->receiver].spare));
   flow->rate = std::min(weight * level, spare);
   if (flow->rate < kMostOfIt * weight * level) ends_.lasting = false;
@@ -100,10 +100,8 @@ void FairRates::SetRate(Flow* flow, double level, double end) {
   ForEachResource(*flow, [weight, flow](Resource& resource) { resource.Take(weight, flow->rate); });
 }
 
-void FairRates::End(uint32_t flow) {
-  Flow& ended = flows_[flow];
-  ForEachResource(ended, [&ended](Resource& resource) { resource.spare += std::max(0.0, ended.rate); });
-  ended.left = ended.rate = 0;
+void FairRates::Release(uint32_t flow, double rate) {
+  ForEachResource(flows_[flow], [rate](Resource& resource) { resource.spare += rate; });
 }
 
 void FairRates::Fill(uint32_t resource, double level) {

@@ -1,5 +1,5 @@
-// Max-min fair rates of flows over resources (NICs and links), by water filling: all flows rise together, each by its
-// weight, until a resource is full; its flows keep their rates, the others rise on.
+// Max-min fair rates of flows over resources (NICs and links), by water filling: all rates rise together, each by the
+// flow's weight, until a resource is full. Its flows keep their rates, and the rates of the other flows rise further.
 #ifndef RAILSD_SIM_NETWORK_FAIR_RATES_H_
 #define RAILSD_SIM_NETWORK_FAIR_RATES_H_
 
@@ -29,7 +29,7 @@ class FairRates {
     double rate = 0;  // bytes per second
   };
 
-  // `keep_limits`: LimitOf() will be asked.
+  // `keep_limits`: LimitOf() will be called.
   FairRates(size_t resources, Sharing sharing, bool keep_limits);
 
   // The number of the new flow. `links`: two resources, or none.
@@ -46,23 +46,23 @@ class FairRates {
   // When flows end at their rates, in seconds from Allocate() on; infinite for those without a rate.
   struct Ends {
     double first = std::numeric_limits<double>::infinity();
-    double last = 0;      // of those that end
+    double last = 0;      // of the flows that have a rate
     bool lasting = true;  // kByBytesLeft: every flow keeps its rate until its end, also when others end
   };
   // Sets the rates of `active`, flows that have not ended. All active flows that share a resource with one of them must
   // be among them, and `resources` must have every resource that they use. Costs O(flows + resources * log(resources)).
   //
-  // With kByBytesLeft rates last. A resource that is full at the lowest level, bytes per second and byte left, ends its
-  // flows together, and later than all that become full after it. Until then it is full. What is left of a flow falls
-  // with its rate in proportion, and so no level changes. When its flows end, others that use their resources have
-  // ended, or are limited elsewhere.
+  // With kByBytesLeft, rates last. The level of a full resource is the rate of its flows for each byte that they have
+  // left, so its flows end together. The resource with the lowest level fills first, and its flows end last. It stays
+  // full until then. The bytes left of all its flows fall in the same proportion, so no level changes. When its flows
+  // end, all other flows that use their resources have ended or are limited by another resource.
   Ends Allocate(absl::Span<const uint32_t> active, absl::Span<const uint32_t> resources);
-  // kByBytesLeft: the ends of flows in the last Allocate(), the latest first. Each is that of all flows which one
-  // resource limits.
+  // kByBytesLeft: the times when flows end by the last Allocate(), the latest first. All flows that one resource limits
+  // end at one of these times.
   const std::vector<double>& ends() const { return filled_; }
-  // The flow has ended, and others do not get what it took.
-  void End(uint32_t flow);
-  // The last of the ends that come by `latest`, of the flows of the last Allocate().
+  // Gives back the rate that a flow had when it ended. Other flows do not get it before the next Allocate().
+  void Release(uint32_t flow, double rate);
+  // The latest end of a flow of `active` that is not after `latest`, by the rates of the last Allocate().
   double LastEndBy(double latest, absl::Span<const uint32_t> active) const;
   // The resource that limits the flow since the last Allocate().
   uint32_t LimitOf(uint32_t flow) const { return limits_[flow]; }
@@ -80,7 +80,8 @@ class FairRates {
     // Weights of very different size leave rounding errors behind when they are taken away.
     double Level() const { return std::max(0.0, spare) / std::max(rising, std::numeric_limits<double>::min()); }
   };
-  // A resource and the rate per weight at which it would be full, at least: others may have stopped rising since.
+  // A resource and the least rate per weight at which it is full. The rate is higher if flows have stopped rising
+  // since.
   using Level = std::pair<double, uint32_t>;
 
   double WeightOf(const Flow& flow) const { return sharing_ == Sharing::kByBytesLeft ? flow.left : flow.weight; }

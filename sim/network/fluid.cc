@@ -19,17 +19,17 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 // Less than this many bytes is rounding.
 constexpr double kNothing = 1e-6;
 constexpr double kSameTime = 1e-12;    // times that differ by less than this part are the same
-constexpr float kLeastWeight = 1e-6F;  // of a transfer most of which was moved
+constexpr float kLeastWeight = 1e-6F;  // of a transfer of which most bytes were moved
 
-// Nodes that transfers join, on rails that transfers join, and the flows there.
+// A set of nodes and a set of rails that transfers join, and the flows between these NICs.
 struct Plane {
   std::vector<uint32_t> nodes, rails;
   std::vector<uint32_t> resources;
   std::vector<uint32_t> active;  // flows
-  double updated = 0;            // what the flows have left is as of then
+  double updated = 0;            // the time for which the flows' bytes left are right
   double next_end = kNever;      // of the flows that end next
   bool lasting = false;          // the rates are right until the flows end
-  std::vector<double> ends;      // if they are: when flows end, the latest first
+  std::vector<double> ends;      // if `lasting`: when flows end, the latest first
   bool changed = false;          // the rates are out of date
 };
 
@@ -38,7 +38,7 @@ class Groups {
  public:
   explicit Groups(size_t size) : leader_(size) { std::iota(leader_.begin(), leader_.end(), 0); }
   void Join(uint32_t a, uint32_t b) { leader_[Find(a)] = Find(b); }
-  // The place of each number's set; sets have places from 0 on. Returns how many there are.
+  // Numbers the sets from 0 on and writes the number of each element's set. Returns how many sets there are.
   size_t Number(std::vector<uint32_t>* places) {
     std::vector<uint32_t> place_of(leader_.size(), UINT32_MAX);
     uint32_t count = 0;
@@ -110,7 +110,7 @@ class FluidNetwork : public NetworkView {
   const Resources resources_;
   Reaction* const reaction_;
   const std::vector<SpeedPeriod> periods_;
-  std::vector<Transfer> transfers_;  // a flow of the same number for each that has started
+  std::vector<Transfer> transfers_;  // each one that has started has a flow of the same number
   FairRates rates_;
   Tally tally_;
   std::vector<Plane> planes_;
@@ -119,11 +119,13 @@ class FluidNetwork : public NetworkView {
   std::vector<uint32_t> changed_;                  // planes
   std::vector<std::pair<double, uint32_t>> ends_;  // a heap of planes by next_end, the soonest first; some are stale
   std::vector<uint32_t> active_at_;                // by sending NIC: flows
-  std::vector<double> unused_;  // by resource: bytes that ended flows did not take in the present step
+  std::vector<double> unused_;  // by resource: part of rate x step that flows did not need before they ended
   std::vector<std::pair<uint32_t, double>> ended_;  // flows that end in the present step, and when
-  std::vector<size_t> idle_;                        // NICs that have just ended their last flow
-  bool indexed_ = false;                            // the two tables below are filled
-  std::vector<std::vector<uint32_t>> from_;         // by node: active flows, and some that have ended
+  // Flows that have ended, and the rates that SendRate() still tells when policies are asked at that time.
+  std::vector<std::pair<uint32_t, double>> released_;
+  std::vector<size_t> idle_;                 // NICs that have just ended their last flow
+  bool indexed_ = false;                     // the two tables below are filled
+  std::vector<std::vector<uint32_t>> from_;  // by node: active flows, and some that have ended
   absl::flat_hash_map<uint64_t, uint32_t> by_path_;
   double now_ = 0;
   double next_period_ = kNever;
@@ -145,7 +147,7 @@ FluidNetwork::FluidNetwork(const Fabric& fabric, TransferPlan plan, const FluidO
       active_at_(resources_.nics(), 0),
       unused_(resources_.count(), 0),
       from_(fabric.nodes) {
-  // Flows of a rail lie side by side in memory: they are computed together.
+  // Puts the flows of a rail side by side in memory, because they are computed together.
   std::stable_sort(transfers_.begin(), transfers_.end(), [](const Transfer& a, const Transfer& b) {
     return std::pair(a.stage, a.path.source_rail) < std::pair(b.stage, b.path.source_rail);
   });
@@ -155,7 +157,8 @@ FluidNetwork::FluidNetwork(const Fabric& fabric, TransferPlan plan, const FluidO
   if (reaction_ != nullptr && reaction_->PeriodSeconds() > 0) next_period_ = reaction_->PeriodSeconds();
 }
 
-// Nodes that transfers join, directly or through others, are one group; so are rails. Links to spines are everybody's.
+// Makes groups of nodes that transfers join, directly or through others, and groups of rails in the same way. If a
+// transfer crosses a spine, all nodes are one group, because they share the links to spines.
 void FluidNetwork::FormPlanes() {
   Groups nodes(fabric_.nodes), rails(fabric_.rails());
   bool spines = false;
@@ -240,7 +243,7 @@ void FluidNetwork::Index(uint32_t transfer) {
   by_path_[RailPathKey(path)] = transfer;
 }
 
-// Most exchanges end without a reaction, so the first one pays for its tables.
+// Fills the tables at the first reaction, because most exchanges end without one.
 void FluidNetwork::IndexAll() {
   if (std::exchange(indexed_, true)) return;
   for (uint32_t flow = 0; flow < rates_.size(); ++flow) {
@@ -272,14 +275,15 @@ double FluidNetwork::BytesLeft(uint32_t transfer) const {
 
 void FluidNetwork::Ended(uint32_t transfer, double at) {
   const Path& path = transfers_[transfer].path;
-  const uint32_t sender = rates_.flow(transfer).sender;
-  rates_.End(transfer);
+  FairRates::Flow& flow = rates_.flow(transfer);
+  released_.emplace_back(transfer, Rate(transfer));
+  flow.left = flow.rate = 0;
   --active_;
-  if (--active_at_[sender] == 0) idle_.push_back(sender);
+  if (--active_at_[flow.sender] == 0) idle_.push_back(flow.sender);
   tally_.Finish(path.source_node, path.destination_node, at + PropagationSeconds(path, fabric_));
 }
 
-// Books what the resources carried since the rates were set.
+// Adds the bytes that the plane's NICs carried from `from` to `to`.
 void FluidNetwork::AddToTally(double from, double to, const Plane& plane) {
   for (const uint32_t rail : plane.rails) {
     for (const uint32_t node : plane.nodes) {
@@ -345,7 +349,8 @@ void FluidNetwork::Allocate(Plane* plane) {
   SetNextEnd(plane->updated + std::max(ends.first, rates_.LastEndBy(latest, plane->active)), plane);
 }
 
-// All flows that end within the tolerance after the first end with the last of them.
+// The next time at which flows end. Flows that end within the tolerance after the first one all end with the last of
+// them.
 double FluidNetwork::NextOfEnds(Plane* plane) const {
   const double latest = plane->ends.back() + options_.tolerance * plane->ends.front();
   double last = 0;
@@ -354,7 +359,7 @@ double FluidNetwork::NextOfEnds(Plane* plane) const {
 }
 
 void FluidNetwork::SetNextEnd(double end, Plane* plane) {
-  // Time goes on even where a flow has less left than doubles can tell.
+  // Time must advance, even if the end of a flow differs too little from `updated` for a double.
   plane->next_end = std::max(end, std::nextafter(plane->updated, kNever));
   ends_.emplace_back(plane->next_end, static_cast<uint32_t>(plane - planes_.data()));
   std::push_heap(ends_.begin(), ends_.end(), std::greater<>());
@@ -380,7 +385,7 @@ void FluidNetwork::Move(uint32_t transfer, double bytes, const Path& to) {
   } else {
     const Transfer moved{.path = to, .stage = transfers_[transfer].stage, .weight = weight, .bytes = bytes};
     transfers_.push_back(moved);
-    started_ = transfers_.size();  // plans with stages do not react
+    started_ = transfers_.size();  // no transfer waits for a later stage: policies with stages do not react
     Start(static_cast<uint32_t>(transfers_.size() - 1));
   }
   FairRates::Flow& source = rates_.flow(transfer);
@@ -462,6 +467,8 @@ Outcome FluidNetwork::Run() {
       if (started_ == transfers_.size()) break;
       StartStage();
     }
+    for (const auto& [flow, rate] : released_) rates_.Release(flow, rate);
+    released_.clear();
     for (const uint32_t plane : changed_) Allocate(&planes_[plane]);
     changed_.clear();
     now_ = NextEvent();

@@ -115,7 +115,7 @@ bool NicSender::IsReady(const Connection& connection, uint32_t packet_bytes, dou
   const uint64_t waiting = connection.posted + (scheduler_ == nullptr ? connection.left : 0);
   if (waiting == 0 || connection.dead || now < connection.paused_until) return false;
   const uint64_t next = std::min<uint64_t>(waiting, packet_bytes);
-  // One packet is always allowed.
+  // One packet may always be in flight, even if the window is smaller.
   return connection.in_flight == 0 || static_cast<double>(connection.in_flight + next) <= connection.window.bytes();
 }
 
@@ -145,7 +145,7 @@ void NicSender::OnSent(uint32_t connection, uint32_t bytes) {
     left_bytes_ -= bytes;
   }
   to.in_flight += bytes;
-  // A connection of several flows has as many packets in its turn.
+  // A connection of N merged flows sends N packets in its turn.
   if (++to.turns < std::llround(to.weight) || turn_.front() != connection) return;
   to.turns = 0;
   turn_.pop_front();

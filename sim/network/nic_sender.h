@@ -1,5 +1,5 @@
-// Chooses the next packet of a NIC of the packet model: connections have turns. A connection's turn sends its
-// bytes, or the chunks that RailScheduler of agent/rails has chosen.
+// Chooses the next packet of a NIC of the packet model. Connections take turns. In its turn a connection sends its
+// bytes or, with RailScheduler of agent/rails, the chunks that the scheduler has chosen.
 #ifndef RAILSD_SIM_NETWORK_NIC_SENDER_H_
 #define RAILSD_SIM_NETWORK_NIC_SENDER_H_
 
@@ -26,10 +26,10 @@ class NicSender {
   void UseScheduler(double speed_bytes_per_s, uint64_t chunk_bytes);
   bool has_scheduler() const { return scheduler_ != nullptr; }
 
-  // Bytes were added to, or taken from, what the connection has left; it is this NIC's.
+  // Bytes were added to, or taken from, the bytes left of a connection of this NIC.
   void OnAdded(uint32_t connection, uint64_t bytes);
   void OnRemoved(uint32_t connection, uint64_t bytes);
-  // The path has died, or is alive again. Bytes that were posted and not sent are left again.
+  // The path has died, or is alive again. OnDead() returns posted bytes that are not sent to the bytes left.
   void OnDead(uint32_t connection, double now);
   void OnAlive(uint32_t connection);
   void OnAcknowledged(uint32_t connection, uint64_t bytes, double now);
@@ -38,7 +38,7 @@ class NicSender {
   // The scheduler may choose again, though nothing has happened.
   void AskAgain() { ask_ = true; }
 
-  // The connection that sends now, and how much; kNone: none is ready. `packet_bytes` at most.
+  // Returns the connection that sends now, and sets `bytes` to at most `packet_bytes`; kNone: none is ready.
   uint32_t Choose(uint32_t packet_bytes, double now, uint32_t* bytes);
   void OnSent(uint32_t connection, uint32_t bytes);
   // When AskAgain() is due; infinite: never.
@@ -47,9 +47,9 @@ class NicSender {
   double MeasuredRate() const {
     return progress_ == nullptr ? 0 : static_cast<double>(progress_->rate_bytes_per_s.load(std::memory_order_relaxed));
   }
-  // Whether connections of the NIC have bytes that can move.
+  // Bytes of the NIC's connections that are neither posted nor sent, and so can move.
   uint64_t left_bytes() const { return left_bytes_; }
-  // Chosen by the scheduler and not sent.
+  // Bytes that the scheduler has chosen and that are not sent.
   uint64_t posted_bytes() const { return posted_bytes_; }
   // Posts bytes of a lost packet again.
   void PostAgain(uint32_t connection, uint64_t bytes);
@@ -66,7 +66,7 @@ class NicSender {
   const size_t node_, nodes_;
   std::deque<uint32_t> turn_;  // connections
   uint64_t left_bytes_ = 0, posted_bytes_ = 0;
-  // With a scheduler.
+  // Used only with a scheduler.
   std::unique_ptr<RailProgress> progress_;
   std::unique_ptr<RailScheduler> scheduler_;
   std::vector<uint32_t> by_peer_;  // the connection to each node

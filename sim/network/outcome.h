@@ -24,23 +24,24 @@ struct Outcome {
   double seconds = 0;
   double network_seconds = 0;  // the part of the network: when the last byte has arrived at a NIC
   double inner_seconds = 0;    // the part inside nodes: the busiest GPU at R1; it overlaps with the network
-  // Time that the busiest NIC would need alone for the bytes that the policy gave it at first, at the speeds of the
-  // start. seconds over this is what sharing, queues and stages cost; this over the bound is imbalance.
+  // Time that the busiest NIC needs for the bytes that the policy gave it at first, at the speeds of the start, if
+  // nothing else limits it. `seconds` over this is the cost of sharing, queues and stages; this over the bound is the
+  // imbalance.
   double busiest_nic_seconds = 0;
   double bound_seconds = 0;       // BoundSeconds() of the request
-  uint64_t unfinished_bytes = 0;  // that never arrive
+  uint64_t unfinished_bytes = 0;  // bytes that never arrive
 
   std::vector<double> sent_bytes, received_bytes;               // by NIC
   std::vector<double> send_busy_seconds, receive_busy_seconds;  // by NIC: bytes over speed, summed over time
   // By NIC: the longest that the queue of the switch in front of the NIC became, in bytes. Empty in fluid mode.
   std::vector<double> queue_peak_bytes;
   std::vector<double> spine_queue_peak_bytes;  // the same of all ports to and from spines; empty in fluid mode
-  // By pair of nodes (source * nodes + destination): when its last byte has arrived. 0 for a pair that exchanges none,
-  // infinite for a pair of which some bytes never arrive. All 0 of a policy that is a floor.
+  // By pair of nodes (source * nodes + destination): when its last byte has arrived. 0: the pair exchanges no bytes.
+  // Infinite: some of its bytes never arrive. All 0 if the policy is the floor.
   std::vector<double> pair_finish_seconds;
   Timeline timeline;
 
-  size_t transfers = 0;  // that the policy made, after merging those of one path
+  size_t transfers = 0;  // transfers that the policy made, after those of one path were merged
   uint64_t moves = 0;    // how often a policy moved bytes to another path while they ran
   uint64_t events = 0;   // fluid: allocations of rates; packet: events handled
   uint64_t packets = 0;  // packet mode: sent, repeated ones included

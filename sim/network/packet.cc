@@ -53,7 +53,7 @@ class PacketNetwork : public NetworkView {
   void OnSent(uint32_t port, Packet packet);
   void OnArrived(uint32_t port, Packet packet);
   void OnDelivered(Packet packet);
-  // From delivery until the sender knows.
+  // Time from the delivery of a packet until its sender knows.
   double AckSeconds(const Connection& connection) const;
   void OnAcknowledged(const Packet& packet);
   void OnLost(const Packet& packet);
@@ -78,18 +78,18 @@ class PacketNetwork : public NetworkView {
   std::vector<Connection> connections_;
   std::vector<Port> ports_;                  // by resource
   std::vector<NicSender> nics_;              // by NIC
-  std::vector<double> ask_at_;               // by NIC: of the kAsk event under way
-  std::vector<bool> idle_;                   // by NIC: the policy was told
-  std::vector<bool> leaving_;                // by node: a kLeave event is under way
+  std::vector<double> ask_at_;               // by NIC: time of the pending kAsk event
+  std::vector<bool> idle_;                   // by NIC: the policy knows that it is idle
+  std::vector<bool> leaving_;                // by node: a kLeave event is pending
   std::vector<std::vector<uint32_t>> from_;  // by node: its connections
-  std::vector<uint32_t> active_from_;        // of the node asked for last
+  std::vector<uint32_t> active_from_;        // result of the last ActiveFrom()
   absl::flat_hash_map<uint64_t, uint32_t> by_path_;
   EventHeap events_;
   Tally tally_;
   double now_ = 0;
   size_t period_ = 0, started_ = 0;
   uint64_t active_ = 0;  // connections that have not ended
-  bool asks_ = false;    // a kPeriod event is under way
+  bool asks_ = false;    // a kPeriod event is pending
 };
 
 PacketNetwork::PacketNetwork(const Fabric& fabric, TransferPlan plan, const PacketOptions& options,
@@ -208,7 +208,7 @@ bool PacketNetwork::TakeRoom(uint32_t port, uint32_t bytes, uint32_t sender) {
 void PacketNetwork::FreeRoom(uint32_t port, uint32_t bytes) {
   Port& from = ports_[port];
   from.queued_bytes -= bytes;
-  // One may go on; it waits again if its packet does not fit.
+  // Lets waiting ports send while a packet of full size fits. A port waits again if its packet does not fit.
   for (size_t waiting = from.waiting.size(); waiting > 0; --waiting) {
     if (from.queued_bytes + options_.packet_bytes > options_.queue_bytes) return;
     const uint32_t sender = from.waiting.front();
@@ -303,7 +303,7 @@ void PacketNetwork::OnAcknowledged(const Packet& packet) {
   Send(nic);
 }
 
-// The sender learns it when the acknowledgement would have come.
+// The sender learns of the loss when the acknowledgement would have come.
 void PacketNetwork::Lose(const Packet& packet) {
   ++tally_.outcome().dropped_packets;
   After(connections_[packet.connection].round_trip, EventKind::kLost, 0, packet);
@@ -373,7 +373,7 @@ void PacketNetwork::Move(uint32_t transfer, double bytes, const Path& to) {
   const uint32_t nic = destination.ports[0];
   idle_[nic] = false;
   nics_[nic].OnAdded(target, moved);
-  // Not at once: the policy may be in the middle of a list.
+  // Sends in an event of its own, because the policy may still work through a list of connections.
   events_.Add(now_, EventKind::kRetry, target);
 }
 
@@ -411,7 +411,7 @@ void PacketNetwork::ChangeSpeeds() {
 
 void PacketNetwork::OnPeriod() {
   for (size_t node = 0; node < fabric_.nodes; ++node) reaction_->OnPeriod(node, *this);
-  // A policy is not asked while nothing moves: nothing but changes is to come.
+  // Stops the periods while nothing moves, that is, while all further events are changes of speeds.
   asks_ = events_.size() > periods_.size() - 1 - period_;
   if (asks_) events_.Add(NextPeriod(now_, periods_[period_].since, reaction_->PeriodSeconds()), EventKind::kPeriod, 0);
 }

@@ -6,8 +6,8 @@
 // with kEcn, halved at each loss with kDrop, constant with kPause. A lost packet becomes known to its sender when its
 // acknowledgement would have come, and is sent again.
 //
-// A NIC with kPause whose next packet finds the queue full waits with that packet, as PFC makes it, and so do all
-// packets behind it. Queues of switches stop each other in the same way; paths never turn back, so no cycle can form.
+// With kPause, a NIC whose next packet finds the queue full waits with that packet, as under PFC, and so do all packets
+// behind it. Queues of switches stop each other in the same way; paths never turn back, so no cycle can form.
 #ifndef RAILSD_SIM_NETWORK_PACKET_H_
 #define RAILSD_SIM_NETWORK_PACKET_H_
 
@@ -25,7 +25,7 @@ namespace railsd::sim {
 // INVALID_ARGUMENT names the option and its value.
 absl::Status CheckPacketOptions(const PacketOptions& options);
 
-// As RunFluid(). `chunk_bytes` and `rail_scheduler`: whether RailScheduler chooses, and its longest chunk.
+// Like RunFluid(). `rail_scheduler`: RailScheduler chooses what NICs send, in chunks of at most `chunk_bytes`.
 Outcome RunPacket(const Fabric& fabric, TransferPlan plan, const PacketOptions& options, size_t timeline_bins,
                   uint64_t chunk_bytes, bool rail_scheduler, Reaction* reaction);
 

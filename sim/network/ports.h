@@ -20,7 +20,7 @@ struct Port {
   // PFC: ports that wait for room in this queue, and whether this port waits.
   std::deque<uint32_t> waiting = {};
   bool stopped = false;
-  double stopped_since = 0;
+  double stopped_since = -1;  // never
 
   void Take(uint64_t bytes) {
     queued_bytes += bytes;

@@ -18,7 +18,7 @@ class Tally {
   void AddReceived(size_t nic, double bytes, double speed);
   // A transfer between the nodes has ended: its last byte arrives then.
   void Finish(size_t source_node, size_t destination_node, double at);
-  // Bytes between the nodes that never arrive: unless there are none, neither the pair nor the network ends.
+  // Adds bytes between the nodes that never arrive. Above 0, the times of the pair and of the network become infinite.
   void Miss(size_t source_node, size_t destination_node, double bytes);
 
   Outcome& outcome() { return outcome_; }

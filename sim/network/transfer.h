@@ -1,5 +1,5 @@
-// The seam between policies and networks: bytes on paths, and a hook by which it moves them to other paths while they
-// run.
+// The interface between policies and networks: bytes on paths, and a hook by which a policy moves them to other paths
+// while they run.
 #ifndef RAILSD_SIM_NETWORK_TRANSFER_H_
 #define RAILSD_SIM_NETWORK_TRANSFER_H_
 
@@ -34,7 +34,8 @@ struct Transfer {
 enum class Sharing : uint8_t {
   // Max-min fair by weight: each flow is a connection that congestion control holds to its fair share.
   kByWeight,
-  // Max-min fair by the bytes that are left: the sender serves first where most is left, as the rail scheduler does.
+  // Max-min fair by the bytes that are left: the sender prefers the destinations with the most bytes left, as the rail
+  // scheduler does.
   kByBytesLeft,
 };
 
@@ -57,12 +58,12 @@ class NetworkView {
   virtual const Path& PathOf(uint32_t transfer) const = 0;
   virtual double BytesLeft(uint32_t transfer) const = 0;  // not sent yet; these can move
   virtual double WeightOf(uint32_t transfer) const = 0;   // Transfer::weight of what is left
-  virtual double Rate(uint32_t transfer) const = 0;       // bytes per second, of late
-  // Part of the transfer that met congestion inside the network of late, 0 to 1. Packet mode: packets marked, lost or
-  // stopped; fluid mode: 1 when a port of a switch, and not the sender's NIC, limits the rate.
+  virtual double Rate(uint32_t transfer) const = 0;       // bytes per second, recently
+  // Part of the transfer's recent bytes that met congestion inside the network, 0 to 1. Packet mode: packets marked,
+  // lost or stopped; fluid mode: 1 when a port of a switch, and not the sender's NIC, limits the rate.
   virtual double Congestion(uint32_t transfer) const = 0;
   virtual double SpeedOf(size_t nic) const = 0;  // bytes per second; 0: dead
-  // Bytes per second that a NIC sends in its present stretch of work, as its daemon measures them; 0: cannot tell.
+  // Bytes per second that a NIC sends in its present stretch of work, as its daemon measures them; 0: unknown.
   virtual double SendRate(size_t nic) const = 0;
   virtual uint64_t PostedBytes(size_t nic) const = 0;  // on a NIC and not sent yet, which cannot move; fluid mode: 0
   // Moves bytes of a transfer to another path between the same nodes; at most what is left.
@@ -78,13 +79,13 @@ class Reaction {
   virtual void OnPeriod(size_t /*node*/, NetworkView& /*view*/) {}
   // A NIC of the node has nothing left to send.
   virtual void OnIdle(size_t /*node*/, size_t /*rail*/, NetworkView& /*view*/) {}
-  // The speed of some NICs has changed. Every node is told.
+  // The speed of some NICs has changed. Called for every node.
   virtual void OnChange(size_t /*node*/, NetworkView& /*view*/) {}
 };
 
-// When a policy is asked again that is asked now. `since`: the start, or the last change of speeds. A run of very many
-// periods, on a rail that almost stands still, has longer ones: the calls grow with the logarithm of the time.
-// A network in which nothing moves asks nobody until the next change.
+// The time of the OnPeriod() after one at `now`. `since`: the start, or the last change of speeds. After kManyPeriods
+// the periods grow, so that the number of calls grows only with the logarithm of the time, even if a rail is very slow.
+// A network in which nothing moves does not call OnPeriod() until the next change.
 inline double NextPeriod(double now, double since, double period_seconds) {
   constexpr double kManyPeriods = 2000;
   return now + std::max(period_seconds, (now - since) / kManyPeriods);

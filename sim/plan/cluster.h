@@ -1,5 +1,5 @@
-// A cluster of equal nodes in which every node plans what it sends by the real planner, alone, with a ledger of its
-// own, as the daemons do; and what that makes every NIC send and receive.
+// A cluster of equal nodes. Each node plans alone what it sends, by the real planner with a ledger of its own, as the
+// daemons do. The result is the bytes that every NIC sends and receives.
 //
 // Time is that of the model that the planner is built on: an exchange takes as long as its busiest NIC, sending or
 // receiving, needs at its speed. There is no latency, no protocol and no contention in the switches.
@@ -31,7 +31,7 @@ struct NicBytes {
   void Add(const NicBytes& other);
 };
 
-// How even and how fast. 1 is perfect in all three; an exchange of no bytes is perfect.
+// How even and how fast. 1 is the best value of all three ratios; an exchange of no bytes has it.
 struct Balance {
   // Busiest rail over the mean of the node's rails, each by its speed, at the worst node.
   double send_max_over_mean = 1;

@@ -47,7 +47,7 @@ struct Settings {
   ClusterOptions cluster;
   std::vector<Policy> policies;
   workload::Spread spread = workload::Spread::kSkewed;
-  uint64_t bytes_per_rank = 0;  // 0: as they are
+  uint64_t bytes_per_rank = 0;  // 0: volumes are not scaled
 };
 
 absl::Status Named(const char* flag, const absl::Status& status) {

@@ -22,7 +22,7 @@ Figure Averaged(const Figure& sum, size_t count) {
 
 nlohmann::ordered_json Json(const Figure& figure) { return {{"worst", figure.worst}, {"mean", figure.mean}}; }
 
-// Three decimals tell 1.005 from 1.01; a policy at the bound and one far from it are told apart by colour as well.
+// Shows four decimals. The colour separates a policy at the bound from one far from it.
 rails::ctl::Cell Ratio(double value) {
   using rails::ctl::Mark;
   return {absl::StrFormat("%.4f", value), value <= 1.01 ? Mark::kGood : value <= 1.1 ? Mark::kNone : Mark::kWarn};

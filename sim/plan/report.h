@@ -1,4 +1,4 @@
-// The report of railsctl-plan on a workload under each policy.
+// The report of railsctl-plan: how a workload is planned under each policy.
 #ifndef RAILSD_SIM_PLAN_REPORT_H_
 #define RAILSD_SIM_PLAN_REPORT_H_
 

@@ -14,8 +14,8 @@ struct Stage {
   std::vector<uint32_t> destinations;  // by source
 };
 
-// Decomposes the matrix of `size` x `size` cells (row by row), after padding it until all sums are the largest of them.
-// The stages' bytes sum to that. At most size^2 stages; costs O(size^4).
+// Pads the matrix of `size` x `size` cells (row by row) until all row and column sums equal the largest one, and
+// decomposes it. The stages' bytes add up to that sum. At most size^2 stages; costs O(size^4).
 std::vector<Stage> Decompose(std::vector<uint64_t> cells, size_t size);
 
 }  // namespace railsd::sim

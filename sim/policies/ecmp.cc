@@ -1,11 +1,11 @@
 // Whole flows on paths that hashes choose. The paths between two nodes are the rails that join them, as in RailS
 // (arXiv 2510.19262, theorem 1: parallel channels of equal capacity).
 //
-// ecmp: equal-cost multipath (RFC 2992): a hash of the flow names the path, once for all.
+// ecmp: equal-cost multipath (RFC 2992): a hash of the flow selects its path, which never changes.
 // plb: Kabbani et al., "PLB: Congestion Signals are Simple and Effective for Network Load Balancing", SIGCOMM 2022,
 // with the constants of Linux (net.ipv4.tcp_plb_*): a round is congested when half of it or more was marked; after 12
-// congested rounds on end the flow draws another path, at random. All-to-all flows are never idle, so PLB's sooner
-// change at idle times does not come. A flow whose path dies draws again at once, as after a timeout.
+// congested rounds in a row the flow draws another path, at random. PLB changes the path sooner when a flow is idle,
+// but all-to-all flows never are. A flow whose path dies draws again at once, as after a timeout.
 #include <cmath>
 #include <memory>
 #include <vector>
@@ -18,7 +18,8 @@ namespace {
 
 constexpr double kCongestedPart = 0.5;
 constexpr uint32_t kCongestedRounds = 12;
-// A round trip in a network with short queues. Long exchanges have longer rounds, so that each has at most so many.
+// A round trip in a network with short queues. Long exchanges have longer rounds, so that none has many more than
+// kPlbMostRounds.
 constexpr double kPlbRoundSeconds = 10e-6;
 constexpr double kPlbMostRounds = 500;
 
@@ -60,7 +61,7 @@ class Plb : public Reaction {
            view.SpeedOf(fabric_.Nic(path.destination_node, path.destination_rail)) > 0;
   }
 
-  // One of the paths that are alive; if there is none, the same.
+  // Draws one of the paths that are alive. Returns the same path if none is.
   Path DrawPath(const Path& path, const NetworkView& view) {
     alive_.clear();
     Path other = path;
@@ -72,7 +73,7 @@ class Plb : public Reaction {
     return alive_.empty() ? path : alive_[draws_ % alive_.size()];
   }
 
-  // One of the flows that are merged in the transfer draws another path.
+  // Draws another path for one of the flows that are merged in the transfer.
   void Repath(uint32_t transfer, NetworkView& view) {
     const Path from = view.PathOf(transfer);
     const Path to = DrawPath(from, view);
@@ -84,8 +85,8 @@ class Plb : public Reaction {
   const double period_;
   uint64_t draws_;
   const Fabric& fabric_;
-  std::vector<uint32_t> congested_;  // by transfer: rounds on end
-  std::vector<Path> alive_;          // of one draw
+  std::vector<uint32_t> congested_;  // by transfer: congested rounds in a row
+  std::vector<Path> alive_;          // the choices of one draw
 };
 
 }  // namespace

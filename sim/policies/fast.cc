@@ -13,7 +13,7 @@
 namespace railsd::sim {
 namespace {
 
-// The part of a pair on each rail, by the speeds of the pair.
+// The part of a pair's bytes that each rail gets, by the speeds of the pair.
 absl::StatusOr<std::vector<double>> RailParts(const PolicyInput& input, size_t source, size_t destination) {
   if (absl::Status status = UsableRails(input, source, destination).status(); !status.ok()) return status;
   std::vector<double> parts(input.fabric.rails());
@@ -23,7 +23,7 @@ absl::StatusOr<std::vector<double>> RailParts(const PolicyInput& input, size_t s
   return parts;
 }
 
-// Bytes between nodes. Counts what moves inside them.
+// Bytes between nodes. Adds the bytes that move inside nodes to `builder`.
 absl::StatusOr<std::vector<uint64_t>> SumByNode(const PolicyInput& input, PlanBuilder* builder) {
   std::vector<uint64_t> cells(input.fabric.nodes * input.fabric.nodes, 0);
   const absl::Status status = ForEachPair(input, [&](size_t source, size_t destination, const auto& flows) {

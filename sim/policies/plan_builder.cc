@@ -13,14 +13,14 @@ PlanBuilder::PlanBuilder(const PolicyInput& input, Sharing sharing)
   const size_t rails = fabric.rails(), gpus = fabric.gpus_per_node;
   for (size_t gpu = 0; gpu < gpus; ++gpu) {
     for (size_t rail = 0; rail < rails; ++rail) {
-      // A rail beyond the GPUs has no GPU of its own: the NIC reads and writes the flow's GPU without crossing the
-      // node. With several GPUs at one NIC, the one of the same group.
+      // A rail without a GPU of its own: the NIC reads and writes the flow's GPU directly, and no byte crosses the
+      // node. If several GPUs own the NIC, takes the one in the same group of `rails` GPUs as the flow's.
       const bool itself = fabric.OwnRail(gpu) == rail || rail >= gpus;
       over_.push_back(itself ? kItself : static_cast<uint32_t>(std::min(gpu / rails * rails + rail, gpus - 1)));
     }
   }
   plan_.sharing = sharing;
-  // Reserved memory that stays unused costs nothing.
+  // Reserves for the most transfers, because reserved memory that stays unused costs nothing.
   plan_.transfers.reserve(std::min(fabric.nodes * fabric.nodes * rails, fabric.ranks() * fabric.ranks()));
   plan_.inner_sent.assign(fabric.ranks(), 0);
   plan_.inner_received.assign(fabric.ranks(), 0);

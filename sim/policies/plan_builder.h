@@ -1,4 +1,4 @@
-// Builds a TransferPlan pair of nodes by pair of nodes: merges flows of one path, and counts what moves inside nodes.
+// Builds a TransferPlan, one pair of nodes after the other: merges flows of one path, and counts bytes inside nodes.
 #ifndef RAILSD_SIM_POLICIES_PLAN_BUILDER_H_
 #define RAILSD_SIM_POLICIES_PLAN_BUILDER_H_
 
@@ -17,12 +17,12 @@ class PlanBuilder {
   // Counts the bytes that stay inside nodes.
   PlanBuilder(const PolicyInput& input, Sharing sharing);
 
-  // The pair that Add() is for. The transfers of the one before are made.
+  // Begins the pair that Add() adds to. Makes the transfers of the pair before.
   void Begin(size_t source_node, size_t destination_node);
-  // A piece of the flow between two GPUs, by their places in their nodes.
+  // Adds a piece of the flow between two GPUs, given by their places in their nodes.
   void Add(size_t source_gpu, size_t destination_gpu, uint16_t source_rail, uint16_t destination_rail, uint32_t spine,
            double bytes);
-  // A piece over one rail.
+  // Adds a piece that stays on one rail.
   void Add(size_t source_gpu, size_t destination_gpu, uint16_t rail, double bytes) {
     Add(source_gpu, destination_gpu, rail, rail, Path::kNoSpine, bytes);
   }
@@ -33,7 +33,7 @@ class PlanBuilder {
     uint16_t source_rail = 0, destination_rail = 0;
     uint32_t spine = Path::kNoSpine;
     double bytes = 0, largest = 0;
-    uint32_t next = UINT32_MAX;  // piece of the same rails over another spine
+    uint32_t next = UINT32_MAX;  // the next piece of the same rails, over another spine
   };
   static constexpr uint32_t kItself = UINT32_MAX;  // the NIC reads and writes the flow's GPU
   void End();
@@ -43,8 +43,8 @@ class PlanBuilder {
   TransferPlan plan_;
   size_t source_ = 0, destination_ = 0;
   std::vector<Piece> pieces_;
-  std::vector<uint32_t> first_;  // by pair of rails
-  std::vector<uint32_t> over_;   // by GPU and rail: the GPU whose NIC that is
+  std::vector<uint32_t> first_;  // by pair of rails: the first piece
+  std::vector<uint32_t> over_;   // by GPU and rail: the GPU that owns the rail's NIC, or kItself
 };
 
 }  // namespace railsd::sim

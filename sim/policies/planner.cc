@@ -1,12 +1,12 @@
 // This project's planner and late binding.
 //
 // planner_static: BuildPlan() of agent/plan, linked. Nothing moves afterwards.
-// own_rail: `pinned` of the same planner, which the daemon has to compare with. Nothing moves.
-// planner: planner_static and what daemons do while transfers run: bytes on a rail that dies go to the others at once,
-// and a rail that runs dry takes a part from the one that would end last. Which rail gives, and how much, is decided by
-// agent/rails, linked. The rest of LateBinder needs the engine and is written again: AnyLags() and look_again_ are
-// OnPeriod(), IsDry() is OnIdle(), MostLeft() is that of the same name. Not modelled: the two messages of a move, and
-// that a rail which waits for one asks for no other.
+// own_rail: `pinned` of the same planner, which the daemon has for comparison. Nothing moves.
+// planner: planner_static and late binding: bytes on a rail that dies move to the others at once, and a dry rail takes
+// a part from the rail that would end last. Linked code of agent/rails decides which rail gives, and how much. The rest
+// of LateBinder needs the engine and is written again here: AnyLags() and look_again_ as OnPeriod(), IsDry() as
+// OnIdle(), MostLeft() under the same name. Two facts are not modelled: a move takes two messages, and a rail that
+// waits for a move asks for no other.
 //
 // As in the daemon, a rail is dry once all is posted, and takes nothing from a rail that ends sooner than it does.
 #include <algorithm>
@@ -36,7 +36,8 @@ class LateBinding : public Reaction {
       : fabric_(input.fabric), progress_(input.fabric.nics()), dry_(input.fabric.nics(), false) {
     const std::vector<double> nominal = NominalSpeeds(SpeedPeriods(input.fabric));
     for (size_t nic = 0; nic < progress_.size(); ++nic) {
-      // The scheduler of a rail says how much is worth moving. A NIC that is never alive neither gives nor takes.
+      // The scheduler's constructor sets the bytes that are worth moving. A NIC that is never alive gives and takes
+      // none.
       if (nominal[nic] <= 0) continue;
       RailScheduler({.speed_bytes_per_s = nominal[nic], .chunk_bytes = input.chunk_bytes}, &progress_[nic]);
       period_ = std::min(period_, static_cast<double>(progress_[nic].movable_bytes) / nominal[nic]);
@@ -79,14 +80,14 @@ class LateBinding : public Reaction {
 
  private:
   static constexpr uint32_t kNone = UINT32_MAX;
-  // LateBinder looks again as often.
+  // LateBinder has the same limits.
   static constexpr double kLeastPeriodSeconds = 200e-6, kMostPeriodSeconds = 10e-3;
 
   uint64_t Left(size_t node, size_t rail) {
     return Progress(node, rail).unposted_bytes.load(std::memory_order_relaxed);
   }
 
-  // Fills in what rails of the node have left, and how fast they are.
+  // Fills in the bytes left and the speeds of the node's rails.
   void Observe(size_t node, NetworkView& view) {
     std::vector<double> left(fabric_.rails(), 0);
     for (const uint32_t transfer : view.ActiveFrom(node)) {
@@ -126,7 +127,7 @@ class LateBinding : public Reaction {
 
   const Fabric& fabric_;
   std::vector<RailProgress> progress_;  // by NIC
-  std::vector<bool> dry_;               // by NIC: nothing was found for it
+  std::vector<bool> dry_;               // by NIC: it had nothing left when it was last looked at
   double period_ = kMostPeriodSeconds;
 };
 
@@ -162,7 +163,7 @@ class Stream {
 
 absl::StatusOr<TransferPlan> PlanPairs(const PolicyInput& input, Policy policy) {
   const Fabric& fabric = input.fabric;
-  const bool by_flow = policy != Policy::kLpt;  // or else evenness is asked for per destination node
+  const bool by_flow = policy != Policy::kLpt;  // kLpt plans the exchange as a whole
   const PlanOptions configured{
       .policy = policy, .chunk_bytes = input.chunk_bytes, .min_chunk_bytes = input.min_chunk_bytes};
   PlanWorkspace workspace;

@@ -1,4 +1,4 @@
-// Policies: each makes transfers of a matrix between GPUs. One file for each family, which cites its source.
+// Policies: each turns a matrix between GPUs into transfers. Each family has a file, which cites its source.
 #ifndef RAILSD_SIM_POLICIES_POLICY_H_
 #define RAILSD_SIM_POLICIES_POLICY_H_
 

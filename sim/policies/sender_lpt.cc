@@ -1,7 +1,7 @@
-// Longest processing time first over all that a node sends, with nothing but the loads of its own NICs.
+// Longest processing time first over all bytes that a node sends, by the loads of its own NICs alone.
 //
-// rails_paper: RailS as published (Xu et al., arXiv 2510.19262): flows are cut into chunks; each node, alone, lays them
-// on its rails, the longest first, each on the rail that has least. Where a destination's chunks land is not looked at.
+// rails_paper: RailS as published (Xu et al., arXiv 2510.19262): each node cuts its flows into chunks and lays them on
+// its rails, the longest first, each on the rail that then ends soonest. The loads of receiving NICs do not count.
 // lpt_flows: the same over whole flows.
 #include <algorithm>
 #include <vector>
@@ -13,7 +13,7 @@
 namespace railsd::sim {
 namespace {
 
-// More at one node, or in all, would take gigabytes, or hours.
+// More pieces at one node would take gigabytes, and more in all would take hours.
 constexpr uint64_t kMostPiecesOfNode = 1 << 22, kMostPieces = 1 << 30;
 
 struct Piece {
@@ -23,7 +23,7 @@ struct Piece {
   uint16_t rail = 0;
 };
 
-// All chunks of a node, by destination, its successor first.
+// Cuts the flows of a node into chunks, by destination, the node's successor first.
 void CutFlows(const PolicyInput& input, size_t source, uint64_t chunk_bytes, std::vector<Piece>* pieces) {
   const size_t nodes = input.fabric.nodes;
   std::vector<GpuFlow> flows;
@@ -43,7 +43,8 @@ void CutFlows(const PolicyInput& input, size_t source, uint64_t chunk_bytes, std
   }
 }
 
-// Whether the chunks are few enough. Flows are not counted: they are there, whatever the chunk.
+// Checks that the chunks are few enough. The first chunk of each flow does not count, because longer chunks would not
+// make it fewer.
 absl::Status CheckPieces(const PolicyInput& input, uint64_t chunk_bytes) {
   std::vector<uint64_t> pieces(input.fabric.nodes, 0);
   const absl::Status status = ForEachPair(input, [&](size_t source, size_t /*destination*/, const auto& flows) {

@@ -1,13 +1,13 @@
 // Spraying: the pieces of every flow over all rails.
 //
-// round_robin: chunks in turn over the rails that join two nodes, the turn going on from destination to destination:
-// `round_robin` of this project's planner. The turn does not look at bytes, so short last chunks make it uneven.
+// round_robin: `round_robin` of this project's planner. Chunks go in turn over the rails that join two nodes, and the
+// turn goes on from destination to destination. It does not count bytes, so short last chunks make it uneven.
 // reps: Bonato et al., "REPS: Recycled Entropy Packet Spraying", arXiv 2407.21625. Packets are sprayed over all paths;
 // an acknowledgement without a mark puts its path back into use, one with a mark does not. A path thus carries as much
-// as it acknowledges, and a slow one less than others, whether the sender's NIC or a switch limits it. This model goes
-// by rounds: the bytes that a pair of nodes has left are divided over the rails by their latest rates; a rate counts
-// half where packets were marked. A path that dies is left at once (REPS: in less than 100 us). A path that comes up
-// gets its part of the bytes that are left, as packets draw it again.
+// as it acknowledges, and a slow one less than others, whether the sender's NIC or a switch limits it. This model works
+// in rounds: it divides the bytes left of a pair of nodes over the rails by their latest rates; the marked part of a
+// rate counts half. Senders leave a path that dies at once (REPS: in less than 100 us). A path that comes up gets its
+// part of the bytes left, because packets draw it again.
 #include <algorithm>
 #include <memory>
 #include <vector>
@@ -24,9 +24,9 @@ namespace {
 
 constexpr double kRepsRoundSeconds = 10e-6;
 constexpr double kRepsMostRounds = 200;
-constexpr double kMarkedPart = 0.5;   // of a marked rate that does not count
-constexpr double kLeastBytes = 4096;  // less is a packet
-constexpr double kLeastPart = 0.01;   // of what a transfer has left; less does not move
+constexpr double kMarkedPart = 0.5;   // part of a marked rate that does not count
+constexpr double kLeastBytes = 4096;  // about a packet; less does not move
+constexpr double kLeastPart = 0.01;   // of the bytes left of a transfer; less does not move
 
 class Reps : public Reaction {
  public:
@@ -56,7 +56,7 @@ class Reps : public Reaction {
     }
   }
 
-  // Spreads the rest of a pair over the live rails on which it has nothing, too.
+  // Moves a part of the bytes left of a pair to the live rails on which it has none.
   void SprayOverNew(const std::vector<uint32_t>& transfers, NetworkView& view) {
     if (transfers.empty()) return;
     std::vector<bool> used(fabric_.rails(), false);
@@ -83,7 +83,7 @@ class Reps : public Reaction {
     double surplus = 0;  // bytes above the share by weight; negative: below
   };
 
-  // Divides what is left of a pair by weight.
+  // Divides the bytes left of a pair over its rails by weight.
   void Shift(const std::vector<uint32_t>& transfers, NetworkView& view) {
     double left = 0, weight = 0, missing = 0;
     shares_.clear();

@@ -17,8 +17,8 @@ inline double PairSpeed(const Fabric& fabric, const NetworkView& view, size_t so
   return std::min(view.SpeedOf(fabric.Nic(source, rail)), view.SpeedOf(fabric.Nic(destination, rail)));
 }
 
-// Moves what the node has left on dead rails to those that are alive, by their speeds. Transfers between nodes that no
-// rail joins stay.
+// Moves the node's bytes left on dead rails to live rails, by their speeds. A transfer between nodes that no live rail
+// joins stays.
 inline void LeaveDeadRails(const Fabric& fabric, size_t node, NetworkView& view) {
   const absl::Span<const uint32_t> active = view.ActiveFrom(node);
   for (const uint32_t transfer : std::vector<uint32_t>(active.begin(), active.end())) {
@@ -36,7 +36,7 @@ inline void LeaveDeadRails(const Fabric& fabric, size_t node, NetworkView& view)
       Path to = path;
       to.source_rail = to.destination_rail = static_cast<uint16_t>(rail);
       rest -= speed(rail);
-      // The last one takes what rounding has left.
+      // The last rail also takes the remainder of the rounding.
       view.Move(transfer, rest > 0 ? bytes * speed(rail) / sum : view.BytesLeft(transfer), to);
     }
   }

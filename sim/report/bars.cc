@@ -28,7 +28,7 @@ struct Bar {
   std::string label;
   std::string css;  // of the label
   std::vector<Part> parts;
-  std::string text;  // behind the bar
+  std::string text;  // to the right of the bar
 };
 
 double LengthOf(const Bar& bar) {

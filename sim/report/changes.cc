@@ -26,7 +26,8 @@ std::string WithTime(const RailChange& change) {
                       seconds > 0 ? rails::ctl::FormatSeconds(seconds) + " on" : "the start");
 }
 
-// Whether a later change gives the same NICs a speed again. One for a single node leaves the rail of other nodes dead.
+// True if a later change gives the same NICs a speed again. A change of one node does not revive a rail that has died
+// on all nodes.
 bool IsRevived(const std::vector<RailChange>& changes, size_t index) {
   const RailChange& death = changes[index];
   return std::any_of(changes.begin() + static_cast<std::ptrdiff_t>(index) + 1, changes.end(),

@@ -65,14 +65,14 @@ Curve UseCurve(const Timeline& timeline, double speed) {
   return curve;
 }
 
-// Draws one curve for each policy. The curve of a policy that never ends goes on to the edge, where it has a cross.
+// Draws one curve for each policy. If a policy never ends, its curve goes on to the edge and ends there with a cross.
 template <typename CurveOf>
 std::string DrawCurves(const PointResult& point, const std::string& y_label, const std::string& title,
                        const CurveOf& curve_of) {
   Plot plot(TimeAxis(LongestDetail(point)), PercentAxis(), "Time since the start", y_label, title);
   plot.DrawTicks();
   plot.DrawBound(BoundOfDetail(point));
-  double shift = 0;  // crosses lie side by side
+  double shift = 0;  // puts crosses side by side
   for (const PolicyResult& policy : point.policies) {
     if (!policy.details.has_value()) continue;
     const Details& details = *policy.details;

@@ -24,7 +24,7 @@ std::string Tile(const std::string& value, const std::string& meaning) {
   return absl::StrCat("<div><b>", Escaped(value), "</b><span>", Escaped(meaning), "</span></div>\n");
 }
 
-// Policies that end, neither the floor nor among the best, by time.
+// Policies that end, without the floor and the best ones, by time.
 std::vector<const PolicyResult*> Behind(const PointResult& point) {
   std::vector<const PolicyResult*> behind;
   for (size_t i = 0; i < point.policies.size(); ++i) {
@@ -127,7 +127,7 @@ std::string Heading(const char* title, const std::string& note) {
   return absl::StrCat("<h3>", title, "</h3>\n<p class=\"note\">", Escaped(note), "</p>\n");
 }
 
-// Scrolls on a narrow screen rather than getting illegible.
+// Lets the plot scroll on a narrow screen, where it would become illegible.
 std::string Wide(const std::string& plot) { return absl::StrCat("<div class=\"wide\">", plot, "</div>\n"); }
 
 std::string Plots(const PointResult& point) {
@@ -180,7 +180,7 @@ std::string Sweep(const Report& report) {
   const auto full = std::find_if(report.points.begin(), report.points.end(),
                                  [](const PointResult& point) { return !point.policies.empty(); });
   if (full != report.points.end()) out += Legend(*full);
-  // The key with the most values makes the best curve.
+  // Draws curves over the key with the most values.
   size_t key = 0;
   size_t most = 0;
   for (size_t i = 0; i < report.swept.size(); ++i) {

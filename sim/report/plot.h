@@ -25,7 +25,7 @@ class Plot {
   void DrawBound(double at);  // a vertical line, unless `at` is beyond the axis
   void DrawLevel(double at);  // a horizontal line
 
-  // Values above the y axis lie at its end. `shift` moves a mark to the right, in pixels.
+  // Draws values above the y axis at its end. `shift` moves a mark to the right, in pixels.
   void Draw(const Curve& curve, const std::string& policy);
   void DrawDot(double x, double y, double shift, const std::string& policy, const std::string& tip);
   void DrawCross(double x, double y, double shift, const std::string& policy, const std::string& tip);

@@ -10,7 +10,7 @@ namespace railsd::sim {
 
 // Completion by policy: network and fixed cost, with a line at the bound.
 std::string CompletionBars(const PointResult& point);
-// Iteration by policy: compute, exchanges that are seen, and those that compute hides. "" without a model.
+// Iteration by policy: compute, visible exchanges, and exchanges that compute hides. "" without a model.
 std::string IterationBars(const PointResult& point);
 // Share of pairs of nodes that have ended, over time. A policy that never ends stays below 100 % and has a cross.
 std::string EndCurves(const PointResult& point);

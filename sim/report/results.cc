@@ -20,7 +20,7 @@ std::string DescribeRails(const std::vector<double>& speeds) {
                       rails::ctl::FormatBitRate(*most));
 }
 
-// "8 rails of 400 Gbit/s", or what all points have in common of it.
+// "8 rails of 400 Gbit/s", or the part of it that all points have in common.
 std::string CommonRails(const Report& report) {
   const std::vector<double>& first = report.points.front().rail_speeds;
   const auto all = [&](const auto& holds) {

@@ -22,12 +22,12 @@ inline constexpr std::string_view kFloorPolicy = "optimum";
 
 inline constexpr double kTie = 1e-3;
 
-// For plots: the first exchange of a point.
+// The data of plots, from the first exchange of a point.
 struct Details {
   std::vector<double> pair_ends;     // of pairs of nodes that exchange, ascending; infinite: some bytes never arrive
   std::vector<double> send_busy;     // by NIC: node * rails + rail
   std::vector<double> receive_busy;  // the same
-  double seconds = 0;                // of the network
+  double seconds = 0;                // without fixed cost
   double bound_seconds = 0;
   Timeline timeline;
 
@@ -47,7 +47,7 @@ struct PolicyResult {
   double send_imbalance = 1;
   double receive_imbalance = 1;
   double queue_peak_bytes = 0;  // packet mode
-  uint64_t moves = 0;           // bytes that went to another path while they moved: how often
+  uint64_t moves = 0;           // how often the policy moved bytes to another path
   uint64_t dropped_packets = 0;
   uint64_t marked_packets = 0;
   double paused_seconds = 0;
@@ -59,7 +59,7 @@ struct PolicyResult {
   bool Ends() const { return std::isfinite(network_seconds); }
   double seconds() const { return network_seconds + fixed.Sum(); }
   double OverBound() const { return bound_seconds > 0 ? seconds() / bound_seconds : 1; }
-  // To compare points by: the time of an iteration, or without one that of all exchanges.
+  // The time by which points are compared: that of an iteration if there is one, otherwise that of all exchanges.
   double PointSeconds() const { return iteration.has_value() ? iteration->seconds : seconds(); }
   double FixedShare() const { return seconds() > 0 ? fixed.Sum() / seconds() : 0; }
 };
@@ -77,10 +77,11 @@ struct PointResult {
   double scale = 1;  // of the volumes of the file
   std::vector<PolicyResult> policies;
 
-  // The first policy with the least time, the floor aside; none when none ends.
+  // The first policy with the least time, without the floor; nullopt if no policy ends.
   std::optional<size_t> Best() const;
   double BoundSeconds() const;  // of all exchanges; 0 when no policy can run
-  // Whether a policy is as good as that one. Differences below kTie are the model's rather than the policy's.
+  // True if a policy ends and no other one except the floor is faster. Differences below kTie do not count, because
+  // they come from the model.
   bool IsBest(size_t index) const;
   // The time of the best policy, as people read it; "-" when none ends.
   std::string BestTime() const;
@@ -105,7 +106,7 @@ std::string_view TimeName(const Report& report);
 // "zipf: 16 nodes x 8 GPUs, 8 rails of 400 Gbit/s; 2 exchanges, 1.2 GiB between nodes".
 std::string PointFacts(const PointResult& point);
 
-// The same of all points, as far as they have it in common: "8 GPUs a node, 8 rails of 400 Gbit/s".
+// The facts that all points have in common: "8 GPUs a node, 8 rails of 400 Gbit/s".
 std::string CommonFacts(const Report& report);
 // "a", "a and b", "a, b and c", "a, b, c and 2 more".
 std::string JoinNames(const std::vector<std::string>& names);

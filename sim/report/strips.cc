@@ -27,7 +27,7 @@ struct Layout {
 
   double Scale() const { return (kBandsWidth - left - kBandsRight) / axis.most; }
   double Row() const { return height / static_cast<double>(rails); }
-  // Rails from one number to the next, so that numbers do not cover each other.
+  // Every how many rails a number stands, so that numbers do not cover each other.
   size_t NumberStep() const { return static_cast<size_t>(std::max(1.0, std::ceil(kNumberHeight / Row()))); }
   double NumberWidth() const { return TextWidth(absl::StrCat(rails - 1)); }
 };
@@ -66,7 +66,7 @@ Layout LayoutOf(const PointResult& point) {
   return layout;
 }
 
-// The line of one rail; neighbours of one colour are one rectangle.
+// Draws the line of one rail. Neighbouring bins of one colour are one rectangle.
 void DrawRail(const std::vector<double>& use, const Layout& layout, double y, double cell, Svg* svg) {
   for (size_t i = 0; i < use.size();) {
     size_t end = i + 1;
@@ -83,7 +83,7 @@ void DrawBand(const PointResult& point, const Timeline& timeline, const Layout& 
     std::vector<double> use;
     const double speed = point.rail_speeds[rail] * static_cast<double>(point.nodes) * timeline.bin_seconds;
     for (size_t bin = 0; bin < timeline.bins(); ++bin) {
-      // Never above 1 but for rounding: a rail's line rate is the end of the scale.
+      // 1 is the rail's line rate. Only rounding can exceed it.
       use.push_back(speed > 0 ? std::min(timeline.bytes[bin * timeline.rails + rail] / speed, 1.0) : 0);
     }
     const double top = y + layout.Row() * static_cast<double>(rail);
@@ -100,13 +100,13 @@ void DrawPolicy(const PointResult& point, const PolicyResult& policy, const Layo
             ends ? "" : "bad");
   DrawBand(point, timeline, layout, y, svg);
   if (ends) return;
-  // Its rails stay idle.
+  // The rails stay idle until the end of the axis.
   const double width = timeline.bin_seconds * static_cast<double>(timeline.bins()) * layout.Scale();
   const double rest = kBandsWidth - kBandsRight - layout.left - width;
   if (rest > 0) svg->Rect(layout.left + width, y, rest, layout.height, HeatClass(0), policy.policy + " never ends");
 }
 
-// A vertical line for each time at which rails change. Its label is left out where it would cover the one before.
+// Draws a vertical line for each time at which rails change. Leaves out a label that would cover the one before.
 void DrawChanges(const PointResult& point, const Layout& layout, Svg* svg) {
   double labelled = 0;  // the end of the last label
   for (const ChangeMark& mark : ChangeMarks(point)) {

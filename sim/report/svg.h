@@ -9,16 +9,16 @@
 
 namespace railsd::sim {
 
-// Text as HTML and SVG want it.
+// Escapes a text for HTML and SVG.
 std::string Escaped(std::string_view text);
-// At most two decimals, none at the end that is 0.
+// Prints at most two decimals, without trailing zeros.
 std::string Coordinate(double value);
 
 // A linear axis from 0 with round ticks.
 struct Axis {
   double most = 1;    // the end, which need not be a tick
   double step = 1;    // between ticks
-  double factor = 1;  // of values to what is printed
+  double factor = 1;  // from values to printed numbers
   std::string unit;   // "ms", "%"
   std::vector<double> Ticks() const;
   std::string Label(double value) const;  // the number alone
@@ -32,7 +32,7 @@ double TextWidth(std::string_view text);
 
 class Svg {
  public:
-  // `title` is read by those who cannot see the plot.
+  // `title`: the text that screen readers read.
   Svg(double width, double height, std::string_view title);
   void Rect(double x, double y, double width, double height, std::string_view css, std::string_view tip = {});
   void Line(double x1, double y1, double x2, double y2, std::string_view css);

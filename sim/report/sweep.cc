@@ -18,14 +18,14 @@ constexpr double kMostRatio = 6;  // larger ones lie at the edge
 constexpr size_t kMostPlots = 12;
 constexpr double kLetterWidth = 6.5;  // of a label, in pixels
 
-// Where the values of a swept key lie on an axis: as numbers if all are, otherwise evenly.
+// The places of a swept key's values on an axis: numeric if all values are numbers, otherwise evenly spaced.
 struct Places {
   bool numbers = true;
-  bool joined = true;  // by lines: numbers, some with a unit
+  bool joined = true;  // lines join the values: all are numbers, with or without a unit
   std::vector<std::string> values;
 };
 
-// "400gbit", "16MiB" and "4" are; "3:1ms:0" and "zipf" are not.
+// True for a number with or without a unit, such as "400gbit", "16MiB" and "4"; false for "3:1ms:0" and "zipf".
 bool IsMeasure(const std::string& value) {
   const size_t unit = std::min(value.find_first_not_of("0123456789."), value.size());
   return unit > 0 && std::all_of(value.begin() + static_cast<std::ptrdiff_t>(unit), value.end(),
@@ -133,7 +133,7 @@ class SweepPlot {
     end();
   }
 
-  // Where lines do not tell them apart, and above the plot, policies lie side by side.
+  // Puts the marks of policies side by side above the plot, and inside it if no lines join them.
   void DrawMark(const PointResult& point, size_t policy, Plot* plot) const {
     const PolicyResult* ran = Ran(point, policy);
     if (ran == nullptr) return;
@@ -166,7 +166,7 @@ std::string MapCell(const PointResult& point, size_t index) {
 }  // namespace
 
 std::string SweepCurves(const Report& report, size_t key) {
-  // Points that differ in this key only, by the values of the others.
+  // Groups the points by the values of the other keys, so that points of a group differ in this key only.
   std::map<std::string, std::vector<const PointResult*>> groups;
   std::vector<std::string> order;
   for (const PointResult& point : report.points) {

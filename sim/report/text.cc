@@ -35,7 +35,7 @@ std::string Line(const std::string& text) { return text.empty() ? "" : absl::Str
 
 std::string Time(double seconds) { return std::isfinite(seconds) ? FormatSeconds(seconds) : "never"; }
 
-// "-" without a bound, as there are no bytes between nodes. The ratio of a few bytes is fixed cost alone.
+// "-" if no bytes move between nodes, so that there is no bound. With a few bytes, the ratio shows fixed cost alone.
 Cell RatioCell(const PolicyResult& policy, bool best, const char* mark = "") {
   if (!policy.error.empty() || policy.bound_seconds <= 0) return {"-"};
   const double ratio = policy.OverBound();

@@ -13,7 +13,7 @@ namespace railsd::sim {
 namespace {
 
 constexpr int kWidth = 30;
-constexpr double kLeastElapsed = 0.5;  // seconds before a time can be told
+constexpr double kLeastElapsed = 0.5;  // seconds before the time left is shown
 constexpr std::chrono::milliseconds kInterval{100};
 
 }  // namespace

@@ -1,4 +1,4 @@
-// One line on a terminal that tells how much is done and how long the rest takes.
+// One line on a terminal that shows how much is done and how long the rest takes.
 #ifndef RAILSD_SIM_RUN_PROGRESS_H_
 #define RAILSD_SIM_RUN_PROGRESS_H_
 

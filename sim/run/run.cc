@@ -22,7 +22,7 @@ double CostOf(const Scenario& scenario) {
 
 // The exchanges of a point. The first policy that needs them makes them, the last one frees them.
 struct SharedTraffic {
-  absl::Mutex making;  // held while the exchanges are made; nobody writes them between then and the last policy
+  absl::Mutex making;  // held while the exchanges are made; they do not change before the last policy has ended
   std::optional<absl::StatusOr<Traffic>> traffic;
   std::atomic<size_t> left{0};  // policies
 };
@@ -102,7 +102,7 @@ class Run {
     result.scale = traffic.scale;
   }
 
-  // The failure of the first point counts, so that the message does not depend on the threads.
+  // Keeps the failure of the first failed point, so that the message does not depend on the order of threads.
   void Fail(size_t point, absl::Status status) {
     absl::MutexLock lock(&mutex_);
     if (failure_.ok() || point < failed_point_) {

@@ -73,7 +73,7 @@ void AddIteration(const Scenario& scenario, const DirectionSums& seconds, const 
       Iteration(ShapeOf(scenario), scenario.tokens, seconds[0] / counts[0], seconds[1] / counts[1], scenario.compute);
 }
 
-// A policy that this fabric does not allow is a result as others are.
+// True for an error that becomes a result: this fabric does not allow the policy.
 bool CannotRun(const absl::Status& status) { return absl::IsFailedPrecondition(status) || absl::IsUnavailable(status); }
 
 }  // namespace

@@ -5,7 +5,7 @@
 namespace railsd::sim {
 namespace {
 
-// Counts of exchanges and flows between nodes; one that is sent and one that is received are two.
+// Counts of a node's exchanges and flows with other nodes, sent and received ones added.
 struct Counts {
   size_t peers = 0;
   size_t flows = 0;

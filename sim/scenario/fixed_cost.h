@@ -26,7 +26,7 @@ struct FixedCost {
   friend bool operator==(const FixedCost&, const FixedCost&) = default;
 };
 
-// The steps of one exchange at the node that they hold up longest.
+// The steps of one exchange at the node where they take longest in all.
 struct FixedSeconds {
   double job = 0;
   double peers = 0;
@@ -36,7 +36,7 @@ struct FixedSeconds {
   void Add(const FixedSeconds& other);
 };
 
-// All 0 when no bytes cross between nodes. Half a peer, or flow, is one that only sends or only receives.
+// All 0 if no bytes move between nodes. A peer or flow in one direction only counts half.
 FixedSeconds FixedSecondsOf(const FixedCost& cost, const rails::workload::TrafficMatrix& ranks, size_t gpus_per_node);
 
 }  // namespace railsd::sim

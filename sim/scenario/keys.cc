@@ -131,7 +131,7 @@ const Key kKeys[] = {
 };
 // clang-format on
 
-// Letters to insert, remove or replace.
+// The least number of letters to insert, remove or replace to get from one text to the other.
 size_t Distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});

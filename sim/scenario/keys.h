@@ -12,7 +12,7 @@
 
 namespace railsd::sim {
 
-// Workloads or settings for which a key means something.
+// Workloads or settings with which a key has an effect.
 enum class KeyUse : uint8_t {
   kAlways,
   kZipf,
@@ -31,7 +31,7 @@ struct Key {
   std::string_view name;      // "workload.zipf_exponent": section and key in YAML
   std::string_view flag;      // "--zipf-exponent"
   std::string_view type;      // "SIZE", "RATE", ...
-  std::string_view standard;  // the default, as printed; may be no value
+  std::string_view standard;  // the default, as printed; may be a text that is no value
   std::string_view help;      // a sentence
   KeyUse use = KeyUse::kAlways;
   // Sets the field, or returns why the text is no such value.
@@ -42,7 +42,7 @@ struct Key {
 absl::Span<const Key> Keys();
 const Key* FindKey(std::string_view name);
 
-// Whether a key with this use changes anything at this point.
+// True if a key with this use has an effect at this point.
 bool Applies(KeyUse use, const Scenario& scenario);
 std::string_view DescribeUse(KeyUse use);  // "needs workload zipf"
 

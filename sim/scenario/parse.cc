@@ -20,7 +20,7 @@ constexpr size_t kMostChanges = 1000;
 
 std::string Message(const absl::Status& status) { return std::string(status.message()); }
 
-// A mistake of a part of a value, with the part in front. Parsers of quantities begin with it themselves.
+// Puts the mistaken part of a value in front of its mistake. The parsers of quantities have done so themselves.
 std::string MistakeOf(absl::string_view part, const std::string& mistake) {
   if (mistake.empty() || absl::StartsWith(mistake, "'")) return mistake;
   return absl::StrCat("'", part, "' ", mistake);
@@ -111,7 +111,6 @@ std::string ParseSpeeds(const std::string& text, std::vector<double>* speeds) {
     parsed.push_back(speed);
   }
   if (parsed.size() > kMostRails) return absl::StrCat("has more than ", kMostRails, " speeds");
-  // A single zero is no cluster.
   if (std::all_of(parsed.begin(), parsed.end(), [](double speed) { return speed == 0; })) {
     return "is zero; at least one rail must have a rate above it";
   }

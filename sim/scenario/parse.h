@@ -1,5 +1,5 @@
-// Setters of a scenario's fields. Each returns "" or why the text is no such value: "is below zero", or, when a part of
-// the text is the mistake, "'-1us' is below zero". Private to sim/scenario.
+// Setters of a scenario's fields. Each returns "" or the reason why the text is no such value: "is below zero", or, if
+// only a part of the text is wrong, "'-1us' is below zero". Private to sim/scenario.
 #ifndef RAILSD_SIM_SCENARIO_PARSE_H_
 #define RAILSD_SIM_SCENARIO_PARSE_H_
 

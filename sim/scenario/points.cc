@@ -14,8 +14,8 @@
 namespace railsd::sim {
 namespace {
 
-// The mistake of a value. One that begins with a part of the value, as "'fast' is no rate" does, quotes this part
-// alone.
+// The error for a mistake of a value. If the mistake begins with a part of the value, such as "'fast' is no rate", the
+// error quotes only this part.
 absl::Status MistakeIn(const Document& document, const Setting& setting, const Value& value,
                        const std::string& mistake) {
   const size_t end = mistake.find("' ");
@@ -23,7 +23,7 @@ absl::Status MistakeIn(const Document& document, const Setting& setting, const V
   return MistakeAt(document, setting, {mistake.substr(1, end - 1), value.line}, mistake.substr(end + 2));
 }
 
-// Every value by itself.
+// Checks every value by itself.
 absl::Status CheckValues(const Document& document) {
   for (const Setting& setting : document.settings) {
     const Key& key = *FindKey(setting.key);
@@ -76,7 +76,7 @@ absl::Status TooMany(const Document& document, const std::vector<const Setting*>
                    ": the sweep has ", count, " points (", factors, "); ", kMostPoints, " are allowed"));
 }
 
-// Refuses a key that changes nothing at any point: it is a mistake of the scenario's author.
+// Refuses a key that has no effect at any point, because it is probably a mistake.
 absl::Status CheckUses(const Document& document, const Points& points) {
   const bool crossed = std::any_of(Policies().begin(), Policies().end(), [&](const PolicyInfo& policy) {
     return policy.crosses_rails &&
@@ -96,7 +96,7 @@ absl::Status CheckUses(const Document& document, const Points& points) {
   return absl::OkStatus();
 }
 
-// A point, and the value of each setting there; parallel to the document's settings.
+// A point, and the value of each setting at this point, in the order of the document's settings.
 struct Combination {
   Point point;
   std::vector<const Value*> values;
@@ -104,7 +104,7 @@ struct Combination {
 
 bool IsSwept(const Setting& setting) { return setting.key != "policy" && setting.values.size() > 1; }
 
-// Files are named relative to the scenario that names them.
+// A file's name in a scenario is relative to the scenario's folder.
 std::string ResolvedFile(const Document& document, const Value& value) {
   const std::filesystem::path path = value.text;
   if (value.line == 0 || path.is_absolute()) return value.text;
@@ -114,7 +114,7 @@ std::string ResolvedFile(const Document& document, const Value& value) {
 Combination CombinationAt(const Document& document, size_t index, size_t count) {
   Combination combination;
   Scenario& scenario = combination.point.scenario;
-  // A file without a workload is the workload.
+  // If only a file is given, the workload is `file`.
   if (document.Find("workload.file") != nullptr && document.Find("workload.kind") == nullptr) {
     scenario.workload = kFileWorkload;
   }

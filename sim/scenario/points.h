@@ -26,11 +26,11 @@ struct Points {
   std::vector<std::string> policies;
 };
 
-// INVALID_ARGUMENT, with place, key, value and reason: a value that is none, a key that changes nothing at any point, a
+// INVALID_ARGUMENT, with place, key, value and reason: a malformed value, a key that has no effect at any point, a
 // contradiction between keys, an unknown policy, the same value twice in a list, or more than kMostPoints points.
 absl::StatusOr<Points> MakePoints(const Document& document);
 
-// Names the place of the document that a failure of a point comes from: the line of a key, or the point's values.
+// Names the place in the document that explains a failure of a point: the line of a key, or the point's values.
 std::string DescribePoint(const Points& points, const Point& point);
 
 }  // namespace railsd::sim

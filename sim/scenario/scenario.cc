@@ -24,7 +24,7 @@ std::optional<Contradiction> CheckFabric(const Scenario& s) {
   if (std::all_of(s.speeds.begin(), s.speeds.end(), [](double speed) { return speed == 0; })) {
     return Contradiction{{"fabric.speed"}, "every rail is dead from the start"};
   }
-  const bool file = s.workload == kFileWorkload;  // which says how many nodes there are
+  const bool file = s.workload == kFileWorkload;  // the file then decides the number of nodes
   const size_t nodes = s.nodes != 0 || file ? s.nodes : kDefaultNodes;
   if (nodes * s.gpus > kMostRanks) {
     return Contradiction{{"fabric.nodes", "fabric.gpus"},

@@ -22,7 +22,7 @@ namespace railsd::sim {
 
 // Which exchanges of a step are simulated.
 enum class Exchanges : uint8_t {
-  kAuto,  // both of a model or trace, otherwise the matrix as it is
+  kAuto,  // both for a model or trace, otherwise the matrix as it is
   kDispatch,
   kCombine,
   kBoth,
@@ -35,7 +35,7 @@ struct ModelOverrides {
 };
 
 struct Scenario {
-  size_t nodes = 0;  // 0: those of the file; without a file 4
+  size_t nodes = 0;  // 0: as many as the file has; 4 without a file
   size_t gpus = 8;
   size_t rails = 8;
   std::vector<double> speeds = {50e9};  // bytes per second, one for all or one for each rail
@@ -47,7 +47,7 @@ struct Scenario {
 
   std::string workload = "zipf";
   std::string file;             // as written
-  uint64_t bytes_per_rank = 0;  // 0: 16 MiB of generated workloads, files as they are
+  uint64_t bytes_per_rank = 0;  // 0: 16 MiB for generated workloads; files are not scaled
   double zipf_exponent = 1.2;
   double sparse_fraction = 0.25;
   bool even_spread = false;
@@ -90,10 +90,10 @@ RoutingOptions RoutingOf(const Scenario& scenario);
 
 // A rule that several keys break together.
 struct Contradiction {
-  std::vector<std::string> keys;  // any of which could be changed, the likeliest first
+  std::vector<std::string> keys;  // a change of any of them can end it, the likeliest first
   std::string reason;
 };
-// Checks what no single key can tell. Files are not read.
+// Checks the rules for several keys together. Reads no files.
 std::optional<Contradiction> FindContradiction(const Scenario& scenario);
 
 }  // namespace railsd::sim

@@ -40,7 +40,7 @@ absl::StatusOr<std::vector<workload::Step>> FromFile(const Scenario& s) {
   return std::move(trace->steps);
 }
 
-// The nodes of the cluster; the ends of a matrix are those or the GPUs.
+// Number of nodes of the cluster. `ends`: size of a matrix, between nodes or between GPUs.
 absl::StatusOr<size_t> NodesOf(const Scenario& s, size_t ends) {
   if (s.nodes == 0) return ends;
   if (ends == s.nodes || ends == s.nodes * s.gpus) return s.nodes;
@@ -103,7 +103,7 @@ absl::StatusOr<Traffic> OfSteps(const Scenario& s) {
                                       s.even_spread ? workload::Spread::kEven : workload::Spread::kSkewed, s.seed + i);
       if (!ranks.ok()) return ranks.status();
     }
-    TrafficMatrix combine;  // made before dispatch moves away, and only if wanted: matrices are large
+    TrafficMatrix combine;  // made before the move of `ranks` below, and only if wanted, because matrices are large
     if (Wants(s, trace, true)) combine = ranks->Transposed();
     if (Wants(s, trace, false)) traffic.exchanges.push_back({i, false, *std::move(ranks)});
     if (Wants(s, trace, true)) traffic.exchanges.push_back({i, true, std::move(combine)});
