@@ -16,14 +16,14 @@ namespace railsd {
 using DataKey = std::array<uint8_t, 32>;  // secret, never logged
 using Mac = std::array<std::byte, 32>;
 
-// 32 bytes that nobody can guess. Both abort when the system has none.
+// 32 random bytes that cannot be guessed. Both functions abort when the system cannot give any.
 std::array<std::byte, 32> DrawNonce();
 DataKey DrawDataKey();
 
 // HMAC-SHA256 (RFC 2104) of a label, which says what is proven, and of the parts one after the other; the parts are of
 // fixed size. Aborts when out of memory.
 Mac Authenticate(const DataKey& key, absl::string_view label, std::initializer_list<absl::Span<const std::byte>> parts);
-// In a time that does not depend on where they differ.
+// Both compare in a time that does not depend on where the two differ.
 bool SameMac(const Mac& a, const Mac& b);
 bool SameKey(const DataKey& a, const DataKey& b);
 

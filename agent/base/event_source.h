@@ -28,7 +28,7 @@ class EventHost {
   virtual void RemoveSource(EventSource* source) = 0;
 };
 
-// The host's part of it: a list of sources, and the sleep.
+// A host's list of sources, and its sleep.
 class SourcePoller {
  public:
   // Any thread. A source that is added during a sleep is polled from the next one on.
@@ -38,13 +38,13 @@ class SourcePoller {
   // The polling thread only. Sleeps until a source or `wake_fd` is readable, at most for `limit`; not at all if a
   // source has said that it has more.
   void Sleep(int wake_fd, absl::Duration limit);
-  // Serves what the last sleep has found. False: nothing.
+  // Serves the sources that the last sleep found ready. False: there were none.
   bool Serve();
 
  private:
   std::mutex mutex_;                              // held during EventSource::Serve()
   absl::InlinedVector<EventSource*, 4> sources_;  // guarded by mutex_
-  // The polling thread's own: sources to serve next, and those of them that said that they have more.
+  // Used by the polling thread only: sources to serve next, and sources that said in their turn that they have more.
   absl::InlinedVector<EventSource*, 4> ready_, more_;
 };
 

@@ -17,7 +17,7 @@ inline constexpr size_t kMaxFailedRanks = 64;
 absl::Status WithFailedRanks(absl::Status status, const std::vector<Rank>& ranks);
 // Empty: none, or not known.
 std::vector<Rank> FailedRanks(const absl::Status& status);
-// The error that `node` has told of.
+// The error that `node` has reported.
 absl::Status SaidBy(absl::string_view node, absl::StatusCode code, absl::string_view reason,
                     const std::vector<Rank>& failed_ranks);
 

@@ -29,7 +29,7 @@ class FixedList {
     if (memory_ != nullptr) std::allocator<T>().deallocate(memory_, capacity_);
   }
 
-  // There is room.
+  // The list must have room.
   template <typename... Args>
   T& Add(Args&&... args) {
     return *std::construct_at(memory_ + size_++, std::forward<Args>(args)...);

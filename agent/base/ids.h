@@ -26,7 +26,7 @@ class StrongId {
   Rep value_{};
 };
 
-// Index of a rail on this node; rail i of every node hangs on switch i.
+// Index of a rail on this node; rail i of every node is connected to switch i.
 using RailIndex = StrongId<class RailIndexTag, uint32_t>;
 // Index of a remote node in this agent's table of peers; means nothing on another node.
 using PeerIndex = StrongId<class PeerIndexTag, uint32_t>;
@@ -42,10 +42,11 @@ using SegmentId = StrongId<class SegmentIdTag, uint32_t>;
 using PreparedId = StrongId<class PreparedIdTag, uint64_t>;
 // Random number drawn at each start of a daemon.
 using BootId = StrongId<class BootIdTag, uint64_t>;
-// Local handle of a job on this node; never reused, never on a wire.
+// Local handle of a job on this node; never reused, never sent.
 using JobTag = StrongId<class JobTagTag, uint64_t>;
 
-// Epoch of a group: who committed it (boot id of rank 0's agent) and that agent's counter. Unique over all groups.
+// Epoch of a group: the boot id of the agent of rank 0, which commits it, and that agent's counter. Unique over all
+// groups.
 struct Epoch {
   BootId boot;
   uint64_t counter = 0;
@@ -56,7 +57,7 @@ struct Epoch {
   }
 };
 
-// One job everywhere: its group's epoch and the sequence number that the ranks gave it.
+// One job on all nodes: its group's epoch and the sequence number that the ranks gave it.
 struct JobKey {
   Epoch epoch;
   JobSeq seq;
@@ -67,7 +68,7 @@ struct JobKey {
   }
 };
 
-// Names where one exchange lands at its receiver, which assigns both numbers. Fences over RDMA carry the slot and the
+// Names the zone of one exchange at its receiver, which assigns both numbers. Fences over RDMA carry the slot and the
 // lower bits of the generation.
 struct ZoneRef {
   static constexpr uint32_t kShortGenerations = 16;  // 4 bits

@@ -47,7 +47,7 @@ class LimitCounters {
  public:
   void Count(Limit limit) { counts_[static_cast<size_t>(limit)].fetch_add(1, std::memory_order_relaxed); }
   uint64_t Read(Limit limit) const { return counts_[static_cast<size_t>(limit)].load(std::memory_order_relaxed); }
-  // Counts, and is the refusal: RESOURCE_EXHAUSTED, the limit's key before the text.
+  // Counts the refusal and returns it: RESOURCE_EXHAUSTED, with the limit's key before the text.
   absl::Status Refuse(Limit limit, absl::string_view text);
 
  private:

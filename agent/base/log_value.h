@@ -9,7 +9,7 @@
 
 namespace railsd {
 
-// As it stands behind "key=": quoted and escaped when it is not one plain word.
+// `value` as the log writes it behind "key=": quoted and escaped unless it is one plain word.
 std::string LogValue(absl::string_view value);
 
 }  // namespace railsd

@@ -11,7 +11,7 @@ namespace railsd {
 
 using RailMask = uint64_t;
 inline constexpr size_t kMaxMaskedRails = 64;  // a node has no more rails
-// Lists by rail have room for so many without an allocation.
+// Lists by rail have room for this many without an allocation.
 inline constexpr size_t kUsualRails = 8;
 using BytesByRail = absl::InlinedVector<uint64_t, kUsualRails>;
 constexpr RailMask RailBit(size_t rail) { return RailMask{1} << rail; }

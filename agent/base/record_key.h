@@ -11,7 +11,7 @@
 
 namespace railsd {
 
-// The input of AES-256-GCM for one direction. Secret; wiped when it goes.
+// The input of AES-256-GCM for one direction. Secret; the destructor wipes it.
 struct RecordKey {
   std::array<uint8_t, 32> key{};
   std::array<uint8_t, 4> salt{};  // the first bytes of every record's nonce
@@ -23,9 +23,9 @@ struct RecordKeys {
   RecordKey to_acceptor, to_dialler;
 };
 
-// HKDF-SHA256 (RFC 5869): `key` is the input, the nonces of who dialled and of who accepted are the salt, and the
-// direction is the info. Two connections have no key in common, since both nonces are drawn for each. Aborts when out
-// of memory.
+// HKDF-SHA256 (RFC 5869): `key` is the input, the nonces of the dialling and of the accepting end are the salt, and the
+// direction is the info. Each connection draws both nonces, so that no two connections share a key. Aborts when out of
+// memory.
 RecordKeys DeriveRecordKeys(const DataKey& key, absl::Span<const std::byte> dialler,
                             absl::Span<const std::byte> acceptor);
 

@@ -14,7 +14,7 @@ namespace railsd {
 enum class RecoveryPolicy : uint8_t {
   kFail = 1,     // its jobs fail and the group is broken, at once
   kWait = 2,     // its jobs go on when the same daemon is heard of again within the limit; else as kFail
-  kDegrade = 3,  // the others go on without it: bytes from and to its ranks are left out, which reports say
+  kDegrade = 3,  // the others go on without it: bytes from and to its ranks are left out, and reports say so
 };
 
 struct Recovery {

@@ -9,7 +9,7 @@
 namespace railsd {
 
 // The time since the machine was booted, suspensions included, as if that had been in 1970. Unlike absl::Now() it does
-// not jump when somebody sets the clock: no peer falls silent, no deadline passes and no timer waits for it.
+// not jump when the clock is set: a jump would make peers seem silent, deadlines pass and timers wait.
 inline absl::Time SteadyNow() {
   timespec now = {};
   ::clock_gettime(CLOCK_BOOTTIME, &now);

@@ -20,8 +20,8 @@ void WakeEvent::EndSleep() {
   // A waker that found `sleeping_` true and cleared it has written (or is about to write) to the descriptor.
   if (sleeping_.exchange(false, std::memory_order_acq_rel)) return;
   uint64_t count = 0;
-  // Exactly one write follows each clearing. If it is left in the descriptor every later sleep ends at once, so a waker
-  // that was stopped before its write is waited for.
+  // Each clearing is followed by exactly one write. A write that stayed in the descriptor would end every later sleep
+  // at once. The loop therefore waits for a waker that has not written yet.
   while (::read(fd_.get(), &count, sizeof(count)) < 0 && (errno == EAGAIN || errno == EINTR)) ::sched_yield();
 }
 

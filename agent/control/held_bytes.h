@@ -11,7 +11,8 @@
 
 namespace railsd {
 
-// Without what the allocator adds. Names and reasons are bounded elsewhere and short, so they are not looked at.
+// Bytes of the message, without the allocator's overhead. Does not count names and reasons: they are short and bounded
+// elsewhere.
 inline size_t HeldBytes(const ControlMessage& message) {
   const auto bytes_of = [](const auto& elements) { return elements.size() * sizeof(elements[0]); };
   const auto bytes_of_keys = [&](const std::vector<RailKeys>& rails) {

@@ -31,7 +31,7 @@ struct GroupKey {
   friend auto operator<=>(const GroupKey&, const GroupKey&) = default;
 };
 
-// To every peer: one of my ranks wants to join.
+// Sent to every peer: a rank of the sender wants to join.
 struct GroupJoin {
   GroupKey key;
   uint32_t world_size = 0;
@@ -39,13 +39,13 @@ struct GroupJoin {
   Recovery recovery;
   JobSeq next_seq{1};  // the first job that the rank has not finished, over all epochs so far
 };
-// To every peer: that join was given up before a commit.
+// Sent to every peer: the join is over, because it was given up or a commit has answered it.
 struct GroupLeave {
   GroupKey key;
   Rank rank;
 };
-// Rank 0's agent to every peer: who is where. members[r] is the node of rank r. Peers without a member forget the
-// joins.
+// Sent by the agent of rank 0 to every peer: members[r] is the node of rank r. A peer without a member gets members[0]
+// only, and forgets the joins.
 struct GroupCommit {
   GroupKey key;
   Epoch epoch;
@@ -53,7 +53,7 @@ struct GroupCommit {
   Recovery recovery;
   JobSeq next_seq{1};  // the epoch's first job
 };
-// Rank 0's agent to the agent of a join that contradicts it.
+// Sent to the agent of a join that the sender refuses. Usually the sender is the agent of rank 0.
 struct GroupReject {
   GroupKey key;
   Rank rank;
@@ -61,8 +61,8 @@ struct GroupReject {
   std::string reason;
   std::vector<Rank> failed_ranks{};  // as in failed_ranks.h
 };
-// Any member's agent to all others: nothing more can be started in this epoch. Jobs up to `last_seq` go on: the member
-// that left had finished its part of them.
+// Sent by any member's agent to all others: the epoch is over. Jobs up to `last_seq` go on, because a member that left
+// has finished its part of them; later jobs end.
 struct GroupBroken {
   Epoch epoch;
   JobSeq last_seq;
@@ -72,21 +72,21 @@ struct GroupBroken {
   bool left = false;        // a rank has left, and nothing has failed
   std::vector<Rank> failed_ranks{};
 };
-// From a node that drains to the others of a group: its ranks have ended the jobs up to `seq`, and it leaves once the
+// Sent by a draining node to the others of a group: its ranks have ended the jobs up to `seq`, and it leaves when the
 // receiver's ranks have ended them, too.
 struct Leaving {
   Epoch epoch;
   JobSeq seq;
 };
-// The answer, as soon as that is so.
+// The answer to Leaving, when the receiver's ranks have ended those jobs.
 struct MayLeave {
   Epoch epoch;
   JobSeq seq;
 };
 
-// Rails of one node by their connection to the receiver of the message: which one of them is meant.
+// Names one connection of a rail between the sender and the receiver of the message.
 struct RailConnection {
-  static constexpr size_t kMaxFailed = 1024;  // that one message names
+  static constexpr size_t kMaxFailed = 1024;  // the most that one message names
   RailIndex rail;
   uint64_t connection = 0;  // as RailEvent::connection
   friend bool operator==(const RailConnection&, const RailConnection&) = default;
@@ -99,22 +99,22 @@ struct RailKeys {
 // The permission to write one exchange, and where it may land.
 struct Grant {
   struct Range {
-    uint64_t address = 0;  // in the receiver's daemon
+    uint64_t address = 0;  // in the address space of the receiver's daemon
     uint64_t length_bytes = 0;
   };
   ZoneRef zone;
-  // Empty but for rails that write into remote memory. The ranges cover the stream in order, without gaps.
+  // Empty unless rails write into remote memory (verbs). The ranges cover the stream in order, without gaps.
   std::vector<Range> ranges;
   std::vector<RailKeys> keys;
 };
-// Bytes of a job that the sender's rails carried to the receiver, which may not be able to count them. Bookkeeping
-// only, nothing waits for it.
+// Bytes of a job that the sender's rails carried to the receiver, whose own rails may not be able to count them. Only
+// for statistics.
 struct Tally {
   JobKey job;
   std::vector<uint64_t> bytes;  // by rail
 };
-// To every other node of a group, when all ranks of the sender have submitted a job: the bytes that they send to the
-// receiver's ranks and expect from them.
+// Sent to every other node of a group when all ranks of the sender have submitted a job: the bytes that they send to
+// the receiver's ranks and expect from them.
 struct Ready {
   static constexpr size_t kMaxTallies = 1024;
   static constexpr size_t kMaxEagerBytes = 32 << 10;
@@ -129,28 +129,28 @@ struct Ready {
   using RailStates = absl::InlinedVector<RailState, kUsualRails>;
   JobKey job;
   uint64_t tag = 0;
-  bool capacities = false;  // the lengths of `receives` are
+  bool capacities = false;  // the lengths of `receives` are capacities
   Flows sends;              // in the order of the stream: by destination, then source
   Flows receives;           // the same
   RailStates rails;
-  // By rail: what the sender's plans have put onto it for the receiver since the two met, up to the job before. It
-  // tells the receiver how evenly it was planned to receive.
+  // By rail: bytes that the sender's plans have put onto it for the receiver since the two daemons met, without this
+  // job's. They tell the receiver how evenly its rails were planned to receive.
   BytesByRail planned_bytes;
-  std::vector<Tally> tallies;  // of jobs that have ended since the READY before
-  // Permission to write what the sender's ranks expect. Without one it follows as a LateGrant once the receiver's READY
-  // has come.
+  std::vector<Tally> tallies;  // of jobs that have ended since the last READY
+  // Permission to write what the sender's ranks expect. If absent, a LateGrant follows when the receiver's READY has
+  // come.
   std::optional<Grant> grant;
-  // The whole stream of what the sender's ranks send, if it is short: it rides along and needs no grant. Empty: rails
-  // carry it.
+  // The whole stream that the sender's ranks send, if it is short: it needs no grant then. Empty: rails carry the
+  // stream.
   std::string eager;
 };
-// To a node whose READY has come, when there was no room for a grant in this node's own READY.
+// Sent to a node whose READY has come, when the sender's READY carried no grant.
 struct LateGrant {
   JobKey job;
   Grant grant;
 };
-// To the other nodes of a group: the sender's ranks that have not submitted, of a job that others have waited for. Told
-// anew whenever one submits; the READY ends it.
+// Sent to the other nodes of a group when a job has waited for ranks of the sender: the ranks that have not submitted
+// it. Sent again whenever one submits; READY follows the last one.
 struct Unsubmitted {
   static constexpr size_t kMaxMembers = 16;  // as many as a text names
   struct Member {
@@ -167,27 +167,27 @@ struct Abort {
   std::string reason;
   std::vector<Rank> failed_ranks{};
 };
-// The answer to every ABORT, also of a job that is unknown or over: the sender posts nothing more of the job for the
-// receiver. Bytes on the wire of connections that failed at its end may yet land, unless the receiver ends
-// them.
+// The answer to every ABORT, also for a job that is unknown or over: the sender of the answer posts nothing more of the
+// job for the receiver. `failed` names connections that failed at its end: bytes on their wire may still land until the
+// receiver ends these connections.
 struct Quiesced {
   JobKey job;
   std::vector<RailConnection> failed;
 };
-// Connections have failed at the sender's end, and everything that was posted to them has come back, arrived or not; it
-// may yet land. The receiver says which of these exchanges it has, and raises the round of the others. One is
-// outstanding at a time.
+// Connections have failed at the sender's end. Work posted to them has come back; its bytes may have arrived, or may
+// still land. The receiver says which of these exchanges have arrived, and raises the round of the others. One REHOME
+// is outstanding at a time.
 struct Rehome {
   static constexpr size_t kMaxExchanges = 65'535;  // as many as there are zones
   struct Exchange {
     JobKey job;
     uint32_t round = 0;  // the one that is over
   };
-  std::vector<RailConnection> failed;  // none: the exchanges need keys for other connections
+  std::vector<RailConnection> failed;  // empty: the exchanges need keys for other connections
   std::vector<Exchange> exchanges;
 };
-// The answer, one entry for each exchange in the same order. The sender sends exchanges that have not arrived again, in
-// the new round; fences of older rounds do not count.
+// The answer to Rehome, one entry for each exchange in the same order. In the new round the sender sends again what it
+// has lost of open exchanges; fences of older rounds do not count.
 struct Rehomed {
   enum class State : uint8_t { kOpen, kComplete, kAborted };
   struct Exchange {
@@ -198,13 +198,13 @@ struct Rehomed {
   };
   std::vector<Exchange> exchanges;
 };
-// From one end of a rail to the other; the agents only carry it.
+// A signal from one end of a rail over verbs to the other; the agents only carry it.
 struct RailSignal {
   static constexpr size_t kMaxBytes = 4096;
   RailIndex rail;
   std::string bytes;  // 1 to kMaxBytes
 };
-// My rail changed: senders must know at once.
+// A rail of the sender has changed. Peers that send to it must know at once.
 struct RailState {
   RailIndex rail;
   bool usable = true;
@@ -237,12 +237,14 @@ class ControlLink {
   // Queues a message for `node`; never blocks. A full queue loses the peer (OnPeerDown), never a single message.
   // Called by the engine's thread.
   virtual void Send(const std::string& node, ControlMessage message) = 0;
-  // The same for messages that grow with what a tenant asks for: one that is longer than `node` takes, or more than may
-  // wait for it, is left as it is and not sent; RESOURCE_EXHAUSTED says why. (Send() loses the peer then, and with it
-  // everybody's jobs.) Agent::OnReadyTaken() tells when the peer's daemon has a READY with eager bytes.
+  // As Send(), for messages whose length depends on what a tenant asks for. A message that is longer than `node` takes,
+  // or that its queue has no room for, is not sent and stays unchanged; RESOURCE_EXHAUSTED says why. (Send() would lose
+  // the peer, and the jobs of all tenants with it.) Agent::OnReadyTaken() tells when the peer's daemon has a READY with
+  // eager bytes.
   virtual absl::Status SendIfItFits(const std::string& node, ControlMessage&& message) = 0;
-  // Groups wait for `node` for so long when nothing is heard of it: until then its link is kept, with the messages that
-  // wait for it, and OnPeerSilent comes instead of OnPeerDown. Zero, as at first: it is lost at once.
+  // Sets how long groups wait for `node` when it is silent. Until then its link is kept, with the messages that wait
+  // for it, and OnPeerSilent() is called instead of OnPeerDown(). Zero, the initial value: a silent node is lost at
+  // once.
   virtual void SetPatience(const std::string& node, absl::Duration patience) = 0;
 };
 

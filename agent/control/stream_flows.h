@@ -19,8 +19,8 @@ namespace railsd {
 struct StreamFlow {
   Rank source, destination;
   uint64_t bytes = 0;
-  uint64_t begin_bytes = 0;  // this and the part: of this node's own flows
-  uint32_t part = 0;         // of the rank that is on this node, in the order of ranks
+  uint64_t begin_bytes = 0;  // set, like `part`, in this node's own flows only
+  uint32_t part = 0;         // place of the local rank's part among the parts, in the order of ranks
 };
 
 // The flows of one exchange in a table of many, which it keeps alive. In the order of the stream: by destination, then
@@ -39,7 +39,7 @@ class StreamFlows {
   bool empty() const { return flows_.empty(); }
   const StreamFlow& operator[](size_t i) const { return flows_[i]; }
   uint64_t total_bytes() const { return flows_.empty() ? 0 : flows_.back().begin_bytes + flows_.back().bytes; }
-  // The flow that holds the byte, which is below the total.
+  // The flow that holds the byte at `offset_bytes`, which is below the total.
   const StreamFlow& At(uint64_t offset_bytes) const { return *Find(offset_bytes); }
   // Calls visit(flow, bytes) for each flow that has bytes in [begin, begin + length).
   template <typename Visit>

@@ -26,11 +26,11 @@ namespace railsd {
 namespace {
 
 constexpr uint64_t kDefaultSpeedBytesPerSecond = 10'000'000'000 / 8;
-// Commands that each of a rail's two queues holds, and events.
+// Capacity of each of a rail's two queues of commands, and of its queue of events.
 constexpr size_t kCommandCapacity = 4096;
 constexpr size_t kEventCapacity = 8192;
-// Messages of one peer that wait for the engine; past this the peer is given up rather than a message. One message is
-// always taken.
+// The most messages of one peer, and their bytes, that wait for the engine. At more the peer is given up, because no
+// message may be lost. One message is always taken.
 constexpr size_t kMaxPeerMessages = 1 << 16;
 constexpr size_t kMaxPeerBytes = 256 << 20;
 // Turns of a busy engine from one look at its sources to the next.
@@ -54,7 +54,7 @@ class AgentImpl final : public Agent {
         board_(options.rails.size()) {}
 
   ~AgentImpl() override {
-    if (mapper_ != nullptr) mapper_->Stop();  // while the engine still takes what it tells
+    if (mapper_ != nullptr) mapper_->Stop();  // while the engine still takes its results
     stop_.store(true, std::memory_order_release);
     wake_.Wake();
     if (thread_.joinable()) thread_.join();
@@ -152,7 +152,7 @@ class AgentImpl final : public Agent {
   }
   absl::Status Submit(Submission submission, Callback<absl::Status> done) override {
     if (absl::Status s = TakePlace(); !s.ok()) return s;
-    // Here, on the caller's thread, since it may take long for many ranges.
+    // Checked on the caller's thread, because many ranges take long.
     PushCall([checked = engine_->Check(submission), done = std::move(done)](Engine& engine) mutable {
       engine.Submit(std::move(checked), std::move(done));
     });
@@ -285,7 +285,7 @@ class AgentImpl final : public Agent {
     const RailIndex rail_;
   };
 
-  // A place for a caller among those that wait for the engine, whatever waits of peers and rails.
+  // Takes a place among the calls that wait for the engine. Commands of peers and rails do not count.
   absl::Status TakePlace() {
     const size_t limit = max_commands_.load(std::memory_order_relaxed);
     if (waiting_calls_.fetch_add(1, std::memory_order_relaxed) < limit) return absl::OkStatus();
@@ -351,7 +351,7 @@ class AgentImpl final : public Agent {
       const absl::Time now = MonotonicNow();
       if (worked) {
         spin.OnWork(now);
-        // However much rails and calls have to say, sources get their turn.
+        // Sources get their turn even while rails and calls keep the engine busy.
         if (turns % kTurnsPerPoll == 0) poller_.Sleep(wake_.fd(), absl::ZeroDuration());
       } else if (!spin.Spent(now)) {
         poller_.Sleep(wake_.fd(), absl::ZeroDuration());
@@ -365,7 +365,8 @@ class AgentImpl final : public Agent {
     Stop();
   }
 
-  // Ends the sessions and gives the rails a moment to let go of their memory, so that every caller gets its answer.
+  // Ends the sessions and gives the rails up to kLongestStop to release their memory, so that every caller gets its
+  // answer.
   void Stop() {
     Turn();
     engine_->Shutdown();

@@ -1,4 +1,4 @@
-// Messages that overtook the commit of the group that they are of: they come over other links.
+// Messages that came before the commit of their group, because they came over other links.
 #ifndef RAILSD_AGENT_ENGINE_EARLY_H_
 #define RAILSD_AGENT_ENGINE_EARLY_H_
 
@@ -29,15 +29,16 @@ class EarlyMessages {
     ControlMessage message;
   };
 
-  // Returns the messages that must go for it: the peer's oldest ones, or the message itself when it is too large.
+  // Keeps the message. Returns the messages that it drops for it: the peer's oldest ones, or the message itself when it
+  // is too large.
   std::vector<Message> Keep(Message message);
-  // The oldest message whose epoch is known by now; it is not kept any more.
+  // Removes and returns the oldest message whose epoch is known by now.
   std::optional<Message> Take(const std::function<bool(Epoch)>& known);
   // Takes the messages that have been kept for kKept. NextDeadline() tells when that is due; InfiniteFuture() when none
   // is kept.
   std::vector<Message> TakeOld(absl::Time now);
   absl::Time NextDeadline() const { return kept_.empty() ? absl::InfiniteFuture() : kept_.front().arrived + kKept; }
-  // The peer is lost.
+  // Drops the messages of a peer that is lost.
   void Forget(PeerIndex from);
 
  private:

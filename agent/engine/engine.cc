@@ -15,8 +15,8 @@ namespace railsd {
 namespace {
 
 constexpr size_t kEventBatch = 256;
-constexpr size_t kQueuedBatches = 32;  // that a rail's queue holds at most
-// A rail that is so far behind with its commands loses what its peers' ends say; they say it again.
+constexpr size_t kQueuedBatches = 32;  // the most that a rail's queue of events holds
+// A rail with so many waiting commands takes no signals. The peers' ends send them again.
 constexpr size_t kMaxWaitingSignals = 1024;
 
 std::vector<RailHandle> MakeHandles(const AgentOptions& options, const std::vector<RailPort*>& ports,
@@ -109,7 +109,7 @@ void Engine::CloseSession(SessionId id, const std::string& reason, Callback<absl
 
 void Engine::AddSegment(SessionId session, SegmentId id, absl::StatusOr<std::shared_ptr<const Segment>> segment,
                         Callback<absl::Status> done) {
-  const absl::Status status = sessions_.AddSegment(session, id, std::move(segment));  // unmaps what it refuses
+  const absl::Status status = sessions_.AddSegment(session, id, std::move(segment));  // unmaps a refused segment
   std::move(done)(status);
 }
 
@@ -227,7 +227,8 @@ void Engine::OnReadyTaken(const std::string& node, BootId boot, const std::vecto
 
 void Engine::SendSignal(RailIndex rail, PeerIndex index, std::string bytes) {
   if (index.value() >= peers_.size() || bytes.empty() || bytes.size() > RailSignal::kMaxBytes) return;
-  // The peer hears first what the rail said before the signal: that a connection ended comes before the next one.
+  // Takes the rail's earlier events first: the peer must hear that a connection has ended before the signal for the
+  // next one.
   for (size_t batch = 0; batch < kQueuedBatches && TakeRailEvents(); ++batch) continue;
   const Peer& peer = peers_.Get(index);
   if (peer.up) outbox_.Send(peer.node, RailSignal{rail, std::move(bytes)});
@@ -264,7 +265,7 @@ bool Engine::Dispatch(const Peer& from, ControlMessage&& message) {
         } else if constexpr (std::is_same_v<M, Ready> || std::is_same_v<M, Abort>) {
           if (groups_.Find(m.job.epoch) != nullptr) return jobs_.OnMessage(from, std::move(m));
           const Epoch epoch = m.job.epoch;
-          // An epoch that is not known, or not any more, has nothing posted here.
+          // Nothing is posted here for an epoch that is not known yet or is forgotten.
           if constexpr (std::is_same_v<M, Abort>) outbox_.Send(from.node, Quiesced{m.job, {}});
           KeepEarly(from, epoch, std::move(m));
           return true;
@@ -287,7 +288,7 @@ bool Engine::Dispatch(const Peer& from, ControlMessage&& message) {
 bool Engine::MaySpeak(const Peer& from, Epoch epoch) {
   const Group* group = groups_.Find(epoch);
   if (group == nullptr) return true;
-  // A group that goes on without a node does not listen to it any more, though it may be reachable again.
+  // A group that goes on without a node ignores its messages, even if the node is reachable again.
   if (group->Lost(from.index)) return false;
   if (group->layout->NodeOf(from.index) != GroupLayout::kLocal) return true;
   options_.log->warn("protocol_error peer={} epoch={:016x}.{} why=\"it has no rank in that group\"", from.node,
@@ -301,7 +302,7 @@ void Engine::KeepEarly(const Peer& from, Epoch epoch, ControlMessage message) {
   }
 }
 
-// A READY that is dropped would be waited for until the job's time is over: its sender hears of it.
+// Aborts the job of a dropped READY: its sender would otherwise wait until the job's deadline.
 void Engine::Drop(EarlyMessages::Message early) {
   ++messages_ignored_;
   const auto* const ready = std::get_if<Ready>(&early.message);
@@ -345,7 +346,7 @@ void Engine::OnRailEvent(RailIndex rail, const RailEvent& event) {
     options_.log->warn("protocol_error rail={} peer={}", rail.value(), peers_.Get(event.peer).node);
     return;
   }
-  if (event.kind == RailEvent::Kind::kDry) return;  // GoOn() looks
+  if (event.kind == RailEvent::Kind::kDry) return;  // GoOn() runs late binding
   if (event.kind == RailEvent::Kind::kStretch) {
     return speeds_.OnStretch(rail.value(), event.length_bytes, absl::Nanoseconds(event.nanoseconds), now_);
   }

@@ -27,12 +27,12 @@ namespace railsd {
 
 class Engine {
  public:
-  // One entry per rail, in order of index: where it is, for views. `speed_bytes_per_s` of options.rails is resolved.
-  // `zones` and `board` are those that the rails have, too. All pointers outlive the engine; `observer` may be null.
+  // `rails` has one entry per rail, in order of index. The speeds in options.rails are resolved. `zones` and `board`
+  // are shared with the rails. All pointers outlive the engine; `observer` may be null.
   Engine(AgentOptions options, std::vector<RailPort*> rails, ZoneTable* zones, RailBoard* board, ControlLink* link,
          AgentObserver* observer, Copier* copier);
 
-  // The time of everything until the next call. Call before each batch.
+  // Sets the time that all methods go by until the next call. Call before each batch.
   void SetNow(absl::Time now);
 
   // As in agent/agent.h.
@@ -64,7 +64,7 @@ class Engine {
   void Submit(CheckedSubmission submission, Callback<absl::Status> done) {
     jobs_.Submit(std::move(submission), std::move(done));
   }
-  // As Check(), of ranges that are to become a prepared exchange.
+  // As Check(), for ranges that are to become a prepared exchange.
   CheckedSubmission CheckLayout(const Submission& layout) const {
     return railsd::CheckLayout(layout, sessions_.MemoryOf(layout.session), max_ranges_.load(std::memory_order_relaxed));
   }
@@ -83,7 +83,7 @@ class Engine {
   void OnPeerDown(const std::string& node, const std::string& why, bool ended = false);
   void OnPeerSilent(const std::string& node, const std::string& why);
   void OnPeerForgotten(const std::string& node);
-  // From this node's end of a rail to the peer's; dropped while the peer is not up.
+  // Sends a signal from this node's end of a rail to the peer's end; dropped while the peer is not up.
   void SendSignal(RailIndex rail, PeerIndex peer, std::string bytes);
   void OnPeerMessage(const std::string& node, BootId boot, ControlMessage&& message);
   void OnReadyTaken(const std::string& node, BootId boot, const std::vector<JobKey>& jobs);
@@ -93,9 +93,9 @@ class Engine {
   void DrainRail(const std::string& rail, bool drained, Callback<absl::Status> done);
   AgentSnapshot Snapshot(size_t queue_depth) const;
   absl::StatusOr<JobExplanation> Explain(const WantedJob& wanted) const { return jobs_.Explain(wanted); }
-  // Ends every session; step on until Idle() for the answers to those who wait.
+  // Ends every session. Waiting callers get their answers while Step() is called until Idle().
   void Shutdown();
-  // No job is active: nothing touches anybody's memory.
+  // No job is active: nothing touches the memory of any session.
   bool Idle() const { return jobs_.active_parts() == 0; }
 
   // Takes the rails' events and the copies' results, looks at deadlines. True: did something, call again before
@@ -111,23 +111,23 @@ class Engine {
   void OnRailEvent(RailIndex rail, const RailEvent& event);
   void LosePeer(Peer& peer, const std::string& why, bool ended);
 
-  // engine_health.cc: what becomes of connections, and what follows for work and peers.
+  // engine_health.cc: connections that come and go, and the effect on work and peers.
   void OnPathEvent(RailIndex rail, const RailEvent& event);
   void OnLinkEvent(RailIndex rail, const RailEvent& event);
   void OnStallEvent(RailIndex rail, const RailEvent& event);
   bool OnPeerRailState(const Peer& from, const RailState& message);
-  // The paths' health may have changed: work leaves rails that it may not use, and waits no longer for
-  // others.
+  // Call when the health of paths may have changed. Work leaves rails that it may not use any more, and goes on over
+  // rails for which it has waited.
   void RefreshPaths(Peer& peer);
   void RefreshAllPaths();
-  // Tells all peers of this node's ends that work, or do not, since they were told last.
+  // Tells all peers which of this node's ends have become usable or unusable since they were told last.
   void TellEnds();
   void TellEndsTo(Peer& peer);
 
-  // False: of nothing that is known here.
+  // False: the message was ignored, because it fits nothing that is known here.
   bool Dispatch(const Peer& from, ControlMessage&& message);
   bool OnSignal(const Peer& from, RailSignal&& signal);
-  // Whether `from` has a say in that epoch; nobody is refused in one that is not known (yet).
+  // Whether `from` may send messages about that epoch. True for an epoch that is not known (yet).
   bool MaySpeak(const Peer& from, Epoch epoch);
   void KeepEarly(const Peer& from, Epoch epoch, ControlMessage message);
   void Drop(EarlyMessages::Message early);
@@ -137,17 +137,17 @@ class Engine {
 
   // engine_drain.cc: this node leaves, or another one does.
   void FinishDrain();
-  // A drain has ended: no job is taken any more.
+  // Call when a drain has ended well: no further job is taken.
   void CloseCuts();
   // True if every job that has ended well here has ended at the other nodes, too. Asks nodes that have not confirmed
-  // it. `waits_for` becomes the first node that it still waits for.
+  // it. `*waits_for` says which job this node still waits for, and on which node.
   bool OthersHaveEnded(std::string* waits_for);
   bool OnLeaving(const Peer& from, const Leaving& message);
   bool OnMayLeave(const Peer& from, const MayLeave& message);
   void AnswerLeavers();
 
   std::atomic<uint32_t> max_ranges_;  // as in options_, for Check()
-  AgentOptions options_;              // the tables refer to it: Retune() changes what they go by
+  AgentOptions options_;              // the tables refer to it, so that Retune() changes their limits
   AgentObserver* const observer_;
   Copier* const copier_;
   Outbox outbox_;
@@ -163,7 +163,7 @@ class Engine {
   JobTable jobs_;
   absl::Time now_;
   std::vector<RailEvent> events_;  // scratch
-  RailShares told_shares_;         // that rails have
+  RailShares told_shares_;         // as rails were told last
   EarlyMessages early_;
   uint64_t replayed_formed_ = 0;  // groups_.formed() when early messages were looked at last
   bool sweep_ = false;

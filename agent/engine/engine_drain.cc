@@ -1,6 +1,6 @@
-// Engine: leaving without costing anybody a job. A node that drains takes jobs up to each group's cut, ends them, and
-// leaves only when the other nodes have ended them, too: a job that has ended at one rank and not at another could
-// neither go on nor be replayed. Jobs beyond the cut cannot end anywhere, since they need this node's ranks.
+// Engine: drains the node so that no job is lost. A draining node takes jobs up to each group's cut, ends them, and
+// leaves only when the other nodes have ended them, too: a job that has ended at one rank and not at another can
+// neither go on nor be replayed. Jobs beyond the cut cannot end anywhere, because they need this node's ranks.
 #include <spdlog/logger.h>
 
 #include <algorithm>
@@ -48,8 +48,8 @@ void Engine::FinishDrain() {
   drain_deadline_ = absl::InfiniteFuture();
 }
 
-// A job that others have submitted and this node's ranks have not is left to the next epoch: it must not end here and
-// elsewhere while the daemon goes.
+// Leaves jobs that other nodes have submitted, and this node's ranks have not, to the next epoch: such a job must not
+// begin and end while the daemon exits.
 void Engine::CloseCuts() {
   for (const auto& [epoch, group] : groups_.all()) {
     JobSeq last;

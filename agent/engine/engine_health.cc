@@ -1,4 +1,5 @@
-// Engine: rails that come and go, as the health of rails sees it; what follows for work under way, and what peers hear.
+// Engine: rails that come up or fail, the health of their paths, the effect on work under way, and messages to peers
+// about it.
 #include <spdlog/logger.h>
 
 #include <algorithm>
@@ -16,7 +17,7 @@ namespace railsd {
 
 void Engine::OnPathEvent(RailIndex rail, const RailEvent& event) {
   Peer& peer = peers_.Get(event.peer);
-  if (event.cookie != peer.link) return;  // of a link that is over
+  if (event.cookie != peer.link) return;  // the event is of a link that is over
   PeerRail& mine = peer.rails[rail.value()];
   if (event.kind == RailEvent::Kind::kPeerUp) {
     mine.connected = peer.up;
@@ -36,7 +37,7 @@ void Engine::OnPathEvent(RailIndex rail, const RailEvent& event) {
     jobs_.OnRailLost(rail, peer, event.connection);
   }
   RefreshPaths(peer);
-  // Also a rail that is drained or held back: it is better than none.
+  // Even if the rail is drained or held back: exchanges use such rails when no other is left.
   if (mine.connected) jobs_.OnPeerReachable(peer);
   TellEnds();
 }
@@ -69,7 +70,8 @@ void Engine::OnStallEvent(RailIndex rail, const RailEvent& event) {
 bool Engine::OnPeerRailState(const Peer& from, const RailState& message) {
   if (message.rail.value() >= rails_.size() || !from.rails[message.rail.value()].known) return false;
   PeerRail& mine = peers_.Get(from.index).rails[message.rail.value()];
-  // Orders under way would else be missed by their timeouts only. Once for each connection, however often it is said.
+  // Has a rail over TCP end the connection, because its orders under way would otherwise end only by their timeouts.
+  // Once for each connection, even if the peer repeats the message.
   if (message.down && mine.connected && mine.end->ended != mine.connection) {
     auto end = std::make_shared<RailPeer>(*mine.end);
     end->ended = mine.connection;
@@ -124,8 +126,8 @@ void Engine::TellEnds() {
   }
 }
 
-// To a peer that has just come up and takes every end for usable. It may have heard otherwise on its new link, from
-// this engine before it knew that the old one was over.
+// Corrects a peer that has just come up and takes every end for usable. It may have been told otherwise on its new link
+// already, by this engine before it knew that the old link was over.
 void Engine::TellEndsTo(Peer& peer) {
   const RailMask told = std::exchange(peer.told_unusable, 0);
   for (const RailState& end : told_ends_) {

@@ -1,4 +1,4 @@
-// Engine: what operators see.
+// Engine: the snapshot for operators.
 #include <algorithm>
 
 #include "agent/engine/engine.h"
@@ -41,7 +41,7 @@ AgentSnapshot Engine::Snapshot(size_t queue_depth) const {
     view.health = health_.View(index, now_);
     view.planned_bytes_per_s = static_cast<uint64_t>(speeds_.ForPlan(r, now_));
     view.planned_bytes = jobs_.planned_bytes(r);
-    view.counts.rx_payload_bytes += jobs_.records().told_rx_bytes(r);  // what the rail itself could not see
+    view.counts.rx_payload_bytes += jobs_.records().told_rx_bytes(r);  // the rail itself cannot count these bytes
     view.counts.rx_payload_bytes -= std::min(view.counts.rx_payload_bytes, jobs_.landed_again(r));
     view.counts.tx_payload_bytes = jobs_.sent_bytes(r);
   }

@@ -13,7 +13,7 @@ Peer& PeerTable::FindOrAdd(const std::string& node) {
   peer.rails.resize(rails_);
   peer.planned_tx_bytes.resize(rails_);
   by_name_.emplace(node, peer.index);
-  // The place of each peer is the number of those before it.
+  // The place of each peer is the number of peers before it.
   const auto sooner = [this](const Peer& a, const Peer& b) {
     const bool wraps_a = a.node < self_, wraps_b = b.node < self_;
     return wraps_a != wraps_b ? wraps_b : a.node < b.node;

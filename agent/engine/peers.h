@@ -21,15 +21,15 @@ namespace railsd {
 struct PeerRail {
   bool known = false;       // the peer has a rail of this index
   bool connected = false;   // the data connection is up
-  bool usable = true;       // its health lets new work go this way
+  bool usable = true;       // its health allows new work
   uint64_t connection = 0;  // the present or latest one, as RailEvent::connection
   double speed_bytes_per_s = 0;
   std::string address;
   std::shared_ptr<const RailPeer> end;  // as the rail knows it
-  uint64_t tx_bytes = 0, rx_bytes = 0;  // payload of jobs, each byte once, of zones that are closed; never set back
-  mutable uint64_t shown_rx_bytes = 0;  // as views had it last, with zones that are open: it never falls
-  uint64_t planned_rx_bytes = 0;        // by the peer's plans, as it says; never set back
-  uint64_t told_planned_bytes = 0;      // as it was said last; from 0 when the peer has restarted
+  uint64_t tx_bytes = 0, rx_bytes = 0;  // payload of jobs, each byte once; rx of closed zones only; never set back
+  mutable uint64_t shown_rx_bytes = 0;  // rx_bytes with open zones, as the last view had it: it never falls
+  uint64_t planned_rx_bytes = 0;        // put onto it by the peer's plans, as it tells; never set back
+  uint64_t told_planned_bytes = 0;      // as the peer told it last; from 0 when the peer has restarted
 };
 
 struct Peer {
@@ -42,20 +42,20 @@ struct Peer {
   std::string why = "never connected";  // when not up
   std::vector<PeerRail> rails;          // by this node's rail index
   BytesByRail planned_tx_bytes;         // by plans of this node; from 0 when the peer has restarted
-  RailMask told_unusable = 0;           // this node's ends that it was told not to be usable, on any link
+  RailMask told_unusable = 0;           // this node's ends that the peer was told are unusable, on any link
   absl::Duration ready_wait;            // that jobs of this node have waited for its READYs; never set back
   // While it is up: since when no rail reaches it.
   absl::Time stranded_since = absl::InfiniteFuture();
 
   bool CanSend(size_t rail) const { return up && rails[rail].connected && rails[rail].usable; }
-  // The rails over which an exchange that may use `allowed` can be sent: it stays on those that are drained or held
-  // back when all of them are.
+  // The rails of `allowed` that can carry an exchange: connected ones that are usable, or all connected ones when none
+  // of them is usable.
   RailMask Targets(RailMask allowed) const;
   // Rails that are connected.
   RailMask Connected() const;
-  // Bytes that its plans have put onto its rails towards this node, up to now.
+  // Takes the total bytes that the peer's plans have put onto each rail towards this node, as the peer tells.
   void TakePlanned(absl::Span<const uint64_t> by_rail);
-  // After rails came or went.
+  // Call after rails have come up or failed.
   void UpdateStranded(absl::Time now);
 };
 

@@ -14,11 +14,11 @@
 namespace railsd {
 namespace {
 
-// Joins of one other node that are remembered while rank 0 is missing; a bound on what a peer can make us store.
+// The most joins of one other node that wait for rank 0: a bound on what a peer can make this node store.
 constexpr size_t kMaxRemoteJoins = 1 << 14;
 
-// Tells everybody of a commit. It names the node of each rank, so it may be longer than a peer takes: then the epoch is
-// over where it has been heard of, and the error says what to do.
+// Sends a commit to all peers. A commit names the node of each rank, so it may be longer than a peer takes. Then the
+// members that have got it hear that the epoch is over, and the error says what to do.
 absl::Status TellCommit(const GroupCommit& commit, PeerTable& peers, Outbox* outbox) {
   const std::set<absl::string_view> members(commit.members.begin(), commit.members.end());
   // A node without a rank only forgets the joins and need not know the members.
@@ -158,7 +158,7 @@ void GroupTable::Settle(const GroupKey& key) {
 }
 
 Group& GroupTable::Create(const GroupCommit& commit) {
-  // Older epochs of the same group that ended are of no more use once its ranks meet again.
+  // The ranks of the group have joined again: ends their memberships in its broken epochs.
   for (auto it = groups_.begin(); it != groups_.end();) {
     const auto here = it++;
     if (here->second->key == commit.key && here->second->broken) {
@@ -169,7 +169,7 @@ Group& GroupTable::Create(const GroupCommit& commit) {
   group->key = commit.key;
   group->epoch = commit.epoch;
   group->recovery = commit.recovery;
-  // A peer's word does not make this node wait for longer than its own configuration allows.
+  // A peer's commit cannot make this node wait longer than its own configuration allows.
   group->recovery.wait_limit = std::min(group->recovery.wait_limit, options_.max_peer_wait);
   const JobSeq last_seq(commit.next_seq.value() - 1);
   group->cut = last_seq;
@@ -244,7 +244,7 @@ void GroupTable::OnMessage(const Peer& from, GroupJoin&& message) {
       ++remote_joins_[from.node];
       return RejectJoin(message.key, message.rank, second, taken);
     }
-    // Both nodes claimed it at once. The other may have committed already, so it is ours that gives way.
+    // Both nodes claim the rank at once. The other node may have committed already, so this node's join gives way.
     Joiner contested = std::exchange(it->second, Joiner{});
     inserted = true;
     RejectJoin(message.key, message.rank, contested, taken);
@@ -288,7 +288,8 @@ bool GroupTable::OnMessage(const Peer& from, GroupCommit&& message) {
   if (it != forming_.end()) {
     const auto zero = it->second.find(Rank(0));
     if (zero != it->second.end() && zero->second.node != from.node) {
-      // Another one than the rank 0 that ours wait for. They go on waiting; who was named must not wait for them.
+      // Another node holds the rank 0 that the joins here wait for. They go on waiting, and the members of this commit
+      // hear that it is refused.
       if (involved) RefuseCommit(message);
       return false;
     }
@@ -316,7 +317,7 @@ bool GroupTable::OnMessage(const Peer& from, GroupCommit&& message) {
   return true;
 }
 
-// Every rank that a commit places here has joined here.
+// True when every rank that a commit places here has joined here.
 bool GroupTable::HasAllLocals(const GroupCommit& commit, const Forming& forming) const {
   for (uint32_t r = 0; r < commit.members.size(); ++r) {
     if (commit.members[r] != peers_->self()) continue;
@@ -326,8 +327,8 @@ bool GroupTable::HasAllLocals(const GroupCommit& commit, const Forming& forming)
   return true;
 }
 
-// Keeps no state of the commit, nor names of nodes that only the commit knows. Members that are up hear that the epoch
-// is over.
+// Tells members that are up that the epoch is over. Keeps no state of the commit, and no names of nodes that only the
+// commit knows.
 void GroupTable::RefuseCommit(const GroupCommit& commit) {
   const std::string why = absl::StrCat("a rank of ", peers_->self(), " gave up joining group ", commit.key.name,
                                        " before it was committed; join again");
@@ -366,8 +367,8 @@ bool GroupTable::OnMessage(const Peer& from, GroupBroken&& message) {
   group->good_until = message.last_seq;
   group->why = SaidBy(from.node, message.code, message.reason, message.failed_ranks);
   UpdatePatience(group->peers);
-  // The others may have lost the sender, or hear of it late: they are to hear that the epoch is over before they hear
-  // that this node aborts its jobs. The end comes earlier at most once for each job under way.
+  // Other members may have lost the sender, or hear from it late. They must hear that the epoch is over before they
+  // hear that this node aborts its jobs. `good_until` can fall at most once for each job under way.
   if (group->passed_on <= options_.limits.max_jobs_per_group) {
     ++group->passed_on;
     TellBroken(*group, from.index);
@@ -389,7 +390,7 @@ void GroupTable::TellBroken(const Group& group, std::optional<PeerIndex> except)
 
 void GroupTable::Break(Group& group, JobSeq good_until, absl::Status why, Cause cause) {
   if (group.broken && group.good_until <= good_until) return;
-  // One that a trainer has left before cannot go on.
+  // A group that was broken before, by a failure or by a rank that left, cannot go on.
   group.replayable = !group.broken && cause == Cause::kDaemon && group.recovery.policy == RecoveryPolicy::kWait;
   group.left = cause == Cause::kLeft;
   group.broken = true;

@@ -26,13 +26,14 @@ struct Group {
   struct Member {
     bool local = false;
     uint32_t place = 0;    // among the ranks of its node
-    PeerIndex peer;        // of a remote one
-    SessionId session;     // of a local one
-    JobSeq last_seq;       // of a local one: highest accepted submission
-    uint64_t attempt = 0;  // of a local one: lower ones to hand a job over come too late
-    bool gone = false;     // of a local one: left, or its session has ended
+    PeerIndex peer;        // remote rank: its node
+    SessionId session;     // local rank: its trainer's
+    JobSeq last_seq;       // local rank: highest accepted submission
+    uint64_t attempt = 0;  // local rank: the latest attempt to submit; lower ones come too late
+    bool gone = false;     // local rank: it has left, or its session has ended
   };
-  // A node that drains, and waits for another one's ranks to end the jobs up to `seq`, which its own have ended.
+  // A draining node waits until another node's ranks have ended the jobs up to `seq`, which its own ranks have ended.
+  // `peer` is the one of the two that is not this node.
   struct Leaver {
     PeerIndex peer;
     JobSeq seq;
@@ -47,17 +48,17 @@ struct Group {
   std::vector<uint32_t> ranks_on;  // of `peers`, in that order
   bool broken = false;
   absl::Status why;
-  JobSeq good_until;        // of a broken one: jobs up to this go on
-  uint32_t passed_on = 0;   // of a broken one: how often other members were told of an end that a peer told
-  bool replayable = false;  // of a broken one: a daemon has ended, and no trainer; its ranks may join again and go on
-  bool left = false;        // of a broken one: a rank has left, and nothing has failed
-  JobSeq last_done;         // highest job that has ended well for a local rank
-  JobSeq cut;               // while this node drains: jobs beyond it are refused
-  std::vector<Leaver> leavers;  // peers that wait for this node's ranks; none is answered
+  JobSeq good_until;            // if broken: jobs up to this go on
+  uint32_t passed_on = 0;       // if broken: how often this node has passed a peer's GroupBroken on
+  bool replayable = false;      // if broken: a daemon has ended, and no trainer; the ranks may join again and go on
+  bool left = false;            // if broken: a rank has left, and nothing has failed
+  JobSeq last_done;             // highest job that has ended well for a local rank
+  JobSeq cut;                   // while this node drains: jobs beyond it are refused
+  std::vector<Leaver> leavers;  // peers that wait for this node's ranks and were not answered yet
   std::vector<Leaver> awaited;  // while this node drains: peers whose ranks it waits for
   std::shared_ptr<const GroupLayout> layout;
   Recovery recovery;
-  std::vector<PeerIndex> lost;  // of `peers`, that it goes on without
+  std::vector<PeerIndex> lost;  // those of `peers` that the group goes on without
 
   bool Lost(PeerIndex peer) const { return std::find(lost.begin(), lost.end(), peer) != lost.end(); }
 
@@ -110,8 +111,8 @@ class GroupTable {
     return found_ = it == groups_.end() ? nullptr : it->second.get();
   }
   Group* Find(Epoch epoch) { return const_cast<Group*>(std::as_const(*this).Find(epoch)); }
-  // A local rank will do nothing more; `finished_until`: the last job that it has finished its part of.
-  // `left`: by its own wish.
+  // A local rank takes part in nothing more. `finished_until`: the last job of which it has finished its part. `left`:
+  // its trainer called Leave.
   void MemberGone(Group& group, Rank rank, JobSeq finished_until, absl::Status why, bool left = false);
   // Ends an epoch here and tells the other members.
   enum class Cause : uint8_t {
@@ -120,20 +121,20 @@ class GroupTable {
     kLeft,    // a rank has left
   };
   void Break(Group& group, JobSeq good_until, absl::Status why, Cause cause = Cause::kFailure);
-  // Tells a member why and when the epoch has ended, which it has.
+  // Tells a member why, and after which job, the broken group's epoch has ended.
   void SendBroken(const Group& group, const Peer& to);
   // Gives up the session's joins that wait for other ranks.
   void AbandonJoins(SessionId session, const absl::Status& why);
 
   void OnMessage(const Peer& from, GroupJoin&& message);
   void OnMessage(const Peer& from, GroupLeave&& message);
-  // False: it is not for the sender to say.
+  // False: the sender may not commit this, or the epoch is known already.
   bool OnMessage(const Peer& from, GroupCommit&& message);
   void OnMessage(const Peer& from, GroupReject&& message);
   // False for an unknown epoch.
   bool OnMessage(const Peer& from, GroupBroken&& message);
-  // A peer that has just come up learns of the joins that wait here, and of its epochs that are over: it may have
-  // joined one, by way of other nodes, before this node knew that its daemon was another one.
+  // Tells a peer that has just come up of the joins that wait here, and of its broken epochs. After a restart it may
+  // have joined one through other nodes, before this node knew of the restart.
   void OnPeerUp(const Peer& peer);
   // Breaks the groups that do not go on without it. `ended`: its daemon has ended.
   void OnPeerLost(const Peer& peer, const absl::Status& why, bool ended);
@@ -162,8 +163,8 @@ class GroupTable {
     absl::Time deadline = absl::InfiniteFuture();
     Callback<absl::StatusOr<GroupView>> done;
   };
-  // The ranks that wait. Ranks that no longer do are remembered, so that the last one does not read that they never
-  // came.
+  // The ranks that wait to join. Ranks that gave up are remembered, so that the error for the others does not say that
+  // they never came.
   struct Forming : absl::btree_map<Rank, Joiner> {
     static constexpr size_t kMaxGaveUp = 16;  // a bound on what a peer can make us store
     void GaveUp(Rank rank, const std::string& node) {
@@ -174,7 +175,7 @@ class GroupTable {
 
   absl::Status CheckJoin(const JoinRequest& request, const Session* session) const;
   absl::Status CheckNotMember(const GroupKey& key, Rank rank) const;
-  // Whether a rank may join the group of that key, or limits.max_groups is reached.
+  // RESOURCE_EXHAUSTED when limits.max_groups leaves no room for a group of that key.
   absl::Status CheckRoom(const GroupKey& key) const;
   bool IsLocal(const Joiner& joiner) const { return joiner.node == peers_->self(); }
   void TellAll(const ControlMessage& message);
@@ -182,18 +183,18 @@ class GroupTable {
   void RejectJoin(const GroupKey& key, Rank rank, Joiner& joiner, const absl::Status& why);
   // If rank 0 is here: rejects a forming group that contradicts itself, commits one that is complete.
   void Settle(const GroupKey& key);
-  // Why two joins of a group cannot be of the same; OK when they can.
+  // Why a join does not fit that of rank 0; OK when it does.
   static absl::Status Contradiction(Rank rank, const Joiner& joiner, const Joiner& zero);
-  // The same of where their jobs go on; judged when all ranks are there, so that all hear of it.
+  // The same for the number of their next job. Checked when all ranks have joined, so that all hear of it.
   static absl::Status Disagreement(Rank rank, const Joiner& joiner, const Joiner& zero);
-  // Why the forming group, whose rank 0 is here, cannot be; OK when it can, or when ranks are missing.
+  // Why the forming group, whose rank 0 is here, cannot form; OK when it can, or when ranks are missing.
   static absl::Status CheckForming(const Forming& forming, const Joiner& zero);
   Group& Create(const GroupCommit& commit);
-  // For a local rank. False: it has ended before.
+  // Ends the membership of a local rank. False: it has ended before.
   bool EndMembership(Group& group, Rank rank);
   void TellBroken(const Group& group, std::optional<PeerIndex> except = std::nullopt);
   std::vector<Group*> With(PeerIndex peer) const;
-  // After a group with these peers came or ended.
+  // Call after a group with these peers has formed, broken or gone.
   void UpdatePatience(const std::vector<PeerIndex>& with);
   void AnswerJoins(const GroupCommit& commit, Forming& forming);
   bool HasAllLocals(const GroupCommit& commit, const Forming& forming) const;

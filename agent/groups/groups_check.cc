@@ -1,4 +1,4 @@
-// GroupTable: which joins can be, and can be of one group; the end of those that wait too long.
+// GroupTable: checks that joins are valid and fit each other; ends joins that wait too long.
 #include <algorithm>
 #include <functional>
 #include <set>
@@ -15,7 +15,7 @@ namespace railsd {
 namespace {
 
 constexpr size_t kMaxNameBytes = 256;
-// Where an epoch's jobs may begin: numbers rise by 1, and none may ever overflow.
+// The highest first job of an epoch: numbers rise by 1 and must never overflow.
 constexpr uint64_t kMaxNextSeq = uint64_t{1} << 62;
 
 }  // namespace
@@ -76,7 +76,7 @@ absl::Status GroupTable::CheckRoom(const GroupKey& key) const {
   };
   if (const auto own = forming_.find(key); own != forming_.end() && forms_here(*own)) return absl::OkStatus();
   size_t live = 0;
-  // A broken group gives its place to the one of its key that forms next.
+  // A broken group gives its place to the next group of its key.
   std::set<std::reference_wrapper<const GroupKey>, std::less<GroupKey>> others;
   for (const auto& [epoch, group] : groups_) {
     live += !group->broken;
@@ -89,7 +89,7 @@ absl::Status GroupTable::CheckRoom(const GroupKey& key) const {
   if (live + others.size() < options_.limits.max_groups) return absl::OkStatus();
   return options_.refused->Refuse(
       Limit::kGroups,
-      // Without numbers: most may be other tenants'.
+      // Gives no numbers, because most groups may be other tenants'.
       absl::StrCat(peers_->self(), " has ", options_.limits.max_groups, " groups, as many as it may",
                    any_broken ? "; a broken one counts until its ranks have left it or joined it again" : ""));
 }

@@ -24,7 +24,7 @@ struct GroupLayout {
   std::vector<PeerIndex> peers;   // remote nodes with members, in the order of their first ranks
   std::vector<uint32_t> nodes;    // by PeerIndex: as in Place; kLocal: no member
   uint32_t self = 0;              // place of this node among `peers`
-  uint32_t most_local_ranks = 0;  // of a node
+  uint32_t most_local_ranks = 0;  // the most that one node has
 
   // kLocal: the peer has no member.
   uint32_t NodeOf(PeerIndex peer) const { return peer.value() < nodes.size() ? nodes[peer.value()] : kLocal; }

@@ -41,7 +41,7 @@ absl::Status Admission::CheckMember(const CheckedSubmission& submission, Group**
   return absl::OkStatus();
 }
 
-// A number that was taken before: the same content is the same job.
+// Checks a number that was taken before: the same content is the same job.
 absl::Status Admission::CheckRepeated(const CheckedSubmission& submission) const {
   if (submission.question) return absl::OkStatus();
   const Digest* known = nullptr;
@@ -54,7 +54,8 @@ absl::Status Admission::CheckRepeated(const CheckedSubmission& submission) const
     return absl::FailedPreconditionError(
         absl::StrCat("job.seq: ", submission.job.seq.value(), " ended long ago and is forgotten"));
   }
-  // Ranges that are prepared no more leave nothing to compare. The job may be under way: it is not called refused.
+  // A prepared exchange that was released leaves no digest to compare. The job may be under way, so it is not called
+  // refused.
   if (*known != submission.digest && submission.digest != Digest()) {
     return absl::AlreadyExistsError(
         absl::StrCat("job.seq: ", submission.job.seq.value(), " was submitted before with other content"));
@@ -62,7 +63,7 @@ absl::Status Admission::CheckRepeated(const CheckedSubmission& submission) const
   return absl::OkStatus();
 }
 
-// The epoch takes more jobs: of this number, or of any.
+// OK when the epoch is not broken, or when this job goes on in a broken one.
 absl::Status Admission::CheckAlive(const CheckedSubmission& submission, const Group& group) const {
   if (!group.broken || (submission.job.seq > JobSeq(0) && submission.job.seq <= group.good_until)) {
     return absl::OkStatus();
@@ -110,7 +111,7 @@ absl::Status Admission::Keep(CheckedSubmission& layout) {
   return absl::OkStatus();
 }
 
-// A submission that takes the next number of its rank.
+// Checks a submission that takes the next number of its rank.
 absl::Status Admission::CheckNew(const CheckedSubmission& submission, Group& group, Session& session, absl::Time now) {
   const uint64_t seq = submission.job.seq.value();
   Group::Member& member = group.ranks[submission.rank.value()];
@@ -143,7 +144,7 @@ absl::Status Admission::CheckNew(const CheckedSubmission& submission, Group& gro
   }
   if (absl::Status s = CheckRanges(submission, group); !s.ok()) return s;
   if (absl::Status s = ClaimMemory(submission); !s.ok()) return s;
-  return session.tenant->TakeJob(/*head=*/active == 0, now);  // last: what it takes, the job has
+  return session.tenant->TakeJob(/*head=*/active == 0, now);  // last, because an accepted job keeps what this takes
 }
 
 absl::Status Admission::Check(const CheckedSubmission& submission, absl::Time now, Group** group, Session** session,
@@ -162,7 +163,7 @@ absl::Status Admission::Check(const CheckedSubmission& submission, absl::Time no
 absl::Status Admission::CheckAnnounced(const Group& group, JobKey key, const Peer& from) {
   if (const absl::Status* const tombstone = records_.Tombstone(key)) return *tombstone;
   const uint64_t seq = key.seq.value(), last = group.LastTaken().value();
-  // It was taken and has ended without this READY: it was aborted, and why is forgotten.
+  // The job has ended without this READY, so it was aborted. The reason is forgotten.
   if (seq <= last) return absl::AbortedError(absl::StrCat("job ", seq, " has ended on ", peers_.self()));
   if (seq <= LastExpected(group)) return absl::OkStatus();
   return options_.refused->Refuse(Limit::kJobsPerGroup,

@@ -1,4 +1,4 @@
-// Whether a submission becomes a part of a job: everything that needs the engine's state, before any byte moves.
+// Decides whether a submission becomes a part of a job: the checks that need the engine's state, before any byte moves.
 #ifndef RAILSD_AGENT_JOBS_ADMISSION_H_
 #define RAILSD_AGENT_JOBS_ADMISSION_H_
 
@@ -18,14 +18,15 @@ class Admission {
             const JobMap* jobs, const JobRecords* records)
       : options_(*options), peers_(*peers), sessions_(*sessions), groups_(*groups), jobs_(*jobs), records_(*records) {}
 
-  // OK: `*group` and `*session` are set, and the submission takes the next number of its rank; or it was accepted
-  // before with the same content, and `*repeated` is true. Otherwise why it is refused.
+  // OK: the submission takes the next number of its rank, and `*group` and `*session` are set; or it was accepted
+  // before with the same content, and `*repeated` is true. Otherwise the reason for the refusal.
   absl::Status Check(const CheckedSubmission& submission, absl::Time now, Group** group, Session** session,
                      bool* repeated);
 
-  // A peer's READY is of a job that is not there: OK when it can begin, else why the peer is to abort it.
+  // A peer's READY names a job that this node does not have. OK when the job can begin, else why the peer must abort
+  // it.
   absl::Status CheckAnnounced(const Group& group, JobKey key, const Peer& from);
-  // No rank of the group can be further ahead of this node's ranks.
+  // The highest job that any rank of the group can have submitted, given the jobs of this node's ranks.
   uint64_t LastExpected(const Group& group) const {
     return group.LastTaken().value() + 2 * uint64_t{options_.limits.max_jobs_per_group};
   }
@@ -33,8 +34,8 @@ class Admission {
   // Keeps checked ranges as a prepared exchange of their rank. Counts the limits that refuse it.
   absl::Status Keep(CheckedSubmission& layout);
 
-  // From now on only submissions up to each group's cut are taken: the highest sequence number that any member is known
-  // to have submitted now.
+  // While draining, only submissions up to each group's cut are taken: the highest sequence number that any member is
+  // known to have submitted when the drain begins.
   void SetDraining(bool draining);
 
  private:

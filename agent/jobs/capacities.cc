@@ -24,7 +24,7 @@ void TakeLengths(NodeJob& job, Exchange& exchange, const Ready::Flows& sent) {
   size_t count = 0;
   auto memory = std::make_shared<MemoryTable>();
   for (const RankPart* part : job.parts) memory->Hold(*part->submission.memory);
-  // Ranges that went on from flow to flow come apart: at most one for each flow.
+  // A range that spans several flows is split: at most one more range for each flow.
   memory->Reserve(exchange.in.memory().range_count() + sent.size());
   MemoryTable::Writer writer(memory.get());
   for (const StreamFlow& flow : exchange.in.flows()) job.pinned_rx_bytes[job.OwnRail(flow.source)] -= flow.bytes;

@@ -9,15 +9,15 @@
 
 namespace railsd {
 
-// A length that is sent agrees with the one that is expected.
+// True when a sent length agrees with the length or the capacity that is expected.
 inline bool Fits(uint64_t sent_bytes, uint64_t expected_bytes, bool capacities) {
   return capacities ? sent_bytes <= expected_bytes : sent_bytes == expected_bytes;
 }
 
-// The job has a local rank's submission. All of its ranks say the same, else it fails.
+// The job has a local rank's submission. Its other ranks must say the same, else the job fails.
 inline bool HasCapacities(const NodeJob& job) { return job.parts[0].submission.capacities; }
 
-// The part's rank is going to receive so much from `source`.
+// Records how many bytes the part's rank receives from `source`.
 void AddReceived(RankPart& part, Rank source, uint64_t bytes);
 
 // Cuts the receiving stream of the exchange to what the peer's READY says, which has been compared. No zone is open for

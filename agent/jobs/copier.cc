@@ -12,9 +12,9 @@
 namespace railsd {
 namespace {
 
-// Between two looks at the stop flag.
+// Bytes that a thread copies between two looks at the stop flag.
 constexpr uint64_t kStepBytes = 8 << 20;
-// Only the watch over threads that hang depends on it.
+// Longest sleep of a thread. Only the detection of threads that hang depends on it.
 constexpr std::chrono::seconds kMaxWait(1);
 constexpr int kNice = 5;
 
@@ -30,7 +30,7 @@ size_t DefaultCopyThreads() { return std::clamp<size_t>(std::thread::hardware_co
 
 void CopyQueue::Push(CopyTask task) {
   Tenant& tenant = tenants_[task.tenant];
-  // A tenant saves nothing up while it has nothing to copy. Bytes of another priority say nothing here.
+  // A tenant saves up no share while it has nothing to copy. Values of different priorities cannot be compared.
   const double served = served_[task.share.priority];
   if (tenant.share.priority != task.share.priority) tenant.served = served;
   if (tenant.waiting.empty()) tenant.served = std::max(tenant.served, served);
@@ -106,7 +106,7 @@ bool ThreadCopier::CopyShort(const CopyTask& task) {
   CopyResult result{task.job, task.index, RunStep(task, 0, bytes)};
   std::lock_guard lock(mutex_);
   results_.push_back(std::move(result));
-  result_count_.fetch_add(1, std::memory_order_release);  // whoever submits takes it next
+  result_count_.fetch_add(1, std::memory_order_release);  // no wake: the engine has submitted, and takes results next
   return true;
 }
 
@@ -158,14 +158,14 @@ void ThreadCopier::Tell(CopyResult result) {
 
 void ThreadCopier::Loop(size_t index) {
   pthread_setname_np(pthread_self(), ("copy-" + std::to_string(index)).c_str());
-  // Copies are done long before the network is, unless they take the processor from it.
+  // Copies end long before the network's work does. They must not take processors from the rails' threads.
   ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNice);
   std::unique_lock lock(mutex_);
   while (true) {
     turns_[index].fetch_add(1, std::memory_order_relaxed);
     if (!work_.wait_for(lock, kMaxWait, [this] { return stop_ || !queue_.empty() || !chores_.empty(); })) continue;
     if (stop_) return;
-    if (!chores_.empty()) {  // first: there may always be something to copy
+    if (!chores_.empty()) {  // before copies, which may never run out
       Chore chore = std::move(chores_.front());
       chores_.pop_front();
       lock.unlock();

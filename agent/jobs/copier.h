@@ -1,4 +1,5 @@
-// Copies between ranks of this node, and what else the engine would wait for memory for, on threads of their own.
+// Copies between ranks of this node, and other work with memory that would take the engine too long, on threads of
+// their own.
 #ifndef RAILSD_AGENT_JOBS_COPIER_H_
 #define RAILSD_AGENT_JOBS_COPIER_H_
 
@@ -25,7 +26,7 @@ namespace railsd {
 struct CopyTask {
   JobTag job;
   size_t index = 0;  // of the copy in its job
-  // They outlive the task: the job waits for its result.
+  // The three outlive the task, because the job waits for its result.
   const MemoryRanges* from = nullptr;
   const MemoryRanges* to = nullptr;
   const std::atomic<bool>* stop = nullptr;  // checked between steps
@@ -48,13 +49,13 @@ class Copier {
   virtual void Submit(CopyTask task) = 0;
   virtual bool TakeResult(CopyResult* result) = 0;
   virtual size_t depth() const = 0;
-  // Runs what would take the engine too long. With `job` a result of index kChore follows it.
+  // Runs work that would take the engine too long. With `job`, a result of index kChore follows.
   virtual void Run(absl::AnyInvocable<void()> chore, std::optional<JobTag> job = std::nullopt) = 0;
 };
 
 // Chooses the copy that works next, in steps of a few MiB. Tenants share as they do on rails: a higher priority goes
-// first, equal ones get bytes by weight. The copies of one tenant begin in their order. Several threads may work on one
-// copy.
+// first, equal ones get bytes by weight. The copies of one tenant begin in the order in which they were pushed. Several
+// threads may work on one copy.
 class CopyQueue {
  public:
   struct Copy {
@@ -71,7 +72,7 @@ class CopyQueue {
   };
   void Push(CopyTask task);
   bool empty() const { return waiting_ == 0; }
-  // Not empty.
+  // Takes the next step. The queue is not empty.
   Step Take();
   // The result of the copy, when that was its last step.
   std::optional<CopyResult> Finish(const Step& step, absl::Status status);
@@ -81,7 +82,7 @@ class CopyQueue {
  private:
   struct Tenant {
     TenantShare share;
-    double served = 0;  // bytes by weight
+    double served = 0;  // bytes divided by weight
     std::deque<std::shared_ptr<Copy>> waiting;
   };
   Tenant& Next();
@@ -89,10 +90,10 @@ class CopyQueue {
   std::map<size_t, Tenant> tenants_;
   size_t waiting_ = 0;  // copies with bytes that no step has taken
   size_t unfinished_ = 0;
-  std::map<uint32_t, double> served_;  // by priority, of the tenant that was last
+  std::map<uint32_t, double> served_;  // by priority: `served` of the tenant that was served last
 };
 
-// How many threads copy where the configuration does not say: a quarter of the processors, 2 to 16.
+// Number of threads when the configuration gives none: a quarter of the processors, 2 to 16.
 size_t DefaultCopyThreads();
 
 // Threads "copy-<i>". Short copies are made inside Submit(), since a wake of a thread takes longer.
@@ -109,7 +110,7 @@ class ThreadCopier final : public Copier {
   size_t depth() const override;
   void Run(absl::AnyInvocable<void()> chore, std::optional<JobTag> job = std::nullopt) override;
   size_t threads() const { return threads_.size(); }
-  // How often the thread has come round: once a second at least. Any thread.
+  // Turns that the thread has begun: at least one a second. Any thread.
   uint64_t turns(size_t thread) const { return turns_[thread].load(std::memory_order_relaxed); }
 
  private:

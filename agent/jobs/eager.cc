@@ -34,7 +34,7 @@ void EagerExchanges::Fail(NodeJob& job, const std::string& what) {
 
 bool EagerExchanges::Fill(NodeJob& job, Exchange& exchange, Ready* ready) {
   const uint64_t total = exchange.out.total_bytes();
-  // Rails send it when the grant has come before READY is made.
+  // Rails send the stream when the grant has come before READY is made.
   if (total == 0 || total > context_.options->eager_bytes || exchange.out.granted()) return true;
   ready->eager.resize(total);
   const uint64_t done = Copy(exchange.out.stream().memory, ready->eager.data(), Direction::kOut);

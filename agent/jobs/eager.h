@@ -36,7 +36,7 @@ class EagerExchanges {
     if (exchange.ready.has_value()) return !exchange.ready->eager.empty();
     return !exchange.compared && exchange.in.total_bytes() <= context_.options->eager_bytes;
   }
-  // Rails of this node have nothing to do with the exchange, as far as can be known.
+  // True when no rail of this node carries the exchange, as far as is known yet.
   bool NeedsNoRails(const Exchange& exchange) const {
     return (exchange.out.total_bytes() == 0 || exchange.out.eager()) &&
            (exchange.in.total_bytes() == 0 || Comes(exchange));
@@ -44,7 +44,8 @@ class EagerExchanges {
 
   // Copies the stream into `ready` if it is short enough. False: the job has failed.
   bool Fill(NodeJob& job, Exchange& exchange, Ready* ready);
-  // Sends READY, without the stream if it does not fit with it: then rails carry it. As ControlLink::SendIfItFits().
+  // Sends READY as ControlLink::SendIfItFits() does. If it does not fit with the stream, sends it without, and rails
+  // carry the stream.
   absl::Status Send(NodeJob& job, Exchange& exchange, ControlMessage&& ready);
   // The peer's daemon has taken that READY.
   void OnReadyTaken(PeerIndex by, JobKey key);

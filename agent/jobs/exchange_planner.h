@@ -28,7 +28,7 @@ class ExchangePlanner {
   // Plans the exchange and gives the plan to the rails, unless that was done or cannot be done yet. Not OK when the
   // exchange cannot be planned at all.
   absl::Status Plan(NodeJob& job, const Group& group, Exchange& exchange);
-  // A peer has told the speeds that it counts on, at its ends of the rails.
+  // A READY has told the speeds that the peer counts on, at its ends of the rails.
   void OnTold(const Ready::RailStates& rails, absl::Time now) {
     if (!speeds_.any_slow()) return;
     for (const Ready::RailState& rail : rails) {
@@ -43,11 +43,11 @@ class ExchangePlanner {
   // Bytes that plans have put onto the rail; late binding and failures may have moved it since.
   uint64_t planned_bytes(size_t rail) const { return planned_bytes_[rail]; }
   uint64_t plans() const { return plans_; }
-  uint64_t nanoseconds() const { return nanoseconds_; }  // of the planner
+  uint64_t nanoseconds() const { return nanoseconds_; }  // spent in the planner
 
  private:
   void TakeFlows(const Group& group, const Exchange& exchange);
-  // Returns the speed of those that can be used, all together, in bytes per second.
+  // Returns the sum of the speeds of the rails that can be used, in bytes per second.
   double TakeRails(const NodeJob& job, const Exchange& exchange);
   void Count(NodeJob& job, Exchange& exchange);
 

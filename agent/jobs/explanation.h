@@ -20,7 +20,7 @@ class JobTimeline {
  public:
   static constexpr uint32_t kMaxChunks = 4096;
 
-  // One that has left a rail and ended.
+  // A chunk that was posted and has ended.
   struct Chunk {
     RailIndex rail;
     PeerIndex peer;
@@ -45,14 +45,15 @@ class JobTimeline {
   uint64_t left_out_ = 0;
 };
 
-// Where rails write down what they do for a job.
+// The records that rails make of their work for a job.
 class JobRecorder {
  public:
-  // Forgets everything and keeps the storage. No rail writes.
+  // Forgets everything and keeps the storage. Call while no rail writes.
   void Reset(size_t rails);
   RailRecords* rails() { return rails_.get(); }
   void OnReceived(RailIndex rail, absl::Time now) { last_received_[rail.value()] = now; }
-  // As of `now`. `source_of` names the rank whose byte of the stream to a peer that is. Costs what there are chunks.
+  // The timeline as of `now`. `source_of` names the source rank of the byte at an offset in the stream to a peer. The
+  // cost grows with the number of chunks.
   JobTimeline Timeline(absl::Time now, absl::FunctionRef<Rank(PeerIndex, uint64_t)> source_of) const;
 
  private:
@@ -60,16 +61,16 @@ class JobRecorder {
   std::vector<absl::Time> last_received_;  // by rail
 };
 
-// When the steps of an exchange with one peer were taken; in the infinite past: not (yet).
+// When the steps of an exchange with one peer were taken. Infinite past: the step was not taken (yet).
 struct ExchangeTimes {
   absl::Time ready_sent = absl::InfinitePast(), ready_received = absl::InfinitePast();
-  // Permission to write, given to the peer and had from it.
+  // The grants that were sent to the peer and received from it.
   absl::Time grant_sent = absl::InfinitePast(), grant_received = absl::InfinitePast();
   absl::Time planned = absl::InfinitePast();
   absl::Time last_acknowledged = absl::InfinitePast(), last_received = absl::InfinitePast();
 };
 
-// A job that is over, or as it is now. Times are the engine's; `begun` is when the first local rank submitted.
+// A job that is over, or its present state. Times are the engine's; `begun` is when the first local rank submitted.
 struct JobExplanation {
   struct RankTimes {
     Rank rank;
@@ -86,7 +87,7 @@ struct JobExplanation {
   };
   JobReport report;  // of the local rank that ended last, or is the lowest one still active
   absl::Time begun;
-  absl::Time begun_at;    // the same by the clock that people set; the agent sets it
+  absl::Time begun_at;    // `begun` by the wall clock; the agent fills it in
   std::string waits_for;  // "for rank 3 on n1 (pid 42) to submit"; empty when the job is over
   std::vector<RankTimes> ranks;
   std::vector<Exchange> exchanges;

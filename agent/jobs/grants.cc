@@ -10,7 +10,8 @@ namespace railsd {
 bool Grants::MayRide(const NodeJob& job, const Exchange& exchange) const {
   if (HasCapacities(job)) return false;  // the zone is cut to what READY says
   if (!exchange.in.WaitsForZone() || LacksRails(exchange.peer) || eager_.Comes(exchange)) return false;
-  // Room that waits for a peer that has not submitted may be missing elsewhere for ever: tests/model/ready.
+  // Zones that wait for peers that have not submitted must not take all the room, or nodes may wait for each other for
+  // ever: tests/model/ready.
   return (exchange.ready.has_value() ? 1 : 2) * (context_.zones->taken() + 1) <= room();
 }
 
@@ -40,7 +41,7 @@ void Grants::SendWaiting() {
 bool Grants::TrySend(NodeJob& job, Exchange& exchange) {
   if (exchange.in.WaitsForZone()) {
     const ZoneTable& zones = *context_.zones;
-    // One alone can go past the room.
+    // A single zone may exceed the room.
     if (LacksRails(exchange.peer) || zones.free() == 0 || (zones.taken() > 0 && zones.taken() >= room())) return false;
     Open(job, exchange);
   }

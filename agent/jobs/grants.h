@@ -35,14 +35,15 @@ class Grants {
         fail_(std::move(fail)),
         owners_(ZoneTable::kSlots) {}
 
-  // READY may carry the grant: while at most half of the room is in use, with this grant.
+  // True when READY may carry the grant: with it at most half of the room is in use, or all of it if the peer's READY
+  // is here.
   bool MayRide(const NodeJob& job, const Exchange& exchange) const;
   void Open(NodeJob& job, Exchange& exchange);
-  // READY did not carry it.
+  // Sends a grant that READY did not carry, as soon as there is room.
   void Want(NodeJob& job, Exchange& exchange);
-  // Sends those that waited, as far as there is room for them.
+  // Sends grants that wait, while there is room for them.
   void SendWaiting();
-  // The same, when a zone was freed since it was looked at last.
+  // The same, but only if a zone was freed since the last look.
   void SendIfRoomWasFreed() {
     if (std::exchange(room_freed_, false)) SendWaiting();
   }
@@ -51,7 +52,7 @@ class Grants {
     const Owner& owner = owners_[zone.slot];
     return owner.job != nullptr && owner.generation == zone.generation ? &owner : nullptr;
   }
-  // Frees the zone when nothing can land there any more. True when that is so and was not so before.
+  // Frees the zone if nothing can land there any more. True when this call has freed it.
   bool FreeIfQuiet(Exchange& exchange);
   // Bytes that are to come into open zones.
   uint64_t awaited_bytes() const { return awaited_bytes_; }
@@ -62,7 +63,7 @@ class Grants {
     PeerIndex peer;
   };
   size_t room() const { return std::min<size_t>(context_.traits.zone_room, ZoneTable::kSlots - 1); }
-  // The peer cannot be given keys.
+  // No rail is connected to the peer, so it cannot be given keys.
   bool LacksRails(PeerIndex peer) const { return context_.traits.binds_zones && context_.peer(peer).Connected() == 0; }
   bool TrySend(NodeJob& job, Exchange& exchange);
 

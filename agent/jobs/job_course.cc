@@ -14,7 +14,7 @@
 namespace railsd {
 namespace {
 
-// How long an ABORT may take after the data connections have shown that its sender gave up.
+// How long an ABORT may take after the data connections have shown that its sender has aborted.
 constexpr absl::Duration kAbortPatience = absl::Seconds(5);
 // How long the sender of an aborted job may take to say that it has stopped.
 constexpr absl::Duration kQuiescePatience = absl::Seconds(1);
@@ -25,7 +25,7 @@ bool JobTable::OnMessage(const Peer& from, Abort&& message) {
   if (group == nullptr) return false;
   NodeJob* const job = Find(jobs_, message.job);
   absl::Status why = SaidBy(from.node, message.code, message.reason, message.failed_ranks);
-  // The sender has not been told whom it waited for.
+  // The sender does not know for which ranks it has waited: adds them.
   if (job != nullptr && !job->started && !job->told_unsubmitted && absl::IsDeadlineExceeded(why)) {
     const std::string waited = WaitsFor(*job, group, peers_, sessions_);
     why = WithFailedRanks(
@@ -35,7 +35,7 @@ bool JobTable::OnMessage(const Peer& from, Abort&& message) {
   const bool news = AddTombstone(*group, message.job, why);
   if (job == nullptr) {
     outbox_.Send(from.node, Quiesced{message.job, {}});
-    // In such a group the others may have lost the node that aborts, and wait for this one.
+    // In such a group other members may have lost the aborting node, and may wait for this node.
     if (news && group->recovery.policy == RecoveryPolicy::kDegrade) TellAborted(*group, message.job, why, from.index);
     return true;
   }
@@ -52,7 +52,7 @@ bool JobTable::OnMessage(const Peer& from, Quiesced&& message) {
   if (job == nullptr) return groups_.Find(message.job.epoch) != nullptr;
   Exchange* const exchange = job->With(from.index);
   if (exchange == nullptr) return false;
-  if (exchange->quiesced) return true;  // the first one names the connections
+  if (exchange->quiesced) return true;  // the first QUIESCED names the connections
   exchange->quiesced = true;
   exchange->their_failed = std::move(message.failed);
   if (exchange->quiesced_by == absl::InfiniteFuture()) return true;
@@ -87,7 +87,7 @@ void JobTable::OnSendReport(RailIndex rail, const RailEvent& report) {
   Sending& sending = *report.stream->sending;
   NodeJob& job = *sending.job();
   Exchange& exchange = *job.With(sending.peer());
-  // The receiver has everything: whatever became of the acknowledgement, the bytes have arrived.
+  // If the receiver has everything, lost bytes have arrived, too; only their acknowledgement is missing.
   const bool arrived = report.kind == RailEvent::Kind::kCarried ||
                        (report.kind == RailEvent::Kind::kLost && sending.over() && !exchange.left_out);
   sending.OnReport(rail, report);
@@ -187,7 +187,7 @@ void JobTable::OnZoneEvent(RailIndex rail, const RailEvent& event) {
 void JobTable::SettleZone(NodeJob& job, Exchange& exchange) {
   if (!grants_.FreeIfQuiet(exchange)) return;
   if (exchange.in.eager()) {
-    // They were counted when they were copied.
+    // Eager bytes were counted when they were copied.
   } else if (exchange.in.complete()) {
     RankPart* const* const parts = job.parts.begin();
     for (const StreamFlow& flow : exchange.in.flows()) parts[flow.part]->bytes_received += flow.bytes;
@@ -298,8 +298,8 @@ void JobTable::GoOnWithout(const Peer& peer) {
   }
 }
 
-// A link is lost at both of its ends or at none, and what two nodes exchange concerns no third one: every pair of nodes
-// decides for itself, and needs no agreement with the others.
+// Every pair of nodes leaves its exchanges out without agreement with other nodes: a link is lost at both ends or at
+// neither, and no third node depends on what the two exchange.
 void JobTable::LeaveOut(NodeJob& job, const Group& group, Exchange& exchange) {
   DropExchange(job, group, exchange);
   if (!job.started || job.building) return;
@@ -356,7 +356,7 @@ void JobTable::FailJob(NodeJob& job, absl::Status why, bool environment) {
 }
 
 // Tells every other member, since a member may have lost the node that aborted, or hear of it later. Members that may
-// write into this node's memory tell when they have stopped.
+// write into this node's memory answer when they have stopped.
 void JobTable::AbortJob(NodeJob& job, absl::Status why, std::optional<PeerIndex> told_by) {
   if (job.aborting() || job.ended) return;
   job.failure = std::move(why);
@@ -377,7 +377,7 @@ void JobTable::AbortJob(NodeJob& job, absl::Status why, std::optional<PeerIndex>
   SayQuiesced(job);
   for (Exchange& exchange : job.exchanges) {
     if (!exchange.in.open()) continue;
-    // A gate closes at once; keys are taken back when nobody writes.
+    // A gate closes at once. Keys are revoked when the peer has stopped writing, at the latest after kQuiescePatience.
     const bool waits = context_.traits.binds_zones && exchange.in.granted() && !exchange.quiesced &&
                        !exchange.left_out && peers_.Get(exchange.peer).up;
     if (waits) {
@@ -421,7 +421,7 @@ void JobTable::ExpectAbort(NodeJob& job, Exchange& exchange) {
   job.closed_by = peers_.Get(exchange.peer).node;
   job.abort_expected_by = now_ + kAbortPatience;
   Sooner(job.abort_expected_by);
-  // Where groups go on without a node, the peer may have left this one out: that concerns nobody else.
+  // In a group that goes on without lost nodes, the peer may have left this node out: only their exchange stops.
   const Group* const group = groups_.Find(job.key.epoch);
   if (group != nullptr && group->recovery.policy == RecoveryPolicy::kDegrade) return exchange.out.Stop();
   for (Exchange& other : job.exchanges) other.out.Stop();
@@ -457,7 +457,7 @@ void JobTable::FinishPart(NodeJob& job, RankPart& part, absl::Status status) {
   Group* const group = groups_.Find(job.key.epoch);
   if (group != nullptr && part.report.status.ok()) group->last_done = std::max(group->last_done, job.key.seq);
   records_.Add(job, part, options_.finished_jobs_kept);
-  part.submission.Release();  // before anybody is told, and submits into the same memory
+  part.submission.Release();  // before the trainer is told, who may then use the memory for another job
   if (observer_ != nullptr) observer_->OnJobFinished(part.submission.session, part.report);
   auto waiters = std::exchange(part.waiters, {});
   for (Waiter& waiter : waiters) std::move(waiter.done)(part.report);

@@ -14,9 +14,9 @@
 namespace railsd {
 namespace {
 
-// How long ranks of a node may lie behind each other before other nodes hear who is missing.
+// How long a job waits for ranks of this node before other nodes hear which ones are missing.
 constexpr absl::Duration kTellUnsubmittedAfter = absl::Seconds(1);
-// More take the engines too long, however long messages may be. Where they are short, limits.max_message allows fewer.
+// More would take the engines too long, even if limits.max_message allows longer messages.
 constexpr size_t kMaxGrantRanges = 1 << 17;
 constexpr size_t kMaxGrantKeys = 1 << 20;
 
@@ -64,8 +64,8 @@ JobTable::JobTable(const Parts& parts)
                 .may_ask = [this](const Peer& from, JobKey key) { return MayAsk(from, key); },
                 .outcome =
                     [this](JobKey key) {
-                      // A job that was aborted, and whose tombstone there was no room for or need of, counts as
-                      // complete. Its ABORT went out on the same link before, so the sender ends it as aborted.
+                      // An aborted job without a tombstone (no room or no need for one) counts as complete. Its ABORT
+                      // went out earlier on the same link, so the sender ends it as aborted.
                       const Group* const group = groups_.Find(key.epoch);
                       const bool ended = group == nullptr
                                              ? records_.EndedWell(key)
@@ -117,7 +117,7 @@ void JobTable::Submit(CheckedSubmission submission, Callback<absl::Status> done)
   const absl::Status status = admission_.Check(submission, now_, &group, &session, &repeated);
   if (!status.ok() || repeated) {
     counters_.submissions_refused += !repeated;
-    submission.Release();  // before the caller is told, and gives the segments back
+    submission.Release();  // before the caller is told, who may then remove the segments
     const uint64_t ranges = submission.ranges;
     Discard(ranges, std::move(submission));
     return std::move(done)(status);
@@ -144,7 +144,7 @@ void JobTable::Accept(CheckedSubmission submission, Group& group, Session& sessi
   const absl::Status* const tombstone = records_.Tombstone(key);
   if (tombstone != nullptr && !job.aborting()) job.failure = *tombstone;
   if (job.aborting()) {
-    // This rank's memory was never handed to anybody.
+    // Nothing has used this rank's memory yet.
     FinishPart(job, part, job.failure);
     return Settle(job);
   }
@@ -172,7 +172,7 @@ void JobTable::Start(NodeJob& job, const Group& group) {
 }
 
 void JobTable::Announce(NodeJob& job, const Group& group) {
-  // In full at first, so that a peer that is lost before and one that is lost later are left out in one way.
+  // The streams were built for all peers. Lost peers are left out here, in the same way as those lost later.
   for (PeerIndex peer : group.peers) {
     if (Exchange& exchange = *job.With(peer); exchange.left_out) DropExchange(job, group, exchange);
   }
@@ -209,7 +209,7 @@ void JobTable::SendReady(NodeJob& job, Exchange& exchange, const Ready::RailStat
   if (!peer.up || exchange.ready_sent || exchange.left_out || job.aborting() || !job.started || job.building) return;
   if (!exchange.ready_waits && grants_.MayRide(job, exchange)) grants_.Open(job, exchange);
   exchange.ready_waits = exchange.in.open() && exchange.in.IsBinding();
-  if (exchange.ready_waits) return;  // OnZoneEvent() comes again
+  if (exchange.ready_waits) return;  // OnZoneEvent() calls this again
   ControlMessage message(std::in_place_type<Ready>);
   Ready& ready = std::get<Ready>(message);
   FillReady(job, exchange, peer, &ready);
@@ -261,7 +261,7 @@ void JobTable::Compare(NodeJob& job, const Group& group, Exchange& exchange, Rea
 }
 
 void JobTable::TakeGrant(NodeJob& job, const Group& group, Exchange& exchange, const Grant& grant) {
-  if (exchange.out.eager()) return;  // the peer did not expect it, and closes the zone when it has this node's READY
+  if (exchange.out.eager()) return;  // the peer guessed that rails carry it; it closes the zone when READY comes
   exchange.times.grant_received = now_;
   const absl::Status status =
       exchange.out.total_bytes() == 0 ? absl::InternalError("a grant for no bytes") : exchange.out.TakeGrant(grant);
@@ -285,7 +285,7 @@ bool JobTable::OnMessage(const Peer& from, Ready&& message) {
   if (group == nullptr) return false;
   peers_.Get(from.index).TakePlanned(message.planned_bytes);
   for (Tally& tally : std::exchange(message.tallies, {})) OnMessage(from, std::move(tally));
-  // Its sender may not hear of the end from the node that caused it: the two may have lost each other, or not met yet.
+  // The sender may not hear of the end from the node that caused it: the two may have lost each other, or not met yet.
   if (group->broken && message.job.seq > group->good_until) {
     groups_.SendBroken(*group, from);
     outbox_.Send(from.node, AbortOf(message.job, group->why));
@@ -304,7 +304,7 @@ bool JobTable::OnMessage(const Peer& from, Ready&& message) {
   Exchange* const exchange = job->With(from.index);
   if (exchange == nullptr || exchange->ready.has_value() || exchange->compared) return false;
   const bool comparable = job->started && !job->building && !job->aborting();
-  if (!job->started && !job->aborting()) {  // otherwise it is not held for long, and compared first
+  if (!job->started && !job->aborting()) {  // a started job compares it before holding it for long
     absl::Status held = CheckReadyFlows(message, *group->layout, from);
     if (held.ok()) held = held_readys_.Hold(message, from, peers_.self(), exchange);
     if (!held.ok()) {

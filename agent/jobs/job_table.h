@@ -59,7 +59,7 @@ class JobTable {
   void Submit(CheckedSubmission submission, Callback<absl::Status> done);
   void Keep(CheckedSubmission layout, Callback<absl::Status> done) {
     const absl::Status status = admission_.Keep(layout);
-    layout.Release();  // before the caller is told, and gives the segments back
+    layout.Release();  // before the caller is told, who may then remove the segments
     Discard(layout.ranges, std::move(layout));
     std::move(done)(status);
   }
@@ -69,7 +69,7 @@ class JobTable {
   // Ends the unfinished jobs of a session that ends, also those of epochs that are over.
   void AbortSession(SessionId session, const absl::Status& why);
 
-  // Messages of peers. False: of no known job (counted by the caller).
+  // Messages of peers. False: the job is not known; the caller counts it.
   bool OnMessage(const Peer& from, Ready&& message);
   bool OnMessage(const Peer& from, LateGrant&& message);
   bool OnMessage(const Peer& from, Tally&& message);
@@ -90,7 +90,7 @@ class JobTable {
   void OnRailLost(RailIndex rail, const Peer& peer, uint64_t connection);
   // A rail may carry nothing new to the peer, though its connection may be up.
   void OnRailUnusable(const Peer& peer);
-  // A peer's link or one of its rails came up: what waited for it goes on.
+  // A peer's link or one of its rails came up: jobs that waited for it go on.
   void OnPeerReachable(const Peer& peer);
   void OnPeerLost(const Peer& peer);
   // After OnPeerLost(): the jobs of groups that go on without the peer leave out the exchanges with
@@ -112,11 +112,11 @@ class JobTable {
 
   // The last job that the rank has finished its part of.
   JobSeq FinishedUntil(const Group& group, Rank rank) const;
-  // A local rank's part of a job of the epoch, up to that one, has not ended.
+  // True when a local rank's part of a job of the epoch, up to `until`, has not ended.
   bool HasUnended(Epoch epoch, JobSeq until) const {
     return AnyOf(jobs_, epoch, [until](const NodeJob& job) { return job.key.seq <= until && job.HasUnendedPart(); });
   }
-  // The same of one after that.
+  // The same for jobs after `until`.
   bool HasUnendedAfter(Epoch epoch, JobSeq until) const {
     return AnyOf(jobs_, epoch, [until](const NodeJob& job) { return job.key.seq > until && job.HasUnendedPart(); });
   }
@@ -128,14 +128,14 @@ class JobTable {
   // Views for operators.
   size_t active_parts() const { return active_parts_; }
   const JobRecords& records() const { return records_; }
-  // Bytes that this node has sent over the rail, each once: what a rail that failed had brought counts once, though it
-  // was sent again.
+  // Bytes that this node has sent over the rail, each once: bytes that had arrived when their rail failed count once,
+  // even if they were sent again.
   uint64_t sent_bytes(size_t rail) const { return sent_bytes_[rail]; }
   // Bytes in zones that are open, by peer and rail.
   std::vector<BytesByRail> LandingByPeer() const { return railsd::LandingByPeer(jobs_, context_); }
-  // Time that jobs have waited for READY, of waits that are not over; by peer.
+  // Time that jobs have waited for READY so far, in waits that are not over; by peer.
   std::vector<absl::Duration> WaitsByPeer() const { return railsd::WaitsByPeer(jobs_, peers_, now_); }
-  // Bytes that came over the rail once more, after a rail had failed.
+  // Bytes that came over the rail although they had arrived before, after a rail had failed.
   uint64_t landed_again(size_t rail) const { return landed_again_[rail]; }
   uint64_t planned_bytes(size_t rail) const { return planner_.planned_bytes(rail); }
   void FillCounters(AgentCounters* counters) const;
@@ -151,15 +151,15 @@ class JobTable {
   NodeJob& FindOrCreate(const Group& group, JobKey key);
   void Accept(CheckedSubmission submission, Group& group, Session& session);
   void Start(NodeJob& job, const Group& group);
-  // Its streams are built: tells the peers.
+  // The job's streams are built: tells the peers.
   void Announce(NodeJob& job, const Group& group);
   // This node's ends of the rails, as READYs tell them.
   Ready::RailStates RailsNow() const;
   void SendReady(NodeJob& job, Exchange& exchange, const Ready::RailStates& rails);
-  // `ready`: of the exchange's peer, which has come and is taken apart.
+  // `ready` has come from the exchange's peer; parts of it are moved out.
   void Compare(NodeJob& job, const Group& group, Exchange& exchange, Ready& ready);
   void TakeGrant(NodeJob& job, const Group& group, Exchange& exchange, const Grant& grant);
-  // Chunks of the job are about to come.
+  // Tells rails that chunks of the job are about to come, so that lower priorities pause.
   void Expect(const NodeJob& job);
   void PlanExchange(NodeJob& job, const Group& group, Exchange& exchange);
   void TellUnsubmitted(NodeJob& job);
@@ -170,22 +170,22 @@ class JobTable {
   void OnSendReport(RailIndex rail, const RailEvent& report);
   void OnSendFault(NodeJob& job, Exchange& exchange, RailIndex rail, const RailEvent& fault);
   void OnAcknowledged(Exchange& exchange, RailIndex rail, uint64_t offset_bytes, uint64_t length_bytes);
-  // Counts bytes that were lost with their rail and have arrived all the same.
+  // Counts bytes that were in doubt when their rail failed and that have arrived.
   void CountArrived(Exchange& exchange);
   void OnZoneEvent(RailIndex rail, const RailEvent& event);
-  // A zone may be quiet.
+  // Call when a zone may be quiet.
   void SettleZone(NodeJob& job, Exchange& exchange);
   void AbortJob(NodeJob& job, absl::Status why, std::optional<PeerIndex> told_by = std::nullopt);
   // Aborts at every member; breaks the group as well when the environment (a node, rail or trainer) failed or the job
   // ran.
   void FailJob(NodeJob& job, absl::Status why, bool environment);
-  // A receiver drains what this job sends: it has aborted, and its ABORT, which says why, comes on the link.
+  // A receiver has closed its zone early: it has aborted the job, and its ABORT, which says why, comes on the link.
   void ExpectAbort(NodeJob& job, Exchange& exchange);
   void CloseAborted(Exchange& exchange);
   // Tells peers that this node writes nothing more for an aborted job.
   void SayQuiesced(NodeJob& job);
   void LeaveOut(NodeJob& job, const Group& group, Exchange& exchange);
-  // The same, before it is looked whether the job is done.
+  // LeaveOut() without the check whether the job is done.
   void DropExchange(NodeJob& job, const Group& group, Exchange& exchange);
 
   void FinishIfDone(NodeJob& job);
@@ -204,14 +204,14 @@ class JobTable {
     return {key, why.code(), std::string(why.message()), FailedRanks(why)};
   }
   void Sooner(absl::Time deadline) { next_deadline_ = std::min(next_deadline_, deadline); }
-  // Frees what refers to so many ranges, and nothing refers to: on another thread when they are many.
+  // Frees an object that refers to so many ranges and is not used any more: on another thread when they are many.
   template <typename T>
   void Discard(uint64_t ranges, T garbage) {
     if (ranges > kManyRanges) {
       copier_.Run([garbage = std::make_shared<T>(std::move(garbage))] {});
     }
   }
-  // More take the engine's thread too long.
+  // More ranges take the engine's thread too long.
   static constexpr uint64_t kManyRanges = 4096;
 
   const AgentOptions& options_;
@@ -242,7 +242,7 @@ class JobTable {
   LateBinder late_binder_;
   std::vector<uint64_t> sent_bytes_, landed_again_;
   StreamBuilder builder_;                                                 // of jobs with few ranges
-  absl::flat_hash_map<JobTag, std::shared_ptr<StreamBuilder>> builders_;  // of others, at work on other threads
+  absl::flat_hash_map<JobTag, std::shared_ptr<StreamBuilder>> builders_;  // of others, in use by other threads
   std::vector<JobKey> ended_jobs_;                                        // for Reap()
   size_t active_parts_ = 0;
   AgentCounters counters_;

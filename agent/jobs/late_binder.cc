@@ -15,7 +15,7 @@ bool LateBinder::IsDry(size_t r) const {
 void LateBinder::Run(absl::Time now) {
   look_again_ = absl::InfiniteFuture();
   if (!context_.late_binding || !context_.board->AnyLags()) return;
-  RailMask fed = 0;  // wait for what was asked for them
+  RailMask fed = 0;  // rails for which bytes were asked back and have not come
   for (const auto& [key, job] : jobs_) {
     for (const Exchange& exchange : job->exchanges) {
       if (const auto rail = exchange.out.moves_to()) fed |= RailBit(*rail);
@@ -34,7 +34,7 @@ void LateBinder::Run(absl::Time now) {
   if (any_dry) look_again_ = now + std::max(soonest, absl::Microseconds(200));
 }
 
-// The rail that would end last gives something, or the next one if it cannot.
+// Takes from the rail that would end last, or from the next one if that rail has nothing to give.
 bool LateBinder::Feed(size_t dry) {
   RailMask tried = RailBit(dry);
   while (true) {
@@ -47,7 +47,7 @@ bool LateBinder::Feed(size_t dry) {
   }
 }
 
-// The exchange with most left on the rail that can be moved to the other; that of the highest priority.
+// The exchange of the highest priority, and among those with most left on `worst`, that can be moved to `dry`.
 Sending* LateBinder::MostLeft(size_t worst, size_t dry) {
   Sending* best = nullptr;
   std::pair<uint32_t, uint64_t> most;
@@ -66,7 +66,7 @@ Sending* LateBinder::MostLeft(size_t worst, size_t dry) {
   return best;
 }
 
-// Divides the rest by what the lagging rail and those that will soon be dry deliver.
+// Divides the rest between the lagging rail and the rails that will soon be dry, by what each of them delivers.
 bool LateBinder::Take(Sending& sending, size_t from, size_t to) {
   const RailMask targets = sending.Targets();
   const auto takes = [&](size_t r) {

@@ -1,4 +1,4 @@
-// Late binding: work that has not been posted leaves a rail that lags for one that has run dry.
+// Late binding: bytes that are not posted move from a lagging rail to a dry one.
 #ifndef RAILSD_AGENT_JOBS_LATE_BINDER_H_
 #define RAILSD_AGENT_JOBS_LATE_BINDER_H_
 
@@ -10,14 +10,14 @@
 
 namespace railsd {
 
-// The engine asks the rail that would end last to give up a part of an exchange, and gives that to the dry rail. Owned
-// by the engine's thread.
+// The engine asks the rail that would end last to give up a part of an exchange, and gives that part to the dry rail.
+// Owned by the engine's thread.
 class LateBinder {
  public:
   // All outlive this.
   LateBinder(const ExchangeContext* context, JobMap* jobs) : context_(*context), jobs_(*jobs) {}
 
-  // Looks whether moving something pays. Call after each batch of events.
+  // Moves bytes if that pays. Call after each batch of events.
   void Run(absl::Time now);
   // When to look again although no event comes: a rail may become slow after the others have run dry.
   absl::Time NextDeadline() const { return look_again_; }

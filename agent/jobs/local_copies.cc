@@ -7,7 +7,7 @@
 
 namespace railsd {
 const CheckedFlow* FlowWith(Rank peer, absl::Span<const CheckedFlow> by_rank) {
-  // Few ranks are missing in most lists: they say how far before its number a rank can be.
+  // A rank's place is its number, less the missing ranks before it. Most lists lack few ranks, so the search is short.
   const size_t size = by_rank.size(), number = peer.value();
   const size_t missing = size == 0 ? 0 : by_rank.back().peer.value() + size_t{1} - size;
   if (number >= size + missing) return nullptr;

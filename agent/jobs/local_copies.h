@@ -11,7 +11,7 @@
 
 namespace railsd {
 
-// Null for a rank that is left out.
+// The flow with `peer`; null when the list has none.
 const CheckedFlow* FlowWith(Rank peer, absl::Span<const CheckedFlow> by_rank);
 inline uint64_t BytesOf(const CheckedFlow* flow) { return flow == nullptr ? 0 : flow->bytes; }
 
@@ -34,7 +34,7 @@ void ForEachLocal(absl::Span<const CheckedFlow> by_rank, const Group& group, Vis
 // it.
 void BeginCopies(NodeJob& job, const Group& group, RankPart& part, Copier* copier);
 
-// Adds the bytes of a copy that was made to the reports of both its ranks. Returns them.
+// Adds the bytes of a finished copy to the reports of both its ranks. Returns the bytes.
 uint64_t CountCopy(NodeJob& job, const LocalCopy& copy);
 
 }  // namespace railsd

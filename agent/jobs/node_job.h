@@ -47,7 +47,7 @@ struct RankPart {
 // The parts of a job's local ranks in the order of ranks. They never move.
 class RankParts {
  public:
-  // Once, before the first.
+  // Call once, before the first Add().
   void MakeRoom(size_t most) { parts_ = FixedList<RankPart>(most); }
   // The rank has no part yet.
   RankPart& Add(Rank rank) {
@@ -65,7 +65,8 @@ class RankParts {
   uint32_t PlaceOf(Rank rank) const { return static_cast<uint32_t>(LowerBound(rank) - by_rank_.begin()); }
   size_t size() const { return by_rank_.size(); }
   bool empty() const { return by_rank_.empty(); }
-  // By the place among the ranks that have a part: StreamFlow::part, once all have.
+  // The part at a place in the order of ranks that have one. StreamFlow::part is such a place once all ranks have
+  // parts.
   RankPart& operator[](size_t place) const { return *by_rank_[place]; }
   auto begin() const { return by_rank_.begin(); }
   auto end() const { return by_rank_.end(); }
@@ -92,26 +93,26 @@ struct Exchange {
   Sending out;
   Receiving in;
 
-  std::optional<Ready> ready;  // theirs, while it waits to be compared
+  std::optional<Ready> ready;  // the peer's, while it waits to be compared
   uint64_t held_bytes = 0;     // of `ready`, while the job waits for ranks of this node
-  bool compared = false;       // their READY is here, and both ends agree
-  // When the wait for their READY began; infinite future: there is none.
+  bool compared = false;       // the peer's READY is here, and both ends agree
+  // When the wait for the peer's READY began; infinite future: nothing waits for it.
   absl::Time waits_since = absl::InfiniteFuture();
-  Ready::RailStates peer_rails;  // as it said
+  Ready::RailStates peer_rails;  // as the peer's READY tells
   bool planned = false;
   BytesByRail planned_bytes;
-  std::vector<Unsubmitted::Member> unsubmitted;  // of their ranks, as they say
+  std::vector<Unsubmitted::Member> unsubmitted;  // ranks of the peer, as it tells
   bool ready_sent = false;
   bool ready_waits = false;  // until rails have bound the zone, whose grant rides along
-  bool grant_waits = false;  // for room, or a rail: it follows READY
+  bool grant_waits = false;  // for room or for a rail; the grant follows READY
 
   // While the job is aborted:
-  bool quiesced = false;       // they write nothing more
-  bool quiesced_said = false;  // this node writes nothing more
+  bool quiesced = false;       // the peer writes nothing more
+  bool quiesced_said = false;  // the peer was told that this node writes nothing more
   std::vector<RailConnection> their_failed;
-  absl::Time quiesced_by = absl::InfiniteFuture();  // until when that is waited for
+  absl::Time quiesced_by = absl::InfiniteFuture();  // until when this node waits for the peer's QUIESCED
 
-  // Ends the wait for their READY and returns how long it was; 0 without one.
+  // Ends the wait for the peer's READY and returns how long it was; 0 without one.
   absl::Duration EndWait(absl::Time now) {
     if (waits_since == absl::InfiniteFuture()) return absl::ZeroDuration();
     return now - std::exchange(waits_since, absl::InfiniteFuture());
@@ -144,23 +145,23 @@ struct NodeJob {
   std::atomic<bool> stop_copies{false};
 
   bool started = false;   // every local rank has submitted
-  bool building = false;  // its tables are being made, by a copier
-  // Peers hear who has not submitted, from then on.
+  bool building = false;  // a thread of the copier builds its streams
+  // When peers are told which local ranks have not submitted.
   absl::Time tell_unsubmitted_at;
   bool told_unsubmitted = false;
   absl::Time started_at, running_at;
-  absl::Time first_chunk_at = absl::InfiniteFuture();  // given to a rail
+  absl::Time first_chunk_at = absl::InfiniteFuture();  // when the first bytes were given to a rail
   bool running = false;                                // every READY is here
-  size_t compared_until = 0, done_until = 0;           // exchanges below are, for good
+  size_t compared_until = 0, done_until = 0;           // all exchanges below these places are compared, or done
   uint64_t out_bytes = 0, in_bytes = 0;                // across nodes
-  uint64_t resent_bytes = 0;                           // that rails have been given once more
+  uint64_t resent_bytes = 0;                           // that rails were given a second time
   absl::Time last_acknowledged = absl::InfinitePast(), last_received = absl::InfinitePast();
-  std::unique_ptr<JobRecorder> recorder;  // null when nothing is kept
+  std::unique_ptr<JobRecorder> recorder;  // null when jobs are not explained
   BytesByRail rail_tx_bytes, rail_rx_bytes, rail_planned_bytes;
-  // By rail, if the bytes of each source rank went over its own rail.
+  // Bytes by rail, as if the bytes of each source rank went over its own rail.
   BytesByRail pinned_tx_bytes, pinned_rx_bytes;
   uint64_t eager_sent_bytes = 0, eager_received_bytes = 0;
-  // A peer has closed its zone early: an ABORT that says why is on its way. Until when it is waited for.
+  // Until when this node waits for an ABORT that says why a peer has closed its zone early.
   absl::Time abort_expected_by = absl::InfiniteFuture();
   std::string closed_by;
   bool ended = false;       // waits to be forgotten
@@ -176,7 +177,7 @@ struct NodeJob {
   const Exchange* With(PeerIndex peer) const { return const_cast<NodeJob*>(this)->With(peer); }
   // The rank's own rail, as Policy::kPinned has it.
   size_t OwnRail(Rank rank) const { return layout->ranks[rank.value()].local_rank % pinned_rx_bytes.size(); }
-  // Once, before anything else is asked.
+  // Call once, before any other method.
   void AddExchanges(const ExchangeContext* context, std::shared_ptr<const GroupLayout> group) {
     layout = std::move(group);
     exchanges = FixedList<Exchange>(layout->peers.size());
@@ -190,7 +191,7 @@ struct NodeJob {
   bool HasUnendedPart() const {
     return std::any_of(parts.begin(), parts.end(), [](const RankPart* part) { return !part->terminal(); });
   }
-  // Nobody touches the memory of its ranks.
+  // Nothing touches the memory of its ranks.
   bool Quiescent() const {
     return copies_running == 0 && !building && std::all_of(exchanges.begin(), exchanges.end(), [](const Exchange& e) {
              return e.in.quiet() && !e.out.held();
@@ -206,13 +207,13 @@ struct NodeJob {
 
 using JobMap = absl::flat_hash_map<JobKey, std::unique_ptr<NodeJob>>;
 
-// Null when it is not there.
+// Null when the job is not there.
 inline NodeJob* Find(const JobMap& jobs, JobKey key) {
   const auto it = jobs.find(key);
   return it == jobs.end() ? nullptr : it->second.get();
 }
 
-// True when `is_meant` says so of a job of the epoch.
+// True when `is_meant` holds for a job of the epoch.
 template <typename IsMeant>
 bool AnyOf(const JobMap& jobs, Epoch epoch, IsMeant is_meant) {
   return std::any_of(jobs.begin(), jobs.end(),

@@ -10,18 +10,18 @@
 namespace railsd {
 namespace {
 
-// Where the peer is cut off altogether its link falls silent for `peer_lost`, too, and says more of why: it has the
-// first word.
+// If the peer is cut off altogether, its link is silent for `peer_lost`, too. The link's error says more, so it must
+// come first.
 constexpr absl::Duration kControlFirst = absl::Seconds(1);
-// Rails flap. With more rounds than this in a row, and nothing arrived in the time in which a peer is given up, it is
-// the receiver that takes nothing: a zone that it does not have, or connections that it ends each time.
+// Rails flap. But after this many rounds in a row, with no byte accepted in the time in which a peer is given up, the
+// fault is the receiver's: it does not have the zone, or it ends the connections each time.
 constexpr uint32_t kMaxFruitlessRounds = 4;
 
 absl::Duration LimitOf(const Group* group, const AgentOptions& options) {
   return std::max(options.peer_lost, group == nullptr ? absl::ZeroDuration() : group->recovery.wait_limit);
 }
 
-// UNAVAILABLE, for which the ranks of `peer` are named.
+// UNAVAILABLE that names the ranks of `peer` as failed.
 absl::Status Blame(const Group* group, PeerIndex peer, const std::string& what) {
   absl::Status status = absl::UnavailableError(what);
   return group == nullptr ? status : WithFailedRanks(std::move(status), group->RanksOf(peer));

@@ -13,8 +13,8 @@
 
 namespace railsd {
 
-// Until when jobs of a group wait for a rail to the peer; null: of any group. In the infinite future when some rail
-// reaches it.
+// Until when jobs of a group wait for a rail to the peer; null: the earliest end of any group's wait. Infinite future
+// when some rail reaches the peer.
 absl::Time StrandedUntil(const Peer& peer, const Group* group, const AgentOptions& options);
 
 // Jobs that have waited too long for a rail to a peer, and why they fail. Lowers `*next` to when to look again.
@@ -22,8 +22,8 @@ std::vector<std::pair<NodeJob*, absl::Status>> FindStranded(const JobMap& jobs, 
                                                             const ExchangeContext& context, absl::Time now,
                                                             absl::Time* next);
 
-// Call when a round begins, which none does while the network is slow or a rail is waited for. UNAVAILABLE when the
-// receiver has let the sender begin again and again, and has accepted no byte since.
+// Call when a round begins. UNAVAILABLE when several rounds have begun and the receiver has accepted no byte since the
+// first. A slow network begins no round, nor does the wait for a rail.
 absl::Status CheckFruitless(const NodeJob& job, const Group* group, const Exchange& exchange,
                             const ExchangeContext& context);
 

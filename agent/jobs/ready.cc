@@ -154,7 +154,7 @@ absl::Status CompareReady(const NodeJob& job, const Group& group, const Exchange
   const JobSeq seq = job.key.seq;
   const bool capacities = HasCapacities(job);
   if (ready.capacities != capacities) return Disagreement(group, seq, job.parts[0].report.rank, capacities, peer.node);
-  if (SaysTheSame(ready, exchange)) return absl::OkStatus();  // what this node says has been checked
+  if (SaysTheSame(ready, exchange)) return absl::OkStatus();  // this node's own flows have been checked
   if (absl::Status s = CheckReadyFlows(ready, *group.layout, peer); !s.ok()) return s;
   if (absl::Status s = CompareLengths(group, seq, ready.sends, exchange.in.flows(), capacities); !s.ok()) return s;
   return CompareLengths(group, seq, exchange.out.flows(), ready.receives, capacities);

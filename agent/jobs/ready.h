@@ -14,14 +14,15 @@
 
 namespace railsd {
 
-// The local ranks agree on the tag, and on the lengths between them. INVALID_ARGUMENT names ranks and values.
+// OK when the local ranks agree on the tag, on capacities and on the lengths between them. INVALID_ARGUMENT names ranks
+// and values.
 absl::Status CheckLocalRanks(const NodeJob& job, const Group& group);
 
-// Says in `ready`, which is new, what a job that has started is: all but rails, grant and eager bytes.
+// Fills `ready`, which is new, for a job that has started: all but rails, grant, tallies and eager bytes.
 void FillReady(const NodeJob& job, const Exchange& exchange, const Peer& peer, Ready* ready);
 
-// Ranks are those of the two nodes, in the order of the stream, and eager bytes are as many as the flows say. INTERNAL
-// otherwise.
+// OK when the flows are between the two nodes and in the order of the stream, and have as many bytes as READY has eager
+// ones, if any. INTERNAL otherwise.
 absl::Status CheckReadyFlows(const Ready& ready, const GroupLayout& layout, const Peer& peer);
 
 // Compares the peer's READY with what this node's ranks have submitted. INVALID_ARGUMENT names both ranks and both
@@ -32,11 +33,11 @@ absl::Status CompareReady(const NodeJob& job, const Group& group, const Exchange
 // READYs that wait until this node's ranks have submitted their jobs. Owned by the engine's thread.
 class HeldReadys {
  public:
-  // One peer's READYs take so many bytes at most.
+  // The most bytes that one peer's READYs may take. A single READY may take more.
   static constexpr uint64_t kMaxBytes = 16 << 20;
-  // The exchange is going to keep `ready`. RESOURCE_EXHAUSTED when the peer has too many.
+  // Counts `ready`, which the exchange then keeps. RESOURCE_EXHAUSTED when those of the peer take too many bytes.
   absl::Status Hold(const Ready& ready, const Peer& peer, const std::string& self, Exchange* exchange);
-  // The job's READYs do not wait any more.
+  // Call when the job's READYs do not wait any more.
   void Release(NodeJob* job);
 
  private:

@@ -24,7 +24,7 @@ void Receiving::Open(std::shared_ptr<ReceiveZone> zone) {
   zone_->memory = std::move(memory_);
   context_.zones->Open(zone_);
   context_.board->received(zone_->ref.slot).store(0, std::memory_order_relaxed);
-  // Also where no connection is known: the peer's end may be up, and this one has not heard so.
+  // Also on rails without a known connection: the peer's end may be up before this node hears of it.
   for (size_t r = 0; r < bindings_.size(); ++r) Bind(r);
 }
 
@@ -196,7 +196,7 @@ bool Receiving::FreeIfQuiet() {
 void Receiving::CountLandedAgain() {
   landed_again_.resize(zone_->landed.size());
   for (const Landed& landed : landed_) landed_by_rail_[landed.rail] += landed.end - landed.begin;
-  // Runs beyond those that were kept, of an exchange that is whole.
+  // Bytes of a complete exchange that landed in runs beyond those that were kept.
   const uint64_t known = std::accumulate(landed_by_rail_.begin(), landed_by_rail_.end(), uint64_t{0});
   uint64_t missing = complete_ && !context_.traits.binds_zones ? total_bytes() - std::min(total_bytes(), known) : 0;
   for (size_t r = 0; r < zone_->landed.size(); ++r) {

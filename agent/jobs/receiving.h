@@ -18,31 +18,31 @@
 namespace railsd {
 
 // The stream lands in a zone, which is open from the grant until everything has arrived or the job is aborted. It is
-// closed in two steps: nobody enters any more, and then nobody is inside and no key opens it. Only then is the memory
-// the ranks' again. Owned by its job, on the engine's thread.
+// closed in two steps: first no rail can enter it any more; then no rail is inside, and no key opens it. Only then may
+// the ranks use the memory again. Owned by its job, on the engine's thread.
 class Receiving {
  public:
   Receiving(const ExchangeContext* context, PeerIndex peer);
 
-  // Before the job starts: the flows that are expected, and their scatter table.
+  // Sets the flows that are expected, and their scatter table. Call before the job starts.
   void SetStream(StreamFlows flows, MemoryRanges memory);
   const StreamFlows& flows() const { return flows_; }
   uint64_t total_bytes() const { return flows_.total_bytes(); }
 
-  // There is something to receive, and no zone is open for it.
+  // True when there is something to receive and no zone is open for it.
   bool WaitsForZone() const { return total_bytes() > 0 && zone_ == nullptr && !complete_ && !given_up_; }
-  // Opens the zone, which is new, and has it bound on every rail. Not yet open; a slot is free.
+  // Opens `zone`, which is new, and has every rail bind it. No zone is open yet, and a slot is free.
   void Open(std::shared_ptr<ReceiveZone> zone);
   ZoneRef ref() const { return zone_->ref; }
   bool open() const { return zone_ != nullptr && !closing_; }
   bool closing() const { return closing_; }
-  // Rails are binding or unbinding it.
+  // True while rails bind or unbind the zone.
   bool IsBinding() const;
-  // A rail can be written over. Always true for transports that bind nothing.
+  // True when the peer can write over some rail. Always true for transports that bind nothing.
   bool IsBound() const;
-  // Binds it on rails that have come up since. Call when IsBound() is false.
+  // Binds the zone on rails that have come up since. Call when IsBound() is false.
   void BindAgain();
-  // The permission to write. Binding is done and IsBound().
+  // The permission to write. Call when IsBinding() is false and IsBound() is true.
   Grant BuildGrant();
   bool granted() const { return granted_; }
 
@@ -52,21 +52,21 @@ class Receiving {
   absl::Status OnFence(const RailEvent& event);
   void OnZoneClosed(RailIndex rail);
   void OnZoneQuiet() { inside_ = false; }
-  // A connection to the peer has ended, and the keys for it.
+  // A connection to the peer has ended: revokes the keys for it.
   void OnRailDown(RailIndex rail, uint64_t connection);
-  // A connection to the peer is up: keys for another one, whose end nobody may have told, are good for nothing.
+  // A connection to the peer is up: revokes keys for an older one, whose end may not have been reported.
   void OnRailUp(RailIndex rail, uint64_t connection);
 
-  // The sender asks: connections failed at its end. Raises the round, and makes sure that nothing more lands over them.
-  // INTERNAL when the round is another one or there are no more.
+  // The sender has asked, because connections failed at its end. Raises the round, and makes sure that nothing more
+  // lands over these. INTERNAL when `round_over` is not the present round, or no more rounds are allowed.
   absl::Status BeginRound(uint32_t round_over, const std::vector<RailConnection>& failed);
   uint32_t round() const { return round_; }
   // Keys for connections that were not granted before.
   std::vector<RailKeys> TakeNewKeys();
-  // They were not told after all.
+  // The keys were not sent after all.
   void GiveBack(const std::vector<RailKeys>& keys);
 
-  // Where the stream belongs.
+  // The memory that the stream is written to.
   const MemoryRanges& memory() const { return zone_ == nullptr ? memory_ : zone_->memory; }
   // Everything came in READY. A zone that is open for it is closed: nothing was written there.
   void OnEager() {
@@ -75,16 +75,16 @@ class Receiving {
   }
   bool eager() const { return eager_; }
 
-  // Closes the zone. `writers_stopped`: the sender has nothing under way, but for what `failed` connections may bring.
+  // Closes the zone. `writers_stopped`: the sender has nothing under way, except on `failed` connections.
   void Close(bool writers_stopped, const std::vector<RailConnection>& failed = {});
-  // Frees the slot when nothing can land any more. True when that is so and was not so before.
+  // Frees the slot if nothing can land any more. True when this call has freed it.
   bool FreeIfQuiet();
-  // The peer's bytes do not count any more. Without a zone nothing is left to be closed.
+  // The peer's bytes do not count any more. The caller closes the zone, if there is one.
   void GiveUp() { given_up_ = true; }
   bool given_up() const { return given_up_; }
   // Every byte is here.
   bool complete() const { return complete_ || total_bytes() == 0; }
-  // True when nobody touches anything of this exchange.
+  // True when no rail touches the memory of this exchange.
   bool quiet() const { return zone_ == nullptr; }
   bool done() const { return quiet() && (complete() || given_up_); }
 
@@ -120,7 +120,7 @@ class Receiving {
   StreamFlows flows_;
   MemoryRanges memory_;  // until it is in the zone
   std::shared_ptr<ReceiveZone> zone_;
-  absl::InlinedVector<RailBinding, kUsualRails> bindings_;  // by rail; none where nothing is bound
+  absl::InlinedVector<RailBinding, kUsualRails> bindings_;  // by rail; empty for transports that bind nothing
   std::vector<Landed> landed_;                              // of a zone that is closed
   BytesByRail landed_by_rail_, landed_again_;
   uint32_t round_ = 0;

@@ -9,7 +9,7 @@ namespace {
 
 // Finished reports that operators can see.
 constexpr size_t kRecentReports = 64;
-// Tombstones of one group that peers can make this agent keep.
+// The most tombstones of one group: a bound on what peers can make this agent keep.
 constexpr size_t kMaxTombstones = 4096;
 // Groups whose jobs peers may still ask about, after this node's ranks have left.
 constexpr size_t kPastGroups = 256;

@@ -30,7 +30,7 @@ class JobRecords {
 
   explicit JobRecords(const ExchangeContext* context) : context_(*context), told_rx_bytes_(context->rail_count()) {}
 
-  // Reports, of at most `kept` jobs of the epoch.
+  // Adds the part's report. Keeps the reports of at most `kept` jobs of the epoch.
   void Add(const NodeJob& job, const RankPart& part, size_t kept);
   const Finished* Find(JobKey key, Rank rank) const;
   // Reports of all groups, newest first.
@@ -40,20 +40,20 @@ class JobRecords {
     return reports;
   }
   void ForgetGroup(Epoch epoch);
-  // The job is of a group that was forgotten, not long ago, and ended well at this node.
+  // True when the job's group was forgotten not long ago and the job ended well at this node.
   bool EndedWell(JobKey key) const;
 
-  // Tombstones of aborted jobs. `taken_by_all`: every local rank has its outcome of the jobs below, so that nobody can
-  // ask any more. False: it was there, or there are too many.
+  // Adds the tombstone of an aborted job, and drops those below `taken_by_all`: every local rank has the outcome of
+  // these jobs, so none of them is needed. False: it was there, or there are too many.
   bool AddTombstone(JobKey key, const absl::Status& why, uint64_t taken_by_all);
   const absl::Status* Tombstone(JobKey key) const;
 
-  // A peer says what its rails carried of the job. False: it cannot be.
+  // A peer tells how much of the job its rails carried. False: the tally is not needed, or cannot be true.
   bool TakeTally(const Tally& tally, PeerIndex from, NodeJob* job);
   // Bytes that peers say they have written over the rail.
   uint64_t told_rx_bytes(size_t rail) const { return told_rx_bytes_[rail]; }
 
-  // Null when nothing is kept to explain jobs with.
+  // Null when jobs are not explained (AgentOptions::explained_jobs is 0).
   std::unique_ptr<JobRecorder> NewRecorder();
   // Keeps what rails have recorded of a job that is about to be forgotten. `explanation`: as ExplanationOf() makes it.
   void Keep(NodeJob& job, JobExplanation explanation);
@@ -81,7 +81,7 @@ class JobRecords {
   // A group that was forgotten.
   struct Past {
     Epoch epoch;
-    JobSeq last;                  // job that has ended
+    JobSeq last;                  // the latest job that has ended
     std::vector<JobSeq> aborted;  // as far as was remembered
   };
   absl::flat_hash_map<Epoch, Ended> ended_;

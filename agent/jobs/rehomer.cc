@@ -13,7 +13,8 @@ void Rehomer::AskMarked() {
   for (const PeerIndex index : std::exchange(marked_, {})) {
     const Peer& peer = context_.peer(index);
     if (!peer.up || asked_.contains(index)) continue;
-    // One question names all that a failure leaves in doubt: all of it must have come back.
+    // One REHOME names every exchange that a failure leaves in doubt, so the posted work of all of them must have come
+    // back.
     std::vector<Exchange*> doubtful;
     bool may_ask = true;
     for (auto& [key, job] : jobs_) {
@@ -122,7 +123,8 @@ void Rehomer::AnswerIfReady(PeerIndex peer) {
     }
     any_over = any_over || answer.state != Rehomed::State::kOpen;
   }
-  // Exchanges that are over do not wait for the keys of others while no rail is there: these ask for theirs later.
+  // While no rail is connected, the answer for exchanges that are over does not wait for keys of open ones, whose
+  // sender asks for keys later.
   if (binding || (!bound && !(any_over && context_.peer(peer).Connected() == 0))) return;
   Rehomed answer = std::move(found->second);
   answers_.erase(found);
@@ -132,7 +134,8 @@ void Rehomer::AnswerIfReady(PeerIndex peer) {
   SendAnswer(context_.peer(peer), std::move(answer));
 }
 
-// Keys grow with what tenants receive into: those that do not fit into the message are asked for again.
+// Keys grow with the ranges that tenants receive into. Keys that do not fit into the message are left out, and the
+// sender asks for them again.
 void Rehomer::SendAnswer(const Peer& to, Rehomed answer) {
   while (!outbox_.SendIfItFits(to.node, answer).ok()) {
     const auto fewer = [](const Rehomed::Exchange& a, const Rehomed::Exchange& b) {

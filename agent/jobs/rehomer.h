@@ -1,4 +1,4 @@
-// Asks peers which exchanges have arrived when rails have failed, and answers them.
+// Asks peers which exchanges have arrived when rails have failed, and answers peers that ask.
 #ifndef RAILSD_AGENT_JOBS_REHOMER_H_
 #define RAILSD_AGENT_JOBS_REHOMER_H_
 
@@ -22,13 +22,13 @@ class Rehomer {
   struct Calls {
     // The job cannot go on; the environment is the cause.
     std::function<void(NodeJob&, absl::Status)> fail;
-    // The exchange may go on, or be done.
+    // The peer has answered for the exchange: it may go on, or be done.
     std::function<void(NodeJob&, Exchange&)> answered;
-    // Asks again then.
+    // Call AskMarked() again at that time.
     std::function<void(absl::Time)> again;
-    // The peer is a member of the job's group that is not left out.
+    // True when the peer has ranks in the job's group, and the group does not go on without it.
     std::function<bool(const Peer&, JobKey)> may_ask;
-    // Outcome of a job that is not there.
+    // Outcome of a job that this node does not have any more.
     std::function<Rehomed::State(JobKey)> outcome;
   };
   Rehomer(const ExchangeContext* context, Outbox* outbox, JobMap* jobs, Calls calls)
@@ -44,7 +44,7 @@ class Rehomer {
   // False: nothing was asked.
   bool OnMessage(const Peer& from, Rehomed&& message);
   bool OnMessage(const Peer& from, Rehome&& message);
-  // An exchange that a peer has asked about has bound its zone, or can, or has ended.
+  // Call when an exchange that the peer has asked about has bound its zone, may now bind it, or has ended.
   void AnswerIfReady(PeerIndex peer);
   void OnPeerLost(PeerIndex peer);
 

@@ -130,7 +130,7 @@ JobExplanation ExplanationOf(const NodeJob& job, const ExchangeContext& context,
   out.report = told->report;
   if (!told->terminal()) FillReport(job, *told, context, health, now, &out.report);
   if (!told->terminal()) return out;
-  // Two may have ended at the same moment, one before the last chunk was counted.
+  // Several parts may end at the same moment, some of them before the last chunk was counted.
   out.report.rail_tx_bytes = job.rail_tx_bytes;
   out.report.rail_rx_bytes = job.rail_rx_bytes;
   return out;

@@ -35,7 +35,7 @@ std::vector<BytesByRail> LandingByPeer(const JobMap& jobs, const ExchangeContext
 // As JobTable::WaitsByPeer().
 std::vector<absl::Duration> WaitsByPeer(const JobMap& jobs, const PeerTable& peers, absl::Time now);
 
-// The latest job that was meant among those that run and those that are remembered. As Agent::Explain().
+// The latest job that matches, among those that run and those that are remembered. As Agent::Explain().
 absl::StatusOr<JobExplanation> ExplainJob(const WantedJob& wanted, const JobMap& jobs, const JobRecords& records,
                                           const ExchangeContext& context, GroupTable& groups, SessionTable& sessions,
                                           const RailHealth& health, absl::Time now);

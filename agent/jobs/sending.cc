@@ -149,9 +149,10 @@ void Sending::Give(size_t r, uint64_t offset_bytes, uint64_t length_bytes, uint3
   rail.Command({.kind = RailCommand::Kind::kGive, .give = give});
 }
 
-// Gives the stretches of the pool to the rails that they name, or, if `rails` is not empty, to the least loaded of it;
-// and `weight` to these rails and to `also`, with the last stretch of each. Every rail that posts must fence: there are
-// no more rails than weight, unless weight stays behind at a rail in doubt, and the round cannot end.
+// Gives the stretches of the pool to the rails that they name, or, if `rails` is not empty, to the least loaded of
+// `rails`. Divides `weight` among these rails and `also`, and gives it with the last stretch of each. Every rail that
+// posts must fence, so there are no more rails than weight, unless weight stays behind at a rail in doubt and the round
+// cannot end.
 void Sending::GivePool(RailMask rails, RailMask also, uint32_t weight) {
   RailMask used = also;
   std::array<uint64_t, kMaxMaskedRails> more = {};
@@ -304,10 +305,11 @@ void Sending::OnReport(RailIndex rail, const RailEvent& report) {
 
 void Sending::OnRailDown(RailIndex rail, uint64_t connection) {
   if (!started_ || rails_[rail.value()].connection != connection) return;
-  // More than a message takes: the first have been named in REHOMEs, and their connections are ended.
+  // A message takes no more. The oldest have been named in REHOMEs, and the receiver has ended their connections.
   if (failed_.size() == RailConnection::kMaxFailed) failed_.erase(failed_.begin());
   failed_.push_back({rail, connection});
-  // Its bytes were fenced in a round that is over. A share that the rail still has tells by itself.
+  // The rail's bytes were fenced in a round that is over, so they are in doubt again. If the rail still has a share,
+  // kShareEnded reports it.
   const RailPart& part = rails_[rail.value()];
   if (over_ || stopped_ || part.unsettled > 0 || part.round == round_) return;
   doubt_ |= RailBit(rail.value());

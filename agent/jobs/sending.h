@@ -33,7 +33,7 @@ class Sending {
   // `job` owns this and lives longer; `context` does, too.
   Sending(const ExchangeContext* context, NodeJob* job, PeerIndex peer);
 
-  // Before the job starts: the flows that it sends, and their gather table.
+  // Sets the flows that it sends, and their gather table. Call before the job starts.
   void SetStream(StreamFlows flows, MemoryRanges memory);
   const StreamFlows& flows() const { return flows_; }
   StreamFlows TakeFlows() { return std::move(flows_); }
@@ -47,50 +47,51 @@ class Sending {
   bool granted() const { return granted_; }
   // The rails that it may use now, connected or not.
   RailMask Usable() const;
-  // Rails that may be given something now.
+  // Rails that may be given work now.
   RailMask Targets() const { return context_.peer(peer()).Targets(Usable()); }
-  // Gives the plan to the rails. `by_flow`: offsets of a run count from its flow. Has a grant.
+  // Gives the plan to the rails. `by_flow`: the offset of a run counts from the begin of its flow. Call after
+  // TakeGrant().
   void Start(absl::Span<const PlanRun> runs, bool by_flow);
   bool started() const { return started_; }
 
-  // The stream rides in READY, and no rail has anything to do with it; the peer's daemon has that READY.
+  // SendEagerly(): the stream rides in READY, and no rail carries it. OnReadyTaken(): the peer's daemon has that READY.
   void SendEagerly() { eager_ = true; }
   bool eager() const { return eager_; }
   void OnReadyTaken() { over_ = true; }
 
-  // A rail's report on the exchange: any from kCarried to kSettled but kSendFault.
+  // A rail's report on the exchange: any from kCarried to kSendFault.
   void OnReport(RailIndex rail, const RailEvent& report);
   // A connection of the rail has ended.
   void OnRailDown(RailIndex rail, uint64_t connection);
-  // Rails may carry other work now: work leaves those that may not carry it, and goes on over others.
+  // Call when rails have become usable or unusable. Work leaves rails that may not carry it, and goes on over others.
   void OnPathsChanged();
-  // Late binding: whether rail `from` can be asked now to give up something; and has it give up so many bytes that it
-  // has not posted, for rail `to`.
+  // Late binding. MayMove(): rail `from` can be asked now to give something back. Move(): asks it to give back so many
+  // bytes that it has not posted, for rail `to`.
   bool MayMove(size_t from) const;
-  // The rail for which something was asked back and has not come.
+  // The rail for which bytes were asked back that have not come yet.
   std::optional<size_t> moves_to() const { return releasing_ ? move_to_ : std::nullopt; }
   bool Move(size_t from, size_t to, uint64_t bytes);
 
-  // Rails whose failure leaves bytes or a fence in doubt, and about which the receiver was not asked.
+  // True when the failure of a rail leaves bytes or a fence in doubt, and the receiver was not asked about it.
   bool InDoubt() const { return doubt_ != 0 && !over_; }
-  // No connected rail has keys, and some rail is connected.
+  // True when some rail is connected, but none of the connected ones has keys.
   bool NeedsKeys() const;
-  // When it may ask for keys: an answer may have brought none.
+  // When it may ask for keys again, because an answer may have brought none.
   absl::Time keys_wanted_at() const { return keys_wanted_at_; }
   // Every failed rail has given its stretches back, so that the receiver can be asked.
   bool MayAsk() const;
   // The receiver is being asked. Adds the failed connections to `failed`.
   Rehome::Exchange Ask(std::vector<RailConnection>* failed);
   bool asked() const { return asked_; }
-  // Its answer. INTERNAL when it cannot be.
+  // The receiver's answer. UNAVAILABLE when the receiver has aborted the job, INTERNAL when the answer cannot be true.
   absl::Status OnAnswer(const Rehomed::Exchange& answer);
   struct Lost {
     RailIndex rail;
     uint64_t offset_bytes = 0, length_bytes = 0;
   };
-  // Stretches that were lost with their rail and have arrived all the same, once the exchange is over.
+  // Once the exchange is over: stretches that were in doubt when their rail failed, and that have arrived.
   std::vector<Lost> TakeArrived() { return over_ ? std::exchange(lost_, {}) : std::vector<Lost>(); }
-  // The receiver has let the sender begin round after round without taking anything since then.
+  // Since when rounds have begun without a byte that the receiver has accepted.
   absl::Time fruitless_since() const { return fruitless_since_; }
   uint32_t fruitless_rounds() const { return fruitless_rounds_; }
 
@@ -111,13 +112,13 @@ class Sending {
  private:
   struct Stretch {
     uint64_t offset_bytes = 0, length_bytes = 0;
-    size_t rail = 0;  // that it is to go to
+    size_t rail = 0;  // the rail that is to get it
   };
   struct RailPart {
     uint64_t key_connection = 0;  // that its keys are good for; 0: none
-    uint64_t connection = 0;      // that something was given for
-    uint32_t round = 0;           // and in which round
-    uint32_t unsettled = 0;       // assignments that it has not reported to be done with
+    uint64_t connection = 0;      // for which it was given work last
+    uint32_t round = 0;           // in which it was given work last
+    uint32_t unsettled = 0;       // assignments that it has not reported as settled
     uint64_t carried_bytes = 0;
   };
 
@@ -128,7 +129,7 @@ class Sending {
   bool AnyEnding() const;
   // `more`: bytes by rail that are about to be given, null for none.
   size_t LeastLoaded(RailMask rails, const uint64_t* more = nullptr) const;
-  // Does what can be done now with what no rail has.
+  // Gives stretches and weight that no rail has to rails, if that can be done now.
   void GoOn();
   void Spread();
   void GivePool(RailMask rails, RailMask also, uint32_t weight);
@@ -150,17 +151,17 @@ class Sending {
   uint32_t round_ = 0;
   uint32_t acknowledged_weight_ = 0;
   bool spread_due_ = false;  // its weight has not been spread
-  // A rail was asked to give something back, for that rail if there is one.
+  // A rail was asked to give something back, for the rail move_to_ if there is one.
   bool releasing_ = false;
   size_t release_from_ = 0;
   bool gave_ = false;
-  RailMask stingy_ = 0;  // gave nothing back when they were asked last
+  RailMask stingy_ = 0;  // rails that gave nothing back when they were asked last
   std::optional<size_t> move_to_;
-  RailMask kept_ = 0;  // may not carry it, and keep what they have
+  RailMask kept_ = 0;  // may not carry it, and keep what they have not given back when asked
   std::vector<Lost> lost_;
   RailMask doubt_ = 0, asking_ = 0;
   bool asked_ = false;
-  std::vector<RailConnection> doubtful_;  // of doubt_
+  std::vector<RailConnection> doubtful_;  // connections of the rails in doubt_
   std::vector<RailConnection> failed_;
   uint32_t fruitless_rounds_ = 0;
   absl::Time fruitless_since_ = absl::InfiniteFuture();

@@ -44,7 +44,8 @@ class StreamBuilder {
   using KeyOf = uint32_t GroupLayout::Place::*;
 
   // Sorts `flows` with other nodes by `key`, which is below `keys`; equal ones stay in the order of parts, then peers.
-  // Good until the next call. Counts them by node, and adds their bytes up by their sources' places on their nodes.
+  // The result is good until the next call. Counts the flows by node, and adds their bytes up by the place of their
+  // source rank on its node.
   template <FlowsOf flows, KeyOf key>
   absl::Span<const Item> Sort(size_t keys, std::vector<uint64_t>* by_source);
   // Appends the sorted flows, whose nodes rise and which have been counted.

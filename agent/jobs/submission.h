@@ -36,24 +36,24 @@ struct Submission {
   SessionId session;
   JobKey job;
   Rank rank;
-  uint64_t attempt = 0;     // of the client to hand it over; rises
-  bool question = false;    // whether an earlier attempt was accepted; nothing else counts
+  uint64_t attempt = 0;     // number of the client's attempt to submit it; rises
+  bool question = false;    // only asks whether an earlier attempt was accepted
   uint64_t tag = 0;         // the trainer's own mark: layer, iteration; must agree over the ranks
-  bool capacities = false;  // the lengths of `receives` are: sources may send less; must agree over the ranks
+  bool capacities = false;  // the lengths of `receives` are capacities: sources may send less; all ranks must agree
   std::vector<FlowRanges> sends;
   std::vector<FlowRanges> receives;
   absl::Duration timeout = absl::InfiniteDuration();  // from acceptance; the configured limit caps it
   // Not 0: a prepared exchange of the session gives the ranges, and `sends` and the other lists are empty.
   PreparedId prepared = {};
-  // The bytes of each flow of the prepared exchange, in its order, sends first: a flow uses so many bytes of the begin
-  // of its ranges. Empty: all of them. Only read during Submit().
+  // The length of each flow of the prepared exchange, in its order, sends first: a flow uses that many bytes from the
+  // begin of its ranges. Empty: all bytes. Only read during Submit().
   absl::Span<const uint64_t> lengths_bytes = {};
 };
 
 enum class JobState : uint8_t {
   kQueued,    // accepted, other local ranks have not submitted
   kMatching,  // READY sent, not every peer's READY is here
-  kRunning,   // every flow has somewhere to go
+  kRunning,   // the READY of every peer is here, and agrees
   kDone,
   kFailed,
 };
@@ -68,7 +68,7 @@ struct Efficiency {
   double utilisation = 0;  // carried bytes over the capacity of that part
 };
 
-// A job of any group that fits.
+// Names a job to be explained.
 struct WantedJob {
   std::string tenant, group;  // empty: any
   JobSeq seq;                 // 0: the latest one
@@ -79,7 +79,7 @@ struct JobReport {
   JobKey job;
   Rank rank;
   uint64_t tag = 0;
-  std::string tenant, group;  // of its group, and that one's name
+  std::string tenant, group;  // of the job's group, and the group's name
   JobState state = JobState::kQueued;
   absl::Status status;                                // OK, or why it failed
   uint64_t bytes_to_send = 0, bytes_sent = 0;         // of this rank, itself and all others
@@ -89,8 +89,8 @@ struct JobReport {
   absl::Duration waiting_for_ranks;                   // until every local rank had submitted
   absl::Duration waiting_for_peers;                   // from then until the last READY
   absl::Duration to_first_chunk;  // from acceptance until the first bytes of the job were given to a rail
-  // Times of the whole job on this node, from the last READY on: until everything that was sent was acknowledged, and
-  // everything that was to come was here.
+  // Times of the whole job on this node, from the last READY on: until all sent bytes were acknowledged, and until all
+  // expected bytes were here.
   absl::Duration sending, receiving;
   // Bound of the whole job on this node: max(out, in) / sum of rail speeds, and elapsed since the last local submission
   // over it; 0 when nothing crosses nodes. Rails of `drained_rails` do not count.
@@ -106,7 +106,7 @@ struct JobReport {
   uint64_t eager_sent_bytes = 0, eager_received_bytes = 0;  // of the whole job on this node; no rail carried them
   // Bit r: rail r is drained, here or by every peer, and carried nothing of the job.
   uint64_t drained_rails = 0;
-  // Ranks whose nodes were lost before everything from and to them was through, in a group that goes on without them
+  // Ranks whose nodes were lost before all bytes from and to them had arrived, in a group that goes on without them
   // (RecoveryPolicy::kDegrade). Their bytes have arrived in part or not at all.
   std::vector<Rank> lost_ranks;
   // It failed because its epoch ended with a daemon, in a group that waits (RecoveryPolicy::kWait): it may be submitted

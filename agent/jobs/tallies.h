@@ -14,8 +14,8 @@
 
 namespace railsd {
 
-// For transports that write into remote memory: the receiver's rails do not see the bytes. A tally rides in the next
-// READY, or goes alone after a while. Owned by the engine's thread.
+// Used with transports that write into remote memory, because the receiver's rails do not see these bytes. A tally
+// rides in the next READY, or is sent alone after a while. Owned by the engine's thread.
 class Tallies {
  public:
   // Both outlive this.
@@ -29,7 +29,7 @@ class Tallies {
     const auto found = by_peer_.find(peer);
     return found == by_peer_.end() ? std::vector<Tally>() : std::exchange(found->second, {}).waiting;
   }
-  // Sends what no READY has carried. Returns when to come again.
+  // Sends tallies that have waited too long for a READY. Returns when to call it again.
   absl::Time SendOld(absl::Time now);
   void OnPeerLost(PeerIndex peer) { by_peer_.erase(peer); }
 

@@ -16,7 +16,7 @@
 namespace railsd {
 namespace {
 
-// One at a time on a thread. Allocates nothing once its thread has used it.
+// Only one may be in use on a thread at a time. Allocates nothing once its thread has used one.
 class Sha256Stream {
  public:
   Sha256Stream() { EVP_DigestInit_ex(context(), sha256(), nullptr); }
@@ -73,7 +73,7 @@ class FlowReader {
   FlowReader(Rank self, SessionMemory* memory, MemoryTable* table, HeldSegments* segments)
       : self_(self), memory_(*memory), table_(*table), writer_(table), segments_(*segments) {}
 
-  // `own`: the entries of `placed` that are of the rank with itself.
+  // `own`: the entries of `placed` for the flow of the rank with itself.
   absl::Status Read(absl::string_view field, const std::vector<FlowRanges>& flows, std::vector<CheckedFlow>* checked,
                     std::vector<Placed>* placed, Entries* own) {
     absl::flat_hash_set<Rank> seen;
@@ -241,7 +241,7 @@ Digest LengthsDigest(absl::Span<const uint64_t> lengths_bytes) {
   return stream.Finish();
 }
 
-// All bytes of the flows.
+// Has the submission use all bytes of the flows.
 void Use(std::shared_ptr<const FlowSet> flows, CheckedSubmission* out) {
   out->sends = flows->sends;
   out->receives = flows->receives;
@@ -252,7 +252,7 @@ void Use(std::shared_ptr<const FlowSet> flows, CheckedSubmission* out) {
   out->flows = std::move(flows);
 }
 
-// The first so many bytes of each flow, by the order in which the client gave the flows.
+// Cuts each flow to its first bytes, as many as `lengths_bytes` says in the order in which the client gave the flows.
 absl::Status Cut(absl::Span<const uint64_t> lengths_bytes, CheckedSubmission* out) {
   const FlowSet& flows = *out->flows;
   const size_t sends = flows.sends.size();
@@ -379,7 +379,7 @@ Digest SubmissionDigest(const Submission& submission) {
 Digest DigestOfPrepared(const Submission& submission, const PreparedExchange* exchange) {
   Digest digest{};
   if (exchange == nullptr) return digest;
-  // Where all lengths are given and where none is, the content is the same.
+  // A submission that gives every length in full has the same content as one that gives no lengths.
   const Digest lengths =
       submission.lengths_bytes.empty() ? exchange->flows->lengths : LengthsDigest(submission.lengths_bytes);
   Sha256Stream stream;
@@ -464,7 +464,7 @@ CheckedSubmission CheckLayout(const Submission& layout, const std::shared_ptr<Se
   NotePeers("sends", layout.sends, &out);
   NotePeers("receives", layout.receives, &out);
   out.verdict = Check(layout, memory, max_ranges, &out);
-  // A submission of a prepared exchange may be checked by the engine's thread.
+  // Compares long lists here, because the engine's thread may check submissions of a prepared exchange.
   if (out.verdict.ok()) memory->claimed()->Learn(*out.uses, memory->prepared().Uses());
   return out;
 }

@@ -1,5 +1,5 @@
-// The checks on a submission that need no other rank: everything here happens before any byte moves, and off the
-// engine's thread.
+// The checks on a submission that need no other rank. They run before any byte moves, on the thread that takes the
+// call.
 #ifndef RAILSD_AGENT_JOBS_VALIDATE_H_
 #define RAILSD_AGENT_JOBS_VALIDATE_H_
 
@@ -43,7 +43,7 @@ struct CheckedSubmission {
   uint64_t send_bytes = 0, receive_bytes = 0;
   std::shared_ptr<const HeldSegments> segments;
   std::shared_ptr<const UsedMemory> uses;
-  std::optional<MemoryClaim> claim;  // on `uses`; none when it is refused or not to be a job
+  std::optional<MemoryClaim> claim;  // on `uses`; none when it is refused or is not to be a job
   PreparedId prepared;               // the exchange that gave the ranges, or that they are to become; 0: none
 
   uint64_t ranges = 0;  // that it was submitted with
@@ -52,21 +52,21 @@ struct CheckedSubmission {
   void Release();
 };
 
-// Checks ranks (none twice, not the rank itself), segments (of this session), bounds and overflow, overlap of receive
-// ranges with each other and with send ranges, and `max_ranges`; and looks for submissions of the session that write
-// what this one uses, or use what this one writes. `memory` is that of the session, null for an unknown one.
-// The cost for a prepared exchange does not depend on the number of ranges.
+// Checks ranks (none twice), segments (of this session), bounds and overflow, overlap of receive ranges with each other
+// and with send ranges (a flow of the rank with itself may stay in place), and `max_ranges`. Looks for submissions of
+// the session that write what this one uses, or use what this one writes. `memory` is that of the session, null for an
+// unknown one. The cost for a prepared exchange does not depend on the number of ranges.
 // Verdicts: INVALID_ARGUMENT with field and value, or with rank, length and capacity, or for more than
-// Submission::kMaxCapacityRanges; NOT_FOUND for a segment, or for a
-// prepared exchange that the rank does not have; RESOURCE_EXHAUSTED for too many ranges.
+// Submission::kMaxCapacityRanges ranges; NOT_FOUND for a segment, or for a prepared exchange that the rank does not
+// have; RESOURCE_EXHAUSTED for too many ranges.
 CheckedSubmission CheckSubmission(const Submission& submission, const std::shared_ptr<SessionMemory>& memory,
                                   uint32_t max_ranges);
 // Checks ranges that are to become a prepared exchange in the same way. Makes no claim.
 CheckedSubmission CheckLayout(const Submission& layout, const std::shared_ptr<SessionMemory>& memory,
                               uint32_t max_ranges);
 
-// Makes the claim of a submission, whose verdict is OK, count. FAILED_PRECONDITION names the bytes and the job under
-// way that uses them.
+// Accepts the claim of a submission whose verdict is OK. FAILED_PRECONDITION names the bytes and the job under way that
+// uses them.
 absl::Status ClaimMemory(const CheckedSubmission& submission);
 
 }  // namespace railsd

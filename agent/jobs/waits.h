@@ -17,7 +17,7 @@ std::vector<Unsubmitted::Member> UnsubmittedHere(const NodeJob& job, const Group
 // "for rank 3 on n1 (pid 42) to submit". `group` is null when it is forgotten.
 std::string WaitsFor(const NodeJob& job, const Group* group, const PeerTable& peers, SessionTable& sessions);
 
-// The ranks that it names. Empty unless it waits for ranks to submit.
+// The ranks that WaitsFor() names. Empty unless it waits for ranks to submit.
 std::vector<Rank> AwaitedRanks(const NodeJob& job, const Group& group, SessionTable& sessions);
 
 // Why a part has not ended in time.

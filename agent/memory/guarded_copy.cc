@@ -8,14 +8,14 @@
 namespace railsd {
 namespace {
 
-// The size that the kernel lets everybody have; with less it is slower.
+// The largest size that the kernel allows without a privilege. Shorter pipes are slower.
 constexpr int kPipeBytes = 1 << 20;
 
 }  // namespace
 
 ssize_t GuardedCopy::Copy(absl::Span<const iovec> from, absl::Span<const iovec> to) {
-  // Copies in the process itself: the kernel checks every page of both sides. It never refuses that, but a filter may.
-  // Pages of the remote side are pinned for each piece, which takes some 25 times as long as a short piece's copy.
+  // The kernel checks every page of both sides. It never refuses a copy within a process, but a seccomp filter may. It
+  // pins the pages of the remote side for each piece, which takes some 25 times as long as the copy of a short piece.
   // The side with more pieces is therefore the local one.
   const ssize_t copied = to.size() > from.size()
                              ? ::process_vm_readv(::getpid(), to.data(), to.size(), from.data(), from.size(), 0)

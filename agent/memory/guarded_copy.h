@@ -10,16 +10,15 @@
 
 namespace railsd {
 
-// For one thread. Holds descriptors only once it had to go through a pipe.
+// Used by one thread. Holds descriptors only after it has used a pipe.
 class GuardedCopy {
  public:
-  // Copies from the first of `from` on into `to`, up to the shorter side; returns how many bytes, which may be fewer,
-  // or -1 with errno: EFAULT, the next page of either side cannot be touched; EINTR, try again.
+  // Copies `from` into `to` until the shorter side ends. Returns how many bytes it has copied, possibly fewer, or -1
+  // with errno: EFAULT if the next page of either side cannot be touched; EINTR to try again.
   ssize_t Copy(absl::Span<const iovec> from, absl::Span<const iovec> to);
 
-  // The same by writing into a pipe and reading from it, at most what a pipe holds: about half as fast, and allowed
-  // everywhere. Copy() falls back on it where the filter of a container runtime forbids process_vm_writev(2)
-  // or process_vm_readv(2).
+  // The same through a pipe, at most as much as the pipe holds: about half as fast, and allowed everywhere. Copy()
+  // falls back on it where the seccomp filter of a container forbids process_vm_writev(2) or process_vm_readv(2).
   ssize_t CopyThroughPipe(absl::Span<const iovec> from, absl::Span<const iovec> to);
 
  private:

@@ -23,7 +23,7 @@ void MemoryTable::Reserve(size_t pieces, size_t segments) {
 }
 
 void MemoryTable::Hold(const std::shared_ptr<const Segment>& segment) {
-  // Nearly always the one of the range before; a session has few segments.
+  // Searches from the back: the segment is nearly always that of the range before.
   if (std::find(segments_.rbegin(), segments_.rend(), segment) == segments_.rend()) segments_.push_back(segment);
 }
 
@@ -63,7 +63,7 @@ absl::Status CopyRangeBytes(const MemoryRanges& from, const MemoryRanges& to, ui
     uint64_t writable = 0;
     const size_t sources = from.FillIovecs(at, length_bytes - *done_bytes, absl::MakeSpan(source), &readable);
     const size_t destinations = to.FillIovecs(at, readable, absl::MakeSpan(destination), &writable);
-    // It stops at the shorter side.
+    // Copy() stops where the shorter side ends.
     const ssize_t moved =
         copy.Copy(absl::MakeSpan(source.data(), sources), absl::MakeSpan(destination.data(), destinations));
     if (moved > 0) {

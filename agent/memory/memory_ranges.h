@@ -36,7 +36,7 @@ class MemoryTable {
   };
   class Writer;
 
-  // Makes room for so many more.
+  // Makes room for so many more pieces and segments.
   void Reserve(size_t pieces, size_t segments = 0);
   // Keeps the mapping alive as long as the table.
   void Hold(const std::shared_ptr<const Segment>& segment);
@@ -54,8 +54,8 @@ class MemoryTable {
   std::vector<std::shared_ptr<const Segment>> segments_;  // each once
 };
 
-// Writes streams behind those that a table has, one after the other. The table has room for all pieces, holds their
-// segments, and is not touched by others meanwhile.
+// Appends streams to a table, one after the other. The table has room for all pieces and holds their segments, and only
+// this writer uses it meanwhile.
 class MemoryTable::Writer {
  public:
   explicit Writer(MemoryTable* table) : table_(*table), out_(table->pieces_.get() + table->count_), first_(out_) {}
@@ -66,7 +66,7 @@ class MemoryTable::Writer {
   void Append(const Segment* segment, std::byte* address, uint64_t length_bytes) {
     if (length_bytes > 0) Add(segment, address, length_bytes);
   }
-  // Appends the first `bytes` of a stream that begins with that piece.
+  // Appends the first `bytes` of a stream that begins with `piece`.
   void Append(const MemoryPiece* piece, uint64_t bytes) {
     for (; bytes > 0; ++piece) {
       const uint64_t length = std::min(piece->length_bytes, bytes);
@@ -74,7 +74,7 @@ class MemoryTable::Writer {
       bytes -= length;
     }
   }
-  // Ends the stream: what is appended next is another one's.
+  // Ends the stream. The next Append() begins another one.
   Stream End() {
     const Stream stream{table_.count_, static_cast<size_t>(out_ - first_), total_bytes_};
     table_.count_ += stream.count;
@@ -86,7 +86,8 @@ class MemoryTable::Writer {
 
  private:
   void Add(const Segment* segment, std::byte* address, uint64_t length_bytes) {
-    // Two segments may lie side by side in the address space: devices know them by different keys.
+    // Pieces of two segments are never merged, even if they are adjacent in memory: devices know the segments by
+    // different keys.
     if (address == next_ && out_[-1].segment == segment) {
       out_[-1].length_bytes += length_bytes;
     } else {

@@ -11,7 +11,7 @@ namespace railsd {
 
 class Segment;
 
-// A segment on one rail's device, for as long as it exists. Immutable.
+// Keeps a segment registered with one rail's device while it exists. Immutable.
 class Registration {
  public:
   virtual ~Registration() = default;

@@ -95,12 +95,12 @@ absl::StatusOr<std::shared_ptr<const Segment>> Segment::Map(SegmentId id, Unique
   if (!kind.ok()) return kind.status();
   struct stat file {};
   if (::fstat(fd.get(), &file) != 0) return absl::ErrnoToStatus(errno, absl::StrCat("segment ", id.value(), ": fstat"));
-  // Memory of a device need not be mappable: its addresses are names, for peers and in flows.
+  // Device memory need not be mappable: its addresses only name bytes, to peers and in flows.
   void* base = *kind == MemoryKind::kDmaBuf
                    ? ::mmap(nullptr, mapped_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
                    : ::mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (base == MAP_FAILED) return MapFailure(errno, id, length_bytes, *kind);
-  // A trainer's core dumps are its own business; the daemon's need not carry its tensors.
+  // Keeps the trainer's tensors out of the daemon's core dumps.
   ::madvise(base, mapped_bytes, MADV_DONTDUMP);
   return std::shared_ptr<const Segment>(new Segment(id, std::move(fd), {file.st_dev, file.st_ino},
                                                     static_cast<std::byte*>(base), length_bytes, mapped_bytes, *kind));

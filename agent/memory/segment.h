@@ -36,8 +36,8 @@ class Segment {
   // `fd` is no memfd and no dma-buf, is a memfd that lacks F_SEAL_SHRINK, or is shorter than `length_bytes`, or the
   // length is 0. RESOURCE_EXHAUSTED: the mapping fails for lack of memory.
   static absl::StatusOr<std::shared_ptr<const Segment>> Map(SegmentId id, UniqueFd fd, uint64_t length_bytes);
-  // Registers it on every rail that has a registrar (null entries are skipped; they cannot do with a dma-buf, which is
-  // UNIMPLEMENTED), before anybody else sees it. On an error nothing stays registered.
+  // Registers the segment with every rail that has a registrar, before it is shared. Null entries are skipped; with one
+  // of them a dma-buf is UNIMPLEMENTED. After an error the segment is registered with no rail.
   absl::Status Register(absl::Span<const std::shared_ptr<MemoryRegistrar>> rails) const;
   ~Segment();
   Segment(const Segment&) = delete;

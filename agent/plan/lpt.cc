@@ -33,9 +33,9 @@ void FormGroups(uint64_t chunk_bytes, PlanWorkspace* w) {
   }
 }
 
-// Bytes that the sender planned too much or too little on rails of each speed, up to one piece, count as load: that is
-// how errors between rails of different speed are diffused. Between interchangeable rails the matching does it, so
-// their mean is taken; on rails all equal that mean is zero by definition.
+// Bytes that the sender has planned too much or too little on rails of one speed, up to one piece, count as load. Later
+// plans thus even out errors between rails of different speeds. Errors between interchangeable rails are evened out by
+// the matching, so only their mean is taken; if all rails are equal, that mean is zero by definition.
 void AddCarriedError(const Problem& problem, double largest_piece, PlanWorkspace* w) {
   const absl::Span<const double> sender = problem.ledger->Sender();
   double sum_of_errors = 0, sum_of_speeds = 0;
@@ -164,7 +164,7 @@ void WrapAround(const Problem& problem, size_t splittable, PlanWorkspace* w) {
   }
 }
 
-// Pass 3: cuts what is left into pieces of one to two minimums, the fewest-first order being longest first.
+// Pass 3: cuts the stretches that are left into pieces of one to two minimums, the longest stretch first.
 void LayRest(const Problem& problem, PlanWorkspace* w) {
   std::sort(w->rest.begin(), w->rest.end(), [](const PlanRun& a, const PlanRun& b) {
     return a.length_bytes != b.length_bytes ? a.length_bytes > b.length_bytes : a.flow < b.flow;

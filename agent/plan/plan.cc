@@ -94,7 +94,7 @@ void SortFlows(PlanWorkspace* w) {
   if (!std::is_sorted(w->order.begin(), w->order.end(), before)) std::sort(w->order.begin(), w->order.end(), before);
 }
 
-// Plans by bins, which are rails that become known by their place only in the end.
+// Plans over bins. LPT decides at the end which rail each bin stands for.
 absl::Status PlanOverBins(const Problem& problem, Policy policy, absl::Span<const PlanRail> rails, uint64_t whole_below,
                           PlanWorkspace* w) {
   CollectRails(rails, w);
@@ -165,13 +165,13 @@ absl::Status BuildPlan(absl::Span<const PlanFlow> flows, absl::Span<const PlanRa
 }
 
 PlanOptions OptionsFor(const PlannedExchange& exchange, PlanOptions configured) {
-  // Handing a rail its share of an exchange, and hearing that it is through, takes the engine's thread so long: some
-  // 2,700 instructions. The rails' threads take no longer.
+  // Time in which the engine's thread gives a rail its share of an exchange and takes its reports: some 2,700
+  // instructions. The rails' threads take no longer.
   constexpr double kShareSeconds = 1e-6;
   const bool whole = static_cast<double>(exchange.bytes) <= kShareSeconds * exchange.speeds_bytes_per_s;
   if (configured.policy == Policy::kLpt && whole) configured.policy = Policy::kLptFlow;
-  // Sums of places meet every rail of a receiver equally often: with its own place in between where the rails divide
-  // the nodes, and otherwise, nearly, without.
+  // The sum of both places spreads the senders of a receiver evenly over its rails. If the rails divide the nodes, the
+  // sender's own place counts; otherwise it is skipped, which is nearly even.
   const bool skips = exchange.nodes % exchange.rails != 0 && exchange.destination > exchange.source;
   configured.first_rail =
       static_cast<uint32_t>((exchange.source + exchange.destination - (skips ? 1 : 0)) % exchange.rails);

@@ -1,9 +1,9 @@
 // The planner's contract: flows of one destination onto rails. Pure: no I/O, no clock, no threads.
 //
-// A plan is a list of runs. A run is a stretch of one flow on one rail; the rail cuts it into chunks when it
-// posts them. The evenness that RailS (arXiv 2510.19262) needs is per destination, so one call plans everything
-// that this node sends to ONE destination node for one job, when that destination's READY arrives, and a Ledger
-// carries over what pieces could not even out.
+// A plan is a list of runs. A run is a stretch of one flow on one rail; the rail cuts it into chunks when it posts
+// them. The evenness that RailS (arXiv 2510.19262) needs is per destination, so one call plans everything that this
+// node sends to ONE destination node for one job, when that destination's READY arrives, and a Ledger carries over to
+// later plans what pieces could not even out.
 #ifndef RAILSD_AGENT_PLAN_PLAN_H_
 #define RAILSD_AGENT_PLAN_PLAN_H_
 
@@ -39,7 +39,7 @@ struct PlanRail {
   double destination_speed = 0;            // bytes per second, from READY
   bool usable = true;                      // healthy at both ends
   uint64_t source_backlog_bytes = 0;       // queued here by other jobs, all destinations
-  uint64_t destination_backlog_bytes = 0;  // ingress backlog that READY told
+  uint64_t destination_backlog_bytes = 0;  // bytes that are to arrive there, as READY tells
 };
 
 struct PlanFlow {
@@ -53,21 +53,21 @@ struct PlanOptions {
   Policy policy = Policy::kLpt;
   uint64_t chunk_bytes = 1 << 20;      // no chunk is longer
   uint64_t min_chunk_bytes = 8 << 10;  // no chunk is shorter unless its flow is (at most half of chunk_bytes counts)
-  // A plan of one run takes this rail where others would do as well. Senders to one destination take different ones:
-  // their ledgers go in step, and they would all choose the same rail. Destinations of one sender have different ones,
-  // too.
+  // A plan of one run takes this rail if others are equally good. Senders to one destination get different values,
+  // because their ledgers go in step and they would all choose the same rail. Destinations of one sender get different
+  // values, too.
   uint32_t first_rail = 0;
 };
 
-// An exchange, as far as it decides about the options of its plan.
+// The properties of an exchange that decide about the options of its plan.
 struct PlannedExchange {
   uint64_t bytes = 0;
-  double speeds_bytes_per_s = 0;                  // of all usable rails together
-  size_t source = 0, destination = 0, nodes = 0;  // places of the nodes in an order that all have, and how many
+  double speeds_bytes_per_s = 0;                  // sum over all usable rails
+  size_t source = 0, destination = 0, nodes = 0;  // places in an order that all nodes share; number of nodes
   size_t rails = 0;                               // at least 1
 };
-// The options of its plan. All rails together carry a short exchange in less time than it takes to hand each of them a
-// share: `lpt` then leaves it whole on one rail, and the ledger has the next one go over another.
+// The options of the exchange's plan. All rails together carry a short exchange in less time than it takes to give each
+// of them a share. `lpt` then leaves it whole on one rail, and the ledger puts the next one on another rail.
 PlanOptions OptionsFor(const PlannedExchange& exchange, PlanOptions configured);
 
 // A stretch of one flow on one rail.
@@ -85,11 +85,11 @@ inline uint64_t NextChunkBytes(uint64_t remaining_bytes, uint64_t chunk_bytes) {
   return (remaining_bytes + pieces - 1) / pieces;
 }
 
-// Residual bytes per rail and per (destination, rail) that lasts across plans, so that the odd pieces of many small
-// jobs do not pile up on one rail. Values are relative: bytes planned over (or, negative, under) the rail's share of
-// what was planned, so they sum to zero over the rails of a plan and do not grow with the traffic. `lpt` and `lpt_flow`
-// read and write them; `round_robin` keeps its turn here; the other policies leave the ledger alone. Owned by the
-// engine's thread.
+// Residual bytes per rail and per (destination, rail), kept across plans so that the odd pieces of many small jobs do
+// not pile up on one rail. Values are relative: bytes planned over (or, negative, under) the rail's share of what was
+// planned, so they sum to zero over the rails of a plan and do not grow with the traffic. `lpt` and `lpt_flow` read and
+// write them; `round_robin` keeps its turn here; the other policies leave the ledger alone. Owned by the engine's
+// thread.
 class Ledger {
  public:
   explicit Ledger(size_t rails) : sender_(rails, 0) {}
@@ -107,7 +107,7 @@ class Ledger {
   uint64_t turn_ = 0;
 };
 
-// Scratch memory and the result; reuse one for call after call and the steady state allocates nothing.
+// Scratch memory and the result. A workspace that is used for one call after another soon allocates nothing more.
 struct PlanWorkspace {
   std::vector<PlanRun> runs;         // the result: grouped by rail, larger flows first
   std::vector<uint64_t> rail_bytes;  // the result: bytes per rail
@@ -117,7 +117,8 @@ struct PlanWorkspace {
     uint64_t bytes = 0;
     uint32_t flow = 0;
   };
-  // A usable rail of the pair, before it is decided which of the interchangeable ones it is.
+  // Stands for one usable rail of the pair. MatchBinsToRails() decides at the end for which of the interchangeable
+  // ones.
   struct Bin {
     uint32_t rail = 0;
     uint32_t group = 0;    // the first bin that it is interchangeable with
@@ -127,7 +128,7 @@ struct PlanWorkspace {
     double load = 0;       // bytes, what it starts with included
     uint64_t bytes = 0;    // laid
     uint64_t deficit = 0;  // bytes still to be laid
-    double error = 0;      // of the first of a group: what the sender planned too much on its rails
+    double error = 0;      // of the first of a group: bytes that the sender has planned too much on the group's rails
     uint32_t alike = 0;    // of the first of a group: its size
   };
   // The key by which rails are matched, the lightest first.
@@ -139,8 +140,8 @@ struct PlanWorkspace {
   std::vector<Bin> bins;         // by rail
   std::vector<uint32_t> bin_order;
   std::vector<RailKey> rail_order;
-  std::vector<PlanRun> pending;  // runs whose rail is a bin
-  std::vector<Bin> split_bins;   // the plan with split flows, while one without is tried
+  std::vector<PlanRun> pending;  // runs whose `rail` is the index of a bin
+  std::vector<Bin> split_bins;   // the plan with split flows, while a plan without splits is tried
   std::vector<PlanRun> split_runs;
   std::vector<PlanRun> rest;  // stretches that no bin had room for
   std::vector<uint64_t> cursor;
@@ -148,9 +149,9 @@ struct PlanWorkspace {
 
 // A rail whose backlog exceeds the least backlogged usable rail's by more than this many chunks (in bytes, backlogs
 // compared by the time that they take) gets a smaller share of the pair, as if the excess over the threshold were
-// already laid on it. Below it backlog decides only between rails that are otherwise equal, and for a plan of one run
-// only if it exceeds the least by two such runs. The larger of a rail's two backlogs counts: they are worked off at the
-// same time.
+// already laid on it. Below the threshold, backlog decides only between rails that are otherwise equal, and for a plan
+// of one run only if it exceeds the least by two such runs. The larger of a rail's two backlogs counts, because both
+// shrink at the same time.
 inline constexpr uint64_t kBacklogThresholdChunks = 64;
 
 // Plans all `flows` (this node to `destination`) over `rails` and writes the result into `workspace`; updates

@@ -35,16 +35,16 @@ inline void Lay(uint32_t bin, uint32_t flow, uint64_t offset_bytes, uint64_t len
   w->bins[bin].bytes += length_bytes;
 }
 
-// Longest processing time first. Flows of `whole_below` bytes or more may be split. Returns the largest piece that
-// could not be. Leaves in `pending` the flows laid whole first, then the rest; the first number of them in `*whole`.
+// Longest processing time first. Flows of `whole_below` bytes or more may be split. `*whole` counts the runs at the
+// front of `pending`, of flows laid whole, that must come last on their rails.
 void LayLpt(const Problem& problem, uint64_t whole_below, size_t* whole, PlanWorkspace* workspace);
 // Decides which rail each bin is and books the result in the ledger.
 void MatchBinsToRails(const Problem& problem, PlanWorkspace* workspace);
 
-// The order in which rails that are otherwise equal would take a plan of one run, the first being the one that does.
-// Were the sender's total alone to decide, a destination that gets the same share of each job would get it over the
-// same rail each time; and were the least total to decide before the turn, senders to one destination would meet on a
-// rail of it as soon as one of them has left its turn.
+// Orders rails that are otherwise equal; the first one takes a plan of one run. The sender's total alone does not
+// decide: a destination that gets the same share of each job would get it over the same rail each time. Nor does the
+// least total decide before the turn: senders to one destination would meet on one of its rails as soon as one sender
+// has left its turn.
 struct OneRunOrder {
   static constexpr double kRounding = 1e-6;  // of the run, at most
   struct Key {
@@ -52,11 +52,11 @@ struct OneRunOrder {
     double backlog_bytes = 0;     // a peer may say any number
     size_t rail = 0;
   };
-  // Total of the sender on a rail, for it to be taken for light: the least of all, and the run.
+  // A rail is light if the sender's total on it is at most this: the least of all totals plus the run.
   double most = 0;
-  double slack = 0;  // totals that differ by less differ by rounding
-  // Backlog of a rail, for its turn to count: the least of all, and two runs, because a sender's own plans differ by so
-  // much.
+  double slack = 0;  // totals that differ by less count as equal: they differ by rounding
+  // Backlogs up to this count as equal, so that the turn decides: the least of all plus two runs, because a sender's
+  // own plans differ by that much.
   double most_backlog_bytes = 0;
   size_t first_rail = 0, rails = 0;
 
@@ -70,8 +70,9 @@ struct OneRunOrder {
   }
   size_t Turn(size_t rail) const { return (rail + rails - first_rail % rails) % rails; }
 };
-// A plan of the one flow that there is, whole, over rails of one speed without backlog to speak of: what the policies
-// would do, without bins. Writes the result. False: the rails are not so, and nothing was done.
+// Plans the only flow, whole, over rails of equal speed whose backlogs differ by less than the threshold. The result is
+// that of the policies, without the cost of bins. Writes the result. False: the rails are not alike, and nothing was
+// changed.
 bool LayOneRun(const Problem& problem, absl::Span<const PlanRail> rails, PlanWorkspace* workspace);
 
 // Each flow whole, on the rail that a field of it names: kPinned, kAligned, kEcmp.

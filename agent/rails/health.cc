@@ -8,10 +8,11 @@
 namespace railsd {
 namespace {
 
-// Connections that break within so long broke together: each end finds out when it next sends, or is acknowledged.
+// Connections that break within so long broke together: each end detects the failure when it next sends, or is
+// acknowledged.
 constexpr absl::Duration kTogether = absl::Seconds(1);
 
-// The better of two for new work comes first. In the order of HealthState.
+// How bad a state is for new work, in the order of HealthState.
 constexpr int kBadness[] = {0, 2, 3, 1, 4};
 constexpr const char* kStateNames[] = {"up", "suspect", "down", "probing", "drained_by_peer"};
 
@@ -60,7 +61,7 @@ void RailHealth::OnPeerLost(PeerIndex index) {
   peer.up = false;
   for (size_t r = 0; r < rails_.size(); ++r) {
     Path& path = peer.paths[r];
-    if (path.broken && rails_[r].charged && rails_[r].link_up) {  // those who broke together were lost together
+    if (path.broken && rails_[r].charged && rails_[r].link_up) {  // peers whose paths broke together were lost together
       rails_[r].charged = false;
       rails_[r].failures = rails_[r].before;
       --rails_[r].flaps;
@@ -95,7 +96,7 @@ void RailHealth::JudgeTogether(size_t r, absl::Time now) {
     if (path.connected || now - path.broken_at > kTogether) return;
     ++broken;
   }
-  if (broken < 2) return;  // with one peer nobody can tell whose fault it was
+  if (broken < 2) return;  // with one peer it is not known which end has failed
   for (Peer& peer : peers_) {
     Path& path = peer.paths[r];
     if (!path.broken || path.failures.at != path.broken_at) continue;
@@ -227,7 +228,7 @@ HealthState RailHealth::RailState(const Rail& rail, size_t index, absl::Time now
     const HealthState state = StateOf(rail, peer.paths[index], now);
     if (Badness(state) < Badness(best)) best = state;
   }
-  return !any && rail.link_up ? HealthState::kUp : best;  // nobody has anything against it
+  return !any && rail.link_up ? HealthState::kUp : best;  // without peers the rail counts as up
 }
 
 void RailHealth::Account(absl::Time now) {

@@ -1,5 +1,5 @@
-// How healthy the rails are: a pure state machine, fed with events and their times. Says which rail
-// may carry new work to which peer, and holds a path back for a while that has just failed, longer with each failure.
+// The health of rails: a pure state machine, fed with events and their times. Says which rail may carry new work to
+// which peer. Holds a path back for a while after a failure, longer with each failure.
 #ifndef RAILSD_AGENT_RAILS_HEALTH_H_
 #define RAILSD_AGENT_RAILS_HEALTH_H_
 
@@ -20,7 +20,7 @@ enum class HealthState : uint8_t {
   kSuspect,  // connected, but bytes sent make no progress: new work goes over other rails
   kDown,
   kProbing,  // connected again after a failure, and held back until it has been good for a while
-  // An operator has drained the peer's end: nothing new goes there, and nothing is wrong, connected or not.
+  // An operator has drained the peer's end. The path gets no new work, and a disconnect is no failure.
   kDrainedByPeer,
 };
 const char* HealthStateName(HealthState state);  // "up", "suspect", "down", "probing", "drained_by_peer"
@@ -33,7 +33,7 @@ struct HealthOptions {
   absl::Duration max_hold = absl::Seconds(30);
   // Failures count half after so long.
   absl::Duration half_life = absl::Seconds(60);
-  // Data that the network has not acknowledged for so long means a broken connection, over TCP; 0: never.
+  // Over TCP, a connection with data that the network has not acknowledged for so long is broken; 0: never.
   absl::Duration stall = absl::Milliseconds(400);
   friend bool operator==(const HealthOptions&, const HealthOptions&) = default;
 };
@@ -45,7 +45,7 @@ struct RailHealthView {
   std::string why;      // when it is not up, or drained; a sentence without a full stop
   uint64_t drains = 0;  // how often it was drained
   uint64_t flaps = 0;   // failures so far: of the rail and of its paths to single peers
-  absl::Duration held;  // kProbing: how much longer the path that is held longest is
+  absl::Duration held;  // kProbing: the longest time for which a path is still held
   // How long it has been in each state, in the order of kAllHealthStates, and drained; since the first Account().
   std::array<absl::Duration, std::size(kAllHealthStates) + 1> spent = {};
 };
@@ -58,9 +58,9 @@ class RailHealth {
  public:
   RailHealth(const HealthOptions& options, size_t rails);
 
-  // The link to the peer is up; a boot id other than before means that nothing is held against it.
+  // The link to the peer is up. If the boot id has changed, earlier failures do not count.
   void OnPeerUp(PeerIndex peer, BootId boot);
-  // They are not: what broke with them was no fault of the rails.
+  // The link to the peer has ended. Takes back the failures of rails that came with it.
   void OnPeerLost(PeerIndex peer);
   void OnConnected(RailIndex rail, PeerIndex peer, absl::Time now);
   void OnDisconnected(RailIndex rail, PeerIndex peer, absl::Time now);
@@ -68,23 +68,24 @@ class RailHealth {
   void OnStalled(RailIndex rail, PeerIndex peer, bool stalled);
   // The peer tells whether its own end of the rail is usable. `drained`: it is not because an operator drained it.
   void OnPeerSays(RailIndex rail, PeerIndex peer, bool usable, bool drained);
-  // The state of this node's interface or port, and what of it is wrong. Down comes before the disconnects that it
-  // causes.
+  // The state of this node's interface or port; `why` it is down. Down comes before the disconnects that it causes.
   void OnLink(RailIndex rail, bool up, const std::string& why, absl::Time now);
-  // The operator's wish. False: it was so before.
+  // Sets what the operator wants. False: it was so before.
   bool SetDrained(RailIndex rail, bool drained);
 
-  // New work may go that way. A path that is held back, or suspect, may be used when no better one reaches the peer.
+  // Whether new work may go over the path. A path that is held back, or suspect, may be used when no better one reaches
+  // the peer.
   bool MayUse(RailIndex rail, PeerIndex peer, absl::Time now) const;
   HealthState PathState(RailIndex rail, PeerIndex peer, absl::Time now) const;
-  // This node's end works and is wanted: what peers are told.
+  // True if this node's end works and is not drained. Peers are told this.
   bool EndUsable(RailIndex rail) const;
   bool drained(RailIndex rail) const { return rails_[rail.value()].drained; }
   bool link_up(RailIndex rail) const { return rails_[rail.value()].link_up; }
-  // Operators want nothing to go over it: it is drained here, or by every peer that is up.
+  // True if operators have taken the rail out of use: it is drained here, or by every peer that is up.
   bool Unwanted(RailIndex rail) const;
   RailHealthView View(RailIndex rail, absl::Time now) const;
-  // Counts the time since the last call to the states that the rails were in then; call after whatever may change one.
+  // Adds the time since the last call to the states that the rails were in at that call. Call it after whatever may
+  // change a state.
   void Account(absl::Time now);
   // When an answer may change although nothing happens; InfiniteFuture: never.
   absl::Time NextChange(absl::Time now) const;
@@ -110,7 +111,7 @@ class RailHealth {
   struct Rail {
     bool link_up = true;
     bool drained = false;
-    bool charged = false;  // the failure that goes on is in `failures`
+    bool charged = false;  // the failure under way is in `failures`
     std::string why;       // of the link
     Failures failures, before;
     uint64_t flaps = 0, drains = 0;
@@ -129,7 +130,7 @@ class RailHealth {
   const Path* FindPath(RailIndex rail, PeerIndex peer) const;
   void ChargeRail(size_t rail, absl::Time now);
   void ChargePath(Path& path, size_t rail, absl::Time now);
-  // The paths to all peers broke together: it is this end.
+  // Charges the rail, not its paths, if the paths to all peers broke together.
   void JudgeTogether(size_t rail, absl::Time now);
   HealthState StateOf(const Rail& rail, const Path& path, absl::Time now) const;
   std::string Why(const Rail& rail, HealthState state, absl::Duration held) const;

@@ -17,10 +17,10 @@ namespace railsd {
 namespace {
 
 constexpr size_t kEventBatch = 256;
-// Only the watch over threads that hang depends on it: whatever needs the thread wakes it.
+// The longest wait of the thread, for the watch over threads that hang. All other work wakes the thread.
 constexpr absl::Duration kMaxWait = absl::Seconds(1);
-// Events that nobody waits for are gathered for so long, or until there are so many: waking the engine costs more than
-// its work on them.
+// Events that are not urgent are gathered for so long, or until there are so many, because waking the engine costs more
+// than its work on them.
 constexpr absl::Duration kGather = absl::Milliseconds(5);
 constexpr size_t kMaxUnannounced = 128;
 
@@ -32,8 +32,8 @@ bool CompletesWhole(RailBoard::Weight& weight, const RailEvent& event) {
   return weight.fetch_add(event.weight, std::memory_order_acq_rel) + event.weight >= kWholeWeight;
 }
 
-// Whether the engine should hear at once of an event that is in its queue now. A thread that sees the whole weight of
-// an exchange sees all its fences in the queues.
+// Whether an event, which is in the engine's queue now, wakes the engine at once. A fence does only if it completes the
+// weight of its exchange: all other fences are in the queues by then.
 bool IsUrgent(const RailEvent& event, uint16_t sent_number, RailBoard* board) {
   switch (event.kind) {
     case RailEvent::Kind::kCarried:
@@ -91,7 +91,7 @@ struct Rail::Queues {
   // thread.
   std::atomic<bool> starved{false};
 
-  // The rail's thread: events published that the engine was not woken for yet, and until when it must be.
+  // The rail's thread: events published since the engine was last woken, and when it must be woken for them.
   size_t unannounced = 0;
   absl::Time announce_by;
 };

@@ -38,7 +38,7 @@ struct RailCommand {
     kExpect
   };
   Kind kind = Kind::kGive;
-  Assignment give = {};                           // kGive; of the next two its stream
+  Assignment give = {};                           // kGive; kRelease and kDrop use its stream
   uint64_t release_bytes = 0;                     // kRelease
   JobTag job = {};                                // kStopSends
   std::shared_ptr<const ReceiveZone> zone = {};   // kOpenZone
@@ -50,7 +50,7 @@ struct RailCommand {
   std::shared_ptr<const RailShares> shares = {};  // kShares
   uint32_t priority = 0;                          // kExpect
 };
-// Carries it out. The rail's thread. `binder`: TransportInfo::binder of the rail.
+// Carries a command out. The rail's thread. `binder`: TransportInfo::binder of the rail.
 void Apply(RailCommand& command, absl::Time now, RailSender* sender, ZoneBinder* binder);
 
 // The engine's view of a rail; a test can stand in for the thread. Called by the engine's thread only.
@@ -70,9 +70,8 @@ class RailPort {
 };
 
 // Owns the transport and the thread "rail-<index>". Queues are bounded single-producer single-consumer rings that never
-// allocate. Commands keep their order, but for one freedom: those about receiving (kOpenZone, kCloseZone) have a queue
-// of their own and may overtake the others, never the other way. A zone that was opened before its grant left is
-// therefore always known before the next frame is judged.
+// allocate. Commands keep their order with one exception: commands about receiving (kOpenZone, kCloseZone) have a queue
+// of their own, which the thread empties before it takes each of the other commands.
 class Rail final : public RailPort {
  public:
   // `engine_wake` and `board` outlive the rail; the former is woken when events were published. Each of the two command
@@ -86,7 +85,7 @@ class Rail final : public RailPort {
   RailIndex index() const { return index_; }
   size_t command_depth() const;  // any thread; approximate
   size_t event_depth() const;
-  // How often the thread has come round: once a second at least. Any thread.
+  // Rounds of the thread's loop, at least one in a second. Any thread.
   uint64_t turns() const { return turns_.load(std::memory_order_relaxed); }
 
   uint64_t sleeps() const { return sleeps_.load(std::memory_order_relaxed); }  // any thread

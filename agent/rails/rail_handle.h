@@ -20,14 +20,14 @@ struct RailHandle {
   std::deque<RailCommand> sending_overflow, receiving_overflow;
   bool flush = false;
 
-  // `wake` false: the rail may see it when it is next awake for something else.
+  // `wake` false: the rail is not woken, and sees the command when it is next awake.
   void Command(RailCommand command, bool wake = true);
   // Bytes that were given to it and are neither carried nor given back.
   uint64_t backlog_bytes() const {
     return given_bytes - std::min(given_bytes, progress->done_bytes.load(std::memory_order_relaxed));
   }
   bool overflowing() const { return !sending_overflow.empty() || !receiving_overflow.empty(); }
-  // Retries what overflowed, then wakes the rail if it was given anything.
+  // Retries the commands that overflowed, then wakes the rail if one of its commands needs it.
   void Pump();
 };
 

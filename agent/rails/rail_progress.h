@@ -1,4 +1,4 @@
-// The state of rails that others see while they work.
+// The progress of rails, which other rails and the engine read while they work.
 #ifndef RAILSD_AGENT_RAILS_RAIL_PROGRESS_H_
 #define RAILSD_AGENT_RAILS_RAIL_PROGRESS_H_
 
@@ -14,13 +14,13 @@
 
 namespace railsd {
 
-// State of one rail. Written by its thread only, read by anybody (relaxed): good enough to decide which rail lags, and
-// exact when nothing moves.
+// State of one rail. Written by its thread only, read by any thread (relaxed): good enough to decide which rail lags,
+// and exact when nothing moves.
 struct RailProgress {
   using Value = std::atomic<uint64_t>;
   Value unposted_bytes{0}, in_flight_bytes{0};
   Value done_bytes{0};        // of all that the engine has assigned: carried, lost, or returned; never falls
-  Value returned_chunks{0};   // whose connection broke under them
+  Value returned_chunks{0};   // chunks whose connection broke
   Value rate_bytes_per_s{0};  // in the present stretch of work; 0: too short to tell
   // Set before the thread starts.
   double speed_bytes_per_s = 0;
@@ -40,13 +40,14 @@ struct RailProgress {
   absl::Duration Posted() const {
     return absl::Seconds(static_cast<double>(in_flight_bytes.load(std::memory_order_relaxed)) / Rate());
   }
-  // Whether this rail ends later than `dry`, a rail that has posted all and takes as much as is worth moving. `dry`
-  // counts by its nominal speed: its measured rate falls when a peer is silent, or with the peer that it worked for.
+  // Whether this rail ends later than `dry`, a rail that has posted everything, would end if it took movable_bytes.
+  // `dry` counts by its nominal speed, because its measured rate falls when its last peer was slow or silent.
   bool EndsAfter(const RailProgress& dry) const {
     const uint64_t bytes = dry.in_flight_bytes.load(std::memory_order_relaxed) + dry.movable_bytes;
     return Left() + Posted() > absl::Seconds(static_cast<double>(bytes) / dry.speed_bytes_per_s);
   }
-  // Whether moving a part of that would pay. Moving costs two messages between threads, and the evenness of the plan.
+  // Whether moving a part of the unposted bytes would pay. A move costs two messages between threads, and makes the
+  // plan less even.
   bool Lags() const {
     constexpr uint64_t kMovable = 3;
     constexpr absl::Duration kMessages = absl::Microseconds(200), kEnough = absl::Milliseconds(10);
@@ -59,8 +60,8 @@ struct RailProgress {
 
 // Late binding's choices, of the daemon and of the simulator alike. `at(rail)` is the progress of a rail.
 
-// The rail that would end last, of those that lag, end after the dry one, and for which may(rail) is true; `dry` if
-// there is none.
+// The rail that would end last of the rails that lag, end after the dry one, and have may(rail) true; `dry` if there is
+// none.
 template <typename At, typename May>
 size_t RailToRelieve(size_t rails, size_t dry, At at, May may) {
   size_t worst = dry;
@@ -71,8 +72,8 @@ size_t RailToRelieve(size_t rails, size_t dry, At at, May may) {
   return worst;
 }
 
-// How much of what `from` has left goes to `to`: its portion, by the rates of the two and of the rails that will soon
-// be dry, for which takes(rail) is true.
+// The unposted bytes of `from` that should go to `to`: the part of `to` by rate, among these two and the rails that
+// will soon be dry, for which takes(rail) is true.
 template <typename At, typename Takes>
 uint64_t BytesToMove(size_t rails, size_t from, size_t to, At at, Takes takes) {
   double sum = 0;
@@ -96,11 +97,11 @@ class RailBoard {
     return std::any_of(rails_.begin(), rails_.end(), [](const RailProgress& rail) { return rail.Lags(); });
   }
 
-  // Weights of fences that are in the engine's queues, by exchange: whoever completes the whole wakes the engine. Only
-  // hints, since the engine counts by itself: numbers of sent exchanges come again.
+  // Weights of fences in the engine's queues, by exchange. The rail that completes the whole weight wakes the engine.
+  // The weights are hints, because numbers of sent exchanges repeat; the engine counts by itself.
   using Weight = std::atomic<uint32_t>;
   static constexpr uint16_t kSent = 4096;
-  // For an exchange. The engine's thread.
+  // A number for an exchange. The engine's thread.
   uint16_t TakeNumber() { return next_number_++; }
   Weight& sent(uint16_t number) { return sent_[number % kSent]; }
   Weight& received(uint16_t slot) { return received_[slot]; }

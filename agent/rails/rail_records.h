@@ -13,7 +13,7 @@
 namespace railsd {
 
 // Written by the rail's thread while the job runs, read by the engine's at any time: chunks below the count do not
-// change any more. Its storage is there from the beginning, so that nothing is allocated for a chunk.
+// change any more. The storage exists from the beginning, so that a chunk costs no allocation.
 class RailRecords {
  public:
   struct Chunk {
@@ -28,7 +28,7 @@ class RailRecords {
     absl::Duration busy;  // with something posted and not ended
   };
 
-  // Forgets everything and keeps the storage. No rail writes.
+  // Clears the records and keeps the storage. Called while no rail writes.
   void Reset(size_t capacity) {
     chunks_.resize(capacity);
     for (Value* value : {&posted_, &ended_, &returned_}) value->store(0, std::memory_order_relaxed);
@@ -53,15 +53,15 @@ class RailRecords {
     ended_.store(ended + 1, std::memory_order_release);
   }
 
-  // Any thread. Calls visit(chunk) for those that have ended.
+  // Any thread. Calls visit(chunk) for each recorded chunk.
   template <typename Visit>
   void ForEachChunk(Visit visit) const {
     const uint64_t count = std::min<uint64_t>(ended_.load(std::memory_order_acquire), chunks_.size());
     for (uint64_t i = 0; i < count; ++i) visit(chunks_[i]);
   }
-  // How many of them had no room.
+  // Chunks that have ended and had no room.
   uint64_t left_out() const { return std::max<uint64_t>(Read(ended_), chunks_.size()) - chunks_.size(); }
-  // As of `now`, which counts only while something is under way.
+  // The totals at `now`, which matters only while a chunk is under way.
   Totals TotalsAt(absl::Time now) const {
     Totals out;
     out.chunks = Read(posted_);
@@ -87,8 +87,8 @@ class RailRecords {
   std::vector<Chunk> chunks_;
   Value posted_{0}, ended_{0}, returned_{0};
   Value first_posted_ns_{kNever}, last_acknowledged_ns_{kNever};
-  // The sum of the busy stretches. While one is open its beginning is subtracted, which is since 1970: the value is
-  // negative then, so one load tells both.
+  // The sum of the busy times. While the rail is busy, the beginning of the busy time, in nanoseconds since 1970, is
+  // subtracted. The value is negative then, so one load tells both.
   std::atomic<int64_t> busy_ns_{0};
 };
 

@@ -6,48 +6,49 @@
 namespace railsd {
 namespace {
 
-// A piece posted at once is about this much of the rail's time, so that posted bytes, which can no longer move, are
-// few on slow rails; fast rails take whole chunks.
+// A piece takes about this much of the rail's time. Posted bytes can no longer move, so slow rails post short pieces;
+// fast rails post whole chunks.
 constexpr double kPieceSeconds = 5e-4;
 constexpr uint64_t kMinPieceBytes = 8 << 10;
 // Late binding moves no less than about this much of the rail's time.
 constexpr double kMovableSeconds = 4e-3;
 constexpr uint64_t kMinMovableBytes = 64 << 10;
-// Bytes in flight to all peers that something waits for, together. Acknowledgements queue behind data at both ends,
-// and bytes for one receiver in front of those for others: more in flight only waits. In an emulated fabric of slow
-// rails 3 to 5 ms carried most; 1.5 and 6 ms took 3 % longer, 46 ms 5 %.
+// Bytes in flight to all peers that bytes wait for, together, as time of the rail. More in flight would only wait:
+// acknowledgements queue behind data at both ends, and bytes for one receiver queue in front of those for others. In an
+// emulated fabric of slow rails 3 to 5 ms carried most; 1.5 and 6 ms took 3 % longer, 46 ms 5 %.
 constexpr double kWindowSeconds = 4e-3;
-// At least: one piece on the wire, one behind it, one whose acknowledgement is under way. Fast rails have no
-// more.
+// A window has at least these pieces: one on the wire, one behind it, one whose acknowledgement is under way. Fast
+// rails have no more.
 constexpr uint64_t kWindowPieces = 3;
-// On fast rails more pieces are posted: the rail's thread must not be woken more often than this.
+// Very fast rails have windows of at least this time, so that the rail's thread is not woken more often.
 constexpr double kLeastWindowSeconds = 2e-4;
-// Chunks in flight to one peer, however small they are: a transport holds a bounded number for all peers.
+// The most chunks in flight to one peer, even if they are small: a transport holds a bounded number for all peers.
 constexpr uint64_t kMaxChunks = 256;
-// Pieces for other peers after which a peer has its turn, times the number of peers: large jobs leave a part to small
-// ones.
+// A peer has its turn after this many pieces for other peers, times the number of peers, so that large jobs leave a
+// part to small ones.
 constexpr uint64_t kPassedOver = 4;
-// Windows in flight to all peers: each peer may have one piece, however many there are.
+// The most windows in flight to all peers. One is not enough, because each peer may have one piece in flight even if
+// there are many.
 constexpr uint64_t kWindowsInAll = 2;
-// While a higher priority is there, which must not wait for posted bytes: one piece on the wire, one behind it, and on
-// fast rails a part of the window.
+// The window of a lower priority while a higher one has sessions, which must not wait for posted bytes: one piece on
+// the wire, one behind it, and on fast rails a part of the window.
 constexpr uint64_t kYieldingPieces = 2;
 constexpr double kYieldingPart = 0.25;
-// Bytes in flight to a peer that is silent for so long do not count in the windows that others share: twice the time of
-// these windows, which is the longest that a peer waits for others on a rail that works, within these bounds.
+// Bytes in flight to a peer that is silent for so long do not count in the windows that others share. The time is twice
+// that of these windows, within these bounds; on a rail that works a peer waits for others no longer.
 constexpr absl::Duration kStalled = absl::Milliseconds(100), kLongestStalled = absl::Seconds(1);
 // How long lower priorities pause, as a multiple of the time that their posted bytes need.
 constexpr int kPause = 2;
 constexpr absl::Duration kLookForStalled = absl::Milliseconds(10);
-// A window takes about so long at most at the rate that the rail delivers: posted bytes cannot move to a faster rail.
-// Many times the time of an acknowledgement, so that a small window does not slow the rail.
+// The most time that a window takes at the rate that the rail delivers, because posted bytes cannot move to a faster
+// rail. It is many times the time of an acknowledgement, so that a small window does not slow the rail.
 constexpr double kWindowDrainSeconds = 25e-3;
 constexpr uint64_t kLeastPieces = 2;
-// Pieces become so much longer than on a rail with that speed at most, and windows lose no more at once: a measure may
-// be wrong.
+// A measured speed may be wrong: pieces are made for this multiple of it, and one measurement divides the speed by no
+// more than this.
 constexpr double kMeasureDoubt = 2;
 constexpr double kLeastSpeedPart = 1.0 / 32;
-// A stretch of so many pieces tells a rate, or one of so long.
+// A stretch tells a rate if it is as long as so many pieces, or so long.
 constexpr int kMeasurablePieces = 8;
 constexpr absl::Duration kMeasurable = absl::Milliseconds(5);
 
@@ -76,8 +77,7 @@ RailScheduler::Window RailScheduler::MakeWindow(double least_seconds, uint64_t l
     window.bytes = options_.window_bytes;
     return window;
   }
-  // The measured rate is that of the whole rail. With smaller pieces a window would follow the rate that it allows
-  // itself, and shrink to nothing.
+  // Nominal pieces: with smaller ones a window would limit the rate that is measured, follow it and shrink to nothing.
   const uint64_t most = std::max(std::clamp(static_cast<uint64_t>(nominal * seconds), least_pieces * piece_at(nominal),
                                             least_pieces * options_.chunk_bytes),
                                  static_cast<uint64_t>(nominal * least_seconds));
@@ -147,7 +147,7 @@ void RailScheduler::UpdatePeer(TenantQueue& queue, PeerIndex peer) {
   queue.waited.Set(peers_[peer.value()].place, can ? ~to.served_at : 0);
 }
 
-// A tenant that could not post begins where the others are.
+// A tenant that could not post begins with the least `served` of the others.
 void RailScheduler::UpdateRank(uint32_t tenant) {
   TenantQueue& queue = tenants_[tenant];
   const uint32_t priority = ShareOf(tenant).priority;
@@ -203,7 +203,8 @@ void RailScheduler::Publish() {
   progress_->in_flight_bytes.store(in_flight_bytes_, std::memory_order_relaxed);
 }
 
-// In flight to peers from which nothing has come back for long: it must not keep others from sending to other peers.
+// Bytes in flight to peers from which nothing has come back for long. They must not keep tenants from sending to other
+// peers.
 uint64_t RailScheduler::StalledBytes(absl::Time now) {
   if (now < look_for_stalled_at_) return stalled_bytes_;
   look_for_stalled_at_ = now + kLookForStalled;
@@ -215,8 +216,9 @@ uint64_t RailScheduler::StalledBytes(absl::Time now) {
   return stalled_bytes_;
 }
 
-// While several tenants work, or lower priorities yield, one window is for all tenants and peers, so that who is chosen
-// first leaves first. Yielding tenants do not count. Lower priorities have no room when a higher one has none.
+// While several tenants work, or lower priorities yield, all tenants and peers share one window, so that the tenant
+// chosen first also leaves first. Bytes of lower priorities do not count. Lower priorities have no room when a higher
+// one has none.
 bool RailScheduler::HasRoom(uint32_t priority, absl::Time now) {
   bool shared = working_ > 1;
   for (uint32_t p = 0; p < shares_.highest_priority; ++p) shared = shared || priorities_[p].unposted_bytes > 0;
@@ -226,16 +228,16 @@ bool RailScheduler::HasRoom(uint32_t priority, absl::Time now) {
   return in_flight < room || in_flight < room + StalledBytes(now);
 }
 
-// A window is shared, in whole pieces, by the peers that something waits for: a burst to one receiver would keep the
-// others' idle. Pieces of a stretch are equal, and so a little shorter than the longest.
+// Peers that bytes wait for share a window in whole pieces, because a burst to one receiver would leave the others
+// idle. Pieces of a stretch are equal, and so a little shorter than the longest.
 bool RailScheduler::IsOpen(const PeerState& peer, const Window& window, uint64_t peers) const {
   const uint64_t each = std::max(window.piece_bytes, window.bytes / peers);
   return peer.in_flight_bytes + window.piece_bytes / 2 <= each && peer.in_flight_chunks < kMaxChunks;
 }
 
-// The peer with an open window for which most is left, unless one was passed over for long: then the one that has
-// waited longest. Among equal ones the next in order, so that node k begins with node k + 1 and no receiver is hit by
-// all at once.
+// The peer with an open window for which most is left. If one was passed over for long: the peer that has waited
+// longest. Among equal ones the next in order, so that node k begins with node k + 1 and no receiver is hit by all at
+// once.
 std::optional<PeerIndex> RailScheduler::NextPeer(uint32_t tenant, const Window& window) {
   TenantQueue& queue = tenants_[tenant];
   while (queue.left.largest() > 0) {
@@ -264,7 +266,7 @@ std::optional<RailScheduler::Choice> RailScheduler::Next(absl::Time now) {
   if (unposted_bytes_ == 0) return std::nullopt;
   for (const uint32_t tenant : set_aside_) UpdateRank(tenant);
   set_aside_.clear();
-  while (ranks_.largest().first > 0) {  // a higher priority first, then who has had least
+  while (ranks_.largest().first > 0) {  // a higher priority first, then the tenant that has had least
     const auto tenant = static_cast<uint32_t>(ranks_.Find(0));
     const uint32_t priority = ranks_.largest().first - 1;
     absl::Time paused_until = absl::InfinitePast();
@@ -331,7 +333,7 @@ void RailScheduler::OnEnded(uint32_t tenant, PeerIndex peer, uint64_t bytes, boo
   UpdateRank(tenant);
   in_flight_bytes_ -= bytes;
   busy_bytes_ += bytes;
-  if (!acknowledged) busy_since_ = full_since_ = absl::InfiniteFuture();  // says nothing of its rate
+  if (!acknowledged) busy_since_ = full_since_ = absl::InfiniteFuture();  // tells no rate
   const absl::Duration busy = now - busy_since_;
   if (busy >= measurable_) {
     progress_->rate_bytes_per_s.store(
@@ -343,14 +345,15 @@ void RailScheduler::OnEnded(uint32_t tenant, PeerIndex peer, uint64_t bytes, boo
   Publish();
 }
 
-// Called when the rail is dry: the small stretches that late binding moves to it later say nothing of its rate.
+// Reports the present stretch, once. Called when the rail is dry: the small stretches that late binding moves to it
+// later tell no rate.
 void RailScheduler::TellStretch(absl::Time now) {
   const absl::Duration busy = now - busy_since_;
   if (busy < measurable_ || busy_bytes_ == 0 || std::exchange(told_, true)) return;
   ended_ = Stretch{busy_bytes_, busy};
 }
 
-// Windows follow what the rail delivers while they alone hold it back.
+// Adapts the windows to the rate that the rail delivers while only full windows hold it back.
 void RailScheduler::Measure(uint64_t bytes, absl::Time now) {
   full_bytes_ += bytes;
   const absl::Duration full = now - full_since_;

@@ -1,5 +1,5 @@
-// The choice of what a rail posts next: which tenant's bytes, and to which peer. Pure: no clock, no threads, no memory
-// of anybody.
+// Chooses what a rail posts next: which tenant's bytes, and to which peer. Pure: no clock, no threads, no access to
+// segments.
 #ifndef RAILSD_AGENT_RAILS_RAIL_SCHEDULER_H_
 #define RAILSD_AGENT_RAILS_RAIL_SCHEDULER_H_
 
@@ -19,30 +19,29 @@ namespace railsd {
 struct SchedulerOptions {
   double speed_bytes_per_s = 0;
   uint64_t chunk_bytes = 1 << 20;  // no chunk is longer
-  uint64_t window_bytes = 0;       // in flight to the peers that something waits for; 0: from the speed
+  uint64_t window_bytes = 0;       // in flight to peers that bytes wait for; 0: from the speed
 };
 
 // Shares of the tenants, as the engine told them last.
 struct RailShares {
-  std::vector<TenantShare> tenants;  // by Tenant::index(); those that are missing have the default
+  std::vector<TenantShare> tenants;  // by Tenant::index(); missing ones have the default
   uint32_t highest_priority = 0;     // of tenants that have sessions
   friend bool operator==(const RailShares&, const RailShares&) = default;
 };
 
-// Posted bytes can neither move to another rail nor let others pass. It is bounded by a window that the peers
-// share which something waits for, and in all. Higher priorities go first, then the tenant that has had least for its
-// weight (start-time fair queueing, Goyal, Vin and Cheng, 1996), then the peer for which most is left: what would end
-// last is served first. A peer that was passed over for long has its turn. Windows shrink while the rail is slower than
-// its speed. A chunk costs O(log peers
-// + log tenants). Owned by the rail's thread.
+// Posted bytes can neither move to another rail nor be overtaken. They are bounded by a window, which is shared by the
+// peers that bytes wait for, and by a limit for all peers together. Higher priorities go first, then the tenant that
+// has had least for its weight (start-time fair queueing, Goyal, Vin and Cheng, 1996), then the peer with most bytes
+// left, because it would end last. A peer that was passed over for long has its turn. Windows shrink while the rail is
+// slower than its speed. A chunk costs O(log peers + log tenants). Owned by the rail's thread.
 class RailScheduler {
  public:
   // `progress` takes the counts, and outlives this.
   RailScheduler(const SchedulerOptions& options, RailProgress* progress);
 
   void SetShares(const RailShares& shares);
-  // Chunks of that priority are about to come: lower priorities pause for twice the time that the bytes need which they
-  // may have posted, so that these chunks find the rail free.
+  // Tells that chunks of `priority` are about to come. Lower priorities pause, so that these chunks find the rail free:
+  // for twice the time that their posted bytes may need.
   void Expect(uint32_t priority, absl::Time now);
 
   // Bytes to the peer wait to be posted. `place`: of the peer in the order in which this node serves its peers.
@@ -67,7 +66,7 @@ class RailScheduler {
     uint64_t bytes = 0;
     absl::Duration time;
   };
-  // One that has ended since the last call, if it was long enough to tell a rate.
+  // The stretch that has ended since the last call, if it was long enough to tell a rate.
   std::optional<Stretch> TakeStretch();
 
   uint64_t unposted_bytes() const { return unposted_bytes_; }
@@ -91,8 +90,8 @@ class RailScheduler {
   };
   struct Priority {
     uint64_t unposted_bytes = 0, in_flight_bytes = 0;
-    // The least that a tenant has had, of those that can post. Only what others have had beyond it counts: a share that
-    // somebody could not use is lent and not paid back.
+    // The least `served` of the tenants that can post. A tenant that could not post begins with it: others keep the
+    // share that it has not used.
     double served = 0;
     absl::Time expected_at = absl::InfinitePast();
   };
@@ -121,7 +120,7 @@ class RailScheduler {
   }
   const Window& WindowOf(uint32_t priority) const { return priority < shares_.highest_priority ? yielding_ : window_; }
   bool IsOpen(const PeerState& peer, const Window& window, uint64_t peers) const;
-  // The tenant, or one of its peers, can be chosen, or cannot any more.
+  // Called when the tenant, or a peer for it, can be chosen, or cannot any more.
   void UpdateRank(uint32_t tenant);
   void UpdatePeer(TenantQueue& queue, PeerIndex peer);
   void Resume(PeerIndex peer);
@@ -137,8 +136,8 @@ class RailScheduler {
   double speed_;  // that windows are made for, in bytes per second
   Window window_, yielding_;
   absl::Duration yielding_time_;  // that it takes to carry `yielding_.bytes`
-  absl::Duration stalled_;        // a peer that says nothing for so long
-  absl::Duration measurable_;     // a shorter stretch says nothing of a rate
+  absl::Duration stalled_;        // a peer that is silent for so long is stalled
+  absl::Duration measurable_;     // a shorter stretch tells no rate
   RailShares shares_;
   std::vector<TenantQueue> tenants_;                             // by index
   std::vector<Priority> priorities_ = std::vector<Priority>(1);  // by priority
@@ -147,14 +146,14 @@ class RailScheduler {
   std::vector<PeerState> peers_;                                 // by index
   std::vector<PeerIndex> peer_at_;                               // by place
   uint64_t unposted_bytes_ = 0, in_flight_bytes_ = 0;
-  uint64_t working_ = 0;  // tenants that have either
+  uint64_t working_ = 0;  // tenants with bytes unposted or in flight
   uint64_t stalled_bytes_ = 0;
   absl::Time look_for_stalled_at_ = absl::InfinitePast();
   absl::Time look_again_ = absl::InfiniteFuture();
-  // The present stretch, and the one whose rate is known.
+  // The present stretch, and the last one that was reported.
   absl::Time busy_since_;
   uint64_t busy_bytes_ = 0;
-  bool told_ = false;  // the rate of the present one is known
+  bool told_ = false;  // the present one was reported
   std::optional<Stretch> ended_;
   // Since when bytes have waited for windows to open, and the bytes that have ended since then.
   absl::Time full_since_ = absl::InfiniteFuture();

@@ -68,8 +68,8 @@ void RailSender::Return(const SendStream& stream, const Run& run, uint8_t weight
 void RailSender::Give(const Assignment& a) {
   const PeerIndex peer = a.stream->peer;
   Share* share = Find(a.stream);
-  // An assignment that meets a share whose connection has ended comes back with it: the engine hears first whether it
-  // is in doubt.
+  // An assignment for a share whose connection has ended comes back with the share, because the engine must hear first
+  // whether the share is in doubt.
   const uint64_t connection = share != nullptr ? share->connection : ConnectionTo(peer);
   if (a.connection != connection) return Return(*a.stream, {a.offset_bytes, a.length_bytes}, a.weight, a.round, 1);
   if (share == nullptr) {
@@ -293,7 +293,7 @@ bool RailSender::Post(absl::Time now) {
   return any;
 }
 
-// Only where another rail lags: the engine need not wake otherwise.
+// Reports only if another rail lags: otherwise the engine need not wake.
 void RailSender::TellIfDry() {
   if (!worked_ || scheduler_.unposted_bytes() > 0) return;
   worked_ = false;
@@ -308,7 +308,8 @@ void RailSender::OnEvent(const RailEvent& event, absl::Time now) {
   const bool of_link = event.kind == RailEvent::Kind::kPeerUp || event.kind == RailEvent::Kind::kPeerDown ||
                        event.kind == RailEvent::Kind::kPeerStalled;
   if (of_link) {
-    // RemovePeer() ends a connection without a word, though the transport may have one on its way that told of it.
+    // Events of an earlier link are dropped: RemovePeer() reports no end of a connection, but the transport may still
+    // have events of it.
     KnowPeer(event.peer);
     if (event.cookie != links_[event.peer.value()]) return;
   }
@@ -329,7 +330,7 @@ void RailSender::OnSendDone(const RailEvent& event, absl::Time now) {
   --share.outstanding;
   if (event.result == SendResult::kNotSent || event.result == SendResult::kRailFailed) {
     share.broken = true;
-    Unqueue(share);  // until the end of the connection is told
+    Unqueue(share);  // until the end of the connection is reported
   }
   if (done.weight > 0) share.fence_under_way = false;
   if (length > 0) {
@@ -441,7 +442,7 @@ void RailSender::EndShares(PeerIndex peer, std::optional<uint64_t> connection) {
     if (!connection.has_value()) DropUnposted(*share);
     share->broken = share->ended = true;
     Unqueue(*share);
-    // The transport may have yet to give back orders that came too late for the connection.
+    // The transport may still have orders that came too late for the connection. The share ends after them.
     if (share->outstanding == 0) EndShare(*share);
   }
 }
@@ -460,7 +461,7 @@ void RailSender::EndShare(Share& share) {
 }
 
 bool RailSender::IsDone(const Share& share) {
-  if (share.broken) return false;  // its end is told with the connection's
+  if (share.broken) return false;  // it ends with the connection (EndShare())
   return share.outstanding == 0 && share.unposted_bytes == 0 && share.weight == 0 && !share.must_fence;
 }
 

@@ -23,7 +23,7 @@ namespace railsd {
 // has.
 struct Assignment {
   const SendStream* stream = nullptr;
-  uint64_t connection = 0;  // that it is for; comes back if that has ended
+  uint64_t connection = 0;  // that it is for; if that has ended, the assignment comes back
   uint64_t offset_bytes = 0, length_bytes = 0;
   uint32_t tenant = 0;  // Tenant::index()
   uint32_t place = 0;   // of the peer in the order in which this node serves its peers
@@ -43,7 +43,7 @@ class RailSender {
 
   // Commands of the engine.
   void Give(const Assignment& assignment);
-  // Returns up to so many bytes that are not posted, the last ones first, with a part of the weight.
+  // Returns up to `bytes` bytes that are not posted, the last ones first, with a part of the weight.
   void Release(const SendStream* stream, uint64_t bytes);
   // Forgets stretches that are not posted. The share is settled when all chunks in flight have ended.
   void Drop(const SendStream* stream);
@@ -52,7 +52,7 @@ class RailSender {
   void RemovePeer(PeerIndex peer, absl::Time now);
   RailScheduler& scheduler() { return scheduler_; }
 
-  // Takes an event of the transport. It goes on to the engine, unless it is an order's end, which becomes reports.
+  // Takes an event of the transport and passes it on to the engine. The end of an order becomes reports instead.
   void OnEvent(const RailEvent& event, absl::Time now);
   // Posts what windows allow, until the transport takes no more. True when it posted something.
   bool Post(absl::Time now);
@@ -79,11 +79,11 @@ class RailSender {
     bool must_fence = false;  // something was posted that no fence of this round follows
     bool unproven = false;    // something is acknowledged that no acknowledged fence of this round covers
     bool has_posted = false;
-    bool broken = false;  // its connection has ended, as an order's end has shown
-    bool ended = false;   // and the transport has said so
-    bool lost = false;    // something was posted, and nobody knows what became of it
+    bool broken = false;  // an order's end has shown that the connection has ended
+    bool ended = false;   // the transport has reported that the connection has ended
+    bool lost = false;    // posted bytes may have arrived or not
     bool dropped = false;
-    bool faulted = false;  // told
+    bool faulted = false;  // the fault was reported
     bool queued = false;   // in its destination's queue, between these
     Share *previous = nullptr, *next = nullptr;
     bool fences = false;  // in fences_
@@ -116,7 +116,7 @@ class RailSender {
   void StageChunk(const RailScheduler::Choice& choice, absl::Time now);
   void Stage(Share& share, uint64_t offset_bytes, uint64_t length_bytes, absl::Time now);
   bool PostStaged();
-  // Staged orders that `gone(order)` names end without having been posted.
+  // Ends staged orders for which gone(order) is true. They were not posted.
   template <typename Gone>
   void Unstage(SendResult result, absl::Time now, Gone gone);
   void OnSendDone(const RailEvent& event, absl::Time now);
@@ -124,8 +124,8 @@ class RailSender {
   void ReportCarried(Share& share);
   void ReportFault(Share& share, const RailEvent& event);
   void DropUnposted(Share& share);
-  // The connection has ended, and its orders have come back. Nullopt: the peer is gone, and stretches that are not
-  // posted go, too.
+  // Ends the shares of a connection that has ended. Nullopt: of all connections to the peer, which is gone; stretches
+  // that are not posted are dropped, too.
   void EndShares(PeerIndex peer, std::optional<uint64_t> connection);
   void EndShare(Share& share);
   // The rail has nothing left of it.

@@ -6,21 +6,22 @@
 namespace railsd {
 namespace {
 
-// Plans go by measured speeds only if rails limit the exchange: the best one delivers at least this part
-// of its speed, and the other clearly less. Any other cause slows all rails, and unequal plans for it would only make
+// Plans count on measured speeds only if rails limit the exchange: the best rail delivers at least this part of its
+// speed, and another one clearly less. Any other cause slows all rails, and then unequal plans would only make
 // receivers uneven.
 constexpr double kLimitedByRails = 0.7;
 constexpr double kClearlySlower = 0.8;
-// Number of slow stretches in a row from which on a rail counts as slow: single ones also lack processor time.
+// A rail counts as slow after this many slow stretches in a row: a single one may come from a lack of processor time.
 constexpr uint32_t kBelievedStretches = 3;
-// Receivers are even only if all senders count on the same speed of a rail. A stretch says what its receivers left, and
-// what the processor did, so it errs downwards: an estimate falls slowly, and rises faster. The speed that a peer tells
-// of its end of the rail counts, too: where all ends are slow, their estimates come together. Rates far below the
-// estimate count only when several follow each other; the best of them is the new estimate.
+// Receivers are even only if all senders count on the same speed of a rail. A busy receiver or processor lowers the
+// rate of a stretch, so an estimate falls slowly and rises faster. The speed that a peer reports for its end of the
+// rail counts, too: if all ends are slow, their estimates converge. Rates far below the estimate count only when
+// several follow each other; the best of them is the new estimate.
 constexpr double kFar = 0.25, kFall = 0.125, kRise = 0.25;
-// The last bits of a job, which late binding moves, are no stretch: less than this part of what stretches carry.
+// A stretch with less than this part of the typical bytes is left out: late binding moves such last bits of a job.
 constexpr double kLeastOfTypical = 0.25;
-// A slow rail keeps this part, enough to see that it is fast again. Older measurements do not count.
+// A slow rail keeps this part of its speed, enough to measure that it is fast again. Measurements older than
+// kMeasureKept do not count.
 constexpr double kLeastPart = 0.1;
 constexpr absl::Duration kMeasureKept = absl::Seconds(30);
 
@@ -49,7 +50,7 @@ double RailSpeeds::OfSlow(size_t r, absl::Time now) const {
 void RailSpeeds::OnTold(size_t r, double speed, absl::Time now) {
   RailState& rail = rails_[r];
   if (rail.slow_stretches < kBelievedStretches) return;
-  const double told = speed * BestPart(now);  // as a rate that is measured
+  const double told = speed * BestPart(now);  // converted to a measured rate
   if (std::abs(told - rail.measured) < kFar * rail.measured) rail.measured += kFall * (told - rail.measured);
 }
 

@@ -1,4 +1,4 @@
-// Speeds that rails deliver, as far as plans should go by them.
+// The speeds of rails that plans count on.
 #ifndef RAILSD_AGENT_RAILS_RAIL_SPEEDS_H_
 #define RAILSD_AGENT_RAILS_RAIL_SPEEDS_H_
 
@@ -12,21 +12,21 @@ namespace railsd {
 // Owned by the engine's thread.
 class RailSpeeds {
  public:
-  // `speeds`: of each rail, as configured, in bytes per second. `adapt` false: plans go by them alone.
+  // `speeds`: of each rail, as configured, in bytes per second. `adapt` false: plans count on these only.
   RailSpeeds(std::vector<double> speeds, bool adapt) : adapt_(adapt) {
     for (const double speed : speeds) rails_.push_back({.speed = speed});
   }
 
-  // Plans go by what was measured of a rail.
+  // True if a rail counts as slow, so that plans look at measured speeds.
   bool any_slow() const { return any_slow_; }
-  // The rail has carried so much in a stretch without a pause.
+  // The rail has carried `bytes` in `time` without a pause.
   void OnStretch(size_t rail, uint64_t bytes, absl::Duration time, absl::Time now);
   // A peer's ForPlan() of its end of the rail. Changes nothing unless any_slow().
   void OnTold(size_t rail, double speed, absl::Time now);
   // Bytes per second, over the stretches so far; 0: none.
   double measured(size_t rail) const { return rails_[rail].measured; }
-  // The speed that the next plan should count on, in bytes per second: the rail's own speed, or the part of it that was
-  // measured lately where that is clearly less than what another rail is seen to deliver of its own.
+  // The speed that the next plan should count on, in bytes per second. It is the rail's own speed, or less if the rail
+  // lately delivered a clearly smaller part of its speed than the best rail.
   double ForPlan(size_t rail, absl::Time now) const { return any_slow_ ? OfSlow(rail, now) : rails_[rail].speed; }
 
  private:
@@ -43,11 +43,11 @@ class RailSpeeds {
   static void Estimate(RailState& rail, double rate);
   // How much of its speed the rail delivers, 0 to 1; 1 when that is not known.
   double Part(const RailState& rail, absl::Time now) const;
-  // The part of the best rail that was measured; 0 when none was.
+  // The largest Part() of the rails that were measured; 0 when none was.
   double BestPart(absl::Time now) const;
 
   const bool adapt_;
-  bool any_slow_ = false;  // so many slow stretches of a rail that it counts
+  bool any_slow_ = false;  // a rail counts as slow, and `adapt_` is true
   std::vector<RailState> rails_;
 };
 

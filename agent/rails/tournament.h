@@ -1,4 +1,4 @@
-// Keys of numbered entries, with the largest at hand.
+// Keys of numbered entries, with fast access to the largest key.
 #ifndef RAILSD_AGENT_RAILS_TOURNAMENT_H_
 #define RAILSD_AGENT_RAILS_TOURNAMENT_H_
 
@@ -9,7 +9,7 @@
 namespace railsd {
 
 // A binary tree in which each node has the larger key of its two children. A change costs O(log entries). Entries that
-// were never set have Key{}, which no key may be below.
+// were never set have Key{}; no key may be smaller.
 template <typename Key>
 class Tournament {
  public:

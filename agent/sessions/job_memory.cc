@@ -76,7 +76,8 @@ std::optional<std::pair<Extent, Extent>> FirstOverlap(absl::Span<const Extent> a
 }
 
 std::optional<MemoryOverlap> KnownOverlaps::OverlapOf(const UsedMemory& uses, const UsedMemory& other) {
-  // Comparing takes as long as the shorter one is, and equal ones differ nowhere.
+  // Keeps only costly results. The cost is that of the shorter list, and a list overlaps with itself at its first
+  // entry.
   const bool keeps = uses.IsLong() && other.IsLong() && &uses != &other && (uses.prepared || other.prepared);
   if (!keeps) return FindOverlap(uses, other);
   const bool by_other = uses.prepared && (!other.prepared || &uses < &other);

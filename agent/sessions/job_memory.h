@@ -42,18 +42,19 @@ struct MemoryOverlap {
   bool writes = false, other_writes = false;
 };
 
-// Results of comparing the long lists of a session, where one of the two is a prepared exchange's: submissions of
-// those are checked by the engine's thread, which has no time to compare them. Kept while both lists live. Any thread.
+// Results of comparing long lists of a session, at least one of which belongs to a prepared exchange. The engine's
+// thread checks submissions of prepared exchanges and has no time to compare the lists. A result is kept while both
+// lists live. Any thread.
 class KnownOverlaps {
  public:
-  // Compares the two, unless that was done.
+  // Compares the two, unless the result is known.
   std::optional<MemoryOverlap> OverlapOf(const UsedMemory& uses, const UsedMemory& other);
   void Forget(const UsedMemory& ended);
 
  private:
   using Overlaps = absl::flat_hash_map<const UsedMemory*, std::optional<MemoryOverlap>>;
   std::mutex mutex_;
-  // By a list and a prepared exchange's. Guarded by mutex_.
+  // By list, then by the list of a prepared exchange. Guarded by mutex_.
   absl::flat_hash_map<const UsedMemory*, Overlaps> known_;
 };
 
@@ -70,7 +71,7 @@ struct UsedMemory {
   UsedMemory(const UsedMemory&) = delete;
   UsedMemory& operator=(const UsedMemory&) = delete;
   size_t length() const { return reads.size() + writes.size(); }
-  // Comparing a longer one with another such takes the engine's thread too long.
+  // The engine's thread has no time to compare two lists that are longer than this.
   static constexpr size_t kLong = 1024;  // no request that the engine's thread checks can name more
   bool IsLong() const { return length() > kLong; }
 };
@@ -89,29 +90,30 @@ struct MemoryConflict {
   MemoryOverlap overlap;
 };
 
-// A part that was submitted. Guarded by ClaimedMemory, but for `memory`.
+// A part that was submitted. Guarded by ClaimedMemory, except `memory`.
 struct ClaimedPart {
   const JobMemory memory;
-  // The most that comparing another list with this one takes, unless it is known.
+  // The most entries that a comparison of another list with this one takes, unless its result is known.
   size_t weight() const { return std::min(memory.uses->length(), UsedMemory::kLong); }
-  uint64_t number = 0;  // no other part of the session has had it
+  uint64_t number = 0;  // unique in the session, never reused
   bool accepted = false;
-  // While it is not accepted yet: the numbers of others, which may be gone by now.
+  // While the part is not accepted: its conflicts, by the numbers of other parts, which may have been removed since.
   std::vector<std::pair<uint64_t, MemoryConflict>> conflicts = {};
-  size_t tidy_at = 64;  // so many conflicts: those that are gone are taken out
+  size_t tidy_at = 64;  // number of conflicts at which those with removed parts are deleted
 };
 
 // The claims of one session. Any thread.
 class ClaimedMemory {
  public:
-  // Finds the conflicts of `part` with those that are there, and notes each for whichever is accepted later.
+  // Finds the conflicts of `part` with the other parts, and records each with `part` and with the other one if that is
+  // not accepted yet.
   void Add(const std::shared_ptr<ClaimedPart>& part);
   std::optional<MemoryConflict> Accept(ClaimedPart& part);
   void Remove(const ClaimedPart& part);
-  // Add() takes some 0.1 ms at most for a list that is not long, or of a prepared exchange.
+  // True when Add() takes at most some 0.1 ms for a list that is not long, or that belongs to a prepared exchange.
   bool IsQuick() const { return weight_.load(std::memory_order_relaxed) <= 4 * UsedMemory::kLong; }
-  // Compares a long list with those of the session's prepared exchanges, and with those of its parts if it is one of
-  // the former: Add() does not compare them again. For threads that have the time.
+  // Compares a long list with the lists of the session's prepared exchanges, and the list of a prepared exchange also
+  // with the lists of all parts, so that Add() need not compare them. May take long.
   void Learn(const UsedMemory& uses, absl::Span<const std::shared_ptr<const UsedMemory>> prepared);
   const std::shared_ptr<KnownOverlaps>& known() const { return known_; }
 
@@ -137,10 +139,11 @@ class MemoryClaim {
     part_ = std::move(other.part_);
     return *this;
   }
-  // From here on the part is in the way of others, unless an accepted one is in its way. A part that was never accepted
-  // is in nobody's way: it may be an attempt that its client has given up. Does not depend on the number of ranges.
+  // Accepts the part, unless it conflicts with an accepted one, and returns that conflict. Only accepted parts exclude
+  // others: a part that was never accepted may be an attempt that its client has given up. The cost does not depend on
+  // the number of ranges.
   std::optional<MemoryConflict> Accept() const { return session_->Accept(*part_); }
-  // Takes no time: the lists are freed with this object.
+  // Cheap: the lists are freed with this object.
   void Drop();
 
  private:

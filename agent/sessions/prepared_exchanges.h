@@ -33,12 +33,13 @@ struct FlowSet {
   uint64_t send_bytes = 0, receive_bytes = 0;
   uint64_t ranges = 0;        // as given by the client
   bool own_in_place = false;  // the rank receives from itself where it sends from
-  // By the client's order of flows, sends first: the place in `sends`, or in `receives`. For prepared exchanges only.
+  // In the client's order of flows, sends first: the place of each flow in `sends` or `receives`. Only prepared
+  // exchanges have it.
   std::vector<uint32_t> places;
-  Digest lengths = {};  // of all bytes of each flow, in that order
+  Digest lengths = {};  // SHA-256 of the full length of each flow, in that order
 };
 
-// The segments that the ranges of a submission name. They stay the session's while they are held.
+// The segments that the ranges of a submission name. They cannot be removed from the session while they are held.
 using HeldSegments = absl::flat_hash_map<SegmentId, std::shared_ptr<const HeldSegment>>;
 
 struct PreparedExchange {
@@ -53,13 +54,13 @@ struct PreparedExchange {
 // The prepared exchanges of one session. Any thread. They come and go on the engine's thread only.
 class PreparedExchanges {
  public:
-  // Replaces nothing: the caller has looked that the id is free.
+  // The caller has checked that the id is free.
   void Add(PreparedId id, std::shared_ptr<const PreparedExchange> exchange);
   // Null for an unknown one.
   std::shared_ptr<const PreparedExchange> Find(PreparedId id) const;
   // False for an unknown one. Jobs under way keep the ranges that they use.
   bool Remove(PreparedId id);
-  // All of one rank in one epoch, which has ended for the rank.
+  // Removes all exchanges of one rank in one epoch, which has ended for the rank.
   void Remove(Epoch epoch, Rank rank);
   void Clear();
   size_t count() const;

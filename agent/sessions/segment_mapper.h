@@ -28,10 +28,10 @@ class SegmentMapper {
   SegmentMapper(std::vector<std::shared_ptr<MemoryRegistrar>> registrars, size_t capacity);
   ~SegmentMapper() { Stop(); }
 
-  // In their order. `done` is called in any case, on the mapper's thread or on this one: with UNAVAILABLE when too many
-  // wait, with ABORTED after Stop(). A descriptor that is refused is closed before.
+  // Maps segments in the order of the calls. `done` is always called, on the mapper's thread or on the caller's: with
+  // UNAVAILABLE when too many tasks wait, with ABORTED after Stop(). A descriptor that is refused is closed before.
   void Submit(Task task);
-  // Ends the thread; the task that it is at is finished first, those that wait end with ABORTED.
+  // Finishes the task under way and ends the thread. Tasks that wait end with ABORTED.
   void Stop();
 
  private:

@@ -15,9 +15,9 @@
 
 namespace railsd {
 
-// A session's segment. Its holders use the segment: a submission while it is checked, a part of a job until it
-// is terminal, and a prepared exchange. (Rails may hold the segment itself for a moment longer, with zones that are
-// closed already.)
+// A session's segment. Every holder of a pointer to this uses the segment: a submission while it is checked, a part of
+// a job until it is terminal, and a prepared exchange. (Rails may hold the segment itself for a moment longer, with
+// zones that are closed already.)
 struct HeldSegment {
   std::shared_ptr<const Segment> segment;
 };
@@ -28,12 +28,12 @@ class SessionMemory {
   void Add(SegmentId id, std::shared_ptr<const Segment> segment);
   // Returns the length of the removed segment. NOT_FOUND, or FAILED_PRECONDITION while the segment is in use.
   absl::StatusOr<uint64_t> Remove(SegmentId id);
-  // Also what somebody uses. Returns their lengths.
+  // Removes all segments, also those in use. Returns their lengths.
   std::vector<uint64_t> RemoveAll();
   // Null for an unknown one.
   std::shared_ptr<const HeldSegment> Find(SegmentId id) const;
   size_t count() const;
-  // By its jobs.
+  // The memory that the session's jobs use.
   const std::shared_ptr<ClaimedMemory>& claimed() const { return claimed_; }
   PreparedExchanges& prepared() { return prepared_; }
 

@@ -24,15 +24,14 @@ struct Session {
   std::shared_ptr<SessionMemory> memory = std::make_shared<SessionMemory>();
   absl::flat_hash_map<SegmentId, uint64_t> reserved;  // lengths of segments that the client has not handed over yet
   absl::flat_hash_map<SegmentId, uint64_t> mapping;   // lengths of segments that are being mapped
-  uint64_t segment_bytes = 0;                         // of both, and of those that are mapped
+  uint64_t segment_bytes = 0;                         // of reserved, mapping and mapped segments
   uint32_t memberships = 0;                           // ranks in groups
   uint32_t active_parts = 0;                          // parts of jobs that are not terminal
   bool closing = false;
-  std::string close_reason;
-  std::vector<Callback<absl::Status>> closed;  // called when the last active part is terminal
+  std::vector<Callback<absl::Status>> closed;  // called when no part is active and no segment is being mapped
 };
 
-// Owned by the engine's thread, but for MemoryOf().
+// Owned by the engine's thread, except MemoryOf().
 class SessionTable {
  public:
   // `limits`, `refused` and `tenants` outlive the table; limits may change.
@@ -51,7 +50,7 @@ class SessionTable {
   absl::Status ReserveSegment(SessionId session, SegmentId id, uint64_t length_bytes);
   // Takes the segment's room, unless it is reserved, before the segment is mapped: mapped memory may be pinned.
   absl::Status BeginMapping(SessionId session, SegmentId id, uint64_t length_bytes);
-  // Adds the segment that was mapped; after an error its room is given back, and also when the session ends.
+  // Adds the segment that was mapped. After an error, or if the session is closing, gives its room back.
   absl::Status AddSegment(SessionId session, SegmentId id, absl::StatusOr<std::shared_ptr<const Segment>> segment);
   absl::Status RemoveSegment(SessionId session, SegmentId id);
   // Forgets the session and gives its room back to its tenant; its segments are unmapped with their last user.

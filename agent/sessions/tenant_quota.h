@@ -31,9 +31,9 @@ struct QuotaNumbers {
   friend bool operator==(const QuotaNumbers&, const QuotaNumbers&) = default;
 };
 
-// A tenant's part of each rail while others want it, too.
+// A tenant's part of each rail while other tenants have work there.
 struct TenantShare {
-  uint32_t weight = 1;    // beside that of others of the same priority; at least 1
+  uint32_t weight = 1;    // relative to tenants of the same priority; at least 1
   uint32_t priority = 0;  // a higher one goes first
   friend bool operator==(const TenantShare&, const TenantShare&) = default;
 };
@@ -41,7 +41,7 @@ struct TenantShare {
 // A tenant as configured.
 struct TenantOptions {
   std::string name;
-  QuotaNumbers quota = {};  // 0: none beyond AgentLimits
+  QuotaNumbers quota = {};  // 0: no limit beyond AgentLimits
   TenantShare share = {};
   friend bool operator==(const TenantOptions&, const TenantOptions&) = default;
 };
@@ -50,9 +50,9 @@ struct TenantView {
   std::string name;
   QuotaNumbers quota;
   TenantShare share;
-  QuotaNumbers in_use;   // of jobs_per_second: taken within the last second, where there is such a quota
+  QuotaNumbers in_use;   // for jobs_per_second: jobs taken within the last second, if that quota is set
   QuotaNumbers refused;  // how often each quota has refused something
-  uint64_t jobs_done = 0, jobs_failed = 0;      // submissions of ranks; replayable ones are neither
+  uint64_t jobs_done = 0, jobs_failed = 0;      // submissions of ranks; a replayable one counts as neither
   uint64_t bytes_sent = 0, bytes_received = 0;  // by ended submissions, between ranks
   std::vector<uint64_t> rail_sent_bytes;        // by rail, to other nodes; counted while jobs run
 };

@@ -1,5 +1,5 @@
-// Tenants: what each has of what the node gives, and the quotas that refuse it more. Quotas refuse, they never make
-// anybody wait.
+// Tenants: how much of the node each one uses, and the quotas that bound it. A quota refuses a request, it never makes
+// the caller wait.
 #ifndef RAILSD_AGENT_SESSIONS_TENANTS_H_
 #define RAILSD_AGENT_SESSIONS_TENANTS_H_
 
@@ -18,8 +18,8 @@
 
 namespace railsd {
 
-// Each Take is given back by its counterpart. Refusals are RESOURCE_EXHAUSTED, name tenant, quota, its value and its
-// present use, and change only their count. Owned by the engine's thread.
+// Each Take...() is undone by its Return...(). A refusal is RESOURCE_EXHAUSTED, names the tenant, the quota, its value
+// and its present use, and changes only the count of refusals. Owned by the engine's thread.
 class Tenant {
  public:
   // `index` counts the tenants of a table from 0. `log` may be null.
@@ -38,15 +38,15 @@ class Tenant {
   bool HasSessions() const { return view_.in_use[QuotaKind::kSessions] > 0; }
   absl::Status TakeSegment(uint64_t length_bytes);
   void ReturnSegment(uint64_t length_bytes);
-  // A rank's part of a job. `head`: none of the rank is under way in its group; then quota `jobs` does not refuse it,
-  // since jobs of other nodes may wait for it.
+  // Takes a rank's part of a job. `head`: the rank has no other job under way in its group. The quota `jobs` does not
+  // refuse such a part, because other nodes may wait for it.
   absl::Status TakeJob(bool head, absl::Time now);
-  // It is terminal.
+  // The part is terminal.
   void ReturnJob(const JobReport& report);
-  // A chunk of one of its jobs has arrived at another node.
+  // Bytes of one of its jobs have arrived at another node.
   void CountSent(size_t rail, uint64_t length_bytes);
 
-  // Anything over a lower quota already stays.
+  // Use that exceeds a lowered quota already stays.
   void Retune(const TenantOptions& options) {
     view_.quota = options.quota;
     view_.share = options.share;
@@ -71,11 +71,12 @@ class TenantTable {
  public:
   TenantTable(const std::vector<TenantOptions>& tenants, std::shared_ptr<spdlog::logger> log);
 
-  // A name that is not configured gets no quotas: names come from the daemon's own configuration. Stays where it is.
+  // The tenant of that name. A name that is not configured gets no quotas: names come from the daemon's own
+  // configuration. The reference stays valid.
   Tenant& Of(const std::string& name);
   // Takes over quotas and shares; tenants that are not named keep theirs.
   void Retune(const std::vector<TenantOptions>& tenants);
-  // As rails need them. Fills `*shares`; true when that has changed it.
+  // Fills `*shares` with the shares that rails need. True when they have changed.
   bool UpdateShares(RailShares* shares) const;
   // By name.
   std::vector<TenantView> Views(absl::Time now) const;

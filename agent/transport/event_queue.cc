@@ -5,7 +5,7 @@
 namespace railsd {
 namespace {
 
-// Peers going up and down, zones closing: what may be pending besides orders and receives before the ring grows.
+// Room for rare events, such as peers going up and down, before the ring grows.
 constexpr size_t kRareEvents = 256;
 
 bool IsReceive(const RailEvent& event) {

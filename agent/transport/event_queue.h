@@ -25,11 +25,12 @@ class EventQueue {
   void Push(const RailEvent& event);
   size_t Take(absl::Span<RailEvent> out);
   bool empty() const { return head_ == tail_; }
-  // Events that were ever pushed, and taken: an event is taken when taken() has reached what pushed() was after it.
+  // Numbers of events ever pushed and ever taken. An event has been taken once taken() reaches the value that pushed()
+  // had just after it.
   uint64_t pushed() const { return taken_ + (tail_ - head_); }
   uint64_t taken() const { return taken_; }
 
-  // Room for one more order: posted, or done and not taken.
+  // True if there is room for one more order. An order keeps its room until its kSendDone is taken.
   bool CanHoldOrder() const { return orders_ < max_orders_; }
   void HoldOrder() { ++orders_; }
   bool CanReceive() const { return receives_ < max_receives_; }
@@ -45,7 +46,7 @@ class EventQueue {
   uint64_t taken_ = 0;
 };
 
-// Counters have one writer, so no read-modify-write on the bus.
+// A counter has one writer, so a plain load and a plain store suffice.
 inline void AddTo(RailCounters::Counter& counter, uint64_t n) {
   counter.store(counter.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
 }
@@ -67,7 +68,7 @@ class OrderPool {
   explicit OrderPool(size_t capacity) : slots_(capacity), free_(capacity) {
     std::iota(free_.rbegin(), free_.rend(), 0);
   }
-  // One is free: the event queue counts.
+  // A slot is free, because the event queue limits the orders.
   uint32_t Take(const SendOrder& order) {
     const uint32_t index = free_.back();
     free_.pop_back();
@@ -84,12 +85,12 @@ class OrderPool {
 
 // The kSendDone of an order.
 RailEvent DoneEvent(const SendOrder& order, SendResult result, int error_number);
-// Ends an order that was posted: its kSendDone, and what it changes in the counters.
+// Ends a posted order: pushes its kSendDone and updates the counters.
 void FinishOrder(EventQueue& events, RailCounters& counters, const SendOrder& order, SendResult result,
                  int error_number);
 
-// RailTransport::Post(): takes orders while there is room. `add` begins one; false: its peer is not up, or not by that
-// connection.
+// RailTransport::Post(): takes orders while there is room. `add` begins an order; it returns false if the peer is not
+// up on the order's connection.
 template <typename Add>
 size_t TakeOrders(EventQueue& events, RailCounters& counters, absl::Span<const SendOrder> orders, Add add) {
   size_t taken = 0;

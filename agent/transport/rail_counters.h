@@ -1,5 +1,5 @@
-// The counters of a rail. A new one is one line of the table below, and the place that counts it: the view of a rail,
-// the API, JSON, the metrics and their page go through the table.
+// The counters of a rail. A new counter needs one line in the table below and the code that counts. The view of a rail,
+// the API, JSON, the metrics and their page read the table.
 #ifndef RAILSD_AGENT_TRANSPORT_RAIL_COUNTERS_H_
 #define RAILSD_AGENT_TRANSPORT_RAIL_COUNTERS_H_
 
@@ -40,7 +40,7 @@ namespace railsd {
   X(weak_zones, kVerbs, "weak_zones", "", "",                                                                       \
     "Landing zones opened with a key that opens their whole segment to the sending node.")
 
-// Written by the rail's thread only, read by anybody (relaxed).
+// Written by the rail's thread only, read by any thread (relaxed).
 struct RailCounters {
   using Counter = std::atomic<uint64_t>;
 

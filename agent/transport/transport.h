@@ -25,7 +25,8 @@
 
 namespace railsd {
 
-// Where an exchange lands, for transports that write into remote memory: from the receiver's grant. Empty for others.
+// The zone of an exchange as the receiver's grant describes it, for transports that write into remote memory. Empty for
+// other transports.
 struct RemoteZone {
   struct Piece {
     uint64_t offset_bytes = 0;  // in the stream
@@ -50,9 +51,9 @@ struct SendStream {
   Sending* sending = nullptr;      // the engine's; rails only carry it in their reports
   uint16_t number = 0;             // names the exchange on the RailBoard
   RailRecords* records = nullptr;  // by rail; null: none are kept
-  // By rail: bytes that the engine has given to it and that it has not posted.
+  // By rail: bytes that the engine has given to the rail and the rail has not posted.
   mutable std::array<std::atomic<uint64_t>, kMaxMaskedRails> unposted_bytes = {};
-  // A page of it could not be read (kMemoryFault): no rail sends a fence of it any more.
+  // Set when a page of the stream could not be read (kMemoryFault). Rails then send no fence of the stream.
   mutable std::atomic<bool> unreadable{false};
 };
 
@@ -63,8 +64,7 @@ struct SendOrder {
   uint64_t offset_bytes = 0;
   uint64_t length_bytes = 0;  // 0: a fence and nothing else
   uint64_t cookie = 0;        // comes back in the event
-  // The connection that it is meant for (RailEvent::connection). Over another one nothing of it is sent: it ends
-  // kNotSent.
+  // The connection that the order is for (RailEvent::connection). If another one is up, the order ends as kNotSent.
   uint64_t connection = 0;
   // Not 0: a fence of this weight follows the bytes. It arrives after all orders of the exchange that were posted to
   // this rail before it, and says that their bytes are in memory.
@@ -81,10 +81,10 @@ struct RailPeer {
   std::string node;     // for messages and for the check in the rail's own HELLO
   BootId boot;          // of the peer's daemon; another boot id is refused
   std::string address;  // transport-specific; for TCP "ip:port" or "[ip6]:port"
-  DataKey key = {};     // that both daemons have, for transports whose connections do not come by the link
-  uint64_t link = 0;    // numbers the links to the peer; comes back in events, which may tell of an earlier one
-  // The connection, as RailEvent::connection, under which the peer's end has lost its link. Transports whose ends do
-  // not hear of that otherwise end it, if it is still the present one.
+  DataKey key = {};     // shared by both daemons; authenticates connections that are not set up over the link
+  uint64_t link = 0;    // numbers the links to the peer; an event carries the number of the link that it belongs to
+  // The connection (RailEvent::connection) that was up when the peer's end of the rail lost its network link. A
+  // transport whose ends do not detect that by themselves ends the connection if it is still the present one.
   uint64_t ended = 0;
 };
 
@@ -94,42 +94,44 @@ enum class SendResult : uint8_t {
   kStopped,       // StopSends() or RemovePeer() came first
   kMemoryFault,   // a page of the stream could not be read
   kNotSent,       // the connection broke before anything of the order was sent
-  kRailFailed,    // the connection broke; the bytes may or may not have arrived, or arrive yet
+  kRailFailed,    // the connection broke; the bytes may have arrived, may still arrive, or are lost
 };
 
 struct RailEvent {
   enum class Kind : uint8_t {
     kSendDone,      // cookie, result, length_bytes: the stream's memory is not touched any more
     kReceiveFault,  // peer, zone: a page of the zone could not be written
-    kZoneOpened,    // peer, zone, connection: this rail's keys are in the zone, good for that connection. error_number:
-                    // they are not; ENOTCONN: because the peer is not up on this rail, and others may do without it
-    kZoneClosed,    // zone: the answer to Unbind(): nothing that the rail has bound opens it any more
-    kZoneQuiet,     // zone: it was closed in the table while the rail was inside, which is out now
-    kFence,     // peer, zone, weight, round: all that the peer sent of the exchange over this rail before is in memory
-    kPeerUp,    // peer, cookie (RailPeer::link), connection: orders may be posted
-    kPeerDown,  // peer, cookie (RailPeer::link), connection, error_number: it has ended. All orders posted to it have
-                // come back, and all fences that it brought were published, before this event
-    kLinkDown,  // error_number: this end of the rail is cut off (ENETDOWN: no carrier, or switched off; EADDRNOTAVAIL:
-                // no interface has its address). Before the kPeerDown of the connections that it ends
-    kLinkUp,    // and it works again
-    kPeerStalled,  // peer, cookie (RailPeer::link): nothing of what was sent has been acknowledged by its network for a
-                   // while (error_number not 0), or it has been again
+    kZoneOpened,    // peer, zone, connection: this rail's keys are in the zone and are good for that connection.
+                    // error_number not 0: they are not; ENOTCONN: the peer is not up on this rail, and other rails may
+                    // carry the exchange
+    kZoneClosed,    // zone: the answer to Unbind(): no key of this rail opens the zone any more
+    kZoneQuiet,     // zone: the zone was closed in the table, and this rail was the last to leave it
+    kFence,   // peer, zone, weight, round: all bytes of the exchange that the peer sent over this rail before the fence
+              // are in memory
+    kPeerUp,  // peer, cookie (RailPeer::link), connection: orders may be posted
+    kPeerDown,  // peer, cookie (RailPeer::link), connection, error_number: the connection has ended. All orders posted
+                // to it have come back, and all fences that it brought were published, before this event
+    kLinkDown,  // error_number: this end of the rail has no network (ENETDOWN: no carrier, or switched off;
+                // EADDRNOTAVAIL: no interface has its address). Comes before the kPeerDown of each connection that it
+                // ends
+    kLinkUp,    // this end of the rail works again
+    kPeerStalled,  // peer, cookie (RailPeer::link). error_number not 0: the network has acknowledged no bytes sent to
+                   // the peer for a while; 0: it acknowledges them again
     kBadPeer,      // peer: it broke the protocol (its connection was closed); see counters
-    // Reports that the rail's thread makes of kSendDone for the engine (agent/rails/rail_sender.h). `stream` in all of
-    // them but the last two; `settled` in any: so many of the engine's assignments, and requests to release, are done
-    // with.
+    // Reports that the rail's thread makes from kSendDone for the engine (agent/rails/rail_sender.h). All but the last
+    // two have `stream`. `settled`, in any of them: how many of the engine's assignments and release requests are done.
     kCarried,    // offset_bytes, length_bytes: acknowledged
     kFenceDone,  // weight, round: acknowledged
-    kReturned,   // offset_bytes, length_bytes, weight, round: not posted, and not here any more; released, or given for
-                 // a connection that has ended
-    kReleased,   // everything that was asked back has been returned, as far as it could be
-    kLost,       // offset_bytes, length_bytes: posted, the connection ended, nobody knows
-    kShareEnded,  // connection, weight, round: it has ended, and all of the exchange that the rail had has come back.
-                  // `doubtful`: what the rail posted may be missing, and the weight stays behind
-    kSettled,     // nothing of the exchange is left here, although no fence says so
+    kReturned,   // offset_bytes, length_bytes, weight, round: the rail gives them back, not posted, after a release or
+                 // because the connection has ended
+    kReleased,   // all that the rail could return for a release request has been returned
+    kLost,  // offset_bytes, length_bytes: posted, and the connection has ended; the bytes may or may not have arrived
+    kShareEnded,  // connection, weight, round: the connection has ended, and the whole share has come back. `doubtful`:
+                  // posted bytes may be missing, so the weight does not go to other rails
+    kSettled,     // the rail has nothing left of the exchange, and no kFenceDone has said so
     kSendFault,   // result, offset_bytes: an order was refused, or stopped, or its memory could not be read
-    kDry,         // nothing is left to be posted, and another rail lags
-    kStretch,     // length_bytes, nanoseconds: the rail has carried so much in a time in which it was never idle
+    kDry,         // the rail has posted all its bytes, and another rail lags
+    kStretch,     // length_bytes, nanoseconds: bytes that the rail carried in a time in which it was never idle
   };
   Kind kind = Kind::kSendDone;
   SendResult result = SendResult::kAcknowledged;
@@ -141,7 +143,8 @@ struct RailEvent {
   ZoneRef zone = {};
   JobTag job = {};
   uint64_t cookie = 0;
-  // Numbers the connections of the rail to that peer, rising. Both ends number alike if the transport binds zones.
+  // Numbers the connections of the rail to the peer in rising order. Both ends use the same number if the transport
+  // binds zones.
   uint64_t connection = 0;
   uint64_t offset_bytes = 0;
   uint64_t length_bytes = 0;
@@ -150,13 +153,13 @@ struct RailEvent {
   uint32_t round = 0;
 };
 
-// The port of an RDMA device under a rail, for people.
+// The RDMA port of a rail, for display.
 struct RailDevice {
   std::string name;  // "mlx5_0"; empty: the rail has no device
   uint32_t port = 0;
   std::string state;       // of the link: "active", "down", ...
   std::string link_layer;  // "Ethernet", "InfiniBand"
-  std::string gid;         // as an address; of InfiniBand without a GRH "lid N"
+  std::string gid;         // as an address; "lid N" on InfiniBand
   uint32_t gid_index = 0;
   uint32_t mtu_bytes = 0;
   bool windows = false;  // zones have keys of their own
@@ -171,9 +174,9 @@ struct TransportTraits {
   uint32_t max_rounds = UINT32_MAX;
 };
 
-// A second role of transports whose peers write into this node's memory by themselves: zones are bound to keys, which
-// the grant carries, segments must be registered, and the bytes that have landed are not seen (ReceiveZone::landed).
-// Called by the thread that calls the transport.
+// A second interface of transports whose peers write into this node's memory by RDMA. Zones are bound to keys, which
+// the grant carries, and segments must be registered. The transport does not see which bytes have landed and leaves
+// ReceiveZone::landed empty. Called by the thread that calls the transport.
 class ZoneBinder {
  public:
   virtual ~ZoneBinder() = default;
@@ -181,10 +184,10 @@ class ZoneBinder {
   // Binds keys for the zone, which is open in the table, on the present connection to its peer. Yields kZoneOpened.
   virtual void Bind(std::shared_ptr<const ReceiveZone> zone) = 0;
   // Takes the keys back, or ends the binding that was lost with its connection. Yields kZoneClosed once nothing can
-  // land in the zone over this rail any more. `writers_stopped` false: the peer has not said that it has stopped; the
-  // transport then makes sure by itself, at the cost of the connection.
+  // land in the zone over this rail any more. `writers_stopped` false: the peer has not said that it has stopped, so
+  // the transport ends the connection to make sure.
   virtual void Unbind(ZoneRef zone, bool writers_stopped) = 0;
-  // Takes what the peer's end of this rail has sent through its SignalSink; hostile.
+  // Takes a signal that the peer's end of this rail has sent through its SignalSink. The bytes are hostile.
   virtual void OnSignal(PeerIndex peer, const std::string& bytes) = 0;
 };
 
@@ -197,14 +200,14 @@ struct TransportInfo {
   uint32_t zone_room = TransportTraits().zone_room;
   uint32_t max_rounds = TransportTraits().max_rounds;
   const RailCounters* counters = nullptr;  // lives as long as the transport
-  // Makes segments known to the device; null where that is not needed. Outlives the transport if it must.
+  // Registers segments with the device; null if the transport needs no registration. May outlive the transport.
   std::shared_ptr<MemoryRegistrar> registrar = {};
   RailDevice device = {};  // as it is now
 };
 
-// Carries what the two ends of a rail have to tell each other outside of it to connect, over the link: in order, each
-// once, dropped while the peer is not up. Any thread; never blocks. A connection that has ended is told to the engine
-// (kPeerDown taken out of Poll()) before anything is sent to make the next one.
+// Carries signals, by which the two ends of a rail connect, over the link: in order, each once, dropped while the peer
+// is not up. Any thread; never blocks. A transport sends signals for a new connection only after the kPeerDown of the
+// last one was taken out of Poll().
 class SignalSink {
  public:
   virtual ~SignalSink() = default;
@@ -233,8 +236,8 @@ class RailTransport {
 
   // Makes progress and fills `out` with up to its size of events; returns how many. Waits up to `max_wait` when there
   // is nothing to do. Events that do not fit stay for the next call, and receiving pauses meanwhile. With an empty
-  // `out` nothing but Wake() or `max_wait` ends the wait. A zone that is opened in the table before anybody is told of
-  // it is there for every frame that comes for it.
+  // `out` nothing but Wake() or `max_wait` ends the wait. Every frame finds a zone that was opened in the table before
+  // its grant was sent.
   virtual size_t Poll(absl::Duration max_wait, absl::Span<RailEvent> out) = 0;
   // Ends a waiting Poll(), or else the next wait before it begins. Any thread.
   virtual void Wake() = 0;

@@ -1,5 +1,5 @@
-// Settings of rails over RDMA verbs. Knows no verbs, so that a configuration reads the same with and without
-// them.
+// Settings of rails over RDMA verbs. Includes no verbs header, so that a build without verbs reads the same
+// configuration.
 #ifndef RAILSD_AGENT_TRANSPORT_VERBS_TUNING_H_
 #define RAILSD_AGENT_TRANSPORT_VERBS_TUNING_H_
 
@@ -10,8 +10,7 @@
 
 namespace railsd {
 
-// The same for all verbs rails of a node. Sizes are wishes: they are cut to the device's limits, with a
-// line in the log.
+// The same for all verbs rails of a node. Sizes are cut to the device's limits, with a line in the log.
 struct VerbsTuning {
   uint32_t queue_pairs_per_peer = 1;
   uint32_t send_queue_depth = 512;         // work requests of one queue pair
@@ -24,7 +23,7 @@ struct VerbsTuning {
   uint8_t timeout = 12;        // of an acknowledgement: 4.096 us * 2^timeout; 0 would be for ever
   uint8_t retry_count = 3;     // 0 to 6; with 7 a dead peer is never reported by some devices
   uint32_t inline_bytes = 64;  // chunks up to this size travel in the work request
-  // A rail's thread looks for completions so long after the last one before it sleeps until the next.
+  // How long a rail's thread polls for completions after the last one before it sleeps.
   absl::Duration busy_poll = absl::ZeroDuration();
   uint32_t max_windows = 256;  // memory windows of one exchange and rail; more, or 0: a weak zone
   friend bool operator==(const VerbsTuning&, const VerbsTuning&) = default;

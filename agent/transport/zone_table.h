@@ -23,18 +23,18 @@ struct ReceiveZone {
   PeerIndex peer;  // only this peer may write here
   ZoneRef ref;
   MemoryRanges memory;  // addressed by the offset in the stream
-  // By rail, of transports that bind zones: one key for every piece of `memory`. The rail's thread fills its own before
-  // its kZoneOpened.
+  // By rail, for transports that bind zones: one key for every piece of `memory`. The rail's thread fills its own keys
+  // before it pushes kZoneOpened.
   mutable absl::FixedArray<std::vector<uint32_t>, kUsualRails> keys;
-  // By rail, of transports that place the bytes themselves.
+  // By rail, for transports that do not bind zones.
   mutable absl::FixedArray<Landing, kUsualRails> landed;
-  // A page of it could not be written (kReceiveFault): no fence of it is published any more.
+  // Set when a page of the zone could not be written (kReceiveFault). Fences of the zone are then not published.
   mutable std::atomic<bool> unwritable{false};
 };
 
 // A slot has a gate. Rails enter it before each system call that writes into the zone and leave it after. A closed gate
-// lets nobody in, so when Close() finds it empty nothing can touch the memory through it any more; nobody is woken for
-// that. All operations on a slot are atomic.
+// admits no rail, so nothing writes into the zone any more once Close() finds the gate empty. Close() wakes no rail.
+// All operations on the gate are atomic.
 class ZoneTable {
  public:
   static constexpr size_t kSlots = 1 << 16;  // slot 0 is never used
@@ -49,21 +49,21 @@ class ZoneTable {
   size_t free() const { return kSlots - 1 - taken_; }
   // Sets `zone->ref` to the slot that has rested longest, in its next generation, and opens it. free() is more than 0.
   void Open(std::shared_ptr<ReceiveZone> zone);
-  // From here on nobody enters. True: nobody is inside. False: the rail that leaves last says so by a kZoneQuiet.
+  // Lets no rail enter from now on. True: no rail is inside. False: the last rail to leave pushes a kZoneQuiet.
   bool Close(ZoneRef ref);
   // The zone is closed, and no rail touches it any more. Forgets it; the slot may be used again.
   void Release(ZoneRef ref);
 
   // Threads of rails:
 
-  // Null: not open. Otherwise the zone stays open or closing until Leave().
+  // Returns null if the zone is not open. Otherwise the zone is not released before Leave(), although it may be closed.
   const ReceiveZone* Enter(ZoneRef ref);
-  // True: the zone was closed meanwhile and this was the last one inside. The caller then pushes a kZoneQuiet.
+  // Returns true if the zone was closed meanwhile and no other rail is inside. The caller then pushes a kZoneQuiet.
   bool Leave(ZoneRef ref);
 
   enum class State { kOpen, kClosed, kUnknown };
   // Returns the state of the slot's present generation, if its lower bits are `short_generation`; `*ref` names it.
-  // kUnknown: no such.
+  // kUnknown: the slot has no such generation.
   State Look(uint16_t slot, uint8_t short_generation, ZoneRef* ref) const;
 
  private:

@@ -9,7 +9,7 @@ namespace railsd::tcp {
 namespace {
 
 constexpr uint64_t kHelloMagic = 0x4f4c4c4548535201;   // "\1RSHELLO"
-constexpr uint64_t kAnswerMagic = 0x52574e4153535201;  // another one, so that a socket connected to itself is found out
+constexpr uint64_t kAnswerMagic = 0x52574e4153535201;  // differs, so that a socket connected to itself is detected
 constexpr uint64_t kProofMagic = 0x464f4f5250535201;   // "\1RSPROOF"
 constexpr size_t kMacBytes = sizeof(Mac);
 constexpr size_t kAnswerMacAt = 64;
@@ -34,7 +34,7 @@ T Get(const std::byte* in, size_t at) {
   return value;
 }
 
-// Finds a stream that lost its place, not an attacker; TCP's own checksum guards the payload.
+// Detects a reader that has lost the frame boundaries, not an attacker. TCP's own checksum guards the payload.
 uint32_t Check(const std::byte* in, size_t words, uint64_t seed) {
   uint64_t sum = seed * 0x9e3779b97f4a7c15;
   for (size_t i = 0; i < words; ++i) {
@@ -86,7 +86,7 @@ void EncodeHello(const Hello& hello, absl::Span<std::byte> out) {
   Put(p, 0, kHelloMagic);
   Put(p, 8, hello.version_min);
   Put(p, 10, hello.version_max);
-  Put<uint8_t>(p, 12, 1);  // version 2 wants it, or else it cannot say that it is another version
+  Put<uint8_t>(p, 12, 1);  // a daemon of version 2 needs it to answer that the versions differ
   Put(p, 16, hello.rail);
   Put(p, 20, hello.max_frame_bytes);
   Put(p, 24, hello.features);

@@ -3,10 +3,10 @@
 // A rail's connection from a sender to a receiver, dialled by the sender:
 //   HELLO ->, <- answer, proof ->, then frames -> and <- acknowledgement records
 //   frame   header, payload, trailer; a fence is a header and nothing else
-// Answer and proof are authenticated by a key that only the two daemons have, over everything that was said before on
-// this very connection, nonces of both ends included: neither can be made up, and neither is worth anything elsewhere.
-// The trailer exists because a sender can find in the middle of a frame that it cannot finish it (a bad page, a job
-// that was stopped): it pads the rest with zeros and marks the frame poisoned there.
+// Answer and proof carry MACs, made with a key that only the two daemons have. Both MACs cover the HELLO and the answer
+// of this connection, with the nonces of both ends, so they can neither be forged nor be replayed on another
+// connection. The trailer exists because a sender may be unable to finish a frame that it has begun (a bad page, a job
+// that was stopped). The sender then pads the payload with zeros and marks the frame poisoned in the trailer.
 #ifndef RAILSD_AGENT_TRANSPORT_TCP_FRAME_H_
 #define RAILSD_AGENT_TRANSPORT_TCP_FRAME_H_
 
@@ -32,7 +32,7 @@ inline constexpr size_t kAckBytes = 24;
 inline constexpr uint32_t kMaxFrameBytes = 16 << 20;       // no frame is longer, whatever its receiver says
 inline constexpr uint32_t kLeastMaxFrameBytes = 64 << 10;  // every receiver must take frames of this length
 
-// Hello::features, Answer::features: after the proof come TLS records. Both ends must say the same.
+// Hello::features, Answer::features: TLS records follow the proof. Both ends must set the same.
 inline constexpr uint64_t kTlsRecords = 1;
 
 // The first bytes on every connection.
@@ -41,12 +41,12 @@ struct Hello {
   uint16_t version_max = kProtocolVersion;
   uint32_t rail = 0;
   uint64_t features = 0;       // kTlsRecords; unknown bits are ignored
-  uint64_t boot = 0;           // of the sender's daemon
-  uint64_t expected_boot = 0;  // of the daemon that is meant
+  uint64_t boot = 0;           // of the caller's daemon
+  uint64_t expected_boot = 0;  // of the daemon that the caller expects
   uint64_t generation = 0;     // grows with every attempt of one sender
   uint32_t max_frame_bytes = 0;
-  std::string node;                   // who calls
-  std::string expected_node;          // who is meant
+  std::string node;                   // of the caller
+  std::string expected_node;          // of the daemon that the caller expects
   std::array<std::byte, 32> nonce{};  // drawn for this connection
 };
 
@@ -55,7 +55,7 @@ enum class Refusal : uint16_t {
   kWrongVersion = 1,
   kUnknownNode = 2,  // the caller is not (yet) a peer here
   kWrongBoot = 3,    // the caller is known by another boot id
-  kNotMe = 4,        // another node or boot id is meant
+  kNotMe = 4,        // the caller expects another node or boot id
   kWrongRail = 5,
   kStale = 6,  // a connection of this generation, or a newer one, was there
   kUnlikeTls = 7,
@@ -70,11 +70,11 @@ struct Answer {
   uint32_t max_frame_bytes = 0;  // frames must not be longer; kLeastMaxFrameBytes or more
   uint32_t rail = 0;
   std::string node;
-  std::array<std::byte, 32> nonce{};  // drawn for this connection; nothing in a refusal
-  Mac mac{};                          // AnswerMac(); nothing in a refusal
+  std::array<std::byte, 32> nonce{};  // drawn for this connection; zeros in a refusal
+  Mac mac{};                          // AnswerMac(); zeros in a refusal
 };
 
-// The last word of a handshake: that the caller has the key, and is there now.
+// The last message of a handshake. It proves that the caller has the key and has seen this answer.
 struct Proof {
   Mac mac{};  // ProofMac()
 };
@@ -95,8 +95,8 @@ struct FrameHeader {
 
 enum class FrameStatus : uint16_t {
   kOk = 0,
-  kPoisoned = 1,    // trailer: the payload is not the stream's
-  kZoneClosed = 2,  // acknowledgement: drained
+  kPoisoned = 1,    // trailer: the payload is wholly or partly padding
+  kZoneClosed = 2,  // acknowledgement: the zone is not open; the frame was discarded
   kZoneFault = 3,   // acknowledgement: a page of the zone could not be written
 };
 
@@ -105,7 +105,8 @@ struct FrameTrailer {
   FrameStatus status = FrameStatus::kOk;
 };
 
-// Either "frames below `number` are done with" or "frame `number` ended with `status`", which comes before the former.
+// Says that the frames below `number` are done (cumulative), or that frame `number` ended with `status`. The status of
+// a frame is sent before the cumulative record that covers the frame.
 struct AckRecord {
   bool cumulative = true;
   FrameStatus status = FrameStatus::kOk;
@@ -113,16 +114,16 @@ struct AckRecord {
   uint64_t number = 0;
 };
 
-// Encoders fill the whole of their fixed-size output. Decoders return false for whatever an encoder could not have
-// produced (magic, version of the layout, check field, enum out of range); they judge nothing else.
+// Encoders fill the whole of their fixed-size output. Decoders return false for bytes that no encoder produces (magic,
+// version of the layout, check field, enum out of range); they judge nothing else.
 void EncodeHello(const Hello& hello, absl::Span<std::byte> out);
 bool DecodeHello(absl::Span<const std::byte> in, Hello* hello);
 void EncodeAnswer(const Answer& answer, absl::Span<std::byte> out);
 bool DecodeAnswer(absl::Span<const std::byte> in, Answer* answer);
 void EncodeProof(const Proof& proof, absl::Span<std::byte> out);
 bool DecodeProof(absl::Span<const std::byte> in, Proof* proof);
-// The MACs that an answer and a proof must carry after the HELLO and the answer `hello` and `answer`, as they were
-// sent. The answer's own mac counts as zeros in the former.
+// The MACs of an answer and of a proof. `hello` and `answer` are the messages as they were sent. AnswerMac() counts the
+// answer's own mac as zeros.
 Mac AnswerMac(const DataKey& key, absl::Span<const std::byte> hello, absl::Span<const std::byte> answer);
 Mac ProofMac(const DataKey& key, absl::Span<const std::byte> hello, absl::Span<const std::byte> answer);
 void EncodeHeader(const FrameHeader& header, std::byte* out);

@@ -37,7 +37,7 @@ int TakeKey(int fd, int direction, const RecordKey& key) {
 absl::Status CheckKernelTls() {
   const UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!socket.valid()) return absl::ErrnoToStatus(errno, "tls.data: socket");
-  // It finds the protocol before it finds that the socket is not connected.
+  // The kernel looks for TLS before it checks the connection, so ENOTCONN means that it has TLS.
   if (::setsockopt(socket.get(), SOL_TCP, TCP_ULP, kUpperLayer, sizeof(kUpperLayer) - 1) == 0 || errno == ENOTCONN) {
     return absl::OkStatus();
   }

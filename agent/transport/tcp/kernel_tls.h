@@ -10,20 +10,20 @@
 
 namespace railsd::tcp {
 
-// FAILED_PRECONDITION, with what to do, where the kernel has none. Loads its module, if this process may
-// (CAP_NET_ADMIN).
+// Returns FAILED_PRECONDITION, with what to do, if the kernel has no TLS for sockets. Loads the kernel's module if this
+// process may (CAP_NET_ADMIN).
 absl::Status CheckKernelTls();
 
-// From here on all bytes on the connected socket `fd` are records, in both directions, bytes that were not read yet
-// included. AES-256-GCM, numbered from 0, with keys made of the secret of the two daemons and the nonces of HELLO and
-// answer. 0, or an errno, after which the socket can only be closed.
+// Makes all bytes on the connected socket `fd` TLS records from now on, in both directions; bytes that have arrived and
+// were not read count as records. AES-256-GCM, numbered from 0, with keys made of the secret of the two daemons and the
+// nonces of HELLO and answer. Returns 0, or an errno, after which the socket can only be closed.
 int StartKernelTls(int fd, const DataKey& key, absl::Span<const std::byte> dialler,
                    absl::Span<const std::byte> acceptor, bool dialled);
 
-// Why a connection is given up for which StartKernelTls() failed.
+// Reason for closing a connection after StartKernelTls() failed.
 inline constexpr char kNoKernelTls[] = "the kernel's TLS could not be turned on";
 
-// Whether a receive failed because of the bytes that came: a record that was changed on its way, or no record.
+// True if a receive failed because of the bytes that came: a record that was changed on its way, or no record.
 bool IsBadRecord(int error_number);
 
 }  // namespace railsd::tcp

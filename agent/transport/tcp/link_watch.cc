@@ -13,7 +13,7 @@
 namespace railsd::tcp {
 namespace {
 
-// <net/if.h> lacks it: the carrier is there.
+// IFF_LOWER_UP, which <net/if.h> lacks: the interface has a carrier.
 constexpr unsigned kLowerUp = 0x10000;
 
 template <typename Wanted>
@@ -97,7 +97,7 @@ bool LinkWatch::Read() {
 }
 
 void LinkWatch::Apply(const nlmsghdr* message) {
-  const bool mine = message->nlmsg_seq == sequence_;  // of the dump; the kernel's own messages have no number
+  const bool mine = message->nlmsg_seq == sequence_;  // of the dump; other messages of the kernel have no number
   if (mine && (message->nlmsg_flags & NLM_F_DUMP_INTR) != 0) interrupted_ = true;
   switch (message->nlmsg_type) {
     case RTM_NEWLINK:
@@ -120,7 +120,7 @@ void LinkWatch::Apply(const nlmsghdr* message) {
 void LinkWatch::OnLink(const nlmsghdr* message) {
   if (mnl_nlmsg_get_payload_len(message) < sizeof(ifinfomsg)) return;
   const auto* info = static_cast<const ifinfomsg*>(mnl_nlmsg_get_payload(message));
-  if (info->ifi_family != AF_UNSPEC) return;  // of a bridge, about its ports
+  if (info->ifi_family != AF_UNSPEC) return;  // a bridge's message about one of its ports
   const auto index = static_cast<uint32_t>(info->ifi_index);
   if (message->nlmsg_type == RTM_DELLINK) {
     links_.erase(index);
@@ -148,7 +148,7 @@ void LinkWatch::OnAddress(const nlmsghdr* message) {
   address.family = info->ifa_family;
   address.prefix = info->ifa_prefixlen;
   std::memcpy(address.bytes.data(), mnl_attr_get_payload(bytes), length);
-  // One that the network is still being asked about cannot be used yet; it is told again.
+  // A tentative address cannot be used yet (the kernel checks for duplicates). The kernel reports it again later.
   if (message->nlmsg_type == RTM_NEWADDR && (info->ifa_flags & IFA_F_TENTATIVE) == 0) {
     addresses_.insert(address);
   } else {
@@ -160,7 +160,7 @@ bool LinkWatch::IsMine(const Address& address, const Link& link) const {
   if (!interface_.empty() && link.name != interface_) return false;
   if (address.bytes == wanted_.bytes) return true;
   if (!link.loopback || wanted_.family != AF_INET) return false;
-  // The loopback has every address of its network.
+  // The loopback interface answers for every address of its network.
   const auto network = [&](const Address& a) {
     uint32_t bits = 0;
     std::memcpy(&bits, a.bytes.data(), sizeof(bits));

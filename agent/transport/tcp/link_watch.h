@@ -1,5 +1,5 @@
-// Watches the interface that has a rail's address: the kernel tells at once when the cable is out, the
-// interface is switched off or the address is taken away, long before a connection would notice.
+// Watches the interface that has a rail's address. The kernel reports at once when the carrier is lost, the interface
+// is switched off or the address is removed, long before a connection would fail.
 #ifndef RAILSD_AGENT_TRANSPORT_TCP_LINK_WATCH_H_
 #define RAILSD_AGENT_TRANSPORT_TCP_LINK_WATCH_H_
 
@@ -22,14 +22,14 @@ namespace railsd::tcp {
 // A netlink socket (RTNETLINK, links and addresses). Used by the rail's thread. Never blocks.
 class LinkWatch {
  public:
-  // `interface`: the rail is bound to it; empty: whichever has the address.
+  // `interface`: the one that the rail is bound to; empty: any that has the address.
   LinkWatch(const SocketAddress& address, std::string interface);
 
-  // Subscribes and asks for the state of now, which the first calls of Read() take. Needs no privilege.
+  // Subscribes to changes and requests the present state, which the first calls of Read() take. Needs no privilege.
   absl::Status Open();
   // Readable when there is something for Read().
   int fd() const { return mnl_socket_get_fd(socket_.get()); }
-  // Takes what the kernel has said; reads everything anew when some of it was lost. True: error() has changed.
+  // Takes the kernel's messages, and requests the whole state again if messages were lost. True: error() has changed.
   bool Read();
   // 0: the link is up, or was never seen. ENETDOWN: the interface is switched off or has no carrier; EADDRNOTAVAIL: no
   // interface has the address any more; ENODEV: the interface that the rail is bound to is gone.

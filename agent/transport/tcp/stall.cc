@@ -12,8 +12,8 @@ Progress StallWatch::Judge(const ConnectionInfo& info, int64_t now, int64_t stal
     moved_at_ = now;
     return Progress::kMoving;
   }
-  // An idle connection has not been acknowledged for long when its first segment is lost: the retransmission needs a
-  // chance too.
+  // On a connection that was idle, the last acknowledgement is old when the first segment is lost. The retransmission
+  // gets time to be answered, too.
   const bool answered_since = info.since_acknowledged < stall || now - moved_at_ < stall / 2;
   if (!answered_since) return Progress::kBroken;
   return info.since_acknowledged < stall / 2 ? Progress::kMoving : Progress::kStalled;

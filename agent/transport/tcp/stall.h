@@ -1,4 +1,4 @@
-// Tells a network that swallows packets from a receiver that is merely slow, by what the kernel knows of a connection.
+// Distinguishes a network that swallows packets from a slow receiver, by what the kernel knows of a connection.
 #ifndef RAILSD_AGENT_TRANSPORT_TCP_STALL_H_
 #define RAILSD_AGENT_TRANSPORT_TCP_STALL_H_
 
@@ -16,17 +16,17 @@ struct ConnectionInfo {
   int64_t since_acknowledged = 0;  // nanoseconds
 };
 
-// One connection. A receiver's kernel acknowledges data and probes although its process sleeps or its buffer is full,
-// so when neither has been answered for `stall`, in spite of retransmissions, it is the network.
+// Watches one connection. A receiver's kernel acknowledges data and probes even while its process sleeps or its buffer
+// is full. If neither is acknowledged for `stall`, in spite of retransmissions, the network has failed.
 class StallWatch {
  public:
   // Times in nanoseconds of one monotonic clock. Call it now and then while anything may be unacknowledged.
   Progress Judge(const ConnectionInfo& info, int64_t now, int64_t stall);
-  // The next look is the first one.
+  // Makes the next Judge() count as the first one.
   void Restart() { moved_at_ = 0; }
 
  private:
-  int64_t moved_at_ = 0;  // when nothing was wrong last
+  int64_t moved_at_ = 0;  // when Judge() last found nothing unanswered; 0: not called yet
 };
 
 // False when the kernel does not tell.

@@ -45,8 +45,9 @@ void TcpAcceptor::Refuse(const std::string& why) {
   context_->Notice(&notice_, why);
 }
 
-// Closes the oldest connection that has not proven its name. Bytes that have come were looked at first: strangers that
-// only connect must not push out peers. There is room for two connections of every peer.
+// Closes the oldest half-open connection whose HELLO has not come, or else the oldest one. Bytes that have arrived are
+// read first, so that strangers that only connect do not push out peers. There is room for two connections of every
+// peer.
 void TcpAcceptor::MakeRoom() {
   const size_t most = std::max(context_->options.max_half_open, 2 * peers_->size());
   while (half_open_.size() >= most) {
@@ -156,7 +157,7 @@ Refusal TcpAcceptor::Judge(const Hello& hello, Peer** peer) const {
 }
 
 void TcpAcceptor::TellRefusal(const Connection& connection, const Hello& hello, Refusal refusal) {
-  // A peer that learnt of us a moment before we learn of it comes here on every start: that is no news.
+  // On every start, a peer may learn of us before we learn of it, and dial: give no notice.
   if (refusal == Refusal::kUnknownNode) return AddTo(context_->counters.refused_connections, 1);
   Refuse(absl::StrCat(" (boot ", absl::Hex(context_->options.boot.value(), absl::kZeroPad16), ") refused ", hello.node,
                       " (boot ", absl::Hex(hello.boot, absl::kZeroPad16), ", rail ", hello.rail, ", versions ",
@@ -196,14 +197,14 @@ void TcpAcceptor::OnProof(std::unique_ptr<Connection> connection) {
     Refuse(absl::StrCat(": ", AddressOfPeer(*connection), " says that it is ", hello.node, " and did not prove it"));
     return poller_->Discard(connection);
   }
-  // A HELLO that was right may not be right any more.
+  // Judge the HELLO again: the peers may have changed since.
   Peer* peer = nullptr;
   if (const Refusal refusal = Judge(hello, &peer); refusal != Refusal::kNone) {
     TellRefusal(*connection, hello, refusal);
     return poller_->Discard(connection);
   }
   if (context_->options.tls) {
-    // The proof's own bytes are all that has been read: what follows it is records already.
+    // Only the proof's own bytes have been read. All bytes after it are records.
     const int error =
         StartKernelTls(connection->fd.get(), peer->config.key, hello.nonce, greeted->nonce, /*dialled=*/false);
     if (error != 0) {

@@ -1,4 +1,4 @@
-// Connections that others dial, until they have proven who they are.
+// Accepts connections that peers dial, and keeps each until the peer has proven who it is.
 #ifndef RAILSD_AGENT_TRANSPORT_TCP_TCP_ACCEPTOR_H_
 #define RAILSD_AGENT_TRANSPORT_TCP_TCP_ACCEPTOR_H_
 
@@ -17,7 +17,7 @@ namespace railsd::tcp {
 // Owned by the rail's thread. Trusts nothing that it reads.
 class TcpAcceptor {
  public:
-  // Takes a connection that is the peer's beyond doubt, and its generation.
+  // Takes a connection whose peer has proven who it is, and its generation.
   using Attach = std::function<void(Peer& peer, std::unique_ptr<Connection> connection, uint64_t generation)>;
 
   // The arguments' targets must outlive it.
@@ -31,8 +31,8 @@ class TcpAcceptor {
   // `connection` is half open, and readable.
   void OnHalfOpen(Connection& connection);
 
-  // Ends half-open connections whose HELLO, in the name of `node`, was answered: the answer is by a key that does not
-  // count any more.
+  // Ends half-open connections whose HELLO from `node` was answered, because the answer uses a key that is no longer
+  // valid.
   void Drop(const std::string& node);
 
   // When RunTimers() is to be called.

@@ -20,7 +20,7 @@ namespace railsd::tcp {
 
 struct Peer;
 
-// A half-open connection whose HELLO was accepted: what must come next.
+// State of a half-open connection whose HELLO was accepted and whose proof has not come.
 struct Greeted {
   Hello hello;
   Mac proof;
@@ -44,18 +44,18 @@ struct Connection {
   uint64_t last_turn = 0;           // number of its last turn to receive frames
   std::vector<std::byte> greeting;  // HELLO, its answer or the proof while it arrives
   size_t greeting_have = 0;
-  std::vector<std::byte> hello;       // dialled: as it was sent; empty before
-  std::array<std::byte, 32> nonce{};  // of that
-  std::unique_ptr<Greeted> greeted;   // half open: since the answer
+  std::vector<std::byte> hello;       // dialled: the HELLO as it was sent; empty before that
+  std::array<std::byte, 32> nonce{};  // of that HELLO
+  std::unique_ptr<Greeted> greeted;   // half open: set when the HELLO was accepted
 };
 
-// Events to wait for on a connection that we dial. Edges, because one on which there is always room for more would wake
-// the thread for ever.
+// Events to wait for on a connection that we dial. Edge-triggered, because a socket that stays writable would wake the
+// thread again and again.
 inline constexpr uint32_t kDialledEvents = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
 
 // Reads towards a full greeting. 1: complete, 0: more to come, -1: the connection is gone (errno).
 int ReadGreeting(Connection& connection, size_t size);
-// False, with errno, when not all of it went. A fresh socket has room for so little.
+// False, with errno, when not all bytes were sent. A fresh socket has room for them.
 bool SendGreeting(const Connection& connection, absl::Span<const std::byte> bytes);
 
 // An epoll set.
@@ -65,9 +65,10 @@ class Poller {
 
   bool Watch(Connection& connection, uint32_t events);
   void Rearm(Connection& connection, uint32_t events);
-  // Closes at once; events of this round may still point to the object.
+  // Closes the descriptor at once. The object lives until the next Wait(), because events of this round may point to
+  // it.
   void Discard(std::unique_ptr<Connection>& connection);
-  // Forgets what was discarded, and waits. The connections whose last turn was the longest ago come first.
+  // Deletes discarded connections, and waits. Connections whose last turn is the longest ago come first.
   absl::Span<const epoll_event> Wait(int milliseconds);
 
  private:

@@ -17,7 +17,7 @@
 namespace railsd::tcp {
 
 inline constexpr size_t kMaxIovecs = 1024;  // UIO_MAXIOV
-// The least that a frame, and a system call, take of a turn's budget: they cost time however short they are.
+// The least that a frame or a system call is charged to a turn's budget: even a short one costs time.
 inline constexpr uint64_t kLeastCharge = 4 << 10;
 
 // One posted order. Linked in the order of posting within its peer.
@@ -28,7 +28,7 @@ struct OrderSlot {
   uint32_t next = kNoOrder;
   uint32_t previous = kNoOrder;
   bool fence_cut = false;
-  bool refused = false;  // the receiver refused a frame: no further ones
+  bool refused = false;  // the receiver refused a frame; the order sends no more frames
 
   // A byte of it was handed to the socket.
   bool begun() const { return cut_bytes > 0 || fence_cut; }
@@ -38,7 +38,7 @@ struct OrderSlot {
 struct Context {
   explicit Context(TcpOptions options);
 
-  // Passes `text`, which follows the rail's and the node's name, to TcpOptions::on_notice unless `*last` was the same.
+  // Passes `text`, after the names of rail and node, to TcpOptions::on_notice, unless `*last` is the same text.
   void Notice(std::string* last, const std::string& text) const;
 
   const TcpOptions options;
@@ -46,7 +46,8 @@ struct Context {
   EventQueue events;
   OrderPool<OrderSlot> orders;
   std::array<iovec, kMaxIovecs> iovecs;
-  // Takes what nobody wants where the kernel cannot drop it unseen, that is with TLS records; empty without.
+  // Buffer for bytes that are discarded from TLS records, which the kernel cannot drop without a copy. Empty without
+  // TLS.
   std::vector<std::byte> scratch;
 };
 

@@ -31,7 +31,7 @@ struct Peer {
   bool writable = false;
   bool active = false;  // in TcpRail::active_
   uint32_t failures = 0;
-  Nanoseconds timer = 0;  // next attempt, or the end of the one under way; 0: neither
+  Nanoseconds timer = 0;  // next attempt, or time-out of the one under way; 0: neither
   StallWatch stall;
   bool stalled = false;  // as the engine was told
 
@@ -41,7 +41,7 @@ struct Peer {
   uint64_t in_generation = 0;             // of `in`, or of the last one; older ones are refused
   bool owes_acks = false;                 // in TcpRail::owing_
   bool acks_blocked = false;              // until `in` is writable
-  bool acks_under_way = false;            // perhaps not acknowledged by the network yet
+  bool acks_under_way = false;            // the network may not have acknowledged them yet
   StallWatch in_stall;
 };
 

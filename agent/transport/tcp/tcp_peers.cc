@@ -43,7 +43,7 @@ void TcpRail::SetPeer(const RailPeer& config) {
     }
     return;
   }
-  if (peer != nullptr) {  // its connections, both ways, end with what it was
+  if (peer != nullptr) {  // connections to and from the peer as it was known before end
     PeerDown(*peer, ESTALE);
     DropIncoming(*peer);
     acceptor_.Drop(peer->config.node);
@@ -90,8 +90,7 @@ void TcpRail::Attach(Peer& peer, std::unique_ptr<Connection> connection, uint64_
   peer.in->peer = &peer;
   peer.in->greeting = {};
   poller_.Rearm(*peer.in, ReadEvents());
-  // The peer knows us now, so our own attempts have better prospects than the back-off thinks, or than one under way
-  // that nobody has answered.
+  // The peer knows us now, so dial at once: do not wait for the back-off, or for an attempt that is not connected yet.
   if (peer.timer != 0 && (peer.out == nullptr || peer.out->hello.empty())) {
     poller_.Discard(peer.out);
     Arm(peer.timer = Now());
@@ -191,7 +190,7 @@ void TcpRail::OnAnswer(Connection& connection) {
 
 void TcpRail::PeerUp(Peer& peer, uint32_t max_frame_bytes) {
   peer.out->role = Connection::Role::kOut;
-  poller_.Rearm(*peer.out, kDialledEvents);  // what came with the answer, its end perhaps, makes an edge again
+  poller_.Rearm(*peer.out, kDialledEvents);  // bytes, or an end, that came with the answer make an edge again
   peer.out->greeting = {};
   peer.out->hello = {};
   peer.writable = true;
@@ -211,7 +210,7 @@ void TcpRail::DialFailed(Peer& peer, int error_number, const std::string& why) {
   PeerDown(peer, error_number);
 }
 
-// The dialled connection is closed, its orders come back, and another attempt follows.
+// Closes the dialled connection, gives its orders back and schedules another attempt.
 void TcpRail::PeerDown(Peer& peer, int error_number) {
   const bool was_up = peer.up();
   poller_.Discard(peer.out);
@@ -245,9 +244,9 @@ void TcpRail::RunTimers(Nanoseconds now) {
   }
 }
 
-// --- The rail's interface: connections that cannot live any more end at once, and are dialled again at once ---
+// --- The rail's interface: its connections end at once when it goes down, and are dialled at once when it is up ---
 
-// Without it the rail works, and notices a dead link later.
+// Without the watch the rail works, and detects a dead link later.
 void TcpRail::WatchLink() {
   auto watch = std::make_unique<LinkWatch>(address_, context_.options.interface);
   absl::Status status = watch->Open();
@@ -283,9 +282,9 @@ void TcpRail::OnLinkMessages() {
   }
 }
 
-// --- Networks that swallow packets: while anything is unacknowledged the kernel is asked how it goes ---
+// --- Networks that swallow packets: the kernel is asked about connections while bytes are unacknowledged ---
 
-// Something was sent that must be acknowledged.
+// Schedules a check, because bytes were sent that must be acknowledged.
 void TcpRail::ExpectProgress() {
   if (stall_check_ != 0 || stall_ <= 0) return;
   Arm(stall_check_ = Now() + stall_ / kLooksPerStall);
@@ -313,7 +312,7 @@ void TcpRail::CheckOutgoing(Peer& peer, Nanoseconds now) {
   if ((progress == Progress::kStalled) != peer.stalled) TellStall(peer, progress == Progress::kStalled);
 }
 
-// True while acknowledgements are on their way to the peer.
+// True while the network has not acknowledged all acknowledgements that were sent to the peer.
 bool TcpRail::CheckIncoming(Peer& peer, Nanoseconds now) {
   ConnectionInfo info;
   if (!peer.acks_under_way || !ReadConnectionInfo(peer.in->fd.get(), &info)) return false;

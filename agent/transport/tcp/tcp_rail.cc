@@ -14,10 +14,10 @@
 namespace railsd::tcp {
 namespace {
 
-// How much one connection moves before it is the next one's turn.
+// The most bytes that one connection moves before the next one has its turn.
 constexpr uint64_t kTurnBytes = 2 << 20;
 constexpr int kMaxAckReadsPerTurn = 16;
-// Rounds of the poll loop after which acknowledgements go out that are not due.
+// Rounds of the poll loop after which acknowledgements are sent even if they are not due.
 constexpr int kRoundsPerAck = 16;
 
 }  // namespace
@@ -82,7 +82,7 @@ void TcpRail::Activate(Peer& peer) {
 }
 
 void TcpRail::SendActive() {
-  // Peers that go down meanwhile only leave the list here.
+  // Peers that have gone down leave the list only here.
   size_t kept = 0;
   for (size_t i = 0; i < active_.size(); ++i) {
     Peer& peer = *active_[i];
@@ -113,8 +113,8 @@ void TcpRail::Owe(Peer& peer) {
   owing_.push_back(&peer);
 }
 
-// `all` false: only to senders that may wait for them, while there is more to receive; the fewer acknowledgements, the
-// less processor time.
+// `all` false: sends acknowledgements only to senders that may wait for them, because fewer acknowledgements cost less
+// processor time.
 void TcpRail::SendAcks(bool all) {
   size_t kept = 0;
   for (Peer* peer : owing_) {
@@ -129,7 +129,7 @@ void TcpRail::SendAcks(bool all) {
     ExpectProgress();
     if (error == EAGAIN) {
       peer->acks_blocked = true;
-      poller_.Rearm(*peer->in, EPOLLOUT);  // whoever does not read acknowledgements sends no frames
+      poller_.Rearm(*peer->in, EPOLLOUT);  // no frames are read from a peer that does not read acknowledgements
     } else if (error != 0) {
       DropIncoming(*peer);
     }
@@ -137,12 +137,13 @@ void TcpRail::SendAcks(bool all) {
   owing_.resize(kept);
 }
 
-// Events to wait for where frames come in. The kernel says that a socket is readable while only a part of a TLS record
-// is there, which nobody can read: seen as a level that would keep the thread spinning. The edge comes with the whole
-// record.
+// Events to wait for on connections on which frames come in. With TLS the kernel reports a socket as readable when only
+// a part of a record is there, which cannot be read yet. A level-triggered wait would keep the thread spinning; an edge
+// comes with the whole record.
 uint32_t TcpRail::ReadEvents() const { return context_.options.tls ? EPOLLIN | EPOLLET : EPOLLIN; }
 
-// A changed record ends its connection like any failure of the network; it is counted, because networks do not do that.
+// Counts a changed TLS record, because networks do not change records. It ends its connection like any failure of the
+// network.
 void TcpRail::CountBadRecord(int error_number) {
   if (context_.options.tls && IsBadRecord(error_number)) AddTo(context_.counters.protocol_errors, 1);
 }
@@ -154,7 +155,8 @@ void TcpRail::OnIn(Connection& connection) {
     poller_.Rearm(connection, ReadEvents());
     return Owe(peer);
   }
-  // Without room for events there is no turn, and the connection stays ahead of those that have used the room.
+  // Without room for events the connection has no turn. It keeps its older number, so the next round puts it before
+  // connections that have used the room.
   if (context_.events.CanReceive()) connection.last_turn = ++turns_;
   int error_number = 0;
   const TcpReceiver::Outcome outcome = peer.receiver->Receive(connection.fd.get(), kTurnBytes, &error_number);
@@ -241,7 +243,7 @@ void TcpRail::PollOnce(Nanoseconds deadline, bool may_wait) {
   absl::Span<const epoll_event> ready = poller_.Wait(owing_.empty() ? wait_ms() : 0);
   if (ready.empty() && !owing_.empty()) {
     SendAcks(/*all=*/true);
-    // Asked again, because a look at what the network acknowledges of them may be due earlier than anything else.
+    // Computed again, because SendAcks() may have scheduled a check for stalls that is due earlier.
     if (const int left_ms = wait_ms(); left_ms > 0) ready = poller_.Wait(left_ms);
   }
   if (may_wait) wake_event_.EndSleep();
@@ -249,8 +251,8 @@ void TcpRail::PollOnce(Nanoseconds deadline, bool may_wait) {
     auto& connection = *static_cast<Connection*>(event.data.ptr);
     if (connection.fd.valid()) Dispatch(connection, event.events);
   }
-  // A sender with a small window waits for acknowledgements that are not due, and other peers may keep this thread from
-  // ever being idle.
+  // A sender with a small window may wait for acknowledgements that are not due, and other peers may keep this thread
+  // from ever being idle.
   rounds_owing_ = owing_.empty() ? 0 : rounds_owing_ + 1;
   SendAcks(/*all=*/rounds_owing_ >= kRoundsPerAck);
 }

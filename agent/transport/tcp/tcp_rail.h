@@ -81,7 +81,7 @@ class TcpRail final : public RailTransport {
   Peers peers_;
   TcpAcceptor acceptor_;
   Connection wake_;
-  std::unique_ptr<LinkWatch> link_watch_;  // null where the kernel gives none
+  std::unique_ptr<LinkWatch> link_watch_;  // null if the kernel gives no messages about links
   Connection link_;
   std::string link_notice_;
   std::vector<Peer*> active_;    // up, writable, with something to send

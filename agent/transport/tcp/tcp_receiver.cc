@@ -9,7 +9,7 @@
 
 namespace railsd::tcp {
 
-// Tells the engine when this rail is the last to leave a closed zone.
+// Leaves the zone. Tells the engine if the zone is closed and this rail was the last inside.
 void TcpReceiver::LeaveZone() {
   if (!context_->options.zones->Leave(header_.zone)) return;
   context_->events.Push({.kind = RailEvent::Kind::kZoneQuiet, .zone = header_.zone});
@@ -116,15 +116,15 @@ size_t TcpReceiver::BuildIovecs(const ReceiveZone* zone, uint64_t* bytes) {
   return count;
 }
 
-// Takes payload that does not land.
+// Discards payload that no zone takes.
 ssize_t TcpReceiver::Drain(int socket, uint64_t* wanted_bytes) {
   *wanted_bytes = header_.length_bytes - payload_bytes_;
   if (!context_->scratch.empty()) {
     *wanted_bytes = std::min<uint64_t>(*wanted_bytes, context_->scratch.size());
     return ::recv(socket, context_->scratch.data(), *wanted_bytes, MSG_DONTWAIT);
   }
-  // TCP drops the bytes without a copy. Not recv(): sanitizers take its buffer, which does not exist here, for
-  // written.
+  // TCP drops the bytes without a copy. A raw system call, because sanitizers take the buffer of recv(), which is null
+  // here, for written.
   return ::syscall(SYS_recvfrom, socket, nullptr, *wanted_bytes, MSG_DONTWAIT | MSG_TRUNC, nullptr, nullptr);
 }
 
@@ -187,8 +187,8 @@ TcpReceiver::Outcome TcpReceiver::Receive(int socket, uint64_t budget_bytes, int
     const uint64_t frames_before = frames_;
     if (!OnBytes(static_cast<uint64_t>(got))) return Outcome::kProtocol;
     charged += std::max(static_cast<uint64_t>(got), kLeastCharge * std::max<uint64_t>(1, frames_ - frames_before));
-    // Fewer bytes than wanted: the socket is empty, or the next page is bad, which the next call will tell.
-    // With records there is no second look at what is left (TcpRail::ReadEvents()), so that is asked at once.
+    // Fewer bytes than wanted: the socket is empty, or the next page is bad, which the next call will tell. With TLS
+    // the socket is read until it is empty, because no edge reports bytes that are left (TcpRail::ReadEvents()).
     if (static_cast<uint64_t>(got) < wanted && context_->scratch.empty()) return Outcome::kDrained;
   }
   return Outcome::kMore;

@@ -34,7 +34,7 @@ class TcpReceiver {
   // an errno.
   int SendAcks(int socket);
   bool HasAcks() const { return acks_begin_ < acks_end_ || told_ < frames_; }
-  // The sender may be waiting for them: there is a fence, a refusal, many frames or many bytes.
+  // True if the sender may be waiting for acknowledgements: there is a fence, a refusal, many frames or many bytes.
   bool AcksAreDue() const {
     return hurry_ || acks_begin_ < acks_end_ || frames_ - told_ >= kFramesPerAck || untold_bytes_ >= kBytesPerAck;
   }
@@ -48,8 +48,8 @@ class TcpReceiver {
   enum class Phase { kHeader, kPayload, kTrailer };
   enum class Mode {
     kLand,   // into the zone
-    kDrain,  // the zone is not open
-    kFault,  // a page of the zone is bad
+    kDrain,  // discard: the zone is not open
+    kFault,  // discard: a page of the zone is bad
   };
 
   const ReceiveZone* EnterZone() { return context_->options.zones->Enter(header_.zone); }
@@ -77,14 +77,14 @@ class TcpReceiver {
   size_t edge_have_ = kTrailerBytes;  // the first header has no trailer before it
 
   uint64_t frames_ = 0;        // ended: what they carried is in memory, published or refused
-  uint64_t told_ = 0;          // of them, in acks_
-  uint64_t untold_bytes_ = 0;  // payload of the others
+  uint64_t told_ = 0;          // of those, acknowledged in acks_
+  uint64_t untold_bytes_ = 0;  // payload of ended frames that are not
   bool hurry_ = false;
   struct Status {
     uint64_t number = 0;
     FrameStatus status = FrameStatus::kOk;
   };
-  std::array<Status, kMaxStatuses> statuses_;  // of ended frames that were not plainly received
+  std::array<Status, kMaxStatuses> statuses_;  // of ended frames, if not kOk
   size_t status_count_ = 0;
   std::array<std::byte, (kMaxStatuses + 1) * kAckBytes> acks_;
   size_t acks_begin_ = 0;

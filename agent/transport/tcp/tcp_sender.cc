@@ -47,7 +47,7 @@ void TcpSender::Unlink(uint32_t index) {
   (slot.next == kNoOrder ? last_ : orders[slot.next].previous) = slot.previous;
 }
 
-// Ends an order now, whatever of it is under way: frames in the socket lose their owner, and a half-sent one is
+// Ends an order at once, even with frames under way. Frames in the socket lose their order, and a half-sent one is
 // poisoned, so that nothing reads the stream's memory after this.
 void TcpSender::End(uint32_t index, SendResult result, int error_number) {
   OrderSlot& slot = context_->orders[index];
@@ -56,7 +56,7 @@ void TcpSender::End(uint32_t index, SendResult result, int error_number) {
       Frame& frame = FrameAt(number);
       if (frame.order != index) continue;
       frame.order = kNoOrder;
-      // With its whole payload gone it needs no poison, and half a trailer must not change.
+      // A frame whose payload is wholly sent needs no poison, and a half-sent trailer must not change.
       if (number == sent_ && wire_bytes_ < kHeaderBytes + frame.header.length_bytes) {
         frame.status = FrameStatus::kPoisoned;
       }
@@ -140,7 +140,7 @@ bool TcpSender::AddFrame(const Frame& frame, uint64_t skip_bytes, size_t slot) {
   return !careful_;
 }
 
-// Cuts further frames off the orders, as a proposal: only those whose first byte the socket takes come to be.
+// Plans further frames of the orders. Commit() makes a planned frame real when the socket has taken its first byte.
 void TcpSender::PlanFrames(uint64_t budget_bytes) {
   uint32_t index = uncut_;
   uint64_t cut = index == kNoOrder ? 0 : context_->orders[index].cut_bytes;
@@ -205,18 +205,18 @@ void TcpSender::Commit(uint64_t bytes) {
   }
 }
 
-// sendmsg() said EFAULT. True when something can be sent now.
+// Handles EFAULT of sendmsg(). True when something can be sent now.
 bool TcpSender::OnFault() {
   if (!careful_) {
-    careful_ = true;  // header, payload and trailer by themselves, so that the blame is certain
+    careful_ = true;  // header, payload and trailer in calls of their own, to find the bad page
     return true;
   }
-  // Headers and trailers are our own memory, zeros too: this is the payload of the half-sent frame.
+  // Headers, trailers and zeros are our own memory, so the bad page is in the payload of the half-sent frame.
   if (begun_ == sent_ || FrameAt(sent_).order == kNoOrder) return false;
   const uint32_t index = FrameAt(sent_).order;
   const SendStream* const stream = context_->orders[index].order.stream;
   End(index, SendResult::kMemoryFault, EFAULT);
-  // A fence would say that these bytes are in the receiver's memory.
+  // Fences of the stream end, too, because they would say that these bytes are in the receiver's memory.
   stream->unreadable.store(true, std::memory_order_relaxed);
   EndAll(SendResult::kMemoryFault, EFAULT, [&](const OrderSlot& slot) {
     return slot.order.stream == stream && slot.order.weight != 0 && !slot.fence_cut;
@@ -249,7 +249,7 @@ TcpSender::Outcome TcpSender::Send(int socket, uint64_t budget_bytes, int* error
   return HasWork() ? Outcome::kMore : Outcome::kIdle;
 }
 
-// A frame is done with; perhaps its order is too.
+// Settles an acknowledged frame, and ends its order if nothing else of the order is under way.
 void TcpSender::SettleFrame(Frame& frame) {
   if (frame.order == kNoOrder) return;
   const uint32_t index = frame.order;

@@ -53,7 +53,7 @@ class TcpSender {
     uint32_t order = kNoOrder;              // kNoOrder once the order has ended
     FrameStatus status = FrameStatus::kOk;  // of the trailer, or what the receiver said of it
   };
-  // The contents of one sendmsg(), before it is known how much of it goes.
+  // The contents of one sendmsg(), of which the socket may take only a part.
   struct Batch {
     size_t iovecs = 0;
     uint64_t bytes = 0;
@@ -86,10 +86,10 @@ class TcpSender {
   uint64_t sent_ = 0;          // frames below are wholly in the socket
   uint64_t begun_ = 0;         // sent_, or sent_ + 1 while one is half sent
   uint64_t wire_bytes_ = 0;    // of the half-sent frame: header, payload and trailer bytes in the socket
-  bool careful_ = false;       // one piece per call, to find out whose page is bad
+  bool careful_ = false;       // one piece per call, to find the frame with the bad page
   uint32_t first_ = kNoOrder;  // orders in the order of posting
   uint32_t last_ = kNoOrder;
-  uint32_t uncut_ = kNoOrder;  // first with something that is in no frame yet
+  uint32_t uncut_ = kNoOrder;  // first order that is not wholly cut into frames
   Batch batch_;
   std::array<std::byte, kAckBytes> ack_buffer_;
   size_t ack_have_ = 0;

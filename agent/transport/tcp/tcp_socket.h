@@ -45,7 +45,7 @@ absl::StatusOr<SocketAddress> LocalAddressOf(int fd);
 // Begins a connection from `from` (any port) to `to`; it may still be in progress. *error_number gets the errno.
 UniqueFd StartConnect(const SocketAddress& from, const SocketAddress& to, const SocketTuning& tuning,
                       int* error_number);
-// Options of a connection that was accepted.
+// Sets the options of a connection, accepted or dialled. StartConnect() calls it.
 void TuneAccepted(int fd, const SocketTuning& tuning);
 // How the connection attempt ended: 0 or an errno.
 int TakeSocketError(int fd);

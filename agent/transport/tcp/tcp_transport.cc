@@ -17,8 +17,8 @@ namespace {
 
 constexpr uint64_t kMinFrameBytes = 64 << 10;
 constexpr uint64_t kDefaultMaxFrameBytes = 1 << 20;
-// A rail slower than this keeps its bytes with the rail's thread rather than in the kernel's, where they could not
-// be given to another rail; a faster one needs the kernel's own tuning to stay busy.
+// A rail slower than this limits the unsent bytes in its sockets, because bytes in the kernel cannot move to another
+// rail. A faster rail needs the kernel's own tuning to stay busy.
 constexpr uint64_t kShallowBelowBytesPerS = 500'000'000;
 constexpr int kShallowUnsentBytes = 128 << 10;
 

@@ -38,12 +38,12 @@ struct TcpOptions {
   // Data that the network (not the peer's process) has not acknowledged for so long, in spite of retransmissions, ends
   // its connection; 0: only `peer_silence` does.
   absl::Duration stall = absl::Milliseconds(400);
-  std::shared_ptr<LimitCounters> refused = std::make_shared<LimitCounters>();  // by the two limits of half-open ones
-  // TLS records by the kernel on every connection, with keys of its own; CheckKernelTls() says whether that can be. The
-  // other end must want the same.
+  std::shared_ptr<LimitCounters> refused = std::make_shared<LimitCounters>();  // half-open connections that were ended
+  // The kernel makes TLS records on every connection, each with keys of its own. CheckKernelTls() says whether the
+  // kernel can. The other end must have the same setting.
   bool tls = false;
-  // Told why a connection failed or was refused, in words; on the rail's thread, never for an order or a frame, and
-  // not again while the reason stays the same. May be empty.
+  // Called with the reason when a connection fails or is refused. Runs on the rail's thread, never for an order or a
+  // frame, and not again while the reason stays the same. May be empty.
   std::function<void(const std::string&)> on_notice;
 };
 

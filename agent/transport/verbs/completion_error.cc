@@ -9,7 +9,7 @@
 namespace railsd::verbs {
 
 CompletionError ExplainCompletion(int status) {
-  // RC reports in order: if a request fails by itself, those before it have not failed.
+  // RC completes in order: if a request fails on its own, all requests before it have succeeded.
   switch (status) {
     case IBV_WC_SUCCESS:
       return {0, "success", true};

@@ -1,4 +1,4 @@
-// Opens the device and cuts the wishes of the configuration to the device's limits.
+// Opens the device and cuts the configured sizes to the device's limits.
 #include <sys/epoll.h>
 
 #include <algorithm>
@@ -54,14 +54,14 @@ void Clamp(uint32_t* value, int64_t most, const std::string& what, std::string* 
   *value = limit;
 }
 
-// Cuts the tuning to the device; returns the completion queue's entries. Says in `*said` what was cut.
+// Cuts the tuning to the device's limits and says in `*said` what was cut. Returns the completion queue's entries.
 absl::StatusOr<uint32_t> ClampToDevice(const verbs::RdmaDevice& device, VerbsTuning* tuning, std::string* said) {
   const ibv_device_attr& attributes = device.attributes();
   Clamp(&tuning->send_queue_depth, attributes.max_qp_wr - 1, "send_queue_depth", said);
   Clamp(&tuning->fence_queue_depth, attributes.max_srq_wr, "fence_queue_depth", said);
   Clamp(&tuning->completion_queue_depth, attributes.max_cqe, "completion_queue_depth", said);
   Clamp(&tuning->inline_bytes, kMaxInlineBytes, "inline_bytes", said);
-  // Half of the completions at most are for fences, or nothing could be sent.
+  // Fences take at most half of the completion queue, so that sends have room.
   Clamp(&tuning->fence_queue_depth, tuning->completion_queue_depth / 2, "fence_queue_depth", said);
   if (tuning->completion_queue_depth < tuning->fence_queue_depth + 2) {
     return absl::InvalidArgumentError(absl::StrCat(device.who(), ": completion_queue_depth ",
@@ -70,7 +70,7 @@ absl::StatusOr<uint32_t> ClampToDevice(const verbs::RdmaDevice& device, VerbsTun
   return tuning->completion_queue_depth;
 }
 
-// Only the device can tell how much a queue pair takes inline: ask it for less until it agrees.
+// Finds the bytes that a queue pair takes inline: only ibv_create_qp() tells, so ask for less until it succeeds.
 uint32_t InlineBytes(const verbs::RdmaDevice& device, uint32_t wanted) {
   const verbs::CompletionQueueHandle queue(ibv_create_cq(device.context(), 2, nullptr, nullptr, 0));
   for (; queue != nullptr && wanted > 0; wanted /= 2) {
@@ -99,7 +99,7 @@ absl::StatusOr<std::unique_ptr<RailTransport>> CreateVerbsTransport(VerbsOptions
     if (options.on_notice) options.on_notice(absl::StrCat((*device)->who(), ": ", text));
   };
   if (absl::StatusOr<verbs::RdmaDevice::Address> address = (*device)->Refresh(); !address.ok()) {
-    // A link that is down may come up; an address that is not there was meant to be.
+    // A port that is down may come up later. An active port without an address is an error of the configuration.
     if ((*device)->View().state == "active") return address.status();
     notice(std::string(address.status().message()));
   }

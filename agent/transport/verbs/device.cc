@@ -38,8 +38,8 @@ class DeviceRegistrar final : public MemoryRegistrar {
   explicit DeviceRegistrar(std::shared_ptr<RdmaDevice> device) : device_(std::move(device)) {}
 
   absl::StatusOr<std::unique_ptr<Registration>> Register(const Segment& segment) override {
-    // A fence's completion lies in the host's memory: PCIe orders it after the writes before it in the host's memory
-    // only, with relaxed ordering as without (docs/verbs.md).
+    // A fence's completion is written to the host's memory. PCIe orders it after earlier writes to the host's memory
+    // only, not after writes to another device, with relaxed ordering or without (docs/verbs.md).
     if (segment.kind() == MemoryKind::kDmaBuf) {
       return absl::UnimplementedError(absl::StrCat(
           device_->who(), ": segment ", segment.id().value(),
@@ -89,7 +89,7 @@ ibv_mtu MtuOf(uint32_t bytes) {
 std::vector<Gid> QueryGids(ibv_context* context, uint8_t port) {
   ibv_port_attr attributes{};
   if (ibv_query_port(context, port, &attributes) != 0 || attributes.gid_tbl_len <= 0) return {};
-  // The table is of all ports together.
+  // The call returns the GIDs of all ports together.
   ibv_device_attr device{};
   const size_t ports = ibv_query_device(context, &device) == 0 ? std::max<size_t>(device.phys_port_cnt, 1) : 1;
   std::vector<ibv_gid_entry> table(static_cast<size_t>(attributes.gid_tbl_len) * ports);

@@ -25,16 +25,16 @@ namespace railsd::verbs {
 absl::Status CallFailed(const std::string& who, const std::string& call, int error_number);
 
 uint32_t MtuBytes(ibv_mtu mtu);
-ibv_mtu MtuOf(uint32_t bytes);  // the largest that is not larger; 256 at least
+ibv_mtu MtuOf(uint32_t bytes);  // the largest MTU of at most `bytes`; 256 at least
 
-// The GIDs in use on a port, as the device tells them in one call. Empty when it cannot.
+// The GIDs in use on a port, which the device reports in one call. Empty if it cannot.
 std::vector<Gid> QueryGids(ibv_context* context, uint8_t port);
 
 // Immutable but for the port's state. Shared by the transport and the registrations that outlive it.
 class RdmaDevice {
  public:
   // `who`: the rail, for messages. `forced_gid`: see ChooseGid(). NOT_FOUND: no such device or port. A port that is not
-  // active opens; it has no address then.
+  // active opens, without an address.
   static absl::StatusOr<std::shared_ptr<RdmaDevice>> Open(const std::string& who, const std::string& port_name,
                                                           std::optional<uint32_t> forced_gid);
 
@@ -47,7 +47,7 @@ class RdmaDevice {
   // Zones can have keys of their own: memory windows of type 2B.
   bool has_windows() const;
 
-  // The address to talk through the port with.
+  // The port's address, for queue pairs, and its limits.
   struct Address {
     Gid gid;
     uint16_t lid = 0;

@@ -43,9 +43,9 @@ struct RdmaPort {
   std::string Name() const;  // "mlx5_0/1"
 };
 
-// Every port of every device below `class_infiniband`, in order of PCI address (software devices last), device name
-// and port. No such directory: no ports. A value that cannot be read stays at its default. A table of GIDs has a file
-// for each of its entries, hundreds of them: without `with_gids` they are left out.
+// Every port of every device below `class_infiniband`, in order of PCI address (software devices last), device name and
+// port. No such directory: no ports. A value that cannot be read stays at its default. Without `with_gids` the GID
+// tables are not read, because a table has hundreds of files, one for each entry.
 std::vector<RdmaPort> ReadRdmaPorts(const std::string& class_infiniband = "/sys/class/infiniband",
                                     bool with_gids = true);
 

@@ -24,7 +24,7 @@ constexpr uint32_t EncodeFence(const FenceImmediate& fence) {
   return uint32_t{fence.slot} << 16 | uint32_t{fence.generation & 15u} << 12 | uint32_t{fence.round & 15u} << 8 |
          fence.weight;
 }
-// Every value decodes; whether the slot means anything is the receiver's business.
+// Every value decodes. The receiver checks the slot.
 constexpr FenceImmediate DecodeFence(uint32_t immediate) {
   return {static_cast<uint16_t>(immediate >> 16), static_cast<uint8_t>(immediate >> 12 & 15),
           static_cast<uint8_t>(immediate >> 8 & 15), static_cast<uint8_t>(immediate & 255)};

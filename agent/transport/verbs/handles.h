@@ -1,4 +1,4 @@
-// Owners of libibverbs' objects: each has one. A member that needs another is declared after it.
+// Owning handles of libibverbs' objects. A member that needs another one is declared after it.
 #ifndef RAILSD_AGENT_TRANSPORT_VERBS_HANDLES_H_
 #define RAILSD_AGENT_TRANSPORT_VERBS_HANDLES_H_
 

@@ -85,13 +85,14 @@ Handshake::Action Handshake::OnSignal(const Signal& signal) {
 
 Handshake::Action Handshake::Consider(const Signal& hello) {
   Action action;
-  if (hello.generation < peer_generation_) return action;  // told before it made newer ones
+  if (hello.generation < peer_generation_) return action;  // sent before the peer made newer queue pairs
   switch (state_) {
     case State::kDown:
       latest_ = hello;
       return action;
     case State::kInit:
-      // Its queue pairs belong to ours of before; hearing of the present ones it will make others.
+      // A hello that answers an older generation is not acted on: the peer's queue pairs belong to our former ones. The
+      // peer makes others when it hears of our present ones.
       action.reply = true;
       if (hello.answers != 0 && hello.answers != generation_) return action;
       peer_generation_ = hello.generation;

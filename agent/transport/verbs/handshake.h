@@ -1,9 +1,9 @@
 // How one end of a rail agrees with the other: a state machine without a device, a clock or a wire.
 //
-// Each end counts generations: one for every set of queue pairs that it makes. It tells its state (Signal::state, with
-// the generation of the peer that it is connected to) after every change, answers whatever shows that the peer does not
-// know that both are connected, and repeats itself until it is up, so that a lost signal costs time only. Both ends are
-// up exactly when both are connected to each other's present generation and have heard so.
+// Each end gives a new generation to every set of queue pairs that it makes. It sends its state (Signal::state, with
+// the peer's generation that it is connected to) after every change, and in answer to each hello of a peer that is not
+// up. It repeats its state until it is up, so a lost signal only costs time. Both ends are up when each is connected to
+// the other's present generation and has heard that the other is, too.
 #ifndef RAILSD_AGENT_TRANSPORT_VERBS_HANDSHAKE_H_
 #define RAILSD_AGENT_TRANSPORT_VERBS_HANDSHAKE_H_
 
@@ -16,7 +16,7 @@
 
 namespace railsd::verbs {
 
-// This end, for checks and for what it says of itself.
+// This end, for checks and for the signals that it sends.
 struct LocalEnd {
   std::string node;
   BootId boot;
@@ -24,20 +24,20 @@ struct LocalEnd {
   std::string port;  // "device/port"
 };
 
-// Why a peer's signal may not be acted on; reason kNone: it may. `text` names both ends.
+// Why a peer's signal is refused; reason kNone: it is not. `text` names both ends.
 struct Refusal {
   RefusalReason reason = RefusalReason::kNone;
   std::string text;
 };
 
-// Judges a signal of `node` (as configured, with `boot` from the control stream) for an endpoint with `own` address.
+// Judges a signal of `node`, whose daemon has `boot`, for an endpoint with `own` address.
 Refusal JudgeSignal(const LocalEnd& local, const EndpointAddress& own, const std::string& node, BootId boot,
                     const Signal& signal);
 
 class Handshake {
  public:
   enum class State { kDown, kInit, kConnected, kUp };
-  // A task of the owner; several are done in their order.
+  // Tasks of the owner, which it does in this order.
   struct Action {
     bool fail = false;                       // the present queue pairs are of no use: Break() them
     std::optional<EndpointAddress> connect;  // then Connected() or Break()
@@ -50,20 +50,20 @@ class Handshake {
   // The generation that the queue pairs are connected to; 0: none.
   uint64_t answers() const { return link_state() == LinkState::kInit ? 0 : peer_generation_; }
 
-  // Numbers the connection: the same at both ends, and more than that of any before between the two boots, because no
-  // generation serves two connections. Valid from Connected() until Begin().
+  // Numbers the connection. Both ends compute the same number. It is higher than that of any earlier connection between
+  // the two boots, because no generation serves two connections. Valid from Connected() until Begin().
   uint64_t connection() const { return generation_ + peer_generation_; }
 
-  // A new set of queue pairs stands in INIT; `generation` is more than any that this end has named to the peer. A hello
-  // that came too early is acted on now.
+  // Tells that a new set of queue pairs is in INIT; `generation` is higher than any that this end has named to the
+  // peer. A hello that came too early is acted on now.
   Action Begin(uint64_t generation);
-  // They are in RTS, connected to the address that the last Action named.
+  // Tells that the queue pairs are in RTS, connected to the address in the last Action.
   Action Connected();
-  // They are of no use any more; Begin() comes when there are others.
+  // Tells that the queue pairs are of no use any more. Begin() follows when there are others.
   void Break();
   // A kHello or kDown that was not refused.
   Action OnSignal(const Signal& signal);
-  // The state for Signal::state: without queue pairs as with new ones.
+  // The state for Signal::state; kInit also without queue pairs.
   LinkState link_state() const {
     return state_ == State::kUp          ? LinkState::kUp
            : state_ == State::kConnected ? LinkState::kConnected
@@ -75,7 +75,7 @@ class Handshake {
   State state_ = State::kDown;
   uint64_t generation_ = 0;
   uint64_t peer_generation_ = 0;  // newest one connected to
-  std::optional<Signal> latest_;  // newest hello while there is nothing to connect, or being connected
+  std::optional<Signal> latest_;  // newest hello, kept while there are no queue pairs or they are being connected
 };
 
 }  // namespace railsd::verbs

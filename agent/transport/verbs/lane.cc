@@ -14,7 +14,7 @@ namespace railsd::verbs {
 namespace {
 
 constexpr uint8_t kHopLimit = 64;
-// Fences are covered by credit, so a receiver that is not ready is a receiver in trouble: wait a little, not for ever.
+// Credit covers fences, so a receiver without receives is in trouble: retry for a short time, not for ever.
 constexpr uint8_t kReceiverNotReadyTimer = 14;  // 1.28 ms
 constexpr uint8_t kReceiverNotReadyRetries = 6;
 
@@ -149,7 +149,7 @@ void Lane::AddLocal(size_t at) {
   local_posted_.push_back({operation.zone, queue_.last()});
 }
 
-// Small chunks are copied by a system call that reports a bad page, never by a load.
+// Copies a small chunk by a system call, which reports a bad page where a load would fault.
 bool Lane::CopyInline(const OrderSlot& slot, size_t at, uint64_t length_bytes) {
   std::array<iovec, kMaxPieces> from;
   uint64_t covered = 0;
@@ -162,7 +162,7 @@ bool Lane::CopyInline(const OrderSlot& slot, size_t at, uint64_t length_bytes) {
   return true;
 }
 
-// The first waiting order gets no more work requests.
+// Ends the first waiting order early: it gets no more work requests.
 void Lane::EndEarly(SendResult result, int error_number) {
   OrderPool& orders = context_.orders;
   const uint32_t index = waiting_.Pop(orders);
@@ -176,7 +176,7 @@ void Lane::EndEarly(SendResult result, int error_number) {
   ended_early_ = true;
 }
 
-// The next bytes of the first waiting order, for work request `at`. False: the order has ended instead.
+// Cuts the next bytes of the first waiting order, for work request `at`. False: the order has ended instead.
 bool Lane::CutNext(const OrderSlot& slot, size_t at, RemoteWrite* write, bool* inlined) {
   const SendOrder& order = slot.order;
   const uint64_t left = std::min(order.length_bytes - slot.cut_bytes, context_.max_message_bytes);
@@ -203,7 +203,7 @@ bool Lane::CutNext(const OrderSlot& slot, size_t at, RemoteWrite* write, bool* i
   return true;
 }
 
-// The next work request of the first waiting order. False: the order has ended instead.
+// Makes the next work request of the first waiting order. False: the order has ended instead.
 bool Lane::AddWrite(size_t at) {
   OrderSlot& slot = context_.orders[waiting_.front()];
   const SendOrder& order = slot.order;
@@ -240,7 +240,8 @@ int Lane::PostChain(size_t count, size_t orders_ended) {
   last.next = nullptr;
   last.send_flags |= IBV_SEND_SIGNALED;
   queue_.Signal();
-  // Several orders: half of them are heard of while the others are under way, so that the next ones come in time.
+  // With several orders the middle request is signalled, too: half of the orders are reported while the others are
+  // under way, so that the next ones come in time.
   if (orders_ended > 1) context_.requests[(count - 1) / 2].send_flags |= IBV_SEND_SIGNALED;
   ibv_send_wr* bad = nullptr;
   AddTo(context_.counters.work_requests, count);
@@ -269,7 +270,7 @@ int Lane::Pump() {
       ++count;
     }
     if (count == 0) break;
-    // The provider knows a window by its present key while it binds; the next one counts once that is posted.
+    // The provider needs a window's present key while it posts the bind. The new key counts after that.
     const int error = PostChain(count, orders_ended);
     for (size_t i = 0; i < count; ++i) {
       const ibv_send_wr& request = context_.requests[i];
@@ -277,13 +278,14 @@ int Lane::Pump() {
     }
     if (error != 0) return error;
   }
-  if (ended_early_) PopDone();  // of what was begun, all may be done already: no completion would tell
+  if (ended_early_) PopDone();  // all posted requests of the order may be done, so that no completion follows
   return 0;
 }
 
-// Soft-RoCE of Linux 6.1 needs it: its requester looks whether an invalidation must wait for what is before it and
-// notes after that look that it waits (rxe_req.c, wait_fence). When the completer takes the last acknowledgement in
-// between (rxe_comp.c, do_complete), nobody runs the queue again: no packet is under way, so no timer minds it either.
+// Works around a race in Soft-RoCE of Linux 6.1. The requester checks whether an invalidation must wait for requests
+// before it, and notes only after the check that it waits (rxe_req.c, wait_fence). If the completer takes the last
+// acknowledgement in between (rxe_comp.c, do_complete), nothing runs the queue again: no packet is under way, so no
+// timer runs either.
 int Lane::WakeIfStill(bool* woken) {
   *woken = false;
   const bool waits = queue_.outstanding() > 0 && connected_ && !draining_;
@@ -329,7 +331,7 @@ void Lane::Complete(uint32_t sequence) {
 }
 
 void Lane::CompleteFailed(uint32_t sequence, bool earlier_done) {
-  // While draining only the room that they take is counted: what a flush says of those before it is not certain.
+  // While draining nothing is completed here, because a flush does not prove that earlier requests are done.
   if (earlier_done && !draining_ && queue_.Complete(sequence - 1)) PopDone();
 }
 

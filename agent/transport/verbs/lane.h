@@ -1,4 +1,4 @@
-// One RC queue pair to one peer, with what waits to be posted on it and what waits to be acknowledged.
+// One RC queue pair to one peer, with the orders that wait to be posted on it or to be acknowledged.
 #ifndef RAILSD_AGENT_TRANSPORT_VERBS_LANE_H_
 #define RAILSD_AGENT_TRANSPORT_VERBS_LANE_H_
 
@@ -55,38 +55,38 @@ class Lane {
   void Bind(BoundZone* zone, uint32_t window) { Queue({zone, window, true}); }
   void Invalidate(BoundZone* zone, uint32_t window) { Queue({zone, window, false}); }
   bool HasWork() const { return !draining_ && (!local_.empty() || !waiting_.empty()); }
-  // Is not in RailContext::busy any more.
+  // The lane was taken out of RailContext::busy.
   void OnIdle() { busy_ = false; }
-  // Posts as much as fits. An errno: the device refused; the queue pair is of no use any more.
+  // Posts as much as fits. Returns 0, or an errno if the device refused; the queue pair is then of no use any more.
   int Pump();
 
-  // Posts an empty write where nothing was acknowledged since the last call, although something waited then already. A
-  // queue that has gone to sleep over what it holds wakes by it; one that works is not disturbed. `*woken` is set when
-  // it was posted. 0, or an errno.
+  // Posts an empty write if work requests were outstanding at the last call and none was acknowledged since. The write
+  // restarts a send queue that the device has stopped serving; a working queue gets none. Sets `*woken` if it posted
+  // one. Returns 0, or an errno.
   int WakeIfStill(bool* woken);
 
-  // Ends the job's orders that are not posted; those that are end with their completion.
+  // Ends the job's orders that are not posted. Posted orders end with their completion.
   void Stop(JobTag job);
   // All work requests up to `sequence` were acknowledged.
   void Complete(uint32_t sequence);
-  // Work request `sequence` was not. `earlier_done`: those before it were.
+  // Work request `sequence` has failed. `earlier_done`: all before it were acknowledged.
   void CompleteFailed(uint32_t sequence, bool earlier_done);
 
   // Puts the queue pair into error. Nothing lands through it and nothing is sent from here on.
   void BeginDrain();
   void OnDrained() { drained_ = flushed_ = true; }
-  // The device says that every receive that the queue pair has taken is in the completion queue.
+  // The device has reported that completions of all receives of the queue pair are in the completion queue.
   void OnLastReceive() { last_receive_told_ = true; }
-  // True as well for a queue pair that could receive nothing.
+  // True also for a queue pair that was never connected, and could receive nothing.
   bool ReceivesEnded() const { return last_receive_told_ || !connected_; }
   bool drained() const { return drained_; }
-  // The marker has come back: so has everything before it. False where there could be none, or it was not waited for.
+  // The drain's marker has come back, and so has everything before it. False if there was no marker, or the drain was
+  // given up.
   bool flushed() const { return flushed_; }
   // Ends every order, after the drain: kStopped if `stopped`; else as kNotSent if nothing of it was posted, and as
   // kRailFailed if something was.
   void FailOrders(bool stopped, int error_number);
-  // The device forgets the queue pair: nothing is added to the completion queue for it any more. Windows that were
-  // bound to it are gone.
+  // Destroys the queue pair: the device adds no more completions of it. Windows that were bound to it have been freed.
   void Destroy();
 
  private:
@@ -125,13 +125,13 @@ class Lane {
   QueuePairHandle queue_pair_;
   uint32_t number_ = 0;
   SendQueue queue_;
-  OrderList waiting_;                 // the first may be begun
-  OrderList posted_;                  // entirely
+  OrderList waiting_;                 // the first order may be partly posted
+  OrderList posted_;                  // orders that are wholly posted, or ended early
   std::deque<LocalOperation> local_;  // go before orders: a grant waits for them
   std::deque<Posted> local_posted_;
   uint32_t completed_before_ = 0;  // at the last WakeIfStill()
   bool waited_before_ = false;
-  bool ended_early_ = false;  // an order was put into posted_ whose last work request may be done
+  bool ended_early_ = false;  // posted_ has an order whose last work request may be done
   bool busy_ = false;         // in RailContext::busy
   bool connected_ = false;
   bool draining_ = false;

@@ -1,4 +1,4 @@
-// How long the end of a queue pair waits for the device to say that it takes no more receives.
+// How long a drain waits for the device to report that a queue pair takes no more receives.
 #ifndef RAILSD_AGENT_TRANSPORT_VERBS_LAST_RECEIVES_H_
 #define RAILSD_AGENT_TRANSPORT_VERBS_LAST_RECEIVES_H_
 
@@ -6,9 +6,9 @@
 
 namespace railsd::verbs {
 
-// The state of one device. A queue pair on a shared receive queue that is in error may have completed receives that
-// are not in the completion queue yet; IBV_EVENT_QP_LAST_WQE_REACHED says that they are. Some devices never say it
-// (Soft-RoCE): the first end there waits in vain, and later ones do not wait.
+// The state of one device. When a queue pair on a shared receive queue goes into error, completions of its receives may
+// not be in the completion queue yet; IBV_EVENT_QP_LAST_WQE_REACHED says that they are. Some devices never report it
+// (Soft-RoCE): there the first drain waits in vain, and later ones do not wait.
 class LastReceives {
  public:
   static constexpr int64_t kWaitNanoseconds = 100'000'000;

@@ -102,7 +102,8 @@ struct RailContext {
   std::array<ibv_send_wr, kMaxChain> requests;
   std::array<std::array<ibv_sge, kMaxPieces>, kMaxChain> pieces;
   std::vector<std::byte> inlined;  // kMaxChain times inline_bytes
-  // Queue pairs with something to post, each once, so that those of idle peers cost nothing. Room for every one.
+  // Queue pairs with something to post, each once, so that queue pairs of idle peers cost no time. Has room for all of
+  // them.
   std::vector<Lane*> busy;
   size_t lanes = 0;
   // Zones whose binds or invalidates have all been done since the last look.

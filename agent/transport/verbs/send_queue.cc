@@ -20,7 +20,8 @@ bool SendQueue::MustSignal() {
 
 void SendQueue::Unpost(uint32_t count) {
   last_ -= count;
-  // Whatever was signalled among them is gone: take it that nothing outstanding is, and signal the sooner.
+  // Signalled ones may be among them. Assume that no outstanding one is signalled, so that the next signal comes
+  // sooner.
   unsignalled_ = outstanding();
   room_->Give(count);
 }

@@ -7,8 +7,8 @@
 
 namespace railsd::verbs {
 
-// Room in the completion queue, shared by all queue pairs of a rail: in error every outstanding work request yields a
-// completion, signalled or not, so each needs a place there from the day it is posted.
+// Room in the completion queue, shared by all queue pairs of a rail. In error every outstanding work request yields a
+// completion, signalled or not, so each takes an entry when it is posted.
 class CompletionRoom {
  public:
   explicit CompletionRoom(uint32_t entries) : free_(entries) {}
@@ -37,11 +37,12 @@ class SendQueue {
 
   // Numbers the next work request. Free() is not 0. Afterwards the caller may ask MustSignal().
   uint32_t Next();
-  // True when the last numbered one must be signalled, or half of the queue would hold no signal. Tells that it is.
+  // True if the last numbered one must be signalled, because otherwise half of the queue would hold no signal. It then
+  // counts as signalled.
   bool MustSignal();
   // The last numbered one is signalled.
   void Signal() { unsignalled_ = 0; }
-  // The last `count` numbered ones were refused by the device: they never happened.
+  // Takes back the last `count` numbered ones, which the device has refused.
   void Unpost(uint32_t count);
   // Work request `sequence` is done. False when it is not outstanding.
   bool Complete(uint32_t sequence);

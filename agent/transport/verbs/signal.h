@@ -1,8 +1,8 @@
-// Messages of the two ends of a rail over the control stream before their queue pairs can talk.
+// Signals: messages on the link by which the two ends of a rail connect their queue pairs.
 //
 // A message is at most kMaxSignalBytes: magic (4), version (2), kind (1), state (1), then the fields below in order,
 // little-endian, strings with a length byte before them, lists with a count byte. Nothing may follow. Bytes come from a
-// peer and are hostile: Decode() checks every length, count and range.
+// peer and are hostile: DecodeSignal() checks every length, count and range.
 #ifndef RAILSD_AGENT_TRANSPORT_VERBS_SIGNAL_H_
 #define RAILSD_AGENT_TRANSPORT_VERBS_SIGNAL_H_
 
@@ -22,7 +22,7 @@ inline constexpr size_t kMaxQueuePairsPerPeer = 64;
 
 enum class LinkLayer : uint8_t { kInfiniBand = 1, kEthernet = 2 };
 
-// The other end connects its queue pairs to ours with it.
+// The address of an end, to which the other end connects its queue pairs.
 struct EndpointAddress {
   std::array<uint8_t, 16> gid{};
   uint16_t lid = 0;  // 0 on Ethernet
@@ -38,11 +38,11 @@ struct EndpointAddress {
   friend bool operator==(const EndpointAddress&, const EndpointAddress&) = default;
 };
 
-// How far the sender of a signal is, with its own generation.
+// The state of the sender's present generation.
 enum class LinkState : uint8_t {
   kInit = 0,       // has queue pairs, knows none of the peer's
-  kConnected = 1,  // its queue pairs can send to those of the generation that it answers
-  kUp = 2,         // has also heard that the peer's can send to its own
+  kConnected = 1,  // its queue pairs are connected to those of the generation in `answers`
+  kUp = 2,         // has also heard that the peer's are connected to its own
 };
 
 enum class RefusalReason : uint8_t {
@@ -69,7 +69,7 @@ struct Signal {
   RailIndex rail;            // the sender's
   std::string port;          // the sender's "device/port"
   BootId boot;               // the sender's
-  BootId to_boot;            // the one it means to talk to
+  BootId to_boot;            // of the daemon that the signal is for
   uint64_t generation = 0;   // the sender's, counted up with each new set of queue pairs
   uint64_t answers = 0;      // the peer's generation that it is connected to; 0: none
   EndpointAddress endpoint;  // kHello
@@ -79,8 +79,8 @@ struct Signal {
 
 // Strings are cut at 255 bytes.
 std::string EncodeSignal(const Signal& signal);
-// INVALID_ARGUMENT, saying what is wrong where. A signal of another version decodes as far as all versions agree:
-// version, and everything else as by default; the caller refuses it.
+// INVALID_ARGUMENT, saying what is wrong where. A signal of another version decodes to its version, with all other
+// fields at their defaults; the caller refuses it.
 absl::StatusOr<Signal> DecodeSignal(const std::string& bytes);
 
 // For messages: "lid 5", or the address in the GID as text ("192.168.10.1", "fe80::1").

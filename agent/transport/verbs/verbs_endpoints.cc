@@ -13,14 +13,14 @@ namespace {
 constexpr Nanoseconds kLookInterval = 1'000'000'000;
 // Endpoints that are looked at in one interval; a device may take a tenth of a millisecond for it.
 constexpr size_t kLooks = 16;
-// An endpoint that was up for so long has not failed to come up.
+// An endpoint that was up for longer than this begins again without counting earlier failures.
 constexpr Nanoseconds kSteady = 1'000'000'000;
-// No reads and no atomics are ever sent; devices still want the depth of them agreed.
+// Depth of RDMA reads and atomics. Rails send none, but devices want both ends to agree on the depth.
 constexpr int kMaxReads = 16;
 
 }  // namespace
 
-// The same for all endpoints, so that one walk over them serves them all.
+// The next tick, which is the same for all endpoints, so that one walk over them serves them all.
 Nanoseconds VerbsRail::NextTick(Nanoseconds now) { return (now / kLookInterval + 1) * kLookInterval; }
 
 // How often each endpoint is looked at.
@@ -54,7 +54,7 @@ void VerbsRail::RemovePeer(PeerIndex peer) {
   Leave(std::move(endpoint), ESHUTDOWN);
 }
 
-// It has its drain to end, and is then forgotten.
+// Breaks the endpoint and keeps it until its drain has ended.
 void VerbsRail::Leave(std::unique_ptr<Endpoint> endpoint, int error_number) {
   endpoint->gone = true;
   Break(*endpoint, error_number, "");
@@ -74,7 +74,8 @@ Nanoseconds VerbsRail::BackOff(uint32_t failures) const {
 // Makes queue pairs and tells the peer of them.
 void VerbsRail::Begin(Endpoint& endpoint) {
   endpoint.timer = Now() + BackOff(endpoint.failures);
-  // Its predecessor has its events to tell first, and nobody hears of a connection before the end of the last one.
+  // Wait until a former endpoint to this peer has drained and the last kPeerDown was taken: a connection is reported
+  // only after the end of the one before.
   if (dead_ || IsLeaving(endpoint.peer.peer) || context_.events.taken() < downs_pushed_) {
     Arm(endpoint.timer);
     return;
@@ -125,7 +126,7 @@ absl::Status VerbsRail::MakeLanes(Endpoint& endpoint) {
 
 void VerbsRail::Do(Endpoint& endpoint, const Handshake::Action& action) {
   if (action.fail) {
-    // A peer whose write was refused makes new queue pairs too: see whether ours tell of it.
+    // A peer whose write was refused makes new queue pairs, too: check whether ours are in error.
     if (!LookAtQueuePairs(endpoint)) Break(endpoint, ECONNRESET, "its end of the rail broke, or was made anew");
     return;
   }
@@ -154,12 +155,12 @@ void VerbsRail::Do(Endpoint& endpoint, const Handshake::Action& action) {
   if (action.reply) SendState(endpoint);
 }
 
-// The device has an error to tell that nobody was told of. True when the endpoint was ended for it.
+// Looks for queue pairs that the device has put into error without an event. True if the endpoint was broken for one.
 bool VerbsRail::LookAtQueuePairs(Endpoint& endpoint) {
   if (endpoint.phase != Endpoint::Phase::kLive) return false;
   for (const auto& lane : endpoint.lanes) {
     if (!lane->IsInError()) continue;
-    // Our own failures yield completions. Without one, the peer has asked for what it may not have.
+    // Failures of our own requests yield completions. Without one, this end has refused a request of the peer.
     PollCompletions();
     if (endpoint.phase != Endpoint::Phase::kLive) return true;
     BreakBad(endpoint, "it wrote where no zone is open to it");
@@ -174,7 +175,7 @@ void VerbsRail::BreakBad(Endpoint& endpoint, const std::string& why) {
   Break(endpoint, EPROTO, why);
 }
 
-// The queue pairs go into error; FinishDrain() ends what was on them.
+// Puts the queue pairs into error; FinishDrain() ends what was on them.
 void VerbsRail::Break(Endpoint& endpoint, int error_number, const std::string& why) {
   if (endpoint.phase != Endpoint::Phase::kLive) return;
   const bool connected = endpoint.handshake.link_state() != LinkState::kInit;
@@ -194,7 +195,8 @@ void VerbsRail::Break(Endpoint& endpoint, int error_number, const std::string& w
   Arm(endpoint.timer);
 }
 
-// Everything that was posted has come back, and everything that was received is in the completion queue.
+// True if everything that was posted has come back and everything that was received is in the completion queue, or if
+// the drain is given up.
 bool VerbsRail::IsDrained(const Endpoint& endpoint, Nanoseconds now) {
   if (now >= endpoint.timer) return true;
   const auto& lanes = endpoint.lanes;
@@ -208,7 +210,7 @@ bool VerbsRail::IsDrained(const Endpoint& endpoint, Nanoseconds now) {
   return true;
 }
 
-// After the completion queue was found empty: what had arrived before the end has been told.
+// Called after the completion queue was found empty, so that all that arrived before the end has been reported.
 void VerbsRail::FinishDrains() {
   if (!draining_) return;
   draining_ = false;
@@ -236,9 +238,9 @@ void VerbsRail::FinishDrains() {
   });
 }
 
-// Ends the orders of an endpoint whose queue pairs have given everything back. True when there is something to tell
-// before it goes on: destroying queue pairs may take long (Soft-RoCE waits for packets in a shaper), and their work can
-// move to other rails meanwhile.
+// Ends the orders of an endpoint whose queue pairs have given everything back. True if there are events to deliver
+// first: destroying queue pairs may take long (Soft-RoCE waits for packets in a shaper), and their work can move to
+// other rails meanwhile.
 bool VerbsRail::TellOrders(Endpoint& endpoint) {
   const bool flushed =
       std::all_of(endpoint.lanes.begin(), endpoint.lanes.end(), [](const auto& lane) { return lane->flushed(); });
@@ -251,8 +253,8 @@ void VerbsRail::FinishDrain(Endpoint& endpoint) {
   endpoint.orders_ended = false;
   for (const auto& lane : endpoint.lanes) lanes_.erase(lane->id());
   DropZones(endpoint);
-  // A device that does not say when a queue pair has taken its last receive may be busy with one while the queue pair
-  // goes into error: its fence is there once the queue pair is not.
+  // A device that does not report the last receive may still be busy with one when the queue pair goes into error. Its
+  // fence is in the completion queue once the queue pair is destroyed.
   for (const auto& lane : endpoint.lanes) lane->Destroy();
   PollAllCompletions();
   for (const auto& lane : endpoint.lanes) {
@@ -305,7 +307,7 @@ void VerbsRail::SendState(Endpoint& endpoint) {
 void VerbsRail::Refuse(PeerIndex peer, const Endpoint* endpoint, const Signal& signal, const Refusal& refusal) {
   AddTo(context_.counters.refused_connections, 1);
   Notice(&inbound_notice_, absl::StrCat("refused a peer: ", refusal.text));
-  if (signal.kind == Signal::Kind::kRefused) return;  // two that refuse each other would never end
+  if (signal.kind == Signal::Kind::kRefused) return;  // otherwise two ends could refuse each other for ever
   Signal answer;
   answer.kind = Signal::Kind::kRefused;
   answer.reason = refusal.reason;

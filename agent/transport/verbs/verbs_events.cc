@@ -1,4 +1,5 @@
-// Reports of the device by itself: links that go and come, addresses that change, errors that no completion tells.
+// Events that the device reports by itself: ports that go down and come up, addresses that change, errors without a
+// completion.
 #include <cerrno>
 
 #include "absl/strings/str_cat.h"
@@ -31,7 +32,7 @@ void VerbsRail::ReadDeviceEvents() {
   ibv_async_event event{};
   while (ibv_get_async_event(context_.device->context(), &event) == 0) {
     const DeviceEvent report = Translate(event);
-    ibv_ack_async_event(&event);  // its queue pair cannot be destroyed before
+    ibv_ack_async_event(&event);  // the event's queue pair cannot be destroyed before this
     OnDeviceEvent(report);
   }
 }
@@ -47,7 +48,7 @@ void VerbsRail::SetLink(int error_number) {
                         .error_number = error_number});
 }
 
-// The port has changed. Endpoints that were made for another address end; endpoints that wait try at once.
+// Reads the port, which has changed. Endpoints that were made for another address end; idle endpoints connect at once.
 void VerbsRail::RefreshPort(const std::string& reason, int error_number) {
   const absl::StatusOr<RdmaDevice::Address> address = context_.device->Refresh();
   Notice(&device_notice_, address.ok() ? reason : absl::StrCat(reason, ": ", address.status().message()));

@@ -18,9 +18,9 @@ namespace railsd::verbs {
 namespace {
 
 constexpr int kCompletionBatch = 32;
-// How often it looks again before other work gets its turn.
+// Batches of completions that are polled before other work gets its turn.
 constexpr int kCompletionRounds = 32;
-// How often a thread that never sleeps asks the device for events: each time is a system call.
+// Time between two looks for device events by a thread that never sleeps: each look is a system call.
 constexpr Nanoseconds kReportInterval = 1'000'000;
 // Acknowledging events of the channel takes a lock.
 constexpr unsigned kAcknowledgeBatch = 64;
@@ -55,7 +55,7 @@ absl::Status VerbsRail::Init() {
     const int flags = ::fcntl(fd, F_GETFL);
     if (flags < 0 || ::fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0) return CallFailed(who, "fcntl", errno);
     epoll_event watch{};
-    // A device that is gone keeps its descriptor ready for ever: only the edge counts.
+    // Edge-triggered, because a device that is gone keeps its descriptor ready for ever.
     watch.events = fd == context->async_fd ? EPOLLIN | EPOLLET : EPOLLIN;
     watch.data.fd = fd;
     if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &watch) != 0) return CallFailed(who, "epoll_ctl", errno);
@@ -74,7 +74,7 @@ absl::Status VerbsRail::Init() {
 
 VerbsRail::~VerbsRail() {
   for (auto& [index, endpoint] : endpoints_) Break(*endpoint, ESHUTDOWN, "");
-  // Windows before the queue pairs that they are bound to.
+  // Free windows before the queue pairs that they are bound to.
   zones_.clear();
   free_windows_.clear();
   leaving_.clear();
@@ -237,7 +237,7 @@ void VerbsRail::PollAllCompletions() {
 // Waits for a completion, a wake or the deadline. False: there was something to do already.
 bool VerbsRail::Sleep(Nanoseconds deadline) {
   if (!std::exchange(armed_, true) && ibv_req_notify_cq(completions_.get(), 0) != 0) armed_ = false;
-  if (PollCompletions()) return false;  // one that came before the queue was armed rings no bell
+  if (PollCompletions()) return false;  // a completion from before the queue was armed makes no event
   wake_event_.BeginSleep();
   const Nanoseconds now = Now();
   const Nanoseconds until = std::min(deadline, next_timer_);

@@ -45,15 +45,15 @@ class Endpoint {
   std::optional<RdmaDevice::Address> own;  // that the lanes were made for
   EndpointAddress address;                 // as told to the peer
   std::vector<std::unique_ptr<Lane>> lanes;
-  bool up = false;            // kPeerUp was told
+  bool up = false;            // kPeerUp was pushed
   bool gone = false;          // replaced or removed: it ends with the drain
   bool forgotten = false;     // RemovePeer(): orders are kStopped, and no kPeerDown
-  bool orders_ended = false;  // of the drain that goes on: told, and the queue pairs may still have to be destroyed
+  bool orders_ended = false;  // draining: the orders have ended, the queue pairs still exist
   int error_number = 0;
   uint32_t failures = 0;           // in a row
-  uint32_t tellings = 0;           // of the present state
-  Nanoseconds timer = 0;           // next thing to do; of the drain: when it is given up
-  Nanoseconds receives_until = 0;  // of the drain: how long it waits for the last receives (LastReceives)
+  uint32_t tellings = 0;           // states sent of the present queue pairs
+  Nanoseconds timer = 0;           // of the next task; draining: when the drain is given up
+  Nanoseconds receives_until = 0;  // draining: until when it waits for the last receives (LastReceives)
   Nanoseconds up_since = 0;
   Nanoseconds next_look = 0;  // at the state of the queue pairs
   Nanoseconds last_progress = 0;
@@ -85,7 +85,7 @@ class VerbsRail final : public RailTransport, public ZoneBinder {
   absl::Status PostReceives(uint32_t count);
   void PumpAll();
   bool PollCompletions();
-  // Takes as many completions as the queue can hold, or until it is empty.
+  // Takes completions until the queue is empty, but no more than the queue can hold.
   void PollAllCompletions();
   void OnCompletion(const ibv_wc& completion);
   bool Sleep(Nanoseconds deadline);
@@ -121,7 +121,8 @@ class VerbsRail final : public RailTransport, public ZoneBinder {
 
   // verbs_events.cc: what the device reports.
   void ReadDeviceEvents();
-  // Tells whether this end of the rail works (0), when that has changed; before anything breaks by it.
+  // Reports whether this end of the rail works (0: yes), if that has changed. Called before anything breaks because of
+  // it.
   void SetLink(int error_number);
   void RefreshPort(const std::string& reason, int error_number);
   void BreakAll(int error_number, const std::string& why);
@@ -133,7 +134,7 @@ class VerbsRail final : public RailTransport, public ZoneBinder {
   void Closed(ZoneRef zone, RailEvent::Kind kind = RailEvent::Kind::kZoneClosed);
   void TakeKeysBack(BoundZone& bound);
   void Erase(BoundZone& bound);
-  // The endpoint's queue pairs are about to be destroyed: nothing lands through them any more.
+  // Called before the endpoint's queue pairs are destroyed: nothing lands through them any more.
   void DropZones(const Endpoint& endpoint);
   void OnFence(const ibv_wc& completion);
 
@@ -149,13 +150,13 @@ class VerbsRail final : public RailTransport, public ZoneBinder {
   CompletionQueueHandle completions_;
   SharedReceiveHandle receives_;
   uint32_t receive_count_ = 0;
-  uint32_t receives_owed_ = 0;  // taken out of the shared receive queue, their fences taken or of no use
+  uint32_t receives_owed_ = 0;  // to be posted again: their fences were taken, or are of no use
   bool armed_ = false;          // the channel will tell of the next completion
   unsigned unacknowledged_ = 0;
-  bool dead_ = false;  // the device is
+  bool dead_ = false;  // the device has failed
   int link_error_ = 0;
 
-  std::vector<WindowHandle> free_windows_;  // not bound; the next key of one is another every time
+  std::vector<WindowHandle> free_windows_;  // not bound; each bind gives a window another key
   absl::flat_hash_map<PeerIndex, std::unique_ptr<Endpoint>> endpoints_;
   std::vector<std::unique_ptr<Endpoint>> leaving_;
   absl::flat_hash_map<LaneId, Lane*> lanes_;
@@ -163,13 +164,13 @@ class VerbsRail final : public RailTransport, public ZoneBinder {
   absl::flat_hash_map<uint16_t, std::unique_ptr<BoundZone>> zones_;  // by slot
   uint32_t next_lane_ = 1;
   uint64_t next_generation_ = 1;
-  uint64_t downs_pushed_ = 0;  // in the event queue, after the last kPeerDown
+  uint64_t downs_pushed_ = 0;  // EventQueue::pushed() after the last kPeerDown
   Nanoseconds next_timer_ = INT64_MAX;
   Nanoseconds next_report_ = 0;  // when the device is asked for events next
   Nanoseconds last_completion_ = 0;
   LastReceives last_receives_;
-  bool draining_ = false;        // some endpoint is
-  bool draining_again_ = false;  // the completion queue was not found empty
+  bool draining_ = false;        // an endpoint is draining
+  bool draining_again_ = false;  // PollCompletions() ended before the queue was empty
   std::string inbound_notice_;
   std::string device_notice_;
   std::mt19937_64 random_;

@@ -26,15 +26,15 @@ struct VerbsOptions {
   VerbsTuning tuning;
   ZoneTable* zones = nullptr;        // this node's; outlives the transport
   size_t max_posted_orders = 1024;   // posted, or done with the event not taken
-  size_t max_receive_events = 1024;  // fences that were not taken; receiving pauses while there are so many
+  size_t max_receive_events = 1024;  // fences not taken for which the event queue has room without growing
   SignalSink* signals = nullptr;     // outlives the transport
   absl::Duration min_back_off = absl::Milliseconds(5);  // between attempts to connect; doubles
   absl::Duration max_back_off = absl::Seconds(1);
   absl::Duration drain_time = absl::Seconds(2);      // for the completions of a queue pair in error
-  absl::Duration progress_time = absl::Seconds(30);  // work requests that are outstanding so long are given up
-  // Told in words why an endpoint failed or was refused, what was clamped, what the port reported; on the rail's
-  // thread (while being created: the caller's), never for an order, and not again while the reason stays the same. May
-  // be empty.
+  absl::Duration progress_time = absl::Seconds(30);  // queue pairs without progress for so long are given up
+  // Called with a text when an endpoint fails or is refused, sizes were cut, or the port reports something. Runs on the
+  // rail's thread (on the caller's during creation), never for an order, and not again while the text stays the same.
+  // May be empty.
   std::function<void(const std::string&)> on_notice;
 };
 
@@ -45,7 +45,7 @@ absl::StatusOr<std::unique_ptr<RailTransport>> CreateVerbsTransport(VerbsOptions
 // False when built without libibverbs.
 bool HasVerbs();
 
-// Every RDMA port of the node: ReadRdmaPorts(), with what only the devices know (the active MTU).
+// Every RDMA port of the node: ReadRdmaPorts(), with GIDs and active MTU as the devices report them.
 std::vector<verbs::RdmaPort> DiscoverRdmaPorts();
 
 }  // namespace railsd

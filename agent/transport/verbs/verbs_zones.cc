@@ -27,10 +27,10 @@ void VerbsRail::Bind(std::shared_ptr<const ReceiveZone> zone) {
   ZonePlan plan;
   int error_number = 0;
   if (zones_.contains(zone->ref.slot)) {
-    error_number = EEXIST;  // a broken promise of the caller; what is bound stays as it is
+    error_number = EEXIST;  // the caller's error; the bound zone stays as it is
   } else if (endpoint == nullptr || endpoint->phase != Endpoint::Phase::kLive ||
              endpoint->handshake.link_state() == LinkState::kInit) {
-    // Connected will do: the peer may be up, and send READY, a moment before this end has heard so.
+    // State kConnected suffices: the peer may be up, and send READY, a moment before this end has heard so.
     error_number = ENOTCONN;
   } else if (zone->keys.size() <= context_.rail.value() || !PlanWindows(zone->memory, context_.rail, &plan)) {
     error_number = EINVAL;  // a segment is not registered here
@@ -53,7 +53,7 @@ void VerbsRail::Bind(std::shared_ptr<const ReceiveZone> zone) {
   if (bound.pending == 0) OnSettled(bound);
 }
 
-// One for each of the plan; none when the zone is to be weak.
+// Takes a memory window for each window of the plan, or none if the zone is to be weak.
 void VerbsRail::TakeWindows(BoundZone& bound) {
   const size_t count = bound.plan.windows.size();
   if (!context_.device->has_windows() || count > options_.tuning.max_windows) return;
@@ -77,7 +77,7 @@ void VerbsRail::TakeWindows(BoundZone& bound) {
   }
 }
 
-// All that was asked for the zone is done.
+// Called when all binds, or all invalidates, of the zone are done.
 void VerbsRail::OnSettled(BoundZone& bound) {
   if (bound.state == BoundZone::State::kClosing) {
     Erase(bound);
@@ -107,13 +107,13 @@ void VerbsRail::Unbind(ZoneRef zone, bool writers_stopped) {
   } else if (writers_stopped) {
     TakeKeysBack(bound);
   } else {
-    // Without a key a device refuses the next packet, but Soft-RoCE does not wait for the one that it is writing.
+    // Without a key a device refuses the next packet. Soft-RoCE does not wait for the packet that it is writing.
     bound.state = BoundZone::State::kClosing;  // DropZones() ends it
     Break(*bound.endpoint, ECONNRESET, "a zone was closed under a writer that has not stopped");
   }
 }
 
-// On queue pairs that are in error DropZones() ends it.
+// Invalidates the zone's windows. If the queue pairs are in error, DropZones() ends the zone instead.
 void VerbsRail::TakeKeysBack(BoundZone& bound) {
   bound.state = BoundZone::State::kClosing;
   if (bound.windows.empty() && bound.endpoint->phase == Endpoint::Phase::kLive) {
@@ -134,18 +134,18 @@ void VerbsRail::Erase(BoundZone& bound) {
 
 void VerbsRail::DropZones(const Endpoint& endpoint) {
   std::erase_if(context_.settled, [&](const BoundZone* bound) { return bound->endpoint == &endpoint; });
-  // Their windows go with them, as they must before the queue pair that they are bound to.
+  // The windows end with the zones, because they must be freed before the queue pair that they are bound to.
   absl::erase_if(zones_, [&](const auto& entry) {
     const BoundZone& bound = *entry.second;
     if (bound.endpoint != &endpoint) return false;
-    // Whatever broke it: the rail is down to that peer, and the others may do without it.
+    // ENOTCONN whatever the cause: the rail is down to that peer, and other rails may carry the exchange.
     if (bound.state == BoundZone::State::kOpening) Opened(*bound.zone, 0, ENOTCONN);
     if (bound.state == BoundZone::State::kClosing || bound.close_soon) Closed(bound.zone->ref);
     return true;
   });
 }
 
-// All that the peer posted of an exchange to this rail before it is in memory.
+// Takes a fence: all bytes of the exchange that the peer posted to this rail before it are in memory.
 void VerbsRail::OnFence(const ibv_wc& completion) {
   const auto lane = lanes_by_number_.find(completion.qp_num);
   if (lane == lanes_by_number_.end()) {  // of a queue pair that is gone
@@ -160,7 +160,7 @@ void VerbsRail::OnFence(const ibv_wc& completion) {
   const bool bad =
       state == ZoneTable::State::kUnknown || fence.weight == 0 || (zone != nullptr && zone->peer != endpoint.peer.peer);
   if (zone == nullptr || bad) {
-    ++receives_owed_;  // a zone that is closed needs none
+    ++receives_owed_;  // a closed zone needs no fence
   } else {
     AddTo(context_.counters.rx_fences, 1);
     context_.events.Push({.kind = RailEvent::Kind::kFence,

@@ -8,13 +8,14 @@
 
 namespace railsd::verbs {
 
-// One queue pair of this rail, in the whole life of the transport: completions of one that is gone find nothing.
+// Names a queue pair of this rail. Queue pairs that follow get other ids, so a completion of a destroyed one finds
+// none.
 using LaneId = StrongId<class LaneIdTag, uint32_t>;
 
 struct WorkRequestId {
   enum class Kind : uint8_t {
     kSend = 1,     // a write, a bind or an invalidate: all up to `sequence` on its queue pair are done
-    kDrain = 2,    // the last of a queue pair in error
+    kDrain = 2,    // the marker behind the work requests of a queue pair in error
     kReceive = 3,  // a fence's; no queue pair
   };
   Kind kind = Kind::kSend;

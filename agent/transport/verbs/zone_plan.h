@@ -11,8 +11,8 @@
 
 namespace railsd::verbs {
 
-// The queue pair, of those to one peer, that an exchange uses: equal at both ends, so that a fence comes after the
-// bytes before it.
+// The queue pair, of those to one peer, that an exchange uses. Both ends choose the same one. All bytes of an exchange
+// take one queue pair, so that a fence arrives after the bytes before it.
 constexpr size_t LaneOf(const ZoneRef& zone, size_t lanes) { return zone.slot % lanes; }
 
 struct ZonePlan {
@@ -22,7 +22,7 @@ struct ZonePlan {
     uint64_t length_bytes = 0;
   };
   std::vector<Window> windows;
-  std::vector<uint32_t> window_of;  // by piece of the zone's memory, as its keys
+  std::vector<uint32_t> window_of;  // index in `windows`, by piece of the zone's memory
 };
 
 // Pieces that touch each other and lie in one segment share a window. False when a segment is not registered on this
