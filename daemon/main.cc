@@ -147,7 +147,8 @@ absl::StatusOr<std::unique_ptr<TlsFiles>> OpenTls(const Config& config, const st
   return TlsFiles::Open(config.tls, config.node, log);
 }
 
-// For --check-config. OK if the caller may not read the files, because often only the daemon may read the key.
+// Checks the files for --check-config. OK if the caller may not read them, because often only the daemon may read the
+// key.
 absl::Status CheckTlsFiles(const Config& config) {
   if (config.tls.mode != TlsMode::kMutual) return absl::OkStatus();
   const absl::StatusOr<TlsMaterial> material = ReadTlsMaterial(config.tls);
@@ -377,13 +378,14 @@ absl::Status Run(Config config, Reloader::Load load) {
   (*descriptors)->StopAccepting();
   DrainAgent(agent->get(), reloader.config().timeouts.drain, log.get());
   status_port.reset();
-  // Calls end before sessions. A client that learns first that its session is over counts its last job as lost. A ring
-  // is read to its end after that; it says nothing from now on, so that no session hears of another one's end.
+  // Calls end before sessions, because a client that learns first that its session is over counts its last job as lost.
+  // Clients read their rings to the end even then. Rings get no more records from now on, so that no session hears of
+  // another session's end.
   const absl::Time calls_end = SteadyNow() + absl::Milliseconds(500);
   for (const auto& server : *servers) server->Shutdown(std::max(calls_end - SteadyNow(), absl::ZeroDuration()));
   (*rings)->Stop();
-  // Tells the peers that this daemon ends before its sessions end. Otherwise the peers take its trainers for dead, and
-  // groups that wait for the daemon cannot go on.
+  // Tells the peers that this daemon ends before its sessions end. Otherwise the peers conclude that its trainers have
+  // died, and groups that wait for the daemon cannot go on.
   peers->Stop();
   descriptor_server = nullptr;
   descriptors->reset();

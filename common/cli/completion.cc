@@ -15,7 +15,7 @@ namespace {
 struct Flag {
   std::string name;  // "--json", "-h"
   bool takes_value = false;
-  std::string choices;  // the only values, separated by blanks; empty when there are others
+  std::string choices;  // the allowed values, separated by blanks; empty: any value
   std::string help;
 };
 
@@ -25,7 +25,7 @@ struct Command {
   std::vector<Flag> flags;
 };
 
-// "even skewed" of "HOW:{even,skewed}", which is how CLI11 names the type of an option with a list of values.
+// "even skewed" from "HOW:{even,skewed}", CLI11's name of the type of an option with a list of values.
 std::string ChoicesOf(const CLI::Option& option) {
   const std::string type = option.get_type_name();
   const size_t begin = type.find('{'), end = type.find('}');
@@ -73,7 +73,7 @@ std::string Quoted(absl::string_view text) {
 std::string Bash(const Program& program) {
   const auto& [name, commands, globals] = program;
   std::string cases, names;
-  std::map<std::string, std::string> values;  // options that take one, and its choices
+  std::map<std::string, std::string> values;  // the choices of each option that takes a value
   const auto add_values = [&values](const std::vector<Flag>& flags) {
     for (const Flag& flag : flags) {
       if (flag.takes_value) values[flag.name] = flag.choices;
@@ -124,7 +124,7 @@ std::string Bash(const Program& program) {
                       name, " ", name, "\n");
 }
 
-// One entry of _arguments; its brackets, colons and quotes mean something to zsh.
+// One entry of _arguments. Escapes brackets, colons and quotes, which have a meaning in zsh.
 std::string ZshFlag(const Flag& flag) {
   const std::string help = absl::StrReplaceAll(flag.help, {{"[", "\\["}, {"]", "\\]"}, {":", "\\:"}});
   const std::string value = !flag.takes_value      ? ""

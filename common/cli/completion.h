@@ -1,4 +1,4 @@
-// Completion for shells, made from the command tree itself, so that it cannot fall behind it.
+// Completion for shells, made from the command tree, so that it follows every change of the commands.
 #ifndef RAILSD_COMMON_CLI_COMPLETION_H_
 #define RAILSD_COMMON_CLI_COMPLETION_H_
 
@@ -13,7 +13,8 @@ class App;
 
 namespace railsd::cli {
 
-// The script for `shell`: bash, zsh or fish; INVALID_ARGUMENT for others. Hidden options and commands stay out of it.
+// The script for `shell`: bash, zsh or fish; INVALID_ARGUMENT for another shell. Leaves out hidden options and
+// commands.
 absl::StatusOr<std::string> CompletionScript(const CLI::App& app, absl::string_view shell);
 
 }  // namespace railsd::cli

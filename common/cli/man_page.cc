@@ -13,7 +13,8 @@
 namespace railsd::cli {
 namespace {
 
-// Text that roff takes literally: no requests, no escapes, and hyphens that can be searched for and copied.
+// Text that roff prints literally: without requests and escapes, and with plain hyphens, which can be searched and
+// copied.
 std::string Literal(absl::string_view text) {
   std::string out = absl::StrReplaceAll(text, {{"\\", "\\e"}, {"-", "\\-"}});
   if (absl::StartsWith(out, ".") || absl::StartsWith(out, "'")) out.insert(0, "\\&");
@@ -32,7 +33,7 @@ std::string Paragraphs(absl::string_view text) {
   return absl::StrCat(absl::StrJoin(lines, "\n.PP\n"), "\n");
 }
 
-// "HOW" of "HOW:{even,skewed}", which is how CLI11 names the type of an option with a list of values.
+// "HOW" from "HOW:{even,skewed}", CLI11's name of the type of an option with a list of values.
 std::string TypeOf(const CLI::Option& option) {
   if (option.get_type_size_max() == 0) return "";
   const std::string type = option.get_type_name();
@@ -54,7 +55,7 @@ std::string Options(const CLI::App& app) {
     std::vector<std::string> names;
     for (const std::string& name : option->get_snames()) names.push_back(Bold(absl::StrCat("-", name)));
     for (const std::string& name : option->get_lnames()) names.push_back(Bold(absl::StrCat("--", name)));
-    if (names.empty()) {  // a positional one goes by its type
+    if (names.empty()) {  // a positional argument has no option names
       absl::StrAppend(&out, ".TP\n", Italic(absl::AsciiStrToUpper(option->get_name())), "\n",
                       Literal(option->get_description()), "\n");
       continue;
@@ -73,7 +74,8 @@ std::string Commands(const CLI::App& app) {
   return out;
 }
 
-// Lists of a footer: a heading that ends with a colon, and indented lines of a code, two blanks, its meaning.
+// Formats the lists of a footer. A list has a heading that ends with a colon, and indented lines: a code, two blanks,
+// its meaning.
 std::string Footer(absl::string_view footer) {
   std::string out;
   for (absl::string_view line : absl::StrSplit(footer, '\n', absl::SkipWhitespace())) {

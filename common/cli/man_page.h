@@ -17,12 +17,12 @@ struct ManPageOptions {
   int section = 1;
   // Other pages, as in "railsd(8)".
   std::vector<std::string> see_also{};
-  // Files that the program knows, each with what it is.
+  // Files that the program uses, each with its description.
   std::vector<std::pair<std::string, std::string>> files{};
 };
 
-// The page of a program in the language of man(7): its options, its commands with theirs, and the footer's list of exit
-// codes. Hidden options and commands stay out of it.
+// The page of a program in the language of man(7): its options, its commands with their options, and the footer's list
+// of exit codes. Leaves out hidden options and commands.
 std::string ManPage(const CLI::App& app, const ManPageOptions& options);
 
 }  // namespace railsd::cli

@@ -17,7 +17,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kMaxDepth = 16;  // of objects and arrays; messages have 5
 
-// One value of a field: the field's, or the element of a list at `index`.
+// One value: of a field, or of the element of a list at `index`.
 class Value {
  public:
   Value(const Message& message, const FieldDescriptor* field, int index = -1)
@@ -75,8 +75,8 @@ class Value {
   const int index_;  // -1: the field is no list
 };
 
-// Does a list of these mean an object? A map of the proto would, but its code is not the same in a program that
-// ThreadSanitizer watches as in the system's library.
+// True if a list of these messages stands for an object. The protos do not use maps for this, because protobuf's code
+// for maps in a program with ThreadSanitizer does not match the system's library.
 bool IsEntry(const FieldDescriptor* field) {
   const auto* const type = field->message_type();
   return field->is_repeated() && type != nullptr && type->field_count() == 2 && type->field(0)->name() == "name" &&

@@ -7,7 +7,7 @@
 //
 // Each direction is a ring of bytes. A record is a RecordHeader and its payload, padded to 16 bytes; it may wrap around
 // the end. Both counters of a direction only rise: `written` is in the memory of the writer, `taken` in the memory of
-// the reader. Everything in the other side's memory is hostile. It is copied once before it is looked at.
+// the reader. The other side's memory is hostile: each side copies a value or record once, and then checks the copy.
 #ifndef RAILS_COMMON_RING_RING_H_
 #define RAILS_COMMON_RING_RING_H_
 
@@ -27,7 +27,7 @@ inline constexpr size_t kDataOffset = 4096;            // of the records in each
 inline constexpr size_t kMemoryBytes = kDataOffset + kDataBytes;
 // Longest payload of one record. A longer request travels in several records (kMore), an answer may not be longer.
 inline constexpr size_t kMaxPayloadBytes = kDataBytes / 2;
-// Reports of jobs leave this much of the answer ring to answers.
+// Room in the answer ring that reports of jobs leave free for answers.
 inline constexpr size_t kReservedForAnswersBytes = kDataBytes / 2;
 
 // At the begin of the request memory; the client writes it.
@@ -45,8 +45,8 @@ struct AnswerControl {
   alignas(64) std::atomic<uint64_t> written;  // bytes of answers and reports
   alignas(64) std::atomic<uint64_t> taken;    // bytes of requests
   alignas(64) std::atomic<uint32_t> sleeps;   // 1: ring the doorbell after each request
-  // Reports that found no room; WaitJob still answers for their jobs. The doorbell rings for them as for records, so a
-  // client looks here, too, between setting `sleeps` and sleeping.
+  // Number of reports that found no room; WaitJob still answers for their jobs. The doorbell rings for them as for
+  // records, so a client checks this, too, after it has set `sleeps` and before it sleeps.
   std::atomic<uint64_t> missed;
 };
 
@@ -55,15 +55,16 @@ static_assert(sizeof(RequestControl) <= kDataOffset && sizeof(AnswerControl) <= 
 
 // The kind of a record. The payload is the serialized message.
 enum class Kind : uint16_t {
-  // Requests. Each has an id that the client chooses and that no unanswered request has.
+  // Requests. The client chooses the id of each; no unanswered request has the same id.
   kSubmit = 1,         // SubmitAllToAllRequest
   kWaitJob = 2,        // WaitJobRequest
   kCancelJob = 3,      // CancelJobRequest
   kJoinGroup = 4,      // JoinGroupRequest
   kLeaveGroup = 5,     // LeaveGroupRequest
   kRemoveSegment = 6,  // RemoveSegmentRequest
-  // Empty; the id is of a call that the client gives up, which is answered with CANCELLED. It has no answer of its own,
-  // and no effect if the answer is on its way: a client that gave up a join and reads OK leaves the group itself.
+  // Gives up the unanswered call with this id, which is then answered with CANCELLED. The payload is empty. It gets no
+  // answer of its own, and has no effect if the call's answer is already written: a client that gave up a join and then
+  // reads OK must leave the group itself.
   kGiveUp = 7,
   kPrepare = 8,           // PrepareAllToAllRequest
   kSubmitPrepared = 9,    // SubmitPreparedRequest
@@ -95,13 +96,13 @@ class Writer {
 
   // Bytes that may be written now. -1: the other side's counter is impossible.
   int64_t Room() const {
-    // Sequentially consistent with wants_room, as `taken` below: either the writer sees the room, or the reader sees
-    // that it is wanted.
+    // Sequentially consistent with wants_room, as the store to `taken` in Next(): either the writer sees the room, or
+    // the reader sees wants_room.
     const uint64_t used = end_ - taken_->load(std::memory_order_seq_cst);
     return used > kDataBytes ? -1 : static_cast<int64_t>(kDataBytes - used);
   }
-  // The caller has seen that there is room for RecordBytes(payload). The record is visible on return; the caller then
-  // looks whether the other side sleeps.
+  // Writes a record. The caller has checked that Room() is at least RecordBytes(payload). The record is visible on
+  // return; the caller must then check whether the other side sleeps.
   void Write(Kind kind, uint16_t flags, uint64_t id, absl::string_view payload) {
     const RecordHeader header = {static_cast<uint32_t>(payload.size()), static_cast<uint16_t>(kind), flags, id};
     Put(end_, &header, sizeof(header));
@@ -121,7 +122,7 @@ class Writer {
   std::byte* const data_;
   std::atomic<uint64_t>* const written_;
   const std::atomic<uint64_t>* const taken_;
-  uint64_t end_ = 0;  // own copy: what the memory says is not believed, even if it is the own one
+  uint64_t end_ = 0;  // own copy of `written`, which is never read back from shared memory
 };
 
 // Reads one direction. One thread at a time.
@@ -138,8 +139,8 @@ class Reader {
   Reader(const std::byte* data, const std::atomic<uint64_t>* written, std::atomic<uint64_t>* taken)
       : data_(data), written_(written), taken_(taken) {}
 
-  // Copies the next record out of the ring and frees its place. `payload` keeps its capacity between calls. The length
-  // is read once: a writer that changes it meanwhile does not get more than `most_bytes` taken.
+  // Copies the next record out of the ring and frees its place. `payload` keeps its capacity between calls. Reads the
+  // length once, so that a hostile writer that changes it meanwhile cannot exceed `most_bytes`.
   Result Next(RecordHeader* header, std::string* payload, size_t most_bytes = kMaxPayloadBytes) {
     const uint64_t present = written_->load(std::memory_order_seq_cst) - begin_;
     if (present == 0) return Result::kNothing;

@@ -13,7 +13,7 @@
 namespace railsd {
 namespace {
 
-// Files that packages install beside the program; their options are hidden.
+// Prints the manual page or a completion script, for packages. The options for it are hidden.
 CommandLine TellOfItself(const CLI::App& app, const std::string& shell) {
   CommandLine out;
   out.action = Action::kExit;
@@ -101,7 +101,7 @@ CommandLine ParseCommandLine(int argc, char** argv) {
 
 namespace {
 
-// Replaces the host of both listeners; one that is off stays off.
+// Replaces the host of both listeners; a listener that is off stays off.
 absl::Status ListenAt(const std::string& host, Config* config) {
   for (std::string* listen : {&config->control_listen, &config->metrics_listen}) {
     if (listen->empty()) continue;

@@ -20,13 +20,13 @@ struct CommandLine {
   std::string config_path;
   bool json = false;     // kListDevices
   bool resolve = false;  // kPrintConfig: with the rails and addresses of this machine
-  // Over the file; empty: as the file says.
+  // Override the file; empty: the file's value.
   std::string node, listen, socket_dir, log_level, log_format;
 };
 
 CommandLine ParseCommandLine(int argc, char** argv);
 
-// Loads the file and puts the flags over it.
+// Loads the file, then overrides it with the flags.
 absl::StatusOr<Config> ConfigFor(const CommandLine& line);
 
 }  // namespace railsd

@@ -16,7 +16,7 @@
 namespace railsd {
 
 inline constexpr size_t kMaxRails = 64;
-// Largest file that is read at all; hostile input ends here.
+// Largest file that is read.
 inline constexpr size_t kMaxConfigBytes = 1 << 20;
 
 struct StaticPeerConfig {
@@ -34,9 +34,9 @@ struct DnsPeersConfig {
 };
 
 enum class TlsMode : uint8_t {
-  kUnset,      // right only without control.listen
+  kUnset,      // allowed only without control.listen
   kMutual,     // TLS 1.3; both ends show a certificate
-  kPlainText,  // asked for
+  kPlainText,  // the file asks for it
 };
 
 // The error at both ends of a connection if their modes differ.
@@ -57,7 +57,7 @@ struct TlsConfig {
   friend bool operator==(const TlsConfig&, const TlsConfig&) = default;
 };
 
-// Limits of what listens, besides AgentLimits.
+// Limits of the daemon's listeners, besides AgentLimits.
 struct ConnectionLimits {
   uint32_t max_control_connections = 4096;
   uint32_t max_control_connections_per_address = 64;
@@ -83,7 +83,7 @@ struct TimeoutsConfig {
   absl::Duration http = absl::Seconds(5);
 };
 
-// Sessions that share the node, told apart by credentials or by the socket that they come to.
+// One tenant. Sessions belong to it by their credentials, or by the socket that they connect to.
 struct TenantConfig {
   std::string name;
   std::vector<std::string> users = {}, groups = {};  // of the system, names or numbers
@@ -103,8 +103,8 @@ struct LogConfig {
 
 // The choice of `rails: auto`. Rules as in daemon/config/port_rule.h.
 struct AutoRailsConfig {
-  std::vector<std::string> take;   // ports that one of them fits, in whatever state; empty: every usable port
-  std::vector<std::string> leave;  // but none that one of these fits
+  std::vector<std::string> take;   // take ports that fit one of these rules, in any state; empty: every usable port
+  std::vector<std::string> leave;  // except ports that fit one of these rules
   uint32_t count = 0;              // how many rails there must be; 0: any number
   friend bool operator==(const AutoRailsConfig&, const AutoRailsConfig&) = default;
 };
@@ -118,10 +118,10 @@ struct Config {
   std::string operator_group;     // name or number; empty: the daemon's own
   std::string control_listen;     // empty: no control socket, so no peers
   TlsConfig tls;
-  // As written: speed 0 asks the interface; a device may be a pattern and a name may be open then (`ChooseRails` of
-  // daemon/lifecycle/rail_choice.h fills them in).
+  // As in the file: speed 0 means the speed of the interface or port. If a device is a pattern, the name may be empty;
+  // ChooseRails() of daemon/lifecycle/rail_choice.h fills both in.
   std::vector<RailSpec> rails;
-  bool auto_rails = false;  // the RDMA ports that `auto_rails_choice` means; `rails` is empty then
+  bool auto_rails = false;  // rails are the RDMA ports that `auto_rails_choice` selects; `rails` is empty then
   AutoRailsConfig auto_rails_choice;
   std::vector<StaticPeerConfig> static_peers;
   DnsPeersConfig dns;
@@ -136,7 +136,7 @@ struct Config {
   uint32_t copy_threads = 0;  // 0: by the processors
   VerbsTuning verbs;
   HealthOptions health;
-  std::vector<TenantConfig> tenants;  // empty: everybody is of kDefaultTenant
+  std::vector<TenantConfig> tenants;  // empty: every session belongs to kDefaultTenant
   AgentLimits limits;
   ConnectionLimits connections;
   uint32_t finished_jobs_kept = 256;
@@ -149,7 +149,7 @@ struct Config {
 // Where the sockets of a tenant are: SOCKET_DIR/tenants/NAME.
 std::string TenantSocketDir(const std::string& socket_dir, const std::string& tenant);
 
-// As the agent wants them: kDefaultTenant without quotas when none are configured.
+// The tenants for the agent: kDefaultTenant without quotas if none are configured.
 std::vector<TenantOptions> TenantOptionsFrom(const Config& config);
 
 // Reads a configuration. Error: INVALID_ARGUMENT with every mistake found, one a line:
@@ -165,20 +165,20 @@ std::string PrintConfig(const Config& config);
 
 // First 16 hexadecimal digits of the SHA-256 of PrintConfig(): equal on nodes that run the same settings.
 std::string ConfigHash(const Config& config);
-// The same without the keys that belong to one node: its name, files, listeners, rails and peers. Equal on all nodes of
-// a cluster with the same settings.
+// ConfigHash() without the keys that belong to one node (name, files, listeners, rails, peers): equal on all nodes of a
+// cluster with the same settings.
 std::string SharedConfigHash(Config config);
 
-// One key whose value differs: "limits.max_groups". A list ("peers.static") is one value; of tenants each key is one
-// ("tenants.NAME.quota.jobs"), and the list of their names ("tenants"). Values as YAML.
+// One key whose value differs, such as "limits.max_groups", with its values as YAML. A list is one value, with
+// exceptions: "tenants" is the list of names, and each key of a tenant is a key of its own ("tenants.NAME.quota.jobs").
 struct ConfigDifference {
   std::string key, before, after;
   friend bool operator==(const ConfigDifference&, const ConfigDifference&) = default;
 };
 std::vector<ConfigDifference> DiffConfigs(const Config& before, const Config& after);
 
-// `in_force` with what a running daemon can take over from `wanted`: the log's level, limits, quotas of the
-// tenants that both have, the peers that are listed, how long jobs, joins and drains may take.
+// `in_force`, changed to `wanted` in the keys that a running daemon can take over: the log's level, limits, quotas and
+// shares of tenants that both have, static peers, time limits of jobs, joins and drains.
 Config WithLiveChanges(const Config& in_force, const Config& wanted);
 
 // All keys with their defaults and whether a running daemon takes over a change, as a table in Markdown.

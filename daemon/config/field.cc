@@ -22,7 +22,7 @@ Mistake Printable(size_t max_length, bool may_be_empty) {
     if (text.size() > max_length) return absl::StrCat("longer than ", max_length, " bytes");
     const auto control = [](unsigned char c) { return c < 0x20 || c == 0x7f; };
     if (std::any_of(text.begin(), text.end(), control)) return "holds control characters";
-    // Other bytes may be no UTF-8, which would not survive being printed and read back.
+    // Other bytes may not be UTF-8, and then PrintConfig() could not be read back.
     if (!std::all_of(text.begin(), text.end(), absl::ascii_isascii)) return "holds bytes that are not ASCII";
     return may_be_empty || !text.empty() ? "" : "empty";
   };

@@ -21,34 +21,34 @@ namespace railsd {
 
 struct FieldOptions {
   bool live = false;             // a running daemon takes over a change
-  bool required = false;         // in the mapping that holds the key
+  bool required = false;         // the mapping must have the key
   bool omit = false;             // not printed
   bool id = false;               // names an element of a list
-  bool flow = false;             // a mapping, or each of a list, that is printed on one line
+  bool flow = false;             // a mapping or list that is printed on one line
   bool quoted = false;           // printed in quotes, so that a name like "no" or "0660" stays a text
-  bool lenient = false;          // what is not one value counts as an empty text
-  const char* unique = nullptr;  // the mistake if another field of this `unique` has the same text; null: it may
+  bool lenient = false;          // a node that is not one value counts as an empty text
+  const char* unique = nullptr;  // the mistake if two fields with this `unique` have the same text; null: they may
 };
 
-// Why a text is no such value; empty: it is one.
+// Returns why a text is not a valid value; empty: it is valid.
 using Mistake = std::function<std::string(const std::string& text)>;
 // Values by key.
 using Texts = std::map<std::string, std::string>;
 // Mistakes, each after its key in a mapping; an empty key: the whole mapping.
 using Mistakes = std::vector<std::pair<std::string, std::string>>;
-// Called after a mapping or list has been read, for what no single key can tell. `given` holds the keys of the mapping
-// that the file has.
+// Called after a mapping or list has been read, for checks across keys. `given`: the keys of the mapping that the file
+// has, with their texts.
 using Check = std::function<Mistakes(const Texts& given)>;
 
 struct Field {
   enum class Kind : uint8_t { kValue, kMapping, kList };
 
-  std::string name;  // of an element of a list: the value of its `id`
+  std::string name;  // of the key; for an element of a list: the value of its `id`
   Kind kind = Kind::kValue;
   FieldOptions options = {};
   // A value:
   std::string text = {};  // as printed
-  // Gives the member this value, or says why it is none. A list may have it, too: for a word that stands for a list.
+  // Gives the member this value, or returns why it is not valid. A list has it if a word may stand in its place.
   Mistake set = {};
   // Keys of a mapping in the order of printing; elements of a list.
   std::vector<Field> fields = {};
@@ -90,7 +90,7 @@ Field FileMode(const char* name, uint32_t& member);
 
 Mistake Printable(size_t max_length, bool may_be_empty = true);  // ASCII
 Mistake AbsolutePath(size_t max_length, bool may_be_empty);
-// `hint` is the mistake; null: it tells the names, but no empty one.
+// `hint`: text of the mistake; null: a list of the names that are not empty.
 Mistake OneOf(const std::vector<std::string>& names, const char* hint = nullptr);
 Mistake Name(size_t max_length);
 std::string TenantNameMistake(const std::string& text);
@@ -103,7 +103,7 @@ std::string PortRuleMistake(const std::string& text);
 Field Text(const char* name, std::string& member, const Mistake& mistake, FieldOptions options = {});
 Field TextList(const char* name, std::vector<std::string>& members, size_t max_items, const Mistake& mistake);
 
-// One of `names`, which are in the order of the values of the enum.
+// One of `names`, in the order of the enum's values.
 template <class Enum>
 Field Choice(const char* name, Enum& member, const std::vector<std::string>& names, FieldOptions options = {},
              const char* hint = nullptr) {

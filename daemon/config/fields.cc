@@ -55,11 +55,11 @@ Fields TlsFields(TlsConfig& tls) {
   };
 }
 
-// Addresses of rails, host to ports; port 0: no port was given.
+// Maps the hosts of rail addresses to their ports; port 0: no port was given.
 using RailAddresses = std::map<std::string, std::set<uint16_t>>;
 
-// No two rails share an address and port. Rails of a test share the one loopback address of IPv6: the kernel finds a
-// port for each. `taken` holds the addresses read so far, and takes this one.
+// Checks that no two rails share an address and port, and adds this address to `taken`. Rails of tests may share a
+// loopback address without ports: the kernel chooses a port for each rail.
 std::string RailAddressMistake(const std::string& text, RailAddresses& taken) {
   if (std::string why = IpAddressMistake(text); !why.empty()) return why;
   const HostPort own = *ParseHostPort(text, true);
@@ -76,7 +76,7 @@ bool IsPattern(const RailSpec& rail) {
   return device.ok() && device->pattern();
 }
 
-// The keys of a rail must fit each other. `rails` are those read so far.
+// Checks that the keys of a rail fit each other. `rails`: the rails read so far.
 Mistakes CheckRail(const Texts& given, const std::vector<RailSpec>& rails, RailSpec& rail) {
   const std::string transport = given.contains("transport") ? given.at("transport") : "";
   const bool has_device = given.contains("device"), has_address = given.contains("address");
@@ -106,7 +106,7 @@ Mistakes CheckRail(const Texts& given, const std::vector<RailSpec>& rails, RailS
   return out;
 }
 
-// Names the rails that have no name. The index of rails after a pattern is not known.
+// Gives names to rails without a name. After a pattern the index of a rail, and so its name, is not known yet.
 Mistakes CheckRails(std::vector<RailSpec>& rails) {
   bool counted = true;
   for (size_t i = 0; i < rails.size(); ++i) {
@@ -173,7 +173,7 @@ std::string PeerAddressMistake(const std::string& text) {
 }
 
 Field PeersField(Config& c) {
-  const auto taken = std::make_shared<RailAddresses>();  // by rails of all peers
+  const auto taken = std::make_shared<RailAddresses>();  // addresses of the rails of all peers
   const auto peer_field = [taken](StaticPeerConfig& peer) {
     const auto rail_mistake = [&peer, taken](const std::string& text) -> std::string {
       if (!IsVerbsAddress(text)) return RailAddressMistake(text, *taken);
@@ -274,8 +274,8 @@ Field TenantField(TenantConfig& tenant) {
   return Section(tenant.name, fields);
 }
 
-// Not live: max_world_size, which peers were told, and max_ranges_per_submission, max_name and max_join_key, by which
-// the services check requests before the agent sees them.
+// Not live: max_world_size, because HELLOs have told it to peers; max_ranges_per_submission, max_name and max_join_key,
+// because the services check requests by their own copy of them.
 Fields LimitFields(Config& c) {
   AgentLimits& agent = c.limits;
   ConnectionLimits& connections = c.connections;
@@ -356,7 +356,7 @@ std::vector<Field> ConfigFields(Config& c) {
       Section("dns", dns, {.omit = c.dns.name.empty(), .flow = true}),
   };
   const auto metrics_address = [](const std::string& text) {
-    // As Debian builds it.
+    // Debian builds the library without IPv6.
     return absl::StartsWith(text, "[") ? "the library that serves HTTP knows no IPv6" : ListenMistake(text);
   };
   const Fields metrics = {

@@ -13,23 +13,23 @@ namespace railsd {
 
 class IpNetwork {
  public:
-  // "10.16.0.0/12", "fd00::/64". Bits behind the prefix do not count. INVALID_ARGUMENT: it is no network.
+  // "10.16.0.0/12", "fd00::/64". Bits behind the prefix do not count. INVALID_ARGUMENT: the text is not a network.
   static absl::StatusOr<IpNetwork> Parse(absl::string_view text);
 
   // "10.16.0.0/12". Bits behind the prefix are 0.
   std::string Text() const;
 
-  // Whether a numeric address, with or without a scope ("fe80::1%eth0"), lies in it. Other texts do not.
+  // True if `address` is a numeric address in the network, with or without a scope ("fe80::1%eth0").
   bool Contains(const std::string& address) const;
-  // `address` as in IPv6; IPv4 is mapped (::ffff:10.0.0.1).
+  // `address`: in IPv6's form; an IPv4 address is mapped (::ffff:10.0.0.1).
   bool Contains(const std::array<uint8_t, 16>& address) const;
 
  private:
   std::array<uint8_t, 16> bytes_{};  // IPv4 mapped
-  uint32_t bits_ = 0;                // of the prefix, in these 128
+  uint32_t bits_ = 0;                // length of the prefix, in the mapped form
 };
 
-// Whether the text is meant as a network: it has a slash.
+// True if the text is meant as a network, because it has a slash.
 inline bool LooksLikeNetwork(absl::string_view text) { return text.find('/') != absl::string_view::npos; }
 
 }  // namespace railsd

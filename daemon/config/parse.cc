@@ -29,7 +29,7 @@ std::string Shown(absl::string_view value) {
   return out;
 }
 
-// Mistakes in the order in which they were found. Reporting stops, not reading, after `kMaxReported`.
+// Mistakes in the order in which they were found. Keeps the first kMaxReported, and counts the others.
 class ConfigErrors {
  public:
   explicit ConfigErrors(absl::string_view file) : file_(file) {}
@@ -56,7 +56,8 @@ class ConfigErrors {
   size_t count_ = 0;
 };
 
-// Sees the document before it is built, to refuse what could blow up in building.
+// Sees the events of a document before its nodes are built. Refuses input whose nodes could take unlimited memory or
+// stack.
 class Screen final : public YAML::EventHandler {
  public:
   explicit Screen(ConfigErrors* errors) : errors_(errors) {}
@@ -72,7 +73,7 @@ class Screen final : public YAML::EventHandler {
   void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                        YAML::EmitterStyle::value) override {
     Check(mark, tag, anchor);
-    // Leaves the parser at once: it recurses with the depth.
+    // Throws, because the parser recurses with the depth and would go on.
     if (++depth_ > kMaxDepth) throw YAML::ParserException(mark, absl::StrCat("nested deeper than ", kMaxDepth));
   }
   void OnSequenceEnd() override { --depth_; }
@@ -97,8 +98,8 @@ class Screen final : public YAML::EventHandler {
   bool ok_ = true;
 };
 
-// Parses one document under limits on nesting, without anchors, aliases or tags; reports what it refuses and returns
-// a null node then. Throws only what yaml-cpp throws.
+// Parses one document with limited nesting and without anchors, aliases or tags. Reports a refused document and returns
+// a null node for it. Throws only exceptions of yaml-cpp.
 YAML::Node ParseYaml(const std::string& text, ConfigErrors* errors) {
   if (text.find('\0') != std::string::npos) {
     errors->Add(0, "", "", "holds a zero byte: not a text file");
@@ -107,18 +108,18 @@ YAML::Node ParseYaml(const std::string& text, ConfigErrors* errors) {
   std::istringstream stream(text);
   YAML::Parser parser(stream);
   Screen screen(errors);
-  int documents = 0;  // up to two: after broken text the parser gives empty documents for ever
+  int documents = 0;  // at most two, because after broken text the parser returns empty documents without end
   while (documents < 2 && screen.ok() && parser.HandleNextDocument(screen)) ++documents;
   if (documents > 1) errors->Add(0, "", "", "holds more than one YAML document");
   return screen.ok() && documents == 1 ? YAML::Load(text) : YAML::Node();
 }
 
-// Sets the members of fields to what a document says, and reports every mistake. Throws what yaml-cpp throws.
+// Sets the members of fields to the values in a document, and reports every mistake. Throws exceptions of yaml-cpp.
 class Reader {
  public:
   explicit Reader(ConfigErrors* errors) : errors_(*errors) {}
 
-  // Reads `node`, which is at `key` of the document. An empty value counts as an empty mapping or list.
+  // Reads `node`, which is at `key` of the document, into `field`. A null node counts as an empty mapping or list.
   void Read(const YAML::Node& node, const std::string& key, const Field& field) {
     const bool value = field.kind == Field::Kind::kValue || (field.set != nullptr && !TextOf(node).empty());
     if (value) return ReadValue(node, key, field);
@@ -133,7 +134,7 @@ class Reader {
 
  private:
   static int LineOf(const YAML::Node& node) { return node.Mark().line + 1; }
-  // Empty for what is not one value.
+  // Empty for a mapping, a list and null.
   static std::string TextOf(const YAML::Node& node) { return node.IsScalar() ? node.Scalar() : ""; }
   void Fail(const YAML::Node& node, const std::string& key, absl::string_view reason) {
     errors_.Add(LineOf(node), key, TextOf(node), reason);
@@ -190,7 +191,7 @@ class Reader {
   }
 
   ConfigErrors& errors_;
-  std::set<std::pair<std::string, std::string>> taken_;  // values that no second field may have
+  std::set<std::pair<std::string, std::string>> taken_;  // values of fields with `unique`
 };
 
 std::string HostName() {
@@ -198,7 +199,8 @@ std::string HostName() {
   return gethostname(name, sizeof(name) - 1) == 0 ? name : "";
 }
 
-// One file for all nodes may list this one; another node at its addresses would never be reached.
+// A file for all nodes may list this node. A peer of another name at an address of this node is a mistake, because it
+// could never be reached.
 void CheckPeersAreElsewhere(const Config& config, ConfigErrors* errors) {
   const auto same = [](const std::string& a, const std::string& b) {
     const auto x = ParseHostPort(a, true), y = ParseHostPort(b, true);
@@ -237,7 +239,7 @@ void CheckWhole(const Config& config, ConfigErrors* errors) {
                 "for plain text with mode: plain_text");
   }
   CheckPeersAreElsewhere(config, errors);
-  // Calls that carry as much as they may must not end each other.
+  // Calls with the longest messages must not make gRPC run out of memory and end calls.
   const uint64_t memory = config.connections.max_grpc_memory_bytes;
   if (memory < 4 * config.max_message_bytes) {
     errors->Add(0, "limits.max_grpc_memory", FormatBytes(memory),

@@ -15,12 +15,12 @@ namespace railsd {
 struct PortRule {
   enum class Kind : uint8_t { kDevice, kInterface, kPci, kNetwork, kNuma };
   Kind kind = Kind::kDevice;
-  std::string pattern;  // of a shell; for kNetwork and kNuma unused
+  std::string pattern;  // a shell pattern; not used for kNetwork and kNuma
   IpNetwork network;
   int numa_node = 0;
 };
 
-// INVALID_ARGUMENT: it is no rule.
+// INVALID_ARGUMENT: the text is not a rule.
 absl::StatusOr<PortRule> ParsePortRule(absl::string_view text);
 
 }  // namespace railsd

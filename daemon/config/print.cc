@@ -52,8 +52,8 @@ void ForEachKey(const std::vector<Field>& fields, const std::string& prefix,
   }
 }
 
-// The values by key. Each peer is one value, because the order of peers means nothing. Keys of a rail have its index,
-// as in mistakes of a file; keys that it does not have are left out.
+// The values by key. Each peer is one value, because the order of peers has no meaning. A key of a rail has the rail's
+// index, as in error texts; a rail's empty values are left out.
 Texts TextsOf(Config config) {
   Texts out;
   ForEachKey(ConfigFields(config), "", [&out](const std::string& key, const Field& field) {
@@ -124,7 +124,7 @@ Config WithLiveChanges(const Config& in_force, const Config& wanted) {
   ForEachKey(ConfigFields(out), "", [&live](const std::string& key, const Field& field) {
     if (live.contains(key)) field.set(live[key]);
   });
-  // A daemon that has no peers listens to none.
+  // Without control.listen a daemon has no peers.
   if (!in_force.control_listen.empty()) out.static_peers = wanted.static_peers;
   return out;
 }

@@ -35,7 +35,7 @@ struct HostPort {
 absl::StatusOr<HostPort> ParseHostPort(absl::string_view text, bool port_optional);
 // With brackets where the host needs them.
 std::string FormatHostPort(const HostPort& address);
-// Is it an IPv4 or IPv6 address, not a name?
+// True for an IPv4 or IPv6 address, false for a name.
 bool IsNumericAddress(const std::string& host);
 
 struct RdmaDeviceName {
@@ -47,7 +47,7 @@ struct RdmaDeviceName {
 bool HasOpenBracket(absl::string_view pattern);
 // "mlx5_0", "mlx5_0/1", "mlx5_*/1": an RDMA device as the kernel names it, or a shell pattern for such names.
 absl::StatusOr<RdmaDeviceName> ParseRdmaDevice(absl::string_view text);
-// "verbs:mlx5_0/1": how a rail over verbs is named to peers.
+// "verbs:mlx5_0/1": the address of a rail over verbs in a HELLO.
 inline constexpr absl::string_view kVerbsScheme = "verbs:";
 bool IsVerbsAddress(absl::string_view text);
 

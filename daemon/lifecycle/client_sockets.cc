@@ -32,7 +32,7 @@ absl::Status SetClientSocketAccess(const Config& config, const std::string& name
   absl::Status status = SetSocketAccess(absl::StrCat(config.socket_dir, "/", name), config.socket_mode,
                                         config.socket_group, "socket_group");
   for (const TenantConfig& tenant : config.tenants) {
-    // Without a group the folder's mode decides who gets in, and then the daemon, by the tenant's lists.
+    // Without a group the socket is open to everybody: the folder's mode, and the tenant's lists in the daemon, decide.
     status.Update(SetSocketAccess(absl::StrCat(TenantSocketDir(config.socket_dir, tenant.name), "/", name),
                                   tenant.socket_group.empty() ? kOpenSocketMode : kGroupSocketMode, tenant.socket_group,
                                   GroupKeyOf(tenant)));

@@ -1,4 +1,4 @@
-// The addresses of this machine, and those that a configuration means by a network or an interface.
+// The addresses of this machine, and the addresses that a configuration selects by a network or an interface.
 #ifndef RAILSD_DAEMON_LIFECYCLE_LOCAL_ADDRESS_H_
 #define RAILSD_DAEMON_LIFECYCLE_LOCAL_ADDRESS_H_
 
@@ -21,7 +21,7 @@ inline constexpr const char* kLoopback = "lo";
 // All IP addresses of this machine, in the kernel's order.
 std::vector<LocalAddress> LocalAddresses();
 
-// The address of this machine that `address` ("ip" or "ip:port") is; null: none.
+// Finds `address` ("ip" or "ip:port") among the addresses of this machine; null: it is not there.
 const LocalAddress* FindAddress(const std::string& address, absl::Span<const LocalAddress> known);
 // Whether sockets with this address belong to its interface: it is in a network there, not on the loopback or routed by
 // itself (a prefix of all bits), and the kernel lets this process bind them (before Linux 5.7 only with CAP_NET_RAW).
@@ -34,9 +34,9 @@ std::string AddressOf(const std::string& interface, absl::Span<const LocalAddres
 // The network of an address of this machine ("ip" or "ip:port"), as in 10.16.0.0/12, or empty.
 std::string SubnetOf(const std::string& address, absl::Span<const LocalAddress> known);
 
-// The host that a configuration means: for a network as in 10.16.0.0/12 the first address of this machine in it, one of
-// "lo" only if there is no other; for an interface the first address of it; anything else is returned as it is.
-// NOT_FOUND: this machine has no address in the network.
+// Resolves the host of a configuration. A network as in 10.16.0.0/12 becomes the first address of this machine in it,
+// an address of "lo" only if there is no other. An interface becomes its address (AddressOf()). Any other host is
+// returned unchanged. NOT_FOUND: this machine has no address in the network.
 absl::StatusOr<std::string> ResolveHost(const std::string& host, absl::Span<const LocalAddress> known);
 // The same for "host:port". Empty stays empty. NOT_FOUND, too: a name that is neither an interface with an address nor
 // a host. Errors begin with `key`.

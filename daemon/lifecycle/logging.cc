@@ -36,7 +36,7 @@ class JsonFormatter final : public spdlog::formatter {
         {"level", std::string(level.data(), level.size())},
         {"event", fields.event}};
     for (const auto& [key, value] : fields.pairs) json[json.contains(key) ? absl::StrCat("field_", key) : key] = value;
-    // Names come from outside and may be no UTF-8.
+    // Names come from outside and may not be UTF-8.
     const std::string line = rails::DumpJson(json) + "\n";
     dest.append(line.data(), line.data() + line.size());
   }

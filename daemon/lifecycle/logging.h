@@ -32,7 +32,7 @@ void LogFatal(const LogConfig& config, const absl::Status& why);
 // Drops every line. For tests.
 std::shared_ptr<spdlog::logger> NullLogger();
 
-// The parts of a line: the event ("peer_up"), that is all words that are no pair, and the unquoted pairs in order.
+// The parts of a line: the event ("peer_up"), that is all words that are not pairs, and the unquoted pairs in order.
 struct LogFields {
   std::string event;
   std::vector<std::pair<std::string, std::string>> pairs;

@@ -19,7 +19,8 @@ class Signals {
   static absl::StatusOr<Signals> Block();
   // Returns the signal that came, or 0 after `timeout`.
   int WaitFor(absl::Duration timeout);
-  // For the drain: the next SIGTERM or SIGINT ends the process at once with status 128 + its number. SIGHUP is ignored.
+  // Called before the drain: the next SIGTERM or SIGINT ends the process at once with status 128 + its number. SIGHUP
+  // is ignored.
   void NextOneKills();
 
  private:
@@ -28,8 +29,8 @@ class Signals {
 };
 
 // Makes CAP_IPC_LOCK effective if the program's file or its supervisor permits it, so that the limit on locked memory
-// does not bind RDMA registrations. A container's process that is not root gets it only in this way. Call it before any
-// thread starts. Returns true if the capability is effective.
+// does not bind RDMA registrations. A process in a container that is not root gets the capability only in this way.
+// Call it before any thread starts. Returns true if the capability is effective.
 bool TakeMemlockCapability();
 
 // Raises the soft limit on open files to the hard limit. Returns the limit in force.

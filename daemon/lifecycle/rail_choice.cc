@@ -64,7 +64,7 @@ class AutoRule {
     return out;
   }
 
-  // Why the port is no rail; OK: it is one.
+  // OK if the port is a rail, else why it is not.
   absl::Status Check(const RdmaPort& port) const {
     const AutoRailsConfig& given = config_.auto_rails_choice;
     const auto left = [&](const std::string& why) {

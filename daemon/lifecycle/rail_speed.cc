@@ -39,7 +39,8 @@ absl::Status FillRailAddress(absl::Span<const LocalAddress> known, RailSpec* rai
   }
   const absl::StatusOr<std::string> host = ResolveHost(address->host, candidates);
   if (!host.ok()) return host.status();
-  // With the interface of another rail it would listen there, too: two swapped cables would go unnoticed.
+  // Binds the rail to the interface of its address. Otherwise it would also work over another rail's interface, and two
+  // swapped cables would go unnoticed.
   const LocalAddress* const own = FindAddress(*host, candidates);
   if (own != nullptr && MayBindTo(*own)) rail->interface = own->interface;
   rail->address = address->port == 0 ? *host : FormatHostPort({*host, address->port});
@@ -64,7 +65,7 @@ absl::Status FillRailAddresses(absl::Span<const LocalAddress> known, std::vector
     const absl::StatusOr<HostPort> address = ParseHostPort(rail.address, true);
     if (!address.ok()) return address.status();
     const auto [other, added] = owners.emplace(address->host, Owner{rail.name, looked_up});
-    // Addresses that the file has are checked where it is read.
+    // Addresses that are written in the file have been checked when it was read.
     if (!added && (looked_up || other->second.looked_up)) {
       return absl::InvalidArgumentError(absl::StrCat("rails: ", rail.name, ": ", other->second.rail,
                                                      " has its address, ", address->host,

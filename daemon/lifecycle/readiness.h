@@ -12,8 +12,8 @@
 
 namespace railsd {
 
-// The health service's name for "the daemon works", for probes that restart it otherwise. A draining daemon works. The
-// empty name (the whole server) and the services' names say whether the daemon takes new work.
+// The health service's name for "the daemon works", for probes that restart a daemon that does not. A draining daemon
+// works. The empty name (the whole server) and the services' names say whether the daemon takes new work.
 inline constexpr absl::string_view kLiveService = "live";
 
 // Any thread may call any method. Listeners are called one at a time.

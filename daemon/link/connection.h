@@ -23,7 +23,7 @@ class Connection {
   virtual void Close() = 0;
   // The other end's HELLO was accepted: lifts the handshake's time limit.
   virtual void SetGreeted() = 0;
-  // Bytes have come that nobody has read yet.
+  // True if received bytes wait to be read.
   virtual bool unread() const { return false; }
   virtual bool dialled_here() const = 0;
   // The other end: "ip:port" or "[ip6]:port".

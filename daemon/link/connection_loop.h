@@ -24,14 +24,14 @@ class ConnectionOwner {
   virtual void OnServed(const SocketPtr& connection) = 0;
   // The connection has left the loop for good. The handler's OnEnd() follows.
   virtual void OnGone(const SocketPtr& connection, const absl::Status& why) = 0;
-  // An event of a descriptor that is no connection's: a listener.
+  // A listener has an event. `key` is less than ConnectionLoop::kFirstConnection.
   virtual void OnListener(uint64_t key) = 0;
 };
 
-// Only its thread uses it.
+// Used by one thread.
 class ConnectionLoop {
  public:
-  static constexpr uint64_t kFirstConnection = 1 << 16;  // smaller keys are listeners'
+  static constexpr uint64_t kFirstConnection = 1 << 16;  // smaller keys belong to listeners
 
   // `handler` and `owner` outlive the loop. `reads_per_turn`: reads of one connection before the others get their turn.
   ConnectionLoop(UniqueFd epoll, int reads_per_turn, ConnectionHandler* handler, ConnectionOwner* owner)
@@ -41,17 +41,17 @@ class ConnectionLoop {
   const absl::flat_hash_map<uint64_t, SocketPtr>& all() const { return connections_; }
   // `connection` is watched with this loop's epoll, or is about to be.
   void Add(const SocketPtr& connection) { connections_[connection->key()] = connection; }
-  // Another loop takes it.
+  // Removes a connection that another loop takes.
   void Release(const SocketPtr& connection) {
     connections_.erase(connection->key());
     more_.erase(connection->key());
   }
   void End(const SocketPtr& connection, const absl::Status& why);
-  // True if it is open now, or goes on to be. False: it has ended.
+  // Goes on opening the connection. True: it is open, or still being opened. False: it has ended.
   bool Begin(const SocketPtr& connection);
-  // Waits for events for so long, unless there is more to read already, and serves them.
+  // Waits for events for at most this time, or not at all if more(), and serves them.
   void Turn(int milliseconds);
-  // A connection has more to read, whether its socket is readable or not.
+  // True if a connection has more to read, even if its socket is not readable.
   bool more() const { return !more_.empty(); }
 
  private:

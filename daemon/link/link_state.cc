@@ -7,7 +7,7 @@
 namespace railsd {
 namespace {
 
-// Did the dialler of `one` dial it after its HELLO on `other`?
+// True if the dialler of `one` dialled it after its HELLO on `other`.
 bool DialledAfter(const ConnectionOrigin& one, const ConnectionOrigin& other) {
   return one.dialled_here ? one.own_hello > other.own_hello : one.peer_hello > other.peer_hello;
 }

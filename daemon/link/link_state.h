@@ -26,10 +26,10 @@ struct ConnectionOrigin {
   uint64_t own_hello = 0, peer_hello = 0;  // counts of the two HELLOs
 };
 
-// Does `fresh` replace `present`, another connection of the same link? Both ends have both HELLOs and get the same
-// answer. A daemon dials while it has no connection to the node, or to replace the one that it has. Therefore, if its
-// dial came after its HELLO on the other connection, it does not use that one any more. If the dials crossed, the dial
-// of the lower node name stays.
+// True if `fresh` replaces `present`, another connection of the same link. Both ends have both HELLOs and get the same
+// answer. A daemon dials while it has no connection to the node, or to replace the one that it has. Therefore a daemon
+// whose dial came after its HELLO on the other connection no longer uses the other connection. If the dials crossed,
+// the dial of the lower node name stays.
 bool Replaces(const ConnectionOrigin& fresh, const ConnectionOrigin& present, bool own_name_is_lower);
 
 class LinkState {

@@ -26,12 +26,12 @@
 namespace railsd {
 namespace {
 
-// Connections that the engine's thread reads at most. A message then wakes that thread and no other. With many peers
-// the links' thread reads: messages come together, and it parses them while the engine works. It also reads a
+// Most connections that the engine's thread reads. Their messages wake no other thread. The links' thread reads further
+// connections: with many peers messages come together, and it parses them while the engine works. It also reads a
 // connection from the first part of a long message to the last, because parsing 16 MiB takes 0.2 s.
 constexpr size_t kPolled = 16;
-// Reads of one connection, before the others get their turn. By the engine's thread: one, since rails wait for it as
-// well.
+// Reads of one connection in its turn, on the links' thread. The engine's thread reads once, because rails wait for
+// that thread, too.
 constexpr int kReadsPerTurn = 4;
 
 class LinksImpl final : public Links, private ConnectionOwner {
@@ -85,17 +85,17 @@ class LinksImpl final : public Links, private ConnectionOwner {
     Polled(UniqueFd epoll, ConnectionHandler* handler, LinksImpl* links)
         : links_(*links), loop_(std::move(epoll), 1, handler, this) {}
 
-    // On the links' thread. False: there are enough.
+    // Called on the links' thread. False: this loop has kPolled connections already, or epoll takes no more.
     bool Take(const SocketPtr& connection) {
       if (count_.load(std::memory_order_relaxed) >= kPolled || !connection->MoveTo(loop_.epoll())) return false;
       count_.fetch_add(1, std::memory_order_relaxed);
-      // The engine's thread ignores events of the connection until it finds it here. They come again.
+      // Until the engine's thread takes the connection from here, it ignores its events, and epoll reports them again.
       absl::MutexLock lock(&mutex_);
       handed_.push_back(connection);
       return true;
     }
     size_t count() const { return count_.load(std::memory_order_relaxed); }
-    // The engine's thread does not serve any more.
+    // Called when the engine's thread no longer serves this source.
     void CloseAll() {
       TakeHanded();
       for (const auto& [key, connection] : loop_.all()) connection->Close();
@@ -186,7 +186,7 @@ class LinksImpl final : public Links, private ConnectionOwner {
     options_.log->warn("connection_refused address={} limit={}", address, LimitKey(limit));
   }
 
-  // The connection is greeted now, or has ended.
+  // Called when the connection has been greeted, or has ended.
   void RemoveHalfOpen(uint64_t key) {
     const auto found = half_open_.find(key);
     if (found == half_open_.end()) return;
@@ -210,7 +210,7 @@ class LinksImpl final : public Links, private ConnectionOwner {
     if (!connection->in_parts() && polled_.Take(connection)) own_.Release(connection);
   }
 
-  // On the engine's thread. False: epoll takes no more.
+  // Called on the engine's thread. False: epoll takes no more.
   bool TakeBack(const SocketPtr& connection) {
     if (!connection->MoveTo(own_.epoll())) return false;
     absl::MutexLock lock(&mutex_);
@@ -281,10 +281,10 @@ class LinksImpl final : public Links, private ConnectionOwner {
   const Listeners listeners_;
   tcp::SocketTuning tuning_;
   std::atomic<bool> stop_{false};
-  std::atomic<size_t> accepted_{0};                          // connections that are not dialled here
+  std::atomic<size_t> accepted_{0};                          // open connections that the other end dialled
   absl::Mutex mutex_;                                        // a leaf
   std::vector<SocketPtr> returned_ ABSL_GUARDED_BY(mutex_);  // by the engine's thread
-  // The thread's own.
+  // Used by the links' thread only.
   bool accepting_ = false;
   uint64_t next_key_ = ConnectionLoop::kFirstConnection;
   ConnectionLoop own_;

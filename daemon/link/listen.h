@@ -24,8 +24,8 @@ struct Listeners {
 // it. UNAVAILABLE: the address and the reason.
 absl::StatusOr<Listeners> ListenOn(const std::string& address);
 
-// The source that a connection from there counts for: an address of IPv4, or a network (/64) of IPv6, where one node
-// may have every address.
+// The source under which a connection from this address is counted: the address of IPv4, or the /64 network of IPv6,
+// because one node may have every address of that network.
 std::string SourceOf(const tcp::SocketAddress& from);
 
 }  // namespace railsd

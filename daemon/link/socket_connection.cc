@@ -114,7 +114,7 @@ absl::StatusOr<bool> SocketConnection::Open() {
       tls_ = *std::move(tls);
     }
     const absl::StatusOr<TlsSession::Progress> progress = tls_->Handshake();
-    if (!progress.ok() && tls_->other_end_is_plain()) {  // tells it why, in its own way
+    if (!progress.ok() && tls_->other_end_is_plain()) {  // says why, in plain text, too
       const std::string end = absl::StrCat(kLinkPreface, FrameOf(FrameKind::kEnd, 0, progress.status().message()));
       static_cast<void>(::send(fd(), end.data(), end.size(), MSG_DONTWAIT | MSG_NOSIGNAL));
     }

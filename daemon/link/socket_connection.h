@@ -19,7 +19,7 @@
 namespace railsd {
 
 // Only the owner's thread calls methods that Connection does not have. `epoll` watches the socket under `key` until
-// the owner removes it, or moves it to another thread's.
+// the owner removes it, or moves it to another thread's epoll.
 class SocketConnection final : public Connection {
  public:
   struct Origin {
@@ -46,13 +46,13 @@ class SocketConnection final : public Connection {
   bool open() const { return open_; }
   FrameReader& reader() { return reader_; }
 
-  // A part of a message has come, and its last part has not.
+  // True if a part of a message has come, and its last part has not.
   bool in_parts() const { return in_parts_; }
   void NoteFrame(FrameKind kind) {
     in_parts_ = kind == FrameKind::kPart || (in_parts_ && kind != FrameKind::kLastPart);
   }
 
-  // From now on the thread of that epoll is the owner's. The socket's first event comes at once, because TLS may hold
+  // Makes the thread of that epoll the owner's thread. The socket's first event comes at once, because TLS may hold
   // bytes. False: epoll takes no more, and nothing has changed.
   bool MoveTo(int epoll);
   // Continues the connect and the TLS handshake. True: the connection is open now.
@@ -61,7 +61,7 @@ class SocketConnection final : public Connection {
   absl::StatusOr<bool> Flush();
   // Reads once into reader(). False: there is nothing to read now.
   absl::StatusOr<bool> Read();
-  // TLS holds bytes that can be read although the socket is not readable.
+  // True if TLS holds bytes that can be read although the socket is not readable.
   bool pending() const {
     absl::MutexLock lock(&mutex_);
     return tls_ != nullptr && tls_->pending();
@@ -70,7 +70,7 @@ class SocketConnection final : public Connection {
     absl::MutexLock lock(&mutex_);
     return closed_;
   }
-  // The frame under way waits until TLS has read something.
+  // True if the frame under way waits until TLS has read something.
   bool write_wants_read() const {
     absl::MutexLock lock(&mutex_);
     return write_wants_read_;

@@ -110,7 +110,7 @@ void AddInterface(const RailView& rail, const MetricSources& sources, MetricPage
   }
 }
 
-// Adds the counters of the table. The bytes received may fall, when a rail fails and its peer has them land again.
+// Adds the counters of the table. Received bytes may fall when a rail fails and the peer sends them again (HighWater).
 void AddCounters(const RailView& rail, HighWater* high_water, MetricPage* page) {
   static constexpr auto kMetrics = std::to_array<Metric>({
 #define RAILSD_COUNTER(name, rails, family, ...) "railsd_rail_" family "_total",
@@ -221,7 +221,7 @@ void AddWaits(absl::Span<const PeerView> peers, size_t max_peers, HighWater* hig
     }
   }
   if (peers.size() <= max_peers) return;
-  // Falls when a peer is forgotten: those behind it move up, into series of their own.
+  // This sum falls when a peer is forgotten, because a later peer then gets a series of its own.
   const auto waited = static_cast<uint64_t>(absl::ToInt64Nanoseconds(other));
   const uint64_t most = high == nullptr ? waited : high->Raise("railsd_peer_wait_seconds_total/other", waited);
   page->Set("railsd_peer_wait_seconds_total", static_cast<double>(most) * 1e-9, {{"peer", "other"}});

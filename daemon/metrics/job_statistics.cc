@@ -70,7 +70,7 @@ void JobStatistics::OnJobFinished(SessionId, const JobReport& report) {
   histograms_.wait_peers.Observe(absl::ToDoubleSeconds(report.waiting_for_peers));
   histograms_.sending.Observe(absl::ToDoubleSeconds(report.sending));
   histograms_.receiving.Observe(absl::ToDoubleSeconds(report.receiving));
-  // Bounds count the bytes of lost ranks, which nobody carried.
+  // Bounds count the bytes of lost ranks, too, which no rail carried.
   const bool whole = report.lost_ranks.empty();
   if (whole && report.ratio_to_bound > 0) histograms_.ratio.Observe(report.ratio_to_bound);
   const absl::Duration actual = report.elapsed - report.waiting_for_ranks;

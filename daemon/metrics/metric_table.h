@@ -216,7 +216,7 @@ inline constexpr auto kRailCounterMetrics = std::to_array<MetricInfo>({
 #undef RAILSD_COUNTER
 });
 
-// A family's first counter has its help.
+// Counts the families of rail counters. Only the first counter of a family has a help text.
 consteval size_t CountFamilies() {
   size_t families = 0;
   for (const MetricInfo& metric : kRailCounterMetrics) families += *metric.help != 0 ? 1 : 0;

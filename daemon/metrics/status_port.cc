@@ -49,7 +49,7 @@ std::string HashOf(absl::string_view page, const std::string& tag) {
   return absl::StrCat("'sha256-", absl::Base64Escape(bytes), "'");
 }
 
-// How many finished jobs a query ("a=b&finished=3") asks for. Nothing if it asks for no number.
+// How many finished jobs a query ("a=b&finished=3") asks for. Nullopt if its value is not a number.
 std::optional<uint32_t> FinishedWanted(absl::string_view query) {
   uint32_t wanted = kDefaultFinished;
   for (const absl::string_view part : absl::StrSplit(query, '&')) {

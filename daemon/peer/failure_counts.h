@@ -16,7 +16,7 @@ namespace railsd {
 class FailureCounts {
  public:
   static constexpr absl::Duration kLogAgain = absl::Minutes(1);
-  static constexpr size_t kMost = 1024;  // texts; strangers can invent names, so one more forgets all
+  static constexpr size_t kMost = 1024;  // texts, which strangers can invent; one more clears the map
 
   // Counts a failure. Returns how many with this text there were since the last line, if a line is due, else 0.
   uint64_t Note(const std::string& text, absl::Time now) {

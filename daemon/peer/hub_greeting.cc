@@ -20,17 +20,17 @@ namespace {
 
 namespace pb = rails::peer::v1;
 
-// Bytes of a reason that a peer sends or gets.
+// Most bytes of a reason that is sent to a peer, or taken from its frame.
 constexpr size_t kMaxReason = 512;
 
-// Is `address`, a rail of a peer, the configured one?
+// True if `address`, of a rail in a peer's HELLO, is the configured address `wanted`.
 bool IsWantedRail(const std::string& wanted, const std::string& address) {
   if (IsVerbsAddress(wanted)) return wanted == address;
   const auto want = ParseHostPort(wanted, true), have = ParseHostPort(address, false);
   return want.ok() && have.ok() && want->host == have->host && (want->port == 0 || want->port == have->port);
 }
 
-// The other end's address. Without the port if that is another one for each connection, since the other end dialled.
+// The other end's address. Without the port if the other end dialled, because each dial comes from another port.
 std::string PlaceOf(const Connection& connection) {
   const std::string& address = connection.address();
   return connection.dialled_here() ? address : address.substr(0, address.rfind(':'));
@@ -358,7 +358,7 @@ void PeerHub::OnEnd(const ConnectionPtr& connection, const absl::Status& why) {
   absl::MutexLock lock(&mutex_);
   if (stopping_) return;
   if (absl::IsInvalidArgument(why)) Break(connection, std::string(why.message()));
-  // A dialler of another version, or without the right certificate: only this log tells of it.
+  // The dialler has another version, or not the right certificate. Only this line tells of it.
   if (!connection->dialled_here() && (absl::IsFailedPrecondition(why) || absl::IsUnauthenticated(why))) {
     counters_.refused += absl::IsFailedPrecondition(why);
     LogFailure(spdlog::level::err, "peer_refused", "?", PlaceOf(*connection), why.message());
@@ -377,7 +377,7 @@ void PeerHub::OnEnd(const ConnectionPtr& connection, const absl::Status& why) {
   }
   Target* const target = visit.target;
   if (target == nullptr) return;
-  if (target->connection != connection) return;  // a later one is under way, or has replaced it
+  if (target->connection != connection) return;  // a later connection is being opened, or has replaced this one
   target->connection = nullptr;
   for (const auto& [other, visit_of_other] : visits_) {
     if (visit_of_other.target == target) target->connection = other;  // it was to replace this one

@@ -15,14 +15,13 @@ namespace {
 
 namespace pb = rails::peer::v1;
 
-// Frames taken before an acknowledgement is sent ahead of the heartbeat.
+// After this many frames an acknowledgement is sent without waiting for the heartbeat.
 constexpr uint64_t kAcknowledgeAfter = 64;
 // Messages whose size tenants choose may fill half of a peer's outbox. The other half is for the short messages of all
 // groups: without room for those the link and all its groups would be lost.
 constexpr size_t kJobsPart = 2;
 
-// Called outside the hub's lock. The result begins with room for the frame's header.
-// A message whose parts lie in one block on the stack, and only those of a long one elsewhere.
+// A message with its parts in a block on the stack. Parts of a long message that do not fit are on the heap.
 class ShortLivedMessage {
  public:
   pb::Message& operator*() { return *message_; }
@@ -41,6 +40,7 @@ class ShortLivedMessage {
   pb::Message* const message_ = google::protobuf::Arena::CreateMessage<pb::Message>(&arena_);
 };
 
+// Called outside the hub's lock. The result begins with room for the frame's header.
 std::string SerializedOf(const ControlMessage& message) {
   ShortLivedMessage out;
   MessageTo(message, &*out);

@@ -39,7 +39,7 @@ void FlowsTo(const Ready::Flows& flows, pb::Flows* out) {
     out->add_lengths_bytes(flow.bytes);
   }
 }
-// Also of keys, which have the same columns.
+// `out`: RailConnections or RailKeys, which have these two columns.
 template <typename Columns>
 void ConnectionTo(const RailConnection& connection, Columns* out) {
   out->add_rails(connection.rail.value());

@@ -12,8 +12,8 @@
 
 namespace railsd {
 
-// Looks up one name after the other on a thread of its own ("dns"), because a look-up blocks, for as long as the
-// resolver likes. One thread at a time calls the methods.
+// Looks up one name after the other on a thread of its own ("dns"), because a look-up may block for any time. One
+// thread at a time calls the methods.
 class NameLookup {
  public:
   using Addresses = absl::StatusOr<std::vector<std::string>>;
@@ -24,7 +24,7 @@ class NameLookup {
   };
 
   explicit NameLookup(Resolver resolve = &AddressesOf);
-  // Does not wait for a look-up under way: the thread ends when that has returned, and has its own share of the state.
+  // Does not wait for a look-up under way. The thread owns the state, too, and ends when the look-up returns.
   ~NameLookup();
   // `address`: "name:port". `first`: before the questions that wait.
   void Ask(const std::string& address, bool first = false);

@@ -81,7 +81,7 @@ class FieldReader {
     if (in >= kMaxPeerRails) Fail(field, absl::StrCat(in, ", more than ", kMaxPeerRails - 1));
     return RailIndex(in);
   }
-  // Names `rail` in `named`, too.
+  // Reads a rail that may be named only once, and adds it to `named`.
   RailIndex RailOnce(uint32_t rail, absl::string_view field, RailMask* named) {
     const RailIndex index = Rail(rail, field);
     if (rail >= kMaxPeerRails) return index;
@@ -160,7 +160,7 @@ std::vector<RailConnection> ReadFailed(const pb::RailConnections& in, FieldReade
   return out;
 }
 
-// Every rail has as many keys, and one at least.
+// Every rail must have the same number of keys, at least one.
 std::vector<RailKeys> ReadKeys(const pb::RailKeys& in, absl::string_view field, FieldReader* r) {
   std::vector<RailKeys> out;
   const int rails = in.rails_size(), each = rails == 0 ? 0 : in.keys_size() / rails;
@@ -369,7 +369,7 @@ ControlMessage ReadBody(const pb::Message& in, FieldReader* r) {
   return Quiesced{};
 }
 
-// Can a rail be dialled at this address?
+// True if a rail can be dialled at this address.
 bool IsRailAddress(const std::string& text) {
   if (text.size() > 128) return false;
   if (IsVerbsAddress(text)) return true;

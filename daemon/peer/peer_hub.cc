@@ -14,7 +14,7 @@
 namespace railsd {
 namespace {
 
-// Describes the silence of a peer with what the probe knows.
+// Describes a peer's silence, with the result of the probe.
 std::string SilenceText(const HubPeer& peer, absl::Duration lost_after) {
   if (!peer.dial_failure.empty()) {
     return absl::StrCat("no new connection to node ", peer.node, " for ", absl::FormatDuration(lost_after), ": ",
@@ -65,7 +65,7 @@ void PeerHub::SetStaticPeers(const std::vector<StaticPeerConfig>& peers) {
     if (!target->expected_node.empty()) target->present = false;
   }
   AddStaticPeers(peers);
-  // Another node may have the address of a peer that is not listed any more.
+  // Another node may now have the address of a peer that is no longer listed.
   for (const auto& target : targets_) {
     if (!target->present) target->expected_node.clear();
   }

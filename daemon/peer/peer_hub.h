@@ -201,7 +201,7 @@ class PeerHub final : public ControlLink, public ConnectionHandler {
   // a peer could claim that node's epochs, and that node's own messages about them would count as known.
   absl::Status CheckBoot(const PeerHello& hello) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Refuses a second daemon of a name while the first one speaks, so that the two do not take the link from each other
-  // in turns. A daemon that restarts is no second one: its end closed the old connection, or silenced it.
+  // in turns. A daemon that has restarted is not refused, because its old connection is closed or silent.
   absl::Status CheckName(const PeerHello& hello, const Connection& connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnHello(const ConnectionPtr& connection, Visit& visit, absl::string_view body)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

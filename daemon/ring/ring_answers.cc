@@ -42,7 +42,7 @@ std::shared_ptr<Call> RingAnswers::Begin(uint64_t id, absl::string_view method, 
                                          const std::shared_ptr<CallCounters>& calls) {
   auto call = std::make_shared<RingCall>(shared_from_this(), id, method, prototype, calls);
   absl::MutexLock lock(&mutex_);
-  // After Close() nothing would take the call out again.
+  // After Close() a call would stay in the table for ever.
   if (memory_ == nullptr || !calls_.emplace(id, call).second) return nullptr;
   return call;
 }
@@ -64,7 +64,7 @@ void RingAnswers::GiveUp(uint64_t id) {
     const auto found = calls_.find(id);
     if (found != calls_.end()) call = found->second;
   }
-  if (call != nullptr) call->GiveUp();  // without the lock: a call's own comes before it
+  if (call != nullptr) call->GiveUp();  // without the lock: the call's own mutex is locked before it
 }
 
 bool RingAnswers::WriteAnswer(uint64_t id, const absl::Status& status, Call::Fill fill, rails::v1::RefusedScope refused,

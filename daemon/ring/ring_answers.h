@@ -1,4 +1,4 @@
-// The answering half of one session's ring: its calls without an answer, and the answer ring.
+// The answering half of one session's ring: keeps the unanswered calls, and writes answers and reports.
 #ifndef RAILSD_DAEMON_RING_RING_ANSWERS_H_
 #define RAILSD_DAEMON_RING_RING_ANSWERS_H_
 
@@ -21,14 +21,15 @@
 
 namespace railsd {
 
-// Any thread. Nothing here blocks: the engine answers calls and reports jobs.
+// Any thread may call any method. No method blocks, because the engine's thread answers calls and reports jobs.
 class RingAnswers final : public ReportSink, public std::enable_shared_from_this<RingAnswers> {
  public:
-  // `fail` ends the session. It is called once at most, with a lock held, and must not block. `counters` outlives this.
+  // `fail` ends the session. It is called at most once, with a lock held, and must not block. `counters` outlives this.
   RingAnswers(std::shared_ptr<RingMemory> memory, RingCounters* counters, std::function<void(const std::string&)> fail);
   ~RingAnswers() override;
 
-  // Begins a call. Null: a call of this id has no answer yet. `prototype` is of the response.
+  // Begins a call. Null: an earlier call of this id is unanswered, or the ring is closed. `prototype`: an empty
+  // response.
   std::shared_ptr<Call> Begin(uint64_t id, absl::string_view method, const google::protobuf::Message& prototype,
                               const std::shared_ptr<CallCounters>& calls);
   size_t unanswered() const;
@@ -41,13 +42,13 @@ class RingAnswers final : public ReportSink, public std::enable_shared_from_this
   void Mute();
   // Ends the session because of what its client did.
   void Break(const std::string& why);
-  // Gives up all calls and lets go of the memory. Written records stay readable for the client.
+  // Gives up all calls and drops the memory. The client can still read written records.
   void Close();
 
  private:
   friend class RingCall;
 
-  // False: the ring is closed or muted.
+  // False: this answer cannot reach the client, because the ring is closed, muted or full, or the answer is too long.
   bool WriteAnswer(uint64_t id, const absl::Status& status, Call::Fill fill, rails::v1::RefusedScope refused,
                    const google::protobuf::Message& prototype);
   void FailOnce(std::atomic<uint64_t>* counter, const std::string& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -59,7 +60,7 @@ class RingAnswers final : public ReportSink, public std::enable_shared_from_this
   bool muted_ ABSL_GUARDED_BY(mutex_) = false;
   rails::ring::Writer writer_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<uint64_t, std::shared_ptr<Call>> calls_ ABSL_GUARDED_BY(mutex_);
-  // Kept, so that they keep what they have allocated.
+  // Members, so that the next answer or report uses their allocated memory again.
   rails::v1::RingAnswer answer_ ABSL_GUARDED_BY(mutex_);
   rails::v1::JobReport report_ ABSL_GUARDED_BY(mutex_);
   std::string payload_ ABSL_GUARDED_BY(mutex_);

@@ -47,7 +47,7 @@ absl::StatusOr<std::shared_ptr<RingMemory>> RingMemory::Make(RingDescriptors* cl
 }
 
 RingMemory::~RingMemory() {
-  // Takes what is left, because closing a doorbell would close descriptors that a client has sent, and may then block.
+  // Empties the doorbell first. Closing it would close descriptors that a hostile client has sent, which may block.
   if (doorbell_.valid()) {
     shutdown(doorbell_.get(), SHUT_RD);
     while (TakeRings()) {
@@ -58,7 +58,7 @@ RingMemory::~RingMemory() {
 }
 
 void RingMemory::Ring() const {
-  // A full socket rings as well.
+  // If the socket is full, earlier rings still wake the client.
   static_cast<void>(send(doorbell_.get(), "", 1, MSG_DONTWAIT | MSG_NOSIGNAL));
 }
 

@@ -16,7 +16,7 @@ struct RingDescriptors {
   UniqueFd requests, answers, doorbell;
 };
 
-// Both memories, mapped, and the daemon's end of the doorbells. Its end unmaps and closes them.
+// Both memories, mapped, and the daemon's end of the doorbells. The destructor unmaps and closes them.
 class RingMemory {
  public:
   // RESOURCE_EXHAUSTED: no descriptor or memory is left.
@@ -39,7 +39,7 @@ class RingMemory {
     if (flag.load() == 1 && flag.exchange(0) == 1) Ring();
   }
   int doorbell() const { return doorbell_.get(); }
-  // Forgets rings of the client. False: the client has closed its end.
+  // Empties the doorbell of the client's rings. False: the client has closed its end.
   bool TakeRings() const;
 
  private:

@@ -13,10 +13,10 @@ namespace {
 using rails::ring::Kind;
 using rails::ring::kMore;
 
-// Requests of one session, before another one's turn.
+// Most requests and bytes of one session in its turn.
 constexpr int kRequestsPerTurn = 16;
 constexpr size_t kBytesPerTurn = 128 << 10;
-// Capacity for parts that is kept between requests.
+// Most capacity of `parts_` that is kept after a request.
 constexpr size_t kKeptBytes = 64 << 10;
 constexpr size_t kMaxArenaBlock = 1 << 20;
 
@@ -148,7 +148,8 @@ bool RingRequests::RunCall(const CallKind& kind, absl::Span<char> block, const s
         status, [](auto*) {}, scope);
     return true;
   };
-  // No client reads the scope for kinds that submit nothing. Every attempt of a submission carries the same request.
+  // Every attempt of a submission carries the same request, so the refusal covers all attempts. Other kinds of calls
+  // ignore the scope.
   if (!refused.ok()) return refuse(refused, rails::v1::REFUSED_SCOPE_JOB);
   if (const uint32_t limit = shared_->options.max_calls_per_session; answers_->unanswered() > limit) {
     const std::string text = absl::StrCat("more than ", limit, " calls of the session without an answer");

@@ -25,30 +25,30 @@ struct RingShared {
   std::atomic<uint64_t> part_bytes{0};  // of requests whose last part has not come
 };
 
-// One thread at a time uses it: the engine's, or that of long requests.
+// Used by one thread at a time: the engine's, or one of the threads "rings".
 class RingRequests {
  public:
   RingRequests(SessionId session, std::shared_ptr<RingMemory> memory, std::shared_ptr<RingAnswers> answers,
                RingShared* shared);
   ~RingRequests();
 
-  // Forgets the rings of the client. False: the client has closed its doorbell. It does so when it ends, in any order
-  // with its connection, whose end is the session's.
+  // Empties the doorbell, and clears the sleep flag. False: the client has closed its doorbell. This does not end the
+  // session: the client's connection, which may close earlier or later, does.
   bool Wake();
   enum class Turn {
     kGoesOn,  // there may be more requests
     kSleeps,  // the client rings with its next request
-    kLong,    // the next request is longer than `most_bytes`, or in parts; what was not taken is left in the ring
+    kLong,    // the next request is longer than `most_bytes`, or in parts; the rest stays in the ring
     kBroken,  // the client broke the rules, which ends the session
   };
-  // Serves some requests, none of which waits for the engine. `block` is scratch memory. `most_bytes`: of a request.
+  // Serves some requests without waiting for the engine. `block`: scratch memory. `most_bytes`: of one request.
   Turn Serve(absl::Span<char> block, size_t most_bytes);
 
  private:
-  // False: broken.
+  // Takes the record that was read last. False: the client broke the rules.
   bool Take(absl::Span<char> block);
   void TakePart();
-  // `refused`: answers with it instead.
+  // Runs the call of the request `payload`. If `refused` is an error, answers with it instead.
   bool Run(absl::Span<char> block, const std::string& payload, const absl::Status& refused);
   template <typename Kind>
   bool RunCall(const Kind& kind, absl::Span<char> block, const std::string& payload, const absl::Status& refused);
@@ -60,10 +60,10 @@ class RingRequests {
   const std::shared_ptr<RingAnswers> answers_;
   RingShared* const shared_;
   rails::ring::Reader reader_;
-  // The record that was read last.
+  // The last record.
   rails::ring::RecordHeader header_;
   std::string payload_;
-  // The request whose last part has not come.
+  // A request whose last part has not come.
   bool in_parts_ = false;
   rails::ring::RecordHeader first_;  // of its first part
   std::string parts_;

@@ -26,12 +26,12 @@ namespace {
 constexpr uint32_t kMaxThreads = 4;
 constexpr uint32_t kProcessorsPerThread = 4;
 constexpr absl::Duration kIdle =
-    absl::Seconds(1);  // then an idle thread begins a turn, for the watch of hanging threads
+    absl::Seconds(1);  // an idle thread begins a turn this often, so that ThreadWatch does not report it
 constexpr size_t kBlockBytes = 64 << 10;
-// Requests that the engine's thread serves, of sessions whose jobs under way use few ranges: checking one takes not
-// much longer than a wake of another thread.
+// Longest request that the engine's thread serves, if the session's jobs under way use few ranges: checking it takes
+// little longer than waking another thread.
 constexpr size_t kShortBytes = 2048;
-// Sessions whose requests the engine's thread serves before it looks at its rails again.
+// Most sessions that the engine's thread serves before it looks at its rails again.
 constexpr size_t kSessionsPerTurn = 4;
 
 struct RingSession {
@@ -44,9 +44,9 @@ struct RingSession {
   const SessionId id;
   const std::shared_ptr<RingMemory> memory;
   const std::shared_ptr<RingAnswers> answers;
-  RingRequests requests;               // used by the engine's thread, or by a thread that has the session
-  std::atomic<bool> handed_on{false};  // a thread has it
-  bool active = false;                 // the engine's thread: it has a place in the round
+  RingRequests requests;               // used by the engine's thread, or by the RingThread that has the session
+  std::atomic<bool> handed_on{false};  // a RingThread has it
+  bool active = false;                 // it is in Doorbells::round_; used by the engine's thread only
 };
 using SessionPtr = std::shared_ptr<RingSession>;
 
@@ -66,7 +66,7 @@ class Doorbells final : public EventSource {
     sessions_.erase(session->id.value());
     return absl::ResourceExhaustedError("open_ring: epoll takes no more descriptors");
   }
-  // Null: it has none.
+  // Null: the session has no ring.
   SessionPtr Remove(SessionId id) {
     absl::MutexLock lock(&mutex_);
     const auto found = sessions_.find(id.value());
@@ -75,18 +75,18 @@ class Doorbells final : public EventSource {
     sessions_.erase(found);
     return session;
   }
-  // Adds none from now on.
+  // Mutes all rings. Add() fails from now on.
   void Stop() {
     absl::MutexLock lock(&mutex_);
     stopped_ = true;
     for (const auto& [id, session] : sessions_) session->answers->Mute();
   }
-  // A thread has served the session's requests. Its place in epoll was kept, so this fails only if it is ignored.
+  // A RingThread has served the session's requests. Watching the doorbell again fails only after Ignore().
   void GiveBack(const SessionPtr& session) {
     session->handed_on.store(false, std::memory_order_release);
     Control(EPOLL_CTL_MOD, *session, EPOLLIN);
   }
-  // No more requests of the session are taken. The descriptor server closes it.
+  // Takes no more requests of the session. The descriptor server closes the session.
   void Ignore(const RingSession& session) const {
     epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, session.memory->doorbell(), nullptr);
   }
@@ -114,7 +114,7 @@ class Doorbells final : public EventSource {
       if (session->active) {
         round_.push_back(std::move(session));
       } else if (turn == RingRequests::Turn::kLong) {
-        Control(EPOLL_CTL_MOD, *session, EPOLLET);  // nothing but the end of its connection, once
+        Control(EPOLL_CTL_MOD, *session, EPOLLET);  // reports only the doorbell's end, once
         session->handed_on.store(true, std::memory_order_relaxed);
         hand_on_(std::move(session));
       }
@@ -146,7 +146,7 @@ class Doorbells final : public EventSource {
   std::deque<SessionPtr> round_;  // sessions that may have requests
 };
 
-// Serves sessions that were handed on, until they have no request left.
+// A thread that serves sessions which the engine's thread handed on, until they have no request left.
 class RingThread {
  public:
   RingThread(std::string name, Doorbells* doorbells) : name_(std::move(name)), doorbells_(*doorbells) {

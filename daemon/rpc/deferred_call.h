@@ -125,7 +125,7 @@ grpc::ServerUnaryReactor* ForSession(const ServiceContext& context, absl::string
   if (const std::optional<SessionIdentity> caller = CallerOf(*call_context, context)) {
     then(call, *caller);
   } else {
-    call->Answer(NoSession());  // without a scope: the ended session may have had the job
+    call->Answer(NoSession());  // without a scope, because the ended session may have submitted the job
   }
   return call.get();
 }

@@ -82,7 +82,7 @@ RpcServer::RpcServer(std::vector<std::string> names, std::vector<std::shared_ptr
 RpcServer::~RpcServer() { Shutdown(absl::ZeroDuration()); }
 
 void RpcServer::SetHealth(bool serving, bool live) {
-  // Not for all names at once: those that watch `live` would see it go.
+  // Does not set all names at once: clients that watch `live` would see it change for a moment.
   for (const std::string& name : names_) server_->GetHealthCheckService()->SetServingStatus(name, serving);
   server_->GetHealthCheckService()->SetServingStatus(std::string(kLiveService), live);
 }

@@ -44,7 +44,7 @@ class RpcServer {
   RpcServer(std::vector<std::string> names, std::vector<std::shared_ptr<grpc::Service>> services,
             std::unique_ptr<grpc::Server> server);
 
-  const std::vector<std::string> names_;  // that follow `serving`
+  const std::vector<std::string> names_;  // names whose health is `serving`
   const std::vector<std::shared_ptr<grpc::Service>> services_;
   const std::unique_ptr<grpc::Server> server_;  // destroyed before the services
   bool stopped_ = false;

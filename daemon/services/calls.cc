@@ -72,7 +72,7 @@ void LeaveGroup(const Context& context, SessionId session, const rails::v1::Leav
   context->agent->Leave(session, *epoch, Rank(request.rank()), AnswerTo(call));
 }
 
-// Counts the limit that a submission's flows, or an exchange's that is to be prepared, exceed.
+// Counts the limit that the flows of a submission, or of ranges to be prepared, exceed.
 template <typename Request>
 void CountFlowLimits(const ServiceContext& context, const Request& request) {
   const int flows = std::max(request.sends_size(), request.receives_size());
@@ -80,7 +80,8 @@ void CountFlowLimits(const ServiceContext& context, const Request& request) {
   context.refused->Count(world ? Limit::kWorldSize : Limit::kRangesPerSubmission);
 }
 
-// Submits what was read from a request. Every attempt of a client carries the same request.
+// Submits a submission that was read from a request. Every attempt of a client carries the same request, so a refusal
+// for the content covers all attempts.
 void Submit(const Context& context, absl::StatusOr<Submission> submission, const CallPtr& call) {
   const auto answer = [call](const absl::Status& status, rails::v1::RefusedScope refused) {
     call->Answer(
@@ -118,7 +119,7 @@ void ReleasePrepared(const Context& context, SessionId session, const rails::v1:
   context->agent->ReleasePrepared(session, PreparedId(request.prepared_id()), AnswerTo(call));
 }
 
-// Runs `then(job)`, or answers that the request names none.
+// Runs `then(job)`. If the request names no valid job, answers with the error.
 template <typename Request, typename Then>
 void ForJob(const Request& request, const CallPtr& call, Then then) {
   const absl::StatusOr<JobOfRank> job = JobFrom(request.job(), request.has_job());

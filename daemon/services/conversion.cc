@@ -13,7 +13,7 @@ namespace {
 
 absl::Status BadField(const std::string& text) { return absl::InvalidArgumentError(text); }
 
-// Reads the columns of one flow. `ranges_left`: of the submission.
+// Reads the columns of one flow. `ranges_left`: how many more ranges the submission may have.
 absl::Status ReadFlow(const rails::v1::FlowRanges& in, const std::string& field, const AgentLimits& limits,
                       uint64_t* ranges_left, FlowRanges* out) {
   const int count = in.offsets_bytes_size();

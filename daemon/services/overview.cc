@@ -40,7 +40,7 @@ void RailTo(const RailView& rail, const ServiceContext& context, rails::v1::Rail
   out->set_name(rail.name);
   out->set_address(rail.address);
   out->set_interface(rail.interface);
-  // A GID is an IPv4 address as in IPv6.
+  // A GID gives an IPv4 address in its mapped form, ::ffff:10.1.0.1.
   const bool verbs = !rail.device.name.empty();
   const std::string address(verbs ? absl::StripPrefix(rail.device.gid, "::ffff:") : rail.address);
   out->set_subnet(SubnetOf(address, context.addresses));

@@ -14,7 +14,8 @@
 
 namespace railsd {
 
-// An answer of the agent for the server's thread. Each connection has at most one outstanding, and one kRingFailed.
+// An answer of the agent for the server's thread. A connection waits for at most one answer, and at most one
+// kRingFailed comes beside it.
 struct Answer {
   enum class Kind { kOpen, kReserve, kAdd, kRingFailed };
   uint64_t connection = 0;

@@ -315,7 +315,7 @@ class Server final : public DescriptorServer {
     });
   }
 
-  // Both protocols have one version. False: answered.
+  // Checks the client's versions; both protocols have one version. False: the request is refused and answered.
   template <typename Request>
   bool SpeaksVersion(uint64_t id, Connection& connection, const Request& request, absl::string_view name) {
     if (request.min_version() <= kProtocolVersion && request.max_version() >= kProtocolVersion) return true;

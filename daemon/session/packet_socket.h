@@ -32,8 +32,8 @@ struct Packet {
 // on sockets among the descriptors, so that closing them does not block.
 Packet ReceivePacket(int socket);
 
-// Takes and drops all packets that wait in the socket, so that their descriptors are closed like received ones. For a
-// connection that is about to be closed: it receives nothing afterwards.
+// Takes and drops all packets that wait in the socket, so that their descriptors are closed like received ones. Call it
+// only before the connection is closed, because the socket receives nothing afterwards.
 void DropUnread(int socket);
 
 // Advice to append to an error with errno EMFILE or ENFILE; empty for others.
